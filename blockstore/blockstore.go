@@ -1,0 +1,244 @@
+// Package blockstore is the contract between the file protocols and what
+// stores the bytes: inode- and handle-based, with the caller's identity on
+// every operation, and data moved between the store and memory that the caller
+// owns.
+package blockstore
+
+import (
+	"errors"
+	"time"
+)
+
+// Cred is the identity an operation runs as, after any squashing. A nil Cred
+// means the server itself (no permission checks).
+type Cred struct {
+	UID    uint32
+	GID    uint32
+	Groups []uint32
+}
+
+// HandleMax is the largest handle a store may make, in bytes. An NFSv3
+// filehandle is 64 bytes and the protocol layer adds its own prefix and MAC.
+const HandleMax = 40
+
+// Handle names an object for as long as it exists: over renames and restarts.
+// It is comparable and may be a map key. Handles from the network are
+// authenticated before they reach a store, but a store still checks them.
+type Handle struct {
+	Len uint8
+	B   [HandleMax]byte
+}
+
+// Bytes returns the handle's bytes.
+func (h *Handle) Bytes() []byte { return h.B[:h.Len] }
+
+// MakeHandle copies b into a Handle; ok is false if it is too long or empty.
+func MakeHandle(b []byte) (h Handle, ok bool) {
+	if len(b) == 0 || len(b) > HandleMax {
+		return h, false
+	}
+	h.Len = uint8(len(b))
+	copy(h.B[:], b)
+	return h, true
+}
+
+// FileType is the type of an object. The numbers are NFSv3's ftype3.
+type FileType uint32
+
+// File types.
+const (
+	TypeReg  FileType = 1
+	TypeDir  FileType = 2
+	TypeBlk  FileType = 3
+	TypeChr  FileType = 4
+	TypeLnk  FileType = 5
+	TypeSock FileType = 6
+	TypeFifo FileType = 7
+)
+
+// Attr are the attributes of an object.
+type Attr struct {
+	Type   FileType
+	Mode   uint32 // permission bits, 07777
+	NLink  uint32
+	UID    uint32
+	GID    uint32
+	Size   uint64
+	Used   uint64 // bytes allocated
+	Major  uint32 // device numbers of TypeBlk and TypeChr
+	Minor  uint32
+	FileID uint64 // inode number
+	Atime  time.Time
+	Mtime  time.Time
+	Ctime  time.Time
+}
+
+// TimeSet says how a time is to be changed.
+type TimeSet uint8
+
+// Ways to set a time.
+const (
+	TimeKeep TimeSet = iota
+	TimeServer
+	TimeClient
+)
+
+// SetAttr are the changes of a SETATTR or the initial attributes of a create.
+// Nil pointers and TimeKeep leave a field alone.
+type SetAttr struct {
+	Mode     *uint32
+	UID      *uint32
+	GID      *uint32
+	Size     *uint64
+	AtimeHow TimeSet
+	Atime    time.Time
+	MtimeHow TimeSet
+	Mtime    time.Time
+}
+
+// Wcc holds weak cache consistency data: attributes of the object before the
+// operation (nil if unknown) and after it.
+type Wcc struct {
+	Pre  *Attr
+	Post *Attr
+}
+
+// Stability is how durable a write must be before it is acknowledged. The
+// numbers are NFS's stable_how.
+type Stability uint32
+
+// Levels of stability.
+const (
+	Unstable Stability = 0
+	DataSync Stability = 1
+	FileSync Stability = 2
+)
+
+// Access bits as in NFSv3 ACCESS (RFC 1813 section 3.3.4).
+const (
+	AccessRead    = 1
+	AccessLookup  = 2
+	AccessModify  = 4
+	AccessExtend  = 8
+	AccessDelete  = 16
+	AccessExecute = 32
+)
+
+// DirEntry is one directory entry. Attr and Handle are filled only when the
+// caller of ReadDir asked for them, and may then still be absent for one entry.
+type DirEntry struct {
+	Name   string
+	FileID uint64
+	Cookie uint64 // continue after this entry; never 0
+	Attr   *Attr
+	Handle *Handle
+}
+
+// Stat are the numbers of a filesystem, bytes and inodes.
+type Stat struct {
+	TotalBytes, FreeBytes, AvailBytes uint64
+	TotalFiles, FreeFiles, AvailFiles uint64
+}
+
+// Limits are the static properties of a filesystem.
+type Limits struct {
+	MaxFileSize uint64
+	LinkMax     uint32
+	NameMax     uint32
+}
+
+// CreateMode is how Create treats an existing name.
+type CreateMode uint8
+
+// Create modes (RFC 1813 createmode3).
+const (
+	Unchecked CreateMode = iota
+	Guarded
+	Exclusive
+)
+
+// FS is a file store. Every method may be called from any goroutine. Names are
+// single components, already checked to be non-empty and without '/' or NUL;
+// "." and ".." are accepted by Lookup only. Errors are those of this package
+// (possibly wrapped) and are to be tested with errors.Is.
+//
+// Methods take the attributes that their callers report from one place in
+// time where the store can do so; Attr pointers returned are the caller's.
+type FS interface {
+	// Root is the handle of the export's root directory.
+	Root() (Handle, error)
+	// FSID identifies the filesystem, stable over restarts.
+	FSID() uint64
+
+	GetAttr(c *Cred, h Handle) (Attr, error)
+	// SetAttr changes attributes. guard, if not nil, must equal the object's
+	// ctime or the call fails with ErrNotSync.
+	SetAttr(c *Cred, h Handle, s *SetAttr, guard *time.Time) (Wcc, error)
+	Lookup(c *Cred, dir Handle, name string) (Handle, Attr, error)
+	// Access returns which of the wanted access bits are granted.
+	Access(c *Cred, h Handle, want uint32) (uint32, Attr, error)
+	ReadLink(c *Cred, h Handle) (string, error)
+
+	// ReadAt reads into p at off. It returns the bytes read and whether the
+	// end of the file was reached (off+n >= size). With nowait it returns
+	// ErrWouldBlock instead of waiting for a device.
+	ReadAt(c *Cred, h Handle, p []byte, off uint64, nowait bool) (n int, eof bool, err error)
+	// WriteAt writes p at off and makes it as stable as asked. It may write
+	// less than len(p), never 0 without an error for a non-empty p.
+	WriteAt(c *Cred, h Handle, p []byte, off uint64, how Stability) (n int, committed Stability, w Wcc, err error)
+	// Commit makes earlier writes of the range stable; n 0 means to the end.
+	Commit(c *Cred, h Handle, off uint64, n uint32) (Wcc, error)
+	// Verifier changes whenever unstable writes may have been lost.
+	Verifier() [8]byte
+
+	// Create makes a regular file. verf is used by Exclusive only.
+	Create(c *Cred, dir Handle, name string, mode CreateMode, s *SetAttr, verf [8]byte) (Handle, Attr, Wcc, error)
+	Mkdir(c *Cred, dir Handle, name string, s *SetAttr) (Handle, Attr, Wcc, error)
+	Symlink(c *Cred, dir Handle, name, target string, s *SetAttr) (Handle, Attr, Wcc, error)
+	Mknod(c *Cred, dir Handle, name string, typ FileType, major, minor uint32, s *SetAttr) (Handle, Attr, Wcc, error)
+	Remove(c *Cred, dir Handle, name string) (Wcc, error)
+	Rmdir(c *Cred, dir Handle, name string) (Wcc, error)
+	Rename(c *Cred, from Handle, fromName string, to Handle, toName string) (fromW, toW Wcc, err error)
+	Link(c *Cred, h Handle, dir Handle, name string) (Attr, Wcc, error)
+
+	// ReadDir calls emit for the entries after cookie (0 = from the start, "."
+	// and ".." included) until emit returns false or the end is reached.
+	// plus asks for Attr and Handle of each entry. verf is the verifier the
+	// client got with the cookie; the current one is returned.
+	ReadDir(c *Cred, dir Handle, cookie uint64, verf [8]byte, plus bool, emit func(*DirEntry) bool) (newVerf [8]byte, eof bool, err error)
+
+	Stat(c *Cred, h Handle) (Stat, error)
+	Limits() Limits
+	// Close syncs and releases the store.
+	Close() error
+}
+
+// The error vocabulary. Each maps to one NFS status.
+var (
+	ErrPerm        = errors.New("operation not permitted")
+	ErrNotExist    = errors.New("no such file or directory")
+	ErrIO          = errors.New("input/output error")
+	ErrNXIO        = errors.New("no such device or address")
+	ErrAccess      = errors.New("permission denied")
+	ErrExist       = errors.New("file exists")
+	ErrXDev        = errors.New("cross-device link")
+	ErrNoDev       = errors.New("no such device")
+	ErrNotDir      = errors.New("not a directory")
+	ErrIsDir       = errors.New("is a directory")
+	ErrInval       = errors.New("invalid argument")
+	ErrFBig        = errors.New("file too large")
+	ErrNoSpace     = errors.New("no space left on device")
+	ErrROFS        = errors.New("read-only filesystem")
+	ErrMLink       = errors.New("too many links")
+	ErrNameTooLong = errors.New("name too long")
+	ErrNotEmpty    = errors.New("directory not empty")
+	ErrQuota       = errors.New("disk quota exceeded")
+	ErrStale       = errors.New("stale file handle")
+	ErrBadHandle   = errors.New("bad file handle")
+	ErrNotSync     = errors.New("guard does not match")
+	ErrBadCookie   = errors.New("stale directory cookie")
+	ErrNotSupp     = errors.New("operation not supported")
+	ErrBadType     = errors.New("unsupported object type")
+	ErrWouldBlock  = errors.New("operation would block")
+	ErrJukebox     = errors.New("try again later")
+)

@@ -1,0 +1,3 @@
+module github.com/rstored/rstored
+
+go 1.26

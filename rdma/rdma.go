@@ -1,0 +1,455 @@
+// Package rdma is the verbs vocabulary of rstored: memory regions, queue
+// pairs, work requests, completions, connection events, and the contract that
+// a provider of RDMA fulfils. It holds types only and does no IO.
+//
+// Two providers are foreseen behind this contract: rdma/roce, a RoCEv2 stack
+// in user space, and rdma/verbs, rdma-core and its hardware.
+//
+// # Concurrency
+//
+// Every QP, CQ and connection belongs to one Loop for life. Their methods are
+// to be called on that loop only: from a callback the provider makes, or from
+// a function given to Loop.Submit. Nothing on the packet path takes a lock.
+// Code that lives on ordinary goroutines uses Loop.Submit, or the blocking
+// calls of package rdma/endpoint. Device, PD and MR methods may be called from
+// any goroutine.
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Time is a reading of a monotonic clock in nanoseconds. Its origin is
+// arbitrary; only differences mean anything. Zero means "no time" where a
+// deadline is asked for.
+type Time int64
+
+// Microsecond, Millisecond and Second are durations in the unit of Time.
+const (
+	Microsecond Time = 1000
+	Millisecond      = 1000 * Microsecond
+	Second           = 1000 * Millisecond
+)
+
+// Access says what may be done to a memory region, locally and by the peer.
+// The bits are those of the verbs API.
+type Access uint32
+
+// Access flags. Remote write and remote atomic require local write.
+const (
+	LocalWrite   Access = 1
+	RemoteWrite  Access = 2
+	RemoteRead   Access = 4
+	RemoteAtomic Access = 8
+)
+
+// MTU is a path MTU in bytes: 256, 512, 1024, 2048 or 4096 (IBTA 9.2, the
+// payload of one packet).
+type MTU uint32
+
+// Code is the wire code of the MTU, 1 to 5, or 0 if it is none of the five.
+func (m MTU) Code() uint8 {
+	for c := uint8(1); c <= 5; c++ {
+		if MTU(128)<<c == m {
+			return c
+		}
+	}
+	return 0
+}
+
+// MTUFromCode is the MTU of a wire code, or 0 for an unknown code.
+func MTUFromCode(c uint8) MTU {
+	if c < 1 || c > 5 {
+		return 0
+	}
+	return MTU(128) << c
+}
+
+// QPState is a state of a queue pair (IBTA 10.3.1).
+type QPState uint8
+
+// The states of a queue pair.
+const (
+	StateReset QPState = iota
+	StateInit
+	StateRTR
+	StateRTS
+	StateSQD
+	StateSQE
+	StateErr
+)
+
+var stateNames = [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+
+func (s QPState) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("QPState(%d)", uint8(s))
+}
+
+// SendOp is the operation of a send work request.
+type SendOp uint8
+
+// The send operations.
+const (
+	OpSend SendOp = iota
+	OpSendImm
+	OpSendInv // SEND with invalidate of SendWR.InvRKey at the peer
+	OpWrite
+	OpWriteImm
+	OpRead
+	OpCompareSwap
+	OpFetchAdd
+	OpLocalInv // invalidates the local region whose L_Key/R_Key is SendWR.InvRKey
+)
+
+// SendFlags modify a send work request.
+type SendFlags uint8
+
+// Send flags.
+const (
+	// Signaled asks for a completion on success. Failures always complete.
+	Signaled SendFlags = 1 << iota
+	// Fence holds the request until earlier READs and atomics completed.
+	Fence
+	// Solicited sets the solicited-event bit at the peer.
+	Solicited
+)
+
+// SGE is one element of a gather or scatter list: Buf must lie wholly inside
+// the memory region named by LKey. The bytes belong to the provider from the
+// post until the completion that covers the request.
+type SGE struct {
+	Buf  []byte
+	LKey uint32
+}
+
+// SendWR is a send work request. Providers copy the struct and the SGL
+// elements at post time; the memory that the SGEs name is used in place.
+type SendWR struct {
+	ID    uint64
+	Op    SendOp
+	Flags SendFlags
+	SGL   []SGE
+
+	Imm        uint32 // OpSendImm, OpWriteImm
+	InvRKey    uint32 // OpSendInv, OpLocalInv
+	RemoteAddr uint64 // RDMA and atomic operations
+	RKey       uint32 // RDMA and atomic operations
+	Compare    uint64 // OpCompareSwap
+	SwapAdd    uint64 // OpCompareSwap: swap value; OpFetchAdd: addend
+}
+
+// RecvWR is a receive work request.
+type RecvWR struct {
+	ID  uint64
+	SGL []SGE
+}
+
+// Status is the status of a completion. The numbers are those of ibv_wc_status.
+type Status uint8
+
+// Completion statuses.
+const (
+	Success        Status = 0
+	LocLenErr      Status = 1
+	LocQPOpErr     Status = 2
+	LocProtErr     Status = 4
+	WRFlushErr     Status = 5
+	BadRespErr     Status = 7
+	LocAccessErr   Status = 8
+	RemInvReqErr   Status = 9
+	RemAccessErr   Status = 10
+	RemOpErr       Status = 11
+	RetryExcErr    Status = 12
+	RNRRetryExcErr Status = 13
+	FatalErr       Status = 19
+	GeneralErr     Status = 21
+)
+
+func (s Status) String() string {
+	switch s {
+	case Success:
+		return "success"
+	case LocLenErr:
+		return "local length error"
+	case LocQPOpErr:
+		return "local QP operation error"
+	case LocProtErr:
+		return "local protection error"
+	case WRFlushErr:
+		return "work request flushed"
+	case BadRespErr:
+		return "bad response"
+	case LocAccessErr:
+		return "local access error"
+	case RemInvReqErr:
+		return "remote invalid request error"
+	case RemAccessErr:
+		return "remote access error"
+	case RemOpErr:
+		return "remote operation error"
+	case RetryExcErr:
+		return "transport retry counter exceeded"
+	case RNRRetryExcErr:
+		return "RNR retry counter exceeded"
+	case FatalErr:
+		return "fatal error"
+	case GeneralErr:
+		return "general error"
+	}
+	return fmt.Sprintf("status %d", uint8(s))
+}
+
+// WCOp says what kind of request a completion is for (ibv_wc_opcode).
+type WCOp uint8
+
+// Completion opcodes.
+const (
+	WCSend        WCOp = 0
+	WCWrite       WCOp = 1
+	WCRead        WCOp = 2
+	WCCompareSwap WCOp = 3
+	WCFetchAdd    WCOp = 4
+	WCLocalInv    WCOp = 6
+	WCRecv        WCOp = 128
+	WCRecvWithImm WCOp = 129 // RDMA WRITE with immediate
+)
+
+// WCFlags qualify a completion.
+type WCFlags uint8
+
+// Completion flags.
+const (
+	WithImm WCFlags = 2 // Imm is valid
+	WithInv WCFlags = 8 // InvRKey was invalidated by the peer's SEND
+)
+
+// WC is a work completion.
+type WC struct {
+	ID      uint64
+	QPN     uint32
+	ByteLen uint32 // receives, READs and atomics: bytes placed
+	Imm     uint32
+	InvRKey uint32
+	Status  Status
+	Op      WCOp
+	Flags   WCFlags
+}
+
+// QPCaps bound a queue pair.
+type QPCaps struct {
+	MaxSendWR  int
+	MaxRecvWR  int
+	MaxSendSGE int
+	MaxRecvSGE int
+}
+
+// QPAttr carries the attributes of QP.Modify; which are read depends on the
+// transition (IBTA 11.2.4.2 table). CM drives these for connected QPs.
+type QPAttr struct {
+	State         QPState
+	Access        Access // remote operations allowed on the QP
+	PKey          uint16
+	LocalAddr     netip.Addr
+	RemoteAddr    netip.Addr
+	TrafficClass  uint8
+	PathMTU       MTU
+	DestQPN       uint32
+	RQPSN         uint32 // first PSN expected from the peer
+	SQPSN         uint32 // first PSN of our requests
+	MaxRdAtomic   uint8  // READs and atomics we may have outstanding
+	MaxDestRd     uint8  // READs and atomics the peer may have outstanding
+	MinRNRTimer   uint8  // 5-bit code sent in our RNR NAKs
+	AckTimeout    uint8  // 5-bit code: 4.096 us * 2^n, 0 = never
+	RetryCount    uint8  // 0..7
+	RNRRetryCount uint8  // 0..7, 7 = without end
+}
+
+// Loop is the single thread of execution that owns a set of QPs.
+type Loop interface {
+	// Submit runs fn on the loop, after what was submitted before it. It may
+	// be called from any goroutine, including the loop's own, never blocks,
+	// and reports false if the loop has ended (fn then never runs).
+	Submit(fn func()) bool
+	// Now is the time of the loop's current turn.
+	Now() Time
+	// After runs fn on the loop once d nanoseconds have passed. To be called
+	// on the loop. Calling the returned function cancels it.
+	After(d Time, fn func()) (cancel func())
+}
+
+// MR is a registered memory region. The region's remote address of byte 0 is
+// Addr; a peer names bytes as (RKey, Addr+offset).
+type MR interface {
+	LKey() uint32
+	RKey() uint32
+	Addr() uint64
+	Bytes() []byte
+	// Invalidate ends remote access and gives the region a fresh R_Key, valid
+	// for the next use. The old key is refused from this call on.
+	Invalidate() (newRKey uint32)
+	// Close deregisters the region. Packets in flight that name it are refused.
+	Close()
+}
+
+// PD is a protection domain.
+type PD interface {
+	// Register makes buf usable by work requests and, as access says, by the
+	// peers of the QPs in the domain. buf must not be moved or unmapped until
+	// Close: use memory from an Arena.
+	Register(buf []byte, access Access) (MR, error)
+	Close()
+}
+
+// CQ is a completion queue.
+type CQ interface {
+	// Poll moves up to len(dst) completions into dst, oldest first.
+	Poll(dst []WC) int
+}
+
+// CQOptions say how a CQ behaves.
+type CQOptions struct {
+	// Depth is the number of completions the queue holds.
+	Depth int
+	// OnEvent is called on the loop, once per turn of the loop in which
+	// completions were added. Poll until it returns 0.
+	OnEvent func()
+}
+
+// QP is a reliable-connection queue pair.
+type QP interface {
+	Num() uint32
+	State() QPState
+	// Modify makes a transition; ErrBadTransition when it is not legal.
+	Modify(a QPAttr) error
+	// PostSend queues the requests in order as one list: all or none.
+	// ErrQueueFull when they do not fit MaxSendWR.
+	PostSend(wrs []SendWR) error
+	// PostRecv queues receives in order: all or none.
+	PostRecv(wrs []RecvWR) error
+	// Destroy releases the QP without completions.
+	Destroy()
+}
+
+// QPConfig describes a queue pair to create.
+type QPConfig struct {
+	PD     PD
+	SendCQ CQ
+	RecvCQ CQ
+	Caps   QPCaps
+}
+
+// ConnParams are what one side proposes or accepts for a connection (the REQ
+// and REP fields of IB CM that a consumer chooses).
+type ConnParams struct {
+	PrivateData        []byte // at most 56 bytes in a REQ, 196 in a REP
+	ResponderResources uint8  // READs we serve at once
+	InitiatorDepth     uint8  // READs we start at once
+	RetryCount         uint8
+	RNRRetryCount      uint8
+}
+
+// ConnEventKind is the kind of a connection event, after RDMA-CM.
+type ConnEventKind uint8
+
+// Connection events.
+const (
+	EventEstablished ConnEventKind = iota + 1
+	EventRejected                  // active side: the peer answered REJ
+	EventUnreachable               // no answer to REQ or REP
+	EventDisconnected              // DREQ, local disconnect done, or QP failure
+)
+
+// ConnEvent is what a Conn reports.
+type ConnEvent struct {
+	Kind        ConnEventKind
+	PrivateData []byte // of the REP or REJ; valid during the callback
+	Reason      uint16 // REJ reason
+	Err         error  // why, in words, for EventRejected/Unreachable/Disconnected
+	// Negotiated values, at EventEstablished.
+	ResponderResources uint8
+	InitiatorDepth     uint8
+	PathMTU            MTU
+}
+
+// Conn is one RDMA-CM connection and its QP. Methods on the loop only.
+type Conn interface {
+	Loop() Loop
+	QP() QP
+	Local() netip.AddrPort
+	Remote() netip.AddrPort
+	// Disconnect moves the QP to ERR (flushing its requests), tells the peer by
+	// DREQ, and reports EventDisconnected. Calling it again does nothing.
+	Disconnect()
+	// Close releases connection and QP. No callback follows it.
+	Close()
+}
+
+// ConnRequest is an incoming REQ, handed to the listener's callback on the
+// loop that would own the connection. Answer it exactly once, at once or later
+// on the same loop.
+type ConnRequest interface {
+	Loop() Loop
+	Local() netip.AddrPort
+	Remote() netip.AddrPort
+	PrivateData() []byte // ULP part, valid until answered
+	// ResponderResources and InitiatorDepth are the peer's offer.
+	ResponderResources() uint8
+	InitiatorDepth() uint8
+	PathMTU() MTU
+	// Accept creates the QP (in RTS, receives may be posted through prepare
+	// before the REP leaves) and answers REP. on gets the connection's events.
+	Accept(qp QPConfig, p ConnParams, prepare func(Conn) error, on func(Conn, ConnEvent)) (Conn, error)
+	// Reject answers REJ with an IBTA reason code (28 = consumer).
+	Reject(reason uint16, private []byte)
+}
+
+// Listener accepts connections on one service port.
+type Listener interface {
+	Addr() netip.AddrPort
+	Close() error
+}
+
+// DialParams describe an outgoing connection.
+type DialParams struct {
+	Remote netip.AddrPort
+	QP     QPConfig
+	Params ConnParams
+	// Prepare posts receives before the REQ leaves.
+	Prepare func(Conn) error
+	// On receives the connection's events on the loop.
+	On func(Conn, ConnEvent)
+}
+
+// Device is an open RDMA device (or software port) of a provider.
+type Device interface {
+	// Loops lists the device's loops; objects are created on one of them.
+	Loops() []Loop
+	AllocPD() (PD, error)
+	// CreateCQ makes a CQ that belongs to the loop.
+	CreateCQ(l Loop, o CQOptions) (CQ, error)
+	// CreateQP makes an unconnected QP in RESET, for users who exchange
+	// addresses themselves. On the loop only.
+	CreateQP(l Loop, c QPConfig) (QP, error)
+	// Dial starts a connection on the loop. The outcome arrives at p.On.
+	// On the loop only.
+	Dial(l Loop, p DialParams) (Conn, error)
+	// Listen calls accept, on the owning loop, for each REQ for the port.
+	Listen(port uint16, accept func(ConnRequest)) (Listener, error)
+	// Addr is the address the device sends from.
+	Addr() netip.Addr
+	Close() error
+}
+
+// Errors of the verbs contract.
+var (
+	ErrBadTransition = errors.New("rdma: illegal queue pair state transition")
+	ErrQueueFull     = errors.New("rdma: work queue full")
+	ErrInvalidWR     = errors.New("rdma: invalid work request")
+	ErrClosed        = errors.New("rdma: closed")
+	ErrNoResources   = errors.New("rdma: out of resources")
+)

@@ -1,0 +1,146 @@
+// Package rpc is ONC RPC version 2 (RFC 5531) without a transport: message
+// headers, AUTH_NONE and AUTH_SYS, program tables, and the duplicate request
+// cache. Carriers (RPC-over-RDMA in rpcrdma, record-marked TCP in rpcrdma/tcp)
+// bring messages in as Calls and take replies out.
+package rpc
+
+import (
+	"net/netip"
+
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Transport names the kind of carrier a call came by.
+type Transport uint8
+
+// Transports.
+const (
+	TransportTCP Transport = iota + 1
+	TransportRDMA
+)
+
+func (t Transport) String() string {
+	switch t {
+	case TransportTCP:
+		return "tcp"
+	case TransportRDMA:
+		return "rdma"
+	}
+	return "unknown"
+}
+
+// Peer describes who is at the other end of a carrier's connection.
+type Peer struct {
+	Addr      netip.AddrPort
+	Local     netip.AddrPort
+	Transport Transport
+}
+
+// AuthFlavor is an RPC authentication flavor.
+type AuthFlavor uint32
+
+// Flavors that are understood.
+const (
+	AuthNone AuthFlavor = 0
+	AuthSys  AuthFlavor = 1
+)
+
+// Cred is the decoded credential of a call.
+type Cred struct {
+	Flavor  AuthFlavor
+	Machine string
+	UID     uint32
+	GID     uint32
+	Groups  []uint32
+}
+
+// AcceptStat is the accept_stat of an accepted reply (RFC 5531 section 9).
+type AcceptStat uint32
+
+// Accept statuses.
+const (
+	RPCSuccess   AcceptStat = 0
+	ProgUnavail  AcceptStat = 1
+	ProgMismatch AcceptStat = 2
+	ProcUnavail  AcceptStat = 3
+	GarbageArgs  AcceptStat = 4
+	SystemErr    AcceptStat = 5
+)
+
+// Call is one request on its way through the server. The carrier owns it and
+// its buffers; a handler may use everything in it until it returns its status
+// and no longer.
+type Call struct {
+	XID  uint32
+	Prog uint32
+	Vers uint32
+	Proc uint32
+	Cred Cred
+	Peer Peer
+
+	// Args is positioned at the procedure's arguments. Bulk arguments that
+	// arrived by RDMA READ are segments of their own, so Args.Opaque returns
+	// them in place.
+	Args xdr.Decoder
+	// Res receives the procedure's results. Put bulk results in with
+	// Res.Bulk, from memory obtained by Payload.
+	Res xdr.Encoder
+
+	// Alloc is set by the carrier. See Payload.
+	Alloc func(n int) []byte
+	// BulkMax is how many bytes of bulk result the carrier can place for the
+	// next bulk item, or -1 if it sets no limit of its own (no Write chunk).
+	BulkMax int
+}
+
+// Payload returns n bytes of the carrier's memory to read a bulk result into
+// (registered memory for RDMA). The memory belongs to the call and is released
+// by the carrier once the reply has been delivered. It is nil if the carrier
+// has none to give; the handler then answers with a retryable error.
+func (c *Call) Payload(n int) []byte {
+	if c.Alloc == nil {
+		return make([]byte, n)
+	}
+	return c.Alloc(n)
+}
+
+// Status is what a procedure returns.
+type Status uint8
+
+// Outcomes of a procedure.
+const (
+	// Done: results are in Call.Res.
+	Done Status = iota
+	// Again: the procedure would have to wait and mayBlock was false. Nothing
+	// was changed and Res is reset; call it again where waiting is allowed.
+	Again
+	// Garbage: the arguments do not decode; GARBAGE_ARGS.
+	Garbage
+	// Failed: SYSTEM_ERR.
+	Failed
+	// Drop: send no reply at all.
+	Drop
+	// BadCred: the call is denied with AUTH_ERROR/AUTH_TOOWEAK.
+	BadCred
+)
+
+// Proc is one row of a program's table.
+type Proc struct {
+	Name string
+	// Mutates: not idempotent, kept in the duplicate request cache.
+	Mutates bool
+	// Inline: never waits; may be served on a carrier's loop with mayBlock
+	// false, and returns Again if it must wait after all. Rows without it are
+	// sent to a worker at once.
+	Inline bool
+	Serve  func(c *Call, mayBlock bool) Status
+}
+
+// Program is one version of an RPC program. Procs is indexed by procedure
+// number; a row with a nil Serve answers PROC_UNAVAIL.
+type Program struct {
+	Name  string
+	Prog  uint32
+	Vers  uint32
+	Procs []Proc
+}

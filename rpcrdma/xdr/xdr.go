@@ -1,0 +1,254 @@
+// Package xdr encodes and decodes XDR (RFC 4506) without reflection, without
+// copying bulk data, and without allocating by lengths that a peer chose.
+//
+// A Decoder runs over a list of byte segments: the inline part of a message
+// and the bulk data that RDMA placed elsewhere. An Encoder appends to one
+// buffer and keeps bulk results by reference, so that a carrier can move them
+// by RDMA WRITE, by writev, or inline.
+package xdr
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Errors of a Decoder.
+var (
+	ErrShort  = errors.New("xdr: message too short")
+	ErrLength = errors.New("xdr: length exceeds its limit")
+	ErrValue  = errors.New("xdr: value out of range")
+)
+
+var zeros [4]byte
+
+// Pad is the number of zero bytes that follow n bytes of opaque data.
+func Pad(n int) int { return -n & 3 }
+
+// Decoder reads XDR from segments. Its error is sticky: after the first
+// failure every method returns zero values, and Err says why. Slices it
+// returns alias the segments. The zero Decoder is an empty message.
+type Decoder struct {
+	cur  []byte   // unread rest of the current segment
+	rest [][]byte // segments after it
+	off  int      // bytes consumed
+	err  error
+}
+
+// NewDecoder decodes one contiguous message.
+func NewDecoder(b []byte) Decoder { return Decoder{cur: b} }
+
+// NewSegmented decodes a message that lies in several segments. The slice segs
+// is kept; an item that crosses segments is gathered into fresh memory.
+func NewSegmented(segs [][]byte) Decoder {
+	if len(segs) == 0 {
+		return Decoder{}
+	}
+	return Decoder{cur: segs[0], rest: segs[1:]}
+}
+
+// Err is the first error met.
+func (d *Decoder) Err() error { return d.err }
+
+// Fail sets the sticky error unless one is set.
+func (d *Decoder) Fail(err error) {
+	if d.err == nil {
+		d.err = err
+	}
+}
+
+// Offset is the number of bytes consumed.
+func (d *Decoder) Offset() int { return d.off }
+
+// Remaining is the number of bytes not yet consumed.
+func (d *Decoder) Remaining() int {
+	n := len(d.cur)
+	for _, s := range d.rest {
+		n += len(s)
+	}
+	return n
+}
+
+// take returns the next n bytes, aliased where they are contiguous.
+func (d *Decoder) take(n int) []byte {
+	if d.err != nil {
+		return nil
+	}
+	for len(d.cur) == 0 && len(d.rest) > 0 {
+		d.cur, d.rest = d.rest[0], d.rest[1:]
+	}
+	if n <= len(d.cur) {
+		b := d.cur[:n:n]
+		d.cur = d.cur[n:]
+		d.off += n
+		return b
+	}
+	if n > d.Remaining() {
+		d.err = ErrShort
+		return nil
+	}
+	b := make([]byte, 0, n) // bounded by what was received
+	for len(b) < n {
+		for len(d.cur) == 0 {
+			d.cur, d.rest = d.rest[0], d.rest[1:]
+		}
+		k := min(n-len(b), len(d.cur))
+		b = append(b, d.cur[:k]...)
+		d.cur = d.cur[k:]
+	}
+	d.off += n
+	return b
+}
+
+// Uint32 reads an unsigned integer.
+func (d *Decoder) Uint32() uint32 {
+	b := d.take(4)
+	if b == nil {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+// Int32 reads an integer.
+func (d *Decoder) Int32() int32 { return int32(d.Uint32()) }
+
+// Uint64 reads an unsigned hyper.
+func (d *Decoder) Uint64() uint64 {
+	b := d.take(8)
+	if b == nil {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
+}
+
+// Bool reads a boolean; a word other than 0 and 1 is ErrValue.
+func (d *Decoder) Bool() bool {
+	v := d.Uint32()
+	if v > 1 {
+		d.Fail(ErrValue)
+	}
+	return v == 1
+}
+
+// Fixed reads n bytes of fixed-length opaque data and their padding.
+func (d *Decoder) Fixed(n int) []byte {
+	b := d.take(n)
+	if p := Pad(n); p > 0 && d.err == nil {
+		d.take(p)
+	}
+	if d.err != nil {
+		return nil
+	}
+	return b
+}
+
+// Opaque reads variable-length opaque data of at most limit bytes.
+func (d *Decoder) Opaque(limit int) []byte {
+	n := d.Uint32()
+	if d.err == nil && uint64(n) > uint64(limit) {
+		d.err = ErrLength
+	}
+	if d.err != nil {
+		return nil
+	}
+	return d.Fixed(int(n))
+}
+
+// String reads a string of at most limit bytes (a copy).
+func (d *Decoder) String(limit int) string { return string(d.Opaque(limit)) }
+
+// Skip discards n bytes.
+func (d *Decoder) Skip(n int) { d.take(n) }
+
+// Ref is a piece of bulk data that an Encoder holds by reference. It belongs
+// at offset At of the encoded bytes, and its XDR padding follows it. Its count
+// word precedes it and is part of the encoded bytes.
+type Ref struct {
+	At   int
+	Data []byte
+}
+
+// Encoder appends XDR to B. Its zero value is ready for use; give B capacity
+// to avoid growth. Refs lists bulk data, in order.
+type Encoder struct {
+	B    []byte
+	Refs []Ref
+}
+
+// Reset empties the encoder, keeping its memory.
+func (e *Encoder) Reset() { e.B, e.Refs = e.B[:0], e.Refs[:0] }
+
+// Uint32 appends an unsigned integer.
+func (e *Encoder) Uint32(v uint32) { e.B = binary.BigEndian.AppendUint32(e.B, v) }
+
+// Int32 appends an integer.
+func (e *Encoder) Int32(v int32) { e.Uint32(uint32(v)) }
+
+// Uint64 appends an unsigned hyper.
+func (e *Encoder) Uint64(v uint64) { e.B = binary.BigEndian.AppendUint64(e.B, v) }
+
+// Bool appends a boolean.
+func (e *Encoder) Bool(v bool) {
+	if v {
+		e.Uint32(1)
+	} else {
+		e.Uint32(0)
+	}
+}
+
+// Fixed appends fixed-length opaque data and its padding.
+func (e *Encoder) Fixed(b []byte) {
+	e.B = append(e.B, b...)
+	e.B = append(e.B, zeros[:Pad(len(b))]...)
+}
+
+// Opaque appends variable-length opaque data.
+func (e *Encoder) Opaque(b []byte) {
+	e.Uint32(uint32(len(b)))
+	e.Fixed(b)
+}
+
+// String appends a string.
+func (e *Encoder) String(s string) {
+	e.Uint32(uint32(len(s)))
+	e.B = append(e.B, s...)
+	e.B = append(e.B, zeros[:Pad(len(s))]...)
+}
+
+// Bulk appends variable-length opaque data by reference: the count word is
+// encoded, the bytes stay where they are until the carrier moves them. The
+// caller leaves data alone until the carrier has released it.
+func (e *Encoder) Bulk(data []byte) {
+	e.Uint32(uint32(len(data)))
+	if len(data) > 0 {
+		e.Refs = append(e.Refs, Ref{At: len(e.B), Data: data})
+	}
+}
+
+// Truncate drops everything encoded after n bytes of B, references included.
+func (e *Encoder) Truncate(n int) {
+	e.B = e.B[:n]
+	for len(e.Refs) > 0 && e.Refs[len(e.Refs)-1].At > n {
+		e.Refs = e.Refs[:len(e.Refs)-1]
+	}
+}
+
+// Len is the length of the whole message, bulk data and its padding included.
+func (e *Encoder) Len() int {
+	n := len(e.B)
+	for _, r := range e.Refs {
+		n += len(r.Data) + Pad(len(r.Data))
+	}
+	return n
+}
+
+// AppendFlat appends the whole message, bulk data in place, to dst.
+func (e *Encoder) AppendFlat(dst []byte) []byte {
+	at := 0
+	for _, r := range e.Refs {
+		dst = append(dst, e.B[at:r.At]...)
+		dst = append(dst, r.Data...)
+		dst = append(dst, zeros[:Pad(len(r.Data))]...)
+		at = r.At
+	}
+	return append(dst, e.B[at:]...)
+}
