@@ -358,10 +358,10 @@ type ConnEventKind uint8
 
 // Connection events.
 const (
-	EventEstablished ConnEventKind = iota + 1
-	EventRejected                  // active side: the peer answered REJ
-	EventUnreachable               // no answer to REQ or REP
-	EventDisconnected              // DREQ, local disconnect done, or QP failure
+	EventEstablished  ConnEventKind = iota + 1
+	EventRejected                   // active side: the peer answered REJ
+	EventUnreachable                // no answer to REQ or REP
+	EventDisconnected               // DREQ, local disconnect done, or QP failure
 )
 
 // ConnEvent is what a Conn reports.
