@@ -1,0 +1,97 @@
+package memfs
+
+import "github.com/rstored/rstored/blockstore"
+
+// notReg is the error of reading or writing what is not a regular file.
+func notReg(n *inode) error {
+	switch n.attr.Type {
+	case blockstore.TypeReg:
+		return nil
+	case blockstore.TypeDir:
+		return blockstore.ErrIsDir
+	}
+	return blockstore.ErrInval
+}
+
+// ReadAt copies out of the file; holes read as zeros. It never blocks on a
+// device, so nowait has no meaning here.
+func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	n, err := f.lookup(h)
+	if err != nil {
+		return 0, false, err
+	}
+	if err := notReg(n); err != nil {
+		return 0, false, err
+	}
+	if !c.MayReadData(&n.attr) {
+		return 0, false, blockstore.ErrAccess
+	}
+	if off >= n.attr.Size {
+		return 0, true, nil
+	}
+	k := min(uint64(len(p)), n.attr.Size-off)
+	n.read(p[:k], off)
+	return int(k), off+k >= n.attr.Size, nil
+}
+
+// WriteAt copies into the file. All stability is FileSync here: the store
+// lives as long as the process and loses nothing before.
+func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.lookup(h)
+	if err != nil {
+		return 0, how, blockstore.Wcc{}, err
+	}
+	pre := n.attr
+	fail := func(err error) (int, blockstore.Stability, blockstore.Wcc, error) {
+		return 0, how, wcc(pre, n), err
+	}
+	if err := notReg(n); err != nil {
+		return fail(err)
+	}
+	if f.opts.ReadOnly {
+		return fail(blockstore.ErrROFS)
+	}
+	if !c.MayWriteData(&n.attr) {
+		return fail(blockstore.ErrAccess)
+	}
+	if len(p) == 0 {
+		return 0, blockstore.FileSync, same(pre), nil
+	}
+	if off >= maxFileSize {
+		return fail(blockstore.ErrFBig)
+	}
+	p = p[:min(uint64(len(p)), maxFileSize-off)]
+	k, err := n.write(p, off, f.charge)
+	if k == 0 {
+		return fail(err)
+	}
+	n.attr.Size = max(n.attr.Size, off+uint64(k))
+	if !c.Privileged() {
+		n.attr.Mode = blockstore.DropSetID(n.attr.Mode)
+	}
+	now := f.now()
+	n.attr.Mtime, n.attr.Ctime = now, now
+	n.hasVerf = false
+	return k, blockstore.FileSync, wcc(pre, n), nil
+}
+
+// Commit has nothing left to do; it checks what it is asked.
+func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count uint32) (blockstore.Wcc, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	n, err := f.lookup(h)
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	if err := notReg(n); err != nil {
+		return same(n.attr), err
+	}
+	if !c.MayWriteData(&n.attr) {
+		return same(n.attr), blockstore.ErrAccess
+	}
+	return same(n.attr), nil
+}
