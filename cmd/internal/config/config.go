@@ -1,0 +1,181 @@
+// Package config is the configuration of rstored: one typed value, read once
+// from the file, the environment and the flags (flag over environment over file
+// over default) and never changed afterwards.
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Default ports: NFS over RDMA (RFC 8267 section 7) and NFS over TCP.
+const (
+	RDMAPort = 20049
+	TCPPort  = 2049
+)
+
+// SystemFile is the configuration file that is read when no other is named.
+const SystemFile = "/etc/rstored/rstored.yaml"
+
+// Config is the whole configuration. The field tags are its keys in the file;
+// the environment spells them RSTORED_STATE_DIR, the flags --state-dir.
+type Config struct {
+	// Exports to serve. The first also appears at "/".
+	Exports []Export `mapstructure:"exports" yaml:"exports"`
+	// RDMAListen and TCPListen are the addresses to serve NFS and MOUNT on,
+	// ADDR:PORT. An empty or unspecified ADDR means every address of the host.
+	RDMAListen []string `mapstructure:"rdma_listen" yaml:"rdma_listen"`
+	TCPListen  []string `mapstructure:"tcp_listen" yaml:"tcp_listen"`
+	// MountListen are further TCP addresses that serve the same programs, for
+	// clients that want MOUNT on a port of its own.
+	MountListen []string `mapstructure:"mount_listen" yaml:"mount_listen"`
+	// PortmapListen are addresses (normally ADDR:111) that answer portmap and
+	// rpcbind queries. Empty: none.
+	PortmapListen []string `mapstructure:"portmap_listen" yaml:"portmap_listen"`
+	// StateDir holds what must survive a restart: the handle secret, the table
+	// of handles, and the exports and ports added at run time.
+	StateDir string `mapstructure:"state_dir" yaml:"state_dir"`
+	// Control is the path of the control socket. ControlGroup may use it, beside
+	// root and the user the daemon runs as.
+	Control      string `mapstructure:"control" yaml:"control"`
+	ControlGroup string `mapstructure:"control_group" yaml:"control_group"`
+	LogLevel     string `mapstructure:"log_level" yaml:"log_level"`
+	LogFormat    string `mapstructure:"log_format" yaml:"log_format"`
+	// Shards is the number of packet loops per RDMA device, 0 for a default.
+	Shards int `mapstructure:"shards" yaml:"shards"`
+	// Workers is the number of calls that may wait for storage at once, 0 for a
+	// default.
+	Workers int `mapstructure:"workers" yaml:"workers"`
+	// StopTimeout bounds the graceful stop.
+	StopTimeout time.Duration `mapstructure:"stop_timeout" yaml:"stop_timeout"`
+
+	// File is where the configuration was read from, empty if from no file.
+	File string `mapstructure:"-" yaml:"-"`
+}
+
+// Log formats.
+const (
+	LogAuto    = "auto"    // console on a terminal, JSON elsewhere
+	LogConsole = "console" // for people
+	LogJSON    = "json"    // for machines
+)
+
+var (
+	logLevels  = []string{"debug", "info", "warn", "error"}
+	logFormats = []string{LogAuto, LogConsole, LogJSON}
+)
+
+// Default is the configuration that no file, variable or flag has touched. It
+// depends on who runs the daemon: root gets the system's directories, everyone
+// else directories of their own.
+func Default() *Config {
+	return &Config{
+		RDMAListen:  []string{fmt.Sprintf(":%d", RDMAPort)},
+		TCPListen:   []string{fmt.Sprintf(":%d", TCPPort)},
+		StateDir:    defaultStateDir(),
+		Control:     DefaultControl(),
+		LogLevel:    "info",
+		LogFormat:   LogAuto,
+		StopTimeout: 10 * time.Second,
+	}
+}
+
+func defaultStateDir() string {
+	if d := os.Getenv("STATE_DIRECTORY"); d != "" { // set by systemd
+		return d
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/rstored"
+	}
+	if d := os.Getenv("XDG_STATE_HOME"); d != "" {
+		return filepath.Join(d, "rstored")
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local", "state", "rstored")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("rstored-%d", os.Geteuid()))
+}
+
+// DefaultControl is the control socket's path where none is configured; the
+// daemon and rstorectl agree on it.
+func DefaultControl() string {
+	const name = "rstored.sock"
+	if d := os.Getenv("RUNTIME_DIRECTORY"); d != "" { // set by systemd
+		return filepath.Join(d, name)
+	}
+	if os.Geteuid() == 0 {
+		return filepath.Join("/run/rstored", name)
+	}
+	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
+		return filepath.Join(d, "rstored", name)
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("rstored-%d", os.Geteuid()), name)
+}
+
+// Validate checks everything that can be checked without starting. It also
+// brings exports into their full form (see Export.Normalize).
+func (c *Config) Validate() error {
+	seen := make(map[string]string)
+	for i := range c.Exports {
+		e := &c.Exports[i]
+		if err := e.Normalize(); err != nil {
+			return fmt.Errorf("exports[%d]: %w", i, err)
+		}
+		if other, dup := seen[e.Pseudo]; dup {
+			return fmt.Errorf("exports[%d]: %s and %s would both appear at %s; give one another pseudo path", i, other, e.Path, e.Pseudo)
+		}
+		seen[e.Pseudo] = e.Path
+	}
+	for _, l := range []struct {
+		key   string
+		addrs []string
+	}{
+		{"rdma_listen", c.RDMAListen},
+		{"tcp_listen", c.TCPListen},
+		{"mount_listen", c.MountListen},
+		{"portmap_listen", c.PortmapListen},
+	} {
+		for _, a := range l.addrs {
+			if _, err := ParseListen(a); err != nil {
+				return fmt.Errorf("%s: %w", l.key, err)
+			}
+		}
+	}
+	switch {
+	case c.StateDir == "":
+		return fmt.Errorf("state_dir: a directory is needed to keep handles valid over restarts")
+	case !filepath.IsAbs(c.StateDir):
+		return fmt.Errorf("state_dir: %q is not an absolute path", c.StateDir)
+	case c.Control == "":
+		return fmt.Errorf("control: the path of the control socket is empty")
+	case len(c.Control) > maxSocketPath:
+		return fmt.Errorf("control: %q is %d bytes long, but a socket's path has at most %d", c.Control, len(c.Control), maxSocketPath)
+	case !slices.Contains(logLevels, c.LogLevel):
+		return fmt.Errorf("log_level: %q is none of %s", c.LogLevel, strings.Join(logLevels, ", "))
+	case !slices.Contains(logFormats, c.LogFormat):
+		return fmt.Errorf("log_format: %q is none of %s", c.LogFormat, strings.Join(logFormats, ", "))
+	case c.Shards < 0 || c.Shards > maxShards:
+		return fmt.Errorf("shards: %d is not within 0 to %d", c.Shards, maxShards)
+	case c.Workers < 0 || c.Workers > maxWorkers:
+		return fmt.Errorf("workers: %d is not within 0 to %d", c.Workers, maxWorkers)
+	case c.StopTimeout < 0:
+		return fmt.Errorf("stop_timeout: %v is negative", c.StopTimeout)
+	}
+	return nil
+}
+
+// Bounds of the numeric settings. maxSocketPath is sun_path less its NUL.
+const (
+	maxShards     = 64
+	maxWorkers    = 4096
+	maxSocketPath = 107
+)
+
+// YAML is the configuration as a file that Load would read back.
+func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
