@@ -1,0 +1,286 @@
+// Package state keeps what rstored must find again after a restart: the
+// exports and ports that were added or removed at run time, the numbers of the
+// exports (they are inside every file handle), and the secret that
+// authenticates handles. One process at a time holds a state directory.
+package state
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// Files in the state directory.
+const (
+	fileName   = "state.json"
+	secretName = "handle.key"
+	lockName   = "lock"
+)
+
+// version of the file's format. A file of another version is refused: guessing
+// at it could hand one export's handles to another.
+const version = 1
+
+// secretLen is the length of the handle secret in bytes.
+const secretLen = 32
+
+// Port is a port that was added or removed at run time.
+type Port struct {
+	Transport string `json:"transport"`
+	Listen    string `json:"listen"`
+}
+
+// contents is the file.
+type contents struct {
+	Version        int               `json:"version"`
+	NextID         uint32            `json:"next_export_id"`
+	IDs            map[string]uint32 `json:"export_ids"`
+	Exports        []config.Export   `json:"exports"`
+	RemovedExports []string          `json:"removed_exports"`
+	Ports          []Port            `json:"ports"`
+	RemovedPorts   []Port            `json:"removed_ports"`
+}
+
+// Store is an open state directory. Its methods may be called from any
+// goroutine; those that change something return after the change is on disk.
+type Store struct {
+	dir  string
+	lock *os.File
+
+	mu  sync.Mutex
+	cur contents
+}
+
+// ErrBusy: another process has the state directory open.
+var ErrBusy = errors.New("another rstored is using this state directory")
+
+// Open creates the directory if need be, takes its lock and reads the state.
+func Open(dir string) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%s: %w", dir, ErrBusy)
+		}
+		return nil, fmt.Errorf("lock of %s: %w", dir, err)
+	}
+	s := &Store{dir: dir, lock: lock}
+	if err := s.read(); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) read() error {
+	s.cur = contents{Version: version, NextID: 1, IDs: make(map[string]uint32)}
+	name := filepath.Join(s.dir, fileName)
+	b, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var c contents
+	if err := json.Unmarshal(b, &c); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if c.Version != version {
+		return fmt.Errorf("%s: format %d, but this program knows only %d", name, c.Version, version)
+	}
+	if c.IDs == nil {
+		c.IDs = make(map[string]uint32)
+	}
+	for i := range c.Exports {
+		if err := c.Exports[i].Normalize(); err != nil {
+			return fmt.Errorf("%s: exports[%d]: %w", name, i, err)
+		}
+	}
+	for _, id := range c.IDs {
+		c.NextID = max(c.NextID, id+1)
+	}
+	s.cur = c
+	return nil
+}
+
+// Dir is the directory.
+func (s *Store) Dir() string { return s.dir }
+
+// Close releases the lock.
+func (s *Store) Close() error { return s.lock.Close() }
+
+// update applies change to a copy, writes that to disk, and only then makes it
+// the current state.
+func (s *Store) update(change func(*contents)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := json.Marshal(s.cur)
+	if err != nil {
+		return err
+	}
+	var next contents
+	if err := json.Unmarshal(b, &next); err != nil {
+		return err
+	}
+	if next.IDs == nil {
+		next.IDs = make(map[string]uint32)
+	}
+	change(&next)
+	b, err = json.MarshalIndent(next, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(s.dir, fileName), append(b, '\n')); err != nil {
+		return fmt.Errorf("state was not saved: %w", err)
+	}
+	s.cur = next
+	return nil
+}
+
+// ExportID is the number of the export of that type and path. It is chosen at
+// the first use and never given to another export, not even after a removal:
+// old handles must not open something new.
+func (s *Store) ExportID(typ, path string) (uint32, error) {
+	key := typ + ":" + path
+	s.mu.Lock()
+	id, ok := s.cur.IDs[key]
+	s.mu.Unlock()
+	if ok {
+		return id, nil
+	}
+	err := s.update(func(c *contents) {
+		if id, ok = c.IDs[key]; ok {
+			return
+		}
+		id = c.NextID
+		c.NextID++
+		c.IDs[key] = id
+	})
+	return id, err
+}
+
+// Exports returns the exports added at run time and the pseudo paths of those
+// removed. The slices are the caller's.
+func (s *Store) Exports() (added []config.Export, removed []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.cur.Exports), slices.Clone(s.cur.RemovedExports)
+}
+
+// PutExport remembers an export added or changed at run time. It replaces one
+// with the same pseudo path and forgets that it was ever removed.
+func (s *Store) PutExport(e config.Export) error {
+	return s.update(func(c *contents) {
+		c.RemovedExports = slices.DeleteFunc(c.RemovedExports, func(p string) bool { return p == e.Pseudo })
+		for i := range c.Exports {
+			if c.Exports[i].Pseudo == e.Pseudo {
+				c.Exports[i] = e
+				return
+			}
+		}
+		c.Exports = append(c.Exports, e)
+	})
+}
+
+// RemoveExport forgets a run-time export, and remembers the removal if the
+// configuration has one there too.
+func (s *Store) RemoveExport(pseudo string, configured bool) error {
+	return s.update(func(c *contents) {
+		c.Exports = slices.DeleteFunc(c.Exports, func(e config.Export) bool { return e.Pseudo == pseudo })
+		if configured && !slices.Contains(c.RemovedExports, pseudo) {
+			c.RemovedExports = append(c.RemovedExports, pseudo)
+		}
+	})
+}
+
+// Ports returns the ports added and removed at run time. The slices are the
+// caller's.
+func (s *Store) Ports() (added, removed []Port) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.cur.Ports), slices.Clone(s.cur.RemovedPorts)
+}
+
+// PutPort remembers a port added at run time; one that the configuration has
+// is only un-removed.
+func (s *Store) PutPort(p Port, configured bool) error {
+	return s.update(func(c *contents) {
+		c.RemovedPorts = slices.DeleteFunc(c.RemovedPorts, func(o Port) bool { return o == p })
+		if !configured && !slices.Contains(c.Ports, p) {
+			c.Ports = append(c.Ports, p)
+		}
+	})
+}
+
+// RemovePort forgets a run-time port, and remembers the removal if the
+// configuration has it too.
+func (s *Store) RemovePort(p Port, configured bool) error {
+	return s.update(func(c *contents) {
+		c.Ports = slices.DeleteFunc(c.Ports, func(o Port) bool { return o == p })
+		if configured && !slices.Contains(c.RemovedPorts, p) {
+			c.RemovedPorts = append(c.RemovedPorts, p)
+		}
+	})
+}
+
+// Secret is the key of the handles' authentication codes. It is made at the
+// first call; losing it makes every handle of every client stale.
+func (s *Store) Secret() ([]byte, error) {
+	name := filepath.Join(s.dir, secretName)
+	b, err := os.ReadFile(name)
+	switch {
+	case err == nil && len(b) == secretLen:
+		return b, nil
+	case err == nil:
+		return nil, fmt.Errorf("%s: %d bytes long instead of %d; remove it to make a new one (clients must then mount again)", name, len(b), secretLen)
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	b = make([]byte, secretLen)
+	if _, err := rand.Read(b); err != nil {
+		return nil, err
+	}
+	return b, writeFile(name, b)
+}
+
+// writeFile replaces a file so that after a crash it is either the old or the
+// new one, whole.
+func writeFile(name string, b []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }()
+	if _, err := tmp.Write(b); err != nil {
+		_ = tmp.Close()
+		return err
+	}
+	if err := errors.Join(tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), name); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

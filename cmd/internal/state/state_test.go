@@ -1,0 +1,99 @@
+package state
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+func open(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestReopen: everything is found again, and numbers are never reused.
+func TestReopen(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	s := open(t, dir)
+	if _, err := Open(dir); !errors.Is(err, ErrBusy) {
+		t.Errorf("second Open: %v, want ErrBusy", err)
+	}
+	key, err := s.Secret()
+	if err != nil || len(key) != secretLen {
+		t.Fatalf("secret: %d bytes, %v", len(key), err)
+	}
+	a, _ := s.ExportID(config.TypePosix, "/a")
+	b, _ := s.ExportID(config.TypePosix, "/b")
+	if a == b || a == 0 || b == 0 {
+		t.Errorf("export numbers %d and %d", a, b)
+	}
+	must(t, s.PutExport(config.Export{Path: "/a", Pseudo: "/a"}))
+	must(t, s.PutExport(config.Export{Path: "/b", Pseudo: "/b"}))
+	must(t, s.PutExport(config.Export{Path: "/a", Pseudo: "/a", ReadOnly: true}))
+	must(t, s.RemoveExport("/b", false))
+	must(t, s.RemoveExport("/conf", true))
+	must(t, s.PutPort(Port{"tcp", "127.0.0.1:1"}, false))
+	must(t, s.PutPort(Port{"tcp", "127.0.0.1:2"}, false))
+	must(t, s.RemovePort(Port{"tcp", "127.0.0.1:2"}, false))
+	must(t, s.RemovePort(Port{"rdma", "127.0.0.1:3"}, true))
+	must(t, s.Close())
+
+	s = open(t, dir)
+	defer s.Close()
+	if again, err := s.Secret(); err != nil || !bytes.Equal(again, key) {
+		t.Errorf("secret changed: %v", err)
+	}
+	if again, _ := s.ExportID(config.TypePosix, "/b"); again != b {
+		t.Errorf("number of /b was %d, is %d", b, again)
+	}
+	added, removed := s.Exports()
+	if len(added) != 1 || !added[0].ReadOnly || len(removed) != 1 || removed[0] != "/conf" {
+		t.Errorf("exports %+v, removed %v", added, removed)
+	}
+	ports, gone := s.Ports()
+	if len(ports) != 1 || ports[0].Listen != "127.0.0.1:1" || len(gone) != 1 || gone[0].Transport != "rdma" {
+		t.Errorf("ports %+v, removed %+v", ports, gone)
+	}
+	must(t, s.PutExport(config.Export{Path: "/c", Pseudo: "/conf"}))
+	if _, removed = s.Exports(); len(removed) != 0 {
+		t.Errorf("still removed after it was added again: %v", removed)
+	}
+}
+
+// TestDamage: a damaged or foreign state is refused, never guessed at.
+func TestDamage(t *testing.T) {
+	for name, text := range map[string]string{
+		"truncated": `{"version": 1, "exp`,
+		"newer":     `{"version": 2}`,
+		"bad path":  `{"version": 1, "exports": [{"path": "relative"}]}`,
+	} {
+		dir := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(dir, fileName), []byte(text), 0o600))
+		if s, err := Open(dir); err == nil {
+			t.Errorf("%s: accepted", name)
+			_ = s.Close()
+		}
+	}
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, secretName), []byte("short"), 0o600))
+	s := open(t, dir)
+	defer s.Close()
+	if _, err := s.Secret(); err == nil {
+		t.Error("a short secret was accepted")
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

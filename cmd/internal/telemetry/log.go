@@ -1,0 +1,56 @@
+// Package telemetry is the daemon's logging and its conversation with systemd.
+package telemetry
+
+import (
+	"log/slog"
+	"os"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/exp/zapslog"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// Log is the daemon's logger. Level changes take effect at once everywhere.
+type Log struct {
+	*zap.Logger
+	Level zap.AtomicLevel
+}
+
+// NewLog makes a logger that writes to standard error.
+func NewLog(level, format string) (*Log, error) {
+	lv, err := zap.ParseAtomicLevel(level)
+	if err != nil {
+		return nil, err
+	}
+	enc := zap.NewProductionEncoderConfig()
+	enc.TimeKey = "time"
+	enc.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	enc.EncodeDuration = zapcore.StringDurationEncoder
+	if os.Getenv("JOURNAL_STREAM") != "" {
+		enc.TimeKey = zapcore.OmitKey // the journal stamps every line itself
+	}
+	var encoder zapcore.Encoder
+	if format == config.LogConsole || format == config.LogAuto && isTerminal(os.Stderr) {
+		enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+		enc.EncodeLevel = zapcore.CapitalLevelEncoder
+		enc.ConsoleSeparator = " "
+		encoder = zapcore.NewConsoleEncoder(enc)
+	} else {
+		encoder = zapcore.NewJSONEncoder(enc)
+	}
+	core := zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), lv)
+	return &Log{Logger: zap.New(core), Level: lv}, nil
+}
+
+// Slog is the logger for libraries that take log/slog, under the name given.
+func (l *Log) Slog(name string) *slog.Logger {
+	return slog.New(zapslog.NewHandler(l.Core(), zapslog.WithName(name), zapslog.AddStacktraceAt(slog.LevelError+1)))
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

@@ -1,0 +1,58 @@
+package telemetry
+
+import (
+	"net"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// TestNotify: the datagrams are those that sd_notify(3) describes.
+func TestNotify(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("NOTIFY_SOCKET", name)
+	n := NewNotifier()
+	for _, tc := range []struct {
+		send func() error
+		want string
+	}{
+		{func() error { return n.Ready("serving 2 exports") }, `^READY=1\nSTATUS=serving 2 exports$`},
+		{n.Reloading, `^RELOADING=1\nMONOTONIC_USEC=[0-9]+$`},
+		{n.Stopping, `^STOPPING=1\nSTATUS=draining$`},
+	} {
+		if err := tc.send(); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 256)
+		k, err := l.Read(b)
+		if err != nil || !regexp.MustCompile(tc.want).Match(b[:k]) {
+			t.Errorf("got %q, %v; want %s", b[:k], err, tc.want)
+		}
+	}
+	t.Setenv("NOTIFY_SOCKET", "")
+	if err := NewNotifier().Ready("x"); err != nil {
+		t.Errorf("without a manager: %v", err)
+	}
+}
+
+func TestLevels(t *testing.T) {
+	l, err := NewLog("warn", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := l.Slog("roce")
+	if s.Enabled(t.Context(), 0) {
+		t.Error("info is enabled at level warn")
+	}
+	if err := l.Level.UnmarshalText([]byte("debug")); err != nil || !s.Enabled(t.Context(), -4) {
+		t.Errorf("debug is not enabled after the change: %v", err)
+	}
+	if _, err := NewLog("loud", "json"); err == nil {
+		t.Error("level loud was accepted")
+	}
+}
