@@ -18,6 +18,8 @@ import (
 const (
 	RDMAPort = 20049
 	TCPPort  = 2049
+	// PortmapPort is that of portmap and rpcbind (RFC 1833).
+	PortmapPort = 111
 )
 
 // SystemFile is the configuration file that is read when no other is named.

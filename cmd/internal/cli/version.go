@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set at link time for releases.
+var version = ""
+
+// Build says what program this is.
+type Build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// ReadBuild collects what the linker and the go command recorded.
+func ReadBuild() Build {
+	b := Build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if b.Version == "" {
+		b.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Revision = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+func (b Build) String() string {
+	s := b.Version + " " + b.Go + " " + b.Platform
+	if b.Revision != "" {
+		s += " " + b.Revision
+	}
+	if b.Modified {
+		s += " modified"
+	}
+	return s
+}
+
+// VersionCommand is the version subcommand of either binary.
+func VersionCommand(g *Globals, name string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  Args(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			b := ReadBuild()
+			return g.Print(b, func(w io.Writer) { fmt.Fprintln(w, name, b) })
+		},
+	}
+}

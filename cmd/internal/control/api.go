@@ -1,0 +1,152 @@
+// Package control is the daemon's control interface: JSON over HTTP on a Unix
+// socket, for rstorectl and for scripts (curl --unix-socket). Who may use it is
+// decided by the credentials the kernel reports for the peer.
+//
+//	GET    /v1/status
+//	GET    /v1/exports            POST /v1/exports (ExportSpec)
+//	GET    /v1/export?name=       PUT /v1/export?name= (ExportPatch)   DELETE /v1/export?name=
+//	GET    /v1/ports              POST /v1/ports (PortSpec)            DELETE /v1/port?transport=&listen=
+//	GET    /v1/clients
+//	GET    /v1/stats
+//	GET    /v1/config             the configuration in force, YAML
+//	PUT    /v1/log-level?level=
+//	POST   /v1/reload
+//	GET    /v1/capture?device=    a pcap stream, until the client hangs up
+//
+// Errors are {"error": "..."} with a fitting HTTP status.
+package control
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// Where an export or a port comes from.
+const (
+	OriginConfig  = "config"  // file, environment or flags
+	OriginRuntime = "runtime" // added or changed by rstorectl
+)
+
+// Export is an export as the daemon serves it.
+type Export struct {
+	ID uint32 `json:"id"`
+	config.Export
+	// Aliases are further paths it can be mounted by.
+	Aliases []string `json:"aliases"`
+	Origin  string   `json:"origin"`
+	// Error says why it is not being served; empty if it is.
+	Error string `json:"error,omitempty"`
+}
+
+// ExportPatch changes an export; nil fields stay as they are.
+type ExportPatch struct {
+	ReadOnly *bool            `json:"read_only,omitempty"`
+	Async    *bool            `json:"async,omitempty"`
+	Clients  *[]config.Client `json:"clients,omitempty"`
+}
+
+// Transports of ports.
+const (
+	TransportRDMA    = "rdma"
+	TransportTCP     = "tcp"
+	TransportPortmap = "portmap"
+)
+
+// PortSpec names a port: a transport and where it listens.
+type PortSpec struct {
+	Transport string `json:"transport"`
+	Listen    string `json:"listen"`
+}
+
+// Port is a port as the daemon serves it.
+type Port struct {
+	PortSpec
+	// Addresses are the actual ones, more than one where Listen stands for
+	// every address of the host.
+	Addresses []string `json:"addresses"`
+	Origin    string   `json:"origin"`
+	// Error says what is wrong with it, for some addresses or for all.
+	Error string `json:"error,omitempty"`
+}
+
+// Status is the daemon at a glance.
+type Status struct {
+	Version       string    `json:"version"`
+	State         string    `json:"state"`
+	PID           int       `json:"pid"`
+	Started       time.Time `json:"started"`
+	UptimeSeconds int64     `json:"uptime_seconds"`
+	Config        string    `json:"config"`
+	StateDir      string    `json:"state_dir"`
+	LogLevel      string    `json:"log_level"`
+	Exports       int       `json:"exports"`
+	Ports         int       `json:"ports"`
+	Clients       int       `json:"clients"`
+	Devices       []string  `json:"devices"`
+	Problems      []string  `json:"problems"`
+}
+
+// Values of Status.State.
+const (
+	StateRunning  = "running"
+	StateDraining = "draining"
+)
+
+// Client is one connection of a client.
+type Client struct {
+	Address   string    `json:"address"`
+	Local     string    `json:"local"`
+	Transport string    `json:"transport"`
+	Since     time.Time `json:"since"`
+	Calls     uint64    `json:"calls"`
+}
+
+// Stats are counters since the daemon's start.
+type Stats struct {
+	UptimeSeconds int64 `json:"uptime_seconds"`
+	// RDMAWriteBytes left by RDMA WRITE (what clients read), RDMAReadBytes came
+	// by RDMA READ (what clients wrote).
+	RDMAWriteBytes uint64 `json:"rdma_write_bytes"`
+	RDMAReadBytes  uint64 `json:"rdma_read_bytes"`
+	// InlineBytes travelled inside RPC-over-RDMA messages, headers included,
+	// both directions.
+	InlineBytes uint64 `json:"inline_bytes"`
+	// TCPBytes travelled by the TCP carrier, both directions.
+	TCPBytes uint64            `json:"tcp_bytes"`
+	Messages map[string]uint64 `json:"messages"` // RPC-over-RDMA messages by type
+	Errors   map[string]uint64 `json:"errors"`   // everything that went wrong, by kind; zeros left out
+	// Procs are the calls served, keyed "nfs3.READ".
+	Procs map[string]Proc `json:"procs"`
+	RPC   map[string]any  `json:"rpc,omitempty"`
+	// Devices are the counters of each RDMA device, by its address.
+	Devices map[string]map[string]uint64 `json:"devices"`
+}
+
+// Proc are the counters of one procedure.
+type Proc struct {
+	Calls uint64 `json:"calls"`
+}
+
+// Backend is what the interface controls: the daemon. Its methods may be
+// called from any goroutine. Errors it returns are shown to the user.
+type Backend interface {
+	Status() Status
+	Config() ([]byte, error)
+	Exports() []Export
+	AddExport(e config.Export) (Export, error)
+	SetExport(name string, p ExportPatch) (Export, error)
+	RemoveExport(name string) error
+	Ports() []Port
+	AddPort(p PortSpec) (Port, error)
+	RemovePort(p PortSpec) error
+	Clients() []Client
+	Stats() Stats
+	SetLogLevel(level string) error
+	Reload() error
+	// Capture writes the packets of a device (any if device is empty and there
+	// is only one) to w as a pcap file until ctx ends.
+	Capture(ctx context.Context, device string, w io.Writer) error
+}

@@ -1,0 +1,183 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// Dialer is the client's side of the control interface. It may be used from
+// several goroutines.
+type Dialer struct {
+	socket string
+	http   http.Client
+}
+
+// Dial prepares to talk to the daemon behind the socket. It connects when
+// something is asked.
+func Dial(socket string) *Dialer {
+	return &Dialer{socket: socket, http: http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		},
+	}}}
+}
+
+// do makes one request. in and out may be nil.
+func (d *Dialer) do(ctx context.Context, method, path string, q url.Values, in, out any) error {
+	res, err := d.open(ctx, method, path, q, in)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if raw, ok := out.(*[]byte); ok {
+		*raw, err = io.ReadAll(res.Body)
+		return err
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
+		return fmt.Errorf("the answer of %s is not understood: %w", d.socket, err)
+	}
+	return nil
+}
+
+func (d *Dialer) open(ctx context.Context, method, path string, q url.Values, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	u := url.URL{Scheme: "http", Host: "rstored", Path: path, RawQuery: q.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	res, err := d.http.Do(req)
+	if err != nil {
+		return nil, d.explain(err)
+	}
+	if res.StatusCode == http.StatusOK {
+		return res, nil
+	}
+	defer func() { _ = res.Body.Close() }()
+	var f failure
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&f); err != nil || f.Error == "" {
+		return nil, fmt.Errorf("%s answered %s", d.socket, res.Status)
+	}
+	return nil, errors.New(f.Error)
+}
+
+// explain turns the errors of connecting into advice.
+func (d *Dialer) explain(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no rstored answers at %s; is it running, and is this its --control socket?", d.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: permission denied; use the user that rstored runs as, root, or a member of its control group", d.socket)
+	}
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		return ue.Err
+	}
+	return err
+}
+
+// Status asks for the daemon's status.
+func (d *Dialer) Status(ctx context.Context) (s Status, err error) {
+	return s, d.do(ctx, http.MethodGet, "/v1/status", nil, nil, &s)
+}
+
+// Config asks for the configuration in force, as YAML.
+func (d *Dialer) Config(ctx context.Context) (y []byte, err error) {
+	return y, d.do(ctx, http.MethodGet, "/v1/config", nil, nil, &y)
+}
+
+// Exports lists the exports.
+func (d *Dialer) Exports(ctx context.Context) (e []Export, err error) {
+	return e, d.do(ctx, http.MethodGet, "/v1/exports", nil, nil, &e)
+}
+
+// Export finds one by pseudo path, alias or path.
+func (d *Dialer) Export(ctx context.Context, name string) (e Export, err error) {
+	return e, d.do(ctx, http.MethodGet, "/v1/export", url.Values{"name": {name}}, nil, &e)
+}
+
+// AddExport adds one, for good.
+func (d *Dialer) AddExport(ctx context.Context, in config.Export) (e Export, err error) {
+	return e, d.do(ctx, http.MethodPost, "/v1/exports", nil, in, &e)
+}
+
+// SetExport changes one, for good.
+func (d *Dialer) SetExport(ctx context.Context, name string, p ExportPatch) (e Export, err error) {
+	return e, d.do(ctx, http.MethodPut, "/v1/export", url.Values{"name": {name}}, p, &e)
+}
+
+// RemoveExport removes one, for good.
+func (d *Dialer) RemoveExport(ctx context.Context, name string) error {
+	return d.do(ctx, http.MethodDelete, "/v1/export", url.Values{"name": {name}}, nil, nil)
+}
+
+// Ports lists the ports.
+func (d *Dialer) Ports(ctx context.Context) (p []Port, err error) {
+	return p, d.do(ctx, http.MethodGet, "/v1/ports", nil, nil, &p)
+}
+
+// AddPort adds one, for good.
+func (d *Dialer) AddPort(ctx context.Context, in PortSpec) (p Port, err error) {
+	return p, d.do(ctx, http.MethodPost, "/v1/ports", nil, in, &p)
+}
+
+// RemovePort removes one, for good.
+func (d *Dialer) RemovePort(ctx context.Context, p PortSpec) error {
+	return d.do(ctx, http.MethodDelete, "/v1/port", url.Values{"transport": {p.Transport}, "listen": {p.Listen}}, nil, nil)
+}
+
+// Clients lists the connections.
+func (d *Dialer) Clients(ctx context.Context) (c []Client, err error) {
+	return c, d.do(ctx, http.MethodGet, "/v1/clients", nil, nil, &c)
+}
+
+// Stats asks for the counters.
+func (d *Dialer) Stats(ctx context.Context) (s Stats, err error) {
+	return s, d.do(ctx, http.MethodGet, "/v1/stats", nil, nil, &s)
+}
+
+// SetLogLevel changes the log level until the next reload or start.
+func (d *Dialer) SetLogLevel(ctx context.Context, level string) error {
+	return d.do(ctx, http.MethodPut, "/v1/log-level", url.Values{"level": {level}}, nil, nil)
+}
+
+// Reload has the daemon read its configuration again.
+func (d *Dialer) Reload(ctx context.Context) error {
+	return d.do(ctx, http.MethodPost, "/v1/reload", nil, nil, nil)
+}
+
+// Capture copies the pcap stream of a device to w until ctx ends or the daemon
+// does. The end of ctx is not an error.
+func (d *Dialer) Capture(ctx context.Context, device string, w io.Writer) error {
+	res, err := d.open(ctx, http.MethodGet, "/v1/capture", url.Values{"device": {device}}, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if _, err = io.Copy(w, res.Body); ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,179 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// fake is a Backend with one export.
+type fake struct{ exports []Export }
+
+func (f *fake) Status() Status                   { return Status{State: StateRunning, PID: 7} }
+func (f *fake) Config() ([]byte, error)          { return []byte("log_level: info\n"), nil }
+func (f *fake) Exports() []Export                { return f.exports }
+func (f *fake) Ports() []Port                    { return []Port{} }
+func (f *fake) Clients() []Client                { return nil }
+func (f *fake) Stats() Stats                     { return Stats{RDMAWriteBytes: 1 << 60} }
+func (f *fake) Reload() error                    { return errors.New("log_level: \"loud\" is unknown") }
+func (f *fake) SetLogLevel(string) error         { return nil }
+func (f *fake) RemovePort(PortSpec) error        { return nil }
+func (f *fake) AddPort(p PortSpec) (Port, error) { return Port{PortSpec: p}, nil }
+
+func (f *fake) AddExport(e config.Export) (Export, error) {
+	if err := e.Normalize(); err != nil {
+		return Export{}, err
+	}
+	x := Export{Export: e}
+	f.exports = append(f.exports, x)
+	return x, nil
+}
+
+func (f *fake) SetExport(name string, p ExportPatch) (Export, error) {
+	for i := range f.exports {
+		if f.exports[i].Named(name) {
+			f.exports[i].ReadOnly = *p.ReadOnly
+			return f.exports[i], nil
+		}
+	}
+	return Export{}, fmt.Errorf("export %q: %w", name, ErrNotFound)
+}
+
+func (f *fake) RemoveExport(name string) error {
+	return fmt.Errorf("export %q: %w", name, ErrNotFound)
+}
+
+func (f *fake) Capture(_ context.Context, dev string, w io.Writer) error {
+	if dev == "none" {
+		return errors.New("no such device")
+	}
+	_, err := io.WriteString(w, "pcap")
+	return err
+}
+
+func serve(t *testing.T, access Access) (*Dialer, string) {
+	t.Helper()
+	sock := filepath.Join(t.TempDir(), "sub", "c.sock")
+	l, err := Listen(sock, access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewServer(&fake{}, access, slog.New(slog.DiscardHandler))
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), <-ended); err != nil {
+			t.Error(err)
+		}
+	})
+	return Dial(sock), sock
+}
+
+func TestConversation(t *testing.T) {
+	access, err := NewAccess("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, sock := serve(t, access)
+	ctx := t.Context()
+	if s, err := d.Status(ctx); err != nil || s.PID != 7 {
+		t.Errorf("status %+v, %v", s, err)
+	}
+	if s, err := d.Stats(ctx); err != nil || s.RDMAWriteBytes != 1<<60 {
+		t.Errorf("stats %+v, %v", s, err)
+	}
+	if y, err := d.Config(ctx); err != nil || string(y) != "log_level: info\n" {
+		t.Errorf("config %q, %v", y, err)
+	}
+	e, err := d.AddExport(ctx, config.Export{Path: "/srv/a b&c=d", Clients: []config.Client{{CIDR: "10.0.0.1"}}})
+	if err != nil || e.Pseudo != "/a b&c=d" || e.Clients[0].CIDR != "10.0.0.1/32" {
+		t.Errorf("add: %+v, %v", e, err)
+	}
+	ro := true
+	if e, err = d.SetExport(ctx, "/a b&c=d", ExportPatch{ReadOnly: &ro}); err != nil || !e.ReadOnly {
+		t.Errorf("set: %+v, %v", e, err)
+	}
+	if e, err = d.Export(ctx, "/srv/a b&c=d"); err != nil || !e.ReadOnly {
+		t.Errorf("show: %+v, %v", e, err)
+	}
+	if _, err = d.Export(ctx, "/a b"); err == nil {
+		t.Error("an export that does not exist was found")
+	}
+	if _, err = d.AddExport(ctx, config.Export{Path: "rel"}); err == nil || !strings.Contains(err.Error(), "not absolute") {
+		t.Errorf("relative path: %v", err)
+	}
+	if err = d.Reload(ctx); err == nil || !strings.Contains(err.Error(), "loud") {
+		t.Errorf("reload: %v", err)
+	}
+	var b strings.Builder
+	if err = d.Capture(ctx, "", &b); err != nil || b.String() != "pcap" {
+		t.Errorf("capture %q, %v", b.String(), err)
+	}
+	if err = d.Capture(ctx, "none", &b); err == nil || err.Error() != "no such device" {
+		t.Errorf("capture: %v", err)
+	}
+	if _, err := Listen(sock, access); err == nil {
+		t.Error("two servers on one socket")
+	}
+}
+
+// TestStrangers: the kernel's word about the peer decides.
+func TestStrangers(t *testing.T) {
+	me := Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	plain, _ := NewAccess("")
+	byGroup, err := NewAccess("4242")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name   string
+		access Access
+		peer   Peer
+		want   bool
+	}{
+		{"same user", plain, me, true},
+		{"root", plain, Peer{UID: 0}, true},
+		{"stranger", plain, Peer{UID: 54321, GID: 4242}, false},
+		{"group", byGroup, Peer{UID: 54321, GID: 4242}, true},
+		{"other group", byGroup, Peer{UID: 54321, GID: 4243}, false},
+	} {
+		if got := tc.access.Allows(tc.peer); got != tc.want {
+			t.Errorf("%s: %v", tc.name, got)
+		}
+	}
+	if _, err := NewAccess("no-such-group-here"); err == nil {
+		t.Error("an unknown group was accepted")
+	}
+}
+
+// TestNobodyThere: the errors tell what to do.
+func TestNobodyThere(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "c.sock")
+	if _, err := Dial(sock).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "is it running") {
+		t.Errorf("no socket: %v", err)
+	}
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = l.Close()
+	if _, err := Dial(sock).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "is it running") {
+		t.Errorf("stale socket: %v", err)
+	}
+	a, _ := NewAccess("")
+	l, err = Listen(sock, a)
+	if err != nil {
+		t.Fatalf("a stale socket is not replaced: %v", err)
+	}
+	_ = l.Close()
+}

@@ -1,0 +1,247 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// maxBody bounds a request's body in bytes. An export with a thousand clients
+// is a tenth of it.
+const maxBody = 1 << 20
+
+// Server serves the control interface.
+type Server struct {
+	http   http.Server
+	access Access
+	log    *slog.Logger
+	b      Backend
+}
+
+type peerKey struct{}
+
+// NewServer makes a server for the backend.
+func NewServer(b Backend, access Access, log *slog.Logger) *Server {
+	s := &Server{access: access, log: log, b: b}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", get(func(*http.Request) (any, error) { return b.Status(), nil }))
+	mux.HandleFunc("GET /v1/exports", get(func(*http.Request) (any, error) { return b.Exports(), nil }))
+	mux.HandleFunc("POST /v1/exports", put(func(_ *http.Request, e config.Export) (any, error) { return b.AddExport(e) }))
+	mux.HandleFunc("GET /v1/export", get(func(r *http.Request) (any, error) { return findExport(b, r.FormValue("name")) }))
+	mux.HandleFunc("PUT /v1/export", put(func(r *http.Request, p ExportPatch) (any, error) { return b.SetExport(r.FormValue("name"), p) }))
+	mux.HandleFunc("DELETE /v1/export", get(func(r *http.Request) (any, error) { return done{}, b.RemoveExport(r.FormValue("name")) }))
+	mux.HandleFunc("GET /v1/ports", get(func(*http.Request) (any, error) { return b.Ports(), nil }))
+	mux.HandleFunc("POST /v1/ports", put(func(_ *http.Request, p PortSpec) (any, error) { return b.AddPort(p) }))
+	mux.HandleFunc("DELETE /v1/port", get(func(r *http.Request) (any, error) {
+		return done{}, b.RemovePort(PortSpec{Transport: r.FormValue("transport"), Listen: r.FormValue("listen")})
+	}))
+	mux.HandleFunc("GET /v1/clients", get(func(*http.Request) (any, error) { return b.Clients(), nil }))
+	mux.HandleFunc("GET /v1/stats", get(func(*http.Request) (any, error) { return b.Stats(), nil }))
+	mux.HandleFunc("GET /v1/config", s.config)
+	mux.HandleFunc("PUT /v1/log-level", get(func(r *http.Request) (any, error) { return done{}, b.SetLogLevel(r.FormValue("level")) }))
+	mux.HandleFunc("POST /v1/reload", get(func(*http.Request) (any, error) { return done{}, b.Reload() }))
+	mux.HandleFunc("GET /v1/capture", s.capture)
+	s.http = http.Server{
+		Handler:           s.guard(mux),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       time.Minute,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			p, err := peerOf(c)
+			if err != nil {
+				log.Warn("control: the peer's credentials cannot be read", "error", err)
+				return ctx
+			}
+			return context.WithValue(ctx, peerKey{}, p)
+		},
+	}
+	return s
+}
+
+// Listen makes the socket. A leftover of a process that is gone is replaced;
+// one that answers is an error.
+func Listen(path string, access Access) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("control socket %s: another rstored answers there", path)
+	}
+	if st, err := os.Lstat(path); err == nil && st.Mode().Type() == fs.ModeSocket {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("control socket: %w", err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	// Peer credentials decide; the mode only keeps the uninvited from knocking.
+	mode := fs.FileMode(0o600)
+	if access.hasGroup {
+		mode = 0o660
+		err = os.Chown(path, -1, int(access.group))
+	}
+	if err = errors.Join(err, os.Chmod(path, mode)); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	return l, nil
+}
+
+// Serve answers on the listener until Close.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close ends all connections, captures too.
+func (s *Server) Close() error { return s.http.Close() }
+
+// guard lets only those in whom Access allows.
+func (s *Server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, ok := r.Context().Value(peerKey{}).(Peer)
+		if !ok || !s.access.Allows(p) {
+			s.log.Warn("control: refused", "uid", p.UID, "pid", p.PID)
+			reply(w, http.StatusForbidden, failure{"user " + fmt.Sprint(p.UID) + " may not control this server"})
+			return
+		}
+		if r.Method != http.MethodGet {
+			s.log.Info("control", "method", r.Method, "path", r.URL.RequestURI(), "uid", p.UID, "pid", p.PID)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// done is the empty answer.
+type done struct{}
+
+// failure is the answer that an error makes.
+type failure struct {
+	Error string `json:"error"`
+}
+
+// Errors that a Backend wraps to choose the HTTP status; anything else is 400,
+// because what users can make fail here is what they asked for.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrConflict = errors.New("exists already")
+)
+
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return http.StatusNotFound
+	case errors.Is(err, ErrConflict):
+		return http.StatusConflict
+	}
+	return http.StatusBadRequest
+}
+
+func get(f func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, err := f(r)
+		if err != nil {
+			reply(w, statusOf(err), failure{err.Error()})
+			return
+		}
+		reply(w, http.StatusOK, v)
+	}
+}
+
+func put[T any](f func(*http.Request, T) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var in T
+		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&in); err != nil {
+			reply(w, http.StatusBadRequest, failure{"request body: " + err.Error()})
+			return
+		}
+		get(func(r *http.Request) (any, error) { return f(r, in) })(w, r)
+	}
+}
+
+func reply(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // the client is gone; nobody is left to tell
+}
+
+func findExport(b Backend, name string) (Export, error) {
+	for _, e := range b.Exports() {
+		if e.Named(name) {
+			return e, nil
+		}
+	}
+	return Export{}, fmt.Errorf("export %q: %w", name, ErrNotFound)
+}
+
+// Named reports whether name means this export: its pseudo path, an alias, or
+// its path on the host.
+func (e *Export) Named(name string) bool {
+	if name == e.Pseudo || name == e.Path {
+		return true
+	}
+	for _, a := range e.Aliases {
+		if a == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Server) config(w http.ResponseWriter, _ *http.Request) {
+	y, err := s.b.Config()
+	if err != nil {
+		reply(w, http.StatusInternalServerError, failure{err.Error()})
+		return
+	}
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(y)
+}
+
+// capture streams: the status goes out with the first bytes, so a refusal can
+// still be told properly.
+func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
+	out := &flushWriter{w: w, c: http.NewResponseController(w)}
+	err := s.b.Capture(r.Context(), r.FormValue("device"), out)
+	if err != nil && !out.begun {
+		reply(w, statusOf(err), failure{err.Error()})
+	}
+}
+
+// flushWriter pushes every write to the client at once.
+type flushWriter struct {
+	w     io.Writer
+	c     *http.ResponseController
+	begun bool
+}
+
+func (f *flushWriter) Write(p []byte) (int, error) {
+	if !f.begun {
+		f.begun = true
+		if rw, ok := f.w.(http.ResponseWriter); ok {
+			rw.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
+		}
+	}
+	n, err := f.w.Write(p)
+	return n, errors.Join(err, f.c.Flush())
+}

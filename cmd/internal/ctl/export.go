@@ -1,0 +1,292 @@
+package ctl
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+func (t *tool) export() *cobra.Command {
+	return group("export", "Manage the exports", t.exportAdd(), t.exportRemove(), t.exportList(), t.exportShow(), t.exportSet())
+}
+
+// exportFlags are those that add and set have in common.
+type exportFlags struct {
+	ro, rw, async, sync bool
+	clients             []string
+}
+
+func (f *exportFlags) declare(c *cobra.Command) {
+	c.Flags().BoolVar(&f.ro, "ro", false, "refuse changes from every client")
+	c.Flags().BoolVar(&f.rw, "rw", false, "allow changes where the client's rule does")
+	c.Flags().BoolVar(&f.async, "async", false, "acknowledge stable writes before they are on disk (risks data)")
+	c.Flags().BoolVar(&f.sync, "sync", false, "acknowledge stable writes once they are on disk")
+	c.Flags().StringArrayVar(&f.clients, "client", nil, "`RULE` CIDR[(OPTION,...)] with the options of exports(5); * is everyone; repeatable")
+	c.MarkFlagsMutuallyExclusive("ro", "rw")
+	c.MarkFlagsMutuallyExclusive("async", "sync")
+}
+
+// rules parses the client rules by letting the exports(5) parser read them
+// after a path that does not matter.
+func (f *exportFlags) rules() ([]config.Client, error) {
+	for _, r := range f.clients {
+		if strings.ContainsAny(r, " \t\n") || r == "" {
+			return nil, cli.Usagef("--client %q: one rule per flag", r)
+		}
+	}
+	e, err := config.ParseExport("/- " + strings.Join(f.clients, " "))
+	if err != nil {
+		return nil, cli.Usagef("--client: %v", err)
+	}
+	return e.Clients, nil
+}
+
+func (t *tool) exportAdd() *cobra.Command {
+	var f exportFlags
+	var pseudo, typ string
+	c := &cobra.Command{
+		Use:   "add PATH[=PSEUDO][(OPTION,...)]",
+		Short: "Export a directory, now and after restarts",
+		Long: `Export a directory, now and after restarts. PATH names a directory on the
+server's host and is taken relative to the working directory. Options are those of
+exports(5): ro, rw, sync, async, root_squash, no_root_squash, all_squash,
+anonuid=N, anongid=N.`,
+		Example: `  rstorectl export add /srv/data
+  rstorectl export add '/srv/data=/d(ro,all_squash)'
+  rstorectl export add /srv/data --client '10.0.0.0/8(no_root_squash)' --client '*(ro)'
+  rstorectl export add scratch --type memory`,
+		Args: cli.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spec := args[0]
+			if typ == config.TypeMemory && !strings.HasPrefix(spec, config.TypeMemory+":") {
+				spec = config.TypeMemory + ":" + spec
+			} else if typ != "" && typ != config.TypePosix && typ != config.TypeMemory {
+				return cli.Usagef("--type %q is neither %s nor %s", typ, config.TypePosix, config.TypeMemory)
+			}
+			e, err := parseExportArg(spec)
+			if err != nil {
+				return err
+			}
+			if pseudo != "" {
+				e.Pseudo = pseudo
+			}
+			e.ReadOnly = e.ReadOnly || f.ro
+			e.Async = (e.Async || f.async) && !f.sync
+			if len(f.clients) > 0 {
+				if e.Clients, err = f.rules(); err != nil {
+					return err
+				}
+			}
+			if err := e.Normalize(); err != nil {
+				return cli.Usagef("%v", err)
+			}
+			got, err := t.daemon().AddExport(cmd.Context(), e)
+			if err != nil {
+				return err
+			}
+			return t.g.Print(got, func(w io.Writer) { t.sayf(w, "exported %s as %s", got.Path, got.Pseudo) })
+		},
+	}
+	f.declare(c)
+	c.Flags().StringVar(&pseudo, "pseudo", "", "`PATH` that clients see (default: / and the directory's name)")
+	c.Flags().StringVar(&typ, "type", "", "`TYPE` posix or memory")
+	return c
+}
+
+// parseExportArg reads the one-line form. The whole argument is one field:
+// blanks in it belong to the path.
+func parseExportArg(s string) (config.Export, error) {
+	if !strings.HasPrefix(s, "/") && !strings.HasPrefix(s, config.TypeMemory+":") {
+		abs, err := filepath.Abs(".")
+		if err != nil {
+			return config.Export{}, err
+		}
+		s = abs + "/" + s
+	}
+	e, err := config.ParseExport(strings.ReplaceAll(s, " ", `\040`))
+	if err != nil {
+		return e, cli.Usagef("%v", err)
+	}
+	return e, nil
+}
+
+func (t *tool) exportRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:               "remove NAME...",
+		Aliases:           []string{"rm", "delete"},
+		Short:             "Stop exporting, now and after restarts",
+		Long:              "Stop exporting, now and after restarts. The files stay. NAME is an export's pseudo path or its path on the host.",
+		Args:              cli.Args(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: t.completeExports,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var errs []error
+			for _, name := range args {
+				if err := t.daemon().RemoveExport(cmd.Context(), name); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				if !t.g.Quiet && t.g.Output == cli.FormatTable {
+					fmt.Fprintf(t.g.Out, "removed export %s\n", name)
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+func (t *tool) exportList() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the exports",
+		Args:    cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := t.daemon().Exports(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "PSEUDO\tPATH\tTYPE\tMODE\tCLIENTS\tORIGIN\tSTATE")
+				for _, e := range list {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+						strings.Join(append([]string{e.Pseudo}, e.Aliases...), ","), e.Path, e.Type, mode(&e), clientList(e.Clients), e.Origin, state(&e))
+				}
+			})
+		},
+	}
+}
+
+func (t *tool) exportShow() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show NAME",
+		Short:             "Show one export",
+		Args:              cli.Args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeExports,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, err := t.daemon().Export(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return t.g.Print(e, func(w io.Writer) {
+				fmt.Fprintf(w, "pseudo\t%s\npath\t%s\ntype\t%s\nid\t%d\naliases\t%s\nmode\t%s\norigin\t%s\nstate\t%s\n",
+					e.Pseudo, e.Path, e.Type, e.ID, dash(strings.Join(e.Aliases, " ")), mode(&e), e.Origin, state(&e))
+				if len(e.Clients) == 0 {
+					fmt.Fprintln(w, "client\t*(rw,root_squash)")
+				}
+				for i := range e.Clients {
+					fmt.Fprintf(w, "client\t%s\n", rule(&e.Clients[i]))
+				}
+			})
+		},
+	}
+}
+
+func (t *tool) exportSet() *cobra.Command {
+	var f exportFlags
+	c := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Change an export, now and after restarts",
+		Long:  "Change an export, now and after restarts. The --client rules given replace all earlier ones.",
+		Example: `  rstorectl export set /data --ro
+  rstorectl export set /data --client '192.168.0.0/16(all_squash,anonuid=1000)'`,
+		Args:              cli.Args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeExports,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var p control.ExportPatch
+			if f.ro || f.rw {
+				p.ReadOnly = &f.ro
+			}
+			if f.async || f.sync {
+				p.Async = &f.async
+			}
+			if len(f.clients) > 0 {
+				rules, err := f.rules()
+				if err != nil {
+					return err
+				}
+				p.Clients = &rules
+			}
+			if p == (control.ExportPatch{}) {
+				return cli.Usagef("nothing to change: give --ro, --rw, --sync, --async or --client")
+			}
+			e, err := t.daemon().SetExport(cmd.Context(), args[0], p)
+			if err != nil {
+				return err
+			}
+			return t.g.Print(e, func(w io.Writer) { t.sayf(w, "changed export %s", e.Pseudo) })
+		},
+	}
+	f.declare(c)
+	return c
+}
+
+func (t *tool) completeExports(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	list, err := t.daemon().Exports(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names := make([]string, 0, len(list))
+	for _, e := range list {
+		names = append(names, e.Pseudo)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// sayf prints a confirmation unless asked to be quiet.
+func (t *tool) sayf(w io.Writer, format string, a ...any) {
+	if !t.g.Quiet {
+		fmt.Fprintf(w, format+"\n", a...)
+	}
+}
+
+func mode(e *control.Export) string {
+	m := "rw"
+	if e.ReadOnly {
+		m = "ro"
+	}
+	if e.Async {
+		return m + ",async"
+	}
+	return m + ",sync"
+}
+
+func state(e *control.Export) string {
+	if e.Error != "" {
+		return e.Error
+	}
+	return "serving"
+}
+
+func clientList(rules []config.Client) string {
+	if len(rules) == 0 {
+		return config.Everyone
+	}
+	s := make([]string, len(rules))
+	for i := range rules {
+		s[i] = rule(&rules[i])
+	}
+	return strings.Join(s, " ")
+}
+
+func rule(c *config.Client) string {
+	m := "rw"
+	if c.ReadOnly {
+		m = "ro"
+	}
+	s := c.CIDR + "(" + m + "," + c.Squash
+	if c.AnonUID != nil {
+		s += fmt.Sprintf(",anonuid=%d", *c.AnonUID)
+	}
+	if c.AnonGID != nil {
+		s += fmt.Sprintf(",anongid=%d", *c.AnonGID)
+	}
+	return s + ")"
+}

@@ -1,0 +1,174 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+)
+
+func (t *tool) status() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show whether and how the server runs",
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := t.daemon().Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(s, func(w io.Writer) {
+				fmt.Fprintf(w, "state\t%s\nversion\t%s\npid\t%d\nup\t%s\nconfiguration\t%s\nstate directory\t%s\nlog level\t%s\nexports\t%d\nports\t%d\nclients\t%d\ndevices\t%s\n",
+					s.State, s.Version, s.PID, time.Duration(s.UptimeSeconds)*time.Second, dash(s.Config), s.StateDir, s.LogLevel,
+					s.Exports, s.Ports, s.Clients, dash(strings.Join(s.Devices, " ")))
+				for _, p := range s.Problems {
+					fmt.Fprintf(w, "problem\t%s\n", p)
+				}
+			})
+		},
+	}
+}
+
+func (t *tool) clients() *cobra.Command {
+	return &cobra.Command{
+		Use:   "clients",
+		Short: "List the connected clients",
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := t.daemon().Clients(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "ADDRESS\tTRANSPORT\tLOCAL\tSINCE\tCALLS")
+				for _, c := range list {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\n", c.Address, c.Transport, c.Local, c.Since.Local().Format(time.DateTime), c.Calls)
+				}
+			})
+		},
+	}
+}
+
+func (t *tool) stats() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stats",
+		Short: "Show the counters",
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := t.daemon().Stats(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(s, func(w io.Writer) {
+				fmt.Fprintf(w, "up\t%s\nrdma_write_bytes\t%d\nrdma_read_bytes\t%d\ninline_bytes\t%d\ntcp_bytes\t%d\n",
+					time.Duration(s.UptimeSeconds)*time.Second, s.RDMAWriteBytes, s.RDMAReadBytes, s.InlineBytes, s.TCPBytes)
+				for _, k := range slices.Sorted(maps.Keys(s.Messages)) {
+					fmt.Fprintf(w, "message %s\t%d\n", k, s.Messages[k])
+				}
+				for _, k := range slices.Sorted(maps.Keys(s.Errors)) {
+					fmt.Fprintf(w, "error %s\t%d\n", k, s.Errors[k])
+				}
+				for _, k := range slices.Sorted(maps.Keys(s.Procs)) {
+					fmt.Fprintf(w, "calls %s\t%d\n", k, s.Procs[k].Calls)
+				}
+				for _, d := range slices.Sorted(maps.Keys(s.Devices)) {
+					for _, k := range slices.Sorted(maps.Keys(s.Devices[d])) {
+						if n := s.Devices[d][k]; n != 0 {
+							fmt.Fprintf(w, "device %s %s\t%d\n", d, k, n)
+						}
+					}
+				}
+			})
+		},
+	}
+}
+
+func (t *tool) capture() *cobra.Command {
+	var file, device string
+	var limit time.Duration
+	c := &cobra.Command{
+		Use:   "capture",
+		Short: "Record the RoCE packets of a device of the server as a pcap file",
+		Long: `Record the RoCE packets that a device of the server sends and receives, as a pcap
+file for wireshark and tshark. The packets are taken inside the server, so that no
+privilege is needed beyond that of the control socket. It ends after --for, or at
+an interrupt.`,
+		Example: "  rstorectl capture -w roce.pcap --for 10s",
+		Args:    cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := t.g.Out
+			if file != "-" {
+				f, err := os.Create(file)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = f.Close() }()
+				out = f
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			if limit > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, limit)
+				defer cancel()
+			}
+			n := &counter{w: out}
+			err := t.daemon().Capture(ctx, device, n)
+			if !t.g.Quiet && (err == nil || errors.Is(err, context.DeadlineExceeded)) {
+				fmt.Fprintf(t.g.Err, "captured %d bytes\n", n.n)
+			}
+			return err
+		},
+	}
+	c.Flags().StringVarP(&file, "write", "w", "", "`FILE` to write, - for standard output")
+	c.Flags().StringVar(&device, "device", "", "`ADDR` of the server's device, if it has several")
+	c.Flags().DurationVar(&limit, "for", 0, "`DURATION` to record, 0 until interrupted")
+	_ = c.MarkFlagRequired("write")
+	return c
+}
+
+// counter counts what passes through it.
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+func (t *tool) reload() *cobra.Command {
+	return &cobra.Command{
+		Use:   "reload",
+		Short: "Have the server read its configuration again (as SIGHUP does)",
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return t.daemon().Reload(cmd.Context())
+		},
+	}
+}
+
+func (t *tool) logLevel() *cobra.Command {
+	return &cobra.Command{
+		Use:       "log-level LEVEL",
+		Short:     "Change the server's log level until its next start or reload",
+		Args:      cli.Args(cobra.ExactArgs(1)),
+		ValidArgs: []string{"debug", "info", "warn", "error"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return t.daemon().SetLogLevel(cmd.Context(), args[0])
+		},
+	}
+}

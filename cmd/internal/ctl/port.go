@@ -1,0 +1,124 @@
+package ctl
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+// defaultPorts are the port numbers of the transports.
+var defaultPorts = map[string]uint16{
+	control.TransportRDMA:    config.RDMAPort,
+	control.TransportTCP:     config.TCPPort,
+	control.TransportPortmap: config.PortmapPort,
+}
+
+var transports = []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap}
+
+func (t *tool) port() *cobra.Command {
+	complete := func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return transports, cobra.ShellCompDirectiveNoFileComp
+	}
+	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049) or portmap (111). Without an\naddress every address of the host is meant."
+	add := &cobra.Command{
+		Use:               "add TRANSPORT [ADDR][:PORT]",
+		Short:             "Listen on a further port, now and after restarts",
+		Long:              "Listen on a further port, now and after restarts." + long,
+		Example:           "  rstorectl port add rdma 192.168.7.1\n  rstorectl port add tcp 127.0.0.1:3049",
+		Args:              cli.Args(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spec, err := portSpec(args)
+			if err != nil {
+				return err
+			}
+			p, err := t.daemon().AddPort(cmd.Context(), spec)
+			if err != nil {
+				return err
+			}
+			return t.g.Print(p, func(w io.Writer) {
+				t.sayf(w, "listening on %s %s", p.Transport, strings.Join(p.Addresses, " "))
+				if p.Error != "" {
+					t.sayf(w, "but: %s", p.Error)
+				}
+			})
+		},
+	}
+	remove := &cobra.Command{
+		Use:               "remove TRANSPORT [ADDR][:PORT]",
+		Aliases:           []string{"rm", "delete"},
+		Short:             "Stop listening on a port, now and after restarts",
+		Long:              "Stop listening on a port, now and after restarts. Its connections end." + long,
+		Args:              cli.Args(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spec, err := portSpec(args)
+			if err != nil {
+				return err
+			}
+			if err := t.daemon().RemovePort(cmd.Context(), spec); err != nil {
+				return err
+			}
+			return t.g.Print(spec, func(w io.Writer) { t.sayf(w, "removed port %s %s", spec.Transport, spec.Listen) })
+		},
+	}
+	list := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the ports",
+		Args:    cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ports, err := t.daemon().Ports(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(ports, func(w io.Writer) {
+				fmt.Fprintln(w, "TRANSPORT\tLISTEN\tADDRESSES\tORIGIN\tSTATE")
+				for _, p := range ports {
+					st := "listening"
+					if p.Error != "" {
+						st = p.Error
+					}
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Transport, p.Listen, dash(strings.Join(p.Addresses, " ")), p.Origin, st)
+				}
+			})
+		},
+	}
+	return group("port", "Manage the ports that are served", add, remove, list)
+}
+
+// portSpec reads TRANSPORT [WHERE], where WHERE is ADDR:PORT, or an address, or
+// a port number alone.
+func portSpec(args []string) (control.PortSpec, error) {
+	p := control.PortSpec{Transport: args[0]}
+	if !slices.Contains(transports, p.Transport) {
+		return p, cli.Usagef("unknown transport %q: use %s", p.Transport, strings.Join(transports, ", "))
+	}
+	l := config.Listen{Port: defaultPorts[p.Transport]}
+	if len(args) == 2 {
+		where := args[1]
+		if a, err := netip.ParseAddr(strings.Trim(where, "[]")); err == nil {
+			if !a.IsUnspecified() {
+				l.Addr = a.Unmap()
+			}
+		} else if n, err := strconv.ParseUint(where, 10, 16); err == nil && n > 0 {
+			l.Port = uint16(n)
+		} else if l, err = config.ParseListen(where); err != nil {
+			return p, cli.Usagef("%v", err)
+		}
+	}
+	p.Listen = l.String()
+	return p, nil
+}

@@ -1,0 +1,97 @@
+// Package ctl is the command tree of rstorectl.
+package ctl
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+// Root makes the command tree. The flags are parsed into g.
+func Root(g *cli.Globals) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "rstorectl",
+		Short: "Control rstored, and move files over RDMA or TCP",
+		Long: `rstorectl controls a running rstored through its control socket (export, port,
+status, clients, stats, capture, reload, log-level) and works on the files of any
+NFSv3 server by URL (ls, cat, cp, put, get, ...):
+
+  nfs+rdma://host[:20049]/export/path
+  nfs+tcp://host[:2049]/export/path`,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return g.Check() },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usagef("unknown command %q; see 'rstorectl --help'", args[0])
+			}
+			return cmd.Help()
+		},
+		Args:    cobra.ArbitraryArgs,
+		Version: cli.ReadBuild().String(),
+	}
+	cli.Prepare(root)
+	f := root.PersistentFlags()
+	socket := os.Getenv("RSTORED_CONTROL")
+	if socket == "" {
+		socket = config.DefaultControl()
+	}
+	f.StringVar(&g.Control, "control", socket, "control `SOCKET` of rstored")
+	f.StringVarP(&g.Output, "output", "o", cli.FormatTable, "output `FORMAT`: table, json or yaml")
+	f.BoolVarP(&g.Quiet, "quiet", "q", false, "no progress and no confirmations")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
+		[]string{cli.FormatTable, cli.FormatJSON, cli.FormatYAML}, cobra.ShellCompDirectiveNoFileComp))
+	root.SetOut(g.Out)
+	root.SetErr(g.Err)
+
+	t := &tool{g: g}
+	root.AddGroup(
+		&cobra.Group{ID: groupServer, Title: "Server commands:"},
+		&cobra.Group{ID: groupFiles, Title: "File commands:"},
+	)
+	for _, c := range []*cobra.Command{t.export(), t.port(), t.status(), t.clients(), t.stats(), t.capture(), t.reload(), t.logLevel()} {
+		c.GroupID = groupServer
+		root.AddCommand(c)
+	}
+	for _, c := range fileCommands(g) {
+		c.GroupID = groupFiles
+		root.AddCommand(c)
+	}
+	root.AddCommand(cli.VersionCommand(g, "rstorectl"))
+	return root
+}
+
+const (
+	groupServer = "server"
+	groupFiles  = "files"
+)
+
+// tool carries the globals into the commands.
+type tool struct{ g *cli.Globals }
+
+func (t *tool) daemon() *control.Dialer { return control.Dial(t.g.Control) }
+
+// group makes a command that only has subcommands.
+func group(use, short string, subs ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usagef("unknown command %q; see '%s --help'", args[0], cmd.CommandPath())
+			}
+			return cmd.Help()
+		},
+	}
+	c.AddCommand(subs...)
+	return c
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
