@@ -1,0 +1,180 @@
+package wire
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"net/netip"
+)
+
+// The invariant CRC of RoCEv2 is the CRC-32 of IEEE 802.3 over the packet from
+// the IP header on, with the fields that routers change taken as all ones and
+// eight bytes of ones in front in place of the absent LRH. Its four bytes go
+// on the wire least significant first, behind the pad.
+
+const (
+	// lrhOnes is the CRC of the eight leading bytes of ones.
+	lrhOnes = 0x2144df1c
+	// crcPoly is the reflected polynomial.
+	crcPoly = 0xedb88320
+
+	ip4Len = 20
+	ip6Len = 40
+	udpLen = 8
+
+	// FlagsDF is the flags and fragment offset word of every packet we send.
+	FlagsDF = 0x4000
+)
+
+// Flow is what the IP and UDP headers of a packet say, as far as the ICRC
+// covers it. It holds scratch space, so it serves one goroutine at a time.
+type Flow struct {
+	Src, Dst netip.Addr
+	SrcPort  uint16
+	TOS      uint8 // DSCP and ECN to send with; not covered by the ICRC
+
+	prefix [ip6Len + udpLen + BTHLen]byte
+	n      int // bytes of prefix in use, 0 = not built
+	src    netip.Addr
+	dst    netip.Addr
+}
+
+// build fills prefix with the masked IP and UDP headers, lengths and ID zero.
+func (f *Flow) build() {
+	f.src, f.dst = f.Src, f.Dst
+	b := f.prefix[:]
+	clear(b)
+	if f.Src.Unmap().Is4() {
+		src, dst := f.Src.Unmap().As4(), f.Dst.Unmap().As4()
+		b[0], b[1] = 0x45, 0xff
+		binary.BigEndian.PutUint16(b[6:], FlagsDF)
+		b[8], b[9] = 0xff, 17
+		b[10], b[11] = 0xff, 0xff
+		copy(b[12:], src[:])
+		copy(b[16:], dst[:])
+		f.n = ip4Len + udpLen
+	} else {
+		src, dst := f.Src.As16(), f.Dst.As16()
+		b[0], b[1], b[2], b[3] = 0x6f, 0xff, 0xff, 0xff
+		b[6], b[7] = 17, 0xff
+		copy(b[8:], src[:])
+		copy(b[24:], dst[:])
+		f.n = ip6Len + udpLen
+	}
+	binary.BigEndian.PutUint16(b[f.n-6:], Port)
+	b[f.n-2], b[f.n-1] = 0xff, 0xff
+}
+
+// begin is the CRC over the IP and UDP headers and the BTH for a datagram of
+// size bytes.
+func (f *Flow) begin(id uint16, size int, bth []byte) uint32 {
+	if f.n == 0 || f.src != f.Src || f.dst != f.Dst {
+		f.build()
+	}
+	b := f.prefix[:f.n+BTHLen]
+	if f.n == ip4Len+udpLen {
+		binary.BigEndian.PutUint16(b[2:], uint16(ip4Len+udpLen+size))
+		binary.BigEndian.PutUint16(b[4:], id)
+	} else {
+		binary.BigEndian.PutUint16(b[4:], uint16(udpLen+size))
+	}
+	binary.BigEndian.PutUint16(b[f.n-8:], f.SrcPort)
+	binary.BigEndian.PutUint16(b[f.n-4:], uint16(udpLen+size))
+	copy(b[f.n:], bth[:BTHLen])
+	b[f.n+4] = 0xff
+	return crc32.Update(lrhOnes, crc32.IEEETable, b)
+}
+
+var padding [4]byte
+
+// ICRC computes the ICRC of a packet that is sent with IPv4 identification id
+// and DF set (IPv6 has no identification). hdr is BTH and extended headers,
+// payload follows it, then pad zero bytes. The result's little-endian bytes go
+// on the wire. It does not allocate.
+func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
+	size := len(hdr) + pad + ICRCLen
+	for _, p := range payload {
+		size += len(p)
+	}
+	c := f.begin(id, size, hdr)
+	if len(hdr) > BTHLen {
+		c = crc32.Update(c, crc32.IEEETable, hdr[BTHLen:])
+	}
+	for _, p := range payload {
+		c = crc32.Update(c, crc32.IEEETable, p)
+	}
+	if pad > 0 {
+		c = crc32.Update(c, crc32.IEEETable, padding[:pad])
+	}
+	return c
+}
+
+// VerifyICRC checks the ICRC of a received datagram (BTH to ICRC). f holds the
+// addresses and the source port it came with.
+//
+// A UDP socket does not show the IPv4 identification, which the ICRC covers.
+// ok with exact means that all 32 bits matched for identification 0. ok
+// without exact means that some identification, returned as id, explains the
+// ICRC: 16 of the 32 bits were checked. IPv6 is always exact.
+func VerifyICRC(f *Flow, dgram []byte) (ok, exact bool, id uint16) {
+	n := len(dgram) - ICRCLen
+	if n < BTHLen {
+		return false, false, 0
+	}
+	c := f.begin(0, len(dgram), dgram)
+	if n > BTHLen {
+		c = crc32.Update(c, crc32.IEEETable, dgram[BTHLen:n])
+	}
+	diff := c ^ binary.LittleEndian.Uint32(dgram[n:])
+	if diff == 0 {
+		return true, true, 0
+	}
+	if f.n != ip4Len+udpLen {
+		return false, false, 0
+	}
+	// The CRC is linear: the difference is the CRC register of the difference
+	// in the identification and the flags word, run through the bytes behind
+	// them. Run it backwards to bytes 4..7 of the IP header.
+	w := rewind(diff, ip4Len+udpLen+n-4)
+	if flags := w >> 16; flags != 0 && flags != FlagsDF>>8 {
+		return false, false, 0
+	}
+	return true, false, uint16(w&0xff)<<8 | uint16(w>>8&0xff)
+}
+
+// rewind runs the CRC register back through n zero bytes: it multiplies by
+// x^-8n modulo the polynomial. x has order 2^32-1, so that is x^(2^32-1-8n).
+func rewind(reg uint32, n int) uint32 {
+	e := uint32(0xffffffff) - 8*uint32(n)
+	for k := 0; e != 0; k++ {
+		if e&1 != 0 {
+			reg = mulmod(powers[k], reg)
+		}
+		e >>= 1
+	}
+	return reg
+}
+
+// powers[k] is x^(2^k) modulo the polynomial, bit-reflected.
+var powers = func() (p [32]uint32) {
+	p[0] = 1 << 30
+	for k := 1; k < len(p); k++ {
+		p[k] = mulmod(p[k-1], p[k-1])
+	}
+	return p
+}()
+
+// mulmod multiplies two bit-reflected polynomials modulo the CRC polynomial.
+func mulmod(a, b uint32) uint32 {
+	var p uint32
+	for ; a != 0; a <<= 1 {
+		if a&(1<<31) != 0 {
+			p ^= b
+		}
+		if b&1 != 0 {
+			b = b>>1 ^ crcPoly
+		} else {
+			b >>= 1
+		}
+	}
+	return p
+}
