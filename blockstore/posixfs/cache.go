@@ -1,0 +1,220 @@
+package posixfs
+
+import (
+	"sync"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// cache holds the open objects by handle, a bounded number of them, the least
+// recently used leaving first. An object in use outlives its place here.
+type cache struct {
+	mu      sync.Mutex
+	max     int
+	byH     map[blockstore.Handle]*object
+	ends    object // sentinel: ends.newer is the oldest, ends.old the newest
+	discard func(*object)
+}
+
+func (c *cache) init(max int, discard func(*object)) {
+	c.max, c.discard = max, discard
+	c.byH = make(map[blockstore.Handle]*object)
+	c.ends.newer, c.ends.old = &c.ends, &c.ends
+}
+
+func (c *cache) unlink(o *object) {
+	o.newer.old, o.old.newer = o.old, o.newer
+	o.newer, o.old = nil, nil
+}
+
+func (c *cache) linkNewest(o *object) {
+	o.old, o.newer = c.ends.old, &c.ends
+	o.old.newer, c.ends.old = o, o
+}
+
+// get returns the object of h with one more user, or nil.
+func (c *cache) get(h *blockstore.Handle) *object {
+	c.mu.Lock()
+	o := c.byH[*h]
+	if o != nil {
+		o.refs++
+		if c.ends.old != o {
+			c.unlink(o)
+			c.linkNewest(o)
+		}
+	}
+	c.mu.Unlock()
+	return o
+}
+
+// put adds o with one user, or returns the object that is already there with
+// one more, and then closes o.
+func (c *cache) put(o *object) *object {
+	c.mu.Lock()
+	if have := c.byH[o.h]; have != nil {
+		have.refs++
+		c.mu.Unlock()
+		o.closeFiles()
+		return have
+	}
+	o.refs++
+	c.byH[o.h] = o
+	c.linkNewest(o)
+	var out *object
+	if len(c.byH) > c.max {
+		out = c.evict(c.ends.newer)
+	}
+	c.mu.Unlock()
+	if out != nil {
+		c.discard(out)
+	}
+	return o
+}
+
+// evict takes o out and returns it if nobody uses it; else the last user
+// discards it. c.mu is held.
+func (c *cache) evict(o *object) *object {
+	c.unlink(o)
+	delete(c.byH, o.h)
+	o.evicted = true
+	if o.refs > 0 {
+		return nil
+	}
+	return o
+}
+
+// drop takes the object of h out, because it is gone.
+func (c *cache) drop(h *blockstore.Handle) {
+	c.mu.Lock()
+	var out *object
+	if o := c.byH[*h]; o != nil {
+		out = c.evict(o)
+	}
+	c.mu.Unlock()
+	if out != nil {
+		c.discard(out)
+	}
+}
+
+func (c *cache) release(o *object) {
+	c.mu.Lock()
+	o.refs--
+	last := o.evicted && o.refs == 0
+	c.mu.Unlock()
+	if last {
+		c.discard(o)
+	}
+}
+
+func (c *cache) close() {
+	for {
+		c.mu.Lock()
+		if len(c.byH) == 0 {
+			c.mu.Unlock()
+			return
+		}
+		out := c.evict(c.ends.newer)
+		c.mu.Unlock()
+		if out != nil {
+			c.discard(out)
+		}
+	}
+}
+
+// acquire returns the open object of a handle; release gives it back.
+func (f *FS) acquire(h blockstore.Handle) (*object, error) {
+	if h == f.root.h {
+		return f.root, nil
+	}
+	if o := f.objects.get(&h); o != nil {
+		return o, nil
+	}
+	id, err := f.seal.open(&h)
+	if err != nil {
+		if err == blockstore.ErrStale {
+			f.count.forged.Add(1)
+		}
+		return nil, err
+	}
+	if id.kind != f.kind {
+		return nil, blockstore.ErrStale
+	}
+	fd, err := f.find.open(&id)
+	if err != nil {
+		return nil, err
+	}
+	return f.adopt(id, fd)
+}
+
+// adopt makes an object of a path descriptor, which it owns from now on.
+func (f *FS) adopt(id ident, fd int) (*object, error) {
+	if id == f.root.id {
+		unix.Close(fd)
+		return f.root, nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return nil, mapErr(err)
+	}
+	if st.Nlink == 0 {
+		unix.Close(fd)
+		return nil, blockstore.ErrStale
+	}
+	f.count.opens.Add(1)
+	return f.objects.put(newObject(id, f.seal.seal(&id), fd, typeOf(st.Mode))), nil
+}
+
+func (f *FS) release(o *object) {
+	if o != f.root {
+		f.objects.release(o)
+	}
+}
+
+// acquireDir is acquire for what must be a directory.
+func (f *FS) acquireDir(h blockstore.Handle) (*object, error) {
+	o, err := f.acquire(h)
+	if err != nil {
+		return nil, err
+	}
+	if o.typ != blockstore.TypeDir {
+		f.release(o)
+		return nil, blockstore.ErrNotDir
+	}
+	return o, nil
+}
+
+// discard closes an object that left the cache. Unstable writes through it are
+// synced first: an error of writing them back would otherwise have nobody left
+// to report to, and no verifier would change.
+func (f *FS) discard(o *object) {
+	f.count.evictions.Add(1)
+	if o.dirty.Load() {
+		var st unix.Stat_t
+		if o.stat(&st) == nil {
+			if fd, err := o.reader(); err == nil {
+				if err := f.syncData(fd); err != nil {
+					f.syncFailed(err)
+				}
+			}
+		}
+	}
+	o.closeFiles()
+}
+
+func (f *FS) syncData(fd int) error {
+	if f.opts.Async {
+		return nil
+	}
+	_, err := again(func() (int, error) { return 0, unix.Fdatasync(fd) })
+	return err
+}
+
+func (f *FS) syncAll(fd int) error {
+	if f.opts.Async {
+		return nil
+	}
+	_, err := again(func() (int, error) { return 0, unix.Fsync(fd) })
+	return err
+}

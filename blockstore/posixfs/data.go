@@ -1,0 +1,266 @@
+package posixfs
+
+import (
+	"unsafe"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// ReadAt reads from the page cache or the disk straight into p: one fstat and
+// one preadv2, no allocation. With nowait the kernel is asked for what is in
+// memory only, and an object that is not open yet counts as not there.
+func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
+	var o *object
+	if nowait {
+		if f.noNowait.Load() {
+			return 0, false, f.wouldBlock()
+		}
+		if o = f.objects.get(&h); o == nil {
+			return 0, false, f.wouldBlock()
+		}
+	} else {
+		var err error
+		if o, err = f.acquire(h); err != nil {
+			return 0, false, err
+		}
+	}
+	n, eof, err := f.readObject(c, o, p, off, nowait)
+	f.release(o)
+	return n, eof, err
+}
+
+func (f *FS) wouldBlock() error {
+	f.count.wouldBlock.Add(1)
+	return blockstore.ErrWouldBlock
+}
+
+func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, nowait bool) (int, bool, error) {
+	if err := o.dataType(); err != nil {
+		return 0, false, err
+	}
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil {
+		if err == blockstore.ErrStale {
+			f.forget(o)
+		}
+		return 0, false, err
+	}
+	if !f.mayRead(c, o, &st) {
+		return 0, false, blockstore.ErrAccess
+	}
+	size := uint64(st.Size)
+	if off >= size {
+		return 0, true, nil
+	}
+	if len(p) == 0 {
+		return 0, false, nil
+	}
+	fd, err := o.reader()
+	if err != nil {
+		return 0, false, mapErr(err)
+	}
+	if !nowait {
+		n, err := pread(fd, p, off)
+		if err != nil {
+			return 0, false, mapErr(err)
+		}
+		// At the size seen, or at a smaller one that a truncation left.
+		return n, off+uint64(n) == size || n < len(p), nil
+	}
+	n, e := preadNowait(fd, p, off)
+	switch e {
+	case 0:
+	case unix.EAGAIN:
+		return 0, false, f.wouldBlock()
+	case unix.EOPNOTSUPP, unix.ENOSYS:
+		f.noNowait.Store(true)
+		return 0, false, f.wouldBlock()
+	default:
+		return 0, false, mapErr(e)
+	}
+	if n == 0 {
+		return 0, true, nil
+	}
+	// A short count may mean that the rest is on disk.
+	return n, off+uint64(n) == size, nil
+}
+
+// pread fills p unless the file ends; the kernel may stop early at a signal.
+func pread(fd int, p []byte, off uint64) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := unix.Pread(fd, p[done:], int64(off)+int64(done))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			if done > 0 {
+				return done, nil
+			}
+			return 0, err
+		}
+		if n == 0 {
+			break
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// preadNowait is preadv2 with RWF_NOWAIT on one buffer, without the slice of
+// slices that the wrapper would allocate.
+func preadNowait(fd int, p []byte, off uint64) (int, unix.Errno) {
+	iov := unix.Iovec{Base: unsafe.SliceData(p)}
+	iov.SetLen(len(p))
+	for {
+		n, _, e := unix.Syscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), uintptr(off>>32), unix.RWF_NOWAIT)
+		if e != unix.EINTR {
+			return int(n), e
+		}
+	}
+}
+
+// WriteAt writes p and syncs it as asked. The attributes before and after are
+// adjacent to the write among operations of this server; a process of the host
+// that writes the same file in between goes unnoticed.
+func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+	o, err := f.acquire(h)
+	if err != nil {
+		return 0, how, blockstore.Wcc{}, err
+	}
+	defer f.release(o)
+	var w blockstore.Wcc
+	n, fd, err := f.write(c, o, p, off, &w)
+	if err != nil {
+		return 0, how, w, err
+	}
+	switch {
+	case how == blockstore.FileSync:
+		err = f.syncAll(fd)
+	case how == blockstore.DataSync:
+		err = f.syncData(fd)
+	case n > 0:
+		o.dirty.Store(true)
+	}
+	if err != nil {
+		return 0, how, w, f.syncFailed(err)
+	}
+	return n, how, w, nil
+}
+
+func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *blockstore.Wcc) (n, fd int, err error) {
+	if err := o.dataType(); err != nil {
+		return 0, -1, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil {
+		if err == blockstore.ErrStale {
+			f.forget(o)
+		}
+		return 0, -1, err
+	}
+	before(w, &st)
+	if f.readOnly {
+		return 0, -1, blockstore.ErrROFS
+	}
+	if !f.mayWrite(c, o, &st) {
+		return 0, -1, blockstore.ErrAccess
+	}
+	if off > 1<<63-1 || (len(p) > 0 && off+uint64(len(p)) > 1<<63-1) {
+		return 0, -1, blockstore.ErrFBig
+	}
+	if fd, err = o.writer(); err != nil {
+		return 0, -1, mapErr(err)
+	}
+	if len(p) == 0 {
+		return 0, fd, nil
+	}
+	call := func() error {
+		n, err = again(func() (int, error) { return unix.Pwrite(fd, p, int64(off)) })
+		return err
+	}
+	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
+		// As the client's user, so that the kernel takes the set-ID bits away.
+		err = f.who.as(c, call)
+		if err == nil && !f.who.on {
+			err = f.dropSetID(c, o, &st)
+		}
+	} else {
+		err = call()
+	}
+	o.after(w)
+	return n, fd, mapErr(err)
+}
+
+// dropSetID does for a client what the kernel does only for its own callers:
+// here the daemon's user wrote, who may be above it.
+func (f *FS) dropSetID(c *blockstore.Cred, o *object, st *unix.Stat_t) error {
+	mode := st.Mode & 0o7777
+	if c.Privileged() || blockstore.DropSetID(mode) == mode {
+		return nil
+	}
+	return unix.Chmod(procPath(o.path), blockstore.DropSetID(mode))
+}
+
+// Commit syncs the data of the file. The range is not used: Linux has no sync
+// of a range that is also a barrier of the disk's cache.
+func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count uint32) (blockstore.Wcc, error) {
+	var w blockstore.Wcc
+	o, err := f.acquire(h)
+	if err != nil {
+		return w, err
+	}
+	defer f.release(o)
+	if err := o.dataType(); err != nil {
+		return w, err
+	}
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil {
+		return w, err
+	}
+	before(&w, &st)
+	if !f.mayWrite(c, o, &st) {
+		return w, blockstore.ErrAccess
+	}
+	fd, err := o.reader()
+	if err == unix.EACCES {
+		fd, err = o.writer()
+	}
+	if err != nil {
+		return w, mapErr(err)
+	}
+	o.dirty.Store(false)
+	if err := f.syncData(fd); err != nil {
+		return w, f.syncFailed(err)
+	}
+	o.after(&w)
+	return w, nil
+}
+
+// before and after fill consistency data; both start at what was found, so that
+// a failure reports an unchanged object.
+func before(w *blockstore.Wcc, st *unix.Stat_t) {
+	pre := attrOf(st)
+	post := pre
+	w.Pre, w.Post = &pre, &post
+}
+
+func (o *object) after(w *blockstore.Wcc) {
+	var st unix.Stat_t
+	w.Post = nil
+	if unix.Fstat(o.path, &st) == nil {
+		post := attrOf(&st)
+		w.Post = &post
+	}
+}
+
+// forget drops an object without names from the cache, which frees its space,
+// and from the table.
+func (f *FS) forget(o *object) {
+	o.dirty.Store(false)
+	f.objects.drop(&o.h)
+	f.find.gone(&o.id)
+}

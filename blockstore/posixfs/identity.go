@@ -1,0 +1,177 @@
+package posixfs
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// caller runs system calls as the client's user. The calling goroutine is
+// locked to its thread, and only that thread's filesystem identity changes:
+// setfsuid, setfsgid and the raw setgroups are per thread, and the kernel drops
+// the capabilities that override permissions with a fsuid other than 0. The Go
+// runtime starts no thread from a locked one, so the identity cannot spread.
+//
+// CAP_SYS_RESOURCE is not among the capabilities dropped: a daemon that keeps
+// it exceeds quotas and uses the reserved blocks.
+type caller struct {
+	on     bool
+	uid    uint32
+	gid    uint32
+	groups []uint32
+}
+
+// noID is the id that the kernel takes as "leave it".
+const noID = ^uint32(0)
+
+func newCaller(on bool) caller {
+	c := caller{on: on, uid: uint32(unix.Geteuid()), gid: uint32(unix.Getegid())}
+	if gs, err := unix.Getgroups(); err == nil {
+		for _, g := range gs {
+			c.groups = append(c.groups, uint32(g))
+		}
+	}
+	return c
+}
+
+// canSwitch says whether this process may take on any identity.
+func canSwitch() bool {
+	if unix.Geteuid() != 0 {
+		return false
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&hdr, &data[0]) != nil {
+		return false
+	}
+	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_FOWNER
+	return data[0].Effective&need == need
+}
+
+// as runs fn with c's identity, or as the daemon where c is nil or identities
+// are not switched.
+func (k *caller) as(c *blockstore.Cred, fn func() error) error {
+	if !k.on || c == nil {
+		return fn()
+	}
+	runtime.LockOSThread()
+	defer func() {
+		// Also when fn panics. If the groups cannot be restored the thread stays
+		// locked, and ends with the goroutine.
+		if k.revert() {
+			runtime.UnlockOSThread()
+		}
+	}()
+	if !k.assume(c) {
+		return blockstore.ErrPerm
+	}
+	return fn()
+}
+
+func (k *caller) assume(c *blockstore.Cred) bool {
+	if c.UID == noID || c.GID == noID {
+		return false
+	}
+	if !setGroups(c.Groups) {
+		return false
+	}
+	setFS(unix.SYS_SETFSGID, c.GID)
+	if setFS(unix.SYS_SETFSGID, noID) != c.GID {
+		return false
+	}
+	setFS(unix.SYS_SETFSUID, c.UID)
+	return setFS(unix.SYS_SETFSUID, noID) == c.UID
+}
+
+func (k *caller) revert() bool {
+	setFS(unix.SYS_SETFSUID, k.uid)
+	setFS(unix.SYS_SETFSGID, k.gid)
+	return setGroups(k.groups)
+}
+
+// setFS sets the thread's fsuid or fsgid and returns the one before.
+func setFS(call uintptr, id uint32) uint32 {
+	old, _, _ := unix.RawSyscall(call, uintptr(id), 0, 0)
+	return uint32(old)
+}
+
+// setGroups sets this thread's supplementary groups; the wrappers of the
+// standard library would change all threads.
+func setGroups(g []uint32) bool {
+	_, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(g)), uintptr(unsafe.Pointer(unsafe.SliceData(g))), 0)
+	return e == 0
+}
+
+// makers are threads that create objects: they have a umask of their own, 0,
+// because the mode in a request is final and the process's umask is not ours to
+// change.
+type makers struct {
+	work chan func()
+	quit chan struct{}
+	// umask is what still applies where a thread cannot have its own.
+	umask uint32
+}
+
+const makerThreads = 4
+
+func startMakers() *makers {
+	m := &makers{work: make(chan func()), quit: make(chan struct{})}
+	own := make(chan bool)
+	for range makerThreads {
+		go func() {
+			// Never unlocked: the thread ends with the goroutine.
+			runtime.LockOSThread()
+			ok := unix.Unshare(unix.CLONE_FS) == nil
+			if ok {
+				unix.Umask(0)
+			}
+			own <- ok
+			for {
+				select {
+				case fn := <-m.work:
+					fn()
+				case <-m.quit:
+					return
+				}
+			}
+		}()
+	}
+	for range makerThreads {
+		if !<-own {
+			m.umask = processUmask()
+		}
+	}
+	return m
+}
+
+// do runs fn on a maker and waits for it.
+func (m *makers) do(fn func() error) error {
+	done := make(chan error, 1)
+	select {
+	case m.work <- func() { done <- fn() }:
+		return <-done
+	case <-m.quit:
+		return errClosed
+	}
+}
+
+func (m *makers) stop() { close(m.quit) }
+
+// processUmask reads the umask without changing it for a moment, which would
+// be seen by every thread.
+func processUmask() uint32 {
+	status, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(status)) {
+		if v, ok := strings.CutPrefix(line, "Umask:"); ok {
+			if u, err := strconv.ParseUint(strings.TrimSpace(v), 8, 32); err == nil {
+				return uint32(u)
+			}
+		}
+	}
+	return 0o777
+}

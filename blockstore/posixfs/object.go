@@ -1,0 +1,183 @@
+package posixfs
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// object is an open inode. Its identity and path descriptor never change; the
+// data descriptors are opened on first use. The cache counts its users.
+type object struct {
+	id   ident
+	h    blockstore.Handle
+	typ  blockstore.FileType
+	path int // O_PATH, or the descriptor that created the file
+
+	refs       int     // cache.mu
+	evicted    bool    // cache.mu
+	newer, old *object // cache.mu: the LRU list
+
+	openMu sync.Mutex
+	ro, rw atomic.Int32 // -1: not open
+	// dirty: written since the last sync through this object.
+	dirty atomic.Bool
+
+	// mu makes what is reported as before and after an operation adjacent to it,
+	// against other operations of this server.
+	mu sync.Mutex
+
+	decMu     sync.Mutex
+	decisions [2]decision
+	nextDec   int
+}
+
+func newObject(id ident, h blockstore.Handle, fd int, typ blockstore.FileType) *object {
+	o := &object{id: id, h: h, typ: typ, path: fd}
+	o.ro.Store(-1)
+	o.rw.Store(-1)
+	return o
+}
+
+// procPath names an open descriptor for calls that take only paths. The kernel
+// follows it to the very object, even one that has no name.
+func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// stat returns what the kernel knows now; an object without names is stale.
+func (o *object) stat(st *unix.Stat_t) error {
+	for {
+		err := unix.Fstat(o.path, st)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return mapErr(err)
+		}
+		if st.Nlink == 0 {
+			return blockstore.ErrStale
+		}
+		return nil
+	}
+}
+
+// attr is stat in the store's form.
+func (o *object) attr() (blockstore.Attr, error) {
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil {
+		return blockstore.Attr{}, err
+	}
+	return attrOf(&st), nil
+}
+
+// dataType is the error of doing IO on what is not a regular file. Devices and
+// fifos are for the client's kernel; opening them here could block or act.
+func (o *object) dataType() error {
+	switch o.typ {
+	case blockstore.TypeReg:
+		return nil
+	case blockstore.TypeDir:
+		return blockstore.ErrIsDir
+	}
+	return blockstore.ErrInval
+}
+
+// reader returns a descriptor to read a regular file or to list or sync a
+// directory, opened as the daemon: whether the client may is decided per call.
+func (o *object) reader() (int, error) {
+	if fd := o.ro.Load(); fd >= 0 {
+		return int(fd), nil
+	}
+	if fd := o.rw.Load(); fd >= 0 {
+		return int(fd), nil
+	}
+	o.openMu.Lock()
+	defer o.openMu.Unlock()
+	if fd := o.ro.Load(); fd >= 0 {
+		return int(fd), nil
+	}
+	fd, err := o.reopen(unix.O_RDONLY)
+	if err != nil {
+		return -1, err
+	}
+	o.ro.Store(int32(fd))
+	return fd, nil
+}
+
+// writer returns a descriptor to write a regular file.
+func (o *object) writer() (int, error) {
+	if fd := o.rw.Load(); fd >= 0 {
+		return int(fd), nil
+	}
+	o.openMu.Lock()
+	defer o.openMu.Unlock()
+	if fd := o.rw.Load(); fd >= 0 {
+		return int(fd), nil
+	}
+	fd, err := o.reopen(unix.O_RDWR)
+	if err == unix.EACCES {
+		fd, err = o.reopen(unix.O_WRONLY)
+	}
+	if err != nil {
+		return -1, err
+	}
+	o.rw.Store(int32(fd))
+	return fd, nil
+}
+
+func (o *object) reopen(flags int) (int, error) {
+	return again(func() (int, error) {
+		return unix.Open(procPath(o.path), flags|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	})
+}
+
+// closeFiles closes the descriptors; nobody may be using them.
+func (o *object) closeFiles() {
+	ro, rw := int(o.ro.Load()), int(o.rw.Load())
+	if ro >= 0 && ro != o.path {
+		unix.Close(ro)
+	}
+	if rw >= 0 && rw != o.path && rw != ro {
+		unix.Close(rw)
+	}
+	unix.Close(o.path)
+}
+
+func attrOf(st *unix.Stat_t) blockstore.Attr {
+	return blockstore.Attr{
+		Type:   typeOf(st.Mode),
+		Mode:   st.Mode & 0o7777,
+		NLink:  uint32(st.Nlink),
+		UID:    st.Uid,
+		GID:    st.Gid,
+		Size:   uint64(st.Size),
+		Used:   uint64(st.Blocks) * 512,
+		Major:  unix.Major(uint64(st.Rdev)),
+		Minor:  unix.Minor(uint64(st.Rdev)),
+		FileID: st.Ino,
+		Atime:  time.Unix(st.Atim.Unix()),
+		Mtime:  time.Unix(st.Mtim.Unix()),
+		Ctime:  time.Unix(st.Ctim.Unix()),
+	}
+}
+
+func typeOf(mode uint32) blockstore.FileType {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return blockstore.TypeDir
+	case unix.S_IFBLK:
+		return blockstore.TypeBlk
+	case unix.S_IFCHR:
+		return blockstore.TypeChr
+	case unix.S_IFLNK:
+		return blockstore.TypeLnk
+	case unix.S_IFSOCK:
+		return blockstore.TypeSock
+	case unix.S_IFIFO:
+		return blockstore.TypeFifo
+	}
+	return blockstore.TypeReg
+}

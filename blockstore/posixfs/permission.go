@@ -1,0 +1,146 @@
+package posixfs
+
+import (
+	"slices"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// decision remembers what the kernel granted one caller on an object, for as
+// long as the object's ctime says that nothing about it changed.
+type decision struct {
+	uid, gid uint32
+	n        int
+	groups   [16]uint32
+	ctime    unix.Timespec
+	asked    uint32 // bits that were asked
+	granted  uint32
+}
+
+func (d *decision) is(c *blockstore.Cred) bool {
+	return d.asked != 0 && d.uid == c.UID && d.gid == c.GID && d.n == len(c.Groups) && slices.Equal(d.groups[:d.n], c.Groups)
+}
+
+// may says whether c has permission want (blockstore.MayRead and so on) on o
+// in state st. Where identities are switched the kernel decides.
+func (f *FS) may(c *blockstore.Cred, o *object, st *unix.Stat_t, want uint32) bool {
+	if !f.who.on || c.Privileged() {
+		a := blockstore.Attr{Type: o.typ, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid}
+		return c.May(&a, want)
+	}
+	if len(c.Groups) > len(decision{}.groups) {
+		return f.askKernel(c, o, want)
+	}
+	o.decMu.Lock()
+	for i := range o.decisions {
+		d := &o.decisions[i]
+		if d.ctime == st.Ctim && d.is(c) && d.asked&want == want {
+			ok := d.granted&want == want
+			o.decMu.Unlock()
+			return ok
+		}
+	}
+	o.decMu.Unlock()
+	ok := f.askKernel(c, o, want)
+	o.decMu.Lock()
+	defer o.decMu.Unlock()
+	for i := range o.decisions {
+		if d := &o.decisions[i]; d.ctime == st.Ctim && d.is(c) {
+			d.note(want, ok)
+			return ok
+		}
+	}
+	d := &o.decisions[o.nextDec]
+	o.nextDec = (o.nextDec + 1) % len(o.decisions)
+	*d = decision{uid: c.UID, gid: c.GID, n: len(c.Groups), ctime: st.Ctim}
+	copy(d.groups[:], c.Groups)
+	d.note(want, ok)
+	return ok
+}
+
+// note records an answer. A refusal of several bits says nothing of each, so
+// only single bits and grants are kept.
+func (d *decision) note(want uint32, ok bool) {
+	switch {
+	case ok:
+		d.asked |= want
+		d.granted |= want
+	case want&(want-1) == 0:
+		d.asked |= want
+		d.granted &^= want
+	}
+}
+
+// askKernel asks as c. faccessat2 with AT_EACCESS judges by the thread's
+// filesystem identity and so knows ACLs and read-only mounts.
+func (f *FS) askKernel(c *blockstore.Cred, o *object, want uint32) bool {
+	err := f.who.as(c, func() error {
+		return unix.Faccessat2(o.path, "", want, unix.AT_EACCESS|unix.AT_EMPTY_PATH)
+	})
+	if err == unix.ENOSYS {
+		// Before Linux 5.8: the mode bits decide.
+		a, aerr := o.attr()
+		return aerr == nil && c.May(&a, want)
+	}
+	return err == nil
+}
+
+// mayRead and mayWrite add to may what an NFS server owes the owner of a file;
+// see blockstore.Cred.MayReadData.
+func (f *FS) mayRead(c *blockstore.Cred, o *object, st *unix.Stat_t) bool {
+	return c.Privileged() || c.UID == st.Uid || f.may(c, o, st, blockstore.MayRead) || f.may(c, o, st, blockstore.MayExec)
+}
+
+func (f *FS) mayWrite(c *blockstore.Cred, o *object, st *unix.Stat_t) bool {
+	return c.Privileged() || c.UID == st.Uid || f.may(c, o, st, blockstore.MayWrite)
+}
+
+// checkDir checks permissions on a directory where the server and not the
+// kernel enforces them.
+func (f *FS) checkDir(c *blockstore.Cred, o *object, want uint32) error {
+	if f.who.on || c.Privileged() {
+		return nil
+	}
+	a, err := o.attr()
+	if err != nil {
+		return err
+	}
+	if !c.May(&a, want) {
+		return blockstore.ErrAccess
+	}
+	return nil
+}
+
+// Access returns which of the wanted bits c has.
+func (f *FS) Access(c *blockstore.Cred, h blockstore.Handle, want uint32) (uint32, blockstore.Attr, error) {
+	o, err := f.acquire(h)
+	if err != nil {
+		return 0, blockstore.Attr{}, err
+	}
+	defer f.release(o)
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil {
+		return 0, blockstore.Attr{}, err
+	}
+	a := attrOf(&st)
+	var got uint32
+	grant := func(bits, need uint32) {
+		if want&bits != 0 && f.may(c, o, &st, need) {
+			got |= want & bits
+		}
+	}
+	const change = blockstore.AccessModify | blockstore.AccessExtend
+	grant(blockstore.AccessRead, blockstore.MayRead)
+	if a.Type == blockstore.TypeDir {
+		grant(blockstore.AccessLookup, blockstore.MayExec)
+		grant(change|blockstore.AccessDelete, blockstore.MayWrite|blockstore.MayExec)
+	} else {
+		grant(change, blockstore.MayWrite)
+		grant(blockstore.AccessExecute, blockstore.MayExec)
+	}
+	if f.readOnly {
+		got &^= change | blockstore.AccessDelete
+	}
+	return got, a, nil
+}

@@ -1,0 +1,152 @@
+package posixfs
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// maxDepth bounds every walk towards the root.
+const maxDepth = 4096
+
+// confine is how names are resolved: below the directory, through no symlink
+// of any kind, on its own mount.
+const confine = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
+
+// probeOpenat2 says whether openat2 must be done without (old kernels, filters
+// of containers), and the mount of the root.
+func probeOpenat2(root int) (missing bool, mountID uint64) {
+	fd, err := unix.Openat2(root, ".", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: confine})
+	if err == nil {
+		unix.Close(fd)
+	}
+	var sx unix.Statx_t
+	if unix.Statx(root, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &sx) == nil && sx.Mask&unix.STATX_MNT_ID != 0 {
+		mountID = sx.Mnt_id
+	}
+	return err != nil, mountID
+}
+
+// openName opens one component (O_PATH) below dir. A mount point is refused
+// with EXDEV.
+func (f *FS) openName(dir int, name string) (int, error) {
+	const flags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	if !f.noOpenat2 {
+		return again(func() (int, error) {
+			fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: flags, Resolve: confine})
+			if err == unix.EAGAIN {
+				// A rename somewhere made the kernel unsure about "..", of which
+				// a single component has none: try again.
+				err = unix.EINTR
+			}
+			return fd, err
+		})
+	}
+	fd, err := again(func() (int, error) { return unix.Openat(dir, name, flags, 0) })
+	if err != nil {
+		return -1, err
+	}
+	if !f.sameMount(fd) {
+		unix.Close(fd)
+		return -1, unix.EXDEV
+	}
+	return fd, nil
+}
+
+func (f *FS) sameMount(fd int) bool {
+	var sx unix.Statx_t
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID|unix.STATX_INO, &sx) != nil {
+		return false
+	}
+	if unix.Mkdev(sx.Dev_major, sx.Dev_minor) != f.dev {
+		return false
+	}
+	return sx.Mask&unix.STATX_MNT_ID == 0 || f.mountID == 0 || sx.Mnt_id == f.mountID
+}
+
+// isRoot says whether a descriptor is the export's root directory.
+func (f *FS) isRoot(fd int) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false, err
+	}
+	if st.Dev != f.dev {
+		return false, nil
+	}
+	id, err := identify(f.kind, fd, "")
+	return id == f.root.id, err
+}
+
+// below walks from a directory up to the root and says whether it got there.
+func (f *FS) below(fd int) (bool, error) {
+	cur, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	defer func() { unix.Close(cur) }()
+	var last unix.Stat_t
+	for range maxDepth {
+		var st unix.Stat_t
+		if err := unix.Fstat(cur, &st); err != nil {
+			return false, err
+		}
+		if st.Ino == last.Ino && st.Dev == last.Dev {
+			return false, nil // the top of the host's tree
+		}
+		if ok, err := f.isRoot(cur); ok || err != nil {
+			return ok, err
+		}
+		last = st
+		up, err := again(func() (int, error) {
+			return unix.Openat(cur, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		})
+		if err != nil {
+			return false, err
+		}
+		unix.Close(cur)
+		cur = up
+	}
+	return false, nil
+}
+
+// byHandle resolves identities by open_by_handle_at.
+type byHandle struct {
+	fs   *FS
+	root int // a descriptor on the mount; the root object owns it
+}
+
+func (k *byHandle) openRaw(id *ident) (int, error) {
+	return again(func() (int, error) {
+		return unix.OpenByHandleAt(k.root, id.kernel(), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC)
+	})
+}
+
+func (k *byHandle) open(id *ident) (int, error) {
+	fd, err := k.openRaw(id)
+	if err != nil {
+		if err == unix.EINVAL || err == unix.ENOENT {
+			err = unix.ESTALE
+		}
+		return -1, mapErr(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, mapErr(err)
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Nlink > 0 {
+		ok, err := k.fs.below(fd)
+		if err == nil && !ok {
+			k.fs.count.outside.Add(1)
+			err = blockstore.ErrStale
+		}
+		if err != nil {
+			unix.Close(fd)
+			return -1, mapErr(err)
+		}
+	}
+	return fd, nil
+}
+
+func (k *byHandle) seen(id, parent *ident, name string) {}
+func (k *byHandle) gone(id *ident)                      {}
+func (k *byHandle) close() error                        { return nil }

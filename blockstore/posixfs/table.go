@@ -1,0 +1,325 @@
+package posixfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+)
+
+// Sizes and times of the table of locations.
+const (
+	// flushEvery and flushAt say when locations seen go to the disk: one
+	// transaction, with one sync, for many of them. Losing the last ones in a
+	// crash costs a search, not a handle.
+	flushEvery = 250 * time.Millisecond
+	flushAt    = 8192
+	// recentMax bounds each of the two generations of locations in memory.
+	recentMax = 1 << 16
+	// missFor is how long an object that a search did not find is not looked
+	// for again, and missMax how many such objects are remembered.
+	missFor = 5 * time.Second
+	missMax = 4096
+	// searchShare: after a search that took t the next waits searchShare*t, so
+	// that stale handles cannot keep the disk busy.
+	searchShare = 4
+	lockWait    = 2 * time.Second
+)
+
+var bucketPlaces = []byte("places")
+
+// place is where an object was last seen.
+type place struct {
+	parent ident
+	name   string
+}
+
+// byTable resolves identities without privileges: it walks from the root along
+// the places where an object and its parents were last seen, checks at each
+// step that what is there is what is meant, and searches where it is not.
+type byTable struct {
+	fs   *FS
+	root ident
+	db   *bolt.DB // nil without a state directory
+
+	mu      sync.Mutex
+	recent  map[ident]place
+	before  map[ident]place // the generation before recent
+	pending map[ident]place // not on disk; an empty name is a removal
+	missed  map[ident]time.Time
+	err     error // of the last flush
+
+	searchMu   sync.Mutex
+	nextSearch time.Time
+
+	kick chan struct{}
+	quit chan struct{}
+	done chan struct{}
+}
+
+func openTable(f *FS, root ident) (*byTable, error) {
+	t := &byTable{
+		fs: f, root: root,
+		recent: make(map[ident]place), pending: make(map[ident]place), missed: make(map[ident]time.Time),
+		kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	if f.opts.StateDir != "" {
+		path := filepath.Join(f.opts.StateDir, fmt.Sprintf("places-%016x.db", f.fsid))
+		db, err := openPlaces(path)
+		if err != nil && (errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch)) {
+			// Only hints are lost; the searches will find them again.
+			f.log.Warn("the table of locations was damaged and starts empty", "file", path, "error", err)
+			if err = os.Rename(path, path+".damaged"); err == nil {
+				db, err = openPlaces(path)
+			}
+		}
+		if errors.Is(err, bolterrors.ErrTimeout) {
+			return nil, fmt.Errorf("%s is in use by another process: two servers cannot export the same directory with one state directory", path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("opening the table of locations: %w", err)
+		}
+		t.db = db
+	}
+	go t.flusher()
+	return t, nil
+}
+
+func openPlaces(path string) (*bolt.DB, error) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
+	if err != nil {
+		return nil, err
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		_, err := tx.CreateBucketIfNotExists(bucketPlaces)
+		return err
+	})
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// lookup returns the last known place of id.
+func (t *byTable) lookup(id *ident) (place, bool) {
+	t.mu.Lock()
+	p, ok := t.known(id)
+	t.mu.Unlock()
+	if ok || t.db == nil {
+		return p, ok && p.name != ""
+	}
+	t.db.View(func(tx *bolt.Tx) error {
+		p, ok = decodePlace(tx.Bucket(bucketPlaces).Get(id.bytes()))
+		return nil
+	})
+	return p, ok
+}
+
+// known looks in memory; t.mu is held.
+func (t *byTable) known(id *ident) (place, bool) {
+	if p, ok := t.recent[*id]; ok {
+		return p, true
+	}
+	if p, ok := t.before[*id]; ok {
+		return p, true
+	}
+	p, ok := t.pending[*id]
+	return p, ok
+}
+
+func encodePlace(p *place) []byte {
+	b := append([]byte{1 + p.parent.n}, p.parent.bytes()...)
+	return append(b, p.name...)
+}
+
+func decodePlace(b []byte) (p place, ok bool) {
+	if len(b) < 2 || len(b) < 1+int(b[0]) {
+		return p, false
+	}
+	p.parent, ok = identFromBytes(b[1 : 1+int(b[0])])
+	p.name = string(b[1+int(b[0]):])
+	return p, ok && blockstore.CheckName(p.name) == nil
+}
+
+func (t *byTable) seen(id, parent *ident, name string) {
+	if *id == t.root || name == "." || name == ".." {
+		return
+	}
+	p := place{*parent, name}
+	t.mu.Lock()
+	if have, ok := t.known(id); ok && have == p {
+		t.mu.Unlock()
+		return
+	}
+	t.set(id, p)
+	n := len(t.pending)
+	t.mu.Unlock()
+	t.pressure(n)
+}
+
+func (t *byTable) gone(id *ident) {
+	t.mu.Lock()
+	t.set(id, place{})
+	n := len(t.pending)
+	t.mu.Unlock()
+	t.pressure(n)
+}
+
+// set records a place in memory; t.mu is held.
+func (t *byTable) set(id *ident, p place) {
+	if len(t.recent) >= recentMax {
+		t.before, t.recent = t.recent, make(map[ident]place)
+	}
+	t.recent[*id] = p
+	delete(t.missed, *id)
+	if t.db != nil {
+		t.pending[*id] = p
+	}
+}
+
+// pressure wakes the flusher when much is pending, and does its work where it
+// does not keep up, so that memory stays bounded.
+func (t *byTable) pressure(n int) {
+	switch {
+	case n >= 4*flushAt:
+		t.flush()
+	case n >= flushAt:
+		select {
+		case t.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (t *byTable) flusher() {
+	defer close(t.done)
+	tick := time.NewTicker(flushEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-t.kick:
+		case <-t.quit:
+			return
+		}
+		t.flush()
+	}
+}
+
+// flush writes what is pending in one transaction.
+func (t *byTable) flush() error {
+	t.mu.Lock()
+	batch := t.pending
+	if t.db == nil || len(batch) == 0 {
+		err := t.err
+		t.mu.Unlock()
+		return err
+	}
+	t.pending = make(map[ident]place)
+	// While it is written the batch must stay visible to lookups.
+	for id, p := range batch {
+		if _, ok := t.recent[id]; !ok {
+			t.recent[id] = p
+		}
+	}
+	t.mu.Unlock()
+	err := t.db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(bucketPlaces)
+		for id, p := range batch {
+			var err error
+			if p.name == "" {
+				err = b.Delete(id.bytes())
+			} else {
+				err = b.Put(id.bytes(), encodePlace(&p))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	t.mu.Lock()
+	if err != nil && t.err == nil {
+		t.fs.log.Warn("the table of locations cannot be written; after a restart, files will be searched for", "error", err)
+	}
+	t.err = err
+	t.mu.Unlock()
+	return err
+}
+
+func (t *byTable) close() error {
+	close(t.quit)
+	<-t.done
+	err := t.flush()
+	if t.db != nil {
+		err = errors.Join(err, t.db.Close())
+	}
+	return err
+}
+
+// open returns a descriptor of the object, wherever in the export it is now.
+func (t *byTable) open(id *ident) (int, error) {
+	fd, err := t.follow(id, 0)
+	if err == nil || !errors.Is(err, blockstore.ErrStale) {
+		return fd, err
+	}
+	return t.search(id)
+}
+
+// follow opens id at its known place, and its parents at theirs.
+func (t *byTable) follow(id *ident, depth int) (int, error) {
+	if *id == t.root {
+		return unix.FcntlInt(uintptr(t.fs.root.path), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	if depth > maxDepth {
+		return -1, blockstore.ErrStale // places that go round in a circle
+	}
+	p, ok := t.lookup(id)
+	if !ok {
+		return -1, blockstore.ErrStale
+	}
+	dir, err := t.openParent(&p.parent, depth)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return t.openIf(dir, p.name, id)
+}
+
+// openParent is follow for a directory, which is often open already.
+func (t *byTable) openParent(id *ident, depth int) (int, error) {
+	h := t.fs.seal.seal(id)
+	if o := t.fs.objects.get(&h); o != nil {
+		defer t.fs.objects.release(o)
+		var st unix.Stat_t
+		if o.stat(&st) == nil {
+			return unix.FcntlInt(uintptr(o.path), unix.F_DUPFD_CLOEXEC, 0)
+		}
+	}
+	return t.follow(id, depth+1)
+}
+
+// openIf opens name in dir if it is id, and is ErrStale if not.
+func (t *byTable) openIf(dir int, name string, id *ident) (int, error) {
+	fd, err := t.fs.openName(dir, name)
+	switch err {
+	case nil:
+	case unix.ENOENT, unix.ENOTDIR, unix.EXDEV, unix.ELOOP, unix.ENAMETOOLONG:
+		return -1, blockstore.ErrStale
+	default:
+		return -1, mapErr(err)
+	}
+	if got, err := identify(t.fs.kind, fd, ""); err != nil || got != *id {
+		unix.Close(fd)
+		return -1, blockstore.ErrStale
+	}
+	return fd, nil
+}
