@@ -1,0 +1,63 @@
+# What a contributor needs; CONTRIBUTING.md says when.
+
+GO            ?= go
+GOLANGCI      := 2.15.0
+GOVULNCHECK   := v1.9.0
+LDFLAGS       ?=
+FUZZTIME      ?= 20s
+BENCHTIME     ?= 1s
+RACEFLAGS     ?= -timeout 20m
+LINTER        := .bin/golangci-lint-v$(GOLANGCI)
+
+.PHONY: all build test race lint format vulncheck bench fuzz demo install clean
+
+all: build
+
+# Static binaries in bin/.
+build:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/ ./cmd/rstored ./cmd/rstorectl
+
+# Everything that runs without privileges and without other hosts.
+test:
+	$(GO) vet ./...
+	$(GO) test -timeout 20m ./...
+
+race:
+	$(GO) test -race $(RACEFLAGS) ./...
+
+lint: $(LINTER) vulncheck
+	$(LINTER) run ./...
+
+format: $(LINTER)
+	$(LINTER) fmt ./...
+
+$(LINTER):
+	mkdir -p .bin
+	GOBIN=$(CURDIR)/.bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI)
+	mv .bin/golangci-lint $@
+
+# The database is on the network; where it cannot be reached this says so and
+# goes on, so that work offline is possible.
+vulncheck:
+	@deploy/vulncheck.sh $(GO) $(GOVULNCHECK)
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
+
+# Each fuzz target in turn for FUZZTIME.
+fuzz:
+	@deploy/fuzz.sh $(GO) $(FUZZTIME)
+
+# The whole product on loopback: see deploy/demo.sh.
+demo: build
+	@deploy/demo.sh
+
+install: build
+	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored
+	install -D -m 0755 bin/rstorectl $(DESTDIR)/usr/local/bin/rstorectl
+	install -D -m 0644 systemd/rstored.service $(DESTDIR)/etc/systemd/system/rstored.service
+	install -D -m 0644 systemd/rstored.sysusers.conf $(DESTDIR)/usr/lib/sysusers.d/rstored.conf
+	install -D -m 0644 deploy/rstored.yaml $(DESTDIR)/etc/rstored/rstored.yaml
+
+clean:
+	rm -rf bin out
