@@ -48,9 +48,10 @@ bench:
 fuzz:
 	@deploy/fuzz.sh $(GO) $(FUZZTIME)
 
-# The whole product on loopback: see deploy/demo.sh.
+# The whole product on loopback: see cmd/internal/demo. It runs as a binary so that
+# an interrupt reaches it and it can clean up.
 demo: build
-	@deploy/demo.sh
+	@$(GO) build -o bin/demo ./cmd/internal/demo && exec bin/demo
 
 install: build
 	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored

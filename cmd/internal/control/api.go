@@ -120,14 +120,16 @@ type Stats struct {
 	Errors   map[string]uint64 `json:"errors"`   // everything that went wrong, by kind; zeros left out
 	// Procs are the calls served, keyed "nfs3.READ".
 	Procs map[string]Proc `json:"procs"`
-	RPC   map[string]any  `json:"rpc,omitempty"`
 	// Devices are the counters of each RDMA device, by its address.
 	Devices map[string]map[string]uint64 `json:"devices"`
 }
 
 // Proc are the counters of one procedure.
 type Proc struct {
-	Calls uint64 `json:"calls"`
+	Calls       uint64 `json:"calls"`
+	Errors      uint64 `json:"errors"`      // answered on the RPC level
+	Retransmits uint64 `json:"retransmits"` // recognized by the duplicate request cache
+	Nanoseconds uint64 `json:"nanoseconds"` // from arrival to reply, summed
 }
 
 // Backend is what the interface controls: the daemon. Its methods may be

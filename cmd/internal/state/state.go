@@ -154,11 +154,11 @@ func (s *Store) update(change func(*contents)) error {
 	return nil
 }
 
-// ExportID is the number of the export of that type and path. It is chosen at
-// the first use and never given to another export, not even after a removal:
-// old handles must not open something new.
-func (s *Store) ExportID(typ, path string) (uint32, error) {
-	key := typ + ":" + path
+// ExportID is the number of an export, by what it exports and where. It is
+// chosen at the first use and never given to another export, not even after a
+// removal: old handles must not open something new.
+func (s *Store) ExportID(e *config.Export) (uint32, error) {
+	key := e.Type + ":" + e.Path + " at " + e.Pseudo
 	s.mu.Lock()
 	id, ok := s.cur.IDs[key]
 	s.mu.Unlock()

@@ -30,8 +30,8 @@ func TestReopen(t *testing.T) {
 	if err != nil || len(key) != secretLen {
 		t.Fatalf("secret: %d bytes, %v", len(key), err)
 	}
-	a, _ := s.ExportID(config.TypePosix, "/a")
-	b, _ := s.ExportID(config.TypePosix, "/b")
+	a, _ := s.ExportID(&config.Export{Path: "/a", Pseudo: "/a"})
+	b, _ := s.ExportID(&config.Export{Path: "/b", Pseudo: "/b"})
 	if a == b || a == 0 || b == 0 {
 		t.Errorf("export numbers %d and %d", a, b)
 	}
@@ -51,7 +51,7 @@ func TestReopen(t *testing.T) {
 	if again, err := s.Secret(); err != nil || !bytes.Equal(again, key) {
 		t.Errorf("secret changed: %v", err)
 	}
-	if again, _ := s.ExportID(config.TypePosix, "/b"); again != b {
+	if again, _ := s.ExportID(&config.Export{Path: "/b", Pseudo: "/b"}); again != b {
 		t.Errorf("number of /b was %d, is %d", b, again)
 	}
 	added, removed := s.Exports()
