@@ -91,6 +91,30 @@ type Call struct {
 	// BulkMax is how many bytes of bulk result the carrier can place for the
 	// next bulk item, or -1 if it sets no limit of its own (no Write chunk).
 	BulkMax int
+
+	// Reply is set by the carrier and called exactly once per dispatched call,
+	// from any goroutine, with the whole reply message in Res. drop says that
+	// no reply is to be sent. The carrier owns the call again from then on.
+	Reply func(c *Call, drop bool)
+	// Carrier is the carrier's own state of the call.
+	Carrier any
+
+	proc  *Proc
+	stats *procStats
+	entry *drcEntry
+	base  int // length of the reply header in Res
+	start int64
+	next  *Call // in the work queue, or waiting for the same request's reply
+}
+
+// Reset prepares a call for reuse, keeping the memory of its encoder, its
+// credential's groups, and what the carrier set.
+func (c *Call) Reset() {
+	c.Res.Reset()
+	*c = Call{
+		Cred: Cred{Machine: c.Cred.Machine, Groups: c.Cred.Groups[:0]}, Res: c.Res, Alloc: c.Alloc,
+		BulkMax: -1, Reply: c.Reply, Carrier: c.Carrier, Peer: c.Peer,
+	}
 }
 
 // Payload returns n bytes of the carrier's memory to read a bulk result into

@@ -1,0 +1,107 @@
+package rpc
+
+import "sync"
+
+// The duplicate request cache keeps the replies of calls that must not be
+// executed twice. A client that lost its connection sends its calls again on a
+// new one, from another port, with the same XIDs: so the key holds the
+// client's address without the port. What is kept is the RPC reply message,
+// never the bytes of a transport: the retry may come by another one.
+
+type drcKey struct {
+	peer                  [16]byte
+	xid, prog, vers, proc uint32
+	size                  int    // of the arguments
+	sum                   uint64 // over their first bytes
+}
+
+type drcEntry struct {
+	key        drcKey
+	done       bool
+	reply      []byte
+	waiting    *Call // retransmissions that arrived during the execution
+	prev, next *drcEntry
+}
+
+type drcVerdict uint8
+
+const (
+	drcNew    drcVerdict = iota // execute it and call finish
+	drcReplay                   // the reply is in c.Res
+	drcJoined                   // the execution in progress will answer it
+)
+
+type replyCache struct {
+	mu       sync.Mutex
+	entries  map[drcKey]*drcEntry
+	oldest   drcEntry // ring of finished entries, oldest first
+	count    int
+	bytes    int
+	countMax int
+	bytesMax int
+}
+
+func (r *replyCache) init(entries, bytes int) {
+	r.entries = make(map[drcKey]*drcEntry)
+	r.oldest.next, r.oldest.prev = &r.oldest, &r.oldest
+	r.countMax, r.bytesMax = entries, bytes
+}
+
+func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entries[k]
+	switch {
+	case e == nil:
+		e = &drcEntry{key: k}
+		r.entries[k] = e
+		return e, drcNew
+	case e.done:
+		c.Res.B = append(c.Res.B, e.reply...)
+		return nil, drcReplay
+	default:
+		c.next = e.waiting
+		e.waiting = c
+		return nil, drcJoined
+	}
+}
+
+// finish stores the reply in c.Res, or forgets the call if keep is false, and
+// answers the retransmissions that waited for it.
+func (r *replyCache) finish(c *Call, keep bool) {
+	e := c.entry
+	c.entry = nil
+	r.mu.Lock()
+	waiting := e.waiting
+	e.waiting = nil
+	if keep {
+		e.reply = c.Res.AppendFlat(make([]byte, 0, c.Res.Len()))
+		e.done = true
+		last := r.oldest.prev
+		last.next, e.prev, e.next, r.oldest.prev = e, last, &r.oldest, e
+		r.count++
+		r.bytes += len(e.reply)
+		for r.count > r.countMax || r.bytes > r.bytesMax {
+			r.evict(r.oldest.next)
+		}
+	} else {
+		delete(r.entries, e.key)
+	}
+	r.mu.Unlock()
+	for w := waiting; w != nil; {
+		next := w.next
+		w.next = nil
+		if keep {
+			w.Res.B = append(w.Res.B, e.reply...)
+		}
+		w.Reply(w, !keep)
+		w = next
+	}
+}
+
+func (r *replyCache) evict(e *drcEntry) {
+	e.prev.next, e.next.prev = e.next, e.prev
+	delete(r.entries, e.key)
+	r.count--
+	r.bytes -= len(e.reply)
+}

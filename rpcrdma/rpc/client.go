@@ -1,0 +1,138 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Request is one call of a client. It belongs to the client until Call returns.
+type Request struct {
+	Prog, Vers, Proc uint32
+	Cred             *Cred // nil is AUTH_NONE
+	// XID is the transaction's identity. 0 lets the client choose one and
+	// stores it here; a request that is sent again on another connection keeps
+	// its XID, so that the server's reply cache knows it.
+	XID uint32
+	// Args encodes the arguments, bulk data by Encoder.Bulk. It is called once
+	// per transmission. Bulk data must stay until Call returns.
+	Args func(*xdr.Encoder)
+	// Res decodes the results. It is called once, if the call was accepted
+	// with SUCCESS. Slices it takes from the decoder are valid during the call
+	// of Res only, but for those that alias Dst.
+	Res func(*xdr.Decoder) error
+	// Dst is where a bulk result is to land. The decoder then returns the
+	// bulk item as a slice of Dst when the carrier could place it, and a slice
+	// of other memory when it could not.
+	Dst []byte
+	// DstKey is the L_Key of the registered memory that holds Dst; 0 if it
+	// lies in memory that the carrier does not know.
+	DstKey uint32
+	// ResMax bounds the encoded results in bytes, bulk excluded. 0 means 1024.
+	ResMax int
+}
+
+// Client sends calls over one connection. It may be used from any goroutine.
+type Client interface {
+	// Call sends r and waits for its reply. When ctx ends first the memory of
+	// r is no longer touched once Call has returned. A *ConnError means that
+	// the connection is gone and that the call may or may not have been
+	// executed.
+	Call(ctx context.Context, r *Request) error
+	// Close ends the connection. Calls in flight return a *ConnError.
+	Close() error
+}
+
+// ConnError reports a connection that is lost.
+type ConnError struct {
+	Peer string
+	Err  error
+}
+
+func (e *ConnError) Error() string { return fmt.Sprintf("connection to %s: %v", e.Peer, e.Err) }
+func (e *ConnError) Unwrap() error { return e.Err }
+
+// ErrClosed is the reason in a ConnError after Close.
+var ErrClosed = errors.New("closed")
+
+// AcceptError is a call that the server accepted and did not execute.
+type AcceptError struct {
+	Stat      AcceptStat
+	Low, High uint32 // of ProgMismatch
+}
+
+func (e *AcceptError) Error() string {
+	switch e.Stat {
+	case ProgUnavail:
+		return "the server does not offer this RPC program"
+	case ProgMismatch:
+		return fmt.Sprintf("the server offers versions %d to %d of this RPC program", e.Low, e.High)
+	case ProcUnavail:
+		return "the server does not offer this procedure"
+	case GarbageArgs:
+		return "the server could not decode the arguments"
+	case SystemErr:
+		return "the server had an internal error"
+	}
+	return fmt.Sprintf("RPC accept status %d", uint32(e.Stat))
+}
+
+// DeniedError is a call that the server refused to look at.
+type DeniedError struct {
+	Auth      AuthStat // 0 for a version mismatch
+	Low, High uint32
+}
+
+func (e *DeniedError) Error() string {
+	if e.Auth != 0 {
+		return fmt.Sprintf("the server refused the credential (auth_stat %d)", uint32(e.Auth))
+	}
+	return fmt.Sprintf("the server speaks RPC versions %d to %d", e.Low, e.High)
+}
+
+// ErrReply is a reply that does not decode.
+var ErrReply = errors.New("malformed RPC reply")
+
+// DecodeReply reads a reply header up to the results and checks its XID.
+func DecodeReply(d *xdr.Decoder, xid uint32) error {
+	if got := d.Uint32(); got != xid && d.Err() == nil {
+		return fmt.Errorf("%w: XID %#x instead of %#x", ErrReply, got, xid)
+	}
+	if d.Uint32() != MsgReply || d.Err() != nil {
+		return ErrReply
+	}
+	switch d.Uint32() {
+	case replyAccepted:
+		d.Uint32()
+		d.Opaque(AuthBodyMax)
+		stat := AcceptStat(d.Uint32())
+		if d.Err() != nil {
+			return ErrReply
+		}
+		if stat == RPCSuccess {
+			return nil
+		}
+		e := &AcceptError{Stat: stat}
+		if stat == ProgMismatch {
+			e.Low, e.High = d.Uint32(), d.Uint32()
+		}
+		return e
+	case replyDenied:
+		e := &DeniedError{}
+		switch d.Uint32() {
+		case rejectRPCMismatch:
+			e.Low, e.High = d.Uint32(), d.Uint32()
+		case rejectAuthError:
+			e.Auth = AuthStat(d.Uint32())
+		default:
+			return ErrReply
+		}
+		if d.Err() != nil {
+			return ErrReply
+		}
+		return e
+	}
+	return ErrReply
+}

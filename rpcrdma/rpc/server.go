@@ -1,0 +1,357 @@
+package rpc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// ServerConfig says what a Server serves and with how much.
+type ServerConfig struct {
+	Programs []Program
+	// Workers is the number of goroutines that serve calls which may wait.
+	// 0 means 16.
+	Workers int
+	// ReplyCacheBytes and ReplyCacheEntries bound the duplicate request cache;
+	// 0 means 8 MiB and 4096.
+	ReplyCacheBytes   int
+	ReplyCacheEntries int
+	Logger            *slog.Logger
+}
+
+// Server dispatches calls of any carrier to program tables. It knows no
+// transport. Its methods may be called from any goroutine.
+//
+// The work queue holds at most the calls that all carriers have accepted, and
+// every carrier bounds those by its credits; so the queue needs no limit of
+// its own and giving it a call never blocks.
+type Server struct {
+	programs []Program
+	stats    [][]procStats // by program, by procedure
+	faults   faultCounters
+	cache    replyCache
+	log      *slog.Logger
+
+	mu     sync.Mutex
+	ready  sync.Cond
+	head   *Call
+	tail   *Call
+	closed bool
+	done   sync.WaitGroup
+}
+
+type procStats struct {
+	calls, errors, retransmits atomic.Uint64
+	nanos                      atomic.Uint64
+}
+
+type faultCounters struct {
+	notCalls, rpcMismatch, badCred, progUnavail, progMismatch, procUnavail, garbage, system, panics, dropped atomic.Uint64
+}
+
+// NewServer starts a server's workers. Close ends them.
+func NewServer(cfg ServerConfig) *Server {
+	if cfg.Workers <= 0 {
+		cfg.Workers = 16
+	}
+	if cfg.ReplyCacheBytes <= 0 {
+		cfg.ReplyCacheBytes = 8 << 20
+	}
+	if cfg.ReplyCacheEntries <= 0 {
+		cfg.ReplyCacheEntries = 4096
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{programs: cfg.Programs, log: cfg.Logger}
+	s.ready.L = &s.mu
+	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes)
+	for _, p := range s.programs {
+		s.stats = append(s.stats, make([]procStats, len(p.Procs)))
+	}
+	s.done.Add(cfg.Workers)
+	for range cfg.Workers {
+		go s.work()
+	}
+	return s
+}
+
+// Close waits for the calls in progress and ends the workers. Calls that are
+// still queued are dropped without a reply.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.ready.Broadcast()
+	s.mu.Unlock()
+	s.done.Wait()
+}
+
+// Dispatch serves one call message. It sets up c from the header in msg, runs
+// the procedure, here if it needs no waiting or mayBlock allows it, otherwise
+// on a worker, and calls c.Reply exactly once, possibly before it returns. The
+// bytes of msg must stay until then.
+func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
+	c.start = time.Now().UnixNano()
+	c.Args = msg
+	switch decodeHeader(&c.Args, c) {
+	case headerNotACall:
+		s.faults.notCalls.Add(1)
+		c.Reply(c, true)
+		return
+	case headerVersion:
+		s.faults.rpcMismatch.Add(1)
+		encodeVersionMismatch(&c.Res, c.XID)
+		c.Reply(c, false)
+		return
+	case headerCred:
+		s.faults.badCred.Add(1)
+		encodeAuthError(&c.Res, c.XID, AuthBadCred)
+		c.Reply(c, false)
+		return
+	}
+	if !s.route(c) {
+		c.Reply(c, false)
+		return
+	}
+	c.stats.calls.Add(1)
+	if c.Cred.Flavor != AuthNone && c.Cred.Flavor != AuthSys {
+		s.faults.badCred.Add(1)
+		encodeAuthError(&c.Res, c.XID, AuthRejectedCred)
+		c.Reply(c, false)
+		return
+	}
+	if c.proc.Mutates && !s.first(c) {
+		return
+	}
+	encodeAccepted(&c.Res, c.XID, RPCSuccess)
+	c.base = len(c.Res.B)
+	if mayBlock || c.proc.Inline {
+		args := c.Args
+		if s.run(c, mayBlock) {
+			return
+		}
+		c.Args = args
+	}
+	s.enqueue(c)
+}
+
+// route finds the procedure, or encodes why there is none.
+func (s *Server) route(c *Call) bool {
+	low, high := uint32(1<<32-1), uint32(0)
+	for i := range s.programs {
+		p := &s.programs[i]
+		if p.Prog != c.Prog {
+			continue
+		}
+		low, high = min(low, p.Vers), max(high, p.Vers)
+		if p.Vers != c.Vers {
+			continue
+		}
+		if uint64(c.Proc) >= uint64(len(p.Procs)) || p.Procs[c.Proc].Serve == nil {
+			s.faults.procUnavail.Add(1)
+			encodeAccepted(&c.Res, c.XID, ProcUnavail)
+			return false
+		}
+		c.proc, c.stats = &p.Procs[c.Proc], &s.stats[i][c.Proc]
+		return true
+	}
+	if high == 0 && low != 0 {
+		s.faults.progUnavail.Add(1)
+		encodeAccepted(&c.Res, c.XID, ProgUnavail)
+		return false
+	}
+	s.faults.progMismatch.Add(1)
+	encodeAccepted(&c.Res, c.XID, ProgMismatch)
+	c.Res.Uint32(low)
+	c.Res.Uint32(high)
+	return false
+}
+
+// run serves the call and replies. It reports false, with nothing done, when
+// the procedure would have to wait.
+func (s *Server) run(c *Call, mayBlock bool) bool {
+	status := s.serve(c, mayBlock)
+	switch status {
+	case Again:
+		if !mayBlock {
+			c.Res.Truncate(c.base)
+			return false
+		}
+		s.log.Error("a procedure asked to be called again where it may wait", "procedure", c.proc.Name)
+		s.refuse(c, &s.faults.system, SystemErr)
+	case Garbage:
+		s.refuse(c, &s.faults.garbage, GarbageArgs)
+	case Failed:
+		s.refuse(c, &s.faults.system, SystemErr)
+	case BadCred:
+		s.faults.badCred.Add(1)
+		c.stats.errors.Add(1)
+		c.Res.Reset()
+		encodeAuthError(&c.Res, c.XID, AuthTooWeak)
+	case Drop:
+		s.faults.dropped.Add(1)
+	}
+	c.stats.nanos.Add(uint64(time.Now().UnixNano() - c.start))
+	if c.entry != nil {
+		s.cache.finish(c, status == Done)
+	}
+	c.Reply(c, status == Drop)
+	return true
+}
+
+func (s *Server) refuse(c *Call, n *atomic.Uint64, why AcceptStat) {
+	n.Add(1)
+	c.stats.errors.Add(1)
+	c.Res.Reset()
+	encodeAccepted(&c.Res, c.XID, why)
+}
+
+// serve calls the procedure. A panic in it costs that call, not the server.
+func (s *Server) serve(c *Call, mayBlock bool) (status Status) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.faults.panics.Add(1)
+			s.log.Error("panic while serving a call", "procedure", c.proc.Name, "peer", c.Peer.Addr.String(),
+				"panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			status = Failed
+		}
+	}()
+	return c.proc.Serve(c, mayBlock)
+}
+
+func (s *Server) enqueue(c *Call) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		if c.entry != nil {
+			s.cache.finish(c, false)
+		}
+		c.Reply(c, true)
+		return
+	}
+	c.next = nil
+	if s.tail == nil {
+		s.head = c
+	} else {
+		s.tail.next = c
+	}
+	s.tail = c
+	s.ready.Signal()
+	s.mu.Unlock()
+}
+
+func (s *Server) work() {
+	defer s.done.Done()
+	for {
+		s.mu.Lock()
+		for s.head == nil && !s.closed {
+			s.ready.Wait()
+		}
+		c := s.head
+		if c == nil {
+			s.mu.Unlock()
+			return
+		}
+		s.head = c.next
+		if s.head == nil {
+			s.tail = nil
+		}
+		closed := s.closed
+		c.next = nil
+		s.mu.Unlock()
+		if closed {
+			if c.entry != nil {
+				s.cache.finish(c, false)
+			}
+			c.Reply(c, true)
+			continue
+		}
+		s.run(c, true)
+	}
+}
+
+// first looks a mutating call up in the reply cache. It reports whether the
+// call is to be executed; if not, it has been or will be answered.
+func (s *Server) first(c *Call) bool {
+	var sum uint64 = 14695981039346656037 // FNV-1a over the first argument bytes
+	args := c.Args
+	n := args.Remaining()
+	for k := min(n, 256) / 4; k > 0; k-- {
+		sum = (sum ^ uint64(args.Uint32())) * 1099511628211
+	}
+	var peer [16]byte
+	if c.Peer.Addr.IsValid() {
+		peer = c.Peer.Addr.Addr().As16()
+	}
+	key := drcKey{peer: peer, xid: c.XID, prog: c.Prog, vers: c.Vers, proc: c.Proc, size: n, sum: sum}
+	entry, verdict := s.cache.begin(key, c)
+	switch verdict {
+	case drcNew:
+		c.entry = entry
+		return true
+	case drcReplay:
+		c.stats.retransmits.Add(1)
+		c.Reply(c, false)
+	case drcJoined:
+		c.stats.retransmits.Add(1)
+	}
+	return false
+}
+
+// ProcStats are the counts of one procedure since the server started.
+type ProcStats struct {
+	Program     string `json:"program"`
+	Version     uint32 `json:"version"`
+	Procedure   string `json:"procedure"`
+	Calls       uint64 `json:"calls"`
+	Errors      uint64 `json:"errors"` // answered on the RPC level: GARBAGE_ARGS, SYSTEM_ERR, AUTH_ERROR
+	Retransmits uint64 `json:"retransmits"`
+	Nanoseconds uint64 `json:"nanoseconds"` // summed from arrival to reply
+}
+
+// Stats is a snapshot of a server's counters.
+type Stats struct {
+	Procs  []ProcStats       `json:"procs"`
+	Errors map[string]uint64 `json:"errors"`
+}
+
+// Stats returns the counts of every procedure that was called, and of the
+// errors by kind.
+func (s *Server) Stats() Stats {
+	var out Stats
+	for i := range s.programs {
+		p := &s.programs[i]
+		for j := range p.Procs {
+			st := &s.stats[i][j]
+			if st.calls.Load() == 0 {
+				continue
+			}
+			out.Procs = append(out.Procs, ProcStats{
+				Program: p.Name, Version: p.Vers, Procedure: p.Procs[j].Name, Calls: st.calls.Load(),
+				Errors: st.errors.Load(), Retransmits: st.retransmits.Load(), Nanoseconds: st.nanos.Load(),
+			})
+		}
+	}
+	f := &s.faults
+	out.Errors = map[string]uint64{
+		"rpc_not_a_call": f.notCalls.Load(), "rpc_version_mismatch": f.rpcMismatch.Load(), "rpc_bad_credential": f.badCred.Load(),
+		"rpc_program_unavailable": f.progUnavail.Load(), "rpc_program_mismatch": f.progMismatch.Load(),
+		"rpc_procedure_unavailable": f.procUnavail.Load(), "rpc_garbage_arguments": f.garbage.Load(),
+		"rpc_system_error": f.system.Load(), "rpc_panics": f.panics.Load(), "rpc_dropped": f.dropped.Load(),
+	}
+	return out
+}
+
+// ReplyXID reads the XID of a message, or 0 if it is too short to have one.
+func ReplyXID(msg []byte) uint32 {
+	if len(msg) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(msg)
+}
