@@ -1,0 +1,182 @@
+package storetest
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+)
+
+func unix(sec, nsec int64) time.Time { return time.Unix(sec, nsec) }
+
+func testReadWrite(e *env) {
+	f := e.mkfile(nil, e.root, "f", 0o644, "0123456789")
+	buf := make([]byte, 4)
+	for _, r := range []struct {
+		off  uint64
+		n    int
+		eof  bool
+		want string
+	}{{0, 4, false, "0123"}, {4, 4, false, "4567"}, {6, 4, true, "6789"}, {8, 2, true, "89"}, {10, 0, true, ""}, {1 << 40, 0, true, ""}, {1<<64 - 1, 0, true, ""}} {
+		n, eof, err := e.ReadAt(nil, f, buf, r.off, false)
+		e.ok(err)
+		e.wantNot(n != r.n || eof != r.eof || string(buf[:n]) != r.want, "read at %d: %d %v %q", r.off, n, eof, buf[:n])
+		n, eof, err = e.ReadAt(nil, f, buf, r.off, true)
+		if !errors.Is(err, blockstore.ErrWouldBlock) {
+			e.ok(err)
+			e.wantNot(n != r.n || eof != r.eof || string(buf[:n]) != r.want, "nowait read at %d: %d %v %q", r.off, n, eof, buf[:n])
+		}
+	}
+	n, eof, err := e.ReadAt(nil, f, nil, 0, false)
+	e.wantNot(n != 0 || eof || err != nil, "empty read: %d %v %v", n, eof, err)
+	n, _, _, err = e.WriteAt(nil, f, nil, 5, blockstore.FileSync)
+	e.wantNot(n != 0 || err != nil, "empty write: %d %v", n, err)
+	e.put(nil, f, "AB", 3)
+	e.put(nil, f, "end", 12)
+	e.wantNot(e.get(nil, f) != "012AB56789\x00\x00end", "content %q", e.get(nil, f))
+	big := bytes.Repeat([]byte("0123456789abcdef"), 200000)
+	e.put(nil, f, string(big), 100001)
+	got := e.get(nil, f)
+	e.wantNot(got[100001:] != string(big) || len(got) != 100001+len(big), "a large write came back different")
+	for _, off := range []uint64{1<<63 - 1, 1 << 63, 1<<64 - 2} {
+		_, _, _, err = e.WriteAt(nil, f, []byte("xy"), off, blockstore.Unstable)
+		if off > 1<<63-1 || err != nil {
+			e.want(err, blockstore.ErrFBig)
+		}
+	}
+}
+
+func testSparse(e *env) {
+	f := e.mkfile(nil, e.root, "f", 0o644, "")
+	const far = 5<<30 + 12345
+	e.put(nil, f, "tail", far)
+	a := e.attr(f)
+	e.wantNot(a.Size != far+4, "size %d", a.Size)
+	e.wantNot(a.Used > 1<<20, "a hole of 5 GiB uses %d bytes", a.Used)
+	buf := bytes.Repeat([]byte{0xee}, 100)
+	n, eof, err := e.ReadAt(nil, f, buf, far-96, false)
+	e.ok(err)
+	e.wantNot(n != 100 || !eof || !bytes.Equal(buf, append(make([]byte, 96), "tail"...)), "around the end: %d %v %q", n, eof, buf)
+	n, eof, err = e.ReadAt(nil, f, buf, 1<<32, false)
+	e.ok(err)
+	e.wantNot(n != 100 || eof || !bytes.Equal(buf, make([]byte, 100)), "the hole is not zeros")
+	// Cutting and growing must not bring old data back.
+	e.put(nil, f, "secret", 100)
+	for _, size := range []uint64{103, 6 << 30, 103, 0, 200} {
+		_, err := e.SetAttr(nil, f, &blockstore.SetAttr{Size: &size}, nil)
+		e.ok(err)
+		e.wantNot(e.attr(f).Size != size, "size %d, want %d", e.attr(f).Size, size)
+	}
+	e.wantNot(e.get(nil, f) != string(make([]byte, 200)), "old data after truncation: %q", e.get(nil, f))
+}
+
+func testStability(e *env) {
+	f := e.mkfile(nil, e.root, "f", 0o644, "")
+	v := e.Verifier()
+	for i, how := range []blockstore.Stability{blockstore.Unstable, blockstore.DataSync, blockstore.FileSync} {
+		n, committed, w, err := e.WriteAt(nil, f, []byte("data"), uint64(i)*4, how)
+		e.ok(err)
+		e.wantNot(n != 4 || committed < how, "wrote %d as stable as %d, asked %d", n, committed, how)
+		e.wantNot(w.Post == nil || w.Post.Size != uint64(i)*4+4, "consistency data %+v", w)
+	}
+	w, err := e.Commit(nil, f, 0, 0)
+	e.ok(err)
+	e.wantNot(w.Post == nil, "no attributes")
+	_, err = e.Commit(nil, f, 1<<40, 1<<31)
+	e.ok(err)
+	e.wantNot(e.Verifier() != v, "the verifier changed without cause")
+}
+
+func testSetAttr(e *env) {
+	f := e.mkfile(nil, e.root, "f", 0o644, "0123456789")
+	at, mt := unix(1234567890, 123456000), unix(1500000000, 999999000)
+	w, err := e.SetAttr(nil, f, &blockstore.SetAttr{
+		Mode: ptr(uint32(0o751)), Size: ptr(uint64(4)),
+		AtimeHow: blockstore.TimeClient, Atime: at, MtimeHow: blockstore.TimeClient, Mtime: mt,
+	}, nil)
+	e.ok(err)
+	a := e.attr(f)
+	e.wantNot(a.Mode != 0o751 || a.Size != 4 || !a.Atime.Equal(at) || !a.Mtime.Equal(mt), "attributes %+v", a)
+	e.wantNot(w.Post == nil || *w.Post != a, "post attributes %+v, want %+v", w.Post, a)
+	e.wantNot(w.Pre == nil || w.Pre.Size != 10, "pre attributes %+v", w.Pre)
+	_, err = e.SetAttr(nil, f, &blockstore.SetAttr{AtimeHow: blockstore.TimeServer, MtimeHow: blockstore.TimeServer}, nil)
+	e.ok(err)
+	a = e.attr(f)
+	if d := time.Since(a.Mtime); d < -time.Minute || d > time.Minute {
+		e.Fatalf("server time is %v off", d)
+	}
+	_, err = e.SetAttr(nil, f, &blockstore.SetAttr{}, nil)
+	e.ok(err)
+	_, err = e.SetAttr(nil, f, &blockstore.SetAttr{Size: ptr(uint64(1) << 63)}, nil)
+	e.want(err, blockstore.ErrFBig)
+	d := e.mkdir(nil, e.root, "d", 0o700)
+	_, err = e.SetAttr(nil, d, &blockstore.SetAttr{Mode: ptr(uint32(0o1777))}, nil)
+	e.ok(err)
+	e.wantNot(e.attr(d).Mode != 0o1777, "mode %o", e.attr(d).Mode)
+	if e.opts.Root {
+		_, err = e.SetAttr(nil, f, &blockstore.SetAttr{UID: ptr(uint32(77)), GID: ptr(uint32(78))}, nil)
+		e.ok(err)
+		a = e.attr(f)
+		e.wantNot(a.UID != 77 || a.GID != 78, "owner %d:%d", a.UID, a.GID)
+	}
+}
+
+func testGuard(e *env) {
+	f := e.mkfile(nil, e.root, "f", 0o644, "")
+	a := e.attr(f)
+	wrong := a.Ctime.Add(-time.Nanosecond)
+	w, err := e.SetAttr(nil, f, &blockstore.SetAttr{Mode: ptr(uint32(0o600))}, &wrong)
+	e.want(err, blockstore.ErrNotSync)
+	e.wantNot(e.attr(f).Mode != 0o644, "changed against the guard")
+	e.wantNot(w.Post == nil || w.Post.Mode != 0o644, "no attributes with the refusal")
+	right := a.Ctime
+	_, err = e.SetAttr(nil, f, &blockstore.SetAttr{Mode: ptr(uint32(0o600))}, &right)
+	e.ok(err)
+	e.wantNot(e.attr(f).Mode != 0o600, "not changed")
+}
+
+func testWcc(e *env) {
+	check := func(what string, before blockstore.Attr, w blockstore.Wcc, h blockstore.Handle) {
+		e.Helper()
+		e.wantNot(w.Pre == nil || *w.Pre != before, "%s: pre %+v, want %+v", what, w.Pre, before)
+		after := e.attr(h)
+		e.wantNot(w.Post == nil || *w.Post != after, "%s: post %+v, want %+v", what, w.Post, after)
+	}
+	a := e.attr(e.root)
+	f, fa, w, err := e.Create(nil, e.root, "f", blockstore.Guarded, &blockstore.SetAttr{Mode: ptr(uint32(0o644))}, [8]byte{})
+	e.ok(err)
+	check("create", a, w, e.root)
+	e.wantNot(fa != e.attr(f), "attributes of create differ")
+	a = e.attr(e.root)
+	_, _, w, err = e.Create(nil, e.root, "f", blockstore.Guarded, nil, [8]byte{})
+	e.want(err, blockstore.ErrExist)
+	check("failed create", a, w, e.root)
+	a = e.attr(e.root)
+	d, _, w, err := e.Mkdir(nil, e.root, "d", nil)
+	e.ok(err)
+	check("mkdir", a, w, e.root)
+	a = e.attr(f)
+	_, _, w, err = e.WriteAt(nil, f, []byte("x"), 0, blockstore.Unstable)
+	e.ok(err)
+	check("write", a, w, f)
+	ra, da := e.attr(e.root), e.attr(d)
+	w, dw, err := e.Rename(nil, e.root, "f", d, "g")
+	e.ok(err)
+	check("rename from", ra, w, e.root)
+	check("rename to", da, dw, d)
+	da = e.attr(d)
+	_, w, err = e.Link(nil, f, d, "h")
+	e.ok(err)
+	check("link", da, w, d)
+	da = e.attr(d)
+	w, err = e.Remove(nil, d, "h")
+	e.ok(err)
+	check("remove", da, w, d)
+}
+
+func testStat(e *env) {
+	s, err := e.Stat(nil, e.root)
+	e.ok(err)
+	e.wantNot(s.TotalBytes == 0 || s.AvailBytes > s.TotalBytes || s.FreeBytes > s.TotalBytes || s.FreeFiles > s.TotalFiles, "%+v", s)
+}

@@ -1,0 +1,264 @@
+package storetest
+
+import (
+	"github.com/rstored/rstored/blockstore"
+)
+
+func (e *env) needUser() *blockstore.Cred {
+	if e.opts.User == nil {
+		e.Skip("no user to act as")
+	}
+	return e.opts.User
+}
+
+func testPermissions(e *env) {
+	u := e.needUser()
+	f := e.mkfile(u, e.root, "f", 0o640, "data")
+	a := e.attr(f)
+	e.wantNot(a.UID != u.UID || a.GID != u.GID, "made by %d:%d, owned by %d:%d", u.UID, u.GID, a.UID, a.GID)
+	buf := make([]byte, 4)
+	_, _, err := e.ReadAt(Other, f, buf, 0, false)
+	e.want(err, blockstore.ErrAccess)
+	_, _, _, err = e.WriteAt(Other, f, buf, 0, blockstore.Unstable)
+	e.want(err, blockstore.ErrAccess)
+	_, err = e.Commit(Other, f, 0, 0)
+	e.want(err, blockstore.ErrAccess)
+	// By group: as first or as another group.
+	for _, c := range []*blockstore.Cred{{UID: 4242, GID: u.GID}, {UID: 4242, GID: 4243, Groups: []uint32{1, u.GID, 5}}} {
+		_, _, err = e.ReadAt(c, f, buf, 0, false)
+		e.ok(err)
+		_, _, _, err = e.WriteAt(c, f, buf, 0, blockstore.Unstable)
+		e.want(err, blockstore.ErrAccess)
+	}
+	// More groups than a remembered decision has room for.
+	many := &blockstore.Cred{UID: 4242, GID: 4243}
+	for g := range uint32(40) {
+		many.Groups = append(many.Groups, 9000+g)
+	}
+	_, _, err = e.ReadAt(many, f, buf, 0, false)
+	e.want(err, blockstore.ErrAccess)
+	many.Groups = append(many.Groups, u.GID)
+	_, _, err = e.ReadAt(many, f, buf, 0, false)
+	e.ok(err)
+	// A change of mode counts at once.
+	_, err = e.SetAttr(u, f, &blockstore.SetAttr{Mode: ptr(uint32(0o666))}, nil)
+	e.ok(err)
+	_, _, _, err = e.WriteAt(Other, f, buf, 0, blockstore.Unstable)
+	e.ok(err)
+	_, err = e.SetAttr(u, f, &blockstore.SetAttr{Mode: ptr(uint32(0o600))}, nil)
+	e.ok(err)
+	_, _, _, err = e.WriteAt(Other, f, buf, 0, blockstore.Unstable)
+	e.want(err, blockstore.ErrAccess)
+	// What may be executed may be read, for a client must read it to run it.
+	_, err = e.SetAttr(u, f, &blockstore.SetAttr{Mode: ptr(uint32(0o711))}, nil)
+	e.ok(err)
+	_, _, err = e.ReadAt(Other, f, buf, 0, false)
+	e.ok(err)
+	// The classes exclude each other: the group's bits bind its members.
+	_, err = e.SetAttr(u, f, &blockstore.SetAttr{Mode: ptr(uint32(0o606))}, nil)
+	e.ok(err)
+	_, _, err = e.ReadAt(&blockstore.Cred{UID: 4242, GID: u.GID}, f, buf, 0, false)
+	e.want(err, blockstore.ErrAccess)
+
+	// Directories: search, list and change are three rights.
+	d := e.mkdir(u, e.root, "d", 0o711)
+	e.mkfile(u, d, "in", 0o644, "x")
+	_, _, err = e.Lookup(Other, d, "in")
+	e.ok(err)
+	list := func(c *blockstore.Cred, plus bool) (n int, err error) {
+		_, _, err = e.ReadDir(c, d, 0, [8]byte{}, plus, func(x *blockstore.DirEntry) bool {
+			if x.Attr != nil {
+				n++
+			}
+			return true
+		})
+		return n, err
+	}
+	_, err = list(Other, false)
+	e.want(err, blockstore.ErrAccess)
+	for _, err := range []error{
+		second(e.Remove(Other, d, "in")), second(e.Rmdir(Other, d, "in")),
+		fourth(e.Create(Other, d, "new", blockstore.Guarded, nil, [8]byte{})),
+		fourth(e.Create(Other, d, "new", blockstore.Unchecked, nil, [8]byte{})),
+		fourth(e.Mkdir(Other, d, "new", nil)), fourth(e.Symlink(Other, d, "new", "t", nil)),
+		fourth(e.Mknod(Other, d, "new", blockstore.TypeFifo, 0, 0, nil)),
+		third(e.Rename(Other, d, "in", e.root, "out")), third(e.Rename(Other, d, "in", d, "out")),
+	} {
+		e.want(err, blockstore.ErrAccess)
+	}
+	_, _, _, err = e.Create(Other, d, "in", blockstore.Guarded, nil, [8]byte{})
+	e.want(err, blockstore.ErrExist)
+	_, err = e.SetAttr(u, d, &blockstore.SetAttr{Mode: ptr(uint32(0o744))}, nil)
+	e.ok(err)
+	_, _, err = e.Lookup(Other, d, "in")
+	e.want(err, blockstore.ErrAccess)
+	_, _, err = e.Lookup(Other, d, "absent")
+	e.want(err, blockstore.ErrAccess)
+	n, err := list(Other, true)
+	e.ok(err)
+	e.wantNot(n > 2, "attributes of entries without search permission")
+	// Root may do all that.
+	root := &blockstore.Cred{}
+	_, _, err = e.Lookup(root, d, "in")
+	e.ok(err)
+	_, _, err = e.ReadAt(root, f, buf, 0, false)
+	e.ok(err)
+}
+
+func second[A any](_ A, err error) error                 { return err }
+func third[A, B any](_ A, _ B, err error) error          { return err }
+func fourth[A, B, C any](_ A, _ B, _ C, err error) error { return err }
+
+func testOwnerOverride(e *env) {
+	u := e.needUser()
+	f := e.mkfile(u, e.root, "f", 0o000, "")
+	e.put(u, f, "written", 0)
+	e.wantNot(e.get(u, f) != "written", "the owner cannot read")
+	_, err := e.SetAttr(u, f, &blockstore.SetAttr{Size: ptr(uint64(4))}, nil)
+	e.ok(err)
+	_, err = e.Commit(u, f, 0, 0)
+	e.ok(err)
+	got, _, err := e.Access(u, f, 0x3f)
+	e.ok(err)
+	e.wantNot(got != 0, "access %#x for mode 0", got)
+}
+
+func testSetAttrPermissions(e *env) {
+	u := e.needUser()
+	f := e.mkfile(u, e.root, "f", 0o666, "0123")
+	set := func(c *blockstore.Cred, s blockstore.SetAttr) error {
+		_, err := e.SetAttr(c, f, &s, nil)
+		return err
+	}
+	when := unix(1000000000, 0)
+	e.want(set(Other, blockstore.SetAttr{Mode: ptr(uint32(0o777))}), blockstore.ErrPerm)
+	e.want(set(Other, blockstore.SetAttr{MtimeHow: blockstore.TimeClient, Mtime: when}), blockstore.ErrPerm)
+	e.ok(set(Other, blockstore.SetAttr{MtimeHow: blockstore.TimeServer}))
+	e.ok(set(Other, blockstore.SetAttr{AtimeHow: blockstore.TimeServer, MtimeHow: blockstore.TimeServer}))
+	e.ok(set(Other, blockstore.SetAttr{Size: ptr(uint64(2))}))
+	e.want(set(Other, blockstore.SetAttr{UID: ptr(Other.UID)}), blockstore.ErrPerm)
+	e.want(set(Other, blockstore.SetAttr{GID: ptr(Other.GID)}), blockstore.ErrPerm)
+	e.want(set(u, blockstore.SetAttr{UID: ptr(Other.UID)}), blockstore.ErrPerm)
+	e.want(set(u, blockstore.SetAttr{GID: ptr(Other.GID)}), blockstore.ErrPerm)
+	e.ok(set(u, blockstore.SetAttr{UID: ptr(u.UID), GID: ptr(u.GID)}))
+	e.ok(set(u, blockstore.SetAttr{Mode: ptr(uint32(0o600)), MtimeHow: blockstore.TimeClient, Mtime: when}))
+	e.want(set(Other, blockstore.SetAttr{Size: ptr(uint64(0))}), blockstore.ErrAccess)
+	e.want(set(Other, blockstore.SetAttr{MtimeHow: blockstore.TimeServer}), blockstore.ErrAccess)
+	// All or nothing.
+	e.want(set(Other, blockstore.SetAttr{Size: ptr(uint64(0)), Mode: ptr(uint32(0))}), blockstore.ErrAccess)
+	e.wantNot(e.attr(f).Size != 2, "size changed by a refused request")
+	if e.opts.AnyUser {
+		member := &blockstore.Cred{UID: u.UID, GID: u.GID, Groups: []uint32{5151}}
+		e.ok(set(member, blockstore.SetAttr{GID: ptr(uint32(5151))}))
+		e.wantNot(e.attr(f).GID != 5151, "gid %d", e.attr(f).GID)
+	}
+}
+
+func testSticky(e *env) {
+	u := e.needUser()
+	if !e.opts.AnyUser {
+		e.Skip("one user only")
+	}
+	d := e.mkdir(nil, e.root, "tmp", 0o1777)
+	e.mkfile(u, d, "mine", 0o666, "")
+	e.mkfile(Other, d, "theirs", 0o666, "")
+	_, err := e.Remove(Other, d, "mine")
+	e.want(err, blockstore.ErrPerm)
+	_, _, err = e.Rename(Other, d, "mine", d, "x")
+	e.want(err, blockstore.ErrPerm)
+	_, _, err = e.Rename(Other, d, "theirs", d, "mine")
+	e.want(err, blockstore.ErrPerm)
+	_, _, err = e.Rename(Other, d, "theirs", d, "renamed")
+	e.ok(err)
+	_, err = e.Remove(u, d, "mine")
+	e.ok(err)
+	_, err = e.Remove(Other, d, "renamed")
+	e.ok(err)
+}
+
+func testSetGIDDirectory(e *env) {
+	u := e.needUser()
+	if !e.opts.AnyUser || !e.opts.Root {
+		e.Skip("groups cannot be given away")
+	}
+	d := e.mkdir(nil, e.root, "d", 0o777)
+	_, err := e.SetAttr(nil, d, &blockstore.SetAttr{GID: ptr(uint32(600))}, nil)
+	e.ok(err)
+	_, err = e.SetAttr(nil, d, &blockstore.SetAttr{Mode: ptr(uint32(0o2777))}, nil)
+	e.ok(err)
+	f := e.mkfile(u, d, "f", 0o644, "")
+	e.wantNot(e.attr(f).GID != 600, "gid %d of a file in a set-group-ID directory", e.attr(f).GID)
+	sub := e.attr(e.mkdir(u, d, "sub", 0o755))
+	e.wantNot(sub.GID != 600 || sub.Mode != 0o2755, "subdirectory %d mode %o", sub.GID, sub.Mode)
+	x := e.mkfile(u, d, "x", 0o2755, "")
+	e.wantNot(e.attr(x).Mode != 0o755, "mode %o: set-group-ID of another's group", e.attr(x).Mode)
+	plain := e.attr(e.mkdir(u, e.root, "plain", 0o6755))
+	e.wantNot(plain.Mode != 0o755, "mkdir with set-ID bits made %o", plain.Mode)
+}
+
+func testSetIDBits(e *env) {
+	u := e.needUser()
+	fresh := func(name string) blockstore.Handle {
+		h := e.mkfile(u, e.root, name, 0o777, "data")
+		_, err := e.SetAttr(u, h, &blockstore.SetAttr{Mode: ptr(uint32(0o6777))}, nil)
+		e.ok(err)
+		e.wantNot(e.attr(h).Mode != 0o6777, "mode %o", e.attr(h).Mode)
+		return h
+	}
+	f := fresh("written")
+	e.put(Other, f, "x", 0)
+	e.wantNot(e.attr(f).Mode != 0o777, "mode %o after a write", e.attr(f).Mode)
+	f = fresh("truncated")
+	_, err := e.SetAttr(Other, f, &blockstore.SetAttr{Size: ptr(uint64(1))}, nil)
+	e.ok(err)
+	e.wantNot(e.attr(f).Mode != 0o777, "mode %o after a truncation", e.attr(f).Mode)
+	f = fresh("given")
+	_, err = e.SetAttr(u, f, &blockstore.SetAttr{GID: ptr(u.GID)}, nil)
+	e.ok(err)
+	e.wantNot(e.attr(f).Mode != 0o777, "mode %o after a chown", e.attr(f).Mode)
+	f = fresh("both")
+	_, err = e.SetAttr(u, f, &blockstore.SetAttr{GID: ptr(u.GID), Mode: ptr(uint32(0o6755))}, nil)
+	e.ok(err)
+	e.wantNot(e.attr(f).Mode != 0o755, "mode %o after chown and chmod in one", e.attr(f).Mode)
+}
+
+func testAccess(e *env) {
+	u := e.needUser()
+	const all = 0x3f
+	for _, tc := range []struct {
+		mode        uint32
+		owner, rest uint32
+	}{
+		{0o000, 0, 0},
+		{0o400, 1, 0},
+		{0o604, 1 | 4 | 8, 1},
+		{0o751, 1 | 4 | 8 | 32, 32},
+		{0o077, 0, 1 | 4 | 8 | 32},
+	} {
+		h := e.mkfile(u, e.root, numbered(int(tc.mode)), tc.mode, "")
+		for _, who := range []struct {
+			c    *blockstore.Cred
+			want uint32
+		}{{u, tc.owner}, {Other, tc.rest}, {nil, 0}} {
+			got, a, err := e.Access(who.c, h, all)
+			e.ok(err)
+			e.wantNot(a.Mode != tc.mode, "attributes %+v", a)
+			if who.c == nil {
+				who.want = 1 | 4 | 8
+				if tc.mode&0o111 != 0 {
+					who.want |= 32
+				}
+			}
+			e.wantNot(got != who.want, "mode %o: access %#x, want %#x", tc.mode, got, who.want)
+			one, _, err := e.Access(who.c, h, 1)
+			e.ok(err)
+			e.wantNot(one != who.want&1, "bits that were not asked: %#x", one)
+		}
+	}
+	for _, tc := range []struct{ mode, want uint32 }{{0o700, 0}, {0o704, 1}, {0o701, 2}, {0o703, 2 | 4 | 8 | 16}, {0o702, 0}, {0o707, 0x1f}} {
+		h := e.mkdir(u, e.root, "dir"+numbered(int(tc.mode)), tc.mode)
+		got, _, err := e.Access(Other, h, all)
+		e.ok(err)
+		e.wantNot(got != tc.want, "directory %o: access %#x, want %#x", tc.mode, got, tc.want)
+	}
+}
