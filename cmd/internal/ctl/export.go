@@ -30,8 +30,17 @@ func (f *exportFlags) declare(c *cobra.Command) {
 	c.Flags().BoolVar(&f.async, "async", false, "acknowledge stable writes before they are on disk (risks data)")
 	c.Flags().BoolVar(&f.sync, "sync", false, "acknowledge stable writes once they are on disk")
 	c.Flags().StringArrayVar(&f.clients, "client", nil, "`RULE` CIDR[(OPTION,...)] with the options of exports(5); * is everyone; repeatable")
-	c.MarkFlagsMutuallyExclusive("ro", "rw")
-	c.MarkFlagsMutuallyExclusive("async", "sync")
+}
+
+// check refuses contradictions.
+func (f *exportFlags) check() error {
+	if f.ro && f.rw {
+		return cli.Usagef("--ro and --rw exclude each other")
+	}
+	if f.async && f.sync {
+		return cli.Usagef("--async and --sync exclude each other")
+	}
+	return nil
 }
 
 // rules parses the client rules by letting the exports(5) parser read them
@@ -65,6 +74,9 @@ anonuid=N, anongid=N.`,
   rstorectl export add scratch --type memory`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
 			spec := args[0]
 			if typ == config.TypeMemory && !strings.HasPrefix(spec, config.TypeMemory+":") {
 				spec = config.TypeMemory + ":" + spec
@@ -200,6 +212,9 @@ func (t *tool) exportSet() *cobra.Command {
 		Args:              cli.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeExports,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
 			var p control.ExportPatch
 			if f.ro || f.rw {
 				p.ReadOnly = &f.ro

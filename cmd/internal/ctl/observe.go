@@ -107,6 +107,9 @@ an interrupt.`,
 		Example: "  rstorectl capture -w roce.pcap --for 10s",
 		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				return cli.Usagef("name the file to write with -w FILE, or -w - for standard output")
+			}
 			out := t.g.Out
 			if file != "-" {
 				f, err := os.Create(file)
@@ -134,7 +137,6 @@ an interrupt.`,
 	c.Flags().StringVarP(&file, "write", "w", "", "`FILE` to write, - for standard output")
 	c.Flags().StringVar(&device, "device", "", "`ADDR` of the server's device, if it has several")
 	c.Flags().DurationVar(&limit, "for", 0, "`DURATION` to record, 0 until interrupted")
-	_ = c.MarkFlagRequired("write")
 	return c
 }
 

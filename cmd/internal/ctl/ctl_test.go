@@ -1,0 +1,196 @@
+package ctl
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+// fake is a daemon that remembers what it was asked.
+type fake struct {
+	exports []control.Export
+	patch   control.ExportPatch
+	ports   []control.PortSpec
+	level   string
+}
+
+func (f *fake) Status() control.Status {
+	return control.Status{State: control.StateRunning, Problems: []string{"export /x: gone"}}
+}
+func (f *fake) Config() ([]byte, error)   { return nil, nil }
+func (f *fake) Exports() []control.Export { return f.exports }
+func (f *fake) AddExport(e config.Export) (control.Export, error) {
+	f.exports = append(f.exports, control.Export{Export: e, Aliases: []string{}, Origin: control.OriginRuntime})
+	return f.exports[len(f.exports)-1], nil
+}
+
+func (f *fake) SetExport(_ string, p control.ExportPatch) (control.Export, error) {
+	f.patch = p
+	return control.Export{}, nil
+}
+
+func (f *fake) RemoveExport(name string) error {
+	if name == "/data" {
+		return nil
+	}
+	return fmt.Errorf("export %q: %w", name, control.ErrNotFound)
+}
+func (f *fake) Ports() []control.Port { return nil }
+func (f *fake) AddPort(p control.PortSpec) (control.Port, error) {
+	f.ports = append(f.ports, p)
+	return control.Port{PortSpec: p, Addresses: []string{p.Listen}}, nil
+}
+
+func (f *fake) RemovePort(p control.PortSpec) error { f.ports = append(f.ports, p); return nil }
+func (f *fake) Clients() []control.Client {
+	return []control.Client{{Address: "127.0.0.9:1", Calls: 3}}
+}
+func (f *fake) Stats() control.Stats {
+	return control.Stats{
+		RDMAWriteBytes: 12, Messages: map[string]uint64{"RDMA_MSG": 4},
+		Procs: map[string]control.Proc{"nfs3.READ": {Calls: 2}},
+	}
+}
+func (f *fake) SetLogLevel(l string) error { f.level = l; return nil }
+func (f *fake) Reload() error              { return errors.New("rstored.yaml: no") }
+func (f *fake) Capture(_ context.Context, _ string, w io.Writer) error {
+	_, err := io.WriteString(w, "0123456789")
+	return err
+}
+
+// run is rstorectl with the arguments: exit code and outputs.
+type runner func(args ...string) (code int, out, errOut string)
+
+func start(t *testing.T) (*fake, runner) {
+	t.Helper()
+	f := &fake{}
+	sock := filepath.Join(t.TempDir(), "c.sock")
+	access, err := control.NewAccess("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := control.Listen(sock, access)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := control.NewServer(f, access, slog.New(slog.DiscardHandler))
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		_ = s.Close()
+		<-ended
+	})
+	return f, func(args ...string) (int, string, string) {
+		var out, errOut bytes.Buffer
+		g := &cli.Globals{Out: &out, Err: &errOut}
+		root := Root(g)
+		root.SetArgs(append([]string{"--control", sock}, args...))
+		code := cli.Run(root, &errOut)
+		return code, out.String(), errOut.String()
+	}
+}
+
+// TestCommands: exit code and a word of the output of every command.
+func TestCommands(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.pcap")
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"status"}, 0, "export /x: gone"},
+		{[]string{"status", "-o", "yaml"}, 0, "state: running\n"},
+		{[]string{"stats"}, 0, "nfs3.READ"},
+		{[]string{"stats", "-o", "json"}, 0, `"rdma_write_bytes": 12`},
+		{[]string{"clients"}, 0, "127.0.0.9:1"},
+		{[]string{"export", "list"}, 0, "PSEUDO"},
+		{[]string{"export", "add", "/srv/data"}, 0, "exported /srv/data as /data"},
+		{[]string{"export", "add", "/srv/data", "--pseudo", "/more"}, 0, "as /more"},
+		{[]string{"export", "add", "/srv/with blank(ro)"}, 0, "/with blank"},
+		{[]string{"export", "add", "scratch", "--type", "memory"}, 0, "exported scratch as /scratch"},
+		{[]string{"export", "add"}, 2, "usage:"},
+		{[]string{"export", "add", "/d(fast)"}, 2, "fast"},
+		{[]string{"export", "add", "/d", "--client", "host"}, 2, "neither an address"},
+		{[]string{"export", "add", "/d", "--ro", "--rw"}, 2, "exclude"},
+		{[]string{"export", "remove", "/data"}, 0, "removed export /data"},
+		{[]string{"export", "remove", "/nope", "/data"}, 1, "not found"},
+		{[]string{"export", "show", "/nope"}, 1, "not found"},
+		{[]string{"export", "set", "/data"}, 2, "nothing to change"},
+		{[]string{"export", "polish"}, 2, "unknown command"},
+		{[]string{"port", "list"}, 0, "TRANSPORT"},
+		{[]string{"port", "add", "rdma"}, 0, "listening on rdma :20049"},
+		{[]string{"port", "add", "iwarp"}, 2, "unknown transport"},
+		{[]string{"port", "add", "tcp", "no:where:at:all"}, 2, "ADDR:PORT"},
+		{[]string{"reload"}, 1, "rstored.yaml: no"},
+		{[]string{"log-level", "debug"}, 0, ""},
+		{[]string{"capture", "-w", file}, 0, "captured 10 bytes"},
+		{[]string{"capture", "-w", "-"}, 0, "0123456789"},
+		{[]string{"capture"}, 2, "-w FILE"},
+		{[]string{"version", "-o", "json"}, 0, `"go": `},
+		{[]string{"status", "-o", "xml"}, 2, "xml"},
+		{[]string{"status", "--nope"}, 2, "nope"},
+		{[]string{"nope"}, 2, "unknown command"},
+		{[]string{"completion", "bash"}, 0, "__start_rstorectl"},
+	} {
+		_, run := start(t)
+		code, out, errOut := run(tc.args...)
+		if code != tc.code || !strings.Contains(out+errOut, tc.want) {
+			t.Errorf("rstorectl %q: exit code %d, want %d and %q\n%s%s", tc.args, code, tc.code, tc.want, out, errOut)
+		}
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "0123456789" {
+		t.Errorf("capture file: %q, %v", b, err)
+	}
+}
+
+// TestRequests: what arrives at the daemon.
+func TestRequests(t *testing.T) {
+	f, run := start(t)
+	for _, args := range [][]string{
+		{"export", "set", "/data", "--ro", "--client", "10.0.0.0/8(ro,anonuid=5)", "--client", "*"},
+		{"port", "add", "rdma", "10.0.0.1"},
+		{"port", "add", "tcp", "3049"},
+		{"port", "remove", "tcp", "[::1]:7"},
+		{"port", "add", "portmap", "0.0.0.0"},
+		{"log-level", "debug"},
+	} {
+		if code, out, errOut := run(args...); code != 0 {
+			t.Errorf("%q: %d\n%s%s", args, code, out, errOut)
+		}
+	}
+	if f.patch.ReadOnly == nil || !*f.patch.ReadOnly || f.patch.Async != nil || f.patch.Clients == nil {
+		t.Fatalf("patch %+v", f.patch)
+	}
+	if c := *f.patch.Clients; len(c) != 2 || !c[0].ReadOnly || *c[0].AnonUID != 5 || c[1].CIDR != config.Everyone || c[1].ReadOnly {
+		t.Errorf("clients %+v", c)
+	}
+	want := `[{"transport":"rdma","listen":"10.0.0.1:20049"},{"transport":"tcp","listen":":3049"},{"transport":"tcp","listen":"[::1]:7"},{"transport":"portmap","listen":":111"}]`
+	if got, _ := json.Marshal(f.ports); string(got) != want {
+		t.Errorf("ports %s", got)
+	}
+	if f.level != "debug" {
+		t.Errorf("level %q", f.level)
+	}
+}
+
+// TestNoDaemon: the error says what to look at.
+func TestNoDaemon(t *testing.T) {
+	var errOut bytes.Buffer
+	root := Root(&cli.Globals{Out: io.Discard, Err: &errOut})
+	root.SetArgs([]string{"--control", filepath.Join(t.TempDir(), "none.sock"), "status"})
+	if code := cli.Run(root, &errOut); code != cli.ExitFailed || !strings.Contains(errOut.String(), "is it running") {
+		t.Errorf("exit code %d: %s", code, errOut.String())
+	}
+}
