@@ -2,6 +2,7 @@ package posixfs
 
 import (
 	"encoding/binary"
+	"errors"
 	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
@@ -627,6 +628,17 @@ func (f *FS) checkRename(c *blockstore.Cred, fd, td *object, fa, ta *blockstore.
 	if victim.err == nil && victim.id == moved.id {
 		return nil
 	}
+	// In the kernel's order: loops, permissions, kinds, the directory's own "..".
+	if moved.a.Type == blockstore.TypeDir {
+		if loop, err := f.above(&moved.id, td.path); loop || err != nil {
+			return errors.Join(err, blockstore.ErrInval)
+		}
+	}
+	if victim.err == nil && victim.a.Type == blockstore.TypeDir {
+		if loop, err := f.above(&victim.id, fd.path); loop || err != nil {
+			return errors.Join(err, blockstore.ErrNotEmpty)
+		}
+	}
 	if err := c.MayDelete(fa, &moved.a); err != nil {
 		return err
 	}
@@ -634,6 +646,12 @@ func (f *FS) checkRename(c *blockstore.Cred, fd, td *object, fa, ta *blockstore.
 	case nil:
 		if err := c.MayDelete(ta, &victim.a); err != nil {
 			return err
+		}
+		switch isDir := moved.a.Type == blockstore.TypeDir; {
+		case isDir && victim.a.Type != blockstore.TypeDir:
+			return blockstore.ErrNotDir
+		case !isDir && victim.a.Type == blockstore.TypeDir:
+			return blockstore.ErrIsDir
 		}
 	case unix.ENOENT:
 		if !c.May(ta, blockstore.MayWrite|blockstore.MayExec) {

@@ -94,6 +94,9 @@ type Options struct {
 	Handles Mechanism
 	// Logger gets what an operator should know; nil drops it.
 	Logger *slog.Logger
+
+	// For tests: what an older kernel or a poorer filesystem would do.
+	forceBirth, noOpenat2 bool
 }
 
 // Counters are totals since Open, for statistics.
@@ -209,9 +212,11 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits = limitsOf(int64(sfs.Type))
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
 
+	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2
+
 	f.kind = kindKernel
 	id, err := identify(kindKernel, fd, "")
-	if err != nil {
+	if err != nil || opts.forceBirth {
 		f.kind = kindBirth
 		if id, err = identify(kindBirth, fd, ""); err != nil {
 			return nil, err

@@ -132,7 +132,8 @@ func (s *streams) close() {
 // offsets, good over changes of the directory and restarts.
 func openStream(d *object, cookie uint64) (*stream, error) {
 	fd, err := again(func() (int, error) {
-		return unix.Openat(d.path, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		// Not by ".", which would need search permission of the daemon.
+		return unix.Open(procPath(d.path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return nil, mapErr(err)

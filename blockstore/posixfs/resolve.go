@@ -63,49 +63,54 @@ func (f *FS) sameMount(fd int) bool {
 	return sx.Mask&unix.STATX_MNT_ID == 0 || f.mountID == 0 || sx.Mnt_id == f.mountID
 }
 
-// isRoot says whether a descriptor is the export's root directory.
-func (f *FS) isRoot(fd int) (bool, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return false, err
-	}
-	if st.Dev != f.dev {
-		return false, nil
-	}
-	id, err := identify(f.kind, fd, "")
-	return id == f.root.id, err
-}
-
 // below walks from a directory up to the root and says whether it got there.
 func (f *FS) below(fd int) (bool, error) {
+	found, _, err := f.climb(fd, nil)
+	return found, err
+}
+
+// above says whether id is the directory or one of its ancestors in the export.
+func (f *FS) above(id *ident, fd int) (bool, error) {
+	_, met, err := f.climb(fd, id)
+	return met, err
+}
+
+// climb walks up from a directory and says whether it came to the root, and
+// whether to the directory id before or there.
+func (f *FS) climb(fd int, id *ident) (root, met bool, err error) {
 	cur, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return false, err
+		return false, met, err
 	}
 	defer func() { unix.Close(cur) }()
 	var last unix.Stat_t
 	for range maxDepth {
 		var st unix.Stat_t
 		if err := unix.Fstat(cur, &st); err != nil {
-			return false, err
+			return false, met, err
 		}
 		if st.Ino == last.Ino && st.Dev == last.Dev {
-			return false, nil // the top of the host's tree
+			return false, met, nil // the top of the host's tree
 		}
-		if ok, err := f.isRoot(cur); ok || err != nil {
-			return ok, err
+		here, err := identify(f.kind, cur, "")
+		if err != nil {
+			return false, met, err
+		}
+		met = met || (id != nil && here == *id)
+		if here == f.root.id && st.Dev == f.dev {
+			return true, met, nil
 		}
 		last = st
 		up, err := again(func() (int, error) {
 			return unix.Openat(cur, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		})
 		if err != nil {
-			return false, err
+			return false, met, err
 		}
 		unix.Close(cur)
 		cur = up
 	}
-	return false, nil
+	return false, met, nil
 }
 
 // byHandle resolves identities by open_by_handle_at.

@@ -153,7 +153,7 @@ func testWcc(e *env) {
 	e.want(err, blockstore.ErrExist)
 	check("failed create", a, w, e.root)
 	a = e.attr(e.root)
-	d, _, w, err := e.Mkdir(nil, e.root, "d", nil)
+	d, _, w, err := e.Mkdir(nil, e.root, "d", &blockstore.SetAttr{Mode: ptr(uint32(0o755))})
 	e.ok(err)
 	check("mkdir", a, w, e.root)
 	a = e.attr(f)

@@ -67,7 +67,7 @@ func explained(err error) bool {
 func stressStep(e *env, r *rand.Rand, dirs []blockstore.Handle) error {
 	name := func() string { return fmt.Sprintf("s%d", r.IntN(6)) }
 	dir := func() blockstore.Handle { return dirs[r.IntN(len(dirs))] }
-	mode := uint32(0o666)
+	mode := uint32(0o777)
 	switch r.IntN(9) {
 	case 0:
 		h, _, _, err := e.Create(nil, dir(), name(), blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
@@ -77,7 +77,7 @@ func stressStep(e *env, r *rand.Rand, dirs []blockstore.Handle) error {
 		_, _, _, err = e.WriteAt(nil, h, []byte("stress"), uint64(r.IntN(1<<20)), blockstore.Unstable)
 		return err
 	case 1:
-		_, _, _, err := e.Mkdir(nil, dir(), name(), nil)
+		_, _, _, err := e.Mkdir(nil, dir(), name(), &blockstore.SetAttr{Mode: &mode})
 		return err
 	case 2:
 		_, err := e.Remove(nil, dir(), name())

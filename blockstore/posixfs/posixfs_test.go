@@ -1,0 +1,228 @@
+package posixfs
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/memfs"
+	"github.com/rstored/rstored/blockstore/storetest"
+	"golang.org/x/sys/unix"
+)
+
+// nobody is the user of the tests that run without privileges.
+const nobody = 65534
+
+// site is an export with its state beside it.
+type site struct {
+	dir, state string
+	opts       Options
+}
+
+func newSite(t testing.TB, opts Options) *site {
+	base := t.TempDir()
+	s := &site{dir: filepath.Join(base, "export"), state: filepath.Join(base, "state"), opts: opts}
+	if err := os.Mkdir(s.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// TempDir's own parents may be closed to others; the export is not.
+	if err := os.Chmod(s.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	s.opts.StateDir = s.state
+	t.Cleanup(func() {
+		// So that the removal can enter what a test has closed.
+		filepath.WalkDir(s.dir, func(path string, d os.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				return os.Chmod(path, 0o700)
+			}
+			return nil
+		})
+	})
+	return s
+}
+
+func (s *site) open(t testing.TB) *FS {
+	f, err := Open(s.dir, s.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func openTemp(t testing.TB, opts Options) (*FS, *site) {
+	s := newSite(t, opts)
+	f := s.open(t)
+	t.Cleanup(func() { f.Close() })
+	return f, s
+}
+
+func conform(t *testing.T, opts Options, so storetest.Options) {
+	var s *site
+	so.Reopen = func(t *testing.T, fs blockstore.FS) blockstore.FS {
+		if err := fs.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return s.open(t)
+	}
+	// The suite checks what is stored, not that it survives power loss; syncing
+	// ten thousand creations would take its time from everything else.
+	opts.Async = true
+	storetest.Run(t, func(t *testing.T) blockstore.FS {
+		s = newSite(t, opts)
+		return s.open(t)
+	}, so)
+}
+
+var user = &blockstore.Cred{UID: 1000, GID: 1000, Groups: []uint32{2000}}
+
+func needRoot(t *testing.T) {
+	if !canSwitch() {
+		t.Skip("needs root")
+	}
+}
+
+func TestConformance(t *testing.T) {
+	so := storetest.Options{User: user, AnyUser: true, Root: true}
+	if !canSwitch() {
+		so = storetest.Options{User: &blockstore.Cred{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}}
+	}
+	t.Run("auto", func(t *testing.T) { conform(t, Options{}, so) })
+	t.Run("table", func(t *testing.T) { conform(t, Options{Handles: Server}, so) })
+	t.Run("birth", func(t *testing.T) {
+		conform(t, Options{Handles: Server, forceBirth: true}, so)
+	})
+	t.Run("few files", func(t *testing.T) {
+		so := so
+		so.BigDir = 1000
+		conform(t, Options{OpenFiles: 1}, so)
+	})
+	t.Run("no openat2", func(t *testing.T) {
+		so := so
+		so.BigDir = 1000
+		conform(t, Options{noOpenat2: true}, so)
+	})
+}
+
+// asNobody runs the test of this name again in a child without privileges.
+func asNobody(t *testing.T) {
+	needRoot(t)
+	if os.Getenv("POSIXFS_CHILD") != "" {
+		t.Skip("already the child")
+	}
+	tmp, err := os.MkdirTemp("/tmp", "posixfs-nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.Chown(tmp, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	exe := filepath.Join(tmp, "test")
+	b, err := os.ReadFile(os.Args[0])
+	if err == nil {
+		err = os.WriteFile(exe, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "-test.run=TestConformance/(auto|birth)|TestRandom|TestOutside|TestHostRenames|TestUnprivilegedLimits|TestForged", "-test.v")
+	cmd.Dir = tmp
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "POSIXFS_CHILD=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("as uid %d: %v\n%s", nobody, err, out)
+	}
+	t.Logf("%d tests passed as uid %d", strings.Count(string(out), "--- PASS"), nobody)
+}
+
+func TestUnprivileged(t *testing.T) { asNobody(t) }
+
+func TestUnprivilegedLimits(t *testing.T) {
+	if canSwitch() {
+		t.Skip("is privileged")
+	}
+	f, _ := openTemp(t, Options{})
+	if _, ok := f.find.(*byTable); !ok || f.who.on {
+		t.Fatalf("finder %T, switching %v", f.find, f.who.on)
+	}
+	r, _ := f.Root()
+	mode := uint32(0o666)
+	_, _, _, err := f.Create(storetest.Other, r, "theirs", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	if !errors.Is(err, blockstore.ErrPerm) {
+		t.Errorf("making a file for another user: %v", err)
+	}
+	h, _, _, err := f.Create(&blockstore.Cred{}, r, "root's", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	if err != nil {
+		t.Fatalf("making a file for a client's root: %v", err)
+	}
+	uid := uint32(1)
+	if _, err := f.SetAttr(&blockstore.Cred{}, h, &blockstore.SetAttr{UID: &uid}, nil); !errors.Is(err, blockstore.ErrPerm) {
+		t.Errorf("giving a file away: %v", err)
+	}
+	if _, err := Open(f.dir, Options{Identity: Kernel}); err == nil {
+		t.Error("Open with Identity: Kernel succeeded")
+	}
+	if _, err := Open(f.dir, Options{Handles: Kernel}); err == nil {
+		t.Error("Open with Handles: Kernel succeeded")
+	}
+}
+
+func TestRandom(t *testing.T) {
+	users := []*blockstore.Cred{nil, {}, user, {UID: 1001, GID: 1000}, {UID: 1002, GID: 1002, Groups: []uint32{1000, 2000}}}
+	if !canSwitch() {
+		users = []*blockstore.Cred{{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}}
+	}
+	for seed := range uint64(6) {
+		opts := Options{Async: true}
+		if seed%2 == 1 {
+			opts.Handles = Server
+			opts.OpenFiles = 1
+		}
+		f, _ := openTemp(t, opts)
+		r, _ := f.Root()
+		a, err := f.GetAttr(nil, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := memfs.New(memfs.Options{RootMode: a.Mode, RootUID: a.UID, RootGID: a.GID})
+		storetest.Compare(t, f, m, users, seed, 3000)
+	}
+}
+
+func TestErrno(t *testing.T) {
+	for e, want := range map[unix.Errno]error{
+		unix.EPERM: blockstore.ErrPerm, unix.ENOENT: blockstore.ErrNotExist, unix.EIO: blockstore.ErrIO, unix.ENXIO: blockstore.ErrNXIO,
+		unix.EACCES: blockstore.ErrAccess, unix.EEXIST: blockstore.ErrExist, unix.EXDEV: blockstore.ErrXDev, unix.ENODEV: blockstore.ErrNoDev,
+		unix.ENOTDIR: blockstore.ErrNotDir, unix.EISDIR: blockstore.ErrIsDir, unix.EINVAL: blockstore.ErrInval, unix.ELOOP: blockstore.ErrInval,
+		unix.EFBIG: blockstore.ErrFBig, unix.EOVERFLOW: blockstore.ErrFBig, unix.ENOSPC: blockstore.ErrNoSpace, unix.EROFS: blockstore.ErrROFS,
+		unix.EMLINK: blockstore.ErrMLink, unix.ENAMETOOLONG: blockstore.ErrNameTooLong, unix.ENOTEMPTY: blockstore.ErrNotEmpty,
+		unix.EDQUOT: blockstore.ErrQuota, unix.ESTALE: blockstore.ErrStale, unix.EOPNOTSUPP: blockstore.ErrNotSupp, unix.ENOSYS: blockstore.ErrNotSupp,
+		unix.EBUSY: blockstore.ErrAccess, unix.EAGAIN: blockstore.ErrJukebox, unix.EINTR: blockstore.ErrJukebox, unix.ENOMEM: blockstore.ErrJukebox,
+		unix.EMFILE: blockstore.ErrJukebox, unix.ENFILE: blockstore.ErrJukebox, unix.ETXTBSY: blockstore.ErrJukebox, unix.ETIMEDOUT: blockstore.ErrJukebox,
+	} {
+		if got := mapErr(e); got != want {
+			t.Errorf("%v is %v, want %v", e, got, want)
+		}
+		if _, ok := errnoTable[e]; !ok {
+			t.Errorf("%v is not in the table", e)
+		}
+	}
+	if n := len(errnoTable); n != 31 {
+		t.Errorf("the table has %d rows and this test 31", n)
+	}
+	if err := mapErr(unix.EUCLEAN); !errors.Is(err, blockstore.ErrIO) || !strings.Contains(err.Error(), "clean") {
+		t.Errorf("an unknown errno is %v", err)
+	}
+	if err := mapErr(blockStale()); !errors.Is(err, blockstore.ErrStale) {
+		t.Errorf("a mapped error is %v", err)
+	}
+}
+
+func blockStale() error { return blockstore.ErrStale }
