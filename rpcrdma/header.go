@@ -1,0 +1,373 @@
+package rpcrdma
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Version is the version of the protocol (RFC 8166 section 4.2.2).
+const Version = 1
+
+// MessageType is the type of an RPC-over-RDMA message (rdma_proc).
+type MessageType uint32
+
+// Message types (RFC 8166 section 4.2.4).
+const (
+	Msg   MessageType = 0 // an RPC message follows
+	NoMsg MessageType = 1 // the RPC message is in a chunk
+	MsgP  MessageType = 2 // obsolete, never sent
+	Done  MessageType = 3 // obsolete, never sent
+	Error MessageType = 4
+)
+
+func (t MessageType) String() string {
+	switch t {
+	case Msg:
+		return "RDMA_MSG"
+	case NoMsg:
+		return "RDMA_NOMSG"
+	case MsgP:
+		return "RDMA_MSGP"
+	case Done:
+		return "RDMA_DONE"
+	case Error:
+		return "RDMA_ERROR"
+	}
+	return fmt.Sprintf("message type %d", uint32(t))
+}
+
+// ErrorCode says what an RDMA_ERROR message complains about (RFC 8166 section
+// 4.5).
+type ErrorCode uint32
+
+// Error codes.
+const (
+	ErrVers  ErrorCode = 1
+	ErrChunk ErrorCode = 2
+)
+
+func (c ErrorCode) String() string {
+	switch c {
+	case ErrVers:
+		return "ERR_VERS"
+	case ErrChunk:
+		return "ERR_CHUNK"
+	}
+	return fmt.Sprintf("error code %d", uint32(c))
+}
+
+// Lengths in bytes (RFC 8166 section 4.1).
+const (
+	fixedLen       = 16 // xid, vers, credit, proc
+	minMessage     = 28 // with three absent lists
+	segmentLen     = 16
+	readEntryLen   = 24 // 1, position, segment
+	chunkHeadLen   = 8  // 1, count
+	listEndLen     = 4
+	errVersLen     = 28
+	errChunkLen    = 20
+	itemFollows    = 1
+	nothingFollows = 0
+)
+
+// Limits of what a Header holds. RFC 8166 sets none; a message of 4096 bytes
+// has room for more, which no client of NFS uses. A header beyond them is
+// ErrTooComplex.
+const (
+	MaxReadSegments  = 128 // in the Read list
+	MaxChunkSegments = 64  // in one Write chunk or Reply chunk
+	MaxWriteChunks   = 16
+	MaxSegments      = 192 // in all Write chunks and the Reply chunk together
+)
+
+// Errors of Header.Parse.
+var (
+	// ErrShort is a message without room for the four words that every header
+	// starts with, or the three lists of the shortest one: nothing can be
+	// answered.
+	ErrShort = errors.New("rpcrdma: message too short")
+	// ErrVersion is a version other than 1: answer ERR_VERS.
+	ErrVersion = errors.New("rpcrdma: unknown protocol version")
+	// ErrMalformed is a header that does not decode: answer ERR_CHUNK.
+	ErrMalformed = errors.New("rpcrdma: malformed header")
+	// ErrTooComplex is a header that exceeds the limits: answer ERR_CHUNK.
+	ErrTooComplex = errors.New("rpcrdma: more chunks or segments than are supported")
+)
+
+// Segment is a range of the peer's memory. Handle is an R_Key; Offset is
+// opaque, no address that may be reckoned with except by adding to it.
+type Segment struct {
+	Handle uint32
+	Length uint32
+	Offset uint64
+}
+
+// ReadSegment is an entry of the Read list. Entries with the same Position
+// form one chunk, in list order.
+type ReadSegment struct {
+	Position uint32
+	Segment
+}
+
+// Chunk is a list of segments that takes one item or one message.
+type Chunk []Segment
+
+// Len is the number of bytes the chunk has room for, or, in a reply, holds.
+func (c Chunk) Len() int {
+	n := 0
+	for i := range c {
+		n += int(c[i].Length) // at most 64 times 4 GiB
+	}
+	return n
+}
+
+// Header is a transport header. A Header that is reused keeps its memory, so
+// that parsing allocates nothing in the steady state.
+type Header struct {
+	XID     uint32
+	Version uint32
+	// Credits are asked for in a call and granted in a reply.
+	Credits uint32
+	Type    MessageType
+
+	// Msg and NoMsg:
+	Reads    []ReadSegment
+	Writes   []Chunk
+	Reply    Chunk
+	HasReply bool // the Reply chunk is present, if only with no segment
+
+	// Error:
+	Code      ErrorCode
+	Low, High uint32 // versions, for ErrVers
+
+	segs   []Segment // backs Writes and Reply
+	counts []int     // of segments in each of Writes
+}
+
+// Reset empties h, keeping its memory.
+func (h *Header) Reset() {
+	*h = Header{Reads: h.Reads[:0], Writes: h.Writes[:0], segs: h.segs[:0], counts: h.counts[:0]}
+}
+
+// cursor reads words and remembers having run out of them.
+type cursor struct {
+	b     []byte
+	short bool
+}
+
+func (c *cursor) word() uint32 {
+	if len(c.b) < 4 {
+		c.b, c.short = nil, true
+		return 0
+	}
+	v := binary.BigEndian.Uint32(c.b)
+	c.b = c.b[4:]
+	return v
+}
+
+// follows reads the word that says whether an optional item follows.
+func (c *cursor) follows() (bool, error) {
+	switch c.word() {
+	case nothingFollows:
+		if c.short {
+			return false, ErrMalformed
+		}
+		return false, nil
+	case itemFollows:
+		return true, nil
+	}
+	return false, ErrMalformed
+}
+
+func (c *cursor) segment() Segment {
+	s := Segment{Handle: c.word(), Length: c.word()}
+	s.Offset = uint64(c.word())<<32 | uint64(c.word())
+	return s
+}
+
+// chunk appends the segments of a Write or Reply chunk and returns their count.
+func (h *Header) chunk(c *cursor) (int, error) {
+	n := c.word()
+	if c.short || uint64(n)*segmentLen > uint64(len(c.b)) {
+		return 0, ErrMalformed
+	}
+	if n > MaxChunkSegments || len(h.segs)+int(n) > MaxSegments {
+		return 0, ErrTooComplex
+	}
+	for range n {
+		h.segs = append(h.segs, c.segment())
+	}
+	return int(n), nil
+}
+
+// Parse reads the header at the start of msg and returns what follows it. With
+// an error the first four words are valid unless it is ErrShort, so that the
+// error can be answered. Nothing in h aliases msg.
+func (h *Header) Parse(msg []byte) (rest []byte, err error) {
+	h.Reset()
+	if len(msg) < fixedLen {
+		return nil, ErrShort
+	}
+	c := cursor{b: msg}
+	h.XID, h.Version, h.Credits, h.Type = c.word(), c.word(), c.word(), MessageType(c.word())
+	if h.Version != Version {
+		return nil, ErrVersion
+	}
+	switch h.Type {
+	case Msg, NoMsg:
+		if len(msg) < minMessage {
+			return nil, ErrShort
+		}
+		err = h.lists(&c)
+	case Error:
+		err = h.fault(&c)
+	case Done, MsgP:
+	default:
+		err = ErrMalformed
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.b, nil
+}
+
+func (h *Header) lists(c *cursor) error {
+	for {
+		more, err := c.follows()
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+		if len(h.Reads) == MaxReadSegments {
+			return ErrTooComplex
+		}
+		h.Reads = append(h.Reads, ReadSegment{Position: c.word(), Segment: c.segment()})
+		if c.short {
+			return ErrMalformed
+		}
+	}
+	for {
+		more, err := c.follows()
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+		if len(h.counts) == MaxWriteChunks {
+			return ErrTooComplex
+		}
+		n, err := h.chunk(c)
+		if err != nil {
+			return err
+		}
+		h.counts = append(h.counts, n)
+	}
+	more, err := c.follows()
+	if err != nil {
+		return err
+	}
+	reply := 0
+	if more {
+		h.HasReply = true
+		if reply, err = h.chunk(c); err != nil {
+			return err
+		}
+	}
+	at := 0
+	for _, n := range h.counts { // segs no longer moves
+		h.Writes = append(h.Writes, Chunk(h.segs[at:at+n:at+n]))
+		at += n
+	}
+	h.Reply = Chunk(h.segs[at : at+reply : at+reply])
+	return nil
+}
+
+func (h *Header) fault(c *cursor) error {
+	h.Code = ErrorCode(c.word())
+	switch h.Code {
+	case ErrVers:
+		h.Low, h.High = c.word(), c.word()
+	case ErrChunk:
+	default:
+		return ErrMalformed
+	}
+	if c.short {
+		return ErrMalformed
+	}
+	return nil
+}
+
+// Len is the encoded length of the header.
+func (h *Header) Len() int {
+	switch h.Type {
+	case Msg, NoMsg:
+	case Error:
+		if h.Code == ErrVers {
+			return errVersLen
+		}
+		return errChunkLen
+	default:
+		return fixedLen
+	}
+	n := minMessage + readEntryLen*len(h.Reads)
+	for _, w := range h.Writes {
+		n += chunkHeadLen + segmentLen*len(w)
+	}
+	if h.HasReply {
+		n += chunkHeadLen - listEndLen + segmentLen*len(h.Reply)
+	}
+	return n
+}
+
+// Append appends the encoded header to b.
+func (h *Header) Append(b []byte) []byte {
+	b = appendWords(b, h.XID, h.Version, h.Credits, uint32(h.Type))
+	switch h.Type {
+	case Msg, NoMsg:
+	case Error:
+		b = appendWords(b, uint32(h.Code))
+		if h.Code == ErrVers {
+			b = appendWords(b, h.Low, h.High)
+		}
+		return b
+	default:
+		return b
+	}
+	for i := range h.Reads {
+		r := &h.Reads[i]
+		b = appendSegment(appendWords(b, itemFollows, r.Position), &r.Segment)
+	}
+	b = appendWords(b, nothingFollows)
+	for _, w := range h.Writes {
+		b = appendChunk(b, w)
+	}
+	b = appendWords(b, nothingFollows)
+	if !h.HasReply {
+		return appendWords(b, nothingFollows)
+	}
+	return appendChunk(b, h.Reply)
+}
+
+func appendChunk(b []byte, c Chunk) []byte {
+	b = appendWords(b, itemFollows, uint32(len(c)))
+	for i := range c {
+		b = appendSegment(b, &c[i])
+	}
+	return b
+}
+
+func appendSegment(b []byte, s *Segment) []byte {
+	b = appendWords(b, s.Handle, s.Length)
+	return binary.BigEndian.AppendUint64(b, s.Offset)
+}
+
+func appendWords(b []byte, words ...uint32) []byte {
+	for _, w := range words {
+		b = binary.BigEndian.AppendUint32(b, w)
+	}
+	return b
+}
