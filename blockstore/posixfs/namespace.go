@@ -2,7 +2,6 @@ package posixfs
 
 import (
 	"encoding/binary"
-	"errors"
 	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
@@ -69,10 +68,14 @@ func (f *FS) openChild(c *blockstore.Cred, d *object, name string) (*object, err
 		return nil, mapErr(err)
 	}
 	if name == ".." && d != f.root {
-		if ok, err := f.below(fd); err != nil || !ok {
-			unix.Close(fd)
+		ok, err := f.below(fd)
+		if err == nil && !ok {
 			f.count.outside.Add(1)
-			return nil, blockstore.ErrStale
+			err = blockstore.ErrStale
+		}
+		if err != nil {
+			unix.Close(fd)
+			return nil, mapErr(err)
 		}
 	}
 	return f.adoptChild(d, name, fd)
@@ -630,13 +633,13 @@ func (f *FS) checkRename(c *blockstore.Cred, fd, td *object, fa, ta *blockstore.
 	}
 	// In the kernel's order: loops, permissions, kinds, the directory's own "..".
 	if moved.a.Type == blockstore.TypeDir {
-		if loop, err := f.above(&moved.id, td.path); loop || err != nil {
-			return errors.Join(err, blockstore.ErrInval)
+		if f.above(&moved.id, td.path) {
+			return blockstore.ErrInval
 		}
 	}
 	if victim.err == nil && victim.a.Type == blockstore.TypeDir {
-		if loop, err := f.above(&victim.id, fd.path); loop || err != nil {
-			return errors.Join(err, blockstore.ErrNotEmpty)
+		if f.above(&victim.id, fd.path) {
+			return blockstore.ErrNotEmpty
 		}
 	}
 	if err := c.MayDelete(fa, &moved.a); err != nil {

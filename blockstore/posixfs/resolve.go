@@ -69,10 +69,11 @@ func (f *FS) below(fd int) (bool, error) {
 	return found, err
 }
 
-// above says whether id is the directory or one of its ancestors in the export.
-func (f *FS) above(id *ident, fd int) (bool, error) {
-	_, met, err := f.climb(fd, id)
-	return met, err
+// above says whether id is the directory or one of its ancestors in the export,
+// as far as the daemon may look; the kernel checks again.
+func (f *FS) above(id *ident, fd int) bool {
+	_, met, _ := f.climb(fd, id)
+	return met
 }
 
 // climb walks up from a directory and says whether it came to the root, and
