@@ -14,24 +14,24 @@ type MessageType uint32
 
 // Message types (RFC 8166 section 4.2.4).
 const (
-	Msg   MessageType = 0 // an RPC message follows
-	NoMsg MessageType = 1 // the RPC message is in a chunk
-	MsgP  MessageType = 2 // obsolete, never sent
-	Done  MessageType = 3 // obsolete, never sent
-	Error MessageType = 4
+	TypeMsg   MessageType = 0 // an RPC message follows
+	TypeNoMsg MessageType = 1 // the RPC message is in a chunk
+	TypeMsgP  MessageType = 2 // obsolete, never sent
+	TypeDone  MessageType = 3 // obsolete, never sent
+	TypeError MessageType = 4
 )
 
 func (t MessageType) String() string {
 	switch t {
-	case Msg:
+	case TypeMsg:
 		return "RDMA_MSG"
-	case NoMsg:
+	case TypeNoMsg:
 		return "RDMA_NOMSG"
-	case MsgP:
+	case TypeMsgP:
 		return "RDMA_MSGP"
-	case Done:
+	case TypeDone:
 		return "RDMA_DONE"
-	case Error:
+	case TypeError:
 		return "RDMA_ERROR"
 	}
 	return fmt.Sprintf("message type %d", uint32(t))
@@ -43,15 +43,15 @@ type ErrorCode uint32
 
 // Error codes.
 const (
-	ErrVers  ErrorCode = 1
-	ErrChunk ErrorCode = 2
+	CodeVers  ErrorCode = 1
+	CodeChunk ErrorCode = 2
 )
 
 func (c ErrorCode) String() string {
 	switch c {
-	case ErrVers:
+	case CodeVers:
 		return "ERR_VERS"
-	case ErrChunk:
+	case CodeChunk:
 		return "ERR_CHUNK"
 	}
 	return fmt.Sprintf("error code %d", uint32(c))
@@ -131,15 +131,15 @@ type Header struct {
 	Credits uint32
 	Type    MessageType
 
-	// Msg and NoMsg:
+	// TypeMsg and TypeNoMsg:
 	Reads    []ReadSegment
 	Writes   []Chunk
 	Reply    Chunk
 	HasReply bool // the Reply chunk is present, if only with no segment
 
-	// Error:
+	// TypeError:
 	Code      ErrorCode
-	Low, High uint32 // versions, for ErrVers
+	Low, High uint32 // versions, for CodeVers
 
 	segs   []Segment // backs Writes and Reply
 	counts []int     // of segments in each of Writes
@@ -215,14 +215,14 @@ func (h *Header) Parse(msg []byte) (rest []byte, err error) {
 		return nil, ErrVersion
 	}
 	switch h.Type {
-	case Msg, NoMsg:
+	case TypeMsg, TypeNoMsg:
 		if len(msg) < minMessage {
 			return nil, ErrShort
 		}
 		err = h.lists(&c)
-	case Error:
+	case TypeError:
 		err = h.fault(&c)
-	case Done, MsgP:
+	case TypeDone, TypeMsgP:
 	default:
 		err = ErrMalformed
 	}
@@ -289,9 +289,9 @@ func (h *Header) lists(c *cursor) error {
 func (h *Header) fault(c *cursor) error {
 	h.Code = ErrorCode(c.word())
 	switch h.Code {
-	case ErrVers:
+	case CodeVers:
 		h.Low, h.High = c.word(), c.word()
-	case ErrChunk:
+	case CodeChunk:
 	default:
 		return ErrMalformed
 	}
@@ -304,9 +304,9 @@ func (h *Header) fault(c *cursor) error {
 // Len is the encoded length of the header.
 func (h *Header) Len() int {
 	switch h.Type {
-	case Msg, NoMsg:
-	case Error:
-		if h.Code == ErrVers {
+	case TypeMsg, TypeNoMsg:
+	case TypeError:
+		if h.Code == CodeVers {
 			return errVersLen
 		}
 		return errChunkLen
@@ -327,10 +327,10 @@ func (h *Header) Len() int {
 func (h *Header) Append(b []byte) []byte {
 	b = appendWords(b, h.XID, h.Version, h.Credits, uint32(h.Type))
 	switch h.Type {
-	case Msg, NoMsg:
-	case Error:
+	case TypeMsg, TypeNoMsg:
+	case TypeError:
 		b = appendWords(b, uint32(h.Code))
-		if h.Code == ErrVers {
+		if h.Code == CodeVers {
 			b = appendWords(b, h.Low, h.High)
 		}
 		return b
