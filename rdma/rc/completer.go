@@ -1,0 +1,269 @@
+package rc
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// answer takes a response of the peer to our requests (IBTA 9.7.5).
+func (q *QP) answer(now rdma.Time, p *wire.Packet) {
+	r := &q.req
+	if !p.PSN.Before(r.next) {
+		q.n.RxGhostAck++ // for what we never sent
+		return
+	}
+	if p.PSN.Before(r.una) {
+		q.n.RxStaleResponse++
+		return
+	}
+	switch {
+	case p.Op.Is(wire.ClassRead):
+		if p.Op.Is(wire.HasAETH) && p.AETH.Syndrome&wire.SyndromeTypeMask != wire.SyndromeTypeAck {
+			q.badResponse("a READ response with a NAK syndrome")
+			return
+		}
+		q.readResponse(now, p)
+	case p.Op == wire.AtomicAck:
+		q.atomicResponse(now, p)
+	default:
+		q.acknowledge(now, p)
+	}
+}
+
+func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
+	r := &q.req
+	syndrome := p.AETH.Syndrome
+	switch syndrome & wire.SyndromeTypeMask {
+	case wire.SyndromeTypeAck:
+		q.ackTo(now, p.PSN)
+		return
+	case wire.SyndromeTypeRNR:
+		q.n.RxRNR++
+		if !q.ackBefore(now, p.PSN) {
+			return
+		}
+		r.rnrTries++
+		if c := q.attr.RNRRetryCount; c != 7 && r.rnrTries > int(c) {
+			q.n.RNRRetryExceeded++
+			q.failRequest(0, rdma.RNRRetryExcErr, fmt.Errorf("%v had no receive posted, %d times in a row", q.flow.Dst, r.rnrTries))
+			return
+		}
+		q.goBack(now)
+		r.rnrUntil = now + rnrTime(syndrome&wire.SyndromeValueMask)
+		r.expireAt = 0
+		return
+	case wire.SyndromeTypeNAK:
+	default:
+		q.n.RxBadResponse++ // a reserved syndrome
+		return
+	}
+	if syndrome == wire.NAKSequence {
+		q.n.RxNAKSequence++
+		if !q.ackBefore(now, p.PSN) {
+			return
+		}
+		if r.backAt != 0 && r.backPSN == r.una && now-r.backAt < max(backGuard, r.srtt/2) {
+			return
+		}
+		if q.retry(now) {
+			q.goBack(now)
+			r.arm(now)
+		}
+		return
+	}
+	if !q.ackBefore(now, p.PSN) {
+		return
+	}
+	status, what := rdma.RemOpErr, "a remote operational error"
+	switch syndrome {
+	case wire.NAKInvalidRequest:
+		q.n.RxNAKInvalid++
+		status, what = rdma.RemInvReqErr, "an invalid request"
+	case wire.NAKRemoteAccess:
+		q.n.RxNAKAccess++
+		status, what = rdma.RemAccessErr, "a remote access error"
+	default:
+		q.n.RxNAKOperation++
+	}
+	q.failRequest(0, status, fmt.Errorf("%v answered with %s (NAK %#x at PSN %d)", q.flow.Dst, what, syndrome, p.PSN))
+}
+
+// ackBefore acknowledges everything before psn and reports whether psn is then
+// the oldest that is not: a NAK that refers to anything else is void.
+func (q *QP) ackBefore(now rdma.Time, psn wire.PSN) bool {
+	q.ackTo(now, psn.Add(-1))
+	return q.state != rdma.StateErr && q.sq.len() > 0 && q.req.una == psn && q.sq.front().started
+}
+
+// ackTo completes the requests up to psn. It stops at a READ or atomic without
+// its response: an acknowledgement beyond one says that the response is lost.
+func (q *QP) ackTo(now rdma.Time, psn wire.PSN) {
+	r := &q.req
+	if psn.Before(r.una) {
+		return
+	}
+	moved, lost := false, false
+	for q.sq.len() > 0 {
+		e := q.sq.front()
+		if !e.started || psn.Before(e.psn) {
+			break
+		}
+		if e.reads() {
+			lost = true
+			break
+		}
+		moved = true
+		if e.last().After(psn) {
+			r.una = psn.Add(1)
+			break
+		}
+		r.una = e.last().Add(1)
+		q.finish()
+	}
+	if moved {
+		q.caughtUp(now)
+	}
+	if lost {
+		q.lostResponse(now)
+	}
+}
+
+// finish completes the oldest request and keeps the cursor on its request.
+func (q *QP) finish() {
+	q.completeSend(rdma.Success)
+	if q.req.cur > 0 {
+		q.req.cur--
+	}
+}
+
+// caughtUp is called after una has moved: what is acknowledged need not be
+// sent again.
+func (q *QP) caughtUp(now rdma.Time) {
+	if q.req.psn.Before(q.req.una) {
+		q.seek(q.req.una)
+	}
+	q.progress(now)
+}
+
+// lostResponse asks again for READ data or an atomic's result that did not
+// arrive though later packets did.
+func (q *QP) lostResponse(now rdma.Time) {
+	r := &q.req
+	if r.psn.Before(r.next) && r.psn == r.una {
+		return // about to be sent again already
+	}
+	// The peer sends what it was asked for to the end before it looks at a
+	// request for a part of it; what still arrives of that is no new loss.
+	if r.backAt != 0 && r.backPSN == r.una && now-r.backAt < max(2*r.srtt, nakGuard) {
+		return
+	}
+	q.goBack(now)
+	r.arm(now)
+}
+
+// atFront acknowledges what precedes a response and returns the request that
+// it belongs to, nil if there is none.
+func (q *QP) atFront(now rdma.Time, psn wire.PSN) *sqe {
+	q.ackTo(now, psn.Add(-1))
+	if q.state == rdma.StateErr || q.sq.len() == 0 {
+		return nil
+	}
+	e := q.sq.front()
+	if !e.started || psn.Before(e.psn) || psn.After(e.last()) {
+		q.n.RxStaleResponse++
+		return nil
+	}
+	return e
+}
+
+func (q *QP) readResponse(now rdma.Time, p *wire.Packet) {
+	r := &q.req
+	// Responses before p are missing if a READ is still incomplete before it.
+	e := q.readAt(now, p.PSN)
+	if e == nil {
+		return
+	}
+	if e.wr.Op != rdma.OpRead {
+		q.badResponse("a READ response to another request")
+		return
+	}
+	if p.PSN != r.una {
+		q.lostResponse(now)
+		return
+	}
+	n := min(uint32(q.mtu), e.length-e.got)
+	if uint32(len(p.Payload)) != n {
+		q.badResponse(fmt.Sprintf("a READ response of %d bytes where %d are due", len(p.Payload), n))
+		return
+	}
+	scatter(e.sgl, e.got, p.Payload)
+	e.got += n
+	r.una = p.PSN.Add(1)
+	q.n.RxBytesReadResponse += uint64(n)
+	if e.got == e.length {
+		q.finishRead(e)
+	}
+	q.caughtUp(now)
+}
+
+// readAt is atFront for a packet of a READ response: the packets of the same
+// READ before it are not acknowledged by it.
+func (q *QP) readAt(now rdma.Time, psn wire.PSN) *sqe {
+	if q.sq.len() > 0 {
+		if e := q.sq.front(); e.started && e.reads() && !psn.Before(e.psn) && !psn.After(e.last()) {
+			return e
+		}
+	}
+	if e := q.atFrontOf(psn); e != nil {
+		return q.atFront(now, e.psn)
+	}
+	q.n.RxStaleResponse++
+	return nil
+}
+
+// atFrontOf finds the started request that psn belongs to.
+func (q *QP) atFrontOf(psn wire.PSN) *sqe {
+	for i := range q.sq.len() {
+		e := q.sq.at(i)
+		if !e.started {
+			return nil
+		}
+		if !psn.After(e.last()) {
+			return e
+		}
+	}
+	return nil
+}
+
+func (q *QP) atomicResponse(now rdma.Time, p *wire.Packet) {
+	e := q.atFront(now, p.PSN)
+	if e == nil {
+		return
+	}
+	if !e.atomic() {
+		q.badResponse("an atomic acknowledgement of another request")
+		return
+	}
+	var b [8]byte
+	binary.NativeEndian.PutUint64(b[:], p.AtomicAck)
+	scatter(e.sgl, 0, b[:])
+	q.req.una = p.PSN.Add(1)
+	q.finishRead(e)
+	q.caughtUp(now)
+}
+
+// finishRead completes the READ or atomic at the front.
+func (q *QP) finishRead(e *sqe) {
+	q.req.reads--
+	q.req.readBytes -= int(e.length)
+	q.req.readPSNs -= e.count
+	q.finish()
+}
+
+func (q *QP) badResponse(what string) {
+	q.n.RxBadResponse++
+	q.failRequest(0, rdma.BadRespErr, fmt.Errorf("%v sent %s", q.flow.Dst, what))
+}

@@ -1,0 +1,40 @@
+package rc
+
+// Counters count what happened on the QPs that share them. They are plain
+// integers: QPs of one loop share one value and only that loop touches it.
+type Counters struct {
+	TxPackets, RxPackets  uint64
+	TxRetransmits         uint64 // request packets sent again
+	ReadReissues          uint64 // READ requests sent again for what is missing
+	AckTimeouts           uint64
+	RetryExceeded         uint64
+	RNRRetryExceeded      uint64
+	RxNAKSequence         uint64
+	RxNAKInvalid          uint64
+	RxNAKAccess           uint64
+	RxNAKOperation        uint64
+	RxRNR                 uint64
+	RxBadResponse         uint64
+	RxGhostAck            uint64 // ACK for what was not sent, or is acknowledged already
+	RxStaleResponse       uint64
+	TxNAKSequence         uint64
+	TxNAKInvalid          uint64
+	TxNAKAccess           uint64
+	TxNAKOperation        uint64
+	TxRNR                 uint64
+	RxDuplicate           uint64
+	RxDuplicateNoResource uint64 // duplicate READ or atomic that is not remembered
+	RxOutOfSequence       uint64
+	DropState             uint64 // packets that the QP's state does not allow
+	DropPeer              uint64 // wrong source or destination address
+	DropPKey              uint64
+	DropOpcode            uint64 // not an opcode of the RC class
+	TxBytesSend           uint64 // payload by operation, first transmissions
+	TxBytesWrite          uint64
+	TxBytesReadResponse   uint64
+	RxBytesSend           uint64
+	RxBytesWrite          uint64
+	RxBytesReadResponse   uint64
+	RxECN                 uint64
+	RxCNP                 uint64
+}

@@ -1,0 +1,469 @@
+package rc
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// Memory is what a QP may touch. Its methods are called for every packet and
+// must not block.
+type Memory interface {
+	// Local checks that buf lies in the region named by lkey in domain pd, and
+	// that the region may be written if write is set.
+	Local(pd, lkey uint32, buf []byte, write bool) rdma.Status
+	// Remote resolves n bytes at va in the region named by rkey: Success, or
+	// RemAccessErr if key, domain, rights or range do not allow it.
+	Remote(pd, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status)
+	// Invalidate ends remote access through key, for a SEND with invalidate
+	// from the peer or a local invalidate.
+	Invalidate(pd, qpn, key uint32) rdma.Status
+}
+
+// Defaults of Config.
+const (
+	DefaultWindow     = 256
+	DefaultReadWindow = 1 << 20
+	sgeMax            = wire.PartsMax
+)
+
+// MessageMax is the longest message (IBTA 9.7.2).
+const MessageMax = 1 << 31
+
+// Config describes a QP to be made.
+type Config struct {
+	Num      uint32 // QP number, 24 bits
+	PD       uint32 // protection domain, as Memory knows it
+	Mem      Memory
+	Caps     rdma.QPCaps
+	Counters *Counters // shared with other QPs of the loop; nil for its own
+	// Window bounds the request packets without an acknowledgement;
+	// ReadWindow the bytes of READ requests without a response.
+	Window     int
+	ReadWindow int
+}
+
+// QP is one reliable connection queue pair. It is not safe for concurrent use.
+// Its rings grow on demand up to Config.Caps; in the steady state nothing is
+// allocated.
+type QP struct {
+	cfg   Config
+	n     *Counters
+	state rdma.QPState
+	attr  rdma.QPAttr
+	flow  wire.Flow
+	mtu   int
+	err   error
+
+	sq   ring[sqe]
+	rq   ring[rqe]
+	send ring[rdma.WC]
+	recv ring[rdma.WC]
+
+	req   requester
+	resp  responder
+	parts [sgeMax][]byte
+	pkt   wire.Packet
+}
+
+// sqe is a send work request on its way. Its SGL keeps its memory between uses.
+type sqe struct {
+	wr      rdma.SendWR
+	sgl     []rdma.SGE
+	length  uint32
+	started bool
+	psn     wire.PSN // first PSN
+	count   int      // PSNs it uses
+	got     uint32   // READ: bytes that have arrived
+}
+
+func (e *sqe) last() wire.PSN { return e.psn.Add(e.count - 1) }
+
+// reads reports whether the request is answered by a response with data.
+func (e *sqe) reads() bool { return e.wr.Op == rdma.OpRead || e.atomic() }
+
+func (e *sqe) atomic() bool {
+	return e.wr.Op == rdma.OpCompareSwap || e.wr.Op == rdma.OpFetchAdd
+}
+
+type rqe struct {
+	id     uint64
+	sgl    []rdma.SGE
+	length uint32
+}
+
+// New makes a QP in RESET.
+func New(cfg Config) *QP {
+	if cfg.Window <= 0 {
+		cfg.Window = DefaultWindow
+	}
+	if cfg.ReadWindow <= 0 {
+		cfg.ReadWindow = DefaultReadWindow
+	}
+	cfg.Caps.MaxSendSGE = min(max(cfg.Caps.MaxSendSGE, 1), sgeMax)
+	cfg.Caps.MaxRecvSGE = min(max(cfg.Caps.MaxRecvSGE, 1), sgeMax)
+	if cfg.Counters == nil {
+		cfg.Counters = new(Counters)
+	}
+	return &QP{cfg: cfg, n: cfg.Counters}
+}
+
+// Num is the QP number.
+func (q *QP) Num() uint32 { return q.cfg.Num }
+
+// State is the current state.
+func (q *QP) State() rdma.QPState { return q.state }
+
+// Attr returns the attributes that Modify has set.
+func (q *QP) Attr() rdma.QPAttr { return q.attr }
+
+// Err says why the QP went to ERR; nil if it did not, or was told to.
+func (q *QP) Err() error { return q.err }
+
+// SourcePort is the UDP source port of a QP: stable for the QP, so that
+// routers keep its packets in order, and spread over QPs.
+func SourcePort(qpn uint32) uint16 { return 0xc000 | uint16((qpn*0x9e3779b1)>>18) }
+
+// Modify makes a state transition (IBTA 10.3.1) and takes the attributes that
+// belong to it. The QP is unchanged when it returns an error.
+func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
+	switch {
+	case a.State == rdma.StateReset:
+		*q = QP{cfg: q.cfg, n: q.n}
+		return nil
+	case a.State == rdma.StateErr:
+		q.fail(nil)
+		return nil
+	case a.State == rdma.StateInit && (q.state == rdma.StateReset || q.state == rdma.StateInit):
+		q.attr.Access, q.attr.PKey = a.Access, a.PKey
+	case a.State == rdma.StateRTR && q.state == rdma.StateInit:
+		if a.PathMTU.Code() == 0 {
+			return fmt.Errorf("%w: path MTU %d is none of 256 to 4096", rdma.ErrInvalidWR, a.PathMTU)
+		}
+		if !sameFamily(a.LocalAddr, a.RemoteAddr) {
+			return fmt.Errorf("%w: addresses %v and %v", rdma.ErrInvalidWR, a.LocalAddr, a.RemoteAddr)
+		}
+		access, pkey := q.attr.Access, q.attr.PKey
+		if a.Access == 0 {
+			a.Access = access
+		}
+		if a.PKey == 0 {
+			a.PKey = pkey
+		}
+		q.attr = a
+		q.mtu = int(a.PathMTU)
+		q.flow = wire.Flow{Src: a.LocalAddr.Unmap(), Dst: a.RemoteAddr.Unmap(), SrcPort: SourcePort(q.cfg.Num), TOS: a.TrafficClass}
+		q.resp.start(wire.PSN(a.RQPSN&wire.PSNMask), int(a.MaxDestRd))
+	case a.State == rdma.StateRTS && q.state == rdma.StateRTR:
+		q.attr.SQPSN, q.attr.MaxRdAtomic = a.SQPSN, a.MaxRdAtomic
+		q.attr.AckTimeout, q.attr.RetryCount, q.attr.RNRRetryCount = a.AckTimeout, a.RetryCount, a.RNRRetryCount
+		if a.Access != 0 {
+			q.attr.Access = a.Access
+		}
+		q.req.start(now, wire.PSN(a.SQPSN&wire.PSNMask), q.ackTimeout())
+	case a.State == rdma.StateRTS && (q.state == rdma.StateRTS || q.state == rdma.StateSQD):
+		if a.Access != 0 {
+			q.attr.Access = a.Access
+		}
+	case a.State == rdma.StateSQD && q.state == rdma.StateRTS:
+	default:
+		return fmt.Errorf("%w: %v to %v", rdma.ErrBadTransition, q.state, a.State)
+	}
+	q.state = a.State
+	return nil
+}
+
+func sameFamily(a, b netip.Addr) bool {
+	return a.IsValid() && b.IsValid() && a.Unmap().Is4() == b.Unmap().Is4()
+}
+
+// ackTimeout is the local ACK timeout of the connection, 0 for none.
+func (q *QP) ackTimeout() rdma.Time {
+	if q.attr.AckTimeout == 0 {
+		return 0
+	}
+	return rdma.Time(4096) << min(q.attr.AckTimeout, 31)
+}
+
+// PostSend queues requests, all or none. In ERR they are flushed.
+func (q *QP) PostSend(now rdma.Time, wrs []rdma.SendWR) error {
+	switch q.state {
+	case rdma.StateRTS, rdma.StateSQD, rdma.StateErr:
+	default:
+		return fmt.Errorf("%w: send requests cannot be posted in %v", rdma.ErrBadTransition, q.state)
+	}
+	if q.sq.len()+len(wrs) > q.cfg.Caps.MaxSendWR {
+		return rdma.ErrQueueFull
+	}
+	for i := range wrs {
+		if err := q.checkSend(&wrs[i]); err != nil {
+			return err
+		}
+	}
+	for i := range wrs {
+		e := q.sq.push()
+		e.sgl = append(e.sgl[:0], wrs[i].SGL...)
+		e.wr = wrs[i]
+		e.wr.SGL = nil
+		e.length = sglLen(e.sgl)
+		e.started, e.got, e.count = false, 0, 0
+	}
+	if q.state == rdma.StateErr {
+		q.flush()
+	}
+	return nil
+}
+
+func (q *QP) checkSend(w *rdma.SendWR) error {
+	if len(w.SGL) > q.cfg.Caps.MaxSendSGE {
+		return fmt.Errorf("%w: %d gather elements, the QP takes %d", rdma.ErrInvalidWR, len(w.SGL), q.cfg.Caps.MaxSendSGE)
+	}
+	var n uint64
+	for _, s := range w.SGL {
+		n += uint64(len(s.Buf))
+	}
+	switch w.Op {
+	case rdma.OpSend, rdma.OpSendImm, rdma.OpSendInv, rdma.OpWrite, rdma.OpWriteImm, rdma.OpRead:
+		if n > MessageMax {
+			return fmt.Errorf("%w: a message of %d bytes", rdma.ErrInvalidWR, n)
+		}
+	case rdma.OpCompareSwap, rdma.OpFetchAdd:
+		if n != 8 {
+			return fmt.Errorf("%w: an atomic returns 8 bytes, the scatter list has %d", rdma.ErrInvalidWR, n)
+		}
+		if w.RemoteAddr&7 != 0 {
+			return fmt.Errorf("%w: atomic on the unaligned address %#x", rdma.ErrInvalidWR, w.RemoteAddr)
+		}
+	case rdma.OpLocalInv:
+	default:
+		return fmt.Errorf("%w: unknown operation %d", rdma.ErrInvalidWR, w.Op)
+	}
+	if (w.Op == rdma.OpRead || w.Op == rdma.OpCompareSwap || w.Op == rdma.OpFetchAdd) && q.attr.MaxRdAtomic == 0 && q.state != rdma.StateErr {
+		return fmt.Errorf("%w: the connection was negotiated without READ and atomics", rdma.ErrInvalidWR)
+	}
+	return nil
+}
+
+// PostRecv queues receives, all or none. In ERR they are flushed.
+func (q *QP) PostRecv(_ rdma.Time, wrs []rdma.RecvWR) error {
+	if q.state == rdma.StateReset {
+		return fmt.Errorf("%w: receives cannot be posted in RESET", rdma.ErrBadTransition)
+	}
+	if q.rq.len()+len(wrs) > q.cfg.Caps.MaxRecvWR {
+		return rdma.ErrQueueFull
+	}
+	for i := range wrs {
+		if len(wrs[i].SGL) > q.cfg.Caps.MaxRecvSGE {
+			return fmt.Errorf("%w: %d scatter elements, the QP takes %d", rdma.ErrInvalidWR, len(wrs[i].SGL), q.cfg.Caps.MaxRecvSGE)
+		}
+	}
+	for i := range wrs {
+		e := q.rq.push()
+		e.id = wrs[i].ID
+		e.sgl = append(e.sgl[:0], wrs[i].SGL...)
+		e.length = sglLen(e.sgl)
+	}
+	if q.state == rdma.StateErr {
+		q.flush()
+	}
+	return nil
+}
+
+func sglLen(sgl []rdma.SGE) (n uint32) {
+	for _, s := range sgl {
+		n += uint32(len(s.Buf))
+	}
+	return n
+}
+
+// PollSend moves completions of send requests into dst, oldest first.
+func (q *QP) PollSend(dst []rdma.WC) int { return q.send.drain(dst) }
+
+// PollRecv moves completions of receives into dst, oldest first.
+func (q *QP) PollRecv(dst []rdma.WC) int { return q.recv.drain(dst) }
+
+// Pending reports whether there are completions to poll.
+func (q *QP) Pending() (send, recv bool) { return q.send.len() > 0, q.recv.len() > 0 }
+
+// Outstanding is the number of send requests and receives that are posted and
+// not completed.
+func (q *QP) Outstanding() (send, recv int) { return q.sq.len(), q.rq.len() }
+
+// Receive takes one packet that is addressed to this QP and whose ICRC was
+// checked. The payload is copied to where it belongs before it returns.
+func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
+	q.n.RxPackets++
+	if p.ECN == 3 {
+		q.n.RxECN++
+	}
+	if p.Op == wire.CNP {
+		q.n.RxCNP++
+		return
+	}
+	if !p.Op.IsRC() {
+		q.n.DropOpcode++
+		return
+	}
+	switch q.state {
+	case rdma.StateRTR, rdma.StateRTS, rdma.StateSQD:
+	default:
+		q.n.DropState++
+		return
+	}
+	if p.Src != q.flow.Dst || p.Dst != q.flow.Src {
+		q.n.DropPeer++
+		return
+	}
+	if !pkeyMatches(p.PKey, q.attr.PKey) {
+		q.n.DropPKey++
+		return
+	}
+	if p.Op.Is(wire.Request) {
+		q.serve(now, p)
+	} else if q.state == rdma.StateRTR {
+		q.n.DropState++
+	} else {
+		q.answer(now, p)
+	}
+}
+
+// pkeyMatches implements IBTA 10.9.3: same partition, one of both a full member.
+func pkeyMatches(a, b uint16) bool {
+	const full = 0x8000
+	return (a^b)&^uint16(full) == 0 && (a|b)&full != 0
+}
+
+// Transmit appends packets to b until it is full, a turn's share of this QP is
+// used up, or there is nothing to send now. Answers go before requests. It
+// reports whether there is more.
+func (q *QP) Transmit(now rdma.Time, b *wire.Batch) (more bool) {
+	budget := transmitBudget
+	budget = q.transmitResponses(b, budget)
+	if q.state == rdma.StateRTS || q.state == rdma.StateSQD {
+		q.transmitRequests(now, b, budget)
+	}
+	return q.HasWork(now)
+}
+
+// transmitBudget bounds the packets of one Transmit, so that a QP with much to
+// say does not keep the others of its loop waiting.
+const transmitBudget = 64
+
+// HasWork reports whether Transmit would send something now.
+func (q *QP) HasWork(now rdma.Time) bool {
+	return q.resp.hasWork() || (q.state == rdma.StateRTS || q.state == rdma.StateSQD) && q.canSend(now)
+}
+
+// Deadline is when Expire has to be called; 0 for never. Ask again after each
+// call of Receive, Transmit, Expire, Modify and PostSend.
+func (q *QP) Deadline() rdma.Time {
+	if q.state != rdma.StateRTS && q.state != rdma.StateSQD {
+		return 0
+	}
+	return q.req.deadline()
+}
+
+// packet prepares the scratch packet with what all packets of the QP share.
+func (q *QP) packet(op wire.Opcode, psn wire.PSN) *wire.Packet {
+	q.pkt = wire.Packet{Op: op, MigReq: true, PKey: q.attr.PKey, DestQPN: q.attr.DestQPN, PSN: psn}
+	return &q.pkt
+}
+
+// fail moves the QP to ERR. why is nil when the owner asked for it.
+func (q *QP) fail(why error) {
+	if q.state == rdma.StateErr {
+		return
+	}
+	if q.err == nil {
+		q.err = why
+	}
+	q.state = rdma.StateErr
+	q.flush()
+}
+
+// flush completes everything that is posted with WRFlushErr, in order.
+func (q *QP) flush() {
+	for q.sq.len() > 0 {
+		q.completeSend(rdma.WRFlushErr)
+	}
+	q.req.reset()
+	if r := &q.resp; r.inRecv {
+		r.inRecv = false
+	}
+	for q.rq.len() > 0 {
+		q.completeRecv(rdma.WC{Status: rdma.WRFlushErr, Op: rdma.WCRecv})
+	}
+}
+
+// completeSend completes the oldest send request.
+func (q *QP) completeSend(s rdma.Status) {
+	e := q.sq.front()
+	if s != rdma.Success || e.wr.Flags&rdma.Signaled != 0 {
+		wc := q.send.push()
+		*wc = rdma.WC{ID: e.wr.ID, QPN: q.cfg.Num, Status: s, Op: wcOps[e.wr.Op]}
+		if e.reads() && s == rdma.Success {
+			wc.ByteLen = e.length
+		}
+	}
+	for i := range e.sgl {
+		e.sgl[i] = rdma.SGE{}
+	}
+	q.sq.pop()
+}
+
+var wcOps = [...]rdma.WCOp{
+	rdma.OpSend: rdma.WCSend, rdma.OpSendImm: rdma.WCSend, rdma.OpSendInv: rdma.WCSend,
+	rdma.OpWrite: rdma.WCWrite, rdma.OpWriteImm: rdma.WCWrite, rdma.OpRead: rdma.WCRead,
+	rdma.OpCompareSwap: rdma.WCCompareSwap, rdma.OpFetchAdd: rdma.WCFetchAdd, rdma.OpLocalInv: rdma.WCLocalInv,
+}
+
+// completeRecv completes the oldest receive with wc, whose ID it fills in.
+func (q *QP) completeRecv(wc rdma.WC) {
+	e := q.rq.front()
+	wc.ID, wc.QPN = e.id, q.cfg.Num
+	*q.recv.push() = wc
+	for i := range e.sgl {
+		e.sgl[i] = rdma.SGE{}
+	}
+	q.rq.pop()
+}
+
+// scatter copies p into sgl at byte off.
+func scatter(sgl []rdma.SGE, off uint32, p []byte) {
+	at := int(off)
+	for _, s := range sgl {
+		if len(p) == 0 {
+			return
+		}
+		if at >= len(s.Buf) {
+			at -= len(s.Buf)
+			continue
+		}
+		n := copy(s.Buf[at:], p)
+		p, at = p[n:], 0
+	}
+}
+
+// gather lists n bytes of sgl from byte off, by reference.
+func (q *QP) gather(sgl []rdma.SGE, off uint32, n int) [][]byte {
+	parts := q.parts[:0]
+	at := int(off)
+	for _, s := range sgl {
+		if n == 0 {
+			break
+		}
+		if at >= len(s.Buf) {
+			at -= len(s.Buf)
+			continue
+		}
+		k := min(n, len(s.Buf)-at)
+		parts = append(parts, s.Buf[at:at+k])
+		n, at = n-k, 0
+	}
+	return parts
+}
+
+// packets is the number of PSNs of a message of n bytes.
+func (q *QP) packets(n uint32) int { return max(1, (int(n)+q.mtu-1)/q.mtu) }

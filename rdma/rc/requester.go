@@ -1,0 +1,230 @@
+package rc
+
+import (
+	"fmt"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// ackInterval is the number of request packets after which one asks for an
+// acknowledgement, so that a loss inside a long message shows early.
+const ackInterval = 32
+
+// requester is the sending half: a cursor over the send queue. Everything
+// before una is acknowledged, everything before next has been sent at least
+// once, and psn is what goes out now: psn < next means going back.
+type requester struct {
+	cur  int // index in the send queue of the request at the cursor
+	psn  wire.PSN
+	una  wire.PSN
+	next wire.PSN
+
+	unasked   int // packets since the last that asked for an ACK
+	reads     int // READs and atomics without their response
+	readBytes int
+	readPSNs  int
+
+	timers
+}
+
+func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time) {
+	*r = requester{psn: psn, una: psn, next: psn}
+	r.timers.start(now, ackTimeout)
+}
+
+func (r *requester) reset() {
+	*r = requester{psn: r.next, una: r.next, next: r.next}
+}
+
+// inFlight is the number of packets sent and not acknowledged, without those
+// of READs, whose answers are the peer's to send.
+func (r *requester) inFlight() int { return max(0, int(r.psn.Sub(r.una))-r.readPSNs) }
+
+// canSend reports whether the request at the cursor may go out now.
+func (q *QP) canSend(now rdma.Time) bool {
+	r := &q.req
+	if r.cur >= q.sq.len() || r.rnrUntil > now {
+		return false
+	}
+	e := q.sq.at(r.cur)
+	switch {
+	case e.wr.Op == rdma.OpLocalInv:
+		return r.cur == 0 // after everything before it has completed
+	case e.started:
+		return e.reads() || r.inFlight() < q.cfg.Window
+	case q.state == rdma.StateSQD, e.wr.Flags&rdma.Fence != 0 && r.reads > 0:
+		return false
+	case e.reads():
+		return r.reads < int(q.attr.MaxRdAtomic) && (r.reads == 0 || r.readBytes+int(e.length) <= q.cfg.ReadWindow)
+	}
+	return r.inFlight() < q.cfg.Window
+}
+
+func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
+	r := &q.req
+	for ; budget > 0 && !b.Full() && q.canSend(now); budget-- {
+		e := q.sq.at(r.cur)
+		if e.wr.Op == rdma.OpLocalInv {
+			if s := q.cfg.Mem.Invalidate(q.cfg.PD, q.cfg.Num, e.wr.InvRKey); s != rdma.Success {
+				q.failRequest(0, rdma.LocQPOpErr, fmt.Errorf("local invalidate of key %#x: %v", e.wr.InvRKey, s))
+				return
+			}
+			q.completeSend(rdma.Success)
+			continue
+		}
+		if !e.started && !q.begin(e) {
+			return
+		}
+		again := r.psn.Before(r.next)
+		if again {
+			q.n.TxRetransmits++
+		}
+		switch {
+		case e.wr.Op == rdma.OpRead:
+			if again {
+				q.n.ReadReissues++
+			}
+			p := q.packet(wire.ReadRequest, r.psn)
+			p.AckReq = true
+			p.RETH = wire.RETH{VA: e.wr.RemoteAddr + uint64(e.got), RKey: e.wr.RKey, Len: e.length - e.got}
+			b.Add(&q.flow, p, nil)
+			q.sent(now, e.last())
+		case e.atomic():
+			op := wire.CompareSwap
+			if e.wr.Op == rdma.OpFetchAdd {
+				op = wire.FetchAdd
+			}
+			p := q.packet(op, r.psn)
+			p.AckReq = true
+			p.Atomic = wire.Atomic{VA: e.wr.RemoteAddr, RKey: e.wr.RKey, SwapAdd: e.wr.SwapAdd, Compare: e.wr.Compare}
+			b.Add(&q.flow, p, nil)
+			q.sent(now, r.psn)
+		default:
+			q.segment(e, b, again)
+			q.sent(now, r.psn)
+		}
+		q.n.TxPackets++
+	}
+}
+
+// begin gives a request its PSNs and checks its local memory.
+func (q *QP) begin(e *sqe) bool {
+	r := &q.req
+	for _, s := range e.sgl {
+		if st := q.cfg.Mem.Local(q.cfg.PD, s.LKey, s.Buf, e.reads()); st != rdma.Success {
+			q.failRequest(r.cur, rdma.LocProtErr, fmt.Errorf("memory of a work request is not in the region of its L_Key %#x: %v", s.LKey, st))
+			return false
+		}
+	}
+	e.started, e.psn, e.got, e.count = true, r.psn, 0, 1
+	if !e.atomic() {
+		e.count = q.packets(e.length)
+	}
+	if e.reads() {
+		r.reads++
+		r.readBytes += int(e.length)
+		r.readPSNs += e.count
+	}
+	return true
+}
+
+// sent moves the cursor behind the packet or READ whose last PSN is last.
+func (q *QP) sent(now rdma.Time, last wire.PSN) {
+	r := &q.req
+	if !r.psn.Before(r.next) && r.rttAt == 0 && q.pkt.AckReq {
+		r.rttAt, r.rttPSN = now, r.psn
+	}
+	r.psn = last.Add(1)
+	if r.psn.After(r.next) {
+		r.next = r.psn
+	}
+	if !r.psn.Before(q.sq.at(r.cur).last().Add(1)) {
+		r.cur++
+	}
+	if r.expireAt == 0 {
+		r.arm(now)
+	}
+}
+
+var (
+	sendOps = [...]wire.Opcode{wire.SendMiddle, wire.SendFirst, wire.SendLast, wire.SendOnly}
+	immOps  = [...]wire.Opcode{wire.SendMiddle, wire.SendFirst, wire.SendLastImm, wire.SendOnlyImm}
+	invOps  = [...]wire.Opcode{wire.SendMiddle, wire.SendFirst, wire.SendLastInv, wire.SendOnlyInv}
+	wrOps   = [...]wire.Opcode{wire.WriteMiddle, wire.WriteFirst, wire.WriteLast, wire.WriteOnly}
+	wrImm   = [...]wire.Opcode{wire.WriteMiddle, wire.WriteFirst, wire.WriteLastImm, wire.WriteOnlyImm}
+)
+
+// segment sends the packet at the cursor of a SEND or RDMA WRITE.
+func (q *QP) segment(e *sqe, b *wire.Batch, again bool) {
+	r := &q.req
+	k := int(r.psn.Sub(e.psn))
+	off := uint32(k * q.mtu)
+	n := min(q.mtu, int(e.length-off))
+	place := 0 // index in the tables above: 1 is first, 2 is last
+	if k == 0 {
+		place |= 1
+	}
+	last := k == e.count-1
+	if last {
+		place |= 2
+	}
+	table, write := &sendOps, false
+	switch e.wr.Op {
+	case rdma.OpSendImm:
+		table = &immOps
+	case rdma.OpSendInv:
+		table = &invOps
+	case rdma.OpWrite:
+		table, write = &wrOps, true
+	case rdma.OpWriteImm:
+		table, write = &wrImm, true
+	}
+	p := q.packet(table[place], r.psn)
+	r.unasked++
+	if last || r.unasked >= ackInterval || r.inFlight()+1 >= q.cfg.Window {
+		p.AckReq, r.unasked = true, 0
+	}
+	p.Solicited = last && e.wr.Flags&rdma.Solicited != 0 && e.wr.Op != rdma.OpWrite
+	p.Imm, p.InvRKey = e.wr.Imm, e.wr.InvRKey
+	p.RETH = wire.RETH{VA: e.wr.RemoteAddr, RKey: e.wr.RKey, Len: e.length}
+	b.Add(&q.flow, p, q.gather(e.sgl, off, n))
+	if !again {
+		if write {
+			q.n.TxBytesWrite += uint64(n)
+		} else {
+			q.n.TxBytesSend += uint64(n)
+		}
+	}
+}
+
+// seek puts the cursor at psn, which lies between una and next.
+func (q *QP) seek(psn wire.PSN) {
+	r := &q.req
+	r.psn = psn
+	for r.cur = 0; r.cur < q.sq.len(); r.cur++ {
+		if e := q.sq.at(r.cur); !e.started || !e.last().Before(psn) {
+			return
+		}
+	}
+}
+
+// goBack sends again from the oldest packet that is not acknowledged.
+func (q *QP) goBack(now rdma.Time) {
+	r := &q.req
+	q.seek(r.una)
+	r.rttAt = 0 // an answer could be to either transmission (Karn)
+	r.backAt, r.backPSN = now, r.una
+}
+
+// failRequest completes request i with status, what was before it as flushed,
+// and moves the QP to ERR.
+func (q *QP) failRequest(i int, s rdma.Status, why error) {
+	for range i {
+		q.completeSend(rdma.WRFlushErr)
+	}
+	if q.sq.len() > 0 {
+		q.completeSend(s)
+	}
+	q.fail(why)
+}
