@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 )
@@ -24,6 +25,7 @@ func dataFile(t testing.TB, f *FS, size int) blockstore.Handle {
 func TestReadAllocs(t *testing.T) {
 	f, _ := openTemp(t, Options{Async: true})
 	h := dataFile(t, f, 1<<20)
+	time.Sleep(2 * settled)
 	p := make([]byte, 4096)
 	for name, c := range map[string]*blockstore.Cred{
 		"server": nil, "root": {}, "owner": {UID: uint32(os.Geteuid())}, "other": {UID: 12, GID: 13, Groups: []uint32{14, 15}},
@@ -67,6 +69,7 @@ func BenchmarkReadAt(b *testing.B) {
 			b.Run(fmt.Sprintf("%dKiB/%s", size>>10, name), func(b *testing.B) {
 				f, _ := openTemp(b, Options{Async: true})
 				h := dataFile(b, f, 4<<20)
+				time.Sleep(2 * settled)
 				p := make([]byte, size)
 				b.SetBytes(int64(size))
 				b.ReportAllocs()

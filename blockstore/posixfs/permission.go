@@ -2,20 +2,32 @@ package posixfs
 
 import (
 	"slices"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
 )
 
+// settled is how old a ctime must be before a decision under it is kept. Some
+// kernels stamp with the clock of the last tick, so that two changes of an ACL
+// within one may have the same ctime.
+const settled = 50 * time.Millisecond
+
 // decision remembers what the kernel granted one caller on an object, for as
-// long as the object's ctime says that nothing about it changed.
+// long as the object's mode, owner and ctime say that nothing about it changed.
 type decision struct {
 	uid, gid uint32
 	n        int
 	groups   [16]uint32
-	ctime    unix.Timespec
+	under    state
 	asked    uint32 // bits that were asked
 	granted  uint32
+}
+
+// state is what a decision depends on.
+type state struct {
+	mode, uid, gid uint32
+	ctime          unix.Timespec
 }
 
 func (d *decision) is(c *blockstore.Cred) bool {
@@ -32,10 +44,11 @@ func (f *FS) may(c *blockstore.Cred, o *object, st *unix.Stat_t, want uint32) bo
 	if len(c.Groups) > len(decision{}.groups) {
 		return f.askKernel(c, o, want)
 	}
+	now := state{st.Mode, st.Uid, st.Gid, st.Ctim}
 	o.decMu.Lock()
 	for i := range o.decisions {
 		d := &o.decisions[i]
-		if d.ctime == st.Ctim && d.is(c) && d.asked&want == want {
+		if d.under == now && d.is(c) && d.asked&want == want {
 			ok := d.granted&want == want
 			o.decMu.Unlock()
 			return ok
@@ -43,17 +56,20 @@ func (f *FS) may(c *blockstore.Cred, o *object, st *unix.Stat_t, want uint32) bo
 	}
 	o.decMu.Unlock()
 	ok := f.askKernel(c, o, want)
+	if age := time.Since(time.Unix(st.Ctim.Unix())); age < settled {
+		return ok
+	}
 	o.decMu.Lock()
 	defer o.decMu.Unlock()
 	for i := range o.decisions {
-		if d := &o.decisions[i]; d.ctime == st.Ctim && d.is(c) {
+		if d := &o.decisions[i]; d.under == now && d.is(c) {
 			d.note(want, ok)
 			return ok
 		}
 	}
 	d := &o.decisions[o.nextDec]
 	o.nextDec = (o.nextDec + 1) % len(o.decisions)
-	*d = decision{uid: c.UID, gid: c.GID, n: len(c.Groups), ctime: st.Ctim}
+	*d = decision{uid: c.UID, gid: c.GID, n: len(c.Groups), under: now}
 	copy(d.groups[:], c.Groups)
 	d.note(want, ok)
 	return ok

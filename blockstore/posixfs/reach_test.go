@@ -1,6 +1,7 @@
 package posixfs
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -259,4 +260,57 @@ func FuzzPlace(f *testing.F) {
 			t.Fatalf("name %q", p.name)
 		}
 	})
+}
+
+// TestACL: the kernel decides, so an ACL counts, and its change at once.
+func TestACL(t *testing.T) {
+	needRoot(t)
+	f, s := openTemp(t, Options{})
+	h := dataFile(t, f, 100)
+	path := filepath.Join(s.dir, "data")
+	must(t, os.Chmod(path, 0o600))
+	c := &blockstore.Cred{UID: 4242, GID: 4243}
+	p := make([]byte, 10)
+	acl := func(perm uint16) []byte {
+		b := []byte{2, 0, 0, 0} // POSIX_ACL_XATTR_VERSION
+		for _, e := range []struct {
+			tag, perm uint16
+			id        uint32
+		}{{1, 6, ^uint32(0)}, {2, perm, c.UID}, {4, 0, ^uint32(0)}, {16, 7, ^uint32(0)}, {32, 0, ^uint32(0)}} {
+			b = binary.LittleEndian.AppendUint16(b, e.tag)
+			b = binary.LittleEndian.AppendUint16(b, e.perm)
+			b = binary.LittleEndian.AppendUint32(b, e.id)
+		}
+		return b
+	}
+	for _, perm := range []uint16{0, 4, 0, 6, 2, 4, 0} {
+		if err := unix.Setxattr(path, "system.posix_acl_access", acl(perm), 0); err != nil {
+			t.Skipf("no ACLs here: %v", err)
+		}
+		for range 3 {
+			_, _, err := f.ReadAt(c, h, p, 0, false)
+			if got := err == nil; got != (perm&4 != 0) {
+				t.Fatalf("ACL %d: read: %v", perm, err)
+			}
+			got, _, err := f.Access(c, h, blockstore.AccessModify)
+			must(t, err)
+			if (got != 0) != (perm&2 != 0) {
+				t.Fatalf("ACL %d: access %#x", perm, got)
+			}
+		}
+	}
+}
+
+func TestSyncFailure(t *testing.T) {
+	f, _ := openTemp(t, Options{})
+	v := f.Verifier()
+	wantErr(t, f.syncFailed(unix.EIO), blockstore.ErrIO)
+	w := f.Verifier()
+	if w == v {
+		t.Error("the verifier did not change")
+	}
+	wantErr(t, f.syncFailed(unix.ENOSPC), blockstore.ErrNoSpace)
+	if f.Verifier() == w || f.Counters().SyncFailures != 2 {
+		t.Error("the second failure left no trace")
+	}
 }
