@@ -1,0 +1,123 @@
+// Package link is the contract for moving RoCEv2 datagrams in batches. A link
+// belongs to one address and one loop: it is the only thing in the packet path
+// that touches the outside. rdma/link/udp implements it with sockets and
+// rdma/sim with a simulated network; Tap wraps either.
+//
+// # Ownership
+//
+// The bytes of received datagrams belong to the Rx they were received into and
+// are valid until the next Recv into it. A batch and the payloads it refers to
+// belong to the link during Send only.
+//
+// # Concurrency
+//
+// Recv, Send and Close are called by one goroutine, the loop's. Wake, LocalAddr,
+// MTU and Now may be called from any.
+package link
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// ErrClosed is returned by the methods of a link that was closed.
+var ErrClosed = errors.New("link: closed")
+
+// NoWait, as the deadline of Recv, asks for what has arrived already.
+const NoWait rdma.Time = -1
+
+// Link moves datagrams between one local address and its peers, all of them
+// to UDP port 4791.
+type Link interface {
+	// Recv waits for datagrams until deadline (0: for ever, negative: not at
+	// all), fills rx.D with what arrived and returns its length. It returns 0
+	// without error when the deadline passes, when Wake is called, and
+	// sometimes for no reason.
+	Recv(rx *Rx, deadline rdma.Time) (n int, err error)
+
+	// Send sends the batch. It writes pad and ICRC behind the headers of each
+	// datagram, and may set the source port of the flows to the one it sends
+	// from. Like the network, a link may lose datagrams; the error, if any,
+	// tells of datagrams that can never leave, such as those over the MTU, and
+	// the others were sent nevertheless.
+	Send(b *wire.Batch) error
+
+	// Wake makes the Recv under way, or else the next one, return at once.
+	Wake()
+
+	// LocalAddr is the address that the link sends from and receives on.
+	LocalAddr() netip.Addr
+
+	// MTU is the largest IP packet that the interface carries, in bytes.
+	MTU() int
+
+	// Now reads the clock that deadlines are measured by.
+	Now() rdma.Time
+
+	// Close ends the link.
+	Close() error
+}
+
+// RxDatagram is one received datagram, from the BTH to the ICRC.
+type RxDatagram struct {
+	Src     netip.Addr
+	Dst     netip.Addr
+	SrcPort uint16
+	TOS     uint8 // DSCP and ECN of the IP header
+	Data    []byte
+}
+
+// Rx is the memory that a link receives into. All of it is made once.
+type Rx struct {
+	// D is what the last Recv received.
+	D []RxDatagram
+
+	slab  []byte
+	slots int
+	size  int
+}
+
+// SegmentsMax is the largest number of datagrams that the network stack hands
+// over merged into one buffer.
+const SegmentsMax = 128
+
+// NewRx makes an Rx of slots buffers of size bytes. A link that receives merged
+// datagrams needs buffers of 64 KiB.
+func NewRx(slots, size int) *Rx {
+	return &Rx{
+		D:     make([]RxDatagram, 0, slots*SegmentsMax),
+		slab:  make([]byte, slots*size),
+		slots: slots,
+		size:  size,
+	}
+}
+
+// Slots is the number of buffers.
+func (rx *Rx) Slots() int { return rx.slots }
+
+// Slot is buffer i.
+func (rx *Rx) Slot(i int) []byte { return rx.slab[i*rx.size : (i+1)*rx.size : (i+1)*rx.size] }
+
+// Reset empties D.
+func (rx *Rx) Reset() { rx.D = rx.D[:0] }
+
+// Split appends to D the datagrams that were received merged in data: of seg
+// bytes each, the last one possibly shorter. seg 0 means that data is one
+// datagram. What is beyond the room of D is left out, and the number of bytes
+// left out returned.
+func (rx *Rx) Split(d RxDatagram, seg int) (rest int) {
+	data := d.Data
+	if seg <= 0 || seg > len(data) {
+		seg = len(data)
+	}
+	for len(data) > 0 && len(rx.D) < cap(rx.D) {
+		n := min(seg, len(data))
+		d.Data = data[:n:n]
+		rx.D = append(rx.D, d)
+		data = data[n:]
+	}
+	return len(data)
+}

@@ -1,0 +1,119 @@
+package udp
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+func open(t testing.TB, cfg Config) *Link {
+	t.Helper()
+	l, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Release)
+	return l
+}
+
+// TestEveryPathVerifies sends a mix of sizes by each combination of kernel
+// offloads and checks every datagram's ICRC and bytes at the other end.
+func TestEveryPathVerifies(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		a, b  string
+		noGSO bool
+		noGRO bool
+	}{
+		{"GSO and GRO", "127.91.0.1", "127.91.0.2", false, false},
+		{"GSO alone", "127.91.0.3", "127.91.0.4", false, true},
+		{"GRO alone", "127.91.0.5", "127.91.0.6", true, false},
+		{"neither", "127.91.0.7", "127.91.0.8", true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := open(t, Config{Addr: netip.MustParseAddr(c.a), NoGSO: c.noGSO, NoGRO: c.noGRO})
+			b := open(t, Config{Addr: netip.MustParseAddr(c.b), NoGSO: c.noGSO, NoGRO: c.noGRO})
+			f := &wire.Flow{Src: a.LocalAddr(), Dst: b.LocalAddr()}
+			batch := wire.NewBatch(128)
+			data := make([]byte, 4096)
+			for i := range data {
+				data[i] = byte(i * 7)
+			}
+			sizes := []int{4096}
+			for range 40 {
+				sizes = append(sizes, 1024)
+			}
+			sizes = append(sizes, 1023, 0, 1, 2, 3, 4096, 4096, 4096, 17)
+			for i, n := range sizes {
+				p := wire.Packet{Op: wire.WriteMiddle, PSN: wire.PSN(i), PKey: wire.DefaultPKey}
+				if i == 0 {
+					p.Op = wire.WriteFirst
+				}
+				batch.Add(f, &p, [][]byte{data[:n/2], data[n/2 : n]})
+			}
+			if err := a.Send(batch); err != nil {
+				t.Fatal(err)
+			}
+			var rx link.Rx
+			var p wire.Packet
+			from := &wire.Flow{Dst: b.LocalAddr()}
+			for i := 0; i < len(sizes); {
+				n, err := b.Recv(&rx, b.Now()+rdma.Second)
+				if err != nil || n == 0 {
+					t.Fatalf("after %d datagrams: %d, %v", i, n, err)
+				}
+				for _, d := range rx.D {
+					from.Src, from.SrcPort = d.Src, d.SrcPort
+					if ok, _, _ := wire.VerifyICRC(from, d.Data); !ok {
+						t.Errorf("datagram %d of %d bytes does not verify", i, len(d.Data))
+					}
+					if err := p.Parse(d.Data); err != nil || p.PSN != wire.PSN(i) || !bytes.Equal(p.Payload, data[:sizes[i]]) {
+						t.Errorf("datagram %d: %v PSN %d, %d bytes", i, err, p.PSN, len(p.Payload))
+					}
+					i++
+				}
+			}
+			if gso, _ := a.Segmentation(); gso != (a.Stats.TxSegmented.Load() > 0) {
+				t.Errorf("segmentation %v, %d segmented messages", gso, a.Stats.TxSegmented.Load())
+			}
+		})
+	}
+}
+
+func TestAddressTaken(t *testing.T) {
+	open(t, Config{Addr: netip.MustParseAddr("127.91.1.1")})
+	_, err := Open(Config{Addr: netip.MustParseAddr("127.91.1.1")})
+	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "rdma_rxe") {
+		t.Errorf("got %v", err)
+	}
+	for _, a := range []string{"192.0.2.77", "0.0.0.0"} {
+		if _, err := Open(Config{Addr: netip.MustParseAddr(a)}); err == nil || !strings.Contains(err.Error(), a) {
+			t.Errorf("%s: %v", a, err)
+		}
+	}
+}
+
+func TestWake(t *testing.T) {
+	l := open(t, Config{Addr: netip.MustParseAddr("127.91.1.2")})
+	var rx link.Rx
+	l.Wake()
+	if n, err := l.Recv(&rx, 0); n != 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	start := l.Now()
+	if n, err := l.Recv(&rx, start+5*rdma.Millisecond); n != 0 || err != nil || l.Now() < start+5*rdma.Millisecond {
+		t.Errorf("%d, %v after %d ns", n, err, l.Now()-start)
+	}
+	done := make(chan struct{})
+	go func() { _, _ = l.Recv(&rx, 0); close(done) }()
+	l.Wake()
+	<-done
+}
