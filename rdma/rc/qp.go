@@ -122,10 +122,6 @@ func (q *QP) Attr() rdma.QPAttr { return q.attr }
 // Err says why the QP went to ERR; nil if it did not, or was told to.
 func (q *QP) Err() error { return q.err }
 
-// SourcePort is the UDP source port of a QP: stable for the QP, so that
-// routers keep its packets in order, and spread over QPs.
-func SourcePort(qpn uint32) uint16 { return 0xc000 | uint16((qpn*0x9e3779b1)>>18) }
-
 // Modify makes a state transition (IBTA 10.3.1) and takes the attributes that
 // belong to it. The QP is unchanged when it returns an error.
 func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
@@ -154,7 +150,7 @@ func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 		}
 		q.attr = a
 		q.mtu = int(a.PathMTU)
-		q.flow = wire.Flow{Src: a.LocalAddr.Unmap(), Dst: a.RemoteAddr.Unmap(), SrcPort: SourcePort(q.cfg.Num), TOS: a.TrafficClass}
+		q.flow = wire.Flow{Src: a.LocalAddr.Unmap(), Dst: a.RemoteAddr.Unmap(), SrcPort: wire.Port, TOS: a.TrafficClass}
 		q.resp.start(wire.PSN(a.RQPSN&wire.PSNMask), int(a.MaxDestRd))
 	case a.State == rdma.StateRTS && q.state == rdma.StateRTR:
 		q.attr.SQPSN, q.attr.MaxRdAtomic = a.SQPSN, a.MaxRdAtomic
