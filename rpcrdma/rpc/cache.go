@@ -8,6 +8,10 @@ import "sync"
 // client's address without the port. What is kept is the RPC reply message,
 // never the bytes of a transport: the retry may come by another one.
 
+// replyAge is how long a reply is kept, in nanoseconds. A retry later than that
+// is no longer told from a new call that has the same XID by chance.
+const replyAge = 10 * 60 * 1e9
+
 type drcKey struct {
 	peer                  [16]byte
 	xid, prog, vers, proc uint32
@@ -18,6 +22,7 @@ type drcKey struct {
 type drcEntry struct {
 	key        drcKey
 	done       bool
+	at         int64 // when the call arrived, ns
 	reply      []byte
 	waiting    *Call // retransmissions that arrived during the execution
 	prev, next *drcEntry
@@ -51,6 +56,10 @@ func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entries[k]
+	if e != nil && e.done && c.start-e.at > replyAge {
+		r.evict(e)
+		e = nil
+	}
 	switch {
 	case e == nil:
 		e = &drcEntry{key: k}
@@ -60,6 +69,7 @@ func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 		c.Res.B = append(c.Res.B, e.reply...)
 		return nil, drcReplay
 	default:
+		c.Detach()
 		c.next = e.waiting
 		e.waiting = c
 		return nil, drcJoined
@@ -68,7 +78,7 @@ func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 
 // finish stores the reply in c.Res, or forgets the call if keep is false, and
 // answers the retransmissions that waited for it.
-func (r *replyCache) finish(c *Call, keep bool) {
+func (r *replyCache) finish(c *Call, keep bool, at int64) {
 	e := c.entry
 	c.entry = nil
 	r.mu.Lock()
@@ -76,12 +86,12 @@ func (r *replyCache) finish(c *Call, keep bool) {
 	e.waiting = nil
 	if keep {
 		e.reply = c.Res.AppendFlat(make([]byte, 0, c.Res.Len()))
-		e.done = true
+		e.done, e.at = true, at
 		last := r.oldest.prev
 		last.next, e.prev, e.next, r.oldest.prev = e, last, &r.oldest, e
 		r.count++
 		r.bytes += len(e.reply)
-		for r.count > r.countMax || r.bytes > r.bytesMax {
+		for r.count > r.countMax || r.bytes > r.bytesMax || r.oldest.next.at < at-replyAge {
 			r.evict(r.oldest.next)
 		}
 	} else {

@@ -105,7 +105,17 @@ type Call struct {
 	base  int // length of the reply header in Res
 	start int64
 	next  *Call // in the work queue, or waiting for the same request's reply
+
+	detached bool
 }
+
+// Detach notes that the call leaves the goroutine that dispatched it. Whoever
+// hands a call over does so before another goroutine can see it.
+func (c *Call) Detach() { c.detached = true }
+
+// Detached reports, in Reply, whether Reply may run on another goroutine than
+// the one that dispatched the call. If not, Dispatch has not returned yet.
+func (c *Call) Detached() bool { return c.detached }
 
 // Reset prepares a call for reuse, keeping the memory of its encoder, its
 // credential's groups, and what the carrier set.

@@ -23,13 +23,12 @@ type Request struct {
 	// with SUCCESS. Slices it takes from the decoder are valid during the call
 	// of Res only, but for those that alias Dst.
 	Res func(*xdr.Decoder) error
-	// Dst is where a bulk result is to land. The decoder then returns the
-	// bulk item as a slice of Dst when the carrier could place it, and a slice
-	// of other memory when it could not.
+	// Dst is where a bulk result is to land. Decoder.Bulk, or Opaque if the
+	// bulk item is the last of the results, then returns a slice of Dst when
+	// the carrier could place it there, and a slice of other memory when it
+	// could not. Over RDMA, Dst is registered for the peer to write to during
+	// the call alone.
 	Dst []byte
-	// DstKey is the L_Key of the registered memory that holds Dst; 0 if it
-	// lies in memory that the carrier does not know.
-	DstKey uint32
 	// ResMax bounds the encoded results in bytes, bulk excluded. 0 means 1024.
 	ResMax int
 }

@@ -48,7 +48,7 @@ type Server struct {
 
 type procStats struct {
 	calls, errors, retransmits atomic.Uint64
-	nanos                      atomic.Uint64
+	nanos, bytesIn, bytesOut   atomic.Uint64
 }
 
 type faultCounters struct {
@@ -120,6 +120,7 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 		return
 	}
 	c.stats.calls.Add(1)
+	c.stats.bytesIn.Add(uint64(c.Args.Remaining()))
 	if c.Cred.Flavor != AuthNone && c.Cred.Flavor != AuthSys {
 		s.faults.badCred.Add(1)
 		encodeAuthError(&c.Res, c.XID, AuthRejectedCred)
@@ -198,8 +199,9 @@ func (s *Server) run(c *Call, mayBlock bool) bool {
 		s.faults.dropped.Add(1)
 	}
 	c.stats.nanos.Add(uint64(time.Now().UnixNano() - c.start))
+	c.stats.bytesOut.Add(uint64(c.Res.Len()))
 	if c.entry != nil {
-		s.cache.finish(c, status == Done)
+		s.cache.finish(c, status == Done, c.start)
 	}
 	c.Reply(c, status == Drop)
 	return true
@@ -230,12 +232,13 @@ func (s *Server) enqueue(c *Call) {
 	if s.closed {
 		s.mu.Unlock()
 		if c.entry != nil {
-			s.cache.finish(c, false)
+			s.cache.finish(c, false, 0)
 		}
 		c.Reply(c, true)
 		return
 	}
 	c.next = nil
+	c.Detach()
 	if s.tail == nil {
 		s.head = c
 	} else {
@@ -267,7 +270,7 @@ func (s *Server) work() {
 		s.mu.Unlock()
 		if closed {
 			if c.entry != nil {
-				s.cache.finish(c, false)
+				s.cache.finish(c, false, 0)
 			}
 			c.Reply(c, true)
 			continue
@@ -313,6 +316,8 @@ type ProcStats struct {
 	Errors      uint64 `json:"errors"` // answered on the RPC level: GARBAGE_ARGS, SYSTEM_ERR, AUTH_ERROR
 	Retransmits uint64 `json:"retransmits"`
 	Nanoseconds uint64 `json:"nanoseconds"` // summed from arrival to reply
+	BytesIn     uint64 `json:"bytes_in"`    // arguments, bulk data included
+	BytesOut    uint64 `json:"bytes_out"`   // replies, bulk data included
 }
 
 // Stats is a snapshot of a server's counters.
@@ -335,6 +340,7 @@ func (s *Server) Stats() Stats {
 			out.Procs = append(out.Procs, ProcStats{
 				Program: p.Name, Version: p.Vers, Procedure: p.Procs[j].Name, Calls: st.calls.Load(),
 				Errors: st.errors.Load(), Retransmits: st.retransmits.Load(), Nanoseconds: st.nanos.Load(),
+				BytesIn: st.bytesIn.Load(), BytesOut: st.bytesOut.Load(),
 			})
 		}
 	}

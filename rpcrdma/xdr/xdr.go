@@ -32,6 +32,9 @@ type Decoder struct {
 	rest [][]byte // segments after it
 	off  int      // bytes consumed
 	err  error
+
+	bulk    []byte // an item that was moved out of the stream, see SetBulk
+	hasBulk bool
 }
 
 // NewDecoder decodes one contiguous message.
@@ -44,6 +47,39 @@ func NewSegmented(segs [][]byte) Decoder {
 		return Decoder{}
 	}
 	return Decoder{cur: segs[0], rest: segs[1:]}
+}
+
+// SetBulk tells the decoder of an item of opaque data whose bytes and padding
+// were moved out of the stream while its count word was left in. It belongs
+// where Bulk is called, or behind the last byte of the stream.
+func (d *Decoder) SetBulk(b []byte) { d.bulk, d.hasBulk = b, true }
+
+// Bulk reads variable-length opaque data of at most limit bytes that may have
+// been moved out of the stream.
+func (d *Decoder) Bulk(limit int) []byte {
+	if !d.hasBulk {
+		return d.Opaque(limit)
+	}
+	n := d.Uint32()
+	if d.err == nil && uint64(n) > uint64(limit) {
+		d.err = ErrLength
+	}
+	if d.err == nil && int(n) != len(d.bulk) {
+		d.err = ErrLength
+	}
+	if d.err != nil {
+		return nil
+	}
+	b := d.bulk
+	d.bulk, d.hasBulk = nil, false
+	d.off += len(b) + Pad(len(b))
+	return b
+}
+
+// unmoved puts an item that was moved out of the stream at its end.
+func (d *Decoder) unmoved() {
+	d.rest = append(d.rest[:len(d.rest):len(d.rest)], d.bulk, zeros[:Pad(len(d.bulk))])
+	d.bulk, d.hasBulk = nil, false
 }
 
 // Err is the first error met.
@@ -65,6 +101,9 @@ func (d *Decoder) Remaining() int {
 	for _, s := range d.rest {
 		n += len(s)
 	}
+	if d.hasBulk {
+		n += len(d.bulk) + Pad(len(d.bulk))
+	}
 	return n
 }
 
@@ -85,6 +124,10 @@ func (d *Decoder) take(n int) []byte {
 	if n > d.Remaining() {
 		d.err = ErrShort
 		return nil
+	}
+	if d.hasBulk {
+		d.unmoved()
+		return d.take(n)
 	}
 	b := make([]byte, 0, n) // bounded by what was received
 	for len(b) < n {
@@ -216,12 +259,11 @@ func (e *Encoder) String(s string) {
 
 // Bulk appends variable-length opaque data by reference: the count word is
 // encoded, the bytes stay where they are until the carrier moves them. The
-// caller leaves data alone until the carrier has released it.
+// caller leaves data alone until the carrier has released it. Empty data
+// counts as an item too: the chunk that a peer gave for it is used up.
 func (e *Encoder) Bulk(data []byte) {
 	e.Uint32(uint32(len(data)))
-	if len(data) > 0 {
-		e.Refs = append(e.Refs, Ref{At: len(e.B), Data: data})
-	}
+	e.Refs = append(e.Refs, Ref{At: len(e.B), Data: data})
 }
 
 // Truncate drops everything encoded after n bytes of B, references included.
