@@ -1,0 +1,365 @@
+package tcp
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Config bounds a Listener. Zero fields have defaults.
+type Config struct {
+	// MaxRecord is the longest call in bytes; 0 means MaxRecord.
+	MaxRecord int
+	// MaxCalls is the number of calls of one connection that may be in
+	// progress; the connection is not read beyond them. 0 means 64.
+	MaxCalls int
+	// MaxConns is the number of connections; further ones are closed at once.
+	// 0 means 1024.
+	MaxConns int
+	// WriteTimeout ends connections whose peer does not take its replies. 0
+	// means one minute.
+	WriteTimeout time.Duration
+	Logger       *slog.Logger
+}
+
+// Counters of a Listener since its start.
+type Counters struct {
+	Connections, Refused uint64 // accepted; closed at once because of MaxConns
+	Calls, Replies       uint64
+	BytesIn, BytesOut    uint64
+	BadRecords           uint64 // connections lost to a record that is no record
+	WriteErrors          uint64 // connections lost while a reply was written
+}
+
+type counters struct {
+	connections, refused, calls, replies, bytesIn, bytesOut, badRecords, writeErrors atomic.Uint64
+}
+
+// ConnInfo describes a connection.
+type ConnInfo struct {
+	Remote, Local netip.AddrPort
+	Since         time.Time
+	Calls         uint64
+}
+
+// Listener serves the connections that a net.Listener accepts.
+type Listener struct {
+	l   net.Listener
+	srv *rpc.Server
+	cfg Config
+	n   counters
+
+	mu     sync.Mutex
+	conns  map[*conn]struct{}
+	closed bool
+	done   sync.WaitGroup
+}
+
+// Serve serves srv to the connections that l accepts, with default bounds. It
+// returns at once; Close ends it.
+func Serve(l net.Listener, srv *rpc.Server) *Listener { return Config{}.Serve(l, srv) }
+
+// Serve is Serve with the bounds of c.
+func (c Config) Serve(l net.Listener, srv *rpc.Server) *Listener {
+	c.MaxRecord = cmp.Or(c.MaxRecord, MaxRecord)
+	c.MaxCalls = cmp.Or(c.MaxCalls, 64)
+	c.MaxConns = cmp.Or(c.MaxConns, 1024)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, time.Minute)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Listener{l: l, srv: srv, cfg: c, conns: make(map[*conn]struct{})}
+	s.done.Add(1)
+	go s.accept()
+	return s
+}
+
+// Addr is the address listened on.
+func (s *Listener) Addr() net.Addr { return s.l.Addr() }
+
+// Close stops accepting, ends every connection and waits for the calls in
+// progress. Their replies are lost.
+func (s *Listener) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	err := s.l.Close()
+	for c := range s.conns {
+		c.c.Close()
+	}
+	s.mu.Unlock()
+	s.done.Wait()
+	return err
+}
+
+// Counters returns the counts since the start.
+func (s *Listener) Counters() Counters {
+	n := &s.n
+	return Counters{
+		Connections: n.connections.Load(), Refused: n.refused.Load(), Calls: n.calls.Load(), Replies: n.replies.Load(),
+		BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(), BadRecords: n.badRecords.Load(), WriteErrors: n.writeErrors.Load(),
+	}
+}
+
+// Conns lists the connections, by remote address.
+func (s *Listener) Conns() []ConnInfo {
+	s.mu.Lock()
+	var out []ConnInfo
+	for c := range s.conns {
+		out = append(out, ConnInfo{Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load()})
+	}
+	s.mu.Unlock()
+	slices.SortFunc(out, func(a, b ConnInfo) int { return a.Remote.Compare(b.Remote) })
+	return out
+}
+
+func (s *Listener) accept() {
+	defer s.done.Done()
+	for {
+		nc, err := s.l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			s.cfg.Logger.Warn("accepting a connection", "error", err)
+			time.Sleep(50 * time.Millisecond) // most likely out of descriptors
+			continue
+		}
+		c := &conn{s: s, c: nc, since: time.Now(), peer: rpc.Peer{
+			Addr: addrPort(nc.RemoteAddr()), Local: addrPort(nc.LocalAddr()), Transport: rpc.TransportTCP,
+		}}
+		s.mu.Lock()
+		full := s.closed || len(s.conns) >= s.cfg.MaxConns
+		if !full {
+			s.conns[c] = struct{}{}
+			s.done.Add(1)
+		}
+		s.mu.Unlock()
+		if full {
+			s.n.refused.Add(1)
+			nc.Close()
+			continue
+		}
+		s.n.connections.Add(1)
+		go c.serve()
+	}
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	if t, ok := a.(*net.TCPAddr); ok {
+		ap := t.AddrPort()
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	}
+	return netip.AddrPort{}
+}
+
+// conn is one connection: a goroutine that reads calls and dispatches them,
+// and one that writes replies, so that a peer that does not read holds up
+// nobody but itself.
+type conn struct {
+	s     *Listener
+	c     net.Conn
+	peer  rpc.Peer
+	since time.Time
+	calls atomic.Uint64
+
+	free    chan *call // calls not in progress; their number bounds everything
+	replies chan *call
+}
+
+// call is a Call with the memory of its record and of its bulk result.
+type call struct {
+	rpc.Call
+	record  []byte
+	mark    [markLen]byte
+	payload []*[]byte
+}
+
+// keepMax is the most memory that an idle call keeps for its next record or
+// reply.
+const keepMax = 16 << 10
+
+func (c *conn) serve() {
+	s := c.s
+	defer s.done.Done()
+	c.free = make(chan *call, s.cfg.MaxCalls)
+	c.replies = make(chan *call, s.cfg.MaxCalls)
+	for range s.cfg.MaxCalls {
+		c.free <- nil // made when first used
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		c.write()
+	}()
+	err := c.read()
+	c.c.Close()
+	switch {
+	case err == nil, errors.Is(err, net.ErrClosed), errors.Is(err, io.EOF):
+	case errors.Is(err, ErrRecordTooLong), errors.Is(err, ErrTooManyFragments):
+		s.n.badRecords.Add(1)
+		s.cfg.Logger.Warn("closing a connection", "peer", c.peer.Addr.String(), "error", err)
+	default:
+		s.cfg.Logger.Debug("connection lost", "peer", c.peer.Addr.String(), "error", err)
+	}
+	for range s.cfg.MaxCalls { // wait for the calls in progress
+		<-c.free
+	}
+	close(c.replies)
+	<-written
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+}
+
+func (c *conn) read() error {
+	r := bufio.NewReaderSize(c.c, 32<<10)
+	for {
+		k := <-c.free
+		if k == nil {
+			k = &call{}
+			k.Peer = c.peer
+			k.Alloc = k.alloc
+			k.Reply = c.reply
+			k.Carrier = k
+		}
+		var err error
+		k.record, err = readRecord(r, k.record, c.s.cfg.MaxRecord)
+		if err != nil {
+			c.free <- k
+			return err
+		}
+		c.s.n.calls.Add(1)
+		c.s.n.bytesIn.Add(uint64(markLen + len(k.record)))
+		c.calls.Add(1)
+		k.Reset()
+		c.s.srv.Dispatch(&k.Call, xdr.NewDecoder(k.record), false)
+	}
+}
+
+// reply is rpc.Call.Reply. It does not block: there are no more calls than
+// room in the channel.
+func (c *conn) reply(rc *rpc.Call, drop bool) {
+	k := rc.Carrier.(*call)
+	if drop {
+		c.recycle(k)
+		return
+	}
+	c.replies <- k
+}
+
+func (c *conn) recycle(k *call) {
+	for _, p := range k.payload {
+		freePayload(p)
+	}
+	k.payload = k.payload[:0]
+	if cap(k.record) > keepMax {
+		k.record = nil
+	}
+	if cap(k.Res.B) > keepMax {
+		k.Res.B = nil
+	}
+	k.Res.Reset()
+	c.free <- k
+}
+
+// write writes replies, those that are ready together at once, by reference.
+func (c *conn) write() {
+	var batch []*call
+	var parts [][]byte
+	failed := false
+	for k := range c.replies {
+		batch, parts = append(batch[:0], k), k.appendParts(parts[:0])
+		for more := true; more && len(batch) < 16; {
+			select {
+			case k, ok := <-c.replies:
+				if more = ok; ok {
+					batch, parts = append(batch, k), k.appendParts(parts)
+				}
+			default:
+				more = false
+			}
+		}
+		if !failed {
+			c.c.SetWriteDeadline(time.Now().Add(c.s.cfg.WriteTimeout))
+			bufs := net.Buffers(parts)
+			n, err := bufs.WriteTo(c.c)
+			c.s.n.bytesOut.Add(uint64(n))
+			if err != nil {
+				failed = true
+				c.s.n.writeErrors.Add(1)
+				c.c.Close() // ends the reader
+			} else {
+				c.s.n.replies.Add(uint64(len(batch)))
+			}
+		}
+		clear(parts)
+		for _, k := range batch {
+			c.recycle(k)
+		}
+	}
+}
+
+var pad [4]byte
+
+// appendParts appends the reply as one record of one fragment.
+func (k *call) appendParts(parts [][]byte) [][]byte {
+	binary.BigEndian.PutUint32(k.mark[:], uint32(k.Res.Len())|lastFragment)
+	return appendMessage(append(parts, k.mark[:]), &k.Res)
+}
+
+// appendMessage appends the pieces of an encoded message.
+func appendMessage(parts [][]byte, e *xdr.Encoder) [][]byte {
+	at := 0
+	for _, r := range e.Refs {
+		parts = append(parts, e.B[at:r.At], r.Data, pad[:xdr.Pad(len(r.Data))])
+		at = r.At
+	}
+	return append(parts, e.B[at:])
+}
+
+// Payload memory comes in two sizes, for it would be cleared at each use if it
+// were made anew.
+var (
+	smallPayloads = sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b }}
+	largePayloads = sync.Pool{New: func() any { b := make([]byte, 1<<20); return &b }}
+)
+
+// payloadsMax bounds the bulk results of one call.
+const payloadsMax = 8
+
+func (k *call) alloc(n int) []byte {
+	if len(k.payload) == payloadsMax {
+		return nil
+	}
+	var p *[]byte
+	switch {
+	case n <= 64<<10:
+		p = smallPayloads.Get().(*[]byte)
+	case n <= 1<<20:
+		p = largePayloads.Get().(*[]byte)
+	default:
+		return nil
+	}
+	k.payload = append(k.payload, p)
+	return (*p)[:n]
+}
+
+func freePayload(p *[]byte) {
+	if len(*p) <= 64<<10 {
+		smallPayloads.Put(p)
+	} else {
+		largePayloads.Put(p)
+	}
+}
