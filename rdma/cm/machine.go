@@ -1,0 +1,555 @@
+// Package cm is the communication manager of InfiniBand (IBTA 12) as RDMA-CM
+// uses it over RoCEv2: the management datagrams and a state machine for one
+// address, without IO or clock. Its owner makes the queue pairs; the machine
+// says when, and what the peer's messages said.
+package cm
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// Timing of our own retransmissions. The kernel's are seconds long, made for a
+// fabric with a subnet manager; a lost datagram need not cost that much.
+const (
+	resendFirst = 200 * rdma.Millisecond
+	resendMax   = 4 * rdma.Second
+	dreqLimit   = 4 * rdma.Second
+
+	timeWaitMin = 500 * rdma.Millisecond
+	timeWaitMax = 4 * rdma.Second
+
+	// mraService is the time code that our MRA asks for: 4.096 us * 2^20, 4 s.
+	mraService = 20
+	cmTimeout  = 20
+	cmRetries  = 15
+)
+
+// Config describes a machine.
+type Config struct {
+	Addr netip.Addr
+	GUID uint64 // of the port: stable, and unique among all that share peers
+	// Random returns unpredictable words: communication IDs start from it.
+	Random func() uint32
+	// ConnectLimit bounds how long an unanswered REQ or REP is repeated; 0
+	// means 8 seconds.
+	ConnectLimit rdma.Time
+	// PendingMax bounds connections that are being set up, TimeWaitMax those
+	// that are remembered after their end. 0 means 1024 and 8192.
+	PendingMax  int
+	TimeWaitMax int
+	Counters    *Counters
+}
+
+// Counters count messages and what became of them.
+type Counters struct {
+	RxREQ, RxREP, RxRTU, RxREJ, RxMRA, RxDREQ, RxDREP       uint64
+	TxREQ, TxREP, TxRTU, TxREJ, TxMRA, TxDREQ, TxDREP       uint64
+	Resent, DropMalformed, DropUnknown, DropState, DropFull uint64
+	Duplicates, Stale, Timeouts, Unsupported                uint64
+}
+
+// State is the state of an ID, after the names of ib_cm.
+type State uint8
+
+// States.
+const (
+	Idle State = iota
+	REQSent
+	REQReceived
+	REPReceived
+	REPSent
+	Established
+	DREQSent
+	TimeWait
+)
+
+// ID is one connection or attempt at one. Its fields are read-only for users.
+type ID struct {
+	State   State
+	Active  bool // we sent the REQ
+	Local   uint32
+	Remote  uint32
+	Peer    netip.AddrPort // port: active side the service, passive side the peer's own
+	Service uint16
+	REQ     REQ
+	REP     REP
+	User    any
+
+	localQPN, remoteQPN uint32
+	tid                 uint64
+	msg                 []byte    // what is repeated
+	every               rdma.Time // and how often
+	due                 rdma.Time
+	limit               rdma.Time
+	index               int // in the heap of deadlines, -1 = none
+	guid                uint64
+	comm                uint32 // the peer's ID in the table of known ones
+	mra                 bool
+}
+
+// EventKind is what happened to an ID.
+type EventKind uint8
+
+// Events. ConnRequest is answered by Accept or Reject, Reply by Confirm or
+// Refuse. After Rejected, Unreachable and Gone the ID is dead.
+const (
+	ConnRequest EventKind = iota + 1
+	Reply
+	ConnEstablished
+	Rejected
+	Unreachable
+	Disconnected
+	Gone // TIMEWAIT is over: identities may be used again
+)
+
+// Event is one thing that happened.
+type Event struct {
+	Kind    EventKind
+	ID      *ID
+	Private []byte // of a REJ; REQ and REP are in the ID
+	Reason  Reason
+	// RemoteReject: for Rejected, the peer rejects our REP.
+	Err error
+}
+
+type peerComm struct {
+	guid uint64
+	comm uint32
+}
+
+type peerQPN struct {
+	guid uint64
+	qpn  uint32
+}
+
+// Machine is the CM of one address. It is not safe for concurrent use.
+type Machine struct {
+	cfg     Config
+	n       *Counters
+	next    uint32
+	ids     map[uint32]*ID // by our communication ID
+	comms   map[peerComm]*ID
+	qpns    map[peerQPN]*ID
+	listen  map[uint16]bool
+	timers  deadlines
+	pending int
+	waiting int
+	events  []Event
+	out     []*outgoing
+	tidBase uint64
+}
+
+// outgoing is a datagram to be sent.
+type outgoing struct {
+	flow wire.Flow
+	mad  []byte
+}
+
+// outMax bounds the datagrams that wait for the link; more are lost, as on
+// the way they could be.
+const outMax = 512
+
+// New makes a machine.
+func New(cfg Config) *Machine {
+	if cfg.ConnectLimit == 0 {
+		cfg.ConnectLimit = 8 * rdma.Second
+	}
+	if cfg.PendingMax == 0 {
+		cfg.PendingMax = 1024
+	}
+	if cfg.TimeWaitMax == 0 {
+		cfg.TimeWaitMax = 8192
+	}
+	if cfg.Counters == nil {
+		cfg.Counters = new(Counters)
+	}
+	return &Machine{
+		cfg: cfg, n: cfg.Counters, next: cfg.Random(), tidBase: uint64(cfg.Random()) << 32,
+		ids: map[uint32]*ID{}, comms: map[peerComm]*ID{}, qpns: map[peerQPN]*ID{}, listen: map[uint16]bool{},
+	}
+}
+
+// Errors of the machine's calls.
+var (
+	ErrPortTaken = errors.New("cm: the port is listened on already")
+	ErrTooMany   = errors.New("cm: too many connections are being set up")
+	ErrState     = errors.New("cm: not possible in this state")
+)
+
+// Listen accepts REQs for a port.
+func (m *Machine) Listen(port uint16) error {
+	if m.listen[port] {
+		return ErrPortTaken
+	}
+	m.listen[port] = true
+	return nil
+}
+
+// Unlisten refuses further REQs for a port.
+func (m *Machine) Unlisten(port uint16) { delete(m.listen, port) }
+
+// Pending is the number of connections being set up, and of those in TIMEWAIT.
+func (m *Machine) Pending() (setup, timeWait int) { return m.pending, m.waiting }
+
+// ConnectParams are the fields of a REQ that the consumer chooses.
+type ConnectParams struct {
+	Remote             netip.AddrPort
+	SourcePort         uint16 // RDMA-CM port of ours, for the peer's information
+	QPN, PSN           uint32
+	MTU                uint8
+	PKey               uint16
+	ResponderResources uint8
+	InitiatorDepth     uint8
+	RetryCount         uint8
+	RNRRetryCount      uint8
+	AckTimeout         uint8
+	TrafficClass       uint8
+	HopLimit           uint8
+	Private            []byte // at most ConnPrivateLen
+}
+
+func (m *Machine) newID() *ID {
+	for {
+		m.next++
+		if _, taken := m.ids[m.next]; !taken && m.next != 0 {
+			break
+		}
+	}
+	id := &ID{Local: m.next, index: -1}
+	m.ids[id.Local] = id
+	return id
+}
+
+// Connect sends a REQ.
+func (m *Machine) Connect(now rdma.Time, p ConnectParams) (*ID, error) {
+	if m.pending >= m.cfg.PendingMax {
+		return nil, ErrTooMany
+	}
+	if len(p.Private) > ConnPrivateLen {
+		return nil, fmt.Errorf("cm: %d bytes of private data, a REQ carries %d", len(p.Private), ConnPrivateLen)
+	}
+	id := m.newID()
+	id.Active, id.State, id.Peer, id.Service = true, REQSent, p.Remote, p.Remote.Port()
+	id.localQPN = p.QPN
+	id.tid = m.tidBase | uint64(id.Local)
+	id.REQ = REQ{
+		LocalID: id.Local, ServiceID: ServiceID(p.Remote.Port()), GUID: m.cfg.GUID, QPN: p.QPN, PSN: p.PSN,
+		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+		RemoteCMTimeout: cmTimeout, LocalCMTimeout: cmTimeout, MaxCMRetries: cmRetries,
+		RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount, PKey: p.PKey, MTU: p.MTU,
+		Primary: Path{
+			LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: m.cfg.Addr, RemoteGID: p.Remote.Addr().Unmap(),
+			FlowLabel:    (uint32(p.SourcePort)*31 + uint32(p.Remote.Port())) & 0xfffff,
+			TrafficClass: p.TrafficClass, HopLimit: p.HopLimit, AckTimeout: p.AckTimeout,
+		},
+	}
+	h := IPHeader{Src: netip.AddrPortFrom(m.cfg.Addr, p.SourcePort), Dst: p.Remote.Addr().Unmap()}
+	h.Put(id.REQ.Private[:])
+	copy(id.REQ.Private[IPHeaderLen:], p.Private)
+	m.pending++
+	m.n.TxREQ++
+	m.repeat(now, id, id.REQ.Encode(Header{TID: id.tid}), m.cfg.ConnectLimit)
+	return id, nil
+}
+
+// AcceptParams are the fields of a REP that the consumer chooses.
+type AcceptParams struct {
+	QPN, PSN           uint32
+	ResponderResources uint8
+	InitiatorDepth     uint8
+	RNRRetryCount      uint8
+	TargetAckDelay     uint8
+	Private            []byte // at most REPPrivateLen
+}
+
+// Accept answers a ConnRequest with a REP. The QP is in RTS by then: the peer
+// may send on it before its RTU arrives.
+func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
+	if id.State != REQReceived {
+		return ErrState
+	}
+	if len(p.Private) > REPPrivateLen {
+		return fmt.Errorf("cm: %d bytes of private data, a REP carries %d", len(p.Private), REPPrivateLen)
+	}
+	id.localQPN = p.QPN
+	id.REP = REP{
+		LocalID: id.Local, RemoteID: id.Remote, QPN: p.QPN, PSN: p.PSN, GUID: m.cfg.GUID,
+		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+		TargetAckDelay: p.TargetAckDelay, RNRRetryCount: p.RNRRetryCount,
+	}
+	copy(id.REP.Private[:], p.Private)
+	id.State = REPSent
+	m.n.TxREP++
+	m.repeat(now, id, id.REP.Encode(Header{TID: id.tid}), max(m.cfg.ConnectLimit, 30*rdma.Second))
+	return nil
+}
+
+// Reject answers a ConnRequest or a Reply with a REJ. The ID is dead.
+func (m *Machine) Reject(id *ID, why Reason, private []byte) {
+	switch id.State {
+	case REQReceived:
+		m.sendREJ(id.Peer.Addr(), id.tid, 0, id.Remote, 0, why, private)
+	case REPReceived:
+		m.sendREJ(id.Peer.Addr(), id.tid, id.Local, id.Remote, 1, why, private)
+	default:
+		return
+	}
+	m.Forget(id)
+}
+
+// Confirm answers a Reply with an RTU: the QP is in RTS.
+func (m *Machine) Confirm(id *ID) error {
+	if id.State != REPReceived {
+		return ErrState
+	}
+	m.leavePending(id)
+	id.State = Established
+	m.sendIDs(id, AttrRTU, id.tid)
+	m.n.TxRTU++
+	return nil
+}
+
+// Traffic says that a valid packet arrived on the QP of id, which counts as
+// its RTU (IBTA 12.9.6).
+func (m *Machine) Traffic(id *ID) {
+	if id.State == REPSent {
+		m.established(id)
+	}
+}
+
+func (m *Machine) established(id *ID) {
+	m.stop(id)
+	m.leavePending(id)
+	id.State = Established
+	m.event(Event{Kind: ConnEstablished, ID: id})
+}
+
+// Disconnect sends a DREQ on an established connection; Gone follows. In other
+// states the attempt is abandoned.
+func (m *Machine) Disconnect(now rdma.Time, id *ID) {
+	switch id.State {
+	case Established, REPSent:
+		m.leavePending(id)
+		id.State = DREQSent
+		m.n.TxDREQ++
+		d := IDs{LocalID: id.Local, RemoteID: id.Remote, QPN: id.remoteQPN}
+		m.repeat(now, id, d.Encode(Header{TID: m.tidBase | uint64(id.Local), Attr: AttrDREQ}), dreqLimit)
+	case REQReceived, REPReceived:
+		m.Reject(id, ConsumerDefined, nil)
+	case REQSent:
+		m.Forget(id)
+	}
+}
+
+// Forget drops an ID at once, without a message.
+func (m *Machine) Forget(id *ID) {
+	m.stop(id)
+	m.leavePending(id)
+	if id.State == TimeWait {
+		m.waiting--
+	}
+	delete(m.ids, id.Local)
+	m.unbind(id)
+	id.State = Idle
+}
+
+// DREQ sends a DREQ for a connection of an earlier life of this program, so
+// that the peer need not wait for its timers to see that it is gone.
+func (m *Machine) DREQ(peer netip.Addr, local, remote, remoteQPN uint32) {
+	d := IDs{LocalID: local, RemoteID: remote, QPN: remoteQPN}
+	m.send(peer, d.Encode(Header{TID: m.tidBase | uint64(local), Attr: AttrDREQ}))
+	m.n.TxDREQ++
+}
+
+// Triple returns what DREQ needs to know of an established connection.
+func (id *ID) Triple() (local, remote, remoteQPN uint32) { return id.Local, id.Remote, id.remoteQPN }
+
+// Events moves what happened into dst, oldest first.
+func (m *Machine) Events(dst []Event) int {
+	n := copy(dst, m.events)
+	rest := copy(m.events, m.events[n:])
+	clear(m.events[rest:])
+	m.events = m.events[:rest]
+	return n
+}
+
+func (m *Machine) event(e Event) { m.events = append(m.events, e) }
+
+// HasWork reports whether Transmit would send something.
+func (m *Machine) HasWork() bool { return len(m.out) > 0 }
+
+// Transmit appends waiting datagrams to b and reports whether more wait. What
+// it refers to stays in place until the next call.
+func (m *Machine) Transmit(b *wire.Batch) (more bool) {
+	n := 0
+	for n < len(m.out) && !b.Full() {
+		o := m.out[n]
+		b.Add(&o.flow, &wire.Packet{
+			Op: wire.UDSendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQPN: wire.QP1, PSN: wire.PSN(m.n.TxREQ+m.n.TxREP) & wire.PSNMask,
+			DETH: wire.DETH{QKey: QKey, SrcQPN: wire.QP1},
+		}, [][]byte{o.mad})
+		n++
+	}
+	m.out = append([]*outgoing(nil), m.out[n:]...)
+	return len(m.out) > 0
+}
+
+func (m *Machine) send(to netip.Addr, mad []byte) {
+	if len(m.out) >= outMax {
+		m.n.DropFull++
+		return
+	}
+	m.out = append(m.out, &outgoing{flow: wire.Flow{Src: m.cfg.Addr, Dst: to.Unmap(), SrcPort: wire.Port}, mad: mad})
+}
+
+func (m *Machine) sendIDs(id *ID, a Attr, tid uint64) {
+	d := IDs{LocalID: id.Local, RemoteID: id.Remote}
+	m.send(id.Peer.Addr(), d.Encode(Header{TID: tid, Attr: a}))
+}
+
+func (m *Machine) sendREJ(to netip.Addr, tid uint64, local, remote uint32, msg uint8, why Reason, private []byte) {
+	r := REJ{LocalID: local, RemoteID: remote, Message: msg, Reason: why}
+	copy(r.Private[:], private)
+	m.n.TxREJ++
+	m.send(to, r.Encode(Header{TID: tid}))
+}
+
+// repeat sends mad now and again until the ID's state changes or limit is over.
+func (m *Machine) repeat(now rdma.Time, id *ID, mad []byte, limit rdma.Time) {
+	id.msg, id.every, id.limit = mad, resendFirst, now+limit
+	m.send(id.Peer.Addr(), mad)
+	m.schedule(id, now+id.every)
+}
+
+func (m *Machine) schedule(id *ID, at rdma.Time) {
+	id.due = at
+	if id.index < 0 {
+		heap.Push(&m.timers, id)
+	} else {
+		heap.Fix(&m.timers, id.index)
+	}
+}
+
+func (m *Machine) stop(id *ID) {
+	if id.index >= 0 {
+		heap.Remove(&m.timers, id.index)
+	}
+	id.msg = nil
+}
+
+func (m *Machine) leavePending(id *ID) {
+	switch id.State {
+	case REQSent, REQReceived, REPReceived, REPSent:
+		m.pending--
+	}
+}
+
+// Deadline is when Expire has to be called, 0 for never.
+func (m *Machine) Deadline() rdma.Time {
+	if len(m.timers) == 0 {
+		return 0
+	}
+	return m.timers[0].due
+}
+
+// Expire acts on the deadlines that have passed.
+func (m *Machine) Expire(now rdma.Time) {
+	for len(m.timers) > 0 && m.timers[0].due <= now {
+		id := m.timers[0]
+		switch {
+		case id.State == TimeWait:
+			m.gone(id)
+		case now < id.limit:
+			m.n.Resent++
+			m.send(id.Peer.Addr(), id.msg)
+			id.every = min(2*id.every, resendMax)
+			m.schedule(id, min(now+id.every, id.limit))
+		case id.State == DREQSent:
+			m.timeWait(now, id)
+		default:
+			m.n.Timeouts++
+			what := "REQ"
+			if id.State == REPSent {
+				what = "REP"
+				m.sendREJ(id.Peer.Addr(), id.tid, id.Local, id.Remote, 1, Timeout, nil)
+			}
+			m.Forget(id)
+			m.event(Event{Kind: Unreachable, ID: id, Err: fmt.Errorf("%v did not answer the CM %s for %d s: is UDP port %d open on both sides, and does something serve RDMA there?",
+				id.Peer, what, m.cfg.ConnectLimit/rdma.Second, wire.Port)})
+		}
+	}
+}
+
+func (m *Machine) gone(id *ID) {
+	m.Forget(id)
+	m.event(Event{Kind: Gone, ID: id})
+}
+
+// timeWait keeps the identities of a connection from being used again while
+// packets of it may still be under way.
+func (m *Machine) timeWait(now rdma.Time, id *ID) {
+	m.stop(id)
+	m.leavePending(id)
+	id.State = TimeWait
+	m.waiting++
+	d := rdma.Millisecond << max(0, int(id.REQ.Primary.AckTimeout)-8)
+	m.schedule(id, now+min(max(d, timeWaitMin), timeWaitMax))
+	if m.waiting > m.cfg.TimeWaitMax {
+		// Under a flood the oldest goes early; its QP number stays random.
+		for _, w := range m.timers {
+			if w.State == TimeWait && w != id {
+				m.gone(w)
+				break
+			}
+		}
+	}
+}
+
+// bind enters the peer's identities into the tables of known ones.
+func (m *Machine) bind(id *ID, guid uint64, comm, qpn uint32) {
+	id.guid, id.comm, id.remoteQPN = guid, comm, qpn
+	m.comms[peerComm{guid, comm}] = id
+	m.qpns[peerQPN{guid, qpn}] = id
+}
+
+func (m *Machine) unbind(id *ID) {
+	if k := (peerComm{id.guid, id.comm}); m.comms[k] == id {
+		delete(m.comms, k)
+	}
+	if k := (peerQPN{id.guid, id.remoteQPN}); m.qpns[k] == id {
+		delete(m.qpns, k)
+	}
+}
+
+// deadlines is a heap of IDs by time.
+type deadlines []*ID
+
+func (d deadlines) Len() int           { return len(d) }
+func (d deadlines) Less(i, j int) bool { return d[i].due < d[j].due }
+func (d deadlines) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].index, d[j].index = i, j
+}
+
+// Push implements heap.Interface.
+func (d *deadlines) Push(x any) {
+	id := x.(*ID)
+	id.index = len(*d)
+	*d = append(*d, id)
+}
+
+// Pop implements heap.Interface.
+func (d *deadlines) Pop() any {
+	n := len(*d) - 1
+	id := (*d)[n]
+	(*d)[n] = nil
+	*d = (*d)[:n]
+	id.index = -1
+	return id
+}
