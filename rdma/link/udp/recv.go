@@ -1,136 +1,115 @@
 package udp
 
 import (
-	"encoding/binary"
-	"fmt"
-	"net"
-	"net/netip"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/link"
 )
 
-// Recv implements link.Link.
-func (l *Link) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
-	rx.D = rx.D[:0]
-	for waited := false; ; {
-		if l.closed.Load() {
-			return 0, net.ErrClosed
-		}
-		n, err := l.recv(rx)
-		if n > 0 || err != nil {
-			return n, err
-		}
-		if waited || deadline < 0 {
-			return 0, nil
-		}
-		woken, err := l.wait(deadline)
-		if woken || err != nil {
-			return 0, err
-		}
-		waited = true
-	}
+// receiver fills an Rx by recvmmsg.
+type receiver struct {
+	l    *Link
+	gro  bool
+	rx   *link.Rx
+	msgs []mmsghdr
+	iovs []unix.Iovec
+	name []sockaddr
+	ctl  [][controlMax]byte
+	n    int // messages of the last call
+	err  error
+	wait func(fd uintptr) bool // made once, it would be allocated each time
 }
 
-// wait sleeps until a datagram, Wake or the deadline; woken reports Wake.
-func (l *Link) wait(deadline rdma.Time) (woken bool, err error) {
-	var ts *unix.Timespec
-	if deadline != 0 {
-		t := unix.NsecToTimespec(int64(max(0, deadline-l.Now())))
-		ts = &t
-	}
-	l.poll[0].Revents, l.poll[1].Revents = 0, 0
-	_, err = unix.Ppoll(l.poll[:], ts, nil)
-	if err != nil && err != unix.EINTR {
-		return false, fmt.Errorf("waiting for datagrams on %v: %w", l.addr, err)
-	}
-	if l.poll[1].Revents != 0 {
-		var b [8]byte
-		_, _ = unix.Read(l.wake, b[:])
-		// Datagrams may have arrived as well; the next Recv sees them.
-		return true, nil
-	}
-	return false, nil
+func (r *receiver) init(l *Link) {
+	r.l = l
+	r.wait = func(uintptr) bool { return !r.receive() }
 }
 
-func (l *Link) recv(rx *link.Rx) (int, error) {
-	for i := range l.rx {
-		l.rx[i].hdr.Namelen = unix.SizeofSockaddrInet6
-		l.rx[i].hdr.SetControllen(len(l.rxCtl[i]))
+// use prepares the message headers for an Rx; it costs something when the Rx
+// is not the one of the last call.
+func (r *receiver) use(rx *link.Rx) {
+	if r.rx == rx {
+		return
 	}
-	n, _, e := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(l.fd), uintptr(unsafe.Pointer(&l.rx[0])), rxMessages, unix.MSG_DONTWAIT, 0, 0)
-	if e != 0 {
-		if transient(e) {
-			return 0, nil // also a pending ICMP error, which the peer's silence will tell
-		}
-		return 0, fmt.Errorf("receiving on %v: %w", l.addr, e)
+	n := rx.Slots()
+	r.rx = rx
+	r.msgs, r.iovs = make([]mmsghdr, n), make([]unix.Iovec, n)
+	r.name, r.ctl = make([]sockaddr, n), make([][controlMax]byte, n)
+	for i := range n {
+		slot := rx.Slot(i)
+		r.iovs[i].Base = &slot[0]
+		r.iovs[i].SetLen(len(slot))
+		h := &r.msgs[i].hdr
+		h.Iov, h.Iovlen = &r.iovs[i], 1
+		h.Name, h.Control = &r.name[i][0], &r.ctl[i][0]
 	}
-	l.Stats.RxCalls.Add(1)
-	for i := range int(n) {
-		m := &l.rx[i]
-		size, tos := l.control(i)
-		var d link.Datagram
-		d.Src, d.SrcPort = l.source(&l.rxAddr[i])
-		d.TOS = tos
-		data := unsafe.Slice(l.rxIov[i].Base, int(m.n))
-		if m.hdr.Flags&unix.MSG_TRUNC != 0 {
-			continue // longer than any packet of ours
-		}
-		if size <= 0 || size >= len(data) {
-			d.Data = data
-			rx.D = append(rx.D, d)
+	r.n = n
+}
+
+// receive takes what there is. It reports that there was nothing and that it
+// is worth waiting.
+func (r *receiver) receive() (empty bool) {
+	for i := range r.n { // the kernel wrote over what it used last time
+		h := &r.msgs[i].hdr
+		h.Namelen = uint32(len(r.name[i]))
+		h.SetControllen(controlMax)
+		h.Flags = 0
+	}
+	r.n, r.err = 0, nil
+	for {
+		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(r.l.fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(len(r.msgs)), unix.MSG_DONTWAIT, 0, 0)
+		switch errno {
+		case 0:
+			r.n = int(n)
+			return false
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return true
+		case unix.EBADF, unix.ENOTSOCK, unix.EINVAL, unix.EFAULT:
+			r.err = errno
+			return false
+		default:
+			// An error that the network reported and that taking it cleared.
+			r.l.stats.RxErrors++
 			continue
 		}
-		l.Stats.RxCoalesced.Add(1)
-		for len(data) > 0 {
-			k := min(size, len(data))
-			d.Data = data[:k:k]
-			rx.D = append(rx.D, d)
-			data = data[k:]
-		}
 	}
-	l.Stats.RxDatagrams.Add(uint64(len(rx.D)))
-	return len(rx.D), nil
 }
 
-// control reads segment size and TOS from the control messages of message i.
-func (l *Link) control(i int) (size int, tos uint8) {
-	b := l.rxCtl[i][:min(uint64(len(l.rxCtl[i])), uint64(l.rx[i].hdr.Controllen))]
-	for len(b) >= unix.SizeofCmsghdr {
-		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
-		n := int(h.Len)
-		if n < unix.SizeofCmsghdr || n > len(b) {
-			return size, tos
-		}
-		data := b[unix.CmsgLen(0):n]
-		switch {
-		case h.Level == unix.SOL_UDP && h.Type == udpGRO && len(data) >= 2:
-			if len(data) >= 4 {
-				size = int(binary.NativeEndian.Uint32(data))
-			} else {
-				size = int(binary.NativeEndian.Uint16(data))
-			}
-		case h.Level == unix.SOL_IP && h.Type == unix.IP_TOS && len(data) >= 1:
-			tos = data[0]
-		case h.Level == unix.SOL_IPV6 && h.Type == unix.IPV6_TCLASS && len(data) >= 4:
-			tos = uint8(binary.NativeEndian.Uint32(data))
-		}
-		next := unix.CmsgSpace(n - unix.CmsgLen(0))
-		if next > len(b) {
-			break
-		}
-		b = b[next:]
+// result lists the datagrams of the last receive in the Rx.
+func (r *receiver) result() (int, error) {
+	if r.err != nil {
+		return 0, r.err
 	}
-	return size, tos
-}
-
-func (l *Link) source(sa *unix.RawSockaddrInet6) (netip.Addr, uint16) {
-	port := sa.Port<<8 | sa.Port>>8
-	if !l.v6 {
-		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(sa)).Addr), port
+	if r.n == 0 {
+		return 0, nil
 	}
-	return netip.AddrFrom16(sa.Addr), port
+	s := &r.l.stats
+	s.RxCalls++
+	for i := range r.n {
+		m := &r.msgs[i]
+		if m.hdr.Flags&unix.MSG_TRUNC != 0 {
+			s.RxTruncated++
+			continue
+		}
+		var d link.RxDatagram
+		d.Src, d.SrcPort = r.name[i].get()
+		d.Dst = r.l.addr
+		d.Data = r.rx.Slot(i)[:m.len]
+		seg, tos := parseControl(r.ctl[i][:m.hdr.Controllen])
+		d.TOS = tos
+		before := len(r.rx.D)
+		if rest := r.rx.Split(d, seg); rest > 0 {
+			s.RxNoRoom += uint64(rest / max(1, seg))
+		}
+		if got := len(r.rx.D) - before; got > 1 {
+			s.RxMerged += uint64(got)
+		}
+		s.RxBytes += uint64(m.len)
+	}
+	s.RxDatagrams += uint64(len(r.rx.D))
+	return len(r.rx.D), nil
 }

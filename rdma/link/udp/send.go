@@ -2,173 +2,269 @@ package udp
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Send implements link.Link. Runs of datagrams of one flow and one size, the
-// last of which may be shorter, leave as one segmented message.
+// Limits of one send.
+const (
+	segmentsMax = 64    // per buffer; newer kernels take 128
+	runBytesMax = 65000 // per buffer, below what an IP packet can hold
+	iovMax      = 1024  // pieces of one message (UIO_MAXIOV)
+	messagesMax = 1024  // messages of one sendmmsg (UIO_MAXIOV)
+
+	// sendWait bounds the wait for room in the send buffer. What finds none is
+	// lost, as on any network.
+	sendWait = 20 * time.Millisecond
+)
+
+// TooBigError tells of datagrams that do not fit the path MTU.
+type TooBigError struct {
+	Dst  netip.Addr
+	Size int // of the IP packet
+	MTU  int // of our interface
+}
+
+func (e *TooBigError) Error() string {
+	return fmt.Sprintf("a packet of %d bytes to %v does not fit the path: our interface has MTU %d, and a router on the way may have less; connections must use a smaller RDMA path MTU",
+		e.Size, e.Dst, e.MTU)
+}
+
+// sender sends batches by sendmmsg.
+type sender struct {
+	l    *Link
+	gso  bool
+	msgs []mmsghdr
+	run  []run
+	iovs []unix.Iovec
+	name []sockaddr
+	ctl  [][controlMax]byte
+	room func(fd uintptr) bool
+}
+
+// run is what one message carries: datagrams from first on. Its addresses are
+// indices, as the arrays may grow while the messages are built.
+type run struct {
+	first, n  int
+	iov, iovs int
+	size      int // of its first datagram, the segment size
+	bytes     int
+}
+
+func (t *sender) init(l *Link) {
+	t.l = l
+	polled := false
+	t.room = func(uintptr) bool {
+		// The first call comes before any waiting.
+		polled = !polled
+		return !polled
+	}
+}
+
+// Send implements link.Link.
 func (l *Link) Send(b *wire.Batch) error {
-	d := b.D
-	for len(d) > 0 {
-		used, messages := l.fill(d)
-		if err := l.flush(messages); err != nil {
-			return err
-		}
-		d = d[used:]
+	if l.closed {
+		return link.ErrClosed
 	}
-	return nil
+	var first error
+	for at := 0; at < len(b.D); {
+		n, err := l.tx.send(b.D[at:])
+		at += n
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
 }
 
-// fill turns datagrams into messages and returns how many of both it used.
-func (l *Link) fill(d []wire.Datagram) (used, messages int) {
-	l.txIov = l.txIov[:0]
-	for messages < txMessages && used < len(d) {
-		run := 1
-		if l.gso {
-			run = l.run(d[used:])
+// send sends as many of the datagrams as one sendmmsg takes, at least one, and
+// returns how many are done with, sent or lost.
+func (t *sender) send(d []wire.Datagram) (int, error) {
+	t.build(d)
+	s := &t.l.stats
+	done := 0 // messages
+	for done < len(t.msgs) {
+		s.TxCalls++
+		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(t.l.fd), uintptr(unsafe.Pointer(&t.msgs[done])), uintptr(len(t.msgs)-done), unix.MSG_DONTWAIT, 0, 0)
+		if errno == 0 {
+			for i := done; i < done+int(n); i++ {
+				r := &t.run[i]
+				s.TxDatagrams += uint64(r.n)
+				s.TxBytes += uint64(r.bytes)
+				if r.n > 1 {
+					s.TxSegmented += uint64(r.n)
+				}
+			}
+			done += int(n)
+			continue
 		}
-		need := 0
-		for i := range run {
-			need += 2 + len(d[used+i].Payload)
+		r := &t.run[done]
+		flow := d[r.first].Flow
+		switch errno {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			s.TxWaits++
+			if t.waitRoom() {
+				continue
+			}
+			for i := done; i < len(t.run); i++ {
+				s.TxNoBuffers += uint64(t.run[i].n)
+			}
+			return r.first + t.rest(done), nil
+		case unix.ENOBUFS, unix.ENOMEM:
+			s.TxNoBuffers += uint64(r.n)
+			done++
+			continue
+		case unix.EMSGSIZE, unix.EINVAL, unix.EIO, unix.EOPNOTSUPP:
+			tooBig := r.size+t.overhead(flow) > t.l.mtu
+			if r.n > 1 && !tooBig {
+				// Segmentation does not work on this path: an interface
+				// without checksums, a tunnel, an old kernel. Do without from
+				// here on; the identifications change, so build again.
+				t.gso = false
+				s.GSODisabled++
+				return r.first, nil
+			}
+			if errno == unix.EMSGSIZE || tooBig {
+				s.TxTooBig += uint64(r.n)
+				return r.first + r.n, &TooBigError{Dst: flow.Dst, Size: r.size + t.overhead(flow), MTU: t.l.mtu}
+			}
+			s.TxErrors += uint64(r.n)
+			done++
+		case unix.EBADF, unix.ENOTSOCK:
+			return len(d), fmt.Errorf("%w: %w", link.ErrClosed, errno)
+		default:
+			// No route, a firewall, a peer's ICMP error: the datagrams are
+			// lost, and the sender will find out as it does about any loss.
+			s.TxErrors += uint64(r.n)
+			done++
 		}
-		if len(l.txIov)+need > cap(l.txIov) {
-			break
-		}
-		l.message(messages, d[used:used+run])
-		used += run
-		messages++
 	}
-	return used, messages
+	return t.rest(0), nil
 }
 
-// run is the number of datagrams at the start of d that can be one segmented
-// message.
-func (l *Link) run(d []wire.Datagram) int {
-	size := d[0].Size()
-	total, iovs := size, 2+len(d[0].Payload)
-	n := 1
-	for ; n < len(d) && n < segmentsMax; n++ {
-		e := &d[n]
-		k := e.Size()
-		iovs += 2 + len(e.Payload)
-		if e.Flow != d[0].Flow || k > size || total+k > runMax || iovs > iovMax {
-			break
-		}
-		total += k
-		if k < size {
-			return n + 1
-		}
+// rest is the number of datagrams in the messages from i on.
+func (t *sender) rest(i int) (n int) {
+	for ; i < len(t.run); i++ {
+		n += t.run[i].n
 	}
 	return n
 }
 
-// message fills message m with the segments d: their headers, payload by
-// reference and trailers, with the identification that each will leave with.
-func (l *Link) message(m int, d []wire.Datagram) {
-	h := &l.tx[m].hdr
-	first := len(l.txIov)
-	d[0].Flow.SrcPort = l.port // one socket sends for all; d is one flow
-	for i := range d {
-		g := &d[i]
-		crc := g.Flow.ICRC(uint16(i), g.Hdr, g.Payload, int(g.Pad))
-		n := len(g.Hdr)
-		room := g.Hdr[:n+int(g.Pad)+wire.ICRCLen]
-		clear(room[n : n+int(g.Pad)])
-		binary.LittleEndian.PutUint32(room[n+int(g.Pad):], crc)
-		if g.PayloadLen == 0 {
-			l.iov(room)
-			continue
+func (t *sender) overhead(f *wire.Flow) int {
+	if f.Dst.Unmap().Is4() {
+		return 20 + 8
+	}
+	return 40 + 8
+}
+
+// build fills in the trailers and the message headers for as many datagrams as
+// fit one call.
+func (t *sender) build(d []wire.Datagram) {
+	t.run, t.iovs = t.run[:0], t.iovs[:0]
+	for i := 0; i < len(d) && len(t.run) < messagesMax; {
+		r := run{first: i, iov: len(t.iovs), size: d[i].Size()}
+		for i < len(d) && t.joins(&r, d, i) {
+			t.add(&r, &d[i])
+			i++
 		}
-		l.iov(room[:n])
-		for _, p := range g.Payload {
-			l.iov(p)
+		t.run = append(t.run, r)
+	}
+	for len(t.name) < len(t.run) {
+		t.name = append(t.name, sockaddr{})
+		t.ctl = append(t.ctl, [controlMax]byte{})
+	}
+	t.msgs = t.msgs[:0]
+	for i := range t.run {
+		r := &t.run[i]
+		f := d[r.first].Flow
+		var m mmsghdr
+		m.hdr.Iov = &t.iovs[r.iov]
+		m.hdr.SetIovlen(r.iovs)
+		m.hdr.Name = &t.name[i][0]
+		m.hdr.Namelen = t.name[i].put(f.Dst.Unmap(), wire.Port, t.l.scope)
+		n := 0
+		if r.n > 1 {
+			n = putControl(t.ctl[i][:], n, unix.IPPROTO_UDP, udpSegment, 2, r.size)
 		}
-		l.iov(room[n:])
-	}
-	h.Iov = &l.txIov[first]
-	h.SetIovlen(len(l.txIov) - first)
-	l.address(m, d[0].Flow.Dst)
-	l.segments(m, d)
-	l.txSeg[m] = len(d)
-}
-
-func (l *Link) iov(b []byte) {
-	n := len(l.txIov)
-	l.txIov = l.txIov[:n+1]
-	l.txIov[n].Base = &b[0]
-	l.txIov[n].SetLen(len(b))
-}
-
-// address sets the destination of message m.
-func (l *Link) address(m int, dst netip.Addr) {
-	sa := &l.txAddr[m]
-	if l.v6 {
-		*sa = unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: htons(l.port), Addr: dst.As16(), Scope_id: l.zone}
-		l.tx[m].hdr.Namelen = unix.SizeofSockaddrInet6
-		return
-	}
-	*(*unix.RawSockaddrInet4)(unsafe.Pointer(sa)) = unix.RawSockaddrInet4{Family: unix.AF_INET, Port: htons(l.port), Addr: dst.As4()}
-	l.tx[m].hdr.Namelen = unix.SizeofSockaddrInet4
-}
-
-func htons(p uint16) uint16 { return p<<8 | p>>8 }
-
-// segments sets the segment size of message m, if it has more than one.
-func (l *Link) segments(m int, d []wire.Datagram) {
-	h := &l.tx[m].hdr
-	if len(d) == 1 {
-		h.Control = nil
-		h.SetControllen(0)
-		return
-	}
-	c := &l.txCtl[m]
-	cm := (*unix.Cmsghdr)(unsafe.Pointer(&c[0]))
-	cm.Level, cm.Type = unix.SOL_UDP, udpSegment
-	cm.SetLen(unix.CmsgLen(2))
-	binary.NativeEndian.PutUint16(c[unix.CmsgLen(0):], uint16(d[0].Size()))
-	h.Control = &c[0]
-	h.SetControllen(unix.CmsgSpace(2))
-}
-
-// flush sends the first n messages.
-func (l *Link) flush(n int) error {
-	for at := 0; at < n; {
-		k, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(l.fd), uintptr(unsafe.Pointer(&l.tx[at])), uintptr(n-at), 0, 0, 0)
-		l.Stats.TxCalls.Add(1)
-		if e == 0 {
-			for i := at; i < at+int(k); i++ {
-				l.Stats.TxDatagrams.Add(uint64(l.txSeg[i]))
-				if l.txSeg[i] > 1 {
-					l.Stats.TxSegmented.Add(1)
-				}
+		if f.TOS != 0 {
+			if f.Dst.Unmap().Is4() {
+				n = putControl(t.ctl[i][:], n, unix.IPPROTO_IP, unix.IP_TOS, 4, int(f.TOS))
+			} else {
+				n = putControl(t.ctl[i][:], n, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 4, int(f.TOS))
 			}
-			at += int(k)
-			continue
 		}
-		switch {
-		case e == unix.EINTR:
-			continue
-		case e == unix.EAGAIN:
-			// The socket buffer is full: wait until the interface has drained it.
-			p := [1]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLOUT}}
-			t := unix.NsecToTimespec(5_000_000)
-			if r, _ := unix.Ppoll(p[:], &t, nil); r > 0 {
-				continue
-			}
-		case l.txSeg[at] > 1 && (e == unix.EINVAL || e == unix.EIO):
-			l.gso = false // the interface cannot; what is lost now is sent again
-		case !transient(e) && e != unix.EINVAL:
-			return fmt.Errorf("sending from %v: %w", l.addr, e)
+		if n > 0 {
+			m.hdr.Control = &t.ctl[i][0]
+			m.hdr.SetControllen(n)
 		}
-		// One message cannot be sent: lost, as on any wire.
-		l.Stats.TxDropped.Add(uint64(l.txSeg[at]))
-		at++
+		t.msgs = append(t.msgs, m)
 	}
-	return nil
+}
+
+// joins reports whether datagram i may be part of the run: its first, or like
+// its first, of the same size or, as the last one, smaller.
+func (t *sender) joins(r *run, d []wire.Datagram, i int) bool {
+	if r.n == 0 {
+		return true
+	}
+	if !t.gso || r.n == segmentsMax || r.iovs+len(d[i].Payload)+2 > iovMax || d[i-1].Size() != r.size {
+		return false
+	}
+	size := d[i].Size()
+	if size > r.size || r.bytes+size > runBytesMax {
+		return false
+	}
+	f, g := d[r.first].Flow, d[i].Flow
+	return f == g || f.Dst == g.Dst && f.TOS == g.TOS
+}
+
+// add writes the trailer of a datagram and appends its pieces.
+func (t *sender) add(r *run, d *wire.Datagram) {
+	d.Flow.SrcPort = t.l.port
+	n, tail := len(d.Hdr), int(d.Pad)+wire.ICRCLen
+	icrc := d.Flow.ICRC(uint16(r.n), d.Hdr, d.Payload, int(d.Pad))
+	b := d.Hdr[:n+tail]
+	clear(b[n : n+int(d.Pad)])
+	binary.LittleEndian.PutUint32(b[n+int(d.Pad):], icrc)
+	if d.PayloadLen == 0 {
+		t.piece(b)
+		r.iovs++
+	} else {
+		t.piece(b[:n])
+		for _, p := range d.Payload {
+			t.piece(p)
+		}
+		t.piece(b[n:])
+		r.iovs += len(d.Payload) + 2
+	}
+	r.n++
+	r.bytes += d.Size()
+}
+
+func (t *sender) piece(b []byte) {
+	v := unix.Iovec{Base: &b[0]}
+	v.SetLen(len(b))
+	t.iovs = append(t.iovs, v)
+}
+
+// waitRoom waits until the socket takes more, and reports whether it does.
+func (t *sender) waitRoom() bool {
+	if t.l.file.SetWriteDeadline(time.Now().Add(sendWait)) != nil {
+		return false
+	}
+	err := t.l.raw.Write(t.room)
+	if errors.Is(err, unix.EINTR) {
+		return true
+	}
+	return err == nil
 }

@@ -1,20 +1,13 @@
-// Package udp is the link over an ordinary UDP socket: no root, no module, no
-// raw packets. It sends and receives in batches, with segmentation and
-// coalescing by the kernel (UDP_SEGMENT, UDP_GRO) where it has them.
-//
-// The ICRC covers the IPv4 identification, which a UDP socket neither sets nor
-// shows. An unconnected socket with path MTU discovery on sends 0, and k in
-// segment k of a segmented send; so the socket is never connected.
 package udp
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
-	"unsafe"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,259 +16,236 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-const (
-	// Sizes of one batch. A message is one datagram or one segmented run.
-	txMessages = 64
-	rxMessages = 32
-	// A coalesced receive is at most 64 KiB; without GRO a slot holds one
-	// datagram of the largest RoCE packet.
-	rxSlot = 1 << 16
-
-	// Limits of one segmented send: 64 segments on every kernel that has
-	// UDP_SEGMENT, and the largest UDP payload.
-	segmentsMax = 64
-	runMax      = 65000
-	iovMax      = 1024
-
-	udpSegment    = 103
-	udpGRO        = 104
-	udpNoCheck6Rx = 102
-
-	socketBuffer = 32 << 20
-	ipHeaders    = 28
-)
-
 // Config describes a link.
 type Config struct {
-	// Addr is the local address. It must be one of this host's.
+	// Addr is the local address. Invalid means a free loopback address,
+	// 127.x.y.z, chosen at random: what a client takes whose server is on the
+	// same host, as both need port 4791.
 	Addr netip.Addr
-	// Port is wire.Port but in tests of the socket layer alone.
-	Port uint16
-	// ReusePort lets several links share the port, for lanes.
-	ReusePort bool
-	// NoGSO and NoGRO switch off what the kernel offers.
-	NoGSO, NoGRO bool
+
+	// ReceiveBuffer and SendBuffer are the socket's buffers in bytes; 0 means
+	// DefaultReceiveBuffer and DefaultSendBuffer. The system may give less.
+	ReceiveBuffer int
+	SendBuffer    int
+
+	// NoGSO and NoGRO turn segmentation offload off, for a network card that
+	// numbers segments differently, and for tests.
+	NoGSO bool
+	NoGRO bool
+
+	// Shard and Shards, if Shards is over 1, make the socket one of Shards (a
+	// power of two) that share the address; the sockets must be opened in the
+	// order of Shard. Datagrams go to the socket whose number the low bits of
+	// the destination QPN are, those for QP1 to the first.
+	Shard  int
+	Shards int
 }
 
-// Stats count what the link did. They may be read from any goroutine.
+// Defaults of Config. A datagram of 1 KiB is charged with more than twice its
+// size, so the receive buffer holds some 25 MiB of the smallest packets.
+const (
+	DefaultReceiveBuffer = 64 << 20
+	DefaultSendBuffer    = 8 << 20
+)
+
+// Stats count what happened on a link.
 type Stats struct {
-	TxDatagrams, TxCalls, TxSegmented, TxDropped atomic.Uint64
-	RxDatagrams, RxCalls, RxCoalesced            atomic.Uint64
+	RxDatagrams  uint64
+	RxBytes      uint64
+	RxMerged     uint64 // datagrams that arrived merged into larger buffers
+	RxCalls      uint64 // recvmmsg calls that brought something
+	RxTruncated  uint64 // buffers longer than a slot
+	RxNoRoom     uint64 // datagrams merged into a buffer beyond the room of the Rx
+	RxErrors     uint64 // errors that the socket reported on receive
+	TxDatagrams  uint64
+	TxBytes      uint64
+	TxSegmented  uint64 // datagrams that left as segments of larger buffers
+	TxCalls      uint64 // sendmmsg calls
+	TxNoBuffers  uint64 // datagrams lost to ENOBUFS or a send buffer that stayed full
+	TxTooBig     uint64 // datagrams over the path MTU
+	TxErrors     uint64 // datagrams lost to other errors, such as no route
+	TxWaits      uint64 // times the send buffer was full
+	GSODisabled  uint64 // times segmentation was turned off for not working
+	Waits        uint64 // times Recv went to sleep
+	RcvBufBytes  int    // receive buffer that the system granted
+	SndBufBytes  int
+	GSOActive    bool
+	GROActive    bool
+	SourcePortTx uint16
 }
 
-type mmsghdr struct {
-	hdr unix.Msghdr
-	n   uint32
-	_   [4]byte
-}
-
-// Link is a UDP socket. See link.Link for its contract.
+// Link is one socket. It implements link.Link.
 type Link struct {
-	fd, wake int
-	addr     netip.Addr
-	port     uint16
-	mtu      int
-	v6       bool
-	zone     uint32
-	gso, gro bool
-	Stats    Stats
-	closed   atomic.Bool
+	cfg   Config
+	fd    int
+	file  *os.File
+	raw   syscall.RawConn
+	addr  netip.Addr
+	scope uint32 // interface index of a link-local address
+	port  uint16
+	mtu   int
+	base  time.Time
 
-	// Transmit: one header, address and control block per message.
-	tx     [txMessages]mmsghdr
-	txAddr [txMessages]unix.RawSockaddrInet6
-	txCtl  [txMessages][32]byte
-	txIov  []unix.Iovec
-	txSeg  [txMessages]int
+	stats Stats
+	rx    receiver
+	tx    sender
 
-	rx     [rxMessages]mmsghdr
-	rxAddr [rxMessages]unix.RawSockaddrInet6
-	rxCtl  [rxMessages][128]byte
-	rxIov  [rxMessages]unix.Iovec
-	rxBuf  []byte
-	poll   [2]unix.PollFd
+	state  atomic.Int32 // running, waiting or woken
+	armed  rdma.Time    // read deadline that is set; unarmed if unknown
+	closed bool
 }
 
 var _ link.Link = (*Link)(nil)
 
-// Open binds a socket.
+// States of the loop, as Wake sees it.
+const (
+	running = iota
+	waiting
+	woken
+)
+
+// Special values of Link.armed.
+const (
+	disarmed rdma.Time = 0
+	unarmed  rdma.Time = -1 // not known
+)
+
+// Open opens the socket of a link.
 func Open(cfg Config) (*Link, error) {
-	addr := cfg.Addr.Unmap()
-	if !addr.IsValid() || addr.IsUnspecified() {
-		return nil, fmt.Errorf("RoCE needs a specific local address, %v is none: the address is part of every packet's checksum", cfg.Addr)
+	if cfg.ReceiveBuffer <= 0 {
+		cfg.ReceiveBuffer = DefaultReceiveBuffer
 	}
-	port := cfg.Port
-	if port == 0 {
-		port = wire.Port
+	if cfg.SendBuffer <= 0 {
+		cfg.SendBuffer = DefaultSendBuffer
 	}
-	l := &Link{addr: addr, port: port, v6: addr.Is6(), fd: -1, wake: -1}
-	if err := l.open(cfg); err != nil {
-		l.closeFDs()
+	if cfg.Shards > 1 && cfg.Shards&(cfg.Shards-1) != 0 {
+		return nil, fmt.Errorf("%d sockets cannot share an address: the number must be a power of two", cfg.Shards)
+	}
+	if !cfg.Addr.IsValid() {
+		return openLoopback(cfg)
+	}
+	cfg.Addr = cfg.Addr.Unmap()
+	if cfg.Addr.IsUnspecified() || cfg.Addr.IsMulticast() {
+		return nil, fmt.Errorf("%v cannot be an RDMA address: the packets' checksum covers the address they come from, so it must be one address of this host", cfg.Addr)
+	}
+	return open(cfg)
+}
+
+func open(cfg Config) (*Link, error) {
+	l := &Link{cfg: cfg, addr: cfg.Addr, port: wire.Port, base: clockBase, armed: unarmed}
+	var err error
+	if l.mtu, l.scope, err = interfaceOf(cfg.Addr); err != nil {
 		return nil, err
 	}
+	if l.fd, err = l.socket(); err != nil {
+		return nil, err
+	}
+	if err := l.setup(); err != nil {
+		unix.Close(l.fd)
+		return nil, err
+	}
+	l.file = os.NewFile(uintptr(l.fd), "roce:"+cfg.Addr.String())
+	if l.raw, err = l.file.SyscallConn(); err == nil {
+		err = l.file.SetReadDeadline(time.Time{})
+	}
+	if err != nil {
+		l.file.Close()
+		return nil, fmt.Errorf("waiting on the RDMA socket: %w", err)
+	}
+	l.armed = disarmed
+	l.rx.init(l)
+	l.tx.init(l)
 	return l, nil
 }
 
-func (l *Link) open(cfg Config) (err error) {
-	if err := l.findInterface(); err != nil {
-		return err
-	}
-	family := unix.AF_INET
-	if l.v6 {
-		family = unix.AF_INET6
-	}
-	if l.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
-		return fmt.Errorf("UDP socket: %w", err)
-	}
-	if l.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return fmt.Errorf("eventfd: %w", err)
-	}
-	if cfg.ReusePort {
-		if err := unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-			return fmt.Errorf("SO_REUSEPORT: %w", err)
-		}
-	}
-	for _, o := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
-		if unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, o[0], socketBuffer) != nil {
-			_ = unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, o[1], socketBuffer) // as much as net.core.*mem_max allows
-		}
-	}
-	if l.v6 {
-		err = unix.SetsockoptInt(l.fd, unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
-		_ = unix.SetsockoptInt(l.fd, unix.SOL_IPV6, unix.IPV6_V6ONLY, 1)
-		_ = unix.SetsockoptInt(l.fd, unix.SOL_IPV6, unix.IPV6_RECVTCLASS, 1)
-		_ = unix.SetsockoptInt(l.fd, unix.SOL_UDP, udpNoCheck6Rx, 1) // rxe and NICs send no checksum
-	} else {
-		err = unix.SetsockoptInt(l.fd, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
-		_ = unix.SetsockoptInt(l.fd, unix.SOL_IP, unix.IP_RECVTOS, 1)
-	}
-	if err != nil {
-		return fmt.Errorf("path MTU discovery, on which the checksum depends, cannot be switched on: %w", err)
-	}
-	l.gso = !cfg.NoGSO && unix.SetsockoptInt(l.fd, unix.SOL_UDP, udpSegment, 0) == nil
-	l.gro = !cfg.NoGRO && unix.SetsockoptInt(l.fd, unix.SOL_UDP, udpGRO, 1) == nil
-	if err := unix.Bind(l.fd, l.sockaddr()); err != nil {
-		if errors.Is(err, unix.EADDRINUSE) {
-			return fmt.Errorf("UDP port %d of %v is taken: another RDMA program uses this address (on loopback, give each its own 127.x.y.z), "+
-				"or the kernel's rdma_rxe module owns the port (rdma link; modprobe -r rdma_rxe): %w", l.port, l.addr, err)
-		}
-		return fmt.Errorf("UDP port %d of %v: %w", l.port, l.addr, err)
-	}
-	l.prepare()
-	return nil
-}
+// clockBase is common to all links of the process, so that their times can be
+// compared.
+var clockBase = time.Now()
 
-func (l *Link) sockaddr() unix.Sockaddr {
-	if l.v6 {
-		return &unix.SockaddrInet6{Port: int(l.port), Addr: l.addr.As16(), ZoneId: l.zone}
-	}
-	return &unix.SockaddrInet4{Port: int(l.port), Addr: l.addr.As4()}
-}
+// Now reads the monotonic clock. It never returns 0.
+func (l *Link) Now() rdma.Time { return rdma.Time(time.Since(l.base)) + 1 }
 
-// findInterface finds the interface that has the address, for its MTU.
-func (l *Link) findInterface() error {
-	ifs, err := net.Interfaces()
-	if err != nil {
-		return fmt.Errorf("network interfaces: %w", err)
-	}
-	for _, i := range ifs {
-		addrs, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		for _, a := range addrs {
-			p, ok := a.(*net.IPNet)
-			if !ok {
-				continue
-			}
-			ip, _ := netip.AddrFromSlice(p.IP)
-			// All of 127.0.0.0/8 belongs to the loopback interface.
-			if ip.Unmap() == l.addr.WithZone("") || l.addr.IsLoopback() && l.addr.Is4() && ip.Unmap().IsLoopback() && ip.Unmap().Is4() {
-				l.mtu = i.MTU
-				if l.addr.IsLinkLocalUnicast() {
-					l.zone = uint32(i.Index)
-				}
-				return nil
-			}
-		}
-	}
-	return fmt.Errorf("%v is not an address of this host", l.addr)
-}
-
-func (l *Link) prepare() {
-	l.txIov = make([]unix.Iovec, 0, 4*iovMax)
-	size := rxSlot
-	if !l.gro {
-		size = 8192
-	}
-	l.rxBuf = make([]byte, rxMessages*size)
-	for i := range l.rx {
-		l.rxIov[i].Base = &l.rxBuf[i*size]
-		l.rxIov[i].SetLen(size)
-		h := &l.rx[i].hdr
-		h.Iov = &l.rxIov[i]
-		h.SetIovlen(1)
-		h.Name = (*byte)(unsafe.Pointer(&l.rxAddr[i]))
-		h.Control = &l.rxCtl[i][0]
-	}
-	for i := range l.tx {
-		h := &l.tx[i].hdr
-		h.Name = (*byte)(unsafe.Pointer(&l.txAddr[i]))
-	}
-	l.poll[0] = unix.PollFd{Fd: int32(l.fd), Events: unix.POLLIN}
-	l.poll[1] = unix.PollFd{Fd: int32(l.wake), Events: unix.POLLIN}
-}
-
-// LocalAddr is the bound address.
+// LocalAddr is the address that the socket is bound to.
 func (l *Link) LocalAddr() netip.Addr { return l.addr }
 
-// MTU is that of the interface that has the address.
+// MTU is the MTU of the interface that has the address.
 func (l *Link) MTU() int { return l.mtu }
 
-// Segmentation reports whether the kernel segments and coalesces for us.
-func (l *Link) Segmentation() (gso, gro bool) { return l.gso, l.gro }
-
-// Now reads the monotonic clock.
-func (l *Link) Now() rdma.Time {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return rdma.Time(ts.Nano())
+// Stats returns the link's counters. To be called on the loop.
+func (l *Link) Stats() Stats {
+	s := l.stats
+	s.GSOActive, s.GROActive, s.SourcePortTx = l.tx.gso, l.rx.gro, l.port
+	return s
 }
 
-// Wake ends a wait in Recv.
-func (l *Link) Wake() {
-	one := [8]byte{}
-	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(l.wake, one[:]) // a full counter is awake already
-}
-
-// Close wakes the loop, whose Recv then returns net.ErrClosed and releases the
-// socket.
+// Close closes the socket.
 func (l *Link) Close() error {
-	if !l.closed.Swap(true) {
-		l.Wake()
+	if l.closed {
+		return link.ErrClosed
 	}
+	l.closed = true
+	return l.file.Close()
+}
+
+// Wake makes the Recv under way, or the next one, return. It may be called from
+// any goroutine.
+func (l *Link) Wake() {
+	if l.state.Swap(woken) == waiting {
+		// A deadline in the past ends the wait. Recv finds out by the error
+		// that the deadline it set is no longer the one that is set.
+		_ = l.file.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// Recv implements link.Link.
+func (l *Link) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
+	if l.closed {
+		return 0, link.ErrClosed
+	}
+	rx.Reset()
+	l.rx.use(rx)
+	if !l.rx.receive() || deadline < 0 {
+		return l.rx.result()
+	}
+	// There was nothing: sleep. The order matters: the deadline is set first,
+	// so that a Wake after the state changed overrides it and not the reverse.
+	if err := l.arm(deadline); err != nil {
+		return 0, err
+	}
+	if !l.state.CompareAndSwap(running, waiting) {
+		l.state.Store(running)
+		return 0, nil
+	}
+	l.stats.Waits++
+	err := l.raw.Read(l.rx.wait)
+	l.state.Store(running)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		l.armed = unarmed
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("%w: %w", link.ErrClosed, err)
+	}
+	return l.rx.result()
+}
+
+// arm sets the read deadline, if the one that is set would not do. Waking up
+// too early is harmless and rare, setting a deadline for each sleep is not
+// cheap: one that is set and earlier stays.
+func (l *Link) arm(deadline rdma.Time) error {
+	if l.armed == deadline || deadline == 0 && l.armed > 0 {
+		return nil
+	}
+	if l.armed > 0 && deadline > 0 && l.armed < deadline {
+		return nil
+	}
+	var t time.Time
+	if deadline > 0 {
+		t = l.base.Add(time.Duration(deadline))
+	}
+	if err := l.file.SetReadDeadline(t); err != nil {
+		return fmt.Errorf("%w: %w", link.ErrClosed, err)
+	}
+	l.armed = deadline
 	return nil
-}
-
-// Release closes the file descriptors. It is called when no goroutine is in a
-// method of the link any more.
-func (l *Link) Release() { l.closeFDs() }
-
-func (l *Link) closeFDs() {
-	for _, fd := range []*int{&l.fd, &l.wake} {
-		if *fd >= 0 {
-			_ = unix.Close(*fd)
-			*fd = -1
-		}
-	}
-}
-
-// errno of a raw system call that must not be retried by the caller.
-func transient(e unix.Errno) bool {
-	switch e {
-	case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EPERM, unix.EMSGSIZE, unix.ENETDOWN, unix.EHOSTDOWN:
-		return true
-	}
-	return false
 }

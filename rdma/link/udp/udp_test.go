@@ -14,13 +14,13 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-func open(t testing.TB, cfg Config) *Link {
+func opened(t testing.TB, cfg Config) *Link {
 	t.Helper()
 	l, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(l.Release)
+	t.Cleanup(func() { l.Close() })
 	return l
 }
 
@@ -39,8 +39,8 @@ func TestEveryPathVerifies(t *testing.T) {
 		{"neither", "127.91.0.7", "127.91.0.8", true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := open(t, Config{Addr: netip.MustParseAddr(c.a), NoGSO: c.noGSO, NoGRO: c.noGRO})
-			b := open(t, Config{Addr: netip.MustParseAddr(c.b), NoGSO: c.noGSO, NoGRO: c.noGRO})
+			a := opened(t, Config{Addr: netip.MustParseAddr(c.a), NoGSO: c.noGSO, NoGRO: c.noGRO})
+			b := opened(t, Config{Addr: netip.MustParseAddr(c.b), NoGSO: c.noGSO, NoGRO: c.noGRO})
 			f := &wire.Flow{Src: a.LocalAddr(), Dst: b.LocalAddr()}
 			batch := wire.NewBatch(128)
 			data := make([]byte, 4096)
@@ -62,13 +62,13 @@ func TestEveryPathVerifies(t *testing.T) {
 			if err := a.Send(batch); err != nil {
 				t.Fatal(err)
 			}
-			var rx link.Rx
+			rx := link.NewRx(8, 1<<16)
 			var p wire.Packet
 			from := &wire.Flow{Dst: b.LocalAddr()}
-			for i := 0; i < len(sizes); {
-				n, err := b.Recv(&rx, b.Now()+rdma.Second)
-				if err != nil || n == 0 {
-					t.Fatalf("after %d datagrams: %d, %v", i, n, err)
+			for i, deadline := 0, b.Now()+5*rdma.Second; i < len(sizes); {
+				_, err := b.Recv(rx, deadline)
+				if err != nil || b.Now() > deadline {
+					t.Fatalf("after %d datagrams: %v", i, err)
 				}
 				for _, d := range rx.D {
 					from.Src, from.SrcPort = d.Src, d.SrcPort
@@ -81,15 +81,18 @@ func TestEveryPathVerifies(t *testing.T) {
 					i++
 				}
 			}
-			if gso, _ := a.Segmentation(); gso != (a.Stats.TxSegmented.Load() > 0) {
-				t.Errorf("segmentation %v, %d segmented messages", gso, a.Stats.TxSegmented.Load())
+			if s := a.Stats(); s.GSOActive == c.noGSO || s.GSOActive != (s.TxSegmented > 0) {
+				t.Errorf("segmentation %v, %d segmented datagrams", s.GSOActive, s.TxSegmented)
+			}
+			if s := b.Stats(); s.GROActive == c.noGRO || (s.GROActive && !c.noGSO) != (s.RxMerged > 0) {
+				t.Errorf("coalescing %v, %d coalesced datagrams", s.GROActive, s.RxMerged)
 			}
 		})
 	}
 }
 
 func TestAddressTaken(t *testing.T) {
-	open(t, Config{Addr: netip.MustParseAddr("127.91.1.1")})
+	opened(t, Config{Addr: netip.MustParseAddr("127.91.1.1")})
 	_, err := Open(Config{Addr: netip.MustParseAddr("127.91.1.1")})
 	if !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "rdma_rxe") {
 		t.Errorf("got %v", err)
@@ -102,18 +105,18 @@ func TestAddressTaken(t *testing.T) {
 }
 
 func TestWake(t *testing.T) {
-	l := open(t, Config{Addr: netip.MustParseAddr("127.91.1.2")})
-	var rx link.Rx
+	l := opened(t, Config{Addr: netip.MustParseAddr("127.91.1.2")})
+	rx := link.NewRx(8, 1<<16)
 	l.Wake()
-	if n, err := l.Recv(&rx, 0); n != 0 || err != nil {
+	if n, err := l.Recv(rx, 0); n != 0 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
 	start := l.Now()
-	if n, err := l.Recv(&rx, start+5*rdma.Millisecond); n != 0 || err != nil || l.Now() < start+5*rdma.Millisecond {
+	if n, err := l.Recv(rx, start+5*rdma.Millisecond); n != 0 || err != nil || l.Now() < start+5*rdma.Millisecond {
 		t.Errorf("%d, %v after %d ns", n, err, l.Now()-start)
 	}
 	done := make(chan struct{})
-	go func() { _, _ = l.Recv(&rx, 0); close(done) }()
+	go func() { _, _ = l.Recv(rx, 0); close(done) }()
 	l.Wake()
 	<-done
 }
