@@ -195,7 +195,7 @@ func (f *FS) discard(o *object) {
 		if o.stat(&st) == nil {
 			if fd, err := o.reader(); err == nil {
 				if err := f.syncData(fd); err != nil {
-					f.syncFailed(err)
+					_ = f.syncFailed(err)
 				}
 			}
 		}

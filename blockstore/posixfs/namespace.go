@@ -195,7 +195,7 @@ func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode
 	}
 	k := creation{c: c, d: d, name: name, typ: blockstore.TypeReg}
 	d.mu.Lock()
-	o, made, err := f.createLocked(&k, mode, s, verf)
+	o, made, err := f.createLocked(&k, mode, s)
 	if made {
 		d.after(&k.w)
 	}
@@ -221,7 +221,7 @@ func (f *FS) created(k *creation, o *object, made bool, err error) (blockstore.H
 	return o.h, a, k.w, err
 }
 
-func (f *FS) createLocked(k *creation, mode blockstore.CreateMode, s *blockstore.SetAttr, verf [8]byte) (o *object, made bool, err error) {
+func (f *FS) createLocked(k *creation, mode blockstore.CreateMode, s *blockstore.SetAttr) (o *object, made bool, err error) {
 	canMake, err := f.begin(k, s)
 	if err != nil {
 		return nil, false, err
@@ -239,7 +239,7 @@ func (f *FS) createLocked(k *creation, mode blockstore.CreateMode, s *blockstore
 	}
 	switch {
 	case canMake != nil || err == unix.EEXIST:
-		o, err = f.createExisting(k, mode, s, verf)
+		o, err = f.createExisting(k, mode, s)
 		if err == blockstore.ErrNotExist && canMake != nil {
 			err = canMake
 		}
@@ -262,12 +262,12 @@ func (f *FS) createLocked(k *creation, mode blockstore.CreateMode, s *blockstore
 }
 
 // createExisting answers a create of a name that is there.
-func (f *FS) createExisting(k *creation, mode blockstore.CreateMode, s *blockstore.SetAttr, verf [8]byte) (*object, error) {
+func (f *FS) createExisting(k *creation, mode blockstore.CreateMode, s *blockstore.SetAttr) (*object, error) {
 	o, err := f.openChild(k.c, k.d, k.name)
 	if err != nil {
 		return nil, err
 	}
-	err = f.checkExisting(k, o, mode, s, verf)
+	err = f.checkExisting(k, o, mode, s)
 	if err != nil {
 		f.release(o)
 		return nil, err
@@ -275,7 +275,7 @@ func (f *FS) createExisting(k *creation, mode blockstore.CreateMode, s *blocksto
 	return o, nil
 }
 
-func (f *FS) checkExisting(k *creation, o *object, mode blockstore.CreateMode, s *blockstore.SetAttr, verf [8]byte) error {
+func (f *FS) checkExisting(k *creation, o *object, mode blockstore.CreateMode, s *blockstore.SetAttr) error {
 	if o.typ != blockstore.TypeReg || mode == blockstore.Guarded {
 		return blockstore.ErrExist
 	}

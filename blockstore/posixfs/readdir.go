@@ -206,7 +206,7 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, v
 			unix.Close(s.fd)
 			return zero, !ok && err == nil, err
 		}
-		e, here := f.entry(c, d, &st, &de, plus)
+		e, here := f.entry(d, &st, &de, plus)
 		if here && !emit(e) {
 			f.streams.give(d.h, s)
 			return zero, false, nil
@@ -217,9 +217,9 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, v
 }
 
 // entry builds what is told of one name; here is false if it has gone.
-func (f *FS) entry(c *blockstore.Cred, d *object, st *unix.Stat_t, de *dirent, plus bool) (e *blockstore.DirEntry, here bool) {
+func (f *FS) entry(d *object, st *unix.Stat_t, de *dirent, plus bool) (e *blockstore.DirEntry, here bool) {
 	e = &blockstore.DirEntry{Name: string(de.name), FileID: de.ino, Cookie: de.off}
-	fd := -1
+	var fd int
 	switch {
 	case e.Name == "." || (e.Name == ".." && d == f.root):
 		e.FileID = st.Ino

@@ -102,7 +102,7 @@ func openPlaces(path string) (*bolt.DB, error) {
 		return err
 	})
 	if err != nil {
-		db.Close()
+		_ = db.Close()
 		return nil, err
 	}
 	return db, nil
@@ -116,7 +116,7 @@ func (t *byTable) lookup(id *ident) (place, bool) {
 	if ok || t.db == nil {
 		return p, ok && p.name != ""
 	}
-	t.db.View(func(tx *bolt.Tx) error {
+	_ = t.db.View(func(tx *bolt.Tx) error {
 		p, ok = decodePlace(tx.Bucket(bucketPlaces).Get(id.bytes()))
 		return nil
 	})
@@ -190,7 +190,7 @@ func (t *byTable) set(id *ident, p place) {
 func (t *byTable) pressure(n int) {
 	switch {
 	case n >= 4*flushAt:
-		t.flush()
+		_ = t.flush() // a failure loses hints, which searches find again
 	case n >= flushAt:
 		select {
 		case t.kick <- struct{}{}:
@@ -210,7 +210,7 @@ func (t *byTable) flusher() {
 		case <-t.quit:
 			return
 		}
-		t.flush()
+		_ = t.flush() // a failure loses hints, which searches find again
 	}
 }
 

@@ -195,7 +195,7 @@ func (c *comparison) one() {
 		}
 		say("write %d at %d", len(p), off)
 		if c.both(func(f *side) error {
-			k, _, _, err := f.fs.WriteAt(u, f.h[n], p, uint64(off), blockstore.Stability(c.r.IntN(1)))
+			k, _, _, err := f.fs.WriteAt(u, f.h[n], p, uint64(off), blockstore.Stability(c.r.IntN(3)))
 			if err == nil && k != len(p) {
 				return fmt.Errorf("wrote %d of %d", k, len(p))
 			}
@@ -212,7 +212,7 @@ func (c *comparison) one() {
 		n := c.pick(false)
 		say("access")
 		var got [2]uint32
-		c.both(func(f *side) (err error) { got[f.i], _, err = f.fs.Access(u, f.h[n], 0x3f); return err })
+		_ = c.both(func(f *side) (err error) { got[f.i], _, err = f.fs.Access(u, f.h[n], 0x3f); return err })
 		if got[0] != got[1] {
 			c.Fatalf("step %d, %s: %#x and %#x", c.step, c.what, got[0], got[1])
 		}
@@ -317,7 +317,7 @@ func (c *comparison) check(u *blockstore.Cred, n *node) {
 		if a[0].Size != uint64(len(n.data)) {
 			c.Fatalf("step %d, after %s: size %d, want %d", c.step, c.what, a[0].Size, len(n.data))
 		}
-		c.both(func(f *side) error {
+		_ = c.both(func(f *side) error {
 			buf := make([]byte, len(n.data)+10)
 			k, eof, err := f.fs.ReadAt(u, f.h[n], buf, 0, false)
 			if err == nil && (!eof || !bytes.Equal(buf[:k], n.data)) {
@@ -327,7 +327,7 @@ func (c *comparison) check(u *blockstore.Cred, n *node) {
 		})
 	case blockstore.TypeDir:
 		want := slices.Sorted(maps.Keys(n.children))
-		c.both(func(f *side) error {
+		_ = c.both(func(f *side) error {
 			var got []string
 			_, _, err := f.fs.ReadDir(u, f.h[n], 0, [8]byte{}, false, func(d *blockstore.DirEntry) bool {
 				if d.Name != "." && d.Name != ".." {

@@ -163,8 +163,10 @@ func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
 		m.n.DropUnknown++
 		return
 	}
-	e := Event{ID: id, Kind: Rejected, Reason: r.Reason, Private: append([]byte(nil), r.Private[:]...),
-		Err: fmt.Errorf("%v rejected the connection: %v", id.Peer, r.Reason)}
+	e := Event{
+		ID: id, Kind: Rejected, Reason: r.Reason, Private: append([]byte(nil), r.Private[:]...),
+		Err: fmt.Errorf("%v rejected the connection: %v", id.Peer, r.Reason),
+	}
 	switch id.State {
 	case REQSent, REPSent:
 		m.Forget(id)
