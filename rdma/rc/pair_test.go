@@ -224,7 +224,7 @@ func (p *pair) until(limit rdma.Time, done func() bool) {
 	p.t.Helper()
 	end := p.now + limit
 	for !done() {
-		if !p.turn() || p.now > end {
+		if more := p.turn(); !more && !done() || p.now > end {
 			p.t.Fatalf("stuck after %d packets: %+v %+v\nA una %v psn %v next %v epsn %v err %v\nB una %v psn %v next %v epsn %v err %v", p.packet, *p.s[0].q.n, *p.s[1].q.n,
 				p.s[0].q.req.una, p.s[0].q.req.psn, p.s[0].q.req.next, p.s[0].q.resp.epsn, p.s[0].q.err,
 				p.s[1].q.req.una, p.s[1].q.req.psn, p.s[1].q.req.next, p.s[1].q.resp.epsn, p.s[1].q.err)
