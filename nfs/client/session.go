@@ -1,0 +1,178 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// Waiting times between attempts to connect again. The first comes at once: a
+// server that was restarted is there.
+const (
+	backoffFirst = 20 * time.Millisecond
+	backoffMax   = 2 * time.Second
+)
+
+// session is a connection to a server that is made again whenever it is lost.
+// Calls that were in flight are sent again with their XIDs, so that the
+// server's duplicate request cache recognises those it has executed
+// (RFC 1813 section 4.5; RFC 8166 section 3.3.3 on retransmission).
+type session struct {
+	peer string
+	dial func(context.Context) (rpc.Client, error)
+	// giveUp bounds how long a call goes on without a connection.
+	giveUp time.Duration
+
+	xid        atomic.Uint32
+	reconnects atomic.Uint64
+	resent     atomic.Uint64
+
+	mu      sync.Mutex
+	conn    rpc.Client
+	dialing chan struct{} // closed when the attempt under way has ended
+	err     error         // of the last attempt
+	closed  bool
+}
+
+func newSession(peer string, giveUp time.Duration, dial func(context.Context) (rpc.Client, error)) *session {
+	s := &session{peer: peer, dial: dial, giveUp: giveUp}
+	s.xid.Store(rand.Uint32())
+	return s
+}
+
+// Call sends r, and again over a new connection when the one it was sent over
+// is lost, until it is answered, ctx ends, or no connection could be made for
+// the session's time limit.
+func (s *session) Call(ctx context.Context, r *rpc.Request) error {
+	for r.XID == 0 {
+		r.XID = s.xid.Add(1)
+	}
+	var lost time.Time
+	wait := time.Duration(0)
+	for sent := 0; ; {
+		c, err := s.get(ctx)
+		if err == nil {
+			if sent > 0 {
+				s.resent.Add(1)
+			}
+			sent++
+			if err = c.Call(ctx, r); err == nil {
+				return nil
+			}
+			var gone *rpc.ConnError
+			if !errors.As(err, &gone) {
+				return err
+			}
+			s.drop(c)
+			if lost.IsZero() {
+				lost = time.Now()
+				continue // at once: the server may have been restarted
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if errors.Is(err, rpc.ErrClosed) {
+			return err
+		}
+		if lost.IsZero() {
+			if sent == 0 {
+				return err // never was a connection: say why at once
+			}
+			lost = time.Now()
+		}
+		if time.Since(lost) > s.giveUp {
+			return fmt.Errorf("%s has not come back for %v: %w", s.peer, s.giveUp, err)
+		}
+		wait = min(max(2*wait, backoffFirst), backoffMax)
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// get returns the connection, making one if there is none. Only one attempt is
+// made at a time; who comes during it gets its outcome.
+func (s *session) get(ctx context.Context) (rpc.Client, error) {
+	s.mu.Lock()
+	for {
+		switch {
+		case s.closed:
+			s.mu.Unlock()
+			return nil, &rpc.ConnError{Peer: s.peer, Err: rpc.ErrClosed}
+		case s.conn != nil:
+			c := s.conn
+			s.mu.Unlock()
+			return c, nil
+		case s.dialing == nil:
+			done := make(chan struct{})
+			s.dialing = done
+			s.mu.Unlock()
+			c, err := s.dial(ctx)
+			s.mu.Lock()
+			s.dialing, s.err = nil, err
+			close(done)
+			if err != nil {
+				s.mu.Unlock()
+				return nil, err
+			}
+			s.reconnects.Add(1)
+			if s.closed {
+				s.mu.Unlock()
+				_ = c.Close()
+				s.mu.Lock()
+				continue
+			}
+			s.conn = c
+		default:
+			done := s.dialing
+			s.mu.Unlock()
+			select {
+			case <-done:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			s.mu.Lock()
+			if s.conn == nil && s.err != nil && s.dialing == nil && !errors.Is(s.err, context.Canceled) {
+				err := s.err
+				s.mu.Unlock()
+				return nil, err
+			}
+		}
+	}
+}
+
+// drop forgets a connection that is lost.
+func (s *session) drop(c rpc.Client) {
+	s.mu.Lock()
+	mine := s.conn == c
+	if mine {
+		s.conn = nil
+	}
+	s.mu.Unlock()
+	if mine {
+		_ = c.Close()
+	}
+}
+
+// Close ends the connection and all calls.
+func (s *session) Close() error {
+	s.mu.Lock()
+	c := s.conn
+	s.conn, s.closed = nil, true
+	s.mu.Unlock()
+	if c != nil {
+		return c.Close()
+	}
+	return nil
+}

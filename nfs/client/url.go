@@ -1,0 +1,78 @@
+package client
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// Ports where NFS is served (RFC 5666 section 8, RFC 7530 section 18).
+const (
+	PortRDMA = "20049"
+	PortTCP  = "2049"
+)
+
+// URL names a file or directory on a server: nfs+rdma://host[:port]/path or
+// nfs+tcp://host[:port]/path.
+type URL struct {
+	Transport rpc.Transport
+	Host      string // host:port
+	Path      string // absolute and clean; which part of it is the export, the server says
+}
+
+// ParseURL parses a URL. The path is taken literally, byte by byte, but for
+// percent-encoding of what a URL cannot hold (%25, %3F, %23).
+func ParseURL(s string) (URL, error) {
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return URL{}, fmt.Errorf("%q is no URL: use nfs+rdma://host/path or nfs+tcp://host/path", s)
+	}
+	u := URL{}
+	port := PortRDMA
+	switch strings.ToLower(scheme) {
+	case "nfs+rdma":
+		u.Transport = rpc.TransportRDMA
+	case "nfs+tcp", "nfs":
+		u.Transport, port = rpc.TransportTCP, PortTCP
+	default:
+		return URL{}, fmt.Errorf("%q: unknown scheme %s: use nfs+rdma or nfs+tcp", s, scheme)
+	}
+	host, p, _ := strings.Cut(rest, "/")
+	if host == "" {
+		return URL{}, fmt.Errorf("%q names no host", s)
+	}
+	if h, given, err := net.SplitHostPort(host); err == nil {
+		host, port = h, given
+	}
+	u.Host = net.JoinHostPort(strings.Trim(host, "[]"), port)
+	if decoded, err := url.PathUnescape(p); err == nil {
+		p = decoded
+	}
+	u.Path = path.Clean("/" + p)
+	return u, nil
+}
+
+// IsURL reports whether s looks like one, rather than like a local path.
+func IsURL(s string) bool {
+	scheme, _, ok := strings.Cut(s, "://")
+	return ok && strings.HasPrefix(strings.ToLower(scheme), "nfs")
+}
+
+// String is the URL in the form that ParseURL takes.
+func (u URL) String() string {
+	scheme := "nfs+tcp"
+	if u.Transport == rpc.TransportRDMA {
+		scheme = "nfs+rdma"
+	}
+	return scheme + "://" + u.Host + strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23").Replace(u.Path)
+}
+
+// Join is the URL of a name below u.
+func (u URL) Join(name string) URL {
+	u.Path = path.Join(u.Path, name)
+	return u
+}
