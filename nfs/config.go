@@ -1,0 +1,67 @@
+package nfs
+
+import (
+	"log/slog"
+	"sync/atomic"
+)
+
+// MaxIO is the most data of one READ, WRITE or directory listing, in bytes.
+const MaxIO = 1 << 20
+
+// Config is what the programs of NFS need.
+type Config struct {
+	// Exports and Codec are required.
+	Exports *Table
+	Codec   *Codec
+	// Counters receives the counts; nil counts for nobody.
+	Counters *Counters
+	// Logger gets what an operator should know; nil is silent.
+	Logger *slog.Logger
+}
+
+// Counters count what went wrong in serving NFS. The zero value is ready for
+// use, from any goroutine.
+type Counters struct {
+	// BadHandles: not of this server's form. ForgedHandles: of its form, but
+	// not made by it. GoneExports: of an export that is no longer there.
+	BadHandles, ForgedHandles, GoneExports atomic.Uint64
+	// DeniedClients: no rule of the export is for the client.
+	DeniedClients atomic.Uint64
+	// ReadsMoved: READs that had to go to a worker because data was not in memory.
+	ReadsMoved atomic.Uint64
+	// NoMemory: READs put off because the carrier had no memory for the data.
+	NoMemory atomic.Uint64
+	// Garbage: calls with arguments that do not decode.
+	Garbage atomic.Uint64
+
+	status [len(statuses)]atomic.Uint64
+	other  atomic.Uint64
+}
+
+// Status counts a result.
+func (c *Counters) Status(s Status) {
+	if i := s.row(); i >= 0 {
+		c.status[i].Add(1)
+	} else {
+		c.other.Add(1)
+	}
+}
+
+// Snapshot is the counts by name. Statuses are named nfs_status_NOENT; those
+// that never occurred are left out.
+func (c *Counters) Snapshot() map[string]uint64 {
+	out := map[string]uint64{
+		"nfs_bad_handles": c.BadHandles.Load(), "nfs_forged_handles": c.ForgedHandles.Load(),
+		"nfs_gone_exports": c.GoneExports.Load(), "nfs_denied_clients": c.DeniedClients.Load(),
+		"nfs_reads_moved": c.ReadsMoved.Load(), "nfs_no_memory": c.NoMemory.Load(), "nfs_garbage": c.Garbage.Load(),
+	}
+	for i := range statuses {
+		if n := c.status[i].Load(); n > 0 {
+			out["nfs_status_"+statuses[i].name] = n
+		}
+	}
+	if n := c.other.Load(); n > 0 {
+		out["nfs_status_other"] = n
+	}
+	return out
+}

@@ -1,0 +1,109 @@
+package nfs3
+
+import (
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// getAttr is GETATTR (RFC 1813 section 3.3.1).
+func getAttr(o *op, _ bool) rpc.Status {
+	fh := DecodeHandle(&o.c.Args)
+	if o.bad() {
+		return rpc.Garbage
+	}
+	h, st := o.resolve(fh)
+	if st == nfs.OK {
+		var err error
+		o.attr, err = o.x.FS.GetAttr(&o.cred, h)
+		st = nfs.StatusOf(err)
+	}
+	o.status(st)
+	if st == nfs.OK {
+		EncodeAttr(&o.c.Res, &o.attr, o.x.FSID())
+	}
+	return rpc.Done
+}
+
+// setAttr is SETATTR (section 3.3.2).
+func setAttr(o *op, _ bool) rpc.Status {
+	d := &o.c.Args
+	fh := DecodeHandle(d)
+	s := DecodeSetAttr(d)
+	var guard *time.Time
+	if d.Bool() {
+		t := DecodeTime(d)
+		guard = &t
+	}
+	if o.bad() {
+		return rpc.Garbage
+	}
+	var w blockstore.Wcc
+	h, st := o.resolveForChange(fh)
+	if st == nfs.OK {
+		var err error
+		w, err = o.x.FS.SetAttr(&o.cred, h, &s, guard)
+		st = nfs.StatusOf(err)
+	}
+	return o.failWcc(st, &w, &h) // success looks the same
+}
+
+// accessChanges are the ACCESS bits that a read-only export never grants.
+const accessChanges = blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
+
+// access is ACCESS (section 3.3.4).
+func access(o *op, _ bool) rpc.Status {
+	fh := DecodeHandle(&o.c.Args)
+	want := o.c.Args.Uint32()
+	if o.bad() {
+		return rpc.Garbage
+	}
+	h, st := o.resolve(fh)
+	if st != nfs.OK {
+		return o.failPost(st, &h)
+	}
+	if o.readOnly() {
+		want &^= accessChanges
+	}
+	granted, a, err := o.x.FS.Access(&o.cred, h, want)
+	if err != nil {
+		return o.failPost(nfs.StatusOf(err), &h)
+	}
+	o.attr = a
+	o.status(nfs.OK)
+	o.putPostOp(&o.attr)
+	o.c.Res.Uint32(granted & want)
+	return rpc.Done
+}
+
+// readLink is READLINK (section 3.3.5).
+func readLink(o *op, _ bool) rpc.Status {
+	fh := DecodeHandle(&o.c.Args)
+	if o.bad() {
+		return rpc.Garbage
+	}
+	h, st := o.resolve(fh)
+	if st != nfs.OK {
+		return o.failPost(st, &h)
+	}
+	target, err := o.x.FS.ReadLink(&o.cred, h)
+	if err != nil {
+		return o.failPost(nfs.StatusOf(err), &h)
+	}
+	// A carrier with a Write chunk for the target wants it as a bulk item.
+	if o.c.BulkMax >= 0 && len(target) > o.c.BulkMax {
+		return o.failPost(nfs.ErrTooSmall, &h)
+	}
+	p := o.c.Payload(len(target))
+	if len(p) != len(target) {
+		o.s.count.NoMemory.Add(1)
+		return o.failPost(nfs.ErrJukebox, &h)
+	}
+	copy(p, target)
+	o.status(nfs.OK)
+	o.postOp(&h)
+	o.c.Res.Bulk(p)
+	return rpc.Done
+}

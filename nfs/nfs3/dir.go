@@ -1,0 +1,115 @@
+package nfs3
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Sizes of directory listings, in bytes of XDR.
+const (
+	// entryFixed is an entry3 without its name: "value follows", fileid, the
+	// name's length, cookie.
+	entryFixed = 4 + 8 + 4 + 8
+	// listEnd is "no value follows" and eof.
+	listEnd = 4 + 4
+)
+
+// entryLen is the size of an entry3.
+func entryLen(name string) int { return entryFixed + len(name) + xdr.Pad(len(name)) }
+
+// readDir is READDIR (RFC 1813 section 3.3.16).
+func readDir(o *op, _ bool) rpc.Status {
+	d := &o.c.Args
+	fh := DecodeHandle(d)
+	cookie, verf := d.Uint64(), DecodeVerifier(d)
+	count := d.Uint32()
+	if o.bad() {
+		return rpc.Garbage
+	}
+	return o.list(fh, cookie, verf, false, count, count)
+}
+
+// readDirPlus is READDIRPLUS (section 3.3.17).
+func readDirPlus(o *op, _ bool) rpc.Status {
+	d := &o.c.Args
+	fh := DecodeHandle(d)
+	cookie, verf := d.Uint64(), DecodeVerifier(d)
+	dirCount, maxCount := d.Uint32(), d.Uint32()
+	if o.bad() {
+		return rpc.Garbage
+	}
+	return o.list(fh, cookie, verf, true, dirCount, maxCount)
+}
+
+// list answers both. maxCount bounds the whole result without its status
+// (READDIR3resok, READDIRPLUS3resok); dirCount what the entries would be without
+// attributes and handles, and always leaves room for one.
+func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, dirCount, maxCount uint32) rpc.Status {
+	dir, st := o.resolve(fh)
+	if st != nfs.OK {
+		return o.failPost(st, &dir)
+	}
+	limit := int(min(maxCount, nfs.MaxIO)) - listEnd
+	names := int(min(dirCount, nfs.MaxIO))
+	e := &o.c.Res
+	base := len(e.B)
+
+	// The attributes are those of before the listing: if the directory changes
+	// meanwhile, the client sees an old mtime and asks again.
+	a, err := o.x.FS.GetAttr(&o.cred, dir)
+	if err != nil {
+		return o.failPost(nfs.StatusOf(err), &dir)
+	}
+	o.attr = a
+	e.Uint32(uint32(nfs.OK))
+	start := len(e.B)
+	o.putPostOp(&o.attr)
+	verfAt := len(e.B)
+	e.Uint64(0) // the verifier, known at the end
+
+	entries, full := 0, false
+	newVerf, eof, err := o.x.FS.ReadDir(&o.cred, dir, cookie, verf, plus, func(ent *blockstore.DirEntry) bool {
+		size := entryLen(ent.Name)
+		if plus && entries > 0 && size > names {
+			full = true
+			return false
+		}
+		names -= size
+		at := len(e.B)
+		e.Bool(true)
+		e.Uint64(ent.FileID)
+		e.String(ent.Name)
+		e.Uint64(ent.Cookie)
+		if plus {
+			o.putPostOp(ent.Attr)
+			e.Bool(ent.Handle != nil)
+			if ent.Handle != nil {
+				o.putHandle(ent.Handle)
+			}
+		}
+		if len(e.B)-start > limit {
+			e.Truncate(at)
+			full = true
+			return false
+		}
+		entries++
+		return true
+	})
+	switch {
+	case err != nil:
+		st = nfs.StatusOf(err)
+	case entries == 0 && full, len(e.B)-start > limit:
+		st = nfs.ErrTooSmall
+	}
+	if st != nfs.OK {
+		e.Truncate(base)
+		return o.failPost(st, &dir)
+	}
+	copy(e.B[verfAt:], newVerf[:])
+	e.Bool(false)
+	e.Bool(eof && !full)
+	o.s.count.Status(nfs.OK)
+	return rpc.Done
+}

@@ -1,0 +1,102 @@
+package nfs3
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// What FSINFO tells clients, in bytes.
+const (
+	ioMultiple = 4096
+	// dirPreferred is what a directory listing is best asked for with: large
+	// enough to save round trips, small enough to be built in one go.
+	dirPreferred = 64 << 10
+)
+
+// simple starts a procedure whose only argument is a file handle.
+func (o *op) simple() (h blockstore.Handle, st nfs.Status, garbage bool) {
+	fh := DecodeHandle(&o.c.Args)
+	if o.bad() {
+		return h, st, true
+	}
+	if h, st = o.resolve(fh); st == nfs.OK {
+		var err error
+		o.attr, err = o.x.FS.GetAttr(&o.cred, h)
+		st = nfs.StatusOf(err)
+	}
+	return h, st, false
+}
+
+// fsStat is FSSTAT (RFC 1813 section 3.3.18).
+func fsStat(o *op, _ bool) rpc.Status {
+	h, st, garbage := o.simple()
+	if garbage {
+		return rpc.Garbage
+	}
+	if st != nfs.OK {
+		return o.failPost(st, &h)
+	}
+	s, err := o.x.FS.Stat(&o.cred, h)
+	if err != nil {
+		return o.failPost(nfs.StatusOf(err), &h)
+	}
+	o.status(nfs.OK)
+	o.putPostOp(&o.attr)
+	e := &o.c.Res
+	e.Uint64(s.TotalBytes)
+	e.Uint64(s.FreeBytes)
+	e.Uint64(s.AvailBytes)
+	e.Uint64(s.TotalFiles)
+	e.Uint64(s.FreeFiles)
+	e.Uint64(s.AvailFiles)
+	e.Uint32(0) // invarsec: may change at any time
+	return rpc.Done
+}
+
+// fsInfo is FSINFO (section 3.3.19).
+func fsInfo(o *op, _ bool) rpc.Status {
+	h, st, garbage := o.simple()
+	if garbage {
+		return rpc.Garbage
+	}
+	if st != nfs.OK {
+		return o.failPost(st, &h)
+	}
+	o.status(nfs.OK)
+	o.putPostOp(&o.attr)
+	e := &o.c.Res
+	for range 2 { // READ, then WRITE: most, preferred, multiple
+		e.Uint32(nfs.MaxIO)
+		e.Uint32(nfs.MaxIO)
+		e.Uint32(ioMultiple)
+	}
+	e.Uint32(dirPreferred)
+	e.Uint64(o.x.FS.Limits().MaxFileSize)
+	e.Uint32(0) // time_delta: seconds
+	e.Uint32(1) // and nanoseconds
+	e.Uint32(PropLink | PropSymlink | PropHomogeneous | PropCanSetTime)
+	return rpc.Done
+}
+
+// pathConf is PATHCONF (section 3.3.20).
+func pathConf(o *op, _ bool) rpc.Status {
+	h, st, garbage := o.simple()
+	if garbage {
+		return rpc.Garbage
+	}
+	if st != nfs.OK {
+		return o.failPost(st, &h)
+	}
+	o.status(nfs.OK)
+	o.putPostOp(&o.attr)
+	l := o.x.FS.Limits()
+	e := &o.c.Res
+	e.Uint32(l.LinkMax)
+	e.Uint32(l.NameMax)
+	e.Bool(true)  // no_trunc
+	e.Bool(true)  // chown_restricted
+	e.Bool(false) // case_insensitive
+	e.Bool(true)  // case_preserving
+	return rpc.Done
+}

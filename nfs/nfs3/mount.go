@@ -1,0 +1,200 @@
+package nfs3
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// MountProgram is the number of MOUNT, MountVersion of its version for NFS
+// version 3 (RFC 1813 appendix I).
+const (
+	MountProgram = 100005
+	MountVersion = 3
+)
+
+// Procedures of MOUNT.
+const (
+	MountNull    = 0
+	MountMnt     = 1
+	MountDump    = 2
+	MountUmnt    = 3
+	MountUmntAll = 4
+	MountExport  = 5
+
+	numMountProcs = 6
+)
+
+// MountNameMax bounds a client's name in DUMP (MNTNAMLEN).
+const MountNameMax = 255
+
+// maxMounts bounds what DUMP remembers. The list is for people and may be wrong
+// (appendix I section 5.2.2); when it is full the oldest entry goes.
+const maxMounts = 1024
+
+type mountEntry struct {
+	host netip.Addr
+	path string
+}
+
+type mounts struct {
+	mu   sync.Mutex
+	list []mountEntry
+}
+
+func (m *mounts) add(e mountEntry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.Contains(m.list, e) {
+		return
+	}
+	if len(m.list) == maxMounts {
+		m.list = slices.Delete(m.list, 0, 1)
+	}
+	m.list = append(m.list, e)
+}
+
+func (m *mounts) remove(gone func(mountEntry) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.list = slices.DeleteFunc(m.list, gone)
+}
+
+func (m *mounts) all() []mountEntry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.list)
+}
+
+func (s *server) mountProcs() []rpc.Proc {
+	procs := make([]rpc.Proc, numMountProcs)
+	procs[MountNull] = rpc.Proc{Name: "NULL", Inline: true, Serve: s.serve(null)}
+	procs[MountMnt] = rpc.Proc{Name: "MNT", Serve: s.serve(mountMnt)}
+	procs[MountDump] = rpc.Proc{Name: "DUMP", Serve: s.serve(mountDump)}
+	procs[MountUmnt] = rpc.Proc{Name: "UMNT", Serve: s.serve(mountUmnt)}
+	procs[MountUmntAll] = rpc.Proc{Name: "UMNTALL", Serve: s.serve(mountUmntAll)}
+	procs[MountExport] = rpc.Proc{Name: "EXPORT", Serve: s.serve(mountExport)}
+	return procs
+}
+
+func (o *op) host() netip.Addr { return o.c.Peer.Addr.Addr().Unmap() }
+
+// mountMnt is MNT: the handle of an export or of a directory below one.
+func mountMnt(o *op, _ bool) rpc.Status {
+	p := o.c.Args.String(nfs.PathMax)
+	if o.bad() {
+		return rpc.Garbage
+	}
+	h, st := o.mountPoint(p)
+	o.status(st)
+	if st != nfs.OK {
+		return rpc.Done
+	}
+	o.s.mounts.add(mountEntry{o.host(), p})
+	o.putHandle(&h)
+	o.c.Res.Uint32(1) // flavors
+	o.c.Res.Uint32(uint32(rpc.AuthSys))
+	return rpc.Done
+}
+
+// mountPoint walks to a directory. Below the export it goes as the caller, so
+// that a mount reaches nothing that lookups would not. The statuses are those of
+// mountstat3, which has the same numbers.
+func (o *op) mountPoint(p string) (h blockstore.Handle, st nfs.Status) {
+	if strings.ContainsRune(p, 0) {
+		return h, nfs.ErrInval
+	}
+	x, rest := o.s.exports.ByPath(p)
+	if x == nil {
+		return h, nfs.ErrNoEnt
+	}
+	if !o.enter(x) {
+		return h, nfs.ErrAcces
+	}
+	h, err := x.FS.Root()
+	if err != nil {
+		return h, mountStatus(err)
+	}
+	if rest == "" {
+		return h, nfs.OK
+	}
+	for name := range strings.SplitSeq(rest, "/") {
+		if st := checkName(name); st != nfs.OK {
+			return h, st
+		}
+		var a blockstore.Attr
+		if h, a, err = x.FS.Lookup(&o.cred, h, name); err != nil {
+			return h, mountStatus(err)
+		}
+		if a.Type != blockstore.TypeDir {
+			return h, nfs.ErrNotDir
+		}
+	}
+	return h, nfs.OK
+}
+
+// mountStatus is StatusOf within what mountstat3 has.
+func mountStatus(err error) nfs.Status {
+	switch st := nfs.StatusOf(err); st {
+	case nfs.ErrPerm, nfs.ErrNoEnt, nfs.ErrIO, nfs.ErrAcces, nfs.ErrNotDir, nfs.ErrInval, nfs.ErrNameTooLong, nfs.ErrNotSupp:
+		return st
+	case nfs.ErrStale:
+		return nfs.ErrNoEnt // the export went away meanwhile
+	}
+	return nfs.ErrServerFault
+}
+
+// mountDump is DUMP.
+func mountDump(o *op, _ bool) rpc.Status {
+	e := &o.c.Res
+	for _, m := range o.s.mounts.all() {
+		e.Bool(true)
+		e.String(m.host.String())
+		e.String(m.path)
+	}
+	e.Bool(false)
+	return rpc.Done
+}
+
+// mountUmnt is UMNT. It takes a line off the list; handles stay good.
+func mountUmnt(o *op, _ bool) rpc.Status {
+	p := o.c.Args.String(nfs.PathMax)
+	if o.bad() {
+		return rpc.Garbage
+	}
+	gone := mountEntry{o.host(), p}
+	o.s.mounts.remove(func(m mountEntry) bool { return m == gone })
+	return rpc.Done
+}
+
+// mountUmntAll is UMNTALL.
+func mountUmntAll(o *op, _ bool) rpc.Status {
+	host := o.host()
+	o.s.mounts.remove(func(m mountEntry) bool { return m.host == host })
+	return rpc.Done
+}
+
+// mountExport is EXPORT: what is exported and to which networks.
+func mountExport(o *op, _ bool) rpc.Status {
+	e := &o.c.Res
+	for _, x := range o.s.exports.Exports() {
+		e.Bool(true)
+		e.String(x.Pseudo)
+		open := slices.ContainsFunc(x.Clients, func(r nfs.ClientRule) bool { return r.CIDR.Bits() == 0 })
+		for i := range x.Clients {
+			if open { // no groups at all means everybody
+				break
+			}
+			e.Bool(true)
+			e.String(x.Clients[i].CIDR.String())
+		}
+		e.Bool(false)
+	}
+	e.Bool(false)
+	return rpc.Done
+}

@@ -1,0 +1,273 @@
+package nfs3
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// dirOp decodes a diropargs3. The name is a copy.
+func dirOp(d *xdr.Decoder) (fh []byte, name string) {
+	return DecodeHandle(d), d.String(NameLimit)
+}
+
+// lookup is LOOKUP (RFC 1813 section 3.3.3).
+func lookup(o *op, _ bool) rpc.Status {
+	fh, name := dirOp(&o.c.Args)
+	if o.bad() {
+		return rpc.Garbage
+	}
+	dir, st := o.resolve(fh)
+	if st == nfs.OK {
+		st = checkName(name)
+	}
+	if st != nfs.OK {
+		return o.failPost(st, &dir)
+	}
+	h, a, err := o.x.FS.Lookup(&o.cred, dir, name)
+	if err != nil {
+		return o.failPost(nfs.StatusOf(err), &dir)
+	}
+	o.attr = a
+	o.status(nfs.OK)
+	o.putHandle(&h)
+	o.putPostOp(&o.attr)
+	o.postOp(&dir)
+	return rpc.Done
+}
+
+// newObject ends a procedure that makes an object.
+func (o *op) newObject(st nfs.Status, h *blockstore.Handle, a *blockstore.Attr, w *blockstore.Wcc, dir *blockstore.Handle) rpc.Status {
+	o.status(st)
+	if st == nfs.OK {
+		o.c.Res.Bool(true)
+		o.putHandle(h)
+		o.putPostOp(a)
+	}
+	o.wcc(w, dir)
+	return rpc.Done
+}
+
+// resolveNew resolves the directory for a new name.
+func (o *op) resolveNew(fh []byte, name string) (blockstore.Handle, nfs.Status) {
+	dir, st := o.resolveForChange(fh)
+	if st == nfs.OK {
+		st = checkNewName(name)
+	}
+	return dir, st
+}
+
+// create is CREATE (section 3.3.8).
+func create(o *op, _ bool) rpc.Status {
+	d := &o.c.Args
+	fh, name := dirOp(d)
+	var s blockstore.SetAttr
+	var verf [VerifierLen]byte
+	var mode blockstore.CreateMode
+	switch d.Uint32() {
+	case CreateUnchecked:
+		mode, s = blockstore.Unchecked, DecodeSetAttr(d)
+	case CreateGuarded:
+		mode, s = blockstore.Guarded, DecodeSetAttr(d)
+	case CreateExclusive:
+		mode, verf = blockstore.Exclusive, DecodeVerifier(d)
+	default:
+		d.Fail(xdr.ErrValue)
+	}
+	if o.bad() {
+		return rpc.Garbage
+	}
+	var h blockstore.Handle
+	var w blockstore.Wcc
+	dir, st := o.resolveNew(fh, name)
+	if st == nfs.OK {
+		var err error
+		h, o.attr, w, err = o.x.FS.Create(&o.cred, dir, name, mode, &s, verf)
+		st = nfs.StatusOf(err)
+	}
+	return o.newObject(st, &h, &o.attr, &w, &dir)
+}
+
+// mkdir is MKDIR (section 3.3.9).
+func mkdir(o *op, _ bool) rpc.Status {
+	fh, name := dirOp(&o.c.Args)
+	s := DecodeSetAttr(&o.c.Args)
+	if o.bad() {
+		return rpc.Garbage
+	}
+	var h blockstore.Handle
+	var w blockstore.Wcc
+	dir, st := o.resolveNew(fh, name)
+	if st == nfs.OK {
+		var err error
+		h, o.attr, w, err = o.x.FS.Mkdir(&o.cred, dir, name, &s)
+		st = nfs.StatusOf(err)
+	}
+	return o.newObject(st, &h, &o.attr, &w, &dir)
+}
+
+// symlink is SYMLINK (section 3.3.10). The target may arrive as a bulk item.
+func symlink(o *op, _ bool) rpc.Status {
+	d := &o.c.Args
+	fh, name := dirOp(d)
+	s := DecodeSetAttr(d)
+	target := string(d.Bulk(PathLimit))
+	if o.bad() {
+		return rpc.Garbage
+	}
+	var h blockstore.Handle
+	var w blockstore.Wcc
+	dir, st := o.resolveNew(fh, name)
+	if st == nfs.OK {
+		var err error
+		h, o.attr, w, err = o.x.FS.Symlink(&o.cred, dir, name, target, &s)
+		st = nfs.StatusOf(err)
+	}
+	return o.newObject(st, &h, &o.attr, &w, &dir)
+}
+
+// mknod is MKNOD (section 3.3.11).
+func mknod(o *op, _ bool) rpc.Status {
+	d := &o.c.Args
+	fh, name := dirOp(d)
+	typ := blockstore.FileType(d.Uint32())
+	var s blockstore.SetAttr
+	var major, minor uint32
+	special := false
+	switch typ {
+	case blockstore.TypeChr, blockstore.TypeBlk:
+		s = DecodeSetAttr(d)
+		major, minor = d.Uint32(), d.Uint32()
+		special = true
+	case blockstore.TypeSock, blockstore.TypeFifo:
+		s = DecodeSetAttr(d)
+		special = true
+	}
+	if o.bad() {
+		return rpc.Garbage
+	}
+	var h blockstore.Handle
+	var w blockstore.Wcc
+	dir, st := o.resolveNew(fh, name)
+	if st == nfs.OK && !special {
+		st = nfs.ErrBadType
+	}
+	if st == nfs.OK {
+		var err error
+		h, o.attr, w, err = o.x.FS.Mknod(&o.cred, dir, name, typ, major, minor, &s)
+		st = nfs.StatusOf(err)
+	}
+	return o.newObject(st, &h, &o.attr, &w, &dir)
+}
+
+// remove is REMOVE (section 3.3.12).
+func remove(o *op, _ bool) rpc.Status { return o.unlink(false) }
+
+// rmdir is RMDIR (section 3.3.13).
+func rmdir(o *op, _ bool) rpc.Status { return o.unlink(true) }
+
+func (o *op) unlink(directory bool) rpc.Status {
+	fh, name := dirOp(&o.c.Args)
+	if o.bad() {
+		return rpc.Garbage
+	}
+	var w blockstore.Wcc
+	dir, st := o.resolveForChange(fh)
+	if st == nfs.OK {
+		st = checkOldName(name)
+	}
+	if st == nfs.OK {
+		var err error
+		if directory {
+			w, err = o.x.FS.Rmdir(&o.cred, dir, name)
+		} else {
+			w, err = o.x.FS.Remove(&o.cred, dir, name)
+		}
+		st = nfs.StatusOf(err)
+	}
+	return o.failWcc(st, &w, &dir) // success looks the same
+}
+
+// rename is RENAME (section 3.3.14).
+func rename(o *op, _ bool) rpc.Status {
+	fromFH, fromName := dirOp(&o.c.Args)
+	toFH, toName := dirOp(&o.c.Args)
+	if o.bad() {
+		return rpc.Garbage
+	}
+	var fromW, toW blockstore.Wcc
+	from, to, x, st := o.resolveTwo(fromFH, toFH)
+	if st == nfs.OK {
+		st = checkOldName(fromName)
+	}
+	if st == nfs.OK {
+		st = checkOldName(toName)
+	}
+	if st == nfs.OK {
+		var err error
+		fromW, toW, err = o.x.FS.Rename(&o.cred, from, fromName, to, toName)
+		st = nfs.StatusOf(err)
+	}
+	o.status(st)
+	o.wcc(&fromW, &from)
+	if x != nil {
+		o.enter(x) // the other directory is of another export
+	}
+	o.wcc(&toW, &to)
+	return rpc.Done
+}
+
+// link is LINK (section 3.3.15).
+func link(o *op, _ bool) rpc.Status {
+	fh := DecodeHandle(&o.c.Args)
+	dirFH, name := dirOp(&o.c.Args)
+	if o.bad() {
+		return rpc.Garbage
+	}
+	var w blockstore.Wcc
+	h, dir, x, st := o.resolveTwo(fh, dirFH)
+	if st == nfs.OK {
+		st = checkNewName(name)
+	}
+	linked := false
+	if st == nfs.OK {
+		var err error
+		o.attr, w, err = o.x.FS.Link(&o.cred, h, dir, name)
+		st = nfs.StatusOf(err)
+		linked = err == nil
+	}
+	o.status(st)
+	if linked {
+		o.putPostOp(&o.attr)
+	} else {
+		o.postOp(&h)
+	}
+	if x != nil {
+		o.enter(x)
+	}
+	o.wcc(&w, &dir)
+	return rpc.Done
+}
+
+// resolveTwo resolves two handles that are to be in one export. It leaves the
+// first one's export entered. If the second is good but of another export,
+// that export is returned too, and the status is XDEV.
+func (o *op) resolveTwo(a, b []byte) (ha, hb blockstore.Handle, other *nfs.Export, st nfs.Status) {
+	if ha, st = o.resolve(a); st != nfs.OK {
+		// No attributes of the second either: what is known of it would be of
+		// no use to a client whose first handle is dead.
+		return ha, hb, nil, st
+	}
+	first := o.x
+	hb, st = o.resolve(b)
+	if o.x != first {
+		other = o.x
+		o.enter(first)
+		st = nfs.ErrXDev
+	}
+	if st == nfs.OK && o.readOnly() {
+		st = nfs.ErrROFS
+	}
+	return ha, hb, other, st
+}

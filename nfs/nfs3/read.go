@@ -1,0 +1,59 @@
+package nfs3
+
+import (
+	"errors"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// read is READ (RFC 1813 section 3.3.6). The data goes from the store into
+// memory of the carrier and from there to the client; it is never encoded.
+func read(o *op, mayBlock bool) rpc.Status {
+	d := &o.c.Args
+	fh := DecodeHandle(d)
+	off, count := d.Uint64(), d.Uint32()
+	if o.bad() {
+		return rpc.Garbage
+	}
+	h, st := o.resolve(fh)
+	if st != nfs.OK {
+		return o.readFailed(st, &h, mayBlock)
+	}
+	count = min(count, nfs.MaxIO)
+	if m := o.c.BulkMax; m >= 0 && int(count) > m {
+		count = uint32(m)
+	}
+	var p []byte
+	if count > 0 {
+		if p = o.c.Payload(int(count)); len(p) != int(count) {
+			o.s.count.NoMemory.Add(1)
+			return o.readFailed(nfs.ErrJukebox, &h, mayBlock)
+		}
+	}
+	n, eof, err := o.x.FS.ReadAt(&o.cred, h, p, off, !mayBlock)
+	if err != nil {
+		if !mayBlock && errors.Is(err, blockstore.ErrWouldBlock) {
+			o.s.count.ReadsMoved.Add(1)
+			return rpc.Again
+		}
+		return o.readFailed(nfs.StatusOf(err), &h, mayBlock)
+	}
+	o.status(nfs.OK)
+	o.postOp(&h)
+	o.c.Res.Uint32(uint32(n))
+	o.c.Res.Bool(eof)
+	o.c.Res.Bulk(p[:n])
+	return rpc.Done
+}
+
+// readFailed answers a READ that failed. The store may have to wait for the
+// attributes, so the answer is worked out where waiting is allowed; failures
+// are rare enough for that, and the outcome there is the one that counts.
+func (o *op) readFailed(st nfs.Status, h *blockstore.Handle, mayBlock bool) rpc.Status {
+	if o.x != nil && !mayBlock {
+		return rpc.Again
+	}
+	return o.failPost(st, h)
+}

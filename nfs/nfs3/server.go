@@ -1,0 +1,239 @@
+package nfs3
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// server is what all procedures share. It has no state of its own beyond the
+// list of mounts.
+type server struct {
+	exports *nfs.Table
+	codec   *nfs.Codec
+	count   *nfs.Counters
+	mounts  mounts
+	ops     sync.Pool // of *op
+}
+
+// op is one procedure being served: what its handles were found to mean, and
+// the memory for answering, reused from call to call.
+type op struct {
+	s    *server
+	c    *rpc.Call
+	x    *nfs.Export
+	rule *nfs.ClientRule
+	cred blockstore.Cred
+	attr blockstore.Attr // backs the attributes of the reply
+}
+
+// handler serves one procedure. It returns Garbage before it has changed anything.
+type handler func(o *op, mayBlock bool) rpc.Status
+
+// Programs returns the tables of NFS version 3 and MOUNT version 3.
+func Programs(cfg nfs.Config) []rpc.Program {
+	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters}
+	if s.count == nil {
+		s.count = new(nfs.Counters)
+	}
+	s.ops.New = func() any { return &op{s: s} }
+
+	procs := make([]rpc.Proc, numProcs)
+	row := func(n int, name string, mutates bool, h handler) {
+		procs[n] = rpc.Proc{Name: name, Mutates: mutates, Serve: s.serve(h)}
+	}
+	row(ProcNull, "NULL", false, null)
+	row(ProcGetAttr, "GETATTR", false, getAttr)
+	row(ProcSetAttr, "SETATTR", true, setAttr)
+	row(ProcLookup, "LOOKUP", false, lookup)
+	row(ProcAccess, "ACCESS", false, access)
+	row(ProcReadLink, "READLINK", false, readLink)
+	row(ProcRead, "READ", false, read)
+	row(ProcWrite, "WRITE", false, write)
+	row(ProcCreate, "CREATE", true, create)
+	row(ProcMkdir, "MKDIR", true, mkdir)
+	row(ProcSymlink, "SYMLINK", true, symlink)
+	row(ProcMknod, "MKNOD", true, mknod)
+	row(ProcRemove, "REMOVE", true, remove)
+	row(ProcRmdir, "RMDIR", true, rmdir)
+	row(ProcRename, "RENAME", true, rename)
+	row(ProcLink, "LINK", true, link)
+	row(ProcReadDir, "READDIR", false, readDir)
+	row(ProcReadDirPlus, "READDIRPLUS", false, readDirPlus)
+	row(ProcFSStat, "FSSTAT", false, fsStat)
+	row(ProcFSInfo, "FSINFO", false, fsInfo)
+	row(ProcPathConf, "PATHCONF", false, pathConf)
+	row(ProcCommit, "COMMIT", false, commit)
+	// Only these two never wait: READ asks the store not to.
+	procs[ProcNull].Inline = true
+	procs[ProcRead].Inline = true
+
+	return []rpc.Program{
+		{Name: "nfs3", Prog: Program, Vers: Version, Procs: procs},
+		{Name: "mount3", Prog: MountProgram, Vers: MountVersion, Procs: s.mountProcs()},
+	}
+}
+
+func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
+	return func(c *rpc.Call, mayBlock bool) rpc.Status {
+		o := s.ops.Get().(*op)
+		o.c = c
+		st := h(o, mayBlock)
+		if st == rpc.Garbage {
+			s.count.Garbage.Add(1)
+		}
+		o.c, o.x, o.rule, o.attr = nil, nil, nil, blockstore.Attr{}
+		s.ops.Put(o)
+		return st
+	}
+}
+
+func null(*op, bool) rpc.Status { return rpc.Done }
+
+// bad reports whether the arguments did not decode.
+func (o *op) bad() bool { return o.c.Args.Err() != nil }
+
+// resolve finds the object of a file handle, the export it is in, and who the
+// caller is there.
+func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
+	id, h, err := o.s.codec.Parse(fh)
+	if err != nil {
+		if err == nfs.ErrHandleCode {
+			o.s.count.ForgedHandles.Add(1)
+		} else {
+			o.s.count.BadHandles.Add(1)
+		}
+		return h, nfs.ErrBadHandle
+	}
+	none := blockstore.Handle{} // a handle is no use without its export
+	if o.x != nil && o.x.ID == id {
+		return h, nfs.OK
+	}
+	x := o.s.exports.ByID(id)
+	if x == nil {
+		o.s.count.GoneExports.Add(1)
+		return none, nfs.ErrStale
+	}
+	if !o.enter(x) {
+		return none, nfs.ErrAcces
+	}
+	return h, nfs.OK
+}
+
+// enter takes on the caller's identity in an export, if he is let in.
+func (o *op) enter(x *nfs.Export) bool {
+	rule := x.Rule(o.c.Peer.Addr.Addr())
+	if rule == nil {
+		o.s.count.DeniedClients.Add(1)
+		return false
+	}
+	o.x, o.rule = x, rule
+	rule.Identity(&o.c.Cred, &o.cred)
+	return true
+}
+
+// resolveForChange is resolve for a procedure that changes something.
+func (o *op) resolveForChange(fh []byte) (blockstore.Handle, nfs.Status) {
+	h, st := o.resolve(fh)
+	if st == nfs.OK && o.readOnly() {
+		st = nfs.ErrROFS
+	}
+	return h, st
+}
+
+func (o *op) readOnly() bool { return o.x.ReadOnly || o.rule.RO }
+
+// status appends the status of the reply and counts it.
+func (o *op) status(st nfs.Status) {
+	o.s.count.Status(st)
+	o.c.Res.Uint32(uint32(st))
+}
+
+// postOp appends the attributes of an object as they are now. Without an export,
+// because the handle is not good, there are none.
+func (o *op) postOp(h *blockstore.Handle) {
+	var a *blockstore.Attr
+	if o.x != nil && h.Len > 0 {
+		var err error
+		if o.attr, err = o.x.FS.GetAttr(&o.cred, *h); err == nil {
+			a = &o.attr
+		}
+	}
+	o.putPostOp(a)
+}
+
+func (o *op) putPostOp(a *blockstore.Attr) {
+	var fsid uint64
+	if a != nil {
+		fsid = o.x.FSID()
+	}
+	EncodePostOp(&o.c.Res, a, fsid)
+}
+
+// wcc appends what the store said about an object around a change, or if it
+// said nothing the attributes now.
+func (o *op) wcc(w *blockstore.Wcc, h *blockstore.Handle) {
+	if w.Post == nil && o.x != nil && h.Len > 0 {
+		if a, err := o.x.FS.GetAttr(&o.cred, *h); err == nil {
+			w.Post = &a
+		}
+	}
+	var fsid uint64
+	if o.x != nil {
+		fsid = o.x.FSID()
+	}
+	EncodeWcc(&o.c.Res, w, fsid)
+}
+
+// failPost ends a procedure whose failure carries one object's attributes.
+func (o *op) failPost(st nfs.Status, h *blockstore.Handle) rpc.Status {
+	o.status(st)
+	o.postOp(h)
+	return rpc.Done
+}
+
+// failWcc ends a procedure whose failure carries one object's wcc_data.
+func (o *op) failWcc(st nfs.Status, w *blockstore.Wcc, h *blockstore.Handle) rpc.Status {
+	o.status(st)
+	o.wcc(w, h)
+	return rpc.Done
+}
+
+// putHandle appends an nfs_fh3 of an object of the export.
+func (o *op) putHandle(h *blockstore.Handle) {
+	var b [nfs.HandleMax]byte
+	EncodeHandle(&o.c.Res, o.s.codec.Append(b[:0], o.x.ID, h))
+}
+
+// checkName refuses what cannot be one component of a path. "." and ".." pass.
+func checkName(name string) nfs.Status {
+	switch {
+	case name == "":
+		return nfs.ErrInval
+	case len(name) > blockstore.NameMax:
+		return nfs.ErrNameTooLong
+	case strings.ContainsAny(name, "/\x00"):
+		return nfs.ErrInval
+	}
+	return nfs.OK
+}
+
+// checkNewName is checkName for a name that is to be made: "." and ".." are
+// there already.
+func checkNewName(name string) nfs.Status {
+	if name == "." || name == ".." {
+		return nfs.ErrExist
+	}
+	return checkName(name)
+}
+
+// checkOldName is checkName for a name that is to be taken away.
+func checkOldName(name string) nfs.Status {
+	if name == "." || name == ".." {
+		return nfs.ErrInval
+	}
+	return checkName(name)
+}

@@ -1,0 +1,264 @@
+// Package portmap answers portmap version 2 (RFC 1833 section 3) and rpcbind
+// versions 3 and 4 (section 2) for this server's own programs. Nobody can
+// register anything, and calls are not forwarded.
+package portmap
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Program is the number of portmap and rpcbind. Port is where they are reached.
+const (
+	Program = 100000
+	Port    = 111
+)
+
+// Versions.
+const (
+	Version2 = 2
+	Version3 = 3
+	Version4 = 4
+)
+
+// Procedures. In version 2 ProcGetAddr is GETPORT.
+const (
+	ProcNull        = 0
+	ProcSet         = 1
+	ProcUnset       = 2
+	ProcGetAddr     = 3
+	ProcDump        = 4
+	ProcCallIt      = 5
+	ProcGetTime     = 6
+	ProcUaddr2Taddr = 7
+	ProcTaddr2Uaddr = 8
+	ProcGetVersAddr = 9 // version 4
+)
+
+// Netids (RFC 5665, RFC 8166 section 10).
+const (
+	NetTCP   = "tcp"
+	NetTCP6  = "tcp6"
+	NetRDMA  = "rdma"
+	NetRDMA6 = "rdma6"
+)
+
+// protoTCP is what version 2 calls TCP (IPPROTO_TCP).
+const protoTCP = 6
+
+// stringMax bounds the strings of a query, in bytes.
+const stringMax = 1024
+
+// owner is who registered what is served here.
+const owner = "superuser"
+
+// Service is one version of a program at one address.
+type Service struct {
+	Program, Version uint32
+	Transport        rpc.Transport
+	// Addr may have an unspecified address: then it is the one at which the
+	// caller reached this server.
+	Addr netip.AddrPort
+}
+
+// netid is the service's transport towards a caller, at an address.
+func (s *Service) netid(a netip.Addr) string {
+	switch six := a.Is6() && !a.Is4In6(); {
+	case s.Transport == rpc.TransportRDMA && six:
+		return NetRDMA6
+	case s.Transport == rpc.TransportRDMA:
+		return NetRDMA
+	case six:
+		return NetTCP6
+	}
+	return NetTCP
+}
+
+// Programs returns versions 2, 3 and 4. services is called for every query,
+// from any goroutine, and lists what is served at that moment.
+func Programs(services func() []Service) []rpc.Program {
+	b := &binder{services: services}
+	null := rpc.Proc{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }}
+	refuse2 := func(name string) rpc.Proc { return rpc.Proc{Name: name, Inline: true, Serve: refuse(4)} }
+	v2 := []rpc.Proc{
+		ProcNull: null, ProcSet: refuse2("SET"), ProcUnset: refuse2("UNSET"),
+		ProcGetAddr: {Name: "GETPORT", Serve: b.getPort},
+		ProcDump:    {Name: "DUMP", Serve: b.dump2},
+	}
+	v3 := []rpc.Proc{
+		ProcNull:    null,
+		ProcSet:     {Name: "SET", Inline: true, Serve: refuse(0)},
+		ProcUnset:   {Name: "UNSET", Inline: true, Serve: refuse(0)},
+		ProcGetAddr: {Name: "GETADDR", Serve: b.getAddr(false)},
+		ProcDump:    {Name: "DUMP", Serve: b.dump3},
+		ProcGetTime: {Name: "GETTIME", Inline: true, Serve: getTime},
+	}
+	v4 := make([]rpc.Proc, ProcGetVersAddr+1)
+	copy(v4, v3)
+	v4[ProcGetVersAddr] = rpc.Proc{Name: "GETVERSADDR", Serve: b.getAddr(true)}
+	return []rpc.Program{
+		{Name: "portmap2", Prog: Program, Vers: Version2, Procs: v2},
+		{Name: "rpcbind3", Prog: Program, Vers: Version3, Procs: v3},
+		{Name: "rpcbind4", Prog: Program, Vers: Version4, Procs: v4},
+	}
+}
+
+type binder struct{ services func() []Service }
+
+// refuse answers false to SET and UNSET. words is the length of a version 2
+// mapping; 0 is an rpcb of version 3.
+func refuse(words int) func(*rpc.Call, bool) rpc.Status {
+	return func(c *rpc.Call, _ bool) rpc.Status {
+		if words > 0 {
+			c.Args.Skip(4 * words)
+		} else {
+			decodeQuery(&c.Args)
+		}
+		if c.Args.Err() != nil {
+			return rpc.Garbage
+		}
+		c.Res.Bool(false)
+		return rpc.Done
+	}
+}
+
+// at is where a service is for a caller; ok is false if that is not known.
+func (s *Service) at(c *rpc.Call) (netip.AddrPort, bool) {
+	a := s.Addr.Addr()
+	if a.IsUnspecified() {
+		a = c.Peer.Local.Addr()
+	}
+	a = a.Unmap().WithZone("")
+	return netip.AddrPortFrom(a, s.Addr.Port()), a.IsValid()
+}
+
+// getPort is PMAPPROC_GETPORT: 0 if there is none.
+func (b *binder) getPort(c *rpc.Call, _ bool) rpc.Status {
+	prog, vers, proto := c.Args.Uint32(), c.Args.Uint32(), c.Args.Uint32()
+	c.Args.Uint32() // port, ignored
+	if c.Args.Err() != nil {
+		return rpc.Garbage
+	}
+	var port uint16
+	if proto == protoTCP {
+		if _, a, ok := b.find(c, prog, vers, NetTCP, false); ok {
+			port = a.Port()
+		}
+	}
+	c.Res.Uint32(uint32(port))
+	return rpc.Done
+}
+
+// find looks a service up. As in rpcbind, another version of the program will
+// do unless the version has to be exact. A netid without "6" finds services of
+// both families: the caller reached this one by either.
+func (b *binder) find(c *rpc.Call, prog, vers uint32, netid string, exact bool) (*Service, netip.AddrPort, bool) {
+	var best *Service
+	var bestAt netip.AddrPort
+	list := b.services()
+	for i := range list {
+		s := &list[i]
+		a, ok := s.at(c)
+		if !ok || s.Program != prog || (s.Version != vers && (exact || best != nil)) {
+			continue
+		}
+		if id := s.netid(a.Addr()); id != netid && strings.TrimSuffix(id, "6") != netid {
+			continue
+		}
+		best, bestAt = s, a
+		if s.Version == vers {
+			break
+		}
+	}
+	return best, bestAt, best != nil
+}
+
+func (b *binder) dump2(c *rpc.Call, _ bool) rpc.Status {
+	list := b.services()
+	for i := range list {
+		s := &list[i]
+		if s.Transport != rpc.TransportTCP {
+			continue // version 2 knows TCP and UDP only
+		}
+		c.Res.Bool(true)
+		c.Res.Uint32(s.Program)
+		c.Res.Uint32(s.Version)
+		c.Res.Uint32(protoTCP)
+		c.Res.Uint32(uint32(s.Addr.Port()))
+	}
+	c.Res.Bool(false)
+	return rpc.Done
+}
+
+// query is the part of an rpcb that counts.
+type query struct {
+	prog, vers uint32
+	netid      string
+}
+
+func decodeQuery(d *xdr.Decoder) query {
+	q := query{prog: d.Uint32(), vers: d.Uint32(), netid: d.String(stringMax)}
+	d.Opaque(stringMax) // address
+	d.Opaque(stringMax) // owner
+	return q
+}
+
+// getAddr is RPCBPROC_GETADDR and GETVERSADDR: an empty string if there is none.
+// An empty netid means that of the caller.
+func (b *binder) getAddr(exact bool) func(*rpc.Call, bool) rpc.Status {
+	return func(c *rpc.Call, _ bool) rpc.Status {
+		q := decodeQuery(&c.Args)
+		if c.Args.Err() != nil {
+			return rpc.Garbage
+		}
+		if q.netid == "" {
+			q.netid = (&Service{Transport: c.Peer.Transport}).netid(c.Peer.Local.Addr())
+		}
+		var addr string
+		if _, a, ok := b.find(c, q.prog, q.vers, q.netid, exact); ok {
+			addr = UniversalAddr(a)
+		}
+		c.Res.String(addr)
+		return rpc.Done
+	}
+}
+
+func (b *binder) dump3(c *rpc.Call, _ bool) rpc.Status {
+	list := b.services()
+	for i := range list {
+		s := &list[i]
+		a, ok := s.at(c)
+		if !ok {
+			continue
+		}
+		c.Res.Bool(true)
+		c.Res.Uint32(s.Program)
+		c.Res.Uint32(s.Version)
+		c.Res.String(s.netid(a.Addr()))
+		c.Res.String(UniversalAddr(a))
+		c.Res.String(owner)
+	}
+	c.Res.Bool(false)
+	return rpc.Done
+}
+
+func getTime(c *rpc.Call, _ bool) rpc.Status {
+	c.Res.Uint32(uint32(time.Now().Unix()))
+	return rpc.Done
+}
+
+// UniversalAddr is the universal address (RFC 5665 section 5.2.3.3): the address
+// and the two bytes of the port, with dots.
+func UniversalAddr(a netip.AddrPort) string {
+	b := a.Addr().WithZone("").AppendTo(nil)
+	b = append(b, '.')
+	b = strconv.AppendUint(b, uint64(a.Port()>>8), 10)
+	b = append(b, '.')
+	b = strconv.AppendUint(b, uint64(a.Port()&0xff), 10)
+	return string(b)
+}

@@ -1,0 +1,142 @@
+package nfs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Errors of a Table.
+var (
+	ErrExportExists  = errors.New("nfs: something is exported by that name already")
+	ErrExportUnknown = errors.New("nfs: nothing is exported by that name")
+)
+
+// Table holds the exports. Readers see a snapshot and never wait; changes come
+// from any goroutine and take effect with the next call that is served. One
+// store may be exported under several names: with the same ID, and then by the
+// rules of the first.
+type Table struct {
+	mu  sync.Mutex // serializes changes
+	cur atomic.Pointer[snapshot]
+}
+
+type snapshot struct {
+	list   []*Export // in the order given
+	byID   map[uint32]*Export
+	byName map[string]*Export
+}
+
+// NewTable makes a table with nothing in it.
+func NewTable() *Table {
+	t := &Table{}
+	t.cur.Store(&snapshot{})
+	return t
+}
+
+// Add exports one more.
+func (t *Table) Add(x *Export) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.set(append(slices.Clone(t.load().list), x))
+}
+
+// Remove ends the export of that pseudo path. Handles of it become stale
+// unless it is still exported by another name.
+func (t *Table) Remove(pseudo string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := t.load().list
+	i := slices.IndexFunc(list, func(x *Export) bool { return x.Pseudo == pseudo })
+	if i < 0 {
+		return fmt.Errorf("%w: %s", ErrExportUnknown, pseudo)
+	}
+	return t.set(slices.Delete(slices.Clone(list), i, i+1))
+}
+
+// Replace sets the whole table in one step. After an error nothing has changed.
+func (t *Table) Replace(list []*Export) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.set(list)
+}
+
+// set checks a list and makes it current. The exports are copied, so that
+// their owner may reuse them, with rules in the order of Export.Rule.
+func (t *Table) set(list []*Export) error {
+	s := &snapshot{byID: make(map[uint32]*Export, len(list)), byName: make(map[string]*Export, len(list))}
+	for _, in := range list {
+		x := new(Export)
+		*x = *in
+		if x.FS == nil {
+			return fmt.Errorf("nfs: export %s has no store", x.Pseudo)
+		}
+		if !path.IsAbs(x.Pseudo) || path.Clean(x.Pseudo) != x.Pseudo || len(x.Pseudo) > PathMax {
+			return fmt.Errorf("nfs: export name %q is not a clean absolute path of at most %d bytes", x.Pseudo, PathMax)
+		}
+		if s.byName[x.Pseudo] != nil {
+			return fmt.Errorf("%w: %s", ErrExportExists, x.Pseudo)
+		}
+		if o := s.byID[x.ID]; o != nil && o.FS != x.FS {
+			return fmt.Errorf("nfs: exports %s and %s are different stores with the same number %d", o.Pseudo, x.Pseudo, x.ID)
+		}
+		x.fsid = x.FS.FSID()
+		x.Clients = slices.Clone(x.Clients)
+		if len(x.Clients) == 0 {
+			x.Clients = slices.Clone(everyone)
+		}
+		for i := range x.Clients {
+			r := &x.Clients[i]
+			if !r.CIDR.IsValid() {
+				return fmt.Errorf("nfs: export %s: rule %d has no valid prefix", x.Pseudo, i)
+			}
+			if a := r.CIDR.Addr(); a.Is4In6() && r.CIDR.Bits() >= v4InV6 {
+				r.CIDR = netip.PrefixFrom(a.Unmap(), r.CIDR.Bits()-v4InV6)
+			}
+		}
+		slices.SortStableFunc(x.Clients, func(a, b ClientRule) int { return b.CIDR.Bits() - a.CIDR.Bits() })
+		s.list = append(s.list, x)
+		s.byName[x.Pseudo] = x
+		if s.byID[x.ID] == nil {
+			s.byID[x.ID] = x
+		}
+	}
+	t.cur.Store(s)
+	return nil
+}
+
+// v4InV6 is how many bits precede the IPv4 address in an IPv4-mapped one.
+const v4InV6 = 96
+
+func (t *Table) load() *snapshot { return t.cur.Load() }
+
+// ByID is the export of a file handle, or nil.
+func (t *Table) ByID(id uint32) *Export { return t.load().byID[id] }
+
+// Exports are all exports in the order in which they were given. The slice is
+// not to be changed.
+func (t *Table) Exports() []*Export { return t.load().list }
+
+// PathMax is the longest path of a mount (MNTPATHLEN).
+const PathMax = 1024
+
+// ByPath finds the export with the longest name that contains a mount path, and
+// the path below it: no slash at either end, empty for the export itself. A
+// path with ".." in it means what it means lexically.
+func (t *Table) ByPath(p string) (x *Export, rest string) {
+	s := t.load()
+	p = path.Clean("/" + p)
+	for at := p; ; at = path.Dir(at) {
+		if x := s.byName[at]; x != nil {
+			return x, strings.Trim(p[len(at):], "/")
+		}
+		if at == "/" {
+			return nil, ""
+		}
+	}
+}
