@@ -1,0 +1,276 @@
+// Package sim is a network in memory with a clock of its own: links between
+// addresses that lose, repeat, delay, reorder and corrupt datagrams as a seed
+// decides. One goroutine runs everything; the same seed gives the same run.
+package sim
+
+import (
+	"container/heap"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// Config describes a network. Probabilities are per datagram, 0 to 1.
+type Config struct {
+	Seed      uint64
+	Delay     rdma.Time // one way; 0 means 10 microseconds
+	Jitter    rdma.Time // added to it at random, which reorders
+	Loss      float64
+	Duplicate float64
+	Reorder   float64 // held back by up to ten delays
+	Corrupt   float64 // one bit flipped
+	// Bandwidth of each sender in bytes per second, 0 without limit, and the
+	// bytes that its queue holds before it drops.
+	Bandwidth  int64
+	QueueBytes int64
+	MTU        int // of the interfaces; 0 means 65536, as on loopback
+}
+
+// Stats count what became of datagrams.
+type Stats struct {
+	Sent, Delivered, Lost, Duplicated, Corrupted, Held, QueueDrops, NoReceiver, TooLong uint64
+}
+
+// Network is a set of links and what flies between them.
+type Network struct {
+	cfg   Config
+	rnd   *rand.Rand
+	now   rdma.Time
+	links map[netip.Addr]*Link
+	air   flights
+	order uint64
+	cut   map[[2]netip.Addr]bool
+	Stats Stats
+}
+
+// New makes a network. Its clock starts at one second.
+func New(cfg Config) *Network {
+	if cfg.Delay == 0 {
+		cfg.Delay = 10 * rdma.Microsecond
+	}
+	if cfg.MTU == 0 {
+		cfg.MTU = 65536
+	}
+	if cfg.QueueBytes == 0 {
+		cfg.QueueBytes = 1 << 20
+	}
+	return &Network{
+		cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x5eed)), now: rdma.Second,
+		links: map[netip.Addr]*Link{}, cut: map[[2]netip.Addr]bool{},
+	}
+}
+
+// Rand is the network's source of randomness, for the rest of a simulation to
+// draw from as well.
+func (n *Network) Rand() *rand.Rand { return n.rnd }
+
+// Now is the network's time.
+func (n *Network) Now() rdma.Time { return n.now }
+
+// Set changes the faults from now on. Seed and MTU stay.
+func (n *Network) Set(cfg Config) {
+	cfg.Seed, cfg.MTU = n.cfg.Seed, n.cfg.MTU
+	if cfg.Delay == 0 {
+		cfg.Delay = n.cfg.Delay
+	}
+	if cfg.QueueBytes == 0 {
+		cfg.QueueBytes = n.cfg.QueueBytes
+	}
+	n.cfg = cfg
+}
+
+// Cut loses everything between a and b, or ends that.
+func (n *Network) Cut(a, b netip.Addr, on bool) {
+	n.cut[[2]netip.Addr{a, b}], n.cut[[2]netip.Addr{b, a}] = on, on
+}
+
+// Next is when the next datagram arrives, 0 if none is under way.
+func (n *Network) Next() rdma.Time {
+	if len(n.air) == 0 {
+		return 0
+	}
+	return n.air[0].at
+}
+
+// Advance moves the clock to t, or leaves it if it is later already, and
+// delivers what arrives until then.
+func (n *Network) Advance(t rdma.Time) {
+	n.now = max(n.now, t)
+	for len(n.air) > 0 && n.air[0].at <= n.now {
+		f := heap.Pop(&n.air).(*flight)
+		l := n.links[f.to]
+		if l == nil || len(l.arrived) >= arrivedMax {
+			n.Stats.NoReceiver++
+			continue
+		}
+		n.Stats.Delivered++
+		l.arrived = append(l.arrived, f.d)
+	}
+}
+
+// arrivedMax bounds what a link that is not read holds, as a socket buffer does.
+const arrivedMax = 4096
+
+// Open attaches an address.
+func (n *Network) Open(addr netip.Addr) (*Link, error) {
+	if n.links[addr] != nil {
+		return nil, fmt.Errorf("sim: %v is taken", addr)
+	}
+	l := &Link{net: n, addr: addr}
+	n.links[addr] = l
+	return l, nil
+}
+
+// Link is one address of a network. Recv never waits: whoever drives the
+// simulation advances the clock.
+type Link struct {
+	net     *Network
+	addr    netip.Addr
+	arrived []link.RxDatagram
+	free    rdma.Time // when the interface has sent what it was given
+	woken   bool
+}
+
+var _ link.Link = (*Link)(nil)
+
+// Recv implements link.Link, without waiting.
+func (l *Link) Recv(rx *link.Rx, _ rdma.Time) (int, error) {
+	rx.Reset()
+	if l.net.links[l.addr] != l {
+		return 0, link.ErrClosed
+	}
+	k := min(len(l.arrived), cap(rx.D))
+	rx.D = append(rx.D, l.arrived[:k]...)
+	l.arrived = append(l.arrived[:0:0], l.arrived[k:]...)
+	return k, nil
+}
+
+// Arrived is the number of datagrams that Recv would return.
+func (l *Link) Arrived() int { return len(l.arrived) }
+
+// Send implements link.Link.
+func (l *Link) Send(b *wire.Batch) error {
+	for i := range b.D {
+		l.net.send(l, &b.D[i])
+	}
+	return nil
+}
+
+// Wake does nothing but note itself: there is nobody who sleeps.
+func (l *Link) Wake() { l.woken = true }
+
+// Woken reports whether Wake was called since the last Woken.
+func (l *Link) Woken() bool {
+	w := l.woken
+	l.woken = false
+	return w
+}
+
+// LocalAddr implements link.Link.
+func (l *Link) LocalAddr() netip.Addr { return l.addr }
+
+// MTU implements link.Link.
+func (l *Link) MTU() int { return l.net.cfg.MTU }
+
+// Now implements link.Link.
+func (l *Link) Now() rdma.Time { return l.net.now }
+
+// Close detaches the address: what flies to it is lost.
+func (l *Link) Close() error {
+	if l.net.links[l.addr] == l {
+		delete(l.net.links, l.addr)
+	}
+	return nil
+}
+
+const ipUDPLen = 28
+
+func (n *Network) chance(p float64) bool { return p > 0 && n.rnd.Float64() < p }
+
+func (n *Network) send(from *Link, g *wire.Datagram) {
+	n.Stats.Sent++
+	if g.Size()+ipUDPLen > n.cfg.MTU {
+		n.Stats.TooLong++
+		return
+	}
+	depart := n.now
+	if n.cfg.Bandwidth > 0 {
+		from.free = max(from.free, n.now)
+		if int64(from.free-n.now)*n.cfg.Bandwidth/int64(rdma.Second) > n.cfg.QueueBytes {
+			n.Stats.QueueDrops++
+			return
+		}
+		from.free += rdma.Time(int64(g.Size()+ipUDPLen) * int64(rdma.Second) / n.cfg.Bandwidth)
+		depart = from.free
+	}
+	if n.chance(n.cfg.Loss) || n.cut[[2]netip.Addr{from.addr, g.Flow.Dst}] {
+		n.Stats.Lost++
+		return
+	}
+	g.Flow.SrcPort = wire.Port
+	raw := make([]byte, 0, g.Size())
+	raw = append(raw, g.Hdr...)
+	for _, p := range g.Payload {
+		raw = append(raw, p...)
+	}
+	raw = append(raw, make([]byte, g.Pad)...)
+	raw = binary.LittleEndian.AppendUint32(raw, g.Flow.ICRC(0, g.Hdr, g.Payload, int(g.Pad)))
+	if n.chance(n.cfg.Corrupt) {
+		n.Stats.Corrupted++
+		raw[n.rnd.IntN(len(raw))] ^= 1 << n.rnd.IntN(8)
+	}
+	at := depart + n.cfg.Delay
+	if n.cfg.Jitter > 0 {
+		at += rdma.Time(n.rnd.Int64N(int64(n.cfg.Jitter)))
+	}
+	if n.chance(n.cfg.Reorder) {
+		n.Stats.Held++
+		at += rdma.Time(n.rnd.Int64N(10 * int64(n.cfg.Delay)))
+	}
+	n.fly(from, g, at, raw)
+	if n.chance(n.cfg.Duplicate) {
+		n.Stats.Duplicated++
+		n.fly(from, g, at+rdma.Time(n.rnd.Int64N(10*int64(n.cfg.Delay))), append([]byte(nil), raw...))
+	}
+}
+
+func (n *Network) fly(from *Link, g *wire.Datagram, at rdma.Time, raw []byte) {
+	n.order++
+	heap.Push(&n.air, &flight{at: at, order: n.order, to: g.Flow.Dst, d: link.RxDatagram{
+		Src: from.addr, Dst: g.Flow.Dst, SrcPort: wire.Port, TOS: g.Flow.TOS, Data: raw,
+	}})
+}
+
+// flight is a datagram under way; order keeps those that arrive at one time in
+// the order in which they were sent.
+type flight struct {
+	at    rdma.Time
+	order uint64
+	to    netip.Addr
+	d     link.RxDatagram
+}
+
+type flights []*flight
+
+func (f flights) Len() int { return len(f) }
+func (f flights) Less(i, j int) bool {
+	return f[i].at < f[j].at || f[i].at == f[j].at && f[i].order < f[j].order
+}
+func (f flights) Swap(i, j int) { f[i], f[j] = f[j], f[i] }
+
+// Push implements heap.Interface.
+func (f *flights) Push(x any) { *f = append(*f, x.(*flight)) }
+
+// Pop implements heap.Interface.
+func (f *flights) Pop() any {
+	n := len(*f) - 1
+	x := (*f)[n]
+	(*f)[n] = nil
+	*f = (*f)[:n]
+	return x
+}
