@@ -1,0 +1,151 @@
+package roce
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+
+	crand "crypto/rand"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/link/udp"
+)
+
+// Config describes a device. The zero value is a device on a free loopback
+// address.
+type Config struct {
+	// Addr is the local address. Invalid means a free address of 127.0.0.0/8,
+	// for a client whose server is on the same host: RoCEv2 has one port, so
+	// each process needs an address of its own. See SourceFor.
+	Addr netip.Addr
+
+	// Shards is the number of loops, a power of two; 0 means 1.
+	Shards int
+
+	// Logger receives what an operator should know; nil for none.
+	Logger *slog.Logger
+
+	// NoGSO and NoGRO turn off segmentation offload, see udp.Config.
+	NoGSO bool
+	NoGRO bool
+	// ReceiveBuffer and SendBuffer are socket buffer sizes in bytes; 0 means
+	// the defaults of rdma/link/udp.
+	ReceiveBuffer int
+	SendBuffer    int
+
+	// PathMTUMax bounds the path MTU of connections; 0 means 4096. What the
+	// interface carries bounds it too.
+	PathMTUMax rdma.MTU
+
+	// AckTimeout is the code of the local ACK timeout that our REQs propose
+	// (4.096 us * 2^n); 0 means DefaultAckTimeout. Silence of a peer for
+	// RetryCount times as long ends a connection.
+	AckTimeout uint8
+
+	// ConnectLimit bounds how long an unanswered REQ is repeated; 0 means 8
+	// seconds.
+	ConnectLimit rdma.Time
+
+	// QPMax bounds the queue pairs of the device; 0 means DefaultQPMax.
+	QPMax int
+
+	// Window and ReadWindow bound what a queue pair has under way, see
+	// rc.Config; 0 for the defaults.
+	Window     int
+	ReadWindow int
+
+	// Random gives unpredictable words for QP numbers, sequence numbers and
+	// keys; nil means a generator seeded by the system. It is called under a
+	// lock of the device.
+	Random func() uint32
+
+	// Wrap, if set, is given each shard's link and returns the one to use: the
+	// place for link.Tap.
+	Wrap func(shard int, l link.Link) link.Link
+}
+
+// Defaults and limits of a device.
+const (
+	// DefaultAckTimeout is 2.1 s, as the Linux CM uses it.
+	DefaultAckTimeout = 19
+	DefaultQPMax      = 65536
+	// MaxRdAtomic is the most READs and atomics that a queue pair has under
+	// way, in either direction.
+	MaxRdAtomic = 16
+	// ShardsMax is the largest number of shards.
+	ShardsMax = 64
+
+	minRNRTimer    = 12 // 0.64 ms, in our RNR NAKs
+	targetAckDelay = 15 // 134 ms, in our REPs, as rxe
+	defaultRetries = 7
+	rnrForever     = 7
+	hopLimit       = 64
+
+	// headersMax is what a packet has around its payload, with the margin that
+	// the Linux CM takes when it chooses a path MTU: 40 bytes of IPv6 (or GRH),
+	// 8 of UDP, 12 of BTH, 4 of XRC, 28 of atomics, 4 of ICRC.
+	headersMax = 96
+	// headersRC4 and headersRC6 is the most that an RC packet with a full
+	// payload really has: IP, UDP, BTH, RETH, immediate and ICRC.
+	headersRC4 = 20 + 8 + 12 + 16 + 4 + 4
+	headersRC6 = headersRC4 + 20
+
+	batchSize = 256 // datagrams of one turn
+	rxSlots   = 32
+	rxSlot    = 1 << 16
+)
+
+func (c *Config) setDefaults() error {
+	if c.Shards == 0 {
+		c.Shards = 1
+	}
+	if c.Shards < 0 || c.Shards > ShardsMax || c.Shards&(c.Shards-1) != 0 {
+		return fmt.Errorf("a device of %d shards: the number must be a power of two, at most %d", c.Shards, ShardsMax)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.PathMTUMax == 0 {
+		c.PathMTUMax = 4096
+	}
+	if c.PathMTUMax.Code() == 0 {
+		return fmt.Errorf("a path MTU of %d: it is one of 256, 512, 1024, 2048 and 4096", c.PathMTUMax)
+	}
+	if c.AckTimeout == 0 {
+		c.AckTimeout = DefaultAckTimeout
+	}
+	if c.AckTimeout > 31 {
+		return fmt.Errorf("the ACK timeout code %d is over 31", c.AckTimeout)
+	}
+	if c.QPMax <= 0 {
+		c.QPMax = DefaultQPMax
+	}
+	if c.Random == nil {
+		var seed [32]byte
+		_, _ = crand.Read(seed[:]) // does not fail
+		c.Random = rand.New(rand.NewChaCha8(seed)).Uint32
+	}
+	return nil
+}
+
+// source is a Config's Random for several goroutines.
+type source struct {
+	mu sync.Mutex
+	f  func() uint32
+}
+
+func (s *source) uint32() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.f()
+}
+
+func (s *source) uint64() uint64 { return uint64(s.uint32())<<32 | uint64(s.uint32()) }
+
+// SourceFor is the address to open a device on that is to reach remote: what
+// routing chooses, or the invalid address (see Config.Addr) when remote is on
+// this host.
+func SourceFor(remote netip.Addr) (netip.Addr, error) { return udp.SourceFor(remote) }

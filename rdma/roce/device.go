@@ -1,0 +1,245 @@
+package roce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/link/udp"
+)
+
+// Device is a software RDMA device. It implements rdma.Device.
+type Device struct {
+	cfg    Config
+	addr   netip.Addr
+	shards []*shard
+	mem    table
+	random source
+	mtu    rdma.MTU // the largest path MTU that the interface carries
+	pds    atomic.Uint32
+	qps    atomic.Int64
+	next   atomic.Uint32 // shard of the next incoming connection
+	manual bool          // driven by Turn
+
+	mu        sync.Mutex
+	listeners map[uint16]*listener
+	closed    bool
+	ended     sync.WaitGroup
+}
+
+var _ rdma.Device = (*Device)(nil)
+
+// Open opens a device on UDP sockets and starts its loops.
+func Open(cfg Config) (*Device, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	var links []link.Link
+	fail := func(err error) (*Device, error) {
+		for _, l := range links {
+			_ = l.Close()
+		}
+		return nil, err
+	}
+	addr := cfg.Addr
+	for i := range cfg.Shards {
+		l, err := udp.Open(udp.Config{
+			Addr: addr, NoGSO: cfg.NoGSO, NoGRO: cfg.NoGRO, Shard: i, Shards: cfg.Shards,
+			ReceiveBuffer: cfg.ReceiveBuffer, SendBuffer: cfg.SendBuffer,
+		})
+		if err != nil {
+			return fail(err)
+		}
+		addr = l.LocalAddr()
+		links = append(links, l)
+	}
+	d, err := newDevice(cfg, links)
+	if err != nil {
+		return fail(err)
+	}
+	for _, s := range d.shards {
+		d.ended.Add(1)
+		go s.run()
+	}
+	return d, nil
+}
+
+// NewWithLink makes a device of one shard on a link, without a goroutine: its
+// owner calls Turn. That is how a simulation runs many devices in one
+// goroutine. All methods of the device and its objects are then to be called
+// by that goroutine.
+func NewWithLink(l link.Link, cfg Config) (*Device, error) {
+	cfg.Shards = 1
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	d, err := newDevice(cfg, []link.Link{l})
+	if err != nil {
+		return nil, err
+	}
+	d.manual = true
+	return d, nil
+}
+
+func newDevice(cfg Config, links []link.Link) (*Device, error) {
+	d := &Device{cfg: cfg, addr: links[0].LocalAddr(), listeners: map[uint16]*listener{}}
+	d.random.f = cfg.Random
+	d.mem.init(&d.random)
+	if d.mtu = d.pathMTU(links[0].MTU()); d.mtu == 0 {
+		return nil, fmt.Errorf("the interface of %v has an MTU of %d bytes, too small for RDMA: the least is %d", d.addr, links[0].MTU(), 256+headersMax)
+	}
+	for i, l := range links {
+		if cfg.Wrap != nil {
+			l = cfg.Wrap(i, l)
+		}
+		d.shards = append(d.shards, newShard(d, i, l))
+	}
+	s := d.shards[0]
+	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: d.guid(), Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Counters: &s.stats.CM})
+	return d, nil
+}
+
+// pathMTU is the largest path MTU for an interface MTU, chosen as the Linux CM
+// does.
+func (d *Device) pathMTU(mtu int) rdma.MTU {
+	for m := d.cfg.PathMTUMax; m >= 256; m /= 2 {
+		if int(m) <= mtu-headersMax {
+			return m
+		}
+	}
+	return 0
+}
+
+// guid is the CA GUID: the same for each life of a device on the address of a
+// host, and different between hosts. Peers tell connections apart by it and by
+// communication IDs and QP numbers, which start at random.
+func (d *Device) guid() uint64 {
+	h := uint64(fnvOffset)
+	mix := func(b []byte) {
+		for _, c := range b {
+			h = (h ^ uint64(c)) * fnvPrime
+		}
+	}
+	id, err := os.ReadFile("/etc/machine-id")
+	if err != nil || d.addr.IsLoopback() {
+		// Loopback addresses are taken at random by clients that come and go.
+		id = binary.BigEndian.AppendUint64(nil, d.random.uint64())
+	}
+	mix(id)
+	a := d.addr.As16()
+	mix(a[:])
+	const local = 1 << 57 // locally administered, as in an EUI-64
+	return h | local
+}
+
+// The FNV-1a hash, 64 bits.
+const (
+	fnvOffset = 0xcbf29ce484222325
+	fnvPrime  = 0x100000001b3
+)
+
+// Loops lists the shards.
+func (d *Device) Loops() []rdma.Loop {
+	l := make([]rdma.Loop, len(d.shards))
+	for i, s := range d.shards {
+		l[i] = s
+	}
+	return l
+}
+
+// Addr is the address that the device sends from.
+func (d *Device) Addr() netip.Addr { return d.addr }
+
+// MTU is the largest path MTU that the device's interface carries.
+func (d *Device) MTU() rdma.MTU { return d.mtu }
+
+// Turn runs one turn of a device made by NewWithLink.
+func (d *Device) Turn() error { return d.shards[0].turn() }
+
+// Deadline is when the next Turn of a device made by NewWithLink is due though
+// nothing arrives: 0 for never, negative for at once.
+func (d *Device) Deadline() rdma.Time { return d.shards[0].deadline() }
+
+// Close ends the device. Connections are told to their peers as disconnected,
+// and to their users with rdma.ErrClosed; Close returns when the loops have
+// ended. It must not be called on a loop.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return rdma.ErrClosed
+	}
+	d.closed = true
+	clear(d.listeners)
+	d.mu.Unlock()
+	// The connection manager's shard ends last: the others' goodbyes go
+	// through it.
+	var left sync.WaitGroup
+	for _, s := range d.shards[1:] {
+		left.Add(1)
+		if !s.Submit(func() { s.leave(); left.Done() }) {
+			left.Done()
+		}
+	}
+	left.Wait()
+	d.shards[0].Submit(d.shards[0].leave)
+	if d.manual {
+		var err error
+		for range manualTurns {
+			if err = d.Turn(); err != nil {
+				break
+			}
+		}
+		d.shards[0].end()
+		if errors.Is(err, rdma.ErrClosed) {
+			err = nil
+		}
+		return err
+	}
+	d.ended.Wait()
+	return nil
+}
+
+// manualTurns is how many turns a closed device without a goroutine makes for
+// its goodbyes to leave.
+const manualTurns = 4
+
+func (d *Device) shardOf(l rdma.Loop) (*shard, error) {
+	s, ok := l.(*shard)
+	if !ok || s.dev != d {
+		return nil, fmt.Errorf("%w: the loop belongs to another device", rdma.ErrInvalidWR)
+	}
+	return s, nil
+}
+
+// CreateCQ makes a completion queue on the loop.
+func (d *Device) CreateCQ(l rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
+	s, err := d.shardOf(l)
+	if err != nil {
+		return nil, err
+	}
+	if o.Depth <= 0 || o.Depth > cqDepthMax {
+		return nil, fmt.Errorf("%w: a completion queue of %d entries; the most is %d", rdma.ErrInvalidWR, o.Depth, cqDepthMax)
+	}
+	return &cq{s: s, depth: o.Depth, onEvent: o.OnEvent}, nil
+}
+
+// CreateQP makes an unconnected queue pair in RESET.
+func (d *Device) CreateQP(l rdma.Loop, c rdma.QPConfig) (rdma.QP, error) {
+	s, err := d.shardOf(l)
+	if err != nil {
+		return nil, err
+	}
+	q, err := s.newQP(c)
+	if err != nil {
+		return nil, err
+	}
+	return q, nil
+}

@@ -1,0 +1,164 @@
+package roce
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/cm"
+)
+
+// listener accepts the connections to one port. It implements rdma.Listener.
+type listener struct {
+	d      *Device
+	port   uint16
+	accept func(rdma.ConnRequest)
+}
+
+// Listen implements rdma.Device. Port 0 means any free port.
+func (d *Device) Listen(port uint16, accept func(rdma.ConnRequest)) (rdma.Listener, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, rdma.ErrClosed
+	}
+	for port == 0 {
+		if p := d.ephemeral(); d.listeners[p] == nil {
+			port = p
+		}
+	}
+	if d.listeners[port] != nil {
+		return nil, fmt.Errorf("RDMA port %d of %v is listened on already", port, d.addr)
+	}
+	l := &listener{d: d, port: port, accept: accept}
+	first := d.shards[0]
+	if !first.Submit(func() { _ = first.cm.Listen(port) }) { // ours is the only table of what is taken
+		return nil, rdma.ErrClosed
+	}
+	d.listeners[port] = l
+	return l, nil
+}
+
+// Addr implements rdma.Listener.
+func (l *listener) Addr() netip.AddrPort { return netip.AddrPortFrom(l.d.addr, l.port) }
+
+// Close implements rdma.Listener.
+func (l *listener) Close() error {
+	l.d.mu.Lock()
+	defer l.d.mu.Unlock()
+	if l.d.listeners[l.port] != l {
+		return rdma.ErrClosed
+	}
+	delete(l.d.listeners, l.port)
+	first := l.d.shards[0]
+	first.Submit(func() { first.cm.Unlisten(l.port) })
+	return nil
+}
+
+// request is an incoming REQ. It implements rdma.ConnRequest.
+type request struct {
+	s        *shard // that would own the connection
+	id       *cm.ID // on the first shard only
+	req      cm.REQ
+	remote   netip.AddrPort
+	port     uint16
+	answered bool
+}
+
+var _ rdma.ConnRequest = (*request)(nil)
+
+// request takes a REQ to its listener, on the shard that the connection is
+// going to live on. It runs on the first shard.
+func (s *shard) request(id *cm.ID) {
+	d := s.dev
+	d.mu.Lock()
+	l := d.listeners[id.Service]
+	d.mu.Unlock()
+	mtu := int(rdma.MTUFromCode(id.REQ.MTU))
+	around := headersRC4
+	if d.addr.Is6() {
+		around = headersRC6
+	}
+	switch {
+	case l == nil || s.leaving:
+		s.cm.Reject(id, cm.InvalidServiceID, nil)
+		return
+	case mtu+around > s.link.MTU():
+		d.cfg.Logger.Warn("an RDMA connection was refused: its path MTU does not fit our interface",
+			"peer", id.Peer, "path_mtu", mtu, "interface_mtu", s.link.MTU())
+		s.cm.Reject(id, cm.InvalidMTU, nil)
+		return
+	}
+	home := d.shards[d.next.Add(1)%uint32(len(d.shards))]
+	r := &request{s: home, id: id, req: id.REQ, remote: id.Peer, port: id.Service}
+	if !s.on(home, func() { l.accept(r) }) {
+		s.cm.Reject(id, cm.NoResources, nil)
+	}
+}
+
+func (r *request) Loop() rdma.Loop        { return r.s }
+func (r *request) Remote() netip.AddrPort { return r.remote }
+func (r *request) Local() netip.AddrPort  { return netip.AddrPortFrom(r.s.dev.addr, r.port) }
+func (r *request) PrivateData() []byte    { return r.req.Private[cm.IPHeaderLen:] }
+
+func (r *request) ResponderResources() uint8 { return r.req.ResponderResources }
+func (r *request) InitiatorDepth() uint8     { return r.req.InitiatorDepth }
+func (r *request) PathMTU() rdma.MTU         { return rdma.MTUFromCode(r.req.MTU) }
+
+// Reject implements rdma.ConnRequest.
+func (r *request) Reject(reason uint16, private []byte) {
+	if r.answered {
+		return
+	}
+	r.answered = true
+	private = append([]byte(nil), private[:min(len(private), cm.REJPrivateLen)]...)
+	first := r.s.dev.shards[0]
+	r.s.on(first, func() { first.cm.Reject(r.id, cm.Reason(reason), private) })
+}
+
+// Accept implements rdma.ConnRequest.
+func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.Conn) error, on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
+	if r.answered {
+		return nil, fmt.Errorf("%w: the request was answered already", rdma.ErrInvalidWR)
+	}
+	if len(p.PrivateData) > cm.REPPrivateLen {
+		return nil, fmt.Errorf("%w: %d bytes of private data; a REP carries %d", rdma.ErrInvalidWR, len(p.PrivateData), cm.REPPrivateLen)
+	}
+	c, err := r.s.newConn(qc, r.remote, r.port)
+	if err != nil {
+		r.Reject(uint16(cm.NoResources), nil)
+		return nil, err
+	}
+	c.on, c.phase, c.id = on, accepted, r.id
+	c.mtu = r.PathMTU()
+	// What one side can serve bounds what the other starts.
+	c.depth = min(p.InitiatorDepth, r.req.ResponderResources, MaxRdAtomic)
+	c.resources = min(p.ResponderResources, r.req.InitiatorDepth, MaxRdAtomic)
+	c.timeout, c.retries = r.req.Primary.AckTimeout, r.req.RetryCount
+	if err = c.start(r.req.QPN, r.req.PSN, r.req.Primary.TrafficClass, r.req.RNRRetryCount); err == nil && prepare != nil {
+		err = prepare(c)
+	}
+	if err != nil {
+		c.discard()
+		r.Reject(uint16(cm.ConsumerDefined), nil)
+		return nil, err
+	}
+	r.answered = true
+	rnr := p.RNRRetryCount
+	if rnr == 0 {
+		rnr = rnrForever
+	}
+	rep := cm.AcceptParams{
+		QPN: c.q.num, PSN: c.rqPSN, ResponderResources: c.resources, InitiatorDepth: c.depth,
+		RNRRetryCount: rnr & 7, TargetAckDelay: targetAckDelay, Private: append([]byte(nil), p.PrivateData...),
+	}
+	c.cmDo(func(first *shard) {
+		r.id.User = c
+		if err := first.cm.Accept(first.now, r.id, rep); err != nil {
+			first.on(c.s, func() {
+				c.goDown(rdma.EventUnreachable, 0, nil, fmt.Errorf("%v gave up before we answered", c.remote), false)
+			})
+		}
+	})
+	return c, nil
+}

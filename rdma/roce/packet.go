@@ -1,0 +1,106 @@
+package roce
+
+import (
+	"errors"
+
+	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// packet takes one datagram: it is parsed, its queue pair found, its ICRC
+// checked, in this order, as strangers' packets shall cost little.
+func (s *shard) packet(d *link.RxDatagram) {
+	p := &s.pkt
+	if err := p.Parse(d.Data); err != nil {
+		switch {
+		case errors.Is(err, wire.ErrOpcode):
+			s.stats.DropOpcode++
+		case errors.Is(err, wire.ErrVersion):
+			s.stats.DropVersion++
+		default:
+			s.stats.DropMalformed++
+		}
+		return
+	}
+	if p.DestQPN == wire.QP1 {
+		s.gsi(d)
+		return
+	}
+	q := s.last
+	if q == nil || q.num != p.DestQPN {
+		if q = s.qps[p.DestQPN]; q == nil {
+			s.stray(d)
+			return
+		}
+		s.last = q
+	}
+	if !s.verify(d) {
+		return
+	}
+	p.Src, p.Dst, p.ECN = d.Src, d.Dst, d.TOS&ecnMask
+	q.rc.Receive(s.now, p)
+	s.touch(q)
+	if c := q.conn; c != nil && c.phase == accepted && p.Src == c.remote.Addr() {
+		c.traffic()
+	}
+}
+
+// ecnMask holds the ECN bits of a traffic class.
+const ecnMask = 3
+
+// verify checks the ICRC of a datagram and counts how.
+func (s *shard) verify(d *link.RxDatagram) bool {
+	s.flow.Src, s.flow.Dst, s.flow.SrcPort = d.Src, d.Dst, d.SrcPort
+	ok, exact, _ := wire.VerifyICRC(&s.flow, d.Data)
+	switch {
+	case !ok:
+		s.stats.ICRCErrors++
+	case exact:
+		s.stats.ICRCExact++
+	default:
+		s.stats.ICRCResidual++
+	}
+	return ok
+}
+
+// gsi takes a datagram to QP1.
+func (s *shard) gsi(d *link.RxDatagram) {
+	if s.cm == nil {
+		s.forward(s.dev.shards[0], d)
+		return
+	}
+	p := &s.pkt
+	switch {
+	case p.Op != wire.UDSendOnly:
+		s.stats.DropGSI++
+	case p.PKey&^fullMember != wire.DefaultPKey&^fullMember:
+		s.stats.DropPKey++
+	case p.DETH.QKey != cm.QKey:
+		s.stats.DropQKey++
+	case s.verify(d):
+		s.cm.Receive(s.now, d.Src, d.Dst, p.Payload)
+	}
+}
+
+// fullMember is the membership bit of a P_Key.
+const fullMember = 0x8000
+
+// stray takes a datagram to a queue pair that is not here. When the kernel
+// merges datagrams before it steers them, those of another shard may come
+// along.
+func (s *shard) stray(d *link.RxDatagram) {
+	if to := s.dev.shards[s.pkt.DestQPN&uint32(len(s.dev.shards)-1)]; to != s {
+		s.forward(to, d)
+		return
+	}
+	s.stats.DropUnknownQPN++
+}
+
+// forward hands a datagram to another shard, by copy.
+func (s *shard) forward(to *shard, d *link.RxDatagram) {
+	s.stats.Forwarded++
+	c := *d
+	c.Data = append([]byte(nil), d.Data...)
+	to.Submit(func() { to.packet(&c) })
+}

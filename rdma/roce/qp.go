@@ -1,0 +1,200 @@
+package roce
+
+import (
+	"fmt"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/rc"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// Limits of a queue pair.
+const (
+	workRequestsMax = 1 << 16
+	// qpnRest is how long a QP number is not used again: longer than a peer
+	// keeps the identity of a connection that has ended (TIMEWAIT), and than a
+	// packet lives.
+	qpnRest = 10 * rdma.Second
+	// qpnMin leaves out QP0, QP1 and numbers that other devices give out first.
+	qpnMin = 64
+)
+
+// qp is a queue pair: an engine and its place in a shard. It implements
+// rdma.QP.
+type qp struct {
+	s     *shard
+	rc    *rc.QP
+	num   uint32
+	send  *cq
+	recv  *cq
+	conn  *conn // nil for queue pairs that CM knows nothing of
+	timer timer
+	dirty bool // in shard.dirty
+	ready bool // in shard.ready
+	quiet bool // the connection need not be told of ERR any more
+	dead  bool
+}
+
+var _ rdma.QP = (*qp)(nil)
+
+func (s *shard) newQP(c rdma.QPConfig) (*qp, error) {
+	p, ok := c.PD.(*pd)
+	if !ok || p.d != s.dev {
+		return nil, fmt.Errorf("%w: the queue pair's protection domain belongs to another device", rdma.ErrInvalidWR)
+	}
+	send, ok1 := c.SendCQ.(*cq)
+	recv, ok2 := c.RecvCQ.(*cq)
+	if !ok1 || !ok2 || send.s != s || recv.s != s {
+		return nil, fmt.Errorf("%w: the queue pair's completion queues belong to another loop", rdma.ErrInvalidWR)
+	}
+	if c.Caps.MaxSendWR < 0 || c.Caps.MaxRecvWR < 0 || c.Caps.MaxSendWR > workRequestsMax || c.Caps.MaxRecvWR > workRequestsMax {
+		return nil, fmt.Errorf("%w: queues of %d and %d requests; the most is %d", rdma.ErrInvalidWR, c.Caps.MaxSendWR, c.Caps.MaxRecvWR, workRequestsMax)
+	}
+	if s.dev.qps.Add(1) > int64(s.dev.cfg.QPMax) {
+		s.dev.qps.Add(-1)
+		return nil, fmt.Errorf("%w: the device has %d queue pairs", rdma.ErrNoResources, s.dev.cfg.QPMax)
+	}
+	q := &qp{s: s, num: s.newQPN(), send: send, recv: recv}
+	q.timer.qp = q
+	q.rc = rc.New(rc.Config{
+		Num: q.num, PD: p.id, Mem: &s.dev.mem, Caps: c.Caps, Counters: &s.stats.RC,
+		Window: s.dev.cfg.Window, ReadWindow: s.dev.cfg.ReadWindow,
+	})
+	s.qps[q.num] = q
+	return q, nil
+}
+
+// newQPN finds a random free number whose low bits name the shard.
+func (s *shard) newQPN() uint32 {
+	for s.resting.len() > 0 && s.resting.oldest().until <= s.now {
+		delete(s.rests, s.resting.pop().qpn)
+	}
+	mask := uint32(len(s.dev.shards) - 1)
+	for {
+		n := s.dev.random.uint32()&wire.PSNMask&^mask | uint32(s.index)
+		if n < qpnMin || n == wire.PSNMask || s.qps[n] != nil || s.rests[n] {
+			continue
+		}
+		return n
+	}
+}
+
+// rested is a QP number that was used lately.
+type rested struct {
+	qpn   uint32
+	until rdma.Time
+}
+
+// restQueue is a queue of QP numbers in the order of their time.
+type restQueue struct {
+	v    []rested
+	head int
+}
+
+func (r *restQueue) len() int        { return len(r.v) - r.head }
+func (r *restQueue) oldest() *rested { return &r.v[r.head] }
+func (r *restQueue) pop() rested {
+	e := r.v[r.head]
+	r.head++
+	if r.head == len(r.v) {
+		r.v, r.head = r.v[:0], 0
+	}
+	return e
+}
+
+// restingMax bounds the QP numbers that are remembered after their use.
+const restingMax = 1 << 16
+
+// Num implements rdma.QP.
+func (q *qp) Num() uint32 { return q.num }
+
+// State implements rdma.QP.
+func (q *qp) State() rdma.QPState { return q.rc.State() }
+
+// Modify implements rdma.QP.
+func (q *qp) Modify(a rdma.QPAttr) error {
+	if q.dead {
+		return rdma.ErrClosed
+	}
+	if a.State == rdma.StateRTR && !a.LocalAddr.IsValid() {
+		a.LocalAddr = q.s.dev.addr
+	}
+	if a.PKey == 0 {
+		a.PKey = wire.DefaultPKey
+	}
+	err := q.rc.Modify(q.s.now, a)
+	q.s.touch(q)
+	return err
+}
+
+// PostSend implements rdma.QP.
+func (q *qp) PostSend(wrs []rdma.SendWR) error {
+	if q.dead {
+		return rdma.ErrClosed
+	}
+	err := q.rc.PostSend(q.s.now, wrs)
+	q.s.touch(q)
+	return err
+}
+
+// PostRecv implements rdma.QP.
+func (q *qp) PostRecv(wrs []rdma.RecvWR) error {
+	if q.dead {
+		return rdma.ErrClosed
+	}
+	err := q.rc.PostRecv(q.s.now, wrs)
+	if q.rc.State() == rdma.StateErr {
+		q.s.touch(q)
+	}
+	return err
+}
+
+// Destroy implements rdma.QP.
+func (q *qp) Destroy() {
+	if q.dead {
+		return
+	}
+	q.dead = true
+	s := q.s
+	s.timers.cancel(&q.timer)
+	delete(s.qps, q.num)
+	if s.last == q {
+		s.last = nil
+	}
+	if s.resting.len() == restingMax {
+		delete(s.rests, s.resting.pop().qpn)
+	}
+	s.resting.v = append(s.resting.v, rested{q.num, s.now + qpnRest})
+	s.rests[q.num] = true
+	s.dev.qps.Add(-1)
+}
+
+// harvest moves completions to the queues, as far as there is room.
+func (q *qp) harvest() {
+	send, recv := q.rc.Pending()
+	if send && !fill(q.send, q.rc.PollSend) || recv && !fill(q.recv, q.rc.PollRecv) {
+		// A full queue is asked again by Poll. One that serves both sides may
+		// be entered twice, which does no harm.
+		if send {
+			q.send.waiting = append(q.send.waiting, q)
+		}
+		if recv && q.recv != q.send {
+			q.recv.waiting = append(q.recv.waiting, q)
+		}
+	}
+}
+
+// fill moves completions into c and reports whether that was all.
+func fill(c *cq, poll func([]rdma.WC) int) bool {
+	for {
+		dst := c.room()
+		if len(dst) == 0 {
+			return false
+		}
+		n := poll(dst)
+		c.added(n)
+		if n < len(dst) {
+			return true
+		}
+	}
+}

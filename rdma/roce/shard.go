@@ -1,0 +1,311 @@
+package roce
+
+import (
+	"errors"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// shard is one loop: a link and the queue pairs that live on it. It implements
+// rdma.Loop. Everything but the inbox belongs to the loop's goroutine.
+type shard struct {
+	dev   *Device
+	index int
+	link  link.Link
+	cm    *cm.Machine // in the first shard only
+	now   rdma.Time
+
+	rx    *link.Rx
+	flow  wire.Flow // of the packet being checked
+	pkt   wire.Packet
+	batch *wire.Batch
+
+	qps     map[uint32]*qp
+	last    *qp // of the last packet: most come in runs
+	conns   map[*conn]struct{}
+	resting restQueue
+	rests   map[uint32]bool
+
+	timers timers
+	inbox  inbox
+	dirty  []*qp // something happened to them
+	ready  []*qp // may have packets to send
+	events []*cq // have new completions
+	later  []func()
+	spare  struct {
+		dirty, ready []*qp
+		events       []*cq
+		later        []func()
+	}
+	cmEvents [16]cm.Event
+
+	leaving  bool
+	leaveBy  rdma.Time
+	goodbyes []*cm.ID
+	warned   rdma.Time
+	stats    Stats
+}
+
+var _ rdma.Loop = (*shard)(nil)
+
+func newShard(d *Device, i int, l link.Link) *shard {
+	return &shard{
+		dev: d, index: i, link: l, now: l.Now(),
+		rx: link.NewRx(rxSlots, rxSlot), batch: wire.NewBatch(batchSize),
+		qps: map[uint32]*qp{}, conns: map[*conn]struct{}{}, rests: map[uint32]bool{},
+	}
+}
+
+// Now implements rdma.Loop.
+func (s *shard) Now() rdma.Time { return s.now }
+
+// run is the loop's goroutine.
+func (s *shard) run() {
+	defer s.dev.ended.Done()
+	defer s.end()
+	for {
+		if err := s.turn(); err != nil {
+			if !errors.Is(err, rdma.ErrClosed) {
+				s.dev.cfg.Logger.Error("the RDMA device stopped", "address", s.dev.addr, "shard", s.index, "error", err)
+			}
+			return
+		}
+	}
+}
+
+// roundsMax bounds how often in one turn the users of completions are called
+// because their requests completed on the spot.
+const roundsMax = 4
+
+// turn is one round of the loop. It sleeps in Recv only, and there only if
+// there is nothing to do.
+func (s *shard) turn() error {
+	n, err := s.link.Recv(s.rx, s.deadline())
+	s.now = s.link.Now()
+	if err != nil {
+		s.lost(err)
+		return err
+	}
+	s.stats.Turns++
+	for i := range n {
+		s.packet(&s.rx.D[i])
+	}
+	s.expire()
+	s.drain()
+	for range roundsMax {
+		s.settle()
+		if !s.callbacks() {
+			break
+		}
+	}
+	if err := s.flush(); err != nil {
+		s.lost(err)
+		return err
+	}
+	if s.leaving && s.left() {
+		return rdma.ErrClosed
+	}
+	return nil
+}
+
+// deadline is how long the loop may sleep.
+func (s *shard) deadline() rdma.Time {
+	if len(s.ready) > 0 || len(s.dirty) > 0 || len(s.events) > 0 || len(s.later) > 0 || s.cm != nil && s.cm.HasWork() {
+		return link.NoWait
+	}
+	var d rdma.Time
+	if len(s.timers) > 0 {
+		d = s.timers[0].at
+	}
+	if s.cm != nil {
+		d = earlier(d, s.cm.Deadline())
+	}
+	if s.leaving {
+		d = earlier(d, s.leaveBy)
+	}
+	return d
+}
+
+// earlier is the earlier of two deadlines, of which 0 is none.
+func earlier(a, b rdma.Time) rdma.Time {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// touch notes that something happened to q: completions may be there, packets
+// may have to be sent, its deadline may have moved.
+func (s *shard) touch(q *qp) {
+	if !q.dirty {
+		q.dirty = true
+		s.dirty = append(s.dirty, q)
+	}
+}
+
+// settle looks after the queue pairs that something happened to.
+func (s *shard) settle() {
+	if s.cm != nil {
+		s.connections()
+	}
+	d := s.dirty
+	s.dirty, s.spare.dirty = s.spare.dirty[:0], d
+	for i, q := range d {
+		d[i] = nil
+		q.dirty = false
+		if q.dead {
+			continue
+		}
+		q.harvest()
+		if at := q.rc.Deadline(); at != 0 {
+			s.timers.set(&q.timer, at)
+		}
+		if !q.ready && q.rc.HasWork(s.now) {
+			q.ready = true
+			s.ready = append(s.ready, q)
+		}
+		if !q.quiet && q.conn != nil && q.rc.State() == rdma.StateErr {
+			q.quiet = true
+			q.conn.failed(q.rc.Err())
+		}
+	}
+}
+
+// callbacks tells users what happened and reports whether there was anything.
+func (s *shard) callbacks() bool {
+	if len(s.events) == 0 && len(s.later) == 0 {
+		return false
+	}
+	l := s.later
+	s.later, s.spare.later = s.spare.later[:0], l
+	for i, fn := range l {
+		l[i] = nil
+		fn()
+	}
+	e := s.events
+	s.events, s.spare.events = s.spare.events[:0], e
+	for i, c := range e {
+		e[i] = nil
+		c.pending = false
+		c.onEvent()
+	}
+	return true
+}
+
+// flush sends one batch: what the connection manager has to say, then a share
+// for each queue pair that has packets, in turn.
+func (s *shard) flush() error {
+	b := s.batch
+	b.Reset()
+	if s.cm != nil && s.cm.HasWork() {
+		s.cm.Transmit(b)
+	}
+	for len(s.ready) > 0 && !b.Full() {
+		r := s.ready
+		s.ready, s.spare.ready = s.spare.ready[:0], r
+		for i, q := range r {
+			r[i] = nil
+			if !b.Full() && !q.dead {
+				before := len(b.D)
+				more := q.rc.Transmit(s.now, b)
+				// It may have completed requests, failed, or set its timer.
+				s.touch(q)
+				if more && len(b.D) == before && !b.Full() {
+					more = false // it has nothing to send after all
+				}
+				if !more {
+					q.ready = false
+					continue
+				}
+			}
+			if q.dead {
+				q.ready = false
+				continue
+			}
+			s.ready = append(s.ready, q)
+		}
+	}
+	if len(b.D) == 0 {
+		return nil
+	}
+	if err := s.link.Send(b); err != nil {
+		if errors.Is(err, link.ErrClosed) {
+			return err
+		}
+		s.stats.SendErrors++
+		if s.warned == 0 || s.now-s.warned > 10*rdma.Second {
+			s.warned = s.now
+			s.dev.cfg.Logger.Warn("RDMA packets cannot be sent", "error", err)
+		}
+	}
+	// What Transmit did beside packets shows in the timers; the rest can wait
+	// for the next turn.
+	for _, q := range s.dirty {
+		if !q.dead {
+			if at := q.rc.Deadline(); at != 0 {
+				s.timers.set(&q.timer, at)
+			}
+		}
+	}
+	return nil
+}
+
+// lingerMax bounds how long a closed device waits for answers to its goodbyes.
+const lingerMax = 200 * rdma.Millisecond
+
+// leave begins the end of the loop.
+func (s *shard) leave() {
+	s.leaving = true
+	s.leaveBy = s.now + lingerMax
+	for c := range s.conns {
+		c.close(rdma.ErrClosed)
+	}
+}
+
+// left reports whether the loop can end: its peers know, or had the time to.
+func (s *shard) left() bool {
+	if len(s.later) > 0 || len(s.events) > 0 {
+		return false
+	}
+	if s.cm == nil || s.now >= s.leaveBy {
+		return true
+	}
+	for _, id := range s.goodbyes {
+		if id.State == cm.DREQSent {
+			return false
+		}
+	}
+	return !s.cm.HasWork()
+}
+
+// lost tells the users that the link is gone.
+func (s *shard) lost(err error) {
+	for c := range s.conns {
+		c.close(err)
+	}
+	s.settle()
+	s.callbacks()
+}
+
+// end releases the link. What was submitted too late is run all the same, as
+// Submit has promised it.
+func (s *shard) end() {
+	for _, fn := range s.inbox.close() {
+		fn()
+	}
+	s.callbacks()
+	_ = s.link.Close()
+}
+
+// on runs fn on shard to: at once if that is this one. It reports false if
+// the loop of to has ended.
+func (s *shard) on(to *shard, fn func()) bool {
+	if s == to {
+		fn()
+		return true
+	}
+	return to.Submit(fn)
+}
