@@ -1,6 +1,11 @@
 package rpc
 
-import "sync"
+import (
+	"bytes"
+	"sync"
+
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
 
 // The duplicate request cache keeps the replies of calls that must not be
 // executed twice. A client that lost its connection sends its calls again on a
@@ -24,7 +29,9 @@ type drcEntry struct {
 	done       bool
 	at         int64 // when the call arrived, ns
 	reply      []byte
-	waiting    *Call // retransmissions that arrived during the execution
+	refs       []xdr.Ref // bulk results, copied; never changed afterwards
+	size       int       // of both
+	waiting    *Call     // retransmissions that arrived during the execution
 	prev, next *drcEntry
 }
 
@@ -66,7 +73,7 @@ func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 		r.entries[k] = e
 		return e, drcNew
 	case e.done:
-		c.Res.B = append(c.Res.B, e.reply...)
+		e.replay(c)
 		return nil, drcReplay
 	default:
 		c.Detach()
@@ -85,12 +92,12 @@ func (r *replyCache) finish(c *Call, keep bool, at int64) {
 	waiting := e.waiting
 	e.waiting = nil
 	if keep {
-		e.reply = c.Res.AppendFlat(make([]byte, 0, c.Res.Len()))
+		e.keep(&c.Res)
 		e.done, e.at = true, at
 		last := r.oldest.prev
 		last.next, e.prev, e.next, r.oldest.prev = e, last, &r.oldest, e
 		r.count++
-		r.bytes += len(e.reply)
+		r.bytes += e.size
 		for r.count > r.countMax || r.bytes > r.bytesMax || r.oldest.next.at < at-replyAge {
 			r.evict(r.oldest.next)
 		}
@@ -102,16 +109,30 @@ func (r *replyCache) finish(c *Call, keep bool, at int64) {
 		next := w.next
 		w.next = nil
 		if keep {
-			w.Res.B = append(w.Res.B, e.reply...)
+			e.replay(w)
 		}
 		w.Reply(w, !keep)
 		w = next
 	}
 }
 
+// keep copies a reply. Bulk results stay apart, for a carrier may have a place
+// of their own for them the next time, too.
+func (e *drcEntry) keep(res *xdr.Encoder) {
+	e.reply, e.size = bytes.Clone(res.B), res.Len()
+	for _, r := range res.Refs {
+		e.refs = append(e.refs, xdr.Ref{At: r.At, Data: bytes.Clone(r.Data)})
+	}
+}
+
+func (e *drcEntry) replay(c *Call) {
+	c.Res.B = append(c.Res.B, e.reply...)
+	c.Res.Refs = append(c.Res.Refs, e.refs...)
+}
+
 func (r *replyCache) evict(e *drcEntry) {
 	e.prev.next, e.next.prev = e.next, e.prev
 	delete(r.entries, e.key)
 	r.count--
-	r.bytes -= len(e.reply)
+	r.bytes -= e.size
 }

@@ -129,6 +129,10 @@ func encodeAccepted(e *xdr.Encoder, xid uint32, s AcceptStat) {
 	e.Uint32(uint32(s))
 }
 
+// EncodeUnavailable appends the reply to a call for a program that is not
+// offered.
+func EncodeUnavailable(e *xdr.Encoder, xid uint32) { encodeAccepted(e, xid, ProgUnavail) }
+
 func encodeVersionMismatch(e *xdr.Encoder, xid uint32) {
 	e.Uint32(xid)
 	e.Uint32(MsgReply)

@@ -1,0 +1,526 @@
+package rpcrdma
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// ClientConfig bounds a Client. Zero fields have defaults; sizes are in bytes.
+type ClientConfig struct {
+	// Credits is how many calls the client asks to have outstanding. Further
+	// calls wait their turn. 0 means 128.
+	Credits int
+	// Inline is the longest message, a multiple of 1024 up to 256 KiB. 0 means
+	// 4096.
+	Inline int
+	// ReadDepth is how many RDMA READs the server may have in flight. 0 means 16.
+	ReadDepth int
+	Logger    *slog.Logger
+}
+
+func (c ClientConfig) withDefaults() ClientConfig {
+	c.Credits = min(max(cmp.Or(c.Credits, 128), 1), 4096)
+	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit
+	c.ReadDepth = min(max(cmp.Or(c.ReadDepth, 16), 1), 255)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Errors of a Client.
+var (
+	// ErrXIDInUse is a request whose XID another call in flight on the
+	// connection has.
+	ErrXIDInUse = errors.New("rpcrdma: another call with this XID is in flight")
+	// ErrProtocol is a reply that breaks the rules of RFC 8166.
+	ErrProtocol = errors.New("rpcrdma: the server's reply does not fit the call")
+	// ErrCallTooLong is a call of too many pieces.
+	ErrCallTooLong = errors.New("rpcrdma: the call has too many bulk arguments")
+)
+
+// RemoteError is an RDMA_ERROR message in place of a reply. The call may have
+// been executed, if it is an ERR_CHUNK because the reply was too long.
+type RemoteError struct {
+	Code      ErrorCode
+	Low, High uint32 // versions that the server speaks, for CodeVers
+}
+
+func (e *RemoteError) Error() string {
+	switch e.Code {
+	case CodeVers:
+		return fmt.Sprintf("the server speaks versions %d to %d of RPC-over-RDMA", e.Low, e.High)
+	case CodeChunk:
+		return "the server refused the chunks of the call, or its reply was longer than the room for it"
+	}
+	return "the server reported " + e.Code.String()
+}
+
+// Client sends calls over one connection, as many at once as the server grants
+// credits. It does not reconnect. It implements rpc.Client.
+type Client struct {
+	dev   rdma.Device
+	loop  rdma.Loop
+	pd    rdma.PD
+	cfg   ClientConfig
+	peer  string
+	xid   atomic.Uint32
+	n     counters
+	ended chan struct{} // closed when the connection and its memory are gone
+	lost  atomic.Pointer[rpc.ConnError]
+	info  atomic.Pointer[ClientInfo]
+
+	// The rest belongs to the loop.
+	conn      rdma.Conn
+	cq        rdma.CQ
+	arena     *rdma.Arena
+	mr        rdma.MR
+	up        func(error) // tells Dial, once
+	closed    bool
+	inlineOut int // longest message to the server
+	inlineIn  int // longest message from it
+
+	credits  int // granted
+	inflight int // calls without a reply, given up ones included
+	calls    map[uint32]*exchange
+	orphans  map[uint32]struct{} // calls that their callers gave up
+	waiting  exchangeQueue
+	sendFree []int // send buffers
+	sends    []rdma.SGE
+	recvs    []rdma.SGE
+	repost   []rdma.RecvWR
+	wcs      [64]rdma.WC
+	hdr      Header // of the message being handled
+}
+
+// ClientInfo describes a Client's connection.
+type ClientInfo struct {
+	Remote, Local netip.AddrPort
+	// InlineIn and InlineOut are the longest messages in bytes.
+	InlineIn, InlineOut int
+	PathMTU             rdma.MTU
+}
+
+var nextLoop atomic.Uint32 // spreads the clients of a process over the loops
+
+// Dial connects to a server. ctx bounds the connecting alone.
+func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg ClientConfig) (*Client, error) {
+	loops := dev.Loops()
+	c := &Client{
+		dev: dev, cfg: cfg.withDefaults(), peer: remote.String(), loop: loops[int(nextLoop.Add(1))%len(loops)],
+		ended: make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), orphans: make(map[uint32]struct{}),
+	}
+	c.xid.Store(rand.Uint32())
+	up := make(chan error, 1)
+	c.up = func(err error) { up <- err; c.up = func(error) {} }
+	if !c.loop.Submit(func() { c.dial(remote) }) {
+		return nil, &rpc.ConnError{Peer: c.peer, Err: rdma.ErrClosed}
+	}
+	var err error
+	select {
+	case err = <-up:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.loop.Submit(func() { c.fail(err) })
+		return nil, &rpc.ConnError{Peer: c.peer, Err: err}
+	}
+	return c, nil
+}
+
+// backwardReceives are posted beyond the credits, for calls of the server.
+const backwardReceives = 8
+
+func (c *Client) dial(remote netip.AddrPort) {
+	err := c.setUp()
+	if err == nil {
+		private := PrivateMessage{RemoteInvalidation: true, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
+		c.conn, err = c.dev.Dial(c.loop, rdma.DialParams{
+			Remote: remote,
+			QP: rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
+				MaxSendWR: len(c.sends), MaxRecvWR: len(c.recvs), MaxSendSGE: 1, MaxRecvSGE: 1,
+			}},
+			Params: rdma.ConnParams{PrivateData: private, ResponderResources: uint8(c.cfg.ReadDepth), RetryCount: 7, RNRRetryCount: 7},
+			Prepare: func(conn rdma.Conn) error {
+				c.conn = conn
+				for i := range c.recvs {
+					c.post(i)
+				}
+				return c.postReceives(conn)
+			},
+			On: c.event,
+		})
+		if err != nil {
+			c.conn = nil
+		}
+	}
+	if err != nil {
+		c.fail(err)
+	}
+}
+
+// setUp makes what the connection needs.
+func (c *Client) setUp() (err error) {
+	if c.pd, err = c.dev.AllocPD(); err != nil {
+		return err
+	}
+	nr, ns := c.cfg.Credits+backwardReceives, c.cfg.Credits+backwardReceives
+	if c.arena, err = rdma.NewArena((nr + ns) * c.cfg.Inline); err != nil {
+		return err
+	}
+	mem := c.arena.Bytes()
+	if c.mr, err = c.pd.Register(mem, rdma.LocalWrite); err != nil {
+		return err
+	}
+	cut := func() rdma.SGE {
+		b := mem[:c.cfg.Inline:c.cfg.Inline]
+		mem = mem[c.cfg.Inline:]
+		return rdma.SGE{Buf: b, LKey: c.mr.LKey()}
+	}
+	for range nr {
+		c.recvs = append(c.recvs, cut())
+	}
+	for i := range ns {
+		c.sends = append(c.sends, cut())
+		c.sendFree = append(c.sendFree, i)
+	}
+	c.cq, err = c.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: nr + ns, OnEvent: c.poll})
+	return err
+}
+
+// Info describes the connection.
+func (c *Client) Info() ClientInfo { return *c.info.Load() }
+
+// Err is why the connection is gone, or nil while it is there.
+func (c *Client) Err() error {
+	if e := c.lost.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// Stats returns the counts of the connection. RDMAWriteBytes are those that
+// the server wrote into our memory, RDMAReadBytes those that it was given to
+// read.
+func (c *Client) Stats() Stats { return c.n.stats() }
+
+// Close ends the connection and waits until the device has let go of its
+// memory.
+func (c *Client) Close() error {
+	if !c.loop.Submit(func() { c.fail(rpc.ErrClosed) }) {
+		return nil
+	}
+	select {
+	case <-c.ended:
+	case <-time.After(closeTime):
+	}
+	return nil
+}
+
+func (c *Client) event(_ rdma.Conn, e rdma.ConnEvent) {
+	switch e.Kind {
+	case rdma.EventEstablished:
+		said, _ := ParsePrivate(e.PrivateData)
+		c.inlineOut = min(c.cfg.Inline, said.Receive)
+		c.inlineIn = min(c.cfg.Inline, said.Send)
+		c.info.Store(&ClientInfo{
+			Remote: c.conn.Remote(), Local: c.conn.Local(), InlineIn: c.inlineIn, InlineOut: c.inlineOut, PathMTU: e.PathMTU,
+		})
+		c.up(nil)
+	default:
+		err := e.Err
+		if err == nil {
+			err = errors.New("the server ended the connection")
+		}
+		c.fail(err)
+		c.end()
+	}
+}
+
+// fail ends the connection and all calls.
+func (c *Client) fail(why error) {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	lost := &rpc.ConnError{Peer: c.peer, Err: why}
+	c.lost.Store(lost)
+	c.up(why)
+	for _, x := range c.calls {
+		c.retire(x)
+		x.finish(lost)
+	}
+	clear(c.calls)
+	for x := c.waiting.pop(); x != nil; x = c.waiting.pop() {
+		x.finish(lost)
+	}
+	if c.conn == nil {
+		c.end()
+		return
+	}
+	c.conn.Disconnect()
+}
+
+// end releases what the connection held, once its QP does nothing any more.
+func (c *Client) end() {
+	select {
+	case <-c.ended:
+		return
+	default:
+	}
+	if c.conn != nil {
+		c.conn.Close()
+	}
+	// The loop may still send, at the end of this turn, what lies in our memory.
+	release := func() {
+		if c.mr != nil {
+			c.mr.Close()
+		}
+		if c.arena != nil {
+			c.arena.Close()
+		}
+		if c.pd != nil {
+			c.pd.Close()
+		}
+		close(c.ended)
+	}
+	c.loop.Submit(func() { c.loop.Submit(release) })
+}
+
+func (c *Client) post(i int) {
+	c.repost = append(c.repost, rdma.RecvWR{ID: workID(idReceive, i), SGL: c.recvs[i : i+1 : i+1]})
+}
+
+func (c *Client) postReceives(conn rdma.Conn) error {
+	if len(c.repost) == 0 {
+		return nil
+	}
+	err := conn.QP().PostRecv(c.repost)
+	c.repost = c.repost[:0]
+	return err
+}
+
+func (c *Client) poll() {
+	for !c.closed {
+		n := c.cq.Poll(c.wcs[:])
+		if n == 0 {
+			break
+		}
+		for i := range c.wcs[:n] {
+			if !c.closed {
+				c.complete(&c.wcs[i])
+			}
+		}
+	}
+	if c.closed {
+		return
+	}
+	if err := c.postReceives(c.conn); err != nil {
+		c.fail(fmt.Errorf("posting receives: %w", err))
+		return
+	}
+	c.startWaiting()
+}
+
+func (c *Client) complete(wc *rdma.WC) {
+	i := int(uint32(wc.ID))
+	if wc.Status != rdma.Success {
+		if wc.ID>>32 == idSend {
+			c.n.add(errSendFailed)
+			c.fail(fmt.Errorf("sending a call: %v", wc.Status))
+		} else {
+			c.n.add(errReceiveFailed)
+			c.fail(fmt.Errorf("receiving a reply: %v", wc.Status))
+		}
+		return
+	}
+	if wc.ID>>32 == idSend {
+		c.sendFree = append(c.sendFree, i)
+		return
+	}
+	c.receive(c.recvs[i].Buf[:wc.ByteLen])
+	c.post(i)
+}
+
+// startWaiting sends calls that waited for credits.
+func (c *Client) startWaiting() {
+	for !c.closed && c.inflight < c.credits && len(c.sendFree) > 0 {
+		x := c.waiting.pop()
+		if x == nil {
+			return
+		}
+		c.send(x)
+	}
+}
+
+// Call implements rpc.Client. When ctx ends after the call was sent, its
+// memory is closed to the server at once; a server that still writes to it
+// loses the connection, and other calls with it.
+func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
+	x := newExchange(c)
+	xid := r.XID
+	if xid == 0 {
+		xid = c.nextXID()
+		r.XID = xid
+	}
+	x.xid = xid
+	rpc.EncodeCall(&x.call, xid, r.Prog, r.Vers, r.Proc, r.Cred)
+	if r.Args != nil {
+		r.Args(&x.call)
+	}
+	x.dst, x.resMax = r.Dst, cmp.Or(r.ResMax, 1024)
+	if err := x.run(ctx); err != nil {
+		return err
+	}
+	d := x.decoder()
+	err := rpc.DecodeReply(&d, xid)
+	if err == nil && r.Res != nil {
+		err = r.Res(&d)
+	}
+	x.recycle()
+	return err
+}
+
+func (c *Client) nextXID() uint32 {
+	for {
+		if x := c.xid.Add(1); x != 0 {
+			return x
+		}
+	}
+}
+
+// exchange is a call and its reply.
+type exchange struct {
+	c      *Client
+	xid    uint32
+	call   xdr.Encoder
+	dst    []byte // for the bulk result; nil if there is none
+	resMax int    // of the results, bulk excluded
+	done   chan error
+	shared bool // not for reuse
+
+	// The loop's, from start to finish.
+	over    bool
+	next    *exchange
+	queued  bool
+	offered Header
+	mrs     []rdma.MR
+	room    []byte // behind the Reply chunk
+
+	// The reply, after finish.
+	reply   []byte // without what is in bulk
+	bulk    []byte
+	hasBulk bool
+}
+
+var exchanges = sync.Pool{New: func() any { return &exchange{done: make(chan error, 1)} }}
+
+func newExchange(c *Client) *exchange {
+	x := exchanges.Get().(*exchange)
+	x.c = c
+	return x
+}
+
+// recycle keeps the exchange's memory for another call.
+func (x *exchange) recycle() {
+	if x.shared {
+		return
+	}
+	x.call.Reset()
+	clear(x.call.Refs[:cap(x.call.Refs)])
+	x.offered.Reset()
+	if cap(x.call.B) > keepMax {
+		x.call.B = nil
+	}
+	*x = exchange{call: x.call, done: x.done, offered: x.offered, mrs: x.mrs[:0], room: x.room[:0], reply: x.reply[:0]}
+	if cap(x.room) > roomKeepMax {
+		x.room = nil
+	}
+	if cap(x.reply) > roomKeepMax {
+		x.reply = nil
+	}
+	exchanges.Put(x)
+}
+
+// roomKeepMax is the most memory that an idle exchange keeps for a Reply chunk.
+const roomKeepMax = 64 << 10
+
+// run sends the call and waits for the reply. After an error x is lost.
+func (x *exchange) run(ctx context.Context) error {
+	c := x.c
+	if err := c.Err(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !c.loop.Submit(func() { c.start(x) }) {
+		return &rpc.ConnError{Peer: c.peer, Err: rdma.ErrClosed}
+	}
+	select {
+	case err := <-x.done:
+		return err
+	case <-ctx.Done():
+	}
+	if !c.loop.Submit(func() { c.giveUp(x, ctx.Err()) }) {
+		return ctx.Err()
+	}
+	x.shared = true // giveUp refers to x even if the reply has overtaken it
+	return <-x.done
+}
+
+func (x *exchange) decoder() xdr.Decoder {
+	d := xdr.NewDecoder(x.reply)
+	if x.hasBulk {
+		d.SetBulk(x.bulk)
+	}
+	return d
+}
+
+// exchangeQueue is a list of calls that wait to be sent.
+type exchangeQueue struct{ head, tail *exchange }
+
+func (q *exchangeQueue) push(x *exchange) {
+	x.next, x.queued = nil, true
+	if q.tail == nil {
+		q.head = x
+	} else {
+		q.tail.next = x
+	}
+	q.tail = x
+}
+
+func (q *exchangeQueue) pop() *exchange {
+	x := q.head
+	if x != nil {
+		q.head = x.next
+		if q.head == nil {
+			q.tail = nil
+		}
+		x.next, x.queued = nil, false
+	}
+	return x
+}
+
+func (q *exchangeQueue) remove(x *exchange) {
+	var keep exchangeQueue
+	for y := q.pop(); y != nil; y = q.pop() {
+		if y != x {
+			keep.push(y)
+		}
+	}
+	*q = keep
+}

@@ -1,0 +1,376 @@
+package rpcrdma
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// ConnInfo describes a connection of a Listener.
+type ConnInfo struct {
+	Remote, Local netip.AddrPort
+	Since         time.Time
+	Calls         uint64
+	// Credits is what the client was last granted, InUse how many of its calls
+	// are in progress.
+	Credits, InUse int
+	// Memory is the bulk memory in bytes that those calls hold.
+	Memory int
+	// ReadDepth is the number of RDMA READs that may be in flight.
+	ReadDepth int
+	// InlineIn and InlineOut are the longest messages in bytes.
+	InlineIn, InlineOut int
+	// RDMAWriteBytes and RDMAReadBytes moved by the chunks of this client.
+	RDMAWriteBytes, RDMAReadBytes uint64
+	// RemoteInvalidation says that replies may invalidate the client's R_Key.
+	RemoteInvalidation bool
+}
+
+// serverConn is one connection of a Listener. Everything in it belongs to the
+// loop, except what is marked.
+//
+// It has a slot for each receive buffer. A call stays in its slot from the
+// receive to the completion of its reply, which is sent from the same buffer;
+// then the buffer is posted again. So the receives posted are the bound of
+// everything, and a client that sends more than it was granted is held up by
+// RNR NAKs.
+type serverConn struct {
+	l       *Listener
+	loop    rdma.Loop
+	conn    rdma.Conn
+	cq      rdma.CQ
+	handler Handler
+	peer    rpc.Peer
+	since   time.Time
+
+	inlineOut int  // longest message we may send
+	peerInval bool // the client lets us invalidate its R_Keys
+
+	mem   []byte // the buffers of all slots
+	slots []slot
+
+	dead     bool // nothing may be posted any more
+	closed   bool // conn is closed, the provider holds no buffer
+	draining bool
+	released bool
+	active   int // slots between receive and completion of the reply
+	serving  int // slots in the handler
+
+	held      int // bytes of bulk memory, with the rounding of the pool
+	admit     slotQueue
+	pull      slotQueue
+	readsFree int
+	wake      func() // pumps, from any goroutine
+	waking    bool   // wake is with the pool
+
+	sqFree  int
+	replies slotQueue // replies that wait for room in the send queue
+
+	repost []rdma.RecvWR
+	wcs    [64]rdma.WC
+	wrs    []rdma.SendWR // scratch
+	sges   []rdma.SGE    // scratch
+	recvs  []rdma.SGE    // the scatter element of each slot
+
+	// For info, from any goroutine.
+	calls, writeBytes, readBytes         atomic.Uint64
+	creditsNow, activeNow, heldNow, ords atomic.Int64
+}
+
+// Kinds of work requests, in the upper half of their IDs; the slot is in the
+// lower half.
+const (
+	idReceive = iota
+	idRead
+	idWrite
+	idSend
+)
+
+func workID(kind, slot int) uint64 { return uint64(kind)<<32 | uint64(slot) }
+
+// sendQueueMin is room for the longest list of one reply: every segment of
+// every chunk, cut where two pieces of the reply meet, and the SEND.
+const sendQueueMin = MaxSegments + 2*MaxWriteChunks + 64
+
+func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
+	cfg := &l.cfg
+	depth := min(int(req.ResponderResources()), cfg.ReadDepth)
+	if depth == 0 {
+		return nil, errors.New("the client serves no RDMA READ (responder resources 0), so that it could not write files")
+	}
+	peer := rpc.Peer{Addr: req.Remote(), Local: req.Local(), Transport: rpc.TransportRDMA}
+	said, _ := ParsePrivate(req.PrivateData())
+	c := &serverConn{
+		l: l, loop: req.Loop(), peer: peer, since: time.Now(),
+		inlineOut: min(cfg.Inline, said.Receive), peerInval: said.RemoteInvalidation,
+		readsFree: depth, sqFree: sendQueueMin + 2*cfg.Credits,
+	}
+	c.ords.Store(int64(depth))
+	c.creditsNow.Store(1)
+	c.wake = func() { c.loop.Submit(c.woken) }
+	n := cfg.Credits + extraReceives
+	c.mem = l.pool.arena.Alloc(n * cfg.Inline)
+	if c.mem == nil {
+		return nil, fmt.Errorf("no memory for %d message buffers", n)
+	}
+	c.slots = make([]slot, n)
+	c.recvs = make([]rdma.SGE, n)
+	for i := range c.slots {
+		buf := c.mem[i*cfg.Inline : (i+1)*cfg.Inline : (i+1)*cfg.Inline]
+		c.recvs[i] = rdma.SGE{Buf: buf, LKey: l.pool.lkey}
+		c.slots[i].init(c, i, buf)
+	}
+	var err error
+	c.cq, err = l.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: n + depth + c.sqFree, OnEvent: c.poll})
+	if err != nil {
+		l.pool.arena.Free(c.mem)
+		return nil, fmt.Errorf("creating a completion queue: %w", err)
+	}
+	if c.handler, err = l.open(peer); err != nil {
+		l.pool.arena.Free(c.mem)
+		return nil, err
+	}
+	return c, nil
+}
+
+// accept answers the request; the receives are posted before the client hears
+// of it.
+func (c *serverConn) accept(req rdma.ConnRequest) error {
+	cfg := &c.l.cfg
+	private := PrivateMessage{RemoteInvalidation: true, Send: cfg.Inline, Receive: cfg.Inline}.Append(nil)
+	qp := rdma.QPConfig{PD: c.l.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
+		MaxSendWR: c.readsFree + c.sqFree, MaxRecvWR: len(c.slots), MaxSendSGE: 1, MaxRecvSGE: 1,
+	}}
+	conn, err := req.Accept(qp, rdma.ConnParams{
+		PrivateData: private, ResponderResources: 0, InitiatorDepth: uint8(c.readsFree), RetryCount: 7, RNRRetryCount: 7,
+	}, func(conn rdma.Conn) error {
+		c.conn = conn
+		for i := range c.slots {
+			c.post(i)
+		}
+		return conn.QP().PostRecv(c.takeRepost())
+	}, c.event)
+	if err != nil {
+		return fmt.Errorf("accepting: %w", err)
+	}
+	c.conn = conn
+	return nil
+}
+
+func (c *serverConn) post(slot int) {
+	c.repost = append(c.repost, rdma.RecvWR{ID: workID(idReceive, slot), SGL: c.recvs[slot : slot+1 : slot+1]})
+}
+
+func (c *serverConn) takeRepost() []rdma.RecvWR {
+	r := c.repost
+	c.repost = c.repost[:0]
+	return r
+}
+
+func (c *serverConn) info() ConnInfo {
+	return ConnInfo{
+		Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load(),
+		Credits: int(c.creditsNow.Load()), InUse: int(c.activeNow.Load()), Memory: int(c.heldNow.Load()),
+		ReadDepth: int(c.ords.Load()), InlineIn: c.l.cfg.Inline, InlineOut: c.inlineOut,
+		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(), RemoteInvalidation: c.peerInval,
+	}
+}
+
+func (c *serverConn) event(_ rdma.Conn, e rdma.ConnEvent) {
+	switch e.Kind {
+	case rdma.EventEstablished:
+		c.l.cfg.Logger.Info("client connected", "peer", c.peer.Addr.String(), "inline", c.inlineOut,
+			"read_depth", c.ords.Load(), "remote_invalidation", c.peerInval)
+	default:
+		if e.Err != nil {
+			c.l.cfg.Logger.Info("client gone", "peer", c.peer.Addr.String(), "reason", e.Err.Error())
+		} else {
+			c.l.cfg.Logger.Info("client gone", "peer", c.peer.Addr.String())
+		}
+		c.end()
+	}
+}
+
+// fail ends a connection that went wrong.
+func (c *serverConn) fail(k counter, why error) {
+	if c.dead {
+		return
+	}
+	c.l.n.add(k)
+	c.l.cfg.Logger.Warn("dropping a connection", "peer", c.peer.Addr.String(), "reason", why.Error())
+	c.disconnect()
+}
+
+// disconnect ends the connection; the rest happens at its event.
+func (c *serverConn) disconnect() {
+	if !c.dead {
+		c.dead = true
+		c.conn.Disconnect()
+	}
+}
+
+// drain ends the connection as soon as no call is in progress.
+func (c *serverConn) drain() {
+	c.draining = true
+	if c.active == 0 {
+		c.disconnect()
+	}
+}
+
+// end is the end of the connection. Calls that are in the handler keep their
+// memory until they return.
+func (c *serverConn) end() {
+	if c.closed {
+		return
+	}
+	c.dead, c.closed = true, true
+	c.conn.Close()
+	for i := range c.slots {
+		if s := &c.slots[i]; s.state != slotServing {
+			s.drop()
+		}
+	}
+	if c.serving == 0 {
+		c.release()
+	}
+}
+
+// release gives back what the connection holds, once nothing uses it.
+func (c *serverConn) release() {
+	if c.released {
+		return
+	}
+	c.released = true
+	c.l.pool.arena.Free(c.mem)
+	c.l.forget(c)
+}
+
+// poll handles completions.
+func (c *serverConn) poll() {
+	for {
+		n := c.cq.Poll(c.wcs[:])
+		if n == 0 {
+			break
+		}
+		for i := range c.wcs[:n] {
+			if c.dead {
+				continue // flushed; end clears up
+			}
+			c.complete(&c.wcs[i])
+		}
+	}
+	c.pump()
+}
+
+func (c *serverConn) complete(wc *rdma.WC) {
+	s := &c.slots[uint32(wc.ID)]
+	kind := wc.ID >> 32
+	if wc.Status != rdma.Success {
+		what, k := "receiving", errReceiveFailed
+		switch kind {
+		case idRead:
+			what, k = "fetching a Read chunk", errReadFailed
+		case idWrite:
+			what, k = "filling a Write or Reply chunk", errWriteFailed
+		case idSend:
+			what, k = "sending a reply", errSendFailed
+		}
+		c.fail(k, fmt.Errorf("%s: %v", what, wc.Status))
+		return
+	}
+	switch kind {
+	case idReceive:
+		c.active++
+		c.activeNow.Store(int64(c.active))
+		s.receive(int(wc.ByteLen))
+	case idRead:
+		c.readsFree++
+		s.fetched(int(wc.ByteLen))
+	case idSend:
+		c.sqFree += s.posted
+		s.recycle()
+	}
+}
+
+// woken is pump, after the pool had no memory.
+func (c *serverConn) woken() {
+	c.waking = false
+	c.pump()
+}
+
+// pump does what became possible: it posts replies that waited for room, finds
+// memory for calls that wait for it, starts RDMA READs and posts receives.
+func (c *serverConn) pump() {
+	if c.dead {
+		return
+	}
+	for s := c.replies.head; s != nil && len(s.wrs) <= c.sqFree; s = c.replies.head {
+		c.replies.pop()
+		wrs := s.wrs
+		s.wrs = nil
+		s.postReply(wrs)
+	}
+	for s := c.admit.head; s != nil && s.reserve(); s = c.admit.head {
+		c.admit.pop()
+		if s.fetching > 0 {
+			c.pull.push(s)
+		} else {
+			s.dispatch()
+		}
+	}
+	c.startReads()
+	if len(c.repost) > 0 && !c.dead && !c.draining {
+		if err := c.conn.QP().PostRecv(c.takeRepost()); err != nil {
+			c.fail(errReceiveFailed, fmt.Errorf("posting receives: %w", err))
+		}
+	}
+}
+
+func (c *serverConn) startReads() {
+	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
+	for s := c.pull.head; s != nil && len(c.wrs) < c.readsFree; s = c.pull.head {
+		if !s.nextRead() {
+			c.pull.pop()
+		}
+	}
+	if len(c.wrs) == 0 || c.dead {
+		return
+	}
+	c.readsFree -= len(c.wrs)
+	if err := c.conn.QP().PostSend(c.wrs); err != nil {
+		c.fail(errReadFailed, fmt.Errorf("posting RDMA READs: %w", err))
+	}
+}
+
+func (c *serverConn) hold(n int) {
+	c.held += n
+	c.heldNow.Store(int64(c.held))
+}
+
+// slotQueue is a list of slots, each of which is in one list at most.
+type slotQueue struct{ head, tail *slot }
+
+func (q *slotQueue) push(s *slot) {
+	s.next = nil
+	if q.tail == nil {
+		q.head = s
+	} else {
+		q.tail.next = s
+	}
+	q.tail = s
+}
+
+func (q *slotQueue) pop() *slot {
+	s := q.head
+	q.head = s.next
+	if q.head == nil {
+		q.tail = nil
+	}
+	s.next = nil
+	return s
+}

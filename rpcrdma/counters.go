@@ -1,0 +1,91 @@
+package rpcrdma
+
+import "sync/atomic"
+
+// counter numbers what is counted besides bytes.
+type counter uint8
+
+const (
+	recvMsg counter = iota
+	recvNoMsg
+	recvMsgP
+	recvDone
+	recvError
+	sentMsg
+	sentNoMsg
+	sentError
+	sentInvalidate
+	messagesEnd
+
+	errShort counter = iota - 1 // the first after the messages
+	errVersion
+	errMalformed
+	errTooComplex
+	errPosition
+	errCallTooLong
+	errReplyTooLong
+	errXID
+	errObsolete
+	errBackward
+	errReadFailed
+	errWriteFailed
+	errSendFailed
+	errReceiveFailed
+	errConnRefused
+	errConnFailed
+	errMemoryWait
+	errSendQueueWait
+	countersEnd
+)
+
+var counterNames = [countersEnd]string{
+	recvMsg: "recv_rdma_msg", recvNoMsg: "recv_rdma_nomsg", recvMsgP: "recv_rdma_msgp", recvDone: "recv_rdma_done", recvError: "recv_rdma_error",
+	sentMsg: "sent_rdma_msg", sentNoMsg: "sent_rdma_nomsg", sentError: "sent_rdma_error", sentInvalidate: "sent_with_invalidate",
+
+	errShort: "rpcrdma_short_message", errVersion: "rpcrdma_version_mismatch", errMalformed: "rpcrdma_malformed_header",
+	errTooComplex: "rpcrdma_too_many_segments", errPosition: "rpcrdma_bad_read_position", errCallTooLong: "rpcrdma_call_too_long",
+	errReplyTooLong: "rpcrdma_reply_too_long", errXID: "rpcrdma_xid_mismatch", errObsolete: "rpcrdma_obsolete_message",
+	errBackward: "rpcrdma_backward_message", errReadFailed: "rpcrdma_read_failed", errWriteFailed: "rpcrdma_write_failed",
+	errSendFailed: "rpcrdma_send_failed", errReceiveFailed: "rpcrdma_receive_failed", errConnRefused: "rpcrdma_connection_refused",
+	errConnFailed: "rpcrdma_connection_failed", errMemoryWait: "rpcrdma_waited_for_memory", errSendQueueWait: "rpcrdma_waited_for_send_queue",
+}
+
+// counters are shared by the connections of a Listener, whatever their loops.
+type counters struct {
+	n                             [countersEnd]atomic.Uint64
+	writeBytes, readBytes, inline atomic.Uint64
+	connections                   atomic.Uint64
+}
+
+func (c *counters) add(k counter) { c.n[k].Add(1) }
+
+// Stats are the counts of a Listener since its start.
+type Stats struct {
+	// RDMAWriteBytes were placed into memory of clients by RDMA WRITE,
+	// RDMAReadBytes were fetched from it by RDMA READ.
+	RDMAWriteBytes, RDMAReadBytes uint64
+	// InlineBytes were in messages sent and received, headers included.
+	InlineBytes uint64
+	// Connections were accepted.
+	Connections uint64
+	// MemoryInUse is the bulk memory in bytes that calls hold now.
+	MemoryInUse uint64
+	// Messages counts messages by direction and type, Errors everything that
+	// went wrong or had to wait, by kind.
+	Messages, Errors map[string]uint64
+}
+
+func (c *counters) stats() Stats {
+	s := Stats{
+		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(), InlineBytes: c.inline.Load(),
+		Connections: c.connections.Load(), Messages: make(map[string]uint64), Errors: make(map[string]uint64),
+	}
+	for k := range c.n {
+		m := s.Errors
+		if counter(k) < messagesEnd {
+			m = s.Messages
+		}
+		m[counterNames[k]] = c.n[k].Load()
+	}
+	return s
+}

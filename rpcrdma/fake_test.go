@@ -1,0 +1,535 @@
+package rpcrdma
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// A fake of the verbs contract in memory: queue pairs execute each other's
+// requests on the loop of the peer, in order, with the checks of keys, bounds
+// and access that a real one makes. It sends no packets and loses nothing.
+
+type fakeNet struct {
+	mu    sync.Mutex
+	ports map[netip.AddrPort]*fakeListener
+	key   uint32
+	// trace, if set, sees every request that is executed, on the responder's loop.
+	trace func(op rdma.SendOp, n int, rkey uint32)
+}
+
+func newFakeNet() *fakeNet { return &fakeNet{ports: make(map[netip.AddrPort]*fakeListener)} }
+
+type fakeDevice struct {
+	net  *fakeNet
+	addr netip.Addr
+	loop *fakeLoop
+}
+
+func (n *fakeNet) device(addr string) *fakeDevice {
+	return &fakeDevice{net: n, addr: netip.MustParseAddr(addr), loop: newFakeLoop()}
+}
+
+// fakeLoop runs functions in order and then tells CQs of what came.
+type fakeLoop struct {
+	mu    sync.Mutex
+	ready sync.Cond
+	fns   []func()
+	ended bool
+	done  chan struct{}
+	dirty []*fakeCQ // loop only
+}
+
+func newFakeLoop() *fakeLoop {
+	l := &fakeLoop{done: make(chan struct{})}
+	l.ready.L = &l.mu
+	go l.run()
+	return l
+}
+
+func (l *fakeLoop) run() {
+	defer close(l.done)
+	for {
+		l.mu.Lock()
+		for len(l.fns) == 0 && !l.ended {
+			l.ready.Wait()
+		}
+		if l.ended {
+			l.mu.Unlock()
+			return
+		}
+		fns := l.fns
+		l.fns = nil
+		l.mu.Unlock()
+		for _, f := range fns {
+			f()
+		}
+		dirty := l.dirty
+		l.dirty = nil
+		for _, q := range dirty {
+			q.queued = false
+			q.onEvent()
+		}
+	}
+}
+
+func (l *fakeLoop) Submit(fn func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.fns = append(l.fns, fn)
+	l.ready.Signal()
+	return true
+}
+
+func (l *fakeLoop) end() {
+	l.mu.Lock()
+	l.ended = true
+	l.ready.Signal()
+	l.mu.Unlock()
+	<-l.done
+}
+
+func (l *fakeLoop) Now() rdma.Time { return rdma.Time(time.Now().UnixNano()) }
+
+func (l *fakeLoop) After(d rdma.Time, fn func()) func() {
+	t := time.AfterFunc(time.Duration(d), func() { l.Submit(fn) })
+	return func() { t.Stop() }
+}
+
+// do runs fn on the loop and waits for it.
+func (l *fakeLoop) do(fn func()) {
+	done := make(chan struct{})
+	if l.Submit(func() { fn(); close(done) }) {
+		<-done
+	}
+}
+
+type fakePD struct {
+	net *fakeNet
+	mu  sync.Mutex
+	mrs map[uint32]*fakeMR // by either key
+}
+
+type fakeMR struct {
+	pd         *fakePD
+	lkey, rkey uint32
+	buf        []byte
+	access     rdma.Access
+}
+
+func (n *fakeNet) newKey() uint32 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.key += 257
+	return n.key
+}
+
+func (p *fakePD) Register(buf []byte, access rdma.Access) (rdma.MR, error) {
+	m := &fakeMR{pd: p, lkey: p.net.newKey(), rkey: p.net.newKey(), buf: buf, access: access}
+	p.mu.Lock()
+	p.mrs[m.lkey], p.mrs[m.rkey] = m, m
+	p.mu.Unlock()
+	return m, nil
+}
+
+func (p *fakePD) Close() {}
+
+// open counts the regions that exist, by the remote access they allow.
+func (p *fakePD) open() (all, remote int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k, m := range p.mrs {
+		if k != m.lkey {
+			continue
+		}
+		all++
+		if m.access&(rdma.RemoteRead|rdma.RemoteWrite|rdma.RemoteAtomic) != 0 {
+			remote++
+		}
+	}
+	return all, remote
+}
+
+const fakeBase = 0x7f00_0000_0000 // addresses start here, per region
+
+func (m *fakeMR) LKey() uint32  { return m.lkey }
+func (m *fakeMR) RKey() uint32  { return m.rkey }
+func (m *fakeMR) Addr() uint64  { return fakeBase + uint64(m.lkey)<<16 }
+func (m *fakeMR) Bytes() []byte { return m.buf }
+func (m *fakeMR) Invalidate() uint32 {
+	key := m.pd.net.newKey()
+	m.pd.mu.Lock()
+	delete(m.pd.mrs, m.rkey)
+	m.rkey = key
+	m.pd.mrs[key] = m
+	m.pd.mu.Unlock()
+	return key
+}
+func (m *fakeMR) Close() {
+	m.pd.mu.Lock()
+	delete(m.pd.mrs, m.lkey)
+	delete(m.pd.mrs, m.rkey)
+	m.pd.mu.Unlock()
+}
+
+func (p *fakePD) local(e rdma.SGE, write bool) error {
+	p.mu.Lock()
+	m := p.mrs[e.LKey]
+	p.mu.Unlock()
+	switch {
+	case len(e.Buf) == 0:
+		return nil
+	case m == nil || m.lkey != e.LKey:
+		return fmt.Errorf("unknown L_Key %#x", e.LKey)
+	case write && m.access&rdma.LocalWrite == 0:
+		return errors.New("no local write")
+	case !inside(e.Buf, m.buf) || !inside(e.Buf[len(e.Buf)-1:], m.buf):
+		return errors.New("outside the region")
+	}
+	return nil
+}
+
+func (p *fakePD) remote(rkey uint32, addr uint64, n int, need rdma.Access) []byte {
+	p.mu.Lock()
+	m := p.mrs[rkey]
+	p.mu.Unlock()
+	if m == nil || m.rkey != rkey || m.access&need == 0 || addr < m.Addr() {
+		return nil
+	}
+	off := addr - m.Addr()
+	if off > uint64(len(m.buf)) || uint64(n) > uint64(len(m.buf))-off {
+		return nil
+	}
+	return m.buf[off : off+uint64(n)]
+}
+
+type fakeCQ struct {
+	loop    *fakeLoop
+	onEvent func()
+	depth   int
+	queued  bool
+	wcs     []rdma.WC
+}
+
+func (q *fakeCQ) Poll(dst []rdma.WC) int {
+	n := copy(dst, q.wcs)
+	q.wcs = q.wcs[n:]
+	return n
+}
+
+func (q *fakeCQ) add(wc rdma.WC) {
+	if len(q.wcs) == q.depth {
+		panic("completion queue overrun")
+	}
+	q.wcs = append(q.wcs, wc)
+	if !q.queued {
+		q.queued = true
+		q.loop.dirty = append(q.loop.dirty, q)
+	}
+}
+
+func (d *fakeDevice) Loops() []rdma.Loop { return []rdma.Loop{d.loop} }
+func (d *fakeDevice) AllocPD() (rdma.PD, error) {
+	return &fakePD{net: d.net, mrs: make(map[uint32]*fakeMR)}, nil
+}
+func (d *fakeDevice) CreateCQ(l rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
+	return &fakeCQ{loop: l.(*fakeLoop), onEvent: o.OnEvent, depth: o.Depth}, nil
+}
+func (d *fakeDevice) CreateQP(rdma.Loop, rdma.QPConfig) (rdma.QP, error) {
+	return nil, errors.New("not in the fake")
+}
+func (d *fakeDevice) Addr() netip.Addr { return d.addr }
+func (d *fakeDevice) Close() error     { d.loop.end(); return nil }
+
+type fakeQP struct {
+	conn    *fakeConn
+	cfg     rdma.QPConfig
+	pd      *fakePD
+	num     uint32
+	err     bool
+	sq      int // entries in use
+	pending int // unsignaled ones since the last completion
+	recvs   []rdma.RecvWR
+	inbound []func() bool // requests of the peer that wait, false: still waiting
+	rnr     int
+	reads   int // of the peer, being executed; set by tests through the trace
+}
+
+func (q *fakeQP) Num() uint32 { return q.num }
+func (q *fakeQP) State() rdma.QPState {
+	if q.err {
+		return rdma.StateErr
+	}
+	return rdma.StateRTS
+}
+func (q *fakeQP) Modify(rdma.QPAttr) error { return rdma.ErrBadTransition }
+func (q *fakeQP) Destroy()                 { q.err = true }
+
+func (q *fakeQP) PostRecv(wrs []rdma.RecvWR) error {
+	if len(q.recvs)+len(wrs) > q.cfg.Caps.MaxRecvWR {
+		return rdma.ErrQueueFull
+	}
+	for _, w := range wrs {
+		for _, e := range w.SGL {
+			if err := q.pd.local(e, true); err != nil {
+				return err
+			}
+		}
+		q.recvs = append(q.recvs, rdma.RecvWR{ID: w.ID, SGL: append([]rdma.SGE(nil), w.SGL...)})
+	}
+	q.conn.loop.Submit(q.drain)
+	return nil
+}
+
+func (q *fakeQP) PostSend(wrs []rdma.SendWR) error {
+	if q.sq+len(wrs) > q.cfg.Caps.MaxSendWR {
+		return rdma.ErrQueueFull
+	}
+	for _, w := range wrs {
+		if len(w.SGL) > q.cfg.Caps.MaxSendSGE {
+			return rdma.ErrInvalidWR
+		}
+		for _, e := range w.SGL {
+			if err := q.pd.local(e, w.Op == rdma.OpRead); err != nil {
+				return err
+			}
+		}
+	}
+	q.sq += len(wrs)
+	peer := q.conn.peer
+	for _, w := range wrs {
+		w.SGL = append([]rdma.SGE(nil), w.SGL...)
+		peer.loop.Submit(func() {
+			peer.qp.inbound = append(peer.qp.inbound, func() bool { return peer.qp.execute(q, w) })
+			peer.qp.drain()
+		})
+	}
+	return nil
+}
+
+// drain executes the peer's requests in order, until one has to wait.
+func (q *fakeQP) drain() {
+	for len(q.inbound) > 0 && q.inbound[0]() {
+		q.inbound = q.inbound[1:]
+	}
+}
+
+// execute does a request of from, on the loop of q.
+func (q *fakeQP) execute(from *fakeQP, w rdma.SendWR) bool {
+	status, n := rdma.Success, 0
+	for _, e := range w.SGL {
+		n += len(e.Buf)
+	}
+	done := func() {
+		from.conn.loop.Submit(func() { from.completed(w, status, n) })
+	}
+	if q.err {
+		status = rdma.RetryExcErr
+		done()
+		return true
+	}
+	switch w.Op {
+	case rdma.OpWrite:
+		if b := q.pd.remote(w.RKey, w.RemoteAddr, n, rdma.RemoteWrite); b != nil {
+			copy(b, bytes.Join(bufs(w.SGL), nil))
+		} else {
+			status = rdma.RemAccessErr
+		}
+	case rdma.OpRead:
+		if b := q.pd.remote(w.RKey, w.RemoteAddr, n, rdma.RemoteRead); b != nil {
+			for _, e := range w.SGL {
+				b = b[copy(e.Buf, b):]
+			}
+		} else {
+			status = rdma.RemAccessErr
+		}
+	case rdma.OpSend, rdma.OpSendInv:
+		if len(q.recvs) == 0 {
+			q.rnr++
+			return false
+		}
+		r := q.recvs[0]
+		q.recvs = q.recvs[1:]
+		msg := bytes.Join(bufs(w.SGL), nil)
+		if len(msg) > len(r.SGL[0].Buf) {
+			status = rdma.RemInvReqErr
+			break
+		}
+		copy(r.SGL[0].Buf, msg)
+		wc := rdma.WC{ID: r.ID, QPN: q.num, ByteLen: uint32(len(msg)), Op: rdma.WCRecv}
+		if w.Op == rdma.OpSendInv {
+			q.pd.mu.Lock()
+			m := q.pd.mrs[w.InvRKey]
+			q.pd.mu.Unlock()
+			if m == nil || m.rkey != w.InvRKey {
+				status = rdma.RemAccessErr
+				break
+			}
+			m.Invalidate()
+			wc.Flags, wc.InvRKey = rdma.WithInv, w.InvRKey
+		}
+		q.cfg.RecvCQ.(*fakeCQ).add(wc)
+	default:
+		status = rdma.RemInvReqErr
+	}
+	if t := q.conn.net.trace; t != nil {
+		t(w.Op, n, w.RKey)
+	}
+	if status != rdma.Success {
+		q.conn.lost(fmt.Errorf("the peer's request failed: %v", status))
+	}
+	done()
+	return true
+}
+
+func bufs(sgl []rdma.SGE) (out [][]byte) {
+	for _, e := range sgl {
+		out = append(out, e.Buf)
+	}
+	return out
+}
+
+func (q *fakeQP) completed(w rdma.SendWR, status rdma.Status, n int) {
+	if q.conn.closed {
+		return
+	}
+	q.pending++
+	if status == rdma.Success && w.Flags&rdma.Signaled == 0 {
+		return
+	}
+	q.sq -= q.pending
+	q.pending = 0
+	op := map[rdma.SendOp]rdma.WCOp{rdma.OpSend: rdma.WCSend, rdma.OpSendInv: rdma.WCSend, rdma.OpWrite: rdma.WCWrite, rdma.OpRead: rdma.WCRead}[w.Op]
+	q.cfg.SendCQ.(*fakeCQ).add(rdma.WC{ID: w.ID, QPN: q.num, ByteLen: uint32(n), Status: status, Op: op})
+	if status != rdma.Success {
+		q.conn.lost(fmt.Errorf("request failed: %v", status))
+	}
+}
+
+type fakeConn struct {
+	net           *fakeNet
+	loop          *fakeLoop
+	qp            *fakeQP
+	peer          *fakeConn
+	local, remote netip.AddrPort
+	on            func(rdma.Conn, rdma.ConnEvent)
+	down, closed  bool
+}
+
+func (c *fakeConn) Loop() rdma.Loop        { return c.loop }
+func (c *fakeConn) QP() rdma.QP            { return c.qp }
+func (c *fakeConn) Local() netip.AddrPort  { return c.local }
+func (c *fakeConn) Remote() netip.AddrPort { return c.remote }
+func (c *fakeConn) Disconnect()            { c.lost(nil) }
+func (c *fakeConn) Close() {
+	c.lost(nil)
+	c.closed = true
+}
+
+func (c *fakeConn) lost(why error) {
+	if c.down {
+		return
+	}
+	c.down = true
+	c.qp.err = true
+	c.qp.recvs = nil
+	c.loop.Submit(func() {
+		c.qp.drain()
+		if !c.closed {
+			c.on(c, rdma.ConnEvent{Kind: rdma.EventDisconnected, Err: why})
+		}
+	})
+	if p := c.peer; p != nil {
+		p.loop.Submit(func() { p.lost(errors.New("the peer disconnected")) })
+	}
+}
+
+func (d *fakeDevice) newConn(remote netip.AddrPort, cfg rdma.QPConfig, on func(rdma.Conn, rdma.ConnEvent)) *fakeConn {
+	c := &fakeConn{net: d.net, loop: d.loop, local: netip.AddrPortFrom(d.addr, 0), remote: remote, on: on}
+	c.qp = &fakeQP{conn: c, cfg: cfg, pd: cfg.PD.(*fakePD), num: d.net.newKey()}
+	return c
+}
+
+type fakeListener struct {
+	dev    *fakeDevice
+	addr   netip.AddrPort
+	accept func(rdma.ConnRequest)
+}
+
+func (l *fakeListener) Addr() netip.AddrPort { return l.addr }
+func (l *fakeListener) Close() error {
+	l.dev.net.mu.Lock()
+	delete(l.dev.net.ports, l.addr)
+	l.dev.net.mu.Unlock()
+	return nil
+}
+
+func (d *fakeDevice) Listen(port uint16, accept func(rdma.ConnRequest)) (rdma.Listener, error) {
+	l := &fakeListener{dev: d, addr: netip.AddrPortFrom(d.addr, port), accept: accept}
+	d.net.mu.Lock()
+	d.net.ports[l.addr] = l
+	d.net.mu.Unlock()
+	return l, nil
+}
+
+type fakeRequest struct {
+	l      *fakeListener
+	client *fakeConn
+	params rdma.ConnParams
+}
+
+func (r *fakeRequest) Loop() rdma.Loop           { return r.l.dev.loop }
+func (r *fakeRequest) Local() netip.AddrPort     { return r.l.addr }
+func (r *fakeRequest) Remote() netip.AddrPort    { return netip.AddrPortFrom(r.client.local.Addr(), 4000) }
+func (r *fakeRequest) PrivateData() []byte       { return r.params.PrivateData }
+func (r *fakeRequest) ResponderResources() uint8 { return r.params.ResponderResources }
+func (r *fakeRequest) InitiatorDepth() uint8     { return r.params.InitiatorDepth }
+func (r *fakeRequest) PathMTU() rdma.MTU         { return 4096 }
+
+func (r *fakeRequest) Accept(qp rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.Conn) error, on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
+	c := r.l.dev.newConn(r.Remote(), qp, on)
+	c.local = r.l.addr
+	c.peer = r.client
+	if err := prepare(c); err != nil {
+		return nil, err
+	}
+	r.client.loop.Submit(func() {
+		r.client.peer = c
+		r.client.on(r.client, rdma.ConnEvent{Kind: rdma.EventEstablished, PrivateData: p.PrivateData, PathMTU: 4096,
+			ResponderResources: p.InitiatorDepth, InitiatorDepth: p.ResponderResources})
+	})
+	c.loop.Submit(func() { on(c, rdma.ConnEvent{Kind: rdma.EventEstablished, PathMTU: 4096}) })
+	return c, nil
+}
+
+func (r *fakeRequest) Reject(reason uint16, private []byte) {
+	r.client.loop.Submit(func() {
+		r.client.on(r.client, rdma.ConnEvent{Kind: rdma.EventRejected, Reason: reason, PrivateData: private, Err: fmt.Errorf("rejected with reason %d", reason)})
+	})
+}
+
+func (d *fakeDevice) Dial(_ rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
+	c := d.newConn(p.Remote, p.QP, p.On)
+	if err := p.Prepare(c); err != nil {
+		return nil, err
+	}
+	d.net.mu.Lock()
+	l := d.net.ports[p.Remote]
+	d.net.mu.Unlock()
+	if l == nil {
+		d.loop.Submit(func() {
+			p.On(c, rdma.ConnEvent{Kind: rdma.EventRejected, Reason: 8, Err: errors.New("nobody listens")})
+		})
+		return c, nil
+	}
+	l.dev.loop.Submit(func() { l.accept(&fakeRequest{l: l, client: c, params: p.Params}) })
+	return c, nil
+}

@@ -1,0 +1,289 @@
+package rpcrdma
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Config bounds a Listener. Zero fields have defaults; sizes are in bytes.
+//
+// A connection takes (Credits + 16) * Inline bytes for messages, 576 KiB by
+// default, once it has used them. Bulk data of calls in progress takes at most ConnMemory of each
+// connection, and all connections together share Memory. A call for whose data
+// there is no room waits before any of it is fetched, and calls without bulk
+// data overtake it.
+type Config struct {
+	// Credits is the most calls that a client is granted to have outstanding.
+	// 0 means 128.
+	Credits int
+	// Inline is the longest message, and the size of a receive buffer: a
+	// multiple of 1024 up to 256 KiB. 0 means 4096.
+	Inline int
+	// MaxMessage is the longest RPC message with everything in chunks, and the
+	// most that a Write chunk is filled with; up to 4 MiB. 0 means 1 MiB + 64 KiB.
+	MaxMessage int
+	// ReadDepth is the number of RDMA READs in flight on a connection, if the
+	// client serves as many. 0 means 16.
+	ReadDepth int
+	// ReadSize is the longest RDMA READ. 0 means 256 KiB.
+	ReadSize int
+	// ConnMemory bounds the bulk memory of one connection. 0 means 32 MiB.
+	ConnMemory int
+	// Memory bounds the bulk memory of the Listener. 0 means 256 MiB.
+	Memory int
+	// MaxConns is the number of connections; further requests are rejected. 0
+	// means 1024.
+	MaxConns int
+	Logger   *slog.Logger
+}
+
+// bulkMax is the most that MaxMessage can be.
+const bulkMax = 4 << 20
+
+// extraReceives are posted beyond the credits granted, for messages that use
+// no credit and for the moments between a reply and its acknowledgement.
+const extraReceives = 16
+
+func (c Config) withDefaults() Config {
+	c.Credits = min(max(cmp.Or(c.Credits, 128), 1), 4096)
+	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit
+	c.MaxMessage = min(max(cmp.Or(c.MaxMessage, 1<<20+64<<10), 64<<10), bulkMax)
+	c.ReadDepth = min(max(cmp.Or(c.ReadDepth, 16), 1), 255)
+	c.ReadSize = min(max(cmp.Or(c.ReadSize, 256<<10), 4096), 1<<30)
+	c.ConnMemory = max(cmp.Or(c.ConnMemory, 32<<20), 2*bulkMax)
+	c.Memory = max(cmp.Or(c.Memory, 256<<20), 2*bulkMax)
+	c.MaxConns = cmp.Or(c.MaxConns, 1024)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Handler serves the calls of one connection. *rpc.Server is one. Dispatch is
+// called on the connection's loop with mayBlock false and must not wait; it
+// calls c.Reply exactly once, and calls c.Detach before handing c to another
+// goroutine. If a Handler is an io.Closer it is closed when its connection has
+// ended.
+type Handler interface {
+	Dispatch(c *rpc.Call, msg xdr.Decoder, mayBlock bool)
+}
+
+// Listener serves RPC-over-RDMA on one port of a device. Its methods may be
+// called from any goroutine, except on a loop of the device.
+type Listener struct {
+	dev  rdma.Device
+	pd   rdma.PD
+	l    rdma.Listener
+	cfg  Config
+	open func(rpc.Peer) (Handler, error)
+	pool *pool
+	n    counters
+
+	mu     sync.Mutex
+	conns  map[*serverConn]struct{}
+	closed bool
+	gone   sync.Cond // a connection ended
+	// orphaned: the device was closed first, so nobody knows when the memory
+	// is no longer used. It is not given back then.
+	orphaned bool
+}
+
+// rejectConsumer is the IB CM reject reason of a consumer that does not want
+// the connection (IBTA 12.6.7.2, code 28).
+const rejectConsumer = 28
+
+// Serve serves srv on a port of dev until the Listener is closed.
+func Serve(dev rdma.Device, port uint16, srv *rpc.Server, cfg Config) (*Listener, error) {
+	return ServeHandler(dev, port, func(rpc.Peer) (Handler, error) { return srv, nil }, cfg)
+}
+
+// ServeHandler is Serve with a Handler for each connection, or an error for
+// which the connection is rejected. open must not wait.
+func ServeHandler(dev rdma.Device, port uint16, open func(rpc.Peer) (Handler, error), cfg Config) (*Listener, error) {
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return nil, fmt.Errorf("rpcrdma: allocating a protection domain: %w", err)
+	}
+	l := &Listener{dev: dev, pd: pd, cfg: cfg.withDefaults(), open: open, conns: make(map[*serverConn]struct{})}
+	l.gone.L = &l.mu
+	messages := blockSize((l.cfg.Credits+extraReceives)*l.cfg.Inline) * l.cfg.MaxConns
+	if l.pool, err = newPool(pd, l.cfg.Memory, messages); err != nil {
+		pd.Close()
+		return nil, fmt.Errorf("rpcrdma: %w", err)
+	}
+	if l.l, err = dev.Listen(port, l.accept); err != nil {
+		l.pool.close()
+		pd.Close()
+		return nil, fmt.Errorf("rpcrdma: listening on port %d: %w", port, err)
+	}
+	return l, nil
+}
+
+// Addr is the address listened on.
+func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
+
+// Stats returns the counts since the start.
+func (l *Listener) Stats() Stats {
+	s := l.n.stats()
+	s.MemoryInUse = uint64(l.pool.inUse())
+	return s
+}
+
+// Conns describes the connections, ordered by remote address.
+func (l *Listener) Conns() []ConnInfo {
+	l.mu.Lock()
+	out := make([]ConnInfo, 0, len(l.conns))
+	for c := range l.conns {
+		out = append(out, c.info())
+	}
+	l.mu.Unlock()
+	slices.SortFunc(out, func(a, b ConnInfo) int { return a.Remote.Compare(b.Remote) })
+	return out
+}
+
+// closeTime is how long Close waits for the loops to end their connections.
+const closeTime = 10 * time.Second
+
+// Close stops listening, disconnects every client and waits for the calls in
+// progress, whose replies are lost. Clients send them again when they come
+// back.
+func (l *Listener) Close() error {
+	return l.end(context.Background(), (*serverConn).disconnect)
+}
+
+// Shutdown is Close, but first lets every connection finish the calls that
+// have arrived, until ctx ends.
+func (l *Listener) Shutdown(ctx context.Context) error {
+	return l.end(ctx, (*serverConn).drain)
+}
+
+func (l *Listener) end(ctx context.Context, first func(*serverConn)) error {
+	err := l.l.Close()
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return err
+	}
+	l.closed = true
+	l.each(first)
+	if !l.wait(ctx) {
+		l.each((*serverConn).disconnect)
+		wait, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		if !l.wait(wait) {
+			n := len(l.conns)
+			l.mu.Unlock()
+			return errors.Join(err, fmt.Errorf("rpcrdma: %d connections still have calls in progress after %v", n, closeTime))
+		}
+	}
+	orphaned := l.orphaned
+	l.mu.Unlock()
+	if orphaned {
+		return err
+	}
+	l.settle()
+	err = errors.Join(err, l.pool.close())
+	l.pd.Close()
+	return err
+}
+
+// settle lets every loop end the turn in which its last connection ended: what
+// it was still about to send may lie in our memory.
+func (l *Listener) settle() {
+	for range 2 {
+		for _, loop := range l.dev.Loops() {
+			turned := make(chan struct{})
+			if loop.Submit(func() { close(turned) }) {
+				<-turned
+			}
+		}
+	}
+}
+
+// each has fn called for every connection on its loop. Call with mu held.
+func (l *Listener) each(fn func(*serverConn)) {
+	for c := range l.conns {
+		if !c.loop.Submit(func() { fn(c) }) {
+			delete(l.conns, c) // its loop has ended, and it with it,
+			l.orphaned = true  // but maybe not what serves its calls
+		}
+	}
+}
+
+// wait waits for the last connection to end. Call with mu held.
+func (l *Listener) wait(ctx context.Context) bool {
+	stop := context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		l.gone.Broadcast()
+		l.mu.Unlock()
+	})
+	defer stop()
+	for len(l.conns) > 0 {
+		if ctx.Err() != nil {
+			return false
+		}
+		l.gone.Wait()
+	}
+	return true
+}
+
+func (l *Listener) forget(c *serverConn) {
+	l.mu.Lock()
+	delete(l.conns, c)
+	l.gone.Broadcast()
+	l.mu.Unlock()
+	if h, ok := c.handler.(io.Closer); ok {
+		h.Close()
+	}
+}
+
+// accept answers a connection request, on the loop that will own the connection.
+func (l *Listener) accept(req rdma.ConnRequest) {
+	err := l.admit(req)
+	if err == nil {
+		l.n.connections.Add(1)
+		return
+	}
+	l.n.add(errConnRefused)
+	l.cfg.Logger.Warn("connection refused", "peer", req.Remote().String(), "error", err)
+}
+
+// admit accepts a connection request, or rejects it and says why.
+func (l *Listener) admit(req rdma.ConnRequest) error {
+	c, err := newServerConn(l, req)
+	if err != nil {
+		req.Reject(rejectConsumer, nil)
+		return err
+	}
+	l.mu.Lock()
+	switch {
+	case l.closed:
+		err = rdma.ErrClosed
+	case len(l.conns) >= l.cfg.MaxConns:
+		err = fmt.Errorf("there are %d connections already", len(l.conns))
+	default:
+		l.conns[c] = struct{}{}
+	}
+	l.mu.Unlock()
+	if err != nil {
+		req.Reject(rejectConsumer, nil)
+	} else {
+		err = c.accept(req)
+	}
+	if err != nil {
+		c.release()
+	}
+	return err
+}

@@ -1,0 +1,459 @@
+package rpcrdma
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+type slotState uint8
+
+const (
+	slotPosted   slotState = iota // the buffer is posted for a receive
+	slotWaiting                   // for memory, or for its Read chunks
+	slotServing                   // in the handler
+	slotReplying                  // until the SEND of the reply completes
+)
+
+// slot is a receive buffer and the call that came in it.
+type slot struct {
+	c     *serverConn
+	index int
+	buf   []byte // the message, and later the reply
+	state slotState
+	next  *slot // in a slotQueue
+
+	hdr    Header
+	inline []byte // what followed the header
+	call   rpc.Call
+	finish func() // the call's reply, on the loop
+	dropIt bool   // for finish: send no reply
+	waited bool   // for memory; counted
+
+	// The reply may invalidate this key, if there is exactly one in the call.
+	key    uint32
+	oneKey bool
+
+	// Read chunks. Their memory is one block; reads counts the RDMA READs
+	// that are not complete, seg and off are where the next one starts.
+	chunks   []readChunk
+	readMem  []byte
+	fetching int // bytes of Read chunks
+	reads    int
+	seg      int
+	off      int
+	parts    [][]byte // of the assembled message
+
+	// Memory for results: room was set aside for the Write chunks before the
+	// call was served, extra was asked for beyond it.
+	room    []byte
+	roomLen int // bytes to set aside
+	roomOff int // bytes of room that are handed out
+	extra   [][]byte
+	mrs     []rdma.MR // registrations for this reply alone
+
+	posted int           // entries of the send queue that the reply takes
+	wrs    []rdma.SendWR // the reply, while the send queue has no room for it
+}
+
+// readChunk is a chunk of the Read list: n bytes that belong at offset pos of
+// the message.
+type readChunk struct {
+	pos, n int
+	mem    []byte // n bytes, and their padding
+}
+
+func (s *slot) init(c *serverConn, i int, buf []byte) {
+	s.c, s.index, s.buf = c, i, buf
+	s.call.Peer = c.peer
+	s.call.Carrier = s
+	s.call.Alloc = s.alloc
+	s.call.Reply = s.reply
+	s.finish = func() {
+		s.finished()
+		c.pump()
+	}
+}
+
+// Errors of a Read list.
+var (
+	errBadPosition = errors.New("rpcrdma: a Read chunk lies where it cannot belong")
+	errTooLong     = errors.New("rpcrdma: Read chunks longer than allowed")
+	errNoCall      = errors.New("rpcrdma: RDMA_NOMSG without a call in a chunk")
+)
+
+// alignment of chunks in memory, so that decoded data starts on a cache line.
+const chunkAlign = 64
+
+func alignUp(n, to int) int { return (n + to - 1) &^ (to - 1) }
+
+// receive takes a message that arrived.
+func (s *slot) receive(n int) {
+	c := s.c
+	count := &c.l.n
+	count.inline.Add(uint64(n))
+	s.state = slotWaiting
+	var err error
+	s.inline, err = s.hdr.Parse(s.buf[:n])
+	s.hdr.Credits = uint32(min(max(int64(s.hdr.Credits), 1), int64(c.l.cfg.Credits)))
+	if !errors.Is(err, ErrShort) {
+		c.creditsNow.Store(int64(s.hdr.Credits))
+	}
+	switch {
+	case errors.Is(err, ErrShort):
+		count.add(errShort)
+		s.recycle()
+		return
+	case errors.Is(err, ErrVersion):
+		count.add(errVersion)
+		s.refuse(CodeVers)
+		return
+	case errors.Is(err, ErrTooComplex):
+		count.add(errTooComplex)
+		s.refuse(CodeChunk)
+		return
+	case err != nil:
+		count.add(errMalformed)
+		s.refuse(CodeChunk)
+		return
+	}
+	switch s.hdr.Type {
+	case TypeMsgP:
+		count.add(recvMsgP)
+		count.add(errObsolete)
+		s.refuse(CodeChunk)
+		return
+	case TypeDone:
+		count.add(recvDone)
+		s.recycle()
+		return
+	case TypeError:
+		count.add(recvError)
+		s.recycle()
+		return
+	case TypeMsg:
+		count.add(recvMsg)
+		if len(s.inline) < 8 {
+			count.add(errShort)
+			s.recycle()
+			return
+		}
+		if binary.BigEndian.Uint32(s.inline[4:]) == rpc.MsgReply {
+			count.add(errBackward) // to a call that we never made
+			s.recycle()
+			return
+		}
+	case TypeNoMsg:
+		count.add(recvNoMsg)
+	}
+	if err := s.plan(); err != nil {
+		if errors.Is(err, errTooLong) {
+			count.add(errCallTooLong)
+		} else {
+			count.add(errPosition)
+		}
+		s.refuse(CodeChunk)
+		return
+	}
+	c.calls.Add(1)
+	if s.fetching == 0 && s.roomLen == 0 {
+		s.dispatch()
+		return
+	}
+	c.admit.push(s)
+}
+
+// plan groups the Read list into chunks and checks that the message can be put
+// together from them, before anything is fetched or set aside.
+func (s *slot) plan() error {
+	h, most := &s.hdr, s.c.l.cfg.MaxMessage
+	s.key, s.oneKey = h.oneKey()
+	s.waited = false
+	s.chunks, s.fetching, s.roomLen = s.chunks[:0], 0, 0
+	slices.SortStableFunc(h.Reads, func(a, b ReadSegment) int {
+		switch {
+		case a.Position < b.Position:
+			return -1
+		case a.Position > b.Position:
+			return 1
+		}
+		return 0
+	})
+	for i := range h.Reads {
+		r := &h.Reads[i]
+		if i == 0 || r.Position != h.Reads[i-1].Position {
+			s.chunks = append(s.chunks, readChunk{pos: int(r.Position)})
+		}
+		s.chunks[len(s.chunks)-1].n += int(r.Length)
+		if s.fetching += int(r.Length); s.fetching > most {
+			return errTooLong
+		}
+	}
+	rest, stream := s.chunks, len(s.inline)
+	if h.Type == TypeNoMsg {
+		if len(rest) == 0 || rest[0].pos != 0 || rest[0].n == 0 {
+			return errNoCall
+		}
+		stream, rest = rest[0].n, rest[1:]
+	}
+	in, out := 0, 0 // consumed of the stream, offset in the message
+	for i := range rest {
+		k := &rest[i]
+		if k.pos == 0 || k.pos%4 != 0 || k.pos < out || k.pos-out > stream-in {
+			return errBadPosition
+		}
+		in += k.pos - out
+		out = k.pos + k.n + xdr.Pad(k.n)
+	}
+	for _, w := range h.Writes {
+		s.roomLen += alignUp(min(w.Len(), most), chunkAlign)
+	}
+	s.roomLen = min(s.roomLen, alignUp(most, chunkAlign))
+	return nil
+}
+
+// reserve sets aside the memory that the call is known to need. If there is
+// none now, it reports false and the connection will be pumped again.
+func (s *slot) reserve() bool {
+	c := s.c
+	n := 0
+	for i := range s.chunks {
+		n += alignUp(s.chunks[i].n+xdr.Pad(s.chunks[i].n), chunkAlign)
+	}
+	need := blockSize(n) + blockSize(s.roomLen)
+	ok := c.held == 0 || c.held+need <= c.l.cfg.ConnMemory // else until one of its own calls completes
+	if ok && c.waking {
+		return false
+	}
+	if ok {
+		s.readMem, s.room, ok = c.l.pool.allocBoth(n, s.roomLen, c.wake)
+		c.waking = !ok
+	}
+	if !ok {
+		if !s.waited {
+			s.waited = true
+			c.l.n.add(errMemoryWait)
+		}
+		return false
+	}
+	c.hold(need)
+	at := 0
+	for i := range s.chunks {
+		k := &s.chunks[i]
+		end := at + k.n + xdr.Pad(k.n)
+		k.mem = s.readMem[at:end:end]
+		clear(k.mem[k.n:])
+		at = alignUp(end, chunkAlign)
+	}
+	s.seg, s.off, s.reads, s.roomOff = 0, 0, 0, 0
+	return true
+}
+
+// nextRead appends the next RDMA READ of the Read list to the connection's
+// list. It reports false if that was the last.
+func (s *slot) nextRead() bool {
+	c := s.c
+	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {
+		s.seg, s.off = s.seg+1, 0
+	}
+	r := &s.hdr.Reads[s.seg]
+	// Where the bytes go: past those of the segments before it in its chunk.
+	k := 0
+	for s.chunks[k].pos != int(r.Position) {
+		k++
+	}
+	at := s.off
+	for i := s.seg - 1; i >= 0 && s.hdr.Reads[i].Position == r.Position; i-- {
+		at += int(s.hdr.Reads[i].Length)
+	}
+	n := min(int(r.Length)-s.off, c.l.cfg.ReadSize)
+	c.sges = append(c.sges, rdma.SGE{Buf: s.chunks[k].mem[at : at+n], LKey: c.l.pool.lkey})
+	last := len(c.sges)
+	c.wrs = append(c.wrs, rdma.SendWR{
+		ID: workID(idRead, s.index), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: c.sges[last-1 : last : last],
+		RemoteAddr: r.Offset + uint64(s.off), RKey: r.Handle,
+	})
+	s.off += n
+	s.reads++
+	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {
+		s.seg, s.off = s.seg+1, 0
+	}
+	return s.seg < len(s.hdr.Reads)
+}
+
+// fetched counts an RDMA READ that completed.
+func (s *slot) fetched(n int) {
+	s.c.l.n.readBytes.Add(uint64(n))
+	s.c.readBytes.Add(uint64(n))
+	s.reads--
+	if s.reads == 0 && s.seg == len(s.hdr.Reads) {
+		s.dispatch()
+	}
+}
+
+// assemble lists the parts of the whole message: what is inline or in the
+// chunk at position 0, with the other chunks put in where they belong.
+func (s *slot) assemble() {
+	s.parts = s.parts[:0]
+	stream, rest := s.inline, s.chunks
+	if s.hdr.Type == TypeNoMsg {
+		stream, rest = rest[0].mem[:rest[0].n], rest[1:]
+	}
+	out := 0
+	for i := range rest {
+		k := &rest[i]
+		if d := k.pos - out; d > 0 {
+			s.parts = append(s.parts, stream[:d])
+			stream = stream[d:]
+		}
+		if k.n > 0 {
+			s.parts = append(s.parts, k.mem)
+		}
+		out = k.pos + len(k.mem)
+	}
+	s.parts = append(s.parts, stream)
+}
+
+// dispatch hands the call to the handler.
+func (s *slot) dispatch() {
+	c := s.c
+	s.assemble()
+	if len(s.parts[0]) < 4 || rpc.ReplyXID(s.parts[0]) != s.hdr.XID {
+		c.l.n.add(errXID)
+		s.refuse(CodeChunk)
+		return
+	}
+	s.call.Reset()
+	s.call.BulkMax = s.bulkMax()
+	s.state = slotServing
+	c.serving++
+	c.handler.Dispatch(&s.call, xdr.NewSegmented(s.parts), false)
+}
+
+// replyOverhead is what a reply with a bulk result holds beside it when the
+// bulk result is to travel in the same message.
+const replyOverhead = 256
+
+// bulkMax is how long the next bulk result may be.
+func (s *slot) bulkMax() int {
+	h := &s.hdr
+	if len(h.Writes) > 0 && h.Writes[0].Len() > 0 {
+		return min(h.Writes[0].Len(), s.c.l.cfg.MaxMessage)
+	}
+	n := s.c.inlineOut - minMessage
+	if h.HasReply {
+		n = max(n, min(h.Reply.Len(), s.c.l.cfg.MaxMessage))
+	}
+	return max(n-replyOverhead, 0)
+}
+
+// alloc is rpc.Call.Alloc. The slot belongs to the handler during its call.
+func (s *slot) alloc(n int) []byte {
+	if n < 0 || n > s.c.l.cfg.MaxMessage {
+		return nil
+	}
+	if n == 0 {
+		return []byte{}
+	}
+	if at := s.roomOff; n <= len(s.room)-at {
+		s.roomOff = min(alignUp(at+n, chunkAlign), len(s.room))
+		return s.room[at : at+n : at+n]
+	}
+	if len(s.extra) == MaxWriteChunks {
+		return nil
+	}
+	b := s.c.l.pool.alloc(n)
+	if b == nil {
+		return nil
+	}
+	s.extra = append(s.extra, b)
+	return b
+}
+
+// reply is rpc.Call.Reply.
+func (s *slot) reply(call *rpc.Call, drop bool) {
+	s.dropIt = drop
+	if call.Detached() {
+		s.c.loop.Submit(s.finish) // if it ended, so did everything we could release
+		return
+	}
+	s.finished()
+}
+
+// finished sends the reply that the handler left in the call.
+func (s *slot) finished() {
+	c := s.c
+	c.serving--
+	s.state = slotReplying
+	switch {
+	case c.dead:
+		if c.closed {
+			s.drop()
+			if c.serving == 0 {
+				c.release()
+			}
+		}
+	case s.dropIt:
+		s.recycle()
+	default:
+		s.answer()
+	}
+}
+
+// keepMax is the most memory that an idle slot keeps for its next reply.
+const keepMax = 16 << 10
+
+// drop gives back everything that the call holds.
+func (s *slot) drop() {
+	held := 0
+	for _, b := range [...][]byte{s.readMem, s.room} {
+		held += blockSize(len(b))
+		s.c.l.pool.free(b)
+	}
+	s.readMem, s.room = nil, nil
+	for _, b := range s.extra {
+		s.c.l.pool.free(b)
+	}
+	clear(s.extra)
+	s.extra = s.extra[:0]
+	for _, m := range s.mrs {
+		m.Close()
+	}
+	clear(s.mrs)
+	s.mrs = s.mrs[:0]
+	s.c.hold(-held)
+	clear(s.parts)
+	clear(s.chunks)
+	s.wrs = nil
+	s.roomOff, s.roomLen = 0, 0
+	s.call.Res.Reset()
+	if cap(s.call.Res.B) > keepMax {
+		s.call.Res.B = nil
+	}
+	s.call.Args = xdr.Decoder{}
+	s.state = slotPosted
+}
+
+// recycle ends the call and posts its buffer again, at the end of the turn.
+func (s *slot) recycle() {
+	s.drop()
+	c := s.c
+	c.active--
+	c.activeNow.Store(int64(c.active))
+	if c.draining {
+		if c.active == 0 {
+			c.disconnect()
+		}
+		return
+	}
+	c.post(s.index)
+}
+
+func (s *slot) fail(k counter, format string, args ...any) {
+	s.c.fail(k, fmt.Errorf(format, args...))
+}
