@@ -102,6 +102,21 @@ type Client struct {
 	Transport string    `json:"transport"`
 	Since     time.Time `json:"since"`
 	Calls     uint64    `json:"calls"`
+	// RDMA is what only connections over RDMA have.
+	RDMA *ClientRDMA `json:"rdma,omitempty"`
+}
+
+// ClientRDMA describes a connection over RDMA. Sizes are in bytes.
+type ClientRDMA struct {
+	Credits            int    `json:"credits"` // granted last
+	InUse              int    `json:"in_use"`  // calls in progress
+	Memory             int    `json:"memory"`  // held by calls in progress
+	ReadDepth          int    `json:"read_depth"`
+	InlineIn           int    `json:"inline_in"`
+	InlineOut          int    `json:"inline_out"`
+	RDMAWriteBytes     uint64 `json:"rdma_write_bytes"`
+	RDMAReadBytes      uint64 `json:"rdma_read_bytes"`
+	RemoteInvalidation bool   `json:"remote_invalidation"`
 }
 
 // Stats are counters since the daemon's start.
@@ -118,6 +133,7 @@ type Stats struct {
 	TCPBytes uint64            `json:"tcp_bytes"`
 	Messages map[string]uint64 `json:"messages"` // RPC-over-RDMA messages by type
 	Errors   map[string]uint64 `json:"errors"`   // everything that went wrong, by kind; zeros left out
+	Events   map[string]uint64 `json:"events"`   // what was not as usual, but not wrong, by kind; zeros left out
 	// Procs are the calls served, keyed "nfs3.READ".
 	Procs map[string]Proc `json:"procs"`
 	// Devices are the counters of each RDMA device, by its address.
@@ -130,6 +146,8 @@ type Proc struct {
 	Errors      uint64 `json:"errors"`      // answered on the RPC level
 	Retransmits uint64 `json:"retransmits"` // recognized by the duplicate request cache
 	Nanoseconds uint64 `json:"nanoseconds"` // from arrival to reply, summed
+	BytesIn     uint64 `json:"bytes_in"`    // arguments, bulk data included
+	BytesOut    uint64 `json:"bytes_out"`   // replies, bulk data included
 }
 
 // Backend is what the interface controls: the daemon. Its methods may be

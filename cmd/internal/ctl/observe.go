@@ -76,6 +76,9 @@ func (t *tool) stats() *cobra.Command {
 				for _, k := range slices.Sorted(maps.Keys(s.Messages)) {
 					fmt.Fprintf(w, "message %s\t%d\n", k, s.Messages[k])
 				}
+				for _, k := range slices.Sorted(maps.Keys(s.Events)) {
+					fmt.Fprintf(w, "event %s\t%d\n", k, s.Events[k])
+				}
 				for _, k := range slices.Sorted(maps.Keys(s.Errors)) {
 					fmt.Fprintf(w, "error %s\t%d\n", k, s.Errors[k])
 				}

@@ -173,7 +173,7 @@ func (d *demo) serve(ctx context.Context) (stop func(), err error) {
 	go func() { ended <- c.Wait() }()
 	stop = func() {
 		_ = c.Process.Signal(syscall.SIGTERM)
-		<-ended
+		_ = <-ended // a stop that was asked for
 	}
 	for limit := time.Now().Add(20 * time.Second); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
 		select {

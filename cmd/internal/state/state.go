@@ -61,7 +61,7 @@ type Store struct {
 	cur contents
 }
 
-// ErrBusy: another process has the state directory open.
+// ErrBusy says that another process has the state directory open.
 var ErrBusy = errors.New("another rstored is using this state directory")
 
 // Open creates the directory if need be, takes its lock and reads the state.

@@ -1,0 +1,48 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
+)
+
+// serveTCP serves the file programs on a listener.
+func (d *Daemon) serveTCP(l net.Listener) endpoint { return d.serveOn(l, d.rpc) }
+
+// servePortmap answers queries about the other ports on a listener.
+func (d *Daemon) servePortmap(l net.Listener) endpoint { return d.serveOn(l, d.portmap) }
+
+func (d *Daemon) serveOn(l net.Listener, srv *rpc.Server) endpoint {
+	t := tcp.Config{Logger: d.log.Slog("tcp")}.Serve(l, srv)
+	d.meters.addTCP(t)
+	return endpoint{addr: boundAddr(l), stop: func(context.Context) error {
+		err := t.Close()
+		d.meters.dropTCP(t)
+		return err
+	}}
+}
+
+// serveRDMA serves the file programs on a port of a device, which it opens if
+// it is the first on that address. Call with mu held.
+func (d *Daemon) serveRDMA(at netip.AddrPort) (endpoint, error) {
+	dev, err := d.acquire(at.Addr())
+	if err != nil {
+		return endpoint{}, err
+	}
+	l, err := rpcrdma.Serve(dev, at.Port(), d.rpc, rpcrdma.Config{Logger: d.log.Slog("rpcrdma")})
+	if err != nil {
+		_ = dev.release()
+		return endpoint{}, err
+	}
+	d.meters.addRDMA(l)
+	return endpoint{addr: at, stop: func(ctx context.Context) error {
+		err := l.Shutdown(ctx)
+		d.meters.dropRDMA(l)
+		return errors.Join(err, dev.release())
+	}}, nil
+}

@@ -1,0 +1,208 @@
+// Package daemon is rstored: it puts the rooms together (devices, carriers,
+// programs, stores), follows the configuration and the control interface while
+// running, and takes everything down again in order.
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/state"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// Daemon is a running server. It is the control interface's Backend.
+type Daemon struct {
+	cfg     atomic.Pointer[config.Config]
+	load    func() (*config.Config, error)
+	log     *telemetry.Log
+	state   *state.Store
+	table   *nfs.Table
+	faults  *nfs.Counters
+	rpc     *rpc.Server // NFS and MOUNT
+	portmap *rpc.Server
+	meters  meters
+	control *control.Server
+	// failed receives the end of the control interface, should it end early.
+	failed   chan error
+	started  time.Time
+	draining atomic.Bool
+
+	// mu serializes changes of exports and ports, and guards what follows.
+	mu      sync.Mutex
+	exports []*served
+	ports   []*port
+
+	devMu   sync.Mutex
+	devices map[netip.Addr]*device
+}
+
+// Start brings a server up: state, programs, exports, ports, control socket.
+// What was acquired is released if a later step fails.
+func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (_ *Daemon, err error) {
+	d := &Daemon{
+		load: load, log: log, started: time.Now(),
+		failed:  make(chan error, 1),
+		devices: make(map[netip.Addr]*device),
+	}
+	d.cfg.Store(cfg)
+	defer func() {
+		if err != nil {
+			d.release()
+		}
+	}()
+	if d.state, err = state.Open(cfg.StateDir); err != nil {
+		return nil, err
+	}
+	secret, err := d.state.Secret()
+	if err != nil {
+		return nil, err
+	}
+	access, err := control.NewAccess(cfg.ControlGroup)
+	if err != nil {
+		return nil, &cli.ConfigError{Err: err}
+	}
+	// The control socket is taken first: a second daemon finds out before it
+	// has touched anything.
+	sock, err := control.Listen(cfg.Control, access)
+	if err != nil {
+		return nil, err
+	}
+	d.wire(secret)
+	d.control = control.NewServer(d, access, log.Slog("control"))
+
+	d.mu.Lock()
+	err = errors.Join(d.applyExports(true), d.applyPorts(true))
+	d.mu.Unlock()
+	if err != nil {
+		_ = sock.Close()
+		return nil, err
+	}
+	go func() {
+		if err := d.control.Serve(sock); err != nil {
+			d.failed <- err
+		}
+	}()
+	d.log.Info("rstored is running", zap.String("version", cli.ReadBuild().String()),
+		zap.String("control", cfg.Control), zap.String("state_dir", cfg.StateDir), zap.String("config", cfg.File))
+	if len(d.Exports()) == 0 {
+		d.log.Warn("nothing is exported; add something with 'rstorectl export add DIR'")
+	}
+	return d, nil
+}
+
+// wire makes the programs. What they export and where they are heard comes
+// later and changes while they run.
+func (d *Daemon) wire(secret []byte) {
+	d.table = nfs.NewTable()
+	d.faults = new(nfs.Counters)
+	d.rpc = rpc.NewServer(rpc.ServerConfig{
+		Programs: nfs3.Programs(nfs.Config{
+			Exports: d.table, Codec: nfs.NewCodec(secret), Counters: d.faults, Logger: d.log.Slog("nfs"),
+		}),
+		Workers: d.cfg.Load().Workers,
+		Logger:  d.log.Slog("rpc"),
+	})
+	d.portmap = rpc.NewServer(rpc.ServerConfig{Programs: d.portmapPrograms(), Workers: portmapWorkers, Logger: d.log.Slog("portmap")})
+}
+
+// portmapWorkers serve queries, which never wait.
+const portmapWorkers = 1
+
+// Reload reads the configuration again and applies what may change at run time:
+// exports, ports and the log level. A bad configuration changes nothing.
+func (d *Daemon) Reload() error {
+	cfg, err := d.load()
+	if err != nil {
+		return err
+	}
+	old := d.cfg.Load()
+	for _, fixed := range []struct{ key, was, is string }{
+		{"state_dir", old.StateDir, cfg.StateDir},
+		{"control", old.Control, cfg.Control},
+		{"control_group", old.ControlGroup, cfg.ControlGroup},
+		{"log_format", old.LogFormat, cfg.LogFormat},
+		{"shards", fmt.Sprint(old.Shards), fmt.Sprint(cfg.Shards)},
+		{"workers", fmt.Sprint(old.Workers), fmt.Sprint(cfg.Workers)},
+	} {
+		if fixed.was != fixed.is {
+			d.log.Warn("a changed setting takes effect at the next start", zap.String("key", fixed.key),
+				zap.String("in_force", fixed.was), zap.String("configured", fixed.is))
+		}
+	}
+	if err := d.log.Level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cfg.Store(cfg)
+	err = errors.Join(d.applyExports(false), d.applyPorts(false))
+	if err == nil {
+		d.log.Info("configuration reloaded", zap.String("file", cfg.File))
+	}
+	return err
+}
+
+// Status implements control.Backend.
+func (d *Daemon) Status() control.Status {
+	cfg := d.cfg.Load()
+	s := control.Status{
+		Version:       cli.ReadBuild().Version,
+		State:         control.StateRunning,
+		PID:           os.Getpid(),
+		Started:       d.started,
+		UptimeSeconds: int64(time.Since(d.started) / time.Second),
+		Config:        cfg.File,
+		StateDir:      cfg.StateDir,
+		LogLevel:      d.log.Level.String(),
+		Clients:       len(d.Clients()),
+		Devices:       []string{},
+		Problems:      []string{},
+	}
+	if d.draining.Load() {
+		s.State = control.StateDraining
+	}
+	for _, e := range d.Exports() {
+		if e.Error != "" {
+			s.Problems = append(s.Problems, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
+			continue
+		}
+		s.Exports++
+	}
+	for _, p := range d.Ports() {
+		if p.Error != "" {
+			s.Problems = append(s.Problems, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
+		}
+		if len(p.Addresses) > 0 {
+			s.Ports++
+		}
+	}
+	s.Devices = append(s.Devices, d.deviceNames()...)
+	return s
+}
+
+// Config implements control.Backend.
+func (d *Daemon) Config() ([]byte, error) { return d.cfg.Load().YAML() }
+
+// SetLogLevel implements control.Backend.
+func (d *Daemon) SetLogLevel(level string) error {
+	switch strings.ToLower(level) {
+	case "debug", "info", "warn", "error":
+		return d.log.Level.UnmarshalText([]byte(level))
+	}
+	return fmt.Errorf("log level %q is none of debug, info, warn, error", level)
+}

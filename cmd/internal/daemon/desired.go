@@ -1,0 +1,97 @@
+package daemon
+
+import (
+	"path"
+	"slices"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/state"
+)
+
+// desiredExports merges the configuration with what was changed at run time. A
+// run-time export takes the place of a configured one with the same pseudo path;
+// a removed one is left out. The first export also appears at "/", and each at
+// its path on the host where no other export is in the way, as clients of a
+// kernel server expect.
+func desiredExports(configured, added []config.Export, removed []string) []control.Export {
+	out := make([]control.Export, 0, len(configured)+len(added))
+	for _, e := range configured {
+		if !slices.Contains(removed, e.Pseudo) {
+			out = append(out, control.Export{Export: e, Origin: control.OriginConfig})
+		}
+	}
+	for _, e := range added {
+		i := slices.IndexFunc(out, func(o control.Export) bool { return o.Pseudo == e.Pseudo })
+		if i < 0 {
+			i = len(out)
+			out = append(out, control.Export{})
+		}
+		out[i] = control.Export{Export: e, Origin: control.OriginRuntime}
+	}
+	taken := make(map[string]bool)
+	for _, e := range out {
+		taken[e.Pseudo] = true
+	}
+	for i := range out {
+		e := &out[i]
+		e.Aliases = []string{}
+		names := []string{}
+		if i == 0 {
+			names = append(names, "/")
+		}
+		if e.Type == config.TypePosix {
+			names = append(names, e.Path)
+		}
+		for _, n := range names {
+			if !taken[n] && path.IsAbs(n) {
+				taken[n] = true
+				e.Aliases = append(e.Aliases, n)
+			}
+		}
+	}
+	return out
+}
+
+// desiredPorts merges the configured ports with those changed at run time.
+func desiredPorts(cfg *config.Config, added, removed []state.Port) []control.Port {
+	var out []control.Port
+	for _, p := range configuredPorts(cfg) {
+		if !slices.Contains(removed, state.Port(p)) {
+			out = append(out, control.Port{PortSpec: p, Origin: control.OriginConfig})
+		}
+	}
+	for _, p := range added {
+		spec := control.PortSpec(p)
+		if !slices.ContainsFunc(out, func(o control.Port) bool { return o.PortSpec == spec }) {
+			out = append(out, control.Port{PortSpec: spec, Origin: control.OriginRuntime})
+		}
+	}
+	return out
+}
+
+// configuredPorts are the configuration's ports in one spelling each.
+func configuredPorts(cfg *config.Config) []control.PortSpec {
+	var out []control.PortSpec
+	for _, l := range []struct {
+		transport string
+		addrs     []string
+	}{
+		{control.TransportRDMA, cfg.RDMAListen},
+		{control.TransportTCP, cfg.TCPListen},
+		{control.TransportTCP, cfg.MountListen},
+		{control.TransportPortmap, cfg.PortmapListen},
+	} {
+		for _, a := range l.addrs {
+			at, err := config.ParseListen(a)
+			if err != nil {
+				continue // Validate has refused it long ago
+			}
+			p := control.PortSpec{Transport: l.transport, Listen: at.String()}
+			if !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}

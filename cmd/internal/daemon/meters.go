@@ -1,0 +1,159 @@
+package daemon
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
+)
+
+// meters reads the counters of the carriers. Those of carriers that are gone
+// are kept, so that no count ever goes back.
+type meters struct {
+	mu   sync.Mutex
+	rdma []*rpcrdma.Listener
+	tcp  []*tcp.Listener
+	past control.Stats // of the carriers that are gone
+}
+
+func (m *meters) addRDMA(l *rpcrdma.Listener) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rdma = append(m.rdma, l)
+}
+
+func (m *meters) addTCP(l *tcp.Listener) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tcp = append(m.tcp, l)
+}
+
+func (m *meters) dropRDMA(l *rpcrdma.Listener) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(m.rdma, l); i >= 0 {
+		m.rdma = slices.Delete(m.rdma, i, i+1)
+		addRDMA(&m.past, l.Stats())
+	}
+}
+
+func (m *meters) dropTCP(l *tcp.Listener) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(m.tcp, l); i >= 0 {
+		m.tcp = slices.Delete(m.tcp, i, i+1)
+		addTCP(&m.past, l.Counters())
+	}
+}
+
+// carriers sums up what all carriers counted.
+func (m *meters) carriers() control.Stats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := control.Stats{
+		Messages: make(map[string]uint64), Errors: make(map[string]uint64),
+		RDMAWriteBytes: m.past.RDMAWriteBytes, RDMAReadBytes: m.past.RDMAReadBytes,
+		InlineBytes: m.past.InlineBytes, TCPBytes: m.past.TCPBytes,
+	}
+	addCounts(s.Messages, m.past.Messages)
+	addCounts(s.Errors, m.past.Errors)
+	for _, l := range m.rdma {
+		addRDMA(&s, l.Stats())
+	}
+	for _, l := range m.tcp {
+		addTCP(&s, l.Counters())
+	}
+	return s
+}
+
+// clients lists the connections of all carriers.
+func (m *meters) clients() []control.Client {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := []control.Client{}
+	for _, l := range m.rdma {
+		for _, c := range l.Conns() {
+			out = append(out, control.Client{
+				Address: c.Remote.String(), Local: c.Local.String(), Transport: control.TransportRDMA, Since: c.Since, Calls: c.Calls,
+				RDMA: &control.ClientRDMA{
+					Credits: c.Credits, InUse: c.InUse, Memory: c.Memory, ReadDepth: c.ReadDepth, InlineIn: c.InlineIn, InlineOut: c.InlineOut,
+					RDMAWriteBytes: c.RDMAWriteBytes, RDMAReadBytes: c.RDMAReadBytes, RemoteInvalidation: c.RemoteInvalidation,
+				},
+			})
+		}
+	}
+	for _, l := range m.tcp {
+		for _, c := range l.Conns() {
+			out = append(out, control.Client{Address: c.Remote.String(), Local: c.Local.String(), Transport: control.TransportTCP, Since: c.Since, Calls: c.Calls})
+		}
+	}
+	slices.SortFunc(out, func(a, b control.Client) int { return strings.Compare(a.Address, b.Address) })
+	return out
+}
+
+func addRDMA(s *control.Stats, from rpcrdma.Stats) {
+	s.RDMAWriteBytes += from.RDMAWriteBytes
+	s.RDMAReadBytes += from.RDMAReadBytes
+	s.InlineBytes += from.InlineBytes
+	if s.Messages == nil {
+		s.Messages, s.Errors = make(map[string]uint64), make(map[string]uint64)
+	}
+	addCounts(s.Messages, from.Messages)
+	addCounts(s.Errors, from.Errors)
+}
+
+func addTCP(s *control.Stats, from tcp.Counters) {
+	s.TCPBytes += from.BytesIn + from.BytesOut
+	if s.Errors == nil {
+		s.Messages, s.Errors = make(map[string]uint64), make(map[string]uint64)
+	}
+	addCounts(s.Errors, map[string]uint64{
+		"tcp_refused": from.Refused, "tcp_bad_records": from.BadRecords, "tcp_write_errors": from.WriteErrors,
+	})
+}
+
+// addCounts adds counts to a map, leaving zeros out.
+func addCounts(to, from map[string]uint64) {
+	for k, n := range from {
+		if n != 0 {
+			to[k] += n
+		}
+	}
+}
+
+// Clients implements control.Backend.
+func (d *Daemon) Clients() []control.Client { return d.meters.clients() }
+
+// Stats implements control.Backend.
+func (d *Daemon) Stats() control.Stats {
+	s := d.meters.carriers()
+	s.UptimeSeconds = int64(time.Since(d.started) / time.Second)
+	s.Procs = make(map[string]control.Proc)
+	for _, srv := range []*rpc.Server{d.rpc, d.portmap} {
+		st := srv.Stats()
+		for _, p := range st.Procs {
+			s.Procs[p.Program+"."+p.Procedure] = control.Proc{
+				Calls: p.Calls, Errors: p.Errors, Retransmits: p.Retransmits, Nanoseconds: p.Nanoseconds, BytesIn: p.BytesIn, BytesOut: p.BytesOut,
+			}
+		}
+		addCounts(s.Errors, st.Errors)
+	}
+	addCounts(s.Errors, d.faults.Snapshot())
+	s.Events = make(map[string]uint64)
+	for _, k := range events {
+		if n, ok := s.Errors[k]; ok {
+			s.Events[k] = n
+			delete(s.Errors, k)
+		}
+	}
+	s.Devices = d.deviceCounters()
+	return s
+}
+
+// events are counted among the errors of their rooms, but are only waits.
+var events = []string{"nfs_reads_moved", "nfs_no_memory", "rpcrdma_waited_for_memory", "rpcrdma_waited_for_send_queue"}

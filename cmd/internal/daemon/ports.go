@@ -1,0 +1,260 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/state"
+)
+
+// endpoint is one address being served.
+type endpoint struct {
+	addr netip.AddrPort
+	// stop ends it and releases what only it used. Calls in progress may end
+	// as long as ctx lasts.
+	stop func(ctx context.Context) error
+}
+
+// port is a port and what it listens on.
+type port struct {
+	control.Port
+	ends []endpoint
+}
+
+// stop ends all endpoints at once, so that they share the time they have.
+func (p *port) stop(ctx context.Context) error {
+	ends := p.ends
+	p.ends = nil
+	errs := make([]error, len(ends))
+	var wg sync.WaitGroup
+	for i, e := range ends {
+		wg.Go(func() { errs[i] = e.stop(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// removeTime is how long calls in progress may take when their port is removed.
+const removeTime = 5 * time.Second
+
+// remove is stop for a port that goes away while the others stay.
+func (p *port) remove() error {
+	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
+	defer cancel()
+	return p.stop(ctx)
+}
+
+// applyPorts brings the ports in line with what is desired. At the start a
+// configured port that cannot be opened is fatal; later, and for ports added at
+// run time, it is reported and the others go on. Call with mu held.
+func (d *Daemon) applyPorts(atStart bool) error {
+	added, removed := d.state.Ports()
+	want := desiredPorts(d.cfg.Load(), added, removed)
+	var errs []error
+	// Closing comes first: what is desired may need an address that goes away.
+	keep := d.ports[:0:0]
+	for _, p := range d.ports {
+		if slices.ContainsFunc(want, func(w control.Port) bool { return w.PortSpec == p.PortSpec }) && len(p.ends) > 0 {
+			keep = append(keep, p)
+			continue
+		}
+		if len(p.ends) > 0 {
+			d.log.Info("no longer listening", zap.String("transport", p.Transport), zap.String("on", p.Listen))
+		}
+		if err := p.remove(); err != nil {
+			d.log.Warn("closing a port", zap.String("transport", p.Transport), zap.String("listen", p.Listen), zap.Error(err))
+		}
+	}
+	d.ports = make([]*port, 0, len(want))
+	for _, w := range want {
+		if i := slices.IndexFunc(keep, func(p *port) bool { return p.PortSpec == w.PortSpec }); i >= 0 {
+			keep[i].Origin = w.Origin
+			d.ports = append(d.ports, keep[i])
+			continue
+		}
+		p := &port{Port: w}
+		p.Addresses = []string{}
+		if err := d.openPort(p); err != nil {
+			p.Error = err.Error()
+			err = fmt.Errorf("%s %s: %w", p.Transport, p.Listen, err)
+			if len(p.ends) == 0 {
+				d.log.Error("a port cannot be served", zap.Error(err))
+				if !atStart || p.Origin == control.OriginConfig {
+					errs = append(errs, err)
+				}
+			} else {
+				d.log.Warn("a port is served on some addresses only", zap.Error(err))
+			}
+		}
+		d.ports = append(d.ports, p)
+	}
+	return errors.Join(errs...)
+}
+
+// openPort opens the endpoints of a port. An error with endpoints open is about
+// the others.
+func (d *Daemon) openPort(p *port) error {
+	at, err := config.ParseListen(p.Listen)
+	if err != nil {
+		return err
+	}
+	var addrs []netip.Addr
+	switch {
+	case !at.Any():
+		addrs = []netip.Addr{at.Addr}
+	case p.Transport == control.TransportRDMA:
+		if addrs, err = hostAddresses(); err != nil {
+			return err
+		}
+	default:
+		addrs = []netip.Addr{netip.IPv6Unspecified()} // both families
+	}
+	var errs []error
+	for _, a := range addrs {
+		e, err := d.openEndpoint(p.Transport, netip.AddrPortFrom(a, at.Port), at.Any())
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		p.ends = append(p.ends, e)
+		p.Addresses = append(p.Addresses, e.addr.String())
+		d.log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr))
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bool) (endpoint, error) {
+	switch transport {
+	case control.TransportRDMA:
+		return d.serveRDMA(at)
+	case control.TransportTCP, control.TransportPortmap:
+		l, err := listenTCP(at, everywhere)
+		if err != nil {
+			return endpoint{}, err
+		}
+		if transport == control.TransportPortmap {
+			return d.servePortmap(l), nil
+		}
+		return d.serveTCP(l), nil
+	}
+	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s or %s", transport, control.TransportRDMA, control.TransportTCP, control.TransportPortmap)
+}
+
+// listenTCP listens on one address, or on all of both families, falling back
+// to IPv4 where the host has no IPv6.
+func listenTCP(at netip.AddrPort, everywhere bool) (net.Listener, error) {
+	where := at.String()
+	if everywhere {
+		where = fmt.Sprintf(":%d", at.Port())
+	}
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", where)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("TCP %s is in use by another process; choose another port with --tcp-listen", where)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("TCP %s: ports below 1024 need CAP_NET_BIND_SERVICE", where)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("TCP %s: this host does not have that address", where)
+	}
+	return l, err
+}
+
+// boundAddr is where a listener listens.
+func boundAddr(l net.Listener) netip.AddrPort {
+	if a, ok := l.Addr().(*net.TCPAddr); ok {
+		ap := a.AddrPort()
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	}
+	return netip.AddrPort{}
+}
+
+// Ports implements control.Backend.
+func (d *Daemon) Ports() []control.Port {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]control.Port, 0, len(d.ports))
+	for _, p := range d.ports {
+		c := p.Port
+		c.Addresses = slices.Clone(c.Addresses)
+		out = append(out, c)
+	}
+	return out
+}
+
+// canonical brings a port into the spelling that the lists use.
+func canonical(p control.PortSpec) (control.PortSpec, error) {
+	p.Transport = strings.ToLower(p.Transport)
+	at, err := config.ParseListen(p.Listen)
+	if err != nil {
+		return p, err
+	}
+	p.Listen = at.String()
+	return p, nil
+}
+
+// AddPort implements control.Backend.
+func (d *Daemon) AddPort(spec control.PortSpec) (control.Port, error) {
+	spec, err := canonical(spec)
+	if err != nil {
+		return control.Port{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := slices.IndexFunc(d.ports, func(p *port) bool { return p.PortSpec == spec })
+	if i >= 0 && len(d.ports[i].ends) > 0 {
+		return control.Port{}, fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrConflict)
+	}
+	configured := slices.Contains(configuredPorts(d.cfg.Load()), spec)
+	p := &port{Port: control.Port{PortSpec: spec, Origin: control.OriginRuntime, Addresses: []string{}}}
+	if configured {
+		p.Origin = control.OriginConfig
+	}
+	if err := d.openPort(p); err != nil {
+		if len(p.ends) == 0 {
+			return control.Port{}, err
+		}
+		p.Error = err.Error()
+	}
+	if err := d.state.PutPort(state.Port(spec), configured); err != nil {
+		return control.Port{}, errors.Join(err, p.remove())
+	}
+	if i >= 0 {
+		d.ports[i] = p
+	} else {
+		d.ports = append(d.ports, p)
+	}
+	return p.Port, nil
+}
+
+// RemovePort implements control.Backend.
+func (d *Daemon) RemovePort(spec control.PortSpec) error {
+	spec, err := canonical(spec)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := slices.IndexFunc(d.ports, func(p *port) bool { return p.PortSpec == spec })
+	if i < 0 {
+		return fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrNotFound)
+	}
+	if err := d.state.RemovePort(state.Port(spec), slices.Contains(configuredPorts(d.cfg.Load()), spec)); err != nil {
+		return err
+	}
+	p := d.ports[i]
+	d.ports = slices.Delete(d.ports, i, i+1)
+	d.log.Info("no longer listening", zap.String("transport", p.Transport), zap.String("on", p.Listen))
+	return p.remove()
+}

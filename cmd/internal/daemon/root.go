@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
+)
+
+// Root makes the command tree of rstored.
+func Root(g *cli.Globals) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "rstored",
+		Short: "Serve directories by NFS over RDMA and TCP",
+		Long: `rstored serves directories by NFS version 3 over RDMA (RoCEv2, in software) and
+over TCP. It stays in the foreground and logs to standard error.
+
+For a first try nothing needs to be configured:
+
+  rstored --export /srv/data
+
+SIGTERM and SIGINT stop it gracefully, a second one at once. SIGHUP has it read its
+configuration again. Every flag is also a key of the configuration file and an
+environment variable: --state-dir, state_dir, RSTORED_STATE_DIR.`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			load := func() (*config.Config, error) { return config.Load(cmd.Flags()) }
+			cfg, err := load()
+			if err != nil {
+				return &cli.ConfigError{Err: err}
+			}
+			log, err := telemetry.NewLog(cfg.LogLevel, cfg.LogFormat)
+			if err != nil {
+				return &cli.ConfigError{Err: err}
+			}
+			return Run(cmd.Context(), cfg, load, log)
+		},
+		Version: cli.ReadBuild().String(),
+	}
+	cli.Prepare(root)
+	config.AddFlags(root.PersistentFlags())
+	root.SetOut(g.Out)
+	root.SetErr(g.Err)
+	root.AddCommand(configCommand(g), cli.VersionCommand(g, "rstored"))
+	return root
+}
+
+func configCommand(g *cli.Globals) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "config",
+		Short: "Work with the configuration without starting",
+		Args:  cli.Args(cobra.NoArgs),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.AddCommand(
+		&cobra.Command{
+			Use:   "validate",
+			Short: "Check the configuration: exit code 0 if it is good, 78 if not",
+			Args:  cli.Args(cobra.NoArgs),
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				cfg, err := config.Load(cmd.Flags())
+				if err != nil {
+					return &cli.ConfigError{Err: err}
+				}
+				for _, e := range cfg.Exports {
+					if e.Type != config.TypePosix {
+						continue
+					}
+					if st, err := os.Stat(e.Path); err != nil {
+						return &cli.ConfigError{Err: fmt.Errorf("export %s: %w", e.Pseudo, err)}
+					} else if !st.IsDir() {
+						return &cli.ConfigError{Err: fmt.Errorf("export %s: %s is not a directory", e.Pseudo, e.Path)}
+					}
+				}
+				fmt.Fprintln(g.Out, "the configuration is good")
+				return nil
+			},
+		},
+		&cobra.Command{
+			Use:   "default",
+			Short: "Print the defaults as a configuration file",
+			Args:  cli.Args(cobra.NoArgs),
+			RunE:  func(*cobra.Command, []string) error { return printConfig(g, config.Default()) },
+		},
+		&cobra.Command{
+			Use:   "dump",
+			Short: "Print the configuration that file, environment and flags make together",
+			Args:  cli.Args(cobra.NoArgs),
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				cfg, err := config.Load(cmd.Flags())
+				if err != nil {
+					return &cli.ConfigError{Err: err}
+				}
+				return printConfig(g, cfg)
+			},
+		},
+	)
+	return c
+}
+
+func printConfig(g *cli.Globals, cfg *config.Config) error {
+	y, err := cfg.YAML()
+	if err != nil {
+		return err
+	}
+	_, err = g.Out.Write(y)
+	return err
+}
+
+// Run starts a daemon and keeps it until a signal or the end of ctx stops it.
+func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) error {
+	defer func() { _ = log.Sync() }() // standard error may not support it
+	d, err := Start(cfg, load, log)
+	if err != nil {
+		return err
+	}
+	return d.wait(ctx)
+}

@@ -1,0 +1,66 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/telemetry"
+)
+
+// wait serves until told to stop: by the first SIGTERM or SIGINT gracefully, by
+// a second one at once. SIGHUP reloads.
+func (d *Daemon) wait(ctx context.Context) error {
+	sig := make(chan os.Signal, 4)
+	signal.Notify(sig, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	defer signal.Stop(sig)
+	manager := telemetry.NewNotifier()
+	d.tell(manager.Ready(d.summary()))
+
+	for {
+		select {
+		case <-ctx.Done():
+			return d.Stop(context.WithoutCancel(ctx))
+		case err := <-d.failed:
+			return fmt.Errorf("control interface: %w", err)
+		case s := <-sig:
+			if s == unix.SIGHUP {
+				d.tell(manager.Reloading())
+				if err := d.Reload(); err != nil {
+					d.log.Error("the configuration was not reloaded; the old one stays in force", zap.Error(err))
+				}
+				d.tell(manager.Ready(d.summary()))
+				continue
+			}
+			d.log.Info("stopping", zap.Stringer("signal", s), zap.Duration("at_most", d.cfg.Load().StopTimeout))
+			d.tell(manager.Stopping())
+			stop, cancel := context.WithTimeout(ctx, d.cfg.Load().StopTimeout)
+			go func() {
+				for s := range sig {
+					if s != unix.SIGHUP {
+						cancel()
+						return
+					}
+				}
+			}()
+			err := d.Stop(stop)
+			cancel()
+			return err
+		}
+	}
+}
+
+// tell reports a failed notification; the service itself goes on.
+func (d *Daemon) tell(err error) {
+	if err != nil {
+		d.log.Warn("the service manager cannot be notified", zap.Error(err))
+	}
+}
+
+func (d *Daemon) summary() string {
+	return fmt.Sprintf("serving %d exports on %d ports", len(d.Exports()), len(d.Ports()))
+}

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+)
+
+// Stop takes the server down: no new connections, the calls in progress end as
+// long as ctx allows, then connections, devices and stores are closed. It must
+// be called once.
+func (d *Daemon) Stop(ctx context.Context) error {
+	d.draining.Store(true)
+	d.mu.Lock()
+	ports := d.ports
+	d.ports = nil
+	d.mu.Unlock()
+
+	drained := make(chan error, 1)
+	go func() {
+		all := new(port)
+		for _, p := range ports {
+			all.ends = append(all.ends, p.ends...)
+		}
+		err := all.stop(ctx)
+		d.rpc.Close()
+		d.portmap.Close()
+		drained <- err
+	}()
+	var err error
+	select {
+	case err = <-drained:
+	case <-ctx.Done():
+		d.log.Warn("not everything ended in time; stopping all the same")
+		return d.control.Close()
+	}
+	d.mu.Lock()
+	stores := d.exports
+	d.exports = nil
+	d.mu.Unlock()
+	for _, s := range stores {
+		if s.store != nil {
+			err = errors.Join(err, s.store.Close())
+		}
+	}
+	err = errors.Join(err, d.control.Close(), d.state.Close())
+	d.log.Info("stopped", zap.Error(err))
+	return err
+}
+
+// release undoes a start that failed half way.
+func (d *Daemon) release() {
+	for _, p := range d.ports {
+		_ = p.remove()
+	}
+	if d.rpc != nil {
+		d.rpc.Close()
+		d.portmap.Close()
+	}
+	for _, s := range d.exports {
+		if s.store != nil {
+			_ = s.store.Close()
+		}
+	}
+	if d.state != nil {
+		_ = d.state.Close()
+	}
+}

@@ -1,0 +1,58 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/memfs"
+	"github.com/rstored/rstored/blockstore/posixfs"
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// openStore opens what an export exports. Each posix store keeps its state in a
+// directory of its own, named after the export's number, which never changes.
+func (d *Daemon) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
+	switch e.Type {
+	case config.TypePosix:
+		dir := filepath.Join(d.state.Dir(), "exports", strconv.FormatUint(uint64(id), 10))
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+		return posixfs.Open(e.Path, posixfs.Options{
+			StateDir: dir,
+			Logger:   d.log.Slog("posixfs").With("export", e.Pseudo),
+		})
+	case config.TypeMemory:
+		limit, err := memoryLimit()
+		if err != nil {
+			return nil, err
+		}
+		return memfs.New(memfs.Options{MaxBytes: limit, FSID: uint64(id), RootMode: memoryRootMode}), nil
+	}
+	return nil, fmt.Errorf("no store of type %q", e.Type)
+}
+
+// memoryRootMode lets everyone use a memory export as they would /tmp: nobody
+// could give it an owner beforehand.
+const memoryRootMode = 0o1777
+
+// memoryLimit is how much a memory export may hold: half of the host's memory,
+// so that a client cannot take the host down by filling it.
+func memoryLimit() (uint64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, fmt.Errorf("size of memory: %w", err)
+	}
+	total := uint64(info.Totalram) * uint64(info.Unit)
+	if total == 0 || total > math.MaxInt64 {
+		return 0, errors.New("the size of the host's memory is unknown")
+	}
+	return total / 2, nil
+}

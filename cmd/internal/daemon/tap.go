@@ -1,0 +1,248 @@
+package daemon
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/link/udp"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// tap lets one capture at a time look at the packets of a device. Without one
+// it costs an atomic load per batch.
+type tap struct {
+	cur atomic.Pointer[capture]
+}
+
+// capture is where packets go: records of a pcap file, handed from the device's
+// loops to the goroutine that writes them. The loops never wait for it; what it
+// cannot take is left out and counted.
+type capture struct {
+	records chan []byte
+	queued  atomic.Int64 // bytes in records
+	missed  atomic.Uint64
+}
+
+// Bounds of what waits to be written.
+const (
+	captureBatches = 4096
+	captureBytes   = 64 << 20
+)
+
+// wrap puts the tap around a shard's link.
+func (t *tap) wrap(_ int, l link.Link) link.Link { return &tapped{Link: l, tap: t} }
+
+// tapped is a link that is listened in to.
+type tapped struct {
+	link.Link
+	tap *tap
+}
+
+// Stats passes on the counters of the socket.
+func (t *tapped) Stats() udp.Stats {
+	if l, ok := t.Link.(interface{ Stats() udp.Stats }); ok {
+		return l.Stats()
+	}
+	return udp.Stats{}
+}
+
+// Recv receives and shows what came.
+func (t *tapped) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
+	n, err := t.Link.Recv(rx, deadline)
+	if c := t.tap.cur.Load(); c != nil && n > 0 {
+		var buf []byte
+		now := time.Now()
+		for i := range rx.D[:n] {
+			d := &rx.D[i]
+			f := wire.Flow{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TOS: d.TOS}
+			buf = appendRecord(buf, now, &f, d.Data)
+		}
+		c.put(buf)
+	}
+	return n, err
+}
+
+// Send sends and then shows the batch: by then the link has written the
+// checksums into it.
+func (t *tapped) Send(b *wire.Batch) error {
+	err := t.Link.Send(b)
+	if c := t.tap.cur.Load(); c != nil && len(b.D) > 0 {
+		var buf, dgram []byte
+		now := time.Now()
+		for i := range b.D {
+			d := &b.D[i]
+			dgram = append(dgram[:0], d.Hdr...)
+			for _, p := range d.Payload {
+				dgram = append(dgram, p...)
+			}
+			end := len(d.Hdr) + int(d.Pad) + wire.ICRCLen
+			dgram = append(dgram, d.Hdr[len(d.Hdr):end]...)
+			buf = appendRecord(buf, now, d.Flow, dgram)
+		}
+		c.put(buf)
+	}
+	return err
+}
+
+func (c *capture) put(buf []byte) {
+	if c.queued.Add(int64(len(buf))) <= captureBytes {
+		select {
+		case c.records <- buf:
+			return
+		default:
+		}
+	}
+	c.queued.Add(-int64(len(buf)))
+	c.missed.Add(1)
+}
+
+// Capture implements control.Backend.
+func (d *Daemon) Capture(ctx context.Context, name string, w io.Writer) error {
+	dev, err := d.findDevice(name)
+	if err != nil {
+		return err
+	}
+	c := &capture{records: make(chan []byte, captureBatches)}
+	if !dev.tap.cur.CompareAndSwap(nil, c) {
+		return fmt.Errorf("a capture of %s is running; %w", dev.addr, control.ErrConflict)
+	}
+	defer dev.tap.cur.Store(nil)
+	d.log.Info("capture started", zap.Stringer("device", dev.addr))
+	defer func() {
+		d.log.Info("capture ended", zap.Stringer("device", dev.addr), zap.Uint64("batches_missed", c.missed.Load()))
+	}()
+	if _, err := w.Write(fileHeader()); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-dev.gone:
+			return errors.New("the device was closed")
+		case buf := <-c.records:
+			c.queued.Add(-int64(len(buf)))
+			if _, err := w.Write(buf); err != nil {
+				return nil // the reader has hung up
+			}
+		}
+	}
+}
+
+// The pcap file format, with times in nanoseconds and packets that begin with
+// an IP header.
+const (
+	pcapMagic    = 0xa1b23c4d
+	pcapMajor    = 2
+	pcapMinor    = 4
+	pcapSnapLen  = 1 << 16
+	linkTypeRaw  = 101
+	fileHdrLen   = 24
+	recordHdrLen = 16
+)
+
+func fileHeader() []byte {
+	b := make([]byte, fileHdrLen)
+	le := binary.LittleEndian
+	le.PutUint32(b, pcapMagic)
+	le.PutUint16(b[4:], pcapMajor)
+	le.PutUint16(b[6:], pcapMinor)
+	le.PutUint32(b[16:], pcapSnapLen)
+	le.PutUint32(b[20:], linkTypeRaw)
+	return b
+}
+
+// IP and UDP, as much as RoCEv2 needs of them.
+const (
+	ipv4Len      = 20
+	ipv6Len      = 40
+	udpLen       = 8
+	protoUDP     = 17
+	ipTTL        = 64
+	ipv4Version  = 0x45 // version 4, five words
+	ipv6Version  = 6 << 4
+	ipDontFrag   = 0x4000
+	rocePort     = 4791
+	checksumZero = 0xffff // how UDP spells a checksum of zero
+)
+
+// appendRecord appends a packet with the IP and UDP headers it travelled in.
+// The IPv4 identification is not known here, but the packet's own checksum
+// covers it and so tells it.
+func appendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte) []byte {
+	src, dst := f.Src.Unmap(), f.Dst.Unmap()
+	ipLen := ipv4Len
+	if dst.Is6() {
+		ipLen = ipv6Len
+	}
+	size := ipLen + udpLen + len(dgram)
+	start := len(b)
+	b = slices.Grow(b, recordHdrLen+size)[:start+recordHdrLen+ipLen+udpLen]
+	rec, ip := b[start:start+recordHdrLen], b[start+recordHdrLen:start+recordHdrLen+ipLen]
+	u := b[start+recordHdrLen+ipLen:]
+	clear(b[start:])
+	le, be := binary.LittleEndian, binary.BigEndian
+	le.PutUint32(rec, uint32(at.Unix()))
+	le.PutUint32(rec[4:], uint32(at.Nanosecond()))
+	le.PutUint32(rec[8:], uint32(size))
+	le.PutUint32(rec[12:], uint32(size))
+	be.PutUint16(u, f.SrcPort)
+	be.PutUint16(u[2:], rocePort)
+	be.PutUint16(u[4:], uint16(udpLen+len(dgram)))
+	if dst.Is6() {
+		ip[0], ip[1] = ipv6Version|f.TOS>>4, f.TOS<<4
+		be.PutUint16(ip[4:], uint16(udpLen+len(dgram)))
+		ip[6], ip[7] = protoUDP, ipTTL
+		copyAddr(ip[8:24], src)
+		copyAddr(ip[24:40], dst)
+		sum := fold(sum16(sum16(sum16(protoUDP+uint32(udpLen+len(dgram)), ip[8:]), u), dgram))
+		if sum = ^sum; sum == 0 {
+			sum = checksumZero
+		}
+		be.PutUint16(u[6:], sum)
+	} else {
+		_, _, id := wire.VerifyICRC(f, dgram)
+		ip[0], ip[1] = ipv4Version, f.TOS
+		be.PutUint16(ip[2:], uint16(size))
+		be.PutUint16(ip[4:], id)
+		be.PutUint16(ip[6:], ipDontFrag)
+		ip[8], ip[9] = ipTTL, protoUDP
+		copyAddr(ip[12:16], src)
+		copyAddr(ip[16:20], dst)
+		be.PutUint16(ip[10:], ^fold(sum16(0, ip)))
+		// The UDP checksum stays 0, not used.
+	}
+	return append(b, dgram...)
+}
+
+func copyAddr(to []byte, a netip.Addr) { copy(to, a.AsSlice()) }
+
+// sum16 adds b as 16-bit words to a sum (RFC 1071).
+func sum16(sum uint32, b []byte) uint32 {
+	for ; len(b) >= 2; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	return sum
+}
+
+func fold(sum uint32) uint16 {
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return uint16(sum)
+}

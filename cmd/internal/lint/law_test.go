@@ -1,0 +1,238 @@
+package lint
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/rstored/rstored"
+
+// root is the top of the tree.
+const root = "../../.."
+
+// law is the dependency law: what the packages under a directory may import of
+// this module, test files apart. The longest prefix that matches counts. A
+// trailing /... allows a whole subtree; a package may always import itself and,
+// where its row says so, its own subtree.
+var law = []struct {
+	dir   string
+	allow []string
+	unix  bool // may import golang.org/x/sys/unix
+}{
+	{dir: "rdma", unix: true}, // the arena maps memory
+	{dir: "rdma/wire", allow: []string{"rdma"}},
+	{dir: "rdma/rc", allow: []string{"rdma", "rdma/wire"}},
+	{dir: "rdma/cm", allow: []string{"rdma", "rdma/wire"}},
+	{dir: "rdma/endpoint", allow: []string{"rdma"}},
+	{dir: "rdma/link", allow: []string{"rdma", "rdma/wire", "rdma/link"}},
+	{dir: "rdma/link/udp", allow: []string{"rdma", "rdma/wire", "rdma/link"}, unix: true},
+	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/rc", "rdma/cm", "rdma/link/..."}},
+	{dir: "rdma/sim", allow: []string{"rdma/..."}},
+	{dir: "rdma/rdmatest", allow: []string{"rdma/..."}},
+	{dir: "rpcrdma/xdr"},
+	{dir: "rpcrdma/rpc", allow: []string{"rpcrdma/xdr"}},
+	{dir: "rpcrdma/tcp", allow: []string{"rpcrdma/xdr", "rpcrdma/rpc"}},
+	{dir: "rpcrdma", allow: []string{"rdma", "rpcrdma/xdr", "rpcrdma/rpc"}},
+	{dir: "nfs", allow: []string{"nfs/...", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
+	{dir: "blockstore", allow: []string{"blockstore/..."}},
+	{dir: "blockstore/posixfs", allow: []string{"blockstore"}, unix: true},
+	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
+	{dir: "cmd", allow: []string{"..."}, unix: true},
+	{dir: "test", allow: []string{"..."}, unix: true},
+}
+
+// pure are the packages whose code is a function of its inputs: no clock, no
+// IO, no goroutines, nothing whose order is chance.
+var pure = []string{"rdma/wire", "rdma/rc", "rdma/cm", "rpcrdma/xdr"}
+
+// impureImports are the imports that a pure package must do without.
+var impureImports = []string{
+	"time", "net", "os", "sync", "sync/atomic", "context", "math/rand", "math/rand/v2", "log", "log/slog", "syscall", "runtime",
+}
+
+// pkg is the part of go list's answer that is needed.
+type pkg struct {
+	ImportPath string
+	Dir        string
+	Export     string
+	GoFiles    []string
+	CgoFiles   []string
+	Imports    []string
+	Standard   bool
+}
+
+func (p *pkg) rel() string {
+	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+}
+
+// packages lists the module's packages (and with deps what they import), built
+// far enough to have type information.
+func packages(t *testing.T, args ...string) []*pkg {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Export,GoFiles,CgoFiles,Imports,Standard"}, args...)...)
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	var list []*pkg
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		p := new(pkg)
+		if err := dec.Decode(p); errors.Is(err, io.EOF) {
+			return list
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+}
+
+// under reports whether a package path lies in a directory of the tree.
+func under(rel, dir string) bool { return rel == dir || strings.HasPrefix(rel, dir+"/") }
+
+func allowed(rel, imp string, allow []string) bool {
+	for _, a := range allow {
+		if a == "..." || a == imp {
+			return true
+		}
+		if d, ok := strings.CutSuffix(a, "/..."); ok && under(imp, d) {
+			return true
+		}
+	}
+	return rel == imp
+}
+
+// TestDependencyLaw holds every import against the table.
+func TestDependencyLaw(t *testing.T) {
+	for _, p := range packages(t, "./...") {
+		rel := p.rel()
+		row := -1
+		for i := range law {
+			if under(rel, law[i].dir) && (row < 0 || len(law[i].dir) > len(law[row].dir)) {
+				row = i
+			}
+		}
+		if row < 0 {
+			t.Errorf("%s is in no room of the dependency law", rel)
+			continue
+		}
+		for _, imp := range p.Imports {
+			if imp == "golang.org/x/sys/unix" && !law[row].unix {
+				t.Errorf("%s makes system calls of its own; that is for %s", rel, "the link, the arena, the host stores and the commands")
+			}
+			ours, ok := strings.CutPrefix(imp, module+"/")
+			if !ok {
+				continue
+			}
+			if !allowed(rel, ours, law[row].allow) {
+				t.Errorf("%s imports %s, which the law does not allow", rel, ours)
+			}
+			if base := path.Base(ours); (base == "sim" || strings.HasSuffix(base, "test")) && !under(rel, "test") && !strings.HasSuffix(rel, "test") && !under(rel, "rdma/sim") {
+				t.Errorf("%s imports %s, which is for tests", rel, ours)
+			}
+		}
+	}
+}
+
+// TestPurity holds the pure packages to their rules, with type information to
+// tell a map from a slice.
+func TestPurity(t *testing.T) {
+	args := []string{"-export", "-deps"}
+	for _, d := range pure {
+		args = append(args, "./"+d)
+	}
+	all := packages(t, args...)
+	exports := make(map[string]string)
+	for _, p := range all {
+		exports[p.ImportPath] = p.Export
+	}
+	fset := token.NewFileSet()
+	imp := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	for _, p := range all {
+		if !slices.Contains(pure, p.rel()) {
+			continue
+		}
+		for _, i := range p.Imports {
+			if slices.Contains(impureImports, i) {
+				t.Errorf("%s imports %s, but is a pure package", p.rel(), i)
+			}
+		}
+		var files []*ast.File
+		for _, name := range p.GoFiles {
+			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, f)
+		}
+		info := &types.Info{Types: make(map[ast.Expr]types.TypeAndValue)}
+		conf := types.Config{Importer: imp}
+		if _, err := conf.Check(p.ImportPath, fset, files, info); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			ast.Inspect(f, func(n ast.Node) bool {
+				if what := impurity(n, info); what != "" {
+					t.Errorf("%s: %s in a pure package", fset.Position(n.Pos()), what)
+				}
+				return true
+			})
+		}
+	}
+}
+
+func impurity(n ast.Node, info *types.Info) string {
+	switch n := n.(type) {
+	case *ast.GoStmt:
+		return "go statement"
+	case *ast.SelectStmt:
+		return "select statement"
+	case *ast.ChanType:
+		return "channel"
+	case *ast.SendStmt:
+		return "channel send"
+	case *ast.RangeStmt:
+		if tv, ok := info.Types[n.X]; ok {
+			if _, isMap := tv.Type.Underlying().(*types.Map); isMap {
+				return "range over a map"
+			}
+		}
+	}
+	return ""
+}
+
+// TestMains: a main package parses, calls and exits; what could be tested is
+// elsewhere.
+func TestMains(t *testing.T) {
+	const maxLines = 40
+	err := filepath.WalkDir(filepath.Join(root, "cmd"), func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "main.go" {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		if n := bytes.Count(b, []byte("\n")); n > maxLines {
+			t.Errorf("%s has %d lines; a main.go has at most %d", name, n, maxLines)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
