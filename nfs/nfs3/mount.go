@@ -93,8 +93,11 @@ func mountMnt(o *op, _ bool) rpc.Status {
 	h, st := o.mountPoint(p)
 	o.status(st)
 	if st != nfs.OK {
+		// Only for who looks for it: a peer that is turned away could fill a log.
+		o.s.log.Debug("a mount was refused", "client", o.host().String(), "path", p, "why", st.Error())
 		return rpc.Done
 	}
+	o.s.log.Info("mounted", "client", o.host().String(), "path", p, "export", o.x.Pseudo)
 	o.s.mounts.add(mountEntry{o.host(), p})
 	o.putHandle(&h)
 	o.c.Res.Uint32(1) // flavors

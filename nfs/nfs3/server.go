@@ -1,6 +1,7 @@
 package nfs3
 
 import (
+	"log/slog"
 	"strings"
 	"sync"
 
@@ -15,6 +16,7 @@ type server struct {
 	exports *nfs.Table
 	codec   *nfs.Codec
 	count   *nfs.Counters
+	log     *slog.Logger
 	mounts  mounts
 	ops     sync.Pool // of *op
 }
@@ -35,9 +37,12 @@ type handler func(o *op, mayBlock bool) rpc.Status
 
 // Programs returns the tables of NFS version 3 and MOUNT version 3.
 func Programs(cfg nfs.Config) []rpc.Program {
-	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters}
+	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger}
 	if s.count == nil {
 		s.count = new(nfs.Counters)
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.ops.New = func() any { return &op{s: s} }
 
