@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -99,10 +100,28 @@ func Start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}()
 	d.log.Info("rstored is running", zap.String("version", cli.ReadBuild().String()),
 		zap.String("control", cfg.Control), zap.String("state_dir", cfg.StateDir), zap.String("config", cfg.File))
-	if len(d.Exports()) == 0 {
+	d.advise()
+	return d, nil
+}
+
+// advise tells the operator what may not be meant.
+func (d *Daemon) advise() {
+	exports := d.Exports()
+	if len(exports) == 0 {
 		d.log.Warn("nothing is exported; add something with 'rstorectl export add DIR'")
 	}
-	return d, nil
+	beyond := slices.ContainsFunc(d.Ports(), func(p control.Port) bool {
+		return slices.ContainsFunc(p.Addresses, func(a string) bool {
+			at, err := netip.ParseAddrPort(a)
+			return err == nil && !at.Addr().IsLoopback()
+		})
+	})
+	for _, e := range exports {
+		if beyond && !e.ReadOnly && len(e.Clients) == 0 {
+			d.log.Warn("every host that can reach this server may write here; list clients with 'rstorectl export set "+e.Pseudo+" --client CIDR'",
+				zap.String("export", e.Pseudo))
+		}
+	}
 }
 
 // wire makes the programs. What they export and where they are heard comes

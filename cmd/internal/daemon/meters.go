@@ -144,6 +144,7 @@ func (d *Daemon) Stats() control.Stats {
 		addCounts(s.Errors, st.Errors)
 	}
 	addCounts(s.Errors, d.faults.Snapshot())
+	delete(s.Errors, "nfs_status_OK")
 	s.Events = make(map[string]uint64)
 	for _, k := range events {
 		if n, ok := s.Errors[k]; ok {

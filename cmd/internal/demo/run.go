@@ -169,16 +169,20 @@ func (d *demo) serve(ctx context.Context) (stop func(), err error) {
 	if err := c.Start(); err != nil {
 		return nil, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- c.Wait() }()
+	ended := make(chan struct{})
+	var why error // valid once ended is closed
+	go func() {
+		why = c.Wait()
+		close(ended)
+	}()
 	stop = func() {
 		_ = c.Process.Signal(syscall.SIGTERM)
-		_ = <-ended // a stop that was asked for
+		<-ended
 	}
 	for limit := time.Now().Add(20 * time.Second); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
 		select {
-		case err := <-ended:
-			return nil, fmt.Errorf("rstored ended: %w\n%s", err, log.String())
+		case <-ended:
+			return nil, fmt.Errorf("rstored ended: %w\n%s", why, log.String())
 		case <-ctx.Done():
 			stop()
 			return nil, ctx.Err()

@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/ctl"
@@ -48,6 +50,7 @@ func TestDocumentedCommands(t *testing.T) {
 				continue
 			}
 			n++
+			tree.InitDefaultCompletionCmd(words[1:]...)
 			cmd, rest, err := tree.Find(words[1:])
 			if err == nil && cmd == tree && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
 				t.Errorf("%s: there is no such command: %s", name, line)
@@ -56,7 +59,7 @@ func TestDocumentedCommands(t *testing.T) {
 			if err == nil {
 				err = cmd.ParseFlags(rest)
 			}
-			if err != nil {
+			if err != nil && !errors.Is(err, pflag.ErrHelp) {
 				t.Errorf("%s: %v: %s", name, err, line)
 			}
 		}
