@@ -3,6 +3,7 @@ package rpcrdma
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -131,7 +132,7 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 		l.pool.arena.Free(c.mem)
 		return nil, fmt.Errorf("creating a completion queue: %w", err)
 	}
-	if c.handler, err = l.open(peer); err != nil {
+	if c.handler, err = l.open(peer, func() { c.loop.Submit(c.disconnect) }); err != nil {
 		l.pool.arena.Free(c.mem)
 		return nil, err
 	}
@@ -208,10 +209,11 @@ func (c *serverConn) fail(k counter, why error) {
 
 // disconnect ends the connection; the rest happens at its event.
 func (c *serverConn) disconnect() {
-	if !c.dead {
-		c.dead = true
-		c.conn.Disconnect()
+	if c.dead || c.conn == nil {
+		return
 	}
+	c.dead = true
+	c.conn.Disconnect()
 }
 
 // drain ends the connection as soon as no call is in progress.
@@ -230,6 +232,7 @@ func (c *serverConn) end() {
 	}
 	c.dead, c.closed = true, true
 	c.conn.Close()
+	c.closeHandler()
 	for i := range c.slots {
 		if s := &c.slots[i]; s.state != slotServing {
 			s.drop()
@@ -240,12 +243,21 @@ func (c *serverConn) end() {
 	}
 }
 
+// closeHandler tells the handler, once, that nobody waits for replies.
+func (c *serverConn) closeHandler() {
+	if h, ok := c.handler.(io.Closer); ok {
+		h.Close()
+	}
+	c.handler = nil
+}
+
 // release gives back what the connection holds, once nothing uses it.
 func (c *serverConn) release() {
 	if c.released {
 		return
 	}
 	c.released = true
+	c.closeHandler()
 	c.l.pool.arena.Free(c.mem)
 	c.l.forget(c)
 }

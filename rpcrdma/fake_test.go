@@ -21,6 +21,8 @@ type fakeNet struct {
 	key   uint32
 	// trace, if set, sees every request that is executed, on the responder's loop.
 	trace func(op rdma.SendOp, n int, rkey uint32)
+	// posted, if set, hears how many RDMA READs a queue pair has in flight.
+	posted func(reads int)
 }
 
 func newFakeNet() *fakeNet { return &fakeNet{ports: make(map[netip.AddrPort]*fakeListener)} }
@@ -260,7 +262,7 @@ type fakeQP struct {
 	recvs   []rdma.RecvWR
 	inbound []func() bool // requests of the peer that wait, false: still waiting
 	rnr     int
-	reads   int // of the peer, being executed; set by tests through the trace
+	reads   int // in flight
 }
 
 func (q *fakeQP) Num() uint32 { return q.num }
@@ -304,6 +306,14 @@ func (q *fakeQP) PostSend(wrs []rdma.SendWR) error {
 		}
 	}
 	q.sq += len(wrs)
+	for _, w := range wrs {
+		if w.Op == rdma.OpRead {
+			q.reads++
+		}
+	}
+	if p := q.conn.net.posted; p != nil {
+		p(q.reads)
+	}
 	peer := q.conn.peer
 	for _, w := range wrs {
 		w.SGL = append([]rdma.SGE(nil), w.SGL...)
@@ -400,6 +410,9 @@ func bufs(sgl []rdma.SGE) (out [][]byte) {
 func (q *fakeQP) completed(w rdma.SendWR, status rdma.Status, n int) {
 	if q.conn.closed {
 		return
+	}
+	if w.Op == rdma.OpRead {
+		q.reads--
 	}
 	q.pending++
 	if status == rdma.Success && w.Flags&rdma.Signaled == 0 {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -87,7 +86,7 @@ type Listener struct {
 	pd   rdma.PD
 	l    rdma.Listener
 	cfg  Config
-	open func(rpc.Peer) (Handler, error)
+	open func(peer rpc.Peer, disconnect func()) (Handler, error)
 	pool *pool
 	n    counters
 
@@ -106,12 +105,13 @@ const rejectConsumer = 28
 
 // Serve serves srv on a port of dev until the Listener is closed.
 func Serve(dev rdma.Device, port uint16, srv *rpc.Server, cfg Config) (*Listener, error) {
-	return ServeHandler(dev, port, func(rpc.Peer) (Handler, error) { return srv, nil }, cfg)
+	return ServeHandler(dev, port, func(rpc.Peer, func()) (Handler, error) { return srv, nil }, cfg)
 }
 
 // ServeHandler is Serve with a Handler for each connection, or an error for
-// which the connection is rejected. open must not wait.
-func ServeHandler(dev rdma.Device, port uint16, open func(rpc.Peer) (Handler, error), cfg Config) (*Listener, error) {
+// which the connection is rejected. open must not wait. It may keep disconnect,
+// which ends the connection and may be called from any goroutine.
+func ServeHandler(dev rdma.Device, port uint16, open func(peer rpc.Peer, disconnect func()) (Handler, error), cfg Config) (*Listener, error) {
 	pd, err := dev.AllocPD()
 	if err != nil {
 		return nil, fmt.Errorf("rpcrdma: allocating a protection domain: %w", err)
@@ -244,9 +244,6 @@ func (l *Listener) forget(c *serverConn) {
 	delete(l.conns, c)
 	l.gone.Broadcast()
 	l.mu.Unlock()
-	if h, ok := c.handler.(io.Closer); ok {
-		h.Close()
-	}
 }
 
 // accept answers a connection request, on the loop that will own the connection.

@@ -131,7 +131,7 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 	if r.Args != nil {
 		r.Args(&e)
 	}
-	if e.Len() > fragmentMax {
+	if e.Len() > rpc.FragmentMax {
 		c.forget(xid)
 		return fmt.Errorf("tcp: a call of %d bytes is longer than a record can be", e.Len())
 	}
@@ -152,7 +152,7 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 // Forward sends a call message as it is and returns the reply message. Its XID
 // must not be that of another call in flight.
 func (c *Client) Forward(ctx context.Context, msg []byte) ([]byte, error) {
-	if len(msg) < 4 || len(msg) > fragmentMax {
+	if len(msg) < 4 || len(msg) > rpc.FragmentMax {
 		return nil, fmt.Errorf("tcp: %d bytes are no RPC call", len(msg))
 	}
 	xid := binary.BigEndian.Uint32(msg)
@@ -186,8 +186,7 @@ func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.En
 }
 
 func (c *Client) send(e *xdr.Encoder) error {
-	var mark [markLen]byte
-	binary.BigEndian.PutUint32(mark[:], uint32(e.Len())|lastFragment)
+	mark := rpc.RecordMark(e.Len())
 	parts := net.Buffers(appendMessage([][]byte{mark[:]}, e))
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -201,7 +200,7 @@ func (c *Client) send(e *xdr.Encoder) error {
 func (c *Client) read() {
 	r := bufio.NewReaderSize(c.conn, 32<<10)
 	for {
-		b, err := readRecord(r, nil, MaxRecord)
+		b, err := rpc.ReadRecord(r, nil, rpc.MaxRecord)
 		if err != nil {
 			c.fail(fmt.Errorf("reading a reply: %w", err))
 			return

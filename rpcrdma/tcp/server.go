@@ -1,9 +1,11 @@
+// Package tcp carries ONC RPC over TCP with record marking (RFC 5531 section
+// 11): a server for the same rpc.Server that RPC-over-RDMA serves, and a
+// client.
 package tcp
 
 import (
 	"bufio"
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
@@ -20,7 +22,7 @@ import (
 
 // Config bounds a Listener. Zero fields have defaults.
 type Config struct {
-	// MaxRecord is the longest call in bytes; 0 means MaxRecord.
+	// MaxRecord is the longest call in bytes; 0 means rpc.MaxRecord.
 	MaxRecord int
 	// MaxCalls is the number of calls of one connection that may be in
 	// progress; the connection is not read beyond them. 0 means 64.
@@ -73,7 +75,7 @@ func Serve(l net.Listener, srv *rpc.Server) *Listener { return Config{}.Serve(l,
 
 // Serve is Serve with the bounds of c.
 func (c Config) Serve(l net.Listener, srv *rpc.Server) *Listener {
-	c.MaxRecord = cmp.Or(c.MaxRecord, MaxRecord)
+	c.MaxRecord = cmp.Or(c.MaxRecord, rpc.MaxRecord)
 	c.MaxCalls = cmp.Or(c.MaxCalls, 64)
 	c.MaxConns = cmp.Or(c.MaxConns, 1024)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, time.Minute)
@@ -182,7 +184,7 @@ type conn struct {
 type call struct {
 	rpc.Call
 	record  []byte
-	mark    [markLen]byte
+	mark    [rpc.MarkLen]byte
 	payload []*[]byte
 }
 
@@ -207,7 +209,7 @@ func (c *conn) serve() {
 	c.c.Close()
 	switch {
 	case err == nil, errors.Is(err, net.ErrClosed), errors.Is(err, io.EOF):
-	case errors.Is(err, ErrRecordTooLong), errors.Is(err, ErrTooManyFragments):
+	case errors.Is(err, rpc.ErrRecordTooLong), errors.Is(err, rpc.ErrTooManyFragments):
 		s.n.badRecords.Add(1)
 		s.cfg.Logger.Warn("closing a connection", "peer", c.peer.Addr.String(), "error", err)
 	default:
@@ -235,13 +237,13 @@ func (c *conn) read() error {
 			k.Carrier = k
 		}
 		var err error
-		k.record, err = readRecord(r, k.record, c.s.cfg.MaxRecord)
+		k.record, err = rpc.ReadRecord(r, k.record, c.s.cfg.MaxRecord)
 		if err != nil {
 			c.free <- k
 			return err
 		}
 		c.s.n.calls.Add(1)
-		c.s.n.bytesIn.Add(uint64(markLen + len(k.record)))
+		c.s.n.bytesIn.Add(uint64(rpc.MarkLen + len(k.record)))
 		c.calls.Add(1)
 		k.Reset()
 		c.s.srv.Dispatch(&k.Call, xdr.NewDecoder(k.record), false)
@@ -315,7 +317,7 @@ var pad [4]byte
 
 // appendParts appends the reply as one record of one fragment.
 func (k *call) appendParts(parts [][]byte) [][]byte {
-	binary.BigEndian.PutUint32(k.mark[:], uint32(k.Res.Len())|lastFragment)
+	k.mark = rpc.RecordMark(k.Res.Len())
 	return appendMessage(append(parts, k.mark[:]), &k.Res)
 }
 

@@ -202,6 +202,24 @@ func (d *Decoder) String(limit int) string { return string(d.Opaque(limit)) }
 // Skip discards n bytes.
 func (d *Decoder) Skip(n int) { d.take(n) }
 
+// AppendRest appends everything not yet consumed to dst, and consumes it.
+func (d *Decoder) AppendRest(dst []byte) []byte {
+	if d.err != nil {
+		return dst
+	}
+	if d.hasBulk {
+		d.unmoved()
+	}
+	n := len(dst)
+	dst = append(dst, d.cur...)
+	for _, s := range d.rest {
+		dst = append(dst, s...)
+	}
+	d.off += len(dst) - n
+	d.cur, d.rest = nil, nil
+	return dst
+}
+
 // Ref is a piece of bulk data that an Encoder holds by reference. It belongs
 // at offset At of the encoded bytes, and its XDR padding follows it. Its count
 // word precedes it and is part of the encoded bytes.

@@ -1,7 +1,4 @@
-// Package tcp carries ONC RPC over TCP with record marking (RFC 5531 section
-// 11): a server for the same rpc.Server that RPC-over-RDMA serves, and a
-// client.
-package tcp
+package rpc
 
 import (
 	"encoding/binary"
@@ -10,12 +7,14 @@ import (
 	"io"
 )
 
-// A record is a sequence of fragments, each behind a word that holds its
-// length and, in the top bit, whether it is the last.
+// Over a stream a message is a record: a sequence of fragments, each behind a
+// word that holds its length and, in the top bit, whether it is the last (RFC
+// 5531 section 11).
 const (
-	markLen      = 4
+	MarkLen      = 4
 	lastFragment = 1 << 31
-	fragmentMax  = lastFragment - 1
+	// FragmentMax is the longest record of one fragment.
+	FragmentMax = lastFragment - 1
 
 	// MaxRecord is the longest record in bytes that is accepted unless
 	// configured otherwise: 1 MiB of data and room for everything around it.
@@ -29,17 +28,24 @@ const (
 	firstRead = 64 << 10
 )
 
-// Errors of the record reader. The stream cannot be used after any of them.
+// Errors of ReadRecord. The stream cannot be used after any of them.
 var (
-	ErrRecordTooLong    = errors.New("tcp: RPC record longer than allowed")
-	ErrTooManyFragments = errors.New("tcp: RPC record of too many fragments")
+	ErrRecordTooLong    = errors.New("rpc: record longer than allowed")
+	ErrTooManyFragments = errors.New("rpc: record of too many fragments")
 )
 
-// readRecord reads one record into buf, which it returns, grown where needed.
-// It is io.EOF if the stream ends between records.
-func readRecord(r io.Reader, buf []byte, limit int) ([]byte, error) {
+// RecordMark is the word before a record of n bytes in one fragment.
+func RecordMark(n int) (mark [MarkLen]byte) {
+	binary.BigEndian.PutUint32(mark[:], uint32(n)|lastFragment)
+	return mark
+}
+
+// ReadRecord reads one record into buf, which it returns, grown where needed.
+// It is io.EOF if the stream ends between records. limit bounds the record;
+// memory grows with what arrives, not with what is announced.
+func ReadRecord(r io.Reader, buf []byte, limit int) ([]byte, error) {
 	buf = buf[:0]
-	var mark [markLen]byte
+	var mark [MarkLen]byte
 	for n := 0; ; n++ {
 		if n == fragmentsMax {
 			return buf, ErrTooManyFragments
@@ -51,7 +57,7 @@ func readRecord(r io.Reader, buf []byte, limit int) ([]byte, error) {
 			return buf, err
 		}
 		word := binary.BigEndian.Uint32(mark[:])
-		size := int(word & fragmentMax)
+		size := int(word & FragmentMax)
 		if size > limit-len(buf) {
 			return buf, fmt.Errorf("%w: %d bytes", ErrRecordTooLong, len(buf)+size)
 		}
