@@ -165,7 +165,13 @@ func (d *Device) Turn() error { return d.shards[0].turn() }
 
 // Deadline is when the next Turn of a device made by NewWithLink is due though
 // nothing arrives: 0 for never, negative for at once.
-func (d *Device) Deadline() rdma.Time { return d.shards[0].deadline() }
+func (d *Device) Deadline() rdma.Time {
+	s := d.shards[0]
+	if s.inbox.waits() {
+		return link.NoWait
+	}
+	return s.deadline()
+}
 
 // Close ends the device. Connections are told to their peers as disconnected,
 // and to their users with rdma.ErrClosed; Close returns when the loops have

@@ -5,8 +5,9 @@
 // own that runs the engines of the queue pairs it owns (rdma/rc), and, in the
 // first shard, the connection manager (rdma/cm):
 //
-//	receive a batch -> check, find the queue pair, run its engine
-//	-> timers -> functions submitted by others -> connection events
+//	receive a batch -> functions submitted by others
+//	-> packets: check, find the queue pair, run its engine
+//	-> timers -> connection events
 //	-> completions, and what the users make of them -> one batch out
 //
 // It sleeps in one place, the receive. A queue pair stays on its shard for

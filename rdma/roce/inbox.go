@@ -30,6 +30,13 @@ func (b *inbox) take() []func() {
 	return fns
 }
 
+// waits reports whether something waits.
+func (b *inbox) waits() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.in) > 0
+}
+
 // close refuses what comes from now on and returns what waits.
 func (b *inbox) close() []func() {
 	b.mu.Lock()

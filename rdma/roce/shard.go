@@ -90,11 +90,13 @@ func (s *shard) turn() error {
 		return err
 	}
 	s.stats.Turns++
+	// What was submitted comes first: a listener that was opened before the
+	// peer's packets left is then open when they are looked at.
+	s.drain()
 	for i := range n {
 		s.packet(&s.rx.D[i])
 	}
 	s.expire()
-	s.drain()
 	for range roundsMax {
 		s.settle()
 		if !s.callbacks() {
@@ -195,20 +197,20 @@ func (s *shard) callbacks() bool {
 	return true
 }
 
-// flush sends one batch: what the connection manager has to say, then a share
-// for each queue pair that has packets, in turn.
+// flush sends one batch: a share for each queue pair that has packets, in turn,
+// then what the connection manager has to say. It comes last so that a queue
+// pair's parting NAK is not overtaken by the DREQ, and has room kept for it.
 func (s *shard) flush() error {
 	b := s.batch
 	b.Reset()
-	if s.cm != nil && s.cm.HasWork() {
-		s.cm.Transmit(b)
-	}
-	for len(s.ready) > 0 && !b.Full() {
+	talk := s.cm != nil && s.cm.HasWork()
+	full := func() bool { return b.Full() || talk && b.Room() < cmRoom }
+	for len(s.ready) > 0 && !full() {
 		r := s.ready
 		s.ready, s.spare.ready = s.spare.ready[:0], r
 		for i, q := range r {
 			r[i] = nil
-			if !b.Full() && !q.dead {
+			if !full() && !q.dead {
 				before := len(b.D)
 				more := q.rc.Transmit(s.now, b)
 				// It may have completed requests, failed, or set its timer.
@@ -227,6 +229,9 @@ func (s *shard) flush() error {
 			}
 			s.ready = append(s.ready, q)
 		}
+	}
+	if talk {
+		s.cm.Transmit(b)
 	}
 	if len(b.D) == 0 {
 		return nil
@@ -252,6 +257,10 @@ func (s *shard) flush() error {
 	}
 	return nil
 }
+
+// cmRoom is the part of a batch that is kept for the connection manager when it
+// has something to say.
+const cmRoom = 16
 
 // lingerMax bounds how long a closed device waits for answers to its goodbyes.
 const lingerMax = 200 * rdma.Millisecond
@@ -296,6 +305,7 @@ func (s *shard) end() {
 	for _, fn := range s.inbox.close() {
 		fn()
 	}
+	s.settle()
 	s.callbacks()
 	_ = s.link.Close()
 }
