@@ -143,11 +143,12 @@ func (d *Daemon) wire(secret []byte) {
 const portmapWorkers = 1
 
 // Reload reads the configuration again and applies what may change at run time:
-// exports, ports and the log level. A bad configuration changes nothing.
+// exports, ports and the log level. A bad configuration changes nothing; of a
+// good one, what cannot be opened is left out and reported.
 func (d *Daemon) Reload() error {
 	cfg, err := d.load()
 	if err != nil {
-		return err
+		return fmt.Errorf("the old configuration stays in force: %w", err)
 	}
 	old := d.cfg.Load()
 	for _, fixed := range []struct{ key, was, is string }{
@@ -169,11 +170,11 @@ func (d *Daemon) Reload() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)
-	err = errors.Join(d.applyExports(false), d.applyPorts(false))
-	if err == nil {
-		d.log.Info("configuration reloaded", zap.String("file", cfg.File))
+	if err := errors.Join(d.applyExports(false), d.applyPorts(false)); err != nil {
+		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
-	return err
+	d.log.Info("configuration reloaded", zap.String("file", cfg.File))
+	return nil
 }
 
 // Status implements control.Backend.

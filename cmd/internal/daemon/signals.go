@@ -31,7 +31,7 @@ func (d *Daemon) wait(ctx context.Context) error {
 			if s == unix.SIGHUP {
 				d.tell(manager.Reloading())
 				if err := d.Reload(); err != nil {
-					d.log.Error("the configuration was not reloaded; the old one stays in force", zap.Error(err))
+					d.log.Error("reload", zap.Error(err))
 				}
 				d.tell(manager.Ready(d.summary()))
 				continue

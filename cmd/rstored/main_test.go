@@ -1,0 +1,199 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+// The test binary is rstored when it is told to be.
+func TestMain(m *testing.M) {
+	if os.Getenv("BE_RSTORED") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// buffer may be written and read by different goroutines.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func command(args ...string) (*exec.Cmd, *buffer) {
+	out := new(buffer)
+	c := exec.Command(os.Args[0], args...)
+	c.Env = append(os.Environ(), "BE_RSTORED=1", "RSTORED_CONFIG="+os.DevNull)
+	c.Stdout, c.Stderr = out, out
+	c.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	return c, out
+}
+
+func exitCode(err error) int {
+	var e *exec.ExitError
+	if errors.As(err, &e) {
+		return e.ExitCode()
+	}
+	if err != nil {
+		return -1
+	}
+	return 0
+}
+
+// TestExitCodes: what does not start says why, with the right exit code.
+func TestExitCodes(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	good := file("good.yaml", fmt.Sprintf("exports: [{path: %q}]\nlog_level: debug\n", dir))
+	bad := file("bad.yaml", "log_level: loud\n")
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--config", bad}, 78, "loud"},
+		{[]string{"--config", filepath.Join(dir, "none.yaml")}, 78, "no such file"},
+		{[]string{"--export", "/d(fast)"}, 78, "fast"},
+		{[]string{"--tcp-listen", "here"}, 78, "ADDR:PORT"},
+		{[]string{"--frobnicate"}, 2, "frobnicate"},
+		{[]string{"sing"}, 2, "sing"},
+		{[]string{"--export", "/nonexistent", "--state-dir", dir + "/s", "--control", dir + "/c"}, 1, "nonexistent"},
+		{[]string{"config", "validate", "--config", good}, 0, "good"},
+		{[]string{"config", "validate", "--config", bad}, 78, "loud"},
+		{[]string{"config", "validate", "--export", "/nonexistent"}, 78, "nonexistent"},
+		{[]string{"config", "dump", "--config", good, "--log-level", "error"}, 0, "log_level: error"},
+		{[]string{"config", "default"}, 0, ":20049"},
+		{[]string{"version"}, 0, "rstored "},
+		{[]string{"--help"}, 0, "--export"},
+	} {
+		c, out := command(tc.args...)
+		if code := exitCode(c.Run()); code != tc.code || !strings.Contains(out.String(), tc.want) {
+			t.Errorf("rstored %q: exit code %d, want %d and %q\n%s", tc.args, code, tc.code, tc.want, out)
+		}
+	}
+}
+
+// TestLife: the zero-configuration start (but for the addresses), readiness
+// told to the service manager, reload with a bad and with a good file, graceful stop.
+func TestLife(t *testing.T) {
+	dir := t.TempDir()
+	addr := fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))
+	conf, sock, notify := filepath.Join(dir, "r.yaml"), filepath.Join(dir, "c.sock"), filepath.Join(dir, "notify")
+	write := func(text string) {
+		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, sub := range []string{"a", "b"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exports := func(subs ...string) string {
+		s := "exports:\n"
+		for _, sub := range subs {
+			s += fmt.Sprintf("  - path: %s/%s\n", dir, sub)
+		}
+		return s
+	}
+	write(exports("a"))
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	told := func(want string) {
+		t.Helper()
+		b := make([]byte, 512)
+		if err := manager.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := manager.Read(b); err != nil || !strings.Contains(string(b[:n]), want) {
+			t.Fatalf("the service manager was told %q, %v; want %q", b[:n], err, want)
+		}
+	}
+
+	c, out := command("--config", conf, "--rdma-listen", addr+":20049", "--tcp-listen", addr+":2049",
+		"--state-dir", filepath.Join(dir, "state"), "--control", sock)
+	c.Env = append(c.Env, "NOTIFY_SOCKET="+notify)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	defer func() {
+		_ = c.Process.Kill()
+		if t.Failed() {
+			t.Logf("log:\n%s", out)
+		}
+	}()
+	told("READY=1")
+	ctl := control.Dial(sock)
+	count := func(want int) {
+		t.Helper()
+		s, err := ctl.Status(t.Context())
+		if err != nil || s.Exports != want || s.Ports != 2 {
+			t.Errorf("status %+v, %v; want %d exports and 2 ports", s, err, want)
+		}
+	}
+	count(1)
+	signal := func(s unix.Signal) {
+		t.Helper()
+		if err := c.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("exprots: []\n")
+	signal(unix.SIGHUP)
+	told("RELOADING=1")
+	told("READY=1")
+	count(1)
+	if !strings.Contains(out.String(), "exprots") {
+		t.Error("the log does not say what is wrong with the new file")
+	}
+	write(exports("a", "b"))
+	signal(unix.SIGHUP)
+	told("RELOADING=1")
+	told("READY=1")
+	count(2)
+
+	signal(unix.SIGTERM)
+	told("STOPPING=1")
+	if code := exitCode(<-ended); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+	if _, err := os.Stat(sock); err == nil {
+		t.Error("the control socket was left behind")
+	}
+}
