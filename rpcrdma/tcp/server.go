@@ -175,6 +175,8 @@ type conn struct {
 	peer  rpc.Peer
 	since time.Time
 	calls atomic.Uint64
+	// draining says that no more calls are read, but replies still written.
+	draining atomic.Bool
 
 	free    chan *call // calls not in progress; their number bounds everything
 	replies chan *call
@@ -206,9 +208,11 @@ func (c *conn) serve() {
 		c.write()
 	}()
 	err := c.read()
-	c.c.Close()
+	if !c.draining.Load() {
+		c.c.Close()
+	}
 	switch {
-	case err == nil, errors.Is(err, net.ErrClosed), errors.Is(err, io.EOF):
+	case c.draining.Load(), errors.Is(err, net.ErrClosed), errors.Is(err, io.EOF):
 	case errors.Is(err, rpc.ErrRecordTooLong), errors.Is(err, rpc.ErrTooManyFragments):
 		s.n.badRecords.Add(1)
 		s.cfg.Logger.Warn("closing a connection", "peer", c.peer.Addr.String(), "error", err)
@@ -220,6 +224,7 @@ func (c *conn) serve() {
 	}
 	close(c.replies)
 	<-written
+	c.c.Close()
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()

@@ -20,8 +20,8 @@ func (d *Daemon) servePortmap(l net.Listener) endpoint { return d.serveOn(l, d.p
 func (d *Daemon) serveOn(l net.Listener, srv *rpc.Server) endpoint {
 	t := tcp.Config{Logger: d.log.Slog("tcp")}.Serve(l, srv)
 	d.meters.addTCP(t)
-	return endpoint{addr: boundAddr(l), stop: func(context.Context) error {
-		err := t.Close()
+	return endpoint{addr: boundAddr(l), stop: func(ctx context.Context) error {
+		err := t.Shutdown(ctx)
 		d.meters.dropTCP(t)
 		return err
 	}}
