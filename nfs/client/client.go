@@ -1,0 +1,266 @@
+// Package client is an NFS version 3 client (RFC 1813) over any carrier of
+// package rpc: typed procedures, files as io.ReaderAt and io.WriterAt, bulk
+// transfers with many requests in flight.
+//
+// A Client may be used from any goroutine. It makes its connection again when
+// that is lost, and repeats what was in flight with the same transaction IDs;
+// writes that the server acknowledged as unstable are kept by their caller
+// until a commit, and are sent again if the server has restarted in between.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Config describes a client.
+type Config struct {
+	// Peer names the server in errors.
+	Peer string
+	// Dial makes a connection that carries NFS and MOUNT.
+	Dial func(context.Context) (rpc.Client, error)
+	// DialMount makes a connection to a MOUNT service elsewhere; nil if it
+	// shares the connection of NFS, as rstored's does.
+	DialMount func(context.Context) (rpc.Client, error)
+	// Cred is who the calls are made as; nil is AUTH_NONE.
+	Cred *rpc.Cred
+	// GiveUp bounds how long calls wait for a server that has gone; 0 means
+	// two minutes.
+	GiveUp time.Duration
+	// Depth is the number of requests that one bulk transfer keeps in flight;
+	// 0 means 16.
+	Depth int
+}
+
+// Client is a connection to one server. See the package comment.
+type Client struct {
+	cfg   Config
+	nfs   *session
+	mount *session
+}
+
+// New makes a client. It connects with the first call.
+func New(cfg Config) *Client {
+	if cfg.GiveUp == 0 {
+		cfg.GiveUp = 2 * time.Minute
+	}
+	if cfg.Depth <= 0 {
+		cfg.Depth = 16
+	}
+	c := &Client{cfg: cfg, nfs: newSession(cfg.Peer, cfg.GiveUp, cfg.Dial)}
+	c.mount = c.nfs
+	if cfg.DialMount != nil {
+		c.mount = newSession(cfg.Peer, cfg.GiveUp, cfg.DialMount)
+	}
+	return c
+}
+
+// Close ends the connections. Calls in flight fail.
+func (c *Client) Close() error {
+	if c.mount != c.nfs {
+		_ = c.mount.Close()
+	}
+	return c.nfs.Close()
+}
+
+// Handle is a filehandle, at most 64 bytes. It belongs to whoever has it.
+type Handle []byte
+
+// Node is an object: its handle, and its attributes as last seen.
+type Node struct {
+	Handle Handle
+	Attr   nfs3.Attr
+}
+
+// Jukebox delays: a server that asks to come later is asked later and later.
+const (
+	jukeboxFirst = 20 * time.Millisecond
+	jukeboxMax   = 5 * time.Second
+)
+
+// headroom is what the results of a procedure need beside their lists and
+// data: status, attributes before and after of two directories, handles.
+const headroom = 1024
+
+// request is one NFS call whose results begin with a status.
+type request struct {
+	proc   uint32
+	args   func(*xdr.Encoder)
+	ok     func(*xdr.Decoder) // results of success, after the status
+	dst    []byte
+	resMax int
+}
+
+// do makes the call, and again while the server answers JUKEBOX. A status
+// other than OK is returned as nfs.Status.
+func (c *Client) do(ctx context.Context, q *request) error {
+	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
+		var status nfs.Status
+		r := rpc.Request{
+			Prog: nfs3.Program, Vers: nfs3.Version, Proc: q.proc, Cred: c.cfg.Cred,
+			Args: q.args, Dst: q.dst, ResMax: q.resMax + headroom,
+			Res: func(d *xdr.Decoder) error {
+				status = nfs.Status(d.Uint32())
+				if status == nfs.OK && q.ok != nil && d.Err() == nil {
+					q.ok(d)
+				}
+				return d.Err()
+			},
+		}
+		if err := c.nfs.Call(ctx, &r); err != nil {
+			return err
+		}
+		if status == nfs.OK {
+			return nil
+		}
+		if status != nfs.ErrJukebox {
+			return status
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// pathError says which operation failed on what. The statuses that the
+// standard library has errors for match those with errors.Is.
+func pathError(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: name, Err: &statusError{err}}
+}
+
+// statusError makes an nfs.Status match the errors of io/fs as well.
+type statusError struct{ err error }
+
+func (e *statusError) Error() string { return e.err.Error() }
+func (e *statusError) Unwrap() error { return e.err }
+
+// Is implements errors.Is.
+func (e *statusError) Is(target error) bool {
+	var s nfs.Status
+	if !errors.As(e.err, &s) {
+		return false
+	}
+	switch target {
+	case fs.ErrNotExist:
+		return s == nfs.ErrNoEnt
+	case fs.ErrExist:
+		return s == nfs.ErrExist || s == nfs.ErrNotEmpty
+	case fs.ErrPermission:
+		return s == nfs.ErrAcces || s == nfs.ErrPerm
+	}
+	return false
+}
+
+// Mount asks the MOUNT service for the handle of a directory.
+func (c *Client) Mount(ctx context.Context, dir string) (Handle, error) {
+	var status nfs.Status
+	var h Handle
+	r := rpc.Request{
+		Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountMnt, Cred: c.cfg.Cred,
+		Args: func(e *xdr.Encoder) { e.String(dir) },
+		Res: func(d *xdr.Decoder) error {
+			status = nfs.Status(d.Uint32())
+			if status == nfs.OK {
+				h = append(Handle(nil), nfs3.DecodeHandle(d)...)
+			}
+			return d.Err()
+		},
+	}
+	if err := c.mount.Call(ctx, &r); err != nil {
+		return nil, fmt.Errorf("mounting %s from %s: %w", dir, c.cfg.Peer, err)
+	}
+	if status != nfs.OK {
+		return nil, &fs.PathError{Op: "mount", Path: dir, Err: &statusError{status}}
+	}
+	return h, nil
+}
+
+// Exports lists what the server offers: paths by name.
+func (c *Client) Exports(ctx context.Context) (paths []string, err error) {
+	r := rpc.Request{
+		Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountExport, Cred: c.cfg.Cred,
+		ResMax: 1 << 16,
+		Res: func(d *xdr.Decoder) error {
+			paths = nil
+			for d.Bool() && d.Err() == nil {
+				paths = append(paths, d.String(1024))
+				for d.Bool() && d.Err() == nil {
+					d.String(255)
+				}
+			}
+			return d.Err()
+		},
+	}
+	if err := c.mount.Call(ctx, &r); err != nil {
+		return nil, fmt.Errorf("listing the exports of %s: %w", c.cfg.Peer, err)
+	}
+	return paths, nil
+}
+
+// Resolve finds the object that an absolute path names on the server. The
+// longest part of the path that can be mounted is mounted, the rest is looked
+// up. Symbolic links are not followed.
+func (c *Client) Resolve(ctx context.Context, name string) (*Node, error) {
+	name = path.Clean("/" + name)
+	var h Handle
+	var err, first error
+	root := name
+	for {
+		h, err = c.Mount(ctx, root)
+		if err == nil {
+			break
+		}
+		var s nfs.Status
+		if !errors.As(err, &s) {
+			return nil, err // no answer at all
+		}
+		if first == nil || s == nfs.ErrAcces {
+			first = err
+		}
+		if root == "/" {
+			return nil, first
+		}
+		root = path.Dir(root)
+	}
+	a, err := c.GetAttr(ctx, h)
+	if err != nil {
+		return nil, pathError("getattr", root, err)
+	}
+	n := &Node{Handle: h, Attr: a}
+	for _, part := range strings.Split(strings.Trim(strings.TrimPrefix(name, root), "/"), "/") {
+		if part == "" {
+			continue
+		}
+		if n, err = c.Lookup(ctx, n.Handle, part); err != nil {
+			return nil, pathError("lookup", name, err)
+		}
+	}
+	return n, nil
+}
+
+// ResolveParent finds the directory that holds the last component of name.
+func (c *Client) ResolveParent(ctx context.Context, name string) (dir *Node, base string, err error) {
+	name = path.Clean("/" + name)
+	if name == "/" {
+		return nil, "", pathError("lookup", name, nfs.ErrInval)
+	}
+	dir, err = c.Resolve(ctx, path.Dir(name))
+	return dir, path.Base(name), err
+}

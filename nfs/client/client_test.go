@@ -1,0 +1,300 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/memfs"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
+)
+
+// server is NFS over TCP on loopback from a store in memory.
+type server struct {
+	t     *testing.T
+	rpc   *rpc.Server
+	ports *tcp.Listener
+	addr  string
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	table := nfs.NewTable()
+	err := table.Add(&nfs.Export{ID: 1, Path: "/srv/data", Pseudo: "/data", FS: memfs.New(memfs.Options{}),
+		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{t: t, rpc: rpc.NewServer(rpc.ServerConfig{Programs: nfs3.Programs(nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("0123456789abcdef0123456789abcdef"))})})}
+	s.listen("127.0.0.1:0")
+	t.Cleanup(func() {
+		_ = s.ports.Close()
+		s.rpc.Close()
+	})
+	return s
+}
+
+func (s *server) listen(addr string) {
+	s.t.Helper()
+	var l net.Listener
+	var err error
+	for range 100 {
+		if l, err = net.Listen("tcp", addr); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.addr = l.Addr().String()
+	s.ports = tcp.Serve(l, s.rpc)
+}
+
+func (s *server) client() *Client {
+	c := New(Config{Peer: s.addr, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "test"},
+		Dial: func(ctx context.Context) (rpc.Client, error) { return tcp.Dial(ctx, s.addr) }})
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func fill(seed byte, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
+	return b
+}
+
+func put(t *testing.T, c *Client, name string, data []byte) {
+	t.Helper()
+	f, err := c.CreateFile(context.Background(), name, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFileSystemView(t *testing.T) {
+	c := newServer(t).client()
+	ctx := context.Background()
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mode := uint32(0o755)
+	if _, err := c.Mkdir(ctx, root.Handle, "sub", &blockstore.SetAttr{Mode: &mode}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Symlink(ctx, root.Handle, "link", "sub/b", nil); err != nil {
+		t.Fatal(err)
+	}
+	put(t, c, "/data/a", []byte("hello"))
+	put(t, c, "/data/sub/b", fill(1, 5001))
+	put(t, c, "/data/sub/empty", nil)
+	view, err := c.FS(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fstest.TestFS(view, "a", "sub/b", "sub/empty", "link"); err != nil {
+		t.Error(err)
+	}
+	if b, err := fs.ReadFile(view, "link"); err != nil || !bytes.Equal(b, fill(1, 5001)) {
+		t.Errorf("through the link: %d bytes, %v", len(b), err)
+	}
+	if _, err := view.Open("../data/a"); !errors.Is(err, fs.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+func TestProcedures(t *testing.T) {
+	c := newServer(t).client()
+	ctx := context.Background()
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := root.Handle
+	if err := c.Null(ctx); err != nil {
+		t.Error(err)
+	}
+	f, err := c.Create(ctx, h, "f", blockstore.Exclusive, nil, [8]byte{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := c.Create(ctx, h, "f", blockstore.Exclusive, nil, [8]byte{1}); err != nil || !bytes.Equal(again.Handle, f.Handle) {
+		t.Errorf("exclusive create again: %v", err)
+	}
+	if _, err := c.Create(ctx, h, "f", blockstore.Guarded, nil, [8]byte{}); !IsStatus(err, nfs.ErrExist) {
+		t.Errorf("guarded create: %v", err)
+	}
+	size, mode := uint64(100), uint32(0o600)
+	if err := c.SetAttr(ctx, f.Handle, &blockstore.SetAttr{Size: &size, Mode: &mode}, nil); err != nil {
+		t.Error(err)
+	}
+	stale := time.Unix(1, 0)
+	if err := c.SetAttr(ctx, f.Handle, &blockstore.SetAttr{Size: &size}, &stale); !IsStatus(err, nfs.ErrNotSync) {
+		t.Errorf("guarded setattr: %v", err)
+	}
+	if err := c.Link(ctx, f.Handle, h, "g"); err != nil {
+		t.Error(err)
+	}
+	if a, err := c.GetAttr(ctx, f.Handle); err != nil || a.NLink != 2 || a.Size != 100 || a.Mode != 0o600 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if err := c.Rename(ctx, h, "g", h, "i"); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Lookup(ctx, h, "g"); !IsStatus(err, nfs.ErrNoEnt) {
+		t.Errorf("lookup of the old name: %v", err)
+	}
+	if n, err := c.Symlink(ctx, h, "s", "target", nil); err != nil {
+		t.Error(err)
+	} else if s, err := c.ReadLink(ctx, n.Handle); err != nil || s != "target" {
+		t.Errorf("%q, %v", s, err)
+	}
+	if n, err := c.Mknod(ctx, h, "p", blockstore.TypeFifo, 0, 0, nil); err != nil || n.Attr.Type != blockstore.TypeFifo {
+		t.Errorf("fifo: %v", err)
+	}
+	if _, err := c.Mkdir(ctx, h, "d", nil); err != nil {
+		t.Error(err)
+	}
+	if err := c.Remove(ctx, h, "d"); err == nil {
+		t.Error("REMOVE removed a directory")
+	}
+	if err := c.Rmdir(ctx, h, "d"); err != nil {
+		t.Error(err)
+	}
+	if err := c.Remove(ctx, h, "i"); err != nil {
+		t.Error(err)
+	}
+	if got, err := c.Access(ctx, f.Handle, blockstore.AccessRead|blockstore.AccessModify); err != nil || got != blockstore.AccessRead|blockstore.AccessModify {
+		t.Errorf("access %#x, %v", got, err)
+	}
+	if i, err := c.Info(ctx, h); err != nil || i.ReadMax < 1<<20 || i.WriteMax < 1<<20 {
+		t.Errorf("%+v, %v", i, err)
+	}
+	if p, err := c.PathConf(ctx, h); err != nil || p.NameMax != 255 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if s, err := c.Stat(ctx, h); err != nil || s.TotalBytes == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if list, err := c.Exports(ctx); err != nil || len(list) == 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	if _, err := c.Resolve(ctx, "/data/none/x"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("resolve of nothing: %v", err)
+	}
+}
+
+func TestTransfersOfAnySizeAndManyEntries(t *testing.T) {
+	c := newServer(t).client()
+	ctx := context.Background()
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{0, 1, 4095, TransferMax - 1, TransferMax, TransferMax + 1, 9<<20 + 3} {
+		data := fill(byte(n), n)
+		f, err := c.Create(ctx, root.Handle, fmt.Sprint(n), blockstore.Unchecked, nil, [8]byte{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Upload(ctx, f.Handle, bytes.NewReader(data), 0, uint64(n), nil); err != nil {
+			t.Fatal(err)
+		}
+		got := &memory{b: make([]byte, n)}
+		if err := c.Download(ctx, f.Handle, got, 0, uint64(n), nil); err != nil || !bytes.Equal(got.b, data) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+		if err := c.Download(ctx, f.Handle, &memory{b: make([]byte, n+1)}, 0, uint64(n)+1, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("beyond the end: %v", err)
+		}
+	}
+	d, err := c.Mkdir(ctx, root.Handle, "many", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5000 {
+		if _, err := c.Create(ctx, d.Handle, fmt.Sprintf("%05d", i), blockstore.Unchecked, nil, [8]byte{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[string]int{}
+	if err := c.ReadDir(ctx, d.Handle, func(e *Entry) error { seen[e.Name]++; return nil }); err != nil || len(seen) != 5000 {
+		t.Errorf("%d entries, %v", len(seen), err)
+	}
+}
+
+type memory struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (m *memory) WriteAt(p []byte, off int64) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return copy(m.b[off:], p), nil
+}
+
+// TestConnectionsCutInTheMiddle renames and writes while the server's
+// connections are cut: everything is done, and once.
+func TestConnectionsCutInTheMiddle(t *testing.T) {
+	s := newServer(t)
+	c := s.client()
+	ctx := context.Background()
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Create(ctx, root.Handle, "n0", blockstore.Guarded, nil, [8]byte{}); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(15 * time.Millisecond):
+				_ = s.ports.Close()
+				s.listen(s.addr)
+			}
+		}
+	}()
+	deadline := time.Now().Add(1500 * time.Millisecond)
+	i := 0
+	for ; time.Now().Before(deadline); i++ {
+		if err := c.Rename(ctx, root.Handle, fmt.Sprint("n", i), root.Handle, fmt.Sprint("n", i+1)); err != nil {
+			t.Errorf("rename %d: %v", i, err)
+			break
+		}
+	}
+	close(stop)
+	wg.Wait()
+	t.Logf("%d renames, %d connections, %d calls sent again", i, c.nfs.reconnects.Load(), c.nfs.resent.Load())
+	if c.nfs.reconnects.Load() < 5 {
+		t.Error("the connection was hardly ever cut")
+	}
+}

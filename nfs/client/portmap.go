@@ -1,0 +1,39 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rstored/rstored/nfs/portmap"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// protoTCP is how portmap version 2 names TCP (RFC 1833 section 3.1).
+const protoTCP = 6
+
+// Port asks the portmapper at the other end of pm for the TCP port of a program
+// (PMAPPROC_GETPORT, RFC 1833 section 3.2).
+func Port(ctx context.Context, pm rpc.Client, prog, vers uint32) (uint16, error) {
+	var port uint32
+	err := pm.Call(ctx, &rpc.Request{
+		Prog: portmap.Program, Vers: portmap.Version2, Proc: portmap.ProcGetAddr,
+		Args: func(e *xdr.Encoder) {
+			e.Uint32(prog)
+			e.Uint32(vers)
+			e.Uint32(protoTCP)
+			e.Uint32(0)
+		},
+		Res: func(d *xdr.Decoder) error {
+			port = d.Uint32()
+			return d.Err()
+		},
+	})
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("asking portmap for program %d: %w", prog, err)
+	case port == 0 || port > 1<<16-1:
+		return 0, fmt.Errorf("portmap knows no TCP port of program %d version %d", prog, vers)
+	}
+	return uint16(port), nil
+}

@@ -1,0 +1,168 @@
+package client
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+func rpcNull() *rpc.Request {
+	return &rpc.Request{Prog: nfs3.Program, Vers: nfs3.Version, Proc: nfs3.ProcNull}
+}
+
+// piece is one part of a transfer, at most TransferMax bytes.
+type piece struct {
+	off      uint64
+	n        int
+	verifier [nfs3.VerifierLen]byte
+	stable   bool
+}
+
+// buffers are the memory of transfers in flight.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, TransferMax)
+	return &b
+}}
+
+// pieces cuts [off, off+size) where the server likes it.
+func pieces(off, size uint64) (list []piece) {
+	for end := off + size; off < end; {
+		n := min(end-off, TransferMax-off%TransferMax)
+		list = append(list, piece{off: off, n: int(n)})
+		off += n
+	}
+	return list
+}
+
+// each runs f for the pieces, Depth at a time, until one fails.
+func (c *Client) each(ctx context.Context, list []*piece, f func(context.Context, *piece, []byte) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan *piece)
+	var wg sync.WaitGroup
+	for range min(c.cfg.Depth, len(list)) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			buf := buffers.Get().(*[]byte)
+			defer buffers.Put(buf)
+			for p := range next {
+				if err := f(ctx, p, (*buf)[:p.n]); err != nil {
+					cancel(err)
+					return
+				}
+			}
+		}()
+	}
+feed:
+	for _, p := range list {
+		select {
+		case next <- p:
+		case <-ctx.Done():
+			break feed
+		}
+	}
+	close(next)
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// Upload writes size bytes of src, from off on, to the same place in a file
+// and makes them stable. src is read again where the server lost unstable writes.
+// progress, if not nil, is told of bytes as they are acknowledged.
+func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, size uint64, progress func(int)) error {
+	list := pieces(off, size)
+	todo := make([]*piece, len(list))
+	for i := range list {
+		todo[i] = &list[i]
+	}
+	how := blockstore.Unstable
+	if len(list) == 1 {
+		how = blockstore.FileSync // one call instead of two
+	}
+	for len(todo) > 0 {
+		err := c.each(ctx, todo, func(ctx context.Context, p *piece, buf []byte) error {
+			if n, err := src.ReadAt(buf, int64(p.off)); n < len(buf) {
+				if err == nil || err == io.EOF {
+					err = io.ErrUnexpectedEOF
+				}
+				return err
+			}
+			first := true
+			for at := 0; at < len(buf); {
+				w, err := c.Write(ctx, h, buf[at:], p.off+uint64(at), how)
+				if err != nil {
+					return err
+				}
+				if !first && w.Verifier != p.verifier {
+					at, first = 0, true // the server restarted within the piece
+					continue
+				}
+				p.verifier, p.stable, first = w.Verifier, w.Committed == blockstore.FileSync, false
+				at += w.N
+			}
+			if progress != nil {
+				progress(p.n)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		unstable := false
+		for _, p := range todo {
+			unstable = unstable || !p.stable
+		}
+		if !unstable {
+			return nil
+		}
+		verifier, err := c.Commit(ctx, h, 0, 0)
+		if err != nil {
+			return err
+		}
+		lost := todo[:0]
+		for _, p := range todo {
+			if !p.stable && p.verifier != verifier {
+				lost = append(lost, p)
+				if progress != nil {
+					progress(-p.n)
+				}
+			}
+		}
+		todo = lost
+	}
+	return nil
+}
+
+// Download reads [off, off+size) of a file into dst at the same place. A file
+// that is shorter is an io.ErrUnexpectedEOF.
+func (c *Client) Download(ctx context.Context, h Handle, dst io.WriterAt, off, size uint64, progress func(int)) error {
+	list := pieces(off, size)
+	todo := make([]*piece, len(list))
+	for i := range list {
+		todo[i] = &list[i]
+	}
+	return c.each(ctx, todo, func(ctx context.Context, p *piece, buf []byte) error {
+		for at := 0; at < len(buf); {
+			n, eof, err := c.Read(ctx, h, buf[at:], p.off+uint64(at))
+			if err != nil {
+				return err
+			}
+			at += n
+			if at < len(buf) && (eof || n == 0) {
+				return io.ErrUnexpectedEOF
+			}
+		}
+		if _, err := dst.WriteAt(buf, int64(p.off)); err != nil {
+			return err
+		}
+		if progress != nil {
+			progress(p.n)
+		}
+		return nil
+	})
+}
