@@ -2,7 +2,7 @@
 
 GO            ?= go
 GOLANGCI      := 2.15.0
-GOVULNCHECK   := v1.9.0
+GOVULNCHECK   := v1.1.4
 VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS       ?= -X github.com/rstored/rstored/cmd/internal/cli.version=$(VERSION)
 FUZZTIME      ?= 20s

@@ -57,6 +57,7 @@ func (f *fake) RemovePort(p control.PortSpec) error { f.ports = append(f.ports, 
 func (f *fake) Clients() []control.Client {
 	return []control.Client{{Address: "127.0.0.9:1", Calls: 3}}
 }
+
 func (f *fake) Stats() control.Stats {
 	return control.Stats{
 		RDMAWriteBytes: 12, Messages: map[string]uint64{"RDMA_MSG": 4},
