@@ -97,6 +97,7 @@ type Listener struct {
 	// orphaned: the device was closed first, so nobody knows when the memory
 	// is no longer used. It is not given back then.
 	orphaned bool
+	finished chan struct{} // closed when nothing is left
 }
 
 // rejectConsumer is the IB CM reject reason of a consumer that does not want
@@ -116,7 +117,7 @@ func ServeHandler(dev rdma.Device, port uint16, open func(peer rpc.Peer, disconn
 	if err != nil {
 		return nil, fmt.Errorf("rpcrdma: allocating a protection domain: %w", err)
 	}
-	l := &Listener{dev: dev, pd: pd, cfg: cfg.withDefaults(), open: open, conns: make(map[*serverConn]struct{})}
+	l := &Listener{dev: dev, pd: pd, cfg: cfg.withDefaults(), open: open, conns: make(map[*serverConn]struct{}), finished: make(chan struct{})}
 	l.gone.L = &l.mu
 	messages := blockSize((l.cfg.Credits+extraReceives)*l.cfg.Inline) * l.cfg.MaxConns
 	if l.pool, err = newPool(pd, l.cfg.Memory, messages); err != nil {
@@ -170,14 +171,18 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 }
 
 func (l *Listener) end(ctx context.Context, first func(*serverConn)) error {
-	err := l.l.Close()
 	l.mu.Lock()
-	if l.closed {
+	l.each(first)
+	if l.closed { // another call is at it
 		l.mu.Unlock()
-		return err
+		<-l.finished
+		return nil
 	}
 	l.closed = true
-	l.each(first)
+	l.mu.Unlock()
+	defer close(l.finished)
+	err := l.l.Close()
+	l.mu.Lock()
 	if !l.wait(ctx) {
 		l.each((*serverConn).disconnect)
 		wait, cancel := context.WithTimeout(context.Background(), closeTime)
@@ -206,7 +211,10 @@ func (l *Listener) settle() {
 		for _, loop := range l.dev.Loops() {
 			turned := make(chan struct{})
 			if loop.Submit(func() { close(turned) }) {
-				<-turned
+				select {
+				case <-turned:
+				case <-time.After(closeTime): // the loop ended meanwhile
+				}
 			}
 		}
 	}
