@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/link/udp"
 	"github.com/rstored/rstored/rdma/rdmatest"
 	"github.com/rstored/rstored/rdma/roce"
 )
@@ -36,4 +38,15 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { rdmatest.Run(t, provider(c.cfg)) })
 	}
+}
+
+func BenchmarkDevice(b *testing.B) {
+	rdmatest.Benchmark(b, provider(roce.Config{}), func(t testing.TB) link.Link {
+		l, err := udp.Open(udp.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	})
 }
