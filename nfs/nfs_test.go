@@ -88,16 +88,29 @@ func TestTable(t *testing.T) {
 		fs     blockstore.FS
 		ok     bool
 	}{
-		{1, "/a", a, true}, {2, "/a/b", b, true}, {1, "/", a, true},
-		{3, "/a", b, false}, {1, "/c", b, false}, {4, "c", a, false}, {4, "/c/", a, false}, {4, "/d", nil, false},
+		{1, "/a", a, true},
+		{2, "/a/b", b, true},
+		{1, "/", a, true},
+		{3, "/a", b, false},
+		{1, "/c", b, false},
+		{4, "c", a, false},
+		{4, "/c/", a, false},
+		{4, "/d", nil, false},
 	} {
 		if err := add(tc.id, tc.pseudo, tc.fs); (err == nil) != tc.ok {
 			t.Errorf("add %d %s: %v", tc.id, tc.pseudo, err)
 		}
 	}
 	for _, tc := range []struct{ path, name, rest string }{
-		{"/a", "/a", ""}, {"/a/", "/a", ""}, {"/a/x/y", "/a", "x/y"}, {"/a/b/c", "/a/b", "c"},
-		{"/ab", "/", "ab"}, {"/", "/", ""}, {"", "/", ""}, {"/a/../../..", "/", ""}, {"/a/b/../z", "/a", "z"},
+		{"/a", "/a", ""},
+		{"/a/", "/a", ""},
+		{"/a/x/y", "/a", "x/y"},
+		{"/a/b/c", "/a/b", "c"},
+		{"/ab", "/", "ab"},
+		{"/", "/", ""},
+		{"", "/", ""},
+		{"/a/../../..", "/", ""},
+		{"/a/b/../z", "/a", "z"},
 	} {
 		if x, rest := tab.ByPath(tc.path); x == nil || x.Pseudo != tc.name || rest != tc.rest {
 			t.Errorf("%q: %+v %q", tc.path, x, rest)
@@ -139,11 +152,17 @@ func TestRulesAndIdentity(t *testing.T) {
 		cred rpc.Cred
 		want string
 	}{
-		{"10.9.9.9", root, "{100 100 [100 5]}"}, {"10.9.9.9", user, "{7 8 [9]}"},
-		{"10.1.9.9", root, "{101 101 []}"}, {"10.1.9.9", user, "{101 101 []}"},
-		{"10.1.2.3", root, "{0 0 [0 5]}"}, {"10.1.2.3", rpc.Cred{}, "{102 102 []}"},
-		{"::ffff:10.1.2.3", root, "{0 0 [0 5]}"}, {"11.0.0.1", root, "{103 103 [103 5]}"},
-		{"fd00::1", root, "{104 104 [104 5]}"}, {"192.0.2.1", root, "none"}, {"2001:db8::1", root, "none"},
+		{"10.9.9.9", root, "{100 100 [100 5]}"},
+		{"10.9.9.9", user, "{7 8 [9]}"},
+		{"10.1.9.9", root, "{101 101 []}"},
+		{"10.1.9.9", user, "{101 101 []}"},
+		{"10.1.2.3", root, "{0 0 [0 5]}"},
+		{"10.1.2.3", rpc.Cred{}, "{102 102 []}"},
+		{"::ffff:10.1.2.3", root, "{0 0 [0 5]}"},
+		{"11.0.0.1", root, "{103 103 [103 5]}"},
+		{"fd00::1", root, "{104 104 [104 5]}"},
+		{"192.0.2.1", root, "none"},
+		{"2001:db8::1", root, "none"},
 	} {
 		got := "none"
 		if r := x.Rule(netip.MustParseAddr(tc.addr)); r != nil {

@@ -337,6 +337,9 @@ func (c *Client) poll() {
 
 func (c *Client) complete(wc *rdma.WC) {
 	i := int(uint32(wc.ID))
+	if wc.Status == rdma.WRFlushErr {
+		return // what follows the end of the connection; its event says why
+	}
 	if wc.Status != rdma.Success {
 		if wc.ID>>32 == idSend {
 			c.n.add(errSendFailed)

@@ -188,6 +188,7 @@ func (c *serverConn) event(_ rdma.Conn, e rdma.ConnEvent) {
 		c.l.cfg.Logger.Info("client connected", "peer", c.peer.Addr.String(), "inline", c.inlineOut,
 			"read_depth", c.ords.Load(), "remote_invalidation", c.peerInval)
 	default:
+		c.lastWords()
 		if e.Err != nil {
 			c.l.cfg.Logger.Info("client gone", "peer", c.peer.Addr.String(), "reason", e.Err.Error())
 		} else {
@@ -279,19 +280,46 @@ func (c *serverConn) poll() {
 	c.pump()
 }
 
+// failure says what a failed work request was for.
+func failure(kind uint64) (string, counter) {
+	switch kind {
+	case idRead:
+		return "fetching a Read chunk", errReadFailed
+	case idWrite:
+		return "filling a Write or Reply chunk", errWriteFailed
+	case idSend:
+		return "sending a reply", errSendFailed
+	}
+	return "receiving", errReceiveFailed
+}
+
+// lastWords counts the failure that ended the connection, if its event came
+// before the completion did.
+func (c *serverConn) lastWords() {
+	for !c.dead {
+		n := c.cq.Poll(c.wcs[:])
+		if n == 0 {
+			return
+		}
+		for _, wc := range c.wcs[:n] {
+			if wc.Status != rdma.Success && wc.Status != rdma.WRFlushErr {
+				what, k := failure(wc.ID >> 32)
+				c.fail(k, fmt.Errorf("%s: %v", what, wc.Status))
+				return
+			}
+		}
+	}
+}
+
 func (c *serverConn) complete(wc *rdma.WC) {
 	s := &c.slots[uint32(wc.ID)]
 	kind := wc.ID >> 32
+	if wc.Status == rdma.WRFlushErr {
+		c.disconnect() // what follows the end of the connection; its event says why
+		return
+	}
 	if wc.Status != rdma.Success {
-		what, k := "receiving", errReceiveFailed
-		switch kind {
-		case idRead:
-			what, k = "fetching a Read chunk", errReadFailed
-		case idWrite:
-			what, k = "filling a Write or Reply chunk", errWriteFailed
-		case idSend:
-			what, k = "sending a reply", errSendFailed
-		}
+		what, k := failure(kind)
 		c.fail(k, fmt.Errorf("%s: %v", what, wc.Status))
 		return
 	}
@@ -377,12 +405,11 @@ func (q *slotQueue) push(s *slot) {
 	q.tail = s
 }
 
-func (q *slotQueue) pop() *slot {
+func (q *slotQueue) pop() {
 	s := q.head
 	q.head = s.next
 	if q.head == nil {
 		q.tail = nil
 	}
 	s.next = nil
-	return s
 }

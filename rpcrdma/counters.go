@@ -32,7 +32,6 @@ const (
 	errSendFailed
 	errReceiveFailed
 	errConnRefused
-	errConnFailed
 	errMemoryWait
 	errSendQueueWait
 	countersEnd

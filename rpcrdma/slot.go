@@ -90,7 +90,7 @@ var (
 // alignment of chunks in memory, so that decoded data starts on a cache line.
 const chunkAlign = 64
 
-func alignUp(n, to int) int { return (n + to - 1) &^ (to - 1) }
+func alignUp(n int) int { return (n + chunkAlign - 1) &^ (chunkAlign - 1) }
 
 // receive takes a message that arrived.
 func (s *slot) receive(n int) {
@@ -211,9 +211,9 @@ func (s *slot) plan() error {
 		out = k.pos + k.n + xdr.Pad(k.n)
 	}
 	for _, w := range h.Writes {
-		s.roomLen += alignUp(min(w.Len(), most), chunkAlign)
+		s.roomLen += alignUp(min(w.Len(), most))
 	}
-	s.roomLen = min(s.roomLen, alignUp(most, chunkAlign))
+	s.roomLen = min(s.roomLen, alignUp(most))
 	return nil
 }
 
@@ -223,7 +223,7 @@ func (s *slot) reserve() bool {
 	c := s.c
 	n := 0
 	for i := range s.chunks {
-		n += alignUp(s.chunks[i].n+xdr.Pad(s.chunks[i].n), chunkAlign)
+		n += alignUp(s.chunks[i].n+xdr.Pad(s.chunks[i].n))
 	}
 	need := blockSize(n) + blockSize(s.roomLen)
 	ok := c.held == 0 || c.held+need <= c.l.cfg.ConnMemory // else until one of its own calls completes
@@ -248,7 +248,7 @@ func (s *slot) reserve() bool {
 		end := at + k.n + xdr.Pad(k.n)
 		k.mem = s.readMem[at:end:end]
 		clear(k.mem[k.n:])
-		at = alignUp(end, chunkAlign)
+		at = alignUp(end)
 	}
 	s.seg, s.off, s.reads, s.roomOff = 0, 0, 0, 0
 	return true
@@ -361,7 +361,7 @@ func (s *slot) alloc(n int) []byte {
 		return []byte{}
 	}
 	if at := s.roomOff; n <= len(s.room)-at {
-		s.roomOff = min(alignUp(at+n, chunkAlign), len(s.room))
+		s.roomOff = min(alignUp(at+n), len(s.room))
 		return s.room[at : at+n : at+n]
 	}
 	if len(s.extra) == MaxWriteChunks {

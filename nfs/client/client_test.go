@@ -34,8 +34,10 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	table := nfs.NewTable()
-	err := table.Add(&nfs.Export{ID: 1, Path: "/srv/data", Pseudo: "/data", FS: memfs.New(memfs.Options{}),
-		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}}})
+	err := table.Add(&nfs.Export{
+		ID: 1, Path: "/srv/data", Pseudo: "/data", FS: memfs.New(memfs.Options{}),
+		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +68,10 @@ func (s *server) listen(addr string) {
 }
 
 func (s *server) client() *Client {
-	c := New(Config{Peer: s.addr, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "test"},
-		Dial: func(ctx context.Context) (rpc.Client, error) { return tcp.Dial(ctx, s.addr) }})
+	c := New(Config{
+		Peer: s.addr, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "test"},
+		Dial: func(ctx context.Context) (rpc.Client, error) { return tcp.Dial(ctx, s.addr) },
+	})
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }

@@ -252,8 +252,13 @@ func TestFiles(t *testing.T) {
 		want string
 		eof  bool
 	}{
-		{0, 5, -1, "hello", false}, {6, 100, -1, "world", true}, {0, 11, -1, "hello world", true},
-		{100, 5, -1, "", true}, {0, 100, 3, "hel", false}, {0, 1<<32 - 1, -1, "hello world", true}, {0, 0, -1, "", false},
+		{0, 5, -1, "hello", false},
+		{6, 100, -1, "world", true},
+		{0, 11, -1, "hello world", true},
+		{100, 5, -1, "", true},
+		{0, 100, 3, "hel", false},
+		{0, 1<<32 - 1, -1, "hello world", true},
+		{0, 0, -1, "", false},
 	} {
 		r.bulkMax = tc.max
 		if got, eof := r.read(h, tc.off, tc.n); got != tc.want || eof != tc.eof {
@@ -381,9 +386,15 @@ func TestNamespace(t *testing.T) {
 		name string
 		want nfs.Status
 	}{
-		{ProcRmdir, root, "d", nfs.ErrNotEmpty}, {ProcRemove, root, "hard", nfs.OK}, {ProcRemove, root, "hard", nfs.ErrNoEnt},
-		{ProcRmdir, root, "g", nfs.ErrNotDir}, {ProcRemove, dir, "l", nfs.OK}, {ProcRemove, dir, "p", nfs.OK},
-		{ProcRemove, dir, "c", nfs.OK}, {ProcRemove, dir, "x", nfs.OK}, {ProcRmdir, root, "d", nfs.OK},
+		{ProcRmdir, root, "d", nfs.ErrNotEmpty},
+		{ProcRemove, root, "hard", nfs.OK},
+		{ProcRemove, root, "hard", nfs.ErrNoEnt},
+		{ProcRmdir, root, "g", nfs.ErrNotDir},
+		{ProcRemove, dir, "l", nfs.OK},
+		{ProcRemove, dir, "p", nfs.OK},
+		{ProcRemove, dir, "c", nfs.OK},
+		{ProcRemove, dir, "x", nfs.OK},
+		{ProcRmdir, root, "d", nfs.OK},
 	} {
 		st, d := r.nfs(c.proc, dirArgs(c.dir, c.name))
 		w := DecodeWcc(d)
@@ -742,10 +753,18 @@ func TestMount(t *testing.T) {
 		peer, path string
 		want       nfs.Status
 	}{
-		{friend, "/one", nfs.OK}, {friend, "/one/", nfs.OK}, {friend, "/one/sub", nfs.OK}, {friend, "/one/none", nfs.ErrNoEnt},
-		{friend, "/one/file", nfs.ErrNotDir}, {friend, "/zzz", nfs.ErrNoEnt}, {friend, "/", nfs.ErrNoEnt},
-		{friend, "/one\x00", nfs.ErrInval}, {friend, "/one/../..", nfs.ErrNoEnt}, {stranger, "/one", nfs.ErrAcces},
-		{stranger, "/two", nfs.OK}, {friend, "/one/" + string(bytes.Repeat([]byte{'x'}, 300)), nfs.ErrNameTooLong},
+		{friend, "/one", nfs.OK},
+		{friend, "/one/", nfs.OK},
+		{friend, "/one/sub", nfs.OK},
+		{friend, "/one/none", nfs.ErrNoEnt},
+		{friend, "/one/file", nfs.ErrNotDir},
+		{friend, "/zzz", nfs.ErrNoEnt},
+		{friend, "/", nfs.ErrNoEnt},
+		{friend, "/one\x00", nfs.ErrInval},
+		{friend, "/one/../..", nfs.ErrNoEnt},
+		{stranger, "/one", nfs.ErrAcces},
+		{stranger, "/two", nfs.OK},
+		{friend, "/one/" + string(bytes.Repeat([]byte{'x'}, 300)), nfs.ErrNameTooLong},
 	} {
 		r.peer = c.peer
 		if _, st := r.mount(c.path); st != c.want {

@@ -146,7 +146,7 @@ func (b *binder) getPort(c *rpc.Call, _ bool) rpc.Status {
 	}
 	var port uint16
 	if proto == protoTCP {
-		if _, a, ok := b.find(c, prog, vers, NetTCP, false); ok {
+		if a, ok := b.find(c, prog, vers, NetTCP, false); ok {
 			port = a.Port()
 		}
 	}
@@ -157,7 +157,7 @@ func (b *binder) getPort(c *rpc.Call, _ bool) rpc.Status {
 // find looks a service up. As in rpcbind, another version of the program will
 // do unless the version has to be exact. A netid without "6" finds services of
 // both families: the caller reached this one by either.
-func (b *binder) find(c *rpc.Call, prog, vers uint32, netid string, exact bool) (*Service, netip.AddrPort, bool) {
+func (b *binder) find(c *rpc.Call, prog, vers uint32, netid string, exact bool) (netip.AddrPort, bool) {
 	var best *Service
 	var bestAt netip.AddrPort
 	list := b.services()
@@ -175,7 +175,7 @@ func (b *binder) find(c *rpc.Call, prog, vers uint32, netid string, exact bool) 
 			break
 		}
 	}
-	return best, bestAt, best != nil
+	return bestAt, best != nil
 }
 
 func (b *binder) dump2(c *rpc.Call, _ bool) rpc.Status {
@@ -220,7 +220,7 @@ func (b *binder) getAddr(exact bool) func(*rpc.Call, bool) rpc.Status {
 			q.netid = (&Service{Transport: c.Peer.Transport}).netid(c.Peer.Local.Addr())
 		}
 		var addr string
-		if _, a, ok := b.find(c, q.prog, q.vers, q.netid, exact); ok {
+		if a, ok := b.find(c, q.prog, q.vers, q.netid, exact); ok {
 			addr = UniversalAddr(a)
 		}
 		c.Res.String(addr)

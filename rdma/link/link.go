@@ -26,7 +26,7 @@ import (
 // ErrClosed is returned by the methods of a link that was closed.
 var ErrClosed = errors.New("link: closed")
 
-// NoWait, as the deadline of Recv, asks for what has arrived already.
+// NoWait is the deadline of a Recv that takes only what has arrived already.
 const NoWait rdma.Time = -1
 
 // Link moves datagrams between one local address and its peers, all of them

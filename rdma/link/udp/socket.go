@@ -98,7 +98,8 @@ func interfaceOf(addr netip.Addr) (mtu int, scope uint32, err error) {
 
 // socket opens and binds the socket.
 func (l *Link) socket() (int, error) {
-	family, sa := unix.AF_INET, unix.Sockaddr(nil)
+	family := unix.AF_INET
+	var sa unix.Sockaddr
 	if l.addr.Is4() {
 		sa = &unix.SockaddrInet4{Port: int(l.port), Addr: l.addr.As4()}
 	} else {
