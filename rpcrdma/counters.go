@@ -46,7 +46,7 @@ var counterNames = [countersEnd]string{
 	errReplyTooLong: "rpcrdma_reply_too_long", errXID: "rpcrdma_xid_mismatch", errObsolete: "rpcrdma_obsolete_message",
 	errBackward: "rpcrdma_backward_message", errReadFailed: "rpcrdma_read_failed", errWriteFailed: "rpcrdma_write_failed",
 	errSendFailed: "rpcrdma_send_failed", errReceiveFailed: "rpcrdma_receive_failed", errConnRefused: "rpcrdma_connection_refused",
-	errConnFailed: "rpcrdma_connection_failed", errMemoryWait: "rpcrdma_waited_for_memory", errSendQueueWait: "rpcrdma_waited_for_send_queue",
+	errMemoryWait: "rpcrdma_waited_for_memory", errSendQueueWait: "rpcrdma_waited_for_send_queue",
 }
 
 // counters are shared by the connections of a Listener, whatever their loops.

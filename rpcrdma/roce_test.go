@@ -168,6 +168,30 @@ func TestOverPackets(t *testing.T) {
 	t.Error("the server closed and still answers")
 }
 
+func TestOrdinaryEndIsNoError(t *testing.T) {
+	l, at := serveRoCE(t)
+	c := dialRoCE(t, at)
+	if err := put(c, bytes.Repeat([]byte{19}, size)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(c, nil); !errors.Is(err, rpc.ErrClosed) {
+		t.Errorf("%v, want closed", err)
+	}
+	for i := 0; len(l.Conns()) != 0; i++ {
+		if time.Sleep(10 * time.Millisecond); i == 500 {
+			t.Fatal("the server does not notice")
+		}
+	}
+	for k, n := range l.Stats().Errors {
+		if n != 0 {
+			t.Errorf("%s: %d", k, n)
+		}
+	}
+}
+
 func BenchmarkRoCE(b *testing.B) {
 	for _, k := range []struct {
 		name    string
