@@ -223,7 +223,7 @@ func (s *slot) reserve() bool {
 	c := s.c
 	n := 0
 	for i := range s.chunks {
-		n += alignUp(s.chunks[i].n+xdr.Pad(s.chunks[i].n))
+		n += alignUp(s.chunks[i].n + xdr.Pad(s.chunks[i].n))
 	}
 	need := blockSize(n) + blockSize(s.roomLen)
 	ok := c.held == 0 || c.held+need <= c.l.cfg.ConnMemory // else until one of its own calls completes
