@@ -1,7 +1,7 @@
 // Package link is the contract for moving RoCEv2 datagrams in batches. A link
 // belongs to one address and one loop: it is the only thing in the packet path
 // that touches the outside. rdma/link/udp implements it with sockets and
-// rdma/sim with a simulated network; Tap wraps either.
+// rdma/sim with a simulated network; a capture wraps either.
 //
 // # Ownership
 //

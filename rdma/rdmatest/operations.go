@@ -83,6 +83,7 @@ func testImmediate(t *testing.T, open Provider) {
 		if !m.HasImm || m.Imm != 7 || !bytes.Equal(m.Data, src.Bytes()[:k]) {
 			t.Errorf("SEND with immediate of %d bytes: %+v", k, m)
 		}
+		settle(p.b)
 	}
 }
 
@@ -156,6 +157,7 @@ func testOrderOfList(t *testing.T, open Provider) {
 		if !bytes.Equal(src.Bytes(), dst.Bytes()) {
 			t.Fatalf("round %d: a SEND overtook the WRITE before it", i)
 		}
+		settle(p.b) // done with looking before the next round writes
 	}
 }
 

@@ -96,7 +96,10 @@ func (c *conn) failed(why error) {
 	if why == nil {
 		return
 	}
-	c.goDown(rdma.EventDisconnected, 0, nil, fmt.Errorf("the connection to %v failed: %w", c.remote, why), true)
+	c.goDown(rdma.EventDisconnected, 0, nil, fmt.Errorf("the connection to %v failed: %w", c.remote, why), false)
+	// The NAK that says why is still to be sent. A DREQ that overtook it would
+	// leave the peer without a reason.
+	c.s.afterFlush = append(c.s.afterFlush, c.farewell)
 }
 
 // goDown ends the connection: the queue pair's requests are flushed, the user
@@ -113,16 +116,21 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 	}
 	c.tell(rdma.ConnEvent{Kind: kind, Reason: reason, PrivateData: private, Err: why})
 	if tellPeer {
-		c.cmDo(func(first *shard) {
-			if c.id == nil {
-				return
-			}
-			first.cm.Disconnect(first.now, c.id)
-			if first.leaving {
-				first.goodbyes = append(first.goodbyes, c.id)
-			}
-		})
+		c.farewell()
 	}
+}
+
+// farewell tells the peer that the connection is over.
+func (c *conn) farewell() {
+	c.cmDo(func(first *shard) {
+		if c.id == nil {
+			return
+		}
+		first.cm.Disconnect(first.now, c.id)
+		if first.leaving {
+			first.goodbyes = append(first.goodbyes, c.id)
+		}
+	})
 }
 
 // traffic is called when a packet arrives on a passive connection whose peer

@@ -40,8 +40,8 @@ func (c *cq) Poll(dst []rdma.WC) int {
 		}
 		w := c.waiting
 		c.waiting = nil
-		for _, q := range w {
-			if !q.dead {
+		for i, q := range w {
+			if !q.dead && (i == 0 || w[i-1] != q) {
 				q.harvest()
 			}
 		}

@@ -169,18 +169,15 @@ func (q *qp) Destroy() {
 	s.dev.qps.Add(-1)
 }
 
-// harvest moves completions to the queues, as far as there is room.
+// harvest moves completions to the queues, as far as there is room. A queue
+// that is full asks again when it was polled.
 func (q *qp) harvest() {
 	send, recv := q.rc.Pending()
-	if send && !fill(q.send, q.rc.PollSend) || recv && !fill(q.recv, q.rc.PollRecv) {
-		// A full queue is asked again by Poll. One that serves both sides may
-		// be entered twice, which does no harm.
-		if send {
-			q.send.waiting = append(q.send.waiting, q)
-		}
-		if recv && q.recv != q.send {
-			q.recv.waiting = append(q.recv.waiting, q)
-		}
+	if send && !fill(q.send, q.rc.PollSend) {
+		q.send.waiting = append(q.send.waiting, q)
+	}
+	if recv && !fill(q.recv, q.rc.PollRecv) {
+		q.recv.waiting = append(q.recv.waiting, q)
 	}
 }
 

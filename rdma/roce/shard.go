@@ -35,7 +35,9 @@ type shard struct {
 	ready  []*qp // may have packets to send
 	events []*cq // have new completions
 	later  []func()
-	spare  struct {
+	// afterFlush is run when the turn's packets are on their way.
+	afterFlush []func()
+	spare      struct {
 		dirty, ready []*qp
 		events       []*cq
 		later        []func()
@@ -107,6 +109,11 @@ func (s *shard) turn() error {
 		s.lost(err)
 		return err
 	}
+	for i, fn := range s.afterFlush {
+		s.afterFlush[i] = nil
+		fn()
+	}
+	s.afterFlush = s.afterFlush[:0]
 	if s.leaving && s.left() {
 		return rdma.ErrClosed
 	}

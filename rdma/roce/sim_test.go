@@ -1,0 +1,265 @@
+package roce_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/sim"
+)
+
+// world is two devices on a simulated network, in one goroutine.
+type world struct {
+	t    *testing.T
+	net  *sim.Network
+	dev  [2]*roce.Device
+	side [2]*simSide
+}
+
+// simSide is one end of a connection.
+type simSide struct {
+	pd     rdma.PD
+	mr     rdma.MR
+	cq     rdma.CQ
+	conn   rdma.Conn
+	events []rdma.ConnEvent
+	wcs    []rdma.WC
+}
+
+var simAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+
+const simMemory = 1 << 20
+
+func newWorld(t *testing.T, cfg sim.Config) *world {
+	w := &world{t: t, net: sim.New(cfg)}
+	for i := range w.dev {
+		l, err := w.net.Open(simAddr[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.dev[i], err = roce.NewWithLink(l, roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// run drives the world until done, and reports whether it was before limit.
+func (w *world) run(limit rdma.Time, done func() bool) bool {
+	w.t.Helper()
+	limit += w.net.Now()
+	for !done() {
+		next := w.net.Next()
+		for _, d := range w.dev {
+			if err := d.Turn(); err != nil {
+				w.t.Fatal(err)
+			}
+			at := d.Deadline()
+			if at < 0 {
+				at = w.net.Now() + rdma.Microsecond
+			}
+			if at != 0 && (next == 0 || at < next) {
+				next = at
+			}
+		}
+		if n := w.net.Next(); n != 0 && (next == 0 || n < next) {
+			next = n
+		}
+		if next == 0 || next > limit {
+			return done()
+		}
+		w.net.Advance(next)
+	}
+	return true
+}
+
+func (w *world) qp(i int) rdma.QPConfig {
+	s := &simSide{}
+	w.side[i] = s
+	d := w.dev[i]
+	s.pd, _ = d.AllocPD()
+	var err error
+	if s.mr, err = s.pd.Register(make([]byte, simMemory), rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead); err != nil {
+		w.t.Fatal(err)
+	}
+	s.cq, err = d.CreateCQ(d.Loops()[0], rdma.CQOptions{Depth: 256, OnEvent: func() {
+		var wc [16]rdma.WC
+		for n := s.cq.Poll(wc[:]); n > 0; n = s.cq.Poll(wc[:]) {
+			s.wcs = append(s.wcs, wc[:n]...)
+		}
+	}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return rdma.QPConfig{PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, Caps: rdma.QPCaps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}}
+}
+
+func (w *world) connect() {
+	w.t.Helper()
+	params := rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}
+	on := func(i int) func(rdma.Conn, rdma.ConnEvent) {
+		return func(_ rdma.Conn, e rdma.ConnEvent) { w.side[i].events = append(w.side[i].events, e) }
+	}
+	if _, err := w.dev[1].Listen(7, func(r rdma.ConnRequest) {
+		c, err := r.Accept(w.qp(1), params, nil, on(1))
+		if err != nil {
+			w.t.Error(err)
+			return
+		}
+		w.side[1].conn = c
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	_ = w.dev[1].Turn()
+	c, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{
+		Remote: netip.AddrPortFrom(simAddr[1], 7), QP: w.qp(0), Params: params, On: on(0),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.side[0].conn = c
+	if !w.run(20*rdma.Second, func() bool {
+		return len(w.side[0].events) > 0 && w.side[1] != nil && len(w.side[1].events) > 0
+	}) {
+		w.t.Fatal("no connection")
+	}
+	for i, s := range w.side {
+		if s.events[0].Kind != rdma.EventEstablished {
+			w.t.Fatalf("side %d: %+v", i, s.events[0])
+		}
+	}
+}
+
+// post posts a request of side 0 and waits for its completion.
+func (w *world) post(wr rdma.SendWR) rdma.WC {
+	w.t.Helper()
+	s := w.side[0]
+	s.wcs = s.wcs[:0]
+	wr.Flags |= rdma.Signaled
+	if err := s.conn.QP().PostSend([]rdma.SendWR{wr}); err != nil {
+		w.t.Fatal(err)
+	}
+	if !w.run(60*rdma.Second, func() bool { return len(s.wcs) > 0 }) {
+		w.t.Fatal("no completion")
+	}
+	return s.wcs[0]
+}
+
+// TestFaultyNetwork moves random bytes over a network with every fault, and
+// does so twice, as a seed must decide everything.
+func TestFaultyNetwork(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	var runs [2]string
+	for i := range runs {
+		runs[i] = faultyRun(t, seed)
+	}
+	if runs[0] != runs[1] {
+		t.Errorf("the same seed gave two runs:\n%s\n%s", runs[0], runs[1])
+	}
+}
+
+func faultyRun(t *testing.T, seed uint64) string {
+	w := newWorld(t, sim.Config{Seed: seed, Loss: 0.02, Duplicate: 0.01, Reorder: 0.02, Corrupt: 0.01, Jitter: 5 * rdma.Microsecond})
+	w.connect()
+	rnd := w.net.Rand()
+	local, remote := w.side[0].mr, w.side[1].mr
+	model := make([]byte, simMemory)
+	for i := range local.Bytes() {
+		local.Bytes()[i] = byte(rnd.Uint32())
+	}
+	for step := range 60 {
+		n := 1 + rnd.IntN(200_000)
+		from, to := rnd.IntN(simMemory-n), rnd.IntN(simMemory-n)
+		sge := []rdma.SGE{{Buf: local.Bytes()[from : from+n], LKey: local.LKey()}}
+		wr := rdma.SendWR{Op: rdma.OpWrite, SGL: sge, RemoteAddr: remote.Addr() + uint64(to), RKey: remote.RKey()}
+		if step%3 == 2 {
+			wr.Op = rdma.OpRead
+		}
+		if wc := w.post(wr); wc.Status != rdma.Success {
+			t.Fatalf("step %d: %v", step, wc.Status)
+		}
+		if wr.Op == rdma.OpWrite {
+			copy(model[to:], local.Bytes()[from:from+n])
+		} else if !bytes.Equal(sge[0].Buf, model[to:to+n]) {
+			t.Fatalf("step %d: a READ returned other bytes", step)
+		}
+	}
+	if !bytes.Equal(model, remote.Bytes()) {
+		t.Fatal("the memory differs from the model")
+	}
+	a, b := w.dev[0].Stats(), w.dev[1].Stats()
+	if a.RC.TxRetransmits == 0 || a.ICRCErrors+b.ICRCErrors == 0 || b.RC.TxNAKSequence == 0 {
+		t.Errorf("the faults left no trace:\n%+v\n%+v", a, b)
+	}
+	return fmt.Sprint(w.net.Now(), a, b)
+}
+
+// TestSilence cuts the network: both sides must find out by themselves, within
+// the time that was negotiated.
+func TestSilence(t *testing.T) {
+	w := newWorld(t, sim.Config{Seed: 1})
+	w.connect()
+	w.net.Cut(simAddr[0], simAddr[1], true)
+	local, remote := w.side[0].mr, w.side[1].mr
+	start := w.net.Now()
+	wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}}, RemoteAddr: remote.Addr(), RKey: remote.RKey()})
+	if wc.Status != rdma.RetryExcErr {
+		t.Errorf("got %v", wc.Status)
+	}
+	w.run(rdma.Second, func() bool { return len(w.side[0].events) > 1 })
+	if e := w.side[0].events; len(e) != 2 || e[1].Kind != rdma.EventDisconnected || e[1].Err == nil || !strings.Contains(e[1].Err.Error(), simAddr[1].String()) {
+		t.Errorf("events %+v", e)
+	}
+	// 7 times 134 ms is the budget, with back-off it may take twice as long.
+	if d := w.net.Now() - start; d < 900*rdma.Millisecond || d > 5*rdma.Second {
+		t.Errorf("it took %d ms", d/rdma.Millisecond)
+	}
+}
+
+// TestNobodyAnswers dials into the void.
+func TestNobodyAnswers(t *testing.T) {
+	w := newWorld(t, sim.Config{Seed: 2, Loss: 1})
+	var events []rdma.ConnEvent
+	_, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{
+		Remote: netip.AddrPortFrom(simAddr[1], 7), QP: w.qp(0),
+		On: func(_ rdma.Conn, e rdma.ConnEvent) { events = append(events, e) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.run(30*rdma.Second, func() bool { return len(events) > 0 })
+	if len(events) != 1 || events[0].Kind != rdma.EventUnreachable || events[0].Err == nil {
+		t.Errorf("%+v", events)
+	}
+	if s := w.dev[0].Stats(); s.CM.Resent == 0 {
+		t.Error("the REQ was not repeated")
+	}
+}
+
+// TestPathMTU rejects what the interface cannot carry.
+func TestPathMTU(t *testing.T) {
+	n := sim.New(sim.Config{Seed: 3, MTU: 1500})
+	l, err := n.Open(simAddr[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := roce.NewWithLink(l, roce.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.MTU() != 1024 {
+		t.Errorf("an interface of 1500 gives a path MTU of %d", d.MTU())
+	}
+	n = sim.New(sim.Config{Seed: 3, MTU: 300})
+	l, _ = n.Open(simAddr[0])
+	if _, err := roce.NewWithLink(l, roce.Config{}); err == nil {
+		t.Error("an interface of 300 bytes carries RDMA")
+	}
+}
