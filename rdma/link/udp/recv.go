@@ -8,6 +8,9 @@ import (
 	"github.com/rstored/rstored/rdma/link"
 )
 
+// errorsMax bounds the errors in a row after which the socket counts as broken.
+const errorsMax = 100
+
 // receiver fills an Rx by recvmmsg.
 type receiver struct {
 	l    *Link
@@ -58,7 +61,7 @@ func (r *receiver) receive() (empty bool) {
 		h.Flags = 0
 	}
 	r.n, r.err = 0, nil
-	for {
+	for tries := 0; ; tries++ {
 		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(r.l.fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(len(r.msgs)), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
@@ -74,6 +77,10 @@ func (r *receiver) receive() (empty bool) {
 		default:
 			// An error that the network reported and that taking it cleared.
 			r.l.stats.RxErrors++
+			if tries == errorsMax {
+				r.err = errno
+				return false
+			}
 			continue
 		}
 	}

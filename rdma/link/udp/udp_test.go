@@ -120,3 +120,201 @@ func TestWake(t *testing.T) {
 	l.Wake()
 	<-done
 }
+
+// TestNoAllocs sends and receives a segmented run and a wake-up's worth.
+func TestNoAllocs(t *testing.T) {
+	a := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.1")})
+	b := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.2")})
+	f := &wire.Flow{Src: a.LocalAddr(), Dst: b.LocalAddr(), TOS: 2}
+	batch, rx := wire.NewBatch(64), link.NewRx(8, 1<<16)
+	parts := [][]byte{make([]byte, 4096)}
+	round := func() {
+		batch.Reset()
+		for i := range 40 {
+			batch.Add(f, &wire.Packet{Op: wire.WriteMiddle, PSN: wire.PSN(i)}, parts)
+		}
+		batch.Add(f, &wire.Packet{Op: wire.Acknowledge}, nil)
+		if err := a.Send(batch); err != nil {
+			t.Error(err)
+		}
+		for n, deadline := 0, b.Now()+rdma.Second; n < len(batch.D) && b.Now() < deadline; {
+			k, err := b.Recv(rx, deadline)
+			if err != nil {
+				t.Error(err)
+			}
+			n += k
+			for i := range rx.D {
+				if rx.D[i].TOS != 2 {
+					t.Errorf("sent with TOS 2, arrived with %d", rx.D[i].TOS)
+				}
+			}
+		}
+		if n, _ := b.Recv(rx, b.Now()+rdma.Microsecond); n != 0 {
+			t.Errorf("%d datagrams more than were sent", n)
+		}
+	}
+	round()
+	if n := testing.AllocsPerRun(50, round); n != 0 {
+		t.Errorf("%v allocations per batch", n)
+	}
+}
+
+// TestTooBig sends over the MTU, alone and in a run, among datagrams that fit.
+func TestTooBig(t *testing.T) {
+	a := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.3")})
+	b := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.4")})
+	a.mtu = 1500 // what the error names
+	f := &wire.Flow{Src: a.LocalAddr(), Dst: b.LocalAddr()}
+	batch, rx := wire.NewBatch(8), link.NewRx(8, 1<<16)
+	big := make([]byte, 65500) // no IP packet holds it with its headers
+	for _, p := range [][]byte{big[:100], big, big[:200]} {
+		batch.Add(f, &wire.Packet{Op: wire.WriteMiddle}, [][]byte{p})
+	}
+	var e *TooBigError
+	if err := a.Send(batch); !errors.As(err, &e) || e.Dst != b.LocalAddr() || !strings.Contains(err.Error(), "1500") {
+		t.Errorf("got %v", err)
+	}
+	got := 0
+	for got < 2 {
+		n, err := b.Recv(rx, b.Now()+rdma.Second)
+		if err != nil || n == 0 {
+			t.Fatalf("%d of the 2 that fit arrived; %v", got, err)
+		}
+		got += n
+	}
+	if s := a.Stats(); s.TxTooBig != 1 || s.TxDatagrams != 2 || !s.GSOActive {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestSegmentationGivenUp makes the kernel refuse a segmented send.
+func TestSegmentationGivenUp(t *testing.T) {
+	a := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.5")})
+	b := opened(t, Config{Addr: netip.MustParseAddr("127.91.2.6")})
+	// Segmentation needs checksums: without, the kernel answers EINVAL.
+	if err := unix.SetsockoptInt(a.fd, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1); err != nil {
+		t.Fatal(err)
+	}
+	f := &wire.Flow{Src: a.LocalAddr(), Dst: b.LocalAddr()}
+	batch, rx := wire.NewBatch(32), link.NewRx(32, 1<<16)
+	for i := range 20 {
+		batch.Add(f, &wire.Packet{Op: wire.WriteMiddle, PSN: wire.PSN(i)}, [][]byte{make([]byte, 1000)})
+	}
+	if err := a.Send(batch); err != nil {
+		t.Fatal(err)
+	}
+	from := &wire.Flow{Dst: b.LocalAddr()}
+	for got := 0; got < 20; {
+		n, err := b.Recv(rx, b.Now()+rdma.Second)
+		if err != nil || n == 0 {
+			t.Fatalf("after %d datagrams: %v", got, err)
+		}
+		for _, d := range rx.D {
+			from.Src, from.SrcPort = d.Src, d.SrcPort
+			if ok, exact, _ := wire.VerifyICRC(from, d.Data); !ok || !exact {
+				t.Error("the checksum is not that of a datagram sent alone")
+			}
+			got++
+		}
+	}
+	if s := a.Stats(); s.GSOActive || s.GSODisabled != 1 || s.TxDatagrams != 20 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestIPv6 speaks over ::1, with both ends on the one address there is.
+func TestIPv6(t *testing.T) {
+	l, err := Open(Config{Addr: netip.IPv6Loopback()})
+	if err != nil {
+		t.Skip(err) // a host without IPv6
+	}
+	defer l.Close()
+	f := &wire.Flow{Src: l.LocalAddr(), Dst: l.LocalAddr(), TOS: 2}
+	batch, rx := wire.NewBatch(8), link.NewRx(8, 1<<16)
+	for i := range 5 {
+		batch.Add(f, &wire.Packet{Op: wire.SendOnly, PSN: wire.PSN(i)}, [][]byte{{1, 2, 3}})
+	}
+	if err := l.Send(batch); err != nil {
+		t.Fatal(err)
+	}
+	from := &wire.Flow{Dst: l.LocalAddr()}
+	for got := 0; got < 5; {
+		n, err := l.Recv(rx, l.Now()+rdma.Second)
+		if err != nil || n == 0 {
+			t.Fatalf("after %d datagrams: %v", got, err)
+		}
+		for _, d := range rx.D {
+			from.Src, from.SrcPort = d.Src, d.SrcPort
+			if ok, exact, _ := wire.VerifyICRC(from, d.Data); !ok || !exact || d.TOS != 2 {
+				t.Errorf("checksum %v, TOS %d", ok, d.TOS)
+			}
+			got++
+		}
+	}
+}
+
+// TestShardsShareAnAddress checks that the kernel steers by QP number.
+func TestShardsShareAnAddress(t *testing.T) {
+	const shards = 4
+	addr := netip.MustParseAddr("127.91.3.1")
+	var group [shards]*Link
+	for i := range group {
+		group[i] = opened(t, Config{Addr: addr, Shard: i, Shards: shards, NoGRO: true})
+	}
+	if _, err := Open(Config{Addr: addr, Shard: 0, Shards: shards}); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("another group on the address: %v", err)
+	}
+	a := opened(t, Config{Addr: netip.MustParseAddr("127.91.3.2"), NoGSO: true})
+	f := &wire.Flow{Src: a.LocalAddr(), Dst: addr}
+	batch := wire.NewBatch(64)
+	want := map[uint32]int{}
+	for i := range uint32(32) {
+		qpn := 0xabc000 + i*5
+		batch.Add(f, &wire.Packet{Op: wire.Acknowledge, DestQPN: qpn}, nil)
+		want[qpn] = int(qpn % shards)
+	}
+	batch.Add(f, &wire.Packet{Op: wire.Acknowledge, DestQPN: wire.QP1}, nil)
+	want[wire.QP1] = 0
+	if err := a.Send(batch); err != nil {
+		t.Fatal(err)
+	}
+	for i, l := range group {
+		rx := link.NewRx(64, 1<<16)
+		if _, err := l.Recv(rx, l.Now()+rdma.Second); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range rx.D {
+			if q := wire.DestQPN(d.Data); want[q] != i {
+				t.Errorf("QP %#x came to socket %d", q, i)
+			} else {
+				delete(want, q)
+			}
+		}
+	}
+	if len(want) != 0 {
+		t.Errorf("%d datagrams did not come", len(want))
+	}
+}
+
+func TestSourceFor(t *testing.T) {
+	for _, s := range []string{"127.0.0.1", "127.3.4.5"} {
+		if a, err := SourceFor(netip.MustParseAddr(s)); err != nil || a.IsValid() {
+			t.Errorf("%s: %v, %v", s, a, err)
+		}
+	}
+	l := opened(t, Config{})
+	if !l.LocalAddr().IsLoopback() {
+		t.Errorf("an address by choice: %v", l.LocalAddr())
+	}
+}
+
+func FuzzParseControl(f *testing.F) {
+	c := make([]byte, controlMax)
+	n := putControl(c, 0, unix.IPPROTO_UDP, udpGRO, 4, 4112)
+	n = putControl(c, n, unix.IPPROTO_IP, unix.IP_TOS, 4, 3)
+	f.Add(c[:n])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := make([]byte, controlMax) // aligned, as the receiver's
+		parseControl(c[:copy(c, b)])
+	})
+}
