@@ -1,0 +1,204 @@
+// Package filecmd holds the commands of rstorectl that work on files by URL, and
+// the bridge: ls, cat, stat, df, mkdir, rm, mv, and put, get and cp, which are
+// one copy between two trees, of which either may be remote.
+package filecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/nfs/client"
+)
+
+// Commands returns the commands. Their results go to g.Out, what went wrong with
+// single files and progress to g.Err.
+func Commands(g *cli.Globals) []*cobra.Command {
+	t := &tool{g: g}
+	return []*cobra.Command{
+		t.list(), t.cat(), t.stat(), t.df(), t.mkdir(), t.remove(), t.move(),
+		t.put(), t.get(), t.copy(), t.bridge(),
+	}
+}
+
+// tool carries the globals into the commands.
+type tool struct{ g *cli.Globals }
+
+// errSome ends a command that has said already what went wrong.
+type errSome struct{ failed int }
+
+func (e *errSome) Error() string {
+	if e.failed == 1 {
+		return "1 object failed"
+	}
+	return fmt.Sprintf("%d objects failed", e.failed)
+}
+
+// run is what one invocation of a command works with.
+type run struct {
+	*tool
+	ctx    context.Context
+	dialer *dialer
+
+	mu     sync.Mutex
+	failed int
+	status *meter // on the terminal, or nil
+}
+
+// command makes a cobra command around do, with the flags for connecting.
+func (t *tool) command(use, short string, args cobra.PositionalArgs, do func(*run, []string) error) *cobra.Command {
+	d := new(dialer)
+	c := &cobra.Command{
+		Use: use, Short: short, Args: cli.Args(args),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			defer d.close()
+			r := &run{tool: t, ctx: ctx, dialer: d}
+			err := do(r, args)
+			if err == nil && r.failed > 0 {
+				err = &errSome{r.failed}
+			}
+			if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+				return errors.New("interrupted")
+			}
+			return err
+		},
+	}
+	d.flags(c.Flags())
+	return c
+}
+
+// fail reports a failure with one object; the command goes on and ends with
+// ExitFailed.
+func (r *run) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed++
+	if r.status != nil {
+		r.status.clear()
+	}
+	fmt.Fprintf(r.g.Err, "rstorectl: %v\n", err)
+}
+
+// each runs do for every argument, reporting failures and going on.
+func (r *run) each(args []string, do func(client.URL) error) error {
+	for _, a := range args {
+		u, err := remoteURL(a)
+		if err != nil {
+			return err
+		}
+		if err := do(u); err != nil {
+			if r.ctx.Err() != nil {
+				return r.ctx.Err()
+			}
+			r.fail(named(u.String(), err))
+		}
+	}
+	return nil
+}
+
+// remoteURL parses an argument that has to be a URL.
+func remoteURL(s string) (client.URL, error) {
+	u, err := client.ParseURL(s)
+	if err != nil {
+		return u, &cli.UsageError{Msg: err.Error()}
+	}
+	return u, nil
+}
+
+// named says in the user's words which file an error is about. The errors of
+// the client and of the os package name it in theirs.
+func named(name string, err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	var le *os.LinkError
+	if errors.As(err, &le) {
+		err = le.Err
+	}
+	return &fileError{name, err}
+}
+
+// fileError is a failure with one file.
+type fileError struct {
+	name string
+	err  error
+}
+
+func (e *fileError) Error() string { return e.name + ": " + e.err.Error() }
+func (e *fileError) Unwrap() error { return e.err }
+
+// say writes a confirmation, unless the user wants none.
+func (r *run) say(format string, a ...any) {
+	if !r.g.Quiet && r.g.Output == cli.FormatTable {
+		fmt.Fprintf(r.g.Err, format+"\n", a...)
+	}
+}
+
+func (t *tool) cat() *cobra.Command {
+	return t.command("cat URL...", "Write files to the standard output", cobra.MinimumNArgs(1), func(r *run, args []string) error {
+		return r.each(args, func(u client.URL) error {
+			c := r.dialer.client(u)
+			n, err := c.Follow(r.ctx, u.Path, true)
+			if err != nil {
+				return err
+			}
+			if err := regular(n); err != nil {
+				return err
+			}
+			_, err = c.Stream(r.ctx, n.Handle, r.g.Out, 0)
+			return err
+		})
+	})
+}
+
+func (t *tool) move() *cobra.Command {
+	return t.command("mv URL... URL", "Rename or move files on one server",
+		cobra.MinimumNArgs(2), func(r *run, args []string) error {
+			dst, err := remoteURL(args[len(args)-1])
+			if err != nil {
+				return err
+			}
+			c := r.dialer.client(dst)
+			into, err := c.Follow(r.ctx, dst.Path, true)
+			switch {
+			case err == nil && !isDir(into):
+				into = nil
+			case err != nil && !errors.Is(err, fs.ErrNotExist):
+				return named(dst.String(), err)
+			}
+			if into == nil && len(args) > 2 {
+				return cli.Usagef("%s is no directory, so only one source can be moved there", dst)
+			}
+			return r.each(args[:len(args)-1], func(src client.URL) error {
+				if src.Transport != dst.Transport || src.Host != dst.Host {
+					return fmt.Errorf("cannot be moved to another server; use cp and rm")
+				}
+				dir, base, err := c.FollowParent(r.ctx, src.Path)
+				if err != nil {
+					return err
+				}
+				to, name := into, base
+				if to == nil {
+					if to, name, err = c.FollowParent(r.ctx, dst.Path); err != nil {
+						return err
+					}
+				}
+				return c.Rename(r.ctx, dir.Handle, base, to.Handle, name)
+			})
+		})
+}
+
+// baseOf is the last component of a URL's path, or "/" for the root.
+func baseOf(u client.URL) string { return path.Base(u.Path) }

@@ -1,0 +1,274 @@
+package filecmd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/nfs/client"
+)
+
+// copyFlags are what the three copying commands have in common.
+type copyFlags struct {
+	recursive, verify, owner bool
+	jobs                     int
+}
+
+func (o *copyFlags) add(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVarP(&o.recursive, "recursive", "r", false, "copy directories and what is in them")
+	f.BoolVar(&o.verify, "verify", false, "read every copy again and compare its SHA-256 with the source's")
+	f.BoolVar(&o.owner, "owner", false, "keep user and group, which usually takes root")
+	f.IntVarP(&o.jobs, "jobs", "j", defaultJobs, "how many files at once")
+}
+
+const copyLong = `
+
+Mode and times, symbolic links, hard links, fifos and holes are kept. A target
+that is a directory is copied into. What cannot be copied is reported and the
+rest goes on; the exit code is then 1.`
+
+func (t *tool) put() *cobra.Command {
+	var o copyFlags
+	c := t.command("put FILE... URL", "Copy files of this host to a server", cobra.MinimumNArgs(2), func(r *run, args []string) error {
+		src, dst := args[:len(args)-1], args[len(args)-1]
+		for _, s := range src {
+			if client.IsURL(s) {
+				return cli.Usagef("%s is not on this host; use cp", s)
+			}
+		}
+		if _, err := remoteURL(dst); err != nil {
+			return err
+		}
+		return r.copyAll(src, dst, &o)
+	})
+	c.Long = c.Short + "." + copyLong
+	o.add(c)
+	return c
+}
+
+func (t *tool) get() *cobra.Command {
+	var o copyFlags
+	c := t.command("get URL... [FILE]", "Copy files of a server to this host", cobra.MinimumNArgs(1), func(r *run, args []string) error {
+		src, dst := args, "."
+		if last := args[len(args)-1]; len(args) > 1 && !client.IsURL(last) {
+			src, dst = args[:len(args)-1], last
+		}
+		for _, s := range src {
+			if _, err := remoteURL(s); err != nil {
+				return err
+			}
+		}
+		return r.copyAll(src, dst, &o)
+	})
+	c.Long = c.Short + "; without FILE into the working directory." + copyLong
+	o.add(c)
+	return c
+}
+
+func (t *tool) copy() *cobra.Command {
+	var o copyFlags
+	c := t.command("cp SOURCE... TARGET", "Copy files between servers, or between a server and this host", cobra.MinimumNArgs(2),
+		func(r *run, args []string) error { return r.copyAll(args[:len(args)-1], args[len(args)-1], &o) })
+	c.Long = c.Short + "." + copyLong
+	o.add(c)
+	return c
+}
+
+// place is an argument of a copy: a side and what is found there.
+type place struct {
+	arg  string
+	url  client.URL
+	side side
+	o    *object // what is there; nil if nothing is
+	into *object // the directory for a new name, if o is nil
+	name string
+}
+
+func (p *place) remote() bool { _, ok := p.side.(*remote); return ok }
+
+// find looks at an argument. With missing allowed, a name that is not there is
+// to be made.
+func (r *run) find(arg string, follow, missing bool) (*place, error) {
+	if client.IsURL(arg) {
+		return r.findRemote(arg, follow, missing)
+	}
+	p := &place{arg: arg, side: local{}}
+	abs, err := filepath.Abs(arg)
+	if err != nil {
+		return nil, err
+	}
+	p.name = filepath.Base(abs)
+	p.o, err = localObject(arg, follow)
+	if missing && errors.Is(err, fs.ErrNotExist) {
+		p.o = nil
+		p.into, err = localObject(filepath.Dir(abs), true)
+		if err == nil && !p.into.dir() {
+			err = errors.New("not a directory")
+		}
+	}
+	if err != nil {
+		return nil, named(arg, err)
+	}
+	return p, nil
+}
+
+func (r *run) findRemote(arg string, follow, missing bool) (*place, error) {
+	u, err := remoteURL(arg)
+	if err != nil {
+		return nil, err
+	}
+	c := r.dialer.client(u)
+	p := &place{arg: arg, url: u, side: &remote{c}, name: path.Base(u.Path)}
+	n, err := c.Follow(r.ctx, u.Path, follow)
+	if err == nil {
+		p.o = newObject(u.String(), n)
+		return p, nil
+	}
+	if missing && gone(err) {
+		if n, _, err = c.FollowParent(r.ctx, u.Path); err == nil {
+			up := u
+			up.Path = path.Dir(u.Path)
+			p.into = newObject(strings.TrimSuffix(up.String(), "/"), n)
+			if !p.into.dir() {
+				err = errors.New("not a directory")
+			}
+		}
+	}
+	if err != nil {
+		return nil, named(u.String(), err)
+	}
+	return p, nil
+}
+
+// summary is what a copy did.
+type summary struct {
+	Files   int64   `json:"files"`
+	Bytes   int64   `json:"bytes"`
+	Failed  int     `json:"failed"`
+	Seconds float64 `json:"seconds"`
+}
+
+// copyAll copies every source to the target.
+func (r *run) copyAll(sources []string, target string, o *copyFlags) error {
+	begin := time.Now()
+	dst, err := r.find(target, true, true)
+	if err != nil {
+		return err
+	}
+	if len(sources) > 1 && (dst.o == nil || !dst.o.dir()) {
+		return cli.Usagef("%s is no directory, so only one source can be copied there", target)
+	}
+	if !r.g.Quiet {
+		r.status = newMeter(r.g.Err, "copying")
+	}
+	var sum summary
+	for _, s := range sources {
+		k, err := r.copyOne(s, dst, o)
+		if err != nil {
+			var usage *cli.UsageError
+			if r.ctx.Err() != nil || errors.As(err, &usage) {
+				return err
+			}
+			r.fail(err)
+		}
+		if k != nil {
+			sum.Files += k.files.Load()
+			sum.Bytes += k.bytes.Load()
+		}
+	}
+	if r.status != nil {
+		r.status.finish()
+		r.status = nil
+	}
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	sum.Failed, sum.Seconds = r.failed, time.Since(begin).Seconds()
+	if r.g.Quiet {
+		return nil
+	}
+	if r.g.Output != cli.FormatTable {
+		return r.g.Print(&sum, nil)
+	}
+	return buffered(r.g.Err, func(w io.Writer) {
+		fmt.Fprintf(w, "%d copied, %s in %.2f s (%s/s)\n", sum.Files, amount(uint64(sum.Bytes)), sum.Seconds,
+			amount(uint64(float64(sum.Bytes)/max(sum.Seconds, 1e-9))))
+	})
+}
+
+// copyOne copies one source.
+func (r *run) copyOne(arg string, dst *place, o *copyFlags) (*copier, error) {
+	src, err := r.find(arg, !o.recursive, false)
+	if err != nil {
+		return nil, err
+	}
+	if !src.remote() && !dst.remote() {
+		return nil, cli.Usagef("%s and %s are both on this host; use cp(1)", arg, dst.arg)
+	}
+	k := newCopier(r, src.side, dst.side, o.jobs)
+	k.recursive, k.verify, k.owner = o.recursive, o.verify, o.owner
+	k.sameSide = src.remote() && dst.remote() && src.url.Host == dst.url.Host
+	if k.sameSide && src.o.dir() && (dst.url.Path+"/" == src.url.Path+"/" || strings.HasPrefix(dst.url.Path, strings.TrimSuffix(src.url.Path, "/")+"/")) {
+		return nil, named(arg, errors.New("a directory cannot be copied into itself"))
+	}
+	into, name := dst.into, dst.name
+	switch {
+	case dst.o == nil:
+	case dst.o.dir() && src.name != "/":
+		into, name = dst.o, src.name
+	case dst.o.dir():
+		return k, k.contents(src.o, dst.o)
+	default:
+		if into, err = r.parentOf(dst); err != nil {
+			return nil, err
+		}
+	}
+	k.run(src.o, into, name)
+	return k, nil
+}
+
+// contents copies what is in a root, which has no name to copy it by.
+func (k *copier) contents(from, into *object) error {
+	if !k.recursive {
+		return named(from.shown, errors.New("is a directory (use -r)"))
+	}
+	type sub struct {
+		name string
+		o    *object
+	}
+	var all []sub
+	if err := k.src.list(k.r.ctx, from, func(name string, o *object) error {
+		all = append(all, sub{name, o})
+		return nil
+	}); err != nil {
+		return named(from.shown, err)
+	}
+	for _, s := range all {
+		k.walk(s.o, into, s.name)
+	}
+	k.complete()
+	return nil
+}
+
+// parentOf is the directory of a target that exists and is no directory.
+func (r *run) parentOf(p *place) (*object, error) {
+	if !p.remote() {
+		return localObject(filepath.Dir(filepath.Clean(p.arg)), true)
+	}
+	n, _, err := r.dialer.client(p.url).FollowParent(r.ctx, p.url.Path)
+	if err != nil {
+		return nil, named(p.arg, err)
+	}
+	up := p.url
+	up.Path = path.Dir(up.Path)
+	return newObject(strings.TrimSuffix(up.String(), "/"), n), nil
+}

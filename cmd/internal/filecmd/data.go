@@ -1,0 +1,139 @@
+package filecmd
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/client"
+)
+
+// copyData copies a file's bytes into one that was just created. progress is
+// told of bytes as they arrive, and of a negative number if some have to be sent
+// again.
+func copyData(ctx context.Context, src side, from *object, dst side, to *object, progress func(int)) error {
+	size := from.attr.Size
+	if size == 0 {
+		return nil
+	}
+	target, upload := dst.(*remote)
+	source, download := src.(*remote)
+	switch {
+	case upload && download && from.sparse():
+		return source.c.Download(ctx, from.h, holes{remoteWriter{ctx, target.c, to.h}}, 0, size, progress)
+	case upload && download:
+		return target.c.Upload(ctx, to.h, remoteReader{ctx, source.c, from.h}, 0, size, progress)
+	case upload:
+		return uploadLocal(ctx, from, target, to, progress)
+	case download:
+		return downloadLocal(ctx, source, from, to, progress)
+	}
+	return errors.New("neither side is remote")
+}
+
+func uploadLocal(ctx context.Context, from *object, target *remote, to *object, progress func(int)) error {
+	f, err := os.Open(from.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	size := int64(from.attr.Size)
+	list := []extent{{0, size}}
+	if from.sparse() {
+		if list, err = extents(f, size); err != nil {
+			return err
+		}
+	}
+	for _, x := range list {
+		if err := target.c.Upload(ctx, to.h, f, uint64(x.off), uint64(x.size), progress); err != nil {
+			return changed(err)
+		}
+	}
+	return nil
+}
+
+func downloadLocal(ctx context.Context, source *remote, from, to *object, progress func(int)) (err error) {
+	f, err := os.OpenFile(to.path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	var w io.WriterAt = f
+	if from.sparse() {
+		if err := f.Truncate(int64(from.attr.Size)); err != nil {
+			return err
+		}
+		w = holes{f}
+	}
+	return changed(source.c.Download(ctx, from.h, w, 0, from.attr.Size, progress))
+}
+
+// changed explains the end of a file before the size that it had when it was
+// listed.
+func changed(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the file became shorter while it was copied")
+	}
+	return err
+}
+
+// remoteReader reads a remote file at any place.
+type remoteReader struct {
+	ctx context.Context
+	c   *client.Client
+	h   client.Handle
+}
+
+// ReadAt implements io.ReaderAt.
+func (r remoteReader) ReadAt(p []byte, off int64) (n int, err error) {
+	for n < len(p) {
+		k, eof, err := r.c.Read(r.ctx, r.h, p[n:], uint64(off)+uint64(n))
+		if err != nil {
+			return n, err
+		}
+		n += k
+		if n < len(p) && (eof || k == 0) {
+			return n, io.EOF
+		}
+	}
+	return n, nil
+}
+
+// remoteWriter writes a remote file at any place, and at once to its disk.
+type remoteWriter struct {
+	ctx context.Context
+	c   *client.Client
+	h   client.Handle
+}
+
+// WriteAt implements io.WriterAt.
+func (w remoteWriter) WriteAt(p []byte, off int64) (n int, err error) {
+	for n < len(p) {
+		done, err := w.c.Write(w.ctx, w.h, p[n:], uint64(off)+uint64(n), blockstore.FileSync)
+		if err != nil {
+			return n, err
+		}
+		n += done.N
+	}
+	return n, nil
+}
+
+// verify reads both copies of a file again and compares their SHA-256.
+func verify(ctx context.Context, src side, from *object, dst side, to *object) error {
+	a, b := sha256.New(), sha256.New()
+	if err := src.stream(ctx, from, a); err != nil {
+		return fmt.Errorf("reading the source again: %w", err)
+	}
+	if err := dst.stream(ctx, to, b); err != nil {
+		return fmt.Errorf("reading the copy again: %w", err)
+	}
+	if !bytes.Equal(a.Sum(nil), b.Sum(nil)) {
+		return fmt.Errorf("the copy is different: SHA-256 %x instead of %x", b.Sum(nil), a.Sum(nil))
+	}
+	return nil
+}

@@ -1,0 +1,207 @@
+package filecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/nfs3"
+)
+
+// local is this host's side of a copy.
+type local struct{}
+
+// blockSize is the unit of Stat_t.Blocks, in bytes.
+const statBlock = 512
+
+var typeOf = map[uint32]blockstore.FileType{
+	unix.S_IFREG: blockstore.TypeReg, unix.S_IFDIR: blockstore.TypeDir, unix.S_IFLNK: blockstore.TypeLnk, unix.S_IFIFO: blockstore.TypeFifo,
+	unix.S_IFSOCK: blockstore.TypeSock, unix.S_IFBLK: blockstore.TypeBlk, unix.S_IFCHR: blockstore.TypeChr,
+}
+
+// localObject describes a file of this host; with follow, what a symbolic link
+// points to.
+func localObject(p string, follow bool) (*object, error) {
+	var st unix.Stat_t
+	stat := unix.Lstat
+	if follow {
+		stat = unix.Stat
+	}
+	if err := stat(p, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: p, Err: err}
+	}
+	o := &object{shown: p, path: p}
+	o.attr.FSID = st.Dev
+	o.attr.Attr = blockstore.Attr{
+		Type: typeOf[st.Mode&unix.S_IFMT], Mode: st.Mode & 0o7777, NLink: uint32(st.Nlink), UID: st.Uid, GID: st.Gid,
+		Size: uint64(st.Size), Used: uint64(st.Blocks) * statBlock,
+		Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev), FileID: st.Ino,
+		Atime: time.Unix(st.Atim.Unix()), Mtime: time.Unix(st.Mtim.Unix()), Ctime: time.Unix(st.Ctim.Unix()),
+	}
+	return o, nil
+}
+
+// listed is how many names of a directory are read at once.
+const listed = 1024
+
+func (local) list(ctx context.Context, dir *object, each func(string, *object) error) error {
+	d, err := os.Open(dir.path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for {
+		names, err := d.Readdirnames(listed)
+		for _, name := range names {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			o, err := localObject(filepath.Join(dir.path, name), false)
+			if gone(err) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if err := each(name, o); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (local) readlink(_ context.Context, o *object) (string, error) { return os.Readlink(o.path) }
+
+func (local) stream(_ context.Context, o *object, w io.Writer) error {
+	f, err := os.Open(o.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(w, f)
+	return err
+}
+
+func (local) lookup(_ context.Context, dir *object, name string) (*object, error) {
+	return localObject(filepath.Join(dir.path, name), false)
+}
+
+func (local) mkdir(_ context.Context, dir *object, name string) (*object, error) {
+	p := filepath.Join(dir.path, name)
+	if err := os.Mkdir(p, dirMode); err != nil {
+		return nil, err
+	}
+	return localObject(p, false)
+}
+
+func (local) create(_ context.Context, dir *object, name string) (*object, error) {
+	p := filepath.Join(dir.path, name)
+	f, err := os.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, fileMode)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
+		return nil, os.ErrExist // a symbolic link, or a fifo
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	o, err := localObject(p, false)
+	if err == nil && o.attr.Type != blockstore.TypeReg {
+		return nil, os.ErrExist
+	}
+	return o, err
+}
+
+func (local) symlink(_ context.Context, dir *object, name, target string) error {
+	return os.Symlink(target, filepath.Join(dir.path, name))
+}
+
+func (local) mknod(_ context.Context, dir *object, name string, a *nfs3.Attr) (*object, error) {
+	p := filepath.Join(dir.path, name)
+	mode := uint32(0)
+	for bits, t := range typeOf {
+		if t == a.Type {
+			mode = bits
+		}
+	}
+	if mode == 0 {
+		return nil, fmt.Errorf("unknown type %d", a.Type)
+	}
+	if err := unix.Mknod(p, mode|fileMode, int(unix.Mkdev(a.Major, a.Minor))); err != nil {
+		return nil, err
+	}
+	return localObject(p, false)
+}
+
+func (local) link(_ context.Context, o, dir *object, name string) error {
+	return os.Link(o.path, filepath.Join(dir.path, name))
+}
+
+func (local) remove(_ context.Context, dir *object, name string) error {
+	return unix.Unlink(filepath.Join(dir.path, name))
+}
+
+func (local) finish(_ context.Context, o *object, a *nfs3.Attr, owner bool) error {
+	if owner {
+		if err := os.Lchown(o.path, int(a.UID), int(a.GID)); err != nil {
+			return err
+		}
+	}
+	if err := unix.Chmod(o.path, a.Mode&0o7777); err != nil {
+		return &os.PathError{Op: "chmod", Path: o.path, Err: err}
+	}
+	return os.Chtimes(o.path, a.Atime, a.Mtime)
+}
+
+// extent is a run of data of a sparse file.
+type extent struct{ off, size int64 }
+
+// extents are the runs of data of a file of size bytes; one for all of it
+// where the file system does not tell.
+func extents(f *os.File, size int64) ([]extent, error) {
+	var list []extent
+	fd := int(f.Fd())
+	for off := int64(0); off < size; {
+		data, err := unix.Seek(fd, off, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break // a hole up to the end
+		}
+		if err != nil {
+			return []extent{{0, size}}, nil
+		}
+		hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
+		if err != nil {
+			return nil, &os.PathError{Op: "seek", Path: f.Name(), Err: err}
+		}
+		hole = min(hole, size)
+		if data >= hole {
+			break
+		}
+		list = append(list, extent{data, hole - data})
+		off = hole
+	}
+	return list, nil
+}
+
+// readable opens and closes a file.
+func readable(p string) error {
+	f, err := os.Open(p)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}

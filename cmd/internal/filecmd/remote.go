@@ -1,0 +1,128 @@
+package filecmd
+
+import (
+	"context"
+	"io"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/nfs3"
+)
+
+// remote is a server's side of a copy.
+type remote struct{ c *client.Client }
+
+// child is the object of a directory entry: what the server left out of the
+// listing is asked for.
+func child(ctx context.Context, c *client.Client, dir *client.Node, e *client.Entry) (*client.Node, error) {
+	switch {
+	case e.Handle == nil:
+		return c.Lookup(ctx, dir.Handle, e.Name)
+	case e.Attr == nil:
+		a, err := c.GetAttr(ctx, e.Handle)
+		return &client.Node{Handle: e.Handle, Attr: a}, err
+	}
+	return &client.Node{Handle: e.Handle, Attr: *e.Attr}, nil
+}
+
+// below names what is in a directory.
+func below(dir *object, name string) string {
+	if dir.shown == "/" {
+		return "/" + name
+	}
+	return dir.shown + "/" + name
+}
+
+func newObject(shown string, n *client.Node) *object {
+	return &object{shown: shown, attr: n.Attr, h: n.Handle}
+}
+
+func (s *remote) list(ctx context.Context, dir *object, each func(string, *object) error) error {
+	err := s.c.ReadDir(ctx, dir.h, func(e *client.Entry) error {
+		n, err := child(ctx, s.c, &client.Node{Handle: dir.h}, e)
+		if gone(err) {
+			return nil
+		}
+		if err != nil {
+			return named(below(dir, e.Name), err)
+		}
+		return each(e.Name, newObject(below(dir, e.Name), n))
+	})
+	return err
+}
+
+func (s *remote) readlink(ctx context.Context, o *object) (string, error) {
+	return s.c.ReadLink(ctx, o.h)
+}
+
+func (s *remote) stream(ctx context.Context, o *object, w io.Writer) error {
+	_, err := s.c.Stream(ctx, o.h, w, 0)
+	return err
+}
+
+func (s *remote) lookup(ctx context.Context, dir *object, name string) (*object, error) {
+	n, err := s.c.Lookup(ctx, dir.h, name)
+	if err != nil {
+		return nil, named(below(dir, name), err)
+	}
+	return newObject(below(dir, name), n), nil
+}
+
+func (s *remote) mkdir(ctx context.Context, dir *object, name string) (*object, error) {
+	mode := uint32(dirMode)
+	n, err := s.c.Mkdir(ctx, dir.h, name, &blockstore.SetAttr{Mode: &mode})
+	if err != nil {
+		return nil, err
+	}
+	return newObject(below(dir, name), n), nil
+}
+
+func (s *remote) create(ctx context.Context, dir *object, name string) (*object, error) {
+	mode, size := uint32(fileMode), uint64(0)
+	n, err := s.c.Create(ctx, dir.h, name, blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode, Size: &size}, [nfs3.VerifierLen]byte{})
+	if err != nil {
+		return nil, err
+	}
+	if n.Attr.Type != blockstore.TypeReg {
+		return nil, nfs.ErrExist
+	}
+	return newObject(below(dir, name), n), nil
+}
+
+func (s *remote) symlink(ctx context.Context, dir *object, name, target string) error {
+	_, err := s.c.Symlink(ctx, dir.h, name, target, nil)
+	return err
+}
+
+func (s *remote) mknod(ctx context.Context, dir *object, name string, a *nfs3.Attr) (*object, error) {
+	mode := uint32(fileMode)
+	n, err := s.c.Mknod(ctx, dir.h, name, a.Type, a.Major, a.Minor, &blockstore.SetAttr{Mode: &mode})
+	if err != nil {
+		return nil, err
+	}
+	return newObject(below(dir, name), n), nil
+}
+
+func (s *remote) link(ctx context.Context, o, dir *object, name string) error {
+	return s.c.Link(ctx, o.h, dir.h, name)
+}
+
+func (s *remote) remove(ctx context.Context, dir *object, name string) error {
+	return s.c.Remove(ctx, dir.h, name)
+}
+
+func (s *remote) finish(ctx context.Context, o *object, a *nfs3.Attr, owner bool) error {
+	if owner {
+		// Before the mode: a change of owner takes the setuid bit away.
+		if err := s.c.SetAttr(ctx, o.h, &blockstore.SetAttr{UID: &a.UID, GID: &a.GID}, nil); err != nil {
+			return err
+		}
+	}
+	mode := a.Mode & 0o7777
+	set := blockstore.SetAttr{Mode: &mode, AtimeHow: blockstore.TimeClient, Atime: a.Atime, MtimeHow: blockstore.TimeClient, Mtime: a.Mtime}
+	if a.Type == blockstore.TypeReg && a.Used < a.Size {
+		set.Size = &a.Size // it may end with a hole
+	}
+	return s.c.SetAttr(ctx, o.h, &set, nil)
+}
