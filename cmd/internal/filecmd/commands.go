@@ -33,12 +33,13 @@ func Commands(g *cli.Globals) []*cobra.Command {
 // tool carries the globals into the commands.
 type tool struct{ g *cli.Globals }
 
-// errSome ends a command that has said already what went wrong.
+// errSome ends a command that has said already what went wrong. Of one failure
+// there is no more to say.
 type errSome struct{ failed int }
 
 func (e *errSome) Error() string {
 	if e.failed == 1 {
-		return "1 object failed"
+		return ""
 	}
 	return fmt.Sprintf("%d objects failed", e.failed)
 }

@@ -43,7 +43,7 @@ type entry struct {
 	Mtime  string `json:"mtime"`
 	Ctime  string `json:"ctime"`
 
-	mode  fs.FileMode
+	mode  string // as ls(1) has it
 	mtime time.Time
 }
 
@@ -57,7 +57,7 @@ func newEntry(name string, a *nfs3.Attr) *entry {
 		Name: name, Type: typeNames[a.Type], Mode: fmt.Sprintf("%04o", a.Mode&0o7777), NLink: a.NLink, UID: a.UID, GID: a.GID,
 		Size: a.Size, Used: a.Used, FileID: a.FileID, FSID: a.FSID,
 		Atime: a.Atime.Format(time.RFC3339Nano), Mtime: a.Mtime.Format(time.RFC3339Nano), Ctime: a.Ctime.Format(time.RFC3339Nano),
-		mode: client.FileMode(a), mtime: a.Mtime,
+		mode: modeString(a), mtime: a.Mtime,
 	}
 	if e.Type == "" {
 		e.Type = fmt.Sprintf("type %d", a.Type)
@@ -69,6 +69,31 @@ func newEntry(name string, a *nfs3.Attr) *entry {
 		e.Raw = base64.StdEncoding.EncodeToString([]byte(name))
 	}
 	return e
+}
+
+// modeString is type and permissions as ls(1) prints them.
+func modeString(a *nfs3.Attr) string {
+	b := []byte("?rwxrwxrwx")
+	b[0] = "?-dbclsp"[min(a.Type, blockstore.TypeFifo)]
+	for i := range 9 {
+		if a.Mode&(0o400>>i) == 0 {
+			b[1+i] = '-'
+		}
+	}
+	for _, s := range []struct {
+		bit uint32
+		at  int
+		set byte
+	}{{0o4000, 3, 's'}, {0o2000, 6, 's'}, {0o1000, 9, 't'}} {
+		switch {
+		case a.Mode&s.bit == 0:
+		case b[s.at] == 'x':
+			b[s.at] = s.set
+		default:
+			b[s.at] = s.set - 'a' + 'A'
+		}
+	}
+	return string(b)
 }
 
 // printable is a name for people: with escapes for what would disturb a line.
