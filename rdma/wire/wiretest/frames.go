@@ -1,0 +1,126 @@
+// Package wiretest reads packet captures for tests: it takes the RoCEv2 packets
+// out of a pcap file together with what their IP headers said, so that a test
+// can hold decoders, encoders and the ICRC against another implementation.
+package wiretest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Frame is one RoCEv2 packet of a capture. Datagram aliases the capture.
+type Frame struct {
+	Number   int // of the packet in the capture, counted from 1 as tshark does
+	Src, Dst netip.Addr
+	SrcPort  uint16
+	TOS      uint8  // TOS or traffic class
+	ID       uint16 // IPv4 identification, 0 for IPv6
+	DF       bool   // IPv4 only
+	Datagram []byte // BTH to ICRC
+}
+
+// ErrFormat is returned for what is not a pcap file of Ethernet frames.
+var ErrFormat = errors.New("wiretest: not a pcap file of Ethernet frames")
+
+// The pcap file format: a header of 24 bytes whose first word tells byte order
+// and the unit of the time stamps, then records with a header of 16 bytes.
+const (
+	magicMicro   = 0xa1b2c3d4
+	magicNano    = 0xa1b23c4d
+	fileHeader   = 24
+	recordHeader = 16
+	linkEthernet = 1
+
+	etherLen  = 14
+	etherVLAN = 0x8100
+	etherIPv4 = 0x0800
+	etherIPv6 = 0x86dd
+
+	protoUDP = 17
+	udpLen   = 8
+	rocePort = 4791
+	flagDF   = 0x4000
+)
+
+// Frames lists the RoCEv2 packets of a capture in order. Packets of other
+// protocols are passed over; a RoCEv2 packet that was cut short or fragmented is
+// an error, because a test would be silent about it.
+func Frames(pcap []byte) ([]Frame, error) {
+	if len(pcap) < fileHeader {
+		return nil, ErrFormat
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	if m := order.Uint32(pcap); m != magicMicro && m != magicNano {
+		order = binary.BigEndian
+		if m = order.Uint32(pcap); m != magicMicro && m != magicNano {
+			return nil, ErrFormat
+		}
+	}
+	if order.Uint32(pcap[20:])&0xffff != linkEthernet {
+		return nil, ErrFormat
+	}
+	var out []Frame
+	rest := pcap[fileHeader:]
+	for n := 1; len(rest) > 0; n++ {
+		if len(rest) < recordHeader {
+			return nil, fmt.Errorf("wiretest: packet %d has no whole record header", n)
+		}
+		captured, length := order.Uint32(rest[8:]), order.Uint32(rest[12:])
+		if uint64(captured) > uint64(len(rest)-recordHeader) {
+			return nil, fmt.Errorf("wiretest: packet %d ends behind the file", n)
+		}
+		b := rest[recordHeader : recordHeader+int(captured)]
+		rest = rest[recordHeader+int(captured):]
+		f, ok, err := frame(b)
+		if err == nil && ok && captured != length {
+			err = fmt.Errorf("%d of %d bytes were captured", captured, length)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("wiretest: packet %d: %w", n, err)
+		}
+		if ok {
+			f.Number = n
+			out = append(out, f)
+		}
+	}
+	return out, nil
+}
+
+// frame takes an Ethernet frame apart; ok is false if it is not RoCEv2.
+func frame(b []byte) (f Frame, ok bool, err error) {
+	if len(b) < etherLen {
+		return f, false, nil
+	}
+	kind, b := binary.BigEndian.Uint16(b[12:]), b[etherLen:]
+	if kind == etherVLAN && len(b) >= 4 {
+		kind, b = binary.BigEndian.Uint16(b[2:]), b[4:]
+	}
+	switch {
+	case kind == etherIPv4 && len(b) >= 20 && b[9] == protoUDP:
+		ihl := int(b[0]&0xf) * 4
+		if ihl != 20 || len(b) < ihl+udpLen || binary.BigEndian.Uint16(b[6:])&^flagDF != 0 {
+			return f, false, errors.New("an IPv4 packet with options or of fragments")
+		}
+		f.TOS, f.ID, f.DF = b[1], binary.BigEndian.Uint16(b[4:]), b[6]&(flagDF>>8) != 0
+		f.Src, f.Dst = netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))
+		b = b[ihl:]
+	case kind == etherIPv6 && len(b) >= 40+udpLen && b[6] == protoUDP:
+		f.TOS = b[0]<<4 | b[1]>>4
+		f.Src, f.Dst = netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
+		b = b[40:]
+	default:
+		return f, false, nil
+	}
+	if binary.BigEndian.Uint16(b[2:]) != rocePort {
+		return f, false, nil
+	}
+	f.SrcPort = binary.BigEndian.Uint16(b)
+	n := int(binary.BigEndian.Uint16(b[4:]))
+	if n < udpLen || n > len(b) {
+		return f, false, fmt.Errorf("a UDP length of %d with %d bytes there", n, len(b))
+	}
+	f.Datagram = b[udpLen:n] // Ethernet padding lies behind it
+	return f, true, nil
+}
