@@ -22,12 +22,12 @@ const (
 
 // plan says how a call is sent on.
 type plan struct {
-	head   []byte // the arguments, up to the bulk data
-	bulk   []byte // bulk argument, if hasBulk
-	has    bool
-	result int    // bytes of bulk result to make room for
-	dst    []byte // that room
-	resMax int
+	head    []byte // the arguments, up to the bulk data
+	bulk    []byte // bulk argument, if hasBulk
+	has     bool
+	result  int    // bytes of bulk result to make room for
+	dst     []byte // that room
+	resMax  int
 	results func(d *xdr.Decoder, e *xdr.Encoder, dst []byte)
 }
 
