@@ -175,6 +175,7 @@ func (m *fakeMR) Invalidate() uint32 {
 	m.pd.mu.Unlock()
 	return key
 }
+
 func (m *fakeMR) Close() {
 	m.pd.mu.Lock()
 	delete(m.pd.mrs, m.lkey)
@@ -242,9 +243,11 @@ func (d *fakeDevice) Loops() []rdma.Loop { return []rdma.Loop{d.loop} }
 func (d *fakeDevice) AllocPD() (rdma.PD, error) {
 	return &fakePD{net: d.net, mrs: make(map[uint32]*fakeMR)}, nil
 }
+
 func (d *fakeDevice) CreateCQ(l rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
 	return &fakeCQ{loop: l.(*fakeLoop), onEvent: o.OnEvent, depth: o.Depth}, nil
 }
+
 func (d *fakeDevice) CreateQP(rdma.Loop, rdma.QPConfig) (rdma.QP, error) {
 	return nil, errors.New("not in the fake")
 }
@@ -516,8 +519,10 @@ func (r *fakeRequest) Accept(qp rdma.QPConfig, p rdma.ConnParams, prepare func(r
 	}
 	r.client.loop.Submit(func() {
 		r.client.peer = c
-		r.client.on(r.client, rdma.ConnEvent{Kind: rdma.EventEstablished, PrivateData: p.PrivateData, PathMTU: 4096,
-			ResponderResources: p.InitiatorDepth, InitiatorDepth: p.ResponderResources})
+		r.client.on(r.client, rdma.ConnEvent{
+			Kind: rdma.EventEstablished, PrivateData: p.PrivateData, PathMTU: 4096,
+			ResponderResources: p.InitiatorDepth, InitiatorDepth: p.ResponderResources,
+		})
 	})
 	c.loop.Submit(func() { on(c, rdma.ConnEvent{Kind: rdma.EventEstablished, PathMTU: 4096}) })
 	return c, nil

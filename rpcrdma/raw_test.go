@@ -33,8 +33,10 @@ type rawClient struct {
 
 func (w *world) raw(responder uint8, private []byte) *rawClient {
 	w.t.Helper()
-	r := &rawClient{t: w.t, w: w, dev: w.net.device("192.0.2.77"), up: make(chan bool, 1), gone: make(chan struct{}),
-		replies: make(chan []byte, 64), flags: make(chan rdma.WCFlags, 64)}
+	r := &rawClient{
+		t: w.t, w: w, dev: w.net.device("192.0.2.77"), up: make(chan bool, 1), gone: make(chan struct{}),
+		replies: make(chan []byte, 64), flags: make(chan rdma.WCFlags, 64),
+	}
 	pd, _ := r.dev.AllocPD()
 	r.pd = pd.(*fakePD)
 	w.t.Cleanup(func() {
@@ -192,7 +194,9 @@ func TestSeveralWriteChunks(t *testing.T) {
 	got, rest := r.reply()
 	want := []Chunk{
 		append(segments(m, 1000, 0, 2000, 4000), segments(pad, 4)...),
-		segments(second, 7), {}, segments(fourth, 0, 0), segments(fourth, 0),
+		segments(second, 7),
+		{},
+		segments(fourth, 0, 0), segments(fourth, 0),
 	}
 	want[0][2].Length, want[0][3].Length, want[0][4].Length = 1501, 0, 0
 	want[0][3].Offset = m.Addr() + 3000

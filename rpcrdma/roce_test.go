@@ -199,8 +199,12 @@ func BenchmarkRoCE(b *testing.B) {
 		do      func(rpc.Client, []byte) error
 		latency bool
 	}{
-		{"get/0", 0, 1, get, true}, {"get/4096", 4096, 1, get, true}, {"put/4096", 4096, 1, put, true},
-		{"get/4096x16", 4096, 16, get, false}, {"get/1MiBx4", size, 4, get, false}, {"put/1MiBx4", size, 4, put, false},
+		{"get/0", 0, 1, get, true},
+		{"get/4096", 4096, 1, get, true},
+		{"put/4096", 4096, 1, put, true},
+		{"get/4096x16", 4096, 16, get, false},
+		{"get/1MiBx4", size, 4, get, false},
+		{"put/1MiBx4", size, 4, put, false},
 	} {
 		b.Run(k.name, func(b *testing.B) {
 			_, at := serveRoCE(b)

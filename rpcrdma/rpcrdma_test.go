@@ -160,8 +160,10 @@ func (w *world) dial(addr string, cfg ClientConfig) *Client {
 }
 
 func request(proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) *rpc.Request {
-	return &rpc.Request{Prog: testProg, Vers: testVers, Proc: proc, Args: args, Res: res,
-		Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client"}}
+	return &rpc.Request{
+		Prog: testProg, Vers: testVers, Proc: proc, Args: args, Res: res,
+		Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client"},
+	}
 }
 
 func put(c rpc.Client, lengths ...int) error {

@@ -214,7 +214,7 @@ func printEntries(w io.Writer, list []*entry, long bool) {
 	// Columns that a name or target with a tab in it would break come last and
 	// are escaped.
 	tw := tabwriter.NewWriter(w, 0, 8, 1, ' ', 0)
-	defer tw.Flush()
+	defer func() { _ = tw.Flush() }()
 	for _, e := range list {
 		size := strconv.FormatUint(e.Size, 10)
 		if e.Device != "" {
