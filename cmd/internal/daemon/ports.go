@@ -89,13 +89,13 @@ func (d *Daemon) applyPorts(atStart bool) error {
 		if err := d.openPort(p); err != nil {
 			p.Error = err.Error()
 			err = fmt.Errorf("%s %s: %w", p.Transport, p.Listen, err)
-			if len(p.ends) == 0 {
-				d.log.Error("a port cannot be served", zap.Error(err))
-				if !atStart || p.Origin == control.OriginConfig {
-					errs = append(errs, err)
-				}
-			} else {
+			switch {
+			case len(p.ends) > 0:
 				d.log.Warn("a port is served on some addresses only", zap.Error(err))
+			case atStart && p.Origin == control.OriginRuntime:
+				d.log.Error("a port cannot be served", zap.Error(err))
+			default:
+				errs = append(errs, err)
 			}
 		}
 		d.ports = append(d.ports, p)
@@ -162,11 +162,11 @@ func listenTCP(at netip.AddrPort, everywhere bool) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", where)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("TCP %s is in use by another process; choose another port with --tcp-listen", where)
+		return nil, errors.New("in use by another process; choose another port")
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("TCP %s: ports below 1024 need CAP_NET_BIND_SERVICE", where)
+		return nil, errors.New("ports below 1024 need CAP_NET_BIND_SERVICE")
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("TCP %s: this host does not have that address", where)
+		return nil, errors.New("this host does not have that address")
 	}
 	return l, err
 }
@@ -223,7 +223,7 @@ func (d *Daemon) AddPort(spec control.PortSpec) (control.Port, error) {
 	}
 	if err := d.openPort(p); err != nil {
 		if len(p.ends) == 0 {
-			return control.Port{}, err
+			return control.Port{}, fmt.Errorf("%s %s: %w", spec.Transport, spec.Listen, err)
 		}
 		p.Error = err.Error()
 	}
