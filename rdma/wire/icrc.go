@@ -21,12 +21,17 @@ const (
 	ip6Len = 40
 	udpLen = 8
 
+	// datagramMax is the longest UDP payload: lengths are 16 bits wide.
+	datagramMax = 1<<16 - 1 - udpLen - ip4Len
+
 	// FlagsDF is the flags and fragment offset word of every packet we send.
 	FlagsDF = 0x4000
 )
 
 // Flow is what the IP and UDP headers of a packet say, as far as the ICRC
-// covers it. It holds scratch space, so it serves one goroutine at a time.
+// covers it. Both addresses are of one family, IPv4 also in its mapped form;
+// nothing verifies against a flow of mixed or missing addresses. It holds
+// scratch space, so it serves one goroutine at a time.
 type Flow struct {
 	Src, Dst netip.Addr
 	SrcPort  uint16
@@ -43,8 +48,8 @@ func (f *Flow) build() {
 	f.src, f.dst = f.Src, f.Dst
 	b := f.prefix[:]
 	clear(b)
-	if f.Src.Unmap().Is4() {
-		src, dst := f.Src.Unmap().As4(), f.Dst.Unmap().As4()
+	if from, to := f.Src.Unmap(), f.Dst.Unmap(); from.Is4() && to.Is4() {
+		src, dst := from.As4(), to.As4()
 		b[0], b[1] = 0x45, 0xff
 		binary.BigEndian.PutUint16(b[6:], FlagsDF)
 		b[8], b[9] = 0xff, 17
@@ -117,7 +122,7 @@ func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
 // ICRC: 16 of the 32 bits were checked. IPv6 is always exact.
 func VerifyICRC(f *Flow, dgram []byte) (ok, exact bool, id uint16) {
 	n := len(dgram) - ICRCLen
-	if n < BTHLen {
+	if n < BTHLen || len(dgram) > datagramMax {
 		return false, false, 0
 	}
 	c := f.begin(0, len(dgram), dgram)
@@ -141,40 +146,49 @@ func VerifyICRC(f *Flow, dgram []byte) (ok, exact bool, id uint16) {
 	return true, false, uint16(w&0xff)<<8 | uint16(w>>8&0xff)
 }
 
-// rewind runs the CRC register back through n zero bytes: it multiplies by
-// x^-8n modulo the polynomial. x has order 2^32-1, so that is x^(2^32-1-8n).
+// rewind runs the CRC register back through n zero bytes, n < 2^16: it
+// multiplies by x^-8n modulo the polynomial.
 func rewind(reg uint32, n int) uint32 {
-	e := uint32(0xffffffff) - 8*uint32(n)
-	for k := 0; e != 0; k++ {
-		if e&1 != 0 {
-			reg = mulmod(powers[k], reg)
+	return mulmod(reg, mulmod(backPages[n>>8&0xff], backBytes[n&0xff]))
+}
+
+// backBytes[i] is x^-8i and backPages[i] is x^-8*256*i modulo the polynomial,
+// bit-reflected: what takes a register back through i, and 256 i, zero bytes.
+var backBytes, backPages = func() (b, p [256]uint32) {
+	const one = 1 << 31
+	b[0], p[0] = one, one
+	for i := 1; i < len(b); i++ {
+		b[i] = backByte(b[i-1])
+	}
+	page := backByte(b[255])
+	for i := 1; i < len(p); i++ {
+		p[i] = mulmod(p[i-1], page)
+	}
+	return b, p
+}()
+
+// backByte runs the CRC register back through one zero byte. The polynomial's
+// top bit is set, so the top bit of a register tells whether the step that
+// led to it reduced.
+func backByte(reg uint32) uint32 {
+	for range 8 {
+		if reg>>31 != 0 {
+			reg = (reg^crcPoly)<<1 | 1
+		} else {
+			reg <<= 1
 		}
-		e >>= 1
 	}
 	return reg
 }
 
-// powers[k] is x^(2^k) modulo the polynomial, bit-reflected.
-var powers = func() (p [32]uint32) {
-	p[0] = 1 << 30
-	for k := 1; k < len(p); k++ {
-		p[k] = mulmod(p[k-1], p[k-1])
-	}
-	return p
-}()
-
-// mulmod multiplies two bit-reflected polynomials modulo the CRC polynomial.
+// mulmod multiplies two bit-reflected polynomials modulo the CRC polynomial. It
+// does not branch on the operands, which are as good as random.
 func mulmod(a, b uint32) uint32 {
 	var p uint32
-	for ; a != 0; a <<= 1 {
-		if a&(1<<31) != 0 {
-			p ^= b
-		}
-		if b&1 != 0 {
-			b = b>>1 ^ crcPoly
-		} else {
-			b >>= 1
-		}
+	for range 32 {
+		p ^= b & -(a >> 31)
+		a <<= 1
+		b = b>>1 ^ crcPoly&-(b&1)
 	}
 	return p
 }
