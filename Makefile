@@ -59,7 +59,7 @@ install: build
 	install -D -m 0755 bin/rstorectl $(DESTDIR)/usr/local/bin/rstorectl
 	install -D -m 0644 systemd/rstored.service $(DESTDIR)/etc/systemd/system/rstored.service
 	install -D -m 0644 systemd/rstored.sysusers.conf $(DESTDIR)/usr/lib/sysusers.d/rstored.conf
-	install -D -m 0644 deploy/rstored.yaml $(DESTDIR)/etc/rstored/rstored.yaml
+	test -e $(DESTDIR)/etc/rstored/rstored.yaml || install -D -m 0644 deploy/rstored.yaml $(DESTDIR)/etc/rstored/rstored.yaml
 
 clean:
 	rm -rf bin out
