@@ -6,6 +6,7 @@ package cm
 
 import (
 	"container/heap"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -24,34 +25,54 @@ const (
 	timeWaitMin = 500 * rdma.Millisecond
 	timeWaitMax = 4 * rdma.Second
 
+	// replyLimit bounds how long an unanswered REP is repeated. It is longer than
+	// a kernel takes to give up its REQ, which it repeats every six seconds.
+	replyLimit = 30 * rdma.Second
+
 	// mraService is the time code that our MRA asks for: 4.096 us * 2^20, 4 s.
 	mraService = 20
-	cmTimeout  = 20
-	cmRetries  = 15
+	// mraMax bounds the time that a peer's MRA is granted.
+	mraMax    = 60 * rdma.Second
+	cmTimeout = 20
+	cmRetries = 15
 )
 
 // Config describes a machine.
 type Config struct {
 	Addr netip.Addr
 	GUID uint64 // of the port: stable, and unique among all that share peers
-	// Random returns unpredictable words: communication IDs start from it.
+	// Random returns words that peers cannot predict, from a generator that was
+	// seeded well. Each communication ID and transaction ID is drawn from it: who
+	// cannot see a connection's messages cannot name it in one.
 	Random func() uint32
 	// ConnectLimit bounds how long an unanswered REQ or REP is repeated; 0
 	// means 8 seconds.
 	ConnectLimit rdma.Time
-	// PendingMax bounds connections that are being set up, TimeWaitMax those
-	// that are remembered after their end. 0 means 1024 and 8192.
-	PendingMax  int
-	TimeWaitMax int
-	Counters    *Counters
+	// PendingMax bounds connections that are being set up, PeerPendingMax those
+	// of them that one address asked for, and TimeWaitMax those that are
+	// remembered after their end. 0 means 1024, half of PendingMax, and 8192.
+	PendingMax     int
+	PeerPendingMax int
+	TimeWaitMax    int
+	Counters       *Counters
 }
 
-// Counters count messages and what became of them.
+// Counters count messages and what became of them. A message that is sent again
+// because nothing answered it counts in Resent only.
 type Counters struct {
-	RxREQ, RxREP, RxRTU, RxREJ, RxMRA, RxDREQ, RxDREP       uint64
-	TxREQ, TxREP, TxRTU, TxREJ, TxMRA, TxDREQ, TxDREP       uint64
-	Resent, DropMalformed, DropUnknown, DropState, DropFull uint64
-	Duplicates, Stale, Timeouts, Unsupported                uint64
+	RxREQ, RxREP, RxRTU, RxREJ, RxMRA, RxDREQ, RxDREP uint64
+	TxREQ, TxREP, TxRTU, TxREJ, TxMRA, TxDREQ, TxDREP uint64
+
+	Resent          uint64 // messages repeated by timers
+	Duplicates      uint64 // messages received again
+	Stale           uint64 // REQs of a peer that holds on to, or lost, an earlier connection
+	Timeouts        uint64 // REQs and REPs given up
+	Unsupported     uint64 // messages that CM has and we have no use for: LAP, SIDR
+	TimeWaitEvicted uint64 // connections forgotten before their time
+	DropMalformed   uint64 // no CM MADs
+	DropUnknown     uint64 // of no connection that we know with this peer
+	DropState       uint64 // not expected in the connection's state
+	DropFull        uint64 // REQs refused, or messages not sent, for lack of room
 }
 
 // State is the state of an ID, after the names of ib_cm.
@@ -86,6 +107,7 @@ type ID struct {
 	msg                 []byte    // what is repeated
 	every               rdma.Time // and how often
 	due                 rdma.Time
+	since               rdma.Time // when msg was sent first
 	limit               rdma.Time
 	index               int // in the heap of deadlines, -1 = none
 	guid                uint64
@@ -97,7 +119,9 @@ type ID struct {
 type EventKind uint8
 
 // Events. ConnRequest is answered by Accept or Reject, Reply by Confirm or
-// Refuse. After Rejected, Unreachable and Gone the ID is dead.
+// Reject. After Rejected, Unreachable and Gone the ID is dead. A peer may give
+// up at any time: Rejected can follow a ConnRequest or a Reply that is not
+// answered yet, and the answer then fails with ErrState.
 const (
 	ConnRequest EventKind = iota + 1
 	Reply
@@ -113,17 +137,21 @@ type Event struct {
 	Kind    EventKind
 	ID      *ID
 	Private []byte // of a REJ; REQ and REP are in the ID
-	Reason  Reason
-	// RemoteReject: for Rejected, the peer rejects our REP.
-	Err error
+	Reason  Reason // of a REJ
+	Err     error  // why, in words; nil for a Disconnected that the peer asked for
 }
 
+// peerComm and peerQPN are the identities of a peer's side of a connection. A
+// GUID is what the peer says it is, so its address belongs to them: no host can
+// get at what another host has here.
 type peerComm struct {
+	addr netip.Addr
 	guid uint64
 	comm uint32
 }
 
 type peerQPN struct {
+	addr netip.Addr
 	guid uint64
 	qpn  uint32
 }
@@ -132,17 +160,17 @@ type peerQPN struct {
 type Machine struct {
 	cfg     Config
 	n       *Counters
-	next    uint32
 	ids     map[uint32]*ID // by our communication ID
 	comms   map[peerComm]*ID
 	qpns    map[peerQPN]*ID
 	listen  map[uint16]bool
 	timers  deadlines
 	pending int
+	asked   map[netip.Addr]int // pending, by the address that asked
 	waiting int
 	events  []Event
 	out     []*outgoing
-	tidBase uint64
+	psn     wire.PSN // of the next datagram; nobody looks at it
 }
 
 // outgoing is a datagram to be sent.
@@ -163,6 +191,9 @@ func New(cfg Config) *Machine {
 	if cfg.PendingMax == 0 {
 		cfg.PendingMax = 1024
 	}
+	if cfg.PeerPendingMax == 0 {
+		cfg.PeerPendingMax = max(cfg.PendingMax/2, 1)
+	}
 	if cfg.TimeWaitMax == 0 {
 		cfg.TimeWaitMax = 8192
 	}
@@ -170,8 +201,9 @@ func New(cfg Config) *Machine {
 		cfg.Counters = new(Counters)
 	}
 	return &Machine{
-		cfg: cfg, n: cfg.Counters, next: cfg.Random(), tidBase: uint64(cfg.Random()) << 32,
-		ids: map[uint32]*ID{}, comms: map[peerComm]*ID{}, qpns: map[peerQPN]*ID{}, listen: map[uint16]bool{},
+		cfg: cfg, n: cfg.Counters, psn: wire.PSN(cfg.Random() & wire.PSNMask),
+		ids: map[uint32]*ID{}, comms: map[peerComm]*ID{}, qpns: map[peerQPN]*ID{},
+		listen: map[uint16]bool{}, asked: map[netip.Addr]int{},
 	}
 }
 
@@ -180,6 +212,7 @@ var (
 	ErrPortTaken = errors.New("cm: the port is listened on already")
 	ErrTooMany   = errors.New("cm: too many connections are being set up")
 	ErrState     = errors.New("cm: not possible in this state")
+	ErrAddress   = errors.New("cm: the remote address cannot be reached from the local one")
 )
 
 // Listen accepts REQs for a port.
@@ -214,19 +247,23 @@ type ConnectParams struct {
 	Private            []byte // at most ConnPrivateLen
 }
 
+// newID makes an ID with a communication ID that is not in use. Those of
+// connections in TIMEWAIT are.
 func (m *Machine) newID() *ID {
-	for {
-		m.next++
-		if _, taken := m.ids[m.next]; !taken && m.next != 0 {
-			break
-		}
+	n := m.cfg.Random()
+	for n == 0 || m.ids[n] != nil {
+		n++ // ends: there are far fewer IDs than numbers
 	}
-	id := &ID{Local: m.next, index: -1}
-	m.ids[id.Local] = id
+	id := &ID{Local: n, index: -1}
+	m.ids[n] = id
 	return id
 }
 
-// Connect sends a REQ.
+// newTID draws a transaction ID.
+func (m *Machine) newTID() uint64 { return uint64(m.cfg.Random())<<32 | uint64(m.cfg.Random()) }
+
+// Connect sends a REQ, and repeats it until it is answered by Reply or Rejected,
+// or Unreachable comes. The QP is in INIT and has its receives posted.
 func (m *Machine) Connect(now rdma.Time, p ConnectParams) (*ID, error) {
 	if m.pending >= m.cfg.PendingMax {
 		return nil, ErrTooMany
@@ -234,25 +271,29 @@ func (m *Machine) Connect(now rdma.Time, p ConnectParams) (*ID, error) {
 	if len(p.Private) > ConnPrivateLen {
 		return nil, fmt.Errorf("cm: %d bytes of private data, a REQ carries %d", len(p.Private), ConnPrivateLen)
 	}
+	to := p.Remote.Addr().Unmap()
+	if !to.IsValid() || to.Is4() != m.cfg.Addr.Unmap().Is4() {
+		return nil, fmt.Errorf("%w: %v from %v", ErrAddress, p.Remote, m.cfg.Addr)
+	}
 	id := m.newID()
-	id.Active, id.State, id.Peer, id.Service = true, REQSent, p.Remote, p.Remote.Port()
+	id.Active, id.State, id.Peer, id.Service = true, REQSent, netip.AddrPortFrom(to, p.Remote.Port()), p.Remote.Port()
 	id.localQPN = p.QPN
-	id.tid = m.tidBase | uint64(id.Local)
+	id.tid = m.newTID()
 	id.REQ = REQ{
 		LocalID: id.Local, ServiceID: ServiceID(p.Remote.Port()), GUID: m.cfg.GUID, QPN: p.QPN, PSN: p.PSN,
 		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		RemoteCMTimeout: cmTimeout, LocalCMTimeout: cmTimeout, MaxCMRetries: cmRetries,
 		RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount, PKey: p.PKey, MTU: p.MTU,
 		Primary: Path{
-			LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: m.cfg.Addr, RemoteGID: p.Remote.Addr().Unmap(),
+			LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: m.cfg.Addr, RemoteGID: to,
 			FlowLabel:    (uint32(p.SourcePort)*31 + uint32(p.Remote.Port())) & 0xfffff,
 			TrafficClass: p.TrafficClass, HopLimit: p.HopLimit, AckTimeout: p.AckTimeout,
 		},
 	}
-	h := IPHeader{Src: netip.AddrPortFrom(m.cfg.Addr, p.SourcePort), Dst: p.Remote.Addr().Unmap()}
+	h := IPHeader{Src: netip.AddrPortFrom(m.cfg.Addr, p.SourcePort), Dst: to}
 	h.Put(id.REQ.Private[:])
 	copy(id.REQ.Private[IPHeaderLen:], p.Private)
-	m.pending++
+	m.pending++ // the address of an active ID is our choice, and not counted
 	m.n.TxREQ++
 	m.repeat(now, id, id.REQ.Encode(Header{TID: id.tid}), m.cfg.ConnectLimit)
 	return id, nil
@@ -286,7 +327,7 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 	copy(id.REP.Private[:], p.Private)
 	id.State = REPSent
 	m.n.TxREP++
-	m.repeat(now, id, id.REP.Encode(Header{TID: id.tid}), max(m.cfg.ConnectLimit, 30*rdma.Second))
+	m.repeat(now, id, id.REP.Encode(Header{TID: id.tid}), max(m.cfg.ConnectLimit, replyLimit))
 	return nil
 }
 
@@ -294,9 +335,9 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 func (m *Machine) Reject(id *ID, why Reason, private []byte) {
 	switch id.State {
 	case REQReceived:
-		m.sendREJ(id.Peer.Addr(), id.tid, 0, id.Remote, 0, why, private)
+		m.sendREJ(id.Peer.Addr(), id.tid, &REJ{RemoteID: id.Remote, Message: OfREQ, Reason: why}, private)
 	case REPReceived:
-		m.sendREJ(id.Peer.Addr(), id.tid, id.Local, id.Remote, 1, why, private)
+		m.sendREJ(id.Peer.Addr(), id.tid, &REJ{LocalID: id.Local, RemoteID: id.Remote, Message: OfREP, Reason: why}, private)
 	default:
 		return
 	}
@@ -331,7 +372,7 @@ func (m *Machine) established(id *ID) {
 }
 
 // Disconnect sends a DREQ on an established connection; Gone follows. In other
-// states the attempt is abandoned.
+// states the attempt is abandoned: the peer is told by REJ, and the ID is dead.
 func (m *Machine) Disconnect(now rdma.Time, id *ID) {
 	switch id.State {
 	case Established, REPSent:
@@ -339,15 +380,17 @@ func (m *Machine) Disconnect(now rdma.Time, id *ID) {
 		id.State = DREQSent
 		m.n.TxDREQ++
 		d := IDs{LocalID: id.Local, RemoteID: id.Remote, QPN: id.remoteQPN}
-		m.repeat(now, id, d.Encode(Header{TID: m.tidBase | uint64(id.Local), Attr: AttrDREQ}), dreqLimit)
+		m.repeat(now, id, d.Encode(Header{TID: m.newTID(), Attr: AttrDREQ}), dreqLimit)
 	case REQReceived, REPReceived:
 		m.Reject(id, ConsumerDefined, nil)
 	case REQSent:
+		m.sendTimeout(id)
 		m.Forget(id)
 	}
 }
 
-// Forget drops an ID at once, without a message.
+// Forget drops an ID at once, without a message or an event. Its REQ and REP
+// remain readable.
 func (m *Machine) Forget(id *ID) {
 	m.stop(id)
 	m.leavePending(id)
@@ -363,7 +406,7 @@ func (m *Machine) Forget(id *ID) {
 // that the peer need not wait for its timers to see that it is gone.
 func (m *Machine) DREQ(peer netip.Addr, local, remote, remoteQPN uint32) {
 	d := IDs{LocalID: local, RemoteID: remote, QPN: remoteQPN}
-	m.send(peer, d.Encode(Header{TID: m.tidBase | uint64(local), Attr: AttrDREQ}))
+	m.send(peer, d.Encode(Header{TID: m.newTID(), Attr: AttrDREQ}))
 	m.n.TxDREQ++
 }
 
@@ -391,11 +434,13 @@ func (m *Machine) Transmit(b *wire.Batch) (more bool) {
 	for n < len(m.out) && !b.Full() {
 		o := m.out[n]
 		b.Add(&o.flow, &wire.Packet{
-			Op: wire.UDSendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQPN: wire.QP1, PSN: wire.PSN(m.n.TxREQ+m.n.TxREP) & wire.PSNMask,
+			Op: wire.UDSendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQPN: wire.QP1, PSN: m.psn,
 			DETH: wire.DETH{QKey: QKey, SrcQPN: wire.QP1},
 		}, [][]byte{o.mad})
+		m.psn = m.psn.Add(1)
 		n++
 	}
+	// The batch refers to the flows until it is sent, so they are not reused.
 	m.out = append([]*outgoing(nil), m.out[n:]...)
 	return len(m.out) > 0
 }
@@ -413,16 +458,23 @@ func (m *Machine) sendIDs(id *ID, a Attr, tid uint64) {
 	m.send(id.Peer.Addr(), d.Encode(Header{TID: tid, Attr: a}))
 }
 
-func (m *Machine) sendREJ(to netip.Addr, tid uint64, local, remote uint32, msg uint8, why Reason, private []byte) {
-	r := REJ{LocalID: local, RemoteID: remote, Message: msg, Reason: why}
+func (m *Machine) sendREJ(to netip.Addr, tid uint64, r *REJ, private []byte) {
 	copy(r.Private[:], private)
 	m.n.TxREJ++
 	m.send(to, r.Encode(Header{TID: tid}))
 }
 
+// sendTimeout tells the peer that we wait no longer. It may not have answered,
+// so it knows the connection by our GUID and communication ID.
+func (m *Machine) sendTimeout(id *ID) {
+	r := &REJ{LocalID: id.Local, RemoteID: id.Remote, Message: OfOther, Reason: Timeout, InfoLen: guidLen}
+	binary.BigEndian.PutUint64(r.Info[:], m.cfg.GUID)
+	m.sendREJ(id.Peer.Addr(), id.tid, r, nil)
+}
+
 // repeat sends mad now and again until the ID's state changes or limit is over.
 func (m *Machine) repeat(now rdma.Time, id *ID, mad []byte, limit rdma.Time) {
-	id.msg, id.every, id.limit = mad, resendFirst, now+limit
+	id.msg, id.every, id.since, id.limit = mad, resendFirst, now, now+limit
 	m.send(id.Peer.Addr(), mad)
 	m.schedule(id, now+id.every)
 }
@@ -443,10 +495,27 @@ func (m *Machine) stop(id *ID) {
 	id.msg = nil
 }
 
+// ask enters an ID that a peer asked for into the count of those being set up.
+func (m *Machine) ask(id *ID) {
+	m.pending++
+	m.asked[id.Peer.Addr()]++
+}
+
+// leavePending takes an ID out of the count of those being set up, before its
+// state changes.
 func (m *Machine) leavePending(id *ID) {
 	switch id.State {
 	case REQSent, REQReceived, REPReceived, REPSent:
-		m.pending--
+	default:
+		return
+	}
+	m.pending--
+	if id.Active {
+		return
+	}
+	a := id.Peer.Addr()
+	if m.asked[a]--; m.asked[a] == 0 {
+		delete(m.asked, a)
 	}
 }
 
@@ -473,17 +542,22 @@ func (m *Machine) Expire(now rdma.Time) {
 		case id.State == DREQSent:
 			m.timeWait(now, id)
 		default:
-			m.n.Timeouts++
-			what := "REQ"
-			if id.State == REPSent {
-				what = "REP"
-				m.sendREJ(id.Peer.Addr(), id.tid, id.Local, id.Remote, 1, Timeout, nil)
-			}
-			m.Forget(id)
-			m.event(Event{Kind: Unreachable, ID: id, Err: fmt.Errorf("%v did not answer the CM %s for %d s: is UDP port %d open on both sides, and does something serve RDMA there?",
-				id.Peer, what, m.cfg.ConnectLimit/rdma.Second, wire.Port)})
+			m.giveUp(now, id)
 		}
 	}
+}
+
+// giveUp ends the wait for the answer to a REQ or a REP.
+func (m *Machine) giveUp(now rdma.Time, id *ID) {
+	m.n.Timeouts++
+	waited := (now - id.since) / rdma.Second
+	err := fmt.Errorf("%v did not answer the CM REQ for %d s: is UDP port %d open on both sides, and does something serve RDMA there?", id.Peer, waited, wire.Port)
+	if id.State == REPSent {
+		err = fmt.Errorf("%v asked for a connection and did not confirm our REP for %d s: does UDP port %d get through to it?", id.Peer, waited, wire.Port)
+	}
+	m.sendTimeout(id)
+	m.Forget(id)
+	m.event(Event{Kind: Unreachable, ID: id, Err: err})
 }
 
 func (m *Machine) gone(id *ID) {
@@ -504,6 +578,7 @@ func (m *Machine) timeWait(now rdma.Time, id *ID) {
 		// Under a flood the oldest goes early; its QP number stays random.
 		for _, w := range m.timers {
 			if w.State == TimeWait && w != id {
+				m.n.TimeWaitEvicted++
 				m.gone(w)
 				break
 			}
@@ -514,15 +589,15 @@ func (m *Machine) timeWait(now rdma.Time, id *ID) {
 // bind enters the peer's identities into the tables of known ones.
 func (m *Machine) bind(id *ID, guid uint64, comm, qpn uint32) {
 	id.guid, id.comm, id.remoteQPN = guid, comm, qpn
-	m.comms[peerComm{guid, comm}] = id
-	m.qpns[peerQPN{guid, qpn}] = id
+	m.comms[peerComm{id.Peer.Addr(), guid, comm}] = id
+	m.qpns[peerQPN{id.Peer.Addr(), guid, qpn}] = id
 }
 
 func (m *Machine) unbind(id *ID) {
-	if k := (peerComm{id.guid, id.comm}); m.comms[k] == id {
+	if k := (peerComm{id.Peer.Addr(), id.guid, id.comm}); m.comms[k] == id {
 		delete(m.comms, k)
 	}
-	if k := (peerQPN{id.guid, id.remoteQPN}); m.qpns[k] == id {
+	if k := (peerQPN{id.Peer.Addr(), id.guid, id.remoteQPN}); m.qpns[k] == id {
 		delete(m.qpns, k)
 	}
 }

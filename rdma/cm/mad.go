@@ -249,11 +249,22 @@ func (r *REP) Encode(h Header) []byte {
 	return b
 }
 
+// What an MRA or a REJ is about (IBTA 12.6.6 and 12.6.7).
+const (
+	OfREQ   uint8 = 0
+	OfREP   uint8 = 1
+	OfOther uint8 = 2 // a REJ: no message in particular
+)
+
+// guidLen is the length of the additional information of a REJ for a timeout:
+// the GUID of its sender.
+const guidLen = 8
+
 // REJ refuses or gives up a connection (IBTA 12.6.7).
 type REJ struct {
 	LocalID, RemoteID uint32
-	Message           uint8 // what is rejected: 0 REQ, 1 REP, 2 other
-	InfoLen           uint8
+	Message           uint8 // what is rejected: OfREQ, OfREP or OfOther
+	InfoLen           uint8 // bytes of Info that are used; 7 bits
 	Reason            Reason
 	Info              [REJInfoLen]byte
 	Private           [REJPrivateLen]byte
@@ -287,7 +298,7 @@ func (r *REJ) Encode(h Header) []byte {
 // MRA asks for more time (IBTA 12.6.6).
 type MRA struct {
 	LocalID, RemoteID uint32
-	Message           uint8 // 0 REQ, 1 REP, 2 LAP
+	Message           uint8 // OfREQ, OfREP, or 2 for a LAP
 	Timeout           uint8 // 5 bits
 }
 

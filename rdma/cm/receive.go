@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -62,22 +63,22 @@ func (m *Machine) find(src netip.Addr, d IDs) *ID {
 // request takes a REQ (spec: IBTA 12.9.7.1, passive side).
 func (m *Machine) request(src, dst netip.Addr, h Header, r REQ) {
 	src, dst = src.Unmap(), dst.Unmap()
-	if known := m.comms[peerComm{r.GUID, r.LocalID}]; known != nil && known.Peer.Addr() == src {
+	reject := func(why Reason) {
+		m.sendREJ(src, h.TID, &REJ{RemoteID: r.LocalID, Message: OfREQ, Reason: why}, nil)
+	}
+	if known := m.comms[peerComm{src, r.GUID, r.LocalID}]; known != nil {
 		m.n.Duplicates++
 		switch known.State {
 		case REQReceived:
-			a := MRA{LocalID: known.Local, RemoteID: known.Remote, Timeout: mraService}
-			m.n.TxMRA++
-			m.send(src, a.Encode(Header{TID: h.TID}))
+			m.sendMRA(known, h.TID, OfREQ)
 		case REPSent:
 			m.send(src, known.msg)
 		case TimeWait:
 			m.n.Stale++
-			m.sendREJ(src, h.TID, 0, r.LocalID, 0, StaleConnection, nil)
+			reject(StaleConnection)
 		}
 		return
 	}
-	reject := func(why Reason) { m.sendREJ(src, h.TID, 0, r.LocalID, 0, why, nil) }
 	port, ok := ServicePort(r.ServiceID)
 	if !ok || !m.listen[port] {
 		reject(InvalidServiceID)
@@ -100,66 +101,81 @@ func (m *Machine) request(src, dst netip.Addr, h Header, r REQ) {
 		reject(InvalidMTU)
 		return
 	}
-	if m.pending >= m.cfg.PendingMax {
+	if m.pending >= m.cfg.PendingMax || m.asked[src] >= m.cfg.PeerPendingMax {
 		m.n.DropFull++
 		reject(NoResources)
 		return
 	}
-	if old := m.qpns[peerQPN{r.GUID, r.QPN}]; old != nil && old.Peer.Addr() == src && old.State != TimeWait {
+	if old := m.qpns[peerQPN{src, r.GUID, r.QPN}]; old != nil && old.State != TimeWait {
 		// The peer has made a new connection with a QP that we still hold one
 		// to: it restarted, or lost the old one. It is gone.
 		m.n.Stale++
-		was := old.State
 		m.Forget(old)
-		if was != Idle {
-			m.event(Event{Kind: Disconnected, ID: old, Err: fmt.Errorf("%v connected anew with the same queue pair", old.Peer)})
-		}
+		m.event(Event{Kind: Disconnected, ID: old, Err: fmt.Errorf("%v connected anew with the same queue pair", old.Peer)})
 	}
 	id := m.newID()
 	id.State, id.Remote, id.Peer, id.Service, id.REQ, id.tid = REQReceived, r.LocalID, ip.Src, port, r, h.TID
-	m.pending++
+	m.ask(id)
 	m.bind(id, r.GUID, r.LocalID, r.QPN)
 	m.event(Event{Kind: ConnRequest, ID: id})
 }
 
 // reply takes a REP (active side).
 func (m *Machine) reply(src netip.Addr, h Header, r REP) {
+	src = src.Unmap()
 	id := m.ids[r.RemoteID]
-	if id == nil || id.Peer.Addr() != src.Unmap() || !id.Active {
+	if id == nil || id.Peer.Addr() != src || !id.Active {
+		// We gave up, or this is from before a restart. The peer would repeat
+		// its REP for a minute and hold its queue pair for so long.
+		m.n.DropUnknown++
+		m.sendREJ(src, h.TID, &REJ{LocalID: r.RemoteID, RemoteID: r.LocalID, Message: OfREP, Reason: InvalidCommID}, nil)
+		return
+	}
+	if id.State != REQSent && id.Remote != r.LocalID {
 		m.n.DropUnknown++
 		return
 	}
 	switch id.State {
 	case REQSent:
+		m.stop(id)
+		id.State, id.Remote, id.REP, id.tid = REPReceived, r.LocalID, r, h.TID
+		m.bind(id, r.GUID, r.LocalID, r.QPN)
+		m.event(Event{Kind: Reply, ID: id})
+	case REPReceived:
+		m.n.Duplicates++
+		m.sendMRA(id, h.TID, OfREP)
 	case Established:
 		m.n.Duplicates++
-		if id.Remote == r.LocalID {
-			m.sendIDs(id, AttrRTU, id.tid) // our RTU was lost
-			m.n.TxRTU++
-		}
-		return
+		m.n.TxRTU++
+		m.sendIDs(id, AttrRTU, id.tid) // our RTU was lost
 	default:
 		m.n.DropState++
-		return
 	}
-	m.stop(id)
-	id.State, id.Remote, id.REP, id.tid = REPReceived, r.LocalID, r, h.TID
-	m.bind(id, r.GUID, r.LocalID, r.QPN)
-	m.event(Event{Kind: Reply, ID: id})
 }
 
-func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
-	id := m.ids[r.RemoteID]
-	if id == nil && r.RemoteID == 0 {
-		// A REJ by timeout names its sender's ID alone.
-		for _, c := range m.timers {
-			if c.Remote == r.LocalID && c.Peer.Addr() == src.Unmap() && c.State == REPSent {
-				id = c
-				break
-			}
+// rejectedID finds the connection that a REJ is about. A REJ of a REQ may come
+// without an ID of the peer's; one for a timeout may come without ours, and
+// says by its GUID whose communication ID it gives.
+func (m *Machine) rejectedID(src netip.Addr, r *REJ) *ID {
+	if r.Reason == Timeout && r.InfoLen >= guidLen {
+		if id := m.comms[peerComm{src, binary.BigEndian.Uint64(r.Info[:]), r.LocalID}]; id != nil {
+			return id
 		}
 	}
-	if id == nil || id.Peer.Addr() != src.Unmap() {
+	id := m.ids[r.RemoteID]
+	if id == nil || id.Peer.Addr() != src {
+		return nil
+	}
+	if id.State == REQSent || id.Remote == r.LocalID {
+		return id
+	}
+	return nil
+}
+
+// rejected takes a REJ: of our REQ, of our REP, or because the peer gave up.
+func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
+	id := m.rejectedID(src.Unmap(), &r)
+	if id == nil {
 		m.n.DropUnknown++
 		return
 	}
@@ -168,7 +184,7 @@ func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
 		Err: fmt.Errorf("%v rejected the connection: %v", id.Peer, r.Reason),
 	}
 	switch id.State {
-	case REQSent, REPSent:
+	case REQSent, REQReceived, REPSent, REPReceived:
 		m.Forget(id)
 	case Established:
 		// Our RTU was lost and the peer gave up, or it finds the connection stale.
@@ -184,16 +200,33 @@ func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
 // moreTime takes an MRA: the peer has our REQ or REP and needs longer.
 func (m *Machine) moreTime(now rdma.Time, src netip.Addr, a MRA) {
 	id := m.ids[a.RemoteID]
-	if id == nil || id.Peer.Addr() != src.Unmap() || id.mra {
+	if id == nil || id.Peer.Addr() != src.Unmap() {
 		m.n.DropUnknown++
 		return
 	}
-	if id.State == REQSent && a.Message == 0 || id.State == REPSent && a.Message == 1 {
-		id.mra = true // once: a peer cannot hold our resources for ever
-		wait := min(rdma.Time(4096)<<a.Timeout, 60*rdma.Second)
-		id.limit = max(id.limit, now+wait+m.cfg.ConnectLimit)
-		m.schedule(id, now+wait)
+	switch {
+	case id.State == REQSent && a.Message == OfREQ:
+	case id.State == REPSent && a.Message == OfREP && id.Remote == a.LocalID:
+	default:
+		m.n.DropState++
+		return
 	}
+	if id.mra {
+		m.n.Duplicates++ // once: a peer cannot hold our resources for ever
+		return
+	}
+	id.mra = true
+	wait := min(max(rdma.Time(4096)<<a.Timeout, id.every), mraMax)
+	id.limit = max(id.limit, now+wait+m.cfg.ConnectLimit)
+	m.schedule(id, now+wait)
+}
+
+// sendMRA tells a peer that repeats itself that our consumer is still busy with
+// what it sent.
+func (m *Machine) sendMRA(id *ID, tid uint64, of uint8) {
+	a := MRA{LocalID: id.Local, RemoteID: id.Remote, Message: of, Timeout: mraService}
+	m.n.TxMRA++
+	m.send(id.Peer.Addr(), a.Encode(Header{TID: tid}))
 }
 
 // disconnect takes a DREQ. One for a connection that is unknown is answered
@@ -227,13 +260,20 @@ func (m *Machine) disconnect(now rdma.Time, src netip.Addr, h Header, d IDs) {
 	m.sendIDs(id, AttrDREP, h.TID)
 }
 
-// SIDR_REP offsets and status.
-const sidrUnsupported = 1
+// Offsets in the bodies of SIDR_REQ and SIDR_REP, and the status of the latter.
+const (
+	sidrREQService  = 8
+	sidrREPStatus   = 4
+	sidrREPService  = 12
+	sidrUnsupported = 1
+)
 
+// refuseSIDR answers a request for a datagram service: there are none.
 func (m *Machine) refuseSIDR(src netip.Addr, h Header, mad []byte) {
 	b := newMAD(Header{TID: h.TID, Attr: AttrSIDRREP})
-	copy(b[bodyAt:bodyAt+4], mad[bodyAt:bodyAt+4])        // request ID
-	b[bodyAt+4] = sidrUnsupported                         //
-	copy(b[bodyAt+12:bodyAt+20], mad[bodyAt+8:bodyAt+16]) // service ID
+	req, rep := mad[bodyAt:], b[bodyAt:]
+	copy(rep[:4], req[:4]) // request ID
+	rep[sidrREPStatus] = sidrUnsupported
+	copy(rep[sidrREPService:sidrREPService+8], req[sidrREQService:])
 	m.send(src, b)
 }
