@@ -10,7 +10,7 @@ BENCHTIME     ?= 1s
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 
-.PHONY: all build test race lint format vulncheck bench fuzz demo install clean
+.PHONY: all build test race lint format vulncheck bench fuzz demo interop install clean
 
 all: build
 
@@ -53,6 +53,12 @@ fuzz:
 # an interrupt reaches it and it can clean up.
 demo: build
 	@$(GO) build -o bin/demo ./cmd/internal/demo && exec bin/demo
+
+# The Linux kernel's own client against rstored, in guests: see test/guest. The
+# guests are built the first time, from Debian packages. CASES is a regular expression.
+interop:
+	test/guest/build
+	cd test/guest && RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' $(GO) test -count=1 -timeout 3h -run TestInterop
 
 install: build
 	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored

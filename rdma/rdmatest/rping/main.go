@@ -1,12 +1,16 @@
-// Rping is the server side of rping, the ping of rdma-core, over the software
-// device: a client of the kernel, or of a network card, can try against it
-// whether connections, SEND, RDMA READ and RDMA WRITE work.
+// Rping is rping, the ping of rdma-core, over the software device: it shows with
+// the kernel or a network card on the other side whether connections, SEND, RDMA
+// READ and RDMA WRITE work.
 //
 //	rping -listen 10.99.0.1        # and on the other host:
 //	rping -c -v -a 10.99.0.1 -C 10
+//
+//	rping -listen 10.99.0.1 -connect 10.99.0.2 -count 10 -size 4096    # and there:
+//	rping -s -v -a 10.99.0.2 -C 10 -S 4096
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"flag"
@@ -33,17 +37,31 @@ const (
 
 func main() {
 	listen := flag.String("listen", "", "local `address`")
+	connect := flag.String("connect", "", "be the client of the rping at this `address`")
+	count := flag.Int("count", 1, "pings of the client")
+	size := flag.Int("size", 64, "bytes of a client's ping; the server must have been given the same")
 	port := flag.Uint("port", defaultPort, "RDMA port")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *listen, uint16(*port)); err != nil && ctx.Err() == nil {
+	err := run(*listen, func(dev rdma.Device) error {
+		if *connect == "" {
+			return listenOn(ctx, dev, uint16(*port))
+		}
+		to, err := netip.ParseAddr(*connect)
+		if err != nil {
+			return fmt.Errorf("-connect: %w", err)
+		}
+		return ping(ctx, dev, netip.AddrPortFrom(to, uint16(*port)), *count, *size)
+	})
+	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "rping:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, listen string, port uint16) error {
+// run opens the device at an address for f, and prints what it counted.
+func run(listen string, f func(rdma.Device) error) error {
 	addr, err := netip.ParseAddr(listen)
 	if err != nil {
 		return fmt.Errorf("-listen: %w", err)
@@ -61,6 +79,11 @@ func run(ctx context.Context, listen string, port uint16) error {
 		})
 		_ = dev.Close()
 	}()
+	return f(dev)
+}
+
+// listenOn serves every client that comes.
+func listenOn(ctx context.Context, dev rdma.Device, port uint16) error {
 	l, err := endpoint.Listen(dev, port, endpoint.Config{RecvSize: infoLen})
 	if err != nil {
 		return err
@@ -110,6 +133,60 @@ func serve(ctx context.Context, c *endpoint.Conn) (pings int, err error) {
 		}
 		pings++
 	}
+}
+
+// ping has a server read each ping and write it back, and compares.
+func ping(ctx context.Context, dev rdma.Device, to netip.AddrPort, count, size int) error {
+	if size < 1 || size > sizeMax {
+		return fmt.Errorf("-size: %d is not between 1 and %d", size, sizeMax)
+	}
+	c, err := endpoint.Dial(ctx, dev, to, endpoint.Config{RecvSize: infoLen})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	fmt.Printf("connected: %+v\n", c.Negotiated())
+	out, err := c.Register(make([]byte, size), rdma.LocalWrite|rdma.RemoteRead)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	back, err := c.Register(make([]byte, size), rdma.LocalWrite|rdma.RemoteWrite)
+	if err != nil {
+		return err
+	}
+	defer back.Close()
+	msg, err := c.Register(make([]byte, infoLen), rdma.LocalWrite)
+	if err != nil {
+		return err
+	}
+	defer msg.Close()
+	for i := range count {
+		b := out.Bytes()[:size]
+		for j := range b {
+			b[j] = byte('A' + (i+j)%58)
+		}
+		copy(b, fmt.Sprintf("rdma-ping-%d: ", i))
+		b[size-1] = 0 // the server prints it as a string
+		clear(back.Bytes()[:size])
+		for _, m := range []rdma.MR{out, back} {
+			at := endpoint.RemoteOf(m)
+			binary.BigEndian.PutUint64(msg.Bytes(), at.Addr)
+			binary.BigEndian.PutUint32(msg.Bytes()[8:], at.RKey)
+			binary.BigEndian.PutUint32(msg.Bytes()[12:], uint32(size))
+			if err := c.Send(ctx, msg, 0, infoLen); err != nil {
+				return fmt.Errorf("ping %d: %w", i, err)
+			}
+			if _, err := c.Recv(ctx); err != nil {
+				return fmt.Errorf("ping %d: %w", i, err)
+			}
+		}
+		if !bytes.Equal(back.Bytes()[:size], b) {
+			return fmt.Errorf("ping %d came back as %.40q", i, back.Bytes()[:size])
+		}
+	}
+	fmt.Printf("%d pings of %d bytes came back\n", count, size)
+	return nil
 }
 
 // info receives where the client's next buffer is.

@@ -1,0 +1,516 @@
+// Package guest runs rstored against the peer that decides what is right: the
+// Linux kernel's own RDMA stack and NFS client, in guests that boot in about a
+// second (User-Mode Linux, built by the script build from Debian packages).
+//
+// A Case is a shell script for each guest, the exports that they find, and where it
+// needs one a function for what happens on the host meanwhile. Each run has a network
+// namespace of its own with a bridge in it:
+//
+//	10.99.0.1, fd99::1     the bridge: rstored, or another program under test
+//	10.99.0.2, fd99::2     the first guest, rxe0 on eth0
+//	10.99.0.3, fd99::3     the second
+//
+// Nothing leads out of it. Only processes that the run has started are ended.
+package guest
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// library is what every script begins with.
+//
+//go:embed lib.sh
+var library string
+
+// HostAddr is where the namespace of a run is reached from its guests.
+const (
+	HostAddr  = "10.99.0.1"
+	HostAddr6 = "fd99::1"
+)
+
+// guestAddr is the IPv4 address of guest i, counted from 0.
+func guestAddr(i int) string { return "10.99.0." + strconv.Itoa(2+i) }
+
+// Case is one thing that must work.
+type Case struct {
+	Name    string
+	Script  string            // what runs in each guest, after lib.sh; $GUEST is a or b
+	Guests  int               // one if not said
+	MTU     int               // of the bridge and the guests; 1500 if not said
+	Env     map[string]string // for the script
+	Exports []string          // for --export; %s is the directory of the run's exports. None: no daemon
+	Daemon  []string          // further flags of the daemon
+	Prepare func(exports string) error
+	Host    func(context.Context, *Run) error // runs beside the guests; the case fails if it does
+	Timeout time.Duration                     // a minute if not said
+	Payload bool                              // capture packets whole
+	MemMB   int                               // of each guest; 768 if not said
+}
+
+// Runner runs cases.
+type Runner struct {
+	Cache string // what the script build has made
+	Bin   string // where rstored, rstorectl and rping are
+	Keep  string // where a failed case's console, log and packets go
+}
+
+// Run is a case being run.
+type Run struct {
+	Case    *Case
+	Dir     string // everything of the run
+	Exports string // served by the daemon
+	Share   string // /run/host of every guest
+
+	runner *Runner
+	ns     string
+	daemon *process
+	log    *os.File
+}
+
+// runs makes names of namespaces unique in this process.
+var runs atomic.Int32
+
+// Run runs a case. What it leaves is removed, except after a failure the console
+// of each guest, the daemon's log and the packets, in Keep.
+func (r *Runner) Run(ctx context.Context, c *Case) (err error) {
+	dir, err := os.MkdirTemp("", "rstored-guest-")
+	if err != nil {
+		return err
+	}
+	run := &Run{
+		Case: c, Dir: dir, Exports: filepath.Join(dir, "exports"), Share: filepath.Join(dir, "share"),
+		runner: r, ns: fmt.Sprintf("rstored-%d-%d", os.Getpid(), runs.Add(1)),
+	}
+	defer func() {
+		if err != nil {
+			if kerr := run.keep(filepath.Join(r.Keep, c.Name)); kerr != nil {
+				err = errors.Join(err, kerr)
+			}
+		}
+		_ = os.RemoveAll(dir)
+	}()
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = time.Minute
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not done after %v", timeout))
+	defer cancel()
+	return run.run(ctx)
+}
+
+func (r *Run) run(ctx context.Context) (err error) {
+	for _, d := range []string{r.Exports, r.Share, r.path("state")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	// The daemon's callers are ordinary users on the way to the exports.
+	if err := os.Chmod(r.Dir, 0o755); err != nil {
+		return err
+	}
+	if r.Case.Prepare != nil {
+		if err := r.Case.Prepare(r.Exports); err != nil {
+			return err
+		}
+	}
+	if r.log, err = os.Create(r.path("host.log")); err != nil {
+		return err
+	}
+	defer r.log.Close()
+	if err := r.network(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ip("netns", "del", r.ns)) }()
+	capture, err := r.capture(ctx)
+	if err != nil {
+		return err
+	}
+	defer capture.stop(syscall.SIGTERM)
+	if r.Case.Exports != nil {
+		if err := r.StartDaemon(ctx); err != nil {
+			return err
+		}
+		defer func() {
+			if r.daemon != nil {
+				err = errors.Join(err, r.StopDaemon(syscall.SIGTERM))
+			}
+		}()
+	}
+	return r.guests(ctx)
+}
+
+// guests runs the scripts and what happens on the host meanwhile.
+func (r *Run) guests(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if err := os.WriteFile(filepath.Join(r.Share, "script"), []byte(library+r.Case.Script), 0o644); err != nil {
+		return err
+	}
+	var env strings.Builder
+	for k, v := range r.Case.Env {
+		fmt.Fprintf(&env, "export %s='%s'\n", k, v)
+	}
+	fmt.Fprintf(&env, "export GUEST=$g_name HOST=%s HOST6=%s\n", HostAddr, HostAddr6)
+	if err := os.WriteFile(filepath.Join(r.Share, "env"), []byte(env.String()), 0o644); err != nil {
+		return err
+	}
+	n := max(1, r.Case.Guests)
+	done := make(chan error, n+1)
+	for i := range n {
+		go func() { done <- r.guest(ctx, i) }()
+	}
+	if r.Case.Host != nil {
+		n++
+		go func() {
+			err := r.Case.Host(ctx, r)
+			if err != nil {
+				err = fmt.Errorf("on the host: %w", err)
+			}
+			done <- err
+		}()
+	}
+	var first error
+	for range n {
+		if err := <-done; err != nil && first == nil {
+			first = err
+			// A guest that waits for the other would wait in vain.
+			cancel(err)
+		}
+	}
+	return first
+}
+
+// network makes the namespace, its bridge and a tap for each guest.
+func (r *Run) network() error {
+	mtu := strconv.Itoa(r.mtu())
+	if err := ip("netns", "add", r.ns); err != nil {
+		return err
+	}
+	steps := [][]string{
+		{"link", "set", "lo", "up"},
+		{"link", "add", "br0", "type", "bridge", "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0"},
+		// A bridge takes the address of its lowest port, which would change with each tap.
+		{"link", "set", "br0", "address", "02:99:00:00:00:01"},
+		{"addr", "add", HostAddr + "/24", "dev", "br0"},
+		{"addr", "add", HostAddr6 + "/64", "dev", "br0", "nodad"},
+	}
+	for i := range max(1, r.Case.Guests) {
+		tap := "tap" + strconv.Itoa(i)
+		steps = append(steps,
+			[]string{"tuntap", "add", "dev", tap, "mode", "tap", "vnet_hdr"},
+			[]string{"link", "set", tap, "mtu", mtu, "txqueuelen", "10000", "master", "br0", "up"})
+	}
+	steps = append(steps, []string{"link", "set", "br0", "mtu", mtu, "up"})
+	for _, s := range steps {
+		if err := ip(append([]string{"-n", r.ns}, s...)...); err != nil {
+			return errors.Join(err, ip("netns", "del", r.ns))
+		}
+	}
+	return nil
+}
+
+// capture records the packets of all guests.
+func (r *Run) capture(ctx context.Context) (*process, error) {
+	// Headers tell most; of a long run the end is kept.
+	snap := "256"
+	if r.Case.Payload {
+		snap = "0"
+	}
+	p, err := r.start("tcpdump", r.log, "tcpdump", "-Z", "root", "-B", "65536", "-U", "-s", snap, "-C", "100", "-W", "2",
+		"-i", "br0", "-w", r.path("packets.pcap"))
+	if err != nil {
+		return nil, err
+	}
+	// tcpdump writes the file's header when it listens.
+	return p, r.until(ctx, p, "tcpdump to listen", func() bool {
+		s, err := os.Stat(r.path("packets.pcap0"))
+		return err == nil && s.Size() > 0
+	})
+}
+
+// StartDaemon starts rstored and waits until its ports are open.
+func (r *Run) StartDaemon(ctx context.Context) error {
+	args := []string{
+		filepath.Join(r.runner.Bin, "rstored"), "--log-format", "console",
+		"--state-dir", r.path("state"), "--control", r.path("control"),
+		"--rdma-listen", HostAddr + ":20049", "--rdma-listen", "[" + HostAddr6 + "]:20049", "--tcp-listen", ":2049",
+	}
+	for _, e := range r.Case.Exports {
+		args = append(args, "--export", strings.ReplaceAll(e, "%s", r.Exports))
+	}
+	p, err := r.start("rstored", r.log, append(args, r.Case.Daemon...)...)
+	if err != nil {
+		return err
+	}
+	r.daemon = p
+	return r.until(ctx, p, "rstored to answer", func() bool { return r.Ctl("status") == nil })
+}
+
+// StopDaemon ends rstored with a signal.
+func (r *Run) StopDaemon(sig syscall.Signal) error {
+	p := r.daemon
+	r.daemon = nil
+	if err := p.stop(sig); err != nil && sig == syscall.SIGTERM {
+		return fmt.Errorf("rstored: %w", err)
+	}
+	return nil
+}
+
+// SignalDaemon sends rstored a signal that it survives.
+func (r *Run) SignalDaemon(sig syscall.Signal) error { return r.daemon.cmd.Process.Signal(sig) }
+
+// Ctl runs rstorectl against the daemon.
+func (r *Run) Ctl(args ...string) error {
+	cmd := exec.Command(filepath.Join(r.runner.Bin, "rstorectl"), append([]string{"--control", r.path("control")}, args...)...)
+	return output(cmd)
+}
+
+// Command runs a program in the run's namespace to its end, its output in the host's log.
+func (r *Run) Command(ctx context.Context, name string, args ...string) error {
+	if p := filepath.Join(r.runner.Bin, name); !strings.Contains(name, "/") && exists(p) {
+		name = p
+	}
+	p, err := r.start(filepath.Base(name), r.log, append([]string{name}, args...)...)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		_ = p.stop(syscall.SIGTERM)
+		return context.Cause(ctx)
+	}
+}
+
+// Tell lets the guests know that something has happened: "await NAME" in a script returns.
+func (r *Run) Tell(name string) error {
+	return os.WriteFile(filepath.Join(r.Share, "at."+name), nil, 0o644)
+}
+
+// Await waits until a guest has said "tell NAME".
+func (r *Run) Await(ctx context.Context, name string) error {
+	return r.until(ctx, nil, "a guest's "+name, func() bool { return exists(filepath.Join(r.Share, "at."+name)) })
+}
+
+// Sleep waits, but not beyond the end of the run.
+func (r *Run) Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Logf writes to the host's log.
+func (r *Run) Logf(format string, args ...any) { fmt.Fprintf(r.log, format+"\n", args...) }
+
+// guest boots guest i and waits for its script.
+func (r *Run) guest(ctx context.Context, i int) error {
+	name := string(rune('a' + i))
+	console, err := os.Create(r.path("console-" + name + ".log"))
+	if err != nil {
+		return err
+	}
+	defer console.Close()
+	mem := r.Case.MemMB
+	if mem == 0 {
+		mem = 768
+	}
+	mtu := strconv.Itoa(r.mtu())
+	args := []string{
+		filepath.Join(r.runner.Cache, "linux"),
+		"mem=" + strconv.Itoa(mem) + "M", "umid=" + name, "uml_dir=" + r.Dir,
+		"ubd0r=" + filepath.Join(r.runner.Cache, "root.ext4"), "root=/dev/ubda", "ro", "rootfstype=ext4", "init=/guest/init",
+		"loglevel=4", "panic=-1", "con=null", "con0=null,fd:1", "con1=null,fd:3", "ssl=null",
+		"g.name=" + name, "g.dir=" + r.Share, "g.mtu=" + mtu, "g.ip4=" + guestAddr(i), "g.ip6=fd99::" + strconv.Itoa(2+i),
+		"vec0:transport=tap,ifname=tap" + strconv.Itoa(i) + ",depth=128,gro=1,mtu=" + mtu + ",mac=02:99:00:00:00:0" + strconv.Itoa(2+i),
+	}
+	// The kernel's messages and the script's output come by two descriptors into one file.
+	p, err := r.start("guest "+name, console, args...)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		_ = p.stop(syscall.SIGKILL)
+		return fmt.Errorf("guest %s: %w", name, context.Cause(ctx))
+	}
+	rc, err := os.ReadFile(filepath.Join(r.Share, name+".rc"))
+	switch status := strings.TrimSpace(string(rc)); {
+	case err != nil || status == "":
+		return fmt.Errorf("guest %s ended without a status: %s", name, lastLines(console.Name(), 3))
+	case status != "0":
+		return fmt.Errorf("guest %s: exit status %s: %s", name, status, lastLines(console.Name(), 3))
+	}
+	return bugs(filepath.Join(r.Share, name+".dmesg"))
+}
+
+// trouble is what a kernel says when it has met a bug.
+var trouble = []string{"BUG:", "WARNING:", "Oops", "blocked for more than"}
+
+// bugs are a kernel's messages that tell of one.
+func bugs(dmesg string) error {
+	b, err := os.ReadFile(dmesg)
+	if err != nil {
+		return err
+	}
+	for l := range strings.Lines(string(b)) {
+		for _, t := range trouble {
+			if strings.Contains(l, t) {
+				return fmt.Errorf("the kernel says: %s", strings.TrimSpace(l))
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Run) path(name string) string { return filepath.Join(r.Dir, name) }
+
+func (r *Run) mtu() int {
+	if r.Case.MTU == 0 {
+		return 1500
+	}
+	return r.Case.MTU
+}
+
+// keep copies what explains a failure.
+func (r *Run) keep(to string) error {
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	var names []string
+	for _, pattern := range []string{"*.log", "*.pcap?", "share/*.dmesg", "share/keep.*"} {
+		found, err := filepath.Glob(r.path(pattern))
+		if err != nil {
+			return err
+		}
+		names = append(names, found...)
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, filepath.Base(name)), b, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// process is one that the run has started. It is the leader of its own group, so
+// that its children end with it.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// start starts a program in the run's namespace.
+func (r *Run) start(name string, out *os.File, args ...string) (*process, error) {
+	cmd := exec.Command("ip", append([]string{"netns", "exec", r.ns}, args...)...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.ExtraFiles = []*os.File{out}
+	// A test that is killed takes them along.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The death signal is bound to the thread, which must stay.
+		runtime.LockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		if err := cmd.Wait(); err != nil {
+			p.err = fmt.Errorf("%s: %w", name, err)
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return p, nil
+}
+
+// stop ends the process and what it has started.
+func (p *process) stop(sig syscall.Signal) error {
+	defer func() { _ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }()
+	_ = p.cmd.Process.Signal(sig)
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(15 * time.Second):
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		<-p.done
+		return errors.New("did not end in 15 seconds")
+	}
+}
+
+// until waits for a condition while a process lives.
+func (r *Run) until(ctx context.Context, p *process, what string, f func() bool) error {
+	var ended chan struct{}
+	if p != nil {
+		ended = p.done
+	}
+	for !f() {
+		select {
+		case <-ended:
+			return fmt.Errorf("waiting for %s: %w", what, errors.Join(p.err, errors.New(lastLines(r.log.Name(), 3))))
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func ip(args ...string) error { return output(exec.Command("ip", args...)) }
+
+// output runs a command and makes its output part of its error.
+func output(cmd *exec.Cmd) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// lastLines are the last lines of a file that are not empty.
+func lastLines(name string, n int) string {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for l := range strings.Lines(string(b)) {
+		if l = strings.TrimSpace(l); l != "" {
+			lines = append(lines, l)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-n):], " | ")
+}

@@ -1,0 +1,91 @@
+package guest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+)
+
+// TestInterop runs the cases whose names match RSTORED_GUEST_CASES, all if it is
+// empty. It needs root and what the script build has made, and thus runs only
+// where RSTORED_GUEST=1 asks for it: make interop.
+func TestInterop(t *testing.T) {
+	if os.Getenv("RSTORED_GUEST") != "1" {
+		t.Skip("guests are booted by make interop")
+	}
+	if os.Getuid() != 0 {
+		t.Fatal("needs root, for namespaces and taps")
+	}
+	which, err := regexp.Compile(os.Getenv("RSTORED_GUEST_CASES"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Runner{Cache: cache(t), Bin: t.TempDir(), Keep: filepath.Join("..", "..", "out", "interop")}
+	build := exec.Command("go", "build", "-o", r.Bin, "./cmd/rstored", "./cmd/rstorectl", "./rdma/rdmatest/rping")
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	begin := time.Now()
+	ran, failed := 0, 0
+	for i := range cases {
+		c := &cases[i]
+		if !which.MatchString(c.Name) {
+			continue
+		}
+		ran++
+		start := time.Now()
+		err := r.Run(context.Background(), c)
+		word := "pass"
+		if err != nil {
+			word = "FAIL"
+			failed++
+		}
+		fmt.Printf("%-32s %s %6.1f s\n", c.Name, word, time.Since(start).Seconds())
+		if err != nil {
+			fmt.Printf("    %v\n", err)
+			t.Fail()
+		}
+	}
+	fmt.Printf("%d cases, %d failed, %.0f s\n", ran, failed, time.Since(begin).Seconds())
+	if failed > 0 {
+		fmt.Println("consoles, logs and packets are under out/interop")
+	}
+}
+
+// TestCases: names are directories under out/interop.
+func TestCases(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, c := range cases {
+		if seen[c.Name] || !regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`).MatchString(c.Name) {
+			t.Errorf("%q is not a name, or is there twice", c.Name)
+		}
+		seen[c.Name] = true
+		if c.Script == "" {
+			t.Errorf("%s has no script", c.Name)
+		}
+	}
+}
+
+// cache is where the script build puts what it makes.
+func cache(t *testing.T) string {
+	dir := os.Getenv("RSTORED_GUEST_CACHE")
+	if dir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = filepath.Join(base, "rstored-guest")
+	}
+	for _, f := range []string{"linux", "root.ext4"} {
+		if !exists(filepath.Join(dir, f)) {
+			t.Fatalf("%s is not in %s: run test/guest/build", f, dir)
+		}
+	}
+	return dir
+}

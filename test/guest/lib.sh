@@ -1,0 +1,76 @@
+# What every script in a guest begins with. A command that fails ends it.
+set -eEuo pipefail
+trap 'echo "line $((LINENO)): $BASH_COMMAND failed"' ERR
+B=/bin/busybox
+M=/mnt
+
+say() { echo "[$(date +%T.%N | cut -c1-12)] $*"; }
+die() { echo "FAIL: $*"; exit 1; }
+
+# is WHAT GOT WANT
+is() { [ "$2" = "$3" ] || die "$1 is '$2', not '$3'"; }
+
+# refused ERROR COMMAND...: the command fails, with this text in its message.
+refused() {
+	local want=$1 got
+	shift
+	if got=$("$@" 2>&1); then die "$* was not refused"; fi
+	case $got in *"$want"*) ;; *) die "$*: '$got' instead of '$want'" ;; esac
+}
+
+# tell and await: what has happened, between guests and the host.
+tell() { : >"/run/host/at.$1"; }
+await() {
+	local i
+	for ((i = 0; i < ${2:-60} * 20; i++)); do
+		[ ! -e "/run/host/at.$1" ] || return 0
+		$B usleep 50000
+	done
+	die "nobody told of $1"
+}
+
+# m [OPTIONS [PATH [DIR]]]: mounts over RDMA without asking a port mapper.
+m() {
+	local opts=${1:-} path=${2:-/e} dir=${3:-$M}
+	mkdir -p "$dir"
+	timeout 40 mount -t nfs -o "rdma,port=20049,vers=3,nolock,mountproto=tcp,mountport=2049${opts:+,$opts}" "$HOST:$path" "$dir"
+	grep " $dir nfs " /proc/mounts
+}
+
+# forget: what is read next comes from the server.
+forget() {
+	sync
+	echo 3 >/proc/sys/vm/drop_caches
+}
+
+# option NAME [DIR]: of the mount, as the kernel settled it.
+option() { sed -n "s/^[^ ]* ${2//\//\\/} nfs .*[, ]$1=\([^, ]*\).*/\1/p" /proc/mounts; }
+
+# same A B: both have the same bytes.
+same() {
+	local a b
+	a=$(sha256sum <"$1")
+	b=$(sha256sum <"$2")
+	[ "$a" = "$b" ] || { keep "$1" "$2"; die "$1 and $2 differ: $(cmp "$1" "$2" 2>&1 | head -1)"; }
+}
+
+# keep FILE...: for whoever looks at the failure.
+keep() {
+	local f
+	for f; do cp "$f" "/run/host/keep.$GUEST.$(basename "$f")" || true; done
+}
+
+# random FILE MIB
+random() { head -c "$(($2 << 20))" /dev/urandom >"$1"; }
+
+# there_and_back MIB: a file in, read back from the server, removed.
+there_and_back() {
+	random /tmp/src "$1"
+	say "writing $1 MiB"
+	cp /tmp/src $M/file
+	forget
+	say "reading"
+	same /tmp/src $M/file
+	rm $M/file
+	say "same"
+}
