@@ -42,7 +42,7 @@ func setAttr(o *op, _ bool) rpc.Status {
 	}
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
-	if st == nfs.OK {
+	if st == nfs.OK && !o.attributed(h, &s, guard) {
 		var err error
 		w, err = o.x.FS.SetAttr(&o.cred, h, &s, guard)
 		st = nfs.StatusOf(err)

@@ -82,9 +82,9 @@ func create(o *op, _ bool) rpc.Status {
 	var w blockstore.Wcc
 	dir, st := o.resolveNew(fh, name)
 	if st == nfs.OK {
-		var err error
-		h, o.attr, w, err = o.x.FS.Create(&o.cred, dir, name, mode, &s, verf)
-		st = nfs.StatusOf(err)
+		h, w, st = o.makeOnce(dir, name, blockstore.TypeReg, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+			return o.x.FS.Create(&o.cred, dir, name, mode, &s, verf)
+		})
 	}
 	return o.newObject(st, &h, &o.attr, &w, &dir)
 }
@@ -100,9 +100,9 @@ func mkdir(o *op, _ bool) rpc.Status {
 	var w blockstore.Wcc
 	dir, st := o.resolveNew(fh, name)
 	if st == nfs.OK {
-		var err error
-		h, o.attr, w, err = o.x.FS.Mkdir(&o.cred, dir, name, &s)
-		st = nfs.StatusOf(err)
+		h, w, st = o.makeOnce(dir, name, blockstore.TypeDir, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+			return o.x.FS.Mkdir(&o.cred, dir, name, &s)
+		})
 	}
 	return o.newObject(st, &h, &o.attr, &w, &dir)
 }
@@ -120,9 +120,9 @@ func symlink(o *op, _ bool) rpc.Status {
 	var w blockstore.Wcc
 	dir, st := o.resolveNew(fh, name)
 	if st == nfs.OK {
-		var err error
-		h, o.attr, w, err = o.x.FS.Symlink(&o.cred, dir, name, target, &s)
-		st = nfs.StatusOf(err)
+		h, w, st = o.makeOnce(dir, name, blockstore.TypeLnk, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+			return o.x.FS.Symlink(&o.cred, dir, name, target, &s)
+		})
 	}
 	return o.newObject(st, &h, &o.attr, &w, &dir)
 }
@@ -154,9 +154,9 @@ func mknod(o *op, _ bool) rpc.Status {
 		st = nfs.ErrBadType
 	}
 	if st == nfs.OK {
-		var err error
-		h, o.attr, w, err = o.x.FS.Mknod(&o.cred, dir, name, typ, major, minor, &s)
-		st = nfs.StatusOf(err)
+		h, w, st = o.makeOnce(dir, name, typ, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+			return o.x.FS.Mknod(&o.cred, dir, name, typ, major, minor, &s)
+		})
 	}
 	return o.newObject(st, &h, &o.attr, &w, &dir)
 }
@@ -177,7 +177,7 @@ func (o *op) unlink(directory bool) rpc.Status {
 	if st == nfs.OK {
 		st = checkOldName(name)
 	}
-	if st == nfs.OK {
+	if st == nfs.OK && !o.unlinked(dir, name) {
 		var err error
 		if directory {
 			w, err = o.x.FS.Rmdir(&o.cred, dir, name)
@@ -204,7 +204,7 @@ func rename(o *op, _ bool) rpc.Status {
 	if st == nfs.OK {
 		st = checkOldName(toName)
 	}
-	if st == nfs.OK {
+	if st == nfs.OK && !o.renamed(from, fromName, to, toName) {
 		var err error
 		fromW, toW, err = o.x.FS.Rename(&o.cred, from, fromName, to, toName)
 		st = nfs.StatusOf(err)
@@ -230,15 +230,15 @@ func link(o *op, _ bool) rpc.Status {
 	if st == nfs.OK {
 		st = checkNewName(name)
 	}
-	linked := false
-	if st == nfs.OK {
+	known := false
+	if st == nfs.OK && !o.linked(h, dir, name) {
 		var err error
 		o.attr, w, err = o.x.FS.Link(&o.cred, h, dir, name)
 		st = nfs.StatusOf(err)
-		linked = err == nil
+		known = err == nil
 	}
 	o.status(st)
-	if linked {
+	if known {
 		o.putPostOp(&o.attr)
 	} else {
 		o.postOp(&h)

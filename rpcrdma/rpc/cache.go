@@ -32,6 +32,8 @@ type drcEntry struct {
 	refs       []xdr.Ref // bulk results, copied; never changed afterwards
 	size       int       // of both
 	waiting    *Call     // retransmissions that arrived during the execution
+	record     int32     // in the journal, -1 = none
+	doubt      []byte    // note of an execution that a crash cut off
 	prev, next *drcEntry
 }
 
@@ -51,12 +53,65 @@ type replyCache struct {
 	bytes    int
 	countMax int
 	bytesMax int
+	journal  journal
+	doubts   map[drcKey]doubt // begun before the last crash, and not asked for since
 }
 
-func (r *replyCache) init(entries, bytes int) {
+// init sets the limits and takes over what mem, the journal, knows. A journal
+// holds a record for each reply that is kept, and some for calls in progress.
+func (r *replyCache) init(entries, bytes int, mem []byte, now int64) {
 	r.entries = make(map[drcKey]*drcEntry)
 	r.oldest.next, r.oldest.prev = &r.oldest, &r.oldest
 	r.countMax, r.bytesMax = entries, bytes
+	if len(mem) < recordLen {
+		return
+	}
+	r.countMax = min(entries, max(len(mem)/recordLen*3/4, 1))
+	r.doubts = make(map[drcKey]doubt)
+	r.journal.load(mem, func(k drcKey, i int32, at int64, note, reply []byte) {
+		_, doubted := r.doubts[k]
+		switch {
+		case at > now || at < now-replyAge || doubted || r.entries[k] != nil:
+			r.journal.release(i)
+		case reply == nil:
+			r.doubts[k] = doubt{note, at, i}
+		default:
+			e := &drcEntry{key: k, reply: reply, size: len(reply), record: i}
+			r.entries[k] = e
+			r.enter(e, at)
+		}
+	})
+}
+
+// enter adds an entry to those that are done.
+func (r *replyCache) enter(e *drcEntry, at int64) {
+	e.done, e.at = true, at
+	last := r.oldest.prev
+	last.next, e.prev, e.next, r.oldest.prev = e, last, &r.oldest, e
+	r.count++
+	r.bytes += e.size
+	for r.count > r.countMax || r.bytes > r.bytesMax || r.oldest.next.at < at-replyAge {
+		r.evict(r.oldest.next)
+	}
+}
+
+// intend notes in the journal that a call is about to change something.
+func (r *replyCache) intend(c *Call, note []byte) {
+	e := c.entry
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e.record >= 0 {
+		return // of the execution that was cut off; what it intended still holds
+	}
+	if len(r.journal.free) == 0 {
+		for k, d := range r.doubts {
+			if c.start-d.at > replyAge {
+				delete(r.doubts, k)
+				r.journal.release(d.record)
+			}
+		}
+	}
+	e.record = r.journal.begin(&e.key, c.start, note)
 }
 
 func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
@@ -69,8 +124,16 @@ func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 	}
 	switch {
 	case e == nil:
-		e = &drcEntry{key: k}
+		e = &drcEntry{key: k, record: -1}
 		r.entries[k] = e
+		if d, ok := r.doubts[k]; ok {
+			delete(r.doubts, k)
+			if c.start-d.at <= replyAge {
+				e.doubt, e.record = d.note, d.record
+			} else {
+				r.journal.release(d.record)
+			}
+		}
 		return e, drcNew
 	case e.done:
 		e.replay(c)
@@ -93,16 +156,13 @@ func (r *replyCache) finish(c *Call, keep bool, at int64) {
 	e.waiting = nil
 	if keep {
 		e.keep(&c.Res)
-		e.done, e.at = true, at
-		last := r.oldest.prev
-		last.next, e.prev, e.next, r.oldest.prev = e, last, &r.oldest, e
-		r.count++
-		r.bytes += e.size
-		for r.count > r.countMax || r.bytes > r.bytesMax || r.oldest.next.at < at-replyAge {
-			r.evict(r.oldest.next)
+		if e.record >= 0 && len(e.refs) == 0 {
+			r.journal.finish(e.record, e.reply)
 		}
+		r.enter(e, at)
 	} else {
 		delete(r.entries, e.key)
+		r.forget(e)
 	}
 	r.mu.Unlock()
 	for w := waiting; w != nil; {
@@ -135,4 +195,13 @@ func (r *replyCache) evict(e *drcEntry) {
 	delete(r.entries, e.key)
 	r.count--
 	r.bytes -= e.size
+	r.forget(e)
+}
+
+// forget gives an entry's record back.
+func (r *replyCache) forget(e *drcEntry) {
+	if e.record >= 0 {
+		r.journal.release(e.record)
+		e.record = -1
+	}
 }

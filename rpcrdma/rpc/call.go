@@ -102,6 +102,7 @@ type Call struct {
 	proc  *Proc
 	stats *procStats
 	entry *drcEntry
+	cache *replyCache
 	base  int // length of the reply header in Res
 	start int64
 	next  *Call // in the work queue, or waiting for the same request's reply
@@ -125,6 +126,30 @@ func (c *Call) Reset() {
 		Cred: Cred{Machine: c.Cred.Machine, Groups: c.Cred.Groups[:0]}, Res: c.Res, Alloc: c.Alloc,
 		BulkMax: -1, Reply: c.Reply, Carrier: c.Carrier, Peer: c.Peer,
 	}
+}
+
+// Journaled reports whether the server wants to know by Intend what the call is
+// about to do.
+func (c *Call) Journaled() bool { return c.entry != nil && c.cache.journal.mem != nil }
+
+// Intend notes that the call is about to change something. note, at most 64
+// bytes, is what its procedure needs to see, after a crash, whether the change was
+// made; it is copied. Without a journal Intend does nothing.
+func (c *Call) Intend(note []byte) {
+	if c.Journaled() {
+		c.cache.intend(c, note)
+	}
+}
+
+// Doubt returns the note of an earlier execution of this very call, sent again,
+// which a crash of the server cut off somewhere between Intend and the reply; nil
+// if there was none. The procedure finds out whether its change was made, and
+// makes it or answers as if it had just done so.
+func (c *Call) Doubt() []byte {
+	if c.entry == nil {
+		return nil
+	}
+	return c.entry.doubt
 }
 
 // Payload returns n bytes of the carrier's memory to read a bulk result into

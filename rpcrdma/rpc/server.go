@@ -22,7 +22,13 @@ type ServerConfig struct {
 	// 0 means 8 MiB and 4096.
 	ReplyCacheBytes   int
 	ReplyCacheEntries int
-	Logger            *slog.Logger
+	// Journal is memory that outlives the process, such as a shared mapping of a
+	// file, at least 512 bytes for each entry of the cache. The server keeps there
+	// what it needs to recognise retransmissions after a restart over the same
+	// memory; it must be zero or what an earlier server left. It is the server's
+	// until Close. nil: a restart forgets.
+	Journal []byte
+	Logger  *slog.Logger
 }
 
 // Server dispatches calls of any carrier to program tables. It knows no
@@ -71,7 +77,7 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	s := &Server{programs: cfg.Programs, log: cfg.Logger}
 	s.ready.L = &s.mu
-	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes)
+	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes, cfg.Journal, time.Now().UnixNano())
 	for _, p := range s.programs {
 		s.stats = append(s.stats, make([]procStats, len(p.Procs)))
 	}
@@ -296,7 +302,7 @@ func (s *Server) first(c *Call) bool {
 	entry, verdict := s.cache.begin(key, c)
 	switch verdict {
 	case drcNew:
-		c.entry = entry
+		c.entry, c.cache = entry, &s.cache
 		return true
 	case drcReplay:
 		c.stats.retransmits.Add(1)

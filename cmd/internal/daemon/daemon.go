@@ -83,7 +83,11 @@ func Start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if err != nil {
 		return nil, err
 	}
-	d.wire(secret)
+	journal, err := d.state.Memory(journalName, journalSize)
+	if err != nil {
+		return nil, err
+	}
+	d.wire(secret, journal)
 	d.control = control.NewServer(d, access, log.Slog("control"))
 
 	d.mu.Lock()
@@ -124,9 +128,15 @@ func (d *Daemon) advise() {
 	}
 }
 
+// The journal of the duplicate request cache, in the state directory.
+const (
+	journalName = "replies.journal"
+	journalSize = 3 << 20 // 6144 calls; the cache keeps 4096 replies
+)
+
 // wire makes the programs. What they export and where they are heard comes
 // later and changes while they run.
-func (d *Daemon) wire(secret []byte) {
+func (d *Daemon) wire(secret, journal []byte) {
 	d.table = nfs.NewTable()
 	d.faults = new(nfs.Counters)
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
@@ -134,6 +144,7 @@ func (d *Daemon) wire(secret []byte) {
 			Exports: d.table, Codec: nfs.NewCodec(secret), Counters: d.faults, Logger: d.log.Slog("nfs"),
 		}),
 		Workers: d.cfg.Load().Workers,
+		Journal: journal,
 		Logger:  d.log.Slog("rpc"),
 	})
 	d.portmap = rpc.NewServer(rpc.ServerConfig{Programs: d.portmapPrograms(), Workers: portmapWorkers, Logger: d.log.Slog("portmap")})

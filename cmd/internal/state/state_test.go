@@ -97,3 +97,35 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+func TestMemoryOutlivesTheProcess(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	m, err := s.Memory("memory", 10000)
+	must(t, err)
+	if len(m) != 10000 || !bytes.Equal(m, make([]byte, len(m))) {
+		t.Fatalf("%d bytes, not all zero", len(m))
+	}
+	copy(m[9000:], "kept")
+	must(t, s.Close())
+
+	s = open(t, dir)
+	defer s.Close()
+	m, err = s.Memory("memory", 10000)
+	must(t, err)
+	if string(m[9000:9004]) != "kept" {
+		t.Error("what was stored is gone")
+	}
+	if m, err = s.Memory("memory", 20000); err != nil || !bytes.Equal(m, make([]byte, 20000)) {
+		t.Errorf("memory of another size is not zero, %v", err)
+	}
+	// Another boot.
+	b, err := os.ReadFile(filepath.Join(dir, "memory"))
+	must(t, err)
+	b[0] ^= 1
+	b[memoryHeader+5] = 1
+	must(t, os.WriteFile(filepath.Join(dir, "memory"), b, 0o600))
+	if m, err = s.Memory("memory", 20000); err != nil || m[5] != 0 {
+		t.Errorf("memory of another boot was kept, %v", err)
+	}
+}

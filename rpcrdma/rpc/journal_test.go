@@ -1,0 +1,166 @@
+package rpc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// journaled is a program whose ONCE notes its intent and counts itself.
+func journaled(runs *int, doubts *[]string) []Program {
+	return []Program{{Name: "test", Prog: testProg, Vers: 2, Procs: []Proc{
+		procOnce: {Name: "ONCE", Mutates: true, Serve: func(c *Call, _ bool) Status {
+			v := c.Args.Uint32()
+			if d := c.Doubt(); d != nil {
+				*doubts = append(*doubts, string(d))
+			}
+			c.Intend(fmt.Appendf(nil, "note %d", v))
+			*runs++
+			c.Res.Uint32(v)
+			return Done
+		}},
+	}}}
+}
+
+func TestJournalOutlivesTheServer(t *testing.T) {
+	const n = 100
+	mem := make([]byte, 64*recordLen)
+	var runs int
+	var doubts []string
+	serve := func(mem []byte) *Server {
+		s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
+		t.Cleanup(s.Close)
+		return s
+	}
+	s := serve(mem)
+	replies := make([][]byte, n)
+	for i := range uint32(n) {
+		replies[i] = send(t, s, "192.0.2.1:9", call(i, testProg, 2, procOnce, i))
+	}
+	// 64 records keep 48 replies.
+	s = serve(bytes.Clone(mem))
+	runs = 0
+	for i := n - 1; i >= 0; i-- {
+		r := send(t, s, "192.0.2.1:10", call(uint32(i), testProg, 2, procOnce, uint32(i)))
+		if !bytes.Equal(r, replies[i]) {
+			t.Fatalf("call %d: %x, want %x", i, r, replies[i])
+		}
+		if i == n-48 && runs != 0 {
+			t.Errorf("%d of the last 48 calls were executed again", runs)
+		}
+	}
+	if runs != n-48 || len(doubts) != 0 {
+		t.Errorf("%d of %d forgotten calls were executed again; doubts %q", runs, n-48, doubts)
+	}
+}
+
+// TestTornJournal cuts the memory off at each byte of each write, as a kill does,
+// and expects nothing worse than a doubt or a second execution.
+func TestTornJournal(t *testing.T) {
+	var runs int
+	var doubts []string
+	serve := func(mem []byte) *Server {
+		return NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
+	}
+	before := make([]byte, 4*recordLen)
+	s := serve(before)
+	send(t, s, "192.0.2.1:9", call(1, testProg, 2, procOnce, 1))
+	s.Close()
+	after := bytes.Clone(before)
+	s = serve(after)
+	want := send(t, s, "192.0.2.1:9", call(2, testProg, 2, procOnce, 2))
+	s.Close()
+	for at := 0; at <= len(after); at++ {
+		mem := append(bytes.Clone(after[:at]), before[at:]...)
+		runs, doubts = 0, nil
+		s := serve(mem)
+		if r := send(t, s, "192.0.2.1:9", call(2, testProg, 2, procOnce, 2)); !bytes.Equal(r, want) {
+			t.Errorf("cut at %d: reply %x, want %x", at, r, want)
+		}
+		for _, d := range doubts {
+			if d != "note 2" {
+				t.Errorf("cut at %d: doubt %q", at, d)
+			}
+		}
+		if runs > 1 {
+			t.Errorf("cut at %d: executed %d times", at, runs)
+		}
+		runs = 0
+		if send(t, s, "192.0.2.1:9", call(1, testProg, 2, procOnce, 1)); runs != 0 {
+			t.Errorf("cut at %d: the finished call was executed again", at)
+		}
+		s.Close()
+	}
+}
+
+func TestDoubtIsHandedOverUntilItIsAnswered(t *testing.T) {
+	var runs int
+	var doubts []string
+	mem := make([]byte, 8*recordLen)
+	s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
+	send(t, s, "192.0.2.1:9", call(1, testProg, 2, procOnce, 1))
+	s.Close()
+	for i := range len(mem) / recordLen { // the outcome is lost
+		clear(mem[i*recordLen+replyAt : (i+1)*recordLen])
+	}
+	for range 3 { // crashes, and nobody asks
+		NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem}).Close()
+	}
+	s = NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
+	for range 3 {
+		send(t, s, "192.0.2.1:9", call(1, testProg, 2, procOnce, 1))
+	}
+	s.Close()
+	if len(doubts) != 1 || doubts[0] != "note 1" || runs != 2 {
+		t.Errorf("doubts %q, %d executions; want one of each", doubts, runs)
+	}
+}
+
+func TestJournalForgetsWhatIsOld(t *testing.T) {
+	var runs int
+	var doubts []string
+	mem := make([]byte, 8*recordLen)
+	var j journal
+	j.load(mem, func(drcKey, int32, int64, []byte, []byte) { t.Error("an empty journal knows a call") })
+	now := time.Now().UnixNano()
+	for i, at := range []int64{now - replyAge - 1, now + int64(time.Hour)} {
+		k := drcKey{xid: uint32(i), prog: testProg, vers: 2, proc: procOnce}
+		j.finish(j.begin(&k, at, nil), []byte("reply"))
+	}
+	s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
+	defer s.Close()
+	if n := len(s.cache.journal.free); n != 8 || len(s.cache.entries)+len(s.cache.doubts) != 0 {
+		t.Errorf("%d of 8 records are free, %d entries, %d doubts", n, len(s.cache.entries), len(s.cache.doubts))
+	}
+}
+
+// FuzzJournal loads what a bad disk may give.
+func FuzzJournal(f *testing.F) {
+	mem := make([]byte, 2*recordLen)
+	var j journal
+	j.load(mem, func(drcKey, int32, int64, []byte, []byte) {})
+	j.finish(j.begin(&drcKey{xid: 1}, time.Now().UnixNano(), []byte("note")), []byte("reply"))
+	f.Add(bytes.Clone(mem), uint16(3))
+	f.Fuzz(func(t *testing.T, b []byte, flip uint16) {
+		for i := range len(b) / recordLen { // good checksums reach further
+			r := b[i*recordLen:][:recordLen]
+			seq := binary.BigEndian.Uint64(r[recSeq:])
+			if flip&1 != 0 {
+				binary.BigEndian.PutUint32(r, recordSum(seq, r[recSeq:replyAt]))
+			}
+			if l := int(binary.BigEndian.Uint16(r[recReply:])); flip&2 != 0 && l <= replyMax {
+				binary.BigEndian.PutUint32(r[replyAt:], recordSum(seq, r[recReply:recReply+2+l]))
+			}
+		}
+		var runs int
+		var doubts []string
+		s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: b})
+		defer s.Close()
+		if n := len(s.cache.journal.free) + len(s.cache.entries) + len(s.cache.doubts); n != len(b)/recordLen {
+			t.Errorf("%d records of %d are accounted for", n, len(b)/recordLen)
+		}
+		send(t, s, "192.0.2.1:9", call(1, testProg, 2, procOnce, 1))
+	})
+}
