@@ -287,12 +287,49 @@ func TestRestartedPeerReplacesItsOldConnection(t *testing.T) {
 	}
 }
 
-func TestDREQForUnknownConnectionIsAnswered(t *testing.T) {
+// TestResume kills a machine with a connection: its next life ends it, and peers
+// that do not know the connection any more answer too.
+func TestResume(t *testing.T) {
 	n := newNetwork(t, 1)
-	n.m[0].DREQ(testAddr[1], 1, 2, 3)
-	n.deliver()
-	if n.m[0].n.RxDREP != 1 {
-		t.Errorf("%d DREPs", n.m[0].n.RxDREP)
+	ledger := make([]byte, 4*LedgerRecord)
+	next := func() *Machine {
+		return New(Config{Addr: testAddr[1], GUID: 2, Random: n.rnd.Uint32, Ledger: ledger})
+	}
+	n.m[1] = next()
+	if got := n.m[1].Resume(n.now); got != 0 {
+		t.Fatalf("%d connections of a first life", got)
+	}
+	_ = n.m[1].Listen(20049)
+	var a [3]*ID
+	for i := range a {
+		p := params()
+		p.QPN += uint32(i)
+		a[i], _ = n.m[0].Connect(n.now, p)
+		b := n.await(1, ConnRequest).ID
+		_ = n.m[1].Accept(n.now, b, AcceptParams{QPN: 0x222 + uint32(i)})
+		n.await(0, Reply)
+		_ = n.m[0].Confirm(a[i])
+		n.await(1, ConnEstablished)
+	}
+	n.m[0].Disconnect(n.now, a[0]) // the ledger forgets this one
+	n.await(1, Disconnected)
+	n.m[0].Forget(a[1])               // the peer forgets this one
+	ledger[0] ^= ledger[LedgerRecord] // no more than a bad record
+
+	n.m[1] = next()
+	if got := n.m[1].Resume(n.now); got != 2 {
+		t.Fatalf("%d connections were remembered, want 2", got)
+	}
+	if e := n.await(0, Disconnected); e.ID != a[2] {
+		t.Error("another connection was ended")
+	}
+	n.await(1, Gone)
+	n.await(1, Gone)
+	if !bytes.Equal(ledger, make([]byte, len(ledger))) || len(n.m[1].blank) != 4 {
+		t.Errorf("the ledger is not blank: %x, %d free", ledger, len(n.m[1].blank))
+	}
+	if n.m[1].n.RxDREP != 2 {
+		t.Errorf("%d DREPs", n.m[1].n.RxDREP)
 	}
 }
 

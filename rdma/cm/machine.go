@@ -54,7 +54,10 @@ type Config struct {
 	PendingMax     int
 	PeerPendingMax int
 	TimeWaitMax    int
-	Counters       *Counters
+	// Ledger is memory that outlives the process, LedgerRecord bytes for each
+	// connection, zero at first. See Resume. It may be nil.
+	Ledger   []byte
+	Counters *Counters
 }
 
 // Counters count messages and what became of them. A message that is sent again
@@ -109,7 +112,8 @@ type ID struct {
 	due                 rdma.Time
 	since               rdma.Time // when msg was sent first
 	limit               rdma.Time
-	index               int // in the heap of deadlines, -1 = none
+	index               int   // in the heap of deadlines, -1 = none
+	record              int32 // in the ledger, -1 = none
 	guid                uint64
 	comm                uint32 // the peer's ID in the table of known ones
 	mra                 bool
@@ -167,6 +171,7 @@ type Machine struct {
 	timers  deadlines
 	pending int
 	asked   map[netip.Addr]int // pending, by the address that asked
+	blank   []int32            // records of the ledger that are free
 	waiting int
 	events  []Event
 	out     []*outgoing
@@ -254,7 +259,7 @@ func (m *Machine) newID() *ID {
 	for n == 0 || m.ids[n] != nil {
 		n++ // ends: there are far fewer IDs than numbers
 	}
-	id := &ID{Local: n, index: -1}
+	id := &ID{Local: n, index: -1, record: -1}
 	m.ids[n] = id
 	return id
 }
@@ -351,6 +356,7 @@ func (m *Machine) Confirm(id *ID) error {
 	}
 	m.leavePending(id)
 	id.State = Established
+	m.remember(id)
 	m.sendIDs(id, AttrRTU, id.tid)
 	m.n.TxRTU++
 	return nil
@@ -368,6 +374,7 @@ func (m *Machine) established(id *ID) {
 	m.stop(id)
 	m.leavePending(id)
 	id.State = Established
+	m.remember(id)
 	m.event(Event{Kind: ConnEstablished, ID: id})
 }
 
@@ -397,21 +404,11 @@ func (m *Machine) Forget(id *ID) {
 	if id.State == TimeWait {
 		m.waiting--
 	}
+	m.strike(id)
 	delete(m.ids, id.Local)
 	m.unbind(id)
 	id.State = Idle
 }
-
-// DREQ sends a DREQ for a connection of an earlier life of this program, so
-// that the peer need not wait for its timers to see that it is gone.
-func (m *Machine) DREQ(peer netip.Addr, local, remote, remoteQPN uint32) {
-	d := IDs{LocalID: local, RemoteID: remote, QPN: remoteQPN}
-	m.send(peer, d.Encode(Header{TID: m.newTID(), Attr: AttrDREQ}))
-	m.n.TxDREQ++
-}
-
-// Triple returns what DREQ needs to know of an established connection.
-func (id *ID) Triple() (local, remote, remoteQPN uint32) { return id.Local, id.Remote, id.remoteQPN }
 
 // Events moves what happened into dst, oldest first.
 func (m *Machine) Events(dst []Event) int {
@@ -570,6 +567,7 @@ func (m *Machine) gone(id *ID) {
 func (m *Machine) timeWait(now rdma.Time, id *ID) {
 	m.stop(id)
 	m.leavePending(id)
+	m.strike(id)
 	id.State = TimeWait
 	m.waiting++
 	d := rdma.Millisecond << max(0, int(id.REQ.Primary.AckTimeout)-8)

@@ -49,6 +49,13 @@ type Config struct {
 	// seconds.
 	ConnectLimit rdma.Time
 
+	// Ledger is memory that outlives the process, such as a shared mapping of a
+	// file, cm.LedgerRecord bytes for each connection; zero, or what an earlier
+	// device of the address left. With it a device that follows one that was
+	// killed tells the peers at once that their connections are over. nil: they
+	// find out by their timeouts.
+	Ledger []byte
+
 	// QPMax bounds the queue pairs of the device; 0 means DefaultQPMax.
 	QPMax int
 

@@ -10,6 +10,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/portmap"
+	"github.com/rstored/rstored/rdma/cm"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -24,6 +25,9 @@ type device struct {
 	users int
 }
 
+// ledgerSize is room for 4096 connections of a device, in the state directory.
+const ledgerSize = 4096 * cm.LedgerRecord
+
 // acquire opens the device of an address, or takes a share of it.
 func (d *Daemon) acquire(addr netip.Addr) (*device, error) {
 	d.devMu.Lock()
@@ -32,9 +36,13 @@ func (d *Daemon) acquire(addr netip.Addr) (*device, error) {
 		dev.users++
 		return dev, nil
 	}
+	ledger, err := d.state.Memory("connections-"+addr.String(), ledgerSize)
+	if err != nil {
+		return nil, err
+	}
 	t := new(tap)
 	rd, err := roce.Open(roce.Config{
-		Addr: addr, Shards: d.cfg.Load().Shards, Logger: d.log.Slog("roce"), Wrap: t.wrap,
+		Addr: addr, Shards: d.cfg.Load().Shards, Logger: d.log.Slog("roce"), Wrap: t.wrap, Ledger: ledger,
 	})
 	if err != nil {
 		return nil, err
