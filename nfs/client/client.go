@@ -73,6 +73,22 @@ func (c *Client) Close() error {
 	return c.nfs.Close()
 }
 
+// Stats are the counts of a client since it was made.
+type Stats struct {
+	Connections uint64 // that were made, the first one included
+	Resent      uint64 // calls that were sent again over a new connection
+}
+
+// Stats returns the client's counts.
+func (c *Client) Stats() Stats {
+	s := Stats{c.nfs.reconnects.Load(), c.nfs.resent.Load()}
+	if c.mount != c.nfs {
+		s.Connections += c.mount.reconnects.Load()
+		s.Resent += c.mount.resent.Load()
+	}
+	return s
+}
+
 // Handle is a filehandle, at most 64 bytes. It belongs to whoever has it.
 type Handle []byte
 

@@ -22,6 +22,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
 var (
@@ -40,10 +48,13 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "building the commands: %v\n%s", err, out)
 		os.Exit(1)
 	}
+	if err := os.Chmod(dir, 0o755); err != nil { // some tests run them as somebody else
+		panic(err)
+	}
 	binDir = dir
 	nextHost.Store(uint32(os.Getpid()) << 4)
 	code := m.Run()
-	os.RemoveAll(dir)
+	_ = os.RemoveAll(dir)
 	os.Exit(code)
 }
 
@@ -61,6 +72,7 @@ type daemon struct {
 	state   string
 	control string
 	args    []string
+	as      *syscall.Credential // who runs rstorectl; nil is this process's user
 	log     bytes.Buffer
 	cmd     *exec.Cmd
 	exited  chan struct{}
@@ -76,7 +88,7 @@ func newDaemon(t *testing.T, args ...string) *daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(run) })
+	t.Cleanup(func() { _ = os.RemoveAll(run) })
 	d.control = filepath.Join(run, "ctl")
 	for _, p := range []string{d.export, d.state} {
 		if err := os.MkdirAll(p, 0o755); err != nil {
@@ -156,6 +168,7 @@ func (d *daemon) try(limit time.Duration, args ...string) (stdout, stderr string
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	c := exec.CommandContext(ctx, filepath.Join(binDir, "rstorectl"), append([]string{"--control", d.control}, args...)...)
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: d.as}
 	var o, e bytes.Buffer
 	c.Stdout, c.Stderr = &o, &e
 	err = c.Run()
@@ -182,6 +195,27 @@ func (d *daemon) url(transport, path string) string {
 		port = "2049"
 	}
 	return fmt.Sprintf("nfs+%s://%s:%s/data/%s", transport, d.addr, port, strings.TrimPrefix(path, "/"))
+}
+
+// client is a Go client of the daemon, in this process.
+func (d *daemon) client(transport string) *client.Client {
+	d.t.Helper()
+	dial := func(ctx context.Context) (rpc.Client, error) { return tcp.Dial(ctx, d.addr.String()+":2049") }
+	if transport == "rdma" {
+		dev, err := roce.Open(roce.Config{})
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		d.t.Cleanup(func() { _ = dev.Close() })
+		dial = func(ctx context.Context) (rpc.Client, error) {
+			return rpcrdma.Dial(ctx, dev, netip.AddrPortFrom(d.addr, 20049), rpcrdma.ClientConfig{})
+		}
+	}
+	c := client.New(client.Config{
+		Peer: d.addr.String(), Dial: dial, Cred: &rpc.Cred{Flavor: rpc.AuthSys, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
+	})
+	d.t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 // stats is the daemon's statistics as JSON, flattened to dotted keys.
@@ -260,6 +294,8 @@ func scan(t *testing.T, root string) map[string]node {
 	return out
 }
 
+// sumFile is a SHA-256 of what is not zero in a file, and where, so that holes
+// cost nothing and count as zeros.
 func sumFile(t *testing.T, p string) string {
 	t.Helper()
 	f, err := os.Open(p)
@@ -268,10 +304,26 @@ func sumFile(t *testing.T, p string) string {
 	}
 	defer f.Close()
 	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		t.Fatal(err)
+	buf, zero := make([]byte, 1<<16), make([]byte, 1<<16)
+	for at := int64(0); ; {
+		at, err = unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return hex.EncodeToString(h.Sum(nil))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at &^= int64(len(buf) - 1)
+		n, err := f.ReadAt(buf, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(buf[:n], zero[:n]) {
+			fmt.Fprintf(h, "%d:%d:", at, n)
+			_, _ = h.Write(buf[:n])
+		}
+		at += int64(len(buf))
 	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // sameTree reports the differences between two trees.
@@ -299,14 +351,6 @@ func sameTree(t *testing.T, want, got string) {
 		if _, ok := a[rel]; !ok {
 			t.Errorf("%q is in the copy only", rel)
 		}
-	}
-}
-
-// long skips a test that takes minutes, unless RSTORED_LONG asks for it.
-func long(t *testing.T, what string) {
-	t.Helper()
-	if os.Getenv("RSTORED_LONG") == "" {
-		t.Skip(what + "; set RSTORED_LONG=1 to run it")
 	}
 }
 
