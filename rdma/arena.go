@@ -192,3 +192,9 @@ func (a *Arena) remove(p int32, o int) {
 	}
 	a.state[p] = pageInside
 }
+
+// Within reports whether the bytes of inner lie in outer's memory.
+func Within(inner, outer []byte) bool {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(inner))) - uintptr(unsafe.Pointer(unsafe.SliceData(outer)))
+	return at <= uintptr(len(outer)) && uintptr(len(inner)) <= uintptr(len(outer))-at
+}

@@ -292,6 +292,11 @@ type MR interface {
 	// Invalidate ends remote access and gives the region a fresh R_Key, valid
 	// for the next use. The old key is refused from this call on.
 	Invalidate() (newRKey uint32)
+	// Window opens a part of the region, buf, under an R_Key of its own until the
+	// window is closed. Nothing is pinned anew, so it costs less than Register: it
+	// is for memory that is registered once and opened to a peer piece by piece (a
+	// type 2 memory window, IBTA 10.6.7.2.3). Close windows before their region.
+	Window(buf []byte, access Access) (MR, error)
 	// Close deregisters the region. Packets in flight that name it are refused.
 	Close()
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,6 +88,7 @@ type Client struct {
 	cq        rdma.CQ
 	arena     *rdma.Arena
 	mr        rdma.MR
+	regions   []rdma.MR   // of Register
 	up        func(error) // tells Dial, once
 	closed    bool
 	inlineOut int // longest message to the server
@@ -286,6 +288,10 @@ func (c *Client) end() {
 	}
 	// The loop may still send, at the end of this turn, what lies in our memory.
 	release := func() {
+		for _, m := range c.regions {
+			m.Close()
+		}
+		c.regions = nil
 		if c.mr != nil {
 			c.mr.Close()
 		}
@@ -367,6 +373,46 @@ func (c *Client) startWaiting() {
 		}
 		c.send(x)
 	}
+}
+
+// Register implements rpc.Registrar, for as long as the connection lasts.
+func (c *Client) Register(buf []byte) (release func(), err error) {
+	type outcome struct {
+		mr  rdma.MR
+		err error
+	}
+	done := make(chan outcome, 1)
+	if !c.loop.Submit(func() {
+		var o outcome
+		if c.closed {
+			o.err = c.Err()
+		} else if o.mr, o.err = c.pd.Register(buf, rdma.LocalWrite); o.err == nil {
+			c.regions = append(c.regions, o.mr)
+		}
+		done <- o
+	}) {
+		return nil, &rpc.ConnError{Peer: c.peer, Err: rdma.ErrClosed}
+	}
+	o := <-done
+	if o.err != nil {
+		return nil, fmt.Errorf("registering %d bytes: %w", len(buf), o.err)
+	}
+	return func() {
+		c.loop.Submit(func() {
+			c.regions = slices.DeleteFunc(c.regions, func(m rdma.MR) bool { return m == o.mr })
+			o.mr.Close()
+		})
+	}, nil
+}
+
+// registered finds the region that b lies in.
+func (c *Client) registered(b []byte) rdma.MR {
+	for _, m := range c.regions {
+		if rdma.Within(b, m.Bytes()) {
+			return m
+		}
+	}
+	return nil
 }
 
 // Call implements rpc.Client. When ctx ends after the call was sent, its

@@ -62,7 +62,13 @@ func (x *exchange) finish(err error) {
 
 // expose opens memory to the server until the call is retired.
 func (c *Client) expose(x *exchange, b []byte, access rdma.Access) (Segment, error) {
-	mr, err := c.pd.Register(b, access)
+	var mr rdma.MR
+	var err error
+	if r := c.registered(b); r != nil {
+		mr, err = r.Window(b, access)
+	} else {
+		mr, err = c.pd.Register(b, access)
+	}
 	if err != nil {
 		return Segment{}, fmt.Errorf("rpcrdma: opening %d bytes to the server: %w", len(b), err)
 	}

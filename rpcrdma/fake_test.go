@@ -176,6 +176,13 @@ func (m *fakeMR) Invalidate() uint32 {
 	return key
 }
 
+func (m *fakeMR) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
+	if !inside(buf, m.buf) {
+		return nil, errors.New("outside the region")
+	}
+	return m.pd.Register(buf, access)
+}
+
 func (m *fakeMR) Close() {
 	m.pd.mu.Lock()
 	delete(m.pd.mrs, m.lkey)

@@ -461,6 +461,50 @@ func TestCancelledMemoryIsClosed(t *testing.T) {
 	close(w.svc.gate)
 }
 
+// TestRegisteredMemory: memory that was registered once is opened in part by each
+// call, and closed after it.
+func TestRegisteredMemory(t *testing.T) {
+	w := newWorld(t, Config{})
+	c := w.dial("192.0.2.9", ClientConfig{})
+	buf := make([]byte, 1<<20)
+	release, err := c.Register(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 {
+		const n = 100_000
+		dst, want := buf[i*n:][:n], make([]byte, n)
+		pattern(want, 0)
+		r := request(procGet, func(e *xdr.Encoder) {
+			e.Uint32(1)
+			e.Uint32(n)
+		}, func(d *xdr.Decoder) error {
+			if b := d.Bulk(n); len(b) != n || &b[0] != &dst[0] {
+				return fmt.Errorf("%d bytes, or elsewhere", len(b))
+			}
+			return nil
+		})
+		r.Dst = dst
+		if err := c.Call(context.Background(), r); err != nil || !bytes.Equal(dst, want) {
+			t.Fatalf("call %d: %v, or wrong data", i, err)
+		}
+	}
+	if err := put(c, 100_000); err != nil {
+		t.Error(err)
+	}
+	if all, remote := c.pd.(*fakePD).open(); all != 2 || remote != 0 {
+		t.Errorf("%d regions between calls, %d of them open to the server; want 2 and none", all, remote)
+	}
+	release()
+	c.loop.Submit(func() {})
+	done := make(chan struct{})
+	c.loop.Submit(func() { close(done) })
+	<-done
+	if all, _ := c.pd.(*fakePD).open(); all != 1 {
+		t.Errorf("%d regions after release", all)
+	}
+}
+
 func TestServerCloses(t *testing.T) {
 	w := newWorld(t, Config{})
 	c := w.dial("192.0.2.9", ClientConfig{})

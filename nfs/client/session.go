@@ -35,6 +35,7 @@ type session struct {
 
 	mu      sync.Mutex
 	conn    rpc.Client
+	memory  map[*Memory]struct{}
 	dialing chan struct{} // closed when the attempt under way has ended
 	err     error         // of the last attempt
 	closed  bool
@@ -119,6 +120,11 @@ func (s *session) get(ctx context.Context) (rpc.Client, error) {
 			s.dialing = done
 			s.mu.Unlock()
 			c, err := s.dial(ctx)
+			if err == nil {
+				if err = s.attachAll(c); err != nil {
+					_ = c.Close()
+				}
+			}
 			s.mu.Lock()
 			s.dialing, s.err = nil, err
 			close(done)

@@ -263,6 +263,40 @@ func testInvalidate(t *testing.T, open Provider) {
 	}
 }
 
+// testWindow opens a part of a region that is closed to peers itself.
+func testWindow(t *testing.T, open Provider) {
+	p := newPair(t, open, endpoint.Config{})
+	src, dst := p.region(p.a, 300, 1, rdma.LocalWrite), p.region(p.b, 300, 2, rdma.LocalWrite)
+	w, err := dst.Window(dst.Bytes()[100:200], rdma.LocalWrite|rdma.RemoteWrite)
+	ok(t, err)
+	ok(t, p.a.Write(p.ctx, src, 0, 100, endpoint.RemoteOf(w)))
+	settle(p.b)
+	want := append(append(pattern(300, 2)[:100:100], pattern(300, 1)[:100]...), pattern(300, 2)[200:]...)
+	if !bytes.Equal(dst.Bytes(), want) {
+		t.Error("the bytes are not in the window")
+	}
+	for name, bad := range map[string]func() (rdma.MR, error){
+		"other memory":             func() (rdma.MR, error) { return dst.Window(make([]byte, 10), rdma.RemoteRead) },
+		"more than its region":     func() (rdma.MR, error) { return w.Window(dst.Bytes()[100:201], rdma.RemoteRead) },
+		"writable, of a read-only": func() (rdma.MR, error) { return p.region(p.b, 8, 0, 0).Window(nil, rdma.LocalWrite) },
+	} {
+		if m, err := bad(); err == nil {
+			t.Errorf("a window of %s: %v", name, m)
+		}
+	}
+	w.Close()
+	if err := p.a.Write(p.ctx, src, 0, 1, endpoint.RemoteOf(w)); err == nil {
+		t.Error("a closed window can be written")
+	}
+	if _, err := dst.Window(dst.Bytes()[:10], rdma.RemoteRead); err != nil {
+		t.Errorf("after a window was closed: %v", err)
+	}
+	dst.Close()
+	if m, err := dst.Window(dst.Bytes()[:10], rdma.RemoteRead); err == nil {
+		t.Errorf("a window of a closed region: %v", m)
+	}
+}
+
 func testReceiverNotReady(t *testing.T, open Provider) {
 	p := newPair(t, open, endpoint.Config{RecvDepth: 1})
 	m := p.region(p.a, 5000, 1, 0)

@@ -44,6 +44,7 @@ func Run(t *testing.T, open Provider) {
 		{"LocalAccess", testLocalAccess},
 		{"LongMessage", testLongMessage},
 		{"Invalidate", testInvalidate},
+		{"Window", testWindow},
 		{"ReceiverNotReady", testReceiverNotReady},
 		{"QueueFull", testQueueFull},
 		{"Transitions", testTransitions},

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/rc"
@@ -172,8 +171,7 @@ func (t *table) Local(pd, lkey uint32, buf []byte, write bool) rdma.Status {
 	if r == nil || r.lkey != lkey || r.pd != pd || write && r.access&rdma.LocalWrite == 0 {
 		return rdma.LocProtErr
 	}
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(buf))) - uintptr(unsafe.Pointer(unsafe.SliceData(r.buf)))
-	if at > uintptr(len(r.buf)) || uintptr(len(buf)) > uintptr(len(r.buf))-at {
+	if !rdma.Within(buf, r.buf) {
 		return rdma.LocProtErr
 	}
 	return rdma.Success
@@ -225,6 +223,23 @@ func (r *region) Invalidate() uint32 {
 	k := r.t.renew(r.rslot)
 	r.rkey.Store(k)
 	return k
+}
+
+// Window implements rdma.MR.
+func (r *region) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
+	switch {
+	case r.closed.Load():
+		return nil, rdma.ErrClosed
+	case !rdma.Within(buf, r.buf):
+		return nil, fmt.Errorf("%w: a window of memory that is not its region's", rdma.ErrInvalidWR)
+	case access&rdma.LocalWrite&^r.access != 0:
+		return nil, fmt.Errorf("%w: a writable window of a region that is not", rdma.ErrInvalidWR)
+	}
+	w, err := r.t.register(r.pd, buf, access)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // Close implements rdma.MR.

@@ -44,6 +44,17 @@ type Client interface {
 	Close() error
 }
 
+// Registrar is what a Client of a carrier has that moves bulk data to and from the
+// caller's memory by itself.
+type Registrar interface {
+	// Register prepares buf for being the memory of calls' bulk data: the Dst of
+	// requests, or arguments by Encoder.Bulk. Such calls cost less then; memory
+	// that is not registered is registered for each call. A server can still
+	// reach no more than the part that a call names, and no longer than the call.
+	// buf must not be moved before release, which comes after those calls.
+	Register(buf []byte) (release func(), err error)
+}
+
 // ConnError reports a connection that is lost.
 type ConnError struct {
 	Peer string

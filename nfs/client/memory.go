@@ -1,0 +1,107 @@
+package client
+
+import (
+	"sync"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// Memory is memory that is registered with a client: what Read, ReadAt and
+// Download bring into any part of it, and Write, WriteAt and Upload take out of
+// it, is moved by the carrier itself, and costs no registration per call. Memory that
+// is not registered works as well.
+//
+// Over RDMA the server is never given more than the part that a call names, and
+// only until the call returns. Over TCP registration does nothing.
+type Memory struct {
+	s   *session
+	buf []byte
+
+	mu      sync.Mutex
+	conn    rpc.Client // on which it is registered
+	release func()
+}
+
+// Register registers buf until Close of the returned Memory or of the client,
+// across all connections that the client makes. buf belongs to the caller, who
+// may use it as ever but must keep it until then.
+func (c *Client) Register(buf []byte) (*Memory, error) {
+	m := &Memory{s: c.nfs, buf: buf}
+	conn := c.nfs.enroll(m)
+	if conn == nil {
+		return m, nil // with the first connection
+	}
+	if err := m.attach(conn); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// Bytes is the memory.
+func (m *Memory) Bytes() []byte { return m.buf }
+
+// Close ends the registration. Calls that use the memory must have returned.
+func (m *Memory) Close() {
+	m.s.expel(m)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.release != nil {
+		m.release()
+	}
+	m.release = nil
+}
+
+// attach registers the memory with a connection. That of an earlier connection
+// ended with it.
+func (m *Memory) attach(conn rpc.Client) error {
+	r, ok := conn.(rpc.Registrar)
+	if !ok {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.conn == conn {
+		return nil
+	}
+	release, err := r.Register(m.buf)
+	if err != nil {
+		return err
+	}
+	m.conn, m.release = conn, release
+	return nil
+}
+
+// enroll adds memory to what each new connection gets, and returns the present
+// connection.
+func (s *session) enroll(m *Memory) rpc.Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.memory == nil {
+		s.memory = make(map[*Memory]struct{})
+	}
+	s.memory[m] = struct{}{}
+	return s.conn
+}
+
+func (s *session) expel(m *Memory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.memory, m)
+}
+
+// attachAll registers all memory with a new connection. mu is not held.
+func (s *session) attachAll(c rpc.Client) error {
+	s.mu.Lock()
+	list := make([]*Memory, 0, len(s.memory))
+	for m := range s.memory {
+		list = append(list, m)
+	}
+	s.mu.Unlock()
+	for _, m := range list {
+		if err := m.attach(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
