@@ -19,7 +19,7 @@ func (t *tool) bridge() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			far := r.dialer.client(u).RPC()
+			far := r.dialer.Client(u).RPC()
 			// A server that is not there is better said now than to the first client.
 			if err := far.Call(r.ctx, &rpc.Request{Prog: nfs3.Program, Vers: nfs3.Version, Proc: nfs3.ProcNull}); err != nil {
 				return named(u.String(), err)

@@ -8,16 +8,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/dial"
 )
 
 // Commands returns the commands. Their results go to g.Out, what went wrong with
@@ -48,7 +52,7 @@ func (e *errSome) Error() string {
 type run struct {
 	*tool
 	ctx    context.Context
-	dialer *dialer
+	dialer *dial.Dialer
 
 	mu     sync.Mutex
 	failed int
@@ -57,13 +61,13 @@ type run struct {
 
 // command makes a cobra command around do, with the flags for connecting.
 func (t *tool) command(use, short string, args cobra.PositionalArgs, do func(*run, []string) error) *cobra.Command {
-	d := new(dialer)
+	d := new(dial.Dialer)
 	c := &cobra.Command{
 		Use: use, Short: short, Args: cli.Args(args),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			defer d.close()
+			defer func() { _ = d.Close() }()
 			r := &run{tool: t, ctx: ctx, dialer: d}
 			err := do(r, args)
 			if err == nil && r.failed > 0 {
@@ -75,8 +79,15 @@ func (t *tool) command(use, short string, args cobra.PositionalArgs, do func(*ru
 			return err
 		},
 	}
-	d.flags(c.Flags())
+	connectFlags(c.Flags(), d)
 	return c
+}
+
+// connectFlags adds the flags that all commands which connect have.
+func connectFlags(f *pflag.FlagSet, d *dial.Dialer) {
+	f.Uint16Var(&d.MountPort, "mount-port", 0, "TCP `PORT` of the MOUNT service (default: the server's NFS port, or what its portmap says)")
+	f.TextVar(&d.Source, "source", netip.Addr{}, "local `ADDRESS` for RDMA (default: as routing says; a free loopback address for a server on this host)")
+	f.DurationVar(&d.GiveUp, "give-up", 2*time.Minute, "how long to wait for a server that has gone away")
 }
 
 // fail reports a failure with one object; the command goes on and ends with
@@ -150,7 +161,7 @@ func (r *run) say(format string, a ...any) {
 func (t *tool) cat() *cobra.Command {
 	return t.command("cat URL...", "Write files to the standard output", cobra.MinimumNArgs(1), func(r *run, args []string) error {
 		return r.each(args, func(u client.URL) error {
-			c := r.dialer.client(u)
+			c := r.dialer.Client(u)
 			n, err := c.Follow(r.ctx, u.Path, true)
 			if err != nil {
 				return err
@@ -171,7 +182,7 @@ func (t *tool) move() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			c := r.dialer.client(dst)
+			c := r.dialer.Client(dst)
 			into, err := c.Follow(r.ctx, dst.Path, true)
 			switch {
 			case err == nil && !isDir(into):

@@ -126,7 +126,7 @@ func (r *run) findRemote(arg string, follow, missing bool) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := r.dialer.client(u)
+	c := r.dialer.Client(u)
 	p := &place{arg: arg, url: u, side: &remote{c}, name: path.Base(u.Path)}
 	n, err := c.Follow(r.ctx, u.Path, follow)
 	if err == nil {
@@ -264,7 +264,7 @@ func (r *run) parentOf(p *place) (*object, error) {
 	if !p.remote() {
 		return localObject(filepath.Dir(filepath.Clean(p.arg)), true)
 	}
-	n, _, err := r.dialer.client(p.url).FollowParent(r.ctx, p.url.Path)
+	n, _, err := r.dialer.Client(p.url).FollowParent(r.ctx, p.url.Path)
 	if err != nil {
 		return nil, named(p.arg, err)
 	}

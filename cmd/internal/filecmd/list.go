@@ -171,7 +171,7 @@ func (t *tool) list() *cobra.Command {
 // entries lists a directory, sorted by name; of anything else it is the object
 // itself. With targets the targets of symbolic links are read too.
 func (r *run) entries(u client.URL, targets bool) ([]*entry, error) {
-	c := r.dialer.client(u)
+	c := r.dialer.Client(u)
 	n, err := c.Follow(r.ctx, u.Path, true)
 	if err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (t *tool) stat() *cobra.Command {
 	return t.command("stat URL...", "Show the attributes of files", cobra.MinimumNArgs(1), func(r *run, args []string) error {
 		all := []*entry{}
 		err := r.each(args, func(u client.URL) error {
-			c := r.dialer.client(u)
+			c := r.dialer.Client(u)
 			n, err := c.Follow(r.ctx, u.Path, false)
 			if err != nil {
 				return err
@@ -291,7 +291,7 @@ func (t *tool) df() *cobra.Command {
 	return t.command("df URL...", "Show the space of file systems", cobra.MinimumNArgs(1), func(r *run, args []string) error {
 		all := []*usage{}
 		err := r.each(args, func(u client.URL) error {
-			c := r.dialer.client(u)
+			c := r.dialer.Client(u)
 			n, err := c.Follow(r.ctx, u.Path, true)
 			if err != nil {
 				return err

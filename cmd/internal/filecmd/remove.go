@@ -28,7 +28,7 @@ func (t *tool) mkdir() *cobra.Command {
 		}
 		perm := uint32(m)
 		return r.each(args, func(u client.URL) error {
-			return makeDir(r.ctx, r.dialer.client(u), u.Path, perm, parents)
+			return makeDir(r.ctx, r.dialer.Client(u), u.Path, perm, parents)
 		})
 	})
 	c.Flags().BoolVarP(&parents, "parents", "p", false, "make the directories above too; one that exists is fine")
@@ -65,7 +65,7 @@ func (t *tool) remove() *cobra.Command {
 	var jobs int
 	c := t.command("rm URL...", "Remove files", cobra.MinimumNArgs(1), func(r *run, args []string) error {
 		return r.each(args, func(u client.URL) error {
-			c := r.dialer.client(u)
+			c := r.dialer.Client(u)
 			dir, base, err := c.FollowParent(r.ctx, u.Path)
 			var n *client.Node
 			if err == nil {

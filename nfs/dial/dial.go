@@ -1,4 +1,7 @@
-package filecmd
+// Package dial connects nfs/client to servers that URLs name, over RDMA and over
+// TCP. It is where the client, the carriers and the RDMA device meet; programs that
+// bring carriers of their own do without it.
+package dial
 
 import (
 	"context"
@@ -11,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/portmap"
@@ -22,12 +23,21 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// dialer makes clients from URLs, one for each server and transport, and the
-// RDMA devices that they need. Its methods may be called from any goroutine.
-type dialer struct {
-	mountPort uint16        // where MOUNT is; 0 asks the server
-	source    string        // local address for RDMA; "" as routing says
-	giveUp    time.Duration // how long calls wait for a server that has gone
+// Dialer makes clients, one for each server and transport, and opens the RDMA
+// devices that they need. The zero value is ready. Its fields are set before the
+// first use; its methods may be called from any goroutine.
+type Dialer struct {
+	// Cred is who calls are made as; nil is the user of this process on this
+	// host, with his groups.
+	Cred *rpc.Cred
+	// MountPort is the TCP port of the MOUNT service; 0 asks the server.
+	MountPort uint16
+	// Source is the local address for RDMA. The zero value takes what routing
+	// says, and a free loopback address for a server on this host.
+	Source netip.Addr
+	// GiveUp and Depth are those of client.Config.
+	GiveUp time.Duration
+	Depth  int
 
 	mu      sync.Mutex
 	clients map[endpoint]*client.Client
@@ -40,15 +50,8 @@ type endpoint struct {
 	host      string
 }
 
-// flags adds the flags that all commands which connect have.
-func (d *dialer) flags(f *pflag.FlagSet) {
-	f.Uint16Var(&d.mountPort, "mount-port", 0, "TCP `PORT` of the MOUNT service (default: the server's NFS port, or what its portmap says)")
-	f.StringVar(&d.source, "source", "", "local `ADDRESS` for RDMA (default: as routing says; a free loopback address for a server on this host)")
-	f.DurationVar(&d.giveUp, "give-up", 2*time.Minute, "how long to wait for a server that has gone away")
-}
-
-// credential is the caller's identity on this host.
-func credential() *rpc.Cred {
+// Self is the user of this process on this host.
+func Self() *rpc.Cred {
 	c := &rpc.Cred{Flavor: rpc.AuthSys, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
 	c.Machine, _ = os.Hostname()
 	groups, _ := os.Getgroups()
@@ -58,17 +61,22 @@ func credential() *rpc.Cred {
 	return c
 }
 
-// client returns the client for a URL's server. It connects with the first call.
-func (d *dialer) client(u client.URL) *client.Client {
+// Client returns the client for a URL's server. It connects with its first call.
+// It is the dialer's: Close closes it.
+func (d *Dialer) Client(u client.URL) *client.Client {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at := endpoint{u.Transport, u.Host}
 	if c := d.clients[at]; c != nil {
 		return c
 	}
+	cred := d.Cred
+	if cred == nil {
+		cred = Self()
+	}
 	var c *client.Client
 	c = client.New(client.Config{
-		Peer: u.Host, Cred: credential(), GiveUp: d.giveUp,
+		Peer: u.Host, Cred: cred, GiveUp: d.GiveUp, Depth: d.Depth,
 		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.dial(ctx, at) },
 		DialMount: func(ctx context.Context) (rpc.Client, error) { return d.dialMount(ctx, at, c.RPC()) },
 	})
@@ -79,8 +87,41 @@ func (d *dialer) client(u client.URL) *client.Client {
 	return c
 }
 
+// FS is the directory that a URL names as an fs.FS, symbolic links followed.
+func (d *Dialer) FS(ctx context.Context, url string) (*client.FS, error) {
+	u, err := client.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return d.Client(u).FS(ctx, u.Path)
+}
+
+// Open opens the file that a URL names for reading and writing.
+func (d *Dialer) Open(ctx context.Context, url string) (*client.File, error) {
+	u, err := client.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return d.Client(u).Open(ctx, u.Path)
+}
+
+// Close ends all connections and closes the devices. Calls in flight fail.
+func (d *Dialer) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for _, c := range d.clients {
+		errs = append(errs, c.Close())
+	}
+	for _, dev := range d.devices {
+		errs = append(errs, dev.Close())
+	}
+	d.clients, d.devices = nil, nil
+	return errors.Join(errs...)
+}
+
 // dial connects to a server's NFS port.
-func (d *dialer) dial(ctx context.Context, at endpoint) (rpc.Client, error) {
+func (d *Dialer) dial(ctx context.Context, at endpoint) (rpc.Client, error) {
 	if at.transport != rpc.TransportRDMA {
 		return tcp.Dial(ctx, at.host)
 	}
@@ -113,16 +154,13 @@ func resolve(ctx context.Context, host string) (netip.AddrPort, error) {
 }
 
 // device opens the RDMA device from which a server is reached, once.
-func (d *dialer) device(remote netip.Addr) (*roce.Device, error) {
-	var local netip.Addr
-	var err error
-	if d.source != "" {
-		local, err = netip.ParseAddr(d.source)
-	} else {
-		local, err = roce.SourceFor(remote)
-	}
-	if err != nil {
-		return nil, err
+func (d *Dialer) device(remote netip.Addr) (*roce.Device, error) {
+	local := d.Source
+	if !local.IsValid() {
+		var err error
+		if local, err = roce.SourceFor(remote); err != nil {
+			return nil, err
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,13 +180,13 @@ func (d *dialer) device(remote netip.Addr) (*roce.Device, error) {
 
 // dialMount finds the MOUNT service: at the port the user gave, on the
 // connection of NFS where rstored has it, or where portmap says.
-func (d *dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rpc.Client, error) {
+func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rpc.Client, error) {
 	name, _, err := net.SplitHostPort(at.host)
 	if err != nil {
 		return nil, err
 	}
-	if d.mountPort != 0 {
-		return tcp.Dial(ctx, net.JoinHostPort(name, strconv.Itoa(int(d.mountPort))))
+	if d.MountPort != 0 {
+		return tcp.Dial(ctx, net.JoinHostPort(name, strconv.Itoa(int(d.MountPort))))
 	}
 	err = own.Call(ctx, &rpc.Request{Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountNull})
 	var refused *rpc.AcceptError
@@ -157,9 +195,9 @@ func (d *dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 	}
 	pm, err := tcp.Dial(ctx, net.JoinHostPort(name, strconv.Itoa(portmap.Port)))
 	if err != nil {
-		return nil, fmt.Errorf("the server has MOUNT elsewhere, and its portmap cannot be asked (give --mount-port): %w", err)
+		return nil, fmt.Errorf("the server has MOUNT elsewhere, and its portmap cannot be asked: %w", err)
 	}
-	defer pm.Close()
+	defer func() { _ = pm.Close() }()
 	port, err := client.Port(ctx, pm, nfs3.MountProgram, nfs3.MountVersion)
 	if err != nil {
 		return nil, err
@@ -171,16 +209,3 @@ func (d *dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 type borrowed struct{ rpc.Client }
 
 func (borrowed) Close() error { return nil }
-
-// close ends all connections and closes the devices.
-func (d *dialer) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, c := range d.clients {
-		_ = c.Close()
-	}
-	for _, dev := range d.devices {
-		_ = dev.Close()
-	}
-	d.clients, d.devices = nil, nil
-}
