@@ -1,0 +1,391 @@
+// Package lock is a table of byte-range locks with POSIX semantics: an owner's
+// locks do not conflict with each other but replace, split and join, and
+// requests that have to wait are granted in the order in which they came. Who the
+// owners are and how they are told is for the protocols to say.
+package lock
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/rstored/rstored/blockstore"
+)
+
+// ToEnd is the End of a range without one.
+const ToEnd = 1<<64 - 1
+
+// File is what locks are on.
+type File struct {
+	Export uint32
+	Handle blockstore.Handle
+}
+
+// Owner is who holds a lock: something of a client, such as a process. All locks
+// of a client go when the client does.
+type Owner struct {
+	Client string
+	ID     string
+}
+
+// Lock is a lock on the bytes Start to End, inclusive.
+type Lock struct {
+	Owner      Owner
+	Start, End uint64
+	Exclusive  bool
+}
+
+// Waiter is a request that waits its turn. It is its file's until Granted is
+// called or Cancel returns true.
+type Waiter struct {
+	Lock Lock
+	// Granted is called once the lock is held. It must not block, and it may
+	// come before Wait has returned.
+	Granted func()
+
+	file File
+}
+
+// Errors of Wait.
+var (
+	ErrDeadlock = errors.New("the owners would wait for each other")
+	ErrFull     = errors.New("too many locks")
+)
+
+// Table holds the locks of a server. Its methods may be called from any goroutine.
+type Table struct {
+	max int
+
+	mu      sync.Mutex
+	files   map[File]*file
+	held    map[string]int    // locks and waiters, by client
+	waiting map[Owner]*Waiter // one of those of each owner
+	count   int
+}
+
+type file struct {
+	held  []Lock // by Start
+	queue []*Waiter
+}
+
+// New makes a table for at most max locks and waiting requests; 0 means 262144. No
+// client may have more than half of them.
+func New(limit int) *Table {
+	if limit <= 0 {
+		limit = 1 << 18
+	}
+	return &Table{max: limit, files: make(map[File]*file), held: make(map[string]int), waiting: make(map[Owner]*Waiter)}
+}
+
+func (l *Lock) overlaps(o *Lock) bool { return l.Start <= o.End && o.Start <= l.End }
+
+func (l *Lock) conflicts(o *Lock) bool {
+	return l.Owner != o.Owner && (l.Exclusive || o.Exclusive) && l.overlaps(o)
+}
+
+// conflict finds a lock that stands in the way of l.
+func (f *file) conflict(l *Lock) *Lock {
+	for i := range f.held {
+		if f.held[i].Start > l.End {
+			break
+		}
+		if f.held[i].conflicts(l) {
+			return &f.held[i]
+		}
+	}
+	return nil
+}
+
+// Test reports the first lock that l would have to wait for.
+func (t *Table) Test(f File, l Lock) (holder Lock, free bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x := t.files[f]; x != nil {
+		if c := x.conflict(&l); c != nil {
+			return *c, false
+		}
+	}
+	return holder, true
+}
+
+// Lock takes a lock, in the place of what its owner held there, or reports who
+// is in the way.
+func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
+	var granted []*Waiter
+	defer func() { tell(granted) }() // not under mu
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.files[f]
+	if x != nil {
+		if c := x.conflict(&l); c != nil {
+			return *c, false, nil
+		}
+	}
+	if !t.room(l.Owner.Client) {
+		return holder, false, ErrFull
+	}
+	if x == nil {
+		x = new(file)
+		t.files[f] = x
+	}
+	t.put(x, l)
+	granted = t.grant(x) // what was held exclusively may be shared now
+	return holder, true, nil
+}
+
+// Wait takes a lock, or enters w into the file's queue. It reports whether the
+// lock was taken at once; Granted is then not called. An owner that waits for the
+// same range already goes on waiting, once.
+func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
+	var granted []*Waiter
+	defer func() { tell(granted) }() // not under mu
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.files[f]
+	if x == nil {
+		x = new(file)
+		t.files[f] = x
+	}
+	defer t.tidy(f, x)
+	if x.conflict(&w.Lock) == nil {
+		if !t.room(w.Lock.Owner.Client) {
+			return false, ErrFull
+		}
+		t.put(x, w.Lock)
+		granted = t.grant(x)
+		return true, nil
+	}
+	if slices.ContainsFunc(x.queue, func(q *Waiter) bool { return q.Lock == w.Lock }) {
+		return false, nil
+	}
+	if t.waitsFor(x, &w.Lock, w.Lock.Owner, 0) {
+		return false, ErrDeadlock
+	}
+	if !t.room(w.Lock.Owner.Client) {
+		return false, ErrFull
+	}
+	w.file = f
+	x.queue = append(x.queue, w)
+	t.waiting[w.Lock.Owner] = w
+	t.add(w.Lock.Owner.Client, 1)
+	return false, nil
+}
+
+// waitsFor reports whether one of those in the way of l waits, directly or not,
+// for who. A chain that is longer than anybody makes on purpose is taken for one.
+func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
+	const longest = 64
+	if depth == longest {
+		return true
+	}
+	for i := range x.held {
+		h := &x.held[i]
+		if !h.conflicts(l) {
+			continue
+		}
+		if h.Owner == who && depth > 0 {
+			return true
+		}
+		if w := t.waiting[h.Owner]; w != nil && t.waitsFor(t.files[w.file], &w.Lock, who, depth+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// Cancel takes a request out of its file's queue. It reports whether it was there:
+// if not, it was granted, or never made.
+func (t *Table) Cancel(f File, l Lock) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.files[f]
+	if x == nil {
+		return false
+	}
+	i := slices.IndexFunc(x.queue, func(q *Waiter) bool { return q.Lock == l })
+	if i < 0 {
+		return false
+	}
+	t.dequeue(x, i)
+	t.tidy(f, x)
+	return true
+}
+
+func (t *Table) dequeue(x *file, i int) *Waiter {
+	w := x.queue[i]
+	x.queue = slices.Delete(x.queue, i, i+1)
+	if t.waiting[w.Lock.Owner] == w {
+		delete(t.waiting, w.Lock.Owner)
+	}
+	t.add(w.Lock.Owner.Client, -1)
+	return w
+}
+
+// Unlock gives up what the owner holds from start to end, and grants what waited
+// for that.
+func (t *Table) Unlock(f File, o Owner, start, end uint64) {
+	t.mu.Lock()
+	x := t.files[f]
+	var granted []*Waiter
+	if x != nil {
+		t.cut(x, o, start, end)
+		granted = t.grant(x)
+		t.tidy(f, x)
+	}
+	t.mu.Unlock()
+	tell(granted)
+}
+
+// Drop gives up everything that a client holds or waits for, and reports whether
+// there was anything.
+func (t *Table) Drop(client string) bool {
+	t.mu.Lock()
+	var granted []*Waiter
+	had := t.held[client] > 0
+	for f, x := range t.files {
+		if !had {
+			break
+		}
+		for i := len(x.queue) - 1; i >= 0; i-- {
+			if x.queue[i].Lock.Owner.Client == client {
+				t.dequeue(x, i)
+			}
+		}
+		n := len(x.held)
+		x.held = slices.DeleteFunc(x.held, func(l Lock) bool { return l.Owner.Client == client })
+		t.add(client, len(x.held)-n)
+		granted = append(granted, t.grant(x)...)
+		t.tidy(f, x)
+	}
+	t.mu.Unlock()
+	tell(granted)
+	return had
+}
+
+// DropExport gives up all locks of an export that is no longer served.
+func (t *Table) DropExport(export uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for f, x := range t.files {
+		if f.Export != export {
+			continue
+		}
+		for len(x.queue) > 0 {
+			t.dequeue(x, 0)
+		}
+		for _, l := range x.held {
+			t.add(l.Owner.Client, -1)
+		}
+		delete(t.files, f)
+	}
+}
+
+// Holds reports whether a client holds or waits for anything.
+func (t *Table) Holds(client string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.held[client] > 0
+}
+
+// Count is the number of locks held and of requests waiting.
+func (t *Table) Count() (held, waiting int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, x := range t.files {
+		held += len(x.held)
+		waiting += len(x.queue)
+	}
+	return held, waiting
+}
+
+func tell(granted []*Waiter) {
+	for _, w := range granted {
+		w.Granted()
+	}
+}
+
+// grant takes the locks that waited and can be had now, in the order of the queue.
+func (t *Table) grant(x *file) (granted []*Waiter) {
+	for i := 0; i < len(x.queue); {
+		if x.conflict(&x.queue[i].Lock) != nil {
+			i++
+			continue
+		}
+		w := t.dequeue(x, i)
+		t.put(x, w.Lock)
+		granted = append(granted, w)
+		i = 0 // it may have been a lock that it held exclusively
+	}
+	return granted
+}
+
+// put enters a lock that nothing is in the way of, joining it with its
+// neighbours of the same owner and kind.
+func (t *Table) put(x *file, l Lock) {
+	t.cut(x, l.Owner, l.Start, l.End)
+	n := len(x.held)
+	x.held = slices.DeleteFunc(x.held, func(h Lock) bool {
+		if h.Owner != l.Owner || h.Exclusive != l.Exclusive {
+			return false
+		}
+		switch {
+		case h.End != ToEnd && h.End+1 == l.Start:
+			l.Start = h.Start
+		case l.End != ToEnd && l.End+1 == h.Start:
+			l.End = h.End
+		default:
+			return false
+		}
+		return true
+	})
+	i, _ := slices.BinarySearchFunc(x.held, l, func(a, b Lock) int { return cmp.Compare(a.Start, b.Start) })
+	x.held = slices.Insert(x.held, i, l)
+	t.add(l.Owner.Client, len(x.held)-n)
+}
+
+// cut takes a range out of what an owner holds.
+func (t *Table) cut(x *file, o Owner, start, end uint64) {
+	n := len(x.held)
+	var rest []Lock
+	x.held = slices.DeleteFunc(x.held, func(h Lock) bool {
+		if h.Owner != o || h.Start > end || start > h.End {
+			return false
+		}
+		if h.Start < start {
+			left := h
+			left.End = start - 1
+			rest = append(rest, left)
+		}
+		if h.End > end {
+			right := h
+			right.Start = end + 1
+			rest = append(rest, right)
+		}
+		return true
+	})
+	for _, l := range rest {
+		i, _ := slices.BinarySearchFunc(x.held, l, func(a, b Lock) int { return cmp.Compare(a.Start, b.Start) })
+		x.held = slices.Insert(x.held, i, l)
+	}
+	t.add(o.Client, len(x.held)-n)
+}
+
+// room reports whether a client may have one more, or two, as a lock may split
+// another.
+func (t *Table) room(client string) bool {
+	return t.count+2 <= t.max && t.held[client]+2 <= max(t.max/2, 2)
+}
+
+func (t *Table) add(client string, n int) {
+	t.count += n
+	if t.held[client] += n; t.held[client] == 0 {
+		delete(t.held, client)
+	}
+}
+
+func (t *Table) tidy(f File, x *file) {
+	if len(x.held)+len(x.queue) == 0 {
+		delete(t.files, f)
+	}
+}
