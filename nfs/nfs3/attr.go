@@ -92,10 +92,9 @@ func readLink(o *op, _ bool) rpc.Status {
 	if err != nil {
 		return o.failPost(nfs.StatusOf(err), &h)
 	}
-	// A carrier with a Write chunk for the target wants it as a bulk item.
-	if o.c.BulkMax >= 0 && len(target) > o.c.BulkMax {
-		return o.failPost(nfs.ErrTooSmall, &h)
-	}
+	// A target cannot be cut like the data of a READ, so BulkMax, which is
+	// cautious where the reply is one piece, does not count. The Linux kernel
+	// offers just enough for its longest target; the carrier refuses what does not fit.
 	p := o.c.Payload(len(target))
 	if len(p) != len(target) {
 		o.s.count.NoMemory.Add(1)

@@ -339,6 +339,13 @@ func TestNamespace(t *testing.T) {
 	if st != nfs.OK || pa == nil || to != "f/../g" {
 		t.Errorf("READLINK: %v %q", st, to)
 	}
+	// The room that a carrier promises may be less than it has.
+	r.bulkMax = 3
+	st, d = r.nfs(ProcReadLink, fhArgs(ln))
+	if _, to := DecodePostOp(d), d.String(PathLimit); st != nfs.OK || to != "f/../g" {
+		t.Errorf("READLINK with little room: %v %q", st, to)
+	}
+	r.bulkMax = -1
 	_, a = r.make(ProcMknod, dirArgs(dir, "p", words(uint32(blockstore.TypeFifo)), sattr(nil)))
 	if a.Type != blockstore.TypeFifo {
 		t.Errorf("MKNOD made %v", a.Type)

@@ -3,9 +3,14 @@ package guest
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
+	"time"
 )
 
 //go:embed scripts
@@ -32,6 +37,95 @@ var cases = []Case{
 	rpingServer("rping-server-4200", HostAddr, guestAddr(0), 4200, 60000),
 	rpingServer("rping-server-ipv6", HostAddr6, "fd99::2", 1500, 4096),
 	{Name: "mount", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), Payload: true},
+	{Name: "mount-4200", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), MTU: 4200},
+	{Name: "mount-sync", Exports: rw, Script: script("mount"), Env: env("OPTS", "sync,sec=sys,noac")},
+	{Name: "mount-soft", Exports: rw, Script: script("mount"), Env: env("OPTS", "soft,timeo=100,retrans=3,noacl")},
+	{Name: "mount-ipv6", Exports: rw, Script: script("ipv6")},
+	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
+	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
+	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
+	{Name: "mount-rsize", Exports: rw, Script: script("rsize"), Timeout: 2 * time.Minute},
+	{Name: "mount-rsize-4200", Exports: rw, Script: script("rsize"), Timeout: 2 * time.Minute, MTU: 4200},
+	{Name: "mount-ro", Exports: rw, Script: script("ro-mount"), Prepare: oneFile},
+	{Name: "export-ro", Exports: []string{"%s=/e(ro,no_root_squash)"}, Script: script("ro-export"), Prepare: oneFile},
+	{Name: "remount", Exports: rw, Script: script("remount"), Host: nothingLeft, Timeout: 2 * time.Minute},
+	{
+		Name: "squash", Script: script("squash"), Prepare: squashed,
+		Exports: []string{
+			"%s/root=/root(rw,no_root_squash)", "%s/squash=/squash(rw)",
+			"%s/all=/all(rw,all_squash,anonuid=7000,anongid=7001)", "%s/other=/other 10.98.0.0/16(rw)",
+		},
+	},
+	{Name: "names", Exports: rw, Script: script("names")},
+	{Name: "open-files", Exports: rw, Script: script("open-files")},
+	{Name: "append", Exports: rw, Script: script("append")},
+	{Name: "mmap", Exports: rw, Script: script("mmap"), Timeout: 2 * time.Minute},
+	{Name: "statfs", Exports: rw, Script: script("statfs")},
+	{Name: "fsx", Exports: rw, Script: script("fsx"), Timeout: 4 * time.Minute},
+	{Name: "tree", Exports: rw, Script: script("tree"), Timeout: 4 * time.Minute},
+	{Name: "git", Exports: rw, Script: script("git"), Timeout: 4 * time.Minute},
+	{Name: "directory-of-20000", Exports: rw, Script: script("bigdir"), Timeout: 5 * time.Minute},
+	{Name: "dbench", Exports: rw, Script: script("dbench"), Timeout: 3 * time.Minute},
+	{Name: "fio", Exports: rw, Script: script("fio"), Env: env("SIZE", "32"), Timeout: 5 * time.Minute},
+	{Name: "large-file", Exports: rw, Script: script("large"), Timeout: 5 * time.Minute},
+	{Name: "two-guests", Exports: rw, Script: script("two-guests"), Guests: 2, Timeout: 3 * time.Minute},
+	{Name: "truncate-race", Exports: rw, Script: script("truncate-race"), Guests: 2, Timeout: 3 * time.Minute},
+	{Name: "enospc", Exports: rw, Script: script("enospc"), Small: true},
+	{Name: "loss-1", Exports: rw, Script: script("loss"), Env: env("LOSS", "1", "MIB", "16"), Timeout: 3 * time.Minute},
+	{Name: "loss-5", Exports: rw, Script: script("loss"), Env: env("LOSS", "5", "MIB", "4"), Timeout: 4 * time.Minute},
+	{Name: "link-down", Exports: rw, Script: script("linkdown"), Timeout: 3 * time.Minute},
+	{Name: "server-stopped", Exports: rw, Script: script("stopped"), Host: standsStill, Timeout: 3 * time.Minute},
+	{Name: "restart", Exports: rw, Script: script("restart"), Host: restarts, Timeout: 5 * time.Minute},
+}
+
+// oneFile is what is there before a mount that cannot make anything.
+func oneFile(exports string) error {
+	return os.WriteFile(filepath.Join(exports, "file"), []byte("made on the host\n"), 0o644)
+}
+
+// squashed makes the exports of the case squash.
+func squashed(exports string) error {
+	for _, d := range []string{"root", "squash", "squash/open", "all", "all/open", "other"} {
+		if err := os.Mkdir(filepath.Join(exports, d), 0o755); err != nil {
+			return err
+		}
+		if filepath.Base(d) == "open" {
+			if err := os.Chmod(filepath.Join(exports, d), 0o777); err != nil {
+				return err
+			}
+		}
+	}
+	return os.WriteFile(filepath.Join(exports, "squash/secret"), []byte("root's"), 0o600)
+}
+
+// restarts stops the daemon gracefully, kills it, and leaves it away for longer than
+// the client's patience with a connection, each time under load.
+func restarts(ctx context.Context, r *Run) error {
+	if err := r.Await(ctx, "loaded"); err != nil {
+		return err
+	}
+	for _, round := range []struct {
+		sig  syscall.Signal
+		away time.Duration
+	}{{syscall.SIGTERM, 0}, {syscall.SIGKILL, 0}, {syscall.SIGKILL, 8 * time.Second}} {
+		if err := r.Sleep(ctx, 4*time.Second); err != nil {
+			return err
+		}
+		r.Logf("restart: %v, %v away", round.sig, round.away)
+		if err := r.StopDaemon(round.sig); err != nil {
+			return err
+		}
+		if err := r.Sleep(ctx, round.away); err != nil {
+			return err
+		}
+		if err := r.StartDaemon(ctx); err != nil {
+			return err
+		}
+	}
+	if err := r.Sleep(ctx, 5*time.Second); err != nil {
+		return err
+	}
+	return r.Tell("stop")
 }
 
 func env(kv ...string) map[string]string {
@@ -72,4 +166,48 @@ func rpingServer(name, from, to string, mtu, size int) Case {
 			return nil
 		},
 	}
+}
+
+// nothingLeft holds what the daemon has when no client is there any more against
+// what it had at the start.
+func nothingLeft(ctx context.Context, r *Run) error {
+	before, err := r.descriptors()
+	if err != nil {
+		return err
+	}
+	if err := r.Await(ctx, "gone"); err != nil {
+		return err
+	}
+	after, err := r.descriptors()
+	if err != nil {
+		return err
+	}
+	// Others come and go with the runtime; one for each of thirty mounts would not.
+	if after > before+5 {
+		return fmt.Errorf("%d descriptors at the start, %d when the client is gone", before, after)
+	}
+	clients, err := r.CtlOutput("clients", "-o", "json")
+	if err != nil {
+		return err
+	}
+	r.Logf("descriptors %d, then %d; clients %s", before, after, clients)
+	if strings.Contains(clients, guestAddr(0)) {
+		return fmt.Errorf("the daemon still has a client: %s", clients)
+	}
+	return r.Tell("checked")
+}
+
+// standsStill stops the daemon for longer than the client's connection endures.
+func standsStill(ctx context.Context, r *Run) error {
+	if err := r.Await(ctx, "loaded"); err != nil {
+		return err
+	}
+	if err := r.Sleep(ctx, time.Second); err != nil {
+		return err
+	}
+	if err := r.SignalDaemon(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	err := r.Sleep(ctx, 30*time.Second)
+	return errors.Join(err, r.SignalDaemon(syscall.SIGCONT))
 }

@@ -56,6 +56,7 @@ type Case struct {
 	Prepare func(exports string) error
 	Host    func(context.Context, *Run) error // runs beside the guests; the case fails if it does
 	Timeout time.Duration                     // a minute if not said
+	Small   bool                              // the exports are on a file system of 16 MiB and 200 files
 	Payload bool                              // capture packets whole
 	MemMB   int                               // of each guest; 768 if not said
 }
@@ -117,6 +118,12 @@ func (r *Run) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if r.Case.Small {
+		if err := syscall.Mount("small", r.Exports, "tmpfs", 0, "size=16m,nr_inodes=200,mode=755"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, syscall.Unmount(r.Exports, syscall.MNT_DETACH)) }()
+	}
 	// The daemon's callers are ordinary users on the way to the exports.
 	if err := os.Chmod(r.Dir, 0o755); err != nil {
 		return err
@@ -138,7 +145,7 @@ func (r *Run) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer capture.stop(syscall.SIGTERM)
+	defer func() { _ = capture.stop(syscall.SIGTERM) }()
 	if r.Case.Exports != nil {
 		if err := r.StartDaemon(ctx); err != nil {
 			return err
@@ -274,8 +281,20 @@ func (r *Run) SignalDaemon(sig syscall.Signal) error { return r.daemon.cmd.Proce
 
 // Ctl runs rstorectl against the daemon.
 func (r *Run) Ctl(args ...string) error {
-	cmd := exec.Command(filepath.Join(r.runner.Bin, "rstorectl"), append([]string{"--control", r.path("control")}, args...)...)
-	return output(cmd)
+	_, err := r.CtlOutput(args...)
+	return err
+}
+
+// CtlOutput is what rstorectl prints.
+func (r *Run) CtlOutput(args ...string) (string, error) {
+	args = append([]string{"--control", r.path("control")}, args...)
+	return output(exec.Command(filepath.Join(r.runner.Bin, "rstorectl"), args...))
+}
+
+// descriptors counts the daemon's open files.
+func (r *Run) descriptors() (int, error) {
+	d, err := os.ReadDir("/proc/" + strconv.Itoa(r.daemon.cmd.Process.Pid) + "/fd")
+	return len(d), err
 }
 
 // Command runs a program in the run's namespace to its end, its output in the host's log.
@@ -485,14 +504,18 @@ func (r *Run) until(ctx context.Context, p *process, what string, f func() bool)
 	return nil
 }
 
-func ip(args ...string) error { return output(exec.Command("ip", args...)) }
+func ip(args ...string) error {
+	_, err := output(exec.Command("ip", args...))
+	return err
+}
 
-// output runs a command and makes its output part of its error.
-func output(cmd *exec.Cmd) error {
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out))
+// output runs a command; a failure's output is part of the error.
+func output(cmd *exec.Cmd) (string, error) {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, bytes.TrimSpace(out))
 	}
-	return nil
+	return string(out), nil
 }
 
 func exists(name string) bool {
