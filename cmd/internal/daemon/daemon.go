@@ -22,7 +22,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -34,8 +36,10 @@ type Daemon struct {
 	state   *state.Store
 	table   *nfs.Table
 	faults  *nfs.Counters
-	rpc     *rpc.Server // NFS and MOUNT
+	rpc     *rpc.Server // NFS, MOUNT, NLM and the status monitor
 	portmap *rpc.Server
+	nlm     *nlm.Server
+	locks   *lock.Table
 	meters  meters
 	control *control.Server
 	// failed receives the end of the control interface, should it end early.
@@ -87,7 +91,9 @@ func Start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if err != nil {
 		return nil, err
 	}
-	d.wire(secret, journal)
+	if err := d.wire(secret, journal); err != nil {
+		return nil, err
+	}
 	d.control = control.NewServer(d, access, log.Slog("control"))
 
 	d.mu.Lock()
@@ -136,18 +142,23 @@ const (
 
 // wire makes the programs. What they export and where they are heard comes
 // later and changes while they run.
-func (d *Daemon) wire(secret, journal []byte) {
+func (d *Daemon) wire(secret, journal []byte) error {
 	d.table = nfs.NewTable()
 	d.faults = new(nfs.Counters)
+	codec := nfs.NewCodec(secret)
+	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
+		return err
+	}
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
-		Programs: nfs3.Programs(nfs.Config{
-			Exports: d.table, Codec: nfs.NewCodec(secret), Counters: d.faults, Logger: d.log.Slog("nfs"),
-		}),
+		Programs: append(nfs3.Programs(nfs.Config{
+			Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"),
+		}), d.nlm.Programs()...),
 		Workers: d.cfg.Load().Workers,
 		Journal: journal,
 		Logger:  d.log.Slog("rpc"),
 	})
 	d.portmap = rpc.NewServer(rpc.ServerConfig{Programs: d.portmapPrograms(), Workers: portmapWorkers, Logger: d.log.Slog("portmap")})
+	return nil
 }
 
 // portmapWorkers serve queries, which never wait.

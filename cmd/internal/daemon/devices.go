@@ -9,6 +9,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/nfs/portmap"
 	"github.com/rstored/rstored/rdma/cm"
 	"github.com/rstored/rstored/rdma/roce"
@@ -111,6 +112,9 @@ func (d *Daemon) portmapPrograms() []rpc.Program {
 				switch p.Transport {
 				case control.TransportTCP:
 					out = append(out, services(rpc.TransportTCP, at)...)
+					out = append(out,
+						portmap.Service{Program: nlm.Program, Version: nlm.Version, Transport: rpc.TransportTCP, Addr: at},
+						portmap.Service{Program: nlm.StatusProgram, Version: nlm.StatusVersion, Transport: rpc.TransportTCP, Addr: at})
 				case control.TransportRDMA:
 					out = append(out, services(rpc.TransportRDMA, at)...)
 				case control.TransportPortmap:

@@ -59,6 +59,9 @@ func (d *Daemon) applyExports(atStart bool) error {
 	for _, old := range d.exports {
 		if old.store != nil && !kept[old] {
 			d.retire(old)
+			if !slices.ContainsFunc(next, func(s *served) bool { return s.ID == old.ID }) {
+				d.locks.DropExport(old.ID)
+			}
 		}
 	}
 	d.exports = next

@@ -24,6 +24,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 			all.ends = append(all.ends, p.ends...)
 		}
 		err := all.stop(ctx)
+		d.nlm.Close()
 		d.rpc.Close()
 		d.portmap.Close()
 		drained <- err
@@ -53,6 +54,9 @@ func (d *Daemon) Stop(ctx context.Context) error {
 func (d *Daemon) release() {
 	for _, p := range d.ports {
 		_ = p.remove()
+	}
+	if d.nlm != nil {
+		d.nlm.Close()
 	}
 	if d.rpc != nil {
 		d.rpc.Close()

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/nfs/nlm"
 )
 
 // Files in the state directory.
@@ -49,6 +50,8 @@ type contents struct {
 	RemovedExports []string          `json:"removed_exports"`
 	Ports          []Port            `json:"ports"`
 	RemovedPorts   []Port            `json:"removed_ports"`
+	LockState      int32             `json:"lock_state"` // starts of the lock service, see NextLockState
+	LockClients    []nlm.Client      `json:"lock_clients"`
 }
 
 // Store is an open state directory. Its methods may be called from any
@@ -238,6 +241,28 @@ func (s *Store) RemovePort(p Port, configured bool) error {
 			c.RemovedPorts = append(c.RemovedPorts, p)
 		}
 	})
+}
+
+// NextLockState counts a start of the lock service: 1, 3, 5 and so on, as a status
+// monitor counts.
+func (s *Store) NextLockState() (state int32, err error) {
+	err = s.update(func(c *contents) {
+		c.LockState = (c.LockState + 1) | 1
+		state = c.LockState
+	})
+	return state, err
+}
+
+// LockClients returns the hosts that had locks when this was last set.
+func (s *Store) LockClients() []nlm.Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.cur.LockClients)
+}
+
+// SetLockClients remembers the hosts that have locks.
+func (s *Store) SetLockClients(list []nlm.Client) error {
+	return s.update(func(c *contents) { c.LockClients = list })
 }
 
 // Secret is the key of the handles' authentication codes. It is made at the

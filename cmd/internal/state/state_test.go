@@ -3,11 +3,14 @@ package state
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/nfs/nlm"
 )
 
 func open(t *testing.T, dir string) *Store {
@@ -127,5 +130,21 @@ func TestMemoryOutlivesTheProcess(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "memory"), b, 0o600))
 	if m, err = s.Memory("memory", 20000); err != nil || m[5] != 0 {
 		t.Errorf("memory of another boot was kept, %v", err)
+	}
+}
+
+func TestLockClients(t *testing.T) {
+	dir := t.TempDir()
+	want := []nlm.Client{{Name: "a", Addr: netip.MustParseAddr("10.0.0.1"), Server: netip.MustParseAddr("10.0.0.9")}}
+	for _, number := range []int32{1, 3, 5} {
+		s := open(t, dir)
+		if n, err := s.NextLockState(); n != number || err != nil {
+			t.Errorf("state %d, %v; want %d", n, err, number)
+		}
+		if number > 1 && !slices.Equal(s.LockClients(), want) {
+			t.Errorf("%+v", s.LockClients())
+		}
+		must(t, s.SetLockClients(want))
+		must(t, s.Close())
 	}
 }

@@ -1,0 +1,50 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/nfs/nlm"
+	"github.com/rstored/rstored/nfs/portmap"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// wireLocks makes the lock service, which goes on with what an earlier run left.
+func (d *Daemon) wireLocks(cfg nlm.Config) error {
+	number, err := d.state.NextLockState()
+	if err != nil {
+		return err
+	}
+	d.locks = lock.New(0)
+	cfg.Locks, cfg.State, cfg.Known = d.locks, number, d.state.LockClients()
+	cfg.Call, cfg.Remember = callHost, d.state.SetLockClients
+	cfg.Logger = d.log.Slog("nlm")
+	d.nlm = nlm.New(cfg)
+	return nil
+}
+
+// callHost calls a program of another host, which its portmap finds.
+func callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) error {
+	at := func(port uint16) string { return net.JoinHostPort(host.String(), strconv.Itoa(int(port))) }
+	pm, err := tcp.Dial(ctx, at(portmap.Port))
+	if err != nil {
+		return err
+	}
+	port, err := client.Port(ctx, pm, prog, vers)
+	_ = pm.Close()
+	if err != nil {
+		return err
+	}
+	c, err := tcp.Dial(ctx, at(port))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	return c.Call(ctx, &rpc.Request{Prog: prog, Vers: vers, Proc: proc, Args: args, Res: res})
+}

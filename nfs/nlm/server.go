@@ -1,0 +1,497 @@
+package nlm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Client is a host that has, or had, locks here.
+type Client struct {
+	Name string     `json:"name"`
+	Addr netip.Addr `json:"addr"`
+	// Server is our address as the client knows it.
+	Server netip.Addr `json:"server"`
+}
+
+func (c *Client) key() string { return c.Addr.String() + " " + c.Name }
+
+// Caller calls a procedure of a program on another host, which its portmap finds.
+// res may be nil. It is called from several goroutines.
+type Caller func(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) error
+
+// Config describes a server.
+type Config struct {
+	Exports *nfs.Table
+	Codec   *nfs.Codec
+	Locks   *lock.Table
+	Call    Caller
+	// Known are the clients that had locks before the server was started: they
+	// are told, and may reclaim their locks during Grace, in which nobody gets
+	// others. Without any there is no grace period. 0 means 45 seconds.
+	Known []Client
+	Grace time.Duration
+	// State counts the starts of the server; it is odd.
+	State int32
+	// Remember keeps the list of clients with locks for the next start. It returns
+	// when the list is safe.
+	Remember func([]Client) error
+	Logger   *slog.Logger
+}
+
+// Bounds, and how patient the server is.
+const (
+	graceDefault = 45 * time.Second
+	// clientsMax bounds the clients that are remembered; no more get locks.
+	clientsMax = 4096
+	// callLimit bounds one call to a client, callTries the attempts.
+	callLimit = 5 * time.Second
+	callTries = 3
+	// againAfter is when a client is told again that it has a lock.
+	againAfter = 100 * time.Millisecond
+	// sharesMax bounds the share reservations of all files.
+	sharesMax = 4096
+)
+
+// Server serves both programs. See Programs.
+type Server struct {
+	cfg   Config
+	log   *slog.Logger
+	until time.Time // end of the grace period
+	ctx   context.Context
+	stop  context.CancelFunc
+	calls sync.WaitGroup
+
+	mu      sync.Mutex
+	clients map[string]Client // by key
+	shares  map[lock.File][]share
+	nshares int
+}
+
+type share struct {
+	owner        lock.Owner
+	mode, access uint32
+}
+
+// New makes a server, and begins to tell the known clients. Close ends it.
+func New(cfg Config) *Server {
+	if cfg.Grace == 0 {
+		cfg.Grace = graceDefault
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Remember == nil {
+		cfg.Remember = func([]Client) error { return nil }
+	}
+	s := &Server{cfg: cfg, log: cfg.Logger, clients: make(map[string]Client), shares: make(map[lock.File][]share)}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	if len(cfg.Known) > 0 {
+		s.until = time.Now().Add(cfg.Grace)
+		s.log.Info("clients may reclaim their locks", "clients", len(cfg.Known), "for", cfg.Grace.String())
+	}
+	for _, c := range cfg.Known {
+		s.clients[c.key()] = c
+		s.background(func() { s.notify(c) })
+	}
+	return s
+}
+
+// Close ends the calls to clients. Locks stay as they are.
+func (s *Server) Close() {
+	s.stop()
+	s.calls.Wait()
+}
+
+func (s *Server) background(f func()) { s.calls.Go(f) }
+
+func (s *Server) grace() bool { return time.Now().Before(s.until) }
+
+// Programs returns the tables of NLM and of the status monitor.
+func (s *Server) Programs() []rpc.Program {
+	p := make([]rpc.Proc, numProcs)
+	row := func(n int, name string, f func(*rpc.Call) rpc.Status) {
+		p[n] = rpc.Proc{Name: name, Serve: func(c *rpc.Call, _ bool) rpc.Status { return f(c) }}
+	}
+	nothing := func(*rpc.Call) rpc.Status { return rpc.Done }
+	row(ProcNull, "NULL", nothing)
+	for _, q := range []struct {
+		name string
+		proc int
+		do   func(*rpc.Call) (answer func(*xdr.Encoder), ok bool)
+	}{
+		{"TEST", ProcTest, s.test},
+		{"LOCK", ProcLock, func(c *rpc.Call) (func(*xdr.Encoder), bool) { return s.lock(c, true) }},
+		{"CANCEL", ProcCancel, s.cancel},
+		{"UNLOCK", ProcUnlock, s.unlock},
+	} {
+		row(q.proc, q.name, func(c *rpc.Call) rpc.Status {
+			answer, ok := q.do(c)
+			if !ok {
+				return rpc.Garbage
+			}
+			answer(&c.Res)
+			return rpc.Done
+		})
+		const msg, res = ProcTestMsg - ProcTest, ProcTestRes - ProcTest
+		row(q.proc+msg, q.name+"_MSG", func(c *rpc.Call) rpc.Status {
+			answer, ok := q.do(c)
+			if !ok {
+				return rpc.Garbage
+			}
+			to := c.Peer.Addr.Addr()
+			s.background(func() {
+				if err := s.call(to, Program, Version, uint32(q.proc+res), answer, nil); err != nil {
+					s.log.Debug("answering a lock message", "client", to.String(), "error", err.Error())
+				}
+			})
+			return rpc.Done
+		})
+		// Nothing is asked by message here, so answers are nobody's.
+		row(q.proc+res, q.name+"_RES", nothing)
+	}
+	row(ProcGrantedRes, "GRANTED_RES", nothing)
+	row(ProcShare, "SHARE", s.share)
+	row(ProcUnshare, "UNSHARE", s.unshare)
+	row(ProcNMLock, "NM_LOCK", func(c *rpc.Call) rpc.Status {
+		answer, ok := s.lock(c, false)
+		if !ok {
+			return rpc.Garbage
+		}
+		answer(&c.Res)
+		return rpc.Done
+	})
+	row(ProcFreeAll, "FREE_ALL", s.freeAll)
+	return []rpc.Program{
+		{Name: "nlm4", Prog: Program, Vers: Version, Procs: p},
+		{Name: "status", Prog: StatusProgram, Vers: StatusVersion, Procs: s.statusProcs()},
+	}
+}
+
+// place finds the file of a lock and who asks for it.
+func (s *Server) place(c *rpc.Call, l *Lock, change bool) (f lock.File, o lock.Owner, st Stat) {
+	id, h, err := s.cfg.Codec.Parse(l.Handle)
+	if err != nil {
+		return f, o, StaleHandle
+	}
+	x := s.cfg.Exports.ByID(id)
+	if x == nil {
+		return f, o, StaleHandle
+	}
+	rule := x.Rule(c.Peer.Addr.Addr())
+	if rule == nil {
+		return f, o, Failed
+	}
+	if change && (x.ReadOnly || rule.RO) {
+		return f, o, ReadOnly
+	}
+	a, err := x.FS.GetAttr(nil, h)
+	switch {
+	case errors.Is(err, blockstore.ErrStale), errors.Is(err, blockstore.ErrBadHandle), errors.Is(err, blockstore.ErrNotExist):
+		return f, o, StaleHandle
+	case err != nil || a.Type != blockstore.TypeReg:
+		return f, o, Failed
+	}
+	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap()}
+	return lock.File{Export: id, Handle: h}, lock.Owner{Client: who.key(), ID: l.ownerID()}, Granted
+}
+
+// result is the answer of most procedures: cookie and outcome.
+func result(cookie []byte, st Stat) func(*xdr.Encoder) {
+	cookie = bytes.Clone(cookie)
+	return func(e *xdr.Encoder) {
+		e.Opaque(cookie)
+		e.Uint32(uint32(st))
+	}
+}
+
+func (s *Server) test(c *rpc.Call) (func(*xdr.Encoder), bool) {
+	d := &c.Args
+	cookie := d.Opaque(stringMax)
+	exclusive := d.Bool()
+	l := DecodeLock(d)
+	if d.Err() != nil {
+		return nil, false
+	}
+	end, ok := l.last()
+	if !ok {
+		return result(cookie, TooBig), true
+	}
+	f, o, st := s.place(c, &l, false)
+	switch {
+	case st != Granted:
+		return result(cookie, st), true
+	case s.grace():
+		return result(cookie, DeniedGrace), true
+	}
+	holder, free := s.cfg.Locks.Test(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive})
+	if free {
+		return result(cookie, Granted), true
+	}
+	denied := result(cookie, Denied)
+	return func(e *xdr.Encoder) {
+		denied(e)
+		encodeHolder(e, &holder)
+	}, true
+}
+
+// lock takes a lock; monitored says that the client must be remembered.
+func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
+	d := &c.Args
+	cookie := d.Opaque(stringMax)
+	block, exclusive := d.Bool(), d.Bool()
+	l := DecodeLock(d)
+	reclaim := d.Bool()
+	d.Uint32() // the client's status monitor's state
+	if d.Err() != nil {
+		return nil, false
+	}
+	end, ok := l.last()
+	if !ok {
+		return result(cookie, TooBig), true
+	}
+	f, o, st := s.place(c, &l, exclusive)
+	if st != Granted {
+		return result(cookie, st), true
+	}
+	if s.grace() != reclaim {
+		return result(cookie, DeniedGrace), true
+	}
+	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap(), Server: c.Peer.Local.Addr().Unmap()}
+	if monitored && !s.remember(who) {
+		return result(cookie, DeniedNoLocks), true
+	}
+	want := lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive}
+	if !block {
+		_, taken, err := s.cfg.Locks.Lock(f, want)
+		switch {
+		case err != nil:
+			st = DeniedNoLocks
+		case !taken:
+			st = Denied
+		}
+		return result(cookie, st), true
+	}
+	l.Handle, l.Owner = bytes.Clone(l.Handle), bytes.Clone(l.Owner)
+	again := bytes.Clone(cookie)
+	w := &lock.Waiter{Lock: want}
+	w.Granted = func() { s.background(func() { s.granted(who, f, &w.Lock, again, &l) }) }
+	taken, err := s.cfg.Locks.Wait(f, w)
+	switch {
+	case errors.Is(err, lock.ErrDeadlock):
+		st = Deadlock
+	case err != nil:
+		st = DeniedNoLocks
+	case !taken:
+		st = Blocked
+	}
+	return result(cookie, st), true
+}
+
+// granted tells a client that it has the lock that it waits for. If it does not
+// want it any more, or cannot be told, it has it not.
+func (s *Server) granted(who Client, f lock.File, have *lock.Lock, cookie []byte, l *Lock) {
+	st := Failed
+	tell := func() error {
+		return s.call(who.Addr, Program, Version, ProcGranted, func(e *xdr.Encoder) {
+			e.Opaque(cookie)
+			e.Bool(have.Exclusive)
+			EncodeLock(e, l)
+		}, func(d *xdr.Decoder) error {
+			d.Opaque(stringMax)
+			st = Stat(d.Uint32())
+			return d.Err()
+		})
+	}
+	err := tell()
+	if err == nil && st != Granted {
+		// It may not have seen yet that it is to wait.
+		select {
+		case <-time.After(againAfter):
+		case <-s.ctx.Done():
+		}
+		err = tell()
+	}
+	if err == nil && st == Granted || s.ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		s.log.Warn("a client could not be told that it has the lock it waited for; it has lost its turn",
+			"client", who.Name, "addr", who.Addr.String(), "error", err.Error())
+	}
+	s.cfg.Locks.Unlock(f, have.Owner, have.Start, have.End)
+}
+
+func (s *Server) cancel(c *rpc.Call) (func(*xdr.Encoder), bool) {
+	d := &c.Args
+	cookie := d.Opaque(stringMax)
+	d.Bool() // block
+	exclusive := d.Bool()
+	l := DecodeLock(d)
+	if d.Err() != nil {
+		return nil, false
+	}
+	end, ok := l.last()
+	if !ok {
+		return result(cookie, TooBig), true
+	}
+	f, o, st := s.place(c, &l, false)
+	switch {
+	case st != Granted:
+	case s.grace():
+		st = DeniedGrace
+	case !s.cfg.Locks.Cancel(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive}):
+		st = Denied // it was granted meanwhile: the client gives it up by UNLOCK
+	}
+	return result(cookie, st), true
+}
+
+func (s *Server) unlock(c *rpc.Call) (func(*xdr.Encoder), bool) {
+	d := &c.Args
+	cookie := d.Opaque(stringMax)
+	l := DecodeLock(d)
+	if d.Err() != nil {
+		return nil, false
+	}
+	end, ok := l.last()
+	if !ok {
+		return result(cookie, TooBig), true
+	}
+	f, o, st := s.place(c, &l, false)
+	switch {
+	case st != Granted:
+	case s.grace():
+		st = DeniedGrace
+	default:
+		s.cfg.Locks.Unlock(f, o, l.Offset, end)
+	}
+	return result(cookie, st), true
+}
+
+// decodeShare reads an nlm4_shareargs up to its last word.
+func (s *Server) decodeShare(c *rpc.Call) (cookie []byte, l Lock, mode, access uint32, reclaim bool) {
+	d := &c.Args
+	cookie = d.Opaque(stringMax)
+	l.Caller, l.Handle, l.Owner = d.String(stringMax), d.Opaque(nfs.HandleMax), d.Opaque(stringMax)
+	mode, access = d.Uint32(), d.Uint32()
+	return cookie, l, mode, access, d.Bool()
+}
+
+// share is SHARE, the reservations of DOS: what an owner does (access) must not be
+// what another denies (mode), as bits 1 for reading and 2 for writing.
+func (s *Server) share(c *rpc.Call) rpc.Status {
+	cookie, l, mode, access, reclaim := s.decodeShare(c)
+	if c.Args.Err() != nil {
+		return rpc.Garbage
+	}
+	f, o, st := s.place(c, &l, access&2 != 0)
+	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap(), Server: c.Peer.Local.Addr().Unmap()}
+	switch {
+	case st != Granted:
+	case s.grace() != reclaim:
+		st = DeniedGrace
+	case !s.remember(who):
+		st = DeniedNoLocks
+	default:
+		st = s.reserve(f, share{o, mode, access})
+	}
+	result(cookie, st)(&c.Res)
+	c.Res.Uint32(0) // sequence
+	return rpc.Done
+}
+
+func (s *Server) reserve(f lock.File, want share) Stat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.shares[f]
+	mine := -1
+	for i, h := range list {
+		if h.owner == want.owner {
+			mine = i
+		} else if h.mode&want.access != 0 || h.access&want.mode != 0 {
+			return Denied
+		}
+	}
+	switch {
+	case mine >= 0:
+		list[mine] = want
+	case s.nshares >= sharesMax:
+		return DeniedNoLocks
+	default:
+		s.shares[f] = append(list, want)
+		s.nshares++
+	}
+	return Granted
+}
+
+func (s *Server) unshare(c *rpc.Call) rpc.Status {
+	cookie, l, _, _, _ := s.decodeShare(c)
+	if c.Args.Err() != nil {
+		return rpc.Garbage
+	}
+	f, o, st := s.place(c, &l, false)
+	if st == Granted {
+		s.unreserve(func(at lock.File, h *share) bool { return at == f && h.owner == o })
+	}
+	result(cookie, st)(&c.Res)
+	c.Res.Uint32(0)
+	return rpc.Done
+}
+
+func (s *Server) unreserve(gone func(lock.File, *share) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for f, list := range s.shares {
+		n := len(list)
+		list = slices.DeleteFunc(list, func(h share) bool { return gone(f, &h) })
+		s.nshares -= n - len(list)
+		if len(list) == 0 {
+			delete(s.shares, f)
+		} else {
+			s.shares[f] = list
+		}
+	}
+}
+
+// freeAll is FREE_ALL: a client without a status monitor has started anew.
+func (s *Server) freeAll(c *rpc.Call) rpc.Status {
+	name := c.Args.String(stringMax)
+	c.Args.Uint32() // state
+	if c.Args.Err() != nil {
+		return rpc.Garbage
+	}
+	s.gone(c.Peer.Addr.Addr(), name)
+	return rpc.Done
+}
+
+// call calls a client, a few times if need be.
+func (s *Server) call(host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) error {
+	var err error
+	for i := range callTries {
+		if i > 0 {
+			select {
+			case <-time.After(time.Duration(i) * time.Second):
+			case <-s.ctx.Done():
+				return s.ctx.Err()
+			}
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, callLimit)
+		err = s.cfg.Call(ctx, host, prog, vers, proc, args, res)
+		cancel()
+		if err == nil {
+			return nil
+		}
+	}
+	return err
+}

@@ -1,0 +1,140 @@
+// Package nlm serves byte-range locks to clients of NFS version 3: the Network
+// Lock Manager version 4, and what a lock server needs of the Network Status
+// Monitor (The Open Group, Protocols for Interworking: XNFS, chapters 10 and 11;
+// RFC 1813 appendix II).
+package nlm
+
+import (
+	"encoding/binary"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Program is the number of NLM, Version of its version for NFS version 3.
+const (
+	Program = 100021
+	Version = 4
+)
+
+// Procedures. Each of TEST to GRANTED comes as a call with a result, as a message
+// (MSG) that is answered by a call in the other direction, and as that one (RES).
+const (
+	ProcNull       = 0
+	ProcTest       = 1
+	ProcLock       = 2
+	ProcCancel     = 3
+	ProcUnlock     = 4
+	ProcGranted    = 5
+	ProcTestMsg    = 6
+	ProcLockMsg    = 7
+	ProcCancelMsg  = 8
+	ProcUnlockMsg  = 9
+	ProcGrantedMsg = 10
+	ProcTestRes    = 11
+	ProcLockRes    = 12
+	ProcCancelRes  = 13
+	ProcUnlockRes  = 14
+	ProcGrantedRes = 15
+	ProcShare      = 20
+	ProcUnshare    = 21
+	ProcNMLock     = 22
+	ProcFreeAll    = 23
+
+	numProcs = 24
+)
+
+// Stat is the outcome of a procedure (nlm4_stats).
+type Stat uint32
+
+// Outcomes.
+const (
+	Granted       Stat = 0
+	Denied        Stat = 1
+	DeniedNoLocks Stat = 2
+	Blocked       Stat = 3
+	DeniedGrace   Stat = 4
+	Deadlock      Stat = 5
+	ReadOnly      Stat = 6
+	StaleHandle   Stat = 7
+	TooBig        Stat = 8
+	Failed        Stat = 9
+)
+
+// stringMax bounds names and opaque objects in bytes (LM_MAXSTRLEN, SM_MAXSTRLEN).
+const stringMax = 1024
+
+// Lock is an nlm4_lock.
+type Lock struct {
+	Caller string // the client's name for itself
+	Handle []byte
+	Owner  []byte // opaque: of the process
+	SVID   int32  // process
+	Offset uint64
+	Length uint64 // 0: to the end, wherever that is
+}
+
+// EncodeLock appends an nlm4_lock.
+func EncodeLock(e *xdr.Encoder, l *Lock) {
+	e.String(l.Caller)
+	e.Opaque(l.Handle)
+	e.Opaque(l.Owner)
+	e.Uint32(uint32(l.SVID))
+	e.Uint64(l.Offset)
+	e.Uint64(l.Length)
+}
+
+// DecodeLock reads an nlm4_lock. Its slices alias the decoder's input.
+func DecodeLock(d *xdr.Decoder) (l Lock) {
+	l.Caller = d.String(stringMax)
+	l.Handle = d.Opaque(nfs.HandleMax)
+	l.Owner = d.Opaque(stringMax)
+	l.SVID = int32(d.Uint32())
+	l.Offset, l.Length = d.Uint64(), d.Uint64()
+	return l
+}
+
+// last is the last byte of the range; ok is false if there cannot be such a one.
+func (l *Lock) last() (end uint64, ok bool) {
+	if l.Length == 0 || l.Offset+l.Length-1 == lock.ToEnd {
+		return lock.ToEnd, true
+	}
+	end = l.Offset + l.Length - 1
+	return end, end >= l.Offset
+}
+
+// ownerID is a lock's owner within its client; holder takes it apart again.
+func (l *Lock) ownerID() string {
+	return string(append(binary.BigEndian.AppendUint32(nil, uint32(l.SVID)), l.Owner...))
+}
+
+// encodeHolder appends an nlm4_holder.
+func encodeHolder(e *xdr.Encoder, h *lock.Lock) {
+	e.Bool(h.Exclusive)
+	e.Uint32(binary.BigEndian.Uint32([]byte(h.Owner.ID)))
+	e.Opaque([]byte(h.Owner.ID[4:]))
+	e.Uint64(h.Start)
+	if h.End == lock.ToEnd {
+		e.Uint64(0)
+	} else {
+		e.Uint64(h.End - h.Start + 1)
+	}
+}
+
+// StatusProgram is the number of the status monitor, StatusVersion of its version.
+const (
+	StatusProgram = 100024
+	StatusVersion = 1
+)
+
+// Procedures of the status monitor.
+const (
+	StatusNull   = 0
+	StatusStat   = 1
+	StatusMon    = 2
+	StatusUnmon  = 3
+	StatusNotify = 6
+
+	numStatusProcs = 7
+)
