@@ -70,6 +70,10 @@ var cases = []Case{
 	{Name: "large-file", Exports: rw, Script: script("large"), Timeout: 5 * time.Minute},
 	{Name: "two-guests", Exports: rw, Script: script("two-guests"), Guests: 2, Timeout: 3 * time.Minute},
 	{Name: "truncate-race", Exports: rw, Script: script("truncate-race"), Guests: 2, Timeout: 3 * time.Minute},
+	{
+		Name: "locks", Exports: rw, Script: script("locks"), Guests: 2, Timeout: 4 * time.Minute,
+		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: killed,
+	},
 	{Name: "enospc", Exports: rw, Script: script("enospc"), Small: true},
 	{Name: "loss-1", Exports: rw, Script: script("loss"), Env: env("LOSS", "1", "MIB", "16"), Timeout: 3 * time.Minute},
 	{Name: "loss-5", Exports: rw, Script: script("loss"), Env: env("LOSS", "5", "MIB", "4"), Timeout: 4 * time.Minute},
@@ -126,6 +130,20 @@ func restarts(ctx context.Context, r *Run) error {
 		return err
 	}
 	return r.Tell("stop")
+}
+
+// killed kills the daemon once and starts it again.
+func killed(ctx context.Context, r *Run) error {
+	if err := r.Await(ctx, "loaded"); err != nil {
+		return err
+	}
+	if err := r.StopDaemon(syscall.SIGKILL); err != nil {
+		return err
+	}
+	if err := r.StartDaemon(ctx); err != nil {
+		return err
+	}
+	return r.Tell("restarted")
 }
 
 func env(kv ...string) map[string]string {
