@@ -79,6 +79,7 @@ type Client struct {
 	peer  string
 	xid   atomic.Uint32
 	n     counters
+	idle  sync.Pool     // of *exchange
 	ended chan struct{} // closed when the connection and its memory are gone
 	lost  atomic.Pointer[rpc.ConnError]
 	info  atomic.Pointer[ClientInfo]
@@ -260,6 +261,9 @@ func (c *Client) fail(why error) {
 	c.closed = true
 	lost := &rpc.ConnError{Peer: c.peer, Err: why}
 	c.lost.Store(lost)
+	if !errors.Is(why, rpc.ErrClosed) {
+		c.cfg.Logger.Info("connection lost", "server", c.peer, "reason", why.Error(), "calls", len(c.calls))
+	}
 	c.up(why)
 	for _, x := range c.calls {
 		c.retire(x)
@@ -475,10 +479,11 @@ type exchange struct {
 	hasBulk bool
 }
 
-var exchanges = sync.Pool{New: func() any { return &exchange{done: make(chan error, 1)} }}
-
 func newExchange(c *Client) *exchange {
-	x := exchanges.Get().(*exchange)
+	x, _ := c.idle.Get().(*exchange)
+	if x == nil {
+		x = &exchange{done: make(chan error, 1)}
+	}
 	x.c = c
 	return x
 }
@@ -488,6 +493,7 @@ func (x *exchange) recycle() {
 	if x.shared {
 		return
 	}
+	c := x.c
 	x.call.Reset()
 	clear(x.call.Refs[:cap(x.call.Refs)])
 	x.offered.Reset()
@@ -501,7 +507,7 @@ func (x *exchange) recycle() {
 	if cap(x.reply) > roomKeepMax {
 		x.reply = nil
 	}
-	exchanges.Put(x)
+	c.idle.Put(x)
 }
 
 // roomKeepMax is the most memory that an idle exchange keeps for a Reply chunk.

@@ -63,7 +63,9 @@ func (s *server) listen(addr string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.addr = l.Addr().String()
+	if s.addr == "" {
+		s.addr = l.Addr().String() // and stays: others read it
+	}
 	s.ports = tcp.Serve(l, s.rpc)
 }
 

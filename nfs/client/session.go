@@ -49,7 +49,8 @@ func newSession(peer string, giveUp time.Duration, dial func(context.Context) (r
 
 // Call sends r, and again over a new connection when the one it was sent over
 // is lost, until it is answered, ctx ends, or no connection could be made for
-// the session's time limit.
+// the session's time limit. If there has never been a connection, it does not
+// wait for one.
 func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 	for r.XID == 0 {
 		r.XID = s.xid.Add(1)
@@ -83,7 +84,7 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 			return err
 		}
 		if lost.IsZero() {
-			if sent == 0 {
+			if s.reconnects.Load() == 0 {
 				return err // never was a connection: say why at once
 			}
 			lost = time.Now()

@@ -138,3 +138,26 @@ func TestServerThatStaysAwayIsGivenUp(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestNewCallsWaitForALostServer: a call that is made while the server is away waits
+// for it as those do that were under way.
+func TestNewCallsWaitForALostServer(t *testing.T) {
+	srv := &flakyServer{lives: 1, xids: map[uint32]int{}}
+	s := newSession("server", time.Hour, srv.dial)
+	defer func() { _ = s.Close() }()
+	if err := s.Call(context.Background(), &rpc.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	srv.mu.Lock()
+	srv.down = true
+	srv.mu.Unlock()
+	s.drop(s.conn)
+	time.AfterFunc(50*time.Millisecond, func() {
+		srv.mu.Lock()
+		defer srv.mu.Unlock()
+		srv.down = false
+	})
+	if err := s.Call(context.Background(), &rpc.Request{}); err != nil {
+		t.Error(err)
+	}
+}

@@ -23,7 +23,7 @@ type Counters struct {
 	TxNAKOperation        uint64
 	TxRNR                 uint64
 	RxDuplicate           uint64
-	RxDuplicateNoResource uint64 // duplicate READ or atomic that is not remembered
+	RxDuplicateNoResource uint64 // duplicate READ or atomic that is not remembered, or whose memory was withdrawn
 	RxOutOfSequence       uint64
 	DropState             uint64 // packets that the QP's state does not allow
 	DropPeer              uint64 // wrong source or destination address

@@ -166,6 +166,35 @@ func TestWriteWithImmediateTakesAReceive(t *testing.T) {
 	}
 }
 
+// TestLateDuplicateOfARead: the network repeats a READ request long after its answer
+// was used and its memory withdrawn. It is dropped; a first request for such memory
+// is not.
+func TestLateDuplicateOfARead(t *testing.T) {
+	p := newPair(t, 256, 7, 1<<16)
+	a, b := p.s[0], p.s[1]
+	b.mem[99] = &region{buf: make([]byte, 1000), va: 0, access: rdma.RemoteRead}
+	p.post(0, rdma.SendWR{ID: 1, Op: rdma.OpRead, Flags: rdma.Signaled, SGL: a.sge(0, 1000), RKey: 99})
+	p.until(rdma.Second, func() bool { return len(a.sent) == 1 })
+	delete(b.mem, 99)
+	again := wire.Packet{
+		Src: b.q.flow.Dst, Dst: b.q.flow.Src, Op: wire.ReadRequest, PKey: wire.DefaultPKey, PSN: 7, AckReq: true,
+		RETH: wire.RETH{RKey: 99, Len: 1000},
+	}
+	b.q.Receive(p.now, &again)
+	w := write(2, a, 10, pairVA, pairKey)
+	w.Flags = rdma.Signaled
+	p.post(0, w)
+	p.until(rdma.Second, func() bool { return len(a.sent) == 2 })
+	if a.sent[1].Status != rdma.Success || b.q.State() != rdma.StateRTS || b.q.n.RxDuplicateNoResource != 1 {
+		t.Errorf("%+v, the responder is in %v: %v; %+v", a.sent, b.q.State(), b.q.Err(), *b.q.n)
+	}
+	p.post(0, rdma.SendWR{ID: 3, Op: rdma.OpRead, SGL: a.sge(0, 1000), RKey: 99})
+	p.until(rdma.Second, func() bool { return len(a.sent) == 3 })
+	if a.sent[2].Status != rdma.RemAccessErr {
+		t.Errorf("a new READ of withdrawn memory: %+v", a.sent[2])
+	}
+}
+
 func TestMoreReadsThanNegotiatedWait(t *testing.T) {
 	p := newPair(t, 256, 7, 1<<16)
 	a, b := p.s[0], p.s[1]

@@ -48,12 +48,14 @@ type responder struct {
 // can be answered.
 type resource struct {
 	used, active, atomic bool
-	psn                  wire.PSN // first PSN
-	count                int
-	va                   uint64
-	rkey                 uint32
-	length               uint32
-	value                uint64 // the atomic's result
+	// answered: the whole answer was sent once.
+	answered bool
+	psn      wire.PSN // first PSN
+	count    int
+	va       uint64
+	rkey     uint32
+	length   uint32
+	value    uint64 // the atomic's result
 
 	start, at, end wire.PSN // of the answer that is being sent
 }
@@ -391,11 +393,16 @@ func (q *QP) transmitResponses(b *wire.Batch, budget int) int {
 			if budget == 0 || b.Full() {
 				return budget
 			}
-			if !q.respond(h, b) {
+			if q.respond(h, b) {
+				continue
+			}
+			if q.state == rdma.StateErr {
 				return budget
 			}
+			h.at = h.end // the answer ends here
+			break
 		}
-		h.active = false
+		h.active, h.answered = false, true
 		r.active--
 	}
 	if q.state == rdma.StateErr {
@@ -445,7 +452,14 @@ func (q *QP) respond(h *resource, b *wire.Batch) bool {
 	parts := q.parts[:0]
 	if n > 0 {
 		data, st := q.cfg.Mem.Remote(q.cfg.PD, h.rkey, h.va+uint64(off), n, rdma.RemoteRead)
-		if st != rdma.Success {
+		switch {
+		case st == rdma.Success:
+		case h.answered:
+			// The requester had the answer, or our user would not have withdrawn the
+			// memory: the request is a late duplicate, and not worth the connection.
+			q.n.RxDuplicateNoResource++
+			return false
+		default:
 			q.refuse(&wire.Packet{PSN: h.at}, wire.NAKRemoteAccess, "a READ of memory that was withdrawn")
 			return false
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/link"
@@ -133,7 +134,7 @@ type Link struct {
 	addr    netip.Addr
 	arrived []link.RxDatagram
 	free    rdma.Time // when the interface has sent what it was given
-	woken   bool
+	woken   atomic.Bool // users of a device are in goroutines of their own
 }
 
 var _ link.Link = (*Link)(nil)
@@ -162,13 +163,11 @@ func (l *Link) Send(b *wire.Batch) error {
 }
 
 // Wake does nothing but note itself: there is nobody who sleeps.
-func (l *Link) Wake() { l.woken = true }
+func (l *Link) Wake() { l.woken.Store(true) }
 
 // Woken reports whether Wake was called since the last Woken.
 func (l *Link) Woken() bool {
-	w := l.woken
-	l.woken = false
-	return w
+	return l.woken.Swap(false)
 }
 
 // LocalAddr implements link.Link.
