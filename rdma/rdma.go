@@ -413,6 +413,22 @@ type ConnRequest interface {
 	Reject(reason uint16, private []byte)
 }
 
+// Annotated is what the Conns and ConnRequests of a provider are that keeps
+// post-mortems. When the connection or the request has ended badly, or its user
+// ended it, note is called once, on its loop and after the last event.
+type Annotated interface {
+	Annotate(note func() Note)
+}
+
+// Note is what the user of a connection adds to the post-mortem.
+type Note struct {
+	// Why the user refused or ended the connection; empty if it did not, or did
+	// in the ordinary course of things.
+	Why string
+	// Detail is for who reads the post-mortem.
+	Detail any
+}
+
 // Listener accepts connections on one service port.
 type Listener interface {
 	Addr() netip.AddrPort

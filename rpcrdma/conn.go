@@ -55,8 +55,9 @@ type serverConn struct {
 	mem   []byte // the buffers of all slots
 	slots []slot
 
-	dead     bool // nothing may be posted any more
-	closed   bool // conn is closed, the provider holds no buffer
+	dead     bool   // nothing may be posted any more
+	why      string // it was dropped, for its post-mortem
+	closed   bool   // conn is closed, the provider holds no buffer
 	draining bool
 	released bool
 	active   int // slots between receive and completion of the reply
@@ -78,6 +79,10 @@ type serverConn struct {
 	sges   []rdma.SGE    // scratch
 	recvs  []rdma.SGE    // the scatter element of each slot
 
+	probe prober
+
+	first, last RPC
+
 	// For info, from any goroutine.
 	calls, writeBytes, readBytes         atomic.Uint64
 	creditsNow, activeNow, heldNow, ords atomic.Int64
@@ -90,6 +95,7 @@ const (
 	idRead
 	idWrite
 	idSend
+	idProbe
 )
 
 func workID(kind, slot int) uint64 { return uint64(kind)<<32 | uint64(slot) }
@@ -127,7 +133,7 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 		c.slots[i].init(c, i, buf)
 	}
 	var err error
-	c.cq, err = l.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: n + depth + c.sqFree, OnEvent: c.poll})
+	c.cq, err = l.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: n + depth + c.sqFree + 1, OnEvent: c.poll})
 	if err != nil {
 		l.pool.arena.Free(c.mem)
 		return nil, fmt.Errorf("creating a completion queue: %w", err)
@@ -145,7 +151,7 @@ func (c *serverConn) accept(req rdma.ConnRequest) error {
 	cfg := &c.l.cfg
 	private := PrivateMessage{RemoteInvalidation: true, Send: cfg.Inline, Receive: cfg.Inline}.Append(nil)
 	qp := rdma.QPConfig{PD: c.l.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
-		MaxSendWR: c.readsFree + c.sqFree, MaxRecvWR: len(c.slots), MaxSendSGE: 1, MaxRecvSGE: 1,
+		MaxSendWR: c.readsFree + c.sqFree + 1, MaxRecvWR: len(c.slots), MaxSendSGE: 1, MaxRecvSGE: 1,
 	}}
 	conn, err := req.Accept(qp, rdma.ConnParams{
 		PrivateData: private, ResponderResources: 0, InitiatorDepth: uint8(c.readsFree), RetryCount: 7, RNRRetryCount: 7,
@@ -160,6 +166,9 @@ func (c *serverConn) accept(req rdma.ConnRequest) error {
 		return fmt.Errorf("accepting: %w", err)
 	}
 	c.conn = conn
+	if a, ok := conn.(rdma.Annotated); ok {
+		a.Annotate(c.note)
+	}
 	return nil
 }
 
@@ -205,6 +214,7 @@ func (c *serverConn) fail(k counter, why error) {
 	}
 	c.l.n.add(k)
 	c.l.cfg.Logger.Warn("dropping a connection", "peer", c.peer.Addr.String(), "reason", why.Error())
+	c.why = why.Error()
 	c.disconnect()
 }
 
@@ -289,6 +299,8 @@ func failure(kind uint64) (string, counter) {
 		return "filling a Write or Reply chunk", errWriteFailed
 	case idSend:
 		return "sending a reply", errSendFailed
+	case idProbe:
+		return "asking whether the client is there", errPeerSilent
 	}
 	return "receiving", errReceiveFailed
 }
@@ -323,7 +335,10 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		c.fail(k, fmt.Errorf("%s: %v", what, wc.Status))
 		return
 	}
+	c.probe.heard = true
 	switch kind {
+	case idProbe:
+		c.probe.answered()
 	case idReceive:
 		c.active++
 		c.activeNow.Store(int64(c.active))

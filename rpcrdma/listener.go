@@ -269,7 +269,7 @@ func (l *Listener) accept(req rdma.ConnRequest) {
 func (l *Listener) admit(req rdma.ConnRequest) error {
 	c, err := newServerConn(l, req)
 	if err != nil {
-		req.Reject(rejectConsumer, nil)
+		refuse(req, err)
 		return err
 	}
 	l.mu.Lock()
@@ -283,7 +283,7 @@ func (l *Listener) admit(req rdma.ConnRequest) error {
 	}
 	l.mu.Unlock()
 	if err != nil {
-		req.Reject(rejectConsumer, nil)
+		refuse(req, err)
 	} else {
 		err = c.accept(req)
 	}

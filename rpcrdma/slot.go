@@ -328,6 +328,10 @@ func (s *slot) dispatch() {
 		s.refuse(CodeChunk)
 		return
 	}
+	c.last.parse(s.parts[0])
+	if c.first == (RPC{}) {
+		c.first = c.last
+	}
 	s.call.Reset()
 	s.call.BulkMax = s.bulkMax()
 	s.state = slotServing

@@ -54,6 +54,9 @@ type Config struct {
 	PendingMax     int
 	PeerPendingMax int
 	TimeWaitMax    int
+	// Refused, if set, is told of each REQ that was rejected without becoming an
+	// ID, of which no event comes.
+	Refused func(src netip.Addr, r *REQ, why Reason)
 	// Ledger is memory that outlives the process, LedgerRecord bytes for each
 	// connection, zero at first. See Resume. It may be nil.
 	Ledger   []byte

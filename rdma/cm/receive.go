@@ -65,6 +65,9 @@ func (m *Machine) request(src, dst netip.Addr, h Header, r REQ) {
 	src, dst = src.Unmap(), dst.Unmap()
 	reject := func(why Reason) {
 		m.sendREJ(src, h.TID, &REJ{RemoteID: r.LocalID, Message: OfREQ, Reason: why}, nil)
+		if m.cfg.Refused != nil {
+			m.cfg.Refused(src, &r, why)
+		}
 	}
 	if known := m.comms[peerComm{src, r.GUID, r.LocalID}]; known != nil {
 		m.n.Duplicates++

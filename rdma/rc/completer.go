@@ -42,6 +42,7 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 		return
 	case wire.SyndromeTypeRNR:
 		q.n.RxRNR++
+		q.seen.RxRNR.add(syndrome, p.PSN)
 		if !q.ackBefore(now, p.PSN) {
 			return
 		}
@@ -62,6 +63,7 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 	}
 	if syndrome == wire.NAKSequence {
 		q.n.RxNAKSequence++
+		q.seen.RxNAK.add(syndrome, p.PSN)
 		if !q.ackBefore(now, p.PSN) {
 			return
 		}
@@ -88,6 +90,7 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 	default:
 		q.n.RxNAKOperation++
 	}
+	q.seen.RxNAK.add(syndrome, p.PSN)
 	q.failRequest(0, status, fmt.Errorf("%v answered with %s (NAK %#x at PSN %d)", q.flow.Dst, what, syndrome, p.PSN))
 }
 

@@ -56,6 +56,7 @@ type QP struct {
 	flow  wire.Flow
 	mtu   int
 	err   error
+	seen  Seen
 
 	sq   ring[sqe]
 	rq   ring[rqe]
@@ -291,6 +292,7 @@ func (q *QP) Outstanding() (send, recv int) { return q.sq.len(), q.rq.len() }
 // checked. The payload is copied to where it belongs before it returns.
 func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 	q.n.RxPackets++
+	q.seen.RxPackets++
 	if p.ECN == 3 {
 		q.n.RxECN++
 	}

@@ -105,6 +105,7 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			q.sent(now, r.psn)
 		}
 		q.n.TxPackets++
+		q.seen.TxPackets++
 	}
 }
 
@@ -225,6 +226,9 @@ func (q *QP) failRequest(i int, s rdma.Status, why error) {
 	}
 	if q.sq.len() > 0 {
 		q.completeSend(s)
+	}
+	if q.state != rdma.StateErr {
+		q.seen.Status = s
 	}
 	q.fail(why)
 }

@@ -84,6 +84,7 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 		if !r.gap || p.AckReq && now-r.gapSent > nakGuard {
 			r.gap, r.gapSent = true, now
 			q.n.TxNAKSequence++
+			q.seen.TxNAK.add(wire.NAKSequence, r.epsn)
 			r.nakWith(wire.NAKSequence, r.epsn)
 		}
 		return
@@ -129,6 +130,7 @@ func (q *QP) refuse(p *wire.Packet, nak uint8, what string) {
 	default:
 		q.n.TxNAKOperation++
 	}
+	q.seen.TxNAK.add(nak, p.PSN)
 	r := &q.resp
 	r.nakDue = false
 	r.nakWith(nak, p.PSN)
@@ -138,10 +140,12 @@ func (q *QP) refuse(p *wire.Packet, nak uint8, what string) {
 
 // rnr answers that no receive is posted.
 func (q *QP) rnr(now rdma.Time, psn wire.PSN) {
+	syndrome := wire.SyndromeRNR | q.attr.MinRNRTimer&wire.SyndromeValueMask
 	q.n.TxRNR++
+	q.seen.TxRNR.add(syndrome, psn)
 	r := &q.resp
 	r.gap, r.gapSent = true, now // what follows is out of sequence, and known to be
-	r.nakWith(wire.SyndromeRNR|q.attr.MinRNRTimer&wire.SyndromeValueMask, psn)
+	r.nakWith(syndrome, psn)
 }
 
 // executed accounts for a request packet that was carried out.
@@ -416,6 +420,7 @@ func (q *QP) transmitResponses(b *wire.Batch, budget int) int {
 		}
 		b.Add(&q.flow, p, nil)
 		q.n.TxPackets++
+		q.seen.TxPackets++
 		r.nakDue, r.ackDue = false, false
 		budget--
 	}
@@ -445,6 +450,7 @@ func (q *QP) respond(h *resource, b *wire.Batch) bool {
 		b.Add(&q.flow, p, nil)
 		h.at = h.end
 		q.n.TxPackets++
+		q.seen.TxPackets++
 		return true
 	}
 	off := uint32(h.at.Sub(h.psn)) * uint32(q.mtu)
@@ -477,6 +483,7 @@ func (q *QP) respond(h *resource, b *wire.Batch) bool {
 	b.Add(&q.flow, p, parts)
 	h.at = h.at.Add(1)
 	q.n.TxPackets++
+	q.seen.TxPackets++
 	q.n.TxBytesReadResponse += uint64(n)
 	return true
 }

@@ -42,6 +42,12 @@ type conn struct {
 	timeout   uint8
 	retries   uint8
 	rqPSN     uint32
+
+	// For a post-mortem.
+	active bool
+	since  rdma.Time
+	req    *cm.REQ
+	note   func() rdma.Note
 }
 
 var _ rdma.Conn = (*conn)(nil)
@@ -108,6 +114,7 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 	if c.phase == down {
 		return
 	}
+	was := c.phase
 	c.phase = down
 	c.q.quiet = true
 	if !c.q.dead {
@@ -115,6 +122,7 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 		c.s.touch(c.q)
 	}
 	c.tell(rdma.ConnEvent{Kind: kind, Reason: reason, PrivateData: private, Err: why})
+	c.s.later = append(c.s.later, func() { c.mourn(kind, cm.Reason(reason), why, was) })
 	if tellPeer {
 		c.farewell()
 	}
@@ -178,7 +186,7 @@ func (s *shard) newConn(c rdma.QPConfig, remote netip.AddrPort, localPort uint16
 		return nil, err
 	}
 	k := &conn{
-		s: s, q: q, remote: netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()),
+		s: s, q: q, since: s.now, remote: netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()),
 		local: netip.AddrPortFrom(s.dev.addr, localPort),
 		rqPSN: s.dev.random.uint32() & wire.PSNMask,
 	}
@@ -218,7 +226,7 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.on, c.phase = p.On, requested
+	c.on, c.phase, c.active = p.On, requested, true
 	c.mtu = d.mtu
 	c.resources, c.depth = min(p.Params.ResponderResources, MaxRdAtomic), min(p.Params.InitiatorDepth, MaxRdAtomic)
 	c.retries = p.Params.RetryCount
@@ -248,6 +256,8 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 		}
 		id.User = c
 		c.id = id
+		sent := id.REQ
+		first.on(s, func() { c.req = &sent })
 	})
 	return c, nil
 }
@@ -296,11 +306,12 @@ func (s *shard) report(c *conn, e cm.Event) {
 	case cm.Unreachable:
 		s.on(c.s, func() { c.goDown(rdma.EventUnreachable, 0, nil, e.Err, false) })
 	case cm.Disconnected:
+		reason := uint16(e.Reason)
 		why := e.Err
 		if why == nil {
 			why = errPeerLeft
 		}
-		s.on(c.s, func() { c.goDown(rdma.EventDisconnected, 0, nil, why, false) })
+		s.on(c.s, func() { c.goDown(rdma.EventDisconnected, reason, nil, why, false) })
 	}
 }
 

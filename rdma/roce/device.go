@@ -102,7 +102,7 @@ func newDevice(cfg Config, links []link.Link) (*Device, error) {
 		d.shards = append(d.shards, newShard(d, i, l))
 	}
 	s := d.shards[0]
-	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: d.guid(), Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Ledger: cfg.Ledger, Counters: &s.stats.CM})
+	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: d.guid(), Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
 	if n := s.cm.Resume(s.link.Now()); n > 0 {
 		cfg.Logger.Info("ending the connections of an earlier run, so that their peers connect anew at once", "device", d.addr.String(), "connections", n)
 	}

@@ -63,6 +63,7 @@ type request struct {
 	remote   netip.AddrPort
 	port     uint16
 	answered bool
+	note     func() rdma.Note
 }
 
 var _ rdma.ConnRequest = (*request)(nil)
@@ -79,20 +80,26 @@ func (s *shard) request(id *cm.ID) {
 	if d.addr.Is6() {
 		around = headersRC6
 	}
+	r := &request{id: id, req: id.REQ, remote: id.Peer, port: id.Service}
+	reject := func(why cm.Reason) {
+		r.s = s
+		r.bury(s, why, nil)
+		s.cm.Reject(id, why, nil)
+	}
 	switch {
 	case l == nil || s.leaving:
-		s.cm.Reject(id, cm.InvalidServiceID, nil)
+		reject(cm.InvalidServiceID)
 		return
 	case mtu+around > s.link.MTU():
 		d.cfg.Logger.Warn("an RDMA connection was refused: its path MTU does not fit our interface",
 			"peer", id.Peer, "path_mtu", mtu, "interface_mtu", s.link.MTU())
-		s.cm.Reject(id, cm.InvalidMTU, nil)
+		reject(cm.InvalidMTU)
 		return
 	}
 	home := d.shards[d.next.Add(1)%uint32(len(d.shards))]
-	r := &request{s: home, id: id, req: id.REQ, remote: id.Peer, port: id.Service}
+	r.s = home
 	if !s.on(home, func() { l.accept(r) }) {
-		s.cm.Reject(id, cm.NoResources, nil)
+		reject(cm.NoResources)
 	}
 }
 
@@ -106,14 +113,17 @@ func (r *request) InitiatorDepth() uint8     { return r.req.InitiatorDepth }
 func (r *request) PathMTU() rdma.MTU         { return rdma.MTUFromCode(r.req.MTU) }
 
 // Reject implements rdma.ConnRequest.
-func (r *request) Reject(reason uint16, private []byte) {
+func (r *request) Reject(reason uint16, private []byte) { r.reject(cm.Reason(reason), private, nil) }
+
+func (r *request) reject(reason cm.Reason, private []byte, why error) {
 	if r.answered {
 		return
 	}
 	r.answered = true
 	private = append([]byte(nil), private[:min(len(private), cm.REJPrivateLen)]...)
 	first := r.s.dev.shards[0]
-	r.s.on(first, func() { first.cm.Reject(r.id, cm.Reason(reason), private) })
+	r.s.on(first, func() { first.cm.Reject(r.id, reason, private) })
+	r.bury(r.s, reason, why)
 }
 
 // Accept implements rdma.ConnRequest.
@@ -126,10 +136,10 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	}
 	c, err := r.s.newConn(qc, r.remote, r.port)
 	if err != nil {
-		r.Reject(uint16(cm.NoResources), nil)
+		r.reject(cm.NoResources, nil, err)
 		return nil, err
 	}
-	c.on, c.phase, c.id = on, accepted, r.id
+	c.on, c.phase, c.id, c.req, c.note = on, accepted, r.id, &r.req, r.note
 	c.mtu = r.PathMTU()
 	// What one side can serve bounds what the other starts.
 	c.depth = min(p.InitiatorDepth, r.req.ResponderResources, MaxRdAtomic)
@@ -140,7 +150,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	}
 	if err != nil {
 		c.discard()
-		r.Reject(uint16(cm.ConsumerDefined), nil)
+		r.reject(cm.ConsumerDefined, nil, err)
 		return nil, err
 	}
 	r.answered = true

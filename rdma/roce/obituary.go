@@ -1,0 +1,131 @@
+package roce
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/rc"
+)
+
+// Outcome is how a connection, or the request for one, came to its end.
+type Outcome string
+
+// Outcomes. Those of a user are only recorded if its rdma.Note says why.
+const (
+	Refused     Outcome = "refused"       // we rejected the REQ
+	Rejected    Outcome = "rejected"      // the peer rejected our REQ or REP
+	Unreachable Outcome = "unreachable"   // the peer did not answer our REQ
+	Unconfirmed Outcome = "not confirmed" // the peer did not answer our REP
+	Broken      Outcome = "broken"        // the queue pair failed
+	Dropped     Outcome = "dropped"       // the user of the connection ended it
+)
+
+// Record is what a device knows of a connection that ended badly, or of a
+// request for one that it refused.
+type Record struct {
+	Outcome Outcome
+	Local   netip.AddrPort
+	Remote  netip.AddrPort
+	Active  bool      // we sent the REQ
+	Reason  cm.Reason // of the REJ, 0 if there was none
+	Err     error     // why, in words
+	REQ     *cm.REQ   // nil if it had not been sent
+	Note    rdma.Note // of the connection's user
+
+	// InterfaceMTU is that of our interface in bytes, PathMTUMax what we would
+	// agree to on it.
+	InterfaceMTU int
+	PathMTUMax   rdma.MTU
+
+	// The rest is zero where there never was a queue pair.
+	Established   bool
+	Age           rdma.Time
+	LocalQPN      uint32
+	LocalPSN      uint32 // where the peer's packets began
+	PathMTU       rdma.MTU
+	ReadsServed   uint8 // RDMA READs of the peer at once
+	ReadsStarted  uint8 // ours
+	AckTimeout    uint8 // code
+	RetryCount    uint8
+	RNRRetryCount uint8
+	Seen          rc.Seen
+}
+
+// bury reports a connection or request. Nothing of it is on the packet path.
+func (s *shard) bury(r *Record, note func() rdma.Note) {
+	if s.dev.cfg.Obituary == nil {
+		return
+	}
+	if note != nil {
+		r.Note = note()
+	}
+	r.InterfaceMTU, r.PathMTUMax = s.link.MTU(), s.dev.mtu
+	s.dev.cfg.Obituary(*r)
+}
+
+// refused reports a REQ that the connection manager rejected by itself.
+func (s *shard) refused(src netip.Addr, req *cm.REQ, why cm.Reason) {
+	if s.dev.cfg.Obituary == nil {
+		return
+	}
+	q := *req
+	port, _ := cm.ServicePort(q.ServiceID)
+	remote := netip.AddrPortFrom(src.Unmap(), 0)
+	if ip, err := cm.ParseIPHeader(q.Private[:]); err == nil && ip.Src.Addr() == src.Unmap() {
+		remote = ip.Src
+	}
+	s.bury(&Record{Outcome: Refused, Local: netip.AddrPortFrom(s.dev.addr, port), Remote: remote, Reason: why, REQ: &q}, nil)
+}
+
+// Annotate implements rdma.Annotated.
+func (r *request) Annotate(note func() rdma.Note) { r.note = note }
+
+// bury reports a request that was refused.
+func (r *request) bury(s *shard, reason cm.Reason, err error) {
+	s.bury(&Record{Outcome: Refused, Local: r.Local(), Remote: r.remote, Reason: reason, Err: err, REQ: &r.req}, r.note)
+}
+
+// Annotate implements rdma.Annotated.
+func (c *conn) Annotate(note func() rdma.Note) { c.note = note }
+
+// ordinary ends are those that nobody has to look into.
+func ordinary(why error) bool {
+	return why == nil || errors.Is(why, errPeerLeft) || errors.Is(why, errLocalLeft) || errors.Is(why, rdma.ErrClosed)
+}
+
+// mourn reports the end of the connection if it was a bad one. It runs after
+// the user was told, who may have something to add.
+func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was phase) {
+	if c.s.dev.cfg.Obituary == nil {
+		return
+	}
+	r := Record{
+		Local: c.local, Remote: c.remote, Active: c.active, Reason: reason, Err: why, REQ: c.req,
+		Established: was == established, Age: c.s.now - c.since,
+		LocalQPN: c.q.num, LocalPSN: c.rqPSN, PathMTU: c.mtu, ReadsServed: c.resources, ReadsStarted: c.depth,
+		AckTimeout: c.timeout, RetryCount: c.retries, RNRRetryCount: c.q.rc.Attr().RNRRetryCount, Seen: c.q.rc.Seen(),
+	}
+	switch {
+	case kind == rdma.EventRejected || reason != 0:
+		r.Outcome = Rejected
+	case kind == rdma.EventUnreachable && was == accepted:
+		r.Outcome = Unconfirmed
+	case kind == rdma.EventUnreachable:
+		r.Outcome = Unreachable
+	case !ordinary(why):
+		r.Outcome = Broken
+	case c.note == nil:
+		return
+	default:
+		r.Outcome = Dropped
+		note := c.note()
+		if note.Why == "" {
+			return
+		}
+		c.note = func() rdma.Note { return note }
+		r.Err = nil
+	}
+	c.s.bury(&r, c.note)
+}
