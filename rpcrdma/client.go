@@ -86,6 +86,7 @@ type Client struct {
 
 	// The rest belongs to the loop.
 	conn      rdma.Conn
+	probe     prober
 	cq        rdma.CQ
 	arena     *rdma.Arena
 	mr        rdma.MR
@@ -154,7 +155,7 @@ func (c *Client) dial(remote netip.AddrPort) {
 		c.conn, err = c.dev.Dial(c.loop, rdma.DialParams{
 			Remote: remote,
 			QP: rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
-				MaxSendWR: len(c.sends), MaxRecvWR: len(c.recvs), MaxSendSGE: 1, MaxRecvSGE: 1,
+				MaxSendWR: len(c.sends) + 1, MaxRecvWR: len(c.recvs), MaxSendSGE: 1, MaxRecvSGE: 1,
 			}},
 			Params: rdma.ConnParams{PrivateData: private, ResponderResources: uint8(c.cfg.ReadDepth), RetryCount: 7, RNRRetryCount: 7},
 			Prepare: func(conn rdma.Conn) error {
@@ -200,7 +201,7 @@ func (c *Client) setUp() (err error) {
 		c.sends = append(c.sends, cut())
 		c.sendFree = append(c.sendFree, i)
 	}
-	c.cq, err = c.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: nr + ns, OnEvent: c.poll})
+	c.cq, err = c.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: nr + ns + 1, OnEvent: c.poll})
 	return err
 }
 
@@ -242,6 +243,7 @@ func (c *Client) event(_ rdma.Conn, e rdma.ConnEvent) {
 		c.info.Store(&ClientInfo{
 			Remote: c.conn.Remote(), Local: c.conn.Local(), InlineIn: c.inlineIn, InlineOut: c.inlineOut, PathMTU: e.PathMTU,
 		})
+		c.probe.start(c.conn, clientProbe, func() bool { return !c.closed && c.inflight > 0 })
 		c.up(nil)
 	default:
 		err := e.Err
@@ -287,6 +289,7 @@ func (c *Client) end() {
 		return
 	default:
 	}
+	c.probe.stop()
 	if c.conn != nil {
 		c.conn.Close()
 	}
@@ -351,17 +354,26 @@ func (c *Client) complete(wc *rdma.WC) {
 		return // what follows the end of the connection; its event says why
 	}
 	if wc.Status != rdma.Success {
-		if wc.ID>>32 == idSend {
+		switch wc.ID >> 32 {
+		case idSend:
 			c.n.add(errSendFailed)
 			c.fail(fmt.Errorf("sending a call: %v", wc.Status))
-		} else {
+		case idProbe:
+			c.n.add(errPeerSilent)
+			c.fail(fmt.Errorf("asking whether the server is there: %v", wc.Status))
+		default:
 			c.n.add(errReceiveFailed)
 			c.fail(fmt.Errorf("receiving a reply: %v", wc.Status))
 		}
 		return
 	}
-	if wc.ID>>32 == idSend {
+	c.probe.heard = true
+	switch wc.ID >> 32 {
+	case idSend:
 		c.sendFree = append(c.sendFree, i)
+		return
+	case idProbe:
+		c.probe.answered()
 		return
 	}
 	c.receive(c.recvs[i].Buf[:wc.ByteLen])

@@ -196,6 +196,7 @@ func (c *serverConn) event(_ rdma.Conn, e rdma.ConnEvent) {
 	case rdma.EventEstablished:
 		c.l.cfg.Logger.Info("client connected", "peer", c.peer.Addr.String(), "inline", c.inlineOut,
 			"read_depth", c.ords.Load(), "remote_invalidation", c.peerInval)
+		c.probe.start(c.conn, serverProbe, func() bool { return !c.dead })
 	default:
 		c.lastWords()
 		if e.Err != nil {
@@ -242,6 +243,7 @@ func (c *serverConn) end() {
 		return
 	}
 	c.dead, c.closed = true, true
+	c.probe.stop()
 	c.conn.Close()
 	c.closeHandler()
 	for i := range c.slots {

@@ -30,6 +30,7 @@ const (
 	errReadFailed
 	errWriteFailed
 	errSendFailed
+	errPeerSilent
 	errReceiveFailed
 	errConnRefused
 	errMemoryWait
@@ -45,7 +46,7 @@ var counterNames = [countersEnd]string{
 	errTooComplex: "rpcrdma_too_many_segments", errPosition: "rpcrdma_bad_read_position", errCallTooLong: "rpcrdma_call_too_long",
 	errReplyTooLong: "rpcrdma_reply_too_long", errXID: "rpcrdma_xid_mismatch", errObsolete: "rpcrdma_obsolete_message",
 	errBackward: "rpcrdma_backward_message", errReadFailed: "rpcrdma_read_failed", errWriteFailed: "rpcrdma_write_failed",
-	errSendFailed: "rpcrdma_send_failed", errReceiveFailed: "rpcrdma_receive_failed", errConnRefused: "rpcrdma_connection_refused",
+	errSendFailed: "rpcrdma_send_failed", errPeerSilent: "rpcrdma_peer_silent", errReceiveFailed: "rpcrdma_receive_failed", errConnRefused: "rpcrdma_connection_refused",
 	errMemoryWait: "rpcrdma_waited_for_memory", errSendQueueWait: "rpcrdma_waited_for_send_queue",
 }
 
