@@ -163,6 +163,10 @@ func (d *Device) Addr() netip.Addr { return d.addr }
 // MTU is the largest path MTU that the device's interface carries.
 func (d *Device) MTU() rdma.MTU { return d.mtu }
 
+// InterfaceMTU is the MTU of the device's interface in bytes, as it was when the
+// device was opened.
+func (d *Device) InterfaceMTU() int { return d.shards[0].link.MTU() }
+
 // Turn runs one turn of a device made by NewWithLink.
 func (d *Device) Turn() error { return d.shards[0].turn() }
 

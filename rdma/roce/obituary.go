@@ -107,6 +107,10 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was p
 		LocalQPN: c.q.num, LocalPSN: c.rqPSN, PathMTU: c.mtu, ReadsServed: c.resources, ReadsStarted: c.depth,
 		AckTimeout: c.timeout, RetryCount: c.retries, RNRRetryCount: c.q.rc.Attr().RNRRetryCount, Seen: c.q.rc.Seen(),
 	}
+	if err := c.q.rc.Err(); err != nil && ordinary(why) {
+		why = err // of which its user heard first, by a completion
+		r.Err = err
+	}
 	switch {
 	case kind == rdma.EventRejected || reason != 0:
 		r.Outcome = Rejected

@@ -8,6 +8,8 @@
 //	GET    /v1/ports              POST /v1/ports (PortSpec)            DELETE /v1/port?transport=&listen=
 //	GET    /v1/clients
 //	GET    /v1/stats
+//	GET    /v1/devices
+//	GET    /v1/post-mortems       RDMA connections that ended badly, the latest first
 //	GET    /v1/config             the configuration in force, YAML
 //	PUT    /v1/log-level?level=
 //	POST   /v1/reload
@@ -164,6 +166,8 @@ type Backend interface {
 	RemovePort(p PortSpec) error
 	Clients() []Client
 	Stats() Stats
+	Devices() []Device
+	PostMortems() []PostMortem
 	SetLogLevel(level string) error
 	Reload() error
 	// Capture writes the packets of a device (any if device is empty and there

@@ -158,6 +158,16 @@ func (d *Dialer) Stats(ctx context.Context) (s Stats, err error) {
 	return s, d.do(ctx, http.MethodGet, "/v1/stats", nil, nil, &s)
 }
 
+// Devices lists the RDMA devices.
+func (d *Dialer) Devices(ctx context.Context) (v []Device, err error) {
+	return v, d.do(ctx, http.MethodGet, "/v1/devices", nil, nil, &v)
+}
+
+// PostMortems lists the RDMA connections that ended badly, the latest first.
+func (d *Dialer) PostMortems(ctx context.Context) (p []PostMortem, err error) {
+	return p, d.do(ctx, http.MethodGet, "/v1/post-mortems", nil, nil, &p)
+}
+
 // SetLogLevel changes the log level until the next reload or start.
 func (d *Dialer) SetLogLevel(ctx context.Context, level string) error {
 	return d.do(ctx, http.MethodPut, "/v1/log-level", url.Values{"level": {level}}, nil, nil)

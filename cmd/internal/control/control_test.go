@@ -25,6 +25,8 @@ func (f *fake) Ports() []Port                    { return []Port{} }
 func (f *fake) Clients() []Client                { return nil }
 func (f *fake) Stats() Stats                     { return Stats{RDMAWriteBytes: 1 << 60} }
 func (f *fake) Reload() error                    { return errors.New("log_level: \"loud\" is unknown") }
+func (f *fake) Devices() []Device                { return nil }
+func (f *fake) PostMortems() []PostMortem        { return nil }
 func (f *fake) SetLogLevel(string) error         { return nil }
 func (f *fake) RemovePort(PortSpec) error        { return nil }
 func (f *fake) AddPort(p PortSpec) (Port, error) { return Port{PortSpec: p}, nil }

@@ -48,6 +48,8 @@ func NewServer(b Backend, access Access, log *slog.Logger) *Server {
 	}))
 	mux.HandleFunc("GET /v1/clients", get(func(*http.Request) (any, error) { return b.Clients(), nil }))
 	mux.HandleFunc("GET /v1/stats", get(func(*http.Request) (any, error) { return b.Stats(), nil }))
+	mux.HandleFunc("GET /v1/devices", get(func(*http.Request) (any, error) { return b.Devices(), nil }))
+	mux.HandleFunc("GET /v1/post-mortems", get(func(*http.Request) (any, error) { return b.PostMortems(), nil }))
 	mux.HandleFunc("GET /v1/config", s.config)
 	mux.HandleFunc("PUT /v1/log-level", get(func(r *http.Request) (any, error) { return done{}, b.SetLogLevel(r.FormValue("level")) }))
 	mux.HandleFunc("POST /v1/reload", get(func(*http.Request) (any, error) { return done{}, b.Reload() }))

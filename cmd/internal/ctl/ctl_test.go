@@ -64,6 +64,19 @@ func (f *fake) Stats() control.Stats {
 		Procs: map[string]control.Proc{"nfs3.READ": {Calls: 2}},
 	}
 }
+func (f *fake) Devices() []control.Device { return nil }
+
+func (f *fake) PostMortems() []control.PostMortem {
+	uid := uint32(7)
+	call := &control.PostMortemCall{Program: 100003, Version: 3, Procedure: 6, Name: "nfs3.READ", Flavor: 1, UID: &uid}
+	return []control.PostMortem{{
+		Count: 2, Device: "10.0.0.1", Peer: "10.0.0.9:40000", Local: "10.0.0.1:20049", Outcome: "broken", Reason: "it broke", Hint: "mend it",
+		Request:    &control.PostMortemREQ{Port: 20049, QPN: 17, PathMTU: 1024, Private: &control.PostMortemPrivate{Send: 4096, Receive: 4096}},
+		Connection: &control.PostMortemConn{QPN: 99, NAKReceived: &control.PostMortemNAK{Count: 1, Syndrome: 0x62, Text: "remote access error"}},
+		RPC:        &control.PostMortemCalls{Calls: 5, First: call, Last: call},
+	}}
+}
+
 func (f *fake) SetLogLevel(l string) error { f.level = l; return nil }
 func (f *fake) Reload() error              { return errors.New("rstored.yaml: no") }
 func (f *fake) Capture(_ context.Context, _ string, w io.Writer) error {
@@ -116,6 +129,9 @@ func TestCommands(t *testing.T) {
 		{[]string{"stats"}, 0, "nfs3.READ"},
 		{[]string{"stats", "-o", "json"}, 0, `"rdma_write_bytes": 12`},
 		{[]string{"clients"}, 0, "127.0.0.9:1"},
+		{[]string{"clients", "--failed"}, 0, "remote access error"},
+		{[]string{"clients", "--failed"}, 0, "-> mend it"},
+		{[]string{"clients", "--failed", "-o", "json"}, 0, `"outcome": "broken"`},
 		{[]string{"export", "list"}, 0, "PSEUDO"},
 		{[]string{"export", "add", "/srv/data"}, 0, "exported /srv/data as /data"},
 		{[]string{"export", "add", "/srv/data", "--pseudo", "/more"}, 0, "as /more"},

@@ -41,11 +41,19 @@ func (t *tool) status() *cobra.Command {
 }
 
 func (t *tool) clients() *cobra.Command {
-	return &cobra.Command{
+	var failed bool
+	c := &cobra.Command{
 		Use:   "clients",
-		Short: "List the connected clients",
-		Args:  cli.Args(cobra.NoArgs),
+		Short: "List the connected clients, or RDMA connections that failed",
+		Long: `List the connected clients. With --failed, list the RDMA connections that ended
+badly and the requests for one that were refused, the latest first: what was asked
+for, what was agreed, what broke it, and what to change. The server keeps the last
+64 of them, until it ends.`,
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if failed {
+				return t.postMortems(cmd.Context())
+			}
 			list, err := t.daemon().Clients(cmd.Context())
 			if err != nil {
 				return err
@@ -58,6 +66,8 @@ func (t *tool) clients() *cobra.Command {
 			})
 		},
 	}
+	c.Flags().BoolVar(&failed, "failed", false, "RDMA connections that failed or were refused, and why")
+	return c
 }
 
 func (t *tool) stats() *cobra.Command {

@@ -41,6 +41,8 @@ type Daemon struct {
 	nlm     *nlm.Server
 	locks   *lock.Table
 	meters  meters
+	morgue  morgue
+	served  []rpc.Program // for the names of procedures
 	control *control.Server
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
@@ -149,13 +151,14 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
 		return err
 	}
+	d.served = append(nfs3.Programs(nfs.Config{
+		Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"),
+	}), d.nlm.Programs()...)
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
-		Programs: append(nfs3.Programs(nfs.Config{
-			Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"),
-		}), d.nlm.Programs()...),
-		Workers: d.cfg.Load().Workers,
-		Journal: journal,
-		Logger:  d.log.Slog("rpc"),
+		Programs: d.served,
+		Workers:  d.cfg.Load().Workers,
+		Journal:  journal,
+		Logger:   d.log.Slog("rpc"),
 	})
 	d.portmap = rpc.NewServer(rpc.ServerConfig{Programs: d.portmapPrograms(), Workers: portmapWorkers, Logger: d.log.Slog("portmap")})
 	return nil

@@ -1,0 +1,117 @@
+package control
+
+import "time"
+
+// PostMortem is what is left of an RDMA connection that ended badly, or of a
+// request for one that was refused.
+type PostMortem struct {
+	// Time is when it happened last, First when it happened first: refusals that
+	// a peer runs into again and again are one entry, and Count of them.
+	Time  time.Time `json:"time"`
+	First time.Time `json:"first"`
+	Count int       `json:"count"`
+
+	Device  string `json:"device"`
+	Peer    string `json:"peer"`
+	Local   string `json:"local"`
+	Outcome string `json:"outcome"` // refused, rejected, unreachable, not confirmed, broken, dropped
+	Reason  string `json:"reason"`  // why, in words
+	Reject  uint16 `json:"reject_reason,omitempty"`
+	// Hint is what to change.
+	Hint string `json:"hint"`
+
+	InterfaceMTU int              `json:"interface_mtu"`
+	PathMTUMax   int              `json:"path_mtu_max"` // that the interface allows
+	Request      *PostMortemREQ   `json:"request,omitempty"`
+	Connection   *PostMortemConn  `json:"connection,omitempty"`
+	RPC          *PostMortemCalls `json:"rpc,omitempty"`
+}
+
+// PostMortemREQ are the fields of the connection request.
+type PostMortemREQ struct {
+	ServiceID          uint64 `json:"service_id"`
+	Port               uint16 `json:"port"`
+	QPN                uint32 `json:"qpn"`
+	PSN                uint32 `json:"psn"`
+	PathMTU            int    `json:"path_mtu"`
+	ResponderResources uint8  `json:"responder_resources"`
+	InitiatorDepth     uint8  `json:"initiator_depth"`
+	AckTimeout         uint8  `json:"ack_timeout"` // code: 4.096 us * 2^n
+	RetryCount         uint8  `json:"retry_count"`
+	RNRRetryCount      uint8  `json:"rnr_retry_count"` // 7 is for ever
+	LocalGID           string `json:"local_gid"`       // the sender's
+	RemoteGID          string `json:"remote_gid"`
+	PrivateData        string `json:"private_data"` // hex, without the addresses of RDMA-CM
+	// Private is the message of RFC 8797 in it, if there is one.
+	Private *PostMortemPrivate `json:"rpcrdma_private,omitempty"`
+}
+
+// PostMortemPrivate is the private message of RFC 8797. Sizes are in bytes.
+type PostMortemPrivate struct {
+	Send               int  `json:"send"`
+	Receive            int  `json:"receive"`
+	RemoteInvalidation bool `json:"remote_invalidation"`
+}
+
+// PostMortemConn is the connection as it was negotiated, and what happened on it.
+type PostMortemConn struct {
+	Established   bool   `json:"established"`
+	AgeMillis     int64  `json:"age_ms"`
+	QPN           uint32 `json:"qpn"`
+	PSN           uint32 `json:"psn"` // that the peer was given to start with
+	PathMTU       int    `json:"path_mtu"`
+	ReadsServed   uint8  `json:"reads_served"`  // RDMA READs of the peer at once
+	ReadsStarted  uint8  `json:"reads_started"` // ours
+	AckTimeout    uint8  `json:"ack_timeout"`
+	RetryCount    uint8  `json:"retry_count"`
+	RNRRetryCount uint8  `json:"rnr_retry_count"`
+	TxPackets     uint64 `json:"tx_packets"`
+	RxPackets     uint64 `json:"rx_packets"`
+	Status        string `json:"status,omitempty"` // of the request of ours that failed
+
+	NAKSent     *PostMortemNAK `json:"nak_sent,omitempty"`
+	NAKReceived *PostMortemNAK `json:"nak_received,omitempty"`
+	RNRSent     *PostMortemNAK `json:"rnr_sent,omitempty"`
+	RNRReceived *PostMortemNAK `json:"rnr_received,omitempty"`
+}
+
+// PostMortemNAK is the first negative acknowledgement of a kind, and the last if
+// it is another one.
+type PostMortemNAK struct {
+	Count    uint64 `json:"count"`
+	Syndrome uint8  `json:"syndrome"`
+	Text     string `json:"text"`
+	PSN      uint32 `json:"psn"`
+	LastText string `json:"last_text,omitempty"`
+	LastPSN  uint32 `json:"last_psn,omitempty"`
+}
+
+// PostMortemCalls is what the connection was used for.
+type PostMortemCalls struct {
+	Calls          uint64          `json:"calls"`
+	InProgress     int             `json:"in_progress"`
+	RDMAWriteBytes uint64          `json:"rdma_write_bytes"`
+	RDMAReadBytes  uint64          `json:"rdma_read_bytes"`
+	InlineIn       int             `json:"inline_in"`
+	InlineOut      int             `json:"inline_out"`
+	First          *PostMortemCall `json:"first,omitempty"`
+	Last           *PostMortemCall `json:"last,omitempty"`
+}
+
+// PostMortemCall is one RPC.
+type PostMortemCall struct {
+	Program   uint32  `json:"program"`
+	Version   uint32  `json:"version"`
+	Procedure uint32  `json:"procedure"`
+	Name      string  `json:"name"` // as in Stats.Procs, if the server has it
+	Flavor    uint32  `json:"flavor"`
+	UID       *uint32 `json:"uid,omitempty"` // of AUTH_SYS
+}
+
+// Device is an RDMA device of the daemon.
+type Device struct {
+	Address      string `json:"address"`
+	InterfaceMTU int    `json:"interface_mtu"`
+	PathMTU      int    `json:"path_mtu"` // the largest that the interface allows
+	Sockets      int    `json:"sockets"`
+}

@@ -1,0 +1,173 @@
+package daemon
+
+import (
+	"encoding/hex"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/rc"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rpcrdma"
+)
+
+// morgueSize is how many post-mortems are kept.
+const morgueSize = 64
+
+// morgue keeps what is left of connections that ended badly. It takes them on the
+// loops of the devices, as they are; they are put into words for who asks.
+type morgue struct {
+	mu    sync.Mutex
+	cases []deceased // the latest last
+}
+
+type deceased struct {
+	roce.Record
+	first, last time.Time
+	count       int
+}
+
+func (m *morgue) add(r roce.Record) {
+	now := time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := deceased{Record: r, first: now, last: now, count: 1}
+	// A client that is refused comes again every few seconds. It must not drive
+	// out everything else.
+	if i := slices.IndexFunc(m.cases, func(o deceased) bool { return sameRefusal(&o.Record, &r) }); i >= 0 {
+		c.first, c.count = m.cases[i].first, m.cases[i].count+1
+		m.cases = slices.Delete(m.cases, i, i+1)
+	}
+	if len(m.cases) == morgueSize {
+		m.cases = slices.Delete(m.cases, 0, 1)
+	}
+	m.cases = append(m.cases, c)
+}
+
+func sameRefusal(a, b *roce.Record) bool {
+	return a.Outcome == roce.Refused && b.Outcome == roce.Refused && a.Local == b.Local &&
+		a.Remote.Addr() == b.Remote.Addr() && a.Reason == b.Reason && a.Note.Why == b.Note.Why
+}
+
+// PostMortems implements control.Backend.
+func (d *Daemon) PostMortems() []control.PostMortem {
+	d.morgue.mu.Lock()
+	cases := slices.Clone(d.morgue.cases)
+	d.morgue.mu.Unlock()
+	slices.Reverse(cases)
+	out := make([]control.PostMortem, len(cases))
+	for i := range cases {
+		out[i] = d.postMortem(&cases[i])
+	}
+	return out
+}
+
+func (d *Daemon) postMortem(c *deceased) control.PostMortem {
+	p := control.PostMortem{
+		Time: c.last, First: c.first, Count: c.count,
+		Device: c.Local.Addr().String(), Peer: c.Remote.String(), Local: c.Local.String(),
+		Outcome: string(c.Outcome), Reason: reasonOf(&c.Record), Reject: uint16(c.Reason), Hint: hint(&c.Record),
+		InterfaceMTU: c.InterfaceMTU, PathMTUMax: int(c.PathMTUMax),
+	}
+	if c.REQ != nil {
+		p.Request = postMortemREQ(c.REQ)
+	}
+	if c.LocalQPN != 0 {
+		p.Connection = postMortemConn(&c.Record)
+	}
+	if o, ok := c.Note.Detail.(rpcrdma.Obituary); ok {
+		p.RPC = &control.PostMortemCalls{
+			Calls: o.Calls, InProgress: o.InProgress, RDMAWriteBytes: o.RDMAWriteBytes, RDMAReadBytes: o.RDMAReadBytes,
+			InlineIn: o.InlineIn, InlineOut: o.InlineOut, First: d.postMortemCall(o.First), Last: d.postMortemCall(o.Last),
+		}
+	}
+	return p
+}
+
+// reasonOf says why in words: what the connection's user said, the transport,
+// and the reject reason, as far as they have something to say.
+func reasonOf(r *roce.Record) string {
+	s := r.Note.Why
+	if r.Err != nil && s == "" {
+		s = r.Err.Error()
+	} else if r.Err != nil {
+		s = r.Err.Error() + " (" + s + ")"
+	}
+	switch {
+	case r.Outcome != roce.Refused || r.Reason == 0:
+	case s == "":
+		s = r.Reason.String()
+	default:
+		s = r.Reason.String() + ": " + s
+	}
+	return s
+}
+
+func postMortemREQ(q *cm.REQ) *control.PostMortemREQ {
+	port, _ := cm.ServicePort(q.ServiceID)
+	p := &control.PostMortemREQ{
+		ServiceID: q.ServiceID, Port: port, QPN: q.QPN, PSN: q.PSN, PathMTU: int(rdma.MTUFromCode(q.MTU)),
+		ResponderResources: q.ResponderResources, InitiatorDepth: q.InitiatorDepth,
+		AckTimeout: q.Primary.AckTimeout, RetryCount: q.RetryCount, RNRRetryCount: q.RNRRetryCount,
+		LocalGID: q.Primary.LocalGID.String(), RemoteGID: q.Primary.RemoteGID.String(),
+		PrivateData: hex.EncodeToString(q.Private[cm.IPHeaderLen:]),
+	}
+	if said, ok := rpcrdma.ParsePrivate(q.Private[cm.IPHeaderLen:]); ok {
+		p.Private = &control.PostMortemPrivate{Send: said.Send, Receive: said.Receive, RemoteInvalidation: said.RemoteInvalidation}
+	}
+	return p
+}
+
+func postMortemConn(r *roce.Record) *control.PostMortemConn {
+	p := &control.PostMortemConn{
+		Established: r.Established, AgeMillis: int64(r.Age / rdma.Millisecond),
+		QPN: r.LocalQPN, PSN: r.LocalPSN, PathMTU: int(r.PathMTU), ReadsServed: r.ReadsServed, ReadsStarted: r.ReadsStarted,
+		AckTimeout: r.AckTimeout, RetryCount: r.RetryCount, RNRRetryCount: r.RNRRetryCount,
+		TxPackets: r.Seen.TxPackets, RxPackets: r.Seen.RxPackets,
+		NAKSent: postMortemNAK(r.Seen.TxNAK), NAKReceived: postMortemNAK(r.Seen.RxNAK),
+		RNRSent: postMortemNAK(r.Seen.TxRNR), RNRReceived: postMortemNAK(r.Seen.RxRNR),
+	}
+	if r.Seen.Status != rdma.Success {
+		p.Status = r.Seen.Status.String()
+	}
+	return p
+}
+
+func postMortemNAK(n rc.NAKs) *control.PostMortemNAK {
+	if n.Count == 0 {
+		return nil
+	}
+	p := &control.PostMortemNAK{Count: n.Count, Syndrome: n.First.Syndrome, Text: rc.SyndromeText(n.First.Syndrome), PSN: uint32(n.First.PSN)}
+	if n.Last != n.First {
+		p.LastText, p.LastPSN = rc.SyndromeText(n.Last.Syndrome), uint32(n.Last.PSN)
+	}
+	return p
+}
+
+func (d *Daemon) postMortemCall(c rpcrdma.RPC) *control.PostMortemCall {
+	if c == (rpcrdma.RPC{}) {
+		return nil
+	}
+	p := &control.PostMortemCall{Program: c.Prog, Version: c.Vers, Procedure: c.Proc, Flavor: uint32(c.Flavor)}
+	if c.HasUID {
+		p.UID = &c.UID
+	}
+	for _, g := range d.served {
+		if g.Prog == c.Prog && g.Vers == c.Vers && int(c.Proc) < len(g.Procs) {
+			p.Name = g.Name + "." + g.Procs[c.Proc].Name
+		}
+	}
+	return p
+}
+
+// Devices implements control.Backend.
+func (d *Daemon) Devices() []control.Device {
+	out := []control.Device{}
+	for _, v := range d.deviceList() {
+		out = append(out, control.Device{Address: v.addr.String(), InterfaceMTU: v.InterfaceMTU(), PathMTU: int(v.MTU()), Sockets: len(v.Loops())})
+	}
+	return out
+}
