@@ -1,5 +1,4 @@
 # Packets are lost in both directions, in the guest: what it sends, and what it receives.
-ip link add ifb0 type ifb
 ip link set ifb0 up
 tc qdisc add dev eth0 root netem loss "$LOSS%" limit 20000
 tc qdisc add dev eth0 ingress

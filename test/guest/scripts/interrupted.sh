@@ -1,4 +1,4 @@
-# The server stands still for thirty seconds in the middle of a copy.
+# Something happens on the host in the middle of a copy: see the cases.
 m
 random /tmp/src 256
 tell loaded

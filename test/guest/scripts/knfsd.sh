@@ -1,0 +1,21 @@
+# The kernel is the server, and the Go client of the host its client.
+mount -t tmpfs -o size=700m,mode=755 tmpfs /srv
+mkdir /srv/e
+chmod 777 /srv/e
+rpcbind
+mount -t nfsd nfsd /proc/fs/nfsd 2>/dev/null || true
+exportfs -o rw,no_root_squash,insecure,fsid=7,no_subtree_check "*:/srv/e"
+rpc.mountd
+rpc.nfsd --no-udp --no-nfs-version 4 4
+echo "rdma 20049" >/proc/fs/nfsd/portlist
+cat /proc/fs/nfsd/portlist
+tell serving
+await stored 120
+(cd /srv/e && find tree -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) | sha256sum | cut -d' ' -f1 >/run/host/sum.tree
+sha256sum </srv/e/big | cut -d' ' -f1 >/run/host/sum.big
+is "the link" "$(readlink /srv/e/tree/link)" "sub/one"
+is "the mode" "$(stat -c %a /srv/e/tree/sub/one)" 640
+is "the names" "$(ls /srv/e/tree/many | wc -l)" 300
+tell summed
+await done 120
+is "what is left" "$(ls /srv/e)" ""
