@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"path"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/nfs"
@@ -47,6 +48,8 @@ type Client struct {
 	cfg   Config
 	nfs   *session
 	mount *session
+
+	limits atomic.Pointer[limits] // nil until they are known
 }
 
 // New makes a client. It connects with the first call.

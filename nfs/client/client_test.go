@@ -250,6 +250,47 @@ func TestTransfersOfAnySizeAndManyEntries(t *testing.T) {
 	}
 }
 
+// TestServerThatTakesLess: the kernel's server offers 256 KiB when it has little
+// memory, and refuses what is longer.
+func TestServerThatTakesLess(t *testing.T) {
+	srv := newServer(t)
+	c := srv.client()
+	ctx := context.Background()
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := c.limit(ctx, root.Handle, limitsAsked); err != nil || l.read != limitsAsked || c.limits.Load() != nil {
+		t.Errorf("limits %+v, %v; a short call need not ask", l, err)
+	}
+	if l, err := c.limit(ctx, root.Handle, limitsAsked+1); err != nil || l.read != nfs.MaxIO || l.write != nfs.MaxIO {
+		t.Errorf("limits %+v, %v", l, err)
+	}
+	c.limits.Store(&limits{read: 40_000, write: 30_000})
+	const n = 3 << 20
+	data := fill(9, n)
+	f, err := c.Create(ctx, root.Handle, "file", blockstore.Unchecked, nil, [8]byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Upload(ctx, f.Handle, bytes.NewReader(data), 0, n, nil); err != nil {
+		t.Fatal(err)
+	}
+	got := &memory{b: make([]byte, n)}
+	if err := c.Download(ctx, f.Handle, got, 0, n, nil); err != nil || !bytes.Equal(got.b, data) {
+		t.Errorf("download: %v", err)
+	}
+	var b bytes.Buffer
+	if _, err := c.Stream(ctx, f.Handle, &b, 0); err != nil || !bytes.Equal(b.Bytes(), data) {
+		t.Errorf("stream: %v", err)
+	}
+	for _, p := range srv.rpc.Stats().Procs {
+		if want := map[string]uint64{"READ": 2 * 3 * 27, "WRITE": 3 * 35}[p.Procedure]; want > 0 && p.Calls != want {
+			t.Errorf("%d calls of %s, want %d", p.Calls, p.Procedure, want)
+		}
+	}
+}
+
 type memory struct {
 	mu sync.Mutex
 	b  []byte

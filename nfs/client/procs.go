@@ -114,11 +114,41 @@ func (c *Client) ReadLink(ctx context.Context, h Handle) (target string, err err
 	return target, err
 }
 
-// Read reads up to len(p) bytes at off into p, at most TransferMax. Over RDMA
-// the bytes are placed there by the server. It may return fewer bytes than
-// asked without the end of the file being reached.
+// limits are the largest READ and WRITE of a server, in bytes.
+type limits struct{ read, write int }
+
+// limitsAsked is the length up to which every server is expected to serve READ and
+// WRITE (RFC 1813 section 3.3.19 leaves it open; none offers less).
+const limitsAsked = 8 << 10
+
+// limit is what the server takes at once, which is asked when it first matters: a
+// server refuses a longer call as a whole, RPC-over-RDMA ones by the chunk.
+func (c *Client) limit(ctx context.Context, h Handle, n int) (limits, error) {
+	if l := c.limits.Load(); l != nil {
+		return *l, nil
+	}
+	if n <= limitsAsked {
+		return limits{limitsAsked, limitsAsked}, nil
+	}
+	i, err := c.Info(ctx, h)
+	if err != nil {
+		return limits{}, err
+	}
+	within := func(n uint32) int { return min(max(int(n), 512), TransferMax) }
+	l := &limits{within(i.ReadMax), within(i.WriteMax)}
+	c.limits.Store(l)
+	return *l, nil
+}
+
+// Read reads up to len(p) bytes at off into p, at most TransferMax and what the
+// server takes at once. Over RDMA the bytes are placed there by the server. It may
+// return fewer bytes than asked without the end of the file being reached.
 func (c *Client) Read(ctx context.Context, h Handle, p []byte, off uint64) (n int, eof bool, err error) {
-	p = p[:min(len(p), TransferMax)]
+	l, err := c.limit(ctx, h, len(p))
+	if err != nil {
+		return 0, false, err
+	}
+	p = p[:min(len(p), l.read)]
 	bad := false
 	err = c.do(ctx, &request{
 		proc: nfs3.ProcRead, dst: p,
@@ -155,11 +185,15 @@ type Written struct {
 	Verifier  [nfs3.VerifierLen]byte
 }
 
-// Write writes p, at most TransferMax of it, at off, and asks the server to
-// make it as stable as how says before it answers. Over RDMA the server
-// fetches the bytes from p.
+// Write writes p at off, at most TransferMax and what the server takes at once, and
+// asks the server to make it as stable as how says before it answers. Over RDMA the
+// server fetches the bytes from p.
 func (c *Client) Write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (w Written, err error) {
-	p = p[:min(len(p), TransferMax)]
+	l, err := c.limit(ctx, h, len(p))
+	if err != nil {
+		return w, err
+	}
+	p = p[:min(len(p), l.write)]
 	err = c.do(ctx, &request{
 		proc: nfs3.ProcWrite,
 		args: func(e *xdr.Encoder) {
