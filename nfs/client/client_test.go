@@ -285,7 +285,8 @@ func TestServerThatTakesLess(t *testing.T) {
 		t.Errorf("stream: %v", err)
 	}
 	for _, p := range srv.rpc.Stats().Procs {
-		if want := map[string]uint64{"READ": 2 * 3 * 27, "WRITE": 3 * 35}[p.Procedure]; want > 0 && p.Calls != want {
+		// A stream reads ahead of the end, which it does not know.
+		if want := map[string]uint64{"READ": 2 * 3 * 27, "WRITE": 3 * 35}[p.Procedure]; p.Calls < want || want > 0 && p.Calls > want+20 {
 			t.Errorf("%d calls of %s, want %d", p.Calls, p.Procedure, want)
 		}
 	}
