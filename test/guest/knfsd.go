@@ -35,8 +35,8 @@ func kernelServes(ctx context.Context, r *Run) error {
 		{"df", rdma},
 	}
 	for _, s := range steps {
-		if err := r.Ctl(s...); err != nil {
-			return err
+		if err := r.Command(ctx, "rstorectl", s...); err != nil {
+			return fmt.Errorf("%v: %w", s, err)
 		}
 	}
 	if err := r.Tell("stored"); err != nil {
@@ -56,7 +56,7 @@ func kernelServes(ctx context.Context, r *Run) error {
 			{"get", "-r", from + "tree", filepath.Join(back, "tree")},
 			{"get", from + "big", filepath.Join(back, "big")},
 		} {
-			if err := r.Ctl(s...); err != nil {
+			if err := r.Command(ctx, "rstorectl", s...); err != nil {
 				return err
 			}
 		}
@@ -70,11 +70,11 @@ func kernelServes(ctx context.Context, r *Run) error {
 		{"cp", rdma + "dir/moved", rdma + "dir/copy"},
 		{"rm", "-r", rdma + "tree", rdma + "dir"},
 	} {
-		if err := r.Ctl(s...); err != nil {
+		if err := r.Command(ctx, "rstorectl", s...); err != nil {
 			return err
 		}
 	}
-	if err := r.Ctl("cat", rdma+"nothing"); err == nil {
+	if err := r.Command(ctx, "rstorectl", "cat", rdma+"nothing"); err == nil {
 		return errors.New("a file that does not exist could be read")
 	}
 	return r.Tell("done")
