@@ -1,0 +1,53 @@
+package ctl
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/doctor"
+	"github.com/rstored/rstored/nfs/client"
+)
+
+// errFindings ends the command with ExitFailed. The findings have said it all.
+type errFindings struct{}
+
+func (errFindings) Error() string { return "" }
+
+func (t *tool) doctor() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor [URL]",
+		Short: "Look for what keeps NFS over RDMA from working, on the server or on a client",
+		Long: `Without a URL, look at the server of this host: whether it runs, what it serves,
+interfaces and MTUs, who has UDP port 4791, buffers, exports, and the RDMA
+connections that failed lately. With the URL of an export, look at this host as a
+client: kernel modules, RDMA link, MTU, then connect to the server and make the
+calls of a mount, over RDMA and over TCP.
+
+Each line is a finding: OK, WARN or FAIL, what was found, and what to type. The exit
+code is 1 if one of them is a FAIL. Nothing is changed.`,
+		Example: "  rstorectl doctor\n  rstorectl doctor nfs+rdma://server/data",
+		Args:    cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var r doctor.Report
+			if len(args) == 0 {
+				r = doctor.Server(cmd.Context(), doctor.This(), t.daemon())
+			} else {
+				u, err := client.ParseURL(args[0])
+				if err != nil {
+					return cli.Usagef("%v", err)
+				}
+				r = doctor.Client(cmd.Context(), doctor.This(), u)
+			}
+			var err error
+			if t.g.Output == cli.FormatTable {
+				r.Print(t.g.Out) // lines are for reading as they are, without columns
+			} else {
+				err = t.g.Print(r, nil)
+			}
+			if err == nil && r.Failed() {
+				return errFindings{}
+			}
+			return err
+		},
+	}
+}

@@ -1,0 +1,214 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/dial"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/wire"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+const (
+	// connectTime is how long a connection is tried for, callTime one call.
+	connectTime = 4 * time.Second
+	// btcrc is what a SEND packet has beyond its payload and what ping's have: BTH
+	// and ICRC.
+	btcrc    = 16
+	callTime = 3 * time.Second
+	// callHead is what RPC-over-RDMA and RPC have before the arguments of a call
+	// with AUTH_NONE: 7 and 10 words.
+	callHead = 68
+	// recordTime is how long the device's word on a failed connection may take,
+	// which comes after the connection's end.
+	recordTime = 200 * time.Millisecond
+)
+
+// probeRDMA connects as a client and makes the calls of a mount.
+func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, local netip.Addr, path string) {
+	records := make(chan roce.Record, 1) // of the one connection that is made
+	var dev *roce.Device
+	var err error
+	for _, from := range sources(h, local) {
+		dev, err = roce.Open(roce.Config{Addr: from, ConnectLimit: rdma.Time(connectTime), Obituary: func(x roce.Record) {
+			select {
+			case records <- x:
+			default:
+			}
+		}})
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		r.add(Warn, "connect", "mount, then see dmesg here and 'rstorectl clients --failed' on the server; to try it from user space, use a host or network namespace without rdma_rxe",
+			"RDMA cannot be tried from %v: UDP port %d is taken, on the other addresses of its interface too; going on with TCP", local, wire.Port)
+		return
+	case err != nil:
+		r.add(Fail, "connect", "", "RDMA cannot be tried: %v", err)
+		return
+	}
+	defer func() { _ = dev.Close() }()
+	begun := time.Now()
+	connecting, cancel := context.WithTimeout(ctx, connectTime+time.Second)
+	c, err := rpcrdma.Dial(connecting, dev, at, rpcrdma.ClientConfig{})
+	cancel()
+	if err != nil {
+		var rec roce.Record
+		select {
+		case rec = <-records:
+		case <-time.After(recordTime):
+		}
+		r.add(Fail, "connect", connectHint(rec, dev, at), "RDMA connect from %v to %v: %v", dev.Addr(), at, plain(err))
+		return
+	}
+	defer func() { _ = c.Close() }()
+	r.ok("connect", "RDMA connect from %v to %v in %v: path MTU %d, messages up to %d bytes out and %d in",
+		dev.Addr(), at, time.Since(begun).Round(100*time.Microsecond), c.Info().PathMTU, c.Info().InlineOut, c.Info().InlineIn)
+	if !r.null(ctx, c, "RDMA", 0, fmt.Sprintf("something other than NFS may serve port %d: 'rstorectl port list' on the server", at.Port())) {
+		return
+	}
+	if n := min(c.Info().InlineOut, int(c.Info().PathMTU)) - callHead; n > 0 {
+		do := fmt.Sprintf("the network between carries less than the interfaces: 'ping -M do -s %d %v' must pass; else lower the MTU of the interface on both sides", n+callHead+btcrc, at.Addr())
+		if !r.null(ctx, c, "RDMA", n, do) {
+			return
+		}
+	}
+	nc := client.New(client.Config{
+		Peer: at.String(), Cred: dial.Self(), GiveUp: callTime,
+		Dial: func(context.Context) (rpc.Client, error) { return c, nil },
+	})
+	r.mount(ctx, nc, "RDMA", path, dev.Addr(), Fail)
+}
+
+// connectHint says what to do about a connection that did not come about.
+func connectHint(rec roce.Record, dev *roce.Device, at netip.AddrPort) string {
+	switch rec.Outcome {
+	case roce.Rejected:
+		switch rec.Reason {
+		case cm.InvalidServiceID:
+			return fmt.Sprintf("on the server: 'rstorectl port list' shows what is served, 'rstorectl port add rdma %v' adds it; or give the right port in the URL and as port= when mounting", at)
+		case cm.InvalidMTU:
+			return fmt.Sprintf("the server's interface has a smaller MTU: 'ip link set dev IFACE mtu %d' there, or the server's MTU here", int(dev.MTU())+headers)
+		case cm.InvalidGID:
+			return "there is address translation (NAT) between here and the server, which RoCE does not pass; use a network without, such as the host's for a container"
+		case cm.ConsumerDefined, cm.NoResources:
+			return "on the server: 'rstorectl clients --failed' says why it was refused"
+		}
+		return "on the server: 'rstorectl clients --failed'"
+	case roce.Unreachable:
+		return fmt.Sprintf("let UDP port %d in and out on both hosts and between ('nft list ruleset', cloud security groups), and see that rstored runs there: 'rstorectl doctor' on the server", wire.Port)
+	}
+	return "rstorectl doctor, on the server"
+}
+
+// plain is an error without the "connection to" that the line says already.
+func plain(err error) error {
+	var gone *rpc.ConnError
+	if errors.As(err, &gone) {
+		return gone.Err
+	}
+	return err
+}
+
+// null makes a NULL call, with padding so that it fills a packet. A server need
+// not accept the padding, but has to answer.
+func (r *Report) null(ctx context.Context, c rpc.Client, over string, padding int, do string) bool {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	q := rpc.Request{Prog: nfs3.Program, Vers: nfs3.Version, Proc: nfs3.ProcNull}
+	check, what := "null", "NULL call over "+over
+	if padding > 0 {
+		check, what = "full-packet", fmt.Sprintf("a packet with %d bytes of payload, from here to the server", padding&^3+callHead)
+		q.Args = func(e *xdr.Encoder) { e.B = append(e.B, make([]byte, padding&^3)...) }
+	}
+	begun := time.Now()
+	err := c.Call(ctx, &q)
+	var answered *rpc.AcceptError
+	if err != nil && (padding == 0 || !errors.As(err, &answered)) {
+		r.add(Fail, check, do, "%s: %v", what, err)
+		return false
+	}
+	r.ok(check, "%s: answered in %v", what, time.Since(begun).Round(10*time.Microsecond))
+	return true
+}
+
+// mount asks for the export as a mount does.
+func (r *Report) mount(ctx context.Context, c *client.Client, over, path string, from netip.Addr, level Level) {
+	ctx, cancel := context.WithTimeout(ctx, 2*callTime)
+	defer cancel()
+	root, err := c.Mount(ctx, path)
+	if err != nil {
+		r.mountFailed(ctx, c, over, path, from, level, err)
+		return
+	}
+	r.ok("mount", "MOUNT of %s over %s from %v", path, over, from)
+	i, err := c.Info(ctx, root)
+	if err != nil {
+		r.add(level, "fsinfo", "rstorectl log-level debug, on the server, and look at its log", "FSINFO of %s over %s: %v", path, over, err)
+		return
+	}
+	r.ok("fsinfo", "FSINFO of %s over %s: reads up to %d bytes, writes up to %d", path, over, i.ReadMax, i.WriteMax)
+}
+
+func (r *Report) mountFailed(ctx context.Context, c *client.Client, over, path string, from netip.Addr, level Level, err error) {
+	var elsewhere *rpc.AcceptError
+	var s nfs.Status
+	do := "rstorectl doctor, on the server"
+	switch {
+	case errors.As(err, &elsewhere):
+		r.add(Warn, "mount", "mount with mountproto=tcp", "MOUNT is not served over %s: %v", over, err)
+		return
+	case !errors.As(err, &s):
+	case s == nfs.ErrAcces || s == nfs.ErrPerm:
+		do = fmt.Sprintf("on the server: 'rstorectl export show %s' lists the rules; 'rstorectl export set %s --client %v', with the rules to keep, lets this host in", path, path, from)
+	case s == nfs.ErrNoEnt || s == nfs.ErrNotDir:
+		do = "rstorectl export list, on the server"
+		if list, err := c.Exports(ctx); err == nil && len(list) > 0 {
+			do = "the server exports " + strings.Join(list, " ")
+		}
+	}
+	r.add(level, "mount", do, "MOUNT of %s over %s from %v: %v", path, over, from, err)
+}
+
+// probeTCP is probeRDMA over TCP, where finding nothing may be meant.
+func (r *Report) probeTCP(ctx context.Context, host, path string, level Level) {
+	connecting, cancel := context.WithTimeout(ctx, connectTime)
+	conn, err := new(net.Dialer).DialContext(connecting, "tcp", host)
+	cancel()
+	if err != nil {
+		do := "rstorectl port list, on the server"
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			do = "let TCP port 2049 through, or see that the server runs"
+		}
+		r.add(level, "tcp", do, "TCP connect to %s: %v", host, err)
+		return
+	}
+	from := netip.Addr{}
+	if a, ok := conn.LocalAddr().(*net.TCPAddr); ok {
+		from = a.AddrPort().Addr().Unmap()
+	}
+	_ = conn.Close()
+	r.ok("tcp", "TCP connect to %s from %v", host, from)
+	d := &dial.Dialer{GiveUp: callTime}
+	defer func() { _ = d.Close() }()
+	c := d.Client(client.URL{Transport: rpc.TransportTCP, Host: host, Path: path})
+	if r.null(ctx, c.RPC(), "TCP", 0, "something other than NFS version 3 may serve that port: 'rstorectl port list' on the server") {
+		r.mount(ctx, c, "TCP", path, from, level)
+	}
+}

@@ -1,0 +1,282 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/rdma/link/udp"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// Daemon is the part of the control interface that is asked.
+type Daemon interface {
+	Status(context.Context) (control.Status, error)
+	Exports(context.Context) ([]control.Export, error)
+	Ports(context.Context) ([]control.Port, error)
+	Devices(context.Context) ([]control.Device, error)
+	Stats(context.Context) (control.Stats, error)
+	PostMortems(context.Context) ([]control.PostMortem, error)
+}
+
+const (
+	// recent is how old a post-mortem may be to be shown, and recentMax how many are.
+	recent    = 24 * time.Hour
+	recentMax = 8
+
+	portmapPort = 111
+	// jumboMTU is an interface MTU that has room for the largest path MTU, 4096.
+	jumboMTU = 4200
+	pathMax  = 4096
+)
+
+// Server looks at the server of this host.
+func Server(ctx context.Context, h *Host, d Daemon) Report {
+	var r Report
+	st, err := d.Status(ctx)
+	if err != nil {
+		r.add(Fail, "daemon", "start it ('systemctl start rstored', or 'rstored --export DIR'), or name its socket with --control", "%v", err)
+		r.udpPort(h, 0, nil)
+		r.receiveLimit(h)
+		r.firewall(h)
+		return r
+	}
+	r.ok("daemon", "rstored %s is %s, pid %d", st.Version, st.State, st.PID)
+	ports, err := d.Ports(ctx)
+	if err != nil {
+		r.add(Fail, "port", "", "the ports cannot be listed: %v", err)
+	} else {
+		r.ports(h, ports, st.PID)
+	}
+	devices, err := d.Devices(ctx)
+	if err != nil {
+		r.add(Fail, "device", "", "the devices cannot be listed: %v", err)
+	}
+	r.devices(h, devices)
+	r.udpPort(h, st.PID, devices)
+	stats, err := d.Stats(ctx)
+	if err != nil {
+		r.add(Fail, "counters", "", "the counters cannot be read: %v", err)
+	} else {
+		r.counters(h, devices, stats)
+	}
+	exports, err := d.Exports(ctx)
+	if err != nil {
+		r.add(Fail, "export", "", "the exports cannot be listed: %v", err)
+	} else {
+		r.exports(h, exports, public(ports))
+	}
+	r.firewall(h)
+	dead, err := d.PostMortems(ctx)
+	if err != nil {
+		r.add(Fail, "post-mortem", "", "the post-mortems cannot be listed: %v", err)
+	} else {
+		r.postMortems(dead, time.Now())
+	}
+	return r
+}
+
+// public reports whether other hosts can reach a port.
+func public(ports []control.Port) bool {
+	return slices.ContainsFunc(ports, func(p control.Port) bool {
+		return slices.ContainsFunc(p.Addresses, func(a string) bool {
+			at, err := netip.ParseAddrPort(a)
+			return err == nil && !at.Addr().IsLoopback()
+		})
+	})
+}
+
+func (r *Report) ports(h *Host, ports []control.Port, pid int) {
+	serving := make(map[string]bool)
+	for _, p := range ports {
+		if len(p.Addresses) > 0 {
+			serving[p.Transport] = true
+			r.ok("port", "%s %s listens on %s", p.Transport, p.Listen, strings.Join(p.Addresses, " "))
+		}
+		if p.Error != "" {
+			level := Fail
+			if len(p.Addresses) > 0 {
+				level = Warn
+			}
+			r.add(level, "port", fmt.Sprintf("free the port, or 'rstorectl port remove %s %s' and add another", p.Transport, p.Listen), "%s %s: %s", p.Transport, p.Listen, p.Error)
+		}
+	}
+	if !serving[control.TransportRDMA] {
+		r.add(Fail, "port", "rstorectl port add rdma ADDR", "nothing is served over RDMA")
+	}
+	if !serving[control.TransportTCP] {
+		r.add(Warn, "port", "rstorectl port add tcp :2049", "nothing is served over TCP, by which mount(8) asks for an export before it uses RDMA")
+	}
+	r.portmap(h, serving[control.TransportPortmap], pid)
+}
+
+// portmap says who answers queries for ports.
+func (r *Report) portmap(h *Host, ours bool, pid int) {
+	list := h.listeners("tcp", portmapPort)
+	for _, o := range h.owners(list) {
+		if o.pid != pid {
+			r.add(Warn, "portmap", "clients give port=, mountport=2049,mountproto=tcp; or stop rpcbind and 'rstorectl port add portmap 0.0.0.0'",
+				"port %d is held by %v, which does not know of rstored", portmapPort, o)
+			return
+		}
+	}
+	switch {
+	case ours:
+	case len(list) > 0:
+		r.add(Warn, "portmap", "run this as root to see by whom; clients give port=, mountport=2049,mountproto=tcp", "port %d is held by another user's process, probably rpcbind", portmapPort)
+	default:
+		r.ok("portmap", "port %d is free; clients give port= and mountport= when they mount, unless 'rstorectl port add portmap 0.0.0.0' serves it", portmapPort)
+	}
+}
+
+func (r *Report) devices(h *Host, devices []control.Device) {
+	for _, d := range devices {
+		a, err := netip.ParseAddr(d.Address)
+		if err != nil {
+			continue
+		}
+		name, mtu := h.interfaceOf(a)
+		switch {
+		case name == "":
+			if a.IsLoopback() {
+				r.ok("device", "RDMA device %s: loopback, interface MTU %d, path MTU up to %d", d.Address, d.InterfaceMTU, d.PathMTU)
+				continue
+			}
+			r.add(Fail, "device", "'ip addr' shows the addresses; 'rstorectl port list' and 'port remove' take back what is gone", "no interface has the address of RDMA device %s any more", d.Address)
+		case mtu != 0 && mtu != d.InterfaceMTU:
+			r.add(Warn, "device", "systemctl restart rstored", "RDMA device %s: the MTU of %s is %d now and was %d when the device was opened", d.Address, name, mtu, d.InterfaceMTU)
+		case d.PathMTU < pathMax:
+			r.add(OK, "device", fmt.Sprintf("larger packets cost less: 'ip link set dev %s mtu %d', if the switches and the clients have it too", name, jumboMTU),
+				"RDMA device %s: interface %s, MTU %d, path MTU up to %d", d.Address, name, d.InterfaceMTU, d.PathMTU)
+		default:
+			r.ok("device", "RDMA device %s: interface %s, MTU %d, path MTU up to %d", d.Address, name, d.InterfaceMTU, d.PathMTU)
+		}
+	}
+}
+
+// udpPort says who has UDP port 4791 on which address. Process pid is the daemon,
+// which has the devices.
+func (r *Report) udpPort(h *Host, pid int, devices []control.Device) {
+	list := h.listeners("udp", wire.Port)
+	who := h.owners(list)
+	said := make(map[string]bool)
+	for _, s := range list {
+		o, known := who[s.inode]
+		switch {
+		case known && o.pid == pid,
+			!known && slices.ContainsFunc(devices, func(d control.Device) bool { return d.Address == s.addr.String() }):
+			r.once(said, OK, "", "UDP port %d of %v is rstored's", wire.Port, s.addr)
+		case known:
+			r.once(said, Warn, "give each process an address of its own (--rdma-listen ADDR), or end it", "UDP port %d of %v is held by %v", wire.Port, s.addr, o)
+		case s.addr.IsUnspecified() && h.softRoCE():
+			r.once(said, Warn, "'rdma link show' and 'rdma link delete LINK', then 'rmmod rdma_rxe'; user space needs the port on a host or network namespace without it",
+				"UDP port %d of all addresses is held by the kernel's rdma_rxe", wire.Port)
+		default:
+			r.once(said, Warn, "'ss -ulpn sport = 4791' as root shows by whom", "UDP port %d of %v is held by a process that cannot be seen from here", wire.Port, s.addr)
+		}
+	}
+	if len(list) == 0 {
+		r.ok("udp-4791", "UDP port %d is free on every address", wire.Port)
+	}
+}
+
+// once adds a finding about UDP port 4791 unless it was made: a process has a
+// socket for each loop.
+func (r *Report) once(said map[string]bool, l Level, do, format string, a ...any) {
+	if what := fmt.Sprintf(format, a...); !said[what] {
+		said[what] = true
+		r.add(l, "udp-4791", do, "%s", what)
+	}
+}
+
+const rmemMax = "proc/sys/net/core/rmem_max"
+
+func enlarge() string {
+	return fmt.Sprintf("sysctl -w net.core.rmem_max=%d, then restart rstored; or give it CAP_NET_ADMIN", udp.DefaultReceiveBuffer)
+}
+
+// receiveLimit is for a daemon that cannot be asked what it got.
+func (r *Report) receiveLimit(h *Host) {
+	if n := h.number(rmemMax); n > 0 && n < udp.DefaultReceiveBuffer {
+		r.add(Warn, "receive-buffer", enlarge(), "net.core.rmem_max is %d; without CAP_NET_ADMIN rstored gets no larger receive buffers, and wants %d", n, udp.DefaultReceiveBuffer)
+	} else if n > 0 {
+		r.ok("receive-buffer", "net.core.rmem_max is %d", n)
+	}
+}
+
+func (r *Report) counters(h *Host, devices []control.Device, s control.Stats) {
+	for _, d := range devices {
+		c := s.Devices[d.Address]
+		got, want := c["Link.RcvBufBytes"], uint64(udp.DefaultReceiveBuffer)*uint64(max(d.Sockets, 1))
+		if got > 0 && got < want {
+			r.add(Warn, "receive-buffer", enlarge(), "RDMA device %s got %d bytes of receive buffer and asked for %d: bursts will be lost (net.core.rmem_max is %d)", d.Address, got, want, h.number(rmemMax))
+		} else if got > 0 {
+			r.ok("receive-buffer", "RDMA device %s has %d bytes of receive buffer", d.Address, got)
+		}
+		if n := c["Link.TxTooBig"]; n > 0 {
+			r.add(Warn, "counters", "set the same MTU on all interfaces and switches on the way, and mount again", "RDMA device %s: %d packets were larger than the path to the client carries", d.Address, n)
+		}
+		if n := c["ICRCErrors"]; n > 0 {
+			r.add(Warn, "counters", "look for address translation (NAT) or a container network on the way: RoCE passes neither", "RDMA device %s: %d packets came with a wrong checksum", d.Address, n)
+		}
+	}
+}
+
+func (r *Report) exports(h *Host, exports []control.Export, public bool) {
+	if len(exports) == 0 {
+		r.add(Fail, "export", "rstorectl export add DIR --client CIDR", "nothing is exported")
+	}
+	for _, e := range exports {
+		switch {
+		case e.Error != "":
+			r.add(Fail, "export", fmt.Sprintf("mend it and 'rstorectl reload', or 'rstorectl export remove %s'", e.Pseudo), "export %s: %s", e.Pseudo, e.Error)
+			continue
+		case e.Type == config.TypePosix:
+			st, err := os.Stat(h.path(e.Path))
+			if errors.Is(err, fs.ErrNotExist) {
+				r.add(Fail, "export", fmt.Sprintf("mount or make it, or 'rstorectl export remove %s'", e.Pseudo), "export %s: %s does not exist", e.Pseudo, e.Path)
+				continue
+			}
+			if err == nil && !st.IsDir() {
+				r.add(Fail, "export", "export the directory that it is in", "export %s: %s is no directory", e.Pseudo, e.Path)
+				continue
+			}
+		}
+		if len(e.Clients) == 0 && public {
+			r.add(Warn, "export", fmt.Sprintf("rstorectl export set %s --client CIDR", e.Pseudo), "export %s (%s) has no client rule: every host that reaches this server may use it", e.Pseudo, e.Path)
+			continue
+		}
+		r.ok("export", "export %s (%s), client rules: %d", e.Pseudo, e.Path, len(e.Clients))
+	}
+}
+
+func (r *Report) postMortems(list []control.PostMortem, now time.Time) {
+	shown := 0
+	for _, p := range list {
+		if now.Sub(p.Time) > recent {
+			continue
+		}
+		if shown++; shown > recentMax {
+			continue
+		}
+		times := ""
+		if p.Count > 1 {
+			times = fmt.Sprintf(", %d times", p.Count)
+		}
+		r.add(Warn, "post-mortem", p.Hint, "%s %s on %s: %s: %s%s", p.Time.Local().Format(time.DateTime), p.Peer, p.Local, p.Outcome, p.Reason, times)
+	}
+	switch {
+	case shown > recentMax:
+		r.add(Warn, "post-mortem", "rstorectl clients --failed", "%d more RDMA connections failed lately", shown-recentMax)
+	case shown == 0:
+		r.ok("post-mortem", "no RDMA connection has failed lately")
+	}
+}
