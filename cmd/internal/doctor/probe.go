@@ -141,7 +141,10 @@ func (r *Report) null(ctx context.Context, c rpc.Client, over string, padding in
 	err := c.Call(ctx, &q)
 	var answered *rpc.AcceptError
 	if err != nil && (padding == 0 || !errors.As(err, &answered)) {
-		r.add(Fail, check, do, "%s: %v", what, err)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer in %v", callTime)
+		}
+		r.add(Fail, check, do, "%s: %v", what, plain(err))
 		return false
 	}
 	r.ok(check, "%s: answered in %v", what, time.Since(begun).Round(10*time.Microsecond))

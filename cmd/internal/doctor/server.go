@@ -175,7 +175,7 @@ func (r *Report) udpPort(h *Host, pid int, devices []control.Device) {
 			!known && slices.ContainsFunc(devices, func(d control.Device) bool { return d.Address == s.addr.String() }):
 			r.once(said, OK, "", "UDP port %d of %v is rstored's", wire.Port, s.addr)
 		case known:
-			r.once(said, Warn, "give each process an address of its own (--rdma-listen ADDR), or end it", "UDP port %d of %v is held by %v", wire.Port, s.addr, o)
+			r.once(said, Warn, "give each process an address of its own (--rdma-listen ADDR:20049), or end it", "UDP port %d of %v is held by %v", wire.Port, s.addr, o)
 		case s.addr.IsUnspecified() && h.softRoCE():
 			r.once(said, Warn, "'rdma link show' and 'rdma link delete LINK', then 'rmmod rdma_rxe'; user space needs the port on a host or network namespace without it",
 				"UDP port %d of all addresses is held by the kernel's rdma_rxe", wire.Port)

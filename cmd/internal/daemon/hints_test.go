@@ -1,0 +1,51 @@
+package daemon
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/rc"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// TestHints: each way to fail has its hint.
+func TestHints(t *testing.T) {
+	nak := func(s uint8) rc.Seen { return rc.Seen{TxNAK: rc.NAKs{Count: 1, Last: rc.NAK{Syndrome: s}}} }
+	failed := func(s rdma.Status) rc.Seen { return rc.Seen{Status: s} }
+	for _, tc := range []struct {
+		r    roce.Record
+		want string
+	}{
+		{roce.Record{Outcome: roce.Refused, Reason: cm.InvalidMTU, REQ: &cm.REQ{MTU: 5}, InterfaceMTU: 1500}, "mtu 4192' for the interface of 10.0.0.1"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.InvalidMTU, REQ: &cm.REQ{}}, "should not happen"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.InvalidServiceID}, "rstorectl port list"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.InvalidGID}, "NAT"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.InvalidTransport}, "proto=rdma"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.NoResources}, "rstorectl clients"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.ConsumerDefined, Note: rdma.Note{Why: "there are 1024 connections already"}}, "no room for one more"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.InvalidMTU}, "should not happen"},
+		{roce.Record{Outcome: roce.Rejected, Reason: cm.Timeout}, "UDP port 4791"},
+		{roce.Record{Outcome: roce.Rejected, Reason: cm.StaleConnection}, "connects again"},
+		{roce.Record{Outcome: roce.Rejected, Reason: cm.NoQP}, "dmesg"},
+		{roce.Record{Outcome: roce.Unconfirmed}, "UDP port 4791"},
+		{roce.Record{Outcome: roce.Dropped}, "rstorectl capture"},
+		{roce.Record{Outcome: roce.Broken, PathMTU: 1024, Seen: failed(rdma.RetryExcErr)}, "ping -M do -s 1092 10.0.0.9"},
+		{roce.Record{Outcome: roce.Broken, Seen: failed(rdma.RNRRetryExcErr)}, "no receives"},
+		{roce.Record{Outcome: roce.Broken, Seen: failed(rdma.RemAccessErr)}, "rstorectl capture"},
+		{roce.Record{Outcome: roce.Broken, Seen: failed(rdma.RemOpErr)}, "device failed"},
+		{roce.Record{Outcome: roce.Broken, Seen: failed(rdma.RemInvReqErr)}, "rstorectl capture"},
+		{roce.Record{Outcome: roce.Broken, Seen: nak(wire.NAKRemoteAccess)}, "not open to it"},
+		{roce.Record{Outcome: roce.Broken, Seen: nak(wire.NAKInvalidRequest)}, "rstorectl capture"},
+		{roce.Record{Outcome: roce.Broken, Err: errors.New("the interface went")}, "server's log"},
+	} {
+		tc.r.Local, tc.r.Remote = netip.MustParseAddrPort("10.0.0.1:20049"), netip.MustParseAddrPort("10.0.0.9:40000")
+		if h := hint(&tc.r); !strings.Contains(h, tc.want) {
+			t.Errorf("%s, reason %v, %+v: %q; want %q", tc.r.Outcome, tc.r.Reason, tc.r.Seen, h, tc.want)
+		}
+	}
+}
