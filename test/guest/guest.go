@@ -87,6 +87,10 @@ var runs atomic.Int32
 // Run runs a case. What it leaves is removed, except after a failure the console
 // of each guest, the daemon's log and the packets, in Keep.
 func (r *Runner) Run(ctx context.Context, c *Case) (err error) {
+	// What an earlier run has kept would look like this one's.
+	if err := os.RemoveAll(filepath.Join(r.Keep, c.Name)); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "rstored-guest-")
 	if err != nil {
 		return err
@@ -410,9 +414,6 @@ func (r *Run) mtu() int {
 
 // keep copies what explains a failure.
 func (r *Run) keep(to string) error {
-	if err := os.RemoveAll(to); err != nil {
-		return err
-	}
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
