@@ -55,10 +55,11 @@ demo: build
 	@$(GO) build -o bin/demo ./cmd/internal/demo && exec bin/demo
 
 # The Linux kernel's own client against rstored, in guests: see test/guest. The
-# guests are built the first time, from Debian packages. CASES is a regular expression.
+# guests are built the first time, from Debian packages. CASES is a regular expression,
+# or "quick"; a run of all cases writes docs/interop.md.
 interop:
 	test/guest/build
-	cd test/guest && RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' $(GO) test -count=1 -timeout 3h -run TestInterop
+	cd test/guest && RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' RSTORED_GUEST_TABLE=../../docs/interop.md $(GO) test -count=1 -timeout 3h -run TestInterop
 
 install: build
 	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored

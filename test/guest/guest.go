@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -66,6 +67,8 @@ type Runner struct {
 	Cache string // what the script build has made
 	Bin   string // where rstored, rstorectl and rping are
 	Keep  string // where a failed case's console, log and packets go
+
+	kernel atomic.Pointer[string]
 }
 
 // Run is a case being run.
@@ -381,7 +384,27 @@ func (r *Run) guest(ctx context.Context, i int) error {
 	case status != "0":
 		return fmt.Errorf("guest %s: exit status %s: %s", name, status, lastLines(console.Name(), 3))
 	}
-	return bugs(filepath.Join(r.Share, name+".dmesg"))
+	dmesg := filepath.Join(r.Share, name+".dmesg")
+	r.runner.noteKernel(dmesg)
+	return bugs(dmesg)
+}
+
+var version = regexp.MustCompile(`Linux version \S+`)
+
+// noteKernel remembers what a guest's kernel says that it is.
+func (r *Runner) noteKernel(dmesg string) {
+	b, _ := os.ReadFile(dmesg)
+	if v := version.FindString(string(b)); v != "" {
+		r.kernel.Store(&v)
+	}
+}
+
+// Kernel is what the guests have run.
+func (r *Runner) Kernel() string {
+	if v := r.kernel.Load(); v != nil {
+		return *v
+	}
+	return "unknown"
 }
 
 // trouble is what a kernel says when it has met a bug.

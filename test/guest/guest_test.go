@@ -12,7 +12,8 @@ import (
 )
 
 // TestInterop runs the cases whose names match RSTORED_GUEST_CASES, all if it is
-// empty. It needs root and what the script build has made, and thus runs only
+// empty, and all but the slow ones if it is "quick". A run of all writes the table
+// of results to RSTORED_GUEST_TABLE. It needs root and what the script build has made, and thus runs only
 // where RSTORED_GUEST=1 asks for it: make interop.
 func TestInterop(t *testing.T) {
 	if os.Getenv("RSTORED_GUEST") != "1" {
@@ -21,7 +22,12 @@ func TestInterop(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("needs root, for namespaces and taps")
 	}
-	which, err := regexp.Compile(os.Getenv("RSTORED_GUEST_CASES"))
+	pattern := os.Getenv("RSTORED_GUEST_CASES")
+	quick := pattern == "quick"
+	if quick {
+		pattern = ""
+	}
+	which, err := regexp.Compile(pattern)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,14 +39,16 @@ func TestInterop(t *testing.T) {
 	}
 	begin := time.Now()
 	ran, failed := 0, 0
+	var all []outcome
 	for i := range cases {
 		c := &cases[i]
-		if !which.MatchString(c.Name) {
+		if !which.MatchString(c.Name) || quick && slow[c.Name] {
 			continue
 		}
 		ran++
 		start := time.Now()
 		err := r.Run(context.Background(), c)
+		all = append(all, outcome{c, err})
 		word := "pass"
 		if err != nil {
 			word = "FAIL"
@@ -50,6 +58,11 @@ func TestInterop(t *testing.T) {
 		if err != nil {
 			fmt.Printf("    %v\n", err)
 			t.Fail()
+		}
+	}
+	if table := os.Getenv("RSTORED_GUEST_TABLE"); table != "" && ran == len(cases) {
+		if err := writeTable(table, r.Kernel(), all); err != nil {
+			t.Error(err)
 		}
 	}
 	fmt.Printf("%d cases, %d failed, %.0f s\n", ran, failed, time.Since(begin).Seconds())
@@ -66,6 +79,9 @@ func TestCases(t *testing.T) {
 			t.Errorf("%q is not a name, or is there twice", c.Name)
 		}
 		seen[c.Name] = true
+		if about[c.Name] == "" {
+			t.Errorf("%s is not described", c.Name)
+		}
 		if c.Script == "" {
 			t.Errorf("%s has no script", c.Name)
 		}

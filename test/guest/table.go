@@ -1,0 +1,100 @@
+package guest
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// about says in a line what each case is; docs/interop.md is made of it.
+var about = map[string]string{
+	"rping-client":       "the kernel's rping connects to a Go server",
+	"rping-client-4200":  "the same with packets of 4096 bytes and messages of 60,000",
+	"rping-client-ipv6":  "the same over IPv6",
+	"rping-server":       "a Go client connects to the kernel's rping, three times",
+	"rping-server-4200":  "the same with packets of 4096 bytes and messages of 60,000",
+	"rping-server-ipv6":  "the same over IPv6",
+	"mount":              "mount without a port mapper; files of 1 and 64 MiB in and out, by SHA-256",
+	"mount-4200":         "the same with packets of 4096 bytes",
+	"mount-sync":         "mount with sync, sec=sys and noac",
+	"mount-soft":         "mount with soft and noacl",
+	"mount-ipv6":         "mount over IPv6, RDMA and TCP",
+	"mount-portmap":      "mount by rstored's own port mapper; rpcinfo and showmount",
+	"mount-tcp-and-rdma": "one file by both carriers at once",
+	"mount-nconnect":     "nconnect=4",
+	"mount-rsize":        "rsize and wsize from 4 KiB to 1 MiB",
+	"mount-rsize-4200":   "the same with packets of 4096 bytes",
+	"mount-ro":           "a read-only mount",
+	"export-ro":          "a read-only export",
+	"remount":            "30 mounts, remounting, refusals; the daemon's descriptors and clients afterwards",
+	"squash":             "who may do what: root, users, groups, each kind of squashing, sticky and setgid directories",
+	"names":              "names and symbolic links at their limits; extended attributes refused",
+	"open-files":         "files renamed over and removed while they are open",
+	"append":             "O_APPEND by several writers",
+	"mmap":               "mapped files, read and written",
+	"statfs":             "the numbers of statfs",
+	"fsx":                "random operations on one file against a model",
+	"tree":               "a real source tree with everything that cp -a and tar keep",
+	"git":                "git clone to the mount, and a build there",
+	"directory-of-20000": "20,000 names in one directory",
+	"dbench":             "dbench",
+	"fio":                "fio with verification: sequential and random, direct and buffered, several jobs",
+	"large-file":         "a file of 1.2 GiB, and offsets beyond 4 GiB",
+	"two-guests":         "two guests see each other's changes from close to open",
+	"truncate-race":      "one guest writes records, the other truncates",
+	"locks":              "locks of two guests, granted, refused, waited for, and reclaimed after the server was killed",
+	"mount-errors":       "what mount says when something is wrong",
+	"enospc":             "a full file system, in bytes and in files",
+	"loss-1":             "1 % of the packets lost, in both directions",
+	"loss-5":             "5 % of the packets lost",
+	"link-down":          "the cable unplugged for 20 seconds under load",
+	"server-stopped":     "the server stopped for 30 seconds (SIGSTOP) under load",
+	"port-removed":       "the RDMA port removed and added under load, by rstorectl",
+	"guest-switched-off": "a guest switched off under load; the server forgets it",
+	"knfsd":              "the Go client on the kernel's NFS server, over RDMA and TCP",
+	"restart":            "the server stopped and killed under load, also for longer than a connection lasts",
+}
+
+// slow are the cases that take most of the time; RSTORED_GUEST_CASES=quick leaves
+// them out.
+var slow = map[string]bool{
+	"directory-of-20000": true,
+	"large-file":         true,
+	"locks":              true,
+	"loss-5":             true,
+	"link-down":          true,
+	"server-stopped":     true,
+	"guest-switched-off": true,
+	"restart":            true,
+}
+
+// outcome is how a case went.
+type outcome struct {
+	c   *Case
+	err error
+}
+
+// writeTable writes docs/interop.md.
+func writeTable(name, kernel string, list []outcome) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Interoperation
+
+`+"`make interop`"+` boots guests with the Linux kernel's own RDMA stack (ib_cm, rdma_cm,
+rdma_rxe), RPC-over-RDMA and NFS client, and runs these cases against rstored, which is in
+user space and has no RDMA module. The run writes this page. Content is compared by
+SHA-256 or against a model in every case that moves data.
+
+Guest: %s, User-Mode Linux, built from Debian's source by test/guest/build.
+
+| case | what | result |
+| --- | --- | --- |
+`, kernel)
+	for _, o := range list {
+		word := "pass"
+		if o.err != nil {
+			word = "FAIL"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", o.c.Name, about[o.c.Name], word)
+	}
+	return os.WriteFile(name, []byte(b.String()), 0o644)
+}
