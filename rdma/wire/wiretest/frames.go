@@ -44,46 +44,60 @@ const (
 	flagDF   = 0x4000
 )
 
-// Frames lists the RoCEv2 packets of a capture in order. Packets of other
-// protocols are passed over; a RoCEv2 packet that was cut short or fragmented is
-// an error, because a test would be silent about it.
-func Frames(pcap []byte) ([]Frame, error) {
+// records calls each for every packet of a capture; whole is false for one that was
+// cut short.
+func records(pcap []byte, each func(n int, b []byte, whole bool) error) error {
 	if len(pcap) < fileHeader {
-		return nil, ErrFormat
+		return ErrFormat
 	}
 	var order binary.ByteOrder = binary.LittleEndian
 	if m := order.Uint32(pcap); m != magicMicro && m != magicNano {
 		order = binary.BigEndian
 		if m = order.Uint32(pcap); m != magicMicro && m != magicNano {
-			return nil, ErrFormat
+			return ErrFormat
 		}
 	}
 	if order.Uint32(pcap[20:])&0xffff != linkEthernet {
-		return nil, ErrFormat
+		return ErrFormat
 	}
-	var out []Frame
 	rest := pcap[fileHeader:]
 	for n := 1; len(rest) > 0; n++ {
 		if len(rest) < recordHeader {
-			return nil, fmt.Errorf("wiretest: packet %d has no whole record header", n)
+			return fmt.Errorf("wiretest: packet %d has no whole record header", n)
 		}
 		captured, length := order.Uint32(rest[8:]), order.Uint32(rest[12:])
 		if uint64(captured) > uint64(len(rest)-recordHeader) {
-			return nil, fmt.Errorf("wiretest: packet %d ends behind the file", n)
+			return fmt.Errorf("wiretest: packet %d ends behind the file", n)
 		}
 		b := rest[recordHeader : recordHeader+int(captured)]
 		rest = rest[recordHeader+int(captured):]
+		if err := each(n, b, captured == length); err != nil {
+			return fmt.Errorf("wiretest: packet %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+var errCut = errors.New("it was not captured whole")
+
+// Frames lists the RoCEv2 packets of a capture in order. Packets of other
+// protocols are passed over; a RoCEv2 packet that was cut short or fragmented is
+// an error, because a test would be silent about it.
+func Frames(pcap []byte) (out []Frame, err error) {
+	err = records(pcap, func(n int, b []byte, whole bool) error {
 		f, ok, err := frame(b)
-		if err == nil && ok && captured != length {
-			err = fmt.Errorf("%d of %d bytes were captured", captured, length)
+		if err != nil || !ok {
+			return err
 		}
-		if err != nil {
-			return nil, fmt.Errorf("wiretest: packet %d: %w", n, err)
+		if !whole {
+			return errCut
 		}
-		if ok {
-			f.Number = n
-			out = append(out, f)
-		}
+		f.Number = n
+		out = append(out, f)
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return out, nil
 }
