@@ -2,6 +2,7 @@ package roce
 
 import (
 	"errors"
+	"net/netip"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
@@ -23,11 +24,14 @@ type shard struct {
 	pkt   wire.Packet
 	batch *wire.Batch
 
-	qps     map[uint32]*qp
-	last    *qp // of the last packet: most come in runs
-	conns   map[*conn]struct{}
-	resting restQueue
-	rests   map[uint32]bool
+	qps    map[uint32]*qp
+	last   *qp // of the last packet: most come in runs
+	idents map[netip.Addr]*ident
+	// identLast is of the last packet's host.
+	identLast *ident
+	conns     map[*conn]struct{}
+	resting   restQueue
+	rests     map[uint32]bool
 
 	timers timers
 	inbox  inbox

@@ -59,8 +59,8 @@ const doneAll = 1 << 40
 
 // addr is the server's address for 0, that of client n-1 otherwise. Where bits
 // are flipped it is of IPv6: over IPv4 a socket does not see the identification
-// that the ICRC covers, so that one flip in some ten thousands is taken for
-// another identification and passes.
+// that the ICRC covers, so that one flip in some millions is taken for another
+// identification and passes.
 func (w *world) addr(n int) netip.Addr {
 	if w.f.net.Corrupt > 0 {
 		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(10 + n)})
