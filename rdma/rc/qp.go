@@ -354,6 +354,13 @@ func (q *QP) HasWork(now rdma.Time) bool {
 	return q.resp.hasWork() || (q.state == rdma.StateRTS || q.state == rdma.StateSQD) && q.canSend(now)
 }
 
+// Parting reports whether the QP is in ERR and the NAK that tells the peer why is
+// still to be sent. That packet needs nothing of the QP's owner, and Transmit may send
+// it when the QP is being destroyed already.
+func (q *QP) Parting() bool {
+	return q.state == rdma.StateErr && q.resp.nakDue && q.resp.active == 0
+}
+
 // Deadline is when Expire has to be called; 0 for never. Ask again after each
 // call of Receive, Transmit, Expire, Modify and PostSend.
 func (q *QP) Deadline() rdma.Time {

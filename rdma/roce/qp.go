@@ -169,6 +169,10 @@ func (q *qp) Destroy() {
 	s.dev.qps.Add(-1)
 }
 
+// speaks reports whether packets of the queue pair may still be sent. One whose user
+// destroyed it because it failed sends the NAK that says why.
+func (q *qp) speaks() bool { return !q.dead || q.rc.Parting() }
+
 // harvest moves completions to the queues, as far as there is room. A queue
 // that is full asks again when it was polled.
 func (q *qp) harvest() {

@@ -221,7 +221,7 @@ func (s *shard) flush() error {
 		s.ready, s.spare.ready = s.spare.ready[:0], r
 		for i, q := range r {
 			r[i] = nil
-			if !full() && !q.dead {
+			if !full() && q.speaks() {
 				before := len(b.D)
 				more := q.rc.Transmit(s.now, b)
 				// It may have completed requests, failed, or set its timer.
@@ -234,7 +234,7 @@ func (s *shard) flush() error {
 					continue
 				}
 			}
-			if q.dead {
+			if !q.speaks() {
 				q.ready = false
 				continue
 			}

@@ -29,6 +29,7 @@ type simSide struct {
 	conn   rdma.Conn
 	events []rdma.ConnEvent
 	wcs    []rdma.WC
+	fallen func() // if set, called when the connection is over
 }
 
 var simAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
@@ -104,7 +105,13 @@ func (w *world) connect() {
 	w.t.Helper()
 	params := rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}
 	on := func(i int) func(rdma.Conn, rdma.ConnEvent) {
-		return func(_ rdma.Conn, e rdma.ConnEvent) { w.side[i].events = append(w.side[i].events, e) }
+		return func(_ rdma.Conn, e rdma.ConnEvent) {
+			s := w.side[i]
+			s.events = append(s.events, e)
+			if e.Kind == rdma.EventDisconnected && s.fallen != nil {
+				s.fallen()
+			}
+		}
 	}
 	if _, err := w.dev[1].Listen(7, func(r rdma.ConnRequest) {
 		c, err := r.Accept(w.qp(1), params, nil, on(1))
@@ -220,6 +227,23 @@ func TestSilence(t *testing.T) {
 	// 7 times 134 ms is the budget, with back-off it may take twice as long.
 	if d := w.net.Now() - start; d < 900*rdma.Millisecond || d > 5*rdma.Second {
 		t.Errorf("it took %d ms", d/rdma.Millisecond)
+	}
+}
+
+// TestPartingNAK: a peer that oversteps is told so also when the user of the queue pair
+// destroys it as soon as it hears of the failure.
+func TestPartingNAK(t *testing.T) {
+	for _, hasty := range []bool{false, true} {
+		w := newWorld(t, sim.Config{Seed: 4})
+		w.connect()
+		if hasty {
+			w.side[1].fallen = func() { w.side[1].conn.Close() }
+		}
+		local, remote := w.side[0].mr, w.side[1].mr
+		wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}}, RemoteAddr: remote.Addr(), RKey: remote.RKey() ^ 1})
+		if wc.Status != rdma.RemAccessErr {
+			t.Errorf("closed at once %t: %v", hasty, wc.Status)
+		}
 	}
 }
 
