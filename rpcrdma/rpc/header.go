@@ -42,6 +42,7 @@ const (
 	headerNotACall
 	headerVersion
 	headerCred
+	headerVerf
 )
 
 // decodeHeader reads a call header up to the arguments, without allocating in
@@ -53,18 +54,21 @@ func decodeHeader(d *xdr.Decoder, c *Call) headerFault {
 	}
 	vers := d.Uint32()
 	c.Prog, c.Vers, c.Proc = d.Uint32(), d.Uint32(), d.Uint32()
-	c.Cred.Flavor = AuthFlavor(d.Uint32())
-	body := d.Opaque(AuthBodyMax)
-	d.Uint32() // the verifier of AUTH_NONE and AUTH_SYS says nothing
-	d.Opaque(AuthBodyMax)
 	if vers != Version && d.Offset() >= 12 {
 		return headerVersion
 	}
 	if d.Err() != nil {
 		return headerNotACall
 	}
-	if c.Cred.Flavor == AuthSys && !c.Cred.decodeSys(body) {
+	c.Cred.Flavor = AuthFlavor(d.Uint32())
+	body := d.Opaque(AuthBodyMax)
+	if d.Err() != nil || c.Cred.Flavor == AuthSys && !c.Cred.decodeSys(body) {
 		return headerCred
+	}
+	d.Uint32() // the verifier of AUTH_NONE and AUTH_SYS says nothing
+	d.Opaque(AuthBodyMax)
+	if d.Err() != nil {
+		return headerVerf
 	}
 	return headerFine
 }

@@ -120,6 +120,11 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 		encodeAuthError(&c.Res, c.XID, AuthBadCred)
 		c.Reply(c, false)
 		return
+	case headerVerf:
+		s.faults.badCred.Add(1)
+		encodeAuthError(&c.Res, c.XID, AuthBadVerf)
+		c.Reply(c, false)
+		return
 	}
 	if !s.route(c) {
 		c.Reply(c, false)

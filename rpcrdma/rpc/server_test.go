@@ -140,7 +140,7 @@ func TestReplies(t *testing.T) {
 			}
 		})
 	}
-	for _, m := range [][]byte{nil, {1, 2, 3}, call(1, testProg, 2, 0)[:30], make([]byte, 40)[:40:40]} {
+	for _, m := range [][]byte{nil, {1, 2, 3}, call(1, testProg, 2, 0)[:20], make([]byte, 40)[:40:40]} {
 		if len(m) == 40 {
 			m[7] = 1 // a reply
 		}
