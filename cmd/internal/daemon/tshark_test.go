@@ -3,15 +3,14 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -25,128 +24,25 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/rdma"
 	rdmaend "github.com/rstored/rstored/rdma/endpoint"
+	"github.com/rstored/rstored/rdma/wire"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/test/tshark"
 )
-
-// complaintsFile lists what tshark has to say about the kernel's own packets, which it
-// may say about ours too. It is made by
-//
-//	RSTORED_CAPTURES=DIR go test ./cmd/internal/daemon -run TestTsharkKernel -update
-//
-// from a directory of captures of the kernel's client and server.
-const complaintsFile = "testdata/tshark-kernel.txt"
-
-var update = flag.Bool("update", false, "write "+complaintsFile+" anew")
-
-// tshark reads captures; HOME keeps a user's own settings out of it.
-func tshark(t *testing.T, file string, args ...string) string {
-	t.Helper()
-	bin, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("tshark is not installed: no other implementation has looked at the packets (Debian: apt-get install tshark)")
-	}
-	cmd := exec.Command(bin, append([]string{"-r", file, "-d", "udp.port==4791,infiniband"}, args...)...)
-	cmd.Env = append(cmd.Environ(), "HOME="+filepath.Join(t.TempDir(), "none"))
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("tshark %v: %v\n%s", args, err, stderr.String())
-	}
-	return string(out)
-}
-
-// expertLine is a line of tshark's expert statistics: count, group, protocol, message.
-// The first three columns are set to the right.
-var expertLine = regexp.MustCompile(`^\s*(\d+)\s+(\S.*?)\s+(\S+)  (.*)$`)
-
-// complaints are what tshark warns of or calls an error, by severity, protocol and
-// message, and of malformed packets also in which message of which program.
-func complaints(t *testing.T, file string) map[string]int {
-	t.Helper()
-	found := make(map[string]int)
-	severity := ""
-	for line := range strings.Lines(tshark(t, file, "-q", "-z", "expert,warn")) {
-		line = strings.TrimRight(line, "\n")
-		if name, _, ok := strings.Cut(line, " ("); ok && !strings.HasPrefix(line, " ") {
-			severity = strings.ToLower(strings.TrimSuffix(name, "s"))
-			continue
-		}
-		if m := expertLine.FindStringSubmatch(line); m != nil && severity != "" {
-			n := 0
-			if _, err := fmt.Sscan(m[1], &n); err != nil {
-				t.Fatal(err)
-			}
-			found[severity+": "+m[3]+": "+m[4]] += n
-		}
-	}
-	for line := range strings.Lines(tshark(t, file, "-Y", "_ws.malformed", "-T", "fields", "-E", "occurrence=l",
-		"-e", "frame.protocols", "-e", "rpc.program", "-e", "rpc.programversion", "-e", "rpc.procedure", "-e", "rpc.msgtyp")) {
-		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
-		if len(f) != 5 {
-			t.Fatalf("tshark says %q", line)
-		}
-		layers := strings.Split(f[0], ":")
-		in := strings.Join(layers[max(0, slices.Index(layers, "infiniband")):], ":")
-		found[fmt.Sprintf("malformed: %s, program %s version %s procedure %s, message type %s", in, f[1], f[2], f[3], f[4])]++
-	}
-	return found
-}
-
-// TestTsharkKernel: the list of what tshark says of the kernel's packets is what it
-// says of them.
-func TestTsharkKernel(t *testing.T) {
-	dir := os.Getenv("RSTORED_CAPTURES")
-	if dir == "" {
-		t.Skip("RSTORED_CAPTURES names no directory of captures of the kernel")
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.pcap"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no captures in %s: %v", dir, err)
-	}
-	all := make(map[string]int)
-	for _, f := range files {
-		for k, n := range complaints(t, f) {
-			all[k] += n
-		}
-	}
-	list := strings.Join(slices.Sorted(maps.Keys(all)), "\n") + "\n"
-	t.Logf("%d captures:\n%s", len(files), list)
-	if *update {
-		if err := os.WriteFile(complaintsFile, []byte(list), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(complaintsFile)
-	if err != nil || string(want) != list {
-		t.Errorf("%s (%v) has\n%s", complaintsFile, err, want)
-	}
-}
 
 // TestTshark: tshark dissects what our client and server say to each other down to
 // NFS, and complains of nothing that it does not complain of in the kernel's packets.
 func TestTshark(t *testing.T) {
-	if _, err := exec.LookPath("tshark"); err != nil {
-		t.Skip("tshark is not installed: no other implementation has looked at the packets (Debian: apt-get install tshark)")
-	}
-	list, err := os.ReadFile(complaintsFile)
+	ctx, file := recorded(t)
+	kinds, err := tshark.Kinds(ctx, file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := testConfig(t, t.TempDir()+"=/a 127.0.0.0/8(no_root_squash)", t.TempDir()+"=/denied 192.0.2.0/24")
-	cfg.TCPListen = nil
-	d, ctl := startDaemon(t, cfg)
-	defer stopDaemon(t, d)
-	file := filepath.Join(t.TempDir(), "ours.pcap")
-	record(t, ctl, file, func(ctx context.Context) { workload(ctx, t, cfg.RDMAListen[0]) })
-
-	for k, n := range complaints(t, file) {
-		if slices.Contains(strings.Split(string(list), "\n"), k) {
-			t.Logf("%6d %s (as in the kernel's)", n, k)
-		} else {
-			t.Errorf("%6d %s, which the kernel's packets do not have", n, k)
-		}
+	for _, k := range slices.Sorted(maps.Keys(kinds)) {
+		t.Logf("%6d %s", kinds[k], k)
+	}
+	for _, k := range tshark.Beyond(kinds) {
+		t.Errorf("tshark complains of what the kernel's packets do not have: %s", k)
 	}
 	// A dissector that passes a message on as data has no complaint. Of messages with
 	// errors it knows ERR_CHUNK; a version other than 1 it takes for data.
@@ -154,17 +50,147 @@ func TestTshark(t *testing.T) {
 		filter string
 		least  int
 	}{
-		{"infiniband", 500}, {"infiniband.mad", 6}, {"rpcordma", 50}, {"rpc", 50}, {"nfs", 40}, {"mount", 6},
-		{"rpcordma.msg_type == 4", 1}, {"rpcordma && nfs.procedure_v3 == 6", 2}, {"rpcordma && nfs.procedure_v3 == 7", 2},
-		{"nfs.procedure_v3 == 17", 2}, {"nfs.status == 2", 1}, {"rpc.state_accept != 0", 3},
-		{"infiniband.reth && infiniband.bth.opcode == 12", 1}, {"infiniband.bth.opcode == 6", 1},
+		{"infiniband", 500},
+		{"infiniband.mad", 6},
+		{"rpcordma", 50},
+		{"rpc", 50},
+		{"nfs", 40},
+		{"mount", 6},
+		{"rpcordma.msg_type == 4", 1},
+		{"rpcordma && nfs.procedure_v3 == 6", 2},
+		{"rpcordma && nfs.procedure_v3 == 7", 2},
+		{"nfs.procedure_v3 == 17", 2},
+		{"nfs.status == 2", 1},
+		{"rpc.state_accept != 0", 3},
+		{"infiniband.reth && infiniband.bth.opcode == 12", 1},
+		{"infiniband.bth.opcode == 6", 1},
 	} {
-		n := strings.Count(tshark(t, file, "-Y", f.filter, "-T", "fields", "-e", "frame.number"), "\n")
+		n, err := tshark.Count(ctx, file, f.filter)
+		if err != nil {
+			t.Fatal(err)
+		}
 		t.Logf("%6d frames of %s", n, f.filter)
 		if n < f.least {
 			t.Errorf("%d frames of %s, fewer than %d", n, f.filter, f.least)
 		}
 	}
+	if t.Failed() {
+		t.Logf("the packets are in %s", kept(t, file))
+	}
+}
+
+// TestTsharkSpoilt: what tshark is asked does find a packet that is wrong, even among
+// those READ replies about whose like in the kernel's captures it is wrong itself.
+// Without this an option that no longer does what it did would let everything pass.
+func TestTsharkSpoilt(t *testing.T) {
+	ctx, file := recorded(t)
+	pcap, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		chunks uint32
+	}{
+		{"inline", 0},
+		{"of a READ with a write chunk", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spoilt := shorten(pcap, c.chunks)
+			if spoilt == nil {
+				t.Fatal("no reply to shorten")
+			}
+			name := filepath.Join(t.TempDir(), "spoilt.pcap")
+			if err := os.WriteFile(name, spoilt, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			kinds, err := tshark.Kinds(ctx, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			beyond := tshark.Beyond(kinds)
+			t.Log(strings.Join(beyond, "\n"))
+			if !slices.ContainsFunc(beyond, func(k string) bool { return strings.Contains(k, "reply: [Malformed Packet: ") }) {
+				t.Errorf("tshark finds nothing wrong with a reply cut short; kinds %v", kinds)
+			}
+		})
+	}
+}
+
+// recorded is what a server of ours captured of a client of ours.
+func recorded(t *testing.T) (context.Context, string) {
+	t.Helper()
+	if _, err := exec.LookPath("tshark"); err != nil {
+		t.Skip("tshark is not installed: no other implementation has looked at the packets (Debian: apt-get install tshark)")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	cfg := testConfig(t, t.TempDir()+"=/a 127.0.0.0/8(no_root_squash)", t.TempDir()+"=/denied 192.0.2.0/24")
+	cfg.TCPListen = nil
+	d, ctl := startDaemon(t, cfg)
+	defer stopDaemon(t, d)
+	file := filepath.Join(t.TempDir(), "ours.pcap")
+	record(t, ctl, file, func(ctx context.Context) { workload(ctx, t, cfg.RDMAListen[0]) })
+	return ctx, file
+}
+
+// kept is a copy of a file that outlives the test.
+func kept(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	f, err := os.CreateTemp("", "tshark-*.pcap")
+	if err != nil {
+		return err.Error()
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err.Error()
+	}
+	return f.Name()
+}
+
+// shorten cuts the end off the first reply that has attributes and whose list of write
+// chunks begins with the word chunks, 0 when it is empty. It returns nil if there is
+// none.
+func shorten(pcap []byte, chunks uint32) []byte {
+	const (
+		sendOnly, sendOnlyInv = 0x04, 0x17 // the opcodes of a message that fits a packet
+		bth, ieth             = 12, 4
+		writeList             = 5 * 4 // behind the XID, version, credits, type and an empty read list
+		cut                   = 20
+		least                 = 100 // bytes of RPC in a reply with attributes
+	)
+	le, be := binary.LittleEndian, binary.BigEndian
+	for at := fileHdrLen; at < len(pcap); {
+		size := int(le.Uint32(pcap[at+8:]))
+		end := at + recordHdrLen + size
+		dgram := pcap[at+recordHdrLen+ipv4Len+udpLen : end]
+		if op := dgram[0]; (op == sendOnly || op == sendOnlyInv) && len(dgram) > least {
+			p := dgram[bth:]
+			if op == sendOnlyInv {
+				p = p[ieth:]
+			}
+			// The RPC message begins where the XID is again; 1 is a reply.
+			i := bytes.Index(p[writeList:], p[:4]) + writeList
+			if i > writeList && len(p)-i > least && be.Uint32(p[i+4:]) == 1 && be.Uint32(p[writeList:]) == chunks {
+				short := append(slices.Clone(pcap[at:end-wire.ICRCLen-cut]), pcap[end-wire.ICRCLen:end]...)
+				size -= cut
+				le.PutUint32(short[8:], uint32(size))
+				le.PutUint32(short[12:], uint32(size))
+				ip := short[recordHdrLen:]
+				be.PutUint16(ip[2:], uint16(size))
+				be.PutUint16(ip[ipv4Len+4:], uint16(size-ipv4Len))
+				be.PutUint16(ip[10:], 0)
+				be.PutUint16(ip[10:], ^fold(sum16(0, ip[:ipv4Len])))
+				return slices.Concat(pcap[:at], short, pcap[end:])
+			}
+		}
+		at = end
+	}
+	return nil
 }
 
 // record captures at the server what f does.

@@ -1,0 +1,175 @@
+// Package tshark has Wireshark's dissectors, an implementation that shares nothing
+// with ours, read captures of RPC-over-RDMA, and tells what they find wrong.
+//
+// Dissectors have mistakes of their own, and complain about packets that are right.
+// So the complaints are compared with those about the Linux kernel's own packets: what
+// they hold against the kernel as well says nothing about us.
+package tshark
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // for the kernel's kinds
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// severityWarning is Wireshark's PI_WARN. Notes and chats, which are below it, tell of
+// retransmissions and the like.
+const severityWarning = 0x00600000
+
+// What separates the fields of a line and the values of a field: no message has them.
+const (
+	fieldSep = "\x1f"
+	valueSep = "\x1e"
+)
+
+//go:embed testdata/kernel-kinds.txt
+var kernelKinds string
+
+// number is what differs between two complaints of a kind.
+var number = regexp.MustCompile(`[0-9]+`)
+
+// Kinds counts the complaints of severity warning and error, and the packets called
+// malformed, among the RoCE packets of a capture, by kind. A kind is the protocols
+// found in the packet from InfiniBand on, the RPC procedure, and the message with its
+// numbers replaced by N.
+//
+// Without tshark the error is exec.ErrNotFound. When tshark fails half way, at a
+// capture that ends inside a packet for one, what it said so far comes with the error.
+func Kinds(ctx context.Context, pcap string) (map[string]int, error) {
+	lines, err := dissect(ctx, pcap,
+		fmt.Sprintf("infiniband and (_ws.expert.severity >= %d or _ws.malformed)", severityWarning),
+		"frame.protocols", "rpc.program", "rpc.programversion", "rpc.procedure", "rpc.msgtyp",
+		"_ws.expert.severity", "_ws.expert.message", "_ws.malformed")
+	kinds := make(map[string]int)
+	for _, f := range lines {
+		where := place(f)
+		severities, messages := f[5], f[6]
+		for i, m := range messages {
+			// Each complaint has one severity and one message, in the same order.
+			if len(severities) == len(messages) {
+				if s, err := strconv.Atoi(severities[i]); err == nil && s < severityWarning {
+					continue
+				}
+			}
+			kinds[where+number.ReplaceAllString(m, "N")]++
+		}
+		for _, m := range f[7] {
+			if m != "_ws.malformed" { // the bare name of the field comes after the text
+				kinds[where+number.ReplaceAllString(m, "N")]++
+			}
+		}
+	}
+	return kinds, err
+}
+
+// place is where in a packet the complaint is: the protocols, and what is called. The
+// dissectors are wrong about single procedures, and only there are they to be forgiven.
+//
+// The protocols tell more than it seems. A READ reply whose data went by RDMA WRITE is
+// dissected twice, first as the reply that it is and again with the bytes of the chunk
+// put in, which goes wrong: "rpc:nfs:rpc:nfs". One that is wrong itself fails the first
+// time: "rpc:nfs".
+func place(f [][]string) string {
+	var b strings.Builder
+	if len(f[0]) > 0 {
+		protocols := f[0][0]
+		if i := strings.Index(protocols, "infiniband"); i >= 0 {
+			protocols = protocols[i:]
+		}
+		b.WriteString(protocols)
+	}
+	if len(f[1]) > 0 && len(f[2]) > 0 && len(f[3]) > 0 && len(f[4]) > 0 {
+		what := "call"
+		if f[4][0] == "1" {
+			what = "reply"
+		}
+		fmt.Fprintf(&b, " program %s version %s procedure %s %s", f[1][0], f[2][0], f[3][0], what)
+	}
+	b.WriteString(": ")
+	return b.String()
+}
+
+// Allowed is the kinds that the Linux kernel's own packets give.
+func Allowed() map[string]bool {
+	set := make(map[string]bool)
+	for line := range strings.Lines(kernelKinds) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			set[line] = true
+		}
+	}
+	return set
+}
+
+// Beyond is the kinds, sorted, that are not among the kernel's.
+func Beyond(kinds map[string]int) []string {
+	allowed := Allowed()
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(kinds)), func(k string) bool { return allowed[k] })
+}
+
+// Count is the packets of a capture that a display filter selects.
+func Count(ctx context.Context, pcap, filter string) (int, error) {
+	lines, err := dissect(ctx, pcap, filter, "frame.number")
+	return len(lines), err
+}
+
+// dissect returns the fields of the packets that a display filter selects. A field has
+// as many values as it occurs in the packet.
+//
+// It asks for fields and not for the statistics of -z expert, since those alone have the
+// packets dissected without a tree, and NFS version 4 then warns of bitmaps that it did
+// not look at.
+func dissect(ctx context.Context, pcap, filter string, fields ...string) ([][][]string, error) {
+	bin, err := exec.LookPath("tshark")
+	if err != nil {
+		return nil, err
+	}
+	// Preferences of whoever runs this must not change what is found.
+	home, err := os.MkdirTemp("", "tshark-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(home) }()
+	args := []string{
+		"-n", "-r", pcap,
+		// What arrives at the port of RoCEv2 is InfiniBand, and a SEND's payload is tried
+		// as RPC-over-RDMA, whose dissector finds the RPC program by itself.
+		"-d", "udp.port==4791,infiniband", "--enable-heuristic", "rpcrdma_infiniband",
+		"-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE",
+		"-Y", filter,
+		"-T", "fields", "-E", "occurrence=a", "-E", "separator=" + fieldSep, "-E", "aggregator=" + valueSep,
+	}
+	for _, f := range fields {
+		args = append(args, "-e", f)
+	}
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Env = append(cmd.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "WIRESHARK_CONFIG_DIR="+home, "LC_ALL=C.UTF-8")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("tshark of %s: %w: %s", pcap, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	var lines [][][]string
+	for line := range strings.Lines(string(out)) {
+		cells := strings.Split(strings.TrimRight(line, "\n"), fieldSep)
+		if len(cells) != len(fields) {
+			continue // cut off where tshark ended
+		}
+		l := make([][]string, len(cells))
+		for i, c := range cells {
+			if c != "" {
+				l[i] = strings.Split(c, valueSep)
+			}
+		}
+		lines = append(lines, l)
+	}
+	return lines, err
+}
