@@ -64,6 +64,8 @@ func (v *device) release() error {
 	}
 	delete(v.d.devices, v.addr)
 	close(v.gone)
+	st := v.Stats()
+	v.d.meters.dropDevice(&st)
 	return v.Close()
 }
 
@@ -88,13 +90,15 @@ func (d *Daemon) deviceNames() []string {
 	return out
 }
 
-// deviceCounters reads the packet counters of every device.
-func (d *Daemon) deviceCounters() map[string]map[string]uint64 {
+// deviceCounters reads the packet counters of every device, and adds to faults what
+// of them are errors.
+func (d *Daemon) deviceCounters(faults map[string]uint64) map[string]map[string]uint64 {
 	out := make(map[string]map[string]uint64)
 	for _, v := range d.deviceList() {
 		m := make(map[string]uint64)
 		st := v.Stats()
 		st.Each(func(name string, n uint64) { m[name] = n })
+		addCounts(faults, deviceFaults(&st))
 		out[v.addr.String()] = m
 	}
 	return out

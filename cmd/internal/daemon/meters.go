@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
@@ -48,6 +49,40 @@ func (m *meters) dropTCP(l *tcp.Listener) {
 	if i := slices.Index(m.tcp, l); i >= 0 {
 		m.tcp = slices.Delete(m.tcp, i, i+1)
 		addTCP(&m.past, l.Counters())
+	}
+}
+
+func (m *meters) dropDevice(st *roce.Stats) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.past.Errors == nil {
+		m.past.Messages, m.past.Errors = make(map[string]uint64), make(map[string]uint64)
+	}
+	addCounts(m.past.Errors, deviceFaults(st))
+}
+
+// deviceFaults are the counters of a device that tell of a peer, or of the network,
+// doing what it should not. A NAK that was sent ended the connection, as did one that
+// was received, but for those of sequence errors, which are how loss is repaired.
+func deviceFaults(st *roce.Stats) map[string]uint64 {
+	return map[string]uint64{
+		"rdma_nak_invalid_request_sent":      st.RC.TxNAKInvalid,
+		"rdma_nak_remote_access_sent":        st.RC.TxNAKAccess,
+		"rdma_nak_remote_operation_sent":     st.RC.TxNAKOperation,
+		"rdma_nak_invalid_request_received":  st.RC.RxNAKInvalid,
+		"rdma_nak_remote_access_received":    st.RC.RxNAKAccess,
+		"rdma_nak_remote_operation_received": st.RC.RxNAKOperation,
+		"rdma_bad_response":                  st.RC.RxBadResponse,
+		"rdma_retries_exceeded":              st.RC.RetryExceeded,
+		"rdma_rnr_retries_exceeded":          st.RC.RNRRetryExceeded,
+		"rdma_packet_of_stranger":            st.RC.DropPeer,
+		"rdma_packet_of_unknown_qp":          st.DropUnknownQPN,
+		"rdma_packet_of_other_partition":     st.RC.DropPKey + st.DropPKey,
+		"rdma_packet_with_bad_icrc":          st.ICRCErrors,
+		"rdma_packet_malformed":              st.DropMalformed + st.DropVersion + st.DropOpcode + st.RC.DropOpcode,
+		"rdma_packet_of_bad_gsi":             st.DropGSI + st.DropQKey,
+		"cm_malformed":                       st.CM.DropMalformed,
+		"cm_full":                            st.CM.DropFull,
 	}
 }
 
@@ -145,6 +180,7 @@ func (d *Daemon) Stats() control.Stats {
 	}
 	addCounts(s.Errors, d.faults.Snapshot())
 	delete(s.Errors, "nfs_status_OK")
+	s.Devices = d.deviceCounters(s.Errors)
 	s.Events = make(map[string]uint64)
 	for _, k := range events {
 		if n, ok := s.Errors[k]; ok {
@@ -152,9 +188,12 @@ func (d *Daemon) Stats() control.Stats {
 			delete(s.Errors, k)
 		}
 	}
-	s.Devices = d.deviceCounters()
 	return s
 }
 
-// events are counted among the errors of their rooms, but are only waits.
-var events = []string{"nfs_reads_moved", "nfs_no_memory", "rpcrdma_waited_for_memory", "rpcrdma_waited_for_send_queue"}
+// events are counted among the errors of their rooms, but are only waits, or packets
+// that were under way when their connection ended.
+var events = []string{
+	"rdma_packet_of_unknown_qp",
+	"nfs_reads_moved", "nfs_no_memory", "rpcrdma_waited_for_memory", "rpcrdma_waited_for_send_queue",
+}
