@@ -36,6 +36,8 @@ var cases = []Case{
 	rpingServer("rping-server", HostAddr, guestAddr(0), 1500, 64),
 	rpingServer("rping-server-4200", HostAddr, guestAddr(0), 4200, 60000),
 	rpingServer("rping-server-ipv6", HostAddr6, "fd99::2", 1500, 4096),
+	{Name: "many-connections-in", Script: script("cmatose-client"), Host: cmatoseServes},
+	{Name: "many-connections-out", Script: script("cmatose-server"), Env: env("ME", guestAddr(0)), Host: cmatoseCalls},
 	{Name: "mount", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), Payload: true},
 	{Name: "mount-4200", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), MTU: 4200},
 	{Name: "mount-sync", Exports: rw, Script: script("mount"), Env: env("OPTS", "sync,sec=sys,noac")},
@@ -191,6 +193,22 @@ func rpingServer(name, from, to string, mtu, size int) Case {
 			return nil
 		},
 	}
+}
+
+// sixtyFour connections, with messages that do not fit one packet.
+var sixtyFour = []string{"-connections", "64", "-messages", "10", "-size", "5000"}
+
+// cmatoseServes is the server of the guest's ucmatose.
+func cmatoseServes(ctx context.Context, r *Run) error {
+	return r.Command(ctx, "cmatose", append([]string{"-listen", HostAddr}, sixtyFour...)...)
+}
+
+// cmatoseCalls is the client of the guest's ucmatose.
+func cmatoseCalls(ctx context.Context, r *Run) error {
+	if err := r.Await(ctx, "listening"); err != nil {
+		return err
+	}
+	return r.Command(ctx, "cmatose", append([]string{"-listen", HostAddr, "-connect", guestAddr(0)}, sixtyFour...)...)
 }
 
 // nothingLeft holds what the daemon has when no client is there any more against
