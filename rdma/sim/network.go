@@ -133,7 +133,7 @@ type Link struct {
 	net     *Network
 	addr    netip.Addr
 	arrived []link.RxDatagram
-	free    rdma.Time // when the interface has sent what it was given
+	free    rdma.Time   // when the interface has sent what it was given
 	woken   atomic.Bool // users of a device are in goroutines of their own
 }
 
