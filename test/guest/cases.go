@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -77,7 +78,8 @@ var cases = []Case{
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: killed,
 	},
 	{Name: "mount-errors", Exports: append([]string{"%s/other=/other 10.98.0.0/16(rw)"}, rw...), Script: script("errors"), Prepare: other, Timeout: 4 * time.Minute},
-	{Name: "enospc", Exports: rw, Script: script("enospc"), Small: true},
+	{Name: "enospc", Exports: rw, Script: script("enospc"), FS: smallFS},
+	{Name: "edquot", Exports: rw, Script: script("edquot"), FS: quotaFS},
 	{Name: "loss-1", Exports: rw, Script: script("loss"), Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute},
 	{Name: "loss-5", Exports: rw, Script: script("loss"), Env: env("LOSS", "5", "MIB", "1"), Timeout: 4 * time.Minute},
 	{Name: "link-down", Exports: rw, Script: script("interrupted"), Host: unplugged, Timeout: 3 * time.Minute},
@@ -209,6 +211,40 @@ func cmatoseCalls(ctx context.Context, r *Run) error {
 		return err
 	}
 	return r.Command(ctx, "cmatose", append([]string{"-listen", HostAddr, "-connect", guestAddr(0)}, sixtyFour...)...)
+}
+
+// smallFS is a file system of 16 MiB and 200 files.
+func smallFS(r *Run) (func() error, error) {
+	return unmount(r.Exports), syscall.Mount("small", r.Exports, "tmpfs", 0, "size=16m,nr_inodes=200,mode=755")
+}
+
+// quotaFS is a file system of which 8 MiB may be used. Btrfs keeps quotas by itself;
+// the others want more of the host's kernel than it may have.
+func quotaFS(r *Run) (func() error, error) {
+	image, top := r.path("image"), r.path("top")
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(os.Truncate(image, 128<<20), os.Mkdir(top, 0o755)); err != nil {
+		return nil, err
+	}
+	for _, args := range [][]string{
+		{"mkfs.btrfs", "-q", "-M", image},
+		{"mount", "-o", "loop", image, top},
+		{"btrfs", "quota", "enable", top},
+		{"btrfs", "subvolume", "create", top + "/exports"},
+		{"btrfs", "qgroup", "limit", "8M", top + "/exports"},
+		{"mount", "--bind", top + "/exports", r.Exports},
+	} {
+		if _, err := output(exec.Command(args[0], args[1:]...)); err != nil {
+			return nil, errors.Join(err, syscall.Unmount(top, syscall.MNT_DETACH))
+		}
+	}
+	return func() error { return errors.Join(unmount(r.Exports)(), unmount(top)()) }, nil
+}
+
+func unmount(dir string) func() error {
+	return func() error { return syscall.Unmount(dir, syscall.MNT_DETACH) }
 }
 
 // nothingLeft holds what the daemon has when no client is there any more against

@@ -29,6 +29,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/rstored/rstored/test/tshark"
 )
 
 // library is what every script begins with.
@@ -55,11 +57,11 @@ type Case struct {
 	Exports []string          // for --export; %s is the directory of the run's exports. None: no daemon
 	Daemon  []string          // further flags of the daemon
 	Prepare func(exports string) error
-	Host    func(context.Context, *Run) error // runs beside the guests; the case fails if it does
-	Timeout time.Duration                     // a minute if not said
-	Small   bool                              // the exports are on a file system of 16 MiB and 200 files
-	Payload bool                              // capture packets whole
-	MemMB   int                               // of each guest; 768 if not said
+	Host    func(context.Context, *Run) error         // runs beside the guests; the case fails if it does
+	Timeout time.Duration                             // a minute if not said
+	FS      func(*Run) (undo func() error, err error) // of the exports; that of the run if nil
+	Payload bool                                      // capture packets whole
+	MemMB   int                                       // of each guest; 768 if not said
 }
 
 // Runner runs cases.
@@ -125,11 +127,12 @@ func (r *Run) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if r.Case.Small {
-		if err := syscall.Mount("small", r.Exports, "tmpfs", 0, "size=16m,nr_inodes=200,mode=755"); err != nil {
-			return err
+	if r.Case.FS != nil {
+		undo, err2 := r.Case.FS(r)
+		if err2 != nil {
+			return err2
 		}
-		defer func() { err = errors.Join(err, syscall.Unmount(r.Exports, syscall.MNT_DETACH)) }()
+		defer func() { err = errors.Join(err, undo()) }()
 	}
 	// The daemon's callers are ordinary users on the way to the exports.
 	if err := os.Chmod(r.Dir, 0o755); err != nil {
@@ -163,7 +166,16 @@ func (r *Run) run(ctx context.Context) (err error) {
 			}
 		}()
 	}
-	return r.guests(ctx)
+	sample, err := r.sample(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sample.stop(syscall.SIGTERM) }()
+	if err := r.guests(ctx); err != nil {
+		return err
+	}
+	_ = sample.stop(syscall.SIGTERM) // ended by itself when it had enough
+	return r.inspect(ctx)
 }
 
 // guests runs the scripts and what happens on the host meanwhile.
@@ -243,16 +255,44 @@ func (r *Run) capture(ctx context.Context) (*process, error) {
 	if r.Case.Payload {
 		snap = "0"
 	}
-	p, err := r.start("tcpdump", r.log, "tcpdump", "-Z", "root", "-B", "65536", "-U", "-s", snap, "-C", "100", "-W", "2",
-		"-i", "br0", "-w", r.path("packets.pcap"))
+	return r.tcpdump(ctx, "packets.pcap0", "-s", snap, "-C", "100", "-W", "2", "-i", "br0", "-w", r.path("packets.pcap"))
+}
+
+// inspected is how many RoCE packets of a case tshark reads: with the connection, the
+// mount and the first of the work among them, and not minutes of it.
+const inspected = 3000
+
+// sample records the first RoCE packets of the first guest, whole. At the tap they are
+// as on the wire; the bridge sees what is still to be segmented.
+func (r *Run) sample(ctx context.Context) (*process, error) {
+	return r.tcpdump(ctx, "sample.pcap0", "-s", "0", "-c", strconv.Itoa(inspected), "-i", "tap0", "-w", r.path("sample.pcap0"),
+		"udp", "port", "4791")
+}
+
+func (r *Run) tcpdump(ctx context.Context, file string, args ...string) (*process, error) {
+	p, err := r.start("tcpdump", r.log, append([]string{"tcpdump", "-Z", "root", "-B", "65536", "-U"}, args...)...)
 	if err != nil {
 		return nil, err
 	}
 	// tcpdump writes the file's header when it listens.
 	return p, r.until(ctx, p, "tcpdump to listen", func() bool {
-		s, err := os.Stat(r.path("packets.pcap0"))
+		s, err := os.Stat(r.path(file))
 		return err == nil && s.Size() > 0
 	})
+}
+
+// inspect has tshark read the sample. It may complain of nothing that it does not
+// complain of in packets of the kernel to itself.
+func (r *Run) inspect(ctx context.Context) error {
+	kinds, err := tshark.Kinds(ctx, r.path("sample.pcap0"))
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil // the build script installs it
+	}
+	beyond := tshark.Beyond(kinds)
+	if len(beyond) > 0 {
+		return fmt.Errorf("%d complaints of tshark that the kernel's own packets do not have: %s", len(beyond), strings.Join(beyond[:min(len(beyond), 5)], "; "))
+	}
+	return err
 }
 
 // StartDaemon starts rstored and waits until its ports are open.

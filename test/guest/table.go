@@ -47,6 +47,7 @@ var about = map[string]string{
 	"locks":                "locks of two guests, granted, refused, waited for, and reclaimed after the server was killed",
 	"mount-errors":         "what mount says when something is wrong",
 	"enospc":               "a full file system, in bytes and in files",
+	"edquot":               "a quota that is used up",
 	"loss-1":               "1 % of the packets lost, in both directions",
 	"loss-5":               "5 % of the packets lost",
 	"link-down":            "the cable unplugged for 20 seconds under load",
@@ -64,6 +65,7 @@ var slow = map[string]bool{
 	"large-file":         true,
 	"locks":              true,
 	"loss-5":             true,
+	"edquot":             true, // not every kernel has btrfs
 	"link-down":          true,
 	"server-stopped":     true,
 	"guest-switched-off": true,

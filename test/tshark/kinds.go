@@ -142,7 +142,10 @@ func dissect(ctx context.Context, pcap, filter string, fields ...string) ([][][]
 		// What arrives at the port of RoCEv2 is InfiniBand, and a SEND's payload is tried
 		// as RPC-over-RDMA, whose dissector finds the RPC program by itself.
 		"-d", "udp.port==4791,infiniband", "--enable-heuristic", "rpcrdma_infiniband",
-		"-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE",
+		// Packets that a virtual interface carries get their checksums later, or never.
+		"-o", "ip.check_checksum:FALSE", "-o", "udp.check_checksum:FALSE",
+		// The Linux kernel's rxe sends none over IPv6.
+		"-o", "udp.ignore_ipv6_zero_checksum:TRUE",
 		"-Y", filter,
 		"-T", "fields", "-E", "occurrence=a", "-E", "separator=" + fieldSep, "-E", "aggregator=" + valueSep,
 	}
