@@ -250,26 +250,25 @@ func unmount(dir string) func() error {
 // nothingLeft holds what the daemon has when no client is there any more against
 // what it had at the start.
 func nothingLeft(ctx context.Context, r *Run) error {
-	before, err := r.descriptors()
+	before, err := r.holdings()
 	if err != nil {
 		return err
 	}
 	if err := r.Await(ctx, "gone"); err != nil {
 		return err
 	}
-	after, err := r.descriptors()
+	after, err := r.holdings()
 	if err != nil {
 		return err
-	}
-	// Others come and go with the runtime; one for each of thirty mounts would not.
-	if after > before+5 {
-		return fmt.Errorf("%d descriptors at the start, %d when the client is gone", before, after)
 	}
 	clients, err := r.CtlOutput("clients", "-o", "json")
 	if err != nil {
 		return err
 	}
-	r.Logf("descriptors %d, then %d; clients %s", before, after, clients)
+	r.Logf("%+v, then %+v; clients %s", before, after, clients)
+	if err := after.leftover(before); err != nil {
+		return err
+	}
 	if strings.Contains(clients, guestAddr(0)) {
 		return fmt.Errorf("the daemon still has a client: %s", clients)
 	}

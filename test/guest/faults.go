@@ -36,7 +36,7 @@ func portGoes(ctx context.Context, r *Run) error {
 
 // forgets waits until the daemon has nothing left of a client that was switched off.
 func forgets(ctx context.Context, r *Run) error {
-	before, err := r.descriptors()
+	before, err := r.holdings()
 	if err != nil {
 		return err
 	}
@@ -56,13 +56,10 @@ func forgets(ctx context.Context, r *Run) error {
 			break
 		}
 	}
-	after, err := r.descriptors()
+	after, err := r.holdings()
 	if err != nil {
 		return err
 	}
-	r.Logf("forgotten after %v; descriptors %d, then %d", time.Since(off), before, after)
-	if after > before+5 {
-		return fmt.Errorf("%d descriptors at the start, %d when the client is gone", before, after)
-	}
-	return nil
+	r.Logf("forgotten after %v; %+v, then %+v", time.Since(off), before, after)
+	return after.leftover(before)
 }

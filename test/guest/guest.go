@@ -17,6 +17,7 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -338,10 +339,40 @@ func (r *Run) CtlOutput(args ...string) (string, error) {
 	return output(exec.Command(filepath.Join(r.runner.Bin, "rstorectl"), args...))
 }
 
-// descriptors counts the daemon's open files.
-func (r *Run) descriptors() (int, error) {
-	d, err := os.ReadDir("/proc/" + strconv.Itoa(r.daemon.cmd.Process.Pid) + "/fd")
-	return len(d), err
+// holdings are what a daemon has because of its clients.
+type holdings struct {
+	Files, QPs, Regions int // open files, queue pairs, memory regions
+}
+
+// holdings counts them.
+func (r *Run) holdings() (h holdings, err error) {
+	fds, err := os.ReadDir("/proc/" + strconv.Itoa(r.daemon.cmd.Process.Pid) + "/fd")
+	if err != nil {
+		return h, err
+	}
+	h.Files = len(fds)
+	out, err := r.CtlOutput("stats", "-o", "json")
+	if err != nil {
+		return h, err
+	}
+	var stats struct{ Devices map[string]struct{ QPs, Regions int } }
+	if err := json.Unmarshal([]byte(out), &stats); err != nil {
+		return h, err
+	}
+	for _, d := range stats.Devices {
+		h.QPs += d.QPs
+		h.Regions += d.Regions
+	}
+	return h, nil
+}
+
+// leftover is what was not given back. A few files come and go with the runtime; one
+// for each of many mounts would not.
+func (h holdings) leftover(before holdings) error {
+	if h.QPs != before.QPs || h.Regions != before.Regions || h.Files > before.Files+5 {
+		return fmt.Errorf("at the start %+v, and when the client is gone %+v", before, h)
+	}
+	return nil
 }
 
 // Command runs a program in the run's namespace to its end, its output in the host's log.

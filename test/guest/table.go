@@ -28,7 +28,7 @@ var about = map[string]string{
 	"mount-rsize-4200":     "the same with packets of 4096 bytes",
 	"mount-ro":             "a read-only mount",
 	"export-ro":            "a read-only export",
-	"remount":              "30 mounts, remounting, refusals; the daemon's descriptors and clients afterwards",
+	"remount":              "30 mounts, remounting, refusals; the queue pairs, memory regions and open files of the daemon afterwards",
 	"squash":               "who may do what: root, users, groups, each kind of squashing, sticky and setgid directories",
 	"names":                "names and symbolic links at their limits; extended attributes refused",
 	"open-files":           "files renamed over and removed while they are open",
@@ -53,7 +53,7 @@ var about = map[string]string{
 	"link-down":            "the cable unplugged for 20 seconds under load",
 	"server-stopped":       "the server stopped for 30 seconds (SIGSTOP) under load",
 	"port-removed":         "the RDMA port removed and added under load, by rstorectl",
-	"guest-switched-off":   "a guest switched off under load; the server forgets it",
+	"guest-switched-off":   "a guest switched off under load; the server keeps nothing of it",
 	"knfsd":                "the Go client on the kernel's NFS server, over RDMA and TCP",
 	"restart":              "the server stopped and killed under load, also for longer than a connection lasts",
 }
