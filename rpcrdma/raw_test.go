@@ -418,6 +418,39 @@ func TestReplyChunkBeyondOneMiB(t *testing.T) {
 	}
 }
 
+// TestManySegments: 64 segments of uneven length in a Write chunk and in a Reply chunk.
+func TestManySegments(t *testing.T) {
+	w := newWorld(t, Config{})
+	r := w.rawUp()
+	cut := make([]int, MaxChunkSegments)
+	total := 0
+	for i := range cut {
+		cut[i] = 1 + 37*i
+		total += cut[i]
+	}
+	m := r.region(total, remoteWrite)
+	r.send(message(&Header{XID: 5, Writes: []Chunk{segments(m, cut...)}}, rawCall(5, procGet, 1, uint32(total))))
+	h, _ := r.reply()
+	want := make([]byte, total)
+	pattern(want, 0)
+	if len(h.Writes) != 1 || len(h.Writes[0]) != len(cut) || h.Writes[0].Len() != total || !bytes.Equal(m.buf, want) {
+		t.Errorf("the Write chunk came back as %v", h.Writes)
+	}
+	const text = 50_000
+	m = r.region(total, remoteWrite)
+	r.send(message(&Header{XID: 6, HasReply: true, Reply: segments(m, cut...)}, rawCall(6, procText, text)))
+	h, _ = r.reply()
+	d := xdr.NewDecoder(m.buf)
+	if err := rpc.DecodeReply(&d, 6); err != nil || h.Type != TypeNoMsg {
+		t.Fatalf("%v %v", h.Type, err)
+	}
+	want = make([]byte, text)
+	pattern(want, 3)
+	if !bytes.Equal(d.Opaque(text), want) {
+		t.Error("the Reply chunk has wrong data")
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	w := newWorld(t, Config{})
 	r := w.rawUp()
