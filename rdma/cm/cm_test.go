@@ -117,6 +117,9 @@ func (n *network) deliver() {
 			for _, d := range b.D {
 				moved = true
 				n.sent++
+				if d.Flow.Dst != testAddr[1-i] {
+					continue // to an address that was forged
+				}
 				for n.rnd.Float64() > n.loss {
 					n.m[1-i].Receive(n.now, testAddr[i], testAddr[1-i], append([]byte(nil), d.Payload[0]...))
 					if n.rnd.Float64() > n.loss/2 {
@@ -216,6 +219,84 @@ func TestConnectAndDisconnectOverALossyWire(t *testing.T) {
 				t.Errorf("seed %d: side %d keeps %d ids, %d comms, %d qpns, pending %d, waiting %d", seed, i, len(m.ids), len(m.comms), len(m.qpns), m.pending, m.waiting)
 			}
 		}
+	}
+}
+
+// TestFlood: REQs with forged addresses, each of which is accepted and never
+// confirmed, neither fill the tables nor keep others out.
+func TestFlood(t *testing.T) {
+	n := newNetwork(t, 3)
+	server := n.m[1]
+	server.cfg.PendingMax, server.cfg.PeerPendingMax = 64, 32
+	_ = server.Listen(20049)
+	acceptAll := func() (mine *ID) {
+		var e [8]Event
+		for k := server.Events(e[:]); k > 0; k = server.Events(e[:]) {
+			for i := range e[:k] {
+				if e[i].Kind != ConnRequest {
+					continue
+				}
+				if err := server.Accept(n.now, e[i].ID, AcceptParams{QPN: n.rnd.Uint32() & 0xffffff}); err != nil {
+					t.Fatal(err)
+				}
+				if e[i].ID.Peer.Addr() == testAddr[0] {
+					mine = e[i].ID
+				}
+			}
+		}
+		return mine
+	}
+	const perSecond = 100 // below what fills the table within halfOpenMin
+	connected, tried := 0, 0
+	for i := range 40 * perSecond {
+		n.now += rdma.Second / perSecond
+		r := REQ{ServiceID: ServiceID(20049), LocalID: n.rnd.Uint32(), GUID: n.rnd.Uint64(), QPN: n.rnd.Uint32() & 0xffffff, MTU: 3}
+		forged := netip.AddrFrom4([4]byte{10, byte(n.rnd.Uint32()), byte(n.rnd.Uint32()), byte(n.rnd.Uint32())})
+		r.Primary.LocalGID, r.Primary.RemoteGID = forged, testAddr[1]
+		h := IPHeader{Src: netip.AddrPortFrom(forged, 1), Dst: testAddr[1]}
+		h.Put(r.Private[:])
+		server.Receive(n.now, forged, testAddr[1], r.Encode(Header{TID: n.rnd.Uint64()}))
+		acceptAll()
+		server.Expire(n.now)
+		n.m[0].Expire(n.now)
+		if i%perSecond != 0 || i < 2*perSecond {
+			n.deliver()
+			n.ev[0] = n.ev[0][:0]
+			continue
+		}
+		tried++
+		p := params()
+		p.QPN = uint32(i)
+		id, err := n.m[0].Connect(n.now, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := wire.NewBatch(4)
+		n.m[0].Transmit(b)
+		for _, d := range b.D {
+			server.Receive(n.now, testAddr[0], testAddr[1], append([]byte(nil), d.Payload[0]...))
+		}
+		mine := acceptAll()
+		n.deliver()
+		if id.State == REPReceived {
+			if err := n.m[0].Confirm(id); err != nil {
+				t.Fatal(err)
+			}
+			n.deliver()
+		}
+		if mine != nil && mine.State == Established {
+			connected++
+			n.m[0].Disconnect(n.now, id)
+		}
+		if setup, _ := server.Pending(); setup > 64 {
+			t.Fatalf("%d connections are being set up", setup)
+		}
+	}
+	if connected != tried {
+		t.Errorf("%d of %d connections came about", connected, tried)
+	}
+	if server.n.HalfOpenEvicted == 0 || server.n.DropFull > 0 || len(server.halfOpen) > 130 {
+		t.Errorf("%d half-open connections were given up, %d requests refused, %d listed", server.n.HalfOpenEvicted, server.n.DropFull, len(server.halfOpen))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/wire"
@@ -50,7 +51,10 @@ type Config struct {
 	ConnectLimit rdma.Time
 	// PendingMax bounds connections that are being set up, PeerPendingMax those
 	// of them that one address asked for, and TimeWaitMax those that are
-	// remembered after their end. 0 means 1024, half of PendingMax, and 8192.
+	// remembered after their end. 0 means 512, half of PendingMax, and 8192. A REQ
+	// beyond PendingMax is rejected, unless a REP has waited for its RTU for half a
+	// second: then that connection is given up. So who forges source addresses has
+	// to send a thousand REQs a second to keep others out.
 	PendingMax     int
 	PeerPendingMax int
 	TimeWaitMax    int
@@ -73,6 +77,7 @@ type Counters struct {
 	Duplicates      uint64 // messages received again
 	Stale           uint64 // REQs of a peer that holds on to, or lost, an earlier connection
 	Timeouts        uint64 // REQs and REPs given up
+	HalfOpenEvicted uint64 // REPs given up early, for lack of room
 	Unsupported     uint64 // messages that CM has and we have no use for: LAP, SIDR
 	TimeWaitEvicted uint64 // connections forgotten before their time
 	DropMalformed   uint64 // no CM MADs
@@ -165,20 +170,21 @@ type peerQPN struct {
 
 // Machine is the CM of one address. It is not safe for concurrent use.
 type Machine struct {
-	cfg     Config
-	n       *Counters
-	ids     map[uint32]*ID // by our communication ID
-	comms   map[peerComm]*ID
-	qpns    map[peerQPN]*ID
-	listen  map[uint16]bool
-	timers  deadlines
-	pending int
-	asked   map[netip.Addr]int // pending, by the address that asked
-	blank   []int32            // records of the ledger that are free
-	waiting int
-	events  []Event
-	out     []*outgoing
-	psn     wire.PSN // of the next datagram; nobody looks at it
+	cfg      Config
+	n        *Counters
+	ids      map[uint32]*ID // by our communication ID
+	comms    map[peerComm]*ID
+	qpns     map[peerQPN]*ID
+	listen   map[uint16]bool
+	timers   deadlines
+	pending  int
+	asked    map[netip.Addr]int // pending, by the address that asked
+	halfOpen []*ID              // whose REP was sent, oldest first; some have moved on
+	blank    []int32            // records of the ledger that are free
+	waiting  int
+	events   []Event
+	out      []*outgoing
+	psn      wire.PSN // of the next datagram; nobody looks at it
 }
 
 // outgoing is a datagram to be sent.
@@ -197,7 +203,7 @@ func New(cfg Config) *Machine {
 		cfg.ConnectLimit = 8 * rdma.Second
 	}
 	if cfg.PendingMax == 0 {
-		cfg.PendingMax = 1024
+		cfg.PendingMax = 512
 	}
 	if cfg.PeerPendingMax == 0 {
 		cfg.PeerPendingMax = max(cfg.PendingMax/2, 1)
@@ -335,6 +341,8 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 	copy(id.REP.Private[:], p.Private)
 	id.State = REPSent
 	m.n.TxREP++
+	m.tidyHalfOpen()
+	m.halfOpen = append(m.halfOpen, id)
 	m.repeat(now, id, id.REP.Encode(Header{TID: id.tid}), max(m.cfg.ConnectLimit, replyLimit))
 	return nil
 }
@@ -544,6 +552,35 @@ func (m *Machine) Expire(now rdma.Time) {
 		default:
 			m.giveUp(now, id)
 		}
+	}
+}
+
+// halfOpenMin is how long a REP waits for its RTU in any case. It takes a peer that
+// exists a round trip, or a few when datagrams are lost.
+const halfOpenMin = 500 * rdma.Millisecond
+
+// makeRoom gives up the connection that has waited longest for its RTU, if that is
+// long enough.
+func (m *Machine) makeRoom(now rdma.Time) bool {
+	m.tidyHalfOpen()
+	if len(m.halfOpen) == 0 || now-m.halfOpen[0].since < halfOpenMin {
+		return false
+	}
+	m.n.HalfOpenEvicted++
+	m.giveUp(now, m.halfOpen[0])
+	return true
+}
+
+// tidyHalfOpen drops from the front of the list what no longer waits for an RTU, and
+// everything such when that is most of it.
+func (m *Machine) tidyHalfOpen() {
+	waits := func(id *ID) bool { return id.State == REPSent }
+	for len(m.halfOpen) > 0 && !waits(m.halfOpen[0]) {
+		m.halfOpen[0] = nil
+		m.halfOpen = m.halfOpen[1:]
+	}
+	if len(m.halfOpen) > 2*m.cfg.PendingMax {
+		m.halfOpen = slices.DeleteFunc(m.halfOpen, func(id *ID) bool { return !waits(id) })
 	}
 }
 

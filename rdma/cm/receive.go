@@ -19,7 +19,7 @@ func (m *Machine) Receive(now rdma.Time, src, dst netip.Addr, mad []byte) {
 	switch h.Attr {
 	case AttrREQ:
 		m.n.RxREQ++
-		m.request(src, dst, h, ParseREQ(mad))
+		m.request(now, src, dst, h, ParseREQ(mad))
 	case AttrREP:
 		m.n.RxREP++
 		m.reply(src, h, ParseREP(mad))
@@ -61,7 +61,7 @@ func (m *Machine) find(src netip.Addr, d IDs) *ID {
 }
 
 // request takes a REQ (spec: IBTA 12.9.7.1, passive side).
-func (m *Machine) request(src, dst netip.Addr, h Header, r REQ) {
+func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
 	src, dst = src.Unmap(), dst.Unmap()
 	reject := func(why Reason) {
 		m.sendREJ(src, h.TID, &REJ{RemoteID: r.LocalID, Message: OfREQ, Reason: why}, nil)
@@ -104,7 +104,7 @@ func (m *Machine) request(src, dst netip.Addr, h Header, r REQ) {
 		reject(InvalidMTU)
 		return
 	}
-	if m.pending >= m.cfg.PendingMax || m.asked[src] >= m.cfg.PeerPendingMax {
+	if m.asked[src] >= m.cfg.PeerPendingMax || m.pending >= m.cfg.PendingMax && !m.makeRoom(now) {
 		m.n.DropFull++
 		reject(NoResources)
 		return

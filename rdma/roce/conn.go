@@ -103,6 +103,9 @@ func (c *conn) failed(why error) {
 		return
 	}
 	c.goDown(rdma.EventDisconnected, 0, nil, fmt.Errorf("the connection to %v failed: %w", c.remote, why), false)
+	if n := c.q.rc.Seen().TxNAK; n.Count > 0 && n.Last.Syndrome == wire.NAKRemoteAccess {
+		c.cmDo(func(first *shard) { first.suspects.violated(c.remote.Addr(), first.now) })
+	}
 	// The NAK that says why is still to be sent. A DREQ that overtook it would
 	// leave the peer without a reason.
 	c.s.afterFlush = append(c.s.afterFlush, c.farewell)

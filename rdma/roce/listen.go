@@ -90,6 +90,10 @@ func (s *shard) request(id *cm.ID) {
 	case l == nil || s.leaving:
 		reject(cm.InvalidServiceID)
 		return
+	case s.suspects.refused(id.Peer.Addr(), s.now):
+		s.stats.RefusedSuspects++
+		reject(cm.NoResources)
+		return
 	case mtu+around > s.link.MTU():
 		d.cfg.Logger.Warn("an RDMA connection was refused: its path MTU does not fit our interface",
 			"peer", id.Peer, "path_mtu", mtu, "interface_mtu", s.link.MTU())

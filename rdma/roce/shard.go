@@ -29,6 +29,7 @@ type shard struct {
 	idents map[netip.Addr]*ident
 	// identLast is of the last packet's host.
 	identLast *ident
+	suspects  suspects // in the first shard only
 	conns     map[*conn]struct{}
 	resting   restQueue
 	rests     map[uint32]bool

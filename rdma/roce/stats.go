@@ -22,10 +22,13 @@ type Stats struct {
 	DropGSI        uint64 // packets to QP1 other than datagrams
 	DropPKey       uint64 // datagrams to QP1 of another partition
 	DropQKey       uint64 // datagrams to QP1 with a wrong Q_Key
-	Forwarded      uint64 // packets handed from one shard to another
-	SendErrors     uint64 // batches with datagrams that can never be sent
-	QPs            uint64 // queue pairs now
-	Regions        uint64 // memory regions now
+	// RefusedSuspects counts REQs of hosts that had asked for memory that is not
+	// theirs too often.
+	RefusedSuspects uint64
+	Forwarded       uint64 // packets handed from one shard to another
+	SendErrors      uint64 // batches with datagrams that can never be sent
+	QPs             uint64 // queue pairs now
+	Regions         uint64 // memory regions now
 
 	RC   rc.Counters
 	CM   cm.Counters

@@ -81,6 +81,7 @@ func deviceFaults(st *roce.Stats) map[string]uint64 {
 		"rdma_packet_with_bad_icrc":          st.ICRCErrors,
 		"rdma_packet_malformed":              st.DropMalformed + st.DropVersion + st.DropOpcode + st.RC.DropOpcode,
 		"rdma_packet_of_bad_gsi":             st.DropGSI + st.DropQKey,
+		"cm_refused_suspects":                st.RefusedSuspects,
 		"cm_malformed":                       st.CM.DropMalformed,
 		"cm_full":                            st.CM.DropFull,
 	}

@@ -1,0 +1,45 @@
+package roce
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+func TestSuspects(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	var s suspects
+	now := rdma.Time(1000)
+	for range suspectFree {
+		s.violated(a, now)
+		now += rdma.Second
+	}
+	if s.refused(a, now) {
+		t.Error("refused after few violations")
+	}
+	// One more, and after each wait another.
+	for _, wait := range []rdma.Time{10, 20, 40, 80, 160, 320, 320} {
+		wait *= rdma.Second
+		s.violated(a, now)
+		if !s.refused(a, now) || !s.refused(a, now+wait-1) || s.refused(a, now+wait) {
+			t.Errorf("not refused for %d s", wait/rdma.Second)
+		}
+		if s.refused(b, now) {
+			t.Error("another host is refused")
+		}
+		now += wait
+	}
+	now += suspectFade + 1
+	s.violated(a, now)
+	if s.refused(a, now) {
+		t.Error("not forgotten")
+	}
+	for i := range 4 * suspectsMax {
+		s.violated(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), now)
+		now++
+	}
+	if len(s.hosts) != suspectsMax {
+		t.Errorf("%d hosts are remembered", len(s.hosts))
+	}
+}
