@@ -62,6 +62,7 @@ type Case struct {
 	Timeout time.Duration                             // a minute if not said
 	FS      func(*Run) (undo func() error, err error) // of the exports; that of the run if nil
 	Payload bool                                      // capture packets whole
+	Lossy   bool                                      // packets are lost on purpose: tshark, which puts chunks together from them, is not asked
 	MemMB   int                                       // of each guest; 768 if not said
 }
 
@@ -358,7 +359,9 @@ func (r *Run) holdings() (h holdings, err error) {
 	if err != nil {
 		return h, err
 	}
-	var stats struct{ Devices map[string]struct{ QPs, Regions int } }
+	var stats struct {
+		Devices map[string]struct{ QPs, Regions int }
+	}
 	if err := json.Unmarshal([]byte(out), &stats); err != nil {
 		return h, err
 	}
