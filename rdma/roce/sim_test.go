@@ -17,7 +17,7 @@ import (
 type world struct {
 	t    *testing.T
 	net  *sim.Network
-	dev  [2]*roce.Device
+	dev  []*roce.Device
 	side [2]*simSide
 }
 
@@ -37,7 +37,7 @@ var simAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAdd
 const simMemory = 1 << 20
 
 func newWorld(t *testing.T, cfg sim.Config) *world {
-	w := &world{t: t, net: sim.New(cfg)}
+	w := &world{t: t, net: sim.New(cfg), dev: make([]*roce.Device, 2)}
 	for i := range w.dev {
 		l, err := w.net.Open(simAddr[i])
 		if err != nil {

@@ -241,7 +241,7 @@ func (n *Network) send(from *Link, g *wire.Datagram) {
 func (n *Network) fly(from *Link, g *wire.Datagram, at rdma.Time, raw []byte) {
 	n.order++
 	heap.Push(&n.air, &flight{at: at, order: n.order, to: g.Flow.Dst, d: link.RxDatagram{
-		Src: from.addr, Dst: g.Flow.Dst, SrcPort: wire.Port, TOS: g.Flow.TOS, Data: raw,
+		Src: g.Flow.Src, Dst: g.Flow.Dst, SrcPort: wire.Port, TOS: g.Flow.TOS, Data: raw,
 	}})
 }
 
