@@ -231,14 +231,14 @@ func (n *Network) send(from *Link, g *wire.Datagram) {
 		n.Stats.Held++
 		at += rdma.Time(n.rnd.Int64N(10 * int64(n.cfg.Delay)))
 	}
-	n.fly(from, g, at, raw)
+	n.fly(g, at, raw)
 	if n.chance(n.cfg.Duplicate) {
 		n.Stats.Duplicated++
-		n.fly(from, g, at+rdma.Time(n.rnd.Int64N(10*int64(n.cfg.Delay))), append([]byte(nil), raw...))
+		n.fly(g, at+rdma.Time(n.rnd.Int64N(10*int64(n.cfg.Delay))), append([]byte(nil), raw...))
 	}
 }
 
-func (n *Network) fly(from *Link, g *wire.Datagram, at rdma.Time, raw []byte) {
+func (n *Network) fly(g *wire.Datagram, at rdma.Time, raw []byte) {
 	n.order++
 	heap.Push(&n.air, &flight{at: at, order: n.order, to: g.Flow.Dst, d: link.RxDatagram{
 		Src: g.Flow.Src, Dst: g.Flow.Dst, SrcPort: wire.Port, TOS: g.Flow.TOS, Data: raw,
