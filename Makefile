@@ -7,10 +7,11 @@ VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || ech
 LDFLAGS       ?= -X github.com/rstored/rstored/cmd/internal/cli.version=$(VERSION)
 FUZZTIME      ?= 20s
 BENCHTIME     ?= 1s
+TORTURETIME   ?= 1h
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 
-.PHONY: all build test race lint format vulncheck bench fuzz demo interop install clean
+.PHONY: all build test race lint format vulncheck bench fuzz torture demo interop install clean
 
 all: build
 
@@ -48,6 +49,12 @@ bench:
 # Each fuzz target in turn for FUZZTIME.
 fuzz:
 	@deploy/fuzz.sh $(GO) $(FUZZTIME)
+
+# Random programs of verbs with random faults on a simulated network, for TORTURETIME:
+# some hundred thousand an hour. A failure prints its seed and a smaller program
+# that fails too; RSTORED_SEED=n go test -run Torture ./test/torture runs it again.
+torture:
+	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestTorture|TestSame' ./test/torture
 
 # The whole product on loopback: see cmd/internal/demo. It runs as a binary so that
 # an interrupt reaches it and it can clean up.
