@@ -52,8 +52,9 @@ type serverConn struct {
 	inlineOut int  // longest message we may send
 	peerInval bool // the client lets us invalidate its R_Keys
 
-	mem   []byte // the buffers of all slots
-	slots []slot
+	mem   []byte  // the buffers of all receives
+	slots []*slot // of each receive, nil while nothing has come in it
+	spare []*slot // as many as were in use at once, so that an idle client has few
 
 	dead     bool   // nothing may be posted any more
 	why      string // it was dropped, for its post-mortem
@@ -125,12 +126,10 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	if c.mem == nil {
 		return nil, fmt.Errorf("no memory for %d message buffers", n)
 	}
-	c.slots = make([]slot, n)
+	c.slots = make([]*slot, n)
 	c.recvs = make([]rdma.SGE, n)
-	for i := range c.slots {
-		buf := c.mem[i*cfg.Inline : (i+1)*cfg.Inline : (i+1)*cfg.Inline]
-		c.recvs[i] = rdma.SGE{Buf: buf, LKey: l.pool.lkey}
-		c.slots[i].init(c, i, buf)
+	for i := range c.recvs {
+		c.recvs[i] = rdma.SGE{Buf: c.mem[i*cfg.Inline : (i+1)*cfg.Inline : (i+1)*cfg.Inline], LKey: l.pool.lkey}
 	}
 	var err error
 	c.cq, err = l.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: n + depth + c.sqFree + 1, OnEvent: c.poll})
@@ -246,8 +245,8 @@ func (c *serverConn) end() {
 	c.probe.stop()
 	c.conn.Close()
 	c.closeHandler()
-	for i := range c.slots {
-		if s := &c.slots[i]; s.state != slotServing {
+	for _, s := range c.slots {
+		if s != nil && s.state != slotServing {
 			s.drop()
 		}
 	}
@@ -326,8 +325,7 @@ func (c *serverConn) lastWords() {
 }
 
 func (c *serverConn) complete(wc *rdma.WC) {
-	s := &c.slots[uint32(wc.ID)]
-	kind := wc.ID >> 32
+	index, kind := int(uint32(wc.ID)), wc.ID>>32
 	if wc.Status == rdma.WRFlushErr {
 		c.disconnect() // what follows the end of the connection; its event says why
 		return
@@ -344,14 +342,29 @@ func (c *serverConn) complete(wc *rdma.WC) {
 	case idReceive:
 		c.active++
 		c.activeNow.Store(int64(c.active))
-		s.receive(int(wc.ByteLen))
+		c.slot(index).receive(int(wc.ByteLen))
 	case idRead:
 		c.readsFree++
-		s.fetched(int(wc.ByteLen))
+		c.slots[index].fetched(int(wc.ByteLen))
 	case idSend:
+		s := c.slots[index]
 		c.sqFree += s.posted
 		s.recycle()
 	}
+}
+
+// slot gives the receive a slot for what came in it.
+func (c *serverConn) slot(i int) *slot {
+	var s *slot
+	if n := len(c.spare); n > 0 {
+		s = c.spare[n-1]
+		c.spare = c.spare[:n-1]
+	} else {
+		s = newSlot(c)
+	}
+	s.index, s.buf = i, c.recvs[i].Buf
+	c.slots[i] = s
+	return s
 }
 
 // woken is pump, after the pool had no memory.

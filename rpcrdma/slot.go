@@ -20,7 +20,7 @@ const (
 	slotReplying                  // until the SEND of the reply completes
 )
 
-// slot is a receive buffer and the call that came in it.
+// slot is the call that came in a receive buffer, until the buffer is posted again.
 type slot struct {
 	c     *serverConn
 	index int
@@ -68,8 +68,8 @@ type readChunk struct {
 	mem    []byte // n bytes, and their padding
 }
 
-func (s *slot) init(c *serverConn, i int, buf []byte) {
-	s.c, s.index, s.buf = c, i, buf
+func newSlot(c *serverConn) *slot {
+	s := &slot{c: c}
 	s.call.Peer = c.peer
 	s.call.Carrier = s
 	s.call.Alloc = s.alloc
@@ -78,6 +78,7 @@ func (s *slot) init(c *serverConn, i int, buf []byte) {
 		s.finished()
 		c.pump()
 	}
+	return s
 }
 
 // Errors of a Read list.
@@ -455,6 +456,8 @@ func (s *slot) recycle() {
 		}
 		return
 	}
+	c.slots[s.index] = nil
+	c.spare = append(c.spare, s)
 	c.post(s.index)
 }
 
