@@ -160,6 +160,7 @@ type world struct {
 	wake  chan struct{} // something was submitted to a device
 	rnd   *rand.Rand    // of the cuts
 
+	maxConns int
 	log      *slog.Logger
 	srv      *rpc.Server
 	listener *rpcrdma.Listener
@@ -190,14 +191,19 @@ func (l wakingLink) Wake() {
 	}
 }
 
+func newWorld(t *testing.T, f fault, seed uint64) *world {
+	w := &world{
+		t: t, f: f, start: time.Now(), net: sim.New(f.net), wake: make(chan struct{}, 1),
+		rnd: rand.New(rand.NewPCG(seed, 1)), cutsLeft: f.cuts.n, maxConns: 64,
+	}
+	w.base, w.log = w.net.Now(), logger(t)
+	return w
+}
+
 func run(t *testing.T, f fault, seed uint64) {
 	t.Logf("RSTORED_SEED=%d", seed)
 	f.net.Seed = seed
-	w := &world{
-		t: t, f: f, start: time.Now(), net: sim.New(f.net), wake: make(chan struct{}, 1),
-		rnd: rand.New(rand.NewPCG(seed, 1)), cutsLeft: f.cuts.n,
-	}
-	w.base, w.log = w.net.Now(), logger(t)
+	w := newWorld(t, f, seed)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	err := w.open()
@@ -229,25 +235,27 @@ func logger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// open builds the world.
-func (w *world) open() error {
-	device := func(n int) (*roce.Device, error) {
-		l, err := w.net.Open(w.addr(n))
-		if err != nil {
-			return nil, err
-		}
-		// Devices are asked for words by any goroutine, the network's source is
-		// the driver's.
-		rnd := rand.New(rand.NewPCG(w.f.net.Seed, uint64(100+n)))
-		d, err := roce.NewWithLink(l, roce.Config{Random: rnd.Uint32, Logger: w.log, Wrap: func(_ int, l link.Link) link.Link {
-			return wakingLink{l.(*sim.Link), w.wake}
-		}})
-		if err != nil {
-			return nil, err
-		}
-		w.links, w.devs = append(w.links, l), append(w.devs, d)
-		return d, nil
+// device opens the device of an address.
+func (w *world) device(n int) (*roce.Device, error) {
+	l, err := w.net.Open(w.addr(n))
+	if err != nil {
+		return nil, err
 	}
+	// Devices are asked for words by any goroutine, the network's source is
+	// the driver's.
+	rnd := rand.New(rand.NewPCG(w.f.net.Seed, uint64(100+n)))
+	d, err := roce.NewWithLink(l, roce.Config{Random: rnd.Uint32, Logger: w.log, Wrap: func(_ int, l link.Link) link.Link {
+		return wakingLink{l.(*sim.Link), w.wake}
+	}})
+	if err != nil {
+		return nil, err
+	}
+	w.links, w.devs = append(w.links, l), append(w.devs, d)
+	return d, nil
+}
+
+// openServer makes the server.
+func (w *world) openServer() error {
 	table := nfs.NewTable()
 	if err := table.Add(&nfs.Export{
 		ID: 1, Pseudo: "/data", FS: memfs.New(memfs.Options{RootMode: 0o777}),
@@ -262,15 +270,21 @@ func (w *world) open() error {
 		Programs: nfs3.Programs(nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("a secret of thirty-two bytes ...."))}),
 		Workers:  4,
 	})
-	dev, err := device(0)
+	dev, err := w.device(0)
 	if err != nil {
 		return err
 	}
-	if w.listener, err = rpcrdma.Serve(dev, port, w.srv, rpcrdma.Config{MaxConns: 64, Logger: w.log}); err != nil {
+	w.listener, err = rpcrdma.Serve(dev, port, w.srv, rpcrdma.Config{MaxConns: w.maxConns, Logger: w.log})
+	return err
+}
+
+// open builds the world.
+func (w *world) open() error {
+	if err := w.openServer(); err != nil {
 		return err
 	}
 	for i := range hosts {
-		dev, err := device(i + 1)
+		dev, err := w.device(i + 1)
 		if err != nil {
 			return err
 		}
