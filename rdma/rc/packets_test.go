@@ -1,0 +1,392 @@
+package rc
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// lone is one side of a pair whose peer is the test.
+func lone(t *testing.T, i int) (*pair, *side, *QP) {
+	t.Helper()
+	p := newPair(t, 256, 7, 1<<16)
+	return p, p.s[i], p.s[i].q
+}
+
+// hear has a QP receive a packet of its peer.
+func hear(p *pair, q *QP, k wire.Packet) {
+	k.Src, k.Dst, k.PKey = q.flow.Dst, q.flow.Src, wire.DefaultPKey
+	q.Receive(p.now, &k)
+}
+
+// say is what the QP sends now.
+func say(p *pair, q *QP) (out []wire.Packet) {
+	p.t.Helper()
+	for q.HasWork(p.now) {
+		p.batch.Reset()
+		q.Transmit(p.now, p.batch)
+		for _, d := range p.batch.D {
+			raw := append([]byte(nil), d.Hdr...)
+			for _, b := range d.Payload {
+				raw = append(raw, b...)
+			}
+			raw = append(raw, make([]byte, int(d.Pad)+wire.ICRCLen)...)
+			var k wire.Packet
+			if err := k.Parse(raw); err != nil {
+				p.t.Fatal(err)
+			}
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+func bytesOf(n int) []byte { return make([]byte, n) }
+
+// TestRefusedPackets: requests that no requester may send, packet by packet, with the NAK
+// and the PSN that IBTA 9.7.4 has for them. The QP is in ERR then, and says why.
+func TestRefusedPackets(t *testing.T) {
+	reth := wire.RETH{VA: pairVA, RKey: pairKey, Len: 1000}
+	with := func(n uint32) wire.RETH { return wire.RETH{VA: pairVA, RKey: pairKey, Len: n} }
+	atomic := wire.Atomic{VA: pairVA, RKey: pairKey}
+	read := func(psn wire.PSN) wire.Packet { return wire.Packet{Op: wire.ReadRequest, PSN: psn, RETH: with(10)} }
+	for _, c := range []struct {
+		name    string
+		setup   func(p *pair, q *QP)
+		packets []wire.Packet
+		nak     uint8
+	}{
+		{"a SEND that does not begin", nil, []wire.Packet{{Op: wire.SendMiddle, PSN: 7, Payload: bytesOf(256)}}, wire.NAKInvalidRequest},
+		{"a WRITE that does not begin", nil, []wire.Packet{{Op: wire.WriteLast, PSN: 7, Payload: bytesOf(1)}}, wire.NAKInvalidRequest},
+		{"a SEND within a WRITE", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: reth, Payload: bytesOf(256)}, {Op: wire.SendLast, PSN: 8, Payload: bytesOf(1)}}, wire.NAKInvalidRequest},
+		{"a READ within a SEND", recvs(2), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, read(8)}, wire.NAKInvalidRequest},
+		{"a message within a message", recvs(2), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, {Op: wire.SendOnly, PSN: 8}}, wire.NAKInvalidRequest},
+		{"a first packet that is short", recvs(1), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(252)}}, wire.NAKInvalidRequest},
+		{"a middle packet with padding", recvs(1), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, {Op: wire.SendMiddle, PSN: 8, Payload: bytesOf(255), Pad: 1}}, wire.NAKInvalidRequest},
+		{"a last packet without payload", recvs(1), []wire.Packet{{Op: wire.SendFirst, PSN: 7, Payload: bytesOf(256)}, {Op: wire.SendLast, PSN: 8}}, wire.NAKInvalidRequest},
+		{"a packet over the path MTU", recvs(1), []wire.Packet{{Op: wire.SendOnly, PSN: 7, Payload: bytesOf(260)}}, wire.NAKInvalidRequest},
+		{"a WRITE of less than it says", nil, []wire.Packet{{Op: wire.WriteOnly, PSN: 7, RETH: with(100), Payload: bytesOf(96)}}, wire.NAKInvalidRequest},
+		{"a WRITE of more than it says", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: with(300), Payload: bytesOf(256)}, {Op: wire.WriteLast, PSN: 8, Payload: bytesOf(48)}}, wire.NAKInvalidRequest},
+		{"a WRITE that goes on after its end", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: with(256), Payload: bytesOf(256)}}, wire.NAKInvalidRequest},
+		{"a WRITE of more than 2^31 bytes", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: with(1<<31 + 1), Payload: bytesOf(256)}}, wire.NAKInvalidRequest},
+		{"a WRITE to memory that is withdrawn meanwhile", nil, []wire.Packet{{Op: wire.WriteFirst, PSN: 7, RETH: wire.RETH{VA: 0, RKey: 99, Len: 300}, Payload: bytesOf(256)}, {Op: wire.WriteLast, PSN: 8, Payload: bytesOf(44)}}, wire.NAKRemoteAccess},
+		{"a READ of more than 2^31 bytes", nil, []wire.Packet{{Op: wire.ReadRequest, PSN: 7, RETH: with(1<<31 + 1)}}, wire.NAKInvalidRequest},
+		{"a READ beyond the region", nil, []wire.Packet{{Op: wire.ReadRequest, PSN: 7, RETH: with(1<<16 + 1)}}, wire.NAKRemoteAccess},
+		{"READs beyond those agreed on", nil, []wire.Packet{read(7), read(8), read(9), read(10), read(11)}, wire.NAKInvalidRequest},
+		{"an atomic on an unaligned word", nil, []wire.Packet{{Op: wire.FetchAdd, PSN: 7, Atomic: wire.Atomic{VA: pairVA + 4, RKey: pairKey}}}, wire.NAKInvalidRequest},
+		{"an atomic beyond the region", nil, []wire.Packet{{Op: wire.CompareSwap, PSN: 7, Atomic: wire.Atomic{VA: pairVA + 1<<16, RKey: pairKey}}}, wire.NAKRemoteAccess},
+		{"an atomic that the QP does not allow", func(_ *pair, q *QP) { q.attr.Access = rdma.RemoteRead }, []wire.Packet{{Op: wire.FetchAdd, PSN: 7, Atomic: atomic}}, wire.NAKInvalidRequest},
+		{"a receive of memory that is not registered", func(p *pair, q *QP) {
+			if err := q.PostRecv(p.now, []rdma.RecvWR{{SGL: []rdma.SGE{{Buf: make([]byte, 9), LKey: 5}}}}); err != nil {
+				p.t.Fatal(err)
+			}
+		}, []wire.Packet{{Op: wire.SendOnly, PSN: 7, Payload: bytesOf(4)}}, wire.NAKRemoteOp},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, s, q := lone(t, 1)
+			s.mem[99] = &region{buf: make([]byte, 300), access: rdma.LocalWrite | rdma.RemoteWrite}
+			if c.setup != nil {
+				c.setup(p, q)
+			}
+			for i, k := range c.packets {
+				if q.State() != rdma.StateRTS {
+					t.Fatalf("refused before packet %d", i)
+				}
+				hear(p, q, k)
+				delete(s.mem, 99)
+			}
+			last := c.packets[len(c.packets)-1]
+			out := say(p, q)
+			if len(out) == 0 {
+				t.Fatal("no NAK")
+			}
+			if nak := out[len(out)-1]; nak.Op != wire.Acknowledge || nak.AETH.Syndrome != c.nak || nak.PSN != last.PSN {
+				t.Errorf("answered by %v, syndrome %#x (%s), PSN %d", nak.Op, nak.AETH.Syndrome, SyndromeText(nak.AETH.Syndrome), nak.PSN)
+			}
+			if q.State() != rdma.StateErr || q.Err() == nil {
+				t.Errorf("in %v: %v", q.State(), q.Err())
+			}
+			if q.Seen().TxNAK.Last != (NAK{c.nak, last.PSN}) {
+				t.Errorf("remembered %+v", q.Seen().TxNAK)
+			}
+			hear(p, q, last)
+			if out := say(p, q); len(out) != 0 || q.n.DropState != 1 {
+				t.Errorf("then it says %+v", out)
+			}
+		})
+	}
+}
+
+func recvs(n int) func(*pair, *QP) {
+	return func(p *pair, _ *QP) {
+		for i := range n {
+			p.recv(1, 4096*i, 4096)
+		}
+	}
+}
+
+// TestResponses: what a responder may, and may not, answer. The requests that wait are a
+// WRITE of two packets (PSN 7 and 8), a READ of 300 bytes (9 and 10) and a FETCH_ADD (11).
+func TestResponses(t *testing.T) {
+	ack := func(psn wire.PSN, syndrome uint8) wire.Packet {
+		return wire.Packet{Op: wire.Acknowledge, PSN: psn, AETH: wire.AETH{Syndrome: syndrome}}
+	}
+	acked := ack(8, wire.SyndromeAck)
+	first := wire.Packet{Op: wire.ReadRespFirst, PSN: 9, Payload: bytesOf(256)}
+	last := wire.Packet{Op: wire.ReadRespLast, PSN: 10, Payload: bytesOf(44)}
+	for _, c := range []struct {
+		name      string
+		packets   []wire.Packet
+		succeeded int         // completions with success
+		failed    rdma.Status // of the next request, if the QP is in ERR
+		counter   func(*Counters) uint64
+	}{
+		{name: "an ACK for each", packets: []wire.Packet{ack(7, 0), ack(8, 0)}, succeeded: 1},
+		{name: "everything", packets: []wire.Packet{acked, first, last, {Op: wire.AtomicAck, PSN: 11, AtomicAck: 5}}, succeeded: 3},
+		{name: "READ data acknowledges the WRITE", packets: []wire.Packet{first, last}, succeeded: 2},
+		{name: "an ACK of what was never sent", packets: []wire.Packet{ack(12, 0)}, counter: func(n *Counters) uint64 { return n.RxGhostAck }},
+		{name: "an ACK again", packets: []wire.Packet{acked, ack(7, 0)}, succeeded: 1, counter: func(n *Counters) uint64 { return n.RxStaleResponse }},
+		{name: "a reserved syndrome", packets: []wire.Packet{ack(8, 0x40)}, counter: func(n *Counters) uint64 { return n.RxBadResponse }},
+		{name: "a NAK of a reserved code", packets: []wire.Packet{ack(7, wire.SyndromeTypeNAK|9)}, failed: rdma.RemOpErr, counter: func(n *Counters) uint64 { return n.RxNAKOperation }},
+		{name: "a NAK of the first", packets: []wire.Packet{ack(7, wire.NAKRemoteAccess)}, failed: rdma.RemAccessErr},
+		{name: "a NAK of the READ", packets: []wire.Packet{ack(9, wire.NAKInvalidRequest)}, succeeded: 1, failed: rdma.RemInvReqErr},
+		{name: "a NAK of what is beyond a READ without data", packets: []wire.Packet{ack(11, wire.NAKRemoteOp)}, succeeded: 1},
+		{name: "a sequence NAK beyond", packets: []wire.Packet{ack(11, wire.NAKSequence)}, succeeded: 1},
+		{name: "RNR of the READ", packets: []wire.Packet{ack(9, wire.SyndromeRNR|1)}, succeeded: 1, counter: func(n *Counters) uint64 { return n.RxRNR }},
+		{name: "RNR of what is beyond", packets: []wire.Packet{ack(11, wire.SyndromeRNR|1)}, succeeded: 1, counter: func(n *Counters) uint64 { return n.RxRNR }},
+		{name: "READ data with a NAK in it", packets: []wire.Packet{{Op: wire.ReadRespFirst, PSN: 9, AETH: wire.AETH{Syndrome: wire.NAKRemoteOp}, Payload: bytesOf(256)}}, failed: rdma.BadRespErr},
+		{name: "READ data for the WRITE", packets: []wire.Packet{{Op: wire.ReadRespOnly, PSN: 8, Payload: bytesOf(4)}}, failed: rdma.BadRespErr},
+		{name: "READ data for the atomic", packets: []wire.Packet{acked, first, last, {Op: wire.ReadRespOnly, PSN: 11, Payload: bytesOf(8)}}, succeeded: 2, failed: rdma.BadRespErr},
+		{name: "READ data that is short", packets: []wire.Packet{acked, {Op: wire.ReadRespFirst, PSN: 9, Payload: bytesOf(252)}}, succeeded: 1, failed: rdma.BadRespErr},
+		{name: "READ data that is long", packets: []wire.Packet{acked, first, {Op: wire.ReadRespLast, PSN: 10, Payload: bytesOf(48)}}, succeeded: 1, failed: rdma.BadRespErr},
+		{name: "READ data again", packets: []wire.Packet{acked, first, first}, succeeded: 1, counter: func(n *Counters) uint64 { return n.RxStaleResponse }},
+		{name: "READ data with a gap", packets: []wire.Packet{acked, last}, succeeded: 1, counter: func(n *Counters) uint64 { return n.ReadReissues }},
+		{name: "an atomic's result for the READ", packets: []wire.Packet{acked, {Op: wire.AtomicAck, PSN: 9}}, succeeded: 1, failed: rdma.BadRespErr},
+		{name: "an atomic's result before the READ's data", packets: []wire.Packet{acked, {Op: wire.AtomicAck, PSN: 11}}, succeeded: 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, s, q := lone(t, 0)
+			wr := write(1, s, 300, pairVA, pairKey)
+			p.post(0, wr,
+				rdma.SendWR{ID: 2, Op: rdma.OpRead, SGL: s.sge(1000, 300), RemoteAddr: pairVA, RKey: pairKey},
+				rdma.SendWR{ID: 3, Op: rdma.OpFetchAdd, SGL: s.sge(2000, 8), RemoteAddr: pairVA, RKey: pairKey})
+			q.sq.at(0).wr.Flags |= rdma.Signaled
+			q.sq.at(1).wr.Flags |= rdma.Signaled
+			q.sq.at(2).wr.Flags |= rdma.Signaled
+			if out := say(p, q); len(out) != 4 || out[0].PSN != 7 || out[3].PSN != 11 {
+				t.Fatalf("%+v", out)
+			}
+			for _, k := range c.packets {
+				hear(p, q, k)
+				_ = say(p, q)
+			}
+			p.poll(s)
+			for i, wc := range s.sent {
+				switch {
+				case i < c.succeeded:
+					if wc.Status != rdma.Success || wc.ID != uint64(i+1) {
+						t.Errorf("completion %d: %+v", i, wc)
+					}
+				case c.failed == rdma.Success:
+					t.Errorf("completion %d: %+v", i, wc)
+				case i == c.succeeded && wc.Status != c.failed, i > c.succeeded && wc.Status != rdma.WRFlushErr:
+					t.Errorf("completion %d: %+v, want %v", i, wc, c.failed)
+				}
+			}
+			if len(s.sent) < c.succeeded {
+				t.Errorf("%d completions", len(s.sent))
+			}
+			if (q.State() == rdma.StateErr) != (c.failed != rdma.Success) {
+				t.Errorf("in %v: %v", q.State(), q.Err())
+			}
+			if c.counter != nil && c.counter(q.n) == 0 {
+				t.Errorf("not counted: %+v", *q.n)
+			}
+		})
+	}
+}
+
+// TestDuplicates: what is sent again is not done again, and answered as far as it can be.
+func TestDuplicates(t *testing.T) {
+	p, s, q := lone(t, 1)
+	readReq := wire.Packet{Op: wire.ReadRequest, PSN: 7, AckReq: true, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 600}} // 7, 8, 9
+	add := wire.Packet{Op: wire.FetchAdd, PSN: 10, Atomic: wire.Atomic{VA: pairVA + 800, RKey: pairKey, SwapAdd: 3}}
+	hear(p, q, readReq)
+	hear(p, q, add)
+	if out := say(p, q); len(out) != 4 || out[3].Op != wire.AtomicAck || out[3].AtomicAck != 0 {
+		t.Fatalf("%+v", out)
+	}
+	part := readReq
+	part.PSN, part.RETH.VA, part.RETH.Len = 8, pairVA+256, 344
+	other := part
+	other.RETH.VA++
+	late := readReq
+	late.PSN = 3
+	swap := add
+	swap.Op = wire.CompareSwap
+	instead := add
+	instead.Op, instead.RETH = wire.ReadRequest, readReq.RETH
+	for _, c := range []struct {
+		name   string
+		packet wire.Packet
+		want   []wire.Opcode
+	}{
+		{"the READ", readReq, []wire.Opcode{wire.ReadRespFirst, wire.ReadRespMiddle, wire.ReadRespLast}},
+		{"the rest of it", part, []wire.Opcode{wire.ReadRespFirst, wire.ReadRespLast}},
+		{"other bytes", other, nil},
+		{"one that is forgotten", late, nil},
+		{"the atomic", add, []wire.Opcode{wire.AtomicAck}},
+		{"another atomic in its place", swap, []wire.Opcode{wire.AtomicAck}},
+		{"a READ in its place", instead, nil},
+		{"a WRITE", wire.Packet{Op: wire.WriteOnly, PSN: 6}, []wire.Opcode{wire.Acknowledge}},
+	} {
+		before := q.n.RxDuplicate
+		hear(p, q, c.packet)
+		out := say(p, q)
+		if len(out) != len(c.want) || q.n.RxDuplicate != before+1 || q.State() != rdma.StateRTS {
+			t.Errorf("%s: %d packets, want %d; in %v", c.name, len(out), len(c.want), q.State())
+			continue
+		}
+		for i := range out {
+			if out[i].Op != c.want[i] {
+				t.Errorf("%s: packet %d is %v", c.name, i, out[i].Op)
+			}
+		}
+	}
+	if s.buf[800] != 3 {
+		t.Errorf("the word is %d", s.buf[800])
+	}
+	// An answer that is under way while its memory is withdrawn ends there, and the
+	// connection with it: the requester waits for the rest.
+	hear(p, q, wire.Packet{Op: wire.ReadRequest, PSN: 11, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 600}})
+	delete(s.mem, pairKey)
+	if out := say(p, q); len(out) != 1 || out[0].AETH.Syndrome != wire.NAKRemoteAccess || out[0].PSN != 11 || q.State() != rdma.StateErr {
+		t.Errorf("%+v in %v", out, q.State())
+	}
+}
+
+// TestStates: which packets and posts each state takes (IBTA 10.3.1).
+func TestStates(t *testing.T) {
+	request := wire.Packet{Op: wire.WriteOnly, PSN: 7, AckReq: true}
+	response := wire.Packet{Op: wire.Acknowledge, PSN: 8}
+	for _, c := range []struct {
+		state             rdma.QPState
+		serves            bool
+		sends             bool // what is posted
+		postSend, posting bool // posts are taken
+	}{
+		{rdma.StateReset, false, false, false, false},
+		{rdma.StateInit, false, false, false, true},
+		{rdma.StateRTR, true, false, false, true},
+		{rdma.StateRTS, true, true, true, true},
+		{rdma.StateSQD, true, false, true, true},
+		{rdma.StateErr, false, false, true, true},
+	} {
+		t.Run(c.state.String(), func(t *testing.T) {
+			p, s, q := lone(t, 1)
+			steps := []rdma.QPAttr{
+				{State: rdma.StateInit, Access: rdma.RemoteWrite, PKey: wire.DefaultPKey},
+				{State: rdma.StateRTR, LocalAddr: q.flow.Src, RemoteAddr: q.flow.Dst, PathMTU: 256, RQPSN: 7},
+				{State: rdma.StateRTS, SQPSN: 8, AckTimeout: 14, RetryCount: 6},
+				{State: rdma.StateSQD},
+			}
+			if err := q.Modify(p.now, rdma.QPAttr{State: rdma.StateReset}); err != nil {
+				t.Fatal(err)
+			}
+			if c.state == rdma.StateErr {
+				steps = append(steps[:3], rdma.QPAttr{State: rdma.StateErr})
+			}
+			for _, a := range steps {
+				if q.State() == c.state {
+					break
+				}
+				if err := q.Modify(p.now, a); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if q.State() != c.state {
+				t.Fatalf("in %v", q.State())
+			}
+			err := q.PostSend(p.now, []rdma.SendWR{{ID: 1, Op: rdma.OpWrite}})
+			if (err == nil) != c.postSend {
+				t.Errorf("a request: %v", err)
+			}
+			err = q.PostRecv(p.now, []rdma.RecvWR{{ID: 2}})
+			if (err == nil) != c.posting {
+				t.Errorf("a receive: %v", err)
+			}
+			if out := say(p, q); (len(out) == 1) != c.sends {
+				t.Errorf("sent %+v", out)
+			}
+			src := q.flow
+			q.flow.Src, q.flow.Dst = p.s[0].q.flow.Dst, p.s[0].q.flow.Src
+			hear(p, q, request)
+			q.flow = src
+			if out := say(p, q); (len(out) == 1) != c.serves {
+				t.Errorf("answered %+v", out)
+			}
+			if c.state != rdma.StateRTS && c.state != rdma.StateSQD {
+				dropped := q.n.DropState
+				hear(p, q, response)
+				if q.n.DropState != dropped+1 {
+					t.Error("a response was taken")
+				}
+			}
+			p.poll(s)
+			if flushed := len(s.sent) == 1 && s.sent[0].Status == rdma.WRFlushErr && len(s.got) == 1 && s.got[0].Status == rdma.WRFlushErr; flushed != (c.state == rdma.StateErr) {
+				t.Errorf("completions %+v %+v", s.sent, s.got)
+			}
+		})
+	}
+	// A drained QP goes on where it was.
+	p, _, q := lone(t, 0)
+	for _, st := range []rdma.QPState{rdma.StateSQD, rdma.StateRTS, rdma.StateRTS} {
+		if err := q.Modify(p.now, rdma.QPAttr{State: st, Access: rdma.RemoteRead}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if q.Attr().Access != rdma.RemoteRead || q.Num() != 0x100 {
+		t.Errorf("%+v", q.Attr())
+	}
+}
+
+// TestBadAttributes: what RTR refuses.
+func TestBadAttributes(t *testing.T) {
+	p, _, q := lone(t, 0)
+	good := q.Attr()
+	good.State, good.LocalAddr, good.RemoteAddr = rdma.StateRTR, q.flow.Src, q.flow.Dst
+	for name, change := range map[string]func(*rdma.QPAttr){
+		"an MTU that is none":    func(a *rdma.QPAttr) { a.PathMTU = 1500 },
+		"addresses of two kinds": func(a *rdma.QPAttr) { a.RemoteAddr = p.s[1].q.flow.Src.Next(); a.LocalAddr = netip.IPv6Loopback() },
+	} {
+		q := New(Config{Mem: memory{}})
+		if err := q.Modify(p.now, rdma.QPAttr{State: rdma.StateInit}); err != nil {
+			t.Fatal(err)
+		}
+		a := good
+		change(&a)
+		if err := q.Modify(p.now, a); err == nil || q.State() != rdma.StateInit {
+			t.Errorf("%s: %v, in %v", name, err, q.State())
+		}
+	}
+}
+
+// TestSyndromeTexts: post-mortems are for people.
+func TestSyndromeTexts(t *testing.T) {
+	for s, want := range map[uint8]string{
+		wire.SyndromeAck | 5:        "ACK",
+		wire.SyndromeRNR | 1:        "receiver not ready, come again in 10 us",
+		wire.NAKSequence:            "PSN sequence error",
+		wire.NAKInvalidRequest:      "invalid request",
+		wire.NAKRemoteAccess:        "remote access error",
+		wire.NAKRemoteOp:            "remote operational error",
+		wire.SyndromeTypeNAK | 0x1f: "reserved syndrome",
+		0x40:                        "reserved syndrome",
+	} {
+		if got := SyndromeText(s); got != want {
+			t.Errorf("%#x: %q", s, got)
+		}
+	}
+}
