@@ -54,6 +54,9 @@ type Config struct {
 	// Workers is the number of calls that may wait for storage at once, 0 for a
 	// default.
 	Workers int `mapstructure:"workers" yaml:"workers"`
+	// MaxConnections is the number of RDMA connections at each port; more are
+	// refused.
+	MaxConnections int `mapstructure:"max_connections" yaml:"max_connections"`
 	// StopTimeout bounds the graceful stop.
 	StopTimeout time.Duration `mapstructure:"stop_timeout" yaml:"stop_timeout"`
 
@@ -85,6 +88,8 @@ func Default() *Config {
 		LogLevel:    "info",
 		LogFormat:   LogAuto,
 		StopTimeout: 10 * time.Second,
+
+		MaxConnections: 4096,
 	}
 }
 
@@ -166,6 +171,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("shards: %d is not within 0 to %d", c.Shards, maxShards)
 	case c.Workers < 0 || c.Workers > maxWorkers:
 		return fmt.Errorf("workers: %d is not within 0 to %d", c.Workers, maxWorkers)
+	case c.MaxConnections < 1 || c.MaxConnections > maxConnections:
+		return fmt.Errorf("max_connections: %d is not within 1 to %d", c.MaxConnections, maxConnections)
 	case c.StopTimeout < 0:
 		return fmt.Errorf("stop_timeout: %v is negative", c.StopTimeout)
 	}
@@ -174,9 +181,10 @@ func (c *Config) Validate() error {
 
 // Bounds of the numeric settings. maxSocketPath is sun_path less its NUL.
 const (
-	maxShards     = 64
-	maxWorkers    = 4096
-	maxSocketPath = 107
+	maxShards      = 64
+	maxWorkers     = 4096
+	maxConnections = 65536
+	maxSocketPath  = 107
 )
 
 // YAML is the configuration as a file that Load would read back.

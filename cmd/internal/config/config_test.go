@@ -99,6 +99,7 @@ func TestBadFiles(t *testing.T) {
 		{"tcp_listen: ['127.0.0.1:0']\n", "not a port"},
 		{"tcp_listen: ['127.0.0.1']\n", "not ADDR:PORT"},
 		{"workers: -1\n", "workers"},
+		{"max_connections: 0\n", "max_connections"},
 		{"exports: [{path: data}]\n", "not absolute"},
 		{"exports: [{path: /a/x}, {path: /b/x}]\n", "both appear at /x"},
 		{"exports: [{path: /a, type: tape}]\n", "tape"},

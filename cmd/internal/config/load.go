@@ -35,6 +35,7 @@ var keys = []struct{ key, flag string }{
 	{"log_format", "log-format"},
 	{"shards", "shards"},
 	{"workers", "workers"},
+	{"max_connections", "max-connections"},
 	{"stop_timeout", "stop-timeout"},
 }
 
@@ -54,6 +55,7 @@ func AddFlags(f *pflag.FlagSet) {
 	f.String("log-format", d.LogFormat, "`FORMAT` auto, console or json")
 	f.Int("shards", 0, "packet loops per RDMA device (0: chosen by the device)")
 	f.Int("workers", 0, "calls that may wait for storage at once (0: a default)")
+	f.Int("max-connections", d.MaxConnections, "RDMA connections at each port")
 	f.Duration("stop-timeout", d.StopTimeout, "how long a graceful stop may take")
 }
 
@@ -70,6 +72,7 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 	v.SetDefault("control", d.Control)
 	v.SetDefault("log_level", d.LogLevel)
 	v.SetDefault("log_format", d.LogFormat)
+	v.SetDefault("max_connections", d.MaxConnections)
 	v.SetDefault("stop_timeout", d.StopTimeout)
 	v.SetEnvPrefix(envPrefix)
 	v.AllowEmptyEnv(true)

@@ -34,7 +34,7 @@ func (d *Daemon) serveRDMA(at netip.AddrPort) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	l, err := rpcrdma.Serve(dev, at.Port(), d.rpc, rpcrdma.Config{Logger: d.log.Slog("rpcrdma")})
+	l, err := rpcrdma.Serve(dev, at.Port(), d.rpc, rpcrdma.Config{MaxConns: d.cfg.Load().MaxConnections, Logger: d.log.Slog("rpcrdma")})
 	if err != nil {
 		_ = dev.release()
 		return endpoint{}, err

@@ -183,6 +183,7 @@ func (d *Daemon) Reload() error {
 		{"log_format", old.LogFormat, cfg.LogFormat},
 		{"shards", fmt.Sprint(old.Shards), fmt.Sprint(cfg.Shards)},
 		{"workers", fmt.Sprint(old.Workers), fmt.Sprint(cfg.Workers)},
+		{"max_connections", fmt.Sprint(old.MaxConnections), fmt.Sprint(cfg.MaxConnections)},
 	} {
 		if fixed.was != fixed.is {
 			d.log.Warn("a changed setting takes effect at the next start", zap.String("key", fixed.key),
