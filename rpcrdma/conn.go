@@ -61,6 +61,7 @@ type serverConn struct {
 	closed   bool   // conn is closed, the provider holds no buffer
 	draining bool
 	released bool
+	grant    int // the most credits that a reply gives now
 	active   int // slots between receive and completion of the reply
 	serving  int // slots in the handler
 
@@ -116,7 +117,7 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	c := &serverConn{
 		l: l, loop: req.Loop(), peer: peer, since: time.Now(),
 		inlineOut: min(cfg.Inline, said.Receive), peerInval: said.RemoteInvalidation,
-		readsFree: depth, sqFree: sendQueueMin + 2*cfg.Credits,
+		readsFree: depth, sqFree: sendQueueMin + 2*cfg.Credits, grant: min(cfg.Credits, firstGrant),
 	}
 	c.ords.Store(int64(depth))
 	c.creditsNow.Store(1)
@@ -156,7 +157,7 @@ func (c *serverConn) accept(req rdma.ConnRequest) error {
 		PrivateData: private, ResponderResources: 0, InitiatorDepth: uint8(c.readsFree), RetryCount: 7, RNRRetryCount: 7,
 	}, func(conn rdma.Conn) error {
 		c.conn = conn
-		for i := range c.slots {
+		for i := range c.grant + extraReceives {
 			c.post(i)
 		}
 		return conn.QP().PostRecv(c.takeRepost())
@@ -342,6 +343,9 @@ func (c *serverConn) complete(wc *rdma.WC) {
 	case idReceive:
 		c.active++
 		c.activeNow.Store(int64(c.active))
+		if c.active > c.grant-c.grant/4 {
+			c.grow()
+		}
 		c.slot(index).receive(int(wc.ByteLen))
 	case idRead:
 		c.readsFree++
@@ -351,6 +355,19 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		c.sqFree += s.posted
 		s.recycle()
 	}
+}
+
+// firstGrant is how many credits a new client gets at most. Who uses most of what it was
+// granted gets twice as many; the buffers of a client that never does are not touched.
+const firstGrant = 16
+
+// grow doubles the grant, and posts the receives for it before anyone hears of it.
+func (c *serverConn) grow() {
+	next := min(2*c.grant, c.l.cfg.Credits)
+	for i := c.grant; i < next; i++ {
+		c.post(i + extraReceives)
+	}
+	c.grant = next
 }
 
 // slot gives the receive a slot for what came in it.

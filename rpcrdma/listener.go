@@ -19,12 +19,14 @@ import (
 // Config bounds a Listener. Zero fields have defaults; sizes are in bytes.
 //
 // A connection takes (Credits + 16) * Inline bytes for messages, 576 KiB by
-// default, once it has used them. Bulk data of calls in progress takes at most ConnMemory of each
+// default, if its client ever has most of the credits in use; it begins with 16
+// credits, and 128 KiB. Bulk data of calls in progress takes at most ConnMemory of each
 // connection, and all connections together share Memory. A call for whose data
 // there is no room waits before any of it is fetched, and calls without bulk
 // data overtake it.
 type Config struct {
-	// Credits is the most calls that a client is granted to have outstanding.
+	// Credits is the most calls that a client is granted to have outstanding. The
+	// grant begins at 16 and doubles while a client uses more than three quarters.
 	// 0 means 128.
 	Credits int
 	// Inline is the longest message, and the size of a receive buffer: a

@@ -35,7 +35,7 @@ func (w *world) raw(responder uint8, private []byte) *rawClient {
 	w.t.Helper()
 	r := &rawClient{
 		t: w.t, w: w, dev: w.net.device("192.0.2.77"), up: make(chan bool, 1), gone: make(chan struct{}),
-		replies: make(chan []byte, 64), flags: make(chan rdma.WCFlags, 64),
+		replies: make(chan []byte, 400), flags: make(chan rdma.WCFlags, 400),
 	}
 	pd, _ := r.dev.AllocPD()
 	r.pd = pd.(*fakePD)
@@ -50,7 +50,7 @@ func (w *world) raw(responder uint8, private []byte) *rawClient {
 			QP:     rdma.QPConfig{PD: pd, SendCQ: r.cq, RecvCQ: r.cq, Caps: rdma.QPCaps{MaxSendWR: 500, MaxRecvWR: 500, MaxSendSGE: 1, MaxRecvSGE: 1}},
 			Params: rdma.ConnParams{PrivateData: private, ResponderResources: responder},
 			Prepare: func(c rdma.Conn) error {
-				for i := range 64 {
+				for i := range 400 { // as many replies can come
 					mr, _ := pd.Register(make([]byte, 4096), rdma.LocalWrite)
 					r.bufs = append(r.bufs, mr.Bytes())
 					c.QP().PostRecv([]rdma.RecvWR{{ID: uint64(i), SGL: []rdma.SGE{{Buf: mr.Bytes(), LKey: mr.LKey()}}}})
@@ -316,9 +316,9 @@ func TestReadsInFlight(t *testing.T) {
 }
 
 func TestCreditsGranted(t *testing.T) {
-	w := newWorld(t, Config{Credits: 20})
+	w := newWorld(t, Config{Credits: 12})
 	r := w.rawUp()
-	for _, c := range []struct{ asked, want uint32 }{{0, 1}, {1, 1}, {19, 19}, {20, 20}, {21, 20}, {1<<32 - 1, 20}} {
+	for _, c := range []struct{ asked, want uint32 }{{0, 1}, {1, 1}, {11, 11}, {12, 12}, {13, 12}, {1<<32 - 1, 12}} {
 		r.send(message(&Header{XID: 1, Credits: c.asked}, rawCall(1, procNull)))
 		if h, _ := r.reply(); h.Credits != c.want {
 			t.Errorf("asked for %d, granted %d, want %d", c.asked, h.Credits, c.want)
@@ -326,6 +326,28 @@ func TestCreditsGranted(t *testing.T) {
 		r.send(message(&Header{XID: 1, Credits: c.asked, Type: TypeMsgP}, nil))
 		if h, _ := r.reply(); h.Credits != c.want || h.Type != TypeError {
 			t.Errorf("asked for %d, an error granted %d, want %d", c.asked, h.Credits, c.want)
+		}
+	}
+}
+
+// TestCreditsGrow: who has most of its credits in use gets more, up to the limit, and
+// there is a receive for each.
+func TestCreditsGrow(t *testing.T) {
+	w := newWorld(t, Config{Credits: 100})
+	r := w.rawUp()
+	xid := uint32(0)
+	for _, c := range []struct{ calls, want uint32 }{{1, 16}, {12, 16}, {13, 32}, {24, 32}, {25, 64}, {1, 64}, {64, 100}, {100, 100}} {
+		for range c.calls {
+			xid++
+			r.send(message(&Header{XID: xid, Credits: 1000}, rawCall(xid, procWait)))
+		}
+		for range c.calls {
+			w.svc.gate <- struct{}{}
+		}
+		for range c.calls {
+			if h, _ := r.reply(); h.XID == xid && h.Credits != c.want {
+				t.Errorf("%d calls at once, the reply to the last grants %d, want %d", c.calls, h.Credits, c.want)
+			}
 		}
 	}
 }

@@ -270,7 +270,7 @@ func TestCalls(t *testing.T) {
 			t.Errorf("%s is %d", k, n)
 		}
 	}
-	if i := w.l.Conns(); len(i) != 1 || i[0].Credits != 128 || i[0].InlineOut != 4096 || i[0].ReadDepth != 16 || !i[0].RemoteInvalidation {
+	if i := w.l.Conns(); len(i) != 1 || i[0].Credits != firstGrant || i[0].InlineOut != 4096 || i[0].ReadDepth != 16 || !i[0].RemoteInvalidation {
 		t.Errorf("%+v", i)
 	}
 	if _, remote := w.l.pd.(*fakePD).open(); remote != 0 {

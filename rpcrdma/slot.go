@@ -101,7 +101,7 @@ func (s *slot) receive(n int) {
 	s.state = slotWaiting
 	var err error
 	s.inline, err = s.hdr.Parse(s.buf[:n])
-	s.hdr.Credits = uint32(min(max(int64(s.hdr.Credits), 1), int64(c.l.cfg.Credits)))
+	s.hdr.Credits = uint32(min(max(int64(s.hdr.Credits), 1), int64(c.grant)))
 	if !errors.Is(err, ErrShort) {
 		c.creditsNow.Store(int64(s.hdr.Credits))
 	}
