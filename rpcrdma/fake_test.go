@@ -403,10 +403,10 @@ func (q *fakeQP) execute(from *fakeQP, w rdma.SendWR) bool {
 	if t := q.conn.net.trace; t != nil {
 		t(w.Op, n, w.RKey)
 	}
+	done() // the NAK, which the end of the connection does not overtake
 	if status != rdma.Success {
 		q.conn.lost(fmt.Errorf("the peer's request failed: %v", status))
 	}
-	done()
 	return true
 }
 
