@@ -2,6 +2,7 @@ package roce_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -9,8 +10,10 @@ import (
 	"testing"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/sim"
+	"github.com/rstored/rstored/rdma/wire"
 )
 
 // world is two devices on a simulated network, in one goroutine.
@@ -19,6 +22,24 @@ type world struct {
 	net  *sim.Network
 	dev  []*roce.Device
 	side [2]*simSide
+	psn  wire.PSN // of side 0's last request
+	port uint16   // of the next listener
+}
+
+// psnLink notes the PSN of each request that leaves.
+type psnLink struct {
+	link.Link
+	w *world
+}
+
+// Send implements link.Link.
+func (l psnLink) Send(b *wire.Batch) error {
+	for i := range b.D {
+		if op := wire.Opcode(b.D[i].Hdr[0]); op.Is(wire.Request) && op.IsRC() {
+			l.w.psn = wire.PSN(binary.BigEndian.Uint32(b.D[i].Hdr[8:]) & wire.PSNMask)
+		}
+	}
+	return l.Link.Send(b)
 }
 
 // simSide is one end of a connection.
@@ -37,13 +58,17 @@ var simAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAdd
 const simMemory = 1 << 20
 
 func newWorld(t *testing.T, cfg sim.Config) *world {
-	w := &world{t: t, net: sim.New(cfg), dev: make([]*roce.Device, 2)}
+	w := &world{t: t, net: sim.New(cfg), dev: make([]*roce.Device, 2), port: 7}
 	for i := range w.dev {
 		l, err := w.net.Open(simAddr[i])
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.dev[i], err = roce.NewWithLink(l, roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15})
+		cfg := roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15}
+		if i == 0 {
+			cfg.Wrap = func(_ int, l link.Link) link.Link { return psnLink{l, w} }
+		}
+		w.dev[i], err = roce.NewWithLink(l, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,16 +129,22 @@ func (w *world) qp(i int) rdma.QPConfig {
 func (w *world) connect() {
 	w.t.Helper()
 	params := rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}
+	w.side = [2]*simSide{}
 	on := func(i int) func(rdma.Conn, rdma.ConnEvent) {
+		var s *simSide // of this connection
 		return func(_ rdma.Conn, e rdma.ConnEvent) {
-			s := w.side[i]
+			if s == nil {
+				s = w.side[i]
+			}
 			s.events = append(s.events, e)
 			if e.Kind == rdma.EventDisconnected && s.fallen != nil {
 				s.fallen()
 			}
 		}
 	}
-	if _, err := w.dev[1].Listen(7, func(r rdma.ConnRequest) {
+	port := w.port // each connection has a listener of its own
+	w.port++
+	if _, err := w.dev[1].Listen(port, func(r rdma.ConnRequest) {
 		c, err := r.Accept(w.qp(1), params, nil, on(1))
 		if err != nil {
 			w.t.Error(err)
@@ -125,7 +156,7 @@ func (w *world) connect() {
 	}
 	_ = w.dev[1].Turn()
 	c, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{
-		Remote: netip.AddrPortFrom(simAddr[1], 7), QP: w.qp(0), Params: params, On: on(0),
+		Remote: netip.AddrPortFrom(simAddr[1], port), QP: w.qp(0), Params: params, On: on(0),
 	})
 	if err != nil {
 		w.t.Fatal(err)
