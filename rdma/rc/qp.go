@@ -38,7 +38,7 @@ type Config struct {
 	PD       uint32 // protection domain, as Memory knows it
 	Mem      Memory
 	Caps     rdma.QPCaps
-	Counters *Counters // shared with other QPs of the loop; nil for its own
+	Counters *Counters // may be shared with other QPs of the loop; nil for its own
 	// Window bounds the request packets without an acknowledgement;
 	// ReadWindow the bytes of READ requests without a response.
 	Window     int
@@ -122,6 +122,16 @@ func (q *QP) Attr() rdma.QPAttr { return q.attr }
 
 // Err says why the QP went to ERR; nil if it did not, or was told to.
 func (q *QP) Err() error { return q.err }
+
+// Counters are what the QP counts into.
+func (q *QP) Counters() *Counters { return q.n }
+
+// Cursor says how far the QP is: the next PSN of its requests, the oldest of them that is
+// not acknowledged, the PSN that it expects of its peer, and the smoothed round-trip time
+// of its requests in nanoseconds, 0 before the first.
+func (q *QP) Cursor() (next, acked, expected wire.PSN, rtt rdma.Time) {
+	return q.req.next, q.req.una, q.resp.epsn, q.req.srtt
+}
 
 // Modify makes a state transition (IBTA 10.3.1) and takes the attributes that
 // belong to it. The QP is unchanged when it returns an error.

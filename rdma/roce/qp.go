@@ -25,6 +25,8 @@ type qp struct {
 	s     *shard
 	rc    *rc.QP
 	num   uint32
+	caps  rdma.QPCaps
+	since rdma.Time
 	send  *cq
 	recv  *cq
 	conn  *conn // nil for queue pairs that CM knows nothing of
@@ -54,10 +56,10 @@ func (s *shard) newQP(c rdma.QPConfig) (*qp, error) {
 		s.dev.qps.Add(-1)
 		return nil, fmt.Errorf("%w: the device has %d queue pairs", rdma.ErrNoResources, s.dev.cfg.QPMax)
 	}
-	q := &qp{s: s, num: s.newQPN(), send: send, recv: recv}
+	q := &qp{s: s, num: s.newQPN(), caps: c.Caps, send: send, recv: recv, since: s.now}
 	q.timer.qp = q
 	q.rc = rc.New(rc.Config{
-		Num: q.num, PD: p.id, Mem: &s.dev.mem, Caps: c.Caps, Counters: &s.stats.RC,
+		Num: q.num, PD: p.id, Mem: &s.dev.mem, Caps: c.Caps,
 		Window: s.dev.cfg.Window, ReadWindow: s.dev.cfg.ReadWindow,
 	})
 	s.qps[q.num] = q
@@ -158,6 +160,7 @@ func (q *qp) Destroy() {
 	s := q.s
 	s.timers.cancel(&q.timer)
 	delete(s.qps, q.num)
+	s.stats.RC.Add(q.rc.Counters()) // what it still says, a NAK at most, is not in them
 	if s.last == q {
 		s.last = nil
 	}

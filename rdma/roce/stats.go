@@ -59,6 +59,9 @@ func (d *Device) Stats() Stats {
 func (s *shard) snapshot() Stats {
 	t := s.stats
 	t.QPs = uint64(len(s.qps))
+	for _, q := range s.qps {
+		t.RC.Add(q.rc.Counters())
+	}
 	if l, ok := s.link.(interface{ Stats() udp.Stats }); ok {
 		t.Link = l.Stats()
 	}

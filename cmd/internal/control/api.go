@@ -7,13 +7,14 @@
 //	GET    /v1/export?name=       PUT /v1/export?name= (ExportPatch)   DELETE /v1/export?name=
 //	GET    /v1/ports              POST /v1/ports (PortSpec)            DELETE /v1/port?transport=&listen=
 //	GET    /v1/clients
+//	GET    /v1/qps
 //	GET    /v1/stats
 //	GET    /v1/devices
 //	GET    /v1/post-mortems       RDMA connections that ended badly, the latest first
 //	GET    /v1/config             the configuration in force, YAML
 //	PUT    /v1/log-level?level=
 //	POST   /v1/reload
-//	GET    /v1/capture?device=    a pcap stream, until the client hangs up
+//	GET    /v1/capture?device=&peer=&qpn=&packets=&snap=    a pcap stream, until the client hangs up
 //
 // Errors are {"error": "..."} with a fitting HTTP status.
 package control
@@ -165,12 +166,13 @@ type Backend interface {
 	AddPort(p PortSpec) (Port, error)
 	RemovePort(p PortSpec) error
 	Clients() []Client
+	QPs() []QP
 	Stats() Stats
 	Devices() []Device
 	PostMortems() []PostMortem
 	SetLogLevel(level string) error
 	Reload() error
-	// Capture writes the packets of a device (any if device is empty and there
-	// is only one) to w as a pcap file until ctx ends.
-	Capture(ctx context.Context, device string, w io.Writer) error
+	// Capture writes packets of a device to w as a pcap file until ctx ends, or as
+	// many as there should be have come.
+	Capture(ctx context.Context, c CaptureSpec, w io.Writer) error
 }

@@ -153,6 +153,11 @@ func (d *Dialer) Clients(ctx context.Context) (c []Client, err error) {
 	return c, d.do(ctx, http.MethodGet, "/v1/clients", nil, nil, &c)
 }
 
+// QPs lists the queue pairs of all devices.
+func (d *Dialer) QPs(ctx context.Context) (q []QP, err error) {
+	return q, d.do(ctx, http.MethodGet, "/v1/qps", nil, nil, &q)
+}
+
 // Stats asks for the counters.
 func (d *Dialer) Stats(ctx context.Context) (s Stats, err error) {
 	return s, d.do(ctx, http.MethodGet, "/v1/stats", nil, nil, &s)
@@ -178,10 +183,10 @@ func (d *Dialer) Reload(ctx context.Context) error {
 	return d.do(ctx, http.MethodPost, "/v1/reload", nil, nil, nil)
 }
 
-// Capture copies the pcap stream of a device to w until ctx ends or the daemon
+// Capture copies a pcap stream to w until ctx ends or the daemon
 // does. The end of ctx is not an error.
-func (d *Dialer) Capture(ctx context.Context, device string, w io.Writer) error {
-	res, err := d.open(ctx, http.MethodGet, "/v1/capture", url.Values{"device": {device}}, nil)
+func (d *Dialer) Capture(ctx context.Context, c CaptureSpec, w io.Writer) error {
+	res, err := d.open(ctx, http.MethodGet, "/v1/capture", c.values(), nil)
 	if err != nil {
 		return err
 	}

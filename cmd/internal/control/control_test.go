@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,7 @@ type fake struct{ exports []Export }
 func (f *fake) Status() Status                   { return Status{State: StateRunning, PID: 7} }
 func (f *fake) Config() ([]byte, error)          { return []byte("log_level: info\n"), nil }
 func (f *fake) Exports() []Export                { return f.exports }
+func (f *fake) QPs() []QP                        { return []QP{} }
 func (f *fake) Ports() []Port                    { return []Port{} }
 func (f *fake) Clients() []Client                { return nil }
 func (f *fake) Stats() Stats                     { return Stats{RDMAWriteBytes: 1 << 60} }
@@ -54,11 +56,11 @@ func (f *fake) RemoveExport(name string) error {
 	return fmt.Errorf("export %q: %w", name, ErrNotFound)
 }
 
-func (f *fake) Capture(_ context.Context, dev string, w io.Writer) error {
-	if dev == "none" {
+func (f *fake) Capture(_ context.Context, c CaptureSpec, w io.Writer) error {
+	if c.Device == "none" {
 		return errors.New("no such device")
 	}
-	_, err := io.WriteString(w, "pcap")
+	_, err := fmt.Fprintf(w, "pcap of %+v", c)
 	return err
 }
 
@@ -117,10 +119,15 @@ func TestConversation(t *testing.T) {
 		t.Errorf("reload: %v", err)
 	}
 	var b strings.Builder
-	if err = d.Capture(ctx, "", &b); err != nil || b.String() != "pcap" {
+	if err = d.Capture(ctx, CaptureSpec{}, &b); err != nil || b.String() != fmt.Sprintf("pcap of %+v", CaptureSpec{}) {
 		t.Errorf("capture %q, %v", b.String(), err)
 	}
-	if err = d.Capture(ctx, "none", &b); err == nil || err.Error() != "no such device" {
+	want := CaptureSpec{Device: "x", Peer: netip.MustParseAddr("10.0.0.9"), QPN: 0x1234, Packets: 7, Snap: 64}
+	b.Reset()
+	if err = d.Capture(ctx, want, &b); err != nil || b.String() != fmt.Sprintf("pcap of %+v", want) {
+		t.Errorf("capture %q, %v", b.String(), err)
+	}
+	if err = d.Capture(ctx, CaptureSpec{Device: "none"}, &b); err == nil || err.Error() != "no such device" {
 		t.Errorf("capture: %v", err)
 	}
 	if _, err := Listen(sock, access); err == nil {

@@ -47,6 +47,7 @@ func NewServer(b Backend, access Access, log *slog.Logger) *Server {
 		return done{}, b.RemovePort(PortSpec{Transport: r.FormValue("transport"), Listen: r.FormValue("listen")})
 	}))
 	mux.HandleFunc("GET /v1/clients", get(func(*http.Request) (any, error) { return b.Clients(), nil }))
+	mux.HandleFunc("GET /v1/qps", get(func(*http.Request) (any, error) { return b.QPs(), nil }))
 	mux.HandleFunc("GET /v1/stats", get(func(*http.Request) (any, error) { return b.Stats(), nil }))
 	mux.HandleFunc("GET /v1/devices", get(func(*http.Request) (any, error) { return b.Devices(), nil }))
 	mux.HandleFunc("GET /v1/post-mortems", get(func(*http.Request) (any, error) { return b.PostMortems(), nil }))
@@ -224,7 +225,10 @@ func (s *Server) config(w http.ResponseWriter, _ *http.Request) {
 // still be told properly.
 func (s *Server) capture(w http.ResponseWriter, r *http.Request) {
 	out := &flushWriter{w: w, c: http.NewResponseController(w)}
-	err := s.b.Capture(r.Context(), r.FormValue("device"), out)
+	spec, err := parseCapture(r.FormValue)
+	if err == nil {
+		err = s.b.Capture(r.Context(), spec, out)
+	}
 	if err != nil && !out.begun {
 		reply(w, statusOf(err), failure{err.Error()})
 	}

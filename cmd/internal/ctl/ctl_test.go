@@ -24,6 +24,7 @@ type fake struct {
 	patch   control.ExportPatch
 	ports   []control.PortSpec
 	level   string
+	capture control.CaptureSpec
 }
 
 func (f *fake) Status() control.Status {
@@ -58,6 +59,10 @@ func (f *fake) Clients() []control.Client {
 	return []control.Client{{Address: "127.0.0.9:1", Calls: 3}}
 }
 
+func (f *fake) QPs() []control.QP {
+	return []control.QP{{QPN: 0x1234, State: "RTS", Remote: "10.0.0.9:40000", RTTUS: 25, Counters: map[string]uint64{"retransmits": 5, "sent_pkts": 77}}}
+}
+
 func (f *fake) Stats() control.Stats {
 	return control.Stats{
 		RDMAWriteBytes: 12, Messages: map[string]uint64{"RDMA_MSG": 4},
@@ -79,7 +84,8 @@ func (f *fake) PostMortems() []control.PostMortem {
 
 func (f *fake) SetLogLevel(l string) error { f.level = l; return nil }
 func (f *fake) Reload() error              { return errors.New("rstored.yaml: no") }
-func (f *fake) Capture(_ context.Context, _ string, w io.Writer) error {
+func (f *fake) Capture(_ context.Context, c control.CaptureSpec, w io.Writer) error {
+	f.capture = c
 	_, err := io.WriteString(w, "0123456789")
 	return err
 }
@@ -129,6 +135,11 @@ func TestCommands(t *testing.T) {
 		{[]string{"stats"}, 0, "nfs3.READ"},
 		{[]string{"stats", "-o", "json"}, 0, `"rdma_write_bytes": 12`},
 		{[]string{"clients"}, 0, "127.0.0.9:1"},
+		{[]string{"qp", "list"}, 0, "0x1234"},
+		{[]string{"qp", "show", "0x1234"}, 0, "sent_pkts"},
+		{[]string{"qp", "show", "4660", "-o", "json"}, 0, `"rtt_us": 25`},
+		{[]string{"qp", "show", "7"}, 1, "there is no queue pair 0x7"},
+		{[]string{"qp", "show", "x"}, 2, "no queue pair number"},
 		{[]string{"clients", "--failed"}, 0, "remote access error"},
 		{[]string{"clients", "--failed"}, 0, "-> mend it"},
 		{[]string{"clients", "--failed", "-o", "json"}, 0, `"outcome": "broken"`},
@@ -158,6 +169,10 @@ func TestCommands(t *testing.T) {
 		{[]string{"log-level", "debug"}, 0, ""},
 		{[]string{"capture", "-w", file}, 0, "captured 10 bytes"},
 		{[]string{"capture", "-w", "-"}, 0, "0123456789"},
+		{[]string{"capture", "-w", "-", "--peer", "10.0.0.9", "--qp", "0x1234", "-c", "7", "-s", "64"}, 0, "0123456789"},
+		{[]string{"capture", "-w", "-", "--peer", "host"}, 2, "not an IP address"},
+		{[]string{"capture", "-w", "-", "--qp", "-1"}, 2, "no queue pair number"},
+		{[]string{"capture", "-w", "-", "--count", "-1"}, 2, "not negative"},
 		{[]string{"capture"}, 2, "-w FILE"},
 		{[]string{"version", "-o", "json"}, 0, `"go": `},
 		{[]string{"status", "-o", "xml"}, 2, "xml"},

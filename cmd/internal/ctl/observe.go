@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/control"
 )
 
 func (t *tool) status() *cobra.Command {
@@ -108,20 +110,39 @@ func (t *tool) stats() *cobra.Command {
 }
 
 func (t *tool) capture() *cobra.Command {
-	var file, device string
+	var file, peer, qpn string
+	var spec control.CaptureSpec
 	var limit time.Duration
 	c := &cobra.Command{
 		Use:   "capture",
 		Short: "Record the RoCE packets of a device of the server as a pcap file",
 		Long: `Record the RoCE packets that a device of the server sends and receives, as a pcap
 file for wireshark and tshark. The packets are taken inside the server, so that no
-privilege is needed beyond that of the control socket. It ends after --for, or at
-an interrupt.`,
-		Example: "  rstorectl capture -w roce.pcap --for 10s",
+privilege is needed beyond that of the control socket. It ends after --for, after
+--count packets, or at an interrupt. --peer and --qp choose packets: those of connection
+management belong to no queue pair.`,
+		Example: "  rstorectl capture -w roce.pcap --for 10s\n  rstorectl capture -w roce.pcap --peer 10.0.0.9 --snap 128 --count 10000",
 		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				return cli.Usagef("name the file to write with -w FILE, or -w - for standard output")
+			}
+			if peer != "" {
+				a, err := netip.ParseAddr(peer)
+				if err != nil {
+					return cli.Usagef("--peer: %q is not an IP address", peer)
+				}
+				spec.Peer = a
+			}
+			if qpn != "" {
+				n, err := parseQPN(qpn)
+				if err != nil {
+					return err
+				}
+				spec.QPN = n
+			}
+			if spec.Packets < 0 || spec.Snap < 0 {
+				return cli.Usagef("--count and --snap are not negative")
 			}
 			out := t.g.Out
 			if file != "-" {
@@ -140,7 +161,7 @@ an interrupt.`,
 				defer cancel()
 			}
 			n := &counter{w: out}
-			err := t.daemon().Capture(ctx, device, n)
+			err := t.daemon().Capture(ctx, spec, n)
 			if !t.g.Quiet && (err == nil || errors.Is(err, context.DeadlineExceeded)) {
 				fmt.Fprintf(t.g.Err, "captured %d bytes\n", n.n)
 			}
@@ -148,7 +169,11 @@ an interrupt.`,
 		},
 	}
 	c.Flags().StringVarP(&file, "write", "w", "", "`FILE` to write, - for standard output")
-	c.Flags().StringVar(&device, "device", "", "`ADDR` of the server's device, if it has several")
+	c.Flags().StringVar(&peer, "peer", "", "`ADDR` of the host whose packets to take, both ways")
+	c.Flags().StringVar(&qpn, "qp", "", "`QPN` of the server's queue pair whose packets to take, both ways")
+	c.Flags().IntVarP(&spec.Packets, "count", "c", 0, "end after `N` packets")
+	c.Flags().IntVarP(&spec.Snap, "snap", "s", 0, "keep the first `BYTES` of each packet, 0 for all")
+	c.Flags().StringVar(&spec.Device, "device", "", "`ADDR` of the server's device, if it has several")
 	c.Flags().DurationVar(&limit, "for", 0, "`DURATION` to record, 0 until interrupted")
 	return c
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/link/udp"
+	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/wire"
 )
 
@@ -30,6 +31,9 @@ type tap struct {
 // loops to the goroutine that writes them. The loops never wait for it; what it
 // cannot take is left out and counted.
 type capture struct {
+	spec    control.CaptureSpec
+	remote  netip.Addr // of spec.QPN, and its queue pair
+	far     uint32
 	records chan []byte
 	queued  atomic.Int64 // bytes in records
 	missed  atomic.Uint64
@@ -67,7 +71,9 @@ func (t *tapped) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 		for i := range rx.D[:n] {
 			d := &rx.D[i]
 			f := wire.Flow{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TOS: d.TOS}
-			buf = appendRecord(buf, now, &f, d.Data)
+			if c.wants(f.Src, false, d.Data) {
+				buf = appendRecord(buf, now, &f, d.Data, c.spec.Snap)
+			}
 		}
 		c.put(buf)
 	}
@@ -83,20 +89,44 @@ func (t *tapped) Send(b *wire.Batch) error {
 		now := time.Now()
 		for i := range b.D {
 			d := &b.D[i]
+			if !c.wants(d.Flow.Dst, true, d.Hdr) {
+				continue
+			}
 			dgram = append(dgram[:0], d.Hdr...)
 			for _, p := range d.Payload {
 				dgram = append(dgram, p...)
 			}
 			end := len(d.Hdr) + int(d.Pad) + wire.ICRCLen
 			dgram = append(dgram, d.Hdr[len(d.Hdr):end]...)
-			buf = appendRecord(buf, now, d.Flow, dgram)
+			buf = appendRecord(buf, now, d.Flow, dgram, c.spec.Snap)
 		}
 		c.put(buf)
 	}
 	return err
 }
 
+// wants reports whether a packet is one of those asked for.
+func (c *capture) wants(peer netip.Addr, out bool, dgram []byte) bool {
+	if c.spec.Peer.IsValid() && peer.Unmap() != c.spec.Peer {
+		return false
+	}
+	if c.spec.QPN != 0 {
+		if len(dgram) < wire.BTHLen {
+			return false
+		}
+		// Packets name the queue pair that they go to.
+		to := wire.DestQPN(dgram)
+		if !out && to != c.spec.QPN || out && (to != c.far || peer.Unmap() != c.remote) {
+			return false
+		}
+	}
+	return true
+}
+
 func (c *capture) put(buf []byte) {
+	if len(buf) == 0 {
+		return
+	}
 	if c.queued.Add(int64(len(buf))) <= captureBytes {
 		select {
 		case c.records <- buf:
@@ -109,12 +139,21 @@ func (c *capture) put(buf []byte) {
 }
 
 // Capture implements control.Backend.
-func (d *Daemon) Capture(ctx context.Context, name string, w io.Writer) error {
-	dev, err := d.findDevice(name)
+func (d *Daemon) Capture(ctx context.Context, spec control.CaptureSpec, w io.Writer) error {
+	dev, err := d.findDevice(spec.Device)
 	if err != nil {
 		return err
 	}
-	c := &capture{records: make(chan []byte, captureBatches)}
+	spec.Peer = spec.Peer.Unmap()
+	c := &capture{spec: spec, records: make(chan []byte, captureBatches)}
+	if spec.QPN != 0 {
+		list := dev.QPs()
+		i := slices.IndexFunc(list, func(q roce.QPInfo) bool { return q.QPN == spec.QPN })
+		if i < 0 {
+			return fmt.Errorf("queue pair %#x of %s: %w", spec.QPN, dev.addr, control.ErrNotFound)
+		}
+		c.remote, c.far = list[i].Remote.Addr().Unmap(), list[i].RemoteQPN
+	}
 	if !dev.tap.cur.CompareAndSwap(nil, c) {
 		return fmt.Errorf("a capture of %s is running; %w", dev.addr, control.ErrConflict)
 	}
@@ -126,7 +165,7 @@ func (d *Daemon) Capture(ctx context.Context, name string, w io.Writer) error {
 	if _, err := w.Write(fileHeader()); err != nil {
 		return err
 	}
-	for {
+	for left := spec.Packets; ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -134,11 +173,27 @@ func (d *Daemon) Capture(ctx context.Context, name string, w io.Writer) error {
 			return errors.New("the device was closed")
 		case buf := <-c.records:
 			c.queued.Add(-int64(len(buf)))
+			if spec.Packets > 0 {
+				buf, left = firstRecords(buf, left)
+			}
 			if _, err := w.Write(buf); err != nil {
 				return nil // the reader has hung up
 			}
+			if spec.Packets > 0 && left == 0 {
+				return nil
+			}
 		}
 	}
+}
+
+// firstRecords cuts records off behind the first n, and returns how many of those are
+// still to come.
+func firstRecords(b []byte, n int) (first []byte, left int) {
+	at := 0
+	for ; n > 0 && at < len(b); n-- {
+		at += recordHdrLen + int(binary.LittleEndian.Uint32(b[at+8:]))
+	}
+	return b[:at], n
 }
 
 // The pcap file format, with times in nanoseconds and packets that begin with
@@ -178,10 +233,11 @@ const (
 	checksumZero = 0xffff // how UDP spells a checksum of zero
 )
 
-// appendRecord appends a packet with the IP and UDP headers it travelled in.
+// appendRecord appends a packet with the IP and UDP headers it travelled in, its first
+// snap bytes only unless that is 0.
 // The IPv4 identification is not known here, but the packet's own checksum
 // covers it and so tells it.
-func appendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte) []byte {
+func appendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte, snap int) []byte {
 	src, dst := f.Src.Unmap(), f.Dst.Unmap()
 	ipLen := ipv4Len
 	if dst.Is6() {
@@ -224,7 +280,12 @@ func appendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte) []byte {
 		be.PutUint16(ip[10:], ^fold(sum16(0, ip)))
 		// The UDP checksum stays 0, not used.
 	}
-	return append(b, dgram...)
+	b = append(b, dgram...)
+	if snap > 0 && snap < size {
+		le.PutUint32(b[start+8:], uint32(snap))
+		b = b[:start+recordHdrLen+snap]
+	}
+	return b
 }
 
 func copyAddr(to []byte, a netip.Addr) { copy(to, a.AsSlice()) }

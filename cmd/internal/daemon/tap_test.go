@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rstored/rstored/cmd/internal/control"
+
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/wire"
 	"github.com/rstored/rstored/rpcrdma"
@@ -53,14 +55,14 @@ func TestCapture(t *testing.T) {
 	capture, hangUp := context.WithCancel(ctx)
 	var file shared
 	ended := make(chan error, 1)
-	go func() { ended <- ctl.Capture(capture, "", &file) }()
+	go func() { ended <- ctl.Capture(capture, control.CaptureSpec{}, &file) }()
 	for len(file.bytes()) == 0 { // the header says that it has begun
 		time.Sleep(time.Millisecond)
 	}
-	if err := d.Capture(ctx, "", &shared{}); err == nil || !strings.Contains(err.Error(), "is running") {
+	if err := d.Capture(ctx, control.CaptureSpec{}, &shared{}); err == nil || !strings.Contains(err.Error(), "is running") {
 		t.Errorf("a second capture: %v", err)
 	}
-	if err := d.Capture(ctx, "127.0.0.1", &shared{}); err == nil || !strings.Contains(err.Error(), "not found") {
+	if err := d.Capture(ctx, control.CaptureSpec{Device: "127.0.0.1"}, &shared{}); err == nil || !strings.Contains(err.Error(), "not found") {
 		t.Errorf("a capture of another device: %v", err)
 	}
 
@@ -100,7 +102,7 @@ func TestCapture(t *testing.T) {
 func TestRecordIPv6(t *testing.T) {
 	f := wire.Flow{Src: netip.MustParseAddr("2001:db8::1"), Dst: netip.MustParseAddr("2001:db8::2"), SrcPort: 0xc001, TOS: 0xb9}
 	dgram := []byte("seventeen bytes!!")
-	b := appendRecord(nil, time.Unix(1, 2), &f, dgram)
+	b := appendRecord(nil, time.Unix(1, 2), &f, dgram, 0)
 	ip := b[recordHdrLen:]
 	if len(ip) != ipv6Len+udpLen+len(dgram) || binary.LittleEndian.Uint32(b[8:]) != uint32(len(ip)) {
 		t.Fatalf("%d bytes: % x", len(ip), b)

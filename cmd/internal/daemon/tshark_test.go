@@ -201,7 +201,7 @@ func record(t *testing.T, ctl *control.Dialer, file string, f func(context.Conte
 	capture, hangUp := context.WithCancel(ctx)
 	var pcap shared
 	ended := make(chan error, 1)
-	go func() { ended <- ctl.Capture(capture, "", &pcap) }()
+	go func() { ended <- ctl.Capture(capture, control.CaptureSpec{}, &pcap) }()
 	for len(pcap.bytes()) == 0 && ctx.Err() == nil { // the header says that it has begun
 		time.Sleep(time.Millisecond)
 	}
