@@ -33,6 +33,7 @@ type timers struct {
 	rttvar   rdma.Time
 	rttAt    rdma.Time // when the packet that is timed was sent, 0 = none
 	rttPSN   wire.PSN
+	probing  bool // only the oldest packet is sent, until something is heard
 	backAt   rdma.Time
 	backPSN  wire.PSN
 	moved    rdma.Time // last progress
@@ -83,7 +84,7 @@ func (q *QP) progress(now rdma.Time) {
 		r.measured(now - r.rttAt)
 		r.rttAt = 0
 	}
-	r.retries, r.rnrTries, r.moved = 0, 0, now
+	r.retries, r.rnrTries, r.moved, r.probing = 0, 0, now, false
 	r.rto = r.base()
 	if r.una == r.next {
 		r.expireAt = 0
@@ -113,7 +114,10 @@ func (q *QP) Expire(now rdma.Time) {
 	if !q.retry(now) {
 		return
 	}
+	// The peer may have everything and have been too busy to say so: sending all of it
+	// again would keep it busy. It answers one packet as it would answer all.
 	q.goBack(now)
+	r.probing = true
 	r.arm(now)
 }
 

@@ -390,3 +390,42 @@ func TestSyndromeTexts(t *testing.T) {
 		}
 	}
 }
+
+// TestTimeoutAsksWithOnePacket: a peer that is only slow gets one packet again, not all that
+// it has; from one that lost everything the rest is then sent again as it should.
+func TestTimeoutAsksWithOnePacket(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		acked wire.PSN // by the answer
+		again int      // packets that are sent again then
+	}{
+		{"it has everything", 7 + 99, 0},
+		{"it has the first", 7, 99},
+		{"it lost one in the middle", 7 + 49, 50},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, s, q := lone(t, 0)
+			wr := write(1, s, 100*256, pairVA, pairKey)
+			wr.Flags = rdma.Signaled
+			p.post(0, wr)
+			if out := say(p, q); len(out) != 100 {
+				t.Fatalf("%d packets", len(out))
+			}
+			for range 3 { // nothing is heard for a while
+				p.now = q.Deadline()
+				q.Expire(p.now)
+				if out := say(p, q); len(out) != 1 || out[0].PSN != 7 || !out[0].AckReq {
+					t.Fatalf("at the timeout %d packets, the first %+v", len(out), out[0])
+				}
+			}
+			hear(p, q, wire.Packet{Op: wire.Acknowledge, PSN: c.acked})
+			if out := say(p, q); len(out) != c.again || c.again > 0 && out[0].PSN != c.acked.Add(1) {
+				t.Errorf("%d packets are sent again, want %d", len(out), c.again)
+			}
+			hear(p, q, wire.Packet{Op: wire.Acknowledge, PSN: 7 + 99})
+			if p.poll(s); len(s.sent) != 1 || s.sent[0].Status != rdma.Success {
+				t.Errorf("%+v", s.sent)
+			}
+		})
+	}
+}

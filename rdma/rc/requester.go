@@ -51,6 +51,8 @@ func (q *QP) canSend(now rdma.Time) bool {
 	switch {
 	case e.wr.Op == rdma.OpLocalInv:
 		return r.cur == 0 // after everything before it has completed
+	case r.probing && r.psn != r.una:
+		return false // one packet asks; its answer says what is missing
 	case e.started:
 		return e.reads() || r.inFlight() < q.cfg.Window
 	case q.state == rdma.StateSQD, e.wr.Flags&rdma.Fence != 0 && r.reads > 0:
@@ -183,7 +185,7 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) {
 	}
 	p := q.packet(table[place], r.psn)
 	r.unasked++
-	if last || r.unasked >= ackInterval || r.inFlight()+1 >= q.cfg.Window {
+	if last || r.unasked >= ackInterval || r.inFlight()+1 >= q.cfg.Window || r.probing {
 		p.AckReq, r.unasked = true, 0
 	}
 	p.Solicited = last && e.wr.Flags&rdma.Solicited != 0 && e.wr.Op != rdma.OpWrite
@@ -213,6 +215,7 @@ func (q *QP) seek(psn wire.PSN) {
 // goBack sends again from the oldest packet that is not acknowledged.
 func (q *QP) goBack(now rdma.Time) {
 	r := &q.req
+	r.probing = false
 	q.seek(r.una)
 	r.rttAt = 0 // an answer could be to either transmission (Karn)
 	r.backAt, r.backPSN = now, r.una
