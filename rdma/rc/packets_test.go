@@ -2,6 +2,7 @@ package rc
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/rstored/rstored/rdma"
@@ -427,5 +428,33 @@ func TestTimeoutAsksWithOnePacket(t *testing.T) {
 				t.Errorf("%+v", s.sent)
 			}
 		})
+	}
+}
+
+// TestRecorder: a long message is one entry, what is old is forgotten, and acknowledgements
+// stand for themselves.
+func TestRecorder(t *testing.T) {
+	p, s, q := lone(t, 0)
+	p.post(0, write(1, s, 10*256, pairVA, pairKey))
+	_ = say(p, q)
+	p.now += 5
+	hear(p, q, wire.Packet{Op: wire.Acknowledge, PSN: 10, AETH: wire.AETH{Syndrome: wire.SyndromeAck | 3}})
+	hear(p, q, wire.Packet{Op: wire.Acknowledge, PSN: 11, AETH: wire.AETH{Syndrome: wire.SyndromeAck}})
+	got := q.Recent()
+	want := []Run{
+		{At: p.now - 5, Out: true, Op: wire.WriteFirst, PSN: 7, Count: 1, Bytes: 256},
+		{At: p.now - 5, Out: true, Op: wire.WriteMiddle, PSN: 8, Count: 8, Bytes: 8 * 256},
+		{At: p.now - 5, Out: true, Op: wire.WriteLast, AckReq: true, PSN: 16, Count: 1, Bytes: 256},
+		{At: p.now, Op: wire.Acknowledge, Syndrome: wire.SyndromeAck | 3, PSN: 10, Count: 1},
+		{At: p.now, Op: wire.Acknowledge, Syndrome: wire.SyndromeAck, PSN: 11, Count: 1},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+	for i := range 100 {
+		hear(p, q, wire.Packet{Op: wire.Acknowledge, PSN: wire.PSN(i)})
+	}
+	if got = q.Recent(); len(got) != runsMax || got[0].PSN != 100-runsMax || got[runsMax-1].PSN != 99 {
+		t.Errorf("%d entries, %+v", len(got), got)
 	}
 }

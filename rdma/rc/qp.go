@@ -57,6 +57,9 @@ type QP struct {
 	mtu   int
 	err   error
 	seen  Seen
+	now   rdma.Time // of the packet or turn being worked on
+
+	recent recorder
 
 	sq   ring[sqe]
 	rq   ring[rqe]
@@ -328,6 +331,7 @@ func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 		q.n.DropPKey++
 		return
 	}
+	q.recent.add(now, false, p, len(p.Payload))
 	if p.Op.Is(wire.Request) {
 		q.serve(now, p)
 	} else if q.state == rdma.StateRTR {
@@ -347,6 +351,7 @@ func pkeyMatches(a, b uint16) bool {
 // used up, or there is nothing to send now. Answers go before requests. It
 // reports whether there is more.
 func (q *QP) Transmit(now rdma.Time, b *wire.Batch) (more bool) {
+	q.now = now
 	budget := transmitBudget
 	budget = q.transmitResponses(b, budget)
 	if q.state == rdma.StateRTS || q.state == rdma.StateSQD {

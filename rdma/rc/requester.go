@@ -90,7 +90,7 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			p := q.packet(wire.ReadRequest, r.psn)
 			p.AckReq = true
 			p.RETH = wire.RETH{VA: e.wr.RemoteAddr + uint64(e.got), RKey: e.wr.RKey, Len: e.length - e.got}
-			b.Add(&q.flow, p, nil)
+			q.put(b, p, nil)
 			q.sent(now, e.last())
 		case e.atomic():
 			op := wire.CompareSwap
@@ -100,14 +100,12 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			p := q.packet(op, r.psn)
 			p.AckReq = true
 			p.Atomic = wire.Atomic{VA: e.wr.RemoteAddr, RKey: e.wr.RKey, SwapAdd: e.wr.SwapAdd, Compare: e.wr.Compare}
-			b.Add(&q.flow, p, nil)
+			q.put(b, p, nil)
 			q.sent(now, r.psn)
 		default:
 			q.segment(e, b, again)
 			q.sent(now, r.psn)
 		}
-		q.n.TxPackets++
-		q.seen.TxPackets++
 	}
 }
 
@@ -191,7 +189,7 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) {
 	p.Solicited = last && e.wr.Flags&rdma.Solicited != 0 && e.wr.Op != rdma.OpWrite
 	p.Imm, p.InvRKey = e.wr.Imm, e.wr.InvRKey
 	p.RETH = wire.RETH{VA: e.wr.RemoteAddr, RKey: e.wr.RKey, Len: e.length}
-	b.Add(&q.flow, p, q.gather(e.sgl, off, n))
+	q.put(b, p, q.gather(e.sgl, off, n))
 	if !again {
 		if write {
 			q.n.TxBytesWrite += uint64(n)

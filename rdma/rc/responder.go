@@ -418,9 +418,7 @@ func (q *QP) transmitResponses(b *wire.Batch, budget int) int {
 		if r.nakDue {
 			p.PSN, p.AETH.Syndrome = r.nakPSN, r.nak
 		}
-		b.Add(&q.flow, p, nil)
-		q.n.TxPackets++
-		q.seen.TxPackets++
+		q.put(b, p, nil)
 		r.nakDue, r.ackDue = false, false
 		budget--
 	}
@@ -447,10 +445,8 @@ func (q *QP) respond(h *resource, b *wire.Batch) bool {
 	if h.atomic {
 		p := q.packet(wire.AtomicAck, h.at)
 		p.AETH, p.AtomicAck = aeth, h.value
-		b.Add(&q.flow, p, nil)
+		q.put(b, p, nil)
 		h.at = h.end
-		q.n.TxPackets++
-		q.seen.TxPackets++
 		return true
 	}
 	off := uint32(h.at.Sub(h.psn)) * uint32(q.mtu)
@@ -480,10 +476,8 @@ func (q *QP) respond(h *resource, b *wire.Batch) bool {
 	}
 	p := q.packet(readOps[place], h.at)
 	p.AETH = aeth
-	b.Add(&q.flow, p, parts)
+	q.put(b, p, parts)
 	h.at = h.at.Add(1)
-	q.n.TxPackets++
-	q.seen.TxPackets++
 	q.n.TxBytesReadResponse += uint64(n)
 	return true
 }

@@ -125,7 +125,8 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 		c.s.touch(c.q)
 	}
 	c.tell(rdma.ConnEvent{Kind: kind, Reason: reason, PrivateData: private, Err: why})
-	c.s.later = append(c.s.later, func() { c.mourn(kind, cm.Reason(reason), why, was) })
+	// After the user was told, and the NAK is among the packets that were sent.
+	c.s.afterFlush = append(c.s.afterFlush, func() { c.mourn(kind, cm.Reason(reason), why, was) })
 	if tellPeer {
 		c.farewell()
 	}

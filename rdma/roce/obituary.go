@@ -51,6 +51,10 @@ type Record struct {
 	RetryCount    uint8
 	RNRRetryCount uint8
 	Seen          rc.Seen
+	// Recent are the last packets, oldest first, and Ended the time of the end on their
+	// clock.
+	Recent []rc.Run
+	Ended  rdma.Time
 }
 
 // bury reports a connection or request. Nothing of it is on the packet path.
@@ -106,6 +110,7 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was p
 		Established: was == established, Age: c.s.now - c.since,
 		LocalQPN: c.q.num, LocalPSN: c.rqPSN, PathMTU: c.mtu, ReadsServed: c.resources, ReadsStarted: c.depth,
 		AckTimeout: c.timeout, RetryCount: c.retries, RNRRetryCount: c.q.rc.Attr().RNRRetryCount, Seen: c.q.rc.Seen(),
+		Recent: c.q.rc.Recent(), Ended: c.s.now,
 	}
 	if err := c.q.rc.Err(); err != nil && ordinary(why) {
 		why = err // of which its user heard first, by a completion

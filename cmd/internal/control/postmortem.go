@@ -73,6 +73,21 @@ type PostMortemConn struct {
 	NAKReceived *PostMortemNAK `json:"nak_received,omitempty"`
 	RNRSent     *PostMortemNAK `json:"rnr_sent,omitempty"`
 	RNRReceived *PostMortemNAK `json:"rnr_received,omitempty"`
+
+	// Recent are the last packets, oldest first.
+	Recent []PostMortemPackets `json:"recent,omitempty"`
+}
+
+// PostMortemPackets is one packet, or several of the same opcode with consecutive PSNs.
+type PostMortemPackets struct {
+	BeforeUS int64  `json:"before_end_us"` // the first of them, microseconds before the end
+	Sent     bool   `json:"sent"`          // by the server
+	Opcode   string `json:"opcode"`
+	PSN      uint32 `json:"psn"`
+	Count    int    `json:"count"`
+	Bytes    int64  `json:"bytes"` // of payload
+	AckReq   bool   `json:"ack_req"`
+	AETH     string `json:"aeth,omitempty"` // what an acknowledgement says
 }
 
 // PostMortemNAK is the first negative acknowledgement of a kind, and the last if

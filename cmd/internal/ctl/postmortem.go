@@ -62,12 +62,40 @@ func printPostMortem(w io.Writer, p *control.PostMortem) {
 		}{{"NAKs sent", c.NAKSent}, {"NAKs received", c.NAKReceived}, {"RNR NAKs sent", c.RNRSent}, {"RNR NAKs received", c.RNRReceived}} {
 			printNAK(w, n.what, n.nak)
 		}
+		printPackets(w, c.Recent)
 	}
 	if r := p.RPC; r != nil {
 		fmt.Fprintf(w, "  RPC: %d calls, %d in progress, %d bytes by RDMA WRITE, %d by RDMA READ, messages up to %d in and %d out\n",
 			r.Calls, r.InProgress, r.RDMAWriteBytes, r.RDMAReadBytes, r.InlineIn, r.InlineOut)
 		printCall(w, "first call", r.First)
 		printCall(w, "last call", r.Last)
+	}
+}
+
+// printPackets lists the last packets, with the time before the end.
+func printPackets(w io.Writer, list []control.PostMortemPackets) {
+	if len(list) > 0 {
+		fmt.Fprintln(w, "  last packets:")
+	}
+	for _, k := range list {
+		dir := "received"
+		if k.Sent {
+			dir = "sent"
+		}
+		fmt.Fprintf(w, "    -%-10v %-8s %s PSN %d", time.Duration(k.BeforeUS)*time.Microsecond, dir, k.Opcode, k.PSN)
+		if k.Count > 1 {
+			fmt.Fprintf(w, " and %d more", k.Count-1)
+		}
+		if k.Bytes > 0 {
+			fmt.Fprintf(w, ", %d bytes", k.Bytes)
+		}
+		if k.AckReq {
+			fmt.Fprint(w, ", asks for an ACK")
+		}
+		if k.AETH != "" {
+			fmt.Fprintf(w, ": %s", k.AETH)
+		}
+		fmt.Fprintln(w)
 	}
 }
 

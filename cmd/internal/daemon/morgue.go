@@ -11,6 +11,7 @@ import (
 	"github.com/rstored/rstored/rdma/cm"
 	"github.com/rstored/rstored/rdma/rc"
 	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/wire"
 	"github.com/rstored/rstored/rpcrdma"
 )
 
@@ -132,6 +133,16 @@ func postMortemConn(r *roce.Record) *control.PostMortemConn {
 	}
 	if r.Seen.Status != rdma.Success {
 		p.Status = r.Seen.Status.String()
+	}
+	for _, k := range r.Recent {
+		e := control.PostMortemPackets{
+			BeforeUS: int64((r.Ended - k.At) / rdma.Microsecond), Sent: k.Out, Opcode: k.Op.String(),
+			PSN: uint32(k.PSN), Count: int(k.Count), Bytes: k.Bytes, AckReq: k.AckReq,
+		}
+		if k.Op.Is(wire.HasAETH) {
+			e.AETH = rc.SyndromeText(k.Syndrome)
+		}
+		p.Recent = append(p.Recent, e)
 	}
 	return p
 }

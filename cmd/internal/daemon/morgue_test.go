@@ -3,7 +3,9 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,6 +153,14 @@ func TestPostMortemBroken(t *testing.T) {
 		t.Errorf("connection %+v", v)
 	case v.NAKReceived.Text != "remote access error":
 		t.Errorf("NAK %+v", v.NAKReceived)
+	}
+	// The READ that was refused, and the NAK, are the last packets.
+	var last []string
+	for _, k := range p.Connection.Recent {
+		last = append(last, fmt.Sprintf("%t %s %s", k.Sent, k.Opcode, k.AETH))
+	}
+	if n := len(last); n < 6 || last[n-1] != "false ACKNOWLEDGE remote access error" || !slices.Contains(last, "true READ_REQUEST ") || p.Connection.Recent[0].BeforeUS < p.Connection.Recent[n-1].BeforeUS {
+		t.Errorf("the last packets are %q", last)
 	}
 	if !strings.Contains(p.Hint, "memory that it had offered") || !strings.Contains(p.Hint, "rstorectl capture") {
 		t.Errorf("hint %q", p.Hint)

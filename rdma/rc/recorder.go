@@ -1,0 +1,66 @@
+package rc
+
+import (
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// Run is one packet, or several of the same opcode with consecutive PSNs.
+type Run struct {
+	At       rdma.Time // of the first
+	Out      bool
+	Op       wire.Opcode
+	AckReq   bool  // of the last
+	Syndrome uint8 // of the AETH, if the opcode has one
+	PSN      wire.PSN
+	Count    int32
+	Bytes    int64 // of payload, all together
+}
+
+// runsMax is how many runs a QP remembers, a power of two.
+const runsMax = 32
+
+// recorder remembers the last packets of a QP, for when it fails. A long message is one
+// run, so that what was before it is remembered too.
+type recorder struct {
+	runs [runsMax]Run
+	n    uint32 // recorded so far
+}
+
+func (r *recorder) add(now rdma.Time, out bool, p *wire.Packet, bytes int) {
+	if last := &r.runs[(r.n-1)%runsMax]; r.n > 0 && last.Op == p.Op && last.Out == out && p.PSN == last.PSN.Add(int(last.Count)) && !p.Op.Is(wire.HasAETH) {
+		last.Count++
+		last.Bytes += int64(bytes)
+		last.AckReq = p.AckReq
+		return
+	}
+	e := &r.runs[r.n%runsMax]
+	r.n++
+	*e = Run{At: now, Out: out, Op: p.Op, AckReq: p.AckReq, PSN: p.PSN, Count: 1, Bytes: int64(bytes)}
+	if p.Op.Is(wire.HasAETH) {
+		e.Syndrome = p.AETH.Syndrome
+	}
+}
+
+// Recent returns the last packets that the QP has sent and received, oldest first.
+func (q *QP) Recent() []Run {
+	r := &q.recent
+	n := min(r.n, runsMax)
+	list := make([]Run, 0, n)
+	for i := r.n - n; i != r.n; i++ {
+		list = append(list, r.runs[i%runsMax])
+	}
+	return list
+}
+
+// put sends a packet.
+func (q *QP) put(b *wire.Batch, p *wire.Packet, payload [][]byte) {
+	b.Add(&q.flow, p, payload)
+	q.n.TxPackets++
+	q.seen.TxPackets++
+	n := 0
+	for _, d := range payload {
+		n += len(d)
+	}
+	q.recent.add(q.now, true, p, n)
+}
