@@ -71,6 +71,7 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 			return
 		}
 		if q.retry(now) {
+			r.lost()
 			q.goBack(now)
 			r.arm(now)
 		}

@@ -12,7 +12,10 @@ import (
 // code only as the ceiling.
 const (
 	rtoInitial = 20 * rdma.Millisecond
-	rtoFloor   = 4 * rdma.Millisecond
+	rtoFloor   = rdma.Millisecond
+	// rtoRounds is how many round trips nothing has to be heard for. A peer in user space
+	// is now and then kept from its work for longer than its usual variation.
+	rtoRounds  = 8
 	rtoCeiling = rdma.Second // where the connection sets no ACK timeout
 
 	// backGuard is the least time between two goings back to the same PSN on
@@ -20,7 +23,7 @@ const (
 	backGuard = 500 * rdma.Microsecond
 	// nakGuard is the time after which a sequence NAK may have been lost and
 	// is sent again.
-	nakGuard = 2 * rdma.Millisecond
+	nakGuard = 500 * rdma.Microsecond
 )
 
 // timers of the requester.
@@ -74,7 +77,7 @@ func (t *timers) base() rdma.Time {
 	if t.srtt == 0 {
 		return min(rtoInitial, t.ceiling)
 	}
-	return min(max(t.srtt+4*t.rttvar, rtoFloor), t.ceiling)
+	return min(max(t.srtt+4*t.rttvar, rtoRounds*t.srtt, rtoFloor), t.ceiling)
 }
 
 // progress is called when una has moved.
@@ -84,8 +87,12 @@ func (q *QP) progress(now rdma.Time) {
 		r.measured(now - r.rttAt)
 		r.rttAt = 0
 	}
+	if r.before != 0 {
+		r.spoke(r.una == r.next)
+	}
 	r.retries, r.rnrTries, r.moved, r.probing = 0, 0, now, false
 	r.rto = r.base()
+	r.grow(r.una)
 	if r.una == r.next {
 		r.expireAt = 0
 	} else {
@@ -118,6 +125,7 @@ func (q *QP) Expire(now rdma.Time) {
 	// again would keep it busy. It answers one packet as it would answer all.
 	q.goBack(now)
 	r.probing = true
+	r.silent()
 	r.arm(now)
 }
 

@@ -393,7 +393,8 @@ func TestSyndromeTexts(t *testing.T) {
 }
 
 // TestTimeoutAsksWithOnePacket: a peer that is only slow gets one packet again, not all that
-// it has; from one that lost everything the rest is then sent again as it should.
+// it has; to one that lost something what follows is sent again, in a small window that
+// grows.
 func TestTimeoutAsksWithOnePacket(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -401,8 +402,8 @@ func TestTimeoutAsksWithOnePacket(t *testing.T) {
 		again int      // packets that are sent again then
 	}{
 		{"it has everything", 7 + 99, 0},
-		{"it has the first", 7, 99},
-		{"it lost one in the middle", 7 + 49, 50},
+		{"it has the first", 7, windowMin},
+		{"it lost one in the middle", 7 + 49, windowMin + 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, s, q := lone(t, 0)
@@ -456,5 +457,48 @@ func TestRecorder(t *testing.T) {
 	}
 	if got = q.Recent(); len(got) != runsMax || got[0].PSN != 100-runsMax || got[runsMax-1].PSN != 99 {
 		t.Errorf("%d entries, %+v", len(got), got)
+	}
+}
+
+// TestWindow: it halves at a loss, doubles in a round trip up to there, and then grows by
+// one packet in each.
+func TestWindow(t *testing.T) {
+	var w window
+	w.start(100, 64)
+	una := wire.PSN(100)
+	round := func() int { // all that is under way is acknowledged
+		una = una.Add(w.size)
+		w.grow(una)
+		return w.size
+	}
+	if n := round(); n != 64 {
+		t.Errorf("%d at the start", n)
+	}
+	w.lost()
+	if w.size != 32 || round() != 33 || round() != 34 {
+		t.Errorf("%d after a loss", w.size)
+	}
+	w.silent()
+	w.spoke(false)
+	if w.size != windowMin || round() != 8 || round() != 16 || round() != 17 || round() != 18 {
+		t.Errorf("%d after a silence", w.size)
+	}
+	w.silent()
+	w.silent()
+	w.spoke(true)
+	if w.size != 18 {
+		t.Errorf("%d after a silence in which nothing was lost", w.size)
+	}
+	for range 100 {
+		w.lost()
+	}
+	if w.size != windowMin {
+		t.Errorf("%d after many losses", w.size)
+	}
+	for range 100 {
+		round()
+	}
+	if w.size != 64 {
+		t.Errorf("%d in the end", w.size)
 	}
 }

@@ -172,7 +172,7 @@ func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 		if a.Access != 0 {
 			q.attr.Access = a.Access
 		}
-		q.req.start(now, wire.PSN(a.SQPSN&wire.PSNMask), q.ackTimeout())
+		q.req.start(now, wire.PSN(a.SQPSN&wire.PSNMask), q.ackTimeout(), q.cfg.Window)
 	case a.State == rdma.StateRTS && (q.state == rdma.StateRTS || q.state == rdma.StateSQD):
 		if a.Access != 0 {
 			q.attr.Access = a.Access

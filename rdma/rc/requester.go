@@ -26,10 +26,12 @@ type requester struct {
 	readPSNs  int
 
 	timers
+	window
 }
 
-func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time) {
+func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, most int) {
 	*r = requester{psn: psn, una: psn, next: psn}
+	r.window.start(psn, most)
 	r.timers.start(now, ackTimeout)
 }
 
@@ -54,13 +56,13 @@ func (q *QP) canSend(now rdma.Time) bool {
 	case r.probing && r.psn != r.una:
 		return false // one packet asks; its answer says what is missing
 	case e.started:
-		return e.reads() || r.inFlight() < q.cfg.Window
+		return e.reads() || r.inFlight() < r.size
 	case q.state == rdma.StateSQD, e.wr.Flags&rdma.Fence != 0 && r.reads > 0:
 		return false
 	case e.reads():
 		return r.reads < int(q.attr.MaxRdAtomic) && (r.reads == 0 || r.readBytes+int(e.length) <= q.cfg.ReadWindow)
 	}
-	return r.inFlight() < q.cfg.Window
+	return r.inFlight() < r.size
 }
 
 func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
@@ -183,7 +185,7 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) {
 	}
 	p := q.packet(table[place], r.psn)
 	r.unasked++
-	if last || r.unasked >= ackInterval || r.inFlight()+1 >= q.cfg.Window || r.probing {
+	if last || r.unasked >= ackInterval || r.inFlight()+1 >= r.size || r.probing {
 		p.AckReq, r.unasked = true, 0
 	}
 	p.Solicited = last && e.wr.Flags&rdma.Solicited != 0 && e.wr.Op != rdma.OpWrite
