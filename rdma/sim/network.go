@@ -1,6 +1,7 @@
 // Package sim is a network in memory with a clock of its own: links between
 // addresses that lose, repeat, delay, reorder and corrupt datagrams as a seed
-// decides. One goroutine runs everything; the same seed gives the same run.
+// decides, ports of switches that queue, drop and mark, and hosts whose socket buffers
+// overflow. One goroutine runs everything; the same seed gives the same run.
 package sim
 
 import (
@@ -34,7 +35,11 @@ type Config struct {
 
 // Stats count what became of datagrams.
 type Stats struct {
-	Sent, Delivered, Lost, Duplicated, Corrupted, Held, QueueDrops, NoReceiver, TooLong uint64
+	Sent, Delivered, Lost, Duplicated, Corrupted, Held, NoReceiver, TooLong uint64
+
+	QueueDrops  uint64 // full queues of interfaces and ports
+	Marked      uint64 // CE by a port
+	BufferDrops uint64 // full socket buffers
 }
 
 // Network is a set of links and what flies between them.
@@ -46,6 +51,7 @@ type Network struct {
 	air   flights
 	order uint64
 	cut   map[[2]netip.Addr]bool
+	via   map[[2]netip.Addr]*Bottleneck
 	Stats Stats
 }
 
@@ -63,6 +69,7 @@ func New(cfg Config) *Network {
 	return &Network{
 		cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x5eed)), now: rdma.Second,
 		links: map[netip.Addr]*Link{}, cut: map[[2]netip.Addr]bool{},
+		via: map[[2]netip.Addr]*Bottleneck{},
 	}
 }
 
@@ -90,7 +97,8 @@ func (n *Network) Cut(a, b netip.Addr, on bool) {
 	n.cut[[2]netip.Addr{a, b}], n.cut[[2]netip.Addr{b, a}] = on, on
 }
 
-// Next is when the next datagram arrives, 0 if none is under way.
+// Next is when the next thing happens to a datagram, 0 if none is under way. A host with
+// a Receiver has to be looked after then too: it may have become free for more.
 func (n *Network) Next() rdma.Time {
 	if len(n.air) == 0 {
 		return 0
@@ -104,17 +112,25 @@ func (n *Network) Advance(t rdma.Time) {
 	n.now = max(n.now, t)
 	for len(n.air) > 0 && n.air[0].at <= n.now {
 		f := heap.Pop(&n.air).(*flight)
+		switch {
+		case f.wake:
+			continue
+		case f.port != nil:
+			f.port.take(f)
+			continue
+		}
 		l := n.links[f.to]
-		if l == nil || len(l.arrived) >= arrivedMax {
+		if l == nil {
 			n.Stats.NoReceiver++
 			continue
 		}
-		n.Stats.Delivered++
-		l.arrived = append(l.arrived, f.d)
+		if l.arrive(&f.d) {
+			n.Stats.Delivered++
+		}
 	}
 }
 
-// arrivedMax bounds what a link that is not read holds, as a socket buffer does.
+// arrivedMax bounds what a link that is not read and has no Receiver holds.
 const arrivedMax = 4096
 
 // Open attaches an address.
@@ -135,6 +151,10 @@ type Link struct {
 	arrived []link.RxDatagram
 	free    rdma.Time   // when the interface has sent what it was given
 	woken   atomic.Bool // users of a device are in goroutines of their own
+
+	receiver Receiver
+	buffered int64     // bytes of arrived, as receiver charges them
+	busy     rdma.Time // when the host is done with what Recv gave it
 }
 
 var _ link.Link = (*Link)(nil)
@@ -145,14 +165,15 @@ func (l *Link) Recv(rx *link.Rx, _ rdma.Time) (int, error) {
 	if l.net.links[l.addr] != l {
 		return 0, link.ErrClosed
 	}
-	k := min(len(l.arrived), cap(rx.D))
+	k := min(l.ready(), cap(rx.D))
 	rx.D = append(rx.D, l.arrived[:k]...)
+	l.taken(rx.D)
 	l.arrived = append(l.arrived[:0:0], l.arrived[k:]...)
 	return k, nil
 }
 
 // Arrived is the number of datagrams that Recv would return.
-func (l *Link) Arrived() int { return len(l.arrived) }
+func (l *Link) Arrived() int { return l.ready() }
 
 // Send implements link.Link.
 func (l *Link) Send(b *wire.Batch) error {
@@ -223,26 +244,37 @@ func (n *Network) send(from *Link, g *wire.Datagram) {
 		n.Stats.Corrupted++
 		raw[n.rnd.IntN(len(raw))] ^= 1 << n.rnd.IntN(8)
 	}
-	at := depart + n.cfg.Delay
+	after := n.cfg.Delay
 	if n.cfg.Jitter > 0 {
-		at += rdma.Time(n.rnd.Int64N(int64(n.cfg.Jitter)))
+		after += rdma.Time(n.rnd.Int64N(int64(n.cfg.Jitter)))
 	}
 	if n.chance(n.cfg.Reorder) {
 		n.Stats.Held++
-		at += rdma.Time(n.rnd.Int64N(10 * int64(n.cfg.Delay)))
+		after += rdma.Time(n.rnd.Int64N(10 * int64(n.cfg.Delay)))
 	}
-	n.fly(g, at, raw)
+	n.fly(from, g, depart, after, raw)
 	if n.chance(n.cfg.Duplicate) {
 		n.Stats.Duplicated++
-		n.fly(g, at+rdma.Time(n.rnd.Int64N(10*int64(n.cfg.Delay))), append([]byte(nil), raw...))
+		n.fly(from, g, depart, after+rdma.Time(n.rnd.Int64N(10*int64(n.cfg.Delay))), append([]byte(nil), raw...))
 	}
 }
 
-func (n *Network) fly(g *wire.Datagram, at rdma.Time, raw []byte) {
-	n.order++
-	heap.Push(&n.air, &flight{at: at, order: n.order, to: g.Flow.Dst, d: link.RxDatagram{
+// fly sends a datagram on its way: at once over the wire, which takes it after, or first
+// into the queue of a port.
+func (n *Network) fly(from *Link, g *wire.Datagram, depart, after rdma.Time, raw []byte) {
+	f := &flight{at: depart + after, to: g.Flow.Dst, d: link.RxDatagram{
 		Src: g.Flow.Src, Dst: g.Flow.Dst, SrcPort: wire.Port, TOS: g.Flow.TOS, Data: raw,
-	}})
+	}}
+	if b := n.path(from.addr, g.Flow.Dst); b != nil {
+		f.at, f.after, f.port = depart, after, b
+	}
+	n.launch(f)
+}
+
+func (n *Network) launch(f *flight) {
+	n.order++
+	f.order = n.order
+	heap.Push(&n.air, f)
 }
 
 // flight is a datagram under way; order keeps those that arrive at one time in
@@ -252,7 +284,13 @@ type flight struct {
 	order uint64
 	to    netip.Addr
 	d     link.RxDatagram
+	wake  bool        // no datagram: a host becomes free for more
+	port  *Bottleneck // that it comes to, nil when it comes to its end
+	after rdma.Time   // from the port to there
 }
+
+// size is the length on the wire, without the link layer.
+func (f *flight) size() int64 { return int64(len(f.d.Data)) + ipUDPLen }
 
 type flights []*flight
 
