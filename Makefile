@@ -11,7 +11,7 @@ TORTURETIME   ?= 1h
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 
-.PHONY: all build test race lint format vulncheck bench fuzz torture demo interop install clean
+.PHONY: all build test race lint format vulncheck bench fuzz torture plots demo interop install clean
 
 all: build
 
@@ -55,6 +55,10 @@ fuzz:
 # that fails too; RSTORED_SEED=n go test -run Torture ./test/torture runs it again.
 torture:
 	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestTorture|TestSame' ./test/torture
+
+# The pictures of docs/transport.md, drawn from the simulator: some minutes.
+plots:
+	$(GO) run ./rdma/sim/flows/plots
 
 # The whole product on loopback: see cmd/internal/demo. It runs as a binary so that
 # an interrupt reaches it and it can clean up.

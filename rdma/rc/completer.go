@@ -67,11 +67,11 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 		if !q.ackBefore(now, p.PSN) {
 			return
 		}
-		if r.backAt != 0 && r.backPSN == r.una && now-r.backAt < max(backGuard, r.srtt/2) {
+		if r.backAt != 0 && r.backPSN == r.una && now-r.backAt < r.guard() {
 			return
 		}
 		if q.retry(now) {
-			r.lost()
+			r.window.lost(now, r.srtt, r.queued())
 			q.goBack(now)
 			r.arm(now)
 		}
@@ -109,7 +109,7 @@ func (q *QP) ackTo(now rdma.Time, psn wire.PSN) {
 	if psn.Before(r.una) {
 		return
 	}
-	moved, lost := false, false
+	moved, lost, una := false, false, r.una
 	for q.sq.len() > 0 {
 		e := q.sq.front()
 		if !e.started || psn.Before(e.psn) {
@@ -129,6 +129,7 @@ func (q *QP) ackTo(now rdma.Time, psn wire.PSN) {
 	}
 	if moved {
 		q.caughtUp(now)
+		r.window.grow(int(r.una.Sub(una)), r.queued())
 	}
 	if lost {
 		q.lostResponse(now)
@@ -164,6 +165,7 @@ func (q *QP) lostResponse(now rdma.Time) {
 	if r.backAt != 0 && r.backPSN == r.una && now-r.backAt < max(2*r.srtt, nakGuard) {
 		return
 	}
+	r.asking.lost(now, r.srtt, r.queued())
 	q.goBack(now)
 	r.arm(now)
 }
@@ -205,12 +207,14 @@ func (q *QP) readResponse(now rdma.Time, p *wire.Packet) {
 	}
 	scatter(e.sgl, e.got, p.Payload)
 	e.got += n
-	r.una = p.PSN.Add(1)
 	q.n.RxBytesReadResponse += uint64(n)
-	if e.got == e.length {
-		q.finishRead(e)
+	k := int(p.PSN.Sub(e.psn)) + 1
+	q.responded(p.PSN, k%e.part == 0 || k == e.count)
+	if k == e.count {
+		q.finish()
 	}
 	q.caughtUp(now)
+	r.asking.grow(1, r.queued())
 }
 
 // readAt is atFront for a packet of a READ response: the packets of the same
@@ -254,17 +258,22 @@ func (q *QP) atomicResponse(now rdma.Time, p *wire.Packet) {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], p.AtomicAck)
 	scatter(e.sgl, 0, b[:])
-	q.req.una = p.PSN.Add(1)
-	q.finishRead(e)
+	q.responded(p.PSN, true)
+	q.finish()
 	q.caughtUp(now)
 }
 
-// finishRead completes the READ or atomic at the front.
-func (q *QP) finishRead(e *sqe) {
-	q.req.reads--
-	q.req.readBytes -= int(e.length)
-	q.req.readPSNs -= e.count
-	q.finish()
+// responded accounts for the response at una, which may be the last to its request.
+func (q *QP) responded(psn wire.PSN, last bool) {
+	r := &q.req
+	r.una = psn.Add(1)
+	if !psn.Before(r.psn) {
+		return // asked for before we went back, and not again yet
+	}
+	r.readPSNs--
+	if last {
+		r.reads--
+	}
 }
 
 func (q *QP) badResponse(what string) {

@@ -35,8 +35,10 @@ type Counters struct {
 	RxBytesSend           uint64
 	RxBytesWrite          uint64
 	RxBytesReadResponse   uint64
-	RxECN                 uint64
+	RxECN                 uint64 // packets that a switch marked
 	RxCNP                 uint64
+	CNPHandled            uint64 // those that lowered a window or a rate
+	TxCNP                 uint64
 }
 
 // Add adds o.
@@ -76,4 +78,6 @@ func (c *Counters) Add(o *Counters) {
 	c.RxBytesReadResponse += o.RxBytesReadResponse
 	c.RxECN += o.RxECN
 	c.RxCNP += o.RxCNP
+	c.CNPHandled += o.CNPHandled
+	c.TxCNP += o.TxCNP
 }

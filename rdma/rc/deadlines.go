@@ -19,11 +19,20 @@ const (
 	rtoCeiling = rdma.Second // where the connection sets no ACK timeout
 
 	// backGuard is the least time between two goings back to the same PSN on
-	// the peer's word: what was under way when we went back is still arriving.
+	// the peer's word, before there is a round-trip time: what was under way when we went
+	// back is still arriving.
 	backGuard = 500 * rdma.Microsecond
 	// nakGuard is the time after which a sequence NAK may have been lost and
 	// is sent again.
 	nakGuard = 500 * rdma.Microsecond
+
+	// leastPeriod is how long the shortest round trip is believed in, at least.
+	leastPeriod = 10 * rdma.Second
+	// queueTime is how much longer than that a round trip may be without a queue.
+	queueTime = 20 * rdma.Microsecond
+	// shortTime is a round trip in which there is no long queue. Of a longer one that is
+	// always the same it cannot be known.
+	shortTime = 500 * rdma.Microsecond
 )
 
 // timers of the requester.
@@ -33,6 +42,8 @@ type timers struct {
 	rto      rdma.Time // current, with back-off
 	ceiling  rdma.Time
 	srtt     rdma.Time
+	least    [2]rdma.Time // round-trip times of this period and the one before, 0 = none
+	leastAt  rdma.Time    // when this period began
 	rttvar   rdma.Time
 	rttAt    rdma.Time // when the packet that is timed was sent, 0 = none
 	rttPSN   wire.PSN
@@ -54,16 +65,30 @@ func (t *timers) start(now, ackTimeout rdma.Time) {
 }
 
 func (t *timers) deadline() rdma.Time {
-	if t.rnrUntil != 0 && (t.expireAt == 0 || t.rnrUntil < t.expireAt) {
-		return t.rnrUntil
+	return earlier(t.rnrUntil, t.expireAt)
+}
+
+// earlier is the earlier of two deadlines, of which 0 is none.
+func earlier(a, b rdma.Time) rdma.Time {
+	if a == 0 || b != 0 && b < a {
+		return b
 	}
-	return t.expireAt
+	return a
 }
 
 func (t *timers) arm(now rdma.Time) { t.expireAt = now + t.rto }
 
 // measured takes a round-trip time (RFC 6298 section 2).
-func (t *timers) measured(rtt rdma.Time) {
+func (t *timers) measured(now, rtt rdma.Time) {
+	rtt = max(rtt, 1)
+	switch {
+	case t.least[0] == 0:
+		t.least, t.leastAt = [2]rdma.Time{rtt, rtt}, now
+	case now-t.leastAt > leastPeriod:
+		t.least, t.leastAt = [2]rdma.Time{rtt, t.least[0]}, now
+	default:
+		t.least[0] = min(t.least[0], rtt)
+	}
 	if t.srtt == 0 {
 		t.srtt, t.rttvar = rtt, rtt/2
 	} else {
@@ -71,6 +96,12 @@ func (t *timers) measured(rtt rdma.Time) {
 		t.rttvar = (3*t.rttvar + max(d, -d)) / 4
 		t.srtt = (7*t.srtt + rtt) / 8
 	}
+}
+
+// queued reports whether packets seem to wait on the way, or that it is not known.
+func (t *timers) queued() bool {
+	least := min(t.least[0], t.least[1])
+	return t.srtt == 0 || least > shortTime || t.srtt-least > max(least/4, queueTime)
 }
 
 func (t *timers) base() rdma.Time {
@@ -84,15 +115,14 @@ func (t *timers) base() rdma.Time {
 func (q *QP) progress(now rdma.Time) {
 	r := &q.req
 	if r.rttAt != 0 && r.una.After(r.rttPSN) {
-		r.measured(now - r.rttAt)
+		r.measured(now, now-r.rttAt)
 		r.rttAt = 0
 	}
-	if r.before != 0 {
-		r.spoke(r.una == r.next)
-	}
+	r.window.spoke(r.una == r.next)
+	r.asking.spoke(r.una == r.next)
 	r.retries, r.rnrTries, r.moved, r.probing = 0, 0, now, false
 	r.rto = r.base()
-	r.grow(r.una)
+	q.pace(now)
 	if r.una == r.next {
 		r.expireAt = 0
 	} else {
@@ -100,12 +130,44 @@ func (q *QP) progress(now rdma.Time) {
 	}
 }
 
+// guard is the least time between two goings back to the same PSN on the peer's word.
+func (r *requester) guard() rdma.Time {
+	if least := min(r.least[0], r.least[1]); least != 0 && !r.window.fixed {
+		return least
+	}
+	return backGuard
+}
+
+// pace spreads the window over the round trip once the network has shown that it does
+// not take everything. Twice as fast, so that the window stays the limit.
+func (q *QP) pace(now rdma.Time) {
+	r := &q.req
+	w := &r.window
+	if w.fixed || !w.limited() || r.srtt == 0 {
+		if r.rate != 0 {
+			r.pacer.set(now, 0, 0)
+		}
+		return
+	}
+	rate := int64(w.size) * int64(q.mtu+headerCharge) * (int64(rdma.Second) / windowUnit) / int64(r.srtt)
+	if w.size > windowMin*windowUnit {
+		rate *= 2
+	}
+	r.pacer.set(now, max(rate, 1), int64(max(w.packets()/4, windowMin)*q.mtu))
+}
+
 // Expire acts on the deadlines that have passed.
 func (q *QP) Expire(now rdma.Time) {
+	if q.resp.rate.until <= now {
+		q.resp.rate.until = 0
+	}
 	if q.state != rdma.StateRTS && q.state != rdma.StateSQD {
 		return
 	}
 	r := &q.req
+	if r.until <= now {
+		r.until = 0
+	}
 	if r.rnrUntil != 0 && r.rnrUntil <= now {
 		r.rnrUntil = 0
 	}
@@ -125,7 +187,8 @@ func (q *QP) Expire(now rdma.Time) {
 	// again would keep it busy. It answers one packet as it would answer all.
 	q.goBack(now)
 	r.probing = true
-	r.silent()
+	r.window.silent()
+	r.asking.silent()
 	r.arm(now)
 }
 

@@ -43,6 +43,9 @@ type Config struct {
 	// ReadWindow the bytes of READ requests without a response.
 	Window     int
 	ReadWindow int
+	// Fixed keeps the window as large as it may be, whatever is lost, and sends without
+	// ECN: for networks that lose nothing, and to compare with.
+	Fixed bool
 }
 
 // QP is one reliable connection queue pair. It is not safe for concurrent use.
@@ -54,6 +57,8 @@ type QP struct {
 	state rdma.QPState
 	attr  rdma.QPAttr
 	flow  wire.Flow
+	data  wire.Flow // of packets whose rate can be lowered
+	cnp   notifier
 	mtu   int
 	err   error
 	seen  Seen
@@ -80,6 +85,7 @@ type sqe struct {
 	started bool
 	psn     wire.PSN // first PSN
 	count   int      // PSNs it uses
+	part    int      // READ: PSNs that one request asks for
 	got     uint32   // READ: bytes that have arrived
 }
 
@@ -164,15 +170,16 @@ func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 		}
 		q.attr = a
 		q.mtu = int(a.PathMTU)
-		q.flow = wire.Flow{Src: a.LocalAddr.Unmap(), Dst: a.RemoteAddr.Unmap(), SrcPort: wire.Port, TOS: a.TrafficClass}
+		q.flows()
 		q.resp.start(wire.PSN(a.RQPSN&wire.PSNMask), int(a.MaxDestRd))
+		q.resp.rate.start(now, q.mtu, q.cfg.Fixed)
 	case a.State == rdma.StateRTS && q.state == rdma.StateRTR:
 		q.attr.SQPSN, q.attr.MaxRdAtomic = a.SQPSN, a.MaxRdAtomic
 		q.attr.AckTimeout, q.attr.RetryCount, q.attr.RNRRetryCount = a.AckTimeout, a.RetryCount, a.RNRRetryCount
 		if a.Access != 0 {
 			q.attr.Access = a.Access
 		}
-		q.req.start(now, wire.PSN(a.SQPSN&wire.PSNMask), q.ackTimeout(), q.cfg.Window)
+		q.req.start(now, wire.PSN(a.SQPSN&wire.PSNMask), q.ackTimeout(), q.cfg.Window, max(1, q.cfg.ReadWindow/q.mtu), q.cfg.Fixed)
 	case a.State == rdma.StateRTS && (q.state == rdma.StateRTS || q.state == rdma.StateSQD):
 		if a.Access != 0 {
 			q.attr.Access = a.Access
@@ -306,14 +313,7 @@ func (q *QP) Outstanding() (send, recv int) { return q.sq.len(), q.rq.len() }
 func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 	q.n.RxPackets++
 	q.seen.RxPackets++
-	if p.ECN == 3 {
-		q.n.RxECN++
-	}
-	if p.Op == wire.CNP {
-		q.n.RxCNP++
-		return
-	}
-	if !p.Op.IsRC() {
+	if !p.Op.IsRC() && p.Op != wire.CNP {
 		q.n.DropOpcode++
 		return
 	}
@@ -332,6 +332,13 @@ func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 		return
 	}
 	q.recent.add(now, false, p, len(p.Payload))
+	if p.Op == wire.CNP {
+		q.congested(now)
+		return
+	}
+	if p.ECN == ecnCE {
+		q.marked(now)
+	}
 	if p.Op.Is(wire.Request) {
 		q.serve(now, p)
 	} else if q.state == rdma.StateRTR {
@@ -353,7 +360,7 @@ func pkeyMatches(a, b uint16) bool {
 func (q *QP) Transmit(now rdma.Time, b *wire.Batch) (more bool) {
 	q.now = now
 	budget := transmitBudget
-	budget = q.transmitResponses(b, budget)
+	budget = q.transmitResponses(now, b, budget)
 	if q.state == rdma.StateRTS || q.state == rdma.StateSQD {
 		q.transmitRequests(now, b, budget)
 	}
@@ -366,7 +373,7 @@ const transmitBudget = 64
 
 // HasWork reports whether Transmit would send something now.
 func (q *QP) HasWork(now rdma.Time) bool {
-	return q.resp.hasWork() || (q.state == rdma.StateRTS || q.state == rdma.StateSQD) && q.canSend(now)
+	return q.answers(now) || (q.state == rdma.StateRTS || q.state == rdma.StateSQD) && q.canSend(now)
 }
 
 // Parting reports whether the QP is in ERR and the NAK that tells the peer why is
@@ -379,10 +386,24 @@ func (q *QP) Parting() bool {
 // Deadline is when Expire has to be called; 0 for never. Ask again after each
 // call of Receive, Transmit, Expire, Modify and PostSend.
 func (q *QP) Deadline() rdma.Time {
-	if q.state != rdma.StateRTS && q.state != rdma.StateSQD {
+	switch q.state {
+	case rdma.StateRTS, rdma.StateSQD:
+	case rdma.StateRTR:
+		if q.resp.active > 0 {
+			return q.resp.rate.until
+		}
+		return 0
+	default:
 		return 0
 	}
-	return q.req.deadline()
+	d := q.req.deadline()
+	if q.resp.active > 0 {
+		d = earlier(d, q.resp.rate.until)
+	}
+	if q.req.cur < q.sq.len() {
+		d = earlier(d, q.req.until)
+	}
+	return d
 }
 
 // packet prepares the scratch packet with what all packets of the QP share.
@@ -409,6 +430,7 @@ func (q *QP) flush() {
 		q.completeSend(rdma.WRFlushErr)
 	}
 	q.req.reset()
+	q.cnp.due = false
 	if r := &q.resp; r.inRecv {
 		r.inRecv = false
 	}

@@ -55,7 +55,11 @@ func (q *QP) Recent() []Run {
 
 // put sends a packet.
 func (q *QP) put(b *wire.Batch, p *wire.Packet, payload [][]byte) {
-	b.Add(&q.flow, p, payload)
+	f := &q.flow
+	if len(payload) > 0 && p.Op != wire.CNP {
+		f = &q.data
+	}
+	b.Add(f, p, payload)
 	q.n.TxPackets++
 	q.seen.TxPackets++
 	n := 0

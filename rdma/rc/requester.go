@@ -20,18 +20,22 @@ type requester struct {
 	una  wire.PSN
 	next wire.PSN
 
-	unasked   int // packets since the last that asked for an ACK
-	reads     int // READs and atomics without their response
-	readBytes int
-	readPSNs  int
+	unasked int // packets since the last that asked for an ACK
+	// Of what lies between una and psn: READ requests and atomics, and the PSNs of their
+	// responses.
+	reads    int
+	readPSNs int
 
 	timers
-	window
+	pacer
+	window window // of SENDs and RDMA WRITEs
+	asking window // of READ responses
 }
 
-func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, most int) {
+func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, most, ask int, fixed bool) {
 	*r = requester{psn: psn, una: psn, next: psn}
-	r.window.start(psn, most)
+	r.window.start(most, fixed)
+	r.asking.start(ask, fixed)
 	r.timers.start(now, ackTimeout)
 }
 
@@ -55,14 +59,12 @@ func (q *QP) canSend(now rdma.Time) bool {
 		return r.cur == 0 // after everything before it has completed
 	case r.probing && r.psn != r.una:
 		return false // one packet asks; its answer says what is missing
-	case e.started:
-		return e.reads() || r.inFlight() < r.size
-	case q.state == rdma.StateSQD, e.wr.Flags&rdma.Fence != 0 && r.reads > 0:
+	case !e.started && (q.state == rdma.StateSQD || e.wr.Flags&rdma.Fence != 0 && r.reads > 0):
 		return false
 	case e.reads():
-		return r.reads < int(q.attr.MaxRdAtomic) && (r.reads == 0 || r.readBytes+int(e.length) <= q.cfg.ReadWindow)
+		return r.reads < int(q.attr.MaxRdAtomic) && (r.reads == 0 || r.readPSNs < r.asking.packets())
 	}
-	return r.inFlight() < r.size
+	return r.inFlight() < r.window.packets() && !r.paced(now)
 }
 
 func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
@@ -91,9 +93,16 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			}
 			p := q.packet(wire.ReadRequest, r.psn)
 			p.AckReq = true
-			p.RETH = wire.RETH{VA: e.wr.RemoteAddr + uint64(e.got), RKey: e.wr.RKey, Len: e.length - e.got}
+			// The first packet of the response, and the one behind the last.
+			k := int(r.psn.Sub(e.psn))
+			end := min(k-k%e.part+e.part, e.count)
+			off := uint32(k * q.mtu)
+			n := min(uint32((end-k)*q.mtu), e.length-off)
+			p.RETH = wire.RETH{VA: e.wr.RemoteAddr + uint64(off), RKey: e.wr.RKey, Len: n}
 			q.put(b, p, nil)
-			q.sent(now, e.last())
+			r.reads++
+			r.readPSNs += end - k
+			q.sent(now, e.psn.Add(end-1))
 		case e.atomic():
 			op := wire.CompareSwap
 			if e.wr.Op == rdma.OpFetchAdd {
@@ -103,9 +112,11 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			p.AckReq = true
 			p.Atomic = wire.Atomic{VA: e.wr.RemoteAddr, RKey: e.wr.RKey, SwapAdd: e.wr.SwapAdd, Compare: e.wr.Compare}
 			q.put(b, p, nil)
+			r.reads++
+			r.readPSNs++
 			q.sent(now, r.psn)
 		default:
-			q.segment(e, b, again)
+			r.charge(now, q.segment(e, b, again))
 			q.sent(now, r.psn)
 		}
 	}
@@ -124,12 +135,26 @@ func (q *QP) begin(e *sqe) bool {
 	if !e.atomic() {
 		e.count = q.packets(e.length)
 	}
-	if e.reads() {
-		r.reads++
-		r.readBytes += int(e.length)
-		r.readPSNs += e.count
-	}
+	e.part = q.readPart()
 	return true
+}
+
+// readPartMin is the least READ that is not made smaller still while the network takes
+// everything, in bytes.
+const readPartMin = 64 << 10
+
+// readPart is how many packets of response a READ request asks for at a time. A longer
+// READ is several requests on the wire: what one asks for comes at the peer's full speed,
+// and nothing else that a requester can do keeps a peer of any make from sending more
+// than the network takes. Asked for again, it is in the same parts, as a responder knows
+// them (IBTA 9.7.5.1.2).
+func (q *QP) readPart() int {
+	a := &q.req.asking
+	part := max(readPartMin/q.mtu, a.most/windowUnit/max(1, int(q.attr.MaxRdAtomic)))
+	if a.limited() {
+		part = min(part, a.packets()/2)
+	}
+	return max(1, part)
 }
 
 // sent moves the cursor behind the packet or READ whose last PSN is last.
@@ -158,8 +183,9 @@ var (
 	wrImm   = [...]wire.Opcode{wire.WriteMiddle, wire.WriteFirst, wire.WriteLastImm, wire.WriteOnlyImm}
 )
 
-// segment sends the packet at the cursor of a SEND or RDMA WRITE.
-func (q *QP) segment(e *sqe, b *wire.Batch, again bool) {
+// segment sends the packet at the cursor of a SEND or RDMA WRITE, and returns the bytes
+// of its payload.
+func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 	r := &q.req
 	k := int(r.psn.Sub(e.psn))
 	off := uint32(k * q.mtu)
@@ -185,7 +211,7 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) {
 	}
 	p := q.packet(table[place], r.psn)
 	r.unasked++
-	if last || r.unasked >= ackInterval || r.inFlight()+1 >= r.size || r.probing {
+	if last || r.unasked >= min(ackInterval, max(1, r.window.packets()/4)) || r.inFlight()+1 >= r.window.packets() || r.probing {
 		p.AckReq, r.unasked = true, 0
 	}
 	p.Solicited = last && e.wr.Flags&rdma.Solicited != 0 && e.wr.Op != rdma.OpWrite
@@ -199,12 +225,14 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) {
 			q.n.TxBytesSend += uint64(n)
 		}
 	}
+	return n
 }
 
-// seek puts the cursor at psn, which lies between una and next.
+// seek puts the cursor at psn, which is una or behind it, and nothing between them was
+// sent.
 func (q *QP) seek(psn wire.PSN) {
 	r := &q.req
-	r.psn = psn
+	r.psn, r.reads, r.readPSNs = psn, 0, 0
 	for r.cur = 0; r.cur < q.sq.len(); r.cur++ {
 		if e := q.sq.at(r.cur); !e.started || !e.last().Before(psn) {
 			return

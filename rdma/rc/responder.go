@@ -41,6 +41,8 @@ type responder struct {
 	nakPSN  wire.PSN
 	gap     bool // a NAK for epsn was sent and epsn has not arrived
 	gapSent rdma.Time
+	ahead   wire.PSN // of the last packet that came while there was a gap
+	rate    rate     // of READ responses
 }
 
 // resource is a READ or atomic request of the peer, kept until as many later
@@ -64,7 +66,20 @@ func (r *responder) start(psn wire.PSN, depth int) {
 	*r = responder{epsn: psn, held: make([]resource, depth)}
 }
 
-func (r *responder) hasWork() bool { return r.active > 0 || r.nakDue || r.ackDue }
+// answers reports whether there is something that the peer is owed and may be sent now.
+func (q *QP) answers(now rdma.Time) bool {
+	r := &q.resp
+	if q.cnp.due {
+		return true
+	}
+	if r.active > 0 && q.state != rdma.StateErr {
+		return !r.rate.paced(now)
+	}
+	return r.active > 0 || r.nakDue || r.ackDue
+}
+
+// againGuard is the least time between two NAKs of one PSN.
+const againGuard = 20 * rdma.Microsecond
 
 // nakWith owes the peer a NAK. One that is owed already goes first and this
 // one is not sent: it will come again if it matters.
@@ -81,7 +96,11 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 	switch d := p.PSN.Sub(r.epsn); {
 	case d > 0:
 		q.n.RxOutOfSequence++
-		if !r.gap || p.AckReq && now-r.gapSent > nakGuard {
+		// A PSN that is not behind the last one says that the peer went back, and that
+		// what it went back to is lost again.
+		back := r.gap && !p.PSN.After(r.ahead) && now-r.gapSent > againGuard
+		r.ahead = p.PSN
+		if !r.gap || back || p.AckReq && now-r.gapSent > nakGuard {
 			r.gap, r.gapSent = true, now
 			q.n.TxNAKSequence++
 			q.seen.TxNAK.add(wire.NAKSequence, r.epsn)
@@ -89,7 +108,7 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 		}
 		return
 	case d < 0:
-		q.duplicate(p)
+		q.duplicate(now, p)
 		return
 	}
 	r.gap = false
@@ -144,7 +163,7 @@ func (q *QP) rnr(now rdma.Time, psn wire.PSN) {
 	q.n.TxRNR++
 	q.seen.TxRNR.add(syndrome, psn)
 	r := &q.resp
-	r.gap, r.gapSent = true, now // what follows is out of sequence, and known to be
+	r.gap, r.gapSent, r.ahead = true, now, psn // what follows is out of sequence, and known to be
 	r.nakWith(syndrome, psn)
 }
 
@@ -283,7 +302,10 @@ func (q *QP) hold(p *wire.Packet, need rdma.Access) *resource {
 		return nil
 	}
 	h := &r.held[r.oldest]
-	if h.active {
+	if h.active && h.answered {
+		// It is repeated for a duplicate that came late: who asks for more has it all.
+		r.active--
+	} else if h.active {
 		q.refuse(p, wire.NAKInvalidRequest, fmt.Sprintf("more than %d READs and atomics at once", len(r.held)))
 		return nil
 	}
@@ -356,7 +378,7 @@ func (q *QP) serveAtomic(p *wire.Packet) {
 
 // duplicate answers a request that was executed before: it is acknowledged, a
 // READ is read again, an atomic's result is repeated (IBTA 9.7.5.1.2).
-func (q *QP) duplicate(p *wire.Packet) {
+func (q *QP) duplicate(now rdma.Time, p *wire.Packet) {
 	q.n.RxDuplicate++
 	r := &q.resp
 	if p.Op.Is(wire.ClassSend) || p.Op.Is(wire.ClassWrite) {
@@ -380,24 +402,36 @@ func (q *QP) duplicate(p *wire.Packet) {
 		if p.Op != wire.ReadRequest || p.RETH.RKey != h.rkey || p.RETH.VA != h.va+off || uint64(p.RETH.Len)+off > uint64(h.length) {
 			break
 		}
+		// A peer that asks for little at a time keeps to what the network takes by that.
+		if h.at.Sub(p.PSN) > repeatMax {
+			r.rate.lost(now)
+		}
 		r.activate(h, p.PSN, p.PSN.Add(q.packets(p.RETH.Len)))
 		return
 	}
 	q.n.RxDuplicateNoResource++
 }
 
+// repeatMax is how many packets may be asked for again before that says that the network
+// does not take them.
+const repeatMax = 32
+
 // transmitResponses sends what the peer is owed, in PSN order: READ data and
 // atomic results, then the acknowledgement or NAK, which acknowledges all
 // before it and so must not overtake them.
-func (q *QP) transmitResponses(b *wire.Batch, budget int) int {
+func (q *QP) transmitResponses(now rdma.Time, b *wire.Batch, budget int) int {
 	r := &q.resp
+	if q.cnp.due && budget > 0 && !b.Full() {
+		q.notify(b)
+		budget--
+	}
 	for r.active > 0 && q.state != rdma.StateErr {
 		h := r.first()
 		for ; h.at != h.end; budget-- {
-			if budget == 0 || b.Full() {
+			if budget == 0 || b.Full() || r.rate.paced(now) {
 				return budget
 			}
-			if q.respond(h, b) {
+			if q.respond(now, h, b) {
 				continue
 			}
 			if q.state == rdma.StateErr {
@@ -440,7 +474,7 @@ var readOps = [...]wire.Opcode{wire.ReadRespMiddle, wire.ReadRespFirst, wire.Rea
 
 // respond sends one packet of a READ response, or an atomic's result. The
 // region is checked for each packet: it may have been withdrawn meanwhile.
-func (q *QP) respond(h *resource, b *wire.Batch) bool {
+func (q *QP) respond(now rdma.Time, h *resource, b *wire.Batch) bool {
 	aeth := wire.AETH{Syndrome: wire.SyndromeAck, MSN: q.resp.msn}
 	if h.atomic {
 		p := q.packet(wire.AtomicAck, h.at)
@@ -477,6 +511,7 @@ func (q *QP) respond(h *resource, b *wire.Batch) bool {
 	p := q.packet(readOps[place], h.at)
 	p.AETH = aeth
 	q.put(b, p, parts)
+	q.resp.rate.sent(now, int(n))
 	h.at = h.at.Add(1)
 	q.n.TxBytesReadResponse += uint64(n)
 	return true

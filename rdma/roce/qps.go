@@ -103,6 +103,7 @@ func HWCounters(c *rc.Counters) map[string]uint64 {
 		"resp_remote_operational_errors": c.TxNAKOperation,
 		"bad_resp_err":                   c.RxBadResponse,
 		"np_ecn_marked_roce_packets":     c.RxECN,
-		"rp_cnp_handled":                 c.RxCNP,
+		"np_cnp_sent":                    c.TxCNP,
+		"rp_cnp_handled":                 c.CNPHandled,
 	}
 }

@@ -172,6 +172,9 @@ func (l *Link) Recv(rx *link.Rx, _ rdma.Time) (int, error) {
 	return k, nil
 }
 
+// Backlog is when the interface will have sent what it was given.
+func (l *Link) Backlog() rdma.Time { return max(l.free, l.net.now) }
+
 // Arrived is the number of datagrams that Recv would return.
 func (l *Link) Arrived() int { return l.ready() }
 

@@ -1,0 +1,390 @@
+package rc
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+const (
+	ms  = rdma.Millisecond
+	us  = rdma.Microsecond
+	rtt = 100 * us
+)
+
+// rounds lets the window grow for n round trips, and returns its packets.
+func rounds(w *window, n int, queued bool) int {
+	for range n {
+		w.grow(w.packets(), queued)
+	}
+	return w.packets()
+}
+
+// TestWindow: it doubles at first, halves at a loss, doubles up to there after a silence,
+// and grows by half a packet in a round trip beyond.
+func TestWindow(t *testing.T) {
+	var w window
+	w.start(200, false)
+	if n := w.packets(); n != windowStart {
+		t.Errorf("%d packets at the start", n)
+	}
+	if a, b := rounds(&w, 1, true), rounds(&w, 1, true); a != 128 || b != 200 {
+		t.Errorf("%d and %d packets after a round trip and two", a, b)
+	}
+	w.lost(ms, rtt, true)
+	if w.lost(ms+rtt/2, rtt, true); w.packets() != 100 {
+		t.Errorf("%d packets after two losses in a round trip", w.packets())
+	}
+	if n := rounds(&w, 8, true); n != 104 && n != 103 {
+		t.Errorf("%d packets after eight round trips with a queue", n)
+	}
+	was := w.packets()
+	w.silent()
+	if w.spoke(false); w.packets() != windowMin {
+		t.Errorf("%d packets after a silence", w.packets())
+	}
+	if n := rounds(&w, 4, true); n != windowMin<<4 {
+		t.Errorf("%d packets four round trips later", n)
+	}
+	if n := rounds(&w, 4, true); n < was/2 || n > was/2+3 {
+		t.Errorf("%d packets eight round trips later, %d before", n, was)
+	}
+	was = w.packets()
+	w.silent()
+	w.silent()
+	if w.spoke(true); w.packets() != was {
+		t.Errorf("%d packets after a silence in which nothing was lost, %d before", w.packets(), was)
+	}
+	for i := range 100 {
+		w.lost(rdma.Time(2+i)*ms, rtt, true)
+	}
+	if w.size != sizeMin || w.packets() != windowMin {
+		t.Errorf("%d packets, size %d, after many losses", w.packets(), w.size)
+	}
+	if n := rounds(&w, 400, true); n != 200 || w.limited() {
+		t.Errorf("%d packets in the end", n)
+	}
+}
+
+// TestWindowDamage: without a queue a loss costs an eighth, but now and then a half, to
+// see whether there is one.
+func TestWindowDamage(t *testing.T) {
+	var w window
+	w.start(128, false)
+	rounds(&w, 1, false)
+	now := ms
+	for i, want := range []int{64, 56, 49, 42} {
+		if w.lost(now, rtt, false); w.packets() != want {
+			t.Errorf("%d packets after loss %d, want %d", w.packets(), i, want)
+		}
+		now += ms
+	}
+	if n := rounds(&w, 8, false); n < 60 || n > 70 {
+		t.Errorf("%d packets after eight round trips without a queue", n)
+	}
+	halves := 0
+	for range 4 * (mildMax + 1) {
+		w.size = 64 * windowUnit
+		if w.lost(now, rtt, false); w.packets() == 32 {
+			halves++
+		}
+		now += ms
+	}
+	if halves != 4 {
+		t.Errorf("%d halves in %d losses", halves, 4*(mildMax+1))
+	}
+	var fixed window
+	fixed.start(128, true)
+	fixed.lost(now, rtt, true)
+	fixed.silent()
+	if fixed.marked(now, rtt) || fixed.packets() != 128 {
+		t.Errorf("a fixed window of %d packets", fixed.packets())
+	}
+}
+
+// TestWindowMarks: a rare notification costs little, frequent ones half.
+func TestWindowMarks(t *testing.T) {
+	var w window
+	w.start(128, false)
+	w.size = w.most
+	now := ms
+	if !w.marked(now, rtt) || w.packets() != 64 {
+		t.Errorf("%d packets after the first notification", w.packets())
+	}
+	if w.marked(now+rtt/2, rtt) {
+		t.Error("two in a round trip")
+	}
+	now += 10 * ms
+	w.size = 100 * windowUnit
+	if w.marked(now, rtt); w.packets() < 99 {
+		t.Errorf("%d packets of 100 after the first notification in 100 round trips", w.packets())
+	}
+	for range 100 {
+		now += rtt
+		w.marked(now, rtt)
+	}
+	w.size = 100 * windowUnit
+	now += rtt
+	if w.marked(now, rtt); w.packets() > 53 {
+		t.Errorf("%d packets of 100 after notifications in all round trips", w.packets())
+	}
+}
+
+// TestPacer: it lets out what its rate allows, and no more at once than the burst.
+func TestPacer(t *testing.T) {
+	const rate, size = 100e6, 1000 - headerCharge
+	var p pacer
+	p.charge(0, size)
+	if p.paced(0) {
+		t.Error("a wait without a rate")
+	}
+	p.set(0, rate, 5000)
+	at, sent, most := rdma.Time(0), 0, 0
+	for at < 10*ms {
+		run := 0
+		for !p.paced(at) {
+			p.charge(at, size)
+			run++
+		}
+		sent, most = sent+run, max(most, run)
+		if p.until <= at || p.until > at+ms {
+			t.Fatalf("at %d: nothing before %d", at, p.until)
+		}
+		at = p.until
+	}
+	if sent < 990 || sent > 1010 {
+		t.Errorf("%d packets of 1000 bytes in 10 ms at 100 MB/s", sent)
+	}
+	if most > 5 {
+		t.Errorf("%d packets at once", most)
+	}
+	run := 0
+	at += 100 * ms
+	for ; !p.paced(at); run++ {
+		p.charge(at, size)
+	}
+	if run > 6 {
+		t.Errorf("%d packets at once after a pause", run)
+	}
+	p.set(at, 0, 0)
+	if p.paced(at) {
+		t.Error("a wait after the rate was lifted")
+	}
+}
+
+// TestCNP: data that a switch marked is answered by a CNP, one in 50 microseconds; it is
+// of the connection, with the backward notification bit and 16 bytes (annex A17.9.3).
+func TestCNP(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		ecn  uint8
+		gap  rdma.Time
+		want int
+	}{
+		{"unmarked", ect0, 100 * us, 0},
+		{"marked, far apart", ecnCE, 100 * us, 8},
+		{"marked, close together", ecnCE, 10 * us, 2},
+	} {
+		p, _, q := lone(t, 1)
+		got := 0
+		for i := range 8 {
+			op := wire.WriteMiddle
+			if i == 0 {
+				op = wire.WriteFirst
+			}
+			hear(p, q, wire.Packet{Op: op, PSN: wire.PSN(7 + i), RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 4096}, Payload: bytesOf(256), ECN: c.ecn})
+			for _, k := range say(p, q) {
+				if k.Op != wire.CNP {
+					continue
+				}
+				got++
+				if !k.BECN || k.MigReq || k.AckReq || k.PSN != 0 || !bytes.Equal(k.Payload, make([]byte, 16)) || k.DestQPN != q.attr.DestQPN {
+					t.Errorf("%s: %+v", c.what, k)
+				}
+			}
+			p.now += c.gap
+		}
+		if got != c.want || q.n.TxCNP != uint64(c.want) {
+			t.Errorf("%s: %d CNPs, want %d", c.what, got, c.want)
+		}
+	}
+}
+
+// TestTrafficClass: what has data is capable of ECN, what has none is not; the DSCP stays.
+func TestTrafficClass(t *testing.T) {
+	for _, fixed := range []bool{false, true} {
+		q := New(Config{Num: 1, Fixed: fixed})
+		q.attr.TrafficClass = 0xab
+		q.flows()
+		want := uint8(0xa8 | ect0)
+		if fixed {
+			want = 0xa8
+		}
+		if q.flow.TOS != 0xa8 || q.data.TOS != want {
+			t.Errorf("fixed %v: %#x and %#x with data", fixed, q.flow.TOS, q.data.TOS)
+		}
+	}
+}
+
+// TestCNPSlowsRequests: a CNP halves the window of a WRITE under way, and of nothing when
+// nothing is.
+func TestCNPSlowsRequests(t *testing.T) {
+	p, s, q := lone(t, 0)
+	hear(p, q, wire.Packet{Op: wire.CNP, Payload: bytesOf(16)})
+	if q.n.CNPHandled != 0 || q.n.RxCNP != 1 {
+		t.Errorf("%+v", *q.n)
+	}
+	p.post(0, write(1, s, 1<<16, pairVA, pairKey))
+	was := len(say(p, q))
+	hear(p, q, wire.Packet{Op: wire.CNP, Payload: bytesOf(16)})
+	if q.n.CNPHandled != 1 || was != windowStart || q.req.window.packets() != windowStart/2 {
+		t.Errorf("%d packets were sent, then a window of %d; %+v", was, q.req.window.packets(), *q.n)
+	}
+}
+
+// TestReadParts: a long READ goes out as several requests, each for a part that starts
+// where the last ended; asked for again, it is for the rest of a part.
+func TestReadParts(t *testing.T) {
+	const size = 300 << 10 // 1200 packets of 256 bytes
+	p := newPair(t, 256, 7, size)
+	s := p.s[0]
+	q := s.q
+	p.post(0, rdma.SendWR{ID: 1, Op: rdma.OpRead, Flags: rdma.Signaled, SGL: s.sge(0, size), RemoteAddr: pairVA, RKey: pairKey})
+	type ask struct {
+		psn wire.PSN
+		off uint64
+		n   uint32
+	}
+	asked := func() (all []ask) {
+		t.Helper()
+		for _, k := range say(p, q) {
+			if k.Op != wire.ReadRequest || k.RETH.RKey != pairKey {
+				t.Fatalf("%+v", k)
+			}
+			all = append(all, ask{k.PSN, k.RETH.VA - pairVA, k.RETH.Len})
+		}
+		return all
+	}
+	give := func(psn wire.PSN, n int) {
+		hear(p, q, wire.Packet{Op: wire.ReadRespMiddle, PSN: psn, Payload: bytesOf(n)})
+	}
+	part := uint32(q.readPart() * 256)
+	if part == 0 || part >= size/2 {
+		t.Fatalf("parts of %d bytes", part)
+	}
+	first := asked()
+	for i, a := range first {
+		if a.psn != wire.PSN(7+i*int(part)/256) || a.off != uint64(i)*uint64(part) || a.n != part {
+			t.Errorf("request %d: %+v", i, a)
+		}
+	}
+	if len(first) < 2 {
+		t.Fatalf("%d requests", len(first))
+	}
+	for i := range 3 {
+		p.now += 10 * us
+		give(wire.PSN(7+i), 256)
+	}
+	if more := asked(); len(more) != 0 && more[0].psn <= first[len(first)-1].psn {
+		t.Errorf("asked again: %+v", more)
+	}
+	p.now += ms
+	give(12, 256) // 10 and 11 are lost
+	again := asked()
+	if len(again) == 0 || again[0] != (ask{10, 3 * 256, part - 3*256}) {
+		t.Fatalf("asked again for %+v", again)
+	}
+	for i, a := range again[1:] {
+		if a.off != uint64(i+1)*uint64(part) {
+			t.Errorf("then for %+v", a)
+		}
+	}
+	for psn := wire.PSN(10); q.sq.len() > 0; psn = psn.Add(1) {
+		p.now += 10 * us
+		give(psn, 256)
+		_ = say(p, q)
+	}
+	var wc [2]rdma.WC
+	if n := q.PollSend(wc[:]); n != 1 || wc[0].Status != rdma.Success || wc[0].ByteLen != size {
+		t.Errorf("%d completions, %+v", n, wc[0])
+	}
+	if q.req.reads != 0 || q.req.readPSNs != 0 || q.req.una != q.req.next {
+		t.Errorf("left: %d requests, %d responses", q.req.reads, q.req.readPSNs)
+	}
+}
+
+// TestResponsesSlowDown: READ responses have a rate after a CNP, and after a peer has
+// asked again for much; their rest leaves when its time comes.
+func TestResponsesSlowDown(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		sign func(p *pair, q *QP)
+	}{
+		{"a CNP", func(p *pair, q *QP) { hear(p, q, wire.Packet{Op: wire.CNP, Payload: bytesOf(16)}) }},
+		{"much asked for again", func(p *pair, q *QP) {
+			hear(p, q, wire.Packet{Op: wire.ReadRequest, PSN: 8, RETH: wire.RETH{VA: pairVA + 256, RKey: pairKey, Len: 1<<16 - 256}})
+		}},
+	} {
+		p, _, q := lone(t, 1)
+		read := wire.Packet{Op: wire.ReadRequest, PSN: 7, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 1 << 16}}
+		hear(p, q, read)
+		if n := len(say(p, q)); n != 256 || q.resp.rate.window.limited() {
+			t.Fatalf("%s: %d packets at first", c.what, n)
+		}
+		p.now += ms
+		c.sign(p, q)
+		if !q.resp.rate.window.limited() {
+			t.Fatalf("%s: no limit", c.what)
+		}
+		if q.resp.active == 0 {
+			read.PSN = 7 + 256
+			hear(p, q, read)
+		}
+		n, start := len(say(p, q)), p.now
+		for q.resp.active > 0 {
+			d := q.Deadline()
+			if d <= p.now {
+				t.Fatalf("%s: at %d the deadline is %d, with %d packets sent", c.what, p.now, d, n)
+			}
+			p.now = d
+			q.Expire(p.now)
+			n += len(say(p, q))
+		}
+		if d := p.now - start; n < 255 || d < 50*us || d > 100*ms {
+			t.Errorf("%s: %d packets in %d us", c.what, n, d/us)
+		}
+		p.now += 2 * rateIdle
+		read.PSN = q.resp.epsn
+		hear(p, q, read)
+		if n := len(say(p, q)); n != 256 || q.resp.rate.window.limited() {
+			t.Errorf("%s: a limit after a long pause: %d packets at once", c.what, n)
+		}
+	}
+}
+
+// TestLossOfWhatWasSentAgain: a PSN that is not behind the last one says that the peer
+// went back; what it went back to is lost again, and gets another NAK.
+func TestLossOfWhatWasSentAgain(t *testing.T) {
+	p, _, q := lone(t, 1)
+	naks := func(psn wire.PSN) (n int) {
+		hear(p, q, wire.Packet{Op: wire.WriteMiddle, PSN: psn, Payload: bytesOf(256)})
+		for _, k := range say(p, q) {
+			if k.Op == wire.Acknowledge && k.AETH.Syndrome == wire.NAKSequence && k.PSN == 7 {
+				n++
+			}
+		}
+		return n
+	}
+	for i, c := range []struct {
+		psn  wire.PSN
+		wait rdma.Time
+		want int
+	}{{8, 0, 1}, {9, 50 * us, 0}, {10, 50 * us, 0}, {8, 50 * us, 1}, {9, 0, 0}, {8, 5 * us, 0}, {8, 50 * us, 1}} {
+		p.now += c.wait
+		if n := naks(c.psn); n != c.want {
+			t.Errorf("packet %d with PSN %d: %d NAKs, want %d", i, c.psn, n, c.want)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package rc
+
+import (
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// Codepoints of the ECN field (RFC 3168 section 5), the low two bits of a traffic class.
+const (
+	ecnMask = 3
+	ect0    = 2
+	ecnCE   = 3
+)
+
+// cnpGap is the least time between two CNPs of a queue pair, that of network cards.
+const cnpGap = 50 * rdma.Microsecond
+
+// notifier is the notification point of a queue pair (annex A17.9.3): it tells the peer
+// that a switch marked its packets.
+type notifier struct {
+	due  bool
+	last rdma.Time // when a CNP became due, 0 = never
+}
+
+// flows sets how packets are sent: those with data as capable of ECN if the queue pair
+// slows down when it is told to, as those of one that would not are to be dropped rather
+// than marked; the others never, as no rate of theirs could be lowered.
+func (q *QP) flows() {
+	a := &q.attr
+	q.flow = wire.Flow{Src: a.LocalAddr.Unmap(), Dst: a.RemoteAddr.Unmap(), SrcPort: wire.Port, TOS: a.TrafficClass &^ ecnMask}
+	q.data = q.flow
+	if !q.cfg.Fixed {
+		q.data.TOS |= ect0
+	}
+}
+
+// marked takes note of a packet that a switch marked on its way.
+func (q *QP) marked(now rdma.Time) {
+	q.n.RxECN++
+	c := &q.cnp
+	if c.last == 0 || now-c.last >= cnpGap {
+		c.due, c.last = true, now
+	}
+}
+
+// notify sends the CNP that is due.
+func (q *QP) notify(b *wire.Batch) {
+	q.cnp.due = false
+	p := q.packet(wire.CNP, 0)
+	p.MigReq, p.BECN = false, true
+	q.put(b, p, cnpBody)
+	q.n.TxCNP++
+}
+
+// cnpBody is reserved and zero (annex A17.9.3.1).
+var cnpBody = [][]byte{make([]byte, 16)}
+
+// congested takes a CNP. It does not say which of our packets was marked: requests or
+// responses to READs; those that were sent lately are slowed down.
+func (q *QP) congested(now rdma.Time) {
+	q.n.RxCNP++
+	r := &q.req
+	handled := false
+	if r.inFlight() > 0 {
+		if handled = r.window.marked(now, r.srtt); handled {
+			q.pace(now)
+		}
+	}
+	if q.resp.rate.marked(now) {
+		handled = true
+	}
+	if handled {
+		q.n.CNPHandled++
+	}
+}
