@@ -198,3 +198,8 @@ func Within(inner, outer []byte) bool {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(inner))) - uintptr(unsafe.Pointer(unsafe.SliceData(outer)))
 	return at <= uintptr(len(outer)) && uintptr(len(inner)) <= uintptr(len(outer))-at
 }
+
+// Offset is where inner begins in outer; for slices of which Within is true.
+func Offset(inner, outer []byte) int {
+	return int(uintptr(unsafe.Pointer(unsafe.SliceData(inner))) - uintptr(unsafe.Pointer(unsafe.SliceData(outer))))
+}

@@ -43,6 +43,7 @@ const (
 	RemoteWrite  Access = 2
 	RemoteRead   Access = 4
 	RemoteAtomic Access = 8
+	WindowBind   Access = 16 // memory windows may be bound to the region
 )
 
 // MTU is a path MTU in bytes: 256, 512, 1024, 2048 or 4096 (IBTA 9.2, the
@@ -103,7 +104,9 @@ const (
 	OpRead
 	OpCompareSwap
 	OpFetchAdd
-	OpLocalInv // invalidates the local region whose L_Key/R_Key is SendWR.InvRKey
+	OpLocalInv // invalidates the local region or window whose R_Key is SendWR.InvRKey
+	OpBindMW   // binds the memory window SendWR.Bind.MW under the key SendWR.RKey
+	OpReg      // registers memory for SendWR.Bind.MR under the key SendWR.RKey
 )
 
 // SendFlags modify a send work request.
@@ -115,8 +118,12 @@ const (
 	Signaled SendFlags = 1 << iota
 	// Fence holds the request until earlier READs and atomics completed.
 	Fence
-	// Solicited sets the solicited-event bit at the peer.
+	// Solicited sets the solicited-event bit at the peer, see CQ.Arm.
 	Solicited
+	// Inline copies the data of a SEND or RDMA WRITE when it is posted, at most
+	// QPCaps.MaxInline bytes: the buffers are the caller's again when PostSend returns,
+	// and need not be registered.
+	Inline
 )
 
 // SGE is one element of a gather or scatter list: Buf must lie wholly inside
@@ -141,6 +148,21 @@ type SendWR struct {
 	RKey       uint32 // RDMA and atomic operations
 	Compare    uint64 // OpCompareSwap
 	SwapAdd    uint64 // OpCompareSwap: swap value; OpFetchAdd: addend
+	Bind       *Bind  // OpBindMW, OpReg
+}
+
+// Bind is what a work request opens, and how. It takes effect in the order of the send
+// queue, when what was posted before has completed; Fence is implied.
+type Bind struct {
+	// MW is the window (OpBindMW), which must not be bound.
+	MW MW
+	// MR is the region that the window is bound to, which allows WindowBind; or
+	// (OpReg) the region of PD.AllocMR that gets the memory, and must have none.
+	MR MR
+	// Buf is the memory: a part of the region, or what is to be registered. It may be
+	// named as MR.Addr() and the offset in the region from then on.
+	Buf    []byte
+	Access Access
 }
 
 // RecvWR is a receive work request.
@@ -159,6 +181,7 @@ const (
 	LocQPOpErr     Status = 2
 	LocProtErr     Status = 4
 	WRFlushErr     Status = 5
+	MWBindErr      Status = 6
 	BadRespErr     Status = 7
 	LocAccessErr   Status = 8
 	RemInvReqErr   Status = 9
@@ -182,6 +205,8 @@ func (s Status) String() string {
 		return "local protection error"
 	case WRFlushErr:
 		return "work request flushed"
+	case MWBindErr:
+		return "memory window bind error"
 	case BadRespErr:
 		return "bad response"
 	case LocAccessErr:
@@ -214,7 +239,9 @@ const (
 	WCRead        WCOp = 2
 	WCCompareSwap WCOp = 3
 	WCFetchAdd    WCOp = 4
+	WCBindMW      WCOp = 5
 	WCLocalInv    WCOp = 6
+	WCReg         WCOp = 64
 	WCRecv        WCOp = 128
 	WCRecvWithImm WCOp = 129 // RDMA WRITE with immediate
 )
@@ -226,6 +253,8 @@ type WCFlags uint8
 const (
 	WithImm WCFlags = 2 // Imm is valid
 	WithInv WCFlags = 8 // InvRKey was invalidated by the peer's SEND
+	// WithEvent says that the peer set the solicited-event bit.
+	WithEvent WCFlags = 128
 )
 
 // WC is a work completion.
@@ -246,6 +275,7 @@ type QPCaps struct {
 	MaxRecvWR  int
 	MaxSendSGE int
 	MaxRecvSGE int
+	MaxInline  int // bytes of a request with the flag Inline
 }
 
 // QPAttr carries the attributes of QP.Modify; which are read depends on the
@@ -301,12 +331,38 @@ type MR interface {
 	Close()
 }
 
+// MW is a memory window of type 2B (IBTA 10.6.7.2.3): it opens a part of a region to the
+// peer of one queue pair, under a key of its own, from the completion of an OpBindMW until an
+// OpLocalInv or the peer's SEND with invalidate. Methods may be called from any goroutine.
+type MW interface {
+	// RKey is the key under which the window is bound; 0 when it is not.
+	RKey() uint32
+	// Rekey draws the key for the next OpBindMW, which takes no other. A key that has
+	// ended does not come again soon.
+	Rekey() uint32
+	// Close ends the window.
+	Close()
+}
+
+// FastMR is a region whose memory comes and goes by work requests: from the completion of
+// an OpReg until an OpLocalInv of its R_Key or the peer's SEND with invalidate, after
+// which both its keys are refused. Meanwhile Bytes is what was registered.
+type FastMR interface {
+	MR
+	// Rekey draws the R_Key for the next OpReg, which takes no other.
+	Rekey() uint32
+}
+
 // PD is a protection domain.
 type PD interface {
 	// Register makes buf usable by work requests and, as access says, by the
 	// peers of the QPs in the domain. buf must not be moved or unmapped until
 	// Close: use memory from an Arena.
 	Register(buf []byte, access Access) (MR, error)
+	// AllocMW makes a memory window that is not bound yet.
+	AllocMW() (MW, error)
+	// AllocMR makes a region without memory for at most so many bytes.
+	AllocMR(most int) (FastMR, error)
 	Close()
 }
 
@@ -314,6 +370,14 @@ type PD interface {
 type CQ interface {
 	// Poll moves up to len(dst) completions into dst, oldest first.
 	Poll(dst []WC) int
+	// Arm asks for one event, for the next completion that is added (IBTA 11.4.2.2): any,
+	// or one that is solicited, which are receives of messages that the peer marked so and
+	// completions with an error. Only a CQ made with CQOptions.Armed needs it. Poll
+	// once more after Arm, or a completion that came before it may be missed.
+	Arm(solicited bool)
+	// Resize changes the number of completions that the queue holds. ErrInvalidWR when
+	// more than that are in it, or the provider holds less.
+	Resize(depth int) error
 }
 
 // CQOptions say how a CQ behaves.
@@ -323,7 +387,43 @@ type CQOptions struct {
 	// OnEvent is called on the loop, once per turn of the loop in which
 	// completions were added. Poll until it returns 0.
 	OnEvent func()
+	// Armed calls OnEvent only when Arm has asked for it, once for each time.
+	Armed bool
 }
+
+// SRQ is a shared receive queue: the queue pairs that are made with it take their receives
+// from it, each when the first packet of a message comes. Completions are on the queue
+// pairs' own RecvCQ. On the loop only.
+type SRQ interface {
+	// PostRecv queues receives in order: all or none.
+	PostRecv(wrs []RecvWR) error
+	// Arm asks for one call of SRQConfig.OnLimit when fewer than limit receives are left.
+	Arm(limit int)
+	// Len is the number of receives that no message has taken yet.
+	Len() int
+	// Close ends the queue; receives that are left never complete. ErrInvalidWR while
+	// queue pairs use it.
+	Close() error
+}
+
+// SRQConfig describes a shared receive queue to create.
+type SRQConfig struct {
+	PD      PD
+	MaxWR   int
+	MaxSGE  int
+	OnLimit func() // called on the loop, see SRQ.Arm
+}
+
+// QPEvent is something that happens to a queue pair beside completions (IBTA 11.6.3).
+type QPEvent uint8
+
+// Events of a queue pair.
+const (
+	// SQDrained: in SQD, every request that was begun has completed.
+	SQDrained QPEvent = iota + 1
+	// LastWQEReached: in ERR, no receive of the SRQ completes on the queue pair any more.
+	LastWQEReached
+)
 
 // QP is a reliable-connection queue pair.
 type QP interface {
@@ -346,6 +446,9 @@ type QPConfig struct {
 	SendCQ CQ
 	RecvCQ CQ
 	Caps   QPCaps
+	SRQ    SRQ // where receives are taken from; nil for a queue of the QP's own
+	// OnEvent, if set, is called on the loop.
+	OnEvent func(QPEvent)
 }
 
 // ConnParams are what one side proposes or accepts for a connection (the REQ
@@ -453,6 +556,8 @@ type Device interface {
 	AllocPD() (PD, error)
 	// CreateCQ makes a CQ that belongs to the loop.
 	CreateCQ(l Loop, o CQOptions) (CQ, error)
+	// CreateSRQ makes a shared receive queue for queue pairs of the loop. On the loop only.
+	CreateSRQ(l Loop, c SRQConfig) (SRQ, error)
 	// CreateQP makes an unconnected QP in RESET, for users who exchange
 	// addresses themselves. On the loop only.
 	CreateQP(l Loop, c QPConfig) (QP, error)

@@ -190,6 +190,17 @@ func (m *fakeMR) Close() {
 	m.pd.mu.Unlock()
 }
 
+func (p *fakePD) AllocMW() (rdma.MW, error)        { return nil, errNotInFake }
+func (p *fakePD) AllocMR(int) (rdma.FastMR, error) { return nil, errNotInFake }
+func (q *fakeCQ) Arm(bool)                         {}
+func (q *fakeCQ) Resize(int) error                 { return errNotInFake }
+func (d *fakeDevice) CreateSRQ(rdma.Loop, rdma.SRQConfig) (rdma.SRQ, error) {
+	return nil, errNotInFake
+}
+
+// errNotInFake is what rpcrdma does not use.
+var errNotInFake = errors.New("not in the fake")
+
 func (p *fakePD) local(e rdma.SGE, write bool) error {
 	p.mu.Lock()
 	m := p.mrs[e.LKey]
@@ -256,7 +267,7 @@ func (d *fakeDevice) CreateCQ(l rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
 }
 
 func (d *fakeDevice) CreateQP(rdma.Loop, rdma.QPConfig) (rdma.QP, error) {
-	return nil, errors.New("not in the fake")
+	return nil, errNotInFake
 }
 func (d *fakeDevice) Addr() netip.Addr { return d.addr }
 func (d *fakeDevice) Close() error     { d.loop.end(); return nil }

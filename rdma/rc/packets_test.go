@@ -268,6 +268,33 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
+// TestDuplicateBeforeNext: a READ that is asked for again because its answer was slow does not
+// count beside the next one, which its requester may send when that answer arrives.
+func TestDuplicateBeforeNext(t *testing.T) {
+	p, _, q := lone(t, 1)
+	read := func(psn wire.PSN) wire.Packet {
+		return wire.Packet{Op: wire.ReadRequest, PSN: psn, AckReq: true, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 8}}
+	}
+	for psn := range wire.PSN(4) { // as many as the connection allows
+		hear(p, q, read(7+psn))
+	}
+	if out := say(p, q); len(out) != 4 {
+		t.Fatalf("%+v", out)
+	}
+	hear(p, q, read(7))
+	hear(p, q, read(11))
+	out := say(p, q)
+	if len(out) != 1 || out[0].PSN != 11 || out[0].Op != wire.ReadRespOnly || q.State() != rdma.StateRTS {
+		t.Errorf("%+v in %v: %v", out, q.State(), q.Err())
+	}
+	for psn := range wire.PSN(5) { // one more
+		hear(p, q, read(12+psn))
+	}
+	if q.State() != rdma.StateErr {
+		t.Error("five READs at once are served where four are allowed")
+	}
+}
+
 // TestStates: which packets and posts each state takes (IBTA 10.3.1).
 func TestStates(t *testing.T) {
 	request := wire.Packet{Op: wire.WriteOnly, PSN: 7, AckReq: true}

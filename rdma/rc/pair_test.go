@@ -41,7 +41,7 @@ func (m memory) Local(_, lkey uint32, buf []byte, write bool) rdma.Status {
 	return rdma.LocProtErr
 }
 
-func (m memory) Remote(_, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status) {
+func (m memory) Remote(_, _, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status) {
 	r := m[rkey]
 	if r == nil || r.access&need != need || va < r.va || va-r.va > uint64(len(r.buf)) || uint64(n) > uint64(len(r.buf))-(va-r.va) {
 		return nil, rdma.RemAccessErr
@@ -54,6 +54,15 @@ func (m memory) Invalidate(_, _, key uint32) rdma.Status {
 		return rdma.RemAccessErr
 	}
 	delete(m, key)
+	return rdma.Success
+}
+
+// Bind implements Memory: a window takes the place of what its key named.
+func (m memory) Bind(_, _ uint32, w *rdma.SendWR) rdma.Status {
+	if w.RKey == 0 {
+		return rdma.MWBindErr
+	}
+	m[w.RKey] = &region{buf: w.Bind.Buf, va: pairVA, access: w.Bind.Access}
 	return rdma.Success
 }
 

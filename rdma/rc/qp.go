@@ -16,10 +16,13 @@ type Memory interface {
 	Local(pd, lkey uint32, buf []byte, write bool) rdma.Status
 	// Remote resolves n bytes at va in the region named by rkey: Success, or
 	// RemAccessErr if key, domain, rights or range do not allow it.
-	Remote(pd, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status)
+	// qpn is the queue pair that the peer's request came to.
+	Remote(pd, qpn, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status)
 	// Invalidate ends remote access through key, for a SEND with invalidate
 	// from the peer or a local invalidate.
 	Invalidate(pd, qpn, key uint32) rdma.Status
+	// Bind carries out an OpBindMW or OpReg.
+	Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status
 }
 
 // Defaults of Config.
@@ -37,6 +40,7 @@ type Config struct {
 	Num      uint32 // QP number, 24 bits
 	PD       uint32 // protection domain, as Memory knows it
 	Mem      Memory
+	SRQ      *SRQ // that receives are taken from; nil for a queue of the QP's own
 	Caps     rdma.QPCaps
 	Counters *Counters // may be shared with other QPs of the loop; nil for its own
 	// Window bounds the request packets without an acknowledgement;
@@ -67,7 +71,8 @@ type QP struct {
 	recent recorder
 
 	sq   ring[sqe]
-	rq   ring[rqe]
+	rq   queue
+	cur  rqe // the receive of the message in progress
 	send ring[rdma.WC]
 	recv ring[rdma.WC]
 
@@ -81,6 +86,7 @@ type QP struct {
 type sqe struct {
 	wr      rdma.SendWR
 	sgl     []rdma.SGE
+	inline  []byte // the data of an inline request
 	length  uint32
 	started bool
 	psn     wire.PSN // first PSN
@@ -94,14 +100,11 @@ func (e *sqe) last() wire.PSN { return e.psn.Add(e.count - 1) }
 // reads reports whether the request is answered by a response with data.
 func (e *sqe) reads() bool { return e.wr.Op == rdma.OpRead || e.atomic() }
 
+// local reports whether the request sends nothing.
+func (e *sqe) local() bool { return e.wr.Op >= rdma.OpLocalInv }
+
 func (e *sqe) atomic() bool {
 	return e.wr.Op == rdma.OpCompareSwap || e.wr.Op == rdma.OpFetchAdd
-}
-
-type rqe struct {
-	id     uint64
-	sgl    []rdma.SGE
-	length uint32
 }
 
 // New makes a QP in RESET.
@@ -117,7 +120,12 @@ func New(cfg Config) *QP {
 	if cfg.Counters == nil {
 		cfg.Counters = new(Counters)
 	}
-	return &QP{cfg: cfg, n: cfg.Counters}
+	return (&QP{cfg: cfg, n: cfg.Counters}).init()
+}
+
+func (q *QP) init() *QP {
+	q.rq.most, q.rq.sges = q.cfg.Caps.MaxRecvWR, q.cfg.Caps.MaxRecvSGE
+	return q
 }
 
 // Num is the QP number.
@@ -148,6 +156,7 @@ func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 	switch {
 	case a.State == rdma.StateReset:
 		*q = QP{cfg: q.cfg, n: q.n}
+		q.init()
 		return nil
 	case a.State == rdma.StateErr:
 		q.fail(nil)
@@ -225,6 +234,14 @@ func (q *QP) PostSend(now rdma.Time, wrs []rdma.SendWR) error {
 		e.wr = wrs[i]
 		e.wr.SGL = nil
 		e.length = sglLen(e.sgl)
+		if e.wr.Flags&rdma.Inline != 0 {
+			e.inline = e.inline[:0]
+			for _, s := range e.sgl {
+				e.inline = append(e.inline, s.Buf...)
+			}
+			clear(e.sgl)
+			e.sgl = append(e.sgl[:0], rdma.SGE{Buf: e.inline})
+		}
 		e.started, e.got, e.count = false, 0, 0
 	}
 	if q.state == rdma.StateErr {
@@ -254,8 +271,15 @@ func (q *QP) checkSend(w *rdma.SendWR) error {
 			return fmt.Errorf("%w: atomic on the unaligned address %#x", rdma.ErrInvalidWR, w.RemoteAddr)
 		}
 	case rdma.OpLocalInv:
+	case rdma.OpBindMW, rdma.OpReg:
+		if w.Bind == nil || w.Bind.MR == nil || w.Op == rdma.OpBindMW && w.Bind.MW == nil {
+			return fmt.Errorf("%w: nothing to bind", rdma.ErrInvalidWR)
+		}
 	default:
 		return fmt.Errorf("%w: unknown operation %d", rdma.ErrInvalidWR, w.Op)
+	}
+	if w.Flags&rdma.Inline != 0 && (w.Op > rdma.OpWriteImm || n > uint64(q.cfg.Caps.MaxInline)) {
+		return fmt.Errorf("%w: %d bytes inline; the QP takes %d, of SENDs and RDMA WRITEs", rdma.ErrInvalidWR, n, q.cfg.Caps.MaxInline)
 	}
 	if (w.Op == rdma.OpRead || w.Op == rdma.OpCompareSwap || w.Op == rdma.OpFetchAdd) && q.attr.MaxRdAtomic == 0 && q.state != rdma.StateErr {
 		return fmt.Errorf("%w: the connection was negotiated without READ and atomics", rdma.ErrInvalidWR)
@@ -268,19 +292,15 @@ func (q *QP) PostRecv(_ rdma.Time, wrs []rdma.RecvWR) error {
 	if q.state == rdma.StateReset {
 		return fmt.Errorf("%w: receives cannot be posted in RESET", rdma.ErrBadTransition)
 	}
-	if q.rq.len()+len(wrs) > q.cfg.Caps.MaxRecvWR {
-		return rdma.ErrQueueFull
+	if q.cfg.SRQ != nil {
+		return fmt.Errorf("%w: the QP takes its receives from a shared receive queue", rdma.ErrInvalidWR)
 	}
-	for i := range wrs {
-		if len(wrs[i].SGL) > q.cfg.Caps.MaxRecvSGE {
-			return fmt.Errorf("%w: %d scatter elements, the QP takes %d", rdma.ErrInvalidWR, len(wrs[i].SGL), q.cfg.Caps.MaxRecvSGE)
-		}
+	taken := 0
+	if q.resp.inRecv {
+		taken = 1
 	}
-	for i := range wrs {
-		e := q.rq.push()
-		e.id = wrs[i].ID
-		e.sgl = append(e.sgl[:0], wrs[i].SGL...)
-		e.length = sglLen(e.sgl)
+	if err := q.rq.post(wrs, taken); err != nil {
+		return err
 	}
 	if q.state == rdma.StateErr {
 		q.flush()
@@ -295,6 +315,11 @@ func sglLen(sgl []rdma.SGE) (n uint32) {
 	return n
 }
 
+// Drained reports whether the QP is in SQD and every request that was begun has completed.
+func (q *QP) Drained() bool {
+	return q.state == rdma.StateSQD && (q.sq.len() == 0 || !q.sq.front().started)
+}
+
 // PollSend moves completions of send requests into dst, oldest first.
 func (q *QP) PollSend(dst []rdma.WC) int { return q.send.drain(dst) }
 
@@ -306,7 +331,13 @@ func (q *QP) Pending() (send, recv bool) { return q.send.len() > 0, q.recv.len()
 
 // Outstanding is the number of send requests and receives that are posted and
 // not completed.
-func (q *QP) Outstanding() (send, recv int) { return q.sq.len(), q.rq.len() }
+func (q *QP) Outstanding() (send, recv int) {
+	recv = q.rq.len()
+	if q.resp.inRecv {
+		recv++
+	}
+	return q.sq.len(), recv
+}
 
 // Receive takes one packet that is addressed to this QP and whose ICRC was
 // checked. The payload is copied to where it belongs before it returns.
@@ -431,11 +462,13 @@ func (q *QP) flush() {
 	}
 	q.req.reset()
 	q.cnp.due = false
-	if r := &q.resp; r.inRecv {
-		r.inRecv = false
+	flushed := rdma.WC{Status: rdma.WRFlushErr, Op: rdma.WCRecv}
+	if q.resp.inRecv {
+		q.completeRecv(flushed)
 	}
 	for q.rq.len() > 0 {
-		q.completeRecv(rdma.WC{Status: rdma.WRFlushErr, Op: rdma.WCRecv})
+		q.takeRecv()
+		q.completeRecv(flushed)
 	}
 }
 
@@ -449,9 +482,8 @@ func (q *QP) completeSend(s rdma.Status) {
 			wc.ByteLen = e.length
 		}
 	}
-	for i := range e.sgl {
-		e.sgl[i] = rdma.SGE{}
-	}
+	clear(e.sgl)
+	e.wr.Bind = nil
 	q.sq.pop()
 }
 
@@ -459,17 +491,7 @@ var wcOps = [...]rdma.WCOp{
 	rdma.OpSend: rdma.WCSend, rdma.OpSendImm: rdma.WCSend, rdma.OpSendInv: rdma.WCSend,
 	rdma.OpWrite: rdma.WCWrite, rdma.OpWriteImm: rdma.WCWrite, rdma.OpRead: rdma.WCRead,
 	rdma.OpCompareSwap: rdma.WCCompareSwap, rdma.OpFetchAdd: rdma.WCFetchAdd, rdma.OpLocalInv: rdma.WCLocalInv,
-}
-
-// completeRecv completes the oldest receive with wc, whose ID it fills in.
-func (q *QP) completeRecv(wc rdma.WC) {
-	e := q.rq.front()
-	wc.ID, wc.QPN = e.id, q.cfg.Num
-	*q.recv.push() = wc
-	for i := range e.sgl {
-		e.sgl[i] = rdma.SGE{}
-	}
-	q.rq.pop()
+	rdma.OpBindMW: rdma.WCBindMW, rdma.OpReg: rdma.WCReg,
 }
 
 // scatter copies p into sgl at byte off.

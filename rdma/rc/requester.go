@@ -55,8 +55,9 @@ func (q *QP) canSend(now rdma.Time) bool {
 	}
 	e := q.sq.at(r.cur)
 	switch {
-	case e.wr.Op == rdma.OpLocalInv:
-		return r.cur == 0 // after everything before it has completed
+	case e.local():
+		// After everything before it has completed.
+		return r.cur == 0 && q.state == rdma.StateRTS
 	case r.probing && r.psn != r.una:
 		return false // one packet asks; its answer says what is missing
 	case !e.started && (q.state == rdma.StateSQD || e.wr.Flags&rdma.Fence != 0 && r.reads > 0):
@@ -71,12 +72,10 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 	r := &q.req
 	for ; budget > 0 && !b.Full() && q.canSend(now); budget-- {
 		e := q.sq.at(r.cur)
-		if e.wr.Op == rdma.OpLocalInv {
-			if s := q.cfg.Mem.Invalidate(q.cfg.PD, q.cfg.Num, e.wr.InvRKey); s != rdma.Success {
-				q.failRequest(0, rdma.LocQPOpErr, fmt.Errorf("local invalidate of key %#x: %v", e.wr.InvRKey, s))
+		if e.local() {
+			if !q.execute(e) {
 				return
 			}
-			q.completeSend(rdma.Success)
 			continue
 		}
 		if !e.started && !q.begin(e) {
@@ -122,10 +121,28 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 	}
 }
 
+// execute carries out a request that is no message, and reports whether that went well.
+func (q *QP) execute(e *sqe) bool {
+	if e.wr.Op == rdma.OpLocalInv {
+		if s := q.cfg.Mem.Invalidate(q.cfg.PD, q.cfg.Num, e.wr.InvRKey); s != rdma.Success {
+			q.failRequest(0, rdma.LocQPOpErr, fmt.Errorf("local invalidate of key %#x: %v", e.wr.InvRKey, s))
+			return false
+		}
+	} else if s := q.cfg.Mem.Bind(q.cfg.PD, q.cfg.Num, &e.wr); s != rdma.Success {
+		q.failRequest(0, s, fmt.Errorf("memory could not be bound to key %#x: %v", e.wr.RKey, s))
+		return false
+	}
+	q.completeSend(rdma.Success)
+	return true
+}
+
 // begin gives a request its PSNs and checks its local memory.
 func (q *QP) begin(e *sqe) bool {
 	r := &q.req
 	for _, s := range e.sgl {
+		if e.wr.Flags&rdma.Inline != 0 {
+			break
+		}
 		if st := q.cfg.Mem.Local(q.cfg.PD, s.LKey, s.Buf, e.reads()); st != rdma.Success {
 			q.failRequest(r.cur, rdma.LocProtErr, fmt.Errorf("memory of a work request is not in the region of its L_Key %#x: %v", s.LKey, st))
 			return false

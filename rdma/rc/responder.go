@@ -25,7 +25,7 @@ type responder struct {
 	msn  uint32   // messages completed, 24 bits
 
 	in      message
-	inRecv  bool   // the front receive belongs to the message in progress
+	inRecv  bool   // a receive was taken for the message in progress
 	recvOff uint32 // bytes of it that are filled
 	va      uint64 // the rest of an RDMA WRITE
 	rkey    uint32
@@ -199,20 +199,20 @@ func (q *QP) serveSend(now rdma.Time, p *wire.Packet) {
 		return
 	}
 	if p.Op.Is(wire.Starts) {
-		if q.rq.len() == 0 {
+		if q.receives().len() == 0 {
 			q.rnr(now, p.PSN)
 			return
 		}
-		for _, s := range q.rq.front().sgl {
+		for _, s := range q.takeRecv().sgl {
 			if st := q.cfg.Mem.Local(q.cfg.PD, s.LKey, s.Buf, true); st != rdma.Success {
 				q.completeRecv(rdma.WC{Status: rdma.LocProtErr, Op: rdma.WCRecv})
 				q.refuse(p, wire.NAKRemoteOp, "the memory of the receive is not registered")
 				return
 			}
 		}
-		r.inRecv, r.recvOff, r.in = true, 0, sendMessage
+		r.recvOff, r.in = 0, sendMessage
 	}
-	e := q.rq.front()
+	e := &q.cur
 	if uint64(r.recvOff)+uint64(len(p.Payload)) > uint64(e.length) {
 		q.completeRecv(rdma.WC{Status: rdma.LocLenErr, Op: rdma.WCRecv})
 		q.refuse(p, wire.NAKInvalidRequest, fmt.Sprintf("a SEND longer than the receive of %d bytes", e.length))
@@ -230,7 +230,6 @@ func (q *QP) serveSend(now rdma.Time, p *wire.Packet) {
 	q.executed(p, 1)
 	if p.Op.Is(wire.Ends) {
 		q.completeRecv(received(p, rdma.WCRecv, r.recvOff))
-		r.inRecv = false
 	}
 }
 
@@ -241,6 +240,9 @@ func received(p *wire.Packet, op rdma.WCOp, n uint32) rdma.WC {
 	}
 	if p.Op.Is(wire.HasIETH) {
 		wc.Flags, wc.InvRKey = rdma.WithInv, p.InvRKey
+	}
+	if p.Solicited {
+		wc.Flags |= rdma.WithEvent
 	}
 	return wc
 }
@@ -258,7 +260,7 @@ func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 			return
 		}
 		if p.RETH.Len > 0 {
-			if _, st := q.cfg.Mem.Remote(q.cfg.PD, p.RETH.RKey, p.RETH.VA, p.RETH.Len, rdma.RemoteWrite); st != rdma.Success {
+			if _, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, p.RETH.RKey, p.RETH.VA, p.RETH.Len, rdma.RemoteWrite); st != rdma.Success {
 				q.refuse(p, wire.NAKRemoteAccess, "an RDMA WRITE outside of memory it may write")
 				return
 			}
@@ -270,14 +272,14 @@ func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 		q.refuse(p, wire.NAKInvalidRequest, "an RDMA WRITE packet whose length is not that of its message")
 		return
 	}
-	if p.Op.Is(wire.HasImm) && q.rq.len() == 0 {
+	if p.Op.Is(wire.HasImm) && q.receives().len() == 0 {
 		// Nothing of this packet is executed. Only its message's first packet
 		// set up the rest of the WRITE, which a retransmission sets up again.
 		q.rnr(now, p.PSN)
 		return
 	}
 	if n > 0 {
-		dst, st := q.cfg.Mem.Remote(q.cfg.PD, r.rkey, r.va, n, rdma.RemoteWrite)
+		dst, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, r.rkey, r.va, n, rdma.RemoteWrite)
 		if st != rdma.Success {
 			q.refuse(p, wire.NAKRemoteAccess, "an RDMA WRITE to memory that was withdrawn")
 			return
@@ -290,6 +292,7 @@ func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 	q.n.RxBytesWrite += uint64(n)
 	q.executed(p, 1)
 	if p.Op.Is(wire.HasImm) {
+		q.takeRecv()
 		q.completeRecv(received(p, rdma.WCRecvWithImm, r.length))
 	}
 }
@@ -321,7 +324,7 @@ func (q *QP) serveRead(p *wire.Packet) {
 		return
 	}
 	if q.attr.Access&rdma.RemoteRead != 0 && p.RETH.Len > 0 {
-		if _, st := q.cfg.Mem.Remote(q.cfg.PD, p.RETH.RKey, p.RETH.VA, p.RETH.Len, rdma.RemoteRead); st != rdma.Success {
+		if _, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, p.RETH.RKey, p.RETH.VA, p.RETH.Len, rdma.RemoteRead); st != rdma.Success {
 			q.refuse(p, wire.NAKRemoteAccess, "a READ outside of memory it may read")
 			return
 		}
@@ -353,7 +356,7 @@ func (q *QP) serveAtomic(p *wire.Packet) {
 		q.refuse(p, wire.NAKInvalidRequest, "an atomic on an unaligned address")
 		return
 	}
-	b, st := q.cfg.Mem.Remote(q.cfg.PD, p.Atomic.RKey, p.Atomic.VA, 8, rdma.RemoteAtomic)
+	b, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, p.Atomic.RKey, p.Atomic.VA, 8, rdma.RemoteAtomic)
 	if q.attr.Access&rdma.RemoteAtomic != 0 && st != rdma.Success {
 		q.refuse(p, wire.NAKRemoteAccess, "an atomic on memory it may not change")
 		return
@@ -487,7 +490,7 @@ func (q *QP) respond(now rdma.Time, h *resource, b *wire.Batch) bool {
 	n := min(uint32(q.mtu), h.length-off)
 	parts := q.parts[:0]
 	if n > 0 {
-		data, st := q.cfg.Mem.Remote(q.cfg.PD, h.rkey, h.va+uint64(off), n, rdma.RemoteRead)
+		data, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, h.rkey, h.va+uint64(off), n, rdma.RemoteRead)
 		switch {
 		case st == rdma.Success:
 		case h.answered:

@@ -238,10 +238,14 @@ func (d *Device) CreateCQ(l rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Depth <= 0 || o.Depth > cqDepthMax {
-		return nil, fmt.Errorf("%w: a completion queue of %d entries; the most is %d", rdma.ErrInvalidWR, o.Depth, cqDepthMax)
+	if err := checkDepth(o.Depth); err != nil {
+		return nil, err
 	}
-	return &cq{s: s, depth: o.Depth, onEvent: o.OnEvent}, nil
+	c := &cq{s: s, depth: o.Depth, onEvent: o.OnEvent}
+	if !o.Armed {
+		c.armed = always
+	}
+	return c, nil
 }
 
 // CreateQP makes an unconnected queue pair in RESET.

@@ -64,6 +64,12 @@ type region struct {
 	lslot  uint32
 	rslot  uint32
 	closed atomic.Bool
+
+	// Of what a memory window is bound to: the region, and the queue pair that alone may
+	// use it. 0 is any.
+	parent *region
+	qpn    uint32
+	fast   bool // of a bindable that is no window: its L_Key ends with the R_Key
 }
 
 var (
@@ -119,11 +125,17 @@ func (t *table) take() (uint32, bool) {
 // renew gives slot n a fresh key, which it returns. The old one is refused
 // from here on. mu is held.
 func (t *table) renew(n uint32) uint32 {
+	key := t.draw(n)
+	t.slot(n).key.Store(key)
+	return key
+}
+
+// draw returns the next key of slot n, which names nothing yet. mu is held.
+func (t *table) draw(n uint32) uint32 {
 	s := t.slot(n)
 	for {
 		s.gen = (s.gen + 1) & genMask
 		if key := t.codes.encrypt(s.gen<<slotBits | n); key != 0 {
-			s.key.Store(key)
 			return key
 		}
 	}
@@ -178,9 +190,12 @@ func (t *table) Local(pd, lkey uint32, buf []byte, write bool) rdma.Status {
 }
 
 // Remote implements rc.Memory.
-func (t *table) Remote(pd, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status) {
+func (t *table) Remote(pd, qpn, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status) {
 	r, _ := t.find(rkey)
 	if r == nil || r.lkey == rkey || r.pd != pd || r.access&need != need {
+		return nil, rdma.RemAccessErr
+	}
+	if r.parent != nil && (r.qpn != qpn || r.parent.ended()) {
 		return nil, rdma.RemAccessErr
 	}
 	off := va - r.addr // wraps to something huge below the region
@@ -192,10 +207,13 @@ func (t *table) Remote(pd, rkey uint32, va uint64, n uint32, need rdma.Access) (
 
 // Invalidate implements rc.Memory: it ends an R_Key for a peer's SEND with
 // invalidate, or a local invalidate.
-func (t *table) Invalidate(pd, _, key uint32) rdma.Status {
+func (t *table) Invalidate(pd, qpn, key uint32) rdma.Status {
 	r, s := t.find(key)
-	if r == nil || r.lkey == key || r.pd != pd {
+	if r == nil || r.lkey == key || r.pd != pd || r.parent != nil && r.qpn != qpn {
 		return rdma.RemAccessErr
+	}
+	if r.fast {
+		t.slot(r.lslot).key.Store(0)
 	}
 	s.key.CompareAndSwap(key, 0)
 	return rdma.Success

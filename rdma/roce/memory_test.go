@@ -38,7 +38,7 @@ func TestKeysEnd(t *testing.T) {
 			t.Fatalf("key %#x again", k)
 		}
 		seen[k] = true
-		if _, s := tab.Remote(1, k, r.Addr()+1, 99, all&^rdma.LocalWrite); s != rdma.Success {
+		if _, s := tab.Remote(1, 1, k, r.Addr()+1, 99, all&^rdma.LocalWrite); s != rdma.Success {
 			t.Fatal(s)
 		}
 		if s := tab.Local(1, r.LKey(), buf[5:], true); s != rdma.Success {
@@ -47,16 +47,16 @@ func TestKeysEnd(t *testing.T) {
 		if s := tab.Local(1, k, buf, false); s == rdma.Success {
 			t.Fatal("an R_Key serves as L_Key")
 		}
-		if _, s := tab.Remote(1, r.LKey(), r.Addr(), 1, rdma.RemoteRead); s == rdma.Success {
+		if _, s := tab.Remote(1, 1, r.LKey(), r.Addr(), 1, rdma.RemoteRead); s == rdma.Success {
 			t.Fatal("an L_Key serves as R_Key")
 		}
 		fresh := r.Invalidate()
-		if _, s := tab.Remote(1, k, r.Addr(), 1, rdma.RemoteRead); s == rdma.Success || fresh == k {
+		if _, s := tab.Remote(1, 1, k, r.Addr(), 1, rdma.RemoteRead); s == rdma.Success || fresh == k {
 			t.Fatal("an invalidated key lives")
 		}
 		r.Close()
 		r.Close()
-		if _, s := tab.Remote(1, fresh, r.Addr(), 1, rdma.RemoteRead); s == rdma.Success {
+		if _, s := tab.Remote(1, 1, fresh, r.Addr(), 1, rdma.RemoteRead); s == rdma.Success {
 			t.Fatal("the key of a closed region lives")
 		}
 		if r.Invalidate() != 0 {
@@ -85,7 +85,7 @@ func TestMemoryNoAllocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		if _, s := tab.Remote(1, r.RKey(), r.Addr(), 4096, rdma.RemoteWrite); s != rdma.Success {
+		if _, s := tab.Remote(1, 1, r.RKey(), r.Addr(), 4096, rdma.RemoteWrite); s != rdma.Success {
 			t.Error(s)
 		}
 		tab.Local(1, r.LKey(), r.buf[100:], true)
@@ -102,7 +102,7 @@ func BenchmarkRemote(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		tab.Remote(1, r.RKey(), r.Addr(), 4096, rdma.RemoteWrite)
+		tab.Remote(1, 1, r.RKey(), r.Addr(), 4096, rdma.RemoteWrite)
 	}
 }
 

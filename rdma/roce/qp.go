@@ -11,6 +11,7 @@ import (
 // Limits of a queue pair.
 const (
 	workRequestsMax = 1 << 16
+	inlineMax       = 1 << 10
 	// qpnRest is how long a QP number is not used again: longer than a peer
 	// keeps the identity of a connection that has ended (TIMEWAIT), and than a
 	// packet lives.
@@ -29,7 +30,10 @@ type qp struct {
 	since rdma.Time
 	send  *cq
 	recv  *cq
-	conn  *conn // nil for queue pairs that CM knows nothing of
+	srq   *srq // nil if it has receives of its own
+	on    func(rdma.QPEvent)
+	told  rdma.QPState // what on was called for
+	conn  *conn        // nil for queue pairs that CM knows nothing of
 	timer timer
 	dirty bool // in shard.dirty
 	ready bool // in shard.ready
@@ -52,14 +56,28 @@ func (s *shard) newQP(c rdma.QPConfig) (*qp, error) {
 	if c.Caps.MaxSendWR < 0 || c.Caps.MaxRecvWR < 0 || c.Caps.MaxSendWR > workRequestsMax || c.Caps.MaxRecvWR > workRequestsMax {
 		return nil, fmt.Errorf("%w: queues of %d and %d requests; the most is %d", rdma.ErrInvalidWR, c.Caps.MaxSendWR, c.Caps.MaxRecvWR, workRequestsMax)
 	}
+	if c.Caps.MaxInline < 0 || c.Caps.MaxInline > inlineMax {
+		return nil, fmt.Errorf("%w: %d bytes inline; the most is %d", rdma.ErrInvalidWR, c.Caps.MaxInline, inlineMax)
+	}
+	var shared *srq
+	var source *rc.SRQ
+	if c.SRQ != nil {
+		if shared, ok = c.SRQ.(*srq); !ok || shared.s != s || shared.pd != p.id || shared.closed {
+			return nil, fmt.Errorf("%w: the shared receive queue belongs to another loop or protection domain, or is closed", rdma.ErrInvalidWR)
+		}
+		source = shared.rc
+	}
 	if s.dev.qps.Add(1) > int64(s.dev.cfg.QPMax) {
 		s.dev.qps.Add(-1)
 		return nil, fmt.Errorf("%w: the device has %d queue pairs", rdma.ErrNoResources, s.dev.cfg.QPMax)
 	}
-	q := &qp{s: s, num: s.newQPN(), caps: c.Caps, send: send, recv: recv, since: s.now}
+	q := &qp{s: s, num: s.newQPN(), caps: c.Caps, send: send, recv: recv, srq: shared, on: c.OnEvent, since: s.now}
 	q.timer.qp = q
+	if shared != nil {
+		shared.users++
+	}
 	q.rc = rc.New(rc.Config{
-		Num: q.num, PD: p.id, Mem: &s.dev.mem, Caps: c.Caps,
+		Num: q.num, PD: p.id, Mem: &s.dev.mem, Caps: c.Caps, SRQ: source,
 		Window: s.dev.cfg.Window, ReadWindow: s.dev.cfg.ReadWindow,
 	})
 	s.qps[q.num] = q
@@ -121,6 +139,9 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 	if a.State == rdma.StateRTR && !a.LocalAddr.IsValid() {
 		a.LocalAddr = q.s.dev.addr
 	}
+	if a.MaxRdAtomic > MaxRdAtomic || a.MaxDestRd > MaxRdAtomic {
+		return fmt.Errorf("%w: %d READs started and %d served at once; the most is %d", rdma.ErrInvalidWR, a.MaxRdAtomic, a.MaxDestRd, MaxRdAtomic)
+	}
 	if a.PKey == 0 {
 		a.PKey = wire.DefaultPKey
 	}
@@ -160,6 +181,9 @@ func (q *qp) Destroy() {
 	s := q.s
 	s.timers.cancel(&q.timer)
 	delete(s.qps, q.num)
+	if q.srq != nil {
+		q.srq.users--
+	}
 	s.stats.RC.Add(q.rc.Counters()) // what it still says, a NAK at most, is not in them
 	if s.last == q {
 		s.last = nil
@@ -170,6 +194,36 @@ func (q *qp) Destroy() {
 	s.resting.v = append(s.resting.v, rested{q.num, s.now + qpnRest})
 	s.rests[q.num] = true
 	s.dev.qps.Add(-1)
+}
+
+// watch tells the user of events beside completions.
+func (q *qp) watch() {
+	if q.srq != nil {
+		q.srq.watch()
+	}
+	if q.on == nil {
+		return
+	}
+	state := q.rc.State()
+	var e rdma.QPEvent
+	switch {
+	case state == rdma.StateSQD && q.rc.Drained():
+		e = rdma.SQDrained
+	case state == rdma.StateErr && q.srq != nil:
+		e = rdma.LastWQEReached
+	}
+	if q.told == state || e == 0 {
+		if state != rdma.StateSQD && state != rdma.StateErr {
+			q.told = state
+		}
+		return
+	}
+	q.told = state
+	q.s.later = append(q.s.later, func() {
+		if !q.dead {
+			q.on(e)
+		}
+	})
 }
 
 // speaks reports whether packets of the queue pair may still be sent. One whose user
@@ -196,7 +250,7 @@ func fill(c *cq, poll func([]rdma.WC) int) bool {
 			return false
 		}
 		n := poll(dst)
-		c.added(n)
+		c.added(dst[:n])
 		if n < len(dst) {
 			return true
 		}

@@ -174,6 +174,7 @@ func (s *shard) settle() {
 			continue
 		}
 		q.harvest()
+		q.watch()
 		if at := q.rc.Deadline(); at != 0 {
 			s.timers.set(&q.timer, at)
 		}

@@ -118,12 +118,15 @@ type pages []byte
 func (pages) Local(_, _ uint32, _ []byte, _ bool) rdma.Status { return rdma.Success }
 
 // Remote implements rc.Memory.
-func (p pages) Remote(_, _ uint32, _ uint64, n uint32, _ rdma.Access) ([]byte, rdma.Status) {
+func (p pages) Remote(_, _, _ uint32, _ uint64, n uint32, _ rdma.Access) ([]byte, rdma.Status) {
 	return p[:n], rdma.Success
 }
 
 // Invalidate implements rc.Memory.
 func (pages) Invalidate(_, _, _ uint32) rdma.Status { return rdma.Success }
+
+// Bind implements rc.Memory.
+func (pages) Bind(_, _ uint32, _ *rdma.SendWR) rdma.Status { return rdma.Success }
 
 // New sets an experiment up. It panics if the configuration makes no sense.
 func New(cfg Config) *Experiment {

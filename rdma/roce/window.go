@@ -1,0 +1,221 @@
+package roce
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// bindable is memory that comes and goes by work requests, under keys of its own: a
+// memory window, or a region without memory. Keys are drawn under the table's lock; what is
+// bound is a region of its own in the table, which the packet path finds as any other.
+type bindable struct {
+	t      *table
+	pd     uint32
+	most   int    // bytes
+	rslot  uint32 // of the R_Key
+	lslot  uint32 // of the L_Key, regions only
+	lkey   uint32
+	next   uint32 // drawn by Rekey and not used, 0 = none; under table.mu
+	window bool
+	closed bool // under table.mu
+	bound  atomic.Pointer[region]
+}
+
+var (
+	_ rdma.MW     = (*bindable)(nil)
+	_ rdma.FastMR = (*bindable)(nil)
+)
+
+func (t *table) bindable(pd uint32, most int, window bool) (*bindable, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := &bindable{t: t, pd: pd, most: most, window: window}
+	var ok bool
+	if b.rslot, ok = t.take(); !ok {
+		return nil, fmt.Errorf("%w: too many memory regions", rdma.ErrNoResources)
+	}
+	if !window {
+		if b.lslot, ok = t.take(); !ok {
+			t.free = append(t.free, b.rslot)
+			return nil, fmt.Errorf("%w: too many memory regions", rdma.ErrNoResources)
+		}
+		b.lkey = t.draw(b.lslot)
+	}
+	t.live++
+	return b, nil
+}
+
+// AllocMW implements rdma.PD.
+func (p *pd) AllocMW() (rdma.MW, error) {
+	b, err := p.d.mem.bindable(p.id, regionMax, true)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// AllocMR implements rdma.PD.
+func (p *pd) AllocMR(most int) (rdma.FastMR, error) {
+	if most <= 0 || most > regionMax {
+		return nil, fmt.Errorf("%w: a memory region of %d bytes", rdma.ErrInvalidWR, most)
+	}
+	b, err := p.d.mem.bindable(p.id, most, false)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Rekey implements rdma.MW and rdma.FastMR.
+func (b *bindable) Rekey() uint32 {
+	b.t.mu.Lock()
+	defer b.t.mu.Unlock()
+	if b.closed {
+		return 0
+	}
+	b.next = b.t.draw(b.rslot)
+	return b.next
+}
+
+// live is what is bound now, nil if nothing is.
+func (b *bindable) live() *region {
+	r := b.bound.Load()
+	if r == nil || b.t.slot(b.rslot).key.Load() != r.rkey.Load() {
+		return nil
+	}
+	return r
+}
+
+// RKey implements rdma.MW and rdma.MR.
+func (b *bindable) RKey() uint32 {
+	if r := b.live(); r != nil {
+		return r.RKey()
+	}
+	return 0
+}
+
+// LKey implements rdma.MR.
+func (b *bindable) LKey() uint32 { return b.lkey }
+
+// Addr implements rdma.MR.
+func (b *bindable) Addr() uint64 {
+	if r := b.live(); r != nil {
+		return r.addr
+	}
+	return 0
+}
+
+// Bytes implements rdma.MR.
+func (b *bindable) Bytes() []byte {
+	if r := b.live(); r != nil {
+		return r.buf
+	}
+	return nil
+}
+
+// Invalidate implements rdma.MR: the memory is gone at once, and the key is what an OpReg
+// may use next.
+func (b *bindable) Invalidate() uint32 {
+	b.t.mu.Lock()
+	b.t.slot(b.rslot).key.Store(0)
+	if !b.window {
+		b.t.slot(b.lslot).key.Store(0)
+	}
+	b.t.mu.Unlock()
+	return b.Rekey()
+}
+
+// Window implements rdma.MR.
+func (b *bindable) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
+	r := b.live()
+	if r == nil {
+		return nil, fmt.Errorf("%w: the region has no memory now", rdma.ErrInvalidWR)
+	}
+	return r.Window(buf, access)
+}
+
+// Close implements rdma.MW and rdma.MR.
+func (b *bindable) Close() {
+	t := b.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if b.closed {
+		return
+	}
+	b.closed, b.next = true, 0
+	t.retire(b.rslot)
+	if !b.window {
+		t.retire(b.lslot)
+	}
+	t.live--
+}
+
+// Bind implements rc.Memory.
+func (t *table) Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status {
+	if w.Op == rdma.OpReg {
+		b, ok := w.Bind.MR.(*bindable)
+		if !ok || b.window || b.t != t || b.pd != pd || len(w.Bind.Buf) == 0 || len(w.Bind.Buf) > b.most || !writable(w.Bind.Access, w.Bind.Access) {
+			return rdma.LocProtErr
+		}
+		addr := (t.random.uint64() >> (64 - addrBits)) &^ (addrAlign - 1)
+		return b.bind(w, &region{t: t, buf: w.Bind.Buf, addr: addr, pd: pd, access: w.Bind.Access, lkey: b.lkey, fast: true}, rdma.LocQPOpErr)
+	}
+	b, ok := w.Bind.MW.(*bindable)
+	if !ok || !b.window || b.t != t || b.pd != pd {
+		return rdma.MWBindErr
+	}
+	var of *region
+	switch m := w.Bind.MR.(type) {
+	case *region:
+		of = m
+	case *bindable:
+		of = m.live()
+	}
+	if of == nil || of.t != t || of.pd != pd || of.ended() || of.access&rdma.WindowBind == 0 || len(w.Bind.Buf) == 0 || !rdma.Within(w.Bind.Buf, of.buf) ||
+		!writable(w.Bind.Access, of.access) {
+		return rdma.MWBindErr
+	}
+	return b.bind(w, &region{
+		t: t, buf: w.Bind.Buf, addr: of.addr + uint64(rdma.Offset(w.Bind.Buf, of.buf)), pd: pd, access: w.Bind.Access, parent: of, qpn: qpn,
+	}, rdma.MWBindErr)
+}
+
+// writable reports whether rights to change memory rest on the local right to.
+func writable(want, have rdma.Access) bool {
+	return want&(rdma.RemoteWrite|rdma.RemoteAtomic) == 0 || have&rdma.LocalWrite != 0
+}
+
+// bind makes r what is named by the key that was drawn for it.
+func (b *bindable) bind(w *rdma.SendWR, r *region, otherwise rdma.Status) rdma.Status {
+	b.t.mu.Lock()
+	defer b.t.mu.Unlock()
+	s := b.t.slot(b.rslot)
+	if b.closed || b.next == 0 || w.RKey != b.next || s.key.Load() != 0 {
+		return otherwise
+	}
+	r.rslot, r.lslot = b.rslot, b.lslot
+	r.rkey.Store(b.next)
+	b.next = 0
+	b.bound.Store(r)
+	s.region.Store(r)
+	s.key.Store(w.RKey)
+	if !b.window {
+		l := b.t.slot(b.lslot)
+		l.region.Store(r)
+		l.key.Store(b.lkey)
+	}
+	return rdma.Success
+}
+
+// ended reports whether what the region rests on was closed, or taken away again.
+func (r *region) ended() bool {
+	if r.closed.Load() {
+		return true
+	}
+	if r.fast && r.t.slot(r.rslot).key.Load() != r.rkey.Load() {
+		return true
+	}
+	return r.parent != nil && r.parent.ended()
+}
