@@ -115,7 +115,7 @@ func (d *Daemon) openPort(p *port) error {
 	case !at.Any():
 		addrs = []netip.Addr{at.Addr}
 	case p.Transport == control.TransportRDMA:
-		if addrs, err = hostAddresses(); err != nil {
+		if addrs, err = config.HostAddresses(); err != nil {
 			return err
 		}
 	default:
