@@ -138,11 +138,26 @@ func NewServer(l Limits, log *slog.Logger) (*Server, error) {
 // Counters are what the server has counted.
 func (s *Server) Counters() *Counters { return &s.n }
 
+// Connections is how many connections measure.
+func (s *Server) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.sessions)
+}
+
 // Memory is how much of the arena is in use, in bytes.
 func (s *Server) Memory() int { return s.arena.Stats().InUse }
 
-// Close gives the server's memory back. Its listeners have been closed before.
-func (s *Server) Close() error { return s.arena.Close() }
+// Close gives the server's memory back. Its listeners have been closed before; if one of
+// them could not end its connections, the memory stays.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.sessions); n > 0 {
+		return fmt.Errorf("perf: %d connections still use the memory", n)
+	}
+	return s.arena.Close()
+}
 
 // Listener is one port of a device that a server answers at.
 type Listener struct {
@@ -174,10 +189,21 @@ func (l *Listener) Close() error {
 	for _, loop := range l.dev.Loops() {
 		turned := make(chan struct{})
 		if loop.Submit(func() { close(turned) }) {
-			<-turned
+			select {
+			case <-turned:
+			case <-time.After(closeTime): // the loop ended meanwhile
+			}
 		}
 	}
 	s := l.s
+	late := false
+	timer := time.AfterFunc(closeTime, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		late = true
+		s.gone.Broadcast()
+	})
+	defer timer.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
@@ -185,13 +211,14 @@ func (l *Listener) Close() error {
 		for x := range s.sessions {
 			if x.l == l {
 				n++
-				if !x.loop.Submit(x.close) {
-					return errors.Join(err, rdma.ErrClosed)
-				}
+				late = !x.loop.Submit(x.close) || late
 			}
 		}
-		if n == 0 {
+		switch {
+		case n == 0:
 			return err
+		case late:
+			return errors.Join(err, fmt.Errorf("perf: %d connections did not end", n))
 		}
 		s.gone.Wait()
 	}
