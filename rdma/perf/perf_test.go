@@ -78,11 +78,14 @@ func run(t testing.TB, at netip.AddrPort, o perf.Options) ([]perf.Result, error)
 // counted is what a server counted, without zeros.
 func counted(s *perf.Server) string {
 	var out []string
-	s.Counters().Each(func(name string, v uint64) {
-		if v != 0 {
-			out = append(out, fmt.Sprintf("%s %d", name, v))
+	if n := s.Counters().Accepted(); n != 0 {
+		out = append(out, fmt.Sprintf("accepted %d", n))
+	}
+	for _, k := range perf.Kinds {
+		if n := s.Counters().Of(k); n != 0 {
+			out = append(out, fmt.Sprintf("%s %d", k, n))
 		}
-	})
+	}
 	return strings.Join(out, ", ")
 }
 

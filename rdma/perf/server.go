@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,35 +69,48 @@ func (l *Limits) Validate() error {
 	return nil
 }
 
-// Counters are what a server counted. They only grow.
-type Counters struct {
-	Accepted         atomic.Uint64 // connections
-	RefusedClient    atomic.Uint64 // not one of Limits.Clients
-	RefusedVersion   atomic.Uint64 // speaks another version
-	RefusedMalformed atomic.Uint64 // asks for no measurement
-	RefusedLimit     atomic.Uint64 // asks for more than a limit
-	RefusedFull      atomic.Uint64 // too many at once
-	RefusedMemory    atomic.Uint64 // no memory left
-	EndedIdle        atomic.Uint64 // said nothing for too long
-	EndedDuration    atomic.Uint64 // took too long
-	EndedMisused     atomic.Uint64 // sent what it should not
-	EndedFailed      atomic.Uint64 // a message could not be delivered
+// Kind is a way in which a server refuses or ends a measurement. It is the name of its
+// counter, and in Note.Detail of the connection's post-mortem.
+type Kind string
+
+// The kinds.
+const (
+	RefusedClient    Kind = "refused_client"    // not one of Limits.Clients
+	RefusedVersion   Kind = "refused_version"   // speaks another version
+	RefusedMalformed Kind = "refused_malformed" // asks for no measurement
+	RefusedLimit     Kind = "refused_limit"     // asks for more than a limit
+	RefusedFull      Kind = "refused_full"      // too many at once
+	RefusedMemory    Kind = "refused_memory"    // no memory left
+	EndedIdle        Kind = "ended_idle"        // said nothing for too long
+	EndedDuration    Kind = "ended_duration"    // took too long
+	EndedMisused     Kind = "ended_misused"     // sent what it should not
+	EndedFailed      Kind = "ended_failed"      // a message could not be delivered
+)
+
+// Kinds are all of them.
+var Kinds = [...]Kind{
+	RefusedClient, RefusedVersion, RefusedMalformed, RefusedLimit, RefusedFull, RefusedMemory,
+	EndedIdle, EndedDuration, EndedMisused, EndedFailed,
 }
 
-// Each calls f for every counter.
-func (c *Counters) Each(f func(name string, v uint64)) {
-	f("accepted", c.Accepted.Load())
-	f("refused_client", c.RefusedClient.Load())
-	f("refused_version", c.RefusedVersion.Load())
-	f("refused_malformed", c.RefusedMalformed.Load())
-	f("refused_limit", c.RefusedLimit.Load())
-	f("refused_full", c.RefusedFull.Load())
-	f("refused_memory", c.RefusedMemory.Load())
-	f("ended_idle", c.EndedIdle.Load())
-	f("ended_duration", c.EndedDuration.Load())
-	f("ended_misused", c.EndedMisused.Load())
-	f("ended_failed", c.EndedFailed.Load())
+// Counters are what a server counted. They only grow.
+type Counters struct {
+	accepted atomic.Uint64
+	kinds    [len(Kinds)]atomic.Uint64
 }
+
+// Accepted is the number of connections that were accepted.
+func (c *Counters) Accepted() uint64 { return c.accepted.Load() }
+
+// Of is the number of connections that were refused or ended in a way.
+func (c *Counters) Of(k Kind) uint64 {
+	if i := slices.Index(Kinds[:], k); i >= 0 {
+		return c.kinds[i].Load()
+	}
+	return 0
+}
+
+func (c *Counters) add(k Kind) { c.kinds[slices.Index(Kinds[:], k)].Add(1) }
 
 // Server is the other side of measurements, on any number of ports and devices, which
 // share its limits.
@@ -224,10 +238,10 @@ func (l *Listener) Close() error {
 	}
 }
 
-// refusal is why a request is refused, with the counter of it.
+// refusal is why a request is refused.
 type refusal struct {
-	n   *atomic.Uint64
-	why string
+	kind Kind
+	why  string
 }
 
 // judge decides about a request. On success the session is counted, and has to be
@@ -240,21 +254,21 @@ func (l *Listener) judge(r rdma.ConnRequest) (*session, *refusal) {
 		allowed = allowed || p.Contains(from)
 	}
 	if !allowed {
-		return nil, &refusal{&s.n.RefusedClient, fmt.Sprintf("clients at %v may not measure here", from)}
+		return nil, &refusal{RefusedClient, fmt.Sprintf("clients at %v may not measure here", from)}
 	}
 	x := &session{s: s, l: l, loop: r.Loop(), client: r.Remote()}
 	switch err := x.req.decode(r.PrivateData()); {
 	case errors.As(err, new(versionError)):
-		return nil, &refusal{&s.n.RefusedVersion, fmt.Sprintf("the client speaks %v", err)}
+		return nil, &refusal{RefusedVersion, fmt.Sprintf("the client speaks %v", err)}
 	case err != nil:
-		return nil, &refusal{&s.n.RefusedMalformed, fmt.Sprintf("%v; this is the port of rstorectl perf", err)}
+		return nil, &refusal{RefusedMalformed, fmt.Sprintf("%v; this is the port of rstorectl perf", err)}
 	}
 	q := &x.req
 	over := func(what string, is, most int) *refusal {
 		if is <= most {
 			return nil
 		}
-		return &refusal{&s.n.RefusedLimit, fmt.Sprintf("%s %d; the most here is %d", what, is, most)}
+		return &refusal{RefusedLimit, fmt.Sprintf("%s %d; the most here is %d", what, is, most)}
 	}
 	for _, no := range []*refusal{
 		over("a size of", int(q.size), s.limits.MaxSize),
@@ -270,9 +284,9 @@ func (l *Listener) judge(r rdma.ConnRequest) (*session, *refusal) {
 	defer s.mu.Unlock()
 	switch {
 	case s.runs[x.key] >= int(q.qps):
-		return nil, &refusal{&s.n.RefusedLimit, fmt.Sprintf("more than the %d queue pairs that the run has", q.qps)}
+		return nil, &refusal{RefusedLimit, fmt.Sprintf("more than the %d queue pairs that the run has", q.qps)}
 	case len(s.sessions) >= s.limits.MaxConnections:
-		return nil, &refusal{&s.n.RefusedFull, fmt.Sprintf("%d connections measure already", len(s.sessions))}
+		return nil, &refusal{RefusedFull, fmt.Sprintf("%d connections measure already", len(s.sessions))}
 	}
 	s.sessions[x] = struct{}{}
 	s.runs[x.key]++
@@ -288,10 +302,10 @@ func (l *Listener) accept(r rdma.ConnRequest) {
 	if no == nil {
 		return
 	}
-	no.n.Add(1)
+	l.s.n.add(no.kind)
 	l.s.log.Info("a measurement was refused", "client", r.Remote().String(), "why", no.why)
 	if a, ok := r.(rdma.Annotated); ok {
-		a.Annotate(func() rdma.Note { return rdma.Note{Why: no.why} })
+		a.Annotate(func() rdma.Note { return rdma.Note{Why: no.why, Detail: no.kind} })
 	}
 	r.Reject(rejectConsumer, encodeReject(no.why))
 }

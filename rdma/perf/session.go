@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/rstored/rstored/rdma"
 )
@@ -22,7 +21,8 @@ type session struct {
 	end    *end
 	seq    uint32 // of the msgGo that is obeyed
 	going  bool   // posting, or waiting for completions
-	why    string // the server ended it
+	kind   Kind   // why the server ended it
+	why    string // in words
 	closed bool
 	cancel []func() // of timers
 }
@@ -39,7 +39,7 @@ func (x *session) open(r rdma.ConnRequest) *refusal {
 	mem, err := newBuffers(x.l.dev, x.s.arena, &p, true)
 	if err != nil {
 		x.s.forget(x)
-		return &refusal{&x.s.n.RefusedMemory, err.Error()}
+		return &refusal{RefusedMemory, err.Error()}
 	}
 	drop := func() {
 		mem.release()
@@ -47,7 +47,7 @@ func (x *session) open(r rdma.ConnRequest) *refusal {
 	}
 	if x.end, err = newEnd(x.l.dev, x.loop, p, true, mem); err != nil {
 		drop()
-		return &refusal{&x.s.n.RefusedMemory, err.Error()}
+		return &refusal{RefusedMemory, err.Error()}
 	}
 	e := x.end
 	e.peer, e.message, e.failed = x.req.mem, x.message, x.failed
@@ -61,19 +61,19 @@ func (x *session) open(r rdma.ConnRequest) *refusal {
 	params := connParams
 	params.PrivateData = answer.encode()
 	if a, ok := r.(rdma.Annotated); ok {
-		a.Annotate(func() rdma.Note { return rdma.Note{Why: x.why} })
+		a.Annotate(func() rdma.Note { return rdma.Note{Why: x.why, Detail: x.kind} })
 	}
 	if _, err = r.Accept(e.config(), params, e.prepare, x.event); err != nil {
 		drop()
-		x.s.n.RefusedMemory.Add(1)
+		x.s.n.add(RefusedMemory)
 		x.s.log.Warn("a measurement was refused", "client", x.client.String(), "error", err)
 		return nil // Accept has answered
 	}
-	x.s.n.Accepted.Add(1)
+	x.s.n.accepted.Add(1)
 	x.s.log.Info("measuring", "client", x.client.String(), "operation", p.op.String(), "latency", p.latency,
 		"bidirectional", p.bidirectional, "size", p.size, "depth", p.depth, "qps", x.req.qps)
 	x.after(rdma.Time(x.s.limits.MaxDuration), func() {
-		x.stop(&x.s.n.EndedDuration, fmt.Sprintf("the measurement took more than %v", x.s.limits.MaxDuration))
+		x.stop(EndedDuration, fmt.Sprintf("the measurement took more than %v", x.s.limits.MaxDuration))
 	})
 	x.watch()
 	return nil
@@ -88,7 +88,7 @@ func (x *session) watch() {
 	x.cancel = x.cancel[:1] // the timer before has run
 	x.after(idle, func() {
 		if !x.end.heard {
-			x.stop(&x.s.n.EndedIdle, fmt.Sprintf("the client said nothing for %v", x.s.limits.IdleTimeout))
+			x.stop(EndedIdle, fmt.Sprintf("the client said nothing for %v", x.s.limits.IdleTimeout))
 			return
 		}
 		x.watch()
@@ -106,20 +106,20 @@ func (x *session) event(_ rdma.Conn, e rdma.ConnEvent) {
 
 // failed is called when the end is of no use.
 func (x *session) failed(err error) {
-	n := &x.s.n.EndedFailed
+	kind := EndedFailed
 	if errors.Is(err, errOrder) || errors.Is(err, errFlooded) || errors.Is(err, errMalformed) || errors.As(err, new(versionError)) {
-		n = &x.s.n.EndedMisused
+		kind = EndedMisused
 	}
-	x.stop(n, err.Error())
+	x.stop(kind, err.Error())
 }
 
 // stop ends the session for a reason of the server's.
-func (x *session) stop(n *atomic.Uint64, why string) {
+func (x *session) stop(kind Kind, why string) {
 	if x.closed {
 		return
 	}
-	n.Add(1)
-	x.why = why
+	x.s.n.add(kind)
+	x.kind, x.why = kind, why
 	x.s.log.Warn("a measurement was ended", "client", x.client.String(), "why", why)
 	x.close()
 }

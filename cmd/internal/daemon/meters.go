@@ -178,11 +178,9 @@ func addPerf(s *control.Stats, from *perf.Counters) {
 	if s.Errors == nil {
 		s.Messages, s.Errors = make(map[string]uint64), make(map[string]uint64)
 	}
-	from.Each(func(name string, n uint64) {
-		if name != "accepted" {
-			addCounts(s.Errors, map[string]uint64{"perf_" + name: n})
-		}
-	})
+	for _, k := range perf.Kinds {
+		addCounts(s.Errors, map[string]uint64{"perf_" + string(k): from.Of(k)})
+	}
 }
 
 // addCounts adds counts to a map, leaving zeros out.
