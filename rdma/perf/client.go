@@ -22,8 +22,9 @@ type Options struct {
 	// is set, as many are posted as it allows instead.
 	Iterations int
 	Duration   time.Duration
-	// Depth is how many messages are under way on each queue pair, QPs how many queue
-	// pairs there are; both are 1 in tests of latency.
+	// Depth is how many messages are under way on each queue pair, as far as they are
+	// 64 MiB together or one on each; QPs is how many queue pairs there are. Both are 1
+	// in tests of latency.
 	Depth int
 	QPs   int
 	// Bidirectional has the server post as well.
@@ -73,7 +74,7 @@ func (o *Options) Validate() error {
 
 // plan is what the options ask of a connection.
 func (o *Options) plan() plan {
-	p := plan{op: o.Op, latency: o.Latency, bidirectional: o.Bidirectional, depth: o.Depth}
+	p := plan{op: o.Op, latency: o.Latency, bidirectional: o.Bidirectional, depth: o.Depth, qps: o.QPs}
 	for _, n := range o.Sizes {
 		p.size = max(p.size, n)
 	}

@@ -35,6 +35,7 @@ type end struct {
 	gauge *gauge
 	left  uint64 // still to be posted
 	under int    // posted and not completed
+	most  int    // that may be under way
 	idle  func() // everything has completed; nil while nobody waits for it
 
 	recvs []rdma.RecvWR // by slot
@@ -95,6 +96,7 @@ func (e *end) prepare(c rdma.Conn) error {
 
 // size makes the messages to be posted ones of n bytes.
 func (e *end) size(n int) {
+	e.most = e.plan.window(n)
 	wr := rdma.SendWR{
 		ID: idData, Op: e.plan.request(), Flags: rdma.Signaled, SwapAdd: 1,
 		SGL: []rdma.SGE{{Buf: e.mem.source.Bytes()[:n], LKey: e.mem.source.LKey()}},
@@ -109,7 +111,7 @@ func (e *end) size(n int) {
 
 // post posts as many messages as are left and may be under way.
 func (e *end) post() {
-	n := int(min(e.left, uint64(e.plan.depth-e.under)))
+	n := int(min(e.left, uint64(e.most-e.under)))
 	if n == 0 || e.over {
 		return
 	}

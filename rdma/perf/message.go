@@ -88,7 +88,7 @@ type request struct {
 func (r *request) plan() plan {
 	return plan{
 		op: r.op, latency: r.test&flagLatency != 0, bidirectional: r.test&flagBidirectional != 0,
-		size: int(r.size), depth: int(r.depth),
+		size: int(r.size), depth: int(r.depth), qps: int(r.qps),
 	}
 }
 

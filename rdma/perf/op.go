@@ -48,8 +48,17 @@ type plan struct {
 	latency       bool
 	bidirectional bool
 	size          int // bytes of the largest message
-	depth         int // messages under way at once
+	depth         int // messages under way at once, on each queue pair
+	qps           int
 }
+
+// underWay is the number of bytes that an end posts ahead on all queue pairs of a run.
+// More would not be faster, but a test for a duration would end late, and msgAlive, which
+// queues behind them, come late, where the network is slow.
+const underWay = 64 << 20
+
+// window is how many messages of n bytes are under way at once.
+func (p *plan) window(n int) int { return max(1, min(p.depth, underWay/(n*p.qps))) }
 
 // pingPong: the server answers each message by one of its own.
 func (p *plan) pingPong() bool { return p.latency && (p.op == Write || p.op == Send) }

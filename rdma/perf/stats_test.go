@@ -57,3 +57,18 @@ func TestLatencyStatistics(t *testing.T) {
 		t.Errorf("of nothing: %+v", got)
 	}
 }
+
+func TestWindow(t *testing.T) {
+	for _, c := range []struct{ depth, qps, size, want int }{
+		{128, 1, 65536, 128},
+		{128, 1, 1 << 20, 64},
+		{128, 16, 1 << 20, 4},
+		{128, 16, SizeMax, 1},
+		{3, 1, 2, 3},
+	} {
+		p := plan{depth: c.depth, qps: c.qps}
+		if got := p.window(c.size); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
