@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -143,6 +145,63 @@ func TestMeasure(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestLoops: the queue pairs of a run may live on different loops of the server.
+func TestLoops(t *testing.T) {
+	dev, err := roce.Open(roce.Config{Shards: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	s, err := perf.NewServer(everyone(nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Listen(dev, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := perf.Options{Op: perf.Send, Sizes: []int{64, 9000}, Iterations: 50, Depth: 4, QPs: 8, Bidirectional: true}
+	got, err := run(t, l.Addr(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range got {
+		if r.Sent.Iterations != 400 || r.Back.Iterations != 400 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if err := errors.Join(l.Close(), s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestServerGone: a run ends with an error when its server does.
+func TestServerGone(t *testing.T) {
+	dev := open(t)
+	s, err := perf.NewServer(everyone(nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := s.Listen(dev, perf.Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	o := perf.Options{Op: perf.Write, Sizes: slices.Repeat([]int{64}, 1<<16), Duration: time.Millisecond, Depth: 4, QPs: 2, Bidirectional: true}
+	var once sync.Once
+	err = perf.Run(ctx, open(t), l.Addr(), o, func(perf.Result) {
+		once.Do(func() {
+			if err := errors.Join(l.Close(), s.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	if err == nil || !strings.Contains(err.Error(), "is over") {
+		t.Errorf("%v", err)
 	}
 }
 
