@@ -112,29 +112,12 @@ func Run(ctx context.Context, dev rdma.Device, server netip.AddrPort, o Options,
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	c := &client{
-		o: o, dev: dev, loop: dev.Loops()[0], server: server, run: rand.Uint64(),
-		up: make(chan struct{}, 1), done: make(chan struct{}, 1), broken: make(chan error, 1),
-	}
-	p := o.plan()
-	// Blocks are taken largest first, so they fill the arena without gaps.
-	arena, err := rdma.NewArena(o.QPs * block(p.need(false)))
+	c, err := newClient(dev, server, o)
 	if err != nil {
 		return err
 	}
-	defer arena.Close()
-	for range o.QPs {
-		mem, err := newBuffers(dev, arena, &p, false)
-		if err != nil {
-			return err
-		}
-		defer mem.release()
-		c.mems = append(c.mems, mem)
-	}
-	if o.Latency && o.Duration == 0 {
-		c.stamps = make([]rdma.Time, 0, o.Iterations+1)
-	}
-	defer c.close() // runs before memory is released
+	defer c.release()
+	defer c.close() // before the memory is released
 	if err := c.wait(ctx, c.connect, c.up); err != nil {
 		return err
 	}
@@ -147,6 +130,42 @@ func Run(ctx context.Context, dev rdma.Device, server netip.AddrPort, o Options,
 	return nil
 }
 
+// newClient prepares a run and takes its memory, which release gives back.
+func newClient(dev rdma.Device, server netip.AddrPort, o Options) (_ *client, err error) {
+	c := &client{
+		o: o, dev: dev, loop: dev.Loops()[0], server: server, run: rand.Uint64(),
+		up: make(chan struct{}, 1), done: make(chan struct{}, 1), broken: make(chan error, 1),
+	}
+	p := o.plan()
+	if c.arena, err = rdma.NewArena(o.QPs * block(p.need(false))); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.release()
+		}
+	}()
+	for range o.QPs {
+		mem, err := newBuffers(dev, c.arena, &p, false)
+		if err != nil {
+			return nil, err
+		}
+		c.mems = append(c.mems, mem)
+	}
+	if o.Latency && o.Duration == 0 {
+		c.stamps = make([]rdma.Time, 0, o.Iterations+1)
+	}
+	return c, nil
+}
+
+// release gives the memory back. The run is closed, or never connected.
+func (c *client) release() {
+	for _, m := range c.mems {
+		m.release()
+	}
+	_ = c.arena.Close()
+}
+
 // closeTime is how long the loop may take to let go of a run.
 const closeTime = 5 * time.Second
 
@@ -157,6 +176,7 @@ type client struct {
 	loop   rdma.Loop
 	server netip.AddrPort
 	run    uint64
+	arena  *rdma.Arena
 	mems   []*buffers
 	ends   []*end
 	open   int // ends that are connected
@@ -200,27 +220,32 @@ func (c *client) fail(err error) {
 
 // close ends all connections and returns when their memory is not used any more.
 func (c *client) close() {
-	ended := make(chan struct{}, len(c.mems))
-	if !c.loop.Submit(func() {
-		if c.cancel != nil {
-			c.cancel()
-		}
-		for _, e := range c.ends {
-			e.close(func() { ended <- struct{}{} })
-		}
-		for range len(c.mems) - len(c.ends) {
-			ended <- struct{}{}
-		}
-	}) {
+	ended := make(chan struct{})
+	if !c.loop.Submit(func() { c.disconnect(func() { close(ended) }) }) {
 		return
 	}
-	late := time.After(closeTime)
-	for range c.mems {
-		select {
-		case <-ended:
-		case <-late: // the loop has ended meanwhile
-			return
-		}
+	select {
+	case <-ended:
+	case <-time.After(closeTime): // the loop has ended meanwhile
+	}
+}
+
+// disconnect ends all connections and calls then when their memory is not used any
+// more. On the loop.
+func (c *client) disconnect(then func()) {
+	if c.cancel != nil {
+		c.cancel()
+	}
+	left := len(c.ends)
+	if left == 0 {
+		then()
+	}
+	for _, e := range c.ends {
+		e.close(func() {
+			if left--; left == 0 {
+				then()
+			}
+		})
 	}
 }
 

@@ -389,33 +389,6 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestTimeouts: silence and long runs are ended.
-func TestTimeouts(t *testing.T) {
-	t.Run("idle", func(t *testing.T) {
-		s, at := serve(t, everyone(func(l *perf.Limits) { l.IdleTimeout = time.Second }))
-		conn, err := dial(t, at, perf.EncodeRequest(perf.Write, 0, 4096, 4, 1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		<-conn.Done()
-		if got := counted(s); got != "accepted 1, ended_idle 1" {
-			t.Errorf("counted %q", got)
-		}
-	})
-	t.Run("duration", func(t *testing.T) {
-		s, at := serve(t, everyone(func(l *perf.Limits) { l.IdleTimeout, l.MaxDuration = time.Second, 2*time.Second }))
-		// The client says nothing of its own but that it is there.
-		_, err := run(t, at, perf.Options{Op: perf.Write, Sizes: []int{64}, Iterations: 1 << 40, Depth: 4, QPs: 1})
-		if err == nil || !strings.Contains(err.Error(), "ends measurements after 2s") {
-			t.Errorf("%v", err)
-		}
-		if got := counted(s); got != "accepted 1, ended_duration 1" {
-			t.Errorf("counted %q", got)
-		}
-	})
-}
-
 // TestNobody: where nothing listens, the error says so.
 func TestNobody(t *testing.T) {
 	_, err := run(t, netip.AddrPortFrom(open(t).Addr(), perf.Port), perf.Options{Op: perf.Write, Sizes: []int{2}, Iterations: 1, Depth: 1, QPs: 1})
