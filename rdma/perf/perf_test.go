@@ -102,10 +102,12 @@ func TestMeasure(t *testing.T) {
 			name string
 			o    perf.Options
 		}{
-			{"bw", perf.Options{Iterations: 40, Depth: 16, QPs: 1}},
+			// With fewer than the 16 READs that a connection may have at once: one that
+			// is repeated on a busy host takes a place of its own at the responder.
+			{"bw", perf.Options{Iterations: 40, Depth: 8, QPs: 1}},
 			{"bw of fewer than the depth", perf.Options{Iterations: 3, Depth: 128, QPs: 1}},
 			{"bw of three", perf.Options{Iterations: 20, Depth: 5, QPs: 3}},
-			{"bw both ways", perf.Options{Iterations: 40, Depth: 16, QPs: 1, Bidirectional: true}},
+			{"bw both ways", perf.Options{Iterations: 40, Depth: 8, QPs: 1, Bidirectional: true}},
 			{"bw of three both ways", perf.Options{Iterations: 20, Depth: 5, QPs: 3, Bidirectional: true}},
 			{"lat", perf.Options{Iterations: 30, Depth: 1, QPs: 1, Latency: true}},
 		} {
