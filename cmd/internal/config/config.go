@@ -59,6 +59,8 @@ type Config struct {
 	MaxConnections int `mapstructure:"max_connections" yaml:"max_connections"`
 	// StopTimeout bounds the graceful stop.
 	StopTimeout time.Duration `mapstructure:"stop_timeout" yaml:"stop_timeout"`
+	// Perf is for measurements of the network.
+	Perf Perf `mapstructure:"perf" yaml:"perf"`
 
 	// File is where the configuration was read from, empty if from no file.
 	File string `mapstructure:"-" yaml:"-"`
@@ -90,6 +92,7 @@ func Default() *Config {
 		StopTimeout: 10 * time.Second,
 
 		MaxConnections: 4096,
+		Perf:           defaultPerf(),
 	}
 }
 
@@ -153,6 +156,9 @@ func (c *Config) Validate() error {
 				return fmt.Errorf("%s: %w", l.key, err)
 			}
 		}
+	}
+	if err := c.Perf.validate(c.RDMAListen); err != nil {
+		return err
 	}
 	switch {
 	case c.StateDir == "":

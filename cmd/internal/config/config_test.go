@@ -1,13 +1,17 @@
 package config
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/rstored/rstored/rdma/perf"
 )
 
 func load(t *testing.T, file string, args ...string) (*Config, error) {
@@ -100,6 +104,14 @@ func TestBadFiles(t *testing.T) {
 		{"tcp_listen: ['127.0.0.1']\n", "not ADDR:PORT"},
 		{"workers: -1\n", "workers"},
 		{"max_connections: 0\n", "max_connections"},
+		{"perf: {listen: [':18515']}\n", "clients"},
+		{"perf: {listen: [':0'], clients: ['*']}\n", "not a port"},
+		{"perf: {clients: [example.org]}\n", "example.org"},
+		{"perf: {listen: ['127.0.0.1:20049'], clients: ['*']}\n", "taken by rdma_listen"},
+		{"perf: {max_size: 16777216}\n", "max_size"},
+		{"perf: {max_qps: 0}\n", "max_qps"},
+		{"perf: {max_duration: 10ms}\n", "max_duration"},
+		{"perf: {colour: red}\n", "colour"},
 		{"exports: [{path: data}]\n", "not absolute"},
 		{"exports: [{path: /a/x}, {path: /b/x}]\n", "both appear at /x"},
 		{"exports: [{path: /a, type: tape}]\n", "tape"},
@@ -151,6 +163,28 @@ func TestParseExport(t *testing.T) {
 		if e, err := ParseExport(bad); err == nil {
 			t.Errorf("%q was accepted as %+v", bad, e)
 		}
+	}
+}
+
+// TestPerf: off by default; a section that says little keeps the other defaults.
+func TestPerf(t *testing.T) {
+	c, err := load(t, "", "--config", os.DevNull)
+	if err != nil || len(c.Perf.Listen) != 0 || c.Perf.MaxSize != 1<<23 {
+		t.Errorf("default: %+v, %v", c.Perf, err)
+	}
+	t.Setenv("RSTORED_PERF_MAX_DEPTH", "7")
+	c, err = load(t, "perf:\n  listen: ['10.0.0.1:18515']\n  clients: [10.0.0.0/8, 127.0.0.1, '*']\n  max_qps: 3\n  idle_timeout: 5s\n", "--perf-max-size", "4096")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := c.Perf.Limits()
+	want := perf.DefaultLimits()
+	want.MaxQPs, want.IdleTimeout, want.MaxDepth, want.MaxSize = 3, 5*time.Second, 7, 4096
+	for _, p := range []string{"10.0.0.0/8", "127.0.0.1/32", "0.0.0.0/0", "::/0"} {
+		want.Clients = append(want.Clients, netip.MustParsePrefix(p))
+	}
+	if err != nil || !reflect.DeepEqual(l, want) || !reflect.DeepEqual(c.Perf.Listen, []string{"10.0.0.1:18515"}) {
+		t.Errorf("%+v, %v; want %+v", l, err, want)
 	}
 }
 

@@ -37,6 +37,15 @@ var keys = []struct{ key, flag string }{
 	{"workers", "workers"},
 	{"max_connections", "max-connections"},
 	{"stop_timeout", "stop-timeout"},
+	{"perf.listen", "perf-listen"},
+	{"perf.clients", "perf-clients"},
+	{"perf.max_size", "perf-max-size"},
+	{"perf.max_depth", "perf-max-depth"},
+	{"perf.max_qps", "perf-max-qps"},
+	{"perf.max_connections", "perf-max-connections"},
+	{"perf.max_memory", "perf-max-memory"},
+	{"perf.idle_timeout", "perf-idle-timeout"},
+	{"perf.max_duration", "perf-max-duration"},
 }
 
 // AddFlags declares the flags that Load understands.
@@ -57,6 +66,15 @@ func AddFlags(f *pflag.FlagSet) {
 	f.Int("workers", 0, "calls that may wait for storage at once (0: a default)")
 	f.Int("max-connections", d.MaxConnections, "RDMA connections at each port")
 	f.Duration("stop-timeout", d.StopTimeout, "how long a graceful stop may take")
+	f.StringSlice("perf-listen", nil, "let 'rstorectl perf' measure at `ADDR:PORT`; repeatable")
+	f.StringSlice("perf-clients", nil, "`CIDR` of clients that may measure, * for all; repeatable")
+	f.Int("perf-max-size", d.Perf.MaxSize, "largest message of a measurement in bytes")
+	f.Int("perf-max-depth", d.Perf.MaxDepth, "messages under way on a queue pair of a measurement")
+	f.Int("perf-max-qps", d.Perf.MaxQPs, "queue pairs of a measurement")
+	f.Int("perf-max-connections", d.Perf.MaxConnections, "queue pairs of all measurements")
+	f.Int("perf-max-memory", d.Perf.MaxMemory, "bytes of memory for all measurements")
+	f.Duration("perf-idle-timeout", d.Perf.IdleTimeout, "end measurements whose client is silent for so long")
+	f.Duration("perf-max-duration", d.Perf.MaxDuration, "end measurements that take longer")
 }
 
 // Load reads the configuration: flags over environment over file over
@@ -74,7 +92,15 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 	v.SetDefault("log_format", d.LogFormat)
 	v.SetDefault("max_connections", d.MaxConnections)
 	v.SetDefault("stop_timeout", d.StopTimeout)
+	v.SetDefault("perf.max_size", d.Perf.MaxSize)
+	v.SetDefault("perf.max_depth", d.Perf.MaxDepth)
+	v.SetDefault("perf.max_qps", d.Perf.MaxQPs)
+	v.SetDefault("perf.max_connections", d.Perf.MaxConnections)
+	v.SetDefault("perf.max_memory", d.Perf.MaxMemory)
+	v.SetDefault("perf.idle_timeout", d.Perf.IdleTimeout)
+	v.SetDefault("perf.max_duration", d.Perf.MaxDuration)
 	v.SetEnvPrefix(envPrefix)
+	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
 	v.AllowEmptyEnv(true)
 	for _, k := range keys {
 		if err := v.BindEnv(k.key); err != nil {
@@ -181,7 +207,7 @@ func absolute(spec string) string {
 
 // dropEmpty removes empty list entries, so that --tcp-listen= means none.
 func (c *Config) dropEmpty() {
-	for _, l := range []*[]string{&c.RDMAListen, &c.TCPListen, &c.MountListen, &c.PortmapListen} {
+	for _, l := range []*[]string{&c.RDMAListen, &c.TCPListen, &c.MountListen, &c.PortmapListen, &c.Perf.Listen, &c.Perf.Clients} {
 		keep := (*l)[:0:0]
 		for _, s := range *l {
 			if s = strings.TrimSpace(s); s != "" {

@@ -56,6 +56,7 @@ const (
 	TransportRDMA    = "rdma"
 	TransportTCP     = "tcp"
 	TransportPortmap = "portmap"
+	TransportPerf    = "perf" // measurements over RDMA
 )
 
 // PortSpec names a port: a transport and where it listens.

@@ -20,9 +20,10 @@ var defaultPorts = map[string]uint16{
 	control.TransportRDMA:    config.RDMAPort,
 	control.TransportTCP:     config.TCPPort,
 	control.TransportPortmap: config.PortmapPort,
+	control.TransportPerf:    config.PerfPort,
 }
 
-var transports = []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap}
+var transports = []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf}
 
 func (t *tool) port() *cobra.Command {
 	complete := func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -31,7 +32,7 @@ func (t *tool) port() *cobra.Command {
 		}
 		return transports, cobra.ShellCompDirectiveNoFileComp
 	}
-	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049) or portmap (111). Without an\naddress every address of the host is meant."
+	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111) or perf (18515). Without\nan address every address of the host is meant."
 	add := &cobra.Command{
 		Use:               "add TRANSPORT [ADDR][:PORT]",
 		Short:             "Listen on a further port, now and after restarts",

@@ -17,8 +17,8 @@ func Root(g *cli.Globals) *cobra.Command {
 		Use:   "rstorectl",
 		Short: "Control rstored, and move files over RDMA or TCP",
 		Long: `rstorectl controls a running rstored through its control socket (export, port,
-status, clients, qp, stats, doctor, capture, reload, log-level) and works on the files of any
-NFSv3 server by URL (ls, cat, cp, put, get, ...):
+status, clients, qp, stats, doctor, capture, reload, log-level), measures the network between two
+hosts (perf), and works on the files of any NFSv3 server by URL (ls, cat, cp, put, get, ...):
 
   nfs+rdma://host[:20049]/export/path
   nfs+tcp://host[:2049]/export/path`,
@@ -51,7 +51,7 @@ NFSv3 server by URL (ls, cat, cp, put, get, ...):
 		&cobra.Group{ID: groupServer, Title: "Server commands:"},
 		&cobra.Group{ID: groupFiles, Title: "File commands:"},
 	)
-	for _, c := range []*cobra.Command{t.export(), t.port(), t.status(), t.clients(), t.qp(), t.stats(), t.doctor(), t.capture(), t.reload(), t.logLevel()} {
+	for _, c := range []*cobra.Command{t.export(), t.port(), t.status(), t.clients(), t.qp(), t.stats(), t.doctor(), t.perf(), t.capture(), t.reload(), t.logLevel()} {
 		c.GroupID = groupServer
 		root.AddCommand(c)
 	}

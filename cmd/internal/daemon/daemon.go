@@ -42,6 +42,7 @@ type Daemon struct {
 	locks   *lock.Table
 	meters  meters
 	morgue  morgue
+	perf    measuring
 	served  []rpc.Program // for the names of procedures
 	control *control.Server
 	// failed receives the end of the control interface, should it end early.

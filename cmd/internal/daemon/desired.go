@@ -81,6 +81,7 @@ func configuredPorts(cfg *config.Config) []control.PortSpec {
 		{control.TransportTCP, cfg.TCPListen},
 		{control.TransportTCP, cfg.MountListen},
 		{control.TransportPortmap, cfg.PortmapListen},
+		{control.TransportPerf, cfg.Perf.Listen},
 	} {
 		for _, a := range l.addrs {
 			at, err := config.ParseListen(a)

@@ -7,6 +7,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/perf"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/wire"
 )
@@ -22,6 +23,9 @@ const (
 // hint says what to change so that it does not happen again.
 func hint(r *roce.Record) string {
 	peer := r.Remote.Addr()
+	if k, ok := r.Note.Detail.(perf.Kind); ok && k != "" {
+		return perfHint(k)
+	}
 	switch r.Outcome {
 	case roce.Refused:
 		return refusalHint(r)
@@ -65,6 +69,25 @@ func refusalHint(r *roce.Record) string {
 			return "the client must serve RDMA READ: a client that sets responder resources to 0 cannot write files"
 		}
 		return "the server has no room for one more client: see 'rstorectl clients' for who is connected"
+	}
+	return report
+}
+
+// perfHint is for measurements, which the server refused or ended.
+func perfHint(k perf.Kind) string {
+	switch k {
+	case perf.RefusedClient:
+		return "clients in the perf section of the configuration lists those that may measure"
+	case perf.RefusedVersion:
+		return "rstored and the client's rstorectl are too far apart; bring both to one version"
+	case perf.RefusedMalformed:
+		return fmt.Sprintf("this is the port of 'rstorectl perf'; mount with port=%d", config.RDMAPort)
+	case perf.RefusedLimit, perf.RefusedFull, perf.RefusedMemory:
+		return "the perf section of the configuration has the bounds; or measure with less, see 'rstorectl perf --help'"
+	case perf.EndedIdle:
+		return "the client was killed, or the network to it ended; if it runs, raise idle_timeout in the perf section"
+	case perf.EndedDuration:
+		return "measure for a shorter time, or raise max_duration in the perf section"
 	}
 	return report
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/perf"
 	"github.com/rstored/rstored/rdma/rc"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/wire"
@@ -29,6 +30,14 @@ func TestHints(t *testing.T) {
 		{roce.Record{Outcome: roce.Refused, Reason: cm.NoResources}, "rstorectl clients"},
 		{roce.Record{Outcome: roce.Refused, Reason: cm.ConsumerDefined, Note: rdma.Note{Why: "there are 1024 connections already"}}, "no room for one more"},
 		{roce.Record{Outcome: roce.Refused, Reason: cm.InvalidMTU}, "should not happen"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.ConsumerDefined, Note: rdma.Note{Detail: perf.RefusedClient}}, "clients in the perf section"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.ConsumerDefined, Note: rdma.Note{Detail: perf.RefusedVersion}}, "one version"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.ConsumerDefined, Note: rdma.Note{Detail: perf.RefusedMalformed}}, "port=20049"},
+		{roce.Record{Outcome: roce.Refused, Reason: cm.ConsumerDefined, Note: rdma.Note{Detail: perf.RefusedFull}}, "the bounds"},
+		{roce.Record{Outcome: roce.Dropped, Note: rdma.Note{Detail: perf.EndedIdle}}, "idle_timeout"},
+		{roce.Record{Outcome: roce.Dropped, Note: rdma.Note{Detail: perf.EndedDuration}}, "max_duration"},
+		{roce.Record{Outcome: roce.Dropped, Note: rdma.Note{Detail: perf.EndedMisused}}, "rstorectl capture"},
+		{roce.Record{Outcome: roce.Broken, Note: rdma.Note{Detail: perf.Kind("")}, Seen: failed(rdma.RetryExcErr)}, "stopped answering"},
 		{roce.Record{Outcome: roce.Rejected, Reason: cm.Timeout}, "UDP port 4791"},
 		{roce.Record{Outcome: roce.Rejected, Reason: cm.StaleConnection}, "connects again"},
 		{roce.Record{Outcome: roce.Rejected, Reason: cm.NoQP}, "dmesg"},

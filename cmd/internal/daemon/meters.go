@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/rdma/perf"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -19,6 +20,7 @@ type meters struct {
 	mu   sync.Mutex
 	rdma []*rpcrdma.Listener
 	tcp  []*tcp.Listener
+	perf []*perf.Server
 	past control.Stats // of the carriers that are gone
 }
 
@@ -49,6 +51,21 @@ func (m *meters) dropTCP(l *tcp.Listener) {
 	if i := slices.Index(m.tcp, l); i >= 0 {
 		m.tcp = slices.Delete(m.tcp, i, i+1)
 		addTCP(&m.past, l.Counters())
+	}
+}
+
+func (m *meters) addPerf(s *perf.Server) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.perf = append(m.perf, s)
+}
+
+func (m *meters) dropPerf(s *perf.Server) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(m.perf, s); i >= 0 {
+		m.perf = slices.Delete(m.perf, i, i+1)
+		addPerf(&m.past, s.Counters())
 	}
 }
 
@@ -104,6 +121,9 @@ func (m *meters) carriers() control.Stats {
 	for _, l := range m.tcp {
 		addTCP(&s, l.Counters())
 	}
+	for _, l := range m.perf {
+		addPerf(&s, l.Counters())
+	}
 	return s
 }
 
@@ -151,6 +171,16 @@ func addTCP(s *control.Stats, from tcp.Counters) {
 	addCounts(s.Errors, map[string]uint64{
 		"tcp_refused": from.Refused, "tcp_bad_records": from.BadRecords, "tcp_write_errors": from.WriteErrors,
 	})
+}
+
+// addPerf adds what went wrong with measurements.
+func addPerf(s *control.Stats, from *perf.Counters) {
+	if s.Errors == nil {
+		s.Messages, s.Errors = make(map[string]uint64), make(map[string]uint64)
+	}
+	for _, k := range perf.Kinds {
+		addCounts(s.Errors, map[string]uint64{"perf_" + string(k): from.Of(k)})
+	}
 }
 
 // addCounts adds counts to a map, leaving zeros out.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,12 @@ type endpoint struct {
 type port struct {
 	control.Port
 	ends []endpoint
+	perf config.Perf // of a perf port: what it was opened with
+}
+
+// current reports whether a port is still what the configuration says.
+func (p *port) current(cfg *config.Config) bool {
+	return p.Transport != control.TransportPerf || reflect.DeepEqual(p.perf, bounds(cfg))
 }
 
 // stop ends all endpoints at once, so that they share the time they have.
@@ -66,7 +73,7 @@ func (d *Daemon) applyPorts(atStart bool) error {
 	// Closing comes first: what is desired may need an address that goes away.
 	keep := d.ports[:0:0]
 	for _, p := range d.ports {
-		if slices.ContainsFunc(want, func(w control.Port) bool { return w.PortSpec == p.PortSpec }) && len(p.ends) > 0 {
+		if slices.ContainsFunc(want, func(w control.Port) bool { return w.PortSpec == p.PortSpec }) && len(p.ends) > 0 && p.current(d.cfg.Load()) {
 			keep = append(keep, p)
 			continue
 		}
@@ -114,13 +121,14 @@ func (d *Daemon) openPort(p *port) error {
 	switch {
 	case !at.Any():
 		addrs = []netip.Addr{at.Addr}
-	case p.Transport == control.TransportRDMA:
-		if addrs, err = hostAddresses(); err != nil {
+	case p.Transport == control.TransportRDMA, p.Transport == control.TransportPerf:
+		if addrs, err = config.HostAddresses(); err != nil {
 			return err
 		}
 	default:
 		addrs = []netip.Addr{netip.IPv6Unspecified()} // both families
 	}
+	p.perf = bounds(d.cfg.Load())
 	var errs []error
 	for _, a := range addrs {
 		e, err := d.openEndpoint(p.Transport, netip.AddrPortFrom(a, at.Port), at.Any())
@@ -139,6 +147,8 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 	switch transport {
 	case control.TransportRDMA:
 		return d.serveRDMA(at)
+	case control.TransportPerf:
+		return d.servePerf(at)
 	case control.TransportTCP, control.TransportPortmap:
 		l, err := listenTCP(at, everywhere)
 		if err != nil {
@@ -149,7 +159,8 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 		}
 		return d.serveTCP(l), nil
 	}
-	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s or %s", transport, control.TransportRDMA, control.TransportTCP, control.TransportPortmap)
+	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s, %s or %s", transport,
+		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf)
 }
 
 // listenTCP listens on one address, or on all of both families, falling back

@@ -39,6 +39,7 @@ var law = []struct {
 	{dir: "rdma/rc", allow: []string{"rdma", "rdma/wire"}},
 	{dir: "rdma/cm", allow: []string{"rdma", "rdma/wire"}},
 	{dir: "rdma/endpoint", allow: []string{"rdma"}},
+	{dir: "rdma/perf", allow: []string{"rdma"}},
 	{dir: "rdma/link", allow: []string{"rdma", "rdma/wire", "rdma/link"}},
 	{dir: "rdma/link/udp", allow: []string{"rdma", "rdma/wire", "rdma/link"}, unix: true},
 	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/rc", "rdma/cm", "rdma/link/..."}},

@@ -1,4 +1,4 @@
-package daemon
+package config
 
 import (
 	"fmt"
@@ -9,11 +9,11 @@ import (
 // maxAddresses bounds how many devices one listener for every address opens.
 const maxAddresses = 64
 
-// hostAddresses lists the addresses that "every address" means for RDMA: those
+// HostAddresses lists the addresses that "every address" means for RDMA: those
 // of the interfaces that are up. Of loopback only the usual address counts,
 // because the others are for clients on this host. Link-local addresses are
 // left out: RoCE has no place for their zone.
-func hostAddresses() ([]netip.Addr, error) {
+func HostAddresses() ([]netip.Addr, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
 		return nil, fmt.Errorf("interfaces: %w", err)

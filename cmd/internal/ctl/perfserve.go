@@ -1,0 +1,111 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/rdma/perf"
+	"github.com/rstored/rstored/rdma/roce"
+)
+
+func (t *tool) perfServe() *cobra.Command {
+	l := perf.DefaultLimits()
+	var port uint16
+	clients := []string{}
+	c := &cobra.Command{
+		Use:   "serve [ADDRESS]...",
+		Short: "Be the other side of measurements until interrupted",
+		Long: `Be the other side of measurements until interrupted, at the addresses given or at every
+address of the host. RoCEv2 has one UDP port, 4791, so an address that rstored serves is
+not free: there the perf section of its configuration does the same.`,
+		Example: "  rstorectl perf serve\n  rstorectl perf serve 10.0.0.1 --client 10.0.0.0/24",
+		Args:    cli.Args(cobra.ArbitraryArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if l.Clients, err = config.ParseNetworks(clients); err != nil {
+				return cli.Usagef("--client: %v", err)
+			}
+			if err := l.Validate(); err != nil {
+				return cli.Usagef("%v", err)
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return t.servePerf(ctx, l, args, port)
+		},
+	}
+	f := c.Flags()
+	f.Uint16VarP(&port, "port", "p", perf.Port, "RDMA `PORT` to listen on")
+	f.StringSliceVar(&clients, "client", []string{config.Everyone}, "`CIDR` of clients that may measure, * for all; repeatable")
+	f.IntVar(&l.MaxSize, "max-size", l.MaxSize, "largest message in bytes")
+	f.IntVar(&l.MaxDepth, "max-depth", l.MaxDepth, "messages under way on a queue pair")
+	f.IntVar(&l.MaxQPs, "max-qps", l.MaxQPs, "queue pairs of a measurement")
+	f.IntVar(&l.MaxConnections, "max-connections", l.MaxConnections, "queue pairs of all measurements")
+	f.IntVar(&l.Memory, "max-memory", l.Memory, "bytes of memory for all buffers")
+	f.DurationVar(&l.IdleTimeout, "idle-timeout", l.IdleTimeout, "end measurements whose client is silent for so long")
+	f.DurationVar(&l.MaxDuration, "max-duration", l.MaxDuration, "end measurements that take longer")
+	return c
+}
+
+// servePerf serves until ctx ends.
+func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port uint16) (err error) {
+	addrs, every := make([]netip.Addr, 0, len(args)), len(args) == 0
+	for _, s := range args {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return cli.Usagef("%q is not an IP address", s)
+		}
+		addrs = append(addrs, a.Unmap())
+	}
+	if every {
+		if addrs, err = config.HostAddresses(); err != nil {
+			return err
+		}
+	}
+	level := slog.LevelInfo
+	if t.g.Quiet {
+		level = slog.LevelError
+	}
+	log := slog.New(slog.NewTextHandler(t.g.Err, &slog.HandlerOptions{Level: level}))
+	srv, err := perf.NewServer(l, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.Close()) }()
+	open := 0
+	for _, a := range addrs {
+		dev, err := roce.Open(roce.Config{Addr: a, Logger: log})
+		if err != nil {
+			if errors.Is(err, syscall.EADDRINUSE) {
+				err = fmt.Errorf("%w; if it is rstored, set perf: in its configuration instead", err)
+			}
+			if !every {
+				return err
+			}
+			log.Warn("not every address is served", "address", a.String(), "error", err)
+			continue
+		}
+		defer func() { _ = dev.Close() }()
+		pl, err := srv.Listen(dev, port)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = pl.Close() }()
+		log.Info("waiting for measurements", "address", pl.Addr().String())
+		open++
+	}
+	if open == 0 {
+		return errors.New("no address is free")
+	}
+	<-ctx.Done()
+	return nil
+}

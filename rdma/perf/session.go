@@ -1,0 +1,185 @@
+package perf
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// session is the server's end of one connection. Its fields but for the first four are
+// used on the loop only.
+type session struct {
+	s      *Server
+	l      *Listener
+	key    runKey
+	loop   rdma.Loop
+	client netip.AddrPort
+	req    request
+	end    *end
+	seq    uint32 // of the msgGo that is obeyed
+	going  bool   // posting, or waiting for completions
+	kind   Kind   // why the server ended it
+	why    string // in words
+	closed bool
+	cancel []func() // of timers
+}
+
+// depthRDMA is how many READs and atomics an end serves and starts at once: as many as
+// providers have.
+const depthRDMA = 16
+
+var connParams = rdma.ConnParams{ResponderResources: depthRDMA, InitiatorDepth: depthRDMA}
+
+// open accepts a request, or says why not.
+func (x *session) open(r rdma.ConnRequest) *refusal {
+	p := x.req.plan()
+	mem, err := newBuffers(x.l.dev, x.s.arena, &p, true)
+	if err != nil {
+		x.s.forget(x)
+		return &refusal{RefusedMemory, err.Error()}
+	}
+	drop := func() {
+		mem.release()
+		x.s.forget(x)
+	}
+	if x.end, err = newEnd(x.l.dev, x.loop, p, true, mem); err != nil {
+		drop()
+		return &refusal{RefusedMemory, err.Error()}
+	}
+	e := x.end
+	e.peer, e.message, e.failed = x.req.mem, x.message, x.failed
+	if p.posts(true) {
+		e.size(p.size)
+	}
+	answer := reply{
+		size: x.req.size, mem: mem.remote(),
+		idle: uint32(x.s.limits.IdleTimeout.Milliseconds()), duration: uint32(x.s.limits.MaxDuration.Milliseconds()),
+	}
+	params := connParams
+	params.PrivateData = answer.encode()
+	if a, ok := r.(rdma.Annotated); ok {
+		a.Annotate(func() rdma.Note { return rdma.Note{Why: x.why, Detail: x.kind} })
+	}
+	if _, err = r.Accept(e.config(), params, e.prepare, x.event); err != nil {
+		drop()
+		x.s.n.add(RefusedMemory)
+		x.s.log.Warn("a measurement was refused", "client", x.client.String(), "error", err)
+		return nil // Accept has answered
+	}
+	x.s.n.accepted.Add(1)
+	x.s.log.Info("measuring", "client", x.client.String(), "operation", p.op.String(), "latency", p.latency,
+		"bidirectional", p.bidirectional, "size", p.size, "depth", p.depth, "qps", x.req.qps)
+	x.after(rdma.Time(x.s.limits.MaxDuration), func() {
+		x.stop(EndedDuration, fmt.Sprintf("the measurement took more than %v", x.s.limits.MaxDuration))
+	})
+	x.watch()
+	return nil
+}
+
+func (x *session) after(d rdma.Time, f func()) { x.cancel = append(x.cancel, x.loop.After(d, f)) }
+
+// watch looks after the idle timeout.
+func (x *session) watch() {
+	idle := rdma.Time(x.s.limits.IdleTimeout)
+	x.end.heard = false
+	x.cancel = x.cancel[:1] // the timer before has run
+	x.after(idle, func() {
+		if !x.end.heard {
+			x.stop(EndedIdle, fmt.Sprintf("the client said nothing for %v", x.s.limits.IdleTimeout))
+			return
+		}
+		x.watch()
+	})
+}
+
+// event takes the connection's events.
+func (x *session) event(_ rdma.Conn, e rdma.ConnEvent) {
+	if e.Kind == rdma.EventEstablished {
+		return
+	}
+	x.s.log.Info("measured", "client", x.client.String(), "end", fmt.Sprint(e.Err))
+	x.close()
+}
+
+// failed is called when the end is of no use.
+func (x *session) failed(err error) {
+	kind := EndedFailed
+	if errors.Is(err, errOrder) || errors.Is(err, errFlooded) || errors.Is(err, errMalformed) || errors.As(err, new(versionError)) {
+		kind = EndedMisused
+	}
+	x.stop(kind, err.Error())
+}
+
+// stop ends the session for a reason of the server's.
+func (x *session) stop(kind Kind, why string) {
+	if x.closed {
+		return
+	}
+	x.s.n.add(kind)
+	x.kind, x.why = kind, why
+	x.s.log.Warn("a measurement was ended", "client", x.client.String(), "why", why)
+	x.close()
+}
+
+// close releases what the session holds.
+func (x *session) close() {
+	if x.closed {
+		return
+	}
+	x.closed = true
+	for _, cancel := range x.cancel {
+		cancel()
+	}
+	x.end.close(func() {
+		x.end.mem.release()
+		x.s.forget(x)
+	})
+}
+
+var errOrder = errors.New("a message that does not fit the measurement")
+
+// message takes a message of the client.
+func (x *session) message(m *message) {
+	e := x.end
+	switch m.kind {
+	case msgAlive:
+	case msgGo:
+		fits := m.size > 0 && m.size <= x.req.size && (!e.plan.op.Atomic() || m.size == AtomicSize)
+		if !e.plan.bidirectional || x.going || !fits {
+			e.fail(errOrder)
+			return
+		}
+		x.going, x.seq = true, m.seq
+		e.left = m.count
+		if m.count == 0 {
+			e.left = math.MaxUint64
+		}
+		size := int(m.size)
+		e.size(size)
+		e.gauge.begin(size, m.count)
+		e.idle = x.report
+		e.post()
+	case msgStop:
+		if x.going && m.seq == x.seq {
+			e.left = 0
+			if e.under == 0 && e.idle != nil {
+				e.idle = nil
+				x.report()
+			}
+		}
+	default:
+		e.fail(errOrder)
+	}
+}
+
+// report tells the client what the gauge says.
+func (x *session) report() {
+	x.going = false
+	d := x.end.gauge.direction()
+	x.end.say(&message{
+		kind: msgReport, seq: x.seq, size: uint32(x.end.gauge.size), count: d.Iterations, elapsed: uint64(d.Elapsed), peak: uint64(d.Peak),
+	})
+}
