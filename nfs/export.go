@@ -5,6 +5,7 @@ package nfs
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -63,6 +64,9 @@ type Export struct {
 	// None at all means everybody with RootSquash to AnonID; to serve nobody,
 	// do not export.
 	Clients []ClientRule
+	// PKeys are the partitions whose members the export is for, by either membership; none
+	// means all, and everybody who does not come by RDMA. With any, only they are let in.
+	PKeys []uint16
 	// Async notes that the store claims writes to be stable when they are not.
 	// It is the store that does so; here it is for people only.
 	Async bool
@@ -90,6 +94,15 @@ func (x *Export) Rule(client netip.Addr) *ClientRule {
 		}
 	}
 	return nil
+}
+
+// Admits is the rule for a caller, or nil if the export is not for him.
+func (x *Export) Admits(p *rpc.Peer) *ClientRule {
+	const partition = 0x7fff
+	if len(x.PKeys) > 0 && !slices.ContainsFunc(x.PKeys, func(k uint16) bool { return p.PKey != 0 && (k^p.PKey)&partition == 0 }) {
+		return nil
+	}
+	return x.Rule(p.Addr.Addr())
 }
 
 // Identity sets out to whom a call runs as. Out keeps the memory of its groups;

@@ -490,6 +490,8 @@ type Conn interface {
 	QP() QP
 	Local() netip.AddrPort
 	Remote() netip.AddrPort
+	// PKey is our key of the partition that the connection is in (IBTA 10.9).
+	PKey() uint16
 	// Disconnect moves the QP to ERR (flushing its requests), tells the peer by
 	// DREQ, and reports EventDisconnected. Calling it again does nothing.
 	Disconnect()
@@ -509,6 +511,8 @@ type ConnRequest interface {
 	ResponderResources() uint8
 	InitiatorDepth() uint8
 	PathMTU() MTU
+	// PKey is our key of the partition that the peer asks for.
+	PKey() uint16
 	// Accept creates the QP (in RTS, receives may be posted through prepare
 	// before the REP leaves) and answers REP. on gets the connection's events.
 	Accept(qp QPConfig, p ConnParams, prepare func(Conn) error, on func(Conn, ConnEvent)) (Conn, error)
@@ -543,6 +547,7 @@ type DialParams struct {
 	Remote netip.AddrPort
 	QP     QPConfig
 	Params ConnParams
+	PKey   uint16 // partition, by either membership; 0 is the first of the device's table
 	// Prepare posts receives before the REQ leaves.
 	Prepare func(Conn) error
 	// On receives the connection's events on the loop.

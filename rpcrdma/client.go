@@ -28,7 +28,9 @@ type ClientConfig struct {
 	Inline int
 	// ReadDepth is how many RDMA READs the server may have in flight. 0 means 16.
 	ReadDepth int
-	Logger    *slog.Logger
+	// PKey is the partition to connect in; 0 is the first of the device.
+	PKey   uint16
+	Logger *slog.Logger
 }
 
 func (c ClientConfig) withDefaults() ClientConfig {
@@ -153,7 +155,7 @@ func (c *Client) dial(remote netip.AddrPort) {
 	if err == nil {
 		private := PrivateMessage{RemoteInvalidation: true, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
 		c.conn, err = c.dev.Dial(c.loop, rdma.DialParams{
-			Remote: remote,
+			Remote: remote, PKey: c.cfg.PKey,
 			QP: rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
 				MaxSendWR: len(c.sends) + 1, MaxRecvWR: len(c.recvs), MaxSendSGE: 1, MaxRecvSGE: 1,
 			}},

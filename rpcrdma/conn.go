@@ -112,7 +112,7 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	if depth == 0 {
 		return nil, errors.New("the client serves no RDMA READ (responder resources 0), so that it could not write files")
 	}
-	peer := rpc.Peer{Addr: req.Remote(), Local: req.Local(), Transport: rpc.TransportRDMA}
+	peer := rpc.Peer{Addr: req.Remote(), Local: req.Local(), Transport: rpc.TransportRDMA, PKey: req.PKey()}
 	said, _ := ParsePrivate(req.PrivateData())
 	c := &serverConn{
 		l: l, loop: req.Loop(), peer: peer, since: time.Now(),

@@ -462,6 +462,7 @@ func (c *fakeConn) Loop() rdma.Loop        { return c.loop }
 func (c *fakeConn) QP() rdma.QP            { return c.qp }
 func (c *fakeConn) Local() netip.AddrPort  { return c.local }
 func (c *fakeConn) Remote() netip.AddrPort { return c.remote }
+func (c *fakeConn) PKey() uint16           { return 0xffff }
 func (c *fakeConn) Disconnect()            { c.lost(nil) }
 func (c *fakeConn) Close() {
 	c.lost(nil)
@@ -525,6 +526,7 @@ func (r *fakeRequest) Local() netip.AddrPort     { return r.l.addr }
 func (r *fakeRequest) Remote() netip.AddrPort    { return netip.AddrPortFrom(r.client.local.Addr(), 4000) }
 func (r *fakeRequest) PrivateData() []byte       { return r.params.PrivateData }
 func (r *fakeRequest) ResponderResources() uint8 { return r.params.ResponderResources }
+func (r *fakeRequest) PKey() uint16              { return 0xffff }
 func (r *fakeRequest) InitiatorDepth() uint8     { return r.params.InitiatorDepth }
 func (r *fakeRequest) PathMTU() rdma.MTU         { return 4096 }
 

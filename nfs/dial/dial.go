@@ -35,6 +35,8 @@ type Dialer struct {
 	// Source is the local address for RDMA. The zero value takes what routing
 	// says, and a free loopback address for a server on this host.
 	Source netip.Addr
+	// PKey is the partition for RDMA; 0 is the default partition.
+	PKey uint16
 	// GiveUp and Depth are those of client.Config.
 	GiveUp time.Duration
 	Depth  int
@@ -133,7 +135,7 @@ func (d *Dialer) dial(ctx context.Context, at endpoint) (rpc.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rpcrdma.Dial(ctx, dev, remote, rpcrdma.ClientConfig{})
+	return rpcrdma.Dial(ctx, dev, remote, rpcrdma.ClientConfig{PKey: d.PKey})
 }
 
 // resolve looks a host up; RDMA connects to addresses.
@@ -167,7 +169,11 @@ func (d *Dialer) device(remote netip.Addr) (*roce.Device, error) {
 	if dev := d.devices[local]; dev != nil {
 		return dev, nil
 	}
-	dev, err := roce.Open(roce.Config{Addr: local})
+	cfg := roce.Config{Addr: local}
+	if d.PKey != 0 {
+		cfg.PKeys = []uint16{d.PKey}
+	}
+	dev, err := roce.Open(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("opening an RDMA device: %w", err)
 	}

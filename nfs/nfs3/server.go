@@ -130,7 +130,7 @@ func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
 
 // enter takes on the caller's identity in an export, if he is let in.
 func (o *op) enter(x *nfs.Export) bool {
-	rule := x.Rule(o.c.Peer.Addr.Addr())
+	rule := x.Admits(&o.c.Peer)
 	if rule == nil {
 		o.s.count.DeniedClients.Add(1)
 		return false

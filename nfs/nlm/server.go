@@ -189,7 +189,7 @@ func (s *Server) place(c *rpc.Call, l *Lock, change bool) (f lock.File, o lock.O
 	if x == nil {
 		return f, o, StaleHandle
 	}
-	rule := x.Rule(c.Peer.Addr.Addr())
+	rule := x.Admits(&c.Peer)
 	if rule == nil {
 		return f, o, Failed
 	}

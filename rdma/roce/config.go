@@ -12,6 +12,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/link/udp"
+	"github.com/rstored/rstored/rdma/wire"
 )
 
 // Config describes a device. The zero value is a device on a free loopback
@@ -39,6 +40,11 @@ type Config struct {
 	// PathMTUMax bounds the path MTU of connections; 0 means 4096. What the
 	// interface carries bounds it too.
 	PathMTUMax rdma.MTU
+
+	// PKeys is the table of partition keys (IBTA 10.9), in which bit 15 says that the device
+	// is a full member; nil means 0xffff alone, the default partition. Connections are
+	// made within partitions of the table only.
+	PKeys []uint16
 
 	// AckTimeout is the code of the local ACK timeout that our REQs propose
 	// (4.096 us * 2^n); 0 means DefaultAckTimeout. Silence of a peer for
@@ -130,6 +136,12 @@ func (c *Config) setDefaults() error {
 	}
 	if c.AckTimeout > 31 {
 		return fmt.Errorf("the ACK timeout code %d is over 31", c.AckTimeout)
+	}
+	if c.PKeys == nil {
+		c.PKeys = []uint16{wire.DefaultPKey}
+	}
+	if err := checkPKeys(c.PKeys); err != nil {
+		return err
 	}
 	if c.QPMax <= 0 {
 		c.QPMax = DefaultQPMax

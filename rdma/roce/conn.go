@@ -61,6 +61,7 @@ func (c *conn) Loop() rdma.Loop        { return c.s }
 func (c *conn) QP() rdma.QP            { return c.q }
 func (c *conn) Local() netip.AddrPort  { return c.local }
 func (c *conn) Remote() netip.AddrPort { return c.remote }
+func (c *conn) PKey() uint16           { return c.q.rc.Attr().PKey }
 
 // cmDo runs fn where the connection manager is.
 func (c *conn) cmDo(fn func(s *shard)) {
@@ -181,7 +182,7 @@ func (c *conn) start(destQPN, sqPSN uint32, tclass, rnrRetries uint8) error {
 }
 
 // newConn makes a connection and its queue pair in INIT.
-func (s *shard) newConn(c rdma.QPConfig, remote netip.AddrPort, localPort uint16) (*conn, error) {
+func (s *shard) newConn(c rdma.QPConfig, remote netip.AddrPort, localPort, pkey uint16) (*conn, error) {
 	if s.leaving {
 		return nil, rdma.ErrClosed
 	}
@@ -195,7 +196,7 @@ func (s *shard) newConn(c rdma.QPConfig, remote netip.AddrPort, localPort uint16
 		rqPSN: s.dev.random.uint32() & wire.PSNMask,
 	}
 	err = q.rc.Modify(s.now, rdma.QPAttr{
-		State: rdma.StateInit, PKey: wire.DefaultPKey,
+		State: rdma.StateInit, PKey: pkey,
 		Access: rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic,
 	})
 	if err != nil {
@@ -226,7 +227,14 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	if len(p.Params.PrivateData) > cm.ConnPrivateLen {
 		return nil, fmt.Errorf("%w: %d bytes of private data; a REQ carries %d", rdma.ErrInvalidWR, len(p.Params.PrivateData), cm.ConnPrivateLen)
 	}
-	c, err := s.newConn(p.QP, p.Remote, d.ephemeral())
+	table := *d.pkeys.Load()
+	pkey := table[0]
+	if p.PKey != 0 {
+		if pkey = table.of(p.PKey); pkey == 0 {
+			return nil, fmt.Errorf("%w: the device is not in partition %#04x", rdma.ErrInvalidWR, p.PKey)
+		}
+	}
+	c, err := s.newConn(p.QP, p.Remote, d.ephemeral(), pkey)
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +256,7 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 		}
 	}
 	req := cm.ConnectParams{
-		Remote: c.remote, SourcePort: c.local.Port(), QPN: c.q.num, PSN: c.rqPSN, MTU: c.mtu.Code(), PKey: wire.DefaultPKey,
+		Remote: c.remote, SourcePort: c.local.Port(), QPN: c.q.num, PSN: c.rqPSN, MTU: c.mtu.Code(), PKey: pkey,
 		ResponderResources: c.resources, InitiatorDepth: c.depth, RetryCount: c.retries & 7, RNRRetryCount: rnr & 7,
 		AckTimeout: d.cfg.AckTimeout, HopLimit: hopLimit, Private: append([]byte(nil), p.Params.PrivateData...),
 	}

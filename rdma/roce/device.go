@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -25,6 +26,7 @@ type Device struct {
 	mtu    rdma.MTU // the largest path MTU that the interface carries
 	pds    atomic.Uint32
 	qps    atomic.Int64
+	pkeys  atomic.Pointer[partitions]
 	next   atomic.Uint32 // shard of the next incoming connection
 	manual bool          // driven by Turn
 
@@ -90,6 +92,8 @@ func NewWithLink(l link.Link, cfg Config) (*Device, error) {
 
 func newDevice(cfg Config, links []link.Link) (*Device, error) {
 	d := &Device{cfg: cfg, addr: links[0].LocalAddr(), listeners: map[uint16]*listener{}}
+	table := partitions(slices.Clone(cfg.PKeys))
+	d.pkeys.Store(&table)
 	d.random.f = cfg.Random
 	d.mem.init(&d.random)
 	if d.mtu = d.pathMTU(links[0].MTU()); d.mtu == 0 {

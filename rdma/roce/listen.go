@@ -90,6 +90,11 @@ func (s *shard) request(id *cm.ID) {
 	case l == nil || s.leaving:
 		reject(cm.InvalidServiceID)
 		return
+	case d.pkeys.Load().hears(id.REQ.PKey) == 0:
+		// Who is not in the partition need not know what is in it.
+		s.stats.RefusedPKey++
+		reject(cm.InvalidServiceID)
+		return
 	case s.suspects.refused(id.Peer.Addr(), s.now):
 		s.stats.RefusedSuspects++
 		reject(cm.NoResources)
@@ -114,6 +119,7 @@ func (r *request) PrivateData() []byte    { return r.req.Private[cm.IPHeaderLen:
 
 func (r *request) ResponderResources() uint8 { return r.req.ResponderResources }
 func (r *request) InitiatorDepth() uint8     { return r.req.InitiatorDepth }
+func (r *request) PKey() uint16              { return r.s.dev.pkeys.Load().of(r.req.PKey) }
 func (r *request) PathMTU() rdma.MTU         { return rdma.MTUFromCode(r.req.MTU) }
 
 // Reject implements rdma.ConnRequest.
@@ -138,7 +144,12 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	if len(p.PrivateData) > cm.REPPrivateLen {
 		return nil, fmt.Errorf("%w: %d bytes of private data; a REP carries %d", rdma.ErrInvalidWR, len(p.PrivateData), cm.REPPrivateLen)
 	}
-	c, err := r.s.newConn(qc, r.remote, r.port)
+	pkey := r.s.dev.pkeys.Load().hears(r.req.PKey)
+	if pkey == 0 {
+		r.reject(cm.InvalidServiceID, nil, errPartition)
+		return nil, errPartition
+	}
+	c, err := r.s.newConn(qc, r.remote, r.port, pkey)
 	if err != nil {
 		r.reject(cm.NoResources, nil, err)
 		return nil, err

@@ -78,7 +78,7 @@ func (s *shard) gsi(d *link.RxDatagram) {
 	switch {
 	case p.Op != wire.UDSendOnly:
 		s.stats.DropGSI++
-	case p.PKey&^fullMember != wire.DefaultPKey&^fullMember:
+	case !s.dev.pkeys.Load().management(p.PKey):
 		s.stats.DropPKey++
 	case p.DETH.QKey != cm.QKey:
 		s.stats.DropQKey++
@@ -86,9 +86,6 @@ func (s *shard) gsi(d *link.RxDatagram) {
 		s.cm.Receive(s.now, d.Src, d.Dst, p.Payload)
 	}
 }
-
-// fullMember is the membership bit of a P_Key.
-const fullMember = 0x8000
 
 // stray takes a datagram to a queue pair that is not here. When the kernel
 // merges datagrams before it steers them, those of another shard may come

@@ -142,8 +142,13 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 	if a.MaxRdAtomic > MaxRdAtomic || a.MaxDestRd > MaxRdAtomic {
 		return fmt.Errorf("%w: %d READs started and %d served at once; the most is %d", rdma.ErrInvalidWR, a.MaxRdAtomic, a.MaxDestRd, MaxRdAtomic)
 	}
-	if a.PKey == 0 {
-		a.PKey = wire.DefaultPKey
+	if a.State == rdma.StateInit {
+		if a.PKey == 0 {
+			a.PKey = (*q.s.dev.pkeys.Load())[0]
+		}
+		if q.s.dev.pkeys.Load().of(a.PKey) != a.PKey {
+			return fmt.Errorf("%w: the partition key %#04x is not in the device's table", rdma.ErrInvalidWR, a.PKey)
+		}
 	}
 	err := q.rc.Modify(q.s.now, a)
 	q.s.touch(q)

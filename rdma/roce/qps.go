@@ -20,6 +20,7 @@ type QPInfo struct {
 	Remote    netip.AddrPort // invalid for a queue pair without a connection
 	RemoteQPN uint32
 	PathMTU   rdma.MTU
+	PKey      uint16
 
 	NextPSN     wire.PSN  // of the next request
 	AckedPSN    wire.PSN  // the oldest that is not acknowledged
@@ -60,7 +61,7 @@ func (s *shard) list() []QPInfo {
 		a := q.rc.Attr()
 		i := QPInfo{
 			QPN: q.num, State: q.rc.State(), Loop: s.index, Age: s.now - q.since,
-			Local: netip.AddrPortFrom(s.dev.addr, 0), RemoteQPN: a.DestQPN, PathMTU: a.PathMTU,
+			Local: netip.AddrPortFrom(s.dev.addr, 0), RemoteQPN: a.DestQPN, PathMTU: a.PathMTU, PKey: a.PKey,
 			SendDepth: q.caps.MaxSendWR, RecvDepth: q.caps.MaxRecvWR,
 			ReadsStarted: a.MaxRdAtomic, ReadsServed: a.MaxDestRd,
 			AckTimeout: a.AckTimeout, RetryCount: a.RetryCount, RNRRetryCount: a.RNRRetryCount,

@@ -25,6 +25,7 @@ type Stats struct {
 	// RefusedSuspects counts REQs of hosts that had asked for memory that is not
 	// theirs too often.
 	RefusedSuspects uint64
+	RefusedPKey     uint64 // REQs for partitions that the device is not in
 	Forwarded       uint64 // packets handed from one shard to another
 	SendErrors      uint64 // batches with datagrams that can never be sent
 	QPs             uint64 // queue pairs now

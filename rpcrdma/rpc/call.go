@@ -34,6 +34,7 @@ type Peer struct {
 	Addr      netip.AddrPort
 	Local     netip.AddrPort
 	Transport Transport
+	PKey      uint16 // our key of the partition of an RDMA connection; 0 for other carriers
 }
 
 // AuthFlavor is an RPC authentication flavor.

@@ -40,6 +40,9 @@ type Config struct {
 	// PortmapListen are addresses (normally ADDR:111) that answer portmap and
 	// rpcbind queries. Empty: none.
 	PortmapListen []string `mapstructure:"portmap_listen" yaml:"portmap_listen"`
+	// PKeys are the partition keys of the RDMA devices (see ParsePKey); the first is that
+	// of connections that ask for none.
+	PKeys []string `mapstructure:"pkeys" yaml:"pkeys"`
 	// StateDir holds what must survive a restart: the handle secret, the table
 	// of handles, and the exports and ports added at run time.
 	StateDir string `mapstructure:"state_dir" yaml:"state_dir"`
@@ -85,6 +88,7 @@ func Default() *Config {
 	return &Config{
 		RDMAListen:  []string{fmt.Sprintf(":%d", RDMAPort)},
 		TCPListen:   []string{fmt.Sprintf(":%d", TCPPort)},
+		PKeys:       []string{DefaultPKey},
 		StateDir:    defaultStateDir(),
 		Control:     DefaultControl(),
 		LogLevel:    "info",
@@ -156,6 +160,12 @@ func (c *Config) Validate() error {
 				return fmt.Errorf("%s: %w", l.key, err)
 			}
 		}
+	}
+	if len(c.PKeys) == 0 {
+		return fmt.Errorf("pkeys: a device is in one partition at least; the default is %s", DefaultPKey)
+	}
+	if err := normalizePKeys(c.PKeys); err != nil {
+		return fmt.Errorf("pkeys: %w", err)
 	}
 	if err := c.Perf.validate(c.RDMAListen); err != nil {
 		return err

@@ -36,6 +36,9 @@ type Export struct {
 	// Async acknowledges stable writes before they are on disk, as exports(5)
 	// "async" does. It risks data and is never the default.
 	Async bool `mapstructure:"async" yaml:"async" json:"async"`
+	// PKeys are the partitions that the export is for (option pkey=); none means all, and
+	// clients over TCP.
+	PKeys []string `mapstructure:"pkeys" yaml:"pkeys,omitempty" json:"pkeys,omitempty"`
 	// Clients are the rules, the most specific prefix first to match. Without
 	// any, every client is allowed with the defaults.
 	Clients []Client `mapstructure:"clients" yaml:"clients,omitempty" json:"clients"`
@@ -91,6 +94,9 @@ func (e *Export) Normalize() error {
 	e.Pseudo = path.Clean(e.Pseudo)
 	if len(e.Pseudo) > maxPseudo {
 		return fmt.Errorf("pseudo path is %d bytes long, but MOUNT allows %d", len(e.Pseudo), maxPseudo)
+	}
+	if err := normalizePKeys(e.PKeys); err != nil {
+		return err
 	}
 	seen := make(map[netip.Prefix]bool)
 	for i := range e.Clients {
@@ -237,7 +243,7 @@ func splitOptions(f string) (word string, opts []string, err error) {
 func (e *Export) ApplyOptions(c *Client, opts []string) error {
 	for _, o := range opts {
 		key, val, hasVal := strings.Cut(strings.TrimSpace(o), "=")
-		if hasVal != (key == "anonuid" || key == "anongid") {
+		if hasVal != (key == "anonuid" || key == "anongid" || key == "pkey") {
 			return fmt.Errorf("export option %q is not understood", o)
 		}
 		switch key {
@@ -266,6 +272,8 @@ func (e *Export) ApplyOptions(c *Client, opts []string) error {
 			} else {
 				c.AnonGID = &id
 			}
+		case "pkey":
+			e.PKeys = append(e.PKeys, val)
 		case "secure", "insecure", "subtree_check", "no_subtree_check", "wdelay", "no_wdelay":
 			// Accepted from habit: source ports prove nothing, handles carry a
 			// MAC instead of a path, and writes are not delayed.

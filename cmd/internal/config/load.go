@@ -28,6 +28,7 @@ var keys = []struct{ key, flag string }{
 	{"tcp_listen", "tcp-listen"},
 	{"mount_listen", "mount-listen"},
 	{"portmap_listen", "portmap-listen"},
+	{"pkeys", "pkeys"},
 	{"state_dir", "state-dir"},
 	{"control", "control"},
 	{"control_group", "control-group"},
@@ -57,6 +58,7 @@ func AddFlags(f *pflag.FlagSet) {
 	f.StringSlice("tcp-listen", d.TCPListen, "serve TCP on `ADDR:PORT`; repeatable; empty for none")
 	f.StringSlice("mount-listen", nil, "serve the same programs on a further TCP `ADDR:PORT`; repeatable")
 	f.StringSlice("portmap-listen", nil, "answer portmap and rpcbind queries on `ADDR:PORT`; repeatable")
+	f.StringSlice("pkeys", d.PKeys, "partition `KEY`s of the RDMA devices; repeatable")
 	f.String("state-dir", d.StateDir, "`DIR` for what must survive a restart")
 	f.String("control", d.Control, "path of the control `SOCKET`")
 	f.String("control-group", "", "`GROUP` that may use the control socket, beside root and the daemon's user")
@@ -86,6 +88,7 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 	d := Default()
 	v.SetDefault("rdma_listen", d.RDMAListen)
 	v.SetDefault("tcp_listen", d.TCPListen)
+	v.SetDefault("pkeys", d.PKeys)
 	v.SetDefault("state_dir", d.StateDir)
 	v.SetDefault("control", d.Control)
 	v.SetDefault("log_level", d.LogLevel)
@@ -207,7 +210,7 @@ func absolute(spec string) string {
 
 // dropEmpty removes empty list entries, so that --tcp-listen= means none.
 func (c *Config) dropEmpty() {
-	for _, l := range []*[]string{&c.RDMAListen, &c.TCPListen, &c.MountListen, &c.PortmapListen, &c.Perf.Listen, &c.Perf.Clients} {
+	for _, l := range []*[]string{&c.RDMAListen, &c.TCPListen, &c.MountListen, &c.PortmapListen, &c.PKeys, &c.Perf.Listen, &c.Perf.Clients} {
 		keep := (*l)[:0:0]
 		for _, s := range *l {
 			if s = strings.TrimSpace(s); s != "" {

@@ -6,6 +6,7 @@
 //	GET    /v1/exports            POST /v1/exports (ExportSpec)
 //	GET    /v1/export?name=       PUT /v1/export?name= (ExportPatch)   DELETE /v1/export?name=
 //	GET    /v1/ports              POST /v1/ports (PortSpec)            DELETE /v1/port?transport=&listen=
+//	GET    /v1/pkeys              POST /v1/pkeys (PKey)                DELETE /v1/pkey?pkey=
 //	GET    /v1/clients
 //	GET    /v1/qps
 //	GET    /v1/stats
@@ -74,6 +75,13 @@ type Port struct {
 	Origin    string   `json:"origin"`
 	// Error says what is wrong with it, for some addresses or for all.
 	Error string `json:"error,omitempty"`
+}
+
+// PKey is a partition of the RDMA devices.
+type PKey struct {
+	PKey       string `json:"pkey"`
+	Membership string `json:"membership"` // full or limited
+	Origin     string `json:"origin"`
 }
 
 // Status is the daemon at a glance.
@@ -166,6 +174,9 @@ type Backend interface {
 	Ports() []Port
 	AddPort(p PortSpec) (Port, error)
 	RemovePort(p PortSpec) error
+	PKeys() []PKey
+	AddPKey(key string) error
+	RemovePKey(key string) error
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats

@@ -148,6 +148,21 @@ func (d *Dialer) RemovePort(ctx context.Context, p PortSpec) error {
 	return d.do(ctx, http.MethodDelete, "/v1/port", url.Values{"transport": {p.Transport}, "listen": {p.Listen}}, nil, nil)
 }
 
+// PKeys lists the partitions.
+func (d *Dialer) PKeys(ctx context.Context) (k []PKey, err error) {
+	return k, d.do(ctx, http.MethodGet, "/v1/pkeys", nil, nil, &k)
+}
+
+// AddPKey joins a partition, for good.
+func (d *Dialer) AddPKey(ctx context.Context, key string) error {
+	return d.do(ctx, http.MethodPost, "/v1/pkeys", nil, PKey{PKey: key}, nil)
+}
+
+// RemovePKey leaves one, for good.
+func (d *Dialer) RemovePKey(ctx context.Context, key string) error {
+	return d.do(ctx, http.MethodDelete, "/v1/pkey", url.Values{"pkey": {key}}, nil, nil)
+}
+
 // Clients lists the connections.
 func (d *Dialer) Clients(ctx context.Context) (c []Client, err error) {
 	return c, d.do(ctx, http.MethodGet, "/v1/clients", nil, nil, &c)

@@ -33,6 +33,9 @@ func (f *fake) SetLogLevel(string) error         { return nil }
 func (f *fake) RemovePort(PortSpec) error        { return nil }
 func (f *fake) AddPort(p PortSpec) (Port, error) { return Port{PortSpec: p}, nil }
 
+func (f *fake) PKeys() []PKey           { return []PKey{{PKey: "0xffff", Membership: "full"}} }
+func (f *fake) AddPKey(string) error    { return nil }
+func (f *fake) RemovePKey(string) error { return nil }
 func (f *fake) AddExport(e config.Export) (Export, error) {
 	if err := e.Normalize(); err != nil {
 		return Export{}, err

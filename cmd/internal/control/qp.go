@@ -12,6 +12,7 @@ type QP struct {
 	Active    bool   `json:"active"` // the server asked for the connection
 	AgeUS     int64  `json:"age_us"`
 	PathMTU   int    `json:"path_mtu"`
+	PKey      string `json:"pkey"`
 
 	NextPSN     uint32 `json:"next_psn"`     // of the server's next request
 	AckedPSN    uint32 `json:"acked_psn"`    // the oldest that is not acknowledged

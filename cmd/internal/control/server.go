@@ -46,6 +46,9 @@ func NewServer(b Backend, access Access, log *slog.Logger) *Server {
 	mux.HandleFunc("DELETE /v1/port", get(func(r *http.Request) (any, error) {
 		return done{}, b.RemovePort(PortSpec{Transport: r.FormValue("transport"), Listen: r.FormValue("listen")})
 	}))
+	mux.HandleFunc("GET /v1/pkeys", get(func(*http.Request) (any, error) { return b.PKeys(), nil }))
+	mux.HandleFunc("POST /v1/pkeys", put(func(_ *http.Request, k PKey) (any, error) { return done{}, b.AddPKey(k.PKey) }))
+	mux.HandleFunc("DELETE /v1/pkey", get(func(r *http.Request) (any, error) { return done{}, b.RemovePKey(r.FormValue("pkey")) }))
 	mux.HandleFunc("GET /v1/clients", get(func(*http.Request) (any, error) { return b.Clients(), nil }))
 	mux.HandleFunc("GET /v1/qps", get(func(*http.Request) (any, error) { return b.QPs(), nil }))
 	mux.HandleFunc("GET /v1/stats", get(func(*http.Request) (any, error) { return b.Stats(), nil }))

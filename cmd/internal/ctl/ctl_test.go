@@ -32,6 +32,9 @@ func (f *fake) Status() control.Status {
 }
 func (f *fake) Config() ([]byte, error)   { return nil, nil }
 func (f *fake) Exports() []control.Export { return f.exports }
+func (f *fake) PKeys() []control.PKey     { return []control.PKey{{PKey: "0xffff", Membership: "full"}} }
+func (f *fake) AddPKey(string) error      { return nil }
+func (f *fake) RemovePKey(string) error   { return nil }
 func (f *fake) AddExport(e config.Export) (control.Export, error) {
 	f.exports = append(f.exports, control.Export{Export: e, Aliases: []string{}, Origin: control.OriginRuntime})
 	return f.exports[len(f.exports)-1], nil

@@ -197,7 +197,7 @@ func (d *Daemon) Reload() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)
-	if err := errors.Join(d.applyExports(false), d.applyPorts(false)); err != nil {
+	if err := errors.Join(d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
 	d.log.Info("configuration reloaded", zap.String("file", cfg.File))

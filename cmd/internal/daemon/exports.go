@@ -115,6 +115,10 @@ func (d *Daemon) retire(s *served) {
 // toNFS is the export as the protocol layer knows it.
 func (s *served) toNFS(pseudo string) *nfs.Export {
 	x := &nfs.Export{ID: s.ID, Path: s.Path, Pseudo: pseudo, ReadOnly: s.ReadOnly, Async: s.Async, FS: s.store}
+	for _, p := range s.PKeys {
+		k, _ := config.ParsePKey(p) // it was normalized
+		x.PKeys = append(x.PKeys, k)
+	}
 	clients := s.Clients
 	if len(clients) == 0 {
 		clients = []config.Client{{CIDR: config.Everyone, Squash: config.RootSquash}}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/roce"
@@ -13,7 +14,7 @@ func (d *Daemon) QPs() []control.QP {
 		for _, q := range v.QPs() {
 			c := control.QP{
 				QPN: q.QPN, State: q.State.String(), Device: v.addr.String(), Loop: q.Loop, Local: q.Local.String(),
-				RemoteQPN: q.RemoteQPN, Active: q.Active, AgeUS: int64(q.Age / rdma.Microsecond), PathMTU: int(q.PathMTU),
+				RemoteQPN: q.RemoteQPN, Active: q.Active, AgeUS: int64(q.Age / rdma.Microsecond), PathMTU: int(q.PathMTU), PKey: config.PKeyString(q.PKey),
 				NextPSN: uint32(q.NextPSN), AckedPSN: uint32(q.AckedPSN), ExpectedPSN: uint32(q.ExpectedPSN), RTTUS: int64(q.RTT / rdma.Microsecond),
 				SendDepth: q.SendDepth, SendQueued: q.SendQueued, RecvDepth: q.RecvDepth, RecvQueued: q.RecvQueued,
 				ReadsStarted: q.ReadsStarted, ReadsServed: q.ReadsServed,

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
 )
@@ -87,6 +88,10 @@ func (t *tool) command(use, short string, args cobra.PositionalArgs, do func(*ru
 func connectFlags(f *pflag.FlagSet, d *dial.Dialer) {
 	f.Uint16Var(&d.MountPort, "mount-port", 0, "TCP `PORT` of the MOUNT service (default: the server's NFS port, or what its portmap says)")
 	f.TextVar(&d.Source, "source", netip.Addr{}, "local `ADDRESS` for RDMA (default: as routing says; a free loopback address for a server on this host)")
+	f.Func("pkey", "partition `KEY` to connect in over RDMA (default: 0xffff)", func(s string) (err error) {
+		d.PKey, err = config.ParsePKey(s)
+		return err
+	})
 	f.DurationVar(&d.GiveUp, "give-up", 2*time.Minute, "how long to wait for a server that has gone away")
 }
 

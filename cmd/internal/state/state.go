@@ -50,6 +50,8 @@ type contents struct {
 	RemovedExports []string          `json:"removed_exports"`
 	Ports          []Port            `json:"ports"`
 	RemovedPorts   []Port            `json:"removed_ports"`
+	PKeys          []string          `json:"pkeys,omitempty"`
+	RemovedPKeys   []string          `json:"removed_pkeys,omitempty"`
 	LockState      int32             `json:"lock_state"` // starts of the lock service, see NextLockState
 	LockClients    []nlm.Client      `json:"lock_clients"`
 }
@@ -241,6 +243,41 @@ func (s *Store) RemovePort(p Port, configured bool) error {
 			c.RemovedPorts = append(c.RemovedPorts, p)
 		}
 	})
+}
+
+// PKeys returns the partition keys added and removed at run time. The slices are the
+// caller's.
+func (s *Store) PKeys() (added, removed []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.cur.PKeys), slices.Clone(s.cur.RemovedPKeys)
+}
+
+// PutPKey remembers a partition key added at run time; one that the configuration has is
+// only un-removed.
+func (s *Store) PutPKey(key string, configured bool) error {
+	return s.update(func(c *contents) {
+		c.RemovedPKeys = without(c.RemovedPKeys, key)
+		if !configured && !slices.Contains(c.PKeys, key) {
+			c.PKeys = append(c.PKeys, key)
+		}
+	})
+}
+
+// RemovePKey forgets a run-time partition key, and remembers the removal if the
+// configuration has it too.
+func (s *Store) RemovePKey(key string, configured bool) error {
+	return s.update(func(c *contents) {
+		c.PKeys = without(c.PKeys, key)
+		if configured && !slices.Contains(c.RemovedPKeys, key) {
+			c.RemovedPKeys = append(c.RemovedPKeys, key)
+		}
+	})
+}
+
+// without is the list less one entry, in memory of its own.
+func without(list []string, entry string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(o string) bool { return o == entry })
 }
 
 // NextLockState counts a start of the lock service: 1, 3, 5 and so on, as a status
