@@ -48,7 +48,8 @@ func wireDiff(ctx context.Context, r *Run) error {
 	return errors.Join(err, dump.stop(syscall.SIGTERM))
 }
 
-// compare holds the two playings with a side of ours against that of the kernels.
+// compare holds the two playings with a side of ours against that of the kernels, and
+// against each other.
 func (r *Run) compare(ctx context.Context, dump *process, name string) error {
 	a, b, host := netip.MustParseAddr(guestAddr(0)), netip.MustParseAddr(guestAddr(1)), netip.MustParseAddr(HostAddr)
 	var kernel []*wirediff.Session
@@ -80,8 +81,8 @@ func (r *Run) compare(ctx context.Context, dump *process, name string) error {
 	return nil
 }
 
-// playings compares those behind the first with it. An error means that the capture is
-// not complete.
+// playings compares those behind the first with it, and where packets were lost with each
+// other. An error means that the capture is not complete.
 func playings(name string, played []wirediff.Played) (kernel []*wirediff.Session, reports []*wirediff.Report, err error) {
 	pcap, err := os.ReadFile(name)
 	if err != nil {
@@ -91,6 +92,7 @@ func playings(name string, played []wirediff.Played) (kernel []*wirediff.Session
 	if err != nil {
 		return nil, nil, err
 	}
+	var sessions [][]*wirediff.Session
 	for i, p := range played {
 		got, err := wirediff.Of(all, p)
 		if err != nil {
@@ -105,8 +107,13 @@ func playings(name string, played []wirediff.Played) (kernel []*wirediff.Session
 			return nil, nil, err
 		}
 		reports = append(reports, report)
+		sessions = append(sessions, got)
 	}
-	return kernel, reports, nil
+	report, err := wirediff.CompareLosses(sessions[0], sessions[1], played[1], played[2])
+	if err != nil {
+		return nil, nil, err
+	}
+	return kernel, append(reports, report), nil
 }
 
 // playOurs is the server of guest a, and then its client, for each part.

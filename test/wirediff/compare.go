@@ -40,9 +40,9 @@ func (p Played) String() string {
 type Difference struct {
 	Name string
 	Why  string
-	// adjust makes a packet of the kernel what ours should be, and reports whether
-	// it had to.
-	adjust func(p *Packet) bool
+	// adjust makes a packet of the kernel, behind these, what ours should be, and reports
+	// whether it had to.
+	adjust func(before []Packet, p *Packet) bool
 	// omit reports that ours does not send a packet that the kernel sends behind
 	// these. As how often depends on time, the kernel's packets are taken out wherever
 	// they are.
@@ -58,7 +58,7 @@ var Differences = []Difference{
 		Name: "MigReq",
 		Why: "IBTA 17.2.8 has a queue pair without an alternate path migrated, and network cards send 1; rdma_rxe sends 0. " +
 			"Nobody reads it without automatic path migration.",
-		adjust: func(p *Packet) bool {
+		adjust: func(_ []Packet, p *Packet) bool {
 			was := p.MigReq
 			p.MigReq = true
 			return !was
@@ -68,7 +68,7 @@ var Differences = []Difference{
 		Name: "RNR timer",
 		Why: "The responder chooses (IBTA 9.7.5.2.8): the kernel's connection manager leaves it at 0, 655 ms; " +
 			"ours is 0.64 ms, as a receive that is missing is posted soon.",
-		adjust: func(p *Packet) bool {
+		adjust: func(_ []Packet, p *Packet) bool {
 			if !p.rnr() || p.AETH.Syndrome != wire.SyndromeRNR {
 				return false
 			}
@@ -80,11 +80,32 @@ var Differences = []Difference{
 		Name: "NAK of a SEND longer than its receive",
 		Why: "An invalid request to IBTA 9.9.3 and to network cards. rdma_rxe means to say so too, but its copying returns " +
 			"another error than the one it looks for, and it becomes a remote operational error.",
-		adjust: func(p *Packet) bool {
+		adjust: func(_ []Packet, p *Packet) bool {
 			if !strings.HasPrefix(p.Session, tooLong) || p.Op != wire.Acknowledge || p.AETH.Syndrome != wire.NAKRemoteOp {
 				return false
 			}
 			p.AETH.Syndrome = wire.NAKInvalidRequest
+			return true
+		},
+	},
+	{
+		Name: "first response to the rest of a READ",
+		Why: "A READ that is asked for again from its middle is answered from FIRST or ONLY on by network cards and ours, as any " +
+			"READ (IBTA 9.4.4); rdma_rxe goes on with MIDDLE or LAST. Requesters take both.",
+		adjust: func(before []Packet, p *Packet) bool {
+			if p.Op != wire.ReadRespMiddle && p.Op != wire.ReadRespLast {
+				return false
+			}
+			i := lastWhere(before, func(b *Packet) bool { return b.Op == wire.ReadRequest })
+			j := lastWhere(before, func(b *Packet) bool { return b.Op.Is(wire.HasAETH) })
+			if i < 0 || j < 0 || before[i].At != p.At {
+				return false
+			}
+			if p.Op == wire.ReadRespLast {
+				p.Op = wire.ReadRespOnly
+			} else {
+				p.Op, p.AETH = wire.ReadRespFirst, before[j].AETH
+			}
 			return true
 		},
 	},
@@ -103,19 +124,23 @@ var Differences = []Difference{
 // ourRNRTimer is the code of 0.64 ms.
 const ourRNRTimer = 12
 
-// Report is what Compare has found.
+// Report is what Compare or CompareLosses has found.
 type Report struct {
-	Played  Played
+	What    string
 	Packets int
 	// Met counts the packets of each of Differences.
 	Met []int
+	// Again counts requests of ours that were sent again because no answer came in time.
+	Again int
 	// Diffs are what nobody expects: a text for each connection.
 	Diffs []string
 }
 
+func newReport(what string) *Report { return &Report{What: what, Met: make([]int, len(Differences))} }
+
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v: %d packets, %d connections differ\n", r.Played, r.Packets, len(r.Diffs))
+	fmt.Fprintf(&b, "%s: %d packets, %d sent again in time of silence, %d differences\n", r.What, r.Packets, r.Again, len(r.Diffs))
 	for i, d := range Differences {
 		if r.Met[i] > 0 {
 			fmt.Fprintf(&b, "  %d packets: %s. %s\n", r.Met[i], d.Name, d.Why)
@@ -127,23 +152,21 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// Names are the connections of the sequence in order.
-func Names() (out []string, err error) {
+// connections are those of the sequence, in order.
+func connections() (out []requests.Connection, err error) {
 	for _, part := range requests.Parts() {
 		all, err := requests.Parse(part)
 		if err != nil {
 			return nil, err
 		}
-		for _, c := range all {
-			out = append(out, c.Name)
-		}
+		out = append(out, all...)
 	}
 	return out, nil
 }
 
 // Of are the sessions of a playing; all must be there, and over.
 func Of(all []*Session, p Played) (out []*Session, err error) {
-	names, err := Names()
+	want, err := connections()
 	if err != nil {
 		return nil, err
 	}
@@ -151,45 +174,89 @@ func Of(all []*Session, p Played) (out []*Session, err error) {
 		if s.Client != p.Client || s.Server != p.Server {
 			continue
 		}
-		if len(out) < len(names) {
-			s.name(names[len(out)])
+		if len(out) < len(want) {
+			s.is(&want[len(out)])
 		}
 		if !s.Over {
 			return nil, fmt.Errorf("%v: connection %s is not over", p, s.Name)
 		}
 		out = append(out, s)
 	}
-	if len(out) != len(names) {
-		return nil, fmt.Errorf("%v: %d connections of %d", p, len(out), len(names))
+	if len(out) != len(want) {
+		return nil, fmt.Errorf("%v: %d connections of %d", p, len(out), len(want))
 	}
 	return out, nil
 }
 
-// Compare holds a playing with a side of ours against one of two kernels.
+// halves are the packets of a session by whose requests they belong to.
+func (s *Session) halves() [2][]Packet { return [2][]Packet{s.Asked, s.Told} }
+
+var halfNames = [2]string{"requests of the client", "requests of the server"}
+
+// Compare holds a playing with a side of ours against one of two kernels, in all
+// connections of which no packet is to be lost.
 func Compare(kernel, got []*Session, p Played) (*Report, error) {
 	if len(kernel) != len(got) {
 		return nil, fmt.Errorf("%d connections, and %d of the kernel", len(got), len(kernel))
 	}
-	r := &Report{Played: p, Met: make([]int, len(Differences))}
-	for i := range got {
-		r.Packets += len(got[i].Asked) + len(got[i].Told)
-		for _, half := range []struct {
-			name      string
-			want, got []Packet
-		}{
-			{"requests of the client", kernel[i].Asked, got[i].Asked},
-			{"requests of the server", kernel[i].Told, got[i].Told},
-		} {
-			want := r.asOurs(half.want, kernel[i], p.Ours)
-			seen := omitted(half.got, func(q *Packet, _ int) bool { return p.Ours&got[i].by(q) == 0 })
-			wantLines, _ := kernel[i].lines(normal(want))
-			gotLines, numbers := got[i].lines(normal(seen))
-			if d := diff(wantLines, gotLines, numbers); d != "" {
-				r.Diffs = append(r.Diffs, fmt.Sprintf("%s, %s: - the kernel's, + of %v\n%s", got[i].Name, half.name, p, d))
-			}
+	r := newReport(p.String())
+	for i, k := range kernel {
+		g := got[i]
+		if k.what.Loses {
+			continue
+		}
+		r.Packets += len(g.Asked) + len(g.Told)
+		for h, name := range halfNames {
+			want := r.asOurs(k.halves()[h], k, p.Ours)
+			seen := omitted(g.halves()[h], func(q *Packet, _ int) bool { return p.Ours&g.by(q) == 0 })
+			seen = r.withoutTimeouts(seen, func(q *Packet) bool { return p.Ours&g.by(q) != 0 })
+			r.diff(g.Name+", "+name, k.lines(normal(want)), g.lines(normal(seen)))
 		}
 	}
 	return r, nil
+}
+
+// CompareLosses holds two playings against each other in all connections of which a
+// packet was lost: one of a kernel and ours, and one in which ours has the other role, so
+// that what the kernel sends in the one is ours in the other.
+func CompareLosses(a, b []*Session, pa, pb Played) (*Report, error) {
+	if len(a) != len(b) || pa.Ours|pb.Ours != Client|Server {
+		return nil, fmt.Errorf("%d connections and %d, of %v and %v", len(a), len(b), pa, pb)
+	}
+	r := newReport(fmt.Sprintf("with losses, %v, and the other way round", pa))
+	for i := range a {
+		if !a[i].what.Loses {
+			continue
+		}
+		r.Packets += len(a[i].Asked) + len(a[i].Told)
+		for h, name := range halfNames {
+			var lines [2][]line
+			for k, s := range []*Session{a[i], b[i]} {
+				kernel := (Client | Server) &^ []Played{pa, pb}[k].Ours
+				in := r.asOurs(s.halves()[h], s, kernel)
+				lines[k] = s.lines(newsOnly(s.afterLoss(in, kernel)))
+			}
+			r.diff(a[i].Name+", "+name, lines[0], lines[1])
+		}
+	}
+	return r, nil
+}
+
+// diff notes how lines of ours differ from those that are wanted.
+func (r *Report) diff(where string, want, got []line) {
+	if d := diff(want, got); d != "" {
+		r.Diffs = append(r.Diffs, fmt.Sprintf("%s: - wanted, + in %s\n%s", where, r.What, d))
+	}
+}
+
+// lastWhere is the place of the last packet that is so, -1 if none is.
+func lastWhere(in []Packet, is func(p *Packet) bool) int {
+	for i := len(in) - 1; i >= 0; i-- {
+		if is(&in[i]) {
+			return i
+		}
+	}
+	return -1
 }
 
 // asOurs makes of packets of the kernel what they were had one side been ours.
@@ -205,7 +272,7 @@ func (r *Report) asOurs(in []Packet, s *Session, ours Side) []Packet {
 			continue
 		}
 		for j, d := range Differences {
-			if d.adjust != nil && d.adjust(&out[i]) {
+			if d.adjust != nil && d.adjust(out[:i], &out[i]) {
 				r.Met[j]++
 			}
 		}
@@ -250,97 +317,8 @@ func Unmet(reports ...*Report) (out []string) {
 	return out
 }
 
-func (p *Packet) rnr() bool {
-	return p.Op == wire.Acknowledge && p.AETH.Syndrome&wire.SyndromeTypeMask == wire.SyndromeTypeRNR
-}
-
-func (p *Packet) nak() bool {
-	return p.Op == wire.Acknowledge && p.AETH.Syndrome&wire.SyndromeTypeMask == wire.SyndromeTypeNAK
-}
-
-func (p *Packet) ack() bool {
-	return p.Op == wire.Acknowledge && p.AETH.Syndrome&wire.SyndromeTypeMask == wire.SyndromeTypeAck
-}
-
-// normal takes out what is a matter of time alone: how often a request came before its
-// receive was there, how much of a message had left when its NAK came, and
-// acknowledgements that say nothing new.
-func normal(in []Packet) []Packet {
-	return onceNotReady(newsOnly(upToNAK(in)))
-}
-
-// upToNAK leaves out the requests behind one that was refused for good, which is the end
-// of the connection.
-func upToNAK(in []Packet) (out []Packet) {
-	last := int32(1 << 23)
-	for i := range in {
-		if in[i].nak() && in[i].AETH.Syndrome != wire.NAKSequence {
-			last = min(last, in[i].At)
-		}
-	}
-	for _, p := range in {
-		if p.At <= last || p.Op.Is(wire.Response) {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// newsOnly leaves out acknowledgements of what has been acknowledged, by whatever
-// response, and those that are followed by another before the next request.
-func newsOnly(in []Packet) (out []Packet) {
-	known := int32(-1)
-	for i, p := range in {
-		next := i + 1
-		switch {
-		case !p.Op.Is(wire.Response):
-		case p.ack() && p.At <= known:
-			continue
-		case p.ack() && next < len(in) && in[next].ack() && in[next].At >= p.At:
-			continue
-		case p.rnr() || p.nak():
-			known = max(known, p.At-1)
-		default:
-			known = max(known, p.At)
-		}
-		out = append(out, p)
-	}
-	return out
-}
-
-// onceNotReady leaves of the same requests, answered again and again by the same RNR NAK,
-// the first round. The last one, with a receive, stays.
-func onceNotReady(in []Packet) (out []Packet) {
-	for i := 0; i < len(in); {
-		out = append(out, in[i])
-		if !in[i].rnr() {
-			i++
-			continue
-		}
-		nak := in[i].key()
-		i++
-		for {
-			j := i
-			for j < len(in) && in[j].Op.Is(wire.Request) {
-				j++
-			}
-			if j == i || j == len(in) || in[j].key() != nak {
-				break
-			}
-			i = j + 1
-		}
-	}
-	return out
-}
-
-// key tells packets apart that differ in more than their place in the capture.
-func (p *Packet) key() string {
-	return fmt.Sprint(p.At, p.Op, p.AETH, p.RETH, p.Imm, len(p.Payload))
-}
-
-// diff is a line-by-line comparison, empty if there is none. The numbers are those of
-// the packets of got.
-func diff(want, got []string, numbers []int) string {
+// diff is a line-by-line comparison, empty if there is no difference.
+func diff(want, got []line) string {
 	// common[i][j] is the length of the longest common subsequence from there on.
 	common := make([][]int, len(want)+1)
 	for i := range common {
@@ -348,7 +326,7 @@ func diff(want, got []string, numbers []int) string {
 	}
 	for i, w := range slices.Backward(want) {
 		for j, g := range slices.Backward(got) {
-			if w == g {
+			if w.text == g.text {
 				common[i][j] = common[i+1][j+1] + 1
 			} else {
 				common[i][j] = max(common[i+1][j], common[i][j+1])
@@ -359,16 +337,16 @@ func diff(want, got []string, numbers []int) string {
 	var changed []int // places in lines
 	for i, j := 0, 0; i < len(want) || j < len(got); {
 		switch {
-		case i < len(want) && j < len(got) && want[i] == got[j]:
-			lines = append(lines, "   "+want[i])
+		case i < len(want) && j < len(got) && want[i].text == got[j].text:
+			lines = append(lines, "   "+want[i].text)
 			i, j = i+1, j+1
 		case j == len(got) || i < len(want) && common[i+1][j] >= common[i][j+1]:
 			changed = append(changed, len(lines))
-			lines = append(lines, " - "+want[i])
+			lines = append(lines, fmt.Sprintf(" - %s  (packet %d)", want[i].text, want[i].number))
 			i++
 		default:
 			changed = append(changed, len(lines))
-			lines = append(lines, fmt.Sprintf(" + %s  (packet %d)", got[j], numbers[j]))
+			lines = append(lines, fmt.Sprintf(" + %s  (packet %d)", got[j].text, got[j].number))
 			j++
 		}
 	}
@@ -388,11 +366,15 @@ func diff(want, got []string, numbers []int) string {
 	return b.String()
 }
 
-// lines are what must agree of packets of the session, and their numbers.
-func (s *Session) lines(packets []Packet) (lines []string, numbers []int) {
+// line is what must agree of a packet, and its number.
+type line struct {
+	text   string
+	number int
+}
+
+func (s *Session) lines(packets []Packet) (out []line) {
 	for i := range packets {
-		lines = append(lines, s.line(&packets[i]))
-		numbers = append(numbers, packets[i].Number)
+		out = append(out, line{s.text(&packets[i]), packets[i].Number})
 	}
-	return lines, numbers
+	return out
 }

@@ -31,6 +31,7 @@ type Session struct {
 	// Over is whether the connection was ended by messages.
 	Over bool
 
+	what    *requests.Connection
 	req     cm.REQ
 	rep     cm.REP
 	replied bool
@@ -40,6 +41,7 @@ type Session struct {
 // Packet is one packet of a session.
 type Packet struct {
 	Number  int    // in the capture
+	Time    int64  // of the capture, in nanoseconds since 1970
 	Session string // of it
 	Hello   bool   // the server's message of where its memory is
 	wire.Packet
@@ -84,7 +86,7 @@ func Read(frames []wiretest.Frame) (out []*Session, err error) {
 			if s == nil {
 				return nil, fmt.Errorf("packet %d: %v to queue pair %#x, which no connection has", f.Number, p.Op, p.DestQPN)
 			}
-			s.add(Packet{Number: f.Number, Packet: p})
+			s.add(Packet{Number: f.Number, Time: f.Time, Packet: p})
 		default:
 			return nil, fmt.Errorf("packet %d: %v", f.Number, p.Op)
 		}
@@ -154,12 +156,12 @@ func (s *Session) add(p Packet) {
 	s.Told = append(s.Told, p)
 }
 
-// name gives the session its name in the sequence.
-func (s *Session) name(n string) {
-	s.Name = n
+// is gives the session its place in the sequence.
+func (s *Session) is(c *requests.Connection) {
+	s.Name, s.what = c.Name, c
 	for _, l := range [][]Packet{s.Asked, s.Told} {
 		for i := range l {
-			l[i].Session = n
+			l[i].Session = c.Name
 		}
 	}
 }
@@ -172,9 +174,9 @@ func (s *Session) learn(b []byte) {
 	}
 }
 
-// line is what must agree of one packet. Queue pair numbers and the ICRC are held
+// text is what must agree of one packet. Queue pair numbers and the ICRC are held
 // against the session and the datagram when it is read.
-func (s *Session) line(p *Packet) string {
+func (s *Session) text(p *Packet) string {
 	var b strings.Builder
 	arrow := "->"
 	if p.Op.Is(wire.Response) {

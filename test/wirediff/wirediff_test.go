@@ -2,7 +2,9 @@ package wirediff_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -21,17 +23,32 @@ import (
 )
 
 var (
-	kernelPlayed = wirediff.Played{Client: netip.MustParseAddr("10.99.0.3"), Server: netip.MustParseAddr("10.99.0.2")}
-	oursPlayed   = wirediff.Played{
+	kernels     = wirediff.Played{Client: netip.MustParseAddr("10.99.0.3"), Server: netip.MustParseAddr("10.99.0.2")}
+	kernelCalls = wirediff.Played{Client: netip.MustParseAddr("10.99.0.2"), Server: netip.MustParseAddr("10.99.0.1"), Ours: wirediff.Server}
+	oursCalls   = wirediff.Played{Client: netip.MustParseAddr("10.99.0.1"), Server: netip.MustParseAddr("10.99.0.2"), Ours: wirediff.Client}
+	ours        = wirediff.Played{
 		Client: netip.MustParseAddr("127.97.1.2"), Server: netip.MustParseAddr("127.97.1.1"), Ours: wirediff.Client | wirediff.Server,
 	}
 )
 
-// kernel is the sequence as two Linux kernels have played it: testdata/kernel.pcap is
-// what the case wire-diff of test/guest has captured of them.
-func kernel(t *testing.T) []*wirediff.Session {
+// recording is the sequence as it was played by Linux 6.1 and ours: what the case
+// wire-diff of test/guest has captured (wire.pcap0).
+var recording = sync.OnceValues(func() ([]byte, error) {
+	f, err := os.Open("testdata/wire.pcap.gz")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
+})
+
+func recorded(t *testing.T, p wirediff.Played) []*wirediff.Session {
 	t.Helper()
-	pcap, err := os.ReadFile("testdata/kernel.pcap")
+	pcap, err := recording()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,11 +56,29 @@ func kernel(t *testing.T) []*wirediff.Session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := wirediff.Of(all, kernelPlayed)
+	got, err := wirediff.Of(all, p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return got
+}
+
+func compare(t *testing.T, kernel, got []*wirediff.Session, p wirediff.Played) *wirediff.Report {
+	t.Helper()
+	r, err := wirediff.Compare(kernel, got, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func compareLosses(t *testing.T, a, b []*wirediff.Session, pa, pb wirediff.Played) *wirediff.Report {
+	t.Helper()
+	r, err := wirediff.CompareLosses(a, b, pa, pb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // TestOursLikeKernel plays the sequence between two devices of ours, and holds every
@@ -53,21 +88,34 @@ func TestOursLikeKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := wirediff.Of(all, oursPlayed)
+	got, err := wirediff.Of(all, ours)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := wirediff.Compare(kernel(t), got, oursPlayed)
-	if err != nil {
-		t.Fatal(err)
+	none(t, compare(t, recorded(t, kernels), got, ours),
+		compareLosses(t, recorded(t, kernelCalls), got, kernelCalls, ours),
+		compareLosses(t, recorded(t, oursCalls), got, oursCalls, ours))
+}
+
+// TestRecorded holds ours in the recording against the kernel's.
+func TestRecorded(t *testing.T) {
+	none(t, compare(t, recorded(t, kernels), recorded(t, kernelCalls), kernelCalls),
+		compare(t, recorded(t, kernels), recorded(t, oursCalls), oursCalls),
+		compareLosses(t, recorded(t, kernelCalls), recorded(t, oursCalls), kernelCalls, oursCalls))
+}
+
+// none: nothing differs but what is listed, and all of that does.
+func none(t *testing.T, reports ...*wirediff.Report) {
+	t.Helper()
+	for _, r := range reports {
+		if len(r.Diffs) > 0 {
+			t.Error(r)
+		}
+		t.Log(r)
 	}
-	if len(r.Diffs) > 0 {
-		t.Error(r)
-	}
-	if unmet := wirediff.Unmet(r); len(unmet) > 0 {
+	if unmet := wirediff.Unmet(reports...); len(unmet) > 0 {
 		t.Errorf("differences that are none: %q", unmet)
 	}
-	t.Log(r)
 }
 
 // recorder is what two devices have received. Requests are made one at a time, so the
@@ -77,22 +125,20 @@ type recorder struct {
 	frames []wiretest.Frame
 }
 
-// recorded is a link of the recorder. Its clock is slow, so that on a busy host no
+// tapped is a link of the recorder. Its clock can be slow, so that on a busy host no
 // request is sent again because an answer took longer than the shortest timeout.
-type recorded struct {
+type tapped struct {
 	link.Link
-	r     *recorder
-	begin rdma.Time
+	r      *recorder
+	begin  rdma.Time
+	slower rdma.Time // by how much
 }
 
-// slower is by how much the clock is slow.
-const slower = 50
+func (l tapped) Now() rdma.Time { return l.begin + (l.Link.Now()-l.begin)/l.slower }
 
-func (l recorded) Now() rdma.Time { return l.begin + (l.Link.Now()-l.begin)/slower }
-
-func (l recorded) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
+func (l tapped) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	if deadline > 0 {
-		deadline = l.begin + (deadline-l.begin)*slower
+		deadline = l.begin + (deadline-l.begin)*l.slower
 	}
 	n, err := l.Link.Recv(rx, deadline)
 	l.r.mu.Lock()
@@ -120,18 +166,25 @@ func playOurs(t *testing.T) []wiretest.Frame {
 
 func (r *recorder) play(t *testing.T, all []requests.Connection) {
 	t.Helper()
-	open := func(addr netip.Addr) *roce.Device {
+	loss := requests.NewLoss(false)
+	open := func(addr netip.Addr, wrap func(int, link.Link) link.Link) *roce.Device {
 		// The kernel's packets are of 1024 bytes.
-		dev, err := roce.Open(roce.Config{Addr: addr, PathMTUMax: 1024, Wrap: func(_ int, l link.Link) link.Link { return recorded{l, r, l.Now()} }})
+		dev, err := roce.Open(roce.Config{Addr: addr, PathMTUMax: 1024, Wrap: wrap})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return dev
 	}
-	server, client := open(oursPlayed.Server), open(oursPlayed.Client)
+	slower := rdma.Time(200)
+	if all[0].Loses {
+		slower = 2 // timeouts are what is compared
+	}
+	tap := func(_ int, l link.Link) link.Link { return tapped{l, r, l.Now(), slower} }
+	server := open(ours.Server, tap)
+	client := open(ours.Client, func(i int, l link.Link) link.Link { return tap(i, loss.Wrap(i, l)) })
 	defer func() { _ = server.Close() }()
 	defer func() { _ = client.Close() }()
-	s, err := requests.Listen(server, all)
+	s, err := requests.Listen(server, nil, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +193,7 @@ func (r *recorder) play(t *testing.T, all []requests.Connection) {
 	defer cancel()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
-	if err := requests.Call(ctx, client, server.Addr(), all); err != nil {
+	if err := requests.Call(ctx, client, loss, server.Addr(), all); err != nil {
 		cancel()
 		t.Error(err)
 	}
@@ -169,57 +222,115 @@ func (r *recorder) over(t *testing.T) bool {
 	return !slices.ContainsFunc(all, func(s *wirediff.Session) bool { return !s.Over })
 }
 
+// change changes the first packet of a session that is so.
+func change(t *testing.T, all []*wirediff.Session, name string, is func(p *wirediff.Packet) bool, do func(p *wirediff.Packet)) {
+	t.Helper()
+	for _, s := range all {
+		for i := range s.Asked {
+			if s.Name == name && is(&s.Asked[i]) {
+				do(&s.Asked[i])
+				return
+			}
+		}
+	}
+	t.Fatalf("no such packet in %s", name)
+}
+
 // TestNotices: each kind of mistake is found, and told of in the connection where it is.
 func TestNotices(t *testing.T) {
-	first := func(op wire.Opcode, change func(p *wirediff.Packet)) func(s []*wirediff.Session) {
-		return func(s []*wirediff.Session) {
-			for i := range s[0].Asked {
-				if s[0].Asked[i].Op == op {
-					change(&s[0].Asked[i])
-					return
-				}
-			}
-			t.Fatalf("no %v", op)
-		}
+	of := func(op wire.Opcode) func(p *wirediff.Packet) bool {
+		return func(p *wirediff.Packet) bool { return p.Op == op }
+	}
+	syndrome := func(p *wirediff.Packet) { p.AETH.Syndrome ^= 2 }
+	msn := func(p *wirediff.Packet) { p.AETH.MSN-- }
+	nak := func(p *wirediff.Packet) bool { return p.Op == wire.Acknowledge && p.AETH.Syndrome >= wire.SyndromeRNR }
+	for _, c := range []struct {
+		name, in string
+		is       func(p *wirediff.Packet) bool
+		do       func(p *wirediff.Packet)
+	}{
+		{"opcode", "good", of(wire.SendOnlyImm), func(p *wirediff.Packet) { p.Op = wire.SendOnly }},
+		{"PSN", "good", of(wire.WriteLast), func(p *wirediff.Packet) { p.At++ }},
+		{"AckReq missing", "good", of(wire.WriteOnly), func(p *wirediff.Packet) { p.AckReq = false }},
+		{"AckReq", "good", of(wire.WriteMiddle), func(p *wirediff.Packet) { p.AckReq = true }},
+		{"Solicited", "good", of(wire.SendMiddle), func(p *wirediff.Packet) { p.Solicited = true }},
+		{"Solicited missing", "good", func(p *wirediff.Packet) bool { return p.Solicited }, func(p *wirediff.Packet) { p.Solicited = false }},
+		{"MigReq", "good", of(wire.ReadRespLast), func(p *wirediff.Packet) { p.MigReq = true }},
+		{"P_Key", "good", of(wire.SendOnly), func(p *wirediff.Packet) { p.PKey = 0x7fff }},
+		{"pad", "good", of(wire.SendLast), func(p *wirediff.Packet) { p.Pad = 0 }},
+		{"RETH length", "good", of(wire.WriteFirst), func(p *wirediff.Packet) { p.RETH.Len-- }},
+		{"RETH address", "good", of(wire.ReadRequest), func(p *wirediff.Packet) { p.RETH.VA++ }},
+		{"RETH key", "good", of(wire.ReadRequest), func(p *wirediff.Packet) { p.RETH.RKey ^= 1 }},
+		{"syndrome of an ACK", "good", of(wire.Acknowledge), syndrome},
+		{"syndrome of a READ response", "good", of(wire.ReadRespFirst), syndrome},
+		{"MSN of an ACK", "good", of(wire.Acknowledge), msn},
+		{"MSN of a READ response", "good", of(wire.ReadRespOnly), msn},
+		{"MSN of an atomic response", "good", of(wire.AtomicAck), msn},
+		{"immediate", "good", of(wire.WriteOnlyImm), func(p *wirediff.Packet) { p.Imm++ }},
+		{"AtomicETH", "good", of(wire.CompareSwap), func(p *wirediff.Packet) { p.Atomic.Compare++ }},
+		{"AtomicAckETH", "good", of(wire.AtomicAck), func(p *wirediff.Packet) { p.AtomicAck++ }},
+		{"IETH", "good", of(wire.SendOnlyInv), func(p *wirediff.Packet) { p.InvRKey++ }},
+		{"payload length", "good", of(wire.SendOnlyInv), func(p *wirediff.Packet) { p.Payload = append(p.Payload, 0) }},
+		{"payload", "good", of(wire.ReadRespMiddle), func(p *wirediff.Packet) { p.Payload = bytes.Repeat([]byte{1}, len(p.Payload)) }},
+		{"NAK invalid request", "deny-write", nak, syndrome},
+		{"NAK remote access", "window", nak, syndrome},
+		{"NAK remote operational", "too-long", nak, syndrome},
+		{"RNR NAK", "not-ready", nak, syndrome},
+		{"MSN of a NAK", "write-beyond", nak, msn},
+		{"MSN of an RNR NAK", "not-ready", nak, msn},
+		{"PSN of a NAK", "deny-read", nak, func(p *wirediff.Packet) { p.At-- }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := recorded(t, kernels)
+			change(t, got, c.in, c.is, c.do)
+			notices(t, compare(t, recorded(t, kernels), got, wirediff.Played{}), c.in)
+		})
 	}
 	for _, c := range []struct {
 		name string
-		do   func(s []*wirediff.Session)
+		do   func(s *wirediff.Session)
 	}{
-		{"opcode", first(wire.SendOnlyImm, func(p *wirediff.Packet) { p.Op = wire.SendOnly })},
-		{"PSN", first(wire.WriteLast, func(p *wirediff.Packet) { p.At++ })},
-		{"AckReq", first(wire.WriteOnly, func(p *wirediff.Packet) { p.AckReq = false })},
-		{"Solicited", first(wire.SendMiddle, func(p *wirediff.Packet) { p.Solicited = true })},
-		{"MigReq", first(wire.ReadRespLast, func(p *wirediff.Packet) { p.MigReq = true })},
-		{"P_Key", first(wire.SendOnly, func(p *wirediff.Packet) { p.PKey = 0x7fff })},
-		{"pad", first(wire.SendLast, func(p *wirediff.Packet) { p.Pad = 0 })},
-		{"RETH length", first(wire.WriteFirst, func(p *wirediff.Packet) { p.RETH.Len-- })},
-		{"RETH address", first(wire.ReadRequest, func(p *wirediff.Packet) { p.RETH.VA++ })},
-		{"RETH key", first(wire.ReadRequest, func(p *wirediff.Packet) { p.RETH.RKey ^= 1 })},
-		{"syndrome", first(wire.Acknowledge, func(p *wirediff.Packet) { p.AETH.Syndrome = 0x1e })},
-		{"MSN", first(wire.AtomicAck, func(p *wirediff.Packet) { p.AETH.MSN-- })},
-		{"immediate", first(wire.WriteOnlyImm, func(p *wirediff.Packet) { p.Imm++ })},
-		{"AtomicETH", first(wire.CompareSwap, func(p *wirediff.Packet) { p.Atomic.Compare++ })},
-		{"AtomicAckETH", first(wire.AtomicAck, func(p *wirediff.Packet) { p.AtomicAck++ })},
-		{"IETH", first(wire.SendOnlyInv, func(p *wirediff.Packet) { p.InvRKey++ })},
-		{"payload length", first(wire.SendOnlyInv, func(p *wirediff.Packet) { p.Payload = append(p.Payload, 0) })},
-		{"payload", first(wire.ReadRespMiddle, func(p *wirediff.Packet) { p.Payload = bytes.Repeat([]byte{1}, len(p.Payload)) })},
-		{"a packet less", func(s []*wirediff.Session) { s[0].Asked = slices.Delete(s[0].Asked, 20, 21) }},
-		{"a request twice", func(s []*wirediff.Session) { s[0].Asked = slices.Insert(s[0].Asked, 20, s[0].Asked[20]) }},
-		{"no ACK at the end", func(s []*wirediff.Session) { s[0].Asked = s[0].Asked[:len(s[0].Asked)-1] }},
-		{"no hello", func(s []*wirediff.Session) { s[0].Told = nil }},
+		{"a packet less", func(s *wirediff.Session) { s.Asked = slices.Delete(s.Asked, 20, 21) }},
+		{"a request twice", func(s *wirediff.Session) { s.Asked = slices.Insert(s.Asked, 20, s.Asked[20]) }},
+		{"no ACK at the end", func(s *wirediff.Session) { s.Asked = s.Asked[:len(s.Asked)-1] }},
+		{"no hello", func(s *wirediff.Session) { s.Told = nil }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := kernel(t)
-			c.do(got)
-			r, err := wirediff.Compare(kernel(t), got, wirediff.Played{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(r.Diffs) != 1 || !strings.HasPrefix(r.Diffs[0], "good, ") {
-				t.Errorf("noticed: %v", r)
-			}
+			got := recorded(t, kernels)
+			c.do(got[0])
+			notices(t, compare(t, recorded(t, kernels), got, wirediff.Played{}), "good")
 		})
+	}
+	for _, c := range []struct {
+		name, in string
+		is       func(p *wirediff.Packet) bool
+		do       func(p *wirediff.Packet)
+	}{
+		{"NAK sequence error", "lose-write-middle", nak, syndrome},
+		{"PSN of it", "lose-send-middle", nak, func(p *wirediff.Packet) { p.At++ }},
+		{"MSN of it", "lose-write-first", nak, msn},
+		{
+			"READ asked for again", "lose-read-response-middle", func(p *wirediff.Packet) bool { return p.Op == wire.ReadRequest && p.At == 1 },
+			func(p *wirediff.Packet) { p.RETH.Len++ },
+		},
+		{
+			"an atomic done twice", "lose-atomic-ack", func(p *wirediff.Packet) bool { return p.Op == wire.AtomicAck && p.At == 1 },
+			func(p *wirediff.Packet) { p.AtomicAck += 5 },
+		},
+		{"a SEND received twice", "lose-ack-of-send", of(wire.ReadRespOnly), func(p *wirediff.Packet) { p.AETH.MSN++ }},
+	} {
+		t.Run("lost, "+c.name, func(t *testing.T) {
+			got := recorded(t, oursCalls)
+			change(t, got, c.in, c.is, c.do)
+			notices(t, compareLosses(t, recorded(t, kernelCalls), got, kernelCalls, oursCalls), c.in)
+		})
+	}
+}
+
+func notices(t *testing.T, r *wirediff.Report, in string) {
+	t.Helper()
+	if len(r.Diffs) != 1 || !strings.HasPrefix(r.Diffs[0], in+", ") {
+		t.Errorf("not noticed in %s: %v", in, r)
 	}
 }
 
@@ -240,18 +351,45 @@ func TestPassesOver(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := kernel(t)
+			got := recorded(t, kernels)
 			for _, s := range got {
 				if s.Name == c.in {
 					c.do(s)
 				}
 			}
-			r, err := wirediff.Compare(kernel(t), got, wirediff.Played{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(r.Diffs) != 0 {
+			if r := compare(t, recorded(t, kernels), got, wirediff.Played{}); len(r.Diffs) != 0 {
 				t.Errorf("noticed: %v", r)
+			}
+		})
+	}
+}
+
+// TestTimeout: a request of ours may come again when there was no answer for as long as a
+// timeout, and not sooner; nor may one of the kernel, whose timeouts nothing here reaches.
+func TestTimeout(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		played wirediff.Played
+		after  time.Duration
+		passes bool
+	}{
+		{"after a timeout", oursCalls, time.Millisecond, true},
+		{"at once", oursCalls, 100 * time.Microsecond, false},
+		{"of the kernel", kernelCalls, time.Millisecond, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := recorded(t, c.played)
+			s := got[0]
+			i := slices.IndexFunc(s.Asked, func(p wirediff.Packet) bool { return p.Op == wire.ReadRequest })
+			again := s.Asked[i : i+2 : i+2] // the request and its answer
+			s.Asked = slices.Insert(s.Asked, i+2, again...)
+			for j := i + 2; j < len(s.Asked); j++ {
+				s.Asked[j].Time += int64(c.after)
+			}
+			s.Asked[i+2].Time = s.Asked[i].Time + int64(c.after)
+			r := compare(t, recorded(t, kernels), got, c.played)
+			if want := map[bool]int{true: 1}[c.passes]; r.Again != want || len(r.Diffs) == 0 != c.passes {
+				t.Errorf("passes %v: %v", !c.passes, r)
 			}
 		})
 	}

@@ -29,12 +29,14 @@ func params() rdma.ConnParams {
 // Server is a server that listens.
 type Server struct {
 	all       []Connection
+	loss      *Loss
 	listeners []*endpoint.Listener
 }
 
-// Listen listens for the connections of a sequence.
-func Listen(dev rdma.Device, all []Connection) (*Server, error) {
-	s := &Server{all: all}
+// Listen listens for the connections of a sequence. Loss is that of the device; without
+// one nothing is lost.
+func Listen(dev rdma.Device, loss *Loss, all []Connection) (*Server, error) {
+	s := &Server{all: all, loss: loss}
 	for i, c := range all {
 		l, err := endpoint.Listen(dev, uint16(BasePort+i), endpoint.Config{RecvDepth: c.Receives, RecvSize: c.Bytes, Params: params()})
 		if err != nil {
@@ -58,6 +60,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	for i := range s.all {
 		c, err := s.listeners[i].Accept(ctx)
 		if err == nil {
+			s.loss.arm(&s.all[i])
 			err = serve(ctx, c, &s.all[i])
 			c.Close()
 		}
@@ -98,6 +101,11 @@ func serve(ctx context.Context, c *endpoint.Conn, what *Connection) error {
 		defer w.Close()
 		hello = describe(hello, w)
 	}
+	if what.Deny {
+		if err := onLoop(c, func() error { return c.QP().Modify(rdma.QPAttr{State: rdma.StateRTS, Access: rdma.LocalWrite}) }); err != nil {
+			return err
+		}
+	}
 	m, err := c.Register(hello, rdma.LocalWrite)
 	if err != nil {
 		return err
@@ -106,8 +114,20 @@ func serve(ctx context.Context, c *endpoint.Conn, what *Connection) error {
 	if err := c.Send(ctx, m, 0, len(hello)); err != nil {
 		return fmt.Errorf("telling of the memory: %w", err)
 	}
-	if what.Late {
-		if err := repostLate(ctx, c, rw); err != nil {
+	if what.Late || what.Gone {
+		if err := signed(ctx, c, rw); err != nil {
+			return err
+		}
+	}
+	switch {
+	case what.Late:
+		// Whoever takes the first message posts its receive again.
+		if _, err := c.Recv(ctx); err != nil {
+			return err
+		}
+	case what.Gone:
+		gone := []rdma.SGE{{Buf: make([]byte, what.Bytes), LKey: Spoil(roMR.LKey())}}
+		if err := onLoop(c, func() error { return c.QP().PostRecv([]rdma.RecvWR{{ID: 1 << 63, SGL: gone}}) }); err != nil {
 			return err
 		}
 	}
@@ -125,16 +145,24 @@ func describe(b []byte, m rdma.MR) []byte {
 	return binary.BigEndian.AppendUint32(b, m.RKey())
 }
 
-// repostLate takes the first message, which posts its receive again, some time
-// after the client's sign in the memory.
-func repostLate(ctx context.Context, c *endpoint.Conn, rw []byte) error {
-	signed := make(chan bool, 1)
+// onLoop runs a function on the connection's loop, which its queue pair and memory belong to.
+func onLoop(c *endpoint.Conn, do func() error) error {
+	done := make(chan error, 1)
+	if !c.Loop().Submit(func() { done <- do() }) {
+		return rdma.ErrClosed
+	}
+	return <-done
+}
+
+// signed waits until some time after the client's sign in the memory.
+func signed(ctx context.Context, c *endpoint.Conn, rw []byte) error {
 	for done := false; !done; {
-		// The loop is what writes to the memory.
-		if !c.Loop().Submit(func() { signed <- rw[0] != 0 }) {
-			return rdma.ErrClosed
+		if err := onLoop(c, func() error {
+			done = rw[0] != 0
+			return nil
+		}); err != nil {
+			return err
 		}
-		done = <-signed
 		wait := time.Millisecond
 		if done {
 			wait = late
@@ -147,21 +175,21 @@ func repostLate(ctx context.Context, c *endpoint.Conn, rw []byte) error {
 			return ctx.Err()
 		}
 	}
-	_, err := c.Recv(ctx)
-	return err
+	return nil
 }
 
-// Call plays the client of all connections against the server at an address.
-func Call(ctx context.Context, dev rdma.Device, to netip.Addr, all []Connection) error {
+// Call plays the client of all connections against the server at an address. Loss is that
+// of the device; without one nothing is lost.
+func Call(ctx context.Context, dev rdma.Device, loss *Loss, to netip.Addr, all []Connection) error {
 	for i := range all {
-		if err := call(ctx, dev, netip.AddrPortFrom(to, uint16(BasePort+i)), &all[i]); err != nil {
+		if err := call(ctx, dev, loss, netip.AddrPortFrom(to, uint16(BasePort+i)), &all[i]); err != nil {
 			return fmt.Errorf("%s: %w", all[i].Name, err)
 		}
 	}
 	return nil
 }
 
-func call(ctx context.Context, dev rdma.Device, to netip.AddrPort, what *Connection) error {
+func call(ctx context.Context, dev rdma.Device, loss *Loss, to netip.AddrPort, what *Connection) error {
 	c, err := endpoint.Dial(ctx, dev, to, endpoint.Config{RecvDepth: 1, RecvSize: Regions * RegionLen, Params: params()})
 	if err != nil {
 		return err
@@ -191,6 +219,7 @@ func call(ctx context.Context, dev rdma.Device, to netip.AddrPort, what *Connect
 		b := hello.Data[i*RegionLen:]
 		p.told[i] = endpoint.Remote{Addr: binary.BigEndian.Uint64(b), RKey: binary.BigEndian.Uint32(b[12:])}
 	}
+	loss.arm(what)
 	for i := range what.Lines {
 		if err := p.play(ctx, &what.Lines[i]); err != nil {
 			return fmt.Errorf("line %d: %w", what.Lines[i].Number, err)

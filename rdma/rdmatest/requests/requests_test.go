@@ -27,8 +27,9 @@ func TestPlay(t *testing.T) {
 }
 
 func play(t *testing.T, all []requests.Connection) {
-	server, client := open(t, "127.97.0.1"), open(t, "127.97.0.2")
-	s, err := requests.Listen(server, all)
+	here, there := requests.NewLoss(true), requests.NewLoss(false)
+	server, client := open(t, "127.97.0.1", here), open(t, "127.97.0.2", there)
+	s, err := requests.Listen(server, here, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func play(t *testing.T, all []requests.Connection) {
 	defer cancel()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
-	if err := requests.Call(ctx, client, server.Addr(), all); err != nil {
+	if err := requests.Call(ctx, client, there, server.Addr(), all); err != nil {
 		t.Error(err)
 		cancel()
 	}
@@ -46,9 +47,9 @@ func play(t *testing.T, all []requests.Connection) {
 	}
 }
 
-func open(t *testing.T, addr string) rdma.Device {
+func open(t *testing.T, addr string, loss *requests.Loss) rdma.Device {
 	t.Helper()
-	dev, err := roce.Open(roce.Config{Addr: netip.MustParseAddr(addr)})
+	dev, err := roce.Open(roce.Config{Addr: netip.MustParseAddr(addr), Wrap: loss.Wrap})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	for _, bad := range []string{
-		"send 1", "connection", "connection c x 1", "connection c 1 x", "connection c 1 1 early", "connection c 1 1\nsned 1", "connection c 1 1\nsend",
+		"send 1", "connection", "connection c x 1", "connection c 1 x", "connection c 1 1 early", "connection c 1 1 late gone", "connection c 1 1 lose", "connection c 1 1 lose X", "connection c 1 1\nsned 1", "connection c 1 1\nsend",
 		"connection c 1 1\nsend x", "connection c 1 1\nsend xmtu", "connection c 1 1\nsend mtux", "connection c 1 1\nwrite 1 wr",
 		"connection c 1 1\nwrite 1 rw+x", "connection c 1 1\nwrite 1 rw status", "connection c 1 1\nwrite 1 rw status x",
 	} {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
 )
 
 // Sequence is the file.
@@ -48,6 +49,10 @@ type Connection struct {
 	Receives int // that the server posts
 	Bytes    int // of each
 	Late     bool
+	Gone     bool
+	Deny     bool
+	Loses    bool
+	Lost     wire.Opcode // if Loses
 	Lines    []Line
 }
 
@@ -109,15 +114,35 @@ func Parse(text string) (out []Connection, err error) {
 }
 
 func parseConnection(words []string) (c Connection, err error) {
-	if len(words) < 3 || len(words) > 4 || len(words) == 4 && words[3] != "late" {
-		return c, fmt.Errorf("connection NAME RECEIVES BYTES [late], not %q", words)
+	if len(words) < 3 {
+		return c, fmt.Errorf("connection NAME RECEIVES BYTES [OPTION], not %q", words)
 	}
-	c.Name, c.Late = words[0], len(words) == 4
+	c.Name = words[0]
 	if c.Receives, err = strconv.Atoi(words[1]); err != nil {
 		return c, err
 	}
-	c.Bytes, err = strconv.Atoi(words[2])
-	return c, err
+	if c.Bytes, err = strconv.Atoi(words[2]); err != nil {
+		return c, err
+	}
+	switch option := strings.Join(words[3:], " "); option {
+	case "":
+	case "late":
+		c.Late = true
+	case "gone":
+		c.Gone = true
+	case "deny":
+		c.Deny = true
+	default:
+		name, is := strings.CutPrefix(option, "lose ")
+		for c.Lost = 0; is && c.Lost.IsRC(); c.Lost++ {
+			if c.Lost.String() == name {
+				c.Loses = true
+				return c, nil
+			}
+		}
+		return c, fmt.Errorf("%q is no option", option)
+	}
+	return c, nil
 }
 
 func parseLine(words []string) (l Line, err error) {

@@ -51,7 +51,8 @@ func run(ctx context.Context, sequence, listen, connect, ready string) error {
 	if err != nil {
 		return fmt.Errorf("-listen: %w", err)
 	}
-	dev, err := roce.Open(roce.Config{Addr: addr})
+	loss := requests.NewLoss(connect == "")
+	dev, err := roce.Open(roce.Config{Addr: addr, Wrap: loss.Wrap})
 	if err != nil {
 		return err
 	}
@@ -61,9 +62,9 @@ func run(ctx context.Context, sequence, listen, connect, ready string) error {
 		if err != nil {
 			return fmt.Errorf("-connect: %w", err)
 		}
-		return requests.Call(ctx, dev, to, all)
+		return requests.Call(ctx, dev, loss, to, all)
 	}
-	s, err := requests.Listen(dev, all)
+	s, err := requests.Listen(dev, loss, all)
 	if err != nil {
 		return err
 	}

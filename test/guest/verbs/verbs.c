@@ -52,7 +52,7 @@ struct line {
 
 struct connection {
 	char *name;
-	int receives, bytes, late;
+	int receives, bytes, late, gone, deny;
 	int first, last; /* of its lines */
 
 	struct rdma_cm_id *listener, *id;
@@ -132,7 +132,10 @@ static void parse_line(int number, char *text)
 		c->name = strtok_r(NULL, " \n", &save);
 		c->receives = atoi(strtok_r(NULL, " \n", &save));
 		c->bytes = atoi(strtok_r(NULL, " \n", &save));
-		c->late = strtok_r(NULL, " \n", &save) != NULL;
+		word = strtok_r(NULL, " \n", &save);
+		c->late = word && !strcmp(word, "late");
+		c->gone = word && !strcmp(word, "gone");
+		c->deny = word && !strcmp(word, "deny");
 		c->first = c->last = n_lines;
 		return;
 	}
@@ -178,6 +181,9 @@ static void parse_file(const char *name)
 	}
 	fclose(f);
 }
+
+/* A key that was never given out. */
+static uint32_t spoil(uint32_t key) { return key ^ 0x5a; }
 
 /* A number, or [N]mtu[+N|-N]. */
 static uint32_t number(const char *s, int mtu)
@@ -233,9 +239,9 @@ static struct ibv_wc completion(struct connection *c, uint64_t id)
 
 enum { ID_RECV = 1, ID_SEND };
 
-static void post_recv(struct connection *c, int bytes)
+static void post_recv(struct connection *c, int bytes, uint32_t lkey)
 {
-	struct ibv_sge sge = { (uintptr_t)c->recv, bytes, c->recv_mr->lkey };
+	struct ibv_sge sge = { (uintptr_t)c->recv, bytes, lkey };
 	struct ibv_recv_wr wr = { .wr_id = ID_RECV, .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	MUST("ibv_post_recv", !ibv_post_recv(c->id->qp, &wr, &bad));
@@ -266,7 +272,7 @@ static void queues(struct connection *c, int receives, int bytes)
 	c->recv = memory(bytes);
 	MUST("ibv_reg_mr", c->recv_mr = ibv_reg_mr(c->pd, c->recv, bytes, IBV_ACCESS_LOCAL_WRITE));
 	while (receives--)
-		post_recv(c, bytes);
+		post_recv(c, bytes, c->recv_mr->lkey);
 }
 
 static struct rdma_conn_param params(void)
@@ -343,16 +349,21 @@ static void serve(struct connection *c)
 			die("a window cannot be bound");
 		told[2 + i] = (struct region){ htobe64(at), htobe32(WINDOW_LEN), htobe32(c->mw_key[i]) };
 	}
+	if (c->deny) {
+		struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_LOCAL_WRITE };
+
+		MUST("ibv_modify_qp", !ibv_modify_qp(c->id->qp, &attr, IBV_QP_ACCESS_FLAGS));
+	}
 	sge = (struct ibv_sge){ (uintptr_t)c->out, sizeof(*told) * REGIONS, c->out_mr->lkey };
 	if (post(c, &hello))
 		die("the client cannot be told of the memory");
-	if (c->late) {
+	if (c->late || c->gone) {
 		int64_t end = now_ms() + PATIENCE_MS;
 
 		while (!*(volatile uint8_t *)c->rw && now_ms() < end)
 			usleep(500);
 		usleep(LATE_US);
-		post_recv(c, c->bytes);
+		post_recv(c, c->bytes, c->gone ? spoil(c->ro_mr->lkey) : c->recv_mr->lkey);
 	}
 }
 
@@ -412,7 +423,7 @@ static void request(struct connection *c, struct line *l, int mtu)
 {
 	struct region *told = (struct region *)c->recv, *r = l->region < 0 ? NULL : &told[l->region];
 	uint64_t addr = r ? be64toh(r->addr) + number(l->offset, mtu) : 0;
-	uint32_t key = r ? be32toh(r->key) ^ (l->wrong_key ? 0x5a : 0) : 0;
+	uint32_t key = r ? l->wrong_key ? spoil(be32toh(r->key)) : be32toh(r->key) : 0;
 	struct ibv_sge sge = { (uintptr_t)c->out, number(l->length, mtu), c->out_mr->lkey };
 	struct ibv_send_wr wr = { .opcode = l->op, .sg_list = &sge, .num_sge = sge.length ? 1 : 0 };
 	int status;
