@@ -209,7 +209,7 @@ func Compare(kernel, got []*Session, p Played) (*Report, error) {
 		for h, name := range halfNames {
 			want := r.asOurs(k.halves()[h], k, p.Ours)
 			seen := omitted(g.halves()[h], func(q *Packet, _ int) bool { return p.Ours&g.by(q) == 0 })
-			seen = r.withoutTimeouts(seen, func(q *Packet) bool { return p.Ours&g.by(q) != 0 })
+			seen = r.withoutTimeouts(g, seen, p.Ours)
 			r.diff(g.Name+", "+name, k.lines(normal(want)), g.lines(normal(seen)))
 		}
 	}

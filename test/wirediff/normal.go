@@ -54,7 +54,7 @@ func newsOnly(in []Packet) (out []Packet) {
 		case !p.Op.Is(wire.Response):
 		case p.ack() && p.At <= known:
 			continue
-		case p.ack() && next < len(in) && in[next].ack() && in[next].At >= p.At:
+		case p.ack() && next < len(in) && in[next].covers(&p):
 			continue
 		case p.rnr() || p.nak():
 			known = max(known, p.At-1)
@@ -64,6 +64,11 @@ func newsOnly(in []Packet) (out []Packet) {
 		out = append(out, p)
 	}
 	return out
+}
+
+// covers reports whether an acknowledgement says all that another one says.
+func (p *Packet) covers(ack *Packet) bool {
+	return p.ack() && p.At >= ack.At || (p.rnr() || p.nak()) && p.At > ack.At
 }
 
 // onceNotReady leaves of the same requests, answered again and again by the same RNR NAK,
@@ -82,7 +87,7 @@ func onceNotReady(in []Packet) (out []Packet) {
 			for j < len(in) && in[j].Op.Is(wire.Request) {
 				j++
 			}
-			if j == i || j == len(in) || in[j].key() != nak {
+			if j == len(in) || in[j].key() != nak {
 				break
 			}
 			i = j + 1
@@ -101,27 +106,29 @@ func (p *Packet) key() string {
 const silence = 900_000
 
 // withoutTimeouts leaves out requests of ours that were sent again since no answer came in
-// time, as happens on a busy host, with the answers to them.
-func (r *Report) withoutTimeouts(in []Packet, ours func(p *Packet) bool) (out []Packet) {
-	var last *Packet // request of ours
+// time, as happens on a busy host, with the answers to them. A NAK stops that, but for as
+// long as it may be on its way.
+func (r *Report) withoutTimeouts(s *Session, in []Packet, ours Side) (out []Packet) {
+	var last, nak *Packet // request of ours, and the answer to it
+	next := int32(0)      // behind all requests
 	again := false
 	for i := range in {
 		p := &in[i]
 		switch {
 		case p.Op.Is(wire.Response):
 			if p.rnr() || p.nak() {
-				last = nil // not silence
+				nak = p
 			}
-			if again && slices.ContainsFunc(out, func(o Packet) bool { return o.Op == p.Op && o.At == p.At }) {
+			if again && !p.nak() && count(out, p) > 0 {
 				continue
 			}
-		case ours(p):
-			if last != nil && p.At <= last.At && p.Time-last.Time >= silence {
+		case ours&s.by(p) != 0:
+			if last != nil && p.At < next && p.Time-last.Time >= silence && (nak == nil || p.Time-nak.Time < silence) {
 				r.Again++
 				again = true
 				continue
 			}
-			last = p
+			last, nak, next = p, nil, max(next, p.At+s.span(p))
 		}
 		out = append(out, *p)
 	}
@@ -133,11 +140,12 @@ func (r *Report) withoutTimeouts(in []Packet, ours func(p *Packet) bool) (out []
 // again.
 func (s *Session) afterLoss(in []Packet, kernel Side) (out []Packet) {
 	expected, answer := int32(0), int32(0) // next of the requests, and of the responses to a READ
-	lost := false
+	var lost *Packet
+	again := false // a request was sent a second time, which is all that a loss calls for
 	for i := range in {
 		p := &in[i]
-		if !lost && p.Op == s.what.Lost && s.ofClient(p) && kernel&s.by(p) != 0 {
-			lost = true
+		if lost == nil && p.Op == s.what.Lost && s.ofClient(p) && kernel&s.by(p) != 0 {
+			lost = p
 			continue
 		}
 		switch {
@@ -145,8 +153,16 @@ func (s *Session) afterLoss(in []Packet, kernel Side) (out []Packet) {
 			if p.At > expected {
 				continue
 			}
-			if p.At < expected && count(out, p) > 1 {
-				continue
+			if p.At < expected {
+				if again || slices.ContainsFunc(out, func(o Packet) bool { return o.answers(p) }) {
+					continue
+				}
+				// Ours has short timeouts. To a kernel it sends again on purpose only
+				// what the kernel's answer was lost of.
+				if kernel == Server && (lost == nil || p.At != lost.At) {
+					continue
+				}
+				again = true
 			}
 			answer = p.At
 			expected = max(expected, p.At+s.span(p))
@@ -167,6 +183,11 @@ func (s *Session) afterLoss(in []Packet, kernel Side) (out []Packet) {
 
 // ofClient reports whether a packet belongs to a request of the client.
 func (s *Session) ofClient(p *Packet) bool { return p.Op.Is(wire.Request) == (p.Src == s.Client) }
+
+// answers reports whether p completes a request packet.
+func (p *Packet) answers(r *Packet) bool {
+	return p.Op.Is(wire.Response) && !p.rnr() && !p.nak() && p.At >= r.At
+}
 
 // span is how many sequence numbers a request packet takes.
 func (s *Session) span(p *Packet) int32 {

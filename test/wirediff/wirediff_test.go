@@ -32,7 +32,8 @@ var (
 )
 
 // recording is the sequence as it was played by Linux 6.1 and ours: what the case
-// wire-diff of test/guest has captured (wire.pcap0).
+// wire-diff of test/guest has captured. RSTORED_GUEST_RECORDING=file has it make
+// another, which a change of the sequence needs.
 var recording = sync.OnceValues(func() ([]byte, error) {
 	f, err := os.Open("testdata/wire.pcap.gz")
 	if err != nil {
@@ -177,7 +178,7 @@ func (r *recorder) play(t *testing.T, all []requests.Connection) {
 	}
 	slower := rdma.Time(200)
 	if all[0].Loses {
-		slower = 2 // timeouts are what is compared
+		slower = 10 // timeouts are what is compared
 	}
 	tap := func(_ int, l link.Link) link.Link { return tapped{l, r, l.Now(), slower} }
 	server := open(ours.Server, tap)
@@ -371,26 +372,58 @@ func TestTimeout(t *testing.T) {
 		name   string
 		played wirediff.Played
 		after  time.Duration
+		rest   bool // of a long READ, not a whole one
 		passes bool
 	}{
-		{"after a timeout", oursCalls, time.Millisecond, true},
-		{"at once", oursCalls, 100 * time.Microsecond, false},
-		{"of the kernel", kernelCalls, time.Millisecond, false},
+		{"after a timeout", oursCalls, time.Millisecond, false, true},
+		{"at once", oursCalls, 100 * time.Microsecond, false, false},
+		{"of the kernel", kernelCalls, time.Millisecond, false, false},
+		{"rest after a timeout", oursCalls, time.Millisecond, true, true},
+		{"rest at once", oursCalls, 100 * time.Microsecond, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := recorded(t, c.played)
 			s := got[0]
-			i := slices.IndexFunc(s.Asked, func(p wirediff.Packet) bool { return p.Op == wire.ReadRequest })
-			again := s.Asked[i : i+2 : i+2] // the request and its answer
-			s.Asked = slices.Insert(s.Asked, i+2, again...)
-			for j := i + 2; j < len(s.Asked); j++ {
+			first, n := wire.ReadRespOnly, 2 // the request and its answer
+			if c.rest {
+				first, n = wire.ReadRespFirst, 3
+			}
+			i := slices.IndexFunc(s.Asked, func(p wirediff.Packet) bool { return p.Op == first }) - 1
+			again := slices.Clone(s.Asked[i : i+n])
+			if c.rest {
+				again[0].At++
+				again[0].PSN++
+				again[0].RETH.VA += 1024
+				again[0].RETH.Len -= 1024
+				again = slices.Delete(again, 1, 2)
+			}
+			s.Asked = slices.Insert(s.Asked, i+n, again...)
+			for j := i + n; j < len(s.Asked); j++ {
 				s.Asked[j].Time += int64(c.after)
 			}
-			s.Asked[i+2].Time = s.Asked[i].Time + int64(c.after)
+			s.Asked[i+n].Time = s.Asked[i].Time + int64(c.after)
 			r := compare(t, recorded(t, kernels), got, c.played)
 			if want := map[bool]int{true: 1}[c.passes]; r.Again != want || len(r.Diffs) == 0 != c.passes {
 				t.Errorf("passes %v: %v", !c.passes, r)
 			}
 		})
+	}
+}
+
+// TestTimeoutAtNAK: a timeout may pass while a NAK is on its way, and not behind it.
+func TestTimeoutAtNAK(t *testing.T) {
+	for _, c := range []struct {
+		after  time.Duration
+		passes bool
+	}{{100 * time.Microsecond, true}, {2 * time.Millisecond, false}} {
+		got := recorded(t, oursCalls)
+		s := got[slices.IndexFunc(got, func(s *wirediff.Session) bool { return s.Name == "write-wrong-key" })]
+		again := s.Asked[0]
+		s.Asked[0].Time -= int64(time.Millisecond)
+		again.Time = s.Asked[1].Time + int64(c.after)
+		s.Asked = append(s.Asked, again)
+		if r := compare(t, recorded(t, kernels), got, oursCalls); len(r.Diffs) == 0 != c.passes {
+			t.Errorf("%v after the NAK, passes %v: %v", c.after, !c.passes, r)
+		}
 	}
 }
