@@ -193,6 +193,9 @@ func (s *Session) halves() [2][]Packet { return [2][]Packet{s.Asked, s.Told} }
 
 var halfNames = [2]string{"requests of the client", "requests of the server"}
 
+// againMax: no more than one packet of so many may have been sent again.
+const againMax = 20
+
 // Compare holds a playing with a side of ours against one of two kernels, in all
 // connections of which no packet is to be lost.
 func Compare(kernel, got []*Session, p Played) (*Report, error) {
@@ -212,6 +215,9 @@ func Compare(kernel, got []*Session, p Played) (*Report, error) {
 			seen = r.withoutTimeouts(g, seen, p.Ours)
 			r.diff(g.Name+", "+name, k.lines(normal(want)), g.lines(normal(seen)))
 		}
+	}
+	if r.Again > r.Packets/againMax {
+		r.Diffs = append(r.Diffs, fmt.Sprintf("%d of %d packets were sent again: no host is that busy\n", r.Again, r.Packets))
 	}
 	return r, nil
 }

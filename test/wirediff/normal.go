@@ -106,16 +106,18 @@ func (p *Packet) key() string {
 const silence = 900_000
 
 // withoutTimeouts leaves out requests of ours that were sent again since no answer came in
-// time, as happens on a busy host, with the answers to them. A NAK stops that, but for as
-// long as it may be on its way.
+// time, as happens on a busy host, with the answers to them. Some come sooner than the
+// timeout: its clock runs before the first has left. A NAK stops all that, but for as long as
+// it may be on its way. Without times, of a host that is not busy, nothing is left out.
 func (r *Report) withoutTimeouts(s *Session, in []Packet, ours Side) (out []Packet) {
 	var last, nak *Packet // request of ours, and the answer to it
 	next := int32(0)      // behind all requests
-	again := false
+	again, answered := false, false
 	for i := range in {
 		p := &in[i]
 		switch {
 		case p.Op.Is(wire.Response):
+			answered = true
 			if p.rnr() || p.nak() {
 				nak = p
 			}
@@ -123,12 +125,13 @@ func (r *Report) withoutTimeouts(s *Session, in []Packet, ours Side) (out []Pack
 				continue
 			}
 		case ours&s.by(p) != 0:
-			if last != nil && p.At < next && p.Time-last.Time >= silence && (nak == nil || p.Time-nak.Time < silence) {
+			silent := last != nil && last.Time != 0 && (!answered || p.Time-last.Time >= silence && (nak == nil || p.Time-nak.Time < silence))
+			if silent && p.At < next {
 				r.Again++
 				again = true
 				continue
 			}
-			last, nak, next = p, nil, max(next, p.At+s.span(p))
+			last, nak, answered, next = p, nil, false, max(next, p.At+s.span(p))
 		}
 		out = append(out, *p)
 	}

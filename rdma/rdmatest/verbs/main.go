@@ -12,12 +12,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
 	"os"
 	"time"
 
+	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/rdmatest/requests"
 	"github.com/rstored/rstored/rdma/roce"
 )
@@ -44,15 +46,24 @@ func run(ctx context.Context, sequence, listen, connect, ready string) error {
 		return fmt.Errorf("-sequence: %w", err)
 	}
 	all, err := requests.Parse(string(text))
+	if err == nil && len(all) == 0 {
+		err = errors.New("no connections")
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", sequence, err)
 	}
 	addr, err := netip.ParseAddr(listen)
 	if err != nil {
 		return fmt.Errorf("-listen: %w", err)
 	}
 	loss := requests.NewLoss(connect == "")
-	dev, err := roce.Open(roce.Config{Addr: addr, Wrap: loss.Wrap})
+	wrap := loss.Wrap
+	if all[0].Loses {
+		// The peer's timeouts are of seconds: what is lost is to be noticed first by
+		// whoever would notice it on a quiet host.
+		wrap = func(i int, l link.Link) link.Link { return loss.Wrap(i, requests.Slow(l, 20)) }
+	}
+	dev, err := roce.Open(roce.Config{Addr: addr, Wrap: wrap})
 	if err != nil {
 		return err
 	}
