@@ -448,3 +448,32 @@ func TestUnanswered(t *testing.T) {
 		}
 	}
 }
+
+// TestEverything: no opcode and no NAK of a reliable connection is left out.
+func TestEverything(t *testing.T) {
+	for _, p := range []wirediff.Played{kernelCalls, oursCalls} {
+		ops, naks := map[wire.Opcode]bool{}, map[uint8]bool{}
+		for _, s := range recorded(t, p) {
+			for _, q := range slices.Concat(s.Asked, s.Told) {
+				ops[q.Op] = true
+				if q.Op == wire.Acknowledge {
+					naks[q.AETH.Syndrome] = true
+				}
+			}
+		}
+		for op := range wire.Opcode(0x20) {
+			if op.IsRC() && !ops[op] {
+				t.Errorf("%v: no %v", p, op)
+			}
+		}
+		rnr := uint8(wire.SyndromeRNR) // the kernel's timer is 0
+		if p.Ours == wirediff.Server {
+			rnr |= 12
+		}
+		for _, nak := range []uint8{rnr, wire.NAKSequence, wire.NAKInvalidRequest, wire.NAKRemoteAccess, wire.NAKRemoteOp} {
+			if !naks[nak] {
+				t.Errorf("%v: no acknowledgement with syndrome %#x", p, nak)
+			}
+		}
+	}
+}
