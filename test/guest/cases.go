@@ -39,6 +39,7 @@ var cases = []Case{
 	rpingServer("rping-server-ipv6", HostAddr6, "fd99::2", 1500, 4096),
 	{Name: "many-connections-in", Script: script("cmatose-client"), Host: cmatoseServes},
 	{Name: "many-connections-out", Script: script("cmatose-server"), Env: env("ME", guestAddr(0)), Host: cmatoseCalls},
+	{Name: "wire-diff", Script: script("wire-diff"), Guests: 2, Env: env("FIRST", guestAddr(0)), Host: wireDiff, NotRPC: true, Timeout: 2 * time.Minute},
 	{Name: "mount", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), Payload: true},
 	{Name: "mount-4200", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), MTU: 4200},
 	{Name: "mount-sync", Exports: rw, Script: script("mount"), Env: env("OPTS", "sync,sec=sys,noac")},

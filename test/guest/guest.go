@@ -63,6 +63,7 @@ type Case struct {
 	FS      func(*Run) (undo func() error, err error) // of the exports; that of the run if nil
 	Payload bool                                      // capture packets whole
 	Lossy   bool                                      // packets are lost on purpose: tshark, which puts chunks together from them, is not asked
+	NotRPC  bool                                      // messages that are not RPC: tshark, which takes them for it, is not asked
 	MemMB   int                                       // of each guest; 768 if not said
 }
 
@@ -177,7 +178,7 @@ func (r *Run) run(ctx context.Context) (err error) {
 		return err
 	}
 	_ = sample.stop(syscall.SIGTERM) // ended by itself when it had enough
-	if r.Case.Lossy {
+	if r.Case.Lossy || r.Case.NotRPC {
 		return nil
 	}
 	return r.inspect(ctx)

@@ -16,6 +16,7 @@ var about = map[string]string{
 	"rping-server-ipv6":    "the same over IPv6",
 	"many-connections-in":  "the kernel's ucmatose makes 64 connections at once to a Go server; rejected where nobody listens",
 	"many-connections-out": "a Go client makes 64 connections at once to the kernel's ucmatose",
+	"wire-diff":            "a fixed sequence of requests, good and bad, between two kernels, and between a kernel and ours in both roles, there also with losses: the packets agree",
 	"mount":                "mount without a port mapper; files of 1 and 64 MiB in and out, by SHA-256",
 	"mount-4200":           "the same with packets of 4096 bytes",
 	"mount-sync":           "mount with sync, sec=sys and noac",

@@ -12,7 +12,8 @@ import (
 
 // Frame is one RoCEv2 packet of a capture. Datagram aliases the capture.
 type Frame struct {
-	Number   int // of the packet in the capture, counted from 1 as tshark does
+	Number   int   // of the packet in the capture, counted from 1 as tshark does
+	Time     int64 // when it was captured, in nanoseconds since 1970
 	Src, Dst netip.Addr
 	SrcPort  uint16
 	TOS      uint8  // TOS or traffic class
@@ -44,9 +45,9 @@ const (
 	flagDF   = 0x4000
 )
 
-// records calls each for every packet of a capture; whole is false for one that was
-// cut short.
-func records(pcap []byte, each func(n int, b []byte, whole bool) error) error {
+// records calls each for every packet of a capture, with its number and its time in
+// nanoseconds since 1970; whole is false for one that was cut short.
+func records(pcap []byte, each func(n int, at int64, b []byte, whole bool) error) error {
 	if len(pcap) < fileHeader {
 		return ErrFormat
 	}
@@ -60,6 +61,10 @@ func records(pcap []byte, each func(n int, b []byte, whole bool) error) error {
 	if order.Uint32(pcap[20:])&0xffff != linkEthernet {
 		return ErrFormat
 	}
+	unit := int64(1000)
+	if order.Uint32(pcap) == magicNano {
+		unit = 1
+	}
 	rest := pcap[fileHeader:]
 	for n := 1; len(rest) > 0; n++ {
 		if len(rest) < recordHeader {
@@ -69,9 +74,10 @@ func records(pcap []byte, each func(n int, b []byte, whole bool) error) error {
 		if uint64(captured) > uint64(len(rest)-recordHeader) {
 			return fmt.Errorf("wiretest: packet %d ends behind the file", n)
 		}
+		at := int64(order.Uint32(rest))*1e9 + int64(order.Uint32(rest[4:]))*unit
 		b := rest[recordHeader : recordHeader+int(captured)]
 		rest = rest[recordHeader+int(captured):]
-		if err := each(n, b, captured == length); err != nil {
+		if err := each(n, at, b, captured == length); err != nil {
 			return fmt.Errorf("wiretest: packet %d: %w", n, err)
 		}
 	}
@@ -84,7 +90,7 @@ var errCut = errors.New("it was not captured whole")
 // protocols are passed over; a RoCEv2 packet that was cut short or fragmented is
 // an error, because a test would be silent about it.
 func Frames(pcap []byte) (out []Frame, err error) {
-	err = records(pcap, func(n int, b []byte, whole bool) error {
+	err = records(pcap, func(n int, at int64, b []byte, whole bool) error {
 		f, ok, err := frame(b)
 		if err != nil || !ok {
 			return err
@@ -92,7 +98,7 @@ func Frames(pcap []byte) (out []Frame, err error) {
 		if !whole {
 			return errCut
 		}
-		f.Number = n
+		f.Number, f.Time = n, at
 		out = append(out, f)
 		return nil
 	})

@@ -13,6 +13,8 @@ func capture(order binary.ByteOrder, magic uint32, frames ...[]byte) []byte {
 	order.PutUint32(b[20:], linkEthernet)
 	for _, f := range frames {
 		var h [recordHeader]byte
+		order.PutUint32(h[0:], 1700000000)
+		order.PutUint32(h[4:], 123456)
 		order.PutUint32(h[8:], uint32(len(f)))
 		order.PutUint32(h[12:], uint32(len(f)))
 		b = append(append(b, h[:]...), f...)
@@ -55,10 +57,11 @@ func TestFrames(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		pcap []byte
+		time int64
 	}{
-		{"little endian", capture(binary.LittleEndian, magicMicro, ether(0x0806, false, make([]byte, 28)), roce)},
-		{"big endian, nanoseconds", capture(binary.BigEndian, magicNano, ether(etherIPv4, false, ip4(1, 53, "name")), roce)},
-		{"VLAN", capture(binary.LittleEndian, magicMicro, nil, ether(etherIPv4, true, ip4(0x718c, rocePort, "datagram")))},
+		{"little endian", capture(binary.LittleEndian, magicMicro, ether(0x0806, false, make([]byte, 28)), roce), 1700000000_123456000},
+		{"big endian, nanoseconds", capture(binary.BigEndian, magicNano, ether(etherIPv4, false, ip4(1, 53, "name")), roce), 1700000000_000123456},
+		{"VLAN", capture(binary.LittleEndian, magicMicro, nil, ether(etherIPv4, true, ip4(0x718c, rocePort, "datagram"))), 1700000000_123456000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fs, err := Frames(c.pcap)
@@ -66,7 +69,7 @@ func TestFrames(t *testing.T) {
 				t.Fatalf("%d frames, %v", len(fs), err)
 			}
 			f := fs[0]
-			if f.Number != 2 || f.ID != 0x718c || !f.DF || f.TOS != 0xc2 || f.SrcPort != 0xc001 || string(f.Datagram) != "datagram" ||
+			if f.Number != 2 || f.Time != c.time || f.ID != 0x718c || !f.DF || f.TOS != 0xc2 || f.SrcPort != 0xc001 || string(f.Datagram) != "datagram" ||
 				f.Src != netip.MustParseAddr("192.0.2.1") || f.Dst != netip.MustParseAddr("192.0.2.2") {
 				t.Errorf("%+v", f)
 			}

@@ -30,7 +30,7 @@ func Streams(pcap []byte) ([]*Stream, error) {
 	type key struct{ src, dst netip.AddrPort }
 	open := make(map[key]*Stream)
 	var out []*Stream
-	err := records(pcap, func(_ int, b []byte, whole bool) error {
+	err := records(pcap, func(_ int, _ int64, b []byte, whole bool) error {
 		if len(b) < etherLen+20 || binary.BigEndian.Uint16(b[12:]) != etherIPv4 {
 			return nil
 		}
