@@ -44,6 +44,8 @@ var cases = []Case{
 	{Name: "mount-sync", Exports: rw, Script: script("mount"), Env: env("OPTS", "sync,sec=sys,noac")},
 	{Name: "mount-soft", Exports: rw, Script: script("mount"), Env: env("OPTS", "soft,timeo=100,retrans=3,noacl")},
 	{Name: "mount-ipv6", Exports: rw, Script: script("ipv6")},
+	{Name: "mount-v42-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.2,proto=tcp"), Timeout: 3 * time.Minute},
+	{Name: "mount-v42-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049"), Timeout: 3 * time.Minute},
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},

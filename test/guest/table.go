@@ -21,6 +21,8 @@ var about = map[string]string{
 	"mount-sync":           "mount with sync, sec=sys and noac",
 	"mount-soft":           "mount with soft and noacl",
 	"mount-ipv6":           "mount over IPv6, RDMA and TCP",
+	"mount-v42-tcp":        "NFS version 4.2 over TCP: the pseudo-root, an export below it, everything that files do",
+	"mount-v42-rdma":       "the same over RDMA, by the version that mount asks for by itself",
 	"mount-portmap":        "mount by rstored's own port mapper; rpcinfo and showmount",
 	"mount-tcp-and-rdma":   "one file by both carriers at once",
 	"mount-nconnect":       "nconnect=4",
