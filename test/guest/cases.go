@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,6 +47,11 @@ var cases = []Case{
 	{Name: "mount-ipv6", Exports: rw, Script: script("ipv6")},
 	{Name: "mount-v42-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.2,proto=tcp"), Timeout: 3 * time.Minute},
 	{Name: "mount-v42-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049"), Timeout: 3 * time.Minute},
+	v42("names", Case{}), v42("open-files", Case{}), v42("append", Case{}), v42("mmap", Case{Timeout: 2 * time.Minute}), v42("statfs", Case{}),
+	v42("fsx", Case{Timeout: 4 * time.Minute}), v42("tree", Case{Timeout: 4 * time.Minute}), v42("git", Case{Timeout: 4 * time.Minute}),
+	v42("bigdir", Case{Timeout: 5 * time.Minute}), v42("dbench", Case{Timeout: 3 * time.Minute}), v42("fio", Case{Timeout: 5 * time.Minute, Env: env("SIZE", "32")}),
+	v42("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v42("truncate-race", Case{Guests: 2, Timeout: 3 * time.Minute}),
+	v42("nconnect", Case{}), v42("rsize", Case{Timeout: 2 * time.Minute}),
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
@@ -90,6 +96,15 @@ var cases = []Case{
 	{Name: "guest-switched-off", Exports: rw, Script: script("reboot"), Host: forgets, Timeout: 4 * time.Minute},
 	{Name: "knfsd", Script: script("knfsd"), Host: kernelServes, Timeout: 5 * time.Minute, MemMB: 1400},
 	{Name: "restart", Exports: rw, Script: script("restart"), Host: restarts, Timeout: 5 * time.Minute},
+}
+
+// v42 is a case of version 4.2 with a script that version 3 is tested by too.
+func v42(name string, c Case) Case {
+	c.Name, c.Exports, c.Script = "v42-"+name, rw, script(name)
+	vars := env("VERS", "4.2")
+	maps.Copy(vars, c.Env)
+	c.Env = vars
+	return c
 }
 
 // oneFile is what is there before a mount that cannot make anything.
