@@ -295,12 +295,8 @@ func sequence(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	if x := k.s.state.Session(id); x != nil && (highest >= x.Fore.MaxSlots || highest < r.Slot) {
-		// What the client says of its highest slot is a hint; one that makes no sense
-		// is a client that has lost its way.
-		if r.Slot < x.Fore.MaxSlots {
-			return nfs.ErrBadHighSlot
-		}
+	if x := k.s.state.Session(id); x != nil && highest >= x.Fore.MaxSlots && r.Slot < x.Fore.MaxSlots {
+		return nfs.ErrBadHighSlot
 	}
 	use, verdict, st := k.s.state.Sequence(k.now, &r)
 	for st == nfs.OK && verdict == state.Wait {

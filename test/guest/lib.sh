@@ -29,13 +29,13 @@ await() {
 	die "nobody told of $1"
 }
 
-# m [OPTIONS [PATH [DIR]]]: mounts over RDMA without asking a port mapper; version 3
-# if VERS does not say another.
+# m [OPTIONS [PATH [DIR]]]: mounts without asking a port mapper, over RDMA and version
+# 3 if CARRIER and VERS do not say otherwise.
 m() {
 	local opts=${1:-} path=${2:-/e} dir=${3:-$M} how="vers=${VERS:-3}"
 	[ -n "${VERS:-}" ] || how="$how,nolock,mountproto=tcp,mountport=2049"
 	mkdir -p "$dir"
-	timeout 40 mount -t nfs -o "rdma,port=20049,$how${opts:+,$opts}" "$HOST:$path" "$dir"
+	timeout 40 mount -t nfs -o "${CARRIER:-rdma,port=20049},$how${opts:+,$opts}" "$HOST:$path" "$dir"
 	grep " $dir nfs4* " /proc/mounts
 }
 
