@@ -58,15 +58,18 @@ const (
 	attrExclCreat      = 75
 	attrCharsetCap     = 76
 	attrChangeType     = 79
+	attrModeUmask      = 81
 )
 
 var (
-	// settable can be set by SETATTR and at creation; settableExcl by an exclusive
-	// create, which keeps its verifier in the times.
+	// settable can be set by SETATTR; settableExcl by an exclusive create, which keeps
+	// its verifier in the times.
 	settable     = bits4(attrSize, attrMode, attrOwner, attrOwnerGroup, attrTimeAccessSet, attrTimeModifySet)
-	settableExcl = bits4(attrSize, attrMode, attrOwner, attrOwnerGroup)
+	settableExcl = bits4(attrSize, attrMode, attrOwner, attrOwnerGroup, attrModeUmask)
+	// settableNew can be set at creation.
+	settableNew = settable.or(bits4(attrModeUmask))
 	// writeOnly cannot be read.
-	writeOnly = bits4(attrTimeAccessSet, attrTimeModifySet)
+	writeOnly = bits4(attrTimeAccessSet, attrTimeModifySet, attrModeUmask)
 	// ofStat are attributes of the file system that a store has to be asked for.
 	ofStat = bits4(attrFilesAvail, attrFilesFree, attrFilesTotal, attrSpaceAvail, attrSpaceFree, attrSpaceTotal)
 
@@ -77,7 +80,7 @@ var (
 		attrNumLinks, attrOwner, attrOwnerGroup, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
 		attrTimeAccess, attrTimeAccessSet, attrTimeDelta, attrTimeMetadata, attrTimeModify, attrTimeModifySet, attrMountedOn,
 		attrExclCreat, attrCharsetCap)
-	supported42 = supported41.or(bits4(attrChangeType))
+	supported42 = supported41.or(bits4(attrChangeType, attrModeUmask))
 )
 
 // supported are the attributes of the minor version.
@@ -235,7 +238,7 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 			e.Uint64(a.FileID)
 		}
 	case attrExclCreat:
-		settableExcl.encode(e)
+		settableExcl.and(k.supported()).encode(e)
 	case attrCharsetCap:
 		e.Uint32(1) // FSCHARSET_CAP4_CONTAINS_NON_UTF8
 	case attrChangeType:
@@ -298,7 +301,7 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s blockstore.SetAttr, set bitm
 	switch {
 	case more || !set.without(k.supported()).empty():
 		return s, set, nfs.ErrAttrNotSupp
-	case !set.without(allowed).empty():
+	case !set.without(allowed).empty(), set.has(attrMode) && set.has(attrModeUmask):
 		return s, set, nfs.ErrInval
 	}
 	st = nfs.OK
@@ -328,6 +331,14 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s blockstore.SetAttr, set bitm
 			} else {
 				s.GID = &v
 			}
+		case attrModeUmask:
+			// RFC 8275: the umask counts where no ACL is inherited, and none is here.
+			mode, umask := vals.Uint32(), vals.Uint32()
+			if mode&^0o7777 != 0 || umask&^0o777 != 0 {
+				fault(nfs.ErrInval)
+			}
+			v := mode &^ umask
+			s.Mode = &v
 		case attrTimeAccessSet:
 			s.AtimeHow, s.Atime = decodeSetTime(&vals, fault)
 		case attrTimeModifySet:

@@ -195,7 +195,7 @@ func TestAttributes(t *testing.T) {
 			t.Errorf("minor version %d: %x", minor, all)
 		}
 		for _, o := range [][]byte{x.handle(), dir, fh} {
-			p := x.do(op(OpPutFH, o), op(OpGetAttr, bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1], ^uint32(0)})).ok(OpPutFH).ok(OpGetAttr)
+			p := x.do(op(OpPutFH, o), op(OpGetAttr, bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1], ^uint32(0) &^ writeOnly[2]})).ok(OpPutFH).ok(OpGetAttr)
 			got, _ := decodeBitmap(p.Decoder)
 			if got != all.without(writeOnly) {
 				t.Errorf("minor version %d: %x of %x", minor, got, all)

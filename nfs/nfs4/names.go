@@ -64,7 +64,7 @@ func create(k *compound) nfs.Status {
 		major, minor = d.Uint32(), d.Uint32()
 	}
 	name := d.String(nameMax)
-	s, set, st := k.decodeSetAttr(settable)
+	s, set, st := k.decodeSetAttr(settableNew)
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}

@@ -64,7 +64,7 @@ func (k *compound) decodeOpen() (a openArgs) {
 		a.create = true
 		switch a.mode = d.Uint32(); a.mode {
 		case createUnchecked, createGuarded:
-			a.set, a.attrs, a.fault = k.decodeSetAttr(settable)
+			a.set, a.attrs, a.fault = k.decodeSetAttr(settableNew)
 		case createExclusive:
 			a.verf = decodeVerifier(d)
 		case createExclusive41:

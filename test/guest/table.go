@@ -38,6 +38,8 @@ var about = map[string]string{
 	"v42-truncate-race":    "the case truncate-race over version 4.2",
 	"v42-nconnect":         "nconnect=4 over version 4.2 and TCP; the kernel makes one connection by RDMA then",
 	"v42-rsize":            "rsize and wsize from 4 KiB to 1 MiB, over version 4.2",
+	"v42-restart":          "the case restart over version 4.2",
+	"v42-ports":            "the case port-removed over version 4.2",
 	"mount-portmap":        "mount by rstored's own port mapper; rpcinfo and showmount",
 	"mount-tcp-and-rdma":   "one file by both carriers at once",
 	"mount-nconnect":       "nconnect=4",
