@@ -611,6 +611,16 @@ func TestData(t *testing.T) {
 		t.Errorf("%v", g)
 	}
 	r.bulkMax = -1
+	// However many there are, they get memory.
+	r.blocks = payloads
+	many := make([]args, 12)
+	for i := range many {
+		many[i] = read(id, uint64(i%11), 1)
+	}
+	if g := reads(x.do(append([]args{put}, many...)...).ok(OpPutFH), len(many)); g[11].data != "h" || g[10].data != "d" {
+		t.Errorf("%v", g)
+	}
+	r.blocks = 0
 	// The current stateid goes with the file handle.
 	p = x.do(op(OpPutFH, dir), openOp(1, 0, "o", "file"), op(OpSaveFH), read(state.Current, 0, 5), op(OpPutFH, dir), op(OpRestoreFH), read(state.Current, 0, 1), op(OpClose, uint32(0), state.Current))
 	p.ok(OpPutFH).ok(OpOpen).opened()

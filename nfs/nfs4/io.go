@@ -16,6 +16,10 @@ func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
 // readOverhead is what a READ4resok holds beside its data, with padding.
 const readOverhead = 4 + 4 + 3
 
+// payloads is how many blocks of memory every carrier has for a call. Whoever has more
+// READs in a compound gets them from memory that is not registered beforehand.
+const payloads = 8
+
 // read is READ (RFC 8881 section 18.22). The data goes from the store into memory of
 // the carrier and from there to the client; it is never encoded. The READs of a
 // compound are matched with the chunks of a call by RDMA in their order (RFC 8267
@@ -39,7 +43,12 @@ func read(k *compound) nfs.Status {
 	}
 	var p []byte
 	if n > 0 {
-		if p = k.c.Payload(n); len(p) != n {
+		if len(k.c.Res.Refs) < payloads {
+			p = k.c.Payload(n)
+		} else {
+			p = make([]byte, n) // all of them together are bounded by the session
+		}
+		if len(p) != n {
 			k.s.count.NoMemory.Add(1)
 			return nfs.ErrJukebox
 		}

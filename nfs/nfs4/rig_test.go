@@ -62,6 +62,7 @@ type rig struct {
 	peer    string
 	uid     uint32
 	bulkMax int
+	blocks  int    // of memory that the carrier has for a call; 0 means enough
 	raw     []byte // the last reply, as it was sent
 	noBlock bool   // the last call was served without a worker
 }
@@ -161,6 +162,14 @@ func (r *rig) send(a []byte) (*xdr.Decoder, rpc.AcceptStat) {
 	e.B = append(e.B, a...)
 	done := make(chan []byte, 1)
 	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(r.peer)}, BulkMax: r.bulkMax}
+	if left := r.blocks; left > 0 {
+		c.Alloc = func(n int) []byte {
+			if left--; left < 0 {
+				return nil
+			}
+			return make([]byte, n)
+		}
+	}
 	c.Reply = func(c *rpc.Call, drop bool) {
 		r.noBlock = !c.Detached()
 		done <- c.Res.AppendFlat(nil)

@@ -231,6 +231,26 @@ func (c *Client) Downgrade(id Stateid, f lock.File, access, deny uint32) (Statei
 	return c.stateid(o.num, o.seq), nfs.OK
 }
 
+// DropExport ends the opens and locks of an export that is no longer served. Its
+// clients find out by their file handles.
+func (s *Server) DropExport(export uint32) {
+	s.mu.RLock()
+	list := make([]*Client, 0, len(s.clients))
+	for _, c := range s.clients {
+		list = append(list, c)
+	}
+	s.mu.RUnlock()
+	for _, c := range list {
+		c.mu.Lock()
+		for key, o := range c.opens {
+			if key.file.Export == export {
+				c.dropOpen(o)
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
 // IO checks the stateid of a READ, a WRITE, or what is like one. A file that is open
 // for writing only may be read: a client has to, to change a part of a page.
 func (c *Client) IO(now time.Time, id Stateid, f lock.File, write bool) nfs.Status {

@@ -12,6 +12,9 @@
 // an open takes its client's lock and, where share reservations count, a shard of
 // the files. Server.mu is for making and ending clients and sessions.
 //
+// An open takes about 400 bytes, a lock stateid as much (BenchmarkOpens); a session
+// 100 bytes and its kept reply for every slot that was used.
+//
 // A client whose lease has run out keeps what it has until somebody else wants it,
 // or until there is no room. Then all of it goes at once, its sessions included.
 package state

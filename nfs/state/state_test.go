@@ -1,10 +1,13 @@
 package state
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -633,6 +636,72 @@ func TestCourtesy(t *testing.T) {
 	if holder, st := e.TestLock(later.Add(91*time.Second), &Lock{Owner: []byte("l"), File: fileB, Range: Range{0, 1}}); st != nfs.OK {
 		t.Errorf("against a silent one: %+v %v", holder, st)
 	}
+}
+
+// TestDropExport: what was open of an export goes with it, and nothing else.
+func TestDropExport(t *testing.T) {
+	table := lock.New(0)
+	s := New(Config{Boot: 7, Locks: table})
+	c, _ := join(t, s, begin, "one")
+	other := fileA
+	other.Export = 2
+	for _, f := range []lock.File{fileA, fileB, other} {
+		got, _ := c.Open(begin, &Open{Owner: []byte("p"), File: f, Access: Both})
+		if _, _, st := c.Lock(begin, &Lock{ByOpen: true, ID: got.ID, Owner: []byte("l"), File: f, Range: Range{0, 1}, Exclusive: true}); st != nfs.OK {
+			t.Fatal(st)
+		}
+	}
+	s.DropExport(1)
+	if n := s.Counts(); n.Opens != 1 || n.Locks != 1 {
+		t.Errorf("left: %+v", n)
+	}
+	if held, _ := table.Count(); held != 1 {
+		t.Errorf("%d locks are left", held)
+	}
+}
+
+// BenchmarkOpens opens many files by one client, and tells the memory of one.
+func BenchmarkOpens(b *testing.B) {
+	const files = 200_000
+	for b.Loop() {
+		s := testServer()
+		c, _ := join(b, s, begin, "o")
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		start := time.Now()
+		for i := range files {
+			f := testFile(1)
+			f.Handle.Len = 16
+			binary.BigEndian.PutUint64(f.Handle.B[8:], uint64(i))
+			if _, st := c.Open(begin, &Open{Owner: []byte("open id: of 24 bytes...."), File: f, Access: Both}); st != nfs.OK {
+				b.Fatal(st)
+			}
+		}
+		b.ReportMetric(float64(time.Since(start).Nanoseconds())/files, "ns/open")
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/files, "B/open")
+		runtime.KeepAlive(s)
+	}
+}
+
+// BenchmarkSequence is SEQUENCE by several clients at once, each with its session.
+func BenchmarkSequence(b *testing.B) {
+	s := testServer()
+	var n atomic.Int64
+	b.RunParallel(func(pb *testing.PB) {
+		_, x := join(b, s, begin, fmt.Sprint(n.Add(1)))
+		reply := make([]byte, 150)
+		for seq := uint32(1); pb.Next(); seq++ {
+			u, v, st := s.Sequence(begin, &Request{Session: x.ID, Sequence: seq, Digest: 1, Ops: 3, Size: 200, Minor: 1})
+			if v != Execute || st != nfs.OK {
+				b.Error(v, st)
+				return
+			}
+			u.Finish(reply)
+		}
+	})
 }
 
 func TestReclaimComplete(t *testing.T) {

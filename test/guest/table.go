@@ -40,6 +40,13 @@ var about = map[string]string{
 	"v42-rsize":            "rsize and wsize from 4 KiB to 1 MiB, over version 4.2",
 	"v42-restart":          "the case restart over version 4.2",
 	"v42-ports":            "the case port-removed over version 4.2",
+	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
+	"v42-enospc":           "the case enospc over version 4.2",
+	"v42-ro-export":        "the case export-ro over version 4.2",
+	"v42-ro-mount":         "the case mount-ro over version 4.2",
+	"v42-squash":           "the case squash over version 4.2",
+	"v42-large":            "the case large-file over version 4.2",
+	"v42-loss":             "the case loss-1 over version 4.2",
 	"mount-portmap":        "mount by rstored's own port mapper; rpcinfo and showmount",
 	"mount-tcp-and-rdma":   "one file by both carriers at once",
 	"mount-nconnect":       "nconnect=4",
@@ -81,6 +88,9 @@ var about = map[string]string{
 // them out.
 var slow = map[string]bool{
 	"directory-of-20000": true,
+	"v42-bigdir":         true,
+	"v42-large":          true,
+	"v42-restart":        true,
 	"large-file":         true,
 	"locks":              true,
 	"loss-5":             true,
