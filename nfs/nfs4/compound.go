@@ -39,12 +39,13 @@ type compound struct {
 	use       state.Use
 	executing bool // use has to be finished
 	cacheThis bool
-	limit     int  // of the whole reply in bytes
-	replayed  bool // the reply is one that was given before
-	uncached  bool // it was given before, and not kept
-	again     bool // the compound has to begin again where it may wait
-	keep      bool // the result of the operation is the same when it fails
-	changes   bool // an operation that is not idempotent was begun
+	limit     int    // of the whole reply in bytes
+	replayed  bool   // the reply is one that was given before
+	uncached  bool   // it was given before, and not kept
+	again     bool   // the compound has to begin again where it may wait
+	keep      bool   // the result of the operation is the same when it fails
+	changes   bool   // an operation that is not idempotent was begun
+	kept      []byte // memory for the reply as it is kept
 }
 
 // compound serves a COMPOUND (RFC 8881 section 16.2). Where it must not wait it
@@ -60,8 +61,7 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	if st == rpc.Garbage {
 		s.count.Garbage.Add(1)
 	}
-	groups := k.cred.Groups[:0]
-	*k = compound{s: s, cred: blockstore.Cred{Groups: groups}}
+	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept}
 	s.pool.Put(k)
 	return st
 }

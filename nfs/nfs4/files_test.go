@@ -605,7 +605,7 @@ func TestData(t *testing.T) {
 	if g := reads(p, 4); fmt.Sprint(g) != "[{false hello} {true  world} {true } {false }]" {
 		t.Errorf("%v", g)
 	}
-	// The carrier's limit is for the first item; the session's for all of them.
+	// A carrier that says nothing of further items has a limit for the first.
 	r.bulkMax = 3
 	if g := reads(x.do(put, read(id, 0, 5), read(id, 0, 5)).ok(OpPutFH), 2); g[0].data != "hel" || g[1].data != "hello" {
 		t.Errorf("%v", g)

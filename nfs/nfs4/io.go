@@ -38,7 +38,7 @@ func read(k *compound) nfs.Status {
 		return k.ioFailed(st)
 	}
 	n := min(int(count), nfs.MaxIO, max(k.room()-readOverhead, 0))
-	if m := k.c.BulkMax; m >= 0 && len(k.c.Res.Refs) == 0 {
+	if m := k.c.NextBulk(); m >= 0 {
 		n = min(n, m)
 	}
 	var p []byte

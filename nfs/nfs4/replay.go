@@ -43,8 +43,7 @@ func (k *compound) finish() {
 		k.use.Finish(nil)
 		return
 	}
-	var kept xdr.Encoder
-	kept.B = make([]byte, 0, 8+8*len(e.Refs)+n)
+	kept := xdr.Encoder{B: k.kept[:0]}
 	kept.Uint32(uint32(len(e.B) - base))
 	kept.Uint32(uint32(len(e.Refs)))
 	for _, r := range e.Refs {
@@ -56,6 +55,9 @@ func (k *compound) finish() {
 		kept.B = append(kept.B, r.Data...)
 	}
 	k.use.Finish(kept.B)
+	if cap(kept.B) <= cachedMax {
+		k.kept = kept.B
+	}
 }
 
 // replay makes a kept reply the reply of this call.
