@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -310,12 +311,48 @@ func TestSessionOps(t *testing.T) {
 	r.compound(1, op(OpDestroyClientID, x.client)).fails(OpDestroyClientID, nfs.ErrStaleClientID)
 }
 
+// TestReclaim: after a restart a client gets back what it had, and nobody else gets
+// anything before.
+func TestReclaim(t *testing.T) {
+	r := newRig(t)
+	x := r.session(2, "one")
+	dir := x.handle("one")
+	fh, id := x.make(dir, "file")
+	lockOp := func(id state.Stateid, reclaim bool) args {
+		return op(OpLock, lockWrite, reclaim, uint64(0), uint64(10), true, uint32(0), id, uint32(0), uint64(0), "o")
+	}
+	reclaim := op(OpOpen, uint32(0), uint32(3), uint32(0), uint64(0), "owner", uint32(openNoCreate), uint32(claimPrevious), uint32(0))
+	x.do(op(OpPutFH, fh), lockOp(id, false)).ok(OpPutFH).ok(OpLock)
+	r.locks = lock.New(0)
+	r.start(8)
+	y := r.session(2, "two")
+	y.do(op(OpPutFH, dir), openOp(1, 0, "o", "file")).ok(OpPutFH).fails(OpOpen, nfs.ErrGrace)
+	y.do(op(OpPutFH, dir), openCreateOp(1, "o", "new", createUnchecked, attrs(bitmap{}))).ok(OpPutFH).fails(OpOpen, nfs.ErrGrace)
+	if _, st := y.tryHandle("one", "new"); st != nfs.ErrNoEnt {
+		t.Errorf("it was made all the same: %v", st)
+	}
+	y.do(op(OpPutFH, dir), op(OpRemove, "file")).ok(OpPutFH).fails(OpRemove, nfs.ErrGrace)
+	y.do(op(OpPutFH, dir), op(OpSaveFH), op(OpRename, "file", "x")).ok(OpPutFH).ok(OpSaveFH).fails(OpRename, nfs.ErrGrace)
+	y.do(op(OpPutFH, fh), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrGrace)
+	y.do(op(OpPutFH, fh), reclaim).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
+	cid, seq, _ := r.exchange("one", 1)
+	p := r.compound(2, op(OpCreateSession, cid, seq, uint32(0), channelArgs(4096, 4096, 512, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
+	x = &sess{r: r, minor: 2, client: cid, id: decodeSessionID(p.Decoder)}
+	r.uid = 0
+	id, _, _ = x.do(op(OpPutFH, fh), reclaim).ok(OpPutFH).ok(OpOpen).opened()
+	x.do(op(OpPutFH, fh), lockOp(id, true)).ok(OpPutFH).ok(OpLock)
+	x.do(op(OpReclaimComplete, false)).ok(OpReclaimComplete)
+	his, _, _ := y.do(op(OpPutFH, dir), openOp(3, 0, "o", "file")).ok(OpPutFH).ok(OpOpen).opened()
+	y.do(op(OpPutFH, fh), lockOp(his, false)).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 8+8+4+8+4+4)
+}
+
 // TestRestart: nothing of an earlier start is taken for something of this one.
 func TestRestart(t *testing.T) {
 	r := newRig(t)
 	x := r.session(2, "one")
 	dir := x.handle("one")
 	fh, id := x.make(dir, "file")
+	r.known = nil
 	r.start(8)
 	r.compound(2, x.sequence(x.seq+1, 0)).fails(OpSequence, nfs.ErrBadSession)
 	r.compound(2, op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).fails(OpCreateSession, nfs.ErrStaleClientID)

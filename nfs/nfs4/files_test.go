@@ -286,7 +286,7 @@ func TestSetAttr(t *testing.T) {
 	if n := x.attr(fh, attrSize).Uint64(); n != 7 {
 		t.Errorf("size %d", n)
 	}
-	x.do(op(OpPutFH, x.handle("one")), op(OpSetAttr, state.Anonymous, attrs(bits4(attrSize), uint64(7)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrIsDir, 4)
+	x.do(op(OpPutFH, x.handle("one")), op(OpSetAttr, state.Anonymous, attrs(bits4(attrSize), uint64(7)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
 	r.peer = reader
 	x.do(op(OpPutFH, fh), op(OpSetAttr, id, attrs(bits4(attrMode), uint32(0)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrROFS, 4)
 }
@@ -468,7 +468,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("access %x of %x", got, sup)
 	}
 	r.peer = stranger
-	x.do(op(OpPutFH, dir)).fails(OpPutFH, nfs.ErrAcces)
+	x.do(op(OpPutFH, dir)).fails(OpPutFH, nfs.ErrStale)
 }
 
 func TestOpen(t *testing.T) {

@@ -36,7 +36,8 @@ func setAttr(k *compound) nfs.Status {
 		st = k.cur.changeable()
 	}
 	if st == nfs.OK && s.Size != nil {
-		if st = k.regular(); st == nfs.ErrSymlink || st == nfs.ErrWrongType {
+		switch st = k.regular(); st {
+		case nfs.ErrIsDir, nfs.ErrSymlink, nfs.ErrWrongType:
 			st = nfs.ErrInval
 		}
 		if st == nfs.OK {

@@ -49,7 +49,7 @@ func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
 	rule := x.Rule(client)
 	if rule == nil {
 		k.s.count.DeniedClients.Add(1)
-		return o, nfs.ErrAcces
+		return o, nfs.ErrStale // PUTFH has no status for those who are not let in
 	}
 	return object{x: x, rule: rule, h: h}, nfs.OK
 }

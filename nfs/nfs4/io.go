@@ -34,6 +34,10 @@ func read(k *compound) nfs.Status {
 	case k.cur.node != nil:
 		return nfs.ErrIsDir
 	}
+	if !k.mayBlock && k.s.state.GracePending() {
+		k.again = true // to find out whether it is over may mean to write that down
+		return nfs.ErrJukebox
+	}
 	if st := k.ioState(id, false); st != nfs.OK {
 		return k.ioFailed(st)
 	}

@@ -32,22 +32,12 @@ func decodeOwner(d *xdr.Decoder) []byte {
 	return d.Opaque(ownerMax)
 }
 
-// lockable makes sure that the current file can have locks.
-func (k *compound) lockable() nfs.Status {
-	switch st := k.regular(); st {
-	case nfs.ErrSymlink, nfs.ErrWrongType:
-		return nfs.ErrInval
-	default:
-		return st
-	}
-}
-
 // lockRange is LOCK (RFC 8881 section 18.10).
 func lockRange(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
 	a.Exclusive = decodeLockType(d)
-	reclaim := d.Bool()
+	a.Reclaim = d.Bool()
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
 	if a.ByOpen = d.Bool(); a.ByOpen {
 		d.Uint32() // seqid of the open-owner
@@ -61,11 +51,8 @@ func lockRange(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	if st := k.lockable(); st != nfs.OK {
+	if st := k.regular(); st != nfs.OK {
 		return st
-	}
-	if reclaim {
-		return nfs.ErrNoGrace
 	}
 	a.ID, a.File = k.stateid(a.ID), k.file()
 	id, holder, st := k.client.Lock(k.now, &a)
@@ -104,7 +91,7 @@ func lockTest(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	if st := k.lockable(); st != nfs.OK {
+	if st := k.regular(); st != nfs.OK {
 		return st
 	}
 	a.File = k.file()

@@ -117,6 +117,9 @@ func remove(k *compound) nfs.Status {
 	if st != nfs.OK {
 		return st
 	}
+	if k.s.state.Grace(k.now) {
+		return nfs.ErrGrace // somebody may have it open who has not said so yet
+	}
 	fs, who := k.cur.x.FS, k.who(&k.cur)
 	w, err := fs.Remove(who, k.cur.h, name)
 	if nfs.StatusOf(err) == nfs.ErrIsDir {
@@ -147,6 +150,9 @@ func rename(k *compound) nfs.Status {
 	}
 	if st := k.cur.changeable(); st != nfs.OK {
 		return st
+	}
+	if k.s.state.Grace(k.now) {
+		return nfs.ErrGrace
 	}
 	fromW, toW, err := k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
 	if err != nil {

@@ -112,8 +112,6 @@ func open(k *compound) nfs.Status {
 		return nfs.ErrInval
 	}
 	switch a.claim {
-	case claimPrevious:
-		return nfs.ErrNoGrace
 	case claimDelegCur, claimDelegCurFH:
 		return nfs.ErrBadStateID // there is no delegation
 	case claimDelegPrev, claimDelegPrevFH:
@@ -124,9 +122,12 @@ func open(k *compound) nfs.Status {
 	}
 	var f opening
 	var st nfs.Status
-	if a.claim == claimFH {
+	switch {
+	case a.claim == claimFH, a.claim == claimPrevious:
 		f, st = k.openHandle(&a)
-	} else {
+	case a.create && k.s.state.Grace(k.now):
+		st = nfs.ErrGrace // before anything is made
+	default:
 		f, st = k.openName(&a)
 	}
 	if st != nfs.OK {
@@ -137,7 +138,7 @@ func open(k *compound) nfs.Status {
 	}
 	truncate := a.create && !f.made && a.mode == createUnchecked && a.set.Size != nil && *a.set.Size == 0
 	k.cur = f.file
-	got, st := k.client.Open(k.now, &state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny})
+	got, st := k.client.Open(k.now, &state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious})
 	if st != nfs.OK {
 		return st
 	}
@@ -273,7 +274,8 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 }
 
 // mayOpen checks what a file is and whether the caller may open it so. Whoever makes
-// a file may do so whatever its mode says.
+// a file may do so whatever its mode says, and then open it again by its handle if it
+// is his.
 func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	switch f.attr.Type {
 	case blockstore.TypeReg:
@@ -285,7 +287,7 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	if a.access&state.Write != 0 && f.file.readOnly() {
 		return nfs.ErrROFS
 	}
-	if f.made {
+	if f.made || (a.claim == claimFH || a.claim == claimPrevious) && k.who(&f.file).Owns(&f.attr) {
 		return nfs.OK
 	}
 	const reads, writes = blockstore.AccessRead | blockstore.AccessExecute, blockstore.AccessModify

@@ -65,6 +65,7 @@ type rig struct {
 	blocks  int    // of memory that the carrier has for a call; 0 means enough
 	raw     []byte // the last reply, as it was sent
 	noBlock bool   // the last call was served without a worker
+	known   []string
 }
 
 func newRig(t testing.TB) *rig {
@@ -92,6 +93,7 @@ func (r *rig) start(boot uint32) {
 	r.s = New(Config{
 		Config: nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}, Identity: []byte("id"),
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
+		Known: r.known, Remember: func(list []string) error { r.known = list; return nil },
 	})
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
 	r.t.Cleanup(r.srv.Close)

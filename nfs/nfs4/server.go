@@ -27,9 +27,16 @@ type Config struct {
 	Locks *lock.Table
 	// Lease is how long a client may be silent; 0 means 90 seconds.
 	Lease time.Duration
+	// Known are the clients that had state before the server was started, by their
+	// owner strings: they may reclaim it for the time of a lease, in which nobody gets
+	// anything new. Remember keeps the list for the next start; see state.Config.
+	Known    []string
+	Remember func(owners []string) error
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
+
+const leaseDefault = 90 * time.Second
 
 // Server serves NFS version 4. See Programs.
 type Server struct {
@@ -64,7 +71,16 @@ func New(cfg Config) *Server {
 	}
 	sum := sha256.Sum256(append([]byte("rstored NFSv4 server identity\x00"), cfg.Identity...))
 	s.identity = "rstored-" + hex.EncodeToString(sum[:16])
-	s.state = state.New(state.Config{Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks})
+	if cfg.Lease <= 0 {
+		cfg.Lease = leaseDefault
+	}
+	if len(cfg.Known) > 0 {
+		s.log.Info("clients of version 4 may reclaim what they had", "clients", len(cfg.Known), "for", cfg.Lease.String())
+	}
+	s.state = state.New(state.Config{
+		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
+		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Remember: cfg.Remember,
+	})
 	s.pool.New = func() any { return &compound{s: s} }
 	return s
 }

@@ -32,6 +32,8 @@ type Client struct {
 	principal Principal
 	confirmed atomic.Bool
 	renewed   atomic.Int64 // nanoseconds of the Unix time
+	known     bool         // it may have something to reclaim
+	listed    atomic.Bool  // it will have, after a restart
 
 	mu       sync.Mutex
 	dead     bool
@@ -138,7 +140,7 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 		sessions: make(map[SessionID]*Session), opens: make(map[openKey]*open),
 		locks: make(map[openKey]*locks), states: make(map[uint32]any),
 	}
-	c.name = lockClient(c.ID)
+	c.name, c.known = lockClient(c.ID), s.grace.known[c.owner]
 	c.create.status = nfs.ErrSeqMisordered
 	c.renew(now)
 	r.unconfirmed = c
@@ -170,11 +172,12 @@ func (s *Server) DestroyClient(id uint64) nfs.Status {
 // remove ends a client and everything that it has.
 func (s *Server) remove(c *Client) {
 	s.mu.Lock()
+	there := false
 	if s.clients[uint32(c.ID)] == c {
 		delete(s.clients, uint32(c.ID))
 	}
 	if r := s.owners[c.owner]; r != nil {
-		if r.confirmed == c {
+		if there = r.confirmed == c; there {
 			r.confirmed = nil
 		}
 		if r.unconfirmed == c {
@@ -185,6 +188,9 @@ func (s *Server) remove(c *Client) {
 		}
 	}
 	s.mu.Unlock()
+	if there {
+		c.delist()
+	}
 	c.release()
 }
 
@@ -222,6 +228,7 @@ func (c *Client) ReclaimComplete() nfs.Status {
 		return nfs.ErrCompleteAlready
 	}
 	c.complete = true
+	c.s.grace.reclaimed(c.owner)
 	return nfs.OK
 }
 

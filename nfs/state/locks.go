@@ -56,6 +56,8 @@ type Lock struct {
 	File   lock.File
 	Range
 	Exclusive bool
+	// Reclaim: the client had it before the server's restart.
+	Reclaim bool
 }
 
 // Denied is a lock that is in the way (LOCK4denied).
@@ -91,8 +93,18 @@ func (s *Server) silent(now time.Time, h *lock.Lock) *Client {
 
 // Lock is LOCK (section 18.10.3). It never waits.
 func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
+	end, ok := a.last()
+	if !ok {
+		return Stateid{}, nil, nfs.ErrInval
+	}
+	if st := c.admit(now, a.Reclaim); st != nfs.OK {
+		return Stateid{}, nil, st
+	}
 	for {
-		id, holder, st := c.lock(a)
+		id, holder, st := c.lock(a, end)
+		if st == nfs.ErrDenied && a.Reclaim {
+			return id, nil, nfs.ErrReclaimConflict
+		}
 		if st == nfs.ErrDenied {
 			if victim := c.s.silent(now, &holder); victim != nil && victim != c {
 				c.s.remove(victim)
@@ -104,11 +116,7 @@ func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
 	}
 }
 
-func (c *Client) lock(a *Lock) (id Stateid, holder lock.Lock, st nfs.Status) {
-	end, ok := a.last()
-	if !ok {
-		return id, holder, nfs.ErrInval
-	}
+func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var l *locks
@@ -130,13 +138,12 @@ func (c *Client) lock(a *Lock) (id Stateid, holder lock.Lock, st nfs.Status) {
 		if st != nfs.OK {
 			return id, holder, st
 		}
+		var ok bool
 		if l, ok = what.(*locks); !ok || l.key.file != a.File {
 			return id, holder, nfs.ErrBadStateID
 		}
 	}
 	switch {
-	case !c.complete:
-		return id, holder, nfs.ErrGrace
 	case a.Exclusive && l.open.access&Write == 0, !a.Exclusive && l.open.access&Read == 0:
 		return id, holder, nfs.ErrOpenMode
 	}

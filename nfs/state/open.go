@@ -49,6 +49,8 @@ type Open struct {
 	Owner        []byte
 	File         lock.File
 	Access, Deny uint32
+	// Reclaim: the client had it before the server's restart.
+	Reclaim bool
 }
 
 // Opened is an open that was made or changed.
@@ -63,23 +65,45 @@ type Opened struct {
 
 // Open opens a file, or adds to an open of the same owner (section 9.8).
 func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
+	if st := c.admit(now, a.Reclaim); st != nfs.OK {
+		return Opened{}, st
+	}
+	if !c.enlist() {
+		return Opened{}, nfs.ErrJukebox
+	}
 	for {
 		res, st, victim := c.open(now, a)
 		if victim == nil {
+			if st == nfs.ErrShareDenied && a.Reclaim {
+				st = nfs.ErrReclaimConflict
+			}
 			return res, st
 		}
 		c.s.remove(victim)
 	}
 }
 
+// admit decides whether the client may open or lock, or reclaim, anything now.
+func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
+	c.mu.Lock()
+	dead, complete := c.dead, c.complete
+	c.mu.Unlock()
+	switch {
+	case dead:
+		return nfs.ErrExpired
+	case reclaim && (complete || !c.known || !c.s.Grace(now)):
+		return nfs.ErrNoGrace
+	case !reclaim && (!complete || c.s.Grace(now)):
+		return nfs.ErrGrace
+	}
+	return nfs.OK
+}
+
 func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim *Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.dead:
+	if c.dead {
 		return res, nfs.ErrExpired, nil
-	case !c.complete:
-		return res, nfs.ErrGrace, nil
 	}
 	key := openKey{string(a.Owner), a.File}
 	o := c.opens[key]
@@ -278,6 +302,9 @@ func (c *Client) IO(now time.Time, id Stateid, f lock.File, write bool) nfs.Stat
 
 // anonymous checks what is done without an open against the reservations.
 func (s *Server) anonymous(now time.Time, f lock.File, write, bypass bool) nfs.Status {
+	if s.Grace(now) {
+		return nfs.ErrGrace // it may be reserved by somebody who has not reclaimed it yet
+	}
 	if bypass && !write {
 		return nfs.OK
 	}

@@ -6,7 +6,7 @@
 //
 // Methods may be called from any goroutine. Locks are taken in the order
 //
-//	Server.mu > Client.mu > a shard of files or sessions, or Session.mu > the lock table
+//	Server.mu > Client.mu > a shard of files or sessions, or Session.mu > the lock table > grace.mu
 //
 // A SEQUENCE takes a shard of the sessions and its session's lock; an operation on
 // an open takes its client's lock and, where share reservations count, a shard of
@@ -39,6 +39,14 @@ type Config struct {
 	Lease time.Duration
 	// Locks is the table of byte-range locks.
 	Locks *lock.Table
+	// Known are the clients, by their owner strings, that had state before the server
+	// was started. They may reclaim it until GraceUntil.
+	Known      []string
+	GraceUntil time.Time
+	// Remember keeps the list of clients that may reclaim their state after the next
+	// start. It returns when the list is safe, and is called by one goroutine at a
+	// time. nil: they may not.
+	Remember func(owners []string) error
 	// Clients bounds the client records, Sessions the sessions of one client, States
 	// the opens and lock stateids of one client.
 	Clients, Sessions, States int
@@ -63,6 +71,8 @@ type Server struct {
 	clients map[uint32]*Client // by the low half of the client ID
 	next    uint32             // of the last client ID given out
 	swept   time.Time
+
+	grace grace
 
 	sessions [shards]sessionShard
 	files    [shards]fileShard
@@ -99,6 +109,7 @@ func New(cfg Config) *Server {
 		cfg.Locks = lock.New(0)
 	}
 	s := &Server{cfg: cfg, seed: maphash.MakeSeed(), owners: make(map[string]*records), clients: make(map[uint32]*Client)}
+	s.grace.init(&s.cfg)
 	for i := range shards {
 		s.sessions[i].m = make(map[SessionID]*Session)
 		s.files[i].m = make(map[lock.File][]*open)

@@ -1,8 +1,8 @@
-# NFS version 4.2 on the pseudo-root, across into an export: no MOUNT, no port mapper.
+# NFS version 4.2, or WANT, on the pseudo-root, across into an export: no MOUNT, no port mapper.
 mkdir -p $M
 timeout 40 mount -t nfs -o "$OPTS" "$HOST:/" $M
 grep " $M nfs4 " /proc/mounts
-is version "$(sed -n "s/^[^ ]* ${M//\//\\/} nfs4 .*[, ]vers=\([^, ]*\).*/\1/p" /proc/mounts)" 4.2
+is version "$(sed -n "s/^[^ ]* ${M//\//\\/} nfs4 .*[, ]vers=\([^, ]*\).*/\1/p" /proc/mounts)" "${WANT:-4.2}"
 ls -la $M
 [ -d $M/e ] || die "the export is not in the pseudo-root"
 refused "Read-only file system" mkdir $M/new
