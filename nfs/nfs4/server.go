@@ -32,6 +32,9 @@ type Config struct {
 	// anything new. Remember keeps the list for the next start; see state.Config.
 	Known    []string
 	Remember func(owners []string) error
+	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
+	// of the same table; nil means never.
+	OthersReclaim func() bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -79,7 +82,7 @@ func New(cfg Config) *Server {
 	}
 	s.state = state.New(state.Config{
 		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
-		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Remember: cfg.Remember,
+		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Remember: cfg.Remember, OthersReclaim: cfg.OthersReclaim,
 	})
 	s.pool.New = func() any { return &compound{s: s} }
 	return s

@@ -91,6 +91,16 @@ func (s *Server) silent(now time.Time, h *lock.Lock) *Client {
 	return nil
 }
 
+// Silent gives up everything of the client with a lock that is in the way of another
+// protocol's, if it has not been heard of for a lease, and reports whether it did.
+func (s *Server) Silent(now time.Time, client string) bool {
+	c := s.silent(now, &lock.Lock{Owner: lock.Owner{Client: client}})
+	if c != nil {
+		s.remove(c)
+	}
+	return c != nil
+}
+
 // Lock is LOCK (section 18.10.3). It never waits.
 func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
 	end, ok := a.last()
@@ -99,6 +109,9 @@ func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
 	}
 	if st := c.admit(now, a.Reclaim); st != nfs.OK {
 		return Stateid{}, nil, st
+	}
+	if others := c.s.cfg.OthersReclaim; !a.Reclaim && others != nil && others() {
+		return Stateid{}, nil, nfs.ErrGrace
 	}
 	for {
 		id, holder, st := c.lock(a, end)

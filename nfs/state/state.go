@@ -43,6 +43,9 @@ type Config struct {
 	// was started. They may reclaim it until GraceUntil.
 	Known      []string
 	GraceUntil time.Time
+	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
+	// of the same table; nil means never.
+	OthersReclaim func() bool
 	// Remember keeps the list of clients that may reclaim their state after the next
 	// start. It returns when the list is safe, and is called by one goroutine at a
 	// time. nil: they may not.

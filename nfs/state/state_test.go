@@ -638,6 +638,40 @@ func TestCourtesy(t *testing.T) {
 	}
 }
 
+// TestOtherProtocols: their locks are in the same table.
+func TestOtherProtocols(t *testing.T) {
+	reclaiming := true
+	table := lock.New(0)
+	s := New(Config{Boot: 7, Locks: table, OthersReclaim: func() bool { return reclaiming }})
+	c, _ := join(t, s, begin, "one")
+	got, _ := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Both})
+	ask := func() nfs.Status {
+		_, _, st := c.Lock(begin, &Lock{ByOpen: true, ID: got.ID, Owner: []byte("l"), File: fileA, Range: Range{0, 1}, Exclusive: true})
+		return st
+	}
+	if st := ask(); st != nfs.ErrGrace {
+		t.Errorf("while others reclaim: %v", st)
+	}
+	reclaiming = false
+	if st := ask(); st != nfs.OK {
+		t.Error(st)
+	}
+	other := lock.Lock{Owner: lock.Owner{Client: "10.0.0.1 host", ID: "x"}, Exclusive: true}
+	holder, free := table.Test(fileA, other)
+	if free || s.Silent(begin, holder.Owner.Client) {
+		t.Error("a client that is there gave way")
+	}
+	if s.Silent(begin.Add(91*time.Second), other.Owner.Client) {
+		t.Error("a client of another protocol was taken for one of this")
+	}
+	if !s.Silent(begin.Add(91*time.Second), holder.Owner.Client) {
+		t.Error("a silent client did not give way")
+	}
+	if _, free := table.Test(fileA, other); !free {
+		t.Error("its lock is still there")
+	}
+}
+
 // TestDropExport: what was open of an export goes with it, and nothing else.
 func TestDropExport(t *testing.T) {
 	table := lock.New(0)
