@@ -33,7 +33,7 @@ const (
 	resStateid = 16
 	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + 8
 	resCreate  = changeInfoLen + bitmapLen
-	resLock    = 8 + 8 + 4 + 8 + 4 + ownerMax
+	resLock    = resStateid // who is in the way is told if there is room
 )
 
 // table has a row for every operation, by its number. It is filled in by init, as
