@@ -145,6 +145,9 @@ type Limits struct {
 	MaxFileSize uint64
 	LinkMax     uint32
 	NameMax     uint32
+	// WccExact says that nobody but the store changes its objects, so that nothing
+	// else has happened between the two sides of a Wcc.
+	WccExact bool
 }
 
 // CreateMode is how Create treats an existing name.

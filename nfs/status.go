@@ -7,9 +7,10 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// Status is the status of an NFS version 3 result (nfsstat3, RFC 1813 section
-// 2.6). As an error it matches the error of package blockstore that it stands
-// for, so that a client may test it with errors.Is.
+// Status is the status of an NFS result: nfsstat3 (RFC 1813 section 2.6) and
+// nfsstat4 (RFC 8881 section 15, RFC 7862 section 11), which have the same numbers
+// where they mean the same. As an error it matches the error of package blockstore
+// that it stands for, so that a client may test it with errors.Is.
 type Status uint32
 
 // Statuses.
@@ -42,7 +43,78 @@ const (
 	ErrTooSmall    Status = 10005
 	ErrServerFault Status = 10006
 	ErrBadType     Status = 10007
-	ErrJukebox     Status = 10008
+	ErrJukebox     Status = 10008 // NFS4ERR_DELAY
+)
+
+// Statuses of version 4 alone.
+const (
+	ErrSame              Status = 10009
+	ErrDenied            Status = 10010
+	ErrExpired           Status = 10011
+	ErrLocked            Status = 10012
+	ErrGrace             Status = 10013
+	ErrFHExpired         Status = 10014
+	ErrShareDenied       Status = 10015
+	ErrWrongSec          Status = 10016
+	ErrClientIDInUse     Status = 10017
+	ErrResource          Status = 10018
+	ErrMoved             Status = 10019
+	ErrNoFileHandle      Status = 10020
+	ErrMinorVersMismatch Status = 10021
+	ErrStaleClientID     Status = 10022
+	ErrStaleStateID      Status = 10023
+	ErrOldStateID        Status = 10024
+	ErrBadStateID        Status = 10025
+	ErrBadSeqID          Status = 10026
+	ErrNotSame           Status = 10027
+	ErrLockRange         Status = 10028
+	ErrSymlink           Status = 10029
+	ErrRestoreFH         Status = 10030
+	ErrLeaseMoved        Status = 10031
+	ErrAttrNotSupp       Status = 10032
+	ErrNoGrace           Status = 10033
+	ErrReclaimBad        Status = 10034
+	ErrReclaimConflict   Status = 10035
+	ErrBadXDR            Status = 10036
+	ErrLocksHeld         Status = 10037
+	ErrOpenMode          Status = 10038
+	ErrBadOwner          Status = 10039
+	ErrBadChar           Status = 10040
+	ErrBadName           Status = 10041
+	ErrBadRange          Status = 10042
+	ErrLockNotSupp       Status = 10043
+	ErrOpIllegal         Status = 10044
+	ErrDeadlock          Status = 10045
+	ErrFileOpen          Status = 10046
+	ErrAdminRevoked      Status = 10047
+	ErrCBPathDown        Status = 10048
+	ErrBadSession        Status = 10052
+	ErrBadSlot           Status = 10053
+	ErrCompleteAlready   Status = 10054
+	ErrConnNotBound      Status = 10055
+	ErrSeqMisordered     Status = 10063
+	ErrSequencePos       Status = 10064
+	ErrReqTooBig         Status = 10065
+	ErrRepTooBig         Status = 10066
+	ErrRepTooBigToCache  Status = 10067
+	ErrRetryUncachedRep  Status = 10068
+	ErrUnsafeCompound    Status = 10069
+	ErrTooManyOps        Status = 10070
+	ErrOpNotInSession    Status = 10071
+	ErrHashAlgUnsupp     Status = 10072
+	ErrClientIDBusy      Status = 10074
+	ErrSeqFalseRetry     Status = 10076
+	ErrBadHighSlot       Status = 10077
+	ErrDeadSession       Status = 10078
+	ErrEncrAlgUnsupp     Status = 10079
+	ErrNotOnlyOp         Status = 10081
+	ErrWrongCred         Status = 10082
+	ErrWrongType         Status = 10083
+	ErrDelegRevoked      Status = 10087
+	ErrUnionNotSupp      Status = 10090
+	ErrOffloadNoReqs     Status = 10094
+	ErrNoXattr           Status = 10095
+	ErrXattr2Big         Status = 10096
 )
 
 // statusRow ties a status to its name and to what a store calls it.
@@ -83,6 +155,74 @@ var statuses = [...]statusRow{
 	{ErrTooSmall, "TOOSMALL", nil},
 	{ErrServerFault, "SERVERFAULT", nil},
 	{ErrBadType, "BADTYPE", blockstore.ErrBadType},
+
+	{ErrSame, "SAME", nil},
+	{ErrDenied, "DENIED", nil},
+	{ErrExpired, "EXPIRED", nil},
+	{ErrLocked, "LOCKED", nil},
+	{ErrGrace, "GRACE", nil},
+	{ErrFHExpired, "FHEXPIRED", nil},
+	{ErrShareDenied, "SHARE_DENIED", nil},
+	{ErrWrongSec, "WRONGSEC", nil},
+	{ErrClientIDInUse, "CLID_INUSE", nil},
+	{ErrResource, "RESOURCE", nil},
+	{ErrMoved, "MOVED", nil},
+	{ErrNoFileHandle, "NOFILEHANDLE", nil},
+	{ErrMinorVersMismatch, "MINOR_VERS_MISMATCH", nil},
+	{ErrStaleClientID, "STALE_CLIENTID", nil},
+	{ErrStaleStateID, "STALE_STATEID", nil},
+	{ErrOldStateID, "OLD_STATEID", nil},
+	{ErrBadStateID, "BAD_STATEID", nil},
+	{ErrBadSeqID, "BAD_SEQID", nil},
+	{ErrNotSame, "NOT_SAME", nil},
+	{ErrLockRange, "LOCK_RANGE", nil},
+	{ErrSymlink, "SYMLINK", nil},
+	{ErrRestoreFH, "RESTOREFH", nil},
+	{ErrLeaseMoved, "LEASE_MOVED", nil},
+	{ErrAttrNotSupp, "ATTRNOTSUPP", nil},
+	{ErrNoGrace, "NO_GRACE", nil},
+	{ErrReclaimBad, "RECLAIM_BAD", nil},
+	{ErrReclaimConflict, "RECLAIM_CONFLICT", nil},
+	{ErrBadXDR, "BADXDR", nil},
+	{ErrLocksHeld, "LOCKS_HELD", nil},
+	{ErrOpenMode, "OPENMODE", nil},
+	{ErrBadOwner, "BADOWNER", nil},
+	{ErrBadChar, "BADCHAR", nil},
+	{ErrBadName, "BADNAME", nil},
+	{ErrBadRange, "BAD_RANGE", nil},
+	{ErrLockNotSupp, "LOCK_NOTSUPP", nil},
+	{ErrOpIllegal, "OP_ILLEGAL", nil},
+	{ErrDeadlock, "DEADLOCK", nil},
+	{ErrFileOpen, "FILE_OPEN", nil},
+	{ErrAdminRevoked, "ADMIN_REVOKED", nil},
+	{ErrCBPathDown, "CB_PATH_DOWN", nil},
+	{ErrBadSession, "BADSESSION", nil},
+	{ErrBadSlot, "BADSLOT", nil},
+	{ErrCompleteAlready, "COMPLETE_ALREADY", nil},
+	{ErrConnNotBound, "CONN_NOT_BOUND_TO_SESSION", nil},
+	{ErrSeqMisordered, "SEQ_MISORDERED", nil},
+	{ErrSequencePos, "SEQUENCE_POS", nil},
+	{ErrReqTooBig, "REQ_TOO_BIG", nil},
+	{ErrRepTooBig, "REP_TOO_BIG", nil},
+	{ErrRepTooBigToCache, "REP_TOO_BIG_TO_CACHE", nil},
+	{ErrRetryUncachedRep, "RETRY_UNCACHED_REP", nil},
+	{ErrUnsafeCompound, "UNSAFE_COMPOUND", nil},
+	{ErrTooManyOps, "TOO_MANY_OPS", nil},
+	{ErrOpNotInSession, "OP_NOT_IN_SESSION", nil},
+	{ErrHashAlgUnsupp, "HASH_ALG_UNSUPP", nil},
+	{ErrClientIDBusy, "CLIENTID_BUSY", nil},
+	{ErrSeqFalseRetry, "SEQ_FALSE_RETRY", nil},
+	{ErrBadHighSlot, "BAD_HIGH_SLOT", nil},
+	{ErrDeadSession, "DEADSESSION", nil},
+	{ErrEncrAlgUnsupp, "ENCR_ALG_UNSUPP", nil},
+	{ErrNotOnlyOp, "NOT_ONLY_OP", nil},
+	{ErrWrongCred, "WRONG_CRED", nil},
+	{ErrWrongType, "WRONG_TYPE", nil},
+	{ErrDelegRevoked, "DELEG_REVOKED", nil},
+	{ErrUnionNotSupp, "UNION_NOTSUPP", nil},
+	{ErrOffloadNoReqs, "OFFLOAD_NO_REQS", nil},
+	{ErrNoXattr, "NOXATTR", nil},
+	{ErrXattr2Big, "XATTR2BIG", nil},
 }
 
 // StatusOf is the status for a store's error. A store that would have to wait
@@ -116,7 +256,7 @@ func (s Status) row() int {
 	return -1
 }
 
-// String is the name in RFC 1813, without its prefix.
+// String is the name in RFC 1813, or else in RFC 8881, without its prefix.
 func (s Status) String() string {
 	if i := s.row(); i >= 0 {
 		return statuses[i].name
@@ -138,6 +278,9 @@ func (s Status) Error() string {
 		return "the reply does not fit into the size that was asked for"
 	case ErrServerFault:
 		return "the server failed"
+	}
+	if i := s.row(); i >= 0 {
+		return "NFS status " + statuses[i].name
 	}
 	return fmt.Sprintf("unknown NFS status %d", uint32(s))
 }

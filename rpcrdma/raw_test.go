@@ -223,6 +223,66 @@ func TestSeveralWriteChunks(t *testing.T) {
 	}
 }
 
+// TestRoomForBulk: a handler that fills what room it is told that there is for bulk
+// results has a reply that fits.
+func TestRoomForBulk(t *testing.T) {
+	w := newWorld(t, Config{})
+	r := w.rawUp()
+	for _, c := range []struct {
+		name   string
+		chunks int // Write chunks, of which the first is for 100 bytes and the others for none
+		reply  bool
+		min    int // of all bytes together
+	}{
+		{"one chunk", 1, false, 1000},
+		{"one chunk, and an empty one", 2, false, 1000},
+		{"no chunk", 0, false, 1000},
+		{"a chunk and a Reply chunk", 1, true, 19_000},
+		{"a Reply chunk", 0, true, 19_000},
+	} {
+		first, long := r.region(100, remoteWrite), r.region(20_000, remoteWrite) // a reply may invalidate their keys
+		h := &Header{XID: 5, Credits: 32, HasReply: c.reply}
+		for i := range c.chunks {
+			if i == 0 {
+				h.Writes = append(h.Writes, segments(first, 100))
+			} else {
+				h.Writes = append(h.Writes, Chunk{})
+			}
+		}
+		if c.reply {
+			h.Reply = segments(long, 20_000)
+		}
+		r.send(message(h, rawCall(5, procFill, 3)))
+		got, rest := r.reply()
+		if got.Type == TypeError {
+			t.Errorf("%s: refused", c.name)
+			continue
+		}
+		if got.Type == TypeNoMsg {
+			rest = long.buf[:got.Reply.Len()]
+		}
+		d := xdr.NewDecoder(rest)
+		if err := rpc.DecodeReply(&d, 5); err != nil {
+			t.Fatal(err)
+		}
+		total := 0
+		for i := range 3 {
+			n := int(d.Uint32())
+			total += n
+			if i > 0 || c.chunks == 0 {
+				want := make([]byte, n)
+				pattern(want, i)
+				if b := d.Fixed(n); !bytes.Equal(b, want) {
+					t.Errorf("%s: item %d is not as it should be", c.name, i)
+				}
+			}
+		}
+		if d.Uint32() != 0xabcd || d.Remaining() != 0 || total < c.min {
+			t.Errorf("%s: %d bytes, %d left over", c.name, total, d.Remaining())
+		}
+	}
+}
+
 func TestReadChunkPositions(t *testing.T) {
 	w := newWorld(t, Config{ReadSize: 4096})
 	r := w.rawUp()

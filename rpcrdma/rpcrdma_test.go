@@ -29,6 +29,7 @@ const (
 	procWait = 4 // waits for the gate
 	procEcho = 5 // returns its opaque argument by reference to the arguments
 	procOnce = 6 // mutates: counts its executions, returns the count and a bulk item
+	procFill = 7 // a number: returns so many bulk items, each as long as there is room for
 
 	port = 20049
 )
@@ -94,6 +95,15 @@ func (s *service) programs() []rpc.Program {
 		procWait: {Name: "WAIT", Serve: func(*rpc.Call, bool) rpc.Status { <-s.gate; return rpc.Done }},
 		procEcho: {Name: "ECHO", Inline: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
 			c.Res.Bulk(c.Args.Opaque(1 << 20))
+			return rpc.Done
+		}},
+		procFill: {Name: "FILL", Inline: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
+			for i := range c.Args.Uint32() {
+				p := make([]byte, c.NextBulk())
+				pattern(p, int(i))
+				c.Res.Bulk(p)
+			}
+			c.Res.Uint32(0xabcd)
 			return rpc.Done
 		}},
 		procOnce: {Name: "ONCE", Mutates: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {

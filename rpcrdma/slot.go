@@ -73,6 +73,7 @@ func newSlot(c *serverConn) *slot {
 	s.call.Peer = c.peer
 	s.call.Carrier = s
 	s.call.Alloc = s.alloc
+	s.call.BulkNext = s.bulkNext
 	s.call.Reply = s.reply
 	s.finish = func() {
 		s.finished()
@@ -344,7 +345,7 @@ func (s *slot) dispatch() {
 // bulk result is to travel in the same message.
 const replyOverhead = 256
 
-// bulkMax is how long the next bulk result may be.
+// bulkMax is how long the first bulk result may be.
 func (s *slot) bulkMax() int {
 	h := &s.hdr
 	if len(h.Writes) > 0 && h.Writes[0].Len() > 0 {
@@ -353,6 +354,27 @@ func (s *slot) bulkMax() int {
 	n := s.c.inlineOut - minMessage
 	if h.HasReply {
 		n = max(n, min(h.Reply.Len(), s.c.l.cfg.MaxMessage))
+	}
+	return max(n-replyOverhead, 0)
+}
+
+// bulkNext is rpc.Call.BulkNext: the next bulk result goes into its own Write chunk,
+// or has what is left of the message or the Reply chunk.
+func (s *slot) bulkNext() int {
+	h, e, most := &s.hdr, &s.call.Res, s.c.l.cfg.MaxMessage
+	i := len(e.Refs)
+	if i < len(h.Writes) && h.Writes[i].Len() > 0 {
+		return min(h.Writes[i].Len(), most)
+	}
+	n := s.c.inlineOut - h.Len()
+	if h.HasReply {
+		n = max(n, min(h.Reply.Len(), most))
+	}
+	n -= len(e.B)
+	for j := range e.Refs {
+		if j >= len(h.Writes) || h.Writes[j].Len() == 0 {
+			n -= padded(len(e.Refs[j].Data))
+		}
 	}
 	return max(n-replyOverhead, 0)
 }

@@ -80,7 +80,9 @@ func (f *FS) apply(c *blockstore.Cred, n *inode, s *blockstore.SetAttr) {
 	set(&a.Atime, s.AtimeHow, s.Atime)
 	set(&a.Mtime, s.MtimeHow, s.Mtime)
 	a.Ctime = now
-	n.hasVerf = false
+	if s.AtimeHow != blockstore.TimeKeep || s.MtimeHow != blockstore.TimeKeep || s.Size != nil {
+		n.hasVerf = false // as where the verifier is kept in the times
+	}
 }
 
 // Access evaluates the mode bits for c.

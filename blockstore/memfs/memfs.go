@@ -104,7 +104,7 @@ func (f *FS) Close() error { return nil }
 
 // Limits returns the static properties of the store.
 func (f *FS) Limits() blockstore.Limits {
-	return blockstore.Limits{MaxFileSize: maxFileSize, LinkMax: linkMax, NameMax: blockstore.NameMax}
+	return blockstore.Limits{MaxFileSize: maxFileSize, LinkMax: linkMax, NameMax: blockstore.NameMax, WccExact: true}
 }
 
 // Stat returns the space and the inodes left under Options.

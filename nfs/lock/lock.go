@@ -288,6 +288,14 @@ func (t *Table) Holds(client string) bool {
 	return t.held[client] > 0
 }
 
+// Owns reports whether an owner holds anything of a file.
+func (t *Table) Owns(f File, o Owner) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.files[f]
+	return x != nil && slices.ContainsFunc(x.held, func(l Lock) bool { return l.Owner == o })
+}
+
 // Count is the number of locks held and of requests waiting.
 func (t *Table) Count() (held, waiting int) {
 	t.mu.Lock()

@@ -362,6 +362,32 @@ func TestServerStartsAnew(t *testing.T) {
 	}
 }
 
+// TestOtherProtocols: their grace period counts here, and their silent clients give way.
+func TestOtherProtocols(t *testing.T) {
+	r := newRig(t, nil, 0)
+	reclaiming := true
+	r.s.cfg.OthersReclaim = func() bool { return reclaiming }
+	silent := ""
+	r.s.cfg.Silent = func(client string) bool { return client == silent && r.locks.Drop(client) }
+	_, h, _ := r.codec.Parse(r.fh)
+	for _, client := range []string{"other 1", "other 2"} {
+		if _, ok, err := r.locks.Lock(lock.File{Export: 1, Handle: h}, lock.Lock{Owner: lock.Owner{Client: client, ID: "x"}, Start: 5, End: 5}); !ok || err != nil {
+			t.Fatal(err)
+		}
+	}
+	lockIt := ask{client: alice, proc: ProcLock, pid: 1, n: 10, ex: true}
+	testIt := ask{client: alice, proc: ProcTest, pid: 1, n: 10, ex: true, wantHeld: "false 0 x 5 1"}
+	for i, want := range []Stat{DeniedGrace, Denied, Denied, Granted} {
+		reclaiming = i == 0
+		silent = []string{"", "", "other 2", "other 1"}[i]
+		for _, a := range []ask{testIt, lockIt} {
+			if st := r.ask(a); st != want {
+				t.Errorf("round %d: procedure %d: %v, not %v", i, a.proc, st, want)
+			}
+		}
+	}
+}
+
 func TestNoLockWithoutMemory(t *testing.T) {
 	r := newRig(t, nil, 0)
 	r.fail = errors.New("disk full")

@@ -42,6 +42,12 @@ type Config struct {
 	// others. Without any there is no grace period. 0 means 45 seconds.
 	Known []Client
 	Grace time.Duration
+	// OthersReclaim reports whether clients of another protocol may be reclaiming
+	// locks: then nobody gets new ones here either. Silent is told the client of a lock
+	// that is in the way, and reports whether that was one of another protocol that has
+	// not been heard of for long; its locks are gone then. Both may be nil.
+	OthersReclaim func() bool
+	Silent        func(client string) bool
 	// State counts the starts of the server; it is odd.
 	State int32
 	// Remember keeps the list of clients with locks for the next start. It returns
@@ -117,6 +123,25 @@ func (s *Server) Close() {
 func (s *Server) background(f func()) { s.calls.Go(f) }
 
 func (s *Server) grace() bool { return time.Now().Before(s.until) }
+
+// Grace reports whether clients may reclaim locks, so that nobody gets new ones.
+func (s *Server) Grace() bool { return s.grace() }
+
+// wait reports whether a call has to come again after a grace period.
+func (s *Server) wait(reclaim bool) bool {
+	return s.grace() != reclaim || !reclaim && s.cfg.OthersReclaim != nil && s.cfg.OthersReclaim()
+}
+
+// inTheWay reports the first lock that l would have to wait for, once those of silent
+// clients are gone.
+func (s *Server) inTheWay(f lock.File, l lock.Lock) (holder lock.Lock, free bool) {
+	for {
+		holder, free = s.cfg.Locks.Test(f, l)
+		if free || s.cfg.Silent == nil || !s.cfg.Silent(holder.Owner.Client) {
+			return holder, free
+		}
+	}
+}
 
 // Programs returns the tables of NLM and of the status monitor.
 func (s *Server) Programs() []rpc.Program {
@@ -232,10 +257,10 @@ func (s *Server) test(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	switch {
 	case st != Granted:
 		return result(cookie, st), true
-	case s.grace():
+	case s.wait(false):
 		return result(cookie, DeniedGrace), true
 	}
-	holder, free := s.cfg.Locks.Test(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive})
+	holder, free := s.inTheWay(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive})
 	if free {
 		return result(cookie, Granted), true
 	}
@@ -265,7 +290,7 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 	if st != Granted {
 		return result(cookie, st), true
 	}
-	if s.grace() != reclaim {
+	if s.wait(reclaim) {
 		return result(cookie, DeniedGrace), true
 	}
 	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap(), Server: c.Peer.Local.Addr().Unmap()}
@@ -273,6 +298,7 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 		return result(cookie, DeniedNoLocks), true
 	}
 	want := lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive}
+	s.inTheWay(f, want)
 	if !block {
 		_, taken, err := s.cfg.Locks.Lock(f, want)
 		switch {

@@ -6,6 +6,8 @@ package nlm
 
 import (
 	"encoding/binary"
+	"net/netip"
+	"strings"
 
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
@@ -109,11 +111,21 @@ func (l *Lock) ownerID() string {
 	return string(append(binary.BigEndian.AppendUint32(nil, uint32(l.SVID)), l.Owner...))
 }
 
+// holder takes the owner of a lock apart. One of another protocol has no process number.
+func holder(o *lock.Owner) (svid uint32, owner string) {
+	addr, _, _ := strings.Cut(o.Client, " ")
+	if _, err := netip.ParseAddr(addr); err != nil || len(o.ID) < 4 {
+		return 0, o.ID[:min(len(o.ID), stringMax)]
+	}
+	return binary.BigEndian.Uint32([]byte(o.ID)), o.ID[4:]
+}
+
 // encodeHolder appends an nlm4_holder.
 func encodeHolder(e *xdr.Encoder, h *lock.Lock) {
+	svid, owner := holder(&h.Owner)
 	e.Bool(h.Exclusive)
-	e.Uint32(binary.BigEndian.Uint32([]byte(h.Owner.ID)))
-	e.Opaque([]byte(h.Owner.ID[4:]))
+	e.Uint32(svid)
+	e.String(owner)
 	e.Uint64(h.Start)
 	if h.End == lock.ToEnd {
 		e.Uint64(0)

@@ -90,8 +90,10 @@ type Call struct {
 	// Alloc is set by the carrier. See Payload.
 	Alloc func(n int) []byte
 	// BulkMax is how many bytes of bulk result the carrier can place for the
-	// next bulk item, or -1 if it sets no limit of its own (no Write chunk).
+	// first bulk item, or -1 if it sets no limit of its own (no Write chunk).
 	BulkMax int
+	// BulkNext is set by a carrier that limits further bulk items. See NextBulk.
+	BulkNext func() int
 
 	// Reply is set by the carrier and called exactly once per dispatched call,
 	// from any goroutine, with the whole reply message in Res. drop says that
@@ -125,7 +127,7 @@ func (c *Call) Reset() {
 	c.Res.Reset()
 	*c = Call{
 		Cred: Cred{Machine: c.Cred.Machine, Groups: c.Cred.Groups[:0]}, Res: c.Res, Alloc: c.Alloc,
-		BulkMax: -1, Reply: c.Reply, Carrier: c.Carrier, Peer: c.Peer,
+		BulkMax: -1, BulkNext: c.BulkNext, Reply: c.Reply, Carrier: c.Carrier, Peer: c.Peer,
 	}
 }
 
@@ -151,6 +153,18 @@ func (c *Call) Doubt() []byte {
 		return nil
 	}
 	return c.entry.doubt
+}
+
+// NextBulk is how many bytes of bulk result the carrier can place for the next bulk
+// item, behind what is in Res, or -1 if it sets no limit of its own.
+func (c *Call) NextBulk() int {
+	switch {
+	case len(c.Res.Refs) == 0:
+		return c.BulkMax
+	case c.BulkNext != nil:
+		return c.BulkNext()
+	}
+	return -1
 }
 
 // Payload returns n bytes of the carrier's memory to read a bulk result into

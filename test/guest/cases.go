@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,12 @@ func script(name string) string {
 // rw is an export that hides nothing behind squashing.
 var rw = []string{"%s=/e(rw,no_root_squash)"}
 
+// squashExports are those of the script squash.
+var squashExports = []string{
+	"%s/root=/root(rw,no_root_squash)", "%s/squash=/squash(rw)",
+	"%s/all=/all(rw,all_squash,anonuid=7000,anongid=7001)", "%s/other=/other 10.98.0.0/16(rw)",
+}
+
 // cases are in the order of what they build on.
 var cases = []Case{
 	rpingClient("rping-client", HostAddr, 1500, 64),
@@ -45,6 +52,19 @@ var cases = []Case{
 	{Name: "mount-sync", Exports: rw, Script: script("mount"), Env: env("OPTS", "sync,sec=sys,noac")},
 	{Name: "mount-soft", Exports: rw, Script: script("mount"), Env: env("OPTS", "soft,timeo=100,retrans=3,noacl")},
 	{Name: "mount-ipv6", Exports: rw, Script: script("ipv6")},
+	{Name: "mount-v42-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.2,proto=tcp"), Timeout: 3 * time.Minute},
+	{Name: "mount-v42-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049"), Timeout: 3 * time.Minute},
+	{Name: "mount-v41-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049,vers=4.1", "WANT", "4.1"), Timeout: 3 * time.Minute},
+	v42("names", Case{}), v42("open-files", Case{}), v42("append", Case{}), v42("mmap", Case{Timeout: 2 * time.Minute}), v42("statfs", Case{}),
+	v42("fsx", Case{Timeout: 4 * time.Minute}), v42("tree", Case{Timeout: 4 * time.Minute}), v42("git", Case{Timeout: 4 * time.Minute}),
+	v42("bigdir", Case{Timeout: 5 * time.Minute}), v42("dbench", Case{Timeout: 3 * time.Minute}), v42("fio", Case{Timeout: 5 * time.Minute, Env: env("SIZE", "32")}),
+	v42("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v42("truncate-race", Case{Guests: 2, Timeout: 3 * time.Minute}),
+	v42("nconnect", Case{Env: env("CARRIER", "proto=tcp")}), v42("rsize", Case{Timeout: 2 * time.Minute}),
+	v42("restart", Case{Host: restarts, Timeout: 5 * time.Minute}), v42("ports", Case{Host: portGoes, Timeout: 3 * time.Minute}),
+	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
+	v42("ro-export", Case{Exports: []string{"%s=/e(ro,no_root_squash)"}, Prepare: oneFile}), v42("ro-mount", Case{Prepare: oneFile}),
+	v42("squash", Case{Prepare: squashed, Exports: squashExports}), v42("large", Case{Timeout: 5 * time.Minute}),
+	v42("loss", Case{Lossy: true, Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute}),
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
@@ -54,11 +74,7 @@ var cases = []Case{
 	{Name: "export-ro", Exports: []string{"%s=/e(ro,no_root_squash)"}, Script: script("ro-export"), Prepare: oneFile},
 	{Name: "remount", Exports: rw, Script: script("remount"), Host: nothingLeft, Timeout: 2 * time.Minute},
 	{
-		Name: "squash", Script: script("squash"), Prepare: squashed,
-		Exports: []string{
-			"%s/root=/root(rw,no_root_squash)", "%s/squash=/squash(rw)",
-			"%s/all=/all(rw,all_squash,anonuid=7000,anongid=7001)", "%s/other=/other 10.98.0.0/16(rw)",
-		},
+		Name: "squash", Script: script("squash"), Prepare: squashed, Exports: squashExports,
 	},
 	{Name: "names", Exports: rw, Script: script("names")},
 	{Name: "open-files", Exports: rw, Script: script("open-files")},
@@ -89,6 +105,18 @@ var cases = []Case{
 	{Name: "guest-switched-off", Exports: rw, Script: script("reboot"), Host: forgets, Timeout: 4 * time.Minute},
 	{Name: "knfsd", Script: script("knfsd"), Host: kernelServes, Timeout: 5 * time.Minute, MemMB: 1400},
 	{Name: "restart", Exports: rw, Script: script("restart"), Host: restarts, Timeout: 5 * time.Minute},
+}
+
+// v42 is a case of version 4.2 with a script that version 3 is tested by too.
+func v42(name string, c Case) Case {
+	c.Name, c.Script = "v42-"+name, script(name)
+	if c.Exports == nil {
+		c.Exports = rw
+	}
+	vars := env("VERS", "4.2")
+	maps.Copy(vars, c.Env)
+	c.Env = vars
+	return c
 }
 
 // oneFile is what is there before a mount that cannot make anything.

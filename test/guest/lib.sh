@@ -29,12 +29,14 @@ await() {
 	die "nobody told of $1"
 }
 
-# m [OPTIONS [PATH [DIR]]]: mounts over RDMA without asking a port mapper.
+# m [OPTIONS [PATH [DIR]]]: mounts without asking a port mapper, over RDMA and version
+# 3 if CARRIER and VERS do not say otherwise.
 m() {
-	local opts=${1:-} path=${2:-/e} dir=${3:-$M}
+	local opts=${1:-} path=${2:-/e} dir=${3:-$M} how="vers=${VERS:-3}"
+	[ -n "${VERS:-}" ] || how="$how,nolock,mountproto=tcp,mountport=2049"
 	mkdir -p "$dir"
-	timeout 40 mount -t nfs -o "rdma,port=20049,vers=3,nolock,mountproto=tcp,mountport=2049${opts:+,$opts}" "$HOST:$path" "$dir"
-	grep " $dir nfs " /proc/mounts
+	timeout 40 mount -t nfs -o "${CARRIER:-rdma,port=20049},$how${opts:+,$opts}" "$HOST:$path" "$dir"
+	grep " $dir nfs4* " /proc/mounts
 }
 
 # forget: what is read next comes from the server.
@@ -44,7 +46,7 @@ forget() {
 }
 
 # option NAME [DIR]: of the mount, as the kernel settled it.
-option() { sed -n "s/^[^ ]* ${2//\//\\/} nfs .*[, ]$1=\([^, ]*\).*/\1/p" /proc/mounts; }
+option() { sed -n "s/^[^ ]* ${2//\//\\/} nfs4* .*[, ]$1=\([^, ]*\).*/\1/p" /proc/mounts; }
 
 # same A B: both have the same bytes.
 same() {

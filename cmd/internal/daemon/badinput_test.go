@@ -371,7 +371,7 @@ func TestBadInput(t *testing.T) {
 		{"a handle longer than any", getAttr(make([]byte, 68)), "accept_stat 4", "nfs_garbage"},
 		{"RPC version 3", append(be(7, rpc.MsgCall, 3), null[12:]...), "RPC_MISMATCH 2-2", "rpc_version_mismatch"},
 		{"unknown program", badCall(400_000, 1, 0, nil), "accept_stat 1", "rpc_program_unavailable"},
-		{"wrong version", badCall(nfs3.Program, 2, 0, nil), "PROG_MISMATCH 3-3", "rpc_program_mismatch"},
+		{"wrong version", badCall(nfs3.Program, 2, 0, nil), "PROG_MISMATCH 3-4", "rpc_program_mismatch"},
 		{"unknown procedure", badCall(nfs3.Program, nfs3.Version, 22, nil), "accept_stat 3", "rpc_procedure_unavailable"},
 		{"a huge procedure number", badCall(nfs3.Program, nfs3.Version, 1<<32-1, nil), "accept_stat 3", "rpc_procedure_unavailable"},
 		{"a credential shorter than what is in it", withCred(uint32(rpc.AuthSys), 4, 0, 0, 0, 0), "auth_stat 1", "rpc_bad_credential"},

@@ -6,6 +6,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -39,6 +41,7 @@ type Daemon struct {
 	rpc     *rpc.Server // NFS, MOUNT, NLM and the status monitor
 	portmap *rpc.Server
 	nlm     *nlm.Server
+	nfs4    *nfs4.Server
 	locks   *lock.Table
 	meters  meters
 	morgue  morgue
@@ -152,9 +155,12 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
 		return err
 	}
-	d.served = append(nfs3.Programs(nfs.Config{
-		Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"),
-	}), d.nlm.Programs()...)
+	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs")}
+	d.nfs4 = nfs4.New(nfs4.Config{
+		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
+		Known: d.state.NFS4Clients(), Remember: d.state.SetNFS4Clients, OthersReclaim: d.nlm.Grace,
+	})
+	d.served = slices.Concat(nfs3.Programs(common), d.nfs4.Programs(), d.nlm.Programs())
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
 		Workers:  d.cfg.Load().Workers,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/nfs/portmap"
 	"github.com/rstored/rstored/rdma/cm"
@@ -136,6 +137,7 @@ func (d *Daemon) portmapPrograms() []rpc.Program {
 func services(t rpc.Transport, at netip.AddrPort) []portmap.Service {
 	return []portmap.Service{
 		{Program: nfs3.Program, Version: nfs3.Version, Transport: t, Addr: at},
+		{Program: nfs4.Program, Version: nfs4.Version, Transport: t, Addr: at},
 		{Program: nfs3.MountProgram, Version: nfs3.MountVersion, Transport: t, Addr: at},
 	}
 }

@@ -60,6 +60,7 @@ func (d *Daemon) applyExports(atStart bool) error {
 		if old.store != nil && !kept[old] {
 			d.retire(old)
 			if !slices.ContainsFunc(next, func(s *served) bool { return s.ID == old.ID }) {
+				d.nfs4.State().DropExport(old.ID)
 				d.locks.DropExport(old.ID)
 			}
 		}

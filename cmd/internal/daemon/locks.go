@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/lock"
@@ -24,6 +25,9 @@ func (d *Daemon) wireLocks(cfg nlm.Config) error {
 	d.locks = lock.New(0)
 	cfg.Locks, cfg.State, cfg.Known = d.locks, number, d.state.LockClients()
 	cfg.Call, cfg.Remember = callHost, d.state.SetLockClients
+	// Version 4 is wired behind this, but before anything is served.
+	cfg.OthersReclaim = func() bool { return d.nfs4.State().Grace(time.Now()) }
+	cfg.Silent = func(client string) bool { return d.nfs4.State().Silent(time.Now(), client) }
 	cfg.Logger = d.log.Slog("nlm")
 	d.nlm = nlm.New(cfg)
 	return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rdma/perf"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma"
@@ -210,6 +211,10 @@ func (d *Daemon) Stats() control.Stats {
 		addCounts(s.Errors, st.Errors)
 	}
 	addCounts(s.Errors, d.faults.Snapshot())
+	addCounts(s.Errors, d.nfs4.Faults())
+	for name, n := range d.nfs4.Ops() {
+		s.Procs["nfs4."+name] = control.Proc{Calls: n}
+	}
 	delete(s.Errors, "nfs_status_OK")
 	s.Devices = d.deviceCounters(s.Errors)
 	s.Events = make(map[string]uint64)
@@ -227,4 +232,5 @@ func (d *Daemon) Stats() control.Stats {
 var events = []string{
 	"rdma_packet_of_unknown_qp",
 	"nfs_reads_moved", "nfs_no_memory", "rpcrdma_waited_for_memory", "rpcrdma_waited_for_send_queue",
+	nfs4.CountReplays, nfs4.CountJoined, nfs4.CountMoved,
 }

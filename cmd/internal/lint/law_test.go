@@ -50,6 +50,8 @@ var law = []struct {
 	{dir: "rpcrdma/tcp", allow: []string{"rpcrdma/xdr", "rpcrdma/rpc"}},
 	{dir: "rpcrdma", allow: []string{"rdma", "rpcrdma/xdr", "rpcrdma/rpc"}},
 	{dir: "nfs", allow: []string{"nfs/...", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
+	{dir: "nfs/state", allow: []string{"nfs", "nfs/lock", "rpcrdma/rpc"}}, // no store, no message
+	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
 	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma/roce", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp"}}, // puts the client together
 	{dir: "blockstore", allow: []string{"blockstore/..."}},
 	{dir: "blockstore/posixfs", allow: []string{"blockstore"}, unix: true},

@@ -54,6 +54,7 @@ type contents struct {
 	RemovedPKeys   []string          `json:"removed_pkeys,omitempty"`
 	LockState      int32             `json:"lock_state"` // starts of the lock service, see NextLockState
 	LockClients    []nlm.Client      `json:"lock_clients"`
+	NFS4Clients    [][]byte          `json:"nfs4_clients,omitempty"` // owner strings, which may be any bytes
 }
 
 // Store is an open state directory. Its methods may be called from any
@@ -300,6 +301,28 @@ func (s *Store) LockClients() []nlm.Client {
 // SetLockClients remembers the hosts that have locks.
 func (s *Store) SetLockClients(list []nlm.Client) error {
 	return s.update(func(c *contents) { c.LockClients = list })
+}
+
+// NFS4Clients returns the owner strings of the clients of NFS version 4 that had state
+// when this was last set.
+func (s *Store) NFS4Clients() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]string, 0, len(s.cur.NFS4Clients))
+	for _, b := range s.cur.NFS4Clients {
+		list = append(list, string(b))
+	}
+	return list
+}
+
+// SetNFS4Clients remembers the clients of NFS version 4 that have state.
+func (s *Store) SetNFS4Clients(owners []string) error {
+	return s.update(func(c *contents) {
+		c.NFS4Clients = nil
+		for _, o := range owners {
+			c.NFS4Clients = append(c.NFS4Clients, []byte(o))
+		}
+	})
 }
 
 // Secret is the key of the handles' authentication codes. It is made at the

@@ -133,6 +133,21 @@ func TestMemoryOutlivesTheProcess(t *testing.T) {
 	}
 }
 
+// TestNFS4Clients: owner strings are any bytes.
+func TestNFS4Clients(t *testing.T) {
+	dir := t.TempDir()
+	want := []string{"Linux NFSv4.2 host", "\x00\xff\xfe", ""}
+	for round := range 2 {
+		s, err := Open(dir)
+		must(t, err)
+		if got := s.NFS4Clients(); round > 0 && !slices.Equal(got, want) {
+			t.Errorf("%q", got)
+		}
+		must(t, s.SetNFS4Clients(want))
+		must(t, s.Close())
+	}
+}
+
 func TestLockClients(t *testing.T) {
 	dir := t.TempDir()
 	want := []nlm.Client{{Name: "a", Addr: netip.MustParseAddr("10.0.0.1"), Server: netip.MustParseAddr("10.0.0.9")}}

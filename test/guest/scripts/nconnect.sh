@@ -8,5 +8,5 @@ done
 wait
 forget
 for i in 1 2 3 4; do same /tmp/src$i $M/f$i; done
-is "connections of the mount" "$(sed -n "/ on ${M//\//\\/} /,\$p" /proc/self/mountstats | grep -c '^[[:space:]]*xprt:.*rdma')" 4
+is "connections of the mount" "$(sed -n "/ on ${M//\//\\/} /,\$p" /proc/self/mountstats | grep -c '^[[:space:]]*xprt:[[:space:]]*\(rdma\|tcp\) ')" 4
 umount $M

@@ -67,4 +67,6 @@ is "root's file" "$(stat -c %u:%g $M/open/root)" 7000:7001
 umount $M
 
 # /other is for somebody else.
-refused "access denied" m "" /other
+denied="access denied"
+[ -z "${VERS:-}" ] || denied="No such file" # what is not for a client is not there
+refused "$denied" m "" /other

@@ -1,0 +1,369 @@
+package nfs4
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Attributes (RFC 8881 section 5, RFC 7862 section 12.2).
+const (
+	attrSupported      = 0
+	attrType           = 1
+	attrFHExpireType   = 2
+	attrChange         = 3
+	attrSize           = 4
+	attrLinkSupport    = 5
+	attrSymlinkSupport = 6
+	attrNamedAttr      = 7
+	attrFSID           = 8
+	attrUniqueHandles  = 9
+	attrLeaseTime      = 10
+	attrRdattrError    = 11
+	attrCanSetTime     = 15
+	attrCaseInsens     = 16
+	attrCasePreserving = 17
+	attrChownRestrict  = 18
+	attrFileHandle     = 19
+	attrFileID         = 20
+	attrFilesAvail     = 21
+	attrFilesFree      = 22
+	attrFilesTotal     = 23
+	attrHomogeneous    = 26
+	attrMaxFileSize    = 27
+	attrMaxLink        = 28
+	attrMaxName        = 29
+	attrMaxRead        = 30
+	attrMaxWrite       = 31
+	attrMode           = 33
+	attrNoTrunc        = 34
+	attrNumLinks       = 35
+	attrOwner          = 36
+	attrOwnerGroup     = 37
+	attrRawDev         = 41
+	attrSpaceAvail     = 42
+	attrSpaceFree      = 43
+	attrSpaceTotal     = 44
+	attrSpaceUsed      = 45
+	attrTimeAccess     = 47
+	attrTimeAccessSet  = 48
+	attrTimeDelta      = 51
+	attrTimeMetadata   = 52
+	attrTimeModify     = 53
+	attrTimeModifySet  = 54
+	attrMountedOn      = 55
+	attrExclCreat      = 75
+	attrCharsetCap     = 76
+	attrChangeType     = 79
+	attrModeUmask      = 81
+)
+
+var (
+	// settable can be set by SETATTR; settableExcl by an exclusive create, which keeps
+	// its verifier in the times.
+	settable     = bits4(attrSize, attrMode, attrOwner, attrOwnerGroup, attrTimeAccessSet, attrTimeModifySet)
+	settableExcl = bits4(attrSize, attrMode, attrOwner, attrOwnerGroup, attrModeUmask)
+	// settableNew can be set at creation.
+	settableNew = settable.or(bits4(attrModeUmask))
+	// writeOnly cannot be read.
+	writeOnly = bits4(attrTimeAccessSet, attrTimeModifySet, attrModeUmask)
+	// ofStat are attributes of the file system that a store has to be asked for.
+	ofStat = bits4(attrFilesAvail, attrFilesFree, attrFilesTotal, attrSpaceAvail, attrSpaceFree, attrSpaceTotal)
+
+	supported41 = bits4(attrSupported, attrType, attrFHExpireType, attrChange, attrSize, attrLinkSupport, attrSymlinkSupport,
+		attrNamedAttr, attrFSID, attrUniqueHandles, attrLeaseTime, attrRdattrError, attrCanSetTime, attrCaseInsens,
+		attrCasePreserving, attrChownRestrict, attrFileHandle, attrFileID, attrFilesAvail, attrFilesFree, attrFilesTotal,
+		attrHomogeneous, attrMaxFileSize, attrMaxLink, attrMaxName, attrMaxRead, attrMaxWrite, attrMode, attrNoTrunc,
+		attrNumLinks, attrOwner, attrOwnerGroup, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
+		attrTimeAccess, attrTimeAccessSet, attrTimeDelta, attrTimeMetadata, attrTimeModify, attrTimeModifySet, attrMountedOn,
+		attrExclCreat, attrCharsetCap)
+	supported42 = supported41.or(bits4(attrChangeType, attrModeUmask))
+)
+
+// supported are the attributes of the minor version.
+func (k *compound) supported() bitmap {
+	if k.minor >= 2 {
+		return supported42
+	}
+	return supported41
+}
+
+// changeOf is the change attribute. That it is the time of the last change is what
+// change_attr_type says.
+func changeOf(a *blockstore.Attr) uint64 { return uint64(a.Ctime.UnixNano()) }
+
+// Values of change_attr_type.
+const (
+	changeTimeMetadata = 3
+	changeUndefined    = 4
+)
+
+// subject is an object whose attributes are told.
+type subject struct {
+	object
+	attr   blockstore.Attr
+	change uint64
+	at     *node // where it is mounted, or nil
+
+	stat  blockstore.Stat
+	limit blockstore.Limits
+}
+
+// subject looks at an object for the attributes that are wanted.
+func (k *compound) subject(o *object, want bitmap) (s subject, st nfs.Status) {
+	s.object = *o
+	if o.node != nil {
+		t := k.s.tree()
+		s.attr, s.change = t.attr(o.node), o.node.change
+		s.limit = blockstore.Limits{MaxFileSize: 1<<63 - 1, LinkMax: 1, NameMax: blockstore.NameMax}
+		return s, nfs.OK
+	}
+	a, err := o.x.FS.GetAttr(k.who(o), o.h)
+	if err != nil {
+		return s, nfs.StatusOf(err)
+	}
+	return s, k.of(&s, &a, want)
+}
+
+// of fills in a subject of an export whose attributes are known.
+func (k *compound) of(s *subject, a *blockstore.Attr, want bitmap) nfs.Status {
+	s.attr, s.change, s.limit = *a, changeOf(a), s.x.FS.Limits()
+	if want.has(attrMountedOn) && a.Type == blockstore.TypeDir {
+		s.at = k.mountpoint(&s.object)
+	}
+	if !want.and(ofStat).empty() {
+		var err error
+		if s.stat, err = s.x.FS.Stat(k.who(&s.object), s.h); err != nil {
+			return nfs.StatusOf(err)
+		}
+	}
+	return nfs.OK
+}
+
+// encodeAttrs appends a fattr4 of what is wanted and supported. fault is what
+// rdattr_error says; if it is not OK nothing else is told.
+func (k *compound) encodeAttrs(e *xdr.Encoder, want bitmap, s *subject, fault nfs.Status) {
+	want = want.and(k.supported())
+	if fault != nfs.OK {
+		want = want.and(bits4(attrRdattrError))
+	}
+	want.encode(e)
+	at := len(e.B)
+	e.Uint32(0)
+	want.each(func(n int) { k.encodeAttr(e, n, s, fault) })
+	patch(e, at, uint32(len(e.B)-at-4))
+}
+
+func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Status) {
+	a := &s.attr
+	switch n {
+	case attrSupported:
+		k.supported().encode(e)
+	case attrType:
+		e.Uint32(uint32(a.Type))
+	case attrFHExpireType:
+		e.Uint32(0) // FH4_PERSISTENT
+	case attrChange:
+		e.Uint64(s.change)
+	case attrSize:
+		e.Uint64(a.Size)
+	case attrLinkSupport, attrSymlinkSupport:
+		e.Bool(s.x != nil)
+	case attrNamedAttr, attrCaseInsens:
+		e.Bool(false)
+	case attrUniqueHandles, attrCanSetTime, attrCasePreserving, attrChownRestrict, attrHomogeneous, attrNoTrunc:
+		e.Bool(true)
+	case attrFSID:
+		major, minor := s.fsid()
+		e.Uint64(major)
+		e.Uint64(minor)
+	case attrLeaseTime:
+		e.Uint32(uint32(k.s.state.Lease() / time.Second))
+	case attrRdattrError:
+		e.Uint32(uint32(fault))
+	case attrFileHandle:
+		var b [nfs.HandleMax]byte
+		e.Opaque(k.appendHandle(b[:0], &s.object))
+	case attrFileID:
+		e.Uint64(a.FileID)
+	case attrFilesAvail:
+		e.Uint64(s.stat.AvailFiles)
+	case attrFilesFree:
+		e.Uint64(s.stat.FreeFiles)
+	case attrFilesTotal:
+		e.Uint64(s.stat.TotalFiles)
+	case attrMaxFileSize:
+		e.Uint64(s.limit.MaxFileSize)
+	case attrMaxLink:
+		e.Uint32(s.limit.LinkMax)
+	case attrMaxName:
+		e.Uint32(s.limit.NameMax)
+	case attrMaxRead, attrMaxWrite:
+		e.Uint64(nfs.MaxIO)
+	case attrMode:
+		e.Uint32(a.Mode)
+	case attrNumLinks:
+		e.Uint32(a.NLink)
+	case attrOwner:
+		encodeID(e, a.UID)
+	case attrOwnerGroup:
+		encodeID(e, a.GID)
+	case attrRawDev:
+		e.Uint32(a.Major)
+		e.Uint32(a.Minor)
+	case attrSpaceAvail:
+		e.Uint64(s.stat.AvailBytes)
+	case attrSpaceFree:
+		e.Uint64(s.stat.FreeBytes)
+	case attrSpaceTotal:
+		e.Uint64(s.stat.TotalBytes)
+	case attrSpaceUsed:
+		e.Uint64(a.Used)
+	case attrTimeAccess:
+		encodeTime(e, a.Atime)
+	case attrTimeDelta:
+		e.Uint64(0)
+		e.Uint32(1)
+	case attrTimeMetadata:
+		encodeTime(e, a.Ctime)
+	case attrTimeModify:
+		encodeTime(e, a.Mtime)
+	case attrMountedOn:
+		if s.at != nil && s.at.parent != nil {
+			e.Uint64(s.at.id)
+		} else {
+			e.Uint64(a.FileID)
+		}
+	case attrExclCreat:
+		settableExcl.and(k.supported()).encode(e)
+	case attrCharsetCap:
+		e.Uint32(1) // FSCHARSET_CAP4_CONTAINS_NON_UTF8
+	case attrChangeType:
+		if s.x != nil {
+			e.Uint32(changeTimeMetadata)
+		} else {
+			e.Uint32(changeUndefined)
+		}
+	}
+}
+
+// fsid tells file systems apart: every export is one, even two of the same directory
+// tree, as their handles differ. The pseudo file system is 0, 0.
+func (s *subject) fsid() (major, minor uint64) {
+	if s.x == nil {
+		return 0, 0
+	}
+	return s.x.FSID(), uint64(s.x.ID)
+}
+
+// encodeID appends an owner or group as a decimal number (RFC 8881 section 5.9).
+func encodeID(e *xdr.Encoder, id uint32) {
+	var b [10]byte
+	e.Opaque(strconv.AppendUint(b[:0], uint64(id), 10))
+}
+
+// decodeID reads one. A name is nobody that is known here.
+func decodeID(b []byte) (uint32, bool) {
+	if len(b) == 0 || len(b) > 1 && b[0] == '0' || b[0] == '+' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(b), 10, 32)
+	return uint32(n), err == nil
+}
+
+func encodeTime(e *xdr.Encoder, t time.Time) {
+	e.Uint64(uint64(t.Unix()))
+	e.Uint32(uint32(t.Nanosecond()))
+}
+
+// decodeTime reads an nfstime4; 10^9 nanoseconds or more are INVAL.
+func decodeTime(d *xdr.Decoder) (time.Time, bool) {
+	s, ns := int64(d.Uint64()), d.Uint32()
+	return time.Unix(s, int64(ns)), ns < uint32(time.Second)
+}
+
+// fattrMax bounds a fattr4 from a client, in bytes.
+const fattrMax = 64 << 10
+
+// decodeSetAttr reads a fattr4 of attributes to be set, all of which must be in
+// allowed. The status is for a fattr4 that decodes; one that does not is an error of
+// the decoder.
+func (k *compound) decodeSetAttr(allowed bitmap) (s blockstore.SetAttr, set bitmap, st nfs.Status) {
+	d := &k.c.Args
+	set, more := decodeBitmap(d)
+	vals := xdr.NewDecoder(d.Opaque(fattrMax))
+	if d.Err() != nil {
+		return s, set, nfs.OK
+	}
+	switch {
+	case more || !set.without(k.supported()).empty():
+		return s, set, nfs.ErrAttrNotSupp
+	case !set.without(allowed).empty(), set.has(attrMode) && set.has(attrModeUmask):
+		return s, set, nfs.ErrInval
+	}
+	st = nfs.OK
+	fault := func(f nfs.Status) {
+		if st == nfs.OK {
+			st = f
+		}
+	}
+	set.each(func(n int) {
+		switch n {
+		case attrSize:
+			v := vals.Uint64()
+			s.Size = &v
+		case attrMode:
+			v := vals.Uint32()
+			if v&^0o7777 != 0 {
+				fault(nfs.ErrInval)
+			}
+			s.Mode = &v
+		case attrOwner, attrOwnerGroup:
+			v, ok := decodeID(vals.Opaque(ownerMax))
+			if !ok {
+				fault(nfs.ErrBadOwner)
+			}
+			if n == attrOwner {
+				s.UID = &v
+			} else {
+				s.GID = &v
+			}
+		case attrModeUmask:
+			// RFC 8275: the umask counts where no ACL is inherited, and none is here.
+			mode, umask := vals.Uint32(), vals.Uint32()
+			if mode&^0o7777 != 0 || umask&^0o777 != 0 {
+				fault(nfs.ErrInval)
+			}
+			v := mode &^ umask
+			s.Mode = &v
+		case attrTimeAccessSet:
+			s.AtimeHow, s.Atime = decodeSetTime(&vals, fault)
+		case attrTimeModifySet:
+			s.MtimeHow, s.Mtime = decodeSetTime(&vals, fault)
+		}
+	})
+	if vals.Err() != nil || vals.Remaining() != 0 {
+		d.Fail(xdr.ErrValue)
+	}
+	return s, set, st
+}
+
+// decodeSetTime reads a settime4.
+func decodeSetTime(d *xdr.Decoder, fault func(nfs.Status)) (blockstore.TimeSet, time.Time) {
+	const server, client = 0, 1
+	switch d.Uint32() {
+	case server:
+		return blockstore.TimeServer, time.Time{}
+	case client:
+		t, ok := decodeTime(d)
+		if !ok {
+			fault(nfs.ErrInval)
+		}
+		return blockstore.TimeClient, t
+	}
+	d.Fail(xdr.ErrValue)
+	return blockstore.TimeKeep, time.Time{}
+}

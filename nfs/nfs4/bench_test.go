@@ -1,0 +1,57 @@
+package nfs4
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// BenchmarkCompound is what the server does for a call of the kernel's client, but
+// for the carrier's part.
+func BenchmarkCompound(b *testing.B) {
+	r := newRig(b)
+	x := r.session(2, "one")
+	fh, id := x.make(x.handle("one"), "file")
+	data := make([]byte, 4096)
+	x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), data)).ok(OpPutFH).ok(OpWrite)
+	standard := bits4(1, 3, 4, 8, 20, 33, 35, 36, 37, 41, 45, 47, 52, 53, 55)
+	for _, bm := range []struct {
+		name string
+		ops  []args
+	}{
+		{"SEQUENCE", nil},
+		{"READ of 4 KiB", []args{op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(4096))}},
+		{"WRITE of 4 KiB", []args{op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), data), op(OpGetAttr, bits4(3, 4, 52, 53))}},
+		{"GETATTR", []args{op(OpPutFH, fh), op(OpGetAttr, standard)}},
+		{"LOOKUP", []args{op(OpPutFH, x.handle("one")), op(OpLookup, "file"), op(OpGetFH), op(OpGetAttr, standard)}},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			var e xdr.Encoder
+			encodeCompound(&e, "", 2, append([]args{x.sequence(0, 1)}, bm.ops...)...)
+			const seqAt = 4 + 4 + 4 + 4 + 16
+			mem := make([]byte, 8192)
+			c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend)}, Alloc: func(n int) []byte { return mem[:n] }}
+			c.Cred = rpc.Cred{Flavor: rpc.AuthSys, Machine: "client"}
+			serve := r.s.Programs()[0].Procs[ProcCompound].Serve
+			seq := &slotSeq
+			b.ReportAllocs()
+			for b.Loop() {
+				*seq++
+				binary.BigEndian.PutUint32(e.B[seqAt:], *seq)
+				c.Reset()
+				c.Cred.Flavor = rpc.AuthSys
+				c.Args = xdr.NewDecoder(e.B)
+				if st := serve(c, true); st != rpc.Done || nfs.Status(binary.BigEndian.Uint32(c.Res.B)) != nfs.OK {
+					b.Fatal(st, c.Res.B[:4])
+				}
+			}
+		})
+	}
+}
+
+// slotSeq is the sequence of the slot that the benchmarks share.
+var slotSeq uint32

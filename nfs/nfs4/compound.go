@@ -1,0 +1,279 @@
+package nfs4
+
+import (
+	"time"
+	"unicode/utf8"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Minor versions that are served.
+const (
+	minorMin = 1
+	minorMax = 2
+)
+
+// compound is a COMPOUND being served, reused from call to call.
+type compound struct {
+	s        *Server
+	c        *rpc.Call
+	mayBlock bool
+	now      time.Time
+
+	minor, count, index uint32
+	size                uint32 // of the call in bytes
+	base                int    // where the reply's results begin
+	digest              uint64
+
+	cur, saved     object
+	curID, savedID state.Stateid // the current stateid and the one saved with the handle
+
+	cred   blockstore.Cred
+	credOf *nfs.ClientRule // by which cred was made
+
+	client    *state.Client // nil outside a session
+	use       state.Use
+	executing bool // use has to be finished
+	cacheThis bool
+	limit     int    // of the whole reply in bytes
+	replayed  bool   // the reply is one that was given before
+	uncached  bool   // it was given before, and not kept
+	again     bool   // the compound has to begin again where it may wait
+	keep      bool   // the result of the operation is the same when it fails
+	changes   bool   // an operation that is not idempotent was begun
+	kept      []byte // memory for the reply as it is kept
+}
+
+// compound serves a COMPOUND (RFC 8881 section 16.2). Where it must not wait it
+// serves what never does, and READ, which asks the store not to: if that has to wait
+// after all, nothing has been done yet that cannot be taken back.
+func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
+	if !mayBlock && !quick(c.Args) {
+		return rpc.Again
+	}
+	k := s.pool.Get().(*compound)
+	k.c, k.mayBlock, k.now = c, mayBlock, s.now()
+	st := k.serve()
+	if st == rpc.Garbage {
+		s.count.Garbage.Add(1)
+	}
+	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept}
+	s.pool.Put(k)
+	return st
+}
+
+// quick reports whether a compound is a SEQUENCE, with or without a READ of a file.
+func quick(d xdr.Decoder) bool {
+	d.Opaque(tagMax)
+	d.Uint32()
+	n := d.Uint32()
+	if d.Uint32() != OpSequence || n != 1 && n != 3 {
+		return false
+	}
+	d.Skip(sequenceLen)
+	if n == 3 {
+		if d.Uint32() != OpPutFH {
+			return false
+		}
+		d.Opaque(fhMax)
+		if d.Uint32() != OpRead {
+			return false
+		}
+	}
+	return d.Err() == nil
+}
+
+func (k *compound) serve() rpc.Status {
+	d, e := &k.c.Args, &k.c.Res
+	k.size = uint32(d.Offset() + d.Remaining())
+	whole := *d
+	k.base = len(e.B)
+	tag := d.Opaque(tagMax)
+	k.minor, k.count = d.Uint32(), d.Uint32()
+	if d.Err() != nil {
+		return rpc.Garbage
+	}
+	e.Uint32(0) // the status, known at the end
+	e.Opaque(tag)
+	countAt := len(e.B)
+	e.Uint32(0)
+	var st nfs.Status
+	switch {
+	case k.minor < minorMin || k.minor > minorMax:
+		st = nfs.ErrMinorVersMismatch
+	case !utf8.Valid(tag):
+		st = nfs.ErrInval
+	default:
+		k.digest = digest(whole, &k.c.Cred)
+		st = k.run()
+	}
+	if k.again {
+		if k.executing {
+			k.use.Cancel()
+		}
+		k.s.moved.Add(1)
+		return rpc.Again
+	}
+	if k.replayed {
+		return rpc.Done
+	}
+	patch(e, k.base, uint32(st))
+	patch(e, countAt, k.index)
+	if st == nfs.ErrMinorVersMismatch {
+		k.s.count.Status(st)
+	}
+	if k.executing {
+		k.finish()
+	}
+	return rpc.Done
+}
+
+// run executes the operations up to the first that fails.
+func (k *compound) run() (st nfs.Status) {
+	defer func() {
+		// A panic on the way ends the call; the slot must not stay taken.
+		if r := recover(); r != nil {
+			if k.executing {
+				k.use.Finish(nil)
+			}
+			panic(r)
+		}
+	}()
+	for k.index < k.count && st == nfs.OK {
+		op := k.c.Args.Uint32()
+		if st = k.step(op); k.again || k.replayed {
+			return st
+		}
+		k.index++
+		k.s.count.Status(st)
+	}
+	return st
+}
+
+// step executes one operation and appends its nfs_resop4.
+func (k *compound) step(op uint32) nfs.Status {
+	d, e := &k.c.Args, &k.c.Res
+	if d.Err() != nil {
+		e.Uint32(OpIllegal)
+		e.Uint32(uint32(nfs.ErrBadXDR))
+		return nfs.ErrBadXDR
+	}
+	var row *operation
+	if op < numOps && table[op].name != "" && k.minor >= uint32(table[op].minor) {
+		row = &table[op]
+		k.s.ops[op].Add(1)
+		e.Uint32(op)
+	} else {
+		k.s.illegal.Add(1)
+		e.Uint32(OpIllegal)
+	}
+	e.Uint32(0)
+	at := len(e.B)
+	k.keep = false
+	st := k.admit(row, op)
+	if st == nfs.OK {
+		st = row.do(k)
+		if k.again || k.replayed {
+			return st
+		}
+	}
+	if st == nfs.OK || k.keep {
+		if over := k.tooBig(0); over != nfs.OK {
+			k.keep, st = false, over
+			if op == OpSequence {
+				k.use.Cancel()
+				k.executing = false
+			}
+		}
+	}
+	if st != nfs.OK && !k.keep {
+		e.Truncate(at)
+	}
+	patch(e, at-4, uint32(st))
+	return st
+}
+
+// admit decides whether an operation may be executed where it stands.
+func (k *compound) admit(row *operation, op uint32) nfs.Status {
+	switch {
+	case k.uncached:
+		return nfs.ErrRetryUncachedRep
+	case row == nil:
+		return nfs.ErrOpIllegal
+	case k.index == 0 && op != OpSequence && !row.is(alone):
+		return nfs.ErrOpNotInSession
+	case k.index == 0 && op != OpSequence && k.count > 1:
+		return nfs.ErrNotOnlyOp
+	case k.index > 0 && op == OpSequence:
+		return nfs.ErrSequencePos
+	case k.index > 0 && op == OpBindConnToSession:
+		return nfs.ErrNotOnlyOp
+	case row.do == nil:
+		return nfs.ErrNotSupp
+	case row.is(needsHandle) && !k.cur.set():
+		return nfs.ErrNoFileHandle
+	case row.is(needsSaved) && !k.saved.set():
+		return nfs.ErrNoFileHandle
+	}
+	if row.is(changing) {
+		k.changes = true
+		return k.tooBig(row.result)
+	}
+	return nfs.OK
+}
+
+// tooBig says whether the reply is longer than the session allows with n more bytes.
+func (k *compound) tooBig(n int) nfs.Status {
+	if k.client == nil {
+		return nfs.OK
+	}
+	switch n += k.c.Res.Len(); {
+	case n > int(k.use.Session.Fore.MaxResponse):
+		return nfs.ErrRepTooBig
+	case n > k.limit:
+		return nfs.ErrRepTooBigToCache
+	}
+	return nfs.OK
+}
+
+// room is how many bytes the reply may still grow.
+func (k *compound) room() int { return max(k.limit-k.c.Res.Len(), 0) }
+
+// bad reports whether the arguments did not decode.
+func (k *compound) bad() bool { return k.c.Args.Err() != nil }
+
+// who is the identity that the caller has in an export.
+func (k *compound) who(o *object) *blockstore.Cred {
+	if k.credOf != o.rule {
+		o.rule.Identity(&k.c.Cred, &k.cred)
+		k.credOf = o.rule
+	}
+	return &k.cred
+}
+
+// setCurrent makes o the current file handle; there is no stateid for it yet.
+func (k *compound) setCurrent(o object) {
+	k.cur, k.curID = o, state.Anonymous
+}
+
+// stateid is the stateid that an argument stands for.
+func (k *compound) stateid(id state.Stateid) state.Stateid {
+	if id == state.Current {
+		return k.curID
+	}
+	return id
+}
+
+// badState is a state's status as an operation of this minor version may return it:
+// in a session a stateid of an earlier start of the server is just a bad one (RFC
+// 8881 section 15.1.5.5).
+func badState(st nfs.Status) nfs.Status {
+	if st == nfs.ErrStaleStateID {
+		return nfs.ErrBadStateID
+	}
+	return st
+}

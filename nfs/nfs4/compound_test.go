@@ -1,0 +1,381 @@
+package nfs4
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// TestTable: every operation has its row.
+func TestTable(t *testing.T) {
+	for n := OpAccess; n < numOps; n++ {
+		row := &table[n]
+		want := 0
+		switch {
+		case n >= OpAllocate:
+			want = 2
+		case n >= OpBackchannelCtl:
+			want = 1
+		}
+		if row.name == "" || int(row.minor) != want {
+			t.Errorf("operation %d: %q of minor version %d", n, row.name, row.minor)
+		}
+		if row.is(alone) && row.is(needsHandle) {
+			t.Errorf("%s", row.name)
+		}
+	}
+}
+
+// TestLoop: what may stand where.
+func TestLoop(t *testing.T) {
+	r := newRig(t)
+	x1, x2 := r.session(1, "one"), r.session(2, "two")
+	type result struct {
+		op uint32
+		st nfs.Status
+	}
+	seq, root, getFH, fine := op(OpSequence), op(OpPutRootFH), op(OpGetFH), nfs.OK
+	for _, c := range []struct {
+		name  string
+		minor uint32
+		ops   []args
+		want  []result // of all but the results that are just fine
+		st    nfs.Status
+	}{
+		{"nothing", 1, nil, nil, fine},
+		{"version 4.0", 0, []args{root}, nil, nfs.ErrMinorVersMismatch},
+		{"version 4.3", 3, []args{root}, nil, nfs.ErrMinorVersMismatch},
+		{"without a session", 1, []args{root}, []result{{OpPutRootFH, nfs.ErrOpNotInSession}}, nfs.ErrOpNotInSession},
+		{"illegal without a session", 1, []args{op(2)}, []result{{OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
+		{"alone, but not", 1, []args{exchangeArgs("x", 1, 0), root}, []result{{OpExchangeID, nfs.ErrNotOnlyOp}}, nfs.ErrNotOnlyOp},
+		{"illegal", 1, []args{seq, root, op(9999), getFH}, []result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
+		{"OP_ILLEGAL itself", 2, []args{seq, op(OpIllegal)}, []result{{OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
+		{"of 4.2 in 4.1", 1, []args{seq, root, op(OpSeek)}, []result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
+		{"of 4.2 in 4.2, not there", 2, []args{seq, root, op(OpSeek)}, []result{{OpPutRootFH, fine}, {OpSeek, nfs.ErrNotSupp}}, nfs.ErrNotSupp},
+		{"of 4.0", 1, []args{seq, op(OpSetClientID)}, []result{{OpSetClientID, nfs.ErrNotSupp}}, nfs.ErrNotSupp},
+		{"two SEQUENCEs", 1, []args{seq, seq}, []result{{OpSequence, nfs.ErrSequencePos}}, nfs.ErrSequencePos},
+		{"BIND_CONN_TO_SESSION with others", 1, []args{seq, op(OpBindConnToSession)}, []result{{OpBindConnToSession, nfs.ErrNotOnlyOp}}, nfs.ErrNotOnlyOp},
+		{"no file handle", 1, []args{seq, getFH}, []result{{OpGetFH, nfs.ErrNoFileHandle}}, nfs.ErrNoFileHandle},
+		{"nothing saved", 1, []args{seq, root, op(OpRestoreFH)}, []result{{OpPutRootFH, fine}, {OpRestoreFH, nfs.ErrNoFileHandle}}, nfs.ErrNoFileHandle},
+		{"LINK of nothing", 1, []args{seq, root, op(OpLink, "x")}, []result{{OpPutRootFH, fine}, {OpLink, nfs.ErrNoFileHandle}}, nfs.ErrNoFileHandle},
+		{"file handle consumed", 1, []args{seq, root, op(OpSecInfo, "one"), getFH}, []result{{OpPutRootFH, fine}, {OpSecInfo, fine}, {OpGetFH, nfs.ErrNoFileHandle}}, nfs.ErrNoFileHandle},
+		{"goes no further", 1, []args{seq, root, op(OpLookup, "none"), root}, []result{{OpPutRootFH, fine}, {OpLookup, nfs.ErrNoEnt}}, nfs.ErrNoEnt},
+		{"cut short", 1, []args{seq, op(OpPutFH, uint32(20))}, []result{{OpPutFH, nfs.ErrBadXDR}}, nfs.ErrBadXDR},
+		{"no operation at all", 1, []args{seq, root, part()}, []result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrBadXDR}}, nfs.ErrBadXDR},
+		{"session destroyed on the way", 1, []args{seq, op(OpDestroySession, x1.id), root}, []result{{OpDestroySession, nfs.ErrNotOnlyOp}}, nfs.ErrNotOnlyOp},
+		{"in 4.2", 2, []args{seq, root, op(OpLookup, "one"), op(OpSaveFH), op(OpRestoreFH)}, []result{{OpPutRootFH, fine}, {OpLookup, fine}, {OpSaveFH, fine}, {OpRestoreFH, fine}}, fine},
+	} {
+		x := x1
+		if c.minor == 2 {
+			x = x2
+		}
+		ops := append([]args(nil), c.ops...)
+		inSession := len(ops) > 0 && len(encoded(ops[0])) == 4 && words(encoded(ops[0]))[0] == OpSequence
+		if inSession {
+			x.seq++
+			ops[0] = x.sequence(x.seq, 0)
+		}
+		p := r.compound(c.minor, ops...)
+		if p.status != c.st {
+			t.Errorf("%s: %v", c.name, p.status)
+		}
+		if inSession {
+			p.ok(OpSequence).Skip(36)
+		}
+		for _, want := range c.want {
+			if st := p.next(want.op); st != want.st {
+				t.Errorf("%s: operation %d: %v", c.name, want.op, st)
+			}
+			if want.op == OpSecInfo {
+				p.Skip(12)
+			}
+		}
+		p.end()
+	}
+	if r.s.illegal.Load() == 0 || r.count.Snapshot()["nfs_status_OP_ILLEGAL"] == 0 {
+		t.Error("not counted")
+	}
+}
+
+func encoded(a args) []byte {
+	var e xdr.Encoder
+	a(&e)
+	return e.B
+}
+
+// TestGarbage: what is no COMPOUND4args is refused by RPC.
+func TestGarbage(t *testing.T) {
+	r := newRig(t)
+	for _, b := range [][]byte{{}, {0, 0, 0, 9}, {0, 0, 0, 0, 0, 0, 0, 1}, bytes.Repeat([]byte{255}, 64)} {
+		if _, st := r.send(b); st != rpc.GarbageArgs {
+			t.Errorf("%x: accept status %d", b, st)
+		}
+	}
+	var e xdr.Encoder
+	encodeCompound(&e, "\xff", 1, op(OpPutRootFH))
+	d, _ := r.send(e.B)
+	if st := nfs.Status(d.Uint32()); st != nfs.ErrInval || d.String(10) != "\xff" || d.Uint32() != 0 {
+		t.Errorf("a tag that is not UTF-8: %v", st)
+	}
+	if r.count.Snapshot()["nfs_garbage"] != 4 {
+		t.Error("not counted")
+	}
+}
+
+// TestReplay: a request that is not idempotent is executed once.
+func TestReplay(t *testing.T) {
+	r := newRig(t)
+	x := r.session(2, "one")
+	x.cache = true
+	dir := x.handle("one")
+	mkdir := func(name string) args {
+		return op(OpCreate, uint32(2), name, attrs(bits4(attrMode), uint32(0o755)))
+	}
+	p := x.do(op(OpPutFH, dir), mkdir("d"), op(OpGetFH))
+	if p.status != nfs.OK {
+		t.Fatal(p.status)
+	}
+	first := bytes.Clone(r.raw)
+	send := func(seq uint32, ops ...args) *reply {
+		return r.compound(2, append([]args{x.sequence(seq, 0)}, ops...)...)
+	}
+	send(x.seq, op(OpPutFH, dir), mkdir("d"), op(OpGetFH))
+	if !bytes.Equal(r.raw[4:], first[4:]) { // but for the XID
+		t.Errorf("the retry was answered\n%x, first it was\n%x", r.raw, first)
+	}
+	if r.s.replays.Load() != 1 {
+		t.Error("not counted")
+	}
+	send(x.seq, op(OpPutFH, dir), mkdir("e"), op(OpGetFH)).fails(OpSequence, nfs.ErrSeqFalseRetry)
+	r.uid = 5
+	send(x.seq, op(OpPutFH, dir), mkdir("d"), op(OpGetFH)).fails(OpSequence, nfs.ErrSeqFalseRetry)
+	r.uid = 0
+	send(x.seq+2, op(OpPutFH, dir)).fails(OpSequence, nfs.ErrSeqMisordered)
+	send(x.seq-1, op(OpPutFH, dir)).fails(OpSequence, nfs.ErrSeqMisordered)
+	p = x.do(op(OpPutFH, dir), mkdir("d"))
+	p.ok(OpPutFH).fails(OpCreate, nfs.ErrExist)
+	other := *x
+	other.id[11]++
+	r.compound(2, other.sequence(1, 0)).fails(OpSequence, nfs.ErrBadSession)
+	r.compound(2, op(OpSequence, x.id, uint32(1), uint32(8), uint32(8), false)).fails(OpSequence, nfs.ErrBadSlot)
+	r.compound(2, op(OpSequence, x.id, uint32(1), uint32(5), uint32(99), false)).fails(OpSequence, nfs.ErrBadHighSlot)
+	r.compound(1, x.sequence(1, 5)).fails(OpSequence, nfs.ErrBadSession)
+	x.do().end()
+
+	// The reply of a READ is kept if that is asked for, its data with it.
+	fh, id := x.make(dir, "file")
+	x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(2), "some bytes")).ok(OpPutFH).ok(OpWrite)
+	read := op(OpRead, id, uint64(0), uint32(100))
+	x.do(op(OpPutFH, fh), read, read)
+	first = bytes.Clone(r.raw)
+	send(x.seq, op(OpPutFH, fh), read, read)
+	if !bytes.Equal(r.raw[4:], first[4:]) || !bytes.Contains(r.raw, []byte("some bytes")) {
+		t.Errorf("the retry was answered\n%x, first it was\n%x", r.raw, first)
+	}
+	// If not, the client is told.
+	x.cache = false
+	p = x.do(op(OpPutFH, fh), read)
+	p.ok(OpPutFH).ok(OpRead)
+	p = send(x.seq, op(OpPutFH, fh), read)
+	p.ok(OpSequence).Skip(36)
+	p.fails(OpPutFH, nfs.ErrRetryUncachedRep)
+	// A short reply is kept all the same.
+	x.do(op(OpPutFH, dir), op(OpRemove, "d")).ok(OpPutFH).ok(OpRemove)
+	first = bytes.Clone(r.raw)
+	send(x.seq, op(OpPutFH, dir), op(OpRemove, "d"))
+	if !bytes.Equal(r.raw[4:], first[4:]) {
+		t.Error("a REMOVE was executed twice")
+	}
+}
+
+// TestSizes: requests and replies that are longer than the session allows.
+func TestSizes(t *testing.T) {
+	r := newRig(t)
+	x := r.sessionOf(2, "small", channelArgs(1100, 1024, 180, 5, 2))
+	x.r.t = t
+	dir := x.handle("one")
+	get := op(OpGetAttr, supported42.without(writeOnly))
+	x.do(op(OpPutFH, dir), get).ok(OpPutFH).ok(OpGetAttr)
+	x.do(op(OpPutFH, dir), get, get).ok(OpPutFH).ok(OpGetAttr)
+	x.seq++
+	r.compound(2, x.sequence(x.seq, 0), op(OpPutRootFH), op(OpPutRootFH), op(OpPutRootFH), op(OpPutRootFH), op(OpPutRootFH)).fails(OpSequence, nfs.ErrTooManyOps)
+	r.compound(2, x.sequence(x.seq, 0), op(OpPutFH, dir), op(OpRemove, strings.Repeat("x", 1200))).fails(OpSequence, nfs.ErrReqTooBig)
+	x.seq--
+	// READ and READDIR make do with the room there is.
+	fh, id := x.make(dir, "file")
+	for i := range 3 {
+		x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(i*800), uint32(0), bytes.Repeat([]byte{byte(i)}, 800))).ok(OpPutFH).ok(OpWrite)
+	}
+	p := x.do(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(2400)))
+	p.ok(OpPutFH).ok(OpRead)
+	eof, data := p.Bool(), p.Opaque(2400)
+	if eof || len(data) < 800 || len(r.raw) > 1024 {
+		t.Errorf("%d bytes, %v, a reply of %d", len(data), eof, len(r.raw))
+	}
+	p.end()
+	// Replies that are to be kept have less room, and a change is not made that could
+	// not be told of.
+	x.cache = true
+	p = x.do(op(OpPutFH, dir), get)
+	p.ok(OpPutFH).fails(OpGetAttr, nfs.ErrRepTooBigToCache)
+	for i := range 2 {
+		p = x.do(op(OpPutFH, dir), op(OpGetFH), op(OpCreate, uint32(2), "d", attrs(bitmap{})))
+		p.ok(OpPutFH).ok(OpGetFH).Opaque(fhMax)
+		p.fails(OpCreate, nfs.ErrRepTooBigToCache)
+		if _, st := func() ([]byte, nfs.Status) {
+			x.cache = false
+			defer func() { x.cache = true }()
+			return x.tryHandle("one", "d")
+		}(); st != nfs.ErrNoEnt {
+			t.Errorf("round %d: the directory was made: %v", i, st)
+		}
+	}
+	x.cache = false
+	for i := range 30 {
+		x.make(dir, strings.Repeat("n", 20)+string(rune('a'+i)))
+	}
+	p = x.do(op(OpPutFH, dir), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(1<<20), bits4(attrFileID)))
+	p.ok(OpPutFH).ok(OpReadDir)
+	if len(r.raw) > 1024 {
+		t.Errorf("READDIR of %d bytes", len(r.raw))
+	}
+
+	// Sessions that are too small to be of use.
+	cid, seq, _ := r.exchange("tiny", 1)
+	for _, ch := range []args{channelArgs(100, 4096, 0, 8, 1), channelArgs(4096, 100, 0, 8, 1), channelArgs(4096, 4096, 0, 0, 1), channelArgs(4096, 4096, 0, 8, 0)} {
+		r.compound(2, op(OpCreateSession, cid, seq, uint32(0), ch, channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).fails(OpCreateSession, nfs.ErrTooSmall)
+	}
+	// What a client asks for beyond all measure is cut.
+	p = r.compound(2, op(OpCreateSession, cid, seq, uint32(0), channelArgs(1<<31, 1<<31, 1<<31, 1<<31, 1<<31), channelArgs(1<<31, 1<<31, 1<<31, 1<<31, 1<<31), uint32(0), uint32(0)))
+	p.ok(OpCreateSession).Skip(16 + 8 + 4)
+	if got := [5]uint32{p.Uint32(), p.Uint32(), p.Uint32(), p.Uint32(), p.Uint32()}; got != [5]uint32{messageMax, messageMax, cachedMax, opsMax, slotsMax} {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestSessionOps: the operations about clients and sessions, and their refusals.
+func TestSessionOps(t *testing.T) {
+	r := newRig(t)
+	x := r.session(1, "one")
+	y := r.session(2, "one") // of the same client
+	if x.client != y.client || x.id == y.id {
+		t.Fatalf("clients %x and %x", x.client, y.client)
+	}
+	if _, _, flags := r.exchange("one", 1); flags != exchNonPNFS|exchConfirmed {
+		t.Errorf("flags %x", flags)
+	}
+	bind := func(id state.SessionID, dir uint32) *reply {
+		return r.compound(1, op(OpBindConnToSession, id, dir, false))
+	}
+	p := bind(x.id, 3).ok(OpBindConnToSession)
+	if id, dir, rdma := decodeSessionID(p.Decoder), p.Uint32(), p.Bool(); id != x.id || dir != 1 || rdma {
+		t.Errorf("bound %x %d %v", id, dir, rdma)
+	}
+	p.end()
+	bind(x.id, 2).fails(OpBindConnToSession, nfs.ErrInval)
+	bind(state.SessionID{1}, 1).fails(OpBindConnToSession, nfs.ErrBadSession)
+	x.do(op(OpBackchannelCtl, uint32(1), uint32(1), uint32(1), uint32(0), "host", uint32(0), uint32(0), uint32(1), uint32(5))).ok(OpBackchannelCtl).end()
+	x.do(op(OpBackchannelCtl, uint32(1), uint32(1), uint32(9))).fails(OpBackchannelCtl, nfs.ErrBadXDR)
+	x.do(op(OpReclaimComplete, false)).fails(OpReclaimComplete, nfs.ErrCompleteAlready)
+	x.do(op(OpReclaimComplete, true)).fails(OpReclaimComplete, nfs.ErrNoFileHandle)
+	x.do(op(OpPutRootFH), op(OpReclaimComplete, true)).ok(OpPutRootFH).ok(OpReclaimComplete).end()
+	for _, c := range []struct {
+		a    args
+		want nfs.Status
+	}{
+		{exchangeArgs("one", 1, 0x80000000), nfs.ErrInval},
+		{exchangeArgs("none", 1, exchUpdate), nfs.ErrNoEnt},
+		{exchangeArgs("one", 2, exchUpdate), nfs.ErrNotSame},
+		{op(OpExchangeID, [8]byte{}, "x", uint32(0), uint32(protectMachCred)), nfs.ErrInval},
+		{op(OpExchangeID, [8]byte{}, "x", uint32(0), uint32(protectSSV)), nfs.ErrEncrAlgUnsupp},
+		{op(OpExchangeID, [8]byte{}, "x", uint32(0), uint32(7)), nfs.ErrBadXDR},
+		{op(OpExchangeID, [8]byte{}, strings.Repeat("x", 1025), uint32(0), uint32(0), uint32(0)), nfs.ErrBadXDR},
+		{op(OpExchangeID, [8]byte{}, "x", uint32(0), uint32(0), uint32(2)), nfs.ErrBadXDR},
+	} {
+		r.compound(1, c.a).fails(OpExchangeID, c.want)
+	}
+	// With an implementation's name, as the kernel has it.
+	r.compound(1, op(OpExchangeID, [8]byte{}, "x", uint32(0), uint32(0), uint32(1), "kernel.org", "Linux 6.1", uint64(0), uint32(0))).ok(OpExchangeID)
+	r.compound(1, op(OpDestroyClientID, x.client)).fails(OpDestroyClientID, nfs.ErrClientIDBusy)
+	x.do(op(OpDestroySession, x.id)).ok(OpDestroySession).end()
+	r.compound(1, x.sequence(x.seq+1, 0)).fails(OpSequence, nfs.ErrBadSession)
+	y.do(op(OpDestroySession, x.id)).fails(OpDestroySession, nfs.ErrBadSession)
+	r.compound(1, op(OpDestroySession, y.id)).ok(OpDestroySession).end()
+	r.compound(1, op(OpDestroyClientID, x.client)).ok(OpDestroyClientID).end()
+	r.compound(1, op(OpDestroyClientID, x.client)).fails(OpDestroyClientID, nfs.ErrStaleClientID)
+}
+
+// TestReclaim: after a restart a client gets back what it had, and nobody else gets
+// anything before.
+func TestReclaim(t *testing.T) {
+	r := newRig(t)
+	x := r.session(2, "one")
+	dir := x.handle("one")
+	fh, id := x.make(dir, "file")
+	lockOp := func(id state.Stateid, reclaim bool) args {
+		return op(OpLock, lockWrite, reclaim, uint64(0), uint64(10), true, uint32(0), id, uint32(0), uint64(0), "o")
+	}
+	reclaim := op(OpOpen, uint32(0), uint32(3), uint32(0), uint64(0), "owner", uint32(openNoCreate), uint32(claimPrevious), uint32(0))
+	x.do(op(OpPutFH, fh), lockOp(id, false)).ok(OpPutFH).ok(OpLock)
+	r.locks = lock.New(0)
+	r.start(8)
+	y := r.session(2, "two")
+	y.do(op(OpPutFH, dir), openOp(1, 0, "o", "file")).ok(OpPutFH).fails(OpOpen, nfs.ErrGrace)
+	y.do(op(OpPutFH, dir), openCreateOp(1, "o", "new", createUnchecked, attrs(bitmap{}))).ok(OpPutFH).fails(OpOpen, nfs.ErrGrace)
+	if _, st := y.tryHandle("one", "new"); st != nfs.ErrNoEnt {
+		t.Errorf("it was made all the same: %v", st)
+	}
+	y.do(op(OpPutFH, dir), op(OpRemove, "file")).ok(OpPutFH).fails(OpRemove, nfs.ErrGrace)
+	y.do(op(OpPutFH, dir), op(OpSaveFH), op(OpRename, "file", "x")).ok(OpPutFH).ok(OpSaveFH).fails(OpRename, nfs.ErrGrace)
+	y.do(op(OpPutFH, fh), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrGrace)
+	y.do(op(OpPutFH, fh), reclaim).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
+	cid, seq, _ := r.exchange("one", 1)
+	p := r.compound(2, op(OpCreateSession, cid, seq, uint32(0), channelArgs(4096, 4096, 512, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
+	x = &sess{r: r, minor: 2, client: cid, id: decodeSessionID(p.Decoder)}
+	r.uid = 0
+	id, _, _ = x.do(op(OpPutFH, fh), reclaim).ok(OpPutFH).ok(OpOpen).opened()
+	x.do(op(OpPutFH, fh), lockOp(id, true)).ok(OpPutFH).ok(OpLock)
+	x.do(op(OpReclaimComplete, false)).ok(OpReclaimComplete)
+	his, _, _ := y.do(op(OpPutFH, dir), openOp(3, 0, "o", "file")).ok(OpPutFH).ok(OpOpen).opened()
+	y.do(op(OpPutFH, fh), lockOp(his, false)).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 8+8+4+8+4+4)
+}
+
+// TestRestart: nothing of an earlier start is taken for something of this one.
+func TestRestart(t *testing.T) {
+	r := newRig(t)
+	x := r.session(2, "one")
+	dir := x.handle("one")
+	fh, id := x.make(dir, "file")
+	r.known = nil
+	r.start(8)
+	r.compound(2, x.sequence(x.seq+1, 0)).fails(OpSequence, nfs.ErrBadSession)
+	r.compound(2, op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).fails(OpCreateSession, nfs.ErrStaleClientID)
+	y := r.session(2, "one")
+	y.do(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrBadStateID)
+	y.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(1), uint32(0), uint64(0), "o", uint32(0), uint32(claimPrevious), uint32(0))).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
+	y.do(op(OpPutFH, fh), op(OpGetAttr, bits4(attrSize))).ok(OpPutFH).ok(OpGetAttr)
+}
+
+// TestPanic: a fault of ours costs a call; its slot is free for the next.
+func TestPanic(t *testing.T) {
+	r := newRig(t)
+	x := r.session(2, "one")
+	fh, _ := x.make(x.handle("one"), "file")
+	r.fs.panics = true
+	x.seq++
+	var e xdr.Encoder
+	encodeCompound(&e, "tag", 2, x.sequence(x.seq, 0), op(OpPutFH, fh), op(OpCommit, uint64(0), uint32(0)))
+	if _, st := r.send(e.B); st != rpc.SystemErr {
+		t.Errorf("accept status %d", st)
+	}
+	p := r.parse(r.send(e.B))
+	p.ok(OpSequence).Skip(36)
+	p.fails(OpPutFH, nfs.ErrRetryUncachedRep)
+	x.do(op(OpPutFH, fh)).ok(OpPutFH).end()
+}

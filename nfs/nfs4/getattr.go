@@ -1,0 +1,138 @@
+package nfs4
+
+import (
+	"bytes"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// getAttr is GETATTR (RFC 8881 section 18.7). What is not supported is left out.
+func getAttr(k *compound) nfs.Status {
+	want, _ := decodeBitmap(&k.c.Args)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	if !want.and(writeOnly).empty() {
+		return nfs.ErrInval
+	}
+	s, st := k.subject(&k.cur, want)
+	if st == nfs.OK {
+		k.encodeAttrs(&k.c.Res, want, &s, nfs.OK)
+	}
+	return st
+}
+
+// setAttr is SETATTR (section 18.30). Its result has the attributes that were set,
+// also when it fails: none then.
+func setAttr(k *compound) nfs.Status {
+	id := k.stateid(decodeStateid(&k.c.Args))
+	s, set, st := k.decodeSetAttr(settable)
+	if k.bad() {
+		return k.attrsSet(bitmap{}, nfs.ErrBadXDR)
+	}
+	if st == nfs.OK {
+		st = k.cur.changeable()
+	}
+	if st == nfs.OK && s.Size != nil {
+		switch st = k.regular(); st {
+		case nfs.ErrIsDir, nfs.ErrSymlink, nfs.ErrWrongType:
+			st = nfs.ErrInval
+		}
+		if st == nfs.OK {
+			st = k.ioState(id, true)
+		}
+	}
+	if st == nfs.OK {
+		_, err := k.cur.x.FS.SetAttr(k.who(&k.cur), k.cur.h, &s, nil)
+		st = nfs.StatusOf(err)
+	}
+	if st != nfs.OK {
+		set = bitmap{}
+	}
+	return k.attrsSet(set, st)
+}
+
+func (k *compound) attrsSet(set bitmap, st nfs.Status) nfs.Status {
+	set.encode(&k.c.Res)
+	k.keep = true
+	return st
+}
+
+// Bits of ACCESS that can mean something for directories, and for everything else.
+const (
+	accessDir    = blockstore.AccessRead | blockstore.AccessLookup | blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
+	accessFile   = blockstore.AccessRead | blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessExecute
+	accessChange = blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
+)
+
+// access is ACCESS (section 18.1).
+func access(k *compound) nfs.Status {
+	want := k.c.Args.Uint32()
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	e := &k.c.Res
+	if k.cur.node != nil {
+		e.Uint32(want & accessDir)
+		e.Uint32(want & (blockstore.AccessRead | blockstore.AccessLookup))
+		return nfs.OK
+	}
+	granted, a, err := k.cur.x.FS.Access(k.who(&k.cur), k.cur.h, want&(accessDir|accessFile))
+	if err != nil {
+		return nfs.StatusOf(err)
+	}
+	sense := uint32(accessFile)
+	if a.Type == blockstore.TypeDir {
+		sense = accessDir
+	}
+	if k.cur.readOnly() {
+		granted &^= accessChange
+	}
+	e.Uint32(want & sense)
+	e.Uint32(want & sense & granted)
+	return nfs.OK
+}
+
+// verify is VERIFY (section 18.31): go on if the attributes are these.
+func verify(k *compound) nfs.Status {
+	same, st := k.compare()
+	if st == nfs.OK && !same {
+		st = nfs.ErrNotSame
+	}
+	return st
+}
+
+// nverify is NVERIFY (section 18.15): go on if they are not.
+func nverify(k *compound) nfs.Status {
+	same, st := k.compare()
+	if st == nfs.OK && same {
+		st = nfs.ErrSame
+	}
+	return st
+}
+
+// compare reads a fattr4 and holds it against the attributes of the current file.
+func (k *compound) compare() (same bool, st nfs.Status) {
+	d := &k.c.Args
+	want, more := decodeBitmap(d)
+	vals := d.Opaque(fattrMax)
+	switch {
+	case k.bad():
+		return false, nfs.ErrBadXDR
+	case !want.and(writeOnly).empty() || want.has(attrRdattrError):
+		return false, nfs.ErrInval
+	case more || !want.without(k.supported()).empty():
+		return false, nfs.ErrAttrNotSupp
+	}
+	s, st := k.subject(&k.cur, want)
+	if st != nfs.OK {
+		return false, st
+	}
+	var e xdr.Encoder
+	k.encodeAttrs(&e, want, &s, nfs.OK)
+	mine := xdr.NewDecoder(e.B)
+	decodeBitmap(&mine)
+	return bytes.Equal(mine.Opaque(len(e.B)), vals), nfs.OK
+}

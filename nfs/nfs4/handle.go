@@ -1,0 +1,184 @@
+package nfs4
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// putFH is PUTFH (RFC 8881 section 18.19).
+func putFH(k *compound) nfs.Status {
+	fh := k.c.Args.Opaque(fhMax)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	o, st := k.resolve(fh)
+	if st == nfs.OK {
+		k.setCurrent(o)
+	}
+	return st
+}
+
+// resolve finds what a file handle stands for. That it is still there is for the
+// store to say.
+func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
+	id, h, err := k.s.codec.Parse(fh)
+	if err != nil {
+		if err == nfs.ErrHandleCode {
+			k.s.count.ForgedHandles.Add(1)
+		} else {
+			k.s.count.BadHandles.Add(1)
+		}
+		return o, nfs.ErrBadHandle
+	}
+	client := &k.c.Peer
+	if id == pseudoExport {
+		n := k.s.tree().byHandle[h]
+		if n == nil || n.parent != nil && !n.visible(client) {
+			k.s.count.GoneExports.Add(1)
+			return o, nfs.ErrStale
+		}
+		return object{node: n}, nfs.OK
+	}
+	x := k.s.exports.ByID(id)
+	if x == nil {
+		k.s.count.GoneExports.Add(1)
+		return o, nfs.ErrStale
+	}
+	rule := x.Admits(client)
+	if rule == nil {
+		k.s.count.DeniedClients.Add(1)
+		return o, nfs.ErrStale // PUTFH has no status for those who are not let in
+	}
+	return object{x: x, rule: rule, h: h}, nfs.OK
+}
+
+// putRootFH is PUTROOTFH and PUTPUBFH (sections 18.21, 18.20).
+func putRootFH(k *compound) nfs.Status {
+	o, st := k.at(k.s.tree().root)
+	if st == nfs.OK {
+		k.setCurrent(o)
+	}
+	return st
+}
+
+// getFH is GETFH (section 18.8).
+func getFH(k *compound) nfs.Status {
+	var b [nfs.HandleMax]byte
+	k.c.Res.Opaque(k.appendHandle(b[:0], &k.cur))
+	return nfs.OK
+}
+
+func (k *compound) appendHandle(b []byte, o *object) []byte {
+	if o.node != nil {
+		return k.s.codec.Append(b, pseudoExport, &o.node.handle)
+	}
+	return k.s.codec.Append(b, o.x.ID, &o.h)
+}
+
+// saveFH is SAVEFH (section 18.28): the stateid is saved too.
+func saveFH(k *compound) nfs.Status {
+	k.saved, k.savedID = k.cur, k.curID
+	return nfs.OK
+}
+
+// restoreFH is RESTOREFH (section 18.27).
+func restoreFH(k *compound) nfs.Status {
+	k.cur, k.curID = k.saved, k.savedID
+	return nfs.OK
+}
+
+// lookup is LOOKUP (section 18.13).
+func lookup(k *compound) nfs.Status {
+	name := k.c.Args.String(nameMax)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	st := checkName(name)
+	if st != nfs.OK {
+		return st
+	}
+	o, st := k.walk(&k.cur, name)
+	if st == nfs.OK {
+		k.setCurrent(o)
+	}
+	return st
+}
+
+// lookupParent is LOOKUPP (section 18.14).
+func lookupParent(k *compound) nfs.Status {
+	o, st := k.up(&k.cur)
+	if st == nfs.OK {
+		k.setCurrent(o)
+	}
+	return st
+}
+
+// secInfo is SECINFO (section 18.29). Afterwards there is no current file handle.
+func secInfo(k *compound) nfs.Status {
+	name := k.c.Args.String(nameMax)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	st := checkName(name)
+	if st == nfs.OK {
+		_, st = k.walk(&k.cur, name)
+	}
+	return k.flavors(st)
+}
+
+// secInfoNoName is SECINFO_NO_NAME (section 18.45).
+func secInfoNoName(k *compound) nfs.Status {
+	const current, parent = 0, 1
+	style := k.c.Args.Uint32()
+	if k.bad() || style > parent {
+		return nfs.ErrBadXDR
+	}
+	st := nfs.OK
+	if style == parent {
+		_, st = k.up(&k.cur)
+	}
+	return k.flavors(st)
+}
+
+// flavors appends a SECINFO4resok.
+func (k *compound) flavors(st nfs.Status) nfs.Status {
+	if st != nfs.OK {
+		return st
+	}
+	k.setCurrent(object{})
+	e := &k.c.Res
+	e.Uint32(2)
+	e.Uint32(uint32(rpc.AuthSys))
+	e.Uint32(uint32(rpc.AuthNone))
+	return nfs.OK
+}
+
+// file is the current file as locks and opens know it.
+func (k *compound) file() lock.File { return lock.File{Export: k.cur.x.ID, Handle: k.cur.h} }
+
+// regular makes sure that the current file handle is that of a regular file, for
+// operations whose RFC has a status for everything else.
+func (k *compound) regular() nfs.Status {
+	if k.cur.x == nil {
+		return nfs.ErrIsDir
+	}
+	a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
+	if err != nil {
+		return nfs.StatusOf(err)
+	}
+	return typeStatus(a.Type)
+}
+
+func typeStatus(t blockstore.FileType) nfs.Status {
+	switch t {
+	case blockstore.TypeReg:
+		return nfs.OK
+	case blockstore.TypeDir:
+		return nfs.ErrIsDir
+	case blockstore.TypeLnk:
+		return nfs.ErrSymlink
+	}
+	return nfs.ErrWrongType
+}

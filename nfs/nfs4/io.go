@@ -1,0 +1,144 @@
+package nfs4
+
+import (
+	"errors"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+)
+
+// ioState checks the stateid of something like a READ or a WRITE of the current file.
+func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
+	return badState(k.client.IO(k.now, id, k.file(), write))
+}
+
+// readOverhead is what a READ4resok holds beside its data, with padding.
+const readOverhead = 4 + 4 + 3
+
+// payloads is how many blocks of memory every carrier has for a call. Whoever has more
+// READs in a compound gets them from memory that is not registered beforehand.
+const payloads = 8
+
+// read is READ (RFC 8881 section 18.22). The data goes from the store into memory of
+// the carrier and from there to the client; it is never encoded. The READs of a
+// compound are matched with the chunks of a call by RDMA in their order (RFC 8267
+// section 5.3).
+func read(k *compound) nfs.Status {
+	d := &k.c.Args
+	id := k.stateid(decodeStateid(d))
+	off, count := d.Uint64(), d.Uint32()
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case k.cur.node != nil:
+		return nfs.ErrIsDir
+	}
+	if !k.mayBlock && k.s.state.GracePending() {
+		k.again = true // to find out whether it is over may mean to write that down
+		return nfs.ErrJukebox
+	}
+	if st := k.ioState(id, false); st != nfs.OK {
+		return k.ioFailed(st)
+	}
+	n := min(int(count), nfs.MaxIO, max(k.room()-readOverhead, 0))
+	if m := k.c.NextBulk(); m >= 0 {
+		n = min(n, m)
+	}
+	var p []byte
+	if n > 0 {
+		if len(k.c.Res.Refs) < payloads {
+			p = k.c.Payload(n)
+		} else {
+			p = make([]byte, n) // all of them together are bounded by the session
+		}
+		if len(p) != n {
+			k.s.count.NoMemory.Add(1)
+			return nfs.ErrJukebox
+		}
+	}
+	n, eof, err := k.cur.x.FS.ReadAt(k.who(&k.cur), k.cur.h, p, off, !k.mayBlock)
+	if err != nil {
+		if !k.mayBlock {
+			// What there is to say of the failure may be on disk as well.
+			k.again = true
+			if errors.Is(err, blockstore.ErrWouldBlock) {
+				k.s.count.ReadsMoved.Add(1)
+			}
+			return nfs.ErrJukebox
+		}
+		return k.ioFailed(nfs.StatusOf(err))
+	}
+	e := &k.c.Res
+	e.Bool(eof)
+	e.Bulk(p[:n])
+	return nfs.OK
+}
+
+// ioFailed is the status of an operation on data that failed: what is wrong with the
+// type of the object counts before everything else.
+func (k *compound) ioFailed(st nfs.Status) nfs.Status {
+	if !k.mayBlock {
+		k.again = true
+		return st
+	}
+	switch st {
+	case nfs.ErrInval, nfs.ErrBadStateID, nfs.ErrIsDir, nfs.ErrBadType:
+		if t := k.regular(); t != nfs.OK && t != nfs.ErrStale {
+			return t
+		}
+	}
+	return st
+}
+
+// write is WRITE (section 18.32).
+func write(k *compound) nfs.Status {
+	d := &k.c.Args
+	id := k.stateid(decodeStateid(d))
+	off := d.Uint64()
+	how := blockstore.Stability(d.Uint32())
+	data := d.Bulk(nfs.MaxIO)
+	switch {
+	case k.bad(), how > blockstore.FileSync:
+		return nfs.ErrBadXDR
+	case k.cur.node != nil:
+		return nfs.ErrIsDir
+	case k.cur.readOnly():
+		return nfs.ErrROFS
+	}
+	if st := k.ioState(id, true); st != nfs.OK {
+		return k.ioFailed(st)
+	}
+	fs := k.cur.x.FS
+	n, committed, _, err := fs.WriteAt(k.who(&k.cur), k.cur.h, data, off, how)
+	if err != nil {
+		return k.ioFailed(nfs.StatusOf(err))
+	}
+	v := fs.Verifier()
+	e := &k.c.Res
+	e.Uint32(uint32(n))
+	e.Uint32(uint32(committed))
+	e.Fixed(v[:])
+	return nfs.OK
+}
+
+// commit is COMMIT (section 18.3).
+func commit(k *compound) nfs.Status {
+	off, count := k.c.Args.Uint64(), k.c.Args.Uint32()
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case k.cur.node != nil:
+		return nfs.ErrIsDir
+	case k.cur.readOnly():
+		return nfs.ErrROFS
+	}
+	// The verifier of before: if unstable writes are lost in between, the client has
+	// to see that its own does not match.
+	v := k.cur.x.FS.Verifier()
+	if _, err := k.cur.x.FS.Commit(k.who(&k.cur), k.cur.h, off, count); err != nil {
+		return k.ioFailed(nfs.StatusOf(err))
+	}
+	k.c.Res.Fixed(v[:])
+	return nfs.OK
+}

@@ -1,0 +1,221 @@
+package nfs4
+
+import (
+	"strings"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+)
+
+// checkName refuses what cannot be a component4. Names are bytes: what other clients
+// made of another character set has to be reachable (fs_charset_cap says so).
+func checkName(name string) nfs.Status {
+	switch {
+	case name == "":
+		return nfs.ErrInval
+	case name == "." || name == "..":
+		return nfs.ErrBadName
+	case strings.ContainsAny(name, "/\x00"):
+		return nfs.ErrBadChar
+	case len(name) > blockstore.NameMax:
+		return nfs.ErrNameTooLong
+	}
+	return nfs.OK
+}
+
+// changeable makes sure that the client may change a directory's entries.
+func (o *object) changeable() nfs.Status {
+	if o.readOnly() {
+		return nfs.ErrROFS
+	}
+	return nfs.OK
+}
+
+// changed is the change_info4 of a directory. It is atomic where the store says that
+// nothing can have changed it between the two.
+func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
+	after := w.Post
+	if after == nil {
+		if a, err := dir.x.FS.GetAttr(k.who(dir), dir.h); err == nil {
+			after = &a
+		}
+	}
+	if after != nil {
+		c.after = changeOf(after)
+	}
+	c.before = c.after
+	if w.Pre != nil {
+		c.before = changeOf(w.Pre)
+		c.atomic = w.Post != nil && dir.x.FS.Limits().WccExact
+	}
+	return c
+}
+
+// create is CREATE (RFC 8881 section 18.4), for everything but regular files.
+func create(k *compound) nfs.Status {
+	d := &k.c.Args
+	typ := blockstore.FileType(d.Uint32())
+	var target string
+	var major, minor uint32
+	switch typ {
+	case blockstore.TypeLnk:
+		target = string(d.Bulk(pathMax))
+	case blockstore.TypeBlk, blockstore.TypeChr:
+		major, minor = d.Uint32(), d.Uint32()
+	}
+	name := d.String(nameMax)
+	s, set, st := k.decodeSetAttr(settableNew)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	switch {
+	case st != nfs.OK:
+		return st
+	case k.cur.x != nil && k.cur.readOnly(), k.cur.x == nil:
+		return nfs.ErrROFS
+	}
+	if st := checkName(name); st != nfs.OK {
+		return st
+	}
+	dir, fs, who := k.cur, k.cur.x.FS, k.who(&k.cur)
+	var h blockstore.Handle
+	var w blockstore.Wcc
+	var err error
+	switch typ {
+	case blockstore.TypeDir:
+		h, _, w, err = fs.Mkdir(who, dir.h, name, &s)
+	case blockstore.TypeLnk:
+		if target == "" {
+			return nfs.ErrInval
+		}
+		h, _, w, err = fs.Symlink(who, dir.h, name, target, &s)
+	case blockstore.TypeBlk, blockstore.TypeChr, blockstore.TypeSock, blockstore.TypeFifo:
+		h, _, w, err = fs.Mknod(who, dir.h, name, typ, major, minor, &s)
+	default:
+		return nfs.ErrBadType
+	}
+	if err != nil {
+		return nfs.StatusOf(err)
+	}
+	c := k.changed(&dir, &w)
+	c.encode(&k.c.Res)
+	set.encode(&k.c.Res)
+	k.setCurrent(object{x: dir.x, rule: dir.rule, h: h})
+	return nfs.OK
+}
+
+// remove is REMOVE (section 18.25), for directories too.
+func remove(k *compound) nfs.Status {
+	name := k.c.Args.String(nameMax)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	st := checkName(name)
+	if st == nfs.OK {
+		st = k.cur.changeable()
+	}
+	if st != nfs.OK {
+		return st
+	}
+	if k.s.state.Grace(k.now) {
+		return nfs.ErrGrace // somebody may have it open who has not said so yet
+	}
+	fs, who := k.cur.x.FS, k.who(&k.cur)
+	w, err := fs.Remove(who, k.cur.h, name)
+	if nfs.StatusOf(err) == nfs.ErrIsDir {
+		w, err = fs.Rmdir(who, k.cur.h, name)
+	}
+	if err != nil {
+		return nfs.StatusOf(err)
+	}
+	c := k.changed(&k.cur, &w)
+	c.encode(&k.c.Res)
+	return nfs.OK
+}
+
+// rename is RENAME (section 18.26): from the saved directory to the current one.
+func rename(k *compound) nfs.Status {
+	from, to := k.c.Args.String(nameMax), k.c.Args.String(nameMax)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	if st := checkName(from); st != nfs.OK {
+		return st
+	}
+	if st := checkName(to); st != nfs.OK {
+		return st
+	}
+	if !k.saved.sameFS(&k.cur) {
+		return k.twoFS()
+	}
+	if st := k.cur.changeable(); st != nfs.OK {
+		return st
+	}
+	if k.s.state.Grace(k.now) {
+		return nfs.ErrGrace
+	}
+	fromW, toW, err := k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
+	if err != nil {
+		return nfs.StatusOf(err)
+	}
+	source, target := k.changed(&k.saved, &fromW), k.changed(&k.cur, &toW)
+	source.encode(&k.c.Res)
+	target.encode(&k.c.Res)
+	return nfs.OK
+}
+
+// twoFS is the status of an operation whose file handles are not of one export.
+func (k *compound) twoFS() nfs.Status {
+	if k.saved.node != nil && k.cur.node != nil {
+		return nfs.ErrROFS
+	}
+	return nfs.ErrXDev
+}
+
+// link is LINK (section 18.9): of the saved file, in the current directory.
+func link(k *compound) nfs.Status {
+	name := k.c.Args.String(nameMax)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	if st := checkName(name); st != nfs.OK {
+		return st
+	}
+	if !k.saved.sameFS(&k.cur) {
+		return k.twoFS()
+	}
+	if st := k.cur.changeable(); st != nfs.OK {
+		return st
+	}
+	_, w, err := k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)
+	if err != nil {
+		return nfs.StatusOf(err)
+	}
+	c := k.changed(&k.cur, &w)
+	c.encode(&k.c.Res)
+	return nfs.OK
+}
+
+// readLink is READLINK (section 18.24).
+func readLink(k *compound) nfs.Status {
+	if k.cur.x == nil {
+		return nfs.ErrWrongType
+	}
+	target, err := k.cur.x.FS.ReadLink(k.who(&k.cur), k.cur.h)
+	switch st := nfs.StatusOf(err); st {
+	case nfs.OK:
+	case nfs.ErrInval:
+		return nfs.ErrWrongType
+	default:
+		return st
+	}
+	// A target cannot be cut; the carrier refuses what does not fit.
+	p := k.c.Payload(len(target))
+	if len(p) != len(target) {
+		k.s.count.NoMemory.Add(1)
+		return nfs.ErrJukebox
+	}
+	copy(p, target)
+	k.c.Res.Bulk(p)
+	return nfs.OK
+}

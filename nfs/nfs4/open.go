@@ -1,0 +1,354 @@
+package nfs4
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Words of OPEN.
+const (
+	openNoCreate = 0
+	openCreate   = 1
+
+	createUnchecked   = 0
+	createGuarded     = 1
+	createExclusive   = 2
+	createExclusive41 = 3
+
+	claimNull        = 0
+	claimPrevious    = 1
+	claimDelegCur    = 2
+	claimDelegPrev   = 3
+	claimFH          = 4
+	claimDelegCurFH  = 5
+	claimDelegPrevFH = 6
+	resultLocktype   = 4 // OPEN4_RESULT_LOCKTYPE_POSIX
+	wantMask         = 0xff00
+	wantNoDeleg      = 0x0400
+	wantCancel       = 0x0500
+	wantSignals      = 0x30000 // WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL, WANT_PUSH_DELEG_WHEN_UNCONTENDED
+	delegNone        = 0
+	delegNoneExt     = 3
+	whyNotWanted     = 0
+	whyNotSuppFType  = 3
+	whyWantCancelled = 7
+)
+
+// openArgs is an OPEN4args.
+type openArgs struct {
+	access, deny, want uint32
+	owner              []byte
+	create             bool
+	mode               uint32
+	verf               [verifierLen]byte
+	set                blockstore.SetAttr
+	attrs              bitmap
+	fault              nfs.Status // of the attributes
+	claim              uint32
+	name               string
+}
+
+func (k *compound) decodeOpen() (a openArgs) {
+	d := &k.c.Args
+	d.Uint32() // seqid, of version 4.0
+	access := d.Uint32()
+	a.access, a.want = access&state.Both, access&^state.Both
+	a.deny = d.Uint32()
+	d.Uint64() // the client ID: the session's counts
+	a.owner = d.Opaque(ownerMax)
+	switch d.Uint32() {
+	case openNoCreate:
+	case openCreate:
+		a.create = true
+		switch a.mode = d.Uint32(); a.mode {
+		case createUnchecked, createGuarded:
+			a.set, a.attrs, a.fault = k.decodeSetAttr(settableNew)
+		case createExclusive:
+			a.verf = decodeVerifier(d)
+		case createExclusive41:
+			a.verf = decodeVerifier(d)
+			a.set, a.attrs, a.fault = k.decodeSetAttr(settableExcl)
+		default:
+			d.Fail(xdr.ErrValue)
+		}
+	default:
+		d.Fail(xdr.ErrValue)
+	}
+	switch a.claim = d.Uint32(); a.claim {
+	case claimNull, claimDelegPrev:
+		a.name = d.String(nameMax)
+	case claimPrevious:
+		d.Uint32() // type of the delegation
+	case claimDelegCur:
+		decodeStateid(d)
+		a.name = d.String(nameMax)
+	case claimDelegCurFH:
+		decodeStateid(d)
+	case claimFH, claimDelegPrevFH:
+	default:
+		d.Fail(xdr.ErrValue)
+	}
+	return a
+}
+
+// opening is an OPEN that has found its file.
+type opening struct {
+	file   object
+	attr   blockstore.Attr
+	change changeInfo
+	set    bitmap // attributes that were set at creation
+	made   bool
+}
+
+// open is OPEN (RFC 8881 section 18.16). No delegations are given.
+func open(k *compound) nfs.Status {
+	a := k.decodeOpen()
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case a.access == 0, a.deny > state.Both, a.want&^(wantMask|wantSignals) != 0, a.want&wantMask > wantCancel:
+		return nfs.ErrInval
+	}
+	switch a.claim {
+	case claimDelegCur, claimDelegCurFH:
+		return nfs.ErrBadStateID // there is no delegation
+	case claimDelegPrev, claimDelegPrevFH:
+		return nfs.ErrNotSupp
+	}
+	if a.fault != nfs.OK {
+		return a.fault
+	}
+	var f opening
+	var st nfs.Status
+	switch {
+	case a.claim == claimFH, a.claim == claimPrevious:
+		f, st = k.openHandle(&a)
+	case a.create && k.s.state.Grace(k.now):
+		st = nfs.ErrGrace // before anything is made
+	default:
+		f, st = k.openName(&a)
+	}
+	if st != nfs.OK {
+		return st
+	}
+	if st = k.mayOpen(&f, &a); st != nfs.OK {
+		return st
+	}
+	truncate := a.create && !f.made && a.mode == createUnchecked && a.set.Size != nil && *a.set.Size == 0
+	k.cur = f.file
+	got, st := k.client.Open(k.now, &state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious})
+	if st != nfs.OK {
+		return st
+	}
+	if truncate {
+		if _, err := f.file.x.FS.SetAttr(k.who(&f.file), f.file.h, &blockstore.SetAttr{Size: a.set.Size}, nil); err != nil {
+			k.client.Revert(&got)
+			return nfs.StatusOf(err)
+		}
+		f.set = bits4(attrSize)
+	}
+	k.curID = got.ID
+	e := &k.c.Res
+	encodeStateid(e, got.ID)
+	f.change.encode(e)
+	e.Uint32(resultLocktype)
+	f.set.encode(e)
+	k.encodeNoDelegation(a.want)
+	return nfs.OK
+}
+
+// encodeNoDelegation appends an open_delegation4 that says that there is none, and
+// why if the client said what it wants.
+func (k *compound) encodeNoDelegation(want uint32) {
+	e := &k.c.Res
+	switch want & wantMask {
+	case 0:
+		e.Uint32(delegNone)
+	case wantNoDeleg:
+		e.Uint32(delegNoneExt)
+		e.Uint32(whyNotWanted)
+	case wantCancel:
+		e.Uint32(delegNoneExt)
+		e.Uint32(whyWantCancelled)
+	default:
+		e.Uint32(delegNoneExt)
+		e.Uint32(whyNotSuppFType)
+	}
+}
+
+// openHandle is an OPEN of the current file itself.
+func (k *compound) openHandle(a *openArgs) (f opening, st nfs.Status) {
+	if a.create {
+		return f, nfs.ErrInval
+	}
+	if k.cur.x == nil {
+		return f, nfs.ErrIsDir
+	}
+	f.file = k.cur
+	var err error
+	f.attr, err = k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
+	return f, nfs.StatusOf(err)
+}
+
+// openName is an OPEN of a name in the current directory, which it may make.
+func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
+	if st := checkName(a.name); st != nfs.OK {
+		return f, st
+	}
+	dir := k.cur
+	if dir.node != nil || k.over(&dir, a.name) != nil {
+		switch {
+		case dir.node == nil, dir.node.child(a.name) != nil:
+			return f, nfs.ErrIsDir
+		case a.create:
+			return f, nfs.ErrROFS
+		}
+		return f, nfs.ErrNoEnt
+	}
+	f.file = object{x: dir.x, rule: dir.rule}
+	if a.create {
+		if st := dir.changeable(); st != nfs.OK {
+			return f, st
+		}
+		if a.mode == createExclusive || a.mode == createExclusive41 {
+			return f, k.makeExclusive(&dir, a, &f)
+		}
+	}
+	fs, who := dir.x.FS, k.who(&dir)
+	// Between the looking and the making somebody may make it, or take it away.
+	for range 8 {
+		d, err := fs.GetAttr(who, dir.h)
+		if err != nil {
+			return f, nfs.StatusOf(err)
+		}
+		f.change = changeInfo{before: changeOf(&d), after: changeOf(&d)}
+		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
+		found := nfs.StatusOf(err)
+		switch {
+		case found == nfs.OK && a.create && a.mode == createGuarded:
+			return f, nfs.ErrExist
+		case found == nfs.ErrNotDir:
+			return f, k.notDir(&dir)
+		case found != nfs.ErrNoEnt || !a.create:
+			return f, found
+		}
+		var w blockstore.Wcc
+		f.file.h, f.attr, w, err = fs.Create(who, dir.h, a.name, blockstore.Guarded, &a.set, [verifierLen]byte{})
+		if err == nil {
+			f.made, f.set, f.change = true, a.attrs, k.changed(&dir, &w)
+			return f, nfs.OK
+		}
+		if st := nfs.StatusOf(err); st != nfs.ErrExist {
+			return f, st
+		}
+	}
+	return f, nfs.ErrJukebox
+}
+
+// makeExclusive makes a file once, however often it is asked to with one verifier,
+// and gives it its attributes afterwards.
+func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Status {
+	fs, who := dir.x.FS, k.who(dir)
+	h, attr, w, err := fs.Create(who, dir.h, a.name, blockstore.Exclusive, &blockstore.SetAttr{}, a.verf)
+	if err != nil {
+		if st := nfs.StatusOf(err); st != nfs.ErrNotDir {
+			return st
+		}
+		return k.notDir(dir)
+	}
+	if a.set != (blockstore.SetAttr{}) {
+		sw, err := fs.SetAttr(who, h, &a.set, nil)
+		if err != nil {
+			return nfs.StatusOf(err)
+		}
+		if sw.Post != nil {
+			attr = *sw.Post
+		}
+	}
+	f.file.h, f.attr, f.change = h, attr, k.changed(dir, &w)
+	// A store may keep the verifier in the times; the client sets them right.
+	f.made, f.set = true, a.attrs.or(bits4(attrTimeAccess, attrTimeModify))
+	return nfs.OK
+}
+
+// mayOpen checks what a file is and whether the caller may open it so. Whoever makes
+// a file may do so whatever its mode says, and then open it again by its handle if it
+// is his.
+func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
+	switch f.attr.Type {
+	case blockstore.TypeReg:
+	case blockstore.TypeDir:
+		return nfs.ErrIsDir
+	default:
+		return nfs.ErrSymlink // of special files too: the Linux client knows no WRONG_TYPE here
+	}
+	if a.access&state.Write != 0 && f.file.readOnly() {
+		return nfs.ErrROFS
+	}
+	if f.made || (a.claim == claimFH || a.claim == claimPrevious) && k.who(&f.file).Owns(&f.attr) {
+		return nfs.OK
+	}
+	const reads, writes = blockstore.AccessRead | blockstore.AccessExecute, blockstore.AccessModify
+	got, _, err := f.file.x.FS.Access(k.who(&f.file), f.file.h, reads|writes)
+	switch {
+	case err != nil:
+		return nfs.StatusOf(err)
+	case a.access&state.Read != 0 && got&reads == 0, a.access&state.Write != 0 && got&writes == 0:
+		return nfs.ErrAcces // to execute a file it has to be read
+	}
+	return nfs.OK
+}
+
+// closeFile is CLOSE (section 18.2).
+func closeFile(k *compound) nfs.Status {
+	d := &k.c.Args
+	d.Uint32() // seqid
+	id := k.stateid(decodeStateid(d))
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case k.cur.x == nil:
+		return nfs.ErrBadStateID
+	}
+	if st := k.client.Close(id, k.file()); st != nfs.OK {
+		return badState(st)
+	}
+	k.curID = state.Invalid
+	encodeStateid(&k.c.Res, state.Invalid)
+	return nfs.OK
+}
+
+// openDowngrade is OPEN_DOWNGRADE (section 18.18).
+func openDowngrade(k *compound) nfs.Status {
+	d := &k.c.Args
+	id := k.stateid(decodeStateid(d))
+	d.Uint32() // seqid
+	access, deny := d.Uint32(), d.Uint32()
+	access &^= wantMask | wantSignals
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case access == 0 || access > state.Both || deny > state.Both:
+		return nfs.ErrInval
+	case k.cur.x == nil:
+		return nfs.ErrBadStateID
+	}
+	next, st := k.client.Downgrade(id, k.file(), access, deny)
+	if st != nfs.OK {
+		return badState(st)
+	}
+	k.curID = next
+	encodeStateid(&k.c.Res, next)
+	return nfs.OK
+}
+
+// delegReturn is DELEGRETURN (section 18.6): there are no delegations.
+func delegReturn(k *compound) nfs.Status {
+	decodeStateid(&k.c.Args)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	return nfs.ErrBadStateID
+}

@@ -1,0 +1,83 @@
+package nfs4
+
+import (
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// digestLen is how much of a request its digest covers, in bytes. Requests of one
+// client with the same slot and sequence differ there if they differ at all: in the
+// operations, their handles and their names.
+const digestLen = 512
+
+// digest tells requests of a slot apart (RFC 8881 section 2.10.6.1.3.1): by length,
+// first bytes, and who sent them. It is FNV-1a over words.
+func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
+	const prime = 1099511628211
+	sum := uint64(14695981039346656037)
+	mix := func(w uint32) { sum = (sum ^ uint64(w)) * prime }
+	n := args.Remaining()
+	mix(uint32(n))
+	for range min(n, digestLen) / 4 {
+		mix(args.Uint32())
+	}
+	mix(uint32(c.Flavor))
+	mix(c.UID)
+	mix(c.GID)
+	return max(sum, 1)
+}
+
+// alwaysKept is how long a reply may be that is kept though the client did not ask
+// for it, in bytes: so that hardly any retry is answered RETRY_UNCACHED_REP.
+const alwaysKept = 512
+
+// finish ends the use of the slot. A kept reply is the
+// encoded part, preceded by how long that is and where bulk data belongs in it, and
+// followed by that data.
+func (k *compound) finish() {
+	base := k.base
+	e := &k.c.Res
+	k.executing = false
+	n := e.Len() - base
+	if !k.cacheThis && (len(e.Refs) > 0 || n > alwaysKept && !k.changes || e.Len() > int(k.use.Session.Fore.MaxCached)) {
+		k.use.Finish(nil)
+		return
+	}
+	kept := xdr.Encoder{B: k.kept[:0]}
+	kept.Uint32(uint32(len(e.B) - base))
+	kept.Uint32(uint32(len(e.Refs)))
+	for _, r := range e.Refs {
+		kept.Uint32(uint32(r.At - base))
+		kept.Uint32(uint32(len(r.Data)))
+	}
+	kept.B = append(kept.B, e.B[base:]...)
+	for _, r := range e.Refs {
+		kept.B = append(kept.B, r.Data...)
+	}
+	k.use.Finish(kept.B)
+	if cap(kept.B) <= cachedMax {
+		k.kept = kept.B
+	}
+}
+
+// replay makes a kept reply the reply of this call.
+func (k *compound) replay(kept []byte) {
+	e := &k.c.Res
+	d := xdr.NewDecoder(kept)
+	n, refs := int(d.Uint32()), int(d.Uint32())
+	at := make([][2]int, refs)
+	for i := range at {
+		at[i] = [2]int{int(d.Uint32()), int(d.Uint32())}
+	}
+	rest := kept[d.Offset():]
+	base := k.base
+	e.Truncate(base)
+	e.B = append(e.B, rest[:n]...)
+	rest = rest[n:]
+	for _, r := range at {
+		e.Refs = append(e.Refs, xdr.Ref{At: base + r[0], Data: rest[:r[1]:r[1]]})
+		rest = rest[r[1]:]
+	}
+	k.replayed = true
+	k.s.replays.Add(1)
+}

@@ -1,0 +1,135 @@
+package nfs4
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// Config describes a Server.
+type Config struct {
+	nfs.Config
+	// Identity tells this server from others, over restarts and at all addresses: two
+	// servers with the same are taken for one (server_owner4, server_scope). Any bytes,
+	// which are not told.
+	Identity []byte
+	// Boot tells the starts of the server apart, and Locks is the table of byte-range
+	// locks; see state.Config.
+	Boot  uint32
+	Locks *lock.Table
+	// Lease is how long a client may be silent; 0 means 90 seconds.
+	Lease time.Duration
+	// Known are the clients that had state before the server was started, by their
+	// owner strings: they may reclaim it for the time of a lease, in which nobody gets
+	// anything new. Remember keeps the list for the next start; see state.Config.
+	Known    []string
+	Remember func(owners []string) error
+	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
+	// of the same table; nil means never.
+	OthersReclaim func() bool
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+const leaseDefault = 90 * time.Second
+
+// Server serves NFS version 4. See Programs.
+type Server struct {
+	exports  *nfs.Table
+	codec    *nfs.Codec
+	count    *nfs.Counters
+	log      *slog.Logger
+	state    *state.Server
+	now      func() time.Time
+	identity string
+	names    names
+	pool     sync.Pool // of *compound
+
+	ops     [numOps]atomic.Uint64 // executed
+	illegal atomic.Uint64
+	replays atomic.Uint64 // answered from the reply cache
+	joined  atomic.Uint64 // retries that waited for the request that they repeat
+	moved   atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
+}
+
+// New makes a server.
+func New(cfg Config) *Server {
+	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now}
+	if s.count == nil {
+		s.count = new(nfs.Counters)
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	sum := sha256.Sum256(append([]byte("rstored NFSv4 server identity\x00"), cfg.Identity...))
+	s.identity = "rstored-" + hex.EncodeToString(sum[:16])
+	if cfg.Lease <= 0 {
+		cfg.Lease = leaseDefault
+	}
+	if len(cfg.Known) > 0 {
+		s.log.Info("clients of version 4 may reclaim what they had", "clients", len(cfg.Known), "for", cfg.Lease.String())
+	}
+	s.state = state.New(state.Config{
+		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
+		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Remember: cfg.Remember, OthersReclaim: cfg.OthersReclaim,
+	})
+	s.pool.New = func() any { return &compound{s: s} }
+	return s
+}
+
+// State is what the server remembers of its clients.
+func (s *Server) State() *state.Server { return s.state }
+
+// Programs returns the table of NFS version 4.
+func (s *Server) Programs() []rpc.Program {
+	return []rpc.Program{{Name: "nfs4", Prog: Program, Vers: Version, Procs: []rpc.Proc{
+		ProcNull:     {Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+		ProcCompound: {Name: "COMPOUND", Inline: true, Serve: s.compound},
+	}}}
+}
+
+// Ops are the operations executed, by name, for those that there were any of.
+func (s *Server) Ops() map[string]uint64 {
+	out := make(map[string]uint64)
+	for i := range s.ops {
+		if n := s.ops[i].Load(); n > 0 {
+			out[table[i].name] = n
+		}
+	}
+	return out
+}
+
+// Names of the counts of Faults that are nobody's fault.
+const (
+	CountReplays = "nfs4_replays"
+	CountJoined  = "nfs4_joined"
+	CountMoved   = "nfs4_moved"
+)
+
+// Faults are the counts of what is out of the ordinary, by name, for what there was:
+// operations that no version has, and, which are nobody's fault, retries answered
+// from a session's reply cache, retries that waited for what they repeat, and
+// compounds that went from a carrier's loop to a worker. Statuses are counted in
+// nfs.Counters.
+func (s *Server) Faults() map[string]uint64 {
+	out := make(map[string]uint64)
+	for name, n := range map[string]*atomic.Uint64{
+		"nfs4_illegal_operations": &s.illegal, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
+	} {
+		if n := n.Load(); n > 0 {
+			out[name] = n
+		}
+	}
+	return out
+}

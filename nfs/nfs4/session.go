@@ -1,0 +1,340 @@
+package nfs4
+
+import (
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Flags of EXCHANGE_ID (RFC 8881 section 18.35).
+const (
+	exchMovedRefer   = 0x00000001
+	exchMovedMigr    = 0x00000002
+	exchFenceOps     = 0x00000004
+	exchBindPrinc    = 0x00000100
+	exchNonPNFS      = 0x00010000
+	exchPNFSMDS      = 0x00020000
+	exchPNFSDS       = 0x00040000
+	exchUpdate       = 0x40000000
+	exchConfirmed    = 0x80000000
+	exchFlagsOfAsked = exchMovedRefer | exchMovedMigr | exchFenceOps | exchBindPrinc | exchNonPNFS | exchPNFSMDS | exchPNFSDS | exchUpdate
+)
+
+// State protection (state_protect_how4).
+const (
+	protectNone     = 0
+	protectMachCred = 1
+	protectSSV      = 2
+)
+
+// implementation is what the server calls itself (nfs_impl_id4).
+const (
+	implDomain = "rstored"
+	implName   = "rstored"
+)
+
+func (k *compound) principal() state.Principal {
+	return state.Principal{Flavor: k.c.Cred.Flavor, UID: k.c.Cred.UID}
+}
+
+// decodeImplID reads an optional nfs_impl_id4.
+func decodeImplID(d *xdr.Decoder) {
+	switch d.Uint32() {
+	case 0:
+	case 1:
+		d.Opaque(ownerMax) // domain
+		d.Opaque(ownerMax) // name
+		d.Skip(8 + 4)      // date
+	default:
+		d.Fail(xdr.ErrLength)
+	}
+}
+
+// exchangeID is EXCHANGE_ID (section 18.35).
+func exchangeID(k *compound) nfs.Status {
+	d := &k.c.Args
+	a := state.ExchangeID{Principal: k.principal(), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
+	asked := d.Uint32()
+	a.Update = asked&exchUpdate != 0
+	protect := d.Uint32()
+	if protect == protectNone {
+		decodeImplID(d)
+	}
+	switch {
+	case k.bad(), protect > protectSSV:
+		return nfs.ErrBadXDR
+	case asked&^exchFlagsOfAsked != 0:
+		return nfs.ErrInval
+	case protect == protectMachCred:
+		return nfs.ErrInval // it is for callers whose credentials prove something (section 18.35.3)
+	case protect == protectSSV:
+		return nfs.ErrEncrAlgUnsupp
+	}
+	got, st := k.s.state.ExchangeID(k.now, &a)
+	if st != nfs.OK {
+		return st
+	}
+	e := &k.c.Res
+	e.Uint64(got.Client)
+	e.Uint32(got.Sequence)
+	flags := uint32(exchNonPNFS)
+	if got.Confirmed {
+		flags |= exchConfirmed
+	}
+	e.Uint32(flags)
+	e.Uint32(protectNone)
+	e.Uint64(0) // so_minor_id
+	e.String(k.s.identity)
+	e.String(k.s.identity) // scope
+	e.Uint32(1)
+	e.String(implDomain)
+	e.String(implName)
+	e.Uint64(0) // date: not told
+	e.Uint32(0)
+	return nfs.OK
+}
+
+// What a session is granted at most. A message is a READ's or WRITE's data and what
+// else a compound says.
+const (
+	messageMax  = nfs.MaxIO + 32<<10
+	messageMin  = 1 << 10
+	cachedMax   = 8 << 10
+	opsMax      = 256
+	slotsMax    = 256
+	backOpsMax  = 16
+	backMax     = 64 << 10
+	backSlots   = 16
+	sequenceLen = 16 + 4*4 // of SEQUENCE4args less the operation's number
+	secParmsMax = 16
+)
+
+// decodeChannel reads a channel_attrs4.
+func decodeChannel(d *xdr.Decoder) (c state.Channel) {
+	d.Uint32() // header padding: none
+	c.MaxRequest, c.MaxResponse, c.MaxCached = d.Uint32(), d.Uint32(), d.Uint32()
+	c.MaxOps, c.MaxSlots = d.Uint32(), d.Uint32()
+	switch d.Uint32() {
+	case 0:
+	case 1:
+		d.Uint32() // RDMA READs at a time: for connections that change to RDMA
+	default:
+		d.Fail(xdr.ErrLength)
+	}
+	return c
+}
+
+func encodeChannel(e *xdr.Encoder, c *state.Channel) {
+	e.Uint32(0)
+	e.Uint32(c.MaxRequest)
+	e.Uint32(c.MaxResponse)
+	e.Uint32(c.MaxCached)
+	e.Uint32(c.MaxOps)
+	e.Uint32(c.MaxSlots)
+	e.Uint32(0)
+}
+
+// grant is what of the wishes for a channel can be had.
+func grant(c, most *state.Channel) {
+	c.MaxRequest = min(c.MaxRequest, most.MaxRequest)
+	c.MaxResponse = min(c.MaxResponse, most.MaxResponse)
+	c.MaxCached = min(c.MaxCached, most.MaxCached)
+	c.MaxOps = min(c.MaxOps, most.MaxOps)
+	c.MaxSlots = min(c.MaxSlots, most.MaxSlots)
+}
+
+// decodeSecParms reads the callback_sec_parms4 of a session.
+func decodeSecParms(d *xdr.Decoder) {
+	const none, sys, gss = 0, 1, 6
+	n := d.Uint32()
+	if n > secParmsMax {
+		d.Fail(xdr.ErrLength)
+		return
+	}
+	for range n {
+		switch d.Uint32() {
+		case none:
+		case sys:
+			d.Uint32()      // stamp
+			d.Opaque(255)   // machine name
+			d.Skip(4 + 4)   // uid, gid
+			g := d.Uint32() // groups
+			if g > 16 {
+				d.Fail(xdr.ErrLength)
+				return
+			}
+			d.Skip(4 * int(g))
+		case gss:
+			d.Uint32() // service
+			d.Opaque(ownerMax)
+			d.Opaque(ownerMax)
+		default:
+			d.Fail(xdr.ErrValue)
+		}
+		if d.Err() != nil {
+			return
+		}
+	}
+}
+
+// Flags of CREATE_SESSION.
+const sessionFlags = 1 | 2 | 4 // PERSIST, CONN_BACK_CHAN, CONN_RDMA
+
+// createSession is CREATE_SESSION (section 18.36). None of the flags is granted: the
+// reply cache does not outlive the server, there are no callbacks, and a connection
+// that is RDMA was so from the beginning.
+func createSession(k *compound) nfs.Status {
+	d := &k.c.Args
+	a := state.CreateSession{Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), Minor: k.minor}
+	flags := d.Uint32()
+	a.Fore = decodeChannel(d)
+	back := decodeChannel(d)
+	d.Uint32() // program of the callbacks
+	decodeSecParms(d)
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case flags&^uint32(sessionFlags) != 0:
+		return nfs.ErrInval
+	case a.Fore.MaxRequest < messageMin, a.Fore.MaxResponse < messageMin, a.Fore.MaxOps == 0, a.Fore.MaxSlots == 0:
+		return nfs.ErrTooSmall
+	}
+	grant(&a.Fore, &state.Channel{MaxRequest: messageMax, MaxResponse: messageMax, MaxCached: cachedMax, MaxOps: opsMax, MaxSlots: slotsMax})
+	grant(&back, &state.Channel{MaxRequest: backMax, MaxResponse: backMax, MaxCached: 0, MaxOps: backOpsMax, MaxSlots: backSlots})
+	got, st := k.s.state.CreateSession(k.now, &a)
+	if st != nfs.OK {
+		return st
+	}
+	e := &k.c.Res
+	e.Fixed(got.ID[:])
+	e.Uint32(got.Sequence)
+	e.Uint32(0) // flags
+	encodeChannel(e, &got.Fore)
+	encodeChannel(e, &back)
+	return nfs.OK
+}
+
+// destroySession is DESTROY_SESSION (section 18.37). The session in use can be
+// destroyed by the last operation only.
+func destroySession(k *compound) nfs.Status {
+	id := decodeSessionID(&k.c.Args)
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case k.client != nil && k.use.Session.ID == id && k.index+1 < k.count:
+		return nfs.ErrNotOnlyOp
+	}
+	return k.s.state.DestroySession(id)
+}
+
+// destroyClientID is DESTROY_CLIENTID (section 18.50).
+func destroyClientID(k *compound) nfs.Status {
+	id := k.c.Args.Uint64()
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	return k.s.state.DestroyClient(id)
+}
+
+// bindConn is BIND_CONN_TO_SESSION (section 18.34). Connections are for calls in the
+// one direction; which session a call is of it says itself.
+func bindConn(k *compound) nfs.Status {
+	const fore, foreOrBoth, resFore = 1, 3, 1
+	d := &k.c.Args
+	id := decodeSessionID(d)
+	dir := d.Uint32()
+	d.Bool() // change to RDMA
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case k.s.state.Session(id) == nil:
+		return nfs.ErrBadSession
+	case dir != fore && dir != foreOrBoth:
+		return nfs.ErrInval
+	}
+	e := &k.c.Res
+	e.Fixed(id[:])
+	e.Uint32(resFore)
+	e.Bool(false)
+	return nfs.OK
+}
+
+// backchannelCtl is BACKCHANNEL_CTL (section 18.33). No session has a backchannel.
+func backchannelCtl(k *compound) nfs.Status {
+	k.c.Args.Uint32() // program
+	decodeSecParms(&k.c.Args)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	return nfs.OK
+}
+
+// reclaimComplete is RECLAIM_COMPLETE (section 18.51).
+func reclaimComplete(k *compound) nfs.Status {
+	one := k.c.Args.Bool()
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case one && !k.cur.set():
+		return nfs.ErrNoFileHandle
+	case one:
+		return nfs.OK // file systems do not move here
+	}
+	return k.client.ReclaimComplete()
+}
+
+// sequence is SEQUENCE (section 18.46).
+func sequence(k *compound) nfs.Status {
+	d := &k.c.Args
+	id := decodeSessionID(d)
+	r := state.Request{
+		Session: id, Sequence: d.Uint32(), Slot: d.Uint32(), Digest: k.digest, Ops: k.count, Size: k.size,
+		Minor: k.minor, MayWait: k.mayBlock,
+	}
+	highest, cache := d.Uint32(), d.Bool()
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	if x := k.s.state.Session(id); x != nil && highest >= x.Fore.MaxSlots && r.Slot < x.Fore.MaxSlots {
+		return nfs.ErrBadHighSlot
+	}
+	use, verdict, st := k.s.state.Sequence(k.now, &r)
+	for st == nfs.OK && verdict == state.Wait {
+		if use.Done == nil {
+			k.again = true
+			return nfs.OK
+		}
+		k.s.joined.Add(1)
+		<-use.Done
+		use, verdict, st = k.s.state.Sequence(k.now, &r)
+	}
+	switch {
+	case st != nfs.OK:
+		return st
+	case verdict == state.Replay:
+		k.replay(use.Reply)
+		return nfs.OK
+	case verdict == state.Uncached:
+		k.putSequence(&r, use.Session)
+		k.uncached = true
+		return nfs.OK
+	}
+	k.use, k.client, k.executing, k.cacheThis = use, use.Session.Client, true, cache
+	fore := &k.use.Session.Fore
+	k.limit = int(fore.MaxResponse)
+	if cache {
+		k.limit = int(min(fore.MaxResponse, fore.MaxCached))
+	}
+	k.putSequence(&r, k.use.Session)
+	return nfs.OK
+}
+
+func (k *compound) putSequence(r *state.Request, x *state.Session) {
+	e := &k.c.Res
+	e.Fixed(r.Session[:])
+	e.Uint32(r.Sequence)
+	e.Uint32(r.Slot)
+	e.Uint32(x.Fore.MaxSlots - 1)
+	e.Uint32(x.Fore.MaxSlots - 1)
+	e.Uint32(0) // status flags: all is well
+}

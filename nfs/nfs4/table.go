@@ -1,0 +1,120 @@
+package nfs4
+
+import "github.com/rstored/rstored/nfs"
+
+// flags say where an operation may stand and what it does.
+type flags uint8
+
+const (
+	// alone: without a session, as the only operation.
+	alone flags = 1 << iota
+	// needsHandle: with a current file handle; needsSaved: with a saved one.
+	needsHandle
+	needsSaved
+	// changing: not idempotent. That its result fits is made sure before.
+	changing
+)
+
+// operation is a row of the table.
+type operation struct {
+	name  string
+	minor uint8 // the first minor version that has it
+	flags flags
+	// result is the most that a changing operation appends, in bytes.
+	result int
+	// do executes it; nil is NOTSUPP.
+	do func(*compound) nfs.Status
+}
+
+func (o *operation) is(f flags) bool { return o.flags&f != 0 }
+
+// Results of changing operations.
+const (
+	resStateid = 16
+	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + 8
+	resCreate  = changeInfoLen + bitmapLen
+	resLock    = resStateid // who is in the way is told if there is room
+)
+
+// table has a row for every operation, by its number. It is filled in by init, as
+// the handlers refer to it.
+var table [numOps]operation
+
+func init() {
+	const h = needsHandle
+	table = [numOps]operation{
+		OpAccess:             {"ACCESS", 0, h, 0, access},
+		OpClose:              {"CLOSE", 0, h | changing, resStateid, closeFile},
+		OpCommit:             {"COMMIT", 0, h, 0, commit},
+		OpCreate:             {"CREATE", 0, h | changing, resCreate, create},
+		OpDelegPurge:         {"DELEGPURGE", 0, 0, 0, nil},
+		OpDelegReturn:        {"DELEGRETURN", 0, h, 0, delegReturn},
+		OpGetAttr:            {"GETATTR", 0, h, 0, getAttr},
+		OpGetFH:              {"GETFH", 0, h, 0, getFH},
+		OpLink:               {"LINK", 0, h | needsSaved | changing, changeInfoLen, link},
+		OpLock:               {"LOCK", 0, h | changing, resLock, lockRange},
+		OpLockT:              {"LOCKT", 0, h, 0, lockTest},
+		OpLockU:              {"LOCKU", 0, h | changing, resStateid, unlock},
+		OpLookup:             {"LOOKUP", 0, h, 0, lookup},
+		OpLookupP:            {"LOOKUPP", 0, h, 0, lookupParent},
+		OpNVerify:            {"NVERIFY", 0, h, 0, nverify},
+		OpOpen:               {"OPEN", 0, h | changing, resOpen, open},
+		OpOpenAttr:           {"OPENATTR", 0, h, 0, nil},
+		OpOpenConfirm:        {"OPEN_CONFIRM", 0, 0, 0, nil},
+		OpOpenDowngrade:      {"OPEN_DOWNGRADE", 0, h | changing, resStateid, openDowngrade},
+		OpPutFH:              {"PUTFH", 0, 0, 0, putFH},
+		OpPutPubFH:           {"PUTPUBFH", 0, 0, 0, putRootFH},
+		OpPutRootFH:          {"PUTROOTFH", 0, 0, 0, putRootFH},
+		OpRead:               {"READ", 0, h, 0, read},
+		OpReadDir:            {"READDIR", 0, h, 0, readDir},
+		OpReadLink:           {"READLINK", 0, h, 0, readLink},
+		OpRemove:             {"REMOVE", 0, h | changing, changeInfoLen, remove},
+		OpRename:             {"RENAME", 0, h | needsSaved | changing, 2 * changeInfoLen, rename},
+		OpRenew:              {"RENEW", 0, 0, 0, nil},
+		OpRestoreFH:          {"RESTOREFH", 0, needsSaved, 0, restoreFH},
+		OpSaveFH:             {"SAVEFH", 0, h, 0, saveFH},
+		OpSecInfo:            {"SECINFO", 0, h, 0, secInfo},
+		OpSetAttr:            {"SETATTR", 0, h | changing, bitmapLen, setAttr},
+		OpSetClientID:        {"SETCLIENTID", 0, 0, 0, nil},
+		OpSetClientIDConfirm: {"SETCLIENTID_CONFIRM", 0, 0, 0, nil},
+		OpVerify:             {"VERIFY", 0, h, 0, verify},
+		OpWrite:              {"WRITE", 0, h | changing, 4 + 4 + verifierLen, write},
+		OpReleaseLockOwner:   {"RELEASE_LOCKOWNER", 0, 0, 0, nil},
+		OpBackchannelCtl:     {"BACKCHANNEL_CTL", 1, 0, 0, backchannelCtl},
+		OpBindConnToSession:  {"BIND_CONN_TO_SESSION", 1, alone, 0, bindConn},
+		OpExchangeID:         {"EXCHANGE_ID", 1, alone, 0, exchangeID},
+		OpCreateSession:      {"CREATE_SESSION", 1, alone, 0, createSession},
+		OpDestroySession:     {"DESTROY_SESSION", 1, alone, 0, destroySession},
+		OpFreeStateID:        {"FREE_STATEID", 1, changing, 0, freeStateid},
+		OpGetDirDelegation:   {"GET_DIR_DELEGATION", 1, h, 0, nil},
+		OpGetDeviceInfo:      {"GETDEVICEINFO", 1, 0, 0, nil},
+		OpGetDeviceList:      {"GETDEVICELIST", 1, h, 0, nil},
+		OpLayoutCommit:       {"LAYOUTCOMMIT", 1, h, 0, nil},
+		OpLayoutGet:          {"LAYOUTGET", 1, h, 0, nil},
+		OpLayoutReturn:       {"LAYOUTRETURN", 1, 0, 0, nil},
+		OpSecInfoNoName:      {"SECINFO_NO_NAME", 1, h, 0, secInfoNoName},
+		OpSequence:           {"SEQUENCE", 1, 0, 0, sequence},
+		OpSetSSV:             {"SET_SSV", 1, 0, 0, nil},
+		OpTestStateID:        {"TEST_STATEID", 1, 0, 0, testStateid},
+		OpWantDelegation:     {"WANT_DELEGATION", 1, h, 0, nil},
+		OpDestroyClientID:    {"DESTROY_CLIENTID", 1, alone, 0, destroyClientID},
+		OpReclaimComplete:    {"RECLAIM_COMPLETE", 1, changing, 0, reclaimComplete},
+		OpAllocate:           {"ALLOCATE", 2, h, 0, nil},
+		OpCopy:               {"COPY", 2, h | needsSaved, 0, nil},
+		OpCopyNotify:         {"COPY_NOTIFY", 2, h, 0, nil},
+		OpDeallocate:         {"DEALLOCATE", 2, h, 0, nil},
+		OpIOAdvise:           {"IO_ADVISE", 2, h, 0, nil},
+		OpLayoutError:        {"LAYOUTERROR", 2, h, 0, nil},
+		OpLayoutStats:        {"LAYOUTSTATS", 2, h, 0, nil},
+		OpOffloadCancel:      {"OFFLOAD_CANCEL", 2, h, 0, nil},
+		OpOffloadStatus:      {"OFFLOAD_STATUS", 2, h, 0, nil},
+		OpReadPlus:           {"READ_PLUS", 2, h, 0, nil},
+		OpSeek:               {"SEEK", 2, h, 0, nil},
+		OpWriteSame:          {"WRITE_SAME", 2, h, 0, nil},
+		OpClone:              {"CLONE", 2, h | needsSaved, 0, nil},
+		OpGetXattr:           {"GETXATTR", 2, h, 0, nil},
+		OpSetXattr:           {"SETXATTR", 2, h, 0, nil},
+		OpListXattrs:         {"LISTXATTRS", 2, h, 0, nil},
+		OpRemoveXattr:        {"REMOVEXATTR", 2, h, 0, nil},
+	}
+}

@@ -1,0 +1,259 @@
+package state
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// Principal is who speaks for a client: what of a credential stays the same over all
+// calls of one user of a host.
+type Principal struct {
+	Flavor rpc.AuthFlavor
+	UID    uint32
+}
+
+// Verifier is a client's verifier4: it changes when the client restarts.
+type Verifier [8]byte
+
+// Client is a client as one EXCHANGE_ID made it. A restart of the client makes
+// another one.
+type Client struct {
+	ID uint64
+
+	s         *Server
+	name      string // in the table of byte-range locks
+	owner     string
+	verifier  Verifier
+	principal Principal
+	confirmed atomic.Bool
+	renewed   atomic.Int64 // nanoseconds of the Unix time
+	known     bool         // it may have something to reclaim
+	listed    atomic.Bool  // it will have, after a restart
+
+	mu       sync.Mutex
+	dead     bool
+	complete bool // RECLAIM_COMPLETE was done
+	sessions map[SessionID]*Session
+	nsession uint32
+	create   createSlot
+	opens    map[openKey]*open
+	locks    map[openKey]*locks
+	states   map[uint32]any // *open or *locks, by number
+	nstate   uint32
+}
+
+// records are the clients with one owner string: at most one that counts, and one
+// that may take its place by CREATE_SESSION.
+type records struct{ confirmed, unconfirmed *Client }
+
+func (c *Client) renew(now time.Time) { c.renewed.Store(now.UnixNano()) }
+
+// expired reports whether the lease has run out.
+func (c *Client) expired(now time.Time) bool {
+	return now.UnixNano()-c.renewed.Load() > int64(c.s.cfg.Lease)
+}
+
+// holdings is what the client has, in sessions and in states.
+func (c *Client) holdings() (sessions, states int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.sessions), len(c.states)
+}
+
+// lockClient is the client's name in the table of byte-range locks.
+func lockClient(id uint64) string { return fmt.Sprintf("nfs4 %016x", id) }
+
+// lockClientID takes such a name apart; ok is false for another protocol's client.
+func lockClientID(name string) (id uint64, ok bool) {
+	n, err := fmt.Sscanf(name, "nfs4 %016x", &id)
+	return id, n == 1 && err == nil
+}
+
+// ExchangeID is EXCHANGE_ID (RFC 8881 section 18.35.4).
+type ExchangeID struct {
+	Owner     []byte
+	Verifier  Verifier
+	Principal Principal
+	Update    bool // EXCHGID4_FLAG_UPD_CONFIRMED_REC_A
+}
+
+// Exchanged is its result.
+type Exchanged struct {
+	Client    uint64
+	Sequence  uint32 // of the next CREATE_SESSION
+	Confirmed bool
+}
+
+// ExchangeID finds the record of a client owner, or makes one that the next
+// CREATE_SESSION confirms.
+func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status) {
+	s.sweep(now)
+	s.mu.Lock()
+	r := s.owners[string(a.Owner)]
+	if r == nil {
+		r = &records{}
+	}
+	old := r.confirmed
+	if a.Update {
+		defer s.mu.Unlock()
+		switch {
+		case old == nil:
+			return Exchanged{}, nfs.ErrNoEnt
+		case old.verifier != a.Verifier:
+			return Exchanged{}, nfs.ErrNotSame
+		case old.principal != a.Principal:
+			return Exchanged{}, nfs.ErrPerm
+		}
+		return old.exchanged(), nfs.OK
+	}
+	if old != nil && old.principal != a.Principal {
+		if _, n := old.holdings(); n > 0 && !old.expired(now) {
+			s.mu.Unlock()
+			return Exchanged{}, nfs.ErrClientIDInUse
+		}
+		// Its owner is another one now; what it has goes when that is confirmed.
+		old = nil
+	}
+	if old != nil && old.verifier == a.Verifier {
+		defer s.mu.Unlock()
+		return old.exchanged(), nfs.OK
+	}
+	if r.unconfirmed != nil {
+		delete(s.clients, uint32(r.unconfirmed.ID))
+		r.unconfirmed = nil
+	}
+	if len(s.clients) >= s.cfg.Clients {
+		s.mu.Unlock()
+		return Exchanged{}, nfs.ErrJukebox
+	}
+	s.next++
+	for s.clients[s.next] != nil {
+		s.next++
+	}
+	c := &Client{
+		ID: uint64(s.cfg.Boot)<<32 | uint64(s.next), s: s, owner: string(a.Owner), verifier: a.Verifier, principal: a.Principal,
+		sessions: make(map[SessionID]*Session), opens: make(map[openKey]*open),
+		locks: make(map[openKey]*locks), states: make(map[uint32]any),
+	}
+	c.name, c.known = lockClient(c.ID), s.grace.known[c.owner]
+	c.create.status = nfs.ErrSeqMisordered
+	c.renew(now)
+	r.unconfirmed = c
+	s.clients[s.next] = c
+	s.owners[c.owner] = r
+	s.mu.Unlock()
+	return c.exchanged(), nfs.OK
+}
+
+func (c *Client) exchanged() Exchanged {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Exchanged{Client: c.ID, Sequence: c.create.seq + 1, Confirmed: c.confirmed.Load()}
+}
+
+// DestroyClient is DESTROY_CLIENTID (section 18.50.3).
+func (s *Server) DestroyClient(id uint64) nfs.Status {
+	c := s.client(id)
+	if c == nil {
+		return nfs.ErrStaleClientID
+	}
+	if sessions, states := c.holdings(); sessions+states > 0 {
+		return nfs.ErrClientIDBusy
+	}
+	s.remove(c)
+	return nfs.OK
+}
+
+// remove ends a client and everything that it has.
+func (s *Server) remove(c *Client) {
+	s.mu.Lock()
+	there := false
+	if s.clients[uint32(c.ID)] == c {
+		delete(s.clients, uint32(c.ID))
+	}
+	if r := s.owners[c.owner]; r != nil {
+		if there = r.confirmed == c; there {
+			r.confirmed = nil
+		}
+		if r.unconfirmed == c {
+			r.unconfirmed = nil
+		}
+		if r.confirmed == nil && r.unconfirmed == nil {
+			delete(s.owners, c.owner)
+		}
+	}
+	s.mu.Unlock()
+	if there {
+		c.delist()
+	}
+	c.release()
+}
+
+// release gives up what a client has. Calls of it that are under way find out.
+func (c *Client) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead {
+		return
+	}
+	c.dead = true
+	for id := range c.sessions {
+		c.s.dropSession(id)
+	}
+	for _, o := range c.opens {
+		c.s.unshare(o)
+	}
+	if len(c.locks) > 0 {
+		c.s.cfg.Locks.Drop(c.name)
+	}
+	clear(c.sessions)
+	clear(c.opens)
+	clear(c.locks)
+	clear(c.states)
+}
+
+// ReclaimComplete is RECLAIM_COMPLETE for all file systems (section 18.51.3).
+func (c *Client) ReclaimComplete() nfs.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.dead:
+		return nfs.ErrStaleClientID
+	case c.complete:
+		return nfs.ErrCompleteAlready
+	}
+	c.complete = true
+	c.s.grace.reclaimed(c.owner)
+	return nfs.OK
+}
+
+// sweep forgets clients that are of no more use: unconfirmed ones, and ones that
+// hold nothing, a lease after they were last heard of. If the table is full all the
+// same, those go that were silent for longer than the lease.
+func (s *Server) sweep(now time.Time) {
+	s.mu.Lock()
+	full := len(s.clients) >= s.cfg.Clients
+	if !full && now.Sub(s.swept) < s.cfg.Lease/2 {
+		s.mu.Unlock()
+		return
+	}
+	s.swept = now
+	var gone []*Client
+	for _, c := range s.clients {
+		if !c.expired(now) {
+			continue
+		}
+		if _, states := c.holdings(); full || states == 0 {
+			gone = append(gone, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range gone {
+		s.remove(c)
+	}
+}

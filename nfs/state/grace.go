@@ -1,0 +1,118 @@
+package state
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// After a restart clients that had state before may reclaim it, and until they have,
+// or the grace period is over, nobody gets anything new (RFC 8881 section 8.4.2).
+//
+// Which clients those are is remembered where it outlives the server. Three rules
+// make that safe. A client is in the list before it opens its first file. One whose
+// state was given to others, because it was silent, is out of the list before the
+// others get it. And those that did not come back in the grace period are out of it
+// before anybody gets anything new: a second restart does not let them reclaim what
+// somebody else had meanwhile (RFC 7530 section 9.6.3.4 calls these the edge
+// conditions).
+
+// grace is the period and the list.
+type grace struct {
+	on    atomic.Bool // the period may not be over yet
+	until time.Time
+	known map[string]bool // who may reclaim; never changed
+
+	// mu is taken last, and held while the list is written.
+	mu       sync.Mutex
+	waiting  map[string]bool // of known, who has not said that it has reclaimed
+	list     map[string]bool // who is remembered; true: with state of this start
+	remember func(owners []string) error
+}
+
+func (g *grace) init(cfg *Config) {
+	g.remember = cfg.Remember
+	if g.remember == nil {
+		g.remember = func([]string) error { return nil }
+	}
+	g.until = cfg.GraceUntil
+	g.known, g.waiting, g.list = make(map[string]bool), make(map[string]bool), make(map[string]bool)
+	for _, owner := range cfg.Known {
+		g.known[owner], g.waiting[owner], g.list[owner] = true, true, false
+	}
+	g.on.Store(len(g.known) > 0)
+}
+
+// save writes the list. Call with mu held.
+func (g *grace) save() error { return g.remember(slices.Sorted(maps.Keys(g.list))) }
+
+// Grace reports whether nobody may get anything new.
+func (s *Server) Grace(now time.Time) bool {
+	g := &s.grace
+	if !g.on.Load() {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.on.Load() {
+		return false
+	}
+	if now.Before(g.until) && len(g.waiting) > 0 {
+		return true
+	}
+	before := maps.Clone(g.list)
+	maps.DeleteFunc(g.list, func(_ string, here bool) bool { return !here })
+	if len(g.list) < len(before) && g.save() != nil {
+		g.list = before
+		return true // they could reclaim again what somebody else gets now
+	}
+	g.on.Store(false)
+	return false
+}
+
+// GracePending reports whether a grace period may not be over yet. Unlike Grace it
+// never writes anything down.
+func (s *Server) GracePending() bool { return s.grace.on.Load() }
+
+// reclaimed notes that a client has said that it has reclaimed what it wants.
+func (g *grace) reclaimed(owner string) {
+	if !g.on.Load() {
+		return
+	}
+	g.mu.Lock()
+	delete(g.waiting, owner)
+	g.mu.Unlock()
+}
+
+// enlist has the client remembered. It reports false if that was not possible.
+func (c *Client) enlist() bool {
+	if c.listed.Load() {
+		return true
+	}
+	g := &c.s.grace
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, there := g.list[c.owner]
+	g.list[c.owner] = true
+	if !there && g.save() != nil {
+		delete(g.list, c.owner)
+		return false
+	}
+	c.listed.Store(true)
+	return true
+}
+
+// delist has a client forgotten whose state is gone. If that cannot be written down it
+// is gone all the same: the worst is a client that waits in the next grace period.
+func (c *Client) delist() {
+	if !c.listed.Load() {
+		return
+	}
+	g := &c.s.grace
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.list, c.owner)
+	_ = g.save()
+}

@@ -1,0 +1,221 @@
+package state
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+)
+
+// locks are the byte-range locks of a lock-owner on a file. Which they are is in
+// the lock table.
+type locks struct {
+	c    *Client
+	key  openKey // of the lock-owner
+	num  uint32
+	seq  uint32
+	open *open
+	any  bool // there may be some
+}
+
+func (l *locks) owner() lock.Owner { return lock.Owner{Client: l.c.name, ID: l.key.owner} }
+
+// dropLocks ends a lock stateid and its locks. Call with mu held.
+func (c *Client) dropLocks(l *locks) {
+	if l.any {
+		c.s.cfg.Locks.Unlock(l.key.file, l.owner(), 0, lock.ToEnd)
+	}
+	if i := slices.Index(l.open.locks, l); i >= 0 {
+		l.open.locks = slices.Delete(l.open.locks, i, i+1)
+	}
+	delete(c.locks, l.key)
+	delete(c.states, l.num)
+}
+
+// Range is a range of bytes as on the wire: a length of all ones is to the end.
+type Range struct{ Offset, Length uint64 }
+
+// last is the last byte of the range.
+func (r Range) last() (uint64, bool) {
+	switch {
+	case r.Length == lock.ToEnd:
+		return lock.ToEnd, true
+	case r.Length == 0 || r.Length-1 > lock.ToEnd-r.Offset:
+		return 0, false
+	}
+	return r.Offset + r.Length - 1, true
+}
+
+// Lock are the arguments of LOCK: by the stateid of an open and a lock-owner, who
+// may have locks on the file already, or by a lock stateid.
+type Lock struct {
+	ByOpen bool
+	ID     Stateid
+	Owner  []byte // ByOpen
+	File   lock.File
+	Range
+	Exclusive bool
+	// Reclaim: the client had it before the server's restart.
+	Reclaim bool
+}
+
+// Denied is a lock that is in the way (LOCK4denied).
+type Denied struct {
+	Range
+	Exclusive bool
+	Client    uint64 // 0: of another protocol
+	Owner     string
+}
+
+func denied(h *lock.Lock) *Denied {
+	d := &Denied{Exclusive: h.Exclusive, Owner: h.Owner.ID}
+	d.Client, _ = lockClientID(h.Owner.Client)
+	d.Offset, d.Length = h.Start, h.End-h.Start+1
+	if h.End == lock.ToEnd {
+		d.Length = lock.ToEnd
+	}
+	return d
+}
+
+// silent is the client of a lock that is in the way, if it has not been heard of for
+// a lease.
+func (s *Server) silent(now time.Time, h *lock.Lock) *Client {
+	id, ok := lockClientID(h.Owner.Client)
+	if !ok {
+		return nil
+	}
+	if c := s.client(id); c != nil && c.expired(now) {
+		return c
+	}
+	return nil
+}
+
+// Silent gives up everything of the client with a lock that is in the way of another
+// protocol's, if it has not been heard of for a lease, and reports whether it did.
+func (s *Server) Silent(now time.Time, client string) bool {
+	c := s.silent(now, &lock.Lock{Owner: lock.Owner{Client: client}})
+	if c != nil {
+		s.remove(c)
+	}
+	return c != nil
+}
+
+// Lock is LOCK (section 18.10.3). It never waits.
+func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
+	end, ok := a.last()
+	if !ok {
+		return Stateid{}, nil, nfs.ErrInval
+	}
+	if st := c.admit(now, a.Reclaim); st != nfs.OK {
+		return Stateid{}, nil, st
+	}
+	if others := c.s.cfg.OthersReclaim; !a.Reclaim && others != nil && others() {
+		return Stateid{}, nil, nfs.ErrGrace
+	}
+	for {
+		id, holder, st := c.lock(a, end)
+		if st == nfs.ErrDenied && a.Reclaim {
+			return id, nil, nfs.ErrReclaimConflict
+		}
+		if st == nfs.ErrDenied {
+			if victim := c.s.silent(now, &holder); victim != nil && victim != c {
+				c.s.remove(victim)
+				continue
+			}
+			return id, denied(&holder), st
+		}
+		return id, nil, st
+	}
+}
+
+func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs.Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var l *locks
+	isNew := false
+	if a.ByOpen {
+		o, st := c.findOpen(a.ID, a.File)
+		if st != nfs.OK {
+			return id, holder, st
+		}
+		key := openKey{string(a.Owner), a.File}
+		if l = c.locks[key]; l == nil {
+			if len(c.states) >= c.s.cfg.States {
+				return id, holder, nfs.ErrJukebox
+			}
+			l, isNew = &locks{c: c, key: key, open: o}, true
+		}
+	} else {
+		what, st := c.find(a.ID)
+		if st != nfs.OK {
+			return id, holder, st
+		}
+		var ok bool
+		if l, ok = what.(*locks); !ok || l.key.file != a.File {
+			return id, holder, nfs.ErrBadStateID
+		}
+	}
+	switch {
+	case a.Exclusive && l.open.access&Write == 0, !a.Exclusive && l.open.access&Read == 0:
+		return id, holder, nfs.ErrOpenMode
+	}
+	holder, ok, err := c.s.cfg.Locks.Lock(a.File, lock.Lock{Owner: l.owner(), Start: a.Offset, End: end, Exclusive: a.Exclusive})
+	switch {
+	case err != nil:
+		return id, holder, nfs.ErrJukebox
+	case !ok:
+		return id, holder, nfs.ErrDenied
+	}
+	if isNew {
+		l.num = c.number(l)
+		c.locks[l.key] = l
+		l.open.locks = append(l.open.locks, l)
+	}
+	l.any = true
+	l.seq = bump(l.seq)
+	return c.stateid(l.num, l.seq), holder, nfs.OK
+}
+
+// TestLock is LOCKT (section 18.11.3).
+func (c *Client) TestLock(now time.Time, a *Lock) (*Denied, nfs.Status) {
+	end, ok := a.last()
+	if !ok {
+		return nil, nfs.ErrInval
+	}
+	for {
+		holder, free := c.s.cfg.Locks.Test(a.File, lock.Lock{
+			Owner: lock.Owner{Client: c.name, ID: string(a.Owner)}, Start: a.Offset, End: end, Exclusive: a.Exclusive,
+		})
+		if free {
+			return nil, nfs.OK
+		}
+		victim := c.s.silent(now, &holder)
+		if victim == nil || victim == c {
+			return denied(&holder), nfs.ErrDenied
+		}
+		c.s.remove(victim)
+	}
+}
+
+// Unlock is LOCKU (section 18.12.3).
+func (c *Client) Unlock(a *Lock) (Stateid, nfs.Status) {
+	end, ok := a.last()
+	if !ok {
+		return Stateid{}, nfs.ErrInval
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what, st := c.find(a.ID)
+	if st != nfs.OK {
+		return Stateid{}, st
+	}
+	l, ok := what.(*locks)
+	if !ok || l.key.file != a.File {
+		return Stateid{}, nfs.ErrBadStateID
+	}
+	c.s.cfg.Locks.Unlock(a.File, l.owner(), a.Offset, end)
+	l.any = c.s.cfg.Locks.Owns(a.File, l.owner())
+	l.seq = bump(l.seq)
+	return c.stateid(l.num, l.seq), nfs.OK
+}

@@ -1,0 +1,342 @@
+package state
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+)
+
+// Bits of share_access and share_deny.
+const (
+	Read  = 1
+	Write = 2
+	Both  = Read | Write
+)
+
+// openKey tells an open, or the locks, of a client: there is one of an owner for
+// each file.
+type openKey struct {
+	owner string
+	file  lock.File
+}
+
+// open is an open of a file by an open-owner. Its client's mu guards it, but the
+// reservation, which others look at, is changed with the file's shard held too.
+type open struct {
+	c   *Client
+	key openKey
+	num uint32
+	seq uint32
+	reservation
+	locks []*locks
+}
+
+// reservation is what an open has reserved, and the modes of the OPENs that made it
+// so, as bits: OPEN_DOWNGRADE may go back to a union of those and nothing else.
+type reservation struct {
+	access, deny      uint8
+	accesses, denials uint8
+}
+
+func (r *reservation) conflicts(o *reservation) bool {
+	return r.access&o.deny != 0 || r.deny&o.access != 0
+}
+
+// Open are the arguments of an OPEN, or what is to be opened of it.
+type Open struct {
+	Owner        []byte
+	File         lock.File
+	Access, Deny uint32
+	// Reclaim: the client had it before the server's restart.
+	Reclaim bool
+}
+
+// Opened is an open that was made or changed.
+type Opened struct {
+	ID  Stateid
+	New bool
+
+	o       *open
+	prev    reservation
+	prevSeq uint32
+}
+
+// Open opens a file, or adds to an open of the same owner (section 9.8).
+func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
+	if st := c.admit(now, a.Reclaim); st != nfs.OK {
+		return Opened{}, st
+	}
+	if !c.enlist() {
+		return Opened{}, nfs.ErrJukebox
+	}
+	for {
+		res, st, victim := c.open(now, a)
+		if victim == nil {
+			if st == nfs.ErrShareDenied && a.Reclaim {
+				st = nfs.ErrReclaimConflict
+			}
+			return res, st
+		}
+		c.s.remove(victim)
+	}
+}
+
+// admit decides whether the client may open or lock, or reclaim, anything now.
+func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
+	c.mu.Lock()
+	dead, complete := c.dead, c.complete
+	c.mu.Unlock()
+	switch {
+	case dead:
+		return nfs.ErrExpired
+	case reclaim && (complete || !c.known || !c.s.Grace(now)):
+		return nfs.ErrNoGrace
+	case !reclaim && (!complete || c.s.Grace(now)):
+		return nfs.ErrGrace
+	}
+	return nfs.OK
+}
+
+func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim *Client) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead {
+		return res, nfs.ErrExpired, nil
+	}
+	key := openKey{string(a.Owner), a.File}
+	o := c.opens[key]
+	if o == nil {
+		if len(c.states) >= c.s.cfg.States {
+			return res, nfs.ErrJukebox, nil
+		}
+		o = &open{c: c, key: key}
+		res.New = true
+	}
+	want := o.reservation
+	want.access |= uint8(a.Access)
+	want.deny |= uint8(a.Deny)
+	want.accesses |= 1 << a.Access
+	want.denials |= 1 << a.Deny
+	if other := c.s.share(now, o, &want, &res.prev, res.New); other != nil {
+		if other != c && other.expired(now) {
+			return res, nfs.OK, other
+		}
+		return res, nfs.ErrShareDenied, nil
+	}
+	if res.New {
+		o.num = c.number(o)
+		c.opens[key] = o
+	}
+	res.prevSeq = o.seq
+	o.seq = bump(o.seq)
+	res.o, res.ID = o, c.stateid(o.num, o.seq)
+	return res, nfs.OK, nil
+}
+
+// Revert takes back what Open did, if nothing has been done with it since.
+func (c *Client) Revert(r *Opened) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := r.o
+	if c.dead || c.opens[o.key] != o || o.seq != r.ID.Seq {
+		return
+	}
+	if r.New {
+		c.dropOpen(o)
+		return
+	}
+	o.seq = r.prevSeq
+	c.s.setShare(o, r.prev)
+}
+
+// share sets the reservation of o, unless that of another open is in the way, whose
+// client it returns.
+func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bool) *Client {
+	sh := s.shardOfFile(o.key.file)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	list := sh.m[o.key.file]
+	var denier *Client
+	for _, other := range list {
+		if other == o || !want.conflicts(&other.reservation) {
+			continue
+		}
+		// Those of clients that are there come first: they are not to be undone.
+		if denier = other.c; !denier.expired(now) {
+			return denier
+		}
+	}
+	if denier != nil {
+		return denier
+	}
+	*prev = o.reservation
+	o.reservation = *want
+	if isNew {
+		sh.m[o.key.file] = append(list, o)
+	}
+	return nil
+}
+
+func (s *Server) setShare(o *open, r reservation) {
+	sh := s.shardOfFile(o.key.file)
+	sh.mu.Lock()
+	o.reservation = r
+	sh.mu.Unlock()
+}
+
+// unshare takes an open out of its file's list.
+func (s *Server) unshare(o *open) {
+	sh := s.shardOfFile(o.key.file)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	list := sh.m[o.key.file]
+	i := slices.Index(list, o)
+	if i < 0 {
+		return
+	}
+	if len(list) == 1 {
+		delete(sh.m, o.key.file)
+		return
+	}
+	sh.m[o.key.file] = slices.Delete(list, i, i+1)
+}
+
+// dropOpen ends an open and its locks. Call with mu held.
+func (c *Client) dropOpen(o *open) {
+	for len(o.locks) > 0 {
+		c.dropLocks(o.locks[0])
+	}
+	c.s.unshare(o)
+	delete(c.opens, o.key)
+	delete(c.states, o.num)
+}
+
+// Close is CLOSE (section 18.2.3). Locks that are left go too.
+func (c *Client) Close(id Stateid, f lock.File) nfs.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, st := c.findOpen(id, f)
+	if st == nfs.OK {
+		c.dropOpen(o)
+	}
+	return st
+}
+
+// Downgrade is OPEN_DOWNGRADE (section 18.18.3).
+func (c *Client) Downgrade(id Stateid, f lock.File, access, deny uint32) (Stateid, nfs.Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, st := c.findOpen(id, f)
+	if st != nfs.OK {
+		return Stateid{}, st
+	}
+	r := reservation{access: uint8(access), deny: uint8(deny)}
+	var union uint8
+	for mode := uint8(1); mode <= Both; mode++ {
+		if o.accesses&(1<<mode) != 0 && mode&^r.access == 0 {
+			union |= mode
+			r.accesses |= 1 << mode
+		}
+	}
+	var denied uint8
+	for mode := uint8(0); mode <= Both; mode++ {
+		if o.denials&(1<<mode) != 0 && mode&^r.deny == 0 {
+			denied |= mode
+			r.denials |= 1 << mode
+		}
+	}
+	if union != r.access || denied != r.deny {
+		return Stateid{}, nfs.ErrInval
+	}
+	c.s.setShare(o, r)
+	o.seq = bump(o.seq)
+	return c.stateid(o.num, o.seq), nfs.OK
+}
+
+// DropExport ends the opens and locks of an export that is no longer served. Its
+// clients find out by their file handles.
+func (s *Server) DropExport(export uint32) {
+	s.mu.RLock()
+	list := make([]*Client, 0, len(s.clients))
+	for _, c := range s.clients {
+		list = append(list, c)
+	}
+	s.mu.RUnlock()
+	for _, c := range list {
+		c.mu.Lock()
+		for key, o := range c.opens {
+			if key.file.Export == export {
+				c.dropOpen(o)
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
+// IO checks the stateid of a READ, a WRITE, or what is like one. A file that is open
+// for writing only may be read: a client has to, to change a part of a page.
+func (c *Client) IO(now time.Time, id Stateid, f lock.File, write bool) nfs.Status {
+	if id == Anonymous || id == Bypass {
+		return c.s.anonymous(now, f, write, id == Bypass)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what, st := c.find(id)
+	if st != nfs.OK {
+		return st
+	}
+	o, ok := what.(*open)
+	if !ok {
+		o = what.(*locks).open
+	}
+	switch {
+	case o.key.file != f:
+		return nfs.ErrBadStateID
+	case write && o.access&Write == 0:
+		return nfs.ErrOpenMode
+	}
+	return nfs.OK
+}
+
+// anonymous checks what is done without an open against the reservations.
+func (s *Server) anonymous(now time.Time, f lock.File, write, bypass bool) nfs.Status {
+	if s.Grace(now) {
+		return nfs.ErrGrace // it may be reserved by somebody who has not reclaimed it yet
+	}
+	if bypass && !write {
+		return nfs.OK
+	}
+	mode := uint8(Read)
+	if write {
+		mode = Write
+	}
+	for {
+		denier := s.denier(now, f, mode)
+		if denier == nil {
+			return nfs.OK
+		}
+		if !denier.expired(now) {
+			return nfs.ErrLocked
+		}
+		s.remove(denier)
+	}
+}
+
+// denier is a client that denies a mode to others, if there is one such that is
+// there.
+func (s *Server) denier(now time.Time, f lock.File, mode uint8) (c *Client) {
+	sh := s.shardOfFile(f)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for _, o := range sh.m[f] {
+		if o.deny&mode == 0 {
+			continue
+		}
+		if c = o.c; !c.expired(now) {
+			return c
+		}
+	}
+	return c
+}

@@ -1,0 +1,294 @@
+package state
+
+import (
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+)
+
+// Channel are the attributes of one direction of a session (channel_attrs4), sizes
+// in bytes of whole RPC messages.
+type Channel struct {
+	MaxRequest, MaxResponse, MaxCached uint32
+	MaxOps, MaxSlots                   uint32
+}
+
+// Session is a session of a client.
+type Session struct {
+	ID     SessionID
+	Client *Client
+	// Minor is the minor version that made it.
+	Minor uint32
+	Fore  Channel
+
+	mu    sync.Mutex
+	slots []slot // as many as were used
+}
+
+// slot is one entry of the reply cache (section 2.10.6.1).
+type slot struct {
+	seq    uint32
+	digest uint64 // of the request with seq
+	cached bool
+	reply  []byte
+	busy   bool   // seq+1 is being executed
+	next   uint64 // its digest
+	done   chan struct{}
+}
+
+// createSlot is the reply cache of CREATE_SESSION, one per client.
+type createSlot struct {
+	seq    uint32
+	result Created
+	status nfs.Status
+}
+
+// CreateSession are the arguments of CREATE_SESSION that count here. The channel is
+// as the server is ready to grant it.
+type CreateSession struct {
+	Client    uint64
+	Sequence  uint32
+	Principal Principal
+	Minor     uint32
+	Fore      Channel
+}
+
+// Created is the result of CREATE_SESSION.
+type Created struct {
+	ID       SessionID
+	Sequence uint32
+	Fore     Channel
+}
+
+// CreateSession is CREATE_SESSION (section 18.36.4). The first one confirms the
+// client, and ends the one that had its owner string before.
+func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.Status) {
+	c := s.client(a.Client)
+	if c == nil {
+		return Created{}, nfs.ErrStaleClientID
+	}
+	c.mu.Lock()
+	switch {
+	case c.dead:
+		c.mu.Unlock()
+		return Created{}, nfs.ErrStaleClientID
+	case a.Sequence == c.create.seq:
+		defer c.mu.Unlock()
+		return c.create.result, c.create.status
+	case a.Sequence != c.create.seq+1:
+		c.mu.Unlock()
+		return Created{}, nfs.ErrSeqMisordered
+	case c.principal != a.Principal:
+		c.mu.Unlock()
+		return Created{}, nfs.ErrClientIDInUse
+	case len(c.sessions) >= s.cfg.Sessions:
+		c.mu.Unlock()
+		return Created{}, nfs.ErrJukebox
+	}
+	c.nsession++
+	x := &Session{ID: s.sessionID(uint32(c.ID), c.nsession), Client: c, Minor: a.Minor, Fore: a.Fore}
+	c.create = createSlot{seq: a.Sequence, result: Created{ID: x.ID, Sequence: a.Sequence, Fore: a.Fore}}
+	c.sessions[x.ID] = x
+	c.renew(now)
+	sh := s.shardOf(x.ID)
+	sh.mu.Lock()
+	sh.m[x.ID] = x
+	sh.mu.Unlock()
+	res := c.create.result
+	c.mu.Unlock()
+	if !s.confirm(c) {
+		c.release()
+		return Created{}, nfs.ErrStaleClientID
+	}
+	return res, nfs.OK
+}
+
+// confirm makes a client the one of its owner string. It reports false if another
+// EXCHANGE_ID has taken the client's place meanwhile.
+func (s *Server) confirm(c *Client) bool {
+	if c.confirmed.Load() {
+		return true
+	}
+	s.mu.Lock()
+	r := s.owners[c.owner]
+	if r == nil || r.unconfirmed != c {
+		defer s.mu.Unlock()
+		return c.confirmed.Load()
+	}
+	old := r.confirmed
+	r.confirmed, r.unconfirmed = c, nil
+	if old != nil {
+		delete(s.clients, uint32(old.ID))
+	}
+	c.confirmed.Store(true)
+	s.mu.Unlock()
+	if old != nil {
+		old.release()
+	}
+	return true
+}
+
+// Session finds a session.
+func (s *Server) Session(id SessionID) *Session {
+	sh := s.shardOf(id)
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	return sh.m[id]
+}
+
+func (s *Server) dropSession(id SessionID) {
+	sh := s.shardOf(id)
+	sh.mu.Lock()
+	delete(sh.m, id)
+	sh.mu.Unlock()
+}
+
+// DestroySession is DESTROY_SESSION (section 18.37.3). What the client has open
+// stays.
+func (s *Server) DestroySession(id SessionID) nfs.Status {
+	x := s.Session(id)
+	if x == nil {
+		return nfs.ErrBadSession
+	}
+	c := x.Client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sessions[id] == nil {
+		return nfs.ErrBadSession
+	}
+	delete(c.sessions, id)
+	s.dropSession(id)
+	return nfs.OK
+}
+
+// Request is what SEQUENCE says of a compound, and what was seen of it.
+type Request struct {
+	Session  SessionID
+	Sequence uint32
+	Slot     uint32
+	Digest   uint64 // of arguments and credential, to tell a retry from another request
+	Ops      uint32
+	Size     uint32 // of the whole RPC message in bytes
+	Minor    uint32
+	MayWait  bool // the caller can wait for Use.Done
+}
+
+// Verdict is what is to be done with a request.
+type Verdict uint8
+
+// Verdicts of Sequence.
+const (
+	// Execute it, and then call Use.Finish or Use.Cancel.
+	Execute Verdict = iota
+	// Replay the reply that Use.Reply has.
+	Replay
+	// Uncached: it was executed, but its reply was not kept.
+	Uncached
+	// Wait: it is being executed; ask again when Use.Done is closed. Done is nil if
+	// the request cannot wait.
+	Wait
+)
+
+// Use is a slot in use by a request.
+type Use struct {
+	Session *Session
+	Slot    uint32
+	Reply   []byte // Replay: a copy
+	Done    <-chan struct{}
+}
+
+// Sequence is SEQUENCE (section 18.46.3), as far as it decides what becomes of the
+// request.
+func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) {
+	x := s.Session(r.Session)
+	if x == nil {
+		return Use{}, Execute, nfs.ErrBadSession
+	}
+	switch {
+	case r.Slot >= x.Fore.MaxSlots:
+		return Use{}, Execute, nfs.ErrBadSlot
+	case r.Minor != x.Minor:
+		return Use{}, Execute, nfs.ErrBadSession
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if r.Slot >= uint32(len(x.slots)) {
+		x.slots = append(x.slots, make([]slot, r.Slot+1-uint32(len(x.slots)))...) // at most MaxSlots
+	}
+	k := &x.slots[r.Slot]
+	u := Use{Session: x, Slot: r.Slot}
+	switch {
+	case k.busy && r.Sequence == k.seq+1 && !r.MayWait:
+		return u, Wait, nfs.OK
+	case k.busy && r.Sequence == k.seq+1:
+		if r.Digest != k.next || k.done != nil {
+			return u, Execute, nfs.ErrJukebox // one may wait, no more
+		}
+		k.done = make(chan struct{})
+		u.Done = k.done
+		return u, Wait, nfs.OK
+	case k.busy:
+		return u, Execute, nfs.ErrSeqMisordered
+	case r.Sequence == k.seq+1:
+	case r.Sequence == k.seq && k.seq == 0 && k.digest == 0:
+		return u, Execute, nfs.ErrSeqMisordered // nothing was executed here
+	case r.Sequence == k.seq:
+		x.Client.renew(now)
+		if r.Digest != k.digest {
+			return u, Execute, nfs.ErrSeqFalseRetry
+		}
+		if !k.cached {
+			return u, Uncached, nfs.OK
+		}
+		u.Reply = append([]byte(nil), k.reply...)
+		return u, Replay, nfs.OK
+	default:
+		return u, Execute, nfs.ErrSeqMisordered
+	}
+	switch {
+	case r.Ops > x.Fore.MaxOps:
+		return u, Execute, nfs.ErrTooManyOps
+	case r.Size > x.Fore.MaxRequest:
+		return u, Execute, nfs.ErrReqTooBig
+	}
+	k.busy, k.next = true, r.Digest
+	x.Client.renew(now)
+	return u, Execute, nfs.OK
+}
+
+// keepMax is the most memory that a slot keeps for its next reply.
+const keepMax = 1 << 10
+
+// Finish ends a request that was executed. reply is nil if it is not to be kept; it
+// is copied.
+func (u *Use) Finish(reply []byte) {
+	x := u.Session
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k := &x.slots[u.Slot]
+	k.seq++
+	k.digest = k.next
+	k.cached = reply != nil
+	if cap(k.reply) > keepMax {
+		k.reply = nil
+	}
+	k.reply = append(k.reply[:0], reply...)
+	k.free()
+}
+
+// Cancel ends a request of which nothing was executed, as if it had not come.
+func (u *Use) Cancel() {
+	x := u.Session
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.slots[u.Slot].free()
+}
+
+func (k *slot) free() {
+	k.busy = false
+	if k.done != nil {
+		close(k.done)
+		k.done = nil
+	}
+}
