@@ -46,6 +46,7 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"Exclusive", testExclusive},
 		{"ReadWrite", testReadWrite},
 		{"Sparse", testSparse},
+		{"Extents", testExtents},
 		{"Stability", testStability},
 		{"SetAttr", testSetAttr},
 		{"Guard", testGuard},
