@@ -59,6 +59,7 @@ const (
 	attrCharsetCap     = 76
 	attrChangeType     = 79
 	attrModeUmask      = 81
+	attrXattrSupport   = 82
 )
 
 var (
@@ -80,7 +81,7 @@ var (
 		attrNumLinks, attrOwner, attrOwnerGroup, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
 		attrTimeAccess, attrTimeAccessSet, attrTimeDelta, attrTimeMetadata, attrTimeModify, attrTimeModifySet, attrMountedOn,
 		attrExclCreat, attrCharsetCap)
-	supported42 = supported41.or(bits4(attrChangeType, attrModeUmask))
+	supported42 = supported41.or(bits4(attrChangeType, attrModeUmask, attrXattrSupport))
 )
 
 // supported are the attributes of the minor version.
@@ -239,6 +240,8 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 		}
 	case attrExclCreat:
 		settableExcl.and(k.supported()).encode(e)
+	case attrXattrSupport:
+		e.Bool(s.limit.Xattrs)
 	case attrCharsetCap:
 		e.Uint32(1) // FSCHARSET_CAP4_CONTAINS_NON_UTF8
 	case attrChangeType:

@@ -79,7 +79,11 @@ func access(k *compound) nfs.Status {
 		e.Uint32(want & (blockstore.AccessRead | blockstore.AccessLookup))
 		return nfs.OK
 	}
-	granted, a, err := k.cur.x.FS.Access(k.who(&k.cur), k.cur.h, want&(accessDir|accessFile))
+	ask := want & (accessDir | accessFile)
+	if want&accessX != 0 {
+		ask |= blockstore.AccessRead | blockstore.AccessModify
+	}
+	granted, a, err := k.cur.x.FS.Access(k.who(&k.cur), k.cur.h, ask)
 	if err != nil {
 		return nfs.StatusOf(err)
 	}
@@ -90,8 +94,9 @@ func access(k *compound) nfs.Status {
 	if k.cur.readOnly() {
 		granted &^= accessChange
 	}
-	e.Uint32(want & sense)
-	e.Uint32(want & sense & granted)
+	more, got := k.xattrAccess(granted)
+	e.Uint32(want & (sense | more))
+	e.Uint32(want & (sense&granted | got))
 	return nfs.OK
 }
 
