@@ -53,6 +53,7 @@ func Run(t *testing.T, open Provider) {
 		{"Arming", testArming},
 		{"Resize", testResize},
 		{"Drain", testDrain},
+		{"Datagrams", testDatagrams},
 		{"ReceiverNotReady", testReceiverNotReady},
 		{"QueueFull", testQueueFull},
 		{"Transitions", testTransitions},

@@ -258,6 +258,13 @@ func (d *Device) CreateQP(l rdma.Loop, c rdma.QPConfig) (rdma.QP, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Type == rdma.UD {
+		q, err := s.newUD(c)
+		if err != nil {
+			return nil, err
+		}
+		return q, nil
+	}
 	q, err := s.newQP(c)
 	if err != nil {
 		return nil, err

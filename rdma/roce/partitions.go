@@ -88,6 +88,13 @@ func (s *shard) leavePartitions(table partitions) {
 		_ = q.rc.Modify(s.now, rdma.QPAttr{State: rdma.StateErr}) // always possible
 		s.touch(q)
 	}
+	for _, q := range s.uds {
+		key := q.ud.Attr().PKey
+		if q.ud.State() != rdma.StateReset && table.of(key) != key {
+			_ = q.ud.Modify(rdma.QPAttr{State: rdma.StateErr}) // always possible
+			q.touch()
+		}
+	}
 }
 
 // management reports whether a datagram to QP1 is of a partition that the device is in.
