@@ -610,6 +610,51 @@ type DialParams struct {
 	On func(Conn, ConnEvent)
 }
 
+// UDQKey is the Q_Key of datagrams that RDMA-CM's users take unless they agree on another.
+const UDQKey = 0x01234567
+
+// SIDRStatus says what became of a question for a queue pair (IBTA 12.11.2).
+type SIDRStatus uint8
+
+// Statuses that a service refuses with.
+const (
+	SIDRReject SIDRStatus = 2
+	SIDRNoQP   SIDRStatus = 3
+)
+
+// UDRequest is a host's question which queue pair serves datagrams on a port. Answer it
+// exactly once, at once or later on its loop. Nothing is known of what its sender does next.
+type UDRequest interface {
+	Loop() Loop
+	Local() netip.AddrPort
+	Remote() netip.AddrPort
+	PrivateData() []byte // ULP part, 180 bytes
+	// PKey is our key of the partition that the peer asks for.
+	PKey() uint16
+	// Accept names a queue pair, which is in RTR or RTS, and its Q_Key. private is at
+	// most 136 bytes.
+	Accept(qpn, qkey uint32, private []byte) error
+	// Reject refuses.
+	Reject(why SIDRStatus, private []byte)
+}
+
+// UDAddress is the answer to a question for a queue pair.
+type UDAddress struct {
+	AH          AH     // valid if Err is nil
+	PKey        uint16 // of the partition that was asked for
+	PrivateData []byte
+	Err         error // why there is none
+}
+
+// ResolveParams describe a question for a queue pair.
+type ResolveParams struct {
+	Remote      netip.AddrPort
+	PrivateData []byte // at most 180 bytes
+	PKey        uint16 // partition, by either membership; 0 is the first of the device's table
+	// On receives the answer, once, on the loop.
+	On func(UDAddress)
+}
+
 // Device is an open RDMA device (or software port) of a provider.
 type Device interface {
 	// Loops lists the device's loops; objects are created on one of them.
@@ -627,6 +672,13 @@ type Device interface {
 	Dial(l Loop, p DialParams) (Conn, error)
 	// Listen calls accept, on the owning loop, for each REQ for the port.
 	Listen(port uint16, accept func(ConnRequest)) (Listener, error)
+	// ListenUD calls accept, on one of the loops, for each question which queue pair serves
+	// datagrams on the port. The ports are others than those of Listen.
+	ListenUD(port uint16, accept func(UDRequest)) (Listener, error)
+	// ResolveUD asks for the queue pair that serves datagrams on a port of another host.
+	// The question is repeated until it is answered or given up. Calling cancel abandons
+	// it: On is not called after that. On the loop only, as is cancel.
+	ResolveUD(l Loop, p ResolveParams) (cancel func(), err error)
 	// Addr is the address the device sends from.
 	Addr() netip.Addr
 	Close() error

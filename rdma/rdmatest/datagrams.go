@@ -3,7 +3,9 @@ package rdmatest
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/rstored/rstored/rdma"
 )
@@ -21,7 +23,7 @@ const (
 	dgramSize = 256 + rdma.GRHLen // the least path MTU
 )
 
-func newDgram(t testing.TB, d rdma.Device, qkey uint32) *dgram {
+func newDgram(t testing.TB, d rdma.Device) *dgram {
 	t.Helper()
 	e := &dgram{end: newEnd(t, d, rdma.CQOptions{})}
 	e.mr = e.register(pattern(1<<16, 5), rdma.LocalWrite)
@@ -29,7 +31,7 @@ func newDgram(t testing.TB, d rdma.Device, qkey uint32) *dgram {
 	e.do(func() (err error) {
 		e.qp, err = d.CreateQP(e.loop, e.cfg)
 		return errors.Join(err,
-			e.qp.Modify(rdma.QPAttr{State: rdma.StateInit, QKey: qkey}),
+			e.qp.Modify(rdma.QPAttr{State: rdma.StateInit, QKey: testQKey}),
 			e.qp.Modify(rdma.QPAttr{State: rdma.StateRTR}),
 			e.qp.Modify(rdma.QPAttr{State: rdma.StateRTS, SQPSN: 0xfffffe}))
 	})
@@ -67,8 +69,8 @@ func (e *dgram) say(wr rdma.SendWR) {
 }
 
 func testDatagrams(t *testing.T, open Provider) {
-	a, b := newDgram(t, open(t), testQKey), newDgram(t, open(t), testQKey)
-	after := newDgram(t, b.dev, testQKey) // what it gets came after what b got
+	a, b := newDgram(t, open(t)), newDgram(t, open(t))
+	after := newDgram(t, b.dev) // what it gets came after what b got
 	arrives := func(from, at *dgram, id uint64, data []byte, flags rdma.WCFlags) {
 		t.Helper()
 		wc := at.succeeded(id)
@@ -141,5 +143,107 @@ func testDatagrams(t *testing.T, open Provider) {
 	b.do(func() error { return b.qp.Modify(rdma.QPAttr{State: rdma.StateErr}) })
 	if wc := b.completion(); wc.ID != 1 || wc.Status != rdma.WRFlushErr {
 		t.Errorf("%+v", wc)
+	}
+}
+
+// ask asks for the datagram service on a port of a device and waits for the answer.
+func (e *dgram) ask(p rdma.ResolveParams) rdma.UDAddress {
+	e.t.Helper()
+	got := make(chan rdma.UDAddress, 2)
+	p.On = func(a rdma.UDAddress) { got <- a }
+	e.do(func() error { _, err := e.dev.ResolveUD(e.loop, p); return err })
+	select {
+	case a := <-got:
+		return a
+	case <-time.After(patience):
+		e.t.Fatal("no answer")
+	}
+	panic("not reached")
+}
+
+func testDatagramService(t *testing.T, open Provider) {
+	a, b := newDgram(t, open(t)), newDgram(t, open(t))
+	l, err := b.dev.ListenUD(port, func(r rdma.UDRequest) {
+		if r.Remote().Addr() != a.dev.Addr() || r.Local().Addr() != b.dev.Addr() || r.Local().Port() != port || len(r.PrivateData()) != 180 || r.PKey() != 0xffff {
+			t.Errorf("asked by %v for %v, partition %#x, with %d bytes", r.Remote(), r.Local(), r.PKey(), len(r.PrivateData()))
+		}
+		if bytes.HasPrefix(r.PrivateData(), []byte("no")) {
+			r.Reject(rdma.SIDRNoQP, nil)
+			return
+		}
+		if err := r.Accept(b.qp.Num(), testQKey, make([]byte, 137)); err == nil {
+			t.Error("137 bytes of private data were sent")
+		}
+		if err := r.Accept(b.qp.Num(), testQKey, []byte("here")); err != nil {
+			t.Error(err)
+		}
+		if err := r.Accept(b.qp.Num(), testQKey, nil); err == nil {
+			t.Error("answered twice")
+		}
+	})
+	ok(t, err)
+	if l.Addr().Port() != port || l.Addr().Addr() != b.dev.Addr() {
+		t.Errorf("listens on %v", l.Addr())
+	}
+	if _, err := b.dev.ListenUD(port, func(rdma.UDRequest) {}); err == nil {
+		t.Error("two services on one port")
+	}
+	// Ports for connections are others.
+	c, err := b.dev.Listen(port, func(r rdma.ConnRequest) { r.Reject(consumerReject, nil) })
+	ok(t, err)
+	ok(t, c.Close())
+
+	got := a.ask(rdma.ResolveParams{Remote: l.Addr(), PrivateData: []byte("hello")})
+	ok(t, got.Err)
+	if got.AH.Remote != b.dev.Addr() || got.AH.QPN != b.qp.Num() || got.AH.QKey != testQKey || !bytes.HasPrefix(got.PrivateData, []byte("here")) || got.PKey != 0xffff {
+		t.Errorf("%+v", got)
+	}
+	b.recv(0)
+	a.say(rdma.SendWR{ID: 1, SGL: a.out(5), AH: &got.AH})
+	if wc := b.succeeded(0); wc.ByteLen != rdma.GRHLen+5 {
+		t.Errorf("%+v", wc)
+	}
+	if got := a.ask(rdma.ResolveParams{Remote: l.Addr(), PrivateData: []byte("no")}); got.Err == nil {
+		t.Error("a refusal is an answer")
+	}
+	for i, p := range []rdma.ResolveParams{
+		{},
+		{Remote: netip.AddrPortFrom(netip.IPv6Loopback(), port)},
+		{Remote: l.Addr(), PrivateData: make([]byte, 181)},
+		{Remote: l.Addr(), PKey: 0x8123},
+	} {
+		var err error
+		a.on(func() { _, err = a.dev.ResolveUD(a.loop, p) })
+		if !errors.Is(err, rdma.ErrInvalidWR) {
+			t.Errorf("question %d: %v", i, err)
+		}
+	}
+	// One that is abandoned on the spot is not answered: what is asked after it is, and later.
+	a.do(func() error {
+		cancel, err := a.dev.ResolveUD(a.loop, rdma.ResolveParams{Remote: l.Addr(), On: func(rdma.UDAddress) { t.Error("an abandoned question was answered") }})
+		if err == nil {
+			cancel()
+			cancel()
+		}
+		return err
+	})
+	ok(t, a.ask(rdma.ResolveParams{Remote: l.Addr()}).Err)
+	ok(t, l.Close())
+	if err := l.Close(); !errors.Is(err, rdma.ErrClosed) {
+		t.Errorf("closed twice: %v", err)
+	}
+	if got := a.ask(rdma.ResolveParams{Remote: l.Addr()}); got.Err == nil {
+		t.Error("nobody listens, and there is an answer")
+	}
+	// A device that ends answers what it asked.
+	last := make(chan error, 2)
+	nobody := netip.AddrPortFrom(a.dev.Addr().Next(), port)
+	a.do(func() error {
+		_, err := a.dev.ResolveUD(a.loop, rdma.ResolveParams{Remote: nobody, On: func(r rdma.UDAddress) { last <- r.Err }})
+		return err
+	})
+	ok(t, a.dev.Close())
+	if err := <-last; !errors.Is(err, rdma.ErrClosed) {
+		t.Errorf("the device was closed: %v", err)
 	}
 }

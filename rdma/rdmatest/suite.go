@@ -54,6 +54,7 @@ func Run(t *testing.T, open Provider) {
 		{"Resize", testResize},
 		{"Drain", testDrain},
 		{"Datagrams", testDatagrams},
+		{"DatagramService", testDatagramService},
 		{"ReceiverNotReady", testReceiverNotReady},
 		{"QueueFull", testQueueFull},
 		{"Transitions", testTransitions},

@@ -32,8 +32,10 @@ type shard struct {
 	identLast *ident
 	suspects  suspects // in the first shard only
 	conns     map[*conn]struct{}
-	resting   restQueue
-	rests     map[uint32]bool
+	// resolutions are questions for datagram services that are not answered.
+	resolutions map[*resolution]struct{}
+	resting     restQueue
+	rests       map[uint32]bool
 
 	timers timers
 	inbox  inbox
@@ -65,7 +67,7 @@ func newShard(d *Device, i int, l link.Link) *shard {
 	return &shard{
 		dev: d, index: i, link: l, now: l.Now(),
 		rx: link.NewRx(rxSlots, rxSlot), batch: wire.NewBatch(batchSize),
-		qps: map[uint32]*qp{}, uds: map[uint32]*udqp{}, conns: map[*conn]struct{}{}, rests: map[uint32]bool{},
+		qps: map[uint32]*qp{}, uds: map[uint32]*udqp{}, conns: map[*conn]struct{}{}, resolutions: map[*resolution]struct{}{}, rests: map[uint32]bool{},
 	}
 }
 
@@ -290,6 +292,14 @@ func (s *shard) leave() {
 	for c := range s.conns {
 		c.close(rdma.ErrClosed)
 	}
+	s.abandon(rdma.ErrClosed)
+}
+
+// abandon answers the questions that nobody will.
+func (s *shard) abandon(why error) {
+	for r := range s.resolutions {
+		r.tell(rdma.UDAddress{Err: why})
+	}
 }
 
 // left reports whether the loop can end: its peers know, or had the time to.
@@ -313,6 +323,7 @@ func (s *shard) lost(err error) {
 	for c := range s.conns {
 		c.close(err)
 	}
+	s.abandon(err)
 	s.settle()
 	s.callbacks()
 }

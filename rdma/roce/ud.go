@@ -142,10 +142,9 @@ func (q *udqp) watch() {
 	})
 }
 
-// datagram takes a packet to a queue pair for datagrams. Its sender may be anyone, and
-// nothing of it is remembered.
+// datagram takes a packet to a queue pair for datagrams.
 func (s *shard) datagram(d *link.RxDatagram, q *udqp) {
-	if !s.verify(d, false) {
+	if !s.verify(d, true) {
 		return
 	}
 	s.pkt.Src, s.pkt.Dst = d.Src, d.Dst
