@@ -50,6 +50,12 @@ func again(h Header, m []byte) []byte {
 	case AttrRTU, AttrDREQ, AttrDREP:
 		r := ParseIDs(m)
 		return r.Encode(h)
+	case AttrSIDRREQ:
+		r := ParseSIDRREQ(m)
+		return r.Encode(h)
+	case AttrSIDRREP:
+		r := ParseSIDRREP(m)
+		return r.Encode(h)
 	}
 	return nil
 }
@@ -418,10 +424,26 @@ func FuzzReceive(f *testing.F) {
 	for _, m := range kernelMADs(f) {
 		f.Add(m)
 	}
+	sidr := loneSIDR()
+	f.Add(sidr.Encode(Header{TID: 1}))
+	rep := SIDRREP{RequestID: 7, ServiceID: UDPServiceID(7174), QPN: 9}
+	f.Add(rep.Encode(Header{TID: 1}))
 	f.Fuzz(func(t *testing.T, mad []byte) {
 		m := New(Config{Addr: testAddr[1], GUID: 9, Random: func() uint32 { return 7 }})
 		_ = m.Listen(20049)
+		_ = m.ListenUD(7174)
+		if _, err := m.Resolve(rdma.Second, ResolveParams{Remote: netip.AddrPortFrom(testAddr[0], 7174)}); err != nil {
+			t.Fatal(err)
+		}
 		m.Receive(rdma.Second, testAddr[0], testAddr[1], mad)
+		var e [4]Event
+		for i := range m.Events(e[:]) {
+			if id := e[i].ID; id.State == SIDRREQReceived {
+				if err := m.Answer(rdma.Second, id, AnswerParams{QPN: 5}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
 		m.Receive(rdma.Second, testAddr[0], testAddr[1], mad)
 		if h, err := ParseHeader(mad); err == nil {
 			if b := again(h, mad); b != nil && !bytes.Equal(again(h, b), b) {

@@ -301,7 +301,7 @@ func TestReadParts(t *testing.T) {
 			t.Errorf("then for %+v", a)
 		}
 	}
-	for psn := wire.PSN(10); q.sq.len() > 0; psn = psn.Add(1) {
+	for psn := wire.PSN(10); q.sq.Len() > 0; psn = psn.Add(1) {
 		p.now += 10 * us
 		give(psn, 256)
 		_ = say(p, q)

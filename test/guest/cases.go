@@ -47,6 +47,12 @@ var cases = []Case{
 	{Name: "many-connections-in", Script: script("cmatose-client"), Host: cmatoseServes},
 	{Name: "many-connections-out", Script: script("cmatose-server"), Env: env("ME", guestAddr(0)), Host: cmatoseCalls},
 	{Name: "wire-diff", Script: script("wire-diff"), Guests: 2, Env: env("FIRST", guestAddr(0)), Host: wireDiff, NotRPC: true, Timeout: 2 * time.Minute},
+	udaddyIn("udaddy-in", HostAddr, 1500, 1000),
+	udaddyIn("udaddy-in-4200", HostAddr, 4200, 4000),
+	udaddyIn("udaddy-in-ipv6", HostAddr6, 1500, 1000),
+	udaddyOut("udaddy-out", HostAddr, guestAddr(0), 1500, 1000),
+	udaddyOut("udaddy-out-4200", HostAddr, guestAddr(0), 4200, 4000),
+	udaddyOut("udaddy-out-ipv6", HostAddr6, "fd99::2", 1500, 1000),
 	{Name: "mount", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), Payload: true},
 	{Name: "mount-4200", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), MTU: 4200},
 	{Name: "mount-sync", Exports: rw, Script: script("mount"), Env: env("OPTS", "sync,sec=sys,noac")},
@@ -240,6 +246,48 @@ func cmatoseCalls(ctx context.Context, r *Run) error {
 		return err
 	}
 	return r.Command(ctx, "cmatose", append([]string{"-listen", HostAddr, "-connect", guestAddr(0)}, sixtyFour...)...)
+}
+
+// eightPairs of queue pairs for datagrams, with messages of size bytes.
+func eightPairs(size int) []string {
+	return []string{"-connections", "8", "-messages", "10", "-size", strconv.Itoa(size)}
+}
+
+// udaddyIn is the server of the guest's udaddy, after one that serves no datagrams.
+func udaddyIn(name, to string, mtu, size int) Case {
+	return Case{
+		Name: name, MTU: mtu, Script: script("udaddy-client"), Env: env("TO", to, "SIZE", strconv.Itoa(size)),
+		Host: func(ctx context.Context, r *Run) error {
+			p, err := r.start("rping", r.log, r.runner.Bin+"/rping", "-listen", to)
+			if err != nil {
+				return err
+			}
+			if err = r.Tell("nobody"); err == nil {
+				err = r.Await(ctx, "refused")
+			}
+			_ = p.stop(syscall.SIGTERM)
+			if err != nil {
+				return err
+			}
+			if err := r.Tell("somebody"); err != nil {
+				return err
+			}
+			return r.Command(ctx, "udaddy", append([]string{"-listen", to}, eightPairs(size)...)...)
+		},
+	}
+}
+
+// udaddyOut is the client of the guest's udaddy.
+func udaddyOut(name, from, to string, mtu, size int) Case {
+	return Case{
+		Name: name, MTU: mtu, Script: script("udaddy-server"), Env: env("ME", to, "SIZE", strconv.Itoa(size)),
+		Host: func(ctx context.Context, r *Run) error {
+			if err := r.Await(ctx, "listening"); err != nil {
+				return err
+			}
+			return r.Command(ctx, "udaddy", append([]string{"-listen", from, "-connect", to}, eightPairs(size)...)...)
+		},
+	}
 }
 
 // smallFS is a file system of 16 MiB and 200 files.
