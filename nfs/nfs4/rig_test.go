@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,12 +89,25 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
+// Add implements state.Journal.
+func (r *rig) Add(owner string) error {
+	_ = r.Remove(owner)
+	r.known = append(r.known, owner)
+	return nil
+}
+
+// Remove implements state.Journal.
+func (r *rig) Remove(owners ...string) error {
+	r.known = slices.DeleteFunc(slices.Clone(r.known), func(o string) bool { return slices.Contains(owners, o) })
+	return nil
+}
+
 // start starts the server, or another one in its place.
 func (r *rig) start(boot uint32) {
 	r.s = New(Config{
 		Config: nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}, Identity: []byte("id"),
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
-		Known: r.known, Remember: func(list []string) error { r.known = list; return nil },
+		Known: r.known, Journal: r,
 	})
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
 	r.t.Cleanup(r.srv.Close)

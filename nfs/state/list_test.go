@@ -1,7 +1,6 @@
 package state
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -46,27 +45,18 @@ func TestLists(t *testing.T) {
 // another restart.
 func TestEndGrace(t *testing.T) {
 	now := time.Unix(1000, 0)
-	var kept []string
-	var fail error
-	s := New(Config{
-		Boot: 7, Known: []string{"alice", "bob"}, GraceUntil: now.Add(time.Minute),
-		Remember: func(o []string) error {
-			if fail == nil {
-				kept = o
-			}
-			return fail
-		},
-	})
+	d := &disk{list: []string{"alice", "bob"}}
+	s := New(Config{Boot: 7, Known: d.list, GraceUntil: now.Add(time.Minute), Journal: d})
 	if g := s.GraceState(now); !g.On || len(g.Waiting) != 2 || g.Waiting[0] != "alice" || !g.Until.Equal(now.Add(time.Minute)) {
 		t.Errorf("%+v", g)
 	}
-	fail = errors.New("disk full")
+	d.fails = true
 	if err := s.EndGrace(now); err == nil || !s.Grace(now) {
 		t.Errorf("the period ended without a list: %v", err)
 	}
-	fail = nil
-	if err := s.EndGrace(now); err != nil || s.Grace(now) || len(kept) != 0 {
-		t.Errorf("%v, %q remembered", err, kept)
+	d.fails = false
+	if err := s.EndGrace(now); err != nil || s.Grace(now) || len(d.list) != 0 {
+		t.Errorf("%v, %q remembered", err, d.list)
 	}
 	if g := s.GraceState(now); g.On || len(g.Waiting) != 0 {
 		t.Errorf("%+v", g)
