@@ -85,7 +85,22 @@ func TestKernelMessagesRoundTrip(t *testing.T) {
 			}
 		}
 	}
-	for _, a := range []Attr{AttrREQ, AttrREP, AttrRTU, AttrDREQ, AttrDREP} {
+	for i, m := range kernelMADs(t) {
+		switch h, _ := ParseHeader(m); h.Attr {
+		case AttrSIDRREQ:
+			r := ParseSIDRREQ(m)
+			ip, err := ParseIPHeader(r.Private[:])
+			port, ok := UDPServicePort(r.ServiceID)
+			if err != nil || ip.Src.Addr() != netip.MustParseAddr("10.99.0.2") || ip.Dst != netip.MustParseAddr("10.99.0.1") || port != 7174 || !ok || r.PKey != wire.DefaultPKey || r.RequestID == 0 {
+				t.Errorf("message %d: %+v, %+v, %v", i, r, ip, err)
+			}
+		case AttrSIDRREP:
+			if r := ParseSIDRREP(m); r.Status != SIDRValid || r.QPN != 0x12 || r.QKey != rdma.UDQKey || r.ServiceID != UDPServiceID(7174) || r.RequestID == 0 {
+				t.Errorf("message %d: %+v", i, r)
+			}
+		}
+	}
+	for _, a := range []Attr{AttrREQ, AttrREP, AttrRTU, AttrDREQ, AttrDREP, AttrSIDRREQ, AttrSIDRREP} {
 		if seen[a] == 0 {
 			t.Errorf("no message with attribute %#x among the kernel's", a)
 		}

@@ -77,7 +77,7 @@ func (f *fake) Clients() []control.Client {
 }
 
 func (f *fake) QPs() []control.QP {
-	return []control.QP{{QPN: 0x1234, State: "RTS", Remote: "10.0.0.9:40000", RTTUS: 25, Counters: map[string]uint64{"retransmits": 5, "sent_pkts": 77}}}
+	return []control.QP{{QPN: 0x1234, Type: "RC", State: "RTS", Remote: "10.0.0.9:40000", RTTUS: 25, Counters: map[string]uint64{"retransmits": 5, "sent_pkts": 77}}}
 }
 
 func (f *fake) Stats() control.Stats {
