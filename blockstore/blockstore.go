@@ -148,8 +148,6 @@ type Limits struct {
 	// WccExact says that nobody but the store changes its objects, so that nothing
 	// else has happened between the two sides of a Wcc.
 	WccExact bool
-	// Xattrs says that the store has extended attributes; see there.
-	Xattrs bool
 }
 
 // CreateMode is how Create treats an existing name.

@@ -13,8 +13,7 @@ type inode struct {
 	pages  map[uint64][]byte // page number to its bytes; short or absent means zeros
 	target string            // of a symlink
 	dir    *directory        // of a directory
-	xattrs map[string][]byte
-	parent uint64 // of a directory: the inode of ".."
+	parent uint64            // of a directory: the inode of ".."
 
 	// verf is the verifier of the exclusive create that made the file, until
 	// the file is changed.

@@ -33,9 +33,6 @@ var errnoTable = map[unix.Errno]error{
 	unix.EDQUOT:       blockstore.ErrQuota,
 	unix.ESTALE:       blockstore.ErrStale,
 	unix.EOPNOTSUPP:   blockstore.ErrNotSupp,
-	unix.ENODATA:      blockstore.ErrNoXattr,
-	unix.E2BIG:        blockstore.ErrXattrSize,
-	unix.ERANGE:       blockstore.ErrXattrSize,
 	unix.ENOSYS:       blockstore.ErrNotSupp,
 	unix.EBUSY:        blockstore.ErrAccess, // a mount point or a swap file: it stays
 	// Shortages that pass: the client is asked to come again.

@@ -210,7 +210,6 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		f.readOnly = true
 	}
 	f.limits = limitsOf(int64(sfs.Type))
-	f.limits.Xattrs = hasXattrs(fd)
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
 
 	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2

@@ -210,7 +210,6 @@ func TestErrno(t *testing.T) {
 		unix.EDQUOT: blockstore.ErrQuota, unix.ESTALE: blockstore.ErrStale, unix.EOPNOTSUPP: blockstore.ErrNotSupp, unix.ENOSYS: blockstore.ErrNotSupp,
 		unix.EBUSY: blockstore.ErrAccess, unix.EAGAIN: blockstore.ErrJukebox, unix.EINTR: blockstore.ErrJukebox, unix.ENOMEM: blockstore.ErrJukebox,
 		unix.EMFILE: blockstore.ErrJukebox, unix.ENFILE: blockstore.ErrJukebox, unix.ETXTBSY: blockstore.ErrJukebox, unix.ETIMEDOUT: blockstore.ErrJukebox,
-		unix.ENODATA: blockstore.ErrNoXattr, unix.E2BIG: blockstore.ErrXattrSize, unix.ERANGE: blockstore.ErrXattrSize,
 	} {
 		if got := mapErr(e); got != want {
 			t.Errorf("%v is %v, want %v", e, got, want)
@@ -219,8 +218,8 @@ func TestErrno(t *testing.T) {
 			t.Errorf("%v is not in the table", e)
 		}
 	}
-	if n := len(errnoTable); n != 34 {
-		t.Errorf("the table has %d rows and this test 34", n)
+	if n := len(errnoTable); n != 31 {
+		t.Errorf("the table has %d rows and this test 31", n)
 	}
 	if err := mapErr(unix.EUCLEAN); !errors.Is(err, blockstore.ErrIO) || !strings.Contains(err.Error(), "clean") {
 		t.Errorf("an unknown errno is %v", err)

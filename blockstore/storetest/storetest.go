@@ -47,7 +47,6 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"ReadWrite", testReadWrite},
 		{"Sparse", testSparse},
 		{"Extents", testExtents},
-		{"Xattrs", testXattrs},
 		{"Stability", testStability},
 		{"SetAttr", testSetAttr},
 		{"Guard", testGuard},

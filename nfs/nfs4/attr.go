@@ -59,7 +59,6 @@ const (
 	attrCharsetCap     = 76
 	attrChangeType     = 79
 	attrModeUmask      = 81
-	attrXattrSupport   = 82
 )
 
 var (
@@ -81,7 +80,7 @@ var (
 		attrNumLinks, attrOwner, attrOwnerGroup, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
 		attrTimeAccess, attrTimeAccessSet, attrTimeDelta, attrTimeMetadata, attrTimeModify, attrTimeModifySet, attrMountedOn,
 		attrExclCreat, attrCharsetCap)
-	supported42 = supported41.or(bits4(attrChangeType, attrModeUmask, attrXattrSupport))
+	supported42 = supported41.or(bits4(attrChangeType, attrModeUmask))
 )
 
 // supported are the attributes of the minor version.
@@ -240,8 +239,6 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 		}
 	case attrExclCreat:
 		settableExcl.and(k.supported()).encode(e)
-	case attrXattrSupport:
-		e.Bool(s.limit.Xattrs)
 	case attrCharsetCap:
 		e.Uint32(1) // FSCHARSET_CAP4_CONTAINS_NON_UTF8
 	case attrChangeType:

@@ -464,7 +464,7 @@ func TestNames(t *testing.T) {
 		x.do(op(OpPutFH, dir), o).ok(OpPutFH).fails(n, want)
 	}
 	p = x.do(op(OpPutFH, dir), op(OpAccess, uint32(0x1ff))).ok(OpPutFH).ok(OpAccess)
-	if sup, got := p.Uint32(), p.Uint32(); sup != accessDir|accessX || got != blockstore.AccessRead|blockstore.AccessLookup|accessXRead|accessXList {
+	if sup, got := p.Uint32(), p.Uint32(); sup != accessDir || got != blockstore.AccessRead|blockstore.AccessLookup {
 		t.Errorf("access %x of %x", got, sup)
 	}
 	r.peer = stranger

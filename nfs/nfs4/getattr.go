@@ -79,11 +79,7 @@ func access(k *compound) nfs.Status {
 		e.Uint32(want & (blockstore.AccessRead | blockstore.AccessLookup))
 		return nfs.OK
 	}
-	ask := want & (accessDir | accessFile)
-	if want&accessX != 0 {
-		ask |= blockstore.AccessRead | blockstore.AccessModify
-	}
-	granted, a, err := k.cur.x.FS.Access(k.who(&k.cur), k.cur.h, ask)
+	granted, a, err := k.cur.x.FS.Access(k.who(&k.cur), k.cur.h, want&(accessDir|accessFile))
 	if err != nil {
 		return nfs.StatusOf(err)
 	}
@@ -94,9 +90,8 @@ func access(k *compound) nfs.Status {
 	if k.cur.readOnly() {
 		granted &^= accessChange
 	}
-	more, got := k.xattrAccess(granted)
-	e.Uint32(want & (sense | more))
-	e.Uint32(want & (sense&granted | got))
+	e.Uint32(want & sense)
+	e.Uint32(want & sense & granted)
 	return nfs.OK
 }
 
