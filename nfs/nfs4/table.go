@@ -113,9 +113,9 @@ func init() {
 		OpSeek:               {"SEEK", 2, h, 0, seek},
 		OpWriteSame:          {"WRITE_SAME", 2, h, 0, nil},
 		OpClone:              {"CLONE", 2, h | needsSaved | changing, 0, clone},
-		OpGetXattr:           {"GETXATTR", 2, h, 0, nil},
-		OpSetXattr:           {"SETXATTR", 2, h, 0, nil},
-		OpListXattrs:         {"LISTXATTRS", 2, h, 0, nil},
-		OpRemoveXattr:        {"REMOVEXATTR", 2, h, 0, nil},
+		OpGetXattr:           {"GETXATTR", 2, h, 0, getXattr},
+		OpSetXattr:           {"SETXATTR", 2, h | changing, changeInfoLen, setXattr},
+		OpListXattrs:         {"LISTXATTRS", 2, h, 0, listXattrs},
+		OpRemoveXattr:        {"REMOVEXATTR", 2, h | changing, changeInfoLen, removeXattr},
 	}
 }
