@@ -61,7 +61,8 @@ var cases = []Case{
 	v42("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v42("truncate-race", Case{Guests: 2, Timeout: 3 * time.Minute}),
 	v42("nconnect", Case{Env: env("CARRIER", "proto=tcp")}), v42("rsize", Case{Timeout: 2 * time.Minute}),
 	v42("restart", Case{Host: restarts, Timeout: 5 * time.Minute}), v42("ports", Case{Host: portGoes, Timeout: 3 * time.Minute}),
-	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
+	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}),
+	v42("xattr", Case{Host: seesXattrs, Timeout: 2 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
 	v42("ro-export", Case{Exports: []string{"%s=/e(ro,no_root_squash)"}, Prepare: oneFile}), v42("ro-mount", Case{Prepare: oneFile}),
 	v42("squash", Case{Prepare: squashed, Exports: squashExports}), v42("large", Case{Timeout: 5 * time.Minute}),
 	v42("loss", Case{Lossy: true, Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute}),
@@ -302,6 +303,23 @@ func nothingLeft(ctx context.Context, r *Run) error {
 		return fmt.Errorf("the daemon still has a client: %s", clients)
 	}
 	return r.Tell("checked")
+}
+
+// seesXattrs looks for what a guest has set in the file itself, and adds to it.
+func seesXattrs(ctx context.Context, r *Run) error {
+	if err := r.Await(ctx, "changed"); err != nil {
+		return err
+	}
+	file := filepath.Join(r.Exports, "file")
+	b := make([]byte, 16)
+	n, err := syscall.Getxattr(file, "user.many-19", b)
+	if err != nil || string(b[:n]) != "v19" {
+		return fmt.Errorf("the file has %q, %w", b[:max(n, 0)], err)
+	}
+	if err := syscall.Setxattr(file, "user.host", []byte("host"), 0); err != nil {
+		return err
+	}
+	return r.Tell("seen")
 }
 
 // standsStill stops the daemon for longer than the client's connection endures.
