@@ -218,9 +218,9 @@ func (k *compound) copySteps(t *transfer, n uint64) (done uint64, err error) {
 	x, ok := k.cur.x.FS.(blockstore.Extents)
 	ok = ok && k.saved.sameFS(&k.cur)
 	// Two exports may have two rules, and two identities.
-	reads, writes := *k.who(&k.saved), blockstore.Cred{}
+	reads := *k.who(&k.saved)
 	reads.Groups = slices.Clone(reads.Groups)
-	writes = *k.who(&k.cur)
+	writes := *k.who(&k.cur)
 	var buf []byte
 	for begin := k.s.now(); done < n && k.s.now().Sub(begin) < copyTime; {
 		var m uint64

@@ -141,3 +141,37 @@ func TestExtents(t *testing.T) {
 	r.peer = reader
 	x.do(put, op(OpDeallocate, id, uint64(0), uint64(1))).ok(OpPutFH).fails(OpDeallocate, nfs.ErrROFS)
 }
+
+// TestLongCopy: a COPY that takes long is answered with what there is, and goes on
+// from there when it is asked to; one that fails on the way is a short one too.
+func TestLongCopy(t *testing.T) {
+	r := newRig(t)
+	x := r.session(2, "one")
+	dir := x.handle("one")
+	from, fromID := x.make(dir, "from")
+	to, toID := x.make(dir, "to")
+	const size = 20 << 20
+	x.do(op(OpPutFH, from), op(OpWrite, fromID, uint64(size-4), 0, "tail")).ok(OpPutFH).ok(OpWrite)
+	copied := func(off uint64) uint64 {
+		p := x.do(op(OpPutFH, from), op(OpSaveFH), op(OpPutFH, to), op(OpCopy, fromID, toID, off, off, size-off, true, false, uint32(0)))
+		p.ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy).Uint32()
+		return p.Uint64()
+	}
+	calls := 0
+	r.fs.copies = func() { calls++; r.now = r.now.Add(copyTime / 2) }
+	n := copied(0)
+	if n == 0 || n >= size || calls != 2 {
+		t.Fatalf("%d bytes in %d steps", n, calls)
+	}
+	for n < size {
+		m := copied(n)
+		if m == 0 {
+			t.Fatal("no progress")
+		}
+		n += m
+	}
+	p := x.do(op(OpPutFH, to), op(OpRead, toID, uint64(size-6), uint32(100))).ok(OpPutFH).ok(OpRead)
+	if eof, got := p.Bool(), p.String(100); !eof || got != "\x00\x00tail" {
+		t.Errorf("%q, eof %v", got, eof)
+	}
+}

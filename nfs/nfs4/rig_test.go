@@ -29,6 +29,14 @@ type store struct {
 	reads  func(nowait bool) error
 	panics bool
 	clones bool
+	copies func() // before each Copy
+}
+
+func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (uint64, error) {
+	if f.copies != nil {
+		f.copies()
+	}
+	return f.FS.Copy(c, from, fromOff, to, toOff, n)
 }
 
 func (f *store) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
