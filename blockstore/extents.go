@@ -14,7 +14,8 @@ type Extents interface {
 	Allocate(c *Cred, h Handle, off, n uint64) error
 	// Deallocate makes a range a hole, as far as the file goes.
 	Deallocate(c *Cred, h Handle, off, n uint64) error
-	// Clone has a range of to share the data of a range of from; n 0 means to the end.
+	// Clone has a range of to share the data of a range of from; n 0 means to the end. It
+	// is stable when the method returns, as Allocate and Deallocate are.
 	Clone(c *Cred, from Handle, fromOff uint64, to Handle, toOff, n uint64) error
 	// Copy copies a range; n 0 means to the end. It may copy less, and returns how much;
 	// nothing at all only at the end of from. The copy is as stable as an Unstable write.

@@ -96,29 +96,44 @@ func (f *FS) changed(c *blockstore.Cred, n *inode) {
 	n.hasVerf = false
 }
 
+// allocStep is how much Allocate makes at a time, in bytes: others have a turn in
+// between.
+const allocStep = 4 << 20
+
 // Allocate makes the pages of a range.
 func (f *FS) Allocate(c *blockstore.Cred, h blockstore.Handle, off, count uint64) error {
 	if err := blockstore.CheckRange(off, count); err != nil {
 		return err
 	}
+	for end := off + count; off < end; {
+		next := min(off+allocStep, end)
+		if err := f.allocate(c, h, off, next, end); err != nil {
+			return err
+		}
+		off = next
+	}
+	return nil
+}
+
+// allocate makes the pages from off to next, if there may be room up to end.
+func (f *FS) allocate(c *blockstore.Cred, h blockstore.Handle, off, next, end uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.writable(c, h)
 	if err != nil {
 		return err
 	}
-	end := off + count
-	if count > f.opts.MaxBytes-min(f.used, f.opts.MaxBytes)+n.attr.Used {
+	if end-off > f.opts.MaxBytes-min(f.used, f.opts.MaxBytes)+n.attr.Used {
 		return blockstore.ErrNoSpace
 	}
-	for at := off; at < end; {
-		next := min((at/pageSize+1)*pageSize, end)
-		if _, err := n.page(at/pageSize, (next-1)%pageSize+1, f.charge); err != nil {
+	for off < next {
+		stop := min((off/pageSize+1)*pageSize, next)
+		if _, err := n.page(off/pageSize, (stop-1)%pageSize+1, f.charge); err != nil {
 			return err
 		}
-		at = next
+		off = stop
 	}
-	n.attr.Size = max(n.attr.Size, end)
+	n.attr.Size = max(n.attr.Size, next)
 	f.changed(c, n)
 	return nil
 }

@@ -140,7 +140,7 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 	if err := checkOffsets(fromOff, toOff, n); err != nil {
 		return err
 	}
-	return f.both(c, from, to, func(in, out int, _ uint64) error {
+	err := f.both(c, from, to, func(in, out int, _ uint64) error {
 		r := unix.FileCloneRange{Src_fd: int64(in), Src_offset: fromOff, Src_length: n, Dest_offset: toOff}
 		_, err := again(func() (int, error) { return 0, unix.IoctlFileCloneRange(out, &r) })
 		if err == unix.ENOTTY {
@@ -148,6 +148,16 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 		}
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	// There is no COMMIT of a clone.
+	o, err := f.acquire(to)
+	if err != nil {
+		return err
+	}
+	defer f.release(o)
+	return f.syncObject(o)
 }
 
 // Copy is copy_file_range, which shares blocks where the filesystem can.

@@ -47,6 +47,7 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"ReadWrite", testReadWrite},
 		{"Sparse", testSparse},
 		{"Extents", testExtents},
+		{"Xattrs", testXattrs},
 		{"Stability", testStability},
 		{"SetAttr", testSetAttr},
 		{"Guard", testGuard},

@@ -1,6 +1,10 @@
 package nfs4
 
 import (
+	"errors"
+	"slices"
+	"time"
+
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
@@ -44,13 +48,19 @@ func seek(k *compound) nfs.Status {
 	if st := k.ioState(id, false); st != nfs.OK {
 		return k.ioFailed(st)
 	}
-	at, err := x.Seek(k.who(&k.cur), k.cur.h, off, what == contentHole)
-	if err != nil {
-		return k.ioFailed(nfs.StatusOf(err))
+	at, failed := x.Seek(k.who(&k.cur), k.cur.h, off, what == contentHole)
+	if failed != nil && !errors.Is(failed, blockstore.ErrNXIO) {
+		return k.ioFailed(nfs.StatusOf(failed))
 	}
 	a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
 	if err != nil {
 		return nfs.StatusOf(err)
+	}
+	if failed != nil {
+		if off >= a.Size {
+			return nfs.ErrNXIO
+		}
+		at = a.Size // no data follows, which is not a failure
 	}
 	k.c.Res.Bool(at >= a.Size)
 	k.c.Res.Uint64(at)
@@ -100,31 +110,35 @@ func (k *compound) decodeTransfer() (t transfer) {
 	return t
 }
 
-// admitTransfer checks the files and stateids of a CLONE or COPY.
-func (k *compound) admitTransfer(t *transfer) (blockstore.Extents, nfs.Status) {
-	x, st := k.extents()
+// admitTransfer checks the files and stateids of a CLONE or COPY, and returns the
+// size of the source.
+func (k *compound) admitTransfer(t *transfer) (size uint64, st nfs.Status) {
 	switch {
-	case st != nfs.OK:
-		return nil, st
-	case !k.saved.sameFS(&k.cur):
-		return nil, nfs.ErrXDev
+	case k.saved.x == nil || k.cur.x == nil:
+		return 0, nfs.ErrIsDir
 	case k.cur.readOnly():
-		return nil, nfs.ErrROFS
+		return 0, nfs.ErrROFS
 	}
 	a, err := k.saved.x.FS.GetAttr(k.who(&k.saved), k.saved.h)
 	if err != nil {
-		return nil, nfs.StatusOf(err)
+		return 0, nfs.StatusOf(err)
 	}
 	if st := typeStatus(a.Type); st != nfs.OK {
-		return nil, st
+		return 0, st
 	}
 	if st := k.regular(); st != nfs.OK {
-		return nil, st
+		return 0, st
 	}
 	if st := k.client.IO(k.now, t.source, lock.File{Export: k.saved.x.ID, Handle: k.saved.h}, false); st != nfs.OK {
-		return nil, badState(st)
+		return 0, badState(st)
 	}
-	return x, k.ioState(t.target, true)
+	if st := k.ioState(t.target, true); st != nfs.OK {
+		return 0, st
+	}
+	if t.sourceOff > a.Size || t.count > a.Size-t.sourceOff {
+		return 0, nfs.ErrInval
+	}
+	return a.Size, nfs.OK
 }
 
 // clone is CLONE (section 15.13).
@@ -133,7 +147,13 @@ func clone(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	x, st := k.admitTransfer(&t)
+	x, st := k.extents()
+	if st == nfs.OK && !k.saved.sameFS(&k.cur) {
+		st = nfs.ErrXDev
+	}
+	if st == nfs.OK {
+		_, st = k.admitTransfer(&t)
+	}
 	if st != nfs.OK {
 		return st
 	}
@@ -142,6 +162,14 @@ func clone(k *compound) nfs.Status {
 
 // serversMax bounds the source servers of a COPY.
 const serversMax = 64
+
+// A COPY ends after copyTime or copyMax bytes, so that it holds neither a worker nor
+// its session's slot for long; it goes in steps of copyStep bytes.
+const (
+	copyTime = 250 * time.Millisecond
+	copyMax  = 1 << 30
+	copyStep = 16 << 20
+)
 
 // copyFile is COPY (section 15.2) within this server. It is answered when it is done,
 // at least in part: the client goes on from there.
@@ -157,13 +185,22 @@ func copyFile(k *compound) nfs.Status {
 	case servers > 0:
 		return nfs.ErrNotSupp // from another server
 	}
-	x, st := k.admitTransfer(&t)
+	size, st := k.admitTransfer(&t)
 	if st != nfs.OK {
 		return st
 	}
+	if t.count == 0 {
+		t.count = size - t.sourceOff
+	}
+	if err := blockstore.CheckRange(t.dstOff, max(t.count, 1)); err != nil {
+		return nfs.StatusOf(err)
+	}
+	if k.saved.sameFS(&k.cur) && k.saved.h == k.cur.h && blockstore.Overlap(t.sourceOff, t.dstOff, t.count) {
+		return nfs.ErrInval
+	}
 	v := k.cur.x.FS.Verifier()
-	n, err := x.Copy(k.who(&k.cur), k.saved.h, t.sourceOff, k.cur.h, t.dstOff, t.count)
-	if err != nil {
+	n, err := k.copySteps(&t, min(t.count, copyMax))
+	if err != nil && n == 0 {
 		return nfs.StatusOf(err)
 	}
 	e := &k.c.Res
@@ -174,4 +211,45 @@ func copyFile(k *compound) nfs.Status {
 	e.Bool(true) // consecutive
 	e.Bool(true) // synchronous
 	return nfs.OK
+}
+
+// copySteps copies up to n bytes, by the store if it can.
+func (k *compound) copySteps(t *transfer, n uint64) (done uint64, err error) {
+	x, ok := k.cur.x.FS.(blockstore.Extents)
+	ok = ok && k.saved.sameFS(&k.cur)
+	// Two exports may have two rules, and two identities.
+	reads := *k.who(&k.saved)
+	reads.Groups = slices.Clone(reads.Groups)
+	writes := *k.who(&k.cur)
+	var buf []byte
+	for begin := k.s.now(); done < n && k.s.now().Sub(begin) < copyTime; {
+		var m uint64
+		if ok {
+			m, err = x.Copy(&writes, k.saved.h, t.sourceOff+done, k.cur.h, t.dstOff+done, min(n-done, copyStep))
+			if errors.Is(err, blockstore.ErrNotSupp) || errors.Is(err, blockstore.ErrXDev) {
+				ok = false
+				continue
+			}
+		} else {
+			if buf == nil {
+				buf = make([]byte, min(n-done, nfs.MaxIO))
+			}
+			m, err = k.copyPiece(t, &reads, &writes, buf[:min(n-done, uint64(len(buf)))], done)
+		}
+		done += m
+		if err != nil || m == 0 {
+			break
+		}
+	}
+	return done, err
+}
+
+// copyPiece copies as much as p holds through it.
+func (k *compound) copyPiece(t *transfer, reads, writes *blockstore.Cred, p []byte, done uint64) (uint64, error) {
+	n, _, err := k.saved.x.FS.ReadAt(reads, k.saved.h, p, t.sourceOff+done, false)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	n, _, _, err = k.cur.x.FS.WriteAt(writes, k.cur.h, p[:n], t.dstOff+done, blockstore.Unstable)
+	return uint64(n), err
 }

@@ -29,6 +29,23 @@ type store struct {
 	*memfs.FS
 	reads  func(nowait bool) error
 	panics bool
+	clones bool
+	copies func() // before each Copy
+}
+
+func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (uint64, error) {
+	if f.copies != nil {
+		f.copies()
+	}
+	return f.FS.Copy(c, from, fromOff, to, toOff, n)
+}
+
+func (f *store) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
+	if !f.clones {
+		return blockstore.ErrNotSupp
+	}
+	_, err := f.Copy(c, from, fromOff, to, toOff, n)
+	return err
 }
 
 func (f *store) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {

@@ -50,6 +50,10 @@ var about = map[string]string{
 	"v42-ports":            "the case port-removed over version 4.2",
 	"v42-reclaim":          "the server killed while a guest holds a lock by version 4.2, which it reclaims",
 	"v42-sparse":           "version 4.2: holes found and punched, space set aside, copy_file_range by the server",
+	"v42-reflink":          "clones by version 4.2 on btrfs, of files and of parts, and copies that share blocks",
+	"v42-xattr":            "extended attributes of version 4.2 (RFC 8276): set, read, listed, removed, on either side",
+	"v42-xattr-large":      "the same on btrfs with values that fit into no inline message",
+	"v42-xattr-tcp":        "the same over TCP",
 	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
 	"v42-enospc":           "the case enospc over version 4.2",
 	"v42-ro-export":        "the case export-ro over version 4.2",
@@ -106,6 +110,9 @@ var slow = map[string]bool{
 	"locks":              true,
 	"loss-5":             true,
 	"edquot":             true, // not every kernel has btrfs
+	"v42-reflink":        true, // the same
+	"v42-xattr-large":    true, // the same
+	"v42-xattr-tcp":      true, // the same
 	"link-down":          true,
 	"server-stopped":     true,
 	"guest-switched-off": true,

@@ -265,3 +265,52 @@ func (g *gate) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, 
 	defer g.leave()
 	return x.Copy(c, from, fromOff, to, toOff, n)
 }
+
+// And it has Xattrs where the store has.
+
+func (g *gate) xattrs() (blockstore.Xattrs, error) {
+	x, ok := g.fs.(blockstore.Xattrs)
+	if !ok {
+		return nil, blockstore.ErrNotSupp
+	}
+	if !g.enter() {
+		return nil, blockstore.ErrStale
+	}
+	return x, nil
+}
+
+func (g *gate) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) ([]byte, error) {
+	x, err := g.xattrs()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
+	return x.GetXattr(c, h, name)
+}
+
+func (g *gate) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte, mode blockstore.SetXattrMode) (blockstore.Wcc, error) {
+	x, err := g.xattrs()
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	defer g.leave()
+	return x.SetXattr(c, h, name, value, mode)
+}
+
+func (g *gate) ListXattrs(c *blockstore.Cred, h blockstore.Handle) ([]string, error) {
+	x, err := g.xattrs()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
+	return x.ListXattrs(c, h)
+}
+
+func (g *gate) RemoveXattr(c *blockstore.Cred, h blockstore.Handle, name string) (blockstore.Wcc, error) {
+	x, err := g.xattrs()
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	defer g.leave()
+	return x.RemoveXattr(c, h, name)
+}

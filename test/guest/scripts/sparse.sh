@@ -20,6 +20,14 @@ P
 is "where the data is" "$(python3 /tmp/seek.py sparse | tr '\n' ' ')" "$((40 << 20)) $((41 << 20)) 6 "
 [ "$(stat -c %b sparse)" -lt $((4 << 11)) ] || die "the file takes $(stat -c %b sparse) blocks"
 
+cp sparse sparser
+cp --sparse=always sparse sparsest
+forget
+for f in sparser sparsest; do
+	same sparse $f
+	[ "$(stat -c %b $f)" -lt $((4 << 11)) ] || die "a copy of the file, $f, takes $(stat -c %b $f) blocks"
+done
+
 say "fallocate"
 fallocate -l 8M space
 forget
