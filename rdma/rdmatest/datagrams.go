@@ -218,6 +218,11 @@ func testDatagramService(t *testing.T, open Provider) {
 			t.Errorf("question %d: %v", i, err)
 		}
 	}
+	var noConn error
+	a.on(func() { _, noConn = a.dev.Dial(a.loop, rdma.DialParams{Remote: l.Addr(), QP: a.cfg, On: a.events}) })
+	if !errors.Is(noConn, rdma.ErrInvalidWR) {
+		t.Errorf("a connection of datagrams: %v", noConn)
+	}
 	// One that is abandoned on the spot is not answered: what is asked after it is, and later.
 	a.do(func() error {
 		cancel, err := a.dev.ResolveUD(a.loop, rdma.ResolveParams{Remote: l.Addr(), On: func(rdma.UDAddress) { t.Error("an abandoned question was answered") }})

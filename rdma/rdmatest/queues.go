@@ -587,7 +587,7 @@ func testDrain(t *testing.T, open Provider) {
 	case <-time.After(patience):
 		t.Fatal("the queue does not drain")
 	}
-	settle2(a) // what completed is told behind it
+	settle2(a) // the event comes before the completions of its turn
 	done := len(a.wcs)
 	wr.ID = 2
 	a.post(wr)
