@@ -195,6 +195,11 @@ type reply struct {
 	status nfs.Status
 	left   uint32
 	*xdr.Decoder
+
+	// Of opened.
+	delegKind uint32
+	deleg     state.Stateid
+	recall    bool
 }
 
 func (r *rig) compound(minor uint32, ops ...args) *reply {
@@ -400,7 +405,21 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
 	switch deleg := p.Uint32(); deleg {
 	case delegNone:
 	case delegNoneExt:
-		p.Uint32()
+		if why := state.WhyNot(p.Uint32()); why == state.WhyContention || why == state.WhyResource {
+			p.Bool()
+		}
+	case delegRead, delegWrite:
+		p.deleg = decodeStateid(p.Decoder)
+		p.delegKind = deleg
+		p.recall = p.Bool()
+		if deleg == delegWrite {
+			if kind, size := p.Uint32(), p.Uint64(); kind != 1 || size != 0 {
+				p.t.Errorf("space of %d of kind %d", size, kind)
+			}
+		}
+		if typ, flag, mask, who := p.Uint32(), p.Uint32(), p.Uint32(), p.String(100); typ != 0 || flag != 0 || mask != 0 || who != "" {
+			p.t.Errorf("permissions %d %d %d %q", typ, flag, mask, who)
+		}
 	default:
 		p.t.Errorf("delegation %d", deleg)
 	}
