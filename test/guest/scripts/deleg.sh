@@ -1,34 +1,58 @@
 # A file delegated to this guest by version 4: it is opened again without an OPEN on the
 # wire, until somebody else changes it.
 m
-# calls OP: how often the kernel has sent it for this mount.
-calls() { $B awk -v op="$1:" '$1 == "device" {here = $5 == "'$M'"} here && $1 == op {print $2}' /proc/self/mountstats; }
-# wire COMMAND...: how many OPENs a command needs.
-wire() {
-	local before
-	before=$(calls OPEN)
-	"$@" >/dev/null
-	echo $(($(calls OPEN) + $(calls OPEN_NOATTR) - before - noattr))
-	noattr=$(calls OPEN_NOATTR)
+# calls OP...: how often the kernel has sent them.
+calls() {
+	$B awk -v ops=" $* " '$1 == "device" {here = $5 == "'$M'"} here && index(ops, " " substr($1, 1, length($1) - 1) " ") && $1 ~ /:$/ {n += $2} END {print n + 0}' /proc/self/mountstats
 }
-noattr=$(calls OPEN_NOATTR)
+opens() { calls OPEN OPEN_NOATTR; }
+# needs COMMAND...: how many OPENs that takes.
+needs() {
+	local before
+	before=$(opens)
+	"$@" >/dev/null
+	echo $(($(opens) - before))
+}
 
-echo one >$M/file
+# delegated FILE: waits until it can be opened without an OPEN: the server gives nothing
+# until it knows that it can call.
+delegated() {
+	local i
+	for i in $($B seq 60); do
+		[ "$(needs cat "$1")" != 0 ] || return 0
+		$B usleep 100000
+	done
+	die "$1 is not delegated after $i times"
+}
+
 say "reading"
-cat $M/file
-for try in $($B seq 100); do # until the server has found out that it can call
-	[ "$(calls OPEN_NOATTR)" != "$noattr" ] || true
-	n=$(wire cat $M/file)
-	[ "$n" != 0 ] || break
-	$B usleep 100000
-done
-is "OPENs for a file that is delegated" "$(wire cat $M/file)" 0
-is "returned" "$(calls DELEGRETURN)" "$(calls DELEGRETURN)"
+echo one >$M/file
+delegated $M/file
+say "delegated"
+for i in 1 2 3; do is "OPENs" "$(needs cat $M/file)" 0; done
 before=$(calls DELEGRETURN)
 tell delegated
 await changed
 is "content" "$(cat $M/file)" two
 after=$(calls DELEGRETURN)
 [ "$after" -gt "$before" ] || die "the delegation was not returned: $before, $after"
-say "returned: $before, $after"
+
+say "writing"
+exec 7<>$M/other
+echo mine >&7
+delegated $M/other
+echo more >>$M/other
+exec 7>&-
+before=$(calls DELEGRETURN)
+tell written
+await read
+is "content" "$(cat /run/host/got)" "$(printf 'mine\nmore')"
+[ "$(calls DELEGRETURN)" -gt "$before" ] || die "the delegation was not returned"
+
+say "removed by somebody else"
+echo last >$M/third
+delegated $M/third
+tell removable
+await removed
+refused "No such file" cat $M/third
 umount $M
