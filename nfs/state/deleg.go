@@ -293,6 +293,10 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	if sh.deleg.held[a.File] > 0 {
 		return res, WhyContention
 	}
+	// Its client takes locks without a word.
+	if _, ok := s.cfg.Locks.Test(a.File, lock.Lock{Owner: lock.Owner{Client: c.name}, End: lock.ToEnd, Exclusive: a.Write}); !ok {
+		return res, WhyContention
+	}
 	for _, o := range sh.m[a.File] {
 		if o.c != c && (a.Write || o.access&Write != 0) {
 			return res, WhyContention
