@@ -26,12 +26,13 @@ type Config struct {
 
 // Delegations of files to clients of version 4 stand against what others do with them.
 // Who gets no leave comes again, soon after the client was asked to give the file back:
-// JUKEBOX is for that. The methods do not wait, and may be called from any goroutine.
+// JUKEBOX is for that. The methods may be called from any goroutine.
 type Delegations interface {
-	// Free asks for leave to read a file, or to change it.
-	Free(f lock.File, change bool) bool
-	// Hold asks for leave to change a file, and keeps it from being delegated until
-	// Unhold, which must be called if held is true.
+	// Free asks for leave to read a file, or to change it. If it may, it waits for a
+	// moment.
+	Free(f lock.File, change, mayWait bool) bool
+	// Hold asks for leave to change a file, for which it may wait for a moment, and
+	// keeps the file from being delegated until Unhold, which must be called if held is true.
 	Hold(f lock.File) (held, ok bool)
 	Unhold(f lock.File)
 }

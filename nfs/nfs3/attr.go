@@ -16,7 +16,7 @@ func getAttr(o *op, _ bool) rpc.Status {
 	}
 	h, st := o.resolve(fh)
 	if st == nfs.OK {
-		st = o.readable(h)
+		st = o.readable(h, true)
 	}
 	if st == nfs.OK {
 		var err error

@@ -12,8 +12,8 @@ import (
 func (o *op) file(h blockstore.Handle) lock.File { return lock.File{Export: o.x.ID, Handle: h} }
 
 // readable makes sure that nobody has changed a file without saying so yet.
-func (o *op) readable(h blockstore.Handle) nfs.Status {
-	if o.s.delegs == nil || o.s.delegs.Free(o.file(h), false) {
+func (o *op) readable(h blockstore.Handle, mayWait bool) nfs.Status {
+	if o.s.delegs == nil || o.s.delegs.Free(o.file(h), false, mayWait) {
 		return nfs.OK
 	}
 	return nfs.ErrJukebox

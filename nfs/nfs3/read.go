@@ -19,7 +19,7 @@ func read(o *op, mayBlock bool) rpc.Status {
 	}
 	h, st := o.resolve(fh)
 	if st == nfs.OK {
-		st = o.readable(h)
+		st = o.readable(h, mayBlock)
 	}
 	if st != nfs.OK {
 		return o.readFailed(st, &h, mayBlock)

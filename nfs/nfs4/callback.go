@@ -296,10 +296,12 @@ func outcome(d *xdr.Decoder, err error) (o state.Outcome, told bool) {
 var _ nfs.Delegations = (*Server)(nil)
 
 // Free implements nfs.Delegations.
-func (s *Server) Free(f lock.File, change bool) bool { return s.state.Free(s.now(), f, nil, change) }
+func (s *Server) Free(f lock.File, change, mayWait bool) bool {
+	return s.free(s.now(), f, nil, change, mayWait)
+}
 
 // Hold implements nfs.Delegations.
-func (s *Server) Hold(f lock.File) (held, ok bool) { return s.state.Hold(s.now(), f, nil) }
+func (s *Server) Hold(f lock.File) (held, ok bool) { return s.holdFile(s.now(), f, nil) }
 
 // Unhold implements nfs.Delegations.
 func (s *Server) Unhold(f lock.File) { s.state.Unhold(f) }

@@ -1,6 +1,8 @@
 package nfs4
 
 import (
+	"time"
+
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
@@ -118,7 +120,7 @@ func delegReturn(k *compound) nfs.Status {
 // hold keeps others from having a file delegated, until the operation is over. It is
 // for changes that no open announces.
 func (k *compound) hold(f lock.File) nfs.Status {
-	held, ok := k.s.state.Hold(k.now, f, k.client)
+	held, ok := k.s.holdFile(k.now, f, k.client)
 	if held {
 		k.holds = append(k.holds, f)
 	}
@@ -153,8 +155,59 @@ var volatile = bits4(attrChange, attrSize, attrSpaceUsed, attrTimeMetadata, attr
 // current makes sure that nobody else knows better what these attributes of the current
 // file are.
 func (k *compound) current(want bitmap) nfs.Status {
-	if k.cur.x == nil || want.and(volatile).empty() || k.s.state.Free(k.now, k.file(), k.client, false) {
+	if k.cur.x == nil || want.and(volatile).empty() || k.s.free(k.now, k.file(), k.client, false, k.mayBlock) {
 		return nfs.OK
 	}
 	return nfs.ErrJukebox
+}
+
+const (
+	// returnWait is how long somebody waits for a delegation to be returned before he
+	// is told to come again. A client does that in less, and comes again in more.
+	returnWait = 30 * time.Millisecond
+	// waitersMax bounds who waits, as he keeps a worker from doing anything else.
+	waitersMax = 4
+)
+
+// await waits for a moment for the return of a delegation. It reports whether there is
+// reason to try again.
+func (s *Server) await(f lock.File) bool {
+	if s.waiters.Add(1) > waitersMax {
+		s.waiters.Add(-1)
+		return false
+	}
+	defer s.waiters.Add(-1)
+	ended := s.state.Watch(f)
+	if ended == nil {
+		return false
+	}
+	t := time.NewTimer(returnWait)
+	defer t.Stop()
+	select {
+	case <-ended:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// free is state.Free, which waits for a moment if it may.
+func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayWait bool) bool {
+	for {
+		switch {
+		case s.state.Free(now, f, by, change):
+			return true
+		case !mayWait || !s.await(f):
+			return false
+		}
+	}
+}
+
+// holdFile is state.Hold, which waits for a moment.
+func (s *Server) holdFile(now time.Time, f lock.File, by *state.Client) (held, ok bool) {
+	for {
+		if held, ok = s.state.Hold(now, f, by); ok || !s.await(f) {
+			return held, ok
+		}
+	}
 }

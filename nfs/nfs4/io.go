@@ -16,7 +16,7 @@ func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
 			if st := k.hold(k.file()); st != nfs.OK {
 				return st
 			}
-		} else if !k.s.state.Free(k.now, k.file(), k.client, false) {
+		} else if !k.s.free(k.now, k.file(), k.client, false, k.mayBlock) {
 			return nfs.ErrJukebox
 		}
 	}

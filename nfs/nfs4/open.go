@@ -143,7 +143,11 @@ func open(k *compound) nfs.Status {
 			return st
 		}
 	}
-	got, st := k.client.Open(k.now, &state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious})
+	opening := state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious}
+	got, st := k.client.Open(k.now, &opening)
+	for st == nfs.ErrJukebox && k.s.await(opening.File) {
+		got, st = k.client.Open(k.now, &opening)
+	}
 	if st != nfs.OK {
 		return st
 	}

@@ -58,6 +58,7 @@ type Server struct {
 	replays                  atomic.Uint64 // answered from the reply cache
 	joined                   atomic.Uint64 // retries that waited for the request that they repeat
 	callbacks, callbacksLost atomic.Uint64
+	waiters                  atomic.Int32
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
 }
 

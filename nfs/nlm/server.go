@@ -260,7 +260,7 @@ func (s *Server) test(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	switch {
 	case st != Granted:
 		return result(cookie, st), true
-	case s.wait(false), s.cfg.Delegations != nil && !s.cfg.Delegations.Free(f, true):
+	case s.wait(false), s.cfg.Delegations != nil && !s.cfg.Delegations.Free(f, true, true):
 		return result(cookie, DeniedGrace), true
 	}
 	holder, free := s.inTheWay(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive})

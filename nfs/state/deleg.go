@@ -72,6 +72,8 @@ type delegShard struct {
 	m    map[lock.File][]*deleg
 	held map[lock.File]int // changes that are being made
 	cool map[lock.File]int64
+	// watch is for those who wait until one is returned; closed then.
+	watch map[lock.File]chan struct{}
 }
 
 // delegCounts are of the whole server.
@@ -399,6 +401,10 @@ func (s *Server) unshareDeleg(d *deleg) {
 	} else {
 		sh.deleg.m[d.file] = list
 	}
+	if ch := sh.deleg.watch[d.file]; ch != nil {
+		close(ch)
+		delete(sh.deleg.watch, d.file)
+	}
 	s.delegs.all.Add(-1)
 	if d.write {
 		s.delegs.writes.Add(-1)
@@ -487,3 +493,23 @@ func (s *Server) Bind(x *Session, path rpc.Caller) {
 
 // Delegating reports whether there may be delegations.
 func (s *Server) Delegating() bool { return s.delegs.possible.Load() }
+
+// Watch returns a channel that is closed when a delegation of a file ends, or nil if
+// there is none that its client was asked for.
+func (s *Server) Watch(f lock.File) <-chan struct{} {
+	sh := s.shardOfFile(f)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if !slices.ContainsFunc(sh.deleg.m[f], func(d *deleg) bool { return d.recalled }) {
+		return nil
+	}
+	ch := sh.deleg.watch[f]
+	if ch == nil {
+		if sh.deleg.watch == nil {
+			sh.deleg.watch = make(map[lock.File]chan struct{})
+		}
+		ch = make(chan struct{})
+		sh.deleg.watch[f] = ch
+	}
+	return ch
+}

@@ -37,9 +37,12 @@ func (d *Daemon) wireLocks(cfg nlm.Config) error {
 // delegations are those of version 4, which is wired behind who asks for them.
 type delegations struct{ d *Daemon }
 
-func (g delegations) Free(f lock.File, change bool) bool { return g.d.nfs4.Free(f, change) }
-func (g delegations) Hold(f lock.File) (held, ok bool)   { return g.d.nfs4.Hold(f) }
-func (g delegations) Unhold(f lock.File)                 { g.d.nfs4.Unhold(f) }
+func (g delegations) Free(f lock.File, change, mayWait bool) bool {
+	return g.d.nfs4.Free(f, change, mayWait)
+}
+
+func (g delegations) Hold(f lock.File) (held, ok bool) { return g.d.nfs4.Hold(f) }
+func (g delegations) Unhold(f lock.File)               { g.d.nfs4.Unhold(f) }
 
 // callHost calls a program of another host, which its portmap finds.
 func callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) error {
