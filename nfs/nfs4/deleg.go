@@ -52,6 +52,8 @@ func (k *compound) delegate(a *openArgs) {
 		switch {
 		case want == wantRead && d.Write:
 			// It would be of no use to who writes, and he cannot have both.
+		case want == 0 && a.access == state.Write:
+			// Whoever only writes a file seldom comes back to it; others do.
 		case want == wantWrite && k.cur.readOnly():
 		default:
 			d.Write = d.Write || want == wantWrite

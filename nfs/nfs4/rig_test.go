@@ -66,6 +66,7 @@ type rig struct {
 	raw     []byte // the last reply, as it was sent
 	noBlock bool   // the last call was served without a worker
 	known   []string
+	back    rpc.Caller // of the connection; nil: it has none
 }
 
 func newRig(t testing.TB) *rig {
@@ -163,7 +164,7 @@ func (r *rig) send(a []byte) (*xdr.Decoder, rpc.AcceptStat) {
 	rpc.EncodeCall(&e, r.xid, Program, Version, ProcCompound, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", UID: r.uid})
 	e.B = append(e.B, a...)
 	done := make(chan []byte, 1)
-	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(r.peer)}, BulkMax: r.bulkMax}
+	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(r.peer)}, BulkMax: r.bulkMax, Back: r.back}
 	if left := r.blocks; left > 0 {
 		c.Alloc = func(n int) []byte {
 			if left--; left < 0 {
@@ -198,6 +199,7 @@ type reply struct {
 
 	// Of opened.
 	delegKind uint32
+	why       uint32
 	deleg     state.Stateid
 	recall    bool
 }
@@ -315,7 +317,11 @@ func (r *rig) sessionOf(minor uint32, owner string, fore args) *sess {
 	p := r.compound(minor, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(1), uint32(0)))
 	p.ok(OpCreateSession)
 	x := &sess{r: r, minor: minor, client: id, id: decodeSessionID(p.Decoder)}
-	if got, flags := p.Uint32(), p.Uint32(); got != seq || flags != 0 {
+	granted := uint32(0)
+	if r.back != nil {
+		granted = sessionBack
+	}
+	if got, flags := p.Uint32(), p.Uint32(); got != seq || flags != granted {
 		r.t.Errorf("sequence %d, flags %x", got, flags)
 	}
 	if st := x.do(op(OpReclaimComplete, false)).next(OpReclaimComplete); st != nfs.OK && st != nfs.ErrCompleteAlready {
@@ -405,7 +411,8 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
 	switch deleg := p.Uint32(); deleg {
 	case delegNone:
 	case delegNoneExt:
-		if why := state.WhyNot(p.Uint32()); why == state.WhyContention || why == state.WhyResource {
+		p.delegKind, p.why = deleg, p.Uint32()
+		if why := state.WhyNot(p.why); why == state.WhyContention || why == state.WhyResource {
 			p.Bool()
 		}
 	case delegRead, delegWrite:
