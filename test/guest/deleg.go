@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // recalls has the Go client, by version 3, change what is delegated to a guest, and
@@ -53,6 +54,50 @@ func recalls(ctx context.Context, r *Run) error {
 		}
 	}
 	return nil
+}
+
+// recallsLate takes the RDMA port away when a file is delegated, has the Go client ask
+// for the file, and puts the port back.
+func recallsLate(ctx context.Context, r *Run) error {
+	two := r.path("two")
+	if err := os.WriteFile(two, []byte("two\n"), 0o644); err != nil {
+		return err
+	}
+	if err := r.Await(ctx, "delegated"); err != nil {
+		return err
+	}
+	at := HostAddr + ":20049"
+	if err := r.Ctl("port", "remove", "rdma", at); err != nil {
+		return err
+	}
+	if err := r.Tell("cut"); err != nil {
+		return err
+	}
+	put := make(chan error, 1)
+	go func() { put <- r.Command(ctx, "rstorectl", "put", two, "nfs+tcp://"+HostAddr+"/e/file") }()
+	if err := r.Sleep(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	select {
+	case err := <-put:
+		return fmt.Errorf("the file was changed while it was delegated to a guest that could not be asked: %w", err)
+	default:
+	}
+	if err := r.Ctl("port", "add", "rdma", at); err != nil {
+		return err
+	}
+	if err := <-put; err != nil {
+		return err
+	}
+	n, err := r.counts()
+	if err != nil {
+		return err
+	}
+	r.Logf("%v %v", n.Events, n.Errors)
+	if n.Errors["nfs4_delegations_revoked"] > 0 || n.Events["nfs4_recalls"] == 0 {
+		return fmt.Errorf("%d recalls, %d delegations taken away", n.Events["nfs4_recalls"], n.Errors["nfs4_delegations_revoked"])
+	}
+	return r.Tell("changed")
 }
 
 // counts are what the daemon has counted.

@@ -45,6 +45,7 @@ var about = map[string]string{
 	"v42-reclaim":          "the server killed while a guest holds a lock by version 4.2, which it reclaims",
 	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
 	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when a client of version 3 reads, writes and removes them",
+	"v42-deleg-cut":        "a file delegated by version 4.2 is wanted back while the connection is gone: the guest binds the next one, and is called by that",
 	"v42-deleg-tcp":        "the same over TCP",
 	"v42-enospc":           "the case enospc over version 4.2",
 	"v42-ro-export":        "the case export-ro over version 4.2",
