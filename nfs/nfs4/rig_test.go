@@ -84,6 +84,7 @@ type rig struct {
 	raw     []byte // the last reply, as it was sent
 	noBlock bool   // the last call was served without a worker
 	known   []string
+	back    rpc.Caller // of the connection; nil: it has none
 }
 
 func newRig(t testing.TB) *rig {
@@ -194,7 +195,7 @@ func (r *rig) send(a []byte) (*xdr.Decoder, rpc.AcceptStat) {
 	rpc.EncodeCall(&e, r.xid, Program, Version, ProcCompound, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", UID: r.uid})
 	e.B = append(e.B, a...)
 	done := make(chan []byte, 1)
-	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(r.peer)}, BulkMax: r.bulkMax}
+	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(r.peer)}, BulkMax: r.bulkMax, Back: r.back}
 	if left := r.blocks; left > 0 {
 		c.Alloc = func(n int) []byte {
 			if left--; left < 0 {
@@ -226,6 +227,12 @@ type reply struct {
 	status nfs.Status
 	left   uint32
 	*xdr.Decoder
+
+	// Of opened.
+	delegKind uint32
+	why       uint32
+	deleg     state.Stateid
+	recall    bool
 }
 
 func (r *rig) compound(minor uint32, ops ...args) *reply {
@@ -341,7 +348,11 @@ func (r *rig) sessionOf(minor uint32, owner string, fore args) *sess {
 	p := r.compound(minor, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(1), uint32(0)))
 	p.ok(OpCreateSession)
 	x := &sess{r: r, minor: minor, client: id, id: decodeSessionID(p.Decoder)}
-	if got, flags := p.Uint32(), p.Uint32(); got != seq || flags != 0 {
+	granted := uint32(0)
+	if r.back != nil {
+		granted = sessionBack
+	}
+	if got, flags := p.Uint32(), p.Uint32(); got != seq || flags != granted {
 		r.t.Errorf("sequence %d, flags %x", got, flags)
 	}
 	if st := x.do(op(OpReclaimComplete, false)).next(OpReclaimComplete); st != nfs.OK && st != nfs.ErrCompleteAlready {
@@ -431,7 +442,22 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
 	switch deleg := p.Uint32(); deleg {
 	case delegNone:
 	case delegNoneExt:
-		p.Uint32()
+		p.delegKind, p.why = deleg, p.Uint32()
+		if why := state.WhyNot(p.why); why == state.WhyContention || why == state.WhyResource {
+			p.Bool()
+		}
+	case delegRead, delegWrite:
+		p.deleg = decodeStateid(p.Decoder)
+		p.delegKind = deleg
+		p.recall = p.Bool()
+		if deleg == delegWrite {
+			if kind, size := p.Uint32(), p.Uint64(); kind != 1 || size != 0 {
+				p.t.Errorf("space of %d of kind %d", size, kind)
+			}
+		}
+		if typ, flag, mask, who := p.Uint32(), p.Uint32(), p.Uint32(), p.String(100); typ != 0 || flag != 0 || mask != 0 || who != "" {
+			p.t.Errorf("permissions %d %d %d %q", typ, flag, mask, who)
+		}
 	default:
 		p.t.Errorf("delegation %d", deleg)
 	}

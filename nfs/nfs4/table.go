@@ -31,7 +31,7 @@ func (o *operation) is(f flags) bool { return o.flags&f != 0 }
 // Results of changing operations.
 const (
 	resStateid = 16
-	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + 8
+	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + delegResult
 	resCopy    = 4 + 8 + 4 + verifierLen + 4 + 4
 	resCreate  = changeInfoLen + bitmapLen
 	resLock    = resStateid // who is in the way is told if there is room

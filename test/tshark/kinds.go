@@ -189,3 +189,23 @@ func dissect(ctx context.Context, pcap, filter string, fields ...string) ([][][]
 	}
 	return lines, err
 }
+
+// Callbacks counts the calls of NFS version 4's callback program, other than NULL, in
+// the RoCE packets of a capture, and their replies, each XID once.
+func Callbacks(ctx context.Context, pcap string) (calls, replies int, err error) {
+	const program, compound = 0x40000000, 1
+	lines, err := dissect(ctx, pcap, fmt.Sprintf("infiniband and rpc.program == %d and rpc.procedure == %d", program, compound), "rpc.msgtyp", "rpc.xid")
+	seen := make(map[string]bool)
+	for _, f := range lines {
+		if len(f[0]) == 0 || len(f[1]) == 0 || seen[f[0][0]+f[1][0]] {
+			continue
+		}
+		seen[f[0][0]+f[1][0]] = true
+		if f[0][0] == "0" {
+			calls++
+		} else {
+			replies++
+		}
+	}
+	return calls, replies, err
+}

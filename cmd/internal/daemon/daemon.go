@@ -164,6 +164,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace,
 	})
+	common.Delegations = d.nfs4
 	d.served = slices.Concat(nfs3.Programs(common), d.nfs4.Programs(), d.nlm.Programs())
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
