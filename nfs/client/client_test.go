@@ -249,7 +249,9 @@ func testProcedures(t *testing.T, s *server) {
 	}
 }
 
-func TestTransfersOfAnySizeAndManyEntries(t *testing.T) { eachVersion(t, testTransfersOfAnySizeAndManyEntries) }
+func TestTransfersOfAnySizeAndManyEntries(t *testing.T) {
+	eachVersion(t, testTransfersOfAnySizeAndManyEntries)
+}
 
 func testTransfersOfAnySizeAndManyEntries(t *testing.T, s *server) {
 	c := s.client()

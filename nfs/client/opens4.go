@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -149,7 +150,7 @@ func (o *opens) hold(ctx context.Context, h Handle, access, deny uint32) error {
 	o.mu.Unlock()
 	err := o.widen(ctx, f, access, deny)
 	if err != nil {
-		o.drop(ctx, f)
+		_ = o.drop(ctx, f) // it was not opened here
 	}
 	return err
 }
@@ -321,7 +322,7 @@ func (o *opens) reclaim(ctx context.Context, x *live) error {
 			o.s.reclaimed.Add(1)
 			continue
 		}
-		if _, ok := err.(nfs.Status); !ok {
+		if !errors.As(err, new(nfs.Status)) {
 			return err
 		}
 	}

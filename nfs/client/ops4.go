@@ -306,19 +306,19 @@ func (p proc4) mknod(ctx context.Context, dir Handle, name string, typ blockstor
 
 // removed removes a name if its type is, or is not, that of a directory: REMOVE takes
 // both. That it is still the same object then is not made sure of.
-func (p proc4) removed(ctx context.Context, dir Handle, name string, test uint32) (failed uint32, err error) {
-	q := &compound4{cache: true, ops: []op4{
-		putFH(dir), {num: nfs4.OpSaveFH}, lookupOp(name),
+func (p proc4) removed(ctx context.Context, dir Handle, name string, test uint32) error {
+	return as3(p.do(ctx, &compound4{cache: true, ops: []op4{
+		putFH(dir),
+		{num: nfs4.OpSaveFH},
+		lookupOp(name),
 		compareOp(test, nfs4.AttrType, func(e *xdr.Encoder) { e.Uint32(uint32(blockstore.TypeDir)) }),
 		{num: nfs4.OpRestoreFH},
 		{nfs4.OpRemove, func(e *xdr.Encoder) { e.String(name) }, func(d *xdr.Decoder) { d.Skip(changeInfoBytes) }},
-	}}
-	err = p.do(ctx, q)
-	return q.failed, as3(err)
+	}}))
 }
 
 func (p proc4) remove(ctx context.Context, dir Handle, name string) error {
-	_, err := p.removed(ctx, dir, name, nfs4.OpNVerify)
+	err := p.removed(ctx, dir, name, nfs4.OpNVerify)
 	if err == nfs.ErrSame {
 		return nfs.ErrIsDir
 	}
@@ -326,7 +326,7 @@ func (p proc4) remove(ctx context.Context, dir Handle, name string) error {
 }
 
 func (p proc4) rmdir(ctx context.Context, dir Handle, name string) error {
-	_, err := p.removed(ctx, dir, name, nfs4.OpVerify)
+	err := p.removed(ctx, dir, name, nfs4.OpVerify)
 	if err == nfs.ErrNotSame {
 		return nfs.ErrNotDir
 	}
@@ -344,7 +344,9 @@ func (p proc4) rename(ctx context.Context, from Handle, fromName string, to Hand
 
 func (p proc4) link(ctx context.Context, h, dir Handle, name string) error {
 	return as3(p.do(ctx, &compound4{cache: true, ops: []op4{
-		putFH(h), {num: nfs4.OpSaveFH}, putFH(dir),
+		putFH(h),
+		{num: nfs4.OpSaveFH},
+		putFH(dir),
 		{nfs4.OpLink, func(e *xdr.Encoder) { e.String(name) }, func(d *xdr.Decoder) { d.Skip(changeInfoBytes) }},
 	}}))
 }
@@ -393,7 +395,7 @@ func (p proc4) readDir(ctx context.Context, dir Handle, at *dirAt) (page []Entry
 		return nil, err
 	}
 	size := min(uint32(dirReply), x.fore.MaxResponse-overhead)
-	next := *at
+	var next dirAt
 	err = p.do(ctx, &compound4{resMax: int(size), ops: []op4{putFH(dir), {nfs4.OpReadDir, func(e *xdr.Encoder) {
 		e.Uint64(at.cookie)
 		e.Fixed(at.verifier[:])
@@ -401,24 +403,29 @@ func (p proc4) readDir(ctx context.Context, dir Handle, at *dirAt) (page []Entry
 		e.Uint32(size)
 		ofEntry.Encode(e)
 	}, func(d *xdr.Decoder) {
-		page = page[:0]
-		next.verifier = nfs3.DecodeVerifier(d)
-		for d.Bool() && d.Err() == nil {
-			next.cookie = d.Uint64()
-			e := Entry{Name: d.String(nfs3.NameLimit)}
-			var a attrs4
-			a.decode(d)
-			if a.fault == nfs.OK && d.Err() == nil {
-				e.Handle, e.FileID = a.fh, a.attr.FileID
-				e.Attr = &a.attr
-			}
-			page = append(page, e)
-		}
-		next.eof = d.Bool()
+		page, next = decodePage(d, page[:0])
 	}}}})
 	if err != nil {
 		return nil, as3(err)
 	}
 	*at = next
 	return page, nil
+}
+
+// decodePage reads a READDIR4resok.
+func decodePage(d *xdr.Decoder, page []Entry) ([]Entry, dirAt) {
+	at := dirAt{verifier: nfs3.DecodeVerifier(d)}
+	for d.Bool() && d.Err() == nil {
+		at.cookie = d.Uint64()
+		e := Entry{Name: d.String(nfs3.NameLimit)}
+		var a attrs4
+		a.decode(d)
+		if a.fault == nfs.OK && d.Err() == nil {
+			e.Handle, e.FileID = a.fh, a.attr.FileID
+			e.Attr = &a.attr
+		}
+		page = append(page, e)
+	}
+	at.eof = d.Bool()
+	return page, at
 }

@@ -81,8 +81,8 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if errors.Is(err, rpc.ErrClosed) {
-			return err
+		if s.isClosed() {
+			return err // it was not another call that gave the connection up
 		}
 		if lost.IsZero() {
 			if s.reconnects.Load() == 0 {
@@ -119,6 +119,12 @@ func (s *session) hook(f func(context.Context, rpc.Client) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onDial = f
+}
+
+func (s *session) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
 }
 
 // connected reports whether there is a connection.

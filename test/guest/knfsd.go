@@ -13,11 +13,23 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
+
+// knfsd is a case of the Go client on the kernel's server in one version of NFS.
+func knfsd(name, version string) Case {
+	return Case{
+		Name: name, Script: script("knfsd"), Env: env("VERS", version), Timeout: 5 * time.Minute, MemMB: 1400,
+		Host: func(ctx context.Context, r *Run) error { return kernelServes(ctx, r, version) },
+	}
+}
 
 // kernelServes has rstorectl work on the kernel's server: trees and a large file in
 // and out over RDMA and over TCP, and everything removed again.
-func kernelServes(ctx context.Context, r *Run) error {
+func kernelServes(ctx context.Context, r *Run, version string) error {
+	rstorectl := func(args ...string) error {
+		return r.Command(ctx, "rstorectl", append([]string{args[0], "--nfs-version", version}, args[1:]...)...)
+	}
 	if err := r.Await(ctx, "serving"); err != nil {
 		return err
 	}
@@ -25,8 +37,11 @@ func kernelServes(ctx context.Context, r *Run) error {
 	if err := kernelTree(src); err != nil {
 		return err
 	}
-	rdma := "nfs+rdma://" + guestAddr(0) + "/srv/e/"
-	tcp := "nfs+tcp://" + guestAddr(0) + "/srv/e/"
+	dir := "/srv/e/"
+	if version != "3" {
+		dir = "/e/" // below the root of the pseudo file system
+	}
+	rdma, tcp := "nfs+rdma://"+guestAddr(0)+dir, "nfs+tcp://"+guestAddr(0)+dir
 	steps := [][]string{
 		{"put", "-r", filepath.Join(src, "tree"), rdma + "tree"},
 		{"put", filepath.Join(src, "big"), rdma + "big"},
@@ -35,7 +50,7 @@ func kernelServes(ctx context.Context, r *Run) error {
 		{"df", rdma},
 	}
 	for _, s := range steps {
-		if err := r.Command(ctx, "rstorectl", s...); err != nil {
+		if err := rstorectl(s...); err != nil {
 			return fmt.Errorf("%v: %w", s, err)
 		}
 	}
@@ -56,7 +71,7 @@ func kernelServes(ctx context.Context, r *Run) error {
 			{"get", "-r", from + "tree", filepath.Join(back, "tree")},
 			{"get", from + "big", filepath.Join(back, "big")},
 		} {
-			if err := r.Command(ctx, "rstorectl", s...); err != nil {
+			if err := rstorectl(s...); err != nil {
 				return err
 			}
 		}
@@ -70,11 +85,11 @@ func kernelServes(ctx context.Context, r *Run) error {
 		{"cp", rdma + "dir/moved", rdma + "dir/copy"},
 		{"rm", "-r", rdma + "tree", rdma + "dir"},
 	} {
-		if err := r.Command(ctx, "rstorectl", s...); err != nil {
+		if err := rstorectl(s...); err != nil {
 			return err
 		}
 	}
-	if err := r.Command(ctx, "rstorectl", "cat", rdma+"nothing"); err == nil {
+	if err := rstorectl("cat", rdma+"nothing"); err == nil {
 		return errors.New("a file that does not exist could be read")
 	}
 	return r.Tell("done")
