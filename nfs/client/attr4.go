@@ -210,7 +210,12 @@ func encodeSetAttr4(e *xdr.Encoder, s *blockstore.SetAttr) {
 		add(nfs4.AttrTimeModSet)
 		encodeSetTime4(&v, s.MtimeHow, s.Mtime)
 	}
-	set.Encode(e)
+	if set == (nfs4.Bitmap{}) {
+		e.Uint32(1) // a mask without any words passes for one that is missing
+		e.Uint32(0)
+	} else {
+		set.Encode(e)
+	}
 	e.Opaque(v.B)
 }
 
