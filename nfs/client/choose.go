@@ -8,6 +8,7 @@ import (
 
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
 // choice is the version of NFS that a client speaks. Handles of one version mean
@@ -113,12 +114,21 @@ func (c *Client) refused(v Version, err error) error {
 	return fmt.Errorf("%s does not serve NFS version %v: %w", c.cfg.Peer, v, err)
 }
 
-// lower reports whether a server that answered a version so may speak a lower one:
-// every answer but that it does not want to talk with us.
+// lower reports whether a server that answered a version so may speak a lower one.
+// There are servers that take every version for theirs, and answer what is nonsense in
+// this one.
 func lower(err error) bool {
 	var refused *rpc.AcceptError
 	var st nfs.Status
-	return errors.As(err, &refused) || errors.As(err, &st) || errors.Is(err, errTooSmall)
+	if errors.As(err, &refused) || errors.As(err, &st) {
+		return true
+	}
+	for _, nonsense := range []error{errTooSmall, errResults, xdr.ErrShort, xdr.ErrLength, xdr.ErrValue} {
+		if errors.Is(err, nonsense) {
+			return true
+		}
+	}
+	return false
 }
 
 // resolve is Resolve where the version may not be final: a path may mean something to

@@ -82,12 +82,22 @@ func kernelServes(ctx context.Context, r *Run, version string) error {
 	for _, s := range [][]string{
 		{"mkdir", rdma + "dir"},
 		{"mv", rdma + "big", rdma + "dir/moved"},
-		{"cp", rdma + "dir/moved", rdma + "dir/copy"},
+		{"cp", "--verify", rdma + "dir/moved", rdma + "dir/copy"},
+		{"put", filepath.Join(src, "sparse"), rdma + "dir/sparse"},
+		{"cp", rdma + "dir/sparse", rdma + "dir/sparse-copy"},
+		{"get", rdma + "dir/sparse-copy", filepath.Join(back, "sparse")},
 		{"rm", "-r", rdma + "tree", rdma + "dir"},
 	} {
 		if err := rstorectl(s...); err != nil {
-			return err
+			return fmt.Errorf("%v: %w", s, err)
 		}
+	}
+	want, err := sumOf(filepath.Join(src, "sparse"))
+	if err != nil {
+		return err
+	}
+	if got, err := sumOf(filepath.Join(back, "sparse")); err != nil || got != want {
+		return fmt.Errorf("the sparse file is %s instead of %s, %w", got, want, err)
 	}
 	if err := rstorectl("cat", rdma+"nothing"); err == nil {
 		return errors.New("a file that does not exist could be read")
@@ -108,6 +118,12 @@ func kernelTree(dir string) error {
 		write("big", 200<<20+7, 0o644), write("tree/sub/one", 1, 0o640), write("tree/empty", 0, 0o644),
 		write("tree/sub/deeper/odd", 1<<20+1, 0o600), write("tree/inline", 3000, 0o644), write("tree/"+strings.Repeat("n", 255), 4097, 0o644),
 		os.Symlink("sub/one", filepath.Join(dir, "tree/link")),
+	}
+	if f, err := os.Create(filepath.Join(dir, "sparse")); err != nil {
+		errs = append(errs, err)
+	} else {
+		_, e := f.WriteAt([]byte("behind a hole"), 40<<20)
+		errs = append(errs, e, f.Truncate(64<<20+1), f.Close())
 	}
 	for i := range 300 {
 		errs = append(errs, write(fmt.Sprintf("tree/many/%03d", i), i, 0o644))

@@ -30,3 +30,8 @@ is "the names" "$(ls /srv/e/tree/many | wc -l)" 300
 tell summed
 await done 120
 is "what is left" "$(ls /srv/e)" ""
+if [ "$VERS" = 4.2 ]; then
+	# The counts of operations begin with that of operation 0.
+	is "copies made here" "$(awk '/^proc4ops/ { print ($(60 + 3) > 0) }' /proc/net/rpc/nfsd)" 1
+	is "seeks" "$(awk '/^proc4ops/ { print ($(69 + 3) > 0) }' /proc/net/rpc/nfsd)" 1
+fi
