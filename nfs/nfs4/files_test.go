@@ -778,6 +778,10 @@ func FuzzCompound(f *testing.F) {
 	add(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, dir), op(OpRename, "a", "b"))
 	add(op(OpPutFH, dir), op(OpCreate, uint32(5), "t", "link", attrs(bitmap{})))
 	add(op(OpTestStateID, uint32(1), id))
+	for _, o := range ops42 {
+		add(op(OpPutFH, fh), op(OpSaveFH), o.args(id, id))
+	}
+	add(op(OpPutFH, fh), op(OpSetXattr, 0, "name", "value"), op(OpGetXattr, "name"), op(OpListXattrs, uint64(0), 100), op(OpRemoveXattr, "name"))
 	add(exchangeArgs("x", 1, 0))
 	add(op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(1), uint32(1), uint32(0), "h", uint32(0), uint32(0), uint32(0)))
 	f.Fuzz(func(t *testing.T, n uint32, b []byte) {
