@@ -99,7 +99,7 @@ var about = map[string]string{
 	"guest-switched-off":   "a guest switched off under load; the server keeps nothing of it",
 	"knfsd":                "the Go client on the kernel's NFS server, over RDMA and TCP",
 	"knfsd-v41":            "the same in version 4.1",
-	"knfsd-v42":            "the same in version 4.2",
+	"knfsd-v42":            "the same in version 4.2, with copies made by the server",
 	"restart":              "the server stopped and killed under load, also for longer than a connection lasts",
 }
 
