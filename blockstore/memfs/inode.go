@@ -14,7 +14,10 @@ type inode struct {
 	target string            // of a symlink
 	dir    *directory        // of a directory
 	xattrs map[string][]byte
-	parent uint64 // of a directory: the inode of ".."
+	// inherit is the default ACL of a directory, or nil. Like attr.ACL it is replaced
+	// as a whole.
+	inherit *blockstore.ACL
+	parent  uint64 // of a directory: the inode of ".."
 
 	// verf is the verifier of the exclusive create that made the file, until
 	// the file is changed.

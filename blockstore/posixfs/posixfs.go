@@ -211,6 +211,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	}
 	f.limits = limitsOf(int64(sfs.Type))
 	f.limits.Xattrs = hasXattrs(fd)
+	f.limits.ACLs = hasACLs(fd)
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
 
 	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2
