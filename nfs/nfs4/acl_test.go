@@ -61,8 +61,11 @@ func TestACLs(t *testing.T) {
 
 	// An ACL changes the mode, and the mode the ACL.
 	list := []acl.ACE{
-		{Mask: aclR | aclW | aclO, Who: acl.Owner}, {Mask: aclR | aclW | aclT, ID: 1000}, {Mask: aclR | aclT, Who: acl.Group},
-		{Mask: aclT, Flags: acl.IdentifierGroup, ID: 2000}, {Mask: aclT, Who: acl.Everyone},
+		{Mask: aclR | aclW | aclO, Who: acl.Owner},
+		{Mask: aclR | aclW | aclT, ID: 1000},
+		{Mask: aclR | aclT, Who: acl.Group},
+		{Mask: aclT, Flags: acl.IdentifierGroup, ID: 2000},
+		{Mask: aclT, Who: acl.Everyone},
 	}
 	was := x.attr(fh, attrChange).Uint64()
 	p := x.do(op(OpPutFH, fh), set(aclArg(list...))).ok(OpPutFH).ok(OpSetAttr)
@@ -92,7 +95,9 @@ func TestACLs(t *testing.T) {
 
 	// What a directory's children begin with, and the umask that does not count then.
 	inherit := []acl.ACE{
-		{Mask: aclR | aclW | aclX | acl.DeleteChild | aclO, Who: acl.Owner}, {Mask: aclR | aclX | aclT, Who: acl.Group}, {Mask: aclT, Who: acl.Everyone},
+		{Mask: aclR | aclW | aclX | acl.DeleteChild | aclO, Who: acl.Owner},
+		{Mask: aclR | aclX | aclT, Who: acl.Group},
+		{Mask: aclT, Who: acl.Everyone},
 		{Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclR | aclW | aclX | acl.DeleteChild | aclO, Who: acl.Owner},
 		{Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclR | aclW | acl.DeleteChild | aclT, ID: 1000},
 		{Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclR | aclX | aclT, Who: acl.Group},
