@@ -3,6 +3,8 @@ package nfs
 import (
 	"log/slog"
 	"sync/atomic"
+
+	"github.com/rstored/rstored/nfs/lock"
 )
 
 // MaxIO is the most data of one READ, WRITE or directory listing, in bytes.
@@ -17,6 +19,22 @@ type Config struct {
 	Counters *Counters
 	// Logger gets what an operator should know; nil is silent.
 	Logger *slog.Logger
+	// Delegations are those of version 4 for who serves another protocol; nil means
+	// that there are none.
+	Delegations Delegations
+}
+
+// Delegations of files to clients of version 4 stand against what others do with them.
+// Who gets no leave comes again, soon after the client was asked to give the file back:
+// JUKEBOX is for that. The methods may be called from any goroutine.
+type Delegations interface {
+	// Free asks for leave to read a file, or to change it. If it may, it waits for a
+	// moment.
+	Free(f lock.File, change, mayWait bool) bool
+	// Hold asks for leave to change a file, for which it may wait for a moment, and
+	// keeps the file from being delegated until Unhold, which must be called if held is true.
+	Hold(f lock.File) (held, ok bool)
+	Unhold(f lock.File)
 }
 
 // Counters count what went wrong in serving NFS. The zero value is ready for

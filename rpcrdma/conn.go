@@ -82,6 +82,7 @@ type serverConn struct {
 	recvs  []rdma.SGE    // the scatter element of each slot
 
 	probe prober
+	back  backward
 
 	first, last RPC
 
@@ -98,6 +99,7 @@ const (
 	idWrite
 	idSend
 	idProbe
+	idBackward
 )
 
 func workID(kind, slot int) uint64 { return uint64(kind)<<32 | uint64(slot) }
@@ -133,11 +135,12 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 		c.recvs[i] = rdma.SGE{Buf: c.mem[i*cfg.Inline : (i+1)*cfg.Inline : (i+1)*cfg.Inline], LKey: l.pool.lkey}
 	}
 	var err error
-	c.cq, err = l.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: n + depth + c.sqFree + 1, OnEvent: c.poll})
+	c.cq, err = l.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: n + depth + c.sqFree + 1 + rpc.BackwardCalls, OnEvent: c.poll})
 	if err != nil {
 		l.pool.arena.Free(c.mem)
 		return nil, fmt.Errorf("creating a completion queue: %w", err)
 	}
+	c.back.init(c)
 	if c.handler, err = l.open(peer, func() { c.loop.Submit(c.disconnect) }); err != nil {
 		l.pool.arena.Free(c.mem)
 		return nil, err
@@ -151,7 +154,7 @@ func (c *serverConn) accept(req rdma.ConnRequest) error {
 	cfg := &c.l.cfg
 	private := PrivateMessage{RemoteInvalidation: true, Send: cfg.Inline, Receive: cfg.Inline}.Append(nil)
 	qp := rdma.QPConfig{PD: c.l.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
-		MaxSendWR: c.readsFree + c.sqFree + 1, MaxRecvWR: len(c.slots), MaxSendSGE: 1, MaxRecvSGE: 1,
+		MaxSendWR: c.readsFree + c.sqFree + 1 + rpc.BackwardCalls, MaxRecvWR: len(c.slots), MaxSendSGE: 1, MaxRecvSGE: 1,
 	}}
 	conn, err := req.Accept(qp, rdma.ConnParams{
 		PrivateData: private, ResponderResources: 0, InitiatorDepth: uint8(c.readsFree), RetryCount: 7, RNRRetryCount: 7,
@@ -245,6 +248,7 @@ func (c *serverConn) end() {
 	c.dead, c.closed = true, true
 	c.probe.stop()
 	c.conn.Close()
+	c.back.end()
 	c.closeHandler()
 	for _, s := range c.slots {
 		if s != nil && s.state != slotServing {
@@ -272,6 +276,7 @@ func (c *serverConn) release() {
 	c.released = true
 	c.closeHandler()
 	c.l.pool.arena.Free(c.mem)
+	c.back.release()
 	c.l.forget(c)
 }
 
@@ -301,6 +306,8 @@ func failure(kind uint64) (string, counter) {
 		return "filling a Write or Reply chunk", errWriteFailed
 	case idSend:
 		return "sending a reply", errSendFailed
+	case idBackward:
+		return "sending a call", errSendFailed
 	case idProbe:
 		return "asking whether the client is there", errPeerSilent
 	}
@@ -340,6 +347,8 @@ func (c *serverConn) complete(wc *rdma.WC) {
 	switch kind {
 	case idProbe:
 		c.probe.answered()
+	case idBackward:
+		c.back.sent(index)
 	case idReceive:
 		c.active++
 		c.activeNow.Store(int64(c.active))

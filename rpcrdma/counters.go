@@ -15,6 +15,8 @@ const (
 	sentNoMsg
 	sentError
 	sentInvalidate
+	sentBackward
+	recvBackward
 	messagesEnd
 
 	errShort counter = iota - 1 // the first after the messages
@@ -41,6 +43,7 @@ const (
 var counterNames = [countersEnd]string{
 	recvMsg: "recv_rdma_msg", recvNoMsg: "recv_rdma_nomsg", recvMsgP: "recv_rdma_msgp", recvDone: "recv_rdma_done", recvError: "recv_rdma_error",
 	sentMsg: "sent_rdma_msg", sentNoMsg: "sent_rdma_nomsg", sentError: "sent_rdma_error", sentInvalidate: "sent_with_invalidate",
+	sentBackward: "sent_backward_call", recvBackward: "recv_backward_reply",
 
 	errShort: "rpcrdma_short_message", errVersion: "rpcrdma_version_mismatch", errMalformed: "rpcrdma_malformed_header",
 	errTooComplex: "rpcrdma_too_many_segments", errPosition: "rpcrdma_bad_read_position", errCallTooLong: "rpcrdma_call_too_long",

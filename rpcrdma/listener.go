@@ -121,7 +121,7 @@ func ServeHandler(dev rdma.Device, port uint16, open func(peer rpc.Peer, disconn
 	}
 	l := &Listener{dev: dev, pd: pd, cfg: cfg.withDefaults(), open: open, conns: make(map[*serverConn]struct{}), finished: make(chan struct{})}
 	l.gone.L = &l.mu
-	messages := blockSize((l.cfg.Credits+extraReceives)*l.cfg.Inline) * l.cfg.MaxConns
+	messages := (blockSize((l.cfg.Credits+extraReceives)*l.cfg.Inline) + rpc.BackwardCalls*backwardInline) * l.cfg.MaxConns
 	if l.pool, err = newPool(pd, l.cfg.Memory, messages); err != nil {
 		pd.Close()
 		return nil, fmt.Errorf("rpcrdma: %w", err)

@@ -37,6 +37,7 @@ const (
 type service struct {
 	gate    chan struct{}
 	counted atomic.Uint32
+	onNull  func(*rpc.Call) // set before any call
 }
 
 func pattern(b []byte, seed int) {
@@ -83,9 +84,14 @@ func (s *service) programs() []rpc.Program {
 		return rpc.Done
 	}
 	return []rpc.Program{{Name: "test", Prog: testProg, Vers: testVers, Procs: []rpc.Proc{
-		procNull: {Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-		procPut:  {Name: "PUT", Inline: true, Serve: put},
-		procGet:  {Name: "GET", Serve: get},
+		procNull: {Name: "NULL", Inline: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
+			if s.onNull != nil {
+				s.onNull(c)
+			}
+			return rpc.Done
+		}},
+		procPut: {Name: "PUT", Inline: true, Serve: put},
+		procGet: {Name: "GET", Serve: get},
 		procText: {Name: "TEXT", Inline: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
 			b := make([]byte, c.Args.Uint32())
 			pattern(b, 3)

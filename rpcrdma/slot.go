@@ -1,7 +1,6 @@
 package rpcrdma
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -70,7 +69,7 @@ type readChunk struct {
 
 func newSlot(c *serverConn) *slot {
 	s := &slot{c: c}
-	s.call.Peer = c.peer
+	s.call.Peer, s.call.Back = c.peer, c.back.calls
 	s.call.Carrier = s
 	s.call.Alloc = s.alloc
 	s.call.BulkNext = s.bulkNext
@@ -102,6 +101,11 @@ func (s *slot) receive(n int) {
 	s.state = slotWaiting
 	var err error
 	s.inline, err = s.hdr.Parse(s.buf[:n])
+	if err == nil && s.hdr.Type == TypeMsg && rpc.IsReply(s.inline) {
+		count.add(recvMsg)
+		c.back.receive(s)
+		return
+	}
 	s.hdr.Credits = uint32(min(max(int64(s.hdr.Credits), 1), int64(c.grant)))
 	if !errors.Is(err, ErrShort) {
 		c.creditsNow.Store(int64(s.hdr.Credits))
@@ -142,11 +146,6 @@ func (s *slot) receive(n int) {
 		count.add(recvMsg)
 		if len(s.inline) < 8 {
 			count.add(errShort)
-			s.recycle()
-			return
-		}
-		if binary.BigEndian.Uint32(s.inline[4:]) == rpc.MsgReply {
-			count.add(errBackward) // to a call that we never made
 			s.recycle()
 			return
 		}

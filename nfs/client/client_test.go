@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -50,13 +51,25 @@ func eachVersion(t *testing.T, f func(t *testing.T, s *server)) {
 	}
 }
 
+// Add implements state.Journal.
+func (s *server) Add(owner string) error {
+	s.known = append(s.known, owner)
+	return nil
+}
+
+// Remove implements state.Journal.
+func (s *server) Remove(owners ...string) error {
+	s.known = slices.DeleteFunc(slices.Clone(s.known), func(o string) bool { return slices.Contains(owners, o) })
+	return nil
+}
+
 // start starts the programs, or, after a restart, other ones on the same store.
 func (s *server) start() {
 	s.boot++
 	cfg := s.cfg
 	cfg.Boot, cfg.Known = s.boot, s.known
 	cfg.Locks = lock.New(0)
-	cfg.Remember = func(list []string) error { s.known = list; return nil }
+	cfg.Journal = s
 	s.four = nfs4.New(cfg)
 	s.rpc = rpc.NewServer(rpc.ServerConfig{Programs: append(nfs3.Programs(cfg.Config), s.four.Programs()...)})
 }

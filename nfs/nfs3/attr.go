@@ -16,6 +16,9 @@ func getAttr(o *op, _ bool) rpc.Status {
 	}
 	h, st := o.resolve(fh)
 	if st == nfs.OK {
+		st = o.readable(h, true)
+	}
+	if st == nfs.OK {
 		var err error
 		o.attr, err = o.x.FS.GetAttr(&o.cred, h)
 		st = nfs.StatusOf(err)
@@ -42,6 +45,9 @@ func setAttr(o *op, _ bool) rpc.Status {
 	}
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
+	if st == nfs.OK {
+		st = o.hold(h)
+	}
 	if st == nfs.OK && !o.attributed(h, &s, guard) {
 		var err error
 		w, err = o.x.FS.SetAttr(&o.cred, h, &s, guard)

@@ -81,6 +81,9 @@ func create(o *op, _ bool) rpc.Status {
 	var h blockstore.Handle
 	var w blockstore.Wcc
 	dir, st := o.resolveNew(fh, name)
+	if st == nfs.OK && mode == blockstore.Unchecked {
+		st = o.holdName(dir, name)
+	}
 	if st == nfs.OK {
 		h, w, st = o.makeOnce(dir, name, blockstore.TypeReg, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 			return o.x.FS.Create(&o.cred, dir, name, mode, &s, verf)
@@ -177,6 +180,9 @@ func (o *op) unlink(directory bool) rpc.Status {
 	if st == nfs.OK {
 		st = checkOldName(name)
 	}
+	if st == nfs.OK && !directory {
+		st = o.holdName(dir, name)
+	}
 	if st == nfs.OK && !o.unlinked(dir, name) {
 		var err error
 		if directory {
@@ -203,6 +209,12 @@ func rename(o *op, _ bool) rpc.Status {
 	}
 	if st == nfs.OK {
 		st = checkOldName(toName)
+	}
+	if st == nfs.OK {
+		st = o.holdName(from, fromName)
+	}
+	if st == nfs.OK {
+		st = o.holdName(to, toName)
 	}
 	if st == nfs.OK && !o.renamed(from, fromName, to, toName) {
 		var err error
@@ -231,6 +243,9 @@ func link(o *op, _ bool) rpc.Status {
 		st = checkNewName(name)
 	}
 	known := false
+	if st == nfs.OK {
+		st = o.hold(h)
+	}
 	if st == nfs.OK && !o.linked(h, dir, name) {
 		var err error
 		o.attr, w, err = o.x.FS.Link(&o.cred, h, dir, name)

@@ -18,6 +18,9 @@ func read(o *op, mayBlock bool) rpc.Status {
 		return rpc.Garbage
 	}
 	h, st := o.resolve(fh)
+	if st == nfs.OK {
+		st = o.readable(h, mayBlock)
+	}
 	if st != nfs.OK {
 		return o.readFailed(st, &h, mayBlock)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -17,6 +18,7 @@ type server struct {
 	codec   *nfs.Codec
 	count   *nfs.Counters
 	log     *slog.Logger
+	delegs  nfs.Delegations
 	mounts  mounts
 	ops     sync.Pool // of *op
 }
@@ -30,6 +32,7 @@ type op struct {
 	rule *nfs.ClientRule
 	cred blockstore.Cred
 	attr blockstore.Attr // backs the attributes of the reply
+	held []lock.File     // not to be delegated
 }
 
 // handler serves one procedure. It returns Garbage before it has changed anything.
@@ -37,7 +40,7 @@ type handler func(o *op, mayBlock bool) rpc.Status
 
 // Programs returns the tables of NFS version 3 and MOUNT version 3.
 func Programs(cfg nfs.Config) []rpc.Program {
-	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger}
+	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, delegs: cfg.Delegations}
 	if s.count == nil {
 		s.count = new(nfs.Counters)
 	}
@@ -86,7 +89,9 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 	return func(c *rpc.Call, mayBlock bool) rpc.Status {
 		o := s.ops.Get().(*op)
 		o.c = c
+		defer o.unhold() // also if it panics
 		st := h(o, mayBlock)
+		o.unhold()
 		if st == rpc.Garbage {
 			s.count.Garbage.Add(1)
 		}

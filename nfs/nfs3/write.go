@@ -22,6 +22,9 @@ func write(o *op, _ bool) rpc.Status {
 	}
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
+	if st == nfs.OK {
+		st = o.hold(h)
+	}
 	switch {
 	case st != nfs.OK:
 	case uint64(count) > uint64(len(data)):

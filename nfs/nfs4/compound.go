@@ -6,6 +6,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -38,6 +39,7 @@ type compound struct {
 	client    *state.Client // nil outside a session
 	use       state.Use
 	executing bool // use has to be finished
+	holds     []lock.File
 	cacheThis bool
 	limit     int    // of the whole reply in bytes
 	replayed  bool   // the reply is one that was given before
@@ -137,6 +139,7 @@ func (k *compound) run() (st nfs.Status) {
 	defer func() {
 		// A panic on the way ends the call; the slot must not stay taken.
 		if r := recover(); r != nil {
+			k.unhold()
 			if k.executing {
 				k.use.Finish(nil)
 			}
@@ -177,6 +180,7 @@ func (k *compound) step(op uint32) nfs.Status {
 	st := k.admit(row, op)
 	if st == nfs.OK {
 		st = row.do(k)
+		k.unhold()
 		if k.again || k.replayed {
 			return st
 		}

@@ -17,6 +17,9 @@ func getAttr(k *compound) nfs.Status {
 	if !want.and(writeOnly).empty() {
 		return nfs.ErrInval
 	}
+	if st := k.current(want); st != nfs.OK {
+		return st
+	}
 	s, st := k.subject(&k.cur, want)
 	if st == nfs.OK {
 		k.encodeAttrs(&k.c.Res, want, &s, nfs.OK)
@@ -43,6 +46,9 @@ func setAttr(k *compound) nfs.Status {
 		if st == nfs.OK {
 			st = k.ioState(id, true)
 		}
+	}
+	if st == nfs.OK && k.cur.x != nil && len(k.holds) == 0 {
+		st = k.hold(k.file())
 	}
 	if st == nfs.OK {
 		_, err := k.cur.x.FS.SetAttr(k.who(&k.cur), k.cur.h, &s, nil)
@@ -79,7 +85,12 @@ func access(k *compound) nfs.Status {
 		e.Uint32(want & (blockstore.AccessRead | blockstore.AccessLookup))
 		return nfs.OK
 	}
-	granted, a, err := k.cur.x.FS.Access(k.who(&k.cur), k.cur.h, want&(accessDir|accessFile))
+	ask := want & (accessDir | accessFile)
+	xattrs := k.minor >= 2 && k.cur.x.FS.Limits().Xattrs
+	if xattrs {
+		ask |= xattrAsk(want)
+	}
+	granted, a, err := k.cur.x.FS.Access(k.who(&k.cur), k.cur.h, ask)
 	if err != nil {
 		return nfs.StatusOf(err)
 	}
@@ -89,6 +100,10 @@ func access(k *compound) nfs.Status {
 	}
 	if k.cur.readOnly() {
 		granted &^= accessChange
+	}
+	if xattrs && (a.Type == blockstore.TypeReg || a.Type == blockstore.TypeDir) {
+		sense |= accessXattr
+		granted |= xattrGranted(granted)
 	}
 	e.Uint32(want & sense)
 	e.Uint32(want & sense & granted)
@@ -125,6 +140,9 @@ func (k *compound) compare() (same bool, st nfs.Status) {
 		return false, nfs.ErrInval
 	case more || !want.without(k.supported()).empty():
 		return false, nfs.ErrAttrNotSupp
+	}
+	if st := k.current(want); st != nfs.OK {
+		return false, st
 	}
 	s, st := k.subject(&k.cur, want)
 	if st != nfs.OK {

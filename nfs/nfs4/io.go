@@ -10,6 +10,16 @@ import (
 
 // ioState checks the stateid of something like a READ or a WRITE of the current file.
 func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
+	if id == state.Anonymous || id == state.Bypass {
+		// An open would have asked for the delegations of others.
+		if write {
+			if st := k.hold(k.file()); st != nfs.OK {
+				return st
+			}
+		} else if !k.s.free(k.now, k.file(), k.client, false, k.mayBlock) {
+			return nfs.ErrJukebox
+		}
+	}
 	return badState(k.client.IO(k.now, id, k.file(), write))
 }
 

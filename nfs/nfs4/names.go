@@ -5,6 +5,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 )
 
 // checkName refuses what cannot be a component4. Names are bytes: what other clients
@@ -120,6 +121,9 @@ func remove(k *compound) nfs.Status {
 	if k.s.state.Grace(k.now) {
 		return nfs.ErrGrace // somebody may have it open who has not said so yet
 	}
+	if st := k.holdName(&k.cur, name); st != nfs.OK {
+		return st
+	}
 	fs, who := k.cur.x.FS, k.who(&k.cur)
 	w, err := fs.Remove(who, k.cur.h, name)
 	if nfs.StatusOf(err) == nfs.ErrIsDir {
@@ -154,6 +158,12 @@ func rename(k *compound) nfs.Status {
 	if k.s.state.Grace(k.now) {
 		return nfs.ErrGrace
 	}
+	if st := k.holdName(&k.saved, from); st != nfs.OK {
+		return st
+	}
+	if st := k.holdName(&k.cur, to); st != nfs.OK {
+		return st
+	}
 	fromW, toW, err := k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
 	if err != nil {
 		return nfs.StatusOf(err)
@@ -185,6 +195,9 @@ func link(k *compound) nfs.Status {
 		return k.twoFS()
 	}
 	if st := k.cur.changeable(); st != nfs.OK {
+		return st
+	}
+	if st := k.hold(lock.File{Export: k.saved.x.ID, Handle: k.saved.h}); st != nfs.OK {
 		return st
 	}
 	_, w, err := k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)

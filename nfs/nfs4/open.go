@@ -25,15 +25,6 @@ const (
 	claimDelegCurFH  = 5
 	claimDelegPrevFH = 6
 	resultLocktype   = 4 // OPEN4_RESULT_LOCKTYPE_POSIX
-	wantMask         = 0xff00
-	wantNoDeleg      = 0x0400
-	wantCancel       = 0x0500
-	wantSignals      = 0x30000 // WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL, WANT_PUSH_DELEG_WHEN_UNCONTENDED
-	delegNone        = 0
-	delegNoneExt     = 3
-	whyNotWanted     = 0
-	whyNotSuppFType  = 3
-	whyWantCancelled = 7
 )
 
 // openArgs is an OPEN4args.
@@ -48,6 +39,8 @@ type openArgs struct {
 	fault              nfs.Status // of the attributes
 	claim              uint32
 	name               string
+	deleg              uint32        // claimPrevious: the type of the delegation
+	delegID            state.Stateid // of that by which the file is open already
 }
 
 func (k *compound) decodeOpen() (a openArgs) {
@@ -80,12 +73,12 @@ func (k *compound) decodeOpen() (a openArgs) {
 	case claimNull, claimDelegPrev:
 		a.name = d.String(nameMax)
 	case claimPrevious:
-		d.Uint32() // type of the delegation
+		a.deleg = d.Uint32()
 	case claimDelegCur:
-		decodeStateid(d)
+		a.delegID = k.stateid(decodeStateid(d))
 		a.name = d.String(nameMax)
 	case claimDelegCurFH:
-		decodeStateid(d)
+		a.delegID = k.stateid(decodeStateid(d))
 	case claimFH, claimDelegPrevFH:
 	default:
 		d.Fail(xdr.ErrValue)
@@ -102,7 +95,7 @@ type opening struct {
 	made   bool
 }
 
-// open is OPEN (RFC 8881 section 18.16). No delegations are given.
+// open is OPEN (RFC 8881 section 18.16).
 func open(k *compound) nfs.Status {
 	a := k.decodeOpen()
 	switch {
@@ -112,8 +105,10 @@ func open(k *compound) nfs.Status {
 		return nfs.ErrInval
 	}
 	switch a.claim {
-	case claimDelegCur, claimDelegCurFH:
-		return nfs.ErrBadStateID // there is no delegation
+	case claimDelegCur:
+		if a.create {
+			return nfs.ErrInval // what is delegated is there
+		}
 	case claimDelegPrev, claimDelegPrevFH:
 		return nfs.ErrNotSupp
 	}
@@ -123,7 +118,7 @@ func open(k *compound) nfs.Status {
 	var f opening
 	var st nfs.Status
 	switch {
-	case a.claim == claimFH, a.claim == claimPrevious:
+	case a.claim == claimFH, a.claim == claimPrevious, a.claim == claimDelegCurFH:
 		f, st = k.openHandle(&a)
 	case a.create && k.s.state.Grace(k.now):
 		st = nfs.ErrGrace // before anything is made
@@ -138,7 +133,21 @@ func open(k *compound) nfs.Status {
 	}
 	truncate := a.create && !f.made && a.mode == createUnchecked && a.set.Size != nil && *a.set.Size == 0
 	k.cur = f.file
-	got, st := k.client.Open(k.now, &state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious})
+	if a.claim == claimDelegCur || a.claim == claimDelegCurFH {
+		if st := k.client.HasDelegation(a.delegID, k.file()); st != nfs.OK {
+			return badState(st)
+		}
+	}
+	if truncate {
+		if st := k.hold(k.file()); st != nfs.OK {
+			return st
+		}
+	}
+	opening := state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious}
+	got, st := k.client.Open(k.now, &opening)
+	for st == nfs.ErrJukebox && k.s.await(opening.File) {
+		got, st = k.client.Open(k.now, &opening)
+	}
 	if st != nfs.OK {
 		return st
 	}
@@ -155,27 +164,8 @@ func open(k *compound) nfs.Status {
 	f.change.encode(e)
 	e.Uint32(resultLocktype)
 	f.set.encode(e)
-	k.encodeNoDelegation(a.want)
+	k.delegate(&a)
 	return nfs.OK
-}
-
-// encodeNoDelegation appends an open_delegation4 that says that there is none, and
-// why if the client said what it wants.
-func (k *compound) encodeNoDelegation(want uint32) {
-	e := &k.c.Res
-	switch want & wantMask {
-	case 0:
-		e.Uint32(delegNone)
-	case wantNoDeleg:
-		e.Uint32(delegNoneExt)
-		e.Uint32(whyNotWanted)
-	case wantCancel:
-		e.Uint32(delegNoneExt)
-		e.Uint32(whyWantCancelled)
-	default:
-		e.Uint32(delegNoneExt)
-		e.Uint32(whyNotSuppFType)
-	}
 }
 
 // openHandle is an OPEN of the current file itself.
@@ -287,7 +277,7 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	if a.access&state.Write != 0 && f.file.readOnly() {
 		return nfs.ErrROFS
 	}
-	if f.made || (a.claim == claimFH || a.claim == claimPrevious) && k.who(&f.file).Owns(&f.attr) {
+	if f.made || a.claim != claimNull && k.who(&f.file).Owns(&f.attr) {
 		return nfs.OK
 	}
 	const reads, writes = blockstore.AccessRead | blockstore.AccessExecute, blockstore.AccessModify
@@ -342,13 +332,4 @@ func openDowngrade(k *compound) nfs.Status {
 	k.curID = next
 	encodeStateid(&k.c.Res, next)
 	return nfs.OK
-}
-
-// delegReturn is DELEGRETURN (section 18.6): there are no delegations.
-func delegReturn(k *compound) nfs.Status {
-	decodeStateid(&k.c.Args)
-	if k.bad() {
-		return nfs.ErrBadXDR
-	}
-	return nfs.ErrBadStateID
 }

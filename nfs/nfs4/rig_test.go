@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,23 @@ type store struct {
 	*memfs.FS
 	reads  func(nowait bool) error
 	panics bool
+	clones bool
+	copies func() // before each Copy
+}
+
+func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (uint64, error) {
+	if f.copies != nil {
+		f.copies()
+	}
+	return f.FS.Copy(c, from, fromOff, to, toOff, n)
+}
+
+func (f *store) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
+	if !f.clones {
+		return blockstore.ErrNotSupp
+	}
+	_, err := f.Copy(c, from, fromOff, to, toOff, n)
+	return err
 }
 
 func (f *store) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
@@ -66,6 +84,7 @@ type rig struct {
 	raw     []byte // the last reply, as it was sent
 	noBlock bool   // the last call was served without a worker
 	known   []string
+	back    rpc.Caller // of the connection; nil: it has none
 }
 
 func newRig(t testing.TB) *rig {
@@ -88,12 +107,25 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
+// Add implements state.Journal.
+func (r *rig) Add(owner string) error {
+	_ = r.Remove(owner)
+	r.known = append(r.known, owner)
+	return nil
+}
+
+// Remove implements state.Journal.
+func (r *rig) Remove(owners ...string) error {
+	r.known = slices.DeleteFunc(slices.Clone(r.known), func(o string) bool { return slices.Contains(owners, o) })
+	return nil
+}
+
 // start starts the server, or another one in its place.
 func (r *rig) start(boot uint32) {
 	r.s = New(Config{
 		Config: nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}, Identity: []byte("id"),
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
-		Known: r.known, Remember: func(list []string) error { r.known = list; return nil },
+		Known: r.known, Journal: r,
 	})
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
 	r.t.Cleanup(r.srv.Close)
@@ -163,7 +195,7 @@ func (r *rig) send(a []byte) (*xdr.Decoder, rpc.AcceptStat) {
 	rpc.EncodeCall(&e, r.xid, Program, Version, ProcCompound, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", UID: r.uid})
 	e.B = append(e.B, a...)
 	done := make(chan []byte, 1)
-	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(r.peer)}, BulkMax: r.bulkMax}
+	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(r.peer)}, BulkMax: r.bulkMax, Back: r.back}
 	if left := r.blocks; left > 0 {
 		c.Alloc = func(n int) []byte {
 			if left--; left < 0 {
@@ -195,6 +227,12 @@ type reply struct {
 	status nfs.Status
 	left   uint32
 	*xdr.Decoder
+
+	// Of opened.
+	delegKind uint32
+	why       uint32
+	deleg     state.Stateid
+	recall    bool
 }
 
 func (r *rig) compound(minor uint32, ops ...args) *reply {
@@ -310,7 +348,11 @@ func (r *rig) sessionOf(minor uint32, owner string, fore args) *sess {
 	p := r.compound(minor, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(1), uint32(0)))
 	p.ok(OpCreateSession)
 	x := &sess{r: r, minor: minor, client: id, id: decodeSessionID(p.Decoder)}
-	if got, flags := p.Uint32(), p.Uint32(); got != seq || flags != 0 {
+	granted := uint32(0)
+	if r.back != nil {
+		granted = sessionBack
+	}
+	if got, flags := p.Uint32(), p.Uint32(); got != seq || flags != granted {
 		r.t.Errorf("sequence %d, flags %x", got, flags)
 	}
 	if st := x.do(op(OpReclaimComplete, false)).next(OpReclaimComplete); st != nfs.OK && st != nfs.ErrCompleteAlready {
@@ -400,7 +442,22 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
 	switch deleg := p.Uint32(); deleg {
 	case delegNone:
 	case delegNoneExt:
-		p.Uint32()
+		p.delegKind, p.why = deleg, p.Uint32()
+		if why := state.WhyNot(p.why); why == state.WhyContention || why == state.WhyResource {
+			p.Bool()
+		}
+	case delegRead, delegWrite:
+		p.deleg = decodeStateid(p.Decoder)
+		p.delegKind = deleg
+		p.recall = p.Bool()
+		if deleg == delegWrite {
+			if kind, size := p.Uint32(), p.Uint64(); kind != 1 || size != 0 {
+				p.t.Errorf("space of %d of kind %d", size, kind)
+			}
+		}
+		if typ, flag, mask, who := p.Uint32(), p.Uint32(), p.Uint32(), p.String(100); typ != 0 || flag != 0 || mask != 0 || who != "" {
+			p.t.Errorf("permissions %d %d %d %q", typ, flag, mask, who)
+		}
 	default:
 		p.t.Errorf("delegation %d", deleg)
 	}

@@ -29,9 +29,9 @@ type Config struct {
 	Lease time.Duration
 	// Known are the clients that had state before the server was started, by their
 	// owner strings: they may reclaim it for the time of a lease, in which nobody gets
-	// anything new. Remember keeps the list for the next start; see state.Config.
-	Known    []string
-	Remember func(owners []string) error
+	// anything new. Journal keeps the list for the next start; see state.Config.
+	Known   []string
+	Journal state.Journal
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
@@ -53,11 +53,13 @@ type Server struct {
 	names    names
 	pool     sync.Pool // of *compound
 
-	ops     [numOps]atomic.Uint64 // executed
-	illegal atomic.Uint64
-	replays atomic.Uint64 // answered from the reply cache
-	joined  atomic.Uint64 // retries that waited for the request that they repeat
-	moved   atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
+	ops                      [numOps]atomic.Uint64 // executed
+	illegal                  atomic.Uint64
+	replays                  atomic.Uint64 // answered from the reply cache
+	joined                   atomic.Uint64 // retries that waited for the request that they repeat
+	callbacks, callbacksLost atomic.Uint64
+	waiters                  atomic.Int32
+	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
 }
 
 // New makes a server.
@@ -82,7 +84,8 @@ func New(cfg Config) *Server {
 	}
 	s.state = state.New(state.Config{
 		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
-		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Remember: cfg.Remember, OthersReclaim: cfg.OthersReclaim,
+		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
+		Recall: s.recall,
 	})
 	s.pool.New = func() any { return &compound{s: s} }
 	return s
@@ -115,16 +118,32 @@ const (
 	CountReplays = "nfs4_replays"
 	CountJoined  = "nfs4_joined"
 	CountMoved   = "nfs4_moved"
+
+	CountCallbacks   = "nfs4_callbacks"
+	CountDelegations = "nfs4_delegations"
+	CountRecalls     = "nfs4_recalls"
+	CountRecallWaits = "nfs4_recall_waits"
 )
 
 // Faults are the counts of what is out of the ordinary, by name, for what there was:
-// operations that no version has, and, which are nobody's fault, retries answered
+// operations that no version has, callbacks that were not answered, delegations taken
+// away, and, which are nobody's fault, callbacks, delegations, those recalled, and how
+// often somebody had to wait for one, retries answered
 // from a session's reply cache, retries that waited for what they repeat, and
 // compounds that went from a carrier's loop to a worker. Statuses are counted in
 // nfs.Counters.
 func (s *Server) Faults() map[string]uint64 {
 	out := make(map[string]uint64)
+	n := s.state.Delegations()
+	for name, n := range map[string]uint64{
+		CountDelegations: n.Given, CountRecalls: n.Recalls, CountRecallWaits: n.Waits, "nfs4_delegations_revoked": n.Revoked,
+	} {
+		if n > 0 {
+			out[name] = n
+		}
+	}
 	for name, n := range map[string]*atomic.Uint64{
+		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
 	} {
 		if n := n.Load(); n > 0 {

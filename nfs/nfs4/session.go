@@ -143,54 +143,23 @@ func grant(c, most *state.Channel) {
 	c.MaxSlots = min(c.MaxSlots, most.MaxSlots)
 }
 
-// decodeSecParms reads the callback_sec_parms4 of a session.
-func decodeSecParms(d *xdr.Decoder) {
-	const none, sys, gss = 0, 1, 6
-	n := d.Uint32()
-	if n > secParmsMax {
-		d.Fail(xdr.ErrLength)
-		return
-	}
-	for range n {
-		switch d.Uint32() {
-		case none:
-		case sys:
-			d.Uint32()      // stamp
-			d.Opaque(255)   // machine name
-			d.Skip(4 + 4)   // uid, gid
-			g := d.Uint32() // groups
-			if g > 16 {
-				d.Fail(xdr.ErrLength)
-				return
-			}
-			d.Skip(4 * int(g))
-		case gss:
-			d.Uint32() // service
-			d.Opaque(ownerMax)
-			d.Opaque(ownerMax)
-		default:
-			d.Fail(xdr.ErrValue)
-		}
-		if d.Err() != nil {
-			return
-		}
-	}
-}
-
 // Flags of CREATE_SESSION.
-const sessionFlags = 1 | 2 | 4 // PERSIST, CONN_BACK_CHAN, CONN_RDMA
+const (
+	sessionBack  = 2         // CONN_BACK_CHAN
+	sessionFlags = 1 | 2 | 4 // PERSIST, CONN_BACK_CHAN, CONN_RDMA
+)
 
-// createSession is CREATE_SESSION (section 18.36). None of the flags is granted: the
-// reply cache does not outlive the server, there are no callbacks, and a connection
-// that is RDMA was so from the beginning.
+// createSession is CREATE_SESSION (section 18.36). Of the flags that for callbacks is
+// granted, where the carrier can make calls: the reply cache does not outlive the
+// server, and a connection that is RDMA was so from the beginning.
 func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.CreateSession{Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), Minor: k.minor}
 	flags := d.Uint32()
 	a.Fore = decodeChannel(d)
 	back := decodeChannel(d)
-	d.Uint32() // program of the callbacks
-	decodeSecParms(d)
+	program := d.Uint32() // of the callbacks
+	cred, ok := decodeSecParms(d)
 	switch {
 	case k.bad():
 		return nfs.ErrBadXDR
@@ -201,6 +170,10 @@ func createSession(k *compound) nfs.Status {
 	}
 	grant(&a.Fore, &state.Channel{MaxRequest: messageMax, MaxResponse: messageMax, MaxCached: cachedMax, MaxOps: opsMax, MaxSlots: slotsMax})
 	grant(&back, &state.Channel{MaxRequest: backMax, MaxResponse: backMax, MaxCached: 0, MaxOps: backOpsMax, MaxSlots: backSlots})
+	a.Back = state.NewBackchannel(back, program, cred)
+	if flags&sessionBack != 0 && k.c.Back != nil && ok && a.Back.Usable() {
+		a.Path = k.c.Back
+	}
 	got, st := k.s.state.CreateSession(k.now, &a)
 	if st != nfs.OK {
 		return st
@@ -208,7 +181,11 @@ func createSession(k *compound) nfs.Status {
 	e := &k.c.Res
 	e.Fixed(got.ID[:])
 	e.Uint32(got.Sequence)
-	e.Uint32(0) // flags
+	if got.Bound {
+		e.Uint32(sessionBack)
+	} else {
+		e.Uint32(0)
+	}
 	encodeChannel(e, &got.Fore)
 	encodeChannel(e, &back)
 	return nfs.OK
@@ -234,39 +211,6 @@ func destroyClientID(k *compound) nfs.Status {
 		return nfs.ErrBadXDR
 	}
 	return k.s.state.DestroyClient(id)
-}
-
-// bindConn is BIND_CONN_TO_SESSION (section 18.34). Connections are for calls in the
-// one direction; which session a call is of it says itself.
-func bindConn(k *compound) nfs.Status {
-	const fore, foreOrBoth, resFore = 1, 3, 1
-	d := &k.c.Args
-	id := decodeSessionID(d)
-	dir := d.Uint32()
-	d.Bool() // change to RDMA
-	switch {
-	case k.bad():
-		return nfs.ErrBadXDR
-	case k.s.state.Session(id) == nil:
-		return nfs.ErrBadSession
-	case dir != fore && dir != foreOrBoth:
-		return nfs.ErrInval
-	}
-	e := &k.c.Res
-	e.Fixed(id[:])
-	e.Uint32(resFore)
-	e.Bool(false)
-	return nfs.OK
-}
-
-// backchannelCtl is BACKCHANNEL_CTL (section 18.33). No session has a backchannel.
-func backchannelCtl(k *compound) nfs.Status {
-	k.c.Args.Uint32() // program
-	decodeSecParms(&k.c.Args)
-	if k.bad() {
-		return nfs.ErrBadXDR
-	}
-	return nfs.OK
 }
 
 // reclaimComplete is RECLAIM_COMPLETE (section 18.51).
@@ -325,6 +269,7 @@ func sequence(k *compound) nfs.Status {
 	if cache {
 		k.limit = int(min(fore.MaxResponse, fore.MaxCached))
 	}
+	k.s.probe(k.use.Session)
 	k.putSequence(&r, k.use.Session)
 	return nfs.OK
 }
@@ -336,5 +281,5 @@ func (k *compound) putSequence(r *state.Request, x *state.Session) {
 	e.Uint32(r.Slot)
 	e.Uint32(x.Fore.MaxSlots - 1)
 	e.Uint32(x.Fore.MaxSlots - 1)
-	e.Uint32(0) // status flags: all is well
+	e.Uint32(statusFlags(x))
 }

@@ -462,3 +462,40 @@ func FuzzPrograms(f *testing.F) {
 		<-done
 	})
 }
+
+// delegated is a file that somebody has, or not.
+type delegated struct {
+	taken bool
+	held  int
+}
+
+func (g *delegated) Free(lock.File, bool, bool) bool { return !g.taken }
+
+func (g *delegated) Hold(lock.File) (held, ok bool) {
+	if !g.taken {
+		g.held++
+	}
+	return !g.taken, !g.taken
+}
+
+func (g *delegated) Unhold(lock.File) { g.held-- }
+
+// TestDelegatedToOthers: clients come again, as in a grace period.
+func TestDelegatedToOthers(t *testing.T) {
+	r := newRig(t, nil, 0)
+	g := &delegated{taken: true}
+	r.s.cfg.Delegations = g
+	for _, want := range []Stat{DeniedGrace, Granted} {
+		for _, proc := range []uint32{ProcTest, ProcLock} {
+			for _, ex := range []bool{false, true} {
+				if st := r.ask(ask{client: alice, proc: proc, pid: 1, n: 10, ex: ex}); st != want {
+					t.Errorf("procedure %d: %v, not %v", proc, st, want)
+				}
+			}
+		}
+		g.taken = false
+	}
+	if g.held != 0 {
+		t.Errorf("held %d times", g.held)
+	}
+}

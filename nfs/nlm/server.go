@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -48,6 +49,9 @@ type Config struct {
 	// not been heard of for long; its locks are gone then. Both may be nil.
 	OthersReclaim func() bool
 	Silent        func(client string) bool
+	// Delegations are those of version 4, whose clients take locks without a word; nil
+	// means that there are none.
+	Delegations nfs.Delegations
 	// State counts the starts of the server; it is odd.
 	State int32
 	// Remember keeps the list of clients with locks for the next start. It returns
@@ -74,7 +78,8 @@ const (
 type Server struct {
 	cfg   Config
 	log   *slog.Logger
-	until time.Time // end of the grace period
+	until time.Time   // end of the grace period
+	ended atomic.Bool // it was ended before
 	ctx   context.Context
 	stop  context.CancelFunc
 	calls sync.WaitGroup
@@ -122,7 +127,13 @@ func (s *Server) Close() {
 
 func (s *Server) background(f func()) { s.calls.Go(f) }
 
-func (s *Server) grace() bool { return time.Now().Before(s.until) }
+func (s *Server) grace() bool { return !s.ended.Load() && time.Now().Before(s.until) }
+
+// EndGrace ends the grace period: locks that were not reclaimed are gone.
+func (s *Server) EndGrace() { s.ended.Store(true) }
+
+// GraceUntil is the end of the grace period, and whether it is still on.
+func (s *Server) GraceUntil() (time.Time, bool) { return s.until, s.grace() }
 
 // Grace reports whether clients may reclaim locks, so that nobody gets new ones.
 func (s *Server) Grace() bool { return s.grace() }
@@ -257,7 +268,7 @@ func (s *Server) test(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	switch {
 	case st != Granted:
 		return result(cookie, st), true
-	case s.wait(false):
+	case s.wait(false), s.cfg.Delegations != nil && !s.cfg.Delegations.Free(f, true, true):
 		return result(cookie, DeniedGrace), true
 	}
 	holder, free := s.inTheWay(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive})
@@ -292,6 +303,16 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 	}
 	if s.wait(reclaim) {
 		return result(cookie, DeniedGrace), true
+	}
+	if s.cfg.Delegations != nil && !reclaim {
+		// Who has the file delegated takes locks without a word.
+		held, ok := s.cfg.Delegations.Hold(f)
+		if held {
+			defer s.cfg.Delegations.Unhold(f)
+		}
+		if !ok {
+			return result(cookie, DeniedGrace), true // come again
+		}
 	}
 	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap(), Server: c.Peer.Local.Addr().Unmap()}
 	if monitored && !s.remember(who) {

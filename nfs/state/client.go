@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -35,6 +36,8 @@ type Client struct {
 	known     bool         // it may have something to reclaim
 	listed    atomic.Bool  // it will have, after a restart
 
+	anyRevoked atomic.Bool // revoked > 0
+
 	mu       sync.Mutex
 	dead     bool
 	complete bool // RECLAIM_COMPLETE was done
@@ -43,7 +46,9 @@ type Client struct {
 	create   createSlot
 	opens    map[openKey]*open
 	locks    map[openKey]*locks
-	states   map[uint32]any // *open or *locks, by number
+	delegs   map[lock.File]*deleg // not those taken away
+	revoked  int
+	states   map[uint32]any // *open, *locks or *deleg, by number
 	nstate   uint32
 }
 
@@ -208,12 +213,16 @@ func (c *Client) release() {
 	for _, o := range c.opens {
 		c.s.unshare(o)
 	}
+	for _, d := range c.delegs {
+		c.s.unshareDeleg(d)
+	}
 	if len(c.locks) > 0 {
 		c.s.cfg.Locks.Drop(c.name)
 	}
 	clear(c.sessions)
 	clear(c.opens)
 	clear(c.locks)
+	clear(c.delegs)
 	clear(c.states)
 }
 

@@ -72,7 +72,13 @@ func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
 		return Opened{}, nfs.ErrJukebox
 	}
 	for {
-		res, st, victim := c.open(now, a)
+		res, st, victim, k := c.open(now, a)
+		if k.wait || len(k.revoke)+len(k.gone) > 0 {
+			if !c.s.settle(&k) {
+				return Opened{}, nfs.ErrJukebox
+			}
+			continue
+		}
 		if victim == nil {
 			if st == nfs.ErrShareDenied && a.Reclaim {
 				st = nfs.ErrReclaimConflict
@@ -99,17 +105,17 @@ func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
 	return nfs.OK
 }
 
-func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim *Client) {
+func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim *Client, k clash) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dead {
-		return res, nfs.ErrExpired, nil
+		return res, nfs.ErrExpired, nil, k
 	}
 	key := openKey{string(a.Owner), a.File}
 	o := c.opens[key]
 	if o == nil {
 		if len(c.states) >= c.s.cfg.States {
-			return res, nfs.ErrJukebox, nil
+			return res, nfs.ErrJukebox, nil, k
 		}
 		o = &open{c: c, key: key}
 		res.New = true
@@ -119,11 +125,15 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 	want.deny |= uint8(a.Deny)
 	want.accesses |= 1 << a.Access
 	want.denials |= 1 << a.Deny
-	if other := c.s.share(now, o, &want, &res.prev, res.New); other != nil {
+	other, k := c.s.share(now, o, &want, &res.prev, res.New)
+	if k.wait || len(k.revoke)+len(k.gone) > 0 {
+		return res, nfs.ErrJukebox, nil, k
+	}
+	if other != nil {
 		if other != c && other.expired(now) {
-			return res, nfs.OK, other
+			return res, nfs.OK, other, k
 		}
-		return res, nfs.ErrShareDenied, nil
+		return res, nfs.ErrShareDenied, nil, k
 	}
 	if res.New {
 		o.num = c.number(o)
@@ -132,7 +142,7 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 	res.prevSeq = o.seq
 	o.seq = bump(o.seq)
 	res.o, res.ID = o, c.stateid(o.num, o.seq)
-	return res, nfs.OK, nil
+	return res, nfs.OK, nil, k
 }
 
 // Revert takes back what Open did, if nothing has been done with it since.
@@ -153,30 +163,33 @@ func (c *Client) Revert(r *Opened) {
 
 // share sets the reservation of o, unless that of another open is in the way, whose
 // client it returns.
-func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bool) *Client {
+func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bool) (denier *Client, k clash) {
 	sh := s.shardOfFile(o.key.file)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	list := sh.m[o.key.file]
-	var denier *Client
 	for _, other := range list {
 		if other == o || !want.conflicts(&other.reservation) {
 			continue
 		}
 		// Those of clients that are there come first: they are not to be undone.
 		if denier = other.c; !denier.expired(now) {
-			return denier
+			return denier, k
 		}
 	}
 	if denier != nil {
-		return denier
+		return denier, k
+	}
+	k = sh.clash(now, o.key.file, o.c, want.access&Write != 0 || want.deny != 0, s.cfg.Lease)
+	if k.wait || len(k.revoke)+len(k.gone) > 0 {
+		return nil, k
 	}
 	*prev = o.reservation
 	o.reservation = *want
 	if isNew {
 		sh.m[o.key.file] = append(list, o)
 	}
-	return nil
+	return nil, k
 }
 
 func (s *Server) setShare(o *open, r reservation) {
@@ -271,6 +284,11 @@ func (s *Server) DropExport(export uint32) {
 				c.dropOpen(o)
 			}
 		}
+		for f, d := range c.delegs {
+			if f.Export == export {
+				c.dropDeleg(d)
+			}
+		}
 		c.mu.Unlock()
 	}
 }
@@ -286,6 +304,9 @@ func (c *Client) IO(now time.Time, id Stateid, f lock.File, write bool) nfs.Stat
 	what, st := c.find(id)
 	if st != nfs.OK {
 		return st
+	}
+	if d, ok := what.(*deleg); ok {
+		return d.io(now, f, write)
 	}
 	o, ok := what.(*open)
 	if !ok {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // Channel are the attributes of one direction of a session (channel_attrs4), sizes
@@ -21,6 +22,8 @@ type Session struct {
 	// Minor is the minor version that made it.
 	Minor uint32
 	Fore  Channel
+	// Back is the other direction; nil if it was not asked for.
+	Back *Backchannel
 
 	mu    sync.Mutex
 	slots []slot // as many as were used
@@ -52,6 +55,9 @@ type CreateSession struct {
 	Principal Principal
 	Minor     uint32
 	Fore      Channel
+	// Back is for the session if it is made now; Path the connection for it, or nil.
+	Back *Backchannel
+	Path rpc.Caller
 }
 
 // Created is the result of CREATE_SESSION.
@@ -59,6 +65,7 @@ type Created struct {
 	ID       SessionID
 	Sequence uint32
 	Fore     Channel
+	Bound    bool // Path is
 }
 
 // CreateSession is CREATE_SESSION (section 18.36.4). The first one confirms the
@@ -87,8 +94,13 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		return Created{}, nfs.ErrJukebox
 	}
 	c.nsession++
-	x := &Session{ID: s.sessionID(uint32(c.ID), c.nsession), Client: c, Minor: a.Minor, Fore: a.Fore}
-	c.create = createSlot{seq: a.Sequence, result: Created{ID: x.ID, Sequence: a.Sequence, Fore: a.Fore}}
+	x := &Session{ID: s.sessionID(uint32(c.ID), c.nsession), Client: c, Minor: a.Minor, Fore: a.Fore, Back: a.Back}
+	bound := a.Back != nil && a.Path != nil
+	if bound {
+		a.Back.Bind(a.Path)
+		s.delegs.possible.Store(true)
+	}
+	c.create = createSlot{seq: a.Sequence, result: Created{ID: x.ID, Sequence: a.Sequence, Fore: a.Fore, Bound: bound}}
 	c.sessions[x.ID] = x
 	c.renew(now)
 	sh := s.shardOf(x.ID)
@@ -194,8 +206,10 @@ const (
 type Use struct {
 	Session *Session
 	Slot    uint32
-	Reply   []byte // Replay: a copy
-	Done    <-chan struct{}
+	// Sequence is that of the request.
+	Sequence uint32
+	Reply    []byte // Replay: a copy
+	Done     <-chan struct{}
 }
 
 // Sequence is SEQUENCE (section 18.46.3), as far as it decides what becomes of the
@@ -217,7 +231,7 @@ func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) 
 		x.slots = append(x.slots, make([]slot, r.Slot+1-uint32(len(x.slots)))...) // at most MaxSlots
 	}
 	k := &x.slots[r.Slot]
-	u := Use{Session: x, Slot: r.Slot}
+	u := Use{Session: x, Slot: r.Slot, Sequence: r.Sequence}
 	switch {
 	case k.busy && r.Sequence == k.seq+1 && !r.MayWait:
 		return u, Wait, nfs.OK

@@ -6,7 +6,7 @@
 //
 // Methods may be called from any goroutine. Locks are taken in the order
 //
-//	Server.mu > Client.mu > a shard of files or sessions, or Session.mu > the lock table > grace.mu
+//	Server.mu > Client.mu > a shard of files or sessions, or Session.mu > the lock table > grace.mu, Backchannel.mu
 //
 // A SEQUENCE takes a shard of the sessions and its session's lock; an operation on
 // an open takes its client's lock and, where share reservations count, a shard of
@@ -46,13 +46,25 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
-	// Remember keeps the list of clients that may reclaim their state after the next
-	// start. It returns when the list is safe, and is called by one goroutine at a
-	// time. nil: they may not.
-	Remember func(owners []string) error
+	// Journal keeps the list of clients that may reclaim their state after the next
+	// start. It is called by one goroutine at a time. nil: they may not.
+	Journal Journal
 	// Clients bounds the client records, Sessions the sessions of one client, States
 	// the opens and lock stateids of one client.
 	Clients, Sessions, States int
+	// Recall has clients called for their delegations. It must not wait, and it calls
+	// Server.Recalled once for each.
+	Recall func([]Recall)
+	// Delegations bounds the delegations, ClientDelegations those of one client.
+	Delegations, ClientDelegations int
+}
+
+// Journal is a list of clients on stable storage, by their owner strings. Its methods return
+// when the change is safe.
+type Journal interface {
+	Add(owner string) error
+	// Remove takes out all or none.
+	Remove(owners ...string) error
 }
 
 // Defaults and bounds.
@@ -61,6 +73,8 @@ const (
 	clientsDefault  = 1 << 16
 	sessionsDefault = 64
 	statesDefault   = 1 << 20
+	delegsDefault   = 1 << 18
+	delegsOfClient  = 1 << 14
 	shards          = 64 // a power of two
 )
 
@@ -75,7 +89,8 @@ type Server struct {
 	next    uint32             // of the last client ID given out
 	swept   time.Time
 
-	grace grace
+	grace  grace
+	delegs delegCounts
 
 	sessions [shards]sessionShard
 	files    [shards]fileShard
@@ -87,8 +102,9 @@ type sessionShard struct {
 }
 
 type fileShard struct {
-	mu sync.Mutex
-	m  map[lock.File][]*open
+	mu    sync.Mutex
+	m     map[lock.File][]*open
+	deleg delegShard
 }
 
 // New makes a server without clients.
@@ -107,6 +123,12 @@ func New(cfg Config) *Server {
 	}
 	if cfg.States <= 0 {
 		cfg.States = statesDefault
+	}
+	if cfg.Delegations <= 0 {
+		cfg.Delegations = delegsDefault
+	}
+	if cfg.ClientDelegations <= 0 {
+		cfg.ClientDelegations = delegsOfClient
 	}
 	if cfg.Locks == nil {
 		cfg.Locks = lock.New(0)
@@ -145,7 +167,7 @@ func (s *Server) shardOfFile(f lock.File) *fileShard {
 
 // Counts are the sizes of the tables.
 type Counts struct {
-	Clients, Sessions, Opens, Locks int
+	Clients, Sessions, Opens, Locks, Delegations int
 }
 
 // Counts walks the tables.
@@ -162,6 +184,7 @@ func (s *Server) Counts() (n Counts) {
 		n.Sessions += len(c.sessions)
 		n.Opens += len(c.opens)
 		n.Locks += len(c.locks)
+		n.Delegations += len(c.delegs)
 		c.mu.Unlock()
 	}
 	return n

@@ -53,7 +53,7 @@ func (c *Client) number(what any) uint32 {
 	}
 }
 
-// find looks a stateid up (section 8.2.4): a *open or a *locks. Call with mu held.
+// find looks a stateid up (section 8.2.4): a *open, a *locks or a *deleg. Call with mu held.
 func (c *Client) find(id Stateid) (any, nfs.Status) {
 	if c.dead {
 		return nil, nfs.ErrExpired
@@ -74,6 +74,11 @@ func (c *Client) find(id Stateid) (any, nfs.Status) {
 		seq = w.seq
 	case *locks:
 		seq = w.seq
+	case *deleg:
+		seq = w.seq
+		if w.revoked {
+			return nil, nfs.ErrDelegRevoked
+		}
 	default:
 		return nil, nfs.ErrBadStateID
 	}
@@ -112,6 +117,10 @@ func (c *Client) FreeStateid(id Stateid) nfs.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	what, st := c.find(id)
+	if st == nfs.ErrDelegRevoked {
+		c.dropDeleg(c.states[binary.BigEndian.Uint32(id.Other[8:])].(*deleg))
+		return nfs.OK
+	}
 	if st != nfs.OK {
 		return st
 	}

@@ -87,6 +87,9 @@ type Call struct {
 	// Res.Bulk, from memory obtained by Payload.
 	Res xdr.Encoder
 
+	// Back makes calls to the client on the connection of this call. It is set by a
+	// carrier that can; it may be kept.
+	Back Caller
 	// Alloc is set by the carrier. See Payload.
 	Alloc func(n int) []byte
 	// BulkMax is how many bytes of bulk result the carrier can place for the
@@ -128,6 +131,7 @@ func (c *Call) Reset() {
 	*c = Call{
 		Cred: Cred{Machine: c.Cred.Machine, Groups: c.Cred.Groups[:0]}, Res: c.Res, Alloc: c.Alloc,
 		BulkMax: -1, BulkNext: c.BulkNext, Reply: c.Reply, Carrier: c.Carrier, Peer: c.Peer,
+		Back: c.Back,
 	}
 }
 

@@ -40,13 +40,15 @@ type Config struct {
 type Counters struct {
 	Connections, Refused uint64 // accepted; closed at once because of MaxConns
 	Calls, Replies       uint64
-	BytesIn, BytesOut    uint64
-	BadRecords           uint64 // connections lost to a record that is no record
-	WriteErrors          uint64 // connections lost while a reply was written
+	// BackwardCalls were sent to clients, and BackwardReplies came.
+	BackwardCalls, BackwardReplies uint64
+	BytesIn, BytesOut              uint64
+	BadRecords                     uint64 // connections lost to a record that is no record
+	WriteErrors                    uint64 // connections lost while a reply was written
 }
 
 type counters struct {
-	connections, refused, calls, replies, bytesIn, bytesOut, badRecords, writeErrors atomic.Uint64
+	connections, refused, calls, replies, bytesIn, bytesOut, badRecords, writeErrors, backCalls, backReplies atomic.Uint64
 }
 
 // ConnInfo describes a connection.
@@ -111,6 +113,7 @@ func (s *Listener) Counters() Counters {
 	return Counters{
 		Connections: n.connections.Load(), Refused: n.refused.Load(), Calls: n.calls.Load(), Replies: n.replies.Load(),
 		BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(), BadRecords: n.badRecords.Load(), WriteErrors: n.writeErrors.Load(),
+		BackwardCalls: n.backCalls.Load(), BackwardReplies: n.backReplies.Load(),
 	}
 }
 
@@ -179,7 +182,8 @@ type conn struct {
 	draining atomic.Bool
 
 	free    chan *call // calls not in progress; their number bounds everything
-	replies chan *call
+	replies chan *call // and calls to the peer
+	back    *rpc.Backward
 }
 
 // call is a Call with the memory of its record and of its bulk result.
@@ -188,6 +192,7 @@ type call struct {
 	record  []byte
 	mark    [rpc.MarkLen]byte
 	payload []*[]byte
+	back    bool // a call to the peer
 }
 
 // keepMax is the most memory that an idle call keeps for its next record or
@@ -198,7 +203,8 @@ func (c *conn) serve() {
 	s := c.s
 	defer s.done.Done()
 	c.free = make(chan *call, s.cfg.MaxCalls)
-	c.replies = make(chan *call, s.cfg.MaxCalls)
+	c.replies = make(chan *call, s.cfg.MaxCalls+rpc.BackwardCalls)
+	c.back = rpc.NewBackward(c.callBack, s.cfg.MaxRecord, rpc.BackwardCalls)
 	for range s.cfg.MaxCalls {
 		c.free <- nil // made when first used
 	}
@@ -211,6 +217,7 @@ func (c *conn) serve() {
 	if !c.draining.Load() {
 		c.c.Close()
 	}
+	c.back.Close()
 	switch {
 	case c.draining.Load(), errors.Is(err, net.ErrClosed), errors.Is(err, io.EOF):
 	case errors.Is(err, rpc.ErrRecordTooLong), errors.Is(err, rpc.ErrTooManyFragments):
@@ -236,7 +243,7 @@ func (c *conn) read() error {
 		k := <-c.free
 		if k == nil {
 			k = &call{}
-			k.Peer = c.peer
+			k.Peer, k.Back = c.peer, c.back
 			k.Alloc = k.alloc
 			k.Reply = c.reply
 			k.Carrier = k
@@ -247,8 +254,13 @@ func (c *conn) read() error {
 			c.free <- k
 			return err
 		}
-		c.s.n.calls.Add(1)
 		c.s.n.bytesIn.Add(uint64(rpc.MarkLen + len(k.record)))
+		if rpc.IsReply(k.record) && c.back.Receive(k.record, 0) {
+			c.s.n.backReplies.Add(1)
+			c.free <- k
+			continue
+		}
+		c.s.n.calls.Add(1)
 		c.calls.Add(1)
 		k.Reset()
 		c.s.srv.Dispatch(&k.Call, xdr.NewDecoder(k.record), false)
@@ -266,7 +278,23 @@ func (c *conn) reply(rc *rpc.Call, drop bool) {
 	c.replies <- k
 }
 
+// callBack sends a call to the peer.
+func (c *conn) callBack(msg []byte) bool {
+	k := &call{back: true}
+	k.Res.B = msg
+	select {
+	case c.replies <- k:
+		c.s.n.backCalls.Add(1)
+		return true
+	default: // the peer answers what it was not yet sent
+		return false
+	}
+}
+
 func (c *conn) recycle(k *call) {
+	if k.back {
+		return
+	}
 	for _, p := range k.payload {
 		freePayload(p)
 	}
@@ -308,7 +336,11 @@ func (c *conn) write() {
 				c.s.n.writeErrors.Add(1)
 				c.c.Close() // ends the reader
 			} else {
-				c.s.n.replies.Add(uint64(len(batch)))
+				for _, k := range batch {
+					if !k.back {
+						c.s.n.replies.Add(1)
+					}
+				}
 			}
 		}
 		clear(parts)

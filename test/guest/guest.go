@@ -64,6 +64,7 @@ type Case struct {
 	Payload bool                                      // capture packets whole
 	Lossy   bool                                      // packets are lost on purpose: tshark, which puts chunks together from them, is not asked
 	NotRPC  bool                                      // messages that are not RPC: tshark, which takes them for it, is not asked
+	Back    bool                                      // tshark sees calls to the guest and their replies on RDMA
 	MemMB   int                                       // of each guest; 768 if not said
 }
 
@@ -287,10 +288,10 @@ func (r *Run) tcpdump(ctx context.Context, file string, args ...string) (*proces
 	})
 }
 
-// inspect has tshark read the sample. It may complain of nothing that it does not
+// inspect has tshark read what we sent of the sample. It may complain of nothing that it does not
 // complain of in packets of the kernel to itself.
 func (r *Run) inspect(ctx context.Context) error {
-	kinds, err := tshark.Kinds(ctx, r.path("sample.pcap0"))
+	kinds, err := tshark.Kinds(ctx, r.path("sample.pcap0"), HostAddr, HostAddr6)
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil // the build script installs it
 	}
@@ -298,6 +299,14 @@ func (r *Run) inspect(ctx context.Context) error {
 	if len(beyond) > 0 {
 		return fmt.Errorf("%d complaints of tshark that the kernel's own packets do not have: %s", len(beyond), strings.Join(beyond[:min(len(beyond), 5)], "; "))
 	}
+	if err != nil || !r.Case.Back {
+		return err
+	}
+	calls, replies, err := tshark.Callbacks(ctx, r.path("sample.pcap0"))
+	if err == nil && (calls == 0 || replies != calls) {
+		err = fmt.Errorf("tshark sees %d calls to the guest and %d replies", calls, replies)
+	}
+	r.Logf("%d callbacks, %d replies", calls, replies)
 	return err
 }
 

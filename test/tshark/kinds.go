@@ -41,11 +41,24 @@ var number = regexp.MustCompile(`[0-9]+`)
 // found in the packet from InfiniBand on, the RPC procedure, and the message with its
 // numbers replaced by N.
 //
+// With addresses, only packets that these have sent count.
+//
 // Without tshark the error is exec.ErrNotFound. When tshark fails half way, at a
 // capture that ends inside a packet for one, what it said so far comes with the error.
-func Kinds(ctx context.Context, pcap string) (map[string]int, error) {
-	lines, err := dissect(ctx, pcap,
-		fmt.Sprintf("infiniband and (_ws.expert.severity >= %d or _ws.malformed)", severityWarning),
+func Kinds(ctx context.Context, pcap string, from ...string) (map[string]int, error) {
+	filter := fmt.Sprintf("infiniband and (_ws.expert.severity >= %d or _ws.malformed)", severityWarning)
+	var senders []string
+	for _, a := range from {
+		field := "ip.src"
+		if strings.Contains(a, ":") {
+			field = "ipv6.src"
+		}
+		senders = append(senders, field+" == "+a)
+	}
+	if len(senders) > 0 {
+		filter += " and (" + strings.Join(senders, " or ") + ")"
+	}
+	lines, err := dissect(ctx, pcap, filter,
 		"frame.protocols", "rpc.program", "rpc.programversion", "rpc.procedure", "rpc.msgtyp",
 		"_ws.expert.severity", "_ws.expert.message", "_ws.malformed")
 	kinds := make(map[string]int)
@@ -175,4 +188,24 @@ func dissect(ctx context.Context, pcap, filter string, fields ...string) ([][][]
 		lines = append(lines, l)
 	}
 	return lines, err
+}
+
+// Callbacks counts the calls of NFS version 4's callback program, other than NULL, in
+// the RoCE packets of a capture, and their replies, each XID once.
+func Callbacks(ctx context.Context, pcap string) (calls, replies int, err error) {
+	const program, compound = 0x40000000, 1
+	lines, err := dissect(ctx, pcap, fmt.Sprintf("infiniband and rpc.program == %d and rpc.procedure == %d", program, compound), "rpc.msgtyp", "rpc.xid")
+	seen := make(map[string]bool)
+	for _, f := range lines {
+		if len(f[0]) == 0 || len(f[1]) == 0 || seen[f[0][0]+f[1][0]] {
+			continue
+		}
+		seen[f[0][0]+f[1][0]] = true
+		if f[0][0] == "0" {
+			calls++
+		} else {
+			replies++
+		}
+	}
+	return calls, replies, err
 }

@@ -28,10 +28,21 @@ func (d *Daemon) wireLocks(cfg nlm.Config) error {
 	// Version 4 is wired behind this, but before anything is served.
 	cfg.OthersReclaim = func() bool { return d.nfs4.State().Grace(time.Now()) }
 	cfg.Silent = func(client string) bool { return d.nfs4.State().Silent(time.Now(), client) }
+	cfg.Delegations = delegations{d}
 	cfg.Logger = d.log.Slog("nlm")
 	d.nlm = nlm.New(cfg)
 	return nil
 }
+
+// delegations are those of version 4, which is wired behind who asks for them.
+type delegations struct{ d *Daemon }
+
+func (g delegations) Free(f lock.File, change, mayWait bool) bool {
+	return g.d.nfs4.Free(f, change, mayWait)
+}
+
+func (g delegations) Hold(f lock.File) (held, ok bool) { return g.d.nfs4.Hold(f) }
+func (g delegations) Unhold(f lock.File)               { g.d.nfs4.Unhold(f) }
 
 // callHost calls a program of another host, which its portmap finds.
 func callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) error {

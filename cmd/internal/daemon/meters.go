@@ -95,9 +95,9 @@ func deviceFaults(st *roce.Stats) map[string]uint64 {
 		"rdma_rnr_retries_exceeded":          st.RC.RNRRetryExceeded,
 		"rdma_packet_of_stranger":            st.RC.DropPeer,
 		"rdma_packet_of_unknown_qp":          st.DropUnknownQPN,
-		"rdma_packet_of_other_partition":     st.RC.DropPKey + st.DropPKey,
+		"rdma_packet_of_other_partition":     st.RC.DropPKey + st.UD.DropPKey + st.DropPKey,
 		"rdma_packet_with_bad_icrc":          st.ICRCErrors,
-		"rdma_packet_malformed":              st.DropMalformed + st.DropVersion + st.DropOpcode + st.RC.DropOpcode,
+		"rdma_packet_malformed":              st.DropMalformed + st.DropVersion + st.DropOpcode + st.RC.DropOpcode + st.UD.DropOpcode,
 		"rdma_packet_of_bad_gsi":             st.DropGSI + st.DropQKey,
 		"cm_refused_suspects":                st.RefusedSuspects,
 		"cm_malformed":                       st.CM.DropMalformed,
@@ -233,4 +233,5 @@ var events = []string{
 	"rdma_packet_of_unknown_qp",
 	"nfs_reads_moved", "nfs_no_memory", "rpcrdma_waited_for_memory", "rpcrdma_waited_for_send_queue",
 	nfs4.CountReplays, nfs4.CountJoined, nfs4.CountMoved,
+	nfs4.CountCallbacks, nfs4.CountDelegations, nfs4.CountRecalls, nfs4.CountRecallWaits,
 }

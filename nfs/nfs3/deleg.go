@@ -1,0 +1,55 @@
+package nfs3
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+)
+
+// Files that are delegated to a client of version 4 are asked back before they are
+// read or changed; meanwhile the answer is JUKEBOX.
+
+func (o *op) file(h blockstore.Handle) lock.File { return lock.File{Export: o.x.ID, Handle: h} }
+
+// readable makes sure that nobody has changed a file without saying so yet.
+func (o *op) readable(h blockstore.Handle, mayWait bool) nfs.Status {
+	if o.s.delegs == nil || o.s.delegs.Free(o.file(h), false, mayWait) {
+		return nfs.OK
+	}
+	return nfs.ErrJukebox
+}
+
+// hold is for a file that is about to be changed.
+func (o *op) hold(h blockstore.Handle) nfs.Status {
+	if o.s.delegs == nil {
+		return nfs.OK
+	}
+	held, ok := o.s.delegs.Hold(o.file(h))
+	if held {
+		o.held = append(o.held, o.file(h))
+	}
+	if !ok {
+		return nfs.ErrJukebox
+	}
+	return nfs.OK
+}
+
+// holdName is hold for a file whose name, if it is there, is about to go or to mean
+// something else.
+func (o *op) holdName(dir blockstore.Handle, name string) nfs.Status {
+	if o.s.delegs == nil {
+		return nfs.OK
+	}
+	h, a, err := o.x.FS.Lookup(&o.cred, dir, name)
+	if err != nil || a.Type != blockstore.TypeReg {
+		return nfs.OK // what is wrong with it is for the procedure itself to say
+	}
+	return o.hold(h)
+}
+
+func (o *op) unhold() {
+	for _, f := range o.held {
+		o.s.delegs.Unhold(f)
+	}
+	o.held = o.held[:0]
+}

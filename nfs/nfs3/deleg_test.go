@@ -1,0 +1,128 @@
+package nfs3
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// delegated are files delegated to others.
+type delegated struct {
+	t     *testing.T
+	write []lock.File
+	all   []lock.File
+	held  map[lock.File]int
+}
+
+func (g *delegated) Free(f lock.File, change, _ bool) bool {
+	return !slices.Contains(g.write, f) && (!change || !slices.Contains(g.all, f))
+}
+
+func (g *delegated) Hold(f lock.File) (held, ok bool) {
+	if !g.Free(f, true, true) {
+		return false, false
+	}
+	g.held[f]++
+	return true, true
+}
+
+func (g *delegated) Unhold(f lock.File) {
+	if g.held[f]--; g.held[f] < 0 {
+		g.t.Error("not held")
+	}
+}
+
+// TestDelegatedToOthers: JUKEBOX for what a delegation stands against, and nothing done.
+func TestDelegatedToOthers(t *testing.T) {
+	size := uint64(2)
+	for _, c := range []struct {
+		name string
+		proc uint32
+		args func(root, fh []byte) func(*xdr.Encoder)
+		read bool // goes on beside a read delegation
+		free bool // is not concerned at all
+	}{
+		{"GETATTR", ProcGetAttr, func(_, fh []byte) func(*xdr.Encoder) { return fhArgs(fh) }, true, false},
+		{"READ", ProcRead, func(_, fh []byte) func(*xdr.Encoder) { return fhArgs(fh, 0, 0, 10) }, true, false},
+		{"ACCESS", ProcAccess, func(_, fh []byte) func(*xdr.Encoder) { return fhArgs(fh, 1) }, true, true},
+		{"LOOKUP", ProcLookup, func(root, _ []byte) func(*xdr.Encoder) { return dirArgs(root, "f") }, true, true},
+		{"WRITE", ProcWrite, func(_, fh []byte) func(*xdr.Encoder) {
+			return func(e *xdr.Encoder) {
+				fhArgs(fh, 0, 0, 1, 2)(e)
+				e.Opaque([]byte("x"))
+			}
+		}, false, false},
+		{"SETATTR", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) {
+			return func(e *xdr.Encoder) {
+				EncodeHandle(e, fh)
+				EncodeSetAttr(e, &blockstore.SetAttr{Size: &size})
+				e.Bool(false)
+			}
+		}, false, false},
+		{"CREATE over it", ProcCreate, func(root, _ []byte) func(*xdr.Encoder) {
+			return dirArgs(root, "f", words(CreateUnchecked), sattr(&blockstore.SetAttr{Size: &size}))
+		}, false, false},
+		{"CREATE beside it", ProcCreate, func(root, _ []byte) func(*xdr.Encoder) {
+			return dirArgs(root, "h", words(CreateUnchecked), sattr(&blockstore.SetAttr{Size: &size}))
+		}, false, true},
+		{"REMOVE", ProcRemove, func(root, _ []byte) func(*xdr.Encoder) { return dirArgs(root, "f") }, false, false},
+		{"RENAME away", ProcRename, func(root, _ []byte) func(*xdr.Encoder) {
+			return func(e *xdr.Encoder) { dirArgs(root, "f")(e); dirArgs(root, "g")(e) }
+		}, false, false},
+		{"RENAME over it", ProcRename, func(root, _ []byte) func(*xdr.Encoder) {
+			return func(e *xdr.Encoder) { dirArgs(root, "other")(e); dirArgs(root, "f")(e) }
+		}, false, false},
+		{"LINK", ProcLink, func(root, fh []byte) func(*xdr.Encoder) {
+			return func(e *xdr.Encoder) { EncodeHandle(e, fh); dirArgs(root, "g")(e) }
+		}, false, false},
+	} {
+		for _, write := range []bool{false, true} {
+			r := newRig(t)
+			g := &delegated{t: t, held: make(map[lock.File]int)}
+			r.srv.Close()
+			r.srv = rpc.NewServer(rpc.ServerConfig{
+				Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count, Delegations: g}), Workers: 2,
+			})
+			t.Cleanup(r.srv.Close)
+			root := r.root()
+			fh := r.file(root, "f", "content")
+			r.file(root, "other", "o")
+			id, h, err := r.codec.Parse(fh)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := lock.File{Export: id, Handle: h}
+			g.all = []lock.File{f}
+			if write {
+				g.write = g.all
+			}
+			want := nfs.ErrJukebox
+			if c.free || c.read && !write {
+				want = nfs.OK
+			}
+			before, _ := r.fs.GetAttr(nil, h)
+			if st, _ := r.nfs(c.proc, c.args(root, fh)); st != want {
+				t.Errorf("%s, write %v: %v instead of %v", c.name, write, st, want)
+			}
+			if after, _ := r.fs.GetAttr(nil, h); want != nfs.OK && (after.Ctime != before.Ctime || after.NLink != before.NLink) {
+				t.Errorf("%s, write %v: done all the same", c.name, write)
+			}
+			g.all, g.write = nil, nil
+			if want != nfs.OK {
+				if st, _ := r.nfs(c.proc, c.args(root, fh)); st != nfs.OK {
+					t.Errorf("%s, write %v, returned: %v", c.name, write, st)
+				}
+			}
+			for f, n := range g.held {
+				if n != 0 {
+					t.Errorf("%s: %v is held %d times", c.name, f, n)
+				}
+			}
+		}
+	}
+}

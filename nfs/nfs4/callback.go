@@ -1,0 +1,307 @@
+package nfs4
+
+import (
+	"errors"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Callbacks (RFC 8881 section 20).
+const (
+	callbackVersion = 1
+	procCBCompound  = 1
+	opCBRecall      = 4
+	opCBSequence    = 11
+)
+
+// Flags of SEQUENCE's result (section 18.46.3).
+const (
+	statusPathDown        = 0x001
+	statusRevoked         = 0x040 // SEQ4_STATUS_RECALLABLE_STATE_REVOKED
+	statusSessionPathDown = 0x200
+	statusBackFault       = 0x400
+)
+
+// Directions of BIND_CONN_TO_SESSION.
+const (
+	bindFore       = 1
+	bindBack       = 2
+	bindForeOrBoth = 3
+	bindBackOrBoth = 7
+	boundBoth      = 3
+)
+
+// callbackWait is how long a client is waited for: of a lease, but not longer than it
+// takes for somebody else to lose patience.
+func (s *Server) callbackWait() time.Duration {
+	return min(max(s.state.Lease()/8, time.Second), 10*time.Second)
+}
+
+// decodeSecParms reads the callback_sec_parms4 of a session. It returns the credential
+// for callbacks, the first that can be had; ok is false if there is none.
+func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
+	const none, sys, gss = 0, 1, 6
+	n := d.Uint32()
+	if n > secParmsMax {
+		d.Fail(xdr.ErrLength)
+		return nil, false
+	}
+	ok = n == 0
+	for range n {
+		switch d.Uint32() {
+		case none:
+			ok = true
+		case sys:
+			c := &rpc.Cred{Flavor: rpc.AuthSys}
+			d.Uint32() // stamp
+			c.Machine = d.String(rpc.MachineNameMax)
+			c.UID, c.GID = d.Uint32(), d.Uint32()
+			g := d.Uint32()
+			if g > rpc.GroupsMax {
+				d.Fail(xdr.ErrLength)
+				return nil, false
+			}
+			for range g {
+				c.Groups = append(c.Groups, d.Uint32())
+			}
+			if !ok {
+				cred, ok = c, true
+			}
+		case gss:
+			d.Uint32() // service
+			d.Opaque(ownerMax)
+			d.Opaque(ownerMax)
+		default:
+			d.Fail(xdr.ErrValue)
+		}
+		if d.Err() != nil {
+			return nil, false
+		}
+	}
+	return cred, ok
+}
+
+// bindConn is BIND_CONN_TO_SESSION (section 18.34). For calls of the client a
+// connection need not be bound: which session they are of they say themselves.
+func bindConn(k *compound) nfs.Status {
+	d := &k.c.Args
+	id := decodeSessionID(d)
+	dir := d.Uint32()
+	d.Bool() // change to RDMA
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	x := k.s.state.Session(id)
+	if x == nil {
+		return nfs.ErrBadSession
+	}
+	can := k.c.Back != nil && x.Back != nil && x.Back.Usable()
+	got := uint32(bindFore)
+	switch {
+	case dir == bindFore:
+		if can {
+			x.Back.Unbind(k.c.Back)
+		}
+	case dir == bindForeOrBoth && !can:
+	case can && (dir == bindForeOrBoth || dir == bindBackOrBoth):
+		got = boundBoth
+	case can && dir == bindBack:
+		got = bindBack
+	default:
+		return nfs.ErrInval
+	}
+	if got != bindFore {
+		k.s.state.Bind(x, k.c.Back)
+		k.s.probe(x)
+	}
+	e := &k.c.Res
+	e.Fixed(id[:])
+	e.Uint32(got)
+	e.Bool(false)
+	return nfs.OK
+}
+
+// backchannelCtl is BACKCHANNEL_CTL (section 18.33).
+func backchannelCtl(k *compound) nfs.Status {
+	program := k.c.Args.Uint32()
+	cred, ok := decodeSecParms(&k.c.Args)
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case !ok:
+		return nfs.ErrInval
+	}
+	if b := k.use.Session.Back; b != nil {
+		b.Set(program, cred)
+	}
+	return nfs.OK
+}
+
+// statusFlags is what SEQUENCE tells a client.
+func statusFlags(x *state.Session) (flags uint32) {
+	n := x.Notices()
+	for _, f := range [...]struct {
+		on  bool
+		bit uint32
+	}{{n.PathDown, statusPathDown}, {n.SessionPathDown, statusSessionPathDown}, {n.Fault, statusBackFault}, {n.Revoked, statusRevoked}} {
+		if f.on {
+			flags |= f.bit
+		}
+	}
+	return flags
+}
+
+// probing is a callback that asks for nothing.
+type probing struct{}
+
+// probe finds out whether a client answers, if that is not known. No delegation is
+// given before.
+func (s *Server) probe(x *state.Session) {
+	if x.Back != nil && x.Back.Usable() && x.Back.Probe() {
+		s.callBack(x, probing{})
+	}
+}
+
+// recall asks clients for delegations. See state.Config.
+func (s *Server) recall(list []state.Recall) {
+	for i := range list {
+		s.recallOne(&list[i])
+	}
+}
+
+func (s *Server) recallOne(r *state.Recall) {
+	for _, x := range r.Client.Backchannels() {
+		if s.callBack(x, r) {
+			return
+		}
+	}
+	s.state.Recalled(r, false)
+}
+
+// callBack sends a callback by a session's backchannel, after those of which it is not
+// known whether they arrived. It reports false if that is not possible now.
+func (s *Server) callBack(x *state.Session, what any) bool {
+	for {
+		a, ok := x.Back.Begin(what)
+		if !ok {
+			return false
+		}
+		s.callbacks.Add(1)
+		a.Path.Call(&rpc.BackwardCall{
+			Prog: a.Program, Vers: callbackVersion, Proc: procCBCompound, Cred: a.Cred,
+			Args: s.encodeCallback(x, &a), Timeout: s.callbackWait(),
+			Done: func(res *xdr.Decoder, err error) { s.calledBack(x, &a, res, err) },
+		})
+		if a.What == what {
+			return true
+		}
+	}
+}
+
+// encodeCallback makes a CB_COMPOUND4args. No reply has to be kept: a recall that is
+// executed twice does no harm.
+func (s *Server) encodeCallback(x *state.Session, a *state.Attempt) []byte {
+	var e xdr.Encoder
+	r, recall := a.What.(*state.Recall)
+	e.String("")
+	e.Uint32(x.Minor)
+	e.Uint32(0) // callback_ident, of version 4.0
+	if recall {
+		e.Uint32(2)
+	} else {
+		e.Uint32(1)
+	}
+	e.Uint32(opCBSequence)
+	e.Fixed(x.ID[:])
+	e.Uint32(a.Sequence)
+	e.Uint32(a.Slot)
+	e.Uint32(a.Highest)
+	e.Bool(false)
+	if !recall {
+		e.Uint32(0)
+		return e.B
+	}
+	e.Uint32(1) // referring calls: of this session, the one that gave the delegation
+	e.Fixed(r.Origin.Session[:])
+	e.Uint32(1)
+	e.Uint32(r.Origin.Sequence)
+	e.Uint32(r.Origin.Slot)
+	e.Uint32(opCBRecall)
+	encodeStateid(&e, r.ID)
+	e.Bool(false) // it is not about to be truncated
+	var b [nfs.HandleMax]byte
+	e.Opaque(s.codec.Append(b[:0], r.File.Export, &r.File.Handle))
+	return e.B
+}
+
+// calledBack is the end of a callback. It may run on a carrier's loop.
+func (s *Server) calledBack(x *state.Session, a *state.Attempt, res *xdr.Decoder, err error) {
+	o, told := outcome(res, err)
+	if o == state.Lost {
+		s.callbacksLost.Add(1)
+	}
+	x.Back.End(a, o)
+	if r, ok := a.What.(*state.Recall); ok {
+		s.state.Recalled(r, told)
+	}
+}
+
+// outcome is what a reply says of the slot, and whether the client knows now what it
+// was asked for.
+func outcome(d *xdr.Decoder, err error) (o state.Outcome, told bool) {
+	var accept *rpc.AcceptError
+	var denied *rpc.DeniedError
+	switch {
+	case errors.As(err, &accept), errors.As(err, &denied):
+		return state.Unknown, false
+	case errors.Is(err, rpc.ErrTooMany), errors.Is(err, rpc.ErrTooLarge):
+		return state.Refused, false // it was not sent
+	case err != nil:
+		return state.Lost, false
+	}
+	d.Uint32() // the last status
+	d.Opaque(tagMax)
+	n := d.Uint32()
+	op, st := d.Uint32(), nfs.Status(d.Uint32())
+	if d.Err() != nil || n == 0 || op != opCBSequence {
+		return state.Unknown, false
+	}
+	switch st {
+	case nfs.OK:
+	case nfs.ErrJukebox:
+		return state.Refused, false
+	case nfs.ErrRetryUncachedRep:
+		return state.Executed, true
+	case nfs.ErrSeqMisordered, nfs.ErrSeqFalseRetry, nfs.ErrBadSlot, nfs.ErrBadHighSlot:
+		return state.Misordered, false
+	default:
+		return state.Unknown, false
+	}
+	d.Skip(16 + 4*4)
+	op, st = d.Uint32(), nfs.Status(d.Uint32())
+	if d.Err() != nil || n < 2 || op != opCBRecall {
+		return state.Executed, false
+	}
+	// Who knows no such delegation may not have heard of it yet, or has returned it.
+	return state.Executed, st != nfs.ErrJukebox && st != nfs.ErrBadStateID && st != nfs.ErrBadHandle
+}
+
+// Delegations for those who are no clients of version 4; see nfs.Delegations.
+
+var _ nfs.Delegations = (*Server)(nil)
+
+// Free implements nfs.Delegations.
+func (s *Server) Free(f lock.File, change, mayWait bool) bool {
+	return s.free(s.now(), f, nil, change, mayWait)
+}
+
+// Hold implements nfs.Delegations.
+func (s *Server) Hold(f lock.File) (held, ok bool) { return s.holdFile(s.now(), f, nil) }
+
+// Unhold implements nfs.Delegations.
+func (s *Server) Unhold(f lock.File) { s.state.Unhold(f) }

@@ -1,0 +1,215 @@
+package nfs4
+
+import (
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/nfs/state"
+)
+
+// Words of delegations.
+const (
+	delegNone    = 0
+	delegRead    = 1
+	delegWrite   = 2
+	delegNoneExt = 3
+
+	wantMask    = 0xff00
+	wantRead    = 0x0100
+	wantWrite   = 0x0200
+	wantAny     = 0x0300
+	wantNoDeleg = 0x0400
+	wantCancel  = 0x0500
+	wantSignals = wantWhenAvail | wantWhenFree
+	// Delegations that are given later.
+	wantWhenAvail = 0x10000
+	wantWhenFree  = 0x20000
+
+	whyNotWanted     = 0
+	whyWantCancelled = 7
+)
+
+// delegate appends the open_delegation4 of an OPEN of the current file.
+func (k *compound) delegate(a *openArgs) {
+	e := &k.c.Res
+	want := a.want & wantMask
+	if want == wantNoDeleg || want == wantCancel {
+		e.Uint32(delegNoneExt)
+		if want == wantCancel {
+			e.Uint32(whyWantCancelled)
+		} else {
+			e.Uint32(whyNotWanted)
+		}
+		return
+	}
+	d := state.Delegate{File: k.file(), Write: a.access&state.Write != 0, Origin: k.origin()}
+	why := state.WhyResource
+	var got state.Delegated
+	switch a.claim {
+	case claimNull, claimFH:
+		switch {
+		case want == wantRead && d.Write:
+			// It would be of no use to who writes, and he cannot have both.
+		case want == 0 && a.access == state.Write:
+			// Whoever only writes a file seldom comes back to it; others do.
+		case want == wantWrite && k.cur.readOnly():
+		default:
+			d.Write = d.Write || want == wantWrite
+			got, why = k.client.Delegate(k.now, &d)
+		}
+	case claimPrevious:
+		if a.deleg == delegRead || a.deleg == delegWrite {
+			d.Write, d.Reclaim = a.deleg == delegWrite, true
+			got, why = k.client.Delegate(k.now, &d)
+		}
+	}
+	switch {
+	case why != state.Given && want == 0:
+		e.Uint32(delegNone)
+	case why != state.Given:
+		e.Uint32(delegNoneExt)
+		e.Uint32(uint32(why))
+		e.Bool(false) // nobody will tell when that changes
+	case !got.Write:
+		e.Uint32(delegRead)
+		encodeStateid(e, got.ID)
+		e.Bool(false)
+		k.encodeNobody()
+	default:
+		e.Uint32(delegWrite)
+		encodeStateid(e, got.ID)
+		e.Bool(false)
+		// Space: none is set aside, so that the client writes everything when it
+		// closes the file, and hears of a full disk then.
+		e.Uint32(1) // NFS_LIMIT_SIZE
+		e.Uint64(0)
+		k.encodeNobody()
+	}
+}
+
+// delegResult is the longest open_delegation4.
+const delegResult = 4 + resStateid + 4 + 12 + 4*4
+
+// encodeNobody appends an nfsace4 that allows nothing: whether a user of the client may
+// open the file is for ACCESS to say.
+func (k *compound) encodeNobody() {
+	e := &k.c.Res
+	e.Uint32(0) // ACCESS_ALLOWED
+	e.Uint32(0)
+	e.Uint32(0)
+	e.String("")
+}
+
+// origin is the request being served.
+func (k *compound) origin() state.Origin {
+	return state.Origin{Session: k.use.Session.ID, Slot: k.use.Slot, Sequence: k.use.Sequence}
+}
+
+// delegReturn is DELEGRETURN (RFC 8881 section 18.6).
+func delegReturn(k *compound) nfs.Status {
+	id := k.stateid(decodeStateid(&k.c.Args))
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case k.cur.x == nil:
+		return nfs.ErrBadStateID
+	}
+	return badState(k.client.ReturnDelegation(id, k.file()))
+}
+
+// hold keeps others from having a file delegated, until the operation is over. It is
+// for changes that no open announces.
+func (k *compound) hold(f lock.File) nfs.Status {
+	held, ok := k.s.holdFile(k.now, f, k.client)
+	if held {
+		k.holds = append(k.holds, f)
+	}
+	if !ok {
+		return nfs.ErrJukebox
+	}
+	return nfs.OK
+}
+
+// holdName is hold for what a name in a directory stands for, if it is there.
+func (k *compound) holdName(dir *object, name string) nfs.Status {
+	if !k.s.state.Delegating() {
+		return nfs.OK
+	}
+	h, a, err := dir.x.FS.Lookup(k.who(dir), dir.h, name)
+	if err != nil || a.Type != blockstore.TypeReg {
+		return nfs.OK // what is wrong with it is for the operation itself to say
+	}
+	return k.hold(lock.File{Export: dir.x.ID, Handle: h})
+}
+
+func (k *compound) unhold() {
+	for _, f := range k.holds {
+		k.s.state.Unhold(f)
+	}
+	k.holds = k.holds[:0]
+}
+
+// volatile are the attributes that a client with a write delegation changes by itself.
+var volatile = bits4(attrChange, attrSize, attrSpaceUsed, attrTimeMetadata, attrTimeModify, attrTimeAccess)
+
+// current makes sure that nobody else knows better what these attributes of the current
+// file are.
+func (k *compound) current(want bitmap) nfs.Status {
+	if k.cur.x == nil || want.and(volatile).empty() || k.s.free(k.now, k.file(), k.client, false, k.mayBlock) {
+		return nfs.OK
+	}
+	return nfs.ErrJukebox
+}
+
+const (
+	// returnWait is how long somebody waits for a delegation to be returned before he
+	// is told to come again. A client does that in less, and comes again in more.
+	returnWait = 30 * time.Millisecond
+	// waitersMax bounds who waits, as he keeps a worker from doing anything else.
+	waitersMax = 4
+)
+
+// await waits for a moment for the return of a delegation. It reports whether there is
+// reason to try again.
+func (s *Server) await(f lock.File) bool {
+	if s.waiters.Add(1) > waitersMax {
+		s.waiters.Add(-1)
+		return false
+	}
+	defer s.waiters.Add(-1)
+	ended := s.state.Watch(f)
+	if ended == nil {
+		return false
+	}
+	t := time.NewTimer(returnWait)
+	defer t.Stop()
+	select {
+	case <-ended:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// free is state.Free, which waits for a moment if it may.
+func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayWait bool) bool {
+	for {
+		switch {
+		case s.state.Free(now, f, by, change):
+			return true
+		case !mayWait || !s.await(f):
+			return false
+		}
+	}
+}
+
+// holdFile is state.Hold, which waits for a moment.
+func (s *Server) holdFile(now time.Time, f lock.File, by *state.Client) (held, ok bool) {
+	for {
+		if held, ok = s.state.Hold(now, f, by); ok || !s.await(f) {
+			return held, ok
+		}
+	}
+}

@@ -1,0 +1,515 @@
+package state
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// A delegation is a promise (RFC 8881 section 10.4): while a client has a file for
+// reading nobody else changes it, while it has it for writing nobody else looks at it
+// either. Whoever wants to has to come again until the client, which is called, has
+// returned it. If it does not within a lease, the delegation is taken away.
+//
+// None is given while somebody is in the middle of a change without an open (Hold),
+// nor soon after one of the same file was in the way.
+
+// deleg is a delegation of a file to a client.
+type deleg struct {
+	c     *Client
+	file  lock.File
+	num   uint32
+	seq   uint32
+	write bool
+	from  Origin
+
+	revoked bool // its client's mu guards it
+
+	// The file's shard guards these.
+	recalled bool
+	until    atomic.Int64 // when it is taken away, in nanoseconds of the Unix time
+	last     int64        // until cannot be later
+	flying   bool         // the client is being called
+	told     bool         // it has answered
+	tried    int64        // when it was called
+}
+
+// Origin is the request whose reply gave a delegation. A recall names it, as it may
+// be there before that reply.
+type Origin struct {
+	Session        SessionID
+	Slot, Sequence uint32
+}
+
+// Recall is a delegation that its client is to be asked for.
+type Recall struct {
+	Client *Client
+	ID     Stateid
+	File   lock.File
+	Origin Origin
+
+	d *deleg
+}
+
+const (
+	// again is how long to wait before a client that did not answer is called again.
+	again = time.Second
+	// patience is for how many leases a client that goes on writing keeps what it was
+	// asked for.
+	patience = 4
+	// coolMax bounds the files of a shard that are not delegated for a while.
+	coolMax = 256
+	// coolTime is how long that is.
+	coolTime = 30 * time.Second
+)
+
+// delegShard is what a shard of the files knows of delegations.
+type delegShard struct {
+	m    map[lock.File][]*deleg
+	held map[lock.File]int // changes that are being made
+	cool map[lock.File]int64
+	// watch is for those who wait until one is returned; closed then.
+	watch map[lock.File]chan struct{}
+}
+
+// delegCounts are of the whole server.
+type delegCounts struct {
+	possible               atomic.Bool // there has been a backchannel
+	all, writes            atomic.Int64
+	given, recalls, denied atomic.Uint64
+	revoked                atomic.Uint64
+}
+
+// DelegCounts are delegations since the start.
+type DelegCounts struct {
+	Now                     int
+	Given, Recalls, Revoked uint64
+	// Waits is how often somebody was told to come again.
+	Waits uint64
+}
+
+// Delegations counts them.
+func (s *Server) Delegations() DelegCounts {
+	n := &s.delegs
+	return DelegCounts{
+		Now: int(n.all.Load()), Given: n.given.Load(), Recalls: n.recalls.Load(), Revoked: n.revoked.Load(), Waits: n.denied.Load(),
+	}
+}
+
+// clash is what delegations of others mean for somebody.
+type clash struct {
+	wait   bool
+	recall []Recall
+	revoke []*deleg
+	gone   []*Client
+}
+
+// clash finds the delegations of a file that stand against reading, or anything else,
+// by a client, or by somebody who is none. Call with the shard's lock held.
+func (sh *fileShard) clash(now time.Time, f lock.File, by *Client, change bool, lease time.Duration) (k clash) {
+	for _, d := range sh.deleg.m[f] {
+		if d.c == by || !change && !d.write {
+			continue
+		}
+		at := now.UnixNano()
+		switch {
+		case d.c.expired(now):
+			k.gone = append(k.gone, d.c)
+			continue
+		case d.recalled && at > d.until.Load():
+			k.revoke = append(k.revoke, d)
+			continue
+		case !d.recalled:
+			d.recalled = true
+			d.last = at + patience*int64(lease)
+			d.until.Store(at + int64(lease)) // who sees this sees last
+			sh.deleg.chill(f, at)
+		}
+		k.wait = true
+		if !d.told && !d.flying && (d.tried == 0 || at-d.tried > int64(again)) {
+			d.flying, d.tried = true, at
+			k.recall = append(k.recall, d.recall())
+		}
+	}
+	return k
+}
+
+func (d *deleg) recall() Recall {
+	return Recall{Client: d.c, ID: d.c.stateid(d.num, d.seq), File: d.file, Origin: d.from, d: d}
+}
+
+// chill has a file not delegated for a while.
+func (h *delegShard) chill(f lock.File, at int64) {
+	if len(h.cool) >= coolMax {
+		for g, t := range h.cool {
+			if at-t > int64(coolTime) {
+				delete(h.cool, g)
+			}
+		}
+		if len(h.cool) >= coolMax {
+			clear(h.cool)
+		}
+	}
+	if h.cool == nil {
+		h.cool = make(map[lock.File]int64)
+	}
+	h.cool[f] = at
+}
+
+// settle does what a clash asks for, without a lock held. It reports whether the way
+// may be free now.
+func (s *Server) settle(k *clash) bool {
+	if len(k.recall) > 0 {
+		s.delegs.recalls.Add(uint64(len(k.recall)))
+		if s.cfg.Recall != nil {
+			s.cfg.Recall(k.recall)
+		}
+	}
+	for _, d := range k.revoke {
+		d.c.revoke(d)
+	}
+	for _, c := range k.gone {
+		s.remove(c)
+	}
+	if k.wait {
+		s.delegs.denied.Add(1)
+	}
+	return !k.wait
+}
+
+// Recalled says what became of a call to a client: whether it has heard of it. If not
+// it will be called again as soon as somebody still wants the file.
+func (s *Server) Recalled(r *Recall, told bool) {
+	sh := s.shardOfFile(r.File)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	r.d.flying, r.d.told = false, told
+}
+
+// Free asks for the delegations back that stand against reading a file, or changing
+// it, by a client of version 4, or, nil, somebody else. It reports false if there are
+// any: come again.
+func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool {
+	if s.delegs.all.Load() == 0 || !change && s.delegs.writes.Load() == 0 {
+		return true
+	}
+	sh := s.shardOfFile(f)
+	for {
+		sh.mu.Lock()
+		k := sh.clash(now, f, by, change, s.cfg.Lease)
+		sh.mu.Unlock()
+		if len(k.recall)+len(k.revoke)+len(k.gone) == 0 && !k.wait {
+			return true
+		}
+		if !s.settle(&k) {
+			return false
+		}
+	}
+}
+
+// Hold is Free for a change that no open announces: until Unhold, which must be called
+// if held is true, nobody else gets a delegation.
+func (s *Server) Hold(now time.Time, f lock.File, by *Client) (held, ok bool) {
+	if !s.delegs.possible.Load() {
+		return false, true
+	}
+	sh := s.shardOfFile(f)
+	sh.mu.Lock()
+	if sh.deleg.held == nil {
+		sh.deleg.held = make(map[lock.File]int)
+	}
+	sh.deleg.held[f]++
+	sh.mu.Unlock()
+	if !s.Free(now, f, by, true) {
+		s.Unhold(f)
+		return false, false
+	}
+	return true, true
+}
+
+// Unhold ends a Hold.
+func (s *Server) Unhold(f lock.File) {
+	sh := s.shardOfFile(f)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.deleg.held[f]--; sh.deleg.held[f] <= 0 {
+		delete(sh.deleg.held, f)
+	}
+}
+
+// Delegate are the arguments of a delegation, of a file that the client has open.
+type Delegate struct {
+	File  lock.File
+	Write bool
+	// Reclaim: the client had it before the server's restart.
+	Reclaim bool
+	Origin  Origin
+}
+
+// Delegated is a delegation that was given. Recall: the client is asked to return it
+// at once.
+type Delegated struct {
+	ID     Stateid
+	Write  bool
+	Recall bool
+}
+
+// WhyNot says why no delegation was given.
+type WhyNot uint8
+
+// Reasons, with the numbers of why_no_delegation4.
+const (
+	Given         WhyNot = 0 // there is one
+	WhyContention WhyNot = 1
+	WhyResource   WhyNot = 2
+)
+
+// Delegate gives the client a delegation if nothing stands against it.
+func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.s
+	if c.dead || len(c.delegs) >= s.cfg.ClientDelegations || len(c.states) >= s.cfg.States || s.delegs.all.Load() >= int64(s.cfg.Delegations) {
+		return res, WhyResource
+	}
+	if c.delegs[a.File] != nil || c.revoked > 0 {
+		return res, WhyResource // there is one already, or the client has one to give up first
+	}
+	live, proven := c.calledBack()
+	if !proven && (!a.Reclaim || !live) {
+		return res, WhyResource
+	}
+	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, seq: 1}
+	sh := s.shardOfFile(a.File)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if t, ok := sh.deleg.cool[a.File]; ok && now.UnixNano()-t > int64(coolTime) {
+		delete(sh.deleg.cool, a.File)
+	} else if ok && !a.Reclaim {
+		return res, WhyContention
+	}
+	if sh.deleg.held[a.File] > 0 {
+		return res, WhyContention
+	}
+	// Its client takes locks without a word.
+	if _, ok := s.cfg.Locks.Test(a.File, lock.Lock{Owner: lock.Owner{Client: c.name}, End: lock.ToEnd, Exclusive: a.Write}); !ok {
+		return res, WhyContention
+	}
+	for _, o := range sh.m[a.File] {
+		if o.c != c && (a.Write || o.access&Write != 0) {
+			return res, WhyContention
+		}
+	}
+	for _, o := range sh.deleg.m[a.File] {
+		if a.Write || o.write {
+			return res, WhyContention
+		}
+	}
+	d.num = c.number(d)
+	if c.delegs == nil {
+		c.delegs = make(map[lock.File]*deleg)
+	}
+	c.delegs[a.File] = d
+	if sh.deleg.m == nil {
+		sh.deleg.m = make(map[lock.File][]*deleg)
+	}
+	sh.deleg.m[a.File] = append(sh.deleg.m[a.File], d)
+	s.delegs.given.Add(1)
+	s.delegs.all.Add(1)
+	if d.write {
+		s.delegs.writes.Add(1)
+	}
+	return Delegated{ID: c.stateid(d.num, d.seq), Write: d.write}, Given
+}
+
+// calledBack reports whether the client can be called. Call with mu held.
+func (c *Client) calledBack() (live, proven bool) {
+	for _, x := range c.sessions {
+		if x.Back == nil || !x.Back.Usable() {
+			continue
+		}
+		st := x.Back.Status()
+		live, proven = live || st.Live, proven || st.Proven
+	}
+	return live, proven
+}
+
+// Backchannels are the sessions by which the client may be called, those that have
+// answered first.
+func (c *Client) Backchannels() (list []*Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, x := range c.sessions {
+		if x.Back == nil || !x.Back.Usable() {
+			continue
+		}
+		switch st := x.Back.Status(); {
+		case st.Proven:
+			list = slices.Insert(list, 0, x)
+		case st.Live:
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// Notices is what a client should know (sr_status_flags, section 18.46.3).
+type Notices struct {
+	PathDown        bool // no session has a backchannel that had one
+	SessionPathDown bool
+	Fault           bool
+	Revoked         bool
+}
+
+// Notices collects them for a session.
+func (x *Session) Notices() (n Notices) {
+	c := x.Client
+	if x.Back != nil {
+		st := x.Back.Status()
+		n.SessionPathDown, n.Fault = st.Down, st.Fault
+	}
+	if !n.SessionPathDown && !c.anyRevoked.Load() {
+		return n
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n.Revoked = c.revoked > 0
+	if n.SessionPathDown {
+		live, _ := c.calledBack()
+		n.PathDown = !live
+	}
+	return n
+}
+
+// unshareDeleg takes a delegation out of the table of files. Call with the client's mu
+// held.
+func (s *Server) unshareDeleg(d *deleg) {
+	sh := s.shardOfFile(d.file)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	list := sh.deleg.m[d.file]
+	i := slices.Index(list, d)
+	if i < 0 {
+		return
+	}
+	if list = slices.Delete(list, i, i+1); len(list) == 0 {
+		delete(sh.deleg.m, d.file)
+	} else {
+		sh.deleg.m[d.file] = list
+	}
+	if ch := sh.deleg.watch[d.file]; ch != nil {
+		close(ch)
+		delete(sh.deleg.watch, d.file)
+	}
+	s.delegs.all.Add(-1)
+	if d.write {
+		s.delegs.writes.Add(-1)
+	}
+}
+
+// dropDeleg ends a delegation. Call with mu held.
+func (c *Client) dropDeleg(d *deleg) {
+	if d.revoked {
+		c.revoked--
+		c.anyRevoked.Store(c.revoked > 0)
+	} else {
+		c.s.unshareDeleg(d)
+		delete(c.delegs, d.file)
+	}
+	delete(c.states, d.num)
+}
+
+// revoke takes a delegation away. Its stateid stays until the client frees it.
+func (c *Client) revoke(d *deleg) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead || d.revoked || c.delegs[d.file] != d {
+		return
+	}
+	c.s.unshareDeleg(d)
+	delete(c.delegs, d.file)
+	d.revoked = true
+	c.revoked++
+	c.anyRevoked.Store(true)
+	c.s.delegs.revoked.Add(1)
+}
+
+// ReturnDelegation is DELEGRETURN (section 18.6.3).
+func (c *Client) ReturnDelegation(id Stateid, f lock.File) nfs.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, st := c.findDeleg(id, f)
+	if st == nfs.OK {
+		c.dropDeleg(d)
+	}
+	return st
+}
+
+// HasDelegation checks the stateid by which a client claims what it opened by itself.
+func (c *Client) HasDelegation(id Stateid, f lock.File) nfs.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, st := c.findDeleg(id, f)
+	return st
+}
+
+// findDeleg is find for the delegation of a file.
+func (c *Client) findDeleg(id Stateid, f lock.File) (*deleg, nfs.Status) {
+	what, st := c.find(id)
+	if st != nfs.OK {
+		return nil, st
+	}
+	d, ok := what.(*deleg)
+	if !ok || d.file != f {
+		return nil, nfs.ErrBadStateID
+	}
+	return d, nfs.OK
+}
+
+// io is IO by a delegation. A client that was asked for it and is writing what it has
+// kept gets more time. Call with the client's mu held.
+func (d *deleg) io(now time.Time, f lock.File, write bool) nfs.Status {
+	switch {
+	case d.file != f:
+		return nfs.ErrBadStateID
+	case write && !d.write:
+		return nfs.ErrOpenMode
+	}
+	if u := d.until.Load(); write && u != 0 {
+		d.until.Store(max(u, min(now.UnixNano()+int64(d.c.s.cfg.Lease), d.last)))
+	}
+	return nfs.OK
+}
+
+// Bind adds a connection to a session's backchannel.
+func (s *Server) Bind(x *Session, path rpc.Caller) {
+	x.Back.Bind(path)
+	s.delegs.possible.Store(true)
+}
+
+// Delegating reports whether there may be delegations.
+func (s *Server) Delegating() bool { return s.delegs.possible.Load() }
+
+// Watch returns a channel that is closed when a delegation of a file ends, or nil if
+// there is none that its client was asked for.
+func (s *Server) Watch(f lock.File) <-chan struct{} {
+	sh := s.shardOfFile(f)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if !slices.ContainsFunc(sh.deleg.m[f], func(d *deleg) bool { return d.recalled }) {
+		return nil
+	}
+	ch := sh.deleg.watch[f]
+	if ch == nil {
+		if sh.deleg.watch == nil {
+			sh.deleg.watch = make(map[lock.File]chan struct{})
+		}
+		ch = make(chan struct{})
+		sh.deleg.watch[f] = ch
+	}
+	return ch
+}

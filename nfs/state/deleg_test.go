@@ -1,0 +1,584 @@
+package state
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// path is a connection that calls nobody.
+type path struct{ gone atomic.Bool }
+
+func (p *path) Call(*rpc.BackwardCall) { panic("the state calls nobody") }
+func (p *path) Alive() bool            { return !p.gone.Load() }
+
+var backAttr = Channel{MaxRequest: 4096, MaxResponse: 4096, MaxOps: 2, MaxSlots: 4}
+
+// delegs is a server whose recalls are kept.
+type delegs struct {
+	*Server
+	t    *testing.T
+	mu   sync.Mutex
+	sent []Recall
+}
+
+func delegServer(t *testing.T, cfg Config) *delegs {
+	d := &delegs{t: t}
+	cfg.Boot, cfg.Lease = 7, 90*time.Second
+	cfg.Recall = func(list []Recall) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.sent = append(d.sent, list...)
+	}
+	d.Server = New(cfg)
+	return d
+}
+
+// callable is a client with a session whose backchannel has answered.
+func (d *delegs) callable(now time.Time, owner string) (*Client, *Session, *path) {
+	d.t.Helper()
+	c, x := join(d.t, d.Server, now, owner)
+	x.Back = NewBackchannel(backAttr, 1, nil)
+	p := new(path)
+	d.Bind(x, p)
+	prove(d.t, x)
+	return c, x, p
+}
+
+func prove(t *testing.T, x *Session) {
+	t.Helper()
+	if !x.Back.Probe() || x.Back.Probe() {
+		t.Fatal("a new backchannel is not to be tried out, or twice")
+	}
+	a, ok := x.Back.Begin("probe")
+	if !ok {
+		t.Fatal("no slot")
+	}
+	x.Back.End(&a, Executed)
+}
+
+func (d *delegs) open(c *Client, now time.Time, f lock.File, access uint32) (Stateid, nfs.Status) {
+	got, st := c.Open(now, &Open{Owner: []byte("p"), File: f, Access: access})
+	return got.ID, st
+}
+
+// give has a client open a file and get a delegation.
+func (d *delegs) give(c *Client, now time.Time, f lock.File, write bool) Stateid {
+	d.t.Helper()
+	access := uint32(Read)
+	if write {
+		access = Both
+	}
+	if _, st := d.open(c, now, f, access); st != nfs.OK {
+		d.t.Fatal(st)
+	}
+	got, why := c.Delegate(now, &Delegate{File: f, Write: write})
+	if why != Given || got.Write != write {
+		d.t.Fatalf("no delegation: %d", why)
+	}
+	return got.ID
+}
+
+// recalls takes the recalls so far, and says that their clients have heard.
+func (d *delegs) recalls(told bool) (list []Recall) {
+	d.mu.Lock()
+	list, d.sent = d.sent, nil
+	d.mu.Unlock()
+	for i := range list {
+		d.Recalled(&list[i], told)
+	}
+	return list
+}
+
+// TestDelegateOrNot: what stands against a delegation.
+func TestDelegateOrNot(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		ready func(d *delegs, a, b *Client, x *Session, p *path)
+		read  WhyNot
+		write WhyNot
+	}{
+		{"nothing", func(*delegs, *Client, *Client, *Session, *path) {}, Given, Given},
+		{"own open for writing", func(d *delegs, a, _ *Client, _ *Session, _ *path) { d.open(a, begin, fileA, Write) }, Given, Given},
+		{"open for reading", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.open(b, begin, fileA, Read) }, Given, WhyContention},
+		{"open for writing", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.open(b, begin, fileA, Write) }, WhyContention, WhyContention},
+		{"another file", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.open(b, begin, fileB, Both) }, Given, Given},
+		{"read delegation", func(d *delegs, _, b *Client, _ *Session, _ *path) { d.give(b, begin, fileA, false) }, Given, WhyContention},
+		{"own delegation", func(d *delegs, a, _ *Client, _ *Session, _ *path) { d.give(a, begin, fileA, false) }, WhyResource, WhyResource},
+		{"a change going on", func(d *delegs, _, _ *Client, _ *Session, _ *path) { d.Hold(begin, fileA, nil) }, WhyContention, WhyContention},
+		{"a change that is over", func(d *delegs, _, _ *Client, _ *Session, _ *path) { d.Hold(begin, fileA, nil); d.Unhold(fileA) }, Given, Given},
+		{"connection gone", func(_ *delegs, _, _ *Client, _ *Session, p *path) { p.gone.Store(true) }, WhyResource, WhyResource},
+		{"not tried out", func(d *delegs, _, _ *Client, x *Session, p *path) {
+			x.Back.Unbind(p)
+			d.Bind(x, new(path))
+		}, WhyResource, WhyResource},
+		{"a foreign lock", func(d *delegs, _, _ *Client, _ *Session, _ *path) {
+			d.cfg.Locks.Lock(fileA, lock.Lock{Owner: lock.Owner{Client: "nlm", ID: "x"}, End: 9, Exclusive: true})
+		}, WhyContention, WhyContention},
+		{"a foreign shared lock", func(d *delegs, _, _ *Client, _ *Session, _ *path) {
+			d.cfg.Locks.Lock(fileA, lock.Lock{Owner: lock.Owner{Client: "nlm", ID: "x"}, End: 9})
+		}, Given, WhyContention},
+		{"session ended", func(d *delegs, _, _ *Client, x *Session, _ *path) { d.DestroySession(x.ID) }, WhyResource, WhyResource},
+	} {
+		for _, write := range []bool{false, true} {
+			d := delegServer(t, Config{})
+			a, x, p := d.callable(begin, "a")
+			b, _, _ := d.callable(begin, "b")
+			c.ready(d, a, b, x, p)
+			want := c.read
+			if write {
+				want = c.write
+			}
+			if _, why := a.Delegate(begin, &Delegate{File: fileA, Write: write}); why != want {
+				t.Errorf("%s, write %v: %d instead of %d", c.name, write, why, want)
+			}
+		}
+	}
+}
+
+// TestConflicts: what others may do while a file is delegated, and that they may once
+// it was returned.
+func TestConflicts(t *testing.T) {
+	now := begin
+	for _, c := range []struct {
+		name string
+		do   func(d *delegs, b *Client) nfs.Status
+		read bool // goes on beside a read delegation
+	}{
+		{"open for reading", func(d *delegs, b *Client) nfs.Status { _, st := d.open(b, now, fileA, Read); return st }, true},
+		{"open for writing", func(d *delegs, b *Client) nfs.Status { _, st := d.open(b, now, fileA, Write); return st }, false},
+		{"open that denies", func(_ *delegs, b *Client) nfs.Status {
+			_, st := b.Open(now, &Open{Owner: []byte("p"), File: fileA, Access: Read, Deny: Write})
+			return st
+		}, false},
+		{"read", func(d *delegs, b *Client) nfs.Status { return free(d.Free(now, fileA, b, false)) }, true},
+		{"change", func(d *delegs, b *Client) nfs.Status { return free(d.Free(now, fileA, b, true)) }, false},
+		{"read of nobody", func(d *delegs, _ *Client) nfs.Status { return free(d.Free(now, fileA, nil, false)) }, true},
+		{"change of nobody", func(d *delegs, _ *Client) nfs.Status {
+			held, ok := d.Hold(now, fileA, nil)
+			if held {
+				d.Unhold(fileA)
+			}
+			return free(ok)
+		}, false},
+	} {
+		for _, write := range []bool{false, true} {
+			d := delegServer(t, Config{})
+			a, _, _ := d.callable(now, "a")
+			b, _, _ := d.callable(now, "b")
+			id := d.give(a, now, fileA, write)
+			// Whose it is does not stand in his own way.
+			if _, st := d.open(a, now, fileA, Read); st != nfs.OK {
+				t.Error(st)
+			}
+			if held, ok := d.Hold(now, fileA, a); !held || !ok {
+				t.Errorf("%s: the owner of the delegation has to wait for himself", c.name)
+			}
+			d.Unhold(fileA)
+			if st := a.Close(mustOpen(t, a, now), fileA); st != nfs.OK { // a delegation outlives the open
+				t.Fatal(st)
+			}
+			want := nfs.ErrJukebox
+			if c.read && !write {
+				want = nfs.OK
+			}
+			for range 3 {
+				if st := c.do(d, b); st != want {
+					t.Errorf("%s, write %v: %v instead of %v", c.name, write, st, want)
+				}
+			}
+			sent := d.recalls(true)
+			if want == nfs.OK {
+				if len(sent) != 0 {
+					t.Errorf("%s, write %v: recalled all the same", c.name, write)
+				}
+				continue
+			}
+			if len(sent) != 1 || sent[0].ID != id || sent[0].Client != a || sent[0].File != fileA {
+				t.Fatalf("%s, write %v: recalls %+v", c.name, write, sent)
+			}
+			if st := a.IO(now, id, fileA, false); st != nfs.OK {
+				t.Errorf("read by a recalled delegation: %v", st)
+			}
+			if st := b.ReturnDelegation(id, fileA); st != nfs.ErrBadStateID {
+				t.Errorf("returned by another client: %v", st)
+			}
+			if st := a.ReturnDelegation(id, fileB); st != nfs.ErrBadStateID {
+				t.Errorf("returned for another file: %v", st)
+			}
+			if st := a.ReturnDelegation(id, fileA); st != nfs.OK {
+				t.Error(st)
+			}
+			if st := a.ReturnDelegation(id, fileA); st != nfs.ErrBadStateID {
+				t.Errorf("returned twice: %v", st)
+			}
+			if st := c.do(d, b); st != nfs.OK {
+				t.Errorf("%s, write %v, then %v", c.name, write, st)
+			}
+			// The file is left alone for a while.
+			e := testFile(9)
+			for _, f := range []lock.File{fileA, e} {
+				_, why := a.Delegate(now.Add(coolTime-1), &Delegate{File: f})
+				if f == fileA && why != WhyContention || f == e && why != Given {
+					t.Errorf("%s: %d", c.name, why)
+				}
+			}
+			if n := d.Delegations(); n.Now != 1 || n.Recalls != 1 || n.Revoked != 0 {
+				t.Errorf("%+v", n)
+			}
+		}
+	}
+}
+
+func mustOpen(t *testing.T, c *Client, now time.Time) Stateid {
+	t.Helper()
+	got, st := c.Open(now, &Open{Owner: []byte("p"), File: fileA, Access: Read})
+	if st != nfs.OK {
+		t.Fatal(st)
+	}
+	return got.ID
+}
+
+func free(ok bool) nfs.Status {
+	if ok {
+		return nfs.OK
+	}
+	return nfs.ErrJukebox
+}
+
+// TestRecallAgain: a client that has not heard is called again, once a second, as long
+// as somebody wants the file.
+func TestRecallAgain(t *testing.T) {
+	d := delegServer(t, Config{})
+	a, _, _ := d.callable(begin, "a")
+	d.give(a, begin, fileA, true)
+	for _, c := range []struct {
+		at   time.Duration
+		want int
+		told bool
+	}{{0, 1, false}, {900 * time.Millisecond, 0, false}, {1100 * time.Millisecond, 1, false}, {2200 * time.Millisecond, 1, true}, {9 * time.Second, 0, true}} {
+		if d.Free(begin.Add(c.at), fileA, nil, true) {
+			t.Fatal("the delegation does not count")
+		}
+		if got := d.recalls(c.told); len(got) != c.want {
+			t.Errorf("after %v: %d calls instead of %d", c.at, len(got), c.want)
+		}
+	}
+}
+
+// TestRevoked: who does not return a delegation within a lease loses it, and hears of
+// that. Who is writing gets more time, but not for ever.
+func TestRevoked(t *testing.T) {
+	d := delegServer(t, Config{})
+	a, x, _ := d.callable(begin, "a")
+	id := d.give(a, begin, fileA, true)
+	other := d.give(a, begin, fileB, false)
+	now := begin
+	d.Free(now, fileA, nil, false)
+	d.recalls(true)
+	alive := func(step time.Duration) {
+		now = now.Add(step)
+		a.renew(now)
+	}
+	alive(80 * time.Second)
+	if st := a.IO(now, id, fileA, true); st != nfs.OK {
+		t.Fatal(st)
+	}
+	alive(80 * time.Second)
+	if d.Free(now, fileA, nil, false) {
+		t.Error("taken away from a client that is writing")
+	}
+	for range 10 {
+		a.IO(now, id, fileA, true)
+		alive(40 * time.Second)
+	}
+	if n := x.Notices(); n.Revoked {
+		t.Error("revoked before somebody wanted it")
+	}
+	if !d.Free(now, fileA, nil, false) {
+		t.Error("never taken away")
+	}
+	if n := x.Notices(); !n.Revoked || n.PathDown || n.SessionPathDown || n.Fault {
+		t.Errorf("%+v", n)
+	}
+	for what, st := range map[string]nfs.Status{
+		"TEST_STATEID": a.TestStateid(id), "WRITE": a.IO(now, id, fileA, true), "READ": a.IO(now, id, fileA, false), "DELEGRETURN": a.ReturnDelegation(id, fileA),
+	} {
+		if st != nfs.ErrDelegRevoked {
+			t.Errorf("%s: %v", what, st)
+		}
+	}
+	if st := a.TestStateid(other); st != nfs.OK {
+		t.Errorf("the other delegation: %v", st)
+	}
+	if st := a.FreeStateid(other); st != nfs.ErrLocksHeld {
+		t.Errorf("FREE_STATEID of one that is in use: %v", st)
+	}
+	if st := a.FreeStateid(id); st != nfs.OK {
+		t.Error(st)
+	}
+	if n := x.Notices(); n.Revoked {
+		t.Error("still told after FREE_STATEID")
+	}
+	if st := a.TestStateid(id); st != nfs.ErrBadStateID {
+		t.Error(st)
+	}
+	if n := d.Delegations(); n.Now != 1 || n.Revoked != 1 {
+		t.Errorf("%+v", n)
+	}
+	// A client that is silent loses everything instead.
+	if !d.Free(now.Add(91*time.Second), fileB, nil, true) || a.TestStateid(other) != nfs.ErrExpired {
+		t.Error("a silent client keeps its delegations")
+	}
+	if n := d.Delegations(); n.Now != 0 || d.delegs.writes.Load() != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestDelegationBounds(t *testing.T) {
+	d := delegServer(t, Config{Delegations: 5, ClientDelegations: 3})
+	a, _, _ := d.callable(begin, "a")
+	b, _, _ := d.callable(begin, "b")
+	given := func(c *Client, from byte) (n int) {
+		for i := range byte(10) {
+			if _, why := c.Delegate(begin, &Delegate{File: testFile(from + i)}); why == Given {
+				n++
+			} else if why != WhyResource {
+				t.Errorf("why %d", why)
+			}
+		}
+		return n
+	}
+	if n, m := given(a, 1), given(b, 100); n != 3 || m != 2 {
+		t.Errorf("%d and %d", n, m)
+	}
+	d.DropExport(1)
+	if n := d.Counts(); n.Delegations != 0 || d.Delegations().Now != 0 {
+		t.Errorf("%+v", n)
+	}
+	if n := given(b, 100); n != 3 {
+		t.Errorf("%d", n)
+	}
+	d.remove(b)
+	if n := d.Delegations().Now; n != 0 {
+		t.Errorf("%d are left of a client that is gone", n)
+	}
+}
+
+// TestReclaimedDelegation: in the grace period it is enough that there is a connection.
+func TestReclaimedDelegation(t *testing.T) {
+	s := New(Config{Boot: 8, Known: []string{"a"}, GraceUntil: begin.Add(90 * time.Second)})
+	c := arrive(t, s, begin, "a")
+	for _, x := range c.sessions {
+		x.Back = NewBackchannel(backAttr, 1, nil)
+		s.Bind(x, new(path))
+	}
+	if _, st := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Both, Reclaim: true}); st != nfs.OK {
+		t.Fatal(st)
+	}
+	if _, why := c.Delegate(begin, &Delegate{File: fileA, Write: true}); why != WhyResource {
+		t.Errorf("a new one: %d", why)
+	}
+	got, why := c.Delegate(begin, &Delegate{File: fileA, Write: true, Reclaim: true})
+	if why != Given || !got.Write {
+		t.Errorf("%+v %d", got, why)
+	}
+	if st := c.HasDelegation(got.ID, fileA); st != nfs.OK {
+		t.Error(st)
+	}
+}
+
+// TestBackchannel: slots, and connections that end.
+func TestBackchannel(t *testing.T) {
+	b := NewBackchannel(Channel{MaxRequest: 4096, MaxOps: 2, MaxSlots: 2}, 5, nil)
+	if _, ok := b.Begin("a"); ok || b.Status() != (BackStatus{}) {
+		t.Fatal("something without a connection")
+	}
+	p, q := new(path), new(path)
+	b.Bind(p)
+	b.Bind(q)
+	first, ok := b.Begin("a")
+	if !ok || first.Path != rpc.Caller(q) || first.Sequence != 1 || first.Slot != 0 || first.Program != 5 {
+		t.Fatalf("%+v", first)
+	}
+	second, _ := b.Begin("b")
+	if second.Slot != 1 || second.Highest != 1 {
+		t.Fatalf("%+v", second)
+	}
+	if _, ok := b.Begin("c"); ok {
+		t.Fatal("more than there are slots")
+	}
+	b.End(&first, Refused) // its sequence number is not used up
+	if s := b.Status(); !s.Proven || !s.Live {
+		t.Errorf("%+v", s)
+	}
+	first, _ = b.Begin("c")
+	if first.Sequence != 1 || first.What != "c" {
+		t.Errorf("%+v", first)
+	}
+	b.End(&first, Executed)
+	// The reply is lost with its connection: the same again, on the other one, before
+	// anything else.
+	b.End(&second, Lost)
+	if s := b.Status(); !s.Live || !s.Proven {
+		t.Errorf("one connection is left: %+v", s)
+	}
+	again, _ := b.Begin("d")
+	if again.What != "b" || again.Sequence != 1 || again.Slot != 1 || again.Path != rpc.Caller(p) {
+		t.Errorf("%+v", again)
+	}
+	then, _ := b.Begin("d")
+	if then.What != "d" || then.Sequence != 2 || then.Slot != 0 {
+		t.Errorf("%+v", then)
+	}
+	p.gone.Store(true)
+	if s := b.Status(); s.Live || s.Proven || !s.Down {
+		t.Errorf("%+v", s)
+	}
+	b.End(&again, Executed)
+	b.End(&then, Misordered)
+	b.Bind(new(path))
+	a, ok := b.Begin("e")
+	if !ok || a.Slot != 1 || a.Sequence != 2 {
+		t.Errorf("%+v", a)
+	}
+	b.End(&a, Misordered) // no slot is left
+	if s := b.Status(); !s.Fault || s.Proven {
+		t.Errorf("%+v", s)
+	}
+	if _, ok := b.Begin("f"); ok {
+		t.Error("a slot that the client is not at one with was used")
+	}
+	for range 3 * pathsMax {
+		b.Bind(new(path))
+	}
+	if len(b.paths) != pathsMax {
+		t.Errorf("%d connections", len(b.paths))
+	}
+}
+
+// TestDelegationModel: clients open, close, change and return at random; no client has
+// a delegation that an open of another, or a change going on, contradicts.
+func TestDelegationModel(t *testing.T) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		d := delegServer(t, Config{})
+		now := begin
+		const clients, files = 3, 3
+		var cs [clients]*Client
+		var has [clients][files]*Delegated
+		var opens [clients][files]struct {
+			id     Stateid
+			access uint32
+		}
+		held := make(map[lock.File]int)
+		for i := range cs {
+			cs[i], _, _ = d.callable(now, fmt.Sprint(i))
+		}
+		for range 600 {
+			now = now.Add(time.Duration(r.IntN(3)) * time.Second)
+			for i := range cs {
+				cs[i].renew(now)
+			}
+			i, j := r.IntN(clients), r.IntN(files)
+			c, f := cs[i], testFile(byte(j+1))
+			contradicts := func(change bool) bool {
+				for k := range cs {
+					if k != i && has[k][j] != nil && (change || has[k][j].Write) {
+						return true
+					}
+				}
+				return false
+			}
+			switch r.IntN(6) {
+			case 0:
+				access := 1 + r.Uint32N(3)
+				got, st := c.Open(now, &Open{Owner: []byte("p"), File: f, Access: access})
+				if (st == nfs.OK) == contradicts(access&Write != 0) {
+					t.Fatalf("seed %d: open of %d: %v with %+v", seed, access, st, has)
+				}
+				if st == nfs.OK {
+					opens[i][j].id = got.ID
+					opens[i][j].access |= access
+				}
+			case 1:
+				if opens[i][j].access != 0 {
+					if st := c.Close(opens[i][j].id, f); st != nfs.OK {
+						t.Fatal(st)
+					}
+					opens[i][j].access = 0
+				}
+			case 2:
+				write := r.IntN(2) == 0
+				got, why := c.Delegate(now, &Delegate{File: f, Write: write})
+				if why != Given {
+					break
+				}
+				if contradicts(write) || has[i][j] != nil || held[f] > 0 {
+					t.Fatalf("seed %d: delegated against %+v", seed, has)
+				}
+				for k := range cs {
+					if k != i && (opens[k][j].access&Write != 0 || write && opens[k][j].access != 0) {
+						t.Fatalf("seed %d: delegated against an open", seed)
+					}
+				}
+				has[i][j] = &got
+			case 3:
+				h, ok := d.Hold(now, f, c)
+				if ok == contradicts(true) || h != ok {
+					t.Fatalf("seed %d: hold %v %v", seed, h, ok)
+				}
+				if h {
+					held[f]++
+				}
+			case 4:
+				if held[f] > 0 {
+					d.Unhold(f)
+					held[f]--
+				}
+			case 5:
+				for _, rc := range d.recalls(true) {
+					for k := range cs {
+						for l := range files {
+							if g := has[k][l]; g != nil && rc.Client == cs[k] && rc.ID == g.ID {
+								if st := cs[k].ReturnDelegation(g.ID, testFile(byte(l+1))); st != nfs.OK {
+									t.Fatalf("seed %d: %v", seed, st)
+								}
+								has[k][l] = nil
+							}
+						}
+					}
+				}
+			}
+			// What is asked for long enough is taken away; the clients find out.
+			for k := range cs {
+				for l := range files {
+					if g := has[k][l]; g != nil && cs[k].TestStateid(g.ID) == nfs.ErrDelegRevoked {
+						if st := cs[k].FreeStateid(g.ID); st != nfs.OK {
+							t.Fatal(st)
+						}
+						has[k][l] = nil
+					}
+				}
+			}
+		}
+		n := 0
+		for k := range cs {
+			for l := range files {
+				if has[k][l] != nil {
+					n++
+				}
+			}
+		}
+		if got := d.Delegations().Now; got != n {
+			t.Errorf("seed %d: %d delegations, not %d", seed, got, n)
+		}
+	}
+}

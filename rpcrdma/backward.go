@@ -1,0 +1,110 @@
+package rpcrdma
+
+import (
+	"fmt"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// Calls to the client travel on the connection that the client made (RFC 8167): in
+// messages without chunks, as many at a time as the client allows, which is one until
+// it has said how many. Their replies come in receives that are posted beyond the
+// credits granted.
+
+// backward is a connection's calls to its client. It belongs to the loop, except calls.
+type backward struct {
+	c     *serverConn
+	calls *rpc.Backward
+	mem   []byte // message buffers; nil until the first call
+	free  []int  // of those
+	queue [][]byte
+}
+
+// backwardInline is the longest message, and the size of its buffer.
+const backwardInline = 4096
+
+func (b *backward) init(c *serverConn) {
+	b.c = c
+	b.calls = rpc.NewBackward(func(msg []byte) bool {
+		return c.loop.Submit(func() { b.send(msg) })
+	}, min(c.inlineOut, backwardInline)-minMessage, 1)
+}
+
+// send sends a message, or keeps it until one of those before it has arrived.
+func (b *backward) send(msg []byte) {
+	c := b.c
+	if c.dead {
+		return
+	}
+	if b.mem == nil {
+		if b.mem = c.l.pool.arena.Alloc(rpc.BackwardCalls * backwardInline); b.mem == nil {
+			c.fail(errSendFailed, fmt.Errorf("no memory for %d calls to the client", rpc.BackwardCalls))
+			return
+		}
+		for i := range rpc.BackwardCalls {
+			b.free = append(b.free, i)
+		}
+	}
+	if len(b.queue) >= 2*rpc.BackwardCalls {
+		c.fail(errBackward, fmt.Errorf("the client answers calls before it has received them"))
+		return
+	}
+	b.queue = append(b.queue, msg)
+	b.pump()
+}
+
+func (b *backward) pump() {
+	c := b.c
+	for len(b.queue) > 0 && len(b.free) > 0 && !c.dead {
+		i := b.free[len(b.free)-1]
+		b.free = b.free[:len(b.free)-1]
+		h := Header{XID: rpc.ReplyXID(b.queue[0]), Version: Version, Credits: rpc.BackwardCalls, Type: TypeMsg}
+		m := append(h.Append(b.mem[i*backwardInline:i*backwardInline:(i+1)*backwardInline]), b.queue[0]...)
+		b.queue[0] = nil
+		b.queue = b.queue[1:]
+		c.l.n.add(sentMsg)
+		c.l.n.add(sentBackward)
+		c.l.n.inline.Add(uint64(len(m)))
+		if err := c.conn.QP().PostSend([]rdma.SendWR{{
+			ID: workID(idBackward, i), Op: rdma.OpSend, Flags: rdma.Signaled, SGL: []rdma.SGE{{Buf: m, LKey: c.l.pool.lkey}},
+		}}); err != nil {
+			c.fail(errSendFailed, fmt.Errorf("posting a call: %w", err))
+		}
+	}
+}
+
+// sent is the completion of a message.
+func (b *backward) sent(i int) {
+	b.free = append(b.free, i)
+	b.pump()
+}
+
+// receive takes a reply of the client.
+func (b *backward) receive(s *slot) {
+	h, n := &s.hdr, &b.c.l.n
+	if len(h.Reads) > 0 || len(h.Writes) > 0 || h.HasReply || rpc.ReplyXID(s.inline) != h.XID ||
+		!b.calls.Receive(s.inline, max(h.Credits, 1)) {
+		n.add(errBackward) // nobody asked for it, or not so
+	} else {
+		n.add(recvBackward)
+	}
+	s.recycle()
+}
+
+// end tells those who wait that the connection has ended.
+func (b *backward) end() {
+	b.queue = nil
+	b.calls.Close()
+}
+
+// release gives the buffers back.
+func (b *backward) release() {
+	if b.calls != nil {
+		b.calls.Close()
+	}
+	if b.mem != nil {
+		b.c.l.pool.arena.Free(b.mem)
+		b.mem = nil
+	}
+}

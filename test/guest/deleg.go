@@ -1,0 +1,114 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// recalls has the Go client, by version 3, change what is delegated to a guest, and
+// checks that the daemon called the guest for that.
+func recalls(ctx context.Context, r *Run) error {
+	url := "nfs+tcp://" + HostAddr + "/e/"
+	two := r.path("two")
+	if err := os.WriteFile(two, []byte("two\n"), 0o644); err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		before, after string
+		args          []string
+	}{
+		{"delegated", "changed", []string{"put", two, url + "file"}},
+		{"written", "read", []string{"get", url + "other", filepath.Join(r.Share, "got")}},
+		{"removable", "removed", []string{"rm", url + "third"}},
+	} {
+		if err := r.Await(ctx, s.before); err != nil {
+			return err
+		}
+		was, err := r.counts()
+		if err != nil {
+			return err
+		}
+		if err := r.Command(ctx, "rstorectl", s.args...); err != nil {
+			return fmt.Errorf("%v: %w", s.args, err)
+		}
+		is, err := r.counts()
+		if err != nil {
+			return err
+		}
+		for _, name := range []string{"nfs4_recalls", "nfs4_recall_waits", "nfs4_callbacks"} {
+			if is.Events[name] <= was.Events[name] {
+				return fmt.Errorf("%v: %s is %d, as before", s.args, name, is.Events[name])
+			}
+		}
+		for _, name := range []string{"nfs4_callbacks_lost", "nfs4_delegations_revoked", "rpcrdma_backward_message"} {
+			if n := is.Errors[name]; n > 0 {
+				return fmt.Errorf("%v: %s is %d", s.args, name, n)
+			}
+		}
+		if err := r.Tell(s.after); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recallsLate takes the RDMA port away when a file is delegated, has the Go client ask
+// for the file, and puts the port back.
+func recallsLate(ctx context.Context, r *Run) error {
+	two := r.path("two")
+	if err := os.WriteFile(two, []byte("two\n"), 0o644); err != nil {
+		return err
+	}
+	if err := r.Await(ctx, "delegated"); err != nil {
+		return err
+	}
+	at := HostAddr + ":20049"
+	if err := r.Ctl("port", "remove", "rdma", at); err != nil {
+		return err
+	}
+	if err := r.Tell("cut"); err != nil {
+		return err
+	}
+	put := make(chan error, 1)
+	go func() { put <- r.Command(ctx, "rstorectl", "put", two, "nfs+tcp://"+HostAddr+"/e/file") }()
+	if err := r.Sleep(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	select {
+	case err := <-put:
+		return fmt.Errorf("the file was changed while it was delegated to a guest that could not be asked: %w", err)
+	default:
+	}
+	if err := r.Ctl("port", "add", "rdma", at); err != nil {
+		return err
+	}
+	if err := <-put; err != nil {
+		return err
+	}
+	n, err := r.counts()
+	if err != nil {
+		return err
+	}
+	r.Logf("%v %v", n.Events, n.Errors)
+	if n.Errors["nfs4_delegations_revoked"] > 0 || n.Events["nfs4_recalls"] == 0 {
+		return fmt.Errorf("%d recalls, %d delegations taken away", n.Events["nfs4_recalls"], n.Errors["nfs4_delegations_revoked"])
+	}
+	return r.Tell("changed")
+}
+
+// counts are what the daemon has counted.
+type counts struct {
+	Messages, Errors, Events map[string]uint64
+}
+
+func (r *Run) counts() (s counts, err error) {
+	out, err := r.CtlOutput("stats", "-o", "json")
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal([]byte(out), &s)
+}

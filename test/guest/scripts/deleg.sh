@@ -1,0 +1,58 @@
+# A file delegated to this guest by version 4: it is opened again without an OPEN on the
+# wire, until somebody else changes it.
+m
+# calls OP...: how often the kernel has sent them.
+calls() {
+	$B awk -v ops=" $* " '$1 == "device" {here = $5 == "'$M'"} here && index(ops, " " substr($1, 1, length($1) - 1) " ") && $1 ~ /:$/ {n += $2} END {print n + 0}' /proc/self/mountstats
+}
+opens() { calls OPEN OPEN_NOATTR; }
+# needs COMMAND...: how many OPENs that takes.
+needs() {
+	local before
+	before=$(opens)
+	"$@" >/dev/null
+	echo $(($(opens) - before))
+}
+
+# delegated FILE: waits until it can be opened without an OPEN: the server gives nothing
+# until it knows that it can call.
+delegated() {
+	local i
+	for i in $($B seq 60); do
+		[ "$(needs cat "$1")" != 0 ] || return 0
+		$B usleep 100000
+	done
+	die "$1 is not delegated after $i times"
+}
+
+say "reading"
+echo one >$M/file
+delegated $M/file
+say "delegated"
+for i in 1 2 3; do is "OPENs" "$(needs cat $M/file)" 0; done
+before=$(calls DELEGRETURN)
+tell delegated
+await changed
+is "content" "$(cat $M/file)" two
+after=$(calls DELEGRETURN)
+[ "$after" -gt "$before" ] || die "the delegation was not returned: $before, $after"
+
+say "writing"
+exec 7<>$M/other
+echo mine >&7
+delegated $M/other
+echo more >>$M/other
+exec 7>&-
+before=$(calls DELEGRETURN)
+tell written
+await read
+is "content" "$(cat /run/host/got)" "$(printf 'mine\nmore')"
+[ "$(calls DELEGRETURN)" -gt "$before" ] || die "the delegation was not returned"
+
+say "removed by somebody else"
+echo last >$M/third
+delegated $M/third
+tell removable
+await removed
+refused "No such file" cat $M/third
+umount $M
