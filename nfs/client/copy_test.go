@@ -202,3 +202,42 @@ func TestCopyAndExtents(t *testing.T) {
 		t.Errorf("version 3: %v", err)
 	}
 }
+
+// TestCopyByTheServer is the same with a server of our own: no data comes here.
+func TestCopyByTheServer(t *testing.T) {
+	s := newServer(t)
+	s.vers = Version42
+	c := s.client()
+	ctx := context.Background()
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := fill(7, 5<<20+3)
+	put(t, c, "/data/from", data)
+	from, err := c.Lookup(ctx, root.Handle, "from")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := c.Create(ctx, root.Handle, "to", blockstore.Guarded, nil, [8]byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := s.four.Ops()
+	total := 0
+	if err := c.Copy(ctx, from.Handle, to.Handle, 0, uint64(len(data)), func(n int) { total += n }); err != nil {
+		t.Fatal(err)
+	}
+	list, err := c.Extents(ctx, to.Handle, uint64(len(data)))
+	if err != nil || len(list) == 0 || list[0].Off != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	after := s.four.Ops()
+	if after["READ"] != before["READ"] || after["WRITE"] != before["WRITE"] || after["COPY"] == 0 || after["SEEK"] == 0 || total != len(data) {
+		t.Errorf("%d bytes, operations %v", total, after)
+	}
+	var b bytes.Buffer
+	if _, err := c.Stream(ctx, to.Handle, &b, 0); err != nil || !bytes.Equal(b.Bytes(), data) {
+		t.Errorf("%d bytes, %v", b.Len(), err)
+	}
+}

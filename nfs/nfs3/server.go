@@ -89,9 +89,15 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 	return func(c *rpc.Call, mayBlock bool) rpc.Status {
 		o := s.ops.Get().(*op)
 		o.c = c
-		defer o.unhold() // also if it panics
+		returned := false
+		defer func() {
+			if !returned { // it panicked; otherwise o is another call's by now
+				o.unhold()
+			}
+		}()
 		st := h(o, mayBlock)
 		o.unhold()
+		returned = true
 		if st == rpc.Garbage {
 			s.count.Garbage.Add(1)
 		}
