@@ -89,9 +89,15 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 	return func(c *rpc.Call, mayBlock bool) rpc.Status {
 		o := s.ops.Get().(*op)
 		o.c = c
-		defer o.unhold() // also if it panics
+		done := false
+		defer func() {
+			if !done { // it panicked
+				o.unhold()
+			}
+		}()
 		st := h(o, mayBlock)
 		o.unhold()
+		done = true
 		if st == rpc.Garbage {
 			s.count.Garbage.Add(1)
 		}
