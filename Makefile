@@ -11,7 +11,7 @@ TORTURETIME   ?= 1h
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 
-.PHONY: all build test race lint format vulncheck bench fuzz torture plots demo interop install clean
+.PHONY: all build test race lint format vulncheck bench fuzz torture nightly plots demo interop install clean
 
 all: build
 
@@ -55,6 +55,13 @@ fuzz:
 # that fails too; RSTORED_SEED=n go test -run Torture ./test/torture runs it again.
 torture:
 	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestTorture|TestSame' ./test/torture
+
+# What takes too long for every change: some hours.
+nightly:
+	$(MAKE) race
+	$(MAKE) fuzz FUZZTIME=5m
+	$(MAKE) torture TORTURETIME=2h
+	$(MAKE) interop
 
 # The pictures of docs/transport.md, drawn from the simulator: some minutes.
 plots:

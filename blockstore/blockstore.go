@@ -148,6 +148,11 @@ type Limits struct {
 	// WccExact says that nobody but the store changes its objects, so that nothing
 	// else has happened between the two sides of a Wcc.
 	WccExact bool
+	// BlockSize is the unit in which space is given out, in bytes; 0 if unknown.
+	// Clones begin and end at multiples of it.
+	BlockSize uint32
+	// Xattrs says that objects can have extended attributes.
+	Xattrs bool
 }
 
 // CreateMode is how Create treats an existing name.
@@ -244,4 +249,6 @@ var (
 	ErrBadType     = errors.New("unsupported object type")
 	ErrWouldBlock  = errors.New("operation would block")
 	ErrJukebox     = errors.New("try again later")
+	ErrNoXattr     = errors.New("no such extended attribute")
+	ErrXattrTooBig = errors.New("extended attribute too large")
 )

@@ -221,8 +221,8 @@ var statuses = [...]statusRow{
 	{ErrDelegRevoked, "DELEG_REVOKED", nil},
 	{ErrUnionNotSupp, "UNION_NOTSUPP", nil},
 	{ErrOffloadNoReqs, "OFFLOAD_NO_REQS", nil},
-	{ErrNoXattr, "NOXATTR", nil},
-	{ErrXattr2Big, "XATTR2BIG", nil},
+	{ErrNoXattr, "NOXATTR", blockstore.ErrNoXattr},
+	{ErrXattr2Big, "XATTR2BIG", blockstore.ErrXattrTooBig},
 }
 
 // StatusOf is the status for a store's error. A store that would have to wait

@@ -149,6 +149,17 @@ type SendWR struct {
 	Compare    uint64 // OpCompareSwap
 	SwapAdd    uint64 // OpCompareSwap: swap value; OpFetchAdd: addend
 	Bind       *Bind  // OpBindMW, OpReg
+	AH         *AH    // on a UD queue pair: where to
+}
+
+// AH says where a datagram goes: the address handle, number and Q_Key of a UD send
+// (IBTA 11.4.1.1). Providers copy it at post time.
+type AH struct {
+	Remote netip.Addr
+	QPN    uint32
+	QKey   uint32 // with bit 31 set, the Q_Key of the sending queue pair is meant
+	// TrafficClass is the DSCP to send with, in its upper six bits.
+	TrafficClass uint8
 }
 
 // Bind is what a work request opens, and how. It takes effect in the order of the send
@@ -251,6 +262,7 @@ type WCFlags uint8
 
 // Completion flags.
 const (
+	GRH     WCFlags = 1 // the first GRHLen bytes of the receive are where the datagram came from
 	WithImm WCFlags = 2 // Imm is valid
 	WithInv WCFlags = 8 // InvRKey was invalidated by the peer's SEND
 	// WithEvent says that the peer set the solicited-event bit.
@@ -264,9 +276,27 @@ type WC struct {
 	ByteLen uint32 // receives, READs and atomics: bytes placed
 	Imm     uint32
 	InvRKey uint32
+	SrcQPN  uint32 // UD receives: the sender
 	Status  Status
 	Op      WCOp
 	Flags   WCFlags
+}
+
+// GRHLen is the number of bytes in front of the payload in a UD receive. In RoCEv2 they hold
+// the IP header (IBTA annex A17.4.3.2): all of an IPv6 one, or 20 bytes of zero and an IPv4 one.
+const GRHLen = 40
+
+// GRHAddrs reads the addresses of a datagram from the first GRHLen bytes of its receive;
+// they are invalid if there is no IP header.
+func GRHAddrs(b []byte) (src, dst netip.Addr) {
+	switch {
+	case len(b) < GRHLen:
+	case b[0]>>4 == 6:
+		src, dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
+	case b[20]>>4 == 4:
+		src, dst = netip.AddrFrom4([4]byte(b[32:36])), netip.AddrFrom4([4]byte(b[36:40]))
+	}
+	return src, dst
 }
 
 // QPCaps bound a queue pair.
@@ -284,6 +314,7 @@ type QPAttr struct {
 	State         QPState
 	Access        Access // remote operations allowed on the QP
 	PKey          uint16
+	QKey          uint32 // UD: what datagrams to the queue pair must carry
 	LocalAddr     netip.Addr
 	RemoteAddr    netip.Addr
 	TrafficClass  uint8
@@ -425,7 +456,31 @@ const (
 	LastWQEReached
 )
 
-// QP is a reliable-connection queue pair.
+// QPType is the transport service of a queue pair.
+type QPType uint8
+
+// The types of queue pairs.
+const (
+	// RC is a reliable connection.
+	RC QPType = iota
+	// UD is unreliable datagrams: SEND and SEND with immediate of one packet, at most the
+	// device's path MTU, each to where its SendWR.AH says. A longer one completes and is
+	// not sent (IBTA C10-93.1.1). A datagram is lost without a word that carries another
+	// Q_Key, finds no receive, or is longer than the receive less GRHLen.
+	UD
+)
+
+func (t QPType) String() string {
+	switch t {
+	case RC:
+		return "RC"
+	case UD:
+		return "UD"
+	}
+	return fmt.Sprintf("QPType(%d)", uint8(t))
+}
+
+// QP is a queue pair.
 type QP interface {
 	Num() uint32
 	State() QPState
@@ -442,6 +497,7 @@ type QP interface {
 
 // QPConfig describes a queue pair to create.
 type QPConfig struct {
+	Type   QPType // connections have RC
 	PD     PD
 	SendCQ CQ
 	RecvCQ CQ
@@ -554,6 +610,51 @@ type DialParams struct {
 	On func(Conn, ConnEvent)
 }
 
+// UDQKey is the Q_Key of datagrams that RDMA-CM's users take unless they agree on another.
+const UDQKey = 0x01234567
+
+// SIDRStatus says what became of a question for a queue pair (IBTA 12.11.2).
+type SIDRStatus uint8
+
+// Statuses that a service refuses with.
+const (
+	SIDRReject SIDRStatus = 2
+	SIDRNoQP   SIDRStatus = 3
+)
+
+// UDRequest is a host's question which queue pair serves datagrams on a port. Answer it
+// exactly once, at once or later on its loop. Nothing is known of what its sender does next.
+type UDRequest interface {
+	Loop() Loop
+	Local() netip.AddrPort
+	Remote() netip.AddrPort
+	PrivateData() []byte // ULP part, 180 bytes
+	// PKey is our key of the partition that the peer asks for.
+	PKey() uint16
+	// Accept names a queue pair, which is in RTR or RTS, and its Q_Key. private is at
+	// most 136 bytes.
+	Accept(qpn, qkey uint32, private []byte) error
+	// Reject refuses.
+	Reject(why SIDRStatus, private []byte)
+}
+
+// UDAddress is the answer to a question for a queue pair.
+type UDAddress struct {
+	AH          AH     // valid if Err is nil
+	PKey        uint16 // of the partition that was asked for
+	PrivateData []byte
+	Err         error // why there is none
+}
+
+// ResolveParams describe a question for a queue pair.
+type ResolveParams struct {
+	Remote      netip.AddrPort
+	PrivateData []byte // at most 180 bytes
+	PKey        uint16 // partition, by either membership; 0 is the first of the device's table
+	// On receives the answer, once, on the loop.
+	On func(UDAddress)
+}
+
 // Device is an open RDMA device (or software port) of a provider.
 type Device interface {
 	// Loops lists the device's loops; objects are created on one of them.
@@ -571,6 +672,13 @@ type Device interface {
 	Dial(l Loop, p DialParams) (Conn, error)
 	// Listen calls accept, on the owning loop, for each REQ for the port.
 	Listen(port uint16, accept func(ConnRequest)) (Listener, error)
+	// ListenUD calls accept, on one of the loops, for each question which queue pair serves
+	// datagrams on the port. The ports are others than those of Listen.
+	ListenUD(port uint16, accept func(UDRequest)) (Listener, error)
+	// ResolveUD asks for the queue pair that serves datagrams on a port of another host.
+	// The question is repeated until it is answered or given up. Calling cancel abandons
+	// it: On is not called after that. On the loop only, as is cancel.
+	ResolveUD(l Loop, p ResolveParams) (cancel func(), err error)
 	// Addr is the address the device sends from.
 	Addr() netip.Addr
 	Close() error

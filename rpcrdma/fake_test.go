@@ -198,6 +198,14 @@ func (d *fakeDevice) CreateSRQ(rdma.Loop, rdma.SRQConfig) (rdma.SRQ, error) {
 	return nil, errNotInFake
 }
 
+func (d *fakeDevice) ListenUD(uint16, func(rdma.UDRequest)) (rdma.Listener, error) {
+	return nil, errNotInFake
+}
+
+func (d *fakeDevice) ResolveUD(rdma.Loop, rdma.ResolveParams) (func(), error) {
+	return nil, errNotInFake
+}
+
 // errNotInFake is what rpcrdma does not use.
 var errNotInFake = errors.New("not in the fake")
 

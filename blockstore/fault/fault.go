@@ -35,6 +35,9 @@ const (
 	Link
 	ReadDir
 	Stat
+	// Extents are all methods of blockstore.Extents, Xattrs those of blockstore.Xattrs.
+	Extents
+	Xattrs
 	// Any is every method.
 	Any Op = 1<<iota - 1
 )

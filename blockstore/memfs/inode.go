@@ -15,6 +15,11 @@ type inode struct {
 	dir    *directory        // of a directory
 	parent uint64            // of a directory: the inode of ".."
 
+	// xattrs are the extended attributes, and xattrBytes the size of their names and
+	// values.
+	xattrs     map[string][]byte
+	xattrBytes uint64
+
 	// verf is the verifier of the exclusive create that made the file, until
 	// the file is changed.
 	verf    [8]byte

@@ -210,6 +210,8 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		f.readOnly = true
 	}
 	f.limits = limitsOf(int64(sfs.Type))
+	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
+	f.limits.Xattrs = hasXattrs(fd)
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
 
 	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2

@@ -46,6 +46,8 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"Exclusive", testExclusive},
 		{"ReadWrite", testReadWrite},
 		{"Sparse", testSparse},
+		{"Extents", testExtents},
+		{"Xattrs", testXattrs},
 		{"Stability", testStability},
 		{"SetAttr", testSetAttr},
 		{"Guard", testGuard},

@@ -397,3 +397,32 @@ func (t *Table) tidy(f File, x *file) {
 		delete(t.files, f)
 	}
 }
+
+// Held is an entry of the table.
+type Held struct {
+	File File
+	Lock
+	Waiting bool // it waits for others
+}
+
+// List is a copy of up to limit entries, in no order.
+func (t *Table) List(limit int) []Held {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]Held, 0, min(t.count, limit))
+	for f, x := range t.files {
+		for i := range x.held {
+			if len(out) == limit {
+				return out
+			}
+			out = append(out, Held{File: f, Lock: x.held[i]})
+		}
+		for _, w := range x.queue {
+			if len(out) == limit {
+				return out
+			}
+			out = append(out, Held{File: f, Lock: w.Lock, Waiting: true})
+		}
+	}
+	return out
+}

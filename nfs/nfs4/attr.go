@@ -57,8 +57,10 @@ const (
 	attrMountedOn      = 55
 	attrExclCreat      = 75
 	attrCharsetCap     = 76
+	attrCloneBlock     = 77
 	attrChangeType     = 79
 	attrModeUmask      = 81
+	attrXattrSupport   = 82
 )
 
 var (
@@ -80,7 +82,7 @@ var (
 		attrNumLinks, attrOwner, attrOwnerGroup, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
 		attrTimeAccess, attrTimeAccessSet, attrTimeDelta, attrTimeMetadata, attrTimeModify, attrTimeModifySet, attrMountedOn,
 		attrExclCreat, attrCharsetCap)
-	supported42 = supported41.or(bits4(attrChangeType, attrModeUmask))
+	supported42 = supported41.or(bits4(attrCloneBlock, attrChangeType, attrModeUmask, attrXattrSupport))
 )
 
 // supported are the attributes of the minor version.
@@ -241,6 +243,10 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 		settableExcl.and(k.supported()).encode(e)
 	case attrCharsetCap:
 		e.Uint32(1) // FSCHARSET_CAP4_CONTAINS_NON_UTF8
+	case attrCloneBlock:
+		e.Uint32(s.limit.BlockSize)
+	case attrXattrSupport:
+		e.Bool(s.limit.Xattrs)
 	case attrChangeType:
 		if s.x != nil {
 			e.Uint32(changeTimeMetadata)

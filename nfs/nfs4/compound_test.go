@@ -57,7 +57,7 @@ func TestLoop(t *testing.T) {
 		{"illegal", 1, []args{seq, root, op(9999), getFH}, []result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
 		{"OP_ILLEGAL itself", 2, []args{seq, op(OpIllegal)}, []result{{OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
 		{"of 4.2 in 4.1", 1, []args{seq, root, op(OpSeek)}, []result{{OpPutRootFH, fine}, {OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},
-		{"of 4.2 in 4.2, not there", 2, []args{seq, root, op(OpSeek)}, []result{{OpPutRootFH, fine}, {OpSeek, nfs.ErrNotSupp}}, nfs.ErrNotSupp},
+		{"of 4.2 in 4.2, not there", 2, []args{seq, root, op(OpWriteSame)}, []result{{OpPutRootFH, fine}, {OpWriteSame, nfs.ErrNotSupp}}, nfs.ErrNotSupp},
 		{"of 4.0", 1, []args{seq, op(OpSetClientID)}, []result{{OpSetClientID, nfs.ErrNotSupp}}, nfs.ErrNotSupp},
 		{"two SEQUENCEs", 1, []args{seq, seq}, []result{{OpSequence, nfs.ErrSequencePos}}, nfs.ErrSequencePos},
 		{"BIND_CONN_TO_SESSION with others", 1, []args{seq, op(OpBindConnToSession)}, []result{{OpBindConnToSession, nfs.ErrNotOnlyOp}}, nfs.ErrNotOnlyOp},

@@ -464,7 +464,7 @@ func TestNames(t *testing.T) {
 		x.do(op(OpPutFH, dir), o).ok(OpPutFH).fails(n, want)
 	}
 	p = x.do(op(OpPutFH, dir), op(OpAccess, uint32(0x1ff))).ok(OpPutFH).ok(OpAccess)
-	if sup, got := p.Uint32(), p.Uint32(); sup != accessDir || got != blockstore.AccessRead|blockstore.AccessLookup {
+	if sup, got := p.Uint32(), p.Uint32(); sup != accessDir|accessXattr || got != blockstore.AccessRead|blockstore.AccessLookup|accessXattrRead|accessXattrList {
 		t.Errorf("access %x of %x", got, sup)
 	}
 	r.peer = stranger

@@ -85,7 +85,12 @@ func access(k *compound) nfs.Status {
 		e.Uint32(want & (blockstore.AccessRead | blockstore.AccessLookup))
 		return nfs.OK
 	}
-	granted, a, err := k.cur.x.FS.Access(k.who(&k.cur), k.cur.h, want&(accessDir|accessFile))
+	ask := want & (accessDir | accessFile)
+	xattrs := k.minor >= 2 && k.cur.x.FS.Limits().Xattrs
+	if xattrs {
+		ask |= xattrAsk(want)
+	}
+	granted, a, err := k.cur.x.FS.Access(k.who(&k.cur), k.cur.h, ask)
 	if err != nil {
 		return nfs.StatusOf(err)
 	}
@@ -95,6 +100,10 @@ func access(k *compound) nfs.Status {
 	}
 	if k.cur.readOnly() {
 		granted &^= accessChange
+	}
+	if xattrs && (a.Type == blockstore.TypeReg || a.Type == blockstore.TypeDir) {
+		sense |= accessXattr
+		granted |= xattrGranted(granted)
 	}
 	e.Uint32(want & sense)
 	e.Uint32(want & sense & granted)

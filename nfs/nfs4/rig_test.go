@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,23 @@ type store struct {
 	*memfs.FS
 	reads  func(nowait bool) error
 	panics bool
+	clones bool
+	copies func() // before each Copy
+}
+
+func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (uint64, error) {
+	if f.copies != nil {
+		f.copies()
+	}
+	return f.FS.Copy(c, from, fromOff, to, toOff, n)
+}
+
+func (f *store) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
+	if !f.clones {
+		return blockstore.ErrNotSupp
+	}
+	_, err := f.Copy(c, from, fromOff, to, toOff, n)
+	return err
 }
 
 func (f *store) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
@@ -89,12 +107,25 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
+// Add implements state.Journal.
+func (r *rig) Add(owner string) error {
+	_ = r.Remove(owner)
+	r.known = append(r.known, owner)
+	return nil
+}
+
+// Remove implements state.Journal.
+func (r *rig) Remove(owners ...string) error {
+	r.known = slices.DeleteFunc(slices.Clone(r.known), func(o string) bool { return slices.Contains(owners, o) })
+	return nil
+}
+
 // start starts the server, or another one in its place.
 func (r *rig) start(boot uint32) {
 	r.s = New(Config{
 		Config: nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}, Identity: []byte("id"),
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
-		Known: r.known, Remember: func(list []string) error { r.known = list; return nil },
+		Known: r.known, Journal: r,
 	})
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
 	r.t.Cleanup(r.srv.Close)

@@ -29,9 +29,9 @@ type Config struct {
 	Lease time.Duration
 	// Known are the clients that had state before the server was started, by their
 	// owner strings: they may reclaim it for the time of a lease, in which nobody gets
-	// anything new. Remember keeps the list for the next start; see state.Config.
-	Known    []string
-	Remember func(owners []string) error
+	// anything new. Journal keeps the list for the next start; see state.Config.
+	Known   []string
+	Journal state.Journal
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
@@ -84,7 +84,7 @@ func New(cfg Config) *Server {
 	}
 	s.state = state.New(state.Config{
 		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
-		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Remember: cfg.Remember, OthersReclaim: cfg.OthersReclaim,
+		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
 		Recall: s.recall,
 	})
 	s.pool.New = func() any { return &compound{s: s} }

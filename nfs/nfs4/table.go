@@ -32,6 +32,7 @@ func (o *operation) is(f flags) bool { return o.flags&f != 0 }
 const (
 	resStateid = 16
 	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + delegResult
+	resCopy    = 4 + 8 + 4 + verifierLen + 4 + 4
 	resCreate  = changeInfoLen + bitmapLen
 	resLock    = resStateid // who is in the way is told if there is room
 )
@@ -99,22 +100,22 @@ func init() {
 		OpWantDelegation:     {"WANT_DELEGATION", 1, h, 0, nil},
 		OpDestroyClientID:    {"DESTROY_CLIENTID", 1, alone, 0, destroyClientID},
 		OpReclaimComplete:    {"RECLAIM_COMPLETE", 1, changing, 0, reclaimComplete},
-		OpAllocate:           {"ALLOCATE", 2, h, 0, nil},
-		OpCopy:               {"COPY", 2, h | needsSaved, 0, nil},
+		OpAllocate:           {"ALLOCATE", 2, h | changing, 0, allocate},
+		OpCopy:               {"COPY", 2, h | needsSaved | changing, resCopy, copyFile},
 		OpCopyNotify:         {"COPY_NOTIFY", 2, h, 0, nil},
-		OpDeallocate:         {"DEALLOCATE", 2, h, 0, nil},
-		OpIOAdvise:           {"IO_ADVISE", 2, h, 0, nil},
+		OpDeallocate:         {"DEALLOCATE", 2, h | changing, 0, deallocate},
+		OpIOAdvise:           {"IO_ADVISE", 2, h, 0, ioAdvise},
 		OpLayoutError:        {"LAYOUTERROR", 2, h, 0, nil},
 		OpLayoutStats:        {"LAYOUTSTATS", 2, h, 0, nil},
 		OpOffloadCancel:      {"OFFLOAD_CANCEL", 2, h, 0, nil},
 		OpOffloadStatus:      {"OFFLOAD_STATUS", 2, h, 0, nil},
-		OpReadPlus:           {"READ_PLUS", 2, h, 0, nil},
-		OpSeek:               {"SEEK", 2, h, 0, nil},
+		OpReadPlus:           {"READ_PLUS", 2, h, 0, readPlus},
+		OpSeek:               {"SEEK", 2, h, 0, seek},
 		OpWriteSame:          {"WRITE_SAME", 2, h, 0, nil},
-		OpClone:              {"CLONE", 2, h | needsSaved, 0, nil},
-		OpGetXattr:           {"GETXATTR", 2, h, 0, nil},
-		OpSetXattr:           {"SETXATTR", 2, h, 0, nil},
-		OpListXattrs:         {"LISTXATTRS", 2, h, 0, nil},
-		OpRemoveXattr:        {"REMOVEXATTR", 2, h, 0, nil},
+		OpClone:              {"CLONE", 2, h | needsSaved | changing, 0, clone},
+		OpGetXattr:           {"GETXATTR", 2, h, 0, getXattr},
+		OpSetXattr:           {"SETXATTR", 2, h | changing, changeInfoLen, setXattr},
+		OpListXattrs:         {"LISTXATTRS", 2, h, 0, listXattrs},
+		OpRemoveXattr:        {"REMOVEXATTR", 2, h | changing, changeInfoLen, removeXattr},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -77,7 +78,8 @@ const (
 type Server struct {
 	cfg   Config
 	log   *slog.Logger
-	until time.Time // end of the grace period
+	until time.Time   // end of the grace period
+	ended atomic.Bool // it was ended before
 	ctx   context.Context
 	stop  context.CancelFunc
 	calls sync.WaitGroup
@@ -125,7 +127,13 @@ func (s *Server) Close() {
 
 func (s *Server) background(f func()) { s.calls.Go(f) }
 
-func (s *Server) grace() bool { return time.Now().Before(s.until) }
+func (s *Server) grace() bool { return !s.ended.Load() && time.Now().Before(s.until) }
+
+// EndGrace ends the grace period: locks that were not reclaimed are gone.
+func (s *Server) EndGrace() { s.ended.Store(true) }
+
+// GraceUntil is the end of the grace period, and whether it is still on.
+func (s *Server) GraceUntil() (time.Time, bool) { return s.until, s.grace() }
 
 // Grace reports whether clients may reclaim locks, so that nobody gets new ones.
 func (s *Server) Grace() bool { return s.grace() }

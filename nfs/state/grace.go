@@ -1,8 +1,6 @@
 package state
 
 import (
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,17 +24,14 @@ type grace struct {
 	known map[string]bool // who may reclaim; never changed
 
 	// mu is taken last, and held while the list is written.
-	mu       sync.Mutex
-	waiting  map[string]bool // of known, who has not said that it has reclaimed
-	list     map[string]bool // who is remembered; true: with state of this start
-	remember func(owners []string) error
+	mu      sync.Mutex
+	waiting map[string]bool // of known, who has not said that it has reclaimed
+	list    map[string]bool // who is remembered; true: with state of this start
+	journal Journal         // nil: nothing is remembered
 }
 
 func (g *grace) init(cfg *Config) {
-	g.remember = cfg.Remember
-	if g.remember == nil {
-		g.remember = func([]string) error { return nil }
-	}
+	g.journal = cfg.Journal
 	g.until = cfg.GraceUntil
 	g.known, g.waiting, g.list = make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for _, owner := range cfg.Known {
@@ -45,8 +40,28 @@ func (g *grace) init(cfg *Config) {
 	g.on.Store(len(g.known) > 0)
 }
 
-// save writes the list. Call with mu held.
-func (g *grace) save() error { return g.remember(slices.Sorted(maps.Keys(g.list))) }
+// add and remove change the list, on stable storage first. Call with mu held.
+func (g *grace) add(owner string) error {
+	if _, there := g.list[owner]; !there && g.journal != nil {
+		if err := g.journal.Add(owner); err != nil {
+			return err
+		}
+	}
+	g.list[owner] = true
+	return nil
+}
+
+func (g *grace) remove(owners ...string) error {
+	if len(owners) > 0 && g.journal != nil {
+		if err := g.journal.Remove(owners...); err != nil {
+			return err
+		}
+	}
+	for _, o := range owners {
+		delete(g.list, o)
+	}
+	return nil
+}
 
 // Grace reports whether nobody may get anything new.
 func (s *Server) Grace(now time.Time) bool {
@@ -62,10 +77,13 @@ func (s *Server) Grace(now time.Time) bool {
 	if now.Before(g.until) && len(g.waiting) > 0 {
 		return true
 	}
-	before := maps.Clone(g.list)
-	maps.DeleteFunc(g.list, func(_ string, here bool) bool { return !here })
-	if len(g.list) < len(before) && g.save() != nil {
-		g.list = before
+	var gone []string
+	for owner, here := range g.list {
+		if !here {
+			gone = append(gone, owner)
+		}
+	}
+	if g.remove(gone...) != nil {
 		return true // they could reclaim again what somebody else gets now
 	}
 	g.on.Store(false)
@@ -94,10 +112,7 @@ func (c *Client) enlist() bool {
 	g := &c.s.grace
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, there := g.list[c.owner]
-	g.list[c.owner] = true
-	if !there && g.save() != nil {
-		delete(g.list, c.owner)
+	if g.add(c.owner) != nil {
 		return false
 	}
 	c.listed.Store(true)
@@ -113,6 +128,7 @@ func (c *Client) delist() {
 	g := &c.s.grace
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.list, c.owner)
-	_ = g.save()
+	if g.remove(c.owner) != nil {
+		delete(g.list, c.owner)
+	}
 }

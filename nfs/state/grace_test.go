@@ -16,17 +16,34 @@ type disk struct {
 	saves int
 }
 
-func (d *disk) save(owners []string) error {
+// Add implements Journal.
+func (d *disk) Add(owner string) error {
+	return d.save(func() {
+		if !slices.Contains(d.list, owner) {
+			d.list = append(slices.Clone(d.list), owner)
+			slices.Sort(d.list)
+		}
+	})
+}
+
+// Remove implements Journal.
+func (d *disk) Remove(owners ...string) error {
+	return d.save(func() {
+		d.list = slices.DeleteFunc(slices.Clone(d.list), func(o string) bool { return slices.Contains(owners, o) })
+	})
+}
+
+func (d *disk) save(change func()) error {
 	if d.fails {
 		return errors.New("as the test wants it")
 	}
 	d.saves++
-	d.list = owners
+	change()
 	return nil
 }
 
 func (d *disk) boot(n uint32, now time.Time) *Server {
-	return New(Config{Boot: n, Known: d.list, GraceUntil: now.Add(90 * time.Second), Remember: d.save})
+	return New(Config{Boot: n, Known: d.list, GraceUntil: now.Add(90 * time.Second), Journal: d})
 }
 
 // arrive makes a client with a session that has not yet said RECLAIM_COMPLETE.

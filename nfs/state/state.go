@@ -46,10 +46,9 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
-	// Remember keeps the list of clients that may reclaim their state after the next
-	// start. It returns when the list is safe, and is called by one goroutine at a
-	// time. nil: they may not.
-	Remember func(owners []string) error
+	// Journal keeps the list of clients that may reclaim their state after the next
+	// start. It is called by one goroutine at a time. nil: they may not.
+	Journal Journal
 	// Clients bounds the client records, Sessions the sessions of one client, States
 	// the opens and lock stateids of one client.
 	Clients, Sessions, States int
@@ -58,6 +57,14 @@ type Config struct {
 	Recall func([]Recall)
 	// Delegations bounds the delegations, ClientDelegations those of one client.
 	Delegations, ClientDelegations int
+}
+
+// Journal is a list of clients on stable storage, by their owner strings. Its methods return
+// when the change is safe.
+type Journal interface {
+	Add(owner string) error
+	// Remove takes out all or none.
+	Remove(owners ...string) error
 }
 
 // Defaults and bounds.

@@ -50,6 +50,12 @@ func again(h Header, m []byte) []byte {
 	case AttrRTU, AttrDREQ, AttrDREP:
 		r := ParseIDs(m)
 		return r.Encode(h)
+	case AttrSIDRREQ:
+		r := ParseSIDRREQ(m)
+		return r.Encode(h)
+	case AttrSIDRREP:
+		r := ParseSIDRREP(m)
+		return r.Encode(h)
 	}
 	return nil
 }
@@ -79,7 +85,22 @@ func TestKernelMessagesRoundTrip(t *testing.T) {
 			}
 		}
 	}
-	for _, a := range []Attr{AttrREQ, AttrREP, AttrRTU, AttrDREQ, AttrDREP} {
+	for i, m := range kernelMADs(t) {
+		switch h, _ := ParseHeader(m); h.Attr {
+		case AttrSIDRREQ:
+			r := ParseSIDRREQ(m)
+			ip, err := ParseIPHeader(r.Private[:])
+			port, ok := UDPServicePort(r.ServiceID)
+			if err != nil || ip.Src.Addr() != netip.MustParseAddr("10.99.0.2") || ip.Dst != netip.MustParseAddr("10.99.0.1") || port != 7174 || !ok || r.PKey != wire.DefaultPKey || r.RequestID == 0 {
+				t.Errorf("message %d: %+v, %+v, %v", i, r, ip, err)
+			}
+		case AttrSIDRREP:
+			if r := ParseSIDRREP(m); r.Status != SIDRValid || r.QPN != 0x12 || r.QKey != rdma.UDQKey || r.ServiceID != UDPServiceID(7174) || r.RequestID == 0 {
+				t.Errorf("message %d: %+v", i, r)
+			}
+		}
+	}
+	for _, a := range []Attr{AttrREQ, AttrREP, AttrRTU, AttrDREQ, AttrDREP, AttrSIDRREQ, AttrSIDRREP} {
 		if seen[a] == 0 {
 			t.Errorf("no message with attribute %#x among the kernel's", a)
 		}
@@ -418,10 +439,26 @@ func FuzzReceive(f *testing.F) {
 	for _, m := range kernelMADs(f) {
 		f.Add(m)
 	}
+	sidr := loneSIDR()
+	f.Add(sidr.Encode(Header{TID: 1}))
+	rep := SIDRREP{RequestID: 7, ServiceID: UDPServiceID(7174), QPN: 9}
+	f.Add(rep.Encode(Header{TID: 1}))
 	f.Fuzz(func(t *testing.T, mad []byte) {
 		m := New(Config{Addr: testAddr[1], GUID: 9, Random: func() uint32 { return 7 }})
 		_ = m.Listen(20049)
+		_ = m.ListenUD(7174)
+		if _, err := m.Resolve(rdma.Second, ResolveParams{Remote: netip.AddrPortFrom(testAddr[0], 7174)}); err != nil {
+			t.Fatal(err)
+		}
 		m.Receive(rdma.Second, testAddr[0], testAddr[1], mad)
+		var e [4]Event
+		for i := range m.Events(e[:]) {
+			if id := e[i].ID; id.State == SIDRREQReceived {
+				if err := m.Answer(rdma.Second, id, AnswerParams{QPN: 5}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
 		m.Receive(rdma.Second, testAddr[0], testAddr[1], mad)
 		if h, err := ParseHeader(mad); err == nil {
 			if b := again(h, mad); b != nil && !bytes.Equal(again(h, b), b) {

@@ -54,7 +54,8 @@ type Config struct {
 	// remembered after their end. 0 means 512, half of PendingMax, and 8192. A REQ
 	// beyond PendingMax is rejected, unless a REP has waited for its RTU for half a
 	// second: then that connection is given up. So who forges source addresses has
-	// to send a thousand REQs a second to keep others out.
+	// to send a thousand REQs a second to keep others out. SIDR REQs have a table of
+	// PendingMax of their own, in either direction.
 	PendingMax     int
 	PeerPendingMax int
 	TimeWaitMax    int
@@ -72,13 +73,14 @@ type Config struct {
 type Counters struct {
 	RxREQ, RxREP, RxRTU, RxREJ, RxMRA, RxDREQ, RxDREP uint64
 	TxREQ, TxREP, TxRTU, TxREJ, TxMRA, TxDREQ, TxDREP uint64
+	RxSIDRREQ, RxSIDRREP, TxSIDRREQ, TxSIDRREP        uint64
 
 	Resent          uint64 // messages repeated by timers
 	Duplicates      uint64 // messages received again
 	Stale           uint64 // REQs of a peer that holds on to, or lost, an earlier connection
-	Timeouts        uint64 // REQs and REPs given up
+	Timeouts        uint64 // REQs, REPs and SIDR REQs given up
 	HalfOpenEvicted uint64 // REPs given up early, for lack of room
-	Unsupported     uint64 // messages that CM has and we have no use for: LAP, SIDR
+	Unsupported     uint64 // messages that CM has and we have no use for: LAP
 	TimeWaitEvicted uint64 // connections forgotten before their time
 	DropMalformed   uint64 // no CM MADs
 	DropUnknown     uint64 // of no connection that we know with this peer
@@ -99,6 +101,9 @@ const (
 	Established
 	DREQSent
 	TimeWait
+	SIDRREQSent
+	SIDRREQReceived
+	SIDRAnswered
 )
 
 // ID is one connection or attempt at one. Its fields are read-only for users.
@@ -112,6 +117,8 @@ type ID struct {
 	REQ     REQ
 	REP     REP
 	User    any
+	// Resolution is set in the states of SIDR, and after them.
+	Resolution *Resolution
 
 	localQPN, remoteQPN uint32
 	tid                 uint64
@@ -141,7 +148,9 @@ const (
 	Rejected
 	Unreachable
 	Disconnected
-	Gone // TIMEWAIT is over: identities may be used again
+	Gone           // TIMEWAIT is over: identities may be used again
+	ResolveRequest // a SIDR REQ, to be answered by Answer
+	Resolved       // the SIDR REP is in the ID, which is dead
 )
 
 // Event is one thing that happened.
@@ -170,21 +179,25 @@ type peerQPN struct {
 
 // Machine is the CM of one address. It is not safe for concurrent use.
 type Machine struct {
-	cfg      Config
-	n        *Counters
-	ids      map[uint32]*ID // by our communication ID
-	comms    map[peerComm]*ID
-	qpns     map[peerQPN]*ID
-	listen   map[uint16]bool
-	timers   deadlines
-	pending  int
-	asked    map[netip.Addr]int // pending, by the address that asked
-	halfOpen []*ID              // whose REP was sent, oldest first; some have moved on
-	blank    []int32            // records of the ledger that are free
-	waiting  int
-	events   []Event
-	out      []*outgoing
-	psn      wire.PSN // of the next datagram; nobody looks at it
+	cfg       Config
+	n         *Counters
+	ids       map[uint32]*ID // by our communication ID
+	comms     map[peerComm]*ID
+	qpns      map[peerQPN]*ID
+	listen    map[uint16]bool
+	listenUD  map[uint16]bool
+	sidrs     map[peerSIDR]*ID // SIDR REQs of peers, answered or not
+	answered  []*ID            // those that are answered, oldest first
+	timers    deadlines
+	pending   int
+	asked     map[netip.Addr]int // pending, by the address that asked
+	halfOpen  []*ID              // whose REP was sent, oldest first; some have moved on
+	blank     []int32            // records of the ledger that are free
+	waiting   int
+	resolving int // SIDR REQs of ours
+	events    []Event
+	out       []*outgoing
+	psn       wire.PSN // of the next datagram; nobody looks at it
 }
 
 // outgoing is a datagram to be sent.
@@ -217,7 +230,7 @@ func New(cfg Config) *Machine {
 	return &Machine{
 		cfg: cfg, n: cfg.Counters, psn: wire.PSN(cfg.Random() & wire.PSNMask),
 		ids: map[uint32]*ID{}, comms: map[peerComm]*ID{}, qpns: map[peerQPN]*ID{},
-		listen: map[uint16]bool{}, asked: map[netip.Addr]int{},
+		listen: map[uint16]bool{}, listenUD: map[uint16]bool{}, sidrs: map[peerSIDR]*ID{}, asked: map[netip.Addr]int{},
 	}
 }
 
@@ -412,6 +425,7 @@ func (m *Machine) Disconnect(now rdma.Time, id *ID) {
 func (m *Machine) Forget(id *ID) {
 	m.stop(id)
 	m.leavePending(id)
+	m.leaveSIDR(id)
 	if id.State == TimeWait {
 		m.waiting--
 	}
@@ -542,6 +556,8 @@ func (m *Machine) Expire(now rdma.Time) {
 		switch {
 		case id.State == TimeWait:
 			m.gone(id)
+		case id.State == SIDRREQReceived || id.State == SIDRAnswered:
+			m.Forget(id)
 		case now < id.limit:
 			m.n.Resent++
 			m.send(id.Peer.Addr(), id.msg)
@@ -549,6 +565,8 @@ func (m *Machine) Expire(now rdma.Time) {
 			m.schedule(id, min(now+id.every, id.limit))
 		case id.State == DREQSent:
 			m.timeWait(now, id)
+		case id.State == SIDRREQSent:
+			m.unresolved(id)
 		default:
 			m.giveUp(now, id)
 		}

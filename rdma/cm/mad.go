@@ -343,13 +343,13 @@ func (r *IDs) Encode(h Header) []byte {
 	return b
 }
 
-// IPHeader is how RDMA-CM says in a REQ's private data who connects to whom.
+// IPHeader is how RDMA-CM says in the private data of a REQ or SIDR REQ who connects to whom.
 type IPHeader struct {
 	Src netip.AddrPort
 	Dst netip.Addr
 }
 
-// ParseIPHeader reads it from the private data of a REQ.
+// ParseIPHeader reads it from the private data.
 func ParseIPHeader(p []byte) (h IPHeader, err error) {
 	if len(p) < IPHeaderLen || p[0] != 0 {
 		return h, ErrIPHeader

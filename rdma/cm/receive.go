@@ -43,8 +43,11 @@ func (m *Machine) Receive(now rdma.Time, src, dst netip.Addr, mad []byte) {
 			m.timeWait(now, id)
 		}
 	case AttrSIDRREQ:
-		m.n.Unsupported++
-		m.refuseSIDR(src, h, mad)
+		m.n.RxSIDRREQ++
+		m.resolveRequest(now, src, dst, h, ParseSIDRREQ(mad))
+	case AttrSIDRREP:
+		m.n.RxSIDRREP++
+		m.resolved(src, ParseSIDRREP(mad))
 	default:
 		m.n.Unsupported++ // a LAP times out at its sender, which stays on its path
 	}
@@ -261,22 +264,4 @@ func (m *Machine) disconnect(now rdma.Time, src netip.Addr, h Header, d IDs) {
 	}
 	m.n.TxDREP++
 	m.sendIDs(id, AttrDREP, h.TID)
-}
-
-// Offsets in the bodies of SIDR_REQ and SIDR_REP, and the status of the latter.
-const (
-	sidrREQService  = 8
-	sidrREPStatus   = 4
-	sidrREPService  = 12
-	sidrUnsupported = 1
-)
-
-// refuseSIDR answers a request for a datagram service: there are none.
-func (m *Machine) refuseSIDR(src netip.Addr, h Header, mad []byte) {
-	b := newMAD(Header{TID: h.TID, Attr: AttrSIDRREP})
-	req, rep := mad[bodyAt:], b[bodyAt:]
-	copy(rep[:4], req[:4]) // request ID
-	rep[sidrREPStatus] = sidrUnsupported
-	copy(rep[sidrREPService:sidrREPService+8], req[sidrREQService:])
-	m.send(src, b)
 }

@@ -126,7 +126,7 @@ func (l *lone) mra() []byte {
 }
 
 var attrNames = map[Attr]string{
-	AttrREQ: "REQ", AttrREP: "REP", AttrRTU: "RTU", AttrREJ: "REJ", AttrMRA: "MRA", AttrDREQ: "DREQ", AttrDREP: "DREP", AttrSIDRREP: "SIDR_REP",
+	AttrREQ: "REQ", AttrREP: "REP", AttrRTU: "RTU", AttrREJ: "REJ", AttrMRA: "MRA", AttrDREQ: "DREQ", AttrDREP: "DREP", AttrSIDRREQ: "SIDR_REQ", AttrSIDRREP: "SIDR_REP",
 }
 
 // said is what the machine sends now.
@@ -156,7 +156,7 @@ func (l *lone) events() []Event {
 
 var eventNames = [...]string{
 	ConnRequest: "request", Reply: "reply", ConnEstablished: "established", Rejected: "rejected",
-	Unreachable: "unreachable", Disconnected: "disconnected", Gone: "gone",
+	Unreachable: "unreachable", Disconnected: "disconnected", Gone: "gone", ResolveRequest: "resolve request", Resolved: "resolved",
 }
 
 func (l *lone) happened() string {
@@ -313,7 +313,8 @@ func TestOddMessages(t *testing.T) {
 	}{
 		{"no MAD", Idle, func(*lone) []byte { return make([]byte, MADLen) }, "", func(n *Counters) uint64 { return n.DropMalformed }},
 		{"a LAP", Established, func(l *lone) []byte { return l.ids(0x19) }, "", func(n *Counters) uint64 { return n.Unsupported }},
-		{"a SIDR_REQ", Idle, func(l *lone) []byte { return l.ids(AttrSIDRREQ) }, "SIDR_REP", func(n *Counters) uint64 { return n.Unsupported }},
+		{"a SIDR_REQ", Idle, func(l *lone) []byte { return l.ids(AttrSIDRREQ) }, "SIDR_REP", func(n *Counters) uint64 { return n.RxSIDRREQ }},
+		{"a SIDR_REP for nothing", Established, func(l *lone) []byte { return l.ids(AttrSIDRREP) }, "", func(n *Counters) uint64 { return n.DropUnknown }},
 		{"a DREQ for another queue pair", Established, func(l *lone) []byte {
 			d := IDs{LocalID: peerComm1, RemoteID: l.id.Local, QPN: 5}
 			return d.Encode(Header{TID: 1, Attr: AttrDREQ})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/wire"
+	"github.com/rstored/rstored/rdma/wq"
 )
 
 // answer takes a response of the peer to our requests (IBTA 9.7.5).
@@ -99,7 +100,7 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 // the oldest that is not: a NAK that refers to anything else is void.
 func (q *QP) ackBefore(now rdma.Time, psn wire.PSN) bool {
 	q.ackTo(now, psn.Add(-1))
-	return q.state != rdma.StateErr && q.sq.len() > 0 && q.req.una == psn && q.sq.front().started
+	return q.state != rdma.StateErr && q.sq.Len() > 0 && q.req.una == psn && q.sq.Front().started
 }
 
 // ackTo completes the requests up to psn. It stops at a READ or atomic without
@@ -110,8 +111,8 @@ func (q *QP) ackTo(now rdma.Time, psn wire.PSN) {
 		return
 	}
 	moved, lost, una := false, false, r.una
-	for q.sq.len() > 0 {
-		e := q.sq.front()
+	for q.sq.Len() > 0 {
+		e := q.sq.Front()
 		if !e.started || psn.Before(e.psn) {
 			break
 		}
@@ -174,10 +175,10 @@ func (q *QP) lostResponse(now rdma.Time) {
 // it belongs to, nil if there is none.
 func (q *QP) atFront(now rdma.Time, psn wire.PSN) *sqe {
 	q.ackTo(now, psn.Add(-1))
-	if q.state == rdma.StateErr || q.sq.len() == 0 {
+	if q.state == rdma.StateErr || q.sq.Len() == 0 {
 		return nil
 	}
-	e := q.sq.front()
+	e := q.sq.Front()
 	if !e.started || psn.Before(e.psn) || psn.After(e.last()) {
 		q.n.RxStaleResponse++
 		return nil
@@ -205,7 +206,7 @@ func (q *QP) readResponse(now rdma.Time, p *wire.Packet) {
 		q.badResponse(fmt.Sprintf("a READ response of %d bytes where %d are due", len(p.Payload), n))
 		return
 	}
-	scatter(e.sgl, e.got, p.Payload)
+	wq.Scatter(e.sgl, e.got, p.Payload)
 	e.got += n
 	q.n.RxBytesReadResponse += uint64(n)
 	k := int(p.PSN.Sub(e.psn)) + 1
@@ -220,8 +221,8 @@ func (q *QP) readResponse(now rdma.Time, p *wire.Packet) {
 // readAt is atFront for a packet of a READ response: the packets of the same
 // READ before it are not acknowledged by it.
 func (q *QP) readAt(now rdma.Time, psn wire.PSN) *sqe {
-	if q.sq.len() > 0 {
-		if e := q.sq.front(); e.started && e.reads() && !psn.Before(e.psn) && !psn.After(e.last()) {
+	if q.sq.Len() > 0 {
+		if e := q.sq.Front(); e.started && e.reads() && !psn.Before(e.psn) && !psn.After(e.last()) {
 			return e
 		}
 	}
@@ -234,8 +235,8 @@ func (q *QP) readAt(now rdma.Time, psn wire.PSN) *sqe {
 
 // atFrontOf finds the started request that psn belongs to.
 func (q *QP) atFrontOf(psn wire.PSN) *sqe {
-	for i := range q.sq.len() {
-		e := q.sq.at(i)
+	for i := range q.sq.Len() {
+		e := q.sq.At(i)
 		if !e.started {
 			return nil
 		}
@@ -257,7 +258,7 @@ func (q *QP) atomicResponse(now rdma.Time, p *wire.Packet) {
 	}
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], p.AtomicAck)
-	scatter(e.sgl, 0, b[:])
+	wq.Scatter(e.sgl, 0, b[:])
 	q.responded(p.PSN, true)
 	q.finish()
 	q.caughtUp(now)

@@ -301,7 +301,7 @@ func TestReadParts(t *testing.T) {
 			t.Errorf("then for %+v", a)
 		}
 	}
-	for psn := wire.PSN(10); q.sq.len() > 0; psn = psn.Add(1) {
+	for psn := wire.PSN(10); q.sq.Len() > 0; psn = psn.Add(1) {
 		p.now += 10 * us
 		give(psn, 256)
 		_ = say(p, q)
@@ -386,5 +386,60 @@ func TestLossOfWhatWasSentAgain(t *testing.T) {
 		if n := naks(c.psn); n != c.want {
 			t.Errorf("packet %d with PSN %d: %d NAKs, want %d", i, c.psn, n, c.want)
 		}
+	}
+}
+
+// TestRTRAnswers: a queue pair that may not send requests yet answers READs, and keeps to
+// its rate; one without an ACK timeout never gives its peer up.
+func TestRTRAnswers(t *testing.T) {
+	p, _, q := lone(t, 1)
+	for _, a := range []rdma.QPAttr{
+		{State: rdma.StateReset},
+		{State: rdma.StateInit, Access: rdma.RemoteRead, PKey: wire.DefaultPKey},
+		{State: rdma.StateRTR, LocalAddr: p.s[1].q.flow.Src, RemoteAddr: p.s[0].q.flow.Src, PathMTU: 256, RQPSN: 7, MaxDestRd: 4},
+	} {
+		if a.State == rdma.StateRTR {
+			a.LocalAddr, a.RemoteAddr = p.s[0].q.flow.Dst, p.s[0].q.flow.Src
+		}
+		if err := q.Modify(p.now, a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if q.Deadline() != 0 {
+		t.Error("a deadline with nothing to do")
+	}
+	read := func() {
+		hear(p, q, wire.Packet{Op: wire.ReadRequest, PSN: q.resp.epsn, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 1 << 14}})
+	}
+	read()
+	if n := len(say(p, q)); n != 64 {
+		t.Fatalf("%d packets", n)
+	}
+	p.now += ms
+	hear(p, q, wire.Packet{Op: wire.CNP, Payload: bytesOf(16)})
+	read()
+	n := len(say(p, q))
+	for q.resp.active > 0 {
+		if p.now = q.Deadline(); p.now == 0 {
+			t.Fatal("responses wait for nothing")
+		}
+		q.Expire(p.now)
+		n += len(say(p, q))
+	}
+	if n != 64 {
+		t.Errorf("%d packets", n)
+	}
+	if err := q.Modify(p.now, rdma.QPAttr{State: rdma.StateRTS, SQPSN: 1, RetryCount: 1}); err != nil {
+		t.Fatal(err)
+	}
+	p.post(1, rdma.SendWR{Op: rdma.OpSend})
+	_ = say(p, q)
+	for range 50 {
+		p.now = q.Deadline()
+		q.Expire(p.now)
+		_ = say(p, q)
+	}
+	if q.State() != rdma.StateRTS {
+		t.Errorf("%v: %v", q.State(), q.Err())
 	}
 }

@@ -32,7 +32,7 @@ func TestLongestMessage(t *testing.T) {
 		p := newPair(t, mtu, 0xfffff0, 8)
 		for i, s := range p.s {
 			s.q.cfg.Mem = mem
-			s.q.cfg.Caps.MaxSendSGE, s.q.cfg.Caps.MaxRecvSGE, s.q.rq.sges = pieces, pieces, pieces
+			s.q.cfg.Caps.MaxSendSGE, s.q.cfg.Caps.MaxRecvSGE, s.q.rq.SGEs = pieces, pieces, pieces
 			x.side[i] = s
 		}
 		sgl := make([]rdma.SGE, pieces)

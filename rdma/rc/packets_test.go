@@ -173,9 +173,9 @@ func TestResponses(t *testing.T) {
 			p.post(0, wr,
 				rdma.SendWR{ID: 2, Op: rdma.OpRead, SGL: s.sge(1000, 300), RemoteAddr: pairVA, RKey: pairKey},
 				rdma.SendWR{ID: 3, Op: rdma.OpFetchAdd, SGL: s.sge(2000, 8), RemoteAddr: pairVA, RKey: pairKey})
-			q.sq.at(0).wr.Flags |= rdma.Signaled
-			q.sq.at(1).wr.Flags |= rdma.Signaled
-			q.sq.at(2).wr.Flags |= rdma.Signaled
+			q.sq.At(0).wr.Flags |= rdma.Signaled
+			q.sq.At(1).wr.Flags |= rdma.Signaled
+			q.sq.At(2).wr.Flags |= rdma.Signaled
 			if out := say(p, q); len(out) != 4 || out[0].PSN != 7 || out[3].PSN != 11 {
 				t.Fatalf("%+v", out)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/wire"
+	"github.com/rstored/rstored/rdma/wq"
 )
 
 // Memory is what a QP may touch. Its methods are called for every packet and
@@ -70,11 +71,11 @@ type QP struct {
 
 	recent recorder
 
-	sq   ring[sqe]
-	rq   queue
-	cur  rqe // the receive of the message in progress
-	send ring[rdma.WC]
-	recv ring[rdma.WC]
+	sq   wq.Ring[sqe]
+	rq   wq.Queue
+	cur  wq.Recv // the receive of the message in progress
+	send wq.Ring[rdma.WC]
+	recv wq.Ring[rdma.WC]
 
 	req   requester
 	resp  responder
@@ -124,7 +125,7 @@ func New(cfg Config) *QP {
 }
 
 func (q *QP) init() *QP {
-	q.rq.most, q.rq.sges = q.cfg.Caps.MaxRecvWR, q.cfg.Caps.MaxRecvSGE
+	q.rq.Most, q.rq.SGEs = q.cfg.Caps.MaxRecvWR, q.cfg.Caps.MaxRecvSGE
 	return q
 }
 
@@ -220,7 +221,7 @@ func (q *QP) PostSend(now rdma.Time, wrs []rdma.SendWR) error {
 	default:
 		return fmt.Errorf("%w: send requests cannot be posted in %v", rdma.ErrBadTransition, q.state)
 	}
-	if q.sq.len()+len(wrs) > q.cfg.Caps.MaxSendWR {
+	if q.sq.Len()+len(wrs) > q.cfg.Caps.MaxSendWR {
 		return rdma.ErrQueueFull
 	}
 	for i := range wrs {
@@ -229,11 +230,11 @@ func (q *QP) PostSend(now rdma.Time, wrs []rdma.SendWR) error {
 		}
 	}
 	for i := range wrs {
-		e := q.sq.push()
+		e := q.sq.Push()
 		e.sgl = append(e.sgl[:0], wrs[i].SGL...)
 		e.wr = wrs[i]
 		e.wr.SGL = nil
-		e.length = sglLen(e.sgl)
+		e.length = uint32(wq.Length(e.sgl))
 		if e.wr.Flags&rdma.Inline != 0 {
 			e.inline = e.inline[:0]
 			for _, s := range e.sgl {
@@ -254,10 +255,7 @@ func (q *QP) checkSend(w *rdma.SendWR) error {
 	if len(w.SGL) > q.cfg.Caps.MaxSendSGE {
 		return fmt.Errorf("%w: %d gather elements, the QP takes %d", rdma.ErrInvalidWR, len(w.SGL), q.cfg.Caps.MaxSendSGE)
 	}
-	var n uint64
-	for _, s := range w.SGL {
-		n += uint64(len(s.Buf))
-	}
+	n := wq.Length(w.SGL)
 	switch w.Op {
 	case rdma.OpSend, rdma.OpSendImm, rdma.OpSendInv, rdma.OpWrite, rdma.OpWriteImm, rdma.OpRead:
 		if n > MessageMax {
@@ -299,7 +297,7 @@ func (q *QP) PostRecv(_ rdma.Time, wrs []rdma.RecvWR) error {
 	if q.resp.inRecv {
 		taken = 1
 	}
-	if err := q.rq.post(wrs, taken); err != nil {
+	if err := q.rq.Post(wrs, taken); err != nil {
 		return err
 	}
 	if q.state == rdma.StateErr {
@@ -308,35 +306,28 @@ func (q *QP) PostRecv(_ rdma.Time, wrs []rdma.RecvWR) error {
 	return nil
 }
 
-func sglLen(sgl []rdma.SGE) (n uint32) {
-	for _, s := range sgl {
-		n += uint32(len(s.Buf))
-	}
-	return n
-}
-
 // Drained reports whether the QP is in SQD and every request that was begun has completed.
 func (q *QP) Drained() bool {
-	return q.state == rdma.StateSQD && (q.sq.len() == 0 || !q.sq.front().started)
+	return q.state == rdma.StateSQD && (q.sq.Len() == 0 || !q.sq.Front().started)
 }
 
 // PollSend moves completions of send requests into dst, oldest first.
-func (q *QP) PollSend(dst []rdma.WC) int { return q.send.drain(dst) }
+func (q *QP) PollSend(dst []rdma.WC) int { return q.send.Drain(dst) }
 
 // PollRecv moves completions of receives into dst, oldest first.
-func (q *QP) PollRecv(dst []rdma.WC) int { return q.recv.drain(dst) }
+func (q *QP) PollRecv(dst []rdma.WC) int { return q.recv.Drain(dst) }
 
 // Pending reports whether there are completions to poll.
-func (q *QP) Pending() (send, recv bool) { return q.send.len() > 0, q.recv.len() > 0 }
+func (q *QP) Pending() (send, recv bool) { return q.send.Len() > 0, q.recv.Len() > 0 }
 
 // Outstanding is the number of send requests and receives that are posted and
 // not completed.
 func (q *QP) Outstanding() (send, recv int) {
-	recv = q.rq.len()
+	recv = q.rq.Len()
 	if q.resp.inRecv {
 		recv++
 	}
-	return q.sq.len(), recv
+	return q.sq.Len(), recv
 }
 
 // Receive takes one packet that is addressed to this QP and whose ICRC was
@@ -431,7 +422,7 @@ func (q *QP) Deadline() rdma.Time {
 	if q.resp.active > 0 {
 		d = earlier(d, q.resp.rate.until)
 	}
-	if q.req.cur < q.sq.len() {
+	if q.req.cur < q.sq.Len() {
 		d = earlier(d, q.req.until)
 	}
 	return d
@@ -457,7 +448,7 @@ func (q *QP) fail(why error) {
 
 // flush completes everything that is posted with WRFlushErr, in order.
 func (q *QP) flush() {
-	for q.sq.len() > 0 {
+	for q.sq.Len() > 0 {
 		q.completeSend(rdma.WRFlushErr)
 	}
 	q.req.reset()
@@ -466,7 +457,7 @@ func (q *QP) flush() {
 	if q.resp.inRecv {
 		q.completeRecv(flushed)
 	}
-	for q.rq.len() > 0 {
+	for q.rq.Len() > 0 {
 		q.takeRecv()
 		q.completeRecv(flushed)
 	}
@@ -474,9 +465,9 @@ func (q *QP) flush() {
 
 // completeSend completes the oldest send request.
 func (q *QP) completeSend(s rdma.Status) {
-	e := q.sq.front()
+	e := q.sq.Front()
 	if s != rdma.Success || e.wr.Flags&rdma.Signaled != 0 {
-		wc := q.send.push()
+		wc := q.send.Push()
 		*wc = rdma.WC{ID: e.wr.ID, QPN: q.cfg.Num, Status: s, Op: wcOps[e.wr.Op]}
 		if e.reads() && s == rdma.Success {
 			wc.ByteLen = e.length
@@ -484,7 +475,7 @@ func (q *QP) completeSend(s rdma.Status) {
 	}
 	clear(e.sgl)
 	e.wr.Bind = nil
-	q.sq.pop()
+	q.sq.Pop()
 }
 
 var wcOps = [...]rdma.WCOp{
@@ -492,22 +483,6 @@ var wcOps = [...]rdma.WCOp{
 	rdma.OpWrite: rdma.WCWrite, rdma.OpWriteImm: rdma.WCWrite, rdma.OpRead: rdma.WCRead,
 	rdma.OpCompareSwap: rdma.WCCompareSwap, rdma.OpFetchAdd: rdma.WCFetchAdd, rdma.OpLocalInv: rdma.WCLocalInv,
 	rdma.OpBindMW: rdma.WCBindMW, rdma.OpReg: rdma.WCReg,
-}
-
-// scatter copies p into sgl at byte off.
-func scatter(sgl []rdma.SGE, off uint32, p []byte) {
-	at := int(off)
-	for _, s := range sgl {
-		if len(p) == 0 {
-			return
-		}
-		if at >= len(s.Buf) {
-			at -= len(s.Buf)
-			continue
-		}
-		n := copy(s.Buf[at:], p)
-		p, at = p[n:], 0
-	}
 }
 
 // gather lists n bytes of sgl from byte off, by reference.

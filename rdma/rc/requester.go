@@ -50,10 +50,10 @@ func (r *requester) inFlight() int { return max(0, int(r.psn.Sub(r.una))-r.readP
 // canSend reports whether the request at the cursor may go out now.
 func (q *QP) canSend(now rdma.Time) bool {
 	r := &q.req
-	if r.cur >= q.sq.len() || r.rnrUntil > now {
+	if r.cur >= q.sq.Len() || r.rnrUntil > now {
 		return false
 	}
-	e := q.sq.at(r.cur)
+	e := q.sq.At(r.cur)
 	switch {
 	case e.local():
 		// After everything before it has completed.
@@ -71,7 +71,7 @@ func (q *QP) canSend(now rdma.Time) bool {
 func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 	r := &q.req
 	for ; budget > 0 && !b.Full() && q.canSend(now); budget-- {
-		e := q.sq.at(r.cur)
+		e := q.sq.At(r.cur)
 		if e.local() {
 			if !q.execute(e) {
 				return
@@ -184,7 +184,7 @@ func (q *QP) sent(now rdma.Time, last wire.PSN) {
 	if r.psn.After(r.next) {
 		r.next = r.psn
 	}
-	if !r.psn.Before(q.sq.at(r.cur).last().Add(1)) {
+	if !r.psn.Before(q.sq.At(r.cur).last().Add(1)) {
 		r.cur++
 	}
 	if r.expireAt == 0 {
@@ -250,8 +250,8 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 func (q *QP) seek(psn wire.PSN) {
 	r := &q.req
 	r.psn, r.reads, r.readPSNs = psn, 0, 0
-	for r.cur = 0; r.cur < q.sq.len(); r.cur++ {
-		if e := q.sq.at(r.cur); !e.started || !e.last().Before(psn) {
+	for r.cur = 0; r.cur < q.sq.Len(); r.cur++ {
+		if e := q.sq.At(r.cur); !e.started || !e.last().Before(psn) {
 			return
 		}
 	}
@@ -272,7 +272,7 @@ func (q *QP) failRequest(i int, s rdma.Status, why error) {
 	for range i {
 		q.completeSend(rdma.WRFlushErr)
 	}
-	if q.sq.len() > 0 {
+	if q.sq.Len() > 0 {
 		q.completeSend(s)
 	}
 	if q.state != rdma.StateErr {

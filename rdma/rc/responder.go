@@ -6,6 +6,7 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/wire"
+	"github.com/rstored/rstored/rdma/wq"
 )
 
 // message is the kind of message whose first packet has arrived and whose last
@@ -199,11 +200,11 @@ func (q *QP) serveSend(now rdma.Time, p *wire.Packet) {
 		return
 	}
 	if p.Op.Is(wire.Starts) {
-		if q.receives().len() == 0 {
+		if q.noReceive() {
 			q.rnr(now, p.PSN)
 			return
 		}
-		for _, s := range q.takeRecv().sgl {
+		for _, s := range q.takeRecv().SGL {
 			if st := q.cfg.Mem.Local(q.cfg.PD, s.LKey, s.Buf, true); st != rdma.Success {
 				q.completeRecv(rdma.WC{Status: rdma.LocProtErr, Op: rdma.WCRecv})
 				q.refuse(p, wire.NAKRemoteOp, "the memory of the receive is not registered")
@@ -213,12 +214,12 @@ func (q *QP) serveSend(now rdma.Time, p *wire.Packet) {
 		r.recvOff, r.in = 0, sendMessage
 	}
 	e := &q.cur
-	if uint64(r.recvOff)+uint64(len(p.Payload)) > uint64(e.length) {
+	if uint64(r.recvOff)+uint64(len(p.Payload)) > uint64(e.Length) {
 		q.completeRecv(rdma.WC{Status: rdma.LocLenErr, Op: rdma.WCRecv})
-		q.refuse(p, wire.NAKInvalidRequest, fmt.Sprintf("a SEND longer than the receive of %d bytes", e.length))
+		q.refuse(p, wire.NAKInvalidRequest, fmt.Sprintf("a SEND longer than the receive of %d bytes", e.Length))
 		return
 	}
-	scatter(e.sgl, r.recvOff, p.Payload)
+	wq.Scatter(e.SGL, r.recvOff, p.Payload)
 	r.recvOff += uint32(len(p.Payload))
 	q.n.RxBytesSend += uint64(len(p.Payload))
 	if p.Op.Is(wire.HasIETH) {
@@ -272,7 +273,7 @@ func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 		q.refuse(p, wire.NAKInvalidRequest, "an RDMA WRITE packet whose length is not that of its message")
 		return
 	}
-	if p.Op.Is(wire.HasImm) && q.receives().len() == 0 {
+	if p.Op.Is(wire.HasImm) && q.noReceive() {
 		// Nothing of this packet is executed. Only its message's first packet
 		// set up the rest of the WRITE, which a retransmission sets up again.
 		q.rnr(now, p.PSN)

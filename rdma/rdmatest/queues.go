@@ -267,8 +267,25 @@ func testSharedReceives(t *testing.T, open Provider) {
 	case <-time.After(patience):
 		t.Error("nobody said that no receive completes any more")
 	}
+	b[0].do(func() error {
+		if err := srq.PostRecv([]rdma.RecvWR{{SGL: make([]rdma.SGE, 2)}}); !errors.Is(err, rdma.ErrInvalidWR) {
+			t.Errorf("a receive of two elements: %v", err)
+		}
+		return nil
+	})
 	a[1].post(rdma.SendWR{ID: 11, Op: rdma.OpSend, Flags: rdma.Signaled, SGL: part(src[1], 0, 5)})
 	b[1].succeeded(4)
+	b[0].do(func() error {
+		if err := srq.PostRecv([]rdma.RecvWR{recv(5)}); err != nil {
+			return err
+		}
+		b[0].conn.Close()
+		b[1].conn.Close()
+		if err := srq.Close(); err != nil || srq.Len() != 0 {
+			t.Errorf("%d receives are left: %v", srq.Len(), err)
+		}
+		return nil
+	})
 }
 
 // testInline: the data of an inline request is taken when it is posted, from memory that is
@@ -401,15 +418,29 @@ func testBadBinds(t *testing.T, open Provider) {
 			m := b.register(make([]byte, 10), rdma.WindowBind)
 			return rdma.SendWR{RKey: w.Rekey(), Bind: &rdma.Bind{MW: w, MR: m, Buf: m.Bytes(), Access: rdma.RemoteWrite}}
 		}},
+		{"the end of a key that names nothing", func(_ *end, w rdma.MW, _, _ rdma.MR) rdma.SendWR {
+			return rdma.SendWR{Op: rdma.OpLocalInv, InvRKey: w.Rekey()}
+		}},
 	} {
 		a, b := newEnd(t, da, rdma.CQOptions{}), newEnd(t, db, rdma.CQOptions{})
 		join(a, b, port+uint16(i))
 		w, err := b.pd.AllocMW()
 		ok(t, err)
+		b.on(func() {
+			for _, bad := range []*rdma.Bind{nil, {}, {MW: w}} {
+				if err := b.conn.QP().PostSend([]rdma.SendWR{{Op: rdma.OpBindMW, Bind: bad}}); !errors.Is(err, rdma.ErrInvalidWR) {
+					t.Errorf("a bind of %+v: %v", bad, err)
+				}
+			}
+		})
 		wr := c.wr(b, w, b.register(make([]byte, 100), rdma.LocalWrite|rdma.WindowBind), b.register(make([]byte, 100), rdma.LocalWrite))
-		wr.ID, wr.Op = 1, rdma.OpBindMW
+		wr.ID = 1
+		want := rdma.LocQPOpErr
+		if wr.Op != rdma.OpLocalInv {
+			wr.Op, want = rdma.OpBindMW, rdma.MWBindErr
+		}
 		b.post(wr)
-		if wc := b.completion(); wc.ID != 1 || wc.Status != rdma.MWBindErr {
+		if wc := b.completion(); wc.ID != 1 || wc.Status != want {
 			t.Errorf("%s: %+v", c.what, wc)
 		}
 		w.Close()
@@ -556,6 +587,7 @@ func testDrain(t *testing.T, open Provider) {
 	case <-time.After(patience):
 		t.Fatal("the queue does not drain")
 	}
+	settle2(a) // the event comes before the completions of its turn
 	done := len(a.wcs)
 	wr.ID = 2
 	a.post(wr)

@@ -53,6 +53,8 @@ func Run(t *testing.T, open Provider) {
 		{"Arming", testArming},
 		{"Resize", testResize},
 		{"Drain", testDrain},
+		{"Datagrams", testDatagrams},
+		{"DatagramService", testDatagramService},
 		{"ReceiverNotReady", testReceiverNotReady},
 		{"QueueFull", testQueueFull},
 		{"Transitions", testTransitions},

@@ -227,12 +227,9 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	if len(p.Params.PrivateData) > cm.ConnPrivateLen {
 		return nil, fmt.Errorf("%w: %d bytes of private data; a REQ carries %d", rdma.ErrInvalidWR, len(p.Params.PrivateData), cm.ConnPrivateLen)
 	}
-	table := *d.pkeys.Load()
-	pkey := table[0]
-	if p.PKey != 0 {
-		if pkey = table.of(p.PKey); pkey == 0 {
-			return nil, fmt.Errorf("%w: the device is not in partition %#04x", rdma.ErrInvalidWR, p.PKey)
-		}
+	pkey, err := d.partition(p.PKey)
+	if err != nil {
+		return nil, err
 	}
 	c, err := s.newConn(p.QP, p.Remote, d.ephemeral(), pkey)
 	if err != nil {
@@ -291,12 +288,19 @@ func (s *shard) connections() {
 		for i := range n {
 			e := s.cmEvents[i]
 			s.cmEvents[i] = cm.Event{}
-			if e.Kind == cm.ConnRequest {
+			switch e.Kind {
+			case cm.ConnRequest:
 				s.request(e.ID)
 				continue
+			case cm.ResolveRequest:
+				s.question(e.ID)
+				continue
 			}
-			if c, ok := e.ID.User.(*conn); ok {
-				s.report(c, e)
+			switch u := e.ID.User.(type) {
+			case *conn:
+				s.report(u, e)
+			case *resolution:
+				u.report(e)
 			}
 		}
 	}

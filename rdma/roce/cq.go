@@ -30,8 +30,14 @@ type cq struct {
 	n       int
 	onEvent func()
 	armed   armed
-	pending bool  // in shard.events
-	waiting []*qp // have completions that did not fit
+	pending bool        // in shard.events
+	waiting []harvester // have completions that did not fit
+}
+
+// harvester is a queue pair of any type, as its completion queues see it.
+type harvester interface {
+	harvest()
+	gone() bool
 }
 
 func checkDepth(depth int) error {
@@ -63,7 +69,7 @@ func (c *cq) Poll(dst []rdma.WC) int {
 		w := c.waiting
 		c.waiting = nil
 		for i, q := range w {
-			if !q.dead && (i == 0 || w[i-1] != q) {
+			if !q.gone() && (i == 0 || w[i-1] != q) {
 				q.harvest()
 			}
 		}

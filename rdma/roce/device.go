@@ -32,6 +32,7 @@ type Device struct {
 
 	mu        sync.Mutex
 	listeners map[uint16]*listener
+	services  map[uint16]*service
 	closed    bool
 	ended     sync.WaitGroup
 }
@@ -91,7 +92,7 @@ func NewWithLink(l link.Link, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, links []link.Link) (*Device, error) {
-	d := &Device{cfg: cfg, addr: links[0].LocalAddr(), listeners: map[uint16]*listener{}}
+	d := &Device{cfg: cfg, addr: links[0].LocalAddr(), listeners: map[uint16]*listener{}, services: map[uint16]*service{}}
 	table := partitions(slices.Clone(cfg.PKeys))
 	d.pkeys.Store(&table)
 	d.random.f = cfg.Random
@@ -195,6 +196,7 @@ func (d *Device) Close() error {
 	}
 	d.closed = true
 	clear(d.listeners)
+	clear(d.services)
 	d.mu.Unlock()
 	// The connection manager's shard ends last: the others' goodbyes go
 	// through it.
@@ -257,6 +259,13 @@ func (d *Device) CreateQP(l rdma.Loop, c rdma.QPConfig) (rdma.QP, error) {
 	s, err := d.shardOf(l)
 	if err != nil {
 		return nil, err
+	}
+	if c.Type == rdma.UD {
+		q, err := s.newUD(c)
+		if err != nil {
+			return nil, err
+		}
+		return q, nil
 	}
 	q, err := s.newQP(c)
 	if err != nil {

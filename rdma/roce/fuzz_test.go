@@ -3,6 +3,7 @@ package roce_test
 import (
 	"bytes"
 	"encoding/binary"
+	"net/netip"
 	"testing"
 
 	"github.com/rstored/rstored/rdma"
@@ -48,6 +49,13 @@ func FuzzDatagrams(f *testing.F) {
 	req := cm.REQ{LocalID: 1, ServiceID: cm.ServiceID(7), QPN: 5, MTU: 3}
 	req.Primary.LocalGID, req.Primary.RemoteGID = simAddr[0], simAddr[1]
 	f.Add(record(toCM, req.Encode(cm.Header{TID: 1})))
+	sidr := cm.SIDRREQ{RequestID: 1, PKey: wire.DefaultPKey, ServiceID: cm.UDPServiceID(7)}
+	ip := cm.IPHeader{Src: netip.AddrPortFrom(simAddr[0], 9), Dst: simAddr[1]}
+	ip.Put(sidr.Private[:])
+	f.Add(record(toCM, sidr.Encode(cm.Header{TID: 1})))
+	for _, op := range []wire.Opcode{wire.UDSendOnly, wire.UDSendOnlyImm, wire.SendOnly} {
+		f.Add(record(toQP|toDatagrams, packet(&wire.Packet{Op: op, DETH: wire.DETH{QKey: rdma.UDQKey, SrcQPN: 99}}, make([]byte, 300))))
+	}
 	f.Add(record(toAnyone, []byte{0, 1, 2}))
 
 	f.Fuzz(func(t *testing.T, input []byte) {
@@ -65,18 +73,33 @@ func FuzzDatagrams(f *testing.F) {
 		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: bad[1].mr.Addr(), RKey: bad[1].mr.RKey()}); wc.Status != rdma.Success {
 			t.Fatal(wc.Status)
 		}
+		datagrams, room := w.udSide(1), w.side[1]
+		const dgramRoom = rdma.GRHLen + 300
+		if err := datagrams.PostRecv([]rdma.RecvWR{{SGL: []rdma.SGE{{Buf: room.mr.Bytes()[:dgramRoom], LKey: room.mr.LKey()}}}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.dev[1].ListenUD(7, func(r rdma.UDRequest) { _ = r.Accept(datagrams.Num(), rdma.UDQKey, nil) }); err != nil {
+			t.Fatal(err)
+		}
 		m := w.mallory()
 		qpn := bad[1].conn.QP().Num()
 		for n := 0; len(input) >= 3 && n < 64; n++ {
 			kind, size := input[0], int(binary.LittleEndian.Uint16(input[1:]))
 			b := append([]byte(nil), input[3:min(3+size, len(input))]...)
 			input = input[min(3+size, len(input)):]
-			m.raw(kind, b, qpn)
+			to := qpn
+			if kind&toDatagrams != 0 {
+				to = datagrams.Num()
+			}
+			m.raw(kind, b, to)
 			w.run(rdma.Millisecond, func() bool { return false })
 		}
 		w.run(3*rdma.Second, func() bool { return false })
 		if !bytes.Equal(secret.Bytes(), bytes.Repeat([]byte{0x5a}, 4096)) {
 			t.Error("memory was changed that no peer may change")
+		}
+		if !bytes.Equal(room.mr.Bytes()[dgramRoom:], make([]byte, simMemory-dgramRoom)) || len(room.wcs) > 1 {
+			t.Errorf("one receive for datagrams completed %d times, or was overrun", len(room.wcs))
 		}
 		w.side[0], w.side[1] = good[0], good[1]
 		local, remote := good[0].mr, good[1].mr
@@ -99,6 +122,7 @@ const (
 	toCM         = 2 // a MAD
 	toAnyone     = 3 // as it is
 	fromStranger = 4
+	toDatagrams  = 8 // the queue pair is one for datagrams
 )
 
 // raw sends a record of the fuzzer with an ICRC that fits.

@@ -30,7 +30,11 @@ func (s *shard) packet(d *link.RxDatagram) {
 	q := s.last
 	if q == nil || q.num != p.DestQPN {
 		if q = s.qps[p.DestQPN]; q == nil {
-			s.stray(d)
+			if u := s.uds[p.DestQPN]; u != nil {
+				s.datagram(d, u)
+			} else {
+				s.stray(d)
+			}
 			return
 		}
 		s.last = q

@@ -57,6 +57,19 @@ func (p partitions) hears(key uint16) uint16 {
 	return k
 }
 
+// partition is our key of the partition that a user asks for, by either membership; 0 is
+// the first of the table.
+func (d *Device) partition(key uint16) (uint16, error) {
+	table := *d.pkeys.Load()
+	if key == 0 {
+		return table[0], nil
+	}
+	if k := table.of(key); k != 0 {
+		return k, nil
+	}
+	return 0, fmt.Errorf("%w: the device is not in partition %#04x", rdma.ErrInvalidWR, key)
+}
+
 // PKeys is the device's table of partition keys.
 func (d *Device) PKeys() []uint16 { return slices.Clone(*d.pkeys.Load()) }
 
@@ -87,6 +100,13 @@ func (s *shard) leavePartitions(table partitions) {
 		}
 		_ = q.rc.Modify(s.now, rdma.QPAttr{State: rdma.StateErr}) // always possible
 		s.touch(q)
+	}
+	for _, q := range s.uds {
+		key := q.ud.Attr().PKey
+		if q.ud.State() != rdma.StateReset && table.of(key) != key {
+			_ = q.ud.Modify(rdma.QPAttr{State: rdma.StateErr}) // always possible
+			q.touch()
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/rc"
 	"github.com/rstored/rstored/rdma/wire"
+	"github.com/rstored/rstored/rdma/wq"
 )
 
 // Limits of a queue pair.
@@ -43,41 +44,80 @@ type qp struct {
 
 var _ rdma.QP = (*qp)(nil)
 
-func (s *shard) newQP(c rdma.QPConfig) (*qp, error) {
+// parts is what a queue pair is made of.
+type parts struct {
+	pd   *pd
+	send *cq
+	recv *cq
+	srq  *srq // nil if it has receives of its own
+}
+
+// source is the engine's side of the shared receive queue, nil for none.
+func (p *parts) source() *wq.SRQ {
+	if p.srq == nil {
+		return nil
+	}
+	return p.srq.rc
+}
+
+// reserve checks what a queue pair is to be made of, and counts it.
+func (s *shard) reserve(c *rdma.QPConfig) (k parts, err error) {
 	p, ok := c.PD.(*pd)
 	if !ok || p.d != s.dev {
-		return nil, fmt.Errorf("%w: the queue pair's protection domain belongs to another device", rdma.ErrInvalidWR)
+		return k, fmt.Errorf("%w: the queue pair's protection domain belongs to another device", rdma.ErrInvalidWR)
 	}
 	send, ok1 := c.SendCQ.(*cq)
 	recv, ok2 := c.RecvCQ.(*cq)
 	if !ok1 || !ok2 || send.s != s || recv.s != s {
-		return nil, fmt.Errorf("%w: the queue pair's completion queues belong to another loop", rdma.ErrInvalidWR)
+		return k, fmt.Errorf("%w: the queue pair's completion queues belong to another loop", rdma.ErrInvalidWR)
 	}
 	if c.Caps.MaxSendWR < 0 || c.Caps.MaxRecvWR < 0 || c.Caps.MaxSendWR > workRequestsMax || c.Caps.MaxRecvWR > workRequestsMax {
-		return nil, fmt.Errorf("%w: queues of %d and %d requests; the most is %d", rdma.ErrInvalidWR, c.Caps.MaxSendWR, c.Caps.MaxRecvWR, workRequestsMax)
+		return k, fmt.Errorf("%w: queues of %d and %d requests; the most is %d", rdma.ErrInvalidWR, c.Caps.MaxSendWR, c.Caps.MaxRecvWR, workRequestsMax)
 	}
 	if c.Caps.MaxInline < 0 || c.Caps.MaxInline > inlineMax {
-		return nil, fmt.Errorf("%w: %d bytes inline; the most is %d", rdma.ErrInvalidWR, c.Caps.MaxInline, inlineMax)
+		return k, fmt.Errorf("%w: %d bytes inline; the most is %d", rdma.ErrInvalidWR, c.Caps.MaxInline, inlineMax)
 	}
 	var shared *srq
-	var source *rc.SRQ
 	if c.SRQ != nil {
 		if shared, ok = c.SRQ.(*srq); !ok || shared.s != s || shared.pd != p.id || shared.closed {
-			return nil, fmt.Errorf("%w: the shared receive queue belongs to another loop or protection domain, or is closed", rdma.ErrInvalidWR)
+			return k, fmt.Errorf("%w: the shared receive queue belongs to another loop or protection domain, or is closed", rdma.ErrInvalidWR)
 		}
-		source = shared.rc
 	}
 	if s.dev.qps.Add(1) > int64(s.dev.cfg.QPMax) {
 		s.dev.qps.Add(-1)
-		return nil, fmt.Errorf("%w: the device has %d queue pairs", rdma.ErrNoResources, s.dev.cfg.QPMax)
+		return k, fmt.Errorf("%w: the device has %d queue pairs", rdma.ErrNoResources, s.dev.cfg.QPMax)
 	}
-	q := &qp{s: s, num: s.newQPN(), caps: c.Caps, send: send, recv: recv, srq: shared, on: c.OnEvent, since: s.now}
-	q.timer.qp = q
 	if shared != nil {
 		shared.users++
 	}
+	return parts{pd: p, send: send, recv: recv, srq: shared}, nil
+}
+
+// release undoes reserve, and lets the number rest.
+func (s *shard) release(num uint32, shared *srq) {
+	if shared != nil {
+		shared.users--
+	}
+	if s.resting.len() == restingMax {
+		delete(s.rests, s.resting.pop().qpn)
+	}
+	s.resting.v = append(s.resting.v, rested{num, s.now + qpnRest})
+	s.rests[num] = true
+	s.dev.qps.Add(-1)
+}
+
+func (s *shard) newQP(c rdma.QPConfig) (*qp, error) {
+	if c.Type != rdma.RC {
+		return nil, fmt.Errorf("%w: a connection with a queue pair of type %v", rdma.ErrInvalidWR, c.Type)
+	}
+	k, err := s.reserve(&c)
+	if err != nil {
+		return nil, err
+	}
+	q := &qp{s: s, num: s.newQPN(), caps: c.Caps, send: k.send, recv: k.recv, srq: k.srq, on: c.OnEvent, since: s.now}
+	q.timer.qp = q
 	q.rc = rc.New(rc.Config{
-		Num: q.num, PD: p.id, Mem: &s.dev.mem, Caps: c.Caps, SRQ: source,
+		Num: q.num, PD: k.pd.id, Mem: &s.dev.mem, Caps: c.Caps, SRQ: k.source(),
 		Window: s.dev.cfg.Window, ReadWindow: s.dev.cfg.ReadWindow,
 	})
 	s.qps[q.num] = q
@@ -92,7 +132,7 @@ func (s *shard) newQPN() uint32 {
 	mask := uint32(len(s.dev.shards) - 1)
 	for {
 		n := s.dev.random.uint32()&wire.PSNMask&^mask | uint32(s.index)
-		if n < qpnMin || n == wire.PSNMask || s.qps[n] != nil || s.rests[n] {
+		if n < qpnMin || n == wire.PSNMask || s.qps[n] != nil || s.uds[n] != nil || s.rests[n] {
 			continue
 		}
 		return n
@@ -142,17 +182,27 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 	if a.MaxRdAtomic > MaxRdAtomic || a.MaxDestRd > MaxRdAtomic {
 		return fmt.Errorf("%w: %d READs started and %d served at once; the most is %d", rdma.ErrInvalidWR, a.MaxRdAtomic, a.MaxDestRd, MaxRdAtomic)
 	}
-	if a.State == rdma.StateInit {
-		if a.PKey == 0 {
-			a.PKey = (*q.s.dev.pkeys.Load())[0]
-		}
-		if q.s.dev.pkeys.Load().of(a.PKey) != a.PKey {
-			return fmt.Errorf("%w: the partition key %#04x is not in the device's table", rdma.ErrInvalidWR, a.PKey)
-		}
+	if err := q.s.dev.initPKey(&a); err != nil {
+		return err
 	}
 	err := q.rc.Modify(q.s.now, a)
 	q.s.touch(q)
 	return err
+}
+
+// initPKey checks the P_Key of a transition to INIT; 0 is the first of the table.
+func (d *Device) initPKey(a *rdma.QPAttr) error {
+	if a.State != rdma.StateInit {
+		return nil
+	}
+	table := *d.pkeys.Load()
+	if a.PKey == 0 {
+		a.PKey = table[0]
+	}
+	if table.of(a.PKey) != a.PKey {
+		return fmt.Errorf("%w: the partition key %#04x is not in the device's table", rdma.ErrInvalidWR, a.PKey)
+	}
+	return nil
 }
 
 // PostSend implements rdma.QP.
@@ -186,19 +236,11 @@ func (q *qp) Destroy() {
 	s := q.s
 	s.timers.cancel(&q.timer)
 	delete(s.qps, q.num)
-	if q.srq != nil {
-		q.srq.users--
-	}
 	s.stats.RC.Add(q.rc.Counters()) // what it still says, a NAK at most, is not in them
 	if s.last == q {
 		s.last = nil
 	}
-	if s.resting.len() == restingMax {
-		delete(s.rests, s.resting.pop().qpn)
-	}
-	s.resting.v = append(s.resting.v, rested{q.num, s.now + qpnRest})
-	s.rests[q.num] = true
-	s.dev.qps.Add(-1)
+	s.release(q.num, q.srq)
 }
 
 // watch tells the user of events beside completions.
@@ -246,6 +288,8 @@ func (q *qp) harvest() {
 		q.recv.waiting = append(q.recv.waiting, q)
 	}
 }
+
+func (q *qp) gone() bool { return q.dead }
 
 // fill moves completions into c and reports whether that was all.
 func fill(c *cq, poll func([]rdma.WC) int) bool {

@@ -12,6 +12,7 @@ import (
 // QPInfo is a queue pair as it is at one moment.
 type QPInfo struct {
 	QPN       uint32
+	Type      rdma.QPType
 	State     rdma.QPState
 	Loop      int // index of the shard it lives on
 	Age       rdma.Time
@@ -56,7 +57,10 @@ func (d *Device) QPs() []QPInfo {
 }
 
 func (s *shard) list() []QPInfo {
-	list := make([]QPInfo, 0, len(s.qps))
+	list := make([]QPInfo, 0, len(s.qps)+len(s.uds))
+	for _, q := range s.uds {
+		list = append(list, q.info())
+	}
 	for _, q := range s.qps {
 		a := q.rc.Attr()
 		i := QPInfo{

@@ -25,21 +25,26 @@ type shard struct {
 	batch *wire.Batch
 
 	qps    map[uint32]*qp
+	uds    map[uint32]*udqp
 	last   *qp // of the last packet: most come in runs
 	idents map[netip.Addr]*ident
 	// identLast is of the last packet's host.
 	identLast *ident
 	suspects  suspects // in the first shard only
 	conns     map[*conn]struct{}
-	resting   restQueue
-	rests     map[uint32]bool
+	// resolutions are questions for datagram services that are not answered.
+	resolutions map[*resolution]struct{}
+	resting     restQueue
+	rests       map[uint32]bool
 
 	timers timers
 	inbox  inbox
 	dirty  []*qp // something happened to them
 	ready  []*qp // may have packets to send
-	events []*cq // have new completions
-	later  []func()
+	// udDirty and udReady are the same for datagrams.
+	udDirty, udReady []*udqp
+	events           []*cq // have new completions
+	later            []func()
 	// afterFlush is run when the turn's packets are on their way.
 	afterFlush []func()
 	spare      struct {
@@ -62,7 +67,7 @@ func newShard(d *Device, i int, l link.Link) *shard {
 	return &shard{
 		dev: d, index: i, link: l, now: l.Now(),
 		rx: link.NewRx(rxSlots, rxSlot), batch: wire.NewBatch(batchSize),
-		qps: map[uint32]*qp{}, conns: map[*conn]struct{}{}, rests: map[uint32]bool{},
+		qps: map[uint32]*qp{}, uds: map[uint32]*udqp{}, conns: map[*conn]struct{}{}, resolutions: map[*resolution]struct{}{}, rests: map[uint32]bool{},
 	}
 }
 
@@ -127,7 +132,7 @@ func (s *shard) turn() error {
 
 // deadline is how long the loop may sleep.
 func (s *shard) deadline() rdma.Time {
-	if len(s.ready) > 0 || len(s.dirty) > 0 || len(s.events) > 0 || len(s.later) > 0 || s.cm != nil && s.cm.HasWork() {
+	if len(s.ready) > 0 || len(s.dirty) > 0 || len(s.udReady) > 0 || len(s.udDirty) > 0 || len(s.events) > 0 || len(s.later) > 0 || s.cm != nil && s.cm.HasWork() {
 		return link.NoWait
 	}
 	var d rdma.Time
@@ -187,6 +192,7 @@ func (s *shard) settle() {
 			q.conn.failed(q.rc.Err())
 		}
 	}
+	s.settleUD()
 }
 
 // callbacks tells users what happened and reports whether there was anything.
@@ -218,6 +224,7 @@ func (s *shard) flush() error {
 	b.Reset()
 	talk := s.cm != nil && s.cm.HasWork()
 	full := func() bool { return b.Full() || talk && b.Room() < cmRoom }
+	s.flushUD(b)
 	for len(s.ready) > 0 && !full() {
 		r := s.ready
 		s.ready, s.spare.ready = s.spare.ready[:0], r
@@ -285,6 +292,14 @@ func (s *shard) leave() {
 	for c := range s.conns {
 		c.close(rdma.ErrClosed)
 	}
+	s.abandon(rdma.ErrClosed)
+}
+
+// abandon answers the questions that nobody will.
+func (s *shard) abandon(why error) {
+	for r := range s.resolutions {
+		r.tell(rdma.UDAddress{Err: why})
+	}
 }
 
 // left reports whether the loop can end: its peers know, or had the time to.
@@ -308,6 +323,7 @@ func (s *shard) lost(err error) {
 	for c := range s.conns {
 		c.close(err)
 	}
+	s.abandon(err)
 	s.settle()
 	s.callbacks()
 }

@@ -5,12 +5,13 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/rc"
+	"github.com/rstored/rstored/rdma/wq"
 )
 
 // srq is a shared receive queue. It implements rdma.SRQ.
 type srq struct {
 	s       *shard
-	rc      *rc.SRQ
+	rc      *wq.SRQ
 	pd      uint32
 	users   int // queue pairs
 	onLimit func()

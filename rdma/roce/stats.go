@@ -6,6 +6,7 @@ import (
 	"github.com/rstored/rstored/rdma/cm"
 	"github.com/rstored/rstored/rdma/link/udp"
 	"github.com/rstored/rstored/rdma/rc"
+	"github.com/rstored/rstored/rdma/ud"
 )
 
 // Stats count what happened on a device since it was opened.
@@ -32,6 +33,7 @@ type Stats struct {
 	Regions         uint64 // memory regions now
 
 	RC   rc.Counters
+	UD   ud.Counters
 	CM   cm.Counters
 	Link udp.Stats
 }
@@ -59,9 +61,12 @@ func (d *Device) Stats() Stats {
 
 func (s *shard) snapshot() Stats {
 	t := s.stats
-	t.QPs = uint64(len(s.qps))
+	t.QPs = uint64(len(s.qps) + len(s.uds))
 	for _, q := range s.qps {
 		t.RC.Add(q.rc.Counters())
+	}
+	for _, q := range s.uds {
+		t.UD.Add(q.ud.Counters())
 	}
 	if l, ok := s.link.(interface{ Stats() udp.Stats }); ok {
 		t.Link = l.Stats()

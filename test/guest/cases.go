@@ -47,6 +47,12 @@ var cases = []Case{
 	{Name: "many-connections-in", Script: script("cmatose-client"), Host: cmatoseServes},
 	{Name: "many-connections-out", Script: script("cmatose-server"), Env: env("ME", guestAddr(0)), Host: cmatoseCalls},
 	{Name: "wire-diff", Script: script("wire-diff"), Guests: 2, Env: env("FIRST", guestAddr(0)), Host: wireDiff, NotRPC: true, Timeout: 2 * time.Minute},
+	udaddyIn("udaddy-in", HostAddr, 1500, 1000),
+	udaddyIn("udaddy-in-4200", HostAddr, 4200, 4000),
+	udaddyIn("udaddy-in-ipv6", HostAddr6, 1500, 1000),
+	udaddyOut("udaddy-out", HostAddr, guestAddr(0), 1500, 1000),
+	udaddyOut("udaddy-out-4200", HostAddr, guestAddr(0), 4200, 4000),
+	udaddyOut("udaddy-out-ipv6", HostAddr6, "fd99::2", 1500, 1000),
 	{Name: "mount", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), Payload: true},
 	{Name: "mount-4200", Exports: rw, Script: script("mount"), Env: env("OPTS", ""), MTU: 4200},
 	{Name: "mount-sync", Exports: rw, Script: script("mount"), Env: env("OPTS", "sync,sec=sys,noac")},
@@ -61,7 +67,11 @@ var cases = []Case{
 	v42("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v42("truncate-race", Case{Guests: 2, Timeout: 3 * time.Minute}),
 	v42("nconnect", Case{Env: env("CARRIER", "proto=tcp")}), v42("rsize", Case{Timeout: 2 * time.Minute}),
 	v42("restart", Case{Host: restarts, Timeout: 5 * time.Minute}), v42("ports", Case{Host: portGoes, Timeout: 3 * time.Minute}),
-	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
+	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}),
+	v42("reflink", Case{FS: btrfsFS, Timeout: 2 * time.Minute}), v42("xattr", Case{Host: seesXattrs, Env: env("LARGE", "2000"), Timeout: 2 * time.Minute}),
+	{Name: "v42-xattr-large", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000"), Timeout: 2 * time.Minute},
+	{Name: "v42-xattr-tcp", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000", "CARRIER", "proto=tcp"), Timeout: 2 * time.Minute},
+	v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
 	v42("ro-export", Case{Exports: []string{"%s=/e(ro,no_root_squash)"}, Prepare: oneFile}), v42("ro-mount", Case{Prepare: oneFile}),
 	v42("squash", Case{Prepare: squashed, Exports: squashExports}), v42("large", Case{Timeout: 5 * time.Minute}),
 	v42("loss", Case{Lossy: true, Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute}),
@@ -245,6 +255,48 @@ func cmatoseCalls(ctx context.Context, r *Run) error {
 	return r.Command(ctx, "cmatose", append([]string{"-listen", HostAddr, "-connect", guestAddr(0)}, sixtyFour...)...)
 }
 
+// eightPairs of queue pairs for datagrams, with messages of size bytes.
+func eightPairs(size int) []string {
+	return []string{"-connections", "8", "-messages", "10", "-size", strconv.Itoa(size)}
+}
+
+// udaddyIn is the server of the guest's udaddy, after one that serves no datagrams.
+func udaddyIn(name, to string, mtu, size int) Case {
+	return Case{
+		Name: name, MTU: mtu, Script: script("udaddy-client"), Env: env("TO", to, "SIZE", strconv.Itoa(size)),
+		Host: func(ctx context.Context, r *Run) error {
+			p, err := r.start("rping", r.log, r.runner.Bin+"/rping", "-listen", to)
+			if err != nil {
+				return err
+			}
+			if err = r.Tell("nobody"); err == nil {
+				err = r.Await(ctx, "refused")
+			}
+			_ = p.stop(syscall.SIGTERM)
+			if err != nil {
+				return err
+			}
+			if err := r.Tell("somebody"); err != nil {
+				return err
+			}
+			return r.Command(ctx, "udaddy", append([]string{"-listen", to}, eightPairs(size)...)...)
+		},
+	}
+}
+
+// udaddyOut is the client of the guest's udaddy.
+func udaddyOut(name, from, to string, mtu, size int) Case {
+	return Case{
+		Name: name, MTU: mtu, Script: script("udaddy-server"), Env: env("ME", to, "SIZE", strconv.Itoa(size)),
+		Host: func(ctx context.Context, r *Run) error {
+			if err := r.Await(ctx, "listening"); err != nil {
+				return err
+			}
+			return r.Command(ctx, "udaddy", append([]string{"-listen", from, "-connect", to}, eightPairs(size)...)...)
+		},
+	}
+}
+
 // smallFS is a file system of 16 MiB and 200 files.
 func smallFS(r *Run) (func() error, error) {
 	return unmount(r.Exports), syscall.Mount("small", r.Exports, "tmpfs", 0, "size=16m,nr_inodes=200,mode=755")
@@ -253,21 +305,29 @@ func smallFS(r *Run) (func() error, error) {
 // quotaFS is a file system of which 8 MiB may be used. Btrfs keeps quotas by itself;
 // the others want more of the host's kernel than it may have.
 func quotaFS(r *Run) (func() error, error) {
+	return btrfs(r, 128<<20, "-M", func(top string) [][]string {
+		return [][]string{{"btrfs", "quota", "enable", top}, {"btrfs", "qgroup", "limit", "8M", top + "/exports"}}
+	})
+}
+
+// btrfsFS is a file system that can share blocks between files.
+func btrfsFS(r *Run) (func() error, error) {
+	return btrfs(r, 256<<20, "-n16k", func(string) [][]string { return nil })
+}
+
+// btrfs makes a subvolume of a new btrfs of so many bytes the exports, and runs more
+// commands on the file system mounted at top.
+func btrfs(r *Run, size int64, option string, more func(top string) [][]string) (func() error, error) {
 	image, top := r.path("image"), r.path("top")
 	if err := os.WriteFile(image, nil, 0o600); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(os.Truncate(image, 128<<20), os.Mkdir(top, 0o755)); err != nil {
+	if err := errors.Join(os.Truncate(image, size), os.Mkdir(top, 0o755)); err != nil {
 		return nil, err
 	}
-	for _, args := range [][]string{
-		{"mkfs.btrfs", "-q", "-M", image},
-		{"mount", "-o", "loop", image, top},
-		{"btrfs", "quota", "enable", top},
-		{"btrfs", "subvolume", "create", top + "/exports"},
-		{"btrfs", "qgroup", "limit", "8M", top + "/exports"},
-		{"mount", "--bind", top + "/exports", r.Exports},
-	} {
+	commands := [][]string{{"mkfs.btrfs", "-q", option, image}, {"mount", "-o", "loop", image, top}, {"btrfs", "subvolume", "create", top + "/exports"}}
+	commands = append(append(commands, more(top)...), []string{"mount", "--bind", top + "/exports", r.Exports})
+	for _, args := range commands {
 		if _, err := output(exec.Command(args[0], args[1:]...)); err != nil {
 			return nil, errors.Join(err, syscall.Unmount(top, syscall.MNT_DETACH))
 		}
@@ -305,6 +365,23 @@ func nothingLeft(ctx context.Context, r *Run) error {
 		return fmt.Errorf("the daemon still has a client: %s", clients)
 	}
 	return r.Tell("checked")
+}
+
+// seesXattrs looks for what a guest has set in the file itself, and adds to it.
+func seesXattrs(ctx context.Context, r *Run) error {
+	if err := r.Await(ctx, "changed"); err != nil {
+		return err
+	}
+	file := filepath.Join(r.Exports, "file")
+	b := make([]byte, 16)
+	n, err := syscall.Getxattr(file, "user.many-19", b)
+	if err != nil || string(b[:n]) != "v19" {
+		return fmt.Errorf("the file has %q, %w", b[:max(n, 0)], err)
+	}
+	if err := syscall.Setxattr(file, "user.host", []byte("host"), 0); err != nil {
+		return err
+	}
+	return r.Tell("seen")
 }
 
 // standsStill stops the daemon for longer than the client's connection endures.

@@ -288,10 +288,10 @@ func (r *Run) tcpdump(ctx context.Context, file string, args ...string) (*proces
 	})
 }
 
-// inspect has tshark read the sample. It may complain of nothing that it does not
+// inspect has tshark read what we sent of the sample. It may complain of nothing that it does not
 // complain of in packets of the kernel to itself.
 func (r *Run) inspect(ctx context.Context) error {
-	kinds, err := tshark.Kinds(ctx, r.path("sample.pcap0"))
+	kinds, err := tshark.Kinds(ctx, r.path("sample.pcap0"), HostAddr, HostAddr6)
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil // the build script installs it
 	}

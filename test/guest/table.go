@@ -17,6 +17,12 @@ var about = map[string]string{
 	"many-connections-in":  "the kernel's ucmatose makes 64 connections at once to a Go server; rejected where nobody listens",
 	"many-connections-out": "a Go client makes 64 connections at once to the kernel's ucmatose",
 	"wire-diff":            "a fixed sequence of requests, good and bad, between two kernels, and between a kernel and ours in both roles, there also with losses: the packets agree",
+	"udaddy-in":            "the kernel's udaddy finds 8 queue pairs of a Go server by SIDR, and 10 datagrams go each way with each; refused where nobody serves datagrams",
+	"udaddy-in-4200":       "the same with datagrams of 4000 bytes",
+	"udaddy-in-ipv6":       "the same over IPv6",
+	"udaddy-out":           "a Go client finds 8 queue pairs of the kernel's udaddy, and 10 datagrams go each way with each",
+	"udaddy-out-4200":      "the same with datagrams of 4000 bytes",
+	"udaddy-out-ipv6":      "the same over IPv6",
 	"mount":                "mount without a port mapper; files of 1 and 64 MiB in and out, by SHA-256",
 	"mount-4200":           "the same with packets of 4096 bytes",
 	"mount-sync":           "mount with sync, sec=sys and noac",
@@ -43,6 +49,11 @@ var about = map[string]string{
 	"v42-restart":          "the case restart over version 4.2",
 	"v42-ports":            "the case port-removed over version 4.2",
 	"v42-reclaim":          "the server killed while a guest holds a lock by version 4.2, which it reclaims",
+	"v42-sparse":           "version 4.2: holes found and punched, space set aside, copy_file_range by the server",
+	"v42-reflink":          "clones by version 4.2 on btrfs, of files and of parts, and copies that share blocks",
+	"v42-xattr":            "extended attributes of version 4.2 (RFC 8276): set, read, listed, removed, on either side",
+	"v42-xattr-large":      "the same on btrfs with values that fit into no inline message",
+	"v42-xattr-tcp":        "the same over TCP",
 	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
 	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when a client of version 3 reads, writes and removes them",
 	"v42-deleg-cut":        "a file delegated by version 4.2 is wanted back while the connection is gone: the guest binds the next one, and is called by that",
@@ -102,6 +113,9 @@ var slow = map[string]bool{
 	"locks":              true,
 	"loss-5":             true,
 	"edquot":             true, // not every kernel has btrfs
+	"v42-reflink":        true, // the same
+	"v42-xattr-large":    true, // the same
+	"v42-xattr-tcp":      true, // the same
 	"link-down":          true,
 	"server-stopped":     true,
 	"guest-switched-off": true,

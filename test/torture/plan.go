@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/sim"
 )
 
 // Kind is what an Event does.
@@ -47,7 +48,9 @@ type Event struct {
 	Size   uint32
 	Cut    uint32 // gather and scatter lists are split here
 	Quiet  bool   // not signaled
-	Seed   uint64 // of the content
+	Inline bool
+	Flags  rdma.SendFlags // Fence, Solicited
+	Seed   uint64         // of the content
 
 	Loss, Duplicate, Reorder, Corrupt, Truncate float64
 }
@@ -59,7 +62,7 @@ func (e *Event) String() string {
 	case Connect:
 		return fmt.Sprintf("%s %d, host %d to host %d", at, e.Conn, e.Host, e.Peer)
 	case Post:
-		return fmt.Sprintf("%s on %d, back %t: op %d, %d bytes at %d, cut at %d, quiet %t", at, e.Conn, e.Back, e.Op, e.Size, e.Offset, e.Cut, e.Quiet)
+		return fmt.Sprintf("%s on %d, back %t: op %d, %d bytes at %d, cut at %d, quiet %t, inline %t, flags %d", at, e.Conn, e.Back, e.Op, e.Size, e.Offset, e.Cut, e.Quiet, e.Inline, e.Flags)
 	case Disconnect:
 		return fmt.Sprintf("%s %d, back %t", at, e.Conn, e.Back)
 	case Cut:
@@ -72,15 +75,19 @@ func (e *Event) String() string {
 
 // Plan is a program with its faults.
 type Plan struct {
-	Seed   uint64 // of the network, and of the devices' random numbers
-	Hosts  int
-	MTU    int // of the interfaces, in bytes
+	Seed  uint64 // of the network, and of the devices' random numbers
+	Hosts int
+	MTU   int // of the interfaces, in bytes
+	// Shared has connections take their receives from shared receive queues.
+	Shared bool
+	// Port is what everything passes through; none if its rate is 0.
+	Port   sim.Port
 	Events []Event
 }
 
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, %d hosts, interface MTU %d\n", p.Seed, p.Hosts, p.MTU)
+	fmt.Fprintf(&b, "seed %d, %d hosts, interface MTU %d, shared receives %t, port %+v\n", p.Seed, p.Hosts, p.MTU, p.Shared, p.Port)
 	for i := range p.Events {
 		fmt.Fprintln(&b, p.Events[i].String())
 	}
@@ -109,6 +116,8 @@ const (
 	sizeMax  = 40_000
 	sendMax  = 12_000 // and the size of a receive
 	connsMax = 6
+	// inlineMax is the largest inline request.
+	inlineMax = 64
 )
 
 // span of a plan, before everything heals.
@@ -118,6 +127,13 @@ const span = 4 * rdma.Second
 func Generate(seed uint64) *Plan {
 	r := rand.New(rand.NewPCG(seed, 0x746f7274))
 	p := &Plan{Seed: seed, Hosts: 2 + r.IntN(2), MTU: []int{1500, 4200, 9000, 600}[r.IntN(4)]}
+	p.Shared = r.IntN(3) == 0
+	if r.IntN(3) == 0 {
+		p.Port = sim.Port{Rate: int64(1+r.IntN(100)) * 10e6, Queue: int64(1+r.IntN(64)) << 14}
+		if r.IntN(2) == 0 {
+			p.Port.Mark = p.Port.Queue / 4
+		}
+	}
 	pick := func(min, max rdma.Time) rdma.Time { return min + rdma.Time(r.Int64N(int64(max-min))) }
 	add := func(e Event) { p.Events = append(p.Events, e) }
 	conns := 1 + r.IntN(connsMax)
@@ -163,6 +179,10 @@ func Generate(seed uint64) *Plan {
 				e.Offset = uint32(r.IntN(memory - int(e.Size)))
 				e.Cut = uint32(r.IntN(int(e.Size) + 1))
 			}
+			if e.Size <= inlineMax && e.Op <= rdma.OpWriteImm {
+				e.Inline = r.IntN(2) == 0
+			}
+			e.Flags = []rdma.SendFlags{0, 0, 0, rdma.Fence, rdma.Solicited}[r.IntN(5)]
 			add(e)
 		}
 	}

@@ -89,6 +89,9 @@ type Result struct {
 func Run(p *Plan) (result Result, err error) {
 	w := &world{plan: p, rnd: rand.New(rand.NewPCG(p.Seed, 1)), conns: make(map[int]*connection)}
 	w.net = sim.New(sim.Config{Seed: p.Seed, MTU: p.MTU})
+	if p.Port.Rate > 0 {
+		w.net.Via(w.net.NewBottleneck(p.Port), netip.Addr{}, netip.Addr{})
+	}
 	w.start = w.net.Now()
 	defer func() {
 		if r := recover(); r != nil {
@@ -382,6 +385,7 @@ type side struct {
 	host    *host
 	pd      rdma.PD
 	cq      rdma.CQ
+	srq     rdma.SRQ // nil where receives are not shared
 	conn    rdma.Conn
 	target  rdma.MR // the peer's requests go here
 	source  rdma.MR // what is sent
@@ -477,10 +481,15 @@ func (c *connection) newSide(i int, h *host) (*side, rdma.QPConfig, error) {
 	s.source = register(1, 0)
 	s.sink = register(depth*sendMax, rdma.LocalWrite)
 	s.cq, _ = h.dev.CreateCQ(h.dev.Loops()[0], rdma.CQOptions{Depth: 2*depth + 1, OnEvent: s.completions})
-	return s, rdma.QPConfig{
+	cfg := rdma.QPConfig{
 		PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq,
-		Caps: rdma.QPCaps{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2},
-	}, err
+		Caps: rdma.QPCaps{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: inlineMax},
+	}
+	if c.w.plan.Shared && err == nil {
+		s.srq, err = h.dev.CreateSRQ(h.dev.Loops()[0], rdma.SRQConfig{PD: s.pd, MaxWR: depth, MaxSGE: 2})
+		cfg.SRQ = s.srq
+	}
+	return s, cfg, err
 }
 
 // Receives are told apart from requests by the top bit of their ID.
@@ -501,7 +510,11 @@ func (s *side) prepare(conn rdma.Conn) error {
 func (s *side) receive(slot uint64) error {
 	b := s.sink.Bytes()[slot*sendMax : (slot+1)*sendMax]
 	cut := int(s.c.w.rnd.IntN(sendMax))
-	return s.conn.QP().PostRecv([]rdma.RecvWR{{ID: recvID | slot, SGL: []rdma.SGE{{Buf: b[:cut], LKey: s.sink.LKey()}, {Buf: b[cut:], LKey: s.sink.LKey()}}}})
+	wr := []rdma.RecvWR{{ID: recvID | slot, SGL: []rdma.SGE{{Buf: b[:cut], LKey: s.sink.LKey()}, {Buf: b[cut:], LKey: s.sink.LKey()}}}}
+	if s.srq != nil {
+		return s.srq.PostRecv(wr)
+	}
+	return s.conn.QP().PostRecv(wr)
 }
 
 func (s *side) on(_ rdma.Conn, e rdma.ConnEvent) {
@@ -546,7 +559,7 @@ func (s *side) posted(e Event) {
 		s.mrs = append(s.mrs, m)
 		return m
 	}
-	wr := rdma.SendWR{ID: id, Op: e.Op, RemoteAddr: s.peer().target.Addr() + uint64(e.Offset), RKey: s.peer().target.RKey()}
+	wr := rdma.SendWR{ID: id, Op: e.Op, Flags: e.Flags, RemoteAddr: s.peer().target.Addr() + uint64(e.Offset), RKey: s.peer().target.RKey()}
 	if !e.Quiet {
 		wr.Flags |= rdma.Signaled
 	}
@@ -578,6 +591,14 @@ func (s *side) posted(e Event) {
 	o.e.Seed = wr.Compare<<32 | wr.SwapAdd // what an atomic does
 	if o.data != nil {
 		o.e.Seed = e.Seed
+	}
+	if e.Inline {
+		wr.Flags |= rdma.Inline
+		for i := range wr.SGL {
+			wr.SGL[i].LKey = 0
+		}
+		o.data = slices.Clone(o.data)
+		defer clear(buf) // it is ours again
 	}
 	if err := s.conn.QP().PostSend([]rdma.SendWR{wr}); err != nil {
 		if !errors.Is(err, rdma.ErrQueueFull) {

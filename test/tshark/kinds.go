@@ -41,11 +41,24 @@ var number = regexp.MustCompile(`[0-9]+`)
 // found in the packet from InfiniBand on, the RPC procedure, and the message with its
 // numbers replaced by N.
 //
+// With addresses, only packets that these have sent count.
+//
 // Without tshark the error is exec.ErrNotFound. When tshark fails half way, at a
 // capture that ends inside a packet for one, what it said so far comes with the error.
-func Kinds(ctx context.Context, pcap string) (map[string]int, error) {
-	lines, err := dissect(ctx, pcap,
-		fmt.Sprintf("infiniband and (_ws.expert.severity >= %d or _ws.malformed)", severityWarning),
+func Kinds(ctx context.Context, pcap string, from ...string) (map[string]int, error) {
+	filter := fmt.Sprintf("infiniband and (_ws.expert.severity >= %d or _ws.malformed)", severityWarning)
+	var senders []string
+	for _, a := range from {
+		field := "ip.src"
+		if strings.Contains(a, ":") {
+			field = "ipv6.src"
+		}
+		senders = append(senders, field+" == "+a)
+	}
+	if len(senders) > 0 {
+		filter += " and (" + strings.Join(senders, " or ") + ")"
+	}
+	lines, err := dissect(ctx, pcap, filter,
 		"frame.protocols", "rpc.program", "rpc.programversion", "rpc.procedure", "rpc.msgtyp",
 		"_ws.expert.severity", "_ws.expert.message", "_ws.malformed")
 	kinds := make(map[string]int)

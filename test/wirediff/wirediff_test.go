@@ -26,9 +26,6 @@ var (
 	kernels     = wirediff.Played{Client: netip.MustParseAddr("10.99.0.3"), Server: netip.MustParseAddr("10.99.0.2")}
 	kernelCalls = wirediff.Played{Client: netip.MustParseAddr("10.99.0.2"), Server: netip.MustParseAddr("10.99.0.1"), Ours: wirediff.Server}
 	oursCalls   = wirediff.Played{Client: netip.MustParseAddr("10.99.0.1"), Server: netip.MustParseAddr("10.99.0.2"), Ours: wirediff.Client}
-	ours        = wirediff.Played{
-		Client: netip.MustParseAddr("127.97.1.2"), Server: netip.MustParseAddr("127.97.1.1"), Ours: wirediff.Client | wirediff.Server,
-	}
 )
 
 // recording is the sequence as it was played by Linux 6.1 and ours: what the case
@@ -85,7 +82,8 @@ func compareLosses(t *testing.T, a, b []*wirediff.Session, pa, pb wirediff.Playe
 // TestOursLikeKernel plays the sequence between two devices of ours, and holds every
 // packet against those of the kernel.
 func TestOursLikeKernel(t *testing.T) {
-	all, err := wirediff.Read(playOurs(t))
+	frames, ours := playOurs(t)
+	all, err := wirediff.Read(frames)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,20 +142,22 @@ func (l tapped) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	return n, err
 }
 
-func playOurs(t *testing.T) []wiretest.Frame {
+func playOurs(t *testing.T) ([]wiretest.Frame, wirediff.Played) {
 	t.Helper()
 	var r recorder
+	played := wirediff.Played{Ours: wirediff.Client | wirediff.Server}
 	for _, part := range requests.Parts() {
 		all, err := requests.Parse(part)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.play(t, all)
+		r.play(t, &played, all)
 	}
-	return r.frames
+	return r.frames, played
 }
 
-func (r *recorder) play(t *testing.T, all []requests.Connection) {
+// play plays a part between two devices, of any addresses the first time.
+func (r *recorder) play(t *testing.T, played *wirediff.Played, all []requests.Connection) {
 	t.Helper()
 	loss := requests.NewLoss(false)
 	open := func(addr netip.Addr, wrap func(int, link.Link) link.Link) *roce.Device {
@@ -173,10 +173,11 @@ func (r *recorder) play(t *testing.T, all []requests.Connection) {
 		slower = 10 // timeouts are what is compared
 	}
 	tap := func(_ int, l link.Link) link.Link { return tapped{requests.Slow(l, slower), r} }
-	server := open(ours.Server, tap)
-	client := open(ours.Client, func(i int, l link.Link) link.Link { return tap(i, loss.Wrap(i, l)) })
+	server := open(played.Server, tap)
+	client := open(played.Client, func(i int, l link.Link) link.Link { return tap(i, loss.Wrap(i, l)) })
 	defer func() { _ = server.Close() }()
 	defer func() { _ = client.Close() }()
+	played.Server, played.Client = server.Addr(), client.Addr()
 	s, err := requests.Listen(server, nil, all)
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,8 @@
 //	GET    /v1/exports            POST /v1/exports (ExportSpec)
 //	GET    /v1/export?name=       PUT /v1/export?name= (ExportPatch)   DELETE /v1/export?name=
 //	GET    /v1/ports              POST /v1/ports (PortSpec)            DELETE /v1/port?transport=&listen=
+//	GET    /v1/nfs4-clients                                            DELETE /v1/nfs4-client?id=
+//	GET    /v1/nfs4-sessions      GET /v1/locks                        GET /v1/grace  DELETE /v1/grace
 //	GET    /v1/pkeys              POST /v1/pkeys (PKey)                DELETE /v1/pkey?pkey=
 //	GET    /v1/clients
 //	GET    /v1/qps
@@ -177,6 +179,7 @@ type Backend interface {
 	PKeys() []PKey
 	AddPKey(key string) error
 	RemovePKey(key string) error
+	StateBackend
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats

@@ -163,6 +163,36 @@ func (d *Dialer) RemovePKey(ctx context.Context, key string) error {
 	return d.do(ctx, http.MethodDelete, "/v1/pkey", url.Values{"pkey": {key}}, nil, nil)
 }
 
+// NFS4Clients lists the clients of version 4 that the server remembers.
+func (d *Dialer) NFS4Clients(ctx context.Context) (c []NFS4Client, err error) {
+	return c, d.do(ctx, http.MethodGet, "/v1/nfs4-clients", nil, nil, &c)
+}
+
+// EvictClient ends one and everything that it has.
+func (d *Dialer) EvictClient(ctx context.Context, id string) error {
+	return d.do(ctx, http.MethodDelete, "/v1/nfs4-client", url.Values{"id": {id}}, nil, nil)
+}
+
+// NFS4Sessions lists the sessions of version 4.
+func (d *Dialer) NFS4Sessions(ctx context.Context) (s []NFS4Session, err error) {
+	return s, d.do(ctx, http.MethodGet, "/v1/nfs4-sessions", nil, nil, &s)
+}
+
+// Locks lists byte-range locks, of all protocols.
+func (d *Dialer) Locks(ctx context.Context) (l []FileLock, err error) {
+	return l, d.do(ctx, http.MethodGet, "/v1/locks", nil, nil, &l)
+}
+
+// Grace says whether clients may reclaim what they had before a restart.
+func (d *Dialer) Grace(ctx context.Context) (g Grace, err error) {
+	return g, d.do(ctx, http.MethodGet, "/v1/grace", nil, nil, &g)
+}
+
+// EndGrace ends that.
+func (d *Dialer) EndGrace(ctx context.Context) error {
+	return d.do(ctx, http.MethodDelete, "/v1/grace", nil, nil, nil)
+}
+
 // Clients lists the connections.
 func (d *Dialer) Clients(ctx context.Context) (c []Client, err error) {
 	return c, d.do(ctx, http.MethodGet, "/v1/clients", nil, nil, &c)

@@ -33,9 +33,20 @@ func (f *fake) SetLogLevel(string) error         { return nil }
 func (f *fake) RemovePort(PortSpec) error        { return nil }
 func (f *fake) AddPort(p PortSpec) (Port, error) { return Port{PortSpec: p}, nil }
 
-func (f *fake) PKeys() []PKey           { return []PKey{{PKey: "0xffff", Membership: "full"}} }
-func (f *fake) AddPKey(string) error    { return nil }
-func (f *fake) RemovePKey(string) error { return nil }
+func (f *fake) NFS4Clients() []NFS4Client { return []NFS4Client{{ID: "0x1", Owner: "a b"}} }
+func (f *fake) EvictClient(id string) error {
+	if id == "0x1" {
+		return nil
+	}
+	return fmt.Errorf("client %q: %w", id, ErrNotFound)
+}
+func (f *fake) NFS4Sessions() []NFS4Session { return []NFS4Session{} }
+func (f *fake) Locks() []FileLock           { return []FileLock{} }
+func (f *fake) Grace() Grace                { return Grace{On: true, Waiting: []string{"a b"}} }
+func (f *fake) EndGrace() error             { return nil }
+func (f *fake) PKeys() []PKey               { return []PKey{{PKey: "0xffff", Membership: "full"}} }
+func (f *fake) AddPKey(string) error        { return nil }
+func (f *fake) RemovePKey(string) error     { return nil }
 func (f *fake) AddExport(e config.Export) (Export, error) {
 	if err := e.Normalize(); err != nil {
 		return Export{}, err

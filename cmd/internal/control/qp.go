@@ -3,6 +3,7 @@ package control
 // QP is a queue pair of the server. Times are in microseconds.
 type QP struct {
 	QPN       uint32 `json:"qpn"`
+	Type      string `json:"type"` // RC, or UD for datagrams
 	State     string `json:"state"`
 	Device    string `json:"device"`
 	Loop      int    `json:"loop"` // of the device's packet loops

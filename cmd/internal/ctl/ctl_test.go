@@ -32,9 +32,23 @@ func (f *fake) Status() control.Status {
 }
 func (f *fake) Config() ([]byte, error)   { return nil, nil }
 func (f *fake) Exports() []control.Export { return f.exports }
-func (f *fake) PKeys() []control.PKey     { return []control.PKey{{PKey: "0xffff", Membership: "full"}} }
-func (f *fake) AddPKey(string) error      { return nil }
-func (f *fake) RemovePKey(string) error   { return nil }
+func (f *fake) NFS4Clients() []control.NFS4Client {
+	return []control.NFS4Client{{ID: "0x1", Owner: "a b"}}
+}
+
+func (f *fake) EvictClient(id string) error {
+	if id == "0x1" {
+		return nil
+	}
+	return fmt.Errorf("client %q: %w", id, control.ErrNotFound)
+}
+func (f *fake) NFS4Sessions() []control.NFS4Session { return []control.NFS4Session{} }
+func (f *fake) Locks() []control.FileLock           { return []control.FileLock{} }
+func (f *fake) Grace() control.Grace                { return control.Grace{On: true, Waiting: []string{"a b"}} }
+func (f *fake) EndGrace() error                     { return nil }
+func (f *fake) PKeys() []control.PKey               { return []control.PKey{{PKey: "0xffff", Membership: "full"}} }
+func (f *fake) AddPKey(string) error                { return nil }
+func (f *fake) RemovePKey(string) error             { return nil }
 func (f *fake) AddExport(e config.Export) (control.Export, error) {
 	f.exports = append(f.exports, control.Export{Export: e, Aliases: []string{}, Origin: control.OriginRuntime})
 	return f.exports[len(f.exports)-1], nil
@@ -63,7 +77,7 @@ func (f *fake) Clients() []control.Client {
 }
 
 func (f *fake) QPs() []control.QP {
-	return []control.QP{{QPN: 0x1234, State: "RTS", Remote: "10.0.0.9:40000", RTTUS: 25, Counters: map[string]uint64{"retransmits": 5, "sent_pkts": 77}}}
+	return []control.QP{{QPN: 0x1234, Type: "RC", State: "RTS", Remote: "10.0.0.9:40000", RTTUS: 25, Counters: map[string]uint64{"retransmits": 5, "sent_pkts": 77}}}
 }
 
 func (f *fake) Stats() control.Stats {

@@ -31,10 +31,10 @@ func (t *tool) qpList() *cobra.Command {
 				return err
 			}
 			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "QPN\tSTATE\tREMOTE\tREMOTE QPN\tMTU\tAGE\tRTT\tSEND\tRECEIVE\tRETRANSMITS")
+				fmt.Fprintln(w, "QPN\tTYPE\tSTATE\tREMOTE\tREMOTE QPN\tMTU\tAGE\tRTT\tSEND\tRECEIVE\tRETRANSMITS")
 				for i := range list {
 					q := &list[i]
-					fmt.Fprintf(w, "%#x\t%s\t%s\t%#x\t%d\t%v\t%s\t%d/%d\t%d/%d\t%d\n", q.QPN, q.State, dash(q.Remote), q.RemoteQPN, q.PathMTU,
+					fmt.Fprintf(w, "%#x\t%s\t%s\t%s\t%#x\t%d\t%v\t%s\t%d/%d\t%d/%d\t%d\n", q.QPN, q.Type, q.State, dash(q.Remote), q.RemoteQPN, q.PathMTU,
 						(time.Duration(q.AgeUS) * time.Microsecond).Round(time.Second), rtt(q), q.SendQueued, q.SendDepth, q.RecvQueued, q.RecvDepth, q.Counters["retransmits"])
 				}
 			})
@@ -70,8 +70,8 @@ func (t *tool) qpShow() *cobra.Command {
 			}
 			q := &list[i]
 			return t.g.Print(q, func(w io.Writer) {
-				fmt.Fprintf(w, "qpn\t%#x\nstate\t%s\ndevice\t%s, loop %d\nlocal\t%s\nremote\t%s, queue pair %#x\nage\t%v\npath MTU\t%d\n",
-					q.QPN, q.State, q.Device, q.Loop, q.Local, dash(q.Remote), q.RemoteQPN, (time.Duration(q.AgeUS) * time.Microsecond).Round(time.Millisecond), q.PathMTU)
+				fmt.Fprintf(w, "qpn\t%#x\ntype\t%s\nstate\t%s\ndevice\t%s, loop %d\nlocal\t%s\nremote\t%s, queue pair %#x\nage\t%v\npath MTU\t%d\n",
+					q.QPN, q.Type, q.State, q.Device, q.Loop, q.Local, dash(q.Remote), q.RemoteQPN, (time.Duration(q.AgeUS) * time.Microsecond).Round(time.Millisecond), q.PathMTU)
 				fmt.Fprintf(w, "next PSN\t%#x, acknowledged before %#x\nexpected PSN\t%#x\nround trip\t%s\n", q.NextPSN, q.AckedPSN, q.ExpectedPSN, rtt(q))
 				fmt.Fprintf(w, "send queue\t%d of %d\nreceive queue\t%d of %d\nREADs at once\t%d ours, %d of the peer\n",
 					q.SendQueued, q.SendDepth, q.RecvQueued, q.RecvDepth, q.ReadsStarted, q.ReadsServed)

@@ -155,10 +155,14 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
 		return err
 	}
+	owners, err := d.state.Journal().Owners()
+	if err != nil {
+		return err
+	}
 	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs")}
 	d.nfs4 = nfs4.New(nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
-		Known: d.state.NFS4Clients(), Remember: d.state.SetNFS4Clients, OthersReclaim: d.nlm.Grace,
+		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace,
 	})
 	common.Delegations = d.nfs4
 	d.served = slices.Concat(nfs3.Programs(common), d.nfs4.Programs(), d.nlm.Programs())

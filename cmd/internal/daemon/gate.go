@@ -207,3 +207,110 @@ func (g *gate) Stat(c *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, e
 	defer g.leave()
 	return g.fs.Stat(c, h)
 }
+
+// The gate has Extents where the store has.
+
+func (g *gate) extents() (blockstore.Extents, error) {
+	x, ok := g.fs.(blockstore.Extents)
+	if !ok {
+		return nil, blockstore.ErrNotSupp
+	}
+	if !g.enter() {
+		return nil, blockstore.ErrStale
+	}
+	return x, nil
+}
+
+func (g *gate) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
+	x, err := g.extents()
+	if err != nil {
+		return 0, err
+	}
+	defer g.leave()
+	return x.Seek(c, h, off, hole)
+}
+
+func (g *gate) Allocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) error {
+	x, err := g.extents()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
+	return x.Allocate(c, h, off, n)
+}
+
+func (g *gate) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) error {
+	x, err := g.extents()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
+	return x.Deallocate(c, h, off, n)
+}
+
+func (g *gate) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
+	x, err := g.extents()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
+	return x.Clone(c, from, fromOff, to, toOff, n)
+}
+
+func (g *gate) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (uint64, error) {
+	x, err := g.extents()
+	if err != nil {
+		return 0, err
+	}
+	defer g.leave()
+	return x.Copy(c, from, fromOff, to, toOff, n)
+}
+
+// And it has Xattrs where the store has.
+
+func (g *gate) xattrs() (blockstore.Xattrs, error) {
+	x, ok := g.fs.(blockstore.Xattrs)
+	if !ok {
+		return nil, blockstore.ErrNotSupp
+	}
+	if !g.enter() {
+		return nil, blockstore.ErrStale
+	}
+	return x, nil
+}
+
+func (g *gate) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) ([]byte, error) {
+	x, err := g.xattrs()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
+	return x.GetXattr(c, h, name)
+}
+
+func (g *gate) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte, mode blockstore.SetXattrMode) (blockstore.Wcc, error) {
+	x, err := g.xattrs()
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	defer g.leave()
+	return x.SetXattr(c, h, name, value, mode)
+}
+
+func (g *gate) ListXattrs(c *blockstore.Cred, h blockstore.Handle) ([]string, error) {
+	x, err := g.xattrs()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
+	return x.ListXattrs(c, h)
+}
+
+func (g *gate) RemoveXattr(c *blockstore.Cred, h blockstore.Handle, name string) (blockstore.Wcc, error) {
+	x, err := g.xattrs()
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	defer g.leave()
+	return x.RemoveXattr(c, h, name)
+}

@@ -13,7 +13,7 @@ func (d *Daemon) QPs() []control.QP {
 	for _, v := range d.deviceList() {
 		for _, q := range v.QPs() {
 			c := control.QP{
-				QPN: q.QPN, State: q.State.String(), Device: v.addr.String(), Loop: q.Loop, Local: q.Local.String(),
+				QPN: q.QPN, Type: q.Type.String(), State: q.State.String(), Device: v.addr.String(), Loop: q.Loop, Local: q.Local.String(),
 				RemoteQPN: q.RemoteQPN, Active: q.Active, AgeUS: int64(q.Age / rdma.Microsecond), PathMTU: int(q.PathMTU), PKey: config.PKeyString(q.PKey),
 				NextPSN: uint32(q.NextPSN), AckedPSN: uint32(q.AckedPSN), ExpectedPSN: uint32(q.ExpectedPSN), RTTUS: int64(q.RTT / rdma.Microsecond),
 				SendDepth: q.SendDepth, SendQueued: q.SendQueued, RecvDepth: q.RecvDepth, RecvQueued: q.RecvQueued,

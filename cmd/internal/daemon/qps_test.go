@@ -46,7 +46,7 @@ func TestQPs(t *testing.T) {
 	if list[1].Counters["rcvd_pkts"] > busy.Counters["rcvd_pkts"] {
 		busy = &list[1]
 	}
-	if busy.State != "RTS" || busy.Remote == "" || busy.Local != cfg.RDMAListen[0] || busy.RemoteQPN == 0 || busy.PathMTU == 0 || busy.Active ||
+	if busy.Type != "RC" || busy.State != "RTS" || busy.Remote == "" || busy.Local != cfg.RDMAListen[0] || busy.RemoteQPN == 0 || busy.PathMTU == 0 || busy.Active ||
 		busy.RecvQueued == 0 || busy.Counters["rcvd_pkts"] < 51 || busy.Counters["sent_pkts"] < 51 || busy.Counters["resp_remote_access_errors"] != 0 {
 		t.Errorf("%+v", busy)
 	}

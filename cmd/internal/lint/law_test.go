@@ -36,13 +36,15 @@ var law = []struct {
 }{
 	{dir: "rdma", unix: true}, // the arena maps memory
 	{dir: "rdma/wire", allow: []string{"rdma"}},
-	{dir: "rdma/rc", allow: []string{"rdma", "rdma/wire"}},
+	{dir: "rdma/wq", allow: []string{"rdma"}},
+	{dir: "rdma/rc", allow: []string{"rdma", "rdma/wire", "rdma/wq"}},
+	{dir: "rdma/ud", allow: []string{"rdma", "rdma/wire", "rdma/wq"}},
 	{dir: "rdma/cm", allow: []string{"rdma", "rdma/wire"}},
 	{dir: "rdma/endpoint", allow: []string{"rdma"}},
 	{dir: "rdma/perf", allow: []string{"rdma"}},
 	{dir: "rdma/link", allow: []string{"rdma", "rdma/wire", "rdma/link"}},
 	{dir: "rdma/link/udp", allow: []string{"rdma", "rdma/wire", "rdma/link"}, unix: true},
-	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/rc", "rdma/cm", "rdma/link/..."}},
+	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rdma/link/..."}},
 	{dir: "rdma/sim", allow: []string{"rdma/..."}},
 	{dir: "rdma/rdmatest", allow: []string{"rdma/..."}},
 	{dir: "rpcrdma/xdr"},
@@ -62,7 +64,7 @@ var law = []struct {
 
 // pure are the packages whose code is a function of its inputs: no clock, no
 // IO, no goroutines, nothing whose order is chance.
-var pure = []string{"rdma/wire", "rdma/rc", "rdma/cm", "rpcrdma/xdr"}
+var pure = []string{"rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rpcrdma/xdr"}
 
 // impureImports are the imports that a pure package must do without.
 var impureImports = []string{

@@ -54,14 +54,14 @@ type contents struct {
 	RemovedPKeys   []string          `json:"removed_pkeys,omitempty"`
 	LockState      int32             `json:"lock_state"` // starts of the lock service, see NextLockState
 	LockClients    []nlm.Client      `json:"lock_clients"`
-	NFS4Clients    [][]byte          `json:"nfs4_clients,omitempty"` // owner strings, which may be any bytes
 }
 
 // Store is an open state directory. Its methods may be called from any
 // goroutine; those that change something return after the change is on disk.
 type Store struct {
-	dir  string
-	lock *os.File
+	dir     string
+	lock    *os.File
+	journal *Journal
 
 	mu  sync.Mutex
 	cur contents
@@ -87,7 +87,11 @@ func Open(dir string) (*Store, error) {
 		return nil, fmt.Errorf("lock of %s: %w", dir, err)
 	}
 	s := &Store{dir: dir, lock: lock}
-	if err := s.read(); err != nil {
+	err = s.read()
+	if err == nil {
+		s.journal, err = openJournal(dir)
+	}
+	if err != nil {
 		_ = lock.Close()
 		return nil, err
 	}
@@ -130,7 +134,7 @@ func (s *Store) read() error {
 func (s *Store) Dir() string { return s.dir }
 
 // Close releases the lock.
-func (s *Store) Close() error { return s.lock.Close() }
+func (s *Store) Close() error { return errors.Join(s.journal.db.Close(), s.lock.Close()) }
 
 // update applies change to a copy, writes that to disk, and only then makes it
 // the current state.
@@ -303,27 +307,8 @@ func (s *Store) SetLockClients(list []nlm.Client) error {
 	return s.update(func(c *contents) { c.LockClients = list })
 }
 
-// NFS4Clients returns the owner strings of the clients of NFS version 4 that had state
-// when this was last set.
-func (s *Store) NFS4Clients() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := make([]string, 0, len(s.cur.NFS4Clients))
-	for _, b := range s.cur.NFS4Clients {
-		list = append(list, string(b))
-	}
-	return list
-}
-
-// SetNFS4Clients remembers the clients of NFS version 4 that have state.
-func (s *Store) SetNFS4Clients(owners []string) error {
-	return s.update(func(c *contents) {
-		c.NFS4Clients = nil
-		for _, o := range owners {
-			c.NFS4Clients = append(c.NFS4Clients, []byte(o))
-		}
-	})
-}
+// Journal is the list of the clients of NFS version 4 with state.
+func (s *Store) Journal() *Journal { return s.journal }
 
 // Secret is the key of the handles' authentication codes. It is made at the
 // first call; losing it makes every handle of every client stale.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -133,18 +134,31 @@ func TestMemoryOutlivesTheProcess(t *testing.T) {
 	}
 }
 
-// TestNFS4Clients: owner strings are any bytes.
-func TestNFS4Clients(t *testing.T) {
+// TestJournal: owner strings are any bytes; the list is there after the next start, and
+// after one that did not close it.
+func TestJournal(t *testing.T) {
 	dir := t.TempDir()
-	want := []string{"Linux NFSv4.2 host", "\x00\xff\xfe", ""}
-	for round := range 2 {
-		s, err := Open(dir)
-		must(t, err)
-		if got := s.NFS4Clients(); round > 0 && !slices.Equal(got, want) {
-			t.Errorf("%q", got)
+	s := open(t, dir)
+	for _, o := range []string{"Linux NFSv4.2 host", "\x00\xff\xfe", "", "twice", "twice"} {
+		must(t, s.Journal().Add(o))
+	}
+	must(t, s.Journal().Remove("twice", "never there"))
+	want := []string{"", "\x00\xff\xfe", "Linux NFSv4.2 host"}
+	for range 2 {
+		if got, err := s.Journal().Owners(); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q, %v", got, err)
 		}
-		must(t, s.SetNFS4Clients(want))
 		must(t, s.Close())
+		s = open(t, dir)
+	}
+	must(t, s.Journal().Remove(want...))
+	if got, err := s.Journal().Owners(); err != nil || len(got) != 0 {
+		t.Errorf("%q, %v", got, err)
+	}
+	must(t, s.Close())
+	must(t, os.WriteFile(filepath.Join(dir, journalFile), []byte("something else"), 0o600))
+	if s, err := Open(dir); err == nil || !strings.Contains(err.Error(), journalFile) {
+		t.Errorf("%v, %v", s, err)
 	}
 }
 

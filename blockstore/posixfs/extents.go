@@ -1,0 +1,201 @@
+package posixfs
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+var _ blockstore.Extents = (*FS)(nil)
+
+// copyMax bounds one Copy in bytes, so that its caller has an answer in time.
+const copyMax = 256 << 20
+
+// Seek asks the filesystem, by lseek; the position of a descriptor means nothing else
+// here.
+func (f *FS) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
+	o, err := f.acquire(h)
+	if err != nil {
+		return 0, err
+	}
+	defer f.release(o)
+	fd, _, err := f.source(c, o)
+	if err != nil {
+		return 0, err
+	}
+	if off > 1<<63-1 {
+		return 0, blockstore.ErrNXIO
+	}
+	whence := unix.SEEK_DATA
+	if hole {
+		whence = unix.SEEK_HOLE
+	}
+	at, err := unix.Seek(fd, int64(off), whence)
+	return uint64(at), mapErr(err)
+}
+
+// source is a descriptor to read a file by, and its size.
+func (f *FS) source(c *blockstore.Cred, o *object) (fd int, size uint64, err error) {
+	if err := o.dataType(); err != nil {
+		return -1, 0, err
+	}
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil {
+		return -1, 0, err
+	}
+	if !f.mayRead(c, o, &st) {
+		return -1, 0, blockstore.ErrAccess
+	}
+	fd, err = o.reader()
+	return fd, uint64(st.Size), mapErr(err)
+}
+
+// modify has do change the data of a file, whose mu is held.
+func (f *FS) modify(c *blockstore.Cred, o *object, do func(fd int) error) error {
+	if err := o.dataType(); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil {
+		return err
+	}
+	if f.readOnly {
+		return blockstore.ErrROFS
+	}
+	if !f.mayWrite(c, o, &st) {
+		return blockstore.ErrAccess
+	}
+	fd, err := o.writer()
+	if err != nil {
+		return mapErr(err)
+	}
+	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 {
+		return mapErr(do(fd))
+	}
+	// As the client's user, so that the kernel takes the set-ID bits away.
+	err = f.who.as(c, func() error { return do(fd) })
+	if err == nil && !f.who.on {
+		err = f.dropSetID(c, o, &st)
+	}
+	return mapErr(err)
+}
+
+func (f *FS) fallocate(c *blockstore.Cred, h blockstore.Handle, mode uint32, off, n uint64) error {
+	if err := blockstore.CheckRange(off, n); err != nil {
+		return err
+	}
+	o, err := f.acquire(h)
+	if err != nil {
+		return err
+	}
+	defer f.release(o)
+	o.mu.Lock()
+	err = f.modify(c, o, func(fd int) error {
+		_, err := again(func() (int, error) { return 0, unix.Fallocate(fd, mode, int64(off), int64(n)) })
+		return err
+	})
+	o.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return f.syncObject(o)
+}
+
+// Allocate is fallocate.
+func (f *FS) Allocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) error {
+	return f.fallocate(c, h, 0, off, n)
+}
+
+// Deallocate punches a hole.
+func (f *FS) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) error {
+	return f.fallocate(c, h, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+}
+
+// both has do move data between two files.
+func (f *FS) both(c *blockstore.Cred, from, to blockstore.Handle, do func(in, out int, size uint64) error) error {
+	src, err := f.acquire(from)
+	if err != nil {
+		return err
+	}
+	defer f.release(src)
+	dst, err := f.acquire(to)
+	if err != nil {
+		return err
+	}
+	defer f.release(dst)
+	in, size, err := f.source(c, src)
+	if err != nil {
+		return err
+	}
+	dst.mu.Lock()
+	defer dst.mu.Unlock()
+	err = f.modify(c, dst, func(out int) error { return do(in, out, size) })
+	if err == nil {
+		dst.dirty.Store(true)
+	}
+	return err
+}
+
+// Clone is FICLONERANGE, where the filesystem has it.
+func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
+	if err := checkOffsets(fromOff, toOff, n); err != nil {
+		return err
+	}
+	err := f.both(c, from, to, func(in, out int, _ uint64) error {
+		r := unix.FileCloneRange{Src_fd: int64(in), Src_offset: fromOff, Src_length: n, Dest_offset: toOff}
+		_, err := again(func() (int, error) { return 0, unix.IoctlFileCloneRange(out, &r) })
+		if err == unix.ENOTTY {
+			err = unix.EOPNOTSUPP
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// There is no COMMIT of a clone.
+	o, err := f.acquire(to)
+	if err != nil {
+		return err
+	}
+	defer f.release(o)
+	return f.syncObject(o)
+}
+
+// Copy is copy_file_range, which shares blocks where the filesystem can.
+func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (done uint64, err error) {
+	if err := checkOffsets(fromOff, toOff, n); err != nil {
+		return 0, err
+	}
+	err = f.both(c, from, to, func(in, out int, size uint64) error {
+		if fromOff >= size {
+			return nil
+		}
+		if n == 0 || n > size-fromOff {
+			n = size - fromOff
+		}
+		if from == to && blockstore.Overlap(fromOff, toOff, n) {
+			return blockstore.ErrInval
+		}
+		n = min(n, copyMax)
+		for done < n {
+			r, w := int64(fromOff+done), int64(toOff+done)
+			k, err := again(func() (int, error) { return unix.CopyFileRange(in, &r, out, &w, int(n-done), 0) })
+			if err != nil && done > 0 || err == nil && k == 0 {
+				return nil // what was copied counts; the caller comes again for the rest
+			}
+			if err != nil {
+				return err
+			}
+			done += uint64(k)
+		}
+		return nil
+	})
+	return done, err
+}
+
+// checkOffsets refuses ranges beyond what offsets of files can be; n 0 is to the end.
+func checkOffsets(from, to, n uint64) error {
+	if err := blockstore.CheckRange(from, max(n, 1)); err != nil {
+		return err
+	}
+	return blockstore.CheckRange(to, max(n, 1))
+}

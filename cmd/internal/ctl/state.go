@@ -1,0 +1,161 @@
+package ctl
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+)
+
+// client is the commands for the clients of version 4 that the server remembers.
+func (t *tool) client() *cobra.Command {
+	list := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the clients of NFS version 4 and what they have",
+		Long: `List the clients of NFS version 4 that the server remembers, connected or not, and how
+many sessions, open files and lock owners they have. A client that is silent for longer
+than the lease, 90 seconds, is "expired": it keeps what it has until somebody else wants it.`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := t.daemon().NFS4Clients(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "ID\tSTATE\tSESSIONS\tOPENS\tLOCKS\tHEARD OF\tOWNER")
+				for _, c := range list {
+					state := "active"
+					switch {
+					case !c.Confirmed:
+						state = "unconfirmed"
+					case c.Expired:
+						state = "expired"
+					case c.Reclaims:
+						state = "reclaiming"
+					}
+					fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", c.ID, state, c.Sessions, c.Opens, c.Locks, c.Renewed.Local().Format(time.DateTime), c.Owner)
+				}
+			})
+		},
+	}
+	evict := &cobra.Command{
+		Use:   "evict ID",
+		Short: "Take everything that a client has from it",
+		Long: `Take sessions, open files and locks from a client of NFS version 4, whose ID client list
+shows. A client that lives makes a new session with its next call; what it had open it has to
+open again, and the kernel's client reports lost locks as input/output errors.`,
+		Args: cli.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := t.daemon().EvictClient(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			return t.g.Print(map[string]string{"id": args[0]}, func(w io.Writer) { t.sayf(w, "evicted client %s", args[0]) })
+		},
+	}
+	return group("client", "Manage the clients of NFS version 4", list, evict)
+}
+
+func (t *tool) sessions() *cobra.Command {
+	return &cobra.Command{
+		Use:   "sessions",
+		Short: "List the sessions of NFS version 4",
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := t.daemon().NFS4Sessions(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "SESSION\tCLIENT\tVERSION\tSLOTS\tUSED\tBUSY\tREQUEST\tRESPONSE\tKEPT")
+				for _, s := range list {
+					fmt.Fprintf(w, "%s\t%s\t4.%d\t%d\t%d\t%d\t%d\t%d\t%d\n", s.ID, s.Client, s.Minor, s.Slots, s.Used, s.Busy, s.MaxRequest, s.MaxResponse, s.Kept)
+				}
+			})
+		},
+	}
+}
+
+func (t *tool) locks() *cobra.Command {
+	return &cobra.Command{
+		Use:   "locks",
+		Short: "List the byte-range locks of all clients",
+		Long: `List the byte-range locks, those of NFS version 3 (NLM) and of version 4 together, and the
+requests that wait for one. FILEID is the inode number.`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := t.daemon().Locks(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "EXPORT\tFILEID\tRANGE\tKIND\tSTATE\tCLIENT\tOWNER")
+				for _, l := range list {
+					kind, state, end := "shared", "held", "end"
+					if l.Exclusive {
+						kind = "exclusive"
+					}
+					if l.Waiting {
+						state = "waiting"
+					}
+					if l.End != math.MaxUint64 {
+						end = fmt.Sprint(l.End)
+					}
+					fmt.Fprintf(w, "%s\t%d\t%d-%s\t%s\t%s\t%s\t%s\n", dash(l.Export), l.FileID, l.Start, end, kind, state, l.Client, l.Owner)
+				}
+			})
+		},
+	}
+}
+
+func (t *tool) grace() *cobra.Command {
+	const long = `
+
+After a restart clients may reclaim the files and locks that they had, for 90 seconds with
+version 4 and 45 with version 3, and nobody gets others meanwhile. It ends by itself when all
+have, and at once when nobody had any.`
+	show := &cobra.Command{
+		Use:   "show",
+		Short: "Show whether there is a grace period, and for whom",
+		Long:  "Show whether there is a grace period, and for whom." + long,
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			g, err := t.daemon().Grace(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(g, func(w io.Writer) {
+				if !g.On {
+					fmt.Fprintln(w, "no grace period")
+					return
+				}
+				if g.NFS4Until != nil {
+					fmt.Fprintf(w, "version 4\tuntil %s\n", g.NFS4Until.Local().Format(time.DateTime))
+				}
+				if g.NLMUntil != nil {
+					fmt.Fprintf(w, "version 3\tuntil %s\n", g.NLMUntil.Local().Format(time.DateTime))
+				}
+				for _, c := range g.Waiting {
+					fmt.Fprintf(w, "waits for\t%s\n", c)
+				}
+			})
+		},
+	}
+	end := &cobra.Command{
+		Use:   "end",
+		Short: "End the grace period: what was not reclaimed is lost",
+		Long:  "End the grace period: what was not reclaimed is lost to its clients." + long,
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := t.daemon().EndGrace(cmd.Context()); err != nil {
+				return err
+			}
+			return t.g.Print(map[string]bool{"on": false}, func(w io.Writer) { t.sayf(w, "the grace period is over") })
+		},
+	}
+	return group("grace", "Show or end the time in which clients may reclaim", show, end)
+}

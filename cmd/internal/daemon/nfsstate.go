@@ -1,0 +1,125 @@
+package daemon
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/nfs/lock"
+)
+
+// locksListed bounds a list of locks.
+const locksListed = 10_000
+
+func clientID(id uint64) string { return fmt.Sprintf("%#016x", id) }
+
+// printable is a name that a client has chosen, fit for a terminal.
+func printable(s string) string {
+	q := strconv.Quote(s)
+	return q[1 : len(q)-1]
+}
+
+// NFS4Clients implements control.Backend.
+func (d *Daemon) NFS4Clients() []control.NFS4Client {
+	list := d.nfs4.State().Clients(time.Now())
+	out := make([]control.NFS4Client, len(list))
+	for i, c := range list {
+		out[i] = control.NFS4Client{
+			ID: clientID(c.ID), Owner: printable(c.Owner), Confirmed: c.Confirmed, Expired: c.Expired, Reclaims: c.Reclaims,
+			Renewed: c.Renewed, Sessions: c.Sessions, Opens: c.Opens, Locks: c.Locks,
+		}
+	}
+	return out
+}
+
+// EvictClient implements control.Backend.
+func (d *Daemon) EvictClient(id string) error {
+	n, err := strconv.ParseUint(strings.TrimPrefix(id, "0x"), 16, 64)
+	if err != nil {
+		return fmt.Errorf("%q is no client ID: they are in the list of clients", id)
+	}
+	if !d.nfs4.State().Evict(n) {
+		return fmt.Errorf("client %s: %w", clientID(n), control.ErrNotFound)
+	}
+	d.log.Info("a client of version 4 was evicted", zap.String("client", clientID(n)))
+	return nil
+}
+
+// NFS4Sessions implements control.Backend.
+func (d *Daemon) NFS4Sessions() []control.NFS4Session {
+	list := d.nfs4.State().Sessions()
+	out := make([]control.NFS4Session, len(list))
+	for i, s := range list {
+		out[i] = control.NFS4Session{
+			ID: s.ID, Client: clientID(s.Client), Minor: s.Minor, Slots: s.Fore.MaxSlots, Used: s.Used, Busy: s.Busy,
+			MaxRequest: s.Fore.MaxRequest, MaxResponse: s.Fore.MaxResponse, Kept: s.Kept,
+		}
+	}
+	return out
+}
+
+// Locks implements control.Backend.
+func (d *Daemon) Locks() []control.FileLock {
+	list := d.locks.List(locksListed)
+	out := make([]control.FileLock, 0, len(list))
+	ids := make(map[lock.File]uint64)
+	for _, l := range list {
+		x := control.FileLock{Client: printable(l.Owner.Client), Owner: hex.EncodeToString([]byte(l.Owner.ID)), Start: l.Start, End: l.End, Exclusive: l.Exclusive, Waiting: l.Waiting}
+		if e := d.table.ByID(l.File.Export); e != nil {
+			x.Export = e.Pseudo
+			id, known := ids[l.File]
+			if !known {
+				if a, err := e.FS.GetAttr(&blockstore.Cred{}, l.File.Handle); err == nil {
+					id = a.FileID
+				}
+				ids[l.File] = id
+			}
+			x.FileID = id
+		}
+		out = append(out, x)
+	}
+	slices.SortFunc(out, func(a, b control.FileLock) int {
+		if c := strings.Compare(a.Export, b.Export); c != 0 {
+			return c
+		}
+		for _, c := range [...][2]uint64{{a.FileID, b.FileID}, {a.Start, b.Start}} {
+			if c[0] != c[1] {
+				return int(min(max(int64(c[0]-c[1]), -1), 1))
+			}
+		}
+		return strings.Compare(a.Client+a.Owner, b.Client+b.Owner)
+	})
+	return out
+}
+
+// Grace implements control.Backend.
+func (d *Daemon) Grace() control.Grace {
+	out := control.Grace{Waiting: []string{}}
+	if g := d.nfs4.State().GraceState(time.Now()); g.On {
+		out.On, out.NFS4Until = true, &g.Until
+		for _, w := range g.Waiting {
+			out.Waiting = append(out.Waiting, printable(w))
+		}
+	}
+	if until, on := d.nlm.GraceUntil(); on {
+		out.On, out.NLMUntil = true, &until
+	}
+	return out
+}
+
+// EndGrace implements control.Backend.
+func (d *Daemon) EndGrace() error {
+	d.nlm.EndGrace()
+	if err := d.nfs4.State().EndGrace(time.Now()); err != nil {
+		return err
+	}
+	d.log.Info("the grace period was ended")
+	return nil
+}

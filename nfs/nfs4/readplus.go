@@ -1,0 +1,184 @@
+package nfs4
+
+import (
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// readPlusMax bounds a READ_PLUS in bytes. Its data is not eligible for direct
+// placement (RFC 8267 has no such item of it), so it is part of the reply itself,
+// whose memory stays with the carrier.
+const readPlusMax = 256 << 10
+
+// What the parts of a READ_PLUS take beside the data, in bytes.
+const (
+	partData = 4 + 8 + 4
+	partHole = 4 + 8 + 8
+)
+
+// readPlus is READ_PLUS (RFC 7862 section 15.10): what is data comes as data, what
+// are holes as their lengths, none of which goes beyond what was asked for.
+func readPlus(k *compound) nfs.Status {
+	d := &k.c.Args
+	id := k.stateid(decodeStateid(d))
+	off, count := d.Uint64(), d.Uint32()
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case k.cur.node != nil:
+		return nfs.ErrIsDir
+	}
+	if st := k.ioState(id, false); st != nfs.OK {
+		return k.ioFailed(st)
+	}
+	const head = 4 + 4 + partHole + 3
+	n := min(int(min(count, readPlusMax)), max(k.room()-head, 0))
+	e := &k.c.Res
+	at := len(e.B)
+	e.Bool(false)
+	e.Uint32(0)
+	p := parts{k: k, pos: off, end: off + min(uint64(n), math.MaxUint64-off), left: n + partHole}
+	eof, err := p.fill()
+	if err != nil {
+		return k.ioFailed(nfs.StatusOf(err))
+	}
+	if eof {
+		patch(e, at, 1)
+	}
+	patch(e, at+4, p.n)
+	return nfs.OK
+}
+
+// parts is a READ_PLUS being answered.
+type parts struct {
+	k        *compound
+	pos, end uint64
+	// left is how many bytes more the client has reckoned with: that much data, and
+	// one part. What other parts take is at the expense of data.
+	left int
+	n    uint32 // parts so far
+}
+
+// fill appends parts up to the end of the range, of the file, or of the room.
+func (p *parts) fill() (eof bool, err error) {
+	k := p.k
+	fs, who, h := k.cur.x.FS, k.who(&k.cur), k.cur.h
+	if p.pos == p.end {
+		_, eof, err = fs.ReadAt(who, h, nil, p.pos, false)
+		return eof, err
+	}
+	x, sparse := fs.(blockstore.Extents)
+	for p.pos < p.end {
+		data, stop := p.pos, p.end
+		if sparse {
+			data, err = x.Seek(who, h, p.pos, false)
+			switch {
+			case errors.Is(err, blockstore.ErrNotSupp):
+				data, sparse = p.pos, false
+			case errors.Is(err, blockstore.ErrNXIO):
+				return p.tail()
+			case err != nil:
+				return false, err
+			}
+		}
+		if data > p.pos {
+			if !p.hole(min(data, p.end)) {
+				return false, nil
+			}
+			continue
+		}
+		if sparse {
+			hole, err := x.Seek(who, h, p.pos, true)
+			if err == nil && hole > p.pos {
+				stop = min(stop, hole)
+			}
+		}
+		more, eof, err := p.data(stop)
+		if err != nil || eof || !more {
+			return eof, err
+		}
+	}
+	return false, nil
+}
+
+// tail is where no data follows: a hole up to the end of the file, if there is any
+// file left.
+func (p *parts) tail() (eof bool, err error) {
+	a, err := p.k.cur.x.FS.GetAttr(p.k.who(&p.k.cur), p.k.cur.h)
+	if err != nil || a.Size <= p.pos {
+		return err == nil, err
+	}
+	return p.hole(min(a.Size, p.end)) && a.Size <= p.end, nil
+}
+
+// hole appends the hole that ends at stop, and reports whether there was room.
+func (p *parts) hole(stop uint64) bool {
+	if p.left < partHole {
+		return false
+	}
+	e := &p.k.c.Res
+	e.Uint32(contentHole)
+	e.Uint64(p.pos)
+	e.Uint64(stop - p.pos)
+	p.left -= partHole
+	p.n++
+	p.pos = stop
+	return true
+}
+
+// data appends data up to stop, as far as there is room, and reports whether there
+// was room for all of it.
+func (p *parts) data(stop uint64) (all, eof bool, err error) {
+	n := min(stop-p.pos, uint64(max(p.left-partData, 0)))
+	if n == 0 {
+		return false, false, nil
+	}
+	k, e := p.k, &p.k.c.Res
+	at := len(e.B)
+	e.Uint32(contentData)
+	e.Uint64(p.pos)
+	e.Uint32(0)
+	from := len(e.B)
+	e.B = slices.Grow(e.B, int(n)+3)[:from+int(n)]
+	got, eof, err := k.cur.x.FS.ReadAt(k.who(&k.cur), k.cur.h, e.B[from:], p.pos, false)
+	if err != nil || got == 0 {
+		e.Truncate(at)
+		return false, eof, err
+	}
+	e.B = append(e.B[:from+got], make([]byte, xdr.Pad(got))...)
+	patch(e, from-4, uint32(got))
+	p.left -= partData + got + xdr.Pad(got)
+	p.n++
+	p.pos += uint64(got)
+	return p.pos == stop, eof, nil
+}
+
+// ioAdvise is IO_ADVISE (section 15.5). What is advised of one open would be of all
+// of a file's here, so that no hint is taken.
+func ioAdvise(k *compound) nfs.Status {
+	d := &k.c.Args
+	id := k.stateid(decodeStateid(d))
+	off, n := d.Uint64(), d.Uint64()
+	decodeBitmap(d)
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case k.cur.node != nil:
+		return nfs.ErrIsDir
+	case n > math.MaxUint64-off:
+		return nfs.ErrInval
+	}
+	if st := k.ioState(id, false); st != nfs.OK {
+		return k.ioFailed(st)
+	}
+	if st := k.regular(); st != nfs.OK {
+		return st
+	}
+	bitmap{}.encode(&k.c.Res)
+	return nfs.OK
+}

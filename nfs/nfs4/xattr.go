@@ -1,0 +1,209 @@
+package nfs4
+
+import (
+	"cmp"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Bits of ACCESS for extended attributes (RFC 8276 section 8.5).
+const (
+	accessXattrRead  = 0x40
+	accessXattrWrite = 0x80
+	accessXattrList  = 0x100
+	accessXattr      = accessXattrRead | accessXattrWrite | accessXattrList
+)
+
+// xattrAsk are the bits that a store is asked for in place of those for extended
+// attributes.
+func xattrAsk(want uint32) (ask uint32) {
+	if want&(accessXattrRead|accessXattrList) != 0 {
+		ask |= blockstore.AccessRead
+	}
+	if want&accessXattrWrite != 0 {
+		ask |= blockstore.AccessModify
+	}
+	return ask
+}
+
+// xattrGranted are the bits that follow from what a store granted.
+func xattrGranted(granted uint32) (bits uint32) {
+	if granted&blockstore.AccessRead != 0 {
+		bits |= accessXattrRead | accessXattrList
+	}
+	if granted&blockstore.AccessModify != 0 {
+		bits |= accessXattrWrite
+	}
+	return bits
+}
+
+// xattrs is the store of the current object, if it keeps extended attributes.
+func (k *compound) xattrs() (blockstore.Xattrs, nfs.Status) {
+	if k.cur.x == nil {
+		return nil, nfs.ErrNotSupp
+	}
+	x, ok := k.cur.x.FS.(blockstore.Xattrs)
+	if !ok || !k.cur.x.FS.Limits().Xattrs {
+		return nil, nfs.ErrNotSupp
+	}
+	return x, nfs.OK
+}
+
+// checkXattr refuses what cannot be the name of an extended attribute, which has no
+// prefix here. It may have slashes.
+func checkXattr(name string) nfs.Status {
+	switch {
+	case name == "":
+		return nfs.ErrInval
+	case strings.IndexByte(name, 0) >= 0:
+		return nfs.ErrBadChar
+	case len(name) > blockstore.XattrNameMax:
+		return nfs.ErrNameTooLong
+	}
+	return nfs.OK
+}
+
+// getXattr is GETXATTR (section 8.4.1).
+func getXattr(k *compound) nfs.Status {
+	name := k.c.Args.String(nameMax)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	x, st := k.xattrs()
+	if st == nfs.OK {
+		st = checkXattr(name)
+	}
+	if st != nfs.OK {
+		return st
+	}
+	value, err := x.GetXattr(k.who(&k.cur), k.cur.h, name)
+	if err != nil {
+		return nfs.StatusOf(err)
+	}
+	k.c.Res.Opaque(value)
+	return nfs.OK
+}
+
+// setXattr is SETXATTR (section 8.4.2).
+func setXattr(k *compound) nfs.Status {
+	d := &k.c.Args
+	mode := d.Uint32()
+	name := d.String(nameMax)
+	value := d.Opaque(nfs.MaxIO) // the call is bounded; what is too big is told so
+	if k.bad() || mode > uint32(blockstore.XattrReplace) {
+		return nfs.ErrBadXDR
+	}
+	if len(value) > blockstore.XattrValueMax {
+		return nfs.ErrXattr2Big
+	}
+	return k.changeXattr(name, func(x blockstore.Xattrs) (blockstore.Wcc, error) {
+		return x.SetXattr(k.who(&k.cur), k.cur.h, name, value, blockstore.SetXattrMode(mode))
+	})
+}
+
+// removeXattr is REMOVEXATTR (section 8.4.4).
+func removeXattr(k *compound) nfs.Status {
+	name := k.c.Args.String(nameMax)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	return k.changeXattr(name, func(x blockstore.Xattrs) (blockstore.Wcc, error) {
+		return x.RemoveXattr(k.who(&k.cur), k.cur.h, name)
+	})
+}
+
+// changeXattr has do change an attribute of the current object, whose change_info4
+// it appends.
+func (k *compound) changeXattr(name string, do func(blockstore.Xattrs) (blockstore.Wcc, error)) nfs.Status {
+	x, st := k.xattrs()
+	if st == nfs.OK {
+		st = checkXattr(name)
+	}
+	if st == nfs.OK {
+		st = k.cur.changeable()
+	}
+	if st == nfs.OK {
+		st = k.hold(k.file())
+	}
+	if st != nfs.OK {
+		return st
+	}
+	w, err := do(x)
+	if err != nil {
+		return nfs.StatusOf(err)
+	}
+	c := k.changed(&k.cur, &w)
+	c.encode(&k.c.Res)
+	return nfs.OK
+}
+
+// listedXattr is a name in the order of a listing. Its cookie is made of the name
+// alone, so that a listing goes on where it was when others come and go.
+type listedXattr struct {
+	cookie uint64
+	name   string
+}
+
+func cookieOfXattr(name string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return max(h.Sum64(), 1)
+}
+
+// listXattrs is LISTXATTRS (section 8.4.3). maxcount is for all of LISTXATTRS4resok.
+func listXattrs(k *compound) nfs.Status {
+	d, e := &k.c.Args, &k.c.Res
+	cookie, maxCount := d.Uint64(), d.Uint32()
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	x, st := k.xattrs()
+	if st != nfs.OK {
+		return st
+	}
+	names, err := x.ListXattrs(k.who(&k.cur), k.cur.h)
+	if err != nil {
+		return nfs.StatusOf(err)
+	}
+	list := make([]listedXattr, 0, len(names))
+	for _, name := range names {
+		if c := cookieOfXattr(name); c > cookie {
+			list = append(list, listedXattr{c, name})
+		}
+	}
+	slices.SortFunc(list, func(a, b listedXattr) int {
+		return cmp.Or(cmp.Compare(a.cookie, b.cookie), strings.Compare(a.name, b.name))
+	})
+	const head = 8 + 4 // the cookie and the number of names
+	left := min(int(min(maxCount, nfs.MaxIO)), k.room()) - head - 4
+	if left < 0 {
+		return nfs.ErrTooSmall
+	}
+	n := 0
+	for _, l := range list {
+		size := 4 + len(l.name) + xdr.Pad(len(l.name))
+		if size > left {
+			break
+		}
+		left -= size
+		n++
+	}
+	if n == 0 && len(list) > 0 {
+		return nfs.ErrTooSmall
+	}
+	if n > 0 {
+		cookie = list[n-1].cookie
+	}
+	e.Uint64(cookie)
+	e.Uint32(uint32(n))
+	for _, l := range list[:n] {
+		e.String(l.name)
+	}
+	e.Bool(n == len(list))
+	return nfs.OK
+}

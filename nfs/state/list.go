@@ -1,0 +1,136 @@
+package state
+
+import (
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"time"
+)
+
+// ClientInfo is a client as it is at one moment.
+type ClientInfo struct {
+	ID        uint64
+	Owner     string // as the client calls itself: any bytes
+	Confirmed bool
+	Renewed   time.Time // when it was last heard of
+	Expired   bool      // silent for longer than the lease; what it has goes when somebody wants it
+	Reclaims  bool      // it may reclaim what it had before the server's restart
+	Sessions  int
+	Opens     int
+	Locks     int // lock-owners with a lock stateid, for each file
+}
+
+// Clients lists the clients by ID.
+func (s *Server) Clients(now time.Time) []ClientInfo {
+	out := []ClientInfo{}
+	for _, c := range s.clientList() {
+		c.mu.Lock()
+		out = append(out, ClientInfo{
+			ID: c.ID, Owner: c.owner, Confirmed: c.confirmed.Load(), Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now),
+			Reclaims: c.known && !c.complete, Sessions: len(c.sessions), Opens: len(c.opens), Locks: len(c.locks),
+		})
+		c.mu.Unlock()
+	}
+	return out
+}
+
+func (s *Server) clientList() []*Client {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	list := make([]*Client, 0, len(s.clients))
+	for _, c := range s.clients {
+		list = append(list, c)
+	}
+	slices.SortFunc(list, func(a, b *Client) int { return cmp.Compare(a.ID, b.ID) })
+	return list
+}
+
+// SessionInfo is a session as it is at one moment.
+type SessionInfo struct {
+	ID     string // in hexadecimal
+	Client uint64
+	Minor  uint32
+	Fore   Channel
+	Used   int // slots that were used
+	Busy   int // requests being executed
+	Kept   int // bytes of replies kept for retries
+}
+
+// Sessions lists the sessions by client.
+func (s *Server) Sessions() []SessionInfo {
+	out := []SessionInfo{}
+	for _, c := range s.clientList() {
+		c.mu.Lock()
+		sessions := make([]*Session, 0, len(c.sessions))
+		for _, x := range c.sessions {
+			sessions = append(sessions, x)
+		}
+		c.mu.Unlock()
+		slices.SortFunc(sessions, func(a, b *Session) int { return slices.Compare(a.ID[:], b.ID[:]) })
+		for _, x := range sessions {
+			i := SessionInfo{ID: hex.EncodeToString(x.ID[:]), Client: c.ID, Minor: x.Minor, Fore: x.Fore}
+			x.mu.Lock()
+			i.Used = len(x.slots)
+			for k := range x.slots {
+				i.Kept += len(x.slots[k].reply)
+				if x.slots[k].busy {
+					i.Busy++
+				}
+			}
+			x.mu.Unlock()
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// Evict ends a client and everything that it has, and reports whether it was there. A
+// client that lives finds out with its next call and begins anew, without what it had.
+func (s *Server) Evict(id uint64) bool {
+	c := s.client(id)
+	if c == nil {
+		return false
+	}
+	s.remove(c)
+	return true
+}
+
+// GraceInfo is the grace period at one moment.
+type GraceInfo struct {
+	On      bool
+	Until   time.Time
+	Waiting []string // owner strings of the clients that it waits for
+}
+
+// GraceState says whether there is a grace period, and who it waits for.
+func (s *Server) GraceState(now time.Time) GraceInfo {
+	i := GraceInfo{On: s.Grace(now), Waiting: []string{}}
+	if !i.On {
+		return i
+	}
+	g := &s.grace
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i.Until = g.until
+	for owner := range g.waiting {
+		i.Waiting = append(i.Waiting, owner)
+	}
+	slices.Sort(i.Waiting)
+	return i
+}
+
+// errGrace says that the grace period goes on.
+var errGrace = errors.New("the list of clients that may reclaim cannot be written, so that the grace period goes on")
+
+// EndGrace ends the grace period: clients that have not reclaimed what they had lose it.
+func (s *Server) EndGrace(now time.Time) error {
+	g := &s.grace
+	g.mu.Lock()
+	clear(g.waiting)
+	g.mu.Unlock()
+	if s.Grace(now) {
+		return errGrace
+	}
+	return nil
+}

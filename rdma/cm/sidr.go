@@ -1,0 +1,301 @@
+package cm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// Service ID resolution (IBTA 12.11): one host asks another which queue pair serves
+// datagrams, and with which Q_Key. There is no connection: a request, repeated until it
+// is answered, and the answer, which is remembered for as long as the request may come again.
+
+// Lengths of private data.
+const (
+	SIDRREQPrivateLen = 216
+	SIDRREPPrivateLen = 136
+	SIDRREPInfoLen    = 72
+	// ResolvePrivateLen is what RDMA-CM leaves of a SIDR REQ to its user.
+	ResolvePrivateLen = SIDRREQPrivateLen - IPHeaderLen
+)
+
+// udpServicePrefix is the service ID of the RDMA-CM port space UDP, without port.
+const udpServicePrefix = 0x0000000001110000
+
+// UDPServiceID is the service ID of a port for datagrams.
+func UDPServiceID(port uint16) uint64 { return udpServicePrefix | uint64(port) }
+
+// UDPServicePort is the port of a service ID; ok is false for other services.
+func UDPServicePort(id uint64) (port uint16, ok bool) {
+	return uint16(id), id&^0xffff == udpServicePrefix
+}
+
+// SIDRStatus is the status of a SIDR REP (IBTA 12.11.2).
+type SIDRStatus uint8
+
+// Statuses.
+const (
+	SIDRValid       SIDRStatus = 0
+	SIDRUnsupported SIDRStatus = 1 // nothing listens
+	SIDRReject      SIDRStatus = 2 // the service will not
+	SIDRNoQP        SIDRStatus = 3
+	SIDRRedirect    SIDRStatus = 4
+	SIDRVersion     SIDRStatus = 5
+)
+
+func (s SIDRStatus) String() string {
+	names := [...]string{"valid", "nothing listens there", "rejected by the service", "no queue pair available", "redirected", "version not supported"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("status %d", uint8(s))
+}
+
+// SIDRREQ asks for a queue pair (IBTA 12.11.1).
+type SIDRREQ struct {
+	RequestID uint32
+	PKey      uint16
+	ServiceID uint64
+	Private   [SIDRREQPrivateLen]byte
+}
+
+// ParseSIDRREQ reads a SIDR REQ.
+func ParseSIDRREQ(b []byte) (r SIDRREQ) {
+	p := b[bodyAt:]
+	r.RequestID, r.PKey, r.ServiceID = be32(p), binary.BigEndian.Uint16(p[4:]), binary.BigEndian.Uint64(p[8:])
+	copy(r.Private[:], p[16:])
+	return r
+}
+
+// Encode makes the MAD of a SIDR REQ.
+func (r *SIDRREQ) Encode(h Header) []byte {
+	h.Attr = AttrSIDRREQ
+	b := newMAD(h)
+	p := b[bodyAt:]
+	put32(p, r.RequestID)
+	binary.BigEndian.PutUint16(p[4:], r.PKey)
+	binary.BigEndian.PutUint64(p[8:], r.ServiceID)
+	copy(p[16:], r.Private[:])
+	return b
+}
+
+// SIDRREP answers a SIDR REQ (IBTA 12.11.2).
+type SIDRREP struct {
+	RequestID uint32
+	Status    SIDRStatus
+	InfoLen   uint8 // bytes of Info that are used
+	QPN       uint32
+	ServiceID uint64
+	QKey      uint32
+	Info      [SIDRREPInfoLen]byte
+	Private   [SIDRREPPrivateLen]byte
+}
+
+// ParseSIDRREP reads a SIDR REP.
+func ParseSIDRREP(b []byte) (r SIDRREP) {
+	p := b[bodyAt:]
+	r.RequestID, r.Status, r.InfoLen = be32(p), SIDRStatus(p[4]), p[5]
+	r.QPN, r.ServiceID, r.QKey = be24(p[8:]), binary.BigEndian.Uint64(p[12:]), be32(p[20:])
+	copy(r.Info[:], p[24:])
+	copy(r.Private[:], p[96:])
+	return r
+}
+
+// Encode makes the MAD of a SIDR REP.
+func (r *SIDRREP) Encode(h Header) []byte {
+	h.Attr = AttrSIDRREP
+	b := newMAD(h)
+	p := b[bodyAt:]
+	put32(p, r.RequestID)
+	p[4], p[5] = uint8(r.Status), r.InfoLen
+	put24(p[8:], r.QPN)
+	binary.BigEndian.PutUint64(p[12:], r.ServiceID)
+	put32(p[20:], r.QKey)
+	copy(p[24:96], r.Info[:])
+	copy(p[96:], r.Private[:])
+	return b
+}
+
+// Resolution is the part of an ID that is for datagrams.
+type Resolution struct {
+	REQ SIDRREQ
+	REP SIDRREP
+}
+
+// peerSIDR is the identity of a peer's SIDR REQ.
+type peerSIDR struct {
+	from netip.AddrPort
+	id   uint32
+}
+
+// ListenUD accepts SIDR REQs for a port. The ports are others than those of Listen.
+func (m *Machine) ListenUD(port uint16) error {
+	if m.listenUD[port] {
+		return ErrPortTaken
+	}
+	m.listenUD[port] = true
+	return nil
+}
+
+// UnlistenUD refuses further SIDR REQs for a port.
+func (m *Machine) UnlistenUD(port uint16) { delete(m.listenUD, port) }
+
+// ResolveParams are the fields of a SIDR REQ that the consumer chooses.
+type ResolveParams struct {
+	Remote     netip.AddrPort
+	SourcePort uint16 // RDMA-CM port of ours, for the peer's information
+	PKey       uint16
+	Private    []byte // at most ResolvePrivateLen
+}
+
+// Resolve sends a SIDR REQ, and repeats it until Resolved, Rejected or Unreachable comes.
+// Forget abandons it.
+func (m *Machine) Resolve(now rdma.Time, p ResolveParams) (*ID, error) {
+	if m.resolving >= m.cfg.PendingMax {
+		return nil, ErrTooMany
+	}
+	if len(p.Private) > ResolvePrivateLen {
+		return nil, fmt.Errorf("cm: %d bytes of private data, a SIDR REQ carries %d", len(p.Private), ResolvePrivateLen)
+	}
+	to := p.Remote.Addr().Unmap()
+	if !to.IsValid() || to.Is4() != m.cfg.Addr.Unmap().Is4() {
+		return nil, fmt.Errorf("%w: %v from %v", ErrAddress, p.Remote, m.cfg.Addr)
+	}
+	id := m.newID()
+	id.Active, id.State, id.Peer, id.Service = true, SIDRREQSent, netip.AddrPortFrom(to, p.Remote.Port()), p.Remote.Port()
+	id.tid = m.newTID()
+	id.Resolution = &Resolution{REQ: SIDRREQ{RequestID: id.Local, PKey: p.PKey, ServiceID: UDPServiceID(p.Remote.Port())}}
+	r := &id.Resolution.REQ
+	h := IPHeader{Src: netip.AddrPortFrom(m.cfg.Addr.Unmap(), p.SourcePort), Dst: to}
+	h.Put(r.Private[:])
+	copy(r.Private[IPHeaderLen:], p.Private)
+	m.resolving++
+	m.n.TxSIDRREQ++
+	m.repeat(now, id, r.Encode(Header{TID: id.tid}), m.cfg.ConnectLimit)
+	return id, nil
+}
+
+// AnswerParams are the fields of a SIDR REP that the consumer chooses.
+type AnswerParams struct {
+	Status  SIDRStatus
+	QPN     uint32
+	QKey    uint32
+	Private []byte // at most SIDRREPPrivateLen
+}
+
+// Answer answers a ResolveRequest. The ID is the machine's from here on.
+func (m *Machine) Answer(now rdma.Time, id *ID, p AnswerParams) error {
+	if id.State != SIDRREQReceived {
+		return ErrState
+	}
+	if len(p.Private) > SIDRREPPrivateLen {
+		return fmt.Errorf("cm: %d bytes of private data, a SIDR REP carries %d", len(p.Private), SIDRREPPrivateLen)
+	}
+	q := &id.Resolution.REQ
+	r := SIDRREP{RequestID: q.RequestID, ServiceID: q.ServiceID, Status: p.Status, QPN: p.QPN, QKey: p.QKey}
+	copy(r.Private[:], p.Private)
+	id.State, id.msg = SIDRAnswered, r.Encode(Header{TID: id.tid})
+	m.n.TxSIDRREP++
+	m.tidyAnswered()
+	m.answered = append(m.answered, id)
+	m.send(id.Peer.Addr(), id.msg)
+	m.schedule(id, now+replyLimit)
+	return nil
+}
+
+// resolveRequest takes a SIDR REQ.
+func (m *Machine) resolveRequest(now rdma.Time, src, dst netip.Addr, h Header, r SIDRREQ) {
+	src, dst = src.Unmap(), dst.Unmap()
+	refuse := func(why SIDRStatus) {
+		a := SIDRREP{RequestID: r.RequestID, ServiceID: r.ServiceID, Status: why}
+		m.n.TxSIDRREP++
+		m.send(src, a.Encode(Header{TID: h.TID}))
+	}
+	port, ok := UDPServicePort(r.ServiceID)
+	if !ok || !m.listenUD[port] {
+		refuse(SIDRUnsupported)
+		return
+	}
+	ip, err := ParseIPHeader(r.Private[:])
+	if err != nil || ip.Src.Addr() != src || ip.Dst != dst {
+		refuse(SIDRReject)
+		return
+	}
+	key := peerSIDR{ip.Src, r.RequestID}
+	if known := m.sidrs[key]; known != nil {
+		m.n.Duplicates++
+		if known.State == SIDRAnswered {
+			m.send(src, known.msg) // it was lost
+		}
+		return
+	}
+	if len(m.sidrs) >= m.cfg.PendingMax && !m.forgetAnswer() {
+		m.n.DropFull++
+		refuse(SIDRNoQP)
+		return
+	}
+	id := m.newID()
+	id.State, id.Remote, id.Peer, id.Service, id.tid = SIDRREQReceived, r.RequestID, ip.Src, port, h.TID
+	id.Resolution = &Resolution{REQ: r}
+	m.sidrs[key] = id
+	m.schedule(id, now+replyLimit)
+	m.event(Event{Kind: ResolveRequest, ID: id})
+}
+
+// forgetAnswer makes room by forgetting the oldest answer, if there is one.
+func (m *Machine) forgetAnswer() bool {
+	m.tidyAnswered()
+	if len(m.answered) == 0 {
+		return false
+	}
+	m.Forget(m.answered[0])
+	return true
+}
+
+// tidyAnswered drops from the front of the list what was forgotten: they are forgotten in
+// the order of the list.
+func (m *Machine) tidyAnswered() {
+	for len(m.answered) > 0 && m.answered[0].State != SIDRAnswered {
+		m.answered[0] = nil
+		m.answered = m.answered[1:]
+	}
+}
+
+// resolved takes a SIDR REP.
+func (m *Machine) resolved(src netip.Addr, r SIDRREP) {
+	id := m.ids[r.RequestID]
+	if id == nil || id.State != SIDRREQSent || id.Peer.Addr() != src.Unmap() || id.Resolution.REQ.ServiceID != r.ServiceID {
+		m.n.DropUnknown++
+		return
+	}
+	id.Resolution.REP = r
+	m.Forget(id)
+	switch {
+	case r.Status != SIDRValid:
+		m.event(Event{Kind: Rejected, ID: id, Err: fmt.Errorf("%v has no queue pair for datagrams: %v", id.Peer, r.Status)})
+	case r.QPN <= wire.QP1 || r.QPN == wire.PSNMask:
+		m.event(Event{Kind: Rejected, ID: id, Err: fmt.Errorf("%v answered with the impossible queue pair %#x", id.Peer, r.QPN)})
+	default:
+		m.event(Event{Kind: Resolved, ID: id})
+	}
+}
+
+// leaveSIDR takes an ID out of the counts and tables of resolution.
+func (m *Machine) leaveSIDR(id *ID) {
+	switch id.State {
+	case SIDRREQSent:
+		m.resolving--
+	case SIDRREQReceived, SIDRAnswered:
+		delete(m.sidrs, peerSIDR{id.Peer, id.Remote})
+	}
+}
+
+// unresolved ends the wait for a SIDR REP.
+func (m *Machine) unresolved(id *ID) {
+	m.n.Timeouts++
+	m.Forget(id)
+	m.event(Event{Kind: Unreachable, ID: id, Err: fmt.Errorf("%v did not answer the SIDR REQ: is UDP port %d open on both sides?", id.Peer, wire.Port)})
+}

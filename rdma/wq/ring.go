@@ -1,0 +1,71 @@
+package wq
+
+import "github.com/rstored/rstored/rdma"
+
+// Ring is a queue that grows by doubling and keeps the memory of its elements.
+type Ring[T any] struct {
+	v    []T // power-of-two length
+	head uint32
+	tail uint32
+}
+
+// Len is the number of elements.
+func (r *Ring[T]) Len() int { return int(r.tail - r.head) }
+
+// Push makes room at the end and returns it, with whatever an earlier element
+// left there.
+func (r *Ring[T]) Push() *T {
+	if r.Len() == len(r.v) {
+		v := make([]T, max(8, 2*len(r.v)))
+		for i := range r.Len() {
+			v[i] = *r.At(i)
+		}
+		r.tail -= r.head
+		r.head, r.v = 0, v
+	}
+	r.tail++
+	return r.At(r.Len() - 1)
+}
+
+// At is element i, of which 0 is the oldest.
+func (r *Ring[T]) At(i int) *T { return &r.v[(r.head+uint32(i))&uint32(len(r.v)-1)] }
+
+// Front is the oldest element.
+func (r *Ring[T]) Front() *T { return r.At(0) }
+
+// Pop drops the oldest element. What it points to stays until the next Push.
+func (r *Ring[T]) Pop() { r.head++ }
+
+// Drain moves elements into dst, oldest first.
+func (r *Ring[T]) Drain(dst []T) int {
+	n := min(len(dst), r.Len())
+	for i := range n {
+		dst[i] = *r.At(0)
+		r.Pop()
+	}
+	return n
+}
+
+// Length is the number of bytes that the elements of a list name.
+func Length(sgl []rdma.SGE) (n uint64) {
+	for _, s := range sgl {
+		n += uint64(len(s.Buf))
+	}
+	return n
+}
+
+// Scatter copies p into sgl at byte off, as far as there is room.
+func Scatter(sgl []rdma.SGE, off uint32, p []byte) {
+	at := int(off)
+	for _, s := range sgl {
+		if len(p) == 0 {
+			return
+		}
+		if at >= len(s.Buf) {
+			at -= len(s.Buf)
+			continue
+		}
+		n := copy(s.Buf[at:], p)
+		p, at = p[n:], 0
+	}
+}
