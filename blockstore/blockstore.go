@@ -71,6 +71,9 @@ type Attr struct {
 	Atime  time.Time
 	Mtime  time.Time
 	Ctime  time.Time
+	// ACL is the access ACL, where the store leaves it to Cred's checks; nil where
+	// Mode says all, or the store checks by itself. It is not changed any more.
+	ACL *ACL
 }
 
 // TimeSet says how a time is to be changed.
@@ -153,6 +156,8 @@ type Limits struct {
 	BlockSize uint32
 	// Xattrs says that objects can have extended attributes.
 	Xattrs bool
+	// ACLs says that the store has POSIX ACLs; see there.
+	ACLs bool
 }
 
 // CreateMode is how Create treats an existing name.

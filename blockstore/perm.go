@@ -58,11 +58,14 @@ func (c *Cred) InGroup(gid uint32) bool {
 }
 
 // May says whether mode, owner and group of a grant c all of want, by the
-// rules of the Linux kernel without ACLs: the first class that fits decides,
-// and root needs somebody's execute bit to execute what is not a directory.
+// rules of the Linux kernel: the first class that fits decides, by a's ACL if it
+// has one, and root needs somebody's execute bit to execute what is not a directory.
 func (c *Cred) May(a *Attr, want uint32) bool {
 	if c.Privileged() {
 		return want&MayExec == 0 || a.Type == TypeDir || a.Mode&modeAnyX != 0
+	}
+	if a.ACL != nil {
+		return a.ACL.may(c, a, want)
 	}
 	bits := a.Mode
 	switch {

@@ -67,7 +67,7 @@ func (f *FS) apply(c *blockstore.Cred, n *inode, s *blockstore.SetAttr) {
 		}
 	}
 	if s.Mode != nil {
-		a.Mode = *s.Mode
+		n.setMode(*s.Mode)
 	}
 	set := func(dst *time.Time, how blockstore.TimeSet, t time.Time) {
 		switch how {

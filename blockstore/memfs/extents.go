@@ -100,10 +100,17 @@ func (f *FS) changed(c *blockstore.Cred, n *inode) {
 // between.
 const allocStep = 4 << 20
 
+// allocMax bounds one Allocate, in bytes: memory is taken at once and not, as on a
+// disk, set aside.
+const allocMax = 1 << 30
+
 // Allocate makes the pages of a range.
 func (f *FS) Allocate(c *blockstore.Cred, h blockstore.Handle, off, count uint64) error {
 	if err := blockstore.CheckRange(off, count); err != nil {
 		return err
+	}
+	if count > allocMax {
+		return blockstore.ErrNoSpace
 	}
 	for end := off + count; off < end; {
 		next := min(off+allocStep, end)

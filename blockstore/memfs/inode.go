@@ -20,6 +20,10 @@ type inode struct {
 	xattrs     map[string][]byte
 	xattrBytes uint64
 
+	// inherit is the default ACL of a directory, or nil. Like attr.ACL it is replaced
+	// as a whole.
+	inherit *blockstore.ACL
+
 	// verf is the verifier of the exclusive create that made the file, until
 	// the file is changed.
 	verf    [8]byte

@@ -104,7 +104,7 @@ func (f *FS) Close() error { return nil }
 
 // Limits returns the static properties of the store.
 func (f *FS) Limits() blockstore.Limits {
-	return blockstore.Limits{MaxFileSize: maxFileSize, LinkMax: linkMax, NameMax: blockstore.NameMax, WccExact: true, BlockSize: 1, Xattrs: true}
+	return blockstore.Limits{MaxFileSize: maxFileSize, LinkMax: linkMax, NameMax: blockstore.NameMax, WccExact: true, BlockSize: 1, Xattrs: true, ACLs: true}
 }
 
 // Stat returns the space and the inodes left under Options.
@@ -195,7 +195,7 @@ func (f *FS) drop(n *inode, now time.Time) {
 		n.attr.NLink = 0
 	}
 	if n.attr.NLink == 0 {
-		f.used -= inodeCost + n.attr.Used + n.xattrBytes
+		f.used -= inodeCost + n.attr.Used + n.xattrBytes + aclBytes(n.attr.ACL) + aclBytes(n.inherit)
 		delete(f.inodes, n.attr.FileID)
 	}
 }

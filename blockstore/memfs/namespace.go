@@ -136,6 +136,10 @@ func (f *FS) make(c *blockstore.Cred, d *inode, name string, typ blockstore.File
 	}
 	mode, gid = c.InheritMode(&d.attr, typ, mode, gid)
 	n := f.newInode(typ, mode, uid, gid)
+	if err := f.inheritACL(d, n); err != nil {
+		f.drop(n, n.attr.Ctime)
+		return nil, err
+	}
 	if typ == blockstore.TypeDir {
 		n.attr.NLink = 2
 		n.dir = newDirectory()

@@ -38,7 +38,7 @@ func (d *decision) is(c *blockstore.Cred) bool {
 // in state st. Where identities are switched the kernel decides.
 func (f *FS) may(c *blockstore.Cred, o *object, st *unix.Stat_t, want uint32) bool {
 	if !f.who.on || c.Privileged() {
-		a := blockstore.Attr{Type: o.typ, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid}
+		a := blockstore.Attr{Type: o.typ, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, ACL: f.judgedBy(c, o)}
 		return c.May(&a, want)
 	}
 	if len(c.Groups) > len(decision{}.groups) {
@@ -122,6 +122,7 @@ func (f *FS) checkDir(c *blockstore.Cred, o *object, want uint32) error {
 	if err != nil {
 		return err
 	}
+	a.ACL = f.judgedBy(c, o)
 	if !c.May(&a, want) {
 		return blockstore.ErrAccess
 	}

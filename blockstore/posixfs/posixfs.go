@@ -212,6 +212,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits = limitsOf(int64(sfs.Type))
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
+	f.limits.ACLs = hasACLs(fd)
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
 
 	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2

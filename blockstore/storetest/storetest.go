@@ -48,6 +48,7 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"Sparse", testSparse},
 		{"Extents", testExtents},
 		{"Xattrs", testXattrs},
+		{"ACLs", testACLs},
 		{"Stability", testStability},
 		{"SetAttr", testSetAttr},
 		{"Guard", testGuard},

@@ -1,11 +1,15 @@
-// Package client is an NFS version 3 client (RFC 1813) over any carrier of
-// package rpc: typed procedures, files as io.ReaderAt and io.WriterAt, bulk
-// transfers with many requests in flight.
+// Package client is an NFS client, of versions 4.2, 4.1 (RFC 7862, RFC 8881) and 3
+// (RFC 1813), over any carrier of package rpc: typed procedures, files as io.ReaderAt
+// and io.WriterAt, bulk transfers with many requests in flight. The procedures are
+// those of version 3 in every version, with its statuses.
 //
 // A Client may be used from any goroutine. It makes its connection again when
-// that is lost, and repeats what was in flight with the same transaction IDs;
-// writes that the server acknowledged as unstable are kept by their caller
-// until a commit, and are sent again if the server has restarted in between.
+// that is lost, and repeats what was in flight: in version 3 with the same transaction
+// IDs, in version 4 with the same slots and sequence IDs of its session, so that the
+// server executes it once. A session that is lost is made again, and files that were
+// open are reclaimed. Writes that the server acknowledged as unstable are kept by
+// their caller until a commit, and are sent again if the server has restarted in
+// between.
 package client
 
 import (
@@ -15,6 +19,7 @@ import (
 	"io/fs"
 	"path"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +33,9 @@ import (
 type Config struct {
 	// Peer names the server in errors.
 	Peer string
+	// Version is the version of NFS; the zero value takes the highest that the server
+	// speaks.
+	Version Version
 	// Dial makes a connection that carries NFS and MOUNT.
 	Dial func(context.Context) (rpc.Client, error)
 	// DialMount makes a connection to a MOUNT service elsewhere; nil if it
@@ -50,6 +58,10 @@ type Client struct {
 	mount *session
 
 	limits atomic.Pointer[limits] // nil until they are known
+
+	mu     sync.Mutex
+	choice choice
+	idle   []*session4 // tried and not used
 }
 
 // New makes a client. It connects with the first call.
@@ -62,14 +74,28 @@ func New(cfg Config) *Client {
 	}
 	c := &Client{cfg: cfg, nfs: newSession(cfg.Peer, cfg.GiveUp, cfg.Dial)}
 	c.mount = c.nfs
+	c.choice.turn = make(chan struct{}, 1)
+	if cfg.Version == Version3 {
+		c.choice.procs, c.choice.fixed = proc3{c}, true
+	}
 	if cfg.DialMount != nil {
 		c.mount = newSession(cfg.Peer, cfg.GiveUp, cfg.DialMount)
 	}
 	return c
 }
 
-// Close ends the connections. Calls in flight fail.
+// Close ends the connections, and the session of version 4 with what is open in it.
+// Calls in flight fail.
 func (c *Client) Close() error {
+	c.mu.Lock()
+	sessions := c.idle
+	if c.choice.four != nil {
+		sessions = append(sessions, c.choice.four)
+	}
+	c.mu.Unlock()
+	for _, s := range sessions {
+		s.close()
+	}
 	if c.mount != c.nfs {
 		_ = c.mount.Close()
 	}
@@ -80,11 +106,18 @@ func (c *Client) Close() error {
 type Stats struct {
 	Connections uint64 // that were made, the first one included
 	Resent      uint64 // calls that were sent again over a new connection
+	Sessions    uint64 // of version 4 that were made
+	Reclaimed   uint64 // opens that were reclaimed after restarts of the server
 }
 
 // Stats returns the client's counts.
 func (c *Client) Stats() Stats {
-	s := Stats{c.nfs.reconnects.Load(), c.nfs.resent.Load()}
+	s := Stats{Connections: c.nfs.reconnects.Load(), Resent: c.nfs.resent.Load()}
+	c.mu.Lock()
+	if four := c.choice.four; four != nil {
+		s.Sessions, s.Reclaimed = four.sessions.Load(), four.reclaimed.Load()
+	}
+	c.mu.Unlock()
 	if c.mount != c.nfs {
 		s.Connections += c.mount.reconnects.Load()
 		s.Resent += c.mount.resent.Load()
@@ -92,7 +125,7 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Handle is a filehandle, at most 64 bytes. It belongs to whoever has it.
+// Handle is a filehandle, at most 64 bytes in version 3 and 128 in version 4. It belongs to whoever has it.
 type Handle []byte
 
 // Node is an object: its handle, and its attributes as last seen.
@@ -145,12 +178,8 @@ func (c *Client) do(ctx context.Context, q *request) error {
 		if status != nfs.ErrJukebox {
 			return status
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
+		if err := pause(ctx, wait); err != nil {
+			return err
 		}
 	}
 }
@@ -187,8 +216,29 @@ func (e *statusError) Is(target error) bool {
 	return false
 }
 
-// Mount asks the MOUNT service for the handle of a directory.
+// Mount asks the MOUNT service for the handle of a directory, and makes the version 3
+// if that is open. In version 4 the path is looked up.
 func (c *Client) Mount(ctx context.Context, dir string) (Handle, error) {
+	c.mu.Lock()
+	v, fixed := c.cfg.Version, c.choice.fixed
+	four := c.choice.four
+	c.mu.Unlock()
+	if v >= Version41 || fixed && four != nil {
+		n, err := c.Resolve(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		return n.Handle, nil
+	}
+	h, err := c.mountDir(ctx, dir)
+	if err == nil {
+		c.fix(proc3{c})
+	}
+	return h, err
+}
+
+// mountDir is the MNT of MOUNT.
+func (c *Client) mountDir(ctx context.Context, dir string) (Handle, error) {
 	var status nfs.Status
 	var h Handle
 	r := rpc.Request{
@@ -233,45 +283,51 @@ func (c *Client) Exports(ctx context.Context) (paths []string, err error) {
 	return paths, nil
 }
 
-// Resolve finds the object that an absolute path names on the server. The
-// longest part of the path that can be mounted is mounted, the rest is looked
-// up. Symbolic links are not followed.
+// Resolve finds the object that an absolute path names on the server. In version 4
+// it is looked up from the root; in version 3 the longest part of the path that can
+// be mounted is mounted, and the rest is looked up. Symbolic links are not followed.
 func (c *Client) Resolve(ctx context.Context, name string) (*Node, error) {
-	name = path.Clean("/" + name)
+	return c.resolve(ctx, path.Clean("/"+name))
+}
+
+// resolve3 is Resolve in version 3. mounted says that a part of the path could be
+// mounted.
+func (c *Client) resolve3(ctx context.Context, name string) (n *Node, mounted bool, err error) {
 	var h Handle
-	var err, first error
+	var first error
 	root := name
 	for {
-		h, err = c.Mount(ctx, root)
+		h, err = c.mountDir(ctx, root)
 		if err == nil {
 			break
 		}
 		var s nfs.Status
 		if !errors.As(err, &s) {
-			return nil, err // no answer at all
+			return nil, false, err // no answer at all
 		}
 		if first == nil || s == nfs.ErrAcces {
 			first = err
 		}
 		if root == "/" {
-			return nil, first
+			return nil, false, first
 		}
 		root = path.Dir(root)
 	}
-	a, err := c.GetAttr(ctx, h)
+	three := proc3{c}
+	a, err := three.getAttr(ctx, h)
 	if err != nil {
-		return nil, pathError("getattr", root, err)
+		return nil, true, pathError("getattr", root, err)
 	}
-	n := &Node{Handle: h, Attr: a}
+	n = &Node{Handle: h, Attr: a}
 	for _, part := range strings.Split(strings.Trim(strings.TrimPrefix(name, root), "/"), "/") {
 		if part == "" {
 			continue
 		}
-		if n, err = c.Lookup(ctx, n.Handle, part); err != nil {
-			return nil, pathError("lookup", name, err)
+		if n, err = three.lookup(ctx, n.Handle, part); err != nil {
+			return nil, true, pathError("lookup", name, err)
 		}
 	}
-	return n, nil
+	return n, true, nil
 }
 
 // ResolveParent finds the directory that holds the last component of name.

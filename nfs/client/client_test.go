@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -18,7 +19,9 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/blockstore/memfs"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -26,9 +29,49 @@ import (
 // server is NFS over TCP on loopback from a store in memory.
 type server struct {
 	t     *testing.T
+	vers  Version
 	rpc   *rpc.Server
 	ports *tcp.Listener
 	addr  string
+
+	boot  uint32
+	cfg   nfs4.Config
+	four  *nfs4.Server
+	known []string
+}
+
+// eachVersion runs a test for every version of NFS.
+func eachVersion(t *testing.T, f func(t *testing.T, s *server)) {
+	for _, v := range []Version{Version3, Version41, Version42} {
+		t.Run("version "+v.String(), func(t *testing.T) {
+			s := newServer(t)
+			s.vers = v
+			f(t, s)
+		})
+	}
+}
+
+// Add implements state.Journal.
+func (s *server) Add(owner string) error {
+	s.known = append(slices.Clone(s.known), owner)
+	return nil
+}
+
+// Remove implements state.Journal.
+func (s *server) Remove(owners ...string) error {
+	s.known = slices.DeleteFunc(slices.Clone(s.known), func(o string) bool { return slices.Contains(owners, o) })
+	return nil
+}
+
+// start starts the programs, or, after a restart, other ones on the same store.
+func (s *server) start() {
+	s.boot++
+	cfg := s.cfg
+	cfg.Boot, cfg.Known = s.boot, s.known
+	cfg.Locks = lock.New(0)
+	cfg.Journal = s
+	s.four = nfs4.New(cfg)
+	s.rpc = rpc.NewServer(rpc.ServerConfig{Programs: append(nfs3.Programs(cfg.Config), s.four.Programs()...)})
 }
 
 func newServer(t *testing.T) *server {
@@ -41,7 +84,11 @@ func newServer(t *testing.T) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{t: t, rpc: rpc.NewServer(rpc.ServerConfig{Programs: nfs3.Programs(nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("0123456789abcdef0123456789abcdef"))})})}
+	s := &server{t: t, cfg: nfs4.Config{
+		Config:   nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("0123456789abcdef0123456789abcdef"))},
+		Identity: []byte("test"),
+	}}
+	s.start()
 	s.listen("127.0.0.1:0")
 	t.Cleanup(func() {
 		_ = s.ports.Close()
@@ -71,7 +118,7 @@ func (s *server) listen(addr string) {
 
 func (s *server) client() *Client {
 	c := New(Config{
-		Peer: s.addr, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "test"},
+		Peer: s.addr, Version: s.vers, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "test"},
 		Dial: func(ctx context.Context) (rpc.Client, error) { return tcp.Dial(ctx, s.addr) },
 	})
 	s.t.Cleanup(func() { _ = c.Close() })
@@ -98,8 +145,10 @@ func put(t *testing.T, c *Client, name string, data []byte) {
 	}
 }
 
-func TestFileSystemView(t *testing.T) {
-	c := newServer(t).client()
+func TestFileSystemView(t *testing.T) { eachVersion(t, testFileSystemView) }
+
+func testFileSystemView(t *testing.T, s *server) {
+	c := s.client()
 	ctx := context.Background()
 	root, err := c.Resolve(ctx, "/data")
 	if err != nil {
@@ -130,8 +179,10 @@ func TestFileSystemView(t *testing.T) {
 	}
 }
 
-func TestProcedures(t *testing.T) {
-	c := newServer(t).client()
+func TestProcedures(t *testing.T) { eachVersion(t, testProcedures) }
+
+func testProcedures(t *testing.T, s *server) {
+	c := s.client()
 	ctx := context.Background()
 	root, err := c.Resolve(ctx, "/data")
 	if err != nil {
@@ -212,7 +263,11 @@ func TestProcedures(t *testing.T) {
 }
 
 func TestTransfersOfAnySizeAndManyEntries(t *testing.T) {
-	c := newServer(t).client()
+	eachVersion(t, testTransfersOfAnySizeAndManyEntries)
+}
+
+func testTransfersOfAnySizeAndManyEntries(t *testing.T, s *server) {
+	c := s.client()
 	ctx := context.Background()
 	root, err := c.Resolve(ctx, "/data")
 	if err != nil {
@@ -254,6 +309,7 @@ func TestTransfersOfAnySizeAndManyEntries(t *testing.T) {
 // memory, and refuses what is longer.
 func TestServerThatTakesLess(t *testing.T) {
 	srv := newServer(t)
+	srv.vers = Version3
 	c := srv.client()
 	ctx := context.Background()
 	root, err := c.Resolve(ctx, "/data")
@@ -305,8 +361,9 @@ func (m *memory) WriteAt(p []byte, off int64) (int, error) {
 
 // TestConnectionsCutInTheMiddle renames and writes while the server's
 // connections are cut: everything is done, and once.
-func TestConnectionsCutInTheMiddle(t *testing.T) {
-	s := newServer(t)
+func TestConnectionsCutInTheMiddle(t *testing.T) { eachVersion(t, connectionsCut) }
+
+func connectionsCut(t *testing.T, s *server) {
 	c := s.client()
 	ctx := context.Background()
 	root, err := c.Resolve(ctx, "/data")

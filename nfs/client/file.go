@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
 	"io/fs"
 	"path"
@@ -16,9 +17,10 @@ import (
 )
 
 // File is an open file: io.ReaderAt, io.WriterAt, io.ReadWriteSeeker. NFS
-// version 3 has no open; a File is a handle and a position. ReadAt and WriteAt
-// may be used from any goroutine, the calls that move the position from one at
-// a time.
+// version 3 has no open; a File is a handle and a position there. In version 4 the
+// server has it open until Close, for reading and, from the first WriteAt on, for
+// writing. ReadAt and WriteAt may be used from any goroutine, the calls that move the
+// position from one at a time.
 type File struct {
 	c    *Client
 	ctx  context.Context
@@ -28,6 +30,10 @@ type File struct {
 	mu    sync.Mutex
 	pos   int64
 	dirty []*unstable
+
+	opening sync.Mutex
+	access  uint32 // that the server has granted
+	undo    []func() error
 }
 
 // unstable is a write that the server has not committed to disk.
@@ -47,7 +53,45 @@ func (c *Client) Open(ctx context.Context, name string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{c: c, ctx: ctx, node: n, name: name}, nil
+	f := &File{c: c, ctx: ctx, node: n, name: name}
+	if n.Attr.Type == blockstore.TypeReg {
+		// It may be to be written alone.
+		if err := f.hold(ShareRead, 0); err != nil && !IsStatus(err, nfs.ErrAcces) {
+			return nil, pathError("open", name, err)
+		}
+	}
+	return f, nil
+}
+
+// OpenShare opens a file for reading, for writing, or for both, and denies others the
+// one, the other, or both, for as long as it is open (ShareRead, ShareWrite). Denials
+// need version 4; without them they are refused with nfs.ErrNotSupp.
+func (c *Client) OpenShare(ctx context.Context, name string, access, deny uint32) (*File, error) {
+	n, err := c.Resolve(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{c: c, ctx: ctx, node: n, name: name}
+	if err := f.hold(access, deny); err != nil {
+		return nil, pathError("open", name, err)
+	}
+	return f, nil
+}
+
+// hold has the server open the file.
+func (f *File) hold(access, deny uint32) error {
+	f.opening.Lock()
+	defer f.opening.Unlock()
+	if access&^f.access == 0 && deny == 0 {
+		return nil
+	}
+	release, err := f.c.hold(f.ctx, f.node.Handle, access, deny)
+	if err != nil {
+		return err
+	}
+	f.access |= access
+	f.undo = append(f.undo, release)
+	return nil
 }
 
 // CreateFile makes a file, or truncates one that exists, and opens it.
@@ -72,6 +116,9 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, pathError("read", f.name, nfs.ErrInval)
 	}
+	if err := f.hold(ShareRead, 0); err != nil {
+		return 0, pathError("read", f.name, err)
+	}
 	for n < len(p) {
 		k, eof, err := f.c.Read(f.ctx, f.node.Handle, p[n:], uint64(off)+uint64(n))
 		if err != nil {
@@ -90,6 +137,9 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, pathError("write", f.name, nfs.ErrInval)
+	}
+	if err := f.hold(ShareWrite, 0); err != nil {
+		return 0, pathError("write", f.name, err)
 	}
 	for n < len(p) {
 		w, err := f.c.Write(f.ctx, f.node.Handle, p[n:], uint64(off)+uint64(n), blockstore.Unstable)
@@ -184,8 +234,17 @@ func (f *File) Seek(off int64, whence int) (int64, error) {
 	return off, nil
 }
 
-// Close syncs.
-func (f *File) Close() error { return f.Sync() }
+// Close syncs, and has the server close the file.
+func (f *File) Close() error {
+	err := f.Sync()
+	f.opening.Lock()
+	defer f.opening.Unlock()
+	for _, undo := range f.undo {
+		err = errors.Join(err, pathError("close", f.name, undo()))
+	}
+	f.undo, f.access = nil, 0
+	return err
+}
 
 // Stat implements fs.File: the attributes as they are now.
 func (f *File) Stat() (fs.FileInfo, error) {

@@ -36,8 +36,9 @@ type session struct {
 	mu      sync.Mutex
 	conn    rpc.Client
 	memory  map[*Memory]struct{}
-	dialing chan struct{} // closed when the attempt under way has ended
-	err     error         // of the last attempt
+	onDial  func(context.Context, rpc.Client) error // of every new connection, before it is used
+	dialing chan struct{}                           // closed when the attempt under way has ended
+	err     error                                   // of the last attempt
 	closed  bool
 }
 
@@ -52,8 +53,8 @@ func newSession(peer string, giveUp time.Duration, dial func(context.Context) (r
 // the session's time limit. If there has never been a connection, it does not
 // wait for one.
 func (s *session) Call(ctx context.Context, r *rpc.Request) error {
-	for r.XID == 0 {
-		r.XID = s.xid.Add(1)
+	if r.XID == 0 {
+		r.XID = s.nextXID()
 	}
 	var lost time.Time
 	wait := time.Duration(0)
@@ -80,8 +81,8 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if errors.Is(err, rpc.ErrClosed) {
-			return err
+		if s.isClosed() {
+			return err // it was not another call that gave the connection up
 		}
 		if lost.IsZero() {
 			if s.reconnects.Load() == 0 {
@@ -103,6 +104,36 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 	}
 }
 
+// nextXID is a transaction's identity. 0 is none.
+func (s *session) nextXID() uint32 {
+	for {
+		if x := s.xid.Add(1); x != 0 {
+			return x
+		}
+	}
+}
+
+// hook has f see every new connection before it is used; a connection that f fails
+// with is not used.
+func (s *session) hook(f func(context.Context, rpc.Client) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onDial = f
+}
+
+func (s *session) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// connected reports whether there is a connection.
+func (s *session) connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn != nil
+}
+
 // get returns the connection, making one if there is none. Only one attempt is
 // made at a time; who comes during it gets its outcome.
 func (s *session) get(ctx context.Context) (rpc.Client, error) {
@@ -119,10 +150,15 @@ func (s *session) get(ctx context.Context) (rpc.Client, error) {
 		case s.dialing == nil:
 			done := make(chan struct{})
 			s.dialing = done
+			hook := s.onDial
 			s.mu.Unlock()
 			c, err := s.dial(ctx)
 			if err == nil {
-				if err = s.attachAll(c); err != nil {
+				err = s.attachAll(c)
+				if err == nil && hook != nil {
+					err = hook(ctx, c)
+				}
+				if err != nil {
 					_ = c.Close()
 				}
 			}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -24,6 +25,7 @@ func (c *Client) Stream(ctx context.Context, h Handle, w io.Writer, off uint64) 
 	// One READ first: most files are no longer than that.
 	ahead := []*fetched{c.fetch(ctx, h, off)}
 	next := off + TransferMax
+	held := false
 	defer func() {
 		cancel()
 		for _, f := range ahead {
@@ -35,6 +37,14 @@ func (c *Client) Stream(ctx context.Context, h Handle, w io.Writer, off uint64) 
 		<-f.done
 		if f.err != nil {
 			return total, f.err
+		}
+		if !f.eof && !held {
+			held = true
+			release, e := c.hold(ctx, h, ShareRead, 0)
+			if e != nil {
+				return total, e
+			}
+			defer func() { err = errors.Join(err, release()) }()
 		}
 		if !f.eof {
 			for len(ahead) <= c.cfg.Depth {

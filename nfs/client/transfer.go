@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 
@@ -71,10 +72,19 @@ feed:
 	return context.Cause(ctx)
 }
 
+// during has a file open for a transfer in n pieces. One piece is moved without: that
+// the server lets it through is all that counts.
+func (c *Client) during(ctx context.Context, h Handle, access uint32, n int) (release func() error, err error) {
+	if n < 2 {
+		return func() error { return nil }, nil
+	}
+	return c.hold(ctx, h, access, 0)
+}
+
 // Upload writes size bytes of src, from off on, to the same place in a file
 // and makes them stable. src is read again where the server lost unstable writes.
 // progress, if not nil, is told of bytes as they are acknowledged.
-func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, size uint64, progress func(int)) error {
+func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, size uint64, progress func(int)) (err error) {
 	list := pieces(off, size)
 	todo := make([]*piece, len(list))
 	for i := range list {
@@ -84,6 +94,11 @@ func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, siz
 	if len(list) == 1 {
 		how = blockstore.FileSync // one call instead of two
 	}
+	release, err := c.during(ctx, h, ShareWrite, len(list))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	for len(todo) > 0 {
 		err := c.each(ctx, todo, func(ctx context.Context, p *piece, buf []byte) error {
 			if n, err := src.ReadAt(buf, int64(p.off)); n < len(buf) {
@@ -140,12 +155,17 @@ func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, siz
 
 // Download reads [off, off+size) of a file into dst at the same place. A file
 // that is shorter is an io.ErrUnexpectedEOF.
-func (c *Client) Download(ctx context.Context, h Handle, dst io.WriterAt, off, size uint64, progress func(int)) error {
+func (c *Client) Download(ctx context.Context, h Handle, dst io.WriterAt, off, size uint64, progress func(int)) (err error) {
 	list := pieces(off, size)
 	todo := make([]*piece, len(list))
 	for i := range list {
 		todo[i] = &list[i]
 	}
+	release, err := c.during(ctx, h, ShareRead, len(list))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	return c.each(ctx, todo, func(ctx context.Context, p *piece, buf []byte) error {
 		for at := 0; at < len(buf); {
 			n, eof, err := c.Read(ctx, h, buf[at:], p.off+uint64(at))

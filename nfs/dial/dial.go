@@ -30,6 +30,9 @@ type Dialer struct {
 	// Cred is who calls are made as; nil is the user of this process on this
 	// host, with his groups.
 	Cred *rpc.Cred
+	// Version is the version of NFS; the zero value takes the highest that each server
+	// speaks.
+	Version client.Version
 	// MountPort is the TCP port of the MOUNT service; 0 asks the server.
 	MountPort uint16
 	// Source is the local address for RDMA. The zero value takes what routing
@@ -78,7 +81,7 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 	}
 	var c *client.Client
 	c = client.New(client.Config{
-		Peer: u.Host, Cred: cred, GiveUp: d.GiveUp, Depth: d.Depth,
+		Peer: u.Host, Cred: cred, Version: d.Version, GiveUp: d.GiveUp, Depth: d.Depth,
 		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.dial(ctx, at) },
 		DialMount: func(ctx context.Context) (rpc.Client, error) { return d.dialMount(ctx, at, c.RPC()) },
 	})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/acl"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
@@ -23,6 +24,8 @@ const (
 	attrUniqueHandles  = 9
 	attrLeaseTime      = 10
 	attrRdattrError    = 11
+	attrACL            = 12
+	attrACLSupport     = 13
 	attrCanSetTime     = 15
 	attrCaseInsens     = 16
 	attrCasePreserving = 17
@@ -32,6 +35,7 @@ const (
 	attrFilesAvail     = 21
 	attrFilesFree      = 22
 	attrFilesTotal     = 23
+	attrFSLocations    = 24
 	attrHomogeneous    = 26
 	attrMaxFileSize    = 27
 	attrMaxLink        = 28
@@ -66,8 +70,8 @@ const (
 var (
 	// settable can be set by SETATTR; settableExcl by an exclusive create, which keeps
 	// its verifier in the times.
-	settable     = bits4(attrSize, attrMode, attrOwner, attrOwnerGroup, attrTimeAccessSet, attrTimeModifySet)
-	settableExcl = bits4(attrSize, attrMode, attrOwner, attrOwnerGroup, attrModeUmask)
+	settable     = bits4(attrSize, attrACL, attrMode, attrOwner, attrOwnerGroup, attrTimeAccessSet, attrTimeModifySet)
+	settableExcl = bits4(attrSize, attrACL, attrMode, attrOwner, attrOwnerGroup, attrModeUmask)
 	// settableNew can be set at creation.
 	settableNew = settable.or(bits4(attrModeUmask))
 	// writeOnly cannot be read.
@@ -76,21 +80,26 @@ var (
 	ofStat = bits4(attrFilesAvail, attrFilesFree, attrFilesTotal, attrSpaceAvail, attrSpaceFree, attrSpaceTotal)
 
 	supported41 = bits4(attrSupported, attrType, attrFHExpireType, attrChange, attrSize, attrLinkSupport, attrSymlinkSupport,
-		attrNamedAttr, attrFSID, attrUniqueHandles, attrLeaseTime, attrRdattrError, attrCanSetTime, attrCaseInsens,
+		attrNamedAttr, attrFSID, attrUniqueHandles, attrLeaseTime, attrRdattrError, attrACL, attrACLSupport, attrCanSetTime, attrCaseInsens,
 		attrCasePreserving, attrChownRestrict, attrFileHandle, attrFileID, attrFilesAvail, attrFilesFree, attrFilesTotal,
-		attrHomogeneous, attrMaxFileSize, attrMaxLink, attrMaxName, attrMaxRead, attrMaxWrite, attrMode, attrNoTrunc,
+		attrFSLocations, attrHomogeneous, attrMaxFileSize, attrMaxLink, attrMaxName, attrMaxRead, attrMaxWrite, attrMode, attrNoTrunc,
 		attrNumLinks, attrOwner, attrOwnerGroup, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
 		attrTimeAccess, attrTimeAccessSet, attrTimeDelta, attrTimeMetadata, attrTimeModify, attrTimeModifySet, attrMountedOn,
 		attrExclCreat, attrCharsetCap)
 	supported42 = supported41.or(bits4(attrCloneBlock, attrChangeType, attrModeUmask, attrXattrSupport))
 )
 
-// supported are the attributes of the minor version.
-func (k *compound) supported() bitmap {
+// supported are the attributes of the minor version that there are in an export, or if it
+// is nil in the pseudo file system.
+func (k *compound) supported(x *nfs.Export) bitmap {
+	b := supported41
 	if k.minor >= 2 {
-		return supported42
+		b = supported42
 	}
-	return supported41
+	if aclsOf(x) == nil {
+		b.clear(attrACL)
+	}
+	return b
 }
 
 // changeOf is the change attribute. That it is the time of the last change is what
@@ -111,6 +120,7 @@ type subject struct {
 	at     *node // where it is mounted, or nil
 
 	stat  blockstore.Stat
+	aces  []acl.ACE
 	limit blockstore.Limits
 }
 
@@ -136,6 +146,12 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want bitmap) nfs.Status {
 	if want.has(attrMountedOn) && a.Type == blockstore.TypeDir {
 		s.at = k.mountpoint(&s.object)
 	}
+	if want.has(attrACL) && aclsOf(s.x) != nil {
+		var st nfs.Status
+		if s.aces, st = k.aces(&s.object, a); st != nfs.OK {
+			return st
+		}
+	}
 	if !want.and(ofStat).empty() {
 		var err error
 		if s.stat, err = s.x.FS.Stat(k.who(&s.object), s.h); err != nil {
@@ -148,7 +164,7 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want bitmap) nfs.Status {
 // encodeAttrs appends a fattr4 of what is wanted and supported. fault is what
 // rdattr_error says; if it is not OK nothing else is told.
 func (k *compound) encodeAttrs(e *xdr.Encoder, want bitmap, s *subject, fault nfs.Status) {
-	want = want.and(k.supported())
+	want = want.and(k.supported(s.x))
 	if fault != nfs.OK {
 		want = want.and(bits4(attrRdattrError))
 	}
@@ -163,7 +179,7 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 	a := &s.attr
 	switch n {
 	case attrSupported:
-		k.supported().encode(e)
+		k.supported(s.x).encode(e)
 	case attrType:
 		e.Uint32(uint32(a.Type))
 	case attrFHExpireType:
@@ -186,6 +202,16 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 		e.Uint32(uint32(k.s.state.Lease() / time.Second))
 	case attrRdattrError:
 		e.Uint32(uint32(fault))
+	case attrACL:
+		encodeACL(e, s.aces)
+	case attrACLSupport:
+		if aclsOf(s.x) != nil {
+			e.Uint32(acl.SupportAllow | acl.SupportDeny)
+		} else {
+			e.Uint32(0)
+		}
+	case attrFSLocations:
+		k.encodeLocations(e, &s.object)
 	case attrFileHandle:
 		var b [nfs.HandleMax]byte
 		e.Opaque(k.appendHandle(b[:0], &s.object))
@@ -240,7 +266,7 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 			e.Uint64(a.FileID)
 		}
 	case attrExclCreat:
-		settableExcl.and(k.supported()).encode(e)
+		settableExcl.and(k.supported(s.x)).encode(e)
 	case attrCharsetCap:
 		e.Uint32(1) // FSCHARSET_CAP4_CONTAINS_NON_UTF8
 	case attrCloneBlock:
@@ -297,7 +323,7 @@ const fattrMax = 64 << 10
 // decodeSetAttr reads a fattr4 of attributes to be set, all of which must be in
 // allowed. The status is for a fattr4 that decodes; one that does not is an error of
 // the decoder.
-func (k *compound) decodeSetAttr(allowed bitmap) (s blockstore.SetAttr, set bitmap, st nfs.Status) {
+func (k *compound) decodeSetAttr(allowed bitmap) (s attrSet, set bitmap, st nfs.Status) {
 	d := &k.c.Args
 	set, more := decodeBitmap(d)
 	vals := xdr.NewDecoder(d.Opaque(fattrMax))
@@ -305,7 +331,7 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s blockstore.SetAttr, set bitm
 		return s, set, nfs.OK
 	}
 	switch {
-	case more || !set.without(k.supported()).empty():
+	case more || !set.without(k.supported(k.cur.x)).empty():
 		return s, set, nfs.ErrAttrNotSupp
 	case !set.without(allowed).empty(), set.has(attrMode) && set.has(attrModeUmask):
 		return s, set, nfs.ErrInval
@@ -316,8 +342,14 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s blockstore.SetAttr, set bitm
 			st = f
 		}
 	}
+	whole := true
 	set.each(func(n int) {
 		switch n {
+		case attrACL:
+			var f nfs.Status
+			if s.acl, f, whole = decodeACL(&vals); f != nfs.OK {
+				fault(f)
+			}
 		case attrSize:
 			v := vals.Uint64()
 			s.Size = &v
@@ -338,20 +370,18 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s blockstore.SetAttr, set bitm
 				s.GID = &v
 			}
 		case attrModeUmask:
-			// RFC 8275: the umask counts where no ACL is inherited, and none is here.
-			mode, umask := vals.Uint32(), vals.Uint32()
-			if mode&^0o7777 != 0 || umask&^0o777 != 0 {
+			v := vals.Uint32()
+			s.Mode, s.umask = &v, vals.Uint32()
+			if v&^0o7777 != 0 || s.umask&^0o777 != 0 {
 				fault(nfs.ErrInval)
 			}
-			v := mode &^ umask
-			s.Mode = &v
 		case attrTimeAccessSet:
 			s.AtimeHow, s.Atime = decodeSetTime(&vals, fault)
 		case attrTimeModifySet:
 			s.MtimeHow, s.Mtime = decodeSetTime(&vals, fault)
 		}
 	})
-	if vals.Err() != nil || vals.Remaining() != 0 {
+	if whole && (vals.Err() != nil || vals.Remaining() != 0) {
 		d.Fail(xdr.ErrValue)
 	}
 	return s, set, st

@@ -62,7 +62,7 @@ func readDir(k *compound) nfs.Status {
 	}
 	e := &k.c.Res
 	l := listing{
-		k: k, dir: k.cur, want: want.and(k.supported()), start: len(e.B),
+		k: k, dir: k.cur, want: want.and(k.supported(k.cur.x)), start: len(e.B),
 		limit: min(int(min(maxCount, nfs.MaxIO)), k.room()) - listEnd,
 	}
 	e.Uint64(0) // the verifier

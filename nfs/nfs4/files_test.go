@@ -10,6 +10,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/acl"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -194,7 +195,11 @@ func TestAttributes(t *testing.T) {
 		if want := map[uint32]bitmap{1: supported41, 2: supported42}[minor]; all != want {
 			t.Errorf("minor version %d: %x", minor, all)
 		}
-		for _, o := range [][]byte{x.handle(), dir, fh} {
+		for i, o := range [][]byte{x.handle(), dir, fh} {
+			all := all
+			if i == 0 {
+				all.clear(attrACL) // the pseudo file system has none
+			}
 			p := x.do(op(OpPutFH, o), op(OpGetAttr, bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1], ^uint32(0) &^ writeOnly[2]})).ok(OpPutFH).ok(OpGetAttr)
 			got, _ := decodeBitmap(p.Decoder)
 			if got != all.without(writeOnly) {
@@ -217,7 +222,7 @@ func TestAttributes(t *testing.T) {
 				t.Errorf("%d bytes of %d", total, len(vals))
 			}
 			// They are what VERIFY compares, but for the error of reading them.
-			all := got
+			all = got
 			all.clear(attrRdattrError)
 			p = x.do(op(OpPutFH, o), op(OpGetAttr, all)).ok(OpPutFH).ok(OpGetAttr)
 			decodeBitmap(p.Decoder)
@@ -231,7 +236,7 @@ func TestAttributes(t *testing.T) {
 		for _, c := range []struct {
 			b    bitmap
 			want nfs.Status
-		}{{bits4(attrTimeModifySet), nfs.ErrInval}, {bits4(attrRdattrError), nfs.ErrInval}, {bits4(12), nfs.ErrAttrNotSupp}} {
+		}{{bits4(attrTimeModifySet), nfs.ErrInval}, {bits4(attrRdattrError), nfs.ErrInval}, {bits4(14), nfs.ErrAttrNotSupp}} {
 			x.do(op(OpPutFH, fh), op(OpVerify, c.b, "")).ok(OpPutFH).fails(OpVerify, c.want)
 		}
 		x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(attrTimeAccessSet))).ok(OpPutFH).fails(OpGetAttr, nfs.ErrInval)
@@ -249,7 +254,7 @@ func TestSetAttr(t *testing.T) {
 		a    args
 		want nfs.Status
 	}{
-		{"everything", id, attrs(settable, uint64(100), uint32(0o640), "1000", "1001", uint32(1), at, uint32(5), uint32(0)), nfs.OK},
+		{"everything", id, attrs(settable, uint64(100), aclArg(acl.ACE{Mask: aclR, Who: acl.Everyone}), uint32(0o640), "1000", "1001", uint32(1), at, uint32(5), uint32(0)), nfs.OK},
 		{"size by another stateid", state.Anonymous, attrs(bits4(attrSize), uint64(7)), nfs.OK},
 		{"size by a bad one", state.Stateid{Seq: 9, Other: id.Other}, attrs(bits4(attrSize), uint64(7)), nfs.ErrBadStateID},
 		{"mode by a bad one, which does not matter", state.Stateid{Seq: 9, Other: id.Other}, attrs(bits4(attrMode), uint32(0o600)), nfs.OK},
@@ -258,7 +263,7 @@ func TestSetAttr(t *testing.T) {
 		{"an owner that is no number quite", id, attrs(bits4(attrOwner), "007"), nfs.ErrBadOwner},
 		{"an owner beyond 32 bits", id, attrs(bits4(attrOwnerGroup), "4294967296"), nfs.ErrBadOwner},
 		{"what can only be read", id, attrs(bits4(attrFileID), uint64(7)), nfs.ErrInval},
-		{"what is not supported", id, attrs(bits4(12), uint32(0)), nfs.ErrAttrNotSupp},
+		{"what is not supported", id, attrs(bits4(14), uint32(0)), nfs.ErrAttrNotSupp},
 		{"what nobody knows", id, part(uint32(4), uint32(0), uint32(0), uint32(0), uint32(1), ""), nfs.ErrAttrNotSupp},
 		{"nanoseconds", id, attrs(bits4(attrTimeModifySet), uint32(1), at, uint32(1_000_000_000)), nfs.ErrInval},
 		{"too few values", id, attrs(bits4(attrMode)), nfs.ErrBadXDR},
@@ -303,7 +308,7 @@ func TestReadDir(t *testing.T) {
 	}
 	x.do(op(OpPutFH, dir), op(OpCreate, uint32(2), "nested", attrs(bitmap{}))).ok(OpPutFH).ok(OpCreate)
 	want["nested"] = true
-	for _, attr := range []bitmap{{}, bits4(attrFileID, attrMountedOn), supported42.without(writeOnly)} {
+	for _, attr := range []bitmap{{}, bits4(attrFileID, attrMountedOn), bits4(attrACL), supported42.without(writeOnly).without(bits4(attrACL))} {
 		for _, n := range []uint32{512, 4096, 1 << 20} {
 			names, rounds := x.list(dir, n, attr)
 			seen := make(map[string]bool)
@@ -778,6 +783,10 @@ func FuzzCompound(f *testing.F) {
 	add(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, dir), op(OpRename, "a", "b"))
 	add(op(OpPutFH, dir), op(OpCreate, uint32(5), "t", "link", attrs(bitmap{})))
 	add(op(OpTestStateID, uint32(1), id))
+	for _, o := range ops42 {
+		add(op(OpPutFH, fh), op(OpSaveFH), o.args(id, id))
+	}
+	add(op(OpPutFH, fh), op(OpSetXattr, 0, "name", "value"), op(OpGetXattr, "name"), op(OpListXattrs, uint64(0), 100), op(OpRemoveXattr, "name"))
 	add(exchangeArgs("x", 1, 0))
 	add(op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(1), uint32(1), uint32(0), "h", uint32(0), uint32(0), uint32(0)))
 	f.Fuzz(func(t *testing.T, n uint32, b []byte) {

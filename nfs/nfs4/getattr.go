@@ -50,12 +50,25 @@ func setAttr(k *compound) nfs.Status {
 	if st == nfs.OK && k.cur.x != nil && len(k.holds) == 0 {
 		st = k.hold(k.file())
 	}
-	if st == nfs.OK {
-		_, err := k.cur.x.FS.SetAttr(k.who(&k.cur), k.cur.h, &s, nil)
+	var dir bool
+	if st == nfs.OK && s.acl != nil {
+		a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
+		dir = a.Type == blockstore.TypeDir
+		if st = nfs.StatusOf(err); st == nfs.OK {
+			st = s.prepare(dir)
+		}
+	}
+	if st == nfs.OK && (s.acl == nil || s.SetAttr != (blockstore.SetAttr{})) {
+		_, err := k.cur.x.FS.SetAttr(k.who(&k.cur), k.cur.h, &s.SetAttr, nil)
 		st = nfs.StatusOf(err)
 	}
 	if st != nfs.OK {
 		set = bitmap{}
+	}
+	if st == nfs.OK && s.acl != nil { // after the mode (section 6.4.1.3)
+		if st = k.setACL(&k.cur, s.acl, dir); st != nfs.OK {
+			set.clear(attrACL)
+		}
 	}
 	return k.attrsSet(set, st)
 }
@@ -138,7 +151,7 @@ func (k *compound) compare() (same bool, st nfs.Status) {
 		return false, nfs.ErrBadXDR
 	case !want.and(writeOnly).empty() || want.has(attrRdattrError):
 		return false, nfs.ErrInval
-	case more || !want.without(k.supported()).empty():
+	case more || !want.without(k.supported(k.cur.x)).empty():
 		return false, nfs.ErrAttrNotSupp
 	}
 	if st := k.current(want); st != nfs.OK {

@@ -78,30 +78,35 @@ func create(k *compound) nfs.Status {
 	if st := checkName(name); st != nfs.OK {
 		return st
 	}
+	if st := k.prepareNew(&k.cur, &s, typ == blockstore.TypeDir, false); st != nfs.OK {
+		return st
+	}
 	dir, fs, who := k.cur, k.cur.x.FS, k.who(&k.cur)
 	var h blockstore.Handle
 	var w blockstore.Wcc
 	var err error
 	switch typ {
 	case blockstore.TypeDir:
-		h, _, w, err = fs.Mkdir(who, dir.h, name, &s)
+		h, _, w, err = fs.Mkdir(who, dir.h, name, &s.SetAttr)
 	case blockstore.TypeLnk:
 		if target == "" {
 			return nfs.ErrInval
 		}
-		h, _, w, err = fs.Symlink(who, dir.h, name, target, &s)
+		h, _, w, err = fs.Symlink(who, dir.h, name, target, &s.SetAttr)
 	case blockstore.TypeBlk, blockstore.TypeChr, blockstore.TypeSock, blockstore.TypeFifo:
-		h, _, w, err = fs.Mknod(who, dir.h, name, typ, major, minor, &s)
+		h, _, w, err = fs.Mknod(who, dir.h, name, typ, major, minor, &s.SetAttr)
 	default:
 		return nfs.ErrBadType
 	}
 	if err != nil {
 		return nfs.StatusOf(err)
 	}
+	made := object{x: dir.x, rule: dir.rule, h: h}
+	k.setNewACL(&made, &s, typ == blockstore.TypeDir, &set)
 	c := k.changed(&dir, &w)
 	c.encode(&k.c.Res)
 	set.encode(&k.c.Res)
-	k.setCurrent(object{x: dir.x, rule: dir.rule, h: h})
+	k.setCurrent(made)
 	return nfs.OK
 }
 

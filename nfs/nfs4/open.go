@@ -34,7 +34,7 @@ type openArgs struct {
 	create             bool
 	mode               uint32
 	verf               [verifierLen]byte
-	set                blockstore.SetAttr
+	set                attrSet
 	attrs              bitmap
 	fault              nfs.Status // of the attributes
 	claim              uint32
@@ -202,7 +202,11 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 		if st := dir.changeable(); st != nfs.OK {
 			return f, st
 		}
-		if a.mode == createExclusive || a.mode == createExclusive41 {
+		exclusive := a.mode == createExclusive || a.mode == createExclusive41
+		if st := k.prepareNew(&dir, &a.set, false, exclusive); st != nfs.OK {
+			return f, st
+		}
+		if exclusive {
 			return f, k.makeExclusive(&dir, a, &f)
 		}
 	}
@@ -225,9 +229,10 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 			return f, found
 		}
 		var w blockstore.Wcc
-		f.file.h, f.attr, w, err = fs.Create(who, dir.h, a.name, blockstore.Guarded, &a.set, [verifierLen]byte{})
+		f.file.h, f.attr, w, err = fs.Create(who, dir.h, a.name, blockstore.Guarded, &a.set.SetAttr, [verifierLen]byte{})
 		if err == nil {
 			f.made, f.set, f.change = true, a.attrs, k.changed(&dir, &w)
+			k.setNewACL(&f.file, &a.set, false, &f.set)
 			return f, nfs.OK
 		}
 		if st := nfs.StatusOf(err); st != nfs.ErrExist {
@@ -248,8 +253,8 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 		}
 		return k.notDir(dir)
 	}
-	if a.set != (blockstore.SetAttr{}) {
-		sw, err := fs.SetAttr(who, h, &a.set, nil)
+	if a.set.SetAttr != (blockstore.SetAttr{}) {
+		sw, err := fs.SetAttr(who, h, &a.set.SetAttr, nil)
 		if err != nil {
 			return nfs.StatusOf(err)
 		}
@@ -260,6 +265,7 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 	f.file.h, f.attr, f.change = h, attr, k.changed(dir, &w)
 	// A store may keep the verifier in the times; the client sets them right.
 	f.made, f.set = true, a.attrs.or(bits4(attrTimeAccess, attrTimeModify))
+	k.setNewACL(&f.file, &a.set, false, &f.set)
 	return nfs.OK
 }
 

@@ -100,6 +100,22 @@ func TestReadPlus(t *testing.T) {
 	if !bytes.Equal(all, want) {
 		t.Error("the pieces are not the whole")
 	}
+	// Parts that take more than what is in them do not make the reply longer than the
+	// client has reckoned with.
+	r.fs.stripes = true
+	for _, count := range []int{1, 8, 100, 1000, 5000} {
+		const off = size - 60_000 // zeros
+		p := x.do(put, op(OpReadPlus, id, uint64(off), count)).ok(OpPutFH).ok(OpReadPlus)
+		if n := p.Remaining(); n > count+4+4+partHole+3 {
+			t.Errorf("%d bytes for %d", n, count)
+		}
+		got, holes, eof := p.readPlus(off)
+		if eof || len(got) == 0 || !bytes.Equal(got, want[off:off+len(got)]) || count >= 100 && (holes == 0 || holes == len(got)) {
+			t.Errorf("%d bytes of %d, %d of holes, eof %v", len(got), count, holes, eof)
+		}
+		p.end()
+	}
+	r.fs.stripes = false
 	// What does not fit into the session's replies is left for the next.
 	small := r.sessionOf(2, "small", channelArgs(4096, 1024, 1024, 16, 8))
 	p := small.do(op(OpPutFH, fh), op(OpReadPlus, state.Bypass, uint64(200_000), uint32(65536))).ok(OpPutFH).ok(OpReadPlus)

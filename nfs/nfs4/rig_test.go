@@ -27,10 +27,21 @@ const (
 // store is memory, and what its fields say.
 type store struct {
 	*memfs.FS
-	reads  func(nowait bool) error
-	panics bool
-	clones bool
-	copies func() // before each Copy
+	reads   func(nowait bool) error
+	panics  bool
+	clones  bool
+	copies  func() // before each Copy
+	stripes bool   // Seek tells of data and holes in turn, 8 bytes each
+}
+
+func (f *store) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
+	if !f.stripes {
+		return f.FS.Seek(c, h, off, hole)
+	}
+	if off%16 >= 8 == hole {
+		return off, nil
+	}
+	return off/8*8 + 8, nil
 }
 
 func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (uint64, error) {
@@ -90,7 +101,7 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	r := &rig{t: t, table: nfs.NewTable(), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1, locks: lock.New(0)}
 	r.now = time.Unix(1_700_000_000, 0)
-	r.fs = &store{FS: memfs.New(memfs.Options{FSID: 77})}
+	r.fs = &store{FS: memfs.New(memfs.Options{FSID: 77, MaxBytes: 128 << 20})}
 	rules := []nfs.ClientRule{
 		{CIDR: netip.MustParsePrefix("10.0.0.1/32"), Squash: nfs.NoRootSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID},
 		{CIDR: netip.MustParsePrefix("10.0.0.2/32"), Squash: nfs.NoRootSquash, RO: true},
@@ -98,7 +109,7 @@ func newRig(t testing.TB) *rig {
 	if err := r.table.Replace([]*nfs.Export{
 		{ID: 1, Pseudo: "/one", FS: r.fs, Clients: rules},
 		{ID: 2, Pseudo: "/deep/two", FS: memfs.New(memfs.Options{FSID: 78}), ReadOnly: true},
-		{ID: 3, Pseudo: "/one/nested", FS: memfs.New(memfs.Options{FSID: 79}), Clients: rules},
+		{ID: 3, Pseudo: "/one/nested", FS: memfs.New(memfs.Options{FSID: 79, MaxBytes: 128 << 20}), Clients: rules},
 		{ID: 1, Pseudo: "/", FS: r.fs, Clients: rules},
 	}); err != nil {
 		t.Fatal(err)

@@ -212,7 +212,8 @@ func (d *daemon) client(transport string) *client.Client {
 		}
 	}
 	c := client.New(client.Config{
-		Peer: d.addr.String(), Dial: dial, Cred: &rpc.Cred{Flavor: rpc.AuthSys, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
+		Version: client.Version3, // whose reply cache outlives the daemon
+		Peer:    d.addr.String(), Dial: dial, Cred: &rpc.Cred{Flavor: rpc.AuthSys, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
 	})
 	d.t.Cleanup(func() { _ = c.Close() })
 	return c

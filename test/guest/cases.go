@@ -116,7 +116,7 @@ var cases = []Case{
 	{Name: "server-stopped", Exports: rw, Script: script("interrupted"), Host: standsStill, Timeout: 3 * time.Minute},
 	{Name: "port-removed", Exports: rw, Script: script("ports"), Host: portGoes, Timeout: 3 * time.Minute},
 	{Name: "guest-switched-off", Exports: rw, Script: script("reboot"), Host: forgets, Timeout: 4 * time.Minute},
-	{Name: "knfsd", Script: script("knfsd"), Host: kernelServes, Timeout: 5 * time.Minute, MemMB: 1400},
+	knfsd("knfsd", "3"), knfsd("knfsd-v41", "4.1"), knfsd("knfsd-v42", "4.2"),
 	{Name: "restart", Exports: rw, Script: script("restart"), Host: restarts, Timeout: 5 * time.Minute},
 }
 

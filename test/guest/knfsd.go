@@ -13,11 +13,23 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
+
+// knfsd is a case of the Go client on the kernel's server in one version of NFS.
+func knfsd(name, version string) Case {
+	return Case{
+		Name: name, Script: script("knfsd"), Env: env("VERS", version), Timeout: 5 * time.Minute, MemMB: 1400,
+		Host: func(ctx context.Context, r *Run) error { return kernelServes(ctx, r, version) },
+	}
+}
 
 // kernelServes has rstorectl work on the kernel's server: trees and a large file in
 // and out over RDMA and over TCP, and everything removed again.
-func kernelServes(ctx context.Context, r *Run) error {
+func kernelServes(ctx context.Context, r *Run, version string) error {
+	rstorectl := func(args ...string) error {
+		return r.Command(ctx, "rstorectl", append([]string{args[0], "--nfs-version", version}, args[1:]...)...)
+	}
 	if err := r.Await(ctx, "serving"); err != nil {
 		return err
 	}
@@ -25,8 +37,11 @@ func kernelServes(ctx context.Context, r *Run) error {
 	if err := kernelTree(src); err != nil {
 		return err
 	}
-	rdma := "nfs+rdma://" + guestAddr(0) + "/srv/e/"
-	tcp := "nfs+tcp://" + guestAddr(0) + "/srv/e/"
+	dir := "/srv/e/"
+	if version != "3" {
+		dir = "/e/" // below the root of the pseudo file system
+	}
+	rdma, tcp := "nfs+rdma://"+guestAddr(0)+dir, "nfs+tcp://"+guestAddr(0)+dir
 	steps := [][]string{
 		{"put", "-r", filepath.Join(src, "tree"), rdma + "tree"},
 		{"put", filepath.Join(src, "big"), rdma + "big"},
@@ -35,7 +50,7 @@ func kernelServes(ctx context.Context, r *Run) error {
 		{"df", rdma},
 	}
 	for _, s := range steps {
-		if err := r.Command(ctx, "rstorectl", s...); err != nil {
+		if err := rstorectl(s...); err != nil {
 			return fmt.Errorf("%v: %w", s, err)
 		}
 	}
@@ -56,7 +71,7 @@ func kernelServes(ctx context.Context, r *Run) error {
 			{"get", "-r", from + "tree", filepath.Join(back, "tree")},
 			{"get", from + "big", filepath.Join(back, "big")},
 		} {
-			if err := r.Command(ctx, "rstorectl", s...); err != nil {
+			if err := rstorectl(s...); err != nil {
 				return err
 			}
 		}
@@ -67,14 +82,24 @@ func kernelServes(ctx context.Context, r *Run) error {
 	for _, s := range [][]string{
 		{"mkdir", rdma + "dir"},
 		{"mv", rdma + "big", rdma + "dir/moved"},
-		{"cp", rdma + "dir/moved", rdma + "dir/copy"},
+		{"cp", "--verify", rdma + "dir/moved", rdma + "dir/copy"},
+		{"put", filepath.Join(src, "sparse"), rdma + "dir/sparse"},
+		{"cp", rdma + "dir/sparse", rdma + "dir/sparse-copy"},
+		{"get", rdma + "dir/sparse-copy", filepath.Join(back, "sparse")},
 		{"rm", "-r", rdma + "tree", rdma + "dir"},
 	} {
-		if err := r.Command(ctx, "rstorectl", s...); err != nil {
-			return err
+		if err := rstorectl(s...); err != nil {
+			return fmt.Errorf("%v: %w", s, err)
 		}
 	}
-	if err := r.Command(ctx, "rstorectl", "cat", rdma+"nothing"); err == nil {
+	want, err := sumOf(filepath.Join(src, "sparse"))
+	if err != nil {
+		return err
+	}
+	if got, err := sumOf(filepath.Join(back, "sparse")); err != nil || got != want {
+		return fmt.Errorf("the sparse file is %s instead of %s, %w", got, want, err)
+	}
+	if err := rstorectl("cat", rdma+"nothing"); err == nil {
 		return errors.New("a file that does not exist could be read")
 	}
 	return r.Tell("done")
@@ -93,6 +118,12 @@ func kernelTree(dir string) error {
 		write("big", 200<<20+7, 0o644), write("tree/sub/one", 1, 0o640), write("tree/empty", 0, 0o644),
 		write("tree/sub/deeper/odd", 1<<20+1, 0o600), write("tree/inline", 3000, 0o644), write("tree/"+strings.Repeat("n", 255), 4097, 0o644),
 		os.Symlink("sub/one", filepath.Join(dir, "tree/link")),
+	}
+	if f, err := os.Create(filepath.Join(dir, "sparse")); err != nil {
+		errs = append(errs, err)
+	} else {
+		_, e := f.WriteAt([]byte("behind a hole"), 40<<20)
+		errs = append(errs, e, f.Truncate(64<<20+1), f.Close())
 	}
 	for i := range 300 {
 		errs = append(errs, write(fmt.Sprintf("tree/many/%03d", i), i, 0o644))

@@ -55,7 +55,7 @@ var about = map[string]string{
 	"v42-xattr-large":      "the same on btrfs with values that fit into no inline message",
 	"v42-xattr-tcp":        "the same over TCP",
 	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
-	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when a client of version 3 reads, writes and removes them",
+	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when other clients, of version 3 and 4.2, read, write and remove them",
 	"v42-deleg-cut":        "a file delegated by version 4.2 is wanted back while the connection is gone: the guest binds the next one, and is called by that",
 	"v42-deleg-tcp":        "the same over TCP",
 	"v42-enospc":           "the case enospc over version 4.2",
@@ -98,6 +98,8 @@ var about = map[string]string{
 	"port-removed":         "the RDMA port removed and added under load, by rstorectl",
 	"guest-switched-off":   "a guest switched off under load; the server keeps nothing of it",
 	"knfsd":                "the Go client on the kernel's NFS server, over RDMA and TCP",
+	"knfsd-v41":            "the same in version 4.1",
+	"knfsd-v42":            "the same in version 4.2, with copies made by the server",
 	"restart":              "the server stopped and killed under load, also for longer than a connection lasts",
 }
 

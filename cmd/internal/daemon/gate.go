@@ -314,3 +314,34 @@ func (g *gate) RemoveXattr(c *blockstore.Cred, h blockstore.Handle, name string)
 	defer g.leave()
 	return x.RemoveXattr(c, h, name)
 }
+
+// And ACLs.
+
+func (g *gate) acls() (blockstore.ACLs, error) {
+	x, ok := g.fs.(blockstore.ACLs)
+	if !ok {
+		return nil, blockstore.ErrNotSupp
+	}
+	if !g.enter() {
+		return nil, blockstore.ErrStale
+	}
+	return x, nil
+}
+
+func (g *gate) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind) (blockstore.ACL, error) {
+	x, err := g.acls()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
+	return x.GetACL(c, h, kind)
+}
+
+func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind, l blockstore.ACL) (blockstore.Wcc, error) {
+	x, err := g.acls()
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	defer g.leave()
+	return x.SetACL(c, h, kind, l)
+}

@@ -92,6 +92,10 @@ func connectFlags(f *pflag.FlagSet, d *dial.Dialer) {
 		d.PKey, err = config.ParsePKey(s)
 		return err
 	})
+	f.Func("nfs-version", "`VERSION` of NFS: 3, 4.1 or 4.2 (default: the highest that the server speaks)", func(s string) (err error) {
+		d.Version, err = client.ParseVersion(s)
+		return err
+	})
 	f.DurationVar(&d.GiveUp, "give-up", 2*time.Minute, "how long to wait for a server that has gone away")
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 )
 
@@ -23,9 +24,15 @@ func copyData(ctx context.Context, src side, from *object, dst side, to *object,
 	}
 	target, upload := dst.(*remote)
 	source, download := src.(*remote)
+	if upload && download && target.c == source.c {
+		err := copyThere(ctx, source.c, from, to, progress)
+		if !client.IsStatus(err, nfs.ErrNotSupp) {
+			return changed(err)
+		}
+	}
 	switch {
 	case upload && download && from.sparse():
-		return source.c.Download(ctx, from.h, holes{remoteWriter{ctx, target.c, to.h}}, 0, size, progress)
+		return downloadData(ctx, source.c, from, holes{remoteWriter{ctx, target.c, to.h}}, progress)
 	case upload && download:
 		return target.c.Upload(ctx, to.h, remoteReader{ctx, source.c, from.h}, 0, size, progress)
 	case upload:
@@ -34,6 +41,50 @@ func copyData(ctx context.Context, src side, from *object, dst side, to *object,
 		return downloadLocal(ctx, source, from, to, progress)
 	}
 	return errors.New("neither side is remote")
+}
+
+// copyThere has the server copy a file, and nothing of it come here. It fails with
+// nfs.ErrNotSupp, and progress is taken back, where the server cannot.
+func copyThere(ctx context.Context, c *client.Client, from, to *object, progress func(int)) error {
+	list := []client.Extent{{Size: from.attr.Size}}
+	if from.sparse() {
+		var err error
+		if list, err = c.Extents(ctx, from.h, from.attr.Size); err != nil {
+			return err
+		}
+	}
+	done := 0
+	for _, x := range list {
+		err := c.Copy(ctx, from.h, to.h, x.Off, x.Size, func(n int) {
+			done += n
+			progress(n)
+		})
+		if err != nil {
+			if client.IsStatus(err, nfs.ErrNotSupp) {
+				progress(-done)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// downloadData reads a sparse file but for its holes, where the server tells where they
+// are.
+func downloadData(ctx context.Context, c *client.Client, from *object, w io.WriterAt, progress func(int)) error {
+	list, err := c.Extents(ctx, from.h, from.attr.Size)
+	if client.IsStatus(err, nfs.ErrNotSupp) {
+		list, err = []client.Extent{{Size: from.attr.Size}}, nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, x := range list {
+		if err := c.Download(ctx, from.h, w, x.Off, x.Size, progress); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func uploadLocal(ctx context.Context, from *object, target *remote, to *object, progress func(int)) error {
@@ -63,14 +114,13 @@ func downloadLocal(ctx context.Context, source *remote, from, to *object, progre
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	var w io.WriterAt = f
 	if from.sparse() {
 		if err := f.Truncate(int64(from.attr.Size)); err != nil {
 			return err
 		}
-		w = holes{f}
+		return changed(downloadData(ctx, source.c, from, holes{f}, progress))
 	}
-	return changed(source.c.Download(ctx, from.h, w, 0, from.attr.Size, progress))
+	return changed(source.c.Download(ctx, from.h, f, 0, from.attr.Size, progress))
 }
 
 // changed explains the end of a file before the size that it had when it was

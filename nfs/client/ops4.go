@@ -1,0 +1,431 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// proc4 are the procedures by COMPOUNDs of versions 4.1 and 4.2.
+type proc4 struct{ *session4 }
+
+func getFH(h *Handle) op4 {
+	return op4{num: nfs4.OpGetFH, res: func(d *xdr.Decoder) { *h = copyHandle(d.Opaque(nfs4.FHMax)) }}
+}
+
+func lookupOp(name string) op4 {
+	return op4{num: nfs4.OpLookup, args: func(e *xdr.Encoder) { e.String(name) }}
+}
+
+// as3 is a status as version 3 would have given it: what callers of the client test
+// for is the same for all versions.
+func as3(err error) error {
+	var st nfs.Status
+	if !errors.As(err, &st) {
+		return err
+	}
+	switch st {
+	case nfs.ErrSymlink:
+		return nfs.ErrNotDir
+	case nfs.ErrWrongType:
+		return nfs.ErrInval
+	}
+	return err
+}
+
+func (p proc4) null(ctx context.Context) error {
+	return p.conn.Call(ctx, &rpc.Request{Prog: nfs4.Program, Vers: nfs4.Version, Proc: nfs4.ProcNull, Cred: p.cred})
+}
+
+func (p proc4) attrs(ctx context.Context, h Handle, want nfs4.Bitmap) (a attrs4, err error) {
+	err = p.do(ctx, &compound4{ops: []op4{putFH(h), a.get(want)}})
+	return a, err
+}
+
+func (p proc4) getAttr(ctx context.Context, h Handle) (nfs3.Attr, error) {
+	a, err := p.attrs(ctx, h, ofObject)
+	return a.attr, err
+}
+
+func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
+	for range restores {
+		id, f := state.Anonymous, (*open4)(nil)
+		if s.Size != nil {
+			id, f = p.opens.stateid(h, ShareWrite)
+		}
+		q := &compound4{cache: true, ops: []op4{putFH(h)}}
+		if guard != nil {
+			q.ops = append(q.ops, compareOp(nfs4.OpVerify, nfs4.AttrTimeMetadata, func(e *xdr.Encoder) { nfs4.EncodeTime(e, *guard) }))
+		}
+		q.ops = append(q.ops, op4{nfs4.OpSetAttr, func(e *xdr.Encoder) {
+			nfs4.EncodeStateid(e, id)
+			encodeSetAttr4(e, s)
+		}, func(d *xdr.Decoder) { nfs4.DecodeBitmap(d) }})
+		err := p.do(ctx, q)
+		switch {
+		case err == nfs.ErrNotSame:
+			return nfs.ErrNotSync
+		case f != nil && lostState(err):
+			if err := p.opens.restore(ctx, f, id); err != nil {
+				return err
+			}
+			continue
+		}
+		return as3(err)
+	}
+	return nfs.ErrBadStateID
+}
+
+// compareOp is a VERIFY or NVERIFY of one attribute.
+func compareOp(num uint32, attr int, value func(*xdr.Encoder)) op4 {
+	return op4{num: num, args: func(e *xdr.Encoder) {
+		nfs4.BitmapOf(attr).Encode(e)
+		var v xdr.Encoder
+		value(&v)
+		e.Opaque(v.B)
+	}}
+}
+
+func (p proc4) lookup(ctx context.Context, dir Handle, name string) (*Node, error) {
+	n := &Node{}
+	var a attrs4
+	if err := p.do(ctx, &compound4{ops: []op4{putFH(dir), lookupOp(name), getFH(&n.Handle), a.get(ofObject)}}); err != nil {
+		return nil, as3(err)
+	}
+	n.Attr = a.attr
+	return n, nil
+}
+
+// lookupsMax bounds the LOOKUPs of one compound.
+const lookupsMax = 16
+
+// resolve walks an absolute path from the root of the pseudo file system. walked is
+// how many of its components were found.
+func (p proc4) resolve(ctx context.Context, name string) (n *Node, walked int, err error) {
+	x, err := p.ready(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	parts := strings.FieldsFunc(path.Clean("/"+name), func(r rune) bool { return r == '/' })
+	n = &Node{}
+	from := op4{num: nfs4.OpPutRootFH}
+	for first := true; first || len(parts) > 0; first = false {
+		k := min(len(parts), lookupsMax, int(x.fore.MaxOps)-4)
+		var a attrs4
+		q := &compound4{ops: []op4{from}}
+		for _, part := range parts[:k] {
+			q.ops = append(q.ops, lookupOp(part))
+		}
+		parts = parts[k:]
+		q.ops = append(q.ops, getFH(&n.Handle), a.get(ofObject))
+		if err := p.do(ctx, q); err != nil {
+			return nil, walked + max(q.executed-1, 0), as3(err)
+		}
+		walked += k
+		n.Attr = a.attr
+		from = putFH(n.Handle)
+	}
+	return n, walked, nil
+}
+
+func (p proc4) access(ctx context.Context, h Handle, want uint32) (granted uint32, err error) {
+	err = p.do(ctx, &compound4{ops: []op4{putFH(h), {nfs4.OpAccess, func(e *xdr.Encoder) { e.Uint32(want) }, func(d *xdr.Decoder) {
+		d.Uint32() // what the server can tell
+		granted = d.Uint32()
+	}}}})
+	return granted, err
+}
+
+func (p proc4) readLink(ctx context.Context, h Handle) (target string, err error) {
+	err = p.do(ctx, &compound4{resMax: nfs3.PathLimit, ops: []op4{putFH(h), {num: nfs4.OpReadLink, res: func(d *xdr.Decoder) {
+		target = string(d.Bulk(nfs3.PathLimit))
+	}}}})
+	return target, as3(err)
+}
+
+// restores bounds how often a call is sent again because the server has lost the open
+// that it was sent with.
+const restores = 4
+
+// withState executes a compound that io makes for a stateid of a file.
+func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(state.Stateid) *compound4) error {
+	var err error
+	for range restores {
+		id, f := p.opens.stateid(h, access)
+		if err = p.do(ctx, io(id)); f == nil || !lostState(err) {
+			return as3(err)
+		}
+		if err := p.opens.restore(ctx, f, id); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func (p proc4) read(ctx context.Context, h Handle, b []byte, off uint64) (n int, eof bool, err error) {
+	err = p.withState(ctx, h, ShareRead, func(id state.Stateid) *compound4 {
+		return &compound4{dst: b, ops: []op4{putFH(h), {nfs4.OpRead, func(e *xdr.Encoder) {
+			nfs4.EncodeStateid(e, id)
+			e.Uint64(off)
+			e.Uint32(uint32(len(b)))
+		}, func(d *xdr.Decoder) {
+			eof = d.Bool()
+			got := d.Bulk(len(b))
+			n = len(got)
+			if n > 0 && &got[0] != &b[0] {
+				copy(b, got) // a short result came inline
+			}
+		}}}}
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	return n, eof, nil
+}
+
+func (p proc4) write(ctx context.Context, h Handle, b []byte, off uint64, how blockstore.Stability) (w Written, err error) {
+	err = p.withState(ctx, h, ShareWrite, func(id state.Stateid) *compound4 {
+		return &compound4{ops: []op4{putFH(h), {nfs4.OpWrite, func(e *xdr.Encoder) {
+			nfs4.EncodeStateid(e, id)
+			e.Uint64(off)
+			e.Uint32(uint32(how))
+			e.Bulk(b)
+		}, func(d *xdr.Decoder) {
+			w.N = int(d.Uint32())
+			w.Committed = blockstore.Stability(d.Uint32())
+			w.Verifier = nfs3.DecodeVerifier(d)
+		}}}}
+	})
+	return w, err
+}
+
+func (p proc4) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte, err error) {
+	err = p.do(ctx, &compound4{ops: []op4{putFH(h), {nfs4.OpCommit, func(e *xdr.Encoder) {
+		e.Uint64(off)
+		e.Uint32(n)
+	}, func(d *xdr.Decoder) { verifier = nfs3.DecodeVerifier(d) }}}})
+	return verifier, err
+}
+
+// made executes a compound that makes an object and looks at it. Where the object was
+// made and only the look at it failed, it is looked up.
+func (p proc4) made(ctx context.Context, dir Handle, name string, makes op4, after ...op4) (*Node, error) {
+	n := &Node{}
+	var a attrs4
+	q := &compound4{cache: true, ops: append([]op4{putFH(dir), makes, getFH(&n.Handle), a.get(ofObject)}, after...)}
+	err := p.do(ctx, q)
+	switch {
+	case err == nil:
+		n.Attr = a.attr
+		return n, nil
+	case q.executed >= 2 && errors.As(err, new(nfs.Status)):
+		return p.lookup(ctx, dir, name)
+	}
+	return nil, err
+}
+
+func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
+	owner := p.makers.Add(1)
+	var res opened4
+	n, err := p.made(ctx, dir, name, op4{nfs4.OpOpen, func(e *xdr.Encoder) {
+		e.Uint32(0) // seqid
+		e.Uint32(ShareWrite | nfs4.WantNoDeleg)
+		e.Uint32(0)
+		e.Uint64(0) // client ID
+		e.Uint32(4 + 8)
+		e.B = append(e.B, "make"...)
+		e.Uint64(owner)
+		e.Uint32(nfs4.OpenCreate)
+		switch mode {
+		case blockstore.Exclusive:
+			e.Uint32(nfs4.CreateExclusive41)
+			e.Fixed(verifier[:])
+			encodeSetAttr4(e, nil)
+		case blockstore.Guarded:
+			e.Uint32(nfs4.CreateGuarded)
+			encodeSetAttr4(e, s)
+		default:
+			e.Uint32(nfs4.CreateUnchecked)
+			encodeSetAttr4(e, s)
+		}
+		e.Uint32(nfs4.ClaimNull)
+		e.String(name)
+	}, res.decode}, closeOp(state.Current))
+	switch err {
+	case nfs.ErrSymlink, nfs.ErrWrongType, nfs.ErrIsDir:
+		err = nfs.ErrExist
+	}
+	if err == nil && res.given {
+		p.opens.giveBack(ctx, n.Handle, res.deleg)
+	}
+	return n, err
+}
+
+// createOp is a CREATE.
+func createOp(typ blockstore.FileType, rest func(*xdr.Encoder), name string, s *blockstore.SetAttr) op4 {
+	return op4{nfs4.OpCreate, func(e *xdr.Encoder) {
+		e.Uint32(uint32(typ))
+		rest(e)
+		e.String(name)
+		encodeSetAttr4(e, s)
+	}, func(d *xdr.Decoder) {
+		d.Skip(changeInfoBytes)
+		nfs4.DecodeBitmap(d)
+	}}
+}
+
+func (p proc4) mkdir(ctx context.Context, dir Handle, name string, s *blockstore.SetAttr) (*Node, error) {
+	n, err := p.made(ctx, dir, name, createOp(blockstore.TypeDir, func(*xdr.Encoder) {}, name, s))
+	return n, as3(err)
+}
+
+func (p proc4) symlink(ctx context.Context, dir Handle, name, target string, s *blockstore.SetAttr) (*Node, error) {
+	n, err := p.made(ctx, dir, name, createOp(blockstore.TypeLnk, func(e *xdr.Encoder) { e.String(target) }, name, s))
+	return n, as3(err)
+}
+
+func (p proc4) mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32, s *blockstore.SetAttr) (*Node, error) {
+	n, err := p.made(ctx, dir, name, createOp(typ, func(e *xdr.Encoder) {
+		if typ == blockstore.TypeBlk || typ == blockstore.TypeChr {
+			e.Uint32(major)
+			e.Uint32(minor)
+		}
+	}, name, s))
+	return n, as3(err)
+}
+
+// removed removes a name if its type is, or is not, that of a directory: REMOVE takes
+// both. That it is still the same object then is not made sure of.
+func (p proc4) removed(ctx context.Context, dir Handle, name string, test uint32) error {
+	return as3(p.do(ctx, &compound4{cache: true, ops: []op4{
+		putFH(dir),
+		{num: nfs4.OpSaveFH},
+		lookupOp(name),
+		compareOp(test, nfs4.AttrType, func(e *xdr.Encoder) { e.Uint32(uint32(blockstore.TypeDir)) }),
+		{num: nfs4.OpRestoreFH},
+		{nfs4.OpRemove, func(e *xdr.Encoder) { e.String(name) }, func(d *xdr.Decoder) { d.Skip(changeInfoBytes) }},
+	}}))
+}
+
+func (p proc4) remove(ctx context.Context, dir Handle, name string) error {
+	err := p.removed(ctx, dir, name, nfs4.OpNVerify)
+	if err == nfs.ErrSame {
+		return nfs.ErrIsDir
+	}
+	return err
+}
+
+func (p proc4) rmdir(ctx context.Context, dir Handle, name string) error {
+	err := p.removed(ctx, dir, name, nfs4.OpVerify)
+	if err == nfs.ErrNotSame {
+		return nfs.ErrNotDir
+	}
+	return err
+}
+
+func (p proc4) rename(ctx context.Context, from Handle, fromName string, to Handle, toName string) error {
+	return as3(p.do(ctx, &compound4{cache: true, ops: []op4{
+		putFH(from), {num: nfs4.OpSaveFH}, putFH(to), {nfs4.OpRename, func(e *xdr.Encoder) {
+			e.String(fromName)
+			e.String(toName)
+		}, func(d *xdr.Decoder) { d.Skip(2 * changeInfoBytes) }},
+	}}))
+}
+
+func (p proc4) link(ctx context.Context, h, dir Handle, name string) error {
+	return as3(p.do(ctx, &compound4{cache: true, ops: []op4{
+		putFH(h),
+		{num: nfs4.OpSaveFH},
+		putFH(dir),
+		{nfs4.OpLink, func(e *xdr.Encoder) { e.String(name) }, func(d *xdr.Decoder) { d.Skip(changeInfoBytes) }},
+	}}))
+}
+
+func (p proc4) stat(ctx context.Context, h Handle) (blockstore.Stat, error) {
+	a, err := p.attrs(ctx, h, nfs4.BitmapOf(nfs4.AttrFilesAvail, nfs4.AttrFilesFree, nfs4.AttrFilesTotal,
+		nfs4.AttrSpaceAvail, nfs4.AttrSpaceFree, nfs4.AttrSpaceTotal))
+	return a.stat, err
+}
+
+// defaultMax is what a server takes at once that does not say.
+const defaultMax = limitsAsked
+
+func (p proc4) info(ctx context.Context, h Handle) (i Info, err error) {
+	x, err := p.ready(ctx)
+	if err != nil {
+		return i, err
+	}
+	a, err := p.attrs(ctx, h, nfs4.BitmapOf(nfs4.AttrLinkSupport, nfs4.AttrSymlinkSupp, nfs4.AttrCanSetTime, nfs4.AttrHomogeneous,
+		nfs4.AttrMaxFileSize, nfs4.AttrMaxRead, nfs4.AttrMaxWrite, nfs4.AttrTimeDelta))
+	if err != nil {
+		return i, err
+	}
+	i = a.info
+	within := func(n, message uint32) uint32 {
+		if n == 0 {
+			n = defaultMax
+		}
+		return min(n, message-overhead)
+	}
+	i.ReadMax, i.WriteMax = within(i.ReadMax, x.fore.MaxResponse), within(i.WriteMax, x.fore.MaxRequest)
+	i.ReadPref, i.WritePref, i.ReadMult, i.WriteMult = i.ReadMax, i.WriteMax, 1, 1
+	i.DirPref = min(dirReply, x.fore.MaxResponse-overhead)
+	return i, nil
+}
+
+func (p proc4) pathConf(ctx context.Context, h Handle) (PathConf, error) {
+	a, err := p.attrs(ctx, h, nfs4.BitmapOf(nfs4.AttrMaxLink, nfs4.AttrMaxName, nfs4.AttrNoTrunc, nfs4.AttrChownRestr,
+		nfs4.AttrCaseInsens, nfs4.AttrCasePreserv))
+	return a.conf, err
+}
+
+func (p proc4) readDir(ctx context.Context, dir Handle, at *dirAt) (page []Entry, err error) {
+	x, err := p.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	size := min(uint32(dirReply), x.fore.MaxResponse-overhead)
+	var next dirAt
+	err = p.do(ctx, &compound4{resMax: int(size), ops: []op4{putFH(dir), {nfs4.OpReadDir, func(e *xdr.Encoder) {
+		e.Uint64(at.cookie)
+		e.Fixed(at.verifier[:])
+		e.Uint32(size / 4)
+		e.Uint32(size)
+		ofEntry.Encode(e)
+	}, func(d *xdr.Decoder) {
+		page, next = decodePage(d, page[:0])
+	}}}})
+	if err != nil {
+		return nil, as3(err)
+	}
+	*at = next
+	return page, nil
+}
+
+// decodePage reads a READDIR4resok.
+func decodePage(d *xdr.Decoder, page []Entry) ([]Entry, dirAt) {
+	at := dirAt{verifier: nfs3.DecodeVerifier(d)}
+	for d.Bool() && d.Err() == nil {
+		at.cookie = d.Uint64()
+		e := Entry{Name: d.String(nfs3.NameLimit)}
+		var a attrs4
+		a.decode(d)
+		if a.fault == nfs.OK && d.Err() == nil {
+			e.Handle, e.FileID = a.fh, a.attr.FileID
+			e.Attr = &a.attr
+		}
+		page = append(page, e)
+	}
+	at.eof = d.Bool()
+	return page, at
+}

@@ -1,0 +1,328 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+func (c proc3) getAttr(ctx context.Context, h Handle) (a nfs3.Attr, err error) {
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcGetAttr,
+		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
+		ok:   func(d *xdr.Decoder) { a = nfs3.DecodeAttr(d) },
+	})
+	return a, err
+}
+
+func (c proc3) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
+	return c.do(ctx, &request{proc: nfs3.ProcSetAttr, args: func(e *xdr.Encoder) {
+		nfs3.EncodeHandle(e, h)
+		nfs3.EncodeSetAttr(e, s)
+		e.Bool(guard != nil)
+		if guard != nil {
+			nfs3.EncodeTime(e, *guard)
+		}
+	}})
+}
+
+func (c proc3) lookup(ctx context.Context, dir Handle, name string) (*Node, error) {
+	n := &Node{}
+	var a *nfs3.Attr
+	err := c.do(ctx, &request{
+		proc: nfs3.ProcLookup,
+		args: diropargs(dir, name),
+		ok: func(d *xdr.Decoder) {
+			n.Handle = copyHandle(nfs3.DecodeHandle(d))
+			a = nfs3.DecodePostOp(d)
+		},
+	})
+	return c.complete(ctx, n, a, err)
+}
+
+// proc3 are the procedures of version 3 (RFC 1813).
+type proc3 struct{ *Client }
+
+func (c proc3) null(ctx context.Context) error {
+	r := rpcNull()
+	r.Cred = c.cfg.Cred
+	return c.nfs.Call(ctx, r)
+}
+
+// complete fills in attributes that a reply left out.
+func (c proc3) complete(ctx context.Context, n *Node, a *nfs3.Attr, err error) (*Node, error) {
+	if err != nil {
+		return nil, err
+	}
+	if a == nil {
+		got, err := c.getAttr(ctx, n.Handle)
+		if err != nil {
+			return nil, err
+		}
+		a = &got
+	}
+	n.Attr = *a
+	return n, nil
+}
+
+func diropargs(dir Handle, name string) func(*xdr.Encoder) {
+	return func(e *xdr.Encoder) {
+		nfs3.EncodeHandle(e, dir)
+		e.String(name)
+	}
+}
+
+func (c proc3) access(ctx context.Context, h Handle, want uint32) (granted uint32, err error) {
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcAccess,
+		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h); e.Uint32(want) },
+		ok: func(d *xdr.Decoder) {
+			nfs3.DecodePostOp(d)
+			granted = d.Uint32()
+		},
+	})
+	return granted, err
+}
+
+func (c proc3) readLink(ctx context.Context, h Handle) (target string, err error) {
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcReadLink, resMax: nfs3.PathLimit,
+		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
+		ok: func(d *xdr.Decoder) {
+			nfs3.DecodePostOp(d)
+			target = d.String(nfs3.PathLimit)
+		},
+	})
+	return target, err
+}
+
+func (c proc3) read(ctx context.Context, h Handle, p []byte, off uint64) (n int, eof bool, err error) {
+	bad := false
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcRead, dst: p,
+		args: func(e *xdr.Encoder) {
+			nfs3.EncodeHandle(e, h)
+			e.Uint64(off)
+			e.Uint32(uint32(len(p)))
+		},
+		ok: func(d *xdr.Decoder) {
+			nfs3.DecodePostOp(d)
+			count := d.Uint32()
+			eof = d.Bool()
+			b := d.Bulk(len(p))
+			bad = d.Err() == nil && int(count) != len(b)
+			n = len(b)
+			if n > 0 && &b[0] != &p[0] {
+				copy(p, b) // a short result came inline
+			}
+		},
+	})
+	if err == nil && bad {
+		err = errResults
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	return n, eof, nil
+}
+
+func (c proc3) write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (w Written, err error) {
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcWrite,
+		args: func(e *xdr.Encoder) {
+			nfs3.EncodeHandle(e, h)
+			e.Uint64(off)
+			e.Uint32(uint32(len(p)))
+			e.Uint32(uint32(how))
+			e.Bulk(p)
+		},
+		ok: func(d *xdr.Decoder) {
+			nfs3.DecodeWcc(d)
+			w.N = int(d.Uint32())
+			w.Committed = blockstore.Stability(d.Uint32())
+			w.Verifier = nfs3.DecodeVerifier(d)
+		},
+	})
+	return w, err
+}
+
+func (c proc3) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte, err error) {
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcCommit,
+		args: func(e *xdr.Encoder) {
+			nfs3.EncodeHandle(e, h)
+			e.Uint64(off)
+			e.Uint32(n)
+		},
+		ok: func(d *xdr.Decoder) {
+			nfs3.DecodeWcc(d)
+			verifier = nfs3.DecodeVerifier(d)
+		},
+	})
+	return verifier, err
+}
+
+// made decodes what the procedures that create objects return; a server that
+// leaves the handle out is asked for it.
+func (c proc3) made(ctx context.Context, proc uint32, dir Handle, name string, rest func(*xdr.Encoder)) (*Node, error) {
+	n := &Node{}
+	var a *nfs3.Attr
+	err := c.do(ctx, &request{
+		proc: proc,
+		args: func(e *xdr.Encoder) {
+			diropargs(dir, name)(e)
+			rest(e)
+		},
+		ok: func(d *xdr.Decoder) {
+			if h := nfs3.DecodePostOpHandle(d); h != nil {
+				n.Handle = copyHandle(h)
+			}
+			a = nfs3.DecodePostOp(d)
+			nfs3.DecodeWcc(d)
+		},
+	})
+	if err == nil && n.Handle == nil {
+		return c.lookup(ctx, dir, name)
+	}
+	return c.complete(ctx, n, a, err)
+}
+
+func (c proc3) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
+	return c.made(ctx, nfs3.ProcCreate, dir, name, func(e *xdr.Encoder) {
+		e.Uint32(uint32(mode))
+		if mode == blockstore.Exclusive {
+			e.Fixed(verifier[:])
+		} else {
+			nfs3.EncodeSetAttr(e, s)
+		}
+	})
+}
+
+func (c proc3) mkdir(ctx context.Context, dir Handle, name string, s *blockstore.SetAttr) (*Node, error) {
+	return c.made(ctx, nfs3.ProcMkdir, dir, name, func(e *xdr.Encoder) { nfs3.EncodeSetAttr(e, s) })
+}
+
+func (c proc3) symlink(ctx context.Context, dir Handle, name, target string, s *blockstore.SetAttr) (*Node, error) {
+	return c.made(ctx, nfs3.ProcSymlink, dir, name, func(e *xdr.Encoder) {
+		nfs3.EncodeSetAttr(e, s)
+		e.String(target)
+	})
+}
+
+func (c proc3) mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32, s *blockstore.SetAttr) (*Node, error) {
+	return c.made(ctx, nfs3.ProcMknod, dir, name, func(e *xdr.Encoder) {
+		e.Uint32(uint32(typ))
+		switch typ {
+		case blockstore.TypeChr, blockstore.TypeBlk:
+			nfs3.EncodeSetAttr(e, s)
+			e.Uint32(major)
+			e.Uint32(minor)
+		case blockstore.TypeSock, blockstore.TypeFifo:
+			nfs3.EncodeSetAttr(e, s)
+		}
+	})
+}
+
+func (c proc3) remove(ctx context.Context, dir Handle, name string) error {
+	return c.do(ctx, &request{proc: nfs3.ProcRemove, args: diropargs(dir, name)})
+}
+
+func (c proc3) rmdir(ctx context.Context, dir Handle, name string) error {
+	return c.do(ctx, &request{proc: nfs3.ProcRmdir, args: diropargs(dir, name)})
+}
+
+func (c proc3) rename(ctx context.Context, from Handle, fromName string, to Handle, toName string) error {
+	return c.do(ctx, &request{proc: nfs3.ProcRename, args: func(e *xdr.Encoder) {
+		diropargs(from, fromName)(e)
+		diropargs(to, toName)(e)
+	}})
+}
+
+func (c proc3) link(ctx context.Context, h, dir Handle, name string) error {
+	return c.do(ctx, &request{proc: nfs3.ProcLink, args: func(e *xdr.Encoder) {
+		nfs3.EncodeHandle(e, h)
+		diropargs(dir, name)(e)
+	}})
+}
+
+func (c proc3) stat(ctx context.Context, h Handle) (s blockstore.Stat, err error) {
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcFSStat,
+		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
+		ok: func(d *xdr.Decoder) {
+			nfs3.DecodePostOp(d)
+			for _, p := range []*uint64{&s.TotalBytes, &s.FreeBytes, &s.AvailBytes, &s.TotalFiles, &s.FreeFiles, &s.AvailFiles} {
+				*p = d.Uint64()
+			}
+			d.Uint32()
+		},
+	})
+	return s, err
+}
+
+func (c proc3) info(ctx context.Context, h Handle) (i Info, err error) {
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcFSInfo,
+		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
+		ok: func(d *xdr.Decoder) {
+			nfs3.DecodePostOp(d)
+			for _, p := range []*uint32{&i.ReadMax, &i.ReadPref, &i.ReadMult, &i.WriteMax, &i.WritePref, &i.WriteMult, &i.DirPref} {
+				*p = d.Uint32()
+			}
+			i.FileMax = d.Uint64()
+			i.TimeDelta = time.Duration(d.Uint32())*time.Second + time.Duration(d.Uint32())
+			i.Properties = d.Uint32()
+		},
+	})
+	return i, err
+}
+
+func (c proc3) pathConf(ctx context.Context, h Handle) (p PathConf, err error) {
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcPathConf,
+		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
+		ok: func(d *xdr.Decoder) {
+			nfs3.DecodePostOp(d)
+			p.LinkMax, p.NameMax = d.Uint32(), d.Uint32()
+			p.NoTrunc, p.ChownRestricted, p.CaseInsensitive, p.CasePreserving = d.Bool(), d.Bool(), d.Bool(), d.Bool()
+		},
+	})
+	return p, err
+}
+
+func (c proc3) readDir(ctx context.Context, dir Handle, at *dirAt) (page []Entry, err error) {
+	next := *at
+	err = c.do(ctx, &request{
+		proc: nfs3.ProcReadDirPlus, resMax: dirReply,
+		args: func(e *xdr.Encoder) {
+			nfs3.EncodeHandle(e, dir)
+			e.Uint64(at.cookie)
+			e.Fixed(at.verifier[:])
+			e.Uint32(dirReply / 4)
+			e.Uint32(dirReply)
+		},
+		ok: func(d *xdr.Decoder) {
+			page = page[:0]
+			nfs3.DecodePostOp(d)
+			next.verifier = nfs3.DecodeVerifier(d)
+			for d.Bool() && d.Err() == nil {
+				e := Entry{FileID: d.Uint64(), Name: d.String(nfs3.NameLimit)}
+				next.cookie = d.Uint64()
+				e.Attr = nfs3.DecodePostOp(d)
+				if h := nfs3.DecodePostOpHandle(d); h != nil {
+					e.Handle = copyHandle(h)
+				}
+				page = append(page, e)
+			}
+			next.eof = d.Bool()
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	*at = next
+	return page, nil
+}

@@ -1,0 +1,571 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// restart ends the server with everything that it has in memory, and starts another.
+func (s *server) restart() {
+	_ = s.ports.Close()
+	s.rpc.Close()
+	s.start()
+	s.listen(s.addr)
+}
+
+// four is the session of a client of version 4.
+func four(t *testing.T, c *Client) *session4 {
+	t.Helper()
+	p, err := c.procs(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.(proc4).session4
+}
+
+// meddled is a connection whose calls go through f.
+type meddled struct {
+	rpc.Client
+	f func(ctx context.Context, r *rpc.Request, call func(*rpc.Request) error) error
+}
+
+func (m *meddled) Call(ctx context.Context, r *rpc.Request) error {
+	return m.f(ctx, r, func(r *rpc.Request) error { return m.Client.Call(ctx, r) })
+}
+
+func (s *server) meddled(v Version, f func(ctx context.Context, r *rpc.Request, call func(*rpc.Request) error) error) *Client {
+	c := New(Config{
+		Peer: s.addr, Version: v, Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "test"},
+		Dial: func(ctx context.Context) (rpc.Client, error) {
+			inner, err := tcp.Dial(ctx, s.addr)
+			if err != nil {
+				return nil, err
+			}
+			return &meddled{inner, f}, nil
+		},
+	})
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// opsOf are the operations of a call.
+func opsOf(r *rpc.Request) (first uint32, n int) {
+	var e xdr.Encoder
+	if r.Prog != nfs4.Program || r.Vers != nfs4.Version || r.Args == nil {
+		return 0, 0
+	}
+	r.Args(&e)
+	d := xdr.NewDecoder(e.AppendFlat(nil))
+	d.Opaque(tagMax)
+	d.Uint32()
+	n = int(d.Uint32())
+	return d.Uint32(), n
+}
+
+// TestRepliesLost: the reply to every call gets lost with its connection after the
+// server has executed it. Nothing is executed twice.
+func TestRepliesLost(t *testing.T) {
+	s := newServer(t)
+	lost := map[uint32]bool{}
+	reliable := false
+	var mu sync.Mutex
+	c := s.meddled(Version42, func(_ context.Context, r *rpc.Request, call func(*rpc.Request) error) error {
+		mu.Lock()
+		again := lost[r.XID] || reliable
+		lost[r.XID] = true
+		mu.Unlock()
+		if first, _ := opsOf(r); again || first == nfs4.OpBindConnToSession {
+			return call(r)
+		}
+		copied := *r
+		copied.Res, copied.Dst = nil, nil
+		if err := call(&copied); err != nil {
+			return err
+		}
+		return &rpc.ConnError{Peer: "server", Err: errors.New("cut before the reply")}
+	})
+	ctx := context.Background()
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := root.Handle
+	f, err := c.Create(ctx, h, "a", blockstore.Guarded, nil, [8]byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, do := range map[string]func() error{
+		"mkdir":   func() error { _, err := c.Mkdir(ctx, h, "d", nil); return err },
+		"link":    func() error { return c.Link(ctx, f.Handle, h, "l") },
+		"symlink": func() error { _, err := c.Symlink(ctx, h, "s", "t", nil); return err },
+	} {
+		if err := do(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := c.Rename(ctx, h, "l", h, "m"); err != nil {
+		t.Errorf("rename: %v", err)
+	}
+	if err := c.Remove(ctx, h, "m"); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	if err := c.Rmdir(ctx, h, "d"); err != nil {
+		t.Errorf("rmdir: %v", err)
+	}
+	data := fill(3, 3<<20+5)
+	if err := c.Upload(ctx, f.Handle, bytes.NewReader(data), 0, uint64(len(data)), nil); err != nil {
+		t.Fatal(err)
+	}
+	// The data of a READ is not kept: it would be sent and lost for ever.
+	mu.Lock()
+	reliable = true
+	mu.Unlock()
+	got := &memory{b: make([]byte, len(data))}
+	if err := c.Download(ctx, f.Handle, got, 0, uint64(len(data)), nil); err != nil || !bytes.Equal(got.b, data) {
+		t.Errorf("download: %v", err)
+	}
+	st := c.Stats()
+	if st.Sessions != 1 || st.Resent == 0 || s.four.Faults()[nfs4.CountReplays] < 7 {
+		t.Errorf("%+v, faults of the server %v", st, s.four.Faults())
+	}
+}
+
+// TestGivenUpCalls: a slot whose call was given up is in step with the server again
+// before it is used again, whether the server has executed the call or not.
+func TestGivenUpCalls(t *testing.T) {
+	s := newServer(t)
+	var mu sync.Mutex
+	mode := ""
+	c := s.meddled(Version42, func(ctx context.Context, r *rpc.Request, call func(*rpc.Request) error) error {
+		_, n := opsOf(r)
+		mu.Lock()
+		m := mode
+		mu.Unlock()
+		if m == "" || n < 3 {
+			return call(r)
+		}
+		if m == "executed" {
+			copied := *r
+			copied.Res, copied.Dst = nil, nil
+			if err := call(&copied); err != nil {
+				return err
+			}
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	ctx := context.Background()
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := four(t, c).current()
+	for _, m := range []string{"executed", "not sent"} {
+		mu.Lock()
+		mode = m
+		mu.Unlock()
+		var wg sync.WaitGroup
+		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		for range 2 * slotsAsked {
+			wg.Go(func() {
+				if _, err := c.GetAttr(short, root.Handle); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v", m, err)
+				}
+			})
+		}
+		wg.Wait()
+		cancel()
+		mu.Lock()
+		mode = ""
+		mu.Unlock()
+		for range 4 * slotsAsked {
+			wg.Go(func() {
+				if _, err := c.GetAttr(ctx, root.Handle); err != nil {
+					t.Errorf("%s, afterwards: %v", m, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	for range slotsAsked { // all of them come back
+		if _, err := x.slots.take(ctx, x.ended); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := c.Stats(); st.Sessions != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestRestartWithOpenFiles: a file that is open is reclaimed after a restart of the
+// server, and nobody who was denied it got it in between.
+func TestRestartWithOpenFiles(t *testing.T) {
+	s := newServer(t)
+	c, other := s.client(), s.client()
+	ctx := context.Background()
+	put(t, c, "/data/f", fill(1, 100))
+	f, err := c.OpenShare(ctx, "/data/f", ShareBoth, ShareWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.OpenShare(ctx, "/data/f", ShareWrite, 0); !IsStatus(err, nfs.ErrShareDenied) {
+		t.Errorf("a file that was denied: %v", err)
+	}
+	if _, err := f.WriteAt(fill(2, 50), 25); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		s.restart()
+		if _, err := f.WriteAt(fill(3, 50), 50); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.OpenShare(ctx, "/data/f", ShareWrite, 0); !IsStatus(err, nfs.ErrShareDenied) {
+			t.Errorf("a file that was denied, after the restart: %v", err)
+		}
+	}
+	if st := c.Stats(); st.Sessions != 4 || st.Reclaimed != 3 {
+		t.Errorf("%+v", st)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if g, err := other.OpenShare(ctx, "/data/f", ShareWrite, 0); err != nil {
+		t.Error(err)
+	} else if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	want := append(append(fill(1, 25), fill(2, 25)...), fill(3, 50)...)
+	v, err := c.FS(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := fs.ReadFile(v, "f"); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+// TestSessionLost: a session that the server has lost is made again; what is open in
+// it stays open.
+func TestSessionLost(t *testing.T) {
+	s := newServer(t)
+	c := s.client()
+	ctx := context.Background()
+	put(t, c, "/data/f", fill(1, 100))
+	f, err := c.Open(ctx, "/data/f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := s.four.State().DestroySession(four(t, c).current().id); st != nfs.OK {
+		t.Fatal(st)
+	}
+	b := make([]byte, 100)
+	if _, err := f.ReadAt(b, 0); err != nil || !bytes.Equal(b, fill(1, 100)) {
+		t.Error(err)
+	}
+	if st := c.Stats(); st.Sessions != 2 || st.Reclaimed != 0 {
+		t.Errorf("%+v", st)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSilentClient: a client that was silent for longer than its lease loses what
+// others want, and opens anew what they do not. One that renews keeps it all.
+func TestSilentClient(t *testing.T) {
+	s := newServer(t)
+	var mu sync.Mutex
+	now := time.Now()
+	s.cfg.Now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
+	s.restart()
+	c, other := s.client(), s.client()
+	ctx := context.Background()
+	var files [2]*File
+	for i := range files {
+		name := fmt.Sprint("/data/", i)
+		put(t, c, name, fill(1, 10))
+		f, err := c.OpenShare(ctx, name, ShareBoth, ShareWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[i] = f
+	}
+	pass := func(d time.Duration) { mu.Lock(); defer mu.Unlock(); now = now.Add(d) }
+	for range 4 {
+		pass(60 * time.Second)
+		if err := four(t, c).renew(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.OpenShare(ctx, "/data/0", ShareWrite, 0); !IsStatus(err, nfs.ErrShareDenied) {
+			t.Errorf("of a client that renews: %v", err)
+		}
+	}
+	pass(100 * time.Second)
+	g, err := other.OpenShare(ctx, "/data/0", ShareWrite, ShareWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := files[0].WriteAt([]byte("x"), 0); err == nil {
+		t.Error("a write to a file that another client denies")
+	}
+	if _, err := files[1].WriteAt([]byte("x"), 0); err != nil {
+		t.Error(err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := files[0].WriteAt([]byte("x"), 0); err != nil {
+		t.Error(err)
+	}
+	for _, f := range files {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestNothingIsLeft: a client that is closed has left nothing at the server.
+func TestNothingIsLeft(t *testing.T) {
+	s := newServer(t)
+	c := s.client()
+	put(t, c, "/data/f", fill(1, 3<<20))
+	var b bytes.Buffer
+	n, err := c.Resolve(context.Background(), "/data/f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Stream(context.Background(), n.Handle, &b, 0); err != nil || b.Len() != 3<<20 {
+		t.Errorf("%d bytes, %v", b.Len(), err)
+	}
+	if got := s.four.State().Counts(); got.Opens != 0 || got.Clients != 1 {
+		t.Errorf("%+v", got)
+	}
+	if _, err := c.Open(context.Background(), "/data/f"); err != nil { // and not closed
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := s.four.State().Counts(); got != (state.Counts{}) {
+		t.Errorf("%+v", got)
+	}
+	if _, err := c.GetAttr(context.Background(), n.Handle); !errors.Is(err, rpc.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// TestVersionIsChosen: the highest that both sides speak, and version 3 for paths that
+// mean something there alone.
+func TestVersionIsChosen(t *testing.T) {
+	minorOf := func(r *rpc.Request) uint32 {
+		var e xdr.Encoder
+		r.Args(&e)
+		d := xdr.NewDecoder(e.B)
+		d.Opaque(tagMax)
+		return d.Uint32()
+	}
+	upTo := func(most uint32) func(context.Context, *rpc.Request, func(*rpc.Request) error) error {
+		return func(_ context.Context, r *rpc.Request, call func(*rpc.Request) error) error {
+			if r.Vers != nfs4.Version || minorOf(r) <= most {
+				return call(r)
+			}
+			var e xdr.Encoder
+			e.Uint32(uint32(nfs.ErrMinorVersMismatch))
+			e.Uint32(0)
+			e.Uint32(0)
+			d := xdr.NewDecoder(e.B)
+			return r.Res(&d)
+		}
+	}
+	none := func(_ context.Context, r *rpc.Request, call func(*rpc.Request) error) error {
+		if r.Vers == nfs4.Version && r.Prog == nfs4.Program {
+			return &rpc.AcceptError{Stat: rpc.ProgMismatch, Low: 3, High: 3}
+		}
+		return call(r)
+	}
+	for _, c := range []struct {
+		name    string
+		f       func(context.Context, *rpc.Request, func(*rpc.Request) error) error
+		asked   Version
+		path    string
+		want    Version
+		missing bool // the path
+		refused bool // the version
+	}{
+		{name: "all", f: upTo(2), path: "/data", want: Version42},
+		{name: "not 4.2", f: upTo(1), path: "/data", want: Version41},
+		{name: "not 4.1", f: upTo(0), path: "/data", want: Version3},
+		{name: "only 3", f: none, path: "/data", want: Version3},
+		{name: "3 wanted", f: upTo(2), asked: Version3, path: "/data", want: Version3},
+		{name: "4.1 wanted", f: upTo(2), asked: Version41, path: "/data", want: Version41},
+		{name: "4.2 wanted", f: upTo(1), asked: Version42, path: "/data", refused: true},
+		{name: "the root of the first export", f: upTo(2), path: "/", want: Version3},
+		{name: "a name in the first export", f: upTo(2), path: "/sub", want: Version3},
+		{name: "the root of version 4", f: upTo(2), asked: Version42, path: "/", want: Version42},
+		{name: "a name that is nowhere", f: upTo(2), path: "/nowhere", want: Version3, missing: true},
+		{name: "a name that is not there", f: upTo(2), path: "/data/nowhere", want: VersionAuto, missing: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newServer(t)
+			x := s.cfg.Exports.Exports()[0]
+			alias := *x
+			alias.Pseudo = "/"
+			if err := s.cfg.Exports.Replace([]*nfs.Export{x, &alias}); err != nil {
+				t.Fatal(err)
+			}
+			three := s.meddled(Version3, upTo(2))
+			root, err := three.Resolve(context.Background(), "/data")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := three.Mkdir(context.Background(), root.Handle, "sub", nil); err != nil {
+				t.Fatal(err)
+			}
+			cl := s.meddled(c.asked, c.f)
+			_, err = cl.Resolve(context.Background(), c.path)
+			switch {
+			case c.refused:
+				if err == nil || errors.Is(err, fs.ErrNotExist) {
+					t.Error(err)
+				}
+				return
+			case c.missing != errors.Is(err, fs.ErrNotExist), !c.missing && err != nil:
+				t.Error(err)
+			}
+			if c.want == VersionAuto {
+				return
+			}
+			if got := cl.Version(); got != c.want {
+				t.Errorf("version %v instead of %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestDenialsNeedVersion4(t *testing.T) {
+	s := newServer(t)
+	s.vers = Version3
+	c := s.client()
+	put(t, c, "/data/f", nil)
+	if _, err := c.OpenShare(context.Background(), "/data/f", ShareRead, ShareWrite); !IsStatus(err, nfs.ErrNotSupp) {
+		t.Error(err)
+	}
+	f, err := c.OpenShare(context.Background(), "/data/f", ShareRead, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.ReadAt(make([]byte, 1), 0); err != io.EOF {
+		t.Error(err)
+	}
+}
+
+func TestParseVersion(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		want Version
+	}{{"", VersionAuto}, {"3", Version3}, {"4", Version42}, {"4.1", Version41}, {"4.2", Version42}} {
+		v, err := ParseVersion(c.in)
+		if err != nil || v != c.want {
+			t.Errorf("%q: %v, %v", c.in, v, err)
+		}
+		if again, err := ParseVersion(v.String()); err != nil || again != v {
+			t.Errorf("%v does not survive printing: %v, %v", v, again, err)
+		}
+	}
+	for _, s := range []string{"2", "4.0", "4.3", "x"} {
+		if v, err := ParseVersion(s); err == nil {
+			t.Errorf("%q is %v", s, v)
+		}
+	}
+}
+
+// everyOp is a compound with the decoder of every operation that the client uses. The
+// numbers of bytes and entries that were decoded are added up.
+func everyOp(total *int) []op4 {
+	x := &live{}
+	var a attrs4
+	var o opened4
+	var w copied
+	var h Handle
+	p := proc4{}
+	_ = p
+	bulk := op4{num: nfs4.OpRead, res: func(d *xdr.Decoder) { d.Bool(); *total += len(d.Bulk(1 << 20)) }}
+	return []op4{
+		x.sequence(&slot{}, false), bindOp(state.SessionID{}),
+		{num: nfs4.OpPutRootFH},
+		getFH(&h), a.get(ofObject),
+		openOp(1, 0, claimFH, &o), closeOp(state.Anonymous), bulk,
+		{num: nfs4.OpCopy, res: w.decode},
+		createOp(blockstore.TypeDir, func(*xdr.Encoder) {}, "n", nil),
+		{num: nfs4.OpReadDir, res: func(d *xdr.Decoder) {
+			page, _ := decodePage(d, nil)
+			*total += len(page)
+			for _, e := range page {
+				*total += len(e.Name) + len(e.Handle)
+			}
+		}},
+	}
+}
+
+// FuzzReplies: no reply of a server makes the client fall over, or take more than it
+// was sent.
+func FuzzReplies(f *testing.F) {
+	var e xdr.Encoder
+	e.Uint32(0)
+	e.Uint32(0)
+	e.Uint32(2)
+	e.Uint32(nfs4.OpSequence)
+	e.Uint32(0)
+	e.Fixed(make([]byte, 16+5*4))
+	e.Uint32(nfs4.OpReadDir)
+	e.Uint32(0)
+	e.Fixed(make([]byte, nfs3.VerifierLen))
+	e.Bool(true)
+	e.Uint64(7)
+	e.String("name")
+	nfs4.BitmapOf(nfs4.AttrType).Encode(&e)
+	e.Opaque([]byte{0, 0, 0, 1})
+	e.Bool(false)
+	e.Bool(true)
+	f.Add(e.B, []byte{0, 10})
+	for i := range len(everyOp(new(int))) {
+		f.Add(append([]byte(nil), e.B...), []byte{byte(i)})
+	}
+	f.Fuzz(func(t *testing.T, b, which []byte) {
+		total := 0
+		all := everyOp(&total)
+		q := compound4{}
+		for _, i := range which[:min(len(which), 64)] {
+			q.ops = append(q.ops, all[int(i)%len(all)])
+		}
+		d := xdr.NewDecoder(b)
+		var head *op4
+		if len(which) > 0 && which[0]%2 == 0 && len(q.ops) > 0 {
+			head = &q.ops[0]
+			q.ops = q.ops[1:]
+		}
+		_, st, err := q.decode(&d, head)
+		if total > len(b) {
+			t.Errorf("%d bytes out of %d", total, len(b))
+		}
+		if err == nil && st == nfs.OK && q.executed != len(q.ops) {
+			t.Errorf("%d of %d operations", q.executed, len(q.ops))
+		}
+	})
+}
