@@ -126,3 +126,34 @@ func TestDelegatedToOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestHeldInPanic: what a call holds it does not keep when it goes wrong.
+func TestHeldInPanic(t *testing.T) {
+	r := newRig(t)
+	g := &delegated{t: t, held: make(map[lock.File]int)}
+	r.srv.Close()
+	r.srv = rpc.NewServer(rpc.ServerConfig{
+		Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count, Delegations: g}), Workers: 2,
+	})
+	t.Cleanup(r.srv.Close)
+	fh := r.file(r.root(), "f", "content")
+	s := &server{delegs: g, count: &r.count, exports: r.table, codec: r.codec}
+	s.ops.New = func() any { return &op{s: s} }
+	_, h, _ := r.codec.Parse(fh)
+	serve := s.serve(func(o *op, _ bool) rpc.Status {
+		o.x = r.table.ByID(1)
+		if st := o.hold(h); st != nfs.OK || g.held[o.file(h)] != 1 {
+			t.Errorf("%v, held %v", st, g.held)
+		}
+		panic("as the test wants it")
+	})
+	func() {
+		defer func() { _ = recover() }()
+		serve(&rpc.Call{}, true)
+	}()
+	for _, n := range g.held {
+		if n != 0 {
+			t.Errorf("held %d times", n)
+		}
+	}
+}

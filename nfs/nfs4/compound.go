@@ -63,7 +63,7 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	if st == rpc.Garbage {
 		s.count.Garbage.Add(1)
 	}
-	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept}
+	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept, holds: k.holds[:0]}
 	s.pool.Put(k)
 	return st
 }

@@ -242,6 +242,8 @@ func TestDelegationRecalled(t *testing.T) {
 		{"VERIFY", OpVerify, func(_, fh []byte) []args {
 			return []args{op(OpPutFH, fh), op(OpVerify, attrs(bits4(attrSize), uint64(0)))}
 		}, true},
+		{"ALLOCATE", OpAllocate, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpAllocate, zero, uint64(0), uint64(10))} }, false},
+		{"SETXATTR", OpSetXattr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetXattr, uint32(0), "x", "value")} }, false},
 		{"REMOVE", OpRemove, func(dir, _ []byte) []args { return []args{op(OpPutFH, dir), op(OpRemove, "f")} }, false},
 		{"RENAME away", OpRename, func(dir, _ []byte) []args {
 			return []args{op(OpPutFH, dir), op(OpSaveFH), op(OpRename, "f", "g")}

@@ -129,8 +129,8 @@ func (k *compound) admitTransfer(t *transfer) (size uint64, st nfs.Status) {
 	if st := k.regular(); st != nfs.OK {
 		return 0, st
 	}
-	if st := k.client.IO(k.now, t.source, lock.File{Export: k.saved.x.ID, Handle: k.saved.h}, false); st != nfs.OK {
-		return 0, badState(st)
+	if st := k.ioStateOf(lock.File{Export: k.saved.x.ID, Handle: k.saved.h}, t.source, false); st != nfs.OK {
+		return 0, st
 	}
 	if st := k.ioState(t.target, true); st != nfs.OK {
 		return 0, st

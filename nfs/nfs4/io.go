@@ -5,22 +5,28 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/state"
 )
 
 // ioState checks the stateid of something like a READ or a WRITE of the current file.
 func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
+	return k.ioStateOf(k.file(), id, write)
+}
+
+// ioStateOf is ioState of another file.
+func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Status {
 	if id == state.Anonymous || id == state.Bypass {
 		// An open would have asked for the delegations of others.
 		if write {
-			if st := k.hold(k.file()); st != nfs.OK {
+			if st := k.hold(f); st != nfs.OK {
 				return st
 			}
-		} else if !k.s.free(k.now, k.file(), k.client, false, k.mayBlock) {
+		} else if !k.s.free(k.now, f, k.client, false, k.mayBlock) {
 			return nfs.ErrJukebox
 		}
 	}
-	return badState(k.client.IO(k.now, id, k.file(), write))
+	return badState(k.client.IO(k.now, id, f, write))
 }
 
 // readOverhead is what a READ4resok holds beside its data, with padding.

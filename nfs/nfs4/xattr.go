@@ -127,6 +127,9 @@ func (k *compound) changeXattr(name string, do func(blockstore.Xattrs) (blocksto
 	if st == nfs.OK {
 		st = k.cur.changeable()
 	}
+	if st == nfs.OK {
+		st = k.hold(k.file())
+	}
 	if st != nfs.OK {
 		return st
 	}

@@ -582,3 +582,73 @@ func TestDelegationModel(t *testing.T) {
 		}
 	}
 }
+
+// TestDelegationsInParallel: clients that give back what they are asked for, at once, and
+// others that come and go; in the end the tables agree.
+func TestDelegationsInParallel(t *testing.T) {
+	var s *Server
+	var returning sync.WaitGroup
+	s = New(Config{Boot: 7, Recall: func(list []Recall) {
+		for i := range list {
+			r := &list[i]
+			returning.Go(func() {
+				s.Recalled(r, true)
+				r.Client.ReturnDelegation(r.ID, r.File) // unless it is gone
+			})
+		}
+	}})
+	d := &delegs{Server: s, t: t}
+	const clients, files = 4, 3
+	var cs [clients]*Client
+	for i := range cs {
+		cs[i], _, _ = d.callable(begin, fmt.Sprint(i))
+	}
+	var work sync.WaitGroup
+	for i := range cs {
+		work.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 2))
+			c := cs[i]
+			for n := range 2000 {
+				now := begin.Add(time.Duration(n) * coolTime)
+				f := testFile(byte(r.IntN(files) + 1))
+				c.renew(now)
+				switch r.IntN(5) {
+				case 0:
+					if got, st := c.Open(now, &Open{Owner: []byte("p"), File: f, Access: 1 + r.Uint32N(3)}); st == nfs.OK {
+						c.Close(got.ID, f)
+					}
+				case 1, 2:
+					c.Delegate(now, &Delegate{File: f, Write: r.IntN(2) == 0})
+				case 3:
+					if held, _ := s.Hold(now, f, c); held {
+						s.Unhold(f)
+					}
+				case 4:
+					if ch := s.Watch(f); ch != nil && s.Free(now, f, c, true) {
+						<-ch // whoever is waited for is gone
+					}
+				}
+			}
+		})
+	}
+	work.Wait()
+	returning.Wait()
+	n := 0
+	for _, c := range cs {
+		n += len(c.delegs)
+	}
+	if got := s.Delegations(); got.Now != n || got.Given == 0 || got.Recalls == 0 {
+		t.Errorf("%+v, the clients have %d", got, n)
+	}
+	for _, c := range cs {
+		s.remove(c)
+	}
+	if got := s.Delegations().Now; got != 0 || s.delegs.writes.Load() != 0 {
+		t.Errorf("%d are left", got)
+	}
+	for i := range s.files {
+		if h := &s.files[i].deleg; len(h.m)+len(h.held)+len(h.watch) > 0 {
+			t.Errorf("left in a shard: %+v", h)
+		}
+	}
+}

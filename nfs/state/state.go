@@ -1,7 +1,7 @@
 // Package state is what a server of NFS version 4 remembers of its clients: client
-// records, sessions with their slots, opens with share reservations, and the
-// stateids of opens and byte-range locks (RFC 8881 sections 2.10, 8 and 9). It does
-// no IO, and the time is passed in. The locks themselves are in package lock, where
+// records, sessions with their slots in both directions, opens with share reservations,
+// delegations, and the stateids of those and of byte-range locks (RFC 8881 sections 2.10,
+// 8, 9 and 10.4). It does no IO, and the time is passed in. The locks themselves are in package lock, where
 // those of version 3 are too.
 //
 // Methods may be called from any goroutine. Locks are taken in the order

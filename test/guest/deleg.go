@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// recalls has the Go client, by version 3, change what is delegated to a guest, and
+// recalls has the Go client, by either version, look at and change what is delegated to a guest, and
 // checks that the daemon called the guest for that.
 func recalls(ctx context.Context, r *Run) error {
 	url := "nfs+tcp://" + HostAddr + "/e/"
@@ -21,9 +21,9 @@ func recalls(ctx context.Context, r *Run) error {
 		before, after string
 		args          []string
 	}{
-		{"delegated", "changed", []string{"put", two, url + "file"}},
-		{"written", "read", []string{"get", url + "other", filepath.Join(r.Share, "got")}},
-		{"removable", "removed", []string{"rm", url + "third"}},
+		{"delegated", "changed", []string{"put", "--nfs-version", "3", two, url + "file"}},
+		{"written", "read", []string{"get", "--nfs-version", "4.2", url + "other", filepath.Join(r.Share, "got")}},
+		{"removable", "removed", []string{"rm", "--nfs-version", "3", url + "third"}},
 	} {
 		if err := r.Await(ctx, s.before); err != nil {
 			return err
@@ -74,7 +74,9 @@ func recallsLate(ctx context.Context, r *Run) error {
 		return err
 	}
 	put := make(chan error, 1)
-	go func() { put <- r.Command(ctx, "rstorectl", "put", two, "nfs+tcp://"+HostAddr+"/e/file") }()
+	go func() {
+		put <- r.Command(ctx, "rstorectl", "put", "--nfs-version", "3", two, "nfs+tcp://"+HostAddr+"/e/file")
+	}()
 	if err := r.Sleep(ctx, 2*time.Second); err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ var about = map[string]string{
 	"v42-xattr-large":      "the same on btrfs with values that fit into no inline message",
 	"v42-xattr-tcp":        "the same over TCP",
 	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
-	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when a client of version 3 reads, writes and removes them",
+	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when other clients, of version 3 and 4.2, read, write and remove them",
 	"v42-deleg-cut":        "a file delegated by version 4.2 is wanted back while the connection is gone: the guest binds the next one, and is called by that",
 	"v42-deleg-tcp":        "the same over TCP",
 	"v42-enospc":           "the case enospc over version 4.2",
