@@ -67,7 +67,7 @@ var cases = []Case{
 	v42("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v42("truncate-race", Case{Guests: 2, Timeout: 3 * time.Minute}),
 	v42("nconnect", Case{Env: env("CARRIER", "proto=tcp")}), v42("rsize", Case{Timeout: 2 * time.Minute}),
 	v42("restart", Case{Host: restarts, Timeout: 5 * time.Minute}), v42("ports", Case{Host: portGoes, Timeout: 3 * time.Minute}),
-	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("xattrs", Case{}), v42("sparse", Case{Timeout: 2 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
+	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("xattrs", Case{}), v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
 	v42("ro-export", Case{Exports: []string{"%s=/e(ro,no_root_squash)"}, Prepare: oneFile}), v42("ro-mount", Case{Prepare: oneFile}),
 	v42("squash", Case{Prepare: squashed, Exports: squashExports}), v42("large", Case{Timeout: 5 * time.Minute}),
 	v42("loss", Case{Lossy: true, Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute}),

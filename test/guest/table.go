@@ -51,6 +51,7 @@ var about = map[string]string{
 	"v42-reclaim":          "the server killed while a guest holds a lock by version 4.2, which it reclaims",
 	"v42-sparse":           "version 4.2: holes found and punched, space set aside, copy_file_range by the server",
 	"v42-xattrs":           "version 4.2: extended attributes",
+	"v42-acl":              "version 4.2: ACLs, read and set as the client has them, kept by the host as POSIX ACLs",
 	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
 	"v42-enospc":           "the case enospc over version 4.2",
 	"v42-ro-export":        "the case export-ro over version 4.2",
