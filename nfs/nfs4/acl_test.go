@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/memfs"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/acl"
 	"github.com/rstored/rstored/nfs/state"
@@ -194,4 +195,36 @@ func TestFSLocations(t *testing.T) {
 			t.Errorf("%v: root %v, %d locations", c.path, got, n)
 		}
 	}
+}
+
+// withoutACLs is a store that has none, behind what could pass them on.
+type withoutACLs struct{ *memfs.FS }
+
+func (f withoutACLs) Limits() blockstore.Limits {
+	l := f.FS.Limits()
+	l.ACLs = false
+	return l
+}
+
+func TestNoACLs(t *testing.T) {
+	r := newRig(t)
+	if err := r.table.Replace([]*nfs.Export{{ID: 4, Pseudo: "/plain", FS: withoutACLs{memfs.New(memfs.Options{FSID: 80})}, Clients: r.table.ByID(1).Clients}}); err != nil {
+		t.Fatal(err)
+	}
+	x := r.session(2, "one")
+	dir := x.handle("plain")
+	supported, _ := decodeBitmap(x.attr(dir, attrSupported))
+	if excl, _ := decodeBitmap(x.attr(dir, attrExclCreat)); supported.has(attrACL) || excl.has(attrACL) || x.attr(dir, attrACLSupport).Uint32() != 0 {
+		t.Error("ACLs are said to be supported")
+	}
+	p := x.do(op(OpPutFH, dir), op(OpGetAttr, bits4(attrACL))).ok(OpPutFH).ok(OpGetAttr)
+	if got, _ := decodeBitmap(p.Decoder); !got.empty() {
+		t.Errorf("%x", got)
+	}
+	set := attrs(bits4(attrACL), aclArg())
+	if st := x.do(op(OpPutFH, dir), op(OpSetAttr, state.Anonymous, set)).ok(OpPutFH).next(OpSetAttr); st != nfs.ErrAttrNotSupp {
+		t.Error(st)
+	}
+	x.do(op(OpPutFH, dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", set)).ok(OpPutFH).fails(OpCreate, nfs.ErrAttrNotSupp)
+	x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "file", createGuarded, set)).ok(OpPutFH).fails(OpOpen, nfs.ErrAttrNotSupp)
 }
