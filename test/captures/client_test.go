@@ -67,7 +67,7 @@ var hasRest = map[uint32]bool{
 // and to take the results.
 func replay(proc uint32, args, results []byte) error {
 	r := &recorded{proc: proc, args: args, results: results, ownArgs: proc == nfs3.ProcReadDirPlus}
-	c := client.New(client.Config{GiveUp: time.Second, Dial: func(context.Context) (rpc.Client, error) { return r, nil }})
+	c := client.New(client.Config{Version: client.Version3, GiveUp: time.Second, Dial: func(context.Context) (rpc.Client, error) { return r, nil }})
 	defer c.Close()
 	err := ask(c, proc, args)
 	var got nfs.Status
