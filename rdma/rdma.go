@@ -26,6 +26,14 @@ import (
 // deadline is asked for.
 type Time int64
 
+// Earlier is the earlier of two deadlines.
+func Earlier(a, b Time) Time {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
 // Microsecond, Millisecond and Second are durations in the unit of Time.
 const (
 	Microsecond Time = 1000

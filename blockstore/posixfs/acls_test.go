@@ -13,7 +13,7 @@ import (
 func TestACLJudgedByServer(t *testing.T) {
 	f, s := openTemp(t, Options{Identity: Server})
 	if !f.Limits().ACLs {
-		t.Skip("no ACLs here")
+		t.Skip("the file system of the temporary directory keeps no POSIX ACLs")
 	}
 	root, err := f.Root()
 	if err != nil {

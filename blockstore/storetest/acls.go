@@ -20,7 +20,7 @@ func aclOf(owner uint16, users []blockstore.ACLEntry, group uint16, groups []blo
 func testACLs(e *env) {
 	x, ok := e.FS.(blockstore.ACLs)
 	if !ok || !e.Limits().ACLs {
-		e.Skip("no ACLs here")
+		e.Skip("the store keeps no POSIX ACLs")
 	}
 	get := func(h blockstore.Handle, kind blockstore.ACLKind) blockstore.ACL {
 		e.Helper()

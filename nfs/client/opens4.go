@@ -155,14 +155,24 @@ func (o *opens) hold(ctx context.Context, h Handle, access, deny uint32) error {
 	return err
 }
 
-// widen makes sure that the server has a file open in this way.
-func (o *opens) widen(ctx context.Context, f *open4, access, deny uint32) error {
+// begin waits until nobody else opens or closes the file at the server; follow with end.
+func (f *open4) begin(ctx context.Context) error {
 	select {
 	case f.turn <- struct{}{}:
-		defer func() { <-f.turn }()
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+func (f *open4) end() { <-f.turn }
+
+// widen makes sure that the server has a file open in this way.
+func (o *opens) widen(ctx context.Context, f *open4, access, deny uint32) error {
+	if err := f.begin(ctx); err != nil {
+		return err
+	}
+	defer f.end()
 	o.mu.Lock()
 	enough := f.held && access&^f.access == 0 && deny&^f.deny == 0
 	if f.held {
@@ -276,12 +286,10 @@ func (o *opens) stateid(h Handle, access uint32) (id state.Stateid, f *open4) {
 // restore opens a file again whose open the server has lost, unless somebody has
 // done so already.
 func (o *opens) restore(ctx context.Context, f *open4, lost state.Stateid) error {
-	select {
-	case f.turn <- struct{}{}:
-		defer func() { <-f.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := f.begin(ctx); err != nil {
+		return err
 	}
+	defer f.end()
 	o.mu.Lock()
 	stale := f.held && f.id == lost
 	access, deny := f.access, f.deny

@@ -24,7 +24,7 @@ type ClientInfo struct {
 // Clients lists the clients by ID.
 func (s *Server) Clients(now time.Time) []ClientInfo {
 	out := []ClientInfo{}
-	for _, c := range s.clientList() {
+	for _, c := range s.sortedClients() {
 		c.mu.Lock()
 		out = append(out, ClientInfo{
 			ID: c.ID, Owner: c.owner, Confirmed: c.confirmed.Load(), Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now),
@@ -35,13 +35,8 @@ func (s *Server) Clients(now time.Time) []ClientInfo {
 	return out
 }
 
-func (s *Server) clientList() []*Client {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	list := make([]*Client, 0, len(s.clients))
-	for _, c := range s.clients {
-		list = append(list, c)
-	}
+func (s *Server) sortedClients() []*Client {
+	list := s.clientList()
 	slices.SortFunc(list, func(a, b *Client) int { return cmp.Compare(a.ID, b.ID) })
 	return list
 }
@@ -60,7 +55,7 @@ type SessionInfo struct {
 // Sessions lists the sessions by client.
 func (s *Server) Sessions() []SessionInfo {
 	out := []SessionInfo{}
-	for _, c := range s.clientList() {
+	for _, c := range s.sortedClients() {
 		c.mu.Lock()
 		sessions := make([]*Session, 0, len(c.sessions))
 		for _, x := range c.sessions {

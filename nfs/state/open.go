@@ -271,13 +271,7 @@ func (c *Client) Downgrade(id Stateid, f lock.File, access, deny uint32) (Statei
 // DropExport ends the opens and locks of an export that is no longer served. Its
 // clients find out by their file handles.
 func (s *Server) DropExport(export uint32) {
-	s.mu.RLock()
-	list := make([]*Client, 0, len(s.clients))
-	for _, c := range s.clients {
-		list = append(list, c)
-	}
-	s.mu.RUnlock()
-	for _, c := range list {
+	for _, c := range s.clientList() {
 		c.mu.Lock()
 		for key, o := range c.opens {
 			if key.file.Export == export {

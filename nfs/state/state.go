@@ -22,6 +22,8 @@ package state
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -170,15 +172,16 @@ type Counts struct {
 	Clients, Sessions, Opens, Locks, Delegations int
 }
 
+// clientList is the clients at one moment, in no order.
+func (s *Server) clientList() []*Client {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Collect(maps.Values(s.clients))
+}
+
 // Counts walks the tables.
 func (s *Server) Counts() (n Counts) {
-	s.mu.RLock()
-	list := make([]*Client, 0, len(s.clients))
-	for _, c := range s.clients {
-		list = append(list, c)
-	}
-	s.mu.RUnlock()
-	for _, c := range list {
+	for _, c := range s.clientList() {
 		c.mu.Lock()
 		n.Clients++
 		n.Sessions += len(c.sessions)

@@ -65,15 +65,7 @@ func (t *timers) start(now, ackTimeout rdma.Time) {
 }
 
 func (t *timers) deadline() rdma.Time {
-	return earlier(t.rnrUntil, t.expireAt)
-}
-
-// earlier is the earlier of two deadlines, of which 0 is none.
-func earlier(a, b rdma.Time) rdma.Time {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
+	return rdma.Earlier(t.rnrUntil, t.expireAt)
 }
 
 func (t *timers) arm(now rdma.Time) { t.expireAt = now + t.rto }

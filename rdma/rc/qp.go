@@ -420,10 +420,10 @@ func (q *QP) Deadline() rdma.Time {
 	}
 	d := q.req.deadline()
 	if q.resp.active > 0 {
-		d = earlier(d, q.resp.rate.until)
+		d = rdma.Earlier(d, q.resp.rate.until)
 	}
 	if q.req.cur < q.sq.Len() {
-		d = earlier(d, q.req.until)
+		d = rdma.Earlier(d, q.req.until)
 	}
 	return d
 }

@@ -357,7 +357,7 @@ func testMemoryWindow(t *testing.T, open Provider) {
 	if wc := write(of.Addr()+100, key); wc.Status != rdma.Success {
 		t.Fatalf("%+v", wc)
 	}
-	settle2(b)
+	b.settle()
 	if !bytes.Equal(of.Bytes()[100:164], src.Bytes()) || firstNonZero(of.Bytes()[164:]) >= 0 || firstNonZero(of.Bytes()[:100]) >= 0 {
 		t.Error("the bytes are not in the window")
 	}
@@ -501,7 +501,7 @@ func testArming(t *testing.T, open Provider) {
 		})
 		a.post(rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: flags | rdma.Signaled | rdma.Inline, SGL: []rdma.SGE{{Buf: []byte{1}}}})
 		a.succeeded(1)
-		settle2(b)
+		b.settle()
 	}
 	quiet := func(what string) {
 		t.Helper()
@@ -547,7 +547,7 @@ func testResize(t *testing.T, open Provider) {
 			a.post(rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline, SGL: []rdma.SGE{{Buf: []byte{1}}}})
 			a.succeeded(1)
 		}
-		settle2(b)
+		b.settle()
 	}
 	deliver(0, 4)
 	b.on(func() {
@@ -587,11 +587,11 @@ func testDrain(t *testing.T, open Provider) {
 	case <-time.After(patience):
 		t.Fatal("the queue does not drain")
 	}
-	settle2(a) // the event comes before the completions of its turn
+	a.settle() // the event comes before the completions of its turn
 	done := len(a.wcs)
 	wr.ID = 2
 	a.post(wr)
-	settle2(a)
+	a.settle()
 	if len(a.wcs) != done {
 		t.Error("a request was carried out in SQD")
 	}
@@ -600,8 +600,8 @@ func testDrain(t *testing.T, open Provider) {
 	a.succeeded(2)
 }
 
-// settle2 waits until the loop has had a turn.
-func settle2(e *end) {
+// settle waits until the loop has had a turn.
+func (e *end) settle() {
 	e.t.Helper()
 	for range 2 {
 		e.on(func() {})

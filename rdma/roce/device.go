@@ -31,8 +31,8 @@ type Device struct {
 	manual bool          // driven by Turn
 
 	mu        sync.Mutex
-	listeners map[uint16]*listener
-	services  map[uint16]*service
+	listeners map[uint16]*listener[rdma.ConnRequest]
+	services  map[uint16]*listener[rdma.UDRequest]
 	closed    bool
 	ended     sync.WaitGroup
 }
@@ -92,7 +92,7 @@ func NewWithLink(l link.Link, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, links []link.Link) (*Device, error) {
-	d := &Device{cfg: cfg, addr: links[0].LocalAddr(), listeners: map[uint16]*listener{}, services: map[uint16]*service{}}
+	d := &Device{cfg: cfg, addr: links[0].LocalAddr(), listeners: map[uint16]*listener[rdma.ConnRequest]{}, services: map[uint16]*listener[rdma.UDRequest]{}}
 	table := partitions(slices.Clone(cfg.PKeys))
 	d.pkeys.Store(&table)
 	d.random.f = cfg.Random

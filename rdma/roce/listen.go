@@ -8,50 +8,63 @@ import (
 	"github.com/rstored/rstored/rdma/cm"
 )
 
-// listener accepts the connections to one port. It implements rdma.Listener.
-type listener struct {
+// listener answers on one port: for connections, or for datagrams. It implements
+// rdma.Listener.
+type listener[R any] struct {
 	d      *Device
 	port   uint16
-	accept func(rdma.ConnRequest)
+	accept func(R)
+	among  map[uint16]*listener[R] // of the device, under its mu
+	close  func(m *cm.Machine, port uint16)
 }
 
-// Listen implements rdma.Device. Port 0 means any free port.
-func (d *Device) Listen(port uint16, accept func(rdma.ConnRequest)) (rdma.Listener, error) {
+// listen enters a listener into its table, and tells the connection manager.
+func listen[R any](l *listener[R], open func(m *cm.Machine, port uint16) error) (rdma.Listener, error) {
+	d := l.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return nil, rdma.ErrClosed
 	}
-	for port == 0 {
-		if p := d.ephemeral(); d.listeners[p] == nil {
-			port = p
+	for l.port == 0 {
+		if p := d.ephemeral(); l.among[p] == nil {
+			l.port = p
 		}
 	}
-	if d.listeners[port] != nil {
-		return nil, fmt.Errorf("RDMA port %d of %v is listened on already", port, d.addr)
+	if l.among[l.port] != nil {
+		return nil, fmt.Errorf("RDMA port %d of %v is listened on already", l.port, d.addr)
 	}
-	l := &listener{d: d, port: port, accept: accept}
 	first := d.shards[0]
-	if !first.Submit(func() { _ = first.cm.Listen(port) }) { // ours is the only table of what is taken
+	if !first.Submit(func() { _ = open(first.cm, l.port) }) { // ours is the only table of what is taken
 		return nil, rdma.ErrClosed
 	}
-	d.listeners[port] = l
+	l.among[l.port] = l
 	return l, nil
 }
 
+// Listen implements rdma.Device. Port 0 means any free port.
+func (d *Device) Listen(port uint16, accept func(rdma.ConnRequest)) (rdma.Listener, error) {
+	return listen(&listener[rdma.ConnRequest]{d, port, accept, d.listeners, (*cm.Machine).Unlisten}, (*cm.Machine).Listen)
+}
+
+// ListenUD implements rdma.Device. Port 0 means any free port.
+func (d *Device) ListenUD(port uint16, accept func(rdma.UDRequest)) (rdma.Listener, error) {
+	return listen(&listener[rdma.UDRequest]{d, port, accept, d.services, (*cm.Machine).UnlistenUD}, (*cm.Machine).ListenUD)
+}
+
 // Addr implements rdma.Listener.
-func (l *listener) Addr() netip.AddrPort { return netip.AddrPortFrom(l.d.addr, l.port) }
+func (l *listener[R]) Addr() netip.AddrPort { return netip.AddrPortFrom(l.d.addr, l.port) }
 
 // Close implements rdma.Listener.
-func (l *listener) Close() error {
+func (l *listener[R]) Close() error {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
-	if l.d.listeners[l.port] != l {
+	if l.among[l.port] != l {
 		return rdma.ErrClosed
 	}
-	delete(l.d.listeners, l.port)
+	delete(l.among, l.port)
 	first := l.d.shards[0]
-	first.Submit(func() { first.cm.Unlisten(l.port) })
+	first.Submit(func() { l.close(first.cm, l.port) })
 	return nil
 }
 

@@ -8,53 +8,6 @@ import (
 	"github.com/rstored/rstored/rdma/cm"
 )
 
-// service answers which queue pair serves datagrams on a port. It implements rdma.Listener.
-type service struct {
-	d      *Device
-	port   uint16
-	accept func(rdma.UDRequest)
-}
-
-// ListenUD implements rdma.Device. Port 0 means any free port.
-func (d *Device) ListenUD(port uint16, accept func(rdma.UDRequest)) (rdma.Listener, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil, rdma.ErrClosed
-	}
-	for port == 0 {
-		if p := d.ephemeral(); d.services[p] == nil {
-			port = p
-		}
-	}
-	if d.services[port] != nil {
-		return nil, fmt.Errorf("RDMA port %d of %v is listened on for datagrams already", port, d.addr)
-	}
-	l := &service{d: d, port: port, accept: accept}
-	first := d.shards[0]
-	if !first.Submit(func() { _ = first.cm.ListenUD(port) }) { // ours is the only table of what is taken
-		return nil, rdma.ErrClosed
-	}
-	d.services[port] = l
-	return l, nil
-}
-
-// Addr implements rdma.Listener.
-func (l *service) Addr() netip.AddrPort { return netip.AddrPortFrom(l.d.addr, l.port) }
-
-// Close implements rdma.Listener.
-func (l *service) Close() error {
-	l.d.mu.Lock()
-	defer l.d.mu.Unlock()
-	if l.d.services[l.port] != l {
-		return rdma.ErrClosed
-	}
-	delete(l.d.services, l.port)
-	first := l.d.shards[0]
-	first.Submit(func() { first.cm.UnlistenUD(l.port) })
-	return nil
-}
-
 // question is a SIDR REQ. It implements rdma.UDRequest.
 type question struct {
 	s        *shard // whose loop it is answered on

@@ -140,20 +140,12 @@ func (s *shard) deadline() rdma.Time {
 		d = s.timers[0].at
 	}
 	if s.cm != nil {
-		d = earlier(d, s.cm.Deadline())
+		d = rdma.Earlier(d, s.cm.Deadline())
 	}
 	if s.leaving {
-		d = earlier(d, s.leaveBy)
+		d = rdma.Earlier(d, s.leaveBy)
 	}
 	return d
-}
-
-// earlier is the earlier of two deadlines, of which 0 is none.
-func earlier(a, b rdma.Time) rdma.Time {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
 }
 
 // touch notes that something happened to q: completions may be there, packets

@@ -29,6 +29,72 @@ await() {
 	die "nobody told of $1"
 }
 
+# both: guest a and guest b wait for each other, PATIENCE seconds at most.
+step=0
+both() {
+	step=$((step + 1))
+	tell "$GUEST.$step"
+	local other=a
+	[ "$GUEST" != a ] || other=b
+	await "$other.$step" "${PATIENCE:-60}"
+}
+
+# lock OPTIONS: holds the lock on $M/file until release; busy OPTIONS: it cannot be had.
+lock() {
+	exec 9<>$M/file
+	timeout 100 flock $1 9
+}
+release() { exec 9<&-; }
+busy() { if flock $1 -n $M/file true; then die "a lock with $1 was free"; fi; }
+
+# contend SECONDS: two guests lock a file against each other. Who waits has the lock that
+# long after it was asked for, the 2 seconds that the other keeps it among them.
+contend() {
+	[ "$GUEST" != a ] || echo content >$M/file
+	both
+	if [ "$GUEST" = a ]; then lock -x; fi
+	both
+	if [ "$GUEST" = b ]; then busy -x; busy -s; fi
+	both
+	# One waits, the other gives up the lock two seconds later.
+	if [ "$GUEST" = b ]; then
+		tell waits
+		local before=$SECONDS
+		lock -x
+		[ $((SECONDS - before)) -lt $1 ] || die "waited for $((SECONDS - before)) seconds: nobody told that the lock was free"
+		say "after $((SECONDS - before)) s"
+	else
+		await waits
+		sleep 2
+		release
+	fi
+	both
+	if [ "$GUEST" = a ]; then busy -s; fi
+	both
+	if [ "$GUEST" = b ]; then release; fi
+	both
+	lock -s # shared, by both
+	both
+	busy -x
+	both
+	release
+	both
+}
+
+# count_locked: what is read under a lock is what was written under it.
+count_locked() {
+	local i
+	for i in $($B seq 10); do
+		lock -x
+		echo $(($(cat $M/count 2>/dev/null || echo 0) + 1)) >$M/count
+		release
+	done
+	both
+	forget
+	is "counted" "$(cat $M/count)" 20
+	both
+}
+
 # m [OPTIONS [PATH [DIR]]]: mounts without asking a port mapper, over RDMA and version
 # 3 if CARRIER and VERS do not say otherwise.
 m() {

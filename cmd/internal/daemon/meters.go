@@ -25,6 +25,16 @@ type meters struct {
 	past control.Stats // of the carriers that are gone
 }
 
+// drop takes a carrier off its list, and keeps what it has counted.
+func drop[T comparable](m *meters, list *[]T, x T, keep func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(*list, x); i >= 0 {
+		*list = slices.Delete(*list, i, i+1)
+		keep()
+	}
+}
+
 func (m *meters) addRDMA(l *rpcrdma.Listener) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -38,21 +48,11 @@ func (m *meters) addTCP(l *tcp.Listener) {
 }
 
 func (m *meters) dropRDMA(l *rpcrdma.Listener) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if i := slices.Index(m.rdma, l); i >= 0 {
-		m.rdma = slices.Delete(m.rdma, i, i+1)
-		addRDMA(&m.past, l.Stats())
-	}
+	drop(m, &m.rdma, l, func() { addRDMA(&m.past, l.Stats()) })
 }
 
 func (m *meters) dropTCP(l *tcp.Listener) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if i := slices.Index(m.tcp, l); i >= 0 {
-		m.tcp = slices.Delete(m.tcp, i, i+1)
-		addTCP(&m.past, l.Counters())
-	}
+	drop(m, &m.tcp, l, func() { addTCP(&m.past, l.Counters()) })
 }
 
 func (m *meters) addPerf(s *perf.Server) {
@@ -62,12 +62,7 @@ func (m *meters) addPerf(s *perf.Server) {
 }
 
 func (m *meters) dropPerf(s *perf.Server) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if i := slices.Index(m.perf, s); i >= 0 {
-		m.perf = slices.Delete(m.perf, i, i+1)
-		addPerf(&m.past, s.Counters())
-	}
+	drop(m, &m.perf, s, func() { addPerf(&m.past, s.Counters()) })
 }
 
 func (m *meters) dropDevice(st *roce.Stats) {

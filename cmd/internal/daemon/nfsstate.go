@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -86,15 +87,8 @@ func (d *Daemon) Locks() []control.FileLock {
 		out = append(out, x)
 	}
 	slices.SortFunc(out, func(a, b control.FileLock) int {
-		if c := strings.Compare(a.Export, b.Export); c != 0 {
-			return c
-		}
-		for _, c := range [...][2]uint64{{a.FileID, b.FileID}, {a.Start, b.Start}} {
-			if c[0] != c[1] {
-				return int(min(max(int64(c[0]-c[1]), -1), 1))
-			}
-		}
-		return strings.Compare(a.Client+a.Owner, b.Client+b.Owner)
+		return cmp.Or(cmp.Compare(a.Export, b.Export), cmp.Compare(a.FileID, b.FileID), cmp.Compare(a.Start, b.Start),
+			cmp.Compare(a.Client, b.Client), cmp.Compare(a.Owner, b.Owner))
 	})
 	return out
 }

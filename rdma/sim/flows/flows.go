@@ -369,9 +369,11 @@ func (x *Experiment) Result() Result {
 	return r
 }
 
-// Run runs a new experiment for a time.
-func Run(cfg Config, d rdma.Time) Result {
+// Run runs a new experiment, and says what came of it in the time d after it had settled.
+func Run(cfg Config, settle, d rdma.Time) Result {
 	x := New(cfg)
+	x.Run(settle)
+	x.Result()
 	x.Run(d)
 	return x.Result()
 }

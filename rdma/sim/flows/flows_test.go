@@ -59,14 +59,10 @@ func TestShares(t *testing.T) {
 		}{{"WRITE", rdma.OpWrite, c.write}, {"READ", rdma.OpRead, c.read}} {
 			t.Run(fmt.Sprintf("%s/%s", c.name, op.name), func(t *testing.T) {
 				t.Parallel()
-				x := New(Config{
+				r := Run(Config{
 					Net: sim.Config{Seed: 1, Bandwidth: rateHost, Delay: c.delay, Loss: c.loss}, Flows: c.flows, Op: op.op,
 					Message: 256 << 10, Depth: 8, Stagger: 200 * us, Port: c.port, Receiver: c.receiver,
-				})
-				x.Run(100 * ms)
-				x.Result()
-				x.Run(300 * ms)
-				r := x.Result()
+				}, 100*ms, 300*ms)
 				share, fair := r.Goodput()/rate, r.Fairness()
 				t.Logf("%.2f of the port, fairness %.3f; %d packets, %d again, %d timeouts, %d dropped, %d marked",
 					share, fair, r.Requester.TxPackets, r.Requester.TxRetransmits, r.Requester.AckTimeouts, r.Net.QueueDrops+r.Net.BufferDrops, r.Net.Marked)

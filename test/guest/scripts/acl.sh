@@ -67,7 +67,7 @@ holds dir "$(inherited)"
 umask 077
 echo new >dir/file
 mkdir dir/dir
-mktemp dir/XXXXXXXX >/run/name
+mktemp -p dir >/run/name
 umask 022
 is "mode" "$(stat -c %a dir/file)" 660
 is "mode" "$(stat -c %a dir/dir)" 770

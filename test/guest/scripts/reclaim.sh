@@ -1,13 +1,7 @@
 # The server is killed and started again while one guest holds a lock: it keeps it, and
 # goes on writing to what it has open. The other gets nothing before.
 m
-other=$([ "$GUEST" = a ] && echo b || echo a)
-step=0
-both() {
-	step=$((step + 1))
-	tell "$GUEST.$step"
-	await "$other.$step" 150
-}
+PATIENCE=150
 if [ "$GUEST" = a ]; then
 	echo content >$M/file
 	exec 9<>$M/file

@@ -1,15 +1,5 @@
 # Close-to-open: what one guest has written and closed, the other sees at its next open.
 m
-other=$([ "$GUEST" = a ] && echo b || echo a)
-step=0
-# turn GUEST: everything before happened before what follows; GUEST goes on.
-turn() {
-	step=$((step + 1))
-	tell "$GUEST.$step"
-	await "$other.$step"
-}
-both() { turn; }
-
 both
 if [ "$GUEST" = a ]; then random /tmp/src 4; cp /tmp/src $M/file; sha256sum <$M/file >$M/sum; fi
 both

@@ -145,11 +145,7 @@ func measure(g *figure, d rdma.Time) [][]float64 {
 				c := base()
 				g.at(&c, g.x[j])
 				g.lines[i].set(&c)
-				x := flows.New(c)
-				x.Run(d / 5)
-				x.Result()
-				x.Run(d)
-				r := x.Result()
+				r := flows.Run(c, d/5, d)
 				y[i][j] = r.Goodput() / rate
 			})
 		}
@@ -223,11 +219,7 @@ func shares(f *os.File, d rdma.Time) error {
 		cfg := base()
 		cfg.Flows = 100
 		l.set(&cfg)
-		x := flows.New(cfg)
-		x.Run(d / 5)
-		x.Result()
-		x.Run(d)
-		r := x.Result()
+		r := flows.Run(cfg, d/5, d)
 		s := chart.ContinuousSeries{Name: fmt.Sprintf("%s: fairness %.3f", l.name, r.Fairness()), Style: chart.Style{StrokeColor: l.color, StrokeWidth: 2}}
 		s.XValues, s.YValues = spread(&r)
 		c.Series = append(c.Series, s)
