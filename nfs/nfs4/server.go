@@ -25,10 +25,12 @@ type Config struct {
 	// locks; see state.Config.
 	Boot  uint32
 	Locks *lock.Table
-	// Lease is how long a client may be silent; 0 means 90 seconds.
-	Lease time.Duration
+	// Lease is how long a client may be silent; 0 means 90 seconds. Grace is how long
+	// clients may reclaim, not shorter than the lease that they were told before the
+	// restart; 0 means a lease.
+	Lease, Grace time.Duration
 	// Known are the clients that had state before the server was started, by their
-	// owner strings: they may reclaim it for the time of a lease, in which nobody gets
+	// owner strings: they may reclaim it during Grace, in which nobody gets
 	// anything new. Journal keeps the list for the next start; see state.Config.
 	Known   []string
 	Journal state.Journal
@@ -79,12 +81,15 @@ func New(cfg Config) *Server {
 	if cfg.Lease <= 0 {
 		cfg.Lease = leaseDefault
 	}
+	if cfg.Grace <= 0 {
+		cfg.Grace = cfg.Lease
+	}
 	if len(cfg.Known) > 0 {
-		s.log.Info("clients of version 4 may reclaim what they had", "clients", len(cfg.Known), "for", cfg.Lease.String())
+		s.log.Info("clients of version 4 may reclaim what they had", "clients", len(cfg.Known), "for", cfg.Grace.String())
 	}
 	s.state = state.New(state.Config{
 		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
-		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
+		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Grace), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
 		Recall: s.recall,
 	})
 	s.pool.New = func() any { return &compound{s: s} }

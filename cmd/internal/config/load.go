@@ -37,6 +37,8 @@ var keys = []struct{ key, flag string }{
 	{"shards", "shards"},
 	{"workers", "workers"},
 	{"max_connections", "max-connections"},
+	{"lease_time", "lease-time"},
+	{"grace_time", "grace-time"},
 	{"stop_timeout", "stop-timeout"},
 	{"perf.listen", "perf-listen"},
 	{"perf.clients", "perf-clients"},
@@ -67,6 +69,8 @@ func AddFlags(f *pflag.FlagSet) {
 	f.Int("shards", 0, "packet loops per RDMA device (0: chosen by the device)")
 	f.Int("workers", 0, "calls that may wait for storage at once (0: a default)")
 	f.Int("max-connections", d.MaxConnections, "RDMA connections at each port")
+	f.Duration("lease-time", d.LeaseTime, "how long a client of NFS version 4 may be silent")
+	f.Duration("grace-time", d.GraceTime, "how long clients of NFS version 4 may reclaim after a restart (0: lease-time)")
 	f.Duration("stop-timeout", d.StopTimeout, "how long a graceful stop may take")
 	f.StringSlice("perf-listen", nil, "let 'rstorectl perf' measure at `ADDR:PORT`; repeatable")
 	f.StringSlice("perf-clients", nil, "`CIDR` of clients that may measure, * for all; repeatable")
@@ -94,6 +98,8 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 	v.SetDefault("log_level", d.LogLevel)
 	v.SetDefault("log_format", d.LogFormat)
 	v.SetDefault("max_connections", d.MaxConnections)
+	v.SetDefault("lease_time", d.LeaseTime)
+	v.SetDefault("grace_time", d.GraceTime)
 	v.SetDefault("stop_timeout", d.StopTimeout)
 	v.SetDefault("perf.max_size", d.Perf.MaxSize)
 	v.SetDefault("perf.max_depth", d.Perf.MaxDepth)

@@ -162,6 +162,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs")}
 	d.nfs4 = nfs4.New(nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
+		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
 		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace,
 	})
 	common.Delegations = d.nfs4
@@ -196,6 +197,8 @@ func (d *Daemon) Reload() error {
 		{"shards", fmt.Sprint(old.Shards), fmt.Sprint(cfg.Shards)},
 		{"workers", fmt.Sprint(old.Workers), fmt.Sprint(cfg.Workers)},
 		{"max_connections", fmt.Sprint(old.MaxConnections), fmt.Sprint(cfg.MaxConnections)},
+		{"lease_time", old.LeaseTime.String(), cfg.LeaseTime.String()},
+		{"grace_time", old.GraceTime.String(), cfg.GraceTime.String()},
 	} {
 		if fixed.was != fixed.is {
 			d.log.Warn("a changed setting takes effect at the next start", zap.String("key", fixed.key),
