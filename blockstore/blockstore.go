@@ -216,7 +216,8 @@ type FS interface {
 
 	// ReadDir calls emit for the entries after cookie (0 = from the start, "."
 	// and ".." included) until emit returns false or the end is reached.
-	// plus asks for Attr and Handle of each entry. verf is the verifier the
+	// An entry is emit's until it returns; its Name may be kept. plus asks for Attr and Handle of
+	// each entry. verf is the verifier the
 	// client got with the cookie; the current one is returned.
 	ReadDir(c *Cred, dir Handle, cookie uint64, verf [8]byte, plus bool, emit func(*DirEntry) bool) (newVerf [8]byte, eof bool, err error)
 

@@ -28,6 +28,8 @@ type Config struct {
 // Who gets no leave comes again, soon after the client was asked to give the file back:
 // JUKEBOX is for that. The methods may be called from any goroutine.
 type Delegations interface {
+	// Delegating reports whether any file may be delegated. If not, everything is free.
+	Delegating() bool
 	// Free asks for leave to read a file, or to change it. If it may, it waits for a
 	// moment.
 	Free(f lock.File, change, mayWait bool) bool

@@ -13,7 +13,7 @@ import (
 func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
 	var o *object
 	if nowait {
-		if f.noNowait.Load() {
+		if f.noNowait.Load() && !f.inMemory {
 			return 0, false, f.wouldBlock()
 		}
 		if o = f.objects.get(&h); o == nil {
@@ -60,7 +60,7 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 	if err != nil {
 		return 0, false, mapErr(err)
 	}
-	if !nowait {
+	if !nowait || f.inMemory {
 		n, err := pread(fd, p, off)
 		if err != nil {
 			return 0, false, mapErr(err)

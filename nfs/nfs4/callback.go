@@ -295,6 +295,9 @@ func outcome(d *xdr.Decoder, err error) (o state.Outcome, told bool) {
 
 var _ nfs.Delegations = (*Server)(nil)
 
+// Delegating implements nfs.Delegations.
+func (s *Server) Delegating() bool { return s.state.Delegating() }
+
 // Free implements nfs.Delegations.
 func (s *Server) Free(f lock.File, change, mayWait bool) bool {
 	return s.free(s.now(), f, nil, change, mayWait)

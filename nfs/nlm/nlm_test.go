@@ -471,6 +471,8 @@ type delegated struct {
 
 func (g *delegated) Free(lock.File, bool, bool) bool { return !g.taken }
 
+func (g *delegated) Delegating() bool { return true }
+
 func (g *delegated) Hold(lock.File) (held, ok bool) {
 	if !g.taken {
 		g.held++

@@ -52,6 +52,7 @@ type Daemon struct {
 	failed   chan error
 	started  time.Time
 	draining atomic.Bool
+	noUmask  bool // see posixfs.Options
 
 	// mu serializes changes of exports and ports, and guards what follows.
 	mu      sync.Mutex
@@ -64,9 +65,15 @@ type Daemon struct {
 
 // Start brings a server up: state, programs, exports, ports, control socket.
 // What was acquired is released if a later step fails.
-func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (_ *Daemon, err error) {
+func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (*Daemon, error) {
+	return start(cfg, load, log, false)
+}
+
+// start is Start; noUmask says that the umask of the process is 0.
+func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool) (_ *Daemon, err error) {
 	d := &Daemon{
-		load: load, log: log, started: time.Now(),
+		noUmask: noUmask,
+		load:    load, log: log, started: time.Now(),
 		failed:  make(chan error, 1),
 		devices: make(map[netip.Addr]*device),
 	}

@@ -41,6 +41,8 @@ func (g delegations) Free(f lock.File, change, mayWait bool) bool {
 	return g.d.nfs4.Free(f, change, mayWait)
 }
 
+func (g delegations) Delegating() bool { return g.d.nfs4.Delegating() }
+
 func (g delegations) Hold(f lock.File) (held, ok bool) { return g.d.nfs4.Hold(f) }
 func (g delegations) Unhold(f lock.File)               { g.d.nfs4.Unhold(f) }
 
