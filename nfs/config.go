@@ -22,6 +22,8 @@ type Config struct {
 	// Delegations are those of version 4 for who serves another protocol; nil means
 	// that there are none.
 	Delegations Delegations
+	// Shares are the share reservations, for version 3; nil means that there are none.
+	Shares Shares
 }
 
 // Delegations of files to clients of version 4 stand against what others do with them.

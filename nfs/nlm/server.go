@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +51,8 @@ type Config struct {
 	// Delegations are those of version 4, whose clients take locks without a word; nil
 	// means that there are none.
 	Delegations nfs.Delegations
+	// Shares is where share reservations go, and those of version 4 are; nil grants none.
+	Shares nfs.Shares
 	// State counts the starts of the server; it is odd.
 	State int32
 	// Remember keeps the list of clients with locks for the next start. It returns
@@ -70,8 +71,6 @@ const (
 	callTries = 3
 	// againAfter is when a client is told again that it has a lock.
 	againAfter = 100 * time.Millisecond
-	// sharesMax bounds the share reservations of all files.
-	sharesMax = 4096
 )
 
 // Server serves both programs. See Programs.
@@ -86,13 +85,6 @@ type Server struct {
 
 	mu      sync.Mutex
 	clients map[string]Client // by key
-	shares  map[lock.File][]share
-	nshares int
-}
-
-type share struct {
-	owner        lock.Owner
-	mode, access uint32
 }
 
 // New makes a server, and begins to tell the known clients. Close ends it.
@@ -106,7 +98,7 @@ func New(cfg Config) *Server {
 	if cfg.Remember == nil {
 		cfg.Remember = func([]Client) error { return nil }
 	}
-	s := &Server{cfg: cfg, log: cfg.Logger, clients: make(map[string]Client), shares: make(map[lock.File][]share)}
+	s := &Server{cfg: cfg, log: cfg.Logger, clients: make(map[string]Client)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if len(cfg.Known) > 0 {
 		s.until = time.Now().Add(cfg.Grace)
@@ -446,40 +438,32 @@ func (s *Server) share(c *rpc.Call) rpc.Status {
 	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap(), Server: c.Peer.Local.Addr().Unmap()}
 	switch {
 	case st != Granted:
-	case s.grace() != reclaim:
+	case s.wait(reclaim):
 		st = DeniedGrace
 	case !s.remember(who):
 		st = DeniedNoLocks
 	default:
-		st = s.reserve(f, share{o, mode, access})
+		st = s.reserve(f, o, who.Addr, mode, access)
 	}
 	result(cookie, st)(&c.Res)
 	c.Res.Uint32(0) // sequence
 	return rpc.Done
 }
 
-func (s *Server) reserve(f lock.File, want share) Stat {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := s.shares[f]
-	mine := -1
-	for i, h := range list {
-		if h.owner == want.owner {
-			mine = i
-		} else if h.mode&want.access != 0 || h.access&want.mode != 0 {
-			return Denied
-		}
-	}
-	switch {
-	case mine >= 0:
-		list[mine] = want
-	case s.nshares >= sharesMax:
+// reserve enters a reservation in the table that version 4 has, too.
+func (s *Server) reserve(f lock.File, o lock.Owner, host netip.Addr, mode, access uint32) Stat {
+	if s.cfg.Shares == nil {
 		return DeniedNoLocks
-	default:
-		s.shares[f] = append(list, want)
-		s.nshares++
 	}
-	return Granted
+	switch s.cfg.Shares.Reserve(f, o, host, access, mode) {
+	case nfs.OK:
+		return Granted
+	case nfs.ErrShareDenied:
+		return Denied
+	case nfs.ErrJukebox:
+		return DeniedGrace // come again
+	}
+	return DeniedNoLocks
 }
 
 func (s *Server) unshare(c *rpc.Call) rpc.Status {
@@ -488,27 +472,12 @@ func (s *Server) unshare(c *rpc.Call) rpc.Status {
 		return rpc.Garbage
 	}
 	f, o, st := s.place(c, &l, false)
-	if st == Granted {
-		s.unreserve(func(at lock.File, h *share) bool { return at == f && h.owner == o })
+	if st == Granted && s.cfg.Shares != nil {
+		s.cfg.Shares.Unreserve(f, o)
 	}
 	result(cookie, st)(&c.Res)
 	c.Res.Uint32(0)
 	return rpc.Done
-}
-
-func (s *Server) unreserve(gone func(lock.File, *share) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for f, list := range s.shares {
-		n := len(list)
-		list = slices.DeleteFunc(list, func(h share) bool { return gone(f, &h) })
-		s.nshares -= n - len(list)
-		if len(list) == 0 {
-			delete(s.shares, f)
-		} else {
-			s.shares[f] = list
-		}
-	}
 }
 
 // freeAll is FREE_ALL: a client without a status monitor has started anew.

@@ -172,7 +172,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
 		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace,
 	})
-	common.Delegations = d.nfs4
+	common.Delegations, common.Shares = d.nfs4, d.nfs4
 	d.served = slices.Concat(nfs3.Programs(common), d.nfs4.Programs(), d.nlm.Programs())
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
