@@ -140,6 +140,8 @@ type FS struct {
 	limits       blockstore.Limits
 	count        counters
 
+	hostLocks hostLocks
+
 	readOnly  bool
 	noOpenat2 bool
 	mountID   uint64
@@ -257,6 +259,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.objects.init(openFiles(opts.OpenFiles), f.discard)
 	f.streams.init()
 	f.incarnations.init()
+	f.hostLocks.init(lockFiles(), remoteFS(int64(sfs.Type)))
 	f.makers = startMakers(opts.NoUmask)
 	return f, nil
 }
@@ -390,6 +393,7 @@ func (f *FS) syncFailed(err error) error {
 func (f *FS) Close() error {
 	f.makers.stop()
 	f.streams.close()
+	f.hostLocks.close()
 	f.objects.close()
 	f.root.closeFiles()
 	return f.find.close()

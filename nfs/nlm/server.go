@@ -71,17 +71,20 @@ const (
 	callTries = 3
 	// againAfter is when a client is told again that it has a lock.
 	againAfter = 100 * time.Millisecond
+	// pollEvery is how often the host is asked for locks that clients wait for.
+	pollEvery = time.Second
 )
 
 // Server serves both programs. See Programs.
 type Server struct {
-	cfg   Config
-	log   *slog.Logger
-	until time.Time   // end of the grace period
-	ended atomic.Bool // it was ended before
-	ctx   context.Context
-	stop  context.CancelFunc
-	calls sync.WaitGroup
+	cfg     Config
+	log     *slog.Logger
+	until   time.Time   // end of the grace period
+	ended   atomic.Bool // it was ended before
+	ctx     context.Context
+	stop    context.CancelFunc
+	calls   sync.WaitGroup
+	polling atomic.Bool
 
 	mu      sync.Mutex
 	clients map[string]Client // by key
@@ -137,9 +140,9 @@ func (s *Server) wait(reclaim bool) bool {
 
 // inTheWay reports the first lock that l would have to wait for, once those of silent
 // clients are gone.
-func (s *Server) inTheWay(f lock.File, l lock.Lock) (holder lock.Lock, free bool) {
+func (s *Server) inTheWay(f lock.File, l lock.Lock, test func(lock.File, lock.Lock) (lock.Lock, bool)) (holder lock.Lock, free bool) {
 	for {
-		holder, free = s.cfg.Locks.Test(f, l)
+		holder, free = test(f, l)
 		if free || s.cfg.Silent == nil || !s.cfg.Silent(holder.Owner.Client) {
 			return holder, free
 		}
@@ -263,7 +266,7 @@ func (s *Server) test(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	case s.wait(false), s.cfg.Delegations != nil && !s.cfg.Delegations.Free(f, true, true):
 		return result(cookie, DeniedGrace), true
 	}
-	holder, free := s.inTheWay(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive})
+	holder, free := s.inTheWay(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive}, s.cfg.Locks.Probe)
 	if free {
 		return result(cookie, Granted), true
 	}
@@ -311,7 +314,7 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 		return result(cookie, DeniedNoLocks), true
 	}
 	want := lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive}
-	s.inTheWay(f, want)
+	s.inTheWay(f, want, s.cfg.Locks.Test)
 	if !block {
 		_, taken, err := s.cfg.Locks.Lock(f, want)
 		switch {
@@ -334,8 +337,36 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 		st = DeniedNoLocks
 	case !taken:
 		st = Blocked
+		s.poll()
 	}
 	return result(cookie, st), true
+}
+
+// poll has those who wait tried again as long as there are any: the host does not say when
+// one of its programs gives a lock up.
+func (s *Server) poll() {
+	if !s.cfg.Locks.OnHost() || !s.polling.CompareAndSwap(false, true) {
+		return
+	}
+	s.background(func() {
+		t := time.NewTicker(pollEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+			case <-s.ctx.Done():
+				return
+			}
+			if s.cfg.Locks.Retry() > 0 {
+				continue
+			}
+			s.polling.Store(false)
+			// Somebody may have begun to wait, and seen that this goes on.
+			if _, waiting := s.cfg.Locks.Count(); waiting == 0 || !s.polling.CompareAndSwap(false, true) {
+				return
+			}
+		}
+	})
 }
 
 // granted tells a client that it has the lock that it waits for. If it does not

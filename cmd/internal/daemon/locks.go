@@ -24,6 +24,7 @@ func (d *Daemon) wireLocks(cfg nlm.Config) error {
 		return err
 	}
 	d.locks = lock.New(0)
+	d.locks.UseHost(d.table.HostLocker)
 	cfg.Locks, cfg.State, cfg.Known = d.locks, number, d.state.LockClients()
 	cfg.Call, cfg.Remember = callHost, d.state.SetLockClients
 	// Version 4 is wired behind this, but before anything is served.
@@ -81,4 +82,21 @@ func callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, arg
 	}
 	defer func() { _ = c.Close() }()
 	return c.Call(ctx, &rpc.Request{Prog: prog, Vers: vers, Proc: proc, Args: args, Res: res})
+}
+
+// countHostConflicts is the name of a count that is nobody's fault.
+const countHostConflicts = "host_lock_conflicts"
+
+// hostLockCounts are the counts of locks on the host, for what there was.
+func (d *Daemon) hostLockCounts() map[string]uint64 {
+	out := make(map[string]uint64)
+	n := d.locks.HostCounts()
+	for name, n := range map[string]uint64{
+		countHostConflicts: n.Conflicts, "host_locks_unsupported": n.Without, "host_locks_full": n.Full,
+	} {
+		if n > 0 {
+			out[name] = n
+		}
+	}
+	return out
 }
