@@ -71,20 +71,21 @@ const (
 	callTries = 3
 	// againAfter is when a client is told again that it has a lock.
 	againAfter = 100 * time.Millisecond
-	// pollEvery is how often the host is asked for locks that clients wait for.
-	pollEvery = time.Second
+	// pollDefault is how often the host is asked for locks that clients wait for.
+	pollDefault = time.Second
 )
 
 // Server serves both programs. See Programs.
 type Server struct {
-	cfg     Config
-	log     *slog.Logger
-	until   time.Time   // end of the grace period
-	ended   atomic.Bool // it was ended before
-	ctx     context.Context
-	stop    context.CancelFunc
-	calls   sync.WaitGroup
-	polling atomic.Bool
+	cfg       Config
+	log       *slog.Logger
+	until     time.Time   // end of the grace period
+	ended     atomic.Bool // it was ended before
+	ctx       context.Context
+	stop      context.CancelFunc
+	calls     sync.WaitGroup
+	polling   atomic.Bool
+	pollEvery time.Duration
 
 	mu      sync.Mutex
 	clients map[string]Client // by key
@@ -101,7 +102,7 @@ func New(cfg Config) *Server {
 	if cfg.Remember == nil {
 		cfg.Remember = func([]Client) error { return nil }
 	}
-	s := &Server{cfg: cfg, log: cfg.Logger, clients: make(map[string]Client)}
+	s := &Server{cfg: cfg, log: cfg.Logger, clients: make(map[string]Client), pollEvery: pollDefault}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if len(cfg.Known) > 0 {
 		s.until = time.Now().Add(cfg.Grace)
@@ -349,7 +350,7 @@ func (s *Server) poll() {
 		return
 	}
 	s.background(func() {
-		t := time.NewTicker(pollEvery)
+		t := time.NewTicker(s.pollEvery)
 		defer t.Stop()
 		for {
 			select {
