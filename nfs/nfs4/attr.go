@@ -1,7 +1,6 @@
 package nfs4
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -112,6 +111,12 @@ const (
 	changeUndefined    = 4
 )
 
+// Values of fs_charset_cap (RFC 8881 section 14.4).
+const (
+	charsetNonUTF8  = 1
+	charsetOnlyUTF8 = 2
+)
+
 // subject is an object whose attributes are told.
 type subject struct {
 	object
@@ -203,7 +208,7 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 	case attrRdattrError:
 		e.Uint32(uint32(fault))
 	case attrACL:
-		encodeACL(e, s.aces)
+		k.encodeACL(e, s.aces)
 	case attrACLSupport:
 		if aclsOf(s.x) != nil {
 			e.Uint32(acl.SupportAllow | acl.SupportDeny)
@@ -236,9 +241,9 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 	case attrNumLinks:
 		e.Uint32(a.NLink)
 	case attrOwner:
-		encodeID(e, a.UID)
+		k.encodeWho(e, a.UID, false)
 	case attrOwnerGroup:
-		encodeID(e, a.GID)
+		k.encodeWho(e, a.GID, true)
 	case attrRawDev:
 		e.Uint32(a.Major)
 		e.Uint32(a.Minor)
@@ -268,7 +273,11 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 	case attrExclCreat:
 		settableExcl.and(k.supported(s.x)).encode(e)
 	case attrCharsetCap:
-		e.Uint32(1) // FSCHARSET_CAP4_CONTAINS_NON_UTF8
+		if k.s.utf8 {
+			e.Uint32(charsetOnlyUTF8)
+		} else {
+			e.Uint32(charsetNonUTF8)
+		}
 	case attrCloneBlock:
 		e.Uint32(s.limit.BlockSize)
 	case attrXattrSupport:
@@ -289,21 +298,6 @@ func (s *subject) fsid() (major, minor uint64) {
 		return 0, 0
 	}
 	return s.x.FSID(), uint64(s.x.ID)
-}
-
-// encodeID appends an owner or group as a decimal number (RFC 8881 section 5.9).
-func encodeID(e *xdr.Encoder, id uint32) {
-	var b [10]byte
-	e.Opaque(strconv.AppendUint(b[:0], uint64(id), 10))
-}
-
-// decodeID reads one. A name is nobody that is known here.
-func decodeID(b []byte) (uint32, bool) {
-	if len(b) == 0 || len(b) > 1 && b[0] == '0' || b[0] == '+' {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(string(b), 10, 32)
-	return uint32(n), err == nil
 }
 
 func encodeTime(e *xdr.Encoder, t time.Time) {
@@ -347,7 +341,7 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s attrSet, set bitmap, st nfs.
 		switch n {
 		case attrACL:
 			var f nfs.Status
-			if s.acl, f, whole = decodeACL(&vals); f != nfs.OK {
+			if s.acl, f, whole = k.decodeACL(&vals); f != nfs.OK {
 				fault(f)
 			}
 		case attrSize:
@@ -360,7 +354,7 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s attrSet, set bitmap, st nfs.
 			}
 			s.Mode = &v
 		case attrOwner, attrOwnerGroup:
-			v, ok := decodeID(vals.Opaque(ownerMax))
+			v, ok := k.s.people.Parse(vals.Opaque(ownerMax), n == attrOwnerGroup)
 			if !ok {
 				fault(nfs.ErrBadOwner)
 			}

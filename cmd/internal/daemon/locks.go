@@ -4,9 +4,11 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/lock"
@@ -25,7 +27,10 @@ func (d *Daemon) wireLocks(cfg nlm.Config) error {
 	}
 	d.locks = lock.New(0)
 	d.locks.UseHost(d.table.HostLocker)
-	cfg.Locks, cfg.State, cfg.Known = d.locks, number, d.state.LockClients()
+	cfg.Locks, cfg.State = d.locks, number
+	if slices.Contains(d.cfg.Load().NFSVersions, config.Version3) {
+		cfg.Known = d.state.LockClients()
+	}
 	cfg.Call, cfg.Remember = callHost, d.state.SetLockClients
 	// Version 4 is wired behind this, but before anything is served.
 	cfg.OthersReclaim = func() bool { return d.nfs4.State().Grace(time.Now()) }
