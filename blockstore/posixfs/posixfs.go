@@ -141,6 +141,7 @@ type FS struct {
 	count        counters
 
 	hostLocks hostLocks
+	quotas    quotas
 
 	readOnly  bool
 	noOpenat2 bool
@@ -223,6 +224,9 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)
+	f.limits.Clones = !f.readOnly && hasClones(fd)
+	f.quotas.get = getQuota
+	f.limits.Quotas = f.quotas.found(fd)
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
 
 	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2

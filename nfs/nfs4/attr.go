@@ -46,6 +46,9 @@ const (
 	attrNumLinks       = 35
 	attrOwner          = 36
 	attrOwnerGroup     = 37
+	attrQuotaHard      = 38
+	attrQuotaSoft      = 39
+	attrQuotaUsed      = 40
 	attrRawDev         = 41
 	attrSpaceAvail     = 42
 	attrSpaceFree      = 43
@@ -76,13 +79,13 @@ var (
 	// writeOnly cannot be read.
 	writeOnly = bits4(attrTimeAccessSet, attrTimeModifySet, attrModeUmask)
 	// ofStat are attributes of the file system that a store has to be asked for.
-	ofStat = bits4(attrFilesAvail, attrFilesFree, attrFilesTotal, attrSpaceAvail, attrSpaceFree, attrSpaceTotal)
+	ofStat = bits4(attrQuotaHard, attrQuotaSoft, attrFilesAvail, attrFilesFree, attrFilesTotal, attrSpaceAvail, attrSpaceFree, attrSpaceTotal)
 
 	supported41 = bits4(attrSupported, attrType, attrFHExpireType, attrChange, attrSize, attrLinkSupport, attrSymlinkSupport,
 		attrNamedAttr, attrFSID, attrUniqueHandles, attrLeaseTime, attrRdattrError, attrACL, attrACLSupport, attrCanSetTime, attrCaseInsens,
 		attrCasePreserving, attrChownRestrict, attrFileHandle, attrFileID, attrFilesAvail, attrFilesFree, attrFilesTotal,
 		attrFSLocations, attrHomogeneous, attrMaxFileSize, attrMaxLink, attrMaxName, attrMaxRead, attrMaxWrite, attrMode, attrNoTrunc,
-		attrNumLinks, attrOwner, attrOwnerGroup, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
+		attrNumLinks, attrOwner, attrOwnerGroup, attrQuotaHard, attrQuotaSoft, attrQuotaUsed, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
 		attrTimeAccess, attrTimeAccessSet, attrTimeDelta, attrTimeMetadata, attrTimeModify, attrTimeModifySet, attrMountedOn,
 		attrExclCreat, attrCharsetCap)
 	supported42 = supported41.or(bits4(attrCloneBlock, attrChangeType, attrModeUmask, attrXattrSupport))
@@ -97,6 +100,12 @@ func (k *compound) supported(x *nfs.Export) bitmap {
 	}
 	if aclsOf(x) == nil {
 		b.clear(attrACL)
+	}
+	if quotasOf(x) == nil {
+		b = b.without(ofQuota)
+	}
+	if x == nil || !x.FS.Limits().Clones {
+		b.clear(attrCloneBlock)
 	}
 	return b
 }
@@ -125,6 +134,7 @@ type subject struct {
 	at     *node // where it is mounted, or nil
 
 	stat  blockstore.Stat
+	quota blockstore.Quota
 	aces  []acl.ACE
 	limit blockstore.Limits
 }
@@ -155,6 +165,12 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want bitmap) nfs.Status {
 		var st nfs.Status
 		if s.aces, st = k.aces(&s.object, a); st != nfs.OK {
 			return st
+		}
+	}
+	if q := quotasOf(s.x); q != nil && !want.and(ofQuota).empty() {
+		var err error
+		if s.quota, err = q.Quota(k.who(&s.object), s.h); err != nil {
+			return nfs.StatusOf(err)
 		}
 	}
 	if !want.and(ofStat).empty() {
@@ -244,6 +260,12 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 		k.encodeWho(e, a.UID, false)
 	case attrOwnerGroup:
 		k.encodeWho(e, a.GID, true)
+	case attrQuotaHard:
+		e.Uint64(s.quota.Left(s.quota.Hard, s.stat.AvailBytes))
+	case attrQuotaSoft:
+		e.Uint64(s.quota.Left(s.quota.Soft, s.stat.AvailBytes))
+	case attrQuotaUsed:
+		e.Uint64(s.quota.Used)
 	case attrRawDev:
 		e.Uint32(a.Major)
 		e.Uint32(a.Minor)

@@ -71,6 +71,7 @@ var cases = []Case{
 	v42("reflink", Case{FS: btrfsFS, Timeout: 2 * time.Minute}), v42("xattr", Case{Host: seesXattrs, Env: env("LARGE", "2000"), Timeout: 2 * time.Minute}),
 	{Name: "v42-xattr-large", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000"), Timeout: 2 * time.Minute},
 	{Name: "v42-xattr-tcp", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000", "CARRIER", "proto=tcp"), Timeout: 2 * time.Minute},
+	v42("idmap", Case{Daemon: []string{"--idmap-method", "names", "--idmap-domain", "guests.example"}, Host: ownersByName, Timeout: 2 * time.Minute}),
 	v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
 	v42("ro-export", Case{Exports: []string{"%s=/e(ro,no_root_squash)"}, Prepare: oneFile}), v42("ro-mount", Case{Prepare: oneFile}),
 	v42("squash", Case{Prepare: squashed, Exports: squashExports}), v42("large", Case{Timeout: 5 * time.Minute}),

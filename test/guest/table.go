@@ -55,6 +55,7 @@ var about = map[string]string{
 	"v42-xattr-large":      "the same on btrfs with values that fit into no inline message",
 	"v42-xattr-tcp":        "the same over TCP",
 	"v42-acl":              "version 4.2: ACLs, read and set as the client has them, kept by the host as POSIX ACLs",
+	"v42-idmap":            "owners and groups by name, which have other numbers in the guest: chown, stat, names that are nobody's",
 	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
 	"v42-hostlocks":        "the case host-locks over version 4.2",
 	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when other clients, of version 3 and 4.2, read, write and remove them",

@@ -346,6 +346,20 @@ func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.A
 	return x.SetACL(c, h, kind, l)
 }
 
+// And quotas.
+
+func (g *gate) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {
+	x, ok := g.fs.(blockstore.Quotas)
+	if !ok {
+		return blockstore.Quota{}, blockstore.ErrNotSupp
+	}
+	if !g.enter() {
+		return blockstore.Quota{}, blockstore.ErrStale
+	}
+	defer g.leave()
+	return x.Quota(c, h)
+}
+
 // And locks of the host.
 
 func (g *gate) hostLocker() (blockstore.HostLocker, error) {
