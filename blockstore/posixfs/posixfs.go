@@ -225,8 +225,6 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)
 	f.limits.Clones = !f.readOnly && hasClones(fd)
-	f.quotas.get = getQuota
-	f.limits.Quotas = f.quotas.found(fd)
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
 
 	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2
@@ -256,6 +254,8 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	if err := f.chooseIdentity(); err != nil {
 		return nil, err
 	}
+	f.quotas.get = f.who.quotaOf
+	f.limits.Quotas = f.quotas.found(fd)
 	if err := f.chooseFinder(fd, &id); err != nil {
 		return nil, err
 	}

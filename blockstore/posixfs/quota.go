@@ -1,6 +1,7 @@
 package posixfs
 
 import (
+	"runtime"
 	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
@@ -22,8 +23,8 @@ const (
 	quotaGet   = 0x800007 // Q_GETQUOTA
 	quotaUser  = 0        // USRQUOTA
 	quotaBlock = 1024
-	// quotaProbe is a user that the daemon is not: who may ask for nobody but himself has
-	// no use for quotas.
+	// quotaProbe is a user that the daemon is not: if it may ask for nobody but itself it
+	// has no use for quotas.
 	quotaProbe = 65534
 )
 
@@ -46,6 +47,33 @@ type quotas struct {
 func (q *quotas) found(fd int) bool {
 	_, err := q.get(fd, quotaProbe)
 	return err == nil || err == unix.ENOENT // XFS knows nothing yet of that user
+}
+
+// quotaOf is getQuota as the user himself, who needs no privileges for that.
+func (k *caller) quotaOf(fd int, uid uint32) (d dqblk, err error) {
+	if !k.on || uid == k.uid {
+		return getQuota(fd, uid)
+	}
+	if uid == noID {
+		return d, unix.EPERM
+	}
+	runtime.LockOSThread()
+	if !setEUID(uid) {
+		runtime.UnlockOSThread()
+		return d, unix.EPERM
+	}
+	d, err = getQuota(fd, uid)
+	if setEUID(k.uid) {
+		runtime.UnlockOSThread() // else the thread ends with the goroutine
+	}
+	return d, err
+}
+
+// setEUID sets this thread's effective user; the real one and the saved one stay, and with
+// them the way back. The effective capabilities go and come with it.
+func setEUID(uid uint32) bool {
+	_, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(noID), uintptr(uid), uintptr(noID))
+	return e == 0
 }
 
 // Quota implements blockstore.Quotas.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"unsafe"
 
@@ -85,5 +86,49 @@ func TestClonesKnown(t *testing.T) {
 	err = f.Clone(&blockstore.Cred{}, a, 0, b, 0, 0)
 	if got := err == nil; got != f.Limits().Clones {
 		t.Errorf("Limits say %v, Clone says %v", f.Limits().Clones, err)
+	}
+}
+
+// TestQuotaOfOthers: asking as somebody else leaves the thread as it was.
+func TestQuotaOfOthers(t *testing.T) {
+	if !canSwitch() {
+		t.Skip("for root")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	caps := func() unix.CapUserData {
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var data [2]unix.CapUserData
+		if err := unix.Capget(&hdr, &data[0]); err != nil {
+			t.Fatal(err)
+		}
+		return data[0]
+	}
+	euid := func() uint32 {
+		id, _, _ := unix.RawSyscall(unix.SYS_GETEUID, 0, 0, 0)
+		return uint32(id)
+	}
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	k := newCaller(true)
+	before := caps()
+	if !setEUID(4711) || euid() != 4711 || caps().Effective != 0 {
+		t.Errorf("as 4711: %d, %+v", euid(), caps())
+	}
+	if !setEUID(k.uid) {
+		t.Fatal("no way back")
+	}
+	_, err = k.quotaOf(int(dir.Fd()), 4711)
+	if err == unix.EPERM {
+		t.Error("a user may not ask for himself")
+	}
+	if euid() != k.uid || caps() != before || setFS(unix.SYS_SETFSUID, noID) != k.uid {
+		t.Errorf("afterwards: %d, %+v, before %+v", euid(), caps(), before)
+	}
+	if _, err := k.quotaOf(int(dir.Fd()), noID); err != unix.EPERM {
+		t.Errorf("nobody: %v", err)
 	}
 }
