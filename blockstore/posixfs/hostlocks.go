@@ -10,10 +10,11 @@ import (
 
 var _ blockstore.HostLocker = (*FS)(nil)
 
-// Locks of the host are open file description locks (fcntl(2)): those of a descriptor do
+// Locks of the host are open file description locks (fcntl(2)): those of a description do
 // not conflict with each other, they do with those of everybody else, fcntl's own and
-// lockf's included, and they go with the descriptor. A file has a descriptor for them alone,
-// as long as there are any: closing another one of the file does not end them.
+// lockf's included. A file has one description for them as long as there are any. It is
+// that of the object's descriptor for writing, so that nothing is opened for them alone,
+// which a lease of the file would mind; a duplicate outlives the object's place in the cache.
 
 // hostLocks are the descriptors, by file.
 type hostLocks struct {
@@ -73,7 +74,7 @@ func (l *hostLocks) descriptor(f *FS, h blockstore.Handle) (fd int, made bool, e
 	case full:
 		return -1, false, blockstore.ErrJukebox
 	}
-	if fd, err = f.openForLocks(h, unix.O_RDWR); err != nil {
+	if fd, err = f.dupForLocks(h); err != nil {
 		return -1, false, err
 	}
 	l.mu.Lock()
@@ -82,9 +83,9 @@ func (l *hostLocks) descriptor(f *FS, h blockstore.Handle) (fd int, made bool, e
 	return fd, true, nil
 }
 
-// openForLocks opens a regular file as the daemon: whether a client may lock it is decided
-// elsewhere.
-func (f *FS) openForLocks(h blockstore.Handle, flags int) (int, error) {
+// dupForLocks is a duplicate of a regular file's descriptor, opened as the daemon: whether
+// a client may lock it is decided elsewhere. One for reading is enough to share it.
+func (f *FS) dupForLocks(h blockstore.Handle) (int, error) {
 	o, err := f.acquire(h)
 	if err != nil {
 		return -1, err
@@ -93,9 +94,12 @@ func (f *FS) openForLocks(h blockstore.Handle, flags int) (int, error) {
 	if err := o.dataType(); err != nil {
 		return -1, err
 	}
-	fd, err := o.reopen(flags)
-	if err != nil && flags != unix.O_RDONLY {
-		fd, err = o.reopen(unix.O_RDONLY) // enough to share it
+	fd, err := o.writer()
+	if err != nil {
+		fd, err = o.reader()
+	}
+	if err == nil {
+		fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	}
 	if err != nil {
 		return -1, mapErr(err)
@@ -166,8 +170,15 @@ func (f *FS) ReleaseHost(h blockstore.Handle) {
 	delete(f.hostLocks.fds, h)
 	f.hostLocks.mu.Unlock()
 	if ok {
-		unix.Close(fd)
+		unlockAll(fd)
 	}
+}
+
+// unlockAll gives up the locks of a descriptor, which is not the only one of its
+// description, and closes it.
+func unlockAll(fd int) {
+	_ = ofd(fd, unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Whence: unix.SEEK_SET})
+	unix.Close(fd)
 }
 
 // TestHost implements blockstore.HostLocker.
@@ -183,11 +194,17 @@ func (f *FS) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 	fd, have := f.hostLocks.fds[h]
 	f.hostLocks.mu.Unlock()
 	if !have {
-		var err error
-		if fd, err = f.openForLocks(h, unix.O_RDONLY); err != nil {
+		o, err := f.acquire(h)
+		if err != nil {
 			return nil, err
 		}
-		defer unix.Close(fd)
+		defer f.release(o)
+		if err = o.dataType(); err == nil {
+			fd, err = o.reader()
+		}
+		if err != nil {
+			return nil, mapErr(err)
+		}
 	}
 	switch err := ofd(fd, unix.F_OFD_GETLK, &l); {
 	case err != nil:
@@ -218,7 +235,7 @@ func (l *hostLocks) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h, fd := range l.fds {
-		unix.Close(fd)
+		unlockAll(fd)
 		delete(l.fds, h)
 	}
 }
