@@ -154,6 +154,10 @@ type Limits struct {
 	// BlockSize is the unit in which space is given out, in bytes; 0 if unknown.
 	// Clones begin and end at multiples of it.
 	BlockSize uint32
+	// Clones says that files can share blocks.
+	Clones bool
+	// Quotas says that there are quotas of users; see there.
+	Quotas bool
 	// Xattrs says that objects can have extended attributes.
 	Xattrs bool
 	// ACLs says that the store has POSIX ACLs; see there.

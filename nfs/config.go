@@ -22,6 +22,17 @@ type Config struct {
 	// Delegations are those of version 4 for who serves another protocol; nil means
 	// that there are none.
 	Delegations Delegations
+	// Shares are the share reservations, for version 3; nil means that there are none.
+	Shares Shares
+}
+
+// Names tells users and groups by what version 4 calls them. The methods may be called from
+// any goroutine, and may wait.
+type Names interface {
+	// Append appends what a user or group is called.
+	Append(b []byte, id uint32, group bool) []byte
+	// Parse finds one; ok is false if there is none.
+	Parse(who []byte, group bool) (id uint32, ok bool)
 }
 
 // Delegations of files to clients of version 4 stand against what others do with them.

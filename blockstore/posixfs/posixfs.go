@@ -140,6 +140,9 @@ type FS struct {
 	limits       blockstore.Limits
 	count        counters
 
+	hostLocks hostLocks
+	quotas    quotas
+
 	readOnly  bool
 	noOpenat2 bool
 	mountID   uint64
@@ -221,6 +224,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)
+	f.limits.Clones = !f.readOnly && hasClones(fd)
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
 
 	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2
@@ -250,6 +254,8 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	if err := f.chooseIdentity(); err != nil {
 		return nil, err
 	}
+	f.quotas.get = f.who.quotaOf
+	f.limits.Quotas = f.quotas.found(fd)
 	if err := f.chooseFinder(fd, &id); err != nil {
 		return nil, err
 	}
@@ -257,6 +263,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.objects.init(openFiles(opts.OpenFiles), f.discard)
 	f.streams.init()
 	f.incarnations.init()
+	f.hostLocks.init(lockFiles(), remoteFS(int64(sfs.Type)))
 	f.makers = startMakers(opts.NoUmask)
 	return f, nil
 }
@@ -390,6 +397,7 @@ func (f *FS) syncFailed(err error) error {
 func (f *FS) Close() error {
 	f.makers.stop()
 	f.streams.close()
+	f.hostLocks.close()
 	f.objects.close()
 	f.root.closeFiles()
 	return f.find.close()

@@ -105,7 +105,7 @@ func (k *compound) serve() rpc.Status {
 	e.Uint32(0)
 	var st nfs.Status
 	switch {
-	case k.minor < minorMin || k.minor > minorMax:
+	case !k.s.servesMinor(k.minor):
 		st = nfs.ErrMinorVersMismatch
 	case !utf8.Valid(tag):
 		st = nfs.ErrInval

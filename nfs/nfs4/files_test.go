@@ -187,6 +187,7 @@ func TestRootExport(t *testing.T) {
 // it should be.
 func TestAttributes(t *testing.T) {
 	r := newRig(t)
+	r.fs.clones, r.fs.quota = true, &blockstore.Quota{}
 	for minor := uint32(1); minor <= 2; minor++ {
 		x := r.session(minor, fmt.Sprint("v", minor))
 		dir := x.handle("one")
@@ -198,7 +199,9 @@ func TestAttributes(t *testing.T) {
 		for i, o := range [][]byte{x.handle(), dir, fh} {
 			all := all
 			if i == 0 {
-				all.clear(attrACL) // the pseudo file system has none
+				all = all.without(ofQuota) // the pseudo file system has none of these
+				all.clear(attrACL)
+				all.clear(attrCloneBlock)
 			}
 			p := x.do(op(OpPutFH, o), op(OpGetAttr, bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1], ^uint32(0) &^ writeOnly[2]})).ok(OpPutFH).ok(OpGetAttr)
 			got, _ := decodeBitmap(p.Decoder)

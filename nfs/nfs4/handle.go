@@ -95,7 +95,7 @@ func lookup(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	st := checkName(name)
+	st := k.checkName(name)
 	if st != nfs.OK {
 		return st
 	}
@@ -121,7 +121,7 @@ func secInfo(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	st := checkName(name)
+	st := k.checkName(name)
 	if st == nfs.OK {
 		_, st = k.walk(&k.cur, name)
 	}

@@ -17,6 +17,10 @@ func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
 // ioStateOf is ioState of another file.
 func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Status {
 	if id == state.Anonymous || id == state.Bypass {
+		if !k.mayBlock && k.s.state.Denying() {
+			k.again = true // to end what a silent client denies may mean to write that down
+			return nfs.ErrJukebox
+		}
 		// An open would have asked for the delegations of others.
 		if write {
 			if st := k.hold(f); st != nfs.OK {

@@ -2,17 +2,19 @@ package nfs4
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// checkName refuses what cannot be a component4. Names are bytes: what other clients
-// made of another character set has to be reachable (fs_charset_cap says so).
-func checkName(name string) nfs.Status {
+// checkName refuses what cannot be a component4. Names are bytes unless the server is told
+// otherwise: what other clients made of another character set has to be reachable
+// (fs_charset_cap says so).
+func (k *compound) checkName(name string) nfs.Status {
 	switch {
-	case name == "":
+	case name == "", k.s.utf8 && !utf8.ValidString(name):
 		return nfs.ErrInval
 	case name == "." || name == "..":
 		return nfs.ErrBadName
@@ -75,7 +77,7 @@ func create(k *compound) nfs.Status {
 	case k.cur.x != nil && k.cur.readOnly(), k.cur.x == nil:
 		return nfs.ErrROFS
 	}
-	if st := checkName(name); st != nfs.OK {
+	if st := k.checkName(name); st != nfs.OK {
 		return st
 	}
 	if st := k.prepareNew(&k.cur, &s, typ == blockstore.TypeDir, false); st != nfs.OK {
@@ -116,7 +118,7 @@ func remove(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	st := checkName(name)
+	st := k.checkName(name)
 	if st == nfs.OK {
 		st = k.cur.changeable()
 	}
@@ -148,10 +150,10 @@ func rename(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	if st := checkName(from); st != nfs.OK {
+	if st := k.checkName(from); st != nfs.OK {
 		return st
 	}
-	if st := checkName(to); st != nfs.OK {
+	if st := k.checkName(to); st != nfs.OK {
 		return st
 	}
 	if !k.saved.sameFS(&k.cur) {
@@ -193,7 +195,7 @@ func link(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	if st := checkName(name); st != nfs.OK {
+	if st := k.checkName(name); st != nfs.OK {
 		return st
 	}
 	if !k.saved.sameFS(&k.cur) {

@@ -184,7 +184,7 @@ func (k *compound) openHandle(a *openArgs) (f opening, st nfs.Status) {
 
 // openName is an OPEN of a name in the current directory, which it may make.
 func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
-	if st := checkName(a.name); st != nfs.OK {
+	if st := k.checkName(a.name); st != nfs.OK {
 		return f, st
 	}
 	dir := k.cur

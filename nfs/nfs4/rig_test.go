@@ -30,8 +30,22 @@ type store struct {
 	reads   func(nowait bool) error
 	panics  bool
 	clones  bool
-	copies  func() // before each Copy
-	stripes bool   // Seek tells of data and holes in turn, 8 bytes each
+	quota   *blockstore.Quota // nil: there are none
+	copies  func()            // before each Copy
+	stripes bool              // Seek tells of data and holes in turn, 8 bytes each
+}
+
+func (f *store) Limits() blockstore.Limits {
+	l := f.FS.Limits()
+	l.Clones, l.Quotas = f.clones, f.quota != nil
+	return l
+}
+
+func (f *store) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {
+	_, err := f.GetAttr(c, h)
+	q := *f.quota
+	q.Used += uint64(c.UID)
+	return q, err
 }
 
 func (f *store) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {

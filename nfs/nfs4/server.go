@@ -37,6 +37,12 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
+	// Minors are the minor versions to serve, of those that there are; nil means all.
+	Minors []uint32
+	// UTF8 refuses names of files that are not UTF-8; otherwise they are bytes.
+	UTF8 bool
+	// Names are what users and groups are called; nil means by number.
+	Names nfs.Names
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -53,6 +59,9 @@ type Server struct {
 	now      func() time.Time
 	identity string
 	names    names
+	people   nfs.Names
+	minors   [minorMax + 1]bool
+	utf8     bool
 	pool     sync.Pool // of *compound
 
 	ops                      [numOps]atomic.Uint64 // executed
@@ -66,7 +75,11 @@ type Server struct {
 
 // New makes a server.
 func New(cfg Config) *Server {
-	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now}
+	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now, people: cfg.Names, utf8: cfg.UTF8}
+	s.serveMinors(cfg.Minors)
+	if s.people == nil {
+		s.people = byNumber{}
+	}
 	if s.count == nil {
 		s.count = new(nfs.Counters)
 	}

@@ -304,6 +304,9 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 			return res, WhyContention
 		}
 	}
+	if f := sh.foreign[a.File]; len(f) > 0 && (a.Write || sh.foreignDeny(a.File, Read, Write)) {
+		return res, WhyContention
+	}
 	for _, o := range sh.deleg.m[a.File] {
 		if a.Write || o.write {
 			return res, WhyContention

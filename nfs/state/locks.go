@@ -184,7 +184,7 @@ func (c *Client) TestLock(now time.Time, a *Lock) (*Denied, nfs.Status) {
 		return nil, nfs.ErrInval
 	}
 	for {
-		holder, free := c.s.cfg.Locks.Test(a.File, lock.Lock{
+		holder, free := c.s.cfg.Locks.Probe(a.File, lock.Lock{
 			Owner: lock.Owner{Client: c.name, ID: string(a.Owner)}, Start: a.Offset, End: end, Exclusive: a.Exclusive,
 		})
 		if free {

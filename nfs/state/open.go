@@ -1,6 +1,7 @@
 package state
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -125,9 +126,12 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 	want.deny |= uint8(a.Deny)
 	want.accesses |= 1 << a.Access
 	want.denials |= 1 << a.Deny
-	other, k := c.s.share(now, o, &want, &res.prev, res.New)
+	other, foreign, k := c.s.share(now, o, &want, &res.prev, res.New)
 	if k.wait || len(k.revoke)+len(k.gone) > 0 {
 		return res, nfs.ErrJukebox, nil, k
+	}
+	if foreign {
+		return res, nfs.ErrShareDenied, nil, k
 	}
 	if other != nil {
 		if other != c && other.expired(now) {
@@ -162,8 +166,8 @@ func (c *Client) Revert(r *Opened) {
 }
 
 // share sets the reservation of o, unless that of another open is in the way, whose
-// client it returns.
-func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bool) (denier *Client, k clash) {
+// client it returns, or one of another protocol.
+func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bool) (denier *Client, foreign bool, k clash) {
 	sh := s.shardOfFile(o.key.file)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -174,27 +178,32 @@ func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bo
 		}
 		// Those of clients that are there come first: they are not to be undone.
 		if denier = other.c; !denier.expired(now) {
-			return denier, k
+			return denier, false, k
 		}
 	}
+	if sh.foreignDeny(o.key.file, want.access, want.deny) {
+		return nil, true, k
+	}
 	if denier != nil {
-		return denier, k
+		return denier, false, k
 	}
 	k = sh.clash(now, o.key.file, o.c, want.access&Write != 0 || want.deny != 0, s.cfg.Lease)
 	if k.wait || len(k.revoke)+len(k.gone) > 0 {
-		return nil, k
+		return nil, false, k
 	}
 	*prev = o.reservation
 	o.reservation = *want
+	s.shares.changed(prev.deny, want.deny)
 	if isNew {
 		sh.m[o.key.file] = append(list, o)
 	}
-	return nil, k
+	return nil, false, k
 }
 
 func (s *Server) setShare(o *open, r reservation) {
 	sh := s.shardOfFile(o.key.file)
 	sh.mu.Lock()
+	s.shares.changed(o.deny, r.deny)
 	o.reservation = r
 	sh.mu.Unlock()
 }
@@ -209,6 +218,7 @@ func (s *Server) unshare(o *open) {
 	if i < 0 {
 		return
 	}
+	s.shares.changed(o.deny, 0)
 	if len(list) == 1 {
 		delete(sh.m, o.key.file)
 		return
@@ -271,6 +281,7 @@ func (c *Client) Downgrade(id Stateid, f lock.File, access, deny uint32) (Statei
 // DropExport ends the opens and locks of an export that is no longer served. Its
 // clients find out by their file handles.
 func (s *Server) DropExport(export uint32) {
+	s.sweepForeign(func(f lock.File, _ *foreign) bool { return f.Export == export })
 	for _, c := range s.clientList() {
 		c.mu.Lock()
 		for key, o := range c.opens {
@@ -323,35 +334,8 @@ func (s *Server) anonymous(now time.Time, f lock.File, write, bypass bool) nfs.S
 	if bypass && !write {
 		return nfs.OK
 	}
-	mode := uint8(Read)
-	if write {
-		mode = Write
+	if s.Denied(now, f, netip.Addr{}, write, true) {
+		return nfs.ErrLocked
 	}
-	for {
-		denier := s.denier(now, f, mode)
-		if denier == nil {
-			return nfs.OK
-		}
-		if !denier.expired(now) {
-			return nfs.ErrLocked
-		}
-		s.remove(denier)
-	}
-}
-
-// denier is a client that denies a mode to others, if there is one such that is
-// there.
-func (s *Server) denier(now time.Time, f lock.File, mode uint8) (c *Client) {
-	sh := s.shardOfFile(f)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	for _, o := range sh.m[f] {
-		if o.deny&mode == 0 {
-			continue
-		}
-		if c = o.c; !c.expired(now) {
-			return c
-		}
-	}
-	return c
+	return nfs.OK
 }

@@ -93,6 +93,7 @@ type Server struct {
 
 	grace  grace
 	delegs delegCounts
+	shares shareCounts
 
 	sessions [shards]sessionShard
 	files    [shards]fileShard
@@ -107,6 +108,8 @@ type fileShard struct {
 	mu    sync.Mutex
 	m     map[lock.File][]*open
 	deleg delegShard
+	// foreign are the reservations of other protocols.
+	foreign map[lock.File][]foreign
 }
 
 // New makes a server without clients.

@@ -67,10 +67,11 @@ var cases = []Case{
 	v42("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v42("truncate-race", Case{Guests: 2, Timeout: 3 * time.Minute}),
 	v42("nconnect", Case{Env: env("CARRIER", "proto=tcp")}), v42("rsize", Case{Timeout: 2 * time.Minute}),
 	v42("restart", Case{Host: restarts, Timeout: 5 * time.Minute}), v42("ports", Case{Host: portGoes, Timeout: 3 * time.Minute}),
-	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}),
+	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("hostlocks", Case{Host: locksOnHost, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}),
 	v42("reflink", Case{FS: btrfsFS, Timeout: 2 * time.Minute}), v42("xattr", Case{Host: seesXattrs, Env: env("LARGE", "2000"), Timeout: 2 * time.Minute}),
 	{Name: "v42-xattr-large", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000"), Timeout: 2 * time.Minute},
 	{Name: "v42-xattr-tcp", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000", "CARRIER", "proto=tcp"), Timeout: 2 * time.Minute},
+	v42("idmap", Case{Daemon: []string{"--idmap-method", "names", "--idmap-domain", "guests.example"}, Host: ownersByName, Timeout: 2 * time.Minute}),
 	v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
 	v42("ro-export", Case{Exports: []string{"%s=/e(ro,no_root_squash)"}, Prepare: oneFile}), v42("ro-mount", Case{Prepare: oneFile}),
 	v42("squash", Case{Prepare: squashed, Exports: squashExports}), v42("large", Case{Timeout: 5 * time.Minute}),
@@ -108,6 +109,10 @@ var cases = []Case{
 	{
 		Name: "locks", Exports: rw, Script: script("locks"), Guests: 2, Timeout: 4 * time.Minute,
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: killed,
+	},
+	{
+		Name: "host-locks", Exports: rw, Script: script("hostlocks"), Timeout: 3 * time.Minute,
+		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: locksOnHost,
 	},
 	{Name: "mount-errors", Exports: append([]string{"%s/other=/other 10.98.0.0/16(rw)"}, rw...), Script: script("errors"), Prepare: other, Timeout: 4 * time.Minute},
 	{Name: "enospc", Exports: rw, Script: script("enospc"), FS: smallFS},

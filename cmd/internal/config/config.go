@@ -65,6 +65,12 @@ type Config struct {
 	// after a restart; 0 means a lease.
 	LeaseTime time.Duration `mapstructure:"lease_time" yaml:"lease_time"`
 	GraceTime time.Duration `mapstructure:"grace_time" yaml:"grace_time"`
+	// NFSVersions are the versions of NFS that are served: 3, 4.0, 4.1, 4.2.
+	NFSVersions []string `mapstructure:"nfs_versions" yaml:"nfs_versions"`
+	// IDMap is how version 4 calls users and groups.
+	IDMap IDMap `mapstructure:"idmap" yaml:"idmap"`
+	// UTF8 says which names version 4 lets files have: UTF8Any or UTF8Strict.
+	UTF8 string `mapstructure:"utf8" yaml:"utf8"`
 	// StopTimeout bounds the graceful stop.
 	StopTimeout time.Duration `mapstructure:"stop_timeout" yaml:"stop_timeout"`
 	// Perf is for measurements of the network.
@@ -102,6 +108,9 @@ func Default() *Config {
 		StopTimeout: 10 * time.Second,
 
 		MaxConnections: 4096,
+		NFSVersions:    slices.Clone(nfsVersions),
+		IDMap:          IDMap{Method: IDNumeric},
+		UTF8:           UTF8Any,
 		Perf:           defaultPerf(),
 	}
 }
@@ -173,6 +182,13 @@ func (c *Config) Validate() error {
 	if err := normalizePKeys(c.PKeys); err != nil {
 		return fmt.Errorf("pkeys: %w", err)
 	}
+	var err error
+	if c.NFSVersions, err = normalizeVersions(c.NFSVersions); err != nil {
+		return fmt.Errorf("nfs_versions: %w", err)
+	}
+	if err := c.IDMap.validate(); err != nil {
+		return fmt.Errorf("idmap: %w", err)
+	}
 	if err := c.Perf.validate(c.RDMAListen); err != nil {
 		return err
 	}
@@ -200,6 +216,8 @@ func (c *Config) Validate() error {
 	case c.GraceTime != 0 && (c.GraceTime < c.LeaseTime || c.GraceTime > maxLease):
 		// A client learns of a restart when it renews its lease.
 		return fmt.Errorf("grace_time: %v is not within lease_time (%v) to %v, nor 0", c.GraceTime, c.LeaseTime, maxLease)
+	case c.UTF8 != UTF8Any && c.UTF8 != UTF8Strict:
+		return fmt.Errorf("utf8: %q is neither %s nor %s", c.UTF8, UTF8Any, UTF8Strict)
 	case c.StopTimeout < 0:
 		return fmt.Errorf("stop_timeout: %v is negative", c.StopTimeout)
 	}

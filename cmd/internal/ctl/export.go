@@ -67,7 +67,7 @@ func (t *tool) exportAdd() *cobra.Command {
 		Long: `Export a directory, now and after restarts. PATH names a directory on the
 server's host and is taken relative to the working directory. Options are those of
 exports(5): ro, rw, sync, async, root_squash, no_root_squash, all_squash,
-anonuid=N, anongid=N.`,
+anonuid=N, anongid=N, host_locks, no_host_locks.`,
 		Example: `  rstorectl export add /srv/data
   rstorectl export add '/srv/data=/d(ro,all_squash)'
   rstorectl export add /srv/data --client '10.0.0.0/8(no_root_squash)' --client '*(ro)'

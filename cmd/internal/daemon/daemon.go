@@ -156,6 +156,7 @@ const (
 // wire makes the programs. What they export and where they are heard comes
 // later and changes while they run.
 func (d *Daemon) wire(secret, journal []byte) error {
+	cfg := d.cfg.Load()
 	d.table = nfs.NewTable()
 	d.faults = new(nfs.Counters)
 	codec := nfs.NewCodec(secret)
@@ -171,9 +172,16 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
 		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace,
+		Minors: cfg.Minors(), Names: newNames(&cfg.IDMap), UTF8: cfg.UTF8 == config.UTF8Strict,
 	})
-	common.Delegations = d.nfs4
-	d.served = slices.Concat(nfs3.Programs(common), d.nfs4.Programs(), d.nlm.Programs())
+	common.Delegations, common.Shares = d.nfs4, d.nfs4
+	// MOUNT and the lock manager are version 3's.
+	if slices.Contains(cfg.NFSVersions, config.Version3) {
+		d.served = slices.Concat(nfs3.Programs(common), d.nlm.Programs())
+	}
+	if len(cfg.Minors()) > 0 {
+		d.served = append(d.served, d.nfs4.Programs()...)
+	}
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
 		Workers:  d.cfg.Load().Workers,
@@ -203,6 +211,9 @@ func (d *Daemon) Reload() error {
 		{"log_format", old.LogFormat, cfg.LogFormat},
 		{"shards", fmt.Sprint(old.Shards), fmt.Sprint(cfg.Shards)},
 		{"workers", fmt.Sprint(old.Workers), fmt.Sprint(cfg.Workers)},
+		{"nfs_versions", fmt.Sprint(old.NFSVersions), fmt.Sprint(cfg.NFSVersions)},
+		{"idmap", fmt.Sprint(old.IDMap), fmt.Sprint(cfg.IDMap)},
+		{"utf8", old.UTF8, cfg.UTF8},
 		{"max_connections", fmt.Sprint(old.MaxConnections), fmt.Sprint(cfg.MaxConnections)},
 		{"lease_time", old.LeaseTime.String(), cfg.LeaseTime.String()},
 		{"grace_time", old.GraceTime.String(), cfg.GraceTime.String()},
