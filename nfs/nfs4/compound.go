@@ -196,6 +196,9 @@ func (k *compound) step(op uint32) nfs.Status {
 	}
 	if st != nfs.OK && !k.keep {
 		e.Truncate(at)
+		if op == OpSetAttr {
+			e.Uint32(0) // its result has a bitmap whatever the status
+		}
 	}
 	patch(e, at-4, uint32(st))
 	return st

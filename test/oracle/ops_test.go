@@ -202,6 +202,11 @@ func files(t *testing.T, r *rig, minor uint32) {
 	if len(numbers(failed.Attrsset)) != 0 {
 		t.Errorf("%+v", failed)
 	}
+	// Its result has a bitmap even where it was not begun.
+	s.fails(x4.NFS4ERR_NOFILEHANDLE, &x4.NfsArgop4_OP_SETATTR{})
+	if st := r.compound(minor, &x4.NfsArgop4_OP_SETATTR{}).Status; st != x4.NFS4ERR_OP_NOT_IN_SESSION {
+		t.Error(name(st))
+	}
 	s.one(putFH(fh), &x4.NfsArgop4_OP_VERIFY{Opverify: compare(x4.FATTR4_SIZE, uint64Of(4))})
 	s.fails(x4.NFS4ERR_NOT_SAME, putFH(fh), &x4.NfsArgop4_OP_VERIFY{Opverify: compare(x4.FATTR4_SIZE, uint64Of(5))})
 	s.one(putFH(fh), &x4.NfsArgop4_OP_NVERIFY{Opnverify: x4.Nverify4args(compare(x4.FATTR4_SIZE, uint64Of(5)))})
