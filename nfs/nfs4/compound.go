@@ -153,6 +153,9 @@ func (k *compound) run() (st nfs.Status) {
 		}
 		k.index++
 		k.s.count.Status(st)
+		if k.s.seen != nil {
+			k.s.seen(k.minor, op, st)
+		}
 	}
 	return st
 }

@@ -123,7 +123,9 @@ func secInfo(k *compound) nfs.Status {
 	}
 	st := k.checkName(name)
 	if st == nfs.OK {
-		_, st = k.walk(&k.cur, name)
+		if _, st = k.walk(&k.cur, name); st == nfs.ErrSymlink {
+			st = nfs.ErrNotDir
+		}
 	}
 	return k.flavors(st)
 }

@@ -150,9 +150,8 @@ func commit(k *compound) nfs.Status {
 		return nfs.ErrBadXDR
 	case k.cur.node != nil:
 		return nfs.ErrIsDir
-	case k.cur.readOnly():
-		return nfs.ErrROFS
 	}
+	// What was written before the export became read-only may be committed still.
 	// The verifier of before: if unstable writes are lost in between, the client has
 	// to see that its own does not match.
 	v := k.cur.x.FS.Verifier()

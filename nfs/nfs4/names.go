@@ -172,13 +172,30 @@ func rename(k *compound) nfs.Status {
 		return st
 	}
 	fromW, toW, err := k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
-	if err != nil {
-		return nfs.StatusOf(err)
+	switch st := nfs.StatusOf(err); st {
+	case nfs.OK:
+	case nfs.ErrIsDir:
+		return nfs.ErrExist // what is there is a directory, what comes is none (section 18.26.3)
+	case nfs.ErrNotDir:
+		return k.notBothDirs()
+	default:
+		return st
 	}
 	source, target := k.changed(&k.saved, &fromW), k.changed(&k.cur, &toW)
 	source.encode(&k.c.Res)
 	target.encode(&k.c.Res)
 	return nfs.OK
+}
+
+// notBothDirs is the status of a RENAME of which something is no directory that has to be
+// one: what the file handles stand for, or else what a directory was to replace.
+func (k *compound) notBothDirs() nfs.Status {
+	for _, o := range [...]*object{&k.saved, &k.cur} {
+		if a, err := o.x.FS.GetAttr(k.who(o), o.h); err != nil || a.Type != blockstore.TypeDir {
+			return nfs.ErrNotDir
+		}
+	}
+	return nfs.ErrExist
 }
 
 // twoFS is the status of an operation whose file handles are not of one export.
@@ -208,8 +225,14 @@ func link(k *compound) nfs.Status {
 		return st
 	}
 	_, w, err := k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)
-	if err != nil {
-		return nfs.StatusOf(err)
+	if st := nfs.StatusOf(err); st == nfs.ErrPerm {
+		// LINK has no PERM: the host says so of directories, and of files that are not the caller's.
+		if a, err := k.saved.x.FS.GetAttr(k.who(&k.saved), k.saved.h); err == nil && a.Type == blockstore.TypeDir {
+			return nfs.ErrIsDir
+		}
+		return nfs.ErrAcces
+	} else if st != nfs.OK {
+		return st
 	}
 	c := k.changed(&k.cur, &w)
 	c.encode(&k.c.Res)

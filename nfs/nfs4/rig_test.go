@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,21 +111,30 @@ type rig struct {
 	noBlock bool   // the last call was served without a worker
 	known   []string
 	back    rpc.Caller // of the connection; nil: it has none
+
+	seenMu sync.Mutex
+	seen   map[opStatus]bool // every status that an operation had
 }
 
 func newRig(t testing.TB) *rig {
+	return newRigOver(t, func(fs blockstore.FS) blockstore.FS { return fs })
+}
+
+// newRigOver is newRig with something between the server and the store of /one.
+func newRigOver(t testing.TB, wrap func(blockstore.FS) blockstore.FS) *rig {
 	r := &rig{t: t, table: nfs.NewTable(), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1, locks: lock.New(0)}
 	r.now = time.Unix(1_700_000_000, 0)
 	r.fs = &store{FS: memfs.New(memfs.Options{FSID: 77, MaxBytes: 128 << 20})}
+	one := wrap(r.fs)
 	rules := []nfs.ClientRule{
 		{CIDR: netip.MustParsePrefix("10.0.0.1/32"), Squash: nfs.NoRootSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID},
 		{CIDR: netip.MustParsePrefix("10.0.0.2/32"), Squash: nfs.NoRootSquash, RO: true},
 	}
 	if err := r.table.Replace([]*nfs.Export{
-		{ID: 1, Pseudo: "/one", FS: r.fs, Clients: rules},
+		{ID: 1, Pseudo: "/one", FS: one, Clients: rules},
 		{ID: 2, Pseudo: "/deep/two", FS: memfs.New(memfs.Options{FSID: 78}), ReadOnly: true},
 		{ID: 3, Pseudo: "/one/nested", FS: memfs.New(memfs.Options{FSID: 79, MaxBytes: 128 << 20}), Clients: rules},
-		{ID: 1, Pseudo: "/", FS: r.fs, Clients: rules},
+		{ID: 1, Pseudo: "/", FS: one, Clients: rules},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -152,6 +162,7 @@ func (r *rig) start(boot uint32) {
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
 		Known: r.known, Journal: r,
 	})
+	r.s.seen = r.see
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
 	r.t.Cleanup(r.srv.Close)
 }

@@ -71,6 +71,9 @@ type Server struct {
 	callbacks, callbacksLost atomic.Uint64
 	waiters                  atomic.Int32
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
+
+	// seen is told of every operation and its status, by tests; otherwise nil.
+	seen func(minor, op uint32, st nfs.Status)
 }
 
 // New makes a server.

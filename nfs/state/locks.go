@@ -147,7 +147,7 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 			l, isNew = &locks{c: c, key: key, open: o}, true
 		}
 	} else {
-		what, st := c.find(a.ID)
+		what, st := c.findState(a.ID)
 		if st != nfs.OK {
 			return id, holder, st
 		}
@@ -183,6 +183,9 @@ func (c *Client) TestLock(now time.Time, a *Lock) (*Denied, nfs.Status) {
 	if !ok {
 		return nil, nfs.ErrInval
 	}
+	if c.s.Grace(now) {
+		return nil, nfs.ErrGrace // there may be one that is to be reclaimed
+	}
 	for {
 		holder, free := c.s.cfg.Locks.Probe(a.File, lock.Lock{
 			Owner: lock.Owner{Client: c.name, ID: string(a.Owner)}, Start: a.Offset, End: end, Exclusive: a.Exclusive,
@@ -206,7 +209,7 @@ func (c *Client) Unlock(a *Lock) (Stateid, nfs.Status) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	what, st := c.find(a.ID)
+	what, st := c.findState(a.ID)
 	if st != nfs.OK {
 		return Stateid{}, st
 	}
