@@ -157,6 +157,7 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 		}
 	}
 	switch {
+	case a.Reclaim: // it was admitted when it was taken; the open may have been downgraded since
 	case a.Exclusive && l.open.access&Write == 0, !a.Exclusive && l.open.access&Read == 0:
 		return id, holder, nfs.ErrOpenMode
 	}
