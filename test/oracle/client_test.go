@@ -3,6 +3,7 @@ package oracle
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -174,6 +175,34 @@ func TestClient(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			other, err := c.OpenShare(ctx, "/data/f", client.ShareRead, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := file.TryLock(3, 10, true); err != nil {
+					t.Error(err)
+				}
+			}
+			var held *client.LockedError
+			if err := other.TryLock(5, 0, false); !errors.As(err, &held) || held.Holder.Offset != 3 || held.Holder.Length != 10 || !held.Holder.Exclusive {
+				t.Errorf("%+v, %v", held, err)
+			}
+			if h, err := other.TestLock(5, 0, false); err != nil || h == nil || h.Offset != 3 {
+				t.Errorf("%+v, %v", h, err)
+			}
+			if err := file.Unlock(4, 9); err != nil {
+				t.Error(err)
+			}
+			if h, err := other.TestLock(5, 0, true); err != nil || h != nil {
+				t.Errorf("%+v, %v", h, err)
+			}
+			if err := other.TryLock(5, 0, false); err != nil {
+				t.Error(err)
+			}
+			if err := other.Close(); err != nil {
+				t.Error(err)
+			}
 			got := make([]byte, len(data))
 			if _, err := file.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("%d bytes, %v", len(got), err)
@@ -206,7 +235,7 @@ func TestClient(t *testing.T) {
 				x4.OP_ACCESS, x4.OP_CLOSE, x4.OP_COMMIT, x4.OP_CREATE, x4.OP_GETATTR, x4.OP_GETFH, x4.OP_LINK, x4.OP_LOOKUP, x4.OP_NVERIFY, x4.OP_OPEN,
 				x4.OP_PUTFH, x4.OP_PUTROOTFH, x4.OP_READ, x4.OP_READDIR, x4.OP_READLINK, x4.OP_REMOVE, x4.OP_RENAME, x4.OP_RESTOREFH, x4.OP_SAVEFH,
 				x4.OP_SETATTR, x4.OP_VERIFY, x4.OP_WRITE, x4.OP_EXCHANGE_ID, x4.OP_CREATE_SESSION, x4.OP_SEQUENCE, x4.OP_RECLAIM_COMPLETE,
-				x4.OP_DESTROY_SESSION, x4.OP_DESTROY_CLIENTID,
+				x4.OP_DESTROY_SESSION, x4.OP_DESTROY_CLIENTID, x4.OP_LOCK, x4.OP_LOCKT, x4.OP_LOCKU, x4.OP_FREE_STATEID,
 			}
 			if v == client.Version42 {
 				to, err := c.Create(ctx, h, "to", blockstore.Guarded, nil, [8]byte{})
@@ -295,6 +324,81 @@ func TestClientTakesAnyReply(t *testing.T) {
 		if err := f.Close(); err != nil {
 			t.Errorf("delegation %d: %v", i, err)
 		}
+		_ = c.Close()
+	}
+}
+
+// TestClientHeedsNotices: the flags by which a server tells a client that it has lost
+// something, one of each kind. The client asks for what it has, frees what is not there any
+// more, opens it again, and does so once.
+func TestClientHeedsNotices(t *testing.T) {
+	for _, flag := range []uint32{
+		x4.SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED, x4.SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, x4.SEQ4_STATUS_ADMIN_STATE_REVOKED,
+		x4.SEQ4_STATUS_RECALLABLE_STATE_REVOKED, x4.SEQ4_STATUS_RESTART_RECLAIM_NEEDED,
+		x4.SEQ4_STATUS_LEASE_MOVED, x4.SEQ4_STATUS_CB_PATH_DOWN,
+	} {
+		heeded := flag != x4.SEQ4_STATUS_LEASE_MOVED && flag != x4.SEQ4_STATUS_CB_PATH_DOWN
+		c, k := connect(t, client.Version41)
+		ctx := context.Background()
+		f, err := c.CreateFile(ctx, "/data/f", 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := c.OpenShare(ctx, "/data/f", client.ShareBoth, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.TryLock(0, 10, true); err != nil {
+			t.Fatal(err)
+		}
+		// The server loses it all without a word; then it says so, with every reply.
+		k.mu.Lock()
+		k.r.s.State().DropExport(1)
+		tested, freed := make(chan struct{}, 100), 0
+		k.change = func(res *x4.Compound4res) {
+			for _, op := range res.Resarray {
+				switch op := op.(type) {
+				case *x4.NfsResop4_OP_SEQUENCE:
+					if ok, fine := op.Opsequence.(*x4.Sequence4res_NFS4_OK); fine {
+						ok.SrResok4.SrStatusFlags |= flag
+					}
+				case *x4.NfsResop4_OP_TEST_STATEID:
+					tested <- struct{}{}
+				case *x4.NfsResop4_OP_FREE_STATEID:
+					freed++
+				}
+			}
+		}
+		k.mu.Unlock()
+		for range 5 {
+			if _, err := c.GetAttr(ctx, f.Node().Handle); err != nil {
+				t.Error(err)
+			}
+		}
+		if heeded {
+			select {
+			case <-tested:
+			case <-time.After(10 * time.Second):
+				t.Fatalf("flag %x: no TEST_STATEID", flag)
+			}
+		}
+		if _, err := g.WriteAt([]byte("x"), 0); err != nil {
+			t.Errorf("flag %x: a file without locks: %v", flag, err)
+		}
+		if _, err := f.WriteAt([]byte("x"), 0); heeded && !errors.Is(err, client.ErrLockLost) {
+			t.Errorf("flag %x: a write under a lock that is lost: %v", flag, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Errorf("flag %x: %v", flag, err)
+		}
+		if err := g.Close(); err != nil {
+			t.Errorf("flag %x: %v", flag, err)
+		}
+		k.mu.Lock()
+		if more := len(tested); more > 3 || heeded != (freed > 0) {
+			t.Errorf("flag %x: %d tests more, %d stateids freed", flag, more, freed)
+		}
+		k.mu.Unlock()
 		_ = c.Close()
 	}
 }
