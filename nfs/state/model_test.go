@@ -47,8 +47,20 @@ func randomAct(r *rand.Rand) act {
 		kind   string
 		weight int
 	}{
-		{"open", 8}, {"close", 3}, {"downgrade", 2}, {"lock", 8}, {"unlock", 4}, {"test", 3}, {"io", 4}, {"pass", 6}, {"renew", 4},
-		{"join", 3}, {"reboot", 1}, {"restart", 1}, {"reclaim", 8}, {"complete", 3},
+		{"open", 8},
+		{"close", 3},
+		{"downgrade", 2},
+		{"lock", 8},
+		{"unlock", 4},
+		{"test", 3},
+		{"io", 4},
+		{"pass", 6},
+		{"renew", 4},
+		{"join", 3},
+		{"reboot", 1},
+		{"restart", 1},
+		{"reclaim", 8},
+		{"complete", 3},
 	}
 	n := 0
 	for _, k := range kinds {
@@ -594,8 +606,15 @@ func TestModel(t *testing.T) {
 // TestModelNotices: the model fails where the server is wrong, and the failure shrinks.
 func TestModelNotices(t *testing.T) {
 	acts := []act{
-		{kind: "join"}, {kind: "complete"}, {kind: "join", client: 1}, {kind: "renew"}, {kind: "complete", client: 1},
-		{kind: "open", access: 3}, {kind: "test", n: 1}, {kind: "open", client: 1, access: 3}, {kind: "lock", n: 4, exclusive: true},
+		{kind: "join"},
+		{kind: "complete"},
+		{kind: "join", client: 1},
+		{kind: "renew"},
+		{kind: "complete", client: 1},
+		{kind: "open", access: 3},
+		{kind: "test", n: 1},
+		{kind: "open", client: 1, access: 3},
+		{kind: "lock", n: 4, exclusive: true},
 	}
 	for range 20 {
 		acts = append(acts, act{kind: "renew"}, act{kind: "renew", client: 1})
