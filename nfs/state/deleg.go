@@ -270,6 +270,12 @@ const (
 
 // Delegate gives the client a delegation if nothing stands against it.
 func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot) {
+	// Its client takes locks without a word, also against those of the host.
+	if c.s.delegs.possible.Load() && c.s.cfg.Locks.OnHost() {
+		if _, ok := c.s.cfg.Locks.Probe(a.File, lock.Lock{Owner: lock.Owner{Client: c.name}, End: lock.ToEnd, Exclusive: a.Write}); !ok {
+			return res, WhyContention
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.s

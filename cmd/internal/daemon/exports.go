@@ -218,6 +218,9 @@ func (d *Daemon) SetExport(name string, p control.ExportPatch) (control.Export, 
 	if p.Async != nil {
 		e.Async = *p.Async
 	}
+	if p.HostLocks != nil {
+		e.HostLocks = p.HostLocks
+	}
 	if p.Clients != nil {
 		e.Clients = slices.Clone(*p.Clients)
 	}
