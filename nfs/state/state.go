@@ -89,7 +89,10 @@ type Server struct {
 	owners  map[string]*records
 	clients map[uint32]*Client // by the low half of the client ID
 	next    uint32             // of the last client ID given out
-	swept   time.Time
+	// Of version 4.0: confirmations asked for, and the last clients whose lease ran out.
+	confirms uint32
+	lapsed   []uint32
+	swept    time.Time
 
 	grace  grace
 	delegs delegCounts

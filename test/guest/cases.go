@@ -81,6 +81,8 @@ var cases = []Case{
 	v42("frozen", Case{Guests: 2, Host: frozen, Daemon: []string{"--lease-time", "10s"}, Timeout: 4 * time.Minute}),
 	v42("deleg-cut", Case{Host: recallsLate, Timeout: 3 * time.Minute}),
 	{Name: "v42-deleg-tcp", Exports: rw, Script: script("deleg"), Env: env("VERS", "4.2", "CARRIER", "proto=tcp"), Host: recalls, Timeout: 2 * time.Minute},
+	{Name: "mount-v40-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.0,proto=tcp", "WANT", "4.0"), Timeout: 3 * time.Minute},
+	{Name: "mount-v40-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049,vers=4.0", "WANT", "4.0"), Timeout: 3 * time.Minute},
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},

@@ -31,6 +31,8 @@ var about = map[string]string{
 	"mount-v42-tcp":        "NFS version 4.2 over TCP: the pseudo-root, an export below it, everything that files do",
 	"mount-v41-rdma":       "the same by version 4.1 over RDMA",
 	"mount-v42-rdma":       "the same over RDMA, by the version that mount asks for by itself",
+	"mount-v40-tcp":        "the same by version 4.0 over TCP",
+	"mount-v40-rdma":       "the same by version 4.0 over RDMA",
 	"v42-names":            "the case names over version 4.2",
 	"v42-open-files":       "the case open-files over version 4.2",
 	"v42-append":           "the case append over version 4.2",
