@@ -454,7 +454,7 @@ func TestLease40(t *testing.T) {
 // TestReclaim40: state is reclaimed after a restart, by those alone who had it at its end.
 func TestReclaim40(t *testing.T) {
 	r := newRig(t)
-	c, other, third := r.client40("x", 1), r.client40("y", 1), r.client40("z", 1)
+	c, third := r.client40("x", 1), r.client40("z", 1)
 	fh, id := c.make("o", "file")
 	c.on(fh, c.lockOp(c.next("o"), id, 1, "l", lockWrite, 0, 10)).ok(OpLock)
 	third.make("o", "third")
@@ -468,7 +468,8 @@ func TestReclaim40(t *testing.T) {
 	restart(8)
 	r.compound(0, op(OpRenew, c.id)).fails(OpRenew, nfs.ErrStaleClientID)
 	c.on(fh, op(OpRead, id, uint64(0), uint32(1))).fails(OpRead, nfs.ErrStaleStateID)
-	c, other = r.client40("x", 1), r.client40("y", 1)
+	c = r.client40("x", 1)
+	other := r.client40("y", 1)
 	dir := r.root()
 	other.on(dir, other.openOp(other.next("o"), 1, 0, "o", "file")).fails(OpOpen, nfs.ErrGrace)
 	other.on(fh, other.reclaimOp(other.next("o"), state.Both, "o")).fails(OpOpen, nfs.ErrNoGrace)
