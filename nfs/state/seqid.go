@@ -95,7 +95,7 @@ func (c *Client) BeginOpen(now time.Time, owner []byte, seq uint32, digest uint6
 			// confirmed: it may have been an old one, sent again by the network.
 			c.cancel(o)
 			o.confirmed = reclaim
-		case !o.fresh && seq != o.seq+1:
+		case !o.fresh && !follows(seq, o.seq):
 			c.drop(o)
 			return nil, nil, nfs.ErrBadSeqID
 		}
@@ -154,7 +154,7 @@ func (c *Client) BeginState(now time.Time, id Stateid, kind Kind, seq uint32, di
 		case o.open && !o.confirmed && kind != OfUnconfirmed:
 			c.drop(o)
 			return nil, nil, nfs.ErrBadStateID
-		case seq != o.seq+1:
+		case !follows(seq, o.seq):
 			c.drop(o)
 			return nil, nil, nfs.ErrBadSeqID
 		}
@@ -177,7 +177,7 @@ func (t *Turn) Locker(owner []byte, seq uint32) nfs.Status {
 		if !c.take(o) {
 			continue
 		}
-		if seq != o.seq+1 {
+		if !follows(seq, o.seq) {
 			c.drop(o)
 			return nfs.ErrBadSeqID
 		}
@@ -207,6 +207,10 @@ func (c *Client) drop(o *seqOwner) {
 	o.turn.Unlock()
 	c.mu.Unlock()
 }
+
+// follows reports whether a number is the one after another: after the largest comes 1
+// (RFC 7530 section 9.1.3), or 0, as clients have it that just count.
+func follows(seq, last uint32) bool { return seq == last+1 || seq == 1 && last == 1<<32-1 }
 
 // advances reports whether an owner's number is used up by a request with this status.
 func advances(st nfs.Status) bool {

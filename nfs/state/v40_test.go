@@ -227,3 +227,25 @@ func TestClients40(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 }
+
+// TestNumbersWrap: after the largest number an owner goes on with 1, or with 0.
+func TestNumbersWrap(t *testing.T) {
+	s := New(Config{Boot: 7})
+	c := client40(t, s, begin, "x")
+	for first, name := range []string{"zero", "one"} {
+		o := opens40(t, c, begin, name, 1<<32-2, testFile(1)).ID
+		in(t, c, begin, o, OfUnconfirmed, 1<<32-1, func(*Turn) (st nfs.Status) {
+			o, st = c.ConfirmOpen(o, testFile(1))
+			return st
+		})
+		for _, seq := range []uint32{1<<32 - 2, 2, 3} {
+			if _, _, st := c.BeginState(begin, o, OfOpen, seq, 99); st != nfs.ErrBadSeqID {
+				t.Errorf("%d: %v", seq, st)
+			}
+		}
+		in(t, c, begin, o, OfOpen, uint32(first), func(turn *Turn) nfs.Status {
+			_, st := c.Close40(turn, o, testFile(1))
+			return st
+		})
+	}
+}
