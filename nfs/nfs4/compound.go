@@ -191,7 +191,7 @@ func (k *compound) step(op uint32) nfs.Status {
 	k.keep = false
 	st := k.admit(row, op)
 	if st == nfs.OK {
-		st = k.status(k.handler(row, op)(k))
+		st = k.status(op, k.handler(row, op)(k))
 		k.unhold()
 		if k.again || k.replayed {
 			return st
@@ -239,6 +239,8 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		return nfs.ErrNotSupp
 	case row.is(needsHandle) && !k.cur.set():
 		return nfs.ErrNoFileHandle
+	case op == OpRestoreFH && k.minor == 0 && !k.saved.set():
+		return nfs.ErrRestoreFH
 	case row.is(needsSaved) && !k.saved.set():
 		return nfs.ErrNoFileHandle
 	}

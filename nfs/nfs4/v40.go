@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/state"
@@ -44,10 +45,22 @@ func (k *compound) handler(row *operation, op uint32) func(*compound) nfs.Status
 	return row.do
 }
 
-// status is a handler's status as the minor version has it.
-func (k *compound) status(st nfs.Status) nfs.Status {
-	if k.minor == 0 && st == nfs.ErrWrongType {
+// status is a handler's status as the minor version has it for the operation (RFC 7530
+// section 13.2).
+func (k *compound) status(op uint32, st nfs.Status) nfs.Status {
+	if k.minor > 0 {
+		return st
+	}
+	switch {
+	case st == nfs.ErrWrongType, st == nfs.ErrSymlink && (op == OpLock || op == OpLockT):
 		return nfs.ErrInval
+	case st == nfs.ErrSymlink && op == OpSecInfo:
+		return nfs.ErrNotDir
+	case st == nfs.ErrPerm && op == OpLink:
+		if a, err := k.saved.x.FS.GetAttr(k.who(&k.saved), k.saved.h); err == nil && a.Type == blockstore.TypeDir {
+			return nfs.ErrIsDir
+		}
+		return nfs.ErrAcces
 	}
 	return st
 }

@@ -325,7 +325,7 @@ func TestErrors40(t *testing.T) {
 		{"SETATTR, stale", OpSetAttr, []args{file, op(OpSetAttr, stale, attrs(bits4(attrSize), uint64(0)))}, nfs.ErrStaleStateID},
 		{"READLINK of a file", OpReadLink, []args{file, op(OpReadLink)}, nfs.ErrInval},
 		{"VERIFY of an attribute of 4.1", OpVerify, []args{file, op(OpVerify, attrs(bits4(attrExclCreat), bitmap{}))}, nfs.ErrAttrNotSupp},
-		{"RESTOREFH of nothing", OpRestoreFH, []args{op(OpRestoreFH)}, nfs.ErrNoFileHandle},
+		{"RESTOREFH of nothing", OpRestoreFH, []args{op(OpRestoreFH)}, nfs.ErrRestoreFH},
 	} {
 		p := r.compound(0, k.ops...)
 		for p.left > 1 {
