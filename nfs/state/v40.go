@@ -159,13 +159,13 @@ func (s *Server) Client40(now time.Time, id uint64) (*Client, nfs.Status) {
 		return nil, nfs.ErrStaleClientID
 	}
 	s.mu.RLock()
-	c, lapsed := s.clients[uint32(id)], slices.Contains(s.lapsed, uint32(id))
-	s.mu.RUnlock()
+	defer s.mu.RUnlock()
+	c := s.clients[uint32(id)]
 	switch {
 	case c != nil && c.v40 != nil && c.confirmed.Load():
 		c.renew(now)
 		return c, nfs.OK
-	case lapsed:
+	case c == nil && slices.Contains(s.lapsed, uint32(id)):
 		return nil, nfs.ErrExpired
 	}
 	return nil, nfs.ErrStaleClientID

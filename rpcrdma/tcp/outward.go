@@ -14,6 +14,8 @@ import (
 // Bounds of connections that a server makes.
 const (
 	outwardDefault = 256
+	// outwardShare is which part of the connections one host may have.
+	outwardShare = 8
 	// outwardCalls is how many calls to one address are outstanding.
 	outwardCalls = rpc.BackwardCalls
 	// outwardAll is how many calls are outstanding, or wait, to all addresses.
@@ -37,15 +39,18 @@ type Outward struct {
 	end    context.Context
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	all    map[*outCaller]struct{} // those with a connection
+	hosts  map[netip.Addr]int            // connections
+	all    map[*outCaller]struct{}       // those with a connection
+	at     map[netip.AddrPort]*outCaller // one of those
 }
 
-// NewOutward makes one of at most limit connections; 0 means 256.
+// NewOutward makes one of at most limit connections, an eighth of them to one host; 0 means
+// 256.
 func NewOutward(limit int) *Outward {
 	if limit <= 0 {
 		limit = outwardDefault
 	}
-	o := &Outward{limit: limit, idle: outwardIdle, all: make(map[*outCaller]struct{})}
+	o := &Outward{limit: limit, idle: outwardIdle, hosts: make(map[netip.Addr]int), all: make(map[*outCaller]struct{}), at: make(map[netip.AddrPort]*outCaller)}
 	o.end, o.cancel = context.WithCancel(context.Background())
 	return o
 }
@@ -66,6 +71,14 @@ func (o *Outward) Close() {
 	o.done.Wait()
 }
 
+// count counts connections. Call with mu held.
+func (o *Outward) count(host netip.Addr, n int) {
+	o.conns += n
+	if o.hosts[host] += n; o.hosts[host] == 0 {
+		delete(o.hosts, host)
+	}
+}
+
 // Conns is the number of connections.
 func (o *Outward) Conns() int {
 	o.mu.Lock()
@@ -73,15 +86,21 @@ func (o *Outward) Conns() int {
 	return o.conns
 }
 
-// To is the Caller of an address. It makes no connection yet, and need not be closed.
+// To is the Caller of an address: that of before, while it has a connection. It makes none
+// yet, and need not be closed.
 func (o *Outward) To(addr netip.AddrPort) rpc.Caller {
-	return &outCaller{o: o, addr: addr.String(), slots: make(chan struct{}, outwardCalls), dial: make(chan struct{}, 1)}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if c := o.at[addr]; c != nil {
+		return c
+	}
+	return &outCaller{o: o, addr: addr, slots: make(chan struct{}, outwardCalls), dial: make(chan struct{}, 1)}
 }
 
 // outCaller is a Caller of an address.
 type outCaller struct {
 	o     *Outward
-	addr  string
+	addr  netip.AddrPort
 	slots chan struct{} // calls outstanding
 	dial  chan struct{} // held to connect
 
@@ -181,18 +200,22 @@ func (c *outCaller) connect(ctx context.Context) (conn *Client, old bool, err er
 	if c.conn != nil {
 		defer c.mu.Unlock()
 		c.using++
+		if c.timer != nil {
+			c.timer.Stop()
+		}
 		return c.conn, true, nil
 	}
 	c.mu.Unlock()
 	o := c.o
 	o.mu.Lock()
-	if o.conns >= o.limit {
+	host := c.addr.Addr()
+	if o.conns >= o.limit || o.hosts[host] >= max(o.limit/outwardShare, 1) {
 		o.mu.Unlock()
 		return nil, false, rpc.ErrTooMany
 	}
-	o.conns++
+	o.count(host, 1)
 	o.mu.Unlock()
-	conn, err = Dial(ctx, c.addr)
+	conn, err = Dial(ctx, c.addr.String())
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err == nil && o.closed {
@@ -200,10 +223,10 @@ func (c *outCaller) connect(ctx context.Context) (conn *Client, old bool, err er
 		err = rpc.ErrClosed
 	}
 	if err != nil {
-		o.conns--
+		o.count(host, -1)
 		return nil, false, err
 	}
-	o.all[c] = struct{}{}
+	o.all[c], o.at[c.addr] = struct{}{}, c
 	c.mu.Lock()
 	c.conn = conn
 	c.using++
@@ -246,8 +269,11 @@ func (c *outCaller) disconnect(conn *Client) {
 	was := c.conn
 	if was != nil && (conn == nil || conn == was) {
 		c.conn = nil
-		c.o.conns--
+		c.o.count(c.addr.Addr(), -1)
 		delete(c.o.all, c)
+		if c.o.at[c.addr] == c {
+			delete(c.o.at, c.addr)
+		}
 	} else {
 		was = nil
 	}

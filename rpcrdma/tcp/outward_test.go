@@ -101,6 +101,9 @@ func TestOutward(t *testing.T) {
 	if n, err := outwardCall(t, c, 1, time.Minute); n != 42 || err != nil {
 		t.Error(n, err)
 	}
+	if o.To(p.addr) != c {
+		t.Error("another connection to the same address")
+	}
 	c.(*outCaller).tire()
 	if o.Conns() != 0 {
 		t.Errorf("%d connections that nobody uses", o.Conns())
@@ -125,6 +128,14 @@ func TestOutwardFails(t *testing.T) {
 	l.Close()
 	o := NewOutward(1)
 	defer o.Close()
+	share := NewOutward(2 * outwardShare)
+	defer share.Close()
+	for i := range 3 { // at one address each, of one host
+		_, err := outwardCall(t, share.To(newOutwardPeer(t).addr), 1, time.Minute)
+		if want := i == 2; errors.Is(err, rpc.ErrTooMany) != want || !want && err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
 	var lost *rpc.ConnError
 	if _, err := outwardCall(t, o.To(gone), 1, time.Minute); !errors.As(err, &lost) || o.Conns() != 0 {
 		t.Error(err, o.Conns())
