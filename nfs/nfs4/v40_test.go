@@ -170,6 +170,7 @@ func TestOpenOwner(t *testing.T) {
 	if got := p.ok(OpGetFH).Opaque(fhMax); !bytes.Equal(got, fh) {
 		t.Error("another file")
 	}
+	r.compound(0, op(OpPutFH, dir), op(OpLookup, "nested"), c.openOp(9, 1, 0, "o", "file")).ok(OpPutFH).ok(OpLookup).fails(OpOpen, nfs.ErrBadSeqID)
 	down := op(OpOpenDowngrade, o.id, uint32(10), uint32(state.Read), uint32(0))
 	if first, second := r.twice(op(OpPutFH, fh), down); !bytes.Equal(first, second) {
 		t.Errorf("OPEN_DOWNGRADE, sent again:\n% x\n% x", first, second)
