@@ -12,11 +12,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Minor versions that are served.
-const (
-	minorMin = 0
-	minorMax = 2
-)
+// minorMax is the highest minor version that is served.
+const minorMax = 2
 
 // compound is a COMPOUND being served, reused from call to call.
 type compound struct {

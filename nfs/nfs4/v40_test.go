@@ -769,3 +769,19 @@ func FuzzCompound40(f *testing.F) {
 		}
 	})
 }
+
+// TestMinor0: version 4.0 can be switched off, and be the only one.
+func TestMinor0(t *testing.T) {
+	for _, served := range []uint32{0, 1} {
+		r := newRig(t)
+		r.s.serveMinors([]uint32{served})
+		p := r.compound(0, setClientOp("x", 1, "tcp", uaddr))
+		if got := p.status; served == 0 && got != nfs.OK || served != 0 && got != nfs.ErrMinorVersMismatch {
+			t.Errorf("4.%d is served: 4.0 ends with %v", served, got)
+		}
+		p = r.compound(1, exchangeArgs("o", 1, 0))
+		if got := p.status; served == 1 && got != nfs.OK || served != 1 && got != nfs.ErrMinorVersMismatch {
+			t.Errorf("4.%d is served: 4.1 ends with %v", served, got)
+		}
+	}
+}
