@@ -98,6 +98,9 @@ func (k *compound) supported(x *nfs.Export) bitmap {
 	if k.minor >= 2 {
 		b = supported42
 	}
+	if k.minor == 0 {
+		b[2] = 0 // its attributes end with mounted_on_fileid
+	}
 	if aclsOf(x) == nil {
 		b.clear(attrACL)
 	}

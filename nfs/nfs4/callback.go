@@ -175,6 +175,10 @@ func (s *Server) recall(list []state.Recall) {
 }
 
 func (s *Server) recallOne(r *state.Recall) {
+	if r.Client.Minor0() {
+		s.recall40(r)
+		return
+	}
 	for _, x := range r.Client.Backchannels() {
 		if s.callBack(x, r) {
 			return

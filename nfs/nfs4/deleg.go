@@ -33,6 +33,10 @@ const (
 
 // delegate appends the open_delegation4 of an OPEN of the current file.
 func (k *compound) delegate(a *openArgs) {
+	if k.minor == 0 {
+		k.delegate40(a)
+		return
+	}
 	e := &k.c.Res
 	want := a.want & wantMask
 	if want == wantNoDeleg || want == wantCancel {

@@ -149,7 +149,9 @@ func (k *compound) flavors(st nfs.Status) nfs.Status {
 	if st != nfs.OK {
 		return st
 	}
-	k.setCurrent(object{})
+	if k.minor > 0 {
+		k.setCurrent(object{})
+	}
 	e := &k.c.Res
 	e.Uint32(2)
 	e.Uint32(uint32(rpc.AuthSys))

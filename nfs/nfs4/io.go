@@ -30,6 +30,9 @@ func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Stat
 			return nfs.ErrJukebox
 		}
 	}
+	if k.minor == 0 {
+		return k.io40(id, f, write)
+	}
 	return badState(k.client.IO(k.now, id, f, write))
 }
 

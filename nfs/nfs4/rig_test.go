@@ -250,6 +250,9 @@ func (r *rig) send(a []byte) (*xdr.Decoder, rpc.AcceptStat) {
 		d := xdr.NewDecoder(r.raw)
 		d.Skip(20)
 		st := rpc.AcceptStat(d.Uint32())
+		if st == rpc.RPCSuccess {
+			valid40(r.t, xdr.NewDecoder(a), r.raw)
+		}
 		return &d, st
 	case <-time.After(10 * time.Second):
 		r.t.Fatal("no reply")

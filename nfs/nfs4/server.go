@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +44,10 @@ type Config struct {
 	UTF8 bool
 	// Names are what users and groups are called; nil means by number.
 	Names nfs.Names
+	// CallBack makes the Caller of a client of version 4.0, which is called on a
+	// connection of its own, at an address that the client's own calls come from.
+	// It must not wait. nil: nobody is called, and none of them gets a delegation.
+	CallBack func(to netip.AddrPort) rpc.Caller
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -62,6 +67,7 @@ type Server struct {
 	people   nfs.Names
 	minors   [minorMax + 1]bool
 	utf8     bool
+	connect  func(to netip.AddrPort) rpc.Caller
 	pool     sync.Pool // of *compound
 
 	ops                      [numOps]atomic.Uint64 // executed
@@ -78,7 +84,7 @@ type Server struct {
 
 // New makes a server.
 func New(cfg Config) *Server {
-	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now, people: cfg.Names, utf8: cfg.UTF8}
+	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now, people: cfg.Names, utf8: cfg.UTF8, connect: cfg.CallBack}
 	s.serveMinors(cfg.Minors)
 	if s.people == nil {
 		s.people = byNumber{}
@@ -119,7 +125,7 @@ func (s *Server) State() *state.Server { return s.state }
 func (s *Server) Programs() []rpc.Program {
 	return []rpc.Program{{Name: "nfs4", Prog: Program, Vers: Version, Procs: []rpc.Proc{
 		ProcNull:     {Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-		ProcCompound: {Name: "COMPOUND", Inline: true, Serve: s.compound},
+		ProcCompound: {Name: "COMPOUND", Inline: true, Serve: s.compound, Once: once},
 	}}}
 }
 

@@ -2,11 +2,11 @@ package nfs4
 
 // serveMinors sets the minor versions that are served; nil means all.
 func (s *Server) serveMinors(list []uint32) {
-	for m := minorMin; m <= minorMax; m++ {
+	for m := range s.minors {
 		s.minors[m] = list == nil
 	}
 	for _, m := range list {
-		if m >= minorMin && m <= minorMax {
+		if m <= minorMax {
 			s.minors[m] = true
 		}
 	}

@@ -248,6 +248,8 @@ type Delegate struct {
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
 	Origin  Origin
+	// By is the turn of the OPEN, in version 4.0.
+	By *Turn
 }
 
 // Delegated is a delegation that was given. Recall: the client is asked to return it
@@ -288,6 +290,9 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	live, proven := c.calledBack()
 	if !proven && (!a.Reclaim || !live) {
 		return res, WhyResource
+	}
+	if o := a.By; o != nil && !o.owner.confirmed {
+		return res, WhyResource // the open may be no open at all
 	}
 	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, seq: 1}
 	sh := s.shardOfFile(a.File)
@@ -337,6 +342,9 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 
 // calledBack reports whether the client can be called. Call with mu held.
 func (c *Client) calledBack() (live, proven bool) {
+	if c.v40 != nil {
+		return c.v40.path.usable()
+	}
 	for _, x := range c.sessions {
 		if x.Back == nil || !x.Back.Usable() {
 			continue
@@ -437,6 +445,11 @@ func (c *Client) revoke(d *deleg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dead || d.revoked || c.delegs[d.file] != d {
+		return
+	}
+	if c.v40 != nil {
+		c.dropDeleg(d) // it has no way to give a stateid up that is of no more use
+		c.s.delegs.revoked.Add(1)
 		return
 	}
 	c.s.unshareDeleg(d)

@@ -15,6 +15,7 @@ type locks struct {
 	key  openKey // of the lock-owner
 	num  uint32
 	seq  uint32
+	by   *seqOwner // of version 4.0
 	open *open
 	any  bool // there may be some
 }
@@ -31,6 +32,10 @@ func (c *Client) dropLocks(l *locks) {
 	}
 	delete(c.locks, l.key)
 	delete(c.states, l.num)
+	if l.by != nil {
+		delete(l.by.locks, l)
+		c.unuse(l.by)
+	}
 }
 
 // Range is a range of bytes as on the wire: a length of all ones is to the end.
@@ -58,6 +63,8 @@ type Lock struct {
 	Exclusive bool
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
+	// Turn is that of the owner, in version 4.0.
+	Turn *Turn
 }
 
 // Denied is a lock that is in the way (LOCK4denied).
@@ -171,6 +178,7 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 	if isNew {
 		l.num = c.number(l)
 		c.locks[l.key] = l
+		c.lockedBy(l, a.Turn)
 		l.open.locks = append(l.open.locks, l)
 	}
 	l.any = true

@@ -30,6 +30,7 @@ type open struct {
 	key openKey
 	num uint32
 	seq uint32
+	by  *seqOwner // of version 4.0
 	reservation
 	locks []*locks
 }
@@ -52,12 +53,16 @@ type Open struct {
 	Access, Deny uint32
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
+	// Turn is that of the open-owner, in version 4.0.
+	Turn *Turn
 }
 
 // Opened is an open that was made or changed.
 type Opened struct {
 	ID  Stateid
 	New bool
+	// Confirm: it has to be confirmed, in version 4.0.
+	Confirm bool
 
 	o       *open
 	prev    reservation
@@ -100,7 +105,7 @@ func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
 		return nfs.ErrExpired
 	case reclaim && (complete || !c.known || !c.s.Grace(now)):
 		return nfs.ErrNoGrace
-	case !reclaim && (!complete || c.s.Grace(now)):
+	case !reclaim && (!complete && c.v40 == nil || c.s.Grace(now)):
 		return nfs.ErrGrace
 	}
 	return nfs.OK
@@ -142,10 +147,11 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 	if res.New {
 		o.num = c.number(o)
 		c.opens[key] = o
+		c.byTurn(o, a.Turn)
 	}
 	res.prevSeq = o.seq
 	o.seq = bump(o.seq)
-	res.o, res.ID = o, c.stateid(o.num, o.seq)
+	res.o, res.ID, res.Confirm = o, c.stateid(o.num, o.seq), o.unconfirmed()
 	return res, nfs.OK, nil, k
 }
 
@@ -234,6 +240,12 @@ func (c *Client) dropOpen(o *open) {
 	c.s.unshare(o)
 	delete(c.opens, o.key)
 	delete(c.states, o.num)
+	if o.by != nil {
+		if o.by.trial == o {
+			o.by.trial = nil
+		}
+		c.unuse(o.by)
+	}
 }
 
 // Close is CLOSE (section 18.2.3). Locks that are left go too.
@@ -318,7 +330,7 @@ func (c *Client) IO(now time.Time, id Stateid, f lock.File, write bool) nfs.Stat
 		o = what.(*locks).open
 	}
 	switch {
-	case o.key.file != f:
+	case o.key.file != f, o.unconfirmed():
 		return nfs.ErrBadStateID
 	case write && o.access&Write == 0:
 		return nfs.ErrOpenMode

@@ -12,6 +12,10 @@
 // an open takes its client's lock and, where share reservations count, a shard of
 // the files. Server.mu is for making and ending clients and sessions.
 //
+// Version 4.0 has the numbers of owners with their last answers, and one path for calls to a
+// client, in the place of sessions (RFC 7530 sections 9 and 10.2). An owner's turn is taken
+// before all of those locks, a path's lock last.
+//
 // An open takes about 400 bytes, a lock stateid as much (BenchmarkOpens); a session
 // 100 bytes and its kept reply for every slot that was used.
 //
@@ -89,7 +93,10 @@ type Server struct {
 	owners  map[string]*records
 	clients map[uint32]*Client // by the low half of the client ID
 	next    uint32             // of the last client ID given out
-	swept   time.Time
+	// Of version 4.0: confirmations asked for, and the last clients whose lease ran out.
+	confirms uint32
+	lapsed   []uint32
+	swept    time.Time
 
 	grace  grace
 	delegs delegCounts

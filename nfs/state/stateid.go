@@ -83,7 +83,7 @@ func (c *Client) find(id Stateid) (any, nfs.Status) {
 		return nil, nfs.ErrBadStateID
 	}
 	switch d := int32(id.Seq - seq); {
-	case id.Seq == 0 || d == 0:
+	case id.Seq == 0 && c.v40 == nil || d == 0:
 		return what, nfs.OK
 	case d < 0:
 		return nil, nfs.ErrOldStateID

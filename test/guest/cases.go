@@ -81,6 +81,14 @@ var cases = []Case{
 	v42("frozen", Case{Guests: 2, Host: frozen, Daemon: []string{"--lease-time", "10s"}, Timeout: 4 * time.Minute}),
 	v42("deleg-cut", Case{Host: recallsLate, Timeout: 3 * time.Minute}),
 	{Name: "v42-deleg-tcp", Exports: rw, Script: script("deleg"), Env: env("VERS", "4.2", "CARRIER", "proto=tcp"), Host: recalls, Timeout: 2 * time.Minute},
+	{Name: "mount-v40-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.0,proto=tcp", "WANT", "4.0"), Timeout: 3 * time.Minute},
+	{Name: "mount-v40-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049,vers=4.0", "WANT", "4.0"), Timeout: 3 * time.Minute},
+	v40("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v40("reclaim", Case{Guests: 2, Host: killed, Env: env("GRACE", "110"), Timeout: 5 * time.Minute}),
+	v40("deleg", Case{Host: recallsRead, Timeout: 2 * time.Minute}), v40("restart", Case{Host: restarts, Timeout: 5 * time.Minute}),
+	v40("names", Case{}), v40("open-files", Case{}), v40("append", Case{}), v40("mmap", Case{Timeout: 2 * time.Minute}),
+	v40("fsx", Case{Timeout: 4 * time.Minute}), v40("tree", Case{Timeout: 4 * time.Minute}), v40("git", Case{Timeout: 4 * time.Minute}),
+	v40("dbench", Case{Timeout: 3 * time.Minute}), v40("fio", Case{Timeout: 5 * time.Minute, Env: env("SIZE", "32")}),
+	v40("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v40("enospc", Case{FS: smallFS}), v40("squash", Case{Prepare: squashed, Exports: squashExports}),
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
@@ -127,13 +135,17 @@ var cases = []Case{
 	{Name: "restart", Exports: rw, Script: script("restart"), Host: restarts, Timeout: 5 * time.Minute},
 }
 
-// v42 is a case of version 4.2 with a script that version 3 is tested by too.
-func v42(name string, c Case) Case {
-	c.Name, c.Script = "v42-"+name, script(name)
+// v42 is a case of version 4.2 with a script that version 3 is tested by too, v40 one of
+// version 4.0.
+func v42(name string, c Case) Case { return v4("4.2", "v42-"+name, name, c) }
+func v40(name string, c Case) Case { return v4("4.0", "v40-"+name, name, c) }
+
+func v4(version, name, file string, c Case) Case {
+	c.Name, c.Script = name, script(file)
 	if c.Exports == nil {
 		c.Exports = rw
 	}
-	vars := env("VERS", "4.2")
+	vars := env("VERS", version)
 	maps.Copy(vars, c.Env)
 	c.Env = vars
 	return c

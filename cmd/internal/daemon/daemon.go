@@ -28,6 +28,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
 // Daemon is a running server. It is the control interface's Backend.
@@ -42,6 +43,7 @@ type Daemon struct {
 	portmap *rpc.Server
 	nlm     *nlm.Server
 	nfs4    *nfs4.Server
+	outward *tcp.Outward // calls to clients of version 4.0
 	locks   *lock.Table
 	meters  meters
 	morgue  morgue
@@ -168,10 +170,11 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		return err
 	}
 	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs")}
+	d.outward = tcp.NewOutward(0)
 	d.nfs4 = nfs4.New(nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
-		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace,
+		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
 		Minors: cfg.Minors(), Names: newNames(&cfg.IDMap), UTF8: cfg.UTF8 == config.UTF8Strict,
 	})
 	common.Delegations, common.Shares = d.nfs4, d.nfs4

@@ -26,6 +26,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		err := all.stop(ctx)
 		d.nlm.Close()
 		d.rpc.Close()
+		d.outward.Close()
 		d.portmap.Close()
 		drained <- err
 	}()
@@ -57,6 +58,9 @@ func (d *Daemon) release() {
 	}
 	if d.nlm != nil {
 		d.nlm.Close()
+	}
+	if d.outward != nil {
+		d.outward.Close()
 	}
 	if d.rpc != nil {
 		d.rpc.Close()

@@ -13,6 +13,7 @@ is "content" "$(cat $M/file)" two
 after=$(calls DELEGRETURN)
 [ "$after" -gt "$before" ] || die "the delegation was not returned: $before, $after"
 
+if [ "$VERS" != 4.0 ]; then # which has no delegations for writing here
 say "writing"
 exec 7<>$M/other
 echo mine >&7
@@ -24,6 +25,7 @@ tell written
 await read
 is "content" "$(cat /run/host/got)" "$(printf 'mine\nmore')"
 [ "$(calls DELEGRETURN)" -gt "$before" ] || die "the delegation was not returned"
+fi
 
 say "removed by somebody else"
 echo last >$M/third
