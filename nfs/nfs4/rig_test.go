@@ -27,11 +27,13 @@ const (
 // store is memory, and what its fields say.
 type store struct {
 	*memfs.FS
-	reads   func(nowait bool) error
-	panics  bool
-	clones  bool
-	copies  func() // before each Copy
-	stripes bool   // Seek tells of data and holes in turn, 8 bytes each
+	reads     func(nowait bool) error
+	panics    bool
+	clones    bool
+	copies    func() // before each Copy
+	copyFails func() error
+	whole     bool // Copy copies all that it is asked for
+	stripes   bool // Seek tells of data and holes in turn, 8 bytes each
 }
 
 func (f *store) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
@@ -48,7 +50,16 @@ func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64,
 	if f.copies != nil {
 		f.copies()
 	}
-	return f.FS.Copy(c, from, fromOff, to, toOff, n)
+	if f.copyFails != nil {
+		if err := f.copyFails(); err != nil {
+			return 0, err
+		}
+	}
+	done, err := f.FS.Copy(c, from, fromOff, to, toOff, n)
+	for m := done; f.whole && err == nil && m > 0 && done < n; done += m {
+		m, err = f.FS.Copy(c, from, fromOff+done, to, toOff+done, n-done)
+	}
+	return done, err
 }
 
 func (f *store) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {

@@ -59,6 +59,7 @@ type Server struct {
 	joined                   atomic.Uint64 // retries that waited for the request that they repeat
 	callbacks, callbacksLost atomic.Uint64
 	waiters                  atomic.Int32
+	offloads                 offloads
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
 }
 
@@ -87,6 +88,7 @@ func New(cfg Config) *Server {
 		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
 		Recall: s.recall,
 	})
+	s.offloads.init()
 	s.pool.New = func() any { return &compound{s: s} }
 	return s
 }
@@ -123,11 +125,15 @@ const (
 	CountDelegations = "nfs4_delegations"
 	CountRecalls     = "nfs4_recalls"
 	CountRecallWaits = "nfs4_recall_waits"
+
+	CountOffloads  = "nfs4_offloads"
+	CountCancelled = "nfs4_offloads_cancelled"
 )
 
 // Faults are the counts of what is out of the ordinary, by name, for what there was:
 // operations that no version has, callbacks that were not answered, delegations taken
-// away, and, which are nobody's fault, callbacks, delegations, those recalled, and how
+// away, and, which are nobody's fault, copies that went on after their replies, those
+// that were stopped, callbacks, delegations, those recalled, and how
 // often somebody had to wait for one, retries answered
 // from a session's reply cache, retries that waited for what they repeat, and
 // compounds that went from a carrier's loop to a worker. Statuses are counted in
@@ -143,6 +149,7 @@ func (s *Server) Faults() map[string]uint64 {
 		}
 	}
 	for name, n := range map[string]*atomic.Uint64{
+		CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
 	} {

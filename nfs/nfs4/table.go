@@ -32,7 +32,7 @@ func (o *operation) is(f flags) bool { return o.flags&f != 0 }
 const (
 	resStateid = 16
 	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + delegResult
-	resCopy    = 4 + 8 + 4 + verifierLen + 4 + 4
+	resCopy    = 4 + resStateid + 8 + 4 + verifierLen + 4 + 4
 	resCreate  = changeInfoLen + bitmapLen
 	resLock    = resStateid // who is in the way is told if there is room
 )
@@ -107,8 +107,8 @@ func init() {
 		OpIOAdvise:           {"IO_ADVISE", 2, h, 0, ioAdvise},
 		OpLayoutError:        {"LAYOUTERROR", 2, h, 0, nil},
 		OpLayoutStats:        {"LAYOUTSTATS", 2, h, 0, nil},
-		OpOffloadCancel:      {"OFFLOAD_CANCEL", 2, h, 0, nil},
-		OpOffloadStatus:      {"OFFLOAD_STATUS", 2, h, 0, nil},
+		OpOffloadCancel:      {"OFFLOAD_CANCEL", 2, h | changing, 0, offloadCancel},
+		OpOffloadStatus:      {"OFFLOAD_STATUS", 2, h, 0, offloadStatus},
 		OpReadPlus:           {"READ_PLUS", 2, h, 0, readPlus},
 		OpSeek:               {"SEEK", 2, h, 0, seek},
 		OpWriteSame:          {"WRITE_SAME", 2, h, 0, nil},

@@ -48,7 +48,8 @@ type Client struct {
 	locks    map[openKey]*locks
 	delegs   map[lock.File]*deleg // not those taken away
 	revoked  int
-	states   map[uint32]any // *open, *locks or *deleg, by number
+	offloads map[uint32]*Offload // by number
+	states   map[uint32]any      // *open, *locks, *deleg or *Offload, by number
 	nstate   uint32
 }
 
@@ -215,6 +216,9 @@ func (c *Client) release() {
 	}
 	for _, d := range c.delegs {
 		c.s.unshareDeleg(d)
+	}
+	for _, o := range c.offloads {
+		c.dropOffload(o)
 	}
 	if len(c.locks) > 0 {
 		c.s.cfg.Locks.Drop(c.name)

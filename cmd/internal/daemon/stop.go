@@ -25,6 +25,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		}
 		err := all.stop(ctx)
 		d.nlm.Close()
+		d.nfs4.Close()
 		d.rpc.Close()
 		d.portmap.Close()
 		drained <- err
@@ -57,6 +58,9 @@ func (d *Daemon) release() {
 	}
 	if d.nlm != nil {
 		d.nlm.Close()
+	}
+	if d.nfs4 != nil {
+		d.nfs4.Close()
 	}
 	if d.rpc != nil {
 		d.rpc.Close()
