@@ -15,6 +15,7 @@ import (
 const (
 	callbackVersion = 1
 	procCBCompound  = 1
+	opCBGetattr     = 3
 	opCBRecall      = 4
 	opCBSequence    = 11
 	opCBOffload     = 15

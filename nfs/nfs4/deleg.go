@@ -57,12 +57,12 @@ func (k *compound) delegate(a *openArgs) {
 		case want == wantWrite && k.cur.readOnly():
 		default:
 			d.Write = d.Write || want == wantWrite
-			got, why = k.client.Delegate(k.now, &d)
+			got, why = k.give(&d)
 		}
 	case claimPrevious:
 		if a.deleg == delegRead || a.deleg == delegWrite {
 			d.Write, d.Reclaim = a.deleg == delegWrite, true
-			got, why = k.client.Delegate(k.now, &d)
+			got, why = k.give(&d)
 		}
 	}
 	switch {
@@ -87,6 +87,19 @@ func (k *compound) delegate(a *openArgs) {
 		e.Uint64(0)
 		k.encodeNobody()
 	}
+}
+
+// give is Client.Delegate for the current file.
+func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
+	if d.Write {
+		// What the client knows the file by is what it says when it is asked for changes.
+		a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
+		if err != nil {
+			return state.Delegated{}, state.WhyResource
+		}
+		d.Change = changeOf(&a)
+	}
+	return k.client.Delegate(k.now, d)
 }
 
 // delegResult is the longest open_delegation4.
@@ -149,18 +162,6 @@ func (k *compound) unhold() {
 		k.s.state.Unhold(f)
 	}
 	k.holds = k.holds[:0]
-}
-
-// volatile are the attributes that a client with a write delegation changes by itself.
-var volatile = bits4(attrChange, attrSize, attrSpaceUsed, attrTimeMetadata, attrTimeModify, attrTimeAccess)
-
-// current makes sure that nobody else knows better what these attributes of the current
-// file are.
-func (k *compound) current(want bitmap) nfs.Status {
-	if k.cur.x == nil || want.and(volatile).empty() || k.s.free(k.now, k.file(), k.client, false, k.mayBlock) {
-		return nfs.OK
-	}
-	return nfs.ErrJukebox
 }
 
 const (

@@ -41,6 +41,7 @@ type callback struct {
 	op        uint32   // beside CB_SEQUENCE; 0: none
 	recall    *recalled
 	offload   *offloaded
+	getattr   []byte // the handle of a CB_GETATTR
 }
 
 type verdict struct {
@@ -48,6 +49,7 @@ type verdict struct {
 	err      error
 	sequence nfs.Status // of CB_SEQUENCE
 	recall   nfs.Status // of the other operation, whatever it is
+	result   args       // behind it
 	illegal  bool       // the client does not know it
 	noOp     bool       // a reply without operations
 }
@@ -143,6 +145,11 @@ func (c *callee) parse(args []byte) *callback {
 			k.recall = &recalled{id: decodeStateid(&d)}
 			d.Bool()
 			k.recall.fh = bytes.Clone(d.Opaque(fhMax))
+		case opCBGetattr:
+			k.getattr = bytes.Clone(d.Opaque(fhMax))
+			if want, _ := decodeBitmap(&d); want != bits4(attrChange, attrSize) {
+				c.t.Errorf("asked for attributes %x", want)
+			}
 		case opCBOffload:
 			k.offload = parseOffload(c.t, &d)
 		default:
@@ -186,6 +193,9 @@ func (k *callback) reply(v verdict) []byte {
 	case k.op != 0:
 		e.Uint32(k.op)
 		e.Uint32(uint32(v.recall))
+		if v.result != nil {
+			v.result(&e)
+		}
 	}
 	return e.B
 }

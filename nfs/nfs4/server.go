@@ -60,6 +60,7 @@ type Server struct {
 	callbacks, callbacksLost atomic.Uint64
 	waiters                  atomic.Int32
 	offloads                 offloads
+	asked                    atomic.Uint64 // callbacks for attributes
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
 }
 
@@ -126,6 +127,7 @@ const (
 	CountRecalls     = "nfs4_recalls"
 	CountRecallWaits = "nfs4_recall_waits"
 
+	CountAsked     = "nfs4_attributes_asked"
 	CountOffloads  = "nfs4_offloads"
 	CountCancelled = "nfs4_offloads_cancelled"
 )
@@ -133,7 +135,7 @@ const (
 // Faults are the counts of what is out of the ordinary, by name, for what there was:
 // operations that no version has, callbacks that were not answered, delegations taken
 // away, and, which are nobody's fault, copies that went on after their replies, those
-// that were stopped, callbacks, delegations, those recalled, and how
+// that were stopped, callbacks for the attributes of a file that is delegated for writing, callbacks, delegations, those recalled, and how
 // often somebody had to wait for one, retries answered
 // from a session's reply cache, retries that waited for what they repeat, and
 // compounds that went from a carrier's loop to a worker. Statuses are counted in
@@ -149,7 +151,7 @@ func (s *Server) Faults() map[string]uint64 {
 		}
 	}
 	for name, n := range map[string]*atomic.Uint64{
-		CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
+		CountAsked: &s.asked, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
 	} {

@@ -26,6 +26,8 @@ type deleg struct {
 	seq   uint32
 	write bool
 	from  Origin
+	// change is the change attribute that the client knows the file by.
+	change uint64
 
 	revoked bool // its client's mu guards it
 
@@ -36,6 +38,7 @@ type deleg struct {
 	flying   bool         // the client is being called
 	told     bool         // it has answered
 	tried    int64        // when it was called
+	saw      uint64       // the last change attribute told of a file changed by the client
 }
 
 // Origin is the request whose reply gave a delegation. A recall names it, as it may
@@ -248,6 +251,8 @@ type Delegate struct {
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
 	Origin  Origin
+	// Change is the file's change attribute.
+	Change uint64
 }
 
 // Delegated is a delegation that was given. Recall: the client is asked to return it
@@ -283,7 +288,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	if !proven && (!a.Reclaim || !live) {
 		return res, WhyResource
 	}
-	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, seq: 1}
+	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, change: a.Change, seq: 1}
 	sh := s.shardOfFile(a.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
