@@ -17,9 +17,16 @@ const (
 	procCBCompound  = 1
 	opCBGetattr     = 3
 	opCBRecall      = 4
+	opCBRecallAny   = 8
 	opCBSequence    = 11
 	opCBOffload     = 15
 	opCBIllegal     = 10044
+)
+
+// Types of what CB_RECALL_ANY asks for.
+const (
+	recallAnyRead  = 0
+	recallAnyWrite = 1
 )
 
 // Flags of SEQUENCE's result (section 18.46.3).

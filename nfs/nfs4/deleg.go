@@ -28,20 +28,20 @@ const (
 	wantWhenFree  = 0x20000
 
 	whyNotWanted     = 0
+	whyNotOfType     = 3
+	whyNoWriteOfType = 4
 	whyWantCancelled = 7
 )
 
 // delegate appends the open_delegation4 of an OPEN of the current file.
 func (k *compound) delegate(a *openArgs) {
-	e := &k.c.Res
 	want := a.want & wantMask
-	if want == wantNoDeleg || want == wantCancel {
-		e.Uint32(delegNoneExt)
-		if want == wantCancel {
-			e.Uint32(whyWantCancelled)
-		} else {
-			e.Uint32(whyNotWanted)
-		}
+	switch want {
+	case wantNoDeleg:
+		k.encodeNoDelegation(whyNotWanted)
+		return
+	case wantCancel:
+		k.encodeNoDelegation(whyWantCancelled)
 		return
 	}
 	d := state.Delegate{File: k.file(), Write: a.access&state.Write != 0, Origin: k.origin()}
@@ -55,6 +55,7 @@ func (k *compound) delegate(a *openArgs) {
 		case want == 0 && a.access == state.Write:
 			// Whoever only writes a file seldom comes back to it; others do.
 		case want == wantWrite && k.cur.readOnly():
+			why = whyNoWriteOfType
 		default:
 			d.Write = d.Write || want == wantWrite
 			got, why = k.give(&d)
@@ -66,27 +67,43 @@ func (k *compound) delegate(a *openArgs) {
 		}
 	}
 	switch {
-	case why != state.Given && want == 0:
-		e.Uint32(delegNone)
-	case why != state.Given:
-		e.Uint32(delegNoneExt)
-		e.Uint32(uint32(why))
+	case why == state.Given:
+		k.encodeDelegation(&got)
+	case want == 0 && a.want&wantSignals == 0:
+		k.c.Res.Uint32(delegNone)
+	default:
+		k.encodeNoDelegation(uint32(why))
+	}
+}
+
+// encodeNoDelegation appends an open_delegation4 that says why there is none.
+func (k *compound) encodeNoDelegation(why uint32) {
+	e := &k.c.Res
+	e.Uint32(delegNoneExt)
+	e.Uint32(why)
+	if w := state.WhyNot(why); w == state.WhyContention || w == state.WhyResource {
 		e.Bool(false) // nobody will tell when that changes
-	case !got.Write:
+	}
+}
+
+// encodeDelegation appends an open_delegation4.
+func (k *compound) encodeDelegation(got *state.Delegated) {
+	e := &k.c.Res
+	if !got.Write {
 		e.Uint32(delegRead)
 		encodeStateid(e, got.ID)
 		e.Bool(false)
 		k.encodeNobody()
-	default:
-		e.Uint32(delegWrite)
-		encodeStateid(e, got.ID)
-		e.Bool(false)
-		// Space: none is set aside, so that the client writes everything when it
-		// closes the file, and hears of a full disk then.
-		e.Uint32(1) // NFS_LIMIT_SIZE
-		e.Uint64(0)
-		k.encodeNobody()
+		return
 	}
+	e.Uint32(delegWrite)
+	encodeStateid(e, got.ID)
+	e.Bool(false)
+	// Space: none is set aside, so that the client writes everything when it
+	// closes the file, and hears of a full disk then.
+	e.Uint32(1) // NFS_LIMIT_SIZE
+	e.Uint64(0)
+	k.encodeNobody()
 }
 
 // give is Client.Delegate for the current file.
@@ -99,7 +116,9 @@ func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
 		}
 		d.Change = changeOf(&a)
 	}
-	return k.client.Delegate(k.now, d)
+	got, why := k.client.Delegate(k.now, d)
+	k.relieve(&got)
+	return got, why
 }
 
 // delegResult is the longest open_delegation4.

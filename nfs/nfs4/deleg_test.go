@@ -42,6 +42,7 @@ type callback struct {
 	recall    *recalled
 	offload   *offloaded
 	getattr   []byte // the handle of a CB_GETATTR
+	any       *anyRecalled
 }
 
 type verdict struct {
@@ -145,6 +146,9 @@ func (c *callee) parse(args []byte) *callback {
 			k.recall = &recalled{id: decodeStateid(&d)}
 			d.Bool()
 			k.recall.fh = bytes.Clone(d.Opaque(fhMax))
+		case opCBRecallAny:
+			k.any = &anyRecalled{keep: d.Uint32()}
+			k.any.kinds, _ = decodeBitmap(&d)
 		case opCBGetattr:
 			k.getattr = bytes.Clone(d.Opaque(fhMax))
 			if want, _ := decodeBitmap(&d); want != bits4(attrChange, attrSize) {

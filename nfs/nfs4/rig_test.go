@@ -106,7 +106,8 @@ type rig struct {
 	raw     []byte // the last reply, as it was sent
 	noBlock bool   // the last call was served without a worker
 	known   []string
-	back    rpc.Caller // of the connection; nil: it has none
+	back    rpc.Caller   // of the connection; nil: it has none
+	limits  state.Config // of the server
 }
 
 func newRig(t testing.TB) *rig {
@@ -147,7 +148,7 @@ func (r *rig) start(boot uint32) {
 	r.s = New(Config{
 		Config: nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}, Identity: []byte("id"),
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
-		Known: r.known, Journal: r,
+		Known: r.known, Journal: r, Limits: r.limits,
 	})
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
 	r.t.Cleanup(r.srv.Close)
@@ -461,6 +462,13 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
 		p.t.Errorf("flags of OPEN: %x", flags)
 	}
 	set, _ = decodeBitmap(p.Decoder)
+	p.delegation()
+	return id, change, set
+}
+
+// delegation reads an open_delegation4.
+func (p *reply) delegation() {
+	p.t.Helper()
 	switch deleg := p.Uint32(); deleg {
 	case delegNone:
 	case delegNoneExt:
@@ -483,7 +491,6 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
 	default:
 		p.t.Errorf("delegation %d", deleg)
 	}
-	return id, change, set
 }
 
 func (p *reply) change() changeInfo {

@@ -35,6 +35,8 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
+	// Limits are the bounds of state.Config; of the rest nothing counts.
+	Limits state.Config
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -61,6 +63,7 @@ type Server struct {
 	waiters                  atomic.Int32
 	offloads                 offloads
 	asked                    atomic.Uint64 // callbacks for attributes
+	relieved                 atomic.Uint64 // callbacks for any delegations
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
 }
 
@@ -87,7 +90,10 @@ func New(cfg Config) *Server {
 	s.state = state.New(state.Config{
 		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
 		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
-		Recall: s.recall,
+		Recall:  s.recall,
+		Clients: cfg.Limits.Clients, Sessions: cfg.Limits.Sessions, States: cfg.Limits.States,
+		Delegations: cfg.Limits.Delegations, ClientDelegations: cfg.Limits.ClientDelegations,
+		Offloads: cfg.Limits.Offloads, ClientOffloads: cfg.Limits.ClientOffloads,
 	})
 	s.offloads.init()
 	s.pool.New = func() any { return &compound{s: s} }
@@ -128,6 +134,7 @@ const (
 	CountRecallWaits = "nfs4_recall_waits"
 
 	CountAsked     = "nfs4_attributes_asked"
+	CountRecallAny = "nfs4_recalls_of_any"
 	CountOffloads  = "nfs4_offloads"
 	CountCancelled = "nfs4_offloads_cancelled"
 )
@@ -135,7 +142,7 @@ const (
 // Faults are the counts of what is out of the ordinary, by name, for what there was:
 // operations that no version has, callbacks that were not answered, delegations taken
 // away, and, which are nobody's fault, copies that went on after their replies, those
-// that were stopped, callbacks for the attributes of a file that is delegated for writing, callbacks, delegations, those recalled, and how
+// that were stopped, callbacks for the attributes of a file that is delegated for writing, and for delegations of the client's choice, callbacks, delegations, those recalled, and how
 // often somebody had to wait for one, retries answered
 // from a session's reply cache, retries that waited for what they repeat, and
 // compounds that went from a carrier's loop to a worker. Statuses are counted in
@@ -151,7 +158,7 @@ func (s *Server) Faults() map[string]uint64 {
 		}
 	}
 	for name, n := range map[string]*atomic.Uint64{
-		CountAsked: &s.asked, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
+		CountAsked: &s.asked, CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
 	} {

@@ -47,6 +47,7 @@ type Client struct {
 	opens    map[openKey]*open
 	locks    map[openKey]*locks
 	delegs   map[lock.File]*deleg // not those taken away
+	relieved int64                // when it was asked for delegations of its choice
 	revoked  int
 	offloads map[uint32]*Offload // by number
 	states   map[uint32]any      // *open, *locks, *deleg or *Offload, by number

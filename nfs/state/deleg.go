@@ -255,12 +255,12 @@ type Delegate struct {
 	Change uint64
 }
 
-// Delegated is a delegation that was given. Recall: the client is asked to return it
-// at once.
+// Delegated is a delegation that was given.
 type Delegated struct {
-	ID     Stateid
-	Write  bool
-	Recall bool
+	ID    Stateid
+	Write bool
+	// Crowded: there is hardly room for more, given or not; see Relief.
+	Crowded bool
 }
 
 // WhyNot says why no delegation was given.
@@ -271,17 +271,25 @@ const (
 	Given         WhyNot = 0 // there is one
 	WhyContention WhyNot = 1
 	WhyResource   WhyNot = 2
+	WhyUpgrade    WhyNot = 5 // the client has it for reading
+	WhyDowngrade  WhyNot = 6 // the client has it for writing
 )
 
 // Delegate gives the client a delegation if nothing stands against it.
 func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer func() { res.Crowded = c.crowded() }()
 	s := c.s
 	if c.dead || len(c.delegs) >= s.cfg.ClientDelegations || len(c.states) >= s.cfg.States || s.delegs.all.Load() >= int64(s.cfg.Delegations) {
 		return res, WhyResource
 	}
-	if c.delegs[a.File] != nil || c.revoked > 0 {
+	switch d := c.delegs[a.File]; {
+	case d != nil && a.Write && !d.write:
+		return res, WhyUpgrade
+	case d != nil && !a.Write && d.write:
+		return res, WhyDowngrade
+	case d != nil || c.revoked > 0:
 		return res, WhyResource // there is one already, or the client has one to give up first
 	}
 	live, proven := c.calledBack()
@@ -328,7 +336,8 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	if d.write {
 		s.delegs.writes.Add(1)
 	}
-	return Delegated{ID: c.stateid(d.num, d.seq), Write: d.write}, Given
+	res.ID, res.Write = c.stateid(d.num, d.seq), d.write
+	return res, Given
 }
 
 // calledBack reports whether the client can be called. Call with mu held.

@@ -1,0 +1,77 @@
+package state
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/nfs/lock"
+)
+
+// TestRelief: who is asked to give delegations back, and how often.
+func TestRelief(t *testing.T) {
+	file := func(n int) lock.File {
+		f := fileA
+		f.Export = uint32(100 + n)
+		return f
+	}
+	for _, c := range []struct {
+		name       string
+		all, each  int
+		a, b       int // delegations of two clients, a's before b's
+		crowded    bool
+		askA, askB int // what each may keep; -1: is not asked
+		refused    bool
+		silent     bool // a is, when b is given its last
+	}{
+		{name: "room", all: 16, each: 16, a: 7, b: 6, askA: -1, askB: -1},
+		{name: "own bound", all: 100, each: 8, a: 2, b: 7, crowded: true, askA: -1, askB: 6},
+		{name: "that of all, by who has most", all: 16, each: 16, a: 9, b: 5, crowded: true, askA: 6, askB: -1},
+		{name: "that of all, itself", all: 16, each: 100, a: 2, b: 12, crowded: true, askA: -1, askB: 9},
+		{name: "who has most is silent", all: 16, each: 16, a: 9, b: 5, crowded: true, silent: true, askA: -1, askB: 3},
+		{name: "full", all: 8, each: 100, a: 4, b: 5, crowded: true, refused: true, askA: 3, askB: -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := delegServer(t, Config{Delegations: c.all, ClientDelegations: c.each})
+			a, _, _ := d.callable(begin, "a")
+			b, _, _ := d.callable(begin, "b")
+			for i := range c.a {
+				d.give(a, begin, file(i), false)
+			}
+			now := begin
+			if c.silent {
+				now = now.Add(2 * time.Minute)
+				b.renew(now)
+			}
+			var got Delegated
+			var why WhyNot
+			for i := range c.b {
+				got, why = b.Delegate(now, &Delegate{File: file(1000 + i)})
+			}
+			if got.Crowded != c.crowded || (why != Given) != c.refused {
+				t.Fatalf("crowded %v, %d", got.Crowded, why)
+			}
+			want := ""
+			for _, w := range []Relief{{a, c.askA}, {b, c.askB}} {
+				if w.Keep >= 0 {
+					want += fmt.Sprintf("%s keeps %d ", w.Client.owner, w.Keep)
+				}
+			}
+			said := func(now time.Time) (s string) {
+				for _, r := range d.Relief(now, b) {
+					s += fmt.Sprintf("%s keeps %d ", r.Client.owner, r.Keep)
+				}
+				return s
+			}
+			if s := said(now); s != want {
+				t.Errorf("%q instead of %q", s, want)
+			}
+			if s := said(now.Add(reliefAgain - 1)); s != "" {
+				t.Errorf("at once again: %q", s)
+			}
+			if s := said(now.Add(reliefAgain)); s != want {
+				t.Errorf("again: %q", s)
+			}
+		})
+	}
+}
