@@ -26,6 +26,7 @@ type deleg struct {
 	seq   uint32
 	write bool
 	from  Origin
+	given time.Time
 	// change is the change attribute that the client knows the file by.
 	change uint64
 
@@ -296,7 +297,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	if !proven && (!a.Reclaim || !live) {
 		return res, WhyResource
 	}
-	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, change: a.Change, seq: 1}
+	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, change: a.Change, given: now, seq: 1}
 	sh := s.shardOfFile(a.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

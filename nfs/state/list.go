@@ -19,6 +19,10 @@ type ClientInfo struct {
 	Sessions  int
 	Opens     int
 	Locks     int // lock-owners with a lock stateid, for each file
+	// Delegations are those that it has, Revoked those taken away that it has not given up.
+	Delegations, Revoked int
+	// Offloads are copies that go on after their replies.
+	Offloads int
 }
 
 // Clients lists the clients by ID.
@@ -29,6 +33,7 @@ func (s *Server) Clients(now time.Time) []ClientInfo {
 		out = append(out, ClientInfo{
 			ID: c.ID, Owner: c.owner, Confirmed: c.confirmed.Load(), Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now),
 			Reclaims: c.known && !c.complete, Sessions: len(c.sessions), Opens: len(c.opens), Locks: len(c.locks),
+			Delegations: len(c.delegs), Revoked: c.revoked, Offloads: len(c.offloads),
 		})
 		c.mu.Unlock()
 	}

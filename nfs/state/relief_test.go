@@ -75,3 +75,44 @@ func TestRelief(t *testing.T) {
 		})
 	}
 }
+
+// TestDelegationList: what the list says of each, by client and age.
+func TestDelegationList(t *testing.T) {
+	d := delegServer(t, Config{})
+	a, _, _ := d.callable(begin, "a")
+	b, _, _ := d.callable(begin, "b")
+	later := begin.Add(time.Second)
+	d.give(b, begin, fileB, true)
+	other := fileA
+	other.Export++
+	d.give(a, later, fileA, false)
+	d.give(a, begin, other, true)
+	now := begin.Add(2 * time.Second)
+	d.Free(now, fileA, b, true)
+	d.recalls(true)
+	d.Free(now, fileB, a, true)
+	until := now.Add(90 * time.Second)
+	want := []DelegInfo{
+		{Client: a.ID, File: other, Write: true, Given: begin},
+		{Client: a.ID, File: fileA, Given: later, Recalled: true, Told: true, Until: until},
+		{Client: b.ID, File: fileB, Write: true, Given: begin, Recalled: true, Until: until},
+	}
+	got := d.DelegationList(10)
+	if len(got) != len(want) {
+		t.Fatalf("%+v", got)
+	}
+	for i, g := range got {
+		w := want[i]
+		if g.Client != w.Client || g.File != w.File || g.Write != w.Write || !g.Given.Equal(w.Given) || g.Recalled != w.Recalled || g.Told != w.Told || !g.Until.Equal(w.Until) {
+			t.Errorf("%+v instead of %+v", g, w)
+		}
+	}
+	if got := d.DelegationList(2); len(got) != 2 || got[1].Client != a.ID {
+		t.Errorf("bounded: %+v", got)
+	}
+	for _, c := range d.Clients(now) {
+		if want := map[uint64]int{a.ID: 2, b.ID: 1}[c.ID]; c.Delegations != want {
+			t.Errorf("%q has %d", c.Owner, c.Delegations)
+		}
+	}
+}
