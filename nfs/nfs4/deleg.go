@@ -117,6 +117,9 @@ func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
 		d.Change = changeOf(&a)
 	}
 	got, why := k.client.Delegate(k.now, d)
+	if why == state.Given && !k.lease(d, got.ID) {
+		why = state.WhyContention
+	}
 	k.relieve(&got)
 	return got, why
 }

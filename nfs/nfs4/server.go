@@ -64,6 +64,8 @@ type Server struct {
 	offloads                 offloads
 	asked                    atomic.Uint64 // callbacks for attributes
 	relieved                 atomic.Uint64 // callbacks for any delegations
+	unleased                 atomic.Uint64 // delegations of files whose store cannot tell what others do
+	hostOpens                atomic.Uint64 // what others did with delegated files
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
 }
 
@@ -134,6 +136,8 @@ const (
 	CountRecallWaits = "nfs4_recall_waits"
 
 	CountAsked     = "nfs4_attributes_asked"
+	CountUnleased  = "nfs4_delegations_unleased"
+	CountHostOpens = "nfs4_delegations_broken_by_host"
 	CountRecallAny = "nfs4_recalls_of_any"
 	CountOffloads  = "nfs4_offloads"
 	CountCancelled = "nfs4_offloads_cancelled"
@@ -158,7 +162,7 @@ func (s *Server) Faults() map[string]uint64 {
 		}
 	}
 	for name, n := range map[string]*atomic.Uint64{
-		CountAsked: &s.asked, CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
+		CountAsked: &s.asked, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens, CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
 	} {

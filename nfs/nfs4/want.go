@@ -61,6 +61,9 @@ func wantDelegation(k *compound) nfs.Status {
 	if failed != nil {
 		return nfs.StatusOf(failed)
 	}
+	if why == state.Given && !k.lease(&f, got.ID) {
+		why = state.WhyContention
+	}
 	k.relieve(&got)
 	if why != state.Given {
 		k.encodeNoDelegation(uint32(why))

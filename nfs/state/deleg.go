@@ -27,6 +27,8 @@ type deleg struct {
 	write bool
 	from  Origin
 	given time.Time
+	// leave is called when the delegation ends; its client's mu guards it.
+	leave func()
 	// change is the change attribute that the client knows the file by.
 	change uint64
 
@@ -411,6 +413,9 @@ func (s *Server) unshareDeleg(d *deleg) {
 	if i < 0 {
 		return
 	}
+	if d.leave != nil {
+		d.leave() // before those who wait for the file go on
+	}
 	if list = slices.Delete(list, i, i+1); len(list) == 0 {
 		delete(sh.deleg.m, d.file)
 	} else {
@@ -424,6 +429,18 @@ func (s *Server) unshareDeleg(d *deleg) {
 	if d.write {
 		s.delegs.writes.Add(-1)
 	}
+}
+
+// Leased has leave called when a delegation that was just given ends: once, with locks
+// held, so that it must not wait nor come back here.
+func (c *Client) Leased(id Stateid, f lock.File, leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d, st := c.findDeleg(id, f); st == nfs.OK {
+		d.leave = leave
+		return
+	}
+	leave()
 }
 
 // dropDeleg ends a delegation. Call with mu held.

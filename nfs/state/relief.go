@@ -43,7 +43,7 @@ func (s *Server) Relief(now time.Time, c *Client) (list []Relief) {
 	}
 	var most *Client
 	var has int
-	for _, x := range s.clientList() {
+	for _, x := range s.sortedClients() {
 		x.mu.Lock()
 		if n := len(x.delegs); n > has && !x.expired(now) {
 			most, has = x, n

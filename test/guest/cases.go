@@ -77,6 +77,7 @@ var cases = []Case{
 	v42("loss", Case{Lossy: true, Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute}),
 	v42("copy", Case{Exports: twoExports, Prepare: bigFile, Host: copied, Back: true, Timeout: 3 * time.Minute}),
 	v42("deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
+	v42("deleg-host", Case{Host: hostUses, Timeout: 2 * time.Minute}),
 	v42("deleg-cut", Case{Host: recallsLate, Timeout: 3 * time.Minute}),
 	{Name: "v42-deleg-tcp", Exports: rw, Script: script("deleg"), Env: env("VERS", "4.2", "CARRIER", "proto=tcp"), Host: recalls, Timeout: 2 * time.Minute},
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},

@@ -58,6 +58,7 @@ var about = map[string]string{
 	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
 	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when other clients, of version 3 and 4.2, read, write and remove them",
 	"v42-deleg-cut":        "a file delegated by version 4.2 is wanted back while the connection is gone: the guest binds the next one, and is called by that",
+	"v42-deleg-host":       "files delegated to a guest by version 4.2 that programs on the server's host write and read: they wait until it has given them back",
 	"v42-deleg-tcp":        "the same over TCP",
 	"v42-copy":             "copies of 300 MiB by version 4.2 that go on after the reply, in one export and between two; the guest is called at the end, and stops one",
 	"v42-enospc":           "the case enospc over version 4.2",

@@ -345,3 +345,17 @@ func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.A
 	defer g.leave()
 	return x.SetACL(c, h, kind, l)
 }
+
+// Lease implements blockstore.Leaser: at the files of a store that has none nobody else
+// can get.
+func (g *gate) Lease(h blockstore.Handle, write bool, broken func()) (func(), error) {
+	x, ok := g.fs.(blockstore.Leaser)
+	if !ok {
+		return nil, nil
+	}
+	if !g.enter() {
+		return nil, blockstore.ErrStale
+	}
+	defer g.leave()
+	return x.Lease(h, write, broken)
+}
