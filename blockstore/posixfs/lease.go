@@ -237,7 +237,8 @@ func (l *lease) forget() {
 	}
 }
 
-// release is of one user. The last one's object may be closed by it.
+// release is of one user. If the object has left the cache meanwhile, closing it may mean
+// to sync it, for which nobody here waits.
 func (l *lease) release() {
 	o := l.o
 	o.openMu.Lock()
@@ -247,7 +248,7 @@ func (l *lease) release() {
 		o.unlease(l)
 	}
 	o.openMu.Unlock()
-	l.fs.release(o)
+	go l.fs.release(o)
 }
 
 // unlease gives a lease up, if it is still there. Call with openMu held.
