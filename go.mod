@@ -3,6 +3,7 @@ module github.com/rstored/rstored
 go 1.26.0
 
 require (
+	github.com/buildbarn/go-xdr v0.0.0-20261005144839-a2095890273e
 	github.com/go-git/go-billy/v5 v5.6.0
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2

@@ -154,6 +154,10 @@ type Limits struct {
 	// BlockSize is the unit in which space is given out, in bytes; 0 if unknown.
 	// Clones begin and end at multiples of it.
 	BlockSize uint32
+	// Clones says that files can share blocks.
+	Clones bool
+	// Quotas says that there are quotas of users; see there.
+	Quotas bool
 	// Xattrs says that objects can have extended attributes.
 	Xattrs bool
 	// ACLs says that the store has POSIX ACLs; see there.
@@ -216,7 +220,8 @@ type FS interface {
 
 	// ReadDir calls emit for the entries after cookie (0 = from the start, "."
 	// and ".." included) until emit returns false or the end is reached.
-	// plus asks for Attr and Handle of each entry. verf is the verifier the
+	// An entry is emit's until it returns; its Name may be kept. plus asks for Attr and Handle of
+	// each entry. verf is the verifier the
 	// client got with the cookie; the current one is returned.
 	ReadDir(c *Cred, dir Handle, cookie uint64, verf [8]byte, plus bool, emit func(*DirEntry) bool) (newVerf [8]byte, eof bool, err error)
 

@@ -22,12 +22,25 @@ type Config struct {
 	// Delegations are those of version 4 for who serves another protocol; nil means
 	// that there are none.
 	Delegations Delegations
+	// Shares are the share reservations, for version 3; nil means that there are none.
+	Shares Shares
+}
+
+// Names tells users and groups by what version 4 calls them. The methods may be called from
+// any goroutine, and may wait.
+type Names interface {
+	// Append appends what a user or group is called.
+	Append(b []byte, id uint32, group bool) []byte
+	// Parse finds one; ok is false if there is none.
+	Parse(who []byte, group bool) (id uint32, ok bool)
 }
 
 // Delegations of files to clients of version 4 stand against what others do with them.
 // Who gets no leave comes again, soon after the client was asked to give the file back:
 // JUKEBOX is for that. The methods may be called from any goroutine.
 type Delegations interface {
+	// Delegating reports whether any file may be delegated. If not, everything is free.
+	Delegating() bool
 	// Free asks for leave to read a file, or to change it. If it may, it waits for a
 	// moment.
 	Free(f lock.File, change, mayWait bool) bool

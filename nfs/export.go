@@ -70,7 +70,9 @@ type Export struct {
 	// Async notes that the store claims writes to be stable when they are not.
 	// It is the store that does so; here it is for people only.
 	Async bool
-	FS    blockstore.FS
+	// HostLocks has locks of clients taken by the store in the host's kernel, if it can.
+	HostLocks bool
+	FS        blockstore.FS
 
 	fsid uint64
 }

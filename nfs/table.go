@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/rstored/rstored/blockstore"
 )
 
 // Errors of a Table.
@@ -117,6 +119,16 @@ func (t *Table) load() *snapshot { return t.cur.Load() }
 
 // ByID is the export of a file handle, or nil.
 func (t *Table) ByID(id uint32) *Export { return t.load().byID[id] }
+
+// HostLocker is lock.Hosts: the store of an export that has locks on its host.
+func (t *Table) HostLocker(id uint32) (h blockstore.HostLocker, take bool) {
+	x := t.ByID(id)
+	if x == nil {
+		return nil, false
+	}
+	h, _ = x.FS.(blockstore.HostLocker)
+	return h, x.HostLocks
+}
 
 // Exports are all exports in the order in which they were given. The slice is
 // not to be changed.

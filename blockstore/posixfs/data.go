@@ -13,7 +13,7 @@ import (
 func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
 	var o *object
 	if nowait {
-		if f.noNowait.Load() {
+		if f.noNowait.Load() && !f.inMemory {
 			return 0, false, f.wouldBlock()
 		}
 		if o = f.objects.get(&h); o == nil {
@@ -68,7 +68,11 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 		// At the size seen, or at a smaller one that a truncation left.
 		return n, off+uint64(n) == size || n < len(p), nil
 	}
-	n, e := preadNowait(fd, p, off)
+	flags := uintptr(unix.RWF_NOWAIT)
+	if f.inMemory {
+		flags = 0 // which such file systems need not know
+	}
+	n, e := preadNowait(fd, p, off, flags)
 	switch e {
 	case 0:
 	case unix.EAGAIN:
@@ -109,12 +113,13 @@ func pread(fd int, p []byte, off uint64) (int, error) {
 }
 
 // preadNowait is preadv2 with RWF_NOWAIT on one buffer, without the slice of
-// slices that the wrapper would allocate.
-func preadNowait(fd int, p []byte, off uint64) (int, unix.Errno) {
+// slices that the wrapper would allocate, and without telling the runtime, which
+// would give the processor to another thread as if this one waited.
+func preadNowait(fd int, p []byte, off uint64, flags uintptr) (int, unix.Errno) {
 	iov := unix.Iovec{Base: unsafe.SliceData(p)}
 	iov.SetLen(len(p))
 	for {
-		n, _, e := unix.Syscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), uintptr(off>>32), unix.RWF_NOWAIT)
+		n, _, e := unix.RawSyscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), uintptr(off>>32), flags)
 		if e != unix.EINTR {
 			return int(n), e
 		}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
@@ -66,28 +67,52 @@ var errNoHandle = errors.New("the filesystem makes no handles that fit")
 // fd itself. It follows no symlink.
 func identify(kind uint8, fd int, name string) (ident, error) {
 	if kind == kindKernel {
-		return kernelIdent(fd, name)
+		id, _, err := kernelIdent(fd, name)
+		return id, err
 	}
 	return birthIdent(fd, name)
 }
 
-func kernelIdent(fd int, name string) (ident, error) {
+// fileHandle is a struct file_handle with room for what fits into an identity.
+type fileHandle struct {
+	n   uint32
+	typ int32
+	b   [identMax - 1]byte
+}
+
+// kernelIdent returns the identity and the mount of the object at (fd, name).
+func kernelIdent(fd int, name string) (id ident, mount uint64, err error) {
 	flags := 0
 	if name == "" {
 		flags = unix.AT_EMPTY_PATH
 	}
-	kh, _, err := unix.NameToHandleAt(fd, name, flags)
+	path, err := unix.BytePtrFromString(name)
 	if err != nil {
-		return ident{}, err
+		return id, 0, err
 	}
-	b := kh.Bytes()
-	if len(b) > identMax-1 || kh.Type() < 0 || kh.Type() > 0xff {
-		return ident{}, errNoHandle
+	h := fileHandle{n: uint32(len(fileHandle{}.b))}
+	var on int32
+	for {
+		_, _, e := unix.Syscall6(unix.SYS_NAME_TO_HANDLE_AT, uintptr(fd), uintptr(unsafe.Pointer(path)),
+			uintptr(unsafe.Pointer(&h)), uintptr(unsafe.Pointer(&on)), uintptr(flags), 0)
+		if e == unix.EINTR {
+			continue
+		}
+		if e == unix.EOVERFLOW {
+			return id, 0, errNoHandle
+		}
+		if e != 0 {
+			return id, 0, e
+		}
+		break
 	}
-	id := ident{kind: kindKernel, n: uint8(1 + len(b))}
-	id.b[0] = uint8(kh.Type())
-	copy(id.b[1:], b)
-	return id, nil
+	if int(h.n) > len(h.b) || h.typ < 0 || h.typ > 0xff {
+		return id, 0, errNoHandle
+	}
+	id = ident{kind: kindKernel, n: uint8(1 + h.n)}
+	id.b[0] = uint8(h.typ)
+	copy(id.b[1:], h.b[:h.n])
+	return id, uint64(on), nil
 }
 
 // kernel returns the identity as the argument of open_by_handle_at.

@@ -3,6 +3,7 @@ package posixfs
 import (
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -56,7 +57,7 @@ func canSwitch() bool {
 // as runs fn with c's identity, or as the daemon where c is nil or identities
 // are not switched.
 func (k *caller) as(c *blockstore.Cred, fn func() error) error {
-	if !k.on || c == nil {
+	if !k.on || c == nil || k.is(c) {
 		return fn()
 	}
 	runtime.LockOSThread()
@@ -71,6 +72,11 @@ func (k *caller) as(c *blockstore.Cred, fn func() error) error {
 		return blockstore.ErrPerm
 	}
 	return fn()
+}
+
+// is says whether c is who the daemon is, with no other groups.
+func (k *caller) is(c *blockstore.Cred) bool {
+	return c.UID == k.uid && c.GID == k.gid && slices.Equal(c.Groups, k.groups)
 }
 
 func (k *caller) assume(c *blockstore.Cred) bool {
@@ -113,15 +119,21 @@ func setGroups(g []uint32) bool {
 type makers struct {
 	work chan func()
 	quit chan struct{}
+	// own says that the process has that umask itself: no threads are needed.
+	own bool
 	// umask is what still applies where a thread cannot have its own.
 	umask uint32
 }
 
 const makerThreads = 4
 
-func startMakers() *makers {
-	m := &makers{work: make(chan func()), quit: make(chan struct{})}
-	own := make(chan bool)
+// startMakers starts threads unless the process has the right umask itself.
+func startMakers(own bool) *makers {
+	m := &makers{work: make(chan func()), quit: make(chan struct{}), own: own}
+	if m.own {
+		return m
+	}
+	unshared := make(chan bool)
 	for range makerThreads {
 		go func() {
 			// Never unlocked: the thread ends with the goroutine.
@@ -130,7 +142,7 @@ func startMakers() *makers {
 			if ok {
 				unix.Umask(0)
 			}
-			own <- ok
+			unshared <- ok
 			for {
 				select {
 				case fn := <-m.work:
@@ -142,7 +154,7 @@ func startMakers() *makers {
 		}()
 	}
 	for range makerThreads {
-		if !<-own {
+		if !<-unshared {
 			m.umask = processUmask()
 		}
 	}
@@ -151,6 +163,9 @@ func startMakers() *makers {
 
 // do runs fn on a maker and waits for it.
 func (m *makers) do(fn func() error) error {
+	if m.own {
+		return fn()
+	}
 	done := make(chan error, 1)
 	select {
 	case m.work <- func() { done <- fn() }:
@@ -165,7 +180,8 @@ func (m *makers) stop() { close(m.quit) }
 // processUmask reads the umask without changing it for a moment, which would
 // be seen by every thread.
 func processUmask() uint32 {
-	status, _ := os.ReadFile("/proc/self/status")
+	// Of this thread: that of the process is of its first thread, which may be a maker.
+	status, _ := os.ReadFile("/proc/thread-self/status")
 	for line := range strings.Lines(string(status)) {
 		if v, ok := strings.CutPrefix(line, "Umask:"); ok {
 			if u, err := strconv.ParseUint(strings.TrimSpace(v), 8, 32); err == nil {

@@ -92,6 +92,9 @@ type Options struct {
 	// Handles is how they are resolved: Kernel by open_by_handle_at, Server by
 	// the table of locations.
 	Handles Mechanism
+	// NoUmask says that the umask of the process is 0 and stays so: new objects get
+	// their mode without the help of threads that have a umask of their own.
+	NoUmask bool
 	// Logger gets what an operator should know; nil drops it.
 	Logger *slog.Logger
 
@@ -121,27 +124,34 @@ type counters struct {
 // FS is a store over a directory. It implements blockstore.FS; its methods may
 // be called from any goroutine, but none after or during Close.
 type FS struct {
-	opts    Options
-	log     *slog.Logger
-	dir     string
-	fsid    uint64
-	dev     uint64
-	kind    uint8 // of identities
-	seal    sealer
-	who     caller
-	makers  *makers
-	find    finder
-	objects cache
-	root    *object
-	streams streams
-	limits  blockstore.Limits
-	count   counters
+	opts   Options
+	log    *slog.Logger
+	dir    string
+	fsid   uint64
+	dev    uint64
+	kind   uint8 // of identities
+	seal   sealer
+	who    caller
+	makers *makers
+
+	incarnations incarnations
+	find         finder
+	objects      cache
+	root         *object
+	streams      streams
+	limits       blockstore.Limits
+	count        counters
+
+	hostLocks hostLocks
+	quotas    quotas
 
 	readOnly  bool
 	noOpenat2 bool
 	mountID   uint64
 	// noNowait is set once the filesystem has refused RWF_NOWAIT.
 	noNowait atomic.Bool
+	// inMemory: there is no disk that a read would wait for.
+	inMemory bool
 
 	verfMu sync.Mutex
 	verf   [8]byte
@@ -215,9 +225,11 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		f.readOnly = true
 	}
 	f.limits = limitsOf(int64(sfs.Type))
+	f.inMemory = sfs.Type == unix.TMPFS_MAGIC || sfs.Type == unix.RAMFS_MAGIC
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)
+	f.limits.Clones = !f.readOnly && hasClones(fd)
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
 
 	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2
@@ -247,13 +259,17 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	if err := f.chooseIdentity(); err != nil {
 		return nil, err
 	}
+	f.quotas.get = f.who.quotaOf
+	f.limits.Quotas = f.quotas.found(fd)
 	if err := f.chooseFinder(fd, &id); err != nil {
 		return nil, err
 	}
 	f.root = newObject(id, f.seal.seal(&id), fd, blockstore.TypeDir)
 	f.objects.init(openFiles(opts.OpenFiles), f.discard)
 	f.streams.init()
-	f.makers = startMakers()
+	f.incarnations.init()
+	f.hostLocks.init(lockFiles(), remoteFS(int64(sfs.Type)))
+	f.makers = startMakers(opts.NoUmask)
 	return f, nil
 }
 
@@ -392,6 +408,7 @@ func (f *FS) Close() error {
 		o.unlease(o.lease)
 		o.openMu.Unlock()
 	}
+	f.hostLocks.close()
 	f.objects.close()
 	f.root.closeFiles()
 	return f.find.close()

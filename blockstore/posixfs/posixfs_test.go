@@ -2,6 +2,7 @@ package posixfs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -230,3 +231,76 @@ func TestErrno(t *testing.T) {
 }
 
 func blockStale() error { return blockstore.ErrStale }
+
+// TestIncarnations has a directory listed that was listed before, so that identities are
+// remembered, and inodes replaced behind the server's back: a name stands for the new one.
+func TestIncarnations(t *testing.T) {
+	f, s := openTemp(t, Options{})
+	for i := range 100 {
+		must(t, os.WriteFile(filepath.Join(s.dir, fmt.Sprintf("file-%d", i)), nil, 0o644))
+	}
+	r, err := f.Root()
+	must(t, err)
+	list := func() map[string]blockstore.Handle {
+		t.Helper()
+		out := make(map[string]blockstore.Handle)
+		_, eof, err := f.ReadDir(nil, r, 0, [8]byte{}, true, func(e *blockstore.DirEntry) bool {
+			if e.Handle == nil || e.Attr == nil || e.Attr.FileID != e.FileID {
+				t.Fatalf("%+v", e)
+			}
+			out[e.Name] = *e.Handle
+			return true
+		})
+		must(t, err)
+		if !eof || len(out) != 102 {
+			t.Fatalf("%d entries, %v", len(out), eof)
+		}
+		return out
+	}
+	first := list()
+	// As if the files had been there for long: they are remembered.
+	for name, h := range first {
+		if name == "." || name == ".." {
+			continue
+		}
+		var sx unix.Statx_t
+		must(t, unix.Statx(unix.AT_FDCWD, filepath.Join(s.dir, name), 0, entryMask, &sx))
+		id, err := f.seal.open(&h)
+		must(t, err)
+		if k, ok := keyOf(&sx); ok {
+			f.incarnations.set(k, &id)
+		}
+	}
+	for name, h := range list() {
+		if h != first[name] {
+			t.Fatalf("%s has another handle", name)
+		}
+	}
+	// The clock of births is coarse; what is remembered in earnest is older than its tick.
+	birth := func() (at unix.StatxTimestamp) {
+		var sx unix.Statx_t
+		name := filepath.Join(s.dir, "now")
+		must(t, os.WriteFile(name, nil, 0o644))
+		must(t, unix.Statx(unix.AT_FDCWD, name, 0, entryMask, &sx))
+		must(t, os.Remove(name))
+		return sx.Btime
+	}
+	for start := birth(); start != (unix.StatxTimestamp{}) && birth() == start; {
+	}
+	for i := range 100 {
+		name := filepath.Join(s.dir, fmt.Sprintf("file-%d", i))
+		must(t, os.Remove(name))
+		must(t, os.WriteFile(name, nil, 0o644))
+	}
+	for name, h := range list() {
+		if name == "." || name == ".." {
+			continue
+		}
+		if h == first[name] {
+			t.Fatalf("%s has the handle of the file that was removed", name)
+		}
+		if _, err := f.GetAttr(nil, h); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package posixfs
 import (
 	"bytes"
 	"encoding/binary"
+	"runtime"
 	"sync"
 
 	"github.com/rstored/rstored/blockstore"
@@ -26,7 +27,7 @@ const (
 	direntName = 19
 )
 
-// dirent is one record of getdents64; name aliases the buffer.
+// dirent is one record of getdents64; name aliases the buffer, where a NUL follows it.
 type dirent struct {
 	ino  uint64
 	off  uint64 // the position after this entry
@@ -47,9 +48,11 @@ func parseDirent(b []byte) (d dirent, size int, ok bool) {
 	d.off = binary.NativeEndian.Uint64(b[direntOff:])
 	d.typ = b[direntType]
 	d.name = b[direntName:size]
-	if i := bytes.IndexByte(d.name, 0); i >= 0 {
-		d.name = d.name[:i]
+	i := bytes.IndexByte(d.name, 0)
+	if i < 0 {
+		return d, 0, false
 	}
+	d.name = d.name[:i]
 	if d.off == 0 {
 		d.off = zeroCookie
 	}
@@ -64,6 +67,8 @@ type stream struct {
 	pos  uint64 // cookie of the entry before rest
 	rest []byte
 	buf  []byte
+	// batch are the first entries of rest.
+	batch []listed
 }
 
 type streamKey struct {
@@ -154,23 +159,17 @@ func openStream(d *object, cookie uint64) (*stream, error) {
 	return &stream{fd: fd, pos: cookie, buf: make([]byte, direntBuf)}, nil
 }
 
-// next returns the next entry without consuming it; ok is false at the end.
-func (s *stream) next() (d dirent, size int, ok bool, err error) {
-	if len(s.rest) == 0 {
-		n, err := again(func() (int, error) { return unix.Getdents(s.fd, s.buf) })
-		if err != nil {
-			return d, 0, false, mapErr(err)
-		}
-		if n == 0 {
-			return d, 0, false, nil
-		}
-		s.rest = s.buf[:n]
+// fill reads more of the directory where nothing is left; more is false at its end.
+func (s *stream) fill() (more bool, err error) {
+	if len(s.rest) > 0 {
+		return true, nil
 	}
-	d, size, ok = parseDirent(s.rest)
-	if !ok {
-		return d, 0, false, blockstore.ErrIO
+	n, err := again(func() (int, error) { return unix.Getdents(s.fd, s.buf) })
+	if err != nil {
+		return false, mapErr(err)
 	}
-	return d, size, true, nil
+	s.rest = s.buf[:n]
+	return n > 0, nil
 }
 
 // ReadDir lists in the filesystem's order. The verifier is always zero, because
@@ -200,66 +199,149 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, v
 	} else if s, err = openStream(d, cookie); err != nil {
 		return zero, false, err
 	}
-	for {
-		de, size, ok, err := s.next()
-		if err != nil || !ok {
+	for n := batchFirst; ; n = min(2*n, batchMax) {
+		more, err := s.fill()
+		if err == nil && more {
+			err = s.parse(n)
+		}
+		if err != nil || !more {
 			unix.Close(s.fd)
-			return zero, !ok && err == nil, err
+			return zero, !more && err == nil, err
 		}
-		e, here := f.entry(d, &st, &de, plus)
-		if here && !emit(e) {
-			f.streams.give(d.h, s)
-			return zero, false, nil
+		f.look(d, &st, s.batch, plus)
+		for i := range s.batch {
+			e := &s.batch[i]
+			if e.here && !emit(&e.told) {
+				f.streams.give(d.h, s)
+				return zero, false, nil
+			}
+			s.rest = s.rest[e.size:]
+			s.pos = e.off
 		}
-		s.rest = s.rest[size:]
-		s.pos = de.off
 	}
 }
 
-// entry builds what is told of one name; here is false if it has gone.
-func (f *FS) entry(d *object, st *unix.Stat_t, de *dirent, plus bool) (e *blockstore.DirEntry, here bool) {
-	e = &blockstore.DirEntry{Name: string(de.name), FileID: de.ino, Cookie: de.off}
-	var fd int
-	switch {
-	case e.Name == "." || (e.Name == ".." && d == f.root):
-		e.FileID = st.Ino
-		if plus {
-			a, h := attrOf(st), d.h
-			e.Attr, e.Handle = &a, &h
+// Entries are looked at some at a time: few at first, as what does not fit into the
+// reply was looked at in vain.
+const (
+	batchFirst = 16
+	batchMax   = 512
+	// shareMin is how many one goroutine looks at at least.
+	shareMin = 32
+	// sharesMax bounds the goroutines of one listing.
+	sharesMax = 4
+)
+
+// listed is an entry and what is told of it.
+type listed struct {
+	dirent
+	size int  // of its record
+	here bool // it has not gone
+	told blockstore.DirEntry
+	attr blockstore.Attr
+	h    blockstore.Handle
+}
+
+// parse takes up to n entries out of what was read, without consuming them.
+func (s *stream) parse(n int) error {
+	s.batch = s.batch[:0]
+	for rest := s.rest; len(rest) > 0 && len(s.batch) < n; {
+		de, size, ok := parseDirent(rest)
+		if !ok {
+			return blockstore.ErrIO
 		}
-		return e, true
+		s.batch = append(s.batch, listed{dirent: de, size: size})
+		rest = rest[size:]
+	}
+	return nil
+}
+
+// look finds out what is told of entries of d, on several processors where there are many:
+// nearly all of the time goes into the kernel's looking up of names.
+func (f *FS) look(d *object, st *unix.Stat_t, list []listed, plus bool) {
+	shares := 1
+	if plus {
+		shares = max(1, min(len(list)/shareMin, runtime.GOMAXPROCS(0), sharesMax))
+	}
+	var others sync.WaitGroup
+	for i := shares - 1; i >= 0; i-- {
+		part := list[len(list)*i/shares : len(list)*(i+1)/shares]
+		each := func() {
+			for j := range part {
+				part[j].told = blockstore.DirEntry{Name: string(part[j].name), FileID: part[j].ino, Cookie: part[j].off}
+				part[j].here = f.entry(d, st, &part[j], plus)
+			}
+		}
+		if i > 0 {
+			others.Go(each)
+		} else {
+			each()
+		}
+	}
+	others.Wait()
+}
+
+// entry finds out what is told of one entry, and whether it is still there.
+func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus bool) (here bool) {
+	name := e.told.Name
+	switch {
+	case name == "." || (name == ".." && d == f.root):
+		e.told.FileID = st.Ino
+		if plus {
+			e.tell(attrOf(st), d.h)
+		}
+		return true
 	case !plus:
-		return e, true
-	case e.Name == "..":
+		return true
+	case name == "..":
 		up, err := unix.Openat(d.path, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return e, true
+			return true
 		}
 		if ok, err := f.below(up); err != nil || !ok {
 			unix.Close(up)
-			return e, true
+			return true
 		}
-		fd = up
-	default:
-		var err error
-		if fd, err = f.openName(d.path, e.Name); err != nil {
-			return e, err != unix.ENOENT
-		}
+		f.tellOf(up, d, e)
+		return true
 	}
+	var sx unix.Statx_t
+	switch e := e.statx(d.path, &sx); {
+	case e != 0:
+		return e != unix.ENOENT
+	case !f.ours(&sx):
+		return true // a mount point
+	}
+	if id, ok := f.incarnations.get(&sx); ok {
+		f.find.seen(&id, &d.id, name)
+		e.tell(attrOfStatx(&sx), f.seal.seal(&id))
+		return true
+	}
+	fd, err := f.openName(d.path, name)
+	if err != nil {
+		return err != unix.ENOENT
+	}
+	f.tellOf(fd, d, e)
+	return true
+}
+
+// tellOf tells of what a descriptor, which it closes, stands for.
+func (f *FS) tellOf(fd int, d *object, e *listed) {
 	defer unix.Close(fd)
-	var est unix.Stat_t
-	if unix.Fstat(fd, &est) != nil {
-		return e, true
+	var sx unix.Statx_t
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, entryMask, &sx) != nil {
+		return
 	}
 	id, err := identify(f.kind, fd, "")
 	if err != nil {
-		return e, true
+		return
 	}
-	f.find.seen(&id, &d.id, e.Name)
-	told := &struct {
-		a blockstore.Attr
-		h blockstore.Handle
-	}{attrOf(&est), f.seal.seal(&id)}
-	e.Attr, e.Handle, e.FileID = &told.a, &told.h, est.Ino
-	return e, true
+	f.incarnations.put(&sx, &id)
+	f.find.seen(&id, &d.id, e.told.Name)
+	e.tell(attrOfStatx(&sx), f.seal.seal(&id))
+}
+
+func (e *listed) tell(a blockstore.Attr, h blockstore.Handle) {
+	e.attr, e.h = a, h
+	e.told.Attr, e.told.Handle, e.told.FileID = &e.attr, &e.h, a.FileID
 }

@@ -203,7 +203,16 @@ func (e *env) list(dir blockstore.Handle, per int, plus bool) []blockstore.DirEn
 			if d.Cookie == 0 {
 				e.Fatalf("entry %q has cookie 0", d.Name)
 			}
-			out = append(out, *d)
+			kept := *d
+			if d.Attr != nil {
+				a := *d.Attr
+				kept.Attr = &a
+			}
+			if d.Handle != nil {
+				h := *d.Handle
+				kept.Handle = &h
+			}
+			out = append(out, kept)
 			cookie = d.Cookie
 			return true
 		})

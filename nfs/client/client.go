@@ -108,6 +108,7 @@ type Stats struct {
 	Resent      uint64 // calls that were sent again over a new connection
 	Sessions    uint64 // of version 4 that were made
 	Reclaimed   uint64 // opens that were reclaimed after restarts of the server
+	Relocked    uint64 // locks
 }
 
 // Stats returns the client's counts.
@@ -115,7 +116,7 @@ func (c *Client) Stats() Stats {
 	s := Stats{Connections: c.nfs.reconnects.Load(), Resent: c.nfs.resent.Load()}
 	c.mu.Lock()
 	if four := c.choice.four; four != nil {
-		s.Sessions, s.Reclaimed = four.sessions.Load(), four.reclaimed.Load()
+		s.Sessions, s.Reclaimed, s.Relocked = four.sessions.Load(), four.reclaimed.Load(), four.relocked.Load()
 	}
 	c.mu.Unlock()
 	if c.mount != c.nfs {

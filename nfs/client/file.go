@@ -34,6 +34,7 @@ type File struct {
 	opening sync.Mutex
 	access  uint32 // that the server has granted
 	undo    []func() error
+	locks   *locks4 // once there was one
 }
 
 // unstable is a write that the server has not committed to disk.
@@ -116,7 +117,7 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, pathError("read", f.name, nfs.ErrInval)
 	}
-	if err := f.hold(ShareRead, 0); err != nil {
+	if err := errors.Join(f.lockLost(), f.hold(ShareRead, 0)); err != nil {
 		return 0, pathError("read", f.name, err)
 	}
 	for n < len(p) {
@@ -138,7 +139,7 @@ func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, pathError("write", f.name, nfs.ErrInval)
 	}
-	if err := f.hold(ShareWrite, 0); err != nil {
+	if err := errors.Join(f.lockLost(), f.hold(ShareWrite, 0)); err != nil {
 		return 0, pathError("write", f.name, err)
 	}
 	for n < len(p) {
@@ -239,6 +240,9 @@ func (f *File) Close() error {
 	err := f.Sync()
 	f.opening.Lock()
 	defer f.opening.Unlock()
+	if e := f.unlockAll(); e != nil && !errors.Is(e, ErrLockLost) {
+		err = errors.Join(err, pathError("close", f.name, e))
+	}
 	for _, undo := range f.undo {
 		err = errors.Join(err, pathError("close", f.name, undo()))
 	}

@@ -30,6 +30,7 @@ type open4 struct {
 	access, deny uint32
 	id           state.Stateid // with seqid 0: the newest
 	held         bool          // the server has it
+	locks        []*locks4
 }
 
 // opens are the files that a client has open. They are opened by their handles, so
@@ -40,6 +41,7 @@ type opens struct {
 	mu      sync.Mutex
 	byFile  map[string]*open4
 	keeping bool          // a goroutine renews the lease
+	lockers uint64        // numbers the lock-owners
 	stop    chan struct{} // closed at the end of the client
 	stopped bool
 }
@@ -293,6 +295,9 @@ func (o *opens) restore(ctx context.Context, f *open4, lost state.Stateid) error
 	o.mu.Lock()
 	stale := f.held && f.id == lost
 	access, deny := f.access, f.deny
+	if stale {
+		f.gone()
+	}
 	o.mu.Unlock()
 	if !stale {
 		return nil
@@ -328,6 +333,9 @@ func (o *opens) reclaim(ctx context.Context, x *live) error {
 			}
 			o.mu.Unlock()
 			o.s.reclaimed.Add(1)
+			if err := o.reclaimLocks(ctx, x, f); err != nil {
+				return err
+			}
 			continue
 		}
 		if !errors.As(err, new(nfs.Status)) {
@@ -348,6 +356,9 @@ func (o *opens) reopen(ctx context.Context, x *live) {
 		if o.known(ctx, x, old) {
 			continue
 		}
+		o.mu.Lock()
+		f.gone()
+		o.mu.Unlock()
 		var res opened4
 		if o.s.within(ctx, x, openCompound(f.h, access, deny, claimFH, &res)) != nil {
 			continue
@@ -360,19 +371,10 @@ func (o *opens) reopen(ctx context.Context, x *live) {
 	}
 }
 
-// known is a TEST_STATEID.
+// known reports whether the server knows a stateid.
 func (o *opens) known(ctx context.Context, x *live, id state.Stateid) bool {
-	st := nfs.ErrBadStateID
-	err := o.s.within(ctx, x, &compound4{ops: []op4{{nfs4.OpTestStateID, func(e *xdr.Encoder) {
-		e.Uint32(1)
-		nfs4.EncodeStateid(e, id)
-	}, func(d *xdr.Decoder) {
-		if d.Uint32() != 1 {
-			d.Fail(errResults)
-		}
-		st = nfs.Status(d.Uint32())
-	}}}})
-	return err == nil && st == nfs.OK
+	st, err := o.test(ctx, x, []state.Stateid{id})
+	return err == nil && st[0] == nfs.OK
 }
 
 // closeAll closes what its users have not, at the end of the client.

@@ -63,7 +63,9 @@ type session4 struct {
 	sessions  atomic.Uint64 // that were made
 	replayed  atomic.Uint64 // connections bound to a session again
 	reclaimed atomic.Uint64 // opens that were reclaimed after a restart of the server
+	relocked  atomic.Uint64 // locks
 	doubts    atomic.Uint64 // slots whose request was given up
+	notices   atomic.Uint64 // of the server, that were attended to
 }
 
 // live is one session.
@@ -77,6 +79,9 @@ type live struct {
 	root  Handle
 	fsid  [2]uint64 // of the root
 	lease time.Duration
+
+	noticed atomic.Uint32 // flags of the last SEQUENCE; see session4.notice
+	notice  func(flags uint32)
 }
 
 func newSession4(conn *session, cred *rpc.Cred, minor uint32) *session4 {
@@ -104,6 +109,7 @@ type compound4 struct {
 	cache  bool
 	dst    []byte
 	resMax int
+	denied func(*xdr.Decoder) // of a LOCK or LOCKT that is DENIED: what stands in the way
 
 	// The outcome: of the operation that failed, and how many succeeded before it.
 	failed   uint32
@@ -163,8 +169,11 @@ func (q *compound4) decode(d *xdr.Decoder, head *op4) (headStatus, status nfs.St
 		case st != nfs.OK && (n != 0 || whole != st):
 			return 0, errResults
 		}
-		if st == nfs.OK && o.res != nil {
+		switch {
+		case st == nfs.OK && o.res != nil:
 			o.res(d)
+		case st == nfs.ErrDenied && q.denied != nil:
+			q.denied(d)
 		}
 		return st, d.Err()
 	}
@@ -308,7 +317,7 @@ func (s *session4) do(ctx context.Context, q *compound4) error {
 func (q *compound4) changed() bool {
 	for _, o := range q.ops[:q.executed] {
 		switch o.num {
-		case nfs4.OpCreate, nfs4.OpLink, nfs4.OpOpen, nfs4.OpRemove, nfs4.OpRename:
+		case nfs4.OpCreate, nfs4.OpLink, nfs4.OpLock, nfs4.OpOpen, nfs4.OpRemove, nfs4.OpRename:
 			return true
 		}
 	}
@@ -397,7 +406,9 @@ func (x *live) sequence(k *slot, cache bool) op4 {
 		}
 		d.Uint32() // highest slot, now
 		d.Uint32() // and wished for
-		d.Uint32() // status flags
+		if flags := d.Uint32(); d.Err() == nil {
+			x.notice(flags)
+		}
 	}}
 }
 
@@ -499,6 +510,7 @@ func (s *session4) createSession(ctx context.Context) (*live, error) {
 	fore := state.Channel{MaxRequest: messageAsked, MaxResponse: messageAsked, MaxCached: cachedAsked, MaxOps: opsAsked, MaxSlots: slotsAsked}
 	back := state.Channel{MaxRequest: backAsked, MaxResponse: backAsked, MaxOps: 8, MaxSlots: 1}
 	x := &live{minor: s.minor, ended: make(chan struct{})}
+	x.notice = func(flags uint32) { s.notice(x, flags) }
 	err := s.alone(ctx, s.minor, op4{nfs4.OpCreateSession, func(e *xdr.Encoder) {
 		e.Uint64(s.id)
 		e.Uint32(s.createSeq)

@@ -498,7 +498,7 @@ func TestParseVersion(t *testing.T) {
 // everyOp is a compound with the decoder of every operation that the client uses. The
 // numbers of bytes and entries that were decoded are added up.
 func everyOp(total *int) []op4 {
-	x := &live{}
+	x := &live{notice: func(uint32) {}}
 	var a attrs4
 	var o opened4
 	var w copied
@@ -512,6 +512,7 @@ func everyOp(total *int) []op4 {
 		getFH(&h), a.get(ofObject),
 		openOp(1, 0, claimFH, &o), closeOp(state.Anonymous), bulk,
 		{num: nfs4.OpCopy, res: w.decode},
+		(&locks4{f: new(open4)}).lockOp(lockRange{}, false, new(state.Stateid)), unlockAllOp(state.Anonymous),
 		createOp(blockstore.TypeDir, func(*xdr.Encoder) {}, "n", nil),
 		{num: nfs4.OpReadDir, res: func(d *xdr.Decoder) {
 			page, _ := decodePage(d, nil)

@@ -7,6 +7,7 @@ package lock
 import (
 	"cmp"
 	"errors"
+	"hash/maphash"
 	"slices"
 	"sync"
 
@@ -54,8 +55,18 @@ var (
 )
 
 // Table holds the locks of a server. Its methods may be called from any goroutine.
+//
+// It is the truth among clients. What they hold together is held on the host as well,
+// where UseHost says so; a lock of the host is one that nobody here can give up.
+//
+// Changes of a file are made one after another (turns), as the host is asked in the
+// middle of them, without mu.
 type Table struct {
-	max int
+	max   int
+	seed  maphash.Seed
+	turns [64]sync.Mutex // by file
+	hosts Hosts
+	host  hostCounts
 
 	mu      sync.Mutex
 	files   map[File]*file
@@ -65,8 +76,9 @@ type Table struct {
 }
 
 type file struct {
-	held  []Lock // by Start
-	queue []*Waiter
+	held   []Lock // by Start
+	queue  []*Waiter
+	onHost bool // there may be some of it on the host
 }
 
 // New makes a table for at most max locks and waiting requests; 0 means 262144. No
@@ -75,7 +87,7 @@ func New(limit int) *Table {
 	if limit <= 0 {
 		limit = 1 << 18
 	}
-	return &Table{max: limit, files: make(map[File]*file), held: make(map[string]int), waiting: make(map[Owner]*Waiter)}
+	return &Table{max: limit, seed: maphash.MakeSeed(), files: make(map[File]*file), held: make(map[string]int), waiting: make(map[Owner]*Waiter)}
 }
 
 func (l *Lock) overlaps(o *Lock) bool { return l.Start <= o.End && o.Start <= l.End }
@@ -97,7 +109,12 @@ func (f *file) conflict(l *Lock) *Lock {
 	return nil
 }
 
-// Test reports the first lock that l would have to wait for.
+// turn is held while a file is changed.
+func (t *Table) turn(f File) *sync.Mutex {
+	return &t.turns[maphash.Comparable(t.seed, f)%uint64(len(t.turns))]
+}
+
+// Test reports the first lock of a client that l would have to wait for.
 func (t *Table) Test(f File, l Lock) (holder Lock, free bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,33 +130,70 @@ func (t *Table) Test(f File, l Lock) (holder Lock, free bool) {
 // is in the way.
 func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
 	var granted []*Waiter
-	defer func() { tell(granted) }() // not under mu
+	defer func() { tell(granted) }() // not under a lock
+	turn := t.turn(f)
+	turn.Lock()
+	defer turn.Unlock()
+	holder, ok, err = t.take(f, &l)
+	if ok {
+		granted = t.grant(f) // what was held exclusively may be shared now
+	}
+	return holder, ok, err
+}
+
+// take takes a lock if nobody is in the way. Call in the file's turn.
+func (t *Table) take(f File, l *Lock) (holder Lock, ok bool, err error) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	x := t.files[f]
 	if x != nil {
-		if c := x.conflict(&l); c != nil {
-			return *c, false, nil
+		if c := x.conflict(l); c != nil {
+			holder = *c
+			t.mu.Unlock()
+			return holder, false, nil
 		}
 	}
 	if !t.room(l.Owner.Client) {
+		t.mu.Unlock()
 		return holder, false, ErrFull
 	}
+	t.mu.Unlock()
+	holder, host := t.takeOnHost(f, l)
+	switch host {
+	case hostHeld:
+		return holder, false, nil
+	case hostFilled:
+		return holder, false, ErrFull
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x = t.files[f] // only Cancel can have changed it
 	if x == nil {
 		x = new(file)
 		t.files[f] = x
 	}
-	t.put(x, l)
-	granted = t.grant(x) // what was held exclusively may be shared now
+	x.onHost = x.onHost || host == hostTaken
+	t.put(x, *l)
 	return holder, true, nil
 }
 
 // Wait takes a lock, or enters w into the file's queue. It reports whether the
 // lock was taken at once; Granted is then not called. An owner that waits for the
-// same range already goes on waiting, once.
+// same range already goes on waiting, once. Somebody has to call Retry from time to time
+// as long as anybody waits, if the host has locks too: it does not say when one ends.
 func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
 	var granted []*Waiter
-	defer func() { tell(granted) }() // not under mu
+	defer func() { tell(granted) }() // not under a lock
+	turn := t.turn(f)
+	turn.Lock()
+	defer turn.Unlock()
+	_, taken, err = t.take(f, &w.Lock)
+	if err != nil {
+		return false, err
+	}
+	if taken {
+		granted = t.grant(f)
+		return true, nil
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.files[f]
@@ -148,14 +202,6 @@ func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
 		t.files[f] = x
 	}
 	defer t.tidy(f, x)
-	if x.conflict(&w.Lock) == nil {
-		if !t.room(w.Lock.Owner.Client) {
-			return false, ErrFull
-		}
-		t.put(x, w.Lock)
-		granted = t.grant(x)
-		return true, nil
-	}
 	if slices.ContainsFunc(x.queue, func(q *Waiter) bool { return q.Lock == w.Lock }) {
 		return false, nil
 	}
@@ -197,6 +243,9 @@ func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
 // Cancel takes a request out of its file's queue. It reports whether it was there:
 // if not, it was granted, or never made.
 func (t *Table) Cancel(f File, l Lock) bool {
+	turn := t.turn(f)
+	turn.Lock()
+	defer turn.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.files[f]
@@ -212,28 +261,58 @@ func (t *Table) Cancel(f File, l Lock) bool {
 	return true
 }
 
-func (t *Table) dequeue(x *file, i int) *Waiter {
+func (t *Table) dequeue(x *file, i int) {
 	w := x.queue[i]
 	x.queue = slices.Delete(x.queue, i, i+1)
 	if t.waiting[w.Lock.Owner] == w {
 		delete(t.waiting, w.Lock.Owner)
 	}
 	t.add(w.Lock.Owner.Client, -1)
-	return w
 }
 
 // Unlock gives up what the owner holds from start to end, and grants what waited
 // for that.
 func (t *Table) Unlock(f File, o Owner, start, end uint64) {
+	t.change(f, span{start, end}, func(x *file) { t.cut(x, o, start, end) })
+}
+
+// change takes something out of what is held of a file within a range, and grants what
+// waited for that.
+func (t *Table) change(f File, within span, take func(x *file)) {
+	turn := t.turn(f)
+	turn.Lock()
 	t.mu.Lock()
 	x := t.files[f]
-	var granted []*Waiter
+	var gone []span
 	if x != nil {
-		t.cut(x, o, start, end)
-		granted = t.grant(x)
-		t.tidy(f, x)
+		var before []span
+		if x.onHost {
+			before = x.spans(within)
+		}
+		take(x)
+		if x.onHost && len(x.held)+len(x.queue) > 0 { // the last goes with everything
+			gone = without(before, x.spans(within))
+		}
 	}
 	t.mu.Unlock()
+	var granted []*Waiter
+	if x != nil {
+		if len(gone) > 0 {
+			t.giveUpOnHost(f, gone)
+		}
+		granted = t.grant(f)
+		t.mu.Lock()
+		release := x.onHost && len(x.held) == 0
+		if release {
+			x.onHost = false
+		}
+		t.tidy(f, x)
+		t.mu.Unlock()
+		if release {
+			t.releaseOnHost(f)
+		}
+	}
+	turn.Unlock()
 	tell(granted)
 }
 
@@ -241,43 +320,56 @@ func (t *Table) Unlock(f File, o Owner, start, end uint64) {
 // there was anything.
 func (t *Table) Drop(client string) bool {
 	t.mu.Lock()
-	var granted []*Waiter
 	had := t.held[client] > 0
-	for f, x := range t.files {
-		if !had {
-			break
-		}
-		for i := len(x.queue) - 1; i >= 0; i-- {
-			if x.queue[i].Lock.Owner.Client == client {
-				t.dequeue(x, i)
+	var files []File
+	if had {
+		for f, x := range t.files {
+			if x.has(client) {
+				files = append(files, f)
 			}
 		}
-		n := len(x.held)
-		x.held = slices.DeleteFunc(x.held, func(l Lock) bool { return l.Owner.Client == client })
-		t.add(client, len(x.held)-n)
-		granted = append(granted, t.grant(x)...)
-		t.tidy(f, x)
 	}
 	t.mu.Unlock()
-	tell(granted)
+	for _, f := range files {
+		t.change(f, everything, func(x *file) {
+			for i := len(x.queue) - 1; i >= 0; i-- {
+				if x.queue[i].Lock.Owner.Client == client {
+					t.dequeue(x, i)
+				}
+			}
+			n := len(x.held)
+			x.held = slices.DeleteFunc(x.held, func(l Lock) bool { return l.Owner.Client == client })
+			t.add(client, len(x.held)-n)
+		})
+	}
 	return had
+}
+
+func (f *file) has(client string) bool {
+	return slices.ContainsFunc(f.held, func(l Lock) bool { return l.Owner.Client == client }) ||
+		slices.ContainsFunc(f.queue, func(w *Waiter) bool { return w.Lock.Owner.Client == client })
 }
 
 // DropExport gives up all locks of an export that is no longer served.
 func (t *Table) DropExport(export uint32) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	for f, x := range t.files {
-		if f.Export != export {
-			continue
+	var files []File
+	for f := range t.files {
+		if f.Export == export {
+			files = append(files, f)
 		}
-		for len(x.queue) > 0 {
-			t.dequeue(x, 0)
-		}
-		for _, l := range x.held {
-			t.add(l.Owner.Client, -1)
-		}
-		delete(t.files, f)
+	}
+	t.mu.Unlock()
+	for _, f := range files {
+		t.change(f, everything, func(x *file) {
+			for len(x.queue) > 0 {
+				t.dequeue(x, 0)
+			}
+			for _, l := range x.held {
+				t.add(l.Owner.Client, -1)
+			}
+			x.held = nil
+		})
 	}
 }
 
@@ -313,19 +405,46 @@ func tell(granted []*Waiter) {
 	}
 }
 
-// grant takes the locks that waited and can be had now, in the order of the queue.
-func (t *Table) grant(x *file) (granted []*Waiter) {
-	for i := 0; i < len(x.queue); {
-		if x.conflict(&x.queue[i].Lock) != nil {
-			i++
+// triesMax bounds how many waiters of a file are tried in vain on the host at a time.
+const triesMax = 64
+
+// grant takes the locks that waited and can be had now, in the order of the queue. Call
+// in the file's turn.
+func (t *Table) grant(f File) (granted []*Waiter) {
+	var refused []*Waiter
+	for len(refused) < triesMax {
+		w := t.next(f, refused)
+		if w == nil {
+			break
+		}
+		_, host := t.takeOnHost(f, &w.Lock)
+		if host == hostHeld || host == hostFilled {
+			refused = append(refused, w)
 			continue
 		}
-		w := t.dequeue(x, i)
+		t.mu.Lock()
+		x := t.files[f]
+		t.dequeue(x, slices.Index(x.queue, w))
+		x.onHost = x.onHost || host == hostTaken
 		t.put(x, w.Lock)
+		t.mu.Unlock()
 		granted = append(granted, w)
-		i = 0 // it may have been a lock that it held exclusively
 	}
 	return granted
+}
+
+// next is the first in the queue whom no client is in the way of, refused ones apart.
+func (t *Table) next(f File, refused []*Waiter) *Waiter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x := t.files[f]; x != nil {
+		for _, w := range x.queue {
+			if x.conflict(&w.Lock) == nil && !slices.Contains(refused, w) {
+				return w
+			}
+		}
+	}
+	return nil
 }
 
 // put enters a lock that nothing is in the way of, joining it with its

@@ -45,6 +45,9 @@ func setAttr(o *op, _ bool) rpc.Status {
 	}
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
+	if st == nfs.OK && s.Size != nil {
+		st = o.denied(h, true, true)
+	}
 	if st == nfs.OK {
 		st = o.hold(h)
 	}

@@ -37,7 +37,7 @@ func (o *op) hold(h blockstore.Handle) nfs.Status {
 // holdName is hold for a file whose name, if it is there, is about to go or to mean
 // something else.
 func (o *op) holdName(dir blockstore.Handle, name string) nfs.Status {
-	if o.s.delegs == nil {
+	if o.s.delegs == nil || !o.s.delegs.Delegating() {
 		return nfs.OK
 	}
 	h, a, err := o.x.FS.Lookup(&o.cred, dir, name)

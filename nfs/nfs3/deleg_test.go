@@ -23,6 +23,8 @@ func (g *delegated) Free(f lock.File, change, _ bool) bool {
 	return !slices.Contains(g.write, f) && (!change || !slices.Contains(g.all, f))
 }
 
+func (g *delegated) Delegating() bool { return true }
+
 func (g *delegated) Hold(f lock.File) (held, ok bool) {
 	if !g.Free(f, true, true) {
 		return false, false

@@ -82,7 +82,9 @@ func create(o *op, _ bool) rpc.Status {
 	var w blockstore.Wcc
 	dir, st := o.resolveNew(fh, name)
 	if st == nfs.OK && mode == blockstore.Unchecked {
-		st = o.holdName(dir, name)
+		if st = o.deniedName(dir, name, s.Size != nil); st == nfs.OK {
+			st = o.holdName(dir, name)
+		}
 	}
 	if st == nfs.OK {
 		h, w, st = o.makeOnce(dir, name, blockstore.TypeReg, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {

@@ -19,6 +19,9 @@ func read(o *op, mayBlock bool) rpc.Status {
 	}
 	h, st := o.resolve(fh)
 	if st == nfs.OK {
+		st = o.denied(h, false, mayBlock)
+	}
+	if st == nfs.OK {
 		st = o.readable(h, mayBlock)
 	}
 	if st != nfs.OK {

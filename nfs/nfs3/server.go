@@ -19,6 +19,7 @@ type server struct {
 	count   *nfs.Counters
 	log     *slog.Logger
 	delegs  nfs.Delegations
+	shares  nfs.Shares
 	mounts  mounts
 	ops     sync.Pool // of *op
 }
@@ -40,7 +41,7 @@ type handler func(o *op, mayBlock bool) rpc.Status
 
 // Programs returns the tables of NFS version 3 and MOUNT version 3.
 func Programs(cfg nfs.Config) []rpc.Program {
-	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, delegs: cfg.Delegations}
+	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, delegs: cfg.Delegations, shares: cfg.Shares}
 	if s.count == nil {
 		s.count = new(nfs.Counters)
 	}

@@ -23,6 +23,9 @@ func write(o *op, _ bool) rpc.Status {
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
 	if st == nfs.OK {
+		st = o.denied(h, true, true)
+	}
+	if st == nfs.OK {
 		st = o.hold(h)
 	}
 	switch {

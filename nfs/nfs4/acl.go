@@ -2,7 +2,6 @@ package nfs4
 
 import (
 	"errors"
-	"strconv"
 	"strings"
 
 	"github.com/rstored/rstored/blockstore"
@@ -34,8 +33,8 @@ type aclSet struct {
 }
 
 // decodeACL reads the attribute acl. whole is false if nothing behind it can be read.
-func decodeACL(d *xdr.Decoder) (s *aclSet, st nfs.Status, whole bool) {
-	aces, err := acl.Decode(d, func(who []byte, _ bool) (uint32, bool) { return decodeID(who) })
+func (k *compound) decodeACL(d *xdr.Decoder) (s *aclSet, st nfs.Status, whole bool) {
+	aces, err := acl.Decode(d, k.s.people.Parse)
 	switch {
 	case errors.Is(err, acl.ErrTooMany):
 		return nil, nfs.ErrFBig, false
@@ -46,8 +45,8 @@ func decodeACL(d *xdr.Decoder) (s *aclSet, st nfs.Status, whole bool) {
 }
 
 // encodeACL appends the attribute acl.
-func encodeACL(e *xdr.Encoder, aces []acl.ACE) {
-	acl.Encode(e, aces, func(b []byte, id uint32, _ bool) []byte { return strconv.AppendUint(b, uint64(id), 10) })
+func (k *compound) encodeACL(e *xdr.Encoder, aces []acl.ACE) {
+	acl.Encode(e, aces, k.s.people.Append)
 }
 
 // aces are the ACEs of an object of an export that has ACLs.

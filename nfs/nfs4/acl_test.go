@@ -14,13 +14,14 @@ import (
 
 // aclArg is the attribute acl of ACEs.
 func aclArg(aces ...acl.ACE) args {
-	return func(e *xdr.Encoder) { encodeACL(e, aces) }
+	return func(e *xdr.Encoder) { acl.Encode(e, aces, byNumber{}.Append) }
 }
 
 // acl reads the attribute acl of a file.
 func (x *sess) acl(fh []byte) []acl.ACE {
 	x.r.t.Helper()
-	s, st, whole := decodeACL(x.attr(fh, attrACL))
+	k := compound{s: &Server{people: byNumber{}}}
+	s, st, whole := k.decodeACL(x.attr(fh, attrACL))
 	if st != nfs.OK || !whole {
 		x.r.t.Fatal(st)
 	}

@@ -1,7 +1,6 @@
 package nfs4
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -47,6 +46,9 @@ const (
 	attrNumLinks       = 35
 	attrOwner          = 36
 	attrOwnerGroup     = 37
+	attrQuotaHard      = 38
+	attrQuotaSoft      = 39
+	attrQuotaUsed      = 40
 	attrRawDev         = 41
 	attrSpaceAvail     = 42
 	attrSpaceFree      = 43
@@ -77,13 +79,13 @@ var (
 	// writeOnly cannot be read.
 	writeOnly = bits4(attrTimeAccessSet, attrTimeModifySet, attrModeUmask)
 	// ofStat are attributes of the file system that a store has to be asked for.
-	ofStat = bits4(attrFilesAvail, attrFilesFree, attrFilesTotal, attrSpaceAvail, attrSpaceFree, attrSpaceTotal)
+	ofStat = bits4(attrQuotaHard, attrQuotaSoft, attrFilesAvail, attrFilesFree, attrFilesTotal, attrSpaceAvail, attrSpaceFree, attrSpaceTotal)
 
 	supported41 = bits4(attrSupported, attrType, attrFHExpireType, attrChange, attrSize, attrLinkSupport, attrSymlinkSupport,
 		attrNamedAttr, attrFSID, attrUniqueHandles, attrLeaseTime, attrRdattrError, attrACL, attrACLSupport, attrCanSetTime, attrCaseInsens,
 		attrCasePreserving, attrChownRestrict, attrFileHandle, attrFileID, attrFilesAvail, attrFilesFree, attrFilesTotal,
 		attrFSLocations, attrHomogeneous, attrMaxFileSize, attrMaxLink, attrMaxName, attrMaxRead, attrMaxWrite, attrMode, attrNoTrunc,
-		attrNumLinks, attrOwner, attrOwnerGroup, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
+		attrNumLinks, attrOwner, attrOwnerGroup, attrQuotaHard, attrQuotaSoft, attrQuotaUsed, attrRawDev, attrSpaceAvail, attrSpaceFree, attrSpaceTotal, attrSpaceUsed,
 		attrTimeAccess, attrTimeAccessSet, attrTimeDelta, attrTimeMetadata, attrTimeModify, attrTimeModifySet, attrMountedOn,
 		attrExclCreat, attrCharsetCap)
 	supported42 = supported41.or(bits4(attrCloneBlock, attrChangeType, attrModeUmask, attrXattrSupport))
@@ -96,8 +98,17 @@ func (k *compound) supported(x *nfs.Export) bitmap {
 	if k.minor >= 2 {
 		b = supported42
 	}
+	if k.minor == 0 {
+		b[2] = 0 // its attributes end with mounted_on_fileid
+	}
 	if aclsOf(x) == nil {
 		b.clear(attrACL)
+	}
+	if quotasOf(x) == nil {
+		b = b.without(ofQuota)
+	}
+	if x == nil || !x.FS.Limits().Clones {
+		b.clear(attrCloneBlock)
 	}
 	return b
 }
@@ -112,6 +123,12 @@ const (
 	changeUndefined    = 4
 )
 
+// Values of fs_charset_cap (RFC 8881 section 14.4).
+const (
+	charsetNonUTF8  = 1
+	charsetOnlyUTF8 = 2
+)
+
 // subject is an object whose attributes are told.
 type subject struct {
 	object
@@ -120,6 +137,7 @@ type subject struct {
 	at     *node // where it is mounted, or nil
 
 	stat  blockstore.Stat
+	quota blockstore.Quota
 	aces  []acl.ACE
 	limit blockstore.Limits
 }
@@ -150,6 +168,12 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want bitmap) nfs.Status {
 		var st nfs.Status
 		if s.aces, st = k.aces(&s.object, a); st != nfs.OK {
 			return st
+		}
+	}
+	if q := quotasOf(s.x); q != nil && !want.and(ofQuota).empty() {
+		var err error
+		if s.quota, err = q.Quota(k.who(&s.object), s.h); err != nil {
+			return nfs.StatusOf(err)
 		}
 	}
 	if !want.and(ofStat).empty() {
@@ -203,7 +227,7 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 	case attrRdattrError:
 		e.Uint32(uint32(fault))
 	case attrACL:
-		encodeACL(e, s.aces)
+		k.encodeACL(e, s.aces)
 	case attrACLSupport:
 		if aclsOf(s.x) != nil {
 			e.Uint32(acl.SupportAllow | acl.SupportDeny)
@@ -236,9 +260,15 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 	case attrNumLinks:
 		e.Uint32(a.NLink)
 	case attrOwner:
-		encodeID(e, a.UID)
+		k.encodeWho(e, a.UID, false)
 	case attrOwnerGroup:
-		encodeID(e, a.GID)
+		k.encodeWho(e, a.GID, true)
+	case attrQuotaHard:
+		e.Uint64(s.quota.Left(s.quota.Hard, s.stat.AvailBytes))
+	case attrQuotaSoft:
+		e.Uint64(s.quota.Left(s.quota.Soft, s.stat.AvailBytes))
+	case attrQuotaUsed:
+		e.Uint64(s.quota.Used)
 	case attrRawDev:
 		e.Uint32(a.Major)
 		e.Uint32(a.Minor)
@@ -268,7 +298,11 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 	case attrExclCreat:
 		settableExcl.and(k.supported(s.x)).encode(e)
 	case attrCharsetCap:
-		e.Uint32(1) // FSCHARSET_CAP4_CONTAINS_NON_UTF8
+		if k.s.utf8 {
+			e.Uint32(charsetOnlyUTF8)
+		} else {
+			e.Uint32(charsetNonUTF8)
+		}
 	case attrCloneBlock:
 		e.Uint32(s.limit.BlockSize)
 	case attrXattrSupport:
@@ -289,21 +323,6 @@ func (s *subject) fsid() (major, minor uint64) {
 		return 0, 0
 	}
 	return s.x.FSID(), uint64(s.x.ID)
-}
-
-// encodeID appends an owner or group as a decimal number (RFC 8881 section 5.9).
-func encodeID(e *xdr.Encoder, id uint32) {
-	var b [10]byte
-	e.Opaque(strconv.AppendUint(b[:0], uint64(id), 10))
-}
-
-// decodeID reads one. A name is nobody that is known here.
-func decodeID(b []byte) (uint32, bool) {
-	if len(b) == 0 || len(b) > 1 && b[0] == '0' || b[0] == '+' {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(string(b), 10, 32)
-	return uint32(n), err == nil
 }
 
 func encodeTime(e *xdr.Encoder, t time.Time) {
@@ -347,7 +366,7 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s attrSet, set bitmap, st nfs.
 		switch n {
 		case attrACL:
 			var f nfs.Status
-			if s.acl, f, whole = decodeACL(&vals); f != nfs.OK {
+			if s.acl, f, whole = k.decodeACL(&vals); f != nfs.OK {
 				fault(f)
 			}
 		case attrSize:
@@ -360,7 +379,7 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s attrSet, set bitmap, st nfs.
 			}
 			s.Mode = &v
 		case attrOwner, attrOwnerGroup:
-			v, ok := decodeID(vals.Opaque(ownerMax))
+			v, ok := k.s.people.Parse(vals.Opaque(ownerMax), n == attrOwnerGroup)
 			if !ok {
 				fault(nfs.ErrBadOwner)
 			}

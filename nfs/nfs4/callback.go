@@ -217,6 +217,10 @@ func (s *Server) recall(list []state.Recall) {
 }
 
 func (s *Server) recallOne(r *state.Recall) {
+	if r.Client.Minor0() {
+		s.recall40(r)
+		return
+	}
 	for _, x := range r.Client.Backchannels() {
 		if s.callBack(x, recalling{r}) {
 			return
@@ -348,6 +352,9 @@ func outcomeOf(d *xdr.Decoder, err error, asked uint32) outcome {
 // Delegations for those who are no clients of version 4; see nfs.Delegations.
 
 var _ nfs.Delegations = (*Server)(nil)
+
+// Delegating implements nfs.Delegations.
+func (s *Server) Delegating() bool { return s.state.Delegating() }
 
 // Free implements nfs.Delegations.
 func (s *Server) Free(f lock.File, change, mayWait bool) bool {

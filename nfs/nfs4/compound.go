@@ -12,11 +12,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Minor versions that are served.
-const (
-	minorMin = 1
-	minorMax = 2
-)
+// minorMax is the highest minor version that is served.
+const minorMax = 2
 
 // compound is a COMPOUND being served, reused from call to call.
 type compound struct {
@@ -36,18 +33,19 @@ type compound struct {
 	cred   blockstore.Cred
 	credOf *nfs.ClientRule // by which cred was made
 
-	client    *state.Client // nil outside a session
+	client    *state.Client // nil outside a session, and in version 4.0 before anything is said of one
 	use       state.Use
 	executing bool // use has to be finished
 	holds     []lock.File
 	cacheThis bool
-	limit     int    // of the whole reply in bytes
-	replayed  bool   // the reply is one that was given before
-	uncached  bool   // it was given before, and not kept
-	again     bool   // the compound has to begin again where it may wait
-	keep      bool   // the result of the operation is the same when it fails
-	changes   bool   // an operation that is not idempotent was begun
-	kept      []byte // memory for the reply as it is kept
+	limit     int         // of the whole reply in bytes
+	replayed  bool        // the reply is one that was given before
+	uncached  bool        // it was given before, and not kept
+	again     bool        // the compound has to begin again where it may wait
+	keep      bool        // the result of the operation is the same when it fails
+	changes   bool        // an operation that is not idempotent was begun
+	kept      []byte      // memory for the reply as it is kept
+	turn      *state.Turn // of the operation being executed, in version 4.0
 }
 
 // compound serves a COMPOUND (RFC 8881 section 16.2). Where it must not wait it
@@ -68,16 +66,23 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	return st
 }
 
-// quick reports whether a compound is a SEQUENCE, with or without a READ of a file.
+// quick reports whether a compound is a SEQUENCE, with or without a READ of a file, or, in
+// version 4.0, such a READ.
 func quick(d xdr.Decoder) bool {
 	d.Opaque(tagMax)
-	d.Uint32()
-	n := d.Uint32()
-	if d.Uint32() != OpSequence || n != 1 && n != 3 {
-		return false
+	minor, n := d.Uint32(), d.Uint32()
+	if minor > 0 {
+		if d.Uint32() != OpSequence {
+			return false
+		}
+		d.Skip(sequenceLen)
+		n--
 	}
-	d.Skip(sequenceLen)
-	if n == 3 {
+	switch {
+	case n == 0 && minor > 0:
+	case n != 2:
+		return false
+	default:
 		if d.Uint32() != OpPutFH {
 			return false
 		}
@@ -105,12 +110,15 @@ func (k *compound) serve() rpc.Status {
 	e.Uint32(0)
 	var st nfs.Status
 	switch {
-	case k.minor < minorMin || k.minor > minorMax:
+	case !k.s.servesMinor(k.minor):
 		st = nfs.ErrMinorVersMismatch
 	case !utf8.Valid(tag):
 		st = nfs.ErrInval
 	default:
-		k.digest = digest(whole, &k.c.Cred)
+		if k.minor > 0 {
+			k.digest = digest(whole, &k.c.Cred)
+		}
+		k.limit = messageMax // of a session's, if there is one
 		st = k.run()
 	}
 	if k.again {
@@ -140,6 +148,7 @@ func (k *compound) run() (st nfs.Status) {
 		// A panic on the way ends the call; the slot must not stay taken.
 		if r := recover(); r != nil {
 			k.unhold()
+			k.endTurn(nfs.ErrResource, nil)
 			if k.executing {
 				k.use.Finish(nil)
 			}
@@ -153,6 +162,9 @@ func (k *compound) run() (st nfs.Status) {
 		}
 		k.index++
 		k.s.count.Status(st)
+		if k.s.seen != nil {
+			k.s.seen(k.minor, op, st)
+		}
 	}
 	return st
 }
@@ -179,7 +191,7 @@ func (k *compound) step(op uint32) nfs.Status {
 	k.keep = false
 	st := k.admit(row, op)
 	if st == nfs.OK {
-		st = row.do(k)
+		st = k.status(op, k.handler(row, op)(k))
 		k.unhold()
 		if k.again || k.replayed {
 			return st
@@ -196,8 +208,12 @@ func (k *compound) step(op uint32) nfs.Status {
 	}
 	if st != nfs.OK && !k.keep {
 		e.Truncate(at)
+		if op == OpSetAttr {
+			e.Uint32(0) // its result has a bitmap whatever the status
+		}
 	}
 	patch(e, at-4, uint32(st))
+	k.endTurn(st, e.B[at:])
 	return st
 }
 
@@ -208,6 +224,10 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		return nfs.ErrRetryUncachedRep
 	case row == nil:
 		return nfs.ErrOpIllegal
+	case k.minor == 0:
+		if k.index >= opsMax {
+			return nfs.ErrResource
+		}
 	case k.index == 0 && op != OpSequence && !row.is(alone):
 		return nfs.ErrOpNotInSession
 	case k.index == 0 && op != OpSequence && k.count > 1:
@@ -216,10 +236,14 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		return nfs.ErrSequencePos
 	case k.index > 0 && op == OpBindConnToSession:
 		return nfs.ErrNotOnlyOp
-	case row.do == nil:
+	}
+	switch {
+	case k.handler(row, op) == nil:
 		return nfs.ErrNotSupp
 	case row.is(needsHandle) && !k.cur.set():
 		return nfs.ErrNoFileHandle
+	case op == OpRestoreFH && k.minor == 0 && !k.saved.set():
+		return nfs.ErrRestoreFH
 	case row.is(needsSaved) && !k.saved.set():
 		return nfs.ErrNoFileHandle
 	}
@@ -230,12 +254,15 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 	return nfs.OK
 }
 
-// tooBig says whether the reply is longer than the session allows with n more bytes.
+// tooBig says whether the reply is longer than the session, or version 4.0, allows with n
+// more bytes.
 func (k *compound) tooBig(n int) nfs.Status {
-	if k.client == nil {
+	n += k.c.Res.Len()
+	switch {
+	case k.minor == 0 && n > k.limit:
+		return nfs.ErrResource
+	case k.minor == 0, k.client == nil:
 		return nfs.OK
-	}
-	switch n += k.c.Res.Len(); {
 	case n > int(k.use.Session.Fore.MaxResponse):
 		return nfs.ErrRepTooBig
 	case n > k.limit:
@@ -266,7 +293,7 @@ func (k *compound) setCurrent(o object) {
 
 // stateid is the stateid that an argument stands for.
 func (k *compound) stateid(id state.Stateid) state.Stateid {
-	if id == state.Current {
+	if id == state.Current && k.minor > 0 {
 		return k.curID
 	}
 	return id

@@ -49,7 +49,6 @@ func TestLoop(t *testing.T) {
 		st    nfs.Status
 	}{
 		{"nothing", 1, nil, nil, fine},
-		{"version 4.0", 0, []args{root}, nil, nfs.ErrMinorVersMismatch},
 		{"version 4.3", 3, []args{root}, nil, nfs.ErrMinorVersMismatch},
 		{"without a session", 1, []args{root}, []result{{OpPutRootFH, nfs.ErrOpNotInSession}}, nfs.ErrOpNotInSession},
 		{"illegal without a session", 1, []args{op(2)}, []result{{OpIllegal, nfs.ErrOpIllegal}}, nfs.ErrOpIllegal},

@@ -35,6 +35,10 @@ const (
 
 // delegate appends the open_delegation4 of an OPEN of the current file.
 func (k *compound) delegate(a *openArgs) {
+	if k.minor == 0 {
+		k.delegate40(a)
+		return
+	}
 	want := a.want & wantMask
 	switch want {
 	case wantNoDeleg:

@@ -17,7 +17,7 @@ import (
 // callee is the client's end of a backchannel: it reads what it is sent as the RFC says,
 // and answers by answer, or not at all.
 type callee struct {
-	t      *testing.T
+	t      testing.TB
 	mu     sync.Mutex
 	gone   bool
 	seqs   map[uint32]uint32 // by slot
@@ -55,7 +55,7 @@ type verdict struct {
 	noOp     bool       // a reply without operations
 }
 
-func newCallee(t *testing.T) *callee { return &callee{t: t, seqs: make(map[uint32]uint32)} }
+func newCallee(t testing.TB) *callee { return &callee{t: t, seqs: make(map[uint32]uint32)} }
 
 func (c *callee) Alive() bool {
 	c.mu.Lock()

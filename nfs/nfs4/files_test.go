@@ -187,6 +187,7 @@ func TestRootExport(t *testing.T) {
 // it should be.
 func TestAttributes(t *testing.T) {
 	r := newRig(t)
+	r.fs.clones, r.fs.quota = true, &blockstore.Quota{}
 	for minor := uint32(1); minor <= 2; minor++ {
 		x := r.session(minor, fmt.Sprint("v", minor))
 		dir := x.handle("one")
@@ -198,7 +199,9 @@ func TestAttributes(t *testing.T) {
 		for i, o := range [][]byte{x.handle(), dir, fh} {
 			all := all
 			if i == 0 {
-				all.clear(attrACL) // the pseudo file system has none
+				all = all.without(ofQuota) // the pseudo file system has none of these
+				all.clear(attrACL)
+				all.clear(attrCloneBlock)
 			}
 			p := x.do(op(OpPutFH, o), op(OpGetAttr, bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1], ^uint32(0) &^ writeOnly[2]})).ok(OpPutFH).ok(OpGetAttr)
 			got, _ := decodeBitmap(p.Decoder)
@@ -460,7 +463,7 @@ func TestNames(t *testing.T) {
 	r.peer = reader
 	for n, o := range map[uint32]args{
 		OpRemove: op(OpRemove, "d"), OpCreate: op(OpCreate, uint32(2), "x", attrs(bitmap{})), OpWrite: op(OpWrite, state.Anonymous, uint64(0), uint32(0), ""),
-		OpCommit: op(OpCommit, uint64(0), uint32(0)), OpOpen: openOp(2, 0, "o", "d"),
+		OpOpen: openOp(2, 0, "o", "d"),
 	} {
 		want := nfs.ErrROFS
 		if n == OpOpen {
@@ -468,6 +471,7 @@ func TestNames(t *testing.T) {
 		}
 		x.do(op(OpPutFH, dir), o).ok(OpPutFH).fails(n, want)
 	}
+	x.do(op(OpPutFH, fh), op(OpCommit, uint64(0), uint32(0))).ok(OpPutFH).ok(OpCommit) // of what was written before it was so
 	p = x.do(op(OpPutFH, dir), op(OpAccess, uint32(0x1ff))).ok(OpPutFH).ok(OpAccess)
 	if sup, got := p.Uint32(), p.Uint32(); sup != accessDir|accessXattr || got != blockstore.AccessRead|blockstore.AccessLookup|accessXattrRead|accessXattrList {
 		t.Errorf("access %x of %x", got, sup)

@@ -95,7 +95,7 @@ func lookup(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	st := checkName(name)
+	st := k.checkName(name)
 	if st != nfs.OK {
 		return st
 	}
@@ -121,9 +121,11 @@ func secInfo(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	st := checkName(name)
+	st := k.checkName(name)
 	if st == nfs.OK {
-		_, st = k.walk(&k.cur, name)
+		if _, st = k.walk(&k.cur, name); st == nfs.ErrSymlink {
+			st = nfs.ErrNotDir
+		}
 	}
 	return k.flavors(st)
 }
@@ -147,7 +149,9 @@ func (k *compound) flavors(st nfs.Status) nfs.Status {
 	if st != nfs.OK {
 		return st
 	}
-	k.setCurrent(object{})
+	if k.minor > 0 {
+		k.setCurrent(object{})
+	}
 	e := &k.c.Res
 	e.Uint32(2)
 	e.Uint32(uint32(rpc.AuthSys))

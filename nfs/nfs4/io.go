@@ -17,6 +17,10 @@ func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
 // ioStateOf is ioState of another file.
 func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Status {
 	if id == state.Anonymous || id == state.Bypass {
+		if !k.mayBlock && k.s.state.Denying() {
+			k.again = true // to end what a silent client denies may mean to write that down
+			return nfs.ErrJukebox
+		}
 		// An open would have asked for the delegations of others.
 		if write {
 			if st := k.hold(f); st != nfs.OK {
@@ -25,6 +29,9 @@ func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Stat
 		} else if !k.s.free(k.now, f, k.client, false, k.mayBlock) {
 			return nfs.ErrJukebox
 		}
+	}
+	if k.minor == 0 {
+		return k.io40(id, f, write)
 	}
 	return badState(k.client.IO(k.now, id, f, write))
 }
@@ -146,9 +153,8 @@ func commit(k *compound) nfs.Status {
 		return nfs.ErrBadXDR
 	case k.cur.node != nil:
 		return nfs.ErrIsDir
-	case k.cur.readOnly():
-		return nfs.ErrROFS
 	}
+	// What was written before the export became read-only may be committed still.
 	// The verifier of before: if unstable writes are lost in between, the client has
 	// to see that its own does not match.
 	v := k.cur.x.FS.Verifier()

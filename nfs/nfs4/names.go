@@ -2,17 +2,19 @@ package nfs4
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// checkName refuses what cannot be a component4. Names are bytes: what other clients
-// made of another character set has to be reachable (fs_charset_cap says so).
-func checkName(name string) nfs.Status {
+// checkName refuses what cannot be a component4. Names are bytes unless the server is told
+// otherwise: what other clients made of another character set has to be reachable
+// (fs_charset_cap says so).
+func (k *compound) checkName(name string) nfs.Status {
 	switch {
-	case name == "":
+	case name == "", k.s.utf8 && !utf8.ValidString(name):
 		return nfs.ErrInval
 	case name == "." || name == "..":
 		return nfs.ErrBadName
@@ -75,7 +77,7 @@ func create(k *compound) nfs.Status {
 	case k.cur.x != nil && k.cur.readOnly(), k.cur.x == nil:
 		return nfs.ErrROFS
 	}
-	if st := checkName(name); st != nfs.OK {
+	if st := k.checkName(name); st != nfs.OK {
 		return st
 	}
 	if st := k.prepareNew(&k.cur, &s, typ == blockstore.TypeDir, false); st != nfs.OK {
@@ -116,7 +118,7 @@ func remove(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	st := checkName(name)
+	st := k.checkName(name)
 	if st == nfs.OK {
 		st = k.cur.changeable()
 	}
@@ -148,10 +150,10 @@ func rename(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	if st := checkName(from); st != nfs.OK {
+	if st := k.checkName(from); st != nfs.OK {
 		return st
 	}
-	if st := checkName(to); st != nfs.OK {
+	if st := k.checkName(to); st != nfs.OK {
 		return st
 	}
 	if !k.saved.sameFS(&k.cur) {
@@ -170,13 +172,30 @@ func rename(k *compound) nfs.Status {
 		return st
 	}
 	fromW, toW, err := k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
-	if err != nil {
-		return nfs.StatusOf(err)
+	switch st := nfs.StatusOf(err); st {
+	case nfs.OK:
+	case nfs.ErrIsDir:
+		return nfs.ErrExist // what is there is a directory, what comes is none (section 18.26.3)
+	case nfs.ErrNotDir:
+		return k.notBothDirs()
+	default:
+		return st
 	}
 	source, target := k.changed(&k.saved, &fromW), k.changed(&k.cur, &toW)
 	source.encode(&k.c.Res)
 	target.encode(&k.c.Res)
 	return nfs.OK
+}
+
+// notBothDirs is the status of a RENAME of which something is no directory that has to be
+// one: what the file handles stand for, or else what a directory was to replace.
+func (k *compound) notBothDirs() nfs.Status {
+	for _, o := range [...]*object{&k.saved, &k.cur} {
+		if a, err := o.x.FS.GetAttr(k.who(o), o.h); err != nil || a.Type != blockstore.TypeDir {
+			return nfs.ErrNotDir
+		}
+	}
+	return nfs.ErrExist
 }
 
 // twoFS is the status of an operation whose file handles are not of one export.
@@ -193,7 +212,7 @@ func link(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	if st := checkName(name); st != nfs.OK {
+	if st := k.checkName(name); st != nfs.OK {
 		return st
 	}
 	if !k.saved.sameFS(&k.cur) {
@@ -206,8 +225,14 @@ func link(k *compound) nfs.Status {
 		return st
 	}
 	_, w, err := k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)
-	if err != nil {
-		return nfs.StatusOf(err)
+	if st := nfs.StatusOf(err); st == nfs.ErrPerm {
+		// LINK has no PERM: the host says so of directories, and of files that are not the caller's.
+		if a, err := k.saved.x.FS.GetAttr(k.who(&k.saved), k.saved.h); err == nil && a.Type == blockstore.TypeDir {
+			return nfs.ErrIsDir
+		}
+		return nfs.ErrAcces
+	} else if st != nfs.OK {
+		return st
 	}
 	c := k.changed(&k.cur, &w)
 	c.encode(&k.c.Res)

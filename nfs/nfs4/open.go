@@ -39,17 +39,19 @@ type openArgs struct {
 	fault              nfs.Status // of the attributes
 	claim              uint32
 	name               string
-	deleg              uint32        // claimPrevious: the type of the delegation
+	deleg              uint32 // claimPrevious: the type of the delegation
+	seq                uint32 // of version 4.0, as what follows
+	client             uint64
 	delegID            state.Stateid // of that by which the file is open already
 }
 
 func (k *compound) decodeOpen() (a openArgs) {
 	d := &k.c.Args
-	d.Uint32() // seqid, of version 4.0
+	a.seq = d.Uint32()
 	access := d.Uint32()
 	a.access, a.want = access&state.Both, access&^state.Both
 	a.deny = d.Uint32()
-	d.Uint64() // the client ID: the session's counts
+	a.client = d.Uint64() // in a session, that of the session counts
 	a.owner = d.Opaque(ownerMax)
 	switch d.Uint32() {
 	case openNoCreate:
@@ -98,9 +100,15 @@ type opening struct {
 // open is OPEN (RFC 8881 section 18.16).
 func open(k *compound) nfs.Status {
 	a := k.decodeOpen()
-	switch {
-	case k.bad():
+	if k.bad() {
 		return nfs.ErrBadXDR
+	}
+	return k.openAs(&a)
+}
+
+// openAs is OPEN with its arguments.
+func (k *compound) openAs(a *openArgs) nfs.Status {
+	switch {
 	case a.access == 0, a.deny > state.Both, a.want&^(wantMask|wantSignals) != 0, a.want&wantMask > wantCancel:
 		return nfs.ErrInval
 	}
@@ -119,16 +127,16 @@ func open(k *compound) nfs.Status {
 	var st nfs.Status
 	switch {
 	case a.claim == claimFH, a.claim == claimPrevious, a.claim == claimDelegCurFH:
-		f, st = k.openHandle(&a)
+		f, st = k.openHandle(a)
 	case a.create && k.s.state.Grace(k.now):
 		st = nfs.ErrGrace // before anything is made
 	default:
-		f, st = k.openName(&a)
+		f, st = k.openName(a)
 	}
 	if st != nfs.OK {
 		return st
 	}
-	if st = k.mayOpen(&f, &a); st != nfs.OK {
+	if st = k.mayOpen(&f, a); st != nfs.OK {
 		return st
 	}
 	truncate := a.create && !f.made && a.mode == createUnchecked && a.set.Size != nil && *a.set.Size == 0
@@ -143,7 +151,7 @@ func open(k *compound) nfs.Status {
 			return st
 		}
 	}
-	opening := state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious}
+	opening := state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious, Turn: k.turn}
 	got, st := k.client.Open(k.now, &opening)
 	for st == nfs.ErrJukebox && k.s.await(opening.File) {
 		got, st = k.client.Open(k.now, &opening)
@@ -162,9 +170,13 @@ func open(k *compound) nfs.Status {
 	e := &k.c.Res
 	encodeStateid(e, got.ID)
 	f.change.encode(e)
-	e.Uint32(resultLocktype)
+	flags := uint32(resultLocktype)
+	if got.Confirm {
+		flags |= resultConfirm
+	}
+	e.Uint32(flags)
 	f.set.encode(e)
-	k.delegate(&a)
+	k.delegate(a)
 	return nfs.OK
 }
 
@@ -184,7 +196,7 @@ func (k *compound) openHandle(a *openArgs) (f opening, st nfs.Status) {
 
 // openName is an OPEN of a name in the current directory, which it may make.
 func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
-	if st := checkName(a.name); st != nfs.OK {
+	if st := k.checkName(a.name); st != nfs.OK {
 		return f, st
 	}
 	dir := k.cur

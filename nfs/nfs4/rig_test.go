@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,10 +31,24 @@ type store struct {
 	reads     func(nowait bool) error
 	panics    bool
 	clones    bool
-	copies    func() // before each Copy
+	quota     *blockstore.Quota // nil: there are none
+	copies    func()            // before each Copy
 	copyFails func() error
 	whole     bool // Copy copies all that it is asked for
 	stripes   bool // Seek tells of data and holes in turn, 8 bytes each
+}
+
+func (f *store) Limits() blockstore.Limits {
+	l := f.FS.Limits()
+	l.Clones, l.Quotas = f.clones, f.quota != nil
+	return l
+}
+
+func (f *store) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {
+	_, err := f.GetAttr(c, h)
+	q := *f.quota
+	q.Used += uint64(c.UID)
+	return q, err
 }
 
 func (f *store) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
@@ -108,21 +123,30 @@ type rig struct {
 	known   []string
 	back    rpc.Caller   // of the connection; nil: it has none
 	limits  state.Config // of the server
+
+	seenMu sync.Mutex
+	seen   map[opStatus]bool // every status that an operation had
 }
 
 func newRig(t testing.TB) *rig {
+	return newRigOver(t, func(fs blockstore.FS) blockstore.FS { return fs })
+}
+
+// newRigOver is newRig with something between the server and the store of /one.
+func newRigOver(t testing.TB, wrap func(blockstore.FS) blockstore.FS) *rig {
 	r := &rig{t: t, table: nfs.NewTable(), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1, locks: lock.New(0)}
 	r.now = time.Unix(1_700_000_000, 0)
 	r.fs = &store{FS: memfs.New(memfs.Options{FSID: 77, MaxBytes: 128 << 20})}
+	one := wrap(r.fs)
 	rules := []nfs.ClientRule{
 		{CIDR: netip.MustParsePrefix("10.0.0.1/32"), Squash: nfs.NoRootSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID},
 		{CIDR: netip.MustParsePrefix("10.0.0.2/32"), Squash: nfs.NoRootSquash, RO: true},
 	}
 	if err := r.table.Replace([]*nfs.Export{
-		{ID: 1, Pseudo: "/one", FS: r.fs, Clients: rules},
+		{ID: 1, Pseudo: "/one", FS: one, Clients: rules},
 		{ID: 2, Pseudo: "/deep/two", FS: memfs.New(memfs.Options{FSID: 78}), ReadOnly: true},
 		{ID: 3, Pseudo: "/one/nested", FS: memfs.New(memfs.Options{FSID: 79, MaxBytes: 128 << 20}), Clients: rules},
-		{ID: 1, Pseudo: "/", FS: r.fs, Clients: rules},
+		{ID: 1, Pseudo: "/", FS: one, Clients: rules},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -150,6 +174,7 @@ func (r *rig) start(boot uint32) {
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
 		Known: r.known, Journal: r, Limits: r.limits,
 	})
+	r.s.seen = r.see
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
 	r.t.Cleanup(r.srv.Close)
 }
@@ -237,6 +262,9 @@ func (r *rig) send(a []byte) (*xdr.Decoder, rpc.AcceptStat) {
 		d := xdr.NewDecoder(r.raw)
 		d.Skip(20)
 		st := rpc.AcceptStat(d.Uint32())
+		if st == rpc.RPCSuccess {
+			valid40(r.t, xdr.NewDecoder(a), r.raw)
+		}
 		return &d, st
 	case <-time.After(10 * time.Second):
 		r.t.Fatal("no reply")

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,10 +26,12 @@ type Config struct {
 	// locks; see state.Config.
 	Boot  uint32
 	Locks *lock.Table
-	// Lease is how long a client may be silent; 0 means 90 seconds.
-	Lease time.Duration
+	// Lease is how long a client may be silent; 0 means 90 seconds. Grace is how long
+	// clients may reclaim, not shorter than the lease that they were told before the
+	// restart; 0 means a lease.
+	Lease, Grace time.Duration
 	// Known are the clients that had state before the server was started, by their
-	// owner strings: they may reclaim it for the time of a lease, in which nobody gets
+	// owner strings: they may reclaim it during Grace, in which nobody gets
 	// anything new. Journal keeps the list for the next start; see state.Config.
 	Known   []string
 	Journal state.Journal
@@ -37,6 +40,16 @@ type Config struct {
 	OthersReclaim func() bool
 	// Limits are the bounds of state.Config; of the rest nothing counts.
 	Limits state.Config
+	// Minors are the minor versions to serve, of those that there are; nil means all.
+	Minors []uint32
+	// UTF8 refuses names of files that are not UTF-8; otherwise they are bytes.
+	UTF8 bool
+	// Names are what users and groups are called; nil means by number.
+	Names nfs.Names
+	// CallBack makes the Caller of a client of version 4.0, which is called on a
+	// connection of its own, at an address that the client's own calls come from.
+	// It must not wait. nil: nobody is called, and none of them gets a delegation.
+	CallBack func(to netip.AddrPort) rpc.Caller
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -53,6 +66,10 @@ type Server struct {
 	now      func() time.Time
 	identity string
 	names    names
+	people   nfs.Names
+	minors   [minorMax + 1]bool
+	utf8     bool
+	connect  func(to netip.AddrPort) rpc.Caller
 	pool     sync.Pool // of *compound
 
 	ops                      [numOps]atomic.Uint64 // executed
@@ -67,11 +84,18 @@ type Server struct {
 	unleased                 atomic.Uint64 // delegations of files whose store cannot tell what others do
 	hostOpens                atomic.Uint64 // what others did with delegated files
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
+
+	// seen is told of every operation and its status, by tests; otherwise nil.
+	seen func(minor, op uint32, st nfs.Status)
 }
 
 // New makes a server.
 func New(cfg Config) *Server {
-	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now}
+	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now, people: cfg.Names, utf8: cfg.UTF8, connect: cfg.CallBack}
+	s.serveMinors(cfg.Minors)
+	if s.people == nil {
+		s.people = byNumber{}
+	}
 	if s.count == nil {
 		s.count = new(nfs.Counters)
 	}
@@ -86,12 +110,15 @@ func New(cfg Config) *Server {
 	if cfg.Lease <= 0 {
 		cfg.Lease = leaseDefault
 	}
+	if cfg.Grace <= 0 {
+		cfg.Grace = cfg.Lease
+	}
 	if len(cfg.Known) > 0 {
-		s.log.Info("clients of version 4 may reclaim what they had", "clients", len(cfg.Known), "for", cfg.Lease.String())
+		s.log.Info("clients of version 4 may reclaim what they had", "clients", len(cfg.Known), "for", cfg.Grace.String())
 	}
 	s.state = state.New(state.Config{
 		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
-		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Lease), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
+		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Grace), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
 		Recall:  s.recall,
 		Clients: cfg.Limits.Clients, Sessions: cfg.Limits.Sessions, States: cfg.Limits.States,
 		Delegations: cfg.Limits.Delegations, ClientDelegations: cfg.Limits.ClientDelegations,
@@ -109,7 +136,7 @@ func (s *Server) State() *state.Server { return s.state }
 func (s *Server) Programs() []rpc.Program {
 	return []rpc.Program{{Name: "nfs4", Prog: Program, Vers: Version, Procs: []rpc.Proc{
 		ProcNull:     {Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-		ProcCompound: {Name: "COMPOUND", Inline: true, Serve: s.compound},
+		ProcCompound: {Name: "COMPOUND", Inline: true, Serve: s.compound, Once: once},
 	}}}
 }
 

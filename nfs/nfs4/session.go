@@ -213,6 +213,9 @@ func destroyClientID(k *compound) nfs.Status {
 	return k.s.state.DestroyClient(id)
 }
 
+// setSSV is SET_SSV (section 18.47): no client has the protection that it is for.
+func setSSV(*compound) nfs.Status { return nfs.ErrInval }
+
 // reclaimComplete is RECLAIM_COMPLETE (section 18.51).
 func reclaimComplete(k *compound) nfs.Status {
 	one := k.c.Args.Bool()

@@ -66,6 +66,8 @@ const (
 	WantNoDeleg       = wantNoDeleg
 	DelegNone         = delegNone
 	DelegNoneExt      = delegNoneExt
+	LockRead          = lockRead
+	LockWrite         = lockWrite
 )
 
 // FHMax is the longest file handle in bytes, OwnerMax the longest owner string or

@@ -1,4 +1,4 @@
-// Package nfs4 serves NFS version 4, minor versions 1 and 2 (RFC 8881, RFC 7862),
+// Package nfs4 serves NFS version 4, minor versions 0 to 2 (RFC 7530, RFC 8881, RFC 7862),
 // from stores, as a program table of package rpc. It knows no transport. What it
 // remembers of clients is in package state.
 //

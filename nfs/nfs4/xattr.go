@@ -76,7 +76,9 @@ func getXattr(k *compound) nfs.Status {
 	}
 	x, st := k.xattrs()
 	if st == nfs.OK {
-		st = checkXattr(name)
+		if st = checkXattr(name); st == nfs.ErrBadChar {
+			st = nfs.ErrInval // it has no BADCHAR (RFC 8276 section 8.4.5)
+		}
 	}
 	if st != nfs.OK {
 		return st

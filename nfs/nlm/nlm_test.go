@@ -13,6 +13,7 @@ import (
 	"github.com/rstored/rstored/blockstore/memfs"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
@@ -26,14 +27,15 @@ type called struct {
 
 // rig is a server, and the clients as it sees them.
 type rig struct {
-	t     testing.TB
-	s     *Server
-	rpc   *rpc.Server
-	codec *nfs.Codec
-	locks *lock.Table
-	fh    []byte
-	ro    []byte // of the read-only export
-	calls chan called
+	t      testing.TB
+	s      *Server
+	rpc    *rpc.Server
+	codec  *nfs.Codec
+	locks  *lock.Table
+	fh     []byte
+	ro     []byte // of the read-only export
+	calls  chan called
+	shares *state.Server
 
 	mu     sync.Mutex
 	answer []Stat // of GRANTED, in turn; then Granted
@@ -42,7 +44,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB, known []Client, grace time.Duration) *rig {
-	r := &rig{t: t, codec: nfs.NewCodec([]byte("secret")), locks: lock.New(0), calls: make(chan called, 100)}
+	r := &rig{t: t, codec: nfs.NewCodec([]byte("secret")), locks: lock.New(0), shares: state.New(state.Config{}), calls: make(chan called, 100)}
 	store := memfs.New(memfs.Options{})
 	root, _ := store.Root()
 	h, _, _, err := store.Create(nil, root, "file", blockstore.Guarded, &blockstore.SetAttr{}, [8]byte{})
@@ -56,7 +58,7 @@ func newRig(t testing.TB, known []Client, grace time.Duration) *rig {
 		t.Fatal(err)
 	}
 	r.s = New(Config{
-		Exports: table, Codec: r.codec, Locks: r.locks, Known: known, Grace: grace, State: 5,
+		Exports: table, Codec: r.codec, Locks: r.locks, Known: known, Grace: grace, State: 5, Shares: shares{r.shares},
 		Call: r.call,
 		Remember: func(list []Client) error {
 			r.mu.Lock()
@@ -430,9 +432,50 @@ func TestShares(t *testing.T) {
 			t.Errorf("%d: %v, want %v", i, st, c.want)
 		}
 	}
-	if r.s.nshares != 1 {
-		t.Errorf("%d shares", r.s.nshares)
+	// What another protocol has reserved counts, and the other way round.
+	x := lock.File{Export: 1}
+	_, x.Handle, _ = r.codec.Parse(r.fh)
+	other := lock.Owner{Client: "other"}
+	if st := r.shares.Reserve(time.Now(), x, other, netip.Addr{}, nfs.ShareRead, nfs.ShareWrite); st != nfs.ErrShareDenied {
+		t.Errorf("beside a writer: %v", st)
 	}
+	if st := share(bob, ProcUnshare, 0, 3); st != Granted {
+		t.Error(st)
+	}
+	if st := r.shares.Reserve(time.Now(), x, other, netip.Addr{}, nfs.ShareRead, nfs.ShareWrite); st != nfs.OK {
+		t.Errorf("beside nobody: %v", st)
+	}
+	if st := share(alice, ProcShare, 0, 3); st != Denied {
+		t.Errorf("a writer: %v", st)
+	}
+	if st := share(alice, ProcShare, 0, 1); st != Granted {
+		t.Errorf("a reader: %v", st)
+	}
+	// A client that starts anew has none any more.
+	if st := share(bob, ProcShare, 1, 0); st != Denied {
+		t.Errorf("to keep a reader out: %v", st)
+	}
+	r.shares.Unreserve(x, other)
+	if st := share(alice, ProcShare, 2, 1); st != Granted {
+		t.Error(st)
+	}
+	if d := r.do(alice, Program, ProcFreeAll, func(e *xdr.Encoder) { e.String("host-" + alice); e.Uint32(3) }); d.Err() != nil {
+		t.Error(d.Err())
+	}
+	if r.shares.Denying() {
+		t.Error("a reservation outlives its client")
+	}
+}
+
+// shares is the table of reservations with a clock.
+type shares struct{ *state.Server }
+
+func (s shares) Denied(f lock.File, host netip.Addr, write, mayWait bool) bool {
+	return s.Server.Denied(time.Now(), f, host, write, mayWait)
+}
+
+func (s shares) Reserve(f lock.File, owner lock.Owner, host netip.Addr, access, deny uint32) nfs.Status {
+	return s.Server.Reserve(time.Now(), f, owner, host, access, deny)
 }
 
 func FuzzPrograms(f *testing.F) {
@@ -470,6 +513,8 @@ type delegated struct {
 }
 
 func (g *delegated) Free(lock.File, bool, bool) bool { return !g.taken }
+
+func (g *delegated) Delegating() bool { return true }
 
 func (g *delegated) Hold(lock.File) (held, ok bool) {
 	if !g.taken {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +51,8 @@ type Config struct {
 	// Delegations are those of version 4, whose clients take locks without a word; nil
 	// means that there are none.
 	Delegations nfs.Delegations
+	// Shares is where share reservations go, and those of version 4 are; nil grants none.
+	Shares nfs.Shares
 	// State counts the starts of the server; it is odd.
 	State int32
 	// Remember keeps the list of clients with locks for the next start. It returns
@@ -70,29 +71,24 @@ const (
 	callTries = 3
 	// againAfter is when a client is told again that it has a lock.
 	againAfter = 100 * time.Millisecond
-	// sharesMax bounds the share reservations of all files.
-	sharesMax = 4096
+	// pollDefault is how often the host is asked for locks that clients wait for.
+	pollDefault = time.Second
 )
 
 // Server serves both programs. See Programs.
 type Server struct {
-	cfg   Config
-	log   *slog.Logger
-	until time.Time   // end of the grace period
-	ended atomic.Bool // it was ended before
-	ctx   context.Context
-	stop  context.CancelFunc
-	calls sync.WaitGroup
+	cfg       Config
+	log       *slog.Logger
+	until     time.Time   // end of the grace period
+	ended     atomic.Bool // it was ended before
+	ctx       context.Context
+	stop      context.CancelFunc
+	calls     sync.WaitGroup
+	polling   atomic.Bool
+	pollEvery time.Duration
 
 	mu      sync.Mutex
 	clients map[string]Client // by key
-	shares  map[lock.File][]share
-	nshares int
-}
-
-type share struct {
-	owner        lock.Owner
-	mode, access uint32
 }
 
 // New makes a server, and begins to tell the known clients. Close ends it.
@@ -106,7 +102,7 @@ func New(cfg Config) *Server {
 	if cfg.Remember == nil {
 		cfg.Remember = func([]Client) error { return nil }
 	}
-	s := &Server{cfg: cfg, log: cfg.Logger, clients: make(map[string]Client), shares: make(map[lock.File][]share)}
+	s := &Server{cfg: cfg, log: cfg.Logger, clients: make(map[string]Client), pollEvery: pollDefault}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if len(cfg.Known) > 0 {
 		s.until = time.Now().Add(cfg.Grace)
@@ -145,9 +141,9 @@ func (s *Server) wait(reclaim bool) bool {
 
 // inTheWay reports the first lock that l would have to wait for, once those of silent
 // clients are gone.
-func (s *Server) inTheWay(f lock.File, l lock.Lock) (holder lock.Lock, free bool) {
+func (s *Server) inTheWay(f lock.File, l lock.Lock, test func(lock.File, lock.Lock) (lock.Lock, bool)) (holder lock.Lock, free bool) {
 	for {
-		holder, free = s.cfg.Locks.Test(f, l)
+		holder, free = test(f, l)
 		if free || s.cfg.Silent == nil || !s.cfg.Silent(holder.Owner.Client) {
 			return holder, free
 		}
@@ -271,7 +267,7 @@ func (s *Server) test(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	case s.wait(false), s.cfg.Delegations != nil && !s.cfg.Delegations.Free(f, true, true):
 		return result(cookie, DeniedGrace), true
 	}
-	holder, free := s.inTheWay(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive})
+	holder, free := s.inTheWay(f, lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive}, s.cfg.Locks.Probe)
 	if free {
 		return result(cookie, Granted), true
 	}
@@ -319,7 +315,7 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 		return result(cookie, DeniedNoLocks), true
 	}
 	want := lock.Lock{Owner: o, Start: l.Offset, End: end, Exclusive: exclusive}
-	s.inTheWay(f, want)
+	s.inTheWay(f, want, s.cfg.Locks.Test)
 	if !block {
 		_, taken, err := s.cfg.Locks.Lock(f, want)
 		switch {
@@ -342,8 +338,36 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 		st = DeniedNoLocks
 	case !taken:
 		st = Blocked
+		s.poll()
 	}
 	return result(cookie, st), true
+}
+
+// poll has those who wait tried again as long as there are any: the host does not say when
+// one of its programs gives a lock up.
+func (s *Server) poll() {
+	if !s.cfg.Locks.OnHost() || !s.polling.CompareAndSwap(false, true) {
+		return
+	}
+	s.background(func() {
+		t := time.NewTicker(s.pollEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+			case <-s.ctx.Done():
+				return
+			}
+			if s.cfg.Locks.Retry() > 0 {
+				continue
+			}
+			s.polling.Store(false)
+			// Somebody may have begun to wait, and seen that this goes on.
+			if _, waiting := s.cfg.Locks.Count(); waiting == 0 || !s.polling.CompareAndSwap(false, true) {
+				return
+			}
+		}
+	})
 }
 
 // granted tells a client that it has the lock that it waits for. If it does not
@@ -446,40 +470,32 @@ func (s *Server) share(c *rpc.Call) rpc.Status {
 	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap(), Server: c.Peer.Local.Addr().Unmap()}
 	switch {
 	case st != Granted:
-	case s.grace() != reclaim:
+	case s.wait(reclaim):
 		st = DeniedGrace
 	case !s.remember(who):
 		st = DeniedNoLocks
 	default:
-		st = s.reserve(f, share{o, mode, access})
+		st = s.reserve(f, o, who.Addr, mode, access)
 	}
 	result(cookie, st)(&c.Res)
 	c.Res.Uint32(0) // sequence
 	return rpc.Done
 }
 
-func (s *Server) reserve(f lock.File, want share) Stat {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := s.shares[f]
-	mine := -1
-	for i, h := range list {
-		if h.owner == want.owner {
-			mine = i
-		} else if h.mode&want.access != 0 || h.access&want.mode != 0 {
-			return Denied
-		}
-	}
-	switch {
-	case mine >= 0:
-		list[mine] = want
-	case s.nshares >= sharesMax:
+// reserve enters a reservation in the table that version 4 has, too.
+func (s *Server) reserve(f lock.File, o lock.Owner, host netip.Addr, mode, access uint32) Stat {
+	if s.cfg.Shares == nil {
 		return DeniedNoLocks
-	default:
-		s.shares[f] = append(list, want)
-		s.nshares++
 	}
-	return Granted
+	switch s.cfg.Shares.Reserve(f, o, host, access, mode) {
+	case nfs.OK:
+		return Granted
+	case nfs.ErrShareDenied:
+		return Denied
+	case nfs.ErrJukebox:
+		return DeniedGrace // come again
+	}
+	return DeniedNoLocks
 }
 
 func (s *Server) unshare(c *rpc.Call) rpc.Status {
@@ -488,27 +504,12 @@ func (s *Server) unshare(c *rpc.Call) rpc.Status {
 		return rpc.Garbage
 	}
 	f, o, st := s.place(c, &l, false)
-	if st == Granted {
-		s.unreserve(func(at lock.File, h *share) bool { return at == f && h.owner == o })
+	if st == Granted && s.cfg.Shares != nil {
+		s.cfg.Shares.Unreserve(f, o)
 	}
 	result(cookie, st)(&c.Res)
 	c.Res.Uint32(0)
 	return rpc.Done
-}
-
-func (s *Server) unreserve(gone func(lock.File, *share) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for f, list := range s.shares {
-		n := len(list)
-		list = slices.DeleteFunc(list, func(h share) bool { return gone(f, &h) })
-		s.nshares -= n - len(list)
-		if len(list) == 0 {
-			delete(s.shares, f)
-		} else {
-			s.shares[f] = list
-		}
-	}
 }
 
 // freeAll is FREE_ALL: a client without a status monitor has started anew.

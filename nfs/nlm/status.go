@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
@@ -59,7 +58,9 @@ func (s *Server) gone(addr netip.Addr, name string) {
 	s.mu.Unlock()
 	for _, k := range list {
 		had := s.cfg.Locks.Drop(k)
-		s.unreserve(func(_ lock.File, h *share) bool { return h.owner.Client == k })
+		if s.cfg.Shares != nil {
+			s.cfg.Shares.UnreserveAll(k)
+		}
 		s.log.Info("a client has started anew", "client", name, "addr", addr.String(), "held_locks", had)
 	}
 }

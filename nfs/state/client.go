@@ -52,6 +52,7 @@ type Client struct {
 	offloads map[uint32]*Offload // by number
 	states   map[uint32]any      // *open, *locks, *deleg or *Offload, by number
 	nstate   uint32
+	v40      *v40 // of a client of version 4.0; set before others see it
 }
 
 // records are the clients with one owner string: at most one that counts, and one
@@ -109,7 +110,7 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 	if a.Update {
 		defer s.mu.Unlock()
 		switch {
-		case old == nil:
+		case old == nil || old.v40 != nil:
 			return Exchanged{}, nfs.ErrNoEnt
 		case old.verifier != a.Verifier:
 			return Exchanged{}, nfs.ErrNotSame
@@ -126,24 +127,34 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 		// Its owner is another one now; what it has goes when that is confirmed.
 		old = nil
 	}
-	if old != nil && old.verifier == a.Verifier {
+	if old != nil && old.v40 == nil && old.verifier == a.Verifier {
 		defer s.mu.Unlock()
 		return old.exchanged(), nfs.OK
 	}
+	c := s.record(now, r, string(a.Owner), a.Verifier, a.Principal)
+	s.mu.Unlock()
+	if c == nil {
+		return Exchanged{}, nfs.ErrJukebox
+	}
+	return c.exchanged(), nfs.OK
+}
+
+// record makes the record of a client that is not confirmed yet, in the place of another
+// such. It is nil if there are too many. Call with mu held.
+func (s *Server) record(now time.Time, r *records, owner string, verf Verifier, p Principal) *Client {
 	if r.unconfirmed != nil {
 		delete(s.clients, uint32(r.unconfirmed.ID))
 		r.unconfirmed = nil
 	}
 	if len(s.clients) >= s.cfg.Clients {
-		s.mu.Unlock()
-		return Exchanged{}, nfs.ErrJukebox
+		return nil
 	}
 	s.next++
 	for s.clients[s.next] != nil {
 		s.next++
 	}
 	c := &Client{
-		ID: uint64(s.cfg.Boot)<<32 | uint64(s.next), s: s, owner: string(a.Owner), verifier: a.Verifier, principal: a.Principal,
+		ID: uint64(s.cfg.Boot)<<32 | uint64(s.next), s: s, owner: owner, verifier: verf, principal: p,
 		sessions: make(map[SessionID]*Session), opens: make(map[openKey]*open),
 		locks: make(map[openKey]*locks), states: make(map[uint32]any),
 	}
@@ -153,8 +164,7 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 	r.unconfirmed = c
 	s.clients[s.next] = c
 	s.owners[c.owner] = r
-	s.mu.Unlock()
-	return c.exchanged(), nfs.OK
+	return c
 }
 
 func (c *Client) exchanged() Exchanged {
@@ -166,7 +176,7 @@ func (c *Client) exchanged() Exchanged {
 // DestroyClient is DESTROY_CLIENTID (section 18.50.3).
 func (s *Server) DestroyClient(id uint64) nfs.Status {
 	c := s.client(id)
-	if c == nil {
+	if c == nil || c.v40 != nil {
 		return nfs.ErrStaleClientID
 	}
 	if sessions, states := c.holdings(); sessions+states > 0 {
@@ -182,6 +192,7 @@ func (s *Server) remove(c *Client) {
 	there := false
 	if s.clients[uint32(c.ID)] == c {
 		delete(s.clients, uint32(c.ID))
+		s.lapse(c)
 	}
 	if r := s.owners[c.owner]; r != nil {
 		if there = r.confirmed == c; there {
@@ -229,6 +240,9 @@ func (c *Client) release() {
 	clear(c.locks)
 	clear(c.delegs)
 	clear(c.states)
+	if c.v40 != nil {
+		c.v40.release()
+	}
 }
 
 // ReclaimComplete is RECLAIM_COMPLETE for all file systems (section 18.51.3).

@@ -256,6 +256,8 @@ type Delegate struct {
 	Origin  Origin
 	// Change is the file's change attribute.
 	Change uint64
+	// By is the turn of the OPEN, in version 4.0.
+	By *Turn
 }
 
 // Delegated is a delegation that was given.
@@ -280,6 +282,12 @@ const (
 
 // Delegate gives the client a delegation if nothing stands against it.
 func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot) {
+	// Its client takes locks without a word, also against those of the host.
+	if c.s.delegs.possible.Load() && c.s.cfg.Locks.OnHost() {
+		if _, ok := c.s.cfg.Locks.Probe(a.File, lock.Lock{Owner: lock.Owner{Client: c.name}, End: lock.ToEnd, Exclusive: a.Write}); !ok {
+			return res, WhyContention
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer func() { res.Crowded = c.crowded() }()
@@ -298,6 +306,9 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	live, proven := c.calledBack()
 	if !proven && (!a.Reclaim || !live) {
 		return res, WhyResource
+	}
+	if o := a.By; o != nil && !o.owner.confirmed {
+		return res, WhyResource // the open may be no open at all
 	}
 	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, change: a.Change, given: now, seq: 1}
 	sh := s.shardOfFile(a.File)
@@ -319,6 +330,9 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 		if o.c != c && (a.Write || o.access&Write != 0) {
 			return res, WhyContention
 		}
+	}
+	if f := sh.foreign[a.File]; len(f) > 0 && (a.Write || sh.foreignDeny(a.File, Read, Write)) {
+		return res, WhyContention
 	}
 	for _, o := range sh.deleg.m[a.File] {
 		if a.Write || o.write {
@@ -345,6 +359,9 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 
 // calledBack reports whether the client can be called. Call with mu held.
 func (c *Client) calledBack() (live, proven bool) {
+	if c.v40 != nil {
+		return c.v40.path.usable()
+	}
 	for _, x := range c.sessions {
 		if x.Back == nil || !x.Back.Usable() {
 			continue
@@ -460,6 +477,11 @@ func (c *Client) revoke(d *deleg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dead || d.revoked || c.delegs[d.file] != d {
+		return
+	}
+	if c.v40 != nil {
+		c.dropDeleg(d) // it has no way to give a stateid up that is of no more use
+		c.s.delegs.revoked.Add(1)
 		return
 	}
 	c.s.unshareDeleg(d)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -16,25 +17,39 @@ type ClientInfo struct {
 	Renewed   time.Time // when it was last heard of
 	Expired   bool      // silent for longer than the lease; what it has goes when somebody wants it
 	Reclaims  bool      // it may reclaim what it had before the server's restart
-	Sessions  int
-	Opens     int
-	Locks     int // lock-owners with a lock stateid, for each file
-	// Delegations are those that it has, Revoked those taken away that it has not given up.
-	Delegations, Revoked int
+	// Version is 4.0, or that of a session; empty: there is none.
+	Version  string
+	Sessions int
+	Opens    int
+	Locks    int // lock-owners with a lock stateid, for each file
 	// Offloads are copies that go on after their replies.
 	Offloads int
+	// Delegations are those that it has, Revoked those taken away that it has not given up.
+	// Live: it can be called for them, or that was not
+	// tried yet; Answers: it has answered.
+	Delegations, Revoked int
+	Live, Answers        bool
 }
 
 // Clients lists the clients by ID.
 func (s *Server) Clients(now time.Time) []ClientInfo {
 	out := []ClientInfo{}
+	grace := s.Grace(now)
 	for _, c := range s.sortedClients() {
 		c.mu.Lock()
-		out = append(out, ClientInfo{
+		i := ClientInfo{
 			ID: c.ID, Owner: c.owner, Confirmed: c.confirmed.Load(), Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now),
-			Reclaims: c.known && !c.complete, Sessions: len(c.sessions), Opens: len(c.opens), Locks: len(c.locks),
-			Delegations: len(c.delegs), Revoked: c.revoked, Offloads: len(c.offloads),
-		})
+			Reclaims: c.known && !c.complete, Sessions: len(c.sessions), Opens: len(c.opens), Locks: len(c.locks), Delegations: len(c.delegs),
+			Revoked: c.revoked, Offloads: len(c.offloads),
+		}
+		i.Live, i.Answers = c.calledBack()
+		for _, x := range c.sessions {
+			i.Version = max(i.Version, fmt.Sprintf("4.%d", x.Minor))
+		}
+		if c.v40 != nil {
+			i.Version, i.Reclaims = "4.0", c.known && grace // it does not say that it is done
+		}
+		out = append(out, i)
 		c.mu.Unlock()
 	}
 	return out

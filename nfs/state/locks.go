@@ -15,6 +15,7 @@ type locks struct {
 	key  openKey // of the lock-owner
 	num  uint32
 	seq  uint32
+	by   *seqOwner // of version 4.0
 	open *open
 	any  bool // there may be some
 }
@@ -31,6 +32,10 @@ func (c *Client) dropLocks(l *locks) {
 	}
 	delete(c.locks, l.key)
 	delete(c.states, l.num)
+	if l.by != nil {
+		delete(l.by.locks, l)
+		c.unuse(l.by)
+	}
 }
 
 // Range is a range of bytes as on the wire: a length of all ones is to the end.
@@ -58,6 +63,8 @@ type Lock struct {
 	Exclusive bool
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
+	// Turn is that of the owner, in version 4.0.
+	Turn *Turn
 }
 
 // Denied is a lock that is in the way (LOCK4denied).
@@ -147,7 +154,7 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 			l, isNew = &locks{c: c, key: key, open: o}, true
 		}
 	} else {
-		what, st := c.find(a.ID)
+		what, st := c.findState(a.ID)
 		if st != nfs.OK {
 			return id, holder, st
 		}
@@ -157,6 +164,7 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 		}
 	}
 	switch {
+	case a.Reclaim: // it was admitted when it was taken; the open may have been downgraded since
 	case a.Exclusive && l.open.access&Write == 0, !a.Exclusive && l.open.access&Read == 0:
 		return id, holder, nfs.ErrOpenMode
 	}
@@ -170,6 +178,7 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 	if isNew {
 		l.num = c.number(l)
 		c.locks[l.key] = l
+		c.lockedBy(l, a.Turn)
 		l.open.locks = append(l.open.locks, l)
 	}
 	l.any = true
@@ -183,8 +192,11 @@ func (c *Client) TestLock(now time.Time, a *Lock) (*Denied, nfs.Status) {
 	if !ok {
 		return nil, nfs.ErrInval
 	}
+	if c.s.Grace(now) {
+		return nil, nfs.ErrGrace // there may be one that is to be reclaimed
+	}
 	for {
-		holder, free := c.s.cfg.Locks.Test(a.File, lock.Lock{
+		holder, free := c.s.cfg.Locks.Probe(a.File, lock.Lock{
 			Owner: lock.Owner{Client: c.name, ID: string(a.Owner)}, Start: a.Offset, End: end, Exclusive: a.Exclusive,
 		})
 		if free {
@@ -206,7 +218,7 @@ func (c *Client) Unlock(a *Lock) (Stateid, nfs.Status) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	what, st := c.find(a.ID)
+	what, st := c.findState(a.ID)
 	if st != nfs.OK {
 		return Stateid{}, st
 	}

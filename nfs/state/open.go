@@ -1,6 +1,7 @@
 package state
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -29,6 +30,7 @@ type open struct {
 	key openKey
 	num uint32
 	seq uint32
+	by  *seqOwner // of version 4.0
 	reservation
 	locks []*locks
 }
@@ -51,12 +53,16 @@ type Open struct {
 	Access, Deny uint32
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
+	// Turn is that of the open-owner, in version 4.0.
+	Turn *Turn
 }
 
 // Opened is an open that was made or changed.
 type Opened struct {
 	ID  Stateid
 	New bool
+	// Confirm: it has to be confirmed, in version 4.0.
+	Confirm bool
 
 	o       *open
 	prev    reservation
@@ -99,7 +105,7 @@ func (c *Client) admit(now time.Time, reclaim bool) nfs.Status {
 		return nfs.ErrExpired
 	case reclaim && (complete || !c.known || !c.s.Grace(now)):
 		return nfs.ErrNoGrace
-	case !reclaim && (!complete || c.s.Grace(now)):
+	case !reclaim && (!complete && c.v40 == nil || c.s.Grace(now)):
 		return nfs.ErrGrace
 	}
 	return nfs.OK
@@ -125,9 +131,12 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 	want.deny |= uint8(a.Deny)
 	want.accesses |= 1 << a.Access
 	want.denials |= 1 << a.Deny
-	other, k := c.s.share(now, o, &want, &res.prev, res.New)
+	other, foreign, k := c.s.share(now, o, &want, &res.prev, res.New)
 	if k.wait || len(k.revoke)+len(k.gone) > 0 {
 		return res, nfs.ErrJukebox, nil, k
+	}
+	if foreign {
+		return res, nfs.ErrShareDenied, nil, k
 	}
 	if other != nil {
 		if other != c && other.expired(now) {
@@ -138,10 +147,11 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 	if res.New {
 		o.num = c.number(o)
 		c.opens[key] = o
+		c.byTurn(o, a.Turn)
 	}
 	res.prevSeq = o.seq
 	o.seq = bump(o.seq)
-	res.o, res.ID = o, c.stateid(o.num, o.seq)
+	res.o, res.ID, res.Confirm = o, c.stateid(o.num, o.seq), o.unconfirmed()
 	return res, nfs.OK, nil, k
 }
 
@@ -162,8 +172,8 @@ func (c *Client) Revert(r *Opened) {
 }
 
 // share sets the reservation of o, unless that of another open is in the way, whose
-// client it returns.
-func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bool) (denier *Client, k clash) {
+// client it returns, or one of another protocol.
+func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bool) (denier *Client, foreign bool, k clash) {
 	sh := s.shardOfFile(o.key.file)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -174,27 +184,32 @@ func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bo
 		}
 		// Those of clients that are there come first: they are not to be undone.
 		if denier = other.c; !denier.expired(now) {
-			return denier, k
+			return denier, false, k
 		}
 	}
+	if sh.foreignDeny(o.key.file, want.access, want.deny) {
+		return nil, true, k
+	}
 	if denier != nil {
-		return denier, k
+		return denier, false, k
 	}
 	k = sh.clash(now, o.key.file, o.c, want.access&Write != 0 || want.deny != 0, s.cfg.Lease)
 	if k.wait || len(k.revoke)+len(k.gone) > 0 {
-		return nil, k
+		return nil, false, k
 	}
 	*prev = o.reservation
 	o.reservation = *want
+	s.shares.changed(prev.deny, want.deny)
 	if isNew {
 		sh.m[o.key.file] = append(list, o)
 	}
-	return nil, k
+	return nil, false, k
 }
 
 func (s *Server) setShare(o *open, r reservation) {
 	sh := s.shardOfFile(o.key.file)
 	sh.mu.Lock()
+	s.shares.changed(o.deny, r.deny)
 	o.reservation = r
 	sh.mu.Unlock()
 }
@@ -209,6 +224,7 @@ func (s *Server) unshare(o *open) {
 	if i < 0 {
 		return
 	}
+	s.shares.changed(o.deny, 0)
 	if len(list) == 1 {
 		delete(sh.m, o.key.file)
 		return
@@ -224,6 +240,12 @@ func (c *Client) dropOpen(o *open) {
 	c.s.unshare(o)
 	delete(c.opens, o.key)
 	delete(c.states, o.num)
+	if o.by != nil {
+		if o.by.trial == o {
+			o.by.trial = nil
+		}
+		c.unuse(o.by)
+	}
 }
 
 // Close is CLOSE (section 18.2.3). Locks that are left go too.
@@ -271,6 +293,7 @@ func (c *Client) Downgrade(id Stateid, f lock.File, access, deny uint32) (Statei
 // DropExport ends the opens and locks of an export that is no longer served. Its
 // clients find out by their file handles.
 func (s *Server) DropExport(export uint32) {
+	s.sweepForeign(func(f lock.File, _ *foreign) bool { return f.Export == export })
 	for _, c := range s.clientList() {
 		c.mu.Lock()
 		for key, o := range c.opens {
@@ -307,7 +330,7 @@ func (c *Client) IO(now time.Time, id Stateid, f lock.File, write bool) nfs.Stat
 		o = what.(*locks).open
 	}
 	switch {
-	case o.key.file != f:
+	case o.key.file != f, o.unconfirmed():
 		return nfs.ErrBadStateID
 	case write && o.access&Write == 0:
 		return nfs.ErrOpenMode
@@ -323,35 +346,8 @@ func (s *Server) anonymous(now time.Time, f lock.File, write, bypass bool) nfs.S
 	if bypass && !write {
 		return nfs.OK
 	}
-	mode := uint8(Read)
-	if write {
-		mode = Write
+	if s.Denied(now, f, netip.Addr{}, write, true) {
+		return nfs.ErrLocked
 	}
-	for {
-		denier := s.denier(now, f, mode)
-		if denier == nil {
-			return nfs.OK
-		}
-		if !denier.expired(now) {
-			return nfs.ErrLocked
-		}
-		s.remove(denier)
-	}
-}
-
-// denier is a client that denies a mode to others, if there is one such that is
-// there.
-func (s *Server) denier(now time.Time, f lock.File, mode uint8) (c *Client) {
-	sh := s.shardOfFile(f)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	for _, o := range sh.m[f] {
-		if o.deny&mode == 0 {
-			continue
-		}
-		if c = o.c; !c.expired(now) {
-			return c
-		}
-	}
-	return c
+	return nfs.OK
 }

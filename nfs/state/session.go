@@ -72,7 +72,7 @@ type Created struct {
 // client, and ends the one that had its owner string before.
 func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.Status) {
 	c := s.client(a.Client)
-	if c == nil {
+	if c == nil || c.v40 != nil {
 		return Created{}, nfs.ErrStaleClientID
 	}
 	c.mu.Lock()

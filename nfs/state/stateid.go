@@ -84,7 +84,7 @@ func (c *Client) find(id Stateid) (any, nfs.Status) {
 		return nil, nfs.ErrBadStateID
 	}
 	switch d := int32(id.Seq - seq); {
-	case id.Seq == 0 || d == 0:
+	case id.Seq == 0 && c.v40 == nil || d == 0:
 		return what, nfs.OK
 	case d < 0:
 		return nil, nfs.ErrOldStateID
@@ -92,9 +92,19 @@ func (c *Client) find(id Stateid) (any, nfs.Status) {
 	return nil, nfs.ErrBadStateID
 }
 
+// findState is find for operations that a delegation is of no use to, whether it was taken
+// away or not. Call with mu held.
+func (c *Client) findState(id Stateid) (any, nfs.Status) {
+	what, st := c.find(id)
+	if st == nfs.ErrDelegRevoked {
+		st = nfs.ErrBadStateID
+	}
+	return what, st
+}
+
 // findOpen is find for an open of a file.
 func (c *Client) findOpen(id Stateid, f lock.File) (*open, nfs.Status) {
-	what, st := c.find(id)
+	what, st := c.findState(id)
 	if st != nfs.OK {
 		return nil, st
 	}

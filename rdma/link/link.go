@@ -67,7 +67,9 @@ type RxDatagram struct {
 	Dst     netip.Addr
 	SrcPort uint16
 	TOS     uint8 // DSCP and ECN of the IP header
-	Data    []byte
+	// Nth is the datagram's place among those that came merged, 0 if it came alone.
+	Nth  uint16
+	Data []byte
 }
 
 // Rx is the memory that a link receives into. All of it is made once.
@@ -117,6 +119,7 @@ func (rx *Rx) Split(d RxDatagram, seg int) (rest int) {
 		n := min(seg, len(data))
 		d.Data = data[:n:n]
 		rx.D = append(rx.D, d)
+		d.Nth++
 		data = data[n:]
 	}
 	return len(data)

@@ -207,7 +207,7 @@ func (p *pair) fly(to int, d *wire.Datagram) {
 func (p *pair) arrive(f flying) {
 	q := p.s[f.to].q
 	fl := wire.Flow{Src: q.flow.Dst, Dst: q.flow.Src, SrcPort: wire.Port}
-	if ok, exact, _ := wire.VerifyICRC(&fl, f.raw); !ok || !exact {
+	if ok, exact, _ := wire.VerifyICRC(&fl, f.raw, 0); !ok || !exact {
 		return
 	}
 	var pkt wire.Packet

@@ -202,7 +202,7 @@ func bareUDP(t testing.TB, tx, rx link.Link) float64 {
 			for i := range in.D {
 				d := &in.D[i]
 				f.Src, f.Dst, f.SrcPort = d.Src, d.Dst, d.SrcPort
-				if ok, _, _ := wire.VerifyICRC(f, d.Data); !ok || p.Parse(d.Data) != nil {
+				if ok, _, _ := wire.VerifyICRC(f, d.Data, 0); !ok || p.Parse(d.Data) != nil {
 					t.Error("a packet arrived damaged")
 				}
 				copy(place[got%packets*mtu:], p.Payload)

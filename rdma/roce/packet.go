@@ -57,7 +57,7 @@ const ecnMask = 3
 // queue pair, so that its sender is worth remembering.
 func (s *shard) verify(d *link.RxDatagram, known bool) bool {
 	s.flow.Src, s.flow.Dst, s.flow.SrcPort = d.Src, d.Dst, d.SrcPort
-	ok, exact, id := wire.VerifyICRC(&s.flow, d.Data)
+	ok, exact, id := wire.VerifyICRC(&s.flow, d.Data, d.Nth)
 	switch {
 	case !ok:
 		s.stats.ICRCErrors++

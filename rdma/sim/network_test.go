@@ -39,7 +39,7 @@ func traffic(t *testing.T, cfg Config, n int) (psns []wire.PSN, corrupt int, net
 		for k, _ := b.Recv(rx, 0); k > 0; k, _ = b.Recv(rx, 0) {
 			for _, d := range rx.D {
 				var p wire.Packet
-				if ok, exact, _ := wire.VerifyICRC(from, d.Data); !ok || !exact || p.Parse(d.Data) != nil {
+				if ok, exact, _ := wire.VerifyICRC(from, d.Data, 0); !ok || !exact || p.Parse(d.Data) != nil {
 					corrupt++
 					continue
 				}

@@ -72,7 +72,7 @@ func TestKernelPackets(t *testing.T) {
 				if got := rebuild(batch, &flow, p, fr.ID); !bytes.Equal(got, fr.Datagram) {
 					t.Errorf("packet %d (%v)\n got %x\nwant %x", fr.Number, p.Op, got, fr.Datagram)
 				}
-				ok, exact, id := wire.VerifyICRC(&flow, fr.Datagram)
+				ok, exact, id := wire.VerifyICRC(&flow, fr.Datagram, 0)
 				if !ok || id != fr.ID || exact != (fr.ID == 0) {
 					t.Errorf("packet %d (%v): ok %v, exact %v, identification %#x; it was %#x", fr.Number, p.Op, ok, exact, id, fr.ID)
 				}

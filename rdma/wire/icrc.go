@@ -24,6 +24,10 @@ const (
 	// datagramMax is the longest UDP payload: lengths are 16 bits wide.
 	datagramMax = 1<<16 - 1 - udpLen - ip4Len
 
+	// prefixLen is how much of a packet is gathered for the first step of the CRC: of
+	// short pieces each costs as much as of the hundred bytes. Whole steps of 16 follow.
+	prefixLen = 128
+
 	// FlagsDF is the flags and fragment offset word of every packet we send.
 	FlagsDF = 0x4000
 )
@@ -37,7 +41,9 @@ type Flow struct {
 	SrcPort  uint16
 	TOS      uint8 // DSCP and ECN to send with; not covered by the ICRC
 
-	prefix [ip6Len + udpLen + BTHLen]byte
+	// prefix begins with the IP and UDP headers; the BTH, and what else begins the packet,
+	// is put behind them.
+	prefix [prefixLen]byte
 	n      int // bytes of prefix in use, 0 = not built
 	src    netip.Addr
 	dst    netip.Addr
@@ -69,13 +75,13 @@ func (f *Flow) build() {
 	b[f.n-2], b[f.n-1] = 0xff, 0xff
 }
 
-// begin is the CRC over the IP and UDP headers and the BTH for a datagram of
-// size bytes.
-func (f *Flow) begin(id uint16, size int, bth []byte) uint32 {
+// begin is the CRC over the IP and UDP headers and the beginning of a datagram of size
+// bytes: the BTH, and of the pieces behind it the first n bytes.
+func (f *Flow) begin(id uint16, size int, hdr, payload []byte) (crc uint32, n int) {
 	if f.n == 0 || f.src != f.Src || f.dst != f.Dst {
 		f.build()
 	}
-	b := f.prefix[:f.n+BTHLen]
+	b := f.prefix[:]
 	if f.n == ip4Len+udpLen {
 		binary.BigEndian.PutUint16(b[2:], uint16(ip4Len+udpLen+size))
 		binary.BigEndian.PutUint16(b[4:], id)
@@ -84,9 +90,13 @@ func (f *Flow) begin(id uint16, size int, bth []byte) uint32 {
 	}
 	binary.BigEndian.PutUint16(b[f.n-8:], f.SrcPort)
 	binary.BigEndian.PutUint16(b[f.n-4:], uint16(udpLen+size))
-	copy(b[f.n:], bth[:BTHLen])
+	at := f.n + copy(b[f.n:], hdr[:BTHLen])
 	b[f.n+4] = 0xff
-	return crc32.Update(lrhOnes, crc32.IEEETable, b)
+	n = copy(b[at:], hdr[BTHLen:])
+	if n == len(hdr)-BTHLen {
+		n += copy(b[at+n:], payload)
+	}
+	return crc32.Update(lrhOnes, crc32.IEEETable, b[:at+n]), n
 }
 
 var padding [4]byte
@@ -100,12 +110,18 @@ func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
 	for _, p := range payload {
 		size += len(p)
 	}
-	c := f.begin(id, size, hdr)
-	if len(hdr) > BTHLen {
-		c = crc32.Update(c, crc32.IEEETable, hdr[BTHLen:])
+	var first []byte
+	if len(payload) > 0 {
+		first = payload[0]
+	}
+	c, n := f.begin(id, size, hdr, first)
+	if ext := hdr[BTHLen:]; n < len(ext) {
+		c, n = crc32.Update(c, crc32.IEEETable, ext[n:]), 0
+	} else {
+		n -= len(ext)
 	}
 	for _, p := range payload {
-		c = crc32.Update(c, crc32.IEEETable, p)
+		c, n = crc32.Update(c, crc32.IEEETable, p[n:]), 0
 	}
 	if pad > 0 {
 		c = crc32.Update(c, crc32.IEEETable, padding[:pad])
@@ -116,34 +132,36 @@ func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
 // VerifyICRC checks the ICRC of a received datagram (BTH to ICRC). f holds the
 // addresses and the source port it came with.
 //
-// A UDP socket does not show the IPv4 identification, which the ICRC covers.
-// ok with exact means that all 32 bits matched for identification 0. ok
+// A UDP socket does not show the IPv4 identification, which the ICRC covers. like is what it
+// probably is: 0, or for a datagram that came merged with others its place among
+// them, as who sends them at once numbers them.
+// ok with exact means that all 32 bits matched for that. ok
 // without exact means that some identification, returned as id, explains the
 // ICRC: 16 of the 32 bits were checked. IPv6 is always exact.
-func VerifyICRC(f *Flow, dgram []byte) (ok, exact bool, id uint16) {
+func VerifyICRC(f *Flow, dgram []byte, like uint16) (ok, exact bool, id uint16) {
 	n := len(dgram) - ICRCLen
 	if n < BTHLen || len(dgram) > datagramMax {
 		return false, false, 0
 	}
-	c := f.begin(0, len(dgram), dgram)
-	if n > BTHLen {
-		c = crc32.Update(c, crc32.IEEETable, dgram[BTHLen:n])
+	c, k := f.begin(like, len(dgram), dgram[:BTHLen], dgram[BTHLen:n])
+	if BTHLen+k < n {
+		c = crc32.Update(c, crc32.IEEETable, dgram[BTHLen+k:n])
 	}
 	diff := c ^ binary.LittleEndian.Uint32(dgram[n:])
 	if diff == 0 {
-		return true, true, 0
+		return true, true, like
 	}
 	if f.n != ip4Len+udpLen {
 		return false, false, 0
 	}
 	// The CRC is linear: the difference is the CRC register of the difference
-	// in the identification and the flags word, run through the bytes behind
+	// in the identification, from what it is like, and the flags word, run through the bytes behind
 	// them. Run it backwards to bytes 4..7 of the IP header.
 	w := rewind(diff, ip4Len+udpLen+n-4)
 	if flags := w >> 16; flags != 0 && flags != FlagsDF>>8 {
 		return false, false, 0
 	}
-	return true, false, uint16(w&0xff)<<8 | uint16(w>>8&0xff)
+	return true, false, like ^ (uint16(w&0xff)<<8 | uint16(w>>8&0xff))
 }
 
 // rewind runs the CRC register back through n zero bytes, n < 2^16: it

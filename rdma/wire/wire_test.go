@@ -91,7 +91,7 @@ func TestVectors(t *testing.T) {
 			if got := f.ICRC(v.id, again, [][]byte{p.Payload}, int(p.Pad)); got != want {
 				t.Errorf("ICRC %08x, want %08x", got, want)
 			}
-			ok, exact, id := VerifyICRC(f, d)
+			ok, exact, id := VerifyICRC(f, d, 0)
 			if !ok || exact != (v.id == 0) || id != v.id {
 				t.Errorf("verify: ok %v exact %v id %#x", ok, exact, id)
 			}
@@ -103,7 +103,7 @@ func TestVectors(t *testing.T) {
 					continue // FECN and BECN are not covered
 				}
 				d[i] ^= 0x5a
-				if ok, exact, _ := VerifyICRC(f, d); exact {
+				if ok, exact, _ := VerifyICRC(f, d, 0); exact {
 					t.Errorf("a flipped byte %d passed", i)
 				} else if ok {
 					passed++
@@ -125,7 +125,7 @@ func TestICRCOfAnyTransport(t *testing.T) {
 	if got := f.ICRC(1144, d[:BTHLen], [][]byte{d[BTHLen : BTHLen+18]}, 2); got != binary.LittleEndian.Uint32(d[len(d)-ICRCLen:]) {
 		t.Errorf("ICRC %08x", got)
 	}
-	if ok, exact, id := VerifyICRC(f, d); !ok || exact || id != 1144 {
+	if ok, exact, id := VerifyICRC(f, d, 0); !ok || exact || id != 1144 {
 		t.Errorf("verify: ok %v exact %v id %d", ok, exact, id)
 	}
 	if err := new(Packet).Parse(d); !errors.Is(err, ErrOpcode) {
@@ -163,8 +163,16 @@ func TestUnknownID(t *testing.T) {
 		id := uint16(rnd.Uint32())
 		hdr, body := buf[:BTHLen], buf[BTHLen:BTHLen+n]
 		d := binary.LittleEndian.AppendUint32(bytes.Clone(buf[:BTHLen+n]), f.ICRC(id, hdr, [][]byte{body}, 0))
-		if ok, exact, got := VerifyICRC(f, d); !ok || got != id || exact != (id == 0) {
+		if ok, exact, got := VerifyICRC(f, d, 0); !ok || got != id || exact != (id == 0) {
 			t.Fatalf("seed %d: %d bytes with identification %#x: ok %v exact %v id %#x", seed, n, id, ok, exact, got)
+		}
+		if ok, exact, got := VerifyICRC(f, d, id); !ok || !exact || got != id {
+			t.Fatalf("seed %d: %d bytes with the right identification %#x: ok %v exact %v id %#x", seed, n, id, ok, exact, got)
+		}
+		if like := uint16(rnd.Uint32()); like != id {
+			if ok, exact, got := VerifyICRC(f, d, like); !ok || exact || got != id {
+				t.Fatalf("seed %d: %d bytes with identification %#x, not %#x: ok %v exact %v id %#x", seed, n, id, like, ok, exact, got)
+			}
 		}
 		for range 40 {
 			at := rnd.IntN(len(d))
@@ -173,7 +181,7 @@ func TestUnknownID(t *testing.T) {
 			}
 			was := d[at]
 			d[at] ^= byte(1 + rnd.IntN(255))
-			if ok, exact, _ := VerifyICRC(f, d); exact {
+			if ok, exact, _ := VerifyICRC(f, d, 0); exact {
 				t.Fatalf("seed %d: a changed byte %d of %d passed all 32 bits", seed, at, len(d))
 			} else if ok {
 				passed++
@@ -198,7 +206,7 @@ func TestUnknownIDWithDFClear(t *testing.T) {
 	bth[4] = 0xff
 	c := crc32.Update(crc32.Update(lrhOnes, crc32.IEEETable, ip), crc32.IEEETable, bth)
 	binary.LittleEndian.PutUint32(d[len(d)-ICRCLen:], c)
-	if ok, exact, id := VerifyICRC(f, d); !ok || exact || id != 0x718c {
+	if ok, exact, id := VerifyICRC(f, d, 0); !ok || exact || id != 0x718c {
 		t.Errorf("ok %v exact %v id %#x", ok, exact, id)
 	}
 }
@@ -206,7 +214,7 @@ func TestUnknownIDWithDFClear(t *testing.T) {
 func TestVerifyRefusesLengths(t *testing.T) {
 	f := &Flow{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2")}
 	for _, n := range []int{0, 3, BTHLen + ICRCLen - 1, 1<<16 - ip4Len - udpLen, 1 << 17} {
-		if ok, _, _ := VerifyICRC(f, make([]byte, n)); ok {
+		if ok, _, _ := VerifyICRC(f, make([]byte, n), 0); ok {
 			t.Errorf("%d bytes passed", n)
 		}
 	}
@@ -217,18 +225,18 @@ func TestVerifyRefusesLengths(t *testing.T) {
 func TestFlowForms(t *testing.T) {
 	f, d := split(unhex(t, vectors[1].ip))
 	mapped := &Flow{Src: netip.AddrFrom16(f.Src.As16()), Dst: netip.AddrFrom16(f.Dst.As16()), SrcPort: f.SrcPort}
-	if ok, exact, _ := VerifyICRC(mapped, d); !ok || !exact {
+	if ok, exact, _ := VerifyICRC(mapped, d, 0); !ok || !exact {
 		t.Error("the mapped form does not verify")
 	}
 	f.Dst = netip.MustParseAddr("2001:db8::1")
-	if ok, _, _ := VerifyICRC(f, d); ok {
+	if ok, _, _ := VerifyICRC(f, d, 0); ok {
 		t.Error("a flow from IPv4 to IPv6 verifies")
 	}
-	if ok, _, _ := VerifyICRC(new(Flow), d); ok {
+	if ok, _, _ := VerifyICRC(new(Flow), d, 0); ok {
 		t.Error("a flow without addresses verifies")
 	}
 	*f = *mapped
-	if ok, exact, _ := VerifyICRC(f, d); !ok || !exact {
+	if ok, exact, _ := VerifyICRC(f, d, 0); !ok || !exact {
 		t.Error("the flow does not verify after a change of its addresses")
 	}
 }
@@ -385,11 +393,11 @@ func TestNoAllocs(t *testing.T) {
 		if q.Parse(d) != nil {
 			t.Error("does not parse")
 		}
-		if ok, exact, _ := VerifyICRC(f, d); !ok || !exact {
+		if ok, exact, _ := VerifyICRC(f, d, 0); !ok || !exact {
 			t.Error("does not verify")
 		}
 		binary.LittleEndian.PutUint32(d[len(d)-ICRCLen:], f.ICRC(7, g.Hdr, g.Payload, int(g.Pad)))
-		if ok, exact, id := VerifyICRC(f, d); !ok || exact || id != 7 {
+		if ok, exact, id := VerifyICRC(f, d, 0); !ok || exact || id != 7 {
 			t.Error("does not verify with another identification")
 		}
 	})
@@ -432,31 +440,31 @@ func FuzzVerifyICRC(f *testing.F) {
 			// Seal it, so that acceptance is reached at all.
 			c := fl.ICRC(port, d[:BTHLen], [][]byte{d[BTHLen : len(d)-ICRCLen]}, 0)
 			sealed := binary.LittleEndian.AppendUint32(bytes.Clone(d[:len(d)-ICRCLen]), c)
-			if ok, exact, id := VerifyICRC(fl, sealed); !ok || id != port || exact != (port == 0) {
+			if ok, exact, id := VerifyICRC(fl, sealed, 7); !ok || id != port || exact != (port == 7) {
 				t.Fatalf("sealed with identification %#x: ok %v exact %v id %#x", port, ok, exact, id)
 			}
 		}
-		VerifyICRC(fl, d)
+		VerifyICRC(fl, d, 0)
 	})
 }
 
-func benchmarkVerify(b *testing.B, id uint16, size int) {
+func benchmarkVerify(b *testing.B, id, like uint16, size int) {
 	f := &Flow{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), SrcPort: 0xc001}
 	d := make([]byte, BTHLen+size, BTHLen+size+ICRCLen)
 	d = binary.LittleEndian.AppendUint32(d, f.ICRC(id, d[:BTHLen], [][]byte{d[BTHLen:]}, 0))
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
 	for b.Loop() {
-		if ok, _, _ := VerifyICRC(f, d); !ok {
+		if ok, _, _ := VerifyICRC(f, d, like); !ok {
 			b.Fatal("does not verify")
 		}
 	}
 }
 
-func BenchmarkVerifyKnownID1024(b *testing.B)   { benchmarkVerify(b, 0, 1024) }
-func BenchmarkVerifyUnknownID1024(b *testing.B) { benchmarkVerify(b, 0x1a2b, 1024) }
-func BenchmarkVerifyKnownID4096(b *testing.B)   { benchmarkVerify(b, 0, 4096) }
-func BenchmarkVerifyUnknownID4096(b *testing.B) { benchmarkVerify(b, 0x1a2b, 4096) }
+func BenchmarkVerifyKnownID1024(b *testing.B)   { benchmarkVerify(b, 7, 7, 1024) }
+func BenchmarkVerifyUnknownID1024(b *testing.B) { benchmarkVerify(b, 0x1a2b, 0, 1024) }
+func BenchmarkVerifyKnownID4096(b *testing.B)   { benchmarkVerify(b, 7, 7, 4096) }
+func BenchmarkVerifyUnknownID4096(b *testing.B) { benchmarkVerify(b, 0x1a2b, 0, 4096) }
 
 func BenchmarkParse(b *testing.B) {
 	_, d := split(unhex(b, repVector))

@@ -207,6 +207,9 @@ type Proc struct {
 	Name string
 	// Mutates: not idempotent, kept in the duplicate request cache.
 	Mutates bool
+	// Once says so of a call by its arguments, where it is not the same for all of a
+	// procedure. It gets a copy of the decoder, and must not wait.
+	Once func(args xdr.Decoder) bool
 	// Inline: never waits; may be served on a carrier's loop with mayBlock
 	// false, and returns Again if it must wait after all. Rows without it are
 	// sent to a worker at once.

@@ -1,10 +1,12 @@
 package rpc
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 )
 
 // Over a stream a message is a record: a sequence of fragments, each behind a
@@ -40,56 +42,147 @@ func RecordMark(n int) (mark [MarkLen]byte) {
 	return mark
 }
 
-// ReadRecord reads one record into buf, which it returns, grown where needed.
-// It is io.EOF if the stream ends between records. limit bounds the record;
-// memory grows with what arrives, not with what is announced.
+// Records reads the records of a stream.
+type Records struct {
+	r     io.Reader
+	limit int
+	// long says that the peer has sent a record longer than firstRead: the next one gets
+	// its memory at once.
+	long bool
+}
+
+// NewRecords reads records of at most limit bytes from r. Reads of r should be cheap: the
+// words of lengths are read by themselves.
+func NewRecords(r io.Reader, limit int) *Records { return &Records{r: r, limit: limit} }
+
+// ReadRecord reads one record; see Next.
 func ReadRecord(r io.Reader, buf []byte, limit int) ([]byte, error) {
+	return NewRecords(r, limit).Next(buf)
+}
+
+// Next reads one record into buf, which it returns, grown where needed; FreeRecord takes
+// it when it is used up. It is io.EOF if the stream ends between records. Memory grows
+// with what arrives, not with what is announced.
+func (s *Records) Next(buf []byte) ([]byte, error) {
+	b, _, err := s.Head(buf, nil)
+	return b, err
+}
+
+// Head is Next, but leaves the last bytes of a record in the stream if tail, which is told the
+// record's first word and its length, asks for that: left is their number, and the caller
+// reads them by Tail before the next record. Tail is asked about records of one
+// fragment alone. It may leave all but the first word.
+func (s *Records) Head(buf []byte, tail func(first uint32, size int) int) (b []byte, left int, err error) {
 	buf = buf[:0]
-	var mark [MarkLen]byte
 	for n := 0; ; n++ {
 		if n == fragmentsMax {
-			return buf, ErrTooManyFragments
+			return buf, 0, ErrTooManyFragments
 		}
-		if _, err := io.ReadFull(r, mark[:]); err != nil {
+		word, err := s.word()
+		if err != nil {
 			if n > 0 && errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return buf, err
+			return buf, 0, err
 		}
-		word := binary.BigEndian.Uint32(mark[:])
 		size := int(word & FragmentMax)
-		if size > limit-len(buf) {
-			return buf, fmt.Errorf("%w: %d bytes", ErrRecordTooLong, len(buf)+size)
+		if size > s.limit-len(buf) {
+			return buf, 0, fmt.Errorf("%w: %d bytes", ErrRecordTooLong, len(buf)+size)
 		}
-		var err error
-		if buf, err = readFragment(r, buf, size); err != nil {
-			return buf, err
+		if n == 0 && word&lastFragment != 0 && tail != nil && size >= MarkLen {
+			if buf, err = s.fragment(buf, MarkLen); err != nil {
+				return buf, 0, err
+			}
+			size -= MarkLen
+			left = min(max(0, tail(binary.BigEndian.Uint32(buf), size+MarkLen)), size)
+			size -= left
+		}
+		if buf, err = s.fragment(buf, size); err != nil {
+			return buf, 0, err
 		}
 		if word&lastFragment != 0 {
-			return buf, nil
+			return buf, left, nil
 		}
 	}
 }
 
-// readFragment appends size bytes of r to buf.
-func readFragment(r io.Reader, buf []byte, size int) ([]byte, error) {
+// Tail reads from the stream what Head has left.
+func (s *Records) Tail(p []byte) (int, error) {
+	n, err := io.ReadFull(s.r, p)
+	return n, unexpected(err)
+}
+
+// word reads the word before a fragment.
+func (s *Records) word() (uint32, error) {
+	var mark [MarkLen]byte
+	if b, ok := s.r.(*bufio.Reader); ok { // by which nothing escapes
+		p, err := b.Peek(MarkLen)
+		if err != nil {
+			if len(p) > 0 {
+				err = unexpected(err)
+			}
+			return 0, err
+		}
+		word := binary.BigEndian.Uint32(p)
+		_, err = b.Discard(MarkLen)
+		return word, err
+	}
+	_, err := io.ReadFull(s.r, mark[:])
+	return binary.BigEndian.Uint32(mark[:]), err
+}
+
+// unexpected is err inside of a record.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// fragment appends size bytes of the stream to buf.
+func (s *Records) fragment(buf []byte, size int) ([]byte, error) {
 	for size > 0 {
 		if len(buf) == cap(buf) {
-			// Never more than doubles what has arrived.
-			grown := make([]byte, len(buf), len(buf)+min(size, max(firstRead, len(buf))))
-			copy(grown, buf)
-			buf = grown
+			buf = s.grow(buf, size)
 		}
 		room := buf[len(buf):min(cap(buf), len(buf)+size)]
-		n, err := io.ReadFull(r, room)
+		n, err := io.ReadFull(s.r, room)
 		buf = buf[:len(buf)+n]
 		size -= n
 		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return buf, err
+			return buf, unexpected(err)
 		}
 	}
+	s.long = s.long || len(buf) > firstRead
 	return buf, nil
+}
+
+// longRecords is memory for records that are longer than firstRead, which would be
+// cleared at each use if it were made anew.
+var longRecords = sync.Pool{New: func() any { b := make([]byte, MaxRecord); return &b }}
+
+// grow makes room for more bytes after buf, of which size are announced.
+func (s *Records) grow(buf []byte, size int) []byte {
+	var grown []byte
+	switch {
+	case len(buf)+size <= firstRead:
+		grown = make([]byte, len(buf), len(buf)+size)
+	case !s.long && len(buf) < firstRead:
+		grown = make([]byte, len(buf), firstRead)
+	case len(buf)+size <= MaxRecord:
+		grown = (*longRecords.Get().(*[]byte))[:len(buf)]
+	default: // never more than doubles what has arrived
+		grown = make([]byte, len(buf), len(buf)+min(size, len(buf)))
+	}
+	copy(grown, buf)
+	FreeRecord(buf)
+	return grown
+}
+
+// FreeRecord takes back the memory of a record that nobody looks at any more. Nobody needs to.
+func FreeRecord(b []byte) {
+	if cap(b) == MaxRecord {
+		b = b[:MaxRecord]
+		longRecords.Put(&b)
+	}
 }

@@ -138,7 +138,7 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 		c.Reply(c, false)
 		return
 	}
-	if c.proc.Mutates && !s.first(c) {
+	if (c.proc.Mutates || c.proc.Once != nil && c.proc.Once(c.Args)) && !s.first(c) {
 		return
 	}
 	encodeAccepted(&c.Res, c.XID, RPCSuccess)

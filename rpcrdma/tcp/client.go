@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -37,9 +38,17 @@ type Client struct {
 }
 
 type pending struct {
-	done  chan struct{}
+	done  chan struct{} // has one element when reply or err is there
 	reply []byte
 	err   error
+
+	// dst is where the end of the reply goes if it is of its length, and tail what went
+	// there.
+	dst, tail []byte
+	pad       [3]byte
+	placing   bool // the reader is at it; under the client's lock
+	gone      bool // the caller wants dst back; under the client's lock
+	segments  [3][]byte
 }
 
 // Dial connects to a server.
@@ -79,18 +88,19 @@ func (c *Client) fail(err error) {
 		return
 	}
 	c.err = &rpc.ConnError{Peer: c.peer, Err: err}
-	waiting := c.pending
+	for _, p := range c.pending {
+		p.err = c.err
+		if !p.placing { // else by the reader, when it has let go
+			p.done <- struct{}{}
+		}
+	}
 	c.pending = nil
 	c.mu.Unlock()
 	c.conn.Close()
-	for _, p := range waiting {
-		p.err = c.err
-		close(p.done)
-	}
 }
 
-// register enters a call, choosing its XID if it is 0.
-func (c *Client) register(xid uint32) (uint32, *pending, error) {
+// register enters a call, choosing its XID if it is 0. The end of its reply may go to dst.
+func (c *Client) register(xid uint32, dst []byte) (uint32, *pending, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
@@ -105,15 +115,27 @@ func (c *Client) register(xid uint32) (uint32, *pending, error) {
 	} else if c.pending[xid] != nil {
 		return 0, nil, ErrXIDInUse
 	}
-	p := &pending{done: make(chan struct{})}
+	p := &pending{done: make(chan struct{}, 1), dst: dst}
 	c.pending[xid] = p
 	return xid, p, nil
 }
 
-func (c *Client) forget(xid uint32) {
+// forget gives a call up. What is being placed in its memory is interrupted, however
+// slowly it comes.
+func (c *Client) forget(xid uint32, p *pending) {
 	c.mu.Lock()
-	delete(c.pending, xid)
+	if c.pending[xid] == p {
+		delete(c.pending, xid)
+	}
+	placing := p.placing
+	p.gone = true
+	if placing {
+		_ = c.conn.SetReadDeadline(time.Unix(1, 0)) // long past: wakes the reader
+	}
 	c.mu.Unlock()
+	if placing {
+		<-p.done
+	}
 }
 
 // Call implements rpc.Client.
@@ -121,7 +143,7 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	xid, p, err := c.register(r.XID)
+	xid, p, err := c.register(r.XID, r.Dst)
 	if err != nil {
 		return err
 	}
@@ -132,14 +154,14 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 		r.Args(&e)
 	}
 	if e.Len() > rpc.FragmentMax {
-		c.forget(xid)
+		c.forget(xid, p)
 		return fmt.Errorf("tcp: a call of %d bytes is longer than a record can be", e.Len())
 	}
-	reply, err := c.exchange(ctx, xid, p, &e)
-	if err != nil {
+	if err := c.exchange(ctx, xid, p, &e); err != nil {
 		return err
 	}
-	d := xdr.NewDecoder(reply)
+	defer recycle(p.reply)
+	d := p.decoder()
 	if err := rpc.DecodeReply(&d, xid); err != nil {
 		return err
 	}
@@ -157,7 +179,7 @@ func (c *Client) Forward(ctx context.Context, msg []byte) ([]byte, error) {
 	}
 	xid := binary.BigEndian.Uint32(msg)
 	c.mu.Lock()
-	p := &pending{done: make(chan struct{})}
+	p := &pending{done: make(chan struct{}, 1)}
 	err := c.err
 	if err == nil && c.pending[xid] != nil {
 		err = ErrXIDInUse
@@ -169,20 +191,25 @@ func (c *Client) Forward(ctx context.Context, msg []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.exchange(ctx, xid, p, &xdr.Encoder{B: msg})
+	if err := c.exchange(ctx, xid, p, &xdr.Encoder{B: msg}); err != nil {
+		return nil, err
+	}
+	return p.reply, nil
 }
 
-func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.Encoder) ([]byte, error) {
+// exchange sends a call and waits for its reply. Its memory is not touched any more when it
+// returns.
+func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.Encoder) error {
 	if err := c.send(e); err != nil {
 		c.fail(err)
 	}
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		c.forget(xid)
-		return nil, ctx.Err()
+		c.forget(xid, p)
+		return ctx.Err()
 	}
-	return p.reply, p.err
+	return p.err
 }
 
 func (c *Client) send(e *xdr.Encoder) error {
@@ -198,21 +225,97 @@ func (c *Client) send(e *xdr.Encoder) error {
 }
 
 func (c *Client) read() {
-	r := bufio.NewReaderSize(c.conn, 32<<10)
+	r := rpc.NewRecords(bufio.NewReaderSize(c.conn, 32<<10), rpc.MaxRecord)
 	for {
-		b, err := rpc.ReadRecord(r, nil, rpc.MaxRecord)
+		var p *pending
+		b, left, err := r.Head(records.Get().([]byte), func(xid uint32, size int) int {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			p = c.pending[xid]
+			if p == nil || len(p.dst) == 0 || size-padded(len(p.dst)) < headMin || size-padded(len(p.dst)) > headMax {
+				return 0
+			}
+			return padded(len(p.dst))
+		})
+		if err == nil && left > 0 {
+			err = c.place(r, p)
+		}
 		if err != nil {
 			c.fail(fmt.Errorf("reading a reply: %w", err))
 			return
 		}
 		xid := rpc.ReplyXID(b)
 		c.mu.Lock()
-		p := c.pending[xid] // nil if the caller gave up
+		p = c.pending[xid] // nil if the caller gave up
 		delete(c.pending, xid)
 		c.mu.Unlock()
-		if p != nil {
-			p.reply = b
-			close(p.done)
+		if p == nil {
+			recycle(b)
+			continue
+		}
+		p.reply = b
+		p.done <- struct{}{}
+	}
+}
+
+// A reply whose results end with as much data as the caller has room for is that much
+// longer than what is before it: the RPC header and a few words.
+const (
+	headMin = 24
+	headMax = 4 << 10
+)
+
+func padded(n int) int { return n + xdr.Pad(n) }
+
+// place reads the end of a reply into its caller's memory, until he wants it back.
+func (c *Client) place(r *rpc.Records, p *pending) error {
+	c.mu.Lock()
+	p.placing = !p.gone && p.err == nil
+	placing := p.placing
+	c.mu.Unlock()
+	if !placing { // given up since
+		_, err := r.Tail(make([]byte, padded(len(p.dst))))
+		return err
+	}
+	n, err := r.Tail(p.dst)
+	c.mu.Lock()
+	p.placing = false
+	gone, lost := p.gone, p.err != nil
+	c.mu.Unlock()
+	if gone || lost {
+		p.done <- struct{}{}
+	}
+	if gone && !lost {
+		// The stream has to be read to the end of the record all the same.
+		_ = c.conn.SetReadDeadline(time.Time{})
+		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			_, err = r.Tail(make([]byte, len(p.dst)-n))
 		}
 	}
+	if err == nil {
+		p.tail = p.dst
+		_, err = r.Tail(p.pad[:xdr.Pad(len(p.dst))])
+	}
+	return err
+}
+
+// records is memory of replies.
+var records = sync.Pool{New: func() any { return []byte(nil) }}
+
+// recycle takes back the memory of a reply.
+func recycle(b []byte) {
+	if cap(b) > keepMax {
+		rpc.FreeRecord(b)
+		return
+	}
+	records.Put(b) //nolint:staticcheck // what a slice's header costs is less than the memory
+}
+
+// decoder reads the reply, wherever it is.
+func (p *pending) decoder() xdr.Decoder {
+	if p.tail == nil {
+		return xdr.NewDecoder(p.reply)
+	}
+	p.segments = [3][]byte{p.reply, p.tail, p.pad[:xdr.Pad(len(p.tail))]}
+	return xdr.NewSegmented(p.segments[:])
 }

@@ -238,7 +238,7 @@ func (c *conn) serve() {
 }
 
 func (c *conn) read() error {
-	r := bufio.NewReaderSize(c.c, 32<<10)
+	r := rpc.NewRecords(bufio.NewReaderSize(c.c, 32<<10), c.s.cfg.MaxRecord)
 	for {
 		k := <-c.free
 		if k == nil {
@@ -249,7 +249,7 @@ func (c *conn) read() error {
 			k.Carrier = k
 		}
 		var err error
-		k.record, err = rpc.ReadRecord(r, k.record, c.s.cfg.MaxRecord)
+		k.record, err = r.Next(k.record)
 		if err != nil {
 			c.free <- k
 			return err
@@ -300,6 +300,7 @@ func (c *conn) recycle(k *call) {
 	}
 	k.payload = k.payload[:0]
 	if cap(k.record) > keepMax {
+		rpc.FreeRecord(k.record)
 		k.record = nil
 	}
 	if cap(k.Res.B) > keepMax {

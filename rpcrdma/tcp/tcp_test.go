@@ -66,22 +66,20 @@ func dial(t *testing.T, addr string) *Client {
 }
 
 func echo(c *Client, proc uint32, data []byte) error {
-	var got []byte
-	err := c.Call(context.Background(), &rpc.Request{
+	return c.Call(context.Background(), &rpc.Request{
 		Prog: prog, Vers: 1, Proc: proc,
 		Args: func(e *xdr.Encoder) { e.Bulk(data) },
 		Res: func(d *xdr.Decoder) error {
-			got = d.Opaque(1 << 20)
+			got := d.Opaque(1 << 20)
 			if n := d.Uint32(); d.Err() == nil && int(n) != len(data) {
 				return errors.New("wrong length behind the data")
+			}
+			if d.Err() == nil && !bytes.Equal(got, data) {
+				return errors.New("wrong data")
 			}
 			return d.Err()
 		},
 	})
-	if err == nil && !bytes.Equal(got, data) {
-		return errors.New("wrong data")
-	}
-	return err
 }
 
 func TestManyCallsInFlight(t *testing.T) {

@@ -122,7 +122,7 @@ func (w *walk) rdma(pcap []byte) {
 		if got := rebuild(batch, &flow, p, f.ID); !bytes.Equal(got, f.Datagram) {
 			w.t.Errorf("packet %d (%v)\n got %x\nwant %x", f.Number, p.Op, got, f.Datagram)
 		}
-		if ok, exact, id := wire.VerifyICRC(&flow, f.Datagram); !ok || id != f.ID || exact != (f.ID == 0) {
+		if ok, exact, id := wire.VerifyICRC(&flow, f.Datagram, 0); !ok || id != f.ID || exact != (f.ID == 0) {
 			w.t.Errorf("packet %d (%v): its ICRC is good: %v, exact: %v, for identification %#x; it was %#x", f.Number, p.Op, ok, exact, id, f.ID)
 		}
 		w.packet(f.Number, &p)

@@ -67,10 +67,11 @@ var cases = []Case{
 	v42("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v42("truncate-race", Case{Guests: 2, Timeout: 3 * time.Minute}),
 	v42("nconnect", Case{Env: env("CARRIER", "proto=tcp")}), v42("rsize", Case{Timeout: 2 * time.Minute}),
 	v42("restart", Case{Host: restarts, Timeout: 5 * time.Minute}), v42("ports", Case{Host: portGoes, Timeout: 3 * time.Minute}),
-	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}),
+	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("hostlocks", Case{Host: locksOnHost, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}),
 	v42("reflink", Case{FS: btrfsFS, Timeout: 2 * time.Minute}), v42("xattr", Case{Host: seesXattrs, Env: env("LARGE", "2000"), Timeout: 2 * time.Minute}),
 	{Name: "v42-xattr-large", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000"), Timeout: 2 * time.Minute},
 	{Name: "v42-xattr-tcp", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000", "CARRIER", "proto=tcp"), Timeout: 2 * time.Minute},
+	v42("idmap", Case{Daemon: []string{"--idmap-method", "names", "--idmap-domain", "guests.example"}, Host: ownersByName, Timeout: 2 * time.Minute}),
 	v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
 	v42("ro-export", Case{Exports: []string{"%s=/e(ro,no_root_squash)"}, Prepare: oneFile}), v42("ro-mount", Case{Prepare: oneFile}),
 	v42("squash", Case{Prepare: squashed, Exports: squashExports}), v42("large", Case{Timeout: 5 * time.Minute}),
@@ -78,8 +79,18 @@ var cases = []Case{
 	v42("copy", Case{Exports: twoExports, Prepare: bigFile, Host: copied, Back: true, Timeout: 3 * time.Minute}),
 	v42("deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
 	v42("deleg-host", Case{Host: hostUses, Timeout: 2 * time.Minute}),
+	v42("deleg-two", Case{Guests: 2, Timeout: 2 * time.Minute}),
+	v42("frozen", Case{Guests: 2, Host: frozen, Daemon: []string{"--lease-time", "10s"}, Timeout: 4 * time.Minute}),
 	v42("deleg-cut", Case{Host: recallsLate, Timeout: 3 * time.Minute}),
 	{Name: "v42-deleg-tcp", Exports: rw, Script: script("deleg"), Env: env("VERS", "4.2", "CARRIER", "proto=tcp"), Host: recalls, Timeout: 2 * time.Minute},
+	{Name: "mount-v40-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.0,proto=tcp", "WANT", "4.0"), Timeout: 3 * time.Minute},
+	{Name: "mount-v40-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049,vers=4.0", "WANT", "4.0"), Timeout: 3 * time.Minute},
+	v40("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v40("reclaim", Case{Guests: 2, Host: killed, Env: env("GRACE", "110"), Timeout: 5 * time.Minute}),
+	v40("deleg", Case{Host: recallsRead, Timeout: 2 * time.Minute}), v40("restart", Case{Host: restarts, Timeout: 5 * time.Minute}),
+	v40("names", Case{}), v40("open-files", Case{}), v40("append", Case{}), v40("mmap", Case{Timeout: 2 * time.Minute}),
+	v40("fsx", Case{Timeout: 4 * time.Minute}), v40("tree", Case{Timeout: 4 * time.Minute}), v40("git", Case{Timeout: 4 * time.Minute}),
+	v40("dbench", Case{Timeout: 3 * time.Minute}), v40("fio", Case{Timeout: 5 * time.Minute, Env: env("SIZE", "32")}),
+	v40("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v40("enospc", Case{FS: smallFS}), v40("squash", Case{Prepare: squashed, Exports: squashExports}),
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
@@ -109,6 +120,10 @@ var cases = []Case{
 		Name: "locks", Exports: rw, Script: script("locks"), Guests: 2, Timeout: 4 * time.Minute,
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: killed,
 	},
+	{
+		Name: "host-locks", Exports: rw, Script: script("hostlocks"), Timeout: 3 * time.Minute,
+		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: locksOnHost,
+	},
 	{Name: "mount-errors", Exports: append([]string{"%s/other=/other 10.98.0.0/16(rw)"}, rw...), Script: script("errors"), Prepare: other, Timeout: 4 * time.Minute},
 	{Name: "enospc", Exports: rw, Script: script("enospc"), FS: smallFS},
 	{Name: "edquot", Exports: rw, Script: script("edquot"), FS: quotaFS},
@@ -122,13 +137,17 @@ var cases = []Case{
 	{Name: "restart", Exports: rw, Script: script("restart"), Host: restarts, Timeout: 5 * time.Minute},
 }
 
-// v42 is a case of version 4.2 with a script that version 3 is tested by too.
-func v42(name string, c Case) Case {
-	c.Name, c.Script = "v42-"+name, script(name)
+// v42 is a case of version 4.2 with a script that version 3 is tested by too, v40 one of
+// version 4.0.
+func v42(name string, c Case) Case { return v4("4.2", "v42-"+name, name, c) }
+func v40(name string, c Case) Case { return v4("4.0", "v40-"+name, name, c) }
+
+func v4(version, name, file string, c Case) Case {
+	c.Name, c.Script = name, script(file)
 	if c.Exports == nil {
 		c.Exports = rw
 	}
-	vars := env("VERS", "4.2")
+	vars := env("VERS", version)
 	maps.Copy(vars, c.Env)
 	c.Env = vars
 	return c

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -32,6 +33,35 @@ func portGoes(ctx context.Context, r *Run) error {
 		return err
 	}
 	return r.Tell("stop")
+}
+
+// frozen stops the first guest for longer than the lease of the case, twice: once until it
+// has run out, once until the other guest has what the first had.
+func frozen(ctx context.Context, r *Run) error {
+	const lease = 10 * time.Second
+	for _, round := range []struct {
+		name  string
+		until func() error
+	}{
+		{"first", func() error { return r.Sleep(ctx, lease+5*time.Second) }},
+		{"second", func() error { return r.Await(ctx, "taken") }},
+	} {
+		if err := r.Await(ctx, round.name); err != nil {
+			return err
+		}
+		if err := r.signalGuest(0, syscall.SIGSTOP); err != nil {
+			return err
+		}
+		err := errors.Join(r.Tell(round.name+".frozen"), round.until())
+		// It is ended with the case, frozen or not.
+		if err := errors.Join(err, r.signalGuest(0, syscall.SIGCONT)); err != nil {
+			return err
+		}
+		if err := r.Tell(round.name + ".over"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // forgets waits until the daemon has nothing left of a client that was switched off.

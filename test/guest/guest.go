@@ -27,6 +27,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -87,6 +88,7 @@ type Run struct {
 	runner *Runner
 	ns     string
 	daemon *process
+	vms    sync.Map // number of a guest to its *process
 	log    *os.File
 }
 
@@ -341,6 +343,15 @@ func (r *Run) StopDaemon(sig syscall.Signal) error {
 // SignalDaemon sends rstored a signal that it survives.
 func (r *Run) SignalDaemon(sig syscall.Signal) error { return r.daemon.cmd.Process.Signal(sig) }
 
+// signalGuest sends a signal to guest i; what it runs is stopped where its kernel is.
+func (r *Run) signalGuest(i int, sig syscall.Signal) error {
+	p, ok := r.vms.Load(i)
+	if !ok {
+		return fmt.Errorf("guest %d was not started", i)
+	}
+	return p.(*process).cmd.Process.Signal(sig)
+}
+
 // Ctl runs rstorectl against the daemon.
 func (r *Run) Ctl(args ...string) error {
 	_, err := r.CtlOutput(args...)
@@ -458,6 +469,7 @@ func (r *Run) guest(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+	r.vms.Store(i, p)
 	select {
 	case <-p.done:
 	case <-ctx.Done():

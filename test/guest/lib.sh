@@ -95,6 +95,30 @@ count_locked() {
 	both
 }
 
+# calls OP...: how often the kernel has sent them.
+calls() {
+	$B awk -v ops=" $* " '$1 == "device" {here = $5 == "'$M'"} here && index(ops, " " substr($1, 1, length($1) - 1) " ") && $1 ~ /:$/ {n += $2} END {print n + 0}' /proc/self/mountstats
+}
+opens() { calls OPEN OPEN_NOATTR; }
+# needs COMMAND...: how many OPENs that takes.
+needs() {
+	local before
+	before=$(opens)
+	"$@" >/dev/null
+	echo $(($(opens) - before))
+}
+
+# delegated FILE: waits until it can be opened without an OPEN: the server gives nothing
+# until it knows that it can call.
+delegated() {
+	local i
+	for i in $($B seq 60); do
+		[ "$(needs cat "$1")" != 0 ] || return 0
+		$B usleep 100000
+	done
+	die "$1 is not delegated after $i times"
+}
+
 # m [OPTIONS [PATH [DIR]]]: mounts without asking a port mapper, over RDMA and version
 # 3 if CARRIER and VERS do not say otherwise.
 m() {

@@ -72,7 +72,7 @@ func Read(frames []wiretest.Frame) (out []*Session, err error) {
 			return nil, fmt.Errorf("packet %d: %w", f.Number, err)
 		}
 		flow := wire.Flow{Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort}
-		if ok, _, _ := wire.VerifyICRC(&flow, f.Datagram); !ok {
+		if ok, _, _ := wire.VerifyICRC(&flow, f.Datagram, 0); !ok {
 			return nil, fmt.Errorf("packet %d: the ICRC is wrong", f.Number)
 		}
 		p.Src, p.Dst = f.Src, f.Dst

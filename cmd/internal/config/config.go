@@ -60,6 +60,17 @@ type Config struct {
 	// MaxConnections is the number of RDMA connections at each port; more are
 	// refused.
 	MaxConnections int `mapstructure:"max_connections" yaml:"max_connections"`
+	// LeaseTime is how long a client of NFS version 4 may be silent before others can
+	// have what it has open or locked. GraceTime is how long clients may reclaim that
+	// after a restart; 0 means a lease.
+	LeaseTime time.Duration `mapstructure:"lease_time" yaml:"lease_time"`
+	GraceTime time.Duration `mapstructure:"grace_time" yaml:"grace_time"`
+	// NFSVersions are the versions of NFS that are served: 3, 4.0, 4.1, 4.2.
+	NFSVersions []string `mapstructure:"nfs_versions" yaml:"nfs_versions"`
+	// IDMap is how version 4 calls users and groups.
+	IDMap IDMap `mapstructure:"idmap" yaml:"idmap"`
+	// UTF8 says which names version 4 lets files have: UTF8Any or UTF8Strict.
+	UTF8 string `mapstructure:"utf8" yaml:"utf8"`
 	// StopTimeout bounds the graceful stop.
 	StopTimeout time.Duration `mapstructure:"stop_timeout" yaml:"stop_timeout"`
 	// Perf is for measurements of the network.
@@ -93,9 +104,13 @@ func Default() *Config {
 		Control:     DefaultControl(),
 		LogLevel:    "info",
 		LogFormat:   LogAuto,
+		LeaseTime:   90 * time.Second,
 		StopTimeout: 10 * time.Second,
 
 		MaxConnections: 4096,
+		NFSVersions:    slices.Clone(nfsVersions),
+		IDMap:          IDMap{Method: IDNumeric},
+		UTF8:           UTF8Any,
 		Perf:           defaultPerf(),
 	}
 }
@@ -167,6 +182,13 @@ func (c *Config) Validate() error {
 	if err := normalizePKeys(c.PKeys); err != nil {
 		return fmt.Errorf("pkeys: %w", err)
 	}
+	var err error
+	if c.NFSVersions, err = normalizeVersions(c.NFSVersions); err != nil {
+		return fmt.Errorf("nfs_versions: %w", err)
+	}
+	if err := c.IDMap.validate(); err != nil {
+		return fmt.Errorf("idmap: %w", err)
+	}
 	if err := c.Perf.validate(c.RDMAListen); err != nil {
 		return err
 	}
@@ -189,6 +211,13 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("workers: %d is not within 0 to %d", c.Workers, maxWorkers)
 	case c.MaxConnections < 1 || c.MaxConnections > maxConnections:
 		return fmt.Errorf("max_connections: %d is not within 1 to %d", c.MaxConnections, maxConnections)
+	case c.LeaseTime < minLease || c.LeaseTime > maxLease:
+		return fmt.Errorf("lease_time: %v is not within %v to %v", c.LeaseTime, minLease, maxLease)
+	case c.GraceTime != 0 && (c.GraceTime < c.LeaseTime || c.GraceTime > maxLease):
+		// A client learns of a restart when it renews its lease.
+		return fmt.Errorf("grace_time: %v is not within lease_time (%v) to %v, nor 0", c.GraceTime, c.LeaseTime, maxLease)
+	case c.UTF8 != UTF8Any && c.UTF8 != UTF8Strict:
+		return fmt.Errorf("utf8: %q is neither %s nor %s", c.UTF8, UTF8Any, UTF8Strict)
 	case c.StopTimeout < 0:
 		return fmt.Errorf("stop_timeout: %v is negative", c.StopTimeout)
 	}
@@ -201,6 +230,10 @@ const (
 	maxWorkers     = 4096
 	maxConnections = 65536
 	maxSocketPath  = 107
+
+	// Those of the kernel's server.
+	minLease = 10 * time.Second
+	maxLease = time.Hour
 )
 
 // YAML is the configuration as a file that Load would read back.

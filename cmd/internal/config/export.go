@@ -36,6 +36,9 @@ type Export struct {
 	// Async acknowledges stable writes before they are on disk, as exports(5)
 	// "async" does. It risks data and is never the default.
 	Async bool `mapstructure:"async" yaml:"async" json:"async"`
+	// HostLocks has the locks of clients taken on the host as well, so that its programs
+	// see them, and clients those of the programs; nil means true.
+	HostLocks *bool `mapstructure:"host_locks" yaml:"host_locks,omitempty" json:"host_locks,omitempty"`
 	// PKeys are the partitions that the export is for (option pkey=); none means all, and
 	// clients over TCP.
 	PKeys []string `mapstructure:"pkeys" yaml:"pkeys,omitempty" json:"pkeys,omitempty"`
@@ -255,6 +258,9 @@ func (e *Export) ApplyOptions(c *Client, opts []string) error {
 			e.Async = false
 		case "async":
 			e.Async = true
+		case "host_locks", "no_host_locks":
+			on := key == "host_locks"
+			e.HostLocks = &on
 		case RootSquash, NoRootSquash, AllSquash:
 			c.Squash = key
 		case "no_all_squash":

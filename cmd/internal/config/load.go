@@ -37,6 +37,12 @@ var keys = []struct{ key, flag string }{
 	{"shards", "shards"},
 	{"workers", "workers"},
 	{"max_connections", "max-connections"},
+	{"lease_time", "lease-time"},
+	{"grace_time", "grace-time"},
+	{"nfs_versions", "nfs-versions"},
+	{"idmap.domain", "idmap-domain"},
+	{"idmap.method", "idmap-method"},
+	{"utf8", "utf8"},
 	{"stop_timeout", "stop-timeout"},
 	{"perf.listen", "perf-listen"},
 	{"perf.clients", "perf-clients"},
@@ -67,6 +73,12 @@ func AddFlags(f *pflag.FlagSet) {
 	f.Int("shards", 0, "packet loops per RDMA device (0: chosen by the device)")
 	f.Int("workers", 0, "calls that may wait for storage at once (0: a default)")
 	f.Int("max-connections", d.MaxConnections, "RDMA connections at each port")
+	f.Duration("lease-time", d.LeaseTime, "how long a client of NFS version 4 may be silent")
+	f.Duration("grace-time", d.GraceTime, "how long clients of NFS version 4 may reclaim after a restart (0: lease-time)")
+	f.StringSlice("nfs-versions", d.NFSVersions, "serve NFS `VERSION`s 3, 4.0, 4.1, 4.2; repeatable")
+	f.String("idmap-domain", d.IDMap.Domain, "`DOMAIN` of users and groups in version 4 (default: the host's)")
+	f.String("idmap-method", d.IDMap.Method, "call users and groups by `METHOD` numeric or names in version 4")
+	f.String("utf8", d.UTF8, "`NAMES` of files in version 4: any or strict")
 	f.Duration("stop-timeout", d.StopTimeout, "how long a graceful stop may take")
 	f.StringSlice("perf-listen", nil, "let 'rstorectl perf' measure at `ADDR:PORT`; repeatable")
 	f.StringSlice("perf-clients", nil, "`CIDR` of clients that may measure, * for all; repeatable")
@@ -94,6 +106,12 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 	v.SetDefault("log_level", d.LogLevel)
 	v.SetDefault("log_format", d.LogFormat)
 	v.SetDefault("max_connections", d.MaxConnections)
+	v.SetDefault("lease_time", d.LeaseTime)
+	v.SetDefault("grace_time", d.GraceTime)
+	v.SetDefault("nfs_versions", d.NFSVersions)
+	v.SetDefault("idmap.domain", d.IDMap.Domain)
+	v.SetDefault("idmap.method", d.IDMap.Method)
+	v.SetDefault("utf8", d.UTF8)
 	v.SetDefault("stop_timeout", d.StopTimeout)
 	v.SetDefault("perf.max_size", d.Perf.MaxSize)
 	v.SetDefault("perf.max_depth", d.Perf.MaxDepth)
@@ -210,7 +228,7 @@ func absolute(spec string) string {
 
 // dropEmpty removes empty list entries, so that --tcp-listen= means none.
 func (c *Config) dropEmpty() {
-	for _, l := range []*[]string{&c.RDMAListen, &c.TCPListen, &c.MountListen, &c.PortmapListen, &c.PKeys, &c.Perf.Listen, &c.Perf.Clients} {
+	for _, l := range []*[]string{&c.RDMAListen, &c.TCPListen, &c.MountListen, &c.PortmapListen, &c.PKeys, &c.NFSVersions, &c.Perf.Listen, &c.Perf.Clients} {
 		keep := (*l)[:0:0]
 		for _, s := range *l {
 			if s = strings.TrimSpace(s); s != "" {

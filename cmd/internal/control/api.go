@@ -49,9 +49,10 @@ type Export struct {
 
 // ExportPatch changes an export; nil fields stay as they are.
 type ExportPatch struct {
-	ReadOnly *bool            `json:"read_only,omitempty"`
-	Async    *bool            `json:"async,omitempty"`
-	Clients  *[]config.Client `json:"clients,omitempty"`
+	ReadOnly  *bool            `json:"read_only,omitempty"`
+	Async     *bool            `json:"async,omitempty"`
+	HostLocks *bool            `json:"host_locks,omitempty"`
+	Clients   *[]config.Client `json:"clients,omitempty"`
 }
 
 // Transports of ports.

@@ -17,7 +17,9 @@ type StateBackend interface {
 type NFS4Client struct {
 	ID    string `json:"id"`    // hexadecimal
 	Owner string `json:"owner"` // as it calls itself; what cannot be printed is escaped
-	// Confirmed: it has made a session. Expired: it was silent for longer than the lease,
+	// Version is the minor version that it uses, as in 4.2; empty while it has no session.
+	Version string `json:"version"`
+	// Confirmed: it has made a session, or in version 4.0 said SETCLIENTID_CONFIRM. Expired: it was silent for longer than the lease,
 	// and loses what it has when somebody else wants it. Reclaims: it may reclaim what it
 	// had before the server's restart.
 	Confirmed bool      `json:"confirmed"`
@@ -28,11 +30,21 @@ type NFS4Client struct {
 	Opens     int       `json:"opens"`
 	Locks     int       `json:"locks"` // lock-owners, for each file
 	// Delegations are files; Revoked those that were taken away, while the client has not
-	// given them up; Copies those that the server makes after its reply.
-	Delegations int `json:"delegations"`
-	Revoked     int `json:"delegations_revoked"`
-	Copies      int `json:"copies"`
+	// given them up. Callbacks says whether it can be called to give them back: one of
+	// the constants below.
+	Delegations int    `json:"delegations"`
+	Revoked     int    `json:"delegations_revoked"`
+	Callbacks   string `json:"callbacks"`
+	// Copies are those that the server makes after its reply.
+	Copies int `json:"copies"`
 }
+
+// Whether a client can be called.
+const (
+	CallbacksAnswered = "answered"
+	CallbacksUntried  = "untried"
+	CallbacksNone     = "none"
+)
 
 // NFS4Session is a session of one.
 type NFS4Session struct {

@@ -21,6 +21,7 @@ func (t *tool) export() *cobra.Command {
 // exportFlags are those that add and set have in common.
 type exportFlags struct {
 	ro, rw, async, sync bool
+	hostLocks           bool
 	clients             []string
 }
 
@@ -29,6 +30,7 @@ func (f *exportFlags) declare(c *cobra.Command) {
 	c.Flags().BoolVar(&f.rw, "rw", false, "allow changes where the client's rule does")
 	c.Flags().BoolVar(&f.async, "async", false, "acknowledge stable writes before they are on disk (risks data)")
 	c.Flags().BoolVar(&f.sync, "sync", false, "acknowledge stable writes once they are on disk")
+	c.Flags().BoolVar(&f.hostLocks, "host-locks", true, "share locks with programs of the server's host")
 	c.Flags().StringArrayVar(&f.clients, "client", nil, "`RULE` CIDR[(OPTION,...)] with the options of exports(5); * is everyone; repeatable")
 }
 
@@ -67,7 +69,7 @@ func (t *tool) exportAdd() *cobra.Command {
 		Long: `Export a directory, now and after restarts. PATH names a directory on the
 server's host and is taken relative to the working directory. Options are those of
 exports(5): ro, rw, sync, async, root_squash, no_root_squash, all_squash,
-anonuid=N, anongid=N.`,
+anonuid=N, anongid=N, host_locks, no_host_locks.`,
 		Example: `  rstorectl export add /srv/data
   rstorectl export add '/srv/data=/d(ro,all_squash)'
   rstorectl export add /srv/data --client '10.0.0.0/8(no_root_squash)' --client '*(ro)'
@@ -92,6 +94,9 @@ anonuid=N, anongid=N.`,
 			}
 			e.ReadOnly = e.ReadOnly || f.ro
 			e.Async = (e.Async || f.async) && !f.sync
+			if cmd.Flags().Changed("host-locks") {
+				e.HostLocks = &f.hostLocks
+			}
 			if len(f.clients) > 0 {
 				if e.Clients, err = f.rules(); err != nil {
 					return err
@@ -222,6 +227,9 @@ func (t *tool) exportSet() *cobra.Command {
 			if f.async || f.sync {
 				p.Async = &f.async
 			}
+			if cmd.Flags().Changed("host-locks") {
+				p.HostLocks = &f.hostLocks
+			}
 			if len(f.clients) > 0 {
 				rules, err := f.rules()
 				if err != nil {
@@ -230,7 +238,7 @@ func (t *tool) exportSet() *cobra.Command {
 				p.Clients = &rules
 			}
 			if p == (control.ExportPatch{}) {
-				return cli.Usagef("nothing to change: give --ro, --rw, --sync, --async or --client")
+				return cli.Usagef("nothing to change: give --ro, --rw, --sync, --async, --host-locks or --client")
 			}
 			e, err := t.daemon().SetExport(cmd.Context(), args[0], p)
 			if err != nil {
@@ -268,9 +276,14 @@ func mode(e *control.Export) string {
 		m = "ro"
 	}
 	if e.Async {
-		return m + ",async"
+		m += ",async"
+	} else {
+		m += ",sync"
 	}
-	return m + ",sync"
+	if e.HostLocks != nil && !*e.HostLocks {
+		m += ",no_host_locks"
+	}
+	return m
 }
 
 func state(e *control.Export) string {

@@ -19,7 +19,9 @@ func (t *tool) client() *cobra.Command {
 		Short:   "List the clients of NFS version 4 and what they have",
 		Long: `List the clients of NFS version 4 that the server remembers, connected or not, and how
 many sessions, open files, lock owners, delegated files and copies under way they have. A client that is silent for longer
-than the lease, 90 seconds, is "expired": it keeps what it has until somebody else wants it.`,
+than the lease, 90 seconds, is "expired": it keeps what it has until somebody else wants it.
+A client of version 4.0 has no session. Files are delegated to those whose callbacks were
+answered; clients of version 4.0 are called on a connection that the server makes.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := t.daemon().NFS4Clients(cmd.Context())
@@ -27,7 +29,7 @@ than the lease, 90 seconds, is "expired": it keeps what it has until somebody el
 				return err
 			}
 			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "ID\tSTATE\tSESSIONS\tOPENS\tLOCKS\tDELEGATIONS\tCOPIES\tHEARD OF\tOWNER")
+				fmt.Fprintln(w, "ID\tVERSION\tSTATE\tSESSIONS\tOPENS\tLOCKS\tDELEGATIONS\tCALLBACKS\tCOPIES\tHEARD OF\tOWNER")
 				for _, c := range list {
 					state := "active"
 					switch {
@@ -38,7 +40,7 @@ than the lease, 90 seconds, is "expired": it keeps what it has until somebody el
 					case c.Reclaims:
 						state = "reclaiming"
 					}
-					fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", c.ID, state, c.Sessions, c.Opens, c.Locks, c.Delegations, c.Copies, c.Renewed.Local().Format(time.DateTime), c.Owner)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\n", c.ID, dash(c.Version), state, c.Sessions, c.Opens, c.Locks, c.Delegations, c.Callbacks, c.Copies, c.Renewed.Local().Format(time.DateTime), c.Owner)
 				}
 			})
 		},
@@ -97,6 +99,7 @@ func (t *tool) sessions() *cobra.Command {
 	return &cobra.Command{
 		Use:   "sessions",
 		Short: "List the sessions of NFS version 4",
+		Long:  "List the sessions of NFS versions 4.1 and 4.2. Clients of version 4.0 have none.",
 		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := t.daemon().NFS4Sessions(cmd.Context())

@@ -28,6 +28,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
 // Daemon is a running server. It is the control interface's Backend.
@@ -42,6 +43,7 @@ type Daemon struct {
 	portmap *rpc.Server
 	nlm     *nlm.Server
 	nfs4    *nfs4.Server
+	outward *tcp.Outward // calls to clients of version 4.0
 	locks   *lock.Table
 	meters  meters
 	morgue  morgue
@@ -52,6 +54,7 @@ type Daemon struct {
 	failed   chan error
 	started  time.Time
 	draining atomic.Bool
+	noUmask  bool // see posixfs.Options
 
 	// mu serializes changes of exports and ports, and guards what follows.
 	mu      sync.Mutex
@@ -64,9 +67,15 @@ type Daemon struct {
 
 // Start brings a server up: state, programs, exports, ports, control socket.
 // What was acquired is released if a later step fails.
-func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (_ *Daemon, err error) {
+func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (*Daemon, error) {
+	return start(cfg, load, log, false)
+}
+
+// start is Start; noUmask says that the umask of the process is 0.
+func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool) (_ *Daemon, err error) {
 	d := &Daemon{
-		load: load, log: log, started: time.Now(),
+		noUmask: noUmask,
+		load:    load, log: log, started: time.Now(),
 		failed:  make(chan error, 1),
 		devices: make(map[netip.Addr]*device),
 	}
@@ -149,6 +158,7 @@ const (
 // wire makes the programs. What they export and where they are heard comes
 // later and changes while they run.
 func (d *Daemon) wire(secret, journal []byte) error {
+	cfg := d.cfg.Load()
 	d.table = nfs.NewTable()
 	d.faults = new(nfs.Counters)
 	codec := nfs.NewCodec(secret)
@@ -160,12 +170,21 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		return err
 	}
 	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs")}
+	d.outward = tcp.NewOutward(0)
 	d.nfs4 = nfs4.New(nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
-		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace,
+		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
+		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
+		Minors: cfg.Minors(), Names: newNames(&cfg.IDMap), UTF8: cfg.UTF8 == config.UTF8Strict,
 	})
-	common.Delegations = d.nfs4
-	d.served = slices.Concat(nfs3.Programs(common), d.nfs4.Programs(), d.nlm.Programs())
+	common.Delegations, common.Shares = d.nfs4, d.nfs4
+	// MOUNT and the lock manager are version 3's.
+	if slices.Contains(cfg.NFSVersions, config.Version3) {
+		d.served = slices.Concat(nfs3.Programs(common), d.nlm.Programs())
+	}
+	if len(cfg.Minors()) > 0 {
+		d.served = append(d.served, d.nfs4.Programs()...)
+	}
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
 		Workers:  d.cfg.Load().Workers,
@@ -195,7 +214,12 @@ func (d *Daemon) Reload() error {
 		{"log_format", old.LogFormat, cfg.LogFormat},
 		{"shards", fmt.Sprint(old.Shards), fmt.Sprint(cfg.Shards)},
 		{"workers", fmt.Sprint(old.Workers), fmt.Sprint(cfg.Workers)},
+		{"nfs_versions", fmt.Sprint(old.NFSVersions), fmt.Sprint(cfg.NFSVersions)},
+		{"idmap", fmt.Sprint(old.IDMap), fmt.Sprint(cfg.IDMap)},
+		{"utf8", old.UTF8, cfg.UTF8},
 		{"max_connections", fmt.Sprint(old.MaxConnections), fmt.Sprint(cfg.MaxConnections)},
+		{"lease_time", old.LeaseTime.String(), cfg.LeaseTime.String()},
+		{"grace_time", old.GraceTime.String(), cfg.GraceTime.String()},
 	} {
 		if fixed.was != fixed.is {
 			d.log.Warn("a changed setting takes effect at the next start", zap.String("key", fixed.key),

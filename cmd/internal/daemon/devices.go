@@ -130,8 +130,13 @@ func (d *Daemon) portmapPrograms() []rpc.Program {
 				}
 			}
 		}
-		return out
+		return slices.DeleteFunc(out, func(s portmap.Service) bool { return s.Program != portmap.Program && !d.serves(s.Program, s.Version) })
 	})
+}
+
+// serves reports whether a version of a program is among what is served.
+func (d *Daemon) serves(prog, vers uint32) bool {
+	return slices.ContainsFunc(d.served, func(p rpc.Program) bool { return p.Prog == prog && p.Vers == vers })
 }
 
 func services(t rpc.Transport, at netip.AddrPort) []portmap.Service {

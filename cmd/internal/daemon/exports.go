@@ -116,6 +116,7 @@ func (d *Daemon) retire(s *served) {
 // toNFS is the export as the protocol layer knows it.
 func (s *served) toNFS(pseudo string) *nfs.Export {
 	x := &nfs.Export{ID: s.ID, Path: s.Path, Pseudo: pseudo, ReadOnly: s.ReadOnly, Async: s.Async, FS: s.store}
+	x.HostLocks = s.Type == config.TypePosix && (s.HostLocks == nil || *s.HostLocks)
 	for _, p := range s.PKeys {
 		k, _ := config.ParsePKey(p) // it was normalized
 		x.PKeys = append(x.PKeys, k)
@@ -216,6 +217,9 @@ func (d *Daemon) SetExport(name string, p control.ExportPatch) (control.Export, 
 	}
 	if p.Async != nil {
 		e.Async = *p.Async
+	}
+	if p.HostLocks != nil {
+		e.HostLocks = p.HostLocks
 	}
 	if p.Clients != nil {
 		e.Clients = slices.Clone(*p.Clients)

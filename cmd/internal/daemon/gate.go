@@ -346,8 +346,68 @@ func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.A
 	return x.SetACL(c, h, kind, l)
 }
 
-// Lease implements blockstore.Leaser: at the files of a store that has none nobody else
-// can get.
+// And quotas.
+
+func (g *gate) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {
+	x, ok := g.fs.(blockstore.Quotas)
+	if !ok {
+		return blockstore.Quota{}, blockstore.ErrNotSupp
+	}
+	if !g.enter() {
+		return blockstore.Quota{}, blockstore.ErrStale
+	}
+	defer g.leave()
+	return x.Quota(c, h)
+}
+
+// And locks of the host.
+
+func (g *gate) hostLocker() (blockstore.HostLocker, error) {
+	x, ok := g.fs.(blockstore.HostLocker)
+	if !ok {
+		return nil, blockstore.ErrNotSupp
+	}
+	if !g.enter() {
+		return nil, blockstore.ErrStale
+	}
+	return x, nil
+}
+
+func (g *gate) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*blockstore.HostLock, error) {
+	x, err := g.hostLocker()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
+	return x.LockHost(h, start, end, exclusive)
+}
+
+func (g *gate) UnlockHost(h blockstore.Handle, start, end uint64) {
+	if x, err := g.hostLocker(); err == nil {
+		defer g.leave()
+		x.UnlockHost(h, start, end)
+	}
+}
+
+func (g *gate) ReleaseHost(h blockstore.Handle) {
+	if x, err := g.hostLocker(); err == nil {
+		defer g.leave()
+		x.ReleaseHost(h)
+	}
+}
+
+func (g *gate) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) (*blockstore.HostLock, error) {
+	x, err := g.hostLocker()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
+	return x.TestHost(h, start, end, exclusive)
+}
+
+// And leases: at the files of a store that has none nobody else can get.
+
+// Lease implements blockstore.Leaser.
 func (g *gate) Lease(h blockstore.Handle, write bool, broken func()) (func(), error) {
 	x, ok := g.fs.(blockstore.Leaser)
 	if !ok {

@@ -207,6 +207,7 @@ func (d *Daemon) Stats() control.Stats {
 	}
 	addCounts(s.Errors, d.faults.Snapshot())
 	addCounts(s.Errors, d.nfs4.Faults())
+	addCounts(s.Errors, d.hostLockCounts())
 	for name, n := range d.nfs4.Ops() {
 		s.Procs["nfs4."+name] = control.Proc{Calls: n}
 	}
@@ -230,4 +231,5 @@ var events = []string{
 	nfs4.CountReplays, nfs4.CountJoined, nfs4.CountMoved,
 	nfs4.CountCallbacks, nfs4.CountDelegations, nfs4.CountRecalls, nfs4.CountRecallWaits,
 	nfs4.CountAsked, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny, nfs4.CountOffloads, nfs4.CountCancelled,
+	countHostConflicts,
 }

@@ -34,11 +34,21 @@ func (d *Daemon) NFS4Clients() []control.NFS4Client {
 	for i, c := range list {
 		out[i] = control.NFS4Client{
 			ID: clientID(c.ID), Owner: printable(c.Owner), Confirmed: c.Confirmed, Expired: c.Expired, Reclaims: c.Reclaims,
-			Renewed: c.Renewed, Sessions: c.Sessions, Opens: c.Opens, Locks: c.Locks,
-			Delegations: c.Delegations, Revoked: c.Revoked, Copies: c.Offloads,
+			Renewed: c.Renewed, Version: c.Version, Delegations: c.Delegations, Revoked: c.Revoked, Copies: c.Offloads, Callbacks: callbacks(c.Live, c.Answers), Sessions: c.Sessions, Opens: c.Opens, Locks: c.Locks,
 		}
 	}
 	return out
+}
+
+// callbacks says whether a client can be called.
+func callbacks(live, answers bool) string {
+	switch {
+	case answers:
+		return control.CallbacksAnswered
+	case live:
+		return control.CallbacksUntried
+	}
+	return control.CallbacksNone
 }
 
 // EvictClient implements control.Backend.

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -115,7 +116,10 @@ func printConfig(g *cli.Globals, cfg *config.Config) error {
 // Run starts a daemon and keeps it until a signal or the end of ctx stops it.
 func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) error {
 	defer func() { _ = log.Sync() }() // standard error may not support it
-	d, err := Start(cfg, load, log)
+	// The mode of a new file is the client's to say, and that of the daemon's own files is
+	// said where they are made.
+	unix.Umask(0)
+	d, err := start(cfg, load, log, true)
 	if err != nil {
 		return err
 	}

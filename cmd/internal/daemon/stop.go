@@ -27,6 +27,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		d.nlm.Close()
 		d.nfs4.Close()
 		d.rpc.Close()
+		d.outward.Close()
 		d.portmap.Close()
 		drained <- err
 	}()
@@ -61,6 +62,9 @@ func (d *Daemon) release() {
 	}
 	if d.nfs4 != nil {
 		d.nfs4.Close()
+	}
+	if d.outward != nil {
+		d.outward.Close()
 	}
 	if d.rpc != nil {
 		d.rpc.Close()

@@ -269,7 +269,7 @@ func appendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte, snap int) 
 		}
 		be.PutUint16(u[6:], sum)
 	} else {
-		_, _, id := wire.VerifyICRC(f, dgram)
+		_, _, id := wire.VerifyICRC(f, dgram, 0)
 		ip[0], ip[1] = ipv4Version, f.TOS
 		be.PutUint16(ip[2:], uint16(size))
 		be.PutUint16(ip[4:], id)

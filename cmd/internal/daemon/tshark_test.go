@@ -33,8 +33,18 @@ import (
 // TestTshark: tshark dissects what our client and server say to each other down to
 // NFS, and complains of nothing that it does not complain of in the kernel's packets.
 func TestTshark(t *testing.T) {
-	ctx, file := recorded(t)
+	ctx, file, again := recorded(t)
 	kinds, err := tshark.Kinds(ctx, file)
+	// tshark puts chunks together from the packets as they come, and is mistaken where one
+	// came twice, as it does when the machine is too busy to answer in time.
+	for range 5 {
+		if err != nil || len(tshark.Beyond(kinds)) == 0 || again == 0 {
+			break
+		}
+		t.Logf("%d packets were sent again, and tshark complains", again)
+		ctx, file, again = recorded(t)
+		kinds, err = tshark.Kinds(ctx, file)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +93,7 @@ func TestTshark(t *testing.T) {
 // those READ replies about whose like in the kernel's captures it is wrong itself.
 // Without this an option that no longer does what it did would let everything pass.
 func TestTsharkSpoilt(t *testing.T) {
-	ctx, file := recorded(t)
+	ctx, file, _ := recorded(t)
 	pcap, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -117,8 +127,9 @@ func TestTsharkSpoilt(t *testing.T) {
 	}
 }
 
-// recorded is what a server of ours captured of a client of ours.
-func recorded(t *testing.T) (context.Context, string) {
+// recorded is what a server of ours captured of a client of ours, and the number of packets
+// that either sent again.
+func recorded(t *testing.T) (_ context.Context, file string, again uint64) {
 	t.Helper()
 	if _, err := exec.LookPath("tshark"); err != nil {
 		t.Skip("tshark is not installed: no other implementation has looked at the packets (Debian: apt-get install tshark)")
@@ -129,9 +140,16 @@ func recorded(t *testing.T) (context.Context, string) {
 	cfg.TCPListen = nil
 	d, ctl := startDaemon(t, cfg)
 	defer stopDaemon(t, d)
-	file := filepath.Join(t.TempDir(), "ours.pcap")
+	file = filepath.Join(t.TempDir(), "ours.pcap")
 	record(t, ctl, file, func(ctx context.Context) { workload(ctx, t, cfg.RDMAListen[0]) })
-	return ctx, file
+	st, err := ctl.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dev := range st.Devices {
+		again += dev["RC.TxRetransmits"] + dev["RC.ReadReissues"] + dev["RC.RxDuplicate"] + dev["RC.RxStaleResponse"]
+	}
+	return ctx, file, again
 }
 
 // kept is a copy of a file that outlives the test.

@@ -93,7 +93,8 @@ func (t *sender) send(d []wire.Datagram) (int, error) {
 	done := 0 // messages
 	for done < len(t.msgs) {
 		s.TxCalls++
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(t.l.fd), uintptr(unsafe.Pointer(&t.msgs[done])), uintptr(len(t.msgs)-done), unix.MSG_DONTWAIT, 0, 0)
+		// It never waits; see receive.
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(t.l.fd), uintptr(unsafe.Pointer(&t.msgs[done])), uintptr(len(t.msgs)-done), unix.MSG_DONTWAIT, 0, 0)
 		if errno == 0 {
 			for i := done; i < done+int(n); i++ {
 				r := &t.run[i]

@@ -72,7 +72,7 @@ func TestEveryPathVerifies(t *testing.T) {
 				}
 				for _, d := range rx.D {
 					from.Src, from.SrcPort = d.Src, d.SrcPort
-					if ok, _, _ := wire.VerifyICRC(from, d.Data); !ok {
+					if ok, _, _ := wire.VerifyICRC(from, d.Data, 0); !ok {
 						t.Errorf("datagram %d of %d bytes does not verify", i, len(d.Data))
 					}
 					if err := p.Parse(d.Data); err != nil || p.PSN != wire.PSN(i) || !bytes.Equal(p.Payload, data[:sizes[i]]) {
@@ -211,7 +211,7 @@ func TestSegmentationGivenUp(t *testing.T) {
 		}
 		for _, d := range rx.D {
 			from.Src, from.SrcPort = d.Src, d.SrcPort
-			if ok, exact, _ := wire.VerifyICRC(from, d.Data); !ok || !exact {
+			if ok, exact, _ := wire.VerifyICRC(from, d.Data, 0); !ok || !exact {
 				t.Error("the checksum is not that of a datagram sent alone")
 			}
 			got++
@@ -245,7 +245,7 @@ func TestIPv6(t *testing.T) {
 		}
 		for _, d := range rx.D {
 			from.Src, from.SrcPort = d.Src, d.SrcPort
-			if ok, exact, _ := wire.VerifyICRC(from, d.Data); !ok || !exact || d.TOS != 2 {
+			if ok, exact, _ := wire.VerifyICRC(from, d.Data, 0); !ok || !exact || d.TOS != 2 {
 				t.Errorf("checksum %v, TOS %d", ok, d.TOS)
 			}
 			got++

@@ -272,7 +272,7 @@ func (x *Experiment) packet(h *host, now rdma.Time, d *link.RxDatagram) {
 	f := wire.Flow{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort}
 	var p wire.Packet
 	if x.cfg.Net.Corrupt > 0 {
-		if ok, _, _ := wire.VerifyICRC(&f, d.Data); !ok {
+		if ok, _, _ := wire.VerifyICRC(&f, d.Data, 0); !ok {
 			return
 		}
 	}

@@ -1,22 +1,8 @@
 # A delegation is wanted back while the connection is gone: the guest is called by the
 # next one, which it binds when it hears that it cannot be called.
 m
-calls() {
-	$B awk -v ops=" $* " '$1 == "device" {here = $5 == "'$M'"} here && $1 ~ /:$/ && index(ops, " " substr($1, 1, length($1) - 1) " ") {n += $2} END {print n + 0}' /proc/self/mountstats
-}
-needs() {
-	local before
-	before=$(calls OPEN OPEN_NOATTR)
-	"$@" >/dev/null
-	echo $(($(calls OPEN OPEN_NOATTR) - before))
-}
-
 echo one >$M/file
-for i in $($B seq 60); do
-	[ "$(needs cat $M/file)" != 0 ] || break
-	$B usleep 100000
-done
-is "OPENs" "$(needs cat $M/file)" 0
+delegated $M/file
 tell delegated
 await cut
 # The guest has nothing to do with the file until somebody else has changed it, but it

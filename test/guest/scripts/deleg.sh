@@ -1,30 +1,6 @@
 # A file delegated to this guest by version 4: it is opened again without an OPEN on the
 # wire, until somebody else changes it.
 m
-# calls OP...: how often the kernel has sent them.
-calls() {
-	$B awk -v ops=" $* " '$1 == "device" {here = $5 == "'$M'"} here && index(ops, " " substr($1, 1, length($1) - 1) " ") && $1 ~ /:$/ {n += $2} END {print n + 0}' /proc/self/mountstats
-}
-opens() { calls OPEN OPEN_NOATTR; }
-# needs COMMAND...: how many OPENs that takes.
-needs() {
-	local before
-	before=$(opens)
-	"$@" >/dev/null
-	echo $(($(opens) - before))
-}
-
-# delegated FILE: waits until it can be opened without an OPEN: the server gives nothing
-# until it knows that it can call.
-delegated() {
-	local i
-	for i in $($B seq 60); do
-		[ "$(needs cat "$1")" != 0 ] || return 0
-		$B usleep 100000
-	done
-	die "$1 is not delegated after $i times"
-}
-
 say "reading"
 echo one >$M/file
 delegated $M/file
@@ -37,6 +13,7 @@ is "content" "$(cat $M/file)" two
 after=$(calls DELEGRETURN)
 [ "$after" -gt "$before" ] || die "the delegation was not returned: $before, $after"
 
+if [ "$VERS" != 4.0 ]; then # which has no delegations for writing here
 say "writing"
 exec 7<>$M/other
 echo mine >&7
@@ -56,6 +33,7 @@ tell written
 await read
 is "content" "$(cat /run/host/got)" "$(printf 'mine\nmore\nkept')"
 [ "$(calls DELEGRETURN)" -gt "$before" ] || die "the delegation was not returned"
+fi
 
 say "removed by somebody else"
 echo last >$M/third

@@ -16,7 +16,6 @@ try "wrong mount port" "Connection refused" -o rdma,port=20049,retry=0,vers=3,no
 try "no port mapper" "Connection refused" -o rdma,port=20049,retry=0,vers=3,nolock "$HOST:/e" $M
 try "no such export" "access denied by server" -o rdma,port=20049,retry=0,$base "$HOST:/nothing" $M
 try "export for others" "access denied by server" -o rdma,port=20049,retry=0,$base "$HOST:/other" $M
-try "version 4.0" "Protocol not supported" -o rdma,port=20049,retry=0,vers=4.0 "$HOST:/e" $M
 try "no such export by 4.2" "No such file or directory" -o rdma,port=20049,retry=0,vers=4.2 "$HOST:/nothing" $M
 try "export for others by 4.2" "No such file or directory" -o rdma,port=20049,retry=0,vers=4.2 "$HOST:/other" $M
 mount -t nfs -o rdma,port=20049 "$HOST:/e" $M # the version that the client likes best

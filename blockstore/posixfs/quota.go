@@ -1,0 +1,119 @@
+package posixfs
+
+import (
+	"runtime"
+	"unsafe"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+var _ blockstore.Quotas = (*FS)(nil)
+
+// dqblk is struct if_dqblk of quotactl(2). Limits are in blocks of 1024 bytes.
+type dqblk struct {
+	hard, soft, space     uint64
+	ihard, isoft, inodes  uint64
+	spaceTime, inodesTime uint64
+	valid                 uint32
+	_                     uint32
+}
+
+const (
+	quotaGet   = 0x800007 // Q_GETQUOTA
+	quotaUser  = 0        // USRQUOTA
+	quotaBlock = 1024
+	// quotaProbe is a user that the daemon is not: if it may ask for nobody but itself it
+	// has no use for quotas.
+	quotaProbe = 65534
+)
+
+// getQuota asks for the quota of a user in the filesystem of a descriptor, which may be a
+// path. It is there since Linux 5.14.
+func getQuota(fd int, uid uint32) (d dqblk, err error) {
+	_, _, e := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), quotaGet<<8|quotaUser, uintptr(uid), uintptr(unsafe.Pointer(&d)), 0, 0)
+	if e != 0 {
+		return d, e
+	}
+	return d, nil
+}
+
+// quotas has the filesystem asked; tests have their own.
+type quotas struct {
+	get func(fd int, uid uint32) (dqblk, error)
+}
+
+// found reports whether there are quotas of users.
+func (q *quotas) found(fd int) bool {
+	_, err := q.get(fd, quotaProbe)
+	return err == nil || err == unix.ENOENT // XFS knows nothing yet of that user
+}
+
+// quotaOf is getQuota as the user himself, who needs no privileges for that.
+func (k *caller) quotaOf(fd int, uid uint32) (d dqblk, err error) {
+	if !k.on || uid == k.uid {
+		return getQuota(fd, uid)
+	}
+	if uid == noID {
+		return d, unix.EPERM
+	}
+	runtime.LockOSThread()
+	if !setEUID(uid) {
+		runtime.UnlockOSThread()
+		return d, unix.EPERM
+	}
+	d, err = getQuota(fd, uid)
+	if setEUID(k.uid) {
+		runtime.UnlockOSThread() // else the thread ends with the goroutine
+	}
+	return d, err
+}
+
+// setEUID sets this thread's effective user; the real one and the saved one stay, and with
+// them the way back. The effective capabilities go and come with it.
+func setEUID(uid uint32) bool {
+	_, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(noID), uintptr(uid), uintptr(noID))
+	return e == 0
+}
+
+// Quota implements blockstore.Quotas.
+func (f *FS) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {
+	if !f.limits.Quotas {
+		return blockstore.Quota{}, blockstore.ErrNotSupp
+	}
+	o, err := f.acquire(h)
+	if err != nil {
+		return blockstore.Quota{}, err
+	}
+	defer f.release(o)
+	d, err := f.quotas.get(o.path, c.UID)
+	switch err {
+	case nil:
+	case unix.ENOENT, unix.ESRCH: // the user has nothing there, or quotas are off by now
+		return blockstore.Quota{}, nil
+	default:
+		return blockstore.Quota{}, mapErr(err)
+	}
+	bytes := func(blocks uint64) uint64 {
+		if blocks > 1<<53 {
+			return 0
+		}
+		return blocks * quotaBlock
+	}
+	return blockstore.Quota{Used: d.space, Soft: bytes(d.soft), Hard: bytes(d.hard)}, nil
+}
+
+// hasClones asks the filesystem of a directory whether files can share blocks, by files
+// without a name.
+func hasClones(fd int) bool {
+	var files [2]int
+	for i := range files {
+		tmp, err := unix.Open(procPath(fd), unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return false
+		}
+		defer unix.Close(tmp)
+		files[i] = tmp
+	}
+	return unix.IoctlFileClone(files[1], files[0]) == nil
+}

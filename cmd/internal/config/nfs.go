@@ -1,0 +1,84 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Versions of NFS, as nfs_versions spells them.
+const (
+	Version3  = "3"
+	Version40 = "4.0"
+	Version41 = "4.1"
+	Version42 = "4.2"
+)
+
+var nfsVersions = []string{Version3, Version40, Version41, Version42}
+
+// normalizeVersions brings a list of versions into one spelling. A file without quotation
+// marks has 4.0 as a number, which is 4.
+func normalizeVersions(list []string) ([]string, error) {
+	var out []string
+	for _, v := range list {
+		v = strings.TrimPrefix(strings.TrimSpace(v), "v")
+		switch v {
+		case "4":
+			v = Version40
+		case "3.0":
+			v = Version3
+		}
+		if !slices.Contains(nfsVersions, v) {
+			return nil, fmt.Errorf("%q is none of %s", v, strings.Join(nfsVersions, ", "))
+		}
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no version is left to serve; name some of %s", strings.Join(nfsVersions, ", "))
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// Minors are the minor versions of version 4 in a normalized list.
+func (c *Config) Minors() (out []uint32) {
+	for i, v := range nfsVersions[1:] {
+		if slices.Contains(c.NFSVersions, v) {
+			out = append(out, uint32(i))
+		}
+	}
+	return out
+}
+
+// Ways to tell users and groups to clients of version 4.
+const (
+	IDNumeric = "numeric" // by number
+	IDNames   = "names"   // user@domain
+)
+
+// IDMap is how users and groups are called in version 4.
+type IDMap struct {
+	// Domain is what names end with; empty means that of the host.
+	Domain string `mapstructure:"domain" yaml:"domain"`
+	Method string `mapstructure:"method" yaml:"method"`
+}
+
+const maxDomain = 253
+
+func (m *IDMap) validate() error {
+	switch {
+	case m.Method != IDNumeric && m.Method != IDNames:
+		return fmt.Errorf("method %q is neither %s nor %s", m.Method, IDNumeric, IDNames)
+	case len(m.Domain) > maxDomain, strings.ContainsAny(m.Domain, "@ \t\n\x00/:"):
+		return fmt.Errorf("domain %q is no domain", m.Domain)
+	}
+	return nil
+}
+
+// What names of files may be in version 4.
+const (
+	UTF8Any    = "any"    // bytes
+	UTF8Strict = "strict" // UTF-8 alone
+)

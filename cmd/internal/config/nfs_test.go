@@ -1,0 +1,45 @@
+package config
+
+import (
+	"reflect"
+	"testing"
+)
+
+func TestVersions(t *testing.T) {
+	for _, c := range []struct {
+		file   string
+		args   []string
+		want   []string
+		minors []uint32
+	}{
+		{"", nil, []string{"3", "4.0", "4.1", "4.2"}, []uint32{0, 1, 2}},
+		{"nfs_versions: [4.2, 3]\n", nil, []string{"3", "4.2"}, []uint32{2}},
+		{"nfs_versions: [4.0]\n", nil, []string{"4.0"}, []uint32{0}}, // the number 4
+		{"nfs_versions: ['4.0', \"v4.1\", 4.1]\n", nil, []string{"4.0", "4.1"}, []uint32{0, 1}},
+		{"nfs_versions: [3]\n", nil, []string{"3"}, nil},
+		{"nfs_versions: [3]\n", []string{"--nfs-versions", "4.1,4.2"}, []string{"4.1", "4.2"}, []uint32{1, 2}},
+	} {
+		got, err := load(t, c.file, c.args...)
+		if err != nil || !reflect.DeepEqual(got.NFSVersions, c.want) || !reflect.DeepEqual(got.Minors(), c.minors) {
+			t.Errorf("%q %v: %v, %v", c.file, c.args, got, err)
+		}
+	}
+	t.Setenv("RSTORED_NFS_VERSIONS", "3,4.2")
+	t.Setenv("RSTORED_IDMAP_DOMAIN", "example.org")
+	got, err := load(t, "idmap: {method: names, domain: x}\nutf8: strict\n")
+	if err != nil || len(got.NFSVersions) != 2 || got.IDMap != (IDMap{"example.org", IDNames}) || got.UTF8 != UTF8Strict {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestHostLocksOption(t *testing.T) {
+	for _, c := range []struct {
+		spec string
+		want any
+	}{{"/d", nil}, {"/d(no_host_locks)", false}, {"/d(no_host_locks,host_locks)", true}} {
+		e, err := ParseExport(c.spec)
+		if err != nil || (e.HostLocks == nil) != (c.want == nil) || e.HostLocks != nil && *e.HostLocks != c.want {
+			t.Errorf("%s: %v, %v", c.spec, e.HostLocks, err)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+// Package idmap tells users and groups by number and by what NFS version 4 calls them:
+// user@domain (RFC 8881 section 5.9). Who knows their names, such as the database of the
+// host, is passed in, and so is the clock; that one may have to wait, and so may the
+// methods of a Map. What was found is kept for a while, in bounded memory, and asked for
+// once however many want it.
+package idmap
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrUnknown is of a user or group that there is not.
+var ErrUnknown = errors.New("no such user or group")
+
+// Source knows users and groups. Errors other than ErrUnknown are those of the moment. Its
+// methods are called from several goroutines.
+type Source interface {
+	Name(id uint32, group bool) (string, error)
+	ID(name string, group bool) (uint32, error)
+}
+
+// Config describes a Map.
+type Config struct {
+	// Domain is what names end with. Upper and lower case are the same there.
+	Domain string
+	// Names has users and groups told by name; otherwise they are told by number, and
+	// names are understood all the same.
+	Names  bool
+	Source Source
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	// Entries bounds each of the tables; 0 means 4096.
+	Entries int
+}
+
+const (
+	entriesDefault = 4096
+	// keepFor is how long what was found counts, missFor what was not. A source that
+	// failed is asked again after failFor.
+	keepFor = 10 * time.Minute
+	missFor = time.Minute
+	failFor = 5 * time.Second
+	// nameMax is the longest name that is looked for, in bytes.
+	nameMax = 256
+)
+
+// Map is a mapping with a cache. Its methods may be called from any goroutine.
+type Map struct {
+	cfg   Config
+	names table[idKey, string]
+	ids   table[nameKey, uint32]
+}
+
+type idKey struct {
+	id    uint32
+	group bool
+}
+
+type nameKey struct {
+	name  string
+	group bool
+}
+
+// New makes a map with nothing in its cache.
+func New(cfg Config) *Map {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Entries <= 0 {
+		cfg.Entries = entriesDefault
+	}
+	m := &Map{cfg: cfg}
+	m.names.init(cfg.Entries, cfg.Now)
+	m.ids.init(cfg.Entries, cfg.Now)
+	return m
+}
+
+// Append appends what a user or a group is called: name@domain, or the number where there
+// is no name.
+func (m *Map) Append(b []byte, id uint32, group bool) []byte {
+	if m.cfg.Names {
+		name, ok := m.names.get(idKey{id, group}, func() (string, error) { return m.cfg.Source.Name(id, group) })
+		if ok && name != "" && !strings.Contains(name, "@") {
+			return append(append(append(b, name...), '@'), m.cfg.Domain...)
+		}
+	}
+	return strconv.AppendUint(b, uint64(id), 10)
+}
+
+// Parse finds a user or a group by what it is called: a number, or name@domain.
+func (m *Map) Parse(who []byte, group bool) (id uint32, ok bool) {
+	if id, ok := Number(who); ok {
+		return id, true
+	}
+	if len(who) > nameMax {
+		return 0, false
+	}
+	name, domain, ok := strings.Cut(string(who), "@")
+	if !ok || name == "" || !strings.EqualFold(domain, m.cfg.Domain) || strings.ContainsAny(name, ":\n\x00/") {
+		return 0, false
+	}
+	return m.ids.get(nameKey{name, group}, func() (uint32, error) { return m.cfg.Source.ID(name, group) })
+}
+
+// Number reads a decimal number without a sign or zeros before it.
+func Number(b []byte) (uint32, bool) {
+	if len(b) == 0 || len(b) > 10 || len(b) > 1 && b[0] == '0' || b[0] == '+' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(b), 10, 32)
+	return uint32(n), err == nil
+}
+
+// table is a cache of one direction.
+type table[K comparable, V any] struct {
+	now func() time.Time
+	max int
+
+	mu    sync.Mutex
+	m     map[K]entry[V]
+	asked map[K]*question[V]
+}
+
+type entry[V any] struct {
+	v     V
+	ok    bool
+	until time.Time
+}
+
+// question is one that the source is being asked.
+type question[V any] struct {
+	done chan struct{}
+	entry[V]
+}
+
+func (t *table[K, V]) init(limit int, now func() time.Time) {
+	t.max, t.now, t.m, t.asked = limit, now, make(map[K]entry[V]), make(map[K]*question[V])
+}
+
+func (t *table[K, V]) get(k K, ask func() (V, error)) (V, bool) {
+	t.mu.Lock()
+	if e, ok := t.m[k]; ok && t.now().Before(e.until) {
+		t.mu.Unlock()
+		return e.v, e.ok
+	}
+	q := t.asked[k]
+	if q != nil {
+		t.mu.Unlock()
+		<-q.done
+		return q.v, q.ok
+	}
+	q = &question[V]{done: make(chan struct{})}
+	t.asked[k] = q
+	t.mu.Unlock()
+
+	defer func() {
+		t.mu.Lock()
+		delete(t.asked, k)
+		t.keep(k, q.entry)
+		t.mu.Unlock()
+		close(q.done)
+	}()
+	v, err := ask()
+	keep := keepFor
+	switch {
+	case errors.Is(err, ErrUnknown):
+		keep = missFor
+	case err != nil:
+		keep = failFor
+	default:
+		q.v, q.ok = v, true
+	}
+	q.until = t.now().Add(keep)
+	return q.v, q.ok
+}
+
+// keep enters something; the old goes where there is no room. t.mu is held.
+func (t *table[K, V]) keep(k K, e entry[V]) {
+	if _, ok := t.m[k]; !ok && len(t.m) >= t.max {
+		now := t.now()
+		for old, x := range t.m {
+			if !now.Before(x.until) {
+				delete(t.m, old)
+			}
+		}
+		for old := range t.m {
+			if len(t.m) < t.max {
+				break
+			}
+			delete(t.m, old)
+		}
+	}
+	t.m[k] = e
+}

@@ -1,0 +1,84 @@
+package nfs4
+
+import (
+	"testing"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+)
+
+// TestQuotas: the caller's quota, where there is one.
+func TestQuotas(t *testing.T) {
+	const kib = 1 << 10
+	r := newRig(t)
+	x := r.session(2, "o")
+	fh := x.file("f")
+	for _, n := range []int{attrQuotaHard, attrQuotaSoft, attrQuotaUsed} {
+		p := x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(n))).ok(OpPutFH).ok(OpGetAttr)
+		if got, _ := decodeBitmap(p.Decoder); !got.empty() {
+			t.Errorf("attribute %d of a store without quotas", n)
+		}
+		x.do(op(OpPutFH, fh), op(OpVerify, bits4(n), "12345678")).ok(OpPutFH).fails(OpVerify, nfs.ErrAttrNotSupp)
+	}
+	for _, c := range []struct {
+		q                blockstore.Quota
+		hard, soft, used uint64 // 0: what the file system has
+	}{
+		{blockstore.Quota{Used: kib, Soft: 3 * kib, Hard: 4 * kib}, 3*kib - 7, 2*kib - 7, kib + 7},
+		{blockstore.Quota{Used: 5 * kib, Soft: 3 * kib, Hard: 1 << 60}, 0, 1, 5*kib + 7},
+		{blockstore.Quota{}, 0, 0, 7},
+	} {
+		r.fs.quota = &c.q
+		r.uid = 7
+		avail := x.attr(fh, attrSpaceAvail).Uint64()
+		want := func(v uint64, limit uint64) uint64 {
+			switch {
+			case limit == 0 || v == 0:
+				return avail
+			case v == 1:
+				return 0
+			}
+			return v
+		}
+		if got := x.attr(fh, attrQuotaHard).Uint64(); got != want(c.hard, c.q.Hard) {
+			t.Errorf("%+v: hard %d", c.q, got)
+		}
+		if got := x.attr(fh, attrQuotaSoft).Uint64(); got != want(c.soft, c.q.Soft) {
+			t.Errorf("%+v: soft %d", c.q, got)
+		}
+		if got := x.attr(fh, attrQuotaUsed).Uint64(); got != c.used {
+			t.Errorf("%+v: used %d", c.q, got)
+		}
+		x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous, attrs(bits4(attrQuotaUsed), uint64(1)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
+	}
+}
+
+// TestAttributesOfNobody: those that there is nothing to say of are not supported, in any
+// file system here.
+func TestAttributesOfNobody(t *testing.T) {
+	const (
+		archive, hidden, mimetype, system, timeBackup, timeCreate = 14, 25, 32, 46, 49, 50
+		dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy = 56, 57, 58, 59, 60
+		fsStatus, fsLayoutType, layoutHint, layoutType            = 61, 62, 63, 64
+		layoutBlksize, layoutAlign, fsLocationsInfo, mdsThreshold = 65, 66, 67, 68
+		retentionGet, retentionSet, retentEvtGet, retentEvtSet    = 69, 70, 71, 72
+		retentionHold, modeSetMasked, spaceFreed, secLabel        = 73, 74, 78, 80
+	)
+	r := newRig(t)
+	r.fs.clones, r.fs.quota = true, &blockstore.Quota{}
+	x := r.session(2, "o")
+	for _, fh := range [][]byte{x.handle(), x.handle("one"), x.file("f")} {
+		all, _ := decodeBitmap(x.attr(fh, attrSupported))
+		for _, n := range []int{
+			archive, hidden, mimetype, system, timeBackup, timeCreate, dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy, fsStatus,
+			fsLayoutType, layoutHint, layoutType, layoutBlksize, layoutAlign, fsLocationsInfo, mdsThreshold, retentionGet, retentionSet,
+			retentEvtGet, retentEvtSet, retentionHold, modeSetMasked, spaceFreed, secLabel,
+		} {
+			p := x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(n))).ok(OpPutFH).ok(OpGetAttr)
+			if got, _ := decodeBitmap(p.Decoder); !got.empty() || all.has(n) {
+				t.Errorf("attribute %d", n)
+			}
+		}
+	}
+}

@@ -1,0 +1,420 @@
+package state
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+)
+
+// In version 4.0 every request of an owner that opens or locks has a number, and the
+// answer to the last one is kept: so it is executed once, whatever carries it (RFC 7530
+// sections 9.1.7 to 9.1.11).
+
+// seqOwner is an open-owner or a lock-owner of version 4.0.
+type seqOwner struct {
+	c    *Client
+	name string
+	open bool // it is an open-owner
+
+	// turn is held by the request that is being executed. It is taken before every
+	// other lock, that of an open-owner before that of a lock-owner.
+	turn sync.Mutex
+
+	// The client's mu guards these.
+	seq       uint32 // of the last request
+	digest    uint64 // of that; 0: its answer is not kept
+	last      Answer
+	confirmed bool                // an open-owner that need not be confirmed (any more)
+	fresh     bool                // there was no request yet
+	uses      int                 // opens or lock stateids
+	busy      int                 // requests that have a turn, or wait for it
+	closed    uint32              // number of the stateid that was closed last; 0: of none
+	trial     *open               // what it opened and has not confirmed
+	locks     map[*locks]struct{} // of a lock-owner
+	used      int64               // when, in nanoseconds of the Unix time
+	gone      bool
+}
+
+// Answer is one as it was given.
+type Answer struct {
+	Status nfs.Status
+	Result []byte // of the operation, without the status
+	// File is the current file afterwards.
+	File lock.File
+}
+
+// Turn is a request of an owner that is being executed. End must be called.
+type Turn struct {
+	owner  *seqOwner
+	seq    uint32
+	digest uint64
+	closes bool // it has closed something
+
+	// Of a LOCK by an open's stateid: the lock-owner, if there is one yet.
+	locker  *seqOwner
+	lockSeq uint32
+}
+
+// idleMax is how many open-owners without an open are kept for each client.
+const idleMax = 512
+
+// BeginOpen is the beginning of an OPEN by an open-owner, which it may make. digest tells
+// the request from others, and is not 0. The result is a turn, or the answer of before,
+// or why there is neither. An open that is reclaimed needs no confirmation.
+func (c *Client) BeginOpen(now time.Time, owner []byte, seq uint32, digest uint64, reclaim bool) (*Turn, *Answer, nfs.Status) {
+	for {
+		c.mu.Lock()
+		if c.dead {
+			c.mu.Unlock()
+			return nil, nil, nfs.ErrExpired
+		}
+		o := c.v40.openOwners[string(owner)]
+		if o == nil {
+			c.reap(now)
+			o = &seqOwner{c: c, name: string(owner), open: true, fresh: true, confirmed: reclaim, used: now.UnixNano()}
+			c.v40.openOwners[o.name] = o
+			c.v40.idle[o] = struct{}{}
+		}
+		if !c.take(o) {
+			continue
+		}
+		t := &Turn{owner: o, seq: seq, digest: digest}
+		o.used = now.UnixNano()
+		switch {
+		case !o.fresh && seq == o.seq && digest == o.digest:
+			r := o.last
+			c.drop(o)
+			return nil, &r, nfs.OK
+		case !o.fresh && !o.confirmed:
+			// What the first OPEN of an owner opened counts for nothing until it is
+			// confirmed: it may have been an old one, sent again by the network.
+			c.cancel(o)
+			o.confirmed = reclaim
+		case !o.fresh && !follows(seq, o.seq):
+			c.drop(o)
+			return nil, nil, nfs.ErrBadSeqID
+		}
+		c.mu.Unlock()
+		return t, nil, nfs.OK
+	}
+}
+
+// Kind is what a stateid has to be of.
+type Kind uint8
+
+// Kinds. OfUnconfirmed is an open that may have to be confirmed.
+const (
+	OfOpen Kind = iota
+	OfUnconfirmed
+	OfLock
+)
+
+// BeginState is the beginning of another request, of the owner of a stateid.
+func (c *Client) BeginState(now time.Time, id Stateid, kind Kind, seq uint32, digest uint64) (*Turn, *Answer, nfs.Status) {
+	num := binary.BigEndian.Uint32(id.Other[8:])
+	for {
+		c.mu.Lock()
+		if c.dead {
+			c.mu.Unlock()
+			return nil, nil, nfs.ErrExpired
+		}
+		var o *seqOwner
+		switch w := c.states[num].(type) {
+		case *open:
+			if kind != OfLock {
+				o = w.by
+			}
+		case *locks:
+			if kind == OfLock {
+				o = w.by
+			}
+		case nil:
+			if kind != OfLock {
+				o = c.v40.closed[num]
+			}
+		}
+		if o == nil {
+			c.mu.Unlock()
+			return nil, nil, nfs.ErrBadStateID
+		}
+		if !c.take(o) {
+			continue
+		}
+		o.used = now.UnixNano()
+		switch {
+		case seq == o.seq && o.digest == digest:
+			r := o.last
+			c.drop(o)
+			return nil, &r, nfs.OK
+		case o.open && !o.confirmed && kind != OfUnconfirmed:
+			c.drop(o)
+			return nil, nil, nfs.ErrBadStateID
+		case !follows(seq, o.seq):
+			c.drop(o)
+			return nil, nil, nfs.ErrBadSeqID
+		}
+		c.mu.Unlock()
+		return &Turn{owner: o, seq: seq, digest: digest}, nil, nfs.OK
+	}
+}
+
+// Locker adds the lock-owner of a LOCK by an open's stateid to its turn.
+func (t *Turn) Locker(owner []byte, seq uint32) nfs.Status {
+	c := t.owner.c
+	t.lockSeq = seq
+	for {
+		c.mu.Lock()
+		o := c.v40.lockOwners[string(owner)]
+		if c.dead || o == nil {
+			c.mu.Unlock()
+			return nfs.OK
+		}
+		if !c.take(o) {
+			continue
+		}
+		if !follows(seq, o.seq) {
+			c.drop(o)
+			return nfs.ErrBadSeqID
+		}
+		c.mu.Unlock()
+		t.locker = o
+		return nfs.OK
+	}
+}
+
+// take waits for an owner's turn. It reports false, without a lock held, if the owner has
+// gone meanwhile. Call with mu held, which it gives up for that time.
+func (c *Client) take(o *seqOwner) bool {
+	o.busy++
+	c.mu.Unlock()
+	o.turn.Lock()
+	c.mu.Lock()
+	if o.gone {
+		c.drop(o)
+		return false
+	}
+	return true
+}
+
+// drop gives up an owner's turn, and mu.
+func (c *Client) drop(o *seqOwner) {
+	o.busy--
+	o.turn.Unlock()
+	c.mu.Unlock()
+}
+
+// follows reports whether a number is the one after another: after the largest comes 1
+// (RFC 7530 section 9.1.3), or 0, as clients have it that just count.
+func follows(seq, last uint32) bool { return seq == last+1 || seq == 1 && last == 1<<32-1 }
+
+// advances reports whether an owner's number is used up by a request with this status.
+func advances(st nfs.Status) bool {
+	switch st {
+	case nfs.ErrStaleClientID, nfs.ErrStaleStateID, nfs.ErrBadStateID, nfs.ErrBadSeqID, nfs.ErrBadXDR, nfs.ErrResource,
+		nfs.ErrNoFileHandle, nfs.ErrMoved:
+		return false
+	}
+	return true
+}
+
+// End ends a turn with its answer, of which it makes a copy.
+func (t *Turn) End(r *Answer) {
+	o, c := t.owner, t.owner.c
+	c.mu.Lock()
+	if advances(r.Status) && !c.dead && !o.gone {
+		if !t.closes {
+			delete(c.v40.closed, o.closed)
+			o.closed = 0
+		}
+		o.fresh, o.seq, o.digest = false, t.seq, t.digest
+		o.last = Answer{Status: r.Status, Result: slices.Clone(r.Result), File: r.File}
+		if l := t.locker; l != nil && !l.gone {
+			l.seq, l.digest, l.last = t.lockSeq, 0, Answer{}
+		}
+	}
+	if o.fresh && o.uses == 0 && o.busy == 1 && !o.gone {
+		c.forget(o) // its first request did not count
+	}
+	if t.locker != nil {
+		t.locker.busy--
+		t.locker.turn.Unlock()
+	}
+	c.drop(o)
+}
+
+// ConfirmOpen is OPEN_CONFIRM (section 16.18).
+func (c *Client) ConfirmOpen(id Stateid, f lock.File) (Stateid, nfs.Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, st := c.findOpen(id, f)
+	switch {
+	case st != nfs.OK:
+		return Stateid{}, st
+	case o.by == nil || o.by.confirmed:
+		return Stateid{}, nfs.ErrBadStateID
+	}
+	o.by.confirmed, o.by.trial = true, nil
+	c.settled(o.by)
+	o.seq = bump(o.seq)
+	return c.stateid(o.num, o.seq), nfs.OK
+}
+
+// Close40 is CLOSE of version 4.0 (section 16.2), in a turn of its owner. Until the
+// owner's next request the stateid is known, should this one be sent again (section
+// 9.10.1).
+func (c *Client) Close40(t *Turn, id Stateid, f lock.File) (Stateid, nfs.Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, st := c.findOpen(id, f)
+	if st != nfs.OK {
+		return Stateid{}, st
+	}
+	c.dropOpen(o)
+	if by := t.owner; by == o.by && !by.gone {
+		delete(c.v40.closed, by.closed)
+		c.v40.closed[o.num], by.closed, t.closes = by, o.num, true
+	}
+	return c.stateid(o.num, bump(o.seq)), nfs.OK
+}
+
+// ReleaseLockOwner is RELEASE_LOCKOWNER (section 16.37).
+func (c *Client) ReleaseLockOwner(owner []byte) nfs.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := c.v40.lockOwners[string(owner)]
+	if c.dead || o == nil {
+		return nfs.OK
+	}
+	var list []*locks
+	for l := range o.locks {
+		if l.any {
+			return nfs.ErrLocksHeld
+		}
+		list = append(list, l)
+	}
+	for _, l := range list {
+		c.dropLocks(l)
+	}
+	return nfs.OK
+}
+
+// unconfirmed reports whether an open counts for nothing yet.
+func (o *open) unconfirmed() bool { return o.by != nil && !o.by.confirmed }
+
+// byTurn notes whose an open is that was made in a turn. Call with mu held.
+func (c *Client) byTurn(o *open, t *Turn) {
+	if t == nil {
+		return
+	}
+	o.by = t.owner
+	if !o.by.confirmed {
+		o.by.trial = o
+	}
+	c.use(o.by)
+}
+
+// lockedBy notes whose a new lock stateid is, for one made in a turn. Call with mu held.
+func (c *Client) lockedBy(l *locks, t *Turn) {
+	if t == nil {
+		return
+	}
+	o := c.v40.lockOwners[l.key.owner]
+	if o == nil {
+		o = &seqOwner{c: c, name: l.key.owner, seq: t.lockSeq, locks: make(map[*locks]struct{})}
+		c.v40.lockOwners[o.name] = o
+	}
+	l.by = o
+	o.locks[l] = struct{}{}
+	c.use(o)
+}
+
+// settled puts an open-owner into the set where it belongs. Call with mu held.
+func (c *Client) settled(o *seqOwner) {
+	delete(c.v40.idle, o)
+	delete(c.v40.pending, o)
+	switch {
+	case o.gone:
+	case o.uses == 0:
+		c.v40.idle[o] = struct{}{}
+	case !o.confirmed:
+		c.v40.pending[o] = struct{}{}
+	}
+}
+
+// use and unuse count the states of an owner. Call with mu held.
+func (c *Client) use(o *seqOwner) {
+	if o == nil {
+		return
+	}
+	o.uses++
+	if o.open {
+		c.settled(o)
+	}
+}
+
+func (c *Client) unuse(o *seqOwner) {
+	if o == nil {
+		return
+	}
+	o.uses--
+	switch {
+	case o.open:
+		c.settled(o)
+	case o.uses == 0:
+		o.gone = true
+		delete(c.v40.lockOwners, o.name)
+	}
+}
+
+// cancel ends what an open-owner opened and has not confirmed. Call with mu held.
+func (c *Client) cancel(o *seqOwner) {
+	if o.trial != nil {
+		c.dropOpen(o.trial)
+	}
+}
+
+// forget ends an open-owner. Call with mu held.
+func (c *Client) forget(o *seqOwner) {
+	o.gone = true
+	delete(c.v40.openOwners, o.name)
+	delete(c.v40.closed, o.closed)
+	c.settled(o)
+}
+
+// reap forgets open-owners that have had nothing open for a lease, opens that were not
+// confirmed for as long, and, if there are too many without an open, the half of those
+// that was used least recently (RFC 7530 sections 9.1.10 and 16.18.5). Call with mu held.
+func (c *Client) reap(now time.Time) {
+	v, at := c.v40, now.UnixNano()
+	if at-v.reaped > int64(c.s.cfg.Lease)/2 {
+		v.reaped = at
+		for o := range v.pending {
+			if o.busy == 0 && at-o.used > int64(c.s.cfg.Lease) {
+				c.cancel(o)
+			}
+		}
+		for o := range v.idle {
+			if o.busy == 0 && at-o.used > int64(c.s.cfg.Lease) {
+				c.forget(o)
+			}
+		}
+	}
+	if len(v.idle) < idleMax {
+		return
+	}
+	list := make([]*seqOwner, 0, len(v.idle))
+	for o := range v.idle {
+		if o.busy == 0 {
+			list = append(list, o)
+		}
+	}
+	slices.SortFunc(list, func(a, b *seqOwner) int { return cmp.Compare(a.used, b.used) })
+	for _, o := range list[:(len(list)+1)/2] {
+		c.forget(o)
+	}
+}

@@ -1,0 +1,285 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Bounds of connections that a server makes.
+const (
+	outwardDefault = 256
+	// outwardShare is which part of the connections one host may have.
+	outwardShare = 8
+	// outwardCalls is how many calls to one address are outstanding.
+	outwardCalls = rpc.BackwardCalls
+	// outwardAll is how many calls are outstanding, or wait, to all addresses.
+	outwardAll = 1024
+	// outwardIdle is how long a connection stays without a call.
+	outwardIdle = time.Minute
+)
+
+// Outward makes calls to peers on connections of its own: what a client of NFS version
+// 4.0 wants of a server. It connects when there is something to say, closes what nobody
+// uses, and has a bounded number of connections. Its methods may be called from any
+// goroutine.
+type Outward struct {
+	limit int
+	idle  time.Duration
+
+	mu     sync.Mutex
+	conns  int
+	calls  int
+	closed bool
+	end    context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	hosts  map[netip.Addr]int            // connections
+	all    map[*outCaller]struct{}       // those with a connection
+	at     map[netip.AddrPort]*outCaller // one of those
+}
+
+// NewOutward makes one of at most limit connections, an eighth of them to one host; 0 means
+// 256.
+func NewOutward(limit int) *Outward {
+	if limit <= 0 {
+		limit = outwardDefault
+	}
+	o := &Outward{limit: limit, idle: outwardIdle, hosts: make(map[netip.Addr]int), all: make(map[*outCaller]struct{}), at: make(map[netip.AddrPort]*outCaller)}
+	o.end, o.cancel = context.WithCancel(context.Background())
+	return o
+}
+
+// Close ends all connections and waits for the calls that are under way to fail.
+func (o *Outward) Close() {
+	o.mu.Lock()
+	o.closed = true
+	o.cancel()
+	list := make([]*outCaller, 0, len(o.all))
+	for c := range o.all {
+		list = append(list, c)
+	}
+	o.mu.Unlock()
+	for _, c := range list {
+		c.disconnect(nil)
+	}
+	o.done.Wait()
+}
+
+// count counts connections. Call with mu held.
+func (o *Outward) count(host netip.Addr, n int) {
+	o.conns += n
+	if o.hosts[host] += n; o.hosts[host] == 0 {
+		delete(o.hosts, host)
+	}
+}
+
+// Conns is the number of connections.
+func (o *Outward) Conns() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.conns
+}
+
+// To is the Caller of an address: that of before, while it has a connection. It makes none
+// yet, and need not be closed.
+func (o *Outward) To(addr netip.AddrPort) rpc.Caller {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if c := o.at[addr]; c != nil {
+		return c
+	}
+	return &outCaller{o: o, addr: addr, slots: make(chan struct{}, outwardCalls), dial: make(chan struct{}, 1)}
+}
+
+// outCaller is a Caller of an address.
+type outCaller struct {
+	o     *Outward
+	addr  netip.AddrPort
+	slots chan struct{} // calls outstanding
+	dial  chan struct{} // held to connect
+
+	mu    sync.Mutex
+	conn  *Client
+	using int // calls
+	timer *time.Timer
+}
+
+// Alive implements rpc.Caller. An address stays.
+func (c *outCaller) Alive() bool {
+	c.o.mu.Lock()
+	defer c.o.mu.Unlock()
+	return !c.o.closed
+}
+
+// Call implements rpc.Caller.
+func (c *outCaller) Call(b *rpc.BackwardCall) {
+	o := c.o
+	o.mu.Lock()
+	switch {
+	case o.closed:
+		o.mu.Unlock()
+		b.Done(nil, rpc.ErrClosed)
+		return
+	case o.calls >= outwardAll:
+		o.mu.Unlock()
+		b.Done(nil, rpc.ErrTooMany)
+		return
+	}
+	o.calls++
+	o.done.Add(1)
+	o.mu.Unlock()
+	go func() {
+		defer o.done.Done()
+		defer func() {
+			o.mu.Lock()
+			o.calls--
+			o.mu.Unlock()
+		}()
+		c.call(b)
+	}()
+}
+
+func (c *outCaller) call(b *rpc.BackwardCall) {
+	ctx, cancel := context.WithTimeout(c.o.end, b.Timeout)
+	defer cancel()
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		b.Done(nil, rpc.ErrTimeout)
+		return
+	}
+	defer func() { <-c.slots }()
+	told := false
+	for {
+		conn, old, err := c.connect(ctx)
+		if err == nil {
+			err = conn.Call(ctx, &rpc.Request{
+				Prog: b.Prog, Vers: b.Vers, Proc: b.Proc, Cred: b.Cred,
+				Args: func(e *xdr.Encoder) { e.B = append(e.B, b.Args...) },
+				Res: func(d *xdr.Decoder) error {
+					told = true
+					b.Done(d, nil)
+					return nil
+				},
+			})
+			var lost *rpc.ConnError
+			gone := errors.As(err, &lost)
+			c.release(conn, gone)
+			if gone && old && ctx.Err() == nil {
+				continue // the peer had closed it meanwhile
+			}
+		}
+		switch {
+		case told:
+		case errors.Is(err, context.DeadlineExceeded):
+			b.Done(nil, rpc.ErrTimeout)
+		case errors.Is(err, context.Canceled):
+			b.Done(nil, rpc.ErrClosed)
+		default:
+			b.Done(nil, err)
+		}
+		return
+	}
+}
+
+// connect finds the connection or makes one. old says that it was there.
+func (c *outCaller) connect(ctx context.Context) (conn *Client, old bool, err error) {
+	select {
+	case c.dial <- struct{}{}:
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	defer func() { <-c.dial }()
+	c.mu.Lock()
+	if c.conn != nil {
+		defer c.mu.Unlock()
+		c.using++
+		if c.timer != nil {
+			c.timer.Stop()
+		}
+		return c.conn, true, nil
+	}
+	c.mu.Unlock()
+	o := c.o
+	o.mu.Lock()
+	host := c.addr.Addr()
+	if o.conns >= o.limit || o.hosts[host] >= max(o.limit/outwardShare, 1) {
+		o.mu.Unlock()
+		return nil, false, rpc.ErrTooMany
+	}
+	o.count(host, 1)
+	o.mu.Unlock()
+	conn, err = Dial(ctx, c.addr.String())
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err == nil && o.closed {
+		conn.Close()
+		err = rpc.ErrClosed
+	}
+	if err != nil {
+		o.count(host, -1)
+		return nil, false, err
+	}
+	o.all[c], o.at[c.addr] = struct{}{}, c
+	c.mu.Lock()
+	c.conn = conn
+	c.using++
+	c.mu.Unlock()
+	return conn, false, nil
+}
+
+// release ends the use of a connection, which is closed if it is of no more use or nobody
+// uses it for a while.
+func (c *outCaller) release(conn *Client, gone bool) {
+	c.mu.Lock()
+	c.using--
+	if c.using == 0 && c.conn == conn && !gone {
+		if c.timer == nil {
+			c.timer = time.AfterFunc(c.o.idle, c.tire)
+		} else {
+			c.timer.Reset(c.o.idle)
+		}
+	}
+	c.mu.Unlock()
+	if gone {
+		c.disconnect(conn)
+	}
+}
+
+// tire closes a connection that nobody uses.
+func (c *outCaller) tire() {
+	c.mu.Lock()
+	used := c.using > 0
+	c.mu.Unlock()
+	if !used {
+		c.disconnect(nil)
+	}
+}
+
+// disconnect closes the connection, if it is this one; nil is any.
+func (c *outCaller) disconnect(conn *Client) {
+	c.o.mu.Lock()
+	c.mu.Lock()
+	was := c.conn
+	if was != nil && (conn == nil || conn == was) {
+		c.conn = nil
+		c.o.count(c.addr.Addr(), -1)
+		delete(c.o.all, c)
+		if c.o.at[c.addr] == c {
+			delete(c.o.at, c.addr)
+		}
+	} else {
+		was = nil
+	}
+	c.mu.Unlock()
+	c.o.mu.Unlock()
+	if was != nil {
+		was.Close()
+	}
+}

@@ -1,0 +1,189 @@
+package tcp
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// outwardPeer is a peer that is called: procedure 1 adds one to its argument, procedure 2
+// answers when held is closed.
+type outwardPeer struct {
+	l     *Listener
+	addr  netip.AddrPort
+	calls atomic.Int32
+	held  chan struct{}
+}
+
+func newOutwardPeer(t *testing.T) *outwardPeer {
+	p := &outwardPeer{held: make(chan struct{})}
+	srv := rpc.NewServer(rpc.ServerConfig{Workers: 4, Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+		{Name: "NULL", Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+		{Name: "ADD", Serve: func(c *rpc.Call, _ bool) rpc.Status {
+			p.calls.Add(1)
+			c.Res.Uint32(c.Args.Uint32() + 1)
+			return rpc.Done
+		}},
+		{Name: "HOLD", Serve: func(*rpc.Call, bool) rpc.Status {
+			<-p.held
+			return rpc.Done
+		}},
+	}}}})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.l = Serve(l, srv)
+	p.addr = netip.MustParseAddrPort(l.Addr().String())
+	t.Cleanup(func() {
+		p.l.Close()
+		srv.Close()
+	})
+	return p
+}
+
+// outwardCall makes a call and waits for its end.
+func outwardCall(t *testing.T, c rpc.Caller, proc uint32, patience time.Duration) (uint32, error) {
+	t.Helper()
+	type result struct {
+		n   uint32
+		err error
+	}
+	done := make(chan result, 2)
+	c.Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: proc, Args: []byte{0, 0, 0, 41}, Timeout: patience, Done: func(d *xdr.Decoder, err error) {
+		r := result{err: err}
+		if err == nil {
+			r.n = d.Uint32()
+		}
+		done <- r
+	}})
+	select {
+	case r := <-done:
+		return r.n, r.err
+	case <-time.After(20 * time.Second):
+		t.Fatal("the call did not end")
+		return 0, nil
+	}
+}
+
+// TestOutward: connections are made when there is something to say, used again, and made
+// anew when the peer has closed them.
+func TestOutward(t *testing.T) {
+	p := newOutwardPeer(t)
+	o := NewOutward(0)
+	defer o.Close()
+	c := o.To(p.addr)
+	if o.Conns() != 0 || !c.Alive() {
+		t.Error("connected before there is a call")
+	}
+	for range 3 {
+		if n, err := outwardCall(t, c, 1, time.Minute); n != 42 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if n := len(p.l.Conns()); n != 1 || o.Conns() != 1 {
+		t.Errorf("%d connections, %d", n, o.Conns())
+	}
+	var refused *rpc.AcceptError
+	if _, err := outwardCall(t, c, 9, time.Minute); !errors.As(err, &refused) {
+		t.Error(err)
+	}
+	// Closed by the peer, as it does with connections that nobody uses.
+	c.(*outCaller).mu.Lock()
+	c.(*outCaller).conn.conn.Close()
+	c.(*outCaller).mu.Unlock()
+	if n, err := outwardCall(t, c, 1, time.Minute); n != 42 || err != nil {
+		t.Error(n, err)
+	}
+	if o.To(p.addr) != c {
+		t.Error("another connection to the same address")
+	}
+	c.(*outCaller).tire()
+	if o.Conns() != 0 {
+		t.Errorf("%d connections that nobody uses", o.Conns())
+	}
+	if n, err := outwardCall(t, c, 1, time.Minute); n != 42 || err != nil {
+		t.Error(n, err)
+	}
+	if p.calls.Load() != 5 {
+		t.Errorf("%d calls arrived", p.calls.Load())
+	}
+}
+
+// TestOutwardFails: a peer that is not there, one that does not answer, too many peers,
+// and the end.
+func TestOutwardFails(t *testing.T) {
+	p := newOutwardPeer(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := netip.MustParseAddrPort(l.Addr().String())
+	l.Close()
+	o := NewOutward(1)
+	defer o.Close()
+	share := NewOutward(2 * outwardShare)
+	defer share.Close()
+	for i := range 3 { // at one address each, of one host
+		_, err := outwardCall(t, share.To(newOutwardPeer(t).addr), 1, time.Minute)
+		if want := i == 2; errors.Is(err, rpc.ErrTooMany) != want || !want && err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+	var lost *rpc.ConnError
+	if _, err := outwardCall(t, o.To(gone), 1, time.Minute); !errors.As(err, &lost) || o.Conns() != 0 {
+		t.Error(err, o.Conns())
+	}
+	c := o.To(p.addr)
+	if _, err := outwardCall(t, c, 2, time.Millisecond); !errors.Is(err, rpc.ErrTimeout) {
+		t.Error(err)
+	}
+	if n, err := outwardCall(t, c, 1, time.Minute); n != 42 || err != nil {
+		t.Error(n, err)
+	}
+	other := newOutwardPeer(t)
+	if _, err := outwardCall(t, o.To(other.addr), 1, time.Minute); !errors.Is(err, rpc.ErrTooMany) {
+		t.Error(err)
+	}
+	held := make(chan error, 1)
+	c.Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: 2, Timeout: time.Hour, Done: func(_ *xdr.Decoder, err error) { held <- err }})
+	close(p.held)
+	if err := <-held; err != nil {
+		t.Error(err)
+	}
+	// More at once than a connection takes: they wait for their turn.
+	const many = 3 * outwardCalls
+	for range many {
+		c.Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: 1, Args: make([]byte, 4), Timeout: time.Hour, Done: func(_ *xdr.Decoder, err error) {
+			other.calls.Add(1)
+			if err != nil {
+				t.Error(err)
+			}
+		}})
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	o2 := NewOutward(0)
+	ended := make(chan error, 1)
+	o2.To(netip.MustParseAddrPort(silent.Addr().String())).Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: 1, Timeout: time.Hour, Done: func(_ *xdr.Decoder, err error) { ended <- err }})
+	o2.Close()
+	if err := <-ended; err == nil {
+		t.Error("answered by nobody")
+	}
+	if _, err := outwardCall(t, o2.To(p.addr), 1, time.Hour); !errors.Is(err, rpc.ErrClosed) || o2.To(p.addr).Alive() || o2.Conns() != 0 {
+		t.Error(err, o2.Conns())
+	}
+	o.done.Wait()
+	if other.calls.Load() != many {
+		t.Errorf("%d of %d calls", other.calls.Load(), many)
+	}
+}
