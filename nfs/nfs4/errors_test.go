@@ -54,6 +54,9 @@ func valid(minor, op uint32, st nfs.Status) bool {
 	if slices.Contains(errors[op], st) {
 		return true
 	}
+	if minor == 0 && st == nfs.ErrResource {
+		return true // a compound may be too long at any of its operations
+	}
 	return minor > 0 && (besides[opStatus{op, st}] != "" || anywhere[st] != "")
 }
 
