@@ -24,7 +24,7 @@ type offloaded struct {
 	verf   [verifierLen]byte
 }
 
-func parseOffload(t *testing.T, d *xdr.Decoder) *offloaded {
+func parseOffload(t testing.TB, d *xdr.Decoder) *offloaded {
 	o := &offloaded{fh: bytes.Clone(d.Opaque(fhMax)), id: decodeStateid(d), status: nfs.Status(d.Uint32())}
 	if o.status != nfs.OK {
 		o.count = d.Uint64()

@@ -28,7 +28,7 @@ func wantDelegation(k *compound) nfs.Status {
 	case claim == claimDelegPrevFH:
 		return nfs.ErrNotSupp
 	case k.cur.x == nil:
-		return nfs.ErrIsDir
+		return nfs.ErrWrongType
 	}
 	if want &= wantMask; want == wantCancel {
 		k.encodeNoDelegation(whyWantCancelled)
@@ -39,7 +39,7 @@ func wantDelegation(k *compound) nfs.Status {
 	case err != nil:
 		return nfs.StatusOf(err)
 	case a.Type == blockstore.TypeDir:
-		return nfs.ErrIsDir
+		return nfs.ErrWrongType
 	case a.Type != blockstore.TypeReg && want == wantWrite:
 		k.encodeNoDelegation(whyNoWriteOfType)
 		return nfs.OK
@@ -54,7 +54,15 @@ func wantDelegation(k *compound) nfs.Status {
 		}
 		f.Write, f.Reclaim = kind == delegWrite, true
 	}
-	if st := k.mayHave(&a, f.Write); st != nfs.OK {
+	switch st := k.mayHave(&a, f.Write); st {
+	case nfs.OK:
+	case nfs.ErrROFS:
+		k.encodeNoDelegation(whyNoWriteOfType)
+		return nfs.OK
+	case nfs.ErrAcces, nfs.ErrPerm:
+		k.encodeNoDelegation(uint32(state.WhyResource)) // there is no status for it
+		return nfs.OK
+	default:
 		return st
 	}
 	got, why, failed := k.client.Want(k.now, &f)

@@ -93,7 +93,7 @@ func TestWantDelegation(t *testing.T) {
 		{"reclaimed too late", wantRead, []any{claimPrevious, delegRead}, 0, "f", 0, none, nfs.ErrNoGrace},
 		{"reclaimed as nothing", wantRead, []any{claimPrevious, delegNone}, 0, "f", 0, none, nfs.ErrInval},
 		{"by name", wantRead, []any{claimNull}, 0, "f", 0, none, nfs.ErrBadXDR},
-		{"a directory", wantRead, []any{claimFH}, 0, "", 0, none, nfs.ErrIsDir},
+		{"a directory", wantRead, []any{claimFH}, 0, "", 0, none, nfs.ErrWrongType},
 		{"a link, to write", wantWrite, []any{claimFH}, 0, "link", delegNoneExt, whyNoWriteOfType, 0},
 		{"a link", wantRead, []any{claimFH}, 0, "link", delegNoneExt, whyNotOfType, 0},
 	} {
@@ -133,9 +133,12 @@ func TestWantDelegation(t *testing.T) {
 	r := newRig(t)
 	fh := r.session(2, "maker").file("f")
 	a := r.called("a", newCallee(t))
-	a.do(op(OpPutRootFH), op(OpWantDelegation, uint32(wantRead), claimFH)).ok(OpPutRootFH).fails(OpWantDelegation, nfs.ErrIsDir)
+	a.do(op(OpPutRootFH), op(OpWantDelegation, uint32(wantRead), claimFH)).ok(OpPutRootFH).fails(OpWantDelegation, nfs.ErrWrongType)
 	r.uid = 4711 // the file is 0644 and root's
-	a.do(op(OpPutFH, fh), op(OpWantDelegation, uint32(wantWrite), claimFH)).ok(OpPutFH).fails(OpWantDelegation, nfs.ErrAcces)
+	p := a.do(op(OpPutFH, fh), op(OpWantDelegation, uint32(wantWrite), claimFH)).ok(OpPutFH).ok(OpWantDelegation)
+	if p.delegation(); p.delegKind != delegNoneExt || p.why != uint32(state.WhyResource) {
+		t.Errorf("not to be written: delegation %d, %d", p.delegKind, p.why)
+	}
 }
 
 // TestGetDirDelegation: there are none of directories.
