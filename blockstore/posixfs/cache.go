@@ -12,6 +12,7 @@ import (
 type cache struct {
 	mu      sync.Mutex
 	max     int
+	pinned  int
 	byH     map[blockstore.Handle]*object
 	ends    object // sentinel: ends.newer is the oldest, ends.old the newest
 	discard func(*object)
@@ -39,7 +40,7 @@ func (c *cache) get(h *blockstore.Handle) *object {
 	o := c.byH[*h]
 	if o != nil {
 		o.refs++
-		if c.ends.old != o {
+		if c.ends.old != o && !o.pinned {
 			c.unlink(o)
 			c.linkNewest(o)
 		}
@@ -62,7 +63,7 @@ func (c *cache) put(o *object) *object {
 	c.byH[o.h] = o
 	c.linkNewest(o)
 	var out *object
-	if len(c.byH) > c.max {
+	if len(c.byH) > c.max && c.ends.newer != &c.ends {
 		out = c.evict(c.ends.newer)
 	}
 	c.mu.Unlock()
@@ -75,7 +76,9 @@ func (c *cache) put(o *object) *object {
 // evict takes o out and returns it if nobody uses it; else the last user
 // discards it. c.mu is held.
 func (c *cache) evict(o *object) *object {
-	c.unlink(o)
+	if !o.pinned {
+		c.unlink(o)
+	}
 	delete(c.byH, o.h)
 	o.evicted = true
 	if o.refs > 0 {
@@ -107,6 +110,51 @@ func (c *cache) release(o *object) {
 	}
 }
 
+// pin keeps an object that has a user in the cache, which counts it then among the
+// pinned ones. It reports false if those are too many, or the object has left.
+func (c *cache) pin(o *object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o.evicted || o.pinned || c.pinned >= c.max/2 {
+		return false
+	}
+	c.unlink(o)
+	o.pinned = true
+	c.pinned++
+	return true
+}
+
+// unpin ends that.
+func (c *cache) unpin(o *object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !o.pinned {
+		return
+	}
+	o.pinned = false
+	c.pinned--
+	if !o.evicted {
+		c.linkNewest(o)
+	}
+}
+
+// leased is the objects that are pinned.
+func (c *cache) leased() (list []*object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pinned == 0 {
+		return nil
+	}
+	for _, o := range c.byH {
+		if o.pinned {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// close closes all objects. None is pinned, and those that have a user yet are closed by
+// him.
 func (c *cache) close() {
 	for {
 		c.mu.Lock()

@@ -21,9 +21,11 @@ type object struct {
 	refs       int     // cache.mu
 	evicted    bool    // cache.mu
 	newer, old *object // cache.mu: the LRU list
+	pinned     bool    // cache.mu: not in that list, as it is leased
 
 	openMu sync.Mutex
 	ro, rw atomic.Int32 // -1: not open
+	lease  *lease       // openMu
 	// dirty: written since the last sync through this object.
 	dirty atomic.Bool
 
@@ -117,6 +119,7 @@ func (o *object) writer() (int, error) {
 	if fd := o.rw.Load(); fd >= 0 {
 		return int(fd), nil
 	}
+	o.unlease(o.lease) // it is one to read, which this would wait for
 	fd, err := o.reopen(unix.O_RDWR)
 	if err == unix.EACCES {
 		fd, err = o.reopen(unix.O_WRONLY)

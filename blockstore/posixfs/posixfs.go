@@ -113,10 +113,12 @@ type Counters struct {
 	SyncFailures  uint64 // fsyncs that failed, each with a new verifier
 	WouldBlock    uint64 // reads sent back because data was not in memory
 	DirStreamHits uint64 // directory reads that continued an open stream
+	Leases        uint64 // leases of files
+	LeaseBreaks   uint64 // leases that another program broke
 }
 
 type counters struct {
-	opens, evictions, forged, outside, searches, searchMisses, syncFailures, wouldBlock, streamHits atomic.Uint64
+	opens, evictions, forged, outside, searches, searchMisses, syncFailures, wouldBlock, streamHits, leases, leaseBreaks atomic.Uint64
 }
 
 // FS is a store over a directory. It implements blockstore.FS; its methods may
@@ -155,7 +157,10 @@ type FS struct {
 	verf   [8]byte
 }
 
-var _ blockstore.FS = (*FS)(nil)
+var (
+	_ blockstore.FS     = (*FS)(nil)
+	_ blockstore.Leaser = (*FS)(nil)
+)
 
 var errClosed = errors.New("the store is closed")
 
@@ -344,6 +349,7 @@ func (f *FS) Counters() Counters {
 		Opens: c.opens.Load(), Evictions: c.evictions.Load(), ForgedHandles: c.forged.Load(), Outside: c.outside.Load(),
 		Searches: c.searches.Load(), SearchMisses: c.searchMisses.Load(), SyncFailures: c.syncFailures.Load(),
 		WouldBlock: c.wouldBlock.Load(), DirStreamHits: c.streamHits.Load(),
+		Leases: c.leases.Load(), LeaseBreaks: c.leaseBreaks.Load(),
 	}
 }
 
@@ -397,6 +403,11 @@ func (f *FS) syncFailed(err error) error {
 func (f *FS) Close() error {
 	f.makers.stop()
 	f.streams.close()
+	for _, o := range f.objects.leased() {
+		o.openMu.Lock()
+		o.unlease(o.lease)
+		o.openMu.Unlock()
+	}
 	f.hostLocks.close()
 	f.objects.close()
 	f.root.closeFiles()

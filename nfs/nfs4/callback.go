@@ -15,8 +15,18 @@ import (
 const (
 	callbackVersion = 1
 	procCBCompound  = 1
+	opCBGetattr     = 3
 	opCBRecall      = 4
+	opCBRecallAny   = 8
 	opCBSequence    = 11
+	opCBOffload     = 15
+	opCBIllegal     = 10044
+)
+
+// Types of what CB_RECALL_ANY asks for.
+const (
+	recallAnyRead  = 0
+	recallAnyWrite = 1
 )
 
 // Flags of SEQUENCE's result (section 18.46.3).
@@ -167,6 +177,38 @@ func (s *Server) probe(x *state.Session) {
 	}
 }
 
+// request is what a callback asks for beside CB_SEQUENCE. It must be comparable.
+type request interface {
+	// op is the number of the operation, encode appends its arguments: always the same,
+	// as a callback whose reply was lost is sent again as it was.
+	op() uint32
+	encode(s *Server, e *xdr.Encoder)
+	// refers is the call of the client that it refers to (section 2.10.6.3).
+	refers() *state.Origin
+	// answered says what became of it: whether the client has heard of it, and if so
+	// the operation's status, behind which the reply is at d. It may run on a carrier's
+	// loop, and more than once.
+	answered(s *Server, heard bool, st nfs.Status, d *xdr.Decoder)
+}
+
+// recalling is CB_RECALL (section 20.2).
+type recalling struct{ *state.Recall }
+
+func (r recalling) op() uint32            { return opCBRecall }
+func (r recalling) refers() *state.Origin { return &r.Origin }
+
+func (r recalling) encode(s *Server, e *xdr.Encoder) {
+	encodeStateid(e, r.ID)
+	e.Bool(false) // it is not about to be truncated
+	var b [nfs.HandleMax]byte
+	e.Opaque(s.codec.Append(b[:0], r.File.Export, &r.File.Handle))
+}
+
+func (r recalling) answered(s *Server, heard bool, st nfs.Status, _ *xdr.Decoder) {
+	// Who knows no such delegation may not have heard of it yet, or has returned it.
+	s.state.Recalled(r.Recall, heard && st != nfs.ErrJukebox && st != nfs.ErrBadStateID && st != nfs.ErrBadHandle)
+}
+
 // recall asks clients for delegations. See state.Config.
 func (s *Server) recall(list []state.Recall) {
 	for i := range list {
@@ -180,7 +222,7 @@ func (s *Server) recallOne(r *state.Recall) {
 		return
 	}
 	for _, x := range r.Client.Backchannels() {
-		if s.callBack(x, r) {
+		if s.callBack(x, recalling{r}) {
 			return
 		}
 	}
@@ -207,15 +249,15 @@ func (s *Server) callBack(x *state.Session, what any) bool {
 	}
 }
 
-// encodeCallback makes a CB_COMPOUND4args. No reply has to be kept: a recall that is
-// executed twice does no harm.
+// encodeCallback makes a CB_COMPOUND4args. No reply has to be kept: what is asked for
+// does no harm when it is executed twice.
 func (s *Server) encodeCallback(x *state.Session, a *state.Attempt) []byte {
 	var e xdr.Encoder
-	r, recall := a.What.(*state.Recall)
+	r, asks := a.What.(request)
 	e.String("")
 	e.Uint32(x.Minor)
 	e.Uint32(0) // callback_ident, of version 4.0
-	if recall {
+	if asks {
 		e.Uint32(2)
 	} else {
 		e.Uint32(1)
@@ -226,73 +268,85 @@ func (s *Server) encodeCallback(x *state.Session, a *state.Attempt) []byte {
 	e.Uint32(a.Slot)
 	e.Uint32(a.Highest)
 	e.Bool(false)
-	if !recall {
+	if !asks {
 		e.Uint32(0)
 		return e.B
 	}
-	e.Uint32(1) // referring calls: of this session, the one that gave the delegation
-	e.Fixed(r.Origin.Session[:])
-	e.Uint32(1)
-	e.Uint32(r.Origin.Sequence)
-	e.Uint32(r.Origin.Slot)
-	e.Uint32(opCBRecall)
-	encodeStateid(&e, r.ID)
-	e.Bool(false) // it is not about to be truncated
-	var b [nfs.HandleMax]byte
-	e.Opaque(s.codec.Append(b[:0], r.File.Export, &r.File.Handle))
+	if from := r.refers(); from != nil {
+		e.Uint32(1)
+		e.Fixed(from.Session[:])
+		e.Uint32(1)
+		e.Uint32(from.Sequence)
+		e.Uint32(from.Slot)
+	} else {
+		e.Uint32(0)
+	}
+	e.Uint32(r.op())
+	r.encode(s, &e)
 	return e.B
 }
 
 // calledBack is the end of a callback. It may run on a carrier's loop.
 func (s *Server) calledBack(x *state.Session, a *state.Attempt, res *xdr.Decoder, err error) {
-	o, told := outcome(res, err)
-	if o == state.Lost {
+	r, asks := a.What.(request)
+	op := uint32(0)
+	if asks {
+		op = r.op()
+	}
+	o := outcomeOf(res, err, op)
+	if o.slot == state.Lost {
 		s.callbacksLost.Add(1)
 	}
-	x.Back.End(a, o)
-	if r, ok := a.What.(*state.Recall); ok {
-		s.state.Recalled(r, told)
+	x.Back.End(a, o.slot)
+	if asks {
+		r.answered(s, o.heard, o.status, res)
 	}
 }
 
-// outcome is what a reply says of the slot, and whether the client knows now what it
-// was asked for.
-func outcome(d *xdr.Decoder, err error) (o state.Outcome, told bool) {
+// outcome is what became of a callback.
+type outcome struct {
+	slot   state.Outcome
+	heard  bool // the client has heard of the operation that was asked for
+	status nfs.Status
+}
+
+// outcomeOf reads a reply, and leaves the decoder behind the status of the operation
+// that was asked for.
+func outcomeOf(d *xdr.Decoder, err error, asked uint32) outcome {
 	var accept *rpc.AcceptError
 	var denied *rpc.DeniedError
 	switch {
 	case errors.As(err, &accept), errors.As(err, &denied):
-		return state.Unknown, false
+		return outcome{slot: state.Unknown}
 	case errors.Is(err, rpc.ErrTooMany), errors.Is(err, rpc.ErrTooLarge):
-		return state.Refused, false // it was not sent
+		return outcome{slot: state.Refused} // it was not sent
 	case err != nil:
-		return state.Lost, false
+		return outcome{slot: state.Lost}
 	}
 	d.Uint32() // the last status
 	d.Opaque(tagMax)
 	n := d.Uint32()
 	op, st := d.Uint32(), nfs.Status(d.Uint32())
 	if d.Err() != nil || n == 0 || op != opCBSequence {
-		return state.Unknown, false
+		return outcome{slot: state.Unknown}
 	}
 	switch st {
 	case nfs.OK:
 	case nfs.ErrJukebox:
-		return state.Refused, false
+		return outcome{slot: state.Refused, status: st}
 	case nfs.ErrRetryUncachedRep:
-		return state.Executed, true
+		return outcome{slot: state.Executed, heard: true, status: st}
 	case nfs.ErrSeqMisordered, nfs.ErrSeqFalseRetry, nfs.ErrBadSlot, nfs.ErrBadHighSlot:
-		return state.Misordered, false
+		return outcome{slot: state.Misordered, status: st}
 	default:
-		return state.Unknown, false
+		return outcome{slot: state.Unknown, status: st}
 	}
 	d.Skip(16 + 4*4)
 	op, st = d.Uint32(), nfs.Status(d.Uint32())
-	if d.Err() != nil || n < 2 || op != opCBRecall {
-		return state.Executed, false
+	if d.Err() != nil || n < 2 || op != asked && op != opCBIllegal {
+		return outcome{slot: state.Executed}
 	}
-	// Who knows no such delegation may not have heard of it yet, or has returned it.
-	return state.Executed, st != nfs.ErrJukebox && st != nfs.ErrBadStateID && st != nfs.ErrBadHandle
+	return outcome{slot: state.Executed, heard: true, status: st}
 }
 
 // Delegations for those who are no clients of version 4; see nfs.Delegations.

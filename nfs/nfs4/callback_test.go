@@ -327,19 +327,19 @@ func TestNoUseBackchannel(t *testing.T) {
 
 // FuzzCallbackReply: no reply of a client does more than it says.
 func FuzzCallbackReply(f *testing.F) {
-	k := &callback{seq: 1, recall: &recalled{}}
+	k := &callback{seq: 1, op: opCBRecall, recall: &recalled{}}
 	f.Add(k.reply(verdict{}))
 	f.Add(k.reply(verdict{recall: nfs.ErrJukebox}))
 	f.Add(k.reply(verdict{sequence: nfs.ErrBadSession}))
 	f.Add(k.reply(verdict{noOp: true}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := xdr.NewDecoder(b)
-		o, told := outcome(&d, nil)
-		if told && o != state.Executed || o == state.Lost {
-			t.Errorf("%d %v", o, told)
+		o := outcomeOf(&d, nil, opCBRecall)
+		if o.heard && o.slot != state.Executed || o.slot == state.Lost {
+			t.Errorf("%+v", o)
 		}
-		if o, told := outcome(nil, errors.New("lost")); o != state.Lost || told {
-			t.Errorf("%d %v", o, told)
+		if o := outcomeOf(nil, errors.New("lost"), opCBRecall); o.slot != state.Lost || o.heard {
+			t.Errorf("%+v", o)
 		}
 	})
 }

@@ -28,6 +28,8 @@ const (
 	wantWhenFree  = 0x20000
 
 	whyNotWanted     = 0
+	whyNotOfType     = 3
+	whyNoWriteOfType = 4
 	whyWantCancelled = 7
 )
 
@@ -37,15 +39,13 @@ func (k *compound) delegate(a *openArgs) {
 		k.delegate40(a)
 		return
 	}
-	e := &k.c.Res
 	want := a.want & wantMask
-	if want == wantNoDeleg || want == wantCancel {
-		e.Uint32(delegNoneExt)
-		if want == wantCancel {
-			e.Uint32(whyWantCancelled)
-		} else {
-			e.Uint32(whyNotWanted)
-		}
+	switch want {
+	case wantNoDeleg:
+		k.encodeNoDelegation(whyNotWanted)
+		return
+	case wantCancel:
+		k.encodeNoDelegation(whyWantCancelled)
 		return
 	}
 	d := state.Delegate{File: k.file(), Write: a.access&state.Write != 0, Origin: k.origin()}
@@ -59,38 +59,73 @@ func (k *compound) delegate(a *openArgs) {
 		case want == 0 && a.access == state.Write:
 			// Whoever only writes a file seldom comes back to it; others do.
 		case want == wantWrite && k.cur.readOnly():
+			why = whyNoWriteOfType
 		default:
 			d.Write = d.Write || want == wantWrite
-			got, why = k.client.Delegate(k.now, &d)
+			got, why = k.give(&d)
 		}
 	case claimPrevious:
 		if a.deleg == delegRead || a.deleg == delegWrite {
 			d.Write, d.Reclaim = a.deleg == delegWrite, true
-			got, why = k.client.Delegate(k.now, &d)
+			got, why = k.give(&d)
 		}
 	}
 	switch {
-	case why != state.Given && want == 0:
-		e.Uint32(delegNone)
-	case why != state.Given:
-		e.Uint32(delegNoneExt)
-		e.Uint32(uint32(why))
+	case why == state.Given:
+		k.encodeDelegation(&got)
+	case want == 0 && a.want&wantSignals == 0:
+		k.c.Res.Uint32(delegNone)
+	default:
+		k.encodeNoDelegation(uint32(why))
+	}
+}
+
+// encodeNoDelegation appends an open_delegation4 that says why there is none.
+func (k *compound) encodeNoDelegation(why uint32) {
+	e := &k.c.Res
+	e.Uint32(delegNoneExt)
+	e.Uint32(why)
+	if w := state.WhyNot(why); w == state.WhyContention || w == state.WhyResource {
 		e.Bool(false) // nobody will tell when that changes
-	case !got.Write:
+	}
+}
+
+// encodeDelegation appends an open_delegation4.
+func (k *compound) encodeDelegation(got *state.Delegated) {
+	e := &k.c.Res
+	if !got.Write {
 		e.Uint32(delegRead)
 		encodeStateid(e, got.ID)
 		e.Bool(false)
 		k.encodeNobody()
-	default:
-		e.Uint32(delegWrite)
-		encodeStateid(e, got.ID)
-		e.Bool(false)
-		// Space: none is set aside, so that the client writes everything when it
-		// closes the file, and hears of a full disk then.
-		e.Uint32(1) // NFS_LIMIT_SIZE
-		e.Uint64(0)
-		k.encodeNobody()
+		return
 	}
+	e.Uint32(delegWrite)
+	encodeStateid(e, got.ID)
+	e.Bool(false)
+	// Space: none is set aside, so that the client writes everything when it
+	// closes the file, and hears of a full disk then.
+	e.Uint32(1) // NFS_LIMIT_SIZE
+	e.Uint64(0)
+	k.encodeNobody()
+}
+
+// give is Client.Delegate for the current file.
+func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
+	if d.Write {
+		// What the client knows the file by is what it says when it is asked for changes.
+		a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
+		if err != nil {
+			return state.Delegated{}, state.WhyResource
+		}
+		d.Change = changeOf(&a)
+	}
+	got, why := k.client.Delegate(k.now, d)
+	if why == state.Given && !k.lease(d, got.ID) {
+		why = state.WhyContention
+	}
+	k.relieve(&got)
+	return got, why
 }
 
 // delegResult is the longest open_delegation4.
@@ -153,18 +188,6 @@ func (k *compound) unhold() {
 		k.s.state.Unhold(f)
 	}
 	k.holds = k.holds[:0]
-}
-
-// volatile are the attributes that a client with a write delegation changes by itself.
-var volatile = bits4(attrChange, attrSize, attrSpaceUsed, attrTimeMetadata, attrTimeModify, attrTimeAccess)
-
-// current makes sure that nobody else knows better what these attributes of the current
-// file are.
-func (k *compound) current(want bitmap) nfs.Status {
-	if k.cur.x == nil || want.and(volatile).empty() || k.s.free(k.now, k.file(), k.client, false, k.mayBlock) {
-		return nfs.OK
-	}
-	return nfs.ErrJukebox
 }
 
 const (

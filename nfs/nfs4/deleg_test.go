@@ -38,15 +38,21 @@ type callback struct {
 	session   state.SessionID
 	seq, slot uint32
 	refers    []uint32 // sequence and slot, in pairs
+	op        uint32   // beside CB_SEQUENCE; 0: none
 	recall    *recalled
+	offload   *offloaded
+	getattr   []byte // the handle of a CB_GETATTR
+	any       *anyRecalled
 }
 
 type verdict struct {
 	silent   bool
 	err      error
 	sequence nfs.Status // of CB_SEQUENCE
-	recall   nfs.Status
-	noOp     bool // a reply without operations
+	recall   nfs.Status // of the other operation, whatever it is
+	result   args       // behind it
+	illegal  bool       // the client does not know it
+	noOp     bool       // a reply without operations
 }
 
 func newCallee(t testing.TB) *callee { return &callee{t: t, seqs: make(map[uint32]uint32)} }
@@ -83,6 +89,11 @@ func (c *callee) Call(b *rpc.BackwardCall) {
 		v = c.answer(k)
 	}
 	c.mu.Lock()
+	if v.silent && c.gone {
+		c.mu.Unlock()
+		b.Done(nil, rpc.ErrClosed)
+		return
+	}
 	if v.silent {
 		c.calls = append(c.calls, b)
 		c.mu.Unlock()
@@ -93,9 +104,10 @@ func (c *callee) Call(b *rpc.BackwardCall) {
 			c.t.Errorf("sequence %d in slot %d after %d", k.seq, k.slot, c.seqs[k.slot])
 		}
 		c.seqs[k.slot] = k.seq
-		if k.recall == nil {
+		switch {
+		case k.op == 0:
 			c.null++
-		} else {
+		case k.recall != nil:
 			c.recall = append(c.recall, *k.recall)
 		}
 	}
@@ -129,12 +141,24 @@ func (c *callee) parse(args []byte) *callback {
 		}
 	}
 	if n == 2 {
-		if op := d.Uint32(); op != opCBRecall {
-			c.t.Errorf("operation %d", op)
+		switch k.op = d.Uint32(); k.op {
+		case opCBRecall:
+			k.recall = &recalled{id: decodeStateid(&d)}
+			d.Bool()
+			k.recall.fh = bytes.Clone(d.Opaque(fhMax))
+		case opCBRecallAny:
+			k.any = &anyRecalled{keep: d.Uint32()}
+			k.any.kinds, _ = decodeBitmap(&d)
+		case opCBGetattr:
+			k.getattr = bytes.Clone(d.Opaque(fhMax))
+			if want, _ := decodeBitmap(&d); want != bits4(attrChange, attrSize) {
+				c.t.Errorf("asked for attributes %x", want)
+			}
+		case opCBOffload:
+			k.offload = parseOffload(c.t, &d)
+		default:
+			c.t.Errorf("operation %d", k.op)
 		}
-		k.recall = &recalled{id: decodeStateid(&d)}
-		d.Bool()
-		k.recall.fh = bytes.Clone(d.Opaque(fhMax))
 	}
 	if d.Err() != nil || d.Remaining() > 0 || n > 2 {
 		c.t.Errorf("%d operations, %v, %d bytes left", n, d.Err(), d.Remaining())
@@ -152,7 +176,7 @@ func (k *callback) reply(v verdict) []byte {
 	}
 	e.Uint32(uint32(max(v.sequence, v.recall)))
 	e.String("")
-	if k.recall == nil || v.sequence != nfs.OK {
+	if k.op == 0 || v.sequence != nfs.OK {
 		e.Uint32(1)
 	} else {
 		e.Uint32(2)
@@ -166,9 +190,16 @@ func (k *callback) reply(v verdict) []byte {
 	for _, w := range []uint32{k.seq, k.slot, 7, 7} {
 		e.Uint32(w)
 	}
-	if k.recall != nil {
-		e.Uint32(opCBRecall)
+	switch {
+	case v.illegal:
+		e.Uint32(opCBIllegal)
+		e.Uint32(uint32(nfs.ErrOpIllegal))
+	case k.op != 0:
+		e.Uint32(k.op)
 		e.Uint32(uint32(v.recall))
+		if v.result != nil {
+			v.result(&e)
+		}
 	}
 	return e.B
 }

@@ -16,18 +16,20 @@ type opStatus struct {
 // besides are statuses that the text about an operation asks for and the tables of valid
 // errors have forgotten.
 var besides = map[opStatus]string{
-	{OpOpen, nfs.ErrNotSupp}:        "RFC 8881 section 18.16.3, CLAIM_DELEGATE_PREV",
-	{OpSeek, nfs.ErrNXIO}:           "RFC 7862 section 15.11.3",
-	{OpAllocate, nfs.ErrLocked}:     "RFC 8881 section 9.1.2",
-	{OpDeallocate, nfs.ErrLocked}:   "RFC 8881 section 9.1.2",
-	{OpClone, nfs.ErrLocked}:        "RFC 8881 section 9.1.2",
-	{OpIOAdvise, nfs.ErrLocked}:     "RFC 8881 section 9.1.2",
-	{OpListXattrs, nfs.ErrTooSmall}: "RFC 8276 section 8.4.3.3",
-	{OpListXattrs, nfs.ErrBadXDR}:   "RFC 8881 section 15.1.1.1, as it has arguments",
-	{OpCopy, nfs.ErrNotSupp}:        "RFC 7862 section 13, from another server",
-	{OpCopyNotify, nfs.ErrNotSupp}:  "RFC 7862 section 13, OPTIONAL",
-	{OpSetXattr, nfs.ErrNotSupp}:    "RFC 8276 section 8.4, OPTIONAL",
-	{OpRemoveXattr, nfs.ErrNotSupp}: "RFC 8276 section 8.4, OPTIONAL",
+	{OpOpen, nfs.ErrNotSupp}:               "RFC 8881 section 18.16.3, CLAIM_DELEGATE_PREV",
+	{OpSeek, nfs.ErrNXIO}:                  "RFC 7862 section 15.11.3",
+	{OpAllocate, nfs.ErrLocked}:            "RFC 8881 section 9.1.2",
+	{OpDeallocate, nfs.ErrLocked}:          "RFC 8881 section 9.1.2",
+	{OpClone, nfs.ErrLocked}:               "RFC 8881 section 9.1.2",
+	{OpIOAdvise, nfs.ErrLocked}:            "RFC 8881 section 9.1.2",
+	{OpListXattrs, nfs.ErrTooSmall}:        "RFC 8276 section 8.4.3.3",
+	{OpListXattrs, nfs.ErrBadXDR}:          "RFC 8881 section 15.1.1.1, as it has arguments",
+	{OpCopy, nfs.ErrNotSupp}:               "RFC 7862 section 13, from another server",
+	{OpOffloadCancel, nfs.ErrNoFileHandle}: "RFC 7862 section 15.8.1, CURRENT_FH",
+	{OpOffloadStatus, nfs.ErrNoFileHandle}: "RFC 7862 section 15.9.1, CURRENT_FH",
+	{OpCopyNotify, nfs.ErrNotSupp}:         "RFC 7862 section 13, OPTIONAL",
+	{OpSetXattr, nfs.ErrNotSupp}:           "RFC 8276 section 8.4, OPTIONAL",
+	{OpRemoveXattr, nfs.ErrNotSupp}:        "RFC 8276 section 8.4, OPTIONAL",
 }
 
 // anywhere are those of every operation in a session: the text about sessions makes no

@@ -150,7 +150,7 @@ var subjects = []subject4{
 	{OpSecInfoNoName, "sub", "", "", "", func(given) args { return op(OpSecInfoNoName, uint32(1)) }},
 	{OpSetSSV, "", "", "", "", func(given) args { return op(OpSetSSV, "a", "b") }},
 	{OpTestStateID, "", "", "open", "", func(g given) args { return op(OpTestStateID, uint32(1), g.id) }},
-	{OpWantDelegation, "file", "", "", "", func(given) args { return op(OpWantDelegation, uint32(0), uint32(4)) }},
+	{OpWantDelegation, "file", "", "", "", func(given) args { return op(OpWantDelegation, uint32(wantRead), uint32(claimFH)) }},
 	{OpReclaimComplete, "", "", "", "", func(given) args { return op(OpReclaimComplete, false) }},
 	{OpAllocate, "file", "", "open", "", func(g given) args { return op(OpAllocate, g.id, uint64(0), uint64(10)) }},
 	{OpCopy, "file", "other", "open", "", func(g given) args {

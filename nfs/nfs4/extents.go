@@ -2,8 +2,6 @@ package nfs4
 
 import (
 	"errors"
-	"slices"
-	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
@@ -158,98 +156,4 @@ func clone(k *compound) nfs.Status {
 		return st
 	}
 	return nfs.StatusOf(x.Clone(k.who(&k.cur), k.saved.h, t.sourceOff, k.cur.h, t.dstOff, t.count))
-}
-
-// serversMax bounds the source servers of a COPY.
-const serversMax = 64
-
-// A COPY ends after copyTime or copyMax bytes, so that it holds neither a worker nor
-// its session's slot for long; it goes in steps of copyStep bytes.
-const (
-	copyTime = 250 * time.Millisecond
-	copyMax  = 1 << 30
-	copyStep = 16 << 20
-)
-
-// copyFile is COPY (section 15.2) within this server. It is answered when it is done,
-// at least in part: the client goes on from there.
-func copyFile(k *compound) nfs.Status {
-	d := &k.c.Args
-	t := k.decodeTransfer()
-	d.Bool() // consecutive
-	d.Bool() // synchronous
-	servers := d.Uint32()
-	switch {
-	case k.bad(), servers > serversMax:
-		return nfs.ErrBadXDR
-	case servers > 0:
-		return nfs.ErrNotSupp // from another server
-	}
-	size, st := k.admitTransfer(&t)
-	if st != nfs.OK {
-		return st
-	}
-	if t.count == 0 {
-		t.count = size - t.sourceOff
-	}
-	if err := blockstore.CheckRange(t.dstOff, max(t.count, 1)); err != nil {
-		return nfs.StatusOf(err)
-	}
-	if k.saved.sameFS(&k.cur) && k.saved.h == k.cur.h && blockstore.Overlap(t.sourceOff, t.dstOff, t.count) {
-		return nfs.ErrInval
-	}
-	v := k.cur.x.FS.Verifier()
-	n, err := k.copySteps(&t, min(t.count, copyMax))
-	if err != nil && n == 0 {
-		return nfs.StatusOf(err)
-	}
-	e := &k.c.Res
-	e.Uint32(0) // no stateid to ask about it by
-	e.Uint64(n)
-	e.Uint32(uint32(blockstore.Unstable))
-	e.Fixed(v[:])
-	e.Bool(true) // consecutive
-	e.Bool(true) // synchronous
-	return nfs.OK
-}
-
-// copySteps copies up to n bytes, by the store if it can.
-func (k *compound) copySteps(t *transfer, n uint64) (done uint64, err error) {
-	x, ok := k.cur.x.FS.(blockstore.Extents)
-	ok = ok && k.saved.sameFS(&k.cur)
-	// Two exports may have two rules, and two identities.
-	reads := *k.who(&k.saved)
-	reads.Groups = slices.Clone(reads.Groups)
-	writes := *k.who(&k.cur)
-	var buf []byte
-	for begin := k.s.now(); done < n && k.s.now().Sub(begin) < copyTime; {
-		var m uint64
-		if ok {
-			m, err = x.Copy(&writes, k.saved.h, t.sourceOff+done, k.cur.h, t.dstOff+done, min(n-done, copyStep))
-			if errors.Is(err, blockstore.ErrNotSupp) || errors.Is(err, blockstore.ErrXDev) {
-				ok = false
-				continue
-			}
-		} else {
-			if buf == nil {
-				buf = make([]byte, min(n-done, nfs.MaxIO))
-			}
-			m, err = k.copyPiece(t, &reads, &writes, buf[:min(n-done, uint64(len(buf)))], done)
-		}
-		done += m
-		if err != nil || m == 0 {
-			break
-		}
-	}
-	return done, err
-}
-
-// copyPiece copies as much as p holds through it.
-func (k *compound) copyPiece(t *transfer, reads, writes *blockstore.Cred, p []byte, done uint64) (uint64, error) {
-	n, _, err := k.saved.x.FS.ReadAt(reads, k.saved.h, p, t.sourceOff+done, false)
-	if err != nil || n == 0 {
-		return 0, err
-	}
-	n, _, _, err = k.cur.x.FS.WriteAt(writes, k.cur.h, p[:n], t.dstOff+done, blockstore.Unstable)
-	return uint64(n), err
 }

@@ -17,11 +17,13 @@ func getAttr(k *compound) nfs.Status {
 	if !want.and(writeOnly).empty() {
 		return nfs.ErrInval
 	}
-	if st := k.current(want); st != nfs.OK {
+	known, st := k.current(want)
+	if st != nfs.OK {
 		return st
 	}
 	s, st := k.subject(&k.cur, want)
 	if st == nfs.OK {
+		known.apply(k.now, &s)
 		k.encodeAttrs(&k.c.Res, want, &s, nfs.OK)
 	}
 	return st
@@ -154,13 +156,15 @@ func (k *compound) compare() (same bool, st nfs.Status) {
 	case more || !want.without(k.supported(k.cur.x)).empty():
 		return false, nfs.ErrAttrNotSupp
 	}
-	if st := k.current(want); st != nfs.OK {
+	known, st := k.current(want)
+	if st != nfs.OK {
 		return false, st
 	}
 	s, st := k.subject(&k.cur, want)
 	if st != nfs.OK {
 		return false, st
 	}
+	known.apply(k.now, &s)
 	var e xdr.Encoder
 	k.encodeAttrs(&e, want, &s, nfs.OK)
 	mine := xdr.NewDecoder(e.B)

@@ -56,6 +56,16 @@ func init() {
 	}
 	of(nfs.ErrJukebox, "it asks nobody", OpBackchannelCtl, OpBindConnToSession, OpClose, OpDelegReturn, OpDestroyClientID, OpDestroySession,
 		OpFreeStateID, OpLockU, OpOpenDowngrade, OpPutFH, OpPutPubFH, OpPutRootFH, OpReclaimComplete, OpSetSSV, OpTestStateID)
+	const copies = "a copy that has ended has no stateid any more"
+	of(nfs.ErrCompleteAlready, copies, OpOffloadCancel, OpOffloadStatus)
+	of(nfs.ErrOldStateID, "the seqid of a copy does not change", OpOffloadCancel, OpOffloadStatus)
+	of(nfs.ErrGrace, "copies are not reclaimed", OpOffloadCancel, OpOffloadStatus)
+	of(nfs.ErrJukebox, "it asks nobody", OpOffloadCancel, OpOffloadStatus)
+	of(nfs.ErrNotSupp, "copies go on after their replies", OpOffloadCancel, OpOffloadStatus)
+	of(errDirdelegUnavail, "GDD4_UNAVAIL says so", OpGetDirDelegation)
+	of(nfs.ErrGrace, "none is given at any time", OpGetDirDelegation)
+	of(errRecallconflict, "WND4_CONTENTION says so", OpWantDelegation)
+	of(nfs.ErrReclaimConflict, "WND4_CONTENTION says so", OpWantDelegation)
 	of(nfs.ErrStale, "it does not look at the file", OpClose, OpDelegReturn, OpLockU, OpOpenDowngrade, OpGetFH, OpSaveFH, OpRestoreFH, OpReclaimComplete)
 	of(nfs.ErrDelegRevoked, "the file is a directory, or to be written without a delegation", OpOpen)
 	of(nfs.ErrOpenMode, "what is open for writing may be read", OpRead, OpReadPlus, OpSeek)
@@ -120,6 +130,15 @@ func special(t *testing.T, seen map[opStatus]string) {
 			u.Cancel()
 			// The SEQUENCE of a retry is fine; what follows it is not.
 			w.see(2, OpSequence, nfs.ErrRetryUncachedRep)
+		},
+		"WANT_DELEGATION": func(w *world, x *sess) {
+			for _, c := range []struct {
+				want, claim uint32
+				st          nfs.Status
+			}{{0, claimFH, nfs.ErrInval}, {wantRead, claimDelegPrevFH, nfs.ErrNotSupp}} {
+				x.do(op(OpPutFH, w.fhs["file"]), op(OpWantDelegation, c.want, c.claim)).ok(OpPutFH).fails(OpWantDelegation, c.st)
+			}
+			x.do(op(OpPutFH, w.fhs["file"]), op(OpWantDelegation, wantRead, claimPrevious, delegRead)).ok(OpPutFH).fails(OpWantDelegation, nfs.ErrNoGrace)
 		},
 		"EXCHANGE_ID": func(w *world, _ *sess) {
 			for _, c := range []struct {

@@ -28,12 +28,14 @@ const (
 // store is memory, and what its fields say.
 type store struct {
 	*memfs.FS
-	reads   func(nowait bool) error
-	panics  bool
-	clones  bool
-	quota   *blockstore.Quota // nil: there are none
-	copies  func()            // before each Copy
-	stripes bool              // Seek tells of data and holes in turn, 8 bytes each
+	reads     func(nowait bool) error
+	panics    bool
+	clones    bool
+	quota     *blockstore.Quota // nil: there are none
+	copies    func()            // before each Copy
+	copyFails func() error
+	whole     bool // Copy copies all that it is asked for
+	stripes   bool // Seek tells of data and holes in turn, 8 bytes each
 }
 
 func (f *store) Limits() blockstore.Limits {
@@ -63,7 +65,16 @@ func (f *store) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64,
 	if f.copies != nil {
 		f.copies()
 	}
-	return f.FS.Copy(c, from, fromOff, to, toOff, n)
+	if f.copyFails != nil {
+		if err := f.copyFails(); err != nil {
+			return 0, err
+		}
+	}
+	done, err := f.FS.Copy(c, from, fromOff, to, toOff, n)
+	for m := done; f.whole && err == nil && m > 0 && done < n; done += m {
+		m, err = f.FS.Copy(c, from, fromOff+done, to, toOff+done, n-done)
+	}
+	return done, err
 }
 
 func (f *store) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
@@ -110,7 +121,8 @@ type rig struct {
 	raw     []byte // the last reply, as it was sent
 	noBlock bool   // the last call was served without a worker
 	known   []string
-	back    rpc.Caller // of the connection; nil: it has none
+	back    rpc.Caller   // of the connection; nil: it has none
+	limits  state.Config // of the server
 
 	seenMu sync.Mutex
 	seen   map[opStatus]bool // every status that an operation had
@@ -160,7 +172,7 @@ func (r *rig) start(boot uint32) {
 	r.s = New(Config{
 		Config: nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}, Identity: []byte("id"),
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
-		Known: r.known, Journal: r,
+		Known: r.known, Journal: r, Limits: r.limits,
 	})
 	r.s.seen = r.see
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
@@ -474,6 +486,13 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
 		p.t.Errorf("flags of OPEN: %x", flags)
 	}
 	set, _ = decodeBitmap(p.Decoder)
+	p.delegation()
+	return id, change, set
+}
+
+// delegation reads an open_delegation4.
+func (p *reply) delegation() {
+	p.t.Helper()
 	switch deleg := p.Uint32(); deleg {
 	case delegNone:
 	case delegNoneExt:
@@ -496,7 +515,6 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
 	default:
 		p.t.Errorf("delegation %d", deleg)
 	}
-	return id, change, set
 }
 
 func (p *reply) change() changeInfo {

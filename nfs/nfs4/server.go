@@ -38,6 +38,8 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
+	// Limits are the bounds of state.Config; of the rest nothing counts.
+	Limits state.Config
 	// Minors are the minor versions to serve, of those that there are; nil means all.
 	Minors []uint32
 	// UTF8 refuses names of files that are not UTF-8; otherwise they are bytes.
@@ -76,6 +78,11 @@ type Server struct {
 	joined                   atomic.Uint64 // retries that waited for the request that they repeat
 	callbacks, callbacksLost atomic.Uint64
 	waiters                  atomic.Int32
+	offloads                 offloads
+	asked                    atomic.Uint64 // callbacks for attributes
+	relieved                 atomic.Uint64 // callbacks for any delegations
+	unleased                 atomic.Uint64 // delegations of files whose store cannot tell what others do
+	hostOpens                atomic.Uint64 // what others did with delegated files
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
 
 	// seen is told of every operation and its status, by tests; otherwise nil.
@@ -112,8 +119,12 @@ func New(cfg Config) *Server {
 	s.state = state.New(state.Config{
 		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
 		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Grace), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
-		Recall: s.recall,
+		Recall:  s.recall,
+		Clients: cfg.Limits.Clients, Sessions: cfg.Limits.Sessions, States: cfg.Limits.States,
+		Delegations: cfg.Limits.Delegations, ClientDelegations: cfg.Limits.ClientDelegations,
+		Offloads: cfg.Limits.Offloads, ClientOffloads: cfg.Limits.ClientOffloads,
 	})
+	s.offloads.init()
 	s.pool.New = func() any { return &compound{s: s} }
 	return s
 }
@@ -150,11 +161,19 @@ const (
 	CountDelegations = "nfs4_delegations"
 	CountRecalls     = "nfs4_recalls"
 	CountRecallWaits = "nfs4_recall_waits"
+
+	CountAsked     = "nfs4_attributes_asked"
+	CountUnleased  = "nfs4_delegations_unleased"
+	CountHostOpens = "nfs4_delegations_broken_by_host"
+	CountRecallAny = "nfs4_recalls_of_any"
+	CountOffloads  = "nfs4_offloads"
+	CountCancelled = "nfs4_offloads_cancelled"
 )
 
 // Faults are the counts of what is out of the ordinary, by name, for what there was:
 // operations that no version has, callbacks that were not answered, delegations taken
-// away, and, which are nobody's fault, callbacks, delegations, those recalled, and how
+// away, and, which are nobody's fault, copies that went on after their replies, those
+// that were stopped, callbacks for the attributes of a file that is delegated for writing, and for delegations of the client's choice, callbacks, delegations, those recalled, and how
 // often somebody had to wait for one, retries answered
 // from a session's reply cache, retries that waited for what they repeat, and
 // compounds that went from a carrier's loop to a worker. Statuses are counted in
@@ -170,6 +189,7 @@ func (s *Server) Faults() map[string]uint64 {
 		}
 	}
 	for name, n := range map[string]*atomic.Uint64{
+		CountAsked: &s.asked, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens, CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
 	} {

@@ -32,7 +32,7 @@ func (o *operation) is(f flags) bool { return o.flags&f != 0 }
 const (
 	resStateid = 16
 	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + delegResult
-	resCopy    = 4 + 8 + 4 + verifierLen + 4 + 4
+	resCopy    = 4 + resStateid + 8 + 4 + verifierLen + 4 + 4
 	resCreate  = changeInfoLen + bitmapLen
 	resLock    = resStateid // who is in the way is told if there is room
 )
@@ -87,7 +87,7 @@ func init() {
 		OpCreateSession:      {"CREATE_SESSION", 1, alone, 0, createSession},
 		OpDestroySession:     {"DESTROY_SESSION", 1, alone, 0, destroySession},
 		OpFreeStateID:        {"FREE_STATEID", 1, changing, 0, freeStateid},
-		OpGetDirDelegation:   {"GET_DIR_DELEGATION", 1, h, 0, nil},
+		OpGetDirDelegation:   {"GET_DIR_DELEGATION", 1, h, 0, getDirDelegation},
 		OpGetDeviceInfo:      {"GETDEVICEINFO", 1, 0, 0, nil},
 		OpGetDeviceList:      {"GETDEVICELIST", 1, h, 0, nil},
 		OpLayoutCommit:       {"LAYOUTCOMMIT", 1, h, 0, nil},
@@ -97,7 +97,7 @@ func init() {
 		OpSequence:           {"SEQUENCE", 1, 0, 0, sequence},
 		OpSetSSV:             {"SET_SSV", 1, 0, 0, setSSV},
 		OpTestStateID:        {"TEST_STATEID", 1, 0, 0, testStateid},
-		OpWantDelegation:     {"WANT_DELEGATION", 1, h, 0, nil},
+		OpWantDelegation:     {"WANT_DELEGATION", 1, h | changing, delegResult, wantDelegation},
 		OpDestroyClientID:    {"DESTROY_CLIENTID", 1, alone, 0, destroyClientID},
 		OpReclaimComplete:    {"RECLAIM_COMPLETE", 1, changing, 0, reclaimComplete},
 		OpAllocate:           {"ALLOCATE", 2, h | changing, 0, allocate},
@@ -107,8 +107,8 @@ func init() {
 		OpIOAdvise:           {"IO_ADVISE", 2, h, 0, ioAdvise},
 		OpLayoutError:        {"LAYOUTERROR", 2, h, 0, nil},
 		OpLayoutStats:        {"LAYOUTSTATS", 2, h, 0, nil},
-		OpOffloadCancel:      {"OFFLOAD_CANCEL", 2, h, 0, nil},
-		OpOffloadStatus:      {"OFFLOAD_STATUS", 2, h, 0, nil},
+		OpOffloadCancel:      {"OFFLOAD_CANCEL", 2, h | changing, 0, offloadCancel},
+		OpOffloadStatus:      {"OFFLOAD_STATUS", 2, h, 0, offloadStatus},
 		OpReadPlus:           {"READ_PLUS", 2, h, 0, readPlus},
 		OpSeek:               {"SEEK", 2, h, 0, seek},
 		OpWriteSame:          {"WRITE_SAME", 2, h, 0, nil},

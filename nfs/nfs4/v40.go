@@ -213,14 +213,14 @@ func (k *compound) delegate40(a *openArgs) {
 		e.Uint32(delegNone)
 		return
 	}
-	got, why := k.client.Delegate(k.now, &d)
+	got, why := k.give(&d)
 	if why != state.Given {
 		e.Uint32(delegNone)
 		return
 	}
 	e.Uint32(delegRead)
 	encodeStateid(e, got.ID)
-	e.Bool(got.Recall)
+	e.Bool(false)
 	k.encodeNobody()
 }
 

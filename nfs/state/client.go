@@ -47,8 +47,10 @@ type Client struct {
 	opens    map[openKey]*open
 	locks    map[openKey]*locks
 	delegs   map[lock.File]*deleg // not those taken away
+	relieved int64                // when it was asked for delegations of its choice
 	revoked  int
-	states   map[uint32]any // *open, *locks or *deleg, by number
+	offloads map[uint32]*Offload // by number
+	states   map[uint32]any      // *open, *locks, *deleg or *Offload, by number
 	nstate   uint32
 	v40      *v40 // of a client of version 4.0; set before others see it
 }
@@ -226,6 +228,9 @@ func (c *Client) release() {
 	}
 	for _, d := range c.delegs {
 		c.s.unshareDeleg(d)
+	}
+	for _, o := range c.offloads {
+		c.dropOffload(o)
 	}
 	if len(c.locks) > 0 {
 		c.s.cfg.Locks.Drop(c.name)

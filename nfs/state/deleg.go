@@ -26,6 +26,11 @@ type deleg struct {
 	seq   uint32
 	write bool
 	from  Origin
+	given time.Time
+	// leave is called when the delegation ends; its client's mu guards it.
+	leave func()
+	// change is the change attribute that the client knows the file by.
+	change uint64
 
 	revoked bool // its client's mu guards it
 
@@ -36,6 +41,7 @@ type deleg struct {
 	flying   bool         // the client is being called
 	told     bool         // it has answered
 	tried    int64        // when it was called
+	saw      uint64       // the last change attribute told of a file changed by the client
 }
 
 // Origin is the request whose reply gave a delegation. A recall names it, as it may
@@ -248,16 +254,18 @@ type Delegate struct {
 	// Reclaim: the client had it before the server's restart.
 	Reclaim bool
 	Origin  Origin
+	// Change is the file's change attribute.
+	Change uint64
 	// By is the turn of the OPEN, in version 4.0.
 	By *Turn
 }
 
-// Delegated is a delegation that was given. Recall: the client is asked to return it
-// at once.
+// Delegated is a delegation that was given.
 type Delegated struct {
-	ID     Stateid
-	Write  bool
-	Recall bool
+	ID    Stateid
+	Write bool
+	// Crowded: there is hardly room for more, given or not; see Relief.
+	Crowded bool
 }
 
 // WhyNot says why no delegation was given.
@@ -268,6 +276,8 @@ const (
 	Given         WhyNot = 0 // there is one
 	WhyContention WhyNot = 1
 	WhyResource   WhyNot = 2
+	WhyUpgrade    WhyNot = 5 // the client has it for reading
+	WhyDowngrade  WhyNot = 6 // the client has it for writing
 )
 
 // Delegate gives the client a delegation if nothing stands against it.
@@ -280,11 +290,17 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer func() { res.Crowded = c.crowded() }()
 	s := c.s
 	if c.dead || len(c.delegs) >= s.cfg.ClientDelegations || len(c.states) >= s.cfg.States || s.delegs.all.Load() >= int64(s.cfg.Delegations) {
 		return res, WhyResource
 	}
-	if c.delegs[a.File] != nil || c.revoked > 0 {
+	switch d := c.delegs[a.File]; {
+	case d != nil && a.Write && !d.write:
+		return res, WhyUpgrade
+	case d != nil && !a.Write && d.write:
+		return res, WhyDowngrade
+	case d != nil || c.revoked > 0:
 		return res, WhyResource // there is one already, or the client has one to give up first
 	}
 	live, proven := c.calledBack()
@@ -294,7 +310,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	if o := a.By; o != nil && !o.owner.confirmed {
 		return res, WhyResource // the open may be no open at all
 	}
-	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, seq: 1}
+	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, change: a.Change, given: now, seq: 1}
 	sh := s.shardOfFile(a.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -337,7 +353,8 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	if d.write {
 		s.delegs.writes.Add(1)
 	}
-	return Delegated{ID: c.stateid(d.num, d.seq), Write: d.write}, Given
+	res.ID, res.Write = c.stateid(d.num, d.seq), d.write
+	return res, Given
 }
 
 // calledBack reports whether the client can be called. Call with mu held.
@@ -413,6 +430,9 @@ func (s *Server) unshareDeleg(d *deleg) {
 	if i < 0 {
 		return
 	}
+	if d.leave != nil {
+		d.leave() // before those who wait for the file go on
+	}
 	if list = slices.Delete(list, i, i+1); len(list) == 0 {
 		delete(sh.deleg.m, d.file)
 	} else {
@@ -426,6 +446,18 @@ func (s *Server) unshareDeleg(d *deleg) {
 	if d.write {
 		s.delegs.writes.Add(-1)
 	}
+}
+
+// Leased has leave called when a delegation that was just given ends: once, with locks
+// held, so that it must not wait nor come back here.
+func (c *Client) Leased(id Stateid, f lock.File, leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d, st := c.findDeleg(id, f); st == nfs.OK {
+		d.leave = leave
+		return
+	}
+	leave()
 }
 
 // dropDeleg ends a delegation. Call with mu held.

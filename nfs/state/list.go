@@ -22,10 +22,13 @@ type ClientInfo struct {
 	Sessions int
 	Opens    int
 	Locks    int // lock-owners with a lock stateid, for each file
-	// Delegations are those that it has. Live: it can be called for them, or that was not
+	// Offloads are copies that go on after their replies.
+	Offloads int
+	// Delegations are those that it has, Revoked those taken away that it has not given up.
+	// Live: it can be called for them, or that was not
 	// tried yet; Answers: it has answered.
-	Delegations   int
-	Live, Answers bool
+	Delegations, Revoked int
+	Live, Answers        bool
 }
 
 // Clients lists the clients by ID.
@@ -37,6 +40,7 @@ func (s *Server) Clients(now time.Time) []ClientInfo {
 		i := ClientInfo{
 			ID: c.ID, Owner: c.owner, Confirmed: c.confirmed.Load(), Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now),
 			Reclaims: c.known && !c.complete, Sessions: len(c.sessions), Opens: len(c.opens), Locks: len(c.locks), Delegations: len(c.delegs),
+			Revoked: c.revoked, Offloads: len(c.offloads),
 		}
 		i.Live, i.Answers = c.calledBack()
 		for _, x := range c.sessions {

@@ -29,6 +29,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/nfs"
@@ -63,6 +64,9 @@ type Config struct {
 	Recall func([]Recall)
 	// Delegations bounds the delegations, ClientDelegations those of one client.
 	Delegations, ClientDelegations int
+	// Offloads bounds the copies that go on after their replies, ClientOffloads those of
+	// one client.
+	Offloads, ClientOffloads int
 }
 
 // Journal is a list of clients on stable storage, by their owner strings. Its methods return
@@ -81,6 +85,8 @@ const (
 	statesDefault   = 1 << 20
 	delegsDefault   = 1 << 18
 	delegsOfClient  = 1 << 14
+	offloadsDefault = 64
+	offloadsOf      = 8  // one client
 	shards          = 64 // a power of two
 )
 
@@ -98,9 +104,10 @@ type Server struct {
 	lapsed   []uint32
 	swept    time.Time
 
-	grace  grace
-	delegs delegCounts
-	shares shareCounts
+	grace    grace
+	delegs   delegCounts
+	offloads atomic.Int64
+	shares   shareCounts
 
 	sessions [shards]sessionShard
 	files    [shards]fileShard
@@ -141,6 +148,12 @@ func New(cfg Config) *Server {
 	}
 	if cfg.ClientDelegations <= 0 {
 		cfg.ClientDelegations = delegsOfClient
+	}
+	if cfg.Offloads <= 0 {
+		cfg.Offloads = offloadsDefault
+	}
+	if cfg.ClientOffloads <= 0 {
+		cfg.ClientOffloads = offloadsOf
 	}
 	if cfg.Locks == nil {
 		cfg.Locks = lock.New(0)

@@ -53,7 +53,8 @@ func (c *Client) number(what any) uint32 {
 	}
 }
 
-// find looks a stateid up (section 8.2.4): a *open, a *locks or a *deleg. Call with mu held.
+// find looks a stateid up (section 8.2.4): a *open, a *locks or a *deleg; one of a copy is
+// none for it (FindOffload). Call with mu held.
 func (c *Client) find(id Stateid) (any, nfs.Status) {
 	if c.dead {
 		return nil, nfs.ErrExpired

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 )
 
@@ -37,6 +39,11 @@ func (r *Run) wanted(ctx context.Context, stages ...string) error {
 		if !slices.Contains(stages, s.before) {
 			continue
 		}
+		if s.before == "written" {
+			if err := measured(ctx, r, url+"other", len("mine\nmore\nkept\n")); err != nil {
+				return err
+			}
+		}
 		if err := r.Await(ctx, s.before); err != nil {
 			return err
 		}
@@ -66,6 +73,52 @@ func (r *Run) wanted(ctx context.Context, stages ...string) error {
 		}
 	}
 	return nil
+}
+
+// measured has the Go client look at a file that a guest has changed and not written yet:
+// the guest is asked for its size, and keeps the delegation.
+func measured(ctx context.Context, r *Run, url string, size int) error {
+	if err := r.Await(ctx, "unwritten"); err != nil {
+		return err
+	}
+	was, err := r.counts()
+	if err != nil {
+		return err
+	}
+	out, err := os.Create(r.path("stat.json"))
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	p, err := r.start("rstorectl", out, filepath.Join(r.runner.Bin, "rstorectl"), "stat", "--nfs-version", "4.2", "-o", "json", url)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		_ = p.stop(syscall.SIGTERM)
+		return context.Cause(ctx)
+	}
+	if p.err != nil {
+		return p.err
+	}
+	b, err := os.ReadFile(out.Name())
+	if err != nil {
+		return err
+	}
+	if want := fmt.Sprintf(`"size": %d,`, size); !strings.Contains(string(b), want) {
+		return fmt.Errorf("not %s in %s", want, b)
+	}
+	is, err := r.counts()
+	if err != nil {
+		return err
+	}
+	const asked, recalls = "nfs4_attributes_asked", "nfs4_recalls"
+	if is.Events[asked] <= was.Events[asked] || is.Events[recalls] != was.Events[recalls] {
+		return fmt.Errorf("asked for attributes %d times, for delegations %d, %d before", is.Events[asked], is.Events[recalls], was.Events[recalls])
+	}
+	return r.Tell("measured")
 }
 
 // recallsLate takes the RDMA port away when a file is delegated, has the Go client ask

@@ -183,6 +183,11 @@ func (d *Dialer) Locks(ctx context.Context) (l []FileLock, err error) {
 	return l, d.do(ctx, http.MethodGet, "/v1/locks", nil, nil, &l)
 }
 
+// Delegations lists the files that are delegated to clients of version 4.
+func (d *Dialer) Delegations(ctx context.Context) (l []Delegation, err error) {
+	return l, d.do(ctx, http.MethodGet, "/v1/delegations", nil, nil, &l)
+}
+
 // Grace says whether clients may reclaim what they had before a restart.
 func (d *Dialer) Grace(ctx context.Context) (g Grace, err error) {
 	return g, d.do(ctx, http.MethodGet, "/v1/grace", nil, nil, &g)

@@ -42,6 +42,7 @@ func (f *fake) EvictClient(id string) error {
 }
 func (f *fake) NFS4Sessions() []NFS4Session { return []NFS4Session{} }
 func (f *fake) Locks() []FileLock           { return []FileLock{} }
+func (f *fake) Delegations() []Delegation   { return []Delegation{} }
 func (f *fake) Grace() Grace                { return Grace{On: true, Waiting: []string{"a b"}} }
 func (f *fake) EndGrace() error             { return nil }
 func (f *fake) PKeys() []PKey               { return []PKey{{PKey: "0xffff", Membership: "full"}} }

@@ -52,6 +52,7 @@ func NewServer(b Backend, access Access, log *slog.Logger) *Server {
 	mux.HandleFunc("GET /v1/nfs4-clients", get(func(*http.Request) (any, error) { return b.NFS4Clients(), nil }))
 	mux.HandleFunc("DELETE /v1/nfs4-client", get(func(r *http.Request) (any, error) { return done{}, b.EvictClient(r.FormValue("id")) }))
 	mux.HandleFunc("GET /v1/nfs4-sessions", get(func(*http.Request) (any, error) { return b.NFS4Sessions(), nil }))
+	mux.HandleFunc("GET /v1/delegations", get(func(*http.Request) (any, error) { return b.Delegations(), nil }))
 	mux.HandleFunc("GET /v1/locks", get(func(*http.Request) (any, error) { return b.Locks(), nil }))
 	mux.HandleFunc("GET /v1/grace", get(func(*http.Request) (any, error) { return b.Grace(), nil }))
 	mux.HandleFunc("DELETE /v1/grace", get(func(*http.Request) (any, error) { return done{}, b.EndGrace() }))

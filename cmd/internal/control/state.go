@@ -8,6 +8,7 @@ type StateBackend interface {
 	EvictClient(id string) error
 	NFS4Sessions() []NFS4Session
 	Locks() []FileLock
+	Delegations() []Delegation
 	Grace() Grace
 	EndGrace() error
 }
@@ -28,10 +29,14 @@ type NFS4Client struct {
 	Sessions  int       `json:"sessions"`
 	Opens     int       `json:"opens"`
 	Locks     int       `json:"locks"` // lock-owners, for each file
-	// Delegations are files delegated to it; Callbacks says whether it can be called to
-	// give them back: one of the constants below.
+	// Delegations are files; Revoked those that were taken away, while the client has not
+	// given them up. Callbacks says whether it can be called to give them back: one of
+	// the constants below.
 	Delegations int    `json:"delegations"`
+	Revoked     int    `json:"delegations_revoked"`
 	Callbacks   string `json:"callbacks"`
+	// Copies are those that the server makes after its reply.
+	Copies int `json:"copies"`
 }
 
 // Whether a client can be called.
@@ -68,6 +73,21 @@ type FileLock struct {
 	End       uint64 `json:"end"`
 	Exclusive bool   `json:"exclusive"`
 	Waiting   bool   `json:"waiting"`
+}
+
+// Delegation is a file that a client opens, reads, and if Write is set changes without
+// asking.
+type Delegation struct {
+	Export string    `json:"export"`
+	FileID uint64    `json:"fileid"` // inode number; 0 if it cannot be found out
+	Client string    `json:"client"` // ID
+	Write  bool      `json:"write"`
+	Given  time.Time `json:"given"`
+	// Recalled: the client was asked to return it, Told: and has answered that. Until is
+	// when it is taken away if it is not returned, nil while it is not recalled.
+	Recalled bool       `json:"recalled"`
+	Told     bool       `json:"told"`
+	Until    *time.Time `json:"until,omitempty"`
 }
 
 // Grace is the time after a restart in which clients may reclaim what they had, and nobody

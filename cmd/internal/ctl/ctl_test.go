@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -44,11 +45,18 @@ func (f *fake) EvictClient(id string) error {
 }
 func (f *fake) NFS4Sessions() []control.NFS4Session { return []control.NFS4Session{} }
 func (f *fake) Locks() []control.FileLock           { return []control.FileLock{} }
-func (f *fake) Grace() control.Grace                { return control.Grace{On: true, Waiting: []string{"a b"}} }
-func (f *fake) EndGrace() error                     { return nil }
-func (f *fake) PKeys() []control.PKey               { return []control.PKey{{PKey: "0xffff", Membership: "full"}} }
-func (f *fake) AddPKey(string) error                { return nil }
-func (f *fake) RemovePKey(string) error             { return nil }
+func (f *fake) Delegations() []control.Delegation {
+	until := time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC)
+	return []control.Delegation{
+		{Export: "/a", FileID: 7, Client: "0x1", Given: time.Now().Add(-90 * time.Second)},
+		{Export: "/a", FileID: 8, Client: "0x1", Write: true, Given: time.Now().Add(-time.Hour), Recalled: true, Told: true, Until: &until},
+	}
+}
+func (f *fake) Grace() control.Grace    { return control.Grace{On: true, Waiting: []string{"a b"}} }
+func (f *fake) EndGrace() error         { return nil }
+func (f *fake) PKeys() []control.PKey   { return []control.PKey{{PKey: "0xffff", Membership: "full"}} }
+func (f *fake) AddPKey(string) error    { return nil }
+func (f *fake) RemovePKey(string) error { return nil }
 func (f *fake) AddExport(e config.Export) (control.Export, error) {
 	f.exports = append(f.exports, control.Export{Export: e, Aliases: []string{}, Origin: control.OriginRuntime})
 	return f.exports[len(f.exports)-1], nil
@@ -152,6 +160,10 @@ func TestCommands(t *testing.T) {
 		{[]string{"stats"}, 0, "nfs3.READ"},
 		{[]string{"stats", "-o", "json"}, 0, `"rdma_write_bytes": 12`},
 		{[]string{"clients"}, 0, "127.0.0.9:1"},
+		{[]string{"client", "list"}, 0, "DELEGATIONS"},
+		{[]string{"client", "delegations"}, 0, "7       read   held      1m30s"},
+		{[]string{"client", "delegations"}, 0, "8       write  recalled  1h0m0s"},
+		{[]string{"client", "delegations", "-o", "json"}, 0, `"recalled": true`},
 		{[]string{"qp", "list"}, 0, "0x1234"},
 		{[]string{"qp", "show", "0x1234"}, 0, "sent_pkts"},
 		{[]string{"qp", "show", "4660", "-o", "json"}, 0, `"rtt_us": 25`},

@@ -18,7 +18,7 @@ func (t *tool) client() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List the clients of NFS version 4 and what they have",
 		Long: `List the clients of NFS version 4 that the server remembers, connected or not, and how
-many sessions, open files and lock owners they have. A client that is silent for longer
+many sessions, open files, lock owners, delegated files and copies under way they have. A client that is silent for longer
 than the lease, 90 seconds, is "expired": it keeps what it has until somebody else wants it.
 A client of version 4.0 has no session. Files are delegated to those whose callbacks were
 answered; clients of version 4.0 are called on a connection that the server makes.`,
@@ -29,7 +29,7 @@ answered; clients of version 4.0 are called on a connection that the server make
 				return err
 			}
 			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "ID\tVERSION\tSTATE\tSESSIONS\tOPENS\tLOCKS\tDELEGATIONS\tCALLBACKS\tHEARD OF\tOWNER")
+				fmt.Fprintln(w, "ID\tVERSION\tSTATE\tSESSIONS\tOPENS\tLOCKS\tDELEGATIONS\tCALLBACKS\tCOPIES\tHEARD OF\tOWNER")
 				for _, c := range list {
 					state := "active"
 					switch {
@@ -40,7 +40,7 @@ answered; clients of version 4.0 are called on a connection that the server make
 					case c.Reclaims:
 						state = "reclaiming"
 					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", c.ID, dash(c.Version), state, c.Sessions, c.Opens, c.Locks, c.Delegations, c.Callbacks, c.Renewed.Local().Format(time.DateTime), c.Owner)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\n", c.ID, dash(c.Version), state, c.Sessions, c.Opens, c.Locks, c.Delegations, c.Callbacks, c.Copies, c.Renewed.Local().Format(time.DateTime), c.Owner)
 				}
 			})
 		},
@@ -59,7 +59,40 @@ open again, and the kernel's client reports lost locks as input/output errors.`,
 			return t.g.Print(map[string]string{"id": args[0]}, func(w io.Writer) { t.sayf(w, "evicted client %s", args[0]) })
 		},
 	}
-	return group("client", "Manage the clients of NFS version 4", list, evict)
+	return group("client", "Manage the clients of NFS version 4", list, t.delegations(), evict)
+}
+
+func (t *tool) delegations() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delegations",
+		Short: "List the files that are delegated to clients",
+		Long: `List the files that are delegated to clients of NFS version 4, which open and read them, or
+write them as well, without asking. One that is "recalled" somebody else waits for; it is
+taken away a lease, 90 seconds, later. FILEID is the inode number.`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := t.daemon().Delegations(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "EXPORT\tFILEID\tKIND\tSTATE\tAGE\tCLIENT")
+				for _, d := range list {
+					kind, state := "read", "held"
+					if d.Write {
+						kind = "write"
+					}
+					switch {
+					case d.Told:
+						state = "recalled"
+					case d.Recalled:
+						state = "recalled, not told"
+					}
+					fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\n", dash(d.Export), d.FileID, kind, state, time.Since(d.Given).Round(time.Second), d.Client)
+				}
+			})
+		},
+	}
 }
 
 func (t *tool) sessions() *cobra.Command {

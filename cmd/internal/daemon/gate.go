@@ -404,3 +404,18 @@ func (g *gate) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) 
 	defer g.leave()
 	return x.TestHost(h, start, end, exclusive)
 }
+
+// And leases: at the files of a store that has none nobody else can get.
+
+// Lease implements blockstore.Leaser.
+func (g *gate) Lease(h blockstore.Handle, write bool, broken func()) (func(), error) {
+	x, ok := g.fs.(blockstore.Leaser)
+	if !ok {
+		return nil, nil
+	}
+	if !g.enter() {
+		return nil, blockstore.ErrStale
+	}
+	defer g.leave()
+	return x.Lease(h, write, broken)
+}

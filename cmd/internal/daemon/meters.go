@@ -230,5 +230,6 @@ var events = []string{
 	"nfs_reads_moved", "nfs_no_memory", "rpcrdma_waited_for_memory", "rpcrdma_waited_for_send_queue",
 	nfs4.CountReplays, nfs4.CountJoined, nfs4.CountMoved,
 	nfs4.CountCallbacks, nfs4.CountDelegations, nfs4.CountRecalls, nfs4.CountRecallWaits,
+	nfs4.CountAsked, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny, nfs4.CountOffloads, nfs4.CountCancelled,
 	countHostConflicts,
 }

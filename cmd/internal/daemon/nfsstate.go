@@ -34,7 +34,7 @@ func (d *Daemon) NFS4Clients() []control.NFS4Client {
 	for i, c := range list {
 		out[i] = control.NFS4Client{
 			ID: clientID(c.ID), Owner: printable(c.Owner), Confirmed: c.Confirmed, Expired: c.Expired, Reclaims: c.Reclaims,
-			Renewed: c.Renewed, Version: c.Version, Delegations: c.Delegations, Callbacks: callbacks(c.Live, c.Answers), Sessions: c.Sessions, Opens: c.Opens, Locks: c.Locks,
+			Renewed: c.Renewed, Version: c.Version, Delegations: c.Delegations, Revoked: c.Revoked, Copies: c.Offloads, Callbacks: callbacks(c.Live, c.Answers), Sessions: c.Sessions, Opens: c.Opens, Locks: c.Locks,
 		}
 	}
 	return out
@@ -77,24 +77,48 @@ func (d *Daemon) NFS4Sessions() []control.NFS4Session {
 	return out
 }
 
+// files finds the names of files for lists, one by one.
+func (d *Daemon) files() func(f lock.File) (export string, id uint64) {
+	ids := make(map[lock.File]uint64)
+	return func(f lock.File) (export string, id uint64) {
+		e := d.table.ByID(f.Export)
+		if e == nil {
+			return "", 0
+		}
+		id, known := ids[f]
+		if !known {
+			if a, err := e.FS.GetAttr(&blockstore.Cred{}, f.Handle); err == nil {
+				id = a.FileID
+			}
+			ids[f] = id
+		}
+		return e.Pseudo, id
+	}
+}
+
+// Delegations implements control.Backend.
+func (d *Daemon) Delegations() []control.Delegation {
+	list := d.nfs4.State().DelegationList(locksListed)
+	out := make([]control.Delegation, len(list))
+	file := d.files()
+	for i, l := range list {
+		out[i] = control.Delegation{Client: clientID(l.Client), Write: l.Write, Given: l.Given, Recalled: l.Recalled, Told: l.Told}
+		out[i].Export, out[i].FileID = file(l.File)
+		if l.Recalled {
+			out[i].Until = &l.Until
+		}
+	}
+	return out
+}
+
 // Locks implements control.Backend.
 func (d *Daemon) Locks() []control.FileLock {
 	list := d.locks.List(locksListed)
 	out := make([]control.FileLock, 0, len(list))
-	ids := make(map[lock.File]uint64)
+	file := d.files()
 	for _, l := range list {
 		x := control.FileLock{Client: printable(l.Owner.Client), Owner: hex.EncodeToString([]byte(l.Owner.ID)), Start: l.Start, End: l.End, Exclusive: l.Exclusive, Waiting: l.Waiting}
-		if e := d.table.ByID(l.File.Export); e != nil {
-			x.Export = e.Pseudo
-			id, known := ids[l.File]
-			if !known {
-				if a, err := e.FS.GetAttr(&blockstore.Cred{}, l.File.Handle); err == nil {
-					id = a.FileID
-				}
-				ids[l.File] = id
-			}
-			x.FileID = id
-		}
+		x.Export, x.FileID = file(l.File)
 		out = append(out, x)
 	}
 	slices.SortFunc(out, func(a, b control.FileLock) int {

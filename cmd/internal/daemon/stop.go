@@ -25,6 +25,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		}
 		err := all.stop(ctx)
 		d.nlm.Close()
+		d.nfs4.Close()
 		d.rpc.Close()
 		d.outward.Close()
 		d.portmap.Close()
@@ -58,6 +59,9 @@ func (d *Daemon) release() {
 	}
 	if d.nlm != nil {
 		d.nlm.Close()
+	}
+	if d.nfs4 != nil {
+		d.nfs4.Close()
 	}
 	if d.outward != nil {
 		d.outward.Close()

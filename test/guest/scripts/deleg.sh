@@ -20,10 +20,18 @@ echo mine >&7
 delegated $M/other
 echo more >>$M/other
 exec 7>&-
+# What is not written yet counts all the same, and nothing is given back for that.
+exec 8>>$M/other
+echo kept >&8
+before=$(calls DELEGRETURN)
+tell unwritten
+await measured
+is "delegations returned" "$(($(calls DELEGRETURN) - before))" 0
+exec 8>&-
 before=$(calls DELEGRETURN)
 tell written
 await read
-is "content" "$(cat /run/host/got)" "$(printf 'mine\nmore')"
+is "content" "$(cat /run/host/got)" "$(printf 'mine\nmore\nkept')"
 [ "$(calls DELEGRETURN)" -gt "$before" ] || die "the delegation was not returned"
 fi
 

@@ -1,0 +1,263 @@
+package posixfs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// Leases of the host's kernel (fcntl(2), F_SETLEASE) tell of the opens and truncations of
+// other programs. The kernel tells by a signal, which one thread for all stores has
+// blocked and reads. A lease is on a descriptor of the object, which stays open and in the
+// cache as long: at most half of the cache can be leased.
+//
+// The kernel makes no difference between other programs and this one. So an object that is
+// leased to write is only used by the descriptor that has the lease, and before
+// one that is leased to read is opened for writing the lease is given up.
+
+// Numbers that golang.org/x/sys/unix does not have.
+const (
+	fSetSig     = 10
+	fSetOwnEx   = 15
+	ownerThread = 0 // F_OWNER_TID
+)
+
+// leaseSignal is a real-time signal that neither Go nor a C library uses.
+const leaseSignal = 50
+
+// lease is a lease of an object, by one or more users.
+type lease struct {
+	fs     *FS
+	o      *object
+	fd     int
+	write  bool
+	users  int
+	broken func()
+	told   atomic.Bool
+}
+
+// watcher is the thread that is told of broken leases.
+type watcher struct {
+	once sync.Once
+	err  error
+	tid  int32
+	fd   int // signalfd
+
+	mu   sync.Mutex
+	byFD map[int]*lease
+}
+
+var watch watcher
+
+func (w *watcher) start() error {
+	w.once.Do(func() {
+		w.byFD = make(map[int]*lease)
+		ready := make(chan error)
+		go w.run(ready)
+		w.err = <-ready
+	})
+	return w.err
+}
+
+func signalSet(signals ...unix.Signal) (set unix.Sigset_t) {
+	word := uint(unsafe.Sizeof(set.Val[0])) * 8
+	for _, s := range signals {
+		set.Val[uint(s-1)/word] |= 1 << (uint(s-1) % word)
+	}
+	return set
+}
+
+// run never gives its thread back, which has the signals blocked.
+func (w *watcher) run(ready chan error) {
+	runtime.LockOSThread()
+	set := signalSet(leaseSignal, unix.SIGIO)
+	err := unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil)
+	if err == nil {
+		w.tid = int32(unix.Gettid())
+		w.fd, err = unix.Signalfd(-1, &set, unix.SFD_CLOEXEC)
+	}
+	ready <- err
+	if err != nil {
+		return
+	}
+	var b [16 * unsafe.Sizeof(unix.SignalfdSiginfo{})]byte
+	for {
+		n, err := again(func() (int, error) { return unix.Read(w.fd, b[:]) })
+		if err != nil {
+			return // it was closed, which nobody does
+		}
+		const size = int(unsafe.Sizeof(unix.SignalfdSiginfo{}))
+		for at := 0; at+size <= n; at += size {
+			// ssi_signo is the first word, ssi_fd the sixth.
+			signo, fd := binary.NativeEndian.Uint32(b[at:]), binary.NativeEndian.Uint32(b[at+20:])
+			if signo == leaseSignal {
+				w.tell(int(int32(fd)))
+			} else {
+				w.tellAll() // there were more signals than the kernel keeps
+			}
+		}
+	}
+}
+
+// tell looks at one lease. The descriptor may be another's meanwhile.
+func (w *watcher) tell(fd int) {
+	w.mu.Lock()
+	l := w.byFD[fd]
+	w.mu.Unlock()
+	if l != nil && l.isBroken() && !l.told.Swap(true) {
+		l.fs.count.leaseBreaks.Add(1)
+		go l.broken()
+	}
+}
+
+func (w *watcher) tellAll() {
+	w.mu.Lock()
+	fds := make([]int, 0, len(w.byFD))
+	for fd := range w.byFD {
+		fds = append(fds, fd)
+	}
+	w.mu.Unlock()
+	for _, fd := range fds {
+		w.tell(fd)
+	}
+}
+
+func (l *lease) kind() int {
+	if l.write {
+		return unix.F_WRLCK
+	}
+	return unix.F_RDLCK
+}
+
+// isBroken reports whether the kernel waits for the lease to be given up.
+func (l *lease) isBroken() bool {
+	kind, err := unix.FcntlInt(uintptr(l.fd), unix.F_GETLEASE, 0)
+	return err == nil && kind != l.kind()
+}
+
+// Lease implements blockstore.Leaser.
+func (f *FS) Lease(h blockstore.Handle, write bool, broken func()) (func(), error) {
+	if err := watch.start(); err != nil {
+		return nil, fmt.Errorf("%w: %v", blockstore.ErrNotSupp, err)
+	}
+	for try := 0; ; try++ {
+		o, err := f.acquire(h)
+		if err != nil {
+			return nil, err
+		}
+		l, err := f.lease(o, write, broken)
+		if err == nil {
+			return sync.OnceFunc(func() { l.release() }), nil
+		}
+		// Who is in the way may be this store, with a descriptor that it keeps.
+		if errors.Is(err, unix.EAGAIN) && try == 0 && o != f.root {
+			f.objects.drop(&h)
+			f.release(o)
+			continue
+		}
+		f.release(o)
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
+			return nil, blockstore.ErrNotSupp // not by this user, or not on this file system
+		}
+		return nil, mapErr(err)
+	}
+}
+
+// lease makes a lease of an object, or uses the one that there is. On success the
+// object's user is the lease's.
+func (f *FS) lease(o *object, write bool, broken func()) (*lease, error) {
+	if err := o.dataType(); err != nil {
+		return nil, err
+	}
+	o.openMu.Lock()
+	defer o.openMu.Unlock()
+	if l := o.lease; l != nil {
+		if l.write || write || l.told.Load() {
+			return nil, blockstore.ErrJukebox
+		}
+		l.users++
+		return l, nil
+	}
+	file, flags := &o.ro, unix.O_RDONLY
+	if write {
+		file, flags = &o.rw, unix.O_RDWR
+	}
+	fd := int(file.Load())
+	if fd < 0 {
+		var err error
+		if fd, err = o.reopen(flags); err != nil {
+			return nil, err
+		}
+		file.Store(int32(fd))
+	}
+	if !f.objects.pin(o) {
+		return nil, blockstore.ErrNotSupp
+	}
+	l := &lease{fs: f, o: o, fd: fd, write: write, users: 1, broken: broken}
+	if err := l.set(); err != nil {
+		f.objects.unpin(o)
+		return nil, err
+	}
+	o.lease = l
+	return l, nil
+}
+
+// set asks the kernel for the lease.
+func (l *lease) set() error {
+	owner := struct{ kind, pid int32 }{ownerThread, watch.tid}
+	if _, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(l.fd), fSetOwnEx, uintptr(unsafe.Pointer(&owner))); e != 0 {
+		return e
+	}
+	if _, err := unix.FcntlInt(uintptr(l.fd), fSetSig, leaseSignal); err != nil {
+		return err
+	}
+	watch.mu.Lock()
+	watch.byFD[l.fd] = l // before there is a lease that can be broken
+	watch.mu.Unlock()
+	if _, err := unix.FcntlInt(uintptr(l.fd), unix.F_SETLEASE, l.kind()); err != nil {
+		l.forget()
+		return err
+	}
+	l.fs.count.leases.Add(1)
+	return nil
+}
+
+func (l *lease) forget() {
+	watch.mu.Lock()
+	defer watch.mu.Unlock()
+	if watch.byFD[l.fd] == l {
+		delete(watch.byFD, l.fd)
+	}
+}
+
+// release is of one user. If the object has left the cache meanwhile, closing it may mean
+// to sync it, for which nobody here waits.
+func (l *lease) release() {
+	o := l.o
+	o.openMu.Lock()
+	l.users--
+	last := l.users == 0
+	if last {
+		o.unlease(l)
+	}
+	o.openMu.Unlock()
+	go l.fs.release(o)
+}
+
+// unlease gives a lease up, if it is still there. Call with openMu held.
+func (o *object) unlease(l *lease) {
+	if l == nil || o.lease != l {
+		return
+	}
+	o.lease = nil
+	l.forget()
+	_, _ = unix.FcntlInt(uintptr(l.fd), unix.F_SETLEASE, unix.F_UNLCK)
+	l.fs.objects.unpin(o)
+}

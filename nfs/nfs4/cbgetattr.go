@@ -1,0 +1,122 @@
+package nfs4
+
+import (
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// volatile are the attributes that a client with a write delegation changes by itself.
+var volatile = bits4(attrChange, attrSize, attrSpaceUsed, attrTimeMetadata, attrTimeModify, attrTimeAccess)
+
+// getattrWait is how long a client is waited for that is asked for attributes. One that
+// does not answer in this time is asked for its delegation.
+const getattrWait = 100 * time.Millisecond
+
+// asking is CB_GETATTR (RFC 8881 section 20.1).
+type asking struct {
+	state.Writer
+	answer chan fileState // of length 1
+}
+
+// fileState is what a client with a write delegation says of the file. ok is false if it
+// says nothing.
+type fileState struct {
+	change, size uint64
+	ok           bool
+}
+
+func (a *asking) op() uint32            { return opCBGetattr }
+func (a *asking) refers() *state.Origin { return &a.Origin }
+
+func (a *asking) encode(s *Server, e *xdr.Encoder) {
+	var b [nfs.HandleMax]byte
+	e.Opaque(s.codec.Append(b[:0], a.File.Export, &a.File.Handle))
+	bits4(attrChange, attrSize).encode(e)
+}
+
+func (a *asking) answered(_ *Server, heard bool, st nfs.Status, d *xdr.Decoder) {
+	var f fileState
+	if heard && st == nfs.OK {
+		f = decodeFileState(d)
+	}
+	select {
+	case a.answer <- f:
+	default: // sent again, as the first reply was lost
+	}
+}
+
+// decodeFileState reads a fattr4 of what was asked for.
+func decodeFileState(d *xdr.Decoder) (f fileState) {
+	got, more := decodeBitmap(d)
+	vals := xdr.NewDecoder(d.Opaque(fattrMax))
+	if d.Err() != nil || more || got != bits4(attrChange, attrSize) {
+		return f
+	}
+	f.change, f.size = vals.Uint64(), vals.Uint64()
+	f.ok = vals.Err() == nil && vals.Remaining() == 0
+	return f
+}
+
+// ask asks a client. It is waited for in a worker, of which there are not many.
+func (s *Server) ask(w state.Writer) (f fileState) {
+	if s.waiters.Add(1) > waitersMax {
+		s.waiters.Add(-1)
+		return f
+	}
+	defer s.waiters.Add(-1)
+	a := &asking{Writer: w, answer: make(chan fileState, 1)}
+	for _, x := range w.Client.Backchannels() {
+		if !s.callBack(x, a) {
+			continue
+		}
+		s.asked.Add(1)
+		t := time.NewTimer(getattrWait)
+		defer t.Stop()
+		select {
+		case f = <-a.answer:
+		case <-t.C:
+		}
+		return f
+	}
+	return f
+}
+
+// knowledge is what a client with a write delegation knows of the current file.
+type knowledge struct {
+	w state.Writer
+	fileState
+}
+
+// current makes sure that nobody else knows better what these attributes of the current
+// file are, or finds out what he knows.
+func (k *compound) current(want bitmap) (n knowledge, st nfs.Status) {
+	if k.cur.x == nil || want.and(volatile).empty() {
+		return n, nfs.OK
+	}
+	var ok bool
+	if n.w, ok = k.s.state.Writer(k.now, k.file(), k.client); ok {
+		n.fileState = k.s.ask(n.w)
+	}
+	if n.ok || k.s.free(k.now, k.file(), k.client, false, k.mayBlock) {
+		return n, nfs.OK
+	}
+	return n, nfs.ErrJukebox
+}
+
+// apply has a subject be as its client knows it. The times are those of now: the client
+// says only that there were changes.
+func (n *knowledge) apply(now time.Time, s *subject) {
+	if !n.ok || s.attr.Type != blockstore.TypeReg {
+		return
+	}
+	change, modified := n.w.Change(now, s.change, n.change)
+	if !modified {
+		return
+	}
+	at := time.Unix(0, int64(change))
+	s.change, s.attr.Size, s.attr.Ctime, s.attr.Mtime = change, n.size, at, at
+}

@@ -1,0 +1,583 @@
+package nfs4
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/memfs"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// offloaded is a CB_OFFLOAD.
+type offloaded struct {
+	fh     []byte
+	id     state.Stateid
+	status nfs.Status
+	count  uint64
+	how    uint32
+	verf   [verifierLen]byte
+}
+
+func parseOffload(t testing.TB, d *xdr.Decoder) *offloaded {
+	o := &offloaded{fh: bytes.Clone(d.Opaque(fhMax)), id: decodeStateid(d), status: nfs.Status(d.Uint32())}
+	if o.status != nfs.OK {
+		o.count = d.Uint64()
+		return o
+	}
+	if n := d.Uint32(); n != 0 {
+		t.Errorf("%d stateids in the result of a copy", n)
+	}
+	o.count, o.how, o.verf = d.Uint64(), d.Uint32(), decodeVerifier(d)
+	return o
+}
+
+// offloadRig is a rig with a client that copies from one file to another.
+type offloadRig struct {
+	*rig
+	x            *sess
+	cl           *callee
+	from, to     []byte
+	fromID, toID state.Stateid
+	data         []byte
+	seen         chan *callback // CB_OFFLOADs
+	verdicts     chan verdict   // for them; yes if there is none
+	steps        chan struct{}  // if not nil, a step of the store waits for one
+	begun        chan struct{}  // and says so before
+}
+
+const offloadSize = 3*copyStep + 12345
+
+// newOffloadRig makes the files, the target in an export.
+func newOffloadRig(t *testing.T, export ...string) *offloadRig {
+	r := &offloadRig{rig: newRig(t), cl: newCallee(t), seen: make(chan *callback, 64), verdicts: make(chan verdict, 64)}
+	t.Cleanup(r.s.Close)
+	r.cl.answer = r.answer
+	r.fs.whole = true
+	r.x = r.called("copier", r.cl)
+	rnd := rand.NewChaCha8([32]byte{1})
+	r.data = make([]byte, offloadSize)
+	_, _ = rnd.Read(r.data)
+	r.from, r.fromID = r.x.make(r.x.handle("one"), "from")
+	p := r.x.do(op(OpPutFH, r.x.handle(export...)), openCreateOp(state.Both|wantNoDeleg, "owner", "to", createUnchecked, attrs(bitmap{})), op(OpGetFH))
+	r.toID, _, _ = p.ok(OpPutFH).ok(OpOpen).opened()
+	r.to = bytes.Clone(p.ok(OpGetFH).Opaque(fhMax))
+	_, h, err := r.codec.Parse(r.from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for off := 0; off < len(r.data); {
+		n, _, _, err := r.fs.WriteAt(&blockstore.Cred{}, h, r.data[off:], uint64(off), blockstore.Unstable)
+		if err != nil {
+			t.Fatal(err)
+		}
+		off += n
+	}
+	return r
+}
+
+func (r *offloadRig) answer(k *callback) verdict {
+	if k.offload == nil {
+		return verdict{}
+	}
+	v := verdict{}
+	select {
+	case v = <-r.verdicts:
+	default:
+	}
+	r.seen <- k
+	return v
+}
+
+// stepwise has the store wait before each step until it is let go on.
+func (r *offloadRig) stepwise() {
+	r.steps, r.begun = make(chan struct{}), make(chan struct{})
+	quit := make(chan struct{})
+	r.t.Cleanup(func() { close(quit) })
+	r.fs.copies = func() {
+		select {
+		case r.begun <- struct{}{}:
+		case <-quit:
+		}
+		select {
+		case <-r.steps:
+		case <-quit:
+		}
+	}
+}
+
+func (r *offloadRig) copyOp(synchronous bool) []args {
+	return []args{
+		op(OpPutFH, r.from), op(OpSaveFH), op(OpPutFH, r.to),
+		op(OpCopy, r.fromID, r.toID, uint64(0), uint64(0), uint64(offloadSize), true, synchronous, uint32(0)),
+	}
+}
+
+// copy asks for the whole file, and returns the copy stateid, if there is one, and how
+// much was copied.
+func (r *offloadRig) copy() (id state.Stateid, async bool, n uint64, verf [verifierLen]byte) {
+	r.t.Helper()
+	p := r.x.do(r.copyOp(false)...).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy)
+	if ids := p.Uint32(); ids == 1 {
+		id, async = decodeStateid(p.Decoder), true
+	}
+	n = p.Uint64()
+	if how := p.Uint32(); how != uint32(blockstore.Unstable) {
+		r.t.Errorf("stable as %d", how)
+	}
+	verf = decodeVerifier(p.Decoder)
+	if consecutive, synchronous := p.Bool(), p.Bool(); !consecutive || synchronous == async {
+		r.t.Errorf("consecutive %v, synchronous %v, stateid %v", consecutive, synchronous, async)
+	}
+	p.end()
+	return id, async, n, verf
+}
+
+// status is OFFLOAD_STATUS.
+func (r *offloadRig) status(id state.Stateid) (n uint64, done bool, result, st nfs.Status) {
+	r.t.Helper()
+	p := r.x.do(op(OpPutFH, r.to), op(OpOffloadStatus, id)).ok(OpPutFH)
+	if st = p.next(OpOffloadStatus); st != nfs.OK {
+		return 0, false, nfs.OK, st
+	}
+	n = p.Uint64()
+	if done = p.Uint32() == 1; done {
+		result = nfs.Status(p.Uint32())
+	}
+	p.end()
+	return n, done, result, nfs.OK
+}
+
+func (r *offloadRig) cancel(id state.Stateid) nfs.Status {
+	r.t.Helper()
+	return r.x.do(op(OpPutFH, r.to), op(OpOffloadCancel, id)).ok(OpPutFH).next(OpOffloadCancel)
+}
+
+// told waits for the next CB_OFFLOAD.
+func (r *offloadRig) told() *callback {
+	r.t.Helper()
+	select {
+	case k := <-r.seen:
+		return k
+	case <-time.After(10 * time.Second):
+		r.t.Fatal("the client was not called")
+		return nil
+	}
+}
+
+// over waits until no copy has a stateid.
+func (r *offloadRig) over() {
+	r.t.Helper()
+	for end := time.Now().Add(10 * time.Second); r.s.State().Offloads() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatal("the copy stateid is still there")
+		}
+	}
+}
+
+// same holds what is in the target against the source.
+func (r *offloadRig) same(n int) {
+	r.t.Helper()
+	x := r.table.ByID(r.file(r.to).Export)
+	got := make([]byte, n)
+	for off := 0; off < n; {
+		m, _, err := x.FS.ReadAt(&blockstore.Cred{}, r.file(r.to).Handle, got[off:], uint64(off), false)
+		if err != nil || m == 0 {
+			r.t.Fatalf("%d bytes of %d, %v", off, n, err)
+		}
+		off += m
+	}
+	if !bytes.Equal(got, r.data[:n]) {
+		r.t.Error("the copy is another one")
+	}
+}
+
+// TestOffload: a long COPY is answered at once, goes on by the store or through the
+// server, and the client is told of the end.
+func TestOffload(t *testing.T) {
+	for _, export := range [][]string{{"one"}, {"one", "nested"}} {
+		r := newOffloadRig(t, export...)
+		seq := r.x.seq + 1
+		id, async, n, verf := r.copy()
+		if !async || n != 0 {
+			t.Fatalf("%v: asynchronous %v, %d bytes", export, async, n)
+		}
+		if id.Seq == 0 {
+			t.Error("the seqid is 0")
+		}
+		k := r.told()
+		o := k.offload
+		if o.status != nfs.OK || o.count != offloadSize || o.id != id || !bytes.Equal(o.fh, r.to) || o.verf != verf || o.how != 0 {
+			t.Errorf("%v: told of %d bytes, %v, %v, %x, stable as %d", export, o.count, o.status, o.id, o.verf, o.how)
+		}
+		if len(k.refers) != 2 || k.refers[0] != seq || k.refers[1] != 0 {
+			t.Errorf("the callback refers to %v, the call was %d", k.refers, seq)
+		}
+		r.over()
+		if _, _, _, st := r.status(id); st != nfs.ErrBadStateID {
+			t.Errorf("the stateid of a copy that the client knows the end of: %v", st)
+		}
+		r.same(offloadSize)
+		if f := r.s.Faults(); f[CountOffloads] != 1 || f[CountCancelled] != 0 {
+			t.Errorf("counted %v", f)
+		}
+	}
+}
+
+// TestOffloadNot: what has to be synchronous, or may be.
+func TestOffloadNot(t *testing.T) {
+	for name, prepare := range map[string]func(r *offloadRig){
+		"no backchannel": func(r *offloadRig) { r.cl.end() },
+		"closed":         func(r *offloadRig) { r.s.Close() },
+		"version 4.1 has no such callback": func(r *offloadRig) {
+			// The session of minor version 2 has none, another of the client has.
+			r.cl.end()
+			r.back = newCallee(r.t.(*testing.T))
+			p := r.compound(1, exchangeArgs("copier", 1, exchMovedRefer)).ok(OpExchangeID)
+			client, seq := p.Uint64(), p.Uint32()
+			fore := channelArgs(1<<20+4096, 1<<20+4096, 2048, 16, 8)
+			p = r.compound(1, op(OpCreateSession, client, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(0)))
+			y := &sess{r: r.rig, minor: 1, client: client, id: decodeSessionID(p.ok(OpCreateSession).Decoder)}
+			y.flags()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newOffloadRig(t, "one")
+			r.t = t
+			prepare(r)
+			if _, async, n, _ := r.copy(); async || n != offloadSize {
+				t.Errorf("asynchronous %v, %d bytes", async, n)
+			}
+			r.same(offloadSize)
+		})
+	}
+	r := newOffloadRig(t, "one")
+	p := r.x.do(r.copyOp(true)...).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy)
+	if ids, n := p.Uint32(), p.Uint64(); ids != 0 || n != offloadSize {
+		t.Errorf("a synchronous one: %d stateids, %d bytes", ids, n)
+	}
+	p = r.x.do(op(OpPutFH, r.from), op(OpSaveFH), op(OpPutFH, r.to),
+		op(OpCopy, r.fromID, r.toID, uint64(0), uint64(0), uint64(copyStep), true, false, uint32(0))).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy)
+	if ids, n := p.Uint32(), p.Uint64(); ids != 0 || n != copyStep {
+		t.Errorf("a short one: %d stateids, %d bytes", ids, n)
+	}
+}
+
+// TestOffloadStatus: what a client hears that asks, and that a stateid is of one client
+// and one file.
+func TestOffloadStatus(t *testing.T) {
+	r := newOffloadRig(t, "one")
+	r.stepwise()
+	id, _, _, _ := r.copy()
+	<-r.begun
+	if n, done, _, st := r.status(id); n != 0 || done || st != nfs.OK {
+		t.Errorf("%d bytes, done %v, %v", n, done, st)
+	}
+	for name, c := range map[string]struct {
+		fh []byte
+		id state.Stateid
+	}{
+		"another file":    {r.from, id},
+		"seqid 0":         {r.to, state.Stateid{Other: id.Other}},
+		"another seqid":   {r.to, state.Stateid{Seq: 2, Other: id.Other}},
+		"an open":         {r.to, r.toID},
+		"a special one":   {r.to, state.Anonymous},
+		"another special": {r.to, state.Bypass},
+	} {
+		for _, n := range []uint32{OpOffloadStatus, OpOffloadCancel} {
+			if st := r.x.do(op(OpPutFH, c.fh), op(n, c.id)).ok(OpPutFH).next(n); st != nfs.ErrBadStateID {
+				t.Errorf("%s: %v", name, st)
+			}
+		}
+	}
+	if st := r.x.do(op(OpPutRootFH), op(OpOffloadStatus, id)).ok(OpPutRootFH).next(OpOffloadStatus); st != nfs.ErrBadStateID {
+		t.Errorf("the root: %v", st)
+	}
+	// Nor is it one of a READ, or to be freed.
+	r.x.do(op(OpPutFH, r.to), op(OpRead, id, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrBadStateID)
+	if st := r.x.do(op(OpFreeStateID, id)).next(OpFreeStateID); st != nfs.ErrBadStateID {
+		t.Errorf("freed: %v", st)
+	}
+	r.back = nil
+	other := r.session(2, "other")
+	if st := other.do(op(OpPutFH, r.to), op(OpOffloadStatus, id)).ok(OpPutFH).next(OpOffloadStatus); st != nfs.ErrBadStateID {
+		t.Errorf("another client: %v", st)
+	}
+	r.steps <- struct{}{}
+	<-r.begun
+	if n, done, _, st := r.status(id); n != copyStep || done || st != nfs.OK {
+		t.Errorf("%d bytes, done %v, %v", n, done, st)
+	}
+	r.verdicts <- verdict{recall: nfs.ErrJukebox} // so that the stateid stays
+	r.verdicts <- verdict{silent: true}
+	for range 2 {
+		r.steps <- struct{}{}
+		<-r.begun
+	}
+	r.steps <- struct{}{}
+	r.told()
+	r.told()
+	if n, done, result, st := r.status(id); n != offloadSize || !done || result != nfs.OK || st != nfs.OK {
+		t.Errorf("%d bytes, done %v, %v, %v", n, done, result, st)
+	}
+	r.cl.end()
+}
+
+// TestOffloadCancel: nothing is written any more when it is answered, and nobody called.
+func TestOffloadCancel(t *testing.T) {
+	r := newOffloadRig(t, "one")
+	r.stepwise()
+	id, _, _, _ := r.copy()
+	<-r.begun
+	answered := make(chan nfs.Status)
+	go func() { answered <- r.cancel(id) }()
+	r.over() // the stateid is, the step is not
+	select {
+	case st := <-answered:
+		t.Fatalf("%v in the middle of a step", st)
+	case r.steps <- struct{}{}:
+	}
+	if st := <-answered; st != nfs.OK {
+		t.Error(st)
+	}
+	r.same(copyStep)
+	a, err := r.fs.GetAttr(&blockstore.Cred{}, r.file(r.to).Handle)
+	if err != nil || a.Size != copyStep {
+		t.Errorf("%d bytes after the first step, %v", a.Size, err)
+	}
+	if st := r.cancel(id); st != nfs.ErrBadStateID {
+		t.Errorf("again: %v", st)
+	}
+	r.s.Close() // so that nothing is under way
+	if len(r.seen) != 0 {
+		t.Error("the client was called")
+	}
+	if f := r.s.Faults(); f[CountCancelled] != 1 {
+		t.Errorf("counted %v", f)
+	}
+}
+
+// TestOffloadTold: until when a client is called, and by what.
+func TestOffloadTold(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		verdicts []verdict
+		calls    int
+	}{
+		{"yes", nil, 1},
+		{"an error of the client's", []verdict{{recall: nfs.ErrBadHandle}}, 1},
+		{"unknown operation", []verdict{{illegal: true}}, 1},
+		{"come again", []verdict{{recall: nfs.ErrJukebox}, {recall: nfs.ErrJukebox}}, 3},
+		{"slot in use", []verdict{{sequence: nfs.ErrJukebox}}, 2},
+		{"executed before", []verdict{{sequence: nfs.ErrRetryUncachedRep}}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newOffloadRig(t, "one")
+			for _, v := range c.verdicts {
+				r.verdicts <- v
+			}
+			r.copy()
+			for range c.calls {
+				r.told()
+			}
+			r.over()
+			r.s.Close()
+			if len(r.seen) > 0 {
+				t.Errorf("%d calls more", len(r.seen))
+			}
+		})
+	}
+}
+
+// TestOffloadNextConnection: the connection is lost before the client has answered, and
+// it is called by the next one, in the same slot with the same sequence.
+func TestOffloadNextConnection(t *testing.T) {
+	r := newOffloadRig(t, "one")
+	r.verdicts <- verdict{silent: true}
+	id, _, _, _ := r.copy()
+	first := r.told()
+	r.cl.end()
+	next := newCallee(t)
+	next.seqs[first.slot] = first.seq - 1
+	next.answer = r.answer
+	r.back = next
+	if _, st := r.x.bind(bindForeOrBoth); st != nfs.OK {
+		t.Fatal(st)
+	}
+	k := r.told()
+	if k.slot != first.slot || k.seq != first.seq || k.offload.id != id || k.offload.count != offloadSize {
+		t.Errorf("%+v %+v after %+v", k, k.offload, first)
+	}
+	r.over()
+}
+
+// TestOffloadFails: what becomes of a copy that does not get to the end.
+func TestOffloadFails(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		steps int // that succeed
+		err   error
+		want  nfs.Status
+	}{
+		{"at once", 0, blockstore.ErrNoSpace, nfs.ErrNoSpc},
+		{"the export is gone", 0, blockstore.ErrStale, nfs.ErrStale},
+		{"on the way", 2, blockstore.ErrNoSpace, nfs.OK},
+		{"badly", 0, errors.New("panic"), nfs.ErrServerFault},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newOffloadRig(t, "one")
+			steps := 0
+			r.fs.copyFails = func() error {
+				if steps++; steps <= c.steps {
+					return nil
+				}
+				if c.want == nfs.ErrServerFault {
+					panic(c.err)
+				}
+				return c.err
+			}
+			r.copy()
+			o := r.told().offload
+			if o.status != c.want || o.count != uint64(c.steps)*copyStep {
+				t.Errorf("%v, %d bytes", o.status, o.count)
+			}
+			r.over()
+			if len(r.s.offloads.turns) != copiers {
+				t.Errorf("%d turns are left", len(r.s.offloads.turns))
+			}
+		})
+	}
+}
+
+// TestOffloadEnds: a copy ends when its client does, and when the server does; a client
+// that is silent for longer than its lease gets no further.
+func TestOffloadEnds(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(r *offloadRig)
+		told bool
+	}{
+		{"the client is sent away", func(r *offloadRig) { r.s.State().Evict(r.x.client) }, false},
+		{"the lease runs out", func(r *offloadRig) { r.now = r.now.Add(2 * time.Minute) }, true},
+		{"the client is forgotten", func(r *offloadRig) { r.now = r.now.Add(time.Hour) }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newOffloadRig(t, "one")
+			steps := 0
+			// The step is in the goroutine that reads the clock.
+			r.fs.copies = func() {
+				if steps++; steps == 2 {
+					c.do(r)
+				}
+			}
+			r.copy()
+			if c.told {
+				if o := r.told().offload; o.status != nfs.OK || o.count != 2*copyStep {
+					t.Errorf("%v, %d bytes", o.status, o.count)
+				}
+			}
+			r.over()
+			r.s.Close()
+			if steps != 2 || !c.told && len(r.seen) > 0 {
+				t.Errorf("%d steps, %d calls", steps, len(r.seen))
+			}
+		})
+	}
+	r := newOffloadRig(t, "one")
+	r.stepwise()
+	r.copy()
+	<-r.begun
+	closed := make(chan struct{})
+	go func() { r.s.Close(); close(closed) }()
+	<-r.s.offloads.stop
+	r.steps <- struct{}{}
+	<-closed
+	if n := r.s.State().Offloads(); n != 0 || len(r.seen) > 0 {
+		t.Errorf("%d copies, %d calls after the end of the server", n, len(r.seen))
+	}
+}
+
+// TestOffloadTurns: copies are made side by side, no more of them than there are turns,
+// no more for one client than are allowed, and each gets its share.
+func TestOffloadTurns(t *testing.T) {
+	r := newOffloadRig(t, "one")
+	r.fs.FS = memfs.New(memfs.Options{FSID: 77, MaxBytes: 1 << 30})
+	r.from, r.fromID = r.x.make(r.x.handle("one"), "from")
+	h := r.file(r.from).Handle
+	if _, err := r.fs.SetAttr(&blockstore.Cred{}, h, &blockstore.SetAttr{Size: new(uint64)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	size := uint64(offloadSize)
+	if _, err := r.fs.SetAttr(&blockstore.Cred{}, h, &blockstore.SetAttr{Size: &size}, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.stepwise()
+	const copies = 8
+	for i := range copies {
+		r.to, r.toID = r.x.make(r.x.handle("one"), "to"+string(rune('a'+i)))
+		r.verdicts <- verdict{silent: true} // so that the stateid stays
+		if _, async, _, _ := r.copy(); !async {
+			t.Errorf("copy %d is synchronous", i)
+		}
+		if i < copiers {
+			<-r.begun
+		}
+	}
+	if n := len(r.s.offloads.turns); n != 0 {
+		t.Errorf("%d turns are left", n)
+	}
+	go func() {
+		for range r.begun { //nolint:revive // the steps that are still to come
+		}
+	}()
+	close(r.steps)
+	for range copies {
+		if o := r.told().offload; o.status != nfs.OK || o.count != size {
+			t.Errorf("%v, %d bytes", o.status, o.count)
+		}
+	}
+	r.to, r.toID = r.x.make(r.x.handle("one"), "synchronous")
+	if _, async, n, _ := r.copy(); async || n == 0 {
+		t.Errorf("more copies than are allowed, %d bytes", n)
+	}
+	r.s.Close()
+	if n := len(r.s.offloads.turns); n != copiers {
+		t.Errorf("%d turns are left", n)
+	}
+}
+
+// TestOffloadHolds: nobody has a file delegated that is being written by a copy, also
+// when it is no longer open.
+func TestOffloadHolds(t *testing.T) {
+	r := newOffloadRig(t, "one")
+	r.stepwise()
+	r.copy()
+	<-r.begun
+	r.x.do(op(OpPutFH, r.to), op(OpClose, uint32(0), r.toID)).ok(OpPutFH).ok(OpClose)
+	y := r.called("other", newCallee(t))
+	p := y.openFH(r.to, state.Read, "o").ok(OpOpen)
+	p.opened()
+	if p.delegKind != delegNone {
+		t.Errorf("delegation %d of what is being written", p.delegKind)
+	}
+	go func() {
+		for range r.begun { //nolint:revive // the steps that are still to come
+		}
+	}()
+	close(r.steps)
+	r.told()
+	r.over()
+	r.s.Close()
+	p = y.openFH(r.to, state.Read, "again").ok(OpOpen)
+	p.opened()
+	if p.delegKind != delegRead {
+		t.Errorf("delegation %d afterwards", p.delegKind)
+	}
+}
+
+var _ request = (*offload)(nil)

@@ -1,0 +1,153 @@
+package nfs4
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// wantDelegation is WANT_DELEGATION (RFC 8881 section 18.49). Wants are not remembered:
+// a delegation is there now or not.
+func wantDelegation(k *compound) nfs.Status {
+	d := &k.c.Args
+	want, claim := d.Uint32()&^state.Both, d.Uint32()
+	kind := uint32(0)
+	switch claim {
+	case claimPrevious:
+		kind = d.Uint32()
+	case claimFH, claimDelegPrevFH:
+	default:
+		return nfs.ErrBadXDR
+	}
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case want&^(wantMask|wantSignals) != 0, want&wantMask > wantCancel, want&wantMask&^wantNoDeleg == 0:
+		return nfs.ErrInval
+	case claim == claimDelegPrevFH:
+		return nfs.ErrNotSupp
+	case k.cur.x == nil:
+		return nfs.ErrWrongType
+	}
+	if want &= wantMask; want == wantCancel {
+		k.encodeNoDelegation(whyWantCancelled)
+		return nfs.OK
+	}
+	a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
+	switch {
+	case err != nil:
+		return nfs.StatusOf(err)
+	case a.Type == blockstore.TypeDir:
+		return nfs.ErrWrongType
+	case a.Type != blockstore.TypeReg && want == wantWrite:
+		k.encodeNoDelegation(whyNoWriteOfType)
+		return nfs.OK
+	case a.Type != blockstore.TypeReg:
+		k.encodeNoDelegation(whyNotOfType)
+		return nfs.OK
+	}
+	f := state.Delegate{File: k.file(), Write: want == wantWrite, Origin: k.origin(), Change: changeOf(&a)}
+	if claim == claimPrevious {
+		if kind != delegRead && kind != delegWrite {
+			return nfs.ErrInval
+		}
+		f.Write, f.Reclaim = kind == delegWrite, true
+	}
+	switch st := k.mayHave(&a, f.Write); st {
+	case nfs.OK:
+	case nfs.ErrROFS:
+		k.encodeNoDelegation(whyNoWriteOfType)
+		return nfs.OK
+	case nfs.ErrAcces, nfs.ErrPerm:
+		k.encodeNoDelegation(uint32(state.WhyResource)) // there is no status for it
+		return nfs.OK
+	default:
+		return st
+	}
+	got, why, failed := k.client.Want(k.now, &f)
+	if failed != nil {
+		return nfs.StatusOf(failed)
+	}
+	if why == state.Given && !k.lease(&f, got.ID) {
+		why = state.WhyContention
+	}
+	k.relieve(&got)
+	if why != state.Given {
+		k.encodeNoDelegation(uint32(why))
+		return nfs.OK
+	}
+	k.encodeDelegation(&got)
+	return nfs.OK
+}
+
+// mayHave checks that the caller may do with the current file what a delegation is for.
+func (k *compound) mayHave(a *blockstore.Attr, write bool) nfs.Status {
+	f := opening{file: k.cur, attr: *a}
+	access := uint32(state.Read)
+	if write {
+		access = state.Write
+	}
+	return k.mayOpen(&f, &openArgs{access: access, claim: claimFH})
+}
+
+// getDirDelegation is GET_DIR_DELEGATION (section 18.39): there is none to be had.
+func getDirDelegation(k *compound) nfs.Status {
+	d := &k.c.Args
+	d.Bool() // signal when there is
+	decodeBitmap(d)
+	for range 2 {
+		d.Skip(8 + 4)
+	}
+	decodeBitmap(d)
+	decodeBitmap(d)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	if k.cur.x != nil {
+		a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
+		if err != nil {
+			return nfs.StatusOf(err)
+		}
+		if a.Type != blockstore.TypeDir {
+			return nfs.ErrNotDir
+		}
+	}
+	const unavailable = 1
+	k.c.Res.Uint32(unavailable)
+	k.c.Res.Bool(false) // nobody will tell when that changes
+	return nfs.OK
+}
+
+// relieve asks clients to return delegations, if there is hardly room for more.
+func (k *compound) relieve(got *state.Delegated) {
+	if !got.Crowded {
+		return
+	}
+	for _, r := range k.s.state.Relief(k.now, k.client) {
+		k.s.recallAny(&r)
+	}
+}
+
+// relieving is CB_RECALL_ANY (section 20.6).
+type relieving struct{ keep int }
+
+func (*relieving) op() uint32            { return opCBRecallAny }
+func (*relieving) refers() *state.Origin { return nil }
+
+func (r *relieving) encode(_ *Server, e *xdr.Encoder) {
+	e.Uint32(uint32(r.keep))
+	bits4(recallAnyRead, recallAnyWrite).encode(e)
+}
+
+// answered implements request. Who does nothing gets no more.
+func (*relieving) answered(*Server, bool, nfs.Status, *xdr.Decoder) {}
+
+func (s *Server) recallAny(r *state.Relief) {
+	for _, x := range r.Client.Backchannels() {
+		if s.callBack(x, &relieving{keep: r.Keep}) {
+			s.relieved.Add(1)
+			return
+		}
+	}
+}
