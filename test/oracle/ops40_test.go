@@ -25,9 +25,7 @@ func (r *rig) join40(owner string) *client40 {
 	r.t.Helper()
 	got := get[*x4.Setclientid4res_NFS4_OK](r.t, r.compound(0, setClientID(owner, 1)).Resarray[0]).Resok4
 	c := &client40{rig: r, id: got.Clientid}
-	c.ok(&x4.NfsArgop4_OP_SETCLIENTID_CONFIRM{OpsetclientidConfirm: x4.SetclientidConfirm4args{
-		Clientid: got.Clientid, SetclientidConfirm: got.SetclientidConfirm,
-	}})
+	c.ok(&x4.NfsArgop4_OP_SETCLIENTID_CONFIRM{OpsetclientidConfirm: x4.SetclientidConfirm4args(got)})
 	c.dir = get[*x4.Getfh4res_NFS4_OK](r.t, c.ok(&x4.NfsArgop4_OP_PUTROOTFH{}, lookup("data"), &x4.NfsArgop4_OP_GETFH{})).Resok4.Object
 	return c
 }
