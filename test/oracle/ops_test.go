@@ -530,8 +530,8 @@ func extents(t *testing.T, r *rig) {
 	}
 }
 
-// without sends every operation of version 4.0, which has no sessions. A server that does
-// not speak it says so and executes nothing.
+// without sends every operation of version 4.0, which has no sessions, as it has no client;
+// see TestVersion40. Versions that there are not have no results.
 func without(t *testing.T, r *rig) {
 	s := r.session(1, "handles")
 	data := s.handle("data")
