@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,8 +37,11 @@ var squashExports = []string{
 	"%s/all=/all(rw,all_squash,anonuid=7000,anongid=7001)", "%s/other=/other 10.98.0.0/16(rw)",
 }
 
-// cases are in the order of what they build on.
-var cases = []Case{
+// cases are all of them.
+var cases = slices.Concat(ordinary, version4("4.2"), version4("4.1"), version4("4.0"))
+
+// ordinary are in the order of what they build on.
+var ordinary = []Case{
 	rpingClient("rping-client", HostAddr, 1500, 64),
 	rpingClient("rping-client-4200", HostAddr, 4200, 60000),
 	rpingClient("rping-client-ipv6", HostAddr6, 1500, 4096),
@@ -61,37 +65,22 @@ var cases = []Case{
 	{Name: "mount-v42-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.2,proto=tcp"), Timeout: 3 * time.Minute},
 	{Name: "mount-v42-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049"), Timeout: 3 * time.Minute},
 	{Name: "mount-v41-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049,vers=4.1", "WANT", "4.1"), Timeout: 3 * time.Minute},
-	v42("names", Case{}), v42("open-files", Case{}), v42("append", Case{}), v42("mmap", Case{Timeout: 2 * time.Minute}), v42("statfs", Case{}),
-	v42("fsx", Case{Timeout: 4 * time.Minute}), v42("tree", Case{Timeout: 4 * time.Minute}), v42("git", Case{Timeout: 4 * time.Minute}),
-	v42("bigdir", Case{Timeout: 5 * time.Minute}), v42("dbench", Case{Timeout: 3 * time.Minute}), v42("fio", Case{Timeout: 5 * time.Minute, Env: env("SIZE", "32")}),
-	v42("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v42("truncate-race", Case{Guests: 2, Timeout: 3 * time.Minute}),
-	v42("nconnect", Case{Env: env("CARRIER", "proto=tcp")}), v42("rsize", Case{Timeout: 2 * time.Minute}),
-	v42("restart", Case{Host: restarts, Timeout: 5 * time.Minute}), v42("ports", Case{Host: portGoes, Timeout: 3 * time.Minute}),
-	v42("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v42("hostlocks", Case{Host: locksOnHost, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}),
+	{Name: "mount-v40-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049,vers=4.0", "WANT", "4.0"), Timeout: 3 * time.Minute},
+	{Name: "mount-v40-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.0,proto=tcp", "WANT", "4.0"), Timeout: 3 * time.Minute},
+	// What is of version 4.2 alone, or where one version is enough.
+	v42("hostlocks", Case{Host: locksOnHost, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}),
+	v42("copy", Case{Exports: twoExports, Prepare: bigFile, Host: copied, Back: true, Timeout: 3 * time.Minute}),
 	v42("reflink", Case{FS: btrfsFS, Timeout: 2 * time.Minute}), v42("xattr", Case{Host: seesXattrs, Env: env("LARGE", "2000"), Timeout: 2 * time.Minute}),
 	{Name: "v42-xattr-large", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000"), Timeout: 2 * time.Minute},
 	{Name: "v42-xattr-tcp", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000", "CARRIER", "proto=tcp"), Timeout: 2 * time.Minute},
 	v42("idmap", Case{Daemon: []string{"--idmap-method", "names", "--idmap-domain", "guests.example"}, Host: ownersByName, Timeout: 2 * time.Minute}),
-	v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}), v42("reclaim", Case{Guests: 2, Host: killed, Timeout: 4 * time.Minute}), v42("enospc", Case{FS: smallFS}),
-	v42("ro-export", Case{Exports: []string{"%s=/e(ro,no_root_squash)"}, Prepare: oneFile}), v42("ro-mount", Case{Prepare: oneFile}),
-	v42("squash", Case{Prepare: squashed, Exports: squashExports}), v42("large", Case{Timeout: 5 * time.Minute}),
-	v42("loss", Case{Lossy: true, Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute}),
-	v42("copy", Case{Exports: twoExports, Prepare: bigFile, Host: copied, Back: true, Timeout: 3 * time.Minute}),
+	v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}),
 	v42("deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
 	v42("deleg-host", Case{Host: hostUses, Timeout: 2 * time.Minute}),
-	v42("deleg-two", Case{Guests: 2, Timeout: 2 * time.Minute}),
-	v42("frozen", Case{Guests: 2, Host: frozen, Daemon: []string{"--lease-time", "10s"}, Timeout: 4 * time.Minute}),
 	v42("deleg-cut", Case{Host: recallsLate, Timeout: 3 * time.Minute}),
 	{Name: "v42-deleg-tcp", Exports: rw, Script: script("deleg"), Env: env("VERS", "4.2", "CARRIER", "proto=tcp"), Host: recalls, Timeout: 2 * time.Minute},
-	{Name: "mount-v40-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.0,proto=tcp", "WANT", "4.0"), Timeout: 3 * time.Minute},
-	{Name: "mount-v40-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049,vers=4.0", "WANT", "4.0"), Timeout: 3 * time.Minute},
-	v40("locks4", Case{Guests: 2, Timeout: 2 * time.Minute}), v40("reclaim", Case{Guests: 2, Host: killed, Daemon: []string{"--lease-time", "30s"}, Env: env("GRACE", "60"), Timeout: 5 * time.Minute}),
-	v40("frozen", Case{Guests: 2, Host: frozen, Daemon: []string{"--lease-time", "10s"}, Timeout: 4 * time.Minute}), v40("deleg-two", Case{Guests: 2, Timeout: 2 * time.Minute}),
-	v40("deleg", Case{Host: recallsRead, Timeout: 2 * time.Minute}), v40("restart", Case{Host: restarts, Timeout: 5 * time.Minute}),
-	v40("names", Case{}), v40("open-files", Case{}), v40("append", Case{}), v40("mmap", Case{Timeout: 2 * time.Minute}),
-	v40("fsx", Case{Timeout: 4 * time.Minute}), v40("tree", Case{Timeout: 4 * time.Minute}), v40("git", Case{Timeout: 4 * time.Minute}),
-	v40("dbench", Case{Timeout: 3 * time.Minute}), v40("fio", Case{Timeout: 5 * time.Minute, Env: env("SIZE", "32")}),
-	v40("two-guests", Case{Guests: 2, Timeout: 3 * time.Minute}), v40("enospc", Case{FS: smallFS}), v40("squash", Case{Prepare: squashed, Exports: squashExports}),
+	ofVersion("4.1", "deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
+	ofVersion("4.0", "deleg", Case{Host: recallsRead, Timeout: 2 * time.Minute}),
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
@@ -138,13 +127,51 @@ var cases = []Case{
 	{Name: "restart", Exports: rw, Script: script("restart"), Host: restarts, Timeout: 5 * time.Minute},
 }
 
-// v42 is a case of version 4.2 with a script that version 3 is tested by too, v40 one of
-// version 4.0.
-func v42(name string, c Case) Case { return v4("4.2", "v42-"+name, name, c) }
-func v40(name string, c Case) Case { return v4("4.0", "v40-"+name, name, c) }
+// version4 are the cases that each version 4 has.
+func version4(version string) (list []Case) {
+	for _, c := range []Case{
+		{Name: "names"},
+		{Name: "open-files"},
+		{Name: "append"},
+		{Name: "mmap", Timeout: 2 * time.Minute},
+		{Name: "statfs"},
+		{Name: "fsx", Timeout: 4 * time.Minute},
+		{Name: "tree", Timeout: 4 * time.Minute},
+		{Name: "git", Timeout: 4 * time.Minute},
+		{Name: "bigdir", Timeout: 5 * time.Minute},
+		{Name: "dbench", Timeout: 3 * time.Minute},
+		{Name: "fio", Timeout: 5 * time.Minute, Env: env("SIZE", "32")},
+		{Name: "large", Timeout: 5 * time.Minute},
+		{Name: "two-guests", Guests: 2, Timeout: 3 * time.Minute},
+		{Name: "truncate-race", Guests: 2, Timeout: 3 * time.Minute},
+		{Name: "nconnect", Env: env("CARRIER", "proto=tcp")},
+		{Name: "rsize", Timeout: 2 * time.Minute},
+		{Name: "ro-export", Exports: []string{"%s=/e(ro,no_root_squash)"}, Prepare: oneFile},
+		{Name: "ro-mount", Prepare: oneFile},
+		{Name: "squash", Prepare: squashed, Exports: squashExports},
+		{Name: "enospc", FS: smallFS},
+		{Name: "loss", Lossy: true, Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute},
+		{Name: "ports", Host: portGoes, Timeout: 3 * time.Minute},
+		{Name: "restart", Host: restarts, Timeout: 5 * time.Minute},
+		{Name: "locks4", Guests: 2, Timeout: 2 * time.Minute},
+		{Name: "deleg-two", Guests: 2, Timeout: 2 * time.Minute},
+		{Name: "frozen", Guests: 2, Host: frozen, Daemon: []string{"--lease-time", "10s"}, Timeout: 4 * time.Minute},
+		{Name: "reclaim", Guests: 2, Host: killed, Daemon: []string{"--lease-time", "30s"}, Timeout: 5 * time.Minute},
+	} {
+		if version == "4.0" && c.Name == "reclaim" {
+			c.Env = env("GRACE", "60") // no client says that it is done
+		}
+		list = append(list, ofVersion(version, c.Name, c))
+	}
+	return list
+}
 
-func v4(version, name, file string, c Case) Case {
-	c.Name, c.Script = name, script(file)
+// v42 is a case of version 4.2 with the script of that name.
+func v42(name string, c Case) Case { return ofVersion("4.2", name, c) }
+
+// ofVersion is the same of another version.
+func ofVersion(version, name string, c Case) Case {
+	c.Name, c.Script = "v"+strings.ReplaceAll(version, ".", "")+"-"+name, script(name)
 	if c.Exports == nil {
 		c.Exports = rw
 	}

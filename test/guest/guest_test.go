@@ -42,7 +42,7 @@ func TestInterop(t *testing.T) {
 	var all []outcome
 	for i := range cases {
 		c := &cases[i]
-		if !which.MatchString(c.Name) || quick && slow[c.Name] {
+		if !which.MatchString(c.Name) || quick && c.slowly() {
 			continue
 		}
 		ran++
@@ -79,7 +79,7 @@ func TestCases(t *testing.T) {
 			t.Errorf("%q is not a name, or is there twice", c.Name)
 		}
 		seen[c.Name] = true
-		if about[c.Name] == "" {
+		if c.what() == "" {
 			t.Errorf("%s is not described", c.Name)
 		}
 		if c.Script == "" {

@@ -33,40 +33,7 @@ var about = map[string]string{
 	"mount-v42-rdma":       "the same over RDMA, by the version that mount asks for by itself",
 	"mount-v40-tcp":        "the same by version 4.0 over TCP",
 	"mount-v40-rdma":       "the same by version 4.0 over RDMA",
-	"v40-locks4":           "locks of two guests by version 4.0: flock, fcntl, waited for, given up by the end of a process",
-	"v40-reclaim":          "the server killed while a guest holds a lock by version 4.0, which it reclaims",
 	"v40-deleg":            "files delegated to a guest by version 4.0 over RDMA, and given back to others, for which the server connects to the guest",
-	"v40-restart":          "the case restart over version 4.0",
-	"v40-names":            "the case names over version 4.0",
-	"v40-open-files":       "the case open-files over version 4.0",
-	"v40-append":           "the case append over version 4.0",
-	"v40-mmap":             "the case mmap over version 4.0",
-	"v40-fsx":              "the case fsx over version 4.0",
-	"v40-tree":             "the case tree over version 4.0",
-	"v40-git":              "the case git over version 4.0",
-	"v40-dbench":           "the case dbench over version 4.0",
-	"v40-fio":              "the case fio over version 4.0",
-	"v40-two-guests":       "the case two-guests over version 4.0",
-	"v40-enospc":           "the case enospc over version 4.0",
-	"v40-squash":           "the case squash over version 4.0",
-	"v42-names":            "the case names over version 4.2",
-	"v42-open-files":       "the case open-files over version 4.2",
-	"v42-append":           "the case append over version 4.2",
-	"v42-mmap":             "the case mmap over version 4.2",
-	"v42-statfs":           "the case statfs over version 4.2",
-	"v42-fsx":              "the case fsx over version 4.2",
-	"v42-tree":             "the case tree over version 4.2",
-	"v42-git":              "the case git over version 4.2",
-	"v42-bigdir":           "20,000 names in one directory, over version 4.2",
-	"v42-dbench":           "the case dbench over version 4.2",
-	"v42-fio":              "the case fio over version 4.2",
-	"v42-two-guests":       "the case two-guests over version 4.2",
-	"v42-truncate-race":    "the case truncate-race over version 4.2",
-	"v42-nconnect":         "nconnect=4 over version 4.2 and TCP; the kernel makes one connection by RDMA then",
-	"v42-rsize":            "rsize and wsize from 4 KiB to 1 MiB, over version 4.2",
-	"v42-restart":          "the case restart over version 4.2",
-	"v42-ports":            "the case port-removed over version 4.2",
-	"v42-reclaim":          "the server killed while a guest holds a lock by version 4.2, which it reclaims",
 	"v42-sparse":           "version 4.2: holes found and punched, space set aside, copy_file_range by the server",
 	"v42-reflink":          "clones by version 4.2 on btrfs, of files and of parts, and copies that share blocks",
 	"v42-xattr":            "extended attributes of version 4.2 (RFC 8276): set, read, listed, removed, on either side",
@@ -74,23 +41,12 @@ var about = map[string]string{
 	"v42-xattr-tcp":        "the same over TCP",
 	"v42-acl":              "version 4.2: ACLs, read and set as the client has them, kept by the host as POSIX ACLs",
 	"v42-idmap":            "owners and groups by name, which have other numbers in the guest: chown, stat, names that are nobody's",
-	"v42-locks4":           "locks of two guests by version 4.2: flock, fcntl, waited for, given up by the end of a process",
 	"v42-hostlocks":        "the case host-locks over version 4.2",
 	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when other clients, of version 3 and 4.2, read, write and remove them",
-	"v42-deleg-two":        "files delegated to one guest by version 4.2, and changed, truncated, renamed, removed and read by another",
-	"v40-frozen":           "the case v42-frozen over version 4.0",
-	"v40-deleg-two":        "files delegated to one guest by version 4.0, and changed, truncated, renamed and removed by another",
-	"v42-frozen":           "a guest frozen for longer than its lease: it keeps its lock while nobody wants it, and hears that it has lost it when somebody did",
 	"v42-deleg-cut":        "a file delegated by version 4.2 is wanted back while the connection is gone: the guest binds the next one, and is called by that",
 	"v42-deleg-host":       "files delegated to a guest by version 4.2 that programs on the server's host write and read: they wait until it has given them back",
 	"v42-deleg-tcp":        "the same over TCP",
 	"v42-copy":             "copies of 300 MiB by version 4.2 that go on after the reply, in one export and between two; the guest is called at the end, and stops one",
-	"v42-enospc":           "the case enospc over version 4.2",
-	"v42-ro-export":        "the case export-ro over version 4.2",
-	"v42-ro-mount":         "the case mount-ro over version 4.2",
-	"v42-squash":           "the case squash over version 4.2",
-	"v42-large":            "the case large-file over version 4.2",
-	"v42-loss":             "the case loss-1 over version 4.2",
 	"mount-portmap":        "mount by rstored's own port mapper; rpcinfo and showmount",
 	"mount-tcp-and-rdma":   "one file by both carriers at once",
 	"mount-nconnect":       "nconnect=4",
@@ -131,14 +87,56 @@ var about = map[string]string{
 	"restart":              "the server stopped and killed under load, also for longer than a connection lasts",
 }
 
+// about4 says the same of the cases that each version 4 has, where that is not "the
+// case of this name".
+var about4 = map[string]string{
+	"bigdir":    "20,000 names in one directory",
+	"large":     "the case large-file",
+	"ro-export": "the case export-ro",
+	"ro-mount":  "the case mount-ro",
+	"loss":      "the case loss-1",
+	"ports":     "the case port-removed",
+	"nconnect":  "nconnect=4 over TCP; the kernel makes one connection by RDMA then",
+	"rsize":     "rsize and wsize from 4 KiB to 1 MiB",
+	"locks4":    "locks of two guests: flock, fcntl, waited for, given up by the end of a process",
+	"deleg-two": "files delegated to one guest, and changed, truncated, renamed, removed and read by another",
+	"frozen":    "a guest frozen for longer than its lease: it keeps its lock while nobody wants it, and hears that it has lost it when somebody did",
+	"reclaim":   "the server killed while a guest holds a lock, which it reclaims",
+	"deleg":     "files delegated to a guest over RDMA, and given back when other clients read, write and remove them",
+}
+
+// what says in a line what a case is.
+func (c *Case) what() string {
+	if t := about[c.Name]; t != "" {
+		return t
+	}
+	version, name, ok := strings.Cut(c.Name, "-")
+	if !ok || len(version) != 3 || version[0] != 'v' {
+		return ""
+	}
+	t := about4[name]
+	if t == "" {
+		t = "the case " + name
+	}
+	return t + ", version " + version[1:2] + "." + version[2:]
+}
+
+// quick4 are those of the cases that each version 4 has that are not slow.
+var quick4 = map[string]bool{
+	"v42-names": true, "v42-two-guests": true, "v42-locks4": true, "v42-deleg-two": true,
+	"v40-locks4": true, "v40-deleg": true,
+}
+
+// slowly reports whether a case is left out where time matters: it takes most of it, or shows
+// what the same case of version 3 or 4.2 shows.
+func (c *Case) slowly() bool {
+	return slow[c.Name] || about[c.Name] == "" && !quick4[c.Name]
+}
+
 // slow are the cases that take most of the time; RSTORED_GUEST_CASES=quick leaves
 // them out.
 var slow = map[string]bool{
 	"directory-of-20000": true,
-	"v42-bigdir":         true,
-	"v42-large":          true,
-	"v42-restart":        true,
-	"v42-reclaim":        true,
 	"large-file":         true,
 	"locks":              true,
 	"loss-5":             true,
@@ -149,52 +147,17 @@ var slow = map[string]bool{
 	"link-down":          true,
 	"server-stopped":     true,
 	"guest-switched-off": true,
-	// What the same cases of version 3 and of the first of their kind show as well.
-	"v42-open-files":    true,
-	"v42-append":        true,
-	"v42-mmap":          true,
-	"v42-statfs":        true,
-	"v42-fsx":           true,
-	"v42-tree":          true,
-	"v42-git":           true,
-	"v42-dbench":        true,
-	"v42-fio":           true,
-	"v42-truncate-race": true,
-	"v42-nconnect":      true,
-	"v42-rsize":         true,
-	"v42-ports":         true,
-	"v42-enospc":        true,
-	"v42-ro-export":     true,
-	"v42-ro-mount":      true,
-	"v42-squash":        true,
-	"v42-loss":          true,
-	"v42-deleg-cut":     true,
-	"v40-frozen":        true,
-	"v40-deleg-two":     true,
-	"v42-frozen":        true,
-	"v42-deleg-tcp":     true,
-	"udaddy-in-4200":    true,
-	"udaddy-in-ipv6":    true,
-	"udaddy-out-4200":   true,
-	"udaddy-out-ipv6":   true,
-	"v40-reclaim":       true,
-	"v40-restart":       true,
-	"v40-names":         true,
-	"v40-open-files":    true,
-	"v40-append":        true,
-	"v40-mmap":          true,
-	"v40-fsx":           true,
-	"v40-tree":          true,
-	"v40-git":           true,
-	"v40-dbench":        true,
-	"v40-fio":           true,
-	"v40-two-guests":    true,
-	"v40-enospc":        true,
-	"v40-squash":        true,
-	"mount-v40-tcp":     true,
-	"knfsd-v41":         true,
-	"mount-v41-rdma":    true,
-	"restart":           true,
+	// What the first of their kind show as well.
+	"v42-deleg-cut":   true,
+	"v42-deleg-tcp":   true,
+	"udaddy-in-4200":  true,
+	"udaddy-in-ipv6":  true,
+	"udaddy-out-4200": true,
+	"udaddy-out-ipv6": true,
+	"mount-v40-tcp":   true,
+	"knfsd-v41":       true,
+	"mount-v41-rdma":  true,
+	"restart":         true,
 }
 
 // outcome is how a case went.
@@ -223,7 +186,7 @@ Guest: %s, User-Mode Linux, built from Debian's source by test/guest/build.
 		if o.err != nil {
 			word = "FAIL"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", o.c.Name, about[o.c.Name], word)
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", o.c.Name, o.c.what(), word)
 	}
 	return os.WriteFile(name, []byte(b.String()), 0o644)
 }
