@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -167,7 +168,8 @@ func decodeDenied(h *LockHolder) func(*xdr.Decoder) {
 		h.Exclusive = d.Uint32() == nfs4.LockWrite
 		d.Uint64() // client ID
 		h.Owner = slices.Clone(d.Opaque(nfs4.OwnerMax))
-		if h.Length == toEnd {
+		// Linux counts up to the largest offset that its files can have.
+		if h.Length == toEnd || h.Offset <= math.MaxInt64 && h.Length > math.MaxInt64-h.Offset {
 			h.Length = 0
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
 // open opens a file of the test's server.
@@ -233,6 +234,26 @@ func TestRanges(t *testing.T) {
 	} {
 		if got := without(list, c.r); !slices.Equal(got, c.want) {
 			t.Errorf("without %v: %v", c.r, got)
+		}
+	}
+}
+
+// TestLockHolder: how servers say that a lock is to the end.
+func TestLockHolder(t *testing.T) {
+	for _, c := range []struct{ off, n, want uint64 }{
+		{5, 10, 10}, {5, 1<<64 - 1, 0}, {200, 1<<63 - 200, 0}, {200, 1<<63 - 201, 1<<63 - 201}, {0, 1 << 63, 0}, {1 << 63, 5, 5},
+	} {
+		var e xdr.Encoder
+		e.Uint64(c.off)
+		e.Uint64(c.n)
+		e.Uint32(2)
+		e.Uint64(7)
+		e.String("owner")
+		var h LockHolder
+		d := xdr.NewDecoder(e.B)
+		decodeDenied(&h)(&d)
+		if h.Offset != c.off || h.Length != c.want || !h.Exclusive || string(h.Owner) != "owner" || d.Err() != nil {
+			t.Errorf("%+v: %+v", c, h)
 		}
 	}
 }

@@ -93,7 +93,8 @@ func New(limit int) *Table {
 func (l *Lock) overlaps(o *Lock) bool { return l.Start <= o.End && o.Start <= l.End }
 
 func (l *Lock) conflicts(o *Lock) bool {
-	return l.Owner != o.Owner && (l.Exclusive || o.Exclusive) && l.overlaps(o)
+	// The owners last: most locks of a file are elsewhere, and names take long to compare.
+	return l.overlaps(o) && (l.Exclusive || o.Exclusive) && l.Owner != o.Owner
 }
 
 // conflict finds a lock that stands in the way of l.
@@ -476,7 +477,7 @@ func (t *Table) cut(x *file, o Owner, start, end uint64) {
 	n := len(x.held)
 	var rest []Lock
 	x.held = slices.DeleteFunc(x.held, func(h Lock) bool {
-		if h.Owner != o || h.Start > end || start > h.End {
+		if h.Start > end || start > h.End || h.Owner != o {
 			return false
 		}
 		if h.Start < start {

@@ -249,7 +249,10 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 	}
 	if row.is(changing) {
 		k.changes = true
-		return k.tooBig(row.result)
+		if st := k.tooBig(row.result); st != nfs.OK {
+			return st
+		}
+		k.intend(op)
 	}
 	return nfs.OK
 }

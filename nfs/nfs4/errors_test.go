@@ -49,11 +49,11 @@ func valid(minor, op uint32, st nfs.Status) bool {
 	if st == nfs.OK {
 		return op != OpIllegal
 	}
-	errors := errors41
+	list := errorsOf41
 	if minor == 0 {
-		errors = errors40
+		list = errorsOf40
 	}
-	if slices.Contains(errors[op], st) {
+	if slices.Contains(list[op], st) {
 		return true
 	}
 	if minor == 0 && st == nfs.ErrResource {
@@ -82,7 +82,7 @@ func (r *rig) see(minor, op uint32, st nfs.Status) {
 // TestErrorTables: every operation has its row.
 func TestErrorTables(t *testing.T) {
 	for op := uint32(OpAccess); op < numOps; op++ {
-		if len(errors41[op]) == 0 || op < OpBackchannelCtl && len(errors40[op]) == 0 {
+		if len(errorsOf41[op]) == 0 || op < OpBackchannelCtl && len(errorsOf40[op]) == 0 {
 			t.Errorf("no errors of operation %d", op)
 		}
 	}

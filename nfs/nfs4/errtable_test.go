@@ -21,8 +21,8 @@ const (
 	errOffloadDenied      nfs.Status = 10091
 )
 
-// errors40 are the errors that each operation of version 4.0 may return (RFC 7530 section 13.2).
-var errors40 = map[uint32][]nfs.Status{
+// errorsOf40 are the errors that each operation of version 4.0 may return (RFC 7530 section 13.2).
+var errorsOf40 = map[uint32][]nfs.Status{
 	OpAccess: {
 		nfs.ErrAcces, nfs.ErrBadHandle, nfs.ErrBadXDR, nfs.ErrJukebox, nfs.ErrFHExpired, nfs.ErrInval, nfs.ErrIO, nfs.ErrMoved,
 		nfs.ErrNoFileHandle, nfs.ErrResource, nfs.ErrServerFault, nfs.ErrStale,
@@ -192,9 +192,9 @@ var errors40 = map[uint32][]nfs.Status{
 	OpIllegal: {nfs.ErrBadXDR, nfs.ErrOpIllegal},
 }
 
-// errors41 are those of versions 4.1 and 4.2 (RFC 8881 section 15.2, RFC 7862 section
+// errorsOf41 are those of versions 4.1 and 4.2 (RFC 8881 section 15.2, RFC 7862 section
 // 11.2, RFC 8276 section 8.4.5). NFS4_OK is not among them.
-var errors41 = map[uint32][]nfs.Status{
+var errorsOf41 = map[uint32][]nfs.Status{
 	OpAccess: {
 		nfs.ErrAcces, nfs.ErrBadXDR, nfs.ErrDeadSession, nfs.ErrJukebox, nfs.ErrFHExpired, nfs.ErrInval, nfs.ErrIO, nfs.ErrMoved,
 		nfs.ErrNoFileHandle, nfs.ErrOpNotInSession, nfs.ErrRepTooBig, nfs.ErrRepTooBigToCache, nfs.ErrReqTooBig,

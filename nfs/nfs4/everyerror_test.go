@@ -380,7 +380,7 @@ func TestEveryError(t *testing.T) {
 		})
 	}
 	special(t, seen)
-	for op, list := range errors41 {
+	for op, list := range errorsOf41 {
 		for _, st := range list {
 			k := opStatus{op, st}
 			reason := never[st]

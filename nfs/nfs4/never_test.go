@@ -48,7 +48,7 @@ func init() {
 			neverOf[opStatus{op, st}] = why
 		}
 	}
-	for op := range errors41 {
+	for op := range errorsOf41 {
 		if op != OpSequence {
 			of(nfs.ErrTooManyOps, "SEQUENCE says so", op)
 			of(nfs.ErrReqTooBig, "SEQUENCE says so", op)

@@ -695,6 +695,45 @@ func TestOnce(t *testing.T) {
 	_ = fh
 }
 
+// TestOnceForGood: the answer of what changes names outlives the server; that of what opens
+// a file does not, which is not open any more.
+func TestOnceForGood(t *testing.T) {
+	r := newRig(t)
+	journal := make([]byte, 64<<10)
+	serve := func() {
+		r.srv.Close()
+		r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2, Journal: journal})
+		t.Cleanup(r.srv.Close)
+	}
+	serve()
+	c := r.client40("x", 1)
+	put := op(OpPutFH, r.root())
+	remove, open := []args{put, op(OpRemove, "file"), op(OpPutRootFH)}, []args{put, c.openOp(9, 1, 0, "p", "other")}
+	c.make("o", "file")
+	c.make("o", "other")
+	for _, k := range []struct {
+		name string
+		ops  []args
+		op   uint32
+		want nfs.Status // when sent again to the next server
+	}{{"REMOVE", remove, OpRemove, nfs.OK}, {"OPEN", open, OpOpen, nfs.ErrStaleClientID}} {
+		var e xdr.Encoder
+		encodeCompound(&e, "tag", 0, k.ops...)
+		r.parse(r.send(e.B)).ok(OpPutFH).ok(k.op)
+		first := bytes.Clone(r.raw)
+		r.known = nil
+		r.start(20 + k.op)
+		serve()
+		r.xid--
+		p := r.parse(r.send(e.B)).ok(OpPutFH)
+		if st := p.next(k.op); st != k.want || k.want == nfs.OK && !bytes.Equal(first, r.raw) {
+			t.Errorf("%s, sent again: %v", k.name, st)
+		}
+		c = r.client40("x", 1)
+		open[1] = c.openOp(9, 1, 0, "p", "other")
+	}
+}
+
 // TestInline40: a READ of version 4.0 is served where nothing may wait.
 func TestInline40(t *testing.T) {
 	r := newRig(t)
@@ -785,3 +824,43 @@ func TestMinor0(t *testing.T) {
 		}
 	}
 }
+
+// TestDelegationReclaimed40: a delegation for reading is reclaimed with its open, before
+// it is known whether the client answers; one for writing there never was.
+func TestDelegationReclaimed40(t *testing.T) {
+	r := newRig(t)
+	back := &callee40{t: t}
+	r.called40(back)
+	c := r.client40("x", 1)
+	c.make("o", "file")
+	fh, _ := c.open(state.Read, 0, "o", "file")
+	r.start(8)
+	kept := &holding{}
+	r.s.connect = func(netip.AddrPort) rpc.Caller { return kept }
+	c = r.client40("x", 1)
+	reclaim := func(owner string, kind uint32) opened40 {
+		t.Helper()
+		return c.on(fh, op(OpOpen, c.next(owner), uint32(state.Read), uint32(0), c.id, owner, uint32(openNoCreate), uint32(claimPrevious), kind)).ok(OpOpen).opened40()
+	}
+	if o := reclaim("p", delegWrite); o.deleg != delegNone {
+		t.Errorf("delegation %d", o.deleg)
+	}
+	o := reclaim("o", delegRead)
+	if o.deleg != delegRead || o.confirm {
+		t.Errorf("%+v", o)
+	}
+	c.on(fh, op(OpDelegReturn, o.delegID)).ok(OpDelegReturn)
+	if len(kept.calls) != 1 {
+		t.Fatalf("%d calls", len(kept.calls))
+	}
+	kept.calls[0].Done(nil, rpc.ErrTimeout)
+	if o := reclaim("q", delegRead); o.deleg != delegNone {
+		t.Error("delegated to a client that does not answer")
+	}
+}
+
+// holding is a Caller that does not end its calls.
+type holding struct{ calls []*rpc.BackwardCall }
+
+func (h *holding) Alive() bool              { return true }
+func (h *holding) Call(b *rpc.BackwardCall) { h.calls = append(h.calls, b) }

@@ -119,7 +119,6 @@ func TestMillion(t *testing.T) {
 	t.Logf("a client with its session: %d bytes", (heap()-before)/uint64(s.Counts().Clients))
 	runtime.KeepAlive(s)
 
-	before = heap()
 	l := newLoad(t, clients, n)
 	base := heap()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))

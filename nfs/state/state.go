@@ -16,8 +16,8 @@
 // client, in the place of sessions (RFC 7530 sections 9 and 10.2). An owner's turn is taken
 // before all of those locks, a path's lock last.
 //
-// An open takes about 400 bytes, a lock stateid as much (BenchmarkOpens); a session
-// 100 bytes and its kept reply for every slot that was used.
+// An open takes about 500 bytes, a lock stateid with its lock 600, a client with a session
+// 1000 (TestMillion), and every slot that was used its kept reply.
 //
 // A client whose lease has run out keeps what it has until somebody else wants it,
 // or until there is no room. Then all of it goes at once, its sessions included.

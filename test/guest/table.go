@@ -78,6 +78,8 @@ var about = map[string]string{
 	"v42-hostlocks":        "the case host-locks over version 4.2",
 	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when other clients, of version 3 and 4.2, read, write and remove them",
 	"v42-deleg-two":        "files delegated to one guest by version 4.2, and changed, truncated, renamed, removed and read by another",
+	"v40-frozen":           "the case v42-frozen over version 4.0",
+	"v40-deleg-two":        "files delegated to one guest by version 4.0, and changed, truncated, renamed and removed by another",
 	"v42-frozen":           "a guest frozen for longer than its lease: it keeps its lock while nobody wants it, and hears that it has lost it when somebody did",
 	"v42-deleg-cut":        "a file delegated by version 4.2 is wanted back while the connection is gone: the guest binds the next one, and is called by that",
 	"v42-deleg-host":       "files delegated to a guest by version 4.2 that programs on the server's host write and read: they wait until it has given them back",
@@ -124,8 +126,8 @@ var about = map[string]string{
 	"port-removed":         "the RDMA port removed and added under load, by rstorectl",
 	"guest-switched-off":   "a guest switched off under load; the server keeps nothing of it",
 	"knfsd":                "the Go client on the kernel's NFS server, over RDMA and TCP",
-	"knfsd-v41":            "the same in version 4.1",
-	"knfsd-v42":            "the same in version 4.2, with copies made by the server",
+	"knfsd-v41":            "the same in version 4.1, with byte-range locks of two clients",
+	"knfsd-v42":            "the same in version 4.2, with copies made by the server, and locks",
 	"restart":              "the server stopped and killed under load, also for longer than a connection lasts",
 }
 
@@ -167,6 +169,8 @@ var slow = map[string]bool{
 	"v42-squash":        true,
 	"v42-loss":          true,
 	"v42-deleg-cut":     true,
+	"v40-frozen":        true,
+	"v40-deleg-two":     true,
 	"v42-frozen":        true,
 	"v42-deleg-tcp":     true,
 	"udaddy-in-4200":    true,

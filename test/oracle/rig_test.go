@@ -39,6 +39,7 @@ type rig struct {
 	now  time.Time
 	back rpc.Caller // of the connection; nil: it has none
 
+	uid  uint32
 	xid  uint32
 	sent map[x4.NfsOpnum4]map[uint32]bool // operations, by minor version
 }
@@ -74,7 +75,7 @@ func bytesOf(t testing.TB, v io.WriterTo) []byte {
 // call is an RPC call of COMPOUND but for its arguments.
 func (r *rig) call() []byte {
 	r.xid++
-	sys := bytesOf(r.t, &rpcv2.AuthsysParms{Machinename: "oracle"})
+	sys := bytesOf(r.t, &rpcv2.AuthsysParms{Machinename: "oracle", Uid: r.uid})
 	return bytesOf(r.t, &rpcv2.RpcMsg{Xid: r.xid, Body: &rpcv2.RpcMsgBody_CALL{Cbody: rpcv2.CallBody{
 		Rpcvers: 2, Prog: nfs4.Program, Vers: nfs4.Version, Proc: nfs4.ProcCompound,
 		Cred: rpcv2.OpaqueAuth{Flavor: rpcv2.AUTH_SYS, Body: sys},

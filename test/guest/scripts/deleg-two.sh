@@ -42,6 +42,10 @@ for round in 1 2 3 4; do
 	is "round $round" "$(cat $f)" "$want"
 	both
 done
+if [ "$VERS" = 4.0 ]; then # which has no delegations for writing here
+	umount $M
+	exit 0
+fi
 say "for writing"
 if [ "$GUEST" = a ]; then
 	exec 7<>$M/written

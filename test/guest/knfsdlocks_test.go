@@ -1,0 +1,28 @@
+package guest
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/nfs/client"
+)
+
+// TestLocksOfKernel is what the cases of knfsd start in the network of their guest.
+func TestLocksOfKernel(t *testing.T) {
+	args := strings.Fields(os.Getenv(locksEnv))
+	if len(args) != 3 {
+		t.Skip("not started by a case")
+	}
+	v, err := client.ParseVersion(args[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := kernelLocks(ctx, args[0], args[1], v); err != nil {
+		t.Fatal(err)
+	}
+}
