@@ -157,6 +157,11 @@ func (f *FS) Lease(h blockstore.Handle, write bool, broken func()) (func(), erro
 			return sync.OnceFunc(func() { l.release() }), nil
 		}
 		// Who is in the way may be this store, with a descriptor that it keeps.
+		// One that would have to be synced for that is not worth the time.
+		if errors.Is(err, unix.EAGAIN) && o.dirty.Load() {
+			f.release(o)
+			return nil, blockstore.ErrNotSupp
+		}
 		if errors.Is(err, unix.EAGAIN) && try == 0 && o != f.root {
 			f.objects.drop(&h)
 			f.release(o)

@@ -215,6 +215,23 @@ func TestLeaseAndStore(t *testing.T) {
 	}
 }
 
+// TestLeaseDirty: nobody waits for a sync to have a lease.
+func TestLeaseDirty(t *testing.T) {
+	r := newLeaseRig(t, Options{})
+	r.lease(false)()
+	who := &blockstore.Cred{}
+	if _, _, _, err := r.f.WriteAt(who, r.h, []byte("changed"), 0, blockstore.Unstable); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.f.Lease(r.h, false, func() {}); !errors.Is(err, blockstore.ErrNotSupp) {
+		t.Errorf("unstable: %v", err)
+	}
+	if _, err := r.f.Commit(who, r.h, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	r.lease(false)()
+}
+
 // TestLeaseUsers: two leases to read are one for the host, which goes with the last.
 func TestLeaseUsers(t *testing.T) {
 	r := newLeaseRig(t, Options{})
