@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	x4 "github.com/buildbarn/go-xdr/pkg/protocols/nfsv4"
 
@@ -19,6 +20,9 @@ type callee struct {
 	// calls are the operations behind CB_SEQUENCE, of all calls.
 	calls []x4.NfsCbArgop4
 	last  x4.CbSequence4args
+
+	offloads     chan *x4.CbOffload4args
+	change, size uint64 // what CB_GETATTR is told
 }
 
 // Alive implements rpc.Caller.
@@ -51,8 +55,20 @@ func (c *callee) Call(b *rpc.BackwardCall) {
 	}}}}
 	for _, op := range a.Argarray[1:] {
 		c.calls = append(c.calls, op)
-		if op.GetArgop() == x4.OP_CB_RECALL {
+		switch op := op.(type) {
+		case *x4.NfsCbArgop4_OP_CB_RECALL:
 			res.Resarray = append(res.Resarray, &x4.NfsCbResop4_OP_CB_RECALL{})
+		case *x4.NfsCbArgop4_OP_CB_OFFLOAD:
+			res.Resarray = append(res.Resarray, &x4.NfsCbResop4_OP_CB_OFFLOAD{})
+			c.offloads <- &op.Opcboffload
+		case *x4.NfsCbArgop4_OP_CB_GETATTR:
+			// What it has written is known here alone.
+			vals := append(bytesOf(c.t, uint64Of(c.change)), bytesOf(c.t, uint64Of(c.size))...)
+			res.Resarray = append(res.Resarray, &x4.NfsCbResop4_OP_CB_GETATTR{Opcbgetattr: &x4.CbGetattr4res_NFS4_OK{
+				Resok4: x4.CbGetattr4resok{ObjAttributes: x4.Fattr4{Attrmask: bitmap(x4.FATTR4_CHANGE, x4.FATTR4_SIZE), AttrVals: vals}},
+			}})
+		default:
+			c.t.Errorf("a callback of %T", op)
 		}
 	}
 	d := xdr.NewDecoder(bytesOf(c.t, &res))
@@ -117,5 +133,77 @@ func TestDelegations(t *testing.T) {
 			s.one(putFH(fh), &x4.NfsArgop4_OP_DELEGRETURN{Opdelegreturn: x4.Delegreturn4args{DelegStateid: deleg}})
 			other.one(putFH(fh), openOp(2, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))
 		}
+	}
+}
+
+// TestOffload: a copy that goes on after its reply, and the callback when it is done.
+func TestOffload(t *testing.T) {
+	r := newRig(t)
+	k := &callee{t: t, offloads: make(chan *x4.CbOffload4args, 10)}
+	r.back = k
+	s := r.session(2, "owner")
+	s.one(&x4.NfsArgop4_OP_PUTROOTFH{})
+	dir := s.handle("data")
+	from, fromID := s.open(dir, "from")
+	to, toID := s.open(dir, "to")
+	const size = 20 << 20
+	s.one(putFH(from), &x4.NfsArgop4_OP_SETATTR{Opsetattr: x4.Setattr4args{Stateid: fromID, ObjAttributes: fattr(t, bitmap(x4.FATTR4_SIZE), uint64Of(size))}})
+	c := get[*x4.Copy4res_NFS4_OK](t, s.one(putFH(from), &x4.NfsArgop4_OP_SAVEFH{}, putFH(to), &x4.NfsArgop4_OP_COPY{Opcopy: x4.Copy4args{
+		CaSrcStateid: fromID, CaDstStateid: toID, CaConsecutive: true,
+	}})).CrResok4
+	if len(c.CrResponse.WrCallbackId) != 1 || c.CrRequirements.CrSynchronous {
+		t.Fatalf("%+v", c)
+	}
+	id := c.CrResponse.WrCallbackId[0]
+	res, st := s.try(putFH(to), &x4.NfsArgop4_OP_OFFLOAD_STATUS{OpoffloadStatus: x4.OffloadStatus4args{OsaStateid: id}})
+	if st == x4.NFS4_OK {
+		if got := get[*x4.OffloadStatus4res_NFS4_OK](t, res[1]).OsrResok4; got.OsrCount > size || len(got.OsrComplete) > 1 {
+			t.Errorf("%+v", got)
+		}
+	}
+	select {
+	case done := <-k.offloads:
+		w, ok := done.CoaOffloadInfo.(*x4.OffloadInfo4_NFS4_OK)
+		if !ok || done.CoaStateid != id || !bytes.Equal(done.CoaFh, to) || w.CoaResok4.WrCount != size || len(w.CoaResok4.WrCallbackId) != 0 {
+			t.Errorf("%+v", done)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("no CB_OFFLOAD")
+	}
+	if a := s.getAttr(to, x4.FATTR4_SIZE); a[x4.FATTR4_SIZE] != uint64(size) {
+		t.Errorf("%v", a)
+	}
+}
+
+// TestGetAttrOfWhatIsDelegated: what a client has written under its delegation the server
+// asks it for.
+func TestGetAttrOfWhatIsDelegated(t *testing.T) {
+	r := newRig(t)
+	other := r.session(2, "other")
+	k := &callee{t: t}
+	r.back = k
+	s := r.session(2, "owner")
+	s.one(&x4.NfsArgop4_OP_PUTROOTFH{})
+	fh, id := other.open(other.handle("data"), "file")
+	other.one(putFH(fh), closeOp(id))
+	got := get[*x4.Open4res_NFS4_OK](t, s.one(putFH(fh), openOp(3|x4.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4
+	if _, ok := got.Delegation.(*x4.OpenDelegation4_OPEN_DELEGATE_WRITE); !ok {
+		t.Fatalf("%+v", got.Delegation)
+	}
+	change := other.getAttr(fh, x4.FATTR4_TYPE)[x4.FATTR4_TYPE]
+	if change != x4.NF4REG || len(k.calls) != 0 {
+		t.Errorf("%v, %d callbacks for what the client does not change", change, len(k.calls))
+	}
+	k.change, k.size = 1<<62, 4242
+	a := other.getAttr(fh, x4.FATTR4_SIZE, x4.FATTR4_CHANGE)
+	if a[x4.FATTR4_SIZE] != uint64(4242) {
+		t.Errorf("%v", a)
+	}
+	if len(k.calls) != 1 {
+		t.Fatalf("%d callbacks", len(k.calls))
+	}
+	ask, ok := k.calls[0].(*x4.NfsCbArgop4_OP_CB_GETATTR)
+	if !ok || !bytes.Equal(ask.Opcbgetattr.Fh, fh) || len(numbers(ask.Opcbgetattr.AttrRequest)) != 2 {
+		t.Errorf("%+v", k.calls[0])
 	}
 }

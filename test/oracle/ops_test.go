@@ -406,11 +406,18 @@ func absent(t *testing.T, r *rig, minor uint32) {
 	s := r.session(minor, fmt.Sprint("absent", minor))
 	dir := s.handle("data")
 	for _, op := range slices.Concat(of40, of41) {
-		want := x4.NFS4ERR_NOTSUPP
-		if op.GetArgop() == x4.OP_SET_SSV {
-			want = x4.NFS4ERR_INVAL // without the protection that it is for
-		}
-		s.fails(want, putFH(dir), op)
+		s.fails(wanted(op), putFH(dir), op)
+	}
+	dirs := get[*x4.GetDirDelegation4res_NFS4_OK](t, s.one(putFH(dir), &x4.NfsArgop4_OP_GET_DIR_DELEGATION{}))
+	if _, none := dirs.GddrResNonFatal4.(*x4.GetDirDelegation4resNonFatal_GDD4_UNAVAIL); !none {
+		t.Errorf("%+v", dirs)
+	}
+	fh, _ := s.open(dir, fmt.Sprint("wanted", minor))
+	want := get[*x4.WantDelegation4res_NFS4_OK](t, s.one(putFH(fh), &x4.NfsArgop4_OP_WANT_DELEGATION{OpwantDelegation: x4.WantDelegation4args{
+		WdaWant: x4.OPEN4_SHARE_ACCESS_WANT_READ_DELEG, WdaClaim: &x4.DelegClaim4_CLAIM_FH{},
+	}}))
+	if _, none := want.WdrResok4.(*x4.OpenDelegation4_OPEN_DELEGATE_NONE_EXT); !none {
+		t.Errorf("%+v", want)
 	}
 	// What is there, and says no by itself: directories are not delegated, and nothing is copied.
 	none := &x4.DelegClaim4_CLAIM_FH{}
@@ -425,7 +432,7 @@ func absent(t *testing.T, r *rig, minor uint32) {
 	}
 	for _, op := range of42 {
 		if minor == 2 {
-			s.fails(x4.NFS4ERR_NOTSUPP, putFH(dir), op)
+			s.fails(wanted(op), putFH(dir), op)
 			continue
 		}
 		// An operation of a later version is one that does not exist, and says so.
@@ -437,7 +444,23 @@ func absent(t *testing.T, r *rig, minor uint32) {
 	s.fails(x4.NFS4ERR_OP_ILLEGAL, &x4.NfsArgop4_OP_ILLEGAL{})
 }
 
-// Operations that the server does not have, by the version that brought them.
+// wanted is how an operation of those below ends.
+func wanted(op x4.NfsArgop4) x4.Nfsstat4 {
+	switch op.GetArgop() {
+	case x4.OP_GET_DIR_DELEGATION:
+		return x4.NFS4_OK // there is none, which is no failure
+	case x4.OP_SET_SSV: // without the protection that it is for
+		return x4.NFS4ERR_INVAL
+	case x4.OP_WANT_DELEGATION: // of a kind that nobody wants
+		return x4.NFS4ERR_INVAL
+	case x4.OP_OFFLOAD_CANCEL, x4.OP_OFFLOAD_STATUS: // of no copy
+		return x4.NFS4ERR_BAD_STATEID
+	}
+	return x4.NFS4ERR_NOTSUPP
+}
+
+// Operations that the server does not have, or has nothing for, by the version that
+// brought them.
 var (
 	of40 = []x4.NfsArgop4{
 		&x4.NfsArgop4_OP_DELEGPURGE{}, &x4.NfsArgop4_OP_OPENATTR{Opopenattr: x4.Openattr4args{Createdir: true}},
