@@ -96,9 +96,9 @@ func (t *Table) Probe(f File, l Lock) (holder Lock, free bool) {
 	if h == nil || !take {
 		return holder, true
 	}
-	turn := t.turn(f)
-	turn.Lock()
-	defer turn.Unlock()
+	s := t.shard(f)
+	s.turn.Lock()
+	defer s.turn.Unlock()
 	in, err := h.TestHost(f.Handle, l.Start, l.End, l.Exclusive)
 	if err != nil || in == nil {
 		return holder, true
@@ -109,14 +109,12 @@ func (t *Table) Probe(f File, l Lock) (holder Lock, free bool) {
 // Retry grants what waited for the host alone and can be had now, and reports how many
 // requests are waiting for whomever.
 func (t *Table) Retry() (waiting int) {
-	t.mu.Lock()
 	var files []File
-	for f, x := range t.files {
+	t.each(func(f File, x *file) {
 		if len(x.queue) > 0 {
 			files = append(files, f)
 		}
-	}
-	t.mu.Unlock()
+	})
 	for _, f := range files {
 		t.change(f, everything, func(*file) {})
 	}

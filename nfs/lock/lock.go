@@ -10,6 +10,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/blockstore"
 )
@@ -59,20 +60,38 @@ var (
 // It is the truth among clients. What they hold together is held on the host as well,
 // where UseHost says so; a lock of the host is one that nobody here can give up.
 //
-// Changes of a file are made one after another (turns), as the host is asked in the
-// middle of them, without mu.
+// Who locks different files, or for different clients, does not wait for each other: both are
+// in shards. Where several of their locks are held they were taken in this order: a shard's
+// turn, its mu, or all of these in their order, waits, and that of a share of clients.
 type Table struct {
-	max   int
-	seed  maphash.Seed
-	turns [64]sync.Mutex // by file
-	hosts Hosts
-	host  hostCounts
+	max     int
+	seed    maphash.Seed
+	hosts   Hosts
+	host    hostCounts
+	shards  [shards]shard
+	clients [shards]share
+	count   atomic.Int64 // of locks and waiters
 
-	mu      sync.Mutex
-	files   map[File]*file
-	held    map[string]int    // locks and waiters, by client
+	waits   sync.Mutex
 	waiting map[Owner]*Waiter // one of those of each owner
-	count   int
+}
+
+const shards = 64
+
+// shard is of some of the files.
+type shard struct {
+	// turn is held while a file is changed, as the host is asked in the middle of that,
+	// without mu.
+	turn sync.Mutex
+
+	mu    sync.Mutex
+	files map[File]*file
+}
+
+// share is of some of the clients.
+type share struct {
+	mu   sync.Mutex
+	held map[string]int // locks and waiters of each
 }
 
 type file struct {
@@ -81,14 +100,22 @@ type file struct {
 	onHost bool // there may be some of it on the host
 }
 
-// New makes a table for at most max locks and waiting requests; 0 means 262144. No
-// client may have more than half of them.
+// New makes a table for at most max locks and waiting requests; 0 means 2097152, some
+// 600 bytes each. No client may have more than half of them.
 func New(limit int) *Table {
 	if limit <= 0 {
-		limit = 1 << 18
+		limit = 1 << 21
 	}
-	return &Table{max: limit, seed: maphash.MakeSeed(), files: make(map[File]*file), held: make(map[string]int), waiting: make(map[Owner]*Waiter)}
+	t := &Table{max: limit, seed: maphash.MakeSeed(), waiting: make(map[Owner]*Waiter)}
+	for i := range shards {
+		t.shards[i].files, t.clients[i].held = make(map[File]*file), make(map[string]int)
+	}
+	return t
 }
+
+func (t *Table) shard(f File) *shard { return &t.shards[maphash.Comparable(t.seed, f)%shards] }
+
+func (t *Table) share(client string) *share { return &t.clients[maphash.String(t.seed, client)%shards] }
 
 func (l *Lock) overlaps(o *Lock) bool { return l.Start <= o.End && o.Start <= l.End }
 
@@ -110,16 +137,12 @@ func (f *file) conflict(l *Lock) *Lock {
 	return nil
 }
 
-// turn is held while a file is changed.
-func (t *Table) turn(f File) *sync.Mutex {
-	return &t.turns[maphash.Comparable(t.seed, f)%uint64(len(t.turns))]
-}
-
 // Test reports the first lock of a client that l would have to wait for.
 func (t *Table) Test(f File, l Lock) (holder Lock, free bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if x := t.files[f]; x != nil {
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.files[f]; x != nil {
 		if c := x.conflict(&l); c != nil {
 			return *c, false
 		}
@@ -132,9 +155,9 @@ func (t *Table) Test(f File, l Lock) (holder Lock, free bool) {
 func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
 	var granted []*Waiter
 	defer func() { tell(granted) }() // not under a lock
-	turn := t.turn(f)
-	turn.Lock()
-	defer turn.Unlock()
+	s := t.shard(f)
+	s.turn.Lock()
+	defer s.turn.Unlock()
 	holder, ok, err = t.take(f, &l)
 	if ok {
 		granted = t.grant(f) // what was held exclusively may be shared now
@@ -144,20 +167,21 @@ func (t *Table) Lock(f File, l Lock) (holder Lock, ok bool, err error) {
 
 // take takes a lock if nobody is in the way. Call in the file's turn.
 func (t *Table) take(f File, l *Lock) (holder Lock, ok bool, err error) {
-	t.mu.Lock()
-	x := t.files[f]
+	s := t.shard(f)
+	s.mu.Lock()
+	x := s.files[f]
 	if x != nil {
 		if c := x.conflict(l); c != nil {
 			holder = *c
-			t.mu.Unlock()
+			s.mu.Unlock()
 			return holder, false, nil
 		}
 	}
 	if !t.room(l.Owner.Client) {
-		t.mu.Unlock()
+		s.mu.Unlock()
 		return holder, false, ErrFull
 	}
-	t.mu.Unlock()
+	s.mu.Unlock()
 	holder, host := t.takeOnHost(f, l)
 	switch host {
 	case hostHeld:
@@ -165,12 +189,12 @@ func (t *Table) take(f File, l *Lock) (holder Lock, ok bool, err error) {
 	case hostFilled:
 		return holder, false, ErrFull
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	x = t.files[f] // only Cancel can have changed it
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x = s.files[f] // only Cancel can have changed it
 	if x == nil {
 		x = new(file)
-		t.files[f] = x
+		s.files[f] = x
 	}
 	x.onHost = x.onHost || host == hostTaken
 	t.put(x, *l)
@@ -184,9 +208,9 @@ func (t *Table) take(f File, l *Lock) (holder Lock, ok bool, err error) {
 func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
 	var granted []*Waiter
 	defer func() { tell(granted) }() // not under a lock
-	turn := t.turn(f)
-	turn.Lock()
-	defer turn.Unlock()
+	s := t.shard(f)
+	s.turn.Lock()
+	defer s.turn.Unlock()
 	_, taken, err = t.take(f, &w.Lock)
 	if err != nil {
 		return false, err
@@ -195,14 +219,19 @@ func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
 		granted = t.grant(f)
 		return true, nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	x := t.files[f]
+	// Those who wait for each other may do so on any files.
+	for i := range shards {
+		t.shards[i].mu.Lock()
+		defer t.shards[i].mu.Unlock()
+	}
+	t.waits.Lock()
+	defer t.waits.Unlock()
+	x := s.files[f]
 	if x == nil {
 		x = new(file)
-		t.files[f] = x
+		s.files[f] = x
 	}
-	defer t.tidy(f, x)
+	defer s.tidy(f, x)
 	if slices.ContainsFunc(x.queue, func(q *Waiter) bool { return q.Lock == w.Lock }) {
 		return false, nil
 	}
@@ -220,7 +249,7 @@ func (t *Table) Wait(f File, w *Waiter) (taken bool, err error) {
 }
 
 // waitsFor reports whether one of those in the way of l waits, directly or not,
-// for who. A chain that is longer than anybody makes on purpose is taken for one.
+// for who. Call with mu of all shards and waits held. A chain that is longer than anybody makes on purpose is taken for one.
 func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
 	const longest = 64
 	if depth == longest {
@@ -234,7 +263,7 @@ func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
 		if h.Owner == who && depth > 0 {
 			return true
 		}
-		if w := t.waiting[h.Owner]; w != nil && t.waitsFor(t.files[w.file], &w.Lock, who, depth+1) {
+		if w := t.waiting[h.Owner]; w != nil && t.waitsFor(t.shard(w.file).files[w.file], &w.Lock, who, depth+1) {
 			return true
 		}
 	}
@@ -244,12 +273,12 @@ func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
 // Cancel takes a request out of its file's queue. It reports whether it was there:
 // if not, it was granted, or never made.
 func (t *Table) Cancel(f File, l Lock) bool {
-	turn := t.turn(f)
-	turn.Lock()
-	defer turn.Unlock()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	x := t.files[f]
+	s := t.shard(f)
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.files[f]
 	if x == nil {
 		return false
 	}
@@ -258,16 +287,18 @@ func (t *Table) Cancel(f File, l Lock) bool {
 		return false
 	}
 	t.dequeue(x, i)
-	t.tidy(f, x)
+	s.tidy(f, x)
 	return true
 }
 
 func (t *Table) dequeue(x *file, i int) {
 	w := x.queue[i]
 	x.queue = slices.Delete(x.queue, i, i+1)
+	t.waits.Lock()
 	if t.waiting[w.Lock.Owner] == w {
 		delete(t.waiting, w.Lock.Owner)
 	}
+	t.waits.Unlock()
 	t.add(w.Lock.Owner.Client, -1)
 }
 
@@ -280,10 +311,10 @@ func (t *Table) Unlock(f File, o Owner, start, end uint64) {
 // change takes something out of what is held of a file within a range, and grants what
 // waited for that.
 func (t *Table) change(f File, within span, take func(x *file)) {
-	turn := t.turn(f)
-	turn.Lock()
-	t.mu.Lock()
-	x := t.files[f]
+	s := t.shard(f)
+	s.turn.Lock()
+	s.mu.Lock()
+	x := s.files[f]
 	var gone []span
 	if x != nil {
 		var before []span
@@ -295,42 +326,40 @@ func (t *Table) change(f File, within span, take func(x *file)) {
 			gone = without(before, x.spans(within))
 		}
 	}
-	t.mu.Unlock()
+	s.mu.Unlock()
 	var granted []*Waiter
 	if x != nil {
 		if len(gone) > 0 {
 			t.giveUpOnHost(f, gone)
 		}
 		granted = t.grant(f)
-		t.mu.Lock()
+		s.mu.Lock()
 		release := x.onHost && len(x.held) == 0
 		if release {
 			x.onHost = false
 		}
-		t.tidy(f, x)
-		t.mu.Unlock()
+		s.tidy(f, x)
+		s.mu.Unlock()
 		if release {
 			t.releaseOnHost(f)
 		}
 	}
-	turn.Unlock()
+	s.turn.Unlock()
 	tell(granted)
 }
 
 // Drop gives up everything that a client holds or waits for, and reports whether
 // there was anything.
 func (t *Table) Drop(client string) bool {
-	t.mu.Lock()
-	had := t.held[client] > 0
+	had := t.Holds(client)
 	var files []File
 	if had {
-		for f, x := range t.files {
+		t.each(func(f File, x *file) {
 			if x.has(client) {
 				files = append(files, f)
 			}
-		}
+		})
 	}
-	t.mu.Unlock()
 	for _, f := range files {
 		t.change(f, everything, func(x *file) {
 			for i := len(x.queue) - 1; i >= 0; i-- {
@@ -351,16 +380,26 @@ func (f *file) has(client string) bool {
 		slices.ContainsFunc(f.queue, func(w *Waiter) bool { return w.Lock.Owner.Client == client })
 }
 
+// each calls fn with each file, a shard after the other.
+func (t *Table) each(fn func(File, *file)) {
+	for i := range shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		for f, x := range s.files {
+			fn(f, x)
+		}
+		s.mu.Unlock()
+	}
+}
+
 // DropExport gives up all locks of an export that is no longer served.
 func (t *Table) DropExport(export uint32) {
-	t.mu.Lock()
 	var files []File
-	for f := range t.files {
+	t.each(func(f File, _ *file) {
 		if f.Export == export {
 			files = append(files, f)
 		}
-	}
-	t.mu.Unlock()
+	})
 	for _, f := range files {
 		t.change(f, everything, func(x *file) {
 			for len(x.queue) > 0 {
@@ -376,27 +415,27 @@ func (t *Table) DropExport(export uint32) {
 
 // Holds reports whether a client holds or waits for anything.
 func (t *Table) Holds(client string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.held[client] > 0
+	s := t.share(client)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[client] > 0
 }
 
 // Owns reports whether an owner holds anything of a file.
 func (t *Table) Owns(f File, o Owner) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	x := t.files[f]
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.files[f]
 	return x != nil && slices.ContainsFunc(x.held, func(l Lock) bool { return l.Owner == o })
 }
 
 // Count is the number of locks held and of requests waiting.
 func (t *Table) Count() (held, waiting int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, x := range t.files {
+	t.each(func(_ File, x *file) {
 		held += len(x.held)
 		waiting += len(x.queue)
-	}
+	})
 	return held, waiting
 }
 
@@ -423,12 +462,13 @@ func (t *Table) grant(f File) (granted []*Waiter) {
 			refused = append(refused, w)
 			continue
 		}
-		t.mu.Lock()
-		x := t.files[f]
+		s := t.shard(f)
+		s.mu.Lock()
+		x := s.files[f]
 		t.dequeue(x, slices.Index(x.queue, w))
 		x.onHost = x.onHost || host == hostTaken
 		t.put(x, w.Lock)
-		t.mu.Unlock()
+		s.mu.Unlock()
 		granted = append(granted, w)
 	}
 	return granted
@@ -436,9 +476,10 @@ func (t *Table) grant(f File) (granted []*Waiter) {
 
 // next is the first in the queue whom no client is in the way of, refused ones apart.
 func (t *Table) next(f File, refused []*Waiter) *Waiter {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if x := t.files[f]; x != nil {
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.files[f]; x != nil {
 		for _, w := range x.queue {
 			if x.conflict(&w.Lock) == nil && !slices.Contains(refused, w) {
 				return w
@@ -502,19 +543,28 @@ func (t *Table) cut(x *file, o Owner, start, end uint64) {
 // room reports whether a client may have one more, or two, as a lock may split
 // another.
 func (t *Table) room(client string) bool {
-	return t.count+2 <= t.max && t.held[client]+2 <= max(t.max/2, 2)
+	if int(t.count.Load())+2 > t.max {
+		return false
+	}
+	s := t.share(client)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[client]+2 <= max(t.max/2, 2)
 }
 
 func (t *Table) add(client string, n int) {
-	t.count += n
-	if t.held[client] += n; t.held[client] == 0 {
-		delete(t.held, client)
+	t.count.Add(int64(n))
+	s := t.share(client)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[client] += n; s.held[client] == 0 {
+		delete(s.held, client)
 	}
 }
 
-func (t *Table) tidy(f File, x *file) {
+func (s *shard) tidy(f File, x *file) {
 	if len(x.held)+len(x.queue) == 0 {
-		delete(t.files, f)
+		delete(s.files, f)
 	}
 }
 
@@ -527,22 +577,19 @@ type Held struct {
 
 // List is a copy of up to limit entries, in no order.
 func (t *Table) List(limit int) []Held {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := make([]Held, 0, min(t.count, limit))
-	for f, x := range t.files {
-		for i := range x.held {
-			if len(out) == limit {
-				return out
-			}
-			out = append(out, Held{File: f, Lock: x.held[i]})
-		}
-		for _, w := range x.queue {
-			if len(out) == limit {
-				return out
-			}
-			out = append(out, Held{File: f, Lock: w.Lock, Waiting: true})
+	out := make([]Held, 0, min(int(t.count.Load()), limit))
+	add := func(h Held) {
+		if len(out) < limit {
+			out = append(out, h)
 		}
 	}
+	t.each(func(f File, x *file) {
+		for i := range x.held {
+			add(Held{File: f, Lock: x.held[i]})
+		}
+		for _, w := range x.queue {
+			add(Held{File: f, Lock: w.Lock, Waiting: true})
+		}
+	})
 	return out
 }

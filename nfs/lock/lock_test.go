@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 )
 
@@ -139,7 +140,11 @@ func TestAgainstBytes(t *testing.T) {
 				t.Fatal("something is left of a client that is gone")
 			}
 		}
-		if len(tab.files)+len(tab.held)+len(tab.waiting)+tab.count != 0 {
+		left := len(tab.waiting) + int(tab.count.Load())
+		for i := range shards {
+			left += len(tab.shards[i].files) + len(tab.clients[i].held)
+		}
+		if left != 0 {
 			t.Fatalf("round %d: something is left: %+v", round, tab)
 		}
 	}
@@ -186,7 +191,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("another client: %v", err)
 	}
 	tab.DropExport(1)
-	if h, w := tab.Count(); h+w != 0 || tab.count != 0 {
+	if h, w := tab.Count(); h+w != 0 || tab.count.Load() != 0 {
 		t.Errorf("%d locks of an export that is gone", h+w)
 	}
 	if _, ok, _ := tab.Lock(theFile, Lock{Owner: owner(0), Start: 5, End: ToEnd, Exclusive: true}); !ok {
@@ -195,5 +200,40 @@ func TestBounds(t *testing.T) {
 	tab.Unlock(theFile, owner(0), 7, 8)
 	if h, _ := tab.Count(); h != 2 {
 		t.Errorf("a lock that was split is %d locks", h)
+	}
+}
+
+// TestCircles has pairs of owners lock two files each in opposite order at once: of each pair one is
+// told that they would wait for each other, however the files are spread.
+func TestCircles(t *testing.T) {
+	tab := New(0)
+	var all sync.WaitGroup
+	for p := range 50 {
+		files := [2]File{{Export: uint32(2 * p)}, {Export: uint32(2*p + 1)}}
+		for side := range 2 {
+			all.Go(func() {
+				me := Owner{Client: fmt.Sprint("client", p, side), ID: "x"}
+				l := Lock{Owner: me, End: ToEnd, Exclusive: true}
+				for range 100 {
+					for n, f := range []File{files[side], files[1-side]} {
+						granted := make(chan struct{})
+						taken, err := tab.Wait(f, &Waiter{Lock: l, Granted: func() { close(granted) }})
+						if n == 0 && err != nil || err != nil && !errors.Is(err, ErrDeadlock) {
+							t.Error(err)
+						}
+						if err == nil && !taken {
+							<-granted
+						}
+					}
+					for _, f := range files {
+						tab.Unlock(f, me, 0, ToEnd)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	if held, waiting := tab.Count(); held+waiting != 0 {
+		t.Errorf("%d held and %d waiting are left", held, waiting)
 	}
 }
