@@ -53,19 +53,8 @@ func TestDelegatedToOthers(t *testing.T) {
 		{"READ", ProcRead, func(_, fh []byte) func(*xdr.Encoder) { return fhArgs(fh, 0, 0, 10) }, true, false},
 		{"ACCESS", ProcAccess, func(_, fh []byte) func(*xdr.Encoder) { return fhArgs(fh, 1) }, true, true},
 		{"LOOKUP", ProcLookup, func(root, _ []byte) func(*xdr.Encoder) { return dirArgs(root, "f") }, true, true},
-		{"WRITE", ProcWrite, func(_, fh []byte) func(*xdr.Encoder) {
-			return func(e *xdr.Encoder) {
-				fhArgs(fh, 0, 0, 1, 2)(e)
-				e.Opaque([]byte("x"))
-			}
-		}, false, false},
-		{"SETATTR", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) {
-			return func(e *xdr.Encoder) {
-				EncodeHandle(e, fh)
-				EncodeSetAttr(e, &blockstore.SetAttr{Size: &size})
-				e.Bool(false)
-			}
-		}, false, false},
+		{"WRITE", ProcWrite, func(_, fh []byte) func(*xdr.Encoder) { return writeArgs(fh) }, false, false},
+		{"SETATTR", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) { return setArgs(fh, &blockstore.SetAttr{Size: &size}) }, false, false},
 		{"CREATE over it", ProcCreate, func(root, _ []byte) func(*xdr.Encoder) {
 			return dirArgs(root, "f", words(CreateUnchecked), sattr(&blockstore.SetAttr{Size: &size}))
 		}, false, false},

@@ -909,3 +909,20 @@ func FuzzDecoders(f *testing.F) {
 		}
 	})
 }
+
+// writeArgs are of a WRITE of one byte.
+func writeArgs(fh []byte) func(*xdr.Encoder) {
+	return func(e *xdr.Encoder) {
+		fhArgs(fh, 0, 0, 1, 2)(e)
+		e.Opaque([]byte("x"))
+	}
+}
+
+// setArgs are of a SETATTR.
+func setArgs(fh []byte, a *blockstore.SetAttr) func(*xdr.Encoder) {
+	return func(e *xdr.Encoder) {
+		EncodeHandle(e, fh)
+		EncodeSetAttr(e, a)
+		e.Bool(false)
+	}
+}

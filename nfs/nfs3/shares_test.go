@@ -37,26 +37,9 @@ func TestReservedByOthers(t *testing.T) {
 		read, write bool // which of the denials it minds
 	}{
 		{"READ", ProcRead, func(_, fh []byte) func(*xdr.Encoder) { return fhArgs(fh, 0, 0, 10) }, true, false},
-		{"WRITE", ProcWrite, func(_, fh []byte) func(*xdr.Encoder) {
-			return func(e *xdr.Encoder) {
-				fhArgs(fh, 0, 0, 1, 2)(e)
-				e.Opaque([]byte("x"))
-			}
-		}, false, true},
-		{"SETATTR of the size", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) {
-			return func(e *xdr.Encoder) {
-				EncodeHandle(e, fh)
-				EncodeSetAttr(e, &blockstore.SetAttr{Size: &size})
-				e.Bool(false)
-			}
-		}, false, true},
-		{"SETATTR of the mode", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) {
-			return func(e *xdr.Encoder) {
-				EncodeHandle(e, fh)
-				EncodeSetAttr(e, &blockstore.SetAttr{Mode: &mode})
-				e.Bool(false)
-			}
-		}, false, false},
+		{"WRITE", ProcWrite, func(_, fh []byte) func(*xdr.Encoder) { return writeArgs(fh) }, false, true},
+		{"SETATTR of the size", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) { return setArgs(fh, &blockstore.SetAttr{Size: &size}) }, false, true},
+		{"SETATTR of the mode", ProcSetAttr, func(_, fh []byte) func(*xdr.Encoder) { return setArgs(fh, &blockstore.SetAttr{Mode: &mode}) }, false, false},
 		{"CREATE that cuts it", ProcCreate, func(root, _ []byte) func(*xdr.Encoder) {
 			return dirArgs(root, "f", words(CreateUnchecked), sattr(&blockstore.SetAttr{Size: &size}))
 		}, false, true},

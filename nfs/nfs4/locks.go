@@ -91,11 +91,16 @@ func lockTest(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
+	return k.testLock(&a)
+}
+
+// testLock tells who holds what is in the way of a lock of the current file.
+func (k *compound) testLock(a *state.Lock) nfs.Status {
 	if st := k.regular(); st != nfs.OK {
 		return st
 	}
 	a.File = k.file()
-	holder, st := k.client.TestLock(k.now, &a)
+	holder, st := k.client.TestLock(k.now, a)
 	if st == nfs.ErrDenied {
 		k.denied(holder)
 	}

@@ -363,15 +363,7 @@ func lockTest40(k *compound) nfs.Status {
 	if st := k.byClient(owner); st != nfs.OK {
 		return st
 	}
-	if st := k.regular(); st != nfs.OK {
-		return st
-	}
-	a.File = k.file()
-	holder, st := k.client.TestLock(k.now, &a)
-	if st == nfs.ErrDenied {
-		k.denied(holder)
-	}
-	return st
+	return k.testLock(&a)
 }
 
 // unlock40 is LOCKU (section 16.12).
