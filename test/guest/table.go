@@ -98,7 +98,7 @@ var about4 = map[string]string{
 	"ports":     "the case port-removed",
 	"nconnect":  "nconnect=4 over TCP; the kernel makes one connection by RDMA then",
 	"rsize":     "rsize and wsize from 4 KiB to 1 MiB",
-	"locks4":    "locks of two guests: flock, fcntl, waited for, given up by the end of a process",
+	"locks4":    "locks of two guests: flock, fcntl, open file descriptions, waited for, given up by the end of a process",
 	"deleg-two": "files delegated to one guest, and changed, truncated, renamed, removed and read by another",
 	"frozen":    "a guest frozen for longer than its lease: it keeps its lock while nobody wants it, and hears that it has lost it when somebody did",
 	"reclaim":   "the server killed while a guest holds a lock, which it reclaims",

@@ -49,5 +49,62 @@ if [ "$GUEST" = b ]; then
 	flock -n -x $M/file true || die "the locks of a process that has ended are still there"
 fi
 both
+# Locks of open file descriptions: two of one process are in each other's way as two guests are,
+# a process that ends keeps nothing, and a descriptor that was inherited keeps all.
+cat >/tmp/ofd.py <<'P'
+import fcntl, os, struct, subprocess, sys
+path, holds = sys.argv[1], sys.argv[2] == "a"
+SETLK, GETLK = 37, 36
+def lock(fd, kind, start=0, length=10):
+    fcntl.fcntl(fd, SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
+def busy(fd, kind):
+    try:
+        lock(fd, kind)
+    except OSError as e:
+        assert e.errno in (11, 13), e
+        return True
+    return False
+one, two = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
+def stage(what):
+    print(what, flush=True)
+    sys.stdin.readline()
+if holds:
+    lock(one, fcntl.F_WRLCK)
+    assert busy(two, fcntl.F_RDLCK), "two descriptions of one process have one lock"
+stage("held")
+if not holds:
+    assert busy(one, fcntl.F_RDLCK), "the other guest's lock is not in the way"
+    kind = struct.unpack("hhqqi4x", fcntl.fcntl(one, GETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 10, 0)))[0]
+    assert kind == fcntl.F_WRLCK, kind
+stage("seen")
+if holds:
+    # The child has the description; that this one closes it changes nothing.
+    child = subprocess.Popen(["/bin/busybox", "sleep", "100"], pass_fds=[one], stdin=subprocess.DEVNULL)
+    os.close(one)
+    assert busy(two, fcntl.F_RDLCK), "closed by one of two processes"
+stage("inherited")
+if not holds:
+    assert busy(one, fcntl.F_RDLCK), "closed by one of two processes of the other guest"
+stage("inherited seen")
+if holds:
+    child.kill()
+    child.wait()
+    lock(two, fcntl.F_RDLCK)
+stage("gone")
+if not holds:
+    lock(one, fcntl.F_RDLCK)
+    assert busy(two, fcntl.F_WRLCK)
+stage("shared")
+P
+coproc Q { python3 /tmp/ofd.py $M/file "$GUEST"; }
+for what in held seen inherited "inherited seen" gone shared; do
+	read -r -t 60 got <&"${Q[0]}" || die "no answer to $what"
+	is "stage" "$got" "$what"
+	both
+	[ "$what" = shared ] || echo go >&"${Q[1]}"
+done
+echo go >&"${Q[1]}"
+wait $Q_PID
+both
 count_locked
 umount $M
