@@ -4,7 +4,7 @@
  *	load URL OP SIZE DEPTH SECONDS FILESIZE
  *
  * URL is nfs://HOST/PATH?nfsport=N&mountport=N, where PATH is an export that has what
- * ../load prepares. Calls are made one below the other on one connection, as many at a
+ * ../load needs. Calls are made one below the other on one connection, as many at a
  * time as DEPTH says, by the raw interface of the library: that of its files would
  * look names up again and copy.
  */
@@ -67,7 +67,8 @@ static void done(struct call *c, uint64_t n)
 {
 	inflight--;
 	if (measuring) {
-		ops++;
+		if (strcmp(op, "readdir"))
+			ops++;
 		bytes += n;
 		if (nlat == caplat) {
 			caplat = caplat ? 2 * caplat : 1 << 16;
@@ -172,15 +173,16 @@ static void got_readdir(struct rpc_context *r, int status, void *data, void *p)
 	READDIRPLUS3resok *ok = &res->READDIRPLUS3res_u.resok;
 	for (entryplus3 *e = ok->reply.entries; e; e = e->nextentry) {
 		last = e->cookie;
-		c->n++;
+		if (measuring)
+			ops++; /* An entry is an operation here. */
 	}
 	if (!ok->reply.eof) {
+		/* With no entry in it the answer would be the same for ever. */
+		if (!ok->reply.entries)
+			die("READDIRPLUS", "an answer without entries that is not the last");
 		readdir_from(c, last, ok->cookieverf);
 		return;
 	}
-	/* An entry is an operation here. */
-	if (measuring)
-		ops += c->n - 1;
 	done(c, 0);
 }
 
@@ -219,7 +221,6 @@ static void issue(struct call *c)
 			die("CREATE", rpc_get_error(rpc));
 	} else if (!strcmp(op, "readdir")) {
 		cookieverf3 zero = {0};
-		c->n = 0;
 		readdir_from(c, 0, zero);
 	} else {
 		die("operation", "unknown");
@@ -293,13 +294,19 @@ int main(int argc, char **argv)
 	for (uint64_t i = 0; i < depth; i++)
 		issue(calloc(1, sizeof(struct call)));
 	run(now() + seconds / 4); /* to get warm */
+	puts("begin");
+	fflush(stdout);
 	double cpu0 = cpu(), began = now();
 	measuring = 1;
 	run(began + seconds);
 	measuring = 0;
 	double took = now() - began, used = cpu() - cpu0;
+	puts("end");
+	fflush(stdout);
 	stopping = 1;
 	run(now() + 30);
+	if (inflight)
+		die("the end", "calls are not answered");
 	qsort(lat, nlat, sizeof *lat, ascending);
 	printf("{\"ops\":%llu,\"bytes\":%llu,\"seconds\":%.6f,\"cpu\":%.6f,\"p50\":%.9f,\"p99\":%.9f}\n",
 	       (unsigned long long)ops, (unsigned long long)bytes, took, used,

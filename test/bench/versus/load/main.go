@@ -1,12 +1,17 @@
 // Command load makes one kind of NFS call on one connection, as many at a time as it
-// is told, and prints what it got as JSON. It is the Go client's side of a comparison;
-// ../libnfs/load.c is the same by libnfs.
+// is told. It is the Go client's side of a comparison; ../libnfs/load.c is the same by
+// libnfs.
 //
-//	load prepare URL FILESIZE ENTRIES
 //	load URL OP SIZE DEPTH SECONDS FILESIZE
+//	load idle ADDR PATH CONNECTIONS
 //
-// prepare makes what the operations use below URL: file, of FILESIZE bytes; names, with
-// files to look up; and large, a directory of ENTRIES entries.
+// Below URL there are a file of FILESIZE bytes; names, a directory with name-000000 to
+// name-000999; and for readdir large, a directory of any size. load prints begin when it
+// begins to measure, after a quarter of SECONDS, end when it is done, and what it
+// measured as JSON.
+//
+// idle opens connections over RDMA, looks PATH up on each, prints begin, and keeps them
+// until its input ends.
 package main
 
 import (
@@ -52,11 +57,11 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) == 4 && args[0] == "prepare" {
-		return prepare(ctx, args[1], number(args[2]), number(args[3]))
+	if len(args) == 4 && args[0] == "idle" {
+		return idle(ctx, args[1], args[2], int(number(args[3])))
 	}
 	if len(args) != 6 {
-		return fmt.Errorf("usage: load prepare URL FILESIZE ENTRIES, or load URL OP SIZE DEPTH SECONDS FILESIZE")
+		return fmt.Errorf("usage: load URL OP SIZE DEPTH SECONDS FILESIZE, or load idle ADDR PATH CONNECTIONS")
 	}
 	seconds, err := strconv.ParseFloat(args[4], 64)
 	if err != nil {
@@ -95,67 +100,6 @@ func connect(url string, depth int) (*client.Client, client.URL, error) {
 	return d.Client(u), u, nil
 }
 
-func prepare(ctx context.Context, url string, size, entries uint64) error {
-	c, u, err := connect(url, 32)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.Close() }()
-	root, err := c.Resolve(ctx, u.Path)
-	if err != nil {
-		return err
-	}
-	mode := uint32(0o666)
-	file, err := c.Create(ctx, root.Handle, "file", blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode}, [nfs3.VerifierLen]byte{})
-	if err != nil {
-		return err
-	}
-	p := make([]byte, 1<<20)
-	for i := range p {
-		p[i] = byte(i * i >> 3)
-	}
-	for off := uint64(0); off < size; {
-		w, err := c.Write(ctx, file.Handle, p[:min(uint64(len(p)), size-off)], off, blockstore.Unstable)
-		if err != nil {
-			return err
-		}
-		off += uint64(w.N)
-	}
-	if _, err := c.Commit(ctx, file.Handle, 0, 0); err != nil {
-		return err
-	}
-	for _, dir := range []struct {
-		name, file string
-		n          uint64
-	}{{"names", "name-%06d", names}, {"large", "an-entry-of-a-large-directory-%07d", entries}} {
-		dmode := uint32(0o777)
-		d, err := c.Mkdir(ctx, root.Handle, dir.name, &blockstore.SetAttr{Mode: &dmode})
-		if err != nil {
-			return err
-		}
-		var next atomic.Uint64
-		var wg sync.WaitGroup
-		errs := make(chan error, 32)
-		for range 32 {
-			wg.Go(func() {
-				for i := next.Add(1) - 1; i < dir.n; i = next.Add(1) - 1 {
-					if _, err := c.Create(ctx, d.Handle, fmt.Sprintf(dir.file, i), blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode}, [nfs3.VerifierLen]byte{}); err != nil {
-						errs <- err
-						return
-					}
-				}
-			})
-		}
-		wg.Wait()
-		select {
-		case err := <-errs:
-			return err
-		default:
-		}
-	}
-	return nil
-}
-
 // load is one kind of call.
 type load struct {
 	c         *client.Client
@@ -164,8 +108,18 @@ type load struct {
 	depth     int
 	blocks    uint64
 	next      atomic.Uint64
-	do        func(ctx context.Context, w *worker) (ops int, err error)
+	do        func(ctx context.Context, w *worker) error
 	transfers bool
+
+	phase atomic.Int32 // 0 to get warm, 1 measured, 2 over
+	ops   atomic.Uint64
+}
+
+// done counts operations that are done while it is measured.
+func (l *load) done(n uint64) {
+	if l.phase.Load() == 1 {
+		l.ops.Add(n)
+	}
 }
 
 // worker makes one call after the other.
@@ -189,23 +143,24 @@ func newLoad(ctx context.Context, url, op string, size, depth int, fileSize uint
 	case "write", "random-write":
 		l.do, l.transfers = l.write(op != "write"), true
 	case "getattr":
-		l.do = func(ctx context.Context, _ *worker) (int, error) {
+		l.do = func(ctx context.Context, _ *worker) error {
 			_, err := c.GetAttr(ctx, l.file)
-			return 1, err
+			l.done(1)
+			return err
 		}
 	case "lookup":
-		l.do = func(ctx context.Context, w *worker) (int, error) {
+		l.do = func(ctx context.Context, w *worker) error {
 			w.name = fmt.Appendf(w.name[:0], "name-%06d", w.rnd.IntN(names))
 			_, err := c.Lookup(ctx, l.dir, string(w.name))
-			return 1, err
+			l.done(1)
+			return err
 		}
 	case "create":
 		l.do = l.create
 	case "readdir":
 		dir = "large"
-		l.do = func(ctx context.Context, _ *worker) (n int, err error) {
-			err = c.ReadDir(ctx, l.dir, func(*client.Entry) error { n++; return nil })
-			return n, err
+		l.do = func(ctx context.Context, _ *worker) error { // an entry is an operation
+			return c.ReadDir(ctx, l.dir, func(*client.Entry) error { l.done(1); return nil })
 		}
 	default:
 		return nil, fmt.Errorf("there is no operation %q", op)
@@ -231,20 +186,21 @@ func (l *load) offset(w *worker, random bool) (n, off uint64) {
 	return n, n % l.blocks * uint64(l.size)
 }
 
-func (l *load) read(random bool) func(context.Context, *worker) (int, error) {
-	return func(ctx context.Context, w *worker) (int, error) {
+func (l *load) read(random bool) func(context.Context, *worker) error {
+	return func(ctx context.Context, w *worker) error {
 		_, off := l.offset(w, random)
 		n, _, err := l.c.Read(ctx, l.file, w.buf, off)
 		if err == nil && n != l.size {
 			err = fmt.Errorf("%d bytes at %d", n, off)
 		}
-		return 1, err
+		l.done(1)
+		return err
 	}
 }
 
 // write ends each pass over the file with a COMMIT.
-func (l *load) write(random bool) func(context.Context, *worker) (int, error) {
-	return func(ctx context.Context, w *worker) (int, error) {
+func (l *load) write(random bool) func(context.Context, *worker) error {
+	return func(ctx context.Context, w *worker) error {
 		n, off := l.offset(w, random)
 		res, err := l.c.Write(ctx, l.file, w.buf, off, blockstore.Unstable)
 		if err == nil && res.N != l.size {
@@ -253,25 +209,26 @@ func (l *load) write(random bool) func(context.Context, *worker) (int, error) {
 		if err == nil && (n+1)%l.blocks == 0 {
 			_, err = l.c.Commit(ctx, l.file, 0, 0)
 		}
-		return 1, err
+		l.done(1)
+		return err
 	}
 }
 
 // create makes a file and removes it.
-func (l *load) create(ctx context.Context, w *worker) (int, error) {
+func (l *load) create(ctx context.Context, _ *worker) error {
 	name := fmt.Sprintf("new-%d-%08d", os.Getpid(), l.next.Add(1))
 	mode := uint32(0o644)
 	if _, err := l.c.Create(ctx, l.dir, name, blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode}, [nfs3.VerifierLen]byte{}); err != nil {
-		return 0, err
+		return err
 	}
-	return 1, l.c.Remove(ctx, l.dir, name)
+	err := l.c.Remove(ctx, l.dir, name)
+	l.done(1)
+	return err
 }
 
 // measure runs for a quarter of d to get warm and for d to be measured.
 func (l *load) measure(ctx context.Context, d time.Duration) (r result, err error) {
 	defer func() { _ = l.c.Close() }()
-	var phase atomic.Int32 // 0 warm, 1 measured, 2 over
-	var ops atomic.Uint64
 	workers := make([]*worker, l.depth)
 	errs := make(chan error, l.depth)
 	var wg sync.WaitGroup
@@ -288,19 +245,17 @@ func (l *load) measure(ctx context.Context, d time.Duration) (r result, err erro
 		workers[i] = w
 		wg.Go(func() {
 			for {
-				p := phase.Load()
+				p := l.phase.Load()
 				if p == 2 {
 					return
 				}
 				began := time.Now()
-				n, err := l.do(ctx, w)
-				if err != nil {
+				if err := l.do(ctx, w); err != nil {
 					errs <- err
-					phase.Store(2)
+					l.phase.Store(2)
 					return
 				}
 				if p == 1 {
-					ops.Add(uint64(n))
 					w.took = append(w.took, time.Since(began))
 				}
 			}
@@ -315,14 +270,16 @@ func (l *load) measure(ctx context.Context, d time.Duration) (r result, err erro
 	wait(d / 4)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
+	fmt.Println("begin")
 	cpu0, began := cpu(), time.Now()
 	if err == nil {
-		phase.CompareAndSwap(0, 1)
+		l.phase.CompareAndSwap(0, 1)
 		wait(d)
 	}
-	r.Ops, r.Seconds, r.CPU = ops.Load(), time.Since(began).Seconds(), cpu()-cpu0
+	r.Ops, r.Seconds, r.CPU = l.ops.Load(), time.Since(began).Seconds(), cpu()-cpu0
+	fmt.Println("end")
 	runtime.ReadMemStats(&after)
-	phase.Store(2)
+	l.phase.Store(2)
 	wg.Wait()
 	if err != nil {
 		return r, err

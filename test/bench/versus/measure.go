@@ -1,0 +1,386 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// sample is what one measurement of one variant gave.
+type sample struct {
+	Rate   float64 `json:"bytes_per_second,omitempty"`
+	Ops    float64 `json:"operations_per_second,omitempty"`
+	P50    float64 `json:"median_seconds,omitempty"`
+	P99    float64 `json:"p99_seconds,omitempty"`
+	Server float64 `json:"server_cpu_seconds,omitempty"` // in the time that was measured
+	Client float64 `json:"client_cpu_seconds,omitempty"`
+	PerGiB float64 `json:"server_cpu_seconds_per_gib,omitempty"`
+	PerOp  float64 `json:"server_cpu_seconds_per_operation,omitempty"`
+	// Value is of experiments that measure something else.
+	Value float64 `json:"value,omitempty"`
+}
+
+// load is the output of the programs that make load.
+type load struct {
+	Ops     uint64  `json:"ops"`
+	Bytes   uint64  `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+	CPU     float64 `json:"cpu"`
+	P50     float64 `json:"p50"`
+	P99     float64 `json:"p99"`
+}
+
+// sample divides by the time, and by what was done in it, what took cpu seconds of the
+// server.
+func (l *load) sample(cpu float64) (sample, error) {
+	if l.Seconds <= 0 || l.Ops == 0 {
+		return sample{}, fmt.Errorf("%d operations in %g seconds", l.Ops, l.Seconds)
+	}
+	s := sample{
+		Rate: float64(l.Bytes) / l.Seconds, Ops: float64(l.Ops) / l.Seconds, P50: l.P50, P99: l.P99,
+		Server: cpu, Client: l.CPU, PerOp: cpu / float64(l.Ops),
+	}
+	if l.Bytes > 0 {
+		s.PerGiB = cpu / float64(l.Bytes) * (1 << 30)
+	}
+	return s, nil
+}
+
+// measurer makes measurements.
+type measurer struct {
+	*servers
+	took  time.Duration
+	iters map[string]int // of rstorectl perf, by what is measured
+}
+
+// variant is one side of a comparison: a server, the carrier and the client, such as
+// "ganesha tcp libnfs".
+type variant string
+
+func (v variant) split() (server, carrier, client string) {
+	f := strings.Fields(string(v))
+	return f[0], f[1], f[2]
+}
+
+// experiment is something that several variants do.
+type experiment struct {
+	name     string
+	variants []variant // besides those of the rows
+	run      func(ctx context.Context, m *measurer, v variant) (sample, error)
+}
+
+// nfs is an experiment of one kind of call.
+func nfs(name, where, op string, size, depth int) experiment {
+	return experiment{name: name, run: func(ctx context.Context, m *measurer, v variant) (sample, error) {
+		server, carrier, client := v.split()
+		srv := m.get(ctx, server)
+		if srv.err != nil {
+			return sample{}, srv.err
+		}
+		args := []string{op, strconv.Itoa(size), strconv.Itoa(depth), strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64), strconv.Itoa(fileSize)}
+		if client == "go" {
+			args = append([]string{m.bin("load"), m.url(server, carrier, where)}, args...)
+		} else {
+			args = append([]string{m.bin("load-libnfs"), m.libnfsURL(server, where)}, args...)
+		}
+		if _, err := os.Stat(args[0]); err != nil {
+			return sample{}, fmt.Errorf("%s is not installed", client)
+		}
+		return m.drive(ctx, srv, args)
+	}}
+}
+
+// drive runs a program that makes load. The server's processor time is that between
+// the lines begin and end.
+func (m *measurer) drive(ctx context.Context, srv *server, args []string) (s sample, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*m.took+patience)
+	defer cancel()
+	cmd := m.command(ctx, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return s, err
+	}
+	if err := cmd.Start(); err != nil {
+		return s, err
+	}
+	l, used, err := follow(out, func() (float64, error) {
+		if srv == nil {
+			return 0, nil
+		}
+		return cpuOf(srv.pid())
+	})
+	if werr := cmd.Wait(); werr != nil {
+		err = fmt.Errorf("%w: %s", werr, firstLine(stderr.Bytes()))
+	}
+	if err != nil {
+		return s, err
+	}
+	return l.sample(used)
+}
+
+// follow reads what a load says: begin, end, and what it measured. It returns that and
+// what cpu grew by between the first two.
+func follow(r io.Reader, cpu func() (float64, error)) (l load, used float64, err error) {
+	lines := bufio.NewScanner(r)
+	seen := 0
+	for lines.Scan() {
+		switch line := lines.Text(); line {
+		case "begin", "end":
+			now, err := cpu()
+			if err != nil {
+				return l, 0, err
+			}
+			used = now - used
+			seen++
+		default:
+			if err := json.Unmarshal([]byte(line), &l); err != nil {
+				return l, 0, err
+			}
+		}
+	}
+	if seen != 2 {
+		return l, 0, errors.New("the load did not say when it was measured")
+	}
+	return l, used, lines.Err()
+}
+
+// perf measures the transport: rstored's by rstorectl perf, or datagrams. kind and
+// window are of the datagrams; args of rstorectl.
+func perf(name string, size int, args ...string) experiment {
+	return experiment{name: name, run: func(ctx context.Context, m *measurer, v variant) (sample, error) {
+		server, kind, window := v.split()
+		if server == "udp" {
+			return m.datagrams(ctx, kind, window)
+		}
+		if srv := m.get(ctx, "perf"); srv.err != nil {
+			return sample{}, srv.err
+		}
+		args := append(args, "-s", strconv.Itoa(size))
+		n := m.iters[name]
+		if n == 0 { // how long does one take?
+			const few = 256
+			s, err := m.perf(ctx, few, args)
+			if err != nil {
+				return s, err
+			}
+			n = int(min(max(s.Ops*m.took.Seconds(), few), 5e6))
+			m.iters[name] = n
+		}
+		return m.perf(ctx, n, args)
+	}}
+}
+
+func (m *measurer) perf(ctx context.Context, n int, args []string) (s sample, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*m.took+patience)
+	defer cancel()
+	args = append([]string{m.bin("rstorectl"), "perf", args[0], args[1], perfAddr, "-m", "4096", "-o", "json", "-n", strconv.Itoa(n)}, args[2:]...)
+	cmd := m.command(ctx, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return s, fmt.Errorf("%w: %s", err, firstLine(stderr.Bytes()))
+	}
+	return parsePerf(out)
+}
+
+// parsePerf reads the JSON of rstorectl perf, in its units.
+func parsePerf(b []byte) (s sample, err error) {
+	var r struct {
+		Results []struct {
+			Average float64 `json:"bw_average_mib_s"`
+			Rate    float64 `json:"msg_rate_mpps"`
+			Typical float64 `json:"t_typical_us"`
+			P99     float64 `json:"percentile_99_us"`
+			PerSec  float64 `json:"transactions_per_second"`
+		} `json:"results"`
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return s, err
+	}
+	if len(r.Results) != 1 {
+		return s, fmt.Errorf("%d results", len(r.Results))
+	}
+	x := r.Results[0]
+	s = sample{Rate: x.Average * (1 << 20), Ops: x.Rate * 1e6, P50: x.Typical / 1e6, P99: x.P99 / 1e6}
+	if s.Ops == 0 {
+		s.Ops = 2 * x.PerSec // one for each of the two ways
+	}
+	if s.Ops == 0 {
+		return s, errors.New("nothing was measured")
+	}
+	return s, nil
+}
+
+// datagrams runs the two processes of the udp command.
+func (m *measurer) datagrams(ctx context.Context, kind, window string) (sample, error) {
+	far := m.launch("udp", m.bin("udp"), "serve", kind, udpAddr)
+	if far.err != nil {
+		return sample{}, far.err
+	}
+	defer far.kill()
+	return m.drive(ctx, nil, []string{m.bin("udp"), kind, udpAddr, strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64), window})
+}
+
+// idleMounts is how many connections the memory of one is the mean of.
+const idleMounts = 200
+
+// idle measures what an idle mount over RDMA takes of the server's memory, in bytes.
+func idle(ctx context.Context, m *measurer, _ variant) (s sample, err error) {
+	srv := m.get(ctx, "rstored")
+	if srv.err != nil {
+		return s, srv.err
+	}
+	before, err := pssOf(srv.pid())
+	if err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cmd := m.command(ctx, m.bin("load"), "idle", address(portRDMA), m.export("rstored", "memory"), strconv.Itoa(idleMounts))
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return s, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return s, err
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		return s, err
+	}
+	if lines := bufio.NewScanner(out); lines.Scan() && lines.Text() == "begin" {
+		var after int64
+		after, err = pssOf(srv.pid())
+		s.Value = float64(after-before) / idleMounts
+	} else {
+		err = errors.New("the connections did not come about")
+	}
+	stdin.Close()
+	if werr := cmd.Wait(); werr != nil {
+		err = fmt.Errorf("%w: %s", werr, firstLine(stderr.Bytes()))
+	}
+	return s, err
+}
+
+// allocations runs a Go benchmark and divides the allocations of an operation by n.
+func allocations(program, bench string, n float64) func(context.Context, *measurer, variant) (sample, error) {
+	return func(ctx context.Context, m *measurer, _ variant) (s sample, err error) {
+		ctx, cancel := context.WithTimeout(ctx, 10*m.took+patience)
+		defer cancel()
+		// Enough operations that what is allocated once does not count.
+		cmd := exec.CommandContext(ctx, m.bin(program), "-test.run", "^$", "-test.bench", bench, "-test.benchmem", "-test.benchtime", m.took.String())
+		cmd.Dir = m.dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return s, fmt.Errorf("%w: %s", err, firstLine(out))
+		}
+		a, err := parseAllocs(out)
+		s.Value = a / n
+		return s, err
+	}
+}
+
+var allocs = regexp.MustCompile(`(?m)^Benchmark\S+\s.*\s([0-9.]+) allocs/op`)
+
+// parseAllocs reads the output of a Go benchmark: the allocations of an operation.
+func parseAllocs(b []byte) (float64, error) {
+	m := allocs.FindAllSubmatch(b, -1)
+	if len(m) != 1 {
+		return 0, fmt.Errorf("%d benchmarks have run", len(m))
+	}
+	return strconv.ParseFloat(string(m[0][1]), 64)
+}
+
+// taken are the samples of a variant, by round, or why there are none.
+type taken struct {
+	Samples []sample `json:"samples,omitempty"`
+	Err     string   `json:"error,omitempty"`
+}
+
+// measureAll measures what the rows that are asked for need.
+func measureAll(ctx context.Context, o *options, s *servers) (*report, error) {
+	s.entries = o.entries
+	m := &measurer{servers: s, took: o.took, iters: make(map[string]int)}
+	r := &report{Rounds: o.rounds, Seconds: o.took.Seconds(), Measured: make(map[string]map[variant]*taken)}
+	var wanted []row
+	for _, w := range rows() {
+		if o.rows.MatchString(w.text()) {
+			wanted = append(wanted, w)
+		}
+	}
+	if len(wanted) == 0 {
+		return nil, errors.New("no row matches")
+	}
+	for _, e := range experiments() {
+		e.variants = nil
+		for _, w := range wanted {
+			if w.experiment != e.name {
+				continue
+			}
+			for _, v := range slices.Concat(w.ours, w.peer, w.also) {
+				if !slices.Contains(e.variants, v) {
+					e.variants = append(e.variants, v)
+				}
+			}
+		}
+		if len(e.variants) == 0 {
+			continue
+		}
+		all := make(map[variant]*taken)
+		r.Measured[e.name] = all
+		if err := m.rounds(ctx, o.rounds, &e, all); err != nil {
+			return nil, err
+		}
+	}
+	for _, w := range wanted {
+		r.Rows = append(r.Rows, w.result(r.Measured[w.experiment]))
+	}
+	return r, nil
+}
+
+// rounds has the variants take turns, every other round in the opposite order: what
+// drifts meets all of them.
+func (m *measurer) rounds(ctx context.Context, n int, e *experiment, all map[variant]*taken) error {
+	order := slices.Clone(e.variants)
+	for _, v := range order {
+		all[v] = &taken{}
+	}
+	for range n {
+		for _, v := range order {
+			t := all[v]
+			if t.Err != "" {
+				continue
+			}
+			began := time.Now()
+			s, err := e.run(ctx, m, v)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				t.Err, t.Samples = err.Error(), nil
+				fmt.Fprintf(os.Stderr, "%s: %s: %v\n", e.name, v, err)
+				continue
+			}
+			t.Samples = append(t.Samples, s)
+			fmt.Fprintf(os.Stderr, "%s: %s: %.0f operations/s, %.0f MB/s (%.1f s)\n", e.name, v, s.Ops, s.Rate/1e6, time.Since(began).Seconds())
+		}
+		slices.Reverse(order)
+	}
+	return nil
+}

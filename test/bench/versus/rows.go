@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+)
+
+// The variants. Those of the transport have the kind of datagrams and their window in the
+// place of carrier and client.
+const (
+	rdma       variant = "rstored rdma go"
+	tcp        variant = "rstored tcp go"
+	tcpLibnfs  variant = "rstored tcp libnfs"
+	gan        variant = "ganesha tcp go"
+	ganLibnfs  variant = "ganesha tcp libnfs"
+	goNFS      variant = "go-nfs tcp go"
+	goLibnfs   variant = "go-nfs tcp libnfs"
+	verbs      variant = "rstored verbs perf"
+	bareStream variant = "udp stream 512"
+	barePing   variant = "udp ping 1"
+	bareSingle variant = "udp single 1024"
+	bareDepth  variant = "udp single 64"
+)
+
+// kinds are of variants, for the rows that take the fastest.
+var (
+	ganesha = []variant{gan, ganLibnfs}
+	ourTCP  = []variant{tcp, tcpLibnfs}
+	gonfs   = []variant{goNFS, goLibnfs}
+)
+
+const rcPackets = 256 // of 1 MiB with a path MTU of 4096
+
+func experiments() []experiment {
+	const mib = 1 << 20
+	return []experiment{
+		perf("rc-write", mib, "write", "bw"),
+		perf("rc-read", mib, "read", "bw"),
+		perf("rc-latency", 64, "send", "lat"),
+		perf("rc-rate", 64, "send", "bw", "-t", "64"),
+		nfs("read", "memory", "read", mib, 16),
+		nfs("write", "memory", "write", mib, 16),
+		nfs("write-disk", "disk", "write", mib, 16),
+		nfs("random-read", "memory", "random-read", 4096, 32),
+		nfs("random-write", "memory", "random-write", 4096, 32),
+		nfs("getattr", "memory", "getattr", 1, 32),
+		nfs("lookup", "memory", "lookup", 1, 32),
+		nfs("create", "memory", "create", 1, 16),
+		nfs("readdir", "memory", "readdir", 1, 1),
+		{name: "allocs-packet", run: allocations("roce.test", "^BenchmarkDevice$/^WRITE$/^1048576$", rcPackets)},
+		{name: "allocs-read", run: allocations("nfs.test", "^BenchmarkNFS$/^rdma$/^READ$/^1024KiB$/^16-in-flight$", 1)},
+		{name: "allocs-write", run: allocations("nfs.test", "^BenchmarkNFS$/^rdma$/^WRITE$/^1024KiB$/^16-in-flight$", 1)},
+		{name: "idle", run: func(ctx context.Context, m *measurer, v variant) (sample, error) { return idle(ctx, m, v) }},
+	}
+}
+
+// metric is what of a sample is compared.
+type metric struct {
+	unit  string
+	scale float64 // of the unit
+	less  bool    // is better
+	of    func(*sample) float64
+}
+
+var (
+	rate   = metric{unit: "MB/s", scale: 1e-6, of: func(s *sample) float64 { return s.Rate }}
+	ops    = metric{unit: "/s", scale: 1, of: func(s *sample) float64 { return s.Ops }}
+	median = metric{unit: "us", scale: 1e6, less: true, of: func(s *sample) float64 { return s.P50 }}
+	tail   = metric{unit: "us", scale: 1e6, less: true, of: func(s *sample) float64 { return s.P99 }}
+	perGiB = metric{unit: "CPU s/GiB", scale: 1, less: true, of: func(s *sample) float64 { return s.PerGiB }}
+	perOp  = metric{unit: "CPU us", scale: 1e6, less: true, of: func(s *sample) float64 { return s.PerOp }}
+	count  = metric{unit: "", scale: 1, less: true, of: func(s *sample) float64 { return s.Value }}
+	kib    = metric{unit: "KiB", scale: 1. / 1024, less: true, of: func(s *sample) float64 { return s.Value }}
+)
+
+// row is a line of the table: a ratio, or without peer a number.
+type row struct {
+	measure, against string
+	experiment       string
+	metric           metric
+	ours, peer       []variant // the fastest of each counts
+	also             []variant // ours, beside it
+	// wanted is what the ratio, or the number, must be at least; at most where less
+	// is better.
+	wanted float64
+}
+
+func (r *row) text() string { return r.measure + " against " + r.against }
+
+func rows() []row {
+	one := func(v variant) []variant { return []variant{v} }
+	const (
+		bare      = "bare UDP with GSO and GRO, ICRC and one copy"
+		byGanesha = "Ganesha over TCP"
+	)
+	rs := []row{
+		{"RC RDMA WRITE 1 MiB", bare, "rc-write", rate, one(verbs), one(bareStream), nil, 0.85},
+		{"RC RDMA READ 1 MiB", bare, "rc-read", rate, one(verbs), one(bareStream), nil, 0.85},
+		{"RC SEND 64 B ping-pong, median", "UDP ping-pong", "rc-latency", median, one(verbs), one(barePing), nil, 1.5},
+		{"RC SEND 64 B ping-pong, p99", "UDP ping-pong", "rc-latency", tail, one(verbs), one(barePing), nil, 1.5},
+		{"RC SEND 64 B, 64 under way", "single datagrams", "rc-rate", ops, one(verbs), one(bareSingle), nil, 0.7},
+		{"RC SEND 64 B, 64 under way", "single datagrams, 64 under way", "rc-rate", ops, one(verbs), one(bareDepth), nil, 0.7},
+		{"READ 1 MiB over RDMA, 16 in flight", byGanesha, "read", rate, one(rdma), ganesha, nil, 2},
+		{"READ 1 MiB over RDMA, 16 in flight", "go-nfs over TCP", "read", rate, one(rdma), gonfs, nil, 10},
+		{"READ 1 MiB over RDMA, 16 in flight", "rstored over TCP", "read", rate, one(rdma), one(tcp), nil, 1},
+		{"WRITE 1 MiB and COMMIT over RDMA, 16 in flight, tmpfs", byGanesha, "write", rate, one(rdma), ganesha, nil, 2},
+		{"WRITE 1 MiB and COMMIT over RDMA, 16 in flight, disk", byGanesha, "write-disk", rate, one(rdma), ganesha, nil, 2},
+		{"random READ 4 KiB over RDMA, 32 in flight", byGanesha, "random-read", ops, one(rdma), ganesha, nil, 2},
+		{"random WRITE 4 KiB over RDMA, 32 in flight", byGanesha, "random-write", ops, one(rdma), ganesha, nil, 2},
+	}
+	for _, c := range []struct {
+		name       string
+		ours, peer variant
+	}{{"Go client", tcp, gan}, {"libnfs", tcpLibnfs, ganLibnfs}} {
+		for _, e := range []struct {
+			name, experiment string
+			metric           metric
+		}{
+			{"READ 1 MiB", "read", rate}, {"WRITE 1 MiB", "write", rate},
+			{"random READ 4 KiB", "random-read", ops}, {"random WRITE 4 KiB", "random-write", ops},
+		} {
+			rs = append(rs, row{fmt.Sprintf("%s over TCP, %s", e.name, c.name), byGanesha, e.experiment, e.metric, one(c.ours), one(c.peer), nil, 1.2})
+		}
+	}
+	return append(
+		rs,
+		row{"GETATTR over TCP", byGanesha, "getattr", ops, ourTCP, ganesha, one(rdma), 1.2},
+		row{"LOOKUP over TCP", byGanesha, "lookup", ops, ourTCP, ganesha, one(rdma), 1.2},
+		row{"CREATE and REMOVE over TCP", byGanesha, "create", ops, ourTCP, ganesha, one(rdma), 1.2},
+		row{"READDIRPLUS over TCP, entries of a large directory", byGanesha, "readdir", ops, ourTCP, ganesha, one(rdma), 1.2},
+		row{"server CPU of READ 1 MiB over RDMA", byGanesha, "read", perGiB, one(rdma), ganesha, one(tcp), 0.7},
+		row{"server CPU of WRITE 1 MiB over RDMA", byGanesha, "write", perGiB, one(rdma), ganesha, one(tcp), 0.7},
+		row{"server CPU of a random READ 4 KiB over RDMA", byGanesha, "random-read", perOp, one(rdma), ganesha, one(tcp), 0.7},
+		row{"server CPU of a random WRITE 4 KiB over RDMA", byGanesha, "random-write", perOp, one(rdma), ganesha, one(tcp), 0.7},
+		row{"allocations per packet", "", "allocs-packet", count, one(verbs), nil, nil, 0},
+		row{"allocations per READ 1 MiB, client and server", "", "allocs-read", count, one(rdma), nil, nil, 0},
+		row{"allocations per WRITE 1 MiB, client and server", "", "allocs-write", count, one(rdma), nil, nil, 0},
+		row{"memory of an idle mount over RDMA", "", "idle", kib, one(rdma), nil, nil, 64},
+	)
+}
