@@ -7,11 +7,13 @@ VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || ech
 LDFLAGS       ?= -X github.com/rstored/rstored/cmd/internal/cli.version=$(VERSION)
 FUZZTIME      ?= 20s
 BENCHTIME     ?= 1s
+BENCHFLAGS    ?=
+BENCHDIR      ?= docs/bench
 TORTURETIME   ?= 1h
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 
-.PHONY: all build test race lint format vulncheck bench fuzz torture nightly plots demo interop install clean
+.PHONY: all build test race lint format vulncheck bench microbench fuzz torture nightly plots demo interop install clean
 
 all: build
 
@@ -43,7 +45,16 @@ $(LINTER):
 vulncheck:
 	@deploy/vulncheck.sh $(GO) $(GOVULNCHECK)
 
+# rstored beside other servers and its transport beside bare datagrams, in namespaces of
+# their own: some 20 minutes, as root. The peers are installed if they can be. Writes
+# BENCHDIR; test/bench/versus -help shows what BENCHFLAGS can be.
 bench:
+	test/bench/versus/install
+	$(GO) build -o bin/versus ./test/bench/versus
+	@exec bin/versus -json $(BENCHDIR)/results.json -svg $(BENCHDIR)/results.svg -markdown $(BENCHDIR)/README.md $(BENCHFLAGS)
+
+# The Go benchmarks of each layer.
+microbench:
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
 
 # Each fuzz target in turn for FUZZTIME.

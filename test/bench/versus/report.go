@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -165,17 +166,20 @@ func (s *side) client() string {
 
 // number has three digits that count, and all before the point.
 func number(v float64) string {
+	digits := 2
 	switch {
-	case v == 0:
-		return "0"
 	case v >= 100:
-		return fmt.Sprintf("%.0f", v)
+		digits = 0
 	case v >= 10:
-		return fmt.Sprintf("%.1f", v)
-	case v >= 0.1:
-		return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", v), "0"), ".")
+		digits = 1
+	case v < 0.1 && v > 0:
+		return strconv.FormatFloat(v, 'g', 2, 64)
 	}
-	return fmt.Sprintf("%.2g", v)
+	s := strconv.FormatFloat(v, 'f', digits, 64)
+	if digits > 0 {
+		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
+	}
+	return s
 }
 
 var heads = []string{"measure", "against", "rstored", "peer", "ratio (least to largest)", "wanted", "reached"}

@@ -17,7 +17,8 @@ const (
 	goLibnfs   variant = "go-nfs tcp libnfs"
 	verbs      variant = "rstored verbs perf"
 	bareStream variant = "udp stream 512"
-	barePing   variant = "udp ping 1"
+	barePing   variant = "udp wait 1"
+	bareKernel variant = "udp ping 1"
 	bareSingle variant = "udp single 1024"
 	bareDepth  variant = "udp single 64"
 )
@@ -98,6 +99,8 @@ func rows() []row {
 		{"RC RDMA READ 1 MiB", bare, "rc-read", rate, one(verbs), one(bareStream), nil, 0.85},
 		{"RC SEND 64 B ping-pong, median", "UDP ping-pong", "rc-latency", median, one(verbs), one(barePing), nil, 1.5},
 		{"RC SEND 64 B ping-pong, p99", "UDP ping-pong", "rc-latency", tail, one(verbs), one(barePing), nil, 1.5},
+		{"RC SEND 64 B ping-pong, median", "UDP ping-pong that waits in the kernel", "rc-latency", median, one(verbs), one(bareKernel), nil, 1.5},
+		{"RC SEND 64 B ping-pong, p99", "UDP ping-pong that waits in the kernel", "rc-latency", tail, one(verbs), one(bareKernel), nil, 1.5},
 		{"RC SEND 64 B, 64 under way", "single datagrams", "rc-rate", ops, one(verbs), one(bareSingle), nil, 0.7},
 		{"RC SEND 64 B, 64 under way", "single datagrams, 64 under way", "rc-rate", ops, one(verbs), one(bareDepth), nil, 0.7},
 		{"READ 1 MiB over RDMA, 16 in flight", byGanesha, "read", rate, one(rdma), ganesha, nil, 2},

@@ -165,11 +165,16 @@ func newLoad(ctx context.Context, url, op string, size, depth int, fileSize uint
 	default:
 		return nil, fmt.Errorf("there is no operation %q", op)
 	}
-	f, err := c.Resolve(ctx, u.Join("file").Path)
+	// Not by the whole path: go-nfs lets one mount what is not there, and gives its root.
+	root, err := c.Resolve(ctx, u.Path)
 	if err != nil {
 		return nil, err
 	}
-	d, err := c.Resolve(ctx, u.Join(dir).Path)
+	f, err := c.Lookup(ctx, root.Handle, "file")
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.Lookup(ctx, root.Handle, dir)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@
 //	        UDP_SEGMENT and UDP_GRO, with checksum and one copy to their place
 //	single  datagrams of a message of 64 bytes, by sendmmsg and recvmmsg
 //	ping    one such datagram there and back
+//	wait    the same by Go's own sockets, which wait in the runtime and not in the kernel
 //
 // The receiver says how many packets it has, and WINDOW is how many the sender is
 // ahead of that at most. The client prints begin when it begins to measure, end when it
@@ -20,7 +21,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -61,11 +65,16 @@ func run(args []string) error {
 		case "single":
 			err = receive(fd, newGather(singleBatch, packetMax), func([]byte, int) (uint64, error) { return 1, nil })
 		case "ping":
-			err = echo(fd)
+			err = echo(kernel(fd))
+		case "wait":
+			var w *net.UDPConn
+			if w, err = waiting(fd); err == nil {
+				err = echo(w)
+			}
 		default:
 			err = fmt.Errorf("there is no kind %q", args[1])
 		}
-		if err == unix.ECONNREFUSED {
+		if errors.Is(err, unix.ECONNREFUSED) {
 			return nil // the client is done
 		}
 		return err
@@ -93,7 +102,12 @@ func run(args []string) error {
 	case "single":
 		r, err = single(fd, d, window)
 	case "ping":
-		r, err = ping(fd, d)
+		r, err = ping(kernel(fd), d)
+	case "wait":
+		var w *net.UDPConn
+		if w, err = waiting(fd); err == nil {
+			r, err = ping(w, d)
+		}
 	default:
 		err = fmt.Errorf("there is no kind %q", args[0])
 	}
@@ -190,31 +204,61 @@ func timeout(fd int, d time.Duration) error {
 	return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
 }
 
+// kernel is a socket whose reads and writes wait in the kernel.
+type kernel int
+
+// Read implements io.Reader.
+func (k kernel) Read(b []byte) (int, error) {
+	for {
+		if n, err := unix.Read(int(k), b); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+// Write implements io.Writer.
+func (k kernel) Write(b []byte) (int, error) { return unix.Write(int(k), b) }
+
+// waiting hands the socket to Go's runtime.
+func waiting(fd int) (*net.UDPConn, error) {
+	runtime.UnlockOSThread()
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "udp")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UDPConn), nil
+}
+
 // echo sends back what it gets.
-func echo(fd int) error {
+func echo(c io.ReadWriter) error {
 	b := make([]byte, packetMax)
 	for {
-		n, err := unix.Read(fd, b)
+		n, err := c.Read(b)
 		if err == nil {
-			_, err = unix.Write(fd, b[:n])
+			_, err = c.Write(b[:n])
 		}
-		if err != nil && err != unix.EINTR {
+		if err != nil {
 			return err
 		}
 	}
 }
 
 // ping sends a datagram and waits for it, over and over.
-func ping(fd int, d time.Duration) (r result, err error) {
+func ping(c io.ReadWriter, d time.Duration) (r result, err error) {
 	b := make([]byte, singleLen)
 	took := make([]time.Duration, 0, 1<<22)
 	begin := time.Now().Add(d / 4)
 	measuring := false
 	for last := time.Now(); ; {
-		if _, err := unix.Write(fd, b); err != nil {
+		if _, err := c.Write(b); err != nil {
 			return r, err
 		}
-		if _, err := unix.Read(fd, b); err != nil {
+		if _, err := c.Read(b); err != nil {
 			return r, err
 		}
 		now := time.Now()
