@@ -119,8 +119,10 @@ func rows() []row {
 			name, experiment string
 			metric           metric
 		}{
-			{"READ 1 MiB", "read", rate}, {"WRITE 1 MiB", "write", rate},
-			{"random READ 4 KiB", "random-read", ops}, {"random WRITE 4 KiB", "random-write", ops},
+			{"READ 1 MiB", "read", rate},
+			{"WRITE 1 MiB", "write", rate},
+			{"random READ 4 KiB", "random-read", ops},
+			{"random WRITE 4 KiB", "random-write", ops},
 		} {
 			rs = append(rs, row{fmt.Sprintf("%s over TCP, %s", e.name, c.name), byGanesha, e.experiment, e.metric, one(c.ours), one(c.peer), nil, 1.2})
 		}

@@ -108,7 +108,7 @@ func (s *servers) begin(ctx context.Context, name string) *server {
 	if name == "perf" {
 		r := s.launch(name, s.bin("rstorectl"), "perf", "serve", "--quiet", perfAddr)
 		if r.err == nil {
-			_, r.err = s.retry(ctx, r, s.bin("rstorectl"), "perf", "send", "lat", perfAddr, "-n", "1")
+			r.err = s.retry(ctx, r, s.bin("rstorectl"), "perf", "send", "lat", perfAddr, "-n", "1")
 		}
 		return r
 	}
@@ -159,7 +159,7 @@ func (s *servers) begin(ctx context.Context, name string) *server {
 	}
 	if r.err == nil {
 		url := s.url(name, "tcp", "memory")
-		_, r.err = s.retry(ctx, r, s.bin("load"), url, "getattr", "1", "1", "0.01", strconv.Itoa(fileSize))
+		r.err = s.retry(ctx, r, s.bin("load"), url, "getattr", "1", "1", "0.01", strconv.Itoa(fileSize))
 	}
 	if r.err != nil {
 		r.err = fmt.Errorf("%w\n%s", r.err, s.lastWords(name))
@@ -208,18 +208,17 @@ func address(port int) string { return fmt.Sprintf("%s:%d", host, port) }
 const patience = 60 * time.Second
 
 // retry runs a command until it succeeds.
-func (s *servers) retry(ctx context.Context, r *server, args ...string) (out []byte, err error) {
-	err = until(ctx, r, func() error {
+func (s *servers) retry(ctx context.Context, r *server, args ...string) error {
+	return until(ctx, r, func() error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		cmd := s.command(ctx, args...)
-		out, err = cmd.CombinedOutput()
+		out, err := cmd.CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%s: %w", firstLine(out), err)
 		}
 		return nil
 	})
-	return out, err
 }
 
 // command is a client. It knows where nfs-ganesha has its MOUNT.

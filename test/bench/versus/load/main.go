@@ -115,10 +115,10 @@ type load struct {
 	ops   atomic.Uint64
 }
 
-// done counts operations that are done while it is measured.
-func (l *load) done(n uint64) {
+// done counts an operation that is done while it is measured.
+func (l *load) done() {
 	if l.phase.Load() == 1 {
-		l.ops.Add(n)
+		l.ops.Add(1)
 	}
 }
 
@@ -145,14 +145,14 @@ func newLoad(ctx context.Context, url, op string, size, depth int, fileSize uint
 	case "getattr":
 		l.do = func(ctx context.Context, _ *worker) error {
 			_, err := c.GetAttr(ctx, l.file)
-			l.done(1)
+			l.done()
 			return err
 		}
 	case "lookup":
 		l.do = func(ctx context.Context, w *worker) error {
 			w.name = fmt.Appendf(w.name[:0], "name-%06d", w.rnd.IntN(names))
 			_, err := c.Lookup(ctx, l.dir, string(w.name))
-			l.done(1)
+			l.done()
 			return err
 		}
 	case "create":
@@ -160,7 +160,7 @@ func newLoad(ctx context.Context, url, op string, size, depth int, fileSize uint
 	case "readdir":
 		dir = "large"
 		l.do = func(ctx context.Context, _ *worker) error { // an entry is an operation
-			return c.ReadDir(ctx, l.dir, func(*client.Entry) error { l.done(1); return nil })
+			return c.ReadDir(ctx, l.dir, func(*client.Entry) error { l.done(); return nil })
 		}
 	default:
 		return nil, fmt.Errorf("there is no operation %q", op)
@@ -198,7 +198,7 @@ func (l *load) read(random bool) func(context.Context, *worker) error {
 		if err == nil && n != l.size {
 			err = fmt.Errorf("%d bytes at %d", n, off)
 		}
-		l.done(1)
+		l.done()
 		return err
 	}
 }
@@ -214,7 +214,7 @@ func (l *load) write(random bool) func(context.Context, *worker) error {
 		if err == nil && (n+1)%l.blocks == 0 {
 			_, err = l.c.Commit(ctx, l.file, 0, 0)
 		}
-		l.done(1)
+		l.done()
 		return err
 	}
 }
@@ -227,7 +227,7 @@ func (l *load) create(ctx context.Context, _ *worker) error {
 		return err
 	}
 	err := l.c.Remove(ctx, l.dir, name)
-	l.done(1)
+	l.done()
 	return err
 }
 
