@@ -43,7 +43,7 @@ func (h *hostInfo) describe(o *options) {
 	h.Cores, h.Go = runtime.NumCPU(), runtime.Version()
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
-		h.Kernel = unix.ByteSliceToString(u.Release[:])
+		h.Kernel, _, _ = strings.Cut(unix.ByteSliceToString(u.Release[:]), "-") // the rest is its packager's
 	}
 	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		for line := range strings.Lines(string(b)) {
