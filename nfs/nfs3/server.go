@@ -193,9 +193,9 @@ func (o *op) putPostOp(a *blockstore.Attr) {
 // wcc appends what the store said about an object around a change, or if it
 // said nothing the attributes now.
 func (o *op) wcc(w *blockstore.Wcc, h *blockstore.Handle) {
-	if w.Post == nil && o.x != nil && h.Len > 0 {
+	if !w.Post.Known && o.x != nil && h.Len > 0 {
 		if a, err := o.x.FS.GetAttr(&o.cred, *h); err == nil {
-			w.Post = &a
+			w.Post = blockstore.Known(&a)
 		}
 	}
 	var fsid uint64

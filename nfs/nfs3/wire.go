@@ -177,13 +177,16 @@ func DecodePostOp(d *xdr.Decoder) *Attr {
 
 // EncodeWcc appends a wcc_data.
 func EncodeWcc(e *xdr.Encoder, w *blockstore.Wcc, fsid uint64) {
-	e.Bool(w.Pre != nil)
-	if w.Pre != nil {
+	e.Bool(w.Pre.Known)
+	if w.Pre.Known {
 		e.Uint64(w.Pre.Size)
 		EncodeTime(e, w.Pre.Mtime)
 		EncodeTime(e, w.Pre.Ctime)
 	}
-	EncodePostOp(e, w.Post, fsid)
+	e.Bool(w.Post.Known)
+	if w.Post.Known {
+		EncodeAttr(e, &w.Post.Attr, fsid)
+	}
 }
 
 // DecodeWcc reads a wcc_data.
