@@ -175,6 +175,13 @@ func DecodePostOp(d *xdr.Decoder) *Attr {
 	return &a
 }
 
+// SkipPostOp reads a post_op_attr that nobody wants.
+func SkipPostOp(d *xdr.Decoder) {
+	if d.Bool() && d.Err() == nil {
+		DecodeAttr(d)
+	}
+}
+
 // EncodeWcc appends a wcc_data.
 func EncodeWcc(e *xdr.Encoder, w *blockstore.Wcc, fsid uint64) {
 	e.Bool(w.Pre.Known)
@@ -196,6 +203,16 @@ func DecodeWcc(d *xdr.Decoder) (w Wcc) {
 	}
 	w.Post = DecodePostOp(d)
 	return w
+}
+
+// SkipWcc reads a wcc_data that nobody wants.
+func SkipWcc(d *xdr.Decoder) {
+	if d.Bool() {
+		d.Uint64()
+		DecodeTime(d)
+		DecodeTime(d)
+	}
+	SkipPostOp(d)
 }
 
 // EncodeSetAttr appends a sattr3. A nil s changes nothing.
