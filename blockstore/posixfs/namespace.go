@@ -96,7 +96,7 @@ func (f *FS) knownChild(d *object, name string) *object {
 	h := f.seal.seal(&id)
 	o := f.objects.get(&h)
 	if o != nil {
-		f.find.seen(&id, &d.id, name)
+		f.find.seen(&o.id, &d.id, name)
 	}
 	return o
 }

@@ -30,8 +30,8 @@ import (
 
 const fileSize = 64 << 20
 
-// serve exports a store in memory over both transports and returns how to dial each.
-func serve(b *testing.B) map[string]func(context.Context) (rpc.Client, error) {
+// serve exports a store over both transports and returns how to dial each.
+func serve(b testing.TB, fs blockstore.FS) map[string]func(context.Context) (rpc.Client, error) {
 	b.Helper()
 	must := func(err error) {
 		if err != nil {
@@ -40,7 +40,7 @@ func serve(b *testing.B) map[string]func(context.Context) (rpc.Client, error) {
 	}
 	table := nfs.NewTable()
 	must(table.Add(&nfs.Export{
-		ID: 1, Pseudo: "/", FS: memfs.New(memfs.Options{RootMode: 0o777}),
+		ID: 1, Pseudo: "/", FS: fs,
 		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},
 	}))
 	srv := rpc.NewServer(rpc.ServerConfig{Programs: nfs3.Programs(nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("the secret of the handles"))})})
@@ -74,7 +74,7 @@ func BenchmarkNFS(b *testing.B) {
 	ctx := context.Background()
 	limit := bareTCP(b)
 	b.Logf("bare TCP %.0f MB/s", limit/1e6)
-	dials := serve(b)
+	dials := serve(b, memfs.New(memfs.Options{RootMode: 0o777}))
 	for _, transport := range []string{"rdma", "tcp"} {
 		c := client.New(client.Config{Version: client.Version3, Peer: "server", Dial: dials[transport], Cred: &rpc.Cred{Flavor: rpc.AuthSys}})
 		b.Cleanup(func() { _ = c.Close() })
