@@ -263,7 +263,7 @@ func before(w *blockstore.Wcc, st *unix.Stat_t) {
 func (o *object) after(w *blockstore.Wcc) {
 	var st unix.Stat_t
 	w.Post.Known = false
-	if unix.Fstat(o.path, &st) == nil {
+	if o.fstat(&st) == nil {
 		a := attrOf(&st)
 		w.Post = blockstore.Known(&a)
 	}

@@ -34,6 +34,7 @@ type op struct {
 	cred blockstore.Cred
 	attr blockstore.Attr // backs the attributes of the reply
 	held []lock.File     // not to be delegated
+	last nfs.Parsed      // across calls
 }
 
 // handler serves one procedure. It returns Garbage before it has changed anything.
@@ -116,7 +117,7 @@ func (o *op) bad() bool { return o.c.Args.Err() != nil }
 // resolve finds the object of a file handle, the export it is in, and who the
 // caller is there.
 func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
-	id, h, err := o.s.codec.Parse(fh)
+	id, h, err := o.s.codec.ParseNext(&o.last, fh)
 	if err != nil {
 		if err == nfs.ErrHandleCode {
 			o.s.count.ForgedHandles.Add(1)
