@@ -62,6 +62,10 @@ func TestAllocations(t *testing.T) {
 	ctx := t.Context()
 	for store, fs := range stores(t) {
 		dials := serve(t, fs)
+		// With a client of version 4 there, files may be delegated.
+		four := client.New(client.Config{Version: client.Version42, Peer: "server", Dial: dials["tcp"], Cred: &rpc.Cred{Flavor: rpc.AuthSys}})
+		t.Cleanup(func() { _ = four.Close() })
+		file(t, four, "another", nil)
 		for _, transport := range []string{"rdma", "tcp"} {
 			c := client.New(client.Config{Version: client.Version3, Peer: "server", Dial: dials[transport], Cred: &rpc.Cred{Flavor: rpc.AuthSys, Groups: []uint32{1, 2}}})
 			t.Cleanup(func() { _ = c.Close() })
