@@ -71,7 +71,7 @@ func TestAllocations(t *testing.T) {
 			t.Cleanup(func() { _ = c.Close() })
 			name := "file-" + transport
 			h, root := file(t, c, name, make([]byte, 4<<20))
-			regions := 0
+			regions := 0 // that the client opens to the server
 			if transport == "rdma" {
 				regions = 1
 			}
@@ -92,7 +92,12 @@ func TestAllocations(t *testing.T) {
 					return nil
 				}
 			}
-			read := func(n int) func() error {
+			// Of version 4 the client makes its compounds anew for each call.
+			const compound = 14
+			c4 := client.New(client.Config{Version: client.Version42, Peer: "server", Dial: dials[transport], Cred: &rpc.Cred{Flavor: rpc.AuthSys}})
+			t.Cleanup(func() { _ = c4.Close() })
+			h4, _ := file(t, c4, "file4-"+transport, make([]byte, 2<<20))
+			read := func(c *client.Client, h client.Handle, n int) func() error {
 				p := make([]byte, n)
 				return func() error {
 					k, _, err := c.Read(ctx, h, p, 4096)
@@ -102,7 +107,7 @@ func TestAllocations(t *testing.T) {
 					return err
 				}
 			}
-			write := func(n int) func() error {
+			write := func(c *client.Client, h client.Handle, n int) func() error {
 				p := make([]byte, n)
 				return func() error {
 					w, err := c.Write(ctx, h, p, 4096, blockstore.Unstable)
@@ -122,12 +127,14 @@ func TestAllocations(t *testing.T) {
 					nfs3.EncodeHandle(e, root)
 					e.String(name)
 				}), 1}, // the name
-				{"READ of 512 bytes", read(512), 0},
-				{"READ of 4 KiB", read(4 << 10), regions},
-				{"READ of 1 MiB", read(1 << 20), regions},
-				{"WRITE of 512 bytes", write(512), 0},
-				{"WRITE of 4 KiB", write(4 << 10), regions},
-				{"WRITE of 1 MiB", write(1 << 20), regions},
+				{"READ of 512 bytes", read(c, h, 512), 0},
+				{"READ of 4 KiB", read(c, h, 4<<10), regions},
+				{"READ of 1 MiB", read(c, h, 1<<20), regions},
+				{"WRITE of 512 bytes", write(c, h, 512), 0},
+				{"WRITE of 4 KiB", write(c, h, 4<<10), regions},
+				{"WRITE of 1 MiB", write(c, h, 1<<20), regions},
+				{"READ of 4 KiB in version 4.2", read(c4, h4, 4<<10), compound + regions},
+				{"WRITE of 4 KiB in version 4.2", write(c4, h4, 4<<10), compound + regions},
 			} {
 				t.Run(store+"/"+transport+"/"+op.name, func(t *testing.T) {
 					do := func() {
