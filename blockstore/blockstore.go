@@ -100,11 +100,20 @@ type SetAttr struct {
 }
 
 // Wcc holds weak cache consistency data: attributes of the object before the
-// operation (nil if unknown) and after it.
+// operation and after it.
 type Wcc struct {
-	Pre  *Attr
-	Post *Attr
+	Pre, Post WccAttr
 }
+
+// WccAttr are attributes that may not be known. They are held by value: each
+// operation that changes something has two, and no memory is allocated for them.
+type WccAttr struct {
+	Attr
+	Known bool
+}
+
+// Known are attributes that are known.
+func Known(a *Attr) WccAttr { return WccAttr{*a, true} }
 
 // Stability is how durable a write must be before it is acknowledged. The
 // numbers are NFS's stable_how.

@@ -80,6 +80,29 @@ func (c *Codec) Append(dst []byte, export uint32, h *blockstore.Handle) []byte {
 	return append(dst, sum[:handleCode]...)
 }
 
+// Parsed remembers the file handle that was taken apart last, as calls of one kind tend to
+// come for one file. It is for one goroutine at a time and one Codec. The zero value
+// remembers none.
+type Parsed struct {
+	n      int
+	b      [HandleMax]byte
+	export uint32
+	h      blockstore.Handle
+}
+
+// ParseNext is Parse of a handle that may be the one of before, whose code need not be
+// computed again.
+func (c *Codec) ParseNext(last *Parsed, b []byte) (export uint32, h blockstore.Handle, err error) {
+	if last.n > 0 && subtle.ConstantTimeCompare(b, last.b[:last.n]) == 1 {
+		return last.export, last.h, nil
+	}
+	export, h, err = c.Parse(b)
+	if err == nil {
+		last.n, last.export, last.h = copy(last.b[:], b), export, h
+	}
+	return export, h, err
+}
+
 // Parse takes a file handle apart, however long and whoever made it.
 func (c *Codec) Parse(b []byte) (export uint32, h blockstore.Handle, err error) {
 	n := len(b) - handleHead - handleCode

@@ -18,6 +18,7 @@ import (
 func TestHandles(t *testing.T) {
 	secret := bytes.Repeat([]byte{0xA5}, 32)
 	c := NewCodec(secret)
+	var last Parsed
 	for n := 1; n <= blockstore.HandleMax; n++ {
 		h, _ := blockstore.MakeHandle(bytes.Repeat([]byte{byte(n)}, n))
 		b := c.Append(nil, 0xDEADBEEF, &h)
@@ -33,11 +34,25 @@ func TestHandles(t *testing.T) {
 		if err != nil || id != 0xDEADBEEF || got != h {
 			t.Errorf("length %d: %x %v %v", n, id, got, err)
 		}
+		for range 2 {
+			id, got, err := c.ParseNext(&last, b)
+			if err != nil || id != 0xDEADBEEF || got != h {
+				t.Errorf("length %d, after another or itself: %x %v %v", n, id, got, err)
+			}
+		}
 		for i := range b {
 			bad := bytes.Clone(b)
 			bad[i] ^= 1
 			if _, _, err := c.Parse(bad); err == nil {
 				t.Errorf("length %d: byte %d changed and not noticed", n, i)
+			}
+			if _, _, err := c.ParseNext(&last, bad); err == nil {
+				t.Errorf("length %d: byte %d changed since and not noticed", n, i)
+			}
+		}
+		for _, bad := range [][]byte{nil, b[:len(b)-1], append(b[:len(b):len(b)], 0), make([]byte, 2*HandleMax)} {
+			if _, _, err := c.ParseNext(&last, bad); err == nil {
+				t.Errorf("length %d: %d other bytes taken", n, len(bad))
 			}
 		}
 		if _, _, err := NewCodec([]byte("other")).Parse(b); !errors.Is(err, ErrHandleCode) {

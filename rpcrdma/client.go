@@ -108,7 +108,9 @@ type Client struct {
 	recvs    []rdma.SGE
 	repost   []rdma.RecvWR
 	wcs      [64]rdma.WC
-	hdr      Header // of the message being handled
+	hdr      Header         // of the message being handled
+	wr       [1]rdma.SendWR // being posted
+	sge      [1]rdma.SGE    // of wr
 }
 
 // ClientInfo describes a Client's connection.
@@ -452,10 +454,10 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 	if err := x.run(ctx); err != nil {
 		return err
 	}
-	d := x.decoder()
-	err := rpc.DecodeReply(&d, xid)
+	x.results = x.decoder()
+	err := rpc.DecodeReply(&x.results, xid)
 	if err == nil && r.Res != nil {
-		err = r.Res(&d)
+		err = r.Res(&x.results)
 	}
 	x.recycle()
 	return err
@@ -477,7 +479,8 @@ type exchange struct {
 	dst    []byte // for the bulk result; nil if there is none
 	resMax int    // of the results, bulk excluded
 	done   chan error
-	shared bool // not for reuse
+	start  func() // c.start of it, made once
+	shared bool   // not for reuse
 
 	// The loop's, from start to finish.
 	over    bool
@@ -491,14 +494,15 @@ type exchange struct {
 	reply   []byte // without what is in bulk
 	bulk    []byte
 	hasBulk bool
+	results xdr.Decoder // over it; the caller's
 }
 
 func newExchange(c *Client) *exchange {
 	x, _ := c.idle.Get().(*exchange)
 	if x == nil {
-		x = &exchange{done: make(chan error, 1)}
+		x = &exchange{c: c, done: make(chan error, 1)}
+		x.start = func() { c.start(x) }
 	}
-	x.c = c
 	return x
 }
 
@@ -514,7 +518,7 @@ func (x *exchange) recycle() {
 	if cap(x.call.B) > keepMax {
 		x.call.B = nil
 	}
-	*x = exchange{call: x.call, done: x.done, offered: x.offered, mrs: x.mrs[:0], room: x.room[:0], reply: x.reply[:0]}
+	*x = exchange{c: c, call: x.call, done: x.done, start: x.start, offered: x.offered, mrs: x.mrs[:0], room: x.room[:0], reply: x.reply[:0]}
 	if cap(x.room) > roomKeepMax {
 		x.room = nil
 	}
@@ -536,7 +540,7 @@ func (x *exchange) run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if !c.loop.Submit(func() { c.start(x) }) {
+	if !c.loop.Submit(x.start) {
 		return &rpc.ConnError{Peer: c.peer, Err: rdma.ErrClosed}
 	}
 	select {

@@ -100,9 +100,9 @@ func (c *Client) send(x *exchange) {
 }
 
 func (c *Client) postMessage(i int, b []byte) error {
-	return c.conn.QP().PostSend([]rdma.SendWR{{
-		ID: workID(idSend, i), Op: rdma.OpSend, Flags: rdma.Signaled, SGL: []rdma.SGE{{Buf: b, LKey: c.mr.LKey()}},
-	}})
+	c.sge[0] = rdma.SGE{Buf: b, LKey: c.mr.LKey()}
+	c.wr[0] = rdma.SendWR{ID: workID(idSend, i), Op: rdma.OpSend, Flags: rdma.Signaled, SGL: c.sge[:]}
+	return c.conn.QP().PostSend(c.wr[:])
 }
 
 // encode decides which memory the call opens to the server and encodes the

@@ -102,12 +102,10 @@ func (f *FS) Access(c *blockstore.Cred, h blockstore.Handle, want uint32) (uint3
 
 // same is the consistency data of an operation that changed nothing.
 func same(a blockstore.Attr) blockstore.Wcc {
-	post := a
-	return blockstore.Wcc{Pre: &a, Post: &post}
+	return blockstore.Wcc{Pre: blockstore.Known(&a), Post: blockstore.Known(&a)}
 }
 
 // wcc is the consistency data of an operation that found pre and left n.
 func wcc(pre blockstore.Attr, n *inode) blockstore.Wcc {
-	post := n.attr
-	return blockstore.Wcc{Pre: &pre, Post: &post}
+	return blockstore.Wcc{Pre: blockstore.Known(&pre), Post: blockstore.Known(&n.attr)}
 }

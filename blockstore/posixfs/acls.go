@@ -85,7 +85,7 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 		switch {
 		case f.readOnly:
 			return blockstore.ErrROFS
-		case !c.Owns(w.Pre):
+		case !c.Owns(&w.Pre.Attr):
 			return blockstore.ErrPerm
 		}
 		if err := o.canHave(kind); err != nil {

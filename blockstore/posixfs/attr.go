@@ -44,11 +44,11 @@ func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetA
 		if guard != nil && !guard.Equal(w.Pre.Ctime) {
 			return blockstore.ErrNotSync
 		}
-		do, err := c.PrepareSetAttr(w.Pre, s, func() bool { return f.mayWrite(c, o, &st) })
+		do, err := c.PrepareSetAttr(&w.Pre.Attr, s, func() bool { return f.mayWrite(c, o, &st) })
 		if err != nil {
 			return err
 		}
-		err = f.change(c, o, w.Pre, &do)
+		err = f.change(c, o, &w.Pre.Attr, &do)
 		o.after(&w)
 		return err
 	}()

@@ -211,7 +211,7 @@ func (f *FS) adopt(id ident, fd int) (*object, error) {
 		return nil, blockstore.ErrStale
 	}
 	f.count.opens.Add(1)
-	return f.objects.put(newObject(id, f.seal.seal(&id), fd, typeOf(st.Mode))), nil
+	return f.objects.put(f.newObject(id, fd, typeOf(st.Mode))), nil
 }
 
 func (f *FS) release(o *object) {

@@ -183,21 +183,29 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	if len(p) == 0 {
 		return 0, fd, nil
 	}
-	call := func() error {
-		n, err = again(func() (int, error) { return unix.Pwrite(fd, p, int64(off)) })
-		return err
-	}
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
 		// As the client's user, so that the kernel takes the set-ID bits away.
-		err = f.who.as(c, call)
+		err = f.who.as(c, func() (err error) {
+			n, err = pwrite(fd, p, off)
+			return err
+		})
 		if err == nil && !f.who.on {
 			err = f.dropSetID(c, o, &st)
 		}
 	} else {
-		err = call()
+		n, err = pwrite(fd, p, off)
 	}
 	o.after(w)
 	return n, fd, mapErr(err)
+}
+
+func pwrite(fd int, p []byte, off uint64) (int, error) {
+	for {
+		n, err := unix.Pwrite(fd, p, int64(off))
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
 }
 
 // dropSetID does for a client what the kernel does only for its own callers:
@@ -248,17 +256,16 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 // before and after fill consistency data; both start at what was found, so that
 // a failure reports an unchanged object.
 func before(w *blockstore.Wcc, st *unix.Stat_t) {
-	pre := attrOf(st)
-	post := pre
-	w.Pre, w.Post = &pre, &post
+	a := attrOf(st)
+	w.Pre, w.Post = blockstore.Known(&a), blockstore.Known(&a)
 }
 
 func (o *object) after(w *blockstore.Wcc) {
 	var st unix.Stat_t
-	w.Post = nil
-	if unix.Fstat(o.path, &st) == nil {
-		post := attrOf(&st)
-		w.Post = &post
+	w.Post.Known = false
+	if o.fstat(&st) == nil {
+		a := attrOf(&st)
+		w.Post = blockstore.Known(&a)
 	}
 }
 

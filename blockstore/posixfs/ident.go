@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
@@ -86,14 +88,18 @@ func kernelIdent(fd int, name string) (id ident, mount uint64, err error) {
 	if name == "" {
 		flags = unix.AT_EMPTY_PATH
 	}
-	path, err := unix.BytePtrFromString(name)
-	if err != nil {
-		return id, 0, err
+	var path [blockstore.NameMax + 1]byte // with the zero behind it
+	if len(name) >= len(path) {
+		return id, 0, unix.ENAMETOOLONG
 	}
+	if strings.IndexByte(name, 0) >= 0 {
+		return id, 0, unix.EINVAL
+	}
+	copy(path[:], name)
 	h := fileHandle{n: uint32(len(fileHandle{}.b))}
 	var on int32
 	for {
-		_, _, e := unix.Syscall6(unix.SYS_NAME_TO_HANDLE_AT, uintptr(fd), uintptr(unsafe.Pointer(path)),
+		_, _, e := unix.Syscall6(unix.SYS_NAME_TO_HANDLE_AT, uintptr(fd), uintptr(unsafe.Pointer(&path)),
 			uintptr(unsafe.Pointer(&h)), uintptr(unsafe.Pointer(&on)), uintptr(flags), 0)
 		if e == unix.EINTR {
 			continue
@@ -151,12 +157,18 @@ func newSealer(master []byte, root *ident, fsid uint64) (sealer, error) {
 	return sealer{block}, err
 }
 
+// bodies is memory for what is encrypted, which a cipher.Block would put on the heap.
+var bodies = sync.Pool{New: func() any { return new([macBody]byte) }}
+
 func (s sealer) mac(body *[macBody]byte) (sum [macLen]byte) {
-	var x [aes.BlockSize]byte
-	s.block.Encrypt(x[:], body[:aes.BlockSize])
-	subtle.XORBytes(x[:], x[:], body[aes.BlockSize:])
-	s.block.Encrypt(x[:], x[:])
-	copy(sum[:], x[:])
+	b := bodies.Get().(*[macBody]byte)
+	*b = *body
+	first, second := b[:aes.BlockSize], b[aes.BlockSize:]
+	s.block.Encrypt(first, first)
+	subtle.XORBytes(second, first, second)
+	s.block.Encrypt(second, second)
+	copy(sum[:], second)
+	bodies.Put(b)
 	return sum
 }
 

@@ -96,7 +96,7 @@ func (f *FS) knownChild(d *object, name string) *object {
 	h := f.seal.seal(&id)
 	o := f.objects.get(&h)
 	if o != nil {
-		f.find.seen(&id, &d.id, name)
+		f.find.seen(&o.id, &d.id, name)
 	}
 	return o
 }
@@ -145,7 +145,7 @@ func (f *FS) begin(k *creation, s *blockstore.SetAttr) (canMake error, err error
 	if s.Mode != nil {
 		k.mode = *s.Mode
 	}
-	k.mode, gid = k.c.InheritMode(k.w.Pre, k.typ, k.mode, gid)
+	k.mode, gid = k.c.InheritMode(&k.w.Pre.Attr, k.typ, k.mode, gid)
 	k.chgrp = -1
 	if f.readOnly {
 		return blockstore.ErrROFS, nil
@@ -486,7 +486,7 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, flag
 		}
 		v := f.peek(d, name)
 		defer v.close()
-		if err := f.mayDelete(c, w.Pre, &v); err != nil {
+		if err := f.mayDelete(c, &w.Pre.Attr, &v); err != nil {
 			return err
 		}
 		err := f.who.as(c, func() error {
@@ -619,7 +619,7 @@ func (f *FS) renameLocked(c *blockstore.Cred, fd *object, fromName string, td *o
 	moved, victim := f.peek(fd, fromName), f.peek(td, toName)
 	defer moved.close()
 	defer victim.close()
-	if err := f.checkRename(c, fd, td, fromW.Pre, toW.Pre, &moved, &victim); err != nil {
+	if err := f.checkRename(c, fd, td, &fromW.Pre.Attr, &toW.Pre.Attr, &moved, &victim); err != nil {
 		return err
 	}
 	err := f.who.as(c, func() error {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
@@ -16,7 +17,8 @@ type object struct {
 	id   ident
 	h    blockstore.Handle
 	typ  blockstore.FileType
-	path int // O_PATH, or the descriptor that created the file
+	path int  // O_PATH, or the descriptor that created the file
+	near bool // on a filesystem whose attributes are in memory as long as path is open
 
 	refs       int     // cache.mu
 	evicted    bool    // cache.mu
@@ -38,8 +40,8 @@ type object struct {
 	nextDec   int
 }
 
-func newObject(id ident, h blockstore.Handle, fd int, typ blockstore.FileType) *object {
-	o := &object{id: id, h: h, typ: typ, path: fd}
+func (f *FS) newObject(id ident, fd int, typ blockstore.FileType) *object {
+	o := &object{id: id, h: f.seal.seal(&id), typ: typ, path: fd, near: f.near}
 	o.ro.Store(-1)
 	o.rw.Store(-1)
 	return o
@@ -52,7 +54,7 @@ func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 // stat returns what the kernel knows now; an object without names is stale.
 func (o *object) stat(st *unix.Stat_t) error {
 	for {
-		err := unix.Fstat(o.path, st)
+		err := o.fstat(st)
 		if err == unix.EINTR {
 			continue
 		}
@@ -64,6 +66,28 @@ func (o *object) stat(st *unix.Stat_t) error {
 		}
 		return nil
 	}
+}
+
+// fstat asks the kernel. Where it need not wait for anything the runtime is not told, which
+// would give the processor to another thread as if this one waited.
+func (o *object) fstat(st *unix.Stat_t) error {
+	if !o.near {
+		return unix.Fstat(o.path, st)
+	}
+	if _, _, e := unix.RawSyscall(unix.SYS_FSTAT, uintptr(o.path), uintptr(unsafe.Pointer(st)), 0); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// nearFS reports whether a filesystem has the attributes of an open object in memory: not
+// one that asks a server or a daemon for them, nor one that is not known here.
+func nearFS(magic int64) bool {
+	switch magic {
+	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC:
+		return true
+	}
+	return false
 }
 
 // attr is stat in the store's form.

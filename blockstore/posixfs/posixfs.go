@@ -152,6 +152,7 @@ type FS struct {
 	noNowait atomic.Bool
 	// inMemory: there is no disk that a read would wait for.
 	inMemory bool
+	near     bool // see nearFS
 
 	verfMu sync.Mutex
 	verf   [8]byte
@@ -226,6 +227,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	}
 	f.limits = limitsOf(int64(sfs.Type))
 	f.inMemory = sfs.Type == unix.TMPFS_MAGIC || sfs.Type == unix.RAMFS_MAGIC
+	f.near = nearFS(int64(sfs.Type))
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)
@@ -264,7 +266,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	if err := f.chooseFinder(fd, &id); err != nil {
 		return nil, err
 	}
-	f.root = newObject(id, f.seal.seal(&id), fd, blockstore.TypeDir)
+	f.root = f.newObject(id, fd, blockstore.TypeDir)
 	f.objects.init(openFiles(opts.OpenFiles), f.discard)
 	f.streams.init()
 	f.incarnations.init()

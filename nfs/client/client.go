@@ -152,32 +152,42 @@ type request struct {
 	ok     func(*xdr.Decoder) // results of success, after the status
 	dst    []byte
 	resMax int
+
+	// Of a transmission, here so that a request is all that a call allocates, and so that
+	// one which is used again allocates nothing.
+	rpc    rpc.Request
+	status nfs.Status
+	res    func(*xdr.Decoder) error // q.results, made once
+}
+
+// results decodes the results of a transmission.
+func (q *request) results(d *xdr.Decoder) error {
+	q.status = nfs.Status(d.Uint32())
+	if q.status == nfs.OK && q.ok != nil && d.Err() == nil {
+		q.ok(d)
+	}
+	return d.Err()
 }
 
 // do makes the call, and again while the server answers JUKEBOX. A status
 // other than OK is returned as nfs.Status.
 func (c *Client) do(ctx context.Context, q *request) error {
+	if q.res == nil {
+		q.res = q.results
+	}
 	for wait := jukeboxFirst; ; wait = min(2*wait, jukeboxMax) {
-		var status nfs.Status
-		r := rpc.Request{
+		q.rpc = rpc.Request{
 			Prog: nfs3.Program, Vers: nfs3.Version, Proc: q.proc, Cred: c.cfg.Cred,
-			Args: q.args, Dst: q.dst, ResMax: q.resMax + headroom,
-			Res: func(d *xdr.Decoder) error {
-				status = nfs.Status(d.Uint32())
-				if status == nfs.OK && q.ok != nil && d.Err() == nil {
-					q.ok(d)
-				}
-				return d.Err()
-			},
+			Args: q.args, Dst: q.dst, ResMax: q.resMax + headroom, Res: q.res,
 		}
-		if err := c.nfs.Call(ctx, &r); err != nil {
+		if err := c.nfs.Call(ctx, &q.rpc); err != nil {
 			return err
 		}
-		if status == nfs.OK {
+		if q.status == nfs.OK {
 			return nil
 		}
-		if status != nfs.ErrJukebox {
-			return status
+		if q.status != nfs.ErrJukebox {
+			return q.status
 		}
 		if err := pause(ctx, wait); err != nil {
 			return err

@@ -99,56 +99,6 @@ func (c proc3) readLink(ctx context.Context, h Handle) (target string, err error
 	return target, err
 }
 
-func (c proc3) read(ctx context.Context, h Handle, p []byte, off uint64) (n int, eof bool, err error) {
-	bad := false
-	err = c.do(ctx, &request{
-		proc: nfs3.ProcRead, dst: p,
-		args: func(e *xdr.Encoder) {
-			nfs3.EncodeHandle(e, h)
-			e.Uint64(off)
-			e.Uint32(uint32(len(p)))
-		},
-		ok: func(d *xdr.Decoder) {
-			nfs3.DecodePostOp(d)
-			count := d.Uint32()
-			eof = d.Bool()
-			b := d.Bulk(len(p))
-			bad = d.Err() == nil && int(count) != len(b)
-			n = len(b)
-			if n > 0 && &b[0] != &p[0] {
-				copy(p, b) // a short result came inline
-			}
-		},
-	})
-	if err == nil && bad {
-		err = errResults
-	}
-	if err != nil {
-		return 0, false, err
-	}
-	return n, eof, nil
-}
-
-func (c proc3) write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (w Written, err error) {
-	err = c.do(ctx, &request{
-		proc: nfs3.ProcWrite,
-		args: func(e *xdr.Encoder) {
-			nfs3.EncodeHandle(e, h)
-			e.Uint64(off)
-			e.Uint32(uint32(len(p)))
-			e.Uint32(uint32(how))
-			e.Bulk(p)
-		},
-		ok: func(d *xdr.Decoder) {
-			nfs3.DecodeWcc(d)
-			w.N = int(d.Uint32())
-			w.Committed = blockstore.Stability(d.Uint32())
-			w.Verifier = nfs3.DecodeVerifier(d)
-		},
-	})
-	return w, err
-}
-
 func (c proc3) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte, err error) {
 	err = c.do(ctx, &request{
 		proc: nfs3.ProcCommit,

@@ -66,8 +66,8 @@ func (o *op) made(dir blockstore.Handle, name string, typ blockstore.FileType, s
 		// written into the file since then stays.
 		rest := *s
 		rest.Size = nil
-		if w, err := o.x.FS.SetAttr(&o.cred, h, &rest, nil); err == nil && w.Post != nil {
-			a = *w.Post
+		if w, err := o.x.FS.SetAttr(&o.cred, h, &rest, nil); err == nil && w.Post.Known {
+			a = w.Post.Attr
 		}
 	}
 	return h, a, true

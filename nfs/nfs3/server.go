@@ -34,6 +34,7 @@ type op struct {
 	cred blockstore.Cred
 	attr blockstore.Attr // backs the attributes of the reply
 	held []lock.File     // not to be delegated
+	last nfs.Parsed      // across calls
 }
 
 // handler serves one procedure. It returns Garbage before it has changed anything.
@@ -116,7 +117,7 @@ func (o *op) bad() bool { return o.c.Args.Err() != nil }
 // resolve finds the object of a file handle, the export it is in, and who the
 // caller is there.
 func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
-	id, h, err := o.s.codec.Parse(fh)
+	id, h, err := o.s.codec.ParseNext(&o.last, fh)
 	if err != nil {
 		if err == nfs.ErrHandleCode {
 			o.s.count.ForgedHandles.Add(1)
@@ -193,9 +194,9 @@ func (o *op) putPostOp(a *blockstore.Attr) {
 // wcc appends what the store said about an object around a change, or if it
 // said nothing the attributes now.
 func (o *op) wcc(w *blockstore.Wcc, h *blockstore.Handle) {
-	if w.Post == nil && o.x != nil && h.Len > 0 {
+	if !w.Post.Known && o.x != nil && h.Len > 0 {
 		if a, err := o.x.FS.GetAttr(&o.cred, *h); err == nil {
-			w.Post = &a
+			w.Post = blockstore.Known(&a)
 		}
 	}
 	var fsid uint64

@@ -880,7 +880,7 @@ func FuzzArguments(f *testing.F) {
 
 func FuzzDecoders(f *testing.F) {
 	var e xdr.Encoder
-	EncodeWcc(&e, &blockstore.Wcc{Pre: &blockstore.Attr{}, Post: &blockstore.Attr{}}, 1)
+	EncodeWcc(&e, &blockstore.Wcc{Pre: blockstore.WccAttr{Known: true}, Post: blockstore.WccAttr{Known: true}}, 1)
 	f.Add(e.B)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := xdr.NewDecoder(b)
@@ -889,10 +889,10 @@ func FuzzDecoders(f *testing.F) {
 			in := blockstore.Wcc{}
 			var fsid uint64
 			if w.Pre != nil {
-				in.Pre = &blockstore.Attr{Size: w.Pre.Size, Mtime: w.Pre.Mtime, Ctime: w.Pre.Ctime}
+				in.Pre = blockstore.Known(&blockstore.Attr{Size: w.Pre.Size, Mtime: w.Pre.Mtime, Ctime: w.Pre.Ctime})
 			}
 			if w.Post != nil {
-				in.Post, fsid = &w.Post.Attr, w.Post.FSID
+				in.Post, fsid = blockstore.Known(&w.Post.Attr), w.Post.FSID
 			}
 			EncodeWcc(&e, &in, fsid)
 			if !bytes.Equal(e.B, b[:d.Offset()]) {

@@ -175,15 +175,25 @@ func DecodePostOp(d *xdr.Decoder) *Attr {
 	return &a
 }
 
+// SkipPostOp reads a post_op_attr that nobody wants.
+func SkipPostOp(d *xdr.Decoder) {
+	if d.Bool() && d.Err() == nil {
+		DecodeAttr(d)
+	}
+}
+
 // EncodeWcc appends a wcc_data.
 func EncodeWcc(e *xdr.Encoder, w *blockstore.Wcc, fsid uint64) {
-	e.Bool(w.Pre != nil)
-	if w.Pre != nil {
+	e.Bool(w.Pre.Known)
+	if w.Pre.Known {
 		e.Uint64(w.Pre.Size)
 		EncodeTime(e, w.Pre.Mtime)
 		EncodeTime(e, w.Pre.Ctime)
 	}
-	EncodePostOp(e, w.Post, fsid)
+	e.Bool(w.Post.Known)
+	if w.Post.Known {
+		EncodeAttr(e, &w.Post.Attr, fsid)
+	}
 }
 
 // DecodeWcc reads a wcc_data.
@@ -193,6 +203,16 @@ func DecodeWcc(d *xdr.Decoder) (w Wcc) {
 	}
 	w.Post = DecodePostOp(d)
 	return w
+}
+
+// SkipWcc reads a wcc_data that nobody wants.
+func SkipWcc(d *xdr.Decoder) {
+	if d.Bool() {
+		d.Uint64()
+		DecodeTime(d)
+		DecodeTime(d)
+	}
+	SkipPostOp(d)
 }
 
 // EncodeSetAttr appends a sattr3. A nil s changes nothing.

@@ -358,7 +358,7 @@ func (s *Server) Delegating() bool { return s.state.Delegating() }
 
 // Free implements nfs.Delegations.
 func (s *Server) Free(f lock.File, change, mayWait bool) bool {
-	return s.free(s.now(), f, nil, change, mayWait)
+	return !s.state.Delegating() || s.free(s.now(), f, nil, change, mayWait)
 }
 
 // Hold implements nfs.Delegations.

@@ -45,6 +45,7 @@ type compound struct {
 	keep      bool        // the result of the operation is the same when it fails
 	changes   bool        // an operation that is not idempotent was begun
 	kept      []byte      // memory for the reply as it is kept
+	last      nfs.Parsed  // across calls
 	turn      *state.Turn // of the operation being executed, in version 4.0
 }
 
@@ -61,7 +62,7 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	if st == rpc.Garbage {
 		s.count.Garbage.Add(1)
 	}
-	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept, holds: k.holds[:0]}
+	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept, holds: k.holds[:0], last: k.last}
 	s.pool.Put(k)
 	return st
 }

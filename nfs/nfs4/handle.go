@@ -23,7 +23,7 @@ func putFH(k *compound) nfs.Status {
 // resolve finds what a file handle stands for. That it is still there is for the
 // store to say.
 func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
-	id, h, err := k.s.codec.Parse(fh)
+	id, h, err := k.s.codec.ParseNext(&k.last, fh)
 	if err != nil {
 		if err == nfs.ErrHandleCode {
 			k.s.count.ForgedHandles.Add(1)

@@ -38,18 +38,18 @@ func (o *object) changeable() nfs.Status {
 // nothing can have changed it between the two.
 func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
 	after := w.Post
-	if after == nil {
+	if !after.Known {
 		if a, err := dir.x.FS.GetAttr(k.who(dir), dir.h); err == nil {
-			after = &a
+			after = blockstore.Known(&a)
 		}
 	}
-	if after != nil {
-		c.after = changeOf(after)
+	if after.Known {
+		c.after = changeOf(&after.Attr)
 	}
 	c.before = c.after
-	if w.Pre != nil {
-		c.before = changeOf(w.Pre)
-		c.atomic = w.Post != nil && dir.x.FS.Limits().WccExact
+	if w.Pre.Known {
+		c.before = changeOf(&w.Pre.Attr)
+		c.atomic = w.Post.Known && dir.x.FS.Limits().WccExact
 	}
 	return c
 }

@@ -270,8 +270,8 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 		if err != nil {
 			return nfs.StatusOf(err)
 		}
-		if sw.Post != nil {
-			attr = *sw.Post
+		if sw.Post.Known {
+			attr = sw.Post.Attr
 		}
 	}
 	f.file.h, f.attr, f.change = h, attr, k.changed(dir, &w)

@@ -14,7 +14,7 @@ func (s *Server) Denying() bool { return s.state.Denying() }
 
 // Denied implements nfs.Shares.
 func (s *Server) Denied(f lock.File, host netip.Addr, write, mayWait bool) bool {
-	return s.state.Denied(s.now(), f, host, write, mayWait)
+	return s.state.Denying() && s.state.Denied(s.now(), f, host, write, mayWait)
 }
 
 // Reserve implements nfs.Shares.

@@ -6,6 +6,7 @@ package rpc
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
@@ -110,7 +111,8 @@ type Call struct {
 	entry *drcEntry
 	cache *replyCache
 	base  int // length of the reply header in Res
-	start int64
+	came  time.Time
+	start int64 // came in nanoseconds since 1970
 	next  *Call // in the work queue, or waiting for the same request's reply
 
 	detached bool

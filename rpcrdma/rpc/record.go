@@ -114,7 +114,6 @@ func (s *Records) Tail(p []byte) (int, error) {
 
 // word reads the word before a fragment.
 func (s *Records) word() (uint32, error) {
-	var mark [MarkLen]byte
 	if b, ok := s.r.(*bufio.Reader); ok { // by which nothing escapes
 		p, err := b.Peek(MarkLen)
 		if err != nil {
@@ -127,6 +126,7 @@ func (s *Records) word() (uint32, error) {
 		_, err = b.Discard(MarkLen)
 		return word, err
 	}
+	var mark [MarkLen]byte
 	_, err := io.ReadFull(s.r, mark[:])
 	return binary.BigEndian.Uint32(mark[:]), err
 }
@@ -159,7 +159,7 @@ func (s *Records) fragment(buf []byte, size int) ([]byte, error) {
 
 // longRecords is memory for records that are longer than firstRead, which would be
 // cleared at each use if it were made anew.
-var longRecords = sync.Pool{New: func() any { b := make([]byte, MaxRecord); return &b }}
+var longRecords = sync.Pool{New: func() any { return new([MaxRecord]byte) }}
 
 // grow makes room for more bytes after buf, of which size are announced.
 func (s *Records) grow(buf []byte, size int) []byte {
@@ -170,7 +170,7 @@ func (s *Records) grow(buf []byte, size int) []byte {
 	case !s.long && len(buf) < firstRead:
 		grown = make([]byte, len(buf), firstRead)
 	case len(buf)+size <= MaxRecord:
-		grown = (*longRecords.Get().(*[]byte))[:len(buf)]
+		grown = longRecords.Get().(*[MaxRecord]byte)[:len(buf)]
 	default: // never more than doubles what has arrived
 		grown = make([]byte, len(buf), len(buf)+min(size, len(buf)))
 	}
@@ -182,7 +182,6 @@ func (s *Records) grow(buf []byte, size int) []byte {
 // FreeRecord takes back the memory of a record that nobody looks at any more. Nobody needs to.
 func FreeRecord(b []byte) {
 	if cap(b) == MaxRecord {
-		b = b[:MaxRecord]
-		longRecords.Put(&b)
+		longRecords.Put((*[MaxRecord]byte)(b[:MaxRecord]))
 	}
 }

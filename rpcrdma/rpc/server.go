@@ -103,7 +103,8 @@ func (s *Server) Close() {
 // on a worker, and calls c.Reply exactly once, possibly before it returns. The
 // bytes of msg must stay until then.
 func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
-	c.start = time.Now().UnixNano()
+	c.came = time.Now()
+	c.start = c.came.UnixNano()
 	c.Args = msg
 	switch decodeHeader(&c.Args, c) {
 	case headerNotACall:
@@ -209,7 +210,7 @@ func (s *Server) run(c *Call, mayBlock bool) bool {
 	case Drop:
 		s.faults.dropped.Add(1)
 	}
-	c.stats.nanos.Add(uint64(time.Now().UnixNano() - c.start))
+	c.stats.nanos.Add(uint64(time.Since(c.came)))
 	c.stats.bytesOut.Add(uint64(c.Res.Len()))
 	if c.entry != nil {
 		s.cache.finish(c, status == Done, c.start)

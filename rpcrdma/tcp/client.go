@@ -29,7 +29,10 @@ type Client struct {
 	conn net.Conn
 	peer string
 
-	writing sync.Mutex // holds the stream for one record
+	writing sync.Mutex // holds the stream for one record, and the following
+	mark    [rpc.MarkLen]byte
+	parts   [][]byte    // of the record
+	left    net.Buffers // what is left of them
 
 	mu      sync.Mutex
 	pending map[uint32]*pending
@@ -37,9 +40,13 @@ type Client struct {
 	err     error // why the connection is gone
 }
 
+// pending is a call and its reply. It serves further calls after one that was answered:
+// then nobody but the caller knows it any more. A call that was given up, or lost with the
+// connection, may still be known to the reader.
 type pending struct {
+	call  xdr.Encoder
 	done  chan struct{} // has one element when reply or err is there
-	reply []byte
+	reply []byte        // before that, memory for it
 	err   error
 
 	// dst is where the end of the reply goes if it is of its length, and tail what went
@@ -49,6 +56,29 @@ type pending struct {
 	placing   bool // the reader is at it; under the client's lock
 	gone      bool // the caller wants dst back; under the client's lock
 	segments  [3][]byte
+	results   xdr.Decoder // the caller's
+}
+
+var idle = sync.Pool{New: func() any { return &pending{done: make(chan struct{}, 1)} }}
+
+// recycle keeps the memory of a call that was answered for another.
+func (p *pending) recycle() {
+	p.call.Reset()
+	clear(p.call.Refs[:cap(p.call.Refs)])
+	if cap(p.call.B) > keepMax {
+		p.call.B = nil
+	}
+	*p = pending{call: p.call, done: p.done, reply: keep(p.reply)}
+	idle.Put(p)
+}
+
+// keep is the memory of a message for another, or none.
+func keep(b []byte) []byte {
+	if cap(b) > keepMax {
+		rpc.FreeRecord(b)
+		return nil
+	}
+	return b[:0]
 }
 
 // Dial connects to a server.
@@ -115,7 +145,8 @@ func (c *Client) register(xid uint32, dst []byte) (uint32, *pending, error) {
 	} else if c.pending[xid] != nil {
 		return 0, nil, ErrXIDInUse
 	}
-	p := &pending{done: make(chan struct{}, 1), dst: dst}
+	p := idle.Get().(*pending)
+	p.dst = dst
 	c.pending[xid] = p
 	return xid, p, nil
 }
@@ -148,27 +179,25 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 		return err
 	}
 	r.XID = xid
-	var e xdr.Encoder
-	rpc.EncodeCall(&e, xid, r.Prog, r.Vers, r.Proc, r.Cred)
+	e := &p.call
+	rpc.EncodeCall(e, xid, r.Prog, r.Vers, r.Proc, r.Cred)
 	if r.Args != nil {
-		r.Args(&e)
+		r.Args(e)
 	}
 	if e.Len() > rpc.FragmentMax {
 		c.forget(xid, p)
 		return fmt.Errorf("tcp: a call of %d bytes is longer than a record can be", e.Len())
 	}
-	if err := c.exchange(ctx, xid, p, &e); err != nil {
+	if err := c.exchange(ctx, xid, p, e); err != nil {
 		return err
 	}
-	defer recycle(p.reply)
-	d := p.decoder()
-	if err := rpc.DecodeReply(&d, xid); err != nil {
-		return err
+	p.results = p.decoder()
+	err = rpc.DecodeReply(&p.results, xid)
+	if err == nil && r.Res != nil {
+		err = r.Res(&p.results)
 	}
-	if r.Res == nil {
-		return nil
-	}
-	return r.Res(&d)
+	p.recycle()
+	return err
 }
 
 // Forward sends a call message as it is and returns the reply message. Its XID
@@ -213,30 +242,34 @@ func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.En
 }
 
 func (c *Client) send(e *xdr.Encoder) error {
-	mark := rpc.RecordMark(e.Len())
-	parts := net.Buffers(appendMessage([][]byte{mark[:]}, e))
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	c.mark = rpc.RecordMark(e.Len())
+	c.parts = appendMessage(append(c.parts[:0], c.mark[:]), e)
+	c.left = c.parts
 	// Not the deadline of the call: half a record would end the stream for
 	// all of them.
 	c.conn.SetWriteDeadline(time.Now().Add(clientWriteTimeout))
-	_, err := parts.WriteTo(c.conn)
+	_, err := c.left.WriteTo(c.conn)
+	clear(c.parts)
 	return err
 }
 
 func (c *Client) read() {
 	r := rpc.NewRecords(bufio.NewReaderSize(c.conn, 32<<10), rpc.MaxRecord)
+	var p *pending
+	tail := func(xid uint32, size int) int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		p = c.pending[xid]
+		if p == nil || len(p.dst) == 0 || size-padded(len(p.dst)) < headMin || size-padded(len(p.dst)) > headMax {
+			return 0
+		}
+		return padded(len(p.dst))
+	}
+	var spare []byte // memory for the next reply: that of the call that was answered last
 	for {
-		var p *pending
-		b, left, err := r.Head(records.Get().([]byte), func(xid uint32, size int) int {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			p = c.pending[xid]
-			if p == nil || len(p.dst) == 0 || size-padded(len(p.dst)) < headMin || size-padded(len(p.dst)) > headMax {
-				return 0
-			}
-			return padded(len(p.dst))
-		})
+		b, left, err := r.Head(spare, tail)
 		if err == nil && left > 0 {
 			err = c.place(r, p)
 		}
@@ -250,10 +283,10 @@ func (c *Client) read() {
 		delete(c.pending, xid)
 		c.mu.Unlock()
 		if p == nil {
-			recycle(b)
+			spare = keep(b)
 			continue
 		}
-		p.reply = b
+		spare, p.reply = p.reply, b
 		p.done <- struct{}{}
 	}
 }
@@ -297,18 +330,6 @@ func (c *Client) place(r *rpc.Records, p *pending) error {
 		_, err = r.Tail(p.pad[:xdr.Pad(len(p.dst))])
 	}
 	return err
-}
-
-// records is memory of replies.
-var records = sync.Pool{New: func() any { return []byte(nil) }}
-
-// recycle takes back the memory of a reply.
-func recycle(b []byte) {
-	if cap(b) > keepMax {
-		rpc.FreeRecord(b)
-		return
-	}
-	records.Put(b) //nolint:staticcheck // what a slice's header costs is less than the memory
 }
 
 // decoder reads the reply, wherever it is.

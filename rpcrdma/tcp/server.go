@@ -314,6 +314,7 @@ func (c *conn) recycle(k *call) {
 func (c *conn) write() {
 	var batch []*call
 	var parts [][]byte
+	var bufs net.Buffers // what is left of parts
 	failed := false
 	for k := range c.replies {
 		batch, parts = append(batch[:0], k), k.appendParts(parts[:0])
@@ -329,7 +330,7 @@ func (c *conn) write() {
 		}
 		if !failed {
 			c.c.SetWriteDeadline(time.Now().Add(c.s.cfg.WriteTimeout))
-			bufs := net.Buffers(parts)
+			bufs = parts
 			n, err := bufs.WriteTo(c.c)
 			c.s.n.bytesOut.Add(uint64(n))
 			if err != nil {

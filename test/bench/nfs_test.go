@@ -21,7 +21,9 @@ import (
 	"github.com/rstored/rstored/blockstore/memfs"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -30,8 +32,9 @@ import (
 
 const fileSize = 64 << 20
 
-// serve exports a store in memory over both transports and returns how to dial each.
-func serve(b *testing.B) map[string]func(context.Context) (rpc.Client, error) {
+// serve exports a store over both transports, in versions 3 and 4 as the daemon does, and
+// returns how to dial each.
+func serve(b testing.TB, fs blockstore.FS) map[string]func(context.Context) (rpc.Client, error) {
 	b.Helper()
 	must := func(err error) {
 		if err != nil {
@@ -40,10 +43,13 @@ func serve(b *testing.B) map[string]func(context.Context) (rpc.Client, error) {
 	}
 	table := nfs.NewTable()
 	must(table.Add(&nfs.Export{
-		ID: 1, Pseudo: "/", FS: memfs.New(memfs.Options{RootMode: 0o777}),
+		ID: 1, Pseudo: "/", FS: fs,
 		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},
 	}))
-	srv := rpc.NewServer(rpc.ServerConfig{Programs: nfs3.Programs(nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("the secret of the handles"))})})
+	cfg := nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("the secret of the handles"))}
+	four := nfs4.New(nfs4.Config{Config: cfg, Identity: []byte("bench"), Boot: 1, Locks: lock.New(0)})
+	cfg.Delegations, cfg.Shares = four, four
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: append(nfs3.Programs(cfg), four.Programs()...)})
 	dev, err := roce.Open(roce.Config{})
 	must(err)
 	l, err := rpcrdma.Serve(dev, 20049, srv, rpcrdma.Config{})
@@ -74,7 +80,7 @@ func BenchmarkNFS(b *testing.B) {
 	ctx := context.Background()
 	limit := bareTCP(b)
 	b.Logf("bare TCP %.0f MB/s", limit/1e6)
-	dials := serve(b)
+	dials := serve(b, memfs.New(memfs.Options{RootMode: 0o777}))
 	for _, transport := range []string{"rdma", "tcp"} {
 		c := client.New(client.Config{Version: client.Version3, Peer: "server", Dial: dials[transport], Cred: &rpc.Cred{Flavor: rpc.AuthSys}})
 		b.Cleanup(func() { _ = c.Close() })

@@ -164,10 +164,10 @@ func (f form) transcode(d *xdr.Decoder, e *xdr.Encoder) {
 			var in blockstore.Wcc
 			var fsid uint64
 			if w.Pre != nil {
-				in.Pre = &blockstore.Attr{Size: w.Pre.Size, Mtime: w.Pre.Mtime, Ctime: w.Pre.Ctime}
+				in.Pre = blockstore.Known(&blockstore.Attr{Size: w.Pre.Size, Mtime: w.Pre.Mtime, Ctime: w.Pre.Ctime})
 			}
 			if w.Post != nil {
-				in.Post, fsid = &w.Post.Attr, w.Post.FSID
+				in.Post, fsid = blockstore.Known(&w.Post.Attr), w.Post.FSID
 			}
 			nfs3.EncodeWcc(e, &in, fsid)
 		case 'C':
