@@ -30,6 +30,9 @@ func lookupOp(name string) op4 {
 // as3 is a status as version 3 would have given it: what callers of the client test
 // for is the same for all versions.
 func as3(err error) error {
+	if err == nil {
+		return nil
+	}
 	var st nfs.Status
 	if !errors.As(err, &st) {
 		return err
@@ -170,43 +173,6 @@ func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(s
 		}
 	}
 	return err
-}
-
-func (p proc4) read(ctx context.Context, h Handle, b []byte, off uint64) (n int, eof bool, err error) {
-	err = p.withState(ctx, h, ShareRead, func(id state.Stateid) *compound4 {
-		return &compound4{dst: b, ops: []op4{putFH(h), {nfs4.OpRead, func(e *xdr.Encoder) {
-			nfs4.EncodeStateid(e, id)
-			e.Uint64(off)
-			e.Uint32(uint32(len(b)))
-		}, func(d *xdr.Decoder) {
-			eof = d.Bool()
-			got := d.Bulk(len(b))
-			n = len(got)
-			if n > 0 && &got[0] != &b[0] {
-				copy(b, got) // a short result came inline
-			}
-		}}}}
-	})
-	if err != nil {
-		return 0, false, err
-	}
-	return n, eof, nil
-}
-
-func (p proc4) write(ctx context.Context, h Handle, b []byte, off uint64, how blockstore.Stability) (w Written, err error) {
-	err = p.withState(ctx, h, ShareWrite, func(id state.Stateid) *compound4 {
-		return &compound4{ops: []op4{putFH(h), {nfs4.OpWrite, func(e *xdr.Encoder) {
-			nfs4.EncodeStateid(e, id)
-			e.Uint64(off)
-			e.Uint32(uint32(how))
-			e.Bulk(b)
-		}, func(d *xdr.Decoder) {
-			w.N = int(d.Uint32())
-			w.Committed = blockstore.Stability(d.Uint32())
-			w.Verifier = nfs3.DecodeVerifier(d)
-		}}}}
-	})
-	return w, err
 }
 
 func (p proc4) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte, err error) {

@@ -342,9 +342,7 @@ func (s *session4) try(ctx context.Context, x *live, q *compound4) (retry, error
 	if err != nil {
 		return final, err
 	}
-	head := x.sequence(k, q.cache)
-	var headStatus, st nfs.Status
-	err = s.conn.Call(ctx, s.request(q, x.minor, &head, &headStatus, &st))
+	headStatus, st, err := s.transmit(ctx, x, k, q)
 	if err != nil {
 		var refused *rpc.AcceptError
 		var denied *rpc.DeniedError
@@ -390,26 +388,75 @@ func (s *session4) try(ctx context.Context, x *live, q *compound4) (retry, error
 
 // sequence is the SEQUENCE of a request (section 18.46).
 func (x *live) sequence(k *slot, cache bool) op4 {
-	id, seq, highest := k.id, k.seq, k.highest
-	return op4{nfs4.OpSequence, func(e *xdr.Encoder) {
-		e.Fixed(x.id[:])
-		e.Uint32(seq)
-		e.Uint32(id)
-		e.Uint32(highest)
-		e.Bool(cache)
-	}, func(d *xdr.Decoder) {
-		if got := nfs4.DecodeSessionID(d); d.Err() == nil && got != x.id {
-			d.Fail(errResults)
-		}
-		if gotSeq, gotSlot := d.Uint32(), d.Uint32(); d.Err() == nil && (gotSeq != seq || gotSlot != id) {
-			d.Fail(errResults)
-		}
-		d.Uint32() // highest slot, now
-		d.Uint32() // and wished for
-		if flags := d.Uint32(); d.Err() == nil {
-			x.notice(flags)
-		}
-	}}
+	q := &sequence4{x, k.id, k.seq, k.highest, cache}
+	return op4{nfs4.OpSequence, q.encode, q.decode}
+}
+
+// sequence4 is a SEQUENCE in the session x.
+type sequence4 struct {
+	x                  *live
+	slot, seq, highest uint32
+	cache              bool
+}
+
+func (q *sequence4) encode(e *xdr.Encoder) {
+	e.Fixed(q.x.id[:])
+	e.Uint32(q.seq)
+	e.Uint32(q.slot)
+	e.Uint32(q.highest)
+	e.Bool(q.cache)
+}
+
+func (q *sequence4) decode(d *xdr.Decoder) {
+	if got := nfs4.DecodeSessionID(d); d.Err() == nil && got != q.x.id {
+		d.Fail(errResults)
+	}
+	if seq, slot := d.Uint32(), d.Uint32(); d.Err() == nil && (seq != q.seq || slot != q.slot) {
+		d.Fail(errResults)
+	}
+	d.Uint32() // highest slot, now
+	d.Uint32() // and wished for
+	if flags := d.Uint32(); d.Err() == nil {
+		q.x.notice(flags)
+	}
+}
+
+// transmission is a compound on its way in a session. It serves further ones: a carrier
+// leaves a request alone once its Call has returned.
+type transmission struct {
+	rpc                rpc.Request
+	q                  *compound4
+	seq                sequence4
+	head               op4 // seq
+	headStatus, status nfs.Status
+	args               func(*xdr.Encoder)
+	res                func(*xdr.Decoder) error
+}
+
+var transmissions = sync.Pool{New: func() any {
+	t := &transmission{}
+	t.head = op4{nfs4.OpSequence, t.seq.encode, t.seq.decode}
+	t.args = func(e *xdr.Encoder) { t.q.encode(e, t.seq.x.minor, &t.head) }
+	t.res = func(d *xdr.Decoder) (err error) {
+		t.headStatus, t.status, err = t.q.decode(d, &t.head)
+		return err
+	}
+	return t
+}}
+
+// transmit sends a compound in a slot of a session.
+func (s *session4) transmit(ctx context.Context, x *live, k *slot, q *compound4) (headStatus, status nfs.Status, err error) {
+	t := transmissions.Get().(*transmission)
+	t.q, t.seq = q, sequence4{x, k.id, k.seq, k.highest, q.cache}
+	t.rpc = rpc.Request{
+		Prog: nfs4.Program, Vers: nfs4.Version, Proc: nfs4.ProcCompound, Cred: s.cred,
+		Args: t.args, Dst: q.dst, ResMax: q.resMax + headroom, Res: t.res,
+	}
+	err = s.conn.Call(ctx, &t.rpc)
+	headStatus, status = t.headStatus, t.status
+	*t = transmission{head: t.head, args: t.args, res: t.res}
+	transmissions.Put(t)
+	return headStatus, status, err
 }
 
 // doubt finds out what became of a request that was given up, so that its slot can be

@@ -1,0 +1,109 @@
+package client
+
+import (
+	"context"
+	"sync"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// The compounds of READ and WRITE are used again, as the calls of version 3 are.
+
+// read4 is the compound of one READ.
+type read4 struct {
+	compound4
+	both [2]op4 // PUTFH and it
+	with func(state.Stateid) *compound4
+	h    Handle
+	p    []byte
+	off  uint64
+	id   state.Stateid
+	n    int
+	eof  bool
+}
+
+var reads4 = sync.Pool{New: func() any {
+	q := &read4{}
+	q.both = [2]op4{{num: nfs4.OpPutFH, args: func(e *xdr.Encoder) { e.Opaque(q.h) }}, {nfs4.OpRead, q.encode, q.decode}}
+	q.with = func(id state.Stateid) *compound4 {
+		q.id, q.compound4 = id, compound4{dst: q.p, ops: q.both[:]}
+		return &q.compound4
+	}
+	return q
+}}
+
+func (q *read4) encode(e *xdr.Encoder) {
+	nfs4.EncodeStateid(e, q.id)
+	e.Uint64(q.off)
+	e.Uint32(uint32(len(q.p)))
+}
+
+func (q *read4) decode(d *xdr.Decoder) {
+	q.eof = d.Bool()
+	b := d.Bulk(len(q.p))
+	q.n = len(b)
+	if q.n > 0 && &b[0] != &q.p[0] {
+		copy(q.p, b) // a short result came inline
+	}
+}
+
+func (p proc4) read(ctx context.Context, h Handle, b []byte, off uint64) (n int, eof bool, err error) {
+	q := reads4.Get().(*read4)
+	q.h, q.p, q.off = h, b, off
+	if err = p.withState(ctx, h, ShareRead, q.with); err == nil {
+		n, eof = q.n, q.eof
+	}
+	*q = read4{both: q.both, with: q.with}
+	reads4.Put(q)
+	return n, eof, err
+}
+
+// write4 is the compound of one WRITE.
+type write4 struct {
+	compound4
+	both [2]op4 // PUTFH and it
+	with func(state.Stateid) *compound4
+	h    Handle
+	p    []byte
+	off  uint64
+	how  blockstore.Stability
+	id   state.Stateid
+	w    Written
+}
+
+var writes4 = sync.Pool{New: func() any {
+	q := &write4{}
+	q.both = [2]op4{{num: nfs4.OpPutFH, args: func(e *xdr.Encoder) { e.Opaque(q.h) }}, {nfs4.OpWrite, q.encode, q.decode}}
+	q.with = func(id state.Stateid) *compound4 {
+		q.id, q.compound4 = id, compound4{ops: q.both[:]}
+		return &q.compound4
+	}
+	return q
+}}
+
+func (q *write4) encode(e *xdr.Encoder) {
+	nfs4.EncodeStateid(e, q.id)
+	e.Uint64(q.off)
+	e.Uint32(uint32(q.how))
+	e.Bulk(q.p)
+}
+
+func (q *write4) decode(d *xdr.Decoder) {
+	q.w.N = int(d.Uint32())
+	q.w.Committed = blockstore.Stability(d.Uint32())
+	q.w.Verifier = nfs3.DecodeVerifier(d)
+}
+
+func (p proc4) write(ctx context.Context, h Handle, b []byte, off uint64, how blockstore.Stability) (w Written, err error) {
+	q := writes4.Get().(*write4)
+	q.h, q.p, q.off, q.how = h, b, off, how
+	err = p.withState(ctx, h, ShareWrite, q.with)
+	w = q.w
+	*q = write4{both: q.both, with: q.with}
+	writes4.Put(q)
+	return w, err
+}
