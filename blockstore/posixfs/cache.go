@@ -238,6 +238,7 @@ func (f *FS) acquireDir(h blockstore.Handle) (*object, error) {
 // to report to, and no verifier would change.
 func (f *FS) discard(o *object) {
 	f.count.evictions.Add(1)
+	f.windows.drop(o)
 	if o.dirty.Load() {
 		var st unix.Stat_t
 		if o.stat(&st) == nil {
