@@ -101,13 +101,17 @@ func (c *cache) drop(h *blockstore.Handle) {
 }
 
 func (c *cache) release(o *object) {
-	c.mu.Lock()
-	o.refs--
-	last := o.evicted && o.refs == 0
-	c.mu.Unlock()
-	if last {
+	if c.leave(o) {
 		c.discard(o)
 	}
+}
+
+// leave takes a user away, who is to discard the object if leave reports true.
+func (c *cache) leave(o *object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o.refs--
+	return o.evicted && o.refs == 0
 }
 
 // pin keeps an object that has a user in the cache, which counts it then among the

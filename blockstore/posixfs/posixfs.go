@@ -164,6 +164,7 @@ type FS struct {
 	// mappable: files are mapped to be sent. seesAll: mincore tells the truth of all of
 	// them, else of uid's.
 	mappable, seesAll bool
+	noatime           bool // reading a file does not set its time of access
 	uid               uint32
 	writeRest         time.Duration // of Options.MapAfter
 
@@ -241,7 +242,8 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits = limitsOf(int64(sfs.Type))
 	f.inMemory = sfs.Type == unix.TMPFS_MAGIC || sfs.Type == unix.RAMFS_MAGIC
 	f.near = nearFS(int64(sfs.Type))
-	f.mappable, f.seesAll, f.uid = opts.MapAfter >= 0 && mappable(int64(sfs.Type)), canSwitch(), uint32(unix.Geteuid())
+	f.mappable, f.seesAll, f.uid = opts.MapAfter >= 0 && mappable(&sfs), canSwitch(), uint32(unix.Geteuid())
+	f.noatime = sfs.Flags&(unix.ST_NOATIME|unix.ST_RDONLY) != 0
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)

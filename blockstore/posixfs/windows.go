@@ -127,9 +127,12 @@ func (w *windows) drop(o *object) {
 }
 
 // mappable reports whether a filesystem keeps its files in the page cache, and maps its
-// pages without asking anybody.
-func mappable(magic int64) bool {
-	switch magic {
+// pages without asking anybody; and that not every read is to set a time of access.
+func mappable(s *unix.Statfs_t) bool {
+	if s.Flags&(unix.ST_NOATIME|unix.ST_RELATIME|unix.ST_RDONLY) == 0 {
+		return false
+	}
+	switch int64(s.Type) {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 		return true
 	}
@@ -176,6 +179,9 @@ func (f *FS) lend(c *blockstore.Cred, o *object, off uint64, n int) (*loan, bool
 	if now.Sub(time.Unix(st.Ctim.Unix())).Abs() < f.writeRest {
 		return nil, false
 	}
+	if !f.noatime && atimeDue(&st, now) {
+		return nil, false // ReadAt sets it
+	}
 	// Of files that are not the caller's, mincore says that everything is in memory.
 	if !f.seesAll && st.Uid != f.uid {
 		return nil, false
@@ -195,6 +201,13 @@ func (f *FS) lend(c *blockstore.Cred, o *object, off uint64, n int) (*loan, bool
 	}
 	f.count.mapped.Add(1)
 	return &loan{f: f, w: w, b: b, fd: fd}, off+uint64(n) == size
+}
+
+// atimeDue reports whether reading a file sets the time of its last access, which
+// touching its pages does not: the rule of relatime.
+func atimeDue(st *unix.Stat_t, now time.Time) bool {
+	at := time.Unix(st.Atim.Unix())
+	return !at.After(time.Unix(st.Mtim.Unix())) || !at.After(time.Unix(st.Ctim.Unix())) || now.Sub(at) >= 24*time.Hour
 }
 
 var pageSize = unix.Getpagesize()
@@ -242,9 +255,11 @@ func (l *loan) Release() {
 	o := l.w.key.o
 	l.f.windows.put(l.w)
 	l.w, l.b = nil, nil
-	if o.dirty.Load() {
-		go l.f.release(o) // which may sync, if the object has left the cache
-		return
+	switch {
+	case !l.f.objects.leave(o):
+	case o.dirty.Load():
+		go l.f.discard(o) // which syncs, and nobody is to wait for that here
+	default:
+		l.f.discard(o)
 	}
-	l.f.release(o)
 }

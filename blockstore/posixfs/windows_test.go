@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 )
@@ -23,7 +24,7 @@ type mapRig struct {
 func newMapRig(t *testing.T, opts Options) *mapRig {
 	s := newSite(t, opts)
 	f := s.open(t)
-	f.mappable, f.windows.rest, f.writeRest = true, 0, 0
+	f.mappable, f.noatime, f.windows.rest, f.writeRest = true, true, 0, 0
 	r := &mapRig{t, f, s.dir}
 	t.Cleanup(r.close)
 	return r
@@ -166,6 +167,28 @@ func TestMap(t *testing.T) {
 	if w, _ := r.f.Map(nil, h, 0, mapMin); w != nil {
 		t.Error("a file is mapped that has just been written")
 	}
+	r.f.writeRest, r.f.noatime = 0, false
+	for _, c := range []struct {
+		name   string
+		since  time.Duration // the last access, before now
+		mapped bool
+	}{
+		{"after the last change", -time.Minute, true},
+		{"before the last change", time.Minute, false},
+		{"the day before", 25 * time.Hour, false},
+	} {
+		now := time.Now()
+		if err := os.Chtimes(filepath.Join(r.dir, "file"), now.Add(-c.since), now.Add(-48*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		w, _ := r.f.Map(nil, h, 0, mapMin)
+		if (w != nil) != c.mapped {
+			t.Errorf("last read %s: mapped %v", c.name, w != nil)
+		}
+		if w != nil {
+			w.Release()
+		}
+	}
 }
 
 // TestMapChanges is what happens to a file while it is mapped.
@@ -270,7 +293,7 @@ func TestMapEviction(t *testing.T) {
 func TestMapOutlivesStore(t *testing.T) {
 	s := newSite(t, Options{})
 	f := s.open(t)
-	f.mappable, f.writeRest = true, 0
+	f.mappable, f.noatime, f.writeRest = true, true, 0
 	r := &mapRig{t, f, s.dir}
 	data := pattern(7, 0, mapMin)
 	w := r.mapped(r.make("file", data), 0, mapMin)
