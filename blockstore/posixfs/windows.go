@@ -2,6 +2,7 @@ package posixfs
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -13,8 +14,10 @@ import (
 const (
 	// windowSize is the size in bytes of what is mapped at once, at multiples of it.
 	windowSize = 4 << 20
-	// windowsMax bounds the windows of a store, and so its address space.
-	windowsMax = 1024
+	// windowsMax bounds the windows of a store, and so its address space; windowsTotal
+	// those of all stores, as a process has 65,530 mappings and needs some for itself.
+	windowsMax   = 1024
+	windowsTotal = 16 << 10
 	// mapMin is the least that is mapped: for less, copying is as fast.
 	mapMin = 64 << 10
 	// windowRest is how long a window that nobody uses is kept from making room for others.
@@ -24,6 +27,9 @@ const (
 	// checksum of a packet and its way to the network costs the packet.
 	writeRest = time.Second
 )
+
+// windowsOpen counts the windows of all stores.
+var windowsOpen atomic.Int64
 
 // windows are the mapped parts of open objects.
 type windows struct {
@@ -80,8 +86,13 @@ func (w *windows) take(k windowKey, fd int, now time.Time) *window {
 		}
 		w.unmap(oldest)
 	}
+	if windowsOpen.Add(1) > windowsTotal {
+		windowsOpen.Add(-1)
+		return nil
+	}
 	mem, err := unix.Mmap(fd, int64(k.at*windowSize), windowSize, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
+		windowsOpen.Add(-1)
 		return nil
 	}
 	x := &window{key: k, mem: mem, users: 1, sibling: k.o.windows}
@@ -114,6 +125,7 @@ func (w *windows) unmap(x *window) {
 	}
 	*p = x.sibling
 	_ = unix.Munmap(x.mem)
+	windowsOpen.Add(-1)
 	x.mem = nil
 }
 

@@ -287,6 +287,18 @@ func TestMapEviction(t *testing.T) {
 	}
 	c.Release()
 	r.count(2, 0)
+	r.f.windows.max = 3
+	windowsOpen.Add(windowsTotal)
+	w, _ := r.f.Map(nil, h[1], 0, mapMin)
+	windowsOpen.Add(-windowsTotal)
+	if w != nil {
+		t.Error("mapped, though other stores have so many")
+	}
+	r.count(2, 0)
+	r.close()
+	if n := windowsOpen.Load(); n != 0 {
+		t.Errorf("%d windows are counted after the end", n)
+	}
 }
 
 // TestMapOutlivesStore: what is lent is good after Close, as long as it is lent.

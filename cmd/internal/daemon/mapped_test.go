@@ -220,8 +220,12 @@ func readChanging(t *testing.T, cfg roce.Config) {
 	stop.Store(true)
 	writers.Wait()
 	for _, v := range versions {
+		was := s.l.Stats().LentBytes
 		for i := range files {
 			reads(v, i, func(n int) bool { return n >= 8 }, false)
+		}
+		if s.l.Stats().LentBytes == was {
+			t.Errorf("version %v: nothing was sent from where it is", v)
 		}
 	}
 	link, n := s.dev.Stats().Link, s.store.Counters()
