@@ -158,6 +158,26 @@ type SendWR struct {
 	SwapAdd    uint64 // OpCompareSwap: swap value; OpFetchAdd: addend
 	Bind       *Bind  // OpBindMW, OpReg
 	AH         *AH    // on a UD queue pair: where to
+
+	// Volatile, if not nil, says that the data of a SEND or RDMA WRITE is memory that
+	// others change or take away while it is sent. For devices that are a VolatileSender.
+	Volatile Volatile
+}
+
+// Volatile is who owns memory that is sent while others change it, such as pages of a
+// file, and take it away: touching it is a fault then.
+type Volatile interface {
+	// Copy copies src, a part of the memory, to dst, of the same length, as it is now, and
+	// without a fault. It fails if src cannot be had at all; what it belongs to is not
+	// delivered then. It is called on the loop.
+	Copy(dst, src []byte) error
+}
+
+// VolatileSender is a Device that takes SendWR.Volatile. Packets whose data has changed
+// between their checksum and their way out are lost, and sent again from a copy; where a fault
+// is met, there is a copy at once.
+type VolatileSender interface {
+	SendsVolatile() bool
 }
 
 // AH says where a datagram goes: the address handle, number and Q_Key of a UD send

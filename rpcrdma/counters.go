@@ -57,7 +57,7 @@ var counterNames = [countersEnd]string{
 type counters struct {
 	n                             [countersEnd]atomic.Uint64
 	writeBytes, readBytes, inline atomic.Uint64
-	connections                   atomic.Uint64
+	connections, lent             atomic.Uint64
 }
 
 func (c *counters) add(k counter) { c.n[k].Add(1) }
@@ -67,6 +67,8 @@ type Stats struct {
 	// RDMAWriteBytes were placed into memory of clients by RDMA WRITE,
 	// RDMAReadBytes were fetched from it by RDMA READ.
 	RDMAWriteBytes, RDMAReadBytes uint64
+	// LentBytes were placed without being copied before.
+	LentBytes uint64
 	// InlineBytes were in messages sent and received, headers included.
 	InlineBytes uint64
 	// Connections were accepted.
@@ -80,7 +82,7 @@ type Stats struct {
 
 func (c *counters) stats() Stats {
 	s := Stats{
-		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(), InlineBytes: c.inline.Load(),
+		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(), InlineBytes: c.inline.Load(), LentBytes: c.lent.Load(),
 		Connections: c.connections.Load(), Messages: make(map[string]uint64), Errors: make(map[string]uint64),
 	}
 	for k := range c.n {

@@ -91,6 +91,8 @@ type Listener struct {
 	open func(peer rpc.Peer, disconnect func()) (Handler, error)
 	pool *pool
 	n    counters
+	// volatile: the device sends memory that others change.
+	volatile bool
 
 	mu     sync.Mutex
 	conns  map[*serverConn]struct{}
@@ -120,6 +122,9 @@ func ServeHandler(dev rdma.Device, port uint16, open func(peer rpc.Peer, disconn
 		return nil, fmt.Errorf("rpcrdma: allocating a protection domain: %w", err)
 	}
 	l := &Listener{dev: dev, pd: pd, cfg: cfg.withDefaults(), open: open, conns: make(map[*serverConn]struct{}), finished: make(chan struct{})}
+	if v, ok := dev.(rdma.VolatileSender); ok {
+		l.volatile = v.SendsVolatile()
+	}
 	l.gone.L = &l.mu
 	messages := (blockSize((l.cfg.Credits+extraReceives)*l.cfg.Inline) + rpc.BackwardCalls*backwardInline) * l.cfg.MaxConns
 	if l.pool, err = newPool(pd, l.cfg.Memory, messages); err != nil {

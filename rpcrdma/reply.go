@@ -50,7 +50,7 @@ func (f *filler) put(b []byte) error {
 	if err != nil {
 		return err
 	}
-	c := f.s.c
+	c, lender := f.s.c, f.s.lender(b)
 	for len(b) > 0 {
 		for f.i < len(f.chunk) && f.used == f.chunk[f.i].Length {
 			f.i, f.used = f.i+1, 0
@@ -64,7 +64,7 @@ func (f *filler) put(b []byte) error {
 		last := len(c.sges)
 		c.wrs = append(c.wrs, rdma.SendWR{
 			ID: workID(idWrite, f.s.index), Op: rdma.OpWrite, SGL: c.sges[last-1 : last : last],
-			RemoteAddr: seg.Offset + uint64(f.used), RKey: seg.Handle,
+			RemoteAddr: seg.Offset + uint64(f.used), RKey: seg.Handle, Volatile: lender,
 		})
 		f.used += uint32(n)
 		b = b[n:]

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -166,6 +167,140 @@ func TestOverPackets(t *testing.T) {
 		}
 	}
 	t.Error("the server closed and still answers")
+}
+
+// loan is memory that is lent to the carrier.
+type loan struct {
+	b   []byte
+	out *loans
+}
+
+// loans counts what is lent.
+type loans struct{ given, back atomic.Int64 }
+
+func (l *loan) Bytes() []byte              { return l.b }
+func (l *loan) Copy(dst, src []byte) error { copy(dst, src); return nil }
+func (l *loan) Release() {
+	if l.b == nil {
+		panic("released twice")
+	}
+	l.b = nil
+	l.out.back.Add(1)
+}
+
+// TestBorrow: what a call is lent comes back once, however the call ends, and only
+// what has a Write chunk of its own is lent.
+func TestBorrow(t *testing.T) {
+	const (
+		procLend = iota + 1
+		procLendAndFail
+		procLendAndDrop
+		procLendElsewhere
+	)
+	data := make([]byte, size)
+	for i := range data {
+		data[i] = byte(i >> 8)
+	}
+	var out loans
+	lend := func(c *rpc.Call, n int) bool {
+		if !c.Borrows(n) {
+			return false
+		}
+		out.given.Add(1)
+		c.Borrow(&loan{data[:n:n], &out})
+		return true
+	}
+	result := func(st rpc.Status) func(*rpc.Call, bool) rpc.Status {
+		return func(c *rpc.Call, _ bool) rpc.Status {
+			n := int(c.Args.Uint32())
+			if !lend(c, n) {
+				c.Res.Bulk(bytes.Clone(data[:n]))
+			}
+			if st == rpc.Done && c.Borrows(1) {
+				return rpc.Failed // there is one chunk
+			}
+			return st
+		}
+	}
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+		procLend:          {Name: "LEND", Inline: true, Serve: result(rpc.Done)},
+		procLendAndFail:   {Name: "FAIL", Inline: true, Serve: result(rpc.Failed)},
+		procLendAndDrop:   {Name: "DROP", Inline: true, Serve: result(rpc.Drop)},
+		procLendElsewhere: {Name: "WORKER", Mutates: true, Serve: result(rpc.Done)},
+	}}}})
+	defer srv.Close()
+	dev, err := roce.Open(roce.Config{})
+	if err != nil {
+		t.Skip(err)
+	}
+	defer dev.Close()
+	l, err := rpcrdma.Serve(dev, 20049, srv, rpcrdma.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dialRoCE(t, netip.AddrPortFrom(dev.Addr(), 20049))
+	call := func(ctx context.Context, proc uint32, n int) error {
+		dst := make([]byte, n)
+		return c.Call(ctx, &rpc.Request{
+			Prog: prog, Vers: 1, Proc: proc, Dst: dst,
+			Args: func(e *xdr.Encoder) { e.Uint32(uint32(n)) },
+			Res: func(d *xdr.Decoder) error {
+				if b := d.Bulk(size); d.Err() != nil || !bytes.Equal(b, data[:n]) {
+					return fmt.Errorf("%d bytes, %v", len(b), d.Err())
+				}
+				return nil
+			},
+		})
+	}
+	for _, k := range []struct {
+		name string
+		proc uint32
+		n    int
+		lent int64
+		fail bool
+	}{
+		{"lent", procLend, size, 1, false},
+		{"not of whole pages", procLend, 70001, 1, false},
+		{"not sent", procLendAndFail, size, 1, true},
+		{"of a reply that is kept", procLendElsewhere, size, 0, false},
+	} {
+		was := out.given.Load()
+		if err := call(t.Context(), k.proc, k.n); (err != nil) != k.fail {
+			t.Errorf("%s: %v", k.name, err)
+		}
+		if n := out.given.Load() - was; n != k.lent {
+			t.Errorf("%s: %d lent", k.name, n)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() { _ = call(ctx, procLendAndDrop, size) })
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if call(ctx, procLend, size) != nil {
+					return
+				}
+			}
+		})
+	}
+	for out.given.Load() < 40 {
+		if err := call(t.Context(), procLend, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil { // with calls on their way
+		t.Error(err)
+	}
+	cancel()
+	wg.Wait()
+	if given, back := out.given.Load(), out.back.Load(); given != back {
+		t.Errorf("%d were lent, %d came back", given, back)
+	}
+	if n := l.Stats().LentBytes; n < 3*size {
+		t.Errorf("%d bytes counted", n)
+	}
 }
 
 func TestOrdinaryEndIsNoError(t *testing.T) {

@@ -55,6 +55,7 @@ type slot struct {
 	roomOff int // bytes of room that are handed out
 	extra   [][]byte
 	mrs     []rdma.MR // registrations for this reply alone
+	loans   []rpc.Borrowed
 
 	posted int           // entries of the send queue that the reply takes
 	wrs    []rdma.SendWR // the reply, while the send queue has no room for it
@@ -72,6 +73,9 @@ func newSlot(c *serverConn) *slot {
 	s.call.Peer, s.call.Back = c.peer, c.back.calls
 	s.call.Carrier = s
 	s.call.Alloc = s.alloc
+	if c.l.volatile {
+		s.call.Loans = s
+	}
 	s.call.BulkNext = s.bulkNext
 	s.call.Reply = s.reply
 	s.finish = func() {
@@ -401,6 +405,28 @@ func (s *slot) alloc(n int) []byte {
 	return b
 }
 
+// Borrows implements rpc.Lender: what has a Write chunk of its own goes there as it is.
+func (s *slot) Borrows(call *rpc.Call, n int) bool {
+	i, h := len(call.Res.Refs), &s.hdr
+	return i < len(h.Writes) && n <= h.Writes[i].Len() && len(s.loans) < MaxWriteChunks
+}
+
+// Borrow implements rpc.Lender.
+func (s *slot) Borrow(b rpc.Borrowed) {
+	s.loans = append(s.loans, b)
+	s.c.l.n.lent.Add(uint64(len(b.Bytes())))
+}
+
+// lender is who lent the memory that b lies in, or nil.
+func (s *slot) lender(b []byte) rdma.Volatile {
+	for _, l := range s.loans {
+		if inside(b, l.Bytes()) {
+			return l
+		}
+	}
+	return nil
+}
+
 // reply is rpc.Call.Reply.
 func (s *slot) reply(call *rpc.Call, drop bool) {
 	s.dropIt = drop
@@ -452,6 +478,11 @@ func (s *slot) drop() {
 	}
 	clear(s.mrs)
 	s.mrs = s.mrs[:0]
+	for _, b := range s.loans {
+		b.Release()
+	}
+	clear(s.loans)
+	s.loans = s.loans[:0]
 	s.c.hold(-held)
 	clear(s.parts)
 	clear(s.chunks)

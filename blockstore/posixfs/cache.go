@@ -101,13 +101,17 @@ func (c *cache) drop(h *blockstore.Handle) {
 }
 
 func (c *cache) release(o *object) {
-	c.mu.Lock()
-	o.refs--
-	last := o.evicted && o.refs == 0
-	c.mu.Unlock()
-	if last {
+	if c.leave(o) {
 		c.discard(o)
 	}
+}
+
+// leave takes a user away, who is to discard the object if leave reports true.
+func (c *cache) leave(o *object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o.refs--
+	return o.evicted && o.refs == 0
 }
 
 // pin keeps an object that has a user in the cache, which counts it then among the
@@ -238,6 +242,7 @@ func (f *FS) acquireDir(h blockstore.Handle) (*object, error) {
 // to report to, and no verifier would change.
 func (f *FS) discard(o *object) {
 	f.count.evictions.Add(1)
+	f.windows.drop(o)
 	if o.dirty.Load() {
 		var st unix.Stat_t
 		if o.stat(&st) == nil {

@@ -25,6 +25,8 @@ type object struct {
 	newer, old *object // cache.mu: the LRU list
 	pinned     bool    // cache.mu: not in that list, as it is leased
 
+	windows *window // windows.mu: the first of those that are mapped
+
 	openMu sync.Mutex
 	ro, rw atomic.Int32 // -1: not open
 	lease  *lease       // openMu

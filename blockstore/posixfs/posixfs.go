@@ -38,6 +38,7 @@
 package posixfs
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -48,6 +49,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
@@ -95,6 +97,9 @@ type Options struct {
 	// NoUmask says that the umask of the process is 0 and stays so: new objects get
 	// their mode without the help of threads that have a umask of their own.
 	NoUmask bool
+	// MapAfter is how long a file must not have changed for its data to be lent from where
+	// it is in memory; see Map. 0 means one second, less than 0 never to lend any.
+	MapAfter time.Duration
 	// Logger gets what an operator should know; nil drops it.
 	Logger *slog.Logger
 
@@ -115,10 +120,12 @@ type Counters struct {
 	DirStreamHits uint64 // directory reads that continued an open stream
 	Leases        uint64 // leases of files
 	LeaseBreaks   uint64 // leases that another program broke
+	Mapped        uint64 // reads whose data was lent, not copied
+	MapCopies     uint64 // packets of lent data that were copied after all
 }
 
 type counters struct {
-	opens, evictions, forged, outside, searches, searchMisses, syncFailures, wouldBlock, streamHits, leases, leaseBreaks atomic.Uint64
+	opens, evictions, forged, outside, searches, searchMisses, syncFailures, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies atomic.Uint64
 }
 
 // FS is a store over a directory. It implements blockstore.FS; its methods may
@@ -138,6 +145,7 @@ type FS struct {
 	find         finder
 	objects      cache
 	root         *object
+	windows      windows
 	streams      streams
 	limits       blockstore.Limits
 	count        counters
@@ -153,6 +161,12 @@ type FS struct {
 	// inMemory: there is no disk that a read would wait for.
 	inMemory bool
 	near     bool // see nearFS
+	// mappable: files are mapped to be sent. seesAll: mincore tells the truth of all of
+	// them, else of uid's.
+	mappable, seesAll bool
+	noatime           bool // reading a file does not set its time of access
+	uid               uint32
+	writeRest         time.Duration // of Options.MapAfter
 
 	verfMu sync.Mutex
 	verf   [8]byte
@@ -228,6 +242,8 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits = limitsOf(int64(sfs.Type))
 	f.inMemory = sfs.Type == unix.TMPFS_MAGIC || sfs.Type == unix.RAMFS_MAGIC
 	f.near = nearFS(int64(sfs.Type))
+	f.mappable, f.seesAll, f.uid = opts.MapAfter >= 0 && mappable(&sfs), canSwitch(), uint32(unix.Geteuid())
+	f.noatime = sfs.Flags&(unix.ST_NOATIME|unix.ST_RDONLY) != 0
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)
@@ -268,6 +284,8 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	}
 	f.root = f.newObject(id, fd, blockstore.TypeDir)
 	f.objects.init(openFiles(opts.OpenFiles), f.discard)
+	f.windows.init()
+	f.writeRest = cmp.Or(opts.MapAfter, writeRest)
 	f.streams.init()
 	f.incarnations.init()
 	f.hostLocks.init(lockFiles(), remoteFS(int64(sfs.Type)))
@@ -352,6 +370,7 @@ func (f *FS) Counters() Counters {
 		Searches: c.searches.Load(), SearchMisses: c.searchMisses.Load(), SyncFailures: c.syncFailures.Load(),
 		WouldBlock: c.wouldBlock.Load(), DirStreamHits: c.streamHits.Load(),
 		Leases: c.leases.Load(), LeaseBreaks: c.leaseBreaks.Load(),
+		Mapped: c.mapped.Load(), MapCopies: c.mapCopies.Load(),
 	}
 }
 

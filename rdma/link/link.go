@@ -29,6 +29,11 @@ var ErrClosed = errors.New("link: closed")
 // NoWait is the deadline of a Recv that takes only what has arrived already.
 const NoWait rdma.Time = -1
 
+// VolatileSender is a Link that sends datagrams whose payload is volatile.
+type VolatileSender interface {
+	SendsVolatile() bool
+}
+
 // Link moves datagrams between one local address and its peers, all of them
 // to UDP port 4791.
 type Link interface {

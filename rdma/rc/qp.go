@@ -474,7 +474,7 @@ func (q *QP) completeSend(s rdma.Status) {
 		}
 	}
 	clear(e.sgl)
-	e.wr.Bind = nil
+	e.wr.Bind, e.wr.Volatile = nil, nil
 	q.sq.Pop()
 }
 

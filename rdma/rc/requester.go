@@ -235,6 +235,10 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 	p.Imm, p.InvRKey = e.wr.Imm, e.wr.InvRKey
 	p.RETH = wire.RETH{VA: e.wr.RemoteAddr, RKey: e.wr.RKey, Len: e.length}
 	q.put(b, p, q.gather(e.sgl, off, n))
+	if e.wr.Volatile != nil {
+		d := &b.D[len(b.D)-1]
+		d.Volatile, d.Again = e.wr.Volatile, again
+	}
 	if !again {
 		if write {
 			q.n.TxBytesWrite += uint64(n)

@@ -37,7 +37,16 @@ type Device struct {
 	ended     sync.WaitGroup
 }
 
-var _ rdma.Device = (*Device)(nil)
+var (
+	_ rdma.Device         = (*Device)(nil)
+	_ rdma.VolatileSender = (*Device)(nil)
+)
+
+// SendsVolatile implements rdma.VolatileSender.
+func (d *Device) SendsVolatile() bool {
+	l, ok := d.shards[0].link.(link.VolatileSender)
+	return ok && l.SendsVolatile()
+}
 
 // Open opens a device on UDP sockets and starts its loops.
 func Open(cfg Config) (*Device, error) {

@@ -12,10 +12,38 @@ type Datagram struct {
 	Payload    [][]byte
 	PayloadLen int
 	Pad        uint8
+	// Again says that the packet was sent before.
+	Again bool
+	// Volatile is not nil if others change the payload, or take it away. The packet is
+	// then sent from a copy if it is sent again, or if touching the payload is a fault.
+	Volatile Volatile
+	// Void says that the payload could not be had: the packet is sent so that it is not
+	// taken for a good one.
+	Void bool
+}
+
+// Volatile makes copies of a payload that others change; see rdma.Volatile.
+type Volatile interface {
+	Copy(dst, src []byte) error
 }
 
 // Size is the length of the datagram in bytes, BTH to ICRC.
 func (d *Datagram) Size() int { return len(d.Hdr) + d.PayloadLen + int(d.Pad) + ICRCLen }
+
+// Own puts a copy in the place of a volatile payload: in b, which has room for it.
+func (d *Datagram) Own(b []byte) {
+	b = b[:d.PayloadLen:d.PayloadLen]
+	at := 0
+	for _, src := range d.Payload {
+		if d.Volatile.Copy(b[at:at+len(src)], src) != nil {
+			clear(b[at:])
+			d.Void = true
+			break
+		}
+		at += len(src)
+	}
+	d.Payload, d.Volatile = [][]byte{b}, nil
+}
 
 // trailerMax is the room for pad and ICRC behind the headers.
 const trailerMax = 8

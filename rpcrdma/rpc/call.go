@@ -93,6 +93,8 @@ type Call struct {
 	Back Caller
 	// Alloc is set by the carrier. See Payload.
 	Alloc func(n int) []byte
+	// Loans is set by a carrier that can send memory of others. See Borrow.
+	Loans Lender
 	// BulkMax is how many bytes of bulk result the carrier can place for the
 	// first bulk item, or -1 if it sets no limit of its own (no Write chunk).
 	BulkMax int
@@ -131,7 +133,7 @@ func (c *Call) Detached() bool { return c.detached }
 func (c *Call) Reset() {
 	c.Res.Reset()
 	*c = Call{
-		Cred: Cred{Machine: c.Cred.Machine, Groups: c.Cred.Groups[:0]}, Res: c.Res, Alloc: c.Alloc,
+		Cred: Cred{Machine: c.Cred.Machine, Groups: c.Cred.Groups[:0]}, Res: c.Res, Alloc: c.Alloc, Loans: c.Loans,
 		BulkMax: -1, BulkNext: c.BulkNext, Reply: c.Reply, Carrier: c.Carrier, Peer: c.Peer,
 		Back: c.Back,
 	}
@@ -182,6 +184,38 @@ func (c *Call) Payload(n int) []byte {
 		return make([]byte, n)
 	}
 	return c.Alloc(n)
+}
+
+// Borrowed is memory that a bulk result is sent from, until it is released. Others may
+// change it meanwhile, or take it away: touching it is a fault then.
+type Borrowed interface {
+	Bytes() []byte
+	// Copy copies src, a part of Bytes, to dst, as it is now, without a fault.
+	Copy(dst, src []byte) error
+	// Release is called once nothing uses the memory.
+	Release()
+}
+
+// Lender is what a carrier does to send memory that is not its own.
+type Lender interface {
+	// Borrows reports whether the next bulk result of a call can be n bytes of such memory,
+	// which the carrier does not look at.
+	Borrows(c *Call, n int) bool
+	// Borrow takes it over.
+	Borrow(b Borrowed)
+}
+
+// Borrows reports whether Borrow may be called with n bytes for the next bulk result.
+func (c *Call) Borrows(n int) bool {
+	// A reply that is kept would be copied.
+	return c.Loans != nil && c.entry == nil && c.Loans.Borrows(c, n)
+}
+
+// Borrow puts memory that is not the carrier's in as the next bulk result. The carrier
+// releases it once the reply has been delivered, or is not sent.
+func (c *Call) Borrow(b Borrowed) {
+	c.Loans.Borrow(b)
+	c.Res.Bulk(b.Bytes())
 }
 
 // Status is what a procedure returns.

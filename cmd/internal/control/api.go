@@ -141,6 +141,8 @@ type Stats struct {
 	// by RDMA READ (what clients wrote).
 	RDMAWriteBytes uint64 `json:"rdma_write_bytes"`
 	RDMAReadBytes  uint64 `json:"rdma_read_bytes"`
+	// LentBytes of RDMAWriteBytes were sent from the page cache, without a copy.
+	LentBytes uint64 `json:"lent_bytes"`
 	// InlineBytes travelled inside RPC-over-RDMA messages, headers included,
 	// both directions.
 	InlineBytes uint64 `json:"inline_bytes"`

@@ -83,8 +83,8 @@ func (t *tool) stats() *cobra.Command {
 				return err
 			}
 			return t.g.Print(s, func(w io.Writer) {
-				fmt.Fprintf(w, "up\t%s\nrdma_write_bytes\t%d\nrdma_read_bytes\t%d\ninline_bytes\t%d\ntcp_bytes\t%d\n",
-					time.Duration(s.UptimeSeconds)*time.Second, s.RDMAWriteBytes, s.RDMAReadBytes, s.InlineBytes, s.TCPBytes)
+				fmt.Fprintf(w, "up\t%s\nrdma_write_bytes\t%d\nrdma_read_bytes\t%d\nlent_bytes\t%d\ninline_bytes\t%d\ntcp_bytes\t%d\n",
+					time.Duration(s.UptimeSeconds)*time.Second, s.RDMAWriteBytes, s.RDMAReadBytes, s.LentBytes, s.InlineBytes, s.TCPBytes)
 				for _, k := range slices.Sorted(maps.Keys(s.Messages)) {
 					fmt.Fprintf(w, "message %s\t%d\n", k, s.Messages[k])
 				}

@@ -419,3 +419,13 @@ func (g *gate) Lease(h blockstore.Handle, write bool, broken func()) (func(), er
 	defer g.leave()
 	return x.Lease(h, write, broken)
 }
+
+// Map implements blockstore.Mapper. What is lent may outlive the store.
+func (g *gate) Map(c *blockstore.Cred, h blockstore.Handle, off uint64, n int) (blockstore.Window, bool) {
+	x, ok := g.fs.(blockstore.Mapper)
+	if !ok || !g.enter() {
+		return nil, false
+	}
+	defer g.leave()
+	return x.Map(c, h, off, n)
+}

@@ -107,7 +107,7 @@ func (m *meters) carriers() control.Stats {
 	s := control.Stats{
 		Messages: make(map[string]uint64), Errors: make(map[string]uint64),
 		RDMAWriteBytes: m.past.RDMAWriteBytes, RDMAReadBytes: m.past.RDMAReadBytes,
-		InlineBytes: m.past.InlineBytes, TCPBytes: m.past.TCPBytes,
+		LentBytes: m.past.LentBytes, InlineBytes: m.past.InlineBytes, TCPBytes: m.past.TCPBytes,
 	}
 	addCounts(s.Messages, m.past.Messages)
 	addCounts(s.Errors, m.past.Errors)
@@ -151,6 +151,7 @@ func (m *meters) clients() []control.Client {
 func addRDMA(s *control.Stats, from rpcrdma.Stats) {
 	s.RDMAWriteBytes += from.RDMAWriteBytes
 	s.RDMAReadBytes += from.RDMAReadBytes
+	s.LentBytes += from.LentBytes
 	s.InlineBytes += from.InlineBytes
 	if s.Messages == nil {
 		s.Messages, s.Errors = make(map[string]uint64), make(map[string]uint64)

@@ -62,6 +62,12 @@ func (t *tapped) Stats() udp.Stats {
 	return udp.Stats{}
 }
 
+// SendsVolatile implements link.VolatileSender.
+func (t *tapped) SendsVolatile() bool {
+	l, ok := t.Link.(link.VolatileSender)
+	return ok && l.SendsVolatile()
+}
+
 // Recv receives and shows what came.
 func (t *tapped) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	n, err := t.Link.Recv(rx, deadline)
@@ -83,8 +89,17 @@ func (t *tapped) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 // Send sends and then shows the batch: by then the link has written the
 // checksums into it.
 func (t *tapped) Send(b *wire.Batch) error {
+	c := t.tap.cur.Load()
+	if c != nil {
+		// What is shown must not change, or go, before it was.
+		for i := range b.D {
+			if d := &b.D[i]; d.Volatile != nil {
+				d.Own(make([]byte, d.PayloadLen))
+			}
+		}
+	}
 	err := t.Link.Send(b)
-	if c := t.tap.cur.Load(); c != nil && len(b.D) > 0 {
+	if c != nil && len(b.D) > 0 {
 		var buf, dgram []byte
 		now := time.Now()
 		for i := range b.D {

@@ -48,6 +48,11 @@ type sender struct {
 	name []sockaddr
 	ctl  [][controlMax]byte
 	room func(fd uintptr) bool
+
+	at       *wire.Datagram // whose checksum is being made
+	copies   []byte         // of volatile payloads of the batch
+	built    func()         // for tests: the checksums are made, and nothing is sent
+	volatile bool           // the batch has some that are not copied
 }
 
 // run is what one message carries: datagrams from first on. Its addresses are
@@ -74,9 +79,12 @@ func (l *Link) Send(b *wire.Batch) error {
 	if l.closed {
 		return link.ErrClosed
 	}
+	t := &l.tx
+	t.copies = t.copies[:0]
+	t.volatile = t.settle(b.D)
 	var first error
 	for at := 0; at < len(b.D); {
-		n, err := l.tx.send(b.D[at:])
+		n, err := t.send(b.D[at:])
 		at += n
 		if err != nil && first == nil {
 			first = err
@@ -88,7 +96,11 @@ func (l *Link) Send(b *wire.Batch) error {
 // send sends as many of the datagrams as one sendmmsg takes, at least one, and
 // returns how many are done with, sent or lost.
 func (t *sender) send(d []wire.Datagram) (int, error) {
-	t.build(d)
+	for !t.tryBuild(d) {
+	}
+	if t.built != nil {
+		t.built()
+	}
 	s := &t.l.stats
 	done := 0 // messages
 	for done < len(t.msgs) {
@@ -125,6 +137,14 @@ func (t *sender) send(d []wire.Datagram) (int, error) {
 			s.TxNoBuffers += uint64(r.n)
 			done++
 			continue
+		case unix.EFAULT:
+			// What the packets are of was taken away since their checksums were made.
+			if t.copyAll(d[r.first:], nil) {
+				s.TxFaults++
+				return r.first, nil
+			}
+			s.TxErrors += uint64(r.n)
+			done++
 		case unix.EMSGSIZE, unix.EINVAL, unix.EIO, unix.EOPNOTSUPP:
 			tooBig := r.size+t.overhead(flow) > t.l.mtu
 			if r.n > 1 && !tooBig {
@@ -233,7 +253,11 @@ func (t *sender) joins(r *run, d []wire.Datagram, i int) bool {
 func (t *sender) add(r *run, d *wire.Datagram) {
 	d.Flow.SrcPort = t.l.port
 	n, tail := len(d.Hdr), int(d.Pad)+wire.ICRCLen
+	t.at = d
 	icrc := d.Flow.ICRC(uint16(r.n), d.Hdr, d.Payload, int(d.Pad))
+	if d.Void {
+		icrc = ^icrc
+	}
 	b := d.Hdr[:n+tail]
 	clear(b[n : n+int(d.Pad)])
 	binary.LittleEndian.PutUint32(b[n+int(d.Pad):], icrc)

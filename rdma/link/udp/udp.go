@@ -64,6 +64,9 @@ type Stats struct {
 	TxNoBuffers  uint64 // datagrams lost to ENOBUFS or a send buffer that stayed full
 	TxTooBig     uint64 // datagrams over the path MTU
 	TxErrors     uint64 // datagrams lost to other errors, such as no route
+	TxFaults     uint64 // volatile payloads that were not there any more
+	TxCopied     uint64 // datagrams with volatile payload that were sent from a copy
+	TxVoid       uint64 // of these, whose payload could not be had: peers drop them
 	TxWaits      uint64 // times the send buffer was full
 	GSODisabled  uint64 // times segmentation was turned off for not working
 	Waits        uint64 // times Recv went to sleep

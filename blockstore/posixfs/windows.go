@@ -1,0 +1,277 @@
+package posixfs
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/rstored/rstored/blockstore"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// windowSize is the size in bytes of what is mapped at once, at multiples of it.
+	windowSize = 4 << 20
+	// windowsMax bounds the windows of a store, and so its address space; windowsTotal
+	// those of all stores, as a process has 65,530 mappings and needs some for itself.
+	windowsMax   = 1024
+	windowsTotal = 16 << 10
+	// mapMin is the least that is mapped: for less, copying is as fast.
+	mapMin = 64 << 10
+	// windowRest is how long a window that nobody uses is kept from making room for others.
+	// To map and to unmap costs more than to copy once.
+	windowRest = time.Second
+	// writeRest is how long a file must not have changed, unless Options say otherwise. A change between the
+	// checksum of a packet and its way to the network costs the packet.
+	writeRest = time.Second
+)
+
+// windowsOpen counts the windows of all stores.
+var windowsOpen atomic.Int64
+
+// windows are the mapped parts of open objects.
+type windows struct {
+	mu   sync.Mutex
+	max  int
+	rest time.Duration // windowRest
+	n    int
+	byAt map[windowKey]*window
+	ends window // sentinel of the list of windows without users, ends.newer the oldest
+}
+
+type windowKey struct {
+	o  *object
+	at uint64 // offset divided by windowSize
+}
+
+// window is a mapped part of an object. Its object stays while it has users.
+type window struct {
+	key        windowKey
+	mem        []byte
+	users      int       // windows.mu
+	since      time.Time // windows.mu: without users
+	newer, old *window   // windows.mu: the list
+	sibling    *window   // windows.mu: the object's next
+}
+
+func (w *windows) init() {
+	w.max, w.rest = windowsMax, windowRest
+	w.byAt = make(map[windowKey]*window)
+	w.ends.newer, w.ends.old = &w.ends, &w.ends
+}
+
+func (x *window) unlink() {
+	x.newer.old, x.old.newer = x.old, x.newer
+	x.newer, x.old = nil, nil
+}
+
+// take returns the window of an object at a place with one more user, or nil if it cannot
+// be mapped now.
+func (w *windows) take(k windowKey, fd int, now time.Time) *window {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x := w.byAt[k]; x != nil {
+		if x.users == 0 {
+			x.unlink()
+		}
+		x.users++
+		return x
+	}
+	if w.n >= w.max {
+		oldest := w.ends.newer
+		if oldest == &w.ends || now.Sub(oldest.since) < w.rest {
+			return nil
+		}
+		w.unmap(oldest)
+	}
+	if windowsOpen.Add(1) > windowsTotal {
+		windowsOpen.Add(-1)
+		return nil
+	}
+	mem, err := unix.Mmap(fd, int64(k.at*windowSize), windowSize, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		windowsOpen.Add(-1)
+		return nil
+	}
+	x := &window{key: k, mem: mem, users: 1, sibling: k.o.windows}
+	k.o.windows = x
+	w.byAt[k] = x
+	w.n++
+	return x
+}
+
+// put takes a user away.
+func (w *windows) put(x *window) {
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x.users--; x.users == 0 {
+		x.since = now
+		x.old, x.newer = w.ends.old, &w.ends
+		x.old.newer, w.ends.old = x, x
+	}
+}
+
+// unmap ends a window that has no users. mu is held.
+func (w *windows) unmap(x *window) {
+	x.unlink()
+	delete(w.byAt, x.key)
+	w.n--
+	p := &x.key.o.windows
+	for *p != x {
+		p = &(*p).sibling
+	}
+	*p = x.sibling
+	_ = unix.Munmap(x.mem)
+	windowsOpen.Add(-1)
+	x.mem = nil
+}
+
+// drop unmaps the windows of an object that nobody uses any more.
+func (w *windows) drop(o *object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for o.windows != nil {
+		w.unmap(o.windows)
+	}
+}
+
+// mappable reports whether a filesystem keeps its files in the page cache, and maps its
+// pages without asking anybody; and that not every read is to set a time of access.
+func mappable(s *unix.Statfs_t) bool {
+	if s.Flags&(unix.ST_NOATIME|unix.ST_RELATIME|unix.ST_RDONLY) == 0 {
+		return false
+	}
+	switch int64(s.Type) {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return true
+	}
+	return false
+}
+
+// loan is a part of a window that was lent. It implements blockstore.Window.
+type loan struct {
+	f  *FS
+	w  *window
+	b  []byte
+	fd int
+}
+
+var _ blockstore.Mapper = (*FS)(nil)
+
+// Map implements blockstore.Mapper.
+func (f *FS) Map(c *blockstore.Cred, h blockstore.Handle, off uint64, n int) (blockstore.Window, bool) {
+	if !f.mappable || n < mapMin || off%windowSize+uint64(n) > windowSize {
+		return nil, false
+	}
+	o := f.objects.get(&h)
+	if o == nil {
+		return nil, false
+	}
+	if l, eof := f.lend(c, o, off, n); l != nil {
+		return l, eof
+	}
+	f.release(o)
+	return nil, false
+}
+
+func (f *FS) lend(c *blockstore.Cred, o *object, off uint64, n int) (*loan, bool) {
+	var st unix.Stat_t
+	if o.typ != blockstore.TypeReg || o.stat(&st) != nil || !f.mayRead(c, o, &st) {
+		return nil, false
+	}
+	size := uint64(st.Size)
+	if off >= size || size-off < mapMin {
+		return nil, false
+	}
+	n = int(min(uint64(n), size-off))
+	now := time.Now()
+	if now.Sub(time.Unix(st.Ctim.Unix())).Abs() < f.writeRest {
+		return nil, false
+	}
+	if !f.noatime && atimeDue(&st, now) {
+		return nil, false // ReadAt sets it
+	}
+	// Of files that are not the caller's, mincore says that everything is in memory.
+	if !f.seesAll && st.Uid != f.uid {
+		return nil, false
+	}
+	fd, err := o.reader()
+	if err != nil {
+		return nil, false
+	}
+	w := f.windows.take(windowKey{o, off / windowSize}, fd, now)
+	if w == nil {
+		return nil, false
+	}
+	b := w.mem[off%windowSize:][:n:n]
+	if !resident(w.mem, b) {
+		f.windows.put(w)
+		return nil, false
+	}
+	f.count.mapped.Add(1)
+	return &loan{f: f, w: w, b: b, fd: fd}, off+uint64(n) == size
+}
+
+// atimeDue reports whether reading a file sets the time of its last access, which
+// touching its pages does not: the rule of relatime.
+func atimeDue(st *unix.Stat_t, now time.Time) bool {
+	at := time.Unix(st.Atim.Unix())
+	return !at.After(time.Unix(st.Mtim.Unix())) || !at.After(time.Unix(st.Ctim.Unix())) || now.Sub(at) >= 24*time.Hour
+}
+
+var pageSize = unix.Getpagesize()
+
+// resident reports whether all pages of b, a part of the mapping mem, are in memory.
+func resident(mem, b []byte) bool {
+	var vec [windowSize / 4096]byte
+	at := offset(b, mem)
+	first := at / pageSize
+	pages := (at+len(b)+pageSize-1)/pageSize - first
+	_, _, e := unix.RawSyscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&mem[first*pageSize])), uintptr(pages*pageSize), uintptr(unsafe.Pointer(&vec)))
+	if e != 0 {
+		return false
+	}
+	for _, v := range vec[:pages] {
+		if v&1 == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// offset is where b begins in mem, which it is a part of.
+func offset(b, mem []byte) int {
+	return int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+}
+
+// Bytes implements blockstore.Window.
+func (l *loan) Bytes() []byte { return l.b }
+
+// Copy implements blockstore.Window.
+func (l *loan) Copy(dst, src []byte) error {
+	off := l.w.key.at*windowSize + uint64(offset(src, l.w.mem))
+	n, err := pread(l.fd, dst[:len(src)], off)
+	if err != nil {
+		return mapErr(err)
+	}
+	clear(dst[n:])
+	l.f.count.mapCopies.Add(1)
+	return nil
+}
+
+// Release implements blockstore.Window.
+func (l *loan) Release() {
+	o := l.w.key.o
+	l.f.windows.put(l.w)
+	l.w, l.b = nil, nil
+	switch {
+	case !l.f.objects.leave(o):
+	case o.dirty.Load():
+		go l.f.discard(o) // which syncs, and nobody is to wait for that here
+	default:
+		l.f.discard(o)
+	}
+}

@@ -1,0 +1,102 @@
+package udp
+
+import (
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"unsafe"
+
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+var _ link.VolatileSender = (*Link)(nil)
+
+// SendsVolatile implements link.VolatileSender.
+func (l *Link) SendsVolatile() bool { return true }
+
+// settle copies the volatile payloads of packets that are sent again. The first time
+// they may have been lost because their data changed after the checksum was made, and a
+// file that is always written would do that every time. It reports whether there are others.
+func (t *sender) settle(d []wire.Datagram) (volatile bool) {
+	for i := range d {
+		switch p := &d[i]; {
+		case p.Volatile == nil:
+		case p.Again:
+			t.copy(p)
+		default:
+			volatile = true
+		}
+	}
+	return volatile
+}
+
+// tryBuild is build. It reports false if a volatile payload was not there, which a copy
+// has taken the place of.
+func (t *sender) tryBuild(d []wire.Datagram) (ok bool) {
+	if !t.volatile {
+		t.build(d)
+		return true
+	}
+	// A fault is a panic from here on, and none that ends the process.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if ok {
+			return
+		}
+		r := recover()
+		if t.at == nil || !faultIn(r, t.at) {
+			panic(r)
+		}
+		t.l.stats.TxFaults++
+		t.copyAll(d, t.at.Volatile)
+	}()
+	t.at = nil
+	t.build(d)
+	return true
+}
+
+// faultIn reports whether r, which was recovered, is a fault in the volatile payload of p.
+func faultIn(r any, p *wire.Datagram) bool {
+	f, ok := r.(interface {
+		runtime.Error
+		Addr() uintptr
+	})
+	if !ok || p.Volatile == nil {
+		return false
+	}
+	for _, b := range p.Payload {
+		// The address of a fault is exact to the page on some processors.
+		start := uintptr(unsafe.Pointer(unsafe.SliceData(b))) &^ (faultUnit - 1)
+		if a := f.Addr(); a >= start && a < start+uintptr(len(b))+2*faultUnit {
+			return true
+		}
+	}
+	return false
+}
+
+const faultUnit = 64 << 10 // the largest page
+
+// copyAll copies the payloads that are of v, or of anybody if v is nil, and reports whether there
+// were any.
+func (t *sender) copyAll(d []wire.Datagram, v wire.Volatile) (any bool) {
+	for i := range d {
+		if p := &d[i]; p.Volatile != nil && (v == nil || p.Volatile == v) {
+			t.copy(p)
+			any = true
+		}
+	}
+	return any
+}
+
+// copy puts a copy in the place of a volatile payload. The copies live until the next batch.
+func (t *sender) copy(p *wire.Datagram) {
+	n := len(t.copies)
+	// What is outgrown stays as it is for those who refer to it.
+	t.copies = slices.Grow(t.copies, p.PayloadLen)[:n+p.PayloadLen]
+	p.Own(t.copies[n:])
+	if p.Void {
+		t.l.stats.TxVoid++
+	}
+	t.l.stats.TxCopied++
+}
