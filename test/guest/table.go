@@ -123,7 +123,7 @@ func (c *Case) what() string {
 
 // quick4 are those of the cases that each version 4 has that are not slow.
 var quick4 = map[string]bool{
-	"v42-names": true, "v42-two-guests": true, "v42-locks4": true, "v42-deleg-two": true,
+	"v42-names": true, "v42-locks4": true, "v42-deleg-two": true,
 	"v40-locks4": true, "v40-deleg": true,
 }
 
@@ -148,16 +148,19 @@ var slow = map[string]bool{
 	"server-stopped":     true,
 	"guest-switched-off": true,
 	// What the first of their kind show as well.
-	"v42-deleg-cut":   true,
-	"v42-deleg-tcp":   true,
-	"udaddy-in-4200":  true,
-	"udaddy-in-ipv6":  true,
-	"udaddy-out-4200": true,
-	"udaddy-out-ipv6": true,
-	"mount-v40-tcp":   true,
-	"knfsd-v41":       true,
-	"mount-v41-rdma":  true,
-	"restart":         true,
+	"v42-deleg-cut":    true,
+	"v42-deleg-tcp":    true,
+	"udaddy-in-4200":   true,
+	"udaddy-in-ipv6":   true,
+	"udaddy-out-4200":  true,
+	"udaddy-out-ipv6":  true,
+	"mount-v40-tcp":    true,
+	"knfsd-v41":        true,
+	"knfsd-v42":        true,
+	"git":              true,
+	"mount-rsize-4200": true,
+	"mount-v41-rdma":   true,
+	"restart":          true,
 }
 
 // outcome is how a case went.
