@@ -314,3 +314,55 @@ func TestSyncFailure(t *testing.T) {
 		t.Error("the second failure left no trace")
 	}
 }
+
+// TestRenamedMeanwhile looks for a file that is moved back and forth between two directories:
+// it is there or not, and never somebody else's.
+func TestRenamedMeanwhile(t *testing.T) {
+	f, s := openTemp(t, Options{})
+	for _, d := range []string{"a", "b"} {
+		must(t, os.Mkdir(filepath.Join(s.dir, d), 0o755))
+	}
+	from, to := filepath.Join(s.dir, "a", "file"), filepath.Join(s.dir, "b", "file")
+	must(t, os.WriteFile(from, nil, 0o644))
+	root, err := f.Root()
+	must(t, err)
+	h, _, err := f.Lookup(nil, root, "a")
+	must(t, err)
+	d, err := f.acquireDir(h)
+	must(t, err)
+	defer f.release(d)
+	moved := make(chan error, 1)
+	stop := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-stop:
+				moved <- nil
+				return
+			default:
+			}
+			if err := errors.Join(os.Rename(from, to), os.Rename(to, from)); err != nil {
+				moved <- err
+				return
+			}
+		}
+	}()
+	found, gone := 0, 0
+	for i := 0; i < 50_000 || found == 0 || gone == 0; i++ {
+		fd, err := f.openName(d.path, "file")
+		switch {
+		case err == nil:
+			unix.Close(fd)
+			found++
+		case errors.Is(err, unix.ENOENT):
+			gone++
+		default:
+			t.Errorf("after %d times: %v", i, err)
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	close(stop)
+	must(t, <-moved)
+}

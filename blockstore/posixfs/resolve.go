@@ -38,6 +38,19 @@ func (f *FS) openName(dir int, name string) (int, error) {
 				// a single component has none: try again.
 				err = unix.EINTR
 			}
+			if err == unix.EXDEV {
+				// A mount point, or it was moved to another directory while the kernel
+				// looked, which then finds that it is no longer beneath this one.
+				var e dirent
+				e.name = append([]byte(name), 0)
+				var sx unix.Statx_t
+				switch errno := e.statx(dir, &sx); {
+				case errno != 0:
+					err = errno
+				case f.ours(&sx):
+					err = unix.EINTR // it is back
+				}
+			}
 			return fd, err
 		})
 	}
