@@ -3,6 +3,8 @@ package guest
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 
@@ -42,4 +44,27 @@ func aclsKept(ctx context.Context, r *Run) error {
 		return err
 	}
 	return r.Tell("changed")
+}
+
+// aclTools lays nfs4_getfacl and nfs4_setfacl beside what is exported: they need nothing but
+// the C library, which guests have.
+func aclTools(exports string) error {
+	dir := filepath.Join(exports, "tools")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"nfs4_getfacl", "nfs4_setfacl"} {
+		from, err := exec.LookPath(name)
+		if err != nil {
+			return fmt.Errorf("%w: the script build installs it", err)
+		}
+		b, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
 }

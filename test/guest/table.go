@@ -39,6 +39,7 @@ var about = map[string]string{
 	"v42-xattr":            "extended attributes of version 4.2 (RFC 8276): set, read, listed, removed, on either side",
 	"v42-xattr-large":      "the same on btrfs with values that fit into no inline message",
 	"v42-xattr-tcp":        "the same over TCP",
+	"v42-acltools":         "version 4.2: nfs4_getfacl and nfs4_setfacl",
 	"v42-acl":              "version 4.2: ACLs, read and set as the client has them, kept by the host as POSIX ACLs",
 	"v42-idmap":            "owners and groups by name, which have other numbers in the guest: chown, stat, names that are nobody's",
 	"v42-hostlocks":        "the case host-locks over version 4.2",
