@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -614,7 +615,11 @@ func TestDialErrors(t *testing.T) {
 	if _, err := Dial(context.Background(), dev, serverAddr, ClientConfig{}); !errors.As(err, &lost) {
 		t.Error(err)
 	}
-	if n := full.l.Stats().Errors["rpcrdma_connection_refused"]; n != 1 {
+	refused := func() uint64 { return full.l.Stats().Errors["rpcrdma_connection_refused"] }
+	for deadline := time.Now().Add(10 * time.Second); refused() == 0 && time.Now().Before(deadline); {
+		runtime.Gosched() // the client may know before it is counted
+	}
+	if n := refused(); n != 1 {
 		t.Errorf("counted %d refused connections", n)
 	}
 }
