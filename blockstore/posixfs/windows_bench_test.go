@@ -21,7 +21,7 @@ func BenchmarkMap(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, n := range []int{16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20} {
+	for _, n := range []int{mapMin, 128 << 10, 256 << 10, 1 << 20} {
 		b.Run(fmt.Sprintf("copied/%dk", n>>10), func(b *testing.B) {
 			p := make([]byte, 16*n) // as with as many calls at once
 			b.SetBytes(int64(n))
