@@ -38,7 +38,13 @@ var squashExports = []string{
 }
 
 // cases are all of them.
-var cases = slices.Concat(ordinary, version4("4.2"), version4("4.1"), version4("4.0"))
+var cases = slices.Concat(ordinary, version4("4.2", rdma), version4("4.1", rdma), version4("4.0", rdma), version4("4.2", tcp))
+
+// What carries a mount.
+const (
+	rdma = "rdma,port=20049"
+	tcp  = "proto=tcp"
+)
 
 // ordinary are in the order of what they build on.
 var ordinary = []Case{
@@ -129,7 +135,7 @@ var ordinary = []Case{
 }
 
 // version4 are the cases that each version 4 has.
-func version4(version string) (list []Case) {
+func version4(version, carrier string) (list []Case) {
 	for _, c := range []Case{
 		{Name: "names"},
 		{Name: "open-files"},
@@ -162,7 +168,15 @@ func version4(version string) (list []Case) {
 		if version == "4.0" && c.Name == "reclaim" {
 			c.Env = env("GRACE", "60") // no client says that it is done
 		}
-		list = append(list, ofVersion(version, c.Name, c))
+		v := ofVersion(version, c.Name, c)
+		if carrier == tcp {
+			if v.Env["CARRIER"] == tcp || c.Name == "ports" {
+				continue // it is that already, or of RDMA alone
+			}
+			v.Name = strings.Replace(v.Name, "-", "-tcp-", 1)
+			v.Env["CARRIER"] = tcp
+		}
+		list = append(list, v)
 	}
 	return list
 }

@@ -115,11 +115,16 @@ func (c *Case) what() string {
 	if !ok || len(version) != 3 || version[0] != 'v' {
 		return ""
 	}
+	name, overTCP := strings.CutPrefix(name, "tcp-")
 	t := about4[name]
 	if t == "" {
 		t = "the case " + name
 	}
-	return t + ", version " + version[1:2] + "." + version[2:]
+	t += ", version " + version[1:2] + "." + version[2:]
+	if overTCP {
+		t += " over TCP"
+	}
+	return t
 }
 
 // quick4 are those of the cases that each version 4 has that are not slow.
