@@ -161,7 +161,7 @@ const (
 	// nearly everything, in bytes.
 	readPartMin = 64 << 10
 	// readsAhead is how many READ requests fill the window while it takes all.
-	readsAhead = 2
+	readsAhead = 4
 )
 
 // readPart is how many packets of response a READ request asks for at a time. A longer
@@ -179,7 +179,7 @@ func (q *QP) readPart() int {
 	if !a.limited() {
 		return max(1, a.packets()/min(reads, readsAhead))
 	}
-	return max(1, min(max(readPartMin/q.mtu, a.most/windowUnit/reads), a.packets()/2))
+	return max(1, min(max(readPartMin/q.mtu, a.most/windowUnit/(2*reads)), a.packets()/2))
 }
 
 // roomToAsk reports whether the window has room for the READ request or atomic at the
