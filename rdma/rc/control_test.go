@@ -247,7 +247,7 @@ func TestCNPSlowsRequests(t *testing.T) {
 // TestReadParts: a long READ goes out as several requests, each for a part that starts
 // where the last ended; asked for again, it is for the rest of a part.
 func TestReadParts(t *testing.T) {
-	const size = 300 << 10 // 1200 packets of 256 bytes
+	const size = 2 << 20 // 8192 packets of 256 bytes
 	p := newPair(t, 256, 7, size)
 	s := p.s[0]
 	q := s.q

@@ -29,7 +29,7 @@ type Memory interface {
 // Defaults of Config.
 const (
 	DefaultWindow     = 256
-	DefaultReadWindow = 1 << 20
+	DefaultReadWindow = 2 << 20
 	sgeMax            = wire.PartsMax
 )
 

@@ -63,7 +63,7 @@ func (q *QP) canSend(now rdma.Time) bool {
 	case !e.started && (q.state == rdma.StateSQD || e.wr.Flags&rdma.Fence != 0 && r.reads > 0):
 		return false
 	case e.reads():
-		return r.reads < int(q.attr.MaxRdAtomic) && (r.reads == 0 || r.readPSNs < r.asking.packets())
+		return r.reads < int(q.attr.MaxRdAtomic) && (r.reads == 0 || q.roomToAsk(e))
 	}
 	return r.inFlight() < r.window.packets() && !r.paced(now)
 }
@@ -94,7 +94,7 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			p.AckReq = true
 			// The first packet of the response, and the one behind the last.
 			k := int(r.psn.Sub(e.psn))
-			end := min(k-k%e.part+e.part, e.count)
+			end := k + e.asks(k)
 			off := uint32(k * q.mtu)
 			n := min(uint32((end-k)*q.mtu), e.length-off)
 			p.RETH = wire.RETH{VA: e.wr.RemoteAddr + uint64(off), RKey: e.wr.RKey, Len: n}
@@ -156,23 +156,48 @@ func (q *QP) begin(e *sqe) bool {
 	return true
 }
 
-// readPartMin is the least READ that is not made smaller still while the network takes
-// everything, in bytes.
-const readPartMin = 64 << 10
+const (
+	// readPartMin is the least READ that is not made smaller still while the network takes
+	// nearly everything, in bytes.
+	readPartMin = 64 << 10
+	// readsAhead is how many READ requests fill the window while it takes all.
+	readsAhead = 4
+)
 
 // readPart is how many packets of response a READ request asks for at a time. A longer
 // READ is several requests on the wire: what one asks for comes at the peer's full speed,
 // and nothing else that a requester can do keeps a peer of any make from sending more
 // than the network takes. Asked for again, it is in the same parts, as a responder knows
 // them (IBTA 9.7.5.1.2).
+//
+// While the network takes everything the parts are long: the first and the last packet of a
+// response are longer than those between them, and where sizes change a peer's segmentation
+// offload begins a new run.
 func (q *QP) readPart() int {
 	a := &q.req.asking
-	part := max(readPartMin/q.mtu, a.most/windowUnit/max(1, int(q.attr.MaxRdAtomic)))
-	if a.limited() {
-		part = min(part, a.packets()/2)
+	reads := max(1, int(q.attr.MaxRdAtomic))
+	if !a.limited() {
+		return max(1, a.packets()/min(reads, readsAhead))
 	}
-	return max(1, part)
+	return max(1, min(max(readPartMin/q.mtu, a.most/windowUnit/(2*reads)), a.packets()/2))
 }
+
+// roomToAsk reports whether the window has room for the READ request or atomic at the
+// cursor: for the whole of its response, if the network takes everything.
+func (q *QP) roomToAsk(e *sqe) bool {
+	r := &q.req
+	room := r.asking.packets() - r.readPSNs
+	switch {
+	case r.asking.limited() || e.atomic():
+		return room > 0
+	case e.started:
+		return room >= e.asks(int(r.psn.Sub(e.psn)))
+	}
+	return room >= min(q.packets(e.length), q.readPart())
+}
+
+// asks is how many packets of response are asked for at a time from packet k on.
+func (e *sqe) asks(k int) int { return min(e.part-k%e.part, e.count-k) }
 
 // sent moves the cursor behind the packet or READ whose last PSN is last.
 func (q *QP) sent(now rdma.Time, last wire.PSN) {

@@ -12,8 +12,8 @@ import (
 // on the wire least significant first, behind the pad.
 
 const (
-	// lrhOnes is the CRC of the eight leading bytes of ones.
-	lrhOnes = 0x2144df1c
+	// lrhLen is the number of bytes of ones in front.
+	lrhLen = 8
 	// crcPoly is the reflected polynomial.
 	crcPoly = 0xedb88320
 
@@ -24,8 +24,9 @@ const (
 	// datagramMax is the longest UDP payload: lengths are 16 bits wide.
 	datagramMax = 1<<16 - 1 - udpLen - ip4Len
 
-	// prefixLen is how much of a packet is gathered for the first step of the CRC: of
-	// short pieces each costs as much as of the hundred bytes. Whole steps of 16 follow.
+	// prefixLen is how much of a packet is gathered for the first step of the CRC, with
+	// the ones: of short pieces each costs as much as of the hundred bytes. What follows of a
+	// packet over IPv4 that has a BTH alone is whole steps of 16.
 	prefixLen = 128
 
 	// FlagsDF is the flags and fragment offset word of every packet we send.
@@ -41,10 +42,10 @@ type Flow struct {
 	SrcPort  uint16
 	TOS      uint8 // DSCP and ECN to send with; not covered by the ICRC
 
-	// prefix begins with the IP and UDP headers; the BTH, and what else begins the packet,
-	// is put behind them.
+	// prefix begins with the ones, and the IP and UDP headers; the BTH, and what else begins
+	// the packet, is put behind them.
 	prefix [prefixLen]byte
-	n      int // bytes of prefix in use, 0 = not built
+	n      int // bytes of IP and UDP headers, 0 = not built
 	src    netip.Addr
 	dst    netip.Addr
 }
@@ -52,7 +53,10 @@ type Flow struct {
 // build fills prefix with the masked IP and UDP headers, lengths and ID zero.
 func (f *Flow) build() {
 	f.src, f.dst = f.Src, f.Dst
-	b := f.prefix[:]
+	for i := range lrhLen {
+		f.prefix[i] = 0xff
+	}
+	b := f.prefix[lrhLen:]
 	clear(b)
 	if from, to := f.Src.Unmap(), f.Dst.Unmap(); from.Is4() && to.Is4() {
 		src, dst := from.As4(), to.As4()
@@ -81,7 +85,7 @@ func (f *Flow) begin(id uint16, size int, hdr, payload []byte) (crc uint32, n in
 	if f.n == 0 || f.src != f.Src || f.dst != f.Dst {
 		f.build()
 	}
-	b := f.prefix[:]
+	b := f.prefix[lrhLen:]
 	if f.n == ip4Len+udpLen {
 		binary.BigEndian.PutUint16(b[2:], uint16(ip4Len+udpLen+size))
 		binary.BigEndian.PutUint16(b[4:], id)
@@ -96,7 +100,7 @@ func (f *Flow) begin(id uint16, size int, hdr, payload []byte) (crc uint32, n in
 	if n == len(hdr)-BTHLen {
 		n += copy(b[at+n:], payload)
 	}
-	return crc32.Update(lrhOnes, crc32.IEEETable, b[:at+n]), n
+	return crc32.Update(0, crc32.IEEETable, f.prefix[:lrhLen+at+n]), n
 }
 
 var padding [4]byte
