@@ -390,6 +390,18 @@ type MR interface {
 	Close()
 }
 
+// Reregisterer is an MR that can be given other memory, as ibv_rereg_mr does: what opens and
+// closes memory to a peer all the time keeps its regions.
+type Reregisterer interface {
+	MR
+	// Reregister lets go of the region's memory and takes buf in its place, with fresh R_Key and
+	// address. The old R_Key is refused from this call on. Without buf the region has no R_Key
+	// until the next call. After an error it is as without buf. A region that memory windows may
+	// be bound to (WindowBind) is not reregistered. Of one region, to be called by one goroutine
+	// at a time, and not while a work request names its memory.
+	Reregister(buf []byte, access Access) error
+}
+
 // MW is a memory window of type 2B (IBTA 10.6.7.2.3): it opens a part of a region to the
 // peer of one queue pair, under a key of its own, from the completion of an OpBindMW until an
 // OpLocalInv or the peer's SEND with invalidate. Methods may be called from any goroutine.

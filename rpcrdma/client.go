@@ -92,7 +92,8 @@ type Client struct {
 	cq        rdma.CQ
 	arena     *rdma.Arena
 	mr        rdma.MR
-	regions   []rdma.MR   // of Register
+	regions   []rdma.MR // of Register
+	spare     regions
 	up        func(error) // tells Dial, once
 	closed    bool
 	inlineOut int // longest message to the server
@@ -299,6 +300,7 @@ func (c *Client) end() {
 	}
 	// The loop may still send, at the end of this turn, what lies in our memory.
 	release := func() {
+		c.spare.close()
 		for _, m := range c.regions {
 			m.Close()
 		}

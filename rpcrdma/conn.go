@@ -75,6 +75,8 @@ type serverConn struct {
 	sqFree  int
 	replies slotQueue // replies that wait for room in the send queue
 
+	lent regions // for memory that replies are sent from and that is not the pool's
+
 	repost []rdma.RecvWR
 	wcs    [64]rdma.WC
 	wrs    []rdma.SendWR // scratch
@@ -275,6 +277,7 @@ func (c *serverConn) release() {
 	}
 	c.released = true
 	c.closeHandler()
+	c.lent.close()
 	c.l.pool.arena.Free(c.mem)
 	c.back.release()
 	c.l.forget(c)

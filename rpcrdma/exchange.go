@@ -45,9 +45,11 @@ func (c *Client) giveUp(x *exchange, why error) {
 
 // retire closes the call's memory to the server.
 func (c *Client) retire(x *exchange) {
-	for _, m := range x.mrs {
-		m.Close()
+	most := c.cfg.Credits
+	if c.closed {
+		most = 0
 	}
+	c.spare.put(x.mrs, most)
 	clear(x.mrs)
 	x.mrs = x.mrs[:0]
 }
@@ -60,15 +62,20 @@ func (x *exchange) finish(err error) {
 	}
 }
 
+// open finds or makes a region for b.
+func (c *Client) open(b []byte, access rdma.Access) (rdma.MR, error) {
+	if mr, err := c.spare.take(b, access); mr != nil || err != nil {
+		return mr, err
+	}
+	if r := c.registered(b); r != nil {
+		return r.Window(b, access)
+	}
+	return c.pd.Register(b, access)
+}
+
 // expose opens memory to the server until the call is retired.
 func (c *Client) expose(x *exchange, b []byte, access rdma.Access) (Segment, error) {
-	var mr rdma.MR
-	var err error
-	if r := c.registered(b); r != nil {
-		mr, err = r.Window(b, access)
-	} else {
-		mr, err = c.pd.Register(b, access)
-	}
+	mr, err := c.open(b, access)
 	if err != nil {
 		return Segment{}, fmt.Errorf("rpcrdma: opening %d bytes to the server: %w", len(b), err)
 	}

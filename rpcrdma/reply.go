@@ -29,7 +29,10 @@ func (s *slot) lkey(b []byte) (uint32, error) {
 	if len(b) == 0 || inside(b, p.arena.Bytes()) {
 		return p.lkey, nil
 	}
-	mr, err := s.c.l.pd.Register(b, 0)
+	mr, err := s.c.lent.take(b, 0)
+	if mr == nil && err == nil {
+		mr, err = s.c.l.pd.Register(b, 0)
+	}
 	if err != nil {
 		return 0, err
 	}

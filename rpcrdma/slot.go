@@ -473,9 +473,11 @@ func (s *slot) drop() {
 	}
 	clear(s.extra)
 	s.extra = s.extra[:0]
-	for _, m := range s.mrs {
-		m.Close()
+	most := len(s.c.slots)
+	if s.c.closed {
+		most = 0
 	}
+	s.c.lent.put(s.mrs, most)
 	clear(s.mrs)
 	s.mrs = s.mrs[:0]
 	for _, b := range s.loans {

@@ -159,6 +159,9 @@ type loan struct {
 	fd int
 }
 
+// loans are those that were given back.
+var loans = sync.Pool{New: func() any { return new(loan) }}
+
 var _ blockstore.Mapper = (*FS)(nil)
 
 // Map implements blockstore.Mapper.
@@ -212,7 +215,9 @@ func (f *FS) lend(c *blockstore.Cred, o *object, off uint64, n int) (*loan, bool
 		return nil, false
 	}
 	f.count.mapped.Add(1)
-	return &loan{f: f, w: w, b: b, fd: fd}, off+uint64(n) == size
+	l := loans.Get().(*loan)
+	*l = loan{f: f, w: w, b: b, fd: fd}
+	return l, off+uint64(n) == size
 }
 
 // atimeDue reports whether reading a file sets the time of its last access, which
@@ -264,14 +269,15 @@ func (l *loan) Copy(dst, src []byte) error {
 
 // Release implements blockstore.Window.
 func (l *loan) Release() {
-	o := l.w.key.o
-	l.f.windows.put(l.w)
-	l.w, l.b = nil, nil
+	f, o := l.f, l.w.key.o
+	f.windows.put(l.w)
+	*l = loan{}
+	loans.Put(l)
 	switch {
-	case !l.f.objects.leave(o):
+	case !f.objects.leave(o):
 	case o.dirty.Load():
-		go l.f.discard(o) // which syncs, and nobody is to wait for that here
+		go f.discard(o) // which syncs, and nobody is to wait for that here
 	default:
-		l.f.discard(o)
+		f.discard(o)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/rc"
@@ -55,14 +56,12 @@ type slot struct {
 // region is a memory region. It implements rdma.MR.
 type region struct {
 	t      *table
-	buf    []byte
-	addr   uint64
+	place  place
 	pd     uint32
-	access rdma.Access
 	lkey   uint32
-	rkey   atomic.Uint32
+	rkey   atomic.Uint32 // 0 while there is no memory
 	lslot  uint32
-	rslot  uint32
+	rslot  uint32 // under table.mu, unless the memory never changes
 	closed atomic.Bool
 
 	// Of what a memory window is bound to: the region, and the queue pair that alone may
@@ -72,9 +71,48 @@ type region struct {
 	fast   bool // of a bindable that is no window: its L_Key ends with the R_Key
 }
 
+// place is the memory of a region, which may become another while the packet path looks at
+// it. Whoever looks gets all of one or nothing.
+type place struct {
+	seq    atomic.Uint64 // odd while it changes
+	base   atomic.Pointer[byte]
+	size   atomic.Uint64
+	addr   atomic.Uint64
+	access atomic.Uint32
+}
+
+// view is what a place was at one moment.
+type view struct {
+	buf    []byte
+	addr   uint64
+	access rdma.Access
+}
+
+// set changes the place. table.mu is held, or nobody else knows it.
+func (p *place) set(v view) {
+	p.seq.Add(1)
+	p.base.Store(unsafe.SliceData(v.buf))
+	p.size.Store(uint64(len(v.buf)))
+	p.addr.Store(v.addr)
+	p.access.Store(uint32(v.access))
+	p.seq.Add(1)
+}
+
+// get reports false while the place changes.
+func (p *place) get() (v view, ok bool) {
+	seq := p.seq.Load()
+	base, size := p.base.Load(), p.size.Load()
+	v.addr, v.access = p.addr.Load(), rdma.Access(p.access.Load())
+	if seq&1 != 0 || p.seq.Load() != seq {
+		return view{}, false
+	}
+	v.buf = unsafe.Slice(base, size)
+	return v, true
+}
+
 var (
-	_ rc.Memory = (*table)(nil)
-	_ rdma.MR   = (*region)(nil)
+	_ rc.Memory         = (*table)(nil)
+	_ rdma.Reregisterer = (*region)(nil)
 )
 
 func (t *table) init(r *source) { t.codes, t.random = newCipher(r), r }
@@ -99,6 +137,19 @@ func (t *table) find(key uint32) (*region, *slot) {
 		return nil, nil
 	}
 	return r, s
+}
+
+// look is find with the memory that key opens at this moment.
+func (t *table) look(key uint32) (*region, view) {
+	r, s := t.find(key)
+	if r == nil {
+		return nil, view{}
+	}
+	v, ok := r.place.get()
+	if !ok || s.key.Load() != key { // what was seen may be the memory of the next key
+		return nil, view{}
+	}
+	return r, v
 }
 
 // take finds a free slot. mu is held.
@@ -149,12 +200,25 @@ func (t *table) retire(n uint32) {
 	t.free = append(t.free, n)
 }
 
-func (t *table) register(pd uint32, buf []byte, access rdma.Access) (*region, error) {
+// registrable says why a region cannot be of buf.
+func registrable(buf []byte, access rdma.Access) error {
 	if len(buf) == 0 || len(buf) > regionMax {
-		return nil, fmt.Errorf("%w: a memory region of %d bytes", rdma.ErrInvalidWR, len(buf))
+		return fmt.Errorf("%w: a memory region of %d bytes", rdma.ErrInvalidWR, len(buf))
 	}
 	if access&(rdma.RemoteWrite|rdma.RemoteAtomic) != 0 && access&rdma.LocalWrite == 0 {
-		return nil, fmt.Errorf("%w: a region that peers may write must be locally writable", rdma.ErrInvalidWR)
+		return fmt.Errorf("%w: a region that peers may write must be locally writable", rdma.ErrInvalidWR)
+	}
+	return nil
+}
+
+// address draws the address that peers see of byte 0.
+func (t *table) address() uint64 {
+	return (t.random.uint64() >> (64 - addrBits)) &^ (addrAlign - 1)
+}
+
+func (t *table) register(pd uint32, buf []byte, access rdma.Access) (*region, error) {
+	if err := registrable(buf, access); err != nil {
+		return nil, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,8 +231,8 @@ func (t *table) register(pd uint32, buf []byte, access rdma.Access) (*region, er
 		t.free = append(t.free, l)
 		return nil, fmt.Errorf("%w: too many memory regions", rdma.ErrNoResources)
 	}
-	r := &region{t: t, buf: buf, pd: pd, access: access, lslot: l, rslot: k}
-	r.addr = (t.random.uint64() >> (64 - addrBits)) &^ (addrAlign - 1)
+	r := &region{t: t, pd: pd, lslot: l, rslot: k}
+	r.place.set(view{buf, t.address(), access})
 	t.slot(l).region.Store(r)
 	t.slot(k).region.Store(r)
 	r.lkey = t.renew(l)
@@ -177,13 +241,46 @@ func (t *table) register(pd uint32, buf []byte, access rdma.Access) (*region, er
 	return r, nil
 }
 
+// Reregister implements rdma.Reregisterer. The R_Key has a slot of its own each time, as that
+// of a new region has, so that it comes again as late.
+func (r *region) Reregister(buf []byte, access rdma.Access) error {
+	t := r.t
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case r.closed.Load():
+		return rdma.ErrClosed
+	case (rdma.Access(r.place.access.Load())|access)&rdma.WindowBind != 0:
+		return fmt.Errorf("%w: other memory for a region that windows may be bound to", rdma.ErrInvalidWR)
+	}
+	if r.rkey.Swap(0) != 0 {
+		t.retire(r.rslot)
+		r.place.set(view{})
+	}
+	if len(buf) == 0 {
+		return nil
+	}
+	if err := registrable(buf, access); err != nil {
+		return err
+	}
+	k, ok := t.take()
+	if !ok {
+		return fmt.Errorf("%w: too many memory regions", rdma.ErrNoResources)
+	}
+	r.place.set(view{buf, t.address(), access})
+	r.rslot = k
+	t.slot(k).region.Store(r)
+	r.rkey.Store(t.renew(k))
+	return nil
+}
+
 // Local implements rc.Memory.
 func (t *table) Local(pd, lkey uint32, buf []byte, write bool) rdma.Status {
-	r, _ := t.find(lkey)
-	if r == nil || r.lkey != lkey || r.pd != pd || write && r.access&rdma.LocalWrite == 0 {
+	r, v := t.look(lkey)
+	if r == nil || r.lkey != lkey || r.pd != pd || write && v.access&rdma.LocalWrite == 0 {
 		return rdma.LocProtErr
 	}
-	if !rdma.Within(buf, r.buf) {
+	if !rdma.Within(buf, v.buf) {
 		return rdma.LocProtErr
 	}
 	return rdma.Success
@@ -191,18 +288,18 @@ func (t *table) Local(pd, lkey uint32, buf []byte, write bool) rdma.Status {
 
 // Remote implements rc.Memory.
 func (t *table) Remote(pd, qpn, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status) {
-	r, _ := t.find(rkey)
-	if r == nil || r.lkey == rkey || r.pd != pd || r.access&need != need {
+	r, v := t.look(rkey)
+	if r == nil || r.lkey == rkey || r.pd != pd || v.access&need != need {
 		return nil, rdma.RemAccessErr
 	}
 	if r.parent != nil && (r.qpn != qpn || r.parent.ended()) {
 		return nil, rdma.RemAccessErr
 	}
-	off := va - r.addr // wraps to something huge below the region
-	if off > uint64(len(r.buf)) || uint64(n) > uint64(len(r.buf))-off {
+	off := va - v.addr // wraps to something huge below the region
+	if off > uint64(len(v.buf)) || uint64(n) > uint64(len(v.buf))-off {
 		return nil, rdma.RemAccessErr
 	}
-	return r.buf[off : off+uint64(n) : off+uint64(n)], rdma.Success
+	return v.buf[off : off+uint64(n) : off+uint64(n)], rdma.Success
 }
 
 // Invalidate implements rc.Memory: it ends an R_Key for a peer's SEND with
@@ -226,16 +323,19 @@ func (r *region) LKey() uint32 { return r.lkey }
 func (r *region) RKey() uint32 { return r.rkey.Load() }
 
 // Addr implements rdma.MR.
-func (r *region) Addr() uint64 { return r.addr }
+func (r *region) Addr() uint64 { return r.place.addr.Load() }
 
 // Bytes implements rdma.MR.
-func (r *region) Bytes() []byte { return r.buf }
+func (r *region) Bytes() []byte {
+	v, _ := r.place.get()
+	return v.buf
+}
 
 // Invalidate implements rdma.MR.
 func (r *region) Invalidate() uint32 {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
-	if r.closed.Load() {
+	if r.closed.Load() || r.rkey.Load() == 0 {
 		return 0
 	}
 	k := r.t.renew(r.rslot)
@@ -245,12 +345,13 @@ func (r *region) Invalidate() uint32 {
 
 // Window implements rdma.MR.
 func (r *region) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
+	v, _ := r.place.get()
 	switch {
 	case r.closed.Load():
 		return nil, rdma.ErrClosed
-	case !rdma.Within(buf, r.buf):
+	case !rdma.Within(buf, v.buf):
 		return nil, fmt.Errorf("%w: a window of memory that is not its region's", rdma.ErrInvalidWR)
-	case access&rdma.LocalWrite&^r.access != 0:
+	case access&rdma.LocalWrite&^v.access != 0:
 		return nil, fmt.Errorf("%w: a writable window of a region that is not", rdma.ErrInvalidWR)
 	}
 	w, err := r.t.register(r.pd, buf, access)
@@ -268,7 +369,9 @@ func (r *region) Close() {
 		return
 	}
 	r.t.retire(r.lslot)
-	r.t.retire(r.rslot)
+	if r.rkey.Load() != 0 {
+		r.t.retire(r.rslot)
+	}
 	r.t.live--
 }
 

@@ -1,7 +1,10 @@
 package roce
 
 import (
+	"errors"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rstored/rstored/rdma"
@@ -88,7 +91,7 @@ func TestMemoryNoAllocs(t *testing.T) {
 		if _, s := tab.Remote(1, 1, r.RKey(), r.Addr(), 4096, rdma.RemoteWrite); s != rdma.Success {
 			t.Error(s)
 		}
-		tab.Local(1, r.LKey(), r.buf[100:], true)
+		tab.Local(1, r.LKey(), r.Bytes()[100:], true)
 		r.Invalidate()
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -151,4 +154,131 @@ func TestCQKeepsWhatDoesNotFit(t *testing.T) {
 			t.Errorf("completion %d is of request %d", i, id)
 		}
 	}
+}
+
+// TestReregister gives a region other memory over and over: only the last key opens anything,
+// and what it opens is the last memory.
+func TestReregister(t *testing.T) {
+	tab := newTable()
+	const all = rdma.LocalWrite | rdma.RemoteWrite
+	r, err := tab.register(1, make([]byte, 100), all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lkey := r.LKey()
+	refused := func(what string, key uint32, addr uint64) {
+		t.Helper()
+		if _, s := tab.Remote(1, 1, key, addr, 1, rdma.RemoteWrite); s == rdma.Success {
+			t.Fatal(what)
+		}
+	}
+	seen := map[uint32]bool{}
+	for i := range 3000 { // past the rest of slots
+		key, addr, buf := r.RKey(), r.Addr(), make([]byte, 10+i%5)
+		if seen[key] {
+			t.Fatalf("key %#x again", key)
+		}
+		seen[key] = true
+		if i%3 == 0 {
+			tab.Invalidate(1, 1, key) // as the peer does
+		}
+		if i%2 == 0 {
+			if err := r.Reregister(nil, 0); err != nil {
+				t.Fatal(err)
+			}
+			if r.RKey() != 0 || r.Bytes() != nil || r.Invalidate() != 0 {
+				t.Fatal("a region without memory has a key, or memory")
+			}
+			refused("the key of a region without memory lives", key, addr)
+			refused("0 is a key", 0, 0)
+			if s := tab.Local(1, lkey, buf, false); s == rdma.Success {
+				t.Fatal("memory of a region without memory")
+			}
+		}
+		if err := r.Reregister(buf, all); err != nil {
+			t.Fatal(err)
+		}
+		refused("the key of before lives", key, addr)
+		refused("the key of before opens the memory of now", key, r.Addr())
+		b, s := tab.Remote(1, 1, r.RKey(), r.Addr(), uint32(len(buf)), rdma.RemoteWrite)
+		if s != rdma.Success || &b[0] != &buf[0] {
+			t.Fatal(s)
+		}
+		if s := tab.Local(1, lkey, buf, true); s != rdma.Success {
+			t.Fatal(s)
+		}
+		if _, s := tab.Remote(1, 1, r.RKey(), r.Addr(), uint32(len(buf))+1, rdma.RemoteWrite); s == rdma.Success {
+			t.Fatal("more than the memory of now")
+		}
+	}
+	last, addr := r.RKey(), r.Addr()
+	for what, err := range map[string]error{
+		"no right to write":      r.Reregister(make([]byte, 1), rdma.RemoteWrite),
+		"for windows to rest on": r.Reregister(make([]byte, 1), rdma.WindowBind),
+	} {
+		if !errors.Is(err, rdma.ErrInvalidWR) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	refused("the key of before an error lives", last, addr)
+	r.Close()
+	if err := r.Reregister(make([]byte, 1), 0); !errors.Is(err, rdma.ErrClosed) {
+		t.Error(err)
+	}
+	if tab.live != 0 || len(tab.free) != int(tab.used) {
+		t.Errorf("%d regions left, %d of %d slots free", tab.live, len(tab.free), tab.used)
+	}
+}
+
+// TestReregisterWhileLookedAt has loops look for a region that others give memory: they
+// find all of one or nothing, and never what the key that they have does not open.
+func TestReregisterWhileLookedAt(t *testing.T) {
+	tab := newTable()
+	const all = rdma.LocalWrite | rdma.RemoteWrite
+	bufs := [2][]byte{make([]byte, 64), make([]byte, 8192)}
+	r, err := tab.register(1, bufs[0], all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type told struct {
+		key  uint32
+		addr uint64
+		of   int
+	}
+	var last atomic.Pointer[told]
+	last.Store(&told{r.RKey(), r.Addr(), 0})
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				k := last.Load()
+				buf := bufs[k.of]
+				b, s := tab.Remote(1, 1, k.key, k.addr, uint32(len(buf)), rdma.RemoteWrite)
+				if s == rdma.Success && (&b[0] != &buf[0] || len(b) != len(buf)) {
+					t.Error("a key opens memory that is not its own")
+					return
+				}
+				if s := tab.Local(1, r.LKey(), bufs[1][1:], true); s != rdma.Success && s != rdma.LocProtErr {
+					t.Error(s)
+					return
+				}
+			}
+		})
+	}
+	for i := range 20000 {
+		of := i % 2
+		if err := r.Reregister(bufs[of], all); err != nil {
+			t.Error(err)
+			break
+		}
+		last.Store(&told{r.RKey(), r.Addr(), of})
+	}
+	close(done)
+	wg.Wait()
 }

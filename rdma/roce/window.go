@@ -102,7 +102,7 @@ func (b *bindable) LKey() uint32 { return b.lkey }
 // Addr implements rdma.MR.
 func (b *bindable) Addr() uint64 {
 	if r := b.live(); r != nil {
-		return r.addr
+		return r.Addr()
 	}
 	return 0
 }
@@ -110,7 +110,7 @@ func (b *bindable) Addr() uint64 {
 // Bytes implements rdma.MR.
 func (b *bindable) Bytes() []byte {
 	if r := b.live(); r != nil {
-		return r.buf
+		return r.Bytes()
 	}
 	return nil
 }
@@ -159,8 +159,9 @@ func (t *table) Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status {
 		if !ok || b.window || b.t != t || b.pd != pd || len(w.Bind.Buf) == 0 || len(w.Bind.Buf) > b.most || !writable(w.Bind.Access, w.Bind.Access) {
 			return rdma.LocProtErr
 		}
-		addr := (t.random.uint64() >> (64 - addrBits)) &^ (addrAlign - 1)
-		return b.bind(w, &region{t: t, buf: w.Bind.Buf, addr: addr, pd: pd, access: w.Bind.Access, lkey: b.lkey, fast: true}, rdma.LocQPOpErr)
+		r := &region{t: t, pd: pd, lkey: b.lkey, fast: true}
+		r.place.set(view{w.Bind.Buf, t.address(), w.Bind.Access})
+		return b.bind(w, r, rdma.LocQPOpErr)
 	}
 	b, ok := w.Bind.MW.(*bindable)
 	if !ok || !b.window || b.t != t || b.pd != pd {
@@ -173,13 +174,16 @@ func (t *table) Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status {
 	case *bindable:
 		of = m.live()
 	}
-	if of == nil || of.t != t || of.pd != pd || of.ended() || of.access&rdma.WindowBind == 0 || len(w.Bind.Buf) == 0 || !rdma.Within(w.Bind.Buf, of.buf) ||
-		!writable(w.Bind.Access, of.access) {
+	if of == nil || of.t != t || of.pd != pd || of.ended() {
 		return rdma.MWBindErr
 	}
-	return b.bind(w, &region{
-		t: t, buf: w.Bind.Buf, addr: of.addr + uint64(rdma.Offset(w.Bind.Buf, of.buf)), pd: pd, access: w.Bind.Access, parent: of, qpn: qpn,
-	}, rdma.MWBindErr)
+	v, _ := of.place.get()
+	if v.access&rdma.WindowBind == 0 || len(w.Bind.Buf) == 0 || !rdma.Within(w.Bind.Buf, v.buf) || !writable(w.Bind.Access, v.access) {
+		return rdma.MWBindErr
+	}
+	r := &region{t: t, pd: pd, parent: of, qpn: qpn}
+	r.place.set(view{w.Bind.Buf, v.addr + uint64(rdma.Offset(w.Bind.Buf, v.buf)), w.Bind.Access})
+	return b.bind(w, r, rdma.MWBindErr)
 }
 
 // writable reports whether rights to change memory rest on the local right to.

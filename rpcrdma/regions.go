@@ -1,0 +1,40 @@
+package rpcrdma
+
+import "github.com/rstored/rstored/rdma"
+
+// regions are memory regions without memory, left by calls that are over. A call that takes
+// one of them allocates nothing. They belong to a loop.
+type regions []rdma.Reregisterer
+
+// take gives b to a region. It returns nil, and no error, if there is none.
+func (r *regions) take(b []byte, access rdma.Access) (rdma.MR, error) {
+	n := len(*r)
+	if n == 0 {
+		return nil, nil
+	}
+	mr := (*r)[n-1]
+	*r = (*r)[:n-1]
+	if err := mr.Reregister(b, access); err != nil {
+		mr.Close()
+		return nil, err
+	}
+	return mr, nil
+}
+
+// put takes the memory from regions, and keeps them as long as there are fewer than most.
+func (r *regions) put(mrs []rdma.MR, most int) {
+	for _, m := range mrs {
+		if mr, ok := m.(rdma.Reregisterer); ok && len(*r) < most && mr.Reregister(nil, 0) == nil {
+			*r = append(*r, mr)
+			continue
+		}
+		m.Close()
+	}
+}
+
+func (r *regions) close() {
+	for _, m := range *r {
+		m.Close()
+	}
+	*r = nil
+}
