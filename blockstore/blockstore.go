@@ -136,14 +136,24 @@ const (
 	AccessExecute = 32
 )
 
+// Note is what the caller of ReadDir has made of an entry's handle. A store may keep it, and
+// has it in the entry again when it gives out the same handle. To be used during emit only.
+type Note struct {
+	Made bool
+	For  uint32 // tells notes apart that are made for different ends
+	B    [16]byte
+}
+
 // DirEntry is one directory entry. Attr and Handle are filled only when the
 // caller of ReadDir asked for them, and may then still be absent for one entry.
+// All of it, Name included, is good until emit returns.
 type DirEntry struct {
 	Name   string
 	FileID uint64
 	Cookie uint64 // continue after this entry; never 0
 	Attr   *Attr
 	Handle *Handle
+	Note   *Note // nil where the store keeps none
 }
 
 // Stat are the numbers of a filesystem, bytes and inodes.

@@ -80,6 +80,27 @@ func (c *Codec) Append(dst []byte, export uint32, h *blockstore.Handle) []byte {
 	return append(dst, sum[:handleCode]...)
 }
 
+// AppendNoted is Append for an entry of a listing, whose code is in the note if it was
+// made before. note may be nil.
+func (c *Codec) AppendNoted(dst []byte, export uint32, h *blockstore.Handle, note *blockstore.Note) []byte {
+	if note == nil {
+		return c.Append(dst, export, h)
+	}
+	if note.Made && note.For == export {
+		dst = append(dst, handleVersion)
+		dst = binary.BigEndian.AppendUint32(dst, export)
+		dst = append(dst, h.Bytes()...)
+		return append(dst, note.B[:]...)
+	}
+	dst = c.Append(dst, export, h)
+	note.Made, note.For = true, export
+	copy(note.B[:], dst[len(dst)-handleCode:])
+	return dst
+}
+
+// A note holds a code.
+const _ = uint(len(blockstore.Note{}.B)-handleCode) + uint(handleCode-len(blockstore.Note{}.B))
+
 // Parsed remembers the file handle that was taken apart last, as calls of one kind tend to
 // come for one file. It is for one goroutine at a time and one Codec. The zero value
 // remembers none.

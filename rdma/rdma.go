@@ -371,6 +371,14 @@ type Loop interface {
 	After(d Time, fn func()) (cancel func())
 }
 
+// Yielder is a Loop that gives way to others.
+type Yielder interface {
+	// Yield has the loop let goroutines that can run do so at the end of its turn, before
+	// it sleeps: what they submit is then one batch and need not wake it. To be called on
+	// the loop, by who has just told goroutines of something that they wait for.
+	Yield()
+}
+
 // MR is a registered memory region. The region's remote address of byte 0 is
 // Addr; a peer names bytes as (RKey, Addr+offset).
 type MR interface {

@@ -87,6 +87,7 @@ type Client struct {
 	info  atomic.Pointer[ClientInfo]
 
 	// The rest belongs to the loop.
+	yield     func() // of the loop, if it has it
 	conn      rdma.Conn
 	probe     prober
 	cq        rdma.CQ
@@ -132,6 +133,9 @@ func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg Clien
 		ended: make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), orphans: make(map[uint32]struct{}),
 	}
 	c.xid.Store(rand.Uint32())
+	if y, ok := c.loop.(rdma.Yielder); ok {
+		c.yield = y.Yield
+	}
 	up := make(chan error, 1)
 	c.up = func(err error) { up <- err; c.up = func(error) {} }
 	if !c.loop.Submit(func() { c.dial(remote) }) {
@@ -384,6 +388,9 @@ func (c *Client) complete(wc *rdma.WC) {
 	}
 	c.receive(c.recvs[i].Buf[:wc.ByteLen])
 	c.post(i)
+	if c.yield != nil {
+		c.yield()
+	}
 }
 
 // startWaiting sends calls that waited for credits.

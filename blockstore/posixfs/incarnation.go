@@ -24,6 +24,19 @@ func (d *dirent) statx(dir int, sx *unix.Statx_t) unix.Errno {
 	}
 }
 
+// statx is that of an entry. Where nothing has to be waited for the runtime is not told.
+func (f *FS) statx(dir int, e *listed, sx *unix.Statx_t) unix.Errno {
+	if !f.inMemory {
+		return e.dirent.statx(dir, sx)
+	}
+	_, _, errno := unix.RawSyscall6(unix.SYS_STATX, uintptr(dir), uintptr(unsafe.Pointer(unsafe.SliceData(e.name))),
+		unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, entryMask, uintptr(unsafe.Pointer(sx)), 0)
+	if errno == unix.EINTR {
+		return e.dirent.statx(dir, sx)
+	}
+	return errno
+}
+
 // ours says whether what was looked at is on the mount of the export.
 func (f *FS) ours(sx *unix.Statx_t) bool {
 	return unix.Mkdev(sx.Dev_major, sx.Dev_minor) == f.dev &&

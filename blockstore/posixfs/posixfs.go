@@ -142,6 +142,7 @@ type FS struct {
 	makers *makers
 
 	incarnations incarnations
+	listings     listings
 	find         finder
 	objects      cache
 	root         *object
@@ -187,6 +188,8 @@ type finder interface {
 	seen(id, parent *ident, name string)
 	// gone notes that id has no name left.
 	gone(id *ident)
+	// epoch is a number that stays as long as everything that was seen is known.
+	epoch() uint64
 	close() error
 }
 
@@ -288,6 +291,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.writeRest = cmp.Or(opts.MapAfter, writeRest)
 	f.streams.init()
 	f.incarnations.init()
+	f.listings.init()
 	f.hostLocks.init(lockFiles(), remoteFS(int64(sfs.Type)))
 	f.makers = startMakers(opts.NoUmask)
 	return f, nil

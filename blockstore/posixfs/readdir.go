@@ -3,7 +3,6 @@ package posixfs
 import (
 	"bytes"
 	"encoding/binary"
-	"runtime"
 	"sync"
 
 	"github.com/rstored/rstored/blockstore"
@@ -63,12 +62,15 @@ func parseDirent(b []byte) (d dirent, size int, ok bool) {
 // and not yet sent. Without it each request would open, seek, and read again
 // what the last one had left over.
 type stream struct {
-	fd   int
-	pos  uint64 // cookie of the entry before rest
+	fd  int
+	pos uint64 // cookie of the entry before rest
+	// rest is what is left of a buffer of getdents, then are those behind it. They are
+	// not written again: names refer to them.
 	rest []byte
-	buf  []byte
-	// batch are the first entries of rest.
-	batch []listed
+	then [][]byte
+	eof  bool // there are no more
+	took int  // entries of the last reply
+	course
 }
 
 type streamKey struct {
@@ -156,20 +158,32 @@ func openStream(d *object, cookie uint64) (*stream, error) {
 			return nil, mapErr(err)
 		}
 	}
-	return &stream{fd: fd, pos: cookie, buf: make([]byte, direntBuf)}, nil
+	return &stream{fd: fd, pos: cookie}, nil
 }
 
-// fill reads more of the directory where nothing is left; more is false at its end.
-func (s *stream) fill() (more bool, err error) {
-	if len(s.rest) > 0 {
-		return true, nil
+// read reads another buffer, empty at the end of the directory.
+func (s *stream) read() ([]byte, error) {
+	if s.eof {
+		return nil, nil
 	}
-	n, err := again(func() (int, error) { return unix.Getdents(s.fd, s.buf) })
+	b := make([]byte, direntBuf)
+	n, err := again(func() (int, error) { return unix.Getdents(s.fd, b) })
 	if err != nil {
-		return false, mapErr(err)
+		return nil, mapErr(err)
 	}
-	s.rest = s.buf[:n]
-	return n > 0, nil
+	s.eof = n == 0
+	return b[:n], nil
+}
+
+// pass consumes an entry that was told of, and reports whether it goes on with the next buffer.
+func (s *stream) pass(e *listed) (turned bool) {
+	s.course.pass(e)
+	s.rest, s.pos = e.rest, e.off
+	if len(s.rest) == 0 && len(s.then) > 0 {
+		s.rest, s.then = s.then[0], s.then[1:]
+		return true
+	}
+	return false
 }
 
 // ReadDir lists in the filesystem's order. The verifier is always zero, because
@@ -198,91 +212,69 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, v
 		f.count.streamHits.Add(1)
 	} else if s, err = openStream(d, cookie); err != nil {
 		return zero, false, err
+	} else if cookie == 0 && plus {
+		s.begin(f, &d.id)
 	}
-	for n := batchFirst; ; n = min(2*n, batchMax) {
-		more, err := s.fill()
-		if err == nil && more {
-			err = s.parse(n)
-		}
-		if err != nil || !more {
-			unix.Close(s.fd)
-			return zero, !more && err == nil, err
-		}
-		f.look(d, &st, s.batch, plus)
-		for i := range s.batch {
-			e := &s.batch[i]
-			if e.here && !emit(&e.told) {
-				f.streams.give(d.h, s)
-				return zero, false, nil
-			}
-			s.rest = s.rest[e.size:]
-			s.pos = e.off
-		}
+	full, err := f.tell(d, &st, s, plus, emit)
+	if err == nil && full {
+		f.streams.give(d.h, s)
+		return zero, false, nil
 	}
+	unix.Close(s.fd)
+	if err == nil {
+		s.end(f, &d.id)
+	}
+	return zero, err == nil, err
 }
 
-// Entries are looked at some at a time: few at first, as what does not fit into the
-// reply was looked at in vain.
-const (
-	batchFirst = 16
-	batchMax   = 512
-	// shareMin is how many one goroutine looks at at least.
-	shareMin = 32
-	// sharesMax bounds the goroutines of one listing.
-	sharesMax = 4
-)
+// tell tells of the entries from s on, until emit has enough.
+func (f *FS) tell(d *object, st *unix.Stat_t, s *stream, plus bool, emit func(*blockstore.DirEntry) bool) (full bool, err error) {
+	l := lookers.Get().(*looker)
+	defer lookers.Put(l)
+	l.begin(f, d, st, s, plus)
+	defer l.end()
+	took := 0
+	cur, err := l.next(0)
+	for cur != nil {
+		// While these are told of, others are looked at.
+		nxt, failed := l.next(took + len(cur.list))
+		cur.finish(l)
+		for i := range cur.list {
+			e := &cur.list[i]
+			if e.here && !emit(&e.told) {
+				s.took = took
+				return true, nil
+			}
+			if s.pass(e) {
+				l.then--
+			}
+			took++
+		}
+		cur, err = nxt, failed
+	}
+	return false, err
+}
 
 // listed is an entry and what is told of it.
 type listed struct {
 	dirent
-	size int  // of its record
-	here bool // it has not gone
-	told blockstore.DirEntry
-	attr blockstore.Attr
-	h    blockstore.Handle
-}
-
-// parse takes up to n entries out of what was read, without consuming them.
-func (s *stream) parse(n int) error {
-	s.batch = s.batch[:0]
-	for rest := s.rest; len(rest) > 0 && len(s.batch) < n; {
-		de, size, ok := parseDirent(rest)
-		if !ok {
-			return blockstore.ErrIO
-		}
-		s.batch = append(s.batch, listed{dirent: de, size: size})
-		rest = rest[size:]
-	}
-	return nil
-}
-
-// look finds out what is told of entries of d, on several processors where there are many:
-// nearly all of the time goes into the kernel's looking up of names.
-func (f *FS) look(d *object, st *unix.Stat_t, list []listed, plus bool) {
-	shares := 1
-	if plus {
-		shares = max(1, min(len(list)/shareMin, runtime.GOMAXPROCS(0), sharesMax))
-	}
-	var others sync.WaitGroup
-	for i := shares - 1; i >= 0; i-- {
-		part := list[len(list)*i/shares : len(list)*(i+1)/shares]
-		each := func() {
-			for j := range part {
-				part[j].told = blockstore.DirEntry{Name: string(part[j].name), FileID: part[j].ino, Cookie: part[j].off}
-				part[j].here = f.entry(d, st, &part[j], plus)
-			}
-		}
-		if i > 0 {
-			others.Go(each)
-		} else {
-			each()
-		}
-	}
-	others.Wait()
+	rest []byte // behind its record
+	hash uint64 // of its name
+	was  *known // nil if it was not there before
+	at   int    // the place behind it in the listing of before
+	here bool   // it has not gone
+	// lasting: its identity is remembered, by inc.
+	lasting bool
+	inc     incarnation
+	told    blockstore.DirEntry
+	attr    blockstore.Attr
+	h       blockstore.Handle
+	note    blockstore.Note
 }
 
 // entry finds out what is told of one entry, and whether it is still there.
-func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus bool) (here bool) {
+// told says that the finder knows the places of those that were there before.
+func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here bool) {
 	name := e.told.Name
 	switch {
 	case name == "." || (name == ".." && d == f.root):
@@ -306,15 +298,27 @@ func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus bool) (here bool)
 		return true
 	}
 	var sx unix.Statx_t
-	switch e := e.statx(d.path, &sx); {
+	switch e := f.statx(d.path, e, &sx); {
 	case e != 0:
 		return e != unix.ENOENT
 	case !f.ours(&sx):
 		return true // a mount point
 	}
+	if e.was != nil && e.was.is(&sx) {
+		if !told {
+			id := identOf(&e.was.h)
+			f.find.seen(&id, &d.id, name)
+		}
+		e.note = e.was.note
+		e.tell(attrOfStatx(&sx), e.was.h)
+		e.told.Note = &e.note
+		return true
+	}
 	if id, ok := f.incarnations.get(&sx); ok {
 		f.find.seen(&id, &d.id, name)
 		e.tell(attrOfStatx(&sx), f.seal.seal(&id))
+		e.inc, e.lasting = keyOf(&sx)
+		e.told.Note = &e.note
 		return true
 	}
 	fd, err := f.openName(d.path, name)

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -50,6 +52,7 @@ type byTable struct {
 	db   *bolt.DB // nil without a state directory
 
 	mu      sync.Mutex
+	changes atomic.Uint64 // see epoch
 	recent  map[ident]place
 	before  map[ident]place // the generation before recent
 	pending map[ident]place // not on disk; an empty name is a removal
@@ -155,18 +158,28 @@ func (t *byTable) seen(id, parent *ident, name string) {
 	}
 	p := place{*parent, name}
 	t.mu.Lock()
-	if have, ok := t.known(id); ok && have == p {
+	have, ok := t.known(id)
+	if ok && have == p {
 		t.mu.Unlock()
 		return
 	}
+	if ok {
+		t.changes.Add(1)
+	}
+	p.name = strings.Clone(name) // it may be a small part of something large
 	t.set(id, p)
 	n := len(t.pending)
 	t.mu.Unlock()
 	t.pressure(n)
 }
 
+// epoch is another number after places have changed, or were forgotten: what was seen in
+// one and the same is still known.
+func (t *byTable) epoch() uint64 { return t.changes.Load() }
+
 func (t *byTable) gone(id *ident) {
 	t.mu.Lock()
+	t.changes.Add(1)
 	t.set(id, place{})
 	n := len(t.pending)
 	t.mu.Unlock()
@@ -176,6 +189,9 @@ func (t *byTable) gone(id *ident) {
 // set records a place in memory; t.mu is held.
 func (t *byTable) set(id *ident, p place) {
 	if len(t.recent) >= recentMax {
+		if len(t.before) > 0 {
+			t.changes.Add(1)
+		}
 		t.before, t.recent = t.recent, make(map[ident]place)
 	}
 	t.recent[*id] = p

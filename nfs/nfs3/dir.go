@@ -86,7 +86,8 @@ func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, d
 			o.putPostOp(ent.Attr)
 			e.Bool(ent.Handle != nil)
 			if ent.Handle != nil {
-				o.putHandle(ent.Handle)
+				var b [nfs.HandleMax]byte
+				EncodeHandle(e, o.s.codec.AppendNoted(b[:0], o.x.ID, ent.Handle, ent.Note))
 			}
 		}
 		if len(e.B)-start > limit {

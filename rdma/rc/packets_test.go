@@ -486,3 +486,44 @@ func TestRecorder(t *testing.T) {
 		t.Errorf("%d entries, %+v", len(got), got)
 	}
 }
+
+// TestOwesAck: an acknowledgement may wait while it is all that there is to say, and stands
+// for few packets.
+func TestOwesAck(t *testing.T) {
+	write := func(psn wire.PSN) wire.Packet {
+		return wire.Packet{Op: wire.WriteOnly, PSN: psn, AckReq: true, RETH: wire.RETH{VA: pairVA, RKey: pairKey, Len: 4}, Payload: bytesOf(4)}
+	}
+	p, s, q := lone(t, 1)
+	if q.OwesAck(p.now) {
+		t.Error("it owes one of nothing")
+	}
+	psn := wire.PSN(7)
+	for ; psn < 7+ackSpan-1; psn++ {
+		hear(p, q, write(psn))
+		if !q.OwesAck(p.now) || !q.HasWork(p.now) {
+			t.Fatalf("PSN %d: may wait: %v, has work: %v", psn, q.OwesAck(p.now), q.HasWork(p.now))
+		}
+	}
+	hear(p, q, write(psn))
+	if q.OwesAck(p.now) {
+		t.Errorf("that of %d packets waits", ackSpan)
+	}
+	if out := say(p, q); len(out) != 1 || out[0].Op != wire.Acknowledge || out[0].PSN != psn {
+		t.Fatalf("said %+v", out)
+	}
+	psn++
+	hear(p, q, write(psn))
+	if !q.OwesAck(p.now) {
+		t.Error("the next may not wait")
+	}
+	hear(p, q, write(psn+2))
+	if q.OwesAck(p.now) {
+		t.Error("a NAK waits")
+	}
+	say(p, q)
+	hear(p, q, write(psn+1))
+	p.post(1, rdma.SendWR{Op: rdma.OpSend, SGL: s.sge(0, 4)})
+	if q.OwesAck(p.now) {
+		t.Error("it waits though a request is sent")
+	}
+}

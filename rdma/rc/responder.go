@@ -23,6 +23,7 @@ const (
 // what they are still owed.
 type responder struct {
 	epsn wire.PSN // the PSN that is expected next
+	told wire.PSN // epsn when the last acknowledgement left
 	msn  uint32   // messages completed, 24 bits
 
 	in      message
@@ -64,7 +65,7 @@ type resource struct {
 }
 
 func (r *responder) start(psn wire.PSN, depth int) {
-	*r = responder{epsn: psn, held: make([]resource, depth)}
+	*r = responder{epsn: psn, told: psn, held: make([]resource, depth)}
 }
 
 // answers reports whether there is something that the peer is owed and may be sent now.
@@ -457,10 +458,21 @@ func (q *QP) transmitResponses(now rdma.Time, b *wire.Batch, budget int) int {
 			p.PSN, p.AETH.Syndrome = r.nakPSN, r.nak
 		}
 		q.put(b, p, nil)
-		r.nakDue, r.ackDue = false, false
+		r.nakDue, r.ackDue, r.told = false, false, r.epsn
 		budget--
 	}
 	return budget
+}
+
+// ackSpan is the number of request packets whose acknowledgement does not wait.
+const ackSpan = 16
+
+// OwesAck reports whether all there is to send is an acknowledgement of few packets. It
+// may wait a moment: one that is sent then stands for those that came due meanwhile.
+func (q *QP) OwesAck(now rdma.Time) bool {
+	r := &q.resp
+	return r.ackDue && !r.nakDue && r.active == 0 && !q.cnp.due && q.state == rdma.StateRTS &&
+		r.epsn.Sub(r.told) < ackSpan && !q.canSend(now)
 }
 
 // first is the active resource with the lowest PSN.

@@ -38,8 +38,11 @@ type qp struct {
 	timer timer
 	dirty bool // in shard.dirty
 	ready bool // in shard.ready
-	quiet bool // the connection need not be told of ERR any more
-	dead  bool
+	// owing: an acknowledgement waits, and has for waited turns.
+	owing  bool
+	waited int
+	quiet  bool // the connection need not be told of ERR any more
+	dead   bool
 }
 
 var _ rdma.QP = (*qp)(nil)
@@ -234,6 +237,7 @@ func (q *qp) Destroy() {
 	}
 	q.dead = true
 	s := q.s
+	s.owesNot(q)
 	s.timers.cancel(&q.timer)
 	delete(s.qps, q.num)
 	s.stats.RC.Add(q.rc.Counters()) // what it still says, a NAK at most, is not in them

@@ -3,6 +3,7 @@ package roce
 import (
 	"errors"
 	"net/netip"
+	"runtime"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
@@ -41,6 +42,10 @@ type shard struct {
 	inbox  inbox
 	dirty  []*qp // something happened to them
 	ready  []*qp // may have packets to send
+	// owing are those that owe an acknowledgement that may wait, and some that did; owes
+	// counts the first.
+	owing []*qp
+	owes  int
 	// udDirty and udReady are the same for datagrams.
 	udDirty, udReady []*udqp
 	events           []*cq // have new completions
@@ -54,6 +59,7 @@ type shard struct {
 	}
 	cmEvents [16]cm.Event
 
+	yield    bool // others can run
 	leaving  bool
 	leaveBy  rdma.Time
 	goodbyes []*cm.ID
@@ -61,7 +67,10 @@ type shard struct {
 	stats    Stats
 }
 
-var _ rdma.Loop = (*shard)(nil)
+var (
+	_ rdma.Loop    = (*shard)(nil)
+	_ rdma.Yielder = (*shard)(nil)
+)
 
 func newShard(d *Device, i int, l link.Link) *shard {
 	return &shard{
@@ -73,6 +82,9 @@ func newShard(d *Device, i int, l link.Link) *shard {
 
 // Now implements rdma.Loop.
 func (s *shard) Now() rdma.Time { return s.now }
+
+// Yield implements rdma.Yielder.
+func (s *shard) Yield() { s.yield = true }
 
 // run is the loop's goroutine.
 func (s *shard) run() {
@@ -108,6 +120,7 @@ func (s *shard) turn() error {
 	for i := range n {
 		s.packet(&s.rx.D[i])
 	}
+	s.acknowledge(n == 0)
 	s.expire()
 	for range roundsMax {
 		s.settle()
@@ -124,6 +137,10 @@ func (s *shard) turn() error {
 		fn()
 	}
 	s.afterFlush = s.afterFlush[:0]
+	if s.yield {
+		s.yield = false
+		runtime.Gosched()
+	}
 	if s.leaving && s.left() {
 		return rdma.ErrClosed
 	}
@@ -132,7 +149,7 @@ func (s *shard) turn() error {
 
 // deadline is how long the loop may sleep.
 func (s *shard) deadline() rdma.Time {
-	if len(s.ready) > 0 || len(s.dirty) > 0 || len(s.udReady) > 0 || len(s.udDirty) > 0 || len(s.events) > 0 || len(s.later) > 0 || s.cm != nil && s.cm.HasWork() {
+	if len(s.ready) > 0 || s.owes > 0 || len(s.dirty) > 0 || len(s.udReady) > 0 || len(s.udDirty) > 0 || len(s.events) > 0 || len(s.later) > 0 || s.cm != nil && s.cm.HasWork() {
 		return link.NoWait
 	}
 	var d rdma.Time
@@ -176,8 +193,13 @@ func (s *shard) settle() {
 			s.timers.set(&q.timer, at)
 		}
 		if !q.ready && q.rc.HasWork(s.now) {
-			q.ready = true
-			s.ready = append(s.ready, q)
+			if q.rc.OwesAck(s.now) && q.waited < ackTurns {
+				s.owe(q)
+			} else {
+				s.owesNot(q)
+				q.ready, q.waited = true, 0
+				s.ready = append(s.ready, q)
+			}
 		}
 		if !q.quiet && q.conn != nil && q.rc.State() == rdma.StateErr {
 			q.quiet = true
@@ -185,6 +207,42 @@ func (s *shard) settle() {
 		}
 	}
 	s.settleUD()
+}
+
+// ackTurns is how many turns of the loop an acknowledgement waits at most.
+const ackTurns = 4
+
+// owe has the acknowledgement that q owes wait for the next turn. Each is a datagram, which
+// wakes the peer for itself; while packets come in, or are about to leave, it is worth waiting.
+func (s *shard) owe(q *qp) {
+	if !q.owing {
+		q.owing = true
+		s.owes++
+		s.owing = append(s.owing, q)
+	}
+}
+
+func (s *shard) owesNot(q *qp) {
+	if q.owing {
+		q.owing = false
+		s.owes--
+	}
+}
+
+// acknowledge looks at the acknowledgements that wait: they leave when nothing came in.
+func (s *shard) acknowledge(idle bool) {
+	for i, q := range s.owing {
+		s.owing[i] = nil
+		if !q.owing {
+			continue
+		}
+		s.owesNot(q)
+		if q.waited++; idle {
+			q.waited = ackTurns
+		}
+		s.touch(q)
+	}
+	s.owing = s.owing[:0]
 }
 
 // callbacks tells users what happened and reports whether there was anything.

@@ -318,3 +318,49 @@ func TestPathMTU(t *testing.T) {
 		t.Error("an interface of 300 bytes carries RDMA")
 	}
 }
+
+// TestAcksTogether: while packets come in, one acknowledgement stands for several of
+// them; when nothing came in it leaves, so that it is late by a turn at most.
+func TestAcksTogether(t *testing.T) {
+	w := newWorld(t, sim.Config{Seed: 1})
+	w.connect()
+	s, peer := w.side[0], w.side[1]
+	w.run(rdma.Second, func() bool { return false }) // until both have nothing to say
+	turn := func(i int) {
+		t.Helper()
+		if err := w.dev[i].Turn(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acks := func() uint64 { return w.dev[1].Stats().RC.TxPackets }
+	before, wcs := acks(), len(s.wcs)
+	const writes = 12
+	for range writes {
+		wr := rdma.SendWR{
+			Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: peer.mr.Addr(), RKey: peer.mr.RKey(),
+			SGL: []rdma.SGE{{Buf: s.mr.Bytes()[:8], LKey: s.mr.LKey()}},
+		}
+		if err := s.conn.QP().PostSend([]rdma.SendWR{wr}); err != nil {
+			t.Fatal(err)
+		}
+		turn(0)
+		w.net.Advance(w.net.Now() + 10*rdma.Microsecond)
+		turn(1) // with one packet
+	}
+	if n := acks() - before; n == 0 || n > writes/4 {
+		t.Errorf("%d acknowledgements of %d packets that came one after the other", n, writes)
+	}
+	if w.dev[1].Deadline() >= 0 {
+		t.Error("the loop would sleep on what it owes")
+	}
+	turn(1) // without
+	w.net.Advance(w.net.Now() + 10*rdma.Microsecond)
+	turn(0)
+	if n := len(s.wcs) - wcs; n != writes {
+		t.Errorf("%d of %d requests are complete when the peer's loop is idle", n, writes)
+	}
+	turn(1)
+	if w.dev[1].Deadline() == link.NoWait {
+		t.Error("the loop does not sleep")
+	}
+}

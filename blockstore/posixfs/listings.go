@@ -1,0 +1,172 @@
+package posixfs
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// listings remember which handles a listing of a large directory gave out, in its order.
+// The next one comes to the entries in that order, and need neither look their identities
+// up nor seal them: what statx says of an entry, which it is asked each time, says whether
+// it is still the inode of before. Attributes are not remembered.
+type listings struct {
+	mu    sync.Mutex
+	of    map[ident]*listing
+	order []ident // oldest first
+	n     int     // entries of all
+	seed  maphash.Seed
+}
+
+const (
+	// listingMin is the least directory that is remembered, listingsMax the most entries of
+	// all that are, of some 110 bytes.
+	listingMin  = 256
+	listingsMax = 1 << 18
+	// resync is how many entries that have gone since may lie between two that have not.
+	resync = 8
+)
+
+// listing is of one directory. Its entries do not change once it is in listings.
+type listing struct {
+	list []known
+	// told is the finder's epoch in which all places were known to it.
+	told atomic.Uint64
+}
+
+// known is an entry with an identity that is remembered.
+type known struct {
+	inc  incarnation
+	name uint64 // its hash
+	h    blockstore.Handle
+	note blockstore.Note
+}
+
+func (l *listings) init() { l.of, l.seed = make(map[ident]*listing), maphash.MakeSeed() }
+
+func (l *listings) get(dir *ident) *listing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.of[*dir]
+}
+
+// put remembers a listing that went from begin to end.
+func (l *listings) put(dir *ident, x *listing) {
+	if len(x.list) < listingMin || len(x.list) > listingsMax {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.remove(dir)
+	for l.n+len(x.list) > listingsMax {
+		l.remove(&l.order[0])
+	}
+	l.of[*dir] = x
+	l.order = append(l.order, *dir)
+	l.n += len(x.list)
+}
+
+// drop forgets a listing, if it is still the one that is remembered.
+func (l *listings) drop(dir *ident, x *listing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of[*dir] == x {
+		l.remove(dir)
+	}
+}
+
+// remove forgets a directory; l.mu is held.
+func (l *listings) remove(dir *ident) {
+	x := l.of[*dir]
+	if x == nil {
+		return
+	}
+	l.n -= len(x.list)
+	id := *dir // which may be in order
+	delete(l.of, id)
+	for i := range l.order {
+		if l.order[i] == id {
+			l.order = append(l.order[:i], l.order[i+1:]...)
+			break
+		}
+	}
+}
+
+// course is where a stream is in the listing of before, or the one that it makes.
+type course struct {
+	old    *listing
+	at     int // entries of old that are passed
+	missed int // entries that were not in it
+	next   *listing
+	epoch  uint64 // of the finder when it began
+}
+
+// begin is called for a stream at the start of a directory.
+func (c *course) begin(f *FS, dir *ident) {
+	c.epoch = f.find.epoch()
+	if c.old = f.listings.get(dir); c.old == nil {
+		c.next = &listing{}
+		c.next.told.Store(c.epoch)
+	}
+}
+
+// end is called at the end of the directory.
+func (c *course) end(f *FS, dir *ident) {
+	switch {
+	case c.next != nil:
+		f.listings.put(dir, c.next)
+	case c.old == nil:
+	case c.missed > len(c.old.list)/8:
+		f.listings.drop(dir, c.old)
+	default:
+		c.old.told.Store(c.epoch)
+	}
+}
+
+// find finds an entry in the listing of before, from place at on, and returns the place behind it.
+func (c *course) find(at int, ino, name uint64) (*known, int) {
+	if c.old == nil {
+		return nil, at
+	}
+	list := c.old.list
+	for i := at; i < min(at+resync, len(list)); i++ {
+		if k := &list[i]; k.inc.ino == ino && k.name == name {
+			return k, i + 1
+		}
+	}
+	return nil, at
+}
+
+// pass notes that an entry was told of.
+func (c *course) pass(e *listed) {
+	if c.old != nil {
+		c.at = e.at
+		if e.was == nil {
+			c.missed++
+		}
+	}
+	if c.next == nil || !e.lasting {
+		return
+	}
+	if len(c.next.list) == listingsMax {
+		c.next = nil
+		return
+	}
+	c.next.list = append(c.next.list, known{e.inc, e.hash, e.h, e.note})
+}
+
+// is reports whether the entry is what statx has looked at.
+func (k *known) is(sx *unix.Statx_t) bool {
+	inc, ok := keyOf(sx)
+	return ok && inc == k.inc
+}
+
+// identOf is the identity in a handle that was sealed here.
+func identOf(h *blockstore.Handle) ident {
+	id := ident{kind: h.B[1], n: h.B[2]}
+	copy(id.b[:], h.B[handleHead:handleHead+int(id.n)])
+	return id
+}

@@ -1,0 +1,216 @@
+package posixfs
+
+import (
+	"hash/maphash"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// Entries are looked at some at a time: few at first, as what does not fit into the
+// reply was looked at in vain.
+const (
+	batchFirst = 16
+	batchMax   = 512
+	// chunk is how many one goroutine takes at once.
+	chunk = 16
+	// helpMin is how many there are in a batch, at least, for others to help.
+	helpMin = 64
+	// helpersMax bounds the goroutines that help with one listing.
+	helpersMax = 3
+)
+
+// batch is a run of entries that is being looked at, by the goroutine of the listing and
+// those that help it.
+type batch struct {
+	mu   sync.Mutex
+	nth  int // of the listing
+	list []listed
+	next int // the first that nobody has taken
+
+	left atomic.Int32 // those that are not looked at
+	done chan struct{}
+}
+
+// job is a batch to help with. The batch may be another one by then.
+type job struct {
+	b   *batch
+	nth int
+}
+
+// looker looks at the entries of a listing, one batch ahead of what is told of: nearly all
+// of the time goes into the kernel's looking up of names, on several processors where
+// there are many. It looks at nothing before the request for it.
+type looker struct {
+	f    *FS
+	d    *object
+	st   *unix.Stat_t
+	s    *stream
+	plus bool
+	told bool // see FS.entry
+
+	batches [2]batch
+	lists   [2][]listed // of the batches
+	nth     int         // batches so far
+	size    int         // of the last one
+	scan    []byte      // what is not in a batch
+	then    int         // buffers of s.then that are
+	at      int         // where scan is in the listing of before
+
+	helpers int
+	work    chan job
+	helping sync.WaitGroup
+}
+
+var lookers = sync.Pool{New: func() any {
+	l := new(looker)
+	for i := range l.batches {
+		l.batches[i].done = make(chan struct{}, 1)
+	}
+	return l
+}}
+
+func (l *looker) begin(f *FS, d *object, st *unix.Stat_t, s *stream, plus bool) {
+	l.f, l.d, l.st, l.s, l.plus = f, d, st, s, plus
+	l.told = s.old != nil && s.old.told.Load() == f.find.epoch()
+	l.scan, l.then, l.at, l.size = s.rest, 0, s.at, 0
+}
+
+// end waits for the helpers, as what they look at is the listing's.
+func (l *looker) end() {
+	l.nth++
+	for i := range l.batches {
+		l.batches[i].set(l.nth, nil)
+	}
+	if l.helpers > 0 {
+		close(l.work)
+		l.helping.Wait()
+	}
+	l.helpers, l.work = 0, nil
+	for i := range l.lists {
+		clear(l.lists[i])
+		l.lists[i] = l.lists[i][:0]
+	}
+	l.f, l.d, l.st, l.s, l.scan = nil, nil, nil, nil, nil
+}
+
+// next is the next batch, nil at the end of the directory. before is how many the batches
+// before it have.
+func (l *looker) next(before int) (*batch, error) {
+	s := l.s
+	if len(l.scan) == 0 && l.then == len(s.then) {
+		b, err := s.read()
+		if err != nil || len(b) == 0 {
+			return nil, err
+		}
+		if len(s.rest) == 0 {
+			s.rest, l.scan = b, b
+		} else {
+			s.then = append(s.then, b)
+		}
+	}
+	if len(l.scan) == 0 {
+		l.scan = s.then[l.then]
+		l.then++
+	}
+	// A reply that has as many as the one before ends with a batch.
+	n := min(max(batchFirst, 2*l.size), batchMax)
+	if d := s.took - before; d > 0 {
+		n = min(max(d, batchFirst), batchMax)
+	}
+	l.nth++
+	turn := l.nth % len(l.batches)
+	list := l.lists[turn][:0]
+	for len(l.scan) > 0 && len(list) < n {
+		e, size, ok := parseDirent(l.scan)
+		if !ok {
+			return nil, blockstore.ErrIO
+		}
+		l.scan = l.scan[size:]
+		x := listed{dirent: e, rest: l.scan, at: l.at}
+		if s.old != nil || s.next != nil {
+			x.hash = maphash.Bytes(l.f.listings.seed, e.name)
+			x.was, x.at = s.find(l.at, e.ino, x.hash)
+			l.at = x.at
+		}
+		list = append(list, x)
+	}
+	l.size, l.lists[turn] = len(list), list
+	b := &l.batches[turn]
+	b.set(l.nth, list)
+	l.help(b)
+	return b, nil
+}
+
+// help has others look at a batch, too.
+func (l *looker) help(b *batch) {
+	if !l.plus || len(b.list) < helpMin {
+		return
+	}
+	if l.work == nil {
+		l.helpers = min(runtime.GOMAXPROCS(0)-1, helpersMax)
+		l.work = make(chan job, 2*helpersMax)
+		for range l.helpers {
+			l.helping.Go(func() {
+				for j := range l.work {
+					j.b.look(l, j.nth)
+				}
+			})
+		}
+	}
+	for range l.helpers {
+		select {
+		case l.work <- job{b, b.nth}:
+		default: // they are behind
+		}
+	}
+}
+
+// take takes some entries that nobody else looks at, none if there are no more.
+func (b *batch) take(nth int) []listed {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.nth != nth {
+		return nil
+	}
+	from := b.next
+	b.next = min(from+chunk, len(b.list))
+	return b.list[from:b.next]
+}
+
+// set makes it another batch, which nobody has begun.
+func (b *batch) set(nth int, list []listed) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.nth, b.list, b.next = nth, list, 0
+	b.left.Store(int32(len(list)))
+}
+
+// look looks at entries as long as there are some that nobody else does.
+func (b *batch) look(l *looker, nth int) {
+	for list := b.take(nth); len(list) > 0; list = b.take(nth) {
+		for i := range list {
+			e := &list[i]
+			e.told = blockstore.DirEntry{Name: unsafe.String(unsafe.SliceData(e.name), len(e.name)), FileID: e.ino, Cookie: e.off}
+			e.here = l.f.entry(l.d, l.st, e, l.plus, l.told)
+		}
+		if b.left.Add(int32(-len(list))) == 0 {
+			select {
+			case b.done <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// finish looks at what nobody does yet, and waits for the rest.
+func (b *batch) finish(l *looker) {
+	b.look(l, b.nth)
+	for b.left.Load() != 0 {
+		<-b.done // which may be of a batch before
+	}
+}
