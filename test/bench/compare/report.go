@@ -1,8 +1,8 @@
-package main
+package compare
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,17 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// report is what one run measured.
-type report struct {
-	Host     hostInfo                      `json:"host"`
+// Report is what was measured.
+type Report struct {
+	Host     Host                          `json:"host"`
 	Rounds   int                           `json:"rounds"`
 	Seconds  float64                       `json:"seconds"` // of each measurement
-	Rows     []result                      `json:"rows"`
-	Measured map[string]map[variant]*taken `json:"measured"`
+	Rows     []Result                      `json:"rows"`
+	Measured map[string]map[Variant]*Taken `json:"measured"`
+
+	// Client names the client of a peer in the table, none if it is empty, and Beside what
+	// is measured beside a row.
+	Client, Beside func(Variant) string `json:"-"`
 }
 
-// hostInfo is where and against what it was measured.
-type hostInfo struct {
+// Host is where and against what it was measured.
+type Host struct {
 	Processor string            `json:"processor"`
 	Cores     int               `json:"cores"`
 	Kernel    string            `json:"kernel"`
@@ -35,11 +39,11 @@ type hostInfo struct {
 	Disk      string            `json:"disk"` // kind of file system
 	Load      string            `json:"load"` // averages at the end
 	Versions  map[string]string `json:"versions"`
-	Ganesha   string            `json:"ganesha_configuration"`
+	Ganesha   string            `json:"ganesha_configuration,omitempty"`
 }
 
-// describe fills in what the stage knows.
-func (h *hostInfo) describe(o *options) {
+// Describe fills in what the host says of itself. The disk is that of a directory.
+func (h *Host) Describe(disk string) {
 	h.Cores, h.Go = runtime.NumCPU(), runtime.Version()
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
@@ -57,10 +61,9 @@ func (h *hostInfo) describe(o *options) {
 		h.Load = strings.Join(strings.Fields(string(b))[:3], " ")
 	}
 	var st unix.Statfs_t
-	if unix.Statfs(filepath.Join(o.stage, "bin"), &st) == nil {
+	if unix.Statfs(disk, &st) == nil {
 		h.Disk = fileSystem(st.Type)
 	}
-	h.Ganesha = string(ganeshaConfig("EXPORT"))
 }
 
 // fileSystem is the name of a kind as statfs has it.
@@ -80,25 +83,18 @@ func fileSystem(magic int64) string {
 	return fmt.Sprintf("0x%x", magic)
 }
 
-// tools are the versions that the build knows.
-type tools struct{ gonfs string }
-
-// versions fills in those of the peers.
-func (h *hostInfo) versions(ctx context.Context, t *tools) {
-	h.Versions = map[string]string{"go-nfs": t.gonfs}
-	for _, p := range []string{"nfs-ganesha", "libnfs-dev"} {
-		h.Versions[p] = "not installed"
-		if out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", p).Output(); err == nil && len(out) > 0 {
-			h.Versions[p] = firstLine(out)
-		}
+// Version fills in that of what is measured, from the repository that it is in.
+func (h *Host) Version() {
+	if h.Versions == nil {
+		h.Versions = make(map[string]string)
 	}
-	if out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output(); err == nil {
-		h.Versions["rstored"] = firstLine(out)
+	if out, err := exec.Command("git", "describe", "--always", "--dirty").Output(); err == nil {
+		h.Versions["rstored"] = FirstLine(out)
 	}
 }
 
-// failed is an error if something of ours could not be measured: peers may be missing.
-func (r *report) failed() error {
+// Failed is an error if something of ours could not be measured: peers may be missing.
+func (r *Report) Failed() error {
 	for _, x := range r.Rows {
 		if x.Ours == nil && !strings.Contains(x.Missing, "installed") {
 			return fmt.Errorf("%s: %s", x.Measure, x.Missing)
@@ -107,34 +103,35 @@ func (r *report) failed() error {
 	return nil
 }
 
-func (r *report) json(w io.Writer) error {
+// JSON writes everything, each sample too.
+func (r *Report) JSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "\t")
 	return e.Encode(r)
 }
 
 // cells of a row, as the tables have them.
-func (x *result) cells() []string {
-	value := func(s *side) string {
+func (r *Report) cells(x *Result) []string {
+	value := func(s *Side) string {
 		if s == nil {
 			return "-"
 		}
-		return strings.TrimSpace(number(s.Value) + " " + x.Unit)
+		return strings.TrimSpace(Number(s.Value) + " " + x.Unit)
 	}
 	sign := "≥ "
 	if x.Less {
 		sign = "≤ "
 	}
-	wanted, ratio, against := sign+number(x.Wanted), "", x.Against
+	wanted, ratio, against := sign+Number(x.Wanted), "", x.Against
 	switch {
 	case x.Missing != "":
-		ratio = "not measured: " + firstLine([]byte(x.Missing))
+		ratio = "not measured: " + FirstLine([]byte(x.Missing))
 	case x.Peer == nil:
 		wanted = strings.TrimSpace(wanted + " " + x.Unit)
 	default:
-		ratio = fmt.Sprintf("%s (%s to %s)", number(x.Ratio), number(x.Min), number(x.Max))
-		if x.Peer.client() != "" {
-			against += ", " + x.Peer.client()
+		ratio = fmt.Sprintf("%s (%s to %s)", Number(x.Ratio), Number(x.Min), Number(x.Max))
+		if c := r.Client(x.Peer.By); c != "" {
+			against += ", " + c
 		}
 	}
 	reached := "no"
@@ -146,26 +143,13 @@ func (x *result) cells() []string {
 	ours := value(x.Ours)
 	for i := range x.Also {
 		s := &x.Also[i]
-		_, carrier, _ := s.By.split()
-		ours += fmt.Sprintf("; over %s %s (%s)", strings.ToUpper(carrier), value(s), number(s.Ratio))
+		ours += fmt.Sprintf("; %s %s (%s)", r.Beside(s.By), value(s), Number(s.Ratio))
 	}
 	return []string{x.Measure, against, ours, value(x.Peer), ratio, wanted, reached}
 }
 
-// client is the client of a peer of NFS.
-func (s *side) client() string {
-	server, _, client := s.By.split()
-	switch {
-	case server == "udp":
-		return ""
-	case client == "go":
-		return "Go client"
-	}
-	return client
-}
-
-// number has three digits that count, and all before the point.
-func number(v float64) string {
+// Number has three digits that count, and all before the point.
+func Number(v float64) string {
 	digits := 2
 	switch {
 	case v >= 100:
@@ -184,19 +168,19 @@ func number(v float64) string {
 
 var heads = []string{"measure", "against", "rstored", "peer", "ratio (least to largest)", "wanted", "reached"}
 
-// text prints the table for a terminal.
-func (r *report) text(w io.Writer) {
+// Text prints the table for a terminal.
+func (r *Report) Text(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, strings.Join(heads, "\t"))
 	for i := range r.Rows {
-		fmt.Fprintln(t, strings.Join(r.Rows[i].cells(), "\t"))
+		fmt.Fprintln(t, strings.Join(r.cells(&r.Rows[i]), "\t"))
 	}
 	_ = t.Flush()
 	fmt.Fprintf(w, "%s; disk is %s\n", r.where(), r.Host.Disk)
 }
 
 // where is the host in one line.
-func (r *report) where() string {
+func (r *Report) where() string {
 	h := &r.Host
 	s := fmt.Sprintf("%d cores of %s, Linux %s, %s, load %s", h.Cores, h.Processor, h.Kernel, h.Go, h.Load)
 	names := make([]string, 0, len(h.Versions))
@@ -210,16 +194,55 @@ func (r *report) where() string {
 	return s
 }
 
-// markdown writes the page of the table.
-func (r *report) markdown(w io.Writer) error {
+// Markdown writes the page of the table: what makes it, which page explains it, the picture's
+// file below it, and what else there is to say.
+func (r *Report) Markdown(w io.Writer, title, by, explained, picture, more string) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Compared\n\nWritten by `make bench`; [performance.md](../performance.md#compared) says how it is measured\nand how to read it. Each number is the median of %d rounds of %g s.\n\n", r.Rounds, r.Seconds)
+	fmt.Fprintf(&b, "# %s\n\nWritten by `%s`; [performance.md](%s) says how it is measured\nand how to read it. Each number is the median of %d rounds of %g s.\n\n", title, by, explained, r.Rounds, r.Seconds)
 	fmt.Fprintf(&b, "%s. The disk is %s.\n\n", r.where(), r.Host.Disk)
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(heads, " | "), strings.Repeat(" --- |", len(heads)))
 	for i := range r.Rows {
-		fmt.Fprintf(&b, "| %s |\n", strings.Join(r.Rows[i].cells(), " | "))
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(r.cells(&r.Rows[i]), " | "))
 	}
-	fmt.Fprintf(&b, "\n![ratios](results.svg)\n\nnfs-ganesha's configuration:\n\n```\n%s```\n", r.Host.Ganesha)
+	fmt.Fprintf(&b, "\n![ratios](%s)\n%s", picture, more)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Files are the names of what a report is written to; it is not written where there is none.
+type Files struct{ JSON, SVG, Markdown string }
+
+// Write prints the table, writes the files, the page by a function, and fails if something of
+// ours could not be measured.
+func (r *Report) Write(f *Files, markdown func(io.Writer) error) error {
+	r.Text(os.Stdout)
+	for _, x := range []struct {
+		name  string
+		write func(io.Writer) error
+	}{{f.JSON, r.JSON}, {f.Markdown, markdown}, {f.SVG, r.Plot}} {
+		if x.name == "" {
+			continue
+		}
+		if err := writeFile(x.name, x.write); err != nil {
+			return err
+		}
+	}
+	return r.Failed()
+}
+
+func writeFile(name string, write func(io.Writer) error) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+// FirstLine is the first line of what a program said.
+func FirstLine(b []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
+	return line
 }
