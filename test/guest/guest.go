@@ -96,6 +96,24 @@ type Run struct {
 	log    *os.File
 }
 
+// Cache is where the script build puts what it makes. It is an error if it was not run.
+func Cache() (string, error) {
+	dir := os.Getenv("RSTORED_GUEST_CACHE")
+	if dir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(base, "rstored-guest")
+	}
+	for _, f := range []string{"linux", "root.ext4"} {
+		if !exists(filepath.Join(dir, f)) {
+			return "", fmt.Errorf("%s is not in %s: run test/guest/build", f, dir)
+		}
+	}
+	return dir, nil
+}
+
 // runs makes names of namespaces unique in this process.
 var runs atomic.Int32
 

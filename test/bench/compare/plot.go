@@ -14,20 +14,29 @@ func (r *Report) Plot(w io.Writer) error {
 	reached, not := drawing.Color{R: 44, G: 160, B: 44, A: 255}, drawing.Color{R: 214, G: 39, B: 40, A: 255}
 	var bars []chart.Value
 	most := 1.
-	for i := range r.Rows {
-		x := &r.Rows[i]
+	draw := func(x *Result, label string) {
 		share, ok := x.share()
 		if !ok {
-			continue
+			return
 		}
 		c := not
 		if x.Reached {
 			c = reached
 		}
 		most = max(most, share)
-		bars = append(bars, chart.Value{
-			Label: x.Measure + ", " + x.Against, Value: share, Style: chart.Style{FillColor: c, StrokeColor: c},
-		})
+		bars = append(bars, chart.Value{Label: label, Value: share, Style: chart.Style{FillColor: c, StrokeColor: c}})
+	}
+	for i := range r.Rows {
+		x := &r.Rows[i]
+		draw(x, x.Measure+", "+x.Against)
+		if !r.DrawBeside {
+			continue
+		}
+		for _, s := range x.Also {
+			y := Result{Ratio: s.Ratio, Less: x.Less, Wanted: x.Wanted}
+			y.Reached = y.within(y.Ratio)
+			draw(&y, x.Measure+", "+x.Against+", "+r.Beside(s.By))
+		}
 	}
 	if len(bars) == 0 {
 		bars = []chart.Value{{Label: "nothing was compared"}}

@@ -28,6 +28,8 @@ type Report struct {
 	// Client names the client of a peer in the table, none if it is empty, and Beside what
 	// is measured beside a row.
 	Client, Beside func(Variant) string `json:"-"`
+	// DrawBeside has the picture show what is measured beside a row, too.
+	DrawBeside bool `json:"-"`
 }
 
 // Host is where and against what it was measured.
