@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,7 +42,7 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 3, "how often everything is measured; ratios are medians of the rounds")
-	flag.DurationVar(&o.took, "time", 2*time.Second, "how long each measurement takes, without starting fio")
+	flag.DurationVar(&o.took, "time", 2*time.Second, "how long each measurement takes, without starting fio; whole seconds")
 	rows := flag.String("rows", "", "measure rows alone whose text matches this regular `expression`")
 	flag.BoolVar(&o.merge, "merge", false, "keep what is in the results already and is not measured now")
 	flag.StringVar(&o.JSON, "json", "", "write the results to this `file`")
@@ -63,6 +64,9 @@ func main() {
 
 // run builds, measures, and reports.
 func run(ctx context.Context, o *options) error {
+	if o.took < time.Second || o.took%time.Second != 0 {
+		return fmt.Errorf("fio counts in seconds, not in %v", o.took)
+	}
 	if os.Getuid() != 0 {
 		return errors.New("needs root, for namespaces and taps")
 	}
@@ -93,7 +97,7 @@ func run(ctx context.Context, o *options) error {
 	}
 	r.Host.Describe(bin)
 	r.Host.Version()
-	r.Host.Versions["guests"] = runner.Kernel()
+	r.Host.Versions["guests with Linux"] = strings.TrimPrefix(runner.Kernel(), "Linux version ")
 	r.compare()
 	return r.Write(&o.Files, func(w io.Writer) error {
 		return r.Markdown(w, "The kernel's client in a guest", "make bench-guest", "../performance.md#with-the-kernels-client", "guest.svg", "")
