@@ -8,12 +8,13 @@ LDFLAGS       ?= -X github.com/rstored/rstored/cmd/internal/cli.version=$(VERSIO
 FUZZTIME      ?= 20s
 BENCHTIME     ?= 1s
 BENCHFLAGS    ?=
+GUESTFLAGS    ?=
 BENCHDIR      ?= docs/bench
 TORTURETIME   ?= 1h
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 
-.PHONY: all build test race lint format vulncheck bench microbench fuzz torture nightly plots demo interop install clean
+.PHONY: all build test race lint format vulncheck bench bench-guest microbench fuzz torture nightly plots demo interop install clean
 
 all: build
 
@@ -52,6 +53,14 @@ bench:
 	test/bench/versus/install
 	$(GO) build -o bin/versus ./test/bench/versus
 	@exec bin/versus -json $(BENCHDIR)/results.json -svg $(BENCHDIR)/results.svg -markdown $(BENCHDIR)/README.md $(BENCHFLAGS)
+
+# rstored beside the kernel's own server, for the kernel's client in a guest: some 12 minutes, as root.
+# The guests are built the first time. Writes BENCHDIR/guest.*; GUESTFLAGS='-rows RE -merge'
+# measures some of it again.
+bench-guest:
+	test/guest/build
+	$(GO) build -o bin/guests ./test/bench/guests
+	@exec bin/guests -json $(BENCHDIR)/guest.json -svg $(BENCHDIR)/guest.svg -markdown $(BENCHDIR)/guest.md $(GUESTFLAGS)
 
 # The Go benchmarks of each layer.
 microbench:

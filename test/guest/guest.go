@@ -32,6 +32,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rstored/rstored/test/bench/compare"
 	"github.com/rstored/rstored/test/tshark"
 )
 
@@ -67,6 +68,9 @@ type Case struct {
 	NotRPC  bool                                      // messages that are not RPC: tshark, which takes them for it, is not asked
 	Back    bool                                      // tshark sees calls to the guest and their replies on RDMA
 	MemMB   int                                       // of each guest; 768 if not said
+	Wires   int                                       // interfaces of each guest, one if not said. Nothing is done with vec1 and those after it
+	Kernel  func(r *Run, i int) []string              // further parameters of guest i's kernel
+	Quiet   bool                                      // packets are neither recorded nor looked at
 }
 
 // Runner runs cases.
@@ -90,6 +94,24 @@ type Run struct {
 	daemon *process
 	vms    sync.Map // number of a guest to its *process
 	log    *os.File
+}
+
+// Cache is where the script build puts what it makes. It is an error if it was not run.
+func Cache() (string, error) {
+	dir := os.Getenv("RSTORED_GUEST_CACHE")
+	if dir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(base, "rstored-guest")
+	}
+	for _, f := range []string{"linux", "root.ext4"} {
+		if !exists(filepath.Join(dir, f)) {
+			return "", fmt.Errorf("%s is not in %s: run test/guest/build", f, dir)
+		}
+	}
+	return dir, nil
 }
 
 // runs makes names of namespaces unique in this process.
@@ -157,11 +179,13 @@ func (r *Run) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, ip("netns", "del", r.ns)) }()
-	capture, err := r.capture(ctx)
-	if err != nil {
-		return err
+	if !r.Case.Quiet {
+		capture, err := r.capture(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = capture.stop(syscall.SIGTERM) }()
 	}
-	defer func() { _ = capture.stop(syscall.SIGTERM) }()
 	if r.Case.Exports != nil {
 		if err := r.StartDaemon(ctx); err != nil {
 			return err
@@ -171,6 +195,9 @@ func (r *Run) run(ctx context.Context) (err error) {
 				err = errors.Join(err, r.StopDaemon(syscall.SIGTERM))
 			}
 		}()
+	}
+	if r.Case.Quiet {
+		return r.guests(ctx)
 	}
 	sample, err := r.sample(ctx)
 	if err != nil {
@@ -243,10 +270,11 @@ func (r *Run) network() error {
 		{"addr", "add", HostAddr6 + "/64", "dev", "br0", "nodad"},
 	}
 	for i := range max(1, r.Case.Guests) {
-		tap := "tap" + strconv.Itoa(i)
-		steps = append(steps,
-			[]string{"tuntap", "add", "dev", tap, "mode", "tap", "vnet_hdr"},
-			[]string{"link", "set", tap, "mtu", mtu, "txqueuelen", "10000", "master", "br0", "up"})
+		for w := range max(1, r.Case.Wires) {
+			steps = append(steps,
+				[]string{"tuntap", "add", "dev", tap(i, w), "mode", "tap", "vnet_hdr"},
+				[]string{"link", "set", tap(i, w), "mtu", mtu, "txqueuelen", "10000", "master", "br0", "up"})
+		}
 	}
 	steps = append(steps, []string{"link", "set", "br0", "mtu", mtu, "up"})
 	for _, s := range steps {
@@ -255,6 +283,14 @@ func (r *Run) network() error {
 		}
 	}
 	return nil
+}
+
+// tap is the name of the host's end of interface w of guest i.
+func tap(i, w int) string {
+	if w == 0 {
+		return "tap" + strconv.Itoa(i)
+	}
+	return fmt.Sprintf("tap%d.%d", i, w)
 }
 
 // capture records the packets of all guests.
@@ -350,6 +386,23 @@ func (r *Run) signalGuest(i int, sig syscall.Signal) error {
 		return fmt.Errorf("guest %d was not started", i)
 	}
 	return p.(*process).cmd.Process.Signal(sig)
+}
+
+// Processor is the processor time in seconds that guest i has used, in its kernel and in
+// its processes. i of -1 is the daemon.
+func (r *Run) Processor(i int) (float64, error) {
+	p := r.daemon
+	if i >= 0 {
+		v, ok := r.vms.Load(i)
+		if !ok {
+			return 0, fmt.Errorf("guest %d was not started", i)
+		}
+		p = v.(*process)
+	}
+	if p == nil {
+		return 0, errors.New("there is no daemon")
+	}
+	return compare.GroupCPU(p.cmd.Process.Pid)
 }
 
 // Ctl runs rstorectl against the daemon.
@@ -462,7 +515,12 @@ func (r *Run) guest(ctx context.Context, i int) error {
 		"ubd0r=" + filepath.Join(r.runner.Cache, "root.ext4"), "root=/dev/ubda", "ro", "rootfstype=ext4", "init=/guest/init",
 		"loglevel=4", "panic=-1", "con=null", "con0=null,fd:1", "con1=null,fd:3", "ssl=null",
 		"g.name=" + name, "g.dir=" + r.Share, "g.mtu=" + mtu, "g.ip4=" + guestAddr(i), "g.ip6=fd99::" + strconv.Itoa(2+i),
-		"vec0:transport=tap,ifname=tap" + strconv.Itoa(i) + ",depth=128,gro=1,mtu=" + mtu + ",mac=02:99:00:00:00:0" + strconv.Itoa(2+i),
+	}
+	for w := range max(1, r.Case.Wires) {
+		args = append(args, fmt.Sprintf("vec%d:transport=tap,ifname=%s,depth=128,gro=1,mtu=%s,mac=02:99:00:00:%02x:%02x", w, tap(i, w), mtu, w, 2+i))
+	}
+	if r.Case.Kernel != nil {
+		args = append(args, r.Case.Kernel(r, i)...)
 	}
 	// The kernel's messages and the script's output come by two descriptors into one file.
 	p, err := r.start("guest "+name, console, args...)

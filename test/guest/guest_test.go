@@ -31,7 +31,11 @@ func TestInterop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Runner{Cache: cache(t), Bin: t.TempDir(), Keep: filepath.Join("..", "..", "out", "interop")}
+	cache, err := Cache()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Runner{Cache: cache, Bin: t.TempDir(), Keep: filepath.Join("..", "..", "out", "interop")}
 	build := exec.Command("go", "build", "-o", r.Bin, "./cmd/rstored", "./cmd/rstorectl", "./rdma/rdmatest/rping", "./rdma/rdmatest/cmatose", "./rdma/rdmatest/udaddy", "./rdma/rdmatest/verbs")
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -86,22 +90,4 @@ func TestCases(t *testing.T) {
 			t.Errorf("%s has no script", c.Name)
 		}
 	}
-}
-
-// cache is where the script build puts what it makes.
-func cache(t *testing.T) string {
-	dir := os.Getenv("RSTORED_GUEST_CACHE")
-	if dir == "" {
-		base, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir = filepath.Join(base, "rstored-guest")
-	}
-	for _, f := range []string{"linux", "root.ext4"} {
-		if !exists(filepath.Join(dir, f)) {
-			t.Fatalf("%s is not in %s: run test/guest/build", f, dir)
-		}
-	}
-	return dir
 }

@@ -20,19 +20,23 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rstored/rstored/test/bench/compare"
 )
 
 // options are the flags.
 type options struct {
-	rounds                   int
-	took                     time.Duration
-	rows                     *regexp.Regexp
-	disk                     string
-	json, svg, markdown, log string
-	entries                  int
-	stage                    string
+	rounds int
+	took   time.Duration
+	rows   *regexp.Regexp
+	disk   string
+	compare.Files
+	log     string
+	entries int
+	stage   string
 }
 
 func main() {
@@ -44,9 +48,9 @@ func main() {
 	rows := flag.String("rows", "", "measure rows alone whose text matches this regular `expression`")
 	flag.StringVar(&o.disk, "disk", os.TempDir(), "`directory` of the file system of the rows about a disk")
 	flag.IntVar(&o.entries, "entries", 100000, "entries of the directory that is listed")
-	flag.StringVar(&o.json, "json", "", "write the results to this `file`")
-	flag.StringVar(&o.svg, "svg", "", "draw the ratios in this `file`")
-	flag.StringVar(&o.markdown, "markdown", "", "write the table to this `file`")
+	flag.StringVar(&o.JSON, "json", "", "write the results to this `file`")
+	flag.StringVar(&o.SVG, "svg", "", "draw the ratios in this `file`")
+	flag.StringVar(&o.Markdown, "markdown", "", "write the table to this `file`")
 	flag.StringVar(&o.log, "log", "", "write what the servers say to this `file`")
 	flag.StringVar(&o.stage, "stage", "", "for its own use")
 	flag.Parse()
@@ -91,40 +95,52 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	var r report
+	var r compare.Report
 	if err := json.Unmarshal(b, &r); err != nil {
 		return err
 	}
-	r.Host.versions(ctx, tools)
-	return r.write(o)
+	versions(ctx, &r.Host, tools)
+	r.Client, r.Beside = client, beside
+	return r.Write(&o.Files, func(w io.Writer) error { return page(&r, w) })
 }
 
-// write prints the table and writes the files that are asked for.
-func (r *report) write(o *options) error {
-	r.text(os.Stdout)
-	for _, f := range []struct {
-		name  string
-		write func(io.Writer) error
-	}{{o.json, r.json}, {o.markdown, r.markdown}, {o.svg, r.plot}} {
-		if f.name == "" {
-			continue
-		}
-		if err := writeFile(f.name, f.write); err != nil {
-			return err
-		}
-	}
-	return r.failed()
+// page writes the page of the table.
+func page(r *compare.Report, w io.Writer) error {
+	return r.Markdown(w, "Compared", "make bench", "../performance.md#compared", "results.svg",
+		fmt.Sprintf("\nnfs-ganesha's configuration:\n\n```\n%s```\n", r.Host.Ganesha))
 }
 
-func writeFile(name string, write func(io.Writer) error) error {
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return err
+// client is the client of a peer of NFS.
+func client(v compare.Variant) string {
+	server, _, client := v.Split()
+	switch {
+	case server == "udp":
+		return ""
+	case client == "go":
+		return "Go client"
 	}
-	f, err := os.Create(name)
-	if err != nil {
-		return err
+	return client
+}
+
+// beside is the carrier of what is measured beside a row.
+func beside(v compare.Variant) string {
+	_, carrier, _ := v.Split()
+	return "over " + strings.ToUpper(carrier)
+}
+
+// tools are the versions that the build knows.
+type tools struct{ gonfs string }
+
+// versions fills in those of the peers.
+func versions(ctx context.Context, h *compare.Host, t *tools) {
+	h.Versions = map[string]string{"go-nfs": t.gonfs}
+	for _, p := range []string{"nfs-ganesha", "libnfs-dev"} {
+		h.Versions[p] = "not installed"
+		if out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", p).Output(); err == nil && len(out) > 0 {
+			h.Versions[p] = compare.FirstLine(out)
+		}
 	}
-	return errors.Join(write(f), f.Close())
+	h.Version()
 }
 
 func copyFile(to, from string) error {
@@ -162,12 +178,12 @@ func build(ctx context.Context, dir string) (*tools, error) {
 	// Without the library there is one client less.
 	cc := exec.CommandContext(ctx, "gcc", "-O2", "-o", filepath.Join(bin, "load-libnfs"), libnfs, "-lnfs")
 	if out, err := cc.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "libnfs is left out: %v: %s\n", err, firstLine(out))
+		fmt.Fprintf(os.Stderr, "libnfs is left out: %v: %s\n", err, compare.FirstLine(out))
 	}
 	gonfs, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}", "github.com/willscott/go-nfs").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
-	t.gonfs = firstLine(gonfs)
+	t.gonfs = compare.FirstLine(gonfs)
 	return t, nil
 }

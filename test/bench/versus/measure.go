@@ -13,49 +13,10 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/rstored/rstored/test/bench/compare"
 )
-
-// sample is what one measurement of one variant gave.
-type sample struct {
-	Rate   float64 `json:"bytes_per_second,omitempty"`
-	Ops    float64 `json:"operations_per_second,omitempty"`
-	P50    float64 `json:"median_seconds,omitempty"`
-	P99    float64 `json:"p99_seconds,omitempty"`
-	Server float64 `json:"server_cpu_seconds,omitempty"` // in the time that was measured
-	Client float64 `json:"client_cpu_seconds,omitempty"`
-	PerGiB float64 `json:"server_cpu_seconds_per_gib,omitempty"`
-	PerOp  float64 `json:"server_cpu_seconds_per_operation,omitempty"`
-	// Value is of experiments that measure something else.
-	Value float64 `json:"value,omitempty"`
-}
-
-// load is the output of the programs that make load.
-type load struct {
-	Ops     uint64  `json:"ops"`
-	Bytes   uint64  `json:"bytes"`
-	Seconds float64 `json:"seconds"`
-	CPU     float64 `json:"cpu"`
-	P50     float64 `json:"p50"`
-	P99     float64 `json:"p99"`
-}
-
-// sample divides by the time, and by what was done in it, what took cpu seconds of the
-// server.
-func (l *load) sample(cpu float64) (sample, error) {
-	if l.Seconds <= 0 || l.Ops == 0 {
-		return sample{}, fmt.Errorf("%d operations in %g seconds", l.Ops, l.Seconds)
-	}
-	s := sample{
-		Rate: float64(l.Bytes) / l.Seconds, Ops: float64(l.Ops) / l.Seconds, P50: l.P50, P99: l.P99,
-		Server: cpu, Client: l.CPU, PerOp: cpu / float64(l.Ops),
-	}
-	if l.Bytes > 0 {
-		s.PerGiB = cpu / float64(l.Bytes) * (1 << 30)
-	}
-	return s, nil
-}
 
 // measurer makes measurements.
 type measurer struct {
@@ -65,29 +26,20 @@ type measurer struct {
 	idle  float64        // the most that an idle mount took
 }
 
-// variant is one side of a comparison: a server, the carrier and the client, such as
-// "ganesha tcp libnfs".
-type variant string
-
-func (v variant) split() (server, carrier, client string) {
-	f := strings.Fields(string(v))
-	return f[0], f[1], f[2]
-}
-
 // experiment is something that several variants do.
 type experiment struct {
 	name     string
-	variants []variant // besides those of the rows
-	run      func(ctx context.Context, m *measurer, v variant) (sample, error)
+	variants []compare.Variant // besides those of the rows
+	run      func(ctx context.Context, m *measurer, v compare.Variant) (compare.Sample, error)
 }
 
 // nfs is an experiment of one kind of call.
 func nfs(name, where, op string, size, depth int) experiment {
-	return experiment{name: name, run: func(ctx context.Context, m *measurer, v variant) (sample, error) {
-		server, carrier, client := v.split()
+	return experiment{name: name, run: func(ctx context.Context, m *measurer, v compare.Variant) (compare.Sample, error) {
+		server, carrier, client := v.Split()
 		srv := m.get(ctx, server)
 		if srv.err != nil {
-			return sample{}, srv.err
+			return compare.Sample{}, srv.err
 		}
 		args := []string{op, strconv.Itoa(size), strconv.Itoa(depth), strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64), strconv.Itoa(fileSize)}
 		if client == "go" {
@@ -96,7 +48,7 @@ func nfs(name, where, op string, size, depth int) experiment {
 			args = append([]string{m.bin("load-libnfs"), m.libnfsURL(server, where)}, args...)
 		}
 		if _, err := os.Stat(args[0]); err != nil {
-			return sample{}, fmt.Errorf("%s is not installed", client)
+			return compare.Sample{}, fmt.Errorf("%s is not installed", client)
 		}
 		return m.drive(ctx, srv, args)
 	}}
@@ -104,7 +56,7 @@ func nfs(name, where, op string, size, depth int) experiment {
 
 // drive runs a program that makes load. The server's processor time is that between
 // the lines begin and end.
-func (m *measurer) drive(ctx context.Context, srv *server, args []string) (s sample, err error) {
+func (m *measurer) drive(ctx context.Context, srv *server, args []string) (s compare.Sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*m.took+patience)
 	defer cancel()
 	cmd := m.command(ctx, args...)
@@ -121,20 +73,20 @@ func (m *measurer) drive(ctx context.Context, srv *server, args []string) (s sam
 		if srv == nil {
 			return 0, nil
 		}
-		return cpuOf(srv.pid())
+		return compare.CPU(srv.pid())
 	})
 	if werr := cmd.Wait(); werr != nil {
-		err = fmt.Errorf("%w: %s", werr, firstLine(stderr.Bytes()))
+		err = fmt.Errorf("%w: %s", werr, compare.FirstLine(stderr.Bytes()))
 	}
 	if err != nil {
 		return s, err
 	}
-	return l.sample(used)
+	return l.Sample(used)
 }
 
 // follow reads what a load says: begin, end, and what it measured. It returns that and
 // what cpu grew by between the first two.
-func follow(r io.Reader, cpu func() (float64, error)) (l load, used float64, err error) {
+func follow(r io.Reader, cpu func() (float64, error)) (l compare.Load, used float64, err error) {
 	lines := bufio.NewScanner(r)
 	seen := 0
 	for lines.Scan() {
@@ -161,13 +113,13 @@ func follow(r io.Reader, cpu func() (float64, error)) (l load, used float64, err
 // perf measures the transport: rstored's by rstorectl perf, or datagrams. kind and
 // window are of the datagrams; args of rstorectl.
 func perf(name string, size int, args ...string) experiment {
-	return experiment{name: name, run: func(ctx context.Context, m *measurer, v variant) (sample, error) {
-		server, kind, window := v.split()
+	return experiment{name: name, run: func(ctx context.Context, m *measurer, v compare.Variant) (compare.Sample, error) {
+		server, kind, window := v.Split()
 		if server == "udp" {
 			return m.datagrams(ctx, kind, window)
 		}
 		if srv := m.get(ctx, "perf"); srv.err != nil {
-			return sample{}, srv.err
+			return compare.Sample{}, srv.err
 		}
 		args := append(args, "-s", strconv.Itoa(size))
 		n := m.iters[name]
@@ -184,7 +136,7 @@ func perf(name string, size int, args ...string) experiment {
 	}}
 }
 
-func (m *measurer) perf(ctx context.Context, n int, args []string) (s sample, err error) {
+func (m *measurer) perf(ctx context.Context, n int, args []string) (s compare.Sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*m.took+patience)
 	defer cancel()
 	args = append([]string{m.bin("rstorectl"), "perf", args[0], args[1], perfAddr, "-m", "4096", "-o", "json", "-n", strconv.Itoa(n)}, args[2:]...)
@@ -193,13 +145,13 @@ func (m *measurer) perf(ctx context.Context, n int, args []string) (s sample, er
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return s, fmt.Errorf("%w: %s", err, firstLine(stderr.Bytes()))
+		return s, fmt.Errorf("%w: %s", err, compare.FirstLine(stderr.Bytes()))
 	}
 	return parsePerf(out)
 }
 
 // parsePerf reads the JSON of rstorectl perf, in its units.
-func parsePerf(b []byte) (s sample, err error) {
+func parsePerf(b []byte) (s compare.Sample, err error) {
 	var r struct {
 		Results []struct {
 			Average float64 `json:"bw_average_mib_s"`
@@ -216,7 +168,7 @@ func parsePerf(b []byte) (s sample, err error) {
 		return s, fmt.Errorf("%d results", len(r.Results))
 	}
 	x := r.Results[0]
-	s = sample{Rate: x.Average * (1 << 20), Ops: x.Rate * 1e6, P50: x.Typical / 1e6, P99: x.P99 / 1e6}
+	s = compare.Sample{Rate: x.Average * (1 << 20), Ops: x.Rate * 1e6, P50: x.Typical / 1e6, P99: x.P99 / 1e6}
 	if s.Ops == 0 {
 		s.Ops = 2 * x.PerSec // one for each of the two ways
 	}
@@ -227,10 +179,10 @@ func parsePerf(b []byte) (s sample, err error) {
 }
 
 // datagrams runs the two processes of the udp command.
-func (m *measurer) datagrams(ctx context.Context, kind, window string) (sample, error) {
+func (m *measurer) datagrams(ctx context.Context, kind, window string) (compare.Sample, error) {
 	far := m.launch("udp", m.bin("udp"), "serve", kind, udpAddr)
 	if far.err != nil {
-		return sample{}, far.err
+		return compare.Sample{}, far.err
 	}
 	defer far.kill()
 	return m.drive(ctx, nil, []string{m.bin("udp"), kind, udpAddr, strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64), window})
@@ -240,7 +192,7 @@ func (m *measurer) datagrams(ctx context.Context, kind, window string) (sample, 
 const idleMounts = 200
 
 // idle measures what an idle mount over RDMA takes of the server's memory, in bytes.
-func idle(ctx context.Context, m *measurer, _ variant) (s sample, err error) {
+func idle(ctx context.Context, m *measurer, _ compare.Variant) (s compare.Sample, err error) {
 	srv := m.get(ctx, "rstored")
 	if srv.err != nil {
 		return s, srv.err
@@ -276,14 +228,14 @@ func idle(ctx context.Context, m *measurer, _ variant) (s sample, err error) {
 	}
 	stdin.Close()
 	if werr := cmd.Wait(); werr != nil {
-		err = fmt.Errorf("%w: %s", werr, firstLine(stderr.Bytes()))
+		err = fmt.Errorf("%w: %s", werr, compare.FirstLine(stderr.Bytes()))
 	}
 	return s, err
 }
 
 // allocations runs a Go benchmark and divides the allocations of an operation by n.
-func allocations(program, bench string, n float64) func(context.Context, *measurer, variant) (sample, error) {
-	return func(ctx context.Context, m *measurer, _ variant) (s sample, err error) {
+func allocations(program, bench string, n float64) func(context.Context, *measurer, compare.Variant) (compare.Sample, error) {
+	return func(ctx context.Context, m *measurer, _ compare.Variant) (s compare.Sample, err error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*m.took+patience)
 		defer cancel()
 		// Enough operations that what is allocated once does not count.
@@ -291,7 +243,7 @@ func allocations(program, bench string, n float64) func(context.Context, *measur
 		cmd.Dir = m.dir
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			return s, fmt.Errorf("%w: %s", err, firstLine(out))
+			return s, fmt.Errorf("%w: %s", err, compare.FirstLine(out))
 		}
 		a, err := parseAllocs(out)
 		s.Value = a / n
@@ -310,20 +262,14 @@ func parseAllocs(b []byte) (float64, error) {
 	return strconv.ParseFloat(string(m[0][1]), 64)
 }
 
-// taken are the samples of a variant, by round, or why there are none.
-type taken struct {
-	Samples []sample `json:"samples,omitempty"`
-	Err     string   `json:"error,omitempty"`
-}
-
 // measureAll measures what the rows that are asked for need.
-func measureAll(ctx context.Context, o *options, s *servers) (*report, error) {
+func measureAll(ctx context.Context, o *options, s *servers) (*compare.Report, error) {
 	s.entries = o.entries
 	m := &measurer{servers: s, took: o.took, iters: make(map[string]int)}
-	r := &report{Rounds: o.rounds, Seconds: o.took.Seconds(), Measured: make(map[string]map[variant]*taken)}
-	var wanted []row
+	r := &compare.Report{Rounds: o.rounds, Seconds: o.took.Seconds(), Measured: make(map[string]map[compare.Variant]*compare.Taken)}
+	var wanted []compare.Row
 	for _, w := range rows() {
-		if o.rows.MatchString(w.text()) {
+		if o.rows.MatchString(w.Text()) {
 			wanted = append(wanted, w)
 		}
 	}
@@ -333,10 +279,10 @@ func measureAll(ctx context.Context, o *options, s *servers) (*report, error) {
 	for _, e := range experiments() {
 		e.variants = nil
 		for _, w := range wanted {
-			if w.experiment != e.name {
+			if w.Experiment != e.name {
 				continue
 			}
-			for _, v := range slices.Concat(w.ours, w.peer, w.also) {
+			for _, v := range w.Variants() {
 				if !slices.Contains(e.variants, v) {
 					e.variants = append(e.variants, v)
 				}
@@ -345,45 +291,14 @@ func measureAll(ctx context.Context, o *options, s *servers) (*report, error) {
 		if len(e.variants) == 0 {
 			continue
 		}
-		all := make(map[variant]*taken)
-		r.Measured[e.name] = all
-		if err := m.rounds(ctx, o.rounds, &e, all); err != nil {
+		all, err := compare.Rounds(ctx, o.rounds, e.name, e.variants, func(ctx context.Context, v compare.Variant) (compare.Sample, error) { return e.run(ctx, m, v) })
+		if err != nil {
 			return nil, err
 		}
+		r.Measured[e.name] = all
 	}
 	for _, w := range wanted {
-		r.Rows = append(r.Rows, w.result(r.Measured[w.experiment]))
+		r.Rows = append(r.Rows, w.Result(r.Measured[w.Experiment]))
 	}
 	return r, nil
-}
-
-// rounds has the variants take turns, every other round in the opposite order: what
-// drifts meets all of them.
-func (m *measurer) rounds(ctx context.Context, n int, e *experiment, all map[variant]*taken) error {
-	order := slices.Clone(e.variants)
-	for _, v := range order {
-		all[v] = &taken{}
-	}
-	for range n {
-		for _, v := range order {
-			t := all[v]
-			if t.Err != "" {
-				continue
-			}
-			began := time.Now()
-			s, err := e.run(ctx, m, v)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err != nil {
-				t.Err, t.Samples = err.Error(), nil
-				fmt.Fprintf(os.Stderr, "%s: %s: %v\n", e.name, v, err)
-				continue
-			}
-			t.Samples = append(t.Samples, s)
-			fmt.Fprintf(os.Stderr, "%s: %s: %.0f operations/s, %.0f MB/s (%.1f s)\n", e.name, v, s.Ops, s.Rate/1e6, time.Since(began).Seconds())
-		}
-		slices.Reverse(order)
-	}
-	return nil
 }

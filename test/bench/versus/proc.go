@@ -13,41 +13,6 @@ import (
 	"time"
 )
 
-// ticks is USER_HZ: what /proc counts processor time in, per second.
-const ticks = 100
-
-// parseStat reads /proc/PID/stat: the processor time of a process and of its children
-// that have ended, in seconds.
-func parseStat(b []byte) (float64, error) {
-	// The second field is a name in parentheses, which may contain anything.
-	i := bytes.LastIndexByte(b, ')')
-	if i < 0 {
-		return 0, errors.New("stat has no name")
-	}
-	f := strings.Fields(string(b[i+1:]))
-	if len(f) < 15 {
-		return 0, fmt.Errorf("stat has %d fields after the name", len(f))
-	}
-	sum := uint64(0)
-	for _, s := range f[11:15] { // utime, stime, cutime, cstime
-		n, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		sum += n
-	}
-	return float64(sum) / ticks, nil
-}
-
-// cpuOf is the processor time that a process has used, in seconds.
-func cpuOf(pid int) (float64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseStat(b)
-}
-
 // parsePSS reads /proc/PID/smaps_rollup: the memory of a process in bytes, its share of
 // what it shares.
 func parsePSS(b []byte) (int64, error) {
@@ -98,9 +63,4 @@ func until(ctx context.Context, r *server, try func() error) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-}
-
-func firstLine(b []byte) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
-	return line
 }

@@ -3,31 +3,33 @@ package main
 import (
 	"context"
 	"fmt"
+
+	"github.com/rstored/rstored/test/bench/compare"
 )
 
 // The variants. Those of the transport have the kind of datagrams and their window in the
 // place of carrier and client.
 const (
-	rdma       variant = "rstored rdma go"
-	tcp        variant = "rstored tcp go"
-	tcpLibnfs  variant = "rstored tcp libnfs"
-	gan        variant = "ganesha tcp go"
-	ganLibnfs  variant = "ganesha tcp libnfs"
-	goNFS      variant = "go-nfs tcp go"
-	goLibnfs   variant = "go-nfs tcp libnfs"
-	verbs      variant = "rstored verbs perf"
-	bareStream variant = "udp stream 512"
-	barePing   variant = "udp wait 1"
-	bareKernel variant = "udp ping 1"
-	bareSingle variant = "udp single 1024"
-	bareDepth  variant = "udp single 64"
+	rdma       compare.Variant = "rstored rdma go"
+	tcp        compare.Variant = "rstored tcp go"
+	tcpLibnfs  compare.Variant = "rstored tcp libnfs"
+	gan        compare.Variant = "ganesha tcp go"
+	ganLibnfs  compare.Variant = "ganesha tcp libnfs"
+	goNFS      compare.Variant = "go-nfs tcp go"
+	goLibnfs   compare.Variant = "go-nfs tcp libnfs"
+	verbs      compare.Variant = "rstored verbs perf"
+	bareStream compare.Variant = "udp stream 512"
+	barePing   compare.Variant = "udp wait 1"
+	bareKernel compare.Variant = "udp ping 1"
+	bareSingle compare.Variant = "udp single 1024"
+	bareDepth  compare.Variant = "udp single 64"
 )
 
 // kinds are of variants, for the rows that take the fastest.
 var (
-	ganesha = []variant{gan, ganLibnfs}
-	ourTCP  = []variant{tcp, tcpLibnfs}
-	gonfs   = []variant{goNFS, goLibnfs}
+	ganesha = []compare.Variant{gan, ganLibnfs}
+	ourTCP  = []compare.Variant{tcp, tcpLibnfs}
+	gonfs   = []compare.Variant{goNFS, goLibnfs}
 )
 
 const rcPackets = 256 // of 1 MiB with a path MTU of 4096
@@ -36,7 +38,9 @@ func experiments() []experiment {
 	const mib = 1 << 20
 	return []experiment{
 		// Before anything else: memory that the server has from before is used again.
-		{name: "idle", run: func(ctx context.Context, m *measurer, v variant) (sample, error) { return idle(ctx, m, v) }},
+		{name: "idle", run: func(ctx context.Context, m *measurer, v compare.Variant) (compare.Sample, error) {
+			return idle(ctx, m, v)
+		}},
 		perf("rc-write", mib, "write", "bw"),
 		perf("rc-read", mib, "read", "bw"),
 		perf("rc-latency", 64, "send", "lat"),
@@ -56,41 +60,22 @@ func experiments() []experiment {
 	}
 }
 
-// metric is what of a sample is compared.
-type metric struct {
-	unit  string
-	scale float64 // of the unit
-	less  bool    // is better
-	of    func(*sample) float64
-}
-
 var (
-	rate   = metric{unit: "MB/s", scale: 1e-6, of: func(s *sample) float64 { return s.Rate }}
-	ops    = metric{unit: "/s", scale: 1, of: func(s *sample) float64 { return s.Ops }}
-	median = metric{unit: "us", scale: 1e6, less: true, of: func(s *sample) float64 { return s.P50 }}
-	tail   = metric{unit: "us", scale: 1e6, less: true, of: func(s *sample) float64 { return s.P99 }}
-	perGiB = metric{unit: "CPU s/GiB", scale: 1, less: true, of: func(s *sample) float64 { return s.PerGiB }}
-	perOp  = metric{unit: "CPU us", scale: 1e6, less: true, of: func(s *sample) float64 { return s.PerOp }}
-	count  = metric{unit: "", scale: 1, less: true, of: func(s *sample) float64 { return s.Value }}
-	kib    = metric{unit: "KiB", scale: 1. / 1024, less: true, of: func(s *sample) float64 { return s.Value }}
+	rate   = compare.Metric{Unit: "MB/s", Scale: 1e-6, Of: func(s *compare.Sample) float64 { return s.Rate }}
+	ops    = compare.Metric{Unit: "/s", Scale: 1, Of: func(s *compare.Sample) float64 { return s.Ops }}
+	median = compare.Metric{Unit: "us", Scale: 1e6, Less: true, Of: func(s *compare.Sample) float64 { return s.P50 }}
+	tail   = compare.Metric{Unit: "us", Scale: 1e6, Less: true, Of: func(s *compare.Sample) float64 { return s.P99 }}
+	perGiB = compare.Metric{Unit: "CPU s/GiB", Scale: 1, Less: true, Of: func(s *compare.Sample) float64 { return s.PerGiB }}
+	perOp  = compare.Metric{Unit: "CPU us", Scale: 1e6, Less: true, Of: func(s *compare.Sample) float64 { return s.PerOp }}
+	count  = compare.Metric{Unit: "", Scale: 1, Less: true, Of: func(s *compare.Sample) float64 { return s.Value }}
+	kib    = compare.Metric{Unit: "KiB", Scale: 1. / 1024, Less: true, Of: func(s *compare.Sample) float64 { return s.Value }}
 )
 
-// row is a line of the table: a ratio, or without peer a number.
-type row struct {
-	measure, against string
-	experiment       string
-	metric           metric
-	ours, peer       []variant // the fastest of each counts
-	also             []variant // ours, beside it
-	// wanted is what the ratio, or the number, must be at least; at most where less
-	// is better.
-	wanted float64
-}
+// row is one in the order of its fields.
+type row compare.Row
 
-func (r *row) text() string { return r.measure + " against " + r.against }
-
-func rows() []row {
-	one := func(v variant) []variant { return []variant{v} }
+func rows() []compare.Row {
+	one := func(v compare.Variant) []compare.Variant { return []compare.Variant{v} }
 	const (
 		bare      = "bare UDP with GSO and GRO, ICRC and one copy"
 		byGanesha = "Ganesha over TCP"
@@ -114,11 +99,11 @@ func rows() []row {
 	}
 	for _, c := range []struct {
 		name       string
-		ours, peer variant
+		ours, peer compare.Variant
 	}{{"Go client", tcp, gan}, {"libnfs", tcpLibnfs, ganLibnfs}} {
 		for _, e := range []struct {
 			name, experiment string
-			metric           metric
+			metric           compare.Metric
 		}{
 			{"READ 1 MiB", "read", rate},
 			{"WRITE 1 MiB", "write", rate},
@@ -128,7 +113,7 @@ func rows() []row {
 			rs = append(rs, row{fmt.Sprintf("%s over TCP, %s", e.name, c.name), byGanesha, e.experiment, e.metric, one(c.ours), one(c.peer), nil, 1.2})
 		}
 	}
-	return append(
+	rs = append(
 		rs,
 		row{"GETATTR over TCP", byGanesha, "getattr", ops, ourTCP, ganesha, one(rdma), 1.2},
 		row{"LOOKUP over TCP", byGanesha, "lookup", ops, ourTCP, ganesha, one(rdma), 1.2},
@@ -143,4 +128,9 @@ func rows() []row {
 		row{"allocations per WRITE 1 MiB, client and server", "", "allocs-write", count, one(rdma), nil, nil, 0},
 		row{"memory of an idle mount over RDMA", "", "idle", kib, one(rdma), nil, nil, 64},
 	)
+	all := make([]compare.Row, len(rs))
+	for i, r := range rs {
+		all[i] = compare.Row(r)
+	}
+	return all
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"text/template"
 	"time"
+
+	"github.com/rstored/rstored/test/bench/compare"
 )
 
 // Where the servers listen, on 127.0.0.1 but for the peer of rstorectl perf: RoCEv2 has
@@ -215,7 +217,7 @@ func (s *servers) retry(ctx context.Context, r *server, args ...string) error {
 		cmd := s.command(ctx, args...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("%s: %w", firstLine(out), err)
+			return fmt.Errorf("%s: %w", compare.FirstLine(out), err)
 		}
 		return nil
 	})

@@ -52,7 +52,8 @@ func onStage(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	r.Host.describe(o)
+	r.Host.Describe(filepath.Join(o.stage, "bin"))
+	r.Host.Ganesha = string(ganeshaConfig("EXPORT"))
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err

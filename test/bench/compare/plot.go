@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"io"
@@ -8,26 +8,35 @@ import (
 	"github.com/wcharczuk/go-chart/v2/drawing"
 )
 
-// plot draws each ratio as a share of what is wanted, so that 1 is reached for all
+// Plot draws each ratio as a share of what is wanted, so that 1 is reached for all
 // of them: upside down where less is better.
-func (r *report) plot(w io.Writer) error {
+func (r *Report) Plot(w io.Writer) error {
 	reached, not := drawing.Color{R: 44, G: 160, B: 44, A: 255}, drawing.Color{R: 214, G: 39, B: 40, A: 255}
 	var bars []chart.Value
 	most := 1.
-	for i := range r.Rows {
-		x := &r.Rows[i]
+	draw := func(x *Result, label string) {
 		share, ok := x.share()
 		if !ok {
-			continue
+			return
 		}
 		c := not
 		if x.Reached {
 			c = reached
 		}
 		most = max(most, share)
-		bars = append(bars, chart.Value{
-			Label: x.Measure + ", " + x.Against, Value: share, Style: chart.Style{FillColor: c, StrokeColor: c},
-		})
+		bars = append(bars, chart.Value{Label: label, Value: share, Style: chart.Style{FillColor: c, StrokeColor: c}})
+	}
+	for i := range r.Rows {
+		x := &r.Rows[i]
+		draw(x, x.Measure+", "+x.Against)
+		if !r.DrawBeside {
+			continue
+		}
+		for _, s := range x.Also {
+			y := Result{Ratio: s.Ratio, Less: x.Less, Wanted: x.Wanted}
+			y.Reached = y.within(y.Ratio)
+			draw(&y, x.Measure+", "+x.Against+", "+r.Beside(s.By))
+		}
 	}
 	if len(bars) == 0 {
 		bars = []chart.Value{{Label: "nothing was compared"}}
@@ -36,7 +45,7 @@ func (r *report) plot(w io.Writer) error {
 }
 
 // share is the ratio in units of what is wanted.
-func (x *result) share() (float64, bool) {
+func (x *Result) share() (float64, bool) {
 	if x.Ratio <= 0 || x.Wanted <= 0 {
 		return 0, false
 	}
@@ -68,7 +77,7 @@ func horizontal(w io.Writer, title string, bars []chart.Value, most float64) err
 	bottom := top + step*len(bars)
 	for v := 0.; v <= most; v += max(1, math.Ceil(most/10)) {
 		line(r, at(v), top, at(v), bottom, drawing.Color{R: 220, G: 220, B: 220, A: 255})
-		r.Text(number(v), at(v)-3, bottom+14)
+		r.Text(Number(v), at(v)-3, bottom+14)
 	}
 	for i, b := range bars {
 		y := top + i*step

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/rstored/rstored/test/bench/compare"
+)
+
+// The variants.
+const (
+	knfsd   compare.Variant = "knfsd guest kernel"
+	inGuest compare.Variant = "rstored guest kernel"
+	onHost  compare.Variant = "rstored host kernel"
+)
+
+// place is where the client has mounted what a variant serves.
+func place(v compare.Variant) string {
+	switch v {
+	case knfsd:
+		return "knfsd"
+	case inGuest:
+		return "guest"
+	}
+	return "host"
+}
+
+// What the client works on: a file of so many MiB for each of the jobs. It is small, so that all
+// of it has been touched when it counts: a page that a process in User-Mode Linux touches first
+// takes longer than sending it.
+const (
+	jobs   = 8
+	sizeMB = 8
+)
+
+// experiment is what fio does.
+type experiment struct {
+	name    string
+	version string // of NFS
+	where   string // memory or disk
+	rw      string // fio's name of it
+	block   string
+	measure string
+	metric  compare.Metric
+}
+
+var (
+	rate   = compare.Metric{Unit: "MB/s", Scale: 1e-6, Of: func(s *compare.Sample) float64 { return s.Rate }}
+	ops    = compare.Metric{Unit: "/s", Scale: 1, Of: func(s *compare.Sample) float64 { return s.Ops }}
+	perGiB = compare.Metric{Unit: "CPU s/GiB", Scale: 1, Less: true, Of: func(s *compare.Sample) float64 { return s.PerGiB }}
+)
+
+func experiments() (all []experiment) {
+	for _, version := range []string{"3", "4.2"} {
+		for _, where := range []string{"memory", "disk"} {
+			files := map[string]string{"memory": "tmpfs", "disk": "ext4"}[where]
+			for _, e := range []experiment{
+				{rw: "read", block: "1m", measure: "sequential READ 1 MiB", metric: rate},
+				{rw: "write", block: "1m", measure: "sequential WRITE 1 MiB", metric: rate},
+				{rw: "randread", block: "4k", measure: "random READ 4 KiB", metric: ops},
+			} {
+				e.version, e.where = version, where
+				e.name = fmt.Sprintf("%s-%s-%s", version, where, e.rw)
+				e.measure = fmt.Sprintf("%s, version %s, %s", e.measure, version, files)
+				all = append(all, e)
+			}
+		}
+	}
+	return all
+}
+
+func rows() (all []compare.Row) {
+	for _, e := range experiments() {
+		r := compare.Row{
+			Measure: e.measure, Against: "knfsd", Experiment: e.name, Metric: e.metric,
+			Ours: []compare.Variant{inGuest}, Peer: []compare.Variant{knfsd}, Also: []compare.Variant{onHost}, Wanted: 1,
+		}
+		all = append(all, r)
+		r.Measure, r.Metric = "server CPU of "+e.measure, perGiB
+		all = append(all, r)
+	}
+	return all
+}
