@@ -8,8 +8,6 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
-
-	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
 // wait serves until told to stop: by the first SIGTERM or SIGINT gracefully, by
@@ -18,8 +16,7 @@ func (d *Daemon) wait(ctx context.Context) error {
 	sig := make(chan os.Signal, 4)
 	signal.Notify(sig, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer signal.Stop(sig)
-	manager := telemetry.NewNotifier()
-	d.tell(manager.Ready(d.summary()))
+	d.tell(d.manager.Ready(d.summary()))
 
 	for {
 		select {
@@ -29,15 +26,15 @@ func (d *Daemon) wait(ctx context.Context) error {
 			return fmt.Errorf("control interface: %w", err)
 		case s := <-sig:
 			if s == unix.SIGHUP {
-				d.tell(manager.Reloading())
+				d.tell(d.manager.Reloading())
 				if err := d.Reload(); err != nil {
 					d.log.Error("reload", zap.Error(err))
 				}
-				d.tell(manager.Ready(d.summary()))
+				d.tell(d.manager.Ready(d.summary()))
 				continue
 			}
 			d.log.Info("stopping", zap.Stringer("signal", s), zap.Duration("at_most", d.cfg.Load().StopTimeout))
-			d.tell(manager.Stopping())
+			d.tell(d.manager.Stopping())
 			stop, cancel := context.WithTimeout(ctx, d.cfg.Load().StopTimeout)
 			go func() {
 				for s := range sig {
