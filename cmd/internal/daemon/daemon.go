@@ -52,6 +52,8 @@ type Daemon struct {
 	served  []rpc.Program // for the names of procedures
 	control *control.Server
 	manager *telemetry.Notifier
+	// reloading is held by the reload that is under way.
+	reloading sync.Mutex
 	sockets *sockets.Set
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
@@ -217,8 +219,18 @@ const portmapWorkers = 1
 
 // Reload reads the configuration again and applies what may change at run time:
 // exports, ports and the log level. A bad configuration changes nothing; of a
-// good one, what cannot be opened is left out and reported.
+// good one, what cannot be opened is left out and reported. The service manager is told,
+// whoever asked.
 func (d *Daemon) Reload() error {
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
+	d.tell(d.manager.Reloading())
+	err := d.reload()
+	d.tell(d.manager.Ready(d.summary()))
+	return err
+}
+
+func (d *Daemon) reload() error {
 	cfg, err := d.load()
 	if err != nil {
 		return fmt.Errorf("the old configuration stays in force: %w", err)

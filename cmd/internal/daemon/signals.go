@@ -26,11 +26,9 @@ func (d *Daemon) wait(ctx context.Context) error {
 			return fmt.Errorf("control interface: %w", err)
 		case s := <-sig:
 			if s == unix.SIGHUP {
-				d.tell(d.manager.Reloading())
 				if err := d.Reload(); err != nil {
 					d.log.Error("reload", zap.Error(err))
 				}
-				d.tell(d.manager.Ready(d.summary()))
 				continue
 			}
 			d.log.Info("stopping", zap.Stringer("signal", s), zap.Duration("at_most", d.cfg.Load().StopTimeout))
