@@ -54,7 +54,7 @@ type Daemon struct {
 	manager *telemetry.Notifier
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
-	sockets *sockets.Set
+	sockets   *sockets.Set
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time

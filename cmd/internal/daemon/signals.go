@@ -17,6 +17,12 @@ func (d *Daemon) wait(ctx context.Context) error {
 	signal.Notify(sig, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer signal.Stop(sig)
 	d.tell(d.manager.Ready(d.summary()))
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if waits := d.manager.Watchdog(); waits > 0 {
+		go d.feed(running, waits)
+	}
+	go d.narrate(running)
 
 	for {
 		select {
@@ -57,5 +63,10 @@ func (d *Daemon) tell(err error) {
 }
 
 func (d *Daemon) summary() string {
-	return fmt.Sprintf("serving %d exports on %d ports", len(d.Exports()), len(d.Ports()))
+	s := d.Status()
+	line := fmt.Sprintf("serving %d exports on %d ports to %d connections", s.Exports, s.Ports, s.Clients)
+	if len(s.Problems) > 0 {
+		line += fmt.Sprintf("; %d problems, see rstorectl status", len(s.Problems))
+	}
+	return line
 }
