@@ -15,13 +15,18 @@ import (
 // caller runs system calls as the client's user. The calling goroutine is
 // locked to its thread, and only that thread's filesystem identity changes:
 // setfsuid, setfsgid and the raw setgroups are per thread, and the kernel drops
-// the capabilities that override permissions with a fsuid other than 0. The Go
+// the capabilities that override permissions when the fsuid goes from 0 to another. The Go
 // runtime starts no thread from a locked one, so the identity cannot spread.
+//
+// A daemon that has the capabilities and is not root goes to another user by way of
+// 0, so that the kernel drops them all the same, and takes them back afterwards.
 //
 // CAP_SYS_RESOURCE is not among the capabilities dropped: a daemon that keeps
 // it exceeds quotas and uses the reserved blocks.
 type caller struct {
 	on     bool
+	root   bool                // the daemon's user is
+	caps   [2]unix.CapUserData // the daemon's, where its user is not root
 	uid    uint32
 	gid    uint32
 	groups []uint32
@@ -32,6 +37,8 @@ const noID = ^uint32(0)
 
 func newCaller(on bool) caller {
 	c := caller{on: on, uid: uint32(unix.Geteuid()), gid: uint32(unix.Getegid())}
+	c.root = c.uid == 0
+	c.caps, _ = capabilities()
 	if gs, err := unix.Getgroups(); err == nil {
 		for _, g := range gs {
 			c.groups = append(c.groups, uint32(g))
@@ -40,14 +47,26 @@ func newCaller(on bool) caller {
 	return c
 }
 
+// capHeader is for capget and capset of the calling thread.
+var capHeader = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+
+func capabilities() (data [2]unix.CapUserData, err error) {
+	hdr := capHeader
+	err = unix.Capget(&hdr, &data[0])
+	return data, err
+}
+
+// secNoSetuidFixup is SECBIT_NO_SETUID_FIXUP: the kernel leaves capabilities alone when
+// a thread's fsuid changes.
+const secNoSetuidFixup = 1 << 2
+
 // canSwitch says whether this process may take on any identity.
 func canSwitch() bool {
-	if unix.Geteuid() != 0 {
+	data, err := capabilities()
+	if err != nil {
 		return false
 	}
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if unix.Capget(&hdr, &data[0]) != nil {
+	if bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0); err != nil || bits&secNoSetuidFixup != 0 {
 		return false
 	}
 	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_CHOWN | 1<<unix.CAP_FOWNER
@@ -90,6 +109,9 @@ func (k *caller) assume(c *blockstore.Cred) bool {
 	if setFS(unix.SYS_SETFSGID, noID) != c.GID {
 		return false
 	}
+	if !k.root {
+		setFS(unix.SYS_SETFSUID, 0)
+	}
 	setFS(unix.SYS_SETFSUID, c.UID)
 	return setFS(unix.SYS_SETFSUID, noID) == c.UID
 }
@@ -97,6 +119,12 @@ func (k *caller) assume(c *blockstore.Cred) bool {
 func (k *caller) revert() bool {
 	setFS(unix.SYS_SETFSUID, k.uid)
 	setFS(unix.SYS_SETFSGID, k.gid)
+	if !k.root {
+		hdr := capHeader
+		if unix.Capset(&hdr, &k.caps[0]) != nil {
+			return false
+		}
+	}
 	return setGroups(k.groups)
 }
 

@@ -328,7 +328,7 @@ func (f *FS) checkStateDir() error {
 func (f *FS) chooseIdentity() error {
 	can := canSwitch()
 	if f.opts.Identity == Kernel && !can {
-		return errors.New("taking on the identity of clients needs root with CAP_SETUID, CAP_SETGID, CAP_CHOWN, CAP_FOWNER and CAP_DAC_OVERRIDE")
+		return errors.New("taking on the identity of clients needs CAP_SETUID, CAP_SETGID, CAP_CHOWN, CAP_FOWNER and CAP_DAC_OVERRIDE")
 	}
 	f.who = newCaller(can && f.opts.Identity != Server)
 	return nil

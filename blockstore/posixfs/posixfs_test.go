@@ -110,8 +110,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// asNobody runs the test of this name again in a child without privileges.
-func asNobody(t *testing.T) {
+// asNobody runs tests again in a child that is not root and has no capabilities but these.
+func asNobody(t *testing.T, tests string, caps ...uintptr) {
 	needRoot(t)
 	if os.Getenv("POSIXFS_CHILD") != "" {
 		t.Skip("already the child")
@@ -132,10 +132,10 @@ func asNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe, "-test.run=TestConformance/(auto|birth)|TestRandom|TestOutside|TestHostRenames|TestUnprivilegedLimits|TestForged", "-test.v")
+	cmd := exec.Command(exe, "-test.run="+tests, "-test.v")
 	cmd.Dir = tmp
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "POSIXFS_CHILD=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, Groups: []uint32{}}, AmbientCaps: caps}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("as uid %d: %v\n%s", nobody, err, out)
@@ -143,7 +143,45 @@ func asNobody(t *testing.T) {
 	t.Logf("%d tests passed as uid %d", strings.Count(string(out), "--- PASS"), nobody)
 }
 
-func TestUnprivileged(t *testing.T) { asNobody(t) }
+func TestUnprivileged(t *testing.T) {
+	asNobody(t, "TestConformance/(auto|birth)|TestRandom|TestOutside|TestHostRenames|TestUnprivilegedLimits|TestForged")
+}
+
+// TestCapabilities: with the capabilities of the unit file the daemon need not be root to act as
+// its clients.
+func TestCapabilities(t *testing.T) {
+	asNobody(t, "TestConformance/auto|TestOutside|TestHostRenames|TestForged|TestACL|TestSwitches",
+		unix.CAP_DAC_READ_SEARCH, unix.CAP_DAC_OVERRIDE, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_CHOWN,
+		unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_LEASE, unix.CAP_MKNOD)
+}
+
+// TestSwitches: while a thread is somebody else it has none of the daemon's capabilities over
+// files, and afterwards all of them.
+func TestSwitches(t *testing.T) {
+	needRoot(t)
+	const files = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_CHOWN
+	k := newCaller(true)
+	before, err := capabilities()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*blockstore.Cred{user, {}, storetest.Other} {
+		for range 3 {
+			if err := k.as(c, func() error {
+				data, err := capabilities()
+				if has := data[0].Effective & files; (has == 0) != (c.UID != 0) {
+					t.Errorf("as %d: capabilities %#x", c.UID, has)
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if after, err := capabilities(); err != nil || after != before {
+				t.Fatalf("after %d: %#x, %v; was %#x", c.UID, after, err, before)
+			}
+		}
+	}
+}
 
 func TestUnprivilegedLimits(t *testing.T) {
 	if canSwitch() {

@@ -37,6 +37,9 @@ type Config struct {
 	ReceiveBuffer int
 	SendBuffer    int
 
+	// Sockets, if not nil, has sockets that outlive the process, see udp.Config.
+	Sockets udp.Sockets
+
 	// PathMTUMax bounds the path MTU of connections; 0 means 4096. What the
 	// interface carries bounds it too.
 	PathMTUMax rdma.MTU

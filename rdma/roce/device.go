@@ -64,7 +64,7 @@ func Open(cfg Config) (*Device, error) {
 	for i := range cfg.Shards {
 		l, err := udp.Open(udp.Config{
 			Addr: addr, NoGSO: cfg.NoGSO, NoGRO: cfg.NoGRO, Shard: i, Shards: cfg.Shards,
-			ReceiveBuffer: cfg.ReceiveBuffer, SendBuffer: cfg.SendBuffer,
+			ReceiveBuffer: cfg.ReceiveBuffer, SendBuffer: cfg.SendBuffer, Sockets: cfg.Sockets,
 		})
 		if err != nil {
 			return fail(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs"
@@ -50,6 +51,10 @@ type Daemon struct {
 	perf    measuring
 	served  []rpc.Program // for the names of procedures
 	control *control.Server
+	manager *telemetry.Notifier
+	// reloading is held by the reload that is under way.
+	reloading sync.Mutex
+	sockets   *sockets.Set
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time
@@ -78,8 +83,10 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		load:    load, log: log, started: time.Now(),
 		failed:  make(chan error, 1),
 		devices: make(map[netip.Addr]*device),
+		manager: telemetry.NewNotifier(),
 	}
 	d.cfg.Store(cfg)
+	d.inherit()
 	defer func() {
 		if err != nil {
 			d.release()
@@ -118,6 +125,9 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		_ = sock.Close()
 		return nil, err
 	}
+	for _, s := range d.sockets.Sweep() {
+		d.log.Info("an inherited socket that no port asks for is closed", zap.String("socket", s))
+	}
 	go func() {
 		if err := d.control.Serve(sock); err != nil {
 			d.failed <- err
@@ -127,6 +137,15 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		zap.String("control", cfg.Control), zap.String("state_dir", cfg.StateDir), zap.String("config", cfg.File))
 	d.advise()
 	return d, nil
+}
+
+// inherit takes over the sockets that an earlier process, or the service manager, left.
+func (d *Daemon) inherit() {
+	var store sockets.Store
+	if d.manager.Stores() {
+		store = d.manager
+	}
+	d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
 }
 
 // advise tells the operator what may not be meant.
@@ -200,8 +219,18 @@ const portmapWorkers = 1
 
 // Reload reads the configuration again and applies what may change at run time:
 // exports, ports and the log level. A bad configuration changes nothing; of a
-// good one, what cannot be opened is left out and reported.
+// good one, what cannot be opened is left out and reported. The service manager is told,
+// whoever asked.
 func (d *Daemon) Reload() error {
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
+	d.tell(d.manager.Reloading())
+	err := d.reload()
+	d.tell(d.manager.Ready(d.summary()))
+	return err
+}
+
+func (d *Daemon) reload() error {
 	cfg, err := d.load()
 	if err != nil {
 		return fmt.Errorf("the old configuration stays in force: %w", err)

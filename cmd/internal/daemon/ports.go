@@ -150,7 +150,7 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 	case control.TransportPerf:
 		return d.servePerf(at)
 	case control.TransportTCP, control.TransportPortmap:
-		l, err := listenTCP(at, everywhere)
+		l, err := d.sockets.Listen(at, func() (net.Listener, error) { return listenTCP(at, everywhere) })
 		if err != nil {
 			return endpoint{}, err
 		}

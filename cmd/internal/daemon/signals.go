@@ -8,8 +8,6 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
-
-	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
 // wait serves until told to stop: by the first SIGTERM or SIGINT gracefully, by
@@ -18,8 +16,13 @@ func (d *Daemon) wait(ctx context.Context) error {
 	sig := make(chan os.Signal, 4)
 	signal.Notify(sig, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer signal.Stop(sig)
-	manager := telemetry.NewNotifier()
-	d.tell(manager.Ready(d.summary()))
+	d.tell(d.manager.Ready(d.summary()))
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if waits := d.manager.Watchdog(); waits > 0 {
+		go d.feed(running, waits)
+	}
+	go d.narrate(running)
 
 	for {
 		select {
@@ -29,15 +32,13 @@ func (d *Daemon) wait(ctx context.Context) error {
 			return fmt.Errorf("control interface: %w", err)
 		case s := <-sig:
 			if s == unix.SIGHUP {
-				d.tell(manager.Reloading())
 				if err := d.Reload(); err != nil {
 					d.log.Error("reload", zap.Error(err))
 				}
-				d.tell(manager.Ready(d.summary()))
 				continue
 			}
 			d.log.Info("stopping", zap.Stringer("signal", s), zap.Duration("at_most", d.cfg.Load().StopTimeout))
-			d.tell(manager.Stopping())
+			d.tell(d.manager.Stopping())
 			stop, cancel := context.WithTimeout(ctx, d.cfg.Load().StopTimeout)
 			go func() {
 				for s := range sig {
@@ -62,5 +63,10 @@ func (d *Daemon) tell(err error) {
 }
 
 func (d *Daemon) summary() string {
-	return fmt.Sprintf("serving %d exports on %d ports", len(d.Exports()), len(d.Ports()))
+	s := d.Status()
+	line := fmt.Sprintf("serving %d exports on %d ports to %d connections", s.Exports, s.Ports, s.Clients)
+	if len(s.Problems) > 0 {
+		line += fmt.Sprintf("; %d problems, see rstorectl status", len(s.Problems))
+	}
+	return line
 }

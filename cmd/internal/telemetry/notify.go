@@ -2,9 +2,10 @@ package telemetry
 
 import (
 	"fmt"
-	"net"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,19 +32,46 @@ func (n *Notifier) Reloading() error {
 // Stopping says that the daemon is draining.
 func (n *Notifier) Stopping() error { return n.send("STOPPING=1", "STATUS=draining") }
 
-func (n *Notifier) send(lines ...string) error {
+// Status is a line for status displays.
+func (n *Notifier) Status(status string) error { return n.send("STATUS=" + status) }
+
+// Alive is what the manager waits for as often as Watchdog says.
+func (n *Notifier) Alive() error { return n.send("WATCHDOG=1") }
+
+// Watchdog is how long the manager waits for Alive before it ends the process; 0 is
+// for ever.
+func (n *Notifier) Watchdog() time.Duration {
+	us, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
+	if pid := os.Getenv("WATCHDOG_PID"); err != nil || us <= 0 || n.socket == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		return 0
+	}
+	return time.Duration(us) * time.Microsecond
+}
+
+// Stores says whether the manager keeps descriptors. systemd 254 and later tell by a
+// variable how many; without one nobody knows, and what is sent in vain is closed there.
+func (n *Notifier) Stores() bool { return n.socket != "" && os.Getenv("FDSTORE") != "0" }
+
+// StoreFD has the manager keep a copy of a descriptor for the next process. It is not
+// watched for errors, as one of UDP has them and is good all the same.
+func (n *Notifier) StoreFD(name string, fd int) error {
+	return n.sendWith(unix.UnixRights(fd), "FDSTORE=1", "FDNAME="+name, "FDPOLL=0")
+}
+
+// RemoveFD has the manager close the descriptors of that name.
+func (n *Notifier) RemoveFD(name string) error { return n.send("FDSTOREREMOVE=1", "FDNAME="+name) }
+
+func (n *Notifier) send(lines ...string) error { return n.sendWith(nil, lines...) }
+
+func (n *Notifier) sendWith(rights []byte, lines ...string) error {
 	if n.socket == "" {
 		return nil
 	}
-	addr := n.socket
-	if strings.HasPrefix(addr, "@") { // abstract namespace
-		addr = "\x00" + addr[1:]
-	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: addr, Net: "unixgram"})
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }()
-	_, err = c.Write([]byte(strings.Join(lines, "\n")))
-	return err
+	defer func() { _ = unix.Close(fd) }()
+	// A name that begins with @ is in the abstract namespace, here as in the variable.
+	return unix.Sendmsg(fd, []byte(strings.Join(lines, "\n")), rights, &unix.SockaddrUnix{Name: n.socket}, unix.MSG_NOSIGNAL)
 }

@@ -2,9 +2,13 @@ package telemetry
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestNotify: the datagrams are those that sd_notify(3) describes.
@@ -33,6 +37,29 @@ func TestNotify(t *testing.T) {
 		if err != nil || !regexp.MustCompile(tc.want).Match(b[:k]) {
 			t.Errorf("got %q, %v; want %s", b[:k], err, tc.want)
 		}
+	}
+	if err := n.StoreFD("tcp.2049", int(os.Stdin.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	b, oob := make([]byte, 256), make([]byte, unix.CmsgSpace(4))
+	k, ok, _, _, err := l.ReadMsgUnix(b, oob)
+	if err != nil || string(b[:k]) != "FDSTORE=1\nFDNAME=tcp.2049\nFDPOLL=0" {
+		t.Errorf("got %q, %v", b[:k], err)
+	}
+	if msgs, err := unix.ParseSocketControlMessage(oob[:ok]); err != nil || len(msgs) != 1 {
+		t.Errorf("control messages %v, %v", msgs, err)
+	} else if fds, err := unix.ParseUnixRights(&msgs[0]); err != nil || len(fds) != 1 {
+		t.Errorf("descriptors %v, %v", fds, err)
+	} else {
+		_ = unix.Close(fds[0])
+	}
+	t.Setenv("WATCHDOG_USEC", "30000000")
+	if d := n.Watchdog(); d != 30*time.Second {
+		t.Errorf("the watchdog waits %v", d)
+	}
+	t.Setenv("WATCHDOG_PID", "1")
+	if d := n.Watchdog(); d != 0 {
+		t.Errorf("the watchdog of another process is ours: %v", d)
 	}
 	t.Setenv("NOTIFY_SOCKET", "")
 	if err := NewNotifier().Ready("x"); err != nil {

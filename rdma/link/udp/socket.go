@@ -192,6 +192,8 @@ func (l *Link) setup() error {
 	}
 	if !l.cfg.NoGRO {
 		l.rx.gro = set(unix.IPPROTO_UDP, udpGRO, 1) == nil
+	} else if l.cfg.Sockets != nil {
+		_ = set(unix.IPPROTO_UDP, udpGRO, 0) // the socket may come from a process that wanted it
 	}
 	if l.cfg.Shards > 1 {
 		if err := l.steer(); err != nil {

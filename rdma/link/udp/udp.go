@@ -39,6 +39,20 @@ type Config struct {
 	// the destination QPN are, those for QP1 to the first.
 	Shard  int
 	Shards int
+
+	// Sockets, if not nil, may have the socket from a process before this one.
+	Sockets Sockets
+}
+
+// Sockets has sockets that outlive the process: those that it inherited, and those that it
+// keeps for the one that follows.
+type Sockets interface {
+	// Take gives the bound socket of a shard away.
+	Take(at netip.AddrPort, shard, shards int) (fd int, ok bool)
+	// Keep is told of a socket that was opened; the descriptor is to be copied.
+	Keep(at netip.AddrPort, shard, shards, fd int)
+	// Forget is told of a socket that is about to be closed.
+	Forget(at netip.AddrPort, shard, shards int)
 }
 
 // Defaults of Config. A datagram of 1 KiB is charged with more than twice its
@@ -140,8 +154,17 @@ func open(cfg Config) (*Link, error) {
 	if l.mtu, l.scope, err = interfaceOf(cfg.Addr); err != nil {
 		return nil, err
 	}
-	if l.fd, err = l.socket(); err != nil {
-		return nil, err
+	taken := false
+	if s := cfg.Sockets; s != nil {
+		l.fd, taken = s.Take(netip.AddrPortFrom(l.addr, l.port), cfg.Shard, max(cfg.Shards, 1))
+	}
+	if !taken {
+		if l.fd, err = l.socket(); err != nil {
+			return nil, err
+		}
+	} else if err := unix.SetNonblock(l.fd, true); err != nil {
+		unix.Close(l.fd)
+		return nil, fmt.Errorf("the inherited socket of %v: %w", cfg.Addr, err)
 	}
 	if err := l.setup(); err != nil {
 		unix.Close(l.fd)
@@ -154,6 +177,9 @@ func open(cfg Config) (*Link, error) {
 	if err != nil {
 		l.file.Close()
 		return nil, fmt.Errorf("waiting on the RDMA socket: %w", err)
+	}
+	if s := cfg.Sockets; s != nil && !taken {
+		s.Keep(netip.AddrPortFrom(l.addr, l.port), cfg.Shard, max(cfg.Shards, 1), l.fd)
 	}
 	l.armed = disarmed
 	l.rx.init(l)
@@ -187,6 +213,9 @@ func (l *Link) Close() error {
 		return link.ErrClosed
 	}
 	l.closed = true
+	if s := l.cfg.Sockets; s != nil {
+		s.Forget(netip.AddrPortFrom(l.addr, l.port), l.cfg.Shard, max(l.cfg.Shards, 1))
+	}
 	return l.file.Close()
 }
 

@@ -1,0 +1,84 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// Alive says whether the server still does its work: every packet loop comes round before
+// ctx is done. Calls that wait for a disk do not count: they may take as long as the disk
+// does, and a new process would wait for it too.
+func (d *Daemon) Alive(ctx context.Context) error {
+	var errs []error
+	for _, v := range d.deviceList() {
+		for i, l := range v.Loops() {
+			if !comesRound(ctx, l) {
+				errs = append(errs, fmt.Errorf("packet loop %d of RDMA device %v does not answer: %w", i, v.addr, ctx.Err()))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// comesRound says whether a loop, or its end, is seen before ctx is done.
+func comesRound(ctx context.Context, l rdma.Loop) bool {
+	round := make(chan struct{})
+	if !l.Submit(func() { close(round) }) {
+		return true
+	}
+	select {
+	case <-round:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// feed tells the watchdog of the service manager that the server is alive, three times in
+// the time that it waits, until ctx is done.
+func (d *Daemon) feed(ctx context.Context, waits time.Duration) {
+	for t := time.NewTicker(waits / 3); ; {
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		round, cancel := context.WithTimeout(ctx, waits/3)
+		err := d.Alive(round)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			d.log.Error("the watchdog is not fed", zap.Error(err))
+		default:
+			d.tell(d.manager.Alive())
+		}
+	}
+}
+
+// statusEvery is how often the line for status displays may change.
+const statusEvery = 10 * time.Second
+
+// narrate keeps the line for status displays true, until ctx is done.
+func (d *Daemon) narrate(ctx context.Context) {
+	last := d.summary()
+	for t := time.NewTicker(statusEvery); ; {
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		if now := d.summary(); now != last && !d.draining.Load() {
+			d.tell(d.manager.Status(now))
+			last = now
+		}
+	}
+}

@@ -1,0 +1,290 @@
+// Package sockets has the sockets that outlive a process. The service manager opened them
+// (socket activation) or keeps them over a restart (its file descriptor store), and whoever
+// is about to listen somewhere asks here first. See sd_listen_fds(3) and
+// FileDescriptorStoreMax= in systemd.service(5).
+package sockets
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Store keeps descriptors for the next process. The name has neither colons nor control
+// characters and is the descriptor's own. The descriptor stays the caller's.
+type Store interface {
+	StoreFD(name string, fd int) error
+	RemoveFD(name string) error
+}
+
+// Set is what was inherited, and what is kept. Its methods may be called from any goroutine.
+type Set struct {
+	store Store
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	in     []inherited
+	frozen bool
+}
+
+// inherited is a socket that nobody has claimed.
+type inherited struct {
+	name   string
+	fd     int
+	addr   netip.AddrPort
+	stream bool
+}
+
+// firstFD is SD_LISTEN_FDS_START.
+const firstFD = 3
+
+// Inherit takes the descriptors that the environment tells of, if they are for this
+// process, and forgets the variables, so that no child takes them for its own. What is no
+// bound IP socket is closed. What is opened later is kept in store, unless that is nil.
+func Inherit(store Store, log *slog.Logger) *Set {
+	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
+	for _, v := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		_ = os.Unsetenv(v)
+	}
+	n, err := strconv.Atoi(count)
+	if err != nil || pid != strconv.Itoa(os.Getpid()) {
+		n = 0
+	}
+	fds := make([]int, max(n, 0))
+	for i := range fds {
+		fds[i] = firstFD + i
+	}
+	return New(store, log, fds, strings.Split(names, ":"))
+}
+
+// New makes a set of descriptors, which it owns from now on, with as many names or fewer.
+func New(store Store, log *slog.Logger, fds []int, names []string) *Set {
+	s := &Set{store: store, log: log}
+	for i, fd := range fds {
+		var name string
+		if i < len(names) {
+			name = names[i]
+		}
+		unix.CloseOnExec(fd)
+		in, err := classify(name, fd)
+		if err != nil {
+			log.Warn("an inherited descriptor is of no use", "name", name, "error", err)
+			s.discard(in)
+			continue
+		}
+		s.in = append(s.in, in)
+	}
+	return s
+}
+
+func classify(name string, fd int) (inherited, error) {
+	in := inherited{name: name, fd: fd}
+	typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return in, fmt.Errorf("not a socket: %w", err)
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return in, err
+	}
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		in.addr = netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		ip := netip.AddrFrom16(a.Addr)
+		if a.ZoneId != 0 {
+			if i, err := net.InterfaceByIndex(int(a.ZoneId)); err == nil {
+				ip = ip.WithZone(i.Name)
+			}
+		}
+		in.addr = netip.AddrPortFrom(ip, uint16(a.Port))
+	default:
+		return in, errors.New("not a socket of IP")
+	}
+	listens, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	switch in.stream = typ == unix.SOCK_STREAM; {
+	case in.addr.Port() == 0:
+		return in, errors.New("not bound to a port")
+	case in.stream && listens == 0:
+		return in, errors.New("a TCP socket that does not listen")
+	case !in.stream && typ != unix.SOCK_DGRAM:
+		return in, errors.New("neither TCP nor UDP")
+	}
+	return in, nil
+}
+
+// discard closes a descriptor here and in the store.
+func (s *Set) discard(in inherited) {
+	_ = unix.Close(in.fd)
+	if s.store != nil && in.name != "" {
+		if err := s.store.RemoveFD(in.name); err != nil {
+			s.log.Warn("the service manager cannot be told", "error", err)
+		}
+	}
+}
+
+// claim takes the first socket that fits.
+func (s *Set) claim(fits func(*inherited) bool) (inherited, bool) {
+	i := slices.IndexFunc(s.in, func(in inherited) bool { return fits(&in) })
+	if i < 0 {
+		return inherited{}, false
+	}
+	in := s.in[i]
+	s.in = slices.Delete(s.in, i, i+1)
+	return in, true
+}
+
+// Listen is a TCP listener: the inherited one of that address, or what open returns, which is
+// then kept for the next process until it is closed or the Set is frozen. The
+// unspecified IPv6 address stands for all addresses of both families.
+func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.Listener, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in, ok := s.claim(func(in *inherited) bool {
+		return in.stream && in.addr.Port() == at.Port() &&
+			(in.addr.Addr().Unmap() == at.Addr().Unmap() || in.addr.Addr().IsUnspecified() && at.Addr().IsUnspecified())
+	})
+	if ok {
+		f := os.NewFile(uintptr(in.fd), in.name)
+		l, err := net.FileListener(f)
+		_ = f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("inherited socket %s: %w", in.name, err)
+		}
+		s.log.Info("listening on an inherited socket", "on", in.addr)
+		return &listener{Listener: l, s: s, name: in.name}, nil
+	}
+	l, err := open()
+	if err != nil || s.store == nil {
+		return l, err
+	}
+	k := &listener{Listener: l, s: s, name: label("tcp", l.Addr().String())}
+	if t, ok := l.(*net.TCPListener); ok {
+		s.keep(k.name, t)
+	}
+	return k, nil
+}
+
+// keep gives a listener to the store; it serves all the same if that fails.
+func (s *Set) keep(name string, t *net.TCPListener) {
+	raw, err := t.SyscallConn()
+	if err == nil {
+		if e := raw.Control(func(fd uintptr) { err = s.store.StoreFD(name, int(fd)) }); err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		s.log.Warn("a socket is not kept over a restart", "name", name, "error", err)
+	}
+}
+
+// label makes a name for the store, in which colons separate.
+func label(parts ...string) string {
+	return strings.ReplaceAll(strings.Join(parts, "."), ":", "_")
+}
+
+// listener leaves the store with its end.
+type listener struct {
+	net.Listener
+	s    *Set
+	name string
+}
+
+func (l *listener) Close() error {
+	l.s.forget(l.name)
+	return l.Listener.Close()
+}
+
+func (s *Set) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store == nil || s.frozen {
+		return
+	}
+	if err := s.store.RemoveFD(name); err != nil {
+		s.log.Warn("the service manager cannot be told", "error", err)
+	}
+}
+
+// shardName names the UDP socket of one shard of a device.
+func shardName(addr netip.Addr, shard, shards int) string {
+	return label("rdma", addr.String(), strconv.Itoa(shard), strconv.Itoa(shards))
+}
+
+// Take is the inherited UDP socket of a shard of the RDMA device of an address, which is
+// the caller's from now on. Sockets that share an address only fit as many as they were.
+// It implements udp.Sockets.
+func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := shardName(addr.Addr(), shard, shards)
+	in, ok := s.claim(func(in *inherited) bool {
+		// What somebody else has opened has another name, and is one socket.
+		return !in.stream && in.addr == addr && (in.name == name || shards == 1 && !strings.HasPrefix(in.name, "rdma."))
+	})
+	if ok {
+		s.log.Info("RDMA on an inherited socket", "on", in.addr)
+		return in.fd, true
+	}
+	// Others on the address would keep the socket that is opened now from being bound.
+	for {
+		in, ok := s.claim(func(in *inherited) bool { return !in.stream && in.addr == addr && shard == 0 })
+		if !ok {
+			return -1, false
+		}
+		s.log.Info("an inherited socket does not fit the number of shards and is closed", "on", in.addr, "name", in.name)
+		s.discard(in)
+	}
+}
+
+// Keep has the socket of a shard, which stays the caller's, kept for the next process. It
+// implements udp.Sockets.
+func (s *Set) Keep(addr netip.AddrPort, shard, shards, fd int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store == nil {
+		return
+	}
+	if err := s.store.StoreFD(shardName(addr.Addr(), shard, shards), fd); err != nil {
+		s.log.Warn("a socket is not kept over a restart", "on", addr, "error", err)
+	}
+}
+
+// Forget ends what Keep began. It implements udp.Sockets.
+func (s *Set) Forget(addr netip.AddrPort, shard, shards int) {
+	s.forget(shardName(addr.Addr(), shard, shards))
+}
+
+// Freeze leaves the store as it is from now on: the process ends, and the next one is to
+// find what this one had.
+func (s *Set) Freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.frozen = true
+}
+
+// Sweep closes what was inherited and not claimed, and says what that was.
+func (s *Set) Sweep() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, in := range s.in {
+		kind := "udp "
+		if in.stream {
+			kind = "tcp "
+		}
+		out = append(out, kind+in.addr.String())
+		s.discard(in)
+	}
+	s.in = nil
+	return out
+}

@@ -1,0 +1,417 @@
+package ops
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// unitFiles installs the binaries and units as a package does, but for the paths of make install.
+func unitFiles(t *testing.T, c *container) {
+	t.Helper()
+	bin := binaries(t)
+	c.install(filepath.Join(bin, "rstored"), "/usr/local/sbin/rstored", 0o755)
+	c.install(filepath.Join(bin, "rstorectl"), "/usr/local/bin/rstorectl", 0o755)
+	for _, u := range []string{"rstored.service", "rstored@.service", "rstored.socket"} {
+		c.install(filepath.Join(root, "systemd", u), "/etc/systemd/system/"+u, 0o644)
+	}
+	c.install(filepath.Join(root, "systemd", "rstored.sysusers.conf"), "/usr/lib/sysusers.d/rstored.conf", 0o644)
+	c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
+	c.run("systemd-sysusers && mkdir -p /srv/data /srv/red && chmod 777 /srv/data /srv/red && systemctl daemon-reload")
+}
+
+func config(dir, addr string) string {
+	return fmt.Sprintf(`exports:
+  - path: %s
+    pseudo: /data
+    clients: [{cidr: "*", squash: no_root_squash}]
+rdma_listen: ["%s:20049"]
+tcp_listen: ["%s:2049"]
+`, dir, addr, addr)
+}
+
+const (
+	byRDMA = "nfs+rdma://127.0.0.1/data"
+	byTCP  = "nfs+tcp://127.0.0.1/data"
+)
+
+// show is a property of a unit.
+func (c *container) show(unit, property string) string {
+	c.t.Helper()
+	return c.run("systemctl show -P " + property + " " + unit)
+}
+
+// TestSystemd has a real systemd start, reload, restart, lose, watch and stop the service.
+func TestSystemd(t *testing.T) {
+	c := boot(t)
+	unitFiles(t, c)
+	c.run("systemd-analyze verify --man=no rstored.service rstored@red.service rstored.socket")
+
+	t.Run("start", func(t *testing.T) {
+		c := c.in(t)
+		c.run("systemctl start rstored")
+		if s := c.show("rstored", "StatusText"); !strings.HasPrefix(s, "serving 1 exports on 2 ports") {
+			t.Errorf("status %q", s)
+		}
+		if uid := c.run("stat -c %U /proc/$(systemctl show -P MainPID rstored)"); uid != "rstored" {
+			t.Errorf("it runs as %s", uid)
+		}
+		// What clients make is theirs, though the daemon is not root.
+		c.run("echo hello >/tmp/f && rstorectl put /tmp/f " + byRDMA + "/f")
+		if got := c.run("stat -c '%u %a' /srv/data/f && rstorectl cat " + byTCP + "/f"); got != "0 644\nhello" {
+			t.Errorf("the file: %q", got)
+		}
+	})
+
+	t.Run("reload", func(t *testing.T) {
+		c := c.in(t)
+		pid := c.show("rstored", "MainPID")
+		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1")+"log_level: debug\n")
+		c.run("systemctl reload rstored")
+		if s := c.run("rstorectl status"); !strings.Contains(s, "debug") {
+			t.Errorf("after the reload:\n%s", s)
+		}
+		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1")+"no_such_key: 1\n")
+		if out, err := c.try("systemctl reload rstored"); err == nil {
+			t.Errorf("a bad configuration was taken:\n%s", out)
+		}
+		if out := c.run("journalctl -u rstored -o cat"); !strings.Contains(out, "no_such_key") {
+			t.Errorf("the journal does not say what is wrong:\n%s", out)
+		}
+		c.run("rstorectl cat " + byRDMA + "/f")
+		if now := c.show("rstored", "MainPID"); now != pid {
+			t.Errorf("another process serves: %s, was %s", now, pid)
+		}
+		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
+		c.run("systemctl reload rstored")
+	})
+
+	t.Run("restart", func(t *testing.T) {
+		c := c.in(t)
+		// Whoever connects while there is no process waits; nobody is refused.
+		out := make(chan string, 1)
+		go func() {
+			s, _ := c.try(`n=0; while [ ! -e /tmp/enough ]; do
+				(exec 3<>/dev/tcp/127.0.0.1/2049) 2>/dev/null || echo refused
+				n=$((n+1)); done; echo $n attempts`)
+			out <- s
+		}()
+		for range 3 {
+			c.run("systemctl restart rstored && rstorectl cat " + byTCP + "/f")
+		}
+		c.run("touch /tmp/enough")
+		if s := <-out; strings.Contains(s, "refused") || !strings.Contains(s, "attempts") {
+			t.Errorf("during restarts: %s", s)
+		} else {
+			t.Log(s)
+		}
+		if n := c.show("rstored", "NFileDescriptorStore"); n != "2" {
+			t.Errorf("%s descriptors are kept, want 2: TCP and RDMA", n)
+		}
+	})
+
+	t.Run("crash", func(t *testing.T) {
+		c := c.in(t)
+		c.run("kill -9 $(systemctl show -P MainPID rstored)")
+		c.wait("systemctl is-active -q rstored && rstorectl cat " + byRDMA + "/f")
+		if n := c.show("rstored", "NRestarts"); n != "1" {
+			t.Errorf("%s restarts", n)
+		}
+		if out := c.run("journalctl -u rstored -o cat"); !strings.Contains(out, "listening on an inherited socket") {
+			t.Errorf("the sockets were not kept:\n%s", out)
+		}
+	})
+
+	t.Run("bad configuration", func(t *testing.T) {
+		c := c.in(t)
+		c.write("/etc/rstored/rstored.yaml", "no_such_key: 1\n")
+		c.run("systemctl reset-failed rstored") // the restarts of before do not count
+		if out, err := c.try("systemctl restart rstored"); err == nil {
+			t.Errorf("it started:\n%s", out)
+		}
+		if s, out := c.show("rstored", "ActiveState"), c.run("journalctl -u rstored -o cat | tail"); s != "failed" || !strings.Contains(out, "status=78/CONFIG") {
+			t.Errorf("%s; a bad configuration is not tried again:\n%s", s, out)
+		}
+		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
+		c.run("systemctl reset-failed rstored && systemctl start rstored")
+	})
+
+	t.Run("watchdog", func(t *testing.T) {
+		c := c.in(t)
+		c.write("/etc/systemd/system/rstored.service.d/quick.conf", "[Service]\nWatchdogSec=2\n")
+		c.run("systemctl daemon-reload && systemctl restart rstored")
+		pid := c.show("rstored", "MainPID")
+		time.Sleep(5 * time.Second) // more than twice what the manager waits
+		if now := c.show("rstored", "MainPID"); now != pid {
+			t.Errorf("a server that is well was ended")
+		}
+		c.run("kill -STOP " + pid)
+		c.wait("test $(systemctl show -P MainPID rstored) != " + pid + " && rstorectl cat " + byRDMA + "/f")
+		if out := c.run("journalctl -u rstored -o cat"); !strings.Contains(out, "Watchdog timeout") {
+			t.Errorf("the journal:\n%s", out)
+		}
+		c.run("rm -r /etc/systemd/system/rstored.service.d && systemctl daemon-reload && systemctl restart rstored")
+	})
+
+	t.Run("upgrade", func(t *testing.T) {
+		c := c.in(t)
+		// A package replaces the binary and restarts; what was stored is there.
+		c.run("cp /usr/local/sbin/rstored /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored && systemctl restart rstored")
+		c.run("rstorectl cat " + byRDMA + "/f")
+	})
+
+	t.Run("stop under load", func(t *testing.T) {
+		c := c.in(t)
+		c.run("head -c 200M /dev/urandom >/tmp/big")
+		c.run("for i in 1 2 3; do rstorectl put /tmp/big " + byRDMA + "/big$i >/dev/null 2>&1 & done; sleep 0.2")
+		began := time.Now()
+		c.run("systemctl stop rstored")
+		if s := c.show("rstored", "Result"); s != "success" || time.Since(began) > 20*time.Second {
+			t.Errorf("result %s after %v", s, time.Since(began))
+		}
+		c.run("pkill rstorectl; rm -f /tmp/big /srv/data/big*; true")
+		if n := c.show("rstored", "NFileDescriptorStore"); n != "0" {
+			t.Errorf("%s descriptors are kept after a stop", n)
+		}
+	})
+
+	t.Run("socket activation", func(t *testing.T) {
+		c := c.in(t)
+		// The socket has all addresses, so the service asks for all as well.
+		c.write("/etc/rstored/rstored.yaml", strings.Replace(config("/srv/data", "127.0.0.1"), "127.0.0.1:2049", ":2049", 1))
+		c.run("systemctl start rstored.socket")
+		if s, _ := c.try("systemctl is-active rstored"); s != "inactive" {
+			t.Errorf("before the first connection: %s", s)
+		}
+		if s := c.run("rstorectl cat " + byTCP + "/f"); s != "hello" {
+			t.Errorf("read %q", s)
+		}
+		c.run("systemctl is-active rstored && systemctl restart rstored && rstorectl cat " + byTCP + "/f")
+		c.run("systemctl stop rstored.socket rstored")
+		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
+	})
+
+	t.Run("instances", func(t *testing.T) {
+		c := c.in(t)
+		c.write("/etc/rstored/red.yaml", config("/srv/red", "127.0.0.2"))
+		c.run("systemctl start rstored rstored@red")
+		c.run("echo red >/tmp/r && rstorectl put /tmp/r nfs+rdma://127.0.0.2/data/r")
+		if s := c.run("ls /srv/red; ls /srv/data; rstorectl --control /run/rstored-red/rstored.sock export list -o json"); !strings.HasPrefix(s, "r\nf\n") || !strings.Contains(s, "/srv/red") {
+			t.Errorf("the instance: %s", s)
+		}
+		c.run("systemctl stop rstored@red && rstorectl cat " + byRDMA + "/f && systemctl stop rstored")
+	})
+
+	t.Run("hardening", func(t *testing.T) {
+		c := c.in(t)
+		out := c.run("systemd-analyze security --no-pager rstored.service | tail -1")
+		t.Log(out)
+	})
+}
+
+// container is a booted system of its own: Debian with systemd as its first process, and
+// a network that only has loopback.
+type container struct {
+	t    *testing.T
+	dir  string
+	lead string // process id of its first process, here
+}
+
+// root of the repository.
+const root = "../.."
+
+// boot starts a container from a fresh Debian root, which goes away with the test.
+func boot(t *testing.T) *container {
+	t.Helper()
+	if os.Getenv("RSTORED_OPS") == "" {
+		t.Skip("make test-ops runs this, as root")
+	}
+	dir := t.TempDir()
+	merged := filepath.Join(dir, "root")
+	for _, d := range []string{"root", "upper", "work"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command(t, "mount", "-t", "overlay", "overlay", "-o",
+		fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", debian(t), dir, dir), merged)
+	t.Cleanup(func() { command(t, "umount", merged) })
+
+	log, err := os.Create(filepath.Join(dir, "console"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("systemd-nspawn", "-D", merged, "--register=no", "--keep-unit", "--private-network",
+		"--capability=CAP_NET_ADMIN", "--boot", "--console=pipe")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("starting systemd-nspawn (Debian: systemd-container): %v", err)
+	}
+	c := &container{t: t, dir: merged}
+	t.Cleanup(func() {
+		if c.lead != "" {
+			_, _ = c.in(t).try("systemctl poweroff --force --force")
+		}
+		stuck := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait()
+		stuck.Stop()
+		if t.Failed() {
+			if b, err := os.ReadFile(log.Name()); err == nil {
+				t.Logf("console:\n%s", b)
+			}
+		}
+	})
+	for deadline := time.Now().Add(30 * time.Second); c.lead == ""; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the container has no first process")
+		}
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", cmd.Process.Pid, cmd.Process.Pid))
+		if err != nil {
+			continue
+		}
+		for child := range strings.FieldsSeq(string(b)) { // among them, for a moment, who prepares it
+			if name, err := os.ReadFile("/proc/" + child + "/comm"); err == nil && string(name) == "systemd\n" {
+				c.lead = child
+			}
+		}
+	}
+	c.wait("systemctl is-system-running --wait | grep -qE 'running|degraded'")
+	c.run("ip link set lo up")
+	return c
+}
+
+// in is the container for a part of a test.
+func (c *container) in(t *testing.T) *container { return &container{t: t, dir: c.dir, lead: c.lead} }
+
+// try runs a script by bash inside, and returns what it prints.
+func (c *container) try(script string) (string, error) {
+	cmd := exec.Command("nsenter", "-t", c.lead, "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "/bin/bash", "-c", script)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C"}
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// run is try for what has to work.
+func (c *container) run(script string) string {
+	c.t.Helper()
+	out, err := c.try(script)
+	if err != nil {
+		journal, _ := c.try("journalctl -n 40 --no-pager -o cat")
+		c.t.Fatalf("%s: %v\n%s\njournal:\n%s", script, err, out, journal)
+	}
+	return out
+}
+
+// wait runs a script until it succeeds.
+func (c *container) wait(script string) {
+	c.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		out, err := c.try(script)
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("%s: %v\n%s", script, err, out)
+		}
+	}
+}
+
+// write makes a file inside.
+func (c *container) write(name, text string) {
+	c.t.Helper()
+	at := filepath.Join(c.dir, name)
+	err := os.MkdirAll(filepath.Dir(at), 0o755)
+	if err == nil {
+		err = os.WriteFile(at, []byte(text), 0o644)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// install copies a file of the host inside.
+func (c *container) install(from, to string, mode os.FileMode) {
+	c.t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.write(to, string(b))
+	if err := os.Chmod(filepath.Join(c.dir, to), mode); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// command runs a program of the host that has to work.
+func command(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// cache is where what takes long to make is kept for the next run.
+func cache(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("RSTORED_OPS_CACHE")
+	if dir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = filepath.Join(base, "rstored-ops")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// debian is a root with Debian and systemd, made by mmdebstrap the first time.
+func debian(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(cache(t), "debian")
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	}
+	_ = os.RemoveAll(dir + ".part")
+	command(t, "mmdebstrap", "--variant=minbase", "--include=systemd,systemd-sysv,dbus,iproute2,procps,ca-certificates", "bookworm", dir+".part")
+	if err := os.Rename(dir+".part", dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+var built string
+
+// binaries is a directory with rstored and rstorectl, built once.
+func binaries(t *testing.T) string {
+	t.Helper()
+	if built == "" {
+		dir, err := os.MkdirTemp(cache(t), "bin")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("go", "build", "-o", dir+"/", "./cmd/rstored", "./cmd/rstorectl")
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		built = dir
+	}
+	return built
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built != "" {
+		_ = os.RemoveAll(built)
+	}
+	os.Exit(code)
+}
