@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
@@ -103,6 +104,8 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 		if st == rpc.Garbage {
 			s.count.Garbage.Add(1)
 		}
+		c.Notes.Store += time.Duration(o.cred.Spent)
+		o.cred.Spent = 0
 		o.c, o.x, o.rule, o.attr = nil, nil, nil, blockstore.Attr{}
 		s.ops.Put(o)
 		return st
@@ -149,6 +152,7 @@ func (o *op) enter(x *nfs.Export) bool {
 		return false
 	}
 	o.x, o.rule = x, rule
+	o.c.Notes.Export = x.ID
 	rule.Identity(&o.c.Cred, &o.cred)
 	return true
 }
@@ -167,6 +171,7 @@ func (o *op) readOnly() bool { return o.x.ReadOnly || o.rule.RO }
 // status appends the status of the reply and counts it.
 func (o *op) status(st nfs.Status) {
 	o.s.count.Status(st)
+	o.c.Notes.Outcome = uint32(st)
 	o.c.Res.Uint32(uint32(st))
 }
 
