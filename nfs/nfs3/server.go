@@ -19,6 +19,7 @@ type server struct {
 	codec   *nfs.Codec
 	count   *nfs.Counters
 	log     *slog.Logger
+	audit   *slog.Logger
 	delegs  nfs.Delegations
 	shares  nfs.Shares
 	mounts  mounts
@@ -43,12 +44,15 @@ type handler func(o *op, mayBlock bool) rpc.Status
 
 // Programs returns the tables of NFS version 3 and MOUNT version 3.
 func Programs(cfg nfs.Config) []rpc.Program {
-	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, delegs: cfg.Delegations, shares: cfg.Shares}
+	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, audit: cfg.Audit, delegs: cfg.Delegations, shares: cfg.Shares}
 	if s.count == nil {
 		s.count = new(nfs.Counters)
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.audit == nil {
+		s.audit = slog.New(slog.DiscardHandler)
 	}
 	s.ops.New = func() any { return &op{s: s} }
 

@@ -29,6 +29,9 @@ func (f *fake) Stats() Stats                     { return Stats{RDMAWriteBytes: 
 func (f *fake) Reload() error                    { return errors.New("log_level: \"loud\" is unknown") }
 func (f *fake) Devices() []Device                { return nil }
 func (f *fake) PostMortems() []PostMortem        { return nil }
+func (f *fake) Ops() Ops                         { return Ops{} }
+func (f *fake) SetPprof(bool)                    {}
+func (f *fake) Slow() []SlowCall                 { return nil }
 func (f *fake) SetLogLevel(string) error         { return nil }
 func (f *fake) RemovePort(PortSpec) error        { return nil }
 func (f *fake) AddPort(p PortSpec) (Port, error) { return Port{PortSpec: p}, nil }
@@ -86,7 +89,7 @@ func serve(t *testing.T, access Access) (*Dialer, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(&fake{}, access, slog.New(slog.DiscardHandler))
+	s := NewServer(&fake{}, access, slog.New(slog.DiscardHandler), nil)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {

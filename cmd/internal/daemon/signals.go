@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
@@ -30,9 +31,13 @@ func (d *Daemon) wait(ctx context.Context) error {
 		case s := <-sig:
 			if s == unix.SIGHUP {
 				d.tell(manager.Reloading())
-				if err := d.Reload(); err != nil {
+				before := control.Snapshot(d)
+				err := d.Reload()
+				if err != nil {
 					d.log.Error("reload", zap.Error(err))
 				}
+				was, is := control.Difference(before, control.Snapshot(d))
+				d.audit.Record("reload", zap.String("by", "SIGHUP"), zap.Any("old", was), zap.Any("new", is), zap.Error(err))
 				d.tell(manager.Ready(d.summary()))
 				continue
 			}

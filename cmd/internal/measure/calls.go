@@ -37,7 +37,8 @@ type Recorder struct {
 	clients  clients
 
 	exports atomic.Pointer[[]*export] // by number
-	mu      sync.Mutex                // of changes of exports
+	mu      sync.Mutex                // of changes of exports, and of what follows
+	stores  map[uint32]*Store         // by number of the export
 
 	slow   slow
 	tracer atomic.Pointer[func(*rpc.Call, rpc.Served)]
@@ -83,7 +84,7 @@ func transportCell(t rpc.Transport) int {
 
 // NewRecorder makes a Recorder.
 func NewRecorder(cfg Config) *Recorder {
-	r := &Recorder{cfg: cfg, compound: -1, queue: newPoints(1), fetch: newPoints(1)}
+	r := &Recorder{cfg: cfg, compound: -1, queue: newPoints(1), fetch: newPoints(1), stores: make(map[uint32]*Store)}
 	for i, p := range rpc.Procedures(cfg.Programs) {
 		r.rows = append(r.rows, row{p.Program, p.Name, kindOf(p.Name)})
 		if c := cfg.Compound; c.Prog == p.Prog && c.Vers == p.Version && c.Proc == p.Proc {

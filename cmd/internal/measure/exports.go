@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -65,7 +66,7 @@ const exportMax = 1 << 16
 type export struct {
 	name  string
 	calls points // by kind and transport
-	store Store
+	store *Store
 }
 
 // SetExports says which exports there are, by number. What was recorded of those that stay is
@@ -82,23 +83,31 @@ func (r *Recorder) SetExports(names map[uint32]string) {
 		if n := int(id) + 1; n > len(next) {
 			next = slices.Grow(next, n-len(next))[:n]
 		}
-		next[id] = &export{name: name, calls: newPoints(int(kinds) * len(transports)), store: Store{newPoints(int(storeOps))}}
+		next[id] = &export{name: name, calls: newPoints(int(kinds) * len(transports)), store: r.store(id)}
 		if int(id) < len(old) && old[id] != nil {
-			next[id].calls, next[id].store = old[id].calls, old[id].store
+			next[id].calls = old[id].calls
 		}
 	}
+	maps.DeleteFunc(r.stores, func(id uint32, _ *Store) bool { return names[id] == "" })
 	r.exports.Store(&next)
 }
 
-// Store is where the calls of an export's store are recorded; it is made if need be.
+// Store is where the calls of an export's store are recorded, which may be opened before there
+// is the export.
 func (r *Recorder) Store(id uint32) *Store {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := *r.exports.Load()
-	if int(id) < len(list) && list[id] != nil {
-		return &list[id].store
+	return r.store(id)
+}
+
+// store is Store with mu held.
+func (r *Recorder) store(id uint32) *Store {
+	s := r.stores[id]
+	if s == nil {
+		s = &Store{newPoints(int(storeOps))}
+		r.stores[id] = s
 	}
-	return &Store{newPoints(int(storeOps))}
+	return s
 }
 
 // ExportCalls says what was recorded of the calls about an export.
