@@ -122,7 +122,18 @@ type Call struct {
 	start int64         // of a call in the reply cache: nanoseconds since 1970
 	next  *Call         // in the work queue, or waiting for the same request's reply
 
+	args *xdr.Decoder // a copy of Args as it was dispatched, for a trace
+
 	detached bool
+}
+
+// Arguments is a decoder of the procedure's arguments from their beginning, for the server's
+// Observer, while the server traces; see Server.Trace.
+func (c *Call) Arguments() (d xdr.Decoder, ok bool) {
+	if c.args == nil {
+		return d, false
+	}
+	return *c.args, true
 }
 
 // Detach notes that the call leaves the goroutine that dispatched it. Whoever

@@ -74,3 +74,6 @@ func Procedures(programs []Program) []Procedure {
 	}
 	return out
 }
+
+// Trace has calls keep their arguments for the Observer, or no longer.
+func (s *Server) Trace(on bool) { s.tracing.Store(on) }

@@ -47,7 +47,8 @@ type Server struct {
 	observer Observer
 	log      *slog.Logger
 	epoch    time.Time // the server's start, for its clock
-	rows     []int     // by program: the place of its first procedure in Procedures
+	tracing  atomic.Bool
+	rows     []int // by program: the place of its first procedure in Procedures
 
 	mu     sync.Mutex
 	ready  sync.Cond
@@ -141,6 +142,10 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	}
 	c.stats.calls.Add(1)
 	c.size = c.Args.Remaining()
+	if s.tracing.Load() {
+		args := c.Args
+		c.args = &args
+	}
 	c.stats.bytesIn.Add(uint64(c.size))
 	if c.Cred.Flavor != AuthNone && c.Cred.Flavor != AuthSys {
 		s.faults.badCred.Add(1)

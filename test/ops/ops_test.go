@@ -15,9 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rstored/rstored/cmd/internal/config"
-	"github.com/rstored/rstored/cmd/internal/daemon"
-	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
 )
@@ -84,32 +81,40 @@ func TestRulesCanFail(t *testing.T) {
 func TestScrape(t *testing.T) {
 	need(t, "promtool")
 	dir, host := t.TempDir(), fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))
-	cfg := config.Default()
-	cfg.StateDir, cfg.Control = filepath.Join(dir, "state"), filepath.Join(dir, "c.sock")
-	cfg.RDMAListen, cfg.TCPListen, cfg.OpsListen = []string{host + ":20049"}, []string{host + ":2049"}, []string{host + ":9049"}
-	e, err := config.ParseExport(t.TempDir() + "=/a(rw,no_root_squash)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Exports = []config.Export{e}
-	if err := cfg.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	log, err := telemetry.NewLog("error", config.LogConsole)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := daemon.Start(cfg, nil, log)
-	if err != nil {
+	rdma, tcp, listen := host+":20049", host+":2049", host+":9049"
+	run(t, "../..", nil, "go", "build", "-o", dir, "./cmd/rstored")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "rstored"), "--state-dir", filepath.Join(dir, "state"), "--control", filepath.Join(dir, "c.sock"),
+		"--export", t.TempDir()+"=/a(rw,no_root_squash)", "--rdma-listen", rdma, "--tcp-listen", tcp, "--ops-listen", listen, "--log-level", "error")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := d.Stop(t.Context()); err != nil {
-			t.Error(err)
+		_ = cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Wait(); err != nil || t.Failed() {
+			t.Errorf("rstored: %v\n%s", err, stderr.String())
 		}
 	}()
-	for _, at := range []string{"nfs+rdma://" + cfg.RDMAListen[0], "nfs+tcp://" + cfg.TCPListen[0]} {
-		dl := dial.Dialer{MountPort: config.TCPPort, GiveUp: 20 * time.Second}
+	ready := func() bool {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listen+"/readyz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	}
+	for until := time.Now().Add(20 * time.Second); !ready(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("rstored does not become ready")
+		}
+	}
+	for _, at := range []string{"nfs+rdma://" + rdma, "nfs+tcp://" + tcp} {
+		dl := dial.Dialer{MountPort: 2049, GiveUp: 20 * time.Second}
 		u, err := client.ParseURL(at + "/a/file")
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +129,7 @@ func TestScrape(t *testing.T) {
 		f.Close()
 		dl.Close()
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+cfg.OpsListen[0]+"/metrics", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listen+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

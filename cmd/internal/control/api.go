@@ -10,6 +10,7 @@
 //	GET    /v1/nfs4-sessions      GET /v1/locks                        GET /v1/grace  DELETE /v1/grace
 //	GET    /v1/pkeys              POST /v1/pkeys (PKey)                DELETE /v1/pkey?pkey=
 //	GET    /v1/slow               the slowest calls of the last minutes
+//	GET    /v1/trace?client=      calls as they are answered, a JSON object in each line, until the client hangs up
 //	GET    /v1/ops                PUT /v1/ops?pprof=on|off
 //	GET    /v1/clients
 //	GET    /v1/qps

@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Action is a request that could change something, or that was refused.
+// Action is a request that could change something, that shows what clients do, or that was refused.
 type Action struct {
 	Peer    Peer
 	Method  string

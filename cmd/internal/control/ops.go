@@ -1,8 +1,14 @@
 package control
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"time"
 )
 
@@ -11,6 +17,9 @@ type OpsBackend interface {
 	Ops() Ops
 	SetPprof(on bool)
 	Slow() []SlowCall
+	// Trace writes calls as lines of JSON (TraceCall) to w until ctx ends. flush is called
+	// after each.
+	Trace(ctx context.Context, client netip.Addr, w io.Writer, flush func() error) error
 }
 
 // Ops says how the daemon is watched.
@@ -53,5 +62,61 @@ func setOps(b Backend, r *http.Request) error {
 		return nil
 	default:
 		return fmt.Errorf("pprof=%q is neither on nor off", v)
+	}
+}
+
+// TraceCall is a call as a trace shows it.
+type TraceCall struct {
+	SlowCall
+	UID       uint32 `json:"uid"` // of AUTH_SYS
+	Arguments string `json:"arguments"`
+	// Missed are calls before this one that the trace was too slow for.
+	Missed uint64 `json:"missed,omitempty"`
+}
+
+// trace answers GET /v1/trace.
+func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
+	var client netip.Addr
+	if v := r.FormValue("client"); v != "" {
+		var err error
+		if client, err = netip.ParseAddr(v); err != nil {
+			reply(w, http.StatusBadRequest, failure{fmt.Sprintf("client %q is not an IP address", v)})
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	control := http.NewResponseController(w)
+	if err := control.Flush(); err != nil { // the headers
+		return
+	}
+	if err := s.b.Trace(r.Context(), client.Unmap(), w, control.Flush); err != nil {
+		s.log.Warn("control: a trace ended", "error", err)
+	}
+}
+
+// Trace calls f for each call of a client, or of all if it is not valid, until ctx ends or
+// f reports an error.
+func (d *Dialer) Trace(ctx context.Context, client netip.Addr, f func(*TraceCall) error) error {
+	q := url.Values{}
+	if client.IsValid() {
+		q.Set("client", client.String())
+	}
+	res, err := d.open(ctx, http.MethodGet, "/v1/trace", q, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	for dec := json.NewDecoder(res.Body); ; {
+		var c TraceCall
+		err := dec.Decode(&c)
+		switch {
+		case ctx.Err() != nil, errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := f(&c); err != nil {
+			return err
+		}
 	}
 }

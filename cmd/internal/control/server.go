@@ -62,6 +62,7 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 	mux.HandleFunc("GET /v1/grace", get(func(*http.Request) (any, error) { return b.Grace(), nil }))
 	mux.HandleFunc("DELETE /v1/grace", get(func(*http.Request) (any, error) { return done{}, b.EndGrace() }))
 	mux.HandleFunc("GET /v1/slow", get(func(*http.Request) (any, error) { return b.Slow(), nil }))
+	mux.HandleFunc("GET /v1/trace", s.trace)
 	mux.HandleFunc("GET /v1/ops", get(func(*http.Request) (any, error) { return b.Ops(), nil }))
 	mux.HandleFunc("PUT /v1/ops", get(func(r *http.Request) (any, error) { return done{}, setOps(b, r) }))
 	mux.HandleFunc("GET /v1/clients", get(func(*http.Request) (any, error) { return b.Clients(), nil }))
@@ -144,6 +145,9 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			return
 		}
 		if r.Method == http.MethodGet {
+			if r.URL.Path == "/v1/capture" || r.URL.Path == "/v1/trace" { // changes nothing, but shows what clients do
+				s.audit(Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: http.StatusOK})
+			}
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,6 +102,16 @@ func (f *fake) Ops() control.Ops { return control.Ops{Addresses: []string{}, Ppr
 func (f *fake) SetPprof(on bool) { f.pprof = on }
 func (f *fake) Slow() []control.SlowCall {
 	return []control.SlowCall{{Client: "10.0.0.9:700", Transport: "rdma", Operation: "nfs4.WRITE", Export: "/data", Status: "OK", TookUS: 1500, StoreUS: 1200, RDMAUS: 200}}
+}
+
+func (f *fake) Trace(_ context.Context, client netip.Addr, w io.Writer, flush func() error) error {
+	c := control.TraceCall{Arguments: "fh=0x1", SlowCall: control.SlowCall{Client: client.String() + ":1", Operation: "nfs3.READ", Status: "OK"}}
+	for range 3 {
+		if err := json.NewEncoder(w).Encode(&c); err != nil {
+			return err
+		}
+	}
+	return flush()
 }
 
 func (f *fake) PostMortems() []control.PostMortem {
@@ -207,6 +218,9 @@ func TestCommands(t *testing.T) {
 		{[]string{"ops", "pprof", "maybe"}, 2, "neither on nor off"},
 		{[]string{"slow"}, 0, "1.5ms  0s     200µs  1.2ms  nfs4.WRITE  OK      /data"},
 		{[]string{"slow", "-o", "json"}, 0, `"store_us": 1200`},
+		{[]string{"trace", "10.0.0.7"}, 0, "10.0.0.7:1  xid  uid 0 nfs3.READ fh=0x1: OK"},
+		{[]string{"trace", "10.0.0.7", "-o", "json", "-c", "2"}, 0, `"arguments":"fh=0x1"`},
+		{[]string{"trace", "host"}, 2, "not an IP address"},
 		{[]string{"slow", "-n", "0"}, 2, "at least 1"},
 		{[]string{"reload"}, 1, "rstored.yaml: no"},
 		{[]string{"log-level", "debug"}, 0, ""},

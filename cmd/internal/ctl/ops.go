@@ -1,14 +1,22 @@
 package ctl
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/control"
 )
 
 func (t *tool) ops() *cobra.Command {
@@ -77,3 +85,62 @@ store (STORE). What is left is the server's own.`,
 	c.Flags().IntVarP(&most, "count", "n", 20, "show `N` calls")
 	return c
 }
+
+func (t *tool) trace() *cobra.Command {
+	var limit time.Duration
+	var most int
+	c := &cobra.Command{
+		Use:   "trace [CLIENT]",
+		Short: "Show calls as they are answered",
+		Long: `Show calls as they are answered, of one client by its address or of all: with what they ask
+for, the answer, and where the time went. File handles are shown by their CRC-32, as by Wireshark. It ends after --for, after --count
+calls, or at an interrupt. Calls take longer meanwhile; those that are too many to be shown are
+counted.`,
+		Example: "  rstorectl trace 10.0.0.7\n  rstorectl trace --for 10s -o json",
+		Args:    cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var client netip.Addr
+			if len(args) > 0 {
+				var err error
+				if client, err = netip.ParseAddr(args[0]); err != nil {
+					return cli.Usagef("%q is not an IP address", args[0])
+				}
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			if limit > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, limit)
+				defer cancel()
+			}
+			enc := json.NewEncoder(t.g.Out)
+			n := 0
+			err := t.daemon().Trace(ctx, client, func(c *control.TraceCall) error {
+				if t.g.Output == cli.FormatJSON {
+					if err := enc.Encode(c); err != nil {
+						return err
+					}
+				} else {
+					if c.Missed > 0 {
+						fmt.Fprintf(t.g.Out, "(%d calls are not shown)\n", c.Missed)
+					}
+					fmt.Fprintf(t.g.Out, "%s %s %s xid %s uid %d %s %s: %s %dus (queue %d, rdma %d, store %d) in %d out %d\n", c.Ended.Local().Format("15:04:05.000000"),
+						c.Client, c.Transport, c.XID, c.UID, c.Operation, c.Arguments, c.Status, c.TookUS, c.QueueUS, c.RDMAUS, c.StoreUS, c.BytesIn, c.BytesOut)
+				}
+				if n++; n == most {
+					return errEnough
+				}
+				return nil
+			})
+			if errors.Is(err, errEnough) {
+				return nil
+			}
+			return err
+		},
+	}
+	c.Flags().DurationVar(&limit, "for", 0, "`DURATION` to trace, 0 until interrupted")
+	c.Flags().IntVarP(&most, "count", "c", 0, "end after `N` calls")
+	return c
+}
+
+var errEnough = errors.New("enough")

@@ -49,6 +49,7 @@ type Daemon struct {
 	locks   *lock.Table
 	meters  meters
 	watch   watch
+	traces  traces
 	// recorder measures the calls of rpc.
 	recorder *measure.Recorder
 	audit    *audit.Log

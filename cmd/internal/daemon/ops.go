@@ -298,11 +298,7 @@ func (d *Daemon) SetPprof(on bool) { d.watch.pprof.Store(on) }
 func (d *Daemon) Slow() []control.SlowCall {
 	out := []control.SlowCall{}
 	for _, s := range d.recorder.Slow() {
-		out = append(out, control.SlowCall{
-			Ended: s.Ended, Client: s.Client.String(), Transport: s.Transport.String(), Operation: s.Program + "." + s.Operation, Export: s.Export,
-			XID: fmt.Sprintf("%#08x", s.XID), Status: s.Status, BytesIn: s.In, BytesOut: s.Out,
-			TookUS: s.Took.Microseconds(), QueueUS: s.Queue.Microseconds(), RDMAUS: s.RDMA.Microseconds(), StoreUS: s.Store.Microseconds(),
-		})
+		out = append(out, slowCall(&s))
 	}
 	return out
 }

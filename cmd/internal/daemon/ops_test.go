@@ -2,15 +2,19 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +27,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/ops"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
+	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -348,4 +353,105 @@ func TestAudit(t *testing.T) {
 	find("control", "request", "/v1/export?name=%2Fa", "old", `"read_only":false`, "new", `"read_only":true`)
 	find("control", "method", "DELETE", "request", "nope", "status", "404", "old", "{}", "new", "{}")
 	find("stop")
+}
+
+// TestTrace: a trace has the calls of its client, with their arguments, and leaves nothing behind
+// when it ends.
+func TestTrace(t *testing.T) {
+	cfg, d, ctl := opsDaemon(t, nil)
+	defer stopDaemon(t, d)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 2)
+	var seen []string
+	enough, once := make(chan struct{}), sync.Once{}
+	go func() {
+		ended <- ctl.Trace(ctx, netip.Addr{}, func(c *control.TraceCall) error {
+			if c.UID != uint32(os.Getuid()) || c.TookUS < 0 || c.XID == "" {
+				t.Errorf("%+v", c)
+			}
+			seen = append(seen, c.Operation+" "+c.Transport+" "+c.Export+" "+c.Status+": "+c.Arguments)
+			if c.Operation == "nfs3.LOOKUP" && c.Status == "NOENT" && c.Transport == "tcp" {
+				once.Do(func() { close(enough) })
+			}
+			return nil
+		})
+	}()
+	go func() {
+		ended <- ctl.Trace(ctx, netip.MustParseAddr("192.0.2.7"), func(c *control.TraceCall) error {
+			t.Errorf("a call of somebody else: %+v", c)
+			return nil
+		})
+	}()
+	watching := func() int {
+		if l := d.traces.list.Load(); l != nil {
+			return len(*l)
+		}
+		return 0
+	}
+	reach := func(want int) {
+		t.Helper()
+		for until := time.Now().Add(10 * time.Second); watching() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatalf("%d traces, want %d", watching(), want)
+			}
+		}
+	}
+	reach(2)
+	traffic(t, cfg, 8192)
+	select {
+	case <-enough:
+	case <-time.After(10 * time.Second):
+		t.Error("the trace does not have everything")
+	}
+	cancel()
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	reach(0)
+	text := strings.Join(seen, "\n")
+	for _, want := range []string{
+		`nfs3\.CREATE rdma /a OK: dir=0x[0-9a-f]{8} name="f`,
+		`nfs3\.WRITE tcp /a OK: fh=0x[0-9a-f]{8} offset=0 count=8192 stable=\d`,
+		`nfs3\.READ rdma /a OK: fh=0x[0-9a-f]{8} offset=0 count=8192`,
+		`nfs3\.LOOKUP tcp /a NOENT: dir=0x[0-9a-f]{8} name="f.*-not-there"`,
+		`mount3\.MNT tcp .*: path="/a"`,
+		`nfs4\.WRITE rdma /a OK: 4\.2 .*SEQUENCE\(slot=\d+ seq=\d+\) PUTFH\(fh=0x[0-9a-f]{8}\) WRITE\(offset=0 count=8192 stable=\d\)`,
+		`nfs4\.READ tcp /a OK: 4\.2 .*READ\(offset=0 count=8192\)`,
+		`nfs4\.OPEN rdma /a OK: 4\.2 .*OPEN\(access=\d deny=\d\)`,
+	} {
+		if !regexp.MustCompile(want).MatchString(text) {
+			t.Errorf("nothing like %s in\n%s", want, text)
+		}
+	}
+}
+
+// loop is a packet loop in one of three conditions.
+type loop struct {
+	rdma.Loop
+	runs, ended bool
+}
+
+func (l loop) Submit(fn func()) bool {
+	if l.runs {
+		go fn()
+	}
+	return !l.ended
+}
+
+// TestPing: a loop that does not answer, or has ended, is told from one that does.
+func TestPing(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tc := range []struct {
+		loop loop
+		ctx  context.Context
+		want bool
+	}{{loop{runs: true}, t.Context(), true}, {loop{}, over, false}, {loop{ended: true}, t.Context(), false}} {
+		if got := ping(tc.ctx, netip.MustParseAddr("127.0.0.1"), 3, tc.loop); got.OK != tc.want || got.Loop != 3 || got.Device != "127.0.0.1" {
+			t.Errorf("%+v: %+v", tc.loop, got)
+		}
+	}
 }

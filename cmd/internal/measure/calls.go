@@ -41,7 +41,7 @@ type Recorder struct {
 	stores  map[uint32]*Store         // by number of the export
 
 	slow   slow
-	tracer atomic.Pointer[func(*rpc.Call, rpc.Served)]
+	tracer atomic.Pointer[func(*rpc.Call, rpc.Served, int)]
 }
 
 type row struct {
@@ -136,7 +136,7 @@ func (r *Recorder) Observe(c *rpc.Call, s rpc.Served) {
 		r.slow.add(c, &s, i)
 	}
 	if f := r.tracer.Load(); f != nil {
-		(*f)(c, s)
+		(*f)(c, s, i)
 	}
 }
 
@@ -218,8 +218,8 @@ func (r *Recorder) Queue() Sums { return r.queue.sums(0) }
 func (r *Recorder) Fetch() Sums { return r.fetch.sums(0) }
 
 // Trace has f called for every call until it is replaced; nil ends it. f is called as
-// rpc.Observer's Observe is.
-func (r *Recorder) Trace(f func(*rpc.Call, rpc.Served)) {
+// rpc.Observer's Observe is, with what Describe needs beside.
+func (r *Recorder) Trace(f func(c *rpc.Call, s rpc.Served, row int)) {
 	if f == nil {
 		r.tracer.Store(nil)
 		return

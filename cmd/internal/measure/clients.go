@@ -74,15 +74,16 @@ func (c *clients) build() {
 	c.index.Store(&t)
 }
 
-func put(t []atomic.Pointer[client], x *client) bool {
+// put gives a client a slot. If there is none it does without, and is found in the list by some of
+// its calls.
+func put(t []atomic.Pointer[client], x *client) {
 	at := slot(x.addr)
 	for i := range probes {
 		if p := &t[(at+i)&(len(t)-1)]; p.Load() == nil {
 			p.Store(x)
-			return true
+			return
 		}
 	}
-	return false
 }
 
 func slot(a netip.Addr) int {

@@ -64,12 +64,31 @@ func (w *slow) add(c *rpc.Call, s *rpc.Served, row int) {
 		w.now = w.now[:slowKept-1]
 	}
 	i, _ := slices.BinarySearchFunc(w.now, took, func(x SlowCall, d time.Duration) int { return cmp.Compare(x.Took, d) })
-	w.now = slices.Insert(w.now, i, SlowCall{
-		Ended: time.Now(), Client: c.Peer.Addr, Transport: c.Peer.Transport, XID: c.XID, In: s.Args, Out: s.Reply, Took: took,
-		Queue: s.Queued, RDMA: c.Notes.Fetch, Store: c.Notes.Store, row: row, export: c.Notes.Export, status: s.Status, code: c.Notes.Outcome,
-	})
+	w.now = slices.Insert(w.now, i, slowCall(c, s, row, time.Now()))
 	if len(w.now) == slowKept {
 		w.threshold.Store(int64(w.now[0].Took))
+	}
+}
+
+func slowCall(c *rpc.Call, s *rpc.Served, row int, ended time.Time) SlowCall {
+	return SlowCall{
+		Ended: ended, Client: c.Peer.Addr, Transport: c.Peer.Transport, XID: c.XID, In: s.Args, Out: s.Reply, Took: s.Took + c.Notes.Fetch,
+		Queue: s.Queued, RDMA: c.Notes.Fetch, Store: c.Notes.Store, row: row, export: c.Notes.Export, status: s.Status, code: c.Notes.Outcome,
+	}
+}
+
+// Describe is a call as the list of slow calls would have it.
+func (r *Recorder) Describe(c *rpc.Call, s *rpc.Served, row int, ended time.Time) SlowCall {
+	x := slowCall(c, s, row, ended)
+	r.name(&x)
+	return x
+}
+
+// name puts words for numbers.
+func (r *Recorder) name(x *SlowCall) {
+	x.Program, x.Operation, x.Export = r.rows[x.row].program, r.rows[x.row].operation, r.exportName(x.export)
+	if x.Status = "OK"; x.status != rpc.Done || x.code != 0 {
+		x.Status = r.outcomeName(outcome(x.status, x.code))
 	}
 }
 
@@ -89,11 +108,7 @@ func (r *Recorder) Slow() []SlowCall {
 	out := slices.Concat(r.slow.now, r.slow.past)
 	r.slow.mu.Unlock()
 	for i := range out {
-		x := &out[i]
-		x.Program, x.Operation, x.Export = r.rows[x.row].program, r.rows[x.row].operation, r.exportName(x.export)
-		if x.Status = "OK"; x.status != rpc.Done || x.code != 0 {
-			x.Status = r.outcomeName(outcome(x.status, x.code))
-		}
+		r.name(&out[i])
 	}
 	slices.SortStableFunc(out, func(a, b SlowCall) int { return cmp.Compare(b.Took, a.Took) })
 	return out

@@ -37,6 +37,9 @@ type Config struct {
 // checkTime bounds a health check. Those who ask for it give up after less than that, mostly.
 const checkTime = 10 * time.Second
 
+// answerTime is how long an answer may take that is no profile.
+const answerTime = time.Minute
+
 // Handler answers requests.
 func Handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
@@ -66,7 +69,11 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "rstored\n\n/metrics\n/livez\n/readyz\n/debug/pprof/\n/debug/trace?seconds=5\n")
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Not the server's WriteTimeout: profiles may be longer, and refuse to be if that is set.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime))
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // health answers 200 if all is well and 503 if not, with a line for each check.
@@ -97,7 +104,7 @@ type Server struct{ http http.Server }
 // Serve answers at a listener until Close. It returns at once.
 func Serve(l net.Listener, cfg Config) *Server {
 	s := &Server{http.Server{
-		Handler: Handler(cfg), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: Handler(cfg), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 	}}
 	go func() { _ = s.http.Serve(l) }() // until Close; what fails before shows in the answers
