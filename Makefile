@@ -14,7 +14,7 @@ TORTURETIME   ?= 1h
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 
-.PHONY: all build test race lint format vulncheck bench bench-guest microbench fuzz torture nightly plots demo interop install clean
+.PHONY: all build test test-ops race lint format vulncheck bench bench-guest microbench fuzz torture nightly plots demo interop install clean
 
 all: build
 
@@ -26,6 +26,12 @@ build:
 test:
 	$(GO) vet ./...
 	$(GO) test -timeout 20m ./...
+
+# What administrators use with it: real programs of others look at what is in deploy/ and
+# at what the daemon says. They are installed if they can be.
+test-ops:
+	test/ops/install
+	RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./test/ops
 
 race:
 	$(GO) test -race $(RACEFLAGS) ./...

@@ -19,6 +19,9 @@ type Config struct {
 	Counters *Counters
 	// Logger gets what an operator should know; nil is silent.
 	Logger *slog.Logger
+	// Audit gets who mounted what, and which clients of version 4 there are: what an
+	// administrator may want to look up. It must not wait. nil is silent.
+	Audit *slog.Logger
 	// Delegations are those of version 4 for who serves another protocol; nil means
 	// that there are none.
 	Delegations Delegations

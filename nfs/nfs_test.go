@@ -183,7 +183,7 @@ func TestRulesAndIdentity(t *testing.T) {
 		if r := x.Rule(netip.MustParseAddr(tc.addr)); r != nil {
 			var c blockstore.Cred
 			r.Identity(&tc.cred, &c)
-			got = fmt.Sprint(c)
+			got = fmt.Sprintf("{%d %d %v}", c.UID, c.GID, c.Groups)
 		}
 		if got != tc.want {
 			t.Errorf("%s %v: %s, want %s", tc.addr, tc.cred, got, tc.want)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -25,7 +26,8 @@ type slot struct {
 	index int
 	buf   []byte // the message, and later the reply
 	state slotState
-	next  *slot // in a slotQueue
+	came  rdma.Time // of the message
+	next  *slot     // in a slotQueue
 
 	hdr    Header
 	inline []byte // what followed the header
@@ -103,6 +105,7 @@ func (s *slot) receive(n int) {
 	count := &c.l.n
 	count.inline.Add(uint64(n))
 	s.state = slotWaiting
+	s.came = c.loop.Now()
 	var err error
 	s.inline, err = s.hdr.Parse(s.buf[:n])
 	if err == nil && s.hdr.Type == TypeMsg && rpc.IsReply(s.inline) {
@@ -339,6 +342,7 @@ func (s *slot) dispatch() {
 	}
 	s.call.Reset()
 	s.call.BulkMax = s.bulkMax()
+	s.call.Notes.Fetch = time.Duration(c.loop.Now() - s.came)
 	s.state = slotServing
 	c.serving++
 	c.handler.Dispatch(&s.call, xdr.NewSegmented(s.parts), false)

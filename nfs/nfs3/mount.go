@@ -84,6 +84,17 @@ func (s *server) mountProcs() []rpc.Proc {
 
 func (o *op) host() netip.Addr { return o.c.Peer.Addr.Addr().Unmap() }
 
+// audit has it written down that the client did something with a path.
+func (o *op) audit(event, path string, more ...any) {
+	export := ""
+	if o.x != nil {
+		export = o.x.Pseudo
+	}
+	o.s.audit.Info(event, append([]any{
+		"client", o.c.Peer.Addr.String(), "transport", o.c.Peer.Transport.String(), "uid", o.c.Cred.UID, "path", path, "export", export,
+	}, more...)...)
+}
+
 // mountMnt is MNT: the handle of an export or of a directory below one.
 func mountMnt(o *op, _ bool) rpc.Status {
 	p := o.c.Args.String(nfs.PathMax)
@@ -92,6 +103,7 @@ func mountMnt(o *op, _ bool) rpc.Status {
 	}
 	h, st := o.mountPoint(p)
 	o.status(st)
+	o.audit("mount", p, "result", st.String())
 	if st != nfs.OK {
 		// Only for who looks for it: a peer that is turned away could fill a log.
 		o.s.log.Debug("a mount was refused", "client", o.host().String(), "path", p, "why", st.Error())
@@ -172,6 +184,7 @@ func mountUmnt(o *op, _ bool) rpc.Status {
 	}
 	gone := mountEntry{o.host(), p}
 	o.s.mounts.remove(func(m mountEntry) bool { return m == gone })
+	o.audit("unmount", p)
 	return rpc.Done
 }
 
@@ -179,6 +192,7 @@ func mountUmnt(o *op, _ bool) rpc.Status {
 func mountUmntAll(o *op, _ bool) rpc.Status {
 	host := o.host()
 	o.s.mounts.remove(func(m mountEntry) bool { return m.host == host })
+	o.audit("unmount_all", "")
 	return rpc.Done
 }
 

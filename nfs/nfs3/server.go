@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
@@ -18,6 +19,7 @@ type server struct {
 	codec   *nfs.Codec
 	count   *nfs.Counters
 	log     *slog.Logger
+	audit   *slog.Logger
 	delegs  nfs.Delegations
 	shares  nfs.Shares
 	mounts  mounts
@@ -42,12 +44,15 @@ type handler func(o *op, mayBlock bool) rpc.Status
 
 // Programs returns the tables of NFS version 3 and MOUNT version 3.
 func Programs(cfg nfs.Config) []rpc.Program {
-	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, delegs: cfg.Delegations, shares: cfg.Shares}
+	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, audit: cfg.Audit, delegs: cfg.Delegations, shares: cfg.Shares}
 	if s.count == nil {
 		s.count = new(nfs.Counters)
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.audit == nil {
+		s.audit = slog.New(slog.DiscardHandler)
 	}
 	s.ops.New = func() any { return &op{s: s} }
 
@@ -103,6 +108,8 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 		if st == rpc.Garbage {
 			s.count.Garbage.Add(1)
 		}
+		c.Notes.Store += time.Duration(o.cred.Spent)
+		o.cred.Spent = 0
 		o.c, o.x, o.rule, o.attr = nil, nil, nil, blockstore.Attr{}
 		s.ops.Put(o)
 		return st
@@ -149,6 +156,7 @@ func (o *op) enter(x *nfs.Export) bool {
 		return false
 	}
 	o.x, o.rule = x, rule
+	o.c.Notes.Export = x.ID
 	rule.Identity(&o.c.Cred, &o.cred)
 	return true
 }
@@ -167,6 +175,7 @@ func (o *op) readOnly() bool { return o.x.ReadOnly || o.rule.RO }
 // status appends the status of the reply and counts it.
 func (o *op) status(st nfs.Status) {
 	o.s.count.Status(st)
+	o.c.Notes.Outcome = uint32(st)
 	o.c.Res.Uint32(uint32(st))
 }
 

@@ -47,6 +47,7 @@ type compound struct {
 	kept      []byte      // memory for the reply as it is kept
 	last      nfs.Parsed  // across calls
 	turn      *state.Turn // of the operation being executed, in version 4.0
+	weight    uint8       // of the operation in the call's notes
 }
 
 // compound serves a COMPOUND (RFC 8881 section 16.2). Where it must not wait it
@@ -61,6 +62,10 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	st := k.serve()
 	if st == rpc.Garbage {
 		s.count.Garbage.Add(1)
+	}
+	c.Notes.Store += time.Duration(k.cred.Spent)
+	if k.cur.x != nil {
+		c.Notes.Export = k.cur.x.ID
 	}
 	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept, holds: k.holds[:0], last: k.last}
 	s.pool.Put(k)
@@ -132,6 +137,7 @@ func (k *compound) serve() rpc.Status {
 	if k.replayed {
 		return rpc.Done
 	}
+	k.c.Notes.Outcome = uint32(st)
 	patch(e, k.base, uint32(st))
 	patch(e, countAt, k.index)
 	if st == nfs.ErrMinorVersMismatch {
@@ -182,6 +188,9 @@ func (k *compound) step(op uint32) nfs.Status {
 	if op < numOps && table[op].name != "" && k.minor >= uint32(table[op].minor) {
 		row = &table[op]
 		k.s.ops[op].Add(1)
+		if w := weights[op]; w > k.weight {
+			k.weight, k.c.Notes.Op = w, op
+		}
 		e.Uint32(op)
 	} else {
 		k.s.illegal.Add(1)

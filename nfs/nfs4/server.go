@@ -62,6 +62,8 @@ type Server struct {
 	codec    *nfs.Codec
 	count    *nfs.Counters
 	log      *slog.Logger
+	audit    *slog.Logger
+	lease    time.Duration
 	state    *state.Server
 	now      func() time.Time
 	identity string
@@ -120,10 +122,15 @@ func New(cfg Config) *Server {
 		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
 		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Grace), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
 		Recall:  s.recall,
+		Changed: s.changed,
 		Clients: cfg.Limits.Clients, Sessions: cfg.Limits.Sessions, States: cfg.Limits.States,
 		Delegations: cfg.Limits.Delegations, ClientDelegations: cfg.Limits.ClientDelegations,
 		Offloads: cfg.Limits.Offloads, ClientOffloads: cfg.Limits.ClientOffloads,
 	})
+	s.lease = cfg.Lease
+	if s.audit = cfg.Audit; s.audit == nil {
+		s.audit = slog.New(slog.DiscardHandler)
+	}
 	s.offloads.init()
 	s.pool.New = func() any { return &compound{s: s} }
 	return s

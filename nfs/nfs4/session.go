@@ -1,6 +1,10 @@
 package nfs4
 
 import (
+	"fmt"
+	"strconv"
+	"time"
+
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -178,6 +182,8 @@ func createSession(k *compound) nfs.Status {
 	if st != nfs.OK {
 		return st
 	}
+	k.s.audit.Info("nfs4_session", "client", k.c.Peer.Addr.String(), "transport", k.c.Peer.Transport.String(), "uid", k.c.Cred.UID,
+		"client_id", fmt.Sprintf("%#016x", a.Client), "version", fmt.Sprintf("4.%d", k.minor))
 	e := &k.c.Res
 	e.Fixed(got.ID[:])
 	e.Uint32(got.Sequence)
@@ -189,6 +195,15 @@ func createSession(k *compound) nfs.Status {
 	encodeChannel(e, &got.Fore)
 	encodeChannel(e, &back)
 	return nfs.OK
+}
+
+// changed has it written down what became of a client.
+func (s *Server) changed(what state.Change, c state.ClientInfo) {
+	args := []any{"client_id", fmt.Sprintf("%#016x", c.ID), "owner", strconv.QuoteToGraphic(c.Owner)}
+	if what == state.Ended {
+		args = append(args, "silent_for", s.now().Sub(c.Renewed).Round(time.Second).String(), "expired", s.now().Sub(c.Renewed) > s.lease)
+	}
+	s.audit.Info("nfs4_client_"+what.String(), args...)
 }
 
 // destroySession is DESTROY_SESSION (section 18.37). The session in use can be

@@ -210,6 +210,9 @@ func (s *Server) remove(c *Client) {
 		c.delist()
 	}
 	c.release()
+	if there {
+		s.changed(c, Ended)
+	}
 }
 
 // release gives up what a client has. Calls of it that are under way find out.

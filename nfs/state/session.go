@@ -137,7 +137,9 @@ func (s *Server) confirm(c *Client) bool {
 	s.mu.Unlock()
 	if old != nil {
 		old.release()
+		s.changed(old, Replaced)
 	}
+	s.changed(c, Established)
 	return true
 }
 

@@ -59,6 +59,9 @@ type Config struct {
 	// Clients bounds the client records, Sessions the sessions of one client, States
 	// the opens and lock stateids of one client.
 	Clients, Sessions, States int
+	// Changed is told of clients that are new, and of those that are gone. It must not wait.
+	// nil: nobody is.
+	Changed func(Change, ClientInfo)
 	// Recall has clients called for their delegations. It must not wait, and it calls
 	// Server.Recalled once for each.
 	Recall func([]Recall)
@@ -67,6 +70,29 @@ type Config struct {
 	// Offloads bounds the copies that go on after their replies, ClientOffloads those of
 	// one client.
 	Offloads, ClientOffloads int
+}
+
+// Change is what became of a client.
+type Change uint8
+
+// Changes.
+const (
+	Established Change = iota // it is confirmed, and may have state
+	Replaced                  // another start of it has taken its place
+	Ended                     // by itself, by an administrator, or because its lease had run out and somebody wanted what it had
+)
+
+func (c Change) String() string { return [...]string{"established", "replaced", "ended"}[c] }
+
+// changed tells what became of a client. Call with no lock held.
+func (s *Server) changed(c *Client, what Change) {
+	if s.cfg.Changed != nil {
+		i := ClientInfo{ID: c.ID, Owner: c.owner, Confirmed: true, Renewed: time.Unix(0, c.renewed.Load())}
+		if c.v40 != nil {
+			i.Version = "4.0"
+		}
+		s.cfg.Changed(what, i)
+	}
 }
 
 // Journal is a list of clients on stable storage, by their owner strings. Its methods return

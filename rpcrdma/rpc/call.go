@@ -107,17 +107,33 @@ type Call struct {
 	Reply func(c *Call, drop bool)
 	// Carrier is the carrier's own state of the call.
 	Carrier any
+	// Notes are for the server's Observer.
+	Notes Notes
 
 	proc  *Proc
 	stats *procStats
 	entry *drcEntry
 	cache *replyCache
-	base  int // length of the reply header in Res
-	came  time.Time
-	start int64 // came in nanoseconds since 1970
-	next  *Call // in the work queue, or waiting for the same request's reply
+	base  int           // length of the reply header in Res
+	row   int           // the procedure's place in Procedures
+	came  time.Duration // when it was dispatched, since the server's start
+	moved time.Duration // when a worker took it, since it was dispatched; 0 if none did
+	size  int           // of the arguments in bytes
+	start int64         // of a call in the reply cache: nanoseconds since 1970
+	next  *Call         // in the work queue, or waiting for the same request's reply
+
+	args *xdr.Decoder // a copy of Args as it was dispatched, for a trace
 
 	detached bool
+}
+
+// Arguments is a decoder of the procedure's arguments from their beginning, for the server's
+// Observer, while the server traces; see Server.Trace.
+func (c *Call) Arguments() (d xdr.Decoder, ok bool) {
+	if c.args == nil {
+		return d, false
+	}
+	return *c.args, true
 }
 
 // Detach notes that the call leaves the goroutine that dispatched it. Whoever

@@ -28,7 +28,9 @@ type ServerConfig struct {
 	// memory; it must be zero or what an earlier server left. It is the server's
 	// until Close. nil: a restart forgets.
 	Journal []byte
-	Logger  *slog.Logger
+	// Observer is told of every call that was served; nil: nobody is.
+	Observer Observer
+	Logger   *slog.Logger
 }
 
 // Server dispatches calls of any carrier to program tables. It knows no
@@ -42,12 +44,17 @@ type Server struct {
 	stats    [][]procStats // by program, by procedure
 	faults   faultCounters
 	cache    replyCache
+	observer Observer
 	log      *slog.Logger
+	epoch    time.Time // the server's start, for its clock
+	tracing  atomic.Bool
+	rows     []int // by program: the place of its first procedure in Procedures
 
 	mu     sync.Mutex
 	ready  sync.Cond
 	head   *Call
 	tail   *Call
+	load   Load
 	closed bool
 	done   sync.WaitGroup
 }
@@ -75,10 +82,13 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{programs: cfg.Programs, log: cfg.Logger}
+	s := &Server{programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, epoch: time.Now(), load: Load{Workers: cfg.Workers}}
 	s.ready.L = &s.mu
 	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes, cfg.Journal, time.Now().UnixNano())
+	n := 0
 	for _, p := range s.programs {
+		s.rows = append(s.rows, n)
+		n += len(p.Procs)
 		s.stats = append(s.stats, make([]procStats, len(p.Procs)))
 	}
 	s.done.Add(cfg.Workers)
@@ -103,8 +113,7 @@ func (s *Server) Close() {
 // on a worker, and calls c.Reply exactly once, possibly before it returns. The
 // bytes of msg must stay until then.
 func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
-	c.came = time.Now()
-	c.start = c.came.UnixNano()
+	c.came = time.Since(s.epoch)
 	c.Args = msg
 	switch decodeHeader(&c.Args, c) {
 	case headerNotACall:
@@ -132,7 +141,12 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 		return
 	}
 	c.stats.calls.Add(1)
-	c.stats.bytesIn.Add(uint64(c.Args.Remaining()))
+	c.size = c.Args.Remaining()
+	if s.tracing.Load() {
+		args := c.Args
+		c.args = &args
+	}
+	c.stats.bytesIn.Add(uint64(c.size))
 	if c.Cred.Flavor != AuthNone && c.Cred.Flavor != AuthSys {
 		s.faults.badCred.Add(1)
 		encodeAuthError(&c.Res, c.XID, AuthRejectedCred)
@@ -171,7 +185,7 @@ func (s *Server) route(c *Call) bool {
 			encodeAccepted(&c.Res, c.XID, ProcUnavail)
 			return false
 		}
-		c.proc, c.stats = &p.Procs[c.Proc], &s.stats[i][c.Proc]
+		c.proc, c.stats, c.row = &p.Procs[c.Proc], &s.stats[i][c.Proc], s.rows[i]+int(c.Proc)
 		return true
 	}
 	if high == 0 && low != 0 {
@@ -210,8 +224,12 @@ func (s *Server) run(c *Call, mayBlock bool) bool {
 	case Drop:
 		s.faults.dropped.Add(1)
 	}
-	c.stats.nanos.Add(uint64(time.Since(c.came)))
-	c.stats.bytesOut.Add(uint64(c.Res.Len()))
+	took, out := time.Since(s.epoch)-c.came, c.Res.Len()
+	c.stats.nanos.Add(uint64(took))
+	c.stats.bytesOut.Add(uint64(out))
+	if s.observer != nil {
+		s.observer.Observe(c, Served{Row: c.row, Status: status, Args: c.size, Reply: out, Queued: c.moved, Took: took, At: c.came + took})
+	}
 	if c.entry != nil {
 		s.cache.finish(c, status == Done, c.start)
 	}
@@ -257,14 +275,19 @@ func (s *Server) enqueue(c *Call) {
 		s.tail.next = c
 	}
 	s.tail = c
+	s.load.Queued++
 	s.ready.Signal()
 	s.mu.Unlock()
 }
 
 func (s *Server) work() {
 	defer s.done.Done()
-	for {
+	for served := false; ; served = true {
 		s.mu.Lock()
+		if served {
+			s.load.Busy--
+			s.load.Done++
+		}
 		for s.head == nil && !s.closed {
 			s.ready.Wait()
 		}
@@ -277,6 +300,8 @@ func (s *Server) work() {
 		if s.head == nil {
 			s.tail = nil
 		}
+		s.load.Queued--
+		s.load.Busy++
 		closed := s.closed
 		c.next = nil
 		s.mu.Unlock()
@@ -287,6 +312,7 @@ func (s *Server) work() {
 			c.Reply(c, true)
 			continue
 		}
+		c.moved = max(time.Since(s.epoch)-c.came, 1)
 		s.run(c, true)
 	}
 }
@@ -294,6 +320,7 @@ func (s *Server) work() {
 // first looks a mutating call up in the reply cache. It reports whether the
 // call is to be executed; if not, it has been or will be answered.
 func (s *Server) first(c *Call) bool {
+	c.start = time.Now().UnixNano()
 	var sum uint64 = 14695981039346656037 // FNV-1a over the first argument bytes
 	args := c.Args
 	n := args.Remaining()

@@ -20,6 +20,8 @@ const (
 	TCPPort  = 2049
 	// PortmapPort is that of portmap and rpcbind (RFC 1833).
 	PortmapPort = 111
+	// OpsPort is where metrics are, unless configured otherwise. There is no usual one.
+	OpsPort = 9049
 )
 
 // SystemFile is the configuration file that is read when no other is named.
@@ -73,6 +75,14 @@ type Config struct {
 	UTF8 string `mapstructure:"utf8" yaml:"utf8"`
 	// StopTimeout bounds the graceful stop.
 	StopTimeout time.Duration `mapstructure:"stop_timeout" yaml:"stop_timeout"`
+	// OpsListen are addresses that answer Prometheus and health checks by HTTP. OpsPprof lets
+	// whoever reaches them profile the process; OpsClients is how many clients have metrics of
+	// their own.
+	OpsListen  []string `mapstructure:"ops_listen" yaml:"ops_listen"`
+	OpsPprof   bool     `mapstructure:"ops_pprof" yaml:"ops_pprof"`
+	OpsClients int      `mapstructure:"ops_clients" yaml:"ops_clients"`
+	// Audit is where mounts, clients and changes are written down; see ParseAudit.
+	Audit string `mapstructure:"audit" yaml:"audit"`
 	// Perf is for measurements of the network.
 	Perf Perf `mapstructure:"perf" yaml:"perf"`
 
@@ -106,6 +116,10 @@ func Default() *Config {
 		LogFormat:   LogAuto,
 		LeaseTime:   90 * time.Second,
 		StopTimeout: 10 * time.Second,
+
+		OpsListen:  []string{},
+		OpsClients: 100,
+		Audit:      AuditLog,
 
 		MaxConnections: 4096,
 		NFSVersions:    slices.Clone(nfsVersions),
@@ -169,6 +183,7 @@ func (c *Config) Validate() error {
 		{"tcp_listen", c.TCPListen},
 		{"mount_listen", c.MountListen},
 		{"portmap_listen", c.PortmapListen},
+		{"ops_listen", c.OpsListen},
 	} {
 		for _, a := range l.addrs {
 			if _, err := ParseListen(a); err != nil {
@@ -188,6 +203,9 @@ func (c *Config) Validate() error {
 	}
 	if err := c.IDMap.validate(); err != nil {
 		return fmt.Errorf("idmap: %w", err)
+	}
+	if _, err := ParseAudit(c.Audit); err != nil {
+		return fmt.Errorf("audit: %w", err)
 	}
 	if err := c.Perf.validate(c.RDMAListen); err != nil {
 		return err
@@ -209,6 +227,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("shards: %d is not within 0 to %d", c.Shards, maxShards)
 	case c.Workers < 0 || c.Workers > maxWorkers:
 		return fmt.Errorf("workers: %d is not within 0 to %d", c.Workers, maxWorkers)
+	case c.OpsClients < 0 || c.OpsClients > maxOpsClients:
+		return fmt.Errorf("ops_clients: %d is not within 0 to %d", c.OpsClients, maxOpsClients)
 	case c.MaxConnections < 1 || c.MaxConnections > maxConnections:
 		return fmt.Errorf("max_connections: %d is not within 1 to %d", c.MaxConnections, maxConnections)
 	case c.LeaseTime < minLease || c.LeaseTime > maxLease:
@@ -229,6 +249,7 @@ const (
 	maxShards      = 64
 	maxWorkers     = 4096
 	maxConnections = 65536
+	maxOpsClients  = 10_000
 	maxSocketPath  = 107
 
 	// Those of the kernel's server.

@@ -44,6 +44,10 @@ var keys = []struct{ key, flag string }{
 	{"idmap.method", "idmap-method"},
 	{"utf8", "utf8"},
 	{"stop_timeout", "stop-timeout"},
+	{"ops_listen", "ops-listen"},
+	{"ops_pprof", "ops-pprof"},
+	{"ops_clients", "ops-clients"},
+	{"audit", "audit"},
 	{"perf.listen", "perf-listen"},
 	{"perf.clients", "perf-clients"},
 	{"perf.max_size", "perf-max-size"},
@@ -80,6 +84,10 @@ func AddFlags(f *pflag.FlagSet) {
 	f.String("idmap-method", d.IDMap.Method, "call users and groups by `METHOD` numeric or names in version 4")
 	f.String("utf8", d.UTF8, "`NAMES` of files in version 4: any or strict")
 	f.Duration("stop-timeout", d.StopTimeout, "how long a graceful stop may take")
+	f.StringSlice("ops-listen", nil, "serve metrics and health checks by HTTP on `ADDR:PORT`; repeatable")
+	f.Bool("ops-pprof", false, "let everyone who reaches --ops-listen profile the process")
+	f.Int("ops-clients", d.OpsClients, "clients with metrics of their own")
+	f.String("audit", d.Audit, "write mounts, clients and changes to the `LOG`: log, 'file PATH' or off")
 	f.StringSlice("perf-listen", nil, "let 'rstorectl perf' measure at `ADDR:PORT`; repeatable")
 	f.StringSlice("perf-clients", nil, "`CIDR` of clients that may measure, * for all; repeatable")
 	f.Int("perf-max-size", d.Perf.MaxSize, "largest message of a measurement in bytes")
@@ -113,6 +121,8 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 	v.SetDefault("idmap.method", d.IDMap.Method)
 	v.SetDefault("utf8", d.UTF8)
 	v.SetDefault("stop_timeout", d.StopTimeout)
+	v.SetDefault("ops_clients", d.OpsClients)
+	v.SetDefault("audit", d.Audit)
 	v.SetDefault("perf.max_size", d.Perf.MaxSize)
 	v.SetDefault("perf.max_depth", d.Perf.MaxDepth)
 	v.SetDefault("perf.max_qps", d.Perf.MaxQPs)
@@ -228,7 +238,7 @@ func absolute(spec string) string {
 
 // dropEmpty removes empty list entries, so that --tcp-listen= means none.
 func (c *Config) dropEmpty() {
-	for _, l := range []*[]string{&c.RDMAListen, &c.TCPListen, &c.MountListen, &c.PortmapListen, &c.PKeys, &c.NFSVersions, &c.Perf.Listen, &c.Perf.Clients} {
+	for _, l := range []*[]string{&c.RDMAListen, &c.TCPListen, &c.MountListen, &c.PortmapListen, &c.OpsListen, &c.PKeys, &c.NFSVersions, &c.Perf.Listen, &c.Perf.Clients} {
 		keep := (*l)[:0:0]
 		for _, s := range *l {
 			if s = strings.TrimSpace(s); s != "" {

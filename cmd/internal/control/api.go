@@ -9,6 +9,9 @@
 //	GET    /v1/nfs4-clients                                            DELETE /v1/nfs4-client?id=
 //	GET    /v1/nfs4-sessions      GET /v1/locks                        GET /v1/grace  DELETE /v1/grace
 //	GET    /v1/pkeys              POST /v1/pkeys (PKey)                DELETE /v1/pkey?pkey=
+//	GET    /v1/slow               the slowest calls of the last minutes
+//	GET    /v1/trace?client=      calls as they are answered, a JSON object in each line, until the client hangs up
+//	GET    /v1/ops                PUT /v1/ops?pprof=on|off
 //	GET    /v1/clients
 //	GET    /v1/qps
 //	GET    /v1/stats
@@ -61,6 +64,7 @@ const (
 	TransportTCP     = "tcp"
 	TransportPortmap = "portmap"
 	TransportPerf    = "perf" // measurements over RDMA
+	TransportOps     = "ops"  // metrics and health checks by HTTP
 )
 
 // PortSpec names a port: a transport and where it listens.
@@ -183,6 +187,7 @@ type Backend interface {
 	AddPKey(key string) error
 	RemovePKey(key string) error
 	StateBackend
+	OpsBackend
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats

@@ -198,6 +198,21 @@ func (d *Dialer) EndGrace(ctx context.Context) error {
 	return d.do(ctx, http.MethodDelete, "/v1/grace", nil, nil, nil)
 }
 
+// Slow lists the slowest calls of the last minutes, the slowest first.
+func (d *Dialer) Slow(ctx context.Context) (s []SlowCall, err error) {
+	return s, d.do(ctx, http.MethodGet, "/v1/slow", nil, nil, &s)
+}
+
+// Ops says how the daemon is watched.
+func (d *Dialer) Ops(ctx context.Context) (o Ops, err error) {
+	return o, d.do(ctx, http.MethodGet, "/v1/ops", nil, nil, &o)
+}
+
+// SetPprof turns profiles at the ops ports on or off, until the next reload or start.
+func (d *Dialer) SetPprof(ctx context.Context, on bool) error {
+	return d.do(ctx, http.MethodPut, "/v1/ops", url.Values{"pprof": {onOff(on)}}, nil, nil)
+}
+
 // Clients lists the connections.
 func (d *Dialer) Clients(ctx context.Context) (c []Client, err error) {
 	return c, d.do(ctx, http.MethodGet, "/v1/clients", nil, nil, &c)

@@ -19,16 +19,22 @@ import (
 // fake is a Backend with one export.
 type fake struct{ exports []Export }
 
-func (f *fake) Status() Status                   { return Status{State: StateRunning, PID: 7} }
-func (f *fake) Config() ([]byte, error)          { return []byte("log_level: info\n"), nil }
-func (f *fake) Exports() []Export                { return f.exports }
-func (f *fake) QPs() []QP                        { return []QP{} }
-func (f *fake) Ports() []Port                    { return []Port{} }
-func (f *fake) Clients() []Client                { return nil }
-func (f *fake) Stats() Stats                     { return Stats{RDMAWriteBytes: 1 << 60} }
-func (f *fake) Reload() error                    { return errors.New("log_level: \"loud\" is unknown") }
-func (f *fake) Devices() []Device                { return nil }
-func (f *fake) PostMortems() []PostMortem        { return nil }
+func (f *fake) Status() Status            { return Status{State: StateRunning, PID: 7} }
+func (f *fake) Config() ([]byte, error)   { return []byte("log_level: info\n"), nil }
+func (f *fake) Exports() []Export         { return f.exports }
+func (f *fake) QPs() []QP                 { return []QP{} }
+func (f *fake) Ports() []Port             { return []Port{} }
+func (f *fake) Clients() []Client         { return nil }
+func (f *fake) Stats() Stats              { return Stats{RDMAWriteBytes: 1 << 60} }
+func (f *fake) Reload() error             { return errors.New("log_level: \"loud\" is unknown") }
+func (f *fake) Devices() []Device         { return nil }
+func (f *fake) PostMortems() []PostMortem { return nil }
+func (f *fake) Ops() Ops                  { return Ops{} }
+func (f *fake) SetPprof(bool)             {}
+func (f *fake) Slow() []SlowCall          { return nil }
+func (f *fake) Trace(context.Context, netip.Addr, io.Writer, func() error) error {
+	return nil
+}
 func (f *fake) SetLogLevel(string) error         { return nil }
 func (f *fake) RemovePort(PortSpec) error        { return nil }
 func (f *fake) AddPort(p PortSpec) (Port, error) { return Port{PortSpec: p}, nil }
@@ -86,7 +92,7 @@ func serve(t *testing.T, access Access) (*Dialer, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(&fake{}, access, slog.New(slog.DiscardHandler))
+	s := NewServer(&fake{}, access, slog.New(slog.DiscardHandler), nil)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {

@@ -26,14 +26,19 @@ type Server struct {
 	http   http.Server
 	access Access
 	log    *slog.Logger
+	audit  func(Action)
 	b      Backend
 }
 
 type peerKey struct{}
 
-// NewServer makes a server for the backend.
-func NewServer(b Backend, access Access, log *slog.Logger) *Server {
-	s := &Server{access: access, log: log, b: b}
+// NewServer makes a server for the backend. audit is told of every request that could change
+// something, and of those who are refused; nil is told nothing.
+func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *Server {
+	if audit == nil {
+		audit = func(Action) {}
+	}
+	s := &Server{access: access, log: log, b: b, audit: audit}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", get(func(*http.Request) (any, error) { return b.Status(), nil }))
 	mux.HandleFunc("GET /v1/exports", get(func(*http.Request) (any, error) { return b.Exports(), nil }))
@@ -56,6 +61,10 @@ func NewServer(b Backend, access Access, log *slog.Logger) *Server {
 	mux.HandleFunc("GET /v1/locks", get(func(*http.Request) (any, error) { return b.Locks(), nil }))
 	mux.HandleFunc("GET /v1/grace", get(func(*http.Request) (any, error) { return b.Grace(), nil }))
 	mux.HandleFunc("DELETE /v1/grace", get(func(*http.Request) (any, error) { return done{}, b.EndGrace() }))
+	mux.HandleFunc("GET /v1/slow", get(func(*http.Request) (any, error) { return b.Slow(), nil }))
+	mux.HandleFunc("GET /v1/trace", s.trace)
+	mux.HandleFunc("GET /v1/ops", get(func(*http.Request) (any, error) { return b.Ops(), nil }))
+	mux.HandleFunc("PUT /v1/ops", get(func(r *http.Request) (any, error) { return done{}, setOps(b, r) }))
 	mux.HandleFunc("GET /v1/clients", get(func(*http.Request) (any, error) { return b.Clients(), nil }))
 	mux.HandleFunc("GET /v1/qps", get(func(*http.Request) (any, error) { return b.QPs(), nil }))
 	mux.HandleFunc("GET /v1/stats", get(func(*http.Request) (any, error) { return b.Stats(), nil }))
@@ -131,13 +140,23 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		p, ok := r.Context().Value(peerKey{}).(Peer)
 		if !ok || !s.access.Allows(p) {
 			s.log.Warn("control: refused", "uid", p.UID, "pid", p.PID)
+			s.audit(Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: http.StatusForbidden})
 			reply(w, http.StatusForbidden, failure{"user " + fmt.Sprint(p.UID) + " may not control this server"})
 			return
 		}
-		if r.Method != http.MethodGet {
-			s.log.Info("control", "method", r.Method, "path", r.URL.RequestURI(), "uid", p.UID, "pid", p.PID)
+		if r.Method == http.MethodGet {
+			if r.URL.Path == "/v1/capture" || r.URL.Path == "/v1/trace" { // changes nothing, but shows what clients do
+				s.audit(Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: http.StatusOK})
+			}
+			next.ServeHTTP(w, r)
+			return
 		}
-		next.ServeHTTP(w, r)
+		s.log.Info("control", "method", r.Method, "path", r.URL.RequestURI(), "uid", p.UID, "pid", p.PID)
+		before, answer := Snapshot(s.b), &answered{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(answer, r)
+		a := Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: answer.status}
+		a.Old, a.New = Difference(before, Snapshot(s.b))
+		s.audit(a)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,7 @@ type fake struct {
 	patch   control.ExportPatch
 	ports   []control.PortSpec
 	level   string
+	pprof   bool
 	capture control.CaptureSpec
 }
 
@@ -96,6 +98,22 @@ func (f *fake) Stats() control.Stats {
 }
 func (f *fake) Devices() []control.Device { return nil }
 
+func (f *fake) Ops() control.Ops { return control.Ops{Addresses: []string{}, Pprof: f.pprof} }
+func (f *fake) SetPprof(on bool) { f.pprof = on }
+func (f *fake) Slow() []control.SlowCall {
+	return []control.SlowCall{{Client: "10.0.0.9:700", Transport: "rdma", Operation: "nfs4.WRITE", Export: "/data", Status: "OK", TookUS: 1500, StoreUS: 1200, RDMAUS: 200}}
+}
+
+func (f *fake) Trace(_ context.Context, client netip.Addr, w io.Writer, flush func() error) error {
+	c := control.TraceCall{Arguments: "fh=0x1", SlowCall: control.SlowCall{Client: client.String() + ":1", Operation: "nfs3.READ", Status: "OK"}}
+	for range 3 {
+		if err := json.NewEncoder(w).Encode(&c); err != nil {
+			return err
+		}
+	}
+	return flush()
+}
+
 func (f *fake) PostMortems() []control.PostMortem {
 	uid := uint32(7)
 	call := &control.PostMortemCall{Program: 100003, Version: 3, Procedure: 6, Name: "nfs3.READ", Flavor: 1, UID: &uid}
@@ -130,7 +148,7 @@ func start(t *testing.T) (*fake, runner) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := control.NewServer(f, access, slog.New(slog.DiscardHandler))
+	s := control.NewServer(f, access, slog.New(slog.DiscardHandler), nil)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {
@@ -194,6 +212,16 @@ func TestCommands(t *testing.T) {
 		{[]string{"port", "add", "rdma"}, 0, "listening on rdma :20049"},
 		{[]string{"port", "add", "iwarp"}, 2, "unknown transport"},
 		{[]string{"port", "add", "tcp", "no:where:at:all"}, 2, "ADDR:PORT"},
+		{[]string{"port", "add", "ops", "127.0.0.1"}, 0, "listening on ops 127.0.0.1:9049"},
+		{[]string{"ops", "show"}, 0, "pprof      off"},
+		{[]string{"ops", "pprof", "on"}, 0, ""},
+		{[]string{"ops", "pprof", "maybe"}, 2, "neither on nor off"},
+		{[]string{"slow"}, 0, "1.5ms  0s     200µs  1.2ms  nfs4.WRITE  OK      /data"},
+		{[]string{"slow", "-o", "json"}, 0, `"store_us": 1200`},
+		{[]string{"trace", "10.0.0.7"}, 0, "10.0.0.7:1  xid  uid 0 nfs3.READ fh=0x1: OK"},
+		{[]string{"trace", "10.0.0.7", "-o", "json", "-c", "2"}, 0, `"arguments":"fh=0x1"`},
+		{[]string{"trace", "host"}, 2, "not an IP address"},
+		{[]string{"slow", "-n", "0"}, 2, "at least 1"},
 		{[]string{"reload"}, 1, "rstored.yaml: no"},
 		{[]string{"log-level", "debug"}, 0, ""},
 		{[]string{"capture", "-w", file}, 0, "captured 10 bytes"},
@@ -230,6 +258,7 @@ func TestRequests(t *testing.T) {
 		{"port", "remove", "tcp", "[::1]:7"},
 		{"port", "add", "portmap", "0.0.0.0"},
 		{"log-level", "debug"},
+		{"ops", "pprof", "on"},
 	} {
 		if code, out, errOut := run(args...); code != 0 {
 			t.Errorf("%q: %d\n%s%s", args, code, out, errOut)
@@ -244,6 +273,9 @@ func TestRequests(t *testing.T) {
 	want := `[{"transport":"rdma","listen":"10.0.0.1:20049"},{"transport":"tcp","listen":":3049"},{"transport":"tcp","listen":"[::1]:7"},{"transport":"portmap","listen":":111"}]`
 	if got, _ := json.Marshal(f.ports); string(got) != want {
 		t.Errorf("ports %s", got)
+	}
+	if !f.pprof {
+		t.Error("profiles are off")
 	}
 	if f.level != "debug" {
 		t.Errorf("level %q", f.level)

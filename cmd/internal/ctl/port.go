@@ -21,9 +21,10 @@ var defaultPorts = map[string]uint16{
 	control.TransportTCP:     config.TCPPort,
 	control.TransportPortmap: config.PortmapPort,
 	control.TransportPerf:    config.PerfPort,
+	control.TransportOps:     config.OpsPort,
 }
 
-var transports = []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf}
+var transports = []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps}
 
 func (t *tool) port() *cobra.Command {
 	complete := func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -32,7 +33,7 @@ func (t *tool) port() *cobra.Command {
 		}
 		return transports, cobra.ShellCompDirectiveNoFileComp
 	}
-	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111) or perf (18515). Without\nan address every address of the host is meant."
+	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515) or ops\n(9049). Without an address every address of the host is meant."
 	add := &cobra.Command{
 		Use:               "add TRANSPORT [ADDR][:PORT]",
 		Short:             "Listen on a further port, now and after restarts",

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/rstored/rstored/rdma"
 )
 
 // Alive says whether the server still does its work: every packet loop comes round before
@@ -16,28 +14,12 @@ import (
 // does, and a new process would wait for it too.
 func (d *Daemon) Alive(ctx context.Context) error {
 	var errs []error
-	for _, v := range d.deviceList() {
-		for i, l := range v.Loops() {
-			if !comesRound(ctx, l) {
-				errs = append(errs, fmt.Errorf("packet loop %d of RDMA device %v does not answer: %w", i, v.addr, ctx.Err()))
-			}
+	for _, l := range d.pingLoops(ctx) {
+		if !l.OK {
+			errs = append(errs, fmt.Errorf("packet loop %d of RDMA device %s does not answer: %w", l.Loop, l.Device, ctx.Err()))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// comesRound says whether a loop, or its end, is seen before ctx is done.
-func comesRound(ctx context.Context, l rdma.Loop) bool {
-	round := make(chan struct{})
-	if !l.Submit(func() { close(round) }) {
-		return true
-	}
-	select {
-	case <-round:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // feed tells the watchdog of the service manager that the server is alive, three times in

@@ -34,7 +34,7 @@ func (d *Daemon) serveRDMA(at netip.AddrPort) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	l, err := rpcrdma.Serve(dev, at.Port(), d.rpc, rpcrdma.Config{MaxConns: d.cfg.Load().MaxConnections, Logger: d.log.Slog("rpcrdma")})
+	l, err := rpcrdma.ServeHandler(dev, at.Port(), func(p rpc.Peer, _ func()) (rpcrdma.Handler, error) { return d.connected(p), nil }, rpcrdma.Config{MaxConns: d.cfg.Load().MaxConnections, Logger: d.log.Slog("rpcrdma")})
 	if err != nil {
 		_ = dev.release()
 		return endpoint{}, err

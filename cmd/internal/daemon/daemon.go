@@ -17,9 +17,11 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rstored/rstored/cmd/internal/audit"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
@@ -47,11 +49,16 @@ type Daemon struct {
 	outward *tcp.Outward // calls to clients of version 4.0
 	locks   *lock.Table
 	meters  meters
-	morgue  morgue
-	perf    measuring
-	served  []rpc.Program // for the names of procedures
-	control *control.Server
-	manager *telemetry.Notifier
+	watch   watch
+	traces  traces
+	// recorder measures the calls of rpc.
+	recorder *measure.Recorder
+	audit    *audit.Log
+	morgue   morgue
+	perf     measuring
+	served   []rpc.Program // for the names of procedures
+	control  *control.Server
+	manager  *telemetry.Notifier
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
 	sockets   *sockets.Set
@@ -95,6 +102,10 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if d.state, err = state.Open(cfg.StateDir); err != nil {
 		return nil, err
 	}
+	if d.audit, err = audit.Open(cfg.Audit, log.Always); err != nil {
+		return nil, &cli.ConfigError{Err: err}
+	}
+	d.watch.pprof.Store(cfg.OpsPprof)
 	secret, err := d.state.Secret()
 	if err != nil {
 		return nil, err
@@ -116,7 +127,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if err := d.wire(secret, journal); err != nil {
 		return nil, err
 	}
-	d.control = control.NewServer(d, access, log.Slog("control"))
+	d.control = control.NewServer(d, access, log.Slog("control"), d.auditAction)
 
 	d.mu.Lock()
 	err = errors.Join(d.applyExports(true), d.applyPorts(true))
@@ -135,6 +146,8 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}()
 	d.log.Info("rstored is running", zap.String("version", cli.ReadBuild().String()),
 		zap.String("control", cfg.Control), zap.String("state_dir", cfg.StateDir), zap.String("config", cfg.File))
+	d.audit.Record("start", zap.String("version", cli.ReadBuild().String()), zap.Int("pid", os.Getpid()))
+	d.watch.start(d)
 	d.advise()
 	return d, nil
 }
@@ -188,7 +201,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err != nil {
 		return err
 	}
-	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs")}
+	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Audit: d.audit.Slog()}
 	d.outward = tcp.NewOutward(0)
 	d.nfs4 = nfs4.New(nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
@@ -204,8 +217,10 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if len(cfg.Minors()) > 0 {
 		d.served = append(d.served, d.nfs4.Programs()...)
 	}
+	d.recorder = newRecorder(d.served, cfg.OpsClients)
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
+		Observer: d.recorder,
 		Workers:  d.cfg.Load().Workers,
 		Journal:  journal,
 		Logger:   d.log.Slog("rpc"),
@@ -246,6 +261,8 @@ func (d *Daemon) reload() error {
 		{"nfs_versions", fmt.Sprint(old.NFSVersions), fmt.Sprint(cfg.NFSVersions)},
 		{"idmap", fmt.Sprint(old.IDMap), fmt.Sprint(cfg.IDMap)},
 		{"utf8", old.UTF8, cfg.UTF8},
+		{"ops_clients", fmt.Sprint(old.OpsClients), fmt.Sprint(cfg.OpsClients)},
+		{"audit", old.Audit, cfg.Audit},
 		{"max_connections", fmt.Sprint(old.MaxConnections), fmt.Sprint(cfg.MaxConnections)},
 		{"lease_time", old.LeaseTime.String(), cfg.LeaseTime.String()},
 		{"grace_time", old.GraceTime.String(), cfg.GraceTime.String()},
@@ -257,6 +274,10 @@ func (d *Daemon) reload() error {
 	}
 	if err := d.log.Level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
 		return err
+	}
+	d.watch.pprof.Store(cfg.OpsPprof)
+	if err := d.audit.Reopen(); err != nil {
+		d.log.Error("the audit log cannot be opened anew", zap.Error(err))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -82,6 +82,7 @@ func configuredPorts(cfg *config.Config) []control.PortSpec {
 		{control.TransportTCP, cfg.MountListen},
 		{control.TransportPortmap, cfg.PortmapListen},
 		{control.TransportPerf, cfg.Perf.Listen},
+		{control.TransportOps, cfg.OpsListen},
 	} {
 		for _, a := range l.addrs {
 			at, err := config.ParseListen(a)

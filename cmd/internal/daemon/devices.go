@@ -45,7 +45,7 @@ func (d *Daemon) acquire(addr netip.Addr) (*device, error) {
 	t := new(tap)
 	rd, err := roce.Open(roce.Config{
 		Addr: addr, Shards: d.cfg.Load().Shards, Logger: d.log.Slog("roce"), Wrap: t.wrap, Ledger: ledger,
-		Obituary: d.morgue.add, PKeys: d.pkeys(), Sockets: d.sockets,
+		Obituary: d.buried, PKeys: d.pkeys(), Sockets: d.sockets,
 	})
 	if err != nil {
 		return nil, err

@@ -66,6 +66,13 @@ func (d *Daemon) applyExports(atStart bool) error {
 		}
 	}
 	d.exports = next
+	names := make(map[uint32]string)
+	for _, s := range next {
+		if s.store != nil {
+			names[s.ID] = s.Pseudo
+		}
+	}
+	d.recorder.SetExports(names)
 	if atStart && len(errs) == len(want) {
 		return errors.Join(errs...)
 	}
@@ -99,7 +106,7 @@ func (d *Daemon) openGate(e *config.Export, id uint32) (*gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newGate(fs), nil
+	return newGate(fs, d.recorder.Store(id)), nil
 }
 
 // retire closes a store that is no longer served, once the calls inside it have

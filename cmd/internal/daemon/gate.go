@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/cmd/internal/measure"
 )
 
 // gate stands in front of a store so that it can be closed while calls are
@@ -14,7 +15,8 @@ import (
 // not be closed under a read that is using it. Calls that arrive after Close
 // find the export gone (ErrStale) and never wait.
 type gate struct {
-	fs blockstore.FS
+	fs    blockstore.FS
+	meter *measure.Store
 	// refs counts the calls inside. Close adds closed, which makes it negative
 	// for good.
 	refs  atomic.Int64
@@ -24,7 +26,10 @@ type gate struct {
 
 const closed = math.MinInt64 / 2
 
-func newGate(fs blockstore.FS) *gate { return &gate{fs: fs, empty: make(chan struct{})} }
+// newGate makes the gate of a store, whose calls are measured by m, which may be nil.
+func newGate(fs blockstore.FS, m *measure.Store) *gate {
+	return &gate{fs: fs, meter: m, empty: make(chan struct{})}
+}
 
 func (g *gate) enter() bool {
 	if g.refs.Add(1) > 0 {
@@ -38,6 +43,12 @@ func (g *gate) leave() {
 	if g.refs.Add(-1) == closed {
 		g.once.Do(func() { close(g.empty) })
 	}
+}
+
+// left is leave at the end of a call that began then.
+func (g *gate) left(op measure.StoreOp, c *blockstore.Cred, began time.Duration) {
+	g.meter.End(op, c, began)
+	g.leave()
 }
 
 // Close turns new calls away, waits for those inside and closes the store. It
@@ -68,7 +79,7 @@ func (g *gate) GetAttr(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr
 	if !g.enter() {
 		return blockstore.Attr{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreGetAttr, c, g.meter.Begin())
 	return g.fs.GetAttr(c, h)
 }
 
@@ -76,7 +87,7 @@ func (g *gate) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.Se
 	if !g.enter() {
 		return blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreSetAttr, c, g.meter.Begin())
 	return g.fs.SetAttr(c, h, s, guard)
 }
 
@@ -84,7 +95,7 @@ func (g *gate) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (b
 	if !g.enter() {
 		return blockstore.Handle{}, blockstore.Attr{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreLookup, c, g.meter.Begin())
 	return g.fs.Lookup(c, dir, name)
 }
 
@@ -92,7 +103,7 @@ func (g *gate) Access(c *blockstore.Cred, h blockstore.Handle, want uint32) (uin
 	if !g.enter() {
 		return 0, blockstore.Attr{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreAccess, c, g.meter.Begin())
 	return g.fs.Access(c, h, want)
 }
 
@@ -100,7 +111,7 @@ func (g *gate) ReadLink(c *blockstore.Cred, h blockstore.Handle) (string, error)
 	if !g.enter() {
 		return "", blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreReadLink, c, g.meter.Begin())
 	return g.fs.ReadLink(c, h)
 }
 
@@ -108,7 +119,11 @@ func (g *gate) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uin
 	if !g.enter() {
 		return 0, false, blockstore.ErrStale
 	}
-	defer g.leave()
+	if nowait { // from memory, or not at all
+		defer g.leave()
+	} else {
+		defer g.left(measure.StoreRead, c, g.meter.Begin())
+	}
 	return g.fs.ReadAt(c, h, p, off, nowait)
 }
 
@@ -116,7 +131,7 @@ func (g *gate) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off ui
 	if !g.enter() {
 		return 0, 0, blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreWrite, c, g.meter.Begin())
 	return g.fs.WriteAt(c, h, p, off, how)
 }
 
@@ -124,7 +139,7 @@ func (g *gate) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, n uin
 	if !g.enter() {
 		return blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreCommit, c, g.meter.Begin())
 	return g.fs.Commit(c, h, off, n)
 }
 
@@ -132,7 +147,7 @@ func (g *gate) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mo
 	if !g.enter() {
 		return blockstore.Handle{}, blockstore.Attr{}, blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreCreate, c, g.meter.Begin())
 	return g.fs.Create(c, dir, name, mode, s, verf)
 }
 
@@ -140,7 +155,7 @@ func (g *gate) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *
 	if !g.enter() {
 		return blockstore.Handle{}, blockstore.Attr{}, blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreCreate, c, g.meter.Begin())
 	return g.fs.Mkdir(c, dir, name, s)
 }
 
@@ -148,7 +163,7 @@ func (g *gate) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target s
 	if !g.enter() {
 		return blockstore.Handle{}, blockstore.Attr{}, blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreCreate, c, g.meter.Begin())
 	return g.fs.Symlink(c, dir, name, target, s)
 }
 
@@ -156,7 +171,7 @@ func (g *gate) Mknod(c *blockstore.Cred, dir blockstore.Handle, name string, typ
 	if !g.enter() {
 		return blockstore.Handle{}, blockstore.Attr{}, blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreCreate, c, g.meter.Begin())
 	return g.fs.Mknod(c, dir, name, typ, major, minor, s)
 }
 
@@ -164,7 +179,7 @@ func (g *gate) Remove(c *blockstore.Cred, dir blockstore.Handle, name string) (b
 	if !g.enter() {
 		return blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreRemove, c, g.meter.Begin())
 	return g.fs.Remove(c, dir, name)
 }
 
@@ -172,7 +187,7 @@ func (g *gate) Rmdir(c *blockstore.Cred, dir blockstore.Handle, name string) (bl
 	if !g.enter() {
 		return blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreRemove, c, g.meter.Begin())
 	return g.fs.Rmdir(c, dir, name)
 }
 
@@ -180,7 +195,7 @@ func (g *gate) Rename(c *blockstore.Cred, from blockstore.Handle, fromName strin
 	if !g.enter() {
 		return blockstore.Wcc{}, blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreRename, c, g.meter.Begin())
 	return g.fs.Rename(c, from, fromName, to, toName)
 }
 
@@ -188,7 +203,7 @@ func (g *gate) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (
 	if !g.enter() {
 		return blockstore.Attr{}, blockstore.Wcc{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreCreate, c, g.meter.Begin())
 	return g.fs.Link(c, h, dir, name)
 }
 
@@ -196,7 +211,7 @@ func (g *gate) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64,
 	if !g.enter() {
 		return verf, false, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreReadDir, c, g.meter.Begin())
 	return g.fs.ReadDir(c, dir, cookie, verf, plus, emit)
 }
 
@@ -204,7 +219,7 @@ func (g *gate) Stat(c *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, e
 	if !g.enter() {
 		return blockstore.Stat{}, blockstore.ErrStale
 	}
-	defer g.leave()
+	defer g.left(measure.StoreStat, c, g.meter.Begin())
 	return g.fs.Stat(c, h)
 }
 
@@ -226,7 +241,7 @@ func (g *gate) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bo
 	if err != nil {
 		return 0, err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
 	return x.Seek(c, h, off, hole)
 }
 
@@ -235,7 +250,7 @@ func (g *gate) Allocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) 
 	if err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
 	return x.Allocate(c, h, off, n)
 }
 
@@ -244,7 +259,7 @@ func (g *gate) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64
 	if err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
 	return x.Deallocate(c, h, off, n)
 }
 
@@ -253,7 +268,7 @@ func (g *gate) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64,
 	if err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
 	return x.Clone(c, from, fromOff, to, toOff, n)
 }
 
@@ -262,7 +277,7 @@ func (g *gate) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, 
 	if err != nil {
 		return 0, err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
 	return x.Copy(c, from, fromOff, to, toOff, n)
 }
 
@@ -284,7 +299,7 @@ func (g *gate) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) ([
 	if err != nil {
 		return nil, err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
 	return x.GetXattr(c, h, name)
 }
 
@@ -293,7 +308,7 @@ func (g *gate) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, va
 	if err != nil {
 		return blockstore.Wcc{}, err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
 	return x.SetXattr(c, h, name, value, mode)
 }
 
@@ -302,7 +317,7 @@ func (g *gate) ListXattrs(c *blockstore.Cred, h blockstore.Handle) ([]string, er
 	if err != nil {
 		return nil, err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
 	return x.ListXattrs(c, h)
 }
 
@@ -311,7 +326,7 @@ func (g *gate) RemoveXattr(c *blockstore.Cred, h blockstore.Handle, name string)
 	if err != nil {
 		return blockstore.Wcc{}, err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
 	return x.RemoveXattr(c, h, name)
 }
 
@@ -333,7 +348,7 @@ func (g *gate) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.A
 	if err != nil {
 		return nil, err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
 	return x.GetACL(c, h, kind)
 }
 
@@ -342,7 +357,7 @@ func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.A
 	if err != nil {
 		return blockstore.Wcc{}, err
 	}
-	defer g.leave()
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
 	return x.SetACL(c, h, kind, l)
 }
 

@@ -30,7 +30,7 @@ func (s *slow) Close() error { s.closed = true; return nil }
 // without waiting.
 func TestGate(t *testing.T) {
 	s := &slow{inside: make(chan struct{}), release: make(chan struct{})}
-	g := newGate(s)
+	g := newGate(s, nil)
 	var _ blockstore.FS = g
 	inner := make(chan error, 1)
 	go func() {

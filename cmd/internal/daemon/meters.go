@@ -193,7 +193,11 @@ func addCounts(to, from map[string]uint64) {
 func (d *Daemon) Clients() []control.Client { return d.meters.clients() }
 
 // Stats implements control.Backend.
-func (d *Daemon) Stats() control.Stats {
+func (d *Daemon) Stats() control.Stats { return d.stats(true) }
+
+// stats are the counters, with or without those of the packet loops, which have to answer for
+// them.
+func (d *Daemon) stats(loops bool) control.Stats {
 	s := d.meters.carriers()
 	s.UptimeSeconds = int64(time.Since(d.started) / time.Second)
 	s.Procs = make(map[string]control.Proc)
@@ -213,7 +217,9 @@ func (d *Daemon) Stats() control.Stats {
 		s.Procs["nfs4."+name] = control.Proc{Calls: n}
 	}
 	delete(s.Errors, "nfs_status_OK")
-	s.Devices = d.deviceCounters(s.Errors)
+	if loops {
+		s.Devices = d.deviceCounters(s.Errors)
+	}
 	s.Events = make(map[string]uint64)
 	for _, k := range events {
 		if n, ok := s.Errors[k]; ok {

@@ -149,18 +149,21 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 		return d.serveRDMA(at)
 	case control.TransportPerf:
 		return d.servePerf(at)
-	case control.TransportTCP, control.TransportPortmap:
+	case control.TransportTCP, control.TransportPortmap, control.TransportOps:
 		l, err := d.sockets.Listen(at, func() (net.Listener, error) { return listenTCP(at, everywhere) })
 		if err != nil {
 			return endpoint{}, err
 		}
-		if transport == control.TransportPortmap {
+		switch transport {
+		case control.TransportPortmap:
 			return d.servePortmap(l), nil
+		case control.TransportOps:
+			return d.serveOps(l), nil
 		}
 		return d.serveTCP(l), nil
 	}
-	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s, %s or %s", transport,
-		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf)
+	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s, %s, %s or %s", transport,
+		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps)
 }
 
 // listenTCP listens on one address, or on all of both families, falling back

@@ -8,6 +8,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/control"
 )
 
 // wait serves until told to stop: by the first SIGTERM or SIGINT gracefully, by
@@ -32,9 +34,13 @@ func (d *Daemon) wait(ctx context.Context) error {
 			return fmt.Errorf("control interface: %w", err)
 		case s := <-sig:
 			if s == unix.SIGHUP {
-				if err := d.Reload(); err != nil {
+				before := control.Snapshot(d)
+				err := d.Reload()
+				if err != nil {
 					d.log.Error("reload", zap.Error(err))
 				}
+				was, is := control.Difference(before, control.Snapshot(d))
+				d.audit.Record("reload", zap.String("by", "SIGHUP"), zap.Any("old", was), zap.Any("new", is), zap.Error(err))
 				continue
 			}
 			d.log.Info("stopping", zap.Stringer("signal", s), zap.Duration("at_most", d.cfg.Load().StopTimeout))

@@ -3,8 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/cmd/internal/control"
 )
 
 // Stop takes the server down: no new connections, the calls in progress end as
@@ -13,10 +16,25 @@ import (
 func (d *Daemon) Stop(ctx context.Context) error {
 	d.draining.Store(true)
 	d.sockets.Freeze()
+	d.audit.Record("stop")
 	d.mu.Lock()
 	ports := d.ports
 	d.ports = nil
 	d.mu.Unlock()
+	// Whoever watches sees the drain.
+	watching := new(port)
+	ports = slices.DeleteFunc(ports, func(p *port) bool {
+		if p.Transport != control.TransportOps {
+			return false
+		}
+		watching.ends = append(watching.ends, p.ends...)
+		return true
+	})
+	defer func() {
+		d.watch.stop()
+		_ = watching.remove()
+		_ = d.audit.Close()
+	}()
 
 	drained := make(chan error, 1)
 	go func() {
@@ -56,6 +74,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 // release undoes a start that failed half way.
 func (d *Daemon) release() {
 	d.sockets.Freeze() // whoever starts it again finds them
+	defer func() { _ = d.audit.Close() }()
 	for _, p := range d.ports {
 		_ = p.remove()
 	}

@@ -17,6 +17,8 @@ import (
 type Log struct {
 	*zap.Logger
 	Level zap.AtomicLevel
+	// Always writes to the same place, whatever the level.
+	Always *zap.Logger
 }
 
 // NewLog makes a logger that writes to standard error.
@@ -41,8 +43,8 @@ func NewLog(level, format string) (*Log, error) {
 	} else {
 		encoder = zapcore.NewJSONEncoder(enc)
 	}
-	core := zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), lv)
-	return &Log{Logger: zap.New(core), Level: lv}, nil
+	out := zapcore.Lock(os.Stderr)
+	return &Log{Logger: zap.New(zapcore.NewCore(encoder, out, lv)), Level: lv, Always: zap.New(zapcore.NewCore(encoder.Clone(), out, zapcore.InfoLevel))}, nil
 }
 
 // Slog is the logger for libraries that take log/slog, under the name given.

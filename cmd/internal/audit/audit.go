@@ -1,0 +1,300 @@
+// Package audit is the daemon's audit log: who mounted what, which clients came and went, and who
+// changed which setting from what to what. It is apart from the log for people, so that neither
+// the level of that nor what it is full of hides anything here.
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+)
+
+// What clients can make happen is written by a goroutine of its own, as it happens on packet
+// loops, and no more often than this, as a client can make it happen as often as it likes.
+const (
+	queued = 1024
+	burst  = 256
+	perSec = 64
+)
+
+// Log is the audit log. Its methods may be called from any goroutine. Everything that is turned
+// away because there is too much is counted, and told with the next line that is not.
+type Log struct {
+	out    *zap.Logger // nil: off
+	file   *file       // nil: the log for people
+	queue  chan entry
+	ended  chan struct{}
+	closed atomic.Bool
+	now    func() time.Time
+
+	mu      sync.Mutex
+	counts  map[string]uint64
+	tokens  float64
+	filled  time.Time
+	missing uint64 // since the last line
+	dropped atomic.Uint64
+}
+
+type entry struct {
+	event  string
+	at     time.Time
+	fields []zap.Field
+	flush  chan struct{} // closed when everything before it is written
+}
+
+// Open opens the audit log that the setting asks for, see config.ParseAudit. log writes lines of
+// any level.
+func Open(setting string, log *zap.Logger) (*Log, error) {
+	path, err := config.ParseAudit(setting)
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{counts: make(map[string]uint64), queue: make(chan entry, queued), ended: make(chan struct{}), now: time.Now, tokens: burst, filled: time.Now()}
+	switch {
+	case path != "":
+		if l.file, err = openFile(path); err != nil {
+			return nil, fmt.Errorf("audit log: %w", err)
+		}
+		enc := zap.NewProductionEncoderConfig()
+		enc.TimeKey, enc.LevelKey, enc.MessageKey = "time", zapcore.OmitKey, "event"
+		enc.NameKey = zapcore.OmitKey
+		enc.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+		l.out = zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(enc), l.file, zapcore.InfoLevel))
+	case setting == config.AuditLog:
+		l.out = log.Named("audit")
+	}
+	go l.write()
+	return l, nil
+}
+
+// Record writes down what somebody who may has done. It returns when it is written.
+func (l *Log) Record(event string, fields ...zap.Field) {
+	if l == nil || l.out == nil {
+		return
+	}
+	l.count(event)
+	l.put(entry{event: event, at: l.now(), fields: fields})
+}
+
+// Event writes down what a client has done, sooner or later, or drops it if there is too much of
+// that. It does not wait.
+func (l *Log) Event(event string, fields ...zap.Field) {
+	if l == nil || l.out == nil {
+		return
+	}
+	l.count(event)
+	now := l.now()
+	l.mu.Lock()
+	l.tokens = min(l.tokens+now.Sub(l.filled).Seconds()*perSec, burst)
+	l.filled = now
+	ok := l.tokens >= 1
+	if ok {
+		l.tokens--
+		if l.missing > 0 {
+			fields = append(fields, zap.Uint64("missing_before", l.missing))
+		}
+	}
+	l.mu.Unlock()
+	if ok && !l.closed.Load() {
+		select {
+		case l.queue <- entry{event: event, at: now, fields: fields}:
+			l.mu.Lock()
+			l.missing = 0
+			l.mu.Unlock()
+			return
+		default:
+		}
+	}
+	l.dropped.Add(1)
+	l.mu.Lock()
+	l.missing++
+	l.mu.Unlock()
+}
+
+func (l *Log) count(event string) {
+	l.mu.Lock()
+	l.counts[event]++
+	l.mu.Unlock()
+}
+
+func (l *Log) put(e entry) {
+	if c := l.out.Check(zapcore.InfoLevel, e.event); c != nil {
+		c.Time = e.at
+		c.Write(e.fields...)
+	}
+}
+
+func (l *Log) write() {
+	defer close(l.ended)
+	for e := range l.queue {
+		if e.flush == nil {
+			l.put(e)
+			continue
+		}
+		close(e.flush)
+		if l.closed.Load() {
+			return
+		}
+	}
+}
+
+// Flush waits until everything that was recorded before is written.
+func (l *Log) Flush() {
+	if l == nil || l.closed.Load() {
+		return
+	}
+	l.flush()
+}
+
+func (l *Log) flush() {
+	done := make(chan struct{})
+	select {
+	case l.queue <- entry{flush: done}:
+		select {
+		case <-done:
+		case <-l.ended:
+		}
+	case <-l.ended:
+	}
+}
+
+// Reopen opens the file of the log anew, after it was renamed by who rotates logs.
+func (l *Log) Reopen() error {
+	if l == nil || l.file == nil {
+		return nil
+	}
+	return l.file.reopen()
+}
+
+// Close ends the log. What is recorded later is lost.
+func (l *Log) Close() error {
+	if l == nil || l.closed.Swap(true) {
+		return nil
+	}
+	l.flush()
+	if l.file != nil {
+		return l.file.close()
+	}
+	return nil
+}
+
+// Counts are the events by name, written or not.
+func (l *Log) Counts() map[string]uint64 {
+	out := make(map[string]uint64)
+	if l == nil {
+		return out
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k, n := range l.counts {
+		out[k] = n
+	}
+	return out
+}
+
+// Dropped is how many events were not written, because there were too many.
+func (l *Log) Dropped() uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.dropped.Load()
+}
+
+// Slog is the log for libraries: messages become events. Groups are not for it.
+func (l *Log) Slog() *slog.Logger { return slog.New(handler{l: l}) }
+
+type handler struct {
+	l    *Log
+	with []zap.Field
+}
+
+func (h handler) Enabled(context.Context, slog.Level) bool { return h.l != nil && h.l.out != nil }
+
+func (h handler) Handle(_ context.Context, r slog.Record) error {
+	fields := append(make([]zap.Field, 0, len(h.with)+r.NumAttrs()), h.with...)
+	r.Attrs(func(a slog.Attr) bool {
+		fields = append(fields, field(a))
+		return true
+	})
+	h.l.Event(r.Message, fields...)
+	return nil
+}
+
+func field(a slog.Attr) zap.Field { return zap.Any(a.Key, a.Value.Resolve().Any()) }
+
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	h.with = append(make([]zap.Field, 0, len(h.with)+len(attrs)), h.with...)
+	for _, a := range attrs {
+		h.with = append(h.with, field(a))
+	}
+	return h
+}
+
+func (h handler) WithGroup(string) slog.Handler { return h }
+
+// file is a file that can be opened anew.
+type file struct {
+	path string
+	mu   sync.Mutex
+	f    *os.File
+}
+
+func openFile(path string) (*file, error) {
+	w := &file{path: path}
+	return w, w.reopen()
+}
+
+func (w *file) reopen() error {
+	f, err := os.OpenFile(w.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.f != nil {
+		_ = w.f.Close()
+	}
+	w.f = f
+	return nil
+}
+
+// Write implements zapcore.WriteSyncer.
+func (w *file) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.f == nil {
+		return 0, os.ErrClosed
+	}
+	return w.f.Write(p)
+}
+
+// Sync implements zapcore.WriteSyncer.
+func (w *file) Sync() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.f == nil {
+		return nil
+	}
+	return w.f.Sync()
+}
+
+func (w *file) close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.f == nil {
+		return nil
+	}
+	err := errors.Join(w.f.Sync(), w.f.Close())
+	w.f = nil
+	return err
+}

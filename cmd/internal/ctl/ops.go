@@ -1,0 +1,146 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+func (t *tool) ops() *cobra.Command {
+	show := &cobra.Command{
+		Use:   "show",
+		Short: "Show where metrics and health checks are, and whether profiles are answered there",
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := t.daemon().Ops(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(o, func(w io.Writer) {
+				fmt.Fprintf(w, "addresses\t%s\npprof\t%s\n", dash(strings.Join(o.Addresses, " ")), map[bool]string{true: "on", false: "off"}[o.Pprof])
+			})
+		},
+	}
+	pprof := &cobra.Command{
+		Use:   "pprof on|off",
+		Short: "Turn profiles at the ops ports on or off, until the next start or reload",
+		Long: `Turn profiles at the ops ports on or off, until the next start or reload. While they are on,
+everyone who reaches such a port can have the process profiled, which slows it down, and sees
+names of functions and the command line.`,
+		Example:   "  rstorectl ops pprof on\n  go tool pprof http://127.0.0.1:9049/debug/pprof/profile?seconds=10",
+		Args:      cli.Args(cobra.ExactArgs(1)),
+		ValidArgs: []string{"on", "off"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] != "on" && args[0] != "off" {
+				return cli.Usagef("%q is neither on nor off", args[0])
+			}
+			return t.daemon().SetPprof(cmd.Context(), args[0] == "on")
+		},
+	}
+	return group("ops", "Metrics, health checks and profiles", show, pprof)
+}
+
+func (t *tool) slow() *cobra.Command {
+	var most int
+	c := &cobra.Command{
+		Use:   "slow",
+		Short: "Show the slowest calls of the last five to ten minutes, and where their time went",
+		Long: `Show the slowest calls of the last five to ten minutes, and where their time went: waiting
+for a worker (QUEUE), for memory and RDMA READs of what the client writes (RDMA), and in the
+store (STORE). What is left is the server's own.`,
+		Example: "  rstorectl slow\n  rstorectl slow -n 5 -o json",
+		Args:    cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if most < 1 {
+				return cli.Usagef("--count is at least 1")
+			}
+			list, err := t.daemon().Slow(cmd.Context())
+			if err != nil {
+				return err
+			}
+			list = list[:min(most, len(list))]
+			us := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+			return t.g.Print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "ENDED\tTOOK\tQUEUE\tRDMA\tSTORE\tOPERATION\tSTATUS\tEXPORT\tCLIENT\tTRANSPORT\tIN\tOUT")
+				for _, s := range list {
+					fmt.Fprintf(w, "%s\t%v\t%v\t%v\t%v\t%s\t%s\t%s\t%s\t%s\t%d\t%d\n", s.Ended.Local().Format(time.TimeOnly), us(s.TookUS), us(s.QueueUS),
+						us(s.RDMAUS), us(s.StoreUS), s.Operation, s.Status, dash(s.Export), s.Client, s.Transport, s.BytesIn, s.BytesOut)
+				}
+			})
+		},
+	}
+	c.Flags().IntVarP(&most, "count", "n", 20, "show `N` calls")
+	return c
+}
+
+func (t *tool) trace() *cobra.Command {
+	var limit time.Duration
+	var most int
+	c := &cobra.Command{
+		Use:   "trace [CLIENT]",
+		Short: "Show calls as they are answered",
+		Long: `Show calls as they are answered, of one client by its address or of all: with what they ask
+for, the answer, and where the time went. File handles are shown by their CRC-32, as by Wireshark. It ends after --for, after --count
+calls, or at an interrupt. Calls take longer meanwhile; those that are too many to be shown are
+counted.`,
+		Example: "  rstorectl trace 10.0.0.7\n  rstorectl trace --for 10s -o json",
+		Args:    cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var client netip.Addr
+			if len(args) > 0 {
+				var err error
+				if client, err = netip.ParseAddr(args[0]); err != nil {
+					return cli.Usagef("%q is not an IP address", args[0])
+				}
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			if limit > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, limit)
+				defer cancel()
+			}
+			enc := json.NewEncoder(t.g.Out)
+			n := 0
+			err := t.daemon().Trace(ctx, client, func(c *control.TraceCall) error {
+				if t.g.Output == cli.FormatJSON {
+					if err := enc.Encode(c); err != nil {
+						return err
+					}
+				} else {
+					if c.Missed > 0 {
+						fmt.Fprintf(t.g.Out, "(%d calls are not shown)\n", c.Missed)
+					}
+					fmt.Fprintf(t.g.Out, "%s %s %s xid %s uid %d %s %s: %s %dus (queue %d, rdma %d, store %d) in %d out %d\n", c.Ended.Local().Format("15:04:05.000000"),
+						c.Client, c.Transport, c.XID, c.UID, c.Operation, c.Arguments, c.Status, c.TookUS, c.QueueUS, c.RDMAUS, c.StoreUS, c.BytesIn, c.BytesOut)
+				}
+				if n++; n == most {
+					return errEnough
+				}
+				return nil
+			})
+			if errors.Is(err, errEnough) {
+				return nil
+			}
+			return err
+		},
+	}
+	c.Flags().DurationVar(&limit, "for", 0, "`DURATION` to trace, 0 until interrupted")
+	c.Flags().IntVarP(&most, "count", "c", 0, "end after `N` calls")
+	return c
+}
+
+var errEnough = errors.New("enough")

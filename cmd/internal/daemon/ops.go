@@ -1,0 +1,342 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/measure"
+	"github.com/rstored/rstored/cmd/internal/ops"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// newRecorder measures the calls of the file programs.
+func newRecorder(programs []rpc.Program, clients int) *measure.Recorder {
+	cfg := measure.Config{
+		Programs: programs, Operations: nfs4.Operations, OperationName: nfs4.OperationName, Clients: clients,
+		StatusName: func(n uint32) string { return nfs.Status(n).String() },
+	}
+	cfg.Compound.Prog, cfg.Compound.Vers, cfg.Compound.Proc = nfs4.Program, nfs4.Version, nfs4.ProcCompound
+	return measure.NewRecorder(cfg)
+}
+
+// watch is what the ops ports need between two requests.
+type watch struct {
+	pprof atomic.Bool
+	end   chan struct{}
+	ended sync.WaitGroup
+
+	mu    sync.Mutex
+	done  uint64    // calls that workers had served
+	moved time.Time // when that changed last, or there was nothing to do
+
+	volumes volumes
+}
+
+// Times of the watch.
+const (
+	watchTick = 10 * time.Second
+	// rotateTicks are how many ticks there are between two rotations of the recorder.
+	rotateTicks = 6
+	// stuckTime is how long all workers may be busy without finishing a call. A disk that is slower
+	// than that answers no more.
+	stuckTime = 2 * time.Minute
+	// pingTime is how long a packet loop may take to answer. A turn is some milliseconds.
+	pingTime = 2 * time.Second
+	// volumeTime is how long a scrape waits for the sizes of file systems.
+	volumeTime = time.Second
+)
+
+// start begins to watch a daemon that is complete.
+func (w *watch) start(d *Daemon) {
+	w.end = make(chan struct{})
+	w.progress(d.rpc.Load(), time.Now())
+	w.ended.Go(func() {
+		t := time.NewTicker(watchTick)
+		defer t.Stop()
+		for n := 1; ; n++ {
+			select {
+			case now := <-t.C:
+				w.progress(d.rpc.Load(), now)
+				if n%rotateTicks == 0 {
+					d.recorder.Rotate()
+				}
+			case <-w.end:
+				return
+			}
+		}
+	})
+}
+
+func (w *watch) stop() {
+	if w.end != nil {
+		close(w.end)
+		w.ended.Wait()
+	}
+}
+
+// progress notes how the workers get on, and reports how long they have not.
+func (w *watch) progress(l rpc.Load, now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.moved.IsZero() || l.Done != w.done || l.Busy < l.Workers {
+		w.done, w.moved = l.Done, now
+	}
+	return now.Sub(w.moved)
+}
+
+// serveOps answers Prometheus and health checks on a listener.
+func (d *Daemon) serveOps(l net.Listener) endpoint {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(ops.NewCollector(d.opsState), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s := ops.Serve(l, ops.Config{Gatherer: registry, Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Logger: d.log.Slog("ops")})
+	return endpoint{addr: boundAddr(l), stop: s.Close}
+}
+
+// opsState is the state that metrics show.
+func (d *Daemon) opsState() ops.State {
+	ctx, cancel := context.WithTimeout(context.Background(), pingTime)
+	defer cancel()
+	s := ops.State{
+		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
+		Exports: d.Exports(), Ports: d.Ports(), Conns: d.Clients(), Workers: d.rpc.Load(),
+		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(), RDMAMemory: d.meters.memory(),
+		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(),
+	}
+	s.LocksHeld, s.LocksWaiting = d.locks.Count()
+	answer := true
+	for _, l := range s.Loops {
+		answer = answer && l.OK
+	}
+	if s.Stats = d.stats(answer); answer {
+		s.QPs = d.QPs()
+	}
+	return s
+}
+
+// memory is what calls over RDMA hold, in bytes.
+func (m *meters) memory() (n uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.rdma {
+		n += l.Stats().MemoryInUse
+	}
+	return n
+}
+
+// pingLoops has every packet loop answer, until ctx ends.
+func (d *Daemon) pingLoops(ctx context.Context) []ops.Loop {
+	var out []ops.Loop
+	for _, v := range d.deviceList() {
+		for i, l := range v.Loops() {
+			out = append(out, ping(ctx, v.addr, i, l))
+		}
+	}
+	return out
+}
+
+func ping(ctx context.Context, device netip.Addr, i int, l rdma.Loop) ops.Loop {
+	began, answered := time.Now(), make(chan struct{})
+	out := ops.Loop{Device: device.String(), Loop: i}
+	if l.Submit(func() { close(answered) }) {
+		select {
+		case <-answered:
+			out.OK = true
+		case <-ctx.Done():
+		}
+	}
+	out.Took = time.Since(began)
+	return out
+}
+
+// live are the checks that only a restart repairs.
+func (d *Daemon) live(ctx context.Context) []ops.Check {
+	ctx, cancel := context.WithTimeout(ctx, pingTime)
+	defer cancel()
+	var out []ops.Check
+	for _, l := range d.pingLoops(ctx) {
+		c := ops.Check{Name: fmt.Sprintf("loop %s/%d", l.Device, l.Loop)}
+		if !l.OK {
+			c.Err = fmt.Errorf("no answer for %v", l.Took.Round(time.Millisecond))
+		}
+		out = append(out, c)
+	}
+	workers := ops.Check{Name: "workers"}
+	load := d.rpc.Load()
+	if idle := d.watch.progress(load, time.Now()); idle > stuckTime {
+		workers.Err = fmt.Errorf("all %d have been busy for %v without finishing a call, and %d wait", load.Workers, idle.Round(time.Second), load.Queued)
+	}
+	return append(out, workers)
+}
+
+var errDraining = errors.New("the daemon is stopping")
+
+// ready are the checks of what clients need.
+func (d *Daemon) ready(context.Context) []ops.Check {
+	state := ops.Check{Name: "running"}
+	if d.draining.Load() {
+		state.Err = errDraining
+	}
+	out := []ops.Check{state}
+	for _, e := range d.Exports() {
+		c := ops.Check{Name: "export " + e.Pseudo}
+		if e.Error != "" {
+			c.Err = errors.New(e.Error)
+		}
+		out = append(out, c)
+	}
+	for _, p := range d.Ports() {
+		c := ops.Check{Name: "port " + p.Transport + " " + p.Listen}
+		switch {
+		case p.Error != "":
+			c.Err = errors.New(p.Error)
+		case len(p.Addresses) == 0:
+			c.Err = errors.New("not listening")
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// volumes knows how full the file systems of exports are. One that does not answer holds up
+// nobody, and is not asked again before it has.
+type volumes struct {
+	mu   sync.Mutex
+	busy map[*gate]bool
+}
+
+// read asks all at once, and lists those that have answered in time.
+func (v *volumes) read(d *Daemon) []ops.Volume {
+	d.mu.Lock()
+	exports := d.exports
+	d.mu.Unlock()
+	answers, asked := make(chan ops.Volume, len(exports)), 0
+	v.mu.Lock()
+	if v.busy == nil {
+		v.busy = make(map[*gate]bool)
+	}
+	for _, s := range exports {
+		if s.store == nil || v.busy[s.store] {
+			continue
+		}
+		v.busy[s.store] = true
+		asked++
+		go func(g *gate, name string) {
+			st, err := g.volume()
+			v.mu.Lock()
+			delete(v.busy, g)
+			v.mu.Unlock()
+			if err != nil {
+				name = ""
+			}
+			answers <- ops.Volume{Export: name, Size: st.TotalBytes, Free: st.FreeBytes, Available: st.AvailBytes, Files: st.TotalFiles, FilesFree: st.FreeFiles}
+		}(s.store, s.Pseudo)
+	}
+	v.mu.Unlock()
+	var out []ops.Volume
+	late := time.NewTimer(volumeTime)
+	defer late.Stop()
+	for range asked {
+		select {
+		case a := <-answers:
+			if a.Export != "" {
+				out = append(out, a)
+			}
+		case <-late.C:
+			return out
+		}
+	}
+	return out
+}
+
+// volume asks the store how full it is. It is not measured as a client's call.
+func (g *gate) volume() (blockstore.Stat, error) {
+	if !g.enter() {
+		return blockstore.Stat{}, blockstore.ErrStale
+	}
+	defer g.leave()
+	h, err := g.fs.Root()
+	if err != nil {
+		return blockstore.Stat{}, err
+	}
+	return g.fs.Stat(&blockstore.Cred{}, h)
+}
+
+// Ops implements control.Backend.
+func (d *Daemon) Ops() control.Ops {
+	o := control.Ops{Addresses: []string{}, Pprof: d.watch.pprof.Load()}
+	for _, p := range d.Ports() {
+		if p.Transport == control.TransportOps {
+			o.Addresses = append(o.Addresses, p.Addresses...)
+		}
+	}
+	return o
+}
+
+// SetPprof implements control.Backend.
+func (d *Daemon) SetPprof(on bool) { d.watch.pprof.Store(on) }
+
+// Slow implements control.Backend.
+func (d *Daemon) Slow() []control.SlowCall {
+	out := []control.SlowCall{}
+	for _, s := range d.recorder.Slow() {
+		out = append(out, slowCall(&s))
+	}
+	return out
+}
+
+// auditAction writes down what somebody did at the control socket.
+func (d *Daemon) auditAction(a control.Action) {
+	d.audit.Record("control", zap.Uint32("uid", a.Peer.UID), zap.Uint32("gid", a.Peer.GID), zap.Int32("pid", a.Peer.PID),
+		zap.String("method", a.Method), zap.String("request", a.Request), zap.Int("status", a.Status), zap.Any("old", a.Old), zap.Any("new", a.New))
+}
+
+// connected writes down a connection over RDMA, and serves it.
+func (d *Daemon) connected(p rpc.Peer) rpcrdma.Handler {
+	d.audit.Event("rdma_connect", zap.String("client", p.Addr.String()), zap.String("local", p.Local.String()), zap.String("pkey", fmt.Sprintf("%#04x", p.PKey)))
+	return &connection{d: d, peer: p}
+}
+
+// connection serves the calls of a connection over RDMA.
+type connection struct {
+	d    *Daemon
+	peer rpc.Peer
+}
+
+// Dispatch implements rpcrdma.Handler.
+func (c *connection) Dispatch(call *rpc.Call, msg xdr.Decoder, mayBlock bool) {
+	c.d.rpc.Dispatch(call, msg, mayBlock)
+}
+
+// Close implements io.Closer: the connection has ended.
+func (c *connection) Close() error {
+	c.d.audit.Event("rdma_disconnect", zap.String("client", c.peer.Addr.String()), zap.String("local", c.peer.Local.String()))
+	return nil
+}
+
+// buried keeps what is left of a connection that ended badly, and writes down those that were
+// refused.
+func (d *Daemon) buried(r roce.Record) {
+	d.morgue.add(r)
+	if r.Outcome == roce.Refused {
+		d.audit.Event("rdma_reject", zap.String("client", r.Remote.String()), zap.String("local", r.Local.String()), zap.String("reason", reasonOf(&r)))
+	}
+}

@@ -1,0 +1,166 @@
+package measure
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// StoreOp is a call of a store.
+type StoreOp uint8
+
+// Calls of a store, those of a kind together.
+const (
+	StoreRead StoreOp = iota
+	StoreWrite
+	StoreCommit
+	StoreGetAttr
+	StoreSetAttr
+	StoreLookup
+	StoreAccess
+	StoreReadDir
+	StoreReadLink
+	StoreCreate // and everything else that makes a name
+	StoreRemove
+	StoreRename
+	StoreStat
+	StoreSpace // holes, space set aside, copies
+	StoreXattr // and ACLs
+	storeOps
+)
+
+var storeOpNames = [storeOps]string{
+	"read", "write", "commit", "getattr", "setattr", "lookup", "access", "readdir", "readlink", "create", "remove", "rename",
+	"statfs", "space", "xattr",
+}
+
+func (o StoreOp) String() string { return storeOpNames[o] }
+
+// Store records the calls of a store. nil records nothing. Its methods may be called from any
+// goroutine.
+type Store struct{ ops points }
+
+// epoch is of Begin's clock.
+var epoch = time.Now()
+
+// Begin is the beginning of a call.
+func (*Store) Begin() time.Duration { return time.Since(epoch) }
+
+// End records a call that began then, and adds it up in c, which may be nil.
+func (s *Store) End(op StoreOp, c *blockstore.Cred, began time.Duration) {
+	d := time.Since(epoch) - began
+	if c != nil {
+		c.Spent += int64(d)
+	}
+	if s != nil {
+		s.ops[here()][op].add(d)
+	}
+}
+
+// exportMax bounds the numbers of exports that are told apart.
+const exportMax = 1 << 16
+
+type export struct {
+	name  string
+	calls points // by kind and transport
+	store *Store
+}
+
+// SetExports says which exports there are, by number. What was recorded of those that stay is
+// kept, and of the others forgotten.
+func (r *Recorder) SetExports(names map[uint32]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := *r.exports.Load()
+	var next []*export
+	for id, name := range names {
+		if id == 0 || id >= exportMax {
+			continue
+		}
+		if n := int(id) + 1; n > len(next) {
+			next = slices.Grow(next, n-len(next))[:n]
+		}
+		next[id] = &export{name: name, calls: newPoints(int(kinds) * len(transports)), store: r.store(id)}
+		if int(id) < len(old) && old[id] != nil {
+			next[id].calls = old[id].calls
+		}
+	}
+	maps.DeleteFunc(r.stores, func(id uint32, _ *Store) bool { return names[id] == "" })
+	r.exports.Store(&next)
+}
+
+// Store is where the calls of an export's store are recorded, which may be opened before there
+// is the export.
+func (r *Recorder) Store(id uint32) *Store {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.store(id)
+}
+
+// store is Store with mu held.
+func (r *Recorder) store(id uint32) *Store {
+	s := r.stores[id]
+	if s == nil {
+		s = &Store{newPoints(int(storeOps))}
+		r.stores[id] = s
+	}
+	return s
+}
+
+// ExportCalls says what was recorded of the calls about an export.
+type ExportCalls struct {
+	Export    string
+	Kind      Kind
+	Transport rpc.Transport
+	Sums
+}
+
+// Exports lists what there was, by export, kind and transport.
+func (r *Recorder) Exports() []ExportCalls {
+	var out []ExportCalls
+	for _, x := range *r.exports.Load() {
+		if x == nil {
+			continue
+		}
+		for i := range int(kinds) * len(transports) {
+			if s := x.calls.sums(i); s.Count() > 0 {
+				out = append(out, ExportCalls{x.name, Kind(i / len(transports)), transports[i%len(transports)], s})
+			}
+		}
+	}
+	return out
+}
+
+// StoreCalls says what was recorded of the calls of a store.
+type StoreCalls struct {
+	Export string
+	Op     StoreOp
+	Sums
+}
+
+// Stores lists what there was, by export and call.
+func (r *Recorder) Stores() []StoreCalls {
+	var out []StoreCalls
+	for _, x := range *r.exports.Load() {
+		if x == nil {
+			continue
+		}
+		for op := range storeOps {
+			if s := x.store.ops.sums(int(op)); s.Count() > 0 {
+				out = append(out, StoreCalls{x.name, op, s})
+			}
+		}
+	}
+	return out
+}
+
+// exportName is the name of an export by its number; empty if there is none.
+func (r *Recorder) exportName(id uint32) string {
+	if list := *r.exports.Load(); int64(id) < int64(len(list)) && list[id] != nil {
+		return list[id].name
+	}
+	return ""
+}

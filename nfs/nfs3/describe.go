@@ -1,0 +1,71 @@
+package nfs3
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Describe puts the arguments of a procedure into words, for a trace. d is at their beginning,
+// and is not from a call that was served well: it may be anything.
+func Describe(proc uint32, d xdr.Decoder) string {
+	var b strings.Builder
+	handle := func(name string) { fmt.Fprintf(&b, " %s=%#08x", name, nfs.HandleSum(DecodeHandle(&d))) }
+	word := func(name string) { fmt.Fprintf(&b, " %s=%d", name, d.Uint32()) }
+	long := func(name string) { fmt.Fprintf(&b, " %s=%d", name, d.Uint64()) }
+	text := func(name string, limit int) { fmt.Fprintf(&b, " %s=%q", name, d.Opaque(limit)) }
+	const nameMax = blockstore.NameMax
+	switch proc {
+	case ProcGetAttr, ProcReadLink, ProcFSStat, ProcFSInfo, ProcPathConf, ProcSetAttr:
+		handle("fh")
+	case ProcLookup, ProcCreate, ProcMkdir, ProcSymlink, ProcMknod, ProcRemove, ProcRmdir:
+		handle("dir")
+		text("name", nameMax)
+	case ProcAccess:
+		handle("fh")
+		fmt.Fprintf(&b, " access=%#x", d.Uint32())
+	case ProcRead, ProcCommit:
+		handle("fh")
+		long("offset")
+		word("count")
+	case ProcWrite:
+		handle("fh")
+		long("offset")
+		word("count")
+		word("stable")
+	case ProcRename:
+		handle("from")
+		text("name", nameMax)
+		handle("to")
+		text("name", nameMax)
+	case ProcLink:
+		handle("fh")
+		handle("dir")
+		text("name", nameMax)
+	case ProcReadDir, ProcReadDirPlus:
+		handle("dir")
+		long("cookie")
+		d.Fixed(VerifierLen)
+		word("count")
+	}
+	return ended(&b, &d)
+}
+
+// DescribeMount is Describe for a procedure of MOUNT.
+func DescribeMount(proc uint32, d xdr.Decoder) string {
+	var b strings.Builder
+	if proc == MountMnt || proc == MountUmnt {
+		fmt.Fprintf(&b, " path=%q", d.Opaque(nfs.PathMax))
+	}
+	return ended(&b, &d)
+}
+
+func ended(b *strings.Builder, d *xdr.Decoder) string {
+	if d.Err() != nil {
+		b.WriteString(" (not decoded further)")
+	}
+	return strings.TrimPrefix(b.String(), " ")
+}
