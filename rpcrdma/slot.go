@@ -26,6 +26,7 @@ type slot struct {
 	buf   []byte // the message, and later the reply
 	state slotState
 	next  *slot // in a slotQueue
+	came  uint64
 
 	hdr    Header
 	inline []byte // what followed the header
@@ -170,7 +171,13 @@ func (s *slot) receive(n int) {
 		s.dispatch()
 		return
 	}
-	c.admit.push(s)
+	c.came++
+	s.came = c.came
+	if s.fetching > 0 {
+		c.fetch.push(s)
+	} else {
+		c.admit.push(s)
+	}
 }
 
 // plan groups the Read list into chunks and checks that the message can be put
@@ -277,14 +284,15 @@ func (s *slot) nextRead() bool {
 		at += int(s.hdr.Reads[i].Length)
 	}
 	n := min(int(r.Length)-s.off, c.l.cfg.ReadSize)
-	c.sges = append(c.sges, rdma.SGE{Buf: s.chunks[k].mem[at : at+n], LKey: c.l.pool.lkey})
-	last := len(c.sges)
-	c.wrs = append(c.wrs, rdma.SendWR{
-		ID: workID(idRead, s.index), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: c.sges[last-1 : last : last],
+	c.readSGEs = append(c.readSGEs, rdma.SGE{Buf: s.chunks[k].mem[at : at+n], LKey: c.l.pool.lkey})
+	last := len(c.readSGEs)
+	c.readWRs = append(c.readWRs, rdma.SendWR{
+		ID: workID(idRead, s.index), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: c.readSGEs[last-1 : last : last],
 		RemoteAddr: r.Offset + uint64(s.off), RKey: r.Handle,
 	})
 	s.off += n
 	s.reads++
+	c.reading += n
 	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {
 		s.seg, s.off = s.seg+1, 0
 	}
