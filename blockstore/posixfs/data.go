@@ -60,8 +60,17 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 	if err != nil {
 		return 0, false, mapErr(err)
 	}
+	direct := f.goesDirect(len(p))
+	if nowait && direct {
+		return 0, false, f.wouldBlock()
+	}
 	if !nowait {
-		n, err := pread(fd, p, off)
+		var n int
+		if direct {
+			n, err = f.readDirect(o, fd, p, off)
+		} else {
+			n, err = pread(fd, p, off)
+		}
 		if err != nil {
 			return 0, false, mapErr(err)
 		}
@@ -167,7 +176,7 @@ func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 }
 
 func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability, w *blockstore.Wcc) (int, bool) {
-	if !f.inMemory && (how != blockstore.Unstable || f.noNowaitWrite.Load()) || len(p) == 0 || !writable(off, len(p)) || f.readOnly {
+	if !f.inMemory && (how != blockstore.Unstable || f.noNowaitWrite.Load()) || len(p) == 0 || !writable(off, len(p)) || f.readOnly || f.goesDirect(len(p)) {
 		return 0, false
 	}
 	o := f.objects.get(&h)
@@ -252,6 +261,8 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 		if err == nil && !f.who.on {
 			err = f.dropSetID(c, o, &st)
 		}
+	} else if f.goesDirect(len(p)) {
+		n, err = f.writeDirect(o, fd, p, off)
 	} else {
 		n, err = f.pwrite(fd, p, off)
 	}
