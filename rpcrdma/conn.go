@@ -65,12 +65,16 @@ type serverConn struct {
 	active   int // slots between receive and completion of the reply
 	serving  int // slots in the handler
 
-	held      int // bytes of bulk memory, with the rounding of the pool
-	admit     slotQueue
-	pull      slotQueue
-	readsFree int
-	wake      func() // pumps, from any goroutine
-	waking    bool   // wake is with the pool
+	held int // bytes of bulk memory, with the rounding of the pool
+	// admit are calls that wait for memory, fetch those that wait for the Read chunks of
+	// others to be fetched first, and for memory then. came counts calls that came in either.
+	admit, fetch slotQueue
+	came         uint64
+	pull         slotQueue // calls with RDMA READs to be posted
+	readsFree    int
+	reading      int    // bytes of RDMA READs in flight
+	wake         func() // pumps, from any goroutine
+	waking       bool   // wake is with the pool
 
 	sqFree  int
 	replies slotQueue // replies that wait for room in the send queue
@@ -81,7 +85,10 @@ type serverConn struct {
 	wcs    [64]rdma.WC
 	wrs    []rdma.SendWR // scratch
 	sges   []rdma.SGE    // scratch
-	recvs  []rdma.SGE    // the scatter element of each slot
+	// readWRs and readSGEs are those of the RDMA READs that pump collects.
+	readWRs  []rdma.SendWR
+	readSGEs []rdma.SGE
+	recvs    []rdma.SGE // the scatter element of each slot
 
 	probe prober
 	back  backward
@@ -361,6 +368,7 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		c.slot(index).receive(int(wc.ByteLen))
 	case idRead:
 		c.readsFree++
+		c.reading -= int(wc.ByteLen)
 		c.slots[index].fetched(int(wc.ByteLen))
 	case idSend:
 		s := c.slots[index]
@@ -414,10 +422,13 @@ func (c *serverConn) pump() {
 		s.wrs = nil
 		s.postReply(wrs)
 	}
-	for s := c.admit.head; s != nil && s.reserve(); s = c.admit.head {
-		c.admit.pop()
+	c.readWRs, c.readSGEs = c.readWRs[:0], c.readSGEs[:0] // apart from what replies use
+	for q := c.oldest(); q != nil && q.head.reserve(); q = c.oldest() {
+		s := q.head
+		q.pop()
 		if s.fetching > 0 {
 			c.pull.push(s)
+			c.takeReads()
 		} else {
 			s.dispatch()
 		}
@@ -430,18 +441,43 @@ func (c *serverConn) pump() {
 	}
 }
 
-func (c *serverConn) startReads() {
-	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
-	for s := c.pull.head; s != nil && len(c.wrs) < c.readsFree; s = c.pull.head {
+// oldest is the queue whose head came first, of those whose head may go on if there is memory
+// for it. A call gets memory for its Read chunks no sooner than the first RDMA READ can be
+// posted: so few blocks are in use at a time, the same ones again and again, and they stay in the
+// processor's caches.
+func (c *serverConn) oldest() *slotQueue {
+	a, f := c.admit.head, c.fetch.head
+	switch {
+	case f != nil && (a == nil || f.came < a.came) && c.pull.head == nil && c.mayRead():
+		return &c.fetch
+	case a != nil:
+		return &c.admit
+	}
+	return nil
+}
+
+// mayRead reports whether one more RDMA READ may be posted.
+func (c *serverConn) mayRead() bool {
+	return len(c.readWRs) < c.readsFree && c.reading < c.l.cfg.ReadBytes
+}
+
+// takeReads puts the RDMA READs that may be posted on the list.
+func (c *serverConn) takeReads() {
+	for s := c.pull.head; s != nil && c.mayRead(); s = c.pull.head {
 		if !s.nextRead() {
 			c.pull.pop()
 		}
 	}
-	if len(c.wrs) == 0 || c.dead {
+}
+
+// startReads posts what is on the list, and what came to be possible meanwhile.
+func (c *serverConn) startReads() {
+	c.takeReads()
+	if len(c.readWRs) == 0 || c.dead {
 		return
 	}
-	c.readsFree -= len(c.wrs)
-	if err := c.conn.QP().PostSend(c.wrs); err != nil {
+	c.readsFree -= len(c.readWRs)
+	if err := c.conn.QP().PostSend(c.readWRs); err != nil {
 		c.fail(errReadFailed, fmt.Errorf("posting RDMA READs: %w", err))
 	}
 }

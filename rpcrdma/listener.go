@@ -40,6 +40,10 @@ type Config struct {
 	ReadDepth int
 	// ReadSize is the longest RDMA READ. 0 means 256 KiB.
 	ReadSize int
+	// ReadBytes is how many bytes of RDMA READs are in flight on a connection before no more are
+	// posted. What is fetched sooner than it is used leaves the processor's caches again; what
+	// a network holds on its way must fit. 0 means 1 MiB.
+	ReadBytes int
 	// ConnMemory bounds the bulk memory of one connection. 0 means 32 MiB.
 	ConnMemory int
 	// Memory bounds the bulk memory of the Listener. 0 means 256 MiB.
@@ -63,6 +67,7 @@ func (c Config) withDefaults() Config {
 	c.MaxMessage = min(max(cmp.Or(c.MaxMessage, 1<<20+64<<10), 64<<10), bulkMax)
 	c.ReadDepth = min(max(cmp.Or(c.ReadDepth, 16), 1), 255)
 	c.ReadSize = min(max(cmp.Or(c.ReadSize, 256<<10), 4096), 1<<30)
+	c.ReadBytes = max(cmp.Or(c.ReadBytes, 1<<20), 1)
 	c.ConnMemory = max(cmp.Or(c.ConnMemory, 32<<20), 2*bulkMax)
 	c.Memory = max(cmp.Or(c.Memory, 256<<20), 2*bulkMax)
 	c.MaxConns = cmp.Or(c.MaxConns, 1024)

@@ -375,6 +375,47 @@ func TestReadsInFlight(t *testing.T) {
 	}
 }
 
+// TestReadBytes: a Read chunk waits, without memory, until what is fetched already leaves
+// room, and a call that has nothing to fetch does not wait for it.
+func TestReadBytes(t *testing.T) {
+	w := newWorld(t, Config{ReadDepth: 16, ReadSize: 4096, ReadBytes: 12_000})
+	var mu sync.Mutex
+	most := 0
+	w.net.posted = func(reads int) {
+		mu.Lock()
+		most = max(most, reads)
+		mu.Unlock()
+	}
+	r := w.rawUp()
+	const calls, n = 8, 20_000
+	var msgs [][]byte
+	for i := range uint32(calls) {
+		m := r.region(n, rdma.RemoteRead) // of its own, as the reply invalidates it
+		var e xdr.Encoder
+		rpc.EncodeCall(&e, i+1, testProg, testVers, procPut, nil)
+		e.Uint32(1)
+		e.Uint32(n)
+		h := &Header{XID: i + 1, Credits: 32, Reads: []ReadSegment{{uint32(len(e.B)), segments(m, n)[0]}}}
+		e.Uint32(0xabcd)
+		msgs = append(msgs, message(h, e.B))
+	}
+	r.send(msgs...)
+	seen := make(map[uint32]bool)
+	for range calls {
+		h, rest := r.reply()
+		d := xdr.NewDecoder(rest)
+		if err := rpc.DecodeReply(&d, h.XID); err != nil || d.Uint32() != sum(make([]byte, n)) || seen[h.XID] {
+			t.Errorf("call %d: %v", h.XID, err)
+		}
+		seen[h.XID] = true
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if most != 3 {
+		t.Errorf("at most %d RDMA READs in flight, want 3", most)
+	}
+}
+
 func TestCreditsGranted(t *testing.T) {
 	w := newWorld(t, Config{Credits: 12})
 	r := w.rawUp()

@@ -26,8 +26,10 @@ type slot struct {
 	index int
 	buf   []byte // the message, and later the reply
 	state slotState
-	came  rdma.Time // of the message
-	next  *slot     // in a slotQueue
+	next  *slot // in a slotQueue
+	came  uint64
+	// arrived is when the message did.
+	arrived rdma.Time
 
 	hdr    Header
 	inline []byte // what followed the header
@@ -105,7 +107,7 @@ func (s *slot) receive(n int) {
 	count := &c.l.n
 	count.inline.Add(uint64(n))
 	s.state = slotWaiting
-	s.came = c.loop.Now()
+	s.arrived = c.loop.Now()
 	var err error
 	s.inline, err = s.hdr.Parse(s.buf[:n])
 	if err == nil && s.hdr.Type == TypeMsg && rpc.IsReply(s.inline) {
@@ -173,7 +175,13 @@ func (s *slot) receive(n int) {
 		s.dispatch()
 		return
 	}
-	c.admit.push(s)
+	c.came++
+	s.came = c.came
+	if s.fetching > 0 {
+		c.fetch.push(s)
+	} else {
+		c.admit.push(s)
+	}
 }
 
 // plan groups the Read list into chunks and checks that the message can be put
@@ -280,14 +288,15 @@ func (s *slot) nextRead() bool {
 		at += int(s.hdr.Reads[i].Length)
 	}
 	n := min(int(r.Length)-s.off, c.l.cfg.ReadSize)
-	c.sges = append(c.sges, rdma.SGE{Buf: s.chunks[k].mem[at : at+n], LKey: c.l.pool.lkey})
-	last := len(c.sges)
-	c.wrs = append(c.wrs, rdma.SendWR{
-		ID: workID(idRead, s.index), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: c.sges[last-1 : last : last],
+	c.readSGEs = append(c.readSGEs, rdma.SGE{Buf: s.chunks[k].mem[at : at+n], LKey: c.l.pool.lkey})
+	last := len(c.readSGEs)
+	c.readWRs = append(c.readWRs, rdma.SendWR{
+		ID: workID(idRead, s.index), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: c.readSGEs[last-1 : last : last],
 		RemoteAddr: r.Offset + uint64(s.off), RKey: r.Handle,
 	})
 	s.off += n
 	s.reads++
+	c.reading += n
 	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {
 		s.seg, s.off = s.seg+1, 0
 	}
@@ -342,7 +351,7 @@ func (s *slot) dispatch() {
 	}
 	s.call.Reset()
 	s.call.BulkMax = s.bulkMax()
-	s.call.Notes.Fetch = time.Duration(c.loop.Now() - s.came)
+	s.call.Notes.Fetch = time.Duration(c.loop.Now() - s.arrived)
 	s.state = slotServing
 	c.serving++
 	c.handler.Dispatch(&s.call, xdr.NewSegmented(s.parts), false)

@@ -79,6 +79,15 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 	return k, blockstore.FileSync, wcc(pre, n), nil
 }
 
+// WriteNowait implements blockstore.NowaitWriter: there is nothing to wait for.
+func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+	n, how, w, err := f.WriteAt(c, h, p, off, how)
+	if err != nil {
+		return 0, how, blockstore.Wcc{}, blockstore.ErrWouldBlock
+	}
+	return n, how, w, nil
+}
+
 // Commit has nothing left to do; it checks what it is asked.
 func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count uint32) (blockstore.Wcc, error) {
 	f.mu.RLock()

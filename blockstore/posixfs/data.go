@@ -60,8 +60,17 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 	if err != nil {
 		return 0, false, mapErr(err)
 	}
+	direct := f.goesDirect(len(p))
+	if nowait && direct {
+		return 0, false, f.wouldBlock()
+	}
 	if !nowait {
-		n, err := pread(fd, p, off)
+		var n int
+		if direct {
+			n, err = f.readDirect(o, fd, p, off)
+		} else {
+			n, err = pread(fd, p, off)
+		}
 		if err != nil {
 			return 0, false, mapErr(err)
 		}
@@ -154,6 +163,66 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 	return n, how, w, nil
 }
 
+// WriteNowait implements blockstore.NowaitWriter, of files that are open and that nobody else
+// is writing. Where data is on disk the kernel is asked not to wait (RWF_NOWAIT), and what is
+// to be stable at once is not for here.
+func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+	var w blockstore.Wcc
+	if n, ok := f.writeNowait(c, h, p, off, how, &w); ok {
+		return n, how, w, nil
+	}
+	f.count.writesBlock.Add(1)
+	return 0, how, blockstore.Wcc{}, blockstore.ErrWouldBlock
+}
+
+func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability, w *blockstore.Wcc) (int, bool) {
+	if !f.inMemory && (how != blockstore.Unstable || f.noNowaitWrite.Load()) || len(p) == 0 || !writable(off, len(p)) || f.readOnly || f.goesDirect(len(p)) {
+		return 0, false
+	}
+	o := f.objects.get(&h)
+	if o == nil {
+		return 0, false
+	}
+	defer f.release(o)
+	fd := int(o.rw.Load())
+	if o.typ != blockstore.TypeReg || fd < 0 || !o.mu.TryLock() {
+		return 0, false
+	}
+	defer o.mu.Unlock()
+	var st unix.Stat_t
+	if o.stat(&st) != nil || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 || !f.mayWrite(c, o, &st) {
+		return 0, false
+	}
+	before(w, &st)
+	n, ok := f.pwriteNowait(fd, p, off)
+	if ok {
+		o.dirty.Store(true)
+		o.after(w)
+	}
+	return n, ok
+}
+
+// pwriteNowait writes p if nothing is to be waited for, without telling the runtime, which
+// would give the processor to another thread as if this one waited.
+func (f *FS) pwriteNowait(fd int, p []byte, off uint64) (int, bool) {
+	if f.inMemory {
+		n, e := rawPwrite(fd, p, off)
+		return n, e == 0
+	}
+	iov := unix.Iovec{Base: unsafe.SliceData(p)}
+	iov.SetLen(len(p))
+	n, _, e := unix.RawSyscall6(unix.SYS_PWRITEV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), uintptr(off>>32), unix.RWF_NOWAIT)
+	if e == unix.EOPNOTSUPP || e == unix.ENOSYS {
+		f.noNowaitWrite.Store(true)
+	}
+	return int(n), e == 0 && int(n) == len(p) // the rest of a short one would have to wait
+}
+
+// writable reports whether a file can have n bytes at off.
+func writable(off uint64, n int) bool {
+	return off <= 1<<63-1 && (n == 0 || off+uint64(n) <= 1<<63-1)
+}
+
 func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *blockstore.Wcc) (n, fd int, err error) {
 	if err := o.dataType(); err != nil {
 		return 0, -1, err
@@ -174,7 +243,7 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	if !f.mayWrite(c, o, &st) {
 		return 0, -1, blockstore.ErrAccess
 	}
-	if off > 1<<63-1 || (len(p) > 0 && off+uint64(len(p)) > 1<<63-1) {
+	if !writable(off, len(p)) {
 		return 0, -1, blockstore.ErrFBig
 	}
 	if fd, err = o.writer(); err != nil {
@@ -186,24 +255,43 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
 		// As the client's user, so that the kernel takes the set-ID bits away.
 		err = f.who.as(c, func() (err error) {
-			n, err = pwrite(fd, p, off)
+			n, err = f.pwrite(fd, p, off)
 			return err
 		})
 		if err == nil && !f.who.on {
 			err = f.dropSetID(c, o, &st)
 		}
+	} else if f.goesDirect(len(p)) {
+		n, err = f.writeDirect(o, fd, p, off)
 	} else {
-		n, err = pwrite(fd, p, off)
+		n, err = f.pwrite(fd, p, off)
 	}
 	o.after(w)
 	return n, fd, mapErr(err)
 }
 
-func pwrite(fd int, p []byte, off uint64) (int, error) {
+func (f *FS) pwrite(fd int, p []byte, off uint64) (int, error) {
+	if f.inMemory {
+		if n, e := rawPwrite(fd, p, off); e != 0 {
+			return 0, e
+		} else {
+			return n, nil
+		}
+	}
 	for {
 		n, err := unix.Pwrite(fd, p, int64(off))
 		if err != unix.EINTR {
 			return n, err
+		}
+	}
+}
+
+// rawPwrite is pwrite to memory: a copy, of which the runtime is not told.
+func rawPwrite(fd int, p []byte, off uint64) (int, unix.Errno) {
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_PWRITE64, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(off), uintptr(off>>32), 0)
+		if e != unix.EINTR {
+			return int(n), e
 		}
 	}
 }

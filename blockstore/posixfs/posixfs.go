@@ -117,6 +117,9 @@ type Counters struct {
 	SearchMisses  uint64 // walks that did not find it
 	SyncFailures  uint64 // fsyncs that failed, each with a new verifier
 	WouldBlock    uint64 // reads sent back because data was not in memory
+	DirectReads   uint64 // reads that went past the page cache
+	DirectWrites  uint64 // writes that did
+	WritesBlock   uint64 // writes sent back because they might have to wait
 	DirStreamHits uint64 // directory reads that continued an open stream
 	Leases        uint64 // leases of files
 	LeaseBreaks   uint64 // leases that another program broke
@@ -125,7 +128,7 @@ type Counters struct {
 }
 
 type counters struct {
-	opens, evictions, forged, outside, searches, searchMisses, syncFailures, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies atomic.Uint64
+	opens, evictions, forged, outside, searches, searchMisses, syncFailures, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies, writesBlock, directReads, directWrites atomic.Uint64
 }
 
 // FS is a store over a directory. It implements blockstore.FS; its methods may
@@ -157,8 +160,9 @@ type FS struct {
 	readOnly  bool
 	noOpenat2 bool
 	mountID   uint64
-	// noNowait is set once the filesystem has refused RWF_NOWAIT.
-	noNowait atomic.Bool
+	// noNowait is set once the filesystem has refused RWF_NOWAIT, noNowaitWrite for a write.
+	noNowait, noNowaitWrite atomic.Bool
+	direct                  atomic.Bool // see SetDirect
 	// inMemory: there is no disk that a read would wait for.
 	inMemory bool
 	near     bool // see nearFS
@@ -174,8 +178,9 @@ type FS struct {
 }
 
 var (
-	_ blockstore.FS     = (*FS)(nil)
-	_ blockstore.Leaser = (*FS)(nil)
+	_ blockstore.FS           = (*FS)(nil)
+	_ blockstore.Leaser       = (*FS)(nil)
+	_ blockstore.NowaitWriter = (*FS)(nil)
 )
 
 var errClosed = errors.New("the store is closed")
@@ -372,8 +377,9 @@ func (f *FS) Counters() Counters {
 	return Counters{
 		Opens: c.opens.Load(), Evictions: c.evictions.Load(), ForgedHandles: c.forged.Load(), Outside: c.outside.Load(),
 		Searches: c.searches.Load(), SearchMisses: c.searchMisses.Load(), SyncFailures: c.syncFailures.Load(),
-		WouldBlock: c.wouldBlock.Load(), DirStreamHits: c.streamHits.Load(),
-		Leases: c.leases.Load(), LeaseBreaks: c.leaseBreaks.Load(),
+		WouldBlock: c.wouldBlock.Load(), WritesBlock: c.writesBlock.Load(), DirectReads: c.directReads.Load(), DirectWrites: c.directWrites.Load(),
+		DirStreamHits: c.streamHits.Load(),
+		Leases:        c.leases.Load(), LeaseBreaks: c.leaseBreaks.Load(),
 		Mapped: c.mapped.Load(), MapCopies: c.mapCopies.Load(),
 	}
 }

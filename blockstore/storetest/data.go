@@ -88,6 +88,42 @@ func testStability(e *env) {
 	e.wantNot(e.Verifier() != v, "the verifier changed without cause")
 }
 
+// testWriteNowait: it does what WriteAt does, or nothing.
+func testWriteNowait(e *env) {
+	fs, ok := e.FS.(blockstore.NowaitWriter)
+	if !ok {
+		e.Skip("the store has no writes that do not wait")
+	}
+	f := e.mkfile(nil, e.root, "f", 0o600, "0123456789")
+	d := e.mkdir(nil, e.root, "d", 0o700)
+	_, _, _, err := fs.WriteNowait(nil, d, []byte("x"), 0, blockstore.Unstable)
+	e.want(err, blockstore.ErrWouldBlock)
+	_, _, _, err = fs.WriteNowait(Other, f, []byte("x"), 0, blockstore.Unstable)
+	e.want(err, blockstore.ErrWouldBlock)
+	_, _, _, err = fs.WriteNowait(nil, f, []byte("xy"), 1<<63, blockstore.Unstable)
+	e.want(err, blockstore.ErrWouldBlock)
+	_, _, _, err = fs.WriteNowait(nil, blockstore.Handle{}, []byte("x"), 0, blockstore.Unstable)
+	e.want(err, blockstore.ErrWouldBlock)
+	e.wantNot(e.get(nil, f) != "0123456789", "content %q", e.get(nil, f))
+	want := []byte("0123456789")
+	for i, how := range []blockstore.Stability{blockstore.Unstable, blockstore.DataSync, blockstore.FileSync, blockstore.Unstable} {
+		p := bytes.Repeat([]byte{byte('a' + i)}, 3+7*i)
+		off := uint64(2 + 3*i)
+		before := e.attr(f)
+		n, committed, w, err := fs.WriteNowait(nil, f, p, off, how)
+		if errors.Is(err, blockstore.ErrWouldBlock) {
+			n, committed, w, err = e.WriteAt(nil, f, p, off, how)
+		}
+		e.ok(err)
+		e.wantNot(n != len(p) || committed < how, "wrote %d as stable as %d, asked %d", n, committed, how)
+		e.wantNot(!w.Pre.Known || w.Pre.Size != before.Size || !w.Pre.Mtime.Equal(before.Mtime), "before: %+v, want %+v", w.Pre, before)
+		want = append(want[:off], append(p, want[min(int(off)+len(p), len(want)):]...)...)
+		e.wantNot(e.get(nil, f) != string(want), "content %q, want %q", e.get(nil, f), want)
+		after := e.attr(f)
+		e.wantNot(!w.Post.Known || w.Post.Size != after.Size || !w.Post.Mtime.Equal(after.Mtime), "after: %+v, want %+v", w.Post, after)
+	}
+}
+
 func testSetAttr(e *env) {
 	f := e.mkfile(nil, e.root, "f", 0o644, "0123456789")
 	at, mt := unix(1234567890, 123456000), unix(1500000000, 999999000)

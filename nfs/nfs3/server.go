@@ -2,6 +2,7 @@ package nfs3
 
 import (
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -24,6 +25,8 @@ type server struct {
 	shares  nfs.Shares
 	mounts  mounts
 	ops     sync.Pool // of *op
+	// inlineWrite is the longest WRITE in bytes that a loop does itself.
+	inlineWrite int
 }
 
 // op is one procedure being served: what its handles were found to mean, and
@@ -54,6 +57,7 @@ func Programs(cfg nfs.Config) []rpc.Program {
 	if s.audit == nil {
 		s.audit = slog.New(slog.DiscardHandler)
 	}
+	s.inlineWrite = inlineWrite(runtime.GOMAXPROCS(0))
 	s.ops.New = func() any { return &op{s: s} }
 
 	procs := make([]rpc.Proc, numProcs)
@@ -82,9 +86,10 @@ func Programs(cfg nfs.Config) []rpc.Program {
 	row(ProcFSInfo, "FSINFO", false, fsInfo)
 	row(ProcPathConf, "PATHCONF", false, pathConf)
 	row(ProcCommit, "COMMIT", false, commit)
-	// Only these two never wait: READ asks the store not to.
+	// Only these never wait: READ and WRITE ask the store not to.
 	procs[ProcNull].Inline = true
 	procs[ProcRead].Inline = true
+	procs[ProcWrite].Inline = true
 
 	return []rpc.Program{
 		{Name: "nfs3", Prog: Program, Vers: Version, Procs: procs},

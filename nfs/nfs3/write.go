@@ -7,8 +7,29 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// write is WRITE (RFC 1813 section 3.3.7).
-func write(o *op, _ bool) rpc.Status {
+// inlineProcs is up to how many processors the loops have enough of them busy for a WRITE of any
+// length to stay where it arrived. With more of them a worker's copy goes on beside what a loop
+// does meanwhile, and a loop keeps only those of up to inlineMax bytes, which take no longer
+// than handing them over.
+const (
+	inlineProcs = 4
+	inlineMax   = 64 << 10
+)
+
+func inlineWrite(procs int) int {
+	if procs <= inlineProcs {
+		return nfs.MaxIO
+	}
+	return inlineMax
+}
+
+// write is WRITE (RFC 1813 section 3.3.7). On a loop it is done if nothing has to be waited
+// for, and whatever goes wrong there is found out again by a worker.
+func write(o *op, mayBlock bool) rpc.Status {
+	// The goroutine that reads a TCP connection would not read on meanwhile.
+	if !mayBlock && (o.c.Peer.Transport != rpc.TransportRDMA || o.c.Args.Remaining() > o.s.inlineWrite+nfs.HandleMax+64) {
+		return rpc.Again
+	}
 	d := &o.c.Args
 	fh := DecodeHandle(d)
 	off, count := d.Uint64(), d.Uint32()
@@ -22,18 +43,26 @@ func write(o *op, _ bool) rpc.Status {
 	}
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
+	if !mayBlock && o.x != nil && (st != nfs.OK || o.s.delegs != nil && o.s.delegs.Delegating()) {
+		return rpc.Again
+	}
 	if st == nfs.OK {
-		st = o.denied(h, true, true)
+		st = o.denied(h, true, mayBlock)
 	}
 	if st == nfs.OK {
 		st = o.hold(h)
 	}
 	switch {
+	case !mayBlock && o.x != nil && st != nfs.OK:
+		return rpc.Again
 	case st != nfs.OK:
 	case uint64(count) > uint64(len(data)):
 		st = nfs.ErrInval // section 3.3.7: count is the data's, or less
 	default:
-		n, committed, wcc, err := o.x.FS.WriteAt(&o.cred, h, data[:count], off, how)
+		n, committed, wcc, err := o.writeAt(h, data[:count], off, how, mayBlock)
+		if err != nil && !mayBlock {
+			return rpc.Again
+		}
 		if w, st = wcc, nfs.StatusOf(err); st != nfs.OK {
 			break
 		}
@@ -45,7 +74,20 @@ func write(o *op, _ bool) rpc.Status {
 		o.c.Res.Fixed(v[:])
 		return rpc.Done
 	}
+	if !mayBlock && o.x != nil {
+		return rpc.Again
+	}
 	return o.failWcc(st, &w, &h)
+}
+
+func (o *op) writeAt(h blockstore.Handle, p []byte, off uint64, how blockstore.Stability, mayBlock bool) (int, blockstore.Stability, blockstore.Wcc, error) {
+	if mayBlock {
+		return o.x.FS.WriteAt(&o.cred, h, p, off, how)
+	}
+	if x, ok := o.x.FS.(blockstore.NowaitWriter); ok {
+		return x.WriteNowait(&o.cred, h, p, off, how)
+	}
+	return 0, how, blockstore.Wcc{}, blockstore.ErrWouldBlock
 }
 
 // commit is COMMIT (section 3.3.21).

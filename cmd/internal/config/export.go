@@ -36,6 +36,8 @@ type Export struct {
 	// Async acknowledges stable writes before they are on disk, as exports(5)
 	// "async" does. It risks data and is never the default.
 	Async bool `mapstructure:"async" yaml:"async" json:"async"`
+	// Direct has long reads and writes go past the page cache (option direct).
+	Direct bool `mapstructure:"direct" yaml:"direct,omitempty" json:"direct,omitempty"`
 	// HostLocks has the locks of clients taken on the host as well, so that its programs
 	// see them, and clients those of the programs; nil means true.
 	HostLocks *bool `mapstructure:"host_locks" yaml:"host_locks,omitempty" json:"host_locks,omitempty"`
@@ -258,6 +260,8 @@ func (e *Export) ApplyOptions(c *Client, opts []string) error {
 			e.Async = false
 		case "async":
 			e.Async = true
+		case "direct", "no_direct":
+			e.Direct = key == "direct"
 		case "host_locks", "no_host_locks":
 			on := key == "host_locks"
 			e.HostLocks = &on

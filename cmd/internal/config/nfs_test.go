@@ -43,3 +43,15 @@ func TestHostLocksOption(t *testing.T) {
 		}
 	}
 }
+
+func TestDirectOption(t *testing.T) {
+	for spec, want := range map[string]bool{"/d": false, "/d(direct)": true, "/d(direct,no_direct)": false, "/d 10.0.0.0/8(rw,direct)": true} {
+		e, err := ParseExport(spec)
+		if err != nil || e.Direct != want {
+			t.Errorf("%s: %v, %v", spec, e.Direct, err)
+		}
+	}
+	if _, err := ParseExport("/d(direct=1)"); err == nil {
+		t.Error("direct takes no value")
+	}
+}

@@ -69,7 +69,7 @@ func (t *tool) exportAdd() *cobra.Command {
 		Long: `Export a directory, now and after restarts. PATH names a directory on the
 server's host and is taken relative to the working directory. Options are those of
 exports(5): ro, rw, sync, async, root_squash, no_root_squash, all_squash,
-anonuid=N, anongid=N, host_locks, no_host_locks.`,
+anonuid=N, anongid=N, host_locks, no_host_locks, direct, no_direct.`,
 		Example: `  rstorectl export add /srv/data
   rstorectl export add '/srv/data=/d(ro,all_squash)'
   rstorectl export add /srv/data --client '10.0.0.0/8(no_root_squash)' --client '*(ro)'
@@ -279,6 +279,9 @@ func mode(e *control.Export) string {
 		m += ",async"
 	} else {
 		m += ",sync"
+	}
+	if e.Direct {
+		m += ",direct"
 	}
 	if e.HostLocks != nil && !*e.HostLocks {
 		m += ",no_host_locks"

@@ -45,6 +45,9 @@ func (d *Daemon) applyExports(atStart bool) error {
 			} else if s.store, err = d.openGate(&w.Export, id); err == nil {
 				d.log.Info("exporting", zap.String("path", w.Path), zap.String("as", w.Pseudo), zap.Strings("and_as", w.Aliases), zap.String("type", w.Type))
 			}
+			if s.store != nil {
+				s.store.SetDirect(w.Direct)
+			}
 		}
 		if err != nil {
 			s.Error = err.Error()

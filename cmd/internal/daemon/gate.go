@@ -444,3 +444,23 @@ func (g *gate) Map(c *blockstore.Cred, h blockstore.Handle, off uint64, n int) (
 	defer g.leave()
 	return x.Map(c, h, off, n)
 }
+
+// WriteNowait implements blockstore.NowaitWriter.
+func (g *gate) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+	x, ok := g.fs.(blockstore.NowaitWriter)
+	if !ok || !g.enter() {
+		return 0, how, blockstore.Wcc{}, blockstore.ErrWouldBlock
+	}
+	defer g.leave()
+	return x.WriteNowait(c, h, p, off, how)
+}
+
+// SetDirect passes an export's option on to a store that knows it.
+func (g *gate) SetDirect(on bool) {
+	x, ok := g.fs.(interface{ SetDirect(on bool) })
+	if !ok || !g.enter() {
+		return
+	}
+	defer g.leave()
+	x.SetDirect(on)
+}

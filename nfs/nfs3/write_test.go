@@ -1,0 +1,78 @@
+package nfs3
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+func TestInlineWriteLength(t *testing.T) {
+	for procs, want := range map[int]int{1: nfs.MaxIO, 2: nfs.MaxIO, 4: nfs.MaxIO, 5: 64 << 10, 64: 64 << 10} {
+		if n := inlineWrite(procs); n != want {
+			t.Errorf("%d bytes with %d processors, want %d", n, procs, want)
+		}
+	}
+}
+
+// slow is a store whose writes have to wait.
+type slow struct{ blockstore.FS }
+
+// TestWriteWhereItArrived: a WRITE over RDMA is done on the loop if the store need not wait, and it
+// is no failure; all others move to a worker and end there as they would without.
+func TestWriteWhereItArrived(t *testing.T) {
+	r := newRig(t)
+	r.srv.Close() // so that what moves to a worker is dropped
+	root, err := r.fs.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mode := uint32(0o600)
+	h, _, _, err := r.fs.Create(nil, root, "f", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := nfs.ClientRule{CIDR: netip.MustParsePrefix("0.0.0.0/0"), Squash: nfs.NoRootSquash}
+	more := []*nfs.Export{
+		{ID: 1, Pseudo: "/one", FS: r.fs, Clients: []nfs.ClientRule{rule}},
+		{ID: 2, Pseudo: "/two", FS: r.fs, ReadOnly: true, Clients: []nfs.ClientRule{rule}},
+		{ID: 3, Pseudo: "/three", FS: slow{r.fs}, Clients: []nfs.ClientRule{rule}},
+	}
+	if err := r.table.Replace(more); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		over   rpc.Transport
+		export uint32
+		uid    uint32
+		n      int
+		inline bool
+	}{
+		{"over RDMA", rpc.TransportRDMA, 1, 0, 100, true},
+		{"over TCP", rpc.TransportTCP, 1, 0, 100, false},
+		{"of a read-only export", rpc.TransportRDMA, 2, 0, 100, false},
+		{"to a store that waits", rpc.TransportRDMA, 3, 0, 100, false},
+		{"without permission", rpc.TransportRDMA, 1, 1000, 100, false},
+		{"to no export", rpc.TransportRDMA, 9, 0, 100, true},
+	} {
+		var e xdr.Encoder
+		rpc.EncodeCall(&e, 1, Program, Version, ProcWrite, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", UID: c.uid, GID: c.uid})
+		var b [nfs.HandleMax]byte
+		EncodeHandle(&e, r.codec.Append(b[:0], c.export, &h))
+		e.Uint64(0)
+		e.Uint32(uint32(c.n))
+		e.Uint32(uint32(blockstore.Unstable))
+		e.Opaque(make([]byte, c.n))
+		replies, dropped := 0, false
+		call := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend), Transport: c.over}, BulkMax: -1}
+		call.Reply = func(_ *rpc.Call, drop bool) { replies, dropped = replies+1, drop }
+		r.srv.Dispatch(call, xdr.NewDecoder(e.AppendFlat(nil)), false)
+		if replies != 1 || dropped == c.inline {
+			t.Errorf("%s: %d replies, dropped %v", c.name, replies, dropped)
+		}
+	}
+}
