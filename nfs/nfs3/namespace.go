@@ -25,6 +25,9 @@ func lookup(o *op, _ bool) rpc.Status {
 	if st != nfs.OK {
 		return o.failPost(st, &dir)
 	}
+	if c := o.child(&dir, name); c != nil {
+		return o.cross(c, &dir)
+	}
 	h, a, err := o.x.FS.Lookup(&o.cred, dir, name)
 	if err != nil {
 		return o.failPost(nfs.StatusOf(err), &dir)
@@ -34,6 +37,57 @@ func lookup(o *op, _ bool) rpc.Status {
 	o.putHandle(&h)
 	o.putPostOp(&o.attr)
 	o.postOp(&dir)
+	return rpc.Done
+}
+
+// child is the export that the client finds under a name of a directory, or nil. As with the
+// kernel's server one has to be asked for by version 3, or it is hidden; version 4 always goes on.
+func (o *op) child(dir *blockstore.Handle, name string) *nfs.Export {
+	c := o.s.exports.Below(o.x, dir, name)
+	if c == nil {
+		return nil
+	}
+	if !o.x.CrossMnt {
+		if r, st := c.Admits(&o.c.Peer); st != nfs.OK || !r.NoHide {
+			return nil
+		}
+	}
+	return c
+}
+
+// cross answers a LOOKUP that leads to another export.
+func (o *op) cross(c *nfs.Export, dir *blockstore.Handle) rpc.Status {
+	from, rule := o.x, o.rule
+	// Who may not search the directory gets no further.
+	granted, _, err := from.FS.Access(&o.cred, *dir, blockstore.AccessLookup)
+	st := nfs.StatusOf(err)
+	if st == nfs.OK && granted&blockstore.AccessLookup == 0 {
+		st = nfs.ErrAcces
+	}
+	if st != nfs.OK {
+		return o.failPost(st, dir)
+	}
+	at := len(o.c.Res.B)
+	var h blockstore.Handle
+	if st = o.enter(c); st == nfs.OK {
+		if h, err = c.FS.Root(); err == nil {
+			o.attr, err = c.FS.GetAttr(&o.cred, h)
+		}
+		st = nfs.StatusOf(err)
+	}
+	if st == nfs.OK {
+		o.status(st)
+		o.putHandle(&h)
+		o.putPostOp(&o.attr)
+	}
+	if back := o.assume(from, rule); st == nfs.OK {
+		st = back
+	}
+	if st != nfs.OK {
+		o.c.Res.Truncate(at)
+		return o.failPost(st, dir)
+	}
+	o.postOp(dir)
 	return rpc.Done
 }
 

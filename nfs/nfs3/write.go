@@ -33,6 +33,7 @@ func write(o *op, _ bool) rpc.Status {
 	case uint64(count) > uint64(len(data)):
 		st = nfs.ErrInval // section 3.3.7: count is the data's, or less
 	default:
+		count = min(count, o.rule.WriteMax()) // the client sends the rest again
 		n, committed, wcc, err := o.x.FS.WriteAt(&o.cred, h, data[:count], off, how)
 		if w, st = wcc, nfs.StatusOf(err); st != nfs.OK {
 			break

@@ -159,7 +159,7 @@ const (
 // later and changes while they run.
 func (d *Daemon) wire(secret, journal []byte) error {
 	cfg := d.cfg.Load()
-	d.table = nfs.NewTable()
+	d.table = nfs.NewTable(nil)
 	d.faults = new(nfs.Counters)
 	codec := nfs.NewCodec(secret)
 	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
