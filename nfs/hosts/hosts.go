@@ -145,6 +145,21 @@ func (h *Hosts) Want(names []string) {
 	}
 }
 
+// Flush has everything asked for again when it is used. Until then it stays as it is.
+func (h *Hosts) Flush() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, f := range h.hosts {
+		f.next = time.Time{}
+	}
+	for _, g := range h.groups {
+		g.next = time.Time{}
+	}
+	for _, p := range h.peers {
+		p.next = time.Time{}
+	}
+}
+
 // Is reports whether a name stands for the host at an address. If known is false that is not
 // known yet, and being found out. It does not wait.
 func (h *Hosts) Is(a netip.Addr, name string) (is, known bool) {

@@ -23,6 +23,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/hosts"
+	"github.com/rstored/rstored/nfs/idmap"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
@@ -45,6 +47,9 @@ type Daemon struct {
 	nfs4    *nfs4.Server
 	outward *tcp.Outward // calls to clients of version 4.0
 	locks   *lock.Table
+	hosts   *hosts.Hosts
+	people  *idmap.Map
+	mounts  *mountWatch
 	meters  meters
 	morgue  morgue
 	perf    measuring
@@ -113,6 +118,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 
 	d.mu.Lock()
 	err = errors.Join(d.applyExports(true), d.applyPorts(true))
+	d.mounts = watchMounts(d.mountsChanged)
 	d.mu.Unlock()
 	if err != nil {
 		_ = sock.Close()
@@ -126,7 +132,21 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.log.Info("rstored is running", zap.String("version", cli.ReadBuild().String()),
 		zap.String("control", cfg.Control), zap.String("state_dir", cfg.StateDir), zap.String("config", cfg.File))
 	d.advise()
+	d.tellWarnings(cfg)
 	return d, nil
+}
+
+// tellWarnings tells what is probably not meant in the export table.
+func (d *Daemon) tellWarnings(cfg *config.Config) {
+	for _, w := range cfg.Warnings {
+		d.log.Warn("export table: " + w)
+	}
+}
+
+// FlushIDMap implements control.Backend.
+func (d *Daemon) FlushIDMap() {
+	d.people.Flush()
+	d.hosts.Flush()
 }
 
 // advise tells the operator what may not be meant.
@@ -159,7 +179,8 @@ const (
 // later and changes while they run.
 func (d *Daemon) wire(secret, journal []byte) error {
 	cfg := d.cfg.Load()
-	d.table = nfs.NewTable(nil)
+	d.hosts = newHosts(d.log.Slog("hosts"))
+	d.table = nfs.NewTable(d.hosts)
 	d.faults = new(nfs.Counters)
 	codec := nfs.NewCodec(secret)
 	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
@@ -169,13 +190,14 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err != nil {
 		return err
 	}
-	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs")}
+	d.people = newNames(&cfg.IDMap)
+	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.people}
 	d.outward = tcp.NewOutward(0)
 	d.nfs4 = nfs4.New(nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
 		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
-		Minors: cfg.Minors(), Names: newNames(&cfg.IDMap), UTF8: cfg.UTF8 == config.UTF8Strict,
+		Minors: cfg.Minors(), Names: d.people, UTF8: cfg.UTF8 == config.UTF8Strict,
 	})
 	common.Delegations, common.Shares = d.nfs4, d.nfs4
 	// MOUNT and the lock manager are version 3's.
@@ -235,6 +257,7 @@ func (d *Daemon) Reload() error {
 	if err := errors.Join(d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
+	d.tellWarnings(cfg)
 	d.log.Info("configuration reloaded", zap.String("file", cfg.File))
 	return nil
 }

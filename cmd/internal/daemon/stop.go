@@ -12,6 +12,7 @@ import (
 // be called once.
 func (d *Daemon) Stop(ctx context.Context) error {
 	d.draining.Store(true)
+	d.mounts.stop()
 	d.mu.Lock()
 	ports := d.ports
 	d.ports = nil
@@ -54,6 +55,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 
 // release undoes a start that failed half way.
 func (d *Daemon) release() {
+	d.mounts.stop()
 	for _, p := range d.ports {
 		_ = p.remove()
 	}
