@@ -230,6 +230,15 @@ func (x *Export) Rule(client netip.Addr) (*ClientRule, Status) {
 // Admits is the rule for a caller, or ErrAcces if the export is not for him, or ErrJukebox
 // if that is not known yet. The flavor of his calls is another question.
 func (x *Export) Admits(p *rpc.Peer) (*ClientRule, Status) {
+	r, st := x.AdmitsMount(p)
+	if st == OK && !r.Transports.has(p.Transport) {
+		return nil, ErrAcces
+	}
+	return r, st
+}
+
+// AdmitsMount is Admits for MNT, which clients that come by RDMA send by TCP all the same.
+func (x *Export) AdmitsMount(p *rpc.Peer) (*ClientRule, Status) {
 	const partition = 0x7fff
 	if len(x.PKeys) > 0 && !slices.ContainsFunc(x.PKeys, func(k uint16) bool { return p.PKey != 0 && (k^p.PKey)&partition == 0 }) {
 		return nil, ErrAcces
@@ -240,7 +249,7 @@ func (x *Export) Admits(p *rpc.Peer) (*ClientRule, Status) {
 	}
 	// Ports of RDMA are nobody's privilege; whoever has a device is as good as root there.
 	const reserved = 1024
-	if !r.Transports.has(p.Transport) || r.Secure && p.Transport == rpc.TransportTCP && p.Addr.Port() >= reserved {
+	if r.Secure && p.Transport == rpc.TransportTCP && p.Addr.Port() >= reserved {
 		return nil, ErrAcces
 	}
 	return r, OK

@@ -160,17 +160,20 @@ const (
 
 // enterMount is enter for MNT, which comes before the flavor is chosen and is under no limit.
 func (o *op) enterMount(x *nfs.Export) nfs.Status {
-	rule, st := o.admit(x)
+	rule, st := x.AdmitsMount(&o.c.Peer)
 	if st == nfs.ErrJukebox {
 		if o.s.waiting.Add(1) <= whoWaits {
 			ctx, cancel := context.WithTimeout(context.Background(), whoWait)
 			for st == nfs.ErrJukebox && ctx.Err() == nil {
 				o.s.exports.Hosts().Wait(o.host(), ctx.Done())
-				rule, st = o.admit(x)
+				rule, st = x.AdmitsMount(&o.c.Peer)
 			}
 			cancel()
 		}
 		o.s.waiting.Add(-1)
+	}
+	if st == nfs.ErrAcces {
+		o.s.count.DeniedClients.Add(1)
 	}
 	if st != nfs.OK {
 		return st

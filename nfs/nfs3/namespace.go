@@ -280,7 +280,7 @@ func rename(o *op, _ bool) rpc.Status {
 	o.status(st)
 	o.wcc(&fromW, &from)
 	if x != nil {
-		o.enter(x) // the other directory is of another export
+		o.reenter(x) // the other directory is of another export
 	}
 	o.wcc(&toW, &to)
 	return rpc.Done
@@ -315,10 +315,17 @@ func link(o *op, _ bool) rpc.Status {
 		o.postOp(&h)
 	}
 	if x != nil {
-		o.enter(x)
+		o.reenter(x)
 	}
 	o.wcc(&w, &dir)
 	return rpc.Done
+}
+
+// reenter is enter for an export that the call has entered before: nothing is paid again.
+func (o *op) reenter(x *nfs.Export) {
+	if rule, st := x.Admits(&o.c.Peer); st == nfs.OK {
+		_ = o.assume(x, rule) // the groups are known
+	}
 }
 
 // resolveTwo resolves two handles that are to be in one export. It leaves the
@@ -334,7 +341,7 @@ func (o *op) resolveTwo(a, b []byte) (ha, hb blockstore.Handle, other *nfs.Expor
 	hb, st = o.resolve(b)
 	if o.x != first {
 		other = o.x
-		o.enter(first)
+		o.reenter(first)
 		st = nfs.ErrXDev
 	}
 	if st == nfs.OK && o.readOnly() {

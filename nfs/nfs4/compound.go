@@ -314,11 +314,11 @@ var nobodysRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.A
 // if its calls are of a wrong flavor, ErrJukebox if it has to come again.
 func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	rule, st := x.Admits(&k.c.Peer)
-	switch {
-	case st == nfs.ErrAcces:
+	if st == nfs.ErrAcces {
 		k.s.count.DeniedClients.Add(1)
-		return nil, st
-	case st != nfs.OK:
+	}
+	switch {
+	case rule == nil:
 		return nil, st
 	case !rule.Flavors.Has(k.c.Cred.Flavor):
 		return nil, nfs.ErrWrongSec

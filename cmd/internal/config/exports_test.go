@@ -104,6 +104,7 @@ func TestTable(t *testing.T) {
 		"blank":           {"/a h (rw)\n", "/a=/a h *", "a client of its own", ""},
 		"two roots":       {"/a *(fsid=0)\n/b *(fsid=root)\n", "", "", "exports:2: fsid=0"},
 		"one fsid twice":  {"/a *(fsid=3)\n/b *(fsid=3)\n", "", "", "exports:2: fsid 3"},
+		"fsid of one":     {"/a h g(fsid=0)\n/a/b *\n", "/a=/ h g; /a/b=/b *", "", ""},
 		"unlike":          {"/a h(async)\n\n/a g(sync)\n", "", "", "exports:3: async"},
 		"a wrong address": {"/a 10.0.0.256(rw)\n", "", "", "exports:1: client"},
 		"a wrong mask":    {"/a 10.0.0.0/255.0.255.0\n", "", "", "exports:1: client"},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -64,6 +65,9 @@ func fromTable(t *exportsfile.Table) (list []Export, warnings []string, err erro
 				if what := difference(&first, &e); what != "" {
 					return nil, warnings, fail(in.Pos, fmt.Errorf("%s is for all clients of an export, but is not the same for those of %s before this one", what, dir))
 				}
+				// One client with the number says it for all.
+				first.FSID = cmp.Or(first.FSID, e.FSID)
+				whole[dir], list[n].FSID, list[n].Pseudo = first, first.FSID, dir
 			} else {
 				whole[dir] = e
 				e.Clients = nil
@@ -88,7 +92,7 @@ func difference(a, b *Export) string {
 	switch {
 	case a.Async != b.Async:
 		return "async"
-	case a.FSID != b.FSID:
+	case a.FSID != b.FSID && a.FSID != "" && b.FSID != "":
 		return "fsid"
 	case a.CrossMnt != b.CrossMnt:
 		return "crossmnt"
