@@ -183,9 +183,12 @@ func (t *Table) clients(s *scanner, e *Entry) error {
 // cut takes "host(options)" apart.
 func cut(w string) (host, opts string, err error) {
 	host, rest, found := strings.Cut(w, "(")
+	if strings.Contains(host, ")") {
+		return "", "", fmt.Errorf("%q: brackets do not match", w)
+	}
 	if !found {
-		if strings.Contains(w, ")") {
-			return "", "", fmt.Errorf("%q: brackets do not match", w)
+		if w == "" {
+			return "", "", errors.New("an empty word is no client")
 		}
 		return w, "", nil
 	}

@@ -77,6 +77,8 @@ func TestParse(t *testing.T) {
 		"no end":          {in: "\n/a h(rw\n", fail: "f:2: "},
 		"blank inside":    {in: "/a h(rw, sync)\n", fail: "brackets do not match"},
 		"two brackets":    {in: "/a h(rw)(ro)\n", fail: "brackets"},
+		"closing first":   {in: "/a h)(rw)\n", fail: "brackets"},
+		"empty word":      {in: "/a \"\"\n", fail: "an empty word"},
 		"closing":         {in: "/a \\\nhrw)\n", fail: "f:2: "},
 		"open quote":      {in: "/a *\n\"/b *\n", fail: "f:2: a quotation mark"},
 		"NUL":             {in: "/a\x00 *\n", fail: "NUL"},
