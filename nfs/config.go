@@ -25,6 +25,9 @@ type Config struct {
 	// Delegations are those of version 4 for who serves another protocol; nil means
 	// that there are none.
 	Delegations Delegations
+	// Groups are those of the server's users, for rules with ManageGIDs; nil means that
+	// there are none.
+	Groups Groups
 	// Shares are the share reservations, for version 3; nil means that there are none.
 	Shares Shares
 }
@@ -65,6 +68,9 @@ type Counters struct {
 	ReadsMoved atomic.Uint64
 	// NoMemory: READs put off because the carrier had no memory for the data.
 	NoMemory atomic.Uint64
+	// Throttled: calls that waited for their turn under a limit of an export.
+	// ThrottledAway: those told to come again, because too many wait, or too long.
+	Throttled, ThrottledAway atomic.Uint64
 	// Garbage: calls with arguments that do not decode.
 	Garbage atomic.Uint64
 
@@ -88,6 +94,7 @@ func (c *Counters) Snapshot() map[string]uint64 {
 		"nfs_bad_handles": c.BadHandles.Load(), "nfs_forged_handles": c.ForgedHandles.Load(),
 		"nfs_gone_exports": c.GoneExports.Load(), "nfs_denied_clients": c.DeniedClients.Load(),
 		"nfs_reads_moved": c.ReadsMoved.Load(), "nfs_no_memory": c.NoMemory.Load(), "nfs_garbage": c.Garbage.Load(),
+		"nfs_throttled": c.Throttled.Load(), "nfs_throttled_away": c.ThrottledAway.Load(),
 	}
 	for i := range statuses {
 		if n := c.status[i].Load(); n > 0 {

@@ -39,15 +39,119 @@ func (s Squash) String() string {
 	return "unknown"
 }
 
-// ClientRule says how the clients of a network may use an export.
+// ClientRule says how the clients of a network, or those that a name stands for, may use an
+// export.
 type ClientRule struct {
 	// CIDR are the clients. An IPv4 address in IPv6 form counts as IPv4.
 	CIDR netip.Prefix
+	// Name are the clients where CIDR is not valid: a host, a pattern of hosts, a
+	// @netgroup. The table's Hosts knows them.
+	Name string
 	// RO keeps these clients from changing anything.
 	RO     bool
 	Squash Squash
 	// AnonUID and AnonGID are who an anonymous caller is; see AnonID.
 	AnonUID, AnonGID uint32
+	// Secure wants calls over TCP to come from a port below 1024.
+	Secure bool
+	// Flavors are the authentication flavors that are accepted; 0 means all there are.
+	Flavors Flavors
+	// Transports are those that the clients may come by; 0 means all.
+	Transports Transports
+	// MaxRead and MaxWrite bound the data of one READ or WRITE, in bytes; 0 means MaxIO.
+	MaxRead, MaxWrite uint32
+	// Limit is for each of the clients.
+	Limit Limit
+	// ManageGIDs takes the groups of a user from the server's database, if he is in it, in
+	// the place of those that the client tells.
+	ManageGIDs bool
+	// NoHide lets these clients get here by version 3 from the export that this one lies in.
+	NoHide bool
+	// NoReadDirPlus refuses READDIRPLUS.
+	NoReadDirPlus bool
+}
+
+// Flavors is a set of authentication flavors.
+type Flavors uint8
+
+// Flavors.
+const (
+	FlavorSys Flavors = 1 << iota
+	FlavorNone
+)
+
+// Has reports whether a flavor is accepted.
+func (f Flavors) Has(a rpc.AuthFlavor) bool {
+	switch a {
+	case rpc.AuthSys:
+		return f == 0 || f&FlavorSys != 0
+	case rpc.AuthNone:
+		return f == 0 || f&FlavorNone != 0
+	}
+	return false
+}
+
+// List are the flavors, the best first.
+func (f Flavors) List() []rpc.AuthFlavor {
+	out := make([]rpc.AuthFlavor, 0, 2)
+	for _, a := range [...]rpc.AuthFlavor{rpc.AuthSys, rpc.AuthNone} {
+		if f.Has(a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// Transports is a set of carriers.
+type Transports uint8
+
+// Transports.
+const (
+	ByTCP Transports = 1 << iota
+	ByRDMA
+)
+
+func (t Transports) has(c rpc.Transport) bool {
+	return t == 0 || t&ByTCP != 0 && c == rpc.TransportTCP || t&ByRDMA != 0 && c == rpc.TransportRDMA
+}
+
+// ReadMax is the most data of one READ, in bytes.
+func (r *ClientRule) ReadMax() uint32 { return ioMax(r.MaxRead) }
+
+// WriteMax is the most data of one WRITE, in bytes.
+func (r *ClientRule) WriteMax() uint32 { return ioMax(r.MaxWrite) }
+
+func ioMax(n uint32) uint32 {
+	if n == 0 {
+		return MaxIO
+	}
+	return min(n, MaxIO)
+}
+
+// Hosts tells clients by name. It is asked for every call, and must not wait: see
+// nfs/hosts.
+type Hosts interface {
+	// Is reports whether a name stands for the host at an address; if known is false that
+	// is being found out.
+	Is(a netip.Addr, name string) (is, known bool)
+	// Want says which names are asked for from now on.
+	Want(names []string)
+	// Wait waits until more is known about an address, or done is closed.
+	Wait(a netip.Addr, done <-chan struct{})
+}
+
+// Groups knows the groups of the server's users. Its method may be called from any goroutine.
+type Groups interface {
+	// Groups are those of a user, which the caller does not change; ok is false if he is
+	// not known. If ready is false that has to be looked up, for which wait gives leave.
+	Groups(uid uint32, wait bool) (list []uint32, ok, ready bool)
+}
+
+// Place is where an export lies in another one.
+type Place struct {
+	Export uint32            // the other's number
+	Dir    blockstore.Handle // a directory of it
+	Name   string            // the name in there that leads to the export
 }
 
 // Export is a directory that is served. It is not changed after it was given
@@ -60,10 +164,22 @@ type Export struct {
 	// Pseudo is the name under which clients mount it, absolute and clean.
 	Pseudo   string
 	ReadOnly bool
-	// Clients are the rules; the longest matching prefix counts, and no other.
+	// Clients are the rules, of which one counts: that of a single host, else of a network,
+	// of a pattern of names, of a netgroup, of everybody. Among several networks it is the
+	// one with the longest prefix, or with FirstMatch the first, as among others.
 	// None at all means everybody with RootSquash to AnonID; to serve nobody,
 	// do not export.
-	Clients []ClientRule
+	Clients    []ClientRule
+	FirstMatch bool
+	// Limit is for all clients together.
+	Limit Limit
+	// Place is where it lies in another export, if it does: clients of version 4 get here
+	// from there, and those of version 3 if the other has CrossMnt, or the rule NoHide.
+	Place    *Place
+	CrossMnt bool
+	// Ident tells the file system from others, in the place of what the store says; 0
+	// leaves it to that.
+	Ident uint64
 	// PKeys are the partitions whose members the export is for, by either membership; none
 	// means all, and everybody who does not come by RDMA. With any, only they are let in.
 	PKeys []uint16
@@ -74,7 +190,10 @@ type Export struct {
 	HostLocks bool
 	FS        blockstore.FS
 
-	fsid uint64
+	fsid   uint64
+	hosts  Hosts
+	meter  *meter
+	covers bool // other exports lie in this one
 }
 
 // FSID identifies the export's filesystem towards clients.
@@ -86,49 +205,98 @@ var everyone = []ClientRule{
 	{CIDR: netip.PrefixFrom(netip.IPv6Unspecified(), 0), AnonUID: AnonID, AnonGID: AnonID},
 }
 
-// Rule is the rule for a client, or nil if the export is not for it. The
-// Table has sorted the rules, the longest prefix first.
-func (x *Export) Rule(client netip.Addr) *ClientRule {
+// Rule is the rule for a client: OK, ErrAcces if there is none, or ErrJukebox if who he is
+// is still being found out. The Table has sorted the rules by what counts more.
+func (x *Export) Rule(client netip.Addr) (*ClientRule, Status) {
 	client = client.Unmap().WithZone("")
 	for i := range x.Clients {
-		if x.Clients[i].CIDR.Contains(client) {
-			return &x.Clients[i]
+		r := &x.Clients[i]
+		if r.CIDR.IsValid() {
+			if r.CIDR.Contains(client) {
+				return r, OK
+			}
+			continue
+		}
+		switch is, known := x.hosts.Is(client, r.Name); {
+		case !known:
+			return nil, ErrJukebox
+		case is:
+			return r, OK
 		}
 	}
-	return nil
+	return nil, ErrAcces
 }
 
-// Admits is the rule for a caller, or nil if the export is not for him.
-func (x *Export) Admits(p *rpc.Peer) *ClientRule {
+// Admits is the rule for a caller, or ErrAcces if the export is not for him, or ErrJukebox
+// if that is not known yet. The flavor of his calls is another question.
+func (x *Export) Admits(p *rpc.Peer) (*ClientRule, Status) {
+	r, st := x.AdmitsMount(p)
+	if st == OK && !r.Transports.has(p.Transport) {
+		return nil, ErrAcces
+	}
+	return r, st
+}
+
+// AdmitsMount is Admits for MNT, which clients that come by RDMA send by TCP all the same.
+func (x *Export) AdmitsMount(p *rpc.Peer) (*ClientRule, Status) {
 	const partition = 0x7fff
 	if len(x.PKeys) > 0 && !slices.ContainsFunc(x.PKeys, func(k uint16) bool { return p.PKey != 0 && (k^p.PKey)&partition == 0 }) {
-		return nil
+		return nil, ErrAcces
 	}
-	return x.Rule(p.Addr.Addr())
+	r, st := x.Rule(p.Addr.Addr())
+	if st != OK {
+		return nil, st
+	}
+	// Ports of RDMA are nobody's privilege; whoever has a device is as good as root there.
+	const reserved = 1024
+	if r.Secure && p.Transport == rpc.TransportTCP && p.Addr.Port() >= reserved {
+		return nil, ErrAcces
+	}
+	return r, OK
 }
 
+// noID is no user and no group: who claims to be that is anonymous.
+const noID = 1<<32 - 1
+
 // Identity sets out to whom a call runs as. Out keeps the memory of its groups;
-// nothing of it aliases c.
-func (r *ClientRule) Identity(c *rpc.Cred, out *blockstore.Cred) {
+// nothing of it aliases c. ready is false, and nothing of it set, if the groups have to be
+// looked up and wait gives no leave for that; g may be nil.
+func (r *ClientRule) Identity(c *rpc.Cred, g Groups, wait bool, out *blockstore.Cred) (ready bool) {
 	out.Groups = out.Groups[:0]
 	if c.Flavor != rpc.AuthSys || r.Squash == AllSquash {
 		out.UID, out.GID = r.AnonUID, r.AnonGID
-		return
+		return true
 	}
-	out.UID, out.GID = c.UID, c.GID
-	out.Groups = append(out.Groups, c.Groups...)
-	if r.Squash == NoRootSquash {
-		return
-	}
-	if out.UID == 0 {
-		out.UID = r.AnonUID
-	}
-	if out.GID == 0 {
-		out.GID = r.AnonGID
-	}
-	for i, g := range out.Groups {
-		if g == 0 {
-			out.Groups[i] = r.AnonGID
+	groups := c.Groups
+	if r.ManageGIDs && g != nil {
+		list, ok, ready := g.Groups(c.UID, wait)
+		if !ready {
+			return false
+		}
+		if ok {
+			groups = list
 		}
 	}
+	out.UID, out.GID = c.UID, c.GID
+	out.Groups = append(out.Groups, groups...)
+	if r.Squash != NoRootSquash {
+		if out.UID == 0 {
+			out.UID = r.AnonUID
+		}
+		if out.GID == 0 {
+			out.GID = r.AnonGID
+		}
+		for i, g := range out.Groups {
+			if g == 0 {
+				out.Groups[i] = r.AnonGID
+			}
+		}
+	}
+	if out.UID == noID {
+		out.UID = r.AnonUID
+	}
+	if out.GID == noID {
+		out.GID = r.AnonGID
+	}
+	return true
 }

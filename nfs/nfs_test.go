@@ -92,7 +92,7 @@ func FuzzHandle(f *testing.F) {
 }
 
 func TestTable(t *testing.T) {
-	tab := NewTable()
+	tab := NewTable(nil)
 	a, b := memfs.New(memfs.Options{}), memfs.New(memfs.Options{})
 	add := func(id uint32, pseudo string, fs blockstore.FS) error {
 		return tab.Add(&Export{ID: id, Pseudo: pseudo, FS: fs})
@@ -149,7 +149,7 @@ func TestTable(t *testing.T) {
 }
 
 func TestRulesAndIdentity(t *testing.T) {
-	tab := NewTable()
+	tab := NewTable(nil)
 	rule := func(p string, s Squash, uid uint32) ClientRule {
 		return ClientRule{CIDR: netip.MustParsePrefix(p), Squash: s, AnonUID: uid, AnonGID: uid}
 	}
@@ -180,22 +180,22 @@ func TestRulesAndIdentity(t *testing.T) {
 		{"2001:db8::1", root, "none"},
 	} {
 		got := "none"
-		if r := x.Rule(netip.MustParseAddr(tc.addr)); r != nil {
+		if r, st := x.Rule(netip.MustParseAddr(tc.addr)); st == OK {
 			var c blockstore.Cred
-			r.Identity(&tc.cred, &c)
+			r.Identity(&tc.cred, nil, false, &c)
 			got = fmt.Sprintf("{%d %d %v}", c.UID, c.GID, c.Groups)
 		}
 		if got != tc.want {
 			t.Errorf("%s %v: %s, want %s", tc.addr, tc.cred, got, tc.want)
 		}
 	}
-	if x.Rule(netip.Addr{}) != nil {
+	if _, st := x.Rule(netip.Addr{}); st != ErrAcces {
 		t.Error("a client without an address was let in")
 	}
 	_ = tab.Replace([]*Export{{ID: 1, Pseudo: "/", FS: memfs.New(memfs.Options{})}})
 	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
-		r := tab.ByID(1).Rule(netip.MustParseAddr(a))
-		if r == nil || r.Squash != RootSquash || r.AnonUID != AnonID {
+		r, st := tab.ByID(1).Rule(netip.MustParseAddr(a))
+		if st != OK || r.Squash != RootSquash || r.AnonUID != AnonID {
 			t.Errorf("an export without rules: %+v", r)
 		}
 	}

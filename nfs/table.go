@@ -24,19 +24,21 @@ var (
 // store may be exported under several names: with the same ID, and then by the
 // rules of the first.
 type Table struct {
-	mu  sync.Mutex // serializes changes
-	cur atomic.Pointer[snapshot]
+	hosts Hosts      // nil: no rule has a name
+	mu    sync.Mutex // serializes changes
+	cur   atomic.Pointer[snapshot]
 }
 
 type snapshot struct {
 	list   []*Export // in the order given
 	byID   map[uint32]*Export
 	byName map[string]*Export
+	places map[Place]*Export
 }
 
-// NewTable makes a table with nothing in it.
-func NewTable() *Table {
-	t := &Table{}
+// NewTable makes a table with nothing in it. Hosts is needed for rules with names.
+func NewTable(h Hosts) *Table {
+	t := &Table{hosts: h}
 	t.cur.Store(&snapshot{})
 	return t
 }
@@ -71,7 +73,9 @@ func (t *Table) Replace(list []*Export) error {
 // set checks a list and makes it current. The exports are copied, so that
 // their owner may reuse them, with rules in the order of Export.Rule.
 func (t *Table) set(list []*Export) error {
-	s := &snapshot{byID: make(map[uint32]*Export, len(list)), byName: make(map[string]*Export, len(list))}
+	s := &snapshot{byID: make(map[uint32]*Export, len(list)), byName: make(map[string]*Export, len(list)), places: make(map[Place]*Export)}
+	old := t.load()
+	var names []string
 	for _, in := range list {
 		x := new(Export)
 		*x = *in
@@ -87,7 +91,15 @@ func (t *Table) set(list []*Export) error {
 		if o := s.byID[x.ID]; o != nil && o.FS != x.FS {
 			return fmt.Errorf("nfs: exports %s and %s are different stores with the same number %d", o.Pseudo, x.Pseudo, x.ID)
 		}
-		x.fsid = x.FS.FSID()
+		x.fsid, x.hosts = x.FS.FSID(), t.hosts
+		if x.Ident != 0 {
+			x.fsid = x.Ident
+		}
+		if o := old.byID[x.ID]; o != nil {
+			x.meter = o.meter
+		} else {
+			x.meter = new(meter)
+		}
 		x.Clients = slices.Clone(x.Clients)
 		if len(x.Clients) == 0 {
 			x.Clients = slices.Clone(everyone)
@@ -95,21 +107,68 @@ func (t *Table) set(list []*Export) error {
 		for i := range x.Clients {
 			r := &x.Clients[i]
 			if !r.CIDR.IsValid() {
-				return fmt.Errorf("nfs: export %s: rule %d has no valid prefix", x.Pseudo, i)
+				if r.Name == "" || t.hosts == nil {
+					return fmt.Errorf("nfs: export %s: rule %d has no valid prefix", x.Pseudo, i)
+				}
+				names = append(names, r.Name)
+				continue
 			}
 			if a := r.CIDR.Addr(); a.Is4In6() && r.CIDR.Bits() >= v4InV6 {
 				r.CIDR = netip.PrefixFrom(a.Unmap(), r.CIDR.Bits()-v4InV6)
 			}
 		}
-		slices.SortStableFunc(x.Clients, func(a, b ClientRule) int { return b.CIDR.Bits() - a.CIDR.Bits() })
+		slices.SortStableFunc(x.Clients, func(a, b ClientRule) int {
+			if c := a.kind() - b.kind(); c != 0 || x.FirstMatch || a.kind() != kindNetwork {
+				return c
+			}
+			return b.CIDR.Bits() - a.CIDR.Bits()
+		})
 		s.list = append(s.list, x)
 		s.byName[x.Pseudo] = x
 		if s.byID[x.ID] == nil {
 			s.byID[x.ID] = x
+			if x.Place != nil && s.places[*x.Place] == nil {
+				s.places[*x.Place] = x
+			}
+		} else {
+			x.meter = s.byID[x.ID].meter
 		}
+	}
+	for _, x := range s.list {
+		for p := range s.places {
+			x.covers = x.covers || p.Export == x.ID
+		}
+	}
+	if t.hosts != nil {
+		t.hosts.Want(names)
 	}
 	t.cur.Store(s)
 	return nil
+}
+
+// Kinds of rules, in the order in which they count.
+const (
+	kindHost = iota
+	kindNetwork
+	kindPattern
+	kindGroup
+	kindEveryone
+)
+
+func (r *ClientRule) kind() int {
+	switch {
+	case r.CIDR.IsValid() && r.CIDR.IsSingleIP():
+		return kindHost
+	case r.CIDR.IsValid() && r.CIDR.Bits() == 0:
+		return kindEveryone
+	case r.CIDR.IsValid():
+		return kindNetwork
+	case strings.HasPrefix(r.Name, "@"):
+		return kindGroup
+	case strings.ContainsAny(r.Name, "*?["):
+		return kindPattern
+	}
+	return kindHost
 }
 
 // v4InV6 is how many bits precede the IPv4 address in an IPv4-mapped one.
@@ -119,6 +178,17 @@ func (t *Table) load() *snapshot { return t.cur.Load() }
 
 // ByID is the export of a file handle, or nil.
 func (t *Table) ByID(id uint32) *Export { return t.load().byID[id] }
+
+// Below is the export that lies at a name of a directory of another one, or nil.
+func (t *Table) Below(x *Export, dir *blockstore.Handle, name string) *Export {
+	if !x.covers {
+		return nil
+	}
+	return t.load().places[Place{x.ID, *dir, name}]
+}
+
+// Hosts are those of NewTable.
+func (t *Table) Hosts() Hosts { return t.hosts }
 
 // HostLocker is lock.Hosts: the store of an export that has locks on its host.
 func (t *Table) HostLocker(id uint32) (h blockstore.HostLocker, take bool) {

@@ -138,7 +138,7 @@ func utimes(fd int, ts []unix.Timespec) error {
 // syncObject makes the attributes of o stable. Only files and directories can
 // be synced by themselves.
 func (f *FS) syncObject(o *object) error {
-	if f.opts.Async || (o.typ != blockstore.TypeReg && o.typ != blockstore.TypeDir) {
+	if f.async.Load() || (o.typ != blockstore.TypeReg && o.typ != blockstore.TypeDir) {
 		return nil
 	}
 	fd, err := o.reader()

@@ -257,7 +257,7 @@ func (f *FS) discard(o *object) {
 }
 
 func (f *FS) syncData(fd int) error {
-	if f.opts.Async {
+	if f.async.Load() {
 		return nil
 	}
 	_, err := again(func() (int, error) { return 0, unix.Fdatasync(fd) })
@@ -265,7 +265,7 @@ func (f *FS) syncData(fd int) error {
 }
 
 func (f *FS) syncAll(fd int) error {
-	if f.opts.Async {
+	if f.async.Load() {
 		return nil
 	}
 	_, err := again(func() (int, error) { return 0, unix.Fsync(fd) })

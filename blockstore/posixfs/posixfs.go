@@ -158,6 +158,7 @@ type FS struct {
 	quotas    quotas
 
 	readOnly  bool
+	async     atomic.Bool
 	noOpenat2 bool
 	mountID   uint64
 	// noNowait is set once the filesystem has refused RWF_NOWAIT, noNowaitWrite for a write.
@@ -222,6 +223,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		return nil, err
 	}
 	f := &FS{opts: opts, log: opts.Logger, dir: abs, readOnly: opts.ReadOnly}
+	f.async.Store(opts.Async)
 	f.newVerifier()
 	if err := f.checkStateDir(); err != nil {
 		return nil, err
@@ -364,6 +366,9 @@ func (f *FS) chooseFinder(root int, id *ident) error {
 
 // Root returns the handle of the exported directory.
 func (f *FS) Root() (blockstore.Handle, error) { return f.root.h, nil }
+
+// SetAsync changes Options.Async. What was answered before is not on disk by that.
+func (f *FS) SetAsync(on bool) { f.async.Store(on) }
 
 // FSID identifies the export, stable over restarts.
 func (f *FS) FSID() uint64 { return f.fsid }

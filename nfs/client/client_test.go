@@ -76,7 +76,7 @@ func (s *server) start() {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	table := nfs.NewTable()
+	table := nfs.NewTable(nil)
 	err := table.Add(&nfs.Export{
 		ID: 1, Path: "/srv/data", Pseudo: "/data", FS: memfs.New(memfs.Options{}),
 		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},

@@ -43,7 +43,7 @@ func serve() (rdma, tcpAt string, l *rpcrdma.Listener, stop func()) {
 	if _, _, _, err := store.WriteAt(nil, h, []byte(greeting), 0, blockstore.FileSync); err != nil {
 		log.Fatal(err)
 	}
-	table := nfs.NewTable()
+	table := nfs.NewTable(nil)
 	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: store}); err != nil {
 		log.Fatal(err)
 	}

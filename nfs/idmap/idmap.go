@@ -21,6 +21,8 @@ var ErrUnknown = errors.New("no such user or group")
 type Source interface {
 	Name(id uint32, group bool) (string, error)
 	ID(name string, group bool) (uint32, error)
+	// Groups are the groups of a user, that of his entry among them.
+	Groups(uid uint32) ([]uint32, error)
 }
 
 // Config describes a Map.
@@ -53,7 +55,16 @@ type Map struct {
 	cfg   Config
 	names table[idKey, string]
 	ids   table[nameKey, uint32]
+	// groups are those of users, by number. A user in very many has the first groupsMax.
+	groups table[uint32, []uint32]
 }
+
+// groupsKeep is how long the groups of a user count; of one whom there is not that is
+// missFor. groupsMax is what Linux lets a process have.
+const (
+	groupsKeep = 30 * time.Minute
+	groupsMax  = 65536
+)
 
 type idKey struct {
 	id    uint32
@@ -74,8 +85,9 @@ func New(cfg Config) *Map {
 		cfg.Entries = entriesDefault
 	}
 	m := &Map{cfg: cfg}
-	m.names.init(cfg.Entries, cfg.Now)
-	m.ids.init(cfg.Entries, cfg.Now)
+	m.names.init(cfg.Entries, cfg.Now, keepFor)
+	m.ids.init(cfg.Entries, cfg.Now, keepFor)
+	m.groups.init(cfg.Entries, cfg.Now, groupsKeep)
 	return m
 }
 
@@ -106,6 +118,27 @@ func (m *Map) Parse(who []byte, group bool) (id uint32, ok bool) {
 	return m.ids.get(nameKey{name, group}, func() (uint32, error) { return m.cfg.Source.ID(name, group) })
 }
 
+// Groups are the groups of a user; ok is false if there is no such user, or nothing can be
+// found out of him now. If ready is false that has to be looked up, for which wait gives leave.
+// The list is not to be changed.
+func (m *Map) Groups(uid uint32, wait bool) (list []uint32, ok, ready bool) {
+	if !wait {
+		return m.groups.peek(uid)
+	}
+	list, ok = m.groups.get(uid, func() ([]uint32, error) {
+		list, err := m.cfg.Source.Groups(uid)
+		return list[:min(len(list), groupsMax)], err
+	})
+	return list, ok, true
+}
+
+// Flush forgets everything.
+func (m *Map) Flush() {
+	m.names.flush()
+	m.ids.flush()
+	m.groups.flush()
+}
+
 // Number reads a decimal number without a sign or zeros before it.
 func Number(b []byte) (uint32, bool) {
 	if len(b) == 0 || len(b) > 10 || len(b) > 1 && b[0] == '0' || b[0] == '+' {
@@ -117,8 +150,9 @@ func Number(b []byte) (uint32, bool) {
 
 // table is a cache of one direction.
 type table[K comparable, V any] struct {
-	now func() time.Time
-	max int
+	now  func() time.Time
+	max  int
+	long time.Duration // how long what was found counts
 
 	mu    sync.Mutex
 	m     map[K]entry[V]
@@ -137,8 +171,8 @@ type question[V any] struct {
 	entry[V]
 }
 
-func (t *table[K, V]) init(limit int, now func() time.Time) {
-	t.max, t.now, t.m, t.asked = limit, now, make(map[K]entry[V]), make(map[K]*question[V])
+func (t *table[K, V]) init(limit int, now func() time.Time, long time.Duration) {
+	t.max, t.now, t.long, t.m, t.asked = limit, now, long, make(map[K]entry[V]), make(map[K]*question[V])
 }
 
 func (t *table[K, V]) get(k K, ask func() (V, error)) (V, bool) {
@@ -165,7 +199,7 @@ func (t *table[K, V]) get(k K, ask func() (V, error)) (V, bool) {
 		close(q.done)
 	}()
 	v, err := ask()
-	keep := keepFor
+	keep := t.long
 	switch {
 	case errors.Is(err, ErrUnknown):
 		keep = missFor
@@ -176,6 +210,23 @@ func (t *table[K, V]) get(k K, ask func() (V, error)) (V, bool) {
 	}
 	q.until = t.now().Add(keep)
 	return q.v, q.ok
+}
+
+// peek is get for who does not wait; known is false if somebody has to be asked.
+func (t *table[K, V]) peek(k K) (v V, ok, known bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, known := t.m[k]
+	if !known || !t.now().Before(e.until) {
+		return v, false, false
+	}
+	return e.v, e.ok, true
+}
+
+func (t *table[K, V]) flush() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.m)
 }
 
 // keep enters something; the old goes where there is no room. t.mu is held.

@@ -175,3 +175,51 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Groups implements Source: the user 7 is in many groups.
+func (p *people) Groups(uid uint32) ([]uint32, error) {
+	if uid != 7 {
+		return nil, ErrUnknown
+	}
+	p.count()
+	return make([]uint32, 70000), nil
+}
+
+func TestGroups(t *testing.T) {
+	p := new(people)
+	now := time.Unix(1e9, 0)
+	m := New(Config{Source: p, Now: func() time.Time { return now }})
+	if _, _, ready := m.Groups(7, false); ready {
+		t.Error("known without asking")
+	}
+	for range 3 {
+		if list, ok, ready := m.Groups(7, true); !ok || !ready || len(list) != groupsMax {
+			t.Errorf("%d groups, %v, %v", len(list), ok, ready)
+		}
+	}
+	if list, ok, ready := m.Groups(7, false); !ok || !ready || len(list) != groupsMax {
+		t.Errorf("kept: %d groups, %v, %v", len(list), ok, ready)
+	}
+	if n := p.asked; n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+	if _, ok, ready := m.Groups(8, true); ok || !ready {
+		t.Errorf("nobody: %v, %v", ok, ready)
+	}
+	now = now.Add(missFor)
+	if _, _, ready := m.Groups(8, false); ready {
+		t.Error("that there is nobody is known for ever")
+	}
+	if _, _, ready := m.Groups(7, false); !ready {
+		t.Error("groups are forgotten early")
+	}
+	now = now.Add(groupsKeep)
+	if _, _, ready := m.Groups(7, false); ready {
+		t.Error("groups are kept for ever")
+	}
+	m.Groups(7, true)
+	m.Flush()
+	if _, _, ready := m.Groups(7, false); ready {
+		t.Error("groups are kept over a flush")
+	}
+}

@@ -48,6 +48,9 @@ func readDirPlus(o *op, _ bool) rpc.Status {
 // attributes and handles, and always leaves room for one.
 func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, dirCount, maxCount uint32) rpc.Status {
 	dir, st := o.resolve(fh)
+	if st == nfs.OK && plus && o.rule.NoReadDirPlus {
+		st = nfs.ErrNotSupp
+	}
 	if st != nfs.OK {
 		return o.failPost(st, &dir)
 	}
@@ -83,6 +86,9 @@ func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, d
 		e.String(ent.Name)
 		e.Uint64(ent.Cookie)
 		if plus {
+			if ent.Handle != nil && o.child(&dir, ent.Name) != nil {
+				ent.Attr, ent.Handle = nil, nil // another export: the client looks it up
+			}
 			o.putPostOp(ent.Attr)
 			e.Bool(ent.Handle != nil)
 			if ent.Handle != nil {

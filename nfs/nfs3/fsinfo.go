@@ -66,12 +66,12 @@ func fsInfo(o *op, _ bool) rpc.Status {
 	o.status(nfs.OK)
 	o.putPostOp(&o.attr)
 	e := &o.c.Res
-	for range 2 { // READ, then WRITE: most, preferred, multiple
-		e.Uint32(nfs.MaxIO)
-		e.Uint32(nfs.MaxIO)
-		e.Uint32(ioMultiple)
+	for _, most := range [...]uint32{o.rule.ReadMax(), o.rule.WriteMax()} { // most, preferred, multiple
+		e.Uint32(most)
+		e.Uint32(most)
+		e.Uint32(min(ioMultiple, most))
 	}
-	e.Uint32(dirPreferred)
+	e.Uint32(min(dirPreferred, o.rule.ReadMax()))
 	e.Uint64(o.x.FS.Limits().MaxFileSize)
 	e.Uint32(0) // time_delta: seconds
 	e.Uint32(1) // and nanoseconds

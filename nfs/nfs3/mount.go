@@ -1,10 +1,12 @@
 package nfs3
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
@@ -102,6 +104,9 @@ func mountMnt(o *op, _ bool) rpc.Status {
 		return rpc.Garbage
 	}
 	h, st := o.mountPoint(p)
+	if st == nfs.ErrJukebox { // mountstat3 has nothing for it: the client sends it again
+		return rpc.Drop
+	}
 	o.status(st)
 	o.audit("mount", p, "result", st.String())
 	if st != nfs.OK {
@@ -112,8 +117,14 @@ func mountMnt(o *op, _ bool) rpc.Status {
 	o.s.log.Info("mounted", "client", o.host().String(), "path", p, "export", o.x.Pseudo)
 	o.s.mounts.add(mountEntry{o.host(), p})
 	o.putHandle(&h)
-	o.c.Res.Uint32(1) // flavors
-	o.c.Res.Uint32(uint32(rpc.AuthSys))
+	flavors := o.rule.Flavors.List()
+	if o.rule.Flavors == 0 {
+		flavors = flavors[:1] // the one that is meant to be used
+	}
+	o.c.Res.Uint32(uint32(len(flavors)))
+	for _, f := range flavors {
+		o.c.Res.Uint32(uint32(f))
+	}
 	return rpc.Done
 }
 
@@ -128,8 +139,8 @@ func (o *op) mountPoint(p string) (h blockstore.Handle, st nfs.Status) {
 	if x == nil {
 		return h, nfs.ErrNoEnt
 	}
-	if !o.enter(x) {
-		return h, nfs.ErrAcces
+	if st := o.enterMount(x); st != nfs.OK {
+		return h, st
 	}
 	h, err := x.FS.Root()
 	if err != nil {
@@ -151,6 +162,35 @@ func (o *op) mountPoint(p string) (h blockstore.Handle, st nfs.Status) {
 		}
 	}
 	return h, nfs.OK
+}
+
+// Mounts that find out who a client is, by name, wait for that, some at a time.
+const (
+	whoWait  = 3 * time.Second
+	whoWaits = 4
+)
+
+// enterMount is enter for MNT, which comes before the flavor is chosen and is under no limit.
+func (o *op) enterMount(x *nfs.Export) nfs.Status {
+	rule, st := x.AdmitsMount(&o.c.Peer)
+	if st == nfs.ErrJukebox {
+		if o.s.waiting.Add(1) <= whoWaits {
+			ctx, cancel := context.WithTimeout(context.Background(), whoWait)
+			for st == nfs.ErrJukebox && ctx.Err() == nil {
+				o.s.exports.Hosts().Wait(o.host(), ctx.Done())
+				rule, st = x.AdmitsMount(&o.c.Peer)
+			}
+			cancel()
+		}
+		o.s.waiting.Add(-1)
+	}
+	if st == nfs.ErrAcces {
+		o.s.count.DeniedClients.Add(1)
+	}
+	if st != nfs.OK {
+		return st
+	}
+	return o.assume(x, rule)
 }
 
 // mountStatus is StatusOf within what mountstat3 has.
@@ -202,13 +242,17 @@ func mountExport(o *op, _ bool) rpc.Status {
 	for _, x := range o.s.exports.Exports() {
 		e.Bool(true)
 		e.String(x.Pseudo)
-		open := slices.ContainsFunc(x.Clients, func(r nfs.ClientRule) bool { return r.CIDR.Bits() == 0 })
+		open := slices.ContainsFunc(x.Clients, func(r nfs.ClientRule) bool { return r.CIDR.IsValid() && r.CIDR.Bits() == 0 })
 		for i := range x.Clients {
 			if open { // no groups at all means everybody
 				break
 			}
 			e.Bool(true)
-			e.String(x.Clients[i].CIDR.String())
+			if r := &x.Clients[i]; r.CIDR.IsValid() {
+				e.String(r.CIDR.String())
+			} else {
+				e.String(r.Name)
+			}
 		}
 		e.Bool(false)
 	}

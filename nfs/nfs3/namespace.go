@@ -25,6 +25,9 @@ func lookup(o *op, _ bool) rpc.Status {
 	if st != nfs.OK {
 		return o.failPost(st, &dir)
 	}
+	if c := o.child(&dir, name); c != nil {
+		return o.cross(c, &dir)
+	}
 	h, a, err := o.x.FS.Lookup(&o.cred, dir, name)
 	if err != nil {
 		return o.failPost(nfs.StatusOf(err), &dir)
@@ -34,6 +37,57 @@ func lookup(o *op, _ bool) rpc.Status {
 	o.putHandle(&h)
 	o.putPostOp(&o.attr)
 	o.postOp(&dir)
+	return rpc.Done
+}
+
+// child is the export that the client finds under a name of a directory, or nil. As with the
+// kernel's server one has to be asked for by version 3, or it is hidden; version 4 always goes on.
+func (o *op) child(dir *blockstore.Handle, name string) *nfs.Export {
+	c := o.s.exports.Below(o.x, dir, name)
+	if c == nil {
+		return nil
+	}
+	if !o.x.CrossMnt {
+		if r, st := c.Admits(&o.c.Peer); st != nfs.OK || !r.NoHide {
+			return nil
+		}
+	}
+	return c
+}
+
+// cross answers a LOOKUP that leads to another export.
+func (o *op) cross(c *nfs.Export, dir *blockstore.Handle) rpc.Status {
+	from, rule := o.x, o.rule
+	// Who may not search the directory gets no further.
+	granted, _, err := from.FS.Access(&o.cred, *dir, blockstore.AccessLookup)
+	st := nfs.StatusOf(err)
+	if st == nfs.OK && granted&blockstore.AccessLookup == 0 {
+		st = nfs.ErrAcces
+	}
+	if st != nfs.OK {
+		return o.failPost(st, dir)
+	}
+	at := len(o.c.Res.B)
+	var h blockstore.Handle
+	if st = o.enter(c); st == nfs.OK {
+		if h, err = c.FS.Root(); err == nil {
+			o.attr, err = c.FS.GetAttr(&o.cred, h)
+		}
+		st = nfs.StatusOf(err)
+	}
+	if st == nfs.OK {
+		o.status(st)
+		o.putHandle(&h)
+		o.putPostOp(&o.attr)
+	}
+	if back := o.assume(from, rule); st == nfs.OK {
+		st = back
+	}
+	if st != nfs.OK {
+		o.c.Res.Truncate(at)
+		return o.failPost(st, dir)
+	}
+	o.postOp(dir)
 	return rpc.Done
 }
 
@@ -226,7 +280,7 @@ func rename(o *op, _ bool) rpc.Status {
 	o.status(st)
 	o.wcc(&fromW, &from)
 	if x != nil {
-		o.enter(x) // the other directory is of another export
+		o.reenter(x) // the other directory is of another export
 	}
 	o.wcc(&toW, &to)
 	return rpc.Done
@@ -261,10 +315,17 @@ func link(o *op, _ bool) rpc.Status {
 		o.postOp(&h)
 	}
 	if x != nil {
-		o.enter(x)
+		o.reenter(x)
 	}
 	o.wcc(&w, &dir)
 	return rpc.Done
+}
+
+// reenter is enter for an export that the call has entered before: nothing is paid again.
+func (o *op) reenter(x *nfs.Export) {
+	if rule, st := x.Admits(&o.c.Peer); st == nfs.OK {
+		_ = o.assume(x, rule) // the groups are known
+	}
 }
 
 // resolveTwo resolves two handles that are to be in one export. It leaves the
@@ -280,7 +341,7 @@ func (o *op) resolveTwo(a, b []byte) (ha, hb blockstore.Handle, other *nfs.Expor
 	hb, st = o.resolve(b)
 	if o.x != first {
 		other = o.x
-		o.enter(first)
+		o.reenter(first)
 		st = nfs.ErrXDev
 	}
 	if st == nfs.OK && o.readOnly() {

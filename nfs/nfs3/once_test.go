@@ -284,7 +284,7 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%s", p.name, kill), func(t *testing.T) {
-				o := &once{t: t, fs: &doomed{FS: memfs.New(memfs.Options{})}, table: nfs.NewTable(), codec: nfs.NewCodec([]byte("secret"))}
+				o := &once{t: t, fs: &doomed{FS: memfs.New(memfs.Options{})}, table: nfs.NewTable(nil), codec: nfs.NewCodec([]byte("secret"))}
 				var err error
 				if o.root, err = o.fs.Root(); err != nil {
 					t.Fatal(err)

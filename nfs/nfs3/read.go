@@ -17,6 +17,7 @@ func read(o *op, mayBlock bool) rpc.Status {
 	if o.bad() {
 		return rpc.Garbage
 	}
+	o.data += int(min(count, nfs.MaxIO))
 	h, st := o.resolve(fh)
 	if st == nfs.OK {
 		st = o.denied(h, false, mayBlock)
@@ -27,7 +28,7 @@ func read(o *op, mayBlock bool) rpc.Status {
 	if st != nfs.OK {
 		return o.readFailed(st, &h, mayBlock)
 	}
-	count = min(count, nfs.MaxIO)
+	count = min(count, o.rule.ReadMax())
 	if m := o.c.BulkMax; m >= 0 && int(count) > m {
 		count = uint32(m)
 	}

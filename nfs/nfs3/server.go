@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
@@ -23,8 +24,10 @@ type server struct {
 	audit   *slog.Logger
 	delegs  nfs.Delegations
 	shares  nfs.Shares
+	groups  nfs.Groups
 	mounts  mounts
-	ops     sync.Pool // of *op
+	waiting atomic.Int32 // mounts that wait for who the client is
+	ops     sync.Pool    // of *op
 	// inlineWrite is the longest WRITE in bytes that a loop does itself.
 	inlineWrite int
 }
@@ -40,6 +43,10 @@ type op struct {
 	attr blockstore.Attr // backs the attributes of the reply
 	held []lock.File     // not to be delegated
 	last nfs.Parsed      // across calls
+
+	mayBlock bool
+	data     int        // bytes of data that the call moves, for limits
+	instead  rpc.Status // what comes in the place of the procedure's own outcome; Done: nothing
 }
 
 // handler serves one procedure. It returns Garbage before it has changed anything.
@@ -47,7 +54,7 @@ type handler func(o *op, mayBlock bool) rpc.Status
 
 // Programs returns the tables of NFS version 3 and MOUNT version 3.
 func Programs(cfg nfs.Config) []rpc.Program {
-	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, audit: cfg.Audit, delegs: cfg.Delegations, shares: cfg.Shares}
+	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, audit: cfg.Audit, delegs: cfg.Delegations, shares: cfg.Shares, groups: cfg.Groups}
 	if s.count == nil {
 		s.count = new(nfs.Counters)
 	}
@@ -100,7 +107,7 @@ func Programs(cfg nfs.Config) []rpc.Program {
 func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 	return func(c *rpc.Call, mayBlock bool) rpc.Status {
 		o := s.ops.Get().(*op)
-		o.c = c
+		o.c, o.mayBlock, o.instead, o.data = c, mayBlock, rpc.Done, c.Args.Remaining()
 		returned := false
 		defer func() {
 			if !returned { // it panicked; otherwise o is another call's by now
@@ -110,6 +117,9 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 		st := h(o, mayBlock)
 		o.unhold()
 		returned = true
+		if o.instead != rpc.Done && st != rpc.Garbage {
+			st = o.instead
+		}
 		if st == rpc.Garbage {
 			s.count.Garbage.Add(1)
 		}
@@ -147,23 +157,69 @@ func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
 		o.s.count.GoneExports.Add(1)
 		return none, nfs.ErrStale
 	}
-	if !o.enter(x) {
-		return none, nfs.ErrAcces
+	if st := o.enter(x); st != nfs.OK {
+		return none, st
 	}
 	return h, nfs.OK
 }
 
-// enter takes on the caller's identity in an export, if he is let in.
-func (o *op) enter(x *nfs.Export) bool {
-	rule := x.Admits(&o.c.Peer)
-	if rule == nil {
+// enter takes on the caller's identity in an export, if he is let in, and if it is his turn.
+func (o *op) enter(x *nfs.Export) nfs.Status {
+	rule, st := o.admit(x)
+	if st != nfs.OK {
+		return st
+	}
+	if !rule.Flavors.Has(o.c.Cred.Flavor) {
+		o.instead = rpc.BadCred
+		return nfs.ErrAcces
+	}
+	if x.Limited(rule) && !o.c.Paid {
+		if st := o.pay(x, rule); st != nfs.OK {
+			return st
+		}
+	}
+	return o.assume(x, rule)
+}
+
+// admit finds the rule for the client in an export.
+func (o *op) admit(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
+	rule, st := x.Admits(&o.c.Peer)
+	if st == nfs.ErrAcces {
 		o.s.count.DeniedClients.Add(1)
-		return false
+	}
+	return rule, st
+}
+
+// assume takes on the caller's identity.
+func (o *op) assume(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
+	if !rule.Identity(&o.c.Cred, o.s.groups, o.mayBlock, &o.cred) {
+		o.instead = rpc.Again
+		return nfs.ErrJukebox
 	}
 	o.x, o.rule = x, rule
 	o.c.Notes.Export = x.ID
-	rule.Identity(&o.c.Cred, &o.cred)
-	return true
+	return nfs.OK
+}
+
+// pay counts the call against what the client may do. Who has to wait for that waits where he
+// holds no worker.
+func (o *op) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
+	wait, ok := x.Reserve(rule, time.Now(), o.host(), o.data)
+	if !ok {
+		o.s.count.ThrottledAway.Add(1)
+		return nfs.ErrJukebox
+	}
+	o.c.Paid = true
+	if wait <= 0 {
+		return nfs.OK
+	}
+	if !o.c.Defer(wait) {
+		o.s.count.ThrottledAway.Add(1)
+		return nfs.ErrJukebox
+	}
+	o.s.count.Throttled.Add(1)
+	o.instead = rpc.Later
+	return nfs.ErrJukebox
 }
 
 // resolveForChange is resolve for a procedure that changes something.

@@ -51,7 +51,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB) *rig {
-	r := &rig{t: t, table: nfs.NewTable(), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1}
+	r := &rig{t: t, table: nfs.NewTable(nil), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1}
 	r.fs = &failing{FS: memfs.New(memfs.Options{FSID: 77})}
 	rules := []nfs.ClientRule{
 		{CIDR: netip.MustParsePrefix("10.0.0.1/32"), Squash: nfs.NoRootSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID},

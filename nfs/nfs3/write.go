@@ -59,6 +59,7 @@ func write(o *op, mayBlock bool) rpc.Status {
 	case uint64(count) > uint64(len(data)):
 		st = nfs.ErrInval // section 3.3.7: count is the data's, or less
 	default:
+		count = min(count, o.rule.WriteMax()) // the client sends the rest again
 		n, committed, wcc, err := o.writeAt(h, data[:count], off, how, mayBlock)
 		if err != nil && !mayBlock {
 			return rpc.Again

@@ -253,8 +253,10 @@ func (k *compound) encodeAttr(e *xdr.Encoder, n int, s *subject, fault nfs.Statu
 		e.Uint32(s.limit.LinkMax)
 	case attrMaxName:
 		e.Uint32(s.limit.NameMax)
-	case attrMaxRead, attrMaxWrite:
-		e.Uint64(nfs.MaxIO)
+	case attrMaxRead:
+		e.Uint64(uint64(s.rules().ReadMax()))
+	case attrMaxWrite:
+		e.Uint64(uint64(s.rules().WriteMax()))
 	case attrMode:
 		e.Uint32(a.Mode)
 	case attrNumLinks:

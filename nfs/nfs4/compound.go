@@ -42,6 +42,7 @@ type compound struct {
 	replayed  bool        // the reply is one that was given before
 	uncached  bool        // it was given before, and not kept
 	again     bool        // the compound has to begin again where it may wait
+	later     bool        // and after its turn has come
 	keep      bool        // the result of the operation is the same when it fails
 	changes   bool        // an operation that is not idempotent was begun
 	kept      []byte      // memory for the reply as it is kept
@@ -130,6 +131,9 @@ func (k *compound) serve() rpc.Status {
 	if k.again {
 		if k.executing {
 			k.use.Cancel()
+		}
+		if k.later {
+			return rpc.Later
 		}
 		k.s.moved.Add(1)
 		return rpc.Again
@@ -252,6 +256,8 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		return nfs.ErrNotSupp
 	case row.is(needsHandle) && !k.cur.set():
 		return nfs.ErrNoFileHandle
+	case k.cur.rule == &nobodysRule && !forNobody(op), k.saved.rule == &nobodysRule && row.is(needsSaved) && op != OpRestoreFH:
+		return nfs.ErrAcces
 	case op == OpRestoreFH && k.minor == 0 && !k.saved.set():
 		return nfs.ErrRestoreFH
 	case row.is(needsSaved) && !k.saved.set():
@@ -265,6 +271,16 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		k.intend(op)
 	}
 	return nfs.OK
+}
+
+// forNobody reports whether an operation is executed with the handle of an export that the
+// client may not use any more: one that needs no handle, or gives up what it had.
+func forNobody(op uint32) bool {
+	switch op {
+	case OpClose, OpLockU, OpDelegReturn, OpOpenDowngrade, OpOpenConfirm, OpSaveFH, OpGetFH:
+		return true
+	}
+	return !table[op].is(needsHandle)
 }
 
 // tooBig says whether the reply is longer than the session, or version 4.0, allows with n
@@ -293,10 +309,70 @@ func (k *compound) bad() bool { return k.c.Args.Err() != nil }
 // who is the identity that the caller has in an export.
 func (k *compound) who(o *object) *blockstore.Cred {
 	if k.credOf != o.rule {
-		o.rule.Identity(&k.c.Cred, &k.cred)
+		// Where it must not wait for the groups it is looked up before; see enter.
+		o.rule.Identity(&k.c.Cred, k.s.groups, true, &k.cred)
 		k.credOf = o.rule
 	}
 	return &k.cred
+}
+
+// nobodysRule is that of a client that an export is not for.
+var nobodysRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
+
+// enter finds the rule for the client in an export: OK, ErrAcces if there is none, ErrWrongSec
+// if its calls are of a wrong flavor, ErrJukebox if it has to come again.
+func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
+	rule, st := x.Admits(&k.c.Peer)
+	if st == nfs.ErrAcces {
+		k.s.count.DeniedClients.Add(1)
+	}
+	switch {
+	case rule == nil:
+		return nil, st
+	case !rule.Flavors.Has(k.c.Cred.Flavor):
+		return nil, nfs.ErrWrongSec
+	}
+	if k.credOf != rule && rule.ManageGIDs {
+		k.credOf = nil
+		if !rule.Identity(&k.c.Cred, k.s.groups, k.mayBlock, &k.cred) {
+			k.again = true
+			return nil, nfs.ErrJukebox
+		}
+		k.credOf = rule
+	}
+	return rule, nfs.OK
+}
+
+// pay counts the compound against what the client may do in an export, once. Who has to wait
+// for that begins again when it is his turn, and holds no worker meanwhile.
+func (k *compound) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
+	if !x.Limited(rule) || k.c.Paid || k.changes {
+		return nfs.OK
+	}
+	data := int(k.size)
+	next := k.c.Args
+	if next.Uint32() == OpRead {
+		const fixed = 16 + 8 // stateid and offset
+		next.Skip(fixed)
+		if n := next.Uint32(); next.Err() == nil {
+			data += int(min(n, nfs.MaxIO))
+		}
+	}
+	wait, ok := x.Reserve(rule, k.now, k.c.Peer.Addr.Addr(), data)
+	if ok {
+		k.c.Paid = true
+		if wait <= 0 {
+			return nfs.OK
+		}
+		ok = k.c.Defer(wait)
+	}
+	if !ok {
+		k.s.count.ThrottledAway.Add(1)
+		return nfs.ErrJukebox
+	}
+	k.s.count.Throttled.Add(1)
+	k.again, k.later = true, true
+	return nfs.ErrJukebox
 }
 
 // setCurrent makes o the current file handle; there is no stateid for it yet.

@@ -97,7 +97,7 @@ func (l *listing) put(name string, cookie uint64, what func() (subject, nfs.Stat
 	if st == nfs.ErrNoEnt || st == nfs.ErrStale {
 		return true // it has gone meanwhile
 	}
-	if st != nfs.OK && !l.want.has(attrRdattrError) {
+	if st == nfs.ErrJukebox || st != nfs.OK && !l.want.has(attrRdattrError) {
 		l.fault = st
 		return false
 	}
@@ -156,6 +156,9 @@ func (l *listing) store(cookie uint64, verf [verifierLen]byte) ([verifierLen]byt
 			return true
 		}
 		return l.put(ent.Name, toWire(ent.Cookie), func() (subject, nfs.Status) {
+			if c := k.s.below(&l.dir, ent.Name); c != nil && c.visible(&k.c.Peer) {
+				return l.mounted(c)
+			}
 			if over != nil {
 				if c := over.child(ent.Name); c != nil && c.export != nil && c.visible(&k.c.Peer) {
 					return l.mounted(c)

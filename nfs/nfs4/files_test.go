@@ -477,7 +477,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("access %x of %x", got, sup)
 	}
 	r.peer = stranger
-	x.do(op(OpPutFH, dir)).fails(OpPutFH, nfs.ErrStale)
+	x.do(op(OpPutFH, dir), op(OpAccess, uint32(1))).ok(OpPutFH).fails(OpAccess, nfs.ErrAcces)
 }
 
 func TestOpen(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
-	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // putFH is PUTFH (RFC 8881 section 18.19).
@@ -46,12 +45,15 @@ func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
 		k.s.count.GoneExports.Add(1)
 		return o, nfs.ErrStale
 	}
-	rule := x.Admits(client)
-	if rule == nil {
-		k.s.count.DeniedClients.Add(1)
-		return o, nfs.ErrStale // PUTFH has no status for those who are not let in
+	rule, st := k.enter(x)
+	switch st {
+	case nfs.OK:
+		st = k.pay(x, rule)
+	case nfs.ErrAcces:
+		// PUTFH has no status for those who are not let in; what comes after it has.
+		rule, st = &nobodysRule, nfs.OK
 	}
-	return object{x: x, rule: rule, h: h}, nfs.OK
+	return object{x: x, rule: rule, h: h}, st
 }
 
 // putRootFH is PUTROOTFH and PUTPUBFH (sections 18.21, 18.20).
@@ -121,13 +123,14 @@ func secInfo(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
+	var o object
 	st := k.checkName(name)
 	if st == nfs.OK {
-		if _, st = k.walk(&k.cur, name); st == nfs.ErrSymlink {
+		if o, st = k.walk(&k.cur, name); st == nfs.ErrSymlink {
 			st = nfs.ErrNotDir
 		}
 	}
-	return k.flavors(st)
+	return k.flavors(&o, st)
 }
 
 // secInfoNoName is SECINFO_NO_NAME (section 18.45).
@@ -137,25 +140,35 @@ func secInfoNoName(k *compound) nfs.Status {
 	if k.bad() || style > parent {
 		return nfs.ErrBadXDR
 	}
-	st := nfs.OK
+	o, st := k.cur, nfs.OK
 	if style == parent {
-		_, st = k.up(&k.cur)
+		o, st = k.up(&k.cur)
 	}
-	return k.flavors(st)
+	return k.flavors(&o, st)
 }
 
-// flavors appends a SECINFO4resok.
-func (k *compound) flavors(st nfs.Status) nfs.Status {
-	if st != nfs.OK {
+// flavors appends a SECINFO4resok: those of an object's export, whatever the caller's own is.
+func (k *compound) flavors(o *object, st nfs.Status) nfs.Status {
+	var accepted nfs.Flavors
+	switch {
+	case st == nfs.ErrWrongSec && o.x != nil:
+		if rule, st := o.x.Admits(&k.c.Peer); st == nfs.OK {
+			accepted = rule.Flavors
+		}
+	case st != nfs.OK:
 		return st
+	case o.rule != nil:
+		accepted = o.rule.Flavors
 	}
 	if k.minor > 0 {
 		k.setCurrent(object{})
 	}
 	e := &k.c.Res
-	e.Uint32(2)
-	e.Uint32(uint32(rpc.AuthSys))
-	e.Uint32(uint32(rpc.AuthNone))
+	list := accepted.List()
+	e.Uint32(uint32(len(list)))
+	for _, f := range list {
+		e.Uint32(uint32(f))
+	}
 	return nfs.OK
 }
 

@@ -64,7 +64,7 @@ func read(k *compound) nfs.Status {
 	if st := k.ioState(id, false); st != nfs.OK {
 		return k.ioFailed(st)
 	}
-	n := min(int(count), nfs.MaxIO, max(k.room()-readOverhead, 0))
+	n := min(int(count), int(k.cur.rule.ReadMax()), max(k.room()-readOverhead, 0))
 	if m := k.c.NextBulk(); m >= 0 {
 		n = min(n, m)
 	}
@@ -140,6 +140,7 @@ func write(k *compound) nfs.Status {
 		return k.ioFailed(st)
 	}
 	fs := k.cur.x.FS
+	data = data[:min(len(data), int(k.cur.rule.WriteMax()))] // the client sends the rest again
 	n, committed, _, err := fs.WriteAt(k.who(&k.cur), k.cur.h, data, off, how)
 	if err != nil {
 		return k.ioFailed(nfs.StatusOf(err))

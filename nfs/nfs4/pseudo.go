@@ -118,10 +118,13 @@ func (n *node) child(name string) *node {
 	return nil
 }
 
-// visible reports whether the directory leads to an export for a client.
+// visible reports whether the directory leads to an export for a client, or may do so: who the
+// client is may have to be found out.
 func (n *node) visible(client *rpc.Peer) bool {
-	if n.export != nil && n.export.Admits(client) != nil {
-		return true
+	if n.export != nil {
+		if _, st := n.export.Admits(client); st != nfs.ErrAcces {
+			return true
+		}
 	}
 	return slices.ContainsFunc(n.children, func(c *node) bool { return c.visible(client) })
 }
@@ -145,6 +148,14 @@ type object struct {
 
 func (o *object) set() bool { return o.node != nil || o.x != nil }
 
+// rules is the rule of the object's client, or one that says nothing.
+func (o *object) rules() *nfs.ClientRule {
+	if o.rule == nil {
+		return &nfs.ClientRule{}
+	}
+	return o.rule
+}
+
 // readOnly reports whether the client may not change anything there.
 func (o *object) readOnly() bool { return o.x == nil || o.x.ReadOnly || o.rule.RO }
 
@@ -155,7 +166,11 @@ func (o *object) sameFS(p *object) bool { return o.x != nil && p.x != nil && o.x
 func (k *compound) at(n *node) (object, nfs.Status) {
 	client := &k.c.Peer
 	if n.export != nil {
-		if rule := n.export.Admits(client); rule != nil {
+		if _, st := n.export.Admits(client); st != nfs.ErrAcces {
+			rule, st := k.enter(n.export)
+			if st != nfs.OK {
+				return object{x: n.export}, st
+			}
 			h, err := n.export.FS.Root()
 			return object{x: n.export, rule: rule, h: h}, nfs.StatusOf(err)
 		}
@@ -187,6 +202,9 @@ func (k *compound) over(dir *object, name string) *node {
 	if dir.x == nil {
 		return nil
 	}
+	if c := k.s.below(dir, name); c != nil && c.visible(&k.c.Peer) {
+		return c
+	}
 	if n := k.s.tree().byExport[dir.x.ID]; n == nil || len(n.children) == 0 {
 		return nil
 	}
@@ -196,6 +214,14 @@ func (k *compound) over(dir *object, name string) *node {
 	}
 	if c := n.child(name); c != nil && c.visible(&k.c.Peer) {
 		return c
+	}
+	return nil
+}
+
+// below is the node of an export that lies in a directory of another one.
+func (s *Server) below(dir *object, name string) *node {
+	if x := s.exports.Below(dir.x, &dir.h, name); x != nil {
+		return s.tree().byExport[x.ID]
 	}
 	return nil
 }
@@ -210,6 +236,9 @@ func (k *compound) walk(dir *object, name string) (object, nfs.Status) {
 	}
 	c := k.over(dir, name)
 	if c != nil && c.export != nil {
+		if st := k.maySearch(dir); st != nfs.OK {
+			return object{}, st
+		}
 		return k.at(c)
 	}
 	h, _, err := dir.x.FS.Lookup(k.who(dir), dir.h, name)
@@ -224,6 +253,15 @@ func (k *compound) walk(dir *object, name string) (object, nfs.Status) {
 	default:
 		return object{}, st
 	}
+}
+
+// maySearch says whether the caller may look up names in a directory.
+func (k *compound) maySearch(dir *object) nfs.Status {
+	granted, _, err := dir.x.FS.Access(k.who(dir), dir.h, blockstore.AccessLookup)
+	if err == nil && granted&blockstore.AccessLookup == 0 {
+		return nfs.ErrAcces
+	}
+	return nfs.StatusOf(err)
 }
 
 // notDir is the status of an object that is no directory: a symlink has its own.
@@ -241,6 +279,14 @@ func (k *compound) up(o *object) (object, nfs.Status) {
 		n = k.mountpoint(o)
 	}
 	if n != nil {
+		if o.x != nil && n.export != nil && n.export.Place != nil {
+			p := n.export.Place
+			if x := k.s.exports.ByID(p.Export); x != nil {
+				if rule, st := k.enter(x); st != nfs.ErrAcces {
+					return object{x: x, rule: rule, h: p.Dir}, st
+				}
+			}
+		}
 		if n.parent == nil {
 			return object{}, nfs.ErrNoEnt
 		}

@@ -134,7 +134,7 @@ func newRig(t testing.TB) *rig {
 
 // newRigOver is newRig with something between the server and the store of /one.
 func newRigOver(t testing.TB, wrap func(blockstore.FS) blockstore.FS) *rig {
-	r := &rig{t: t, table: nfs.NewTable(), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1, locks: lock.New(0)}
+	r := &rig{t: t, table: nfs.NewTable(nil), codec: nfs.NewCodec([]byte("secret")), peer: friend, bulkMax: -1, locks: lock.New(0)}
 	r.now = time.Unix(1_700_000_000, 0)
 	r.fs = &store{FS: memfs.New(memfs.Options{FSID: 77, MaxBytes: 128 << 20})}
 	one := wrap(r.fs)

@@ -69,6 +69,7 @@ type Server struct {
 	identity string
 	names    names
 	people   nfs.Names
+	groups   nfs.Groups
 	minors   [minorMax + 1]bool
 	utf8     bool
 	connect  func(to netip.AddrPort) rpc.Caller
@@ -93,7 +94,7 @@ type Server struct {
 
 // New makes a server.
 func New(cfg Config) *Server {
-	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now, people: cfg.Names, utf8: cfg.UTF8, connect: cfg.CallBack}
+	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now, people: cfg.Names, groups: cfg.Groups, utf8: cfg.UTF8, connect: cfg.CallBack}
 	s.serveMinors(cfg.Minors)
 	if s.people == nil {
 		s.people = byNumber{}

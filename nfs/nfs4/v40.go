@@ -136,7 +136,7 @@ func (k *compound) answer(r *state.Answer) nfs.Status {
 		return r.Status
 	}
 	if x := k.s.exports.ByID(r.File.Export); x != nil {
-		if rule := x.Admits(&k.c.Peer); rule != nil {
+		if rule, st := k.enter(x); st == nfs.OK {
 			k.setCurrent(object{x: x, rule: rule, h: r.File.Handle})
 			return r.Status
 		}

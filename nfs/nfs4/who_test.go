@@ -104,3 +104,5 @@ func TestOwnersByName(t *testing.T) {
 		}
 	}
 }
+
+func (users) Groups(uint32) ([]uint32, error) { return nil, idmap.ErrUnknown }

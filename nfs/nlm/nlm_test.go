@@ -52,7 +52,7 @@ func newRig(t testing.TB, known []Client, grace time.Duration) *rig {
 		t.Fatal(err)
 	}
 	r.fh, r.ro = r.codec.Append(nil, 1, &h), r.codec.Append(nil, 2, &h)
-	table := nfs.NewTable()
+	table := nfs.NewTable(nil)
 	rule := []nfs.ClientRule{{CIDR: netip.MustParsePrefix("10.0.0.0/24")}}
 	if err := table.Replace([]*nfs.Export{{ID: 1, Pseudo: "/one", FS: store, Clients: rule}, {ID: 2, Pseudo: "/two", FS: store, Clients: rule, ReadOnly: true}}); err != nil {
 		t.Fatal(err)

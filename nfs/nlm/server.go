@@ -221,8 +221,8 @@ func (s *Server) place(c *rpc.Call, l *Lock, change bool) (f lock.File, o lock.O
 	if x == nil {
 		return f, o, StaleHandle
 	}
-	rule := x.Admits(&c.Peer)
-	if rule == nil {
+	rule, admits := x.Admits(&c.Peer)
+	if admits != nfs.OK {
 		return f, o, Failed
 	}
 	if change && (x.ReadOnly || rule.RO) {

@@ -125,6 +125,23 @@ type Call struct {
 	args *xdr.Decoder // a copy of Args as it was dispatched, for a trace
 
 	detached bool
+
+	parking *parking
+	parked  bool          // it has a place there
+	wait    time.Duration // that it stays there
+	// Paid is the procedure's own note that the call has been counted against what its
+	// caller may do. It stays when the procedure is called again.
+	Paid bool
+}
+
+// Defer asks for a place among the calls that wait, for so long, before they are served. If ok
+// the procedure returns Later and is called again then, on a worker; otherwise too many wait.
+func (c *Call) Defer(d time.Duration) (ok bool) {
+	if c.parking == nil || !c.parking.enter() {
+		return false
+	}
+	c.parked, c.wait = true, d
+	return true
 }
 
 // Arguments is a decoder of the procedure's arguments from their beginning, for the server's
@@ -250,6 +267,8 @@ const (
 	Failed
 	// Drop: send no reply at all.
 	Drop
+	// Later: as Again, after the time that Defer was asked for. No worker waits meanwhile.
+	Later
 	// BadCred: the call is denied with AUTH_ERROR/AUTH_TOOWEAK.
 	BadCred
 )

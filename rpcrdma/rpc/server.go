@@ -57,6 +57,8 @@ type Server struct {
 	load   Load
 	closed bool
 	done   sync.WaitGroup
+
+	parking parking
 }
 
 type procStats struct {
@@ -84,6 +86,7 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	s := &Server{programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, epoch: time.Now(), load: Load{Workers: cfg.Workers}}
 	s.ready.L = &s.mu
+	s.parking.calls = make(map[*Call]*time.Timer)
 	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes, cfg.Journal, time.Now().UnixNano())
 	n := 0
 	for _, p := range s.programs {
@@ -105,6 +108,7 @@ func (s *Server) Close() {
 	s.closed = true
 	s.ready.Broadcast()
 	s.mu.Unlock()
+	s.unpark()
 	s.done.Wait()
 }
 
@@ -158,6 +162,7 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	}
 	encodeAccepted(&c.Res, c.XID, RPCSuccess)
 	c.base = len(c.Res.B)
+	c.parking = &s.parking
 	if mayBlock || c.proc.Inline {
 		args := c.Args
 		if s.run(c, mayBlock) {
@@ -203,7 +208,17 @@ func (s *Server) route(c *Call) bool {
 // run serves the call and replies. It reports false, with nothing done, when
 // the procedure would have to wait.
 func (s *Server) run(c *Call, mayBlock bool) bool {
+	args := c.Args
 	status := s.serve(c, mayBlock)
+	if c.parked {
+		c.parked = false
+		if status == Later {
+			c.Args = args
+			s.park(c)
+			return true
+		}
+		s.parking.leave()
+	}
 	switch status {
 	case Again:
 		if !mayBlock {

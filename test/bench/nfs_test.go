@@ -41,7 +41,7 @@ func serve(b testing.TB, fs blockstore.FS) map[string]func(context.Context) (rpc
 			b.Fatal(err)
 		}
 	}
-	table := nfs.NewTable()
+	table := nfs.NewTable(nil)
 	must(table.Add(&nfs.Export{
 		ID: 1, Pseudo: "/", FS: fs,
 		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},

@@ -290,7 +290,7 @@ type decoder struct{ srv *rpc.Server }
 
 func newDecoder() *decoder {
 	codec := nfs.NewCodec(make([]byte, 32))
-	return &decoder{rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: nfs3.Programs(nfs.Config{Exports: nfs.NewTable(), Codec: codec})})}
+	return &decoder{rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: nfs3.Programs(nfs.Config{Exports: nfs.NewTable(nil), Codec: codec})})}
 }
 
 func (s *decoder) decodes(msg []byte) error {

@@ -95,6 +95,8 @@ var ordinary = []Case{
 	{Name: "mount-rsize-4200", Exports: rw, Script: script("rsize"), Timeout: 2 * time.Minute, MTU: 4200},
 	{Name: "mount-ro", Exports: rw, Script: script("ro-mount"), Prepare: oneFile},
 	{Name: "export-ro", Exports: []string{"%s=/e(ro,no_root_squash)"}, Script: script("ro-export"), Prepare: oneFile},
+	exportTable("exports-table", nil),
+	exportTable("v42-exports-table", env("VERS", "4.2")),
 	{Name: "remount", Exports: rw, Script: script("remount"), Host: nothingLeft, Timeout: 2 * time.Minute},
 	{
 		Name: "squash", Script: script("squash"), Prepare: squashed, Exports: squashExports,
@@ -179,6 +181,14 @@ func version4(version, carrier string) (list []Case) {
 		list = append(list, v)
 	}
 	return list
+}
+
+// exportTable is a case with exports of a table as /etc/exports.
+func exportTable(name string, vars map[string]string) Case {
+	return Case{
+		Name: name, Script: script("exports"), Env: vars, FS: tableFS, Host: tableChanges, Timeout: 2 * time.Minute,
+		Exports: []string{"%s/plain=/e(rw)"}, Daemon: []string{"--exports-file", "%s.table"},
+	}
 }
 
 // v42 is a case of version 4.2 with the script of that name.

@@ -58,7 +58,7 @@ type Case struct {
 	MTU     int               // of the bridge and the guests; 1500 if not said
 	Env     map[string]string // for the script
 	Exports []string          // for --export; %s is the directory of the run's exports. None: no daemon
-	Daemon  []string          // further flags of the daemon
+	Daemon  []string          // further flags of the daemon, with %s as in Exports
 	Prepare func(exports string) error
 	Host    func(context.Context, *Run) error         // runs beside the guests; the case fails if it does
 	Timeout time.Duration                             // a minute if not said
@@ -358,7 +358,10 @@ func (r *Run) StartDaemon(ctx context.Context) error {
 	for _, e := range r.Case.Exports {
 		args = append(args, "--export", strings.ReplaceAll(e, "%s", r.Exports))
 	}
-	p, err := r.start("rstored", r.log, append(args, r.Case.Daemon...)...)
+	for _, f := range r.Case.Daemon {
+		args = append(args, strings.ReplaceAll(f, "%s", r.Exports))
+	}
+	p, err := r.start("rstored", r.log, args...)
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,8 @@ var about = map[string]string{
 	"mount-rsize-4200":     "the same with packets of 4096 bytes",
 	"mount-ro":             "a read-only mount",
 	"export-ro":            "a read-only export",
+	"exports-table":        "exports of a table as /etc/exports: one below another, a file system mounted below, one for RDMA alone; rules that change under a mount, and a bad table",
+	"v42-exports-table":    "the same over version 4.2",
 	"remount":              "30 mounts, remounting, refusals; the queue pairs, memory regions and open files of the daemon afterwards",
 	"squash":               "who may do what: root, users, groups, each kind of squashing, sticky and setgid directories",
 	"names":                "names and symbolic links at their limits; extended attributes refused",

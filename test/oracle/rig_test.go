@@ -45,7 +45,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB) *rig {
-	table := nfs.NewTable()
+	table := nfs.NewTable(nil)
 	if err := table.Add(&nfs.Export{
 		ID: 1, Path: "/srv/data", Pseudo: "/data", FS: memfs.New(memfs.Options{FSID: 77, MaxBytes: 64 << 20}),
 		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("10.0.0.0/8"), Squash: nfs.NoRootSquash}},

@@ -86,7 +86,7 @@ type ours struct {
 func serveOurs(t *testing.T) *ours {
 	t.Helper()
 	s := &ours{addr: loopback()}
-	table := nfs.NewTable()
+	table := nfs.NewTable(nil)
 	if err := table.Add(&nfs.Export{
 		ID: 1, Pseudo: "/data", FS: memfs.New(memfs.Options{RootMode: 0o777}),
 		Clients: []nfs.ClientRule{{CIDR: netip.MustParsePrefix("127.0.0.0/8"), Squash: nfs.NoRootSquash}},

@@ -256,7 +256,7 @@ func (w *world) device(n int) (*roce.Device, error) {
 
 // openServer makes the server.
 func (w *world) openServer() error {
-	table := nfs.NewTable()
+	table := nfs.NewTable(nil)
 	if err := table.Add(&nfs.Export{
 		ID: 1, Pseudo: "/data", FS: memfs.New(memfs.Options{RootMode: 0o777}),
 		Clients: []nfs.ClientRule{

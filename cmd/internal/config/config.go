@@ -32,6 +32,9 @@ const SystemFile = "/etc/rstored/rstored.yaml"
 type Config struct {
 	// Exports to serve. The first also appears at "/".
 	Exports []Export `mapstructure:"exports" yaml:"exports"`
+	// ExportsFile is an export table in the syntax of exports(5), whose exports are served
+	// as well; the tables in its .d directory belong to it. Empty: there is none.
+	ExportsFile string `mapstructure:"exports_file" yaml:"exports_file,omitempty"`
 	// RDMAListen and TCPListen are the addresses to serve NFS and MOUNT on,
 	// ADDR:PORT. An empty or unspecified ADDR means every address of the host.
 	RDMAListen []string `mapstructure:"rdma_listen" yaml:"rdma_listen"`
@@ -88,6 +91,8 @@ type Config struct {
 
 	// File is where the configuration was read from, empty if from no file.
 	File string `mapstructure:"-" yaml:"-"`
+	// Warnings are about the export table.
+	Warnings []string `mapstructure:"-" yaml:"-"`
 }
 
 // Log formats.
@@ -257,5 +262,10 @@ const (
 	maxLease = time.Hour
 )
 
-// YAML is the configuration as a file that Load would read back.
-func (c *Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
+// YAML is the configuration as a file that Load would read back. The exports of the export
+// table stay there.
+func (c *Config) YAML() ([]byte, error) {
+	own := *c
+	own.Exports = slices.DeleteFunc(slices.Clone(c.Exports), func(e Export) bool { return e.Source != "" })
+	return yaml.Marshal(&own)
+}

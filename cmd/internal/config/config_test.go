@@ -121,7 +121,7 @@ func TestBadFiles(t *testing.T) {
 		{"exports: [{path: data}]\n", "not absolute"},
 		{"exports: [{path: /a/x}, {path: /b/x}]\n", "both appear at /x"},
 		{"exports: [{path: /a, type: tape}]\n", "tape"},
-		{"exports: [{path: /a, clients: [{cidr: localhost}]}]\n", "localhost"},
+		{"exports: [{path: /a, clients: [{cidr: local/host}]}]\n", "local/host"},
 		{"exports: [{path: /a, clients: [{cidr: 10.0.0.0/8}, {cidr: 10.9.9.9/8}]}]\n", "twice"},
 		{"exports: [{path: /a, clients: [{squash: maybe}]}]\n", "maybe"},
 		{"exports: [{path: /a, colour: red}]\n", "colour"},
@@ -165,7 +165,7 @@ func TestParseExport(t *testing.T) {
 			t.Errorf("%q:\n got %+v, %v\nwant %+v", tc.in, got, err, tc.want)
 		}
 	}
-	for _, bad := range []string{"", "data", "/d(ro", "/d(ro))", "/d(fast)", "/d(anonuid=x)", "/d(ro=1)", "/d host.example(rw)", "/d=e", "memory:"} {
+	for _, bad := range []string{"", "data", "/d(ro", "/d(ro))", "/d(fast)", "/d(anonuid=x)", "/d(ro=1)", "/d host/example(rw)", "/d=e", "memory:"} {
 		if e, err := ParseExport(bad); err == nil {
 			t.Errorf("%q was accepted as %+v", bad, e)
 		}

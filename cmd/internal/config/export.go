@@ -44,20 +44,57 @@ type Export struct {
 	// PKeys are the partitions that the export is for (option pkey=); none means all, and
 	// clients over TCP.
 	PKeys []string `mapstructure:"pkeys" yaml:"pkeys,omitempty" json:"pkeys,omitempty"`
-	// Clients are the rules, the most specific prefix first to match. Without
+	// FSID tells the file system to clients in the place of what the store says: a number, a
+	// UUID, or "root" (as 0), which makes the export the root of version 4.
+	FSID string `mapstructure:"fsid" yaml:"fsid,omitempty" json:"fsid,omitempty"`
+	// CrossMnt exports what is mounted below Path, too, by the same rules.
+	CrossMnt bool `mapstructure:"crossmnt" yaml:"crossmnt,omitempty" json:"crossmnt,omitempty"`
+	// MountPoint is a directory that something must be mounted at, or the export is not
+	// served; "." stands for Path.
+	MountPoint string `mapstructure:"mountpoint" yaml:"mountpoint,omitempty" json:"mountpoint,omitempty"`
+	// Bandwidth, in bytes a second as 100M, and IOPS bound what all clients do together;
+	// empty and 0 mean no bound.
+	Bandwidth string `mapstructure:"bandwidth" yaml:"bandwidth,omitempty" json:"bandwidth,omitempty"`
+	IOPS      uint64 `mapstructure:"iops" yaml:"iops,omitempty" json:"iops,omitempty"`
+	// FirstMatch has the first network count that a client is in, as exports(5) has it, and
+	// not the one with the longest prefix.
+	FirstMatch bool `mapstructure:"first_match" yaml:"first_match,omitempty" json:"first_match,omitempty"`
+	// Clients are the rules; see nfs.Export for which one counts. Without
 	// any, every client is allowed with the defaults.
 	Clients []Client `mapstructure:"clients" yaml:"clients,omitempty" json:"clients"`
+	// Source is the line of an export table that it comes from; empty for others.
+	Source string `mapstructure:"-" yaml:"-" json:"source,omitempty"`
 }
 
-// Client is the rule for one prefix of client addresses.
+// Client is the rule for one prefix of client addresses, or for a name of clients.
 type Client struct {
-	// CIDR is a prefix, a single address, or "*" for everyone.
-	CIDR     string `mapstructure:"cidr" yaml:"cidr" json:"cidr"`
+	// CIDR is a prefix, a single address, or "*" for everyone. Host is a host name, a pattern
+	// of such, or a @netgroup, with CIDR empty.
+	CIDR     string `mapstructure:"cidr" yaml:"cidr,omitempty" json:"cidr,omitempty"`
+	Host     string `mapstructure:"host" yaml:"host,omitempty" json:"host,omitempty"`
 	ReadOnly bool   `mapstructure:"read_only" yaml:"read_only" json:"read_only"`
 	Squash   string `mapstructure:"squash" yaml:"squash" json:"squash"`
 	// AnonUID and AnonGID are who squashed callers become; nil is NobodyID.
 	AnonUID *uint32 `mapstructure:"anonuid" yaml:"anonuid,omitempty" json:"anonuid,omitempty"`
 	AnonGID *uint32 `mapstructure:"anongid" yaml:"anongid,omitempty" json:"anongid,omitempty"`
+	// Secure wants TCP from a port below 1024.
+	Secure bool `mapstructure:"secure" yaml:"secure,omitempty" json:"secure,omitempty"`
+	// Sec are the flavors, FlavorSys and FlavorNone; without any both.
+	Sec []string `mapstructure:"sec" yaml:"sec,omitempty" json:"sec,omitempty"`
+	// Transports are "rdma" and "tcp"; without any both.
+	Transports []string `mapstructure:"transports" yaml:"transports,omitempty" json:"transports,omitempty"`
+	// RSize and WSize bound one READ and one WRITE, in bytes; 0 means 1 MiB.
+	RSize uint32 `mapstructure:"rsize" yaml:"rsize,omitempty" json:"rsize,omitempty"`
+	WSize uint32 `mapstructure:"wsize" yaml:"wsize,omitempty" json:"wsize,omitempty"`
+	// Bandwidth and IOPS are as Export's, for each client.
+	Bandwidth string `mapstructure:"bandwidth" yaml:"bandwidth,omitempty" json:"bandwidth,omitempty"`
+	IOPS      uint64 `mapstructure:"iops" yaml:"iops,omitempty" json:"iops,omitempty"`
+	// ManageGIDs takes the groups of users from the server's database.
+	ManageGIDs bool `mapstructure:"manage_gids" yaml:"manage_gids,omitempty" json:"manage_gids,omitempty"`
+	// NoHide lets version 3 in from the export around.
+	NoHide bool `mapstructure:"nohide" yaml:"nohide,omitempty" json:"nohide,omitempty"`
+	// NoReadDirPlus refuses READDIRPLUS.
+	NoReadDirPlus bool `mapstructure:"nordirplus" yaml:"nordirplus,omitempty" json:"nordirplus,omitempty"`
 }
 
 // Everyone is the client rule that matches any address.
@@ -90,6 +127,9 @@ func (e *Export) Normalize() error {
 	if strings.IndexByte(e.Path, 0) >= 0 || strings.IndexByte(e.Pseudo, 0) >= 0 {
 		return fmt.Errorf("a path contains a NUL byte")
 	}
+	if e.Pseudo == "" && e.Root() {
+		e.Pseudo = "/"
+	}
 	if e.Pseudo == "" {
 		e.Pseudo = path.Join("/", path.Base(e.Path))
 	}
@@ -103,12 +143,20 @@ func (e *Export) Normalize() error {
 	if err := normalizePKeys(e.PKeys); err != nil {
 		return err
 	}
+	if err := e.normalizeRules(); err != nil {
+		return err
+	}
 	seen := make(map[netip.Prefix]bool)
+	names := make(map[string]bool)
 	for i := range e.Clients {
 		c := &e.Clients[i]
 		if err := c.normalize(); err != nil {
 			return fmt.Errorf("clients[%d]: %w", i, err)
 		}
+		if c.Host != "" && names[c.Host] {
+			return fmt.Errorf("clients[%d]: %s is listed twice", i, c.Host)
+		}
+		names[c.Host] = true
 		for _, p := range c.Prefixes() {
 			if seen[p] {
 				return fmt.Errorf("clients[%d]: %s is listed twice", i, c.CIDR)
@@ -123,15 +171,11 @@ func (e *Export) Normalize() error {
 const maxPseudo = 1024
 
 func (c *Client) normalize() error {
-	if c.CIDR == "" {
-		c.CIDR = Everyone
+	if err := c.normalizeName(); err != nil {
+		return err
 	}
-	if c.CIDR != Everyone {
-		p, err := parsePrefix(c.CIDR)
-		if err != nil {
-			return err
-		}
-		c.CIDR = p.String()
+	if err := c.normalizeRules(); err != nil {
+		return err
 	}
 	switch c.Squash {
 	case "":
@@ -148,6 +192,9 @@ func parsePrefix(s string) (netip.Prefix, error) {
 		a = a.Unmap()
 		return netip.PrefixFrom(a, a.BitLen()), nil
 	}
+	if p, ok := parseMask(s); ok {
+		return p, nil
+	}
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
 		return p, fmt.Errorf("client %q is neither an address, nor a prefix such as 10.0.0.0/8, nor *", s)
@@ -156,8 +203,11 @@ func parsePrefix(s string) (netip.Prefix, error) {
 }
 
 // Prefixes is the rule's CIDR as prefixes: one, or for everyone one of each
-// address family. The rule must have been normalized.
+// address family, or none if it has a name. The rule must have been normalized.
 func (c *Client) Prefixes() []netip.Prefix {
+	if c.Host != "" {
+		return nil
+	}
 	if c.CIDR == Everyone {
 		return []netip.Prefix{
 			netip.PrefixFrom(netip.IPv4Unspecified(), 0),
@@ -201,7 +251,7 @@ func ParseExport(s string) (Export, error) {
 		return e, err
 	}
 	e.Path, e.Pseudo, _ = strings.Cut(name, "=")
-	e.Path, e.Pseudo = unescape(e.Path), unescape(e.Pseudo)
+	e.Path, e.Pseudo = Unescape(e.Path), Unescape(e.Pseudo)
 	if label, ok := strings.CutPrefix(e.Path, TypeMemory+":"); ok {
 		e.Type, e.Path = TypeMemory, label
 	}
@@ -218,7 +268,7 @@ func ParseExport(s string) (Export, error) {
 			return e, err
 		}
 		c := base
-		c.CIDR = cidr
+		c.CIDR, c.Host = "", cidr
 		if err := e.ApplyOptions(&c, opts); err != nil {
 			return e, err
 		}
@@ -243,59 +293,8 @@ func splitOptions(f string) (word string, opts []string, err error) {
 	return word, strings.Split(list, ","), nil
 }
 
-// ApplyOptions applies exports(5) options to a client's rule; sync and async
-// are properties of the whole export.
-func (e *Export) ApplyOptions(c *Client, opts []string) error {
-	for _, o := range opts {
-		key, val, hasVal := strings.Cut(strings.TrimSpace(o), "=")
-		if hasVal != (key == "anonuid" || key == "anongid" || key == "pkey") {
-			return fmt.Errorf("export option %q is not understood", o)
-		}
-		switch key {
-		case "ro":
-			c.ReadOnly = true
-		case "rw":
-			c.ReadOnly = false
-		case "sync":
-			e.Async = false
-		case "async":
-			e.Async = true
-		case "direct", "no_direct":
-			e.Direct = key == "direct"
-		case "host_locks", "no_host_locks":
-			on := key == "host_locks"
-			e.HostLocks = &on
-		case RootSquash, NoRootSquash, AllSquash:
-			c.Squash = key
-		case "no_all_squash":
-			if c.Squash == AllSquash {
-				c.Squash = RootSquash
-			}
-		case "anonuid", "anongid":
-			n, err := strconv.ParseInt(val, 10, 64)
-			if err != nil || n < -1<<31 || n > 1<<32-1 {
-				return fmt.Errorf("export option %q: not a user or group number", o)
-			}
-			id := uint32(n) // exports(5) allows -2 for 4294967294
-			if key == "anonuid" {
-				c.AnonUID = &id
-			} else {
-				c.AnonGID = &id
-			}
-		case "pkey":
-			e.PKeys = append(e.PKeys, val)
-		case "secure", "insecure", "subtree_check", "no_subtree_check", "wdelay", "no_wdelay":
-			// Accepted from habit: source ports prove nothing, handles carry a
-			// MAC instead of a path, and writes are not delayed.
-		default:
-			return fmt.Errorf("export option %q is not understood", o)
-		}
-	}
-	return nil
-}
-
-// unescape turns \ooo into the byte it names, as exports(5) does.
-func unescape(s string) string {
+// Unescape turns \ooo into the byte it names, as exports(5) does.
+func Unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] == '\\' && i+3 < len(s) {

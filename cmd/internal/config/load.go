@@ -24,6 +24,7 @@ const envPrefix = "RSTORED"
 
 // keys maps the keys of the file to their flags.
 var keys = []struct{ key, flag string }{
+	{"exports_file", "exports-file"},
 	{"rdma_listen", "rdma-listen"},
 	{"tcp_listen", "tcp-listen"},
 	{"mount_listen", "mount-listen"},
@@ -64,6 +65,7 @@ func AddFlags(f *pflag.FlagSet) {
 	d := Default()
 	f.String(FlagConfig, "", "configuration `FILE` (default "+SystemFile+" if it exists)")
 	f.StringArray(FlagExport, nil, "export `DIR[=PSEUDO][(OPTIONS)] [CLIENT(OPTIONS)]...`; replaces the file's exports; repeatable")
+	f.String("exports-file", "", "serve the exports of a `FILE` as /etc/exports, too")
 	f.StringSlice("rdma-listen", d.RDMAListen, "serve RPC-over-RDMA on `ADDR:PORT`; repeatable; empty for none")
 	f.StringSlice("tcp-listen", d.TCPListen, "serve TCP on `ADDR:PORT`; repeatable; empty for none")
 	f.StringSlice("mount-listen", nil, "serve the same programs on a further TCP `ADDR:PORT`; repeatable")
@@ -161,6 +163,9 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 	if err := c.overrideExports(f); err != nil {
 		return nil, err
 	}
+	if err := c.readExports(); err != nil {
+		return nil, err
+	}
 	c.dropEmpty()
 	if !filepath.IsAbs(c.StateDir) && c.StateDir != "" {
 		if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
@@ -220,6 +225,22 @@ func (c *Config) overrideExports(f *pflag.FlagSet) error {
 		}
 		c.Exports = append(c.Exports, e)
 	}
+	return nil
+}
+
+// readExports appends the exports of the export table.
+func (c *Config) readExports() error {
+	if c.ExportsFile == "" {
+		return nil
+	}
+	if !filepath.IsAbs(c.ExportsFile) {
+		return fmt.Errorf("exports_file: %q is not an absolute path", c.ExportsFile)
+	}
+	list, warnings, err := ReadExports(c.ExportsFile)
+	if err != nil {
+		return fmt.Errorf("exports_file: %w", err)
+	}
+	c.Exports, c.Warnings = append(c.Exports, list...), warnings
 	return nil
 }
 

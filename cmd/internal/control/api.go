@@ -20,6 +20,7 @@
 //	GET    /v1/config             the configuration in force, YAML
 //	PUT    /v1/log-level?level=
 //	POST   /v1/reload
+//	POST   /v1/idmap/flush        users, groups and hosts are looked up again
 //	GET    /v1/capture?device=&peer=&qpn=&packets=&snap=    a pcap stream, until the client hangs up
 //
 // Errors are {"error": "..."} with a fitting HTTP status.
@@ -37,6 +38,8 @@ import (
 const (
 	OriginConfig  = "config"  // file, environment or flags
 	OriginRuntime = "runtime" // added or changed by rstorectl
+	OriginTable   = "table"   // from the export table, see exports_file
+	OriginMount   = "mount"   // mounted below an export with crossmnt
 )
 
 // Export is an export as the daemon serves it.
@@ -195,6 +198,8 @@ type Backend interface {
 	PostMortems() []PostMortem
 	SetLogLevel(level string) error
 	Reload() error
+	// FlushIDMap forgets what is known of users, groups and hosts.
+	FlushIDMap()
 	// Capture writes packets of a device to w as a pcap file until ctx ends, or as
 	// many as there should be have come.
 	Capture(ctx context.Context, c CaptureSpec, w io.Writer) error

@@ -248,6 +248,11 @@ func (d *Dialer) Reload(ctx context.Context) error {
 	return d.do(ctx, http.MethodPost, "/v1/reload", nil, nil, nil)
 }
 
+// FlushIDMap has the daemon look users, groups and hosts up again.
+func (d *Dialer) FlushIDMap(ctx context.Context) error {
+	return d.do(ctx, http.MethodPost, "/v1/idmap/flush", nil, nil, nil)
+}
+
 // Capture copies a pcap stream to w until ctx ends or the daemon
 // does. The end of ctx is not an error.
 func (d *Dialer) Capture(ctx context.Context, c CaptureSpec, w io.Writer) error {

@@ -207,3 +207,5 @@ func TestNobodyThere(t *testing.T) {
 	}
 	_ = l.Close()
 }
+
+func (*fake) FlushIDMap() {}

@@ -72,6 +72,7 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 	mux.HandleFunc("GET /v1/post-mortems", get(func(*http.Request) (any, error) { return b.PostMortems(), nil }))
 	mux.HandleFunc("GET /v1/config", s.config)
 	mux.HandleFunc("PUT /v1/log-level", get(func(r *http.Request) (any, error) { return done{}, b.SetLogLevel(r.FormValue("level")) }))
+	mux.HandleFunc("POST /v1/idmap/flush", get(func(*http.Request) (any, error) { b.FlushIDMap(); return done{}, nil }))
 	mux.HandleFunc("POST /v1/reload", get(func(*http.Request) (any, error) { return done{}, b.Reload() }))
 	mux.HandleFunc("GET /v1/capture", s.capture)
 	s.http = http.Server{

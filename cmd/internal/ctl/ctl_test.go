@@ -201,7 +201,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"export", "add", "scratch", "--type", "memory"}, 0, "exported scratch as /scratch"},
 		{[]string{"export", "add"}, 2, "usage:"},
 		{[]string{"export", "add", "/d(fast)"}, 2, "fast"},
-		{[]string{"export", "add", "/d", "--client", "host"}, 2, "neither an address"},
+		{[]string{"export", "add", "/d", "--client", "ho/st"}, 2, "neither an address"},
 		{[]string{"export", "add", "/d", "--ro", "--rw"}, 2, "exclude"},
 		{[]string{"export", "remove", "/data"}, 0, "removed export /data"},
 		{[]string{"export", "remove", "/nope", "/data"}, 1, "not found"},
@@ -291,3 +291,5 @@ func TestNoDaemon(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, errOut.String())
 	}
 }
+
+func (*fake) FlushIDMap() {}

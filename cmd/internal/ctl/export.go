@@ -15,7 +15,7 @@ import (
 )
 
 func (t *tool) export() *cobra.Command {
-	return group("export", "Manage the exports", t.exportAdd(), t.exportRemove(), t.exportList(), t.exportShow(), t.exportSet())
+	return group("export", "Manage the exports", t.exportAdd(), t.exportRemove(), t.exportList(), t.exportShow(), t.exportSet(), t.exportCheck())
 }
 
 // exportFlags are those that add and set have in common.
@@ -31,7 +31,7 @@ func (f *exportFlags) declare(c *cobra.Command) {
 	c.Flags().BoolVar(&f.async, "async", false, "acknowledge stable writes before they are on disk (risks data)")
 	c.Flags().BoolVar(&f.sync, "sync", false, "acknowledge stable writes once they are on disk")
 	c.Flags().BoolVar(&f.hostLocks, "host-locks", true, "share locks with programs of the server's host")
-	c.Flags().StringArrayVar(&f.clients, "client", nil, "`RULE` CIDR[(OPTION,...)] with the options of exports(5); * is everyone; repeatable")
+	c.Flags().StringArrayVar(&f.clients, "client", nil, "`RULE` CLIENT[(OPTION,...)] with the options of exports(5); * is everyone; repeatable")
 }
 
 // check refuses contradictions.
@@ -68,8 +68,8 @@ func (t *tool) exportAdd() *cobra.Command {
 		Short: "Export a directory, now and after restarts",
 		Long: `Export a directory, now and after restarts. PATH names a directory on the
 server's host and is taken relative to the working directory. Options are those of
-exports(5): ro, rw, sync, async, root_squash, no_root_squash, all_squash,
-anonuid=N, anongid=N, host_locks, no_host_locks, direct, no_direct.`,
+exports(5), and transport=, rsize=, wsize=, bandwidth=, iops=, export_bandwidth=,
+export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has them all.`,
 		Example: `  rstorectl export add /srv/data
   rstorectl export add '/srv/data=/d(ro,all_squash)'
   rstorectl export add /srv/data --client '10.0.0.0/8(no_root_squash)' --client '*(ro)'
@@ -251,6 +251,39 @@ func (t *tool) exportSet() *cobra.Command {
 	return c
 }
 
+func (t *tool) exportCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check an export table as /etc/exports, without a daemon",
+		Long: `Read a table in the syntax of exports(5), with those in its .d directory, and print
+what it exports. What is probably not meant goes to standard error, and so does the line
+that is wrong.`,
+		Example: `  rstorectl export check
+  rstorectl export check /srv/exports.new`,
+		Args: cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := "/etc/exports"
+			if len(args) > 0 {
+				file = args[0]
+			}
+			list, warnings, err := config.ReadExports(file)
+			for _, w := range warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+			}
+			if err != nil {
+				return &cli.ConfigError{Err: err}
+			}
+			return t.g.Print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "PATH\tPSEUDO\tOPTIONS\tCLIENTS\tLINE")
+				for i := range list {
+					e := control.Export{Export: list[i]}
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Path, e.Pseudo, dash(strings.Join(e.Options(), ",")), clientList(e.Clients), e.Source)
+				}
+			})
+		},
+	}
+}
+
 func (t *tool) completeExports(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	list, err := t.daemon().Exports(cmd.Context())
 	if err != nil {
@@ -280,13 +313,7 @@ func mode(e *control.Export) string {
 	} else {
 		m += ",sync"
 	}
-	if e.Direct {
-		m += ",direct"
-	}
-	if e.HostLocks != nil && !*e.HostLocks {
-		m += ",no_host_locks"
-	}
-	return m
+	return strings.Join(append([]string{m}, e.Options()...), ",")
 }
 
 func state(e *control.Export) string {
@@ -307,17 +334,4 @@ func clientList(rules []config.Client) string {
 	return strings.Join(s, " ")
 }
 
-func rule(c *config.Client) string {
-	m := "rw"
-	if c.ReadOnly {
-		m = "ro"
-	}
-	s := c.CIDR + "(" + m + "," + c.Squash
-	if c.AnonUID != nil {
-		s += fmt.Sprintf(",anonuid=%d", *c.AnonUID)
-	}
-	if c.AnonGID != nil {
-		s += fmt.Sprintf(",anongid=%d", *c.AnonGID)
-	}
-	return s + ")"
-}
+func rule(c *config.Client) string { return c.String() }

@@ -190,6 +190,17 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
+func (t *tool) idmap() *cobra.Command {
+	return group("idmap", "What the server knows of users, groups and hosts", &cobra.Command{
+		Use:   "flush",
+		Short: "Have the server look users, groups and the names of clients up again",
+		Args:  cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return t.daemon().FlushIDMap(cmd.Context())
+		},
+	})
+}
+
 func (t *tool) reload() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",

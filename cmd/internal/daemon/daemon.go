@@ -26,6 +26,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/hosts"
+	"github.com/rstored/rstored/nfs/idmap"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
@@ -48,6 +50,9 @@ type Daemon struct {
 	nfs4    *nfs4.Server
 	outward *tcp.Outward // calls to clients of version 4.0
 	locks   *lock.Table
+	hosts   *hosts.Hosts
+	people  *idmap.Map
+	mounts  *mountWatch
 	meters  meters
 	watch   watch
 	traces  traces
@@ -131,6 +136,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 
 	d.mu.Lock()
 	err = errors.Join(d.applyExports(true), d.applyPorts(true))
+	d.mounts = watchMounts(d.mountsChanged)
 	d.mu.Unlock()
 	if err != nil {
 		_ = sock.Close()
@@ -149,6 +155,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.audit.Record("start", zap.String("version", cli.ReadBuild().String()), zap.Int("pid", os.Getpid()))
 	d.watch.start(d)
 	d.advise()
+	d.tellWarnings(cfg)
 	return d, nil
 }
 
@@ -159,6 +166,19 @@ func (d *Daemon) inherit() {
 		store = d.manager
 	}
 	d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
+}
+
+// tellWarnings tells what is probably not meant in the export table.
+func (d *Daemon) tellWarnings(cfg *config.Config) {
+	for _, w := range cfg.Warnings {
+		d.log.Warn("export table: " + w)
+	}
+}
+
+// FlushIDMap implements control.Backend.
+func (d *Daemon) FlushIDMap() {
+	d.people.Flush()
+	d.hosts.Flush()
 }
 
 // advise tells the operator what may not be meant.
@@ -191,7 +211,8 @@ const (
 // later and changes while they run.
 func (d *Daemon) wire(secret, journal []byte) error {
 	cfg := d.cfg.Load()
-	d.table = nfs.NewTable()
+	d.hosts = newHosts(d.log.Slog("hosts"))
+	d.table = nfs.NewTable(d.hosts)
 	d.faults = new(nfs.Counters)
 	codec := nfs.NewCodec(secret)
 	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
@@ -201,13 +222,14 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err != nil {
 		return err
 	}
-	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Audit: d.audit.Slog()}
+	d.people = newNames(&cfg.IDMap)
+	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.people, Audit: d.audit.Slog()}
 	d.outward = tcp.NewOutward(0)
 	d.nfs4 = nfs4.New(nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
 		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
-		Minors: cfg.Minors(), Names: newNames(&cfg.IDMap), UTF8: cfg.UTF8 == config.UTF8Strict,
+		Minors: cfg.Minors(), Names: d.people, UTF8: cfg.UTF8 == config.UTF8Strict,
 	})
 	common.Delegations, common.Shares = d.nfs4, d.nfs4
 	// MOUNT and the lock manager are version 3's.
@@ -285,6 +307,7 @@ func (d *Daemon) reload() error {
 	if err := errors.Join(d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
+	d.tellWarnings(cfg)
 	d.log.Info("configuration reloaded", zap.String("file", cfg.File))
 	return nil
 }

@@ -18,7 +18,11 @@ func desiredExports(configured, added []config.Export, removed []string) []contr
 	out := make([]control.Export, 0, len(configured)+len(added))
 	for _, e := range configured {
 		if !slices.Contains(removed, e.Pseudo) {
-			out = append(out, control.Export{Export: e, Origin: control.OriginConfig})
+			origin := control.OriginConfig
+			if e.Source != "" {
+				origin = control.OriginTable
+			}
+			out = append(out, control.Export{Export: e, Origin: origin})
 		}
 	}
 	for _, e := range added {
@@ -37,7 +41,7 @@ func desiredExports(configured, added []config.Export, removed []string) []contr
 		e := &out[i]
 		e.Aliases = []string{}
 		names := []string{}
-		if i == 0 {
+		if i == 0 && e.Source == "" {
 			names = append(names, "/")
 		}
 		if e.Type == config.TypePosix {

@@ -31,12 +31,17 @@ func sameStore(a, b *config.Export) bool {
 func (d *Daemon) applyExports(atStart bool) error {
 	added, removed := d.state.Exports()
 	want := desiredExports(d.cfg.Load().Exports, added, removed)
+	mounts := hostMounts()
+	want = append(want, mountedBelow(want, mounts)...)
 	next := make([]*served, 0, len(want))
 	kept := make(map[*served]bool)
 	var errs []error
 	for _, w := range want {
 		s := &served{Export: w}
 		id, err := d.state.ExportID(&w.Export)
+		if err == nil {
+			err = mountedAt(&w.Export, mounts)
+		}
 		if err == nil {
 			s.ID = id
 			if i := slices.IndexFunc(d.exports, func(o *served) bool { return o.store != nil && sameStore(&o.Export.Export, &w.Export) }); i >= 0 {
@@ -48,6 +53,9 @@ func (d *Daemon) applyExports(atStart bool) error {
 			if s.store != nil {
 				s.store.SetDirect(w.Direct)
 			}
+		}
+		if err == nil {
+			s.store.setAsync(s.Async)
 		}
 		if err != nil {
 			s.Error = err.Error()
@@ -91,7 +99,9 @@ func (d *Daemon) publish(list []*served) error {
 	var out []*nfs.Export
 	for _, s := range list {
 		if s.store != nil {
-			out = append(out, s.toNFS(s.Pseudo))
+			x := s.toNFS(s.Pseudo)
+			x.Place = place(s, list)
+			out = append(out, x)
 		}
 	}
 	for _, s := range list {
@@ -131,28 +141,26 @@ func (s *served) toNFS(pseudo string) *nfs.Export {
 		k, _ := config.ParsePKey(p) // it was normalized
 		x.PKeys = append(x.PKeys, k)
 	}
+	x.CrossMnt, x.FirstMatch, x.Limit = s.CrossMnt, s.FirstMatch, s.Limit()
+	x.Ident, _ = config.ParseFSID(s.FSID)
 	clients := s.Clients
 	if len(clients) == 0 {
 		clients = []config.Client{{CIDR: config.Everyone, Squash: config.RootSquash}}
 	}
 	for i := range clients {
 		c := &clients[i]
-		uid, gid := c.Anon()
+		rule := c.NFS()
+		if c.Host != "" {
+			rule.Name = c.Host
+			x.Clients = append(x.Clients, rule)
+			continue
+		}
 		for _, p := range c.Prefixes() {
-			x.Clients = append(x.Clients, nfs.ClientRule{CIDR: p, RO: c.ReadOnly, Squash: squash(c.Squash), AnonUID: uid, AnonGID: gid})
+			rule.CIDR = p
+			x.Clients = append(x.Clients, rule)
 		}
 	}
 	return x
-}
-
-func squash(s string) nfs.Squash {
-	switch s {
-	case config.NoRootSquash:
-		return nfs.NoRootSquash
-	case config.AllSquash:
-		return nfs.AllSquash
-	}
-	return nfs.RootSquash
 }
 
 // Exports implements control.Backend.

@@ -61,6 +61,14 @@ func (g *gate) Close() error {
 	return g.fs.Close()
 }
 
+// setAsync changes whether a store answers before changes are on disk, if it can.
+func (g *gate) setAsync(on bool) {
+	if s, ok := g.fs.(interface{ SetAsync(on bool) }); ok && g.enter() {
+		defer g.leave()
+		s.SetAsync(on)
+	}
+}
+
 // These say what a store is and touch nothing that Close releases.
 
 func (g *gate) FSID() uint64              { return g.fs.FSID() }

@@ -73,7 +73,7 @@ func newMappedServer(t *testing.T, cfg roce.Config) *mappedServer {
 	if s.store, err = posixfs.Open(s.dir, posixfs.Options{MapAfter: 1}); err != nil {
 		t.Fatal(err)
 	}
-	table := nfs.NewTable()
+	table := nfs.NewTable(nil)
 	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: &gate{fs: s.store, empty: make(chan struct{})}}); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -101,33 +102,84 @@ func (hostUsers) ID(name string, group bool) (uint32, error) {
 	return n, nil
 }
 
+// Groups implements idmap.Source.
+func (h hostUsers) Groups(uid uint32) ([]uint32, error) {
+	number := strconv.FormatUint(uint64(uid), 10)
+	var name, gid string
+	var listed []string // of the files
+	if u, err := user.LookupId(number); err == nil {
+		name, gid = u.Username, u.Gid
+		listed, _ = u.GroupIds()
+	} else {
+		f, err := getentry("passwd", number)
+		if err != nil {
+			return nil, err
+		}
+		const fields = 4
+		if len(f) < fields {
+			return nil, idmap.ErrUnknown
+		}
+		name, gid = f[0], f[3]
+	}
+	// initgroups asks everything that nsswitch.conf(5) names.
+	if out, err := getentRaw("initgroups", name); err == nil {
+		if f := strings.Fields(out); len(f) > 1 {
+			listed = append(listed, f[1:]...)
+		}
+	} else if !errors.Is(err, idmap.ErrUnknown) && listed == nil {
+		return nil, err
+	}
+	var out []uint32
+	for _, g := range append([]string{gid}, listed...) {
+		if n, ok := idmap.Number([]byte(g)); ok && !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
 // getent asks for a user or a group by name or number.
 func getent(key string, group bool) (name, id string, err error) {
-	const notFound = 2
-	if strings.HasPrefix(key, "-") {
-		return "", "", idmap.ErrUnknown
-	}
-	path, err := exec.LookPath("getent")
-	if err != nil {
-		return "", "", idmap.ErrUnknown
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), getentLimit)
-	defer cancel()
 	table := "passwd"
 	if group {
 		table = "group"
 	}
-	out, err := exec.CommandContext(ctx, path, table, key).Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == notFound {
-		return "", "", idmap.ErrUnknown
-	}
+	f, err := getentry(table, key)
 	if err != nil {
 		return "", "", err
 	}
-	f := strings.Split(strings.TrimSpace(string(out)), ":")
-	if len(f) < 3 || f[0] == "" {
-		return "", "", idmap.ErrUnknown
-	}
 	return f[0], f[2], nil
+}
+
+// getentry asks for an entry of users or groups.
+func getentry(table, key string) ([]string, error) {
+	out, err := getentRaw(table, key)
+	if err != nil {
+		return nil, err
+	}
+	f := strings.Split(strings.TrimSpace(out), ":")
+	if len(f) < 3 || f[0] == "" {
+		return nil, idmap.ErrUnknown
+	}
+	return f, nil
+}
+
+// getentRaw asks getent(1).
+func getentRaw(table, key string) (string, error) {
+	const notFound = 2
+	if strings.HasPrefix(key, "-") || key == "" {
+		return "", idmap.ErrUnknown
+	}
+	path, err := exec.LookPath("getent")
+	if err != nil {
+		return "", idmap.ErrUnknown
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), getentLimit)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, table, key).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == notFound {
+		return "", idmap.ErrUnknown
+	}
+	return string(out), err
 }

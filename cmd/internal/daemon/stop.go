@@ -17,6 +17,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	d.draining.Store(true)
 	d.sockets.Freeze()
 	d.audit.Record("stop")
+	d.mounts.stop()
 	d.mu.Lock()
 	ports := d.ports
 	d.ports = nil
@@ -75,6 +76,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 func (d *Daemon) release() {
 	d.sockets.Freeze() // whoever starts it again finds them
 	defer func() { _ = d.audit.Close() }()
+	d.mounts.stop()
 	for _, p := range d.ports {
 		_ = p.remove()
 	}

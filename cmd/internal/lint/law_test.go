@@ -55,6 +55,7 @@ var law = []struct {
 	{dir: "nfs/state", allow: []string{"nfs", "nfs/lock", "rpcrdma/rpc"}}, // no store, no message
 	{dir: "nfs/acl", allow: []string{"rpcrdma/xdr", "blockstore"}},        // a function of what it is given
 	{dir: "nfs/idmap"}, // who knows names is passed in
+	{dir: "nfs/hosts"}, // and who knows hosts
 	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
 	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma/roce", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp"}}, // puts the client together
 	{dir: "blockstore", allow: []string{"blockstore/..."}},

@@ -1,0 +1,162 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/rstored/rstored/cmd/internal/exportsfile"
+)
+
+// ReadExports reads an export table and those beside it. Warnings are what is probably not
+// meant, each with its line. The defaults are those of exports(5): ro, sync, secure, sec=sys.
+// Every error says in which line it is.
+func ReadExports(file string) (list []Export, warnings []string, err error) {
+	t, err := exportsfile.Load(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, w := range t.Warnings {
+		warnings = append(warnings, w.Error())
+	}
+	list, more, err := fromTable(t)
+	return list, append(warnings, more...), err
+}
+
+func fromTable(t *exportsfile.Table) (list []Export, warnings []string, err error) {
+	warn := func(p exportsfile.Pos, format string, a ...any) {
+		warnings = append(warnings, p.String()+": "+fmt.Sprintf(format, a...))
+	}
+	at := make(map[string]int) // path to its place in the list
+	whole := make(map[string]Export)
+	for i := range t.Entries {
+		line := &t.Entries[i]
+		fail := func(p exportsfile.Pos, err error) error { return &exportsfile.Error{Pos: p, Err: err} }
+		dir := path.Clean(line.Path)
+		n, there := at[dir]
+		if !there {
+			n = len(list)
+			at[dir] = n
+			list = append(list, Export{Path: dir, Type: TypePosix, Pseudo: dir, FirstMatch: true, Source: line.String()})
+		}
+		for j := range line.Clients {
+			in := &line.Clients[j]
+			e := Export{Path: dir, Type: TypePosix, Pseudo: dir, FirstMatch: true, Source: list[n].Source}
+			c := Client{Host: in.Host, ReadOnly: true, Secure: true, Sec: []string{FlavorSys}}
+			for _, o := range in.Options {
+				var nothing *errMeaningless
+				switch err := e.apply(&c, o); {
+				case errors.As(err, &nothing):
+					warn(in.Pos, "%v", nothing)
+				case err != nil:
+					return nil, warnings, fail(in.Pos, err)
+				}
+			}
+			if err := e.Normalize(); err != nil {
+				return nil, warnings, fail(in.Pos, err)
+			}
+			if err := c.normalize(); err != nil {
+				return nil, warnings, fail(in.Pos, err)
+			}
+			// What is a property of the directory must be the same for all its clients.
+			if first, ok := whole[dir]; ok {
+				if what := difference(&first, &e); what != "" {
+					return nil, warnings, fail(in.Pos, fmt.Errorf("%s is for all clients of an export, but is not the same for those of %s before this one", what, dir))
+				}
+				// One client with the number says it for all.
+				first.FSID = cmp.Or(first.FSID, e.FSID)
+				whole[dir], list[n].FSID, list[n].Pseudo = first, first.FSID, dir
+			} else {
+				whole[dir] = e
+				e.Clients = nil
+				list[n] = e
+			}
+			if twice(list[n].Clients, &c) {
+				warn(in.Pos, "%s is exported to %s more than once: the first counts", dir, c.Name())
+				continue
+			}
+			list[n].Clients = append(list[n].Clients, c)
+		}
+	}
+	if err := arrange(list); err != nil {
+		return nil, warnings, err
+	}
+	return list, warnings, nil
+}
+
+// difference is the option of whole exports in which two differ.
+func difference(a, b *Export) string {
+	locks := func(e *Export) bool { return e.HostLocks == nil || *e.HostLocks }
+	switch {
+	case a.Async != b.Async:
+		return "async"
+	case a.FSID != b.FSID && a.FSID != "" && b.FSID != "":
+		return "fsid"
+	case a.CrossMnt != b.CrossMnt:
+		return "crossmnt"
+	case a.MountPoint != b.MountPoint:
+		return "mountpoint"
+	case a.Bandwidth != b.Bandwidth:
+		return "export_bandwidth"
+	case a.IOPS != b.IOPS:
+		return "export_iops"
+	case locks(a) != locks(b):
+		return "host_locks"
+	case a.Direct != b.Direct:
+		return "direct"
+	case strings.Join(a.PKeys, ",") != strings.Join(b.PKeys, ","):
+		return "pkey"
+	}
+	return ""
+}
+
+func twice(list []Client, c *Client) bool {
+	for i := range list {
+		if strings.EqualFold(list[i].Name(), c.Name()) {
+			return true
+		}
+	}
+	return false
+}
+
+// arrange gives the exports of a table their places in version 4: where they are on the host,
+// but what lies below the one with fsid=0 without that one's path.
+func arrange(list []Export) error {
+	root := -1
+	fsids := make(map[uint64]*Export)
+	for i := range list {
+		e := &list[i]
+		if e.Root() {
+			if root >= 0 {
+				return fmt.Errorf("%s: fsid=0 is for one export, and is %s already (%s)", e.Source, list[root].Path, list[root].Source)
+			}
+			root = i
+		} else if e.FSID != "" {
+			id, _ := ParseFSID(e.FSID)
+			if o := fsids[id]; o != nil {
+				return fmt.Errorf("%s: fsid %s is that of %s already (%s)", e.Source, e.FSID, o.Path, o.Source)
+			}
+			fsids[id] = e
+		}
+	}
+	if root < 0 {
+		return nil
+	}
+	top := strings.TrimSuffix(list[root].Path, "/") + "/"
+	taken := make(map[string]bool)
+	for i := range list {
+		if rest, below := strings.CutPrefix(list[i].Path, top); below && i != root {
+			list[i].Pseudo = "/" + rest
+		}
+		if i == root {
+			list[i].Pseudo = "/"
+		}
+		if taken[list[i].Pseudo] {
+			return fmt.Errorf("%s: two exports would appear at %s", list[i].Source, list[i].Pseudo)
+		}
+		taken[list[i].Pseudo] = true
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package nfs
+
+import (
+	"math/bits"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Bucket is a token bucket of so many units a second, written as the time at which it is full
+// again; the zero value is full. It reads no clock: times are nanoseconds of any one.
+type Bucket struct{ full int64 }
+
+// burst is how much of a second's units a bucket holds: 1/burst.
+const burst = 8
+
+// Reserve takes n units out, and says how long to wait until they are there. It may go into
+// debt by what is asked for at once, so that a bucket smaller than that is no obstacle: the
+// next one waits for it.
+func (b *Bucket) Reserve(now int64, rate, n uint64) (wait time.Duration) {
+	begin := max(b.full, now-int64(time.Second)/burst)
+	b.full = begin + cost(rate, n)
+	return time.Duration(max(begin-now, 0))
+}
+
+// Refund puts back what was reserved and is not used.
+func (b *Bucket) Refund(rate, n uint64) { b.full -= cost(rate, n) }
+
+// cost is how long n units take, in nanoseconds, at most costMax.
+func cost(rate, n uint64) int64 {
+	const costMax = int64(time.Hour)
+	hi, lo := bits.Mul64(n, uint64(time.Second))
+	if rate == 0 || hi >= rate {
+		return costMax
+	}
+	q, _ := bits.Div64(hi, lo, rate)
+	return int64(min(q, uint64(costMax)))
+}
+
+// Limit bounds what is done: bytes of data and operations in a second, 0 for no bound.
+type Limit struct{ Bytes, Ops uint64 }
+
+func (l Limit) none() bool { return l == Limit{} }
+
+// waitMax is the longest that a call waits for its turn; clients ask again after a minute.
+const waitMax = 15 * time.Second
+
+// meterClients bounds the clients that a meter tells apart.
+const meterClients = 4096
+
+// meter has the buckets of an export: one for all and one for each client. It outlives
+// changes of the export.
+type meter struct {
+	mu      sync.Mutex
+	all     buckets
+	clients map[netip.Addr]*buckets
+}
+
+type buckets struct{ bytes, ops Bucket }
+
+func (b *buckets) reserve(now int64, l Limit, n uint64) (wait time.Duration) {
+	if l.Bytes > 0 {
+		wait = b.bytes.Reserve(now, l.Bytes, n)
+	}
+	if l.Ops > 0 {
+		wait = max(wait, b.ops.Reserve(now, l.Ops, 1))
+	}
+	return wait
+}
+
+func (b *buckets) refund(l Limit, n uint64) {
+	if l.Bytes > 0 {
+		b.bytes.Refund(l.Bytes, n)
+	}
+	if l.Ops > 0 {
+		b.ops.Refund(l.Ops, 1)
+	}
+}
+
+// full reports whether nothing was taken out for long.
+func (b *buckets) idle(now int64) bool { return max(b.bytes.full, b.ops.full) <= now }
+
+// reserve takes an operation with n bytes out of the buckets. ok is false, and nothing taken,
+// if the wait is too long.
+func (m *meter) reserve(now time.Time, client netip.Addr, each, all Limit, n uint64) (wait time.Duration, ok bool) {
+	at := now.UnixNano()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var c *buckets
+	if !each.none() {
+		c = m.client(at, client)
+		wait = c.reserve(at, each, n)
+	}
+	wait = max(wait, m.all.reserve(at, all, n))
+	if wait > waitMax {
+		if c != nil {
+			c.refund(each, n)
+		}
+		m.all.refund(all, n)
+		return 0, false
+	}
+	return wait, true
+}
+
+func (m *meter) client(now int64, a netip.Addr) *buckets {
+	if c := m.clients[a]; c != nil {
+		return c
+	}
+	if len(m.clients) >= meterClients {
+		for a, c := range m.clients {
+			if c.idle(now) {
+				delete(m.clients, a)
+			}
+		}
+		for a := range m.clients {
+			if len(m.clients) < meterClients {
+				break
+			}
+			delete(m.clients, a)
+		}
+	}
+	if m.clients == nil {
+		m.clients = make(map[netip.Addr]*buckets)
+	}
+	c := new(buckets)
+	m.clients[a] = c
+	return c
+}
+
+// Limited reports whether anything bounds what a client does in the export.
+func (x *Export) Limited(r *ClientRule) bool { return !x.Limit.none() || !r.Limit.none() }
+
+// Reserve takes an operation with n bytes of data out of what the client may do, and says how
+// long it has to wait. If ok is false that is too long: the client shall come again.
+func (x *Export) Reserve(r *ClientRule, now time.Time, client netip.Addr, n int) (wait time.Duration, ok bool) {
+	return x.meter.reserve(now, client.Unmap(), r.Limit, x.Limit, uint64(max(n, 0)))
+}

@@ -1,0 +1,87 @@
+package rpc
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// parkingMax bounds the calls that wait for their time, of all clients together. Each holds
+// what a call holds, its credit of the connection among it, so that who has too many calls
+// sends no more.
+const parkingMax = 1024
+
+// parking is where calls wait for their time.
+type parking struct {
+	places atomic.Int32
+
+	mu    sync.Mutex
+	calls map[*Call]*time.Timer
+}
+
+func (p *parking) enter() bool {
+	if p.places.Add(1) > parkingMax {
+		p.leave()
+		return false
+	}
+	return true
+}
+
+func (p *parking) leave() { p.places.Add(-1) }
+
+// park keeps a call for as long as it asked for, and gives it to a worker then.
+func (s *Server) park(c *Call) {
+	c.Res.Truncate(c.base)
+	c.Detach()
+	wait := c.wait
+	p := &s.parking
+	p.mu.Lock()
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.done.Add(1)
+	}
+	s.mu.Unlock()
+	if closed {
+		p.mu.Unlock()
+		p.leave()
+		s.abandon(c)
+		return
+	}
+	p.calls[c] = time.AfterFunc(wait, func() {
+		defer s.done.Done()
+		p.mu.Lock()
+		delete(p.calls, c)
+		p.mu.Unlock()
+		p.leave()
+		s.enqueue(c)
+	})
+	p.mu.Unlock()
+}
+
+// unpark drops the calls that wait, when the server closes.
+func (s *Server) unpark() {
+	p := &s.parking
+	p.mu.Lock()
+	var gone []*Call
+	for c, t := range p.calls {
+		if t.Stop() {
+			delete(p.calls, c)
+			gone = append(gone, c)
+		}
+	}
+	p.mu.Unlock()
+	for _, c := range gone {
+		p.leave()
+		s.abandon(c)
+		s.done.Done()
+	}
+}
+
+// abandon ends a call without a reply.
+func (s *Server) abandon(c *Call) {
+	if c.entry != nil {
+		s.cache.finish(c, false, 0)
+	}
+	c.Reply(c, true)
+}
