@@ -67,6 +67,8 @@ func TestTableOptions(t *testing.T) {
 		{opts: "bandwidth=100M,iops=500,export_bandwidth=1G,export_iops=9", want: "*(ro,root_squash,secure,sec=sys,bandwidth=100M,iops=500)", all: "export_bandwidth=1G,export_iops=9"},
 		{opts: "bandwidth=fast", fail: "bytes a second"},
 		{opts: "bandwidth=0", fail: "bytes a second"},
+		{opts: "direct", want: "*(ro,root_squash,secure,sec=sys)", all: "direct"},
+		{opts: "direct,no_direct", want: "*(ro,root_squash,secure,sec=sys)"},
 		{opts: "manage_gids,pkey=0x8001,no_host_locks", want: "*(ro,root_squash,secure,sec=sys,manage_gids)", all: "no_host_locks,pkey=0x8001"},
 	} {
 		list, warnings, err := table(t, "# first\n/a *("+c.opts+")\n")
@@ -90,7 +92,7 @@ func TestTableOptions(t *testing.T) {
 			t.Errorf("%s: warnings %q, want %q", c.opts, w, c.warn)
 		}
 	}
-	if len(options) != 49 {
+	if len(options) != 51 {
 		t.Errorf("there are %d options: is each of them in this test and in docs/exports.md?", len(options))
 	}
 }
