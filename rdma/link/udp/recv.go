@@ -22,12 +22,10 @@ type receiver struct {
 	ctl  [][controlMax]byte
 	n    int // messages of the last call
 	err  error
-	wait func(fd uintptr) bool // made once, it would be allocated each time
 }
 
 func (r *receiver) init(l *Link) {
 	r.l = l
-	r.wait = func(uintptr) bool { return !r.receive() }
 }
 
 // use prepares the message headers for an Rx; it costs something when the Rx

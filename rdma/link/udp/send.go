@@ -51,9 +51,9 @@ type sender struct {
 	iovs []unix.Iovec
 	name []sockaddr
 	ctl  [][controlMax]byte
-	room func(fd uintptr) bool
 
 	at       *wire.Datagram // whose checksum is being made
+	poll     [1]unix.PollFd // for waitRoom
 	copies   []byte         // of volatile payloads of the batch
 	built    func()         // for tests: the checksums are made, and nothing is sent
 	volatile bool           // the batch has some that are not copied
@@ -70,12 +70,6 @@ type run struct {
 
 func (t *sender) init(l *Link) {
 	t.l = l
-	polled := false
-	t.room = func(uintptr) bool {
-		// The first call comes before any waiting.
-		polled = !polled
-		return !polled
-	}
 }
 
 // Send implements link.Link.
@@ -289,12 +283,7 @@ func (t *sender) piece(b []byte) {
 
 // waitRoom waits until the socket takes more, and reports whether it does.
 func (t *sender) waitRoom() bool {
-	if t.l.file.SetWriteDeadline(time.Now().Add(sendWait)) != nil {
-		return false
-	}
-	err := t.l.raw.Write(t.room)
-	if errors.Is(err, unix.EINTR) {
-		return true
-	}
-	return err == nil
+	t.poll = [1]unix.PollFd{{Fd: int32(t.l.fd), Events: unix.POLLOUT}}
+	n, err := unix.Poll(t.poll[:], int(sendWait/time.Millisecond))
+	return errors.Is(err, unix.EINTR) || err == nil && n > 0
 }

@@ -4,9 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,8 +92,7 @@ type Stats struct {
 type Link struct {
 	cfg   Config
 	fd    int
-	file  *os.File
-	raw   syscall.RawConn
+	wait  waiter
 	addr  netip.Addr
 	scope uint32 // interface index of a link-local address
 	port  uint16
@@ -107,25 +103,10 @@ type Link struct {
 	rx    receiver
 	tx    sender
 
-	state  atomic.Int32 // running, waiting or woken
-	armed  rdma.Time    // read deadline that is set; unarmed if unknown
 	closed bool
 }
 
 var _ link.Link = (*Link)(nil)
-
-// States of the loop, as Wake sees it.
-const (
-	running = iota
-	waiting
-	woken
-)
-
-// Special values of Link.armed.
-const (
-	disarmed rdma.Time = 0
-	unarmed  rdma.Time = -1 // not known
-)
 
 // Open opens the socket of a link.
 func Open(cfg Config) (*Link, error) {
@@ -149,7 +130,7 @@ func Open(cfg Config) (*Link, error) {
 }
 
 func open(cfg Config) (*Link, error) {
-	l := &Link{cfg: cfg, addr: cfg.Addr, port: wire.Port, base: clockBase, armed: unarmed}
+	l := &Link{cfg: cfg, addr: cfg.Addr, port: wire.Port, base: clockBase}
 	var err error
 	if l.mtu, l.scope, err = interfaceOf(cfg.Addr); err != nil {
 		return nil, err
@@ -170,18 +151,13 @@ func open(cfg Config) (*Link, error) {
 		unix.Close(l.fd)
 		return nil, err
 	}
-	l.file = os.NewFile(uintptr(l.fd), "roce:"+cfg.Addr.String())
-	if l.raw, err = l.file.SyscallConn(); err == nil {
-		err = l.file.SetReadDeadline(time.Time{})
-	}
-	if err != nil {
-		l.file.Close()
+	if err := l.wait.open(l); err != nil {
+		unix.Close(l.fd)
 		return nil, fmt.Errorf("waiting on the RDMA socket: %w", err)
 	}
 	if s := cfg.Sockets; s != nil && !taken {
 		s.Keep(netip.AddrPortFrom(l.addr, l.port), cfg.Shard, max(cfg.Shards, 1), l.fd)
 	}
-	l.armed = disarmed
 	l.rx.init(l)
 	l.tx.init(l)
 	return l, nil
@@ -216,18 +192,12 @@ func (l *Link) Close() error {
 	if s := l.cfg.Sockets; s != nil {
 		s.Forget(netip.AddrPortFrom(l.addr, l.port), l.cfg.Shard, max(l.cfg.Shards, 1))
 	}
-	return l.file.Close()
+	return errors.Join(l.wait.close(), unix.Close(l.fd))
 }
 
 // Wake makes the Recv under way, or the next one, return. It may be called from
 // any goroutine.
-func (l *Link) Wake() {
-	if l.state.Swap(woken) == waiting {
-		// A deadline in the past ends the wait. Recv finds out by the error
-		// that the deadline it set is no longer the one that is set.
-		_ = l.file.SetReadDeadline(time.Unix(1, 0))
-	}
-}
+func (l *Link) Wake() { l.wait.wake() }
 
 // Recv implements link.Link.
 func (l *Link) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
@@ -236,48 +206,10 @@ func (l *Link) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	}
 	rx.Reset()
 	l.rx.use(rx)
-	if !l.rx.receive() || deadline < 0 {
-		return l.rx.result()
-	}
-	// There was nothing: sleep. The order matters: the deadline is set first,
-	// so that a Wake after the state changed overrides it and not the reverse.
-	if err := l.arm(deadline); err != nil {
-		return 0, err
-	}
-	if !l.state.CompareAndSwap(running, waiting) {
-		l.state.Store(running)
-		return 0, nil
-	}
-	l.stats.Waits++
-	err := l.raw.Read(l.rx.wait)
-	l.state.Store(running)
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		l.armed = unarmed
-		return 0, nil
-	case err != nil:
-		return 0, fmt.Errorf("%w: %w", link.ErrClosed, err)
+	if l.rx.receive() && deadline >= 0 {
+		if err := l.wait.sleep(deadline); err != nil {
+			return 0, fmt.Errorf("%w: %w", link.ErrClosed, err)
+		}
 	}
 	return l.rx.result()
-}
-
-// arm sets the read deadline, if the one that is set would not do. Waking up
-// too early is harmless and rare, setting a deadline for each sleep is not
-// cheap: one that is set and earlier stays.
-func (l *Link) arm(deadline rdma.Time) error {
-	if l.armed == deadline || deadline == 0 && l.armed > 0 {
-		return nil
-	}
-	if l.armed > 0 && deadline > 0 && l.armed < deadline {
-		return nil
-	}
-	var t time.Time
-	if deadline > 0 {
-		t = l.base.Add(time.Duration(deadline))
-	}
-	if err := l.file.SetReadDeadline(t); err != nil {
-		return fmt.Errorf("%w: %w", link.ErrClosed, err)
-	}
-	l.armed = deadline
-	return nil
 }

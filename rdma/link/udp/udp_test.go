@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -317,4 +318,56 @@ func FuzzParseControl(f *testing.F) {
 		c := make([]byte, controlMax) // aligned, as the receiver's
 		parseControl(c[:copy(c, b)])
 	})
+}
+
+// TestSleep: a packet, a wake and a deadline each end the sleep of a loop, of one that is busy
+// and of one that is not.
+func TestSleep(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		a, b := opened(t, Config{}), opened(t, Config{})
+		f := &wire.Flow{Src: a.LocalAddr(), Dst: b.LocalAddr()}
+		rx := link.NewRx(8, 1<<16)
+		set := func() {
+			b.wait.mean = 0
+			if busy {
+				b.wait.mean = 2 * busyMax * meanUnit
+			}
+		}
+		for range 3 {
+			set()
+			if n, err := b.Recv(rx, b.Now()+rdma.Millisecond); n != 0 || err != nil {
+				t.Fatalf("busy %v: a deadline: %d, %v", busy, n, err)
+			}
+			set()
+			go func() {
+				for b.wait.state.Load() == running { // until it sleeps
+					runtime.Gosched()
+				}
+				b.Wake()
+			}()
+			if n, err := b.Recv(rx, 0); n != 0 || err != nil {
+				t.Fatalf("busy %v: a wake: %d, %v", busy, n, err)
+			}
+			b.Wake() // before the sleep
+			if n, err := b.Recv(rx, 0); n != 0 || err != nil {
+				t.Fatalf("busy %v: a wake before: %d, %v", busy, n, err)
+			}
+			set()
+			sent := make(chan error, 1)
+			go func() {
+				for b.wait.state.Load() == running {
+					runtime.Gosched()
+				}
+				batch := wire.NewBatch(1)
+				batch.Add(f, &wire.Packet{Op: wire.SendOnly, PKey: wire.DefaultPKey}, [][]byte{{1, 2, 3}})
+				sent <- a.Send(batch)
+			}()
+			if n, err := b.Recv(rx, b.Now()+20*rdma.Second); n != 1 || err != nil {
+				t.Fatalf("busy %v: a packet: %d, %v", busy, n, err)
+			}
+			if err := <-sent; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
