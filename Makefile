@@ -8,12 +8,13 @@ LDFLAGS       ?= -X github.com/rstored/rstored/cmd/internal/cli.version=$(VERSIO
 FUZZTIME      ?= 20s
 BENCHTIME     ?= 1s
 BENCHFLAGS    ?=
+SCALEFLAGS    ?= -scale .
 BENCHDIR      ?= docs/bench
 TORTURETIME   ?= 1h
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 
-.PHONY: all build test race lint format vulncheck bench microbench fuzz torture nightly plots demo interop install clean
+.PHONY: all build test race lint format vulncheck bench bench-scale microbench fuzz torture nightly plots demo interop install clean
 
 all: build
 
@@ -52,6 +53,13 @@ bench:
 	test/bench/versus/install
 	$(GO) build -o bin/versus ./test/bench/versus
 	@exec bin/versus -json $(BENCHDIR)/results.json -svg $(BENCHDIR)/results.svg -markdown $(BENCHDIR)/README.md $(BENCHFLAGS)
+
+# How the cost of rstored grows with queue pairs, sizes, clients and directories, in
+# namespaces of its own: some 10 minutes, as root, with ip and ethtool. SCALEFLAGS='-scale clients' measures
+# one part again and keeps the others. Writes BENCHDIR.
+bench-scale:
+	$(GO) build -o bin/versus ./test/bench/versus
+	@exec bin/versus -rounds 3 -time 500ms -json $(BENCHDIR)/scaling.json -svg $(BENCHDIR)/scaling.svg -markdown $(BENCHDIR)/scaling.md $(SCALEFLAGS)
 
 # The Go benchmarks of each layer.
 microbench:

@@ -33,6 +33,7 @@ type options struct {
 	json, svg, markdown, log string
 	entries                  int
 	stage                    string
+	scale                    *regexp.Regexp // nil compares
 }
 
 func main() {
@@ -48,10 +49,15 @@ func main() {
 	flag.StringVar(&o.svg, "svg", "", "draw the ratios in this `file`")
 	flag.StringVar(&o.markdown, "markdown", "", "write the table to this `file`")
 	flag.StringVar(&o.log, "log", "", "write what the servers say to this `file`")
+	scale := flag.String("scale", "", "measure how cost grows instead, parts that match this regular `expression`; -json is read first, and keeps what is there of other parts")
 	flag.StringVar(&o.stage, "stage", "", "for its own use")
 	flag.Parse()
-	var err error
-	if o.rows, err = regexp.Compile("(?i)" + *rows); err == nil {
+	var err, bad error
+	o.rows, err = regexp.Compile("(?i)" + *rows)
+	if *scale != "" {
+		o.scale, bad = regexp.Compile(*scale)
+	}
+	if err = errors.Join(err, bad); err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		if o.stage != "" {
 			err = onStage(ctx, &o)
@@ -73,7 +79,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	tools, err := build(ctx, dir)
+	tools, err := build(ctx, dir, o.scale != nil)
 	if err != nil {
 		return err
 	}
@@ -91,16 +97,28 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	if o.scale != nil {
+		return writeScaling(ctx, o, tools, b)
+	}
 	var r report
 	if err := json.Unmarshal(b, &r); err != nil {
 		return err
 	}
 	r.Host.versions(ctx, tools)
-	return r.write(o)
+	return write(o, &r)
+}
+
+// results are what is measured, in the forms that it is written in.
+type results interface {
+	text(io.Writer)
+	json(io.Writer) error
+	markdown(io.Writer) error
+	plot(io.Writer) error
+	failed() error
 }
 
 // write prints the table and writes the files that are asked for.
-func (r *report) write(o *options) error {
+func write(o *options, r results) error {
 	r.text(os.Stdout)
 	for _, f := range []struct {
 		name  string
@@ -135,13 +153,36 @@ func copyFile(to, from string) error {
 	return os.WriteFile(to, b, 0o644)
 }
 
-// build makes the programs that are compared, in bin below dir.
-func build(ctx context.Context, dir string) (*tools, error) {
+// writeScaling merges what was measured into what is known, and writes the files that are
+// asked for.
+func writeScaling(ctx context.Context, o *options, t *tools, measured []byte) error {
+	s := make(scaling)
+	if err := json.Unmarshal(measured, &s); err != nil {
+		return err
+	}
+	for _, r := range s {
+		r.Host.versions(ctx, t)
+		r.Host.Versions = map[string]string{"rstored": r.Host.Versions["rstored"]}
+	}
+	if err := s.merge(o.json); err != nil {
+		return err
+	}
+	return write(o, s)
+}
+
+// build makes the programs that are compared, in bin below dir; ours alone makes no
+// others.
+func build(ctx context.Context, dir string, ours bool) (*tools, error) {
 	bin := filepath.Join(dir, "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		return nil, err
 	}
 	const versus = module + "/test/bench/versus/"
+	if ours {
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", bin+"/", module+"/cmd/rstored", module+"/cmd/rstorectl", versus+"load")
+		cmd.Stderr = os.Stderr
+		return &tools{}, cmd.Run()
+	}
 	for _, args := range [][]string{
 		{"build", "-o", bin + "/", module + "/cmd/rstored", module + "/cmd/rstorectl", versus + "load", versus + "gonfs", versus + "udp"},
 		{"test", "-c", "-o", bin + "/roce.test", module + "/rdma/roce"},

@@ -50,16 +50,19 @@ func cpuOf(pid int) (float64, error) {
 
 // parsePSS reads /proc/PID/smaps_rollup: the memory of a process in bytes, its share of
 // what it shares.
-func parsePSS(b []byte) (int64, error) {
+func parsePSS(b []byte) (int64, error) { return parseRollup(b, "Pss:") }
+
+// parseRollup reads a line of /proc/PID/smaps_rollup, in bytes.
+func parseRollup(b []byte, key string) (int64, error) {
 	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
-		rest, ok := strings.CutPrefix(s.Text(), "Pss:")
+		rest, ok := strings.CutPrefix(s.Text(), key)
 		if !ok {
 			continue
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
 		return n << 10, err
 	}
-	return 0, errors.New("smaps_rollup has no Pss")
+	return 0, fmt.Errorf("smaps_rollup has no %s", key)
 }
 
 func pssOf(pid int) (int64, error) {
@@ -103,4 +106,40 @@ func until(ctx context.Context, r *server, try func() error) error {
 func firstLine(b []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
 	return line
+}
+
+// anonymousOf is the memory of a process that is not of files, in bytes.
+func anonymousOf(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	return parseRollup(b, "Anonymous:")
+}
+
+// parseHostStat reads /proc/stat: the time that all processors were busy, in seconds.
+func parseHostStat(b []byte) (float64, error) {
+	first, _, _ := strings.Cut(string(b), "\n")
+	f := strings.Fields(first)
+	if len(f) < 9 || f[0] != "cpu" {
+		return 0, fmt.Errorf("stat begins with %q", first)
+	}
+	sum := uint64(0)
+	for _, i := range []int{1, 2, 3, 6, 7} { // user, nice, system, irq, softirq
+		n, err := strconv.ParseUint(f[i], 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return float64(sum) / ticks, nil
+}
+
+// hostCPU is the time that all processors were busy, in seconds.
+func hostCPU() (float64, error) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	return parseHostStat(b)
 }

@@ -92,7 +92,7 @@ func TestParseAllocs(t *testing.T) {
 // TestFollow: the processor time is that between begin and end.
 func TestFollow(t *testing.T) {
 	times := []float64{3, 7.5}
-	cpu := func() (float64, error) {
+	cpu := func(string) (float64, error) {
 		x := times[0]
 		times = times[1:]
 		return x, nil
@@ -105,7 +105,7 @@ func TestFollow(t *testing.T) {
 	if want := (sample{Rate: 1 << 30, Ops: 5, P50: 0.5, Server: 4.5, PerGiB: 2.25, PerOp: 0.45}); s != want || err != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
-	none := func() (float64, error) { return 0, nil }
+	none := func(string) (float64, error) { return 0, nil }
 	for _, in := range []string{"", "begin\n", "begin\nend\nnonsense\n", `{"ops":1}`} {
 		if l, _, err := follow(strings.NewReader(in), none); err == nil {
 			t.Errorf("%q: %+v", in, l)
