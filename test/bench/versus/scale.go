@@ -137,8 +137,8 @@ func parts() []part {
 		{
 			name: "packets", title: "Packets", axis: "bytes of a packet",
 			about: "RDMA WRITE and READ of 1 MiB with smaller path MTUs, and SENDs of one packet, 64 under way. On loopback 64 KiB go through the kernel as " +
-				"one, as with a network card that cuts them (UDP segmentation offload) and merges them again; \"cut by the kernel\" is between two namespaces with neither: " +
-				"the kernel cuts, passes and merges each packet. Processor time is that of the whole host, both ends and what the kernel does between them.",
+				"one, as with a network card that cuts them (UDP segmentation offload) and merges them again; \"cut by the kernel\" is between two namespaces without: " +
+				"the kernel cuts, and each packet is received by itself. Processor time is that of the whole host, both ends and what the kernel does between them.",
 			points: slices.Concat(grid([]string{opWrite, opRead, opWriteCut, opReadCut}, []int{0}, []int{512, 1024, 2048, 4096}), grid([]string{opSend}, []int{0}, []int{64, 1024, 4096})),
 			columns: []column{
 				{title: "packets/s", scale: 1, of: func(r *reading) float64 { return r.Ops }},
@@ -497,7 +497,7 @@ const (
 )
 
 // far returns rstorectl perf in a network namespace of its own, behind interfaces that have
-// the kernel cut what is longer than a packet, and merge it again.
+// the kernel cut what is longer than a packet; they do not merge it again.
 func (m *scaler) far(ctx context.Context) *server {
 	const name = "far"
 	if r := m.running[name]; r != nil {
@@ -510,8 +510,8 @@ func (m *scaler) far(ctx context.Context) *server {
 		{"ip", "link", "add", "near", "mtu", "9000", "type", "veth", "peer", "name", name, "mtu", "9000", "netns", name},
 		{"ip", "addr", "add", nearAddr + "/24", "dev", "near"},
 		{"ip", "-n", name, "addr", "add", farAddr + "/24", "dev", name},
-		{"ethtool", "-K", "near", "gso", "off", "tx-udp-segmentation", "off", "gro", "on"},
-		{"ip", "netns", "exec", name, "ethtool", "-K", name, "gso", "off", "tx-udp-segmentation", "off", "gro", "on"},
+		{"ethtool", "-K", "near", "gso", "off", "tx-udp-segmentation", "off", "gro", "off"},
+		{"ip", "netns", "exec", name, "ethtool", "-K", name, "gso", "off", "tx-udp-segmentation", "off", "gro", "off"},
 		{"ip", "link", "set", "near", "up"},
 		{"ip", "-n", name, "link", "set", name, "up"},
 	} {
