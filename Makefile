@@ -9,12 +9,13 @@ FUZZTIME      ?= 20s
 BENCHTIME     ?= 1s
 BENCHFLAGS    ?=
 GUESTFLAGS    ?=
+SCALEFLAGS    ?= -scale .
 BENCHDIR      ?= docs/bench
 TORTURETIME   ?= 1h
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 
-.PHONY: all build test test-ops race lint format vulncheck bench bench-guest microbench fuzz torture nightly plots demo interop install clean
+.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots demo interop install clean
 
 all: build
 
@@ -67,6 +68,13 @@ bench-guest:
 	test/guest/build
 	$(GO) build -o bin/guests ./test/bench/guests
 	@exec bin/guests -json $(BENCHDIR)/guest.json -svg $(BENCHDIR)/guest.svg -markdown $(BENCHDIR)/guest.md $(GUESTFLAGS)
+
+# How the cost of rstored grows with queue pairs, sizes, clients and directories, in
+# namespaces of its own: some 10 minutes, as root, with ip and ethtool. SCALEFLAGS='-scale clients' measures
+# one part again and keeps the others. Writes BENCHDIR.
+bench-scale:
+	$(GO) build -o bin/versus ./test/bench/versus
+	@exec bin/versus -rounds 3 -time 500ms -json $(BENCHDIR)/scaling.json -svg $(BENCHDIR)/scaling.svg -markdown $(BENCHDIR)/scaling.md $(SCALEFLAGS)
 
 # The Go benchmarks of each layer.
 microbench:

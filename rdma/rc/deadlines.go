@@ -17,6 +17,8 @@ const (
 	// is now and then kept from its work for longer than its usual variation.
 	rtoRounds  = 8
 	rtoCeiling = rdma.Second // where the connection sets no ACK timeout
+	// rtoKept is the share of the ceiling up to which a timeout outlives an answer.
+	rtoKept = 16
 
 	// backGuard is the least time between two goings back to the same PSN on
 	// the peer's word, before there is a round-trip time: what was under way when we went
@@ -109,11 +111,17 @@ func (q *QP) progress(now rdma.Time) {
 	if r.rttAt != 0 && r.una.After(r.rttPSN) {
 		r.measured(now, now-r.rttAt)
 		r.rttAt = 0
+		r.rto = r.base()
+	} else {
+		// What is answered after a timeout is not timed. With the timeout of before, a peer that has
+		// become slow would be asked everything twice for ever, so the longer one stays until
+		// something is timed (RFC 6298 section 5), up to a bound that leaves enough tries in the time of
+		// RetryCount where packets are lost.
+		r.rto = max(r.base(), min(r.rto, r.ceiling/rtoKept))
 	}
 	r.window.spoke(r.una == r.next)
 	r.asking.spoke(r.una == r.next)
 	r.retries, r.rnrTries, r.moved, r.probing = 0, 0, now, false
-	r.rto = r.base()
 	q.pace(now)
 	if r.una == r.next {
 		r.expireAt = 0

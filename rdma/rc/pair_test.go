@@ -333,6 +333,30 @@ func TestLossyWire(t *testing.T) {
 	}
 }
 
+// TestSlowPeer: the round trip of a peer that becomes slow is learned, though what is answered
+// after a timeout is not timed; nothing is sent twice after that.
+func TestSlowPeer(t *testing.T) {
+	p := newPair(t, rdma.MTU(1024), 1, 1<<16)
+	write := func() {
+		n := len(p.s[0].sent) + 1
+		p.post(0, rdma.SendWR{Op: rdma.OpWrite, SGL: p.s[0].sge(0, 100), RemoteAddr: pairVA, RKey: pairKey, Flags: rdma.Signaled})
+		p.until(rdma.Second, func() bool { return len(p.s[0].sent) == n })
+	}
+	for range 100 {
+		write()
+	}
+	if n := p.s[0].q.Counters().AckTimeouts; n != 0 {
+		t.Fatalf("%d timeouts of a peer that is quick", n)
+	}
+	p.delay = 1500 * rdma.Microsecond // each way
+	for range 100 {
+		write()
+	}
+	if n := p.s[0].q.Counters().AckTimeouts; n == 0 || n > 4 {
+		t.Errorf("%d timeouts, want one or two", n)
+	}
+}
+
 // runProgram posts random requests on both sides. Each side's memory is cut in
 // thirds: what it sends from, what the peer writes, what READs and receives
 // bring.

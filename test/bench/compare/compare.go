@@ -44,6 +44,7 @@ type Load struct {
 	CPU     float64 `json:"cpu"`
 	P50     float64 `json:"p50"`
 	P99     float64 `json:"p99"`
+	Jain    float64 `json:"jain"` // fairness among connections
 }
 
 // Sample divides by the time, and by what was done in it, what took cpu seconds of the
@@ -68,37 +69,55 @@ type Taken struct {
 	Err     string   `json:"error,omitempty"`
 }
 
-// Rounds has the variants take turns, every other round in the opposite order: what
-// drifts meets all of them. A variant that fails once is not measured again. It says on
-// standard error what each gave, under the name of the experiment.
+// Rounds has variants take turns.
 func Rounds(ctx context.Context, n int, name string, variants []Variant, measure func(context.Context, Variant) (Sample, error)) (map[Variant]*Taken, error) {
 	all := make(map[Variant]*Taken)
-	order := slices.Clone(variants)
-	for _, v := range order {
+	for _, v := range variants {
 		all[v] = &Taken{}
 	}
+	failed, err := Turns(ctx, n, name, variants, func(ctx context.Context, v Variant) (Sample, error) {
+		s, err := measure(ctx, v)
+		if err == nil {
+			all[v].Samples = append(all[v].Samples, s)
+		}
+		return s, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for v, err := range failed {
+		all[v].Err, all[v].Samples = err.Error(), nil
+	}
+	return all, nil
+}
+
+// Turns measures each of several things, different ones, in n rounds, every other round in the
+// opposite order: what drifts meets all of them. What fails once is not measured again, and is
+// returned with its error. It says on standard error what each gave, under the name of the
+// experiment.
+func Turns[T comparable](ctx context.Context, n int, name string, things []T, measure func(context.Context, T) (Sample, error)) (failed map[T]error, err error) {
+	failed = make(map[T]error)
+	order := slices.Clone(things)
 	for range n {
-		for _, v := range order {
-			t := all[v]
-			if t.Err != "" {
+		for _, t := range order {
+			if failed[t] != nil {
 				continue
 			}
 			began := time.Now()
-			s, err := measure(ctx, v)
+			s, err := measure(ctx, t)
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
 			if err != nil {
-				t.Err, t.Samples = err.Error(), nil
-				fmt.Fprintf(os.Stderr, "%s: %s: %v\n", name, v, err)
+				failed[t] = err
+				fmt.Fprintf(os.Stderr, "%s: %v: %v\n", name, t, err)
 				continue
 			}
-			t.Samples = append(t.Samples, s)
-			fmt.Fprintf(os.Stderr, "%s: %s: %.0f operations/s, %.0f MB/s (%.1f s)\n", name, v, s.Ops, s.Rate/1e6, time.Since(began).Seconds())
+			fmt.Fprintf(os.Stderr, "%s: %v: %.0f operations/s, %.0f MB/s (%.1f s)\n", name, t, s.Ops, s.Rate/1e6, time.Since(began).Seconds())
 		}
 		slices.Reverse(order)
 	}
-	return all, nil
+	return failed, nil
 }
 
 // Metric is what of a sample is compared.

@@ -197,3 +197,18 @@ func TestNumber(t *testing.T) {
 		}
 	}
 }
+
+func TestParseHostStat(t *testing.T) {
+	got, err := parseHostStat([]byte("cpu  100 10 200 5000 60 7 3 50 0 0\ncpu0 1 2 3\n"))
+	if got != 3.2 || err != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, in := range []string{"", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8 9", "cpu a 1 1 1 1 1 1 1 1"} {
+		if got, err := parseHostStat([]byte(in)); err == nil {
+			t.Errorf("%q: %v", in, got)
+		}
+	}
+	if n, err := HostCPU(); n <= 0 || err != nil {
+		t.Errorf("%v, %v", n, err)
+	}
+}

@@ -76,7 +76,7 @@ func horizontal(w io.Writer, title string, bars []chart.Value, most float64) err
 	at := func(v float64) int { return left + int(v/most*(width-left-30)) }
 	bottom := top + step*len(bars)
 	for v := 0.; v <= most; v += max(1, math.Ceil(most/10)) {
-		line(r, at(v), top, at(v), bottom, drawing.Color{R: 220, G: 220, B: 220, A: 255})
+		Line(r, at(v), top, at(v), bottom, drawing.Color{R: 220, G: 220, B: 220, A: 255})
 		r.Text(Number(v), at(v)-3, bottom+14)
 	}
 	for i, b := range bars {
@@ -87,11 +87,12 @@ func horizontal(w io.Writer, title string, bars []chart.Value, most float64) err
 		r.SetFontSize(8)
 		r.Text(b.Label, 10, y+4+thick-2)
 	}
-	line(r, at(1), top, at(1), bottom, drawing.ColorBlack)
+	Line(r, at(1), top, at(1), bottom, drawing.ColorBlack)
 	return r.Save(w)
 }
 
-func line(r chart.Renderer, x0, y0, x1, y1 int, c drawing.Color) {
+// Line draws a line of one dot.
+func Line(r chart.Renderer, x0, y0, x1, y1 int, c drawing.Color) {
 	r.SetStrokeColor(c)
 	r.SetStrokeWidth(1)
 	r.MoveTo(x0, y0)

@@ -73,3 +73,30 @@ func GroupCPU(pid int) (float64, error) {
 	}
 	return sum, nil
 }
+
+// parseHostStat reads /proc/stat: the time that all processors were busy, in seconds.
+func parseHostStat(b []byte) (float64, error) {
+	first, _, _ := strings.Cut(string(b), "\n")
+	f := strings.Fields(first)
+	if len(f) < 9 || f[0] != "cpu" {
+		return 0, fmt.Errorf("stat begins with %q", first)
+	}
+	sum := uint64(0)
+	for _, i := range []int{1, 2, 3, 6, 7} { // user, nice, system, irq, softirq
+		n, err := strconv.ParseUint(f[i], 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return float64(sum) / ticks, nil
+}
+
+// HostCPU is the time that all processors were busy, in seconds.
+func HostCPU() (float64, error) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	return parseHostStat(b)
+}

@@ -105,11 +105,11 @@ func (r *Report) Failed() error {
 	return nil
 }
 
-// JSON writes everything, each sample too.
-func (r *Report) JSON(w io.Writer) error {
+// JSON writes everything that was measured, each sample too.
+func JSON(w io.Writer, measured any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "\t")
-	return e.Encode(r)
+	return e.Encode(measured)
 }
 
 // cells of a row, as the tables have them.
@@ -211,17 +211,25 @@ func (r *Report) Markdown(w io.Writer, title, by, explained, picture, more strin
 	return err
 }
 
-// Files are the names of what a report is written to; it is not written where there is none.
+// Results are what was measured, in some of the forms that it is written in.
+type Results interface {
+	Text(w io.Writer)
+	Plot(w io.Writer) error
+	// Failed is an error if something of ours could not be measured.
+	Failed() error
+}
+
+// Files are the names of what results are written to; they are not written where there is none.
 type Files struct{ JSON, SVG, Markdown string }
 
-// Write prints the table, writes the files, the page by a function, and fails if something of
+// Write prints the results, writes the files, the page by a function, and fails if something of
 // ours could not be measured.
-func (r *Report) Write(f *Files, markdown func(io.Writer) error) error {
+func (f *Files) Write(r Results, markdown func(io.Writer) error) error {
 	r.Text(os.Stdout)
 	for _, x := range []struct {
 		name  string
 		write func(io.Writer) error
-	}{{f.JSON, r.JSON}, {f.Markdown, markdown}, {f.SVG, r.Plot}} {
+	}{{f.JSON, func(w io.Writer) error { return JSON(w, r) }}, {f.Markdown, markdown}, {f.SVG, r.Plot}} {
 		if x.name == "" {
 			continue
 		}

@@ -94,7 +94,7 @@ func TestMerge(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if err := r.JSON(f); err != nil {
+		if err := compare.JSON(f, r); err != nil {
 			t.Fatal(err)
 		}
 	}

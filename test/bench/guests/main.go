@@ -99,7 +99,7 @@ func run(ctx context.Context, o *options) error {
 	r.Host.Version()
 	r.Host.Versions["guests with Linux"] = strings.TrimPrefix(runner.Kernel(), "Linux version ")
 	r.compare()
-	return r.Write(&o.Files, func(w io.Writer) error {
+	return o.Write(r, func(w io.Writer) error {
 		return r.Markdown(w, "The kernel's client in a guest", "make bench-guest", "../performance.md#with-the-kernels-client", "guest.svg", "")
 	})
 }

@@ -37,6 +37,7 @@ type options struct {
 	log     string
 	entries int
 	stage   string
+	scale   *regexp.Regexp // nil compares
 }
 
 func main() {
@@ -52,10 +53,15 @@ func main() {
 	flag.StringVar(&o.SVG, "svg", "", "draw the ratios in this `file`")
 	flag.StringVar(&o.Markdown, "markdown", "", "write the table to this `file`")
 	flag.StringVar(&o.log, "log", "", "write what the servers say to this `file`")
+	scale := flag.String("scale", "", "measure how cost grows instead, parts that match this regular `expression`; -json is read first, and keeps what is there of other parts")
 	flag.StringVar(&o.stage, "stage", "", "for its own use")
 	flag.Parse()
-	var err error
-	if o.rows, err = regexp.Compile("(?i)" + *rows); err == nil {
+	var err, bad error
+	o.rows, err = regexp.Compile("(?i)" + *rows)
+	if *scale != "" {
+		o.scale, bad = regexp.Compile(*scale)
+	}
+	if err = errors.Join(err, bad); err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		if o.stage != "" {
 			err = onStage(ctx, &o)
@@ -77,7 +83,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	tools, err := build(ctx, dir)
+	tools, err := build(ctx, dir, o.scale != nil)
 	if err != nil {
 		return err
 	}
@@ -95,13 +101,16 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	if o.scale != nil {
+		return writeScaling(o, b)
+	}
 	var r compare.Report
 	if err := json.Unmarshal(b, &r); err != nil {
 		return err
 	}
 	versions(ctx, &r.Host, tools)
 	r.Client, r.Beside = client, beside
-	return r.Write(&o.Files, func(w io.Writer) error { return page(&r, w) })
+	return o.Write(&r, func(w io.Writer) error { return page(&r, w) })
 }
 
 // page writes the page of the table.
@@ -151,13 +160,35 @@ func copyFile(to, from string) error {
 	return os.WriteFile(to, b, 0o644)
 }
 
-// build makes the programs that are compared, in bin below dir.
-func build(ctx context.Context, dir string) (*tools, error) {
+// writeScaling merges what was measured into what is known, and writes the files that are
+// asked for.
+func writeScaling(o *options, measured []byte) error {
+	s := make(scaling)
+	if err := json.Unmarshal(measured, &s); err != nil {
+		return err
+	}
+	for _, r := range s {
+		r.Host.Version()
+	}
+	if err := s.merge(o.JSON); err != nil {
+		return err
+	}
+	return o.Write(s, s.markdown)
+}
+
+// build makes the programs that are compared, in bin below dir; ours alone makes no
+// others.
+func build(ctx context.Context, dir string, ours bool) (*tools, error) {
 	bin := filepath.Join(dir, "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		return nil, err
 	}
 	const versus = module + "/test/bench/versus/"
+	if ours {
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", bin+"/", module+"/cmd/rstored", module+"/cmd/rstorectl", versus+"load")
+		cmd.Stderr = os.Stderr
+		return &tools{}, cmd.Run()
+	}
 	for _, args := range [][]string{
 		{"build", "-o", bin + "/", module + "/cmd/rstored", module + "/cmd/rstorectl", versus + "load", versus + "gonfs", versus + "udp"},
 		{"test", "-c", "-o", bin + "/roce.test", module + "/rdma/roce"},

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -59,40 +60,51 @@ func nfs(name, where, op string, size, depth int) experiment {
 func (m *measurer) drive(ctx context.Context, srv *server, args []string) (s compare.Sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*m.took+patience)
 	defer cancel()
-	cmd := m.command(ctx, args...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return s, err
-	}
-	if err := cmd.Start(); err != nil {
-		return s, err
-	}
-	l, used, err := follow(out, func() (float64, error) {
+	l, used, err := m.watch(ctx, args, func(string) (float64, error) {
 		if srv == nil {
 			return 0, nil
 		}
 		return compare.CPU(srv.pid())
 	})
-	if werr := cmd.Wait(); werr != nil {
-		err = fmt.Errorf("%w: %s", werr, compare.FirstLine(stderr.Bytes()))
-	}
 	if err != nil {
 		return s, err
 	}
 	return l.Sample(used)
 }
 
-// follow reads what a load says: begin, end, and what it measured. It returns that and
-// what cpu grew by between the first two.
-func follow(r io.Reader, cpu func() (float64, error)) (l compare.Load, used float64, err error) {
+// watch runs a program that makes load; cpu is that of follow.
+func (s *servers) watch(ctx context.Context, args []string, cpu func(line string) (float64, error)) (l compare.Load, used float64, err error) {
+	cmd := s.command(ctx, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return l, 0, err
+	}
+	if err := cmd.Start(); err != nil {
+		return l, 0, err
+	}
+	l, used, err = follow(out, cpu)
+	if werr := cmd.Wait(); werr != nil {
+		err = fmt.Errorf("%w: %s", werr, compare.FirstLine(stderr.Bytes()))
+	}
+	return l, used, err
+}
+
+// follow reads what a load says: connected, of many connections, begin, end, and what it
+// measured. It returns that and what cpu, which is called at each of these lines, grew by between
+// begin and end.
+func follow(r io.Reader, cpu func(line string) (float64, error)) (l compare.Load, used float64, err error) {
 	lines := bufio.NewScanner(r)
 	seen := 0
 	for lines.Scan() {
 		switch line := lines.Text(); line {
+		case "connected":
+			if _, err := cpu(line); err != nil {
+				return l, 0, err
+			}
 		case "begin", "end":
-			now, err := cpu()
+			now, err := cpu(line)
 			if err != nil {
 				return l, 0, err
 			}
@@ -139,15 +151,23 @@ func perf(name string, size int, args ...string) experiment {
 func (m *measurer) perf(ctx context.Context, n int, args []string) (s compare.Sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*m.took+patience)
 	defer cancel()
-	args = append([]string{m.bin("rstorectl"), "perf", args[0], args[1], perfAddr, "-m", "4096", "-o", "json", "-n", strconv.Itoa(n)}, args[2:]...)
-	cmd := m.command(ctx, args...)
+	return m.rstorectl(ctx, perfAddr, 4096, n, args)
+}
+
+// rstorectl runs rstorectl perf for n messages on each queue pair. What it used is that of the whole
+// process.
+func (s *servers) rstorectl(ctx context.Context, addr string, mtu, n int, args []string) (compare.Sample, error) {
+	args = append([]string{s.bin("rstorectl"), "perf", args[0], args[1], addr, "-m", strconv.Itoa(mtu), "-o", "json", "-n", strconv.Itoa(n)}, args[2:]...)
+	cmd := s.command(ctx, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return s, fmt.Errorf("%w: %s", err, compare.FirstLine(stderr.Bytes()))
+		return compare.Sample{}, fmt.Errorf("%w: %s", err, compare.FirstLine(stderr.Bytes()))
 	}
-	return parsePerf(out)
+	x, err := parsePerf(out)
+	x.Client = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
+	return x, err
 }
 
 // parsePerf reads the JSON of rstorectl perf, in its units.
@@ -300,5 +320,7 @@ func measureAll(ctx context.Context, o *options, s *servers) (*compare.Report, e
 	for _, w := range wanted {
 		r.Rows = append(r.Rows, w.Result(r.Measured[w.Experiment]))
 	}
+	r.Host.Describe(filepath.Join(o.stage, "bin"))
+	r.Host.Ganesha = string(ganeshaConfig("EXPORT"))
 	return r, nil
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -15,16 +14,19 @@ import (
 
 // parsePSS reads /proc/PID/smaps_rollup: the memory of a process in bytes, its share of
 // what it shares.
-func parsePSS(b []byte) (int64, error) {
+func parsePSS(b []byte) (int64, error) { return parseRollup(b, "Pss:") }
+
+// parseRollup reads a line of /proc/PID/smaps_rollup, in bytes.
+func parseRollup(b []byte, key string) (int64, error) {
 	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
-		rest, ok := strings.CutPrefix(s.Text(), "Pss:")
+		rest, ok := strings.CutPrefix(s.Text(), key)
 		if !ok {
 			continue
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
 		return n << 10, err
 	}
-	return 0, errors.New("smaps_rollup has no Pss")
+	return 0, fmt.Errorf("smaps_rollup has no %s", key)
 }
 
 func pssOf(pid int) (int64, error) {
@@ -63,4 +65,13 @@ func until(ctx context.Context, r *server, try func() error) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// anonymousOf is the memory of a process that is not of files, in bytes.
+func anonymousOf(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	return parseRollup(b, "Anonymous:")
 }

@@ -48,13 +48,16 @@ func onStage(ctx context.Context, o *options) error {
 	defer log.Close()
 	s := newServers(o.stage, log)
 	defer s.stop()
-	r, err := measureAll(ctx, o, s)
+	var measured any
+	if o.scale != nil {
+		measured, err = measureScaling(ctx, o, s)
+	} else {
+		measured, err = measureAll(ctx, o, s)
+	}
 	if err != nil {
 		return err
 	}
-	r.Host.Describe(filepath.Join(o.stage, "bin"))
-	r.Host.Ganesha = string(ganeshaConfig("EXPORT"))
-	b, err := json.Marshal(r)
+	b, err := json.Marshal(measured)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func TestPSS(t *testing.T) {
 // TestFollow: the processor time is that between begin and end.
 func TestFollow(t *testing.T) {
 	times := []float64{3, 7.5}
-	cpu := func() (float64, error) {
+	cpu := func(string) (float64, error) {
 		x := times[0]
 		times = times[1:]
 		return x, nil
@@ -57,7 +57,7 @@ func TestFollow(t *testing.T) {
 	if want := (compare.Sample{Rate: 1 << 30, Ops: 5, P50: 0.5, Server: 4.5, PerGiB: 2.25, PerOp: 0.45}); s != want || err != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
-	none := func() (float64, error) { return 0, nil }
+	none := func(string) (float64, error) { return 0, nil }
 	for _, in := range []string{"", "begin\n", "begin\nend\nnonsense\n", `{"ops":1}`} {
 		if l, _, err := follow(strings.NewReader(in), none); err == nil {
 			t.Errorf("%q: %+v", in, l)
@@ -127,7 +127,7 @@ func TestReport(t *testing.T) {
 		},
 	}
 	var md, js, text, svg bytes.Buffer
-	for _, err := range []error{page(r, &md), r.JSON(&js), r.Plot(&svg)} {
+	for _, err := range []error{page(r, &md), compare.JSON(&js, r), r.Plot(&svg)} {
 		if err != nil {
 			t.Fatal(err)
 		}

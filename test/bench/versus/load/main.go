@@ -2,13 +2,18 @@
 // is told. It is the Go client's side of a comparison; ../libnfs/load.c is the same by
 // libnfs.
 //
-//	load URL OP SIZE DEPTH SECONDS FILESIZE
+//	load URL OP[:DIR[:ENTRIES]] SIZE DEPTH SECONDS FILESIZE
+//	load many ADDR PATH OP SIZE CONNECTIONS DEPTH SECONDS FILESIZE
 //	load idle ADDR PATH CONNECTIONS
 //
 // Below URL there are a file of FILESIZE bytes; names, a directory with name-000000 to
-// name-000999; and for readdir large, a directory of any size. load prints begin when it
+// name-000999; and for readdir large, a directory of any size. DIR is taken instead, with
+// as many ENTRIES, called like those of names. load prints begin when it
 // begins to measure, after a quarter of SECONDS, end when it is done, and what it
-// measured as JSON.
+// measured as JSON. A SIZE above the longest call is made of calls one after the other.
+//
+// many does the same over RDMA by CONNECTIONS clients, DEPTH calls of each at a time, from
+// up to eight addresses. It prints connected when all of them are.
 //
 // idle opens connections over RDMA, looks PATH up on each, prints begin, and keeps them
 // until its input ends.
@@ -17,12 +22,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -35,8 +42,11 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// names is how many files there are to look up.
+// names is how many files there are to look up, in a directory of that name.
 const names = 1000
+
+// errOver ends what takes longer than the measurement.
+var errOver = errors.New("the measurement is over")
 
 // result is what one run got.
 type result struct {
@@ -47,6 +57,7 @@ type result struct {
 	P50     float64 `json:"p50"` // seconds
 	P99     float64 `json:"p99"`
 	Allocs  float64 `json:"allocs"` // of this process, per operation
+	Jain    float64 `json:"jain"`   // how evenly clients shared the operations, 1 is evenly
 }
 
 func main() {
@@ -60,20 +71,32 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 4 && args[0] == "idle" {
 		return idle(ctx, args[1], args[2], int(number(args[3])))
 	}
+	if len(args) == 9 && args[0] == "many" {
+		return many(ctx, args[1], args[2], args[3], int(number(args[5])), args[4:])
+	}
 	if len(args) != 6 {
-		return fmt.Errorf("usage: load URL OP SIZE DEPTH SECONDS FILESIZE, or load idle ADDR PATH CONNECTIONS")
+		return fmt.Errorf("usage: load URL OP SIZE DEPTH SECONDS FILESIZE, load many ADDR PATH OP SIZE CONNECTIONS DEPTH SECONDS FILESIZE, or load idle ADDR PATH CONNECTIONS")
 	}
-	seconds, err := strconv.ParseFloat(args[4], 64)
+	c, u, err := connect(args[0], int(number(args[3])))
 	if err != nil {
 		return err
 	}
-	l, err := newLoad(ctx, args[0], args[1], int(number(args[2])), int(number(args[3])), number(args[5]))
+	l, err := newLoad(ctx, []*client.Client{c}, u.Path, args[1], int(number(args[2])), int(number(args[3])), number(args[5]))
 	if err != nil {
 		return err
 	}
-	r, err := l.measure(ctx, time.Duration(seconds*float64(time.Second)))
+	return l.report(ctx, args[4])
+}
+
+// report measures for as many seconds, and prints it.
+func (l *load) report(ctx context.Context, seconds string) error {
+	s, err := strconv.ParseFloat(seconds, 64)
 	if err != nil {
-		return fmt.Errorf("%s at %s: %w", args[1], args[0], err)
+		return err
+	}
+	r, err := l.measure(ctx, time.Duration(s*float64(time.Second)))
+	if err != nil {
+		return fmt.Errorf("%s: %w", l.op, err)
 	}
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
@@ -102,71 +125,87 @@ func connect(url string, depth int) (*client.Client, client.URL, error) {
 
 // load is one kind of call.
 type load struct {
-	c         *client.Client
+	op        string
+	clients   []*client.Client
 	file, dir client.Handle
+	names     int // in dir
 	size      int
-	depth     int
+	depth     int // of each client
 	blocks    uint64
 	next      atomic.Uint64
 	do        func(ctx context.Context, w *worker) error
 	transfers bool
 
 	phase atomic.Int32 // 0 to get warm, 1 measured, 2 over
-	ops   atomic.Uint64
 }
 
 // done counts an operation that is done while it is measured.
-func (l *load) done() {
+func (l *load) done(w *worker) {
 	if l.phase.Load() == 1 {
-		l.ops.Add(1)
+		w.ops.Add(1)
 	}
 }
 
 // worker makes one call after the other.
 type worker struct {
+	c    *client.Client
+	ops  atomic.Uint64
 	buf  []byte
 	rnd  *rand.Rand
 	name []byte
 	took []time.Duration
 }
 
-func newLoad(ctx context.Context, url, op string, size, depth int, fileSize uint64) (*load, error) {
-	c, u, err := connect(url, depth)
-	if err != nil {
-		return nil, err
+// newLoad finds what op works on below path; the first of the clients looks for it.
+func newLoad(ctx context.Context, clients []*client.Client, path, op string, size, depth int, fileSize uint64) (*load, error) {
+	l := &load{op: op, clients: clients, names: names, size: size, depth: depth, blocks: max(1, fileSize/uint64(max(size, 1)))}
+	op, dir, _ := strings.Cut(op, ":")
+	dir, n, given := strings.Cut(dir, ":")
+	if given {
+		l.names = int(number(n))
 	}
-	l := &load{c: c, size: size, depth: depth, blocks: max(1, fileSize/uint64(max(size, 1)))}
-	dir := "names"
+	switch {
+	case dir != "":
+	case op == "readdir":
+		dir = "large"
+	default:
+		dir = "names"
+	}
 	switch op {
 	case "read", "random-read":
 		l.do, l.transfers = l.read(op != "read"), true
 	case "write", "random-write":
 		l.do, l.transfers = l.write(op != "write"), true
 	case "getattr":
-		l.do = func(ctx context.Context, _ *worker) error {
-			_, err := c.GetAttr(ctx, l.file)
-			l.done()
+		l.do = func(ctx context.Context, w *worker) error {
+			_, err := w.c.GetAttr(ctx, l.file)
+			l.done(w)
 			return err
 		}
 	case "lookup":
 		l.do = func(ctx context.Context, w *worker) error {
-			w.name = fmt.Appendf(w.name[:0], "name-%06d", w.rnd.IntN(names))
-			_, err := c.Lookup(ctx, l.dir, string(w.name))
-			l.done()
+			w.name = fmt.Appendf(w.name[:0], "name-%06d", w.rnd.IntN(l.names))
+			_, err := w.c.Lookup(ctx, l.dir, string(w.name))
+			l.done(w)
 			return err
 		}
 	case "create":
 		l.do = l.create
 	case "readdir":
-		dir = "large"
-		l.do = func(ctx context.Context, _ *worker) error { // an entry is an operation
-			return c.ReadDir(ctx, l.dir, func(*client.Entry) error { l.done(); return nil })
+		l.do = func(ctx context.Context, w *worker) error { // an entry is an operation
+			return w.c.ReadDir(ctx, l.dir, func(*client.Entry) error {
+				if l.done(w); l.phase.Load() == 2 {
+					return errOver
+				}
+				return nil
+			})
 		}
 	default:
 		return nil, fmt.Errorf("there is no operation %q", op)
 	}
 	// Not by the whole path: go-nfs lets one mount what is not there, and gives its root.
-	root, err := c.Resolve(ctx, u.Path)
+	c := clients[0]
+	root, err := c.Resolve(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -194,12 +233,19 @@ func (l *load) offset(w *worker, random bool) (n, off uint64) {
 func (l *load) read(random bool) func(context.Context, *worker) error {
 	return func(ctx context.Context, w *worker) error {
 		_, off := l.offset(w, random)
-		n, _, err := l.c.Read(ctx, l.file, w.buf, off)
-		if err == nil && n != l.size {
-			err = fmt.Errorf("%d bytes at %d", n, off)
+		for p := w.buf; len(p) > 0; {
+			part := p[:min(len(p), client.TransferMax)]
+			n, _, err := w.c.Read(ctx, l.file, part, off)
+			if err == nil && n != len(part) {
+				err = fmt.Errorf("%d bytes at %d", n, off)
+			}
+			if err != nil {
+				return err
+			}
+			p, off = p[n:], off+uint64(n)
 		}
-		l.done()
-		return err
+		l.done(w)
+		return nil
 	}
 }
 
@@ -207,46 +253,65 @@ func (l *load) read(random bool) func(context.Context, *worker) error {
 func (l *load) write(random bool) func(context.Context, *worker) error {
 	return func(ctx context.Context, w *worker) error {
 		n, off := l.offset(w, random)
-		res, err := l.c.Write(ctx, l.file, w.buf, off, blockstore.Unstable)
-		if err == nil && res.N != l.size {
-			err = fmt.Errorf("%d bytes at %d", res.N, off)
+		for p := w.buf; len(p) > 0; {
+			part := p[:min(len(p), client.TransferMax)]
+			res, err := w.c.Write(ctx, l.file, part, off, blockstore.Unstable)
+			if err == nil && res.N != len(part) {
+				err = fmt.Errorf("%d bytes at %d", res.N, off)
+			}
+			if err != nil {
+				return err
+			}
+			p, off = p[res.N:], off+uint64(res.N)
 		}
-		if err == nil && (n+1)%l.blocks == 0 {
-			_, err = l.c.Commit(ctx, l.file, 0, 0)
+		if (n+1)%l.blocks == 0 {
+			if _, err := w.c.Commit(ctx, l.file, 0, 0); err != nil {
+				return err
+			}
 		}
-		l.done()
-		return err
+		l.done(w)
+		return nil
 	}
 }
 
 // create makes a file and removes it.
-func (l *load) create(ctx context.Context, _ *worker) error {
+func (l *load) create(ctx context.Context, w *worker) error {
 	name := fmt.Sprintf("new-%d-%08d", os.Getpid(), l.next.Add(1))
 	mode := uint32(0o644)
-	if _, err := l.c.Create(ctx, l.dir, name, blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode}, [nfs3.VerifierLen]byte{}); err != nil {
+	if _, err := w.c.Create(ctx, l.dir, name, blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode}, [nfs3.VerifierLen]byte{}); err != nil {
 		return err
 	}
-	err := l.c.Remove(ctx, l.dir, name)
-	l.done()
+	err := w.c.Remove(ctx, l.dir, name)
+	l.done(w)
 	return err
 }
 
 // measure runs for a quarter of d to get warm and for d to be measured.
 func (l *load) measure(ctx context.Context, d time.Duration) (r result, err error) {
-	defer func() { _ = l.c.Close() }()
-	workers := make([]*worker, l.depth)
-	errs := make(chan error, l.depth)
+	defer func() {
+		for _, c := range l.clients {
+			_ = c.Close()
+		}
+	}()
+	workers := make([]*worker, l.depth*len(l.clients)) // those of a client follow each other
+	errs := make(chan error, len(workers))
 	var wg sync.WaitGroup
-	arena := make([]byte, l.depth*l.size)
-	if l.transfers {
-		m, err := l.c.Register(arena)
+	arena := make([]byte, len(workers)*l.size)
+	for i, c := range l.clients {
+		if !l.transfers {
+			break
+		}
+		m, err := c.Register(arena[i*l.depth*l.size : (i+1)*l.depth*l.size])
 		if err != nil {
 			return r, err
 		}
 		defer m.Close()
 	}
 	for i := range workers {
-		w := &worker{buf: arena[i*l.size : (i+1)*l.size], rnd: rand.New(rand.NewPCG(1, uint64(i))), took: make([]time.Duration, 0, 1<<16)}
+		w := &worker{
+			c: l.clients[i/l.depth], buf: arena[i*l.size : (i+1)*l.size], rnd: rand.New(rand.NewPCG(1, uint64(i))),
+			took: make([]time.Duration, 0, max(64, (1<<20)/len(workers))),
+		}
 		workers[i] = w
 		wg.Go(func() {
 			for {
@@ -256,7 +321,9 @@ func (l *load) measure(ctx context.Context, d time.Duration) (r result, err erro
 				}
 				began := time.Now()
 				if err := l.do(ctx, w); err != nil {
-					errs <- err
+					if !errors.Is(err, errOver) {
+						errs <- err
+					}
 					l.phase.Store(2)
 					return
 				}
@@ -281,7 +348,14 @@ func (l *load) measure(ctx context.Context, d time.Duration) (r result, err erro
 		l.phase.CompareAndSwap(0, 1)
 		wait(d)
 	}
-	r.Ops, r.Seconds, r.CPU = l.ops.Load(), time.Since(began).Seconds(), cpu()-cpu0
+	r.Seconds, r.CPU = time.Since(began).Seconds(), cpu()-cpu0
+	shares := make([]float64, len(l.clients))
+	for i, w := range workers {
+		n := w.ops.Load()
+		r.Ops += n
+		shares[i/l.depth] += float64(n)
+	}
+	r.Jain = jain(shares)
 	fmt.Println("end")
 	runtime.ReadMemStats(&after)
 	l.phase.Store(2)
@@ -301,6 +375,20 @@ func (l *load) measure(ctx context.Context, d time.Duration) (r result, err erro
 		r.P50, r.P99 = all[len(all)/2].Seconds(), all[len(all)*99/100].Seconds()
 	}
 	return r, nil
+}
+
+// jain is the index of fairness of Jain, Chiu and Hawe: 1 if all have the same, 1/n if one has
+// everything, 0 of nothing.
+func jain(shares []float64) float64 {
+	var sum, squares float64
+	for _, x := range shares {
+		sum += x
+		squares += x * x
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / (float64(len(shares)) * squares)
 }
 
 // cpu is the processor time that this process has used, in seconds.
