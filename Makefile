@@ -116,7 +116,7 @@ interop:
 install: build
 	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored
 	install -D -m 0755 bin/rstorectl $(DESTDIR)/usr/local/bin/rstorectl
-	install -D -m 0644 systemd/rstored.service $(DESTDIR)/etc/systemd/system/rstored.service
+	install -D -m 0644 -t $(DESTDIR)/etc/systemd/system systemd/rstored.service systemd/rstored@.service systemd/rstored.socket
 	install -D -m 0644 systemd/rstored.sysusers.conf $(DESTDIR)/usr/lib/sysusers.d/rstored.conf
 	test -e $(DESTDIR)/etc/rstored/rstored.yaml || install -D -m 0644 deploy/rstored.yaml $(DESTDIR)/etc/rstored/rstored.yaml
 
