@@ -232,7 +232,9 @@ func (t *sender) build(d []wire.Datagram) {
 }
 
 // joins reports whether datagram i may be part of the run: its first, or like
-// its first, of the same size or, as the last one, smaller.
+// its first, of the same size or, as the last one, smaller. All are for one queue pair: where a run arrives as it
+// left, the peer's kernel gives it to one of its sockets as a whole, and the loop of that one would have to hand those of
+// others on.
 func (t *sender) joins(r *run, d []wire.Datagram, i int) bool {
 	if r.n == 0 {
 		return true
@@ -242,6 +244,9 @@ func (t *sender) joins(r *run, d []wire.Datagram, i int) bool {
 	}
 	size := d[i].Size()
 	if size > r.size || r.bytes+size > runBytesMax {
+		return false
+	}
+	if wire.DestQPN(d[r.first].Hdr) != wire.DestQPN(d[i].Hdr) {
 		return false
 	}
 	f, g := d[r.first].Flow, d[i].Flow

@@ -371,3 +371,35 @@ func TestSleep(t *testing.T) {
 		}
 	}
 }
+
+// TestRunsOfOneQueuePair: datagrams of two queue pairs that leave together arrive at the sockets of
+// the shards that have them.
+func TestRunsOfOneQueuePair(t *testing.T) {
+	a := opened(t, Config{})
+	first := opened(t, Config{Shards: 2})
+	shards := []*Link{first, opened(t, Config{Addr: first.LocalAddr(), Shard: 1, Shards: 2})}
+	f := &wire.Flow{Src: a.LocalAddr(), Dst: first.LocalAddr()}
+	const each = 5
+	batch := wire.NewBatch(2 * each)
+	for i := range 2 * each {
+		batch.Add(f, &wire.Packet{Op: wire.WriteMiddle, PKey: wire.DefaultPKey, DestQPN: uint32(2 + i/each), PSN: wire.PSN(i)}, [][]byte{make([]byte, 1024)})
+	}
+	if err := a.Send(batch); err != nil {
+		t.Fatal(err)
+	}
+	for i, l := range shards {
+		rx := link.NewRx(8, 1<<16)
+		var p wire.Packet
+		for n := 0; n < each; {
+			if _, err := l.Recv(rx, l.Now()+5*rdma.Second); err != nil || len(rx.D) == 0 {
+				t.Fatalf("shard %d: %d datagrams, %v", i, n, err)
+			}
+			for _, d := range rx.D {
+				if err := p.Parse(d.Data); err != nil || int(p.DestQPN) != 2+i {
+					t.Errorf("shard %d: a datagram for QP %d, %v", i, p.DestQPN, err)
+				}
+				n++
+			}
+		}
+	}
+}
