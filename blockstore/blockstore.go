@@ -220,7 +220,8 @@ type FS interface {
 
 	// ReadAt reads into p at off. It returns the bytes read and whether the
 	// end of the file was reached (off+n >= size). With nowait it returns
-	// ErrWouldBlock instead of waiting for a device.
+	// ErrWouldBlock instead of waiting for a device, or fewer bytes without eof if
+	// the rest is to be waited for.
 	ReadAt(c *Cred, h Handle, p []byte, off uint64, nowait bool) (n int, eof bool, err error)
 	// WriteAt writes p at off and makes it as stable as asked. It may write
 	// less than len(p), never 0 without an error for a non-empty p.

@@ -48,6 +48,9 @@ func read(o *op, mayBlock bool) rpc.Status {
 		}
 	}
 	n, eof, err := o.x.FS.ReadAt(&o.cred, h, p, off, !mayBlock)
+	if err == nil && !mayBlock && n < len(p) && !eof {
+		err = blockstore.ErrWouldBlock // a short reply, though legal, costs the client a second call
+	}
 	if err != nil {
 		if !mayBlock && errors.Is(err, blockstore.ErrWouldBlock) {
 			o.s.count.ReadsMoved.Add(1)

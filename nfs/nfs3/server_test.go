@@ -23,7 +23,8 @@ const (
 // failing passes everything on except what its fields say.
 type failing struct {
 	*memfs.FS
-	read func(nowait bool) error
+	read  func(nowait bool) error
+	ready int // the most bytes that can be read without waiting; 0: all
 }
 
 func (f *failing) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
@@ -31,6 +32,9 @@ func (f *failing) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 		if err := f.read(nowait); err != nil {
 			return 0, false, err
 		}
+	}
+	if nowait && f.ready > 0 {
+		p = p[:min(len(p), f.ready)]
 	}
 	return f.FS.ReadAt(c, h, p, off, nowait)
 }
@@ -588,6 +592,28 @@ func TestReadWaitsOnWorkers(t *testing.T) {
 	if r.count.ReadsMoved.Load() != 1 {
 		t.Error("not counted")
 	}
+	// A part that is in memory is not the answer, unless it is the end of the file.
+	for _, c := range []struct {
+		ready, n, moved int
+		want            string
+		eof             bool
+	}{
+		{ready: 1, n: 100, moved: 1, want: "data", eof: true},
+		{ready: 3, n: 4, moved: 1, want: "data", eof: true},
+		{ready: 2, n: 3, moved: 1, want: "dat"},
+		{ready: 3, n: 3, want: "dat"},
+		{ready: 4, n: 100, want: "data", eof: true},
+		{ready: 1, n: 0, want: ""},
+	} {
+		waits, r.fs.ready = nil, c.ready
+		r.fs.read = func(nowait bool) error { waits = append(waits, nowait); return nil }
+		before := r.count.ReadsMoved.Load()
+		got, eof := r.read(h, 0, uint32(c.n))
+		if moved := r.count.ReadsMoved.Load() - before; got != c.want || eof != c.eof || len(waits) != 1+c.moved || moved != uint64(c.moved) {
+			t.Errorf("%+v: %q %v, %v, %d moved", c, got, eof, waits, moved)
+		}
+	}
+	r.fs.ready = 0
 	r.fs.read = func(bool) error { return blockstore.ErrJukebox }
 	if st, d := r.nfs(ProcRead, readArgs(h, 0, 1)); st != nfs.ErrJukebox || DecodePostOp(d) == nil {
 		t.Errorf("try again later: %v", st)

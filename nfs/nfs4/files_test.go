@@ -694,6 +694,20 @@ func TestReadInline(t *testing.T) {
 	if r.s.moved.Load() != 1 || r.count.ReadsMoved.Load() != 1 {
 		t.Error("not counted")
 	}
+	// A part that is in memory is not the answer, unless it is the end of the file.
+	for _, c := range []struct{ ready, moved uint64 }{{1, 1}, {6, 1}, {7, 0}} {
+		calls, r.fs.ready = 0, int(c.ready)
+		r.fs.reads = func(bool) error { calls++; return nil }
+		before := r.count.ReadsMoved.Load()
+		p := ask(id).ok(OpRead)
+		if eof, got := p.Bool(), p.String(100); !eof || got != "content" || calls != int(1+c.moved) || r.count.ReadsMoved.Load()-before != c.moved {
+			t.Errorf("%d bytes in memory: %q %v, %d calls", c.ready, got, eof, calls)
+		}
+		if r.noBlock != (c.moved == 0) {
+			t.Errorf("%d bytes in memory: on the loop: %v", c.ready, r.noBlock)
+		}
+	}
+	r.fs.ready = 0
 	r.fs.reads = func(bool) error { return blockstore.ErrIO }
 	ask(id).fails(OpRead, nfs.ErrIO)
 	r.fs.reads = func(bool) error { return errors.New("?") }

@@ -88,6 +88,9 @@ func read(k *compound) nfs.Status {
 		}
 	}
 	n, eof, err := k.cur.x.FS.ReadAt(k.who(&k.cur), k.cur.h, p, off, !k.mayBlock)
+	if err == nil && !k.mayBlock && n < len(p) && !eof {
+		err = blockstore.ErrWouldBlock // a short reply, though legal, costs the client a second call
+	}
 	if err != nil {
 		if !k.mayBlock {
 			// What there is to say of the failure may be on disk as well.

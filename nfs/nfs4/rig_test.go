@@ -29,6 +29,7 @@ const (
 type store struct {
 	*memfs.FS
 	reads     func(nowait bool) error
+	ready     int // the most bytes that can be read without waiting; 0: all
 	panics    bool
 	clones    bool
 	quota     *blockstore.Quota // nil: there are none
@@ -90,6 +91,9 @@ func (f *store) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off ui
 		if err := f.reads(nowait); err != nil {
 			return 0, false, err
 		}
+	}
+	if nowait && f.ready > 0 {
+		p = p[:min(len(p), f.ready)]
 	}
 	return f.FS.ReadAt(c, h, p, off, nowait)
 }

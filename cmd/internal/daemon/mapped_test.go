@@ -66,7 +66,14 @@ func newMappedServer(t *testing.T, cfg roce.Config) *mappedServer {
 		t.Skip("files are to be where it is known that they can be mapped: ", err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
+	return newServerOf(t, dir, cfg)
+}
+
+// newServerOf is newMappedServer of the directory dir.
+func newServerOf(t *testing.T, dir string, cfg roce.Config) *mappedServer {
+	t.Helper()
+	err := os.Chmod(dir, 0o755)
+	if err != nil {
 		t.Fatal(err)
 	}
 	s := &mappedServer{dir: dir}
