@@ -129,9 +129,10 @@ $(PACKAGER):
 	GOBIN=$(CURDIR)/.bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@v$(NFPM)
 	mv .bin/nfpm $@
 
-# A container image with the two binaries and nothing else: see docs/install.md.
+# A container image with the two binaries and nothing else: see docs/install.md. Health checks are in
+# Docker's format of images alone, which podman has to be told.
 image: build
-	$(ENGINE) build -f deploy/Containerfile -t '$(IMAGE)' bin
+	BUILDAH_FORMAT=docker $(ENGINE) build -f deploy/Containerfile -t '$(IMAGE)' bin
 
 install: build
 	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored
