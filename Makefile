@@ -14,8 +14,15 @@ BENCHDIR      ?= docs/bench
 TORTURETIME   ?= 1h
 RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
+NFPM          := 2.45.2
+PACKAGER      := .bin/nfpm-v$(NFPM)
+OUT           ?= out
+ARCHES        ?= amd64 arm64
+FORMATS       ?= deb rpm
+IMAGE         ?= rstored:$(VERSION)
+ENGINE        ?= podman
 
-.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots demo interop install clean
+.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots demo interop packages image install clean
 
 all: build
 
@@ -112,6 +119,20 @@ demo: build
 interop:
 	test/guest/build
 	cd test/guest && RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' RSTORED_GUEST_TABLE=../../docs/interop.md $(GO) test -count=1 -timeout 3h -run TestInterop
+
+# Packages for Debian and for RPM in OUT, of each of ARCHES and FORMATS.
+packages: $(PACKAGER)
+	GO='$(GO)' NFPM='$(CURDIR)/$(PACKAGER)' ARCHES='$(ARCHES)' FORMATS='$(FORMATS)' deploy/package/build '$(VERSION)' '$(OUT)'
+
+$(PACKAGER):
+	mkdir -p .bin
+	GOBIN=$(CURDIR)/.bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@v$(NFPM)
+	mv .bin/nfpm $@
+
+# A container image with the two binaries and nothing else: see docs/install.md. Health checks are in
+# Docker's format of images alone, which podman has to be told.
+image: build
+	BUILDAH_FORMAT=docker $(ENGINE) build -f deploy/Containerfile -t '$(IMAGE)' bin
 
 install: build
 	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored
