@@ -1,0 +1,97 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/ctl"
+)
+
+const top = "../../.."
+
+// TestCheckedIn: what lies in docs is what the code says.
+func TestCheckedIn(t *testing.T) {
+	files, err := generate(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range files {
+		have, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil {
+			t.Error(err)
+		} else if string(have) != want {
+			t.Errorf("%s is not what the code says; 'make manual' writes it anew", name)
+		}
+	}
+}
+
+// TestAnywhere: the text does not depend on who makes it, and where.
+func TestAnywhere(t *testing.T) {
+	before, err := generate(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []string{"RUNTIME_DIRECTORY", "STATE_DIRECTORY", "RSTORED_CONTROL", "HOME", "XDG_RUNTIME_DIR"} {
+		t.Setenv(v, "/elsewhere")
+	}
+	after, err := generate(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range before {
+		if before[name] != after[name] {
+			t.Errorf("%s depends on the environment", name)
+		}
+	}
+}
+
+// TestEveryCommand: each command of rstorectl that does something is in its page.
+func TestEveryCommand(t *testing.T) {
+	text := controlPage()
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, s := range c.Commands() {
+			walk(s)
+		}
+		name := strings.TrimPrefix(c.CommandPath(), "rstorectl ")
+		if !c.HasSubCommands() && !strings.Contains(text, escape(name)) {
+			t.Errorf("%q is not in the page", name)
+		}
+	}
+	walk(ctl.Root(quiet()))
+}
+
+func TestInline(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain":                  "plain",
+		"`--a-b` and *WORD*":     `\fB\-\-a\-b\fP and \fIWORD\fP`,
+		"see [exports](a.md#b).": "see exports.",
+		`\040`:                   `\e040`,
+		".hidden":                `\&.hidden`,
+		"'quoted'":               `\(aqquoted\(aq`,
+		"2 * 3 * 4":              "2 * 3 * 4",
+		"`\"*\"` all, * too":     `\fB"*"\fP all, * too`,
+		"`~/.local` a^b":         `\fB\(ti/.local\fP a\(hab`,
+	} {
+		if got := inline(in); got != want {
+			t.Errorf("inline(%q) is %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestBetween(t *testing.T) {
+	const page = "a\n<!-- begin x -->\nold\n<!-- end x -->\nb\n"
+	got, err := between(page, "x", "new\n")
+	if want := strings.Replace(page, "old", "new", 1); err != nil || got != want {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, bad := range []string{"", "<!-- begin x -->\n", "<!-- end x -->\n"} {
+		if _, err := between(bad, "x", ""); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
