@@ -1,8 +1,11 @@
 package main
 
 import (
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -92,6 +95,63 @@ func TestBetween(t *testing.T) {
 	for _, bad := range []string{"", "<!-- begin x -->\n", "<!-- end x -->\n"} {
 		if _, err := between(bad, "x", ""); err == nil {
 			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
+// TestProgram: the Go program of the quick start compiles.
+func TestProgram(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(top, "docs/quickstart.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```go\n")
+	program, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("there is no program")
+	}
+	name := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(name, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", os.DevNull, name)
+	build.Dir = top // whose module has the packages
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestMessages: what the page about troubleshooting quotes is what programs say. Between
+// the dots of a message are pieces of a string of the source, or of a module that it uses.
+func TestMessages(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(top, "docs/troubleshooting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := map[string]bool{"has invalid keys": true} // mapstructure
+	var source strings.Builder
+	for _, dir := range []string{"cmd", "rdma", "nfs", "blockstore", "rpcrdma"} {
+		err := filepath.WalkDir(filepath.Join(top, dir), func(name string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(name)
+			source.Write(text)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(string(page), -1)
+	if len(rows) == 0 {
+		t.Error("no message is quoted; is the table still being read?")
+	}
+	for _, m := range rows {
+		for piece := range strings.SplitSeq(m[1], "...") {
+			if piece = strings.TrimSpace(piece); !foreign[piece] && !strings.Contains(source.String(), piece) {
+				t.Errorf("nothing says %q of %q", piece, m[1])
+			}
 		}
 	}
 }
