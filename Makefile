@@ -22,7 +22,7 @@ FORMATS       ?= deb rpm
 IMAGE         ?= rstored:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots demo interop packages image install clean
+.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image install clean
 
 all: build
 
@@ -108,6 +108,10 @@ nightly:
 plots:
 	$(GO) run ./rdma/sim/flows/plots
 
+# What the documentation takes from the code: docs/man and the tables of docs/configuration.md.
+manual:
+	$(GO) run ./cmd/internal/manual
+
 # The whole product on loopback: see cmd/internal/demo. It runs as a binary so that
 # an interrupt reaches it and it can clean up.
 demo: build
@@ -139,6 +143,9 @@ install: build
 	install -D -m 0755 bin/rstorectl $(DESTDIR)/usr/local/bin/rstorectl
 	install -D -m 0644 -t $(DESTDIR)/etc/systemd/system systemd/rstored.service systemd/rstored@.service systemd/rstored.socket
 	install -D -m 0644 systemd/rstored.sysusers.conf $(DESTDIR)/usr/lib/sysusers.d/rstored.conf
+	install -D -m 0644 docs/man/rstored.8 $(DESTDIR)/usr/local/share/man/man8/rstored.8
+	install -D -m 0644 docs/man/rstorectl.1 $(DESTDIR)/usr/local/share/man/man1/rstorectl.1
+	install -D -m 0644 docs/man/rstored.yaml.5 $(DESTDIR)/usr/local/share/man/man5/rstored.yaml.5
 	test -e $(DESTDIR)/etc/rstored/rstored.yaml || install -D -m 0644 deploy/rstored.yaml $(DESTDIR)/etc/rstored/rstored.yaml
 
 clean:

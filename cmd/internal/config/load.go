@@ -22,85 +22,6 @@ const (
 // envPrefix begins the name of every environment variable that is read.
 const envPrefix = "RSTORED"
 
-// keys maps the keys of the file to their flags.
-var keys = []struct{ key, flag string }{
-	{"exports_file", "exports-file"},
-	{"rdma_listen", "rdma-listen"},
-	{"tcp_listen", "tcp-listen"},
-	{"mount_listen", "mount-listen"},
-	{"portmap_listen", "portmap-listen"},
-	{"pkeys", "pkeys"},
-	{"state_dir", "state-dir"},
-	{"control", "control"},
-	{"control_group", "control-group"},
-	{"log_level", "log-level"},
-	{"log_format", "log-format"},
-	{"shards", "shards"},
-	{"workers", "workers"},
-	{"max_connections", "max-connections"},
-	{"lease_time", "lease-time"},
-	{"grace_time", "grace-time"},
-	{"nfs_versions", "nfs-versions"},
-	{"idmap.domain", "idmap-domain"},
-	{"idmap.method", "idmap-method"},
-	{"utf8", "utf8"},
-	{"stop_timeout", "stop-timeout"},
-	{"ops_listen", "ops-listen"},
-	{"ops_pprof", "ops-pprof"},
-	{"ops_clients", "ops-clients"},
-	{"audit", "audit"},
-	{"perf.listen", "perf-listen"},
-	{"perf.clients", "perf-clients"},
-	{"perf.max_size", "perf-max-size"},
-	{"perf.max_depth", "perf-max-depth"},
-	{"perf.max_qps", "perf-max-qps"},
-	{"perf.max_connections", "perf-max-connections"},
-	{"perf.max_memory", "perf-max-memory"},
-	{"perf.idle_timeout", "perf-idle-timeout"},
-	{"perf.max_duration", "perf-max-duration"},
-}
-
-// AddFlags declares the flags that Load understands.
-func AddFlags(f *pflag.FlagSet) {
-	d := Default()
-	f.String(FlagConfig, "", "configuration `FILE` (default "+SystemFile+" if it exists)")
-	f.StringArray(FlagExport, nil, "export `DIR[=PSEUDO][(OPTIONS)] [CLIENT(OPTIONS)]...`; replaces the file's exports; repeatable")
-	f.String("exports-file", "", "serve the exports of a `FILE` as /etc/exports, too")
-	f.StringSlice("rdma-listen", d.RDMAListen, "serve RPC-over-RDMA on `ADDR:PORT`; repeatable; empty for none")
-	f.StringSlice("tcp-listen", d.TCPListen, "serve TCP on `ADDR:PORT`; repeatable; empty for none")
-	f.StringSlice("mount-listen", nil, "serve the same programs on a further TCP `ADDR:PORT`; repeatable")
-	f.StringSlice("portmap-listen", nil, "answer portmap and rpcbind queries on `ADDR:PORT`; repeatable")
-	f.StringSlice("pkeys", d.PKeys, "partition `KEY`s of the RDMA devices; repeatable")
-	f.String("state-dir", d.StateDir, "`DIR` for what must survive a restart")
-	f.String("control", d.Control, "path of the control `SOCKET`")
-	f.String("control-group", "", "`GROUP` that may use the control socket, beside root and the daemon's user")
-	f.String("log-level", d.LogLevel, "`LEVEL` debug, info, warn or error")
-	f.String("log-format", d.LogFormat, "`FORMAT` auto, console or json")
-	f.Int("shards", 0, "packet loops per RDMA device (0: chosen by the device)")
-	f.Int("workers", 0, "calls that may wait for storage at once (0: a default)")
-	f.Int("max-connections", d.MaxConnections, "RDMA connections at each port")
-	f.Duration("lease-time", d.LeaseTime, "how long a client of NFS version 4 may be silent")
-	f.Duration("grace-time", d.GraceTime, "how long clients of NFS version 4 may reclaim after a restart (0: lease-time)")
-	f.StringSlice("nfs-versions", d.NFSVersions, "serve NFS `VERSION`s 3, 4.0, 4.1, 4.2; repeatable")
-	f.String("idmap-domain", d.IDMap.Domain, "`DOMAIN` of users and groups in version 4 (default: the host's)")
-	f.String("idmap-method", d.IDMap.Method, "call users and groups by `METHOD` numeric or names in version 4")
-	f.String("utf8", d.UTF8, "`NAMES` of files in version 4: any or strict")
-	f.Duration("stop-timeout", d.StopTimeout, "how long a graceful stop may take")
-	f.StringSlice("ops-listen", nil, "serve metrics and health checks by HTTP on `ADDR:PORT`; repeatable")
-	f.Bool("ops-pprof", false, "let everyone who reaches --ops-listen profile the process")
-	f.Int("ops-clients", d.OpsClients, "clients with metrics of their own")
-	f.String("audit", d.Audit, "write mounts, clients and changes to the `LOG`: log, 'file PATH' or off")
-	f.StringSlice("perf-listen", nil, "let 'rstorectl perf' measure at `ADDR:PORT`; repeatable")
-	f.StringSlice("perf-clients", nil, "`CIDR` of clients that may measure, * for all; repeatable")
-	f.Int("perf-max-size", d.Perf.MaxSize, "largest message of a measurement in bytes")
-	f.Int("perf-max-depth", d.Perf.MaxDepth, "messages under way on a queue pair of a measurement")
-	f.Int("perf-max-qps", d.Perf.MaxQPs, "queue pairs of a measurement")
-	f.Int("perf-max-connections", d.Perf.MaxConnections, "queue pairs of all measurements")
-	f.Int("perf-max-memory", d.Perf.MaxMemory, "bytes of memory for all measurements")
-	f.Duration("perf-idle-timeout", d.Perf.IdleTimeout, "end measurements whose client is silent for so long")
-	f.Duration("perf-max-duration", d.Perf.MaxDuration, "end measurements that take longer")
-}
-
 // Load reads the configuration: flags over environment over file over
 // defaults. Unknown keys are errors. Every error it returns is about the
 // configuration.
@@ -108,39 +29,23 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 	v := viper.New()
 	v.SetConfigType("yaml")
 	d := Default()
-	v.SetDefault("rdma_listen", d.RDMAListen)
-	v.SetDefault("tcp_listen", d.TCPListen)
-	v.SetDefault("pkeys", d.PKeys)
-	v.SetDefault("state_dir", d.StateDir)
-	v.SetDefault("control", d.Control)
-	v.SetDefault("log_level", d.LogLevel)
-	v.SetDefault("log_format", d.LogFormat)
-	v.SetDefault("max_connections", d.MaxConnections)
-	v.SetDefault("lease_time", d.LeaseTime)
-	v.SetDefault("grace_time", d.GraceTime)
-	v.SetDefault("nfs_versions", d.NFSVersions)
-	v.SetDefault("idmap.domain", d.IDMap.Domain)
-	v.SetDefault("idmap.method", d.IDMap.Method)
-	v.SetDefault("utf8", d.UTF8)
-	v.SetDefault("stop_timeout", d.StopTimeout)
-	v.SetDefault("ops_clients", d.OpsClients)
-	v.SetDefault("audit", d.Audit)
-	v.SetDefault("perf.max_size", d.Perf.MaxSize)
-	v.SetDefault("perf.max_depth", d.Perf.MaxDepth)
-	v.SetDefault("perf.max_qps", d.Perf.MaxQPs)
-	v.SetDefault("perf.max_connections", d.Perf.MaxConnections)
-	v.SetDefault("perf.max_memory", d.Perf.MaxMemory)
-	v.SetDefault("perf.idle_timeout", d.Perf.IdleTimeout)
-	v.SetDefault("perf.max_duration", d.Perf.MaxDuration)
+	for _, s := range settings {
+		if s.Key != exportsKey {
+			v.SetDefault(s.Key, s.value(d))
+		}
+	}
 	v.SetEnvPrefix(envPrefix)
 	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
 	v.AllowEmptyEnv(true)
-	for _, k := range keys {
-		if err := v.BindEnv(k.key); err != nil {
+	for _, s := range settings {
+		if s.Key == exportsKey {
+			continue // see overrideExports
+		}
+		if err := v.BindEnv(s.Key); err != nil {
 			return nil, err
 		}
-		if fl := f.Lookup(k.flag); fl != nil {
-			if err := v.BindPFlag(k.key, fl); err != nil {
+		if fl := f.Lookup(s.Flag()); fl != nil {
+			if err := v.BindPFlag(s.Key, fl); err != nil {
 				return nil, err
 			}
 		}

@@ -273,26 +273,9 @@ func (d *Daemon) reload() error {
 		return fmt.Errorf("the old configuration stays in force: %w", err)
 	}
 	old := d.cfg.Load()
-	for _, fixed := range []struct{ key, was, is string }{
-		{"state_dir", old.StateDir, cfg.StateDir},
-		{"control", old.Control, cfg.Control},
-		{"control_group", old.ControlGroup, cfg.ControlGroup},
-		{"log_format", old.LogFormat, cfg.LogFormat},
-		{"shards", fmt.Sprint(old.Shards), fmt.Sprint(cfg.Shards)},
-		{"workers", fmt.Sprint(old.Workers), fmt.Sprint(cfg.Workers)},
-		{"nfs_versions", fmt.Sprint(old.NFSVersions), fmt.Sprint(cfg.NFSVersions)},
-		{"idmap", fmt.Sprint(old.IDMap), fmt.Sprint(cfg.IDMap)},
-		{"utf8", old.UTF8, cfg.UTF8},
-		{"ops_clients", fmt.Sprint(old.OpsClients), fmt.Sprint(cfg.OpsClients)},
-		{"audit", old.Audit, cfg.Audit},
-		{"max_connections", fmt.Sprint(old.MaxConnections), fmt.Sprint(cfg.MaxConnections)},
-		{"lease_time", old.LeaseTime.String(), cfg.LeaseTime.String()},
-		{"grace_time", old.GraceTime.String(), cfg.GraceTime.String()},
-	} {
-		if fixed.was != fixed.is {
-			d.log.Warn("a changed setting takes effect at the next start", zap.String("key", fixed.key),
-				zap.String("in_force", fixed.was), zap.String("configured", fixed.is))
-		}
+	for _, c := range config.Waiting(old, cfg) {
+		d.log.Warn("a changed setting takes effect at the next start", zap.String("key", c.Key),
+			zap.String("in_force", c.Old), zap.String("configured", c.New))
 	}
 	if err := d.log.Level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
 		return err

@@ -18,8 +18,8 @@ func Root(g *cli.Globals) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rstored",
 		Short: "Serve directories by NFS over RDMA and TCP",
-		Long: `rstored serves directories by NFS versions 3, 4.1 and 4.2 over RDMA (RoCEv2, in
-software) and over TCP. It stays in the foreground and logs to standard error.
+		Long: `rstored serves directories by NFS versions 3, 4.0, 4.1 and 4.2 over RDMA (RoCEv2,
+in software) and over TCP. It stays in the foreground and logs to standard error.
 
 For a first try nothing needs to be configured:
 

@@ -1,0 +1,403 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Setting is one key of the configuration: what it is called everywhere, and what is said of
+// it in --help, in docs/configuration.md and in rstored.yaml(5).
+type Setting struct {
+	// Key is the name in the file; "perf.listen" is listen in the section perf.
+	Key string
+	// Usage is the flag's help, with the name of its value in backquotes.
+	Usage string
+	// Text is the description in Markdown, one line without a full stop. See is the page of
+	// docs/ that says more, with its anchor, or empty.
+	Text, See string
+	// DefaultText describes a default that depends on who runs the daemon, or is empty.
+	DefaultText string
+	// Reload says whether a reload applies the setting. The others wait for the next start.
+	Reload bool
+
+	field func(c *Config) any // a pointer to the field
+}
+
+const exportsKey = "exports"
+
+// nameOf spells keys as flags.
+var nameOf = strings.NewReplacer("_", "-", ".", "-")
+
+// Flag is the name of the setting's flag, without dashes.
+func (s *Setting) Flag() string {
+	if s.Key == exportsKey {
+		return FlagExport
+	}
+	return nameOf.Replace(s.Key)
+}
+
+// Env is the environment variable of the setting.
+func (s *Setting) Env() string {
+	return envPrefix + "_" + strings.ToUpper(strings.ReplaceAll(s.Flag(), "-", "_"))
+}
+
+// value is the setting's value in c.
+func (s *Setting) value(c *Config) any {
+	switch p := s.field(c).(type) {
+	case *string:
+		return *p
+	case *[]string:
+		return *p
+	case *int:
+		return *p
+	case *bool:
+		return *p
+	case *time.Duration:
+		return *p
+	case *[]Export:
+		return *p
+	}
+	panic("config: the setting " + s.Key + " has no known type")
+}
+
+// Default is the default as the file would have it, or a description of it.
+func (s *Setting) Default() string {
+	if s.DefaultText != "" {
+		return s.DefaultText
+	}
+	switch v := s.value(Default()).(type) {
+	case string:
+		if v != "" {
+			return "`" + v + "`"
+		}
+	case []string:
+		if len(v) > 0 {
+			return "`[\"" + strings.Join(v, `", "`) + "\"]`"
+		}
+	case time.Duration:
+		return "`" + short(v) + "`"
+	case []Export:
+	default:
+		return "`" + fmt.Sprint(v) + "`"
+	}
+	return "none"
+}
+
+// short is a duration of whole seconds in one unit.
+func short(d time.Duration) string {
+	switch {
+	case d == 0:
+		return "0"
+	case d%time.Minute == 0:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	}
+	return fmt.Sprintf("%ds", d/time.Second)
+}
+
+// Settings are all keys, in the order of the documentation. The slice must not be changed.
+func Settings() []Setting { return settings }
+
+var settings = []Setting{
+	{
+		Key: exportsKey, Reload: true, See: "exports.md",
+		Usage: "export `DIR[=PSEUDO][(OPTIONS)] [CLIENT(OPTIONS)]...`; replaces the file's exports; repeatable",
+		Text:  "what is served. The flag and the variable (several exports separated by `;`) replace the file's list",
+		field: func(c *Config) any { return &c.Exports },
+	},
+	{
+		Key: "exports_file", Reload: true, See: "exports.md#tables-as-etcexports",
+		Usage: "serve the exports of a `FILE` as /etc/exports, too",
+		Text:  "a table in the syntax of `/etc/exports`, served beside `exports`",
+		field: func(c *Config) any { return &c.ExportsFile },
+	},
+	{
+		Key: "rdma_listen", Reload: true,
+		Usage: "serve RPC-over-RDMA on `ADDR:PORT`; repeatable; empty for none",
+		Text:  "where NFS over RDMA is served, `ADDR:PORT`; without an address on every address of the host",
+		field: func(c *Config) any { return &c.RDMAListen },
+	},
+	{
+		Key: "tcp_listen", Reload: true,
+		Usage: "serve TCP on `ADDR:PORT`; repeatable; empty for none",
+		Text:  "where NFS over TCP is served",
+		field: func(c *Config) any { return &c.TCPListen },
+	},
+	{
+		Key: "mount_listen", Reload: true,
+		Usage: "serve the same programs on a further TCP `ADDR:PORT`; repeatable",
+		Text:  "further TCP addresses that serve the same programs",
+		field: func(c *Config) any { return &c.MountListen },
+	},
+	{
+		Key: "portmap_listen", Reload: true,
+		Usage: "answer portmap and rpcbind queries on `ADDR:PORT`; repeatable",
+		Text:  "addresses that answer portmap and rpcbind queries (normally port 111)",
+		field: func(c *Config) any { return &c.PortmapListen },
+	},
+	{
+		Key: "pkeys", Reload: true, See: "exports.md#tenants",
+		Usage: "partition `KEY`s of the RDMA devices; repeatable",
+		Text:  "partition keys of the RDMA devices; the first is that of connections that ask for none",
+		field: func(c *Config) any { return &c.PKeys },
+	},
+	{
+		Key:         "state_dir",
+		DefaultText: "root: `/var/lib/rstored`; others: `$XDG_STATE_HOME/rstored` or `~/.local/state/rstored`",
+		Usage:       "`DIR` for what must survive a restart",
+		Text:        "what must survive a restart. Under systemd the default is `$STATE_DIRECTORY`",
+		field:       func(c *Config) any { return &c.StateDir },
+	},
+	{
+		Key:         "control",
+		DefaultText: "root: `/run/rstored/rstored.sock`; others: `$XDG_RUNTIME_DIR/rstored/rstored.sock`",
+		Usage:       "path of the control `SOCKET`",
+		Text:        "the control socket. Under systemd the default is in `$RUNTIME_DIRECTORY`",
+		field:       func(c *Config) any { return &c.Control },
+	},
+	{
+		Key:   "control_group",
+		Usage: "`GROUP` that may use the control socket, beside root and the daemon's user",
+		Text:  "group whose members may use the control socket, beside root and the daemon's user",
+		field: func(c *Config) any { return &c.ControlGroup },
+	},
+	{
+		Key: "log_level", Reload: true,
+		Usage: "`LEVEL` debug, info, warn or error",
+		Text:  "`debug`, `info`, `warn`, `error`",
+		field: func(c *Config) any { return &c.LogLevel },
+	},
+	{
+		Key:   "log_format",
+		Usage: "`FORMAT` auto, console or json",
+		Text:  "`console` for people, `json` for machines; `auto` looks whether standard error is a terminal",
+		field: func(c *Config) any { return &c.LogFormat },
+	},
+	{
+		Key:   "shards",
+		Usage: "packet loops per RDMA device, a power of two (0: one)",
+		Text:  "packet loops per RDMA device, a power of two, at most 64; 0 is one",
+		field: func(c *Config) any { return &c.Shards },
+	},
+	{
+		Key:   "workers",
+		Usage: "calls that may wait for storage at once (0: 16)",
+		Text:  "calls that may wait for storage at once, at most 4096; 0 is 16",
+		field: func(c *Config) any { return &c.Workers },
+	},
+	{
+		Key:   "max_connections",
+		Usage: "RDMA connections at each port",
+		Text:  "RDMA connections at each port; further ones are refused. An idle one takes about 20 KiB, one that works 100 to 600 KiB",
+		field: func(c *Config) any { return &c.MaxConnections },
+	},
+	{
+		Key:   "lease_time",
+		Usage: "how long a client of NFS version 4 may be silent",
+		Text:  "how long a client of NFS version 4 may be silent before others can have what it has open or locked; 10 seconds to an hour",
+		field: func(c *Config) any { return &c.LeaseTime },
+	},
+	{
+		Key:   "grace_time",
+		Usage: "how long clients of NFS version 4 may reclaim after a restart (0: lease-time)",
+		Text: "how long clients of NFS version 4 may reclaim files and locks after a restart, not shorter than `lease_time`; 0 is a lease. " +
+			"Who makes leases shorter keeps the old time here for one restart",
+		field: func(c *Config) any { return &c.GraceTime },
+	},
+	{
+		Key:   "nfs_versions",
+		Usage: "serve NFS `VERSION`s 3, 4.0, 4.1, 4.2; repeatable",
+		Text: "versions of NFS to serve, of those that there are. The lock manager and MOUNT go with version 3. " +
+			"Without quotation marks `4.0` is the number 4, and is understood",
+		field: func(c *Config) any { return &c.NFSVersions },
+	},
+	{
+		Key: "idmap.method", See: "configuration.md#users-and-groups",
+		Usage: "call users and groups by `METHOD` numeric or names in version 4",
+		Text:  "how users and groups are told to clients of version 4: `numeric` or `names`",
+		field: func(c *Config) any { return &c.IDMap.Method },
+	},
+	{
+		Key: "idmap.domain", DefaultText: "the DNS domain of the host, or `localdomain`",
+		Usage: "`DOMAIN` of users and groups in version 4 (default: the host's)",
+		Text:  "what their names end with",
+		field: func(c *Config) any { return &c.IDMap.Domain },
+	},
+	{
+		Key:   "utf8",
+		Usage: "`NAMES` of files in version 4: any or strict",
+		Text:  "names of files in version 4: `any` bytes, as the Linux server has it, or `strict`, which refuses what is not UTF-8",
+		field: func(c *Config) any { return &c.UTF8 },
+	},
+	{
+		Key: "ops_listen", Reload: true, See: "monitoring.md",
+		Usage: "serve metrics and health checks by HTTP on `ADDR:PORT`; repeatable",
+		Text: "`ADDR:PORT` of metrics and health checks by HTTP. Without authentication, so that nothing listens unless asked for: " +
+			"give a loopback address or one of a network for management, such as `127.0.0.1:9049`",
+		field: func(c *Config) any { return &c.OpsListen },
+	},
+	{
+		Key: "ops_pprof", Reload: true,
+		Usage: "let everyone who reaches --ops-listen profile the process",
+		Text:  "whoever reaches `ops_listen` may have the process profiled",
+		field: func(c *Config) any { return &c.OpsPprof },
+	},
+	{
+		Key:   "ops_clients",
+		Usage: "clients with metrics of their own",
+		Text:  "clients with metrics of their own, 0 to 10000; the others are counted together",
+		field: func(c *Config) any { return &c.OpsClients },
+	},
+	{
+		Key: "audit", See: "monitoring.md#audit-log",
+		Usage: "write mounts, clients and changes to the `LOG`: log, 'file PATH' or off",
+		Text:  "where mounts, clients and changes are written down: `log`, `file PATH` or `off`. A reload opens the file anew",
+		field: func(c *Config) any { return &c.Audit },
+	},
+	{
+		Key: "stop_timeout", Reload: true,
+		Usage: "how long a graceful stop may take",
+		Text:  "how long a graceful stop may take",
+		field: func(c *Config) any { return &c.StopTimeout },
+	},
+	{
+		Key: "perf.listen", Reload: true,
+		Usage: "let 'rstorectl perf' measure at `ADDR:PORT`; repeatable",
+		Text:  "`ADDR:PORT` as in `rdma_listen`, with another port; that of perftest is 18515",
+		field: func(c *Config) any { return &c.Perf.Listen },
+	},
+	{
+		Key: "perf.clients", Reload: true,
+		Usage: "`CIDR` of clients that may measure, * for all; repeatable",
+		Text:  "prefixes that may measure, `\"*\"` for everyone; needed where something listens",
+		field: func(c *Config) any { return &c.Perf.Clients },
+	},
+	{
+		Key: "perf.max_size", Reload: true,
+		Usage: "largest message of a measurement in bytes",
+		Text:  "largest message in bytes, at most the default",
+		field: func(c *Config) any { return &c.Perf.MaxSize },
+	},
+	{
+		Key: "perf.max_depth", Reload: true,
+		Usage: "messages under way on a queue pair of a measurement",
+		Text:  "messages under way on a queue pair",
+		field: func(c *Config) any { return &c.Perf.MaxDepth },
+	},
+	{
+		Key: "perf.max_qps", Reload: true,
+		Usage: "queue pairs of a measurement",
+		Text:  "queue pairs of a measurement",
+		field: func(c *Config) any { return &c.Perf.MaxQPs },
+	},
+	{
+		Key: "perf.max_connections", Reload: true,
+		Usage: "queue pairs of all measurements",
+		Text:  "queue pairs of all measurements",
+		field: func(c *Config) any { return &c.Perf.MaxConnections },
+	},
+	{
+		Key: "perf.max_memory", Reload: true,
+		Usage: "bytes of memory for all measurements",
+		Text:  "bytes for the buffers of all measurements; apart from the memory of the file service, and taken from the system when used",
+		field: func(c *Config) any { return &c.Perf.MaxMemory },
+	},
+	{
+		Key: "perf.idle_timeout", Reload: true,
+		Usage: "end measurements whose client is silent for so long",
+		Text:  "ends a measurement whose client is silent",
+		field: func(c *Config) any { return &c.Perf.IdleTimeout },
+	},
+	{
+		Key: "perf.max_duration", Reload: true,
+		Usage: "end measurements that take longer",
+		Text:  "ends every measurement",
+		field: func(c *Config) any { return &c.Perf.MaxDuration },
+	},
+}
+
+// AddFlags declares the flags that Load understands.
+func AddFlags(f *pflag.FlagSet) {
+	d := Default()
+	f.String(FlagConfig, "", "configuration `FILE` (default "+SystemFile+" if it exists)")
+	for _, s := range settings {
+		switch v := s.value(d).(type) {
+		case string:
+			f.String(s.Flag(), v, s.Usage)
+		case []string:
+			f.StringSlice(s.Flag(), v, s.Usage)
+		case int:
+			f.Int(s.Flag(), v, s.Usage)
+		case bool:
+			f.Bool(s.Flag(), v, s.Usage)
+		case time.Duration:
+			f.Duration(s.Flag(), v, s.Usage)
+		case []Export:
+			f.StringArray(s.Flag(), nil, s.Usage)
+		}
+	}
+}
+
+// Change is a setting that two configurations have differently.
+type Change struct{ Key, Old, New string }
+
+// Waiting are the changed settings that a reload does not apply.
+func Waiting(was, is *Config) (list []Change) {
+	for _, s := range settings {
+		if s.Reload {
+			continue
+		}
+		if c := (Change{s.Key, fmt.Sprint(s.value(was)), fmt.Sprint(s.value(is))}); c.Old != c.New {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// Part is a key of an export, or of a client's rule in one.
+type Part struct{ Key, Text string }
+
+// ExportParts are the keys of an entry of exports, in Markdown as Setting.Text.
+func ExportParts() []Part { return exportParts }
+
+// ClientParts are those of an entry of its clients.
+func ClientParts() []Part { return clientParts }
+
+var exportParts = []Part{
+	{"path", "the directory, absolute; of a memory export a label"},
+	{"pseudo", "where clients find it; default: `/` and the last part of the path"},
+	{"type", "`posix`, a directory of the host (default), or `memory`, which is lost at the end of the process"},
+	{"read_only", "refuses changes to every client"},
+	{"async", "acknowledges stable writes before they are on disk. A crash of the host then loses data that the client believes safe"},
+	{"direct", "has long aligned READs and WRITEs go past the page cache of the host"},
+	{"host_locks", "takes locks of clients on the host too (default `true`)"},
+	{"pkeys", "RDMA partitions that the export is for; without any all, and clients over TCP"},
+	{"fsid", "the file system's number for clients: a number, a UUID, or `root`, which makes the export the root of version 4"},
+	{"crossmnt", "exports what is mounted below, too, by the same rules"},
+	{"mountpoint", "a directory that something must be mounted at for the export to be served; `.` stands for `path`"},
+	{"bandwidth", "bytes a second for all clients together, as `500M`"},
+	{"iops", "operations a second for all clients together"},
+	{"first_match", "the first network that a client is in counts, as in exports(5), instead of the longest prefix"},
+	{"clients", "the rules; without any every client is allowed, with the defaults"},
+}
+
+var clientParts = []Part{
+	{"cidr", "a prefix, an address, or `\"*\"` for everyone"},
+	{"host", "in its place: a host name, a pattern such as `*.example.org`, or a `@netgroup`"},
+	{"read_only", "refuses changes to this client"},
+	{"squash", "`root_squash` (default), `no_root_squash` or `all_squash`"},
+	{"anonuid", "the user that squashed callers become, default 65534"},
+	{"anongid", "the group that squashed callers become, default 65534"},
+	{"secure", "wants TCP from a port below 1024"},
+	{"sec", "flavors that are accepted, of `sys` and `none`; default both"},
+	{"transports", "of `rdma` and `tcp`; default both"},
+	{"rsize", "bytes of one READ at most, a multiple of 1024; default 1048576"},
+	{"wsize", "bytes of one WRITE at most"},
+	{"bandwidth", "bytes a second for each client, as `500M`"},
+	{"iops", "operations a second for each client"},
+	{"manage_gids", "takes the groups of users from the server's database"},
+	{"nohide", "lets version 3 in from the export around"},
+	{"nordirplus", "refuses READDIRPLUS"},
+}
