@@ -88,6 +88,16 @@ func TestSystemd(t *testing.T) {
 		c.run("systemctl reload rstored")
 	})
 
+	t.Run("reload with other addresses", func(t *testing.T) {
+		c := c.in(t)
+		for range 5 {
+			for _, addr := range []string{"", "127.0.0.1"} { // all, and one of them
+				c.write("/etc/rstored/rstored.yaml", config("/srv/data", addr))
+				c.run("systemctl reload rstored && rstorectl cat " + byRDMA + "/f && rstorectl cat " + byTCP + "/f")
+			}
+		}
+	})
+
 	t.Run("restart", func(t *testing.T) {
 		c := c.in(t)
 		// Whoever connects while there is no process waits; nobody is refused.

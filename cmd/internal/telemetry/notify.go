@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -58,8 +59,43 @@ func (n *Notifier) StoreFD(name string, fd int) error {
 	return n.sendWith(unix.UnixRights(fd), "FDSTORE=1", "FDNAME="+name, "FDPOLL=0")
 }
 
-// RemoveFD has the manager close the descriptors of that name.
-func (n *Notifier) RemoveFD(name string) error { return n.send("FDSTOREREMOVE=1", "FDNAME="+name) }
+// RemoveFD has the manager close the descriptors of that name, and waits until it has: only then
+// can their addresses be had again.
+func (n *Notifier) RemoveFD(name string) error {
+	if err := n.send("FDSTOREREMOVE=1", "FDNAME="+name); err != nil || n.socket == "" {
+		return err
+	}
+	return n.barrier()
+}
+
+// barrierWait bounds the wait for the manager, in milliseconds.
+const barrierWait = 2000
+
+// barrier waits until the manager has done what it was told: it closes the end of the pipe
+// that it is sent, after everything that came before (sd_notify_barrier(3)).
+func (n *Notifier) barrier() error {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(ends[0]) }()
+	err := n.sendWith(unix.UnixRights(ends[1]), "BARRIER=1")
+	_ = unix.Close(ends[1])
+	if err != nil {
+		return err
+	}
+	for {
+		switch k, err := unix.Poll([]unix.PollFd{{Fd: int32(ends[0])}}, barrierWait); {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		case k == 0:
+			return errors.New("the service manager does not answer")
+		default:
+			return nil
+		}
+	}
+}
 
 func (n *Notifier) send(lines ...string) error { return n.sendWith(nil, lines...) }
 

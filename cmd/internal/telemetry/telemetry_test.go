@@ -53,6 +53,22 @@ func TestNotify(t *testing.T) {
 	} else {
 		_ = unix.Close(fds[0])
 	}
+	// A removal is over when the manager has seen it.
+	removed := make(chan error, 1)
+	go func() { removed <- n.RemoveFD("tcp.2049") }()
+	for _, want := range []string{"FDSTOREREMOVE=1\nFDNAME=tcp.2049", "BARRIER=1"} {
+		select {
+		case err := <-removed:
+			t.Fatalf("before %s was read: %v", want, err)
+		default:
+		}
+		if k, err := l.Read(b); err != nil || string(b[:k]) != want { // what comes with it is closed
+			t.Errorf("got %q, %v; want %q", b[:k], err, want)
+		}
+	}
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
 	t.Setenv("WATCHDOG_USEC", "30000000")
 	if d := n.Watchdog(); d != 30*time.Second {
 		t.Errorf("the watchdog waits %v", d)
