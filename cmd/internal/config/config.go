@@ -228,8 +228,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("log_level: %q is none of %s", c.LogLevel, strings.Join(logLevels, ", "))
 	case !slices.Contains(logFormats, c.LogFormat):
 		return fmt.Errorf("log_format: %q is none of %s", c.LogFormat, strings.Join(logFormats, ", "))
-	case c.Shards < 0 || c.Shards > maxShards:
-		return fmt.Errorf("shards: %d is not within 0 to %d", c.Shards, maxShards)
+	case c.Shards < 0 || c.Shards > maxShards || c.Shards&(c.Shards-1) != 0:
+		return fmt.Errorf("shards: %d is no power of two up to %d", c.Shards, maxShards)
 	case c.Workers < 0 || c.Workers > maxWorkers:
 		return fmt.Errorf("workers: %d is not within 0 to %d", c.Workers, maxWorkers)
 	case c.OpsClients < 0 || c.OpsClients > maxOpsClients:

@@ -102,6 +102,7 @@ func TestBadFiles(t *testing.T) {
 		{"tcp_listen: ['example.org:2049']\n", "not an IP address"},
 		{"tcp_listen: ['127.0.0.1:0']\n", "not a port"},
 		{"tcp_listen: ['127.0.0.1']\n", "not ADDR:PORT"},
+		{"shards: 3\n", "power of two"},
 		{"workers: -1\n", "workers"},
 		{"nfs_versions: [3, 5]\n", "nfs_versions"},
 		{"nfs_versions: []\n", "nfs_versions"},
