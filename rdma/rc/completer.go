@@ -66,6 +66,11 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 		q.n.RxNAKSequence++
 		q.seen.RxNAK.add(syndrome, p.PSN)
 		if !q.ackBefore(now, p.PSN) {
+			// Behind a READ whose response is missing it says that requests were lost as well. Sent
+			// again at once, all of them, they may be what leaves no room for the response.
+			if q.state != rdma.StateErr && p.PSN.After(r.una) && p.PSN.Before(r.next) {
+				r.window.lost(now, r.srtt, r.queued())
+			}
 			return
 		}
 		if r.backAt != 0 && r.backPSN == r.una && now-r.backAt < r.guard() {
