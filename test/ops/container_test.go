@@ -85,7 +85,7 @@ func (c *container) in(t *testing.T) *container { return &container{t: t, dir: c
 // try runs a script by bash inside, and returns what it prints.
 func (c *container) try(script string) (string, error) {
 	cmd := exec.Command("nsenter", "-t", c.lead, "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "/bin/bash", "-c", script)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C"}
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LC_ALL=C"}
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }

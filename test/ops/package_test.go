@@ -39,7 +39,7 @@ func TestPackage(t *testing.T) {
 	c := boot(t)
 	deb := func(version string) string {
 		buildPackages(t, out, version, "deb")
-		to := "/root/rstored_" + version + ".deb"
+		to := "/var/tmp/rstored_" + version + ".deb"
 		c.install(one(t, filepath.Join(out, "rstored_"+strings.TrimPrefix(version, "v")+"_*.deb")), to, 0o644)
 		return to
 	}

@@ -51,7 +51,7 @@ func (d *Daemon) applyExports(atStart bool) error {
 				d.log.Info("exporting", zap.String("path", w.Path), zap.String("as", w.Pseudo), zap.Strings("and_as", w.Aliases), zap.String("type", w.Type))
 			}
 			if s.store != nil {
-				s.store.SetDirect(w.Direct)
+				s.store.setDirect(w.Direct)
 			}
 		}
 		if err == nil {

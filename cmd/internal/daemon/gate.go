@@ -463,8 +463,8 @@ func (g *gate) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, of
 	return x.WriteNowait(c, h, p, off, how)
 }
 
-// SetDirect passes an export's option on to a store that knows it.
-func (g *gate) SetDirect(on bool) {
+// setDirect passes an export's option on to a store that knows it.
+func (g *gate) setDirect(on bool) {
 	x, ok := g.fs.(interface{ SetDirect(on bool) })
 	if !ok || !g.enter() {
 		return
