@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/buildbarn/go-xdr v0.0.0-20261005144839-a2095890273e
 	github.com/go-git/go-billy/v5 v5.6.0
+	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.66.1
