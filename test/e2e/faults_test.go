@@ -280,6 +280,11 @@ type sickFile struct {
 	s *sick
 }
 
+// WrapChild implements fs.NodeWrapChilder.
+func (n *sickNode) WrapChild(context.Context, fs.InodeEmbedder) fs.InodeEmbedder {
+	return &sickNode{fs.LoopbackNode{RootData: n.RootData}, n.s}
+}
+
 func (n *sickNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	if flags&syscall.O_ACCMODE != syscall.O_RDONLY {
 		if e := n.s.refuses(); e != 0 {
@@ -341,10 +346,7 @@ func (f *sickFile) Fsync(ctx context.Context, flags uint32) syscall.Errno {
 // mount puts it over a directory for the time of the test.
 func (s *sick) mount(t *testing.T, dir string) {
 	root := &fs.LoopbackRoot{Path: t.TempDir()}
-	root.NewNode = func(*fs.LoopbackRoot, *fs.Inode, string, *syscall.Stat_t) fs.InodeEmbedder {
-		return &sickNode{fs.LoopbackNode{RootData: root}, s}
-	}
-	root.RootNode = root.NewNode(root, nil, "", nil)
+	root.RootNode = &sickNode{fs.LoopbackNode{RootData: root}, s}
 	server, err := fs.Mount(dir, root.RootNode, &fs.Options{MountOptions: fuse.MountOptions{
 		DirectMountStrict: true, AllowOther: true, FsName: "rstored-test",
 	}})
