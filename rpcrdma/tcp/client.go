@@ -116,7 +116,20 @@ func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint3
 		return nil, &TLSError{Peer: addr, Err: err}
 	}
 	_ = conn.SetDeadline(time.Time{})
-	return NewClient(secure), nil
+	c := NewClient(secure)
+	// In TLS 1.3 the client is done before the server has looked at its certificate: a first answer
+	// says that it was accepted.
+	ctx, cancel := context.WithTimeout(ctx, clientHandshakeTimeout)
+	defer cancel()
+	var lost *rpc.ConnError
+	if err := c.Call(ctx, &rpc.Request{Prog: prog, Vers: vers}); errors.As(err, &lost) || ctx.Err() != nil {
+		c.Close()
+		if lost != nil {
+			err = lost.Err
+		}
+		return nil, &TLSError{Peer: addr, Err: err}
+	}
+	return c, nil
 }
 
 // TLSError is a connection that has no TLS where it has to.
@@ -128,6 +141,11 @@ type TLSError struct {
 func (e *TLSError) Error() string {
 	if errors.Is(e.Err, rpc.ErrNoTLS) {
 		return fmt.Sprintf("%s does not offer TLS, and nothing is sent to it without", e.Peer)
+	}
+	var alert tls.AlertError
+	var op *net.OpError
+	if errors.As(e.Err, &alert) || errors.As(e.Err, &op) && op.Op == "remote error" {
+		return fmt.Sprintf("%s refuses TLS with this client: %v", e.Peer, e.Err)
 	}
 	return fmt.Sprintf("no TLS with %s: %v", e.Peer, e.Err)
 }

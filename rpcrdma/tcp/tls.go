@@ -17,7 +17,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// ALPN is what both ends call the protocol in the handshake (RFC 9289 section 7.2).
+// ALPN is what both ends call the protocol in the handshake (RFC 9289 section 7.2). A peer that
+// names another is refused, but one that names none is not, though it should be: the Linux kernel's
+// tlshd (ktls-utils 1.0) does not, as client and as server, and what is spoken is
+// certain from the question before.
 const ALPN = "sunrpc"
 
 // Failure is a reason for which a connection that began TLS has none.
@@ -29,23 +32,19 @@ const (
 	FailedGone                       // the peer went away
 	FailedEarly                      // the peer said something between its question and the answer
 	FailedGarbage                    // what came was not TLS
-	FailedALPN                       // the peer did not say which protocol, or another
 	FailedCertificate                // the peer's certificate is none, or no good
 	FailedRefused                    // the peer refused us: our certificate, mostly
-	FailedProtocol                   // any other: no common version or cipher, say
+	FailedProtocol                   // any other: no common version, cipher or protocol, say
 	numFailures
 )
 
 // String is the failure as counters have it.
 func (f Failure) String() string {
-	return [...]string{"timeout", "gone", "early_data", "garbage", "alpn", "certificate", "refused_by_peer", "protocol"}[f]
+	return [...]string{"timeout", "gone", "early_data", "garbage", "certificate", "refused_by_peer", "protocol"}[f]
 }
 
 // errEarly is of bytes that came behind the question for TLS, before its answer.
 var errEarly = errors.New("the peer did not wait for the answer to its question for TLS")
-
-// errALPN is of a peer that does not say that the protocol is RPC.
-var errALPN = errors.New("the handshake did not agree on the protocol " + ALPN)
 
 // errNoCertificate begins what crypto/tls says where one is required; it has no type for it.
 const errNoCertificate = "tls: client didn't provide a certificate"
@@ -68,8 +67,6 @@ func failureOf(err error) Failure {
 		return FailedGone
 	case errors.As(err, &record):
 		return FailedGarbage
-	case errors.Is(err, errALPN):
-		return FailedALPN
 	case errors.As(err, &cert), errors.As(err, &invalid), err.Error() == errNoCertificate:
 		return FailedCertificate
 	case errors.As(err, &alert), errors.As(err, &op) && op.Op == "remote error":
@@ -222,14 +219,6 @@ func forRPC(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// agreed checks what a handshake has agreed on.
-func agreed(st *tls.ConnectionState) error {
-	if st.NegotiatedProtocol != ALPN {
-		return errALPN
-	}
-	return nil
-}
-
 // nameOf is who a verified certificate is of: its first name or address, or its subject. The
 // serial number and the issuer tell it from others (RFC 9289 section 5.2.1).
 func nameOf(c *x509.Certificate) string {
@@ -255,8 +244,7 @@ func serverTLS(c net.Conn, cfg *tls.Config, early int) (*secured, error) {
 	if err := s.Handshake(); err != nil {
 		return nil, err
 	}
-	st := s.ConnectionState()
-	return s, agreed(&st)
+	return s, nil
 }
 
 // clientTLS asks a server for TLS and begins it. The program and the version are of what the
@@ -281,6 +269,5 @@ func clientTLS(c net.Conn, cfg *tls.Config, prog, vers, xid uint32) (net.Conn, e
 	if err := s.Handshake(); err != nil {
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
-	st := s.ConnectionState()
-	return s, agreed(&st)
+	return s, nil
 }
