@@ -126,7 +126,6 @@ func Load(f Files, log *slog.Logger) (*Store, error) {
 func (s *Store) Reload() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failed = [3][]byte{}
 	return s.load()
 }
 

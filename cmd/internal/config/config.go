@@ -218,7 +218,11 @@ func (c *Config) Validate() error {
 	if err := c.TLS.validate(); err != nil {
 		return err
 	}
-	c.Warnings = append(c.Warnings, c.tlsWarnings()...)
+	for _, w := range c.tlsWarnings() {
+		if !slices.Contains(c.Warnings, w) {
+			c.Warnings = append(c.Warnings, w)
+		}
+	}
 	if err := c.Perf.validate(c.RDMAListen); err != nil {
 		return err
 	}

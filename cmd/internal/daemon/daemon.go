@@ -172,10 +172,10 @@ func (d *Daemon) inherit() {
 	d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
 }
 
-// tellWarnings tells what is probably not meant in the export table.
+// tellWarnings tells what is probably not meant in the exports.
 func (d *Daemon) tellWarnings(cfg *config.Config) {
 	for _, w := range cfg.Warnings {
-		d.log.Warn("export table: " + w)
+		d.log.Warn("exports: " + w)
 	}
 }
 
