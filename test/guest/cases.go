@@ -89,6 +89,8 @@ var ordinary = []Case{
 	ofVersion("4.1", "deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
 	ofVersion("4.0", "deleg", Case{Host: recallsRead, Timeout: 2 * time.Minute}),
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
+	tlsCase("3"),
+	tlsCase("4.2"),
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
 	{Name: "mount-rsize", Exports: rw, Script: script("rsize"), Timeout: 2 * time.Minute},

@@ -50,6 +50,8 @@ var about = map[string]string{
 	"v42-copy":             "copies of 300 MiB by version 4.2 that go on after the reply, in one export and between two; the guest is called at the end, and stops one",
 	"mount-portmap":        "mount by rstored's own port mapper; rpcinfo and showmount",
 	"mount-tcp-and-rdma":   "one file by both carriers at once",
+	"tls-v3":               "the kernel's client with TLS by tlshd, version 3: xprtsec=tls and mtls, refusals, a certificate renewed under a mount; of another kernel, see `test/guest/tls.config`",
+	"tls-v42":              "the same by version 4.2",
 	"mount-nconnect":       "nconnect=4",
 	"mount-rsize":          "rsize and wsize from 4 KiB to 1 MiB",
 	"mount-rsize-4200":     "the same with packets of 4096 bytes",
@@ -146,6 +148,7 @@ func (c *Case) slowly() bool {
 // slow are the cases that take most of the time; RSTORED_GUEST_CASES=quick leaves
 // them out.
 var slow = map[string]bool{
+	"tls-v3": true, "tls-v42": true, // their kernel takes minutes to build
 	"directory-of-20000": true,
 	"large-file":         true,
 	"locks":              true,

@@ -86,12 +86,14 @@ type Config struct {
 	OpsClients int      `mapstructure:"ops_clients" yaml:"ops_clients"`
 	// Audit is where mounts, clients and changes are written down; see ParseAudit.
 	Audit string `mapstructure:"audit" yaml:"audit"`
+	// TLS is for NFS over TCP.
+	TLS TLS `mapstructure:"tls" yaml:"tls"`
 	// Perf is for measurements of the network.
 	Perf Perf `mapstructure:"perf" yaml:"perf"`
 
 	// File is where the configuration was read from, empty if from no file.
 	File string `mapstructure:"-" yaml:"-"`
-	// Warnings are about the export table.
+	// Warnings are about the export table, and what it wants of TLS.
 	Warnings []string `mapstructure:"-" yaml:"-"`
 }
 
@@ -130,6 +132,7 @@ func Default() *Config {
 		NFSVersions:    slices.Clone(nfsVersions),
 		IDMap:          IDMap{Method: IDNumeric},
 		UTF8:           UTF8Any,
+		TLS:            TLS{XprtSec: slices.Clone(xprtsecs)},
 		Perf:           defaultPerf(),
 	}
 }
@@ -211,6 +214,14 @@ func (c *Config) Validate() error {
 	}
 	if _, err := ParseAudit(c.Audit); err != nil {
 		return fmt.Errorf("audit: %w", err)
+	}
+	if err := c.TLS.validate(); err != nil {
+		return err
+	}
+	for _, w := range c.tlsWarnings() {
+		if !slices.Contains(c.Warnings, w) {
+			c.Warnings = append(c.Warnings, w)
+		}
 	}
 	if err := c.Perf.validate(c.RDMAListen); err != nil {
 		return err

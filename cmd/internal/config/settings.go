@@ -257,6 +257,30 @@ var settings = []Setting{
 		field: func(c *Config) any { return &c.Audit },
 	},
 	{
+		Key: "tls.certificate", Reload: true, See: "security.md#tls",
+		Usage: "offer TLS to NFS over TCP with the certificate of a `FILE`",
+		Text:  "PEM file of the server's certificate and those between it and its authority. With it clients over TCP may begin TLS (RFC 9289), at the same ports. A renewed file is used by itself",
+		field: func(c *Config) any { return &c.TLS.Certificate },
+	},
+	{
+		Key: "tls.key", Reload: true, See: "security.md#tls",
+		Usage: "`FILE` of the certificate's private key",
+		Text:  "PEM file of its private key",
+		field: func(c *Config) any { return &c.TLS.Key },
+	},
+	{
+		Key: "tls.client_ca", Reload: true, See: "security.md#tls",
+		Usage: "`FILE` of the authorities that certificates of clients must come from",
+		Text:  "PEM file of the authorities that certificates of clients must come from; without it nobody is `mtls`",
+		field: func(c *Config) any { return &c.TLS.ClientCA },
+	},
+	{
+		Key: "tls.xprtsec", Reload: true, See: "exports.md#options",
+		Usage: "what exports want of TCP that do not say it: of none, tls, mtls; repeatable",
+		Text:  "what exports accept over TCP that do not say it themselves: of `none`, `tls` and `mtls`",
+		field: func(c *Config) any { return &c.TLS.XprtSec },
+	},
+	{
 		Key: "stop_timeout", Reload: true,
 		Usage: "how long a graceful stop may take",
 		Text:  "how long a graceful stop may take",
@@ -393,6 +417,7 @@ var clientParts = []Part{
 	{"secure", "wants TCP from a port below 1024"},
 	{"sec", "flavors that are accepted, of `sys` and `none`; default both"},
 	{"transports", "of `rdma` and `tcp`; default both"},
+	{"xprtsec", "what is accepted over TCP, of `none`, `tls` and `mtls`; default `tls.xprtsec`"},
 	{"rsize", "bytes of one READ at most, a multiple of 1024; default 1048576"},
 	{"wsize", "bytes of one WRITE at most"},
 	{"bandwidth", "bytes a second for each client, as `500M`"},

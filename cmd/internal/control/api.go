@@ -109,6 +109,35 @@ type Status struct {
 	Clients       int       `json:"clients"`
 	Devices       []string  `json:"devices"`
 	Problems      []string  `json:"problems"`
+	// TLS is that of NFS over TCP, nil if it is not offered.
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// TLS describes TLS of NFS over TCP.
+type TLS struct {
+	Certificate string    `json:"certificate"` // files
+	Key         string    `json:"key"`
+	ClientCA    string    `json:"client_ca,omitempty"`
+	Subject     string    `json:"subject"`
+	Names       []string  `json:"names"` // DNS names and addresses of the certificate
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"` // of the certificate or its chain, whichever ends first
+	// ClientCANotAfter is when the last authority of clients expires.
+	ClientCANotAfter *time.Time `json:"client_ca_not_after,omitempty"`
+	Loaded           time.Time  `json:"loaded"` // when the files in use were read
+	Loads            uint64     `json:"loads"`
+	Failures         uint64     `json:"failures"` // changed files that could not be used
+	// Error is why the files as they are cannot be used; those of before are.
+	Error  string    `json:"error,omitempty"`
+	Counts TLSCounts `json:"counts"`
+}
+
+// TLSCounts are counts since the daemon's start.
+type TLSCounts struct {
+	Probes     uint64            `json:"probes"` // clients that asked for TLS
+	Handshakes uint64            `json:"handshakes"`
+	Mutual     uint64            `json:"mutual"` // of those, with a verified certificate
+	Failed     map[string]uint64 `json:"failed"` // by reason
 }
 
 // Values of Status.State.
@@ -124,6 +153,10 @@ type Client struct {
 	Transport string    `json:"transport"`
 	Since     time.Time `json:"since"`
 	Calls     uint64    `json:"calls"`
+	// XprtSec is how a connection over TCP is protected, none, tls or mtls; Name who the client is
+	// by his certificate.
+	XprtSec string `json:"xprtsec,omitempty"`
+	Name    string `json:"name,omitempty"`
 	// RDMA is what only connections over RDMA have.
 	RDMA *ClientRDMA `json:"rdma,omitempty"`
 }

@@ -18,7 +18,7 @@ func (d *Daemon) serveTCP(l net.Listener) endpoint { return d.serveOn(l, d.rpc) 
 func (d *Daemon) servePortmap(l net.Listener) endpoint { return d.serveOn(l, d.portmap) }
 
 func (d *Daemon) serveOn(l net.Listener, srv *rpc.Server) endpoint {
-	t := tcp.Config{Logger: d.log.Slog("tcp")}.Serve(l, srv)
+	t := tcp.Config{Logger: d.log.Slog("tcp"), TLS: d.tlsConfig, Secured: d.secured}.Serve(l, srv)
 	d.meters.addTCP(t)
 	return endpoint{addr: boundAddr(l), stop: func(ctx context.Context) error {
 		err := t.Shutdown(ctx)

@@ -59,6 +59,7 @@ type Daemon struct {
 	// recorder measures the calls of rpc.
 	recorder *measure.Recorder
 	audit    *audit.Log
+	tls      atomic.Pointer[secrecy]
 	morgue   morgue
 	perf     measuring
 	served   []rpc.Program // for the names of procedures
@@ -111,6 +112,9 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		return nil, &cli.ConfigError{Err: err}
 	}
 	d.watch.pprof.Store(cfg.OpsPprof)
+	if err := d.applyTLS(cfg); err != nil {
+		return nil, &cli.ConfigError{Err: err}
+	}
 	secret, err := d.state.Secret()
 	if err != nil {
 		return nil, err
@@ -168,10 +172,10 @@ func (d *Daemon) inherit() {
 	d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
 }
 
-// tellWarnings tells what is probably not meant in the export table.
+// tellWarnings tells what is probably not meant in the exports.
 func (d *Daemon) tellWarnings(cfg *config.Config) {
 	for _, w := range cfg.Warnings {
-		d.log.Warn("export table: " + w)
+		d.log.Warn("exports: " + w)
 	}
 }
 
@@ -291,7 +295,7 @@ func (d *Daemon) reload() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)
-	if err := errors.Join(d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
+	if err := errors.Join(d.applyTLS(cfg), d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
 	d.tellWarnings(cfg)
@@ -314,6 +318,10 @@ func (d *Daemon) Status() control.Status {
 		Clients:       len(d.Clients()),
 		Devices:       []string{},
 		Problems:      []string{},
+		TLS:           d.tlsStatus(),
+	}
+	if s.TLS != nil && s.TLS.Error != "" {
+		s.Problems = append(s.Problems, "tls: "+s.TLS.Error+" (the files of before are in use)")
 	}
 	if d.draining.Load() {
 		s.State = control.StateDraining
