@@ -15,6 +15,7 @@
 //	GET    /v1/clients
 //	GET    /v1/qps
 //	GET    /v1/stats
+//	GET    /v1/sample             counters of calls, clients and queue pairs at one time, for 'rstorectl top'
 //	GET    /v1/devices
 //	GET    /v1/post-mortems       RDMA connections that ended badly, the latest first
 //	GET    /v1/config             the configuration in force, YAML
@@ -32,6 +33,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/live"
 )
 
 // Where an export or a port comes from.
@@ -194,6 +196,7 @@ type Backend interface {
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats
+	Sample() live.Sample
 	Devices() []Device
 	PostMortems() []PostMortem
 	SetLogLevel(level string) error

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/live"
 )
 
 // Dialer is the client's side of the control interface. It may be used from
@@ -226,6 +227,11 @@ func (d *Dialer) QPs(ctx context.Context) (q []QP, err error) {
 // Stats asks for the counters.
 func (d *Dialer) Stats(ctx context.Context) (s Stats, err error) {
 	return s, d.do(ctx, http.MethodGet, "/v1/stats", nil, nil, &s)
+}
+
+// Sample asks for the counters of calls, clients and queue pairs.
+func (d *Dialer) Sample(ctx context.Context) (s live.Sample, err error) {
+	return s, d.do(ctx, http.MethodGet, "/v1/sample", nil, nil, &s)
 }
 
 // Devices lists the RDMA devices.

@@ -68,6 +68,7 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 	mux.HandleFunc("GET /v1/clients", get(func(*http.Request) (any, error) { return b.Clients(), nil }))
 	mux.HandleFunc("GET /v1/qps", get(func(*http.Request) (any, error) { return b.QPs(), nil }))
 	mux.HandleFunc("GET /v1/stats", get(func(*http.Request) (any, error) { return b.Stats(), nil }))
+	mux.HandleFunc("GET /v1/sample", get(func(*http.Request) (any, error) { return b.Sample(), nil }))
 	mux.HandleFunc("GET /v1/devices", get(func(*http.Request) (any, error) { return b.Devices(), nil }))
 	mux.HandleFunc("GET /v1/post-mortems", get(func(*http.Request) (any, error) { return b.PostMortems(), nil }))
 	mux.HandleFunc("GET /v1/config", s.config)

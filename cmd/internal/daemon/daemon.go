@@ -309,28 +309,39 @@ func (d *Daemon) Status() control.Status {
 		LogLevel:      d.log.Level.String(),
 		Clients:       len(d.Clients()),
 		Devices:       []string{},
-		Problems:      []string{},
+		Problems:      d.problems(),
 	}
 	if d.draining.Load() {
 		s.State = control.StateDraining
 	}
 	for _, e := range d.Exports() {
-		if e.Error != "" {
-			s.Problems = append(s.Problems, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
-			continue
+		if e.Error == "" {
+			s.Exports++
 		}
-		s.Exports++
 	}
 	for _, p := range d.Ports() {
-		if p.Error != "" {
-			s.Problems = append(s.Problems, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
-		}
 		if len(p.Addresses) > 0 {
 			s.Ports++
 		}
 	}
 	s.Devices = append(s.Devices, d.deviceNames()...)
 	return s
+}
+
+// problems are exports and ports that are not served, in words.
+func (d *Daemon) problems() []string {
+	out := []string{}
+	for _, e := range d.Exports() {
+		if e.Error != "" {
+			out = append(out, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
+		}
+	}
+	for _, p := range d.Ports() {
+		if p.Error != "" {
+			out = append(out, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
+		}
+	}
+	return out
 }
 
 // Config implements control.Backend.
