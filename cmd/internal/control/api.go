@@ -1,6 +1,7 @@
 // Package control is the daemon's control interface: JSON over HTTP on a Unix
 // socket, for rstorectl and for scripts (curl --unix-socket). Who may use it is
-// decided by the credentials the kernel reports for the peer.
+// decided by the credentials the kernel reports for the peer. The same by HTTPS is for other
+// hosts; there the certificates of clients decide.
 //
 //	GET    /v1/status
 //	GET    /v1/exports            POST /v1/exports (ExportSpec)
@@ -68,8 +69,9 @@ const (
 	TransportRDMA    = "rdma"
 	TransportTCP     = "tcp"
 	TransportPortmap = "portmap"
-	TransportPerf    = "perf" // measurements over RDMA
-	TransportOps     = "ops"  // metrics and health checks by HTTP
+	TransportPerf    = "perf"    // measurements over RDMA
+	TransportOps     = "ops"     // metrics and health checks by HTTP
+	TransportControl = "control" // this interface, over TLS
 )
 
 // PortSpec names a port: a transport and where it listens.

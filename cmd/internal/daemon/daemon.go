@@ -63,7 +63,9 @@ type Daemon struct {
 	perf     measuring
 	served   []rpc.Program // for the names of procedures
 	control  *control.Server
-	manager  *telemetry.Notifier
+	// controlRefused is countControlRefused.
+	controlRefused atomic.Uint64
+	manager        *telemetry.Notifier
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
 	sockets   *sockets.Set
