@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 )
@@ -18,6 +19,7 @@ type server struct {
 	t                    *testing.T
 	dir, host            string
 	rdma, tcp, ops, sock string
+	stop                 func() // also at the end of the test
 }
 
 func newServer(t *testing.T) *server {
@@ -49,12 +51,13 @@ func (s *server) run(args ...string) {
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		if err := cmd.Wait(); err != nil || s.t.Failed() {
-			s.t.Logf("rstored: %v\n%s", err, stderr.String())
+			s.t.Errorf("rstored: %v\n%s", err, stderr.String())
 		}
 	})
+	s.t.Cleanup(s.stop)
 	up := func() error {
 		ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
 		defer cancel()

@@ -107,7 +107,7 @@ func (w *watch) progress(l rpc.Load, now time.Time) time.Duration {
 func (d *Daemon) serveOps(l net.Listener) endpoint {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(ops.NewCollector(d.opsState), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s := ops.Serve(l, ops.Config{Gatherer: registry, Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Logger: d.log.Slog("ops")})
+	s := ops.Serve(l, ops.Config{Gatherer: registry, Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Logger: d.log.Slog("ops")})
 	return endpoint{addr: boundAddr(l), stop: s.Close}
 }
 
