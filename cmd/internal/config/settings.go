@@ -164,6 +164,43 @@ var settings = []Setting{
 		field: func(c *Config) any { return &c.ControlGroup },
 	},
 	{
+		Key: "control_tls.listen", Reload: true, See: "security.md#control-from-other-hosts",
+		Usage: "let other hosts control the server by TLS at `ADDR:PORT`; repeatable",
+		Text:  "`ADDR:PORT` where other hosts control the server, by TLS with certificates on both sides, such as `10.0.0.1:9048`. Nothing listens unless asked for",
+		field: func(c *Config) any { return &c.ControlTLS.Listen },
+	},
+	{
+		Key: "control_tls.cert", Reload: true,
+		Usage: "`FILE` with the server's certificate for that, PEM",
+		Text:  "file with the server's certificate, and those between it and its authority, PEM. It is read anew when it changes",
+		field: func(c *Config) any { return &c.ControlTLS.Cert },
+	},
+	{
+		Key: "control_tls.key", Reload: true,
+		Usage: "`FILE` with the key of that certificate, PEM",
+		Text:  "file with the key of that certificate, PEM",
+		field: func(c *Config) any { return &c.ControlTLS.Key },
+	},
+	{
+		Key: "control_tls.client_ca", Reload: true,
+		Usage: "`FILE` with the authorities of certificates of those who control the server, PEM",
+		Text:  "file with the authorities that certificates of clients must come from, PEM. Without it nothing listens",
+		field: func(c *Config) any { return &c.ControlTLS.ClientCA },
+	},
+	{
+		Key: "control_tls.admins", Reload: true,
+		Usage: "`NAME` in certificates of those who may do everything; repeatable",
+		Text: "names of those who may do everything: the common name of a certificate, or one of its alternative names " +
+			"(DNS, mail, URI). `\"*\"` is everyone. Without this and `readers`, everyone with a certificate of the authority",
+		field: func(c *Config) any { return &c.ControlTLS.Admins },
+	},
+	{
+		Key: "control_tls.readers", Reload: true,
+		Usage: "`NAME` in certificates of those who may only look; repeatable",
+		Text:  "names of those who may look, but change nothing, nor capture packets or trace calls",
+		field: func(c *Config) any { return &c.ControlTLS.Readers },
+	},
+	{
 		Key: "log_level", Reload: true,
 		Usage: "`LEVEL` debug, info, warn or error",
 		Text:  "`debug`, `info`, `warn`, `error`",

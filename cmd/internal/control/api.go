@@ -1,6 +1,7 @@
 // Package control is the daemon's control interface: JSON over HTTP on a Unix
 // socket, for rstorectl and for scripts (curl --unix-socket). Who may use it is
-// decided by the credentials the kernel reports for the peer.
+// decided by the credentials the kernel reports for the peer. The same by HTTPS is for other
+// hosts; there the certificates of clients decide.
 //
 //	GET    /v1/status
 //	GET    /v1/exports            POST /v1/exports (ExportSpec)
@@ -15,6 +16,7 @@
 //	GET    /v1/clients
 //	GET    /v1/qps
 //	GET    /v1/stats
+//	GET    /v1/sample             counters of calls, clients and queue pairs at one time, for 'rstorectl top'
 //	GET    /v1/devices
 //	GET    /v1/post-mortems       RDMA connections that ended badly, the latest first
 //	GET    /v1/config             the configuration in force, YAML
@@ -32,6 +34,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/live"
 )
 
 // Where an export or a port comes from.
@@ -66,8 +69,9 @@ const (
 	TransportRDMA    = "rdma"
 	TransportTCP     = "tcp"
 	TransportPortmap = "portmap"
-	TransportPerf    = "perf" // measurements over RDMA
-	TransportOps     = "ops"  // metrics and health checks by HTTP
+	TransportPerf    = "perf"    // measurements over RDMA
+	TransportOps     = "ops"     // metrics and health checks by HTTP
+	TransportControl = "control" // this interface, over TLS
 )
 
 // PortSpec names a port: a transport and where it listens.
@@ -227,6 +231,7 @@ type Backend interface {
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats
+	Sample() live.Sample
 	Devices() []Device
 	PostMortems() []PostMortem
 	SetLogLevel(level string) error

@@ -64,7 +64,9 @@ type Daemon struct {
 	perf     measuring
 	served   []rpc.Program // for the names of procedures
 	control  *control.Server
-	manager  *telemetry.Notifier
+	// controlRefused is countControlRefused.
+	controlRefused atomic.Uint64
+	manager        *telemetry.Notifier
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
 	sockets   *sockets.Set
@@ -317,32 +319,43 @@ func (d *Daemon) Status() control.Status {
 		LogLevel:      d.log.Level.String(),
 		Clients:       len(d.Clients()),
 		Devices:       []string{},
-		Problems:      []string{},
+		Problems:      d.problems(),
 		TLS:           d.tlsStatus(),
-	}
-	if s.TLS != nil && s.TLS.Error != "" {
-		s.Problems = append(s.Problems, "tls: "+s.TLS.Error+" (the files of before are in use)")
 	}
 	if d.draining.Load() {
 		s.State = control.StateDraining
 	}
 	for _, e := range d.Exports() {
-		if e.Error != "" {
-			s.Problems = append(s.Problems, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
-			continue
+		if e.Error == "" {
+			s.Exports++
 		}
-		s.Exports++
 	}
 	for _, p := range d.Ports() {
-		if p.Error != "" {
-			s.Problems = append(s.Problems, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
-		}
 		if len(p.Addresses) > 0 {
 			s.Ports++
 		}
 	}
 	s.Devices = append(s.Devices, d.deviceNames()...)
 	return s
+}
+
+// problems are exports and ports that are not served, in words.
+func (d *Daemon) problems() []string {
+	out := []string{}
+	for _, e := range d.Exports() {
+		if e.Error != "" {
+			out = append(out, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
+		}
+	}
+	for _, p := range d.Ports() {
+		if p.Error != "" {
+			out = append(out, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
+		}
+	}
+	if s := d.tlsStatus(); s != nil && s.Error != "" {
+		out = append(out, "tls: "+s.Error+" (the files of before are in use)")
+	}
+	return out
 }
 
 // Config implements control.Backend.

@@ -225,6 +225,7 @@ func (d *Daemon) stats(loops bool) control.Stats {
 	addCounts(s.Errors, d.faults.Snapshot())
 	addCounts(s.Errors, d.nfs4.Faults())
 	addCounts(s.Errors, d.hostLockCounts())
+	addCounts(s.Errors, map[string]uint64{countControlRefused: d.controlRefused.Load()})
 	for name, n := range d.nfs4.Ops() {
 		s.Procs["nfs4."+name] = control.Proc{Calls: n}
 	}

@@ -121,7 +121,7 @@ func (w *watch) progress(l rpc.Load, now time.Time) time.Duration {
 func (d *Daemon) serveOps(l net.Listener) endpoint {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(ops.NewCollector(d.opsState), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s := ops.Serve(l, ops.Config{Gatherer: registry, Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Logger: d.log.Slog("ops")})
+	s := ops.Serve(l, ops.Config{Gatherer: registry, Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Logger: d.log.Slog("ops")})
 	return endpoint{addr: boundAddr(l), stop: s.Close}
 }
 
@@ -317,8 +317,13 @@ func (d *Daemon) Slow() []control.SlowCall {
 	return out
 }
 
-// auditAction writes down what somebody did at the control socket.
+// auditAction writes down what somebody did at the control socket, or from another host.
 func (d *Daemon) auditAction(a control.Action) {
+	if a.Peer.Remote != "" {
+		d.audit.Record("control", zap.String("client", a.Peer.Remote), zap.String("subject", a.Peer.Subject), zap.String("serial", a.Peer.Serial),
+			zap.String("method", a.Method), zap.String("request", a.Request), zap.Int("status", a.Status), zap.Any("old", a.Old), zap.Any("new", a.New))
+		return
+	}
 	d.audit.Record("control", zap.Uint32("uid", a.Peer.UID), zap.Uint32("gid", a.Peer.GID), zap.Int32("pid", a.Peer.PID),
 		zap.String("method", a.Method), zap.String("request", a.Request), zap.Int("status", a.Status), zap.Any("old", a.Old), zap.Any("new", a.New))
 }
