@@ -247,27 +247,9 @@ func (f *FS) discard(o *object) {
 		var st unix.Stat_t
 		if o.stat(&st) == nil {
 			if fd, err := o.reader(); err == nil {
-				if err := f.syncData(fd); err != nil {
-					_ = f.syncFailed(err)
-				}
+				_ = f.syncData(o, fd) // a failure has changed the verifier
 			}
 		}
 	}
 	o.closeFiles()
-}
-
-func (f *FS) syncData(fd int) error {
-	if f.async.Load() {
-		return nil
-	}
-	_, err := again(func() (int, error) { return 0, unix.Fdatasync(fd) })
-	return err
-}
-
-func (f *FS) syncAll(fd int) error {
-	if f.async.Load() {
-		return nil
-	}
-	_, err := again(func() (int, error) { return 0, unix.Fsync(fd) })
-	return err
 }

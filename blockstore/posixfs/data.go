@@ -151,14 +151,14 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 	}
 	switch {
 	case how == blockstore.FileSync:
-		err = f.syncAll(fd)
+		err = f.syncAll(o, fd)
 	case how == blockstore.DataSync:
-		err = f.syncData(fd)
+		err = f.syncData(o, fd)
 	case n > 0:
 		o.dirty.Store(true)
 	}
 	if err != nil {
-		return 0, how, w, f.syncFailed(err)
+		return 0, how, w, err
 	}
 	return n, how, w, nil
 }
@@ -334,8 +334,8 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 		return w, mapErr(err)
 	}
 	o.dirty.Store(false)
-	if err := f.syncData(fd); err != nil {
-		return w, f.syncFailed(err)
+	if err := f.syncData(o, fd); err != nil {
+		return w, err
 	}
 	o.after(&w)
 	return w, nil

@@ -32,6 +32,7 @@ type object struct {
 	lease  *lease       // openMu
 	// dirty: written since the last sync through this object.
 	dirty atomic.Bool
+	syncs syncs
 
 	// mu makes what is reported as before and after an operation adjacent to it,
 	// against other operations of this server.
