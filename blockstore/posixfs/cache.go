@@ -49,6 +49,13 @@ func (c *cache) get(h *blockstore.Handle) *object {
 	return o
 }
 
+// share gives an object that has a user one more.
+func (c *cache) share(o *object) {
+	c.mu.Lock()
+	o.refs++
+	c.mu.Unlock()
+}
+
 // put adds o with one user, or returns the object that is already there with
 // one more, and then closes o.
 func (c *cache) put(o *object) *object {

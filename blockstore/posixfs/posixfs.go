@@ -117,6 +117,7 @@ type Counters struct {
 	SearchMisses  uint64 // walks that did not find it
 	SyncFailures  uint64 // fsyncs that failed, each with a new verifier
 	SyncsShared   uint64 // writes and commits that another's sync stood for, or that shared theirs
+	ReadAhead     uint64 // bytes that the kernel was asked to read ahead of streams
 	WouldBlock    uint64 // reads sent back because data was not in memory
 	DirectReads   uint64 // reads that went past the page cache
 	DirectWrites  uint64 // writes that did
@@ -129,7 +130,7 @@ type Counters struct {
 }
 
 type counters struct {
-	opens, evictions, forged, outside, searches, searchMisses, syncFailures, syncsShared, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies, writesBlock, directReads, directWrites atomic.Uint64
+	opens, evictions, forged, outside, searches, searchMisses, syncFailures, syncsShared, readAhead, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies, writesBlock, directReads, directWrites atomic.Uint64
 }
 
 // FS is a store over a directory. It implements blockstore.FS; its methods may
@@ -151,6 +152,7 @@ type FS struct {
 	objects      cache
 	root         *object
 	windows      windows
+	aheads       atomic.Int32 // goroutines that ask for what is ahead of streams
 	streams      streams
 	limits       blockstore.Limits
 	count        counters
@@ -384,7 +386,7 @@ func (f *FS) Counters() Counters {
 	c := &f.count
 	return Counters{
 		Opens: c.opens.Load(), Evictions: c.evictions.Load(), ForgedHandles: c.forged.Load(), Outside: c.outside.Load(),
-		Searches: c.searches.Load(), SearchMisses: c.searchMisses.Load(), SyncFailures: c.syncFailures.Load(), SyncsShared: c.syncsShared.Load(),
+		Searches: c.searches.Load(), SearchMisses: c.searchMisses.Load(), SyncFailures: c.syncFailures.Load(), SyncsShared: c.syncsShared.Load(), ReadAhead: c.readAhead.Load(),
 		WouldBlock: c.wouldBlock.Load(), WritesBlock: c.writesBlock.Load(), DirectReads: c.directReads.Load(), DirectWrites: c.directWrites.Load(),
 		DirStreamHits: c.streamHits.Load(),
 		Leases:        c.leases.Load(), LeaseBreaks: c.leaseBreaks.Load(),
