@@ -156,10 +156,7 @@ func (f *FS) syncObject(o *object) error {
 	if err != nil {
 		return mapErr(err)
 	}
-	if err := f.syncAll(fd); err != nil {
-		return f.syncFailed(err)
-	}
-	return nil
+	return f.syncAll(o, fd)
 }
 
 // syncFD is a descriptor on the filesystem that syncfs takes, -1 if there is none.

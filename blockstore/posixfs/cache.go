@@ -49,6 +49,13 @@ func (c *cache) get(h *blockstore.Handle) *object {
 	return o
 }
 
+// share gives an object that has a user one more.
+func (c *cache) share(o *object) {
+	c.mu.Lock()
+	o.refs++
+	c.mu.Unlock()
+}
+
 // put adds o with one user, or returns the object that is already there with
 // one more, and then closes o.
 func (c *cache) put(o *object) *object {
@@ -247,27 +254,9 @@ func (f *FS) discard(o *object) {
 		var st unix.Stat_t
 		if o.stat(&st) == nil {
 			if fd, err := o.reader(); err == nil {
-				if err := f.syncData(fd); err != nil {
-					_ = f.syncFailed(err)
-				}
+				_ = f.syncData(o, fd) // a failure has changed the verifier
 			}
 		}
 	}
 	o.closeFiles()
-}
-
-func (f *FS) syncData(fd int) error {
-	if f.async.Load() {
-		return nil
-	}
-	_, err := again(func() (int, error) { return 0, unix.Fdatasync(fd) })
-	return err
-}
-
-func (f *FS) syncAll(fd int) error {
-	if f.async.Load() {
-		return nil
-	}
-	_, err := again(func() (int, error) { return 0, unix.Fsync(fd) })
-	return err
 }

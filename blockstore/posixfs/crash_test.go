@@ -104,14 +104,17 @@ func crashOnce(t *testing.T, opts Options, seed uint64) {
 	must(t, err)
 	must(t, cmd.Start())
 	wait := time.Duration(rand.New(rand.NewPCG(seed, 7)).IntN(300)+150) * time.Millisecond
-	timer := time.AfterFunc(wait, func() { cmd.Process.Kill() })
-	defer timer.Stop()
+	var timer *time.Timer // from the first file on, which a busy host may take long to come to
 	var acks []string
 	for sc := bufio.NewScanner(out); sc.Scan(); {
 		if strings.HasPrefix(sc.Text(), "error") {
 			t.Fatal(sc.Text())
 		}
 		acks = append(acks, sc.Text())
+		if timer == nil && strings.HasPrefix(sc.Text(), ackFile) {
+			timer = time.AfterFunc(wait, func() { cmd.Process.Kill() })
+			defer timer.Stop()
+		}
 	}
 	cmd.Wait()
 	f := s.open(t)

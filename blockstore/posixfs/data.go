@@ -69,7 +69,7 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 		if direct {
 			n, err = f.readDirect(o, fd, p, off)
 		} else {
-			n, err = pread(fd, p, off)
+			n, err = f.readWait(o, fd, p, off, size)
 		}
 		if err != nil {
 			return 0, false, mapErr(err)
@@ -95,8 +95,36 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 	if n == 0 {
 		return 0, true, nil
 	}
-	// A short count may mean that the rest is on disk.
+	// A short count may mean that the rest is on disk, for which the call comes again and may wait.
+	if n == len(p) {
+		f.hasRead(o, fd, off, uint64(n), size, false)
+	}
 	return n, off+uint64(n) == size, nil
+}
+
+// readWait is pread of a file of size bytes that has the kernel read ahead where reads form a stream.
+func (f *FS) readWait(o *object, fd int, p []byte, off, size uint64) (int, error) {
+	want := int(min(uint64(len(p)), size-off))
+	if want < aheadMin || f.inMemory || f.noNowait.Load() {
+		return pread(fd, p, off)
+	}
+	n, e := preadNowait(fd, p[:want], off, unix.RWF_NOWAIT)
+	if e == unix.EOPNOTSUPP || e == unix.ENOSYS {
+		f.noNowait.Store(true)
+		return pread(fd, p, off)
+	}
+	if e != 0 {
+		n = 0 // what is wrong with it the read that waits finds out
+	}
+	f.hasRead(o, fd, off, uint64(want), size, n < want)
+	if n == want {
+		return n, nil
+	}
+	k, err := pread(fd, p[n:], off+uint64(n))
+	if err != nil && n > 0 {
+		err = nil
+	}
+	return n + k, err
 }
 
 // pread fills p unless the file ends; the kernel may stop early at a signal.
@@ -151,14 +179,14 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 	}
 	switch {
 	case how == blockstore.FileSync:
-		err = f.syncAll(fd)
+		err = f.syncAll(o, fd)
 	case how == blockstore.DataSync:
-		err = f.syncData(fd)
+		err = f.syncData(o, fd)
 	case n > 0:
 		o.dirty.Store(true)
 	}
 	if err != nil {
-		return 0, how, w, f.syncFailed(err)
+		return 0, how, w, err
 	}
 	return n, how, w, nil
 }
@@ -334,8 +362,8 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 		return w, mapErr(err)
 	}
 	o.dirty.Store(false)
-	if err := f.syncData(fd); err != nil {
-		return w, f.syncFailed(err)
+	if err := f.syncData(o, fd); err != nil {
+		return w, err
 	}
 	o.after(&w)
 	return w, nil

@@ -32,6 +32,8 @@ type object struct {
 	lease  *lease       // openMu
 	// dirty: written since the last sync through this object.
 	dirty atomic.Bool
+	syncs syncs
+	ahead atomic.Pointer[ahead] // nil until a long read finds that it is not all in memory
 
 	// mu makes what is reported as before and after an operation adjacent to it,
 	// against other operations of this server.

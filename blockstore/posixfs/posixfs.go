@@ -33,8 +33,8 @@
 // Stable writes, commits and every change of the namespace are on disk before a
 // method returns, unless Options.Async. The attributes of symlinks and special
 // files cannot be synced one by one and follow with the filesystem's journal. A
-// failed sync fails the request and changes the verifier, so that clients send
-// their unstable writes again.
+// failed sync fails every request that it was for and changes the verifier, so that
+// clients send their unstable writes again.
 package posixfs
 
 import (
@@ -116,6 +116,8 @@ type Counters struct {
 	Searches      uint64 // walks of the export for a moved object
 	SearchMisses  uint64 // walks that did not find it
 	SyncFailures  uint64 // fsyncs that failed, each with a new verifier
+	SyncsShared   uint64 // writes and commits that another's sync stood for, or that shared theirs
+	ReadAhead     uint64 // bytes that the kernel was asked to read ahead of streams
 	WouldBlock    uint64 // reads sent back because data was not in memory
 	DirectReads   uint64 // reads that went past the page cache
 	DirectWrites  uint64 // writes that did
@@ -128,7 +130,7 @@ type Counters struct {
 }
 
 type counters struct {
-	opens, evictions, forged, outside, searches, searchMisses, syncFailures, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies, writesBlock, directReads, directWrites atomic.Uint64
+	opens, evictions, forged, outside, searches, searchMisses, syncFailures, syncsShared, readAhead, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies, writesBlock, directReads, directWrites atomic.Uint64
 }
 
 // FS is a store over a directory. It implements blockstore.FS; its methods may
@@ -150,6 +152,7 @@ type FS struct {
 	objects      cache
 	root         *object
 	windows      windows
+	aheads       atomic.Int32 // goroutines that ask for what is ahead of streams
 	streams      streams
 	limits       blockstore.Limits
 	count        counters
@@ -161,6 +164,8 @@ type FS struct {
 	async     atomic.Bool
 	noOpenat2 bool
 	mountID   uint64
+	// kernelSync is replaced in tests.
+	kernelSync func(fd int, all bool) error
 	// noNowait is set once the filesystem has refused RWF_NOWAIT, noNowaitWrite for a write.
 	noNowait, noNowaitWrite atomic.Bool
 	direct                  atomic.Bool // see SetDirect
@@ -222,7 +227,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	if abs, err = filepath.EvalSymlinks(abs); err != nil {
 		return nil, err
 	}
-	f := &FS{opts: opts, log: opts.Logger, dir: abs, readOnly: opts.ReadOnly}
+	f := &FS{opts: opts, log: opts.Logger, dir: abs, readOnly: opts.ReadOnly, kernelSync: kernelSync}
 	f.async.Store(opts.Async)
 	f.newVerifier()
 	if err := f.checkStateDir(); err != nil {
@@ -381,7 +386,7 @@ func (f *FS) Counters() Counters {
 	c := &f.count
 	return Counters{
 		Opens: c.opens.Load(), Evictions: c.evictions.Load(), ForgedHandles: c.forged.Load(), Outside: c.outside.Load(),
-		Searches: c.searches.Load(), SearchMisses: c.searchMisses.Load(), SyncFailures: c.syncFailures.Load(),
+		Searches: c.searches.Load(), SearchMisses: c.searchMisses.Load(), SyncFailures: c.syncFailures.Load(), SyncsShared: c.syncsShared.Load(), ReadAhead: c.readAhead.Load(),
 		WouldBlock: c.wouldBlock.Load(), WritesBlock: c.writesBlock.Load(), DirectReads: c.directReads.Load(), DirectWrites: c.directWrites.Load(),
 		DirStreamHits: c.streamHits.Load(),
 		Leases:        c.leases.Load(), LeaseBreaks: c.leaseBreaks.Load(),

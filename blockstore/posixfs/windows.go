@@ -214,6 +214,7 @@ func (f *FS) lend(c *blockstore.Cred, o *object, off uint64, n int) (*loan, bool
 		f.windows.put(w)
 		return nil, false
 	}
+	f.hasRead(o, fd, off, uint64(n), size, false)
 	f.count.mapped.Add(1)
 	l := loans.Get().(*loan)
 	*l = loan{f: f, w: w, b: b, fd: fd}
