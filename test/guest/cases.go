@@ -82,6 +82,7 @@ var ordinary = []Case{
 	v42("idmap", Case{Daemon: []string{"--idmap-method", "names", "--idmap-domain", "guests.example"}, Host: ownersByName, Timeout: 2 * time.Minute}),
 	v42("acltools", Case{Prepare: aclTools}),
 	v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}),
+	{Name: "csi", Exports: rw, Script: script("csi"), Prepare: csiTools, Host: published, Timeout: 4 * time.Minute},
 	v42("deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
 	v42("deleg-host", Case{Host: hostUses, Timeout: 2 * time.Minute}),
 	v42("deleg-cut", Case{Host: recallsLate, Timeout: 3 * time.Minute}),

@@ -42,6 +42,7 @@ var about = map[string]string{
 	"v42-acltools":         "version 4.2: nfs4_getfacl and nfs4_setfacl",
 	"v42-acl":              "version 4.2: ACLs, read and set as the client has them, kept by the host as POSIX ACLs",
 	"v42-idmap":            "owners and groups by name, which have other numbers in the guest: chown, stat, names that are nobody's",
+	"csi":                  "the driver for Kubernetes in a guest: csi-sanity, and a volume mounted over RDMA, read-only, and over TCP",
 	"v42-hostlocks":        "the case host-locks over version 4.2",
 	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when other clients, of version 3 and 4.2, read, write and remove them",
 	"v42-deleg-cut":        "a file delegated by version 4.2 is wanted back while the connection is gone: the guest binds the next one, and is called by that",
