@@ -96,7 +96,7 @@ func TestXprtSec(t *testing.T) {
 	s := newTLSServer(t, withFile(t)+"=/any", withFile(t)+"=/plain(xprtsec=none)", withFile(t)+"=/tls(xprtsec=tls)", withFile(t)+"=/mtls(xprtsec=mtls)",
 		withFile(t)+"=/both(xprtsec=tls,transport=rdma:tcp)", withFile(t)+"=/secret(xprtsec=tls:mtls)", withFile(t)+"=/free(xprtsec=none:mtls)")
 	d, ctl := startDaemon(t, s.cfg)
-	defer stopDaemon(t, d)
+	t.Cleanup(func() { stopDaemon(t, d) }) // after its clients are gone
 	type conn struct {
 		name, who, url string
 		sec            rpc.Security
@@ -154,7 +154,7 @@ func TestXprtSecDefault(t *testing.T) {
 	s := newTLSServer(t, withFile(t)+"=/a", withFile(t)+"=/open 127.0.0.0/8(xprtsec=none:tls)")
 	s.cfg.TLS.XprtSec = []string{config.XprtMutual}
 	d, _ := startDaemon(t, s.cfg)
-	defer stopDaemon(t, d)
+	t.Cleanup(func() { stopDaemon(t, d) }) // after its clients are gone
 	at := "nfs+tcp://" + s.cfg.TCPListen[0]
 	if err := s.read(s.dialer(rpc.Cleartext, "", "4.2"), at+"/a/f"); !errors.Is(err, nfs.ErrWrongSec) {
 		t.Error(err)
@@ -184,7 +184,7 @@ func TestXprtSecDefault(t *testing.T) {
 func TestTLSReload(t *testing.T) {
 	s := newTLSServer(t, withFile(t)+"=/a")
 	d, ctl := startDaemon(t, s.cfg)
-	defer stopDaemon(t, d)
+	t.Cleanup(func() { stopDaemon(t, d) }) // after its clients are gone
 	next := *s.cfg
 	d.load = func() (*config.Config, error) { c := next; return &c, nil }
 	at := "nfs+tcp://" + s.cfg.TCPListen[0] + "/a/f"

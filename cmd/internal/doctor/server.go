@@ -50,6 +50,7 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 		return r
 	}
 	r.ok("daemon", "rstored %s is %s, pid %d", st.Version, st.State, st.PID)
+	r.tls(st.TLS, time.Now())
 	ports, err := d.Ports(ctx)
 	if err != nil {
 		r.add(Fail, "port", "", "the ports cannot be listed: %v", err)
@@ -73,6 +74,7 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 		r.add(Fail, "export", "", "the exports cannot be listed: %v", err)
 	} else {
 		r.exports(h, exports, public(ports))
+		r.wantTLS(st.TLS, exports)
 	}
 	r.firewall(h)
 	dead, err := d.PostMortems(ctx)
@@ -82,6 +84,50 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 		r.postMortems(dead, time.Now())
 	}
 	return r
+}
+
+// expiring is how long before the end of a certificate it is told of.
+const expiring = 14 * 24 * time.Hour
+
+// tls looks at the certificates. Without TLS there is nothing to say.
+func (r *Report) tls(t *control.TLS, now time.Time) {
+	if t == nil {
+		return
+	}
+	if t.Error != "" {
+		r.add(Fail, "tls", "put a certificate with its key in place; they are used at once", "the files as they are cannot be used, and those of %s still are: %s", t.Loaded.Local().Format(time.DateTime), t.Error)
+	}
+	renew := fmt.Sprintf("renew %s and %s; they are used at once", t.Certificate, t.Key)
+	switch left := t.NotAfter.Sub(now); {
+	case now.Before(t.NotBefore):
+		r.add(Fail, "tls", "set the clock, or wait", "the certificate is not valid before %s: clients refuse it", t.NotBefore.Local().Format(time.DateTime))
+	case left <= 0:
+		r.add(Fail, "tls", renew, "the certificate has expired at %s: clients refuse it", t.NotAfter.Local().Format(time.DateTime))
+	case left < expiring:
+		r.add(Warn, "tls", renew, "the certificate expires at %s", t.NotAfter.Local().Format(time.DateTime))
+	default:
+		r.ok("tls", "TLS by a certificate of %s, valid until %s", strings.Join(t.Names, " "), t.NotAfter.Local().Format(time.DateTime))
+	}
+	if len(t.Names) == 0 {
+		r.add(Fail, "tls", "have the certificate issued with the server's name as subjectAltName", "the certificate has no name and no address: clients refuse it")
+	}
+	if end := t.ClientCANotAfter; end != nil && now.Add(expiring).After(*end) {
+		r.add(Warn, "tls", "put new authorities into "+t.ClientCA, "the authorities of clients expire at %s", end.Local().Format(time.DateTime))
+	}
+}
+
+// wantTLS finds rules of exports that nobody over TCP can meet.
+func (r *Report) wantTLS(t *control.TLS, exports []control.Export) {
+	for _, e := range exports {
+		for _, c := range e.Clients {
+			switch {
+			case t == nil && config.OnlyTLS(c.XprtSec):
+				r.add(Fail, "tls", "set tls.certificate and tls.key, and reload", "%s wants xprtsec=%s of %s, but TLS is not offered", e.Pseudo, strings.Join(c.XprtSec, ":"), c.Name())
+			case t != nil && t.ClientCA == "" && slices.Equal(c.XprtSec, []string{config.XprtMutual}):
+				r.add(Fail, "tls", "set tls.client_ca, and reload", "%s wants xprtsec=%s of %s, but no certificate of a client is verified", e.Pseudo, config.XprtMutual, c.Name())
+			}
+		}
+	}
 }
 
 // public reports whether other hosts can reach a port.
