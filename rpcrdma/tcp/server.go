@@ -4,7 +4,6 @@
 package tcp
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"io"
@@ -33,7 +32,9 @@ type Config struct {
 	// WriteTimeout ends connections whose peer does not take its replies. 0
 	// means one minute.
 	WriteTimeout time.Duration
-	Logger       *slog.Logger
+	// Later leaves the beginning to Start, so that connections of another process can be imported before.
+	Later  bool
+	Logger *slog.Logger
 }
 
 // Counters of a Listener since its start.
@@ -69,6 +70,7 @@ type Listener struct {
 	conns  map[*conn]struct{}
 	closed bool
 	done   sync.WaitGroup
+	hold   hold
 }
 
 // Serve serves srv to the connections that l accepts, with default bounds. It
@@ -85,8 +87,9 @@ func (c Config) Serve(l net.Listener, srv *rpc.Server) *Listener {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Listener{l: l, srv: srv, cfg: c, conns: make(map[*conn]struct{})}
-	s.done.Add(1)
-	go s.accept()
+	if !c.Later {
+		s.Start()
+	}
 	return s
 }
 
@@ -136,19 +139,26 @@ func (s *Listener) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
+		if interrupted(err) {
+			s.hold.wait()
+			continue
+		}
 		if err != nil {
 			s.cfg.Logger.Warn("accepting a connection", "error", err)
 			time.Sleep(50 * time.Millisecond) // most likely out of descriptors
 			continue
 		}
-		c := &conn{s: s, c: nc, since: time.Now(), peer: rpc.Peer{
+		c := newConn(s, nc, rpc.Peer{
 			Addr: addrPort(nc.RemoteAddr()), Local: addrPort(nc.LocalAddr()), Transport: rpc.TransportTCP,
-		}}
+		})
 		s.mu.Lock()
 		full := s.closed || len(s.conns) >= s.cfg.MaxConns
 		if !full {
 			s.conns[c] = struct{}{}
 			s.done.Add(1)
+			if s.hold.on() {
+				_ = nc.SetReadDeadline(longPast)
+			}
 		}
 		s.mu.Unlock()
 		if full {
@@ -180,6 +190,14 @@ type conn struct {
 	calls atomic.Uint64
 	// draining says that no more calls are read, but replies still written.
 	draining atomic.Bool
+	writing  atomic.Bool
+
+	// Where the reader stands while it is held.
+	where    sync.Mutex
+	standing bool
+	reader   *rpc.Records
+	record   []byte
+	rest     []byte // was read by another process
 
 	free    chan *call // calls not in progress; their number bounds everything
 	replies chan *call // and calls to the peer
@@ -199,15 +217,20 @@ type call struct {
 // reply.
 const keepMax = 16 << 10
 
-func (c *conn) serve() {
-	s := c.s
-	defer s.done.Done()
+func newConn(s *Listener, nc net.Conn, peer rpc.Peer) *conn {
+	c := &conn{s: s, c: nc, since: time.Now(), peer: peer}
 	c.free = make(chan *call, s.cfg.MaxCalls)
 	c.replies = make(chan *call, s.cfg.MaxCalls+rpc.BackwardCalls)
 	c.back = rpc.NewBackward(c.callBack, s.cfg.MaxRecord, rpc.BackwardCalls)
 	for range s.cfg.MaxCalls {
 		c.free <- nil // made when first used
 	}
+	return c
+}
+
+func (c *conn) serve() {
+	s := c.s
+	defer s.done.Done()
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -238,7 +261,7 @@ func (c *conn) serve() {
 }
 
 func (c *conn) read() error {
-	r := rpc.NewRecords(bufio.NewReaderSize(c.c, 32<<10), c.s.cfg.MaxRecord)
+	r := rpc.NewRecords(c.stream(), c.s.cfg.MaxRecord)
 	for {
 		k := <-c.free
 		if k == nil {
@@ -250,6 +273,10 @@ func (c *conn) read() error {
 		}
 		var err error
 		k.record, err = r.Next(k.record)
+		for interrupted(err) && !c.draining.Load() {
+			c.stand(r, k.record)
+			k.record, err = r.Next(k.record)
+		}
 		if err != nil {
 			c.free <- k
 			return err
@@ -317,6 +344,7 @@ func (c *conn) write() {
 	var bufs net.Buffers // what is left of parts
 	failed := false
 	for k := range c.replies {
+		c.writing.Store(true)
 		batch, parts = append(batch[:0], k), k.appendParts(parts[:0])
 		for more := true; more && len(batch) < 16; {
 			select {
@@ -349,6 +377,7 @@ func (c *conn) write() {
 		for _, k := range batch {
 			c.recycle(k)
 		}
+		c.writing.Store(false)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -67,6 +68,10 @@ type Daemon struct {
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
 	sockets   *sockets.Set
+	listener  net.Listener  // of the control interface
+	exe       string        // that an upgrade starts
+	from      *takeover     // the process before this one; nil when this one serves
+	moved     chan struct{} // closed when another process serves
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time
@@ -85,26 +90,34 @@ type Daemon struct {
 // Start brings a server up: state, programs, exports, ports, control socket.
 // What was acquired is released if a later step fails.
 func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (*Daemon, error) {
-	return start(cfg, load, log, false)
+	return start(cfg, load, log, false, nil)
 }
 
-// start is Start; noUmask says that the umask of the process is 0.
-func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool) (_ *Daemon, err error) {
+// start is Start; noUmask says that the umask of the process is 0. What another process has handed over is
+// from, if not nil: this one begins when that one lets it. If it cannot, nothing is released: the process
+// is to end, and the other one goes on with all of it.
+func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool, from *takeover) (_ *Daemon, err error) {
 	d := &Daemon{
 		noUmask: noUmask,
 		load:    load, log: log, started: time.Now(),
 		failed:  make(chan error, 1),
 		devices: make(map[netip.Addr]*device),
 		manager: telemetry.NewNotifier(),
+		from:    from, moved: make(chan struct{}),
 	}
 	d.cfg.Store(cfg)
-	d.inherit()
+	if d.exe, err = executable(); err != nil {
+		return nil, err
+	}
+	if err := d.inherit(); err != nil {
+		return nil, err
+	}
 	defer func() {
-		if err != nil {
+		if err != nil && from == nil {
 			d.release()
 		}
 	}()
-	if d.state, err = state.Open(cfg.StateDir); err != nil {
+	if err := d.openState(); err != nil {
 		return nil, err
 	}
 	if d.audit, err = audit.Open(cfg.Audit, log.Always); err != nil {
@@ -121,10 +134,11 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}
 	// The control socket is taken first: a second daemon finds out before it
 	// has touched anything.
-	sock, err := control.Listen(cfg.Control, access)
+	sock, err := d.listenControl(access)
 	if err != nil {
 		return nil, err
 	}
+	d.listener = sock
 	journal, err := d.state.Memory(journalName, journalSize)
 	if err != nil {
 		return nil, err
@@ -139,8 +153,16 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.mounts = watchMounts(d.mountsChanged)
 	d.mu.Unlock()
 	if err != nil {
-		_ = sock.Close()
+		if from == nil {
+			_ = sock.Close()
+		}
 		return nil, err
+	}
+	if from != nil {
+		if err := from.commit(); err != nil {
+			return nil, err
+		}
+		d.from = nil
 	}
 	for _, s := range d.sockets.Sweep() {
 		d.log.Info("an inherited socket that no port asks for is closed", zap.String("socket", s))
@@ -156,16 +178,50 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.watch.start(d)
 	d.advise()
 	d.tellWarnings(cfg)
+	if from != nil {
+		from.done(d)
+	}
 	return d, nil
 }
 
 // inherit takes over the sockets that an earlier process, or the service manager, left.
-func (d *Daemon) inherit() {
+func (d *Daemon) inherit() (err error) {
 	var store sockets.Store
 	if d.manager.Stores() {
 		store = d.manager
 	}
-	d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
+	if d.from == nil {
+		d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
+		return nil
+	}
+	d.sockets, err = d.from.inherited(store, d)
+	d.from.later(d.sockets.Live)
+	return err
+}
+
+// openState opens the state directory, which an earlier process may still hold.
+func (d *Daemon) openState() (err error) {
+	dir := d.cfg.Load().StateDir
+	if d.from == nil {
+		d.state, err = state.Open(dir)
+		return err
+	}
+	lock, err := d.from.lock()
+	if err != nil {
+		return err
+	}
+	if d.state, err = state.Inherit(dir, lock); err == nil {
+		d.from.later(d.state.Begin)
+	}
+	return err
+}
+
+// listenControl listens for who controls the server.
+func (d *Daemon) listenControl(access control.Access) (net.Listener, error) {
+	if d.from != nil {
+		return d.from.control()
+	}
+	return control.Listen(d.cfg.Load().Control, access)
 }
 
 // tellWarnings tells what is probably not meant in the export table.
@@ -268,6 +324,13 @@ func (d *Daemon) Reload() error {
 }
 
 func (d *Daemon) reload() error {
+	if d.over() {
+		return errUpgrading
+	}
+	if !runs(d.exe) {
+		_, err := d.upgrade("")
+		return err
+	}
 	cfg, err := d.load()
 	if err != nil {
 		return fmt.Errorf("the old configuration stays in force: %w", err)

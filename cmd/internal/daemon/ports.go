@@ -18,6 +18,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/state"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
 // endpoint is one address being served.
@@ -26,6 +28,9 @@ type endpoint struct {
 	// stop ends it and releases what only it used. Calls in progress may end
 	// as long as ctx lasts.
 	stop func(ctx context.Context) error
+	// What carries calls, to be handed over; nil for others.
+	rdma *rpcrdma.Listener
+	tcp  *tcp.Listener
 }
 
 // port is a port and what it listens on.
@@ -156,11 +161,11 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 		}
 		switch transport {
 		case control.TransportPortmap:
-			return d.servePortmap(l), nil
+			return d.servePortmap(l)
 		case control.TransportOps:
 			return d.serveOps(l), nil
 		}
-		return d.serveTCP(l), nil
+		return d.serveTCP(l)
 	}
 	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s, %s, %s or %s", transport,
 		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps)

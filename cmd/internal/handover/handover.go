@@ -182,6 +182,11 @@ func (c *Conn) Send(p *Part) error {
 	if err != nil {
 		return err
 	}
+	if len(p.Files) == 0 {
+		// One write, so that whoever has read the last byte may close.
+		_, err := c.c.Write(append(b, p.Data...))
+		return err
+	}
 	if _, err := c.c.Write(b); err != nil {
 		return err
 	}
@@ -200,7 +205,9 @@ func (c *Conn) Send(p *Part) error {
 		}
 		left = left[n:]
 	}
-	_, err = c.c.Write(p.Data)
+	if len(p.Data) > 0 {
+		_, err = c.c.Write(p.Data)
+	}
 	return err
 }
 
