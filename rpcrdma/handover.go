@@ -180,14 +180,13 @@ func (l *Listener) inherit(heir rdma.Heir, loop rdma.Loop, k *snapshotConn) erro
 	return nil
 }
 
-// Caller is the way to call the client of a connection, nil if there is no such connection.
-func (l *Listener) Caller(p rpc.Peer) rpc.Caller {
+// Callers are the ways to call the clients of the connections.
+func (l *Listener) Callers() map[rpc.Peer]rpc.Caller {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	out := make(map[rpc.Peer]rpc.Caller, len(l.conns))
 	for c := range l.conns {
-		if c.peer == p {
-			return c.back.calls
-		}
+		out[c.peer] = c.back.calls
 	}
-	return nil
+	return out
 }

@@ -216,16 +216,15 @@ func (s *Listener) Start() {
 	go s.accept()
 }
 
-// Caller is the way to call the client of a connection, nil if there is no such connection.
-func (s *Listener) Caller(p rpc.Peer) rpc.Caller {
+// Callers are the ways to call the clients of the connections.
+func (s *Listener) Callers() map[rpc.Peer]rpc.Caller {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	out := make(map[rpc.Peer]rpc.Caller, len(s.conns))
 	for c := range s.conns {
-		if c.peer == p {
-			return c.back
-		}
+		out[c.peer] = c.back
 	}
-	return nil
+	return out
 }
 
 // stream is what the connection's calls are read from.

@@ -76,13 +76,21 @@ type daemon struct {
 	log     bytes.Buffer
 	cmd     *exec.Cmd
 	exited  chan struct{}
+	program string // that start starts
+	heir    int    // the process that has taken its place, 0 for none
 }
 
 // newDaemon prepares and starts a daemon that exports a fresh directory.
 func newDaemon(t *testing.T, args ...string) *daemon {
 	t.Helper()
+	return newDaemonOf(t, filepath.Join(binDir, "rstored"), args...)
+}
+
+// newDaemonOf is newDaemon with another program.
+func newDaemonOf(t *testing.T, program string, args ...string) *daemon {
+	t.Helper()
 	dir := t.TempDir()
-	d := &daemon{t: t, addr: loopback(), export: filepath.Join(dir, "data"), state: filepath.Join(dir, "state"), args: args}
+	d := &daemon{t: t, addr: loopback(), export: filepath.Join(dir, "data"), state: filepath.Join(dir, "state"), args: args, program: program}
 	// A Unix socket's path is short; a test's directory need not be.
 	run, err := os.MkdirTemp("", "rs")
 	if err != nil {
@@ -121,7 +129,7 @@ func (d *daemon) start() {
 		"--state-dir", d.state,
 		"--control", d.control,
 	}, d.args...)
-	d.cmd = exec.Command(filepath.Join(binDir, "rstored"), args...)
+	d.cmd = exec.Command(d.program, args...)
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := d.cmd.Start(); err != nil {
@@ -153,8 +161,11 @@ func (d *daemon) stop(sig syscall.Signal) {
 		return
 	}
 	_ = d.cmd.Process.Signal(sig)
+	if d.heir != 0 {
+		_ = syscall.Kill(d.heir, sig)
+	}
 	select {
-	case <-d.exited:
+	case <-d.exited: // the heir has the same log, whose end is waited for
 	case <-time.After(20 * time.Second):
 		d.t.Errorf("rstored did not end within 20 s of %v", sig)
 		_ = d.cmd.Process.Kill()
@@ -200,6 +211,12 @@ func (d *daemon) url(transport, path string) string {
 // client is a Go client of the daemon, in this process.
 func (d *daemon) client(transport string) *client.Client {
 	d.t.Helper()
+	return d.clientOf(transport, client.Version3) // whose reply cache outlives the daemon
+}
+
+// clientOf is client with another version.
+func (d *daemon) clientOf(transport string, version client.Version) *client.Client {
+	d.t.Helper()
 	dial := func(ctx context.Context) (rpc.Client, error) { return tcp.Dial(ctx, d.addr.String()+":2049") }
 	if transport == "rdma" {
 		dev, err := roce.Open(roce.Config{})
@@ -212,7 +229,7 @@ func (d *daemon) client(transport string) *client.Client {
 		}
 	}
 	c := client.New(client.Config{
-		Version: client.Version3, // whose reply cache outlives the daemon
+		Version: version,
 		Peer:    d.addr.String(), Dial: dial, Cred: &rpc.Cred{Flavor: rpc.AuthSys, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
 	})
 	d.t.Cleanup(func() { _ = c.Close() })

@@ -72,6 +72,7 @@ type Daemon struct {
 	exe       string        // that an upgrade starts
 	from      *takeover     // the process before this one; nil when this one serves
 	moved     chan struct{} // closed when another process serves
+	times     upgradeTimes
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time
@@ -103,7 +104,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		failed:  make(chan error, 1),
 		devices: make(map[netip.Addr]*device),
 		manager: telemetry.NewNotifier(),
-		from:    from, moved: make(chan struct{}),
+		from:    from, moved: make(chan struct{}), times: defaultTimes,
 	}
 	d.cfg.Store(cfg)
 	if d.exe, err = executable(); err != nil {
@@ -159,6 +160,12 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		return nil, err
 	}
 	if from != nil {
+		d.mu.Lock()
+		err := from.state(d)
+		d.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
 		if err := from.commit(); err != nil {
 			return nil, err
 		}
@@ -274,9 +281,12 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
 		return err
 	}
-	owners, err := d.state.Journal().Owners()
-	if err != nil {
-		return err
+	var owners []string
+	if d.from == nil { // else they go on, and need not reclaim anything
+		var err error
+		if owners, err = d.state.Journal().Owners(); err != nil {
+			return err
+		}
 	}
 	d.people = newNames(&cfg.IDMap)
 	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.people, Audit: d.audit.Slog()}
@@ -287,6 +297,14 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
 		Minors: cfg.Minors(), Names: d.people, UTF8: cfg.UTF8 == config.UTF8Strict,
 	})
+	if d.from != nil {
+		d.nlm.Hold(true)
+		d.nfs4.StandStill(true)
+		d.from.later(func() {
+			d.nlm.Hold(false)
+			d.nfs4.StandStill(false)
+		})
+	}
 	common.Delegations, common.Shares = d.nfs4, d.nfs4
 	// MOUNT and the lock manager are version 3's.
 	if slices.Contains(cfg.NFSVersions, config.Version3) {

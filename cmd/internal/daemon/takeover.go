@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
@@ -224,4 +226,69 @@ func (t *takeover) control() (net.Listener, error) {
 	}
 	u.SetUnlinkOnClose(true)
 	return u, nil
+}
+
+// store has a store that was just opened go on with what is open.
+func (t *takeover) store(pseudo string, fs mover) error {
+	p, err := t.take(partStore + pseudo)
+	if p != nil {
+		err = fs.Takeover(p.Data, p.Files)
+		p.Close()
+	}
+	return err
+}
+
+// settled is what ends the handover of a store.
+func settled(d *Daemon, pseudo string, fs mover) func() {
+	return func() {
+		if err := fs.Settle(); err != nil {
+			d.log.Error("a store does not do all that it did", zap.String("export", pseudo), zap.Error(err))
+		}
+	}
+}
+
+// state has the daemon go on with what clients know of. Its exports and ports are there.
+func (t *takeover) state(d *Daemon) error {
+	var peers []rpc.Peer
+	p, err := t.need(partCallers, 0)
+	if err == nil {
+		err = decode(p, &peers)
+	}
+	if err != nil {
+		return err
+	}
+	now := make(map[rpc.Peer]rpc.Caller)
+	for _, e := range d.ends() {
+		switch {
+		case e.rdma != nil:
+			maps.Copy(now, e.rdma.Callers())
+		case e.tcp != nil:
+			maps.Copy(now, e.tcp.Callers())
+		}
+	}
+	for _, r := range []struct {
+		part    string
+		restore func(data []byte) error
+	}{
+		{partReplies, d.rpc.Restore},
+		{partLocks, func(data []byte) error { return d.locks.Restore(data, d.nlm.Waits) }},
+		{partNLM, d.nlm.Restore},
+		{partNFS4, func(data []byte) error {
+			return d.nfs4.Restore(data, func(id uint64) rpc.Caller {
+				if id == 0 || id > uint64(len(peers)) || now[peers[id-1]] == nil {
+					return nil // a nil map entry is no nil Caller
+				}
+				return now[peers[id-1]]
+			})
+		}},
+	} {
+		p, err := t.need(r.part, 0)
+		if err == nil {
+			err = r.restore(p.Data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

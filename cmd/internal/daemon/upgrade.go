@@ -16,10 +16,13 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/handover"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // An upgrade hands everything that clients know of to another process, the executable on disk,
@@ -46,20 +49,24 @@ const (
 	wordVersion = 1
 )
 
-// How long the steps of an upgrade may take.
-const (
-	prepareTime = 30 * time.Second
-	// drainTime is how long calls that have arrived may take, and dropTime how long the loss of clients
+// upgradeTimes are how long the steps of an upgrade may take.
+type upgradeTimes struct {
+	prepare time.Duration
+	// drain is how long calls that have arrived may take, and drop how long the loss of clients
 	// that are not there may.
-	drainTime = 500 * time.Millisecond
-	dropTime  = 200 * time.Millisecond
-	// restoreTime bounds the pause of an upgrade that fails.
-	restoreTime = 5 * time.Second
-	// servingTime is how long the new process has to say that it serves, once it may.
-	servingTime = 10 * time.Second
-	// drainTick is how often it is looked whether everything stands still.
-	drainTick = 500 * time.Microsecond
-)
+	drain, drop time.Duration
+	// restore bounds the pause of an upgrade that fails.
+	restore time.Duration
+	// serving is how long the new process has to say that it serves, once it may.
+	serving time.Duration
+}
+
+var defaultTimes = upgradeTimes{
+	prepare: 10 * time.Second, drain: 500 * time.Millisecond, drop: 200 * time.Millisecond, restore: 5 * time.Second, serving: 10 * time.Second,
+}
+
+// drainTick is how often it is looked whether everything stands still.
+const drainTick = 500 * time.Microsecond
 
 // hello is what the new process is to know before anything stands still.
 type hello struct {
@@ -133,11 +140,18 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 		return control.Upgraded{}, errors.New("another process has taken over")
 	}
 	path = cmp.Or(path, d.exe)
+	for _, e := range d.Exports() {
+		if e.Type == config.TypeMemory {
+			return control.Upgraded{}, fmt.Errorf("export %s is in the memory of this process, and would be lost; a restart loses it too", e.Pseudo)
+		}
+	}
 	began := time.Now()
 	d.log.Info("upgrading", zap.String("executable", path))
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%w; %s goes on", err, cli.ReadBuild().Version)
+			if !errors.Is(err, errLost) {
+				err = fmt.Errorf("%w; %s goes on", err, cli.ReadBuild().Version)
+			}
 			d.log.Error("the upgrade has failed", zap.Error(err))
 		}
 		d.audit.Record("upgrade", zap.String("executable", path), zap.Error(err))
@@ -147,7 +161,7 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 		return control.Upgraded{}, err
 	}
 	u := control.Upgraded{Executable: path, OldVersion: cli.ReadBuild().String(), OldPID: os.Getpid(), PID: h.cmd.Process.Pid}
-	said, err := h.prepare(hello{Version: u.OldVersion, StateDir: d.cfg.Load().StateDir, Control: d.cfg.Load().Control})
+	said, err := h.prepare(d.times.prepare, hello{Version: u.OldVersion, StateDir: d.cfg.Load().StateDir, Control: d.cfg.Load().Control})
 	if err != nil {
 		return control.Upgraded{}, errors.Join(fmt.Errorf("%s did not get ready: %w", path, err), h.kill())
 	}
@@ -170,7 +184,7 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	if err := h.conn.Send(&handover.Part{Name: wordGo}); err != nil {
 		return control.Upgraded{}, d.lose(h, err)
 	}
-	if err := h.await(wordServing, servingTime, nil); err != nil {
+	if err := h.await(wordServing, d.times.serving, nil); err != nil {
 		return control.Upgraded{}, d.lose(h, err)
 	}
 	u.PauseMillis = millis(time.Since(stood))
@@ -261,7 +275,7 @@ func (h *heir) await(word string, within time.Duration, v any) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("nothing came of it for %v", within)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
 		return errors.New("it ended; its last words are in the log")
 	case err != nil:
 		return err
@@ -279,18 +293,18 @@ func (h *heir) await(word string, within time.Duration, v any) error {
 }
 
 // prepare waits until the process has done what it can do while this one serves.
-func (h *heir) prepare(say hello) (got restored, err error) {
+func (h *heir) prepare(within time.Duration, say hello) (got restored, err error) {
 	data, err := encode(say)
 	if err != nil {
 		return got, err
 	}
-	if err := h.conn.SetDeadline(time.Now().Add(prepareTime)); err != nil {
+	if err := h.conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return got, err
 	}
 	if err := h.conn.Send(&handover.Part{Name: wordHello, Version: wordVersion, Data: data}); err != nil {
 		return got, errors.New("it ended, or is no rstored that knows how to take over; its last words are in the log")
 	}
-	err = h.await(wordPrepared, prepareTime, &got)
+	err = h.await(wordPrepared, within, &got)
 	return got, err
 }
 
@@ -324,6 +338,14 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 	hold(d.portmap.Hurry)
 	began := time.Now()
 	u.Dropped, err = d.drain()
+	if err == nil {
+		hold(d.nlm.Hold)
+		hold(d.nfs4.StandStill)
+		// What they were about to tell clients is to be on its way.
+		var more int
+		more, err = d.drain()
+		u.Dropped += more
+	}
 	u.DrainMillis = millis(time.Since(began))
 	if err != nil {
 		return thaw, err
@@ -333,20 +355,14 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 		undo = append(undo, func() error { release(); return nil })
 	}
 	for _, e := range d.exports {
-		if e.store == nil {
-			continue
-		}
-		s, ok := e.store.fs.(interface {
-			Release() error
-			Resume() error
-		})
+		s, ok := e.moves()
 		if !ok {
 			continue
 		}
 		if err := s.Release(); err != nil {
 			return thaw, fmt.Errorf("export %s: %w", e.Pseudo, err)
 		}
-		undo = append(undo, s.Resume)
+		undo = append(undo, func() error { return errors.Join(s.Resume(), s.Settle()) })
 	}
 	if err := d.state.Release(); err != nil {
 		return thaw, err
@@ -390,7 +406,7 @@ func (d *Daemon) busy() (calls int, drops []func()) {
 // drain waits until nothing is under way, and ends the connections of clients that are not there to end it. It returns
 // their number. Call with mu held.
 func (d *Daemon) drain() (dropped int, err error) {
-	for until := time.Now().Add(drainTime); ; time.Sleep(drainTick) {
+	for until := time.Now().Add(d.times.drain); ; time.Sleep(drainTick) {
 		calls, drops := d.busy()
 		switch {
 		case calls == 0 && len(drops) == 0:
@@ -404,14 +420,14 @@ func (d *Daemon) drain() (dropped int, err error) {
 			for _, drop := range drops {
 				drop()
 			}
-			dropped, until = len(drops), time.Now().Add(dropTime)
+			dropped, until = len(drops), time.Now().Add(d.times.drop)
 		}
 	}
 }
 
 // hand sends everything to a process and waits until that has made it its own. Call with mu held.
 func (d *Daemon) hand(h *heir, u *control.Upgraded) error {
-	if err := h.conn.SetDeadline(time.Now().Add(restoreTime)); err != nil {
+	if err := h.conn.SetDeadline(time.Now().Add(d.times.restore)); err != nil {
 		return err
 	}
 	parts, err := d.parts()
@@ -433,7 +449,7 @@ func (d *Daemon) hand(h *heir, u *control.Upgraded) error {
 		}
 	}
 	var got restored
-	if err := h.await(wordRestored, restoreTime, &got); err != nil {
+	if err := h.await(wordRestored, d.times.restore, &got); err != nil {
 		return fmt.Errorf("the new process cannot take over: %w", err)
 	}
 	u.RDMA, u.TCP = got.RDMA, got.TCP
@@ -448,6 +464,12 @@ const (
 	partDevice  = "device "
 	partRDMA    = "rdma "
 	partTCP     = "tcp "
+	partStore   = "store "
+	partCallers = "callers"
+	partReplies = "replies"
+	partLocks   = "locks"
+	partNLM     = "lock manager"
+	partNFS4    = "nfs4"
 
 	// partVersion is that of all parts. It changes when what an earlier program hands over cannot be understood.
 	partVersion = 1
@@ -481,6 +503,38 @@ func (d *Daemon) parts() (out []*handover.Part, err error) {
 	if err := add(partControl, nil, []*os.File{sock}, err); err != nil {
 		return out, err
 	}
+	for _, e := range d.exports {
+		if s, ok := e.moves(); ok {
+			data, files, err := s.Handover()
+			if err := add(partStore+e.Pseudo, data, files, err); err != nil {
+				return out, err
+			}
+		}
+	}
+	data, err = d.rpc.Snapshot()
+	if err := add(partReplies, data, nil, err); err != nil {
+		return out, err
+	}
+	data, err = d.locks.Snapshot()
+	if err := add(partLocks, data, nil, err); err != nil {
+		return out, err
+	}
+	data, err = d.nlm.Snapshot()
+	if err := add(partNLM, data, nil, err); err != nil {
+		return out, err
+	}
+	peers, numbers := d.callers()
+	data, err = encode(peers)
+	if err := add(partCallers, data, nil, err); err != nil {
+		return out, err
+	}
+	data, err = d.nfs4.Snapshot(func(c rpc.Caller) (uint64, bool) {
+		n, ok := numbers[c]
+		return n, ok
+	})
+	if err := add(partNFS4, data, nil, err); err != nil {
+		return out, err
+	}
 	for _, v := range d.deviceList() {
 		s, err := v.Export()
 		if err == nil {
@@ -505,4 +559,42 @@ func (d *Daemon) parts() (out []*handover.Part, err error) {
 		}
 	}
 	return out, nil
+}
+
+// mover is a store that goes on in another process.
+type mover interface {
+	Release() error
+	Resume() error
+	Settle() error
+	Handover() (data []byte, files []*os.File, err error)
+	Takeover(data []byte, files []*os.File) error
+}
+
+// moves is the store of an export, if it can go on in another process.
+func (s *served) moves() (mover, bool) {
+	if s.store == nil {
+		return nil, false
+	}
+	m, ok := s.store.fs.(mover)
+	return m, ok
+}
+
+// callers are those whom clients of connections can be called by: their peers, and their numbers, which are
+// the places in the list of peers, from 1. Call with mu held.
+func (d *Daemon) callers() (peers []rpc.Peer, numbers map[rpc.Caller]uint64) {
+	numbers = make(map[rpc.Caller]uint64)
+	for _, e := range d.ends() {
+		var all map[rpc.Peer]rpc.Caller
+		switch {
+		case e.rdma != nil:
+			all = e.rdma.Callers()
+		case e.tcp != nil:
+			all = e.tcp.Callers()
+		}
+		for p, c := range all {
+			peers = append(peers, p)
+			numbers[c] = uint64(len(peers))
+		}
+	}
+	return peers, numbers
 }
