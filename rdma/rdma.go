@@ -606,9 +606,6 @@ type Conn interface {
 // Movable is a Conn that another process can go on with, if its Device is an Heir there.
 // Methods on the loop only.
 type Movable interface {
-	// Hold puts off what the peer begins, in the way of its protocol, or ends that. What it
-	// has begun goes on.
-	Hold(on bool)
 	// Still reports whether nothing is under way: no work request, receives apart, no
 	// message of the peer, no completion that was not polled.
 	Still() bool

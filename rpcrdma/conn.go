@@ -60,6 +60,8 @@ type serverConn struct {
 	why      string // it was dropped, for its post-mortem
 	closed   bool   // conn is closed, the provider holds no buffer
 	draining bool
+	keeping  bool   // see Listener.Hold
+	kept     []kept // oldest first
 	released bool
 	grant    int // the most credits that a reply gives now
 	active   int // slots between receive and completion of the reply
@@ -189,7 +191,7 @@ func (c *serverConn) qpConfig() rdma.QPConfig {
 // prepare posts the receives, before the client can send.
 func (c *serverConn) prepare(conn rdma.Conn) error {
 	c.conn = conn
-	for i := range c.grant + extraReceives {
+	for i := len(c.kept); i < c.grant+extraReceives; i++ {
 		c.post(i)
 	}
 	return conn.QP().PostRecv(c.takeRepost())
@@ -379,12 +381,9 @@ func (c *serverConn) complete(wc *rdma.WC) {
 	case idBackward:
 		c.back.sent(index)
 	case idReceive:
-		c.active++
-		c.activeNow.Store(int64(c.active))
-		if c.active > c.grant-c.grant/4 {
-			c.grow()
+		if !c.keep(index, int(wc.ByteLen)) {
+			c.arrived(index, int(wc.ByteLen))
 		}
-		c.slot(index).receive(int(wc.ByteLen))
 	case idRead:
 		c.readsFree++
 		c.reading -= int(wc.ByteLen)
@@ -394,6 +393,16 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		c.sqFree += s.posted
 		s.recycle()
 	}
+}
+
+// arrived begins with a message that was received.
+func (c *serverConn) arrived(index, n int) {
+	c.active++
+	c.activeNow.Store(int64(c.active))
+	if c.active > c.grant-c.grant/4 {
+		c.grow()
+	}
+	c.slot(index).receive(n)
 }
 
 // firstGrant is how many credits a new client gets at most. Who uses most of what it was

@@ -30,6 +30,7 @@ type snapshotConn struct {
 	Credits                      int
 	Calls, WriteBytes, ReadBytes uint64
 	First, Last                  RPC
+	Kept                         [][]byte // messages that came while the Listener was held
 }
 
 // Busy is a connection with something under way.
@@ -40,14 +41,44 @@ type Busy struct {
 	Calls, Replies int
 }
 
-// Hold has clients wait with new calls, or ends that: their messages are answered as if no
-// receive were posted. Calls that have arrived go on. It must not be called on a loop.
+// kept is a message that was received and is not looked at yet: the number of its buffer, and its length.
+type kept struct{ index, n int }
+
+// Hold keeps calls that arrive from now on, of which there are no more than clients have credits, or begins to
+// serve them. Calls that have arrived before go on. It must not be called on a loop.
 func (l *Listener) Hold(on bool) {
 	l.ask(func(c *serverConn) {
-		if m, ok := c.conn.(rdma.Movable); ok {
-			m.Hold(on)
+		c.keeping = on
+		if !on {
+			c.replay()
 		}
 	})
+}
+
+// keep takes a message while the connection is held, unless it is the reply to a call to the client.
+func (c *serverConn) keep(index, n int) bool {
+	var h Header
+	if !c.keeping {
+		return false
+	}
+	if inline, err := h.Parse(c.recvs[index].Buf[:n]); err == nil && h.Type == TypeMsg && rpc.IsReply(inline) {
+		return false
+	}
+	c.kept = append(c.kept, kept{index, n})
+	return true
+}
+
+// replay begins with what was kept.
+func (c *serverConn) replay() {
+	list := c.kept
+	c.kept = nil
+	for _, k := range list {
+		if c.dead {
+			return
+		}
+		c.arrived(k.index, k.n)
+	}
+	c.pump()
 }
 
 // Busy lists the connections that cannot be exported yet. It must not be called on a loop.
@@ -113,11 +144,15 @@ func (l *Listener) Export() ([]byte, []*os.File, error) {
 		if c.dead || !c.still() {
 			continue
 		}
-		s.Conns = append(s.Conns, snapshotConn{
+		x := snapshotConn{
 			QPN: c.conn.QP().Num(), Peer: c.peer, Since: c.since, Established: c.probe.conn != nil, InlineOut: c.inlineOut, Invalidates: c.peerInval,
 			Depth: c.depth, Grant: c.grant, Credits: int(c.creditsNow.Load()),
 			Calls: c.calls.Load(), WriteBytes: c.writeBytes.Load(), ReadBytes: c.readBytes.Load(), First: c.first, Last: c.last,
-		})
+		}
+		for _, k := range c.kept {
+			x.Kept = append(x.Kept, bytes.Clone(c.recvs[k.index].Buf[:k.n]))
+		}
+		s.Conns = append(s.Conns, x)
 	}
 	l.mu.Unlock()
 	var b bytes.Buffer
@@ -165,6 +200,17 @@ func (l *Listener) inherit(heir rdma.Heir, loop rdma.Loop, k *snapshotConn) erro
 	c.calls.Store(k.Calls)
 	c.writeBytes.Store(k.WriteBytes)
 	c.readBytes.Store(k.ReadBytes)
+	if len(k.Kept) > c.grant+extraReceives {
+		c.release()
+		return fmt.Errorf("%d messages wait, with %d credits", len(k.Kept), c.grant)
+	}
+	for i, m := range k.Kept {
+		if copy(c.recvs[i].Buf, m) < len(m) {
+			c.release()
+			return fmt.Errorf("a message of %d bytes", len(m))
+		}
+		c.kept = append(c.kept, kept{i, len(m)})
+	}
 	conn, err := heir.Inherit(k.QPN, c.qpConfig(), c.prepare, c.event)
 	if err != nil {
 		c.release()
@@ -177,7 +223,20 @@ func (l *Listener) inherit(heir rdma.Heir, loop rdma.Loop, k *snapshotConn) erro
 	l.mu.Lock()
 	l.conns[c] = struct{}{}
 	l.mu.Unlock()
+	loop.Submit(c.replay) // when the loops run
 	return nil
+}
+
+// Rests reports whether nothing is under way on any connection. It is to be called while the loops stand.
+func (l *Listener) Rests() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
+		if !c.dead && !c.still() {
+			return false
+		}
+	}
+	return true
 }
 
 // Callers are the ways to call the clients of the connections.

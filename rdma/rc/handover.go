@@ -7,14 +7,6 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Hold puts off what the peer begins, or ends that: SENDs, and RDMA WRITEs with immediate data,
-// are answered as if no receive were posted, so that the peer repeats them. A message whose first
-// packet was taken goes on.
-func (q *QP) Hold(on bool) { q.held = on }
-
-// Held reports whether Hold is on.
-func (q *QP) Held() bool { return q.held }
-
 // Still reports whether nothing is under way: no request of ours, no message and no answer of
 // the peer's, no completion that was not polled. Only then can the QP be exported.
 func (q *QP) Still() bool {

@@ -68,7 +68,6 @@ type QP struct {
 	err   error
 	seen  Seen
 	now   rdma.Time // of the packet or turn being worked on
-	held  bool      // see Hold
 
 	recent recorder
 

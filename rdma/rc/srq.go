@@ -11,11 +11,8 @@ type SRQ = wq.SRQ
 // NewSRQ makes an SRQ for up to depth receives of up to sges elements.
 func NewSRQ(depth, sges int) *SRQ { return wq.NewSRQ(depth, sges, sgeMax) }
 
-// noReceive reports whether no receive waits for a message that begins, or none is to be taken.
+// noReceive reports whether no receive waits for a message that begins.
 func (q *QP) noReceive() bool {
-	if q.held {
-		return true
-	}
 	if q.cfg.SRQ != nil {
 		return q.cfg.SRQ.Len() == 0
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/rstored/rstored/rdma/rc"
 )
 
-// A device goes from one process to another in these steps. The users of its connections have
-// them held and wait until nothing is under way; Hold keeps what is for the connection manager;
+// A device goes from one process to another in these steps. The users of its connections begin nothing more
+// and wait until nothing is under way; Hold keeps what is for the connection manager;
 // Park stops the loops, so that what comes from now on stays in the sockets; Export describes
 // everything. In the other process a device is opened on the same sockets with that
 // (Config.From), users take their connections over by Inherit, and Start begins. Until then the second
@@ -66,9 +66,6 @@ var (
 	_ rdma.Movable = (*conn)(nil)
 	_ rdma.Heir    = (*Device)(nil)
 )
-
-// Hold implements rdma.Movable.
-func (c *conn) Hold(on bool) { c.q.rc.Hold(on) }
 
 // Still implements rdma.Movable.
 func (c *conn) Still() bool {
@@ -141,14 +138,14 @@ func (d *Device) Park() (release func()) {
 	return sync.OnceFunc(func() { close(gate) })
 }
 
-// Export describes the device, whose loops are parked: of its connections those that are held and
-// still. The device stays as it is.
+// Export describes the device, whose loops are parked: of its connections those on
+// which nothing is under way. The device stays as it is.
 func (d *Device) Export() (*Snapshot, error) {
 	first := d.shards[0]
 	out := &Snapshot{Shards: len(d.shards), CM: first.cm.Export(first.link.Now()), Datagrams: slices.Clone(first.kept)}
 	for _, s := range d.shards {
 		for c := range s.conns {
-			if c.id == nil || !c.q.rc.Held() || !c.Still() {
+			if c.id == nil || !c.Still() {
 				continue
 			}
 			state, err := c.q.rc.Export()

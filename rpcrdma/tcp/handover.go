@@ -53,20 +53,30 @@ func (h *hold) on() bool {
 	return h.gate != nil
 }
 
+// end lets everybody go on.
+func (h *hold) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gate != nil {
+		close(h.gate)
+		h.gate = nil
+	}
+}
+
 // Hold stops accepting and reading, or goes on with both. What comes meanwhile stays in the
 // sockets; calls that were read go on.
 func (s *Listener) Hold(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := &s.hold
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if on == (h.gate != nil) {
+	if on == h.on() {
 		return
 	}
 	at := longPast
 	if on {
+		h.mu.Lock()
 		h.gate = make(chan struct{})
+		h.mu.Unlock()
 	} else {
 		at = time.Time{}
 	}
@@ -77,8 +87,7 @@ func (s *Listener) Hold(on bool) {
 		_ = c.c.SetReadDeadline(at)
 	}
 	if !on {
-		close(h.gate)
-		h.gate = nil
+		h.end()
 	}
 }
 

@@ -106,6 +106,7 @@ func (s *Listener) Close() error {
 		c.c.Close()
 	}
 	s.mu.Unlock()
+	s.hold.end()
 	s.done.Wait()
 	return err
 }

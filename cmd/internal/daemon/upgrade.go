@@ -346,13 +346,25 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 		more, err = d.drain()
 		u.Dropped += more
 	}
+	for until := time.Now().Add(d.times.drain); err == nil; {
+		release := d.park()
+		if d.rests() {
+			undo = append(undo, func() error { release(); return nil })
+			break
+		}
+		// A client was in the middle of a message when the loops stood.
+		release()
+		if time.Now().After(until) {
+			err = errors.New("clients do not come to rest")
+			break
+		}
+		var more int
+		more, err = d.drain()
+		u.Dropped += more
+	}
 	u.DrainMillis = millis(time.Since(began))
 	if err != nil {
 		return thaw, err
-	}
-	for _, v := range d.deviceList() {
-		release := v.Park()
-		undo = append(undo, func() error { release(); return nil })
 	}
 	for _, e := range d.exports {
 		s, ok := e.moves()
@@ -369,6 +381,24 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 	}
 	undo = append(undo, d.state.Resume)
 	return thaw, nil
+}
+
+// park stops the loops of all devices, until release is called.
+func (d *Daemon) park() (release func()) {
+	var all []func()
+	for _, v := range d.deviceList() {
+		all = append(all, v.Park())
+	}
+	return func() {
+		for _, fn := range all {
+			fn()
+		}
+	}
+}
+
+// rests reports whether nothing is under way over RDMA, while the loops stand. Call with mu held.
+func (d *Daemon) rests() bool {
+	return !slices.ContainsFunc(d.ends(), func(e endpoint) bool { return e.rdma != nil && !e.rdma.Rests() })
 }
 
 // ends are all endpoints. Call with mu held.
