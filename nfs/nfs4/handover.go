@@ -22,6 +22,9 @@ import (
 // StandStill has the server stand still, or go on. It waits for the steps of copies.
 func (s *Server) StandStill(on bool) {
 	f := &s.offloads
+	s.acting.Lock()
+	s.still = on
+	s.acting.Unlock()
 	s.calling.Lock()
 	was := s.held
 	s.held = on
