@@ -32,6 +32,7 @@ func (s *Server) StandStill(on bool) {
 	if was == on {
 		return
 	}
+	s.state.StandStill(on)
 	if on {
 		for i := range f.hostages {
 			f.hostages[i] = <-f.turns
