@@ -318,9 +318,12 @@ func TestDamagedHandover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = f.Close() }()
 	r := &leaseRig{t: t, f: f}
 	h := r.make("a")
+	if err := f.Release(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(f.Resume(), f.Close()) }()
 	file, err := os.Open(filepath.Join(dir, "a"))
 	if err != nil {
 		t.Fatal(err)
@@ -377,14 +380,14 @@ func FuzzTakeover(f *testing.F) {
 		f.Fatal(err)
 	}
 	data, files, err := first.Handover()
-	if err != nil {
+	if err := errors.Join(err, first.Release()); err != nil {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() {
 		for _, x := range files {
 			_ = x.Close()
 		}
-		_ = first.Close()
+		_ = errors.Join(first.Resume(), first.Close())
 	})
 	f.Add(data)
 	f.Fuzz(func(t *testing.T, b []byte) {

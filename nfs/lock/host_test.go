@@ -109,7 +109,7 @@ func TestHostAgainstBytes(t *testing.T) {
 		tab := New(0)
 		tab.UseHost(func(uint32) (blockstore.HostLocker, bool) { return h, true })
 		for step := range 300 {
-			if rnd.IntN(16) == 0 {
+			if rnd.IntN(100) == 0 {
 				tab = handedOver(t, tab, func(uint32) (blockstore.HostLocker, bool) { return h, true }, func(w *Waiter) { w.Granted = func() {} })
 			}
 			from := uint64(rnd.IntN(hostSize))

@@ -78,7 +78,7 @@ func TestAgainstBytes(t *testing.T) {
 			}
 		}
 		for step := range 300 {
-			if rnd.IntN(16) == 0 {
+			if rnd.IntN(100) == 0 {
 				tab = handedOver(t, tab, nil, func(w *Waiter) {
 					i := slices.IndexFunc(queue, func(p pending) bool { return p.w.Lock == w.Lock })
 					if i < 0 || string(w.Note) != fmt.Sprint(queue[i].o) {

@@ -5,6 +5,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/rstored/rstored/blockstore"
@@ -112,4 +113,11 @@ func (t *Table) restore(x *snapFile, granted func(f File, w *Waiter) error) erro
 		t.add(w.Lock.Owner.Client, 1)
 	}
 	return nil
+}
+
+// Exports are those that anything is locked of, or waited for.
+func (t *Table) Exports() []uint32 {
+	seen := make(map[uint32]bool)
+	t.each(func(f File, _ *file) { seen[f.Export] = true })
+	return slices.Sorted(maps.Keys(seen))
 }

@@ -22,6 +22,9 @@ import (
 // StandStill has the server stand still, or go on. It waits for the steps of copies.
 func (s *Server) StandStill(on bool) {
 	f := &s.offloads
+	s.acting.Lock()
+	s.still = on
+	s.acting.Unlock()
 	s.calling.Lock()
 	was := s.held
 	s.held = on
@@ -29,6 +32,7 @@ func (s *Server) StandStill(on bool) {
 	if was == on {
 		return
 	}
+	s.state.StandStill(on)
 	if on {
 		for i := range f.hostages {
 			f.hostages[i] = <-f.turns

@@ -78,6 +78,10 @@ type Server struct {
 	// calling is held for reading while a client is called, and guards held.
 	calling sync.RWMutex
 	held    bool
+	// acting, taken before calling, is held for reading by who does something by himself, and
+	// guards still.
+	acting sync.RWMutex
+	still  bool
 
 	ops                      [numOps]atomic.Uint64 // executed
 	illegal                  atomic.Uint64

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -1030,4 +1031,24 @@ func (r *restorer) owners(c *Client, x *snapV40) error {
 		}
 	}
 	return nil
+}
+
+// Exports are those that anybody has something of.
+func (s *Server) Exports() []uint32 {
+	seen := make(map[uint32]bool)
+	for i := range s.files {
+		sh := &s.files[i]
+		sh.mu.Lock()
+		for f := range sh.m {
+			seen[f.Export] = true
+		}
+		for f := range sh.deleg.m {
+			seen[f.Export] = true
+		}
+		for f := range sh.foreign {
+			seen[f.Export] = true
+		}
+		sh.mu.Unlock()
+	}
+	return slices.Sorted(maps.Keys(seen))
 }

@@ -572,3 +572,43 @@ func FuzzRestore(f *testing.F) {
 		}
 	})
 }
+
+// TestStandStill: while the list of clients is handed over it does not change, whatever time it
+// is, and nobody who only looks waits.
+func TestStandStill(t *testing.T) {
+	d := &disk{list: []string{"gone"}}
+	s := d.boot(3, begin)
+	late := begin.Add(time.Hour)
+	s.StandStill(true)
+	if !s.Grace(late) || len(d.list) != 1 {
+		t.Errorf("the list is %v", d.list)
+	}
+	if _, err := s.Snapshot(late, Carry{}); err != nil {
+		t.Error(err)
+	}
+	s.StandStill(false)
+	if s.Grace(late) || len(d.list) != 0 {
+		t.Errorf("the list is %v", d.list)
+	}
+	c, _ := join(t, s, late, "one")
+	if _, st := tryOpen(c, late, false, 0); st != nfs.OK {
+		t.Fatal(st)
+	}
+	s.StandStill(true)
+	done := make(chan bool)
+	go func() { done <- s.Evict(c.ID) }()
+	if b, err := s.Snapshot(late, Carry{}); err != nil || len(b) == 0 {
+		t.Error(err)
+	}
+	s.StandStill(false)
+	if !<-done || len(d.list) != 0 {
+		t.Errorf("the list is %v", d.list)
+	}
+	if n := s.Exports(); len(n) != 0 {
+		t.Errorf("something of the exports %v", n)
+	}
+	full, _ := fullServer(t)
+	if n := full.Exports(); len(n) != 1 || n[0] != 1 || len(full.cfg.Locks.Exports()) != 1 {
+		t.Errorf("exports %v", n)
+	}
+}

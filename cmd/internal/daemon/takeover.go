@@ -27,6 +27,8 @@ type takeover struct {
 	got   restored
 	// start are what begins to serve once the old process has said that it does not any more.
 	start []func()
+	// broken is why a store could not take over what was handed to it.
+	broken error
 }
 
 // partsMax bounds the parts of a handover.
@@ -232,7 +234,9 @@ func (t *takeover) control() (net.Listener, error) {
 func (t *takeover) store(pseudo string, fs mover) error {
 	p, err := t.take(partStore + pseudo)
 	if p != nil {
-		err = fs.Takeover(p.Data, p.Files)
+		if err = fs.Takeover(p.Data, p.Files); err != nil {
+			t.broken = errors.Join(t.broken, fmt.Errorf("export %s: %w", pseudo, err))
+		}
 		p.Close()
 	}
 	return err
@@ -290,5 +294,5 @@ func (t *takeover) state(d *Daemon) error {
 			return err
 		}
 	}
-	return nil
+	return t.unserved(d)
 }
