@@ -20,9 +20,10 @@ OUT           ?= out
 ARCHES        ?= amd64 arm64
 FORMATS       ?= deb rpm
 IMAGE         ?= rstored:$(VERSION)
+IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image install clean
+.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi install clean
 
 all: build
 
@@ -39,7 +40,8 @@ test:
 # at what the daemon says. They are installed if they can be.
 test-ops:
 	test/ops/install
-	RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./test/ops
+	RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./test/ops ./cmd/internal/exportsfile
+	cd test/ops/kubernetes && RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./...
 
 race:
 	$(GO) test -race $(RACEFLAGS) ./...
@@ -137,6 +139,13 @@ $(PACKAGER):
 # Docker's format of images alone, which podman has to be told.
 image: build
 	BUILDAH_FORMAT=docker $(ENGINE) build -f deploy/Containerfile -t '$(IMAGE)' bin
+
+# The driver for Kubernetes, and its image: see docs/kubernetes.md.
+csi:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/rstored-csi ./deploy/csi
+
+image-csi: csi
+	$(ENGINE) build -f deploy/csi/Containerfile -t '$(IMAGECSI)' bin
 
 install: build
 	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored

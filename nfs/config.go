@@ -64,6 +64,8 @@ type Counters struct {
 	BadHandles, ForgedHandles, GoneExports atomic.Uint64
 	// DeniedClients: no rule of the export is for the client.
 	DeniedClients atomic.Uint64
+	// UnprotectedClients: calls on connections without the TLS that the export wants.
+	UnprotectedClients atomic.Uint64
 	// ReadsMoved: READs that had to go to a worker because data was not in memory.
 	ReadsMoved atomic.Uint64
 	// NoMemory: READs put off because the carrier had no memory for the data.
@@ -93,7 +95,8 @@ func (c *Counters) Snapshot() map[string]uint64 {
 	out := map[string]uint64{
 		"nfs_bad_handles": c.BadHandles.Load(), "nfs_forged_handles": c.ForgedHandles.Load(),
 		"nfs_gone_exports": c.GoneExports.Load(), "nfs_denied_clients": c.DeniedClients.Load(),
-		"nfs_reads_moved": c.ReadsMoved.Load(), "nfs_no_memory": c.NoMemory.Load(), "nfs_garbage": c.Garbage.Load(),
+		"nfs_unprotected_clients": c.UnprotectedClients.Load(),
+		"nfs_reads_moved":         c.ReadsMoved.Load(), "nfs_no_memory": c.NoMemory.Load(), "nfs_garbage": c.Garbage.Load(),
 		"nfs_throttled": c.Throttled.Load(), "nfs_throttled_away": c.ThrottledAway.Load(),
 	}
 	for i := range statuses {

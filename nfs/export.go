@@ -58,6 +58,10 @@ type ClientRule struct {
 	Flavors Flavors
 	// Transports are those that the clients may come by; 0 means all.
 	Transports Transports
+	// Securities are how their connections may be protected; 0 means in any way, and not at all.
+	// They are about TCP: to who comes by RDMA, which has none of them, they are InCleartext,
+	// unless Transports names RDMA.
+	Securities Securities
 	// MaxRead and MaxWrite bound the data of one READ or WRITE, in bytes; 0 means MaxIO.
 	MaxRead, MaxWrite uint32
 	// Limit is for each of the clients.
@@ -113,6 +117,33 @@ const (
 
 func (t Transports) has(c rpc.Transport) bool {
 	return t == 0 || t&ByTCP != 0 && c == rpc.TransportTCP || t&ByRDMA != 0 && c == rpc.TransportRDMA
+}
+
+// Securities is a set of what protects connections over TCP.
+type Securities uint8
+
+// Securities.
+const (
+	InCleartext Securities = 1 << iota
+	ByTLS                  // and better
+	ByMutualTLS
+)
+
+// Protects reports whether a caller's connection is as the rule wants it. MOUNT and the lock
+// manager do not ask: the Linux kernel's client has no TLS for them.
+func (r *ClientRule) Protects(p *rpc.Peer) bool {
+	s := r.Securities
+	switch {
+	case s == 0:
+		return true
+	case p.Security == rpc.MutualTLS:
+		return s&(ByTLS|ByMutualTLS) != 0
+	case p.Security == rpc.TLS:
+		return s&ByTLS != 0
+	case p.Transport == rpc.TransportRDMA && r.Transports&ByRDMA != 0:
+		return true
+	}
+	return s&InCleartext != 0
 }
 
 // ReadMax is the most data of one READ, in bytes.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -22,16 +23,39 @@ type URL struct {
 	Transport rpc.Transport
 	Host      string // host:port
 	Path      string // absolute and clean; which part of it is the export, the server says
+	// Security is what a connection over TCP must have: that and better is used, nothing less.
+	Security rpc.Security
+}
+
+// securityKey begins the end of a URL that says what its connection must have.
+const securityKey = "?xprtsec="
+
+// ParseSecurity reads what the mount option xprtsec has: none, tls or mtls.
+func ParseSecurity(s string) (rpc.Security, error) {
+	for _, k := range [...]rpc.Security{rpc.Cleartext, rpc.TLS, rpc.MutualTLS} {
+		if s == k.String() {
+			return k, nil
+		}
+	}
+	return 0, fmt.Errorf("xprtsec %q is none of none, tls and mtls", s)
 }
 
 // ParseURL parses a URL. The path is taken literally, byte by byte, but for
-// percent-encoding of what a URL cannot hold (%25, %3F, %23).
+// percent-encoding of what a URL cannot hold (%25, %3F, %23), and an end of ?xprtsec=tls or
+// ?xprtsec=mtls.
 func ParseURL(s string) (URL, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
 		return URL{}, fmt.Errorf("%q is no URL: use nfs+rdma://host/path or nfs+tcp://host/path", s)
 	}
 	u := URL{}
+	if i := strings.LastIndex(rest, securityKey); i >= 0 {
+		var err error
+		if u.Security, err = ParseSecurity(rest[i+len(securityKey):]); err != nil {
+			return URL{}, fmt.Errorf("%q: %w; a question mark of a name is written %%3F", s, err)
+		}
+		rest = rest[:i]
+	}
 	port := PortRDMA
 	switch strings.ToLower(scheme) {
 	case "nfs+rdma":
@@ -40,6 +64,9 @@ func ParseURL(s string) (URL, error) {
 		u.Transport, port = rpc.TransportTCP, PortTCP
 	default:
 		return URL{}, fmt.Errorf("%q: unknown scheme %s: use nfs+rdma or nfs+tcp", s, scheme)
+	}
+	if u.Security != rpc.Cleartext && u.Transport == rpc.TransportRDMA {
+		return URL{}, fmt.Errorf("%q: %w", s, ErrNoTLSByRDMA)
 	}
 	host, p, _ := strings.Cut(rest, "/")
 	if host == "" {
@@ -56,6 +83,9 @@ func ParseURL(s string) (URL, error) {
 	return u, nil
 }
 
+// ErrNoTLSByRDMA is of TLS that is asked for where there is none.
+var ErrNoTLSByRDMA = errors.New("there is no TLS over RDMA; use nfs+tcp")
+
 // IsURL reports whether s looks like one, rather than like a local path.
 func IsURL(s string) bool {
 	scheme, _, ok := strings.Cut(s, "://")
@@ -68,7 +98,11 @@ func (u URL) String() string {
 	if u.Transport == rpc.TransportRDMA {
 		scheme = "nfs+rdma"
 	}
-	return scheme + "://" + u.Host + strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23").Replace(u.Path)
+	s := scheme + "://" + u.Host + strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23").Replace(u.Path)
+	if u.Security != rpc.Cleartext {
+		s += securityKey + u.Security.String()
+	}
+	return s
 }
 
 // Join is the URL of a name below u.

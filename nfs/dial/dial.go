@@ -5,6 +5,7 @@ package dial
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -40,6 +41,12 @@ type Dialer struct {
 	Source netip.Addr
 	// PKey is the partition for RDMA; 0 is the default partition.
 	PKey uint16
+	// Security is what every connection over TCP must have, where its URL does not ask for more;
+	// nothing is sent without it. TLS makes the configuration for a server, by its name or address
+	// as the URL has it; nil verifies the server by the authorities of the system, and has no
+	// certificate of the client, which MutualTLS wants.
+	Security rpc.Security
+	TLS      func(server string) (*tls.Config, error)
 	// GiveUp and Depth are those of client.Config.
 	GiveUp time.Duration
 	Depth  int
@@ -53,6 +60,7 @@ type Dialer struct {
 type endpoint struct {
 	transport rpc.Transport
 	host      string
+	security  rpc.Security
 }
 
 // Self is the user of this process on this host.
@@ -71,7 +79,7 @@ func Self() *rpc.Cred {
 func (d *Dialer) Client(u client.URL) *client.Client {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	at := endpoint{u.Transport, u.Host}
+	at := endpoint{u.Transport, u.Host, max(u.Security, d.Security)}
 	if c := d.clients[at]; c != nil {
 		return c
 	}
@@ -113,22 +121,30 @@ func (d *Dialer) Open(ctx context.Context, url string) (*client.File, error) {
 // Close ends all connections and closes the devices. Calls in flight fail.
 func (d *Dialer) Close() error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	clients := d.clients
+	d.clients = nil
+	d.mu.Unlock()
 	var errs []error
-	for _, c := range d.clients {
+	for _, c := range clients { // a client that takes leave may have to connect again for it
 		errs = append(errs, c.Close())
 	}
-	for _, dev := range d.devices {
+	d.mu.Lock()
+	devices := d.devices
+	d.devices = nil
+	d.mu.Unlock()
+	for _, dev := range devices {
 		errs = append(errs, dev.Close())
 	}
-	d.clients, d.devices = nil, nil
 	return errors.Join(errs...)
 }
 
 // dial connects to a server's NFS port.
 func (d *Dialer) dial(ctx context.Context, at endpoint) (rpc.Client, error) {
 	if at.transport != rpc.TransportRDMA {
-		return tcp.Dial(ctx, at.host)
+		return d.dialTCP(ctx, at, at.host, nfs3.Program, nfs3.Version)
+	}
+	if at.security != rpc.Cleartext {
+		return nil, client.ErrNoTLSByRDMA
 	}
 	remote, err := resolve(ctx, at.host)
 	if err != nil {
@@ -140,6 +156,30 @@ func (d *Dialer) dial(ctx context.Context, at endpoint) (rpc.Client, error) {
 	}
 	return rpcrdma.Dial(ctx, dev, remote, rpcrdma.ClientConfig{PKey: d.PKey})
 }
+
+// dialTCP connects to a port of a server, with TLS if it has to have that.
+func (d *Dialer) dialTCP(ctx context.Context, at endpoint, addr string, prog, vers uint32) (rpc.Client, error) {
+	if at.security == rpc.Cleartext {
+		return tcp.Dial(ctx, addr)
+	}
+	name, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	cfg := &tls.Config{ServerName: name, MinVersion: tls.VersionTLS13}
+	if d.TLS != nil {
+		if cfg, err = d.TLS(name); err != nil {
+			return nil, err
+		}
+	}
+	if at.security == rpc.MutualTLS && len(cfg.Certificates) == 0 && cfg.GetClientCertificate == nil {
+		return nil, ErrNoCertificate
+	}
+	return tcp.DialTLS(ctx, addr, cfg, prog, vers)
+}
+
+// ErrNoCertificate is of mutual TLS that a client without a certificate is to have.
+var ErrNoCertificate = errors.New("xprtsec=mtls needs a certificate of this client and its key")
 
 // resolve looks a host up; RDMA connects to addresses.
 func resolve(ctx context.Context, host string) (netip.AddrPort, error) {
@@ -195,13 +235,14 @@ func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 		return nil, err
 	}
 	if d.MountPort != 0 {
-		return tcp.Dial(ctx, net.JoinHostPort(name, strconv.Itoa(int(d.MountPort))))
+		return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(d.MountPort))), nfs3.MountProgram, nfs3.MountVersion)
 	}
 	err = own.Call(ctx, &rpc.Request{Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountNull})
 	var refused *rpc.AcceptError
 	if !errors.As(err, &refused) {
 		return borrowed{own}, err
 	}
+	// Who lies about the port gains nothing: the service has the server's certificate, or is not asked.
 	pm, err := tcp.Dial(ctx, net.JoinHostPort(name, strconv.Itoa(portmap.Port)))
 	if err != nil {
 		return nil, fmt.Errorf("the server has MOUNT elsewhere, and its portmap cannot be asked: %w", err)
@@ -211,7 +252,7 @@ func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 	if err != nil {
 		return nil, err
 	}
-	return tcp.Dial(ctx, net.JoinHostPort(name, strconv.Itoa(int(port))))
+	return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(port))), nfs3.MountProgram, nfs3.MountVersion)
 }
 
 // borrowed is a connection that somebody else will close.

@@ -93,7 +93,7 @@ func (o *op) audit(event, path string, more ...any) {
 		export = o.x.Pseudo
 	}
 	o.s.audit.Info(event, append([]any{
-		"client", o.c.Peer.Addr.String(), "transport", o.c.Peer.Transport.String(), "uid", o.c.Cred.UID, "path", path, "export", export,
+		"client", o.c.Peer.Addr.String(), "transport", o.c.Peer.Transport.String(), "xprtsec", o.c.Peer.Security.String(), "uid", o.c.Cred.UID, "path", path, "export", export,
 	}, more...)...)
 }
 

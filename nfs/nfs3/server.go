@@ -169,6 +169,10 @@ func (o *op) enter(x *nfs.Export) nfs.Status {
 	if st != nfs.OK {
 		return st
 	}
+	if !rule.Protects(&o.c.Peer) {
+		o.s.count.UnprotectedClients.Add(1)
+		return nfs.ErrAcces
+	}
 	if !rule.Flavors.Has(o.c.Cred.Flavor) {
 		o.instead = rpc.BadCred
 		return nfs.ErrAcces

@@ -320,7 +320,7 @@ func (k *compound) who(o *object) *blockstore.Cred {
 var nobodysRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
 
 // enter finds the rule for the client in an export: OK, ErrAcces if there is none, ErrWrongSec
-// if its calls are of a wrong flavor, ErrJukebox if it has to come again.
+// if its calls are of a wrong flavor or its connection lacks TLS, ErrJukebox if it has to come again.
 func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	rule, st := x.Admits(&k.c.Peer)
 	if st == nfs.ErrAcces {
@@ -329,6 +329,9 @@ func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	switch {
 	case rule == nil:
 		return nil, st
+	case !rule.Protects(&k.c.Peer):
+		k.s.count.UnprotectedClients.Add(1)
+		return nil, nfs.ErrWrongSec
 	case !rule.Flavors.Has(k.c.Cred.Flavor):
 		return nil, nfs.ErrWrongSec
 	}

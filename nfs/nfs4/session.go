@@ -182,7 +182,7 @@ func createSession(k *compound) nfs.Status {
 	if st != nfs.OK {
 		return st
 	}
-	k.s.audit.Info("nfs4_session", "client", k.c.Peer.Addr.String(), "transport", k.c.Peer.Transport.String(), "uid", k.c.Cred.UID,
+	k.s.audit.Info("nfs4_session", "client", k.c.Peer.Addr.String(), "transport", k.c.Peer.Transport.String(), "xprtsec", k.c.Peer.Security.String(), "uid", k.c.Cred.UID,
 		"client_id", fmt.Sprintf("%#016x", a.Client), "version", fmt.Sprintf("4.%d", k.minor))
 	e := &k.c.Res
 	e.Fixed(got.ID[:])

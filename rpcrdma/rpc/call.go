@@ -36,6 +36,35 @@ type Peer struct {
 	Local     netip.AddrPort
 	Transport Transport
 	PKey      uint16 // our key of the partition of an RDMA connection; 0 for other carriers
+	// Security is how the connection itself is protected, and Name who the peer is by his
+	// certificate, if that was verified.
+	Security Security
+	Name     string
+}
+
+// Security is what protects a connection, apart from the credentials of its calls (RFC 9289).
+type Security uint8
+
+// Securities.
+const (
+	Cleartext Security = iota
+	// TLS hides and protects what is said. The peer is anybody.
+	TLS
+	// MutualTLS has verified the peer's certificate as well.
+	MutualTLS
+)
+
+// String is the name as exports(5) and the mount option xprtsec have it.
+func (s Security) String() string {
+	switch s {
+	case Cleartext:
+		return "none"
+	case TLS:
+		return "tls"
+	case MutualTLS:
+		return "mtls"
+	}
+	return "unknown"
 }
 
 // AuthFlavor is an RPC authentication flavor.
@@ -45,6 +74,8 @@ type AuthFlavor uint32
 const (
 	AuthNone AuthFlavor = 0
 	AuthSys  AuthFlavor = 1
+	// AuthTLS asks in a call of procedure NULL whether TLS may begin (RFC 9289 section 4.1).
+	AuthTLS AuthFlavor = 7
 )
 
 // Cred is the decoded credential of a call.
@@ -105,6 +136,9 @@ type Call struct {
 	// from any goroutine, with the whole reply message in Res. drop says that
 	// no reply is to be sent. The carrier owns the call again from then on.
 	Reply func(c *Call, drop bool)
+	// CanTLS is set by a carrier that can begin TLS once the reply was sent, and StartTLS by
+	// the server if it is to.
+	CanTLS, StartTLS bool
 	// Carrier is the carrier's own state of the call.
 	Carrier any
 	// Notes are for the server's Observer.

@@ -1,6 +1,11 @@
 package rpc
 
-import "github.com/rstored/rstored/rpcrdma/xdr"
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
 
 // Words of RFC 5531 section 9.
 const (
@@ -65,10 +70,18 @@ func decodeHeader(d *xdr.Decoder, c *Call) headerFault {
 	if d.Err() != nil || c.Cred.Flavor == AuthSys && !c.Cred.decodeSys(body) {
 		return headerCred
 	}
-	d.Uint32() // the verifier of AUTH_NONE and AUTH_SYS says nothing
-	d.Opaque(AuthBodyMax)
+	verf := d.Uint32() // that of AUTH_NONE and AUTH_SYS says nothing
+	verfBody := d.Opaque(AuthBodyMax)
 	if d.Err() != nil {
 		return headerVerf
+	}
+	if c.Cred.Flavor == AuthTLS {
+		switch { // RFC 9289 section 4.1
+		case len(body) != 0:
+			return headerCred
+		case verf != uint32(AuthNone) || len(verfBody) != 0:
+			return headerVerf
+		}
 	}
 	return headerFine
 }
@@ -131,6 +144,52 @@ func encodeAccepted(e *xdr.Encoder, xid uint32, s AcceptStat) {
 	e.Uint32(uint32(AuthNone))
 	e.Uint32(0)
 	e.Uint32(uint32(s))
+}
+
+// tokenTLS is the verifier of a reply by which a server takes up TLS (RFC 9289 section 4.1).
+const tokenTLS = "STARTTLS"
+
+// acceptedHeader is the length of an accepted reply up to accept_stat, with an empty verifier.
+const acceptedHeader = 20
+
+// offerTLS puts the token into an accepted reply, which has an empty verifier.
+func offerTLS(e *xdr.Encoder) {
+	rest := append([]byte(nil), e.B[acceptedHeader:]...)
+	e.B = e.B[:acceptedHeader-4]
+	e.Opaque([]byte(tokenTLS))
+	e.B = append(e.B, rest...)
+}
+
+// IsTLSProbe reports whether a message is a call with a credential of AUTH_TLS.
+func IsTLSProbe(msg []byte) bool {
+	const flavor = 24 // behind xid, type, RPC version, program, version, procedure
+	return len(msg) >= flavor+4 && binary.BigEndian.Uint32(msg[4:]) == MsgCall && binary.BigEndian.Uint32(msg[flavor:]) == uint32(AuthTLS)
+}
+
+// EncodeTLSProbe appends the call that asks for TLS.
+func EncodeTLSProbe(e *xdr.Encoder, xid, prog, vers uint32) {
+	for _, w := range [...]uint32{xid, MsgCall, Version, prog, vers, 0, uint32(AuthTLS), 0, uint32(AuthNone), 0} {
+		e.Uint32(w)
+	}
+}
+
+// ErrNoTLS is a server's answer to the call that asks for TLS that is another than yes.
+var ErrNoTLS = errors.New("the server does not offer TLS")
+
+// DecodeTLSReply is nil if a reply to the call that asks for TLS says yes.
+func DecodeTLSReply(msg []byte, xid uint32) error {
+	d := xdr.NewDecoder(msg)
+	if d.Uint32() != xid || d.Uint32() != MsgReply || d.Err() != nil {
+		return ErrReply
+	}
+	// What became of the procedure is of no interest.
+	accepted := d.Uint32() == replyAccepted
+	flavor := AuthFlavor(d.Uint32())
+	token := d.Opaque(AuthBodyMax)
+	if !accepted || flavor != AuthNone || d.Err() != nil || string(token) != tokenTLS {
+		return ErrNoTLS
+	}
+	return nil
 }
 
 // EncodeUnavailable appends the reply to a call for a program that is not

@@ -142,6 +142,10 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 		c.Reply(c, false)
 		return
 	}
+	if c.Cred.Flavor == AuthTLS {
+		s.startTLS(c)
+		return
+	}
 	if !s.route(c) {
 		c.Reply(c, false)
 		return
@@ -173,6 +177,27 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 		c.Args = args
 	}
 	s.enqueue(c)
+}
+
+// startTLS answers a call with AUTH_TLS, which is for procedure NULL of a connection without TLS.
+func (s *Server) startTLS(c *Call) {
+	const null = 0
+	switch {
+	case c.Proc != null || c.Peer.Security != Cleartext:
+		s.faults.badCred.Add(1)
+		encodeAuthError(&c.Res, c.XID, AuthBadCred)
+	case !c.CanTLS:
+		s.faults.badCred.Add(1)
+		encodeAuthError(&c.Res, c.XID, AuthRejectedCred)
+	default:
+		if s.route(c) {
+			c.stats.calls.Add(1)
+			encodeAccepted(&c.Res, c.XID, RPCSuccess)
+		}
+		offerTLS(&c.Res)
+		c.StartTLS = true
+	}
+	c.Reply(c, false)
 }
 
 // route finds the procedure, or encodes why there is none.

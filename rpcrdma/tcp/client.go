@@ -3,6 +3,7 @@ package tcp
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ import (
 // ErrXIDInUse is a request whose XID another call in flight on the connection
 // has.
 var ErrXIDInUse = errors.New("tcp: another call with this XID is in flight")
+
+// clientHandshakeTimeout bounds the beginning of TLS.
+const clientHandshakeTimeout = 20 * time.Second
 
 // clientWriteTimeout ends connections whose server does not take calls.
 const clientWriteTimeout = time.Minute
@@ -89,6 +93,64 @@ func Dial(ctx context.Context, addr string) (*Client, error) {
 	}
 	return NewClient(conn), nil
 }
+
+// DialTLS connects to a server and has it begin TLS (RFC 9289), which the configuration is for;
+// the program and the version are those that the connection is for. A server that does not, or whose
+// certificate is no good, is an error: nothing but the question for TLS was said to it.
+func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint32) (*Client, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, &rpc.ConnError{Peer: addr, Err: err}
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // long past
+	_ = conn.SetDeadline(time.Now().Add(clientHandshakeTimeout))
+	secure, err := clientTLS(conn, cfg, prog, vers, rand.Uint32())
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, &TLSError{Peer: addr, Err: err}
+	}
+	_ = conn.SetDeadline(time.Time{})
+	c := NewClient(secure)
+	// In TLS 1.3 the client is done before the server has looked at its certificate: a first answer
+	// says that it was accepted.
+	ctx, cancel := context.WithTimeout(ctx, clientHandshakeTimeout)
+	defer cancel()
+	var lost *rpc.ConnError
+	if err := c.Call(ctx, &rpc.Request{Prog: prog, Vers: vers}); errors.As(err, &lost) || ctx.Err() != nil {
+		c.Close()
+		if lost != nil {
+			err = lost.Err
+		}
+		return nil, &TLSError{Peer: addr, Err: err}
+	}
+	return c, nil
+}
+
+// TLSError is a connection that has no TLS where it has to.
+type TLSError struct {
+	Peer string
+	Err  error
+}
+
+func (e *TLSError) Error() string {
+	if errors.Is(e.Err, rpc.ErrNoTLS) {
+		return fmt.Sprintf("%s does not offer TLS, and nothing is sent to it without", e.Peer)
+	}
+	var alert tls.AlertError
+	var op *net.OpError
+	if errors.As(e.Err, &alert) || errors.As(e.Err, &op) && op.Op == "remote error" {
+		return fmt.Sprintf("%s refuses TLS with this client: %v", e.Peer, e.Err)
+	}
+	return fmt.Sprintf("no TLS with %s: %v", e.Peer, e.Err)
+}
+
+func (e *TLSError) Unwrap() error { return e.Err }
 
 // NewClient sends calls over a connection that exists. The client owns conn.
 func NewClient(conn net.Conn) *Client {
@@ -250,7 +312,7 @@ func (c *Client) send(e *xdr.Encoder) error {
 	// Not the deadline of the call: half a record would end the stream for
 	// all of them.
 	c.conn.SetWriteDeadline(time.Now().Add(clientWriteTimeout))
-	_, err := c.left.WriteTo(c.conn)
+	_, err := writeParts(c.conn, &c.left)
 	clear(c.parts)
 	return err
 }

@@ -160,8 +160,8 @@ func (s *Listener) Export() (data []byte, files []*os.File, err error) {
 	defer s.mu.Unlock()
 	var out snapshot
 	for c := range s.conns {
-		if ok, _ := c.still(); !ok {
-			continue
+		if ok, _ := c.still(); !ok || c.peer.Security != rpc.Cleartext {
+			continue // the keys of TLS are in this process
 		}
 		t, ok := c.c.(*net.TCPConn)
 		if !ok {
@@ -181,6 +181,18 @@ func (s *Listener) Export() (data []byte, files []*os.File, err error) {
 		return nil, files, fmt.Errorf("tcp: %w", err)
 	}
 	return b.Bytes(), files, nil
+}
+
+// Fixed is the number of connections that cannot be handed over, as they have TLS. They end with this process.
+func (s *Listener) Fixed() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.peer.Security != rpc.Cleartext {
+			n++
+		}
+	}
+	return n
 }
 
 // Import adds the connections that another process has exported to a Listener that has not been started. It

@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// record is a call of the test's program as it is on the wire.
-func record(xid, proc uint32, data []byte) []byte {
+// callRecord is a call of the test's program as it is on the wire.
+func callRecord(xid, proc uint32, data []byte) []byte {
 	var e xdr.Encoder
 	for _, w := range []uint32{xid, rpc.MsgCall, 2, prog, 1, proc, 0, 0, 0, 0} {
 		e.Uint32(w)
@@ -65,7 +65,7 @@ func TestHandover(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	send(record(1, procEcho, []byte("before")))
+	send(callRecord(1, procEcho, []byte("before")))
 	if xid, b := heard(t, c); xid != 1 || string(b) != "before" {
 		t.Fatalf("%d: %q", xid, b)
 	}
@@ -73,8 +73,8 @@ func TestHandover(t *testing.T) {
 
 	// What has been read is served; what comes in part stays.
 	data := bytes.Repeat([]byte("half"), 20_000)
-	cut := record(3, procSlow, data)
-	send(record(2, procWait, nil))
+	cut := callRecord(3, procSlow, data)
+	send(callRecord(2, procWait, nil))
 	for first.Conns()[0].Calls < 2 {
 		time.Sleep(time.Millisecond)
 	}
@@ -134,7 +134,7 @@ func TestHandover(t *testing.T) {
 		if xid, b := heard(t, c); xid != uint32(i) || !bytes.Equal(b, data) {
 			t.Fatalf("cut at %d: %d, %d bytes", at, xid, len(b))
 		}
-		if _, err := late.Write(record(77, procEcho, []byte("late"))); err != nil {
+		if _, err := late.Write(callRecord(77, procEcho, []byte("late"))); err != nil {
 			t.Fatal(err)
 		}
 		if xid, b := heard(t, late); xid != 77 || string(b) != "late" {

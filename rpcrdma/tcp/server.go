@@ -1,11 +1,14 @@
 // Package tcp carries ONC RPC over TCP with record marking (RFC 5531 section
 // 11): a server for the same rpc.Server that RPC-over-RDMA serves, and a
-// client.
+// client. Either end begins TLS on its connections where it is asked to (RFC 9289).
 package tcp
 
 import (
+	"bufio"
 	"cmp"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -33,8 +36,16 @@ type Config struct {
 	// means one minute.
 	WriteTimeout time.Duration
 	// Later leaves the beginning to Start, so that connections of another process can be imported before.
-	Later  bool
-	Logger *slog.Logger
+	Later bool
+	// TLS is what clients that ask for TLS are given; the version and the protocol are set
+	// here. It is called for each of them. nil, or a result of nil: there is no TLS.
+	TLS func() *tls.Config
+	// HandshakeTimeout is how long the beginning of TLS may take. 0 means ten seconds.
+	HandshakeTimeout time.Duration
+	// Secured is told of every handshake; err is nil if the connection has TLS now. It must not
+	// wait. nil: nobody is.
+	Secured func(p *rpc.Peer, st *tls.ConnectionState, err error)
+	Logger  *slog.Logger
 }
 
 // Counters of a Listener since its start.
@@ -46,10 +57,27 @@ type Counters struct {
 	BytesIn, BytesOut              uint64
 	BadRecords                     uint64 // connections lost to a record that is no record
 	WriteErrors                    uint64 // connections lost while a reply was written
+	// TLSProbes are clients that asked for TLS, TLSHandshakes those that have it, TLSMutual of
+	// these those with a verified certificate, and TLSFailures the others.
+	TLSProbes, TLSHandshakes, TLSMutual uint64
+	TLSFailures                         [numFailures]uint64
+}
+
+// Failed are the TLSFailures by name; those that never occurred are left out.
+func (c *Counters) Failed() map[string]uint64 {
+	out := make(map[string]uint64)
+	for i, n := range c.TLSFailures {
+		if n > 0 {
+			out[Failure(i).String()] = n
+		}
+	}
+	return out
 }
 
 type counters struct {
 	connections, refused, calls, replies, bytesIn, bytesOut, badRecords, writeErrors, backCalls, backReplies atomic.Uint64
+
+	tls handshakes
 }
 
 // ConnInfo describes a connection.
@@ -57,6 +85,8 @@ type ConnInfo struct {
 	Remote, Local netip.AddrPort
 	Since         time.Time
 	Calls         uint64
+	Security      rpc.Security
+	Name          string // of a verified certificate
 }
 
 // Listener serves the connections that a net.Listener accepts.
@@ -83,6 +113,7 @@ func (c Config) Serve(l net.Listener, srv *rpc.Server) *Listener {
 	c.MaxCalls = cmp.Or(c.MaxCalls, 64)
 	c.MaxConns = cmp.Or(c.MaxConns, 1024)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, time.Minute)
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -114,11 +145,16 @@ func (s *Listener) Close() error {
 // Counters returns the counts since the start.
 func (s *Listener) Counters() Counters {
 	n := &s.n
-	return Counters{
+	out := Counters{
 		Connections: n.connections.Load(), Refused: n.refused.Load(), Calls: n.calls.Load(), Replies: n.replies.Load(),
 		BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(), BadRecords: n.badRecords.Load(), WriteErrors: n.writeErrors.Load(),
 		BackwardCalls: n.backCalls.Load(), BackwardReplies: n.backReplies.Load(),
+		TLSProbes: n.tls.probes.Load(), TLSHandshakes: n.tls.done.Load(), TLSMutual: n.tls.mutual.Load(),
 	}
+	for i := range n.tls.failed {
+		out.TLSFailures[i] = n.tls.failed[i].Load()
+	}
+	return out
 }
 
 // Conns lists the connections, by remote address.
@@ -126,7 +162,7 @@ func (s *Listener) Conns() []ConnInfo {
 	s.mu.Lock()
 	var out []ConnInfo
 	for c := range s.conns {
-		out = append(out, ConnInfo{Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load()})
+		out = append(out, ConnInfo{Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load(), Security: c.peer.Security, Name: c.peer.Name})
 	}
 	s.mu.Unlock()
 	slices.SortFunc(out, func(a, b ConnInfo) int { return a.Remote.Compare(b.Remote) })
@@ -185,8 +221,9 @@ func addrPort(a net.Addr) netip.AddrPort {
 // nobody but itself.
 type conn struct {
 	s     *Listener
-	c     net.Conn
-	peer  rpc.Peer
+	c     net.Conn // the socket
+	out   net.Conn // what is written to: c, or TLS over it
+	peer  rpc.Peer // changed by the reader, with s.mu held
 	since time.Time
 	calls atomic.Uint64
 	// draining says that no more calls are read, but replies still written.
@@ -199,6 +236,11 @@ type conn struct {
 	reader   *rpc.Records
 	record   []byte
 	rest     []byte // was read by another process
+
+	// asked says that the writer has sent the answer to a question for TLS and waits, and begin
+	// whether it may go on.
+	asked chan struct{}
+	begin chan bool
 
 	free    chan *call // calls not in progress; their number bounds everything
 	replies chan *call // and calls to the peer
@@ -219,8 +261,9 @@ type call struct {
 const keepMax = 16 << 10
 
 func newConn(s *Listener, nc net.Conn, peer rpc.Peer) *conn {
-	c := &conn{s: s, c: nc, since: time.Now(), peer: peer}
+	c := &conn{s: s, c: nc, out: nc, since: time.Now(), peer: peer}
 	c.free = make(chan *call, s.cfg.MaxCalls)
+	c.begin, c.asked = make(chan bool), make(chan struct{})
 	c.replies = make(chan *call, s.cfg.MaxCalls+rpc.BackwardCalls)
 	c.back = rpc.NewBackward(c.callBack, s.cfg.MaxRecord, rpc.BackwardCalls)
 	for range s.cfg.MaxCalls {
@@ -239,7 +282,7 @@ func (c *conn) serve() {
 	}()
 	err := c.read()
 	if !c.draining.Load() {
-		c.c.Close()
+		c.hangUp()
 	}
 	c.back.Close()
 	switch {
@@ -255,14 +298,81 @@ func (c *conn) serve() {
 	}
 	close(c.replies)
 	<-written
-	c.c.Close()
+	c.hangUp()
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
 }
 
+// hangUp ends the connection, TLS with its closing alert. For the reader.
+func (c *conn) hangUp() { c.out.Close() }
+
+// startTLS answers a question for TLS and begins it. All that was asked before is answered before,
+// and what is said from the answer on, calls to the peer among it, waits for TLS.
+func (c *conn) startTLS(k *call, in *bufio.Reader, cfg *tls.Config) error {
+	s := c.s
+	s.n.tls.probes.Add(1)
+	for range s.cfg.MaxCalls - 1 {
+		<-c.free
+	}
+	defer func() { // with nothing in them that was set up for the peer as he was
+		for range s.cfg.MaxCalls - 1 {
+			c.free <- nil
+		}
+	}()
+	k.Reset()
+	k.CanTLS = true
+	s.srv.Dispatch(&k.Call, xdr.NewDecoder(k.record), false)
+	// The server has refused if nobody waits: the answer is on its way like any other.
+	select {
+	case k := <-c.free:
+		c.free <- k
+		return nil
+	case <-c.asked:
+	}
+	_ = c.c.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+	var tc *secured
+	err := net.ErrClosed
+	if !c.draining.Load() {
+		tc, err = serverTLS(c.c, cfg, in.Buffered())
+	}
+	if err != nil {
+		s.n.tls.failed[failureOf(err)].Add(1)
+		if s.cfg.Secured != nil {
+			s.cfg.Secured(&c.peer, nil, err)
+		}
+		c.begin <- false
+		<-c.free
+		c.free <- nil
+		return fmt.Errorf("TLS: %w", err)
+	}
+	_ = c.c.SetDeadline(time.Time{})
+	if c.draining.Load() || s.hold.on() { // whose deadline may have been undone
+		_ = c.c.SetReadDeadline(time.Unix(1, 0))
+	}
+	st := tc.ConnectionState()
+	s.n.tls.done.Add(1)
+	s.mu.Lock()
+	c.peer.Security = rpc.TLS
+	if len(st.VerifiedChains) > 0 {
+		s.n.tls.mutual.Add(1)
+		c.peer.Security, c.peer.Name = rpc.MutualTLS, nameOf(st.PeerCertificates[0])
+	}
+	s.mu.Unlock()
+	if s.cfg.Secured != nil {
+		s.cfg.Secured(&c.peer, &st, nil)
+	}
+	in.Reset(tc)
+	c.out = tc
+	c.begin <- true
+	<-c.free
+	c.free <- nil
+	return nil
+}
+
 func (c *conn) read() error {
-	r := rpc.NewRecords(c.stream(), c.s.cfg.MaxRecord)
+	in := c.stream()
+	r := rpc.NewRecords(in, c.s.cfg.MaxRecord)
 	for {
 		k := <-c.free
 		if k == nil {
@@ -290,6 +400,14 @@ func (c *conn) read() error {
 		}
 		c.s.n.calls.Add(1)
 		c.calls.Add(1)
+		if c.s.cfg.TLS != nil && rpc.IsTLSProbe(k.record) {
+			if cfg := c.s.cfg.TLS(); cfg != nil {
+				if err := c.startTLS(k, in, cfg); err != nil {
+					return err
+				}
+				continue
+			}
+		}
 		k.Reset()
 		c.s.srv.Dispatch(&k.Call, xdr.NewDecoder(k.record), false)
 	}
@@ -347,10 +465,12 @@ func (c *conn) write() {
 	for k := range c.replies {
 		c.writing.Store(true)
 		batch, parts = append(batch[:0], k), k.appendParts(parts[:0])
-		for more := true; more && len(batch) < 16; {
+		tls := k.StartTLS // the last that is said without it
+		for more := !tls; more && len(batch) < 16; {
 			select {
 			case k, ok := <-c.replies:
-				if more = ok; ok {
+				if more = ok && !k.StartTLS; ok {
+					tls = k.StartTLS
 					batch, parts = append(batch, k), k.appendParts(parts)
 				}
 			default:
@@ -360,7 +480,7 @@ func (c *conn) write() {
 		if !failed {
 			c.c.SetWriteDeadline(time.Now().Add(c.s.cfg.WriteTimeout))
 			bufs = parts
-			n, err := bufs.WriteTo(c.c)
+			n, err := writeParts(c.out, &bufs)
 			c.s.n.bytesOut.Add(uint64(n))
 			if err != nil {
 				failed = true
@@ -375,6 +495,10 @@ func (c *conn) write() {
 			}
 		}
 		clear(parts)
+		if tls {
+			c.asked <- struct{}{}
+			failed = !<-c.begin || failed
+		}
 		for _, k := range batch {
 			c.recycle(k)
 		}

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -73,24 +74,49 @@ type daemon struct {
 	control string
 	args    []string
 	as      *syscall.Credential // who runs rstorectl; nil is this process's user
-	log     bytes.Buffer
+	log     logBuffer
 	cmd     *exec.Cmd
 	exited  chan struct{}
 	program string // that start starts
 	heir    int    // the process that has taken its place, 0 for none
 }
 
+// logBuffer is what a process has written so far.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // newDaemon prepares and starts a daemon that exports a fresh directory.
 func newDaemon(t *testing.T, args ...string) *daemon {
 	t.Helper()
-	return newDaemonOf(t, filepath.Join(binDir, "rstored"), args...)
+	return newDaemonOn(t, nil, args...)
 }
 
 // newDaemonOf is newDaemon with another program.
 func newDaemonOf(t *testing.T, program string, args ...string) *daemon {
 	t.Helper()
+	return newDaemonOn(t, func(d *daemon) { d.program = program }, args...)
+}
+
+// newDaemonOn is newDaemon after prepare, which may be nil, has done what has to be done to
+// the directories of the daemon.
+func newDaemonOn(t *testing.T, prepare func(*daemon), args ...string) *daemon {
+	t.Helper()
 	dir := t.TempDir()
-	d := &daemon{t: t, addr: loopback(), export: filepath.Join(dir, "data"), state: filepath.Join(dir, "state"), args: args, program: program}
+	d := &daemon{t: t, addr: loopback(), export: filepath.Join(dir, "data"), state: filepath.Join(dir, "state"), args: args, program: filepath.Join(binDir, "rstored")}
 	// A Unix socket's path is short; a test's directory need not be.
 	run, err := os.MkdirTemp("", "rs")
 	if err != nil {
@@ -102,6 +128,9 @@ func newDaemonOf(t *testing.T, program string, args ...string) *daemon {
 		if err := os.MkdirAll(p, 0o755); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if prepare != nil {
+		prepare(d)
 	}
 	d.start()
 	t.Cleanup(func() {
@@ -122,6 +151,15 @@ func tail(s string, n int) string {
 
 func (d *daemon) start() {
 	d.t.Helper()
+	if code, said := d.tryStart(); code != 0 {
+		d.t.Fatalf("rstored ended at once, exit code %d:\n%s", code, said)
+	}
+}
+
+// tryStart starts it and waits until it serves, or has ended by itself with an exit code and
+// what it said.
+func (d *daemon) tryStart() (code int, said string) {
+	d.t.Helper()
 	args := append([]string{
 		"--export", d.export + "(rw,no_root_squash)",
 		"--rdma-listen", d.addr.String() + ":20049",
@@ -129,23 +167,25 @@ func (d *daemon) start() {
 		"--state-dir", d.state,
 		"--control", d.control,
 	}, d.args...)
-	d.cmd = exec.Command(d.program, args...)
-	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := d.cmd.Start(); err != nil {
+	before := len(d.log.String())
+	cmd := exec.Command(d.program, args...)
+	cmd.Stdout, cmd.Stderr = &d.log, &d.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
 	exited := make(chan struct{})
-	d.exited = exited
-	go func(c *exec.Cmd) { _ = c.Wait(); close(exited) }(d.cmd)
+	go func() { _ = cmd.Wait(); close(exited) }()
+	d.cmd, d.exited = cmd, exited
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		if _, _, err := d.try(2*time.Second, "status"); err == nil {
-			return
+			return 0, d.log.String()[before:]
 		}
 		select {
 		case <-exited:
-			d.t.Fatalf("rstored ended at once:\n%s", d.log.String())
+			d.cmd = nil
+			return cmd.ProcessState.ExitCode(), d.log.String()[before:]
 		default:
 		}
 		if time.Now().After(deadline) {
@@ -208,14 +248,14 @@ func (d *daemon) url(transport, path string) string {
 	return fmt.Sprintf("nfs+%s://%s:%s/data/%s", transport, d.addr, port, strings.TrimPrefix(path, "/"))
 }
 
-// client is a Go client of the daemon, in this process.
+// client is a Go client of the daemon, in this process, of version 3, whose reply cache
+// outlives the daemon.
 func (d *daemon) client(transport string) *client.Client {
 	d.t.Helper()
-	return d.clientOf(transport, client.Version3) // whose reply cache outlives the daemon
+	return d.clientOf(client.Version3, transport)
 }
 
-// clientOf is client with another version.
-func (d *daemon) clientOf(transport string, version client.Version) *client.Client {
+func (d *daemon) clientOf(version client.Version, transport string) *client.Client {
 	d.t.Helper()
 	dial := func(ctx context.Context) (rpc.Client, error) { return tcp.Dial(ctx, d.addr.String()+":2049") }
 	if transport == "rdma" {

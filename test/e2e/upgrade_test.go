@@ -93,7 +93,7 @@ func TestUpgrade(t *testing.T) {
 	var rounds atomic.Int64
 	for _, transport := range []string{"rdma", "tcp"} {
 		for _, v := range []client.Version{client.Version3, client.Version42} {
-			c := d.clientOf(transport, v)
+			c := d.clientOf(v, transport)
 			name := fmt.Sprintf("/data/%s-%v", transport, v)
 			f, err := c.CreateFile(t.Context(), name, 0o644)
 			if err != nil {

@@ -26,7 +26,7 @@ func TestUpgradeHolds(t *testing.T) {
 		}
 	})
 	for _, transport := range []string{"rdma", "tcp"} {
-		one, two := d.clientOf(transport, client.Version42), d.clientOf("tcp", client.Version42)
+		one, two := d.clientOf(client.Version42, transport), d.clientOf(client.Version42, "tcp")
 		name := "/data/held-" + transport
 		f, err := one.CreateFile(t.Context(), name, 0o644)
 		if err != nil {

@@ -82,6 +82,7 @@ var ordinary = []Case{
 	v42("idmap", Case{Daemon: []string{"--idmap-method", "names", "--idmap-domain", "guests.example"}, Host: ownersByName, Timeout: 2 * time.Minute}),
 	v42("acltools", Case{Prepare: aclTools}),
 	v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}),
+	{Name: "csi", Exports: rw, Script: script("csi"), Prepare: csiTools, Host: published, Timeout: 4 * time.Minute},
 	v42("deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
 	v42("deleg-host", Case{Host: hostUses, Timeout: 2 * time.Minute}),
 	v42("deleg-cut", Case{Host: recallsLate, Timeout: 3 * time.Minute}),
@@ -89,6 +90,8 @@ var ordinary = []Case{
 	ofVersion("4.1", "deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
 	ofVersion("4.0", "deleg", Case{Host: recallsRead, Timeout: 2 * time.Minute}),
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
+	tlsCase("3"),
+	tlsCase("4.2"),
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
 	{Name: "mount-rsize", Exports: rw, Script: script("rsize"), Timeout: 2 * time.Minute},
@@ -119,6 +122,8 @@ var ordinary = []Case{
 		Name: "locks", Exports: rw, Script: script("locks"), Guests: 2, Timeout: 4 * time.Minute,
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: killed,
 	},
+	{Name: "devices", Exports: rw, Script: script("devices"), Host: ownServer},
+	{Name: "clock-step", Script: script("clockstep"), Guests: 2, Wires: 2, Env: env("SECOND", "10.99.0.4"), Host: ownServer, Quiet: true, Timeout: 4 * time.Minute},
 	{
 		Name: "host-locks", Exports: rw, Script: script("hostlocks"), Timeout: 3 * time.Minute,
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: locksOnHost,
@@ -259,6 +264,20 @@ func restarts(ctx context.Context, r *Run) error {
 		return err
 	}
 	return r.Tell("stop")
+}
+
+// ownServer lets guests run the daemon themselves.
+func ownServer(_ context.Context, r *Run) error {
+	for _, program := range []string{"rstored", "rstorectl"} {
+		b, err := os.ReadFile(filepath.Join(r.runner.Bin, program))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(r.Share, program), b, 0o755)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return r.Tell("programs")
 }
 
 // killed kills the daemon once and starts it again.

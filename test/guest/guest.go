@@ -71,6 +71,7 @@ type Case struct {
 	Wires   int                                       // interfaces of each guest, one if not said. Nothing is done with vec1 and those after it
 	Kernel  func(r *Run, i int) []string              // further parameters of guest i's kernel
 	Quiet   bool                                      // packets are neither recorded nor looked at
+	TLS     bool                                      // the guests are of "build tls": a kernel with TLS, and tlshd; without RDMA
 }
 
 // Runner runs cases.
@@ -113,6 +114,9 @@ func Cache() (string, error) {
 	}
 	return dir, nil
 }
+
+// tlsSuffix ends the names of what guests with TLS boot from.
+const tlsSuffix = "-tls"
 
 // runs makes names of namespaces unique in this process.
 var runs atomic.Int32
@@ -512,10 +516,14 @@ func (r *Run) guest(ctx context.Context, i int) error {
 		mem = 768
 	}
 	mtu := strconv.Itoa(r.mtu())
+	suffix := ""
+	if r.Case.TLS {
+		suffix = tlsSuffix
+	}
 	args := []string{
-		filepath.Join(r.runner.Cache, "linux"),
+		filepath.Join(r.runner.Cache, "linux"+suffix),
 		"mem=" + strconv.Itoa(mem) + "M", "umid=" + name, "uml_dir=" + r.Dir,
-		"ubd0r=" + filepath.Join(r.runner.Cache, "root.ext4"), "root=/dev/ubda", "ro", "rootfstype=ext4", "init=/guest/init",
+		"ubd0r=" + filepath.Join(r.runner.Cache, "root"+suffix+".ext4"), "root=/dev/ubda", "ro", "rootfstype=ext4", "init=/guest/init",
 		"loglevel=4", "panic=-1", "con=null", "con0=null,fd:1", "con1=null,fd:3", "ssl=null",
 		"g.name=" + name, "g.dir=" + r.Share, "g.mtu=" + mtu, "g.ip4=" + guestAddr(i), "g.ip6=fd99::" + strconv.Itoa(2+i),
 	}
@@ -545,7 +553,9 @@ func (r *Run) guest(ctx context.Context, i int) error {
 		return fmt.Errorf("guest %s: exit status %s: %s", name, status, lastLines(console.Name(), 3))
 	}
 	dmesg := filepath.Join(r.Share, name+".dmesg")
-	r.runner.noteKernel(dmesg)
+	if !r.Case.TLS {
+		r.runner.noteKernel(dmesg)
+	}
 	return bugs(dmesg)
 }
 

@@ -42,6 +42,7 @@ var about = map[string]string{
 	"v42-acltools":         "version 4.2: nfs4_getfacl and nfs4_setfacl",
 	"v42-acl":              "version 4.2: ACLs, read and set as the client has them, kept by the host as POSIX ACLs",
 	"v42-idmap":            "owners and groups by name, which have other numbers in the guest: chown, stat, names that are nobody's",
+	"csi":                  "the driver for Kubernetes in a guest: csi-sanity, and a volume mounted over RDMA, read-only, and over TCP",
 	"v42-hostlocks":        "the case host-locks over version 4.2",
 	"v42-deleg":            "files delegated to a guest by version 4.2 over RDMA: opened without asking, and given back when other clients, of version 3 and 4.2, read, write and remove them",
 	"v42-deleg-cut":        "a file delegated by version 4.2 is wanted back while the connection is gone: the guest binds the next one, and is called by that",
@@ -50,6 +51,8 @@ var about = map[string]string{
 	"v42-copy":             "copies of 300 MiB by version 4.2 that go on after the reply, in one export and between two; the guest is called at the end, and stops one",
 	"mount-portmap":        "mount by rstored's own port mapper; rpcinfo and showmount",
 	"mount-tcp-and-rdma":   "one file by both carriers at once",
+	"tls-v3":               "the kernel's client with TLS by tlshd, version 3: xprtsec=tls and mtls, refusals, a certificate renewed under a mount; of another kernel, see `test/guest/tls.config`",
+	"tls-v42":              "the same by version 4.2",
 	"mount-nconnect":       "nconnect=4",
 	"mount-rsize":          "rsize and wsize from 4 KiB to 1 MiB",
 	"mount-rsize-4200":     "the same with packets of 4096 bytes",
@@ -74,6 +77,8 @@ var about = map[string]string{
 	"two-guests":           "two guests see each other's changes from close to open",
 	"truncate-race":        "one guest writes records, the other truncates",
 	"locks":                "locks of two guests, granted, refused, waited for, and reclaimed after the server was killed",
+	"devices":              "RDMA devices made, listed and removed by rstorectl, and a mount over one",
+	"clock-step":           "the server's clock is set a day forward, two days back and right, with files open by version 4.2 and by version 3",
 	"host-locks":           "locks of a guest that a program on the server's host sees, and the other way round; one is waited for",
 	"mount-errors":         "what mount says when something is wrong",
 	"enospc":               "a full file system, in bytes and in files",
@@ -145,6 +150,7 @@ func (c *Case) slowly() bool {
 // slow are the cases that take most of the time; RSTORED_GUEST_CASES=quick leaves
 // them out.
 var slow = map[string]bool{
+	"tls-v3": true, "tls-v42": true, // their kernel takes minutes to build
 	"directory-of-20000": true,
 	"large-file":         true,
 	"locks":              true,

@@ -34,10 +34,12 @@ const (
 // flag parser before any subcommand runs.
 type Globals struct {
 	Control string // the daemon's control socket
-	Output  string // FormatTable, FormatJSON or FormatYAML
-	Quiet   bool   // no progress, no confirmations
-	Out     io.Writer
-	Err     io.Writer
+	// Server is the daemon of another host, HOST:PORT, in place of the socket; the files are for that.
+	Server, Cert, Key, CA string
+	Output                string // FormatTable, FormatJSON or FormatYAML
+	Quiet                 bool   // no progress, no confirmations
+	Out                   io.Writer
+	Err                   io.Writer
 }
 
 // NewGlobals returns Globals that talk to the standard streams.

@@ -22,6 +22,8 @@ const (
 	PortmapPort = 111
 	// OpsPort is where metrics are, unless configured otherwise. There is no usual one.
 	OpsPort = 9049
+	// ControlPort is where other hosts control the daemon, likewise.
+	ControlPort = 9048
 )
 
 // SystemFile is the configuration file that is read when no other is named.
@@ -55,8 +57,10 @@ type Config struct {
 	// root and the user the daemon runs as.
 	Control      string `mapstructure:"control" yaml:"control"`
 	ControlGroup string `mapstructure:"control_group" yaml:"control_group"`
-	LogLevel     string `mapstructure:"log_level" yaml:"log_level"`
-	LogFormat    string `mapstructure:"log_format" yaml:"log_format"`
+	// ControlTLS is control from other hosts.
+	ControlTLS ControlTLS `mapstructure:"control_tls" yaml:"control_tls"`
+	LogLevel   string     `mapstructure:"log_level" yaml:"log_level"`
+	LogFormat  string     `mapstructure:"log_format" yaml:"log_format"`
 	// Shards is the number of packet loops per RDMA device, 0 for a default.
 	Shards int `mapstructure:"shards" yaml:"shards"`
 	// Workers is the number of calls that may wait for storage at once, 0 for a
@@ -86,12 +90,14 @@ type Config struct {
 	OpsClients int      `mapstructure:"ops_clients" yaml:"ops_clients"`
 	// Audit is where mounts, clients and changes are written down; see ParseAudit.
 	Audit string `mapstructure:"audit" yaml:"audit"`
+	// TLS is for NFS over TCP.
+	TLS TLS `mapstructure:"tls" yaml:"tls"`
 	// Perf is for measurements of the network.
 	Perf Perf `mapstructure:"perf" yaml:"perf"`
 
 	// File is where the configuration was read from, empty if from no file.
 	File string `mapstructure:"-" yaml:"-"`
-	// Warnings are about the export table.
+	// Warnings are about the export table, and what it wants of TLS.
 	Warnings []string `mapstructure:"-" yaml:"-"`
 }
 
@@ -122,6 +128,7 @@ func Default() *Config {
 		LeaseTime:   90 * time.Second,
 		StopTimeout: 10 * time.Second,
 
+		ControlTLS: ControlTLS{Listen: []string{}, Admins: []string{}, Readers: []string{}},
 		OpsListen:  []string{},
 		OpsClients: 100,
 		Audit:      AuditLog,
@@ -130,6 +137,7 @@ func Default() *Config {
 		NFSVersions:    slices.Clone(nfsVersions),
 		IDMap:          IDMap{Method: IDNumeric},
 		UTF8:           UTF8Any,
+		TLS:            TLS{XprtSec: slices.Clone(xprtsecs)},
 		Perf:           defaultPerf(),
 	}
 }
@@ -189,6 +197,7 @@ func (c *Config) Validate() error {
 		{"mount_listen", c.MountListen},
 		{"portmap_listen", c.PortmapListen},
 		{"ops_listen", c.OpsListen},
+		{"control_tls: listen", c.ControlTLS.Listen},
 	} {
 		for _, a := range l.addrs {
 			if _, err := ParseListen(a); err != nil {
@@ -212,8 +221,19 @@ func (c *Config) Validate() error {
 	if _, err := ParseAudit(c.Audit); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
+	if err := c.TLS.validate(); err != nil {
+		return err
+	}
+	for _, w := range c.tlsWarnings() {
+		if !slices.Contains(c.Warnings, w) {
+			c.Warnings = append(c.Warnings, w)
+		}
+	}
 	if err := c.Perf.validate(c.RDMAListen); err != nil {
 		return err
+	}
+	if err := c.ControlTLS.validate(); err != nil {
+		return fmt.Errorf("control_tls: %w", err)
 	}
 	switch {
 	case c.StateDir == "":

@@ -83,6 +83,10 @@ type Client struct {
 	Sec []string `mapstructure:"sec" yaml:"sec,omitempty" json:"sec,omitempty"`
 	// Transports are "rdma" and "tcp"; without any both.
 	Transports []string `mapstructure:"transports" yaml:"transports,omitempty" json:"transports,omitempty"`
+	// XprtSec is what the client's connections must have over TCP: XprtNone, XprtTLS, XprtMutual;
+	// without any what Config.TLS says. By RDMA a client must have XprtNone here, or
+	// Transports must name RDMA.
+	XprtSec []string `mapstructure:"xprtsec" yaml:"xprtsec,omitempty" json:"xprtsec,omitempty"`
 	// RSize and WSize bound one READ and one WRITE, in bytes; 0 means 1 MiB.
 	RSize uint32 `mapstructure:"rsize" yaml:"rsize,omitempty" json:"rsize,omitempty"`
 	WSize uint32 `mapstructure:"wsize" yaml:"wsize,omitempty" json:"wsize,omitempty"`

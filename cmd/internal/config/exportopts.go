@@ -80,6 +80,10 @@ func (c *Client) normalizeRules() error {
 			return fmt.Errorf("transport %q is neither %s nor %s", t, CarrierRDMA, CarrierTCP)
 		}
 	}
+	var err error
+	if c.XprtSec, err = normalizeXprtSec(c.XprtSec); err != nil {
+		return err
+	}
 	for _, n := range []struct {
 		key  string
 		size uint32
@@ -204,6 +208,16 @@ func (c *Client) NFS() nfs.ClientRule {
 			r.Transports |= nfs.ByRDMA
 		} else {
 			r.Transports |= nfs.ByTCP
+		}
+	}
+	for _, s := range c.XprtSec {
+		switch s {
+		case XprtNone:
+			r.Securities |= nfs.InCleartext
+		case XprtTLS:
+			r.Securities |= nfs.ByTLS
+		case XprtMutual:
+			r.Securities |= nfs.ByMutualTLS
 		}
 	}
 	return r
@@ -348,12 +362,7 @@ var options = map[string]option{
 	"no_subtree_check": nothing, "wdelay": nothing, "no_wdelay": nothing, "no_pnfs": nothing, "acl": nothing,
 	"auth_nlm": meaningless("auth_nlm does nothing: a lock needs no permission of its user"), "secure_locks": meaningless("secure_locks does nothing: a lock needs no permission of its user"),
 	"no_auth_nlm": nothing, "insecure_locks": nothing,
-	"xprtsec": {needsValue, func(_ *Export, _ *Client, val string) error {
-		if val != FlavorNone {
-			return errors.New("RPC over TLS is not served")
-		}
-		return nil
-	}},
+	"xprtsec": list(func(_ *Export, c *Client) *[]string { return &c.XprtSec }, ":"),
 
 	"host_locks":       flag(func(e *Export, _ *Client) { e.setHostLocks(true) }),
 	"no_host_locks":    flag(func(e *Export, _ *Client) { e.setHostLocks(false) }),
@@ -444,6 +453,7 @@ func (c *Client) String() string {
 	add(c.Secure, "secure")
 	add(len(c.Sec) > 0, "sec=%s", strings.Join(c.Sec, ":"))
 	add(len(c.Transports) > 0, "transport=%s", strings.Join(c.Transports, ":"))
+	add(len(c.XprtSec) > 0, "xprtsec=%s", strings.Join(c.XprtSec, ":"))
 	add(c.RSize > 0, "rsize=%d", c.RSize)
 	add(c.WSize > 0, "wsize=%d", c.WSize)
 	add(c.Bandwidth != "", "bandwidth=%s", c.Bandwidth)

@@ -56,8 +56,12 @@ func TestTableOptions(t *testing.T) {
 		{opts: "no_acl", want: "*(ro,root_squash,secure,sec=sys)", warn: "no_acl does nothing"},
 		{opts: "refer=/a@b", fail: "fs_locations"},
 		{opts: "replicas=/a@b", fail: "fs_locations"},
-		{opts: "xprtsec=none", want: "*(ro,root_squash,secure,sec=sys)"},
-		{opts: "xprtsec=mtls", fail: "TLS"},
+		{opts: "xprtsec=none", want: "*(ro,root_squash,secure,sec=sys,xprtsec=none)"},
+		{opts: "xprtsec=mtls:tls:mtls", want: "*(ro,root_squash,secure,sec=sys,xprtsec=tls:mtls)"},
+		{opts: "xprtsec=tls,xprtsec=mtls", want: "*(ro,root_squash,secure,sec=sys,xprtsec=mtls)"},
+		{opts: "xprtsec=ssl", fail: "none of none, tls, mtls"},
+		{opts: "xprtsec=", fail: "none of none, tls, mtls"},
+		{opts: "xprtsec", fail: "needs a value"},
 		{opts: "ro=1", fail: "has no value"},
 		{opts: "rdonly", fail: `"rdonly" is not understood`},
 		{opts: "transport=rdma", want: "*(ro,root_squash,secure,sec=sys,transport=rdma)"},
@@ -162,12 +166,12 @@ func TestExportsFile(t *testing.T) {
 
 // TestRuleNFS takes a rule over to the server.
 func TestRuleNFS(t *testing.T) {
-	e, err := ParseExport("/a @g(ro,secure,sec=none,transport=rdma:tcp,rsize=8192,bandwidth=2K,iops=3,manage_gids,nohide,nordirplus,all_squash,anonuid=1,anongid=2,export_bandwidth=1K)")
+	e, err := ParseExport("/a @g(ro,secure,sec=none,transport=rdma:tcp,rsize=8192,xprtsec=mtls:tls,bandwidth=2K,iops=3,manage_gids,nohide,nordirplus,all_squash,anonuid=1,anongid=2,export_bandwidth=1K)")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := nfs.ClientRule{
-		RO: true, Squash: nfs.AllSquash, AnonUID: 1, AnonGID: 2, Secure: true, Flavors: nfs.FlavorNone, Transports: nfs.ByRDMA | nfs.ByTCP,
+		RO: true, Squash: nfs.AllSquash, AnonUID: 1, AnonGID: 2, Secure: true, Flavors: nfs.FlavorNone, Transports: nfs.ByRDMA | nfs.ByTCP, Securities: nfs.ByTLS | nfs.ByMutualTLS,
 		MaxRead: 8192, Limit: nfs.Limit{Bytes: 2048, Ops: 3}, ManageGIDs: true, NoHide: true, NoReadDirPlus: true, CIDR: netip.Prefix{},
 	}
 	if got := e.Clients[0].NFS(); got != want {

@@ -164,6 +164,43 @@ var settings = []Setting{
 		field: func(c *Config) any { return &c.ControlGroup },
 	},
 	{
+		Key: "control_tls.listen", Reload: true, See: "security.md#control-from-other-hosts",
+		Usage: "let other hosts control the server by TLS at `ADDR:PORT`; repeatable",
+		Text:  "`ADDR:PORT` where other hosts control the server, by TLS with certificates on both sides, such as `10.0.0.1:9048`. Nothing listens unless asked for",
+		field: func(c *Config) any { return &c.ControlTLS.Listen },
+	},
+	{
+		Key: "control_tls.cert", Reload: true,
+		Usage: "`FILE` with the server's certificate for that, PEM",
+		Text:  "file with the server's certificate, and those between it and its authority, PEM. It is read anew when it changes",
+		field: func(c *Config) any { return &c.ControlTLS.Cert },
+	},
+	{
+		Key: "control_tls.key", Reload: true,
+		Usage: "`FILE` with the key of that certificate, PEM",
+		Text:  "file with the key of that certificate, PEM",
+		field: func(c *Config) any { return &c.ControlTLS.Key },
+	},
+	{
+		Key: "control_tls.client_ca", Reload: true,
+		Usage: "`FILE` with the authorities of certificates of those who control the server, PEM",
+		Text:  "file with the authorities that certificates of clients must come from, PEM. Without it nothing listens",
+		field: func(c *Config) any { return &c.ControlTLS.ClientCA },
+	},
+	{
+		Key: "control_tls.admins", Reload: true,
+		Usage: "`NAME` in certificates of those who may do everything; repeatable",
+		Text: "names of those who may do everything: the common name of a certificate, or one of its alternative names " +
+			"(DNS, mail, URI). `\"*\"` is everyone. Without this and `readers`, everyone with a certificate of the authority",
+		field: func(c *Config) any { return &c.ControlTLS.Admins },
+	},
+	{
+		Key: "control_tls.readers", Reload: true,
+		Usage: "`NAME` in certificates of those who may only look; repeatable",
+		Text:  "names of those who may look, but change nothing, nor capture packets or trace calls",
+		field: func(c *Config) any { return &c.ControlTLS.Readers },
+	},
+	{
 		Key: "log_level", Reload: true,
 		Usage: "`LEVEL` debug, info, warn or error",
 		Text:  "`debug`, `info`, `warn`, `error`",
@@ -255,6 +292,30 @@ var settings = []Setting{
 		Usage: "write mounts, clients and changes to the `LOG`: log, 'file PATH' or off",
 		Text:  "where mounts, clients and changes are written down: `log`, `file PATH` or `off`. A reload opens the file anew",
 		field: func(c *Config) any { return &c.Audit },
+	},
+	{
+		Key: "tls.certificate", Reload: true, See: "security.md#tls",
+		Usage: "offer TLS to NFS over TCP with the certificate of a `FILE`",
+		Text:  "PEM file of the server's certificate and those between it and its authority. With it clients over TCP may begin TLS (RFC 9289), at the same ports. A renewed file is used by itself",
+		field: func(c *Config) any { return &c.TLS.Certificate },
+	},
+	{
+		Key: "tls.key", Reload: true, See: "security.md#tls",
+		Usage: "`FILE` of the certificate's private key",
+		Text:  "PEM file of its private key",
+		field: func(c *Config) any { return &c.TLS.Key },
+	},
+	{
+		Key: "tls.client_ca", Reload: true, See: "security.md#tls",
+		Usage: "`FILE` of the authorities that certificates of clients must come from",
+		Text:  "PEM file of the authorities that certificates of clients must come from; without it nobody is `mtls`",
+		field: func(c *Config) any { return &c.TLS.ClientCA },
+	},
+	{
+		Key: "tls.xprtsec", Reload: true, See: "exports.md#options",
+		Usage: "what exports want of TCP that do not say it: of none, tls, mtls; repeatable",
+		Text:  "what exports accept over TCP that do not say it themselves: of `none`, `tls` and `mtls`",
+		field: func(c *Config) any { return &c.TLS.XprtSec },
 	},
 	{
 		Key: "stop_timeout", Reload: true,
@@ -393,6 +454,7 @@ var clientParts = []Part{
 	{"secure", "wants TCP from a port below 1024"},
 	{"sec", "flavors that are accepted, of `sys` and `none`; default both"},
 	{"transports", "of `rdma` and `tcp`; default both"},
+	{"xprtsec", "what is accepted over TCP, of `none`, `tls` and `mtls`; default `tls.xprtsec`"},
 	{"rsize", "bytes of one READ at most, a multiple of 1024; default 1048576"},
 	{"wsize", "bytes of one WRITE at most"},
 	{"bandwidth", "bytes a second for each client, as `500M`"},

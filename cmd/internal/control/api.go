@@ -1,6 +1,7 @@
 // Package control is the daemon's control interface: JSON over HTTP on a Unix
 // socket, for rstorectl and for scripts (curl --unix-socket). Who may use it is
-// decided by the credentials the kernel reports for the peer.
+// decided by the credentials the kernel reports for the peer. The same by HTTPS is for other
+// hosts; there the certificates of clients decide.
 //
 //	GET    /v1/status
 //	GET    /v1/exports            POST /v1/exports (ExportSpec)
@@ -15,6 +16,7 @@
 //	GET    /v1/clients
 //	GET    /v1/qps
 //	GET    /v1/stats
+//	GET    /v1/sample             counters of calls, clients and queue pairs at one time, for 'rstorectl top'
 //	GET    /v1/devices
 //	GET    /v1/post-mortems       RDMA connections that ended badly, the latest first
 //	GET    /v1/config             the configuration in force, YAML
@@ -33,6 +35,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/live"
 )
 
 // Where an export or a port comes from.
@@ -67,8 +70,9 @@ const (
 	TransportRDMA    = "rdma"
 	TransportTCP     = "tcp"
 	TransportPortmap = "portmap"
-	TransportPerf    = "perf" // measurements over RDMA
-	TransportOps     = "ops"  // metrics and health checks by HTTP
+	TransportPerf    = "perf"    // measurements over RDMA
+	TransportOps     = "ops"     // metrics and health checks by HTTP
+	TransportControl = "control" // this interface, over TLS
 )
 
 // PortSpec names a port: a transport and where it listens.
@@ -110,6 +114,35 @@ type Status struct {
 	Clients       int       `json:"clients"`
 	Devices       []string  `json:"devices"`
 	Problems      []string  `json:"problems"`
+	// TLS is that of NFS over TCP, nil if it is not offered.
+	TLS *TLS `json:"tls,omitempty"`
+}
+
+// TLS describes TLS of NFS over TCP.
+type TLS struct {
+	Certificate string    `json:"certificate"` // files
+	Key         string    `json:"key"`
+	ClientCA    string    `json:"client_ca,omitempty"`
+	Subject     string    `json:"subject"`
+	Names       []string  `json:"names"` // DNS names and addresses of the certificate
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"` // of the certificate or its chain, whichever ends first
+	// ClientCANotAfter is when the last authority of clients expires.
+	ClientCANotAfter *time.Time `json:"client_ca_not_after,omitempty"`
+	Loaded           time.Time  `json:"loaded"` // when the files in use were read
+	Loads            uint64     `json:"loads"`
+	Failures         uint64     `json:"failures"` // changed files that could not be used
+	// Error is why the files as they are cannot be used; those of before are.
+	Error  string    `json:"error,omitempty"`
+	Counts TLSCounts `json:"counts"`
+}
+
+// TLSCounts are counts since the daemon's start.
+type TLSCounts struct {
+	Probes     uint64            `json:"probes"` // clients that asked for TLS
+	Handshakes uint64            `json:"handshakes"`
+	Mutual     uint64            `json:"mutual"` // of those, with a verified certificate
+	Failed     map[string]uint64 `json:"failed"` // by reason
 }
 
 // Values of Status.State.
@@ -125,6 +158,10 @@ type Client struct {
 	Transport string    `json:"transport"`
 	Since     time.Time `json:"since"`
 	Calls     uint64    `json:"calls"`
+	// XprtSec is how a connection over TCP is protected, none, tls or mtls; Name who the client is
+	// by his certificate.
+	XprtSec string `json:"xprtsec,omitempty"`
+	Name    string `json:"name,omitempty"`
 	// RDMA is what only connections over RDMA have.
 	RDMA *ClientRDMA `json:"rdma,omitempty"`
 }
@@ -213,6 +250,7 @@ type Backend interface {
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats
+	Sample() live.Sample
 	Devices() []Device
 	PostMortems() []PostMortem
 	SetLogLevel(level string) error

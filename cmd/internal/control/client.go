@@ -3,6 +3,8 @@ package control
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,28 +13,63 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
+	"github.com/rstored/rstored/cmd/internal/certs"
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/live"
 )
 
 // Dialer is the client's side of the control interface. It may be used from
 // several goroutines.
 type Dialer struct {
-	socket string
+	where  string // the socket, or HOST:PORT
+	scheme string
+	remote bool
+	err    error // what is wrong with how the server is to be reached
 	http   http.Client
 }
 
 // Dial prepares to talk to the daemon behind the socket. It connects when
 // something is asked.
 func Dial(socket string) *Dialer {
-	return &Dialer{socket: socket, http: http.Client{Transport: &http.Transport{
+	return &Dialer{where: socket, scheme: "http", http: http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", socket)
 		},
 	}}}
 }
+
+// DialRemote prepares to talk to the daemon of another host, at HOST:PORT or at HOST, as who the
+// certificate says.
+func DialRemote(server string, files certs.Files) *Dialer {
+	host, port, err := net.SplitHostPort(server)
+	if err != nil {
+		host, port = strings.Trim(server, "[]"), strconv.Itoa(config.ControlPort)
+	}
+	at := net.JoinHostPort(host, port)
+	d := &Dialer{where: at, scheme: "https", remote: true}
+	if files.Cert == "" || files.Key == "" {
+		d.err = errors.New("control of another host needs a certificate: --cert and --key, or RSTORECTL_CERT and RSTORECTL_KEY")
+		return d
+	}
+	store, err := certs.Load(files, nil)
+	if err != nil {
+		d.err = err
+		return d
+	}
+	d.http.Transport = &http.Transport{DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTime}, Config: store.Client(host)}).DialContext(ctx, "tcp", at)
+	}}
+	return d
+}
+
+// dialTime bounds the time for a connection to another host.
+const dialTime = 10 * time.Second
 
 // do makes one request. in and out may be nil.
 func (d *Dialer) do(ctx context.Context, method, path string, q url.Values, in, out any) error {
@@ -49,7 +86,7 @@ func (d *Dialer) do(ctx context.Context, method, path string, q url.Values, in, 
 		return nil
 	}
 	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
-		return fmt.Errorf("the answer of %s is not understood: %w", d.socket, err)
+		return fmt.Errorf("the answer of %s is not understood: %w", d.where, err)
 	}
 	return nil
 }
@@ -63,7 +100,10 @@ func (d *Dialer) open(ctx context.Context, method, path string, q url.Values, in
 		}
 		body = bytes.NewReader(b)
 	}
-	u := url.URL{Scheme: "http", Host: "rstored", Path: path, RawQuery: q.Encode()}
+	if d.err != nil {
+		return nil, d.err
+	}
+	u := url.URL{Scheme: d.scheme, Host: "rstored", Path: path, RawQuery: q.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 	if err != nil {
 		return nil, err
@@ -78,24 +118,42 @@ func (d *Dialer) open(ctx context.Context, method, path string, q url.Values, in
 	defer func() { _ = res.Body.Close() }()
 	var f failure
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&f); err != nil || f.Error == "" {
-		return nil, fmt.Errorf("%s answered %s", d.socket, res.Status)
+		return nil, fmt.Errorf("%s answered %s", d.where, res.Status)
 	}
 	return nil, errors.New(f.Error)
 }
 
 // explain turns the errors of connecting into advice.
 func (d *Dialer) explain(err error) error {
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no rstored answers at %s; is it running, and is this its --control socket?", d.socket)
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s: permission denied; use the user that rstored runs as, root, or a member of its control group", d.socket)
-	}
 	var ue *url.Error
 	if errors.As(err, &ue) {
-		return ue.Err
+		err = ue.Err
+	}
+	if d.remote {
+		return d.explainRemote(err)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no rstored answers at %s; is it running, and is this its --control socket?", d.where)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: permission denied; use the user that rstored runs as, root, or a member of its control group", d.where)
 	}
 	return err
+}
+
+// explainRemote is explain for another host.
+func (d *Dialer) explainRemote(err error) error {
+	var refused *net.OpError
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("nobody answers at %s; is control_tls.listen of its configuration this address?", d.where)
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%s: %w; --ca names the authority of its certificate", d.where, err)
+	case errors.As(err, &refused) && refused.Op == "remote error": // an alert
+		return fmt.Errorf("%s refuses the certificate: %w", d.where, err)
+	}
+	return fmt.Errorf("%s: %w", d.where, err)
 }
 
 // Status asks for the daemon's status.
@@ -226,6 +284,11 @@ func (d *Dialer) QPs(ctx context.Context) (q []QP, err error) {
 // Stats asks for the counters.
 func (d *Dialer) Stats(ctx context.Context) (s Stats, err error) {
 	return s, d.do(ctx, http.MethodGet, "/v1/stats", nil, nil, &s)
+}
+
+// Sample asks for the counters of calls, clients and queue pairs.
+func (d *Dialer) Sample(ctx context.Context) (s live.Sample, err error) {
+	return s, d.do(ctx, http.MethodGet, "/v1/sample", nil, nil, &s)
 }
 
 // Devices lists the RDMA devices.

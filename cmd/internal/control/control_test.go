@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/live"
 )
 
 // fake is a Backend with one export.
@@ -26,6 +27,7 @@ func (f *fake) QPs() []QP               { return []QP{} }
 func (f *fake) Ports() []Port           { return []Port{} }
 func (f *fake) Clients() []Client       { return nil }
 func (f *fake) Stats() Stats            { return Stats{RDMAWriteBytes: 1 << 60} }
+func (f *fake) Sample() live.Sample     { return live.Sample{RDMAWritten: 1 << 60} }
 func (f *fake) Reload() error           { return errors.New("log_level: \"loud\" is unknown") }
 func (f *fake) Upgrade(path string) (Upgraded, error) {
 	if path == "" {

@@ -11,12 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is who is at the other end of the control socket, as the kernel knew
-// them when they connected.
+// Peer is who is at the other end: of the control socket, as the kernel knew them when they
+// connected, or of a connection from another host, as their certificate says.
 type Peer struct {
 	PID int32
 	UID uint32
 	GID uint32
+	// Remote is the address of another host; empty on the socket, and what follows as well. Subject
+	// and Serial are of the certificate.
+	Remote  string
+	Subject string
+	Serial  string
+}
+
+func (p Peer) String() string {
+	if p.Remote != "" {
+		return "certificate " + p.Subject
+	}
+	return "user " + strconv.FormatUint(uint64(p.UID), 10)
 }
 
 // peerOf asks the kernel (SO_PEERCRED, unix(7)).

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -28,6 +29,9 @@ type Server struct {
 	log    *slog.Logger
 	audit  func(Action)
 	b      Backend
+
+	mu      sync.Mutex
+	remotes []*http.Server
 }
 
 type peerKey struct{}
@@ -68,6 +72,7 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 	mux.HandleFunc("GET /v1/clients", get(func(*http.Request) (any, error) { return b.Clients(), nil }))
 	mux.HandleFunc("GET /v1/qps", get(func(*http.Request) (any, error) { return b.QPs(), nil }))
 	mux.HandleFunc("GET /v1/stats", get(func(*http.Request) (any, error) { return b.Stats(), nil }))
+	mux.HandleFunc("GET /v1/sample", get(func(*http.Request) (any, error) { return b.Sample(), nil }))
 	mux.HandleFunc("GET /v1/devices", get(func(*http.Request) (any, error) { return b.Devices(), nil }))
 	mux.HandleFunc("GET /v1/post-mortems", get(func(*http.Request) (any, error) { return b.PostMortems(), nil }))
 	mux.HandleFunc("GET /v1/config", s.config)
@@ -137,26 +142,59 @@ func (s *Server) Serve(l net.Listener) error {
 func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
 
 // Close ends all connections, captures too.
-func (s *Server) Close() error { return s.http.Close() }
+func (s *Server) Close() error {
+	err := s.http.Close()
+	s.mu.Lock()
+	remotes := s.remotes
+	s.remotes = nil
+	s.mu.Unlock()
+	for _, h := range remotes {
+		err = errors.Join(err, h.Close())
+	}
+	return err
+}
+
+// role is what the peer of a request may do.
+func (s *Server) role(r *http.Request) (Peer, Role) {
+	p, ok := r.Context().Value(peerKey{}).(Peer)
+	switch {
+	case !ok:
+		return p, Nobody
+	case p.Remote != "":
+		role, _ := r.Context().Value(roleKey{}).(Role)
+		return p, role
+	case s.access.Allows(p):
+		return p, Admin
+	}
+	return p, Nobody
+}
+
+// watches reports whether a request changes nothing, but shows what clients do.
+func watches(r *http.Request) bool { return r.URL.Path == "/v1/capture" || r.URL.Path == "/v1/trace" }
 
 // guard lets only those in whom Access allows.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, ok := r.Context().Value(peerKey{}).(Peer)
-		if !ok || !s.access.Allows(p) {
-			s.log.Warn("control: refused", "uid", p.UID, "pid", p.PID)
+		p, role := s.role(r)
+		looks := r.Method == http.MethodGet && !watches(r)
+		if role == Nobody || role == Reader && !looks {
+			s.log.Warn("control: refused", "by", p.String(), "method", r.Method, "path", r.URL.Path)
 			s.audit(Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: http.StatusForbidden})
-			reply(w, http.StatusForbidden, failure{"user " + fmt.Sprint(p.UID) + " may not control this server"})
+			why := p.String() + " may not control this server"
+			if role == Reader {
+				why = p.String() + " may look at this server, but not change it, nor watch what clients do"
+			}
+			reply(w, http.StatusForbidden, failure{why})
 			return
 		}
 		if r.Method == http.MethodGet {
-			if r.URL.Path == "/v1/capture" || r.URL.Path == "/v1/trace" { // changes nothing, but shows what clients do
+			if watches(r) {
 				s.audit(Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: http.StatusOK})
 			}
 			next.ServeHTTP(w, r)
 			return
 		}
-		s.log.Info("control", "method", r.Method, "path", r.URL.RequestURI(), "uid", p.UID, "pid", p.PID)
+		s.log.Info("control", "method", r.Method, "path", r.URL.RequestURI(), "by", p.String())
 		before, answer := Snapshot(s.b), &answered{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(answer, r)
 		a := Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: answer.status}

@@ -12,12 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/live"
 )
 
 // fake is a daemon that remembers what it was asked.
@@ -28,6 +30,8 @@ type fake struct {
 	level   string
 	pprof   bool
 	capture control.CaptureSpec
+	mu      sync.Mutex
+	samples uint64
 }
 
 func (f *fake) Status() control.Status {
@@ -97,6 +101,20 @@ func (f *fake) Stats() control.Stats {
 	}
 }
 func (f *fake) Devices() []control.Device { return nil }
+
+// Sample is one of a daemon that serves 1000 READs of 4096 bytes in each second of its life.
+func (f *fake) Sample() live.Sample {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.samples++
+	n := 1000 * f.samples
+	return live.Sample{
+		Host: "store1", Version: "v1", State: control.StateRunning, Started: time.Unix(1e9, 0), UptimeNS: int64(f.samples * 1e9),
+		Operations: []live.Point{{Name: "nfs4.READ", Transport: "rdma", Out: 4096 * n, TookNS: 90_000 * n, Took: []uint64{0, 0, 0, 0, 0, 0, 0, n}}},
+		Clients:    []live.Point{{Name: "10.0.0.9", Transport: "rdma", Out: 4096 * n, TookNS: 90_000 * n, Took: []uint64{0, 0, 0, 0, 0, 0, 0, n}}},
+		Server:     live.Server{Problems: []string{}},
+	}
+}
 
 func (f *fake) Ops() control.Ops { return control.Ops{Addresses: []string{}, Pprof: f.pprof} }
 func (f *fake) SetPprof(on bool) { f.pprof = on }
@@ -181,6 +199,14 @@ func TestCommands(t *testing.T) {
 		{[]string{"status", "-o", "yaml"}, 0, "state: running\n"},
 		{[]string{"stats"}, 0, "nfs3.READ"},
 		{[]string{"stats", "-o", "json"}, 0, `"rdma_write_bytes": 12`},
+		{[]string{"top", "-n", "1", "-d", "100ms"}, 0, "10.0.0.9        rdma     1000       0     4.10    90us   127us   0.09      0"},
+		{[]string{"top", "-b", "-n", "2", "-d", "100ms", "-t", "operations", "-s", "p99"}, 0, "nfs4.READ       rdma     1000"},
+		{[]string{"top", "--json", "-n", "1", "-d", "100ms"}, 0, `"out_bytes_per_second":4096000`},
+		{[]string{"top", "-o", "json", "-n", "1", "-d", "100ms"}, 0, `"interval_seconds":1,"since_start":false`},
+		{[]string{"top", "-o", "yaml"}, 2, "tables or JSON"},
+		{[]string{"top", "-d", "1ms"}, 2, "--interval"},
+		{[]string{"top", "-t", "x"}, 2, "there is no table"},
+		{[]string{"top", "-s", "x"}, 2, "there is no column"},
 		{[]string{"clients"}, 0, "127.0.0.9:1"},
 		{[]string{"client", "list"}, 0, "DELEGATIONS"},
 		{[]string{"client", "delegations"}, 0, "7       read   held      1m30s"},

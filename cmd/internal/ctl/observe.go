@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -61,15 +63,23 @@ for, what was agreed, what broke it, and what to change. The server keeps the la
 				return err
 			}
 			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "ADDRESS\tTRANSPORT\tLOCAL\tSINCE\tCALLS")
+				fmt.Fprintln(w, "ADDRESS\tTRANSPORT\tXPRTSEC\tLOCAL\tSINCE\tCALLS\tNAME")
 				for _, c := range list {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\n", c.Address, c.Transport, c.Local, c.Since.Local().Format(time.DateTime), c.Calls)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", c.Address, c.Transport, cmp.Or(c.XprtSec, "-"), c.Local, c.Since.Local().Format(time.DateTime), c.Calls, nameOf(c.Name))
 				}
 			})
 		},
 	}
 	c.Flags().BoolVar(&failed, "failed", false, "RDMA connections that failed or were refused, and why")
 	return c
+}
+
+// nameOf is what a certificate calls a client, which may be anything.
+func nameOf(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return strconv.QuoteToGraphic(s)
 }
 
 func (t *tool) stats() *cobra.Command {

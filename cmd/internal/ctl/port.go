@@ -22,9 +22,10 @@ var defaultPorts = map[string]uint16{
 	control.TransportPortmap: config.PortmapPort,
 	control.TransportPerf:    config.PerfPort,
 	control.TransportOps:     config.OpsPort,
+	control.TransportControl: config.ControlPort,
 }
 
-var transports = []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps}
+var transports = []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps, control.TransportControl}
 
 func (t *tool) port() *cobra.Command {
 	complete := func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -33,7 +34,7 @@ func (t *tool) port() *cobra.Command {
 		}
 		return transports, cobra.ShellCompDirectiveNoFileComp
 	}
-	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515) or ops\n(9049). Without an address every address of the host is meant."
+	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515), ops\n(9049) or control (9048, if control_tls has its certificates). Without an address every address of the host is meant."
 	add := &cobra.Command{
 		Use:               "add TRANSPORT [ADDR][:PORT]",
 		Short:             "Listen on a further port, now and after restarts",

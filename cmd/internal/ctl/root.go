@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rstored/rstored/cmd/internal/certs"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
@@ -16,13 +17,22 @@ func Root(g *cli.Globals) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rstorectl",
 		Short: "Control rstored, and move files over RDMA or TCP",
-		Long: `rstorectl controls a running rstored through its control socket (export, port,
-status, clients, qp, stats, doctor, capture, reload, log-level), measures the network between two
-hosts (perf), and works on the files of any NFS server by URL (ls, cat, cp, put, get, ...):
+		Long: `rstorectl controls a running rstored through its control socket, or one of another host by
+TLS with --server (export, port, status, top, clients, qp, stats, doctor, capture, reload,
+log-level), measures the network between two hosts (perf), and works on the files of any NFS server by URL (ls, cat, cp, put, get, ...):
 
   nfs+rdma://host[:20049]/export/path
   nfs+tcp://host[:2049]/export/path`,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return g.Check() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			socket, server := cmd.Flag("control"), cmd.Flag("server")
+			switch {
+			case socket != nil && server != nil && socket.Changed && server.Changed:
+				return cli.Usagef("--control is this host's server, --server that of another: only one of them")
+			case socket != nil && socket.Changed:
+				g.Server = "" // of the environment
+			}
+			return g.Check()
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("unknown command %q; see 'rstorectl --help'", args[0])
@@ -39,6 +49,18 @@ hosts (perf), and works on the files of any NFS server by URL (ls, cat, cp, put,
 		socket = config.DefaultControl()
 	}
 	f.StringVar(&g.Control, "control", socket, "control `SOCKET` of rstored")
+	for _, v := range []struct {
+		to               *string
+		flag, env, usage string
+	}{
+		{&g.Server, "server", envServer, "control rstored of another host, at `HOST:PORT` of its control_tls"},
+		{&g.Cert, "cert", envCert, "`FILE` with the certificate for --server, PEM"},
+		{&g.Key, "key", envKey, "`FILE` with the key of --cert, PEM"},
+		{&g.CA, "ca", envCA, "`FILE` with the authority of the certificate of --server, PEM (the system's authorities)"},
+	} {
+		f.StringVar(v.to, v.flag, "", v.usage)
+		*v.to = os.Getenv(v.env)
+	}
 	f.StringVarP(&g.Output, "output", "o", cli.FormatTable, "output `FORMAT`: table, json or yaml")
 	f.BoolVarP(&g.Quiet, "quiet", "q", false, "no progress and no confirmations")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
@@ -51,7 +73,7 @@ hosts (perf), and works on the files of any NFS server by URL (ls, cat, cp, put,
 		&cobra.Group{ID: groupServer, Title: "Server commands:"},
 		&cobra.Group{ID: groupFiles, Title: "File commands:"},
 	)
-	for _, c := range []*cobra.Command{t.export(), t.port(), t.pkey(), t.status(), t.clients(), t.client(), t.sessions(), t.locks(), t.grace(), t.qp(), t.stats(), t.slow(), t.trace(), t.ops(), t.doctor(), t.perf(), t.capture(), t.reload(), t.upgrade(), t.idmap(), t.logLevel()} {
+	for _, c := range []*cobra.Command{t.export(), t.port(), t.pkey(), t.device(), t.status(), t.clients(), t.client(), t.sessions(), t.locks(), t.grace(), t.qp(), t.stats(), t.top(), t.slow(), t.trace(), t.ops(), t.doctor(), t.perf(), t.capture(), t.reload(), t.upgrade(), t.idmap(), t.logLevel()} {
 		c.GroupID = groupServer
 		root.AddCommand(c)
 	}
@@ -71,7 +93,20 @@ const (
 // tool carries the globals into the commands.
 type tool struct{ g *cli.Globals }
 
-func (t *tool) daemon() *control.Dialer { return control.Dial(t.g.Control) }
+// The variables of the environment that stand for --server, --cert, --key and --ca.
+const (
+	envServer = "RSTORECTL_SERVER"
+	envCert   = "RSTORECTL_CERT"
+	envKey    = "RSTORECTL_KEY"
+	envCA     = "RSTORECTL_CA"
+)
+
+func (t *tool) daemon() *control.Dialer {
+	if g := t.g; g.Server != "" {
+		return control.DialRemote(g.Server, certs.Files{Cert: g.Cert, Key: g.Key, CA: g.CA})
+	}
+	return control.Dial(t.g.Control)
+}
 
 // group makes a command that only has subcommands.
 func group(use, short string, subs ...*cobra.Command) *cobra.Command {

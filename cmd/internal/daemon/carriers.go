@@ -19,7 +19,7 @@ func (d *Daemon) servePortmap(l net.Listener) (endpoint, error) { return d.serve
 
 func (d *Daemon) serveOn(l net.Listener, srv *rpc.Server) (endpoint, error) {
 	at := boundAddr(l)
-	t := tcp.Config{Logger: d.log.Slog("tcp"), Later: true}.Serve(l, srv)
+	t := tcp.Config{Logger: d.log.Slog("tcp"), TLS: d.tlsConfig, Secured: d.secured, Later: true}.Serve(l, srv)
 	if d.from != nil {
 		if err := d.from.tcp(t, at); err != nil {
 			return endpoint{}, errors.Join(err, t.Close())

@@ -60,11 +60,14 @@ type Daemon struct {
 	// recorder measures the calls of rpc.
 	recorder *measure.Recorder
 	audit    *audit.Log
+	tls      atomic.Pointer[secrecy]
 	morgue   morgue
 	perf     measuring
 	served   []rpc.Program // for the names of procedures
 	control  *control.Server
-	manager  *telemetry.Notifier
+	// controlRefused is countControlRefused.
+	controlRefused atomic.Uint64
+	manager        *telemetry.Notifier
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
 	sockets   *sockets.Set
@@ -125,6 +128,9 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		return nil, &cli.ConfigError{Err: err}
 	}
 	d.watch.pprof.Store(cfg.OpsPprof)
+	if err := d.applyTLS(cfg); err != nil {
+		return nil, &cli.ConfigError{Err: err}
+	}
 	secret, err := d.state.Secret()
 	if err != nil {
 		return nil, err
@@ -231,10 +237,10 @@ func (d *Daemon) listenControl(access control.Access) (net.Listener, error) {
 	return control.Listen(d.cfg.Load().Control, access)
 }
 
-// tellWarnings tells what is probably not meant in the export table.
+// tellWarnings tells what is probably not meant in the exports.
 func (d *Daemon) tellWarnings(cfg *config.Config) {
 	for _, w := range cfg.Warnings {
-		d.log.Warn("export table: " + w)
+		d.log.Warn("exports: " + w)
 	}
 }
 
@@ -288,13 +294,17 @@ func (d *Daemon) wire(secret, journal []byte) error {
 			return err
 		}
 	}
+	if err := d.state.Journal().Damage(); err != nil {
+		d.log.Slog("nfs").Error("the list of the clients of NFS version 4 was lost: what they had open or locked before this start cannot be reclaimed", "error", err)
+	}
 	d.people = newNames(&cfg.IDMap)
 	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.people, Audit: d.audit.Slog()}
 	d.outward = tcp.NewOutward(0)
+	remembered := &watchedJournal{Journal: d.state.Journal(), log: d.log.Slog("nfs")}
 	d.nfs4 = nfs4.New(nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
-		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
+		Known: owners, Journal: remembered, OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
 		Minors: cfg.Minors(), Names: d.people, UTF8: cfg.UTF8 == config.UTF8Strict,
 	})
 	if d.from != nil {
@@ -313,7 +323,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if len(cfg.Minors()) > 0 {
 		d.served = append(d.served, d.nfs4.Programs()...)
 	}
-	d.recorder = newRecorder(d.served, cfg.OpsClients)
+	d.recorder = newRecorder(d.served, cfg.OpsClients, d.log.Slog("store"))
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
 		Observer: d.recorder,
@@ -368,7 +378,7 @@ func (d *Daemon) reload() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)
-	if err := errors.Join(d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
+	if err := errors.Join(d.applyTLS(cfg), d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
 	d.tellWarnings(cfg)
@@ -390,28 +400,43 @@ func (d *Daemon) Status() control.Status {
 		LogLevel:      d.log.Level.String(),
 		Clients:       len(d.Clients()),
 		Devices:       []string{},
-		Problems:      []string{},
+		Problems:      d.problems(),
+		TLS:           d.tlsStatus(),
 	}
 	if d.draining.Load() {
 		s.State = control.StateDraining
 	}
 	for _, e := range d.Exports() {
-		if e.Error != "" {
-			s.Problems = append(s.Problems, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
-			continue
+		if e.Error == "" {
+			s.Exports++
 		}
-		s.Exports++
 	}
 	for _, p := range d.Ports() {
-		if p.Error != "" {
-			s.Problems = append(s.Problems, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
-		}
 		if len(p.Addresses) > 0 {
 			s.Ports++
 		}
 	}
 	s.Devices = append(s.Devices, d.deviceNames()...)
 	return s
+}
+
+// problems are exports and ports that are not served, in words.
+func (d *Daemon) problems() []string {
+	out := []string{}
+	for _, e := range d.Exports() {
+		if e.Error != "" {
+			out = append(out, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
+		}
+	}
+	for _, p := range d.Ports() {
+		if p.Error != "" {
+			out = append(out, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
+		}
+	}
+	if s := d.tlsStatus(); s != nil && s.Error != "" {
+		out = append(out, "tls: "+s.Error+" (the files of before are in use)")
+	}
+	return out
 }
 
 // Config implements control.Backend.

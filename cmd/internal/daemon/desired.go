@@ -87,6 +87,7 @@ func configuredPorts(cfg *config.Config) []control.PortSpec {
 		{control.TransportPortmap, cfg.PortmapListen},
 		{control.TransportPerf, cfg.Perf.Listen},
 		{control.TransportOps, cfg.OpsListen},
+		{control.TransportControl, cfg.ControlTLS.Listen},
 	} {
 		for _, a := range l.addrs {
 			at, err := config.ParseListen(a)

@@ -97,9 +97,10 @@ func (d *Daemon) applyExports(atStart bool) error {
 // before aliases: of exports with one number the first one's rules count.
 func (d *Daemon) publish(list []*served) error {
 	var out []*nfs.Export
+	xprtsec := d.cfg.Load().TLS.XprtSec
 	for _, s := range list {
 		if s.store != nil {
-			x := s.toNFS(s.Pseudo)
+			x := s.toNFS(s.Pseudo, xprtsec)
 			x.Place = place(s, list)
 			out = append(out, x)
 		}
@@ -107,7 +108,7 @@ func (d *Daemon) publish(list []*served) error {
 	for _, s := range list {
 		if s.store != nil {
 			for _, a := range s.Aliases {
-				out = append(out, s.toNFS(a))
+				out = append(out, s.toNFS(a, xprtsec))
 			}
 		}
 	}
@@ -139,8 +140,8 @@ func (d *Daemon) retire(s *served) {
 	}()
 }
 
-// toNFS is the export as the protocol layer knows it.
-func (s *served) toNFS(pseudo string) *nfs.Export {
+// toNFS is the export as the protocol layer knows it; xprtsec is for rules that do not say it.
+func (s *served) toNFS(pseudo string, xprtsec []string) *nfs.Export {
 	x := &nfs.Export{ID: s.ID, Path: s.Path, Pseudo: pseudo, ReadOnly: s.ReadOnly, Async: s.Async, FS: s.store}
 	x.HostLocks = s.Type == config.TypePosix && (s.HostLocks == nil || *s.HostLocks)
 	for _, p := range s.PKeys {
@@ -156,6 +157,12 @@ func (s *served) toNFS(pseudo string) *nfs.Export {
 	for i := range clients {
 		c := &clients[i]
 		rule := c.NFS()
+		if rule.Securities == 0 && len(xprtsec) < 3 {
+			def := config.Client{XprtSec: xprtsec}
+			if rule.Securities = def.NFS().Securities; rule.Transports == 0 {
+				rule.Transports = nfs.ByTCP | nfs.ByRDMA // the setting is about TCP alone
+			}
+		}
 		if c.Host != "" {
 			rule.Name = c.Host
 			x.Clients = append(x.Clients, rule)

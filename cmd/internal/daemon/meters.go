@@ -23,6 +23,8 @@ type meters struct {
 	tcp  []*tcp.Listener
 	perf []*perf.Server
 	past control.Stats // of the carriers that are gone
+
+	pastTLS tcp.Counters // likewise; of TLS alone
 }
 
 // drop takes a carrier off its list, and keeps what it has counted.
@@ -52,7 +54,14 @@ func (m *meters) dropRDMA(l *rpcrdma.Listener) {
 }
 
 func (m *meters) dropTCP(l *tcp.Listener) {
-	drop(m, &m.tcp, l, func() { addTCP(&m.past, l.Counters()) })
+	drop(m, &m.tcp, l, func() {
+		n, p := l.Counters(), &m.pastTLS
+		addTCP(&m.past, n)
+		p.TLSProbes, p.TLSHandshakes, p.TLSMutual = p.TLSProbes+n.TLSProbes, p.TLSHandshakes+n.TLSHandshakes, p.TLSMutual+n.TLSMutual
+		for i := range n.TLSFailures {
+			p.TLSFailures[i] += n.TLSFailures[i]
+		}
+	})
 }
 
 func (m *meters) addPerf(s *perf.Server) {
@@ -141,7 +150,7 @@ func (m *meters) clients() []control.Client {
 	}
 	for _, l := range m.tcp {
 		for _, c := range l.Conns() {
-			out = append(out, control.Client{Address: c.Remote.String(), Local: c.Local.String(), Transport: control.TransportTCP, Since: c.Since, Calls: c.Calls})
+			out = append(out, control.Client{Address: c.Remote.String(), Local: c.Local.String(), Transport: control.TransportTCP, Since: c.Since, Calls: c.Calls, XprtSec: c.Security.String(), Name: c.Name})
 		}
 	}
 	slices.SortFunc(out, func(a, b control.Client) int { return strings.Compare(a.Address, b.Address) })
@@ -168,6 +177,9 @@ func addTCP(s *control.Stats, from tcp.Counters) {
 	addCounts(s.Errors, map[string]uint64{
 		"tcp_refused": from.Refused, "tcp_bad_records": from.BadRecords, "tcp_write_errors": from.WriteErrors,
 	})
+	for why, n := range from.Failed() {
+		addCounts(s.Errors, map[string]uint64{"tls_" + why: n})
+	}
 }
 
 // addPerf adds what went wrong with measurements.
@@ -213,6 +225,7 @@ func (d *Daemon) stats(loops bool) control.Stats {
 	addCounts(s.Errors, d.faults.Snapshot())
 	addCounts(s.Errors, d.nfs4.Faults())
 	addCounts(s.Errors, d.hostLockCounts())
+	addCounts(s.Errors, map[string]uint64{countControlRefused: d.controlRefused.Load()})
 	for name, n := range d.nfs4.Ops() {
 		s.Procs["nfs4."+name] = control.Proc{Calls: n}
 	}

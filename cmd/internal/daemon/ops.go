@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -28,11 +29,24 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// newRecorder measures the calls of the file programs.
-func newRecorder(programs []rpc.Program, clients int) *measure.Recorder {
+// newRecorder measures the calls of the file programs, and logs which of them fail for a reason
+// that is not the client's.
+func newRecorder(programs []rpc.Program, clients int, log *slog.Logger) *measure.Recorder {
 	cfg := measure.Config{
 		Programs: programs, Operations: nfs4.Operations, OperationName: nfs4.OperationName, Clients: clients,
 		StatusName: func(n uint32) string { return nfs.Status(n).String() },
+		Troubles:   []uint32{uint32(nfs.ErrIO), uint32(nfs.ErrNoSpc), uint32(nfs.ErrDQuot)},
+		Tell: func(x measure.Trouble) {
+			level, what := slog.LevelError, "the file system of an export fails; the kernel's log says why"
+			switch x.Status {
+			case nfs.ErrNoSpc.String():
+				level, what = slog.LevelWarn, "the file system of an export is full"
+			case nfs.ErrDQuot.String():
+				level, what = slog.LevelWarn, "a quota of an export is used up"
+			}
+			log.Log(context.Background(), level, what, "export", x.Export, "operation", x.Operation, "status", x.Status,
+				"client", x.Client.Addr().String(), "calls", x.Calls)
+		},
 	}
 	cfg.Compound.Prog, cfg.Compound.Vers, cfg.Compound.Proc = nfs4.Program, nfs4.Version, nfs4.ProcCompound
 	return measure.NewRecorder(cfg)
@@ -107,7 +121,7 @@ func (w *watch) progress(l rpc.Load, now time.Time) time.Duration {
 func (d *Daemon) serveOps(l net.Listener) endpoint {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(ops.NewCollector(d.opsState), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s := ops.Serve(l, ops.Config{Gatherer: registry, Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Logger: d.log.Slog("ops")})
+	s := ops.Serve(l, ops.Config{Gatherer: registry, Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Logger: d.log.Slog("ops")})
 	return endpoint{addr: boundAddr(l), stop: s.Close}
 }
 
@@ -119,7 +133,7 @@ func (d *Daemon) opsState() ops.State {
 		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
 		Exports: d.Exports(), Ports: d.Ports(), Conns: d.Clients(), Workers: d.rpc.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(), RDMAMemory: d.meters.memory(),
-		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(),
+		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), TLS: d.tlsStatus(),
 	}
 	s.LocksHeld, s.LocksWaiting = d.locks.Count()
 	answer := true
@@ -303,8 +317,13 @@ func (d *Daemon) Slow() []control.SlowCall {
 	return out
 }
 
-// auditAction writes down what somebody did at the control socket.
+// auditAction writes down what somebody did at the control socket, or from another host.
 func (d *Daemon) auditAction(a control.Action) {
+	if a.Peer.Remote != "" {
+		d.audit.Record("control", zap.String("client", a.Peer.Remote), zap.String("subject", a.Peer.Subject), zap.String("serial", a.Peer.Serial),
+			zap.String("method", a.Method), zap.String("request", a.Request), zap.Int("status", a.Status), zap.Any("old", a.Old), zap.Any("new", a.New))
+		return
+	}
 	d.audit.Record("control", zap.Uint32("uid", a.Peer.UID), zap.Uint32("gid", a.Peer.GID), zap.Int32("pid", a.Peer.PID),
 		zap.String("method", a.Method), zap.String("request", a.Request), zap.Int("status", a.Status), zap.Any("old", a.Old), zap.Any("new", a.New))
 }

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rstored/rstored/cmd/internal/certs"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/state"
@@ -38,11 +39,19 @@ type port struct {
 	control.Port
 	ends []endpoint
 	perf config.Perf // of a perf port: what it was opened with
+	// certs are the files of a control port.
+	certs certs.Files
 }
 
 // current reports whether a port is still what the configuration says.
 func (p *port) current(cfg *config.Config) bool {
-	return p.Transport != control.TransportPerf || reflect.DeepEqual(p.perf, bounds(cfg))
+	switch p.Transport {
+	case control.TransportPerf:
+		return reflect.DeepEqual(p.perf, bounds(cfg))
+	case control.TransportControl:
+		return p.certs == controlFiles(cfg)
+	}
+	return true
 }
 
 // stop ends all endpoints at once, so that they share the time they have.
@@ -133,7 +142,7 @@ func (d *Daemon) openPort(p *port) error {
 	default:
 		addrs = []netip.Addr{netip.IPv6Unspecified()} // both families
 	}
-	p.perf = bounds(d.cfg.Load())
+	p.perf, p.certs = bounds(d.cfg.Load()), controlFiles(d.cfg.Load())
 	var errs []error
 	for _, a := range addrs {
 		e, err := d.openEndpoint(p.Transport, netip.AddrPortFrom(a, at.Port), at.Any())
@@ -154,7 +163,14 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 		return d.serveRDMA(at)
 	case control.TransportPerf:
 		return d.servePerf(at)
-	case control.TransportTCP, control.TransportPortmap, control.TransportOps:
+	case control.TransportTCP, control.TransportPortmap, control.TransportOps, control.TransportControl:
+		var remote control.Remote
+		if transport == control.TransportControl {
+			var err error
+			if remote, err = d.remoteControl(); err != nil {
+				return endpoint{}, err // before anybody can connect
+			}
+		}
 		l, err := d.sockets.Listen(at, func() (net.Listener, error) { return listenTCP(at, everywhere) })
 		if err != nil {
 			return endpoint{}, err
@@ -164,11 +180,15 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 			return d.servePortmap(l)
 		case control.TransportOps:
 			return d.serveOps(l), nil
+		case control.TransportControl:
+			var stop func()
+			d.from.later(func() { stop = d.control.ServeRemote(l, remote) })
+			return endpoint{addr: boundAddr(l), stop: func(context.Context) error { stop(); return nil }}, nil
 		}
 		return d.serveTCP(l)
 	}
-	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s, %s, %s or %s", transport,
-		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps)
+	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s, %s, %s, %s or %s", transport,
+		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps, control.TransportControl)
 }
 
 // listenTCP listens on one address, or on all of both families, falling back

@@ -483,6 +483,11 @@ func (d *Daemon) hand(h *heir, u *control.Upgraded) error {
 		return fmt.Errorf("the new process cannot take over: %w", err)
 	}
 	u.RDMA, u.TCP = got.RDMA, got.TCP
+	for _, e := range d.ends() {
+		if e.tcp != nil {
+			u.Dropped += e.tcp.Fixed()
+		}
+	}
 	return nil
 }
 

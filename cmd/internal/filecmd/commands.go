@@ -5,6 +5,7 @@ package filecmd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,10 +20,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/rstored/rstored/cmd/internal/certs"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
+	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
 // Commands returns the commands. Their results go to g.Out, what went wrong with
@@ -81,7 +84,28 @@ func (t *tool) command(use, short string, args cobra.PositionalArgs, do func(*ru
 		},
 	}
 	connectFlags(c.Flags(), d)
+	tlsFlags(c.Flags(), d)
 	return c
+}
+
+// tlsFlags adds the flags of TLS. The files are read when the first connection needs them.
+func tlsFlags(f *pflag.FlagSet, d *dial.Dialer) {
+	var files certs.Files
+	f.Func("xprtsec", "what connections over TCP must have: none, `tls` or mtls, which wants --tls-cert and --tls-key (default: what the URL says by ?xprtsec=)", func(s string) (err error) {
+		d.Security, err = client.ParseSecurity(s)
+		return err
+	})
+	f.StringVar(&files.CA, "tls-ca", "", "`FILE` of the authorities that the server's certificate must come from (default: those of the system)")
+	f.StringVar(&files.Cert, "tls-cert", "", "`FILE` of a certificate of this client")
+	f.StringVar(&files.Key, "tls-key", "", "`FILE` of its private key")
+	load := sync.OnceValues(func() (*certs.Store, error) { return certs.Load(files, nil) })
+	d.TLS = func(server string) (*tls.Config, error) {
+		store, err := load()
+		if err != nil {
+			return nil, err
+		}
+		return store.Client(server, tcp.ALPN), nil
+	}
 }
 
 // connectFlags adds the flags that all commands which connect have.

@@ -59,7 +59,8 @@ var law = []struct {
 	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
 	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma/roce", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp"}}, // puts the client together
 	{dir: "blockstore", allow: []string{"blockstore/..."}},
-	{dir: "blockstore/posixfs", allow: []string{"blockstore"}, unix: true},
+	{dir: "blockstore/posixfs", allow: []string{"blockstore", "blockstore/boltfile"}, unix: true},
+	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true}, // a client as any other
 	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
 	{dir: "cmd", allow: []string{"..."}, unix: true},
 	{dir: "test", allow: []string{"..."}, unix: true},
@@ -157,6 +158,29 @@ func TestDependencyLaw(t *testing.T) {
 				t.Errorf("%s imports %s, which is for tests", rel, ours)
 			}
 		}
+	}
+}
+
+// notLinked are what the driver for Kubernetes needs, and the two programs do without.
+var notLinked = []string{"google.golang.org/grpc", "google.golang.org/genproto", "github.com/container-storage-interface", "k8s.io", "sigs.k8s.io"}
+
+// TestLinked: what deploy/csi needs is in its own program alone.
+func TestLinked(t *testing.T) {
+	linked := func(cmd string) (list []string) {
+		for _, p := range packages(t, "-deps", cmd) {
+			if slices.ContainsFunc(notLinked, func(m string) bool { return under(p.ImportPath, m) }) {
+				list = append(list, p.ImportPath)
+			}
+		}
+		return list
+	}
+	for _, cmd := range []string{"./cmd/rstored", "./cmd/rstorectl"} {
+		if list := linked(cmd); len(list) > 0 {
+			t.Errorf("%s is linked with %q", cmd, list)
+		}
+	}
+	if len(linked("./deploy/csi")) == 0 {
+		t.Error("the driver has no gRPC; is this test looking at what it should?")
 	}
 }
 

@@ -172,6 +172,7 @@ func controlPage() string {
 	}
 	p.section("Environment")
 	p.item("`RSTORED_CONTROL`", "The control socket, where `--control` does not name it.")
+	p.item("`RSTORECTL_SERVER`, `RSTORECTL_CERT`, `RSTORECTL_KEY`, `RSTORECTL_CA`", "What `--server`, `--cert`, `--key` and `--ca` are without the flags. `--control` goes before them.")
 	exitCodes(p)
 	p.section("Files")
 	p.item("`/run/rstored/rstored.sock`", "Control socket of root's daemon. For others it is `$XDG_RUNTIME_DIR/rstored/rstored.sock`.")

@@ -1,5 +1,5 @@
 // Package ops is what watches the daemon from outside: metrics for Prometheus, health checks, and
-// profiles on demand, by HTTP. It changes nothing: that is for the control socket, where the
+// profiles on demand, and a page that shows them live, by HTTP. It changes nothing: that is for the control socket, where the
 // kernel says who asks.
 package ops
 
@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/rstored/rstored/cmd/internal/live"
 )
 
 // Check is one thing that has to be well, and what is wrong with it; nil is nothing.
@@ -31,7 +33,9 @@ type Config struct {
 	Live, Ready func(context.Context) []Check
 	// Profiles reports whether /debug answers.
 	Profiles func() bool
-	Logger   *slog.Logger
+	// Sample is for the page.
+	Sample func() live.Sample
+	Logger *slog.Logger
 }
 
 // checkTime bounds a health check. Those who ask for it give up after less than that, mostly.
@@ -66,9 +70,7 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", guarded(pprof.Symbol))
 	mux.HandleFunc("GET /debug/pprof/trace", guarded(pprof.Trace))
 	mux.HandleFunc("GET /debug/trace", guarded(pprof.Trace))
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, "rstored\n\n/metrics\n/livez\n/readyz\n/debug/pprof/\n/debug/trace?seconds=5\n")
-	})
+	pageHandlers(mux, cfg.Sample)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Not the server's WriteTimeout: profiles may be longer, and refuse to be if that is set.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime))

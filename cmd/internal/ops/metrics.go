@@ -37,6 +37,7 @@ type State struct {
 	RDMAMemory uint64 // bytes that calls hold
 	Loops      []Loop
 	Volumes    []Volume
+	TLS        *control.TLS
 	Audit      map[string]uint64
 	AuditLost  uint64
 }
@@ -120,6 +121,11 @@ var catalog = []Metric{
 	{"rstored_rdma_send_queue_length", gauge, labels("device"), "Work requests in the send queues."},
 	{"rstored_rdma_loop_response_seconds", gauge, labels("device", "loop"), "How long a packet loop took to answer just now."},
 	{"rstored_tcp_bytes_total", counter, nil, "Bytes of the TCP carrier, both directions."},
+
+	{"rstored_tls_connections", gauge, labels("xprtsec"), "Connections over TCP by how they are protected: none, tls, or mtls with a verified certificate."},
+	{"rstored_tls_handshakes_total", counter, labels("result"), "Clients that asked for TLS: tls and mtls have it, of the others result says why not."},
+	{"rstored_tls_certificate_not_after_seconds", gauge, labels("file"), "When the certificate, or one of its chain, expires, and the last authority of clients, in seconds since 1970."},
+	{"rstored_tls_certificate_loads_total", counter, labels("result"), "Sets of certificate files that were taken, OK, and that could not be used, failed."},
 
 	{"rstored_errors_total", counter, labels("kind"), "What went wrong, by kind, as 'rstorectl stats' has it; statuses of NFS are in rstored_rpc_failures_total."},
 	{"rstored_events_total", counter, labels("kind"), "What was not as usual, but not wrong, by kind."},
@@ -271,7 +277,7 @@ func (s *scrape) daemon() {
 	}
 	s.put("rstored_exports", float64(len(s.Exports)-bad), "served")
 	s.put("rstored_exports", float64(bad), "failed")
-	for _, t := range []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps} {
+	for _, t := range []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps, control.TransportControl} {
 		good, bad := 0, 0
 		for _, p := range s.Ports {
 			switch {
@@ -285,6 +291,7 @@ func (s *scrape) daemon() {
 		s.put("rstored_ports", float64(good), t, "listening")
 		s.put("rstored_ports", float64(bad), t, "failed")
 	}
+	s.tls()
 	for k, n := range s.Audit {
 		s.put("rstored_audit_events_total", float64(n), k)
 	}
@@ -297,6 +304,34 @@ func (s *scrape) daemon() {
 	for k, n := range s.Stats.Events {
 		s.put("rstored_events_total", float64(n), k)
 	}
+}
+
+// tls shows nothing where there is no TLS.
+func (s *scrape) tls() {
+	if s.TLS == nil {
+		return
+	}
+	n := map[string]int{"none": 0, "tls": 0, "mtls": 0}
+	for _, c := range s.Conns {
+		if c.XprtSec != "" {
+			n[c.XprtSec]++
+		}
+	}
+	for k, n := range n {
+		s.put("rstored_tls_connections", float64(n), k)
+	}
+	c := &s.TLS.Counts
+	s.put("rstored_tls_handshakes_total", float64(c.Handshakes-c.Mutual), "tls")
+	s.put("rstored_tls_handshakes_total", float64(c.Mutual), "mtls")
+	for k, n := range c.Failed {
+		s.put("rstored_tls_handshakes_total", float64(n), k)
+	}
+	s.put("rstored_tls_certificate_not_after_seconds", float64(s.TLS.NotAfter.Unix()), s.TLS.Certificate)
+	if t := s.TLS.ClientCANotAfter; t != nil {
+		s.put("rstored_tls_certificate_not_after_seconds", float64(t.Unix()), s.TLS.ClientCA)
+	}
+	s.put("rstored_tls_certificate_loads_total", float64(s.TLS.Loads), "OK")
+	s.put("rstored_tls_certificate_loads_total", float64(s.TLS.Failures), "failed")
 }
 
 func (s *scrape) calls() {

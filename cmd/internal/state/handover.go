@@ -29,7 +29,7 @@ func (s *Store) Release() error {
 func (s *Store) Resume() error {
 	defer s.gate.Unlock()
 	defer s.journal.gate.Unlock()
-	db, err := openClients(s.dir)
+	db, _, err := openClients(s.dir)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/rstored/rstored/blockstore/boltfile"
 )
 
 // Journal is the list of clients of NFS version 4 that may reclaim their state after the
@@ -15,8 +17,9 @@ import (
 // and return when the change is on disk.
 type Journal struct {
 	// gate is held for writing while another process has the file, or may have it again.
-	gate sync.RWMutex
-	db   *bbolt.DB
+	gate   sync.RWMutex
+	db     *bbolt.DB
+	damage error
 }
 
 const (
@@ -31,19 +34,19 @@ const (
 var journalOwners = []byte("nfs4 owners")
 
 func openJournal(dir string) (*Journal, error) {
-	db, err := openClients(dir)
+	db, damage, err := openClients(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &Journal{db: db}, nil
+	return &Journal{db: db, damage: damage}, nil
 }
 
 // openClients opens the database, which has a bucket then.
-func openClients(dir string) (*bbolt.DB, error) {
+func openClients(dir string) (_ *bbolt.DB, damage, err error) {
 	name := filepath.Join(dir, journalFile)
-	db, err := bbolt.Open(name, 0o600, &bbolt.Options{Timeout: journalWait})
+	db, damage, err := boltfile.Open(name, &bbolt.Options{Timeout: journalWait})
 	if err != nil {
-		return nil, fmt.Errorf("%s, the list of clients that may reclaim their state: %w", name, err)
+		return nil, nil, fmt.Errorf("%s, the list of clients that may reclaim their state: %w", name, err)
 	}
 	there := false
 	err = db.View(func(tx *bbolt.Tx) error {
@@ -58,10 +61,14 @@ func openClients(dir string) (*bbolt.DB, error) {
 	}
 	if err != nil {
 		_ = db.Close()
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return db, nil
+	return db, damage, nil
 }
+
+// Damage says what was wrong with the list when it was opened, if it had to be begun anew: nobody
+// may reclaim what he had before.
+func (j *Journal) Damage() error { return j.damage }
 
 // Owners lists the clients.
 func (j *Journal) Owners() ([]string, error) {

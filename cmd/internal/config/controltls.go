@@ -1,0 +1,46 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+)
+
+// ControlTLS lets other hosts control the daemon, by TLS with certificates on both sides. Nothing
+// listens unless Listen says so.
+type ControlTLS struct {
+	// Listen are addresses, as OpsListen.
+	Listen []string `mapstructure:"listen" yaml:"listen"`
+	// Cert and Key are files of the server's certificate, ClientCA is one with the authorities that
+	// certificates of clients must come from. PEM.
+	Cert     string `mapstructure:"cert" yaml:"cert"`
+	Key      string `mapstructure:"key" yaml:"key"`
+	ClientCA string `mapstructure:"client_ca" yaml:"client_ca"`
+	// Admins and Readers are the names in certificates of those who may do everything, and who may
+	// look; "*" is everyone. Without both, everyone may do everything.
+	Admins  []string `mapstructure:"admins" yaml:"admins"`
+	Readers []string `mapstructure:"readers" yaml:"readers"`
+}
+
+// Complete reports what is missing for control from other hosts.
+func (c *ControlTLS) Complete() error {
+	switch {
+	case c.Cert == "" || c.Key == "":
+		return errors.New("cert and key: a certificate of the server is needed")
+	case c.ClientCA == "":
+		return errors.New("client_ca: the authority of clients' certificates is needed; without it nobody could be told from anybody")
+	}
+	return nil
+}
+
+func (c *ControlTLS) validate() error {
+	for _, f := range []struct{ key, name string }{{"cert", c.Cert}, {"key", c.Key}, {"client_ca", c.ClientCA}} {
+		if f.name != "" && !filepath.IsAbs(f.name) {
+			return fmt.Errorf("%s: %q is not an absolute path", f.key, f.name)
+		}
+	}
+	if len(c.Listen) == 0 {
+		return nil
+	}
+	return c.Complete()
+}

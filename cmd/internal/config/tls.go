@@ -1,0 +1,106 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// What protects a connection over TCP (RFC 9289), as exports(5) and the mount option have it.
+const (
+	XprtNone   = "none" // nothing
+	XprtTLS    = "tls"  // TLS
+	XprtMutual = "mtls" // TLS, with a certificate of the client that was verified
+)
+
+var xprtsecs = []string{XprtNone, XprtTLS, XprtMutual}
+
+// TLS is for NFS over TCP (RFC 9289). It is on if there is a certificate.
+type TLS struct {
+	// Certificate, with intermediate ones behind it, and Key are PEM files.
+	Certificate string `mapstructure:"certificate" yaml:"certificate,omitempty"`
+	Key         string `mapstructure:"key" yaml:"key,omitempty"`
+	// ClientCA is a PEM file of the authorities that clients' certificates must come from.
+	ClientCA string `mapstructure:"client_ca" yaml:"client_ca,omitempty"`
+	// XprtSec is what exports accept that do not say it themselves.
+	XprtSec []string `mapstructure:"xprtsec" yaml:"xprtsec"`
+}
+
+// On reports whether TLS is offered.
+func (t *TLS) On() bool { return t.Certificate != "" }
+
+func (t *TLS) validate() error {
+	if (t.Certificate == "") != (t.Key == "") {
+		return errors.New("tls: certificate and key belong together: one of the two is missing")
+	}
+	if t.ClientCA != "" && t.Certificate == "" {
+		return errors.New("tls: client_ca says whose certificates are accepted, but there is no TLS without certificate and key")
+	}
+	for _, f := range []struct{ key, name string }{{"certificate", t.Certificate}, {"key", t.Key}, {"client_ca", t.ClientCA}} {
+		if f.name != "" && !filepath.IsAbs(f.name) {
+			return fmt.Errorf("tls: %s: %q is not an absolute path", f.key, f.name)
+		}
+	}
+	var err error
+	if t.XprtSec, err = normalizeXprtSec(t.XprtSec); err != nil {
+		return fmt.Errorf("tls: %w", err)
+	}
+	if len(t.XprtSec) == 0 {
+		return fmt.Errorf("tls: xprtsec: nothing is left by which clients may come; name some of %s", strings.Join(xprtsecs, ", "))
+	}
+	return nil
+}
+
+// normalizeXprtSec checks a list and brings it into one order. The colons of exports(5) are
+// taken as well.
+func normalizeXprtSec(list []string) ([]string, error) {
+	var out []string
+	for _, l := range list {
+		for s := range strings.SplitSeq(l, ":") {
+			s = strings.ToLower(strings.TrimSpace(s))
+			if !slices.Contains(xprtsecs, s) {
+				return nil, fmt.Errorf("xprtsec %q is none of %s", s, strings.Join(xprtsecs, ", "))
+			}
+			if !slices.Contains(out, s) {
+				out = append(out, s)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b string) int { return slices.Index(xprtsecs, a) - slices.Index(xprtsecs, b) })
+	return out, nil
+}
+
+// OnlyTLS reports whether connections without TLS are of no use to a list that was normalized.
+func OnlyTLS(list []string) bool { return len(list) > 0 && !slices.Contains(list, XprtNone) }
+
+// tlsWarnings are about exports that nobody over TCP can use as TLS is set up.
+func (c *Config) tlsWarnings() (list []string) {
+	for i := range c.Exports {
+		e := &c.Exports[i]
+		want := [][]string{c.TLS.XprtSec}
+		if len(e.Clients) > 0 {
+			want = nil
+		}
+		for _, r := range e.Clients {
+			if len(r.XprtSec) > 0 {
+				want = append(want, r.XprtSec)
+			} else {
+				want = append(want, c.TLS.XprtSec)
+			}
+		}
+		for _, w := range want {
+			switch {
+			case OnlyTLS(w) && !c.TLS.On():
+				list = append(list, fmt.Sprintf("%s wants xprtsec=%s, but there is no TLS without tls.certificate and tls.key", e.Pseudo, strings.Join(w, ":")))
+			case len(w) == 1 && w[0] == XprtMutual && c.TLS.ClientCA == "":
+				list = append(list, fmt.Sprintf("%s wants xprtsec=%s, but no certificate of a client is verified without tls.client_ca", e.Pseudo, XprtMutual))
+			default:
+				continue
+			}
+			break
+		}
+	}
+	return list
+}

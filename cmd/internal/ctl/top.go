@@ -1,0 +1,83 @@
+package ctl
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/live"
+	"github.com/rstored/rstored/cmd/internal/top"
+)
+
+func (t *tool) top() *cobra.Command {
+	var batch, asJSON, idle bool
+	var count, rows int
+	var interval time.Duration
+	var table, sortBy string
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Watch clients, exports, operations and queue pairs at work",
+		Long: `Watch clients, exports, operations and queue pairs at work: what they do in a second, how long
+it takes, and how much is in progress. Keys choose the table (1 to 4), the column to sort by (left and right),
+rows by a word (/), and more (?); q ends it.
+
+IN is what the server receives, OUT what it sends, in millions of bytes a second. MEAN and P99 are
+from the arrival of a call to its reply; P99 is estimated within powers of two. DEPTH is how many calls
+were in progress on average.
+
+With --batch, or without a terminal, it writes plain text: every table, or that of --table. The
+first report comes after an interval. With --json, or -o json, each report is a JSON object in a line of its
+own, in which bytes are bytes and times microseconds.`,
+		Example: "  rstorectl top\n  rstorectl top --table qps --sort retx\n  rstorectl top -b -n 3 -d 5s\n  rstorectl top --json -n 1",
+		Args:    cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			asJSON = asJSON || t.g.Output == cli.FormatJSON
+			switch {
+			case interval < top.MinInterval || interval > top.MaxInterval:
+				return cli.Usagef("--interval is within %v and %v", top.MinInterval, top.MaxInterval)
+			case count < 0 || rows < 0:
+				return cli.Usagef("--count and --rows are not negative")
+			case t.g.Output == cli.FormatYAML:
+				return cli.Usagef("top writes tables or JSON")
+			}
+			m, err := top.NewModel(table, sortBy)
+			if err != nil {
+				return cli.Usagef("%v", err)
+			}
+			m.Interval = interval
+			if idle {
+				m.Key("z")
+			}
+			d := t.daemon()
+			fetch := func(ctx context.Context) (*live.Sample, error) {
+				s, err := d.Sample(ctx)
+				return &s, err
+			}
+			if out, ok := t.g.Out.(*os.File); ok && !batch && !asJSON && top.Usable(os.Stdin, out) {
+				m.Color = os.Getenv("NO_COLOR") == ""
+				return (&top.Screen{In: os.Stdin, Out: out, Fetch: fetch, Count: count, Model: m}).Run(cmd.Context())
+			}
+			m.Width = 1 << 16 // nothing is left out
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return (&top.Batch{Fetch: fetch, Interval: interval, Count: count, JSON: asJSON, All: table == "", Rows: rows, Model: m}).Run(ctx, t.g.Out)
+		},
+	}
+	f := c.Flags()
+	f.BoolVarP(&batch, "batch", "b", false, "plain text, for scripts and logs")
+	f.BoolVar(&asJSON, "json", false, "a JSON object in each line, for scripts")
+	f.IntVarP(&count, "count", "n", 0, "end after `N` reports, 0 for no end")
+	f.DurationVarP(&interval, "interval", "d", time.Second, "`DURATION` between reports")
+	f.StringVarP(&table, "table", "t", "", "`TABLE` to show: "+strings.Join(top.TableNames(), ", "))
+	f.StringVarP(&sortBy, "sort", "s", "", "`COLUMN` to sort by, as in its heading: ops, in, out, p99, ...")
+	f.IntVar(&rows, "rows", 0, "at most `N` rows of each table in plain text, 0 for all")
+	f.BoolVar(&idle, "idle", false, "show rows in which nothing happens, too")
+	_ = c.RegisterFlagCompletionFunc("table", cobra.FixedCompletions(top.TableNames(), cobra.ShellCompDirectiveNoFileComp))
+	return c
+}

@@ -1,0 +1,127 @@
+package driver
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kernel is the Mounter of this host: the kernel's own client, by mount(2). No program of nfs-utils is
+// used, so that none has to be in the image.
+type Kernel struct{}
+
+// forceAfter is how long an unmount waits for a server before what is still to be written is given up.
+const forceAfter = 20 * time.Second
+
+var mountFlags = map[string]uintptr{
+	"ro": unix.MS_RDONLY, "noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
+	"strictatime": unix.MS_STRICTATIME, "lazytime": unix.MS_LAZYTIME, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
+	"nosuid": unix.MS_NOSUID, "sync": unix.MS_SYNCHRONOUS, "dirsync": unix.MS_DIRSYNC,
+}
+
+// Mount implements Mounter.
+func (Kernel) Mount(ctx context.Context, m Mount, finished func()) error {
+	flags, data, err := arguments(ctx, m, net.DefaultResolver.LookupHost)
+	if err != nil {
+		finished()
+		return err
+	}
+	return within(ctx, finished, func() error {
+		if err := unix.Mount(m.Source, m.Target, "nfs", flags, data); err != nil {
+			return fmt.Errorf("mount -t nfs -o %s %s: %w", data, m.Source, err)
+		}
+		return nil
+	})
+}
+
+// arguments are those of mount(2). The kernel takes an address and resolves no names.
+func arguments(ctx context.Context, m Mount, lookup func(context.Context, string) ([]string, error)) (flags uintptr, data string, err error) {
+	addrs, err := lookup(ctx, m.Server)
+	if err != nil {
+		return 0, "", fmt.Errorf("the address of the server: %w", err)
+	}
+	for _, f := range m.Options.Flags {
+		flags |= mountFlags[f]
+	}
+	return flags, strings.Join(append(m.Options.Data[:len(m.Options.Data):len(m.Options.Data)], "addr="+addrs[0]), ","), nil
+}
+
+// Unmount implements Mounter. If the server does not answer, what waits for it is given up after a while.
+func (Kernel) Unmount(ctx context.Context, target string, finished func()) error {
+	return within(ctx, finished, func() error {
+		force := time.AfterFunc(forceAfter, func() { _ = unix.Unmount(target, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) })
+		defer force.Stop()
+		err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
+		if err == unix.EINVAL { // somebody, or the timer, was first
+			return nil
+		}
+		return err
+	})
+}
+
+// Mounts implements Mounter.
+func (Kernel) Mounts() ([]Mounted, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	return parseMountinfo(string(b))
+}
+
+// parseMountinfo reads proc_pid_mountinfo(5).
+func parseMountinfo(text string) (list []Mounted, err error) {
+	for s := bufio.NewScanner(strings.NewReader(text)); s.Scan(); {
+		before, after, ok := strings.Cut(s.Text(), " - ")
+		f, g := strings.Fields(before), strings.Fields(after)
+		if !ok || len(f) < 6 || len(g) < 2 {
+			return nil, fmt.Errorf("mountinfo: %q", s.Text())
+		}
+		m := Mounted{Target: unescape(f[4]), Type: g[0], Source: unescape(g[1])}
+		for _, o := range strings.Split(f[5], ",") {
+			m.ReadOnly = m.ReadOnly || o == "ro"
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\043`, "#", `\134`, `\`).Replace
+
+// Usage implements Mounter.
+func (Kernel) Usage(ctx context.Context, path string, finished func()) (u Usage, err error) {
+	s := new(unix.Statfs_t) // the call's own: it may come back late
+	if err = within(ctx, finished, func() error { return unix.Statfs(path, s) }); err != nil {
+		return u, err
+	}
+	size := uint64(s.Frsize)
+	if size == 0 {
+		size = uint64(s.Bsize)
+	}
+	return Usage{
+		TotalBytes: s.Blocks * size, AvailBytes: s.Bavail * size, UsedBytes: (s.Blocks - min(s.Bfree, s.Blocks)) * size,
+		TotalFiles: s.Files, FreeFiles: s.Ffree, UsedFiles: s.Files - min(s.Ffree, s.Files),
+	}, nil
+}
+
+// within runs a system call that may wait for a server for as long as it likes, and waits for it until ctx
+// ends. finished is called when the system call has returned, which may be later.
+func within(ctx context.Context, finished func(), call func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		defer finished()
+		done <- call()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the server does not answer: %w", errors.Join(context.Cause(ctx), ctx.Err()))
+	}
+}

@@ -1,0 +1,145 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Mounter is what the Node service needs of the host. Its methods may be called from any goroutine.
+type Mounter interface {
+	// Mount mounts source at target, an existing directory. It may take as long as ctx lasts and
+	// longer: then it returns with ctx's error, and finished is called when it has come to its end.
+	Mount(ctx context.Context, m Mount, finished func()) error
+	// Unmount ends the uppermost mount at target. finished as with Mount.
+	Unmount(ctx context.Context, target string, finished func()) error
+	// Mounts are those of this mount namespace, later ones over earlier ones.
+	Mounts() ([]Mounted, error)
+	// Usage is what statfs says of a mounted directory. finished as with Mount.
+	Usage(ctx context.Context, path string, finished func()) (Usage, error)
+}
+
+// Mount is what to mount where.
+type Mount struct {
+	Server  string // name or address; its address is put into the options
+	Source  string // server:/path
+	Target  string
+	Options Options
+}
+
+// Mounted is what is mounted.
+type Mounted struct {
+	Source, Target, Type string
+	ReadOnly             bool
+}
+
+// Usage are the numbers of the file system that a volume is in, in bytes and in inodes.
+type Usage struct {
+	TotalBytes, AvailBytes, UsedBytes uint64
+	TotalFiles, FreeFiles, UsedFiles  uint64
+}
+
+// Options are those of a mount(2): flags of the virtual file system, and what the file system reads itself.
+type Options struct {
+	Flags []string // by their names in fstab(5)
+	Data  []string
+}
+
+// flagOptions are options that mount(2) takes as flags.
+var flagOptions = map[string]bool{
+	"ro": true, "noatime": true, "nodiratime": true, "relatime": true, "strictatime": true, "lazytime": true,
+	"nodev": true, "noexec": true, "nosuid": true, "sync": true, "dirsync": true,
+}
+
+// without are options that are the default, or for programs that read fstab(5).
+var without = map[string]bool{
+	"defaults": true, "rw": true, "async": true, "atime": true, "diratime": true, "dev": true, "exec": true, "suid": true,
+	"_netdev": true, "auto": true, "noauto": true, "nofail": true,
+}
+
+// mountOptions are the options for a place: what the StorageClass lists, completed by what it says of
+// the transport, and by RDMA and version 4.2 where nothing is said.
+func mountOptions(p place, flags []string, readOnly bool) (o Options, err error) {
+	transport, port, version := p.transport, p.port, ""
+	nolock := false
+	for _, f := range strings.Split(strings.Join(flags, ","), ",") {
+		f = strings.TrimSpace(f)
+		key, value, _ := strings.Cut(f, "=")
+		carrier := ""
+		switch {
+		case f == "" || without[f] || strings.HasPrefix(f, "x-"):
+			continue
+		case strings.ContainsAny(f, "\x00\n\\"):
+			return o, fmt.Errorf("mount option %q cannot be one", f)
+		case flagOptions[f]:
+			readOnly = readOnly || f == "ro"
+			if f != "ro" {
+				o.Flags = append(o.Flags, f)
+			}
+			continue
+		case f == transportRDMA || key == "proto" && (value == "rdma" || value == "rdma6"):
+			carrier = transportRDMA
+		case f == transportTCP || key == "proto" && (value == "tcp" || value == "tcp6"):
+			carrier = transportTCP
+		case key == "proto" || f == "udp":
+			return o, fmt.Errorf("mount option %q: use rdma or tcp", f)
+		case key == "port":
+			n, err := parsePort("mount option port", value)
+			if err != nil {
+				return o, err
+			}
+			if p.port != 0 && p.port != n {
+				return o, fmt.Errorf("mount option %q contradicts %s %d", f, paramPort, p.port)
+			}
+			port = n
+			continue
+		case key == "vers" || key == "nfsvers":
+			version = value
+			continue
+		case f == "v3" || f == "v4" || strings.HasPrefix(f, "v4."):
+			version = f[1:]
+			continue
+		case key == "addr" || key == "clientaddr" || key == "source":
+			return o, fmt.Errorf("mount option %q is set by the driver", f)
+		case f == "bg" || f == "fg" || key == "retry":
+			return o, fmt.Errorf("mount option %q is for mount(8), which is not used: a mount that fails is tried again by Kubernetes", f)
+		case f == "nolock" || key == "local_lock" && value == "all":
+			nolock = true
+		}
+		if carrier != "" {
+			if p.transport != "" && p.transport != carrier {
+				return o, fmt.Errorf("mount option %q contradicts %s %s", f, paramTransport, p.transport)
+			}
+			transport = carrier
+			continue
+		}
+		o.Data = append(o.Data, f)
+	}
+	if transport == "" {
+		transport = transportRDMA
+	}
+	if port == 0 {
+		port = 2049
+		if transport == transportRDMA {
+			port = 20049
+		}
+	}
+	switch version {
+	case "":
+		version = "4.2"
+	case "4.2", "4.1", "4.0", "4":
+	case "3":
+		// Nobody here starts a status monitor, without which the kernel refuses locks when they are asked for.
+		if !nolock {
+			return o, fmt.Errorf("version 3 needs the mount option nolock, as no rpc.statd is started; versions 4 have locks of their own")
+		}
+	default:
+		return o, fmt.Errorf("mount option vers=%s: use 4.2, 4.1, 4.0 or 3", version)
+	}
+	if readOnly {
+		o.Flags = append(o.Flags, "ro")
+	}
+	o.Data = append([]string{transport, "port=" + strconv.Itoa(int(port)), "vers=" + version}, o.Data...)
+	return o, nil
+}

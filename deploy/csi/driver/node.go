@@ -1,0 +1,229 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// node is the Node service. Volumes are not staged: each publication is a mount of its own, which shares
+// connections and caches with the others of the same server in the kernel.
+type node struct {
+	csi.UnimplementedNodeServer
+	id      string
+	mounter Mounter
+	targets busy
+	asked   busy // paths whose numbers somebody waits for
+}
+
+// NodeGetInfo implements csi.NodeServer.
+func (n *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: n.id}, nil
+}
+
+// NodeGetCapabilities implements csi.NodeServer.
+func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{{
+		Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}},
+	}}}, nil
+}
+
+// NodePublishVolume implements csi.NodeServer.
+func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "the volume's identifier is missing")
+	}
+	target, err := targetPath(r.GetTargetPath())
+	if err != nil {
+		return nil, err
+	}
+	m, err := mountOf(r, target)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	release, err := n.targets.take(target)
+	if err != nil {
+		return nil, err
+	}
+	there, err := n.mounted(target)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	if there != nil {
+		defer release()
+		readOnly := slices.Contains(m.Options.Flags, "ro")
+		if !strings.HasPrefix(there.Type, "nfs") || there.Source != m.Source {
+			return nil, status.Errorf(codes.AlreadyExists, "%s (%s) is mounted at %s, not %s", there.Source, there.Type, target, m.Source)
+		}
+		if there.ReadOnly != readOnly {
+			return nil, status.Errorf(codes.AlreadyExists, "%s is mounted at %s, but read-only is %t, not %t", there.Source, target, there.ReadOnly, readOnly)
+		}
+		return &csi.NodePublishVolumeResponse{}, nil
+	}
+	if err := os.MkdirAll(target, 0o750); err != nil {
+		release()
+		return nil, status.Errorf(codes.Internal, "making the target path: %v", err)
+	}
+	if err := n.mounter.Mount(ctx, m, release); err != nil {
+		return nil, mountError(m, err)
+	}
+	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+// mountOf is the mount that a request asks for.
+func mountOf(r *csi.NodePublishVolumeRequest, target string) (m Mount, err error) {
+	if err := keys(r.GetVolumeContext(), contextAttrs); err != nil {
+		return m, err
+	}
+	p, err := parsePlace(r.GetVolumeContext())
+	if err != nil {
+		return m, err
+	}
+	c := r.GetVolumeCapability()
+	if err := capability(c, p); err != nil {
+		return m, err
+	}
+	mode := c.GetAccessMode().GetMode()
+	readOnly := r.GetReadonly() || mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY || mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	m = Mount{Server: p.server, Source: p.source(), Target: target}
+	m.Options, err = mountOptions(p, c.GetMount().GetMountFlags(), readOnly)
+	return m, err
+}
+
+// mountError says what a person can do.
+func mountError(m Mount, err error) error {
+	code, hint := codes.Internal, ""
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		code, hint = codes.DeadlineExceeded, "it goes on in the background"
+	case errors.Is(err, syscall.ENOENT):
+		code, hint = codes.NotFound, "the server has no such directory, or exports it to others"
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		code, hint = codes.PermissionDenied, "the server does not export it to this node, or the plugin is not privileged"
+	case errors.Is(err, syscall.ENODEV):
+		code, hint = codes.FailedPrecondition, "the node's kernel has no NFS client: modprobe nfs"
+	case errors.Is(err, syscall.EPROTONOSUPPORT), errors.Is(err, syscall.EPROTO):
+		code, hint = codes.FailedPrecondition, "the node's kernel has no NFS over RDMA, or the server not that version: modprobe rpcrdma"
+	case errors.Is(err, syscall.EINVAL):
+		code, hint = codes.InvalidArgument, "the kernel does not take one of the options"
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EIO):
+		code, hint = codes.Unavailable, "is the server there, and has the node an RDMA device (rdma link) on its way to it?"
+	}
+	if hint != "" {
+		hint = " (" + hint + ")"
+	}
+	return status.Errorf(code, "%s: %v%s", m.Source, err, hint)
+}
+
+// NodeUnpublishVolume implements csi.NodeServer.
+func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "the volume's identifier is missing")
+	}
+	target, err := targetPath(r.GetTargetPath())
+	if err != nil {
+		return nil, err
+	}
+	release, err := n.targets.take(target)
+	if err != nil {
+		return nil, err
+	}
+	there, err := n.mounted(target)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	if there == nil {
+		defer release()
+		return n.tidy(target)
+	}
+	ended := make(chan struct{})
+	if err := n.mounter.Unmount(ctx, target, func() { release(); close(ended) }); err != nil {
+		if errors.Is(err, syscall.EBUSY) {
+			return nil, status.Errorf(codes.Internal, "%s is still used", target)
+		}
+		return nil, status.Errorf(codes.Internal, "unmounting %s: %v", target, err)
+	}
+	<-ended
+	if release, err = n.targets.take(target); err != nil {
+		return nil, err
+	}
+	defer release()
+	if there, err = n.mounted(target); err != nil {
+		return nil, err
+	} else if there != nil {
+		return nil, status.Errorf(codes.Internal, "%s was mounted below: something else is at %s", there.Source, target)
+	}
+	return n.tidy(target)
+}
+
+// tidy removes a target path that is not mounted. Never with what may be in it.
+func (n *node) tidy(target string) (*csi.NodeUnpublishVolumeResponse, error) {
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, status.Errorf(codes.Internal, "removing the target path, which is not mounted: %v", err)
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
+}
+
+// NodeGetVolumeStats implements csi.NodeServer. The numbers are those of the exported file system, which all
+// volumes of the export share.
+func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
+		return nil, status.Error(codes.InvalidArgument, "the volume's identifier or its path is missing")
+	}
+	path := filepath.Clean(r.GetVolumePath())
+	there, err := n.mounted(path)
+	if err != nil {
+		return nil, err
+	}
+	if there == nil {
+		return nil, status.Errorf(codes.NotFound, "no volume is mounted at %s", path)
+	}
+	// One that waits for a server that is away is enough.
+	release, err := n.asked.take(path)
+	if err != nil {
+		return nil, err
+	}
+	u, err := n.mounter.Usage(ctx, path, release)
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "%s: %v", there.Source, err)
+	}
+	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
+		{Unit: csi.VolumeUsage_BYTES, Total: int64(u.TotalBytes), Available: int64(u.AvailBytes), Used: int64(u.UsedBytes)},
+		{Unit: csi.VolumeUsage_INODES, Total: int64(u.TotalFiles), Available: int64(u.FreeFiles), Used: int64(u.UsedFiles)},
+	}}, nil
+}
+
+// mounted is what is mounted at a path; nil for nothing.
+func (n *node) mounted(target string) (*Mounted, error) {
+	list, err := n.mounter.Mounts()
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "reading the mounts: %v", err)
+	}
+	for i := len(list) - 1; i >= 0; i-- {
+		if list[i].Target == target {
+			return &list[i], nil
+		}
+	}
+	return nil, nil
+}
+
+func targetPath(p string) (string, error) {
+	if p == "" {
+		return "", status.Error(codes.InvalidArgument, "the target path is missing")
+	}
+	if !filepath.IsAbs(p) {
+		return "", status.Errorf(codes.InvalidArgument, "the target path %q is not absolute", p)
+	}
+	return filepath.Clean(p), nil
+}

@@ -1,0 +1,326 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/dial"
+)
+
+// recordDir is where a share keeps the records of its volumes. Pods do not see it: they mount directories
+// beside it.
+const recordDir = ".rstored-csi"
+
+// recordMax is the size that a record may have, in bytes.
+const recordMax = 4096
+
+// remote does what servers is for, as a client of NFS.
+type remote struct{ dialer *dial.Dialer }
+
+// at is the client for a share and the share's directory. A share that is a symbolic link is
+// followed on the server; nothing below it is.
+func (s *remote) at(ctx context.Context, share client.URL) (*client.Client, client.Handle, error) {
+	c := s.dialer.Client(share)
+	n, err := c.Follow(ctx, share.Path, true)
+	if gone(err) { // not the same as something in it that is not there
+		return nil, nil, fmt.Errorf("%w: %v", errShare, err)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, n.Handle, nil
+}
+
+// Total implements servers.
+func (s *remote) Total(ctx context.Context, share client.URL) (uint64, error) {
+	c, dir, err := s.at(ctx, share)
+	if err != nil {
+		return 0, err
+	}
+	st, err := c.Stat(ctx, dir)
+	return st.TotalBytes, err
+}
+
+// Record implements servers.
+func (s *remote) Record(ctx context.Context, share client.URL, directory string) ([]byte, error) {
+	c, dir, err := s.at(ctx, share)
+	if err != nil {
+		return nil, err
+	}
+	n, err := c.Lookup(ctx, dir, recordDir)
+	if err == nil {
+		n, err = c.Lookup(ctx, n.Handle, recordName(directory))
+	}
+	if gone(err) {
+		return nil, fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if n.Attr.Size > recordMax {
+		return nil, fmt.Errorf("the record of %s has %d bytes", directory, n.Attr.Size)
+	}
+	if _, err := c.Stream(ctx, n.Handle, &limited{&b, recordMax}, 0); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// PutRecord implements servers.
+func (s *remote) PutRecord(ctx context.Context, share client.URL, directory string, b []byte) error {
+	c, dir, err := s.at(ctx, share)
+	if err != nil {
+		return err
+	}
+	mode := uint32(0o700)
+	n, err := c.Mkdir(ctx, dir, recordDir, &blockstore.SetAttr{Mode: &mode})
+	if client.IsStatus(err, nfs.ErrExist) {
+		if n, err = c.Lookup(ctx, dir, recordDir); err == nil && n.Attr.Type != blockstore.TypeDir {
+			err = fmt.Errorf("%s is not a directory", recordDir)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	name, part := recordName(directory), "."+recordName(directory)+".part"
+	// Unchecked: what a controller that has gone has left is written over.
+	f, err := c.CreateFile(ctx, share.Join(recordDir).Join(part).Path, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(b, 0)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return c.Rename(ctx, n.Handle, part, n.Handle, name)
+}
+
+// RemoveRecord implements servers.
+func (s *remote) RemoveRecord(ctx context.Context, share client.URL, directory string) error {
+	c, dir, err := s.at(ctx, share)
+	if err != nil {
+		return err
+	}
+	n, err := c.Lookup(ctx, dir, recordDir)
+	if err == nil {
+		err = c.Remove(ctx, n.Handle, recordName(directory))
+	}
+	return unlessGone(err)
+}
+
+// Exists implements servers.
+func (s *remote) Exists(ctx context.Context, share client.URL, directory string) (bool, error) {
+	c, dir, err := s.at(ctx, share)
+	if err != nil {
+		return false, err
+	}
+	n, err := c.Lookup(ctx, dir, directory)
+	switch {
+	case gone(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	case n.Attr.Type != blockstore.TypeDir:
+		return false, fmt.Errorf("%s is not a directory", directory)
+	}
+	return true, nil
+}
+
+// Make implements servers.
+func (s *remote) Make(ctx context.Context, share client.URL, directory string, mode uint32, uid, gid *uint32) error {
+	c, dir, err := s.at(ctx, share)
+	if err != nil {
+		return err
+	}
+	n, err := c.Mkdir(ctx, dir, directory, &blockstore.SetAttr{Mode: &mode})
+	if client.IsStatus(err, nfs.ErrExist) {
+		if n, err = c.Lookup(ctx, dir, directory); err == nil && n.Attr.Type != blockstore.TypeDir {
+			err = fmt.Errorf("%s is not a directory", directory)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	// The umask is the server's; and this completes what another attempt has begun.
+	if uid != nil || gid != nil {
+		if err := c.SetAttr(ctx, n.Handle, &blockstore.SetAttr{UID: uid, GID: gid}, nil); err != nil {
+			return fmt.Errorf("giving %s to its owner: %w", directory, err)
+		}
+	}
+	return c.SetAttr(ctx, n.Handle, &blockstore.SetAttr{Mode: &mode}, nil)
+}
+
+// Remove implements servers. Directories are found by handle, and symbolic links removed, not followed:
+// what their targets name stays.
+func (s *remote) Remove(ctx context.Context, share client.URL, directory string) error {
+	c, dir, err := s.at(ctx, share)
+	if err != nil {
+		return err
+	}
+	n, err := c.Lookup(ctx, dir, directory)
+	if err != nil {
+		return unlessGone(err)
+	}
+	if n.Attr.Type != blockstore.TypeDir {
+		return fmt.Errorf("%s is not a directory", directory)
+	}
+	return removeTree(ctx, c, dir, directory, n.Handle)
+}
+
+// Bounds of a removal.
+const (
+	removals  = 16   // calls at a time
+	batchSize = 1024 // names that are read before they are removed
+)
+
+// level is a directory that is being emptied.
+type level struct {
+	parent client.Handle
+	name   string
+	handle client.Handle
+}
+
+// errFull ends the reading of a directory when a batch is complete.
+var errFull = errors.New("a batch of names")
+
+// removeTree removes a directory with what is in it, however deep and large: names are read in batches, each
+// after what was read before it has gone, and depth costs no stack.
+func removeTree(ctx context.Context, c *client.Client, parent client.Handle, name string, h client.Handle) error {
+	for stack := []level{{parent, name, h}}; len(stack) > 0; {
+		at := stack[len(stack)-1]
+		var files []string
+		var below []level
+		err := c.ReadDir(ctx, at.handle, func(e *client.Entry) error {
+			name, h, a := strings.Clone(e.Name), e.Handle, e.Attr
+			if h == nil || a == nil {
+				n, err := c.Lookup(ctx, at.handle, name)
+				if gone(err) {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				h, a = n.Handle, &n.Attr
+			}
+			if a.Type == blockstore.TypeDir {
+				below = append(below, level{at.handle, name, bytes.Clone(h)})
+			} else {
+				files = append(files, name)
+			}
+			if len(files)+len(below) >= batchSize {
+				return errFull
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errFull) {
+			if gone(err) {
+				stack = stack[:len(stack)-1]
+				continue
+			}
+			return err
+		}
+		if err := removeFiles(ctx, c, at.handle, files); err != nil {
+			return err
+		}
+		if len(below) > 0 {
+			stack = append(stack, below...)
+			continue
+		}
+		if len(files) > 0 {
+			continue // there may be more
+		}
+		err = c.Rmdir(ctx, at.parent, at.name)
+		if client.IsStatus(err, nfs.ErrNotEmpty) && ctx.Err() == nil {
+			return fmt.Errorf("%s is still being written to", at.name)
+		}
+		if err = unlessGone(err); err != nil {
+			return err
+		}
+		stack = stack[:len(stack)-1]
+	}
+	return nil
+}
+
+// removeFiles removes names that are no directories'.
+func removeFiles(ctx context.Context, c *client.Client, dir client.Handle, names []string) error {
+	var wg sync.WaitGroup
+	errs := make([]error, min(removals, len(names)))
+	for w := range errs {
+		wg.Go(func() {
+			for i := w; i < len(names) && errs[w] == nil; i += len(errs) {
+				errs[w] = unlessGone(c.Remove(ctx, dir, names[i]))
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func recordName(directory string) string { return directory + ".json" }
+
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || client.IsStatus(err, nfs.ErrNoEnt) || client.IsStatus(err, nfs.ErrStale)
+}
+
+func unlessGone(err error) error {
+	if gone(err) {
+		return nil
+	}
+	return err
+}
+
+// errShare is a share that is not there.
+var errShare = errors.New("there is no such share")
+
+// limited is a writer that takes no more than n bytes: a server may send what it likes.
+type limited struct {
+	w io.Writer
+	n int
+}
+
+// Write implements io.Writer.
+func (l *limited) Write(p []byte) (int, error) {
+	if l.n -= len(p); l.n < 0 {
+		return 0, errors.New("larger than it may be")
+	}
+	return l.w.Write(p)
+}
+
+// serverError says which server it was, with a code that tells the caller whether to try again, and what a
+// person can do.
+func serverError(share client.URL, err error) error {
+	code, hint := codes.Unavailable, ""
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		code = codes.DeadlineExceeded
+	case errors.Is(err, context.Canceled):
+		code = codes.Canceled
+	case client.IsStatus(err, nfs.ErrAcces), client.IsStatus(err, nfs.ErrPerm):
+		code, hint = codes.PermissionDenied, "export it to the address of the controller with no_root_squash, or let the user that it is squashed to write there"
+	case client.IsStatus(err, nfs.ErrROFS):
+		code, hint = codes.PermissionDenied, "the export is read-only for the controller"
+	case client.IsStatus(err, nfs.ErrNoSpc), client.IsStatus(err, nfs.ErrDQuot):
+		code = codes.ResourceExhausted
+	case errors.Is(err, errShare):
+		code, hint = codes.InvalidArgument, "is this path exported to the controller?"
+	case errors.As(err, new(nfs.Status)):
+		code = codes.Internal
+	}
+	if hint != "" {
+		hint = " (" + hint + ")"
+	}
+	return status.Errorf(code, "%s: %v%s", share, err, hint)
+}

@@ -1,0 +1,192 @@
+// Package driver implements the Container Storage Interface, version 1, for servers of NFS: Identity,
+// Controller and Node (github.com/container-storage-interface/spec). A volume is a directory below an
+// export. The controller makes and removes it with nfs/dial and mounts nothing; a node mounts it with the
+// kernel's client, over RDMA unless it is told otherwise, directly at the path of the pod.
+//
+// The services keep no state between calls but which volumes and paths are being worked on. What has to be
+// remembered of a volume is in its identifier and in a record on the server, beside the directory.
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/rstored/rstored/nfs/dial"
+)
+
+// Name is what StorageClasses and CSIDriver call this driver.
+const Name = "rstored.github.io"
+
+// Config says what a process serves.
+type Config struct {
+	Endpoint   string // unix:///path
+	NodeID     string // at most 192 bytes
+	Version    string
+	Controller bool // serve the Controller service
+	Node       bool // serve the Node service
+	Mounter    Mounter
+	// GiveUp bounds how long a call of the controller waits for a server that does not answer.
+	GiveUp time.Duration
+	Log    *slog.Logger
+}
+
+// Serve serves until ctx ends, and then ends the calls that have begun.
+func Serve(ctx context.Context, cfg Config) error {
+	if !cfg.Controller && !cfg.Node {
+		return errors.New("nothing to serve: give --controller, --node, or both")
+	}
+	const longest = 192 // of a node's identifier (NodeGetInfoResponse)
+	if len(cfg.NodeID) > longest {
+		return fmt.Errorf("the node's name is longer than %d bytes: %s", longest, cfg.NodeID)
+	}
+	l, err := listen(cfg.Endpoint)
+	if err != nil {
+		return err
+	}
+	dialer := &dial.Dialer{GiveUp: cfg.GiveUp}
+	defer dialer.Close()
+	s := newServer(cfg, dialer)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-ctx.Done()
+		force := time.AfterFunc(10*time.Second, s.Stop)
+		defer force.Stop()
+		s.GracefulStop()
+	}()
+	cfg.Log.Info("serving", "endpoint", cfg.Endpoint, "version", cfg.Version, "node", cfg.NodeID)
+	if err := s.Serve(l); err != nil {
+		return err
+	}
+	<-stopped
+	return nil
+}
+
+// newServer is a gRPC server with the services that cfg asks for.
+func newServer(cfg Config, dialer *dial.Dialer) *grpc.Server {
+	s := grpc.NewServer(grpc.UnaryInterceptor(logged(cfg.Log)))
+	csi.RegisterIdentityServer(s, &identity{version: cfg.Version})
+	if cfg.Controller {
+		csi.RegisterControllerServer(s, &controller{servers: &remote{dialer}})
+	}
+	if cfg.Node {
+		csi.RegisterNodeServer(s, &node{id: cfg.NodeID, mounter: cfg.Mounter})
+	}
+	return s
+}
+
+// listen opens the socket of an endpoint, in the place of one that a process which is gone has left.
+func listen(endpoint string) (net.Listener, error) {
+	name, ok := strings.CutPrefix(endpoint, "unix://")
+	if !ok || !strings.HasPrefix(name, "/") {
+		return nil, fmt.Errorf("--endpoint %s: use unix:///path of a socket", endpoint)
+	}
+	if i, err := os.Lstat(name); err == nil {
+		if i.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("--endpoint %s: something else is there", endpoint)
+		}
+		c, err := net.Dial("unix", name)
+		if err == nil {
+			c.Close()
+			return nil, fmt.Errorf("--endpoint %s: another process serves there", endpoint)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, err
+		}
+		if err := os.Remove(name); err != nil {
+			return nil, err
+		}
+	}
+	return net.Listen("unix", name)
+}
+
+// logged writes a line for each call: what fails is news, what succeeds only if it changes something.
+func logged(log *slog.Logger) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, call grpc.UnaryHandler) (any, error) {
+		begin := time.Now()
+		res, err := call(ctx, req)
+		method := info.FullMethod[strings.LastIndexByte(info.FullMethod, '/')+1:]
+		args := []any{"method", method, "took", time.Since(begin).Round(time.Microsecond)}
+		if r, ok := req.(interface{ GetVolumeId() string }); ok {
+			args = append(args, "volume", r.GetVolumeId())
+		}
+		if r, ok := req.(interface{ GetTargetPath() string }); ok {
+			args = append(args, "path", r.GetTargetPath())
+		}
+		switch {
+		case err != nil:
+			log.Error("failed", append(args, "code", status.Code(err), "error", status.Convert(err).Message())...)
+		case method == "CreateVolume":
+			log.Info("done", append(args, "volume", res.(*csi.CreateVolumeResponse).GetVolume().GetVolumeId())...)
+		case method == "DeleteVolume" || strings.HasSuffix(method, "publishVolume") || strings.HasSuffix(method, "PublishVolume"):
+			log.Info("done", args...)
+		default:
+			log.Debug("done", args...)
+		}
+		return res, err
+	}
+}
+
+// identity is the Identity service.
+type identity struct {
+	csi.UnimplementedIdentityServer
+	version string
+}
+
+// GetPluginInfo implements csi.IdentityServer.
+func (i *identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: Name, VendorVersion: i.version}, nil
+}
+
+// GetPluginCapabilities implements csi.IdentityServer. The controller's service is the plugin's, whichever
+// of its processes answers.
+func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
+		Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}},
+	}}}, nil
+}
+
+// Probe implements csi.IdentityServer. That a server of some volume is away is no reason to restart this
+// process, so that it says only that the process answers.
+func (i *identity) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
+}
+
+// busy are the things that are being worked on. A second call for one of them is told to come again.
+type busy struct {
+	mu  sync.Mutex
+	set map[string]bool
+}
+
+// take reserves a thing until release is called.
+func (b *busy) take(what string) (release func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.set[what] {
+		return nil, status.Errorf(codes.Aborted, "another call works on %s", what)
+	}
+	if b.set == nil {
+		b.set = make(map[string]bool)
+	}
+	b.set[what] = true
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.set, what)
+	}, nil
+}

@@ -1,0 +1,78 @@
+// Command rstored-csi is the driver of the Container Storage Interface for rstored: volumes are
+// directories below an export. The same program is the plugin of the controller, which makes and removes
+// directories by NFS of its own, and of the nodes, which mount them with the kernel's client.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/rstored/rstored/deploy/csi/driver"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "rstored-csi:", err)
+		os.Exit(1)
+	}
+}
+
+// version is set by the linker; without, it is what the build information says.
+var version string
+
+func run(ctx context.Context, args []string, out, logs io.Writer) error {
+	flags := pflag.NewFlagSet("rstored-csi", pflag.ContinueOnError)
+	flags.SetOutput(out)
+	cfg := driver.Config{Version: version, Mounter: driver.Kernel{}}
+	flags.StringVar(&cfg.Endpoint, "endpoint", "unix:///csi/csi.sock", "Unix socket to listen on")
+	flags.StringVar(&cfg.NodeID, "node-id", "", "name of this node; default: that of the host")
+	flags.BoolVar(&cfg.Controller, "controller", false, "serve the Controller service: make and remove volumes")
+	flags.BoolVar(&cfg.Node, "node", false, "serve the Node service: mount volumes, which needs CAP_SYS_ADMIN")
+	flags.DurationVar(&cfg.GiveUp, "give-up", 30*time.Second, "how long calls to a server wait for it")
+	level := flags.String("log-level", "info", "debug, info, warn or error")
+	show := flags.Bool("version", false, "print the version")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if len(flags.Args()) > 0 {
+		return fmt.Errorf("%q: there are no arguments, only flags", flags.Args())
+	}
+	if cfg.Version == "" {
+		cfg.Version = "devel"
+		if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+			cfg.Version = info.Main.Version
+		}
+	}
+	if *show {
+		fmt.Fprintln(out, "rstored-csi", cfg.Version)
+		return nil
+	}
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(*level)); err != nil {
+		return fmt.Errorf("--log-level %s: use debug, info, warn or error", *level)
+	}
+	cfg.Log = slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: l}))
+	if cfg.NodeID == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		cfg.NodeID = host
+	}
+	return driver.Serve(ctx, cfg)
+}

@@ -1,0 +1,578 @@
+package tcp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/big"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+const hostName = "server.example"
+
+// authority signs certificates of a name.
+func authority(t testing.TB) (pool *x509.CertPool, issue func(name string) tls.Certificate) {
+	t.Helper()
+	make1 := func(tmpl, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parent == nil {
+			parent, signer = tmpl, key
+		}
+		der, err := x509.CreateCertificate(crand.Reader, tmpl, parent, key.Public(), signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, key
+	}
+	from, to := time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	ca, caKey := make1(&x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: from, NotAfter: to, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign,
+	}, nil, nil)
+	pool = x509.NewCertPool()
+	pool.AddCert(ca)
+	return pool, func(name string) tls.Certificate {
+		c, key := make1(&x509.Certificate{
+			SerialNumber: big.NewInt(rand.Int64()), Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to, DNSNames: []string{name},
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		}, ca, caKey)
+		return tls.Certificate{Certificate: [][]byte{c.Raw}, PrivateKey: key, Leaf: c}
+	}
+}
+
+// secureServer serves with TLS, and the client's configuration for it.
+func secureServer(t *testing.T, cfg Config) (s *Listener, addr string, release chan struct{}, client *tls.Config, issue func(string) tls.Certificate) {
+	t.Helper()
+	pool, issue := authority(t)
+	server := &tls.Config{Certificates: []tls.Certificate{issue(hostName)}, ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven, SessionTicketsDisabled: true}
+	cfg.TLS = func() *tls.Config { return server }
+	s, addr, release = serve(t, cfg)
+	return s, addr, release, &tls.Config{RootCAs: pool, ServerName: hostName}, issue
+}
+
+func dialTLS(t *testing.T, addr string, cfg *tls.Config) *Client {
+	t.Helper()
+	c, err := DialTLS(t.Context(), addr, cfg, prog, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// until waits for what another goroutine is about to do.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no %s", what)
+		}
+	}
+}
+
+// TestTLS moves data of all sizes over TLS, many calls at once.
+func TestTLS(t *testing.T) {
+	s, addr, _, cfg, _ := secureServer(t, Config{MaxCalls: 8})
+	c := dialTLS(t, addr, cfg)
+	var wg sync.WaitGroup
+	for g := range uint64(6) {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(7, g))
+			for range 30 {
+				b := make([]byte, rnd.IntN(200_000)>>rnd.IntN(16))
+				for i := range b {
+					b[i] = byte(rnd.Uint32())
+				}
+				if err := echo(c, procEcho+2*rnd.Uint32N(2), b); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, n := range []int{0, 1, recordMax - 1, recordMax, recordMax + 1, 1 << 20} {
+		if err := echo(c, procEcho, pattern(n)); err != nil {
+			t.Error(n, err)
+		}
+	}
+	if err := echo(dial(t, addr), procEcho, pattern(1000)); err != nil { // others go on without
+		t.Error(err)
+	}
+	if n := s.Counters(); n.TLSProbes != 1 || n.TLSHandshakes != 1 || n.TLSMutual != 0 || len(n.Failed()) != 0 {
+		t.Errorf("%+v", n)
+	}
+	list := s.Conns()
+	if len(list) != 2 || list[0].Security+list[1].Security != rpc.TLS {
+		t.Errorf("%+v", list)
+	}
+	c.Close()
+	until(t, "end of the connection", func() bool { return len(s.Conns()) == 1 })
+}
+
+// TestTLSPlaced has replies over TLS land where they are wanted, and gives some of them up.
+func TestTLSPlaced(t *testing.T) {
+	_, addr, _, cfg, _ := secureServer(t, Config{})
+	c := dialTLS(t, addr, cfg)
+	data := pattern(1 << 20)
+	for i := range 20 {
+		dst := make([]byte, len(data))
+		ctx, cancel := context.WithCancel(t.Context())
+		if i%3 == 2 {
+			cancel()
+		}
+		var got []byte
+		err := c.Call(ctx, &rpc.Request{
+			Prog: prog, Vers: 1, Proc: procEcho, Dst: dst, ResMax: 2 << 20,
+			Args: func(e *xdr.Encoder) { e.Bulk(data) },
+			Res: func(d *xdr.Decoder) error {
+				got = bytes.Clone(d.Opaque(1 << 20))
+				return d.Err()
+			},
+		})
+		cancel()
+		if i%3 != 2 && (err != nil || !bytes.Equal(got, data)) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestMutualTLS knows who comes with a certificate.
+func TestMutualTLS(t *testing.T) {
+	type seen struct {
+		peer rpc.Peer
+		err  error
+	}
+	told := make(chan seen, 10)
+	s, addr, _, cfg, issue := secureServer(t, Config{Secured: func(p *rpc.Peer, st *tls.ConnectionState, err error) {
+		if (st == nil) != (err != nil) {
+			t.Errorf("%v with %v", st, err)
+		}
+		told <- seen{*p, err}
+	}})
+	with := cfg.Clone()
+	with.Certificates = []tls.Certificate{issue("client.example")}
+	if err := echo(dialTLS(t, addr, with), procEcho, nil); err != nil {
+		t.Fatal(err)
+	}
+	if p := <-told; p.err != nil || p.peer.Security != rpc.MutualTLS || p.peer.Name != "client.example" {
+		t.Errorf("%+v", p)
+	}
+	_, other := authority(t)
+	with.Certificates = []tls.Certificate{other("client.example")}
+	var te *TLSError
+	if _, err := DialTLS(t.Context(), addr, with, prog, 1); !errors.As(err, &te) || !strings.Contains(err.Error(), "refuses TLS with this client") {
+		t.Errorf("a certificate of somebody else: %v", err)
+	}
+	if p := <-told; p.err == nil || p.peer.Security != rpc.Cleartext {
+		t.Errorf("%+v", p)
+	}
+	until(t, "count", func() bool {
+		return s.Counters().TLSFailures[FailedCertificate]+s.Counters().TLSFailures[FailedProtocol] == 1
+	})
+	if n := s.Counters(); n.TLSMutual != 1 || n.TLSHandshakes != 1 || n.TLSFailures[FailedCertificate] != 1 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// TestNoDowngrade has the client say nothing to who is not who he should be, or does not speak TLS.
+func TestNoDowngrade(t *testing.T) {
+	s, addr, _, cfg, _ := secureServer(t, Config{})
+	_, plain, _ := serve(t, Config{})
+	none, off, _ := serve(t, Config{TLS: func() *tls.Config { return nil }})
+	_ = none
+	otherName, otherCA := cfg.Clone(), cfg.Clone()
+	otherName.ServerName = "www.example"
+	otherCA.RootCAs, _ = authority(t)
+	for _, tc := range []struct {
+		about, addr string
+		cfg         *tls.Config
+		noTLS       bool
+	}{
+		{"a server without TLS", plain, cfg, true},
+		{"a server with TLS switched off", off, cfg, true},
+		{"another name", addr, otherName, false},
+		{"another authority", addr, otherCA, false},
+	} {
+		_, err := DialTLS(t.Context(), tc.addr, tc.cfg, prog, 1)
+		var te *TLSError
+		if !errors.As(err, &te) || errors.Is(err, rpc.ErrNoTLS) != tc.noTLS {
+			t.Errorf("%s: %v", tc.about, err)
+		}
+	}
+	until(t, "count", func() bool { return s.Counters().TLSFailures[FailedRefused] == 2 })
+}
+
+// raw is a client by hand.
+type raw struct {
+	t *testing.T
+	net.Conn
+	in *bufio.Reader
+}
+
+func rawTo(t *testing.T, addr string) *raw {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	return &raw{t, c, bufio.NewReader(c)}
+}
+
+func record(words ...uint32) []byte {
+	var b []byte
+	for _, w := range words {
+		b = binary.BigEndian.AppendUint32(b, w)
+	}
+	mark := rpc.RecordMark(len(b))
+	return append(mark[:], b...)
+}
+
+func probe(xid, proc uint32) []byte { return record(xid, 0, 2, prog, 1, proc, 7, 0, 0, 0) }
+
+func (r *raw) send(b []byte) {
+	r.t.Helper()
+	if _, err := r.Write(b); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *raw) reply() []byte {
+	r.t.Helper()
+	b, err := rpc.ReadRecord(r.in, nil, 2000)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return b
+}
+
+// gone waits for the end of the connection, and is what came before it.
+func (r *raw) gone() []byte {
+	r.t.Helper()
+	b, err := io.ReadAll(r.in)
+	if err != nil && errors.Is(err, context.DeadlineExceeded) {
+		r.t.Fatal(err)
+	}
+	return b
+}
+
+var yes = record(5, 1, 0, 0, 8, 0x53544152, 0x54544c53, 0)[4:] // "STARTTLS"
+
+// TestProbe answers as RFC 9289 section 4.1 has it, byte for byte.
+func TestProbe(t *testing.T) {
+	_, addr, _, _, _ := secureServer(t, Config{})
+	_, plain, _ := serve(t, Config{})
+	for _, tc := range []struct {
+		about, addr string
+		call, want  []byte
+	}{
+		{"yes", addr, probe(5, 0), yes},
+		{"yes, but there is no such program", addr, record(5, 0, 2, prog+1, 1, 0, 7, 0, 0, 0), record(5, 1, 0, 0, 8, 0x53544152, 0x54544c53, 1)[4:]},
+		{"yes, but there is no such version", addr, record(5, 0, 2, prog, 9, 0, 7, 0, 0, 0), record(5, 1, 0, 0, 8, 0x53544152, 0x54544c53, 2, 1, 1)[4:]},
+		{"another procedure", addr, probe(5, 1), record(5, 1, 1, 1, 1)[4:]},
+		{"a credential with a body", addr, record(5, 0, 2, prog, 1, 0, 7, 4, 0, 0, 0), record(5, 1, 1, 1, 1)[4:]},
+		{"a verifier", addr, record(5, 0, 2, prog, 1, 0, 7, 0, 1, 0), record(5, 1, 1, 1, 3)[4:]},
+		{"a server without TLS", plain, probe(5, 0), record(5, 1, 1, 1, 2)[4:]},
+	} {
+		r := rawTo(t, tc.addr)
+		r.send(tc.call)
+		if got := r.reply(); !bytes.Equal(got, tc.want) {
+			t.Errorf("%s: %x instead of %x", tc.about, got, tc.want)
+		}
+		if bytes.Contains(tc.want, []byte("STARTTLS")) {
+			continue
+		}
+		r.send(record(6, 0, 2, prog, 1, 0, 0, 0, 0, 0)) // the connection goes on as it was
+		if got := r.reply(); rpc.ReplyXID(got) != 6 {
+			t.Errorf("%s: %x", tc.about, got)
+		}
+	}
+}
+
+// TestProbeWithinTLS is refused, and the session goes on.
+func TestProbeWithinTLS(t *testing.T) {
+	_, addr, _, cfg, _ := secureServer(t, Config{})
+	c := dialTLS(t, addr, cfg)
+	msg := probe(99, 0)[4:]
+	got, err := c.Forward(t.Context(), msg)
+	if want := record(99, 1, 1, 1, 1)[4:]; err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%x %v", got, err)
+	}
+	if err := echo(c, procEcho, pattern(100)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOrder has calls that came before the question answered before it, and in cleartext, and those
+// to the client after it by TLS.
+func TestOrder(t *testing.T) {
+	_, addr, release, cfg, _ := secureServer(t, Config{})
+	r := rawTo(t, addr)
+	r.send(record(1, 0, 2, prog, 1, procWait, 0, 0, 0, 0))
+	r.send(record(2, 0, 2, prog, 1, 0, 0, 0, 0, 0))
+	r.send(probe(5, 0))
+	if got := rpc.ReplyXID(r.reply()); got != 2 {
+		t.Errorf("%d before 2", got)
+	}
+	close(release)
+	if got := rpc.ReplyXID(r.reply()); got != 1 {
+		t.Errorf("%d before 1", got)
+	}
+	if got := r.reply(); !bytes.Equal(got, yes) {
+		t.Errorf("%x", got)
+	}
+	cfg.NextProtos, cfg.MinVersion = []string{ALPN}, tls.VersionTLS13
+	tc := tls.Client(r.Conn, cfg)
+	if err := tc.HandshakeContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tc.Write(record(7, 0, 2, prog, 1, 0, 0, 0, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := rpc.ReadRecord(tc, nil, 100); err != nil || rpc.ReplyXID(b) != 7 {
+		t.Errorf("%x %v", b, err)
+	}
+	if err := tc.CloseWrite(); err != nil { // the alert of the end is answered by one
+		t.Fatal(err)
+	}
+	if _, err := tc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}
+
+// TestAbuse ends connections that ask for TLS and do something else, each counted by what it was.
+func TestAbuse(t *testing.T) {
+	const short = 100 * time.Millisecond
+	for _, tc := range []struct {
+		about   string
+		timeout time.Duration
+		do      func(r *raw, cfg *tls.Config)
+		want    Failure
+	}{
+		{"calls behind the question", 0, func(r *raw, _ *tls.Config) {
+			r.send(append(probe(5, 0), record(6, 0, 2, prog, 1, 0, 0, 0, 0, 0)...))
+			r.reply()
+			if b := r.gone(); len(b) != 0 {
+				r.t.Errorf("answered: %x", b)
+			}
+		}, FailedEarly},
+		{"a call in the place of a handshake", 0, func(r *raw, _ *tls.Config) {
+			r.send(probe(5, 0))
+			r.reply()
+			r.send(record(6, 0, 2, prog, 1, 0, 0, 0, 0, 0))
+			r.gone()
+		}, FailedGarbage},
+		{"nothing", short, func(r *raw, _ *tls.Config) {
+			r.send(probe(5, 0))
+			r.reply()
+			r.gone()
+		}, FailedTimeout},
+		{"half of a greeting", short, func(r *raw, _ *tls.Config) {
+			r.send(probe(5, 0))
+			r.reply()
+			r.send([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3})
+			r.gone()
+		}, FailedTimeout},
+		{"an end", 0, func(r *raw, _ *tls.Config) {
+			r.send(probe(5, 0))
+			r.reply()
+			r.Close()
+		}, FailedGone},
+		{"another protocol", 0, func(r *raw, cfg *tls.Config) {
+			r.send(probe(5, 0))
+			r.reply()
+			cfg.NextProtos = []string{"h2"}
+			if err := tls.Client(r.Conn, cfg).HandshakeContext(r.t.Context()); err == nil {
+				r.t.Error("agreed on another protocol")
+			}
+		}, FailedProtocol},
+		{"TLS 1.2", 0, func(r *raw, cfg *tls.Config) {
+			r.send(probe(5, 0))
+			r.reply()
+			cfg.NextProtos, cfg.MinVersion, cfg.MaxVersion = []string{ALPN}, tls.VersionTLS12, tls.VersionTLS12
+			if err := tls.Client(r.Conn, cfg).HandshakeContext(r.t.Context()); err == nil {
+				r.t.Error("TLS 1.2 was spoken")
+			}
+		}, FailedProtocol},
+	} {
+		t.Run(tc.about, func(t *testing.T) {
+			s, addr, _, cfg, _ := secureServer(t, Config{HandshakeTimeout: tc.timeout})
+			tc.do(rawTo(t, addr), cfg)
+			until(t, "count", func() bool { return s.Counters().TLSFailures[tc.want] == 1 })
+			until(t, "end", func() bool { return len(s.Conns()) == 0 })
+			if n := s.Counters(); n.TLSHandshakes != 0 || len(n.Failed()) != 1 || n.Failed()[tc.want.String()] != 1 {
+				t.Errorf("%+v", n)
+			}
+		})
+	}
+}
+
+// TestWithoutALPN speaks with who names no protocol, as tlshd does.
+func TestWithoutALPN(t *testing.T) {
+	_, addr, _, cfg, _ := secureServer(t, Config{})
+	r := rawTo(t, addr)
+	r.send(probe(5, 0))
+	r.reply()
+	tc := tls.Client(r.Conn, cfg)
+	if _, err := tc.Write(record(7, 0, 2, prog, 1, 0, 0, 0, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := rpc.ReadRecord(tc, nil, 100); err != nil || rpc.ReplyXID(b) != 7 || tc.ConnectionState().NegotiatedProtocol != "" {
+		t.Errorf("%x %v", b, err)
+	}
+}
+
+// TestHalfOpen bounds what who begins TLS and goes no further can hold, and for how long.
+func TestHalfOpen(t *testing.T) {
+	const conns, more = 50, 150
+	s, addr, _, cfg, _ := secureServer(t, Config{MaxConns: conns, HandshakeTimeout: time.Second})
+	for range conns + more {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = c.Write(probe(5, 0)) // who was refused may hear of it here
+	}
+	until(t, "end of all", func() bool {
+		n := s.Counters()
+		return n.Connections+n.Refused == conns+more && n.TLSFailures[FailedTimeout] == n.Connections && len(s.Conns()) == 0
+	})
+	if n := s.Counters(); n.Refused == 0 {
+		t.Errorf("%+v", n)
+	}
+	if err := echo(dialTLS(t, addr, cfg), procEcho, pattern(1000)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTLSShutdown ends sessions in order: calls in progress are answered, then comes the alert of the
+// end; a handshake is not waited for.
+func TestTLSShutdown(t *testing.T) {
+	s, addr, release, cfg, _ := secureServer(t, Config{HandshakeTimeout: time.Hour})
+	c := dialTLS(t, addr, cfg)
+	half := rawTo(t, addr)
+	half.send(probe(5, 0))
+	half.reply()
+	done := make(chan error, 1)
+	go func() { done <- c.Call(context.Background(), &rpc.Request{Prog: prog, Vers: 1, Proc: procWait}) }()
+	until(t, "call", func() bool { return s.Counters().Calls == 4 })
+	ended := make(chan error, 1)
+	go func() { ended <- s.Shutdown(context.Background()) }()
+	half.gone()
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	until(t, "end", func() bool { return c.Err() != nil })
+	if err := c.Err(); !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Error(err)
+	}
+}
+
+// TestCallsBackByTLS has a server call its client over the session.
+func TestCallsBackByTLS(t *testing.T) {
+	pool, issue := authority(t)
+	server := &tls.Config{Certificates: []tls.Certificate{issue(hostName)}}
+	called := make(chan rpc.Caller, 1)
+	srv := rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+		{Name: "NULL", Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+		{Name: "BACK", Serve: func(c *rpc.Call, _ bool) rpc.Status { called <- c.Back; return rpc.Done }},
+	}}}})
+	defer srv.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Config{TLS: func() *tls.Config { return server }}.Serve(l, srv)
+	defer s.Close()
+	r := rawTo(t, l.Addr().String())
+	r.send(record(1, 0, 2, prog, 1, 1, 0, 0, 0, 0)) // before TLS
+	r.reply()
+	back := <-called
+	r.send(probe(5, 0))
+	r.reply()
+	back.Call(&rpc.BackwardCall{Prog: 9, Vers: 1, Proc: 1, Timeout: time.Hour, Done: func(*xdr.Decoder, error) {}})
+	tc := tls.Client(r.Conn, &tls.Config{RootCAs: pool, ServerName: hostName, NextProtos: []string{ALPN}, MinVersion: tls.VersionTLS13})
+	if err := tc.HandshakeContext(t.Context()); err != nil { // a call in between would be garbage to it
+		t.Fatal(err)
+	}
+	if b, err := rpc.ReadRecord(tc, nil, 1000); err != nil || rpc.IsReply(b) {
+		t.Errorf("%x %v", b, err)
+	}
+}
+
+// FuzzHandshake gives a server what is no handshake, in any pieces.
+func FuzzHandshake(f *testing.F) {
+	f.Add([]byte{22, 3, 1, 0, 5, 1, 0, 0, 1, 3}, uint8(3))
+	f.Add(probe(6, 0), uint8(0))
+	f.Add(bytes.Repeat([]byte{22, 3, 3, 64, 0}, 50), uint8(7))
+	_, issue := authority(f)
+	server := &tls.Config{Certificates: []tls.Certificate{issue(hostName)}}
+	srv := rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+	}}}})
+	f.Cleanup(srv.Close)
+	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
+		l := &oneConn{conns: make(chan net.Conn, 1), end: make(chan struct{})}
+		s := Config{TLS: func() *tls.Config { return server }}.Serve(l, srv)
+		near, far := net.Pipe()
+		l.conns <- far
+		go func() { _, _ = io.Copy(io.Discard, near) }()
+		_, _ = near.Write(probe(1, 0))
+		k := min(int(cut), len(b))
+		_, _ = near.Write(b[:k])
+		_, _ = near.Write(b[k:])
+		near.Close()
+		until(t, "end", func() bool { return len(s.Conns()) == 0 })
+		if n := s.Counters(); n.TLSHandshakes != 0 {
+			t.Errorf("%+v", n)
+		}
+		s.Close()
+	})
+}
+
+// oneConn is a listener of what it is given.
+type oneConn struct {
+	conns chan net.Conn
+	end   chan struct{}
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.end:
+		return nil, net.ErrClosed
+	}
+}
+func (l *oneConn) Close() error   { close(l.end); return nil }
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
