@@ -15,7 +15,7 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// TestUpgradeHolds: what a client of version 4.2 has open, denies to others and has locked is
+// TestUpgradeHolds: what a client of version 4 has open, denies to others and has locked is
 // his over upgrades, against other clients and against programs of the host, at every moment;
 // and then it is given up as if there had been none.
 func TestUpgradeHolds(t *testing.T) {
@@ -25,8 +25,8 @@ func TestUpgradeHolds(t *testing.T) {
 			d.heir = pid
 		}
 	})
-	for _, transport := range []string{"rdma", "tcp"} {
-		one, two := d.clientOf(client.Version42, transport), d.clientOf(client.Version42, "tcp")
+	for transport, version := range map[string]client.Version{"rdma": client.Version42, "tcp": client.Version41} {
+		one, two := d.clientOf(version, transport), d.clientOf(client.Version42, "tcp")
 		name := "/data/held-" + transport
 		f, err := one.CreateFile(t.Context(), name, 0o644)
 		if err != nil {
