@@ -60,6 +60,8 @@ type serverConn struct {
 	why      string // it was dropped, for its post-mortem
 	closed   bool   // conn is closed, the provider holds no buffer
 	draining bool
+	keeping  bool   // see Listener.Hold
+	kept     []kept // oldest first
 	released bool
 	grant    int // the most credits that a reply gives now
 	active   int // slots between receive and completion of the reply
@@ -71,6 +73,7 @@ type serverConn struct {
 	admit, fetch slotQueue
 	came         uint64
 	pull         slotQueue // calls with RDMA READs to be posted
+	depth        int       // RDMA READs that may be in flight
 	readsFree    int
 	reading      int    // bytes of RDMA READs in flight
 	wake         func() // pumps, from any goroutine
@@ -125,10 +128,16 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	}
 	peer := rpc.Peer{Addr: req.Remote(), Local: req.Local(), Transport: rpc.TransportRDMA, PKey: req.PKey()}
 	said, _ := ParsePrivate(req.PrivateData())
+	return makeConn(l, req.Loop(), peer, said, depth)
+}
+
+// makeConn makes a connection to a client that has said so about its messages, and serves depth RDMA READs at a time.
+func makeConn(l *Listener, loop rdma.Loop, peer rpc.Peer, said PrivateMessage, depth int) (*serverConn, error) {
+	cfg := &l.cfg
 	c := &serverConn{
-		l: l, loop: req.Loop(), peer: peer, since: time.Now(),
+		l: l, loop: loop, peer: peer, since: time.Now(),
 		inlineOut: min(cfg.Inline, said.Receive), peerInval: said.RemoteInvalidation,
-		readsFree: depth, sqFree: sendQueueMin + 2*cfg.Credits, grant: min(cfg.Credits, firstGrant),
+		depth: depth, readsFree: depth, sqFree: sendQueueMin + 2*cfg.Credits, grant: min(cfg.Credits, firstGrant),
 	}
 	c.ords.Store(int64(depth))
 	c.creditsNow.Store(1)
@@ -162,26 +171,38 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 func (c *serverConn) accept(req rdma.ConnRequest) error {
 	cfg := &c.l.cfg
 	private := PrivateMessage{RemoteInvalidation: true, Send: cfg.Inline, Receive: cfg.Inline}.Append(nil)
-	qp := rdma.QPConfig{PD: c.l.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
-		MaxSendWR: c.readsFree + c.sqFree + 1 + rpc.BackwardCalls, MaxRecvWR: len(c.slots), MaxSendSGE: 1, MaxRecvSGE: 1,
-	}}
-	conn, err := req.Accept(qp, rdma.ConnParams{
+	conn, err := req.Accept(c.qpConfig(), rdma.ConnParams{
 		PrivateData: private, ResponderResources: 0, InitiatorDepth: uint8(c.readsFree), RetryCount: 7, RNRRetryCount: 7,
-	}, func(conn rdma.Conn) error {
-		c.conn = conn
-		for i := range c.grant + extraReceives {
-			c.post(i)
-		}
-		return conn.QP().PostRecv(c.takeRepost())
-	}, c.event)
+	}, c.prepare, c.event)
 	if err != nil {
 		return fmt.Errorf("accepting: %w", err)
 	}
+	c.adopt(conn)
+	return nil
+}
+
+// qpConfig is what the connection asks of its queue pair.
+func (c *serverConn) qpConfig() rdma.QPConfig {
+	return rdma.QPConfig{PD: c.l.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
+		MaxSendWR: c.readsFree + c.sqFree + 1 + rpc.BackwardCalls, MaxRecvWR: len(c.slots), MaxSendSGE: 1, MaxRecvSGE: 1,
+	}}
+}
+
+// prepare posts the receives, before the client can send.
+func (c *serverConn) prepare(conn rdma.Conn) error {
+	c.conn = conn
+	for i := len(c.kept); i < c.grant+extraReceives; i++ {
+		c.post(i)
+	}
+	return conn.QP().PostRecv(c.takeRepost())
+}
+
+// adopt takes the connection that was made.
+func (c *serverConn) adopt(conn rdma.Conn) {
 	c.conn = conn
 	if a, ok := conn.(rdma.Annotated); ok {
 		a.Annotate(c.note)
 	}
-	return nil
 }
 
 func (c *serverConn) post(slot int) {
@@ -360,12 +381,9 @@ func (c *serverConn) complete(wc *rdma.WC) {
 	case idBackward:
 		c.back.sent(index)
 	case idReceive:
-		c.active++
-		c.activeNow.Store(int64(c.active))
-		if c.active > c.grant-c.grant/4 {
-			c.grow()
+		if !c.keep(index, int(wc.ByteLen)) {
+			c.arrived(index, int(wc.ByteLen))
 		}
-		c.slot(index).receive(int(wc.ByteLen))
 	case idRead:
 		c.readsFree++
 		c.reading -= int(wc.ByteLen)
@@ -375,6 +393,16 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		c.sqFree += s.posted
 		s.recycle()
 	}
+}
+
+// arrived begins with a message that was received.
+func (c *serverConn) arrived(index, n int) {
+	c.active++
+	c.activeNow.Store(int64(c.active))
+	if c.active > c.grant-c.grant/4 {
+		c.grow()
+	}
+	c.slot(index).receive(n)
 }
 
 // firstGrant is how many credits a new client gets at most. Who uses most of what it was

@@ -35,6 +35,7 @@ const (
 	errPeerSilent
 	errReceiveFailed
 	errConnRefused
+	errNotMoved
 	errMemoryWait
 	errSendQueueWait
 	countersEnd
@@ -50,7 +51,7 @@ var counterNames = [countersEnd]string{
 	errReplyTooLong: "rpcrdma_reply_too_long", errXID: "rpcrdma_xid_mismatch", errObsolete: "rpcrdma_obsolete_message",
 	errBackward: "rpcrdma_backward_message", errReadFailed: "rpcrdma_read_failed", errWriteFailed: "rpcrdma_write_failed",
 	errSendFailed: "rpcrdma_send_failed", errPeerSilent: "rpcrdma_peer_silent", errReceiveFailed: "rpcrdma_receive_failed", errConnRefused: "rpcrdma_connection_refused",
-	errMemoryWait: "rpcrdma_waited_for_memory", errSendQueueWait: "rpcrdma_waited_for_send_queue",
+	errNotMoved: "rpcrdma_not_handed_over", errMemoryWait: "rpcrdma_waited_for_memory", errSendQueueWait: "rpcrdma_waited_for_send_queue",
 }
 
 // counters are shared by the connections of a Listener, whatever their loops.

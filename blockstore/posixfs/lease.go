@@ -41,6 +41,11 @@ type lease struct {
 	users  int
 	broken func()
 	told   atomic.Bool
+
+	// Of one that another process has handed over: those who are to ask for it again, and what
+	// becomes of a break meanwhile. openMu guards unclaimed.
+	unclaimed int
+	late      *lateBreak
 }
 
 // watcher is the thread that is told of broken leases.
@@ -183,6 +188,12 @@ func (f *FS) lease(o *object, write bool, broken func()) (*lease, error) {
 	}
 	o.openMu.Lock()
 	defer o.openMu.Unlock()
+	if l := o.lease; l != nil && l.unclaimed > 0 && l.write == write {
+		l.unclaimed--
+		l.users++
+		l.late.then(broken)
+		return l, nil
+	}
 	if l := o.lease; l != nil {
 		if l.write || write || l.told.Load() {
 			return nil, blockstore.ErrJukebox
@@ -216,6 +227,19 @@ func (f *FS) lease(o *object, write bool, broken func()) (*lease, error) {
 
 // set asks the kernel for the lease.
 func (l *lease) set() error {
+	if err := l.own(); err != nil {
+		return err
+	}
+	if _, err := unix.FcntlInt(uintptr(l.fd), unix.F_SETLEASE, l.kind()); err != nil {
+		l.forget()
+		return err
+	}
+	l.fs.count.leases.Add(1)
+	return nil
+}
+
+// own has signals of the descriptor come to this process's watcher.
+func (l *lease) own() error {
 	owner := struct{ kind, pid int32 }{ownerThread, watch.tid}
 	if _, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(l.fd), fSetOwnEx, uintptr(unsafe.Pointer(&owner))); e != 0 {
 		return e
@@ -226,11 +250,6 @@ func (l *lease) set() error {
 	watch.mu.Lock()
 	watch.byFD[l.fd] = l // before there is a lease that can be broken
 	watch.mu.Unlock()
-	if _, err := unix.FcntlInt(uintptr(l.fd), unix.F_SETLEASE, l.kind()); err != nil {
-		l.forget()
-		return err
-	}
-	l.fs.count.leases.Add(1)
 	return nil
 }
 

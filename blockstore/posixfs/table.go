@@ -49,7 +49,11 @@ type place struct {
 type byTable struct {
 	fs   *FS
 	root ident
-	db   *bolt.DB // nil without a state directory
+	path string // of db; empty without a state directory
+
+	// dbMu is held for writing while another process has the file; see FS.Release.
+	dbMu sync.RWMutex
+	db   *bolt.DB
 
 	mu      sync.Mutex
 	changes atomic.Uint64 // see epoch
@@ -86,7 +90,7 @@ func openTable(f *FS, root ident) (*byTable, error) {
 		if err != nil {
 			return nil, fmt.Errorf("opening the table of locations: %w", err)
 		}
-		t.db = db
+		t.db, t.path = db, path
 	}
 	go t.flusher()
 	return t, nil
@@ -97,10 +101,17 @@ func openPlaces(path string) (db *bolt.DB, damage, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		_, err := tx.CreateBucketIfNotExists(bucketPlaces)
-		return err
+	there := false
+	err = db.View(func(tx *bolt.Tx) error {
+		there = tx.Bucket(bucketPlaces) != nil
+		return nil
 	})
+	if err == nil && !there { // a change costs a sync
+		err = db.Update(func(tx *bolt.Tx) error {
+			_, err := tx.CreateBucketIfNotExists(bucketPlaces)
+			return err
+		})
+	}
 	if err != nil {
 		_ = db.Close()
 		return nil, nil, err
@@ -113,9 +124,11 @@ func (t *byTable) lookup(id *ident) (place, bool) {
 	t.mu.Lock()
 	p, ok := t.known(id)
 	t.mu.Unlock()
-	if ok || t.db == nil {
+	if ok || t.path == "" {
 		return p, ok && p.name != ""
 	}
+	t.dbMu.RLock()
+	defer t.dbMu.RUnlock()
 	_ = t.db.View(func(tx *bolt.Tx) error {
 		p, ok = decodePlace(tx.Bucket(bucketPlaces).Get(id.bytes()))
 		return nil
@@ -193,7 +206,7 @@ func (t *byTable) set(id *ident, p place) {
 	}
 	t.recent[*id] = p
 	delete(t.missed, *id)
-	if t.db != nil {
+	if t.path != "" {
 		t.pending[*id] = p
 	}
 }
@@ -229,9 +242,16 @@ func (t *byTable) flusher() {
 
 // flush writes what is pending in one transaction.
 func (t *byTable) flush() error {
+	t.dbMu.RLock()
+	defer t.dbMu.RUnlock()
+	return t.write()
+}
+
+// write is flush with dbMu held.
+func (t *byTable) write() error {
 	t.mu.Lock()
 	batch := t.pending
-	if t.db == nil || len(batch) == 0 {
+	if t.path == "" || len(batch) == 0 {
 		err := t.err
 		t.mu.Unlock()
 		return err
@@ -272,10 +292,54 @@ func (t *byTable) close() error {
 	close(t.quit)
 	<-t.done
 	err := t.flush()
-	if t.db != nil {
+	if t.path != "" {
 		err = errors.Join(err, t.db.Close())
 	}
 	return err
+}
+
+// release has another process open the file; resume goes on.
+func (t *byTable) release() error {
+	if t.path == "" {
+		return nil
+	}
+	t.dbMu.Lock()
+	_ = t.write() // a failure loses hints, which searches find again
+	if err := t.db.Close(); err != nil {
+		t.dbMu.Unlock()
+		return err
+	}
+	return nil
+}
+
+func (t *byTable) resume() error {
+	if t.path == "" {
+		return nil
+	}
+	defer t.dbMu.Unlock()
+	db, _, err := openPlaces(t.path)
+	if err != nil {
+		return err
+	}
+	t.db = db
+	return nil
+}
+
+// Release lets another process open the store with the same state directory, while this one
+// serves nothing; Resume goes on here, once that process has ended. Calls in between may wait.
+func (f *FS) Release() error {
+	if t, ok := f.find.(*byTable); ok {
+		return t.release()
+	}
+	return nil
+}
+
+// Resume goes on after Release.
+func (f *FS) Resume() error {
+	if t, ok := f.find.(*byTable); ok {
+		return t.resume()
+	}
+	return nil
 }
 
 // open returns a descriptor of the object, wherever in the export it is now.

@@ -109,6 +109,9 @@ func TestHostAgainstBytes(t *testing.T) {
 		tab := New(0)
 		tab.UseHost(func(uint32) (blockstore.HostLocker, bool) { return h, true })
 		for step := range 300 {
+			if rnd.IntN(100) == 0 {
+				tab = handedOver(t, tab, func(uint32) (blockstore.HostLocker, bool) { return h, true }, func(w *Waiter) { w.Granted = func() {} })
+			}
 			from := uint64(rnd.IntN(hostSize))
 			to := from + uint64(rnd.IntN(hostSize-int(from)))
 			end := to

@@ -45,6 +45,9 @@ type Waiter struct {
 	// Granted is called once the lock is held. It must not block, and it may
 	// come before Wait has returned.
 	Granted func()
+	// Note is what the protocol has to know, beside Lock, to grant the request in another
+	// process; see Table.Snapshot.
+	Note []byte
 
 	file File
 }

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
+
+	"github.com/rstored/rstored/blockstore"
 )
 
-var theFile = File{Export: 1}
+var theFile = File{Export: 1, Handle: blockstore.Handle{Len: 1, B: [blockstore.HandleMax]byte{7}}}
 
 func owner(i int) Owner { return Owner{Client: fmt.Sprint("client", i%2), ID: fmt.Sprint(i)} }
 
@@ -75,6 +78,16 @@ func TestAgainstBytes(t *testing.T) {
 			}
 		}
 		for step := range 300 {
+			if rnd.IntN(100) == 0 {
+				tab = handedOver(t, tab, nil, func(w *Waiter) {
+					i := slices.IndexFunc(queue, func(p pending) bool { return p.w.Lock == w.Lock })
+					if i < 0 || string(w.Note) != fmt.Sprint(queue[i].o) {
+						t.Fatalf("round %d, step %d: %+v waits with %q", round, step, w.Lock, w.Note)
+					}
+					w.Granted = func() { granted[w] = true }
+					queue[i].w = w
+				})
+			}
 			o := rnd.IntN(owners)
 			from := uint64(rnd.IntN(size))
 			to := from + uint64(rnd.IntN(size-int(from)))
@@ -97,7 +110,7 @@ func TestAgainstBytes(t *testing.T) {
 				if waits {
 					continue // a process waits for one lock at a time
 				}
-				w := &Waiter{Lock: l}
+				w := &Waiter{Lock: l, Note: []byte(fmt.Sprint(o))}
 				w.Granted = func() { granted[w] = true }
 				taken, err := tab.Wait(theFile, w)
 				if want := free(o, from, to, l.Exclusive); taken != want {

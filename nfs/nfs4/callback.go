@@ -232,6 +232,11 @@ func (s *Server) recallOne(r *state.Recall) {
 // callBack sends a callback by a session's backchannel, after those of which it is not
 // known whether they arrived. It reports false if that is not possible now.
 func (s *Server) callBack(x *state.Session, what any) bool {
+	done, ok := s.mayCall()
+	if !ok {
+		return false
+	}
+	defer done()
 	for {
 		a, ok := x.Back.Begin(what)
 		if !ok {

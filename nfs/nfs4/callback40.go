@@ -48,10 +48,15 @@ func (s *Server) answered40(p *state.Path, err error) {
 // recall40 asks a client of version 4.0 for a delegation.
 func (s *Server) recall40(r *state.Recall) {
 	p := r.Client.Path()
-	if p == nil {
+	done, ok := s.mayCall()
+	if p == nil || !ok {
 		s.state.Recalled(r, false)
+		if ok {
+			done()
+		}
 		return
 	}
+	defer done()
 	var e xdr.Encoder
 	e.String("")
 	e.Uint32(0)

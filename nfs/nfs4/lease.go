@@ -47,7 +47,7 @@ func (s *Server) wanted(f lock.File) {
 	}
 	defer s.offloads.wg.Done()
 	s.hostOpens.Add(1)
-	for !s.state.Free(s.now(), f, nil, true) {
+	for !s.freed(f) {
 		t := time.NewTimer(hostAgain)
 		select {
 		case <-s.state.Watch(f):
@@ -58,4 +58,11 @@ func (s *Server) wanted(f lock.File) {
 		}
 		t.Stop()
 	}
+}
+
+// freed asks for the delegations of a file, unless the server stands still.
+func (s *Server) freed(f lock.File) bool {
+	s.acting.RLock()
+	defer s.acting.RUnlock()
+	return !s.still && s.state.Free(s.now(), f, nil, true)
 }

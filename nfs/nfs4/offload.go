@@ -38,12 +38,17 @@ type offloads struct {
 	closed bool
 	stop   chan struct{} // closed by close
 	wg     sync.WaitGroup
+	all    map[*state.Offload]*offload
+
+	// Of a server that stands still: the turns, and copies that go on with it.
+	hostages [copiers][]byte
+	waiting  []*offload
 
 	begun, cancelled atomic.Uint64
 }
 
 func (f *offloads) init() {
-	f.turns, f.stop = make(chan []byte, copiers), make(chan struct{})
+	f.turns, f.stop, f.all = make(chan []byte, copiers), make(chan struct{}), make(map[*state.Offload]*offload)
 	for range copiers {
 		f.turns <- nil
 	}
@@ -105,6 +110,9 @@ func (k *compound) offload(c *copying) (*offload, nfs.Status) {
 	}
 	o := &offload{Offload: st, s: s, c: c, news: make(chan struct{}, 1)}
 	s.offloads.begun.Add(1)
+	s.offloads.mu.Lock()
+	s.offloads.all[st] = o
+	s.offloads.mu.Unlock()
 	go func() {
 		defer s.offloads.wg.Done()
 		o.Finish(o.run(held))
@@ -178,7 +186,13 @@ func (o *offload) ended(st nfs.Status) nfs.Status {
 
 // tell calls the client until it has heard that the copy has ended.
 func (o *offload) tell() {
-	defer o.Drop()
+	defer func() {
+		o.Drop()
+		f := &o.s.offloads
+		f.mu.Lock()
+		delete(f.all, o.Offload)
+		f.mu.Unlock()
+	}()
 	for wait := tellAgain; !o.over(); wait = min(2*wait, tellAgainMax) {
 		for _, x := range o.Client.Backchannels() {
 			if x.Minor < 2 || !o.s.callBack(x, o) {

@@ -75,6 +75,14 @@ type Server struct {
 	connect  func(to netip.AddrPort) rpc.Caller
 	pool     sync.Pool // of *compound
 
+	// calling is held for reading while a client is called, and guards held.
+	calling sync.RWMutex
+	held    bool
+	// acting, taken before calling, is held for reading by who does something by himself, and
+	// guards still.
+	acting sync.RWMutex
+	still  bool
+
 	ops                      [numOps]atomic.Uint64 // executed
 	illegal                  atomic.Uint64
 	replays                  atomic.Uint64 // answered from the reply cache

@@ -81,14 +81,23 @@ type Server struct {
 	log       *slog.Logger
 	until     time.Time   // end of the grace period
 	ended     atomic.Bool // it was ended before
-	ctx       context.Context
-	stop      context.CancelFunc
 	calls     sync.WaitGroup
 	polling   atomic.Bool
 	pollEvery time.Duration
 
 	mu      sync.Mutex
-	clients map[string]Client // by key
+	ctx     context.Context // of the calls to clients
+	stop    context.CancelFunc
+	clients map[string]Client   // by key
+	notices map[Client]struct{} // clients that are being told of the start
+	grants  map[*grant]struct{} // locks that clients are being told of
+}
+
+// grant is a lock that was granted to who waited for it, and is to be told.
+type grant struct {
+	waiting
+	file lock.File
+	have *lock.Lock
 }
 
 // New makes a server, and begins to tell the known clients. Close ends it.
@@ -102,7 +111,10 @@ func New(cfg Config) *Server {
 	if cfg.Remember == nil {
 		cfg.Remember = func([]Client) error { return nil }
 	}
-	s := &Server{cfg: cfg, log: cfg.Logger, clients: make(map[string]Client), pollEvery: pollDefault}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, pollEvery: pollDefault,
+		clients: make(map[string]Client), notices: make(map[Client]struct{}), grants: make(map[*grant]struct{}),
+	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if len(cfg.Known) > 0 {
 		s.until = time.Now().Add(cfg.Grace)
@@ -110,18 +122,27 @@ func New(cfg Config) *Server {
 	}
 	for _, c := range cfg.Known {
 		s.clients[c.key()] = c
-		s.background(func() { s.notify(c) })
+		s.notices[c] = struct{}{}
+		s.background(func(ctx context.Context) { s.notify(ctx, c) })
 	}
 	return s
 }
 
 // Close ends the calls to clients. Locks stay as they are.
 func (s *Server) Close() {
+	s.mu.Lock()
 	s.stop()
+	s.mu.Unlock()
 	s.calls.Wait()
 }
 
-func (s *Server) background(f func()) { s.calls.Go(f) }
+// background has something done that ends with ctx.
+func (s *Server) background(f func(ctx context.Context)) {
+	s.mu.Lock()
+	ctx := s.ctx
+	s.mu.Unlock()
+	s.calls.Go(func() { f(ctx) })
+}
 
 func (s *Server) grace() bool { return !s.ended.Load() && time.Now().Before(s.until) }
 
@@ -183,8 +204,8 @@ func (s *Server) Programs() []rpc.Program {
 				return rpc.Garbage
 			}
 			to := c.Peer.Addr.Addr()
-			s.background(func() {
-				if err := s.call(to, Program, Version, uint32(q.proc+res), answer, nil); err != nil {
+			s.background(func(ctx context.Context) {
+				if err := s.call(ctx, to, Program, Version, uint32(q.proc+res), answer, nil); err != nil {
 					s.log.Debug("answering a lock message", "client", to.String(), "error", err.Error())
 				}
 			})
@@ -327,9 +348,9 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 		return result(cookie, st), true
 	}
 	l.Handle, l.Owner = bytes.Clone(l.Handle), bytes.Clone(l.Owner)
-	again := bytes.Clone(cookie)
-	w := &lock.Waiter{Lock: want}
-	w.Granted = func() { s.background(func() { s.granted(who, f, &w.Lock, again, &l) }) }
+	q := waiting{who, bytes.Clone(cookie), l}
+	w := &lock.Waiter{Lock: want, Note: q.encode()}
+	w.Granted = func() { s.tell(&grant{q, f, &w.Lock}) }
 	taken, err := s.cfg.Locks.Wait(f, w)
 	switch {
 	case errors.Is(err, lock.ErrDeadlock):
@@ -349,13 +370,14 @@ func (s *Server) poll() {
 	if !s.cfg.Locks.OnHost() || !s.polling.CompareAndSwap(false, true) {
 		return
 	}
-	s.background(func() {
+	s.background(func(ctx context.Context) {
 		t := time.NewTicker(s.pollEvery)
 		defer t.Stop()
 		for {
 			select {
 			case <-t.C:
-			case <-s.ctx.Done():
+			case <-ctx.Done():
+				s.polling.Store(false)
 				return
 			}
 			if s.cfg.Locks.Retry() > 0 {
@@ -370,15 +392,23 @@ func (s *Server) poll() {
 	})
 }
 
+// tell has a client told of a lock.
+func (s *Server) tell(g *grant) {
+	s.mu.Lock()
+	s.grants[g] = struct{}{}
+	s.mu.Unlock()
+	s.background(func(ctx context.Context) { s.granted(ctx, g) })
+}
+
 // granted tells a client that it has the lock that it waits for. If it does not
 // want it any more, or cannot be told, it has it not.
-func (s *Server) granted(who Client, f lock.File, have *lock.Lock, cookie []byte, l *Lock) {
+func (s *Server) granted(ctx context.Context, g *grant) {
 	st := Failed
 	tell := func() error {
-		return s.call(who.Addr, Program, Version, ProcGranted, func(e *xdr.Encoder) {
-			e.Opaque(cookie)
-			e.Bool(have.Exclusive)
-			EncodeLock(e, l)
+		return s.call(ctx, g.who.Addr, Program, Version, ProcGranted, func(e *xdr.Encoder) {
+			e.Opaque(g.cookie)
+			e.Bool(g.have.Exclusive)
+			EncodeLock(e, &g.lock)
 		}, func(d *xdr.Decoder) error {
 			d.Opaque(stringMax)
 			st = Stat(d.Uint32())
@@ -390,18 +420,24 @@ func (s *Server) granted(who Client, f lock.File, have *lock.Lock, cookie []byte
 		// It may not have seen yet that it is to wait.
 		select {
 		case <-time.After(againAfter):
-		case <-s.ctx.Done():
+		case <-ctx.Done():
 		}
 		err = tell()
 	}
-	if err == nil && st == Granted || s.ctx.Err() != nil {
+	if ctx.Err() != nil && (err != nil || st != Granted) {
+		return // it is told later, or by the next process
+	}
+	s.mu.Lock()
+	delete(s.grants, g)
+	s.mu.Unlock()
+	if err == nil && st == Granted {
 		return
 	}
 	if err != nil {
 		s.log.Warn("a client could not be told that it has the lock it waited for; it has lost its turn",
-			"client", who.Name, "addr", who.Addr.String(), "error", err.Error())
+			"client", g.who.Name, "addr", g.who.Addr.String(), "error", err.Error())
 	}
-	s.cfg.Locks.Unlock(f, have.Owner, have.Start, have.End)
+	s.cfg.Locks.Unlock(g.file, g.have.Owner, g.have.Start, g.have.End)
 }
 
 func (s *Server) cancel(c *rpc.Call) (func(*xdr.Encoder), bool) {
@@ -524,17 +560,17 @@ func (s *Server) freeAll(c *rpc.Call) rpc.Status {
 }
 
 // call calls a client, a few times if need be.
-func (s *Server) call(host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) error {
+func (s *Server) call(parent context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) error {
 	var err error
 	for i := range callTries {
 		if i > 0 {
 			select {
 			case <-time.After(time.Duration(i) * time.Second):
-			case <-s.ctx.Done():
-				return s.ctx.Err()
+			case <-parent.Done():
+				return parent.Err()
 			}
 		}
-		ctx, cancel := context.WithTimeout(s.ctx, callLimit)
+		ctx, cancel := context.WithTimeout(parent, callLimit)
 		err = s.cfg.Call(ctx, host, prog, vers, proc, args, res)
 		cancel()
 		if err == nil {

@@ -1,6 +1,7 @@
 package nlm
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 	"slices"
@@ -96,24 +97,31 @@ func (s *Server) remember(c Client) bool {
 
 // notify tells a client's status monitor that the server has started anew, for
 // as long as the client may reclaim its locks.
-func (s *Server) notify(c Client) {
+func (s *Server) notify(ctx context.Context, c Client) {
 	const pause = 5 * time.Second
+	done := func() {
+		s.mu.Lock()
+		delete(s.notices, c)
+		s.mu.Unlock()
+	}
 	for s.grace() {
-		err := s.call(c.Addr, StatusProgram, StatusVersion, StatusNotify, func(e *xdr.Encoder) {
+		err := s.call(ctx, c.Addr, StatusProgram, StatusVersion, StatusNotify, func(e *xdr.Encoder) {
 			// A client knows its server by address, or by a name that has it.
 			e.String(c.Server.String())
 			e.Uint32(uint32(s.cfg.State))
 		}, nil)
 		if err == nil {
+			done()
 			return
 		}
 		select {
 		case <-time.After(pause):
-		case <-s.ctx.Done():
+		case <-ctx.Done():
 			return
 		}
 	}
-	if s.ctx.Err() == nil {
+	if ctx.Err() == nil {
+		done()
 		s.log.Warn("a client with locks could not be told that the server has started anew; its locks are lost",
 			"client", c.Name, "addr", c.Addr.String())
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -96,6 +97,27 @@ func (b *Backchannel) prune(other rpc.Caller) {
 	if b.paths = kept; len(kept) == 0 {
 		b.proven = false
 	}
+}
+
+// lost reports whether there is a request to be sent again.
+func (b *Backchannel) lost() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.slots, func(k backSlot) bool { return k.state == backLost })
+}
+
+// Lost are the sessions with callbacks that are to be sent again.
+func (s *Server) Lost() (list []*Session) {
+	for _, c := range s.sortedClients() {
+		c.mu.Lock()
+		for _, x := range c.sessions {
+			if x.Back != nil && x.Back.lost() {
+				list = append(list, x)
+			}
+		}
+		c.mu.Unlock()
+	}
+	return list
 }
 
 // BackStatus is how a backchannel is.

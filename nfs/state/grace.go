@@ -23,6 +23,10 @@ type grace struct {
 	until time.Time
 	known map[string]bool // who may reclaim; never changed
 
+	// still is held for reading by who may write the list down, and taken before mu; for
+	// writing while nobody may. See Server.StandStill.
+	still sync.RWMutex
+
 	// mu is taken last, and held while the list is written.
 	mu      sync.Mutex
 	waiting map[string]bool // of known, who has not said that it has reclaimed
@@ -69,6 +73,10 @@ func (s *Server) Grace(now time.Time) bool {
 	if !g.on.Load() {
 		return false
 	}
+	if !g.still.TryRLock() {
+		return true // it ends when that can be written down
+	}
+	defer g.still.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.on.Load() {
@@ -110,6 +118,8 @@ func (c *Client) enlist() bool {
 		return true
 	}
 	g := &c.s.grace
+	g.still.RLock()
+	defer g.still.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.add(c.owner) != nil {
@@ -126,9 +136,21 @@ func (c *Client) delist() {
 		return
 	}
 	g := &c.s.grace
+	g.still.RLock()
+	defer g.still.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.remove(c.owner) != nil {
 		delete(g.list, c.owner)
+	}
+}
+
+// StandStill has nobody change the list of clients that may reclaim, until it is taken back:
+// who wants to waits. So it can be handed over, together with a snapshot.
+func (s *Server) StandStill(on bool) {
+	if on {
+		s.grace.still.Lock()
+	} else {
+		s.grace.still.Unlock()
 	}
 }

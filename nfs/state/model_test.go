@@ -61,6 +61,7 @@ func randomAct(r *rand.Rand) act {
 		{"restart", 1},
 		{"reclaim", 8},
 		{"complete", 3},
+		{"handover", 3},
 	}
 	n := 0
 	for _, k := range kinds {
@@ -239,6 +240,21 @@ func (m *model) step(a *act) error {
 				o.reclaimed = false
 			}
 			c.lost()
+		}
+		return nil
+	case "handover":
+		// Now and then the next server comes to nothing, and the one of before goes on.
+		s, err := m.d.successor(m.s, m.now)
+		if err != nil || !a.exclusive {
+			return err
+		}
+		m.s = s
+		for i := range m.clients {
+			if c := m.clients[i].c; c != nil {
+				if m.clients[i].c = m.s.clients[uint32(c.ID)]; m.clients[i].c == nil {
+					return fmt.Errorf("client %#x is not there any more", c.ID)
+				}
+			}
 		}
 		return nil
 	case "join":

@@ -6,7 +6,7 @@
 //
 // Methods may be called from any goroutine. Locks are taken in the order
 //
-//	Server.mu > Client.mu > a shard of files or sessions, or Session.mu > the lock table > grace.mu, Backchannel.mu
+//	Server.mu > Client.mu > a shard of files or sessions, or Session.mu > the lock table > grace.still > grace.mu, Backchannel.mu
 //
 // A SEQUENCE takes a shard of the sessions and its session's lock; an operation on
 // an open takes its client's lock and, where share reservations count, a shard of

@@ -65,6 +65,10 @@ type Config struct {
 	// find out by their timeouts.
 	Ledger []byte
 
+	// From, if not nil, is what a device of another process on the same sockets was. Its
+	// connections are to be taken over by Inherit; nothing is received or sent before Start.
+	From *Snapshot
+
 	// QPMax bounds the queue pairs of the device; 0 means DefaultQPMax.
 	QPMax int
 

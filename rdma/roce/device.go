@@ -29,6 +29,9 @@ type Device struct {
 	pkeys  atomic.Pointer[partitions]
 	next   atomic.Uint32 // shard of the next incoming connection
 	manual bool          // driven by Turn
+	// inherited are the connections of the process before this one that nobody has taken over, by the
+	// number of their queue pair, until Start.
+	inherited map[uint32]*SnapshotConn
 
 	mu        sync.Mutex
 	listeners map[uint16]*listener[rdma.ConnRequest]
@@ -76,9 +79,8 @@ func Open(cfg Config) (*Device, error) {
 	if err != nil {
 		return fail(err)
 	}
-	for _, s := range d.shards {
-		d.ended.Add(1)
-		go s.run()
+	if cfg.From == nil {
+		d.run()
 	}
 	return d, nil
 }
@@ -116,7 +118,14 @@ func newDevice(cfg Config, links []link.Link) (*Device, error) {
 		d.shards = append(d.shards, newShard(d, i, l))
 	}
 	s := d.shards[0]
-	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: d.guid(), Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
+	guid := d.guid()
+	if cfg.From != nil {
+		guid = cfg.From.CM.GUID
+	}
+	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: guid, Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
+	if cfg.From != nil {
+		return d, d.restore(cfg.From)
+	}
 	if n := s.cm.Resume(s.link.Now()); n > 0 {
 		cfg.Logger.Info("ending the connections of an earlier run, so that their peers connect anew at once", "device", d.addr.String(), "connections", n)
 	}

@@ -78,6 +78,10 @@ func (s *shard) gsi(d *link.RxDatagram) {
 		s.forward(s.dev.shards[0], d)
 		return
 	}
+	if s.holding {
+		s.keep(d)
+		return
+	}
 	p := &s.pkt
 	switch {
 	case p.Op != wire.UDSendOnly:

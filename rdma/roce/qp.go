@@ -109,7 +109,10 @@ func (s *shard) release(num uint32, shared *srq) {
 	s.dev.qps.Add(-1)
 }
 
-func (s *shard) newQP(c rdma.QPConfig) (*qp, error) {
+func (s *shard) newQP(c rdma.QPConfig) (*qp, error) { return s.newQPNumbered(c, s.newQPN()) }
+
+// newQPNumbered is newQP with a number that is free.
+func (s *shard) newQPNumbered(c rdma.QPConfig, num uint32) (*qp, error) {
 	if c.Type != rdma.RC {
 		return nil, fmt.Errorf("%w: a connection with a queue pair of type %v", rdma.ErrInvalidWR, c.Type)
 	}
@@ -117,7 +120,7 @@ func (s *shard) newQP(c rdma.QPConfig) (*qp, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &qp{s: s, num: s.newQPN(), caps: c.Caps, send: k.send, recv: k.recv, srq: k.srq, on: c.OnEvent, since: s.now}
+	q := &qp{s: s, num: num, caps: c.Caps, send: k.send, recv: k.recv, srq: k.srq, on: c.OnEvent, since: s.now}
 	q.timer.qp = q
 	q.rc = rc.New(rc.Config{
 		Num: q.num, PD: k.pd.id, Mem: &s.dev.mem, Caps: c.Caps, SRQ: k.source(),

@@ -59,6 +59,10 @@ type shard struct {
 	}
 	cmEvents [16]cm.Event
 
+	// holding: what comes for the connection manager is kept.
+	holding bool
+	kept    []SnapshotDatagram
+
 	yield    bool // others can run
 	leaving  bool
 	leaveBy  rdma.Time

@@ -17,6 +17,7 @@ type parking struct {
 
 	mu    sync.Mutex
 	calls map[*Call]*time.Timer
+	hurry bool // nobody waits
 }
 
 func (p *parking) enter() bool {
@@ -36,6 +37,9 @@ func (s *Server) park(c *Call) {
 	wait := c.wait
 	p := &s.parking
 	p.mu.Lock()
+	if p.hurry {
+		wait = 0
+	}
 	s.mu.Lock()
 	closed := s.closed
 	if !closed {

@@ -49,6 +49,7 @@ type Records struct {
 	// long says that the peer has sent a record longer than firstRead: the next one gets
 	// its memory at once.
 	long bool
+	part *partial // of the record that was interrupted
 }
 
 // NewRecords reads records of at most limit bytes from r. Reads of r should be cheap: the
@@ -63,6 +64,9 @@ func ReadRecord(r io.Reader, buf []byte, limit int) ([]byte, error) {
 // Next reads one record into buf, which it returns, grown where needed; FreeRecord takes
 // it when it is used up. It is io.EOF if the stream ends between records. Memory grows
 // with what arrives, not with what is announced.
+//
+// If the stream is a bufio.Reader and a read ends with os.ErrDeadlineExceeded, Next can be called again with
+// what it has returned, and goes on.
 func (s *Records) Next(buf []byte) ([]byte, error) {
 	b, _, err := s.Head(buf, nil)
 	return b, err
@@ -73,13 +77,25 @@ func (s *Records) Next(buf []byte) ([]byte, error) {
 // reads them by Tail before the next record. Tail is asked about records of one
 // fragment alone. It may leave all but the first word.
 func (s *Records) Head(buf []byte, tail func(first uint32, size int) int) (b []byte, left int, err error) {
-	buf = buf[:0]
-	for n := 0; ; n++ {
+	n := 0
+	if p := s.part; p == nil {
+		buf = buf[:0]
+	} else {
+		s.part = nil
+		if buf, err = s.take(buf, p.fragments, p.left, p.last); err != nil || p.last {
+			return buf, 0, err
+		}
+		n = p.fragments
+	}
+	for ; ; n++ {
 		if n == fragmentsMax {
 			return buf, 0, ErrTooManyFragments
 		}
 		word, err := s.word()
 		if err != nil {
+			if n > 0 && interrupted(err) {
+				s.part = &partial{fragments: n}
+			}
 			if n > 0 && errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
@@ -97,7 +113,7 @@ func (s *Records) Head(buf []byte, tail func(first uint32, size int) int) (b []b
 			left = min(max(0, tail(binary.BigEndian.Uint32(buf), size+MarkLen)), size)
 			size -= left
 		}
-		if buf, err = s.fragment(buf, size); err != nil {
+		if buf, err = s.take(buf, n+1, size, word&lastFragment != 0); err != nil {
 			return buf, 0, err
 		}
 		if word&lastFragment != 0 {
@@ -137,6 +153,16 @@ func unexpected(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
+}
+
+// take is fragment for the last of the fragments that were begun; it remembers where it was interrupted.
+func (s *Records) take(buf []byte, fragments, size int, last bool) ([]byte, error) {
+	before := len(buf)
+	buf, err := s.fragment(buf, size)
+	if interrupted(err) {
+		s.part = &partial{fragments: fragments, left: size - (len(buf) - before), last: last}
+	}
+	return buf, err
 }
 
 // fragment appends size bytes of the stream to buf.

@@ -55,6 +55,7 @@ type Server struct {
 	head   *Call
 	tail   *Call
 	load   Load
+	busy   []working // what each worker does
 	closed bool
 	done   sync.WaitGroup
 
@@ -86,6 +87,7 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	s := &Server{programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, epoch: time.Now(), load: Load{Workers: cfg.Workers}}
 	s.ready.L = &s.mu
+	s.busy = make([]working, cfg.Workers)
 	s.parking.calls = make(map[*Call]*time.Timer)
 	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes, cfg.Journal, time.Now().UnixNano())
 	n := 0
@@ -95,8 +97,8 @@ func NewServer(cfg ServerConfig) *Server {
 		s.stats = append(s.stats, make([]procStats, len(p.Procs)))
 	}
 	s.done.Add(cfg.Workers)
-	for range cfg.Workers {
-		go s.work()
+	for i := range cfg.Workers {
+		go s.work(i)
 	}
 	return s
 }
@@ -320,11 +322,12 @@ func (s *Server) enqueue(c *Call) {
 	s.mu.Unlock()
 }
 
-func (s *Server) work() {
+func (s *Server) work(i int) {
 	defer s.done.Done()
 	for served := false; ; served = true {
 		s.mu.Lock()
 		if served {
+			s.busy[i] = working{}
 			s.load.Busy--
 			s.load.Done++
 		}
@@ -342,6 +345,7 @@ func (s *Server) work() {
 		}
 		s.load.Queued--
 		s.load.Busy++
+		s.busy[i] = working{c.proc.Name, c.Peer.Addr, c.came}
 		closed := s.closed
 		c.next = nil
 		s.mu.Unlock()

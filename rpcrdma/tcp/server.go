@@ -35,6 +35,8 @@ type Config struct {
 	// WriteTimeout ends connections whose peer does not take its replies. 0
 	// means one minute.
 	WriteTimeout time.Duration
+	// Later leaves the beginning to Start, so that connections of another process can be imported before.
+	Later bool
 	// TLS is what clients that ask for TLS are given; the version and the protocol are set
 	// here. It is called for each of them. nil, or a result of nil: there is no TLS.
 	TLS func() *tls.Config
@@ -98,6 +100,7 @@ type Listener struct {
 	conns  map[*conn]struct{}
 	closed bool
 	done   sync.WaitGroup
+	hold   hold
 }
 
 // Serve serves srv to the connections that l accepts, with default bounds. It
@@ -115,8 +118,9 @@ func (c Config) Serve(l net.Listener, srv *rpc.Server) *Listener {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Listener{l: l, srv: srv, cfg: c, conns: make(map[*conn]struct{})}
-	s.done.Add(1)
-	go s.accept()
+	if !c.Later {
+		s.Start()
+	}
 	return s
 }
 
@@ -133,6 +137,7 @@ func (s *Listener) Close() error {
 		c.c.Close()
 	}
 	s.mu.Unlock()
+	s.hold.end()
 	s.done.Wait()
 	return err
 }
@@ -171,19 +176,26 @@ func (s *Listener) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
+		if interrupted(err) {
+			s.hold.wait()
+			continue
+		}
 		if err != nil {
 			s.cfg.Logger.Warn("accepting a connection", "error", err)
 			time.Sleep(50 * time.Millisecond) // most likely out of descriptors
 			continue
 		}
-		c := &conn{s: s, c: nc, out: nc, since: time.Now(), peer: rpc.Peer{
+		c := newConn(s, nc, rpc.Peer{
 			Addr: addrPort(nc.RemoteAddr()), Local: addrPort(nc.LocalAddr()), Transport: rpc.TransportTCP,
-		}}
+		})
 		s.mu.Lock()
 		full := s.closed || len(s.conns) >= s.cfg.MaxConns
 		if !full {
 			s.conns[c] = struct{}{}
 			s.done.Add(1)
+			if s.hold.on() {
+				_ = nc.SetReadDeadline(longPast)
+			}
 		}
 		s.mu.Unlock()
 		if full {
@@ -216,6 +228,14 @@ type conn struct {
 	calls atomic.Uint64
 	// draining says that no more calls are read, but replies still written.
 	draining atomic.Bool
+	writing  atomic.Bool
+
+	// Where the reader stands while it is held.
+	where    sync.Mutex
+	standing bool
+	reader   *rpc.Records
+	record   []byte
+	rest     []byte // was read by another process
 
 	// asked says that the writer has sent the answer to a question for TLS and waits, and begin
 	// whether it may go on.
@@ -240,9 +260,8 @@ type call struct {
 // reply.
 const keepMax = 16 << 10
 
-func (c *conn) serve() {
-	s := c.s
-	defer s.done.Done()
+func newConn(s *Listener, nc net.Conn, peer rpc.Peer) *conn {
+	c := &conn{s: s, c: nc, out: nc, since: time.Now(), peer: peer}
 	c.free = make(chan *call, s.cfg.MaxCalls)
 	c.begin, c.asked = make(chan bool), make(chan struct{})
 	c.replies = make(chan *call, s.cfg.MaxCalls+rpc.BackwardCalls)
@@ -250,6 +269,12 @@ func (c *conn) serve() {
 	for range s.cfg.MaxCalls {
 		c.free <- nil // made when first used
 	}
+	return c
+}
+
+func (c *conn) serve() {
+	s := c.s
+	defer s.done.Done()
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -322,7 +347,7 @@ func (c *conn) startTLS(k *call, in *bufio.Reader, cfg *tls.Config) error {
 		return fmt.Errorf("TLS: %w", err)
 	}
 	_ = c.c.SetDeadline(time.Time{})
-	if c.draining.Load() { // whose deadline may have been undone
+	if c.draining.Load() || s.hold.on() { // whose deadline may have been undone
 		_ = c.c.SetReadDeadline(time.Unix(1, 0))
 	}
 	st := tc.ConnectionState()
@@ -346,7 +371,7 @@ func (c *conn) startTLS(k *call, in *bufio.Reader, cfg *tls.Config) error {
 }
 
 func (c *conn) read() error {
-	in := bufio.NewReaderSize(c.c, 32<<10)
+	in := c.stream()
 	r := rpc.NewRecords(in, c.s.cfg.MaxRecord)
 	for {
 		k := <-c.free
@@ -359,6 +384,10 @@ func (c *conn) read() error {
 		}
 		var err error
 		k.record, err = r.Next(k.record)
+		for interrupted(err) && !c.draining.Load() {
+			c.stand(r, k.record)
+			k.record, err = r.Next(k.record)
+		}
 		if err != nil {
 			c.free <- k
 			return err
@@ -434,6 +463,7 @@ func (c *conn) write() {
 	var bufs net.Buffers // what is left of parts
 	failed := false
 	for k := range c.replies {
+		c.writing.Store(true)
 		batch, parts = append(batch[:0], k), k.appendParts(parts[:0])
 		tls := k.StartTLS // the last that is said without it
 		for more := !tls; more && len(batch) < 16; {
@@ -472,6 +502,7 @@ func (c *conn) write() {
 		for _, k := range batch {
 			c.recycle(k)
 		}
+		c.writing.Store(false)
 	}
 }
 

@@ -17,6 +17,7 @@ func (s *Listener) Shutdown(ctx context.Context) error {
 		_ = c.c.SetReadDeadline(time.Unix(1, 0)) // long past: wakes the reader
 	}
 	s.mu.Unlock()
+	s.hold.end()
 	drained := make(chan struct{})
 	go func() {
 		s.done.Wait()

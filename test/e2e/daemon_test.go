@@ -77,6 +77,8 @@ type daemon struct {
 	log     logBuffer
 	cmd     *exec.Cmd
 	exited  chan struct{}
+	program string // that start starts
+	heir    int    // the process that has taken its place, 0 for none
 }
 
 // logBuffer is what a process has written so far.
@@ -103,12 +105,18 @@ func newDaemon(t *testing.T, args ...string) *daemon {
 	return newDaemonOn(t, nil, args...)
 }
 
+// newDaemonOf is newDaemon with another program.
+func newDaemonOf(t *testing.T, program string, args ...string) *daemon {
+	t.Helper()
+	return newDaemonOn(t, func(d *daemon) { d.program = program }, args...)
+}
+
 // newDaemonOn is newDaemon after prepare, which may be nil, has done what has to be done to
 // the directories of the daemon.
 func newDaemonOn(t *testing.T, prepare func(*daemon), args ...string) *daemon {
 	t.Helper()
 	dir := t.TempDir()
-	d := &daemon{t: t, addr: loopback(), export: filepath.Join(dir, "data"), state: filepath.Join(dir, "state"), args: args}
+	d := &daemon{t: t, addr: loopback(), export: filepath.Join(dir, "data"), state: filepath.Join(dir, "state"), args: args, program: filepath.Join(binDir, "rstored")}
 	// A Unix socket's path is short; a test's directory need not be.
 	run, err := os.MkdirTemp("", "rs")
 	if err != nil {
@@ -160,7 +168,7 @@ func (d *daemon) tryStart() (code int, said string) {
 		"--control", d.control,
 	}, d.args...)
 	before := len(d.log.String())
-	cmd := exec.Command(filepath.Join(binDir, "rstored"), args...)
+	cmd := exec.Command(d.program, args...)
 	cmd.Stdout, cmd.Stderr = &d.log, &d.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -193,8 +201,11 @@ func (d *daemon) stop(sig syscall.Signal) {
 		return
 	}
 	_ = d.cmd.Process.Signal(sig)
+	if d.heir != 0 {
+		_ = syscall.Kill(d.heir, sig)
+	}
 	select {
-	case <-d.exited:
+	case <-d.exited: // the heir has the same log, whose end is waited for
 	case <-time.After(20 * time.Second):
 		d.t.Errorf("rstored did not end within 20 s of %v", sig)
 		_ = d.cmd.Process.Kill()

@@ -139,6 +139,7 @@ var ordinary = []Case{
 	{Name: "guest-switched-off", Exports: rw, Script: script("reboot"), Host: forgets, Timeout: 4 * time.Minute},
 	knfsd("knfsd", "3"), knfsd("knfsd-v41", "4.1"), knfsd("knfsd-v42", "4.2"),
 	{Name: "restart", Exports: rw, Script: script("restart"), Host: restarts, Timeout: 5 * time.Minute},
+	{Name: "upgrade", Exports: rw, Script: script("upgrade"), Host: upgrades, Timeout: 3 * time.Minute},
 }
 
 // version4 are the cases that each version 4 has.
@@ -167,6 +168,7 @@ func version4(version, carrier string) (list []Case) {
 		{Name: "loss", Lossy: true, Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute},
 		{Name: "ports", Host: portGoes, Timeout: 3 * time.Minute},
 		{Name: "restart", Host: restarts, Timeout: 5 * time.Minute},
+		{Name: "upgrade", Host: upgrades, Timeout: 3 * time.Minute},
 		{Name: "locks4", Guests: 2, Timeout: 2 * time.Minute},
 		{Name: "deleg-two", Guests: 2, Timeout: 2 * time.Minute},
 		{Name: "frozen", Guests: 2, Host: frozen, Daemon: []string{"--lease-time", "10s"}, Timeout: 4 * time.Minute},

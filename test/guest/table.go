@@ -92,6 +92,7 @@ var about = map[string]string{
 	"knfsd":                "the Go client on the kernel's NFS server, over RDMA and TCP",
 	"knfsd-v41":            "the same in version 4.1, with byte-range locks of two clients",
 	"knfsd-v42":            "the same in version 4.2, with copies made by the server, and locks",
+	"upgrade":              "another process takes the server's place five times under load: no connection, open file or lock is lost",
 	"restart":              "the server stopped and killed under load, also for longer than a connection lasts",
 }
 

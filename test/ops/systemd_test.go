@@ -165,6 +165,61 @@ func TestSystemd(t *testing.T) {
 		c.run("rm -r /etc/systemd/system/rstored.service.d && systemctl daemon-reload && systemctl restart rstored")
 	})
 
+	t.Run("live upgrade", func(t *testing.T) {
+		c := c.in(t)
+		const replace = "cp /usr/local/sbin/rstored /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored && "
+		c.run("head -c 100M /dev/urandom >/srv/data/big; (exec 3<>/dev/tcp/127.0.0.1/2049; exec sleep 1000) >/dev/null 2>&1 </dev/null & echo $! >/tmp/holder")
+		out := make(chan string, 1)
+		go func() {
+			s, _ := c.try(`while [ ! -e /tmp/enough.live ]; do for u in ` + byRDMA + ` ` + byTCP + `; do
+				rstorectl get -q $u/big /tmp/copy && cmp /tmp/copy /srv/data/big || echo failed; rm -f /tmp/copy; done; done; echo over`)
+			out <- s
+		}()
+		const held = `rstorectl clients -o json | tr -d ' \n' | grep -o '{"address":"127.0.0.1:[0-9]*","local":"[^"]*","transport":"tcp","since":"[^"]*","calls":0}'`
+		c.wait(held)
+		conn, restarts := c.run(held), c.show("rstored", "NRestarts")
+		for _, how := range []string{"systemctl reload rstored", "rstored upgrade --config /etc/rstored/rstored.yaml", "systemctl reload rstored"} {
+			pid := c.show("rstored", "MainPID")
+			t.Log(c.run(replace + how))
+			now := c.show("rstored", "MainPID")
+			if now == pid || c.run("readlink /proc/"+now+"/exe") != "/usr/local/sbin/rstored" {
+				t.Errorf("after '%s' process %s serves, before it %s", how, now, pid)
+			}
+			if _, err := c.try("test -e /proc/" + pid + "/exe"); err == nil {
+				c.wait("test ! -e /proc/" + pid + "/exe")
+			}
+			c.wait(`systemctl show -P StatusText rstored | grep '^serving 1 exports on 2 ports'`)
+			if s := c.show("rstored", "ActiveState") + c.show("rstored", "SubState"); s != "activerunning" {
+				t.Errorf("after '%s': %s", how, s)
+			}
+			if is := c.run(held); is != conn {
+				t.Errorf("the connection was %s, and is %s", conn, is)
+			}
+			if n := c.show("rstored", "NFileDescriptorStore"); n != "2" {
+				t.Errorf("%s descriptors are kept, want 2", n)
+			}
+		}
+		t.Log(c.run("journalctl -u rstored -o cat | grep '\"upgraded'"))
+		if n := c.show("rstored", "NRestarts"); n != restarts {
+			t.Errorf("%s restarts, were %s", n, restarts)
+		}
+		// A program that cannot take over: the old one goes on.
+		pid := c.show("rstored", "MainPID")
+		c.run("cp /usr/local/sbin/rstored /tmp/good && printf '#!/bin/sh\nexit 1\n' >/usr/local/sbin/new && chmod 755 /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored")
+		if s, err := c.try("systemctl reload rstored"); err == nil {
+			t.Errorf("a program that ends at once took over: %s", s)
+		}
+		if now := c.show("rstored", "MainPID"); now != pid || c.show("rstored", "ActiveState") != "active" {
+			t.Errorf("process %s serves, before it %s", now, pid)
+		}
+		c.run("cp /tmp/good /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored && systemctl reload rstored")
+		c.run("touch /tmp/enough.live")
+		if s := <-out; strings.TrimSpace(s) != "over" {
+			t.Errorf("the clients: %s", s)
+		}
+		c.run("kill $(cat /tmp/holder); rm -f /srv/data/big /tmp/good")
+	})
+
 	t.Run("upgrade", func(t *testing.T) {
 		c := c.in(t)
 		// A package replaces the binary and restarts; what was stored is there.

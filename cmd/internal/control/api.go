@@ -22,6 +22,7 @@
 //	GET    /v1/config             the configuration in force, YAML
 //	PUT    /v1/log-level?level=
 //	POST   /v1/reload
+//	POST   /v1/upgrade?executable=
 //	POST   /v1/idmap/flush        users, groups and hosts are looked up again
 //	GET    /v1/capture?device=&peer=&qpn=&packets=&snap=    a pcap stream, until the client hangs up
 //
@@ -211,6 +212,24 @@ type Proc struct {
 	BytesOut    uint64 `json:"bytes_out"`   // replies, bulk data included
 }
 
+// Upgraded is what became of an upgrade.
+type Upgraded struct {
+	Executable string `json:"executable"`
+	OldVersion string `json:"old_version"`
+	NewVersion string `json:"new_version"`
+	OldPID     int    `json:"old_pid"`
+	PID        int    `json:"pid"`
+	// PrepareMillis is how long the new process took to get ready while the old one served, PauseMillis how
+	// long no call was begun, DrainMillis among it, in which those that had arrived were finished.
+	PrepareMillis float64 `json:"prepare_ms"`
+	DrainMillis   float64 `json:"drain_ms"`
+	PauseMillis   float64 `json:"pause_ms"`
+	// Connections that went over, and those that were ended, as their clients did not answer.
+	RDMA    int `json:"rdma_connections"`
+	TCP     int `json:"tcp_connections"`
+	Dropped int `json:"dropped_connections"`
+}
+
 // Backend is what the interface controls: the daemon. Its methods may be
 // called from any goroutine. Errors it returns are shown to the user.
 type Backend interface {
@@ -236,6 +255,9 @@ type Backend interface {
 	PostMortems() []PostMortem
 	SetLogLevel(level string) error
 	Reload() error
+	// Upgrade has another process, the executable at a path, or that of this process if the path is empty,
+	// take this one's place.
+	Upgrade(executable string) (Upgraded, error)
 	// FlushIDMap forgets what is known of users, groups and hosts.
 	FlushIDMap()
 	// Capture writes packets of a device to w as a pcap file until ctx ends, or as

@@ -301,6 +301,11 @@ func (d *Dialer) PostMortems(ctx context.Context) (p []PostMortem, err error) {
 	return p, d.do(ctx, http.MethodGet, "/v1/post-mortems", nil, nil, &p)
 }
 
+// Upgrade has the executable at a path, or the one that the daemon was started as, take the daemon's place.
+func (d *Dialer) Upgrade(ctx context.Context, executable string) (u Upgraded, err error) {
+	return u, d.do(ctx, http.MethodPost, "/v1/upgrade", url.Values{"executable": {executable}}, nil, &u)
+}
+
 // SetLogLevel changes the log level until the next reload or start.
 func (d *Dialer) SetLogLevel(ctx context.Context, level string) error {
 	return d.do(ctx, http.MethodPut, "/v1/log-level", url.Values{"level": {level}}, nil, nil)

@@ -20,15 +20,21 @@ import (
 // fake is a Backend with one export.
 type fake struct{ exports []Export }
 
-func (f *fake) Status() Status            { return Status{State: StateRunning, PID: 7} }
-func (f *fake) Config() ([]byte, error)   { return []byte("log_level: info\n"), nil }
-func (f *fake) Exports() []Export         { return f.exports }
-func (f *fake) QPs() []QP                 { return []QP{} }
-func (f *fake) Ports() []Port             { return []Port{} }
-func (f *fake) Clients() []Client         { return nil }
-func (f *fake) Stats() Stats              { return Stats{RDMAWriteBytes: 1 << 60} }
-func (f *fake) Sample() live.Sample       { return live.Sample{RDMAWritten: 1 << 60} }
-func (f *fake) Reload() error             { return errors.New("log_level: \"loud\" is unknown") }
+func (f *fake) Status() Status          { return Status{State: StateRunning, PID: 7} }
+func (f *fake) Config() ([]byte, error) { return []byte("log_level: info\n"), nil }
+func (f *fake) Exports() []Export       { return f.exports }
+func (f *fake) QPs() []QP               { return []QP{} }
+func (f *fake) Ports() []Port           { return []Port{} }
+func (f *fake) Clients() []Client       { return nil }
+func (f *fake) Stats() Stats            { return Stats{RDMAWriteBytes: 1 << 60} }
+func (f *fake) Sample() live.Sample     { return live.Sample{RDMAWritten: 1 << 60} }
+func (f *fake) Reload() error           { return errors.New("log_level: \"loud\" is unknown") }
+func (f *fake) Upgrade(path string) (Upgraded, error) {
+	if path == "" {
+		return Upgraded{}, errors.New("the new process cannot take over; 1.2 goes on")
+	}
+	return Upgraded{Executable: path, OldVersion: "1.2", NewVersion: "1.3", PID: 7, PauseMillis: 12.5, RDMA: 3}, nil
+}
 func (f *fake) Devices() []Device         { return nil }
 func (f *fake) PostMortems() []PostMortem { return nil }
 func (f *fake) Ops() Ops                  { return Ops{} }
@@ -137,6 +143,12 @@ func TestConversation(t *testing.T) {
 	}
 	if _, err = d.AddExport(ctx, config.Export{Path: "rel"}); err == nil || !strings.Contains(err.Error(), "not absolute") {
 		t.Errorf("relative path: %v", err)
+	}
+	if _, err = d.Upgrade(ctx, ""); err == nil || !strings.Contains(err.Error(), "1.2 goes on") {
+		t.Errorf("a failed upgrade: %v", err)
+	}
+	if u, err := d.Upgrade(ctx, "/opt/rstored"); err != nil || u.Executable != "/opt/rstored" || u.NewVersion != "1.3" || u.PauseMillis != 12.5 || u.RDMA != 3 {
+		t.Errorf("an upgrade: %+v, %v", u, err)
 	}
 	if err = d.Reload(ctx); err == nil || !strings.Contains(err.Error(), "loud") {
 		t.Errorf("reload: %v", err)

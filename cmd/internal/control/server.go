@@ -79,6 +79,7 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 	mux.HandleFunc("PUT /v1/log-level", get(func(r *http.Request) (any, error) { return done{}, b.SetLogLevel(r.FormValue("level")) }))
 	mux.HandleFunc("POST /v1/idmap/flush", get(func(*http.Request) (any, error) { b.FlushIDMap(); return done{}, nil }))
 	mux.HandleFunc("POST /v1/reload", get(func(*http.Request) (any, error) { return done{}, b.Reload() }))
+	mux.HandleFunc("POST /v1/upgrade", get(func(r *http.Request) (any, error) { return b.Upgrade(r.FormValue("executable")) }))
 	mux.HandleFunc("GET /v1/capture", s.capture)
 	s.http = http.Server{
 		Handler:           s.guard(mux),
@@ -136,6 +137,9 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 	return nil
 }
+
+// Shutdown stops listening, and lets requests that have arrived be answered, as long as ctx allows.
+func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
 
 // Close ends all connections, captures too.
 func (s *Server) Close() error {

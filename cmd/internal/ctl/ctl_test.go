@@ -145,6 +145,10 @@ func (f *fake) PostMortems() []control.PostMortem {
 
 func (f *fake) SetLogLevel(l string) error { f.level = l; return nil }
 func (f *fake) Reload() error              { return errors.New("rstored.yaml: no") }
+func (f *fake) Upgrade(path string) (control.Upgraded, error) {
+	return control.Upgraded{Executable: path, OldVersion: "1.2", NewVersion: "1.3", OldPID: 6, PID: 7, PrepareMillis: 80, PauseMillis: 12.5, RDMA: 3, TCP: 1}, nil
+}
+
 func (f *fake) Capture(_ context.Context, c control.CaptureSpec, w io.Writer) error {
 	f.capture = c
 	_, err := io.WriteString(w, "0123456789")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -70,6 +71,11 @@ type Daemon struct {
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
 	sockets   *sockets.Set
+	listener  net.Listener  // of the control interface
+	exe       string        // that an upgrade starts
+	from      *takeover     // the process before this one; nil when this one serves
+	moved     chan struct{} // closed when another process serves
+	times     upgradeTimes
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time
@@ -88,26 +94,34 @@ type Daemon struct {
 // Start brings a server up: state, programs, exports, ports, control socket.
 // What was acquired is released if a later step fails.
 func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (*Daemon, error) {
-	return start(cfg, load, log, false)
+	return start(cfg, load, log, false, nil)
 }
 
-// start is Start; noUmask says that the umask of the process is 0.
-func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool) (_ *Daemon, err error) {
+// start is Start; noUmask says that the umask of the process is 0. What another process has handed over is
+// from, if not nil: this one begins when that one lets it. If it cannot, nothing is released: the process
+// is to end, and the other one goes on with all of it.
+func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool, from *takeover) (_ *Daemon, err error) {
 	d := &Daemon{
 		noUmask: noUmask,
 		load:    load, log: log, started: time.Now(),
 		failed:  make(chan error, 1),
 		devices: make(map[netip.Addr]*device),
 		manager: telemetry.NewNotifier(),
+		from:    from, moved: make(chan struct{}), times: defaultTimes,
 	}
 	d.cfg.Store(cfg)
-	d.inherit()
+	if d.exe, err = executable(); err != nil {
+		return nil, err
+	}
+	if err := d.inherit(); err != nil {
+		return nil, err
+	}
 	defer func() {
-		if err != nil {
+		if err != nil && from == nil {
 			d.release()
 		}
 	}()
-	if d.state, err = state.Open(cfg.StateDir); err != nil {
+	if err := d.openState(); err != nil {
 		return nil, err
 	}
 	if d.audit, err = audit.Open(cfg.Audit, log.Always); err != nil {
@@ -127,10 +141,11 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}
 	// The control socket is taken first: a second daemon finds out before it
 	// has touched anything.
-	sock, err := control.Listen(cfg.Control, access)
+	sock, err := d.listenControl(access)
 	if err != nil {
 		return nil, err
 	}
+	d.listener = sock
 	journal, err := d.state.Memory(journalName, journalSize)
 	if err != nil {
 		return nil, err
@@ -145,8 +160,22 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.mounts = watchMounts(d.mountsChanged)
 	d.mu.Unlock()
 	if err != nil {
-		_ = sock.Close()
+		if from == nil {
+			_ = sock.Close()
+		}
 		return nil, err
+	}
+	if from != nil {
+		d.mu.Lock()
+		err := from.state(d)
+		d.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		if err := from.commit(); err != nil {
+			return nil, err
+		}
+		d.from = nil
 	}
 	for _, s := range d.sockets.Sweep() {
 		d.log.Info("an inherited socket that no port asks for is closed", zap.String("socket", s))
@@ -162,16 +191,50 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.watch.start(d)
 	d.advise()
 	d.tellWarnings(cfg)
+	if from != nil {
+		from.done(d)
+	}
 	return d, nil
 }
 
 // inherit takes over the sockets that an earlier process, or the service manager, left.
-func (d *Daemon) inherit() {
+func (d *Daemon) inherit() (err error) {
 	var store sockets.Store
 	if d.manager.Stores() {
 		store = d.manager
 	}
-	d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
+	if d.from == nil {
+		d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
+		return nil
+	}
+	d.sockets, err = d.from.inherited(store, d)
+	d.from.later(d.sockets.Live)
+	return err
+}
+
+// openState opens the state directory, which an earlier process may still hold.
+func (d *Daemon) openState() (err error) {
+	dir := d.cfg.Load().StateDir
+	if d.from == nil {
+		d.state, err = state.Open(dir)
+		return err
+	}
+	lock, err := d.from.lock()
+	if err != nil {
+		return err
+	}
+	if d.state, err = state.Inherit(dir, lock); err == nil {
+		d.from.later(d.state.Begin)
+	}
+	return err
+}
+
+// listenControl listens for who controls the server.
+func (d *Daemon) listenControl(access control.Access) (net.Listener, error) {
+	if d.from != nil {
+		return d.from.control()
+	}
+	return control.Listen(d.cfg.Load().Control, access)
 }
 
 // tellWarnings tells what is probably not meant in the exports.
@@ -224,9 +287,12 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
 		return err
 	}
-	owners, err := d.state.Journal().Owners()
-	if err != nil {
-		return err
+	var owners []string
+	if d.from == nil { // else they go on, and need not reclaim anything
+		var err error
+		if owners, err = d.state.Journal().Owners(); err != nil {
+			return err
+		}
 	}
 	if err := d.state.Journal().Damage(); err != nil {
 		d.log.Slog("nfs").Error("the list of the clients of NFS version 4 was lost: what they had open or locked before this start cannot be reclaimed", "error", err)
@@ -241,6 +307,14 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		Known: owners, Journal: remembered, OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
 		Minors: cfg.Minors(), Names: d.people, UTF8: cfg.UTF8 == config.UTF8Strict,
 	})
+	if d.from != nil {
+		d.nlm.Hold(true)
+		d.nfs4.StandStill(true)
+		d.from.later(func() {
+			d.nlm.Hold(false)
+			d.nfs4.StandStill(false)
+		})
+	}
 	common.Delegations, common.Shares = d.nfs4, d.nfs4
 	// MOUNT and the lock manager are version 3's.
 	if slices.Contains(cfg.NFSVersions, config.Version3) {
@@ -278,6 +352,13 @@ func (d *Daemon) Reload() error {
 }
 
 func (d *Daemon) reload() error {
+	if d.over() {
+		return errUpgrading
+	}
+	if !runs(d.exe) {
+		_, err := d.upgrade("")
+		return err
+	}
 	cfg, err := d.load()
 	if err != nil {
 		return fmt.Errorf("the old configuration stays in force: %w", err)

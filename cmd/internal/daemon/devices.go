@@ -43,12 +43,25 @@ func (d *Daemon) acquire(addr netip.Addr) (*device, error) {
 		return nil, err
 	}
 	t := new(tap)
+	shards := d.cfg.Load().Shards
+	var from *roce.Snapshot
+	if d.from != nil {
+		if from, err = d.from.device(addr); err != nil {
+			return nil, err
+		}
+		if from != nil {
+			shards = from.Shards // the sockets are as many, and the numbers of queue pairs tell which
+		}
+	}
 	rd, err := roce.Open(roce.Config{
-		Addr: addr, Shards: d.cfg.Load().Shards, Logger: d.log.Slog("roce"), Wrap: t.wrap, Ledger: ledger,
+		Addr: addr, Shards: shards, From: from, Logger: d.log.Slog("roce"), Wrap: t.wrap, Ledger: ledger,
 		Obituary: d.buried, PKeys: d.pkeys(), Sockets: d.sockets,
 	})
 	if err != nil {
 		return nil, err
+	}
+	if from != nil {
+		d.from.later(rd.Start)
 	}
 	dev := &device{Device: rd, d: d, addr: addr, tap: t, gone: make(chan struct{}), users: 1}
 	d.devices[addr] = dev

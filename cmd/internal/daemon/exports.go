@@ -120,6 +120,12 @@ func (d *Daemon) openGate(e *config.Export, id uint32) (*gate, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m, ok := fs.(mover); ok && d.from != nil {
+		if err := d.from.store(e.Pseudo, m); err != nil {
+			return nil, err
+		}
+		d.from.later(settled(d, e.Pseudo, m))
+	}
 	return newGate(fs, d.recorder.Store(id)), nil
 }
 

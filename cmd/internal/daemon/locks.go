@@ -21,14 +21,17 @@ import (
 
 // wireLocks makes the lock service, which goes on with what an earlier run left.
 func (d *Daemon) wireLocks(cfg nlm.Config) error {
-	number, err := d.state.NextLockState()
-	if err != nil {
-		return err
+	var number int32
+	if d.from == nil { // else it goes on, and has told nobody of an end
+		var err error
+		if number, err = d.state.NextLockState(); err != nil {
+			return err
+		}
 	}
 	d.locks = lock.New(0)
 	d.locks.UseHost(d.table.HostLocker)
 	cfg.Locks, cfg.State = d.locks, number
-	if slices.Contains(d.cfg.Load().NFSVersions, config.Version3) {
+	if d.from == nil && slices.Contains(d.cfg.Load().NFSVersions, config.Version3) {
 		cfg.Known = d.state.LockClients()
 	}
 	cfg.Call, cfg.Remember = callHost, d.state.SetLockClients

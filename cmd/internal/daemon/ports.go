@@ -19,6 +19,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/state"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
 // endpoint is one address being served.
@@ -27,6 +29,9 @@ type endpoint struct {
 	// stop ends it and releases what only it used. Calls in progress may end
 	// as long as ctx lasts.
 	stop func(ctx context.Context) error
+	// What carries calls, to be handed over; nil for others.
+	rdma *rpcrdma.Listener
+	tcp  *tcp.Listener
 }
 
 // port is a port and what it listens on.
@@ -172,14 +177,15 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 		}
 		switch transport {
 		case control.TransportPortmap:
-			return d.servePortmap(l), nil
+			return d.servePortmap(l)
 		case control.TransportOps:
 			return d.serveOps(l), nil
 		case control.TransportControl:
-			stop := d.control.ServeRemote(l, remote)
+			var stop func()
+			d.from.later(func() { stop = d.control.ServeRemote(l, remote) })
 			return endpoint{addr: boundAddr(l), stop: func(context.Context) error { stop(); return nil }}, nil
 		}
-		return d.serveTCP(l), nil
+		return d.serveTCP(l)
 	}
 	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s, %s, %s, %s or %s", transport,
 		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps, control.TransportControl)

@@ -10,6 +10,9 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/ctl"
+	"github.com/rstored/rstored/cmd/internal/handover"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
@@ -29,7 +32,16 @@ SIGTERM and SIGINT stop it gracefully, a second one at once. SIGHUP has it read 
 configuration again. Every flag is also a key of the configuration file and an
 environment variable: --state-dir, state_dir, RSTORED_STATE_DIR.`,
 		Args: cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			before, err := handover.Inherited()
+			if err != nil {
+				return err
+			}
+			defer func() {
+				if before != nil && err != nil {
+					fail(before, err)
+				}
+			}()
 			load := func() (*config.Config, error) { return config.Load(cmd.Flags()) }
 			cfg, err := load()
 			if err != nil {
@@ -39,7 +51,7 @@ environment variable: --state-dir, state_dir, RSTORED_STATE_DIR.`,
 			if err != nil {
 				return &cli.ConfigError{Err: err}
 			}
-			return Run(cmd.Context(), cfg, load, log)
+			return Run(cmd.Context(), cfg, load, log, before)
 		},
 		Version: cli.ReadBuild().String(),
 	}
@@ -47,7 +59,13 @@ environment variable: --state-dir, state_dir, RSTORED_STATE_DIR.`,
 	config.AddFlags(root.PersistentFlags())
 	root.SetOut(g.Out)
 	root.SetErr(g.Err)
-	root.AddCommand(configCommand(g), cli.VersionCommand(g, "rstored"))
+	root.AddCommand(configCommand(g), ctl.UpgradeCommand(g, func(cmd *cobra.Command) (*control.Dialer, error) {
+		cfg, err := config.Load(cmd.Flags())
+		if err != nil {
+			return nil, &cli.ConfigError{Err: err}
+		}
+		return control.Dial(cfg.Control), nil
+	}), cli.VersionCommand(g, "rstored"))
 	return root
 }
 
@@ -68,15 +86,8 @@ func configCommand(g *cli.Globals) *cobra.Command {
 				if err != nil {
 					return &cli.ConfigError{Err: err}
 				}
-				for _, e := range cfg.Exports {
-					if e.Type != config.TypePosix {
-						continue
-					}
-					if st, err := os.Stat(e.Path); err != nil {
-						return &cli.ConfigError{Err: fmt.Errorf("export %s: %w", e.Pseudo, err)}
-					} else if !st.IsDir() {
-						return &cli.ConfigError{Err: fmt.Errorf("export %s: %s is not a directory", e.Pseudo, e.Path)}
-					}
+				if err := checkExports(cfg); err != nil {
+					return err
 				}
 				fmt.Fprintln(g.Out, "the configuration is good")
 				return nil
@@ -104,6 +115,21 @@ func configCommand(g *cli.Globals) *cobra.Command {
 	return c
 }
 
+// checkExports looks whether what is to be exported is there.
+func checkExports(cfg *config.Config) error {
+	for _, e := range cfg.Exports {
+		if e.Type != config.TypePosix {
+			continue
+		}
+		if st, err := os.Stat(e.Path); err != nil {
+			return &cli.ConfigError{Err: fmt.Errorf("export %s: %w", e.Pseudo, err)}
+		} else if !st.IsDir() {
+			return &cli.ConfigError{Err: fmt.Errorf("export %s: %s is not a directory", e.Pseudo, e.Path)}
+		}
+	}
+	return nil
+}
+
 func printConfig(g *cli.Globals, cfg *config.Config) error {
 	y, err := cfg.YAML()
 	if err != nil {
@@ -113,13 +139,21 @@ func printConfig(g *cli.Globals, cfg *config.Config) error {
 	return err
 }
 
-// Run starts a daemon and keeps it until a signal or the end of ctx stops it.
-func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) error {
+// Run starts a daemon and keeps it until a signal or the end of ctx stops it, or another process takes its
+// place. before, if not nil, leads to the process whose place it takes.
+func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, before *handover.Conn) error {
 	defer func() { _ = log.Sync() }() // standard error may not support it
 	// The mode of a new file is the client's to say, and that of the daemon's own files is
 	// said where they are made.
 	unix.Umask(0)
-	d, err := start(cfg, load, log, true)
+	var from *takeover
+	if before != nil {
+		var err error
+		if from, err = prepare(before, cfg); err != nil {
+			return err
+		}
+	}
+	d, err := start(cfg, load, log, true, from)
 	if err != nil {
 		return err
 	}

@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
@@ -30,7 +33,12 @@ func (d *Daemon) wait(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return d.Stop(context.WithoutCancel(ctx))
+		case <-d.moved:
+			return d.depart()
 		case err := <-d.failed:
+			if errors.Is(err, errLost) {
+				return err
+			}
 			return fmt.Errorf("control interface: %w", err)
 		case s := <-sig:
 			if s == unix.SIGHUP {
@@ -59,6 +67,20 @@ func (d *Daemon) wait(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// departTime is how long those who asked for the upgrade have to hear of it.
+const departTime = time.Second
+
+// depart ends a process whose place another has taken: nothing is closed in a way that a client could notice.
+func (d *Daemon) depart() error {
+	ctx, cancel := context.WithTimeout(context.Background(), departTime)
+	defer cancel()
+	if l, ok := d.listener.(*net.UnixListener); ok {
+		l.SetUnlinkOnClose(false)
+	}
+	_ = d.control.Shutdown(ctx) // whoever has not heard by then will not
+	return nil
 }
 
 // tell reports a failed notification; the service itself goes on.

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,7 +35,15 @@ type Set struct {
 	mu     sync.Mutex
 	in     []inherited
 	frozen bool
+	// open are the sockets that are in use, by their names, for a process that follows.
+	open map[string]copier
+	// waits: the store is not told anything yet. told is what it is to be told.
+	waits bool
+	told  []func()
 }
+
+// copier makes another descriptor of a socket.
+type copier func() (*os.File, error)
 
 // inherited is a socket that nobody has claimed.
 type inherited struct {
@@ -68,7 +77,7 @@ func Inherit(store Store, log *slog.Logger) *Set {
 
 // New makes a set of descriptors, which it owns from now on, with as many names or fewer.
 func New(store Store, log *slog.Logger, fds []int, names []string) *Set {
-	s := &Set{store: store, log: log}
+	s := &Set{store: store, log: log, open: make(map[string]copier)}
 	for i, fd := range fds {
 		var name string
 		if i < len(names) {
@@ -126,9 +135,7 @@ func classify(name string, fd int) (inherited, error) {
 func (s *Set) discard(in inherited) {
 	_ = unix.Close(in.fd)
 	if s.store != nil && in.name != "" {
-		if err := s.store.RemoveFD(in.name); err != nil {
-			s.log.Warn("the service manager cannot be told", "error", err)
-		}
+		s.tell(func() { s.remove(in.name) })
 	}
 }
 
@@ -161,17 +168,34 @@ func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.
 			return nil, fmt.Errorf("inherited socket %s: %w", in.name, err)
 		}
 		s.log.Info("listening on an inherited socket", "on", in.addr)
-		return &listener{Listener: l, s: s, name: in.name}, nil
+		return s.listener(l, in.name), nil
 	}
 	l, err := open()
-	if err != nil || s.store == nil {
+	if err != nil {
 		return l, err
 	}
-	k := &listener{Listener: l, s: s, name: label("tcp", l.Addr().String())}
-	if t, ok := l.(*net.TCPListener); ok {
-		s.keep(k.name, t)
+	k := s.listener(l, label("tcp", l.Addr().String()))
+	if t, ok := l.(*net.TCPListener); ok && s.store != nil {
+		s.tell(func() { s.keep(k.name, t) })
 	}
 	return k, nil
+}
+
+// listener is a listener that is known by a name.
+func (s *Set) listener(l net.Listener, name string) *listener {
+	if t, ok := l.(*net.TCPListener); ok {
+		s.open[name] = t.File
+	}
+	return &listener{Listener: l, s: s, name: name}
+}
+
+// tell has the store told of something, as soon as it may be.
+func (s *Set) tell(fn func()) {
+	if s.waits {
+		s.told = append(s.told, fn)
+		return
+	}
+	fn()
 }
 
 // keep gives a listener to the store; it serves all the same if that fails.
@@ -199,6 +223,15 @@ type listener struct {
 	name string
 }
 
+// SetDeadline ends an Accept at a time.
+func (l *listener) SetDeadline(t time.Time) error {
+	d, ok := l.Listener.(interface{ SetDeadline(t time.Time) error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return d.SetDeadline(t)
+}
+
 func (l *listener) Close() error {
 	l.s.forget(l.name)
 	return l.Listener.Close()
@@ -207,9 +240,14 @@ func (l *listener) Close() error {
 func (s *Set) forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.open, name)
 	if s.store == nil || s.frozen {
 		return
 	}
+	s.tell(func() { s.remove(name) })
+}
+
+func (s *Set) remove(name string) {
 	if err := s.store.RemoveFD(name); err != nil {
 		s.log.Warn("the service manager cannot be told", "error", err)
 	}
@@ -233,6 +271,7 @@ func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
 	})
 	if ok {
 		s.log.Info("RDMA on an inherited socket", "on", in.addr)
+		s.open[name] = func() (*os.File, error) { return duplicate(in.fd) }
 		return in.fd, true
 	}
 	// Others on the address would keep the socket that is opened now from being bound.
@@ -251,12 +290,16 @@ func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
 func (s *Set) Keep(addr netip.AddrPort, shard, shards, fd int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	name := shardName(addr.Addr(), shard, shards)
+	s.open[name] = func() (*os.File, error) { return duplicate(fd) }
 	if s.store == nil {
 		return
 	}
-	if err := s.store.StoreFD(shardName(addr.Addr(), shard, shards), fd); err != nil {
-		s.log.Warn("a socket is not kept over a restart", "on", addr, "error", err)
-	}
+	s.tell(func() {
+		if err := s.store.StoreFD(name, fd); err != nil {
+			s.log.Warn("a socket is not kept over a restart", "on", addr, "error", err)
+		}
+	})
 }
 
 // Forget ends what Keep began. It implements udp.Sockets.

@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -15,6 +16,8 @@ import (
 // clients and changes when they come and go. Its methods may be called from any goroutine
 // and return when the change is on disk.
 type Journal struct {
+	// gate is held for writing while another process has the file, or may have it again.
+	gate   sync.RWMutex
 	db     *bbolt.DB
 	damage error
 }
@@ -31,20 +34,36 @@ const (
 var journalOwners = []byte("nfs4 owners")
 
 func openJournal(dir string) (*Journal, error) {
+	db, damage, err := openClients(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Journal{db: db, damage: damage}, nil
+}
+
+// openClients opens the database, which has a bucket then.
+func openClients(dir string) (_ *bbolt.DB, damage, err error) {
 	name := filepath.Join(dir, journalFile)
 	db, damage, err := boltfile.Open(name, &bbolt.Options{Timeout: journalWait})
 	if err != nil {
-		return nil, fmt.Errorf("%s, the list of clients that may reclaim their state: %w", name, err)
+		return nil, nil, fmt.Errorf("%s, the list of clients that may reclaim their state: %w", name, err)
 	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		_, err := tx.CreateBucketIfNotExists(journalOwners)
-		return err
+	there := false
+	err = db.View(func(tx *bbolt.Tx) error {
+		there = tx.Bucket(journalOwners) != nil
+		return nil
 	})
+	if err == nil && !there { // a change costs a sync, which an upgrade need not wait for
+		err = db.Update(func(tx *bbolt.Tx) error {
+			_, err := tx.CreateBucketIfNotExists(journalOwners)
+			return err
+		})
+	}
 	if err != nil {
 		_ = db.Close()
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return &Journal{db: db, damage: damage}, nil
+	return db, damage, nil
 }
 
 // Damage says what was wrong with the list when it was opened, if it had to be begun anew: nobody
@@ -65,6 +84,8 @@ func (j *Journal) Owners() ([]string, error) {
 
 // Add puts a client into the list.
 func (j *Journal) Add(owner string) error {
+	j.gate.RLock()
+	defer j.gate.RUnlock()
 	return j.db.Update(func(tx *bbolt.Tx) error {
 		return tx.Bucket(journalOwners).Put([]byte(ownerPrefix+owner), nil)
 	})
@@ -72,6 +93,8 @@ func (j *Journal) Add(owner string) error {
 
 // Remove takes clients out of it, all or none.
 func (j *Journal) Remove(owners ...string) error {
+	j.gate.RLock()
+	defer j.gate.RUnlock()
 	return j.db.Update(func(tx *bbolt.Tx) error {
 		for _, o := range owners {
 			if err := tx.Bucket(journalOwners).Delete([]byte(ownerPrefix + o)); err != nil {

@@ -63,6 +63,9 @@ type Store struct {
 	lock    *os.File
 	journal *Journal
 
+	// gate is held while another process has the directory; see Release.
+	gate sync.Mutex
+
 	mu  sync.Mutex
 	cur contents
 }
@@ -86,8 +89,13 @@ func Open(dir string) (*Store, error) {
 		}
 		return nil, fmt.Errorf("lock of %s: %w", dir, err)
 	}
+	return load(dir, lock)
+}
+
+// load reads the state of a directory whose lock is held.
+func load(dir string, lock *os.File) (*Store, error) {
 	s := &Store{dir: dir, lock: lock}
-	err = s.read()
+	err := s.read()
 	if err == nil {
 		s.journal, err = openJournal(dir)
 	}
@@ -140,6 +148,8 @@ func (s *Store) Close() error { return errors.Join(s.journal.db.Close(), s.lock.
 // update applies change to a copy, writes that to disk, and only then makes it
 // the current state.
 func (s *Store) update(change func(*contents)) error {
+	s.gate.Lock()
+	defer s.gate.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b, err := json.Marshal(s.cur)

@@ -30,6 +30,9 @@ func (n *Notifier) Reloading() error {
 	return n.send("RELOADING=1", fmt.Sprintf("MONOTONIC_USEC=%d", ts.Nano()/1000))
 }
 
+// MainPID says which process is the service from now on. What that one says counts then.
+func (n *Notifier) MainPID(pid int) error { return n.send(fmt.Sprintf("MAINPID=%d", pid)) }
+
 // Stopping says that the daemon is draining.
 func (n *Notifier) Stopping() error { return n.send("STOPPING=1", "STATUS=draining") }
 

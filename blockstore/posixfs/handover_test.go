@@ -1,0 +1,401 @@
+package posixfs
+
+import (
+	"bytes"
+	"encoding/gob"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// vanish closes what a process that ends has open of a store, and gives nothing up.
+func vanish(f *FS) {
+	f.makers.stop()
+	f.streams.close()
+	f.hostLocks.mu.Lock()
+	for h, fd := range f.hostLocks.fds {
+		unix.Close(fd)
+		delete(f.hostLocks.fds, h)
+	}
+	f.hostLocks.mu.Unlock()
+	for _, o := range f.objects.list() {
+		if l := o.lease; l != nil {
+			l.forget()
+		}
+		o.closeFiles()
+	}
+	f.root.closeFiles()
+	if t, ok := f.find.(*byTable); ok && !t.dbMu.TryRLock() {
+		close(t.quit) // it was released
+		return
+	} else if ok {
+		t.dbMu.RUnlock()
+	}
+	_ = f.find.close()
+}
+
+// succeed opens the store once more, where the first one was.
+func succeed(t *testing.T, f *FS) (*FS, error) {
+	t.Helper()
+	if err := f.Release(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := Open(f.dir, f.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, files, err := f.Handover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = next.Takeover(data, files)
+	for _, x := range files {
+		_ = x.Close()
+	}
+	return next, err
+}
+
+// TestHandoverLocks: a lock of the host is never free, whatever becomes of the two processes.
+func TestHandoverLocks(t *testing.T) {
+	for _, handles := range []Mechanism{Auto, Server} {
+		dir, state := t.TempDir(), t.TempDir()
+		name := filepath.Join(dir, "f")
+		if err := os.WriteFile(name, []byte("content"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := Open(dir, Options{StateDir: state, Handles: handles})
+		if err != nil {
+			t.Fatal(err)
+		}
+		root, _ := f.Root()
+		h, _, err := f.Lookup(&blockstore.Cred{}, root, "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := startProgram(t, name)
+		if in, err := f.LockHost(h, 10, 19, true); in != nil || err != nil {
+			t.Fatal(in, err)
+		}
+		locked := func() {
+			t.Helper()
+			p.says("w 10 1", "busy")
+			p.says("r 19 1", "busy")
+		}
+		locked()
+		failed, err := succeed(t, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		locked()
+		vanish(failed) // the next one fails
+		locked()
+		if err := errors.Join(f.Resume(), f.Settle()); err != nil {
+			t.Fatal(err)
+		}
+		if in, err := f.LockHost(h, 15, 25, true); in != nil || err != nil {
+			t.Fatal(in, err)
+		}
+		p.says("w 25 1", "busy")
+		next, err := succeed(t, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		locked()
+		if next.Verifier() != f.Verifier() {
+			t.Error("another verifier")
+		}
+		vanish(f)
+		locked()
+		if err := next.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		locked()
+		if in, err := next.LockHost(h, 20, 30, true); in != nil || err != nil {
+			t.Error("the process's own lock is in its way", in, err)
+		}
+		if _, err := next.GetAttr(&blockstore.Cred{}, h); err != nil {
+			t.Error(err)
+		}
+		next.UnlockHost(h, 10, 14)
+		p.says("w 10 5", "ok")
+		p.says("w 15 1", "busy")
+		next.ReleaseHost(h)
+		p.says("w 0 0", "ok")
+		if err := next.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHandoverLeases: what another program does with a leased file is told to the process that
+// has taken over, whenever that began, and a lease that nobody asks for ends.
+func TestHandoverLeases(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		write, before bool // somebody waits before the store is handed over
+		during        bool // or after that, before anybody has asked for the lease again
+	}{
+		{name: "read"},
+		{name: "write", write: true},
+		{name: "broken before", write: true, before: true},
+		{name: "broken meanwhile", during: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newLeaseRig(t, Options{StateDir: t.TempDir()})
+			r.lease(c.write)
+			users := 1
+			if !c.write {
+				r.lease(false)
+				users = 2
+			}
+			opened := make(chan error, 1)
+			open := func() {
+				go func() {
+					fd, err := unix.Open(r.path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+					if err == nil {
+						unix.Close(fd)
+					}
+					opened <- err
+				}()
+			}
+			if c.before {
+				open()
+				r.heard()
+			}
+			next, err := succeed(t, r.f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			old := r.f
+			r.f = next
+			vanish(old)
+			if c.during {
+				open()
+				waitBroken(t, next, r.h)
+			}
+			var ends []func()
+			for range users {
+				end, err := next.Lease(r.h, c.write, func() { r.broken <- struct{}{} })
+				if err != nil {
+					t.Fatal(err)
+				}
+				ends = append(ends, end)
+			}
+			if err := next.Settle(); err != nil {
+				t.Fatal(err)
+			}
+			if !c.before && !c.during {
+				open()
+			}
+			r.heard()
+			select {
+			case err := <-opened:
+				t.Fatalf("it was opened before the lease ended: %v", err)
+			default:
+			}
+			for _, end := range ends {
+				end()
+			}
+			if err := <-opened; err != nil {
+				t.Error(err)
+			}
+			if len(r.broken) > 0 {
+				t.Error("told twice")
+			}
+		})
+	}
+}
+
+// waitBroken waits until somebody waits for the lease.
+func waitBroken(t *testing.T, f *FS, h blockstore.Handle) {
+	t.Helper()
+	o, err := f.acquire(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.release(o)
+	for o.lease.isBroken() == false {
+		unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
+	}
+}
+
+// TestHandoverGoesOn: the store whose successor has failed hears of leases again.
+func TestHandoverGoesOn(t *testing.T) {
+	r := newLeaseRig(t, Options{StateDir: t.TempDir()})
+	end := r.lease(true)
+	failed, err := succeed(t, r.f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vanish(failed)
+	if err := errors.Join(r.f.Resume(), r.f.Settle()); err != nil {
+		t.Fatal(err)
+	}
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		if fd, err := unix.Open(r.path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			unix.Close(fd)
+		}
+	}()
+	r.heard()
+	end()
+	<-opened
+}
+
+// TestHandoverUnclaimed: a lease of a delegation that is no more ends.
+func TestHandoverUnclaimed(t *testing.T) {
+	r := newLeaseRig(t, Options{StateDir: t.TempDir()})
+	r.lease(true)
+	next, err := succeed(t, r.f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vanish(r.f)
+	r.f = next
+	if err := next.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(r.path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	if n := len(next.objects.leased()); n != 0 {
+		t.Errorf("%d leases are left", n)
+	}
+}
+
+// TestHandoverDirty: unstable writes are not forgotten, and their file may be gone.
+func TestHandoverDirty(t *testing.T) {
+	dir := t.TempDir()
+	f, err := Open(dir, Options{StateDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &leaseRig{t: t, f: f}
+	h, gone := r.make("a"), r.make("b")
+	for _, x := range []blockstore.Handle{h, gone} {
+		if _, _, _, err := f.WriteAt(&blockstore.Cred{}, x, []byte("unstable"), 0, blockstore.Unstable); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "b")); err != nil {
+		t.Fatal(err)
+	}
+	next, err := succeed(t, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vanish(f)
+	if err := next.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = next.Close() }()
+	o, err := next.acquire(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !o.dirty.Load() || o.rw.Load() < 0 {
+		t.Error("what was written is forgotten")
+	}
+	next.release(o)
+	if _, err := next.Commit(&blockstore.Cred{}, h, 0, 0); err != nil || o.dirty.Load() {
+		t.Error(err)
+	}
+	if _, err := next.GetAttr(&blockstore.Cred{}, gone); !errors.Is(err, blockstore.ErrStale) {
+		t.Error(err)
+	}
+}
+
+func TestDamagedHandover(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	f, err := Open(dir, Options{StateDir: state})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &leaseRig{t: t, f: f}
+	h := r.make("a")
+	if err := f.Release(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = errors.Join(f.Resume(), f.Close()) }()
+	file, err := os.Open(filepath.Join(dir, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	forged := bytes.Clone(h.Bytes())
+	forged[len(forged)-1] ^= 1
+	verf := make([]byte, 8)
+	root := f.root.h.Bytes()
+	for name, x := range map[string]handedOver{
+		"another directory": {Root: []byte{1}, Verifier: verf},
+		"no verifier":       {Root: root},
+		"no handle":         {Root: root, Verifier: verf, Objects: []handedObject{{Path: 1}}},
+		"no path":           {Root: root, Verifier: verf, Objects: []handedObject{{Handle: h.Bytes()}}},
+		"forged":            {Root: root, Verifier: verf, Objects: []handedObject{{Handle: forged, Path: 1}}},
+		"no such file":      {Root: root, Verifier: verf, Objects: []handedObject{{Handle: h.Bytes(), Path: 2}}},
+		"before the first":  {Root: root, Verifier: verf, Objects: []handedObject{{Handle: h.Bytes(), Path: 1, RO: -1}}},
+		"lease of nothing":  {Root: root, Verifier: verf, Objects: []handedObject{{Handle: h.Bytes(), Path: 1, Leases: 1}}},
+		"the root":          {Root: root, Verifier: verf, Objects: []handedObject{{Handle: root, Path: 1}}},
+		"lock of nothing":   {Root: root, Verifier: verf, Locks: []handedLocks{{Handle: h.Bytes()}}},
+		"locks twice":       {Root: root, Verifier: verf, Locks: []handedLocks{{h.Bytes(), 1}, {h.Bytes(), 1}}},
+	} {
+		var b bytes.Buffer
+		if err := gob.NewEncoder(&b).Encode(&x); err != nil {
+			t.Fatal(err)
+		}
+		next, err := Open(dir, Options{StateDir: state})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := next.Takeover(b.Bytes(), []*os.File{file}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		vanish(next)
+	}
+}
+
+// FuzzTakeover: what is handed over is refused, or makes a store that can be closed.
+func FuzzTakeover(f *testing.F) {
+	dir, state := f.TempDir(), f.TempDir()
+	first, err := Open(dir, Options{StateDir: state})
+	if err != nil {
+		f.Fatal(err)
+	}
+	mode := uint32(0o644)
+	h, _, _, err := first.Create(&blockstore.Cred{}, first.root.h, "a", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	if _, _, _, err := first.WriteAt(&blockstore.Cred{}, h, []byte("x"), 0, blockstore.Unstable); err != nil {
+		f.Fatal(err)
+	}
+	if _, err := first.LockHost(h, 0, 1, true); err != nil {
+		f.Fatal(err)
+	}
+	data, files, err := first.Handover()
+	if err := errors.Join(err, first.Release()); err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		for _, x := range files {
+			_ = x.Close()
+		}
+		_ = errors.Join(first.Resume(), first.Close())
+	})
+	f.Add(data)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		next, err := Open(dir, Options{StateDir: state})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = next.Takeover(b, files)
+		vanish(next)
+	})
+}

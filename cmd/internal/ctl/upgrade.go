@@ -1,0 +1,54 @@
+package ctl
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+func (t *tool) upgrade() *cobra.Command {
+	return UpgradeCommand(t.g, func(*cobra.Command) (*control.Dialer, error) { return t.daemon(), nil })
+}
+
+// UpgradeCommand is the command that has another executable take a running daemon's place. dial finds the daemon.
+func UpgradeCommand(g *cli.Globals, dial func(*cobra.Command) (*control.Dialer, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   "upgrade [EXECUTABLE]",
+		Short: "Have the program on disk take the running server's place, without ending connections",
+		Long: `upgrade has the running server start EXECUTABLE, or the program at the path that it was
+started from itself, and hand everything over to it: sockets, connections, replies and the state of
+files. Clients notice a pause, and nothing else. The new process reads the configuration again.
+
+If the new process cannot take over, the old one goes on as if nothing had been; the command says why
+and ends with 1.`,
+		Args: cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d, err := dial(cmd)
+			if err != nil {
+				return err
+			}
+			path := ""
+			if len(args) > 0 {
+				path = args[0]
+			}
+			u, err := d.Upgrade(cmd.Context(), path)
+			if err != nil {
+				return err
+			}
+			return g.Print(u, func(w io.Writer) {
+				fmt.Fprintf(w, "from\t%s, process %d\n", u.OldVersion, u.OldPID)
+				fmt.Fprintf(w, "to\t%s, process %d\n", u.NewVersion, u.PID)
+				fmt.Fprintf(w, "executable\t%s\n", u.Executable)
+				fmt.Fprintf(w, "pause\t%.1f ms, after %.0f ms of preparation\n", u.PauseMillis, u.PrepareMillis)
+				fmt.Fprintf(w, "connections\t%d over RDMA, %d over TCP\n", u.RDMA, u.TCP)
+				if u.Dropped > 0 {
+					fmt.Fprintf(w, "ended\t%d connections whose clients did not answer\n", u.Dropped)
+				}
+			})
+		},
+	}
+}

@@ -1,0 +1,614 @@
+package state
+
+import (
+	"bytes"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// successor is a server that goes on from a snapshot of this one.
+func (d *disk) successor(s *Server, now time.Time) (*Server, error) {
+	locks := lock.New(0)
+	b, err := s.cfg.Locks.Snapshot()
+	if err == nil {
+		err = locks.Restore(b, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	next := New(Config{Boot: 4711, Lease: s.cfg.Lease, Locks: locks, Known: d.list, GraceUntil: now.Add(90 * time.Second), Journal: d})
+	if b, err = s.Snapshot(now, Carry{}); err == nil {
+		err = next.Restore(b, now, Carried{})
+	}
+	return next, err
+}
+
+// wire is the rooms around a server: connections with numbers, callbacks that are words.
+type wire struct {
+	paths  []*line
+	leased []string
+	left   int
+	copies map[uint32]string
+}
+
+type line struct{ dead bool }
+
+func (p *line) Call(b *rpc.BackwardCall) { b.Done(nil, rpc.ErrClosed) }
+func (p *line) Alive() bool              { return !p.dead }
+
+func (w *wire) path() *line {
+	w.paths = append(w.paths, new(line))
+	return w.paths[len(w.paths)-1]
+}
+
+func (w *wire) carry() Carry {
+	return Carry{
+		Connection: func(c rpc.Caller) (uint64, bool) {
+			i := slices.Index(w.paths, c.(*line))
+			return uint64(i), i >= 0
+		},
+		Asked: func(what any) Asked {
+			switch v := what.(type) {
+			case *Recall:
+				return Asked{Recall: v.Number(), Op: 4}
+			case Asked: // of the process of before
+				return v
+			}
+			return Asked{Op: 99, Args: []byte(what.(string)), Origin: &Origin{Slot: 3}}
+		},
+		Copy: func(o *Offload) ([]byte, error) { return []byte(w.copies[o.num]), nil },
+	}
+}
+
+func (w *wire) carried() Carried {
+	return Carried{
+		Connection: func(id uint64) rpc.Caller {
+			if id >= uint64(len(w.paths)) {
+				return nil
+			}
+			return w.paths[id]
+		},
+		Asked: func(a *Asked, r *Recall) any {
+			if r != nil {
+				return r
+			}
+			return string(a.Args)
+		},
+		Copy: func(o *Offload, b []byte) error {
+			if w.copies == nil {
+				w.copies = make(map[uint32]string)
+			}
+			w.copies[o.num] = string(b)
+			return nil
+		},
+		Leased: func(f lock.File, write bool) func() {
+			w.leased = append(w.leased, fmt.Sprint(f.Handle.B[0], write))
+			return func() { w.left++ }
+		},
+		Connect: func(netip.AddrPort) rpc.Caller { return w.path() },
+	}
+}
+
+// fullServer has something of everything.
+func fullServer(t testing.TB) (*Server, *wire) {
+	w := &wire{copies: make(map[uint32]string)}
+	s := New(Config{Boot: 7, Lease: 90 * time.Second, Known: []string{"lost", "one"}, GraceUntil: begin.Add(time.Second)})
+	if err := s.EndGrace(begin); err != nil {
+		t.Fatal(err)
+	}
+	must := func(st nfs.Status) {
+		t.Helper()
+		if st != nfs.OK {
+			t.Fatal(st)
+		}
+	}
+	for i, name := range []string{"one", "two"} {
+		got, st := s.ExchangeID(begin, &ExchangeID{Owner: []byte(name), Verifier: verifier(1), Principal: user})
+		must(st)
+		back := NewBackchannel(Channel{MaxRequest: 4096, MaxResponse: 4096, MaxOps: 8, MaxSlots: 2}, 0x40000000, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "m", Groups: []uint32{4}})
+		_, st = s.CreateSession(begin, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: user, Minor: 2, Fore: channel, Back: back, Path: w.path()})
+		must(st)
+		c, _ := s.Client(got.Client)
+		must(c.ReclaimComplete())
+		a, ok := back.Begin("null")
+		if !ok {
+			t.Fatal("it cannot be called")
+		}
+		back.End(&a, Executed)
+		f := testFile(byte(10 + i))
+		o, st := c.Open(begin, &Open{Owner: []byte("p"), File: f, Access: Both, Deny: uint32(i)})
+		must(st)
+		d, why := c.Delegate(begin, &Delegate{File: f, Write: i == 0, Change: 5, Origin: Origin{Slot: 1, Sequence: 2}})
+		if why != Given {
+			t.Fatal(why)
+		}
+		c.Leased(d.ID, f, func() { w.left++ })
+		_, _, st = c.Lock(begin, &Lock{ByOpen: true, ID: o.ID, Owner: []byte("l"), File: f, Range: Range{0, 10}, Exclusive: true})
+		must(st)
+		x, ok := c.Offload(f, Origin{Slot: 1, Sequence: 9})
+		if !ok {
+			t.Fatal("no copy")
+		}
+		w.copies[x.num] = "copy of " + name
+		x.Add(77)
+		if i == 1 {
+			x.Finish(nfs.ErrNoSpc)
+		}
+	}
+	// A recall that was sent, and one callback of which nobody knows what became.
+	if s.Free(begin, testFile(10), nil, true) {
+		t.Fatal("it is free")
+	}
+	c := s.sortedClients()[0]
+	for _, x := range c.sessions {
+		r := c.delegs[testFile(10)].recall()
+		if _, ok := x.Back.Begin(&r); !ok {
+			t.Fatal("it cannot be called")
+		}
+		a, _ := x.Back.Begin("what is it")
+		x.Back.End(&a, Lost)
+		x.Back.Bind(w.paths[0])
+		for _, r := range []Request{{Slot: 0, Sequence: 1, Digest: 11}, {Slot: 2, Sequence: 1, Digest: 12}} {
+			r.Session, r.Minor = x.ID, 2
+			u, v, st := s.Sequence(begin, &r)
+			must(st)
+			if v != Execute {
+				t.Fatal(v)
+			}
+			if u.Finish([]byte("reply")); r.Slot == 2 {
+				r.Sequence, r.Digest = 2, 13
+				u, _, _ = s.Sequence(begin, &r)
+				u.Finish(nil)
+			}
+		}
+	}
+	// A delegation that was taken away.
+	c = s.sortedClients()[1]
+	d, why := c.Delegate(begin, &Delegate{File: testFile(30)})
+	if why != Given {
+		t.Fatal(why)
+	}
+	c.revoke(c.states[uint32(d.ID.Other[11])].(*deleg))
+
+	must(s.Reserve(begin, testFile(40), lock.Owner{Client: "dos", ID: "x"}, netip.MustParseAddr("192.0.2.7"), Read, Write))
+	full40(t, s, w)
+	if _, st := s.ExchangeID(begin, &ExchangeID{Owner: []byte("one"), Verifier: verifier(2), Principal: user}); st != nfs.OK {
+		t.Fatal(st)
+	}
+	return s, w
+}
+
+// full40 makes a client of version 4.0 with owners of all kinds.
+func full40(t testing.TB, s *Server, w *wire) {
+	must := func(st nfs.Status) {
+		t.Helper()
+		if st != nfs.OK {
+			t.Fatal(st)
+		}
+	}
+	cb := Callback{Program: 0x40000001, Ident: 3, Netid: "tcp", Addr: "10.0.0.1.2.3", To: netip.MustParseAddrPort("10.0.0.1:515"), Cred: &rpc.Cred{UID: 4}}
+	a := &SetClientID{Owner: []byte("four"), Verifier: verifier(1), Principal: user, Callback: cb}
+	got, st := s.SetClientID(begin, a)
+	must(st)
+	c, _, st := s.ConfirmClientID(begin, got.Client, got.Confirm, user)
+	must(st)
+	c.SetPath(&Path{Callback: cb, Caller: w.path()})
+	c.Path().Probe(begin, time.Second)
+	c.Path().Answered(true)
+	_, st = s.SetClientID(begin, a)
+	must(st)
+	for i, name := range []string{"open", "closed", "fresh"} {
+		f := testFile(byte(50 + i))
+		t1, _, st := c.BeginOpen(begin, []byte(name), 5, 55, false)
+		must(st)
+		o, st := c.Open(begin, &Open{Owner: []byte(name), File: f, Access: Both, Turn: t1})
+		must(st)
+		t1.End(&Answer{Status: nfs.OK, Result: []byte("opened"), File: f})
+		if name == "fresh" {
+			continue
+		}
+		t1, _, st = c.BeginState(begin, o.ID, OfUnconfirmed, 6, 66)
+		must(st)
+		id, st := c.ConfirmOpen(o.ID, f)
+		must(st)
+		t1.End(&Answer{Status: nfs.OK, Result: []byte("confirmed")})
+		t1, _, st = c.BeginState(begin, id, OfOpen, 7, 77)
+		must(st)
+		if name == "closed" {
+			_, st = c.Close40(t1, id, f)
+		} else {
+			must(t1.Locker([]byte("locker"), 1))
+			_, _, st = c.Lock(begin, &Lock{ByOpen: true, ID: id, Owner: []byte("locker"), File: f, Range: Range{5, 5}, Turn: t1})
+		}
+		must(st)
+		t1.End(&Answer{Status: st, Result: []byte("done")})
+	}
+}
+
+// readable is a snapshot as values, in an order that does not depend on chance.
+func readable(t testing.TB, b []byte) (h snapHead, clients []snapClient) {
+	t.Helper()
+	dec := gob.NewDecoder(bytes.NewReader(b))
+	if err := dec.Decode(&h); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		var c snapClient
+		err := dec.Decode(&c)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, c)
+	}
+	slices.Sort(h.Grace.Known)
+	slices.Sort(h.Grace.Waiting)
+	slices.Sort(h.Grace.Here)
+	slices.Sort(h.Grace.Gone)
+	sortBy(h.Cool)
+	sortBy(h.Foreign)
+	for i := range clients {
+		c := &clients[i]
+		slices.SortFunc(c.Opens, func(a, b snapOpen) int { return int(a.Num) - int(b.Num) })
+		slices.SortFunc(c.Locks, func(a, b snapLocks) int { return int(a.Num) - int(b.Num) })
+		slices.SortFunc(c.Delegs, func(a, b snapDeleg) int { return int(a.Num) - int(b.Num) })
+		slices.SortFunc(c.Offloads, func(a, b snapOffload) int { return int(a.Num) - int(b.Num) })
+		slices.SortFunc(c.Sessions, func(a, b snapSession) int { return bytes.Compare(a.ID, b.ID) })
+		if c.V40 != nil {
+			slices.SortFunc(c.V40.Owners, func(a, b snapOwner) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })
+		}
+	}
+	return h, clients
+}
+
+func sortBy[T any](l []T) {
+	slices.SortFunc(l, func(a, b T) int { return bytes.Compare(fmt.Append(nil, a), fmt.Append(nil, b)) })
+}
+
+// restored is a server that goes on from another one's snapshot, later.
+func restored(t testing.TB, s *Server, w *wire, pause time.Duration) *Server {
+	t.Helper()
+	b, err := s.Snapshot(begin, w.carry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks, err := s.cfg.Locks.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := New(Config{Boot: 99, Lease: 90 * time.Second})
+	if err := next.cfg.Locks.Restore(locks, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Restore(b, begin.Add(pause), w.carried()); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// TestSnapshot: a server that was restored has the same snapshot, whatever time has passed, and
+// so has the one of before.
+func TestSnapshot(t *testing.T) {
+	s, w := fullServer(t)
+	before, err := s.Snapshot(begin, w.carry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const pause = 7 * time.Second
+	next := restored(t, s, w, pause)
+	for name, x := range map[string]*Server{"the next server": next, "the server itself": s} {
+		at := begin
+		if x == next {
+			at = at.Add(pause)
+		}
+		after, err := x.Snapshot(at, w.carry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h1, c1 := readable(t, before)
+		h2, c2 := readable(t, after)
+		if !reflect.DeepEqual(h1, h2) {
+			t.Errorf("%s:\n%+v\n%+v", name, h1, h2)
+		}
+		for i := range c1 {
+			// The callback that was under way is now one whose answer was lost, which is the same.
+			if i >= len(c2) || !reflect.DeepEqual(c1[i], c2[i]) {
+				t.Errorf("%s, client %d:\n%+v\n%+v", name, i, c1[i], c2[i])
+			}
+		}
+	}
+	if n, m := s.Counts(), next.Counts(); n != m || n.Delegations != 2 || n.Locks != 3 || n.Opens != 4 {
+		t.Errorf("%+v and %+v", n, m)
+	}
+	if n, m := s.Delegations(), next.Delegations(); n != m {
+		t.Errorf("%+v and %+v", n, m)
+	}
+	if s.Offloads() != next.Offloads() || s.Denying() != next.Denying() {
+		t.Error("other counts")
+	}
+	slices.Sort(w.leased)
+	if fmt.Sprint(w.leased) != "[10 true 11 false]" || w.left != 0 {
+		t.Errorf("leases of %v, %d given up", w.leased, w.left)
+	}
+	for _, c := range next.sortedClients() {
+		next.remove(c)
+	}
+	if w.left != 2 || next.Offloads() != 0 || next.delegs.all.Load() != 0 || next.delegs.writes.Load() != 0 {
+		t.Errorf("%d leases were given up; %d copies, %d delegations are left", w.left, next.Offloads(), next.delegs.all.Load())
+	}
+	next.UnreserveAll("dos")
+	if next.Denying() {
+		t.Error("a reservation of nobody is left")
+	}
+}
+
+// TestSnapshotGoesOn: what clients hold, and what they were answered.
+func TestSnapshotGoesOn(t *testing.T) {
+	s, w := fullServer(t)
+	c := s.sortedClients()[0]
+	var id SessionID
+	for id = range c.sessions {
+	}
+	next := restored(t, s, w, 0)
+	now := begin.Add(time.Second)
+	seq := func(slot, n uint32, digest uint64) (Use, Verdict, nfs.Status) {
+		return next.Sequence(now, &Request{Session: id, Slot: slot, Sequence: n, Digest: digest, Minor: 2})
+	}
+	if u, v, st := seq(0, 1, 11); st != nfs.OK || v != Replay || string(u.Reply) != "reply" {
+		t.Errorf("%q %v %v", u.Reply, v, st)
+	}
+	if _, _, st := seq(0, 1, 12); st != nfs.ErrSeqFalseRetry {
+		t.Error(st)
+	}
+	if _, v, st := seq(2, 2, 13); st != nfs.OK || v != Uncached {
+		t.Errorf("%v %v", v, st)
+	}
+	if _, _, st := seq(0, 3, 1); st != nfs.ErrSeqMisordered {
+		t.Error(st)
+	}
+	x := next.Session(id)
+	u, v, st := seq(0, 2, 14)
+	if st != nfs.OK || v != Execute {
+		t.Fatalf("%v %v", v, st)
+	}
+	u.Finish(nil)
+	// What was under way, and what was lost, go first, each in its slot with its number.
+	for i, want := range []uint32{2, 1} {
+		a, ok := x.Back.Begin("news")
+		if !ok || a.Slot != uint32(i) || a.Sequence != want || a.Path != rpc.Caller(w.paths[0]) || a.Cred.Machine != "m" {
+			t.Fatalf("%+v %v", a, ok)
+		}
+		switch what := a.What.(type) {
+		case *Recall:
+			if i != 0 || what.File != testFile(10) || what.Client != x.Client {
+				t.Errorf("recall %+v", what)
+			}
+			next.Recalled(what, true)
+		case string:
+			if i != 1 || what != "what is it" {
+				t.Error(what)
+			}
+		}
+		x.Back.End(&a, Executed)
+	}
+	if next.Free(now, testFile(10), nil, true) {
+		t.Error("a file that is delegated is free")
+	}
+	if _, _, st := x.Client.lock(&Lock{}, 0); st == nfs.OK {
+		t.Error("a lock by nothing")
+	}
+	// Another client is denied what the first has locked, and has reserved.
+	y := next.sortedClients()[1]
+	o, st := y.Open(now, &Open{Owner: []byte("q"), File: testFile(40), Access: Read})
+	if st != nfs.OK {
+		t.Fatal(st)
+	}
+	if _, st := y.Open(now, &Open{Owner: []byte("q"), File: testFile(40), Access: Write}); st != nfs.ErrShareDenied {
+		t.Error(st)
+	}
+	if st := y.Close(o.ID, testFile(40)); st != nfs.OK {
+		t.Error(st)
+	}
+	// The revoked delegation is there until it is given up.
+	if y.anyRevoked.Load() != true {
+		t.Error("nothing is revoked")
+	}
+}
+
+// TestSnapshot40: numbers and last answers of owners.
+func TestSnapshot40(t *testing.T) {
+	s, w := fullServer(t)
+	next := restored(t, s, w, 0)
+	var c *Client
+	for _, x := range next.sortedClients() {
+		if x.v40 != nil {
+			c = x
+		}
+	}
+	if _, proven := c.Path().usable(); !proven {
+		t.Error("it is not known that the client answers")
+	}
+	old := c.openID(t, "open")
+	if tn, r, st := c.BeginState(begin, old, OfOpen, 7, 77); tn != nil || st != nfs.OK || string(r.Result) != "done" {
+		t.Errorf("%v %+v %v", tn, r, st)
+	}
+	tn, _, st := c.BeginState(begin, old, OfOpen, 8, 88)
+	if st != nfs.OK {
+		t.Fatal(st)
+	}
+	if st := tn.Locker([]byte("locker"), 2); st != nfs.OK {
+		t.Error(st)
+	}
+	tn.End(&Answer{Status: nfs.OK})
+	for num := range c.v40.closed {
+		if tn, r, st := c.BeginState(begin, c.stateid(num, 3), OfOpen, 7, 77); tn != nil || st != nfs.OK || string(r.Result) != "done" {
+			t.Errorf("CLOSE again: %v %+v %v", tn, r, st)
+		}
+	}
+	if id := c.openID(t, "fresh"); c.IO(begin, id, testFile(52), false) != nfs.ErrBadStateID {
+		t.Error("an open that was not confirmed counts")
+	}
+	if len(c.v40.pending) != 1 || len(c.v40.idle) != 1 {
+		t.Errorf("%d pending, %d idle", len(c.v40.pending), len(c.v40.idle))
+	}
+}
+
+func (c *Client) openID(t *testing.T, owner string) Stateid {
+	for k, o := range c.opens {
+		if k.owner == owner {
+			return c.stateid(o.num, o.seq)
+		}
+	}
+	t.Fatalf("%s has nothing open", owner)
+	return Stateid{}
+}
+
+// TestSnapshotOfBusy: who is not quiet has no snapshot.
+func TestSnapshotOfBusy(t *testing.T) {
+	s := testServer()
+	_, x := join(t, s, begin, "one")
+	u, _, _ := s.Sequence(begin, &Request{Session: x.ID, Slot: 0, Sequence: 1, Minor: 1})
+	if _, err := s.Snapshot(begin, Carry{}); !errors.Is(err, errBusy) {
+		t.Error(err)
+	}
+	u.Cancel()
+	b, err := s.Snapshot(begin, Carry{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restore(b, begin, Carried{}); err == nil {
+		t.Error("a server with clients was restored")
+	}
+}
+
+// TestLostConnection: a session whose connection did not come along says so.
+func TestLostConnection(t *testing.T) {
+	s, w := fullServer(t)
+	b, err := s.Snapshot(begin, w.carry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := New(Config{Boot: 1})
+	by := w.carried()
+	by.Connection = func(uint64) rpc.Caller { return nil }
+	if err := next.Restore(b, begin, by); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range next.sortedClients() {
+		for _, y := range x.sessions {
+			if n := y.Notices(); !n.PathDown || !n.SessionPathDown {
+				t.Errorf("%+v", n)
+			}
+		}
+	}
+}
+
+// TestSnapshotOfAnother: fields that are not known are nothing, and those that are missing are
+// zero.
+func TestSnapshotOfAnother(t *testing.T) {
+	type client struct {
+		ID       uint64
+		Owner    string
+		Verifier []byte
+		Create   struct{ ID, News []byte }
+	}
+	var b bytes.Buffer
+	enc := gob.NewEncoder(&b)
+	if err := errors.Join(enc.Encode(struct {
+		Boot    uint32
+		Clients int
+		News    []string
+	}{5, 1, []string{"x"}}), enc.Encode(client{ID: 5<<32 | 3, Owner: "one", Verifier: make([]byte, 8), Create: struct{ ID, News []byte }{ID: make([]byte, 16)}})); err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{Boot: 1})
+	if err := s.Restore(b.Bytes(), begin, Carried{}); err != nil || s.client(5<<32|3) == nil {
+		t.Error(err)
+	}
+}
+
+// FuzzRestore: a snapshot is refused, or makes a server that can be used.
+func FuzzRestore(f *testing.F) {
+	s, w := fullServer(f)
+	b, err := s.Snapshot(begin, w.carry())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[:len(b)/2])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := New(Config{Boot: 99, Lease: 90 * time.Second})
+		w := new(wire)
+		if s.Restore(b, begin, w.carried()) != nil {
+			return
+		}
+		s.Counts()
+		s.Sessions()
+		s.Clients(begin)
+		s.DelegationList(100)
+		if _, err := s.Snapshot(begin, w.carry()); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range s.sortedClients() {
+			if c.v40 != nil {
+				c.mu.Lock()
+				c.reap(begin.Add(time.Hour))
+				c.mu.Unlock()
+			}
+			s.remove(c)
+		}
+	})
+}
+
+// TestStandStill: while the list of clients is handed over it does not change, whatever time it
+// is, and nobody who only looks waits.
+func TestStandStill(t *testing.T) {
+	d := &disk{list: []string{"gone"}}
+	s := d.boot(3, begin)
+	late := begin.Add(time.Hour)
+	s.StandStill(true)
+	if !s.Grace(late) || len(d.list) != 1 {
+		t.Errorf("the list is %v", d.list)
+	}
+	if _, err := s.Snapshot(late, Carry{}); err != nil {
+		t.Error(err)
+	}
+	s.StandStill(false)
+	if s.Grace(late) || len(d.list) != 0 {
+		t.Errorf("the list is %v", d.list)
+	}
+	c, _ := join(t, s, late, "one")
+	if _, st := tryOpen(c, late, false, 0); st != nfs.OK {
+		t.Fatal(st)
+	}
+	s.StandStill(true)
+	done := make(chan bool)
+	go func() { done <- s.Evict(c.ID) }()
+	if b, err := s.Snapshot(late, Carry{}); err != nil || len(b) == 0 {
+		t.Error(err)
+	}
+	s.StandStill(false)
+	if !<-done || len(d.list) != 0 {
+		t.Errorf("the list is %v", d.list)
+	}
+	if n := s.Exports(); len(n) != 0 {
+		t.Errorf("something of the exports %v", n)
+	}
+	full, _ := fullServer(t)
+	if n := full.Exports(); len(n) != 1 || n[0] != 1 || len(full.cfg.Locks.Exports()) != 1 {
+		t.Errorf("exports %v", n)
+	}
+}

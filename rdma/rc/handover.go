@@ -1,0 +1,81 @@
+package rc
+
+import (
+	"fmt"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// Still reports whether nothing is under way: no request of ours, no message and no answer of
+// the peer's, no completion that was not polled. Only then can the QP be exported.
+func (q *QP) Still() bool {
+	return q.state == rdma.StateRTS && q.sq.Len() == 0 && q.req.una == q.req.next && q.resp.in == noMessage &&
+		q.resp.active == 0 && q.send.Len() == 0 && q.recv.Len() == 0
+}
+
+// Snapshot is a QP on which nothing is under way, as another process can go on with it. What
+// the peer could ask for again, READs and atomics that were answered, is not in it, as
+// the memory that they refer to is not.
+type Snapshot struct {
+	Attr     rdma.QPAttr
+	Next     wire.PSN // of our next request
+	Expected wire.PSN // of the peer's next request
+	MSN      uint32
+	OwesAck  bool // or a NAK
+
+	// What was learned of the network, in nanoseconds and in packets.
+	RTT, RTTVar, Timeout rdma.Time
+	Least                [2]rdma.Time
+	Sending, Asking      SnapshotWindow
+}
+
+// SnapshotWindow is how much may be under way.
+type SnapshotWindow struct{ Size, Threshold int }
+
+// Export describes the QP, on which nothing is under way. The QP stays as it is.
+func (q *QP) Export() (Snapshot, error) {
+	if !q.Still() {
+		return Snapshot{}, fmt.Errorf("%w: queue pair %d is in %v, or has something under way", rdma.ErrBadTransition, q.cfg.Num, q.state)
+	}
+	r := &q.req
+	return Snapshot{
+		Attr: q.attr, Next: r.next, Expected: q.resp.epsn, MSN: q.resp.msn, OwesAck: q.resp.ackDue || q.resp.nakDue,
+		RTT: r.srtt, RTTVar: r.rttvar, Timeout: r.rto, Least: r.least,
+		Sending: SnapshotWindow{r.window.size, r.window.threshold}, Asking: SnapshotWindow{r.asking.size, r.asking.threshold},
+	}, nil
+}
+
+// Import takes a QP in RESET to where s was exported.
+func (q *QP) Import(now rdma.Time, s *Snapshot) error {
+	a := s.Attr
+	a.RQPSN, a.SQPSN = uint32(s.Expected), uint32(s.Next)
+	for _, state := range []rdma.QPState{rdma.StateInit, rdma.StateRTR, rdma.StateRTS} {
+		a.State = state
+		if err := q.Modify(now, a); err != nil {
+			return err
+		}
+	}
+	q.attr = s.Attr
+	q.attr.State = rdma.StateRTS
+	q.resp.msn = s.MSN & wire.PSNMask
+	q.resp.ackDue = s.OwesAck
+	r := &q.req
+	if s.RTT > 0 {
+		r.srtt, r.rttvar, r.least, r.leastAt = s.RTT, max(s.RTTVar, 0), s.Least, now
+		r.rto = min(max(s.Timeout, rtoFloor), max(r.ceiling, rtoInitial))
+	}
+	r.window.resume(s.Sending)
+	r.asking.resume(s.Asking)
+	q.pace(now)
+	return nil
+}
+
+// resume continues with a window of before, as far as this one may be as large.
+func (w *window) resume(s SnapshotWindow) {
+	if w.fixed || s.Size <= 0 {
+		return
+	}
+	w.size = min(max(s.Size, sizeMin), w.most)
+	w.threshold = min(max(s.Threshold, sizeMin), w.most)
+}

@@ -1,0 +1,241 @@
+package rpcrdma_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// keeper has a copy of each socket that was opened, for the device that follows.
+type keeper struct{ fds map[int]int }
+
+func (k *keeper) Take(_ netip.AddrPort, shard, _ int) (int, bool) {
+	fd, ok := k.fds[shard]
+	if !ok {
+		return -1, false
+	}
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, err == nil
+}
+
+func (k *keeper) Keep(_ netip.AddrPort, shard, _, fd int) {
+	k.fds[shard], _ = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+func (k *keeper) Forget(netip.AddrPort, int, int) {}
+
+// TestHandover moves the connections of a port from one device to another on the same sockets, several times, while
+// calls with bulk data in both directions go on: none is lost or done twice, and no connection ends.
+func TestHandover(t *testing.T) {
+	var served atomic.Int64
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+		procGet: {Name: "GET", Serve: func(c *rpc.Call, _ bool) rpc.Status {
+			n := int(c.Args.Uint32())
+			p := c.Payload(n)
+			if c.Args.Err() != nil || p == nil {
+				return rpc.Garbage
+			}
+			for i := range p {
+				p[i] = byte(n)
+			}
+			served.Add(1)
+			c.Res.Bulk(p)
+			return rpc.Done
+		}},
+		procPut: {Name: "PUT", Inline: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
+			b := c.Args.Opaque(size)
+			if c.Args.Err() != nil || bytes.Count(b, []byte{byte(len(b))}) != len(b) {
+				return rpc.Garbage
+			}
+			served.Add(1)
+			c.Res.Uint32(uint32(len(b)))
+			return rpc.Done
+		}},
+	}}}})
+	sockets := &keeper{fds: map[int]int{}}
+	dev, err := roce.Open(roce.Config{Sockets: sockets, Shards: 2})
+	if err != nil {
+		t.Skip(err)
+	}
+	l, err := rpcrdma.Serve(dev, 20049, srv, rpcrdma.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.AddrPortFrom(dev.Addr(), 20049)
+
+	var work sync.WaitGroup
+	var stop atomic.Bool
+	var asked atomic.Int64
+	const clients = 3
+	for i := range clients {
+		c := dialRoCE(t, at)
+		for j := range 3 {
+			work.Go(func() {
+				for k := 0; !stop.Load(); k++ {
+					n := 1 + (i*977+j*7919+k*104729)%300_000
+					var err error
+					if k%2 == 0 {
+						buf := make([]byte, n)
+						err = c.Call(context.Background(), &rpc.Request{
+							Prog: prog, Vers: 1, Proc: procGet, Dst: buf, ResMax: 64,
+							Args: func(e *xdr.Encoder) { e.Uint32(uint32(n)) },
+							Res: func(d *xdr.Decoder) error {
+								if b := d.Bulk(n); d.Err() == nil && (len(b) != n || bytes.Count(b, []byte{byte(n)}) != n) {
+									return errors.New("other bytes")
+								}
+								return d.Err()
+							},
+						})
+					} else {
+						err = c.Call(context.Background(), &rpc.Request{
+							Prog: prog, Vers: 1, Proc: procPut,
+							Args: func(e *xdr.Encoder) { e.Bulk(bytes.Repeat([]byte{byte(n)}, n)) },
+							Res:  func(d *xdr.Decoder) error { d.Uint32(); return d.Err() },
+						})
+					}
+					if err != nil {
+						t.Errorf("client %d: %v", i, err)
+						return
+					}
+					asked.Add(1)
+				}
+			})
+		}
+	}
+	progress := func() {
+		for n := asked.Load() + 30; asked.Load() < n && !t.Failed(); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for round := range 4 {
+		progress()
+		dev.Hold(true)
+		l.Hold(true)
+		var release func()
+		for {
+			for len(l.Busy()) > 0 {
+				time.Sleep(time.Millisecond)
+			}
+			release = dev.Park()
+			if l.Rests() {
+				break
+			}
+			release()
+		}
+		if round == 1 { // that one goes on
+			release()
+			l.Hold(false)
+			dev.Hold(false)
+			continue
+		}
+		snapshot, err := dev.Export()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stream bytes.Buffer
+		if err := gob.NewEncoder(&stream).Encode(snapshot); err != nil {
+			t.Fatal(err)
+		}
+		conns, files, err := l.Export()
+		if err != nil || len(files) != 0 {
+			t.Fatal(err)
+		}
+		from := new(roce.Snapshot)
+		if err := gob.NewDecoder(&stream).Decode(from); err != nil {
+			t.Fatal(err)
+		}
+		next, err := roce.Open(roce.Config{Addr: dev.Addr(), Sockets: sockets, Shards: from.Shards, From: from})
+		if err != nil {
+			t.Fatal(err)
+		}
+		heir, err := rpcrdma.Serve(next, 20049, srv, rpcrdma.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := heir.Import(conns); n != clients || err != nil {
+			t.Fatalf("%d connections: %v", n, err)
+		}
+		next.Start()
+		dev, l = next, heir // the one before stands until the test ends, as the process that it was would have ended
+	}
+	progress()
+	stop.Store(true)
+	work.Wait()
+	if n := served.Load(); n != asked.Load() {
+		t.Errorf("%d calls were served, of %d", n, asked.Load())
+	}
+	for _, c := range l.Conns() {
+		if c.Calls == 0 {
+			t.Errorf("the connection of %v has no calls", c.Remote)
+		}
+	}
+	if len(l.Conns()) != clients {
+		t.Errorf("connections: %+v", l.Conns())
+	}
+	t.Cleanup(func() { // before the clients, so that nobody waits for them
+		_ = l.Close()
+		srv.Close()
+		_ = dev.Close()
+	})
+}
+
+// TestOrphans: a connection that nobody goes on with ends, and its client knows.
+func TestOrphans(t *testing.T) {
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{
+		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+	}}}})
+	defer srv.Close()
+	sockets := &keeper{fds: map[int]int{}}
+	dev, err := roce.Open(roce.Config{Sockets: sockets})
+	if err != nil {
+		t.Skip(err)
+	}
+	l, err := rpcrdma.Serve(dev, 20049, srv, rpcrdma.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := dialRoCE(t, l.Addr())
+	for len(l.Conns()) == 0 || len(l.Busy()) > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	dev.Hold(true)
+	l.Hold(true)
+	dev.Park()
+	from, err := dev.Export()
+	if err != nil || len(from.Conns) != 1 {
+		t.Fatalf("%+v, %v", from, err)
+	}
+	next, err := roce.Open(roce.Config{Addr: dev.Addr(), Sockets: sockets, From: from})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Start()
+	for c.Call(t.Context(), &rpc.Request{Prog: prog, Vers: 1, Args: func(*xdr.Encoder) {}}) == nil {
+		time.Sleep(time.Millisecond)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDamagedImport: what is no snapshot is refused.
+func TestDamagedImport(t *testing.T) {
+	l, _ := serveRoCE(t)
+	if _, err := l.Import([]byte("nothing")); err == nil {
+		t.Error("taken")
+	}
+}

@@ -1,0 +1,262 @@
+package tcp
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// snapshot is the connections of a Listener, each with a file of its socket.
+type snapshot struct{ Conns []snapshotConn }
+
+type snapshotConn struct {
+	Peer  rpc.Peer
+	Since time.Time
+	Calls uint64
+	// Rest was read from the socket and belongs to no call that was served.
+	Rest []byte
+}
+
+// longPast wakes whoever reads.
+var longPast = time.Unix(1, 0)
+
+// hold has readers stand still where they are. Its zero value holds nobody.
+type hold struct {
+	mu   sync.Mutex
+	gate chan struct{} // closed when they may go on; nil while they may
+}
+
+// wait returns when nobody is held.
+func (h *hold) wait() {
+	h.mu.Lock()
+	gate := h.gate
+	h.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+}
+
+// on reports whether somebody is held.
+func (h *hold) on() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gate != nil
+}
+
+// end lets everybody go on.
+func (h *hold) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gate != nil {
+		close(h.gate)
+		h.gate = nil
+	}
+}
+
+// Hold stops accepting and reading, or goes on with both. What comes meanwhile stays in the
+// sockets; calls that were read go on.
+func (s *Listener) Hold(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := &s.hold
+	if on == h.on() {
+		return
+	}
+	at := longPast
+	if on {
+		h.mu.Lock()
+		h.gate = make(chan struct{})
+		h.mu.Unlock()
+	} else {
+		at = time.Time{}
+	}
+	if l, ok := s.l.(interface{ SetDeadline(t time.Time) error }); ok {
+		_ = l.SetDeadline(at)
+	}
+	for c := range s.conns {
+		_ = c.c.SetReadDeadline(at)
+	}
+	if !on {
+		h.end()
+	}
+}
+
+// stand is called by a reader that was interrupted, and returns when it may go on.
+func (c *conn) stand(r *rpc.Records, record []byte) {
+	c.where.Lock()
+	c.standing, c.reader, c.record = true, r, record
+	c.where.Unlock()
+	c.s.hold.wait()
+	c.where.Lock()
+	c.standing, c.reader, c.record = false, nil, nil
+	c.where.Unlock()
+}
+
+// still reports whether all that was read has been answered, or is in the record that the reader stands in. Calls are
+// those in progress.
+func (c *conn) still() (ok bool, calls int) {
+	c.where.Lock()
+	defer c.where.Unlock()
+	calls = c.s.cfg.MaxCalls - len(c.free)
+	if c.standing {
+		calls-- // the reader holds one
+	}
+	return c.standing && calls == 0 && len(c.replies) == 0 && !c.writing.Load(), calls
+}
+
+// Busy is a connection with something under way.
+type Busy struct {
+	Remote netip.AddrPort
+	Calls  int
+}
+
+// Busy lists the connections that cannot be exported yet, while the Listener is held.
+func (s *Listener) Busy() []Busy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Busy
+	for c := range s.conns {
+		if ok, calls := c.still(); !ok {
+			out = append(out, Busy{c.peer.Addr, calls})
+		}
+	}
+	return out
+}
+
+// Drop closes the connection of a client that takes no replies.
+func (s *Listener) Drop(remote netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.peer.Addr == remote {
+			s.cfg.Logger.Warn("closing a connection", "peer", remote.String(), "error", "its client takes no replies, and another process takes over")
+			_ = c.c.Close()
+		}
+	}
+}
+
+// Export describes the connections that are still, while the Listener is held, with a copy of the
+// socket of each. The Listener stays as it is.
+func (s *Listener) Export() (data []byte, files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			for _, f := range files {
+				_ = f.Close()
+			}
+			files = nil
+		}
+	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out snapshot
+	for c := range s.conns {
+		if ok, _ := c.still(); !ok || c.peer.Security != rpc.Cleartext {
+			continue // the keys of TLS are in this process
+		}
+		t, ok := c.c.(*net.TCPConn)
+		if !ok {
+			return nil, files, fmt.Errorf("tcp: the connection to %v is of type %T", c.peer.Addr, c.c)
+		}
+		f, err := t.File()
+		if err != nil {
+			return nil, files, fmt.Errorf("tcp: the socket of %v: %w", c.peer.Addr, err)
+		}
+		files = append(files, f)
+		c.where.Lock()
+		out.Conns = append(out.Conns, snapshotConn{Peer: c.peer, Since: c.since, Calls: c.calls.Load(), Rest: c.reader.Rest(c.record)})
+		c.where.Unlock()
+	}
+	var b bytes.Buffer
+	if err := gob.NewEncoder(&b).Encode(&out); err != nil {
+		return nil, files, fmt.Errorf("tcp: %w", err)
+	}
+	return b.Bytes(), files, nil
+}
+
+// Fixed is the number of connections that cannot be handed over, as they have TLS. They end with this process.
+func (s *Listener) Fixed() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.peer.Security != rpc.Cleartext {
+			n++
+		}
+	}
+	return n
+}
+
+// Import adds the connections that another process has exported to a Listener that has not been started. It
+// takes the files, and returns the number of connections.
+func (s *Listener) Import(data []byte, files []*os.File) (int, error) {
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
+	var in snapshot
+	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&in); err != nil {
+		return 0, fmt.Errorf("tcp: the connections that were handed over: %w", err)
+	}
+	if len(in.Conns) != len(files) {
+		return 0, fmt.Errorf("tcp: %d connections were handed over with %d sockets", len(in.Conns), len(files))
+	}
+	for i, k := range in.Conns {
+		nc, err := net.FileConn(files[i])
+		if err != nil {
+			return i, fmt.Errorf("tcp: the connection to %v: %w", k.Peer.Addr, err)
+		}
+		c := newConn(s, nc, k.Peer)
+		c.since, c.rest = k.Since, k.Rest
+		c.calls.Store(k.Calls)
+		s.mu.Lock()
+		s.conns[c] = struct{}{}
+		s.mu.Unlock()
+	}
+	return len(in.Conns), nil
+}
+
+// Start begins to serve, if that was left to it.
+func (s *Listener) Start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		s.done.Add(1)
+		go c.serve()
+	}
+	s.done.Add(1)
+	go s.accept()
+}
+
+// Callers are the ways to call the clients of the connections.
+func (s *Listener) Callers() map[rpc.Peer]rpc.Caller {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[rpc.Peer]rpc.Caller, len(s.conns))
+	for c := range s.conns {
+		out[c.peer] = c.back
+	}
+	return out
+}
+
+// stream is what the connection's calls are read from.
+func (c *conn) stream() *bufio.Reader {
+	var r io.Reader = c.c
+	if len(c.rest) > 0 {
+		r = io.MultiReader(bytes.NewReader(c.rest), c.c)
+		c.rest = nil
+	}
+	return bufio.NewReaderSize(r, 32<<10)
+}
+
+// interrupted reports whether a read or an accept was ended by Hold.
+func interrupted(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -1,0 +1,161 @@
+package tcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// callRecord is a call of the test's program as it is on the wire.
+func callRecord(xid, proc uint32, data []byte) []byte {
+	var e xdr.Encoder
+	for _, w := range []uint32{xid, rpc.MsgCall, 2, prog, 1, proc, 0, 0, 0, 0} {
+		e.Uint32(w)
+	}
+	e.Opaque(data)
+	mark := rpc.RecordMark(len(e.B))
+	return append(mark[:], e.B...)
+}
+
+// heard reads the reply to an echo and returns its XID and data.
+func heard(t *testing.T, c net.Conn) (uint32, []byte) {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	b, err := rpc.ReadRecord(c, nil, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := xdr.NewDecoder(b)
+	xid := d.Uint32()
+	for range 5 { // reply, accepted, verifier of no bytes, success
+		d.Uint32()
+	}
+	return xid, d.Opaque(1 << 20)
+}
+
+// rests waits until nothing is under way.
+func rests(t *testing.T, s *Listener) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); len(s.Busy()) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%+v", s.Busy())
+		}
+	}
+}
+
+// TestHandover: a connection goes to another Listener in the middle of a call, and neither the call nor the connection
+// is lost; a new connection waits meanwhile.
+func TestHandover(t *testing.T) {
+	first, addr, release := serve(t, Config{})
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	send := func(b []byte) {
+		t.Helper()
+		if _, err := c.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(callRecord(1, procEcho, []byte("before")))
+	if xid, b := heard(t, c); xid != 1 || string(b) != "before" {
+		t.Fatalf("%d: %q", xid, b)
+	}
+	peer := first.Conns()[0].Remote
+
+	// What has been read is served; what comes in part stays.
+	data := bytes.Repeat([]byte("half"), 20_000)
+	cut := callRecord(3, procSlow, data)
+	send(callRecord(2, procWait, nil))
+	for first.Conns()[0].Calls < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	send(cut[:50_001])
+	first.Hold(true)
+	if b := first.Busy(); len(b) != 1 || b[0].Remote != peer {
+		t.Fatalf("with a call in progress: %+v", b)
+	}
+	if _, files, err := first.Export(); err != nil || len(files) != 0 {
+		t.Fatalf("exported with a call in progress: %d, %v", len(files), err)
+	}
+	close(release)
+	if xid, _ := heard(t, c); xid != 2 {
+		t.Fatalf("the call in progress: %d", xid)
+	}
+	rests(t, first)
+
+	// The old one goes on.
+	first.Hold(false)
+	send(cut[50_001:])
+	if xid, b := heard(t, c); xid != 3 || !bytes.Equal(b, data) {
+		t.Fatalf("%d: %d bytes", xid, len(b))
+	}
+
+	// And now another.
+	for i, at := range []int{0, 2, 4, 50_001, len(cut)} {
+		var second *Listener
+		binary.BigEndian.PutUint32(cut[4:], uint32(i))
+		send(cut[:at])
+		first.Hold(true)
+		rests(t, first)
+		late, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, files, err := first.Export()
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%d connections: %v", len(files), err)
+		}
+		f, err := first.l.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.FileListener(f)
+		_ = f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		second = Config{Later: true}.Serve(l, first.srv)
+		n, err := second.Import(out, files)
+		if err != nil || n != len(files) {
+			t.Fatalf("%d connections: %v", n, err)
+		}
+		t.Cleanup(func() { _ = second.Close() })
+		second.Start()
+		send(cut[at:])
+		if xid, b := heard(t, c); xid != uint32(i) || !bytes.Equal(b, data) {
+			t.Fatalf("cut at %d: %d, %d bytes", at, xid, len(b))
+		}
+		if _, err := late.Write(callRecord(77, procEcho, []byte("late"))); err != nil {
+			t.Fatal(err)
+		}
+		if xid, b := heard(t, late); xid != 77 || string(b) != "late" {
+			t.Fatalf("a connection that was made meanwhile: %d, %q", xid, b)
+		}
+		_ = late.Close()
+		found := false
+		for _, k := range second.Conns() {
+			found = found || k.Remote == peer && k.Calls >= uint64(3+i)
+		}
+		if !found {
+			t.Fatalf("connections: %+v", second.Conns())
+		}
+		first = second // the one before stands still until the test ends
+	}
+}
+
+// TestDamagedImport: what is no snapshot is refused.
+func TestDamagedImport(t *testing.T) {
+	s, _, _ := serve(t, Config{})
+	if _, err := s.Import([]byte("nothing"), nil); err == nil {
+		t.Error("taken")
+	}
+}

@@ -1,0 +1,47 @@
+# Another process takes the server's place, several times, while files are written and read: connections,
+# open files and locks stay, and nothing is lost.
+m
+mkdir $M/d
+for i in 0 1 2 3; do random /tmp/src$i 4; done
+connects() { sed -n "/ on ${M//\//\\/} /,\$p" /proc/self/mountstats | $B awk '$1 == "xprt:" {print $2, $5; exit}'; }
+echo first >$M/held
+exec 8>>$M/held
+exec 9<>$M/locked
+flock -x 9
+before=$(connects)
+writer() {
+	local n=0
+	while [ ! -e /run/host/at.stop ]; do
+		cp /tmp/src$((n % 4)) "$M/d/$1.$n"
+		same /tmp/src$((n % 4)) "$M/d/$1.$n"
+		n=$((n + 1))
+	done
+	echo $n >"/tmp/count.$1"
+}
+reader() {
+	while [ ! -e /run/host/at.stop ]; do
+		dd if=$M/large of=/tmp/large bs=1M iflag=direct 2>/dev/null
+		same /tmp/src.large /tmp/large
+	done
+}
+random /tmp/src.large 16
+cp /tmp/src.large $M/large
+writer x & x=$!
+writer y & y=$!
+reader & r=$!
+tell loaded
+wait $x
+wait $y
+wait $r
+say "$(cat /tmp/count.x) and $(cat /tmp/count.y) files"
+is "connections made" "$(connects)" "$before"
+echo second >&8
+exec 8>&-
+exec 9>&-
+forget
+is "the file that was open" "$(cat $M/held)" "first
+second"
+for w in x y; do
+	for ((n = 0; n < $(cat /tmp/count.$w); n++)); do same /tmp/src$((n % 4)) "$M/d/$w.$n"; done
+done
+umount $M
