@@ -186,8 +186,10 @@ func TestLife(t *testing.T) {
 	told("RELOADING=1")
 	told("READY=1")
 	count(1)
-	if !strings.Contains(out.String(), "exprots") {
-		t.Error("the log does not say what is wrong with the new file")
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(out.String(), "exprots"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) { // what it writes is on its way for a moment
+			t.Fatal("the log does not say what is wrong with the new file")
+		}
 	}
 	write(exports("a", "b"))
 	signal(unix.SIGHUP)
