@@ -16,6 +16,8 @@ RACEFLAGS     ?= -timeout 20m
 LINTER        := .bin/golangci-lint-v$(GOLANGCI)
 NFPM          := 2.45.2
 PACKAGER      := .bin/nfpm-v$(NFPM)
+GORELEASER    := v2.16.0
+SYFT          := v1.50.0
 OUT           ?= out
 ARCHES        ?= amd64 arm64
 FORMATS       ?= deb rpm
@@ -23,7 +25,7 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi install clean
+.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install clean
 
 all: build
 
@@ -157,5 +159,22 @@ install: build
 	install -D -m 0644 docs/man/rstored.yaml.5 $(DESTDIR)/usr/local/share/man/man5/rstored.yaml.5
 	test -e $(DESTDIR)/etc/rstored/rstored.yaml || install -D -m 0644 deploy/rstored.yaml $(DESTDIR)/etc/rstored/rstored.yaml
 
+# All that a release would publish, in dist/, and publishes nothing: archives, packages, checksums, and lists of
+# what is linked in. Some minutes the first time.
+release-snapshot: .bin/goreleaser-$(GORELEASER) .bin/syft-$(SYFT)
+	mkdir -p .bin/release
+	ln -sf ../syft-$(SYFT) .bin/release/syft
+	PATH='$(CURDIR)/.bin/release':"$$PATH" .bin/goreleaser-$(GORELEASER) release --snapshot --clean --config deploy/goreleaser.yaml
+
+.bin/goreleaser-$(GORELEASER):
+	mkdir -p .bin
+	GOBIN=$(CURDIR)/.bin $(GO) install github.com/goreleaser/goreleaser/v2@$(GORELEASER)
+	mv .bin/goreleaser $@
+
+.bin/syft-$(SYFT):
+	mkdir -p .bin
+	GOBIN=$(CURDIR)/.bin $(GO) install github.com/anchore/syft/cmd/syft@$(SYFT)
+	mv .bin/syft $@
+
 clean:
-	rm -rf bin out
+	rm -rf bin out dist

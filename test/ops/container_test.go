@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -168,15 +169,16 @@ func cache(t *testing.T) string {
 	return dir
 }
 
-// debian is a root with Debian and systemd, made by mmdebstrap the first time.
+// debian is a root with Debian and systemd, and what Ansible and RPM packages need there, made by mmdebstrap the first time.
 func debian(t *testing.T) string {
 	t.Helper()
-	dir := filepath.Join(cache(t), "debian")
+	const programs = "systemd,systemd-sysv,dbus,iproute2,procps,ca-certificates,python3,python3-apt,rpm"
+	dir := filepath.Join(cache(t), fmt.Sprintf("debian-%08x", crc32.ChecksumIEEE([]byte(programs))))
 	if _, err := os.Stat(dir); err == nil {
 		return dir
 	}
 	_ = os.RemoveAll(dir + ".part")
-	command(t, "mmdebstrap", "--variant=minbase", "--include=systemd,systemd-sysv,dbus,iproute2,procps,ca-certificates", "bookworm", dir+".part")
+	command(t, "mmdebstrap", "--variant=minbase", "--include="+programs, "bookworm", dir+".part")
 	if err := os.Rename(dir+".part", dir); err != nil {
 		t.Fatal(err)
 	}

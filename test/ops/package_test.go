@@ -197,7 +197,7 @@ func TestSource(t *testing.T) {
 	c.run("systemctl restart rstored && rstorectl cat --nfs-version 3 " + byTCP + "/f | cmp - /tmp/f")
 }
 
-// TestRPM looks at the other package with rpm, and unpacks it.
+// TestRPM looks at the other package with rpm.
 func TestRPM(t *testing.T) {
 	need(t, "rpm", "rpm2cpio")
 	out := t.TempDir()
@@ -226,14 +226,77 @@ func TestRPM(t *testing.T) {
 			t.Errorf("%s: %v\n%s", tag, err, b)
 		}
 	}
-	dir := t.TempDir()
-	command(t, "rpm", "--root", dir, "--initdb")
-	command(t, "rpm", "--root", dir, "--install", "--nodeps", "--noscripts", "--test", file)
-	command(t, "rpm", "--root", dir, "--install", "--nodeps", "--noscripts", file)
-	command(t, "rpm", "--root", dir, "--verify", "--nodeps", "--noscripts", "rstored")
-	if s := command(t, "chroot", dir, "/usr/sbin/rstored", "config", "validate", "--config", "/etc/rstored/rstored.yaml"); s != "the configuration is good" {
-		t.Error(s)
+}
+
+// TestRPMScripts installs the RPM package in a clean system, whose presets leave services off as those of Fedora do, has it
+// serve, upgrades it and removes it. The system is Debian, so that dependencies are not looked at.
+func TestRPMScripts(t *testing.T) {
+	need(t, "systemd-nspawn")
+	out := t.TempDir()
+	c := boot(t)
+	rpm := func(version string) string {
+		buildPackages(t, out, version, "rpm")
+		to := "/var/tmp/rstored-" + version + ".rpm"
+		c.install(one(t, filepath.Join(out, "rstored-"+strings.TrimPrefix(version, "v")+"-*.rpm")), to, 0o644)
+		return to
 	}
+	first, second := rpm("v1.0.0"), rpm("v1.1.0")
+	c.write("/etc/systemd/system-preset/99-default.preset", "disable *\n")
+	c.run("mkdir -p /var/lib/rpm && rpm --initdb")
+	const do = "rpm --nodeps "
+	states := func(c *container) string {
+		s, _ := c.try("systemctl is-enabled rstored; systemctl is-active rstored")
+		return strings.ReplaceAll(s, "\n", " ")
+	}
+	if ok := t.Run("install", func(t *testing.T) {
+		c := c.in(t)
+		c.run(do + "-i " + first + " && rpm -V --nodeps rstored")
+		if s := states(c); s != "disabled inactive" {
+			t.Errorf("after the installation it is %s", s)
+		}
+		c.run("getent passwd rstored && systemd-analyze verify --man=no rstored.service")
+		if s := c.run("rstored config validate --config /etc/rstored/rstored.yaml"); s != "the configuration is good" {
+			t.Error(s)
+		}
+		c.run("mkdir -p /srv/data && chmod 777 /srv/data && head -c 1M /dev/urandom >/tmp/f")
+		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
+		c.run("systemctl enable --now rstored && rstorectl put /tmp/f " + byRDMA + "/f && cmp /tmp/f /srv/data/f")
+	}); !ok {
+		t.FailNow()
+	}
+	t.Run("upgrade", func(t *testing.T) {
+		c := c.in(t)
+		pid := c.show("rstored", "MainPID")
+		c.run(do + "-U " + second)
+		if now := c.show("rstored", "MainPID"); now == pid || now == "0" || states(c) != "enabled active" {
+			t.Errorf("process %s, %s before; %s", now, pid, states(c))
+		}
+		if s := c.run("rstorectl status && rstorectl cat --nfs-version 3 " + byRDMA + "/f | cmp - /tmp/f"); !strings.Contains(s, "v1.1.0") {
+			t.Errorf("after the upgrade:\n%s", s)
+		}
+		if s := c.run("cat /etc/rstored/rstored.yaml"); s != strings.TrimSpace(config("/srv/data", "127.0.0.1")) {
+			t.Errorf("the configuration was replaced:\n%s", s)
+		}
+		if s := c.run("journalctl -u rstored -o cat | grep -c 'listening on an inherited socket'"); s == "0" {
+			t.Error("the sockets were not kept")
+		}
+	})
+	t.Run("an upgrade respects the administrator", func(t *testing.T) {
+		c := c.in(t)
+		c.run("systemctl disable --now rstored && " + do + "-U --replacepkgs " + second)
+		if s := states(c); s != "disabled inactive" {
+			t.Errorf("a service that was turned off is %s", s)
+		}
+		c.run("systemctl enable --now rstored && rstorectl cat --nfs-version 3 " + byTCP + "/f | cmp - /tmp/f")
+	})
+	t.Run("remove", func(t *testing.T) {
+		c := c.in(t)
+		c.run(do + "-e rstored")
+		if s, _ := c.try("systemctl is-active rstored; command -v rstored; pgrep -x rstored; ls -d /usr/lib/systemd/system/rstored* /etc/systemd/system/*/rstored* 2>/dev/null; true"); s != "inactive" {
+			t.Errorf("after the removal: %q", s)
+		}
+		c.run("test -e /var/lib/rstored/handle.key && cmp /tmp/f /srv/data/f && grep pseudo /etc/rstored/rstored.yaml.rpmsave")
+	})
 }
 
 // TestFirewall: the service of firewalld and the profile of ufw open the same ports.
