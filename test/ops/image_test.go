@@ -67,14 +67,13 @@ head -c 300000 /dev/urandom >$D/file
 chmod 644 $D/file
 $P inspect --format '{{.HealthCheck.Test}} {{.Config.StopSignal}}' rstored-test | grep -F '[CMD /usr/bin/rstorectl status] SIGTERM'
 
-U=
-run one $D/one '/srv/data(rw,no_root_squash)'
+U="setpriv --reuid 1000 --regid 1001 --clear-groups"
+run one $D/one '/srv/data(rw,all_squash,anonuid=0,anongid=0)'
 copy
 $P cp one:/var/lib/rstored/handle.key $D/key
 end one
 [ "$(stat -c %u $D/one/rdma)" = 0 ] && cmp $D/file $D/one/rdma
 
-U="setpriv --reuid 1000 --regid 1001 --clear-groups"
 run many $D/many '/srv/data(rw,no_root_squash)' --cap-add dac_read_search,dac_override,setuid,setgid,chown,fowner,fsetid,lease,mknod,net_admin --read-only
 copy
 $P cp many:/var/lib/rstored/handle.key - | tar -xO | cmp - $D/key
