@@ -132,14 +132,18 @@ func TestAnsible(t *testing.T) {
 	})
 	t.Run("disabled", func(t *testing.T) {
 		c := c.in(t)
-		twice(t, vars("all_squash", "        rstored_enabled: false\n"))
+		if n, out, err := play(t, vars("all_squash", "        rstored_enabled: false\n")); err != nil || n == 0 {
+			t.Fatalf("%d changes, %v\n%s", n, err, out)
+		}
 		if s, _ := c.try("systemctl is-enabled rstored; systemctl is-active rstored"); s != "disabled\ninactive" {
 			t.Errorf("%q", s)
 		}
 	})
 	t.Run("absent", func(t *testing.T) {
 		c := c.in(t)
-		twice(t, "        rstored_state: absent\n")
+		if n, out, err := play(t, "        rstored_state: absent\n"); err != nil || n == 0 {
+			t.Fatalf("%d changes, %v\n%s", n, err, out)
+		}
 		if s, _ := c.try("command -v rstored; pgrep -x rstored; ls /var/cache/rstored*.deb"); strings.Contains(s, "/usr/") || strings.Contains(s, ".deb\n") {
 			t.Errorf("left: %s", s)
 		}
