@@ -39,7 +39,7 @@ test:
 # at what the daemon says. They are installed if they can be.
 test-ops:
 	test/ops/install
-	RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./test/ops
+	RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./test/ops ./cmd/internal/exportsfile
 
 race:
 	$(GO) test -race $(RACEFLAGS) ./...

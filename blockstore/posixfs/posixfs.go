@@ -428,7 +428,7 @@ func (f *FS) newVerifier() {
 func (f *FS) syncFailed(err error) error {
 	f.count.syncFailures.Add(1)
 	f.newVerifier()
-	f.log.Error("a sync to disk failed; the write verifier was changed", "export", f.dir, "error", err)
+	f.log.Error("a sync to disk failed; the write verifier was changed", "path", f.dir, "error", err)
 	if m := mapErr(err); errors.Is(m, blockstore.ErrNoSpace) || errors.Is(m, blockstore.ErrQuota) {
 		return m
 	}

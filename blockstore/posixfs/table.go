@@ -3,7 +3,6 @@ package posixfs
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/boltfile"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
@@ -75,13 +75,10 @@ func openTable(f *FS, root ident) (*byTable, error) {
 	}
 	if f.opts.StateDir != "" {
 		path := filepath.Join(f.opts.StateDir, fmt.Sprintf("places-%016x.db", f.fsid))
-		db, err := openPlaces(path)
-		if err != nil && (errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch)) {
+		db, damage, err := openPlaces(path)
+		if damage != nil {
 			// Only hints are lost; the searches will find them again.
-			f.log.Warn("the table of locations was damaged and starts empty", "file", path, "error", err)
-			if err = os.Rename(path, path+".damaged"); err == nil {
-				db, err = openPlaces(path)
-			}
+			f.log.Warn("the table of locations was damaged and starts empty", "error", damage)
 		}
 		if errors.Is(err, bolterrors.ErrTimeout) {
 			return nil, fmt.Errorf("%s is in use by another process: two servers cannot export the same directory with one state directory", path)
@@ -95,10 +92,10 @@ func openTable(f *FS, root ident) (*byTable, error) {
 	return t, nil
 }
 
-func openPlaces(path string) (*bolt.DB, error) {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
+func openPlaces(path string) (db *bolt.DB, damage, err error) {
+	db, damage, err = boltfile.Open(path, &bolt.Options{Timeout: lockWait, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	err = db.Update(func(tx *bolt.Tx) error {
 		_, err := tx.CreateBucketIfNotExists(bucketPlaces)
@@ -106,9 +103,9 @@ func openPlaces(path string) (*bolt.DB, error) {
 	})
 	if err != nil {
 		_ = db.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	return db, nil
+	return db, damage, nil
 }
 
 // lookup returns the last known place of id.

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -73,13 +74,38 @@ type daemon struct {
 	control string
 	args    []string
 	as      *syscall.Credential // who runs rstorectl; nil is this process's user
-	log     bytes.Buffer
+	log     logBuffer
 	cmd     *exec.Cmd
 	exited  chan struct{}
 }
 
+// logBuffer is what a process has written so far.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // newDaemon prepares and starts a daemon that exports a fresh directory.
 func newDaemon(t *testing.T, args ...string) *daemon {
+	t.Helper()
+	return newDaemonOn(t, nil, args...)
+}
+
+// newDaemonOn is newDaemon after prepare, which may be nil, has done what has to be done to
+// the directories of the daemon.
+func newDaemonOn(t *testing.T, prepare func(*daemon), args ...string) *daemon {
 	t.Helper()
 	dir := t.TempDir()
 	d := &daemon{t: t, addr: loopback(), export: filepath.Join(dir, "data"), state: filepath.Join(dir, "state"), args: args}
@@ -94,6 +120,9 @@ func newDaemon(t *testing.T, args ...string) *daemon {
 		if err := os.MkdirAll(p, 0o755); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if prepare != nil {
+		prepare(d)
 	}
 	d.start()
 	t.Cleanup(func() {
@@ -114,6 +143,15 @@ func tail(s string, n int) string {
 
 func (d *daemon) start() {
 	d.t.Helper()
+	if code, said := d.tryStart(); code != 0 {
+		d.t.Fatalf("rstored ended at once, exit code %d:\n%s", code, said)
+	}
+}
+
+// tryStart starts it and waits until it serves, or has ended by itself with an exit code and
+// what it said.
+func (d *daemon) tryStart() (code int, said string) {
+	d.t.Helper()
 	args := append([]string{
 		"--export", d.export + "(rw,no_root_squash)",
 		"--rdma-listen", d.addr.String() + ":20049",
@@ -121,23 +159,25 @@ func (d *daemon) start() {
 		"--state-dir", d.state,
 		"--control", d.control,
 	}, d.args...)
-	d.cmd = exec.Command(filepath.Join(binDir, "rstored"), args...)
-	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := d.cmd.Start(); err != nil {
+	before := len(d.log.String())
+	cmd := exec.Command(filepath.Join(binDir, "rstored"), args...)
+	cmd.Stdout, cmd.Stderr = &d.log, &d.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
 	exited := make(chan struct{})
-	d.exited = exited
-	go func(c *exec.Cmd) { _ = c.Wait(); close(exited) }(d.cmd)
+	go func() { _ = cmd.Wait(); close(exited) }()
+	d.cmd, d.exited = cmd, exited
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		if _, _, err := d.try(2*time.Second, "status"); err == nil {
-			return
+			return 0, d.log.String()[before:]
 		}
 		select {
 		case <-exited:
-			d.t.Fatalf("rstored ended at once:\n%s", d.log.String())
+			d.cmd = nil
+			return cmd.ProcessState.ExitCode(), d.log.String()[before:]
 		default:
 		}
 		if time.Now().After(deadline) {
@@ -197,8 +237,14 @@ func (d *daemon) url(transport, path string) string {
 	return fmt.Sprintf("nfs+%s://%s:%s/data/%s", transport, d.addr, port, strings.TrimPrefix(path, "/"))
 }
 
-// client is a Go client of the daemon, in this process.
+// client is a Go client of the daemon, in this process, of version 3, whose reply cache
+// outlives the daemon.
 func (d *daemon) client(transport string) *client.Client {
+	d.t.Helper()
+	return d.clientOf(client.Version3, transport)
+}
+
+func (d *daemon) clientOf(version client.Version, transport string) *client.Client {
 	d.t.Helper()
 	dial := func(ctx context.Context) (rpc.Client, error) { return tcp.Dial(ctx, d.addr.String()+":2049") }
 	if transport == "rdma" {
@@ -212,7 +258,7 @@ func (d *daemon) client(transport string) *client.Client {
 		}
 	}
 	c := client.New(client.Config{
-		Version: client.Version3, // whose reply cache outlives the daemon
+		Version: version,
 		Peer:    d.addr.String(), Dial: dial, Cred: &rpc.Cred{Flavor: rpc.AuthSys, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
 	})
 	d.t.Cleanup(func() { _ = c.Close() })

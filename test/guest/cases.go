@@ -119,6 +119,8 @@ var ordinary = []Case{
 		Name: "locks", Exports: rw, Script: script("locks"), Guests: 2, Timeout: 4 * time.Minute,
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: killed,
 	},
+	{Name: "devices", Exports: rw, Script: script("devices"), Host: ownServer},
+	{Name: "clock-step", Script: script("clockstep"), Guests: 2, Wires: 2, Env: env("SECOND", "10.99.0.4"), Host: ownServer, Quiet: true, Timeout: 4 * time.Minute},
 	{
 		Name: "host-locks", Exports: rw, Script: script("hostlocks"), Timeout: 3 * time.Minute,
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: locksOnHost,
@@ -257,6 +259,20 @@ func restarts(ctx context.Context, r *Run) error {
 		return err
 	}
 	return r.Tell("stop")
+}
+
+// ownServer lets guests run the daemon themselves.
+func ownServer(_ context.Context, r *Run) error {
+	for _, program := range []string{"rstored", "rstorectl"} {
+		b, err := os.ReadFile(filepath.Join(r.runner.Bin, program))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(r.Share, program), b, 0o755)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return r.Tell("programs")
 }
 
 // killed kills the daemon once and starts it again.

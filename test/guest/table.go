@@ -74,6 +74,8 @@ var about = map[string]string{
 	"two-guests":           "two guests see each other's changes from close to open",
 	"truncate-race":        "one guest writes records, the other truncates",
 	"locks":                "locks of two guests, granted, refused, waited for, and reclaimed after the server was killed",
+	"devices":              "RDMA devices made, listed and removed by rstorectl, and a mount over one",
+	"clock-step":           "the server's clock is set a day forward, two days back and right, with files open by version 4.2 and by version 3",
 	"host-locks":           "locks of a guest that a program on the server's host sees, and the other way round; one is waited for",
 	"mount-errors":         "what mount says when something is wrong",
 	"enospc":               "a full file system, in bytes and in files",

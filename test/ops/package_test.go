@@ -169,6 +169,34 @@ func TestPackage(t *testing.T) {
 	})
 }
 
+// TestSource is the way of docs/install.md without a package: make install, and the three commands
+// that follow, in a clean system.
+func TestSource(t *testing.T) {
+	need(t, "systemd-nspawn")
+	c := boot(t)
+	if out, err := exec.Command("make", "-C", root, "install", "DESTDIR="+c.dir).CombinedOutput(); err != nil {
+		t.Fatalf("make install: %v\n%s", err, out)
+	}
+	c.run("systemd-sysusers && systemctl daemon-reload && id rstored")
+	c.run("mkdir -p /srv/data && chmod 777 /srv/data && rstored config validate --config /etc/rstored/rstored.yaml")
+	c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
+	c.run("systemctl enable --now rstored && systemd-analyze verify --man=no rstored.service rstored@red.service rstored.socket")
+	c.run("head -c 3M /dev/urandom >/tmp/f")
+	for _, to := range []string{byRDMA, byTCP} {
+		c.run("rstorectl put /tmp/f " + to + "/f && rstorectl get " + to + "/f /tmp/back && cmp /tmp/f /tmp/back && cmp /tmp/f /srv/data/f && rm /tmp/back")
+	}
+	if uid := c.run("stat -c %U /proc/$(systemctl show -P MainPID rstored)"); uid != "rstored" {
+		t.Errorf("it runs as %s", uid)
+	}
+	c.run("rstorectl doctor | tee /dev/stderr | grep -c ^OK")
+	c.run("test -s /usr/local/share/man/man8/rstored.8")
+	// Again, as an upgrade: what the administrator wrote stays.
+	if out, err := exec.Command("make", "-C", root, "install", "DESTDIR="+c.dir).CombinedOutput(); err != nil {
+		t.Fatalf("make install: %v\n%s", err, out)
+	}
+	c.run("systemctl restart rstored && rstorectl cat --nfs-version 3 " + byTCP + "/f | cmp - /tmp/f")
+}
+
 // TestRPM looks at the other package with rpm, and unpacks it.
 func TestRPM(t *testing.T) {
 	need(t, "rpm", "rpm2cpio")

@@ -224,13 +224,17 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err != nil {
 		return err
 	}
+	if err := d.state.Journal().Damage(); err != nil {
+		d.log.Slog("nfs").Error("the list of the clients of NFS version 4 was lost: what they had open or locked before this start cannot be reclaimed", "error", err)
+	}
 	d.people = newNames(&cfg.IDMap)
 	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.people, Audit: d.audit.Slog()}
 	d.outward = tcp.NewOutward(0)
+	remembered := &watchedJournal{Journal: d.state.Journal(), log: d.log.Slog("nfs")}
 	d.nfs4 = nfs4.New(nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
-		Known: owners, Journal: d.state.Journal(), OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
+		Known: owners, Journal: remembered, OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
 		Minors: cfg.Minors(), Names: d.people, UTF8: cfg.UTF8 == config.UTF8Strict,
 	})
 	common.Delegations, common.Shares = d.nfs4, d.nfs4
@@ -241,7 +245,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if len(cfg.Minors()) > 0 {
 		d.served = append(d.served, d.nfs4.Programs()...)
 	}
-	d.recorder = newRecorder(d.served, cfg.OpsClients)
+	d.recorder = newRecorder(d.served, cfg.OpsClients, d.log.Slog("store"))
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
 		Observer: d.recorder,

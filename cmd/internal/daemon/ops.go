@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -28,11 +29,24 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// newRecorder measures the calls of the file programs.
-func newRecorder(programs []rpc.Program, clients int) *measure.Recorder {
+// newRecorder measures the calls of the file programs, and logs which of them fail for a reason
+// that is not the client's.
+func newRecorder(programs []rpc.Program, clients int, log *slog.Logger) *measure.Recorder {
 	cfg := measure.Config{
 		Programs: programs, Operations: nfs4.Operations, OperationName: nfs4.OperationName, Clients: clients,
 		StatusName: func(n uint32) string { return nfs.Status(n).String() },
+		Troubles:   []uint32{uint32(nfs.ErrIO), uint32(nfs.ErrNoSpc), uint32(nfs.ErrDQuot)},
+		Tell: func(x measure.Trouble) {
+			level, what := slog.LevelError, "the file system of an export fails; the kernel's log says why"
+			switch x.Status {
+			case nfs.ErrNoSpc.String():
+				level, what = slog.LevelWarn, "the file system of an export is full"
+			case nfs.ErrDQuot.String():
+				level, what = slog.LevelWarn, "a quota of an export is used up"
+			}
+			log.Log(context.Background(), level, what, "export", x.Export, "operation", x.Operation, "status", x.Status,
+				"client", x.Client.Addr().String(), "calls", x.Calls)
+		},
 	}
 	cfg.Compound.Prog, cfg.Compound.Vers, cfg.Compound.Proc = nfs4.Program, nfs4.Version, nfs4.ProcCompound
 	return measure.NewRecorder(cfg)

@@ -21,6 +21,10 @@ type Config struct {
 	StatusName func(outcome uint32) string
 	// Clients is how many clients are told apart at most.
 	Clients int
+	// Troubles are outcomes that say that something is wrong with a store. Tell is called for
+	// them, on a goroutine of its own, once in a while for each export and outcome.
+	Troubles []uint32
+	Tell     func(Trouble)
 }
 
 // Recorder records the calls of a server. It is the server's rpc.Observer; its other methods
@@ -123,6 +127,9 @@ func (r *Recorder) Observe(c *rpc.Call, s rpc.Served) {
 	if list := *r.exports.Load(); int64(notes.Export) < int64(len(list)) {
 		if x := list[notes.Export]; x != nil {
 			x.calls[k][int(r.rows[i].kind)*len(transports)+t].addCall(took, s.Args, s.Reply, failed)
+			if failed {
+				r.note(x, c, &s, i)
+			}
 		}
 	}
 	r.clients.find(c.Peer.Addr.Addr())[k][t].addCall(took, s.Args, s.Reply, failed)

@@ -67,6 +67,8 @@ type export struct {
 	name  string
 	calls points // by kind and transport
 	store *Store
+
+	troubles []trouble // as Config.Troubles
 }
 
 // SetExports says which exports there are, by number. What was recorded of those that stay is
@@ -83,7 +85,7 @@ func (r *Recorder) SetExports(names map[uint32]string) {
 		if n := int(id) + 1; n > len(next) {
 			next = slices.Grow(next, n-len(next))[:n]
 		}
-		next[id] = &export{name: name, calls: newPoints(int(kinds) * len(transports)), store: r.store(id)}
+		next[id] = &export{name: name, calls: newPoints(int(kinds) * len(transports)), store: r.store(id), troubles: make([]trouble, len(r.cfg.Troubles))}
 		if int(id) < len(old) && old[id] != nil {
 			next[id].calls = old[id].calls
 		}

@@ -238,3 +238,41 @@ func BenchmarkObserve(b *testing.B) {
 		}
 	})
 }
+
+// TestTrouble: what is the store's fault is told once in a minute for each export and outcome, with
+// how often it came.
+func TestTrouble(t *testing.T) {
+	told := make(chan Trouble, 10)
+	r := NewRecorder(Config{
+		Programs:   []rpc.Program{{Name: "nfs3", Prog: 100003, Vers: 3, Procs: []rpc.Proc{{Name: "NULL"}, {Name: "READ"}}}},
+		StatusName: func(n uint32) string { return fmt.Sprint(n) },
+		Clients:    1, Troubles: []uint32{5, 28}, Tell: func(x Trouble) { told <- x },
+	})
+	r.SetExports(map[uint32]string{3: "/a", 4: "/b"})
+	for _, c := range []struct {
+		at      time.Duration
+		export  uint32
+		outcome uint32
+		want    string // what is told
+	}{
+		{at: 1, export: 3, outcome: 5, want: "/a 5 1"},
+		{at: 2, export: 3, outcome: 5},
+		{at: 3, export: 3, outcome: 0},
+		{at: 4, export: 3, outcome: 13}, // who asked is to blame
+		{at: 5, export: 9, outcome: 5},  // not an export any more
+		{at: 6, export: 3, outcome: 28, want: "/a 28 1"},
+		{at: 7, export: 4, outcome: 5, want: "/b 5 1"},
+		{at: troublePause, export: 3, outcome: 5},
+		{at: troublePause + 1, export: 3, outcome: 5, want: "/a 5 3"},
+	} {
+		r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.Notes{Export: c.export, Outcome: c.outcome}), rpc.Served{Row: 1, At: c.at})
+		if c.want != "" {
+			if x := <-told; fmt.Sprintf("%s %s %d", x.Export, x.Status, x.Calls) != c.want || x.Operation != "READ" {
+				t.Errorf("at %v: told of %+v, want %s", c.at, x, c.want)
+			}
+		}
+	}
+	if len(told) != 0 {
+		t.Errorf("told of more: %+v", <-told)
+	}
+}

@@ -6,13 +6,18 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/rstored/rstored/blockstore/boltfile"
 )
 
 // Journal is the list of clients of NFS version 4 that may reclaim their state after the
 // next start, by their owner strings. It is a database of its own, as it grows with the
 // clients and changes when they come and go. Its methods may be called from any goroutine
 // and return when the change is on disk.
-type Journal struct{ db *bbolt.DB }
+type Journal struct {
+	db     *bbolt.DB
+	damage error
+}
 
 const (
 	journalFile = "clients.db"
@@ -27,7 +32,7 @@ var journalOwners = []byte("nfs4 owners")
 
 func openJournal(dir string) (*Journal, error) {
 	name := filepath.Join(dir, journalFile)
-	db, err := bbolt.Open(name, 0o600, &bbolt.Options{Timeout: journalWait})
+	db, damage, err := boltfile.Open(name, &bbolt.Options{Timeout: journalWait})
 	if err != nil {
 		return nil, fmt.Errorf("%s, the list of clients that may reclaim their state: %w", name, err)
 	}
@@ -39,8 +44,12 @@ func openJournal(dir string) (*Journal, error) {
 		_ = db.Close()
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return &Journal{db: db}, nil
+	return &Journal{db: db, damage: damage}, nil
 }
+
+// Damage says what was wrong with the list when it was opened, if it had to be begun anew: nobody
+// may reclaim what he had before.
+func (j *Journal) Damage() error { return j.damage }
 
 // Owners lists the clients.
 func (j *Journal) Owners() ([]string, error) {

@@ -110,7 +110,8 @@ func (s *Store) read() error {
 	}
 	var c contents
 	if err := json.Unmarshal(b, &c); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s is damaged (%w): put it back from a backup, or move the whole directory away; then exports and "+
+			"ports that were added at run time are gone, and clients must mount again", name, err)
 	}
 	if c.Version != version {
 		return fmt.Errorf("%s: format %d, but this program knows only %d", name, c.Version, version)

@@ -157,9 +157,12 @@ func TestJournal(t *testing.T) {
 	}
 	must(t, s.Close())
 	must(t, os.WriteFile(filepath.Join(dir, journalFile), []byte("something else"), 0o600))
-	if s, err := Open(dir); err == nil || !strings.Contains(err.Error(), journalFile) {
-		t.Errorf("%v, %v", s, err)
+	s = open(t, dir)
+	defer s.Close()
+	if err := s.Journal().Damage(); err == nil || !strings.Contains(err.Error(), journalFile) {
+		t.Errorf("a file that is something else: %v", err)
 	}
+	must(t, s.Journal().Add("after it"))
 }
 
 func TestLockClients(t *testing.T) {

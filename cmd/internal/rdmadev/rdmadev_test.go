@@ -1,0 +1,56 @@
+package rdmadev
+
+import (
+	"reflect"
+	"testing"
+	"testing/fstest"
+)
+
+// TestList: a card of two ports, of RoCE and of InfiniBand, and the kernel's two soft devices, as
+// sysfs has them.
+func TestList(t *testing.T) {
+	sys := fstest.MapFS{}
+	for name, text := range map[string]string{
+		"mlx5_0/node_type": "1: CA", "mlx5_0/fw_ver": "22.38.1002", "mlx5_0/node_guid": "b83f:d203:0012:3456", "mlx5_0/node_desc": "host mlx5_0",
+		"mlx5_0/device/uevent": "DRIVER=mlx5_core\nPCI_CLASS=20000\n", "mlx5_0/device/numa_node": "1",
+		"mlx5_0/ports/1/state": "4: ACTIVE", "mlx5_0/ports/1/phys_state": "5: LinkUp", "mlx5_0/ports/1/link_layer": "Ethernet",
+		"mlx5_0/ports/1/rate": "100 Gb/sec (4X EDR)", "mlx5_0/ports/1/lid": "0x0",
+		"mlx5_0/ports/1/gids/0": "fe80:0000:0000:0000:ba3f:d2ff:fe12:3456", "mlx5_0/ports/1/gid_attrs/types/0": "IB/RoCE v1", "mlx5_0/ports/1/gid_attrs/ndevs/0": "ens1",
+		"mlx5_0/ports/1/gids/3": "0000:0000:0000:0000:0000:ffff:0a00:0001", "mlx5_0/ports/1/gid_attrs/types/3": "RoCE v2", "mlx5_0/ports/1/gid_attrs/ndevs/3": "ens1",
+		"mlx5_0/ports/1/gids/10": "0000:0000:0000:0000:0000:0000:0000:0000", // not set
+		"mlx5_0/ports/2/state":   "1: DOWN", "mlx5_0/ports/2/phys_state": "3: Disabled", "mlx5_0/ports/2/link_layer": "InfiniBand", "mlx5_0/ports/2/lid": "0x1f",
+		"rxe0/node_type": "1: CA", "rxe0/parent": "eth0", "rxe0/ports/1/state": "4: ACTIVE", "rxe0/ports/1/link_layer": "Ethernet",
+		"siw0/node_type": "4: RNIC", "siw0/parent": "eth1",
+		"odd/ports/x/state": "1: DOWN", // nothing is known of it
+	} {
+		sys[class+"/"+name] = &fstest.MapFile{Data: []byte(text + "\n")}
+	}
+	got, err := List(sys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := 1
+	want := []Device{
+		{
+			Name: "mlx5_0", Driver: "mlx5_core", Kind: "CA", NUMA: &one, Firmware: "22.38.1002", GUID: "b83f:d203:0012:3456",
+			Ports: []Port{
+				{Number: 1, State: "ACTIVE", Phys: "LinkUp", Layer: "Ethernet", Rate: "100 Gb/sec (4X EDR)", NetDev: "ens1", GIDs: []GID{
+					{0, "fe80::ba3f:d2ff:fe12:3456", "IB/RoCE v1", "ens1"}, {3, "::ffff:10.0.0.1", "RoCE v2", "ens1"},
+				}},
+				{Number: 2, State: "DOWN", Phys: "Disabled", Layer: "InfiniBand", LID: 31, GIDs: []GID{}},
+			},
+		},
+		{Name: "odd", Ports: []Port{}},
+		{Name: "rxe0", Driver: "rdma_rxe", Kind: "CA", Soft: true, Ports: []Port{{Number: 1, State: "ACTIVE", Layer: "Ethernet", NetDev: "eth0", GIDs: []GID{}}}},
+		{Name: "siw0", Driver: "siw", Kind: "RNIC", Soft: true, Ports: []Port{}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if a := got[0].Ports[0].GIDs[1].Addr().String(); a != "10.0.0.1" {
+		t.Errorf("the address of an IPv4 GID is %s", a)
+	}
+	if none, err := List(fstest.MapFS{}); err != nil || none == nil || len(none) != 0 {
+		t.Errorf("a kernel without RDMA: %v, %v", none, err)
+	}
+}

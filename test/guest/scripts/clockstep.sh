@@ -1,0 +1,73 @@
+# Guest b serves by rstored, and its clock is set a day forward, two days back, and right. What
+# guest a has open and delegated stays its, leases are neither lost nor endless, and what changes meanwhile is seen.
+PATIENCE=120
+LEASE=10
+M3=/mnt3
+serve() {
+	local i
+	mkdir -p /run/r /run/data
+	# rdma_rxe has the port of RoCEv2 outside.
+	ip netns add r
+	ip link set vec1 netns r
+	in_r() { ip netns exec r "$@"; }
+	in_r ip link set lo up
+	in_r ip link set vec1 up
+	in_r ip addr add "$SECOND/24" dev vec1
+	in_r /run/host/rstored --log-format console --state-dir /run/r/state --control /run/r/control --lease-time ${LEASE}s \
+		--rdma-listen "$SECOND:20049" --tcp-listen "$SECOND:2049" --export '/run/data=/data(rw,no_root_squash)' 2>/run/host/keep.rstored.log &
+	for i in $($B seq 200); do
+		[ ! -S /run/r/control ] || return 0
+		$B usleep 50000
+	done
+	die "rstored does not serve"
+}
+nobody_gone() {
+	if grep -E 'nfs4_client_ended|panic' /run/host/keep.rstored.log; then die "a client was given up"; fi
+}
+await programs
+if [ "$GUEST" = b ]; then serve; fi
+both
+if [ "$GUEST" = a ]; then
+	HOST=$SECOND
+	VERS=4.2 m actimeo=1 /data
+	m actimeo=1,proto=rdma /data $M3
+	exec 8>>$M/log
+	echo 0 >&8
+	lock -x
+fi
+both
+n=0
+for by in "+86400" "-172800" "+86400"; do
+	n=$((n + 1))
+	if [ "$GUEST" = b ]; then
+		date -s "@$(($(date +%s) + by))"
+		echo $n >/run/data/by-server
+		mkdir /run/data/dir.$n
+	fi
+	both
+	if [ "$GUEST" = a ]; then
+		echo $n >&8
+		sync $M/log
+		sleep 2 # attributes of the client's cache are old now
+		is "what the server wrote, version 4.2" "$(cat $M/by-server)" $n
+		is "what the server wrote, version 3" "$(cat $M3/by-server)" $n
+		[ -d $M/dir.$n ] && [ -d $M3/dir.$n ] || die "a new directory is not seen"
+		echo $n >$M3/by-client
+		mv $M3/by-client $M3/by-client.$n
+		[ $n != 2 ] || sleep $((LEASE + 2)) # the lease is renewed meanwhile, or is lost
+	fi
+	both
+	if [ "$GUEST" = b ]; then
+		nobody_gone
+		in_r /run/host/rstorectl --control /run/r/control client list | grep 'Linux NFSv4.2 a' || die "the client is not known any more"
+		is "by the client" "$(cat /run/data/by-client.$n)" $n
+	fi
+	both
+done
+if [ "$GUEST" = a ]; then
+	release
+	exec 8>&-
+	is "log" "$(tr '\n' ' ' <$M/log)" "0 1 2 3 "
+	umount $M $M3
+fi
+both
