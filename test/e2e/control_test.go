@@ -16,7 +16,7 @@ func TestControlFromOtherHosts(t *testing.T) {
 	cert, key := ca.issue(addr.String())
 	log := filepath.Join(ca.dir, "audit.log")
 	at := addr.String() + ":9048"
-	d := newDaemon(t, "--control-tls-listen", at, "--control-tls-cert", cert, "--control-tls-key", key, "--control-tls-client-ca", ca.file,
+	d := newDaemon(t, "--control-tls-listen", at, "--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", ca.file,
 		"--control-tls-admins", "alice", "--control-tls-readers", "bob", "--audit", "file "+log)
 	as := func(who string, args ...string) (string, error) {
 		t.Helper()
@@ -38,7 +38,7 @@ func TestControlFromOtherHosts(t *testing.T) {
 		{"alice", []string{"export", "add", extra}, true, "/more"},
 		{"alice", []string{"top", "-b", "-n", "1", "-d", "100ms"}, true, "connections"},
 		{"alice", []string{"capture", "-w", "-", "--for", "100ms"}, true, ""},
-		{"alice", []string{"doctor"}, true, "is running"},
+		{"alice", []string{"doctor"}, true, "of its host cannot be seen from here"},
 		{"bob", []string{"port", "list"}, true, "control"},
 		{"bob", []string{"export", "remove", "/more"}, false, "certificate CN=bob may look at this server"},
 		{"bob", []string{"trace", "--for", "1s"}, false, "may look"},
@@ -47,9 +47,6 @@ func TestControlFromOtherHosts(t *testing.T) {
 		{"alice", []string{"export", "remove", "/more"}, true, ""},
 	} {
 		out, err := as(tc.who, tc.args...)
-		if tc.args[0] == "doctor" { // what it finds here is not what this is about
-			err = nil
-		}
 		if (err == nil) != tc.ok || !strings.Contains(out, tc.want) {
 			t.Errorf("%s: %s: %v\n%s", tc.who, strings.Join(tc.args, " "), err, out)
 		}
@@ -94,10 +91,10 @@ func TestControlNeedsAuthority(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"--control-tls-cert", cert, "--control-tls-key", key}, 78, "client_ca"},
-		{[]string{"--control-tls-client-ca", cert}, 78, "cert and key"},
-		{[]string{"--control-tls-cert", cert, "--control-tls-key", key, "--control-tls-client-ca", key}, 1, "has no certificates"},
-		{[]string{"--control-tls-cert", cert, "--control-tls-key", key, "--control-tls-client-ca", filepath.Join(dir, "none.pem")}, 1, "none.pem"},
+		{[]string{"--control-tls-certificate", cert, "--control-tls-key", key}, 78, "client_ca"},
+		{[]string{"--control-tls-client-ca", cert}, 78, "certificate and key"},
+		{[]string{"--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", key}, 1, "has no certificates"},
+		{[]string{"--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", filepath.Join(dir, "none.pem")}, 1, "none.pem"},
 	} {
 		c := exec.Command(filepath.Join(binDir, "rstored"), append([]string{
 			"--control-tls-listen", addr + ":9048", "--state-dir", filepath.Join(dir, "state"), "--control", filepath.Join(dir, "c"),

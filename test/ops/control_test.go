@@ -47,7 +47,7 @@ func TestControlByOpenSSL(t *testing.T) {
 	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
 	cert, key := ours.issue("server", "IP:"+s.host, "1")
 	at := s.host + ":9048"
-	s.run("--control-tls-listen", at, "--control-tls-cert", cert, "--control-tls-key", key, "--control-tls-client-ca", ours.file("ca.pem"), "--control-tls-admins", "alice.example.org")
+	s.run("--control-tls-listen", at, "--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", ours.file("ca.pem"), "--control-tls-admins", "alice.example.org")
 
 	alice, aliceKey := ours.issue("alice", "DNS:alice.example.org", "1")
 	bob, bobKey := ours.issue("bob", "DNS:bob.example.org", "1")

@@ -13,7 +13,7 @@ type ControlTLS struct {
 	Listen []string `mapstructure:"listen" yaml:"listen"`
 	// Cert and Key are files of the server's certificate, ClientCA is one with the authorities that
 	// certificates of clients must come from. PEM.
-	Cert     string `mapstructure:"cert" yaml:"cert"`
+	Cert     string `mapstructure:"certificate" yaml:"certificate"`
 	Key      string `mapstructure:"key" yaml:"key"`
 	ClientCA string `mapstructure:"client_ca" yaml:"client_ca"`
 	// Admins and Readers are the names in certificates of those who may do everything, and who may
@@ -26,7 +26,7 @@ type ControlTLS struct {
 func (c *ControlTLS) Complete() error {
 	switch {
 	case c.Cert == "" || c.Key == "":
-		return errors.New("cert and key: a certificate of the server is needed")
+		return errors.New("certificate and key: a certificate of the server is needed")
 	case c.ClientCA == "":
 		return errors.New("client_ca: the authority of clients' certificates is needed; without it nobody could be told from anybody")
 	}
@@ -34,7 +34,7 @@ func (c *ControlTLS) Complete() error {
 }
 
 func (c *ControlTLS) validate() error {
-	for _, f := range []struct{ key, name string }{{"cert", c.Cert}, {"key", c.Key}, {"client_ca", c.ClientCA}} {
+	for _, f := range []struct{ key, name string }{{"certificate", c.Cert}, {"key", c.Key}, {"client_ca", c.ClientCA}} {
 		if f.name != "" && !filepath.IsAbs(f.name) {
 			return fmt.Errorf("%s: %q is not an absolute path", f.key, f.name)
 		}

@@ -170,7 +170,7 @@ var settings = []Setting{
 		field: func(c *Config) any { return &c.ControlTLS.Listen },
 	},
 	{
-		Key: "control_tls.cert", Reload: true,
+		Key: "control_tls.certificate", Reload: true,
 		Usage: "`FILE` with the server's certificate for that, PEM",
 		Text:  "file with the server's certificate, and those between it and its authority, PEM. It is read anew when it changes",
 		field: func(c *Config) any { return &c.ControlTLS.Cert },

@@ -19,7 +19,8 @@ func (t *tool) doctor() *cobra.Command {
 		Short: "Look for what keeps NFS over RDMA from working, on the server or on a client",
 		Long: `Without a URL, look at the server of this host: whether it runs, what it serves,
 interfaces and MTUs, who has UDP port 4791, buffers, exports, and the RDMA
-connections that failed lately. With the URL of an export, look at this host as a
+connections that failed lately. With --server, what the server of another host says of
+itself. With the URL of an export, look at this host as a
 client: kernel modules, RDMA link, MTU, then connect to the server and make the
 calls of a mount, over RDMA and over TCP.
 
@@ -29,9 +30,12 @@ code is 1 if one of them is a FAIL. Nothing is changed.`,
 		Args:    cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var r doctor.Report
-			if len(args) == 0 {
+			switch {
+			case len(args) == 0 && t.g.Server != "":
+				r = doctor.Remote(cmd.Context(), t.daemon())
+			case len(args) == 0:
 				r = doctor.Server(cmd.Context(), doctor.This(), t.daemon())
-			} else {
+			default:
 				u, err := client.ParseURL(args[0])
 				if err != nil {
 					return cli.Usagef("%v", err)

@@ -211,6 +211,33 @@ func TestServer(t *testing.T) {
 	}
 }
 
+// TestRemote: the server of another host is asked, and this host is not looked at.
+func TestRemote(t *testing.T) {
+	d := well()
+	d.exports[0].Path = "/not/on/this/host"
+	r := Remote(t.Context(), d)
+	check(t, r, OK, "daemon", "rstored v1 is running")
+	check(t, r, OK, "port", "rdma 10.0.0.1:20049 listens")
+	check(t, r, OK, "export", "/not/on/this/host")
+	check(t, r, OK, "post-mortem")
+	check(t, r, OK, "host", "cannot be seen from here")
+	if r.Failed() || len(r) != 6 {
+		t.Errorf("%+v", r)
+	}
+	d.ports[1].Addresses, d.ports[1].Error, d.exports[0].Error = nil, "in use", "too bad"
+	d.dead = []control.PostMortem{{Time: time.Now(), Outcome: "refused"}}
+	r = Remote(t.Context(), d)
+	check(t, r, Fail, "port", "in use")
+	check(t, r, Fail, "export", "too bad")
+	check(t, r, Warn, "post-mortem", "refused")
+	d.err = errors.New("no answer")
+	r = Remote(t.Context(), d)
+	check(t, r, Fail, "daemon", "no answer")
+	if len(r) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestLocal: what a client can see of itself.
 func TestLocal(t *testing.T) {
 	const lib = "lib/modules/6.12.0/"

@@ -130,6 +130,37 @@ func (r *Report) wantTLS(t *control.TLS, exports []control.Export) {
 	}
 }
 
+// Remote looks at a server of another host, as far as it tells by itself.
+func Remote(ctx context.Context, d Daemon) Report {
+	var r Report
+	st, err := d.Status(ctx)
+	if err != nil {
+		r.add(Fail, "daemon", "on its host 'rstorectl doctor' says more", "%v", err)
+		return r
+	}
+	r.ok("daemon", "rstored %s is %s, pid %d", st.Version, st.State, st.PID)
+	ports, err := d.Ports(ctx)
+	if err != nil {
+		r.add(Fail, "port", "", "the ports cannot be listed: %v", err)
+	} else {
+		r.ports(nil, ports, st.PID)
+	}
+	exports, err := d.Exports(ctx)
+	if err != nil {
+		r.add(Fail, "export", "", "the exports cannot be listed: %v", err)
+	} else {
+		r.exports(nil, exports, public(ports))
+	}
+	dead, err := d.PostMortems(ctx)
+	if err != nil {
+		r.add(Fail, "post-mortem", "", "the post-mortems cannot be listed: %v", err)
+	} else {
+		r.postMortems(dead, time.Now())
+	}
+	r.add(OK, "host", "run 'rstorectl doctor' there", "interfaces, UDP port %d, buffers and packet filters of its host cannot be seen from here", wire.Port)
+	return r
+}
+
 // public reports whether other hosts can reach a port.
 func public(ports []control.Port) bool {
 	return slices.ContainsFunc(ports, func(p control.Port) bool {
@@ -140,6 +171,7 @@ func public(ports []control.Port) bool {
 	})
 }
 
+// ports says what is served. Without a host, that is another one's.
 func (r *Report) ports(h *Host, ports []control.Port, pid int) {
 	serving := make(map[string]bool)
 	for _, p := range ports {
@@ -161,7 +193,9 @@ func (r *Report) ports(h *Host, ports []control.Port, pid int) {
 	if !serving[control.TransportTCP] {
 		r.add(Warn, "port", "rstorectl port add tcp :2049", "nothing is served over TCP, by which mount(8) asks for an export before it uses RDMA")
 	}
-	r.portmap(h, serving[control.TransportPortmap], pid)
+	if h != nil {
+		r.portmap(h, serving[control.TransportPortmap], pid)
+	}
 }
 
 // portmap says who answers queries for ports.
@@ -285,7 +319,7 @@ func (r *Report) exports(h *Host, exports []control.Export, public bool) {
 		case e.Error != "":
 			r.add(Fail, "export", fmt.Sprintf("mend it and 'rstorectl reload', or 'rstorectl export remove %s'", e.Pseudo), "export %s: %s", e.Pseudo, e.Error)
 			continue
-		case e.Type == config.TypePosix:
+		case e.Type == config.TypePosix && h != nil:
 			st, err := os.Stat(h.path(e.Path))
 			if errors.Is(err, fs.ErrNotExist) {
 				r.add(Fail, "export", fmt.Sprintf("mount or make it, or 'rstorectl export remove %s'", e.Pseudo), "export %s: %s does not exist", e.Pseudo, e.Path)
