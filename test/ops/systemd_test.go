@@ -203,6 +203,16 @@ func TestSystemd(t *testing.T) {
 		if n := c.show("rstored", "NRestarts"); n != restarts {
 			t.Errorf("%s restarts, were %s", n, restarts)
 		}
+		// The other type of service, in which the manager sends the signal.
+		c.run("mkdir -p /etc/systemd/system/rstored.service.d")
+		c.install(filepath.Join(root, "systemd", "notify-reload.conf"), "/etc/systemd/system/rstored.service.d/notify-reload.conf", 0o644)
+		c.run("systemctl daemon-reload")
+		before := c.show("rstored", "MainPID")
+		c.run(replace + "systemctl reload rstored")
+		if now := c.show("rstored", "MainPID"); now == before || c.show("rstored", "ActiveState") != "active" || c.run(held) != conn {
+			t.Errorf("process %s serves, before it %s", now, before)
+		}
+		c.run("rm -r /etc/systemd/system/rstored.service.d && systemctl daemon-reload")
 		// A program that cannot take over: the old one goes on.
 		pid := c.show("rstored", "MainPID")
 		c.run("cp /usr/local/sbin/rstored /tmp/good && printf '#!/bin/sh\nexit 1\n' >/usr/local/sbin/new && chmod 755 /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored")
