@@ -169,14 +169,16 @@ func TestSystemd(t *testing.T) {
 		c := c.in(t)
 		const replace = "cp /usr/local/sbin/rstored /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored && "
 		c.run("head -c 100M /dev/urandom >/srv/data/big; (exec 3<>/dev/tcp/127.0.0.1/2049; exec sleep 1000) >/dev/null 2>&1 </dev/null & echo $! >/tmp/holder")
+		// The oldest connection over TCP, which nobody uses.
+		const held = `rstorectl clients -o json | tr -d ' \n' | grep -oE '\{[^{}]*\}' | grep '"transport":"tcp"' | grep '"calls":0[,}]' |
+			sed 's/.*"address":"\([^"]*\)".*"since":"\([^"]*\)".*/\2 \1/' | sort | head -n 1 | grep 127.0.0.1`
+		c.wait(held)
 		out := make(chan string, 1)
 		go func() {
 			s, _ := c.try(`while [ ! -e /tmp/enough.live ]; do for u in ` + byRDMA + ` ` + byTCP + `; do
 				rstorectl get -q $u/big /tmp/copy && cmp /tmp/copy /srv/data/big || echo failed; rm -f /tmp/copy; done; done; echo over`)
 			out <- s
 		}()
-		const held = `rstorectl clients -o json | tr -d ' \n' | grep -o '{"address":"127.0.0.1:[0-9]*","local":"[^"]*","transport":"tcp","since":"[^"]*","calls":0}'`
-		c.wait(held)
 		conn, restarts := c.run(held), c.show("rstored", "NRestarts")
 		for _, how := range []string{"systemctl reload rstored", "rstored upgrade --config /etc/rstored/rstored.yaml", "systemctl reload rstored"} {
 			pid := c.show("rstored", "MainPID")
@@ -203,6 +205,16 @@ func TestSystemd(t *testing.T) {
 		if n := c.show("rstored", "NRestarts"); n != restarts {
 			t.Errorf("%s restarts, were %s", n, restarts)
 		}
+		// The other type of service, in which the manager sends the signal.
+		c.run("mkdir -p /etc/systemd/system/rstored.service.d")
+		c.install(filepath.Join(root, "systemd", "notify-reload.conf"), "/etc/systemd/system/rstored.service.d/notify-reload.conf", 0o644)
+		c.run("systemctl daemon-reload")
+		before := c.show("rstored", "MainPID")
+		c.run(replace + "systemctl reload rstored")
+		if now := c.show("rstored", "MainPID"); now == before || c.show("rstored", "ActiveState") != "active" || c.run(held) != conn {
+			t.Errorf("process %s serves, before it %s", now, before)
+		}
+		c.run("rm -r /etc/systemd/system/rstored.service.d && systemctl daemon-reload")
 		// A program that cannot take over: the old one goes on.
 		pid := c.show("rstored", "MainPID")
 		c.run("cp /usr/local/sbin/rstored /tmp/good && printf '#!/bin/sh\nexit 1\n' >/usr/local/sbin/new && chmod 755 /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored")

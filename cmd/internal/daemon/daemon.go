@@ -157,7 +157,6 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 
 	d.mu.Lock()
 	err = errors.Join(d.applyExports(true), d.applyPorts(true))
-	d.mounts = watchMounts(d.mountsChanged)
 	d.mu.Unlock()
 	if err != nil {
 		if from == nil {
@@ -177,6 +176,9 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		}
 		d.from = nil
 	}
+	d.mu.Lock()
+	d.mounts = watchMounts(d.mountsChanged)
+	d.mu.Unlock()
 	for _, s := range d.sockets.Sweep() {
 		d.log.Info("an inherited socket that no port asks for is closed", zap.String("socket", s))
 	}
