@@ -126,6 +126,7 @@ demo: build
 # or "quick"; a run of all cases writes docs/interop.md.
 interop:
 	test/guest/build
+	[ '$(CASES)' = quick ] || test/guest/build tls
 	cd test/guest && RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' RSTORED_GUEST_TABLE=../../docs/interop.md $(GO) test -count=1 -timeout 3h -run TestInterop
 
 # Packages for Debian and for RPM in OUT, of each of ARCHES and FORMATS.

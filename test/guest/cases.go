@@ -92,6 +92,7 @@ var ordinary = []Case{
 	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
 	tlsCase("3"),
 	tlsCase("4.2"),
+	tlsKnfsd(),
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
 	{Name: "mount-rsize", Exports: rw, Script: script("rsize"), Timeout: 2 * time.Minute},

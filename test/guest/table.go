@@ -53,6 +53,7 @@ var about = map[string]string{
 	"mount-tcp-and-rdma":   "one file by both carriers at once",
 	"tls-v3":               "the kernel's client with TLS by tlshd, version 3: xprtsec=tls and mtls, refusals, a certificate renewed under a mount; of another kernel, see `test/guest/tls.config`",
 	"tls-v42":              "the same by version 4.2",
+	"tls-knfsd":            "the Go client on that kernel's NFS server with TLS by tlshd, version 4.2: xprtsec=tls, and refusals",
 	"mount-nconnect":       "nconnect=4",
 	"mount-rsize":          "rsize and wsize from 4 KiB to 1 MiB",
 	"mount-rsize-4200":     "the same with packets of 4096 bytes",
@@ -150,7 +151,7 @@ func (c *Case) slowly() bool {
 // slow are the cases that take most of the time; RSTORED_GUEST_CASES=quick leaves
 // them out.
 var slow = map[string]bool{
-	"tls-v3": true, "tls-v42": true, // their kernel takes minutes to build
+	"tls-v3": true, "tls-v42": true, "tls-knfsd": true, // their kernel takes minutes to build
 	"directory-of-20000": true,
 	"large-file":         true,
 	"locks":              true,

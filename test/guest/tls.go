@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -69,7 +70,12 @@ func (s *signer) issue(dir, file, host string, until time.Time) error {
 	if err != nil {
 		return err
 	}
-	tmpl.DNSNames, tmpl.KeyUsage = []string{host}, x509.KeyUsageDigitalSignature
+	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
+	if a := net.ParseIP(host); a != nil {
+		tmpl.IPAddresses = []net.IP{a}
+	} else {
+		tmpl.DNSNames = []string{host}
+	}
 	tmpl.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -119,6 +125,77 @@ func tlsFiles(exports string) error {
 	return errors.Join(
 		ca.issue(dir, "server", tlsServer, soon), ca.issue(dir, "client", "client.example", soon), other.issue(dir, "stranger", "client.example", soon),
 	)
+}
+
+// tlsKnfsd is the Go client on the kernel's server with TLS.
+func tlsKnfsd() Case {
+	return Case{Name: "tls-knfsd", TLS: true, Script: script("tls-knfsd"), NotRPC: true, Prepare: func(exports string) error {
+		dir := filepath.Join(filepath.Dir(exports), "share", "tls")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		ca, err := newSigner(dir, "ca")
+		if err != nil {
+			return err
+		}
+		soon := time.Now().Add(3 * time.Hour)
+		return ca.issue(dir, "server", guestAddr(0), soon)
+	}, Host: tlsKernelServes, Timeout: 3 * time.Minute}
+}
+
+// tlsKernelServes has rstorectl store, read and remove files by TLS, and refused where the export wants
+// more than it has. That kernel cannot keep certificates of clients, so that nobody is mtls to it.
+func tlsKernelServes(ctx context.Context, r *Run) error {
+	if err := r.Await(ctx, "serving"); err != nil {
+		return err
+	}
+	file := func(name string) string { return filepath.Join(r.Share, "tls", name) }
+	none := []string{"--nfs-version", "4.2", "--give-up", "20s"}
+	byTLS := append([]string{"--xprtsec", "tls", "--tls-ca", file("ca.pem")}, none...)
+	rstorectl := func(how []string, args ...string) error {
+		return r.Command(ctx, "rstorectl", append(append([]string{args[0]}, how...), args[1:]...)...)
+	}
+	b := make([]byte, 8<<20+5)
+	if _, err := rand.Read(b); err != nil {
+		return err
+	}
+	src, back := r.path("big"), r.path("back")
+	if err := os.WriteFile(src, b, 0o644); err != nil {
+		return err
+	}
+	at := "nfs+tcp://" + guestAddr(0)
+	if err := rstorectl(byTLS, "put", src, at+"/e/big"); err != nil {
+		return err
+	}
+	if err := r.Tell("stored"); err != nil {
+		return err
+	}
+	if err := r.Await(ctx, "summed"); err != nil {
+		return err
+	}
+	want, err := sumOf(src)
+	if err != nil {
+		return err
+	}
+	there, err := os.ReadFile(filepath.Join(r.Share, "sum.e"))
+	if err != nil || string(bytes.TrimSpace(there)) != want {
+		return fmt.Errorf("the server has %s instead of %s: %w", there, want, err)
+	}
+	if err := rstorectl(byTLS, "get", at+"/e/big", back); err != nil {
+		return err
+	}
+	if got, err := sumOf(back); err != nil || got != want {
+		return fmt.Errorf("%s instead of %s came back: %w", got, want, err)
+	}
+	for _, s := range []struct {
+		how    []string
+		export string
+	}{{none, "/e/big"}, {none, "/m/"}, {byTLS, "/m/"}} {
+		if err := rstorectl(s.how, "ls", at+s.export); err == nil {
+			return fmt.Errorf("%s is served by %q", s.export, s.how)
+		}
+	}
+	return errors.Join(rstorectl(byTLS, "rm", at+"/e/big"), r.Tell("done"))
 }
 
 // tlsState is what the daemon says of TLS.
