@@ -19,6 +19,10 @@
 //	GET    /v1/post-mortems       RDMA connections that ended badly, the latest first
 //	GET    /v1/config             the configuration in force, YAML
 //	PUT    /v1/log-level?level=
+//	POST   /v1/plan (File)        what a file of exports and ports would change, and whom that would hurt
+//	POST   /v1/apply (Apply)      the same, done
+//	GET    /v1/history            GET /v1/history-entry?number=        the files that were applied
+//	GET    /v1/drift              in what the running state differs from what is written
 //	POST   /v1/reload
 //	POST   /v1/idmap/flush        users, groups and hosts are looked up again
 //	GET    /v1/capture?device=&peer=&qpn=&packets=&snap=    a pcap stream, until the client hangs up
@@ -40,6 +44,7 @@ const (
 	OriginRuntime = "runtime" // added or changed by rstorectl
 	OriginTable   = "table"   // from the export table, see exports_file
 	OriginMount   = "mount"   // mounted below an export with crossmnt
+	OriginApplied = "applied" // from a file that was applied, see rstorectl apply
 )
 
 // Export is an export as the daemon serves it.
@@ -191,6 +196,7 @@ type Backend interface {
 	RemovePKey(key string) error
 	StateBackend
 	OpsBackend
+	ChangeBackend
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats

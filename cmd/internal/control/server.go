@@ -17,9 +17,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 )
 
-// maxBody bounds a request's body in bytes. An export with a thousand clients
-// is a tenth of it.
-const maxBody = 1 << 20
+// maxBody bounds a request's body in bytes: the largest file that can be applied (config.DocumentMax),
+// with every byte of it escaped.
+const maxBody = 4 << 20
 
 // Server serves the control interface.
 type Server struct {
@@ -75,6 +75,7 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 	mux.HandleFunc("POST /v1/idmap/flush", get(func(*http.Request) (any, error) { b.FlushIDMap(); return done{}, nil }))
 	mux.HandleFunc("POST /v1/reload", get(func(*http.Request) (any, error) { return done{}, b.Reload() }))
 	mux.HandleFunc("GET /v1/capture", s.capture)
+	s.changes(mux)
 	s.http = http.Server{
 		Handler:           s.guard(mux),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -145,7 +146,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			reply(w, http.StatusForbidden, failure{"user " + fmt.Sprint(p.UID) + " may not control this server"})
 			return
 		}
-		if r.Method == http.MethodGet {
+		if r.Method == http.MethodGet || r.URL.Path == "/v1/plan" {
 			if r.URL.Path == "/v1/capture" || r.URL.Path == "/v1/trace" { // changes nothing, but shows what clients do
 				s.audit(Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: http.StatusOK})
 			}
@@ -174,13 +175,16 @@ type failure struct {
 var (
 	ErrNotFound = errors.New("not found")
 	ErrConflict = errors.New("exists already")
+	// ErrChanged and ErrHurts are why a plan is not carried out.
+	ErrChanged = errors.New("the running state has changed since the plan was made; plan again")
+	ErrHurts   = errors.New("it would hurt somebody")
 )
 
 func statusOf(err error) int {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return http.StatusNotFound
-	case errors.Is(err, ErrConflict):
+	case errors.Is(err, ErrConflict), errors.Is(err, ErrChanged), errors.Is(err, ErrHurts):
 		return http.StatusConflict
 	}
 	return http.StatusBadRequest

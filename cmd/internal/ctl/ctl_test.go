@@ -18,6 +18,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	history "github.com/rstored/rstored/cmd/internal/state"
 )
 
 // fake is a daemon that remembers what it was asked.
@@ -125,8 +126,16 @@ func (f *fake) PostMortems() []control.PostMortem {
 	}}
 }
 
-func (f *fake) SetLogLevel(l string) error { f.level = l; return nil }
-func (f *fake) Reload() error              { return errors.New("rstored.yaml: no") }
+func (f *fake) SetLogLevel(l string) error              { f.level = l; return nil }
+func (f *fake) Reload() error                           { return errors.New("rstored.yaml: no") }
+func (f *fake) Plan(control.File) (control.Plan, error) { return control.Plan{}, nil }
+func (f *fake) Apply(control.Apply, control.Peer) (control.Applied, error) {
+	return control.Applied{}, nil
+}
+func (f *fake) History() ([]history.Entry, error)       { return []history.Entry{}, nil }
+func (f *fake) HistoryEntry(int) (history.Entry, error) { return history.Entry{}, control.ErrNotFound }
+func (f *fake) Drift() control.Drift                    { return control.Drift{} }
+
 func (f *fake) Capture(_ context.Context, c control.CaptureSpec, w io.Writer) error {
 	f.capture = c
 	_, err := io.WriteString(w, "0123456789")
