@@ -36,7 +36,7 @@ that FILE does not have stays as it is. With --configuration, in its place, it i
 daemon has read from rstored.yaml, environment and flags.`
 
 // coded has a command use exit codes for what it found: a mistake on its command line is not one.
-func coded(c *cobra.Command) *cobra.Command {
+func (t *tool) coded(c *cobra.Command) *cobra.Command {
 	failed := func(err error) error {
 		if err == nil {
 			return nil
@@ -49,6 +49,7 @@ func coded(c *cobra.Command) *cobra.Command {
 	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return failed(fmt.Errorf("%w\nsee '%s --help'", err, cmd.CommandPath()))
 	})
+	c.PersistentPreRunE = func(*cobra.Command, []string) error { return failed(t.g.Check()) }
 	run := c.RunE
 	c.RunE = func(cmd *cobra.Command, a []string) error {
 		err := run(cmd, a)
@@ -162,7 +163,7 @@ func (t *tool) plan() *cobra.Command {
 		},
 	}
 	in.declare(c)
-	return coded(c)
+	return t.coded(c)
 }
 
 // input is the file of a command line.
@@ -380,7 +381,7 @@ func (t *tool) history() *cobra.Command {
 }
 
 func (t *tool) drift() *cobra.Command {
-	return coded(&cobra.Command{
+	return t.coded(&cobra.Command{
 		Use:   "drift",
 		Short: "Say in what the running exports and ports differ from what is written",
 		Long: `Say in what the running exports and ports differ from what is written: in the file that was
