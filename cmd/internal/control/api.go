@@ -17,6 +17,10 @@
 //	GET    /v1/stats
 //	GET    /v1/devices
 //	GET    /v1/post-mortems       RDMA connections that ended badly, the latest first
+//	GET    /v1/metrics            as Prometheus reads them
+//	GET    /v1/log                the last lines of the log, JSON
+//	GET    /v1/goroutines         what the goroutines do, text
+//	GET    /v1/profile?seconds=   a CPU profile
 //	GET    /v1/config             the configuration in force, YAML
 //	PUT    /v1/log-level?level=
 //	POST   /v1/plan (File)        what a file of exports and ports would change, and whom that would hurt
@@ -197,6 +201,7 @@ type Backend interface {
 	StateBackend
 	OpsBackend
 	ChangeBackend
+	SupportBackend
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats

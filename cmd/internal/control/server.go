@@ -76,6 +76,7 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 	mux.HandleFunc("POST /v1/reload", get(func(*http.Request) (any, error) { return done{}, b.Reload() }))
 	mux.HandleFunc("GET /v1/capture", s.capture)
 	s.changes(mux)
+	s.support(mux)
 	s.http = http.Server{
 		Handler:           s.guard(mux),
 		ReadHeaderTimeout: 5 * time.Second,

@@ -126,9 +126,13 @@ func (f *fake) PostMortems() []control.PostMortem {
 	}}
 }
 
-func (f *fake) SetLogLevel(l string) error              { f.level = l; return nil }
-func (f *fake) Reload() error                           { return errors.New("rstored.yaml: no") }
-func (f *fake) Plan(control.File) (control.Plan, error) { return control.Plan{}, nil }
+func (f *fake) SetLogLevel(l string) error               { f.level = l; return nil }
+func (f *fake) Reload() error                            { return errors.New("rstored.yaml: no") }
+func (f *fake) Metrics(io.Writer) error                  { return nil }
+func (f *fake) RecentLog() []byte                        { return nil }
+func (f *fake) Goroutines(io.Writer) error               { return nil }
+func (f *fake) Profile(context.Context, io.Writer) error { return nil }
+func (f *fake) Plan(control.File) (control.Plan, error)  { return control.Plan{}, nil }
 func (f *fake) Apply(control.Apply, control.Peer) (control.Applied, error) {
 	return control.Applied{}, nil
 }

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/blockstore"
@@ -105,9 +103,7 @@ func (w *watch) progress(l rpc.Load, now time.Time) time.Duration {
 
 // serveOps answers Prometheus and health checks on a listener.
 func (d *Daemon) serveOps(l net.Listener) endpoint {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(ops.NewCollector(d.opsState), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s := ops.Serve(l, ops.Config{Gatherer: registry, Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Logger: d.log.Slog("ops")})
+	s := ops.Serve(l, ops.Config{Gatherer: d.registry(), Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Logger: d.log.Slog("ops")})
 	return endpoint{addr: boundAddr(l), stop: s.Close}
 }
 
