@@ -91,7 +91,7 @@ func (t *Table) set(list []*Export) error {
 		if o := s.byID[x.ID]; o != nil && o.FS != x.FS {
 			return fmt.Errorf("nfs: exports %s and %s are different stores with the same number %d", o.Pseudo, x.Pseudo, x.ID)
 		}
-		x.fsid, x.hosts = x.FS.FSID(), t.hosts
+		x.fsid = x.FS.FSID()
 		if x.Ident != 0 {
 			x.fsid = x.Ident
 		}
@@ -100,29 +100,11 @@ func (t *Table) set(list []*Export) error {
 		} else {
 			x.meter = new(meter)
 		}
-		x.Clients = slices.Clone(x.Clients)
-		if len(x.Clients) == 0 {
-			x.Clients = slices.Clone(everyone)
+		wants, err := x.arrange(t.hosts)
+		if err != nil {
+			return err
 		}
-		for i := range x.Clients {
-			r := &x.Clients[i]
-			if !r.CIDR.IsValid() {
-				if r.Name == "" || t.hosts == nil {
-					return fmt.Errorf("nfs: export %s: rule %d has no valid prefix", x.Pseudo, i)
-				}
-				names = append(names, r.Name)
-				continue
-			}
-			if a := r.CIDR.Addr(); a.Is4In6() && r.CIDR.Bits() >= v4InV6 {
-				r.CIDR = netip.PrefixFrom(a.Unmap(), r.CIDR.Bits()-v4InV6)
-			}
-		}
-		slices.SortStableFunc(x.Clients, func(a, b ClientRule) int {
-			if c := a.kind() - b.kind(); c != 0 || x.FirstMatch || a.kind() != kindNetwork {
-				return c
-			}
-			return b.CIDR.Bits() - a.CIDR.Bits()
-		})
+		names = append(names, wants...)
 		s.list = append(s.list, x)
 		s.byName[x.Pseudo] = x
 		if s.byID[x.ID] == nil {
@@ -144,6 +126,45 @@ func (t *Table) set(list []*Export) error {
 	}
 	t.cur.Store(s)
 	return nil
+}
+
+// arrange brings the rules into the order of Export.Rule, in memory of their own, and returns the
+// names in them.
+func (x *Export) arrange(h Hosts) (names []string, err error) {
+	x.hosts, x.Clients = h, slices.Clone(x.Clients)
+	if len(x.Clients) == 0 {
+		x.Clients = slices.Clone(everyone)
+	}
+	for i := range x.Clients {
+		r := &x.Clients[i]
+		if !r.CIDR.IsValid() {
+			if r.Name == "" || h == nil {
+				return nil, fmt.Errorf("nfs: export %s: rule %d has no valid prefix", x.Pseudo, i)
+			}
+			names = append(names, r.Name)
+			continue
+		}
+		if a := r.CIDR.Addr(); a.Is4In6() && r.CIDR.Bits() >= v4InV6 {
+			r.CIDR = netip.PrefixFrom(a.Unmap(), r.CIDR.Bits()-v4InV6)
+		}
+	}
+	slices.SortStableFunc(x.Clients, func(a, b ClientRule) int {
+		if c := a.kind() - b.kind(); c != 0 || x.FirstMatch || a.kind() != kindNetwork {
+			return c
+		}
+		return b.CIDR.Bits() - a.CIDR.Bits()
+	})
+	return names, nil
+}
+
+// Prospect is a copy of an export that is in no table, and needs no store, for the question whom
+// it would admit. Hosts is needed for rules with names; they are asked for when the question is
+// put, and forgotten at the next change of a table.
+func (x *Export) Prospect(h Hosts) (*Export, error) {
+	p := new(Export)
+	*p = *x
+	_, err := p.arrange(h)
+	return p, err
 }
 
 // Kinds of rules, in the order in which they count.

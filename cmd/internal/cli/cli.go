@@ -120,13 +120,31 @@ type ConfigError struct{ Err error }
 func (e *ConfigError) Error() string { return e.Err.Error() }
 func (e *ConfigError) Unwrap() error { return e.Err }
 
+// ExitError ends the command with a code of its own. Without Err nothing is printed.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return ""
+	}
+	return e.Err.Error()
+}
+
+func (e *ExitError) Unwrap() error { return e.Err }
+
 // Code is the exit code for the error a command tree returned.
 func Code(err error) int {
 	var usage *UsageError
 	var conf *ConfigError
+	var exit *ExitError
 	switch {
 	case err == nil:
 		return ExitOK
+	case errors.As(err, &exit):
+		return exit.Code
 	case errors.As(err, &usage):
 		return ExitUsage
 	case errors.As(err, &conf):

@@ -19,8 +19,16 @@
 //	GET    /v1/sample             counters of calls, clients and queue pairs at one time, for 'rstorectl top'
 //	GET    /v1/devices
 //	GET    /v1/post-mortems       RDMA connections that ended badly, the latest first
+//	GET    /v1/metrics            as Prometheus reads them
+//	GET    /v1/log                the last lines of the log, JSON
+//	GET    /v1/goroutines         what the goroutines do, text
+//	GET    /v1/profile?seconds=   a CPU profile
 //	GET    /v1/config             the configuration in force, YAML
 //	PUT    /v1/log-level?level=
+//	POST   /v1/plan (File)        what a file of exports and ports would change, and whom that would hurt
+//	POST   /v1/apply (Apply)      the same, done
+//	GET    /v1/history            GET /v1/history-entry?number=        the files that were applied
+//	GET    /v1/drift              in what the running state differs from what is written
 //	POST   /v1/reload
 //	POST   /v1/upgrade?executable=
 //	POST   /v1/idmap/flush        users, groups and hosts are looked up again
@@ -44,6 +52,7 @@ const (
 	OriginRuntime = "runtime" // added or changed by rstorectl
 	OriginTable   = "table"   // from the export table, see exports_file
 	OriginMount   = "mount"   // mounted below an export with crossmnt
+	OriginApplied = "applied" // from a file that was applied, see rstorectl apply
 )
 
 // Export is an export as the daemon serves it.
@@ -247,6 +256,8 @@ type Backend interface {
 	RemovePKey(key string) error
 	StateBackend
 	OpsBackend
+	ChangeBackend
+	SupportBackend
 	Clients() []Client
 	QPs() []QP
 	Stats() Stats

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/live"
+	"github.com/rstored/rstored/cmd/internal/state"
 )
 
 // fake is a Backend with one export.
@@ -84,6 +85,16 @@ func (f *fake) SetExport(name string, p ExportPatch) (Export, error) {
 func (f *fake) RemoveExport(name string) error {
 	return fmt.Errorf("export %q: %w", name, ErrNotFound)
 }
+
+func (f *fake) Metrics(io.Writer) error                  { return nil }
+func (f *fake) RecentLog() []byte                        { return nil }
+func (f *fake) Goroutines(io.Writer) error               { return nil }
+func (f *fake) Profile(context.Context, io.Writer) error { return nil }
+func (f *fake) Plan(File) (Plan, error)                  { return Plan{}, nil }
+func (f *fake) Apply(Apply, Peer) (Applied, error)       { return Applied{}, nil }
+func (f *fake) History() ([]state.Entry, error)          { return []state.Entry{}, nil }
+func (f *fake) HistoryEntry(int) (state.Entry, error)    { return state.Entry{}, ErrNotFound }
+func (f *fake) Drift() Drift                             { return Drift{} }
 
 func (f *fake) Capture(_ context.Context, c CaptureSpec, w io.Writer) error {
 	if c.Device == "none" {

@@ -18,9 +18,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 )
 
-// maxBody bounds a request's body in bytes. An export with a thousand clients
-// is a tenth of it.
-const maxBody = 1 << 20
+// maxBody bounds a request's body in bytes: the largest file that can be applied (config.DocumentMax),
+// with every byte of it escaped.
+const maxBody = 4 << 20
 
 // Server serves the control interface.
 type Server struct {
@@ -81,6 +81,8 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 	mux.HandleFunc("POST /v1/reload", get(func(*http.Request) (any, error) { return done{}, b.Reload() }))
 	mux.HandleFunc("POST /v1/upgrade", get(func(r *http.Request) (any, error) { return b.Upgrade(r.FormValue("executable")) }))
 	mux.HandleFunc("GET /v1/capture", s.capture)
+	s.changes(mux)
+	s.support(mux)
 	s.http = http.Server{
 		Handler:           s.guard(mux),
 		ReadHeaderTimeout: 5 * time.Second,
@@ -170,7 +172,13 @@ func (s *Server) role(r *http.Request) (Peer, Role) {
 }
 
 // watches reports whether a request changes nothing, but shows what clients do.
-func watches(r *http.Request) bool { return r.URL.Path == "/v1/capture" || r.URL.Path == "/v1/trace" }
+func watches(r *http.Request) bool {
+	switch r.URL.Path {
+	case "/v1/capture", "/v1/trace", "/v1/log", "/v1/goroutines", "/v1/profile":
+		return true
+	}
+	return false
+}
 
 // guard lets only those in whom Access allows.
 func (s *Server) guard(next http.Handler) http.Handler {
@@ -187,7 +195,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			reply(w, http.StatusForbidden, failure{why})
 			return
 		}
-		if r.Method == http.MethodGet {
+		if r.Method == http.MethodGet || r.URL.Path == "/v1/plan" { // which changes nothing
 			if watches(r) {
 				s.audit(Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: http.StatusOK})
 			}
@@ -216,13 +224,16 @@ type failure struct {
 var (
 	ErrNotFound = errors.New("not found")
 	ErrConflict = errors.New("exists already")
+	// ErrChanged and ErrHurts are why a plan is not carried out.
+	ErrChanged = errors.New("the running state has changed since the plan was made; plan again")
+	ErrHurts   = errors.New("it would hurt somebody")
 )
 
 func statusOf(err error) int {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return http.StatusNotFound
-	case errors.Is(err, ErrConflict):
+	case errors.Is(err, ErrConflict), errors.Is(err, ErrChanged), errors.Is(err, ErrHurts):
 		return http.StatusConflict
 	}
 	return http.StatusBadRequest

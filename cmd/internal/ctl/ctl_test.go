@@ -20,6 +20,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/live"
+	history "github.com/rstored/rstored/cmd/internal/state"
 )
 
 // fake is a daemon that remembers what it was asked.
@@ -148,6 +149,17 @@ func (f *fake) Reload() error              { return errors.New("rstored.yaml: no
 func (f *fake) Upgrade(path string) (control.Upgraded, error) {
 	return control.Upgraded{Executable: path, OldVersion: "1.2", NewVersion: "1.3", OldPID: 6, PID: 7, PrepareMillis: 80, PauseMillis: 12.5, RDMA: 3, TCP: 1}, nil
 }
+func (f *fake) Metrics(io.Writer) error                  { return nil }
+func (f *fake) RecentLog() []byte                        { return nil }
+func (f *fake) Goroutines(io.Writer) error               { return nil }
+func (f *fake) Profile(context.Context, io.Writer) error { return nil }
+func (f *fake) Plan(control.File) (control.Plan, error)  { return control.Plan{}, nil }
+func (f *fake) Apply(control.Apply, control.Peer) (control.Applied, error) {
+	return control.Applied{}, nil
+}
+func (f *fake) History() ([]history.Entry, error)       { return []history.Entry{}, nil }
+func (f *fake) HistoryEntry(int) (history.Entry, error) { return history.Entry{}, control.ErrNotFound }
+func (f *fake) Drift() control.Drift                    { return control.Drift{} }
 
 func (f *fake) Capture(_ context.Context, c control.CaptureSpec, w io.Writer) error {
 	f.capture = c

@@ -86,6 +86,7 @@ type Daemon struct {
 	mu      sync.Mutex
 	exports []*served
 	ports   []*port
+	opened  *prepared // for the change that is being made
 
 	devMu   sync.Mutex
 	devices map[netip.Addr]*device

@@ -30,7 +30,14 @@ func sameStore(a, b *config.Export) bool {
 // held.
 func (d *Daemon) applyExports(atStart bool) error {
 	added, removed := d.state.Exports()
-	want := desiredExports(d.cfg.Load().Exports, added, removed)
+	want := desiredExports(d.effective().Exports, added, removed)
+	if a := d.state.Applied(); a != nil && a.Exports != nil {
+		for i := range want {
+			if want[i].Origin != control.OriginRuntime {
+				want[i].Origin = control.OriginApplied
+			}
+		}
+	}
 	mounts := hostMounts()
 	want = append(want, mountedBelow(want, mounts)...)
 	next := make([]*served, 0, len(want))
@@ -47,8 +54,10 @@ func (d *Daemon) applyExports(atStart bool) error {
 			if i := slices.IndexFunc(d.exports, func(o *served) bool { return o.store != nil && sameStore(&o.Export.Export, &w.Export) }); i >= 0 {
 				s.store = d.exports[i].store
 				kept[d.exports[i]] = true
+			} else if s.store = d.opened.store(&w.Export); s.store != nil {
+				d.exporting(&w)
 			} else if s.store, err = d.openGate(&w.Export, id); err == nil {
-				d.log.Info("exporting", zap.String("path", w.Path), zap.String("as", w.Pseudo), zap.Strings("and_as", w.Aliases), zap.String("type", w.Type))
+				d.exporting(&w)
 			}
 			if s.store != nil {
 				s.store.setDirect(w.Direct)
@@ -91,6 +100,10 @@ func (d *Daemon) applyExports(atStart bool) error {
 		return nil
 	}
 	return errors.Join(errs...)
+}
+
+func (d *Daemon) exporting(e *control.Export) {
+	d.log.Info("exporting", zap.String("path", e.Path), zap.String("as", e.Pseudo), zap.Strings("and_as", e.Aliases), zap.String("type", e.Type))
 }
 
 // publish makes a list of exports the one that calls are served by. Names come
@@ -152,7 +165,7 @@ func (s *served) toNFS(pseudo string, xprtsec []string) *nfs.Export {
 	x.Ident, _ = config.ParseFSID(s.FSID)
 	clients := s.Clients
 	if len(clients) == 0 {
-		clients = []config.Client{{CIDR: config.Everyone, Squash: config.RootSquash}}
+		clients = everyone
 	}
 	for i := range clients {
 		c := &clients[i]
@@ -286,7 +299,7 @@ func (d *Daemon) RemoveExport(name string) error {
 	if err != nil {
 		return err
 	}
-	configured := slices.ContainsFunc(d.cfg.Load().Exports, func(e config.Export) bool { return e.Pseudo == s.Pseudo })
+	configured := slices.ContainsFunc(d.effective().Exports, func(e config.Export) bool { return e.Pseudo == s.Pseudo })
 	if err := d.state.RemoveExport(s.Pseudo, configured); err != nil {
 		return err
 	}

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/blockstore"
@@ -119,9 +117,7 @@ func (w *watch) progress(l rpc.Load, now time.Time) time.Duration {
 
 // serveOps answers Prometheus and health checks on a listener.
 func (d *Daemon) serveOps(l net.Listener) endpoint {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(ops.NewCollector(d.opsState), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s := ops.Serve(l, ops.Config{Gatherer: registry, Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Logger: d.log.Slog("ops")})
+	s := ops.Serve(l, ops.Config{Gatherer: d.registry(), Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Logger: d.log.Slog("ops")})
 	return endpoint{addr: boundAddr(l), stop: s.Close}
 }
 
@@ -131,7 +127,7 @@ func (d *Daemon) opsState() ops.State {
 	defer cancel()
 	s := ops.State{
 		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
-		Exports: d.Exports(), Ports: d.Ports(), Conns: d.Clients(), Workers: d.rpc.Load(),
+		Exports: d.Exports(), Ports: d.Ports(), Drift: d.Drift(), Conns: d.Clients(), Workers: d.rpc.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(), RDMAMemory: d.meters.memory(),
 		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), TLS: d.tlsStatus(),
 	}

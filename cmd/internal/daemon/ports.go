@@ -78,11 +78,19 @@ func (p *port) remove() error {
 }
 
 // applyPorts brings the ports in line with what is desired. At the start a
-// configured port that cannot be opened is fatal; later, and for ports added at
-// run time, it is reported and the others go on. Call with mu held.
+// configured port that cannot be opened is fatal; later, and for ports that were added or applied
+// at run time, it is reported and the others go on. Call with mu held.
 func (d *Daemon) applyPorts(atStart bool) error {
 	added, removed := d.state.Ports()
-	want := desiredPorts(d.cfg.Load(), added, removed)
+	want := desiredPorts(d.effective(), added, removed)
+	if a := d.state.Applied(); a != nil {
+		said := transportsOf(&a.Document)
+		for i := range want {
+			if want[i].Origin == control.OriginConfig && slices.Contains(said, want[i].Transport) {
+				want[i].Origin = control.OriginApplied
+			}
+		}
+	}
 	var errs []error
 	// Closing comes first: what is desired may need an address that goes away.
 	keep := d.ports[:0:0]
@@ -105,6 +113,11 @@ func (d *Daemon) applyPorts(atStart bool) error {
 			d.ports = append(d.ports, keep[i])
 			continue
 		}
+		if p := d.opened.port(w.PortSpec); p != nil {
+			p.Origin = w.Origin
+			d.ports = append(d.ports, p)
+			continue
+		}
 		p := &port{Port: w}
 		p.Addresses = []string{}
 		if err := d.openPort(p); err != nil {
@@ -113,7 +126,7 @@ func (d *Daemon) applyPorts(atStart bool) error {
 			switch {
 			case len(p.ends) > 0:
 				d.log.Warn("a port is served on some addresses only", zap.Error(err))
-			case atStart && p.Origin == control.OriginRuntime:
+			case atStart && p.Origin != control.OriginConfig:
 				d.log.Error("a port cannot be served", zap.Error(err))
 			default:
 				errs = append(errs, err)
@@ -255,7 +268,7 @@ func (d *Daemon) AddPort(spec control.PortSpec) (control.Port, error) {
 	if i >= 0 && len(d.ports[i].ends) > 0 {
 		return control.Port{}, fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrConflict)
 	}
-	configured := slices.Contains(configuredPorts(d.cfg.Load()), spec)
+	configured := slices.Contains(configuredPorts(d.effective()), spec)
 	p := &port{Port: control.Port{PortSpec: spec, Origin: control.OriginRuntime, Addresses: []string{}}}
 	if configured {
 		p.Origin = control.OriginConfig
@@ -289,7 +302,7 @@ func (d *Daemon) RemovePort(spec control.PortSpec) error {
 	if i < 0 {
 		return fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrNotFound)
 	}
-	if err := d.state.RemovePort(state.Port(spec), slices.Contains(configuredPorts(d.cfg.Load()), spec)); err != nil {
+	if err := d.state.RemovePort(state.Port(spec), slices.Contains(configuredPorts(d.effective()), spec)); err != nil {
 		return err
 	}
 	p := d.ports[i]

@@ -71,6 +71,7 @@ type daemon struct {
 	devices []control.Device
 	stats   control.Stats
 	dead    []control.PostMortem
+	drift   control.Drift
 }
 
 func well() *daemon {
@@ -96,6 +97,7 @@ func (d *daemon) Ports(context.Context) ([]control.Port, error)             { re
 func (d *daemon) Devices(context.Context) ([]control.Device, error)         { return d.devices, nil }
 func (d *daemon) Stats(context.Context) (control.Stats, error)              { return d.stats, nil }
 func (d *daemon) PostMortems(context.Context) ([]control.PostMortem, error) { return d.dead, nil }
+func (d *daemon) Drift(context.Context) (control.Drift, error)              { return d.drift, nil }
 
 var rxe = files{
 	"sys/class/infiniband/rxe0/parent":                    "eth0\n",
@@ -190,6 +192,11 @@ func TestServer(t *testing.T) {
 		{"a failure", nil, func(d *daemon) {
 			d.dead = []control.PostMortem{{Time: time.Now(), Count: 3, Peer: "10.0.0.9:1", Local: "10.0.0.1:20049", Outcome: "refused", Reason: "no", Hint: "do this"}}
 		}, Warn, "post-mortem", []string{"10.0.0.9:1 on 10.0.0.1:20049: refused: no, 3 times", "-> do this"}},
+		{"no drift", nil, func(d *daemon) { d.drift.Against = []string{"the configuration (/x)"} }, OK, "config-drift", []string{"what runs is what the configuration (/x) says"}},
+		{"drift", nil, func(d *daemon) {
+			d.drift = control.Drift{Against: []string{"the applied file 3"}, Changes: make([]control.Change, 2)}
+		}, Warn, "config-drift", []string{"2 exports and ports that run differ from the applied file 3", "'rstorectl drift'"}},
+		{"a bad configuration", nil, func(d *daemon) { d.drift.Problems = []string{"line 7"} }, Warn, "config-drift", []string{"line 7", "a restart fails"}},
 		{"an old failure", nil, func(d *daemon) { d.dead = []control.PostMortem{{Time: time.Now().Add(-2 * recent)}} }, OK, "post-mortem", nil},
 		{"many failures", nil, func(d *daemon) {
 			for range recentMax + 2 {

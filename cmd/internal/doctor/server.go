@@ -25,6 +25,7 @@ type Daemon interface {
 	Devices(context.Context) ([]control.Device, error)
 	Stats(context.Context) (control.Stats, error)
 	PostMortems(context.Context) ([]control.PostMortem, error)
+	Drift(context.Context) (control.Drift, error)
 }
 
 const (
@@ -75,6 +76,11 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 	} else {
 		r.exports(h, exports, public(ports))
 		r.wantTLS(st.TLS, exports)
+	}
+	if drift, err := d.Drift(ctx); err != nil {
+		r.add(Fail, "config-drift", "", "what is written cannot be compared: %v", err)
+	} else {
+		r.drift(&drift)
 	}
 	r.firewall(h)
 	dead, err := d.PostMortems(ctx)
@@ -335,6 +341,19 @@ func (r *Report) exports(h *Host, exports []control.Export, public bool) {
 			continue
 		}
 		r.ok("export", "export %s (%s), client rules: %d", e.Pseudo, e.Path, len(e.Clients))
+	}
+}
+
+func (r *Report) drift(x *control.Drift) {
+	for _, p := range x.Problems {
+		r.add(Warn, "config-drift", "correct it; until then a reload or a restart fails", "%s", p)
+	}
+	against := strings.Join(x.Against, " and ")
+	switch n := len(x.Changes); {
+	case n > 0:
+		r.add(Warn, "config-drift", "'rstorectl drift' shows them; 'rstorectl reload' or 'rstorectl apply FILE' makes them the same", "%d exports and ports that run differ from %s", n, against)
+	case len(x.Problems) == 0:
+		r.ok("config-drift", "what runs is what %s says", against)
 	}
 }
 

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,7 @@ type Recorder struct {
 	fetch    points
 	outcomes []atomic.Uint64 // by row and outcome
 	clients  clients
+	users    users
 
 	exports atomic.Pointer[[]*export] // by number
 	mu      sync.Mutex                // of changes of exports, and of what follows
@@ -51,6 +53,17 @@ type Recorder struct {
 type row struct {
 	program, operation string
 	kind               Kind
+	changes            bool // it is for changing something
+}
+
+// changing are the operations that change something when they succeed. OPEN may.
+var changing = []string{
+	"WRITE", "SETATTR", "CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK",
+	"ALLOCATE", "DEALLOCATE", "COPY", "CLONE", "WRITE_SAME", "SETXATTR", "REMOVEXATTR",
+}
+
+func newRow(program, operation string) row {
+	return row{program, operation, kindOf(operation), slices.Contains(changing, operation)}
 }
 
 // Kind is the sort of an operation, for what is recorded by export.
@@ -90,7 +103,7 @@ func transportCell(t rpc.Transport) int {
 func NewRecorder(cfg Config) *Recorder {
 	r := &Recorder{cfg: cfg, compound: -1, queue: newPoints(1), fetch: newPoints(1), stores: make(map[uint32]*Store)}
 	for i, p := range rpc.Procedures(cfg.Programs) {
-		r.rows = append(r.rows, row{p.Program, p.Name, kindOf(p.Name)})
+		r.rows = append(r.rows, newRow(p.Program, p.Name))
 		if c := cfg.Compound; c.Prog == p.Prog && c.Vers == p.Version && c.Proc == p.Proc {
 			r.compound = i
 		}
@@ -98,14 +111,14 @@ func NewRecorder(cfg Config) *Recorder {
 	r.firstOp = len(r.rows)
 	if r.compound >= 0 {
 		for op := range cfg.Operations {
-			name := cfg.OperationName(op)
-			r.rows = append(r.rows, row{r.rows[r.compound].program, name, kindOf(name)})
+			r.rows = append(r.rows, newRow(r.rows[r.compound].program, cfg.OperationName(op)))
 		}
 	}
 	r.calls = newPoints(len(r.rows) * len(transports))
 	r.outcomes = make([]atomic.Uint64, len(r.rows)*outcomes)
 	r.exports.Store(new([]*export))
 	r.clients.init(cfg.Clients)
+	r.users.init()
 	r.slow.init()
 	return r
 }
@@ -129,6 +142,8 @@ func (r *Recorder) Observe(c *rpc.Call, s rpc.Served) {
 			x.calls[k][int(r.rows[i].kind)*len(transports)+t].addCall(took, s.Args, s.Reply, failed)
 			if failed {
 				r.note(x, c, &s, i)
+			} else {
+				r.users.note(c, t, s.At, r.rows[i].changes)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -236,8 +237,9 @@ func (r *Recorder) Clients() []ClientCalls {
 }
 
 // Rotate is to be called once a minute: it has the most active clients told apart, and
-// forgets slow calls of long ago.
+// forgets slow calls and users of long ago.
 func (r *Recorder) Rotate() {
 	r.clients.rotate()
+	r.users.rotate(time.Now())
 	r.slow.rotate()
 }

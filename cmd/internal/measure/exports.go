@@ -92,6 +92,7 @@ func (r *Recorder) SetExports(names map[uint32]string) {
 	}
 	maps.DeleteFunc(r.stores, func(id uint32, _ *Store) bool { return names[id] == "" })
 	r.exports.Store(&next)
+	r.users.keep(func(x *user) bool { return names[x.export] != "" })
 }
 
 // Store is where the calls of an export's store are recorded, which may be opened before there

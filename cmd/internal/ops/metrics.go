@@ -25,6 +25,7 @@ type State struct {
 	Stats    control.Stats
 	Exports  []control.Export
 	Ports    []control.Port
+	Drift    control.Drift
 	Conns    []control.Client
 	QPs      []control.QP
 	Workers  rpc.Load
@@ -79,6 +80,8 @@ var catalog = []Metric{
 	{"rstored_draining", gauge, nil, "1 while the daemon stops."},
 	{"rstored_exports", gauge, labels("state"), "Exports that are served, and that could not be opened."},
 	{"rstored_ports", gauge, labels("transport", "state"), "Ports that listen, and that have something wrong."},
+
+	{"rstored_config_drift", gauge, labels("kind"), "Exports and ports that differ from what is written, as 'rstorectl drift' has it; kind unreadable is 1 while the configuration cannot be read."},
 
 	{"rstored_rpc_duration_seconds", histogram, labels("program", "operation", "transport"), "Time from the arrival of a call to its reply, RDMA READs of its data included. Compounds of version 4 count for the operation that they were called for."},
 	{"rstored_rpc_received_bytes_total", counter, labels("program", "operation", "transport"), "Bytes of arguments, bulk data included."},
@@ -292,6 +295,13 @@ func (s *scrape) daemon() {
 		s.put("rstored_ports", float64(bad), t, "failed")
 	}
 	s.tls()
+	drift := map[string]int{"export": 0, "port": 0, "unreadable": min(len(s.Drift.Problems), 1)}
+	for _, c := range s.Drift.Changes {
+		drift[c.Kind]++
+	}
+	for k, n := range drift {
+		s.put("rstored_config_drift", float64(n), k)
+	}
 	for k, n := range s.Audit {
 		s.put("rstored_audit_events_total", float64(n), k)
 	}

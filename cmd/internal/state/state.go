@@ -1,6 +1,6 @@
 // Package state keeps what rstored must find again after a restart: the
 // exports and ports that were added or removed at run time, the numbers of the
-// exports (they are inside every file handle), and the secret that
+// exports (they are inside every file handle), the files that were applied, and the secret that
 // authenticates handles. One process at a time holds a state directory.
 package state
 
@@ -52,7 +52,9 @@ type contents struct {
 	RemovedPorts   []Port            `json:"removed_ports"`
 	PKeys          []string          `json:"pkeys,omitempty"`
 	RemovedPKeys   []string          `json:"removed_pkeys,omitempty"`
-	LockState      int32             `json:"lock_state"` // starts of the lock service, see NextLockState
+	Applied        *Applied          `json:"applied,omitempty"`
+	LastEntry      int               `json:"last_entry,omitempty"` // of the history
+	LockState      int32             `json:"lock_state"`           // starts of the lock service, see NextLockState
 	LockClients    []nlm.Client      `json:"lock_clients"`
 }
 
@@ -62,6 +64,9 @@ type Store struct {
 	dir     string
 	lock    *os.File
 	journal *Journal
+	// Reached is told how far Apply has come, for tests that end the process there: "history" is
+	// after the file was entered, "state" after it counts. It is set before the first change.
+	Reached func(point string)
 
 	// gate is held while another process has the directory; see Release.
 	gate sync.Mutex
@@ -89,7 +94,14 @@ func Open(dir string) (*Store, error) {
 		}
 		return nil, fmt.Errorf("lock of %s: %w", dir, err)
 	}
-	return load(dir, lock)
+	s, err := load(dir, lock)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Prune(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
 // load reads the state of a directory whose lock is held.
@@ -130,6 +142,11 @@ func (s *Store) read() error {
 	for i := range c.Exports {
 		if err := c.Exports[i].Normalize(); err != nil {
 			return fmt.Errorf("%s: exports[%d]: %w", name, i, err)
+		}
+	}
+	if c.Applied != nil {
+		if err := c.Applied.Normalize(); err != nil {
+			return fmt.Errorf("%s: applied: %w", name, err)
 		}
 	}
 	for _, id := range c.IDs {

@@ -19,6 +19,8 @@ type Log struct {
 	Level zap.AtomicLevel
 	// Always writes to the same place, whatever the level.
 	Always *zap.Logger
+
+	ring *ring
 }
 
 // NewLog makes a logger that writes to standard error.
@@ -43,8 +45,14 @@ func NewLog(level, format string) (*Log, error) {
 	} else {
 		encoder = zapcore.NewJSONEncoder(enc)
 	}
+	enc.TimeKey, enc.EncodeTime, enc.EncodeLevel = "time", zapcore.RFC3339NanoTimeEncoder, zapcore.LowercaseLevelEncoder
+	l := &Log{Level: lv, ring: new(ring)}
 	out := zapcore.Lock(os.Stderr)
-	return &Log{Logger: zap.New(zapcore.NewCore(encoder, out, lv)), Level: lv, Always: zap.New(zapcore.NewCore(encoder.Clone(), out, zapcore.InfoLevel))}, nil
+	logger := func(encoder zapcore.Encoder, level zapcore.LevelEnabler) *zap.Logger {
+		return zap.New(zapcore.NewTee(zapcore.NewCore(encoder, out, level), &ringCore{level, zapcore.NewJSONEncoder(enc), l.ring}))
+	}
+	l.Logger, l.Always = logger(encoder, lv), logger(encoder.Clone(), zapcore.InfoLevel)
+	return l, nil
 }
 
 // Slog is the logger for libraries that take log/slog, under the name given.

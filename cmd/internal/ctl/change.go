@@ -1,0 +1,421 @@
+package ctl
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/exportsfile"
+)
+
+// Exit codes of plan and drift, beside cli.ExitOK and cli.ExitFailed.
+const (
+	exitChanges = 2
+	exitHurts   = 3
+)
+
+const changeCodes = `The exit code is 0 if nothing would change, 2 if something would, 3 if that would hurt
+somebody, and 1 if there is no answer, mistakes on the command line included.`
+
+const fileText = `FILE has the keys of rstored.yaml for exports and ports (exports, rdma_listen, tcp_listen,
+mount_listen, portmap_listen, ops_listen), or is a table as /etc/exports, with those in its
+.d directory, if its name ends in "exports" or --syntax says so. - is standard input. A key
+that FILE does not have stays as it is. With --configuration, in its place, it is about what the
+daemon has read from rstored.yaml, environment and flags.`
+
+// coded has a command use exit codes for what it found: a mistake on its command line is not one.
+func (t *tool) coded(c *cobra.Command) *cobra.Command {
+	failed := func(err error) error {
+		if err == nil {
+			return nil
+		}
+		return &cli.ExitError{Code: cli.ExitFailed, Err: err}
+	}
+	if args := c.Args; args != nil {
+		c.Args = func(cmd *cobra.Command, a []string) error { return failed(args(cmd, a)) }
+	}
+	c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return failed(fmt.Errorf("%w\nsee '%s --help'", err, cmd.CommandPath()))
+	})
+	c.PersistentPreRunE = func(*cobra.Command, []string) error { return failed(t.g.Check()) }
+	run := c.RunE
+	c.RunE = func(cmd *cobra.Command, a []string) error {
+		err := run(cmd, a)
+		var exit *cli.ExitError
+		if errors.As(err, &exit) {
+			return err
+		}
+		return failed(err)
+	}
+	return c
+}
+
+func outcome(code int) error {
+	if code == cli.ExitOK {
+		return nil
+	}
+	return &cli.ExitError{Code: code}
+}
+
+// planCode is the exit code that a plan makes.
+func planCode(p *control.Plan) int {
+	switch {
+	case len(p.Problems) > 0:
+		return cli.ExitFailed
+	case len(p.Hurts) > 0:
+		return exitHurts
+	case len(p.Changes) > 0:
+		return exitChanges
+	}
+	return cli.ExitOK
+}
+
+// readChange reads a file of exports and ports.
+func readChange(name, syntax string, stdin io.Reader) (f control.File, err error) {
+	f = control.File{Name: name, Syntax: syntax}
+	if syntax == "" {
+		f.Syntax = config.SyntaxYAML
+		if strings.HasSuffix(name, config.SyntaxTable) {
+			f.Syntax = config.SyntaxTable
+		}
+	} else if syntax != config.SyntaxYAML && syntax != config.SyntaxTable {
+		return f, cli.Usagef("--syntax %q is neither %s nor %s", syntax, config.SyntaxYAML, config.SyntaxTable)
+	}
+	if name == "-" {
+		f.Name = "standard input"
+		b, err := io.ReadAll(io.LimitReader(stdin, config.DocumentMax+1))
+		f.Text = string(b)
+		return f, err
+	}
+	if f.Name, err = filepath.Abs(name); err != nil {
+		return f, err
+	}
+	files := []string{name}
+	if f.Syntax == config.SyntaxTable {
+		more, err := filepath.Glob(filepath.Join(exportsfile.Directory(name), "*"+exportsfile.Suffix))
+		if err != nil {
+			return f, err
+		}
+		slices.Sort(more)
+		files = append(files, slices.DeleteFunc(more, func(p string) bool { return strings.HasPrefix(filepath.Base(p), ".") })...)
+	}
+	for i, p := range files {
+		b, err := readAtMost(p)
+		if errors.Is(err, fs.ErrNotExist) && i == 0 && len(files) > 1 {
+			continue // its directory is enough
+		}
+		if err != nil {
+			return f, err
+		}
+		if len(files) > 1 {
+			f.Text += "# " + p + "\n"
+		}
+		f.Text += string(b)
+		if !strings.HasSuffix(f.Text, "\n") && len(files) > 1 {
+			f.Text += "\n"
+		}
+	}
+	return f, nil
+}
+
+func readAtMost(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, config.DocumentMax+1))
+}
+
+func (t *tool) plan() *cobra.Command {
+	var in input
+	c := &cobra.Command{
+		Use:     "plan FILE",
+		Short:   "Say what a file of exports and ports would change, and whom that would hurt",
+		Long:    "Say what a file of exports and ports would change, and whom that would hurt: the running\ndaemon holds it against its connections and the clients of the last day. Nothing is changed.\n\n" + fileText + "\n\n" + changeCodes,
+		Example: "  rstorectl plan exports.yaml\n  rstorectl plan --syntax exports /etc/exports.new",
+		Args:    cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := in.read(cmd, args)
+			if err != nil {
+				return err
+			}
+			p, err := t.daemon().Plan(cmd.Context(), f)
+			if err != nil {
+				return err
+			}
+			if err := t.printPlan(&p); err != nil {
+				return err
+			}
+			return outcome(planCode(&p))
+		},
+	}
+	in.declare(c)
+	return t.coded(c)
+}
+
+// input is the file of a command line.
+type input struct {
+	syntax string
+	own    bool
+}
+
+func (i *input) declare(c *cobra.Command) {
+	c.Flags().StringVar(&i.syntax, "syntax", "", "`SYNTAX` of the file: yaml or exports (default: by its name)")
+	c.Flags().BoolVar(&i.own, "configuration", false, "in the place of FILE: the daemon's own configuration")
+	_ = c.RegisterFlagCompletionFunc("syntax", cobra.FixedCompletions([]string{config.SyntaxYAML, config.SyntaxTable}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (i *input) read(cmd *cobra.Command, args []string) (control.File, error) {
+	if i.own != (len(args) == 0) {
+		return control.File{}, cli.Usagef("give a FILE or --configuration\nusage: %s", cmd.UseLine())
+	}
+	if i.own {
+		return control.File{Syntax: config.SyntaxOwn}, nil
+	}
+	return readChange(args[0], i.syntax, cmd.InOrStdin())
+}
+
+// printPlan prints a plan as it is for people, or as it came.
+func (t *tool) printPlan(p *control.Plan) error {
+	if t.g.Output != cli.FormatTable {
+		return t.g.Print(p, nil)
+	}
+	w := t.g.Out
+	printChanges(w, p.Changes)
+	for _, s := range p.Ignored {
+		fmt.Fprintf(w, "ignored: %s is no setting of exports and ports\n", s)
+	}
+	for _, s := range p.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", s)
+	}
+	for _, h := range p.Hurts {
+		fmt.Fprintf(w, "hurts: %s\n", h.Text)
+	}
+	for _, s := range p.Problems {
+		fmt.Fprintf(w, "impossible: %s\n", s)
+	}
+	if len(p.Changes) == 0 {
+		fmt.Fprintln(w, "nothing would change")
+	} else {
+		fmt.Fprintf(w, "%d changes, %d hurts\n", len(p.Changes), len(p.Hurts))
+	}
+	return nil
+}
+
+func printChanges(w io.Writer, list []control.Change) {
+	signs := map[string]string{control.ActionAdd: "+", control.ActionRemove: "-", control.ActionChange: "~"}
+	for _, c := range list {
+		fmt.Fprintf(w, "%s %s %s\n", signs[c.Action], c.Kind, c.Name)
+		for _, o := range c.Options {
+			switch {
+			case o.Old == "":
+				fmt.Fprintf(w, "    + %s: %s\n", o.Option, o.New)
+			case o.New == "":
+				fmt.Fprintf(w, "    - %s: %s\n", o.Option, o.Old)
+			default:
+				fmt.Fprintf(w, "    ~ %s: %s -> %s\n", o.Option, o.Old, o.New)
+			}
+		}
+	}
+}
+
+// applying is what apply and rollback have in common.
+type applying struct {
+	yes, disrupt bool
+	comment      string
+}
+
+func (a *applying) declare(c *cobra.Command) {
+	c.Flags().BoolVarP(&a.yes, "yes", "y", false, "apply even if somebody is hurt (as --allow-disruption)")
+	c.Flags().BoolVar(&a.disrupt, "allow-disruption", false, "apply even if somebody is hurt")
+	c.Flags().StringVar(&a.comment, "comment", "", "`TEXT` for the history")
+}
+
+// run plans, shows that, and does what was shown.
+func (t *tool) apply(cmd *cobra.Command, f control.File, a *applying, rollback int) error {
+	d := t.daemon()
+	p, err := d.Plan(cmd.Context(), f)
+	if err != nil {
+		return err
+	}
+	table := t.g.Output == cli.FormatTable
+	if table {
+		if err := t.printPlan(&p); err != nil {
+			return err
+		}
+	}
+	if len(p.Hurts) > 0 && !a.yes && !a.disrupt && len(p.Problems) == 0 {
+		if !table {
+			if err := t.printPlan(&p); err != nil {
+				return err
+			}
+		}
+		return &cli.ExitError{Code: exitHurts, Err: errors.New("nothing was changed: it would hurt somebody; --allow-disruption applies it all the same")}
+	}
+	done, err := d.Apply(cmd.Context(), control.Apply{File: f, State: p.State, Disrupt: a.yes || a.disrupt, Comment: a.comment, RollbackOf: rollback})
+	if err != nil {
+		return err
+	}
+	if !table {
+		return t.g.Print(done, nil)
+	}
+	if done.Number == 0 {
+		t.sayf(t.g.Out, "applied already")
+	} else {
+		t.sayf(t.g.Out, "applied as number %d of the history", done.Number)
+	}
+	return nil
+}
+
+func (t *tool) applyFile() *cobra.Command {
+	var a applying
+	var in input
+	c := &cobra.Command{
+		Use:   "apply FILE",
+		Short: "Make a file of exports and ports what runs, all of it or nothing",
+		Long: `Show the plan of a file of exports and ports, and do what it says: all of it, or nothing. If
+the running state has changed between the two, it is refused, and if somebody would be
+hurt, it needs --allow-disruption (exit code 3 without).
+
+From then on, over restarts and reloads, FILE stands in the place of what rstored.yaml says
+of its keys, and changes that were made with 'rstorectl export' and 'rstorectl port' before
+are forgotten; those made later are added to it. 'rstorectl history' has what was
+applied. With --configuration no file is applied any more, and the configuration counts again.
+
+` + fileText,
+		Example: "  rstorectl apply exports.yaml --comment 'ticket 4711'\n  rstorectl apply --syntax exports --allow-disruption /etc/exports.new",
+		Args:    cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := in.read(cmd, args)
+			if err != nil {
+				return err
+			}
+			return t.apply(cmd, f, &a, 0)
+		},
+	}
+	a.declare(c)
+	in.declare(c)
+	return c
+}
+
+func (t *tool) rollback() *cobra.Command {
+	var a applying
+	c := &cobra.Command{
+		Use:   "rollback [NUMBER]",
+		Short: "Apply a file of the history again",
+		Long: `Apply a file of the history again, as 'rstorectl apply' would: the plan is shown, and nobody
+is hurt without --allow-disruption. Without NUMBER it is the one before the last. What comes of it
+is a new entry of the history.`,
+		Example: "  rstorectl rollback\n  rstorectl rollback 3 --allow-disruption",
+		Args:    cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n := 0
+			if len(args) > 0 {
+				var err error
+				if n, err = strconv.Atoi(args[0]); err != nil || n < 1 {
+					return cli.Usagef("%q is no number of the history", args[0])
+				}
+			}
+			e, err := t.daemon().HistoryEntry(cmd.Context(), n)
+			if err != nil {
+				return err
+			}
+			return t.apply(cmd, control.File{Name: e.Name, Syntax: e.Syntax, Text: e.Text}, &a, e.Number)
+		},
+	}
+	a.declare(c)
+	return c
+}
+
+func (t *tool) history() *cobra.Command {
+	return &cobra.Command{
+		Use:   "history [NUMBER]",
+		Short: "List the files that were applied, or print one",
+		Long:  "List the files that were applied, the latest first, or print the text of one. The last 32 are kept.",
+		Args:  cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				n, err := strconv.Atoi(args[0])
+				if err != nil || n < 1 {
+					return cli.Usagef("%q is no number of the history", args[0])
+				}
+				e, err := t.daemon().HistoryEntry(cmd.Context(), n)
+				if err != nil {
+					return err
+				}
+				return t.g.Print(e, func(w io.Writer) { fmt.Fprint(w, e.Text) })
+			}
+			list, err := t.daemon().History(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return t.g.Print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "NUMBER\tTIME\tBY\tFILE\tDIGEST\tCOMMENT")
+				for _, e := range list {
+					by, comment := e.User, e.Comment
+					if by == "" {
+						by = fmt.Sprint(e.UID)
+					}
+					if e.RollbackOf > 0 {
+						comment = strings.TrimSpace(fmt.Sprintf("rollback of %d  %s", e.RollbackOf, comment))
+					}
+					const digits = 12
+					fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", e.Number, e.Time.Local().Format(time.DateTime), by, e.Name, e.Digest[:min(digits, len(e.Digest))], dash(strings.ReplaceAll(comment, "\n", " ")))
+				}
+			})
+		},
+	}
+}
+
+func (t *tool) drift() *cobra.Command {
+	return t.coded(&cobra.Command{
+		Use:   "drift",
+		Short: "Say in what the running exports and ports differ from what is written",
+		Long: `Say in what the running exports and ports differ from what is written: in the file that was
+applied last, and where that says nothing, in the configuration as it is on disk now, its
+export table included. The changes lead from what is written to what runs.
+
+The exit code is 0 if there is no difference, 2 if there is, and 1 if there is no answer:
+also if the configuration cannot be read. The metric rstored_config_drift has the same.`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			x, err := t.daemon().Drift(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if t.g.Output != cli.FormatTable {
+				err = t.g.Print(x, nil)
+			} else {
+				printChanges(t.g.Out, x.Changes)
+				for _, p := range x.Problems {
+					fmt.Fprintln(t.g.Out, "problem:", p)
+				}
+				if x.None() {
+					fmt.Fprintf(t.g.Out, "what runs is what %s says\n", strings.Join(x.Against, " and "))
+				}
+			}
+			switch {
+			case err != nil:
+				return err
+			case len(x.Problems) > 0:
+				return outcome(cli.ExitFailed)
+			case len(x.Changes) > 0:
+				return outcome(exitChanges)
+			}
+			return nil
+		},
+	})
+}
