@@ -49,10 +49,34 @@ type kept struct{ index, n int }
 func (l *Listener) Hold(on bool) {
 	l.ask(func(c *serverConn) {
 		c.keeping = on
-		if !on {
+		if on {
+			c.putBack()
+		} else {
 			c.replay()
 		}
 	})
+}
+
+// putBack makes calls that wait for their data, of which nothing is asked for yet, messages again.
+func (c *serverConn) putBack() {
+	for {
+		q, a, f := &c.admit, c.admit.head, c.fetch.head
+		if a == nil && f == nil {
+			return
+		}
+		if a == nil || f != nil && f.came < a.came {
+			q = &c.fetch
+		}
+		s := q.head
+		q.pop()
+		s.drop()
+		c.kept = append(c.kept, kept{s.index, s.size})
+		c.slots[s.index] = nil
+		c.spare = append(c.spare, s)
+		c.calls.Add(^uint64(0)) // it is counted when it begins again
+		c.active--
+		c.activeNow.Store(int64(c.active))
+	}
 }
 
 // keep takes a message while the connection is held, unless it is the reply to a call to the client.

@@ -71,7 +71,8 @@ func TestHandover(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	l, err := rpcrdma.Serve(dev, 20049, srv, rpcrdma.Config{})
+	cfg := rpcrdma.Config{ReadBytes: 64 << 10} // so that calls wait for their data
+	l, err := rpcrdma.Serve(dev, 20049, srv, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestHandover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		heir, err := rpcrdma.Serve(next, 20049, srv, rpcrdma.Config{})
+		heir, err := rpcrdma.Serve(next, 20049, srv, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

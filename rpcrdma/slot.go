@@ -25,6 +25,7 @@ type slot struct {
 	c     *serverConn
 	index int
 	buf   []byte // the message, and later the reply
+	size  int    // of the message
 	state slotState
 	next  *slot // in a slotQueue
 	came  uint64
@@ -106,7 +107,7 @@ func (s *slot) receive(n int) {
 	c := s.c
 	count := &c.l.n
 	count.inline.Add(uint64(n))
-	s.state = slotWaiting
+	s.state, s.size = slotWaiting, n
 	s.arrived = c.loop.Now()
 	var err error
 	s.inline, err = s.hdr.Parse(s.buf[:n])

@@ -443,7 +443,11 @@ func (d *Daemon) drain() (dropped int, err error) {
 			return dropped, nil
 		case time.Now().Before(until):
 		case calls > 0:
-			return dropped, fmt.Errorf("%d calls take too long: %s", calls, strings.Join(d.rpc.InProgress(), "; "))
+			what := d.rpc.InProgress()
+			if len(what) == 0 {
+				what = []string{"their clients are slow to give data, or to take it"}
+			}
+			return dropped, fmt.Errorf("%d calls take too long: %s", calls, strings.Join(what, "; "))
 		case dropped > 0:
 			return dropped, fmt.Errorf("%d connections do not come to rest", len(drops))
 		default:
