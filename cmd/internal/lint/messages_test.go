@@ -74,10 +74,10 @@ func stringsOf(src []byte) []string {
 	last, before := token.ILLEGAL, token.ILLEGAL
 	for {
 		_, tok, lit := s.Scan()
-		switch {
-		case tok == token.EOF:
+		switch tok {
+		case token.EOF:
 			return out
-		case tok == token.STRING:
+		case token.STRING:
 			v, err := strconv.Unquote(lit)
 			if err != nil {
 				break
