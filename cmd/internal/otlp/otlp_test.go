@@ -207,9 +207,16 @@ func TestAllocations(t *testing.T) {
 	for name, s := range map[string]Settings{"off": {}, "not drawn": {Endpoint: k.URL, Sample: 1e-300}} {
 		tr := newTracer(t, io.Discard)
 		configure(t, tr, s)
-		c := testCall(0)
-		if n := testing.AllocsPerRun(1000, func() { tr.Observe(c, served, 1) }); n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
+		r, c := tr.cfg.Recorder, testCall(0)
+		if r.Trace(nil); tr.On() {
+			r.Trace(tr.Observe)
+		}
+		for what, observe := range map[string]func(*rpc.Call, rpc.Served){
+			"recorder": r.Observe, "tracer": func(c *rpc.Call, s rpc.Served) { tr.Observe(c, s, s.Row) },
+		} {
+			if n := testing.AllocsPerRun(1000, func() { observe(c, served) }); n != 0 {
+				t.Errorf("%s, %s: %v allocations", name, what, n)
+			}
 		}
 	}
 }
