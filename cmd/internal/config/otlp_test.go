@@ -29,3 +29,26 @@ func TestOTLP(t *testing.T) {
 		}
 	}
 }
+
+// TestOTLPSources: the ratio, a number with a fraction, comes from everywhere that settings come from.
+func TestOTLPSources(t *testing.T) {
+	const file = "otlp:\n  endpoint: http://127.0.0.1:4318\n  sample: 0.5\n"
+	check := func(c *Config, err error, want OTLP) {
+		t.Helper()
+		if err != nil || c.OTLP != want {
+			t.Errorf("%+v, %v", c, err)
+		}
+	}
+	c, err := load(t, "log_format: json\n")
+	check(c, err, OTLP{Sample: defaultSample})
+	c, err = load(t, file)
+	check(c, err, OTLP{Endpoint: "http://127.0.0.1:4318", Sample: 0.5})
+	t.Setenv("RSTORED_OTLP_SAMPLE", "0.25")
+	c, err = load(t, file)
+	check(c, err, OTLP{Endpoint: "http://127.0.0.1:4318", Sample: 0.25})
+	c, err = load(t, file, "--otlp-sample", "1", "--otlp-endpoint", "https://collector", "--otlp-ca", "/ca.pem")
+	check(c, err, OTLP{Endpoint: "https://collector", Sample: 1, CA: "/ca.pem"})
+	if _, err = load(t, "otlp:\n  sample: 2\n", "--otlp-sample", "3"); err == nil {
+		t.Error("three of each call are traced")
+	}
+}

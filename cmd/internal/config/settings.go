@@ -303,7 +303,7 @@ var settings = []Setting{
 	},
 	{
 		Key: "otlp.sample", Reload: true,
-		Usage: "part of the calls that is traced, 0 to 1",
+		Usage: "`RATIO` of the calls that are traced, 0 to 1",
 		Text:  "part of the calls that is traced, 0 to 1, drawn by chance",
 		field: func(c *Config) any { return &c.OTLP.Sample },
 	},
