@@ -90,6 +90,8 @@ type Config struct {
 	OpsClients int      `mapstructure:"ops_clients" yaml:"ops_clients"`
 	// Audit is where mounts, clients and changes are written down; see ParseAudit.
 	Audit string `mapstructure:"audit" yaml:"audit"`
+	// OTLP is for traces of calls.
+	OTLP OTLP `mapstructure:"otlp" yaml:"otlp"`
 	// TLS is for NFS over TCP.
 	TLS TLS `mapstructure:"tls" yaml:"tls"`
 	// Perf is for measurements of the network.
@@ -132,6 +134,7 @@ func Default() *Config {
 		OpsListen:  []string{},
 		OpsClients: 100,
 		Audit:      AuditLog,
+		OTLP:       OTLP{Sample: defaultSample},
 
 		MaxConnections: 4096,
 		NFSVersions:    slices.Clone(nfsVersions),
@@ -220,6 +223,9 @@ func (c *Config) Validate() error {
 	}
 	if _, err := ParseAudit(c.Audit); err != nil {
 		return fmt.Errorf("audit: %w", err)
+	}
+	if err := c.OTLP.validate(); err != nil {
+		return fmt.Errorf("otlp: %w", err)
 	}
 	if err := c.TLS.validate(); err != nil {
 		return err

@@ -55,6 +55,8 @@ func (s *Setting) value(c *Config) any {
 		return *p
 	case *bool:
 		return *p
+	case *float64:
+		return *p
 	case *time.Duration:
 		return *p
 	case *[]Export:
@@ -294,6 +296,24 @@ var settings = []Setting{
 		field: func(c *Config) any { return &c.Audit },
 	},
 	{
+		Key: "otlp.endpoint", Reload: true, See: "monitoring.md#traces",
+		Usage: "send traces of calls to the OpenTelemetry collector at `URL`",
+		Text:  "base URL of an OpenTelemetry collector that is sent traces of calls by OTLP over HTTP, such as `http://127.0.0.1:4318`. Without it no calls are traced",
+		field: func(c *Config) any { return &c.OTLP.Endpoint },
+	},
+	{
+		Key: "otlp.sample", Reload: true,
+		Usage: "`RATIO` of the calls that are traced, 0 to 1",
+		Text:  "part of the calls that is traced, 0 to 1, drawn by chance",
+		field: func(c *Config) any { return &c.OTLP.Sample },
+	},
+	{
+		Key: "otlp.ca", Reload: true,
+		Usage: "`FILE` of the authorities that the collector's certificate must come from",
+		Text:  "PEM file of the authorities that the collector's certificate must come from; without it those of the host",
+		field: func(c *Config) any { return &c.OTLP.CA },
+	},
+	{
 		Key: "tls.certificate", Reload: true, See: "security.md#tls",
 		Usage: "offer TLS to NFS over TCP with the certificate of a `FILE`",
 		Text:  "PEM file of the server's certificate and those between it and its authority. With it clients over TCP may begin TLS (RFC 9289), at the same ports. A renewed file is used by itself",
@@ -393,6 +413,8 @@ func AddFlags(f *pflag.FlagSet) {
 			f.Int(s.Flag(), v, s.Usage)
 		case bool:
 			f.Bool(s.Flag(), v, s.Usage)
+		case float64:
+			f.Float64(s.Flag(), v, s.Usage)
 		case time.Duration:
 			f.Duration(s.Flag(), v, s.Usage)
 		case []Export:

@@ -23,6 +23,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/measure"
+	"github.com/rstored/rstored/cmd/internal/otlp"
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
@@ -59,6 +60,7 @@ type Daemon struct {
 	traces  traces
 	// recorder measures the calls of rpc.
 	recorder *measure.Recorder
+	otlp     *otlp.Tracer
 	audit    *audit.Log
 	tls      atomic.Pointer[secrecy]
 	morgue   morgue
@@ -153,6 +155,9 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}
 	if err := d.wire(secret, journal); err != nil {
 		return nil, err
+	}
+	if err := d.applyOTLP(cfg); err != nil {
+		return nil, &cli.ConfigError{Err: err}
 	}
 	d.control = control.NewServer(d, access, log.Slog("control"), d.auditAction)
 
@@ -327,6 +332,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		d.served = append(d.served, d.nfs4.Programs()...)
 	}
 	d.recorder = newRecorder(d.served, cfg.OpsClients, d.log.Slog("store"))
+	d.otlp = otlp.New(otlp.Config{Recorder: d.recorder, Version: cli.ReadBuild().Version, Log: d.log.Slog("otlp")})
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
 		Observer: d.recorder,
@@ -381,7 +387,7 @@ func (d *Daemon) reload() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)
-	if err := errors.Join(d.applyTLS(cfg), d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
+	if err := errors.Join(d.applyTLS(cfg), d.applyOTLP(cfg), d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
 	d.tellWarnings(cfg)

@@ -129,7 +129,7 @@ func (d *Daemon) opsState() ops.State {
 		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
 		Exports: d.Exports(), Ports: d.Ports(), Drift: d.Drift(), Conns: d.Clients(), Workers: d.rpc.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(), RDMAMemory: d.meters.memory(),
-		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), TLS: d.tlsStatus(),
+		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tlsStatus(),
 	}
 	s.LocksHeld, s.LocksWaiting = d.locks.Count()
 	answer := true

@@ -80,6 +80,9 @@ func (d *Daemon) depart() error {
 		l.SetUnlinkOnClose(false)
 	}
 	_ = d.control.Shutdown(ctx) // whoever has not heard by then will not
+	traces, cancel := context.WithTimeout(context.Background(), departTime)
+	defer cancel()
+	d.otlp.Close(traces)
 	return nil
 }
 

@@ -32,6 +32,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		return true
 	})
 	defer func() {
+		d.otlp.Close(ctx)
 		d.watch.stop()
 		_ = watching.remove()
 		_ = d.audit.Close()
@@ -77,6 +78,9 @@ func (d *Daemon) release() {
 	d.sockets.Freeze() // whoever starts it again finds them
 	defer func() { _ = d.audit.Close() }()
 	d.mounts.stop()
+	if d.otlp != nil {
+		d.otlp.Close(context.Background())
+	}
 	for _, p := range d.ports {
 		_ = p.remove()
 	}

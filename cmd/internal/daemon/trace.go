@@ -11,8 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/measure"
+	"github.com/rstored/rstored/cmd/internal/otlp"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -67,11 +69,39 @@ func (d *Daemon) changeTraces(change func([]*tracing) []*tracing) {
 	list = change(list)
 	x.list.Store(&list)
 	d.rpc.Trace(len(list) > 0)
-	if len(list) > 0 {
+	d.hookTraces(len(list) > 0)
+}
+
+// hookTraces has the recorder call those who want to see calls, and nobody if none does. Call with mu
+// of the traces held.
+func (d *Daemon) hookTraces(watched bool) {
+	switch sampled := d.otlp.On(); {
+	case watched && sampled:
+		d.recorder.Trace(func(c *rpc.Call, s rpc.Served, row int) {
+			d.otlp.Observe(c, s, row)
+			d.traced(c, s, row)
+		})
+	case watched:
 		d.recorder.Trace(d.traced)
-	} else {
+	case sampled:
+		d.recorder.Trace(d.otlp.Observe)
+	default:
 		d.recorder.Trace(nil)
 	}
+}
+
+// applyOTLP traces calls as the configuration says.
+func (d *Daemon) applyOTLP(cfg *config.Config) error {
+	x := &d.traces
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	err := d.otlp.Configure(otlp.Settings{Endpoint: cfg.OTLP.Endpoint, Sample: cfg.OTLP.Sample, CA: cfg.OTLP.CA})
+	if err != nil {
+		err = fmt.Errorf("otlp: %w", err)
+	}
+	list := x.list.Load()
+	d.hookTraces(list != nil && len(*list) > 0)
+	return err
 }
 
 // traced gives a call to those who look at it.

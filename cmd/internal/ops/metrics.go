@@ -12,6 +12,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/measure"
+	"github.com/rstored/rstored/cmd/internal/otlp"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -41,6 +42,7 @@ type State struct {
 	TLS        *control.TLS
 	Audit      map[string]uint64
 	AuditLost  uint64
+	Traces     otlp.Counts
 }
 
 // Loop says how long a packet loop took to answer.
@@ -147,6 +149,8 @@ var catalog = []Metric{
 
 	{"rstored_audit_events_total", counter, labels("event"), "Events of the audit log."},
 	{"rstored_audit_dropped_total", counter, nil, "Events that were not written to the audit log, because there were too many."},
+
+	{"rstored_otlp_traces_total", counter, labels("result"), "Calls that were drawn for traces: sent, dropped because too many waited, or failed because the collector did not take them."},
 }
 
 // clientBounds are the buckets of the histograms of clients: every third of the others.
@@ -306,6 +310,9 @@ func (s *scrape) daemon() {
 		s.put("rstored_audit_events_total", float64(n), k)
 	}
 	s.put("rstored_audit_dropped_total", float64(s.AuditLost))
+	s.put("rstored_otlp_traces_total", float64(s.Traces.Sent), "sent")
+	s.put("rstored_otlp_traces_total", float64(s.Traces.Dropped), "dropped")
+	s.put("rstored_otlp_traces_total", float64(s.Traces.Failed), "failed")
 	for k, n := range s.Stats.Errors {
 		if !strings.HasPrefix(k, "nfs_status_") {
 			s.put("rstored_errors_total", float64(n), k)
