@@ -65,6 +65,11 @@ type Config struct {
 	// find out by their timeouts.
 	Ledger []byte
 
+	// Starting says that listeners are about to be opened: until Device.Started, who asks
+	// for a port that is not open yet waits for it. It is for a device on a socket of an
+	// earlier process, which peers reach before the listeners are there.
+	Starting bool
+
 	// QPMax bounds the queue pairs of the device; 0 means DefaultQPMax.
 	QPMax int
 

@@ -29,6 +29,7 @@ type Device struct {
 	pkeys  atomic.Pointer[partitions]
 	next   atomic.Uint32 // shard of the next incoming connection
 	manual bool          // driven by Turn
+	ending atomic.Bool
 
 	mu        sync.Mutex
 	listeners map[uint16]*listener[rdma.ConnRequest]
@@ -116,7 +117,7 @@ func newDevice(cfg Config, links []link.Link) (*Device, error) {
 		d.shards = append(d.shards, newShard(d, i, l))
 	}
 	s := d.shards[0]
-	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: d.guid(), Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
+	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: d.guid(), Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
 	if n := s.cm.Resume(s.link.Now()); n > 0 {
 		cfg.Logger.Info("ending the connections of an earlier run, so that their peers connect anew at once", "device", d.addr.String(), "connections", n)
 	}
@@ -169,6 +170,21 @@ func (d *Device) Loops() []rdma.Loop {
 		l[i] = s
 	}
 	return l
+}
+
+// Started says that every listener of the start is open, see Config.Starting: requests for
+// other ports are refused from now on.
+func (d *Device) Started() {
+	first := d.shards[0]
+	first.Submit(func() { first.cm.Started() })
+}
+
+// Ending says that another process has the sockets of the device next: requests for ports
+// that are closed are dropped from now on, so that their senders ask again and reach it.
+func (d *Device) Ending() {
+	d.ending.Store(true)
+	first := d.shards[0]
+	first.Submit(func() { first.cm.Ending() })
 }
 
 // Addr is the address that the device sends from.

@@ -80,6 +80,7 @@ type Daemon struct {
 	mu      sync.Mutex
 	exports []*served
 	ports   []*port
+	opened  bool // the ports of the start are
 
 	devMu   sync.Mutex
 	devices map[netip.Addr]*device
@@ -142,6 +143,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 
 	d.mu.Lock()
 	err = errors.Join(d.applyExports(true), d.applyPorts(true))
+	d.allOpen()
 	d.mounts = watchMounts(d.mountsChanged)
 	d.mu.Unlock()
 	if err != nil {
