@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -77,6 +78,7 @@ type daemon struct {
 	log     logBuffer
 	cmd     *exec.Cmd
 	exited  chan struct{}
+	nofile  int // limit of file descriptors at the next start; 0 is the process's own
 }
 
 // logBuffer is what a process has written so far.
@@ -161,6 +163,9 @@ func (d *daemon) tryStart() (code int, said string) {
 	}, d.args...)
 	before := len(d.log.String())
 	cmd := exec.Command(filepath.Join(binDir, "rstored"), args...)
+	if d.nofile > 0 {
+		cmd = exec.Command("sh", append([]string{"-c", `ulimit -n "$0" && exec "$@"`, strconv.Itoa(d.nofile), cmd.Path}, args...)...)
+	}
 	cmd.Stdout, cmd.Stderr = &d.log, &d.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/audit"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -32,6 +33,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
+	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -70,6 +72,8 @@ type Daemon struct {
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
 	sockets   *sockets.Set
+	door      *rpc.Door
+	openFiles *posixfs.Files // what the stores share
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time
@@ -81,6 +85,8 @@ type Daemon struct {
 	exports []*served
 	ports   []*port
 	opened  bool // the ports of the start are
+	// memory is what the RDMA ports share; nil before there is one.
+	memory *rpcrdma.Memory
 
 	devMu   sync.Mutex
 	devices map[netip.Addr]*device
@@ -103,6 +109,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}
 	d.cfg.Store(cfg)
 	d.inherit()
+	d.budget(cfg)
 	defer func() {
 		if err != nil {
 			d.release()
@@ -175,6 +182,17 @@ func (d *Daemon) inherit() {
 	}
 	d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
 }
+
+// budget shares out the connections and the file descriptors.
+func (d *Daemon) budget(cfg *config.Config) {
+	fds := posixfs.Descriptors()
+	d.door = rpc.NewDoor(rpc.DoorConfig{Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare})
+	d.openFiles = posixfs.NewFiles(fds)
+}
+
+// connectionShare is the part of the file descriptors that is for connections: 1/connectionShare.
+// posixfs.Files takes two thirds.
+const connectionShare = 4
 
 // tellWarnings tells what is probably not meant in the exports.
 func (d *Daemon) tellWarnings(cfg *config.Config) {
@@ -255,6 +273,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
 		Observer: d.recorder,
+		Paced:    d.table.Limited,
 		Workers:  d.cfg.Load().Workers,
 		Journal:  journal,
 		Logger:   d.log.Slog("rpc"),

@@ -345,6 +345,11 @@ func (c *connection) Dispatch(call *rpc.Call, msg xdr.Decoder, mayBlock bool) {
 	c.d.rpc.Dispatch(call, msg, mayBlock)
 }
 
+// Pace implements rpcrdma.Pacer.
+func (c *connection) Pace(call *rpc.Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
+	return c.d.rpc.Pace(call, msg, bulk, take)
+}
+
 // Close implements io.Closer: the connection has ended.
 func (c *connection) Close() error {
 	c.d.audit.Event("rdma_disconnect", zap.String("client", c.peer.Addr.String()), zap.String("local", c.peer.Local.String()))

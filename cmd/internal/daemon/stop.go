@@ -73,6 +73,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		}
 	}
 	err = errors.Join(err, d.control.Close(), d.state.Close())
+	d.freeMemory(err)
 	d.log.Info("stopped", zap.Error(err))
 	return err
 }
