@@ -99,8 +99,13 @@ func NewMemory(limit int, cfg Config) (*Memory, error) {
 // Close gives the memory back to the system.
 func (m *Memory) Close() error { return m.arena.Close() }
 
-// Stats describes the use of the memory for connections of inline bytes for each message.
+// Stats describes the use of the memory, for connections with messages of inline bytes; 0 means
+// those of a Config without.
 func (m *Memory) Stats(inline int) MemoryStats {
+	if inline == 0 {
+		cfg := Config{}.withDefaults()
+		inline = cfg.Inline
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return MemoryStats{
