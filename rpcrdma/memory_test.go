@@ -464,6 +464,47 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
+// TestThrottledHold: calls that wait for their limits keep nobody from standing still, and wait on afterwards.
+func TestThrottledHold(t *testing.T) {
+	w, limit := pacedWorld(t, Config{})
+	limit.wait.Store(int64(time.Hour))
+	r := w.keepsKeys()
+	m := r.region(1<<20, remoteWrite)
+	const calls = 4
+	for i := range uint32(calls) {
+		r.send(message(&Header{XID: i + 1, Credits: 32, Writes: []Chunk{segments(m, 1000)}}, rawCall(i+1, procGet, 1, 1000)))
+	}
+	for w.l.Conns()[0].InUse < calls {
+		time.Sleep(time.Millisecond)
+	}
+	for range 2 {
+		w.l.Hold(true)
+		for _, b := range w.l.Busy() {
+			if b.Calls != 0 {
+				t.Errorf("held, and %+v", b)
+			}
+		}
+		if c := w.l.Conns()[0]; c.InUse != 0 || c.Calls != 0 {
+			t.Errorf("held, and %+v", c)
+		}
+		w.l.Hold(false)
+		if c := w.l.Conns()[0]; c.InUse != calls || c.Calls != calls {
+			t.Errorf("let go, and %+v", c)
+		}
+	}
+	w.l.Hold(true)
+	limit.wait.Store(0)
+	w.l.Hold(false)
+	for i := range uint32(calls) {
+		if h, _ := r.reply(); h.XID != i+1 {
+			t.Errorf("reply %d is that of call %d", i+1, h.XID)
+		}
+	}
+	if n := w.l.Stats().Messages["recv_rdma_msg"]; n != calls {
+		t.Errorf("%d calls were counted", n)
+	}
+}
+
 // TestThrottledEnd: a connection ends, or is drained, while its calls wait for their time.
 func TestThrottledEnd(t *testing.T) {
 	for _, drain := range []bool{false, true} {

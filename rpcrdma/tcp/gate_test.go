@@ -125,6 +125,48 @@ func TestLimitedIsNotRead(t *testing.T) {
 	}
 }
 
+// TestLimitedHurries: a connection that is not read, as a call on it waits for its time, comes to rest when the server has
+// all calls hurry, and is read again afterwards.
+func TestLimitedHurries(t *testing.T) {
+	came := make(chan struct{}, 1)
+	wait := func(c *rpc.Call, _ bool) rpc.Status {
+		if !c.Paid {
+			c.Paid = true
+			if c.Defer(time.Hour) {
+				came <- struct{}{}
+				return rpc.Later
+			}
+		}
+		return rpc.Done
+	}
+	srv := rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: []rpc.Program{{Prog: prog, Vers: 1, Procs: []rpc.Proc{
+		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+		{Name: "WAIT", Inline: true, Serve: wait},
+	}}}})
+	defer srv.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(l, srv)
+	defer s.Close()
+	c := dial(t, l.Addr().String())
+	late := make(chan error, 1)
+	go func() { late <- c.Call(context.Background(), &rpc.Request{Prog: prog, Vers: 1, Proc: 1}) }()
+	<-came
+	s.Hold(true)
+	srv.Hurry(true)
+	rests(t, s)
+	if err := <-late; err != nil {
+		t.Error(err)
+	}
+	srv.Hurry(false)
+	s.Hold(false)
+	if err := c.Call(context.Background(), &rpc.Request{Prog: prog, Vers: 1, Proc: 0}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLimitedEnds: a listener that is closed does not wait for the time of calls that are late.
 func TestLimitedEnds(t *testing.T) {
 	came := make(chan struct{})
