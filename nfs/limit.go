@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // Bucket is a token bucket of so many units a second, written as the time at which it is full
@@ -125,6 +127,33 @@ func (m *meter) client(now int64, a netip.Addr) *buckets {
 	c := new(buckets)
 	m.clients[a] = c
 	return c
+}
+
+// comeAgain is when a call is asked for again whose wait is too long.
+const comeAgain = time.Second
+
+// Pace counts a call of n bytes of data on the object of a file handle against the limits of its
+// client, for rpc.Proc's Pace. now is the time that the version's server has. Calls that are
+// not let in at all are told so when they are served.
+func (t *Table) Pace(codec *Codec, c *rpc.Call, fh []byte, n int, take bool, now time.Time) (limit uint32, wait time.Duration, ok bool) {
+	id, _, err := codec.Parse(fh)
+	x := t.ByID(id)
+	if err != nil || x == nil {
+		return 0, 0, true
+	}
+	rule, st := x.Admits(&c.Peer)
+	if st != OK || !x.Limited(rule) {
+		return 0, 0, true
+	}
+	limit = id + 1
+	if !take {
+		return limit, 0, true
+	}
+	if wait, ok = x.Reserve(rule, now, c.Peer.Addr.Addr(), n); !ok {
+		return limit, comeAgain, false
+	}
+	c.Paid = true
+	return limit, wait, true
 }
 
 // Limited reports whether anything bounds what a client does in the export.

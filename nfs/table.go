@@ -34,7 +34,12 @@ type snapshot struct {
 	byID   map[uint32]*Export
 	byName map[string]*Export
 	places map[Place]*Export
+	// limited: an export has a limit, or a rule in one.
+	limited bool
 }
+
+// Limited reports whether any client is limited in any export.
+func (t *Table) Limited() bool { return t.load().limited }
 
 // NewTable makes a table with nothing in it. Hosts is needed for rules with names.
 func NewTable(h Hosts) *Table {
@@ -100,6 +105,7 @@ func (t *Table) set(list []*Export) error {
 		} else {
 			x.meter = new(meter)
 		}
+		s.limited = s.limited || !x.Limit.none() || slices.ContainsFunc(x.Clients, func(r ClientRule) bool { return !r.Limit.none() })
 		wants, err := x.arrange(t.hosts)
 		if err != nil {
 			return err

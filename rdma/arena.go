@@ -145,6 +145,21 @@ func (a *Arena) Free(b []byte) {
 	a.push(p, o)
 }
 
+// Discard gives the whole pages of b, a part of a block that is allocated, back to the system
+// until they are touched again. What they held is lost.
+func (a *Arena) Discard(b []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))))
+	if a.mem == nil || at < 0 || at+len(b) > len(a.mem) {
+		return
+	}
+	from := (at + ArenaBlockMin - 1) &^ (ArenaBlockMin - 1)
+	if to := (at + len(b)) &^ (ArenaBlockMin - 1); from < to {
+		_ = unix.Madvise(a.mem[from:to], unix.MADV_DONTNEED) // it is a kindness
+	}
+}
+
 // Stats describes the use of the arena.
 func (a *Arena) Stats() ArenaStats {
 	a.mu.Lock()

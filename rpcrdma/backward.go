@@ -24,6 +24,9 @@ type backward struct {
 // backwardInline is the longest message, and the size of its buffer.
 const backwardInline = 4096
 
+// backwardMemory is what the buffers of a connection take.
+const backwardMemory = rpc.BackwardCalls * backwardInline
+
 func (b *backward) init(c *serverConn) {
 	b.c = c
 	b.calls = rpc.NewBackward(func(msg []byte) bool {
@@ -38,7 +41,12 @@ func (b *backward) send(msg []byte) {
 		return
 	}
 	if b.mem == nil {
-		if b.mem = c.l.pool.arena.Alloc(rpc.BackwardCalls * backwardInline); b.mem == nil {
+		if c.l.pool.extra(backwardMemory) {
+			if b.mem = c.l.pool.arena.Alloc(backwardMemory); b.mem == nil {
+				c.l.pool.shrink(backwardMemory)
+			}
+		}
+		if b.mem == nil {
 			c.fail(errSendFailed, fmt.Errorf("no memory for %d calls to the client", rpc.BackwardCalls))
 			return
 		}
@@ -105,6 +113,7 @@ func (b *backward) release() {
 	}
 	if b.mem != nil {
 		b.c.l.pool.arena.Free(b.mem)
+		b.c.l.pool.shrink(backwardMemory)
 		b.mem = nil
 	}
 }

@@ -63,7 +63,11 @@ type serverConn struct {
 	keeping  bool   // see Listener.Hold
 	kept     []kept // oldest first
 	released bool
-	grant    int // the most credits that a reply gives now
+	grant    int   // the credits that there are receives for
+	resting  []int // receives that are not posted, as there are fewer credits
+	owned    int   // the others, posted or with a call
+	throttle throttle
+	stall    stall
 	active   int // slots between receive and completion of the reply
 	serving  int // slots in the handler
 
@@ -76,8 +80,9 @@ type serverConn struct {
 	depth        int       // RDMA READs that may be in flight
 	readsFree    int
 	reading      int    // bytes of RDMA READs in flight
-	wake         func() // pumps, from any goroutine
-	waking       bool   // wake is with the pool
+	ticket       ticket // for bulk memory
+	waits        *slot  // whose ticket it is, while it waits
+	holding      bool   // counted as a holder of bulk memory
 
 	sqFree  int
 	replies slotQueue // replies that wait for room in the send queue
@@ -128,42 +133,63 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	}
 	peer := rpc.Peer{Addr: req.Remote(), Local: req.Local(), Transport: rpc.TransportRDMA, PKey: req.PKey()}
 	said, _ := ParsePrivate(req.PrivateData())
-	return makeConn(l, req.Loop(), peer, said, depth)
+	grant := l.pool.join(min(cfg.Credits, firstGrant), cfg.Inline)
+	if grant == 0 {
+		return nil, l.noMemory()
+	}
+	return makeConn(l, req.Loop(), peer, said, depth, grant, receives(grant))
 }
 
-// makeConn makes a connection to a client that has said so about its messages, and serves depth RDMA READs at a time.
-func makeConn(l *Listener, loop rdma.Loop, peer rpc.Peer, said PrivateMessage, depth int) (*serverConn, error) {
+// makeConn makes a connection to a client that has said so about its messages, and serves depth RDMA READs at a time. The
+// memory of its receives, owned of them for the credits of grant, has been taken, and is given back if there is an error.
+func makeConn(l *Listener, loop rdma.Loop, peer rpc.Peer, said PrivateMessage, depth, grant, owned int) (*serverConn, error) {
 	cfg := &l.cfg
 	c := &serverConn{
 		l: l, loop: loop, peer: peer, since: time.Now(),
 		inlineOut: min(cfg.Inline, said.Receive), peerInval: said.RemoteInvalidation,
-		depth: depth, readsFree: depth, sqFree: sendQueueMin + 2*cfg.Credits, grant: min(cfg.Credits, firstGrant),
+		depth: depth, readsFree: depth, sqFree: sendQueueMin + 2*cfg.Credits, grant: grant, owned: owned,
 	}
 	c.ords.Store(int64(depth))
 	c.creditsNow.Store(1)
-	c.wake = func() { c.loop.Submit(c.woken) }
-	n := cfg.Credits + extraReceives
+	c.ticket.wake = func() { c.loop.Submit(c.woken) }
+	n := receives(cfg.Credits)
 	c.mem = l.pool.arena.Alloc(n * cfg.Inline)
 	if c.mem == nil {
-		return nil, fmt.Errorf("no memory for %d message buffers", n)
+		l.pool.leave(c.owned * cfg.Inline)
+		return nil, l.noMemory()
 	}
+	c.throttle.init(c)
+	c.stall.c = c
 	c.slots = make([]*slot, n)
 	c.recvs = make([]rdma.SGE, n)
 	for i := range c.recvs {
 		c.recvs[i] = rdma.SGE{Buf: c.mem[i*cfg.Inline : (i+1)*cfg.Inline : (i+1)*cfg.Inline], LKey: l.pool.lkey}
 	}
+	for i := n - 1; i >= c.owned; i-- {
+		c.resting = append(c.resting, i)
+	}
 	var err error
 	c.cq, err = l.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: n + depth + c.sqFree + 1 + rpc.BackwardCalls, OnEvent: c.poll})
 	if err != nil {
-		l.pool.arena.Free(c.mem)
+		c.freeReceives()
 		return nil, fmt.Errorf("creating a completion queue: %w", err)
 	}
 	c.back.init(c)
 	if c.handler, err = l.open(peer, func() { c.loop.Submit(c.disconnect) }); err != nil {
-		l.pool.arena.Free(c.mem)
+		c.freeReceives()
 		return nil, err
 	}
+	c.throttle.pacer, _ = c.handler.(Pacer)
 	return c, nil
+}
+
+// freeReceives gives the memory of the receives back, to the system too: what many clients
+// touched at some time would add up.
+func (c *serverConn) freeReceives() {
+	p := c.l.pool
+	p.arena.Discard(c.mem)
+	p.arena.Free(c.mem)
+	p.leave(c.owned * c.l.cfg.Inline)
 }
 
 // accept answers the request; the receives are posted before the client hears
@@ -191,7 +217,7 @@ func (c *serverConn) qpConfig() rdma.QPConfig {
 // prepare posts the receives, before the client can send.
 func (c *serverConn) prepare(conn rdma.Conn) error {
 	c.conn = conn
-	for i := len(c.kept); i < c.grant+extraReceives; i++ {
+	for i := len(c.kept); i < c.owned; i++ {
 		c.post(i)
 	}
 	return conn.QP().PostRecv(c.takeRepost())
@@ -264,6 +290,7 @@ func (c *serverConn) disconnect() {
 // drain ends the connection as soon as no call is in progress.
 func (c *serverConn) drain() {
 	c.draining = true
+	c.throttle.release()
 	if c.active == 0 {
 		c.disconnect()
 	}
@@ -277,6 +304,9 @@ func (c *serverConn) end() {
 	}
 	c.dead, c.closed = true, true
 	c.probe.stop()
+	c.stall.stop()
+	c.throttle.stop()
+	c.noWait()
 	c.conn.Close()
 	c.back.end()
 	c.closeHandler()
@@ -306,7 +336,8 @@ func (c *serverConn) release() {
 	c.released = true
 	c.closeHandler()
 	c.lent.close()
-	c.l.pool.arena.Free(c.mem)
+	c.freeReceives()
+	c.l.cfg.Door.Leave(c.peer.Addr.Addr(), false)
 	c.back.release()
 	c.l.forget(c)
 }
@@ -385,11 +416,13 @@ func (c *serverConn) complete(wc *rdma.WC) {
 			c.arrived(index, int(wc.ByteLen))
 		}
 	case idRead:
+		c.stall.progress = true
 		c.readsFree++
 		c.reading -= int(wc.ByteLen)
 		c.slots[index].fetched(int(wc.ByteLen))
 	case idSend:
 		s := c.slots[index]
+		c.stall.progress = true
 		c.sqFree += s.posted
 		s.recycle()
 	}
@@ -409,13 +442,50 @@ func (c *serverConn) arrived(index, n int) {
 // granted gets twice as many; the buffers of a client that never does are not touched.
 const firstGrant = 16
 
-// grow doubles the grant, and posts the receives for it before anyone hears of it.
+// grow doubles the grant, as far as there is memory, and posts the receives for it before
+// anyone hears of it.
 func (c *serverConn) grow() {
-	next := min(2*c.grant, c.l.cfg.Credits)
-	for i := c.grant; i < next; i++ {
-		c.post(i + extraReceives)
+	cfg := &c.l.cfg
+	next := c.l.pool.allowed(min(2*c.grant, cfg.Credits), cfg.Inline)
+	n := receives(next) // those of a larger grant of before may still be there
+	if next <= c.grant || n > c.owned && !c.l.pool.grow((n-c.owned)*cfg.Inline, next, cfg.Inline) {
+		return
+	}
+	for ; c.owned < n; c.owned++ {
+		last := len(c.resting) - 1
+		c.post(c.resting[last])
+		c.resting = c.resting[:last]
 	}
 	c.grant = next
+}
+
+// credits is what a reply grants now: what was asked for, as far as there are receives, memory
+// is not short and the client keeps to its limits.
+func (c *serverConn) credits(asked uint32) uint32 {
+	most := c.l.pool.allowed(c.grant, c.l.cfg.Inline)
+	n := min(most, c.throttle.cap, int(min(asked, 1<<16)))
+	n = max(n, 1)
+	c.creditsNow.Store(int64(n))
+	return uint32(n)
+}
+
+// rest reports whether a receive whose call has ended is not to be posted again, because memory
+// is short. Its client has heard by then, in the reply, of having one credit less.
+func (c *serverConn) rest(i int) bool {
+	cfg := &c.l.cfg
+	most := c.l.pool.allowed(c.grant, cfg.Inline)
+	if most < c.grant {
+		c.l.n.add(creditsShort)
+	}
+	if c.owned <= receives(max(most, min(floorCredits, cfg.Credits))) {
+		return false
+	}
+	c.owned--
+	c.grant = min(c.grant, max(creditsOf(c.owned), 1))
+	c.resting = append(c.resting, i)
+	c.l.pool.arena.Discard(c.recvs[i].Buf)
+	c.l.pool.shrink(cfg.Inline)
+	return true
 }
 
 // slot gives the receive a slot for what came in it.
@@ -432,10 +502,16 @@ func (c *serverConn) slot(i int) *slot {
 	return s
 }
 
-// woken is pump, after the pool had no memory.
-func (c *serverConn) woken() {
-	c.waking = false
-	c.pump()
+// woken is pump, after there was no memory.
+func (c *serverConn) woken() { c.pump() }
+
+// noWait ends the wait for memory.
+func (c *serverConn) noWait() {
+	if c.waits != nil {
+		c.waits = nil
+		c.l.pool.cancel(&c.ticket)
+		c.count()
+	}
 }
 
 // pump does what became possible: it posts replies that waited for room, finds
@@ -504,15 +580,33 @@ func (c *serverConn) startReads() {
 	if len(c.readWRs) == 0 || c.dead {
 		return
 	}
+	c.stall.start()
 	c.readsFree -= len(c.readWRs)
 	if err := c.conn.QP().PostSend(c.readWRs); err != nil {
 		c.fail(errReadFailed, fmt.Errorf("posting RDMA READs: %w", err))
 	}
 }
 
+// idle reports whether nothing of the client is waited for.
+func (c *serverConn) idle() bool {
+	return c.sqFree == sendQueueMin+2*c.l.cfg.Credits && c.readsFree == int(c.ords.Load())
+}
+
 func (c *serverConn) hold(n int) {
 	c.held += n
 	c.heldNow.Store(int64(c.held))
+	c.count()
+}
+
+// count tells the memory whether the connection has some of it, or wants some.
+func (c *serverConn) count() {
+	switch is := c.held > 0 || c.waits != nil; {
+	case is && !c.holding:
+		c.l.pool.hold(1)
+	case !is && c.holding:
+		c.l.pool.hold(-1)
+	}
+	c.holding = c.held > 0 || c.waits != nil
 }
 
 // slotQueue is a list of slots, each of which is in one list at most.

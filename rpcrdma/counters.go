@@ -38,6 +38,10 @@ const (
 	errNotMoved
 	errMemoryWait
 	errSendQueueWait
+	errSlow
+	throttled
+	creditsCut
+	creditsShort
 	countersEnd
 )
 
@@ -52,6 +56,8 @@ var counterNames = [countersEnd]string{
 	errBackward: "rpcrdma_backward_message", errReadFailed: "rpcrdma_read_failed", errWriteFailed: "rpcrdma_write_failed",
 	errSendFailed: "rpcrdma_send_failed", errPeerSilent: "rpcrdma_peer_silent", errReceiveFailed: "rpcrdma_receive_failed", errConnRefused: "rpcrdma_connection_refused",
 	errNotMoved: "rpcrdma_not_handed_over", errMemoryWait: "rpcrdma_waited_for_memory", errSendQueueWait: "rpcrdma_waited_for_send_queue",
+	errSlow: "rpcrdma_slow_client", throttled: "rpcrdma_waited_for_limit", creditsCut: "rpcrdma_credits_lowered_by_limit",
+	creditsShort: "rpcrdma_credits_lowered_by_memory",
 }
 
 // counters are shared by the connections of a Listener, whatever their loops.

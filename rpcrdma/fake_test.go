@@ -377,6 +377,9 @@ func (q *fakeQP) execute(from *fakeQP, w rdma.SendWR) bool {
 	}
 	switch w.Op {
 	case rdma.OpWrite:
+		if n == 0 { // needs no memory
+			break
+		}
 		if b := q.pd.remote(w.RKey, w.RemoteAddr, n, rdma.RemoteWrite); b != nil {
 			copy(b, bytes.Join(bufs(w.SGL), nil))
 		} else {

@@ -45,12 +45,14 @@ type Busy struct {
 type kept struct{ index, n int }
 
 // Hold keeps calls that arrive from now on, of which there are no more than clients have credits, or begins to
-// serve them. Calls that have arrived before go on. It must not be called on a loop.
+// serve them. Calls that have arrived before go on, but for those that wait for the limits of their clients:
+// nothing of them has begun, and they are kept too. It must not be called on a loop.
 func (l *Listener) Hold(on bool) {
 	l.ask(func(c *serverConn) {
 		c.keeping = on
 		if on {
 			c.putBack()
+			c.throttle.takeBack()
 		} else {
 			c.replay()
 		}
@@ -59,6 +61,10 @@ func (l *Listener) Hold(on bool) {
 
 // putBack makes calls that wait for their data, of which nothing is asked for yet, messages again.
 func (c *serverConn) putBack() {
+	if c.dead {
+		return
+	}
+	c.noWait()
 	for {
 		q, a, f := &c.admit, c.admit.head, c.fetch.head
 		if a == nil && f == nil {
@@ -69,13 +75,7 @@ func (c *serverConn) putBack() {
 		}
 		s := q.head
 		q.pop()
-		s.drop()
-		c.kept = append(c.kept, kept{s.index, s.size})
-		c.slots[s.index] = nil
-		c.spare = append(c.spare, s)
-		c.calls.Add(^uint64(0)) // it is counted when it begins again
-		c.active--
-		c.activeNow.Store(int64(c.active))
+		c.unarrived(s)
 	}
 }
 
@@ -90,6 +90,19 @@ func (c *serverConn) keep(index, n int) bool {
 	}
 	c.kept = append(c.kept, kept{index, n})
 	return true
+}
+
+// unarrived keeps a message of which nothing has begun.
+func (c *serverConn) unarrived(s *slot) {
+	c.kept = append(c.kept, kept{s.index, s.size})
+	s.drop()
+	c.active--
+	c.activeNow.Store(int64(c.active))
+	c.calls.Add(^uint64(0))
+	c.l.n.inline.Add(-uint64(s.size))
+	c.l.n.n[recvMsg].Add(^uint64(0))
+	c.slots[s.index] = nil
+	c.spare = append(c.spare, s)
 }
 
 // replay begins with what was kept.
@@ -214,20 +227,24 @@ func (l *Listener) Import(data []byte) (int, error) {
 
 // inherit goes on with one connection.
 func (l *Listener) inherit(heir rdma.Heir, loop rdma.Loop, k *snapshotConn) error {
-	c, err := makeConn(l, loop, k.Peer, PrivateMessage{Receive: k.InlineOut, RemoteInvalidation: k.Invalidates}, max(k.Depth, 1))
+	grant := max(min(max(k.Grant, k.Credits), l.cfg.Credits), 1)
+	// More messages than credits wait if there were receives for more credits before, or of a client that
+	// does not keep to them.
+	owned := max(receives(grant), min(len(k.Kept), receives(l.cfg.Credits)))
+	if len(k.Kept) > owned {
+		return fmt.Errorf("%d messages wait, with %d receives", len(k.Kept), owned)
+	}
+	l.pool.inherit(owned * l.cfg.Inline)
+	c, err := makeConn(l, loop, k.Peer, PrivateMessage{Receive: k.InlineOut, RemoteInvalidation: k.Invalidates}, max(k.Depth, 1), grant, owned)
 	if err != nil {
 		return err
 	}
+	l.cfg.Door.Take(k.Peer.Addr.Addr(), false)
 	c.since, c.first, c.last = k.Since, k.First, k.Last
-	c.grant = min(max(k.Grant, c.grant), l.cfg.Credits)
 	c.creditsNow.Store(int64(k.Credits))
 	c.calls.Store(k.Calls)
 	c.writeBytes.Store(k.WriteBytes)
 	c.readBytes.Store(k.ReadBytes)
-	if len(k.Kept) > c.grant+extraReceives {
-		c.release()
-		return fmt.Errorf("%d messages wait, with %d credits", len(k.Kept), c.grant)
-	}
 	for i, m := range k.Kept {
 		if copy(c.recvs[i].Buf, m) < len(m) {
 			c.release()

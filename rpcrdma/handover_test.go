@@ -78,13 +78,18 @@ func TestHandover(t *testing.T) {
 	}
 	at := netip.AddrPortFrom(dev.Addr(), 20049)
 
+	var doors []*rpc.Door
 	var work sync.WaitGroup
 	var stop atomic.Bool
 	var asked atomic.Int64
 	const clients = 3
 	for i := range clients {
 		c := dialRoCE(t, at)
-		for j := range 3 {
+		users := 3
+		if i == 0 {
+			users = 24 // more than what it is granted at first
+		}
+		for j := range users {
 			work.Go(func() {
 				for k := 0; !stop.Load(); k++ {
 					n := 1 + (i*977+j*7919+k*104729)%300_000
@@ -163,13 +168,30 @@ func TestHandover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		heir, err := rpcrdma.Serve(next, 20049, srv, cfg)
+		// It has no room for so many, and takes them all the same.
+		door := rpc.NewDoor(rpc.DoorConfig{Clients: 1, PerClient: 1})
+		heir, err := rpcrdma.Serve(next, 20049, srv, rpcrdma.Config{ReadBytes: 64 << 10, MaxConns: 1, Memory: rpcrdma.MemoryMin, Door: door})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n, err := heir.Import(conns); n != clients || err != nil {
 			t.Fatalf("%d connections: %v", n, err)
 		}
+		credits := 0
+		was := l.Conns()
+		for i, c := range heir.Conns() {
+			credits += c.Credits
+			if c.Remote != was[i].Remote || c.Credits != was[i].Credits {
+				t.Errorf("a connection that was %+v is %+v", was[i], c)
+			}
+		}
+		if m := heir.Memory(); m.Connections != clients || m.Messages < credits*4096 || credits <= 16*clients {
+			t.Errorf("%d credits are granted: %+v", credits, m)
+		}
+		if n := door.Stats().Clients; n < 1 {
+			t.Errorf("%d clients are at the door", n)
+		}
+		doors = append(doors, door)
 		next.Start()
 		dev, l = next, heir // the one before stands until the test ends, as the process that it was would have ended
 	}
@@ -191,6 +213,9 @@ func TestHandover(t *testing.T) {
 		_ = l.Close()
 		srv.Close()
 		_ = dev.Close()
+		if n := doors[len(doors)-1].Stats().Clients; n != 0 {
+			t.Errorf("%d clients are at the door after the end", n)
+		}
 	})
 }
 

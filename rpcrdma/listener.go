@@ -18,11 +18,11 @@ import (
 
 // Config bounds a Listener. Zero fields have defaults; sizes are in bytes.
 //
-// A connection takes (Credits + 16) * Inline bytes for messages, 576 KiB by
-// default, if its client ever has most of the credits in use; it begins with 16
-// credits, and 128 KiB. Bulk data of calls in progress takes at most ConnMemory of each
-// connection, and all connections together share Memory. A call for whose data
-// there is no room waits before any of it is fetched, and calls without bulk
+// A connection takes memory for messages, Inline bytes for each of its receives: it begins with
+// 16 credits and 32 receives, 128 KiB, and has 144, 576 KiB, if its client ever has most of 128
+// credits in use. Bulk data of calls in progress takes at most ConnMemory of each
+// connection. All of it is part of Memory, which see for what happens when it is short. A call
+// for whose data there is no room waits before any of it is fetched, and calls without bulk
 // data overtake it.
 type Config struct {
 	// Credits is the most calls that a client is granted to have outstanding. The
@@ -46,20 +46,27 @@ type Config struct {
 	ReadBytes int
 	// ConnMemory bounds the bulk memory of one connection. 0 means 32 MiB.
 	ConnMemory int
-	// Memory bounds the bulk memory of the Listener. 0 means 256 MiB.
+	// Memory bounds the memory of the Listener, messages and bulk data. 0 means 512 MiB, and the
+	// least is MemoryMin. Shared is used in its place if it is not nil; its owner closes
+	// it, after the Listener.
 	Memory int
+	Shared *Memory
+	// SlowTimeout ends connections whose client takes neither replies nor gives the data of its
+	// calls for so long. 0 means one minute.
+	SlowTimeout time.Duration
 	// MaxConns is the number of connections; further requests are rejected. 0
 	// means 1024.
 	MaxConns int
-	Logger   *slog.Logger
+	// Door, if not nil, lets connections in.
+	Door   *rpc.Door
+	Logger *slog.Logger
 }
 
 // bulkMax is the most that MaxMessage can be.
 const bulkMax = 4 << 20
 
-// extraReceives are posted beyond the credits granted, for messages that use
-// no credit and for the moments between a reply and its acknowledgement.
-const extraReceives = 16
+// receiveMemory is what the receives of a connection take at the most.
+func (c *Config) receiveMemory() int { return receives(c.Credits) * c.Inline }
 
 func (c Config) withDefaults() Config {
 	c.Credits = min(max(cmp.Or(c.Credits, 128), 1), 4096)
@@ -69,7 +76,8 @@ func (c Config) withDefaults() Config {
 	c.ReadSize = min(max(cmp.Or(c.ReadSize, 256<<10), 4096), 1<<30)
 	c.ReadBytes = max(cmp.Or(c.ReadBytes, 1<<20), 1)
 	c.ConnMemory = max(cmp.Or(c.ConnMemory, 32<<20), 2*bulkMax)
-	c.Memory = max(cmp.Or(c.Memory, 256<<20), 2*bulkMax)
+	c.Memory = max(cmp.Or(c.Memory, 512<<20), MemoryMin)
+	c.SlowTimeout = cmp.Or(c.SlowTimeout, time.Minute)
 	c.MaxConns = cmp.Or(c.MaxConns, 1024)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -131,8 +139,7 @@ func ServeHandler(dev rdma.Device, port uint16, open func(peer rpc.Peer, disconn
 		l.volatile = v.SendsVolatile()
 	}
 	l.gone.L = &l.mu
-	messages := (blockSize((l.cfg.Credits+extraReceives)*l.cfg.Inline) + rpc.BackwardCalls*backwardInline) * l.cfg.MaxConns
-	if l.pool, err = newPool(pd, l.cfg.Memory, messages); err != nil {
+	if l.pool, err = l.openPool(); err != nil {
 		pd.Close()
 		return nil, fmt.Errorf("rpcrdma: %w", err)
 	}
@@ -143,6 +150,25 @@ func ServeHandler(dev rdma.Device, port uint16, open func(peer rpc.Peer, disconn
 	}
 	return l, nil
 }
+
+// openPool registers the Listener's memory.
+func (l *Listener) openPool() (*pool, error) {
+	if l.cfg.Shared != nil {
+		return newPool(l.pd, l.cfg.Shared, false)
+	}
+	m, err := newMemory(l.cfg.Memory, l.cfg.receiveMemory(), l.cfg.MaxConns)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPool(l.pd, m, true)
+	if err != nil {
+		m.Close()
+	}
+	return p, err
+}
+
+// Memory describes the use of the Listener's memory.
+func (l *Listener) Memory() MemoryStats { return l.pool.Stats(l.cfg.Inline) }
 
 // Addr is the address listened on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
@@ -277,10 +303,23 @@ func (l *Listener) accept(req rdma.ConnRequest) {
 	l.cfg.Logger.Warn("connection refused", "peer", req.Remote().String(), "error", err)
 }
 
+// noMemory is why there is no memory for one more connection.
+func (l *Listener) noMemory() error {
+	l.cfg.Door.Count(rpc.RefusedMemory)
+	m := l.Memory()
+	return fmt.Errorf("%d connections have all the memory there is for messages, %d of %d bytes; the least of a connection is %d",
+		m.Connections, m.Messages, m.Limit/messageShare, receives(floorCredits)*l.cfg.Inline)
+}
+
 // admit accepts a connection request, or rejects it and says why.
 func (l *Listener) admit(req rdma.ConnRequest) error {
+	if err := l.cfg.Door.Enter(req.Remote().Addr(), false); err != nil {
+		refuse(req, err)
+		return err
+	}
 	c, err := newServerConn(l, req)
 	if err != nil {
+		l.cfg.Door.Leave(req.Remote().Addr(), false)
 		refuse(req, err)
 		return err
 	}
@@ -289,7 +328,8 @@ func (l *Listener) admit(req rdma.ConnRequest) error {
 	case l.closed:
 		err = rdma.ErrClosed
 	case len(l.conns) >= l.cfg.MaxConns:
-		err = fmt.Errorf("there are %d connections already", len(l.conns))
+		l.cfg.Door.Count(rpc.RefusedConnections)
+		err = fmt.Errorf("there are %d connections already (max_connections)", len(l.conns))
 	default:
 		l.conns[c] = struct{}{}
 	}

@@ -145,6 +145,7 @@ func (s *slot) answer() {
 	c.l.n.writeBytes.Add(uint64(placed))
 	c.writeBytes.Add(uint64(placed))
 
+	h.Credits = c.credits(h.Credits)
 	b := h.Append(s.buf[:0])
 	if h.Type == TypeMsg {
 		b = e.AppendFlat(b)
@@ -237,6 +238,7 @@ func (s *slot) refuse(code ErrorCode) {
 	s.state = slotReplying
 	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
 	h.Type, h.Code, h.Low, h.High = TypeError, code, Version, Version
+	h.Credits = c.credits(h.Credits)
 	s.send(h.Append(s.buf[:0]), false, 0)
 }
 
@@ -271,6 +273,7 @@ func (s *slot) postReply(wrs []rdma.SendWR) {
 	c := s.c
 	s.posted = len(wrs)
 	c.sqFree -= s.posted
+	c.stall.start()
 	if err := c.conn.QP().PostSend(wrs); err != nil {
 		s.fail(errSendFailed, "posting a reply: %w", err)
 	}

@@ -25,12 +25,15 @@ type slot struct {
 	c     *serverConn
 	index int
 	buf   []byte // the message, and later the reply
-	size  int    // of the message
+	size  int    // of the message that came, in bytes
 	state slotState
 	next  *slot // in a slotQueue
 	came  uint64
 	// arrived is when the message did.
 	arrived rdma.Time
+	limit   uint32    // that it is under
+	due     rdma.Time // when that lets it go on; 0 before it has asked
+	held    bool      // it had to wait for that
 
 	hdr    Header
 	inline []byte // what followed the header
@@ -107,7 +110,8 @@ func (s *slot) receive(n int) {
 	c := s.c
 	count := &c.l.n
 	count.inline.Add(uint64(n))
-	s.state, s.size = slotWaiting, n
+	s.state = slotWaiting
+	s.size = n
 	s.arrived = c.loop.Now()
 	var err error
 	s.inline, err = s.hdr.Parse(s.buf[:n])
@@ -115,10 +119,6 @@ func (s *slot) receive(n int) {
 		count.add(recvMsg)
 		c.back.receive(s)
 		return
-	}
-	s.hdr.Credits = uint32(min(max(int64(s.hdr.Credits), 1), int64(c.grant)))
-	if !errors.Is(err, ErrShort) {
-		c.creditsNow.Store(int64(s.hdr.Credits))
 	}
 	switch {
 	case errors.Is(err, ErrShort):
@@ -172,10 +172,20 @@ func (s *slot) receive(n int) {
 		return
 	}
 	c.calls.Add(1)
+	s.call.Reset()
+	s.limit, s.due, s.held = 0, 0, false
 	if s.fetching == 0 && s.roomLen == 0 {
 		s.dispatch()
 		return
 	}
+	if !c.throttle.hold(s) {
+		s.queue()
+	}
+}
+
+// queue has the call wait for its memory.
+func (s *slot) queue() {
+	c := s.c
 	c.came++
 	s.came = c.came
 	if s.fetching > 0 {
@@ -243,13 +253,19 @@ func (s *slot) reserve() bool {
 		n += alignUp(s.chunks[i].n + xdr.Pad(s.chunks[i].n))
 	}
 	need := blockSize(n) + blockSize(s.roomLen)
-	ok := c.held == 0 || c.held+need <= c.l.cfg.ConnMemory // else until one of its own calls completes
-	if ok && c.waking {
-		return false
-	}
-	if ok {
-		s.readMem, s.room, ok = c.l.pool.allocBoth(n, s.roomLen, c.wake)
-		c.waking = !ok
+	p, t := c.l.pool, &c.ticket
+	var ok bool
+	switch {
+	case c.waits == s:
+		ok = p.claim(t)
+	case c.waits != nil: // another call of the connection has the turn
+	case c.held > 0 && c.held+need > p.ceiling(c.l.cfg.ConnMemory): // until one of its own calls completes
+	default:
+		t.n, t.m, t.have = n, s.roomLen, false
+		if ok = p.allocBoth(t); !ok {
+			c.waits = s
+			c.count()
+		}
 	}
 	if !ok {
 		if !s.waited {
@@ -258,6 +274,9 @@ func (s *slot) reserve() bool {
 		}
 		return false
 	}
+	s.readMem, s.room = t.a, t.b
+	t.a, t.b, t.have = nil, nil, false
+	c.waits = nil
 	c.hold(need)
 	at := 0
 	for i := range s.chunks {
@@ -350,7 +369,6 @@ func (s *slot) dispatch() {
 	if c.first == (RPC{}) {
 		c.first = c.last
 	}
-	s.call.Reset()
 	s.call.BulkMax = s.bulkMax()
 	s.call.Notes.Fetch = time.Duration(c.loop.Now() - s.arrived)
 	s.state = slotServing
@@ -456,6 +474,9 @@ func (s *slot) finished() {
 	c := s.c
 	c.serving--
 	s.state = slotReplying
+	if !s.held {
+		c.throttle.served(s.call.Deferred())
+	}
 	switch {
 	case c.dead:
 		if c.closed {
@@ -526,7 +547,9 @@ func (s *slot) recycle() {
 	}
 	c.slots[s.index] = nil
 	c.spare = append(c.spare, s)
-	c.post(s.index)
+	if !c.rest(s.index) {
+		c.post(s.index)
+	}
 }
 
 func (s *slot) fail(k counter, format string, args ...any) {

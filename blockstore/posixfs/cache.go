@@ -2,6 +2,7 @@ package posixfs
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
@@ -16,10 +17,13 @@ type cache struct {
 	byH     map[blockstore.Handle]*object
 	ends    object // sentinel: ends.newer is the oldest, ends.old the newest
 	discard func(*object)
+	files   *Files
+	size    atomic.Int64 // of byH
 }
 
-func (c *cache) init(max int, discard func(*object)) {
-	c.max, c.discard = max, discard
+func (c *cache) init(max int, files *Files, discard func(*object)) {
+	c.max, c.discard, c.files = max, discard, files
+	files.join(c)
 	c.byH = make(map[blockstore.Handle]*object)
 	c.ends.newer, c.ends.old = &c.ends, &c.ends
 }
@@ -68,6 +72,7 @@ func (c *cache) put(o *object) *object {
 	}
 	o.refs++
 	c.byH[o.h] = o
+	c.count(1)
 	c.linkNewest(o)
 	var out *object
 	if len(c.byH) > c.max && c.ends.newer != &c.ends {
@@ -77,7 +82,29 @@ func (c *cache) put(o *object) *object {
 	if out != nil {
 		c.discard(out)
 	}
+	c.files.settle()
 	return o
+}
+
+// count notes n objects more, or less.
+func (c *cache) count(n int64) {
+	c.size.Add(n)
+	c.files.open.Add(n)
+}
+
+// evictOldest evicts the object that was not used for longest, and reports whether there is one.
+func (c *cache) evictOldest() bool {
+	c.mu.Lock()
+	if c.ends.newer == &c.ends {
+		c.mu.Unlock()
+		return false
+	}
+	out := c.evict(c.ends.newer)
+	c.mu.Unlock()
+	if out != nil {
+		c.discard(out)
+	}
+	return true
 }
 
 // evict takes o out and returns it if nobody uses it; else the last user
@@ -87,6 +114,7 @@ func (c *cache) evict(o *object) *object {
 		c.unlink(o)
 	}
 	delete(c.byH, o.h)
+	c.count(-1)
 	o.evicted = true
 	if o.refs > 0 {
 		return nil
@@ -171,6 +199,7 @@ func (c *cache) close() {
 		c.mu.Lock()
 		if len(c.byH) == 0 {
 			c.mu.Unlock()
+			c.files.leave(c)
 			return
 		}
 		out := c.evict(c.ends.newer)

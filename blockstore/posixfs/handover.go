@@ -154,6 +154,7 @@ func (f *FS) Takeover(data []byte, files []*os.File) error {
 		if err != nil {
 			return err
 		}
+		f.hostLocks.files.takeLock()
 		f.hostLocks.mu.Lock()
 		f.hostLocks.fds[h] = fd
 		f.hostLocks.mu.Unlock()

@@ -18,15 +18,16 @@ var _ blockstore.HostLocker = (*FS)(nil)
 
 // hostLocks are the descriptors, by file.
 type hostLocks struct {
+	files *Files
+
 	mu  sync.Mutex
-	max int
 	fds map[blockstore.Handle]int
 	// remote filesystems ask somebody else, for as long as that takes.
 	remote bool
 }
 
-func (l *hostLocks) init(limit int, remote bool) {
-	l.max, l.remote, l.fds = limit, remote, make(map[blockstore.Handle]int)
+func (l *hostLocks) init(files *Files, remote bool) {
+	l.files, l.remote, l.fds = files, remote, make(map[blockstore.Handle]int)
 }
 
 // remoteFS reports whether a filesystem has its locks elsewhere.
@@ -66,19 +67,24 @@ func lockType(exclusive bool) int16 {
 func (l *hostLocks) descriptor(f *FS, h blockstore.Handle) (fd int, made bool, err error) {
 	l.mu.Lock()
 	fd, ok := l.fds[h]
-	full := len(l.fds) >= l.max
 	l.mu.Unlock()
 	switch {
 	case ok:
 		return fd, false, nil
-	case full:
+	case !l.files.lock(1):
 		return -1, false, blockstore.ErrJukebox
 	}
 	if fd, err = f.dupForLocks(h); err != nil {
+		l.files.lock(-1)
 		return -1, false, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if have, ok := l.fds[h]; ok { // somebody was faster
+		unix.Close(fd)
+		l.files.lock(-1)
+		return have, false, nil
+	}
 	l.fds[h] = fd
 	return fd, true, nil
 }
@@ -171,6 +177,7 @@ func (f *FS) ReleaseHost(h blockstore.Handle) {
 	f.hostLocks.mu.Unlock()
 	if ok {
 		unlockAll(fd)
+		f.hostLocks.files.lock(-1)
 	}
 }
 
@@ -236,18 +243,9 @@ func (l *hostLocks) close() {
 	defer l.mu.Unlock()
 	for h, fd := range l.fds {
 		unlockAll(fd)
+		l.files.lock(-1)
 		delete(l.fds, h)
 	}
-}
-
-// lockFiles bounds the files with locks: a part of the limit of descriptors.
-func lockFiles() int {
-	const most = 1 << 18
-	var lim unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) != nil {
-		return openFilesMin
-	}
-	return max(int(min(lim.Cur/6, most)), openFilesMin)
 }
 
 const openFilesMin = 16

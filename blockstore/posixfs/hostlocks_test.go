@@ -207,7 +207,7 @@ func TestHostLockBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	f.hostLocks.max = 3
+	f.hostLocks.files.locks = 3
 	root, _ := f.Root()
 	var hs [4]blockstore.Handle
 	for i := range hs {

@@ -85,6 +85,8 @@ type Options struct {
 	// OpenFiles bounds the objects kept open, each with up to three
 	// descriptors; 0 takes a share of RLIMIT_NOFILE, at most 4096.
 	OpenFiles int
+	// Files is what stores of the process share; nil: the store has all descriptors for itself.
+	Files *Files
 	// SearchEntries bounds the search for one object that moved behind the
 	// server's back; 0 means 1<<20. Not used with open_by_handle_at.
 	SearchEntries int
@@ -298,13 +300,17 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		return nil, err
 	}
 	f.root = f.newObject(id, fd, blockstore.TypeDir)
-	f.objects.init(openFiles(opts.OpenFiles), f.discard)
+	files := opts.Files
+	if files == nil {
+		files = NewFiles(Descriptors())
+	}
+	f.objects.init(openFiles(opts.OpenFiles), files, f.discard)
 	f.windows.init()
 	f.writeRest = cmp.Or(opts.MapAfter, writeRest)
 	f.streams.init()
 	f.incarnations.init()
 	f.listings.init()
-	f.hostLocks.init(lockFiles(), remoteFS(int64(sfs.Type)))
+	f.hostLocks.init(files, remoteFS(int64(sfs.Type)))
 	f.makers = startMakers(opts.NoUmask)
 	return f, nil
 }
@@ -471,13 +477,9 @@ func limitsOf(magic int64) blockstore.Limits {
 
 // openFiles sizes the cache so that its descriptors stay a part of the limit.
 func openFiles(want int) int {
-	n := 4096
-	var lim unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) == nil {
-		n = min(n, int(min(lim.Cur, 1<<20))/6)
-	}
+	n := min(4096, Descriptors()/6)
 	if want > 0 {
 		n = min(n, want)
 	}
-	return max(n, 16)
+	return max(n, openFilesMin)
 }

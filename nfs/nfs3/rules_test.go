@@ -363,3 +363,76 @@ func TestByName(t *testing.T) {
 		t.Errorf("once it is known: %v", st)
 	}
 }
+
+// TestPace counts READs and WRITEs before their data is there: once, for all of the data, and only
+// where there is a limit. A call that has paid does not pay again when it is served.
+func TestPace(t *testing.T) {
+	r := newRig(t)
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}), Paced: r.table.Limited})
+	defer srv.Close()
+	const size = 1 << 20
+	message := func(proc uint32, fh []byte) xdr.Decoder {
+		var e xdr.Encoder
+		rpc.EncodeCall(&e, 1, Program, 3, proc, &sys)
+		EncodeHandle(&e, fh)
+		e.Uint64(0)
+		e.Uint32(size)
+		return xdr.NewDecoder(e.AppendFlat(nil))
+	}
+	call := func(addr string) *rpc.Call {
+		return &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(addr)}, BulkMax: -1}
+	}
+	pace := func(addr string, m xdr.Decoder, bulk int, take bool) (uint32, time.Duration, bool) {
+		c := call(addr)
+		limit, wait, ok := srv.Pace(c, m, bulk, take)
+		if c.Paid != (take && limit != 0 && ok) {
+			t.Errorf("%+v, take %v: paid %v", limit, take, c.Paid)
+		}
+		return limit, wait, ok
+	}
+	if limit, _, _ := pace(friend, message(ProcWrite, r.oneRoot()), size, true); limit != 0 {
+		t.Errorf("without a limit: %d", limit)
+	}
+	r.only(nfs.Export{Clients: everyone(nfs.ClientRule{Limit: nfs.Limit{Bytes: size}})})
+	fh := r.oneRoot()
+	for range 3 {
+		if limit, wait, ok := pace(friend, message(ProcWrite, fh), size, false); limit == 0 || wait != 0 || !ok {
+			t.Errorf("asked without taking: %d %v %v", limit, wait, ok)
+		}
+	}
+	waits := 0
+	for i := range 20 {
+		m, bulk := message(ProcWrite, fh), size
+		if i%2 == 1 {
+			m, bulk = message(ProcRead, fh), 0
+		}
+		_, wait, ok := pace(friend, m, bulk, true)
+		switch {
+		case i == 0 && (wait != 0 || !ok), i > 3 && ok && wait == 0, i > 0 && i < 14 && !ok, ok && wait > 15*time.Second:
+			t.Errorf("call %d waits %v, %v", i, wait, ok)
+		case !ok:
+			waits++
+		}
+	}
+	if waits == 0 {
+		t.Error("nobody was told to come again")
+	}
+	if _, wait, ok := pace("10.0.0.9:700", message(ProcRead, fh), 0, true); wait != 0 || !ok {
+		t.Errorf("another client waits %v, %v", wait, ok)
+	}
+	// What does not decode, or is not paced, is seen when it is served.
+	for _, m := range []xdr.Decoder{message(ProcCommit, fh), message(ProcRead, []byte("no handle")), xdr.NewDecoder([]byte{1, 2, 3})} {
+		if limit, _, ok := pace(friend, m, 0, true); limit != 0 || !ok {
+			t.Errorf("limit %d, %v", limit, ok)
+		}
+	}
+	c := call(friend)
+	c.Paid = true
+	done := make(chan bool, 1)
+	c.Reply = func(_ *rpc.Call, drop bool) { done <- drop }
+	before := r.count.Throttled.Load()
+	srv.Dispatch(c, message(ProcRead, fh), true)
+	if <-done || r.count.Throttled.Load() != before {
+		t.Error("a call that has paid waits again")
+	}
+}

@@ -97,6 +97,8 @@ func Programs(cfg nfs.Config) []rpc.Program {
 	procs[ProcNull].Inline = true
 	procs[ProcRead].Inline = true
 	procs[ProcWrite].Inline = true
+	procs[ProcRead].Pace = s.pace
+	procs[ProcWrite].Pace = s.pace
 
 	return []rpc.Program{
 		{Name: "nfs3", Prog: Program, Vers: Version, Procs: procs},
@@ -224,6 +226,24 @@ func (o *op) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 	o.s.count.Throttled.Add(1)
 	o.instead = rpc.Later
 	return nfs.ErrJukebox
+}
+
+// pace counts a READ or a WRITE before it is served: both begin with handle, offset and count.
+func (s *server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
+	size := c.Args.Remaining() + bulk
+	fh := DecodeHandle(&c.Args)
+	c.Args.Uint64()
+	if n := c.Args.Uint32(); bulk == 0 {
+		size += int(min(n, nfs.MaxIO))
+	}
+	if c.Args.Err() != nil {
+		return 0, 0, true
+	}
+	limit, wait, ok = s.exports.Pace(s.codec, c, fh, size, take, time.Now())
+	if take && wait > 0 && ok {
+		s.count.Throttled.Add(1)
+	}
+	return limit, wait, ok
 }
 
 // resolveForChange is resolve for a procedure that changes something.

@@ -378,6 +378,40 @@ func (k *compound) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 	return nfs.ErrJukebox
 }
 
+// pace counts a compound that begins, behind SEQUENCE, with PUTFH before it is served. Others are
+// counted by pay.
+func (s *Server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
+	d := &c.Args
+	size := d.Offset() + d.Remaining() + bulk
+	d.Opaque(tagMax)
+	minor := d.Uint32()
+	d.Uint32()
+	op := d.Uint32()
+	if minor > 0 && op == OpSequence {
+		d.Skip(sequenceLen)
+		op = d.Uint32()
+	}
+	if op != OpPutFH {
+		return 0, 0, true
+	}
+	fh := d.Opaque(fhMax)
+	if d.Err() != nil {
+		return 0, 0, true
+	}
+	if d.Uint32() == OpRead {
+		const fixed = 16 + 8 // stateid and offset
+		d.Skip(fixed)
+		if n := d.Uint32(); d.Err() == nil {
+			size += int(min(n, nfs.MaxIO))
+		}
+	}
+	limit, wait, ok = s.exports.Pace(s.codec, c, fh, size, take, s.now())
+	if take && wait > 0 && ok {
+		s.count.Throttled.Add(1)
+	}
+	return limit, wait, ok
+}
+
 // setCurrent makes o the current file handle; there is no stateid for it yet.
 func (k *compound) setCurrent(o object) {
 	k.cur, k.curID = o, state.Anonymous

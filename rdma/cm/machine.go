@@ -62,6 +62,11 @@ type Config struct {
 	// Refused, if set, is told of each REQ that was rejected without becoming an
 	// ID, of which no event comes.
 	Refused func(src netip.Addr, r *REQ, why Reason)
+	// Starting says that the user is about to listen: until Started, REQs and SIDR REQs
+	// for ports that nobody listens on yet are not refused. REQs wait for Listen, as the
+	// Linux kernel repeats its own only after seconds; what is more than PeerPendingMax of
+	// them, and SIDR REQs, are left to be repeated.
+	Starting bool
 	// Ledger is memory that outlives the process, LedgerRecord bytes for each
 	// connection, zero at first. See Resume. It may be nil.
 	Ledger   []byte
@@ -86,6 +91,7 @@ type Counters struct {
 	DropUnknown     uint64 // of no connection that we know with this peer
 	DropState       uint64 // not expected in the connection's state
 	DropFull        uint64 // REQs refused, or messages not sent, for lack of room
+	Early           uint64 // REQs and SIDR REQs for ports that were not open yet during the start
 }
 
 // State is the state of an ID, after the names of ib_cm.
@@ -196,6 +202,8 @@ type Machine struct {
 	waiting   int
 	resolving int // SIDR REQs of ours
 	events    []Event
+	ending    bool
+	early     []earlyREQ // in the order in which they came
 	out       []*outgoing
 	psn       wire.PSN // of the next datagram; nobody looks at it
 }
@@ -248,11 +256,64 @@ func (m *Machine) Listen(port uint16) error {
 		return ErrPortTaken
 	}
 	m.listen[port] = true
+	m.admit(port)
 	return nil
 }
 
 // Unlisten refuses further REQs for a port.
 func (m *Machine) Unlisten(port uint16) { delete(m.listen, port) }
+
+// Started ends what Config.Starting began: requests for ports that nobody listens on are
+// refused from now on, those that wait among them.
+func (m *Machine) Started() {
+	m.cfg.Starting = false
+	early := m.early
+	m.early = nil
+	for _, e := range early {
+		m.request(e.at, e.src, e.dst, e.h, e.req)
+	}
+}
+
+// Ending has REQs and SIDR REQs for ports that nobody listens on dropped from now on: who asks
+// shall ask again, and reach the process that has the socket next.
+func (m *Machine) Ending() { m.ending = true }
+
+// earlyREQ is a REQ that came before its port was open.
+type earlyREQ struct {
+	at       rdma.Time
+	src, dst netip.Addr
+	h        Header
+	req      REQ
+}
+
+// keep keeps a REQ for a port that nobody listens on, if it may be for one that is about to be.
+func (m *Machine) keep(e earlyREQ) bool {
+	if m.ending {
+		return true
+	}
+	if !m.cfg.Starting {
+		return false
+	}
+	m.n.Early++
+	again := slices.ContainsFunc(m.early, func(k earlyREQ) bool {
+		return k.src == e.src && k.req.GUID == e.req.GUID && k.req.LocalID == e.req.LocalID
+	})
+	if !again && len(m.early) < m.cfg.PeerPendingMax {
+		m.early = append(m.early, e)
+	}
+	return true
+}
+
+// admit takes the REQs that waited for a port.
+func (m *Machine) admit(port uint16) {
+	waits := func(e earlyREQ) bool { p, _ := ServicePort(e.req.ServiceID); return p == port }
+	for i := range m.early {
+		if e := &m.early[i]; waits(*e) {
+			m.request(e.at, e.src, e.dst, e.h, e.req)
+		}
+	}
+	m.early = slices.DeleteFunc(m.early, waits)
+}
 
 // Pending is the number of connections being set up, and of those in TIMEWAIT.
 func (m *Machine) Pending() (setup, timeWait int) { return m.pending, m.waiting }

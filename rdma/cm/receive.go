@@ -87,7 +87,9 @@ func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
 	}
 	port, ok := ServicePort(r.ServiceID)
 	if !ok || !m.listen[port] {
-		reject(InvalidServiceID)
+		if !ok || !m.keep(earlyREQ{now, src, dst, h, r}) {
+			reject(InvalidServiceID)
+		}
 		return
 	}
 	if r.Transport != 0 || r.ExtendedTransport != 0 {

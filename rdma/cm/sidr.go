@@ -216,7 +216,13 @@ func (m *Machine) resolveRequest(now rdma.Time, src, dst netip.Addr, h Header, r
 	}
 	port, ok := UDPServicePort(r.ServiceID)
 	if !ok || !m.listenUD[port] {
-		refuse(SIDRUnsupported)
+		switch {
+		case ok && m.ending:
+		case ok && m.cfg.Starting:
+			m.n.Early++
+		default:
+			refuse(SIDRUnsupported)
+		}
 		return
 	}
 	ip, err := ParseIPHeader(r.Private[:])

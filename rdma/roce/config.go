@@ -69,6 +69,11 @@ type Config struct {
 	// connections are to be taken over by Inherit; nothing is received or sent before Start.
 	From *Snapshot
 
+	// Starting says that listeners are about to be opened: until Device.Started, who asks
+	// for a port that is not open yet waits for it. It is for a device on a socket of an
+	// earlier process, which peers reach before the listeners are there.
+	Starting bool
+
 	// QPMax bounds the queue pairs of the device; 0 means DefaultQPMax.
 	QPMax int
 

@@ -29,6 +29,7 @@ type Device struct {
 	pkeys  atomic.Pointer[partitions]
 	next   atomic.Uint32 // shard of the next incoming connection
 	manual bool          // driven by Turn
+	ending atomic.Bool
 	// inherited are the connections of the process before this one that nobody has taken over, by the
 	// number of their queue pair, until Start.
 	inherited map[uint32]*SnapshotConn
@@ -122,7 +123,7 @@ func newDevice(cfg Config, links []link.Link) (*Device, error) {
 	if cfg.From != nil {
 		guid = cfg.From.CM.GUID
 	}
-	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: guid, Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
+	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: guid, Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
 	if cfg.From != nil {
 		return d, d.restore(cfg.From)
 	}
@@ -178,6 +179,21 @@ func (d *Device) Loops() []rdma.Loop {
 		l[i] = s
 	}
 	return l
+}
+
+// Started says that every listener of the start is open, see Config.Starting: requests for
+// other ports are refused from now on.
+func (d *Device) Started() {
+	first := d.shards[0]
+	first.Submit(func() { first.cm.Started() })
+}
+
+// Ending says that another process has the sockets of the device next: requests for ports
+// that are closed are dropped from now on, so that their senders ask again and reach it.
+func (d *Device) Ending() {
+	d.ending.Store(true)
+	first := d.shards[0]
+	first.Submit(func() { first.cm.Ending() })
 }
 
 // Addr is the address that the device sends from.

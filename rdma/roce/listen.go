@@ -100,6 +100,9 @@ func (s *shard) request(id *cm.ID) {
 		s.cm.Reject(id, why, nil)
 	}
 	switch {
+	case (l == nil || s.leaving) && d.ending.Load():
+		s.cm.Forget(id)
+		return
 	case l == nil || s.leaving:
 		reject(cm.InvalidServiceID)
 		return

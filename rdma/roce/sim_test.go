@@ -364,3 +364,54 @@ func TestAcksTogether(t *testing.T) {
 		t.Error("the loop does not sleep")
 	}
 }
+
+// TestStarting connects to a device that is starting: nobody is refused before the port is
+// open, and nobody has to ask again for it.
+func TestStarting(t *testing.T) {
+	w := &world{t: t, net: sim.New(sim.Config{Seed: 1}), port: 7}
+	for i := range simAddr {
+		l, err := w.net.Open(simAddr[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := roce.NewWithLink(l, roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15, Starting: i == 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.dev = append(w.dev, d)
+	}
+	var events []rdma.ConnEvent
+	params := rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}
+	dial := func(port uint16) {
+		if _, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{
+			Remote: netip.AddrPortFrom(simAddr[1], port), QP: w.qp(0), Params: params,
+			On: func(_ rdma.Conn, e rdma.ConnEvent) { events = append(events, e) },
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dial(7)
+	w.run(10*rdma.Millisecond, func() bool { return len(events) > 0 })
+	if len(events) != 0 || w.dev[1].Stats().CM.Early != 1 {
+		t.Fatalf("before the port is open: %+v", events)
+	}
+	began := w.net.Now()
+	if _, err := w.dev[1].Listen(7, func(r rdma.ConnRequest) {
+		if _, err := r.Accept(w.qp(1), params, nil, func(rdma.Conn, rdma.ConnEvent) {}); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !w.run(rdma.Second, func() bool { return len(events) > 0 }) || events[0].Kind != rdma.EventEstablished {
+		t.Fatalf("the port is open: %+v", events)
+	}
+	if took := w.net.Now() - began; took > 10*rdma.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+	w.dev[1].Started()
+	dial(8)
+	if !w.run(rdma.Second, func() bool { return len(events) > 1 }) || events[1].Kind != rdma.EventRejected {
+		t.Errorf("nobody listens: %+v", events)
+	}
+}

@@ -178,6 +178,9 @@ func (c *Call) Defer(d time.Duration) (ok bool) {
 	return true
 }
 
+// Deferred reports whether the call had to wait by Defer since it was Reset.
+func (c *Call) Deferred() bool { return c.wait > 0 }
+
 // Arguments is a decoder of the procedure's arguments from their beginning, for the server's
 // Observer, while the server traces; see Server.Trace.
 func (c *Call) Arguments() (d xdr.Decoder, ok bool) {
@@ -320,6 +323,9 @@ type Proc struct {
 	// sent to a worker at once.
 	Inline bool
 	Serve  func(c *Call, mayBlock bool) Status
+	// Pace, if set, counts a call against limits before it is served, see Server.Pace. It
+	// must not wait, and gets the arguments up to the bulk argument.
+	Pace func(c *Call, bulk int, take bool) (limit uint32, wait time.Duration, ok bool)
 }
 
 // Program is one version of an RPC program. Procs is indexed by procedure

@@ -26,6 +26,7 @@ func (s *Server) Hurry(on bool) {
 	p.mu.Unlock()
 	for _, c := range due {
 		p.leave()
+		delayed(c, false)
 		s.enqueue(c)
 		s.done.Done()
 	}

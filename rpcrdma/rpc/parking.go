@@ -30,6 +30,18 @@ func (p *parking) enter() bool {
 
 func (p *parking) leave() { p.places.Add(-1) }
 
+// Delayer is a Call's Carrier that wants to know which of its calls wait for their time: that a
+// call begins to wait, and that it ends. It is called from any goroutine.
+type Delayer interface {
+	Delayed(waits bool)
+}
+
+func delayed(c *Call, waits bool) {
+	if d, ok := c.Carrier.(Delayer); ok {
+		d.Delayed(waits)
+	}
+}
+
 // park keeps a call for as long as it asked for, and gives it to a worker then.
 func (s *Server) park(c *Call) {
 	c.Res.Truncate(c.base)
@@ -52,12 +64,14 @@ func (s *Server) park(c *Call) {
 		s.abandon(c)
 		return
 	}
+	delayed(c, true)
 	p.calls[c] = time.AfterFunc(wait, func() {
 		defer s.done.Done()
 		p.mu.Lock()
 		delete(p.calls, c)
 		p.mu.Unlock()
 		p.leave()
+		delayed(c, false)
 		s.enqueue(c)
 	})
 	p.mu.Unlock()
@@ -77,6 +91,7 @@ func (s *Server) unpark() {
 	p.mu.Unlock()
 	for _, c := range gone {
 		p.leave()
+		delayed(c, false)
 		s.abandon(c)
 		s.done.Done()
 	}

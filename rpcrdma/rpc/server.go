@@ -30,7 +30,10 @@ type ServerConfig struct {
 	Journal []byte
 	// Observer is told of every call that was served; nil: nobody is.
 	Observer Observer
-	Logger   *slog.Logger
+	// Paced reports whether any client is under a limit that a Proc's Pace knows of. It is called
+	// for each call with bulk data; nil: never.
+	Paced  func() bool
+	Logger *slog.Logger
 }
 
 // Server dispatches calls of any carrier to program tables. It knows no
@@ -45,6 +48,7 @@ type Server struct {
 	faults   faultCounters
 	cache    replyCache
 	observer Observer
+	paced    func() bool
 	log      *slog.Logger
 	epoch    time.Time // the server's start, for its clock
 	tracing  atomic.Bool
@@ -85,7 +89,7 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, epoch: time.Now(), load: Load{Workers: cfg.Workers}}
+	s := &Server{programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, paced: cfg.Paced, epoch: time.Now(), load: Load{Workers: cfg.Workers}}
 	s.ready.L = &s.mu
 	s.busy = make([]working, cfg.Workers)
 	s.parking.calls = make(map[*Call]*time.Timer)
@@ -198,6 +202,27 @@ func (s *Server) startTLS(c *Call) {
 		c.StartTLS = true
 	}
 	c.Reply(c, false)
+}
+
+// Pace counts a call against the limits of its client before its bulk argument, of bulk bytes,
+// is there; msg is the rest of it. limit tells apart what limits calls, 0 if nothing does.
+// Unless take is set that is all. Else the call is counted, which c.Paid says, and has to wait so
+// long, or, with ok false, is to be asked for again after that.
+func (s *Server) Pace(c *Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
+	if s.paced == nil || !s.paced() {
+		return 0, 0, true
+	}
+	c.Args = msg
+	if decodeHeader(&c.Args, c) != headerFine {
+		return 0, 0, true
+	}
+	for i := range s.programs {
+		p := &s.programs[i]
+		if p.Prog == c.Prog && p.Vers == c.Vers && uint64(c.Proc) < uint64(len(p.Procs)) && p.Procs[c.Proc].Pace != nil {
+			return p.Procs[c.Proc].Pace(c, bulk, take)
+		}
+	}
+	return 0, 0, true
 }
 
 // route finds the procedure, or encodes why there is none.

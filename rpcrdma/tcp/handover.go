@@ -140,7 +140,7 @@ func (s *Listener) Drop(remote netip.AddrPort) {
 	for c := range s.conns {
 		if c.peer.Addr == remote {
 			s.cfg.Logger.Warn("closing a connection", "peer", remote.String(), "error", "its client takes no replies, and another process takes over")
-			_ = c.c.Close()
+			c.end()
 		}
 	}
 }
@@ -218,6 +218,7 @@ func (s *Listener) Import(data []byte, files []*os.File) (int, error) {
 		c := newConn(s, nc, k.Peer)
 		c.since, c.rest = k.Since, k.Rest
 		c.calls.Store(k.Calls)
+		s.cfg.Door.Take(k.Peer.Addr.Addr(), true)
 		s.mu.Lock()
 		s.conns[c] = struct{}{}
 		s.mu.Unlock()

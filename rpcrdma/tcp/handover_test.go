@@ -152,6 +152,51 @@ func TestHandover(t *testing.T) {
 	}
 }
 
+// TestHandoverCounts: connections that are handed over are let in however many they are, and count when others come.
+func TestHandoverCounts(t *testing.T) {
+	first, addr, _ := serve(t, Config{})
+	var conns []*Client
+	for range 3 {
+		c := dial(t, addr)
+		if err := echo(c, procEcho, nil); err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, c)
+	}
+	first.Hold(true)
+	rests(t, first)
+	out, files, err := first.Export()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	door := rpc.NewDoor(rpc.DoorConfig{Clients: 1, PerClient: 2, Descriptors: 1})
+	second := Config{Later: true, MaxConns: 1, Door: door}.Serve(l, first.srv)
+	defer func() { _ = second.Close() }()
+	if n, err := second.Import(out, files); n != len(conns) || err != nil {
+		t.Fatalf("%d connections: %v", n, err)
+	}
+	second.Start()
+	for _, c := range conns {
+		if err := echo(c, procEcho, make([]byte, 1000)); err != nil {
+			t.Error(err)
+		}
+	}
+	if st := door.Stats(); st.Clients != 1 || st.Descriptors != len(conns) {
+		t.Errorf("at the door: %+v", st)
+	}
+	if err := echo(dial(t, second.Addr().String()), procEcho, nil); err == nil {
+		t.Error("one more was let in")
+	}
+	_ = second.Close()
+	if st := door.Stats(); st.Clients != 0 || st.Descriptors != 0 {
+		t.Errorf("at the door, after the end: %+v", st)
+	}
+}
+
 // TestDamagedImport: what is no snapshot is refused.
 func TestDamagedImport(t *testing.T) {
 	s, _, _ := serve(t, Config{})

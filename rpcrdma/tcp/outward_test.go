@@ -144,6 +144,10 @@ func TestOutwardFails(t *testing.T) {
 		t.Error(err, o.Conns())
 	}
 	c := o.To(p.addr)
+	// With a connection there is only the reply to wait for.
+	if n, err := outwardCall(t, c, 1, time.Minute); n != 42 || err != nil {
+		t.Fatal(n, err)
+	}
 	if _, err := outwardCall(t, c, 2, time.Millisecond); !errors.Is(err, rpc.ErrTimeout) {
 		t.Error(err)
 	}

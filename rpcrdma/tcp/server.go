@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,12 @@ type Config struct {
 	// MaxConns is the number of connections; further ones are closed at once.
 	// 0 means 1024.
 	MaxConns int
+	// ConnMemory is how many bytes the calls of a connection may hold, in requests and in replies
+	// that were not taken yet, before no more of it is read; what was read is served. 0
+	// means 8 MiB.
+	ConnMemory int
+	// Door, if not nil, lets connections in.
+	Door *rpc.Door
 	// WriteTimeout ends connections whose peer does not take its replies. 0
 	// means one minute.
 	WriteTimeout time.Duration
@@ -57,6 +64,8 @@ type Counters struct {
 	BytesIn, BytesOut              uint64
 	BadRecords                     uint64 // connections lost to a record that is no record
 	WriteErrors                    uint64 // connections lost while a reply was written
+	SlowClients                    uint64 // of these, because the peer took nothing for WriteTimeout
+	Paused                         uint64 // times a connection was not read for its memory or its limits
 	// TLSProbes are clients that asked for TLS, TLSHandshakes those that have it, TLSMutual of
 	// these those with a verified certificate, and TLSFailures the others.
 	TLSProbes, TLSHandshakes, TLSMutual uint64
@@ -75,7 +84,7 @@ func (c *Counters) Failed() map[string]uint64 {
 }
 
 type counters struct {
-	connections, refused, calls, replies, bytesIn, bytesOut, badRecords, writeErrors, backCalls, backReplies atomic.Uint64
+	connections, refused, calls, replies, bytesIn, bytesOut, badRecords, writeErrors, backCalls, backReplies, slow, paused atomic.Uint64
 
 	tls handshakes
 }
@@ -87,6 +96,8 @@ type ConnInfo struct {
 	Calls         uint64
 	Security      rpc.Security
 	Name          string // of a verified certificate
+	// Memory is what its calls hold, in bytes.
+	Memory int
 }
 
 // Listener serves the connections that a net.Listener accepts.
@@ -112,6 +123,7 @@ func (c Config) Serve(l net.Listener, srv *rpc.Server) *Listener {
 	c.MaxRecord = cmp.Or(c.MaxRecord, rpc.MaxRecord)
 	c.MaxCalls = cmp.Or(c.MaxCalls, 64)
 	c.MaxConns = cmp.Or(c.MaxConns, 1024)
+	c.ConnMemory = cmp.Or(c.ConnMemory, 8<<20)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, time.Minute)
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 10*time.Second)
 	if c.Logger == nil {
@@ -134,7 +146,7 @@ func (s *Listener) Close() error {
 	s.closed = true
 	err := s.l.Close()
 	for c := range s.conns {
-		c.c.Close()
+		c.end()
 	}
 	s.mu.Unlock()
 	s.hold.end()
@@ -148,6 +160,7 @@ func (s *Listener) Counters() Counters {
 	out := Counters{
 		Connections: n.connections.Load(), Refused: n.refused.Load(), Calls: n.calls.Load(), Replies: n.replies.Load(),
 		BytesIn: n.bytesIn.Load(), BytesOut: n.bytesOut.Load(), BadRecords: n.badRecords.Load(), WriteErrors: n.writeErrors.Load(),
+		SlowClients: n.slow.Load(), Paused: n.paused.Load(),
 		BackwardCalls: n.backCalls.Load(), BackwardReplies: n.backReplies.Load(),
 		TLSProbes: n.tls.probes.Load(), TLSHandshakes: n.tls.done.Load(), TLSMutual: n.tls.mutual.Load(),
 	}
@@ -162,7 +175,7 @@ func (s *Listener) Conns() []ConnInfo {
 	s.mu.Lock()
 	var out []ConnInfo
 	for c := range s.conns {
-		out = append(out, ConnInfo{Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load(), Security: c.peer.Security, Name: c.peer.Name})
+		out = append(out, ConnInfo{Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load(), Security: c.peer.Security, Name: c.peer.Name, Memory: c.gate.memory()})
 	}
 	s.mu.Unlock()
 	slices.SortFunc(out, func(a, b ConnInfo) int { return a.Remote.Compare(b.Remote) })
@@ -188,24 +201,41 @@ func (s *Listener) accept() {
 		c := newConn(s, nc, rpc.Peer{
 			Addr: addrPort(nc.RemoteAddr()), Local: addrPort(nc.LocalAddr()), Transport: rpc.TransportTCP,
 		})
-		s.mu.Lock()
-		full := s.closed || len(s.conns) >= s.cfg.MaxConns
-		if !full {
-			s.conns[c] = struct{}{}
-			s.done.Add(1)
-			if s.hold.on() {
-				_ = nc.SetReadDeadline(longPast)
-			}
-		}
-		s.mu.Unlock()
-		if full {
+		if err := s.admit(c); err != nil {
 			s.n.refused.Add(1)
 			nc.Close()
+			if !errors.Is(err, net.ErrClosed) {
+				s.cfg.Logger.Warn("connection refused", "peer", c.peer.Addr.String(), "error", err)
+			}
 			continue
 		}
 		s.n.connections.Add(1)
 		go c.serve()
 	}
+}
+
+// admit lets a connection in, or says why not.
+func (s *Listener) admit(c *conn) error {
+	if err := s.cfg.Door.Enter(c.peer.Addr.Addr(), true); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		s.cfg.Door.Leave(c.peer.Addr.Addr(), true)
+		return net.ErrClosed
+	case len(s.conns) >= s.cfg.MaxConns:
+		s.cfg.Door.Leave(c.peer.Addr.Addr(), true)
+		s.cfg.Door.Count(rpc.RefusedConnections)
+		return fmt.Errorf("there are %d connections already", len(s.conns))
+	}
+	s.conns[c] = struct{}{}
+	s.done.Add(1)
+	if s.hold.on() {
+		_ = c.c.SetReadDeadline(longPast)
+	}
+	return nil
 }
 
 func addrPort(a net.Addr) netip.AddrPort {
@@ -242,6 +272,7 @@ type conn struct {
 	asked chan struct{}
 	begin chan bool
 
+	gate    gate
 	free    chan *call // calls not in progress; their number bounds everything
 	replies chan *call // and calls to the peer
 	back    *rpc.Backward
@@ -250,10 +281,18 @@ type conn struct {
 // call is a Call with the memory of its record and of its bulk result.
 type call struct {
 	rpc.Call
+	c       *conn
+	held    int // bytes that the gate was told of
 	record  []byte
 	mark    [rpc.MarkLen]byte
 	payload []*[]byte
 	back    bool // a call to the peer
+}
+
+// end closes the connection, and has its reader notice.
+func (c *conn) end() {
+	c.gate.open()
+	c.c.Close()
 }
 
 // keepMax is the most memory that an idle call keeps for its next record or
@@ -269,12 +308,14 @@ func newConn(s *Listener, nc net.Conn, peer rpc.Peer) *conn {
 	for range s.cfg.MaxCalls {
 		c.free <- nil // made when first used
 	}
+	c.gate.init(s.cfg.ConnMemory)
 	return c
 }
 
 func (c *conn) serve() {
 	s := c.s
 	defer s.done.Done()
+	defer s.cfg.Door.Leave(c.peer.Addr.Addr(), true)
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -282,6 +323,7 @@ func (c *conn) serve() {
 	}()
 	err := c.read()
 	if !c.draining.Load() {
+		c.gate.open()
 		c.hangUp()
 	}
 	c.back.Close()
@@ -346,10 +388,12 @@ func (c *conn) startTLS(k *call, in *bufio.Reader, cfg *tls.Config) error {
 		c.free <- nil
 		return fmt.Errorf("TLS: %w", err)
 	}
+	s.mu.Lock()
 	_ = c.c.SetDeadline(time.Time{})
 	if c.draining.Load() || s.hold.on() { // whose deadline may have been undone
-		_ = c.c.SetReadDeadline(time.Unix(1, 0))
+		_ = c.c.SetReadDeadline(longPast)
 	}
+	s.mu.Unlock()
 	st := tc.ConnectionState()
 	s.n.tls.done.Add(1)
 	s.mu.Lock()
@@ -374,9 +418,12 @@ func (c *conn) read() error {
 	in := c.stream()
 	r := rpc.NewRecords(in, c.s.cfg.MaxRecord)
 	for {
+		if c.gate.wait() {
+			c.s.n.paused.Add(1)
+		}
 		k := <-c.free
 		if k == nil {
-			k = &call{}
+			k = &call{c: c}
 			k.Peer, k.Back = c.peer, c.back
 			k.Alloc = k.alloc
 			k.Reply = c.reply
@@ -408,6 +455,7 @@ func (c *conn) read() error {
 				continue
 			}
 		}
+		k.hold(len(k.record))
 		k.Reset()
 		c.s.srv.Dispatch(&k.Call, xdr.NewDecoder(k.record), false)
 	}
@@ -421,6 +469,7 @@ func (c *conn) reply(rc *rpc.Call, drop bool) {
 		c.recycle(k)
 		return
 	}
+	k.hold(len(k.Res.B))
 	c.replies <- k
 }
 
@@ -445,6 +494,8 @@ func (c *conn) recycle(k *call) {
 		freePayload(p)
 	}
 	k.payload = k.payload[:0]
+	c.gate.hold(-k.held)
+	k.held = 0
 	if cap(k.record) > keepMax {
 		rpc.FreeRecord(k.record)
 		k.record = nil
@@ -485,7 +536,12 @@ func (c *conn) write() {
 			if err != nil {
 				failed = true
 				c.s.n.writeErrors.Add(1)
-				c.c.Close() // ends the reader
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					c.s.n.slow.Add(1)
+					c.s.cfg.Logger.Warn("closing a connection: the client takes no replies", "peer", c.peer.Addr.String(),
+						"timeout", c.s.cfg.WriteTimeout, "memory", c.gate.memory())
+				}
+				c.end() // and the reader
 			} else {
 				for _, k := range batch {
 					if !k.back {
@@ -548,6 +604,7 @@ func (k *call) alloc(n int) []byte {
 		return nil
 	}
 	k.payload = append(k.payload, p)
+	k.hold(len(*p))
 	return (*p)[:n]
 }
 

@@ -14,6 +14,7 @@ func (s *Listener) Shutdown(ctx context.Context) error {
 	err := s.l.Close()
 	for c := range s.conns {
 		c.draining.Store(true)
+		c.gate.open()
 		_ = c.c.SetReadDeadline(time.Unix(1, 0)) // long past: wakes the reader
 	}
 	s.mu.Unlock()
@@ -30,7 +31,7 @@ func (s *Listener) Shutdown(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	for c := range s.conns {
-		c.c.Close()
+		c.end()
 	}
 	s.mu.Unlock()
 	<-drained

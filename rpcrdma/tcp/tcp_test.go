@@ -49,6 +49,11 @@ func serve(t *testing.T, cfg Config) (*Listener, string, chan struct{}) {
 	}
 	s := cfg.Serve(l, srv)
 	t.Cleanup(func() {
+		select {
+		case <-release:
+		default: // the test has failed before, and Close waits for the calls
+			close(release)
+		}
 		s.Close()
 		srv.Close()
 	})

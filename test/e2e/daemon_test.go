@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -79,6 +80,7 @@ type daemon struct {
 	exited  chan struct{}
 	program string // that start starts
 	heir    int    // the process that has taken its place, 0 for none
+	nofile  int    // limit of file descriptors at the next start; 0 is the process's own
 }
 
 // logBuffer is what a process has written so far.
@@ -169,6 +171,9 @@ func (d *daemon) tryStart() (code int, said string) {
 	}, d.args...)
 	before := len(d.log.String())
 	cmd := exec.Command(d.program, args...)
+	if d.nofile > 0 {
+		cmd = exec.Command("sh", append([]string{"-c", `ulimit -n "$0" && exec "$@"`, strconv.Itoa(d.nofile), cmd.Path}, args...)...)
+	}
 	cmd.Stdout, cmd.Stderr = &d.log, &d.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -198,3 +198,62 @@ func TestUpgrade(t *testing.T) {
 	})
 	settle()
 }
+
+// TestUpgradeLimited upgrades while calls of clients over RDMA and TCP wait for their limits: those fail no upgrade, and
+// no connection and no call is lost.
+func TestUpgradeLimited(t *testing.T) {
+	narrow := t.TempDir()
+	d := newDaemon(t, "--export", narrow+"=/narrow(rw,no_root_squash,bandwidth=2M)")
+	t.Cleanup(func() {
+		if _, pid := d.serving(); pid != d.cmd.Process.Pid {
+			d.heir = pid
+		}
+	})
+	var stop atomic.Bool
+	var work sync.WaitGroup
+	var rounds [2]atomic.Int64
+	for i, transport := range []string{"rdma", "tcp"} {
+		c := d.client(transport)
+		for j := range 3 { // half a second for each call
+			f, err := c.CreateFile(t.Context(), fmt.Sprintf("/narrow/%s-%d", transport, j), 0o644)
+			if err != nil {
+				t.Fatal(err)
+			}
+			work.Go(func() {
+				buf := bytes.Repeat([]byte{byte(j)}, 1<<20)
+				for !stop.Load() {
+					if _, err := f.WriteAt(buf, 0); err != nil {
+						t.Errorf("%s: %v", transport, err)
+						return
+					}
+					rounds[i].Add(1)
+				}
+			})
+		}
+	}
+	defer work.Wait()
+	defer stop.Store(true)
+	before := d.connections()
+	for waited := false; !waited && !t.Failed(); time.Sleep(time.Millisecond) {
+		now := d.stats()
+		over, _ := counter(now, "rpcrdma_waited_for_limit")
+		paused, _ := counter(now, "tcp_paused")
+		waited = over > 0 && paused > 0
+	}
+	_, was := d.serving()
+	d.ctl("upgrade")
+	if _, now := d.serving(); now == was {
+		t.Errorf("process %d serves as before", now)
+	}
+	after := d.connections()
+	for a, since := range before {
+		if !after[a].Equal(since) {
+			t.Errorf("the connection of %s, made at %v, is of %v now", a, since, after[a])
+		}
+	}
+	for i := range rounds {
+		for n := rounds[i].Load() + 2; rounds[i].Load() < n && !t.Failed(); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}

@@ -66,9 +66,16 @@ type Config struct {
 	// Workers is the number of calls that may wait for storage at once, 0 for a
 	// default.
 	Workers int `mapstructure:"workers" yaml:"workers"`
-	// MaxConnections is the number of RDMA connections at each port; more are
-	// refused.
-	MaxConnections int `mapstructure:"max_connections" yaml:"max_connections"`
+	// MaxConnections is the number of connections at each port; more are refused.
+	// MaxClients is the number of addresses that they come from, at all ports, and
+	// MaxClientConnections how many each of those may have; 0 is no limit.
+	MaxConnections       int `mapstructure:"max_connections" yaml:"max_connections"`
+	MaxClients           int `mapstructure:"max_clients" yaml:"max_clients"`
+	MaxClientConnections int `mapstructure:"max_client_connections" yaml:"max_client_connections"`
+	// Memory is what the connections over RDMA of all ports share, in bytes as 512M.
+	Memory string `mapstructure:"memory" yaml:"memory"`
+	// SlowTimeout ends connections whose client takes nothing.
+	SlowTimeout time.Duration `mapstructure:"slow_timeout" yaml:"slow_timeout"`
 	// LeaseTime is how long a client of NFS version 4 may be silent before others can
 	// have what it has open or locked. GraceTime is how long clients may reclaim that
 	// after a restart; 0 means a lease.
@@ -137,6 +144,8 @@ func Default() *Config {
 		OTLP:       OTLP{Sample: defaultSample},
 
 		MaxConnections: 4096,
+		Memory:         "512M",
+		SlowTimeout:    time.Minute,
 		NFSVersions:    slices.Clone(nfsVersions),
 		IDMap:          IDMap{Method: IDNumeric},
 		UTF8:           UTF8Any,
@@ -241,6 +250,9 @@ func (c *Config) Validate() error {
 	if err := c.ControlTLS.validate(); err != nil {
 		return fmt.Errorf("control_tls: %w", err)
 	}
+	if n, err := ParseRate(c.Memory); err != nil || n < minMemory || n > maxMemory {
+		return fmt.Errorf("memory: %q is not a number of bytes from 16M to 1T", c.Memory)
+	}
 	switch {
 	case c.StateDir == "":
 		return fmt.Errorf("state_dir: a directory is needed to keep handles valid over restarts")
@@ -262,6 +274,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ops_clients: %d is not within 0 to %d", c.OpsClients, maxOpsClients)
 	case c.MaxConnections < 1 || c.MaxConnections > maxConnections:
 		return fmt.Errorf("max_connections: %d is not within 1 to %d", c.MaxConnections, maxConnections)
+	case c.MaxClients < 0 || c.MaxClientConnections < 0:
+		return fmt.Errorf("max_clients, max_client_connections: %d, %d: neither can be negative", c.MaxClients, c.MaxClientConnections)
+	case c.SlowTimeout < minSlow || c.SlowTimeout > maxSlow:
+		return fmt.Errorf("slow_timeout: %v is not within %v to %v", c.SlowTimeout, minSlow, maxSlow)
 	case c.LeaseTime < minLease || c.LeaseTime > maxLease:
 		return fmt.Errorf("lease_time: %v is not within %v to %v", c.LeaseTime, minLease, maxLease)
 	case c.GraceTime != 0 && (c.GraceTime < c.LeaseTime || c.GraceTime > maxLease):
@@ -283,10 +299,21 @@ const (
 	maxOpsClients  = 10_000
 	maxSocketPath  = 107
 
+	minMemory = 16 << 20 // rpcrdma.MemoryMin
+	maxMemory = 1 << 40
+	minSlow   = time.Second
+	maxSlow   = time.Hour
+
 	// Those of the kernel's server.
 	minLease = 10 * time.Second
 	maxLease = time.Hour
 )
+
+// MemoryBytes is Memory in bytes.
+func (c *Config) MemoryBytes() int {
+	n, _ := ParseRate(c.Memory) // Validate has seen it
+	return int(n)
+}
 
 // YAML is the configuration as a file that Load would read back. The exports of the export
 // table stay there.

@@ -228,9 +228,33 @@ var settings = []Setting{
 	},
 	{
 		Key:   "max_connections",
-		Usage: "RDMA connections at each port",
-		Text:  "RDMA connections at each port; further ones are refused. An idle one takes about 20 KiB, one that works 100 to 600 KiB",
+		Usage: "connections at each port",
+		Text:  "connections at each port; further ones are refused",
 		field: func(c *Config) any { return &c.MaxConnections },
+	},
+	{
+		Key:   "max_clients",
+		Usage: "addresses that clients come from, at all ports (0: any number)",
+		Text:  "addresses that connections come from, at all ports; those of further ones are refused. 0 is no limit",
+		field: func(c *Config) any { return &c.MaxClients },
+	},
+	{
+		Key:   "max_client_connections",
+		Usage: "connections of each client, at all ports (0: any number)",
+		Text:  "connections of each address, at all ports; further ones are refused. 0 is no limit. A mount has `nconnect=` of them",
+		field: func(c *Config) any { return &c.MaxClientConnections },
+	},
+	{
+		Key: "memory", See: "tuning.md#memory",
+		Usage: "`BYTES` of memory for RDMA, as 512M",
+		Text:  "bytes of memory that all connections over RDMA share, as `512M`, from `16M`; taken from the system when used",
+		field: func(c *Config) any { return &c.Memory },
+	},
+	{
+		Key:   "slow_timeout",
+		Usage: "end connections whose client takes nothing for so long",
+		Text:  "ends a connection whose client takes no replies, nor gives the data of its calls; 1 second to an hour",
+		field: func(c *Config) any { return &c.SlowTimeout },
 	},
 	{
 		Key:   "lease_time",

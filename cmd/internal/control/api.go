@@ -204,11 +204,27 @@ type Stats struct {
 	TCPBytes uint64            `json:"tcp_bytes"`
 	Messages map[string]uint64 `json:"messages"` // RPC-over-RDMA messages by type
 	Errors   map[string]uint64 `json:"errors"`   // everything that went wrong, by kind; zeros left out
-	Events   map[string]uint64 `json:"events"`   // what was not as usual, but not wrong, by kind; zeros left out
+	// Refused are connections that were not let in, by reason; zeros left out.
+	Refused map[string]uint64 `json:"refused"`
+	// Addresses are those that connections come from now.
+	Addresses int `json:"addresses"`
+	// Memory is what the connections over RDMA share.
+	Memory Memory            `json:"memory"`
+	Events map[string]uint64 `json:"events"` // what was not as usual, but not wrong, by kind; zeros left out
 	// Procs are the calls served, keyed "nfs3.READ".
 	Procs map[string]Proc `json:"procs"`
 	// Devices are the counters of each RDMA device, by its address.
 	Devices map[string]map[string]uint64 `json:"devices"`
+}
+
+// Memory is the use of the memory for RDMA, in bytes.
+type Memory struct {
+	Limit    int `json:"limit"`
+	Messages int `json:"messages"` // of the receives of connections
+	Bulk     int `json:"bulk"`     // of calls in progress
+	Peak     int `json:"peak"`     // the most of both together
+	Waiting  int `json:"waiting"`  // connections that wait for memory
+	Share    int `json:"share"`    // credits of each connection when memory is short
 }
 
 // Proc are the counters of one procedure.

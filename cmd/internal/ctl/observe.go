@@ -63,9 +63,13 @@ for, what was agreed, what broke it, and what to change. The server keeps the la
 				return err
 			}
 			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "ADDRESS\tTRANSPORT\tXPRTSEC\tLOCAL\tSINCE\tCALLS\tNAME")
+				fmt.Fprintln(w, "ADDRESS\tTRANSPORT\tXPRTSEC\tLOCAL\tSINCE\tCALLS\tCREDITS\tIN USE\tMEMORY\tNAME")
 				for _, c := range list {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", c.Address, c.Transport, cmp.Or(c.XprtSec, "-"), c.Local, c.Since.Local().Format(time.DateTime), c.Calls, nameOf(c.Name))
+					credits, used, memory := "-", "-", "-" // TCP has no credits
+					if r := c.RDMA; r != nil {
+						credits, used, memory = strconv.Itoa(r.Credits), strconv.Itoa(r.InUse), strconv.Itoa(r.Memory)
+					}
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", c.Address, c.Transport, cmp.Or(c.XprtSec, "-"), c.Local, c.Since.Local().Format(time.DateTime), c.Calls, credits, used, memory, nameOf(c.Name))
 				}
 			})
 		},
@@ -97,6 +101,10 @@ func (t *tool) stats() *cobra.Command {
 					time.Duration(s.UptimeSeconds)*time.Second, s.RDMAWriteBytes, s.RDMAReadBytes, s.LentBytes, s.InlineBytes, s.TCPBytes)
 				for _, k := range slices.Sorted(maps.Keys(s.Messages)) {
 					fmt.Fprintf(w, "message %s\t%d\n", k, s.Messages[k])
+				}
+				fmt.Fprintf(w, "memory messages\t%d\nmemory bulk\t%d\nmemory limit\t%d\n", s.Memory.Messages, s.Memory.Bulk, s.Memory.Limit)
+				for _, k := range slices.Sorted(maps.Keys(s.Refused)) {
+					fmt.Fprintf(w, "refused %s\t%d\n", k, s.Refused[k])
 				}
 				for _, k := range slices.Sorted(maps.Keys(s.Events)) {
 					fmt.Fprintf(w, "event %s\t%d\n", k, s.Events[k])

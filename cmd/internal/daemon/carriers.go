@@ -18,8 +18,11 @@ func (d *Daemon) serveTCP(l net.Listener) (endpoint, error) { return d.serveOn(l
 func (d *Daemon) servePortmap(l net.Listener) (endpoint, error) { return d.serveOn(l, d.portmap) }
 
 func (d *Daemon) serveOn(l net.Listener, srv *rpc.Server) (endpoint, error) {
-	at := boundAddr(l)
-	t := tcp.Config{Logger: d.log.Slog("tcp"), TLS: d.tlsConfig, Secured: d.secured, Later: true}.Serve(l, srv)
+	at, cfg := boundAddr(l), d.cfg.Load()
+	t := tcp.Config{
+		MaxConns: cfg.MaxConnections, Door: d.door, WriteTimeout: cfg.SlowTimeout, Logger: d.log.Slog("tcp"),
+		TLS: d.tlsConfig, Secured: d.secured, Later: true,
+	}.Serve(l, srv)
 	if d.from != nil {
 		if err := d.from.tcp(t, at); err != nil {
 			return endpoint{}, errors.Join(err, t.Close())
@@ -41,7 +44,14 @@ func (d *Daemon) serveRDMA(at netip.AddrPort) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	l, err := rpcrdma.ServeHandler(dev, at.Port(), func(p rpc.Peer, _ func()) (rpcrdma.Handler, error) { return d.connected(p), nil }, rpcrdma.Config{MaxConns: d.cfg.Load().MaxConnections, Logger: d.log.Slog("rpcrdma")})
+	cfg := d.cfg.Load()
+	if d.memory == nil {
+		if d.memory, err = rpcrdma.NewMemory(cfg.MemoryBytes(), rpcrdma.Config{}); err != nil {
+			return endpoint{}, errors.Join(err, dev.release())
+		}
+	}
+	l, err := rpcrdma.ServeHandler(dev, at.Port(), func(p rpc.Peer, _ func()) (rpcrdma.Handler, error) { return d.connected(p), nil },
+		rpcrdma.Config{MaxConns: cfg.MaxConnections, Shared: d.memory, Door: d.door, SlowTimeout: cfg.SlowTimeout, Logger: d.log.Slog("rpcrdma")})
 	if err != nil {
 		_ = dev.release()
 		return endpoint{}, err
@@ -57,4 +67,13 @@ func (d *Daemon) serveRDMA(at netip.AddrPort) (endpoint, error) {
 		d.meters.dropRDMA(l)
 		return errors.Join(err, dev.release())
 	}}, nil
+}
+
+// freeMemory gives the memory of the RDMA ports back once all are closed, unless err says that
+// something may be using it yet.
+func (d *Daemon) freeMemory(err error) {
+	if err == nil && d.memory != nil {
+		_ = d.memory.Close()
+		d.memory = nil
+	}
 }

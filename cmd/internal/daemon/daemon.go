@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/audit"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -34,6 +35,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
+	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -78,6 +80,8 @@ type Daemon struct {
 	from      *takeover     // the process before this one; nil when this one serves
 	moved     chan struct{} // closed when another process serves
 	times     upgradeTimes
+	door      *rpc.Door
+	openFiles *posixfs.Files // what the stores share
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time
@@ -85,10 +89,13 @@ type Daemon struct {
 	noUmask  bool // see posixfs.Options
 
 	// mu serializes changes of exports and ports, and guards what follows.
-	mu      sync.Mutex
-	exports []*served
-	ports   []*port
-	opened  *prepared // for the change that is being made
+	mu        sync.Mutex
+	exports   []*served
+	ports     []*port
+	opened    *prepared // for the change that is being made
+	portsOpen bool      // those of the start
+	// memory is what the RDMA ports share; nil before there is one.
+	memory *rpcrdma.Memory
 
 	devMu   sync.Mutex
 	devices map[netip.Addr]*device
@@ -119,6 +126,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if err := d.inherit(); err != nil {
 		return nil, err
 	}
+	d.budget(cfg)
 	defer func() {
 		if err != nil && from == nil {
 			d.release()
@@ -163,6 +171,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 
 	d.mu.Lock()
 	err = errors.Join(d.applyExports(true), d.applyPorts(true))
+	d.allOpen()
 	d.mu.Unlock()
 	if err != nil {
 		if from == nil {
@@ -244,6 +253,17 @@ func (d *Daemon) listenControl(access control.Access) (net.Listener, error) {
 	}
 	return control.Listen(d.cfg.Load().Control, access)
 }
+
+// budget shares out the connections and the file descriptors.
+func (d *Daemon) budget(cfg *config.Config) {
+	fds := posixfs.Descriptors()
+	d.door = rpc.NewDoor(rpc.DoorConfig{Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare})
+	d.openFiles = posixfs.NewFiles(fds)
+}
+
+// connectionShare is the part of the file descriptors that is for connections: 1/connectionShare.
+// posixfs.Files takes two thirds.
+const connectionShare = 4
 
 // tellWarnings tells what is probably not meant in the exports.
 func (d *Daemon) tellWarnings(cfg *config.Config) {
@@ -336,6 +356,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
 		Observer: d.recorder,
+		Paced:    d.table.Limited,
 		Workers:  d.cfg.Load().Workers,
 		Journal:  journal,
 		Logger:   d.log.Slog("rpc"),

@@ -56,6 +56,7 @@ func (d *Daemon) acquire(addr netip.Addr) (*device, error) {
 	rd, err := roce.Open(roce.Config{
 		Addr: addr, Shards: shards, From: from, Logger: d.log.Slog("roce"), Wrap: t.wrap, Ledger: ledger,
 		Obituary: d.buried, PKeys: d.pkeys(), Sockets: d.sockets,
+		Starting: !d.portsOpen,
 	})
 	if err != nil {
 		return nil, err
@@ -81,6 +82,14 @@ func (v *device) release() error {
 	st := v.Stats()
 	v.d.meters.dropDevice(&st)
 	return v.Close()
+}
+
+// allOpen tells the devices that every port of the start is open. Call with mu held.
+func (d *Daemon) allOpen() {
+	d.portsOpen = true
+	for _, v := range d.deviceList() {
+		v.Started()
+	}
 }
 
 // deviceList is the devices open now, ordered by address.

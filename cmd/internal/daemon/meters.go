@@ -176,6 +176,7 @@ func addTCP(s *control.Stats, from tcp.Counters) {
 	}
 	addCounts(s.Errors, map[string]uint64{
 		"tcp_refused": from.Refused, "tcp_bad_records": from.BadRecords, "tcp_write_errors": from.WriteErrors,
+		"tcp_slow_client": from.SlowClients, "tcp_paused": from.Paused,
 	})
 	for why, n := range from.Failed() {
 		addCounts(s.Errors, map[string]uint64{"tls_" + why: n})
@@ -212,6 +213,10 @@ func (d *Daemon) Stats() control.Stats { return d.stats(true) }
 func (d *Daemon) stats(loops bool) control.Stats {
 	s := d.meters.carriers()
 	s.UptimeSeconds = int64(time.Since(d.started) / time.Second)
+	s.Memory = d.memoryNow()
+	door := d.door.Stats()
+	s.Addresses, s.Refused = door.Clients, make(map[string]uint64)
+	addCounts(s.Refused, door.Refused)
 	s.Procs = make(map[string]control.Proc)
 	for _, srv := range []*rpc.Server{d.rpc, d.portmap} {
 		st := srv.Stats()
@@ -248,6 +253,7 @@ func (d *Daemon) stats(loops bool) control.Stats {
 var events = []string{
 	"rdma_packet_of_unknown_qp",
 	"nfs_reads_moved", "nfs_no_memory", "rpcrdma_waited_for_memory", "rpcrdma_waited_for_send_queue",
+	"rpcrdma_waited_for_limit", "rpcrdma_credits_lowered_by_limit", "rpcrdma_credits_lowered_by_memory", "tcp_paused",
 	nfs4.CountReplays, nfs4.CountJoined, nfs4.CountMoved,
 	nfs4.CountCallbacks, nfs4.CountDelegations, nfs4.CountRecalls, nfs4.CountRecallWaits,
 	nfs4.CountAsked, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny, nfs4.CountOffloads, nfs4.CountCancelled,

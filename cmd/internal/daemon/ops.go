@@ -128,7 +128,7 @@ func (d *Daemon) opsState() ops.State {
 	s := ops.State{
 		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
 		Exports: d.Exports(), Ports: d.Ports(), Drift: d.Drift(), Conns: d.Clients(), Workers: d.rpc.Load(),
-		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(), RDMAMemory: d.meters.memory(),
+		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(),
 		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tlsStatus(),
 	}
 	s.LocksHeld, s.LocksWaiting = d.locks.Count()
@@ -142,14 +142,15 @@ func (d *Daemon) opsState() ops.State {
 	return s
 }
 
-// memory is what calls over RDMA hold, in bytes.
-func (m *meters) memory() (n uint64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, l := range m.rdma {
-		n += l.Stats().MemoryInUse
+// memoryNow is the use of the memory for RDMA.
+func (d *Daemon) memoryNow() control.Memory {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.memory == nil {
+		return control.Memory{}
 	}
-	return n
+	m := d.memory.Stats(0)
+	return control.Memory{Limit: m.Limit, Messages: m.Messages, Bulk: m.Bulk, Peak: m.Peak, Waiting: m.Waiting, Share: m.Share}
 }
 
 // pingLoops has every packet loop answer, until ctx ends.
@@ -339,6 +340,11 @@ type connection struct {
 // Dispatch implements rpcrdma.Handler.
 func (c *connection) Dispatch(call *rpc.Call, msg xdr.Decoder, mayBlock bool) {
 	c.d.rpc.Dispatch(call, msg, mayBlock)
+}
+
+// Pace implements rpcrdma.Pacer.
+func (c *connection) Pace(call *rpc.Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
+	return c.d.rpc.Pace(call, msg, bulk, take)
 }
 
 // Close implements io.Closer: the connection has ended.

@@ -99,7 +99,7 @@ func (d *Daemon) sampleServer(s *live.Server) {
 			s.GraceUntil = until
 		}
 	}
-	s.Memory = d.meters.memory()
+	s.Memory = uint64(d.memoryNow().Bulk)
 	load := d.rpc.Load()
 	s.Workers, s.WorkersBusy, s.Queued = load.Workers, load.Busy, load.Queued
 	s.Problems = d.problems()

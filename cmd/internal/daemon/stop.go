@@ -16,6 +16,11 @@ import (
 func (d *Daemon) Stop(ctx context.Context) error {
 	d.draining.Store(true)
 	d.sockets.Freeze()
+	if d.sockets.Keeps() {
+		for _, v := range d.deviceList() {
+			v.Ending()
+		}
+	}
 	d.audit.Record("stop")
 	d.mounts.stop()
 	d.mu.Lock()
@@ -69,6 +74,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		}
 	}
 	err = errors.Join(err, d.control.Close(), d.state.Close())
+	d.freeMemory(err)
 	d.log.Info("stopped", zap.Error(err))
 	return err
 }

@@ -28,6 +28,7 @@ func (d *Daemon) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 		return posixfs.Open(e.Path, posixfs.Options{
 			StateDir: dir,
 			NoUmask:  d.noUmask,
+			Files:    d.openFiles,
 			Logger:   d.log.Slog("posixfs").With("export", e.Pseudo),
 		})
 	case config.TypeMemory:

@@ -36,13 +36,12 @@ type State struct {
 	LocksHeld, LocksWaiting int
 	Grace                   control.Grace
 
-	RDMAMemory uint64 // bytes that calls hold
-	Loops      []Loop
-	Volumes    []Volume
-	TLS        *control.TLS
-	Audit      map[string]uint64
-	AuditLost  uint64
-	Traces     otlp.Counts
+	Loops     []Loop
+	Volumes   []Volume
+	TLS       *control.TLS
+	Audit     map[string]uint64
+	AuditLost uint64
+	Traces    otlp.Counts
 }
 
 // Loop says how long a packet loop took to answer.
@@ -113,15 +112,20 @@ var catalog = []Metric{
 	{"rstored_client_sent_bytes_total", counter, labels("client", "transport"), "Bytes of replies to a client."},
 	{"rstored_client_failures_total", counter, labels("client", "transport"), "A client's calls whose status is not OK."},
 	{"rstored_connections", gauge, labels("transport"), "Connections of clients."},
+	{"rstored_client_addresses", gauge, nil, "Addresses that connections come from."},
+	{"rstored_connections_refused_total", counter, labels("reason"), "Connections that were refused, by reason: clients, connections_per_client, connections, memory, descriptors."},
 
 	{"rstored_rdma_written_bytes_total", counter, nil, "Bytes that left by RDMA WRITE: what clients read."},
 	{"rstored_rdma_read_bytes_total", counter, nil, "Bytes that came by RDMA READ: what clients wrote."},
 	{"rstored_rdma_lent_bytes_total", counter, nil, "Bytes of those written that were sent from the page cache, without a copy."},
 	{"rstored_rdma_inline_bytes_total", counter, nil, "Bytes inside RPC-over-RDMA messages, both directions."},
 	{"rstored_rdma_messages_total", counter, labels("type"), "RPC-over-RDMA messages by type."},
-	{"rstored_rdma_credits", gauge, nil, "Credits that the connections have together."},
+	{"rstored_rdma_credits", gauge, nil, "Credits that the connections are granted, together."},
 	{"rstored_rdma_credits_in_use", gauge, nil, "Calls in progress on RDMA connections."},
 	{"rstored_rdma_memory_in_use_bytes", gauge, nil, "Registered memory that calls hold."},
+	{"rstored_rdma_memory_bytes", gauge, labels("use"), "Registered memory by use: messages (receives of connections) and bulk (data of calls in progress)."},
+	{"rstored_rdma_memory_limit_bytes", gauge, nil, "The most that both may be together."},
+	{"rstored_rdma_memory_waiting_connections", gauge, nil, "Connections with a call that waits for bulk memory."},
 	{"rstored_rdma_queue_pairs", gauge, labels("device", "type", "state"), "Queue pairs by type and state."},
 	{"rstored_rdma_send_queue_length", gauge, labels("device"), "Work requests in the send queues."},
 	{"rstored_rdma_loop_response_seconds", gauge, labels("device", "loop"), "How long a packet loop took to answer just now."},
@@ -418,7 +422,15 @@ func (s *scrape) rdma() {
 	}
 	s.put("rstored_rdma_credits", float64(credits))
 	s.put("rstored_rdma_credits_in_use", float64(used))
-	s.put("rstored_rdma_memory_in_use_bytes", float64(s.RDMAMemory))
+	s.put("rstored_rdma_memory_in_use_bytes", float64(s.Stats.Memory.Bulk))
+	s.put("rstored_rdma_memory_bytes", float64(s.Stats.Memory.Messages), "messages")
+	s.put("rstored_rdma_memory_bytes", float64(s.Stats.Memory.Bulk), "bulk")
+	s.put("rstored_rdma_memory_limit_bytes", float64(s.Stats.Memory.Limit))
+	s.put("rstored_rdma_memory_waiting_connections", float64(s.Stats.Memory.Waiting))
+	s.put("rstored_client_addresses", float64(s.Stats.Addresses))
+	for k, n := range s.Stats.Refused {
+		s.put("rstored_connections_refused_total", float64(n), k)
+	}
 	s.put("rstored_rdma_written_bytes_total", float64(s.Stats.RDMAWriteBytes))
 	s.put("rstored_rdma_read_bytes_total", float64(s.Stats.RDMAReadBytes))
 	s.put("rstored_rdma_lent_bytes_total", float64(s.Stats.LentBytes))

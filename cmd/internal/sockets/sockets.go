@@ -307,6 +307,9 @@ func (s *Set) Forget(addr netip.AddrPort, shard, shards int) {
 	s.forget(shardName(addr.Addr(), shard, shards))
 }
 
+// Keeps reports whether sockets are kept for the next process.
+func (s *Set) Keeps() bool { return s.store != nil }
+
 // Freeze leaves the store as it is from now on: the process ends, and the next one is to
 // find what this one had.
 func (s *Set) Freeze() {

@@ -1,0 +1,537 @@
+package rpcrdma
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// TestReceives: as many receives as are enough for the credits, and no credit without.
+func TestReceives(t *testing.T) {
+	for n := receives(floorCredits); n < 5000; n++ {
+		if g := creditsOf(n); receives(g) > n || receives(g+1) <= n {
+			t.Fatalf("%d receives are for %d credits, which need %d, and one more %d", n, g, receives(g), receives(g+1))
+		}
+	}
+}
+
+// TestMemory lets connections come, grow, take bulk memory, give it back and go, at random: what
+// is out never exceeds the budget, and whoever waits gets his turn, in order.
+func TestMemory(t *testing.T) {
+	const inline = 4096
+	type member struct {
+		credits, owned int
+		held           [][]byte
+		tick           *ticket
+	}
+	for seed := range uint64(30) {
+		rnd := rand.New(rand.NewPCG(seed, 7))
+		limit := MemoryMin + rnd.IntN(64<<20)
+		m, err := NewMemory(limit, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var in []*member
+		var line []*ticket // who waits, as it should be
+		check := func(what string) {
+			t.Helper()
+			var credits, owned, held int
+			for _, c := range in {
+				credits += receives(c.credits)
+				owned += c.owned
+				for _, b := range c.held {
+					held += blockSize(len(b))
+				}
+				if c.tick != nil && c.tick.have {
+					held += blockSize(len(c.tick.a)) + blockSize(len(c.tick.b))
+				}
+			}
+			st := m.Stats(inline)
+			if credits*inline > st.Messages || owned*inline != st.Messages || held != st.Bulk || st.Messages > limit/messageShare ||
+				st.Messages+st.Bulk > limit || st.Peak > limit || st.Connections != len(in) {
+				t.Fatalf("seed %d, %s: %d receives for credits, %d in all, %d bulk bytes: %+v", seed, what, credits, owned, held, st)
+			}
+			for len(line) > 0 && line[0].have {
+				line = line[1:]
+			}
+			for _, w := range line {
+				if w.have {
+					t.Fatalf("seed %d, %s: somebody was served before those who came first", seed, what)
+				}
+			}
+		}
+		leave := func(i int) {
+			c := in[i]
+			in = slices.Delete(in, i, i+1)
+			if c.tick != nil {
+				line = slices.DeleteFunc(line, func(w *ticket) bool { return w == c.tick })
+				m.cancel(c.tick)
+			}
+			for _, b := range c.held {
+				m.free(b)
+			}
+			m.leave(c.owned * inline)
+		}
+		refused := false
+		for range 4000 {
+			op := rnd.IntN(10)
+			if len(in) == 0 {
+				op = 0
+			}
+			var c *member
+			if len(in) > 0 {
+				c = in[rnd.IntN(len(in))]
+			}
+			switch op {
+			case 0, 1:
+				g := m.join(firstGrant, inline)
+				if g == 0 {
+					if m.taken+receives(floorCredits)*inline <= m.messages {
+						t.Fatalf("seed %d: refused with %d of %d bytes taken", seed, m.taken, m.messages)
+					}
+					refused = true
+					break
+				}
+				in = append(in, &member{credits: g, owned: receives(g)})
+			case 2:
+				if rnd.IntN(8) == 0 {
+					leave(slices.Index(in, c))
+				}
+			case 3, 4:
+				next := m.allowed(2*c.credits, inline)
+				if more := receives(next) - c.owned; next > c.credits && (more <= 0 || m.grow(more*inline, next, inline)) {
+					c.owned += max(more, 0)
+					c.credits = next
+				}
+			case 5:
+				if most := m.allowed(c.credits, inline); most < c.credits && c.owned > receives(most) {
+					c.owned--
+					c.credits = min(c.credits, creditsOf(c.owned))
+					m.shrink(inline)
+				}
+			case 6, 7:
+				switch {
+				case c.tick == nil:
+					w := &ticket{n: rnd.IntN(1 << 21), m: rnd.IntN(1 << 20), wake: func() {}}
+					c.tick = w
+					if m.allocBoth(w) {
+						w.have = true
+					} else {
+						line = append(line, w)
+					}
+				case m.claim(c.tick):
+					c.held = append(c.held, c.tick.a, c.tick.b)
+					c.tick = nil
+				}
+			default:
+				for _, b := range c.held {
+					m.free(b)
+				}
+				c.held = nil
+			}
+			check(fmt.Sprint("operation ", op))
+		}
+		if limit < 20<<20 && !refused {
+			t.Errorf("seed %d: nobody was refused", seed)
+		}
+		// Who waits is served as the others give back, with nobody left out.
+		for _, c := range in {
+			for _, b := range c.held {
+				m.free(b)
+			}
+			c.held = nil
+		}
+		for progress := true; progress; {
+			progress = false
+			for _, c := range in {
+				if c.tick != nil && m.claim(c.tick) {
+					m.free(c.tick.a)
+					m.free(c.tick.b)
+					c.tick, progress = nil, true
+				}
+			}
+		}
+		for _, c := range in {
+			if c.tick != nil {
+				t.Fatalf("seed %d: somebody waits for ever", seed)
+			}
+		}
+		for len(in) > 0 {
+			leave(0)
+		}
+		check("the end")
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestMemoryIsShort has many clients write and read while there is no memory at all, and then more
+// at once than there is memory for: all are served, within the budget.
+func TestMemoryIsShort(t *testing.T) {
+	const clients = 8
+	w := newWorld(t, Config{Memory: 1, ConnMemory: 1})
+	var all [][]byte
+	for b := w.l.pool.alloc(1 << 20); b != nil; b = w.l.pool.alloc(1 << 20) {
+		all = append(all, b)
+	}
+	var wg sync.WaitGroup
+	for k := range clients {
+		c := w.dial(fmt.Sprintf("192.0.2.%d", 10+k), ClientConfig{Credits: 16})
+		for range 4 {
+			wg.Go(func() {
+				if err := put(c, 1<<20-64); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				if err := get(c, 1<<20-64, 1<<20, 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	for w.l.Memory().Waiting < clients { // one call of each connection; the others wait behind it
+		time.Sleep(time.Millisecond)
+	}
+	for _, b := range all {
+		w.l.pool.free(b)
+	}
+	wg.Wait()
+	if m := w.l.Memory(); m.Peak > MemoryMin || m.Waiting != 0 {
+		t.Errorf("%+v", m)
+	}
+	if n := w.l.Stats().Errors["rpcrdma_waited_for_memory"]; n < clients {
+		t.Errorf("%d calls had to wait", n)
+	}
+}
+
+// TestThousandConnections: what a thousand clients take of the budget, each of which does
+// something. NFS-Ganesha pins 65 MiB for each, 63 GiB for all.
+func TestThousandConnections(t *testing.T) {
+	const many = 1000
+	w := newWorld(t, Config{})
+	dev := w.net.device("192.0.2.50")
+	var clients []*Client
+	t.Cleanup(func() {
+		for _, c := range clients {
+			c.Close()
+		}
+		dev.Close()
+	})
+	for range many {
+		c, err := Dial(context.Background(), dev, serverAddr, ClientConfig{Credits: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, c)
+		if err := get(c, 64<<10, 1<<20, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := w.l.Memory()
+	if m.Connections != many || m.Messages > many*128<<10 || m.Messages > m.Limit/messageShare || m.Share < 8 {
+		t.Errorf("%+v", m)
+	}
+	least, most := 1<<10, 0
+	for _, c := range w.l.Conns() {
+		least, most = min(least, c.Credits), max(most, c.Credits)
+	}
+	t.Logf("%d KiB a connection, credits from %d to %d", m.Messages/many>>10, least, most)
+	if least < floorCredits {
+		t.Errorf("a client has %d credits", least)
+	}
+	for _, c := range clients { // every one of them still has its turn
+		if err := put(c, 64<<10); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestFloors: as many clients as there are floors for are let in, and get on; the next is refused
+// with the reason. When others go its turn has come, and credits rise again.
+func TestFloors(t *testing.T) {
+	const inline = 64 << 10
+	door := rpc.NewDoor(rpc.DoorConfig{PerClient: 1000})
+	w := newWorld(t, Config{Memory: MemoryMin, Inline: inline, Credits: 64, Door: door})
+	dev := w.net.device("192.0.2.50")
+	t.Cleanup(func() { dev.Close() })
+	floors := MemoryMin / messageShare / (receives(floorCredits) * inline)
+	var clients []*Client
+	for {
+		c, err := Dial(context.Background(), dev, serverAddr, ClientConfig{})
+		if err != nil {
+			break
+		}
+		clients = append(clients, c)
+		for _, c := range clients { // so that those who have more than their share hear of it
+			for range 4 {
+				if err := put(c, 10); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if len(clients) > floors {
+			t.Fatalf("%d clients, and floors for %d", len(clients), floors)
+		}
+	}
+	if len(clients) < floors/2 {
+		t.Errorf("%d clients, and floors for %d", len(clients), floors)
+	}
+	for _, c := range w.l.Conns() {
+		if c.Credits < 1 || c.Credits > 2*floorCredits {
+			t.Errorf("%d credits while memory is short", c.Credits)
+		}
+	}
+	if st := w.l.Stats(); st.Errors["rpcrdma_connection_refused"] != 1 || st.Errors["rpcrdma_credits_lowered_by_memory"] == 0 {
+		t.Errorf("%+v", st.Errors)
+	}
+	if st := door.Stats(); st.Refused["memory"] != 1 || st.Clients != 1 {
+		t.Errorf("%+v", st)
+	}
+	for _, c := range clients[1:] {
+		c.Close()
+	}
+	for w.l.Memory().Connections > 1 {
+		time.Sleep(time.Millisecond)
+	}
+	c, err := Dial(context.Background(), dev, serverAddr, ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	defer clients[0].Close()
+	if err := put(c, 10); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.l.Conns(); n[0].Credits < 8 && n[1].Credits < 8 {
+		t.Errorf("%d and %d credits with nobody else there", n[0].Credits, n[1].Credits)
+	}
+}
+
+// TestSlowClient: a client that takes no reply has its part of the memory for a time, no
+// worker, and is disconnected with the reason; others do not notice.
+func TestSlowClient(t *testing.T) {
+	w := newWorld(t, Config{SlowTimeout: 40 * time.Millisecond, ConnMemory: 1})
+	other := w.dial("192.0.2.9", ClientConfig{})
+	r := w.rawUp()
+	r.dev.loop.do(func() { r.conn.QP().(*fakeQP).recvs = nil }) // not one receive
+	m := r.region(64<<20, remoteWrite)
+	for i := range uint32(32) {
+		h := &Header{XID: i + 1, Credits: 32, Writes: []Chunk{{Segment{Handle: m.rkey, Length: 1 << 20, Offset: m.Addr()}}}}
+		r.send(message(h, rawCall(i+1, procGet, 1, 1<<20)))
+	}
+	for gone := false; !gone; {
+		select {
+		case <-r.gone:
+			gone = true
+		default:
+			if err := get(other, 100<<10, 1<<20, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	st := w.l.Stats()
+	if st.Errors["rpcrdma_slow_client"] != 1 {
+		t.Errorf("%+v", st.Errors)
+	}
+	// 8 MiB is the least that ConnMemory can be; the other has a block.
+	if m := w.l.Memory(); m.Peak-m.Messages > 2*bulkMax+2<<20 {
+		t.Errorf("it had %d bytes", m.Peak-m.Messages)
+	}
+}
+
+// pacedHandler is a server with a limit that the test turns.
+type pacedHandler struct {
+	*rpc.Server
+	wait  *atomic.Int64 // nanoseconds that each call with bulk data waits
+	never *atomic.Bool
+	asked *atomic.Int64
+}
+
+func (p pacedHandler) Pace(c *rpc.Call, _ xdr.Decoder, _ int, take bool) (uint32, time.Duration, bool) {
+	if !take {
+		return 1, 0, true
+	}
+	p.asked.Add(1)
+	if p.never.Load() {
+		return 1, time.Millisecond, false
+	}
+	c.Paid = true
+	return 1, time.Duration(p.wait.Load()), true
+}
+
+func pacedWorld(t *testing.T, cfg Config) (*world, pacedHandler) {
+	t.Helper()
+	w := &world{t: t, net: newFakeNet(), svc: &service{gate: make(chan struct{})}}
+	w.srv = rpc.NewServer(rpc.ServerConfig{Programs: w.svc.programs(), Workers: 1})
+	h := pacedHandler{w.srv, new(atomic.Int64), new(atomic.Bool), new(atomic.Int64)}
+	dev := w.net.device("192.0.2.1")
+	var err error
+	if w.l, err = ServeHandler(dev, port, func(p rpc.Peer, _ func()) (Handler, error) {
+		if p.Addr.Addr().String() == "192.0.2.77" {
+			return h, nil
+		}
+		return w.srv, nil
+	}, cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.l.Close(); err != nil {
+			t.Error(err)
+		}
+		w.srv.Close()
+		dev.Close()
+	})
+	return w, h
+}
+
+// keepsKeys is a raw client whose keys replies do not invalidate.
+func (w *world) keepsKeys() *rawClient {
+	w.t.Helper()
+	r := w.raw(16, PrivateMessage{Send: 4096, Receive: 4096}.Append(nil))
+	if !<-r.up {
+		w.t.Fatal("rejected")
+	}
+	return r
+}
+
+// TestThrottle: the calls of a client over its limits take no memory and no RDMA READ, it is
+// granted fewer credits, down to one, and more again when it keeps to them. A client beside it is served
+// at once.
+func TestThrottle(t *testing.T) {
+	w, limit := pacedWorld(t, Config{Credits: 32})
+	var reads atomic.Int64
+	w.net.posted = func(n int) { reads.Add(int64(n)) }
+	r := w.keepsKeys()
+	m := r.region(1<<20, rdma.RemoteRead)
+	xid := uint32(0)
+	write := func() {
+		xid++
+		const n = 256 << 10
+		head := rawCall(xid, procPut, 1, n)
+		r.send(message(&Header{XID: xid, Credits: 32, Reads: []ReadSegment{{uint32(len(head)), segments(m, n)[0]}}}, append(head, 0, 0, 0xab, 0xcd)))
+	}
+	limit.never.Store(true)
+	const burst = 10
+	for range burst {
+		write()
+	}
+	for limit.asked.Load() < 3*burst || int(w.l.Conns()[0].InUse) < burst {
+		time.Sleep(time.Millisecond)
+	}
+	if used, inFlight := w.l.pool.inUse(), reads.Load(); used != 0 || inFlight != 0 {
+		t.Errorf("calls that wait for their time have %d bytes of memory and %d RDMA READs", used, inFlight)
+	}
+	// The modest one: the only worker is free, and so is the memory.
+	other := w.dial("192.0.2.9", ClientConfig{})
+	if err := get(other, 1<<20-64, 1<<20, 0); err != nil {
+		t.Fatal(err)
+	}
+	limit.never.Store(false)
+	var last *Header
+	for range burst {
+		last, _ = r.reply()
+	}
+	if last.Credits > 2 {
+		t.Errorf("%d credits are granted to a client over its limits", last.Credits)
+	}
+	for range 20 {
+		write()
+		last, _ = r.reply()
+	}
+	if last.Credits < firstGrant {
+		t.Errorf("%d credits for a client that keeps to its limits", last.Credits)
+	}
+	st := w.l.Stats()
+	if st.Errors["rpcrdma_waited_for_limit"] != burst || st.Errors["rpcrdma_credits_lowered_by_limit"] == 0 {
+		t.Errorf("%+v", st.Errors)
+	}
+	// With a wait each call goes on by itself, and with one under way no credit is lost.
+	limit.wait.Store(int64(time.Millisecond))
+	for range 5 {
+		write()
+		r.reply()
+	}
+}
+
+// TestThrottledHold: calls that wait for their limits keep nobody from standing still, and wait on afterwards.
+func TestThrottledHold(t *testing.T) {
+	w, limit := pacedWorld(t, Config{})
+	limit.wait.Store(int64(time.Hour))
+	r := w.keepsKeys()
+	m := r.region(1<<20, remoteWrite)
+	const calls = 4
+	for i := range uint32(calls) {
+		r.send(message(&Header{XID: i + 1, Credits: 32, Writes: []Chunk{segments(m, 1000)}}, rawCall(i+1, procGet, 1, 1000)))
+	}
+	for w.l.Conns()[0].InUse < calls {
+		time.Sleep(time.Millisecond)
+	}
+	for range 2 {
+		w.l.Hold(true)
+		for _, b := range w.l.Busy() {
+			if b.Calls != 0 {
+				t.Errorf("held, and %+v", b)
+			}
+		}
+		if c := w.l.Conns()[0]; c.InUse != 0 || c.Calls != 0 {
+			t.Errorf("held, and %+v", c)
+		}
+		w.l.Hold(false)
+		if c := w.l.Conns()[0]; c.InUse != calls || c.Calls != calls {
+			t.Errorf("let go, and %+v", c)
+		}
+	}
+	w.l.Hold(true)
+	limit.wait.Store(0)
+	w.l.Hold(false)
+	for i := range uint32(calls) {
+		if h, _ := r.reply(); h.XID != i+1 {
+			t.Errorf("reply %d is that of call %d", i+1, h.XID)
+		}
+	}
+	if n := w.l.Stats().Messages["recv_rdma_msg"]; n != calls {
+		t.Errorf("%d calls were counted", n)
+	}
+}
+
+// TestThrottledEnd: a connection ends, or is drained, while its calls wait for their time.
+func TestThrottledEnd(t *testing.T) {
+	for _, drain := range []bool{false, true} {
+		w, limit := pacedWorld(t, Config{})
+		limit.wait.Store(int64(time.Hour))
+		r := w.keepsKeys()
+		m := r.region(1<<20, remoteWrite)
+		for i := range uint32(4) {
+			r.send(message(&Header{XID: i + 1, Credits: 32, Writes: []Chunk{segments(m, 1000)}}, rawCall(i+1, procGet, 1, 1000)))
+		}
+		for w.l.Conns()[0].InUse < 4 {
+			time.Sleep(time.Millisecond)
+		}
+		if drain {
+			if err := w.l.Shutdown(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			for range 4 {
+				select {
+				case <-r.replies:
+				case <-time.After(5 * time.Second):
+					t.Fatal("no reply")
+				}
+			}
+			continue
+		}
+		r.dev.loop.do(func() { r.conn.Disconnect() })
+		<-r.gone
+	}
+}

@@ -1,0 +1,146 @@
+package rpc
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+)
+
+// DoorConfig bounds the connections of all carriers together. 0 means no bound.
+type DoorConfig struct {
+	// Clients is the number of addresses that connections come from.
+	Clients int
+	// PerClient is the number of connections of one address.
+	PerClient int
+	// Descriptors is the number of connections that have a file descriptor of their own.
+	Descriptors int
+}
+
+// Reason is why a connection was refused.
+type Reason uint8
+
+// Reasons.
+const (
+	RefusedClients Reason = iota
+	RefusedPerClient
+	RefusedDescriptors
+	RefusedConnections // of one port
+	RefusedMemory
+	RefusedOther
+	reasons
+)
+
+var reasonNames = [reasons]string{
+	RefusedClients: "clients", RefusedPerClient: "connections_per_client", RefusedDescriptors: "descriptors",
+	RefusedConnections: "connections", RefusedMemory: "memory", RefusedOther: "other",
+}
+
+func (r Reason) String() string { return reasonNames[r] }
+
+// Refused is why a connection was refused, in words.
+type Refused struct {
+	Reason Reason
+	Text   string
+}
+
+func (r *Refused) Error() string { return r.Text }
+
+// Door lets connections in. It is shared by all carriers of a daemon; a nil Door lets everyone in.
+// Its methods may be called from any goroutine.
+type Door struct {
+	cfg DoorConfig
+
+	mu      sync.Mutex
+	clients map[netip.Addr]int // connections of each
+	fds     int
+	refused [reasons]uint64
+}
+
+// NewDoor makes a door.
+func NewDoor(cfg DoorConfig) *Door { return &Door{cfg: cfg, clients: make(map[netip.Addr]int)} }
+
+// Enter lets a connection in, or says by a *Refused why not. descriptor says that it has a
+// file descriptor. Who was let in leaves by Leave with the same arguments.
+func (d *Door) Enter(a netip.Addr, descriptor bool) error {
+	if d == nil {
+		return nil
+	}
+	a = a.Unmap()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, known := d.clients[a]
+	var err *Refused
+	switch {
+	case d.cfg.PerClient > 0 && n >= d.cfg.PerClient:
+		err = &Refused{RefusedPerClient, fmt.Sprintf("%v has %d connections already (max_client_connections)", a, n)}
+	case d.cfg.Clients > 0 && !known && len(d.clients) >= d.cfg.Clients:
+		err = &Refused{RefusedClients, fmt.Sprintf("there are %d clients already (max_clients)", len(d.clients))}
+	case descriptor && d.cfg.Descriptors > 0 && d.fds >= d.cfg.Descriptors:
+		err = &Refused{RefusedDescriptors, fmt.Sprintf("%d connections have all the file descriptors that there are for connections (LimitNOFILE)", d.fds)}
+	}
+	if err != nil {
+		d.refused[err.Reason]++
+		return err
+	}
+	d.clients[a] = n + 1
+	if descriptor {
+		d.fds++
+	}
+	return nil
+}
+
+// Take counts a connection that another process let in, whatever the bounds are. It leaves as others do.
+func (d *Door) Take(a netip.Addr, descriptor bool) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.clients[a.Unmap()]++
+	if descriptor {
+		d.fds++
+	}
+}
+
+// Leave is the end of a connection that Enter let in, or of one that was taken.
+func (d *Door) Leave(a netip.Addr, descriptor bool) {
+	if d == nil {
+		return
+	}
+	a = a.Unmap()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.clients[a]--; d.clients[a] <= 0 {
+		delete(d.clients, a)
+	}
+	if descriptor {
+		d.fds--
+	}
+}
+
+// Count counts a connection that a carrier refused for a reason of its own.
+func (d *Door) Count(r Reason) {
+	if d != nil {
+		d.mu.Lock()
+		d.refused[r]++
+		d.mu.Unlock()
+	}
+}
+
+// DoorStats describe a Door.
+type DoorStats struct {
+	Clients, Descriptors int
+	// Refused counts connections by Reason.
+	Refused map[string]uint64
+}
+
+// Stats describes the door now.
+func (d *Door) Stats() DoorStats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := DoorStats{Clients: len(d.clients), Descriptors: d.fds, Refused: make(map[string]uint64)}
+	for r, n := range d.refused {
+		s.Refused[reasonNames[r]] = n
+	}
+	return s
+}

@@ -1,0 +1,230 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// lines is a log that is written to and read at once.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// TestNeverReads: a client that sends calls and never reads is not read any more once its replies
+// take its part of the memory, and is disconnected with the reason in the log, while others go on.
+func TestNeverReads(t *testing.T) {
+	const memory = 2 << 20
+	log := new(lines)
+	s, addr, _ := serve(t, Config{ConnMemory: memory, WriteTimeout: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var e xdr.Encoder
+	rpc.EncodeCall(&e, 1, prog, 1, procEcho, nil)
+	e.Opaque(make([]byte, 512<<10))
+	mark := rpc.RecordMark(len(e.B))
+	msg := append(mark[:], e.B...)
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for {
+			if _, err := c.Write(msg); err != nil {
+				return // the server is gone
+			}
+		}
+	}()
+	other := dial(t, addr)
+	most := 0
+	for gone := false; !gone; {
+		if err := echo(other, procSlow, make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range s.Conns() {
+			most = max(most, i.Memory)
+		}
+		select {
+		case <-sent:
+			gone = true
+		default:
+		}
+	}
+	// One call is read when there is just room, and has its reply: a small payload is 64 KiB, a large 1 MiB.
+	if most > memory+3<<20 {
+		t.Errorf("it held %d bytes", most)
+	}
+	for s.Counters().SlowClients == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if n := s.Counters(); n.SlowClients != 1 || n.Paused == 0 {
+		t.Errorf("%+v", n)
+	}
+	if out := log.String(); !strings.Contains(out, "takes no replies") || !strings.Contains(out, c.LocalAddr().String()) {
+		t.Errorf("the log says %q", out)
+	}
+}
+
+// TestLimitedIsNotRead: while a call waits for its client's limits the socket is not read.
+func TestLimitedIsNotRead(t *testing.T) {
+	var served, limited atomic.Int32
+	wait := func(c *rpc.Call, _ bool) rpc.Status {
+		served.Add(1)
+		if !c.Paid {
+			c.Paid = true
+			if limited.Add(1) == 1 && c.Defer(300*time.Millisecond) {
+				return rpc.Later
+			}
+		}
+		return rpc.Done
+	}
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Prog: prog, Vers: 1, Procs: []rpc.Proc{{Name: "WAIT", Inline: true, Serve: wait}}}}})
+	defer srv.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(l, srv)
+	defer s.Close()
+	c := dial(t, l.Addr().String())
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if err := c.Call(context.Background(), &rpc.Request{Prog: prog, Vers: 1, Proc: 0}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := s.Counters(); n.Paused == 0 || served.Load() != 21 {
+		t.Errorf("%d served, %+v", served.Load(), n)
+	}
+}
+
+// TestLimitedHurries: a connection that is not read, as a call on it waits for its time, comes to rest when the server has
+// all calls hurry, and is read again afterwards.
+func TestLimitedHurries(t *testing.T) {
+	came := make(chan struct{}, 1)
+	wait := func(c *rpc.Call, _ bool) rpc.Status {
+		if !c.Paid {
+			c.Paid = true
+			if c.Defer(time.Hour) {
+				came <- struct{}{}
+				return rpc.Later
+			}
+		}
+		return rpc.Done
+	}
+	srv := rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: []rpc.Program{{Prog: prog, Vers: 1, Procs: []rpc.Proc{
+		{Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
+		{Name: "WAIT", Inline: true, Serve: wait},
+	}}}})
+	defer srv.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(l, srv)
+	defer s.Close()
+	c := dial(t, l.Addr().String())
+	late := make(chan error, 1)
+	go func() { late <- c.Call(context.Background(), &rpc.Request{Prog: prog, Vers: 1, Proc: 1}) }()
+	<-came
+	s.Hold(true)
+	srv.Hurry(true)
+	rests(t, s)
+	if err := <-late; err != nil {
+		t.Error(err)
+	}
+	srv.Hurry(false)
+	s.Hold(false)
+	if err := c.Call(context.Background(), &rpc.Request{Prog: prog, Vers: 1, Proc: 0}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLimitedEnds: a listener that is closed does not wait for the time of calls that are late.
+func TestLimitedEnds(t *testing.T) {
+	came := make(chan struct{})
+	wait := func(c *rpc.Call, _ bool) rpc.Status {
+		c.Defer(time.Hour)
+		close(came)
+		return rpc.Later
+	}
+	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Prog: prog, Vers: 1, Procs: []rpc.Proc{{Name: "WAIT", Inline: true, Serve: wait}}}}})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(l, srv)
+	c := dial(t, l.Addr().String())
+	go func() { _ = c.Call(context.Background(), &rpc.Request{Prog: prog, Vers: 1, Proc: 0}) }()
+	<-came
+	srv.Close()
+	s.Close()
+}
+
+// TestDoors: who has too many connections is turned away, and others are not.
+func TestDoors(t *testing.T) {
+	door := rpc.NewDoor(rpc.DoorConfig{PerClient: 2, Descriptors: 3})
+	s, addr, _ := serve(t, Config{Door: door})
+	first := []*Client{dial(t, addr), dial(t, addr)}
+	for _, c := range first {
+		if err := echo(c, procEcho, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := echo(dial(t, addr), procEcho, nil); err == nil {
+		t.Error("a third connection of one client")
+	}
+	elsewhere := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.2:0"))}
+	for i := range 2 {
+		c, err := elsewhere.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i == 1 {
+			if n, err := c.Read(make([]byte, 1)); err == nil {
+				t.Errorf("a fourth connection is there: %d bytes", n)
+			}
+		}
+	}
+	if st := door.Stats(); st.Refused["connections_per_client"] != 1 || st.Refused["descriptors"] != 1 || st.Clients != 2 {
+		t.Errorf("%+v", st)
+	}
+	first[0].Close()
+	for door.Stats().Descriptors > 2 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := echo(dial(t, addr), procEcho, nil); err != nil {
+		t.Errorf("after one has gone: %v", err)
+	}
+	if n := s.Counters().Refused; n != 2 {
+		t.Errorf("%d refused", n)
+	}
+}
