@@ -122,16 +122,19 @@ func (m *Memory) share(inline int) int { return creditsOf(m.part() / inline) }
 func (m *Memory) part() int { return m.messages / 4 * 3 / max(m.conns, 1) }
 
 // join takes the memory for the receives of a new connection, which wants so many credits, and
-// says how many it gets; 0 if there is not even the floor.
+// says how many it gets: the floor once half of the memory is taken, as most connections never
+// use more, and 0 if there is not even that.
 func (m *Memory) join(want, inline int) (credits int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.conns++
-	for _, credits = range [...]int{min(want, m.share(inline)), min(want, floorCredits)} {
-		if n := receives(credits) * inline; m.taken+n <= m.messages {
-			m.take(n)
-			return credits
-		}
+	credits = want
+	if m.taken+receives(credits)*inline > m.messages/2 {
+		credits = min(want, floorCredits)
+	}
+	if n := receives(credits) * inline; m.taken+n <= m.messages {
+		m.take(n)
+		return credits
 	}
 	m.conns--
 	return 0
@@ -180,7 +183,7 @@ func (m *Memory) allowed(credits, inline int) int {
 func (m *Memory) grow(n, credits, inline int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.taken+n > m.messages/2 && (credits > m.share(inline) || m.taken+n > m.messages) {
+	if m.taken+n > m.messages/2 && (credits > m.share(inline) || m.taken+n > m.messages/4*3) {
 		return false
 	}
 	m.take(n)

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -23,6 +25,9 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // The table of docs/faults.md: each row is a test here, or a case of test/guest.
@@ -606,4 +611,71 @@ func (d *daemon) read(name string, b []byte) (int, error) {
 	}
 	n, _, err := c.Read(patient(d.t), f.Handle, b, 0)
 	return n, err
+}
+
+// TestFaultMemory: with the least memory for RDMA calls wait for each other, and none fails; a
+// connection for which there is no floor is refused and says why, and is let in when others
+// have gone.
+func TestFaultMemory(t *testing.T) {
+	d := newDaemon(t, "--memory", "16M")
+	const clients, files, size = 4, 12, 1 << 20
+	var work sync.WaitGroup
+	for i := range clients {
+		c := d.client("rdma")
+		for j := range files {
+			work.Go(func() {
+				h := file(t, c, fmt.Sprintf("f%d-%d", i, j))
+				data := bytes.Repeat([]byte{byte(i*files + j)}, size)
+				for range 4 {
+					if w, err := c.Write(patient(t), h, data, 0, blockstore.Unstable); err != nil || w.N != size {
+						t.Errorf("WRITE: %d bytes, %v", w.N, err)
+						return
+					}
+					got := make([]byte, size)
+					if n, _, err := c.Read(patient(t), h, got, 0); err != nil || !bytes.Equal(got[:n], data) {
+						t.Errorf("READ: %d bytes, %v", n, err)
+						return
+					}
+				}
+			})
+		}
+	}
+	work.Wait()
+	if t.Failed() {
+		return
+	}
+	if s := d.stats(); s["memory.peak"] > s["memory.limit"] || s["memory.limit"] != 16<<20 || s["memory.bulk"] != 0 {
+		t.Errorf("%v bytes were taken of %v, and %v of data are still", s["memory.peak"], s["memory.limit"], s["memory.bulk"])
+	} else if n, ok := counter(s, "rpcrdma_waited_for_memory"); !ok || n == 0 {
+		t.Error("nobody waited for memory: this shows nothing")
+	}
+
+	dev, err := roce.Open(roce.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	var many []rpc.Client
+	for range 400 {
+		var c rpc.Client
+		if c, err = rpcrdma.Dial(patient(t), dev, netip.AddrPortFrom(d.addr, 20049), rpcrdma.ClientConfig{}); err != nil {
+			break
+		}
+		many = append(many, c)
+	}
+	if err == nil || len(many) < 64 {
+		t.Errorf("%d connections in 16 MiB, then: %v", len(many), err)
+	}
+	d.logged("connections have all the memory there is for messages")
+	for _, c := range many {
+		_ = c.Close()
+	}
+	c := d.client("rdma")
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if err := c.Null(patient(t)); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 }

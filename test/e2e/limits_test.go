@@ -13,11 +13,11 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// TestFewDescriptors lets a daemon have few file descriptors, has idle connections take
+// TestFaultDescriptors lets a daemon have few file descriptors, has idle connections take
 // all that there are for connections, and works with far more files than the rest: no
 // call fails, further connections are closed with a line in the log, and when some go others
 // are let in.
-func TestFewDescriptors(t *testing.T) {
+func TestFaultDescriptors(t *testing.T) {
 	const limit, files = 256, 300
 	d := newDaemon(t)
 	d.stop(syscall.SIGTERM)

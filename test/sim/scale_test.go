@@ -26,7 +26,7 @@ func TestTenThousandConnections(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, fault{net: sim.Config{Seed: 1, Bandwidth: 10 << 30, QueueBytes: 16 << 20}}, 1)
-		w.maxConns = idle + active
+		w.maxConns, w.memory = idle+active, 2<<30 // a quarter of it for messages
 		const hosts = 11
 		if err := w.openServer(); err != nil {
 			t.Fatal(err)
@@ -39,7 +39,9 @@ func TestTenThousandConnections(t *testing.T) {
 		conns := make([]*rpcrdma.Client, idle+active)
 		defer func() {
 			for _, c := range conns {
-				_ = c.Close()
+				if c != nil {
+					_ = c.Close()
+				}
 			}
 			if err := w.close(); err != nil {
 				t.Error(err)

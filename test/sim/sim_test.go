@@ -161,6 +161,7 @@ type world struct {
 	rnd   *rand.Rand    // of the cuts
 
 	maxConns int
+	memory   int // for the server's connections; 0: the default
 	log      *slog.Logger
 	srv      *rpc.Server
 	listener *rpcrdma.Listener
@@ -274,7 +275,7 @@ func (w *world) openServer() error {
 	if err != nil {
 		return err
 	}
-	w.listener, err = rpcrdma.Serve(dev, port, w.srv, rpcrdma.Config{MaxConns: w.maxConns, Logger: w.log})
+	w.listener, err = rpcrdma.Serve(dev, port, w.srv, rpcrdma.Config{MaxConns: w.maxConns, Memory: w.memory, Logger: w.log})
 	return err
 }
 
