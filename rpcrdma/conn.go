@@ -432,7 +432,7 @@ func (c *serverConn) complete(wc *rdma.WC) {
 func (c *serverConn) arrived(index, n int) {
 	c.active++
 	c.activeNow.Store(int64(c.active))
-	if c.active > c.grant-c.grant/4 {
+	if c.active > c.grant-max(c.grant/4, 1) {
 		c.grow()
 	}
 	c.slot(index).receive(n)

@@ -16,12 +16,7 @@ func (s *Server) Hurry(on bool) {
 	p.hurry = on
 	var due []*Call
 	if on {
-		for c, t := range p.calls {
-			if t.Stop() {
-				delete(p.calls, c)
-				due = append(due, c)
-			}
-		}
+		due = p.stop()
 	}
 	p.mu.Unlock()
 	for _, c := range due {

@@ -77,17 +77,22 @@ func (s *Server) park(c *Call) {
 	p.mu.Unlock()
 }
 
+// stop ends the wait of all calls that wait still, and returns them. Call with mu held.
+func (p *parking) stop() (calls []*Call) {
+	for c, t := range p.calls {
+		if t.Stop() {
+			delete(p.calls, c)
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
 // unpark drops the calls that wait, when the server closes.
 func (s *Server) unpark() {
 	p := &s.parking
 	p.mu.Lock()
-	var gone []*Call
-	for c, t := range p.calls {
-		if t.Stop() {
-			delete(p.calls, c)
-			gone = append(gone, c)
-		}
-	}
+	gone := p.stop()
 	p.mu.Unlock()
 	for _, c := range gone {
 		p.leave()

@@ -124,6 +124,7 @@ var ordinary = []Case{
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: killed,
 	},
 	{Name: "devices", Exports: rw, Script: script("devices"), Host: ownServer},
+	{Name: "manage-gids", Script: script("manage-gids"), Guests: 2, Wires: 2, Env: env("SECOND", "10.99.0.4"), Host: ownServer, Quiet: true, Timeout: 2 * time.Minute},
 	{Name: "clock-step", Script: script("clockstep"), Guests: 2, Wires: 2, Env: env("SECOND", "10.99.0.4"), Host: ownServer, Quiet: true, Timeout: 4 * time.Minute},
 	{
 		Name: "host-locks", Exports: rw, Script: script("hostlocks"), Timeout: 3 * time.Minute,

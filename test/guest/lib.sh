@@ -39,6 +39,26 @@ both() {
 	await "$other.$step" "${PATIENCE:-60}"
 }
 
+# own_server FLAGS...: this guest serves by rstored at $SECOND, on its second interface and in a
+# network namespace, since rdma_rxe has the port of RoCEv2 outside. in_r runs commands there.
+own_server() {
+	local i
+	mkdir -p /run/r
+	ip netns add r
+	ip link set vec1 netns r
+	in_r ip link set lo up
+	in_r ip link set vec1 up
+	in_r ip addr add "$SECOND/24" dev vec1
+	in_r /run/host/rstored --log-format console --state-dir /run/r/state --control /run/r/control \
+		--rdma-listen "$SECOND:20049" --tcp-listen "$SECOND:2049" "$@" 2>/run/host/keep.rstored.log &
+	for i in $($B seq 200); do
+		[ ! -S /run/r/control ] || return 0
+		$B usleep 50000
+	done
+	die "rstored does not serve"
+}
+in_r() { ip netns exec r "$@"; }
+
 # lock OPTIONS: holds the lock on $M/file until release; busy OPTIONS: it cannot be had.
 lock() {
 	exec 9<>$M/file

@@ -79,6 +79,7 @@ var about = map[string]string{
 	"truncate-race":        "one guest writes records, the other truncates",
 	"locks":                "locks of two guests, granted, refused, waited for, and reclaimed after the server was killed",
 	"devices":              "RDMA devices made, listed and removed by rstorectl, and a mount over one",
+	"manage-gids":          "a user of 40 groups, of which AUTH_SYS tells 16, on exports with manage_gids and without, by version 4.2 and 3",
 	"clock-step":           "the server's clock is set a day forward, two days back and right, with files open by version 4.2 and by version 3",
 	"host-locks":           "locks of a guest that a program on the server's host sees, and the other way round; one is waited for",
 	"mount-errors":         "what mount says when something is wrong",

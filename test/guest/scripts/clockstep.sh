@@ -3,29 +3,14 @@
 PATIENCE=120
 LEASE=10
 M3=/mnt3
-serve() {
-	local i
-	mkdir -p /run/r /run/data
-	# rdma_rxe has the port of RoCEv2 outside.
-	ip netns add r
-	ip link set vec1 netns r
-	in_r() { ip netns exec r "$@"; }
-	in_r ip link set lo up
-	in_r ip link set vec1 up
-	in_r ip addr add "$SECOND/24" dev vec1
-	in_r /run/host/rstored --log-format console --state-dir /run/r/state --control /run/r/control --lease-time ${LEASE}s \
-		--rdma-listen "$SECOND:20049" --tcp-listen "$SECOND:2049" --export '/run/data=/data(rw,no_root_squash)' 2>/run/host/keep.rstored.log &
-	for i in $($B seq 200); do
-		[ ! -S /run/r/control ] || return 0
-		$B usleep 50000
-	done
-	die "rstored does not serve"
-}
 nobody_gone() {
 	if grep -E 'nfs4_client_ended|panic' /run/host/keep.rstored.log; then die "a client was given up"; fi
 }
 await programs
-if [ "$GUEST" = b ]; then serve; fi
+if [ "$GUEST" = b ]; then
+	mkdir /run/data
+	own_server --lease-time ${LEASE}s --export '/run/data=/data(rw,no_root_squash)'
+fi
 both
 if [ "$GUEST" = a ]; then
 	HOST=$SECOND
