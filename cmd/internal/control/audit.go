@@ -13,14 +13,16 @@ type Action struct {
 	Method  string
 	Request string // path and query
 	Status  int    // of HTTP
+	Error   string // that was answered; empty if it was done
 	// Old and New are what has changed, by name; what was not there is left out.
 	Old, New map[string]any
 }
 
-// answered keeps the status of an answer.
+// answered keeps the status of an answer, and the error if it is one.
 type answered struct {
 	http.ResponseWriter
 	status int
+	err    string
 }
 
 // WriteHeader implements http.ResponseWriter.

@@ -205,7 +205,10 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		s.log.Info("control", "method", r.Method, "path", r.URL.RequestURI(), "by", p.String())
 		before, answer := Snapshot(s.b), &answered{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(answer, r)
-		a := Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: answer.status}
+		if answer.err != "" {
+			s.log.Warn("control: not done", "method", r.Method, "path", r.URL.RequestURI(), "by", p.String(), "error", answer.err)
+		}
+		a := Action{Peer: p, Method: r.Method, Request: r.URL.RequestURI(), Status: answer.status, Error: answer.err}
 		a.Old, a.New = Difference(before, Snapshot(s.b))
 		s.audit(a)
 	})
@@ -264,6 +267,11 @@ func put[T any](f func(*http.Request, T) (any, error)) http.HandlerFunc {
 }
 
 func reply(w http.ResponseWriter, status int, v any) {
+	if a, ok := w.(*answered); ok {
+		if f, ok := v.(failure); ok {
+			a.err = f.Error
+		}
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)

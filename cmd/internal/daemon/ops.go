@@ -316,13 +316,16 @@ func (d *Daemon) Slow() []control.SlowCall {
 
 // auditAction writes down what somebody did at the control socket, or from another host.
 func (d *Daemon) auditAction(a control.Action) {
+	who := []zap.Field{zap.Uint32("uid", a.Peer.UID), zap.Uint32("gid", a.Peer.GID), zap.Int32("pid", a.Peer.PID)}
 	if a.Peer.Remote != "" {
-		d.audit.Record("control", zap.String("client", a.Peer.Remote), zap.String("subject", a.Peer.Subject), zap.String("serial", a.Peer.Serial),
-			zap.String("method", a.Method), zap.String("request", a.Request), zap.Int("status", a.Status), zap.Any("old", a.Old), zap.Any("new", a.New))
-		return
+		who = []zap.Field{zap.String("client", a.Peer.Remote), zap.String("subject", a.Peer.Subject), zap.String("serial", a.Peer.Serial)}
 	}
-	d.audit.Record("control", zap.Uint32("uid", a.Peer.UID), zap.Uint32("gid", a.Peer.GID), zap.Int32("pid", a.Peer.PID),
-		zap.String("method", a.Method), zap.String("request", a.Request), zap.Int("status", a.Status), zap.Any("old", a.Old), zap.Any("new", a.New))
+	what := append(who, zap.String("method", a.Method), zap.String("request", a.Request), zap.Int("status", a.Status),
+		zap.Any("old", a.Old), zap.Any("new", a.New))
+	if a.Error != "" {
+		what = append(what, zap.String("error", a.Error))
+	}
+	d.audit.Record("control", what...)
 }
 
 // connected writes down a connection over RDMA, and serves it.
