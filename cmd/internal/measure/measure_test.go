@@ -3,7 +3,9 @@ package measure
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,24 +142,38 @@ func TestClientsBounded(t *testing.T) {
 	check()
 }
 
-// TestConcurrently: nothing is lost when calls come while clients change places.
+// TestConcurrently: nothing is lost when calls come while clients change places. Between two
+// rotations lies a minute, in which every call that is being recorded ends.
 func TestConcurrently(t *testing.T) {
 	r := testRecorder(4)
 	r.SetExports(map[uint32]string{1: "/a"})
 	const goroutines, each = 8, 4000
+	var recorded [goroutines]atomic.Int64
 	var wg sync.WaitGroup
 	for g := range goroutines {
 		wg.Go(func() {
 			for i := range each {
 				c := testCall(fmt.Sprintf("10.0.0.%d", 1+(g+i%3)), rpc.TransportTCP, rpc.Notes{Export: 1})
 				r.Observe(c, rpc.Served{Row: 1, Took: time.Duration(i)})
-				if i%500 == 0 {
-					r.Rotate()
-					r.Clients()
-					r.SetExports(map[uint32]string{1: "/a", 2: "/b"})
-				}
+				recorded[g].Add(1)
 			}
 		})
+	}
+	for running := true; running; {
+		var before [goroutines]int64
+		for g := range before {
+			before[g] = recorded[g].Load()
+		}
+		r.Rotate()
+		r.Clients()
+		r.SetExports(map[uint32]string{1: "/a", 2: "/b"})
+		running = false
+		for g := range before {
+			for before[g] < each && recorded[g].Load() == before[g] {
+				runtime.Gosched()
+			}
+			running = running || before[g] < each
+		}
 	}
 	wg.Wait()
 	r.Rotate()
