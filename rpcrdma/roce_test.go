@@ -52,7 +52,7 @@ func serveRoCE(t testing.TB) (*rpcrdma.Listener, netip.AddrPort) {
 	}}}})
 	dev, err := roce.Open(roce.Config{})
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	l, err := rpcrdma.Serve(dev, 20049, srv, rpcrdma.Config{})
 	if err != nil {
@@ -74,7 +74,7 @@ func dialRoCE(t testing.TB, at netip.AddrPort) *rpcrdma.Client {
 	t.Helper()
 	dev, err := roce.Open(roce.Config{})
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -232,7 +232,7 @@ func TestBorrow(t *testing.T) {
 	defer srv.Close()
 	dev, err := roce.Open(roce.Config{})
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	defer dev.Close()
 	l, err := rpcrdma.Serve(dev, 20049, srv, rpcrdma.Config{})

@@ -175,6 +175,22 @@ keep() {
 # random FILE MIB
 random() { head -c "$(($2 << 20))" /dev/urandom >"$1"; }
 
+# sources makes the files that writer NAME copies to $M/d and compares there, until the host tells stop;
+# /tmp/count.NAME says how many it were.
+sources() {
+	local i
+	for i in 0 1 2 3; do random /tmp/src$i 4; done
+}
+writer() {
+	local n=0
+	while [ ! -e /run/host/at.stop ]; do
+		cp /tmp/src$((n % 4)) "$M/d/$1.$n"
+		same /tmp/src$((n % 4)) "$M/d/$1.$n"
+		n=$((n + 1))
+	done
+	echo $n >"/tmp/count.$1"
+}
+
 # there_and_back MIB: a file in, read back from the server, removed.
 there_and_back() {
 	random /tmp/src "$1"

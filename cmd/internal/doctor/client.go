@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/rstored/rstored/cmd/internal/rdmadev"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -115,19 +117,20 @@ func (r *Report) modules(h *Host) {
 
 // link looks for the kernel's RDMA device on an interface.
 func (r *Report) link(h *Host, name string) {
-	for _, l := range h.rdmaLinks() {
-		if l.netdev != name {
+	for _, d := range h.rdmaDevices() {
+		i := slices.IndexFunc(d.Ports, func(p rdmadev.Port) bool { return p.NetDev == name })
+		if i < 0 {
 			continue
 		}
-		kind := "hardware"
-		if l.soft {
-			kind = "rdma_rxe"
+		p, kind := &d.Ports[i], "hardware"
+		if d.Soft {
+			kind = d.Driver
 		}
-		if l.state != "ACTIVE" && l.state != "" {
-			r.add(Fail, "rdma-link", fmt.Sprintf("ip link set dev %s up", name), "RDMA link %s/%s on %s (%s) is %s", l.device, l.port, name, kind, l.state)
+		if p.State != "ACTIVE" && p.State != "" {
+			r.add(Fail, "rdma-link", fmt.Sprintf("ip link set dev %s up", name), "RDMA link %s/%d on %s (%s) is %s", d.Name, p.Number, name, kind, p.State)
 			return
 		}
-		r.ok("rdma-link", "RDMA link %s/%s on %s (%s) is active", l.device, l.port, name, kind)
+		r.ok("rdma-link", "RDMA link %s/%d on %s (%s) is active", d.Name, p.Number, name, kind)
 		return
 	}
 	r.add(Warn, "rdma-link", fmt.Sprintf("'modprobe rdma_rxe' and 'rdma link add rxe0 type rxe netdev %s'", name),

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rstored/rstored/cmd/internal/rdmadev"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/wire"
 )
@@ -169,36 +170,10 @@ func (h *Host) module(name string) moduleState {
 	return moduleUnknown
 }
 
-// rdmaLink is a port of an RDMA device of the kernel.
-type rdmaLink struct {
-	device string
-	port   string
-	state  string // such as ACTIVE
-	netdev string
-	soft   bool // rdma_rxe
-}
-
-func (h *Host) rdmaLinks() []rdmaLink {
-	const class = "sys/class/infiniband"
-	var out []rdmaLink
-	for _, d := range h.names(class) {
-		parent := h.text(class, d, "parent") // only soft devices have it
-		for _, p := range h.names(class, d, "ports") {
-			l := rdmaLink{device: d, port: p, soft: parent != "", netdev: parent}
-			_, state, ok := strings.Cut(h.text(class, d, "ports", p, "state"), ": ")
-			if ok {
-				l.state = state
-			}
-			for _, i := range h.names(class, d, "ports", p, "gid_attrs/ndevs") {
-				if n := h.text(class, d, "ports", p, "gid_attrs/ndevs", i); n != "" {
-					l.netdev = n
-					break
-				}
-			}
-			out = append(out, l)
-		}
-	}
-	return out
+// rdmaDevices are those of the kernel; none if they cannot be read.
+func (h *Host) rdmaDevices() []rdmadev.Device {
+	list, _ := rdmadev.List(os.DirFS(h.path("sys")))
+	return list
 }
 
 // socket is a row of /proc/net/udp or its kin.
@@ -280,7 +255,7 @@ func (h *Host) owners(list []socket) map[string]owner {
 // port 4791 of all addresses with its first link.
 func (h *Host) softRoCE() bool {
 	return h.module("rdma_rxe") == moduleLoaded ||
-		slices.ContainsFunc(h.rdmaLinks(), func(l rdmaLink) bool { return l.soft })
+		slices.ContainsFunc(h.rdmaDevices(), func(d rdmadev.Device) bool { return d.Driver == rdmadev.RXEDriver })
 }
 
 // firewall says whether packets may be filtered. The rules themselves need

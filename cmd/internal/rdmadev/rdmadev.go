@@ -110,6 +110,11 @@ func read(sys fs.FS, name string) Device {
 		if lid, err := strconv.ParseUint(at("lid"), 0, 16); err == nil {
 			p.LID = uint16(lid)
 		}
+		// A port that is down has an interface too, though perhaps no GID.
+		devs, _ := fs.ReadDir(sys, path.Join(dir, "ports", e.Name(), "gid_attrs/ndevs"))
+		for _, g := range devs {
+			p.NetDev = cmp.Or(p.NetDev, at("gid_attrs/ndevs", g.Name()))
+		}
 		gids, _ := fs.ReadDir(sys, path.Join(dir, "ports", e.Name(), "gids"))
 		for _, g := range gids {
 			i, err := strconv.Atoi(g.Name())
@@ -121,7 +126,6 @@ func read(sys fs.FS, name string) Device {
 				continue
 			}
 			x := GID{Index: i, GID: gid.String(), Type: at("gid_attrs", "types", g.Name()), NetDev: at("gid_attrs", "ndevs", g.Name())}
-			p.NetDev = cmp.Or(p.NetDev, x.NetDev)
 			p.GIDs = append(p.GIDs, x)
 		}
 		slices.SortFunc(p.GIDs, func(a, b GID) int { return cmp.Compare(a.Index, b.Index) })
@@ -202,9 +206,13 @@ func exists(netdev string) bool {
 	return err == nil
 }
 
+// RXEDriver is the driver of the kernel's software RoCE.
+const RXEDriver = "rdma_rxe"
+
+// module is the kernel's driver of a kind of soft device.
 func module(kind string) string {
 	if kind == RXE {
-		return "rdma_rxe"
+		return RXEDriver
 	}
 	return kind
 }

@@ -37,6 +37,18 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 	}}}, nil
 }
 
+// claim keeps a target from other calls until release, and says what is mounted there.
+func (n *node) claim(target string) (there *Mounted, release func(), err error) {
+	if release, err = n.targets.take(target); err != nil {
+		return nil, nil, err
+	}
+	if there, err = n.mounted(target); err != nil {
+		release()
+		return nil, nil, err
+	}
+	return there, release, nil
+}
+
 // NodePublishVolume implements csi.NodeServer.
 func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
@@ -50,13 +62,8 @@ func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRe
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	release, err := n.targets.take(target)
+	there, release, err := n.claim(target)
 	if err != nil {
-		return nil, err
-	}
-	there, err := n.mounted(target)
-	if err != nil {
-		release()
 		return nil, err
 	}
 	if there != nil {
@@ -134,13 +141,8 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 	if err != nil {
 		return nil, err
 	}
-	release, err := n.targets.take(target)
+	there, release, err := n.claim(target)
 	if err != nil {
-		return nil, err
-	}
-	there, err := n.mounted(target)
-	if err != nil {
-		release()
 		return nil, err
 	}
 	if there == nil {
@@ -155,13 +157,11 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 		return nil, status.Errorf(codes.Internal, "unmounting %s: %v", target, err)
 	}
 	<-ended
-	if release, err = n.targets.take(target); err != nil {
+	if there, release, err = n.claim(target); err != nil {
 		return nil, err
 	}
 	defer release()
-	if there, err = n.mounted(target); err != nil {
-		return nil, err
-	} else if there != nil {
+	if there != nil {
 		return nil, status.Errorf(codes.Internal, "%s was mounted below: something else is at %s", there.Source, target)
 	}
 	return n.tidy(target)

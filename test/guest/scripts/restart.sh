@@ -2,16 +2,7 @@
 # waits, goes on, and nothing is lost.
 m
 mkdir $M/d
-for i in 0 1 2 3; do random /tmp/src$i 4; done
-writer() {
-	local n=0
-	while [ ! -e /run/host/at.stop ]; do
-		cp /tmp/src$((n % 4)) "$M/d/$1.$n"
-		same /tmp/src$((n % 4)) "$M/d/$1.$n"
-		n=$((n + 1))
-	done
-	echo $n >"/tmp/count.$1"
-}
+sources
 writer x & x=$!
 writer y & y=$!
 tell loaded

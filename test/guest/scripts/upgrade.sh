@@ -2,22 +2,13 @@
 # open files and locks stay, and nothing is lost.
 m
 mkdir $M/d
-for i in 0 1 2 3; do random /tmp/src$i 4; done
+sources
 connects() { sed -n "/ on ${M//\//\\/} /,\$p" /proc/self/mountstats | $B awk '$1 == "xprt:" {print $2, $5; exit}'; }
 echo first >$M/held
 exec 8>>$M/held
 exec 9<>$M/locked
 flock -x 9
 before=$(connects)
-writer() {
-	local n=0
-	while [ ! -e /run/host/at.stop ]; do
-		cp /tmp/src$((n % 4)) "$M/d/$1.$n"
-		same /tmp/src$((n % 4)) "$M/d/$1.$n"
-		n=$((n + 1))
-	done
-	echo $n >"/tmp/count.$1"
-}
 reader() {
 	while [ ! -e /run/host/at.stop ]; do
 		dd if=$M/large of=/tmp/large bs=1M iflag=direct 2>/dev/null
