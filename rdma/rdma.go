@@ -358,6 +358,43 @@ type QPAttr struct {
 	RNRRetryCount uint8  // 0..7, 7 = without end
 }
 
+// Limits say what a device offers. Numbers that are 0 are not known.
+type Limits struct {
+	QPs, CQs, SRQs, MRs, PDs, MWs int // objects at once
+	WRs                           int // of a queue
+	SGEs                          int // of a request
+	CQEs                          int // of a completion queue
+	Inline                        int // bytes
+	RdAtomic                      int // READs and atomics of a queue pair under way, in either direction
+	RegionBytes                   uint64
+
+	Atomics       bool // OpCompareSwap, OpFetchAdd
+	Datagrams     bool // queue pairs of type UD
+	Windows       bool // PD.AllocMW, OpBindMW
+	FastRegions   bool // PD.AllocMR, OpReg
+	PeerInval     bool // the peer's SEND with invalidate may name a region of PD.Register
+	Immediate     bool // OpSendImm, OpWriteImm
+	ResizableCQs  bool
+	RejectReasons bool // ConnRequest.Reject carries reasons other than 28
+}
+
+// Limited is a Device that offers less than all of this contract, or has bounds of its own. What
+// it does not offer fails with ErrUnsupported.
+type Limited interface {
+	Limits() Limits
+}
+
+// LimitsOf is what a device offers.
+func LimitsOf(d Device) Limits {
+	if l, ok := d.(Limited); ok {
+		return l.Limits()
+	}
+	return Limits{
+		Atomics: true, Datagrams: true, Windows: true, FastRegions: true, PeerInval: true, Immediate: true, ResizableCQs: true,
+		RejectReasons: true,
+	}
+}
+
 // Loop is the single thread of execution that owns a set of QPs.
 type Loop interface {
 	// Submit runs fn on the loop, after what was submitted before it. It may
@@ -756,4 +793,6 @@ var (
 	ErrInvalidWR     = errors.New("rdma: invalid work request")
 	ErrClosed        = errors.New("rdma: closed")
 	ErrNoResources   = errors.New("rdma: out of resources")
+	ErrUnsupported   = errors.New("rdma: not offered by the device")
+	ErrRemoved       = errors.New("rdma: the device was removed")
 )

@@ -1,0 +1,23 @@
+//go:build !rdmacore || !linux
+
+package verbs
+
+import "github.com/rstored/rstored/rdma"
+
+// Device is an RDMA device of the kernel. There is none in this program.
+type Device struct{ rdma.Device }
+
+// Available reports why there is no provider.
+func Available() error { return ErrNotBuilt }
+
+// Open returns ErrNotBuilt.
+func Open(Config) (*Device, error) { return nil, ErrNotBuilt }
+
+// Name is the kernel's name of the device.
+func (*Device) Name() string { return "" }
+
+// Removed is closed when the kernel has taken the device away.
+func (*Device) Removed() <-chan struct{} { return nil }
+
+// Limits is what the device offers.
+func (*Device) Limits() rdma.Limits { return rdma.Limits{} }

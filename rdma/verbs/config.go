@@ -1,0 +1,27 @@
+package verbs
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+)
+
+// ErrNotBuilt is what Open returns in a program that was built without the provider.
+var ErrNotBuilt = errors.New("verbs: this program was built without rdma-core (build tag rdmacore): install the package rstored-rdma")
+
+// Config says which device is opened.
+type Config struct {
+	// Addr is a local IP address of an interface with an RDMA device: what the device listens on
+	// and connects from.
+	Addr netip.Addr
+	// Device is the kernel's name of the device, such as mlx5_0 or rxe0. With Addr it must be
+	// the one that has the address; without, the first address of its interface is taken.
+	Device string
+	// Loops is the number of loops; 0 means 1.
+	Loops int
+	// Logger receives what an operator should know; nil for none.
+	Logger *slog.Logger
+	// NoSpin: loops sleep at once when there is nothing to do. Otherwise a loop that is busy looks
+	// for completions for a few microseconds before it sleeps, if there is more than one processor.
+	NoSpin bool
+}

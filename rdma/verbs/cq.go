@@ -1,0 +1,207 @@
+//go:build rdmacore && linux
+
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// cq is a completion queue. It implements rdma.CQ.
+//
+// One whose user does not arm it is emptied by the loop into a ring without a bound but that of the
+// requests that are posted; Poll empties one whose user does.
+type cq struct {
+	l       *loop
+	cq      *C.struct_ibv_cq
+	cookie  uint64
+	depth   int // as the user wants it
+	cqe     int // as the device has it
+	needs   int // requests that queue pairs may have under way
+	manual  bool
+	onEvent func()
+
+	ring    []rdma.WC
+	head    int
+	isHot   bool // in loop.hot
+	pending bool // in loop.events
+	dead    bool
+}
+
+// completionsMin is the least size of a queue: sizes cannot be changed on every device.
+const completionsMin = 256
+
+// CreateCQ implements rdma.Device.
+func (d *Device) CreateCQ(lp rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
+	l, err := d.loopOf(lp)
+	if err != nil {
+		return nil, err
+	}
+	if o.Depth <= 0 || d.limits.CQEs > 0 && o.Depth > d.limits.CQEs {
+		return nil, fmt.Errorf("%w: a completion queue of %d entries; the most of %s is %d", rdma.ErrInvalidWR, o.Depth, d.name, d.limits.CQEs)
+	}
+	c := &cq{l: l, depth: o.Depth, manual: o.Armed, onEvent: o.OnEvent}
+	c.cookie = cookies.add(c)
+	n := max(o.Depth, min(completionsMin, d.limits.CQEs))
+	if c.cq, err = C.rs_create_cq(d.ctx, C.int(n), C.uint64_t(c.cookie), l.comp); c.cq == nil {
+		cookies.remove(c.cookie)
+		return nil, fmt.Errorf("%w: a completion queue of %d entries of %s: %w", rdma.ErrNoResources, n, d.name, err)
+	}
+	c.cqe = int(c.cq.cqe)
+	l.cqs[c] = struct{}{}
+	if !c.manual {
+		c.event() // which arms it
+	}
+	return c, nil
+}
+
+func (c *cq) home() *loop { return c.l }
+
+// async implements eventful.
+func (c *cq) async(kind int) {
+	if kind == C.IBV_EVENT_CQ_ERR {
+		c.l.dev.log.Error("a completion queue has failed: its connections hang until their peers give up", "device", c.l.dev.name, "entries", c.cqe)
+	}
+}
+
+// event is called when the device says that there are completions.
+func (c *cq) event() {
+	if c.dead {
+		return
+	}
+	if c.manual {
+		c.tell()
+		return
+	}
+	if !c.isHot {
+		c.isHot = true
+		c.l.hot = append(c.l.hot, c)
+	}
+}
+
+// tell has the user called.
+func (c *cq) tell() {
+	if !c.pending && c.onEvent != nil {
+		c.pending = true
+		c.l.events = append(c.l.events, c)
+	}
+}
+
+func (c *cq) on() { c.onEvent() }
+
+// fetch moves completions from the device to the ring. It reports whether there were any.
+func (c *cq) fetch() bool {
+	total := 0
+	for total < pollTurn {
+		n := int(C.rs_poll(c.cq, &c.l.wcs[0], pollMax))
+		for i := range max(n, 0) {
+			var wc rdma.WC
+			if c.l.translate(&c.l.wcs[i], &wc) {
+				c.push(wc)
+			}
+		}
+		total += max(n, 0)
+		if n < pollMax {
+			break
+		}
+	}
+	return total > 0
+}
+
+// push adds a completion, and has the user called.
+func (c *cq) push(wc rdma.WC) {
+	if c.head > 0 && len(c.ring) == cap(c.ring) {
+		c.ring = c.ring[:copy(c.ring, c.ring[c.head:])]
+		c.head = 0
+	}
+	c.ring = append(c.ring, wc)
+	c.tell()
+}
+
+// Poll implements rdma.CQ.
+func (c *cq) Poll(dst []rdma.WC) int {
+	k := copy(dst, c.ring[c.head:])
+	if c.head += k; c.head == len(c.ring) {
+		c.ring, c.head = c.ring[:0], 0
+	}
+	for c.manual && k < len(dst) && !c.dead {
+		n := int(C.rs_poll(c.cq, &c.l.wcs[0], C.int(min(pollMax, len(dst)-k))))
+		if n <= 0 {
+			break
+		}
+		for i := range n {
+			if c.l.translate(&c.l.wcs[i], &dst[k]) {
+				k++
+			}
+		}
+	}
+	return k
+}
+
+// Arm implements rdma.CQ.
+func (c *cq) Arm(solicited bool) {
+	if !c.manual || c.dead {
+		return
+	}
+	if len(c.ring) > 0 { // of requests that did not reach the device
+		c.tell()
+		return
+	}
+	n := C.int(0)
+	if solicited {
+		n = 1
+	}
+	C.rs_arm(c.cq, n)
+}
+
+// Resize implements rdma.CQ.
+func (c *cq) Resize(depth int) error {
+	if depth <= 0 || c.l.dev.limits.CQEs > 0 && depth > c.l.dev.limits.CQEs {
+		return fmt.Errorf("%w: a completion queue of %d entries; the most is %d", rdma.ErrInvalidWR, depth, c.l.dev.limits.CQEs)
+	}
+	if n := len(c.ring) - c.head; depth < n {
+		return fmt.Errorf("%w: %d completions do not fit into %d entries", rdma.ErrInvalidWR, n, depth)
+	}
+	if err := c.resize(max(depth, c.needs)); err != nil {
+		return err
+	}
+	c.depth = depth
+	return nil
+}
+
+func (c *cq) resize(n int) error {
+	if e := C.rs_resize_cq(c.cq, C.int(n)); e != 0 {
+		return fmt.Errorf("%w: %s does not resize a completion queue of %d entries to %d: %w", rdma.ErrInvalidWR, c.l.dev.name, c.cqe, n, errno(e))
+	}
+	c.cqe = int(c.cq.cqe)
+	return nil
+}
+
+// reserve makes room for the completions of a queue pair, give takes it back. A completion for which a
+// device has no room ends everything on the queue.
+func (c *cq) reserve(n int) error {
+	if c.needs+n > c.cqe {
+		if err := c.resize(max(c.needs+n, min(2*c.cqe, c.l.dev.limits.CQEs))); err != nil {
+			return fmt.Errorf("%w: %w", rdma.ErrNoResources, err)
+		}
+	}
+	c.needs += n
+	return nil
+}
+
+func (c *cq) give(n int) { c.needs -= n }
+
+// destroy releases the queue, which no queue pair uses any more.
+func (c *cq) destroy() {
+	if c.dead {
+		return
+	}
+	c.dead = true
+	cookies.remove(c.cookie)
+	delete(c.l.cqs, c)
+	C.rs_destroy_cq(c.cq)
+}

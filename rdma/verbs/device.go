@@ -1,0 +1,530 @@
+//go:build rdmacore && linux
+
+package verbs
+
+// #cgo LDFLAGS: -ldl
+// #include <stdlib.h>
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// Available reports why the provider cannot be used: nil if the libraries are there.
+func Available() error {
+	if why := C.rs_load(); why != nil {
+		return fmt.Errorf("verbs: rdma-core cannot be loaded: %s", C.GoString(why))
+	}
+	return nil
+}
+
+// Device is an open device with one of its addresses. It implements rdma.Device.
+type Device struct {
+	cfg      Config
+	addr     netip.Addr
+	name     string
+	log      *slog.Logger
+	anchor   *C.struct_rdma_cm_id // bound to the address: keeps the context
+	events   *C.struct_rdma_event_channel
+	hca      *hca
+	ctx      *C.struct_ibv_context
+	port     int
+	gid      int // index of the address, negative if the device has none
+	mtu      rdma.MTU
+	iwarp    bool
+	software bool
+	ib       bool // InfiniBand, whose peers have no address that can be found from IP's
+	limits   rdma.Limits
+	loops    []*loop
+	next     atomic.Uint32 // loop of the next incoming connection
+
+	removed chan struct{}
+	gone    atomic.Bool
+
+	mu     sync.Mutex
+	closed bool
+	// listeners are open.
+	listeners map[*listener]struct{}
+	mrs       map[*mr]struct{}
+	mws       map[*mw]struct{}
+	pds       map[*pd]struct{}
+	ended     sync.WaitGroup
+}
+
+var (
+	_ rdma.Device  = (*Device)(nil)
+	_ rdma.Limited = (*Device)(nil)
+)
+
+// Open opens the device that has an address, and starts its loops.
+func Open(cfg Config) (*Device, error) {
+	if err := Available(); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Loops <= 0 {
+		cfg.Loops = 1
+	}
+	if !cfg.Addr.IsValid() {
+		a, err := addressOf(cfg.Device)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Addr = a
+	}
+	cfg.Addr = cfg.Addr.Unmap()
+	d := &Device{
+		cfg: cfg, addr: cfg.Addr, log: cfg.Logger, removed: make(chan struct{}),
+		listeners: map[*listener]struct{}{}, mrs: map[*mr]struct{}{}, mws: map[*mw]struct{}{}, pds: map[*pd]struct{}{},
+	}
+	if err := d.open(); err != nil {
+		d.release()
+		return nil, err
+	}
+	devices.add(d)
+	for _, l := range d.loops {
+		d.ended.Add(1)
+		go l.run()
+	}
+	return d, nil
+}
+
+func (d *Device) open() error {
+	var err error
+	if d.events, err = C.rs_create_event_channel(); d.events == nil {
+		return fmt.Errorf("verbs: the RDMA connection manager of the kernel cannot be used (is the module rdma_ucm loaded, and /dev/infiniband/rdma_cm there?): %w", err)
+	}
+	if d.anchor, err = C.rs_create_id(d.events, 0, C.RDMA_PS_TCP); d.anchor == nil {
+		return fmt.Errorf("verbs: rdma_create_id: %w", err)
+	}
+	sa := sockaddr(netip.AddrPortFrom(d.addr, 0))
+	if e := C.rs_bind(d.anchor, unsafe.Pointer(&sa)); e != 0 {
+		return fmt.Errorf("verbs: %v belongs to no RDMA device: %w ('rdma link show' lists those that there are)", d.addr, syscall.Errno(e))
+	}
+	var r C.struct_rs_route
+	C.rs_route(d.anchor, &r)
+	if r.ctx == nil {
+		return fmt.Errorf("verbs: %v belongs to no RDMA device ('rdma link show' lists those that there are)", d.addr)
+	}
+	d.ctx, d.port = r.ctx, int(r.port)
+	d.name = C.GoString(&d.ctx.device.name[0])
+	if d.cfg.Device != "" && d.cfg.Device != d.name {
+		return fmt.Errorf("verbs: %v is an address of the RDMA device %s, not of %s", d.addr, d.name, d.cfg.Device)
+	}
+	_, err = os.Stat(filepath.Join("/sys/class/infiniband", d.name, "device/driver"))
+	d.software = err != nil
+	d.iwarp = d.ctx.device.transport_type == C.IBV_TRANSPORT_IWARP
+	var layer, state C.int
+	d.mtu = rdma.MTUFromCode(uint8(C.rs_port_mtu(d.ctx, C.int(d.port), &layer, &state)))
+	if d.mtu == 0 {
+		d.mtu = 1024
+	}
+	d.ib = layer == C.IBV_LINK_LAYER_INFINIBAND && !d.iwarp
+	a16 := d.addr.As16()
+	d.gid = int(C.rs_gid_index(d.ctx, C.int(d.port), (*C.uint8_t)(&a16[0])))
+	var lim C.struct_rs_limits
+	if e := C.rs_query_device(d.ctx, &lim); e != 0 {
+		return fmt.Errorf("verbs: asking %s for its limits: %w", d.name, syscall.Errno(e))
+	}
+	d.limits = rdma.Limits{
+		QPs: int(lim.max_qp), CQs: int(lim.max_cq), SRQs: int(lim.max_srq), MRs: int(lim.max_mr), PDs: int(lim.max_pd), MWs: int(lim.max_mw),
+		WRs: int(lim.max_qp_wr), SGEs: min(int(lim.max_sge), max(int(lim.max_sge_rd), 1)), CQEs: int(lim.max_cqe), Inline: inlineMax,
+		RdAtomic: min(int(lim.max_qp_rd_atom), int(lim.max_qp_init_rd_atom), 255), RegionBytes: uint64(lim.max_mr_size),
+		Atomics:   lim.atomic_cap != C.IBV_ATOMIC_NONE,
+		Datagrams: !d.iwarp, Immediate: !d.iwarp,
+		Windows:      lim.max_mw > 0 && lim.cap_flags&(C.IBV_DEVICE_MEM_WINDOW_TYPE_2A|C.IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0,
+		ResizableCQs: !strings.HasPrefix(d.name, "siw"),
+	}
+	if d.hca, err = shareHCA(d.ctx, d.log); err != nil {
+		return err
+	}
+	for i := range d.cfg.Loops {
+		l, err := newLoop(d, i)
+		if err != nil {
+			return err
+		}
+		d.loops = append(d.loops, l)
+	}
+	return nil
+}
+
+// release frees what open took.
+func (d *Device) release() {
+	for _, l := range d.loops {
+		l.free()
+	}
+	if d.hca != nil {
+		d.hca.drop()
+	}
+	if d.anchor != nil {
+		C.rs_destroy_id(d.anchor)
+	}
+	if d.events != nil {
+		C.rs_destroy_event_channel(d.events)
+	}
+}
+
+// addressOf is the first address of a device's interface, version 4 before 6.
+func addressOf(device string) (netip.Addr, error) {
+	if device == "" {
+		return netip.Addr{}, errors.New("verbs: neither an address nor a device is given")
+	}
+	if device != filepath.Base(device) {
+		return netip.Addr{}, fmt.Errorf("verbs: %q is no name of a device", device)
+	}
+	base := filepath.Join("/sys/class/infiniband", device)
+	if _, err := os.Stat(base); err != nil {
+		return netip.Addr{}, fmt.Errorf("verbs: there is no RDMA device %s ('rdma link show' lists those that there are): %w", device, err)
+	}
+	names, _ := filepath.Glob(filepath.Join(base, "ports/*/gid_attrs/ndevs/*"))
+	var found netip.Addr
+	for _, f := range names {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // an entry of the table that is empty
+		}
+		i, err := net.InterfaceByName(strings.TrimSpace(string(b)))
+		if err != nil {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err != nil || p.Addr().IsLinkLocalUnicast() {
+				continue
+			}
+			if p.Addr().Is4() {
+				return p.Addr(), nil
+			}
+			if !found.IsValid() {
+				found = p.Addr()
+			}
+		}
+	}
+	if !found.IsValid() {
+		return found, fmt.Errorf("verbs: the interface of the RDMA device %s has no IP address", device)
+	}
+	return found, nil
+}
+
+// soft reports whether the device is one of the kernel's software devices, which belong to no bus.
+func (d *Device) soft() bool { return d.software }
+
+// Name is the kernel's name of the device.
+func (d *Device) Name() string { return d.name }
+
+// Addr is the address that the device sends from.
+func (d *Device) Addr() netip.Addr { return d.addr }
+
+// MTU is the path MTU that the device's port carries.
+func (d *Device) MTU() rdma.MTU { return d.mtu }
+
+// Removed is closed when the kernel has taken the device away. Its connections have ended by then, or
+// are about to; Close it, so that the kernel can finish.
+func (d *Device) Removed() <-chan struct{} { return d.removed }
+
+// Limits is what the device offers, as its driver says.
+func (d *Device) Limits() rdma.Limits { return d.limits }
+
+// Loops lists the loops.
+func (d *Device) Loops() []rdma.Loop {
+	out := make([]rdma.Loop, len(d.loops))
+	for i, l := range d.loops {
+		out[i] = l
+	}
+	return out
+}
+
+// taken is called when the kernel takes the device away, on any goroutine.
+func (d *Device) taken() {
+	if d.gone.Swap(true) {
+		return
+	}
+	d.log.Error("the kernel has removed the RDMA device", "device", d.name, "address", d.addr.String())
+	close(d.removed)
+	for _, l := range d.loops {
+		l.Submit(func() { l.abandon(rdma.ErrRemoved) })
+	}
+}
+
+// Close ends the device. Connections are told to their peers as disconnected, and to their users with
+// rdma.ErrClosed; Close returns when the loops have ended and everything is released. It must not be called on a loop.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return rdma.ErrClosed
+	}
+	d.closed = true
+	open := d.listeners
+	d.listeners = nil
+	d.mu.Unlock()
+	for s := range open {
+		s.once.Do(s.free)
+	}
+	devices.remove(d)
+	for _, l := range d.loops {
+		l.Submit(l.leave)
+	}
+	d.ended.Wait()
+	d.mu.Lock()
+	mrs, mws, pds := d.mrs, d.mws, d.pds
+	d.mrs, d.mws, d.pds = nil, nil, nil
+	d.mu.Unlock()
+	for w := range mws {
+		w.free()
+	}
+	// Windows of regions are regions too.
+	for m := range mrs {
+		m.free()
+	}
+	for p := range pds {
+		C.rs_dealloc_pd(p.pd)
+	}
+	d.release()
+	return nil
+}
+
+func (d *Device) loopOf(l rdma.Loop) (*loop, error) {
+	x, ok := l.(*loop)
+	if !ok || x.dev != d {
+		return nil, fmt.Errorf("%w: the loop belongs to another device", rdma.ErrInvalidWR)
+	}
+	if x.over {
+		return nil, rdma.ErrClosed
+	}
+	return x, nil
+}
+
+// hca is a context of a device, which librdmacm opens once for all addresses in a process,
+// and the goroutine that reads its asynchronous events.
+type hca struct {
+	ctx   *C.struct_ibv_context
+	users int
+	file  *os.File
+	raw   syscall.RawConn
+	stop  atomic.Bool
+	done  chan struct{}
+	log   *slog.Logger
+}
+
+var hcas struct {
+	sync.Mutex
+	m map[*C.struct_ibv_context]*hca
+}
+
+func shareHCA(ctx *C.struct_ibv_context, log *slog.Logger) (*hca, error) {
+	hcas.Lock()
+	defer hcas.Unlock()
+	if h := hcas.m[ctx]; h != nil {
+		h.users++
+		return h, nil
+	}
+	if e := C.rs_nonblock(ctx.async_fd); e != 0 {
+		return nil, fmt.Errorf("verbs: the events of the device: %w", syscall.Errno(e))
+	}
+	fd, err := syscall.Dup(int(ctx.async_fd))
+	if err != nil {
+		return nil, fmt.Errorf("verbs: the events of the device: %w", err)
+	}
+	syscall.CloseOnExec(fd)
+	h := &hca{ctx: ctx, users: 1, file: os.NewFile(uintptr(fd), "async events"), done: make(chan struct{}), log: log}
+	if h.raw, err = h.file.SyscallConn(); err != nil {
+		_ = h.file.Close()
+		return nil, err
+	}
+	if hcas.m == nil {
+		hcas.m = map[*C.struct_ibv_context]*hca{}
+	}
+	hcas.m[ctx] = h
+	go h.run()
+	return h, nil
+}
+
+// drop ends the use of a context. The context itself goes with its last rdma_cm_id.
+func (h *hca) drop() {
+	hcas.Lock()
+	h.users--
+	last := h.users == 0
+	if last {
+		delete(hcas.m, h.ctx)
+	}
+	hcas.Unlock()
+	if last {
+		h.stop.Store(true)
+		_ = h.file.Close() // which wakes the reader
+		<-h.done
+	}
+}
+
+func (h *hca) run() {
+	defer close(h.done)
+	for {
+		var e C.struct_rs_async
+		got := false
+		err := h.raw.Read(func(uintptr) bool {
+			if h.stop.Load() {
+				return true
+			}
+			got = C.rs_async_event(h.ctx, &e) == 0
+			return got
+		})
+		if err != nil || h.stop.Load() {
+			return
+		}
+		if got {
+			h.event(&e)
+		}
+	}
+}
+
+// event hands an event to whom it concerns.
+func (h *hca) event(e *C.struct_rs_async) {
+	kind := e._type
+	switch kind {
+	case C.IBV_EVENT_DEVICE_FATAL:
+		for _, d := range devices.of(h.ctx) {
+			d.taken()
+		}
+		return
+	case C.IBV_EVENT_PORT_ERR, C.IBV_EVENT_PORT_ACTIVE:
+		for _, d := range devices.of(h.ctx) {
+			if d.port == int(e.port) {
+				d.log.Info("the port of the RDMA device has changed", "device", d.name, "port", d.port, "active", kind == C.IBV_EVENT_PORT_ACTIVE)
+			}
+		}
+		return
+	}
+	o := cookies.get(uint64(e.cookie))
+	if o == nil {
+		return // it is gone
+	}
+	o.home().Submit(func() { o.async(int(kind)) })
+}
+
+// eventful is what asynchronous events and completion events are about.
+type eventful interface {
+	home() *loop
+	// async is called on the loop.
+	async(kind int)
+}
+
+// cookies tell the libraries' objects apart. Numbers are not used again, so that an event that was
+// under way when its object was destroyed reaches nobody.
+var cookies registry
+
+type registry struct {
+	mu   sync.Mutex
+	last uint64
+	m    map[uint64]eventful
+}
+
+func (r *registry) add(o eventful) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.m == nil {
+		r.m = map[uint64]eventful{}
+	}
+	r.last++
+	r.m[r.last] = o
+	return r.last
+}
+
+func (r *registry) get(n uint64) eventful {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.m[n]
+}
+
+func (r *registry) remove(n uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.m, n)
+}
+
+// devices are those that are open.
+var devices deviceSet
+
+type deviceSet struct {
+	mu sync.Mutex
+	m  map[*Device]struct{}
+}
+
+func (s *deviceSet) add(d *Device) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m == nil {
+		s.m = map[*Device]struct{}{}
+	}
+	s.m[d] = struct{}{}
+}
+
+func (s *deviceSet) remove(d *Device) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.m, d)
+}
+
+func (s *deviceSet) of(ctx *C.struct_ibv_context) (out []*Device) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for d := range s.m {
+		if d.ctx == ctx {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// sockaddr is an address as the connection manager takes it.
+func sockaddr(a netip.AddrPort) (out [28]byte) {
+	port := a.Port()
+	if x := a.Addr().Unmap(); x.Is4() {
+		*(*uint16)(unsafe.Pointer(&out[0])) = syscall.AF_INET
+		out[2], out[3] = byte(port>>8), byte(port)
+		b := x.As4()
+		copy(out[4:], b[:])
+		return out
+	}
+	*(*uint16)(unsafe.Pointer(&out[0])) = syscall.AF_INET6
+	out[2], out[3] = byte(port>>8), byte(port)
+	b := a.Addr().As16()
+	copy(out[8:], b[:])
+	if z := a.Addr().Zone(); z != "" {
+		if i, err := net.InterfaceByName(z); err == nil {
+			*(*uint32)(unsafe.Pointer(&out[24])) = uint32(i.Index)
+		}
+	}
+	return out
+}
+
+// addrPort is the other way.
+func addrPort(b []byte) netip.AddrPort {
+	port := uint16(b[2])<<8 | uint16(b[3])
+	switch *(*uint16)(unsafe.Pointer(&b[0])) {
+	case syscall.AF_INET:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port)
+	case syscall.AF_INET6:
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:24])).Unmap(), port)
+	}
+	return netip.AddrPort{}
+}

@@ -1,0 +1,227 @@
+//go:build rdmacore && linux
+
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// pd is a protection domain. It implements rdma.PD.
+type pd struct {
+	d  *Device
+	pd *C.struct_ibv_pd
+}
+
+// AllocPD implements rdma.Device.
+func (d *Device) AllocPD() (rdma.PD, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, rdma.ErrClosed
+	}
+	p, err := C.rs_alloc_pd(d.ctx)
+	if p == nil {
+		return nil, fmt.Errorf("%w: a protection domain of %s: %w", rdma.ErrNoResources, d.name, err)
+	}
+	x := &pd{d, p}
+	d.pds[x] = struct{}{}
+	return x, nil
+}
+
+// Close implements rdma.PD.
+func (p *pd) Close() {
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	if _, ok := p.d.pds[p]; !ok {
+		return
+	}
+	if C.rs_dealloc_pd(p.pd) == 0 { // it is in use otherwise, and goes with the device
+		delete(p.d.pds, p)
+	}
+}
+
+// mr is a memory region. It implements rdma.MR and rdma.Reregisterer. A window of it is a region of
+// its own: windows in the sense of the devices belong to queue pairs, see mw.
+type mr struct {
+	pd     *pd
+	parent *mr // of a window
+
+	mu     sync.Mutex
+	mr     *C.struct_ibv_mr // nil when it is closed, or has no memory
+	buf    []byte
+	access rdma.Access
+	closed bool
+	pin    runtime.Pinner
+}
+
+var _ rdma.Reregisterer = (*mr)(nil)
+
+// Register implements rdma.PD.
+func (p *pd) Register(buf []byte, access rdma.Access) (rdma.MR, error) {
+	return p.register(buf, access, nil)
+}
+
+func (p *pd) register(buf []byte, access rdma.Access, parent *mr) (rdma.MR, error) {
+	m := &mr{pd: p, parent: parent}
+	if err := m.open(buf, access); err != nil {
+		return nil, err
+	}
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	if p.d.closed {
+		m.free()
+		return nil, rdma.ErrClosed
+	}
+	p.d.mrs[m] = struct{}{}
+	return m, nil
+}
+
+// open registers memory. With mu held, or before there is anybody else.
+func (m *mr) open(buf []byte, access rdma.Access) error {
+	if len(buf) == 0 {
+		return fmt.Errorf("%w: a region without memory", rdma.ErrInvalidWR)
+	}
+	if access&(rdma.RemoteWrite|rdma.RemoteAtomic) != 0 && access&rdma.LocalWrite == 0 {
+		return fmt.Errorf("%w: remote writing without local writing", rdma.ErrInvalidWR)
+	}
+	at := unsafe.SliceData(buf)
+	m.pin.Pin(at)
+	x, err := C.rs_reg_mr(m.pd.pd, C.uint64_t(uintptr(unsafe.Pointer(at))), C.uint64_t(len(buf)), m.pd.d.access(access))
+	if x == nil {
+		m.pin.Unpin()
+		return fmt.Errorf("%w: %s does not register %d bytes: %w (is the limit of locked memory, ulimit -l, high enough?)", rdma.ErrNoResources, m.pd.d.name, len(buf), err)
+	}
+	m.mr, m.buf, m.access = x, buf, access
+	return nil
+}
+
+// access is what the device is told. Over iWARP the answer to a READ is a WRITE of the peer into the
+// region it is for (RFC 5040 section 5.2), so that memory for READs has to allow that.
+func (d *Device) access(a rdma.Access) C.int {
+	if d.iwarp && a&rdma.LocalWrite != 0 {
+		a |= rdma.RemoteWrite
+	}
+	return C.int(a)
+}
+
+// free takes the memory from the region. With mu held, or when there is nobody else.
+func (m *mr) free() {
+	if m.mr != nil {
+		C.rs_dereg_mr(m.mr)
+		m.mr, m.buf = nil, nil
+		m.pin.Unpin()
+	}
+}
+
+// Close implements rdma.MR.
+func (m *mr) Close() {
+	d := m.pd.d
+	d.mu.Lock()
+	_, ok := d.mrs[m]
+	delete(d.mrs, m)
+	d.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	if ok {
+		m.free()
+	}
+}
+
+// LKey implements rdma.MR.
+func (m *mr) LKey() uint32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mr == nil {
+		return 0
+	}
+	return uint32(m.mr.lkey)
+}
+
+// RKey implements rdma.MR.
+func (m *mr) RKey() uint32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mr == nil {
+		return 0
+	}
+	return uint32(m.mr.rkey)
+}
+
+// Addr implements rdma.MR.
+func (m *mr) Addr() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))))
+}
+
+// Bytes implements rdma.MR.
+func (m *mr) Bytes() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.buf
+}
+
+// Invalidate implements rdma.MR: the memory is registered anew.
+func (m *mr) Invalidate() uint32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mr == nil {
+		return 0
+	}
+	old, buf, access := m.mr.rkey, m.buf, m.access
+	m.free()
+	if m.open(buf, access) != nil {
+		return 0
+	}
+	if m.mr.rkey == old {
+		// The device gave the key out again. The next one is another while this region is there.
+		again := &mr{pd: m.pd}
+		if again.open(buf, access) == nil {
+			m.free()
+			m.mr, m.buf, m.access = again.mr, buf, access
+			m.pin = again.pin
+		}
+	}
+	return uint32(m.mr.rkey)
+}
+
+// Reregister implements rdma.Reregisterer.
+func (m *mr) Reregister(buf []byte, access rdma.Access) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return rdma.ErrClosed
+	}
+	if m.access&rdma.WindowBind != 0 {
+		return fmt.Errorf("%w: memory windows may be bound to the region", rdma.ErrInvalidWR)
+	}
+	m.free()
+	if len(buf) == 0 {
+		return nil
+	}
+	return m.open(buf, access)
+}
+
+// Window implements rdma.MR.
+func (m *mr) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.mr == nil:
+		return nil, rdma.ErrClosed
+	case len(buf) == 0 || !rdma.Within(buf, m.buf):
+		return nil, fmt.Errorf("%w: the window is not in the region", rdma.ErrInvalidWR)
+	case access&rdma.LocalWrite != 0 && m.access&rdma.LocalWrite == 0:
+		return nil, fmt.Errorf("%w: a window that may be written, of a region that may not", rdma.ErrInvalidWR)
+	}
+	return m.pd.register(buf, access, m)
+}

@@ -1,0 +1,566 @@
+//go:build rdmacore && linux
+
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// inlineMax is how much data of a request may be given inline, if the device has as much.
+const inlineMax = 512
+
+// Work requests carry in their ID what their completion is about: recvBit for receives, the handle of the
+// queue in 31 bits, and the place in the queue in 32.
+const recvBit = 1 << 63
+
+func errno(n C.int) error { return syscall.Errno(n) }
+
+// qp is a queue pair. It implements rdma.QP.
+type qp struct {
+	l      *loop
+	qp     *C.struct_ibv_qp
+	id     *C.struct_rdma_cm_id // that it was made with, nil for queue pairs that CM knows nothing of
+	conn   *conn
+	pd     *pd
+	typ    rdma.QPType
+	handle uint32
+	cookie uint64
+	caps   rdma.QPCaps
+	send   *cq
+	recv   *cq
+	srq    *srq // nil if it has receives of its own
+	on     func(rdma.QPEvent)
+	state  rdma.QPState
+	last   bool // LastWQEReached was told
+	dead   bool
+
+	// Requests that are under way: those of the send queue by their number.
+	sq       []sent
+	sqHead   uint32 // oldest that may be under way
+	sqTail   uint32
+	unsigned int // requests since one that completes
+	rq       slots
+}
+
+// sent is a request that may be under way.
+type sent struct {
+	id     uint64
+	op     rdma.WCOp
+	silent bool // its user wants no completion of success
+	bound  *mw
+}
+
+// slots are the receives that are posted, by their place.
+type slots struct {
+	ids  []uint64
+	free []uint32
+}
+
+func (s *slots) init(n int) {
+	s.ids, s.free = make([]uint64, n), make([]uint32, n)
+	for i := range s.free {
+		s.free[i] = uint32(n - 1 - i)
+	}
+}
+
+func (s *slots) take(id uint64) uint32 {
+	at := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	s.ids[at] = id
+	return at
+}
+
+func (s *slots) give(at uint32) uint64 {
+	s.free = append(s.free, at)
+	return s.ids[at]
+}
+
+// CreateQP implements rdma.Device.
+func (d *Device) CreateQP(lp rdma.Loop, c rdma.QPConfig) (rdma.QP, error) {
+	l, err := d.loopOf(lp)
+	if err != nil {
+		return nil, err
+	}
+	q, err := l.newQP(c, nil)
+	if err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// newQP makes a queue pair, of an rdma_cm_id if that is not nil.
+func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
+	d := l.dev
+	p, ok := c.PD.(*pd)
+	if !ok || p.d != d {
+		return nil, fmt.Errorf("%w: the queue pair's protection domain belongs to another device", rdma.ErrInvalidWR)
+	}
+	send, ok1 := c.SendCQ.(*cq)
+	recv, ok2 := c.RecvCQ.(*cq)
+	if !ok1 || !ok2 || send.l != l || recv.l != l || send.dead || recv.dead {
+		return nil, fmt.Errorf("%w: the queue pair's completion queues belong to another loop", rdma.ErrInvalidWR)
+	}
+	if c.Caps.MaxSendWR < 0 || c.Caps.MaxRecvWR < 0 || d.limits.WRs > 0 && max(c.Caps.MaxSendWR, c.Caps.MaxRecvWR) > d.limits.WRs {
+		return nil, fmt.Errorf("%w: queues of %d and %d requests; the most of %s is %d", rdma.ErrInvalidWR, c.Caps.MaxSendWR, c.Caps.MaxRecvWR, d.name, d.limits.WRs)
+	}
+	if d.limits.SGEs > 0 && max(c.Caps.MaxSendSGE, c.Caps.MaxRecvSGE) > d.limits.SGEs {
+		return nil, fmt.Errorf("%w: requests of %d and %d elements; the most of %s is %d", rdma.ErrInvalidWR, c.Caps.MaxSendSGE, c.Caps.MaxRecvSGE, d.name, d.limits.SGEs)
+	}
+	if c.Caps.MaxInline < 0 || c.Caps.MaxInline > inlineMax {
+		return nil, fmt.Errorf("%w: %d bytes inline; the most is %d", rdma.ErrInvalidWR, c.Caps.MaxInline, inlineMax)
+	}
+	if c.Type == rdma.UD && !d.limits.Datagrams {
+		return nil, fmt.Errorf("%w: %s has no datagrams", rdma.ErrUnsupported, d.name)
+	}
+	q := &qp{l: l, id: id, pd: p, typ: c.Type, caps: c.Caps, send: send, recv: recv, on: c.OnEvent, handle: l.number()}
+	if c.SRQ != nil {
+		if q.srq, ok = c.SRQ.(*srq); !ok || q.srq.l != l || q.srq.pd != p || q.srq.dead {
+			return nil, fmt.Errorf("%w: the shared receive queue belongs to another loop or protection domain, or is closed", rdma.ErrInvalidWR)
+		}
+	}
+	// Requests that complete silently take their places until a later one completes.
+	depth := max(c.Caps.MaxSendWR, 1)
+	if more := depth + depth/2 + 1; d.limits.WRs == 0 || more <= d.limits.WRs {
+		depth = more
+	}
+	if err := send.reserve(depth); err != nil {
+		return nil, err
+	}
+	if err := recv.reserve(q.receives()); err != nil {
+		send.give(depth)
+		return nil, err
+	}
+	q.sq = make([]sent, depth)
+	init := C.struct_rs_qp_init{
+		pd: p.pd, send_cq: send.cq, recv_cq: recv.cq, _type: C.IBV_QPT_RC,
+		send_wr: C.int(depth), recv_wr: C.int(c.Caps.MaxRecvWR), send_sge: C.int(max(c.Caps.MaxSendSGE, 1)), recv_sge: C.int(max(c.Caps.MaxRecvSGE, 1)),
+		inline_data: C.int(c.Caps.MaxInline),
+	}
+	if c.Type == rdma.UD {
+		init._type = C.IBV_QPT_UD
+	}
+	if q.srq != nil {
+		init.srq, init.recv_wr = q.srq.srq, 0
+	} else {
+		q.rq.init(c.Caps.MaxRecvWR)
+		init.recv_wr = max(init.recv_wr, 1)
+	}
+	q.cookie = cookies.add(q)
+	init.cookie = C.uint64_t(q.cookie)
+	var err error
+	if q.qp, err = C.rs_create_qp(id, &init); q.qp == nil {
+		cookies.remove(q.cookie)
+		send.give(depth)
+		recv.give(q.receives())
+		return nil, fmt.Errorf("%w: a queue pair of %s for %d sends and %d receives: %w", rdma.ErrNoResources, d.name, depth, c.Caps.MaxRecvWR, err)
+	}
+	if id != nil {
+		q.state = rdma.StateInit
+	}
+	if q.srq != nil {
+		q.srq.users++
+	}
+	l.qps[q.handle] = q
+	return q, nil
+}
+
+// receives is how many completions of receives the queue pair may have under way.
+func (q *qp) receives() int {
+	if q.srq != nil {
+		return len(q.srq.slots.ids)
+	}
+	return q.caps.MaxRecvWR
+}
+
+func (q *qp) home() *loop { return q.l }
+
+// async implements eventful.
+func (q *qp) async(kind int) {
+	if q.dead {
+		return
+	}
+	switch kind {
+	case C.IBV_EVENT_QP_FATAL, C.IBV_EVENT_QP_REQ_ERR, C.IBV_EVENT_QP_ACCESS_ERR:
+		q.state = rdma.StateErr
+		if q.conn != nil {
+			why := map[int]string{
+				C.IBV_EVENT_QP_FATAL:      "the device reports a fatal error of the queue pair",
+				C.IBV_EVENT_QP_REQ_ERR:    "the peer sent a request that is not valid",
+				C.IBV_EVENT_QP_ACCESS_ERR: "the peer named memory that it may not use",
+			}[kind]
+			q.conn.failed(fmt.Errorf("%s", why))
+		}
+	case C.IBV_EVENT_COMM_EST:
+		if q.conn != nil {
+			q.conn.traffic()
+		}
+	case C.IBV_EVENT_SQ_DRAINED:
+		q.tell(rdma.SQDrained)
+	case C.IBV_EVENT_QP_LAST_WQE_REACHED:
+		q.lastReached()
+	}
+}
+
+func (q *qp) tell(e rdma.QPEvent) {
+	if q.on == nil {
+		return
+	}
+	q.l.later = append(q.l.later, func() {
+		if !q.dead {
+			q.on(e)
+		}
+	})
+}
+
+func (q *qp) lastReached() {
+	if q.srq != nil && !q.last {
+		q.last = true
+		q.tell(rdma.LastWQEReached)
+	}
+}
+
+// inError is called when the queue pair has come to ERR by our doing.
+func (q *qp) inError() {
+	q.state = rdma.StateErr
+	if q.srq != nil && q.l.dev.soft() {
+		// The software drivers do not say it: what is left is in the completion queue already.
+		q.lastReached()
+	}
+}
+
+// Num implements rdma.QP.
+func (q *qp) Num() uint32 { return uint32(q.qp.qp_num) }
+
+// State implements rdma.QP.
+func (q *qp) State() rdma.QPState { return q.state }
+
+// sendOps are the operations by their numbers here and there.
+var sendOps = [...]struct {
+	op uint32
+	wc rdma.WCOp
+}{
+	rdma.OpSend:        {C.IBV_WR_SEND, rdma.WCSend},
+	rdma.OpSendImm:     {C.IBV_WR_SEND_WITH_IMM, rdma.WCSend},
+	rdma.OpSendInv:     {C.IBV_WR_SEND_WITH_INV, rdma.WCSend},
+	rdma.OpWrite:       {C.IBV_WR_RDMA_WRITE, rdma.WCWrite},
+	rdma.OpWriteImm:    {C.IBV_WR_RDMA_WRITE_WITH_IMM, rdma.WCWrite},
+	rdma.OpRead:        {C.IBV_WR_RDMA_READ, rdma.WCRead},
+	rdma.OpCompareSwap: {C.IBV_WR_ATOMIC_CMP_AND_SWP, rdma.WCCompareSwap},
+	rdma.OpFetchAdd:    {C.IBV_WR_ATOMIC_FETCH_AND_ADD, rdma.WCFetchAdd},
+	rdma.OpLocalInv:    {C.IBV_WR_LOCAL_INV, rdma.WCLocalInv},
+	rdma.OpBindMW:      {C.IBV_WR_BIND_MW, rdma.WCBindMW},
+}
+
+// PostSend implements rdma.QP.
+func (q *qp) PostSend(wrs []rdma.SendWR) error {
+	if q.dead {
+		return rdma.ErrClosed
+	}
+	if q.state != rdma.StateRTS && q.state != rdma.StateSQD && q.state != rdma.StateErr && q.state != rdma.StateSQE {
+		return fmt.Errorf("%w: sending in state %v", rdma.ErrInvalidWR, q.state)
+	}
+	if len(wrs) > q.caps.MaxSendWR || int(q.sqTail-q.sqHead)+len(wrs) > len(q.sq) {
+		return rdma.ErrQueueFull
+	}
+	l := q.l
+	l.sends, l.sges = l.sends[:0], l.sges[:0]
+	unsigned := q.unsigned
+	for i := range wrs {
+		w := &wrs[i]
+		if err := q.check(w); err != nil {
+			return err
+		}
+		x := C.struct_rs_send{
+			id: C.uint64_t(uint64(q.handle)<<32 | uint64(q.sqTail+uint32(i))), op: C.uint32_t(sendOps[w.Op].op),
+			raddr: C.uint64_t(w.RemoteAddr), rkey: C.uint32_t(w.RKey), imm: C.uint32_t(w.Imm), compare: C.uint64_t(w.Compare), swap_add: C.uint64_t(w.SwapAdd),
+			sge: C.uint32_t(len(l.sges)),
+		}
+		unsigned++
+		s := sent{id: w.ID, op: sendOps[w.Op].wc, silent: w.Flags&rdma.Signaled == 0}
+		if !s.silent || unsigned >= max(len(q.sq)/4, 1) {
+			x.flags |= C.IBV_SEND_SIGNALED
+			unsigned = 0
+		}
+		if w.Flags&rdma.Fence != 0 {
+			x.flags |= C.IBV_SEND_FENCE
+		}
+		if w.Flags&rdma.Solicited != 0 {
+			x.flags |= C.IBV_SEND_SOLICITED
+		}
+		if w.Flags&rdma.Inline != 0 {
+			x.flags |= C.IBV_SEND_INLINE
+		}
+		switch w.Op {
+		case rdma.OpSendInv, rdma.OpLocalInv:
+			x.imm = C.uint32_t(w.InvRKey)
+		case rdma.OpBindMW:
+			s.bound = q.bind(w, &x)
+		}
+		if w.AH != nil && q.typ == rdma.UD {
+			ah, err := q.pd.handle(w.AH)
+			if err != nil {
+				return err
+			}
+			x.ah, x.qpn, x.qkey = unsafe.Pointer(ah), C.uint32_t(w.AH.QPN), C.uint32_t(w.AH.QKey)
+		}
+		x.nsge = C.uint32_t(l.gather(w.SGL))
+		l.sends = append(l.sends, x)
+		q.sq[(q.sqTail+uint32(i))%uint32(len(q.sq))] = s
+	}
+	if len(l.sends) == 0 {
+		return nil
+	}
+	e := C.rs_post_send(q.qp, &l.sends[0], C.int(len(l.sends)), l.elements())
+	runtime.KeepAlive(wrs)
+	if e != 0 {
+		if q.state == rdma.StateErr {
+			// Some devices refuse instead of flushing.
+			for i := range wrs {
+				q.send.push(rdma.WC{ID: wrs[i].ID, QPN: q.Num(), Status: rdma.WRFlushErr, Op: sendOps[wrs[i].Op].wc})
+			}
+			return nil
+		}
+		return fmt.Errorf("%w: %s does not take the request: %w", rdma.ErrInvalidWR, l.dev.name, errno(e))
+	}
+	q.sqTail += uint32(len(wrs))
+	q.unsigned = unsigned
+	return nil
+}
+
+// check refuses what the device would, or would not see.
+func (q *qp) check(w *rdma.SendWR) error {
+	lim := &q.l.dev.limits
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w: %s", rdma.ErrInvalidWR, fmt.Sprintf(format, a...))
+	}
+	switch w.Op {
+	case rdma.OpReg:
+		return fmt.Errorf("%w: registration by work request", rdma.ErrUnsupported)
+	case rdma.OpBindMW:
+		if err := q.checkBind(w); err != nil {
+			return err
+		}
+	case rdma.OpCompareSwap, rdma.OpFetchAdd:
+		if !lim.Atomics {
+			return fmt.Errorf("%w: atomics of %s", rdma.ErrUnsupported, q.l.dev.name)
+		}
+	case rdma.OpSendImm, rdma.OpWriteImm:
+		if !lim.Immediate {
+			return fmt.Errorf("%w: immediate data of %s", rdma.ErrUnsupported, q.l.dev.name)
+		}
+	}
+	if int(w.Op) >= len(sendOps) {
+		return bad("operation %d", w.Op)
+	}
+	if len(w.SGL) > q.caps.MaxSendSGE {
+		return bad("%d elements; the most is %d", len(w.SGL), q.caps.MaxSendSGE)
+	}
+	n := 0
+	for i := range w.SGL {
+		n += len(w.SGL[i].Buf)
+	}
+	if n > 1<<31 {
+		return bad("a message of %d bytes; the most is 2 GiB", n)
+	}
+	if w.Flags&rdma.Inline != 0 {
+		if n > q.caps.MaxInline {
+			return bad("%d bytes inline; the most is %d", n, q.caps.MaxInline)
+		}
+		if w.Op != rdma.OpSend && w.Op != rdma.OpSendImm && w.Op != rdma.OpSendInv && w.Op != rdma.OpWrite && w.Op != rdma.OpWriteImm {
+			return bad("operation %d with inline data", w.Op)
+		}
+	}
+	switch q.typ {
+	case rdma.UD:
+		if w.AH == nil || w.Op != rdma.OpSend && w.Op != rdma.OpSendImm {
+			return bad("operation %d, address %v, on a queue pair of datagrams", w.Op, w.AH)
+		}
+	default:
+		if w.AH != nil {
+			return bad("an address on a connected queue pair")
+		}
+	}
+	return nil
+}
+
+// gather adds a list to the loop's elements, and returns their number. Empty ones are left out:
+// a device may take a length of 0 for 2 GiB.
+func (l *loop) gather(sgl []rdma.SGE) (n int) {
+	for i := range sgl {
+		if b := sgl[i].Buf; len(b) > 0 {
+			l.sges = append(l.sges, C.struct_ibv_sge{addr: C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), length: C.uint32_t(len(b)), lkey: C.uint32_t(sgl[i].LKey)})
+			n++
+		}
+	}
+	return n
+}
+
+func (l *loop) elements() *C.struct_ibv_sge {
+	if len(l.sges) == 0 {
+		l.sges = append(l.sges, C.struct_ibv_sge{})
+	}
+	return &l.sges[0]
+}
+
+// PostRecv implements rdma.QP.
+func (q *qp) PostRecv(wrs []rdma.RecvWR) error {
+	if q.dead {
+		return rdma.ErrClosed
+	}
+	if q.srq != nil {
+		return fmt.Errorf("%w: the queue pair takes its receives from a shared queue", rdma.ErrInvalidWR)
+	}
+	if q.state == rdma.StateReset {
+		return fmt.Errorf("%w: receiving in state %v", rdma.ErrInvalidWR, q.state)
+	}
+	e, err := q.l.postRecv(q.qp, nil, q.handle, &q.rq, q.caps.MaxRecvSGE, wrs)
+	if err == nil && e != 0 {
+		if q.state == rdma.StateErr {
+			for i := range wrs {
+				q.recv.push(rdma.WC{ID: wrs[i].ID, QPN: q.Num(), Status: rdma.WRFlushErr, Op: rdma.WCRecv})
+			}
+			return nil
+		}
+		err = fmt.Errorf("%w: %s does not take the receive: %w", rdma.ErrInvalidWR, q.l.dev.name, errno(e))
+	}
+	return err
+}
+
+// postRecv posts receives to a queue pair or a shared queue. It returns the device's error apart.
+func (l *loop) postRecv(q *C.struct_ibv_qp, s *C.struct_ibv_srq, handle uint32, to *slots, most int, wrs []rdma.RecvWR) (C.int, error) {
+	if len(wrs) > len(to.free) {
+		return 0, rdma.ErrQueueFull
+	}
+	for i := range wrs {
+		if len(wrs[i].SGL) > most {
+			return 0, fmt.Errorf("%w: %d elements; the most is %d", rdma.ErrInvalidWR, len(wrs[i].SGL), most)
+		}
+	}
+	if len(wrs) == 0 {
+		return 0, nil
+	}
+	l.recvs, l.sges = l.recvs[:0], l.sges[:0]
+	for i := range wrs {
+		at := to.take(wrs[i].ID)
+		x := C.struct_rs_recv{id: C.uint64_t(recvBit | uint64(handle)<<32 | uint64(at)), sge: C.uint32_t(len(l.sges))}
+		x.nsge = C.uint32_t(l.gather(wrs[i].SGL))
+		l.recvs = append(l.recvs, x)
+	}
+	e := C.rs_post_recv(q, s, &l.recvs[0], C.int(len(l.recvs)), l.elements())
+	runtime.KeepAlive(wrs)
+	if e != 0 {
+		for i := range l.recvs {
+			to.give(uint32(l.recvs[i].id))
+		}
+	}
+	return e, nil
+}
+
+// translate makes a completion out of the device's. It reports false for one that is nobody's, or that
+// nobody wants.
+func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
+	handle := uint32(uint64(in.id)>>32) &^ (1 << 31)
+	at := uint32(in.id)
+	*out = rdma.WC{QPN: uint32(in.qpn), Status: rdma.Status(in.status)}
+	if uint64(in.id)&recvBit != 0 {
+		return l.received(handle, at, in, out)
+	}
+	q := l.qps[handle]
+	if q == nil {
+		return false
+	}
+	s := &q.sq[at%uint32(len(q.sq))]
+	q.sqHead = at + 1
+	out.ID, out.Op = s.id, s.op
+	if in.status != C.IBV_WC_SUCCESS {
+		q.erred(out.Status)
+		return true
+	}
+	if s.op == rdma.WCRead || s.op == rdma.WCCompareSwap || s.op == rdma.WCFetchAdd {
+		out.ByteLen = uint32(in.byte_len)
+	}
+	return !s.silent
+}
+
+// received is translate for receives.
+func (l *loop) received(handle, at uint32, in *C.struct_rs_wc, out *rdma.WC) bool {
+	q := l.qps[handle]
+	if s := l.srqs[handle]; s != nil {
+		out.ID = s.slots.give(at)
+		q = s.user(uint32(in.qpn))
+	} else if q != nil {
+		out.ID = q.rq.give(at)
+	} else {
+		return false
+	}
+	out.Op = rdma.WCRecv
+	if in.status != C.IBV_WC_SUCCESS {
+		if q != nil {
+			q.erred(out.Status)
+		}
+		return true
+	}
+	if q != nil && q.conn != nil {
+		q.conn.traffic()
+	}
+	out.ByteLen = uint32(in.byte_len)
+	if in.opcode == C.IBV_WC_RECV_RDMA_WITH_IMM {
+		out.Op = rdma.WCRecvWithImm
+	}
+	if in.flags&C.IBV_WC_WITH_IMM != 0 {
+		out.Flags |= rdma.WithImm
+		out.Imm = uint32(in.imm)
+	}
+	if in.flags&C.IBV_WC_WITH_INV != 0 {
+		out.Flags |= rdma.WithInv
+		out.InvRKey = uint32(in.imm)
+	}
+	if in.flags&C.IBV_WC_GRH != 0 {
+		out.Flags |= rdma.GRH
+	}
+	if q != nil && q.typ == rdma.UD {
+		out.SrcQPN = uint32(in.src_qp)
+	}
+	return true
+}
+
+// erred is called for each completion with an error: the first says why the queue pair is in ERR.
+func (q *qp) erred(s rdma.Status) {
+	if q.typ != rdma.RC {
+		if q.state == rdma.StateRTS && s != rdma.WRFlushErr {
+			q.state = rdma.StateSQE
+		}
+		return
+	}
+	was := q.state
+	if was != rdma.StateErr {
+		q.inError()
+	}
+	if s != rdma.WRFlushErr && q.conn != nil {
+		q.conn.failed(fmt.Errorf("RDMA request failed: %v", s))
+	}
+}
+
+// Destroy implements rdma.QP.
+func (q *qp) Destroy() {
+	if q.dead {
+		return
+	}
+	q.dead = true
+	cookies.remove(q.cookie)
+	delete(q.l.qps, q.handle)
+	q.send.give(len(q.sq))
+	q.recv.give(q.receives())
+	C.rs_destroy_qp(q.id, q.qp)
+	if q.srq != nil {
+		q.srq.users--
+	}
+}

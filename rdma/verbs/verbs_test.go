@@ -1,0 +1,63 @@
+//go:build rdmacore && linux
+
+package verbs_test
+
+import (
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/rdmatest"
+	"github.com/rstored/rstored/rdma/verbs"
+)
+
+// addrs are addresses of RDMA devices that reach each other, from RSTORED_VERBS_ADDRS, which the guests'
+// cases set: this machine's kernel need not have such devices.
+func addrs(t testing.TB) (out []netip.Addr) {
+	t.Helper()
+	text := os.Getenv("RSTORED_VERBS_ADDRS")
+	if text == "" {
+		t.Skip("RSTORED_VERBS_ADDRS names no addresses of RDMA devices: the guests' cases do")
+	}
+	for _, s := range strings.Split(text, ",") {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			t.Fatalf("RSTORED_VERBS_ADDRS: %v", err)
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// provider opens devices on the addresses, one after the other.
+func provider(cfg verbs.Config, at []netip.Addr) rdmatest.Provider {
+	var next atomic.Uint32
+	return func(t testing.TB) rdma.Device {
+		t.Helper()
+		c := cfg
+		c.Addr = at[int(next.Add(1)-1)%len(at)]
+		d, err := verbs.Open(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = d.Close() }) // some tests have closed it
+		return d
+	}
+}
+
+// TestConformance runs the suite for providers.
+func TestConformance(t *testing.T) {
+	at := addrs(t)
+	for _, c := range []struct {
+		name string
+		cfg  verbs.Config
+	}{
+		{"a loop", verbs.Config{}},
+		{"4 loops", verbs.Config{Loops: 4}},
+	} {
+		t.Run(c.name, func(t *testing.T) { rdmatest.Run(t, provider(c.cfg, at)) })
+	}
+}
