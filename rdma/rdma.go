@@ -363,6 +363,7 @@ type Limits struct {
 	QPs, CQs, SRQs, MRs, PDs, MWs int // objects at once
 	WRs                           int // of a queue
 	SGEs                          int // of a request
+	ReadSGEs                      int // of a READ
 	CQEs                          int // of a completion queue
 	Inline                        int // bytes
 	RdAtomic                      int // READs and atomics of a queue pair under way, in either direction

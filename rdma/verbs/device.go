@@ -144,7 +144,7 @@ func (d *Device) open() error {
 	}
 	d.limits = rdma.Limits{
 		QPs: int(lim.max_qp), CQs: int(lim.max_cq), SRQs: int(lim.max_srq), MRs: int(lim.max_mr), PDs: int(lim.max_pd), MWs: int(lim.max_mw),
-		WRs: int(lim.max_qp_wr), SGEs: min(int(lim.max_sge), max(int(lim.max_sge_rd), 1)), CQEs: int(lim.max_cqe), Inline: inlineMax,
+		WRs: int(lim.max_qp_wr), SGEs: int(lim.max_sge), ReadSGEs: max(int(lim.max_sge_rd), 1), CQEs: int(lim.max_cqe), Inline: inlineMax,
 		RdAtomic: min(int(lim.max_qp_rd_atom), int(lim.max_qp_init_rd_atom), 255), RegionBytes: uint64(lim.max_mr_size),
 		Atomics:   lim.atomic_cap != C.IBV_ATOMIC_NONE,
 		Datagrams: !d.iwarp, Immediate: !d.iwarp,

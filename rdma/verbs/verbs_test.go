@@ -14,18 +14,18 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// addrs are addresses of RDMA devices that reach each other, from RSTORED_VERBS_ADDRS, which the guests'
+// addrs are addresses of RDMA devices that reach each other, from RDMA_TEST_ADDRS, which the guests'
 // cases set: this machine's kernel need not have such devices.
 func addrs(t testing.TB) (out []netip.Addr) {
 	t.Helper()
-	text := os.Getenv("RSTORED_VERBS_ADDRS")
+	text := os.Getenv("RDMA_TEST_ADDRS")
 	if text == "" {
-		t.Skip("RSTORED_VERBS_ADDRS names no addresses of RDMA devices: the guests' cases do")
+		t.Skip("RDMA_TEST_ADDRS names no addresses of RDMA devices: the guests' cases do")
 	}
 	for _, s := range strings.Split(text, ",") {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			t.Fatalf("RSTORED_VERBS_ADDRS: %v", err)
+			t.Fatalf("RDMA_TEST_ADDRS: %v", err)
 		}
 		out = append(out, a)
 	}
