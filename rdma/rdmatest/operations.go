@@ -221,7 +221,8 @@ func testLocalAccess(t *testing.T, open Provider) {
 			p := newPair(t, open, endpoint.Config{})
 			m, dst := p.region(p.a, 100, 1, 0), p.region(p.b, 100, 2, anyAccess)
 			wc, err := p.a.Do(p.ctx, rdma.SendWR{Op: c.op, SGL: []rdma.SGE{c.sge(m)}, RemoteAddr: dst.Addr(), RKey: dst.RKey()})
-			if wc.Status != rdma.LocProtErr && wc.Status != rdma.LocAccessErr {
+			// Devices differ in the word that they have for it.
+			if wc.Status != rdma.LocProtErr && wc.Status != rdma.LocAccessErr && wc.Status != rdma.LocQPOpErr {
 				t.Errorf("got %v, %v", wc.Status, err)
 			}
 			_ = over(t, p.a)
@@ -234,7 +235,8 @@ func testLongMessage(t *testing.T, open Provider) {
 	m := p.region(p.a, 1001, 1, 0)
 	ok(t, p.a.Send(p.ctx, m, 0, 1000))
 	wc, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSend, SGL: []rdma.SGE{{Buf: m.Bytes(), LKey: m.LKey()}}})
-	if wc.Status != rdma.RemInvReqErr {
+	// An invalid request (IBTA 9.7.5.2.5), which rdma_rxe takes for trouble of its own.
+	if wc.Status != rdma.RemInvReqErr && wc.Status != rdma.RemOpErr {
 		t.Errorf("got %v, %v", wc.Status, err)
 	}
 	_ = over(t, p.b)
@@ -246,12 +248,14 @@ func testInvalidate(t *testing.T, open Provider) {
 	key := dst.RKey()
 	to := endpoint.RemoteOf(dst)
 	ok(t, p.a.Write(p.ctx, src, 0, 100, to))
-	_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSendInv, SGL: []rdma.SGE{{Buf: src.Bytes()[:4], LKey: src.LKey()}}, InvRKey: key})
-	ok(t, err)
-	m, err := p.b.Recv(p.ctx)
-	ok(t, err)
-	if !m.HasInv || m.InvRKey != key {
-		t.Errorf("the receiver was told %+v", m)
+	if rdma.LimitsOf(p.devs[1]).PeerInval {
+		_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSendInv, SGL: []rdma.SGE{{Buf: src.Bytes()[:4], LKey: src.LKey()}}, InvRKey: key})
+		ok(t, err)
+		m, err := p.b.Recv(p.ctx)
+		ok(t, err)
+		if !m.HasInv || m.InvRKey != key {
+			t.Errorf("the receiver was told %+v", m)
+		}
 	}
 	// A fresh key opens the region again, the old one stays dead.
 	if fresh := dst.Invalidate(); fresh == key || fresh != dst.RKey() {

@@ -56,7 +56,7 @@ type mr struct {
 
 	mu     sync.Mutex
 	mr     *C.struct_ibv_mr // nil when it is closed, or has no memory
-	buf    []byte
+	buf    []byte // stays when it is closed
 	access rdma.Access
 	closed bool
 	pin    runtime.Pinner
@@ -116,7 +116,7 @@ func (d *Device) access(a rdma.Access) C.int {
 func (m *mr) free() {
 	if m.mr != nil {
 		C.rs_dereg_mr(m.mr)
-		m.mr, m.buf = nil, nil
+		m.mr = nil
 		m.pin.Unpin()
 	}
 }
@@ -205,6 +205,7 @@ func (m *mr) Reregister(buf []byte, access rdma.Access) error {
 		return fmt.Errorf("%w: memory windows may be bound to the region", rdma.ErrInvalidWR)
 	}
 	m.free()
+	m.buf = nil
 	if len(buf) == 0 {
 		return nil
 	}

@@ -45,6 +45,7 @@ var law = []struct {
 	{dir: "rdma/link", allow: []string{"rdma", "rdma/wire", "rdma/link"}},
 	{dir: "rdma/link/udp", allow: []string{"rdma", "rdma/wire", "rdma/link"}, unix: true},
 	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rdma/link/..."}},
+	{dir: "rdma/verbs", allow: []string{"rdma"}, unix: true},
 	{dir: "rdma/sim", allow: []string{"rdma/..."}},
 	{dir: "rdma/rdmatest", allow: []string{"rdma/..."}},
 	{dir: "rpcrdma/xdr"},
