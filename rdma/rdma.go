@@ -191,7 +191,9 @@ type AH struct {
 }
 
 // Bind is what a work request opens, and how. It takes effect in the order of the send
-// queue, when what was posted before has completed; Fence is implied.
+// queue, when what was posted before has completed; Fence is implied. What cannot be opened
+// fails the request with MWBindErr; a device that is Limited may refuse it when it is posted,
+// with ErrInvalidWR, and likewise an OpLocalInv of a key that names nothing.
 type Bind struct {
 	// MW is the window (OpBindMW), which must not be bound.
 	MW MW
@@ -377,6 +379,10 @@ type Limits struct {
 	Immediate     bool // OpSendImm, OpWriteImm
 	ResizableCQs  bool
 	RejectReasons bool // ConnRequest.Reject carries reasons other than 28
+	ServiceQKeys  bool // UDRequest.Accept takes Q_Keys other than UDQKey
+	SendErrors    bool // a failed send of datagrams leaves its queue pair in SQE, not in ERR
+	LongLost      bool // a datagram that is longer than the receive is lost; otherwise it fails the receive, and the queue pair with it
+	EventFlags    bool // completions have WithEvent
 }
 
 // Limited is a Device that offers less than all of this contract, or has bounds of its own. What
@@ -392,7 +398,7 @@ func LimitsOf(d Device) Limits {
 	}
 	return Limits{
 		Atomics: true, Datagrams: true, Windows: true, FastRegions: true, PeerInval: true, Immediate: true, ResizableCQs: true,
-		RejectReasons: true,
+		RejectReasons: true, ServiceQKeys: true, SendErrors: true, LongLost: true, EventFlags: true,
 	}
 }
 
@@ -552,7 +558,7 @@ const (
 	// UD is unreliable datagrams: SEND and SEND with immediate of one packet, at most the
 	// device's path MTU, each to where its SendWR.AH says. A longer one completes and is
 	// not sent (IBTA C10-93.1.1). A datagram is lost without a word that carries another
-	// Q_Key, finds no receive, or is longer than the receive less GRHLen.
+	// Q_Key, finds no receive, or is longer than the receive less GRHLen (Limits.LongLost).
 	UD
 )
 

@@ -68,7 +68,28 @@ func (e *dgram) say(wr rdma.SendWR) {
 	}
 }
 
+// noDatagrams ends a test of a device that has none.
+func noDatagrams(t *testing.T, d rdma.Device) bool {
+	t.Helper()
+	if rdma.LimitsOf(d).Datagrams {
+		return false
+	}
+	e := newEnd(t, d, rdma.CQOptions{})
+	e.cfg.Type = rdma.UD
+	var err error
+	e.on(func() { _, err = d.CreateQP(e.loop, e.cfg) })
+	refused(t, "a queue pair for datagrams", err)
+	_, err = d.ListenUD(port, func(rdma.UDRequest) {})
+	refused(t, "a service of datagrams", err)
+	e.on(func() { _, err = d.ResolveUD(e.loop, rdma.ResolveParams{Remote: netip.AddrPortFrom(d.Addr(), port)}) })
+	refused(t, "a question for a service", err)
+	return true
+}
+
 func testDatagrams(t *testing.T, open Provider) {
+	if noDatagrams(t, open(t)) {
+		return
+	}
 	a, b := newDgram(t, open(t)), newDgram(t, open(t))
 	after := newDgram(t, b.dev) // what it gets came after what b got
 	arrives := func(from, at *dgram, id uint64, data []byte, flags rdma.WCFlags) {
@@ -85,6 +106,10 @@ func testDatagrams(t *testing.T, open Provider) {
 			t.Error("the data is not what was sent")
 		}
 	}
+	event := rdma.WithEvent
+	if !rdma.LimitsOf(a.dev).EventFlags {
+		event = 0
+	}
 	for i, n := range []int{0, 1, 255, 256} {
 		id := uint64(i)
 		b.recv(id)
@@ -93,7 +118,7 @@ func testDatagrams(t *testing.T, open Provider) {
 		// Back to where it came from, by what the completion says.
 		a.recv(id)
 		b.say(rdma.SendWR{ID: 200, Op: rdma.OpSendImm, Imm: 0xabcdef01, Flags: rdma.Solicited, SGL: b.out(n), AH: b.to(a, 1<<31)})
-		arrives(b, a, id, b.out(n)[0].Buf, rdma.WithImm|rdma.WithEvent)
+		arrives(b, a, id, b.out(n)[0].Buf, rdma.WithImm|event)
 	}
 	// Lost: no receive, another Q_Key, longer than the receive. The sender knows nothing.
 	a.say(rdma.SendWR{ID: 1, SGL: a.out(8), AH: a.to(b, testQKey)})
@@ -102,7 +127,9 @@ func testDatagrams(t *testing.T, open Provider) {
 	after.succeeded(0)
 	b.recv(7) // from here on
 	a.say(rdma.SendWR{ID: 2, SGL: a.out(9), AH: a.to(b, testQKey+1)})
-	a.say(rdma.SendWR{ID: 3, SGL: a.out(257), AH: a.to(b, testQKey)})
+	if rdma.LimitsOf(b.dev).LongLost {
+		a.say(rdma.SendWR{ID: 3, SGL: a.out(257), AH: a.to(b, testQKey)})
+	}
 	a.say(rdma.SendWR{ID: 4, SGL: a.out(5000), AH: a.to(b, testQKey)}) // more than any MTU
 	inline := []byte("inline")
 	a.say(rdma.SendWR{ID: 5, Flags: rdma.Inline, SGL: []rdma.SGE{{Buf: inline}}, AH: a.to(b, testQKey)})
@@ -131,6 +158,12 @@ func testDatagrams(t *testing.T, open Provider) {
 		if wc := b.completion(); wc.ID != uint64(10+i) || wc.Status != want {
 			t.Errorf("%+v, want %v", wc, want)
 		}
+	}
+	if !rdma.LimitsOf(b.dev).SendErrors {
+		if s := b.qp.State(); s != rdma.StateErr {
+			t.Errorf("a queue pair whose send has failed is in %v", s)
+		}
+		return
 	}
 	b.recv(0)
 	a.say(rdma.SendWR{ID: 6, SGL: a.out(3), AH: a.to(b, testQKey)})
@@ -162,7 +195,14 @@ func (e *dgram) ask(p rdma.ResolveParams) rdma.UDAddress {
 }
 
 func testDatagramService(t *testing.T, open Provider) {
+	if noDatagrams(t, open(t)) {
+		return
+	}
 	a, b := newDgram(t, open(t)), newDgram(t, open(t))
+	qkey := uint32(testQKey)
+	if !rdma.LimitsOf(b.dev).ServiceQKeys {
+		qkey = rdma.UDQKey
+	}
 	l, err := b.dev.ListenUD(port, func(r rdma.UDRequest) {
 		if r.Remote().Addr() != a.dev.Addr() || r.Local().Addr() != b.dev.Addr() || r.Local().Port() != port || len(r.PrivateData()) != 180 || r.PKey() != 0xffff {
 			t.Errorf("asked by %v for %v, partition %#x, with %d bytes", r.Remote(), r.Local(), r.PKey(), len(r.PrivateData()))
@@ -171,13 +211,16 @@ func testDatagramService(t *testing.T, open Provider) {
 			r.Reject(rdma.SIDRNoQP, nil)
 			return
 		}
-		if err := r.Accept(b.qp.Num(), testQKey, make([]byte, 137)); err == nil {
+		if err := r.Accept(b.qp.Num(), qkey, make([]byte, 137)); err == nil {
 			t.Error("137 bytes of private data were sent")
 		}
-		if err := r.Accept(b.qp.Num(), testQKey, []byte("here")); err != nil {
+		if qkey != testQKey {
+			refused(t, "a Q_Key of the service's own", r.Accept(b.qp.Num(), testQKey, nil))
+		}
+		if err := r.Accept(b.qp.Num(), qkey, []byte("here")); err != nil {
 			t.Error(err)
 		}
-		if err := r.Accept(b.qp.Num(), testQKey, nil); err == nil {
+		if err := r.Accept(b.qp.Num(), qkey, nil); err == nil {
 			t.Error("answered twice")
 		}
 	})
@@ -195,10 +238,11 @@ func testDatagramService(t *testing.T, open Provider) {
 
 	got := a.ask(rdma.ResolveParams{Remote: l.Addr(), PrivateData: []byte("hello")})
 	ok(t, got.Err)
-	if got.AH.Remote != b.dev.Addr() || got.AH.QPN != b.qp.Num() || got.AH.QKey != testQKey || !bytes.HasPrefix(got.PrivateData, []byte("here")) || got.PKey != 0xffff {
+	if got.AH.Remote != b.dev.Addr() || got.AH.QPN != b.qp.Num() || got.AH.QKey != qkey || !bytes.HasPrefix(got.PrivateData, []byte("here")) || got.PKey != 0xffff {
 		t.Errorf("%+v", got)
 	}
 	b.recv(0)
+	got.AH.QKey = testQKey // b's own, of which a service of the kernel does not tell
 	a.say(rdma.SendWR{ID: 1, SGL: a.out(5), AH: &got.AH})
 	if wc := b.succeeded(0); wc.ByteLen != rdma.GRHLen+5 {
 		t.Errorf("%+v", wc)

@@ -334,6 +334,14 @@ func testMemoryWindow(t *testing.T, open Provider) {
 	src := a.register(pattern(64, 1), 0)
 	of := b.register(make([]byte, 1000), rdma.LocalWrite|rdma.WindowBind)
 	w, err := b.pd.AllocMW()
+	if !rdma.LimitsOf(db).Windows {
+		refused(t, "a memory window", err)
+		b.on(func() {
+			err = b.conn.QP().PostSend([]rdma.SendWR{{Op: rdma.OpBindMW, Bind: &rdma.Bind{MR: of, Buf: of.Bytes()}}})
+		})
+		refused(t, "a bind", err)
+		return
+	}
 	ok(t, err)
 	t.Cleanup(w.Close)
 	if k := w.RKey(); k != 0 {
@@ -398,6 +406,14 @@ func testMemoryWindow(t *testing.T, open Provider) {
 	}
 }
 
+// refused: what a device does not offer fails with ErrUnsupported.
+func refused(t testing.TB, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, rdma.ErrUnsupported) {
+		t.Errorf("%s, which the device does not offer: %v", what, err)
+	}
+}
+
 // testBadBinds: what cannot be bound fails the request, and with it the connection.
 func testBadBinds(t *testing.T, open Provider) {
 	da, db := open(t), open(t)
@@ -425,6 +441,10 @@ func testBadBinds(t *testing.T, open Provider) {
 		a, b := newEnd(t, da, rdma.CQOptions{}), newEnd(t, db, rdma.CQOptions{})
 		join(a, b, port+uint16(i))
 		w, err := b.pd.AllocMW()
+		if !rdma.LimitsOf(db).Windows {
+			refused(t, "a memory window", err)
+			return
+		}
 		ok(t, err)
 		b.on(func() {
 			for _, bad := range []*rdma.Bind{nil, {}, {MW: w}} {
@@ -439,7 +459,12 @@ func testBadBinds(t *testing.T, open Provider) {
 		if wr.Op != rdma.OpLocalInv {
 			wr.Op, want = rdma.OpBindMW, rdma.MWBindErr
 		}
-		b.post(wr)
+		b.on(func() { err = b.conn.QP().PostSend([]rdma.SendWR{wr}) })
+		if _, limited := db.(rdma.Limited); limited && errors.Is(err, rdma.ErrInvalidWR) {
+			w.Close() // as good
+			continue
+		}
+		ok(t, err)
 		if wc := b.completion(); wc.ID != 1 || wc.Status != want {
 			t.Errorf("%s: %+v", c.what, wc)
 		}
@@ -454,6 +479,14 @@ func testFastRegistration(t *testing.T, open Provider) {
 	join(a, b, port)
 	src := a.register(pattern(64, 1), 0)
 	m, err := b.pd.AllocMR(1 << 12)
+	if !rdma.LimitsOf(b.dev).FastRegions {
+		refused(t, "a region without memory", err)
+		b.on(func() {
+			err = b.conn.QP().PostSend([]rdma.SendWR{{Op: rdma.OpReg, Bind: &rdma.Bind{MR: src, Buf: src.Bytes()}}})
+		})
+		refused(t, "a registration by work request", err)
+		return
+	}
 	ok(t, err)
 	t.Cleanup(m.Close)
 	var bufs [2][]byte

@@ -24,6 +24,7 @@ type ident struct {
 	id     *C.struct_rdma_cm_id
 	cookie uint64
 	on     func(*C.struct_rs_event)
+	ended  func(error) // if set: the device ends, and why
 }
 
 func (i *ident) home() *loop { return i.l }

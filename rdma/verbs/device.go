@@ -47,6 +47,7 @@ type Device struct {
 	mtu      rdma.MTU
 	iwarp    bool
 	software bool
+	rxe      bool
 	ib       bool // InfiniBand, whose peers have no address that can be found from IP's
 	limits   rdma.Limits
 	loops    []*loop
@@ -63,6 +64,7 @@ type Device struct {
 	mws       map[*mw]struct{}
 	pds       map[*pd]struct{}
 	ended     sync.WaitGroup
+	ways      ways
 }
 
 var (
@@ -130,6 +132,7 @@ func (d *Device) open() error {
 	_, err = os.Stat(filepath.Join("/sys/class/infiniband", d.name, "device/driver"))
 	d.software = err != nil
 	d.iwarp = d.ctx.device.transport_type == C.IBV_TRANSPORT_IWARP
+	d.rxe = d.software && !d.iwarp
 	var layer, state C.int
 	d.mtu = rdma.MTUFromCode(uint8(C.rs_port_mtu(d.ctx, C.int(d.port), &layer, &state)))
 	if d.mtu == 0 {
@@ -149,6 +152,7 @@ func (d *Device) open() error {
 		Atomics:   lim.atomic_cap != C.IBV_ATOMIC_NONE,
 		Datagrams: !d.iwarp, Immediate: !d.iwarp,
 		Windows:      lim.max_mw > 0 && lim.cap_flags&(C.IBV_DEVICE_MEM_WINDOW_TYPE_2A|C.IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0,
+		SendErrors:   !d.software,
 		ResizableCQs: !strings.HasPrefix(d.name, "siw"),
 	}
 	if d.hca, err = shareHCA(d.ctx, d.log); err != nil {
@@ -298,6 +302,7 @@ func (d *Device) Close() error {
 		m.free()
 	}
 	for p := range pds {
+		p.ahs.close()
 		C.rs_dealloc_pd(p.pd)
 	}
 	d.release()

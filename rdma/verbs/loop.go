@@ -39,7 +39,7 @@ type loop struct {
 	srqs   map[uint32]*srq
 	cqs    map[*cq]struct{}
 	ids    map[*conn]struct{}
-	misc   map[*ident]struct{} // other rdma_cm_ids: listeners, questions
+	misc   map[*ident]struct{} // other rdma_cm_ids: requests, questions
 	handle uint32
 
 	cmReady bool // the connection manager may have events
@@ -341,6 +341,11 @@ func (l *loop) callbacks() bool {
 func (l *loop) abandon(why error) {
 	for c := range l.ids {
 		c.goDown(rdma.EventDisconnected, 0, nil, why, why != rdma.ErrRemoved)
+	}
+	for i := range l.misc {
+		if i.ended != nil {
+			i.ended(why)
+		}
 	}
 }
 

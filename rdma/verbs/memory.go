@@ -16,8 +16,10 @@ import (
 
 // pd is a protection domain. It implements rdma.PD.
 type pd struct {
-	d  *Device
-	pd *C.struct_ibv_pd
+	d       *Device
+	pd      *C.struct_ibv_pd
+	ahs     handles
+	windows windows
 }
 
 // AllocPD implements rdma.Device.
@@ -31,7 +33,7 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 	if p == nil {
 		return nil, fmt.Errorf("%w: a protection domain of %s: %w", rdma.ErrNoResources, d.name, err)
 	}
-	x := &pd{d, p}
+	x := &pd{d: d, pd: p}
 	d.pds[x] = struct{}{}
 	return x, nil
 }
@@ -43,6 +45,7 @@ func (p *pd) Close() {
 	if _, ok := p.d.pds[p]; !ok {
 		return
 	}
+	p.ahs.close()
 	if C.rs_dealloc_pd(p.pd) == 0 { // it is in use otherwise, and goes with the device
 		delete(p.d.pds, p)
 	}
@@ -56,7 +59,7 @@ type mr struct {
 
 	mu     sync.Mutex
 	mr     *C.struct_ibv_mr // nil when it is closed, or has no memory
-	buf    []byte // stays when it is closed
+	buf    []byte           // stays when it is closed
 	access rdma.Access
 	closed bool
 	pin    runtime.Pinner

@@ -59,7 +59,7 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 		attr.port_num = C.uint8_t(d.port)
 		mask |= C.IBV_QP_PORT | C.IBV_QP_PKEY_INDEX
 		if q.typ == rdma.UD {
-			attr.qkey = C.uint32_t(a.QKey)
+			q.qkey, attr.qkey = a.QKey, C.uint32_t(a.QKey)
 			mask |= C.IBV_QP_QKEY
 		} else {
 			access := a.Access

@@ -5,19 +5,263 @@ package verbs
 // #include "shim.h"
 import "C"
 
-import "github.com/rstored/rstored/rdma"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"unsafe"
 
-// mw is a memory window. It implements rdma.MW.
-type mw struct{}
+	"github.com/rstored/rstored/rdma"
+)
 
-func (w *mw) free() {}
+// windows are the memory windows of a protection domain, by the part of their keys that stays.
+type windows struct {
+	mu sync.Mutex
+	m  map[uint32]*mw
+}
+
+func (s *windows) of(key uint32) *mw {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.m[key>>8]
+}
+
+// all is a copy: windows are locked before the set is.
+func (s *windows) all() []*mw {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.m))
+}
+
+func (s *windows) add(w *mw, key uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m == nil {
+		s.m = map[uint32]*mw{}
+	}
+	s.m[key>>8] = w
+}
+
+func (s *windows) remove(w *mw, key uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m[key>>8] == w {
+		delete(s.m, key>>8)
+	}
+}
+
+// mw is a memory window of type 2. It implements rdma.MW.
+//
+// The device knows the last key that a bind was posted with, and takes a bind of that state only. What
+// it holds when a bind has failed nobody can say, nor may a queue pair end that a window is bound
+// to: in both cases the device's window is replaced.
+type mw struct {
+	pd *pd
+
+	mu     sync.Mutex
+	mw     *C.struct_ibv_mw // nil when it is closed, or to be made again
+	drawn  uint32           // key of the next bind; 0 when none was drawn
+	posted uint32           // key of the last bind that was posted; the device's own before the first
+	on     *qp              // that it is bound to, or is about to be
+	bound  bool             // the bind has completed, and no end of it
+	closed bool
+}
+
+var _ rdma.MW = (*mw)(nil)
 
 // AllocMW implements rdma.PD.
-func (p *pd) AllocMW() (rdma.MW, error) { return nil, rdma.ErrUnsupported }
+func (p *pd) AllocMW() (rdma.MW, error) {
+	if !p.d.limits.Windows {
+		return nil, fmt.Errorf("%w: %s has no memory windows of type 2", rdma.ErrUnsupported, p.d.name)
+	}
+	w := &mw{pd: p}
+	if err := w.make(); err != nil {
+		return nil, err
+	}
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	if p.d.closed {
+		w.free()
+		return nil, rdma.ErrClosed
+	}
+	p.d.mws[w] = struct{}{}
+	return w, nil
+}
 
-// AllocMR implements rdma.PD.
-func (p *pd) AllocMR(int) (rdma.FastMR, error) { return nil, rdma.ErrUnsupported }
+// make takes a window of the device. With mu held, or before there is anybody else.
+func (w *mw) make() error {
+	x, err := C.rs_alloc_mw(w.pd.pd)
+	if x == nil {
+		return fmt.Errorf("%w: a memory window of %s: %w", rdma.ErrNoResources, w.pd.d.name, err)
+	}
+	w.mw, w.posted, w.drawn = x, uint32(x.rkey), 0
+	w.pd.windows.add(w, w.posted)
+	return nil
+}
 
-func (q *qp) checkBind(*rdma.SendWR) error { return rdma.ErrUnsupported }
+// drop gives the device's window back, whatever it is bound to. With mu held.
+func (w *mw) drop() {
+	if w.mw == nil {
+		return
+	}
+	w.pd.windows.remove(w, w.posted)
+	C.rs_dealloc_mw(w.mw)
+	w.mw, w.on, w.bound, w.drawn = nil, nil, false, 0
+}
 
-func (q *qp) bind(*rdma.SendWR, *C.struct_rs_send) *mw { return nil }
+// free is Close without the device's list.
+func (w *mw) free() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.drop()
+}
+
+// RKey implements rdma.MW.
+func (w *mw) RKey() uint32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.bound {
+		return 0
+	}
+	return w.posted
+}
+
+// Rekey implements rdma.MW. It is 0 when the window is closed, or the device has none any more.
+func (w *mw) Rekey() uint32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.mw == nil && w.make() != nil {
+		return 0
+	}
+	key := w.posted
+	if w.drawn != 0 {
+		key = w.drawn
+	}
+	w.drawn = key&^0xff | (key+1)&0xff
+	return w.drawn
+}
+
+// Close implements rdma.MW.
+func (w *mw) Close() {
+	w.pd.d.mu.Lock()
+	delete(w.pd.d.mws, w)
+	w.pd.d.mu.Unlock()
+	w.free()
+}
+
+// AllocMR implements rdma.PD. libibverbs has no such regions.
+func (p *pd) AllocMR(int) (rdma.FastMR, error) {
+	return nil, fmt.Errorf("%w: registration by work request", rdma.ErrUnsupported)
+}
+
+// checkBind refuses what cannot be bound: devices differ in what they look at.
+func (q *qp) checkBind(wr *rdma.SendWR) error {
+	bad := func(why string) error { return fmt.Errorf("%w: a bind of %s", rdma.ErrInvalidWR, why) }
+	b := wr.Bind
+	if !q.l.dev.limits.Windows {
+		return fmt.Errorf("%w: %s has no memory windows of type 2", rdma.ErrUnsupported, q.l.dev.name)
+	}
+	if b == nil || b.MW == nil || b.MR == nil {
+		return bad("nothing")
+	}
+	w, ok1 := b.MW.(*mw)
+	m, ok2 := b.MR.(*mr)
+	if !ok1 || !ok2 || w.pd != q.pd || m.pd != q.pd {
+		return bad("a window or region of another protection domain")
+	}
+	m.mu.Lock()
+	of, access, open := m.buf, m.access, m.mr != nil
+	m.mu.Unlock()
+	switch {
+	case !open:
+		return bad("a region that is closed")
+	case access&rdma.WindowBind == 0:
+		return bad("a region that allows no windows")
+	case len(b.Buf) == 0 || !rdma.Within(b.Buf, of):
+		return bad("memory that is not in the region")
+	case b.Access&(rdma.RemoteWrite|rdma.RemoteAtomic) != 0 && access&rdma.LocalWrite == 0:
+		return bad("a window that may be written to a region that may not")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.mw == nil:
+		return bad("a window that is closed")
+	case w.drawn == 0 || wr.RKey != w.drawn:
+		return bad(fmt.Sprintf("the key %#x, which was not drawn", wr.RKey))
+	case w.on != nil && w.on != q:
+		return bad("a window that is bound to another queue pair")
+	}
+	return nil
+}
+
+// checkInv refuses the end of a key of a window that is not bound and has no bind under way: some kernels
+// fall over it.
+func (q *qp) checkInv(key uint32) error {
+	w := q.pd.windows.of(key)
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.posted == key && w.on == nil {
+		return fmt.Errorf("%w: the end of the key %#x, which has ended", rdma.ErrInvalidWR, key)
+	}
+	return nil
+}
+
+// bind fills in a request that was checked.
+func (q *qp) bind(wr *rdma.SendWR, x *C.struct_rs_send) *mw {
+	w, m := wr.Bind.MW.(*mw), wr.Bind.MR.(*mr)
+	m.mu.Lock()
+	x.mr = unsafe.Pointer(m.mr)
+	m.mu.Unlock()
+	x.bind_addr, x.bind_len = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(wr.Bind.Buf)))), C.uint64_t(len(wr.Bind.Buf))
+	x.bind_access = C.uint32_t(wr.Bind.Access &^ rdma.LocalWrite)
+	w.mu.Lock()
+	x.mw = unsafe.Pointer(w.mw)
+	// Until the request is refused or completes, the key is taken for bound.
+	w.posted, w.drawn, w.on, w.bound = wr.RKey, 0, q, false
+	w.mu.Unlock()
+	return w
+}
+
+// binds says how the bind of a key has ended.
+func (w *mw) binds(key uint32, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mw == nil || w.posted != key || w.on == nil {
+		return // it has ended since, or is about to be bound anew
+	}
+	if ok {
+		w.bound = true
+		return
+	}
+	w.drop()
+}
+
+// invalidated says that a key is over, by our doing or the peer's.
+func (q *qp) invalidated(key uint32) {
+	w := q.pd.windows.of(key)
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.posted == key && w.on == q {
+		w.on, w.bound = nil, false
+	}
+}
+
+// unbind takes the windows from a queue pair that is about to end.
+func (q *qp) unbind() {
+	for _, w := range q.pd.windows.all() {
+		w.mu.Lock()
+		if w.on == q {
+			w.drop()
+		}
+		w.mu.Unlock()
+	}
+}

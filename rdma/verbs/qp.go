@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"math/bits"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -20,6 +21,11 @@ const inlineMax = 512
 // Work requests carry in their ID what their completion is about: recvBit for receives, the handle of the
 // queue in 31 bits, and the place in the queue in 32.
 const recvBit = 1 << 63
+
+// kernelWithInv is the flag of a completion for a message that has invalidated a key, by the kernel's number,
+// which rdma_rxe gives to programs, where it means something else (IBV_WC_IP_CSUM_OK). The key is in
+// the host's order then, as it should be, where immediate data would be in the network's.
+const kernelWithInv = 4
 
 func errno(n C.int) error { return syscall.Errno(n) }
 
@@ -48,6 +54,7 @@ type qp struct {
 	sqTail   uint32
 	unsigned int // requests since one that completes
 	rq       slots
+	qkey     uint32 // of a queue pair for datagrams
 }
 
 // sent is a request that may be under way.
@@ -56,6 +63,29 @@ type sent struct {
 	op     rdma.WCOp
 	silent bool // its user wants no completion of success
 	bound  *mw
+	key    uint32 // of bound, or that is invalidated
+	ah     *ah
+}
+
+// drop lets go of what the first requests of a list hold that is not posted.
+func (q *qp) drop(n int) {
+	for i := range n {
+		q.sq[(q.sqTail+uint32(i))%uint32(len(q.sq))].done(q, false)
+	}
+}
+
+// done lets go of what a request has held that was carried out, or was not.
+func (s *sent) done(q *qp, ok bool) {
+	switch {
+	case s.bound != nil:
+		s.bound.binds(s.key, ok)
+		s.bound = nil
+	case s.ah != nil:
+		s.ah.release()
+		s.ah = nil
+	case s.op == rdma.WCLocalInv && ok:
+		q.invalidated(s.key)
+	}
 }
 
 // slots are the receives that are posted, by their place.
@@ -276,6 +306,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 	for i := range wrs {
 		w := &wrs[i]
 		if err := q.check(w); err != nil {
+			q.drop(i)
 			return err
 		}
 		x := C.struct_rs_send{
@@ -300,16 +331,21 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 		}
 		switch w.Op {
 		case rdma.OpSendInv, rdma.OpLocalInv:
-			x.imm = C.uint32_t(w.InvRKey)
+			x.imm, s.key = C.uint32_t(w.InvRKey), w.InvRKey
 		case rdma.OpBindMW:
-			s.bound = q.bind(w, &x)
+			s.bound, s.key = q.bind(w, &x), w.RKey
 		}
 		if w.AH != nil && q.typ == rdma.UD {
-			ah, err := q.pd.handle(w.AH)
+			ah, err := q.pd.handle(w.AH, l.now)
 			if err != nil {
+				q.drop(i)
 				return err
 			}
-			x.ah, x.qpn, x.qkey = unsafe.Pointer(ah), C.uint32_t(w.AH.QPN), C.uint32_t(w.AH.QKey)
+			s.ah = ah
+			x.ah, x.qpn, x.qkey = unsafe.Pointer(ah.ah), C.uint32_t(w.AH.QPN), C.uint32_t(w.AH.QKey)
+			if w.AH.QKey>>31 != 0 {
+				x.qkey = C.uint32_t(q.qkey) // rdma_rxe does not know what the bit means
+			}
 		}
 		x.nsge = C.uint32_t(l.gather(w.SGL))
 		l.sends = append(l.sends, x)
@@ -321,6 +357,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 	e := C.rs_post_send(q.qp, &l.sends[0], C.int(len(l.sends)), l.elements())
 	runtime.KeepAlive(wrs)
 	if e != 0 {
+		q.drop(len(wrs))
 		if q.state == rdma.StateErr {
 			// Some devices refuse instead of flushing.
 			for i := range wrs {
@@ -346,6 +383,10 @@ func (q *qp) check(w *rdma.SendWR) error {
 		return fmt.Errorf("%w: registration by work request", rdma.ErrUnsupported)
 	case rdma.OpBindMW:
 		if err := q.checkBind(w); err != nil {
+			return err
+		}
+	case rdma.OpLocalInv:
+		if err := q.checkInv(w.InvRKey); err != nil {
 			return err
 		}
 	case rdma.OpCompareSwap, rdma.OpFetchAdd:
@@ -383,6 +424,7 @@ func (q *qp) check(w *rdma.SendWR) error {
 		if w.AH == nil || w.Op != rdma.OpSend && w.Op != rdma.OpSendImm {
 			return bad("operation %d, address %v, on a queue pair of datagrams", w.Op, w.AH)
 		}
+		return checkAH(w.AH)
 	default:
 		if w.AH != nil {
 			return bad("an address on a connected queue pair")
@@ -477,8 +519,13 @@ func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 	if q == nil {
 		return false
 	}
+	// Those before it that complete silently have succeeded.
+	for ; q.sqHead != at; q.sqHead++ {
+		q.sq[q.sqHead%uint32(len(q.sq))].done(q, true)
+	}
 	s := &q.sq[at%uint32(len(q.sq))]
 	q.sqHead = at + 1
+	s.done(q, in.status == C.IBV_WC_SUCCESS)
 	out.ID, out.Op = s.id, s.op
 	if in.status != C.IBV_WC_SUCCESS {
 		q.erred(out.Status)
@@ -519,9 +566,15 @@ func (l *loop) received(handle, at uint32, in *C.struct_rs_wc, out *rdma.WC) boo
 		out.Flags |= rdma.WithImm
 		out.Imm = uint32(in.imm)
 	}
-	if in.flags&C.IBV_WC_WITH_INV != 0 {
+	if in.flags&C.IBV_WC_WITH_INV != 0 || l.dev.rxe && in.flags&kernelWithInv != 0 {
 		out.Flags |= rdma.WithInv
 		out.InvRKey = uint32(in.imm)
+		if in.flags&C.IBV_WC_WITH_INV == 0 {
+			out.InvRKey = bits.ReverseBytes32(out.InvRKey)
+		}
+		if q != nil {
+			q.invalidated(out.InvRKey)
+		}
 	}
 	if in.flags&C.IBV_WC_GRH != 0 {
 		out.Flags |= rdma.GRH
@@ -537,6 +590,9 @@ func (q *qp) erred(s rdma.Status) {
 	if q.typ != rdma.RC {
 		if q.state == rdma.StateRTS && s != rdma.WRFlushErr {
 			q.state = rdma.StateSQE
+			if !q.l.dev.limits.SendErrors {
+				q.inError()
+			}
 		}
 		return
 	}
@@ -559,7 +615,11 @@ func (q *qp) Destroy() {
 	delete(q.l.qps, q.handle)
 	q.send.give(len(q.sq))
 	q.recv.give(q.receives())
+	q.unbind()
 	C.rs_destroy_qp(q.id, q.qp)
+	for ; q.sqHead != q.sqTail; q.sqHead++ {
+		q.sq[q.sqHead%uint32(len(q.sq))].done(q, false)
+	}
 	if q.srq != nil {
 		q.srq.users--
 	}

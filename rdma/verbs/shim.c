@@ -76,6 +76,15 @@ const char *rs_load(void)
 // the caller has seen to fit.
 enum { chunk = 64 };
 
+// bound reports whether one of the first n requests binds the window.
+static int bound(const struct ibv_send_wr *wr, int n, const void *mw)
+{
+	for (int i = 0; i < n; i++)
+		if (wr[i].opcode == IBV_WR_BIND_MW && wr[i].bind_mw.mw == mw)
+			return 1;
+	return 0;
+}
+
 int rs_post_send(struct ibv_qp *qp, const struct rs_send *in, int n, struct ibv_sge *sges)
 {
 	struct ibv_send_wr wr[chunk];
@@ -100,6 +109,13 @@ int rs_post_send(struct ibv_qp *qp, const struct rs_send *in, int n, struct ibv_
 				w->imm_data = htobe32(in->imm);
 				break;
 			case IBV_WR_BIND_MW:
+				// The key that the window has before is read when the request is posted: one bind of
+				// a window to a chain.
+				if (bound(wr, i, in->mw)) {
+					k = i;
+					wr[i - 1].next = NULL;
+					goto post;
+				}
 				w->bind_mw.mw = in->mw;
 				w->bind_mw.rkey = in->rkey;
 				w->bind_mw.bind_info.mr = in->mr;
@@ -122,10 +138,14 @@ int rs_post_send(struct ibv_qp *qp, const struct rs_send *in, int n, struct ibv_
 				w->wr.rdma.rkey = in->rkey;
 			}
 		}
+post:;
 		struct ibv_send_wr *bad;
 		int err = ibv_post_send(qp, wr, &bad);
 		if (err)
 			return err > 0 ? err : errno;
+		for (int i = 0; i < k; i++)
+			if (wr[i].opcode == IBV_WR_BIND_MW)
+				wr[i].bind_mw.mw->rkey = wr[i].bind_mw.rkey;
 		n -= k;
 	}
 	return 0;
