@@ -365,19 +365,22 @@ type Limits struct {
 	QPs, CQs, SRQs, MRs, PDs, MWs int // objects at once
 	WRs                           int // of a queue
 	SGEs                          int // of a request
-	ReadSGEs                      int // of a READ
 	CQEs                          int // of a completion queue
 	Inline                        int // bytes
 	RdAtomic                      int // READs and atomics of a queue pair under way, in either direction
 	RegionBytes                   uint64
 
-	Atomics       bool // OpCompareSwap, OpFetchAdd
-	Datagrams     bool // queue pairs of type UD
-	Windows       bool // PD.AllocMW, OpBindMW
-	FastRegions   bool // PD.AllocMR, OpReg
-	PeerInval     bool // the peer's SEND with invalidate may name a region of PD.Register
-	Immediate     bool // OpSendImm, OpWriteImm
-	ResizableCQs  bool
+	Atomics      bool // OpCompareSwap, OpFetchAdd
+	Datagrams    bool // queue pairs of type UD
+	Windows      bool // PD.AllocMW, OpBindMW
+	FastRegions  bool // PD.AllocMR, OpReg
+	PeerInval    bool // the peer's SEND with invalidate may name a region of PD.Register
+	Immediate    bool // OpSendImm, OpWriteImm
+	ResizableCQs bool
+	Drains       bool // StateSQD
+	// Acknowledged: a WRITE or SEND completes when the peer's device has it. Otherwise, over iWARP, it
+	// does when it is on its way, and what goes wrong with it later ends the connection.
+	Acknowledged  bool
 	RejectReasons bool // ConnRequest.Reject carries reasons other than 28
 	ServiceQKeys  bool // UDRequest.Accept takes Q_Keys other than UDQKey
 	SendErrors    bool // a failed send of datagrams leaves its queue pair in SQE, not in ERR
@@ -399,6 +402,7 @@ func LimitsOf(d Device) Limits {
 	return Limits{
 		Atomics: true, Datagrams: true, Windows: true, FastRegions: true, PeerInval: true, Immediate: true, ResizableCQs: true,
 		RejectReasons: true, ServiceQKeys: true, SendErrors: true, LongLost: true, EventFlags: true,
+		Drains: true, Acknowledged: true,
 	}
 }
 

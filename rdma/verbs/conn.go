@@ -436,7 +436,11 @@ func (d *Device) Dial(lp rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 func (c *conn) connect() {
 	p := param(&c.params)
 	defer C.free(unsafe.Pointer(p.private_data))
-	if e := C.rs_connect(c.id.id, &p); e != 0 {
+	switch e := C.rs_connect(c.id.id, &p); e {
+	case 0:
+	case C.int(syscall.ECONNREFUSED): // siw has connected by TCP already
+		c.goDown(rdma.EventRejected, rejService, nil, fmt.Errorf("%v rejects the connection: %s", c.remote, reasonText(rejService)), false)
+	default:
 		c.unreachable("the request cannot be sent", errno(e))
 	}
 }

@@ -26,6 +26,7 @@ type cq struct {
 	onEvent func()
 
 	ring    []rdma.WC
+	owed    bool // the device makes no event for some of the ring
 	head    int
 	isHot   bool // in loop.hot
 	pending bool // in loop.events
@@ -46,7 +47,11 @@ func (d *Device) CreateCQ(lp rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
 	}
 	c := &cq{l: l, depth: o.Depth, manual: o.Armed, onEvent: o.OnEvent}
 	c.cookie = cookies.add(c)
-	n := max(o.Depth, min(completionsMin, d.limits.CQEs))
+	n := max(o.Depth, completionsMin)
+	if !d.limits.ResizableCQs {
+		n = max(8*o.Depth, 4*completionsMin) // what queue pairs need is not known yet
+	}
+	n = min(n, d.limits.CQEs)
 	if c.cq, err = C.rs_create_cq(d.ctx, C.int(n), C.uint64_t(c.cookie), l.comp); c.cq == nil {
 		cookies.remove(c.cookie)
 		return nil, fmt.Errorf("%w: a completion queue of %d entries of %s: %w", rdma.ErrNoResources, n, d.name, err)
@@ -101,7 +106,7 @@ func (c *cq) fetch() bool {
 		for i := range max(n, 0) {
 			var wc rdma.WC
 			if c.l.translate(&c.l.wcs[i], &wc) {
-				c.push(wc)
+				c.add(wc)
 			}
 		}
 		total += max(n, 0)
@@ -112,14 +117,22 @@ func (c *cq) fetch() bool {
 	return total > 0
 }
 
-// push adds a completion, and has the user called.
+// push adds a completion of a request that did not reach the device.
 func (c *cq) push(wc rdma.WC) {
+	c.add(wc)
+	c.owed = c.manual
+}
+
+// add adds a completion, and has the user called that does not arm the queue.
+func (c *cq) add(wc rdma.WC) {
 	if c.head > 0 && len(c.ring) == cap(c.ring) {
 		c.ring = c.ring[:copy(c.ring, c.ring[c.head:])]
 		c.head = 0
 	}
 	c.ring = append(c.ring, wc)
-	c.tell()
+	if !c.manual {
+		c.tell()
+	}
 }
 
 // Poll implements rdma.CQ.
@@ -147,7 +160,8 @@ func (c *cq) Arm(solicited bool) {
 	if !c.manual || c.dead {
 		return
 	}
-	if len(c.ring) > 0 { // of requests that did not reach the device
+	if c.owed {
+		c.owed = false
 		c.tell()
 		return
 	}
@@ -163,11 +177,15 @@ func (c *cq) Resize(depth int) error {
 	if depth <= 0 || c.l.dev.limits.CQEs > 0 && depth > c.l.dev.limits.CQEs {
 		return fmt.Errorf("%w: a completion queue of %d entries; the most is %d", rdma.ErrInvalidWR, depth, c.l.dev.limits.CQEs)
 	}
+	c.fetch()
 	if n := len(c.ring) - c.head; depth < n {
 		return fmt.Errorf("%w: %d completions do not fit into %d entries", rdma.ErrInvalidWR, n, depth)
 	}
-	if err := c.resize(max(depth, c.needs)); err != nil {
-		return err
+	n := max(depth, c.needs, min(completionsMin, c.l.dev.limits.CQEs))
+	if n > c.cqe || n < c.cqe && c.l.dev.limits.ResizableCQs {
+		if err := c.resize(n); err != nil {
+			return err
+		}
 	}
 	c.depth = depth
 	return nil

@@ -50,6 +50,7 @@ type Device struct {
 	rxe      bool
 	ib       bool // InfiniBand, whose peers have no address that can be found from IP's
 	limits   rdma.Limits
+	readSGEs int // elements of a READ
 	loops    []*loop
 	next     atomic.Uint32 // loop of the next incoming connection
 
@@ -147,14 +148,17 @@ func (d *Device) open() error {
 	}
 	d.limits = rdma.Limits{
 		QPs: int(lim.max_qp), CQs: int(lim.max_cq), SRQs: int(lim.max_srq), MRs: int(lim.max_mr), PDs: int(lim.max_pd), MWs: int(lim.max_mw),
-		WRs: int(lim.max_qp_wr), SGEs: int(lim.max_sge), ReadSGEs: max(int(lim.max_sge_rd), 1), CQEs: int(lim.max_cqe), Inline: inlineMax,
+		WRs: int(lim.max_qp_wr), SGEs: int(lim.max_sge), CQEs: int(lim.max_cqe), Inline: inlineMax,
 		RdAtomic: min(int(lim.max_qp_rd_atom), int(lim.max_qp_init_rd_atom), 255), RegionBytes: uint64(lim.max_mr_size),
 		Atomics:   lim.atomic_cap != C.IBV_ATOMIC_NONE,
 		Datagrams: !d.iwarp, Immediate: !d.iwarp,
 		Windows:      lim.max_mw > 0 && lim.cap_flags&(C.IBV_DEVICE_MEM_WINDOW_TYPE_2A|C.IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0,
 		SendErrors:   !d.software,
+		Acknowledged: !d.iwarp,
+		Drains:       !d.software && !d.iwarp,
 		ResizableCQs: !strings.HasPrefix(d.name, "siw"),
 	}
+	d.readSGEs = max(int(lim.max_sge_rd), 1)
 	if d.hca, err = shareHCA(d.ctx, d.log); err != nil {
 		return err
 	}

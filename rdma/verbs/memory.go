@@ -106,10 +106,10 @@ func (m *mr) open(buf []byte, access rdma.Access) error {
 	return nil
 }
 
-// access is what the device is told. Over iWARP the answer to a READ is a WRITE of the peer into the
-// region it is for (RFC 5040 section 5.2), so that memory for READs has to allow that.
+// access is what the device is told. Over iWARP the answer to a READ names the region that it is for to the peer
+// (RFC 5040 section 5.2), and adapters want that to allow remote writing; siw does not.
 func (d *Device) access(a rdma.Access) C.int {
-	if d.iwarp && a&rdma.LocalWrite != 0 {
+	if d.iwarp && !d.software && a&rdma.LocalWrite != 0 {
 		a |= rdma.RemoteWrite
 	}
 	return C.int(a)

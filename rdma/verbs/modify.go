@@ -44,6 +44,9 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 		return fmt.Errorf("%w: %v to %v", rdma.ErrBadTransition, q.state, a.State)
 	}
 	d := q.l.dev
+	if a.State == rdma.StateSQD && !d.limits.Drains {
+		return fmt.Errorf("%w: %s does not go on by itself after SQD", rdma.ErrUnsupported, d.name)
+	}
 	attr := C.struct_ibv_qp_attr{qp_state: states[a.State]}
 	mask := C.int(C.IBV_QP_STATE)
 	if a.State == rdma.StateInit || a.State == rdma.StateRTR || a.State == rdma.StateRTS && q.state == rdma.StateRTR {

@@ -62,6 +62,8 @@ type sent struct {
 	id     uint64
 	op     rdma.WCOp
 	silent bool // its user wants no completion of success
+	part   bool // more of the request follows
+	over   bool // the request has completed by an earlier part of it
 	bound  *mw
 	key    uint32 // of bound, or that is invalidated
 	ah     *ah
@@ -156,8 +158,12 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 			return nil, fmt.Errorf("%w: the shared receive queue belongs to another loop or protection domain, or is closed", rdma.ErrInvalidWR)
 		}
 	}
+	// READs with more elements than the device takes are posted in parts.
+	depth := max(c.Caps.MaxSendWR, 1) * max((c.Caps.MaxSendSGE+d.readSGEs-1)/d.readSGEs, 1)
+	if d.limits.WRs > 0 {
+		depth = max(min(depth, d.limits.WRs), c.Caps.MaxSendWR)
+	}
 	// Requests that complete silently take their places until a later one completes.
-	depth := max(c.Caps.MaxSendWR, 1)
 	if more := depth + depth/2 + 1; d.limits.WRs == 0 || more <= d.limits.WRs {
 		depth = more
 	}
@@ -297,28 +303,26 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 	if q.state != rdma.StateRTS && q.state != rdma.StateSQD && q.state != rdma.StateErr && q.state != rdma.StateSQE {
 		return fmt.Errorf("%w: sending in state %v", rdma.ErrInvalidWR, q.state)
 	}
-	if len(wrs) > q.caps.MaxSendWR || int(q.sqTail-q.sqHead)+len(wrs) > len(q.sq) {
-		return rdma.ErrQueueFull
-	}
 	l := q.l
-	l.sends, l.sges = l.sends[:0], l.sges[:0]
-	unsigned := q.unsigned
+	need := len(wrs)
 	for i := range wrs {
-		w := &wrs[i]
-		if err := q.check(w); err != nil {
-			q.drop(i)
+		if err := q.check(&wrs[i]); err != nil {
 			return err
 		}
-		x := C.struct_rs_send{
-			id: C.uint64_t(uint64(q.handle)<<32 | uint64(q.sqTail+uint32(i))), op: C.uint32_t(sendOps[w.Op].op),
-			raddr: C.uint64_t(w.RemoteAddr), rkey: C.uint32_t(w.RKey), imm: C.uint32_t(w.Imm), compare: C.uint64_t(w.Compare), swap_add: C.uint64_t(w.SwapAdd),
-			sge: C.uint32_t(len(l.sges)),
-		}
-		unsigned++
+		need += q.parts(&wrs[i]) - 1
+	}
+	if len(wrs) > q.caps.MaxSendWR || int(q.sqTail-q.sqHead)+need > len(q.sq) {
+		return rdma.ErrQueueFull
+	}
+	l.sends, l.sges = l.sends[:0], l.sges[:0]
+	unsigned := q.unsigned
+	tail := q.sqTail
+	for i := range wrs {
+		w := &wrs[i]
 		s := sent{id: w.ID, op: sendOps[w.Op].wc, silent: w.Flags&rdma.Signaled == 0}
-		if !s.silent || unsigned >= max(len(q.sq)/4, 1) {
-			x.flags |= C.IBV_SEND_SIGNALED
-			unsigned = 0
+		x := C.struct_rs_send{
+			op: C.uint32_t(sendOps[w.Op].op), raddr: C.uint64_t(w.RemoteAddr), rkey: C.uint32_t(w.RKey), imm: C.uint32_t(w.Imm),
+			compare: C.uint64_t(w.Compare), swap_add: C.uint64_t(w.SwapAdd),
 		}
 		if w.Flags&rdma.Fence != 0 {
 			x.flags |= C.IBV_SEND_FENCE
@@ -338,7 +342,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 		if w.AH != nil && q.typ == rdma.UD {
 			ah, err := q.pd.handle(w.AH, l.now)
 			if err != nil {
-				q.drop(i)
+				q.drop(int(tail - q.sqTail))
 				return err
 			}
 			s.ah = ah
@@ -347,19 +351,41 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 				x.qkey = C.uint32_t(q.qkey) // rdma_rxe does not know what the bit means
 			}
 		}
-		x.nsge = C.uint32_t(l.gather(w.SGL))
-		l.sends = append(l.sends, x)
-		q.sq[(q.sqTail+uint32(i))%uint32(len(q.sq))] = s
+		sgl := w.SGL
+		for n := q.parts(w); n > 0; n-- {
+			take := sgl
+			if s.part = n > 1; s.part {
+				take = sgl[:l.dev.readSGEs]
+			}
+			y := x
+			y.id, y.sge = C.uint64_t(uint64(q.handle)<<32|uint64(tail)), C.uint32_t(len(l.sges))
+			unsigned++
+			if !s.silent && !s.part || unsigned >= max(len(q.sq)/4, 1) {
+				y.flags |= C.IBV_SEND_SIGNALED
+				unsigned = 0
+			}
+			y.nsge = C.uint32_t(l.gather(take))
+			for i := range take {
+				x.raddr += C.uint64_t(len(take[i].Buf))
+			}
+			sgl = sgl[len(take):]
+			l.sends = append(l.sends, y)
+			q.sq[tail%uint32(len(q.sq))] = s
+			tail++
+		}
 	}
 	if len(l.sends) == 0 {
 		return nil
 	}
-	e := C.rs_post_send(q.qp, &l.sends[0], C.int(len(l.sends)), l.elements())
-	runtime.KeepAlive(wrs)
+	e := C.int(syscall.ENOTCONN)
+	if q.flushes() {
+		e = C.rs_post_send(q.qp, &l.sends[0], C.int(len(l.sends)), l.elements())
+		runtime.KeepAlive(wrs)
+	}
 	if e != 0 {
-		q.drop(len(wrs))
+		q.drop(int(tail - q.sqTail))
 		if q.state == rdma.StateErr {
-			// Some devices refuse instead of flushing.
+			q.send.fetch()
 			for i := range wrs {
 				q.send.push(rdma.WC{ID: wrs[i].ID, QPN: q.Num(), Status: rdma.WRFlushErr, Op: sendOps[wrs[i].Op].wc})
 			}
@@ -367,9 +393,23 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 		}
 		return fmt.Errorf("%w: %s does not take the request: %w", rdma.ErrInvalidWR, l.dev.name, errno(e))
 	}
-	q.sqTail += uint32(len(wrs))
+	q.sqTail = tail
 	q.unsigned = unsigned
 	return nil
+}
+
+// parts is as how many requests the device is given one.
+func (q *qp) parts(w *rdma.SendWR) int {
+	if n := q.l.dev.readSGEs; w.Op == rdma.OpRead && len(w.SGL) > n {
+		return (len(w.SGL) + n - 1) / n
+	}
+	return 1
+}
+
+// flushes reports whether the device completes what is posted: siw, and other devices with an error, do not once
+// the queue pair is in ERR, and then it is completed here.
+func (q *qp) flushes() bool {
+	return q.state != rdma.StateErr || !q.l.dev.software || !q.l.dev.iwarp
 }
 
 // check refuses what the device would, or would not see.
@@ -463,9 +503,13 @@ func (q *qp) PostRecv(wrs []rdma.RecvWR) error {
 	if q.state == rdma.StateReset {
 		return fmt.Errorf("%w: receiving in state %v", rdma.ErrInvalidWR, q.state)
 	}
-	e, err := q.l.postRecv(q.qp, nil, q.handle, &q.rq, q.caps.MaxRecvSGE, wrs)
+	e, err := C.int(syscall.ENOTCONN), error(nil)
+	if q.flushes() {
+		e, err = q.l.postRecv(q.qp, nil, q.handle, &q.rq, q.caps.MaxRecvSGE, wrs)
+	}
 	if err == nil && e != 0 {
 		if q.state == rdma.StateErr {
+			q.recv.fetch()
 			for i := range wrs {
 				q.recv.push(rdma.WC{ID: wrs[i].ID, QPN: q.Num(), Status: rdma.WRFlushErr, Op: rdma.WCRecv})
 			}
@@ -529,12 +573,16 @@ func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 	out.ID, out.Op = s.id, s.op
 	if in.status != C.IBV_WC_SUCCESS {
 		q.erred(out.Status)
-		return true
+		over := s.over
+		if s.part {
+			q.sq[(at+1)%uint32(len(q.sq))].over = true
+		}
+		return !over
 	}
 	if s.op == rdma.WCRead || s.op == rdma.WCCompareSwap || s.op == rdma.WCFetchAdd {
 		out.ByteLen = uint32(in.byte_len)
 	}
-	return !s.silent
+	return !s.silent && !s.part
 }
 
 // received is translate for receives.

@@ -22,6 +22,7 @@ type srq struct {
 	slots   slots
 	users   int // queue pairs
 	onLimit func()
+	limit   int // that the device is to be told at the end of the turn
 	dead    bool
 }
 
@@ -56,6 +57,11 @@ func (s *srq) async(kind int) {
 	switch kind {
 	case C.IBV_EVENT_SRQ_LIMIT_REACHED:
 		if s.onLimit != nil && !s.dead {
+			for _, q := range s.l.qps {
+				if q.srq == s && !q.recv.manual {
+					q.recv.fetch() // so that Len knows what the device does
+				}
+			}
 			s.l.later = append(s.l.later, s.onLimit)
 		}
 	case C.IBV_EVENT_SRQ_ERR:
@@ -85,16 +91,25 @@ func (s *srq) PostRecv(wrs []rdma.RecvWR) error {
 	return err
 }
 
-// Arm implements rdma.SRQ.
+// Arm implements rdma.SRQ. The device is told at the end of the turn, when what is posted meanwhile is
+// there: some take a limit that is above what they have for one that was crossed.
 func (s *srq) Arm(limit int) {
-	if s.dead {
+	waits := s.limit > 0
+	s.limit = limit
+	if waits || limit <= 0 {
 		return
 	}
-	if s.Len() < limit {
-		s.async(C.IBV_EVENT_SRQ_LIMIT_REACHED)
-		return
-	}
-	C.rs_arm_srq(s.srq, C.int(limit))
+	s.l.after = append(s.l.after, func() {
+		n := s.limit
+		s.limit = 0
+		switch {
+		case s.dead || n <= 0:
+		case s.Len() < n:
+			s.async(C.IBV_EVENT_SRQ_LIMIT_REACHED)
+		default:
+			C.rs_arm_srq(s.srq, C.int(n))
+		}
+	})
 }
 
 // Len implements rdma.SRQ.

@@ -7,12 +7,22 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/rdmatest"
 	"github.com/rstored/rstored/rdma/verbs"
 )
+
+// TestMain lets as much memory be locked as the tests register: siw keeps count, of root too.
+func TestMain(m *testing.M) {
+	inf := syscall.Rlimit{Cur: ^uint64(0), Max: ^uint64(0)}
+	_ = syscall.Setrlimit(unix.RLIMIT_MEMLOCK, &inf)
+	os.Exit(m.Run())
+}
 
 // addrs are addresses of RDMA devices that reach each other, from RDMA_TEST_ADDRS, which the guests'
 // cases set: this machine's kernel need not have such devices.
