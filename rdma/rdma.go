@@ -380,7 +380,10 @@ type Limits struct {
 	Drains       bool // StateSQD
 	// Acknowledged: a WRITE or SEND completes when the peer's device has it. Otherwise, over iWARP, it
 	// does when it is on its way, and what goes wrong with it later ends the connection.
-	Acknowledged  bool
+	Acknowledged bool
+	// NotReady: a SEND that finds no receive waits for one. Otherwise it may end the connection.
+	NotReady      bool
+	Solicited     bool // CQ.Arm for solicited completions alone; otherwise it is for any
 	RejectReasons bool // ConnRequest.Reject carries reasons other than 28
 	ServiceQKeys  bool // UDRequest.Accept takes Q_Keys other than UDQKey
 	SendErrors    bool // a failed send of datagrams leaves its queue pair in SQE, not in ERR
@@ -402,7 +405,7 @@ func LimitsOf(d Device) Limits {
 	return Limits{
 		Atomics: true, Datagrams: true, Windows: true, FastRegions: true, PeerInval: true, Immediate: true, ResizableCQs: true,
 		RejectReasons: true, ServiceQKeys: true, SendErrors: true, LongLost: true, EventFlags: true,
-		Drains: true, Acknowledged: true,
+		Drains: true, Acknowledged: true, NotReady: true, Solicited: true,
 	}
 }
 

@@ -166,7 +166,7 @@ func (c *cq) Arm(solicited bool) {
 		return
 	}
 	n := C.int(0)
-	if solicited {
+	if solicited && c.l.dev.limits.Solicited {
 		n = 1
 	}
 	C.rs_arm(c.cq, n)

@@ -154,7 +154,7 @@ func (d *Device) open() error {
 		Datagrams: !d.iwarp, Immediate: !d.iwarp,
 		Windows:      lim.max_mw > 0 && lim.cap_flags&(C.IBV_DEVICE_MEM_WINDOW_TYPE_2A|C.IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0,
 		SendErrors:   !d.software,
-		Acknowledged: !d.iwarp,
+		Acknowledged: !d.iwarp, NotReady: !d.iwarp, Solicited: !d.iwarp,
 		Drains:       !d.software && !d.iwarp,
 		ResizableCQs: !strings.HasPrefix(d.name, "siw"),
 	}

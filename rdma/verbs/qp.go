@@ -6,6 +6,7 @@ package verbs
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"runtime"
@@ -633,6 +634,11 @@ func (l *loop) received(handle, at uint32, in *C.struct_rs_wc, out *rdma.WC) boo
 	return true
 }
 
+// flushPatience is how long a connection whose requests are flushed waits for the reason.
+const flushPatience = rdma.Second
+
+var errFlushed = errors.New("the device ended the queue pair, as it does when the peer terminates the connection")
+
 // erred is called for each completion with an error: the first says why the queue pair is in ERR.
 func (q *qp) erred(s rdma.Status) {
 	if q.typ != rdma.RC {
@@ -648,8 +654,15 @@ func (q *qp) erred(s rdma.Status) {
 	if was != rdma.StateErr {
 		q.inError()
 	}
-	if s != rdma.WRFlushErr && q.conn != nil {
+	if q.conn == nil {
+		return
+	}
+	if s != rdma.WRFlushErr {
 		q.conn.failed(fmt.Errorf("RDMA request failed: %v", s))
+	} else if was != rdma.StateErr {
+		// The connection manager is about to say why. Over iWARP it does not always.
+		c := q.conn
+		q.l.After(flushPatience, func() { c.failed(errFlushed) })
 	}
 }
 
