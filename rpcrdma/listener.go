@@ -119,7 +119,9 @@ type Listener struct {
 	mu     sync.Mutex
 	conns  map[*serverConn]struct{}
 	closed bool
-	gone   sync.Cond // a connection ended
+	// holding: connections keep what arrives, see Hold.
+	holding bool
+	gone    sync.Cond // a connection ended
 	// orphaned: the device was closed first, so nobody knows when the memory
 	// is no longer used. It is not given back then.
 	orphaned bool
@@ -343,6 +345,7 @@ func (l *Listener) admit(req rdma.ConnRequest) error {
 		l.cfg.Door.Count(rpc.RefusedConnections)
 		err = fmt.Errorf("there are %d connections already (max_connections)", len(l.conns))
 	default:
+		c.keeping = l.holding
 		l.conns[c] = struct{}{}
 	}
 	l.mu.Unlock()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,11 +145,22 @@ func (d *Daemon) opsState() ops.State {
 func (d *Daemon) memoryNow() control.Memory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.memory == nil {
-		return control.Memory{}
+	var sum control.Memory
+	for _, mem := range []*rpcrdma.Memory{d.memory, d.pinned} {
+		if mem == nil {
+			continue
+		}
+		m := mem.Stats(0)
+		sum.Limit += m.Limit
+		sum.Messages += m.Messages
+		sum.Bulk += m.Bulk
+		sum.Peak += m.Peak
+		sum.Waiting += m.Waiting
+		if sum.Share == 0 || m.Share < sum.Share {
+			sum.Share = m.Share
+		}
 	}
-	m := d.memory.Stats(0)
-	return control.Memory{Limit: m.Limit, Messages: m.Messages, Bulk: m.Bulk, Peak: m.Peak, Waiting: m.Waiting, Share: m.Share}
+	return sum
 }
 
 // pingLoops has every packet loop answer, until ctx ends.
@@ -158,15 +168,15 @@ func (d *Daemon) pingLoops(ctx context.Context) []ops.Loop {
 	var out []ops.Loop
 	for _, v := range d.deviceList() {
 		for i, l := range v.Loops() {
-			out = append(out, ping(ctx, v.addr, i, l))
+			out = append(out, ping(ctx, v.name(), i, l))
 		}
 	}
 	return out
 }
 
-func ping(ctx context.Context, device netip.Addr, i int, l rdma.Loop) ops.Loop {
+func ping(ctx context.Context, device string, i int, l rdma.Loop) ops.Loop {
 	began, answered := time.Now(), make(chan struct{})
-	out := ops.Loop{Device: device.String(), Loop: i}
+	out := ops.Loop{Device: device, Loop: i}
 	if l.Submit(func() { close(answered) }) {
 		select {
 		case <-answered:
