@@ -62,8 +62,6 @@ func (v *device) name() string {
 	return v.addr.String()
 }
 
-func (v *device) provider() provider.Kind { return v.choice.Kind }
-
 // ledgerSize is room for 4096 connections of a device, in the state directory.
 const ledgerSize = 4096 * cm.LedgerRecord
 
@@ -210,7 +208,11 @@ func (v *device) counters() (all, faults map[string]uint64) {
 		st.Each(func(name string, n uint64) { all[name] = n })
 		return all, deviceFaults(&st)
 	}
-	st := v.kernel.Stats()
+	told, ok := v.kernel.(provider.Informant)
+	if !ok {
+		return all, nil
+	}
+	st := told.Stats()
 	fields := reflect.ValueOf(&st).Elem()
 	for i := range fields.NumField() {
 		if f := fields.Field(i); f.Kind() == reflect.Uint64 {
@@ -231,8 +233,11 @@ func (d *Daemon) Devices() []control.Device {
 		if v.soft != nil {
 			c.InterfaceMTU, c.PathMTU = v.soft.InterfaceMTU(), int(v.soft.MTU())
 		} else {
-			i := v.kernel.Info()
-			c.Kernel, c.Port, c.Speaks, c.Firmware, c.PathMTU = i.Name, i.Port, string(i.Transport), i.Firmware, int(i.PathMTU)
+			c.Kernel = v.kernel.Name()
+			if told, ok := v.kernel.(provider.Informant); ok {
+				i := told.Info()
+				c.Port, c.Speaks, c.Firmware, c.PathMTU = i.Port, string(i.Transport), i.Firmware, int(i.PathMTU)
+			}
 		}
 		out = append(out, c)
 	}

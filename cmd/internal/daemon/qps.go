@@ -4,6 +4,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
 )
 
@@ -36,7 +37,11 @@ func (d *Daemon) QPs() []control.QP {
 
 // kernelQPs are the queue pairs of a device of the kernel, which tells less of them.
 func kernelQPs(v *device) []control.QP {
-	qps := v.kernel.QPs()
+	told, ok := v.kernel.(provider.Informant)
+	if !ok {
+		return nil
+	}
+	qps := told.QPs()
 	list := make([]control.QP, 0, len(qps))
 	for _, q := range qps {
 		c := control.QP{
