@@ -58,7 +58,7 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 		}
 	}
 	rc.Shared = *mem
-	l, err := rpcrdma.ServeHandler(dev.Device, port, func(p rpc.Peer, _ func()) (rpcrdma.Handler, error) { return d.connected(p), nil }, rc)
+	l, err := rpcrdma.ServeHandler(dev.Device, port, func(p rpc.Peer, _ func()) (rpcrdma.Handler, error) { return d.connected(p, dev), nil }, rc)
 	if err != nil {
 		_ = dev.release()
 		return endpoint{}, err

@@ -339,19 +339,23 @@ func (d *Daemon) auditAction(a control.Action) {
 }
 
 // connected writes down a connection over RDMA, and serves it.
-func (d *Daemon) connected(p rpc.Peer) rpcrdma.Handler {
+func (d *Daemon) connected(p rpc.Peer, v *device) rpcrdma.Handler {
 	d.audit.Event("rdma_connect", zap.String("client", p.Addr.String()), zap.String("local", p.Local.String()), zap.String("pkey", fmt.Sprintf("%#04x", p.PKey)))
-	return &connection{d: d, peer: p}
+	return &connection{d: d, peer: p, elsewhere: v.kernel != nil}
 }
 
 // connection serves the calls of a connection over RDMA.
 type connection struct {
 	d    *Daemon
 	peer rpc.Peer
+	// elsewhere: on a device of the kernel, which is not to be asked by a thread that was ever another user
+	// (ib_safe_file_access), as threads are that serve calls.
+	elsewhere bool
 }
 
 // Dispatch implements rpcrdma.Handler.
 func (c *connection) Dispatch(call *rpc.Call, msg xdr.Decoder, mayBlock bool) {
+	call.Elsewhere = c.elsewhere
 	c.d.rpc.Dispatch(call, msg, mayBlock)
 }
 
