@@ -3,6 +3,7 @@ package verbs
 import (
 	"errors"
 	"net/netip"
+	"reflect"
 
 	"github.com/rstored/rstored/rdma"
 )
@@ -35,7 +36,8 @@ type Info struct {
 // Stats count what happened on a device since it was opened.
 type Stats struct {
 	PostsSend, PostsRecv uint64 // lists of work requests that were handed to the device
-	SendWRs, RecvWRs     uint64
+	SendRequests         uint64 // in those lists
+	RecvRequests         uint64
 	Completions          uint64
 	Failed               [FailedMax]uint64 // completions by their rdma.Status; those of success are not counted here
 	Polls                uint64            // crossings of the border to the library that looked for completions
@@ -46,6 +48,16 @@ type Stats struct {
 	Refused              uint64 // requests that we rejected, or that came for no listener of ours
 	Disconnected         uint64
 	QPs, Regions         uint64 // now
+}
+
+// Each calls f for each counter, by its name, but for those of Failed.
+func (s *Stats) Each(f func(name string, v uint64)) {
+	v := reflect.ValueOf(s).Elem()
+	for i := range v.NumField() {
+		if x := v.Field(i); x.Kind() == reflect.Uint64 {
+			f(v.Type().Field(i).Name, x.Uint())
+		}
+	}
 }
 
 // FailedMax is one more than the largest rdma.Status.

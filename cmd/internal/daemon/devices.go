@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/ops"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
@@ -213,14 +213,16 @@ func (v *device) counters() (all, faults map[string]uint64) {
 		return all, nil
 	}
 	st := told.Stats()
-	fields := reflect.ValueOf(&st).Elem()
-	for i := range fields.NumField() {
-		if f := fields.Field(i); f.Kind() == reflect.Uint64 {
-			all[fields.Type().Field(i).Name] = f.Uint()
+	st.Each(func(name string, n uint64) {
+		if name != "QPs" && name != "Regions" { // which devices of both kinds have
+			name = ops.KernelCounter + name
 		}
-	}
+		all[name] = n
+	})
 	for s, n := range st.Failed {
-		all["Failed."+rdma.Status(s).String()] += n
+		if n > 0 {
+			all[ops.KernelFailed+rdma.Status(s).String()] = n
+		}
 	}
 	return all, kernelFaults(&st)
 }

@@ -17,6 +17,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -223,6 +224,22 @@ func handleVia(t *testing.T, transport rpc.Transport, host string) []byte {
 	return bytes.Clone(h)
 }
 
+// metricsText is all metrics.
+func metricsText(t *testing.T, d *Daemon) string {
+	t.Helper()
+	all, err := d.registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, f := range all {
+		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.String()
+}
+
 // TestKernelDevice: one export over a device of the kernel, over one in user space, and over TCP at once, by the
 // same handles; the device is taken away, and comes back.
 func TestKernelDevice(t *testing.T) {
@@ -283,11 +300,22 @@ func TestKernelDevice(t *testing.T) {
 		t.Errorf("%+v, %v", qps, err)
 	}
 	st := d.Stats()
-	if st.Devices[name]["Wakeups"] != 7 || st.Devices[name]["Failed.transport retry counter exceeded"] != 3 || st.Errors["rdma_retries_exceeded"] != 3 {
+	if st.Devices[name]["Verbs.Wakeups"] != 7 || st.Devices[name]["Verbs.Failed.transport retry counter exceeded"] != 3 || st.Errors["rdma_retries_exceeded"] != 3 {
 		t.Errorf("%v, %v", st.Devices[name], st.Errors)
 	}
 	if err := d.Capture(ctx, control.CaptureSpec{Device: "card0"}, new(bytes.Buffer)); err == nil || !strings.Contains(err.Error(), "tcpdump -i card0") {
 		t.Errorf("a capture of a device of the kernel: %v", err)
+	}
+
+	for _, m := range []string{
+		`rstored_rdma_device_info{device="` + name + `",kernel_device="card0",provider="verbs",speaks="RoCE v2"} 1`,
+		`rstored_rdma_device_info{device="` + strings.TrimSuffix(soft, ":20049") + `",kernel_device="",provider="soft",speaks=""} 1`,
+		`rstored_rdma_completions_failed_total{device="` + name + `",status="transport retry counter exceeded"} 3`,
+		`rstored_rdma_device_verbs_wakeups_total{device="` + name + `"} 7`,
+	} {
+		if all := metricsText(t, d); !strings.Contains(all, m+"\n") {
+			t.Errorf("no %s", m)
+		}
 	}
 
 	for range 3 {

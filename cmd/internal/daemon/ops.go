@@ -126,7 +126,7 @@ func (d *Daemon) opsState() ops.State {
 	defer cancel()
 	s := ops.State{
 		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
-		Exports: d.Exports(), Ports: d.Ports(), Drift: d.Drift(), Conns: d.Clients(), Workers: d.rpc.Load(),
+		Exports: d.Exports(), Ports: d.Ports(), Devices: d.Devices(), Drift: d.Drift(), Conns: d.Clients(), Workers: d.rpc.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(),
 		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tlsStatus(),
 	}
