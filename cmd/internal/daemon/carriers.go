@@ -6,6 +6,9 @@ import (
 	"net"
 	"net/netip"
 
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -48,12 +51,13 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 	at := netip.AddrPortFrom(dev.addr, port)
 	cfg := d.cfg.Load()
 	rc := rpcrdma.Config{MaxConns: cfg.MaxConnections, Door: d.door, SlowTimeout: cfg.SlowTimeout, Logger: d.log.Slog("rpcrdma"), Pinned: dev.kernel != nil}
-	mem := &d.memory
+	mem, bytes := &d.memory, cfg.MemoryBytes()
 	if rc.Pinned {
 		mem = &d.pinned
+		bytes = d.within(dev, &rc, bytes)
 	}
 	if *mem == nil {
-		if *mem, err = rpcrdma.NewMemory(cfg.MemoryBytes(), rpcrdma.Config{Pinned: rc.Pinned}); err != nil {
+		if *mem, err = rpcrdma.NewMemory(bytes, rpcrdma.Config{Pinned: rc.Pinned}); err != nil {
 			return endpoint{}, errors.Join(err, dev.release())
 		}
 	}
@@ -74,6 +78,21 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 		d.meters.dropRDMA(l)
 		return errors.Join(err, dev.release())
 	}}, nil
+}
+
+// within brings what is configured down to what a device offers; the rest of its limits rpcrdma keeps to. It
+// returns the memory that can be registered.
+func (d *Daemon) within(dev *device, rc *rpcrdma.Config, bytes int) int {
+	lim := rdma.LimitsOf(dev.Device)
+	if lim.QPs > 0 && lim.QPs < rc.MaxConns {
+		d.log.Info("an RDMA device has fewer queue pairs than max_connections", zap.String("device", dev.name()), zap.Int("queue_pairs", lim.QPs), zap.Int("max_connections", rc.MaxConns))
+		rc.MaxConns = lim.QPs
+	}
+	if lim.RegionBytes > 0 && lim.RegionBytes < uint64(bytes) {
+		d.log.Warn("an RDMA device takes less memory in one piece than the setting memory", zap.String("device", dev.name()), zap.Uint64("bytes", lim.RegionBytes), zap.Int("memory", bytes))
+		bytes = int(lim.RegionBytes)
+	}
+	return bytes
 }
 
 // freeMemory gives the memory of the RDMA ports back once all are closed, unless err says that

@@ -31,6 +31,7 @@ import (
 	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/verbs"
+	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -134,6 +135,16 @@ func (d *kernelDevice) Stats() verbs.Stats {
 	st.Failed[rdma.RetryExcErr] = 3
 	return st
 }
+
+// Limits implements rdma.Limited.
+func (d *kernelDevice) Limits() rdma.Limits {
+	lim := rdma.LimitsOf(d.soft)
+	lim.QPs, lim.RegionBytes = kernelQPMax, 32<<20
+	return lim
+}
+
+// kernelQPMax is how many queue pairs such a device has.
+const kernelQPMax = 3
 
 func (d *kernelDevice) QPs() []verbs.QPInfo {
 	var out []verbs.QPInfo
@@ -493,6 +504,41 @@ func TestProviderChosen(t *testing.T) {
 		if p := listed(t, ctl, at); len(p.Addresses) != 1 || p.Addresses[0] != at {
 			t.Errorf("%+v: %+v", c, p)
 		}
+	}
+}
+
+// TestKernelDeviceLimits: no more connections than the device has queue pairs, and no more memory than it takes.
+func TestKernelDeviceLimits(t *testing.T) {
+	k := newKernel()
+	hard := testAddr()
+	k.add("card0", hard)
+	cfg := testConfig(t, t.TempDir()+"=/e")
+	cfg.RDMAListen = []string{"verbs://card0:20049"}
+	d, _, err := startOn(t, cfg, k, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopDaemon(t, d)
+	if m := d.Stats().Memory; m.Limit != 32<<20 {
+		t.Errorf("%+v", m)
+	}
+	dev, err := roce.Open(roce.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dev.Close() }()
+	at := netip.AddrPortFrom(netip.MustParseAddr(hard), config.RDMAPort)
+	for n := range kernelQPMax + 1 {
+		c, err := rpcrdma.Dial(t.Context(), dev, at, rpcrdma.ClientConfig{})
+		if (err == nil) != (n < kernelQPMax) {
+			t.Errorf("connection %d: %v", n, err)
+		}
+		if err == nil {
+			defer func() { _ = c.Close() }()
+		}
+	}
+	if n := d.Stats().Refused["connections"]; n != 1 {
+		t.Errorf("%v", d.Stats().Refused)
 	}
 }
 
