@@ -42,7 +42,7 @@ func (b *backward) send(msg []byte) {
 	}
 	if b.mem == nil {
 		if c.l.pool.extra(backwardMemory) {
-			if b.mem = c.l.pool.arena.Alloc(backwardMemory); b.mem == nil {
+			if b.mem = c.l.pool.block(&c.l.pool.backBlocks, backwardMemory); b.mem == nil {
 				c.l.pool.shrink(backwardMemory)
 			}
 		}
@@ -112,7 +112,7 @@ func (b *backward) release() {
 		b.calls.Close()
 	}
 	if b.mem != nil {
-		b.c.l.pool.arena.Free(b.mem)
+		b.c.l.pool.freeBlock(&b.c.l.pool.backBlocks, b.mem)
 		b.c.l.pool.shrink(backwardMemory)
 		b.mem = nil
 	}

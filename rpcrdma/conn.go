@@ -153,7 +153,7 @@ func makeConn(l *Listener, loop rdma.Loop, peer rpc.Peer, said PrivateMessage, d
 	c.creditsNow.Store(1)
 	c.ticket.wake = func() { c.loop.Submit(c.woken) }
 	n := receives(cfg.Credits)
-	c.mem = l.pool.arena.Alloc(n * cfg.Inline)
+	c.mem = l.pool.block(&l.pool.recvBlocks, n*cfg.Inline)
 	if c.mem == nil {
 		l.pool.leave(c.owned * cfg.Inline)
 		return nil, l.noMemory()
@@ -187,8 +187,8 @@ func makeConn(l *Listener, loop rdma.Loop, peer rpc.Peer, said PrivateMessage, d
 // touched at some time would add up.
 func (c *serverConn) freeReceives() {
 	p := c.l.pool
-	p.arena.Discard(c.mem)
-	p.arena.Free(c.mem)
+	p.discard(c.mem)
+	p.freeBlock(&p.recvBlocks, c.mem)
 	p.leave(c.owned * c.l.cfg.Inline)
 }
 
@@ -483,7 +483,7 @@ func (c *serverConn) rest(i int) bool {
 	c.owned--
 	c.grant = min(c.grant, max(creditsOf(c.owned), 1))
 	c.resting = append(c.resting, i)
-	c.l.pool.arena.Discard(c.recvs[i].Buf)
+	c.l.pool.discard(c.recvs[i].Buf)
 	c.l.pool.shrink(cfg.Inline)
 	return true
 }

@@ -45,9 +45,12 @@ type Busy struct {
 type kept struct{ index, n int }
 
 // Hold keeps calls that arrive from now on, of which there are no more than clients have credits, or begins to
-// serve them. Calls that have arrived before go on, but for those that wait for the limits of their clients:
+// serve them. That goes for connections that are made meanwhile, too. Calls that have arrived before go on, but for those that wait for the limits of their clients:
 // nothing of them has begun, and they are kept too. It must not be called on a loop.
 func (l *Listener) Hold(on bool) {
+	l.mu.Lock()
+	l.holding = on
+	l.mu.Unlock()
 	l.ask(func(c *serverConn) {
 		c.keeping = on
 		if on {
@@ -166,10 +169,10 @@ func (l *Listener) ask(fn func(*serverConn)) {
 	all.Wait()
 }
 
-// still reports whether nothing is under way.
+// still reports whether nothing is under way. Of a connection that cannot be moved that is nothing of ours.
 func (c *serverConn) still() bool {
-	m, ok := c.conn.(rdma.Movable)
-	return ok && c.active == 0 && c.readsFree == c.depth && !c.probe.probing && c.replies.head == nil && len(c.back.queue) == 0 && m.Still()
+	m, movable := c.conn.(rdma.Movable)
+	return c.conn != nil && c.active == 0 && c.readsFree == c.depth && !c.probe.probing && c.replies.head == nil && len(c.back.queue) == 0 && (!movable || m.Still())
 }
 
 // Export describes the connections on which nothing is under way, while the loops of the device stand. The
@@ -178,7 +181,7 @@ func (l *Listener) Export() ([]byte, []*os.File, error) {
 	var s snapshot
 	l.mu.Lock()
 	for c := range l.conns {
-		if c.dead || !c.still() {
+		if _, movable := c.conn.(rdma.Movable); !movable || c.dead || !c.still() {
 			continue
 		}
 		x := snapshotConn{

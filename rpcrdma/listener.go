@@ -27,7 +27,7 @@ import (
 type Config struct {
 	// Credits is the most calls that a client is granted to have outstanding. The
 	// grant begins at 16 and doubles while a client uses more than three quarters.
-	// 0 means 128.
+	// 0 means 128, or 48 if Pinned.
 	Credits int
 	// Inline is the longest message, and the size of a receive buffer: a
 	// multiple of 1024 up to 256 KiB. 0 means 4096.
@@ -51,6 +51,11 @@ type Config struct {
 	// it, after the Listener.
 	Memory int
 	Shared *Memory
+	// Pinned is for devices that pin registered memory, as those of the kernel do: all of it is taken
+	// when it is registered, and none is given back to the system before that ends. A connection has its
+	// receives for all credits from the start then: 272 KiB of the quarter for messages with 48 credits,
+	// which is the default.
+	Pinned bool
 	// SlowTimeout ends connections whose client takes neither replies nor gives the data of its
 	// calls for so long. 0 means one minute.
 	SlowTimeout time.Duration
@@ -69,7 +74,11 @@ const bulkMax = 4 << 20
 func (c *Config) receiveMemory() int { return receives(c.Credits) * c.Inline }
 
 func (c Config) withDefaults() Config {
-	c.Credits = min(max(cmp.Or(c.Credits, 128), 1), 4096)
+	credits := 128
+	if c.Pinned {
+		credits = 48 // with whose receives a block is full
+	}
+	c.Credits = min(max(cmp.Or(c.Credits, credits), 1), 4096)
 	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit
 	c.MaxMessage = min(max(cmp.Or(c.MaxMessage, 1<<20+64<<10), 64<<10), bulkMax)
 	c.ReadDepth = min(max(cmp.Or(c.ReadDepth, 16), 1), 255)
@@ -110,7 +119,9 @@ type Listener struct {
 	mu     sync.Mutex
 	conns  map[*serverConn]struct{}
 	closed bool
-	gone   sync.Cond // a connection ended
+	// holding: connections keep what arrives, see Hold.
+	holding bool
+	gone    sync.Cond // a connection ended
 	// orphaned: the device was closed first, so nobody knows when the memory
 	// is no longer used. It is not given back then.
 	orphaned bool
@@ -156,7 +167,7 @@ func (l *Listener) openPool() (*pool, error) {
 	if l.cfg.Shared != nil {
 		return newPool(l.pd, l.cfg.Shared, false)
 	}
-	m, err := newMemory(l.cfg.Memory, l.cfg.receiveMemory(), l.cfg.MaxConns)
+	m, err := newMemory(l.cfg.Memory, l.cfg.receiveMemory(), l.cfg.MaxConns, l.cfg.Pinned)
 	if err != nil {
 		return nil, err
 	}
@@ -307,6 +318,9 @@ func (l *Listener) accept(req rdma.ConnRequest) {
 func (l *Listener) noMemory() error {
 	l.cfg.Door.Count(rpc.RefusedMemory)
 	m := l.Memory()
+	if l.pool.pinned && m.Connections >= l.pool.most {
+		return fmt.Errorf("%d connections are all that the pinned memory of %d bytes is for", l.pool.most, m.Limit)
+	}
 	return fmt.Errorf("%d connections have all the memory there is for messages, %d of %d bytes; the least of a connection is %d",
 		m.Connections, m.Messages, m.Limit/messageShare, receives(floorCredits)*l.cfg.Inline)
 }
@@ -331,6 +345,7 @@ func (l *Listener) admit(req rdma.ConnRequest) error {
 		l.cfg.Door.Count(rpc.RefusedConnections)
 		err = fmt.Errorf("there are %d connections already (max_connections)", len(l.conns))
 	default:
+		c.keeping = l.holding
 		l.conns[c] = struct{}{}
 	}
 	l.mu.Unlock()

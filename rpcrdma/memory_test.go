@@ -548,3 +548,47 @@ func TestThrottledEnd(t *testing.T) {
 		<-r.gone
 	}
 }
+
+// TestPinnedMemory: what a device pins is within the limit, however many connections come and go, and keeps
+// its pages.
+func TestPinnedMemory(t *testing.T) {
+	cfg := Config{Pinned: true}.withDefaults()
+	for _, limit := range []int{MemoryMin, 64 << 20, 100 << 20} {
+		m, err := NewMemory(limit, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(m.arena.Bytes()); n > limit || m.most < limit/messageShare/(512<<10) {
+			t.Errorf("of %d bytes %d are mapped, for %d connections", limit, n, m.most)
+		}
+		var held [][]byte
+		for range m.most {
+			b, back := m.block(&m.recvBlocks, cfg.receiveMemory()), m.block(&m.backBlocks, backwardMemory)
+			if len(b) != cfg.receiveMemory() || len(back) != backwardMemory {
+				t.Fatalf("%d of %d bytes: blocks of %d and %d", len(held), m.most, len(b), len(back))
+			}
+			held = append(held, b)
+		}
+		if m.block(&m.recvBlocks, cfg.receiveMemory()) != nil || m.block(&m.backBlocks, backwardMemory) != nil {
+			t.Errorf("%d bytes: there are blocks for more connections than there can be", limit)
+		}
+		// All bulk memory can be had in the longest blocks.
+		for n := 0; n+bulkMax <= m.bulk; n += bulkMax {
+			if m.alloc(bulkMax) == nil {
+				t.Fatalf("%d bytes of bulk memory of %d are not there", n, m.bulk)
+			}
+		}
+		held[0][1] = 7
+		m.discard(held[0])
+		if held[0][1] != 7 {
+			t.Error("pinned memory was given back to the system")
+		}
+		m.freeBlock(&m.recvBlocks, held[0])
+		if b := m.block(&m.recvBlocks, cfg.receiveMemory()); b == nil || &b[0] != &held[0][0] {
+			t.Error("a block that was given back is not there")
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -26,6 +26,13 @@ type Memory struct {
 	messages int // bytes for messages
 	bulk     int // bytes for bulk data
 
+	// pinned memory is set apart for the messages of each connection that there can be, so that long-lived
+	// blocks of theirs are not scattered among those for bulk data.
+	pinned     bool
+	recvBlocks [][]byte // under mu; nil if not pinned
+	backBlocks [][]byte
+	most       int // connections that pinned memory is for
+
 	// each is how many bytes of messages a connection may have while they are short, else 0.
 	each atomic.Int64
 
@@ -73,27 +80,77 @@ func receives(credits int) int { return credits + min(extraReceives, 2*credits) 
 // creditsOf is for how many credits so many receives are enough, floorCredits at least.
 func creditsOf(n int) int { return max(n-extraReceives, min(n, extraReceives*3/2)/3, floorCredits) }
 
-// NewMemory maps memory of limit bytes for connections whose receives are of at most block
+// newMemory maps memory of limit bytes for connections whose receives are of at most block
 // bytes each, for conns of them at most.
-func newMemory(limit, block, conns int) (*Memory, error) {
-	m := &Memory{messages: limit / messageShare}
+func newMemory(limit, block, conns int, pinned bool) (*Memory, error) {
+	m := &Memory{messages: limit / messageShare, pinned: pinned}
 	m.bulk = limit - m.messages
+	each := blockSize(block) + blockSize(backwardMemory)
+	if pinned {
+		conns = max(min(conns, m.messages/each), 1)
+	}
 	// Each connection has addresses for as many receives as it may ever have. They take
-	// no memory until they are used.
-	arena, err := rdma.NewArena(m.bulk + (blockSize(block)+blockSize(backwardMemory))*conns)
+	// no memory until they are used, unless the memory is pinned.
+	arena, err := rdma.NewArena(m.bulk + each*conns)
 	if err != nil {
 		return nil, err
 	}
 	m.arena = arena
+	if !pinned {
+		return m, nil
+	}
+	m.most = conns
+	for range conns {
+		m.recvBlocks = append(m.recvBlocks, arena.Alloc(block))
+	}
+	for range conns {
+		m.backBlocks = append(m.backBlocks, arena.Alloc(backwardMemory))
+	}
 	return m, nil
 }
 
-// NewMemory maps memory of limit bytes, MemoryMin at least, for Listeners with the Credits and
-// Inline of cfg. Those are closed before it is.
+// NewMemory maps memory of limit bytes, MemoryMin at least, for Listeners with the Credits, the
+// Inline and the Pinned of cfg. Those are closed before it is.
 func NewMemory(limit int, cfg Config) (*Memory, error) {
 	cfg = cfg.withDefaults()
 	limit = max(limit, MemoryMin)
-	return newMemory(limit, cfg.receiveMemory(), max(limit/messageShare/(receives(floorCredits)*cfg.Inline), 1))
+	return newMemory(limit, cfg.receiveMemory(), max(limit/messageShare/(receives(floorCredits)*cfg.Inline), 1), cfg.Pinned)
+}
+
+// block takes n bytes for messages from one of the lists of pinned memory, or from the arena; nil if
+// there are none.
+func (m *Memory) block(list *[][]byte, n int) []byte {
+	if !m.pinned {
+		return m.arena.Alloc(n)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last := len(*list) - 1
+	if last < 0 || n > cap((*list)[last]) {
+		return nil
+	}
+	b := (*list)[last][:n]
+	*list = (*list)[:last]
+	return b
+}
+
+// freeBlock takes back what block gave out.
+func (m *Memory) freeBlock(list *[][]byte, b []byte) {
+	if !m.pinned {
+		m.arena.Free(b)
+		return
+	}
+	m.mu.Lock()
+	*list = append(*list, b)
+	m.mu.Unlock()
+}
+
+// discard gives memory back to the system until it is used again. A device that has pinned it would go on
+// with the pages of before.
+func (m *Memory) discard(b []byte) {
+	if !m.pinned {
+		m.arena.Discard(b)
+	}
 }
 
 // Close gives the memory back to the system.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -25,10 +26,19 @@ type URL struct {
 	Path      string // absolute and clean; which part of it is the export, the server says
 	// Security is what a connection over TCP must have: that and better is used, nothing less.
 	Security rpc.Security
+	// Provider is who provides the RDMA device, one of Providers; empty if the URL does not say.
+	Provider string
 }
 
-// securityKey begins the end of a URL that says what its connection must have.
-const securityKey = "?xprtsec="
+// Providers are what a URL may ask for: see package rdma/provider.
+var Providers = []string{"auto", "soft", "verbs"}
+
+// securityKey begins the end of a URL that says what its connection must have, providerKey of one that says
+// by which RDMA device.
+const (
+	securityKey = "?xprtsec="
+	providerKey = "?provider="
+)
 
 // ParseSecurity reads what the mount option xprtsec has: none, tls or mtls.
 func ParseSecurity(s string) (rpc.Security, error) {
@@ -42,7 +52,7 @@ func ParseSecurity(s string) (rpc.Security, error) {
 
 // ParseURL parses a URL. The path is taken literally, byte by byte, but for
 // percent-encoding of what a URL cannot hold (%25, %3F, %23), and an end of ?xprtsec=tls or
-// ?xprtsec=mtls.
+// ?xprtsec=mtls, or of ?provider=soft, verbs or auto with RDMA.
 func ParseURL(s string) (URL, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -53,6 +63,11 @@ func ParseURL(s string) (URL, error) {
 		var err error
 		if u.Security, err = ParseSecurity(rest[i+len(securityKey):]); err != nil {
 			return URL{}, fmt.Errorf("%q: %w; a question mark of a name is written %%3F", s, err)
+		}
+		rest = rest[:i]
+	} else if i := strings.LastIndex(rest, providerKey); i >= 0 {
+		if u.Provider = rest[i+len(providerKey):]; !slices.Contains(Providers, u.Provider) {
+			return URL{}, fmt.Errorf("%q: the provider %q is none of %s; a question mark of a name is written %%3F", s, u.Provider, strings.Join(Providers, ", "))
 		}
 		rest = rest[:i]
 	}
@@ -67,6 +82,9 @@ func ParseURL(s string) (URL, error) {
 	}
 	if u.Security != rpc.Cleartext && u.Transport == rpc.TransportRDMA {
 		return URL{}, fmt.Errorf("%q: %w", s, ErrNoTLSByRDMA)
+	}
+	if u.Provider != "" && u.Transport != rpc.TransportRDMA {
+		return URL{}, fmt.Errorf("%q: a provider is of RDMA; use nfs+rdma", s)
 	}
 	host, p, _ := strings.Cut(rest, "/")
 	if host == "" {
@@ -99,8 +117,11 @@ func (u URL) String() string {
 		scheme = "nfs+rdma"
 	}
 	s := scheme + "://" + u.Host + strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23").Replace(u.Path)
-	if u.Security != rpc.Cleartext {
+	switch {
+	case u.Security != rpc.Cleartext:
 		s += securityKey + u.Security.String()
+	case u.Provider != "":
+		s += providerKey + u.Provider
 	}
 	return s
 }

@@ -4,6 +4,7 @@
 package dial
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -18,6 +19,8 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/portmap"
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -39,6 +42,9 @@ type Dialer struct {
 	// Source is the local address for RDMA. The zero value takes what routing
 	// says, and a free loopback address for a server on this host.
 	Source netip.Addr
+	// Provider is who provides the RDMA device where a URL does not say: provider.Soft is the stack in
+	// user space, provider.Verbs a device of the kernel; nothing is provider.Auto.
+	Provider provider.Kind
 	// PKey is the partition for RDMA; 0 is the default partition.
 	PKey uint16
 	// Security is what every connection over TCP must have, where its URL does not ask for more;
@@ -53,7 +59,7 @@ type Dialer struct {
 
 	mu      sync.Mutex
 	clients map[endpoint]*client.Client
-	devices map[netip.Addr]*roce.Device
+	devices map[local]rdma.Device
 }
 
 // endpoint is a server as a URL names it.
@@ -61,6 +67,13 @@ type endpoint struct {
 	transport rpc.Transport
 	host      string
 	security  rpc.Security
+	provider  provider.Kind
+}
+
+// local is where a device is open.
+type local struct {
+	kind provider.Kind
+	addr netip.Addr
 }
 
 // Self is the user of this process on this host.
@@ -79,7 +92,7 @@ func Self() *rpc.Cred {
 func (d *Dialer) Client(u client.URL) *client.Client {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	at := endpoint{u.Transport, u.Host, max(u.Security, d.Security)}
+	at := endpoint{u.Transport, u.Host, max(u.Security, d.Security), cmp.Or(provider.Kind(u.Provider), d.Provider, provider.Auto)}
 	if c := d.clients[at]; c != nil {
 		return c
 	}
@@ -150,7 +163,7 @@ func (d *Dialer) dial(ctx context.Context, at endpoint) (rpc.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := d.device(remote.Addr())
+	dev, err := d.device(at.provider, remote.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -198,33 +211,51 @@ func resolve(ctx context.Context, host string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addrs[0].Unmap(), uint16(n)), nil
 }
 
-// device opens the RDMA device from which a server is reached, once.
-func (d *Dialer) device(remote netip.Addr) (*roce.Device, error) {
-	local := d.Source
-	if !local.IsValid() {
-		var err error
-		if local, err = roce.SourceFor(remote); err != nil {
-			return nil, err
-		}
+// device opens the RDMA device from which a server is reached, once. One of the kernel that was taken away
+// is opened anew.
+func (d *Dialer) device(kind provider.Kind, remote netip.Addr) (rdma.Device, error) {
+	host := provider.System()
+	choice, err := host.ChooseFor(kind, remote, d.Source)
+	if err != nil {
+		return nil, err
 	}
+	at := local{choice.Kind, choice.Addr}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if dev := d.devices[local]; dev != nil {
-		return dev, nil
+	if dev := d.devices[at]; dev != nil {
+		if !removed(dev) {
+			return dev, nil
+		}
+		delete(d.devices, at)
+		_ = dev.Close() // nothing of it is left
 	}
-	cfg := roce.Config{Addr: local}
+	var soft roce.Config
 	if d.PKey != 0 {
-		cfg.PKeys = []uint16{d.PKey}
+		soft.PKeys = []uint16{d.PKey}
 	}
-	dev, err := roce.Open(cfg)
+	dev, err := host.Open(provider.Config{Choice: choice, Soft: soft})
 	if err != nil {
 		return nil, fmt.Errorf("opening an RDMA device: %w", err)
 	}
 	if d.devices == nil {
-		d.devices = make(map[netip.Addr]*roce.Device)
+		d.devices = make(map[local]rdma.Device)
 	}
-	d.devices[local] = dev
+	d.devices[at] = dev
 	return dev, nil
+}
+
+// removed reports whether the kernel has taken a device away.
+func removed(dev rdma.Device) bool {
+	k, ok := dev.(provider.Kernel)
+	if !ok {
+		return false
+	}
+	select {
+	case <-k.Removed():
+		return true
+	default:
+		return false
+	}
 }
 
 // dialMount finds the MOUNT service: at the port the user gave, on the

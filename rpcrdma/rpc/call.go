@@ -136,6 +136,9 @@ type Call struct {
 	// from any goroutine, with the whole reply message in Res. drop says that
 	// no reply is to be sent. The carrier owns the call again from then on.
 	Reply func(c *Call, drop bool)
+	// Elsewhere is set by a carrier whose loop must not serve any procedure, not even those that never wait:
+	// all go to workers.
+	Elsewhere bool
 	// CanTLS is set by a carrier that can begin TLS once the reply was sent, and StartTLS by
 	// the server if it is to.
 	CanTLS, StartTLS bool

@@ -173,7 +173,7 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	encodeAccepted(&c.Res, c.XID, RPCSuccess)
 	c.base = len(c.Res.B)
 	c.parking = &s.parking
-	if mayBlock || c.proc.Inline {
+	if mayBlock || c.proc.Inline && !c.Elsewhere {
 		args := c.Args
 		if s.run(c, mayBlock) {
 			return

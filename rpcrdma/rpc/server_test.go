@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -222,4 +223,28 @@ func FuzzDispatch(f *testing.F) {
 			t.Errorf("reply to another call: %x", r)
 		}
 	})
+}
+
+// TestElsewhere: of a carrier that must not serve anything itself, workers serve what never waits, too.
+func TestElsewhere(t *testing.T) {
+	var blocked, asked atomic.Int32
+	s := NewServer(ServerConfig{Workers: 2, Programs: []Program{{Name: "test", Prog: testProg, Vers: 2, Procs: []Proc{
+		{Name: "NULL", Inline: true, Serve: func(_ *Call, mayBlock bool) Status {
+			asked.Add(1)
+			if mayBlock {
+				blocked.Add(1)
+			}
+			return Done
+		}},
+	}}}})
+	defer s.Close()
+	for n := range 20 {
+		done := make(chan struct{})
+		c := &Call{Peer: Peer{Addr: netip.MustParseAddrPort("192.0.2.1:700")}, Elsewhere: n%2 == 1, Reply: func(*Call, bool) { close(done) }}
+		s.Dispatch(c, xdr.NewDecoder(call(uint32(n), testProg, 2, 0)), false)
+		<-done
+	}
+	if asked.Load() != 20 || blocked.Load() != 10 {
+		t.Errorf("of %d calls %d were served by workers", asked.Load(), blocked.Load())
+	}
 }

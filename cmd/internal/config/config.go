@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/rstored/rstored/rdma/provider"
 )
 
 // Default ports: NFS over RDMA (RFC 8267 section 7) and NFS over TCP.
@@ -38,9 +40,12 @@ type Config struct {
 	// as well; the tables in its .d directory belong to it. Empty: there is none.
 	ExportsFile string `mapstructure:"exports_file" yaml:"exports_file,omitempty"`
 	// RDMAListen and TCPListen are the addresses to serve NFS and MOUNT on,
-	// ADDR:PORT. An empty or unspecified ADDR means every address of the host.
+	// ADDR:PORT. An empty or unspecified ADDR means every address of the host. Those of RDMA may say
+	// who provides the device, see ParseRDMAListen.
 	RDMAListen []string `mapstructure:"rdma_listen" yaml:"rdma_listen"`
 	TCPListen  []string `mapstructure:"tcp_listen" yaml:"tcp_listen"`
+	// RDMAProvider is who provides the RDMA devices of listeners that do not say it: a provider.Kind.
+	RDMAProvider string `mapstructure:"rdma_provider" yaml:"rdma_provider"`
 	// MountListen are further TCP addresses that serve the same programs, for
 	// clients that want MOUNT on a port of its own.
 	MountListen []string `mapstructure:"mount_listen" yaml:"mount_listen"`
@@ -127,8 +132,11 @@ var (
 // else directories of their own.
 func Default() *Config {
 	return &Config{
-		RDMAListen:  []string{fmt.Sprintf(":%d", RDMAPort)},
-		TCPListen:   []string{fmt.Sprintf(":%d", TCPPort)},
+		RDMAListen: []string{fmt.Sprintf(":%d", RDMAPort)},
+		TCPListen:  []string{fmt.Sprintf(":%d", TCPPort)},
+
+		RDMAProvider: provider.Auto.String(),
+
 		PKeys:       []string{DefaultPKey},
 		StateDir:    defaultStateDir(),
 		Control:     DefaultControl(),
@@ -212,18 +220,26 @@ func (c *Config) Validate() error {
 		{"control_tls: listen", c.ControlTLS.Listen},
 	} {
 		for _, a := range l.addrs {
-			if _, err := ParseListen(a); err != nil {
+			parse := ParseListen
+			if l.key == "rdma_listen" {
+				parse = ParseRDMAListen
+			}
+			if _, err := parse(a); err != nil {
 				return fmt.Errorf("%s: %w", l.key, err)
 			}
 		}
 	}
+	kind, err := provider.Parse(c.RDMAProvider)
+	if err != nil {
+		return fmt.Errorf("rdma_provider: %w", err)
+	}
+	c.RDMAProvider = kind.String()
 	if len(c.PKeys) == 0 {
 		return fmt.Errorf("pkeys: a device is in one partition at least; the default is %s", DefaultPKey)
 	}
 	if err := normalizePKeys(c.PKeys); err != nil {
 		return fmt.Errorf("pkeys: %w", err)
 	}
-	var err error
 	if c.NFSVersions, err = normalizeVersions(c.NFSVersions); err != nil {
 		return fmt.Errorf("nfs_versions: %w", err)
 	}

@@ -5,14 +5,77 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
+
+	"github.com/rstored/rstored/rdma/provider"
 )
 
 // Listen is an address to serve on. An unspecified address (or none) means
 // every address of the host.
 type Listen struct {
-	Addr netip.Addr // invalid: every address
+	Addr netip.Addr // invalid: every address, or Device's
 	Port uint16
+	// Of RDMA only: who provides the device, empty for what the setting rdma_provider says; and the name of a
+	// device of the kernel in the place of an address.
+	Provider provider.Kind
+	Device   string
 }
+
+// schemeMark is between a provider and an address.
+const schemeMark = "://"
+
+// ParseRDMAListen reads what ParseListen does, with PROVIDER:// before it, and PROVIDER://DEVICE:PORT.
+func ParseRDMAListen(s string) (Listen, error) {
+	kind, rest, ok := strings.Cut(s, schemeMark)
+	if !ok {
+		kind, rest = "", s
+	}
+	var k provider.Kind
+	if ok {
+		var err error
+		if k, err = provider.Parse(kind); err != nil || kind == "" {
+			return Listen{}, fmt.Errorf("%q: %q is no provider of RDMA: auto, soft or verbs", s, kind)
+		}
+	}
+	host, port, err := net.SplitHostPort(rest)
+	if ok && err == nil && deviceName(host) {
+		l, err := ParseListen(net.JoinHostPort("", port))
+		if err != nil {
+			return l, fmt.Errorf("%q: %w", s, err)
+		}
+		if k == provider.Soft {
+			return l, fmt.Errorf("%q: %s would be a device of the kernel, of which the provider soft has none; name an address", s, host)
+		}
+		l.Device, l.Provider = host, provider.Verbs
+		return l, nil
+	}
+	l, err := ParseListen(rest)
+	if err != nil && ok {
+		err = fmt.Errorf("%q: %w", s, err)
+	}
+	l.Provider = k
+	return l, err
+}
+
+// deviceName reports whether s can be the kernel's name of an RDMA device, rather than an address: those begin
+// with letters, such as mlx5_0.
+func deviceName(s string) bool {
+	if s == "" || len(s) >= deviceNameMax || !letter(s[0]) {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !letter(c) && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return false
+		}
+	}
+	_, err := netip.ParseAddr(s)
+	return err != nil
+}
+
+// deviceNameMax is IB_DEVICE_NAME_MAX.
+const deviceNameMax = 64
+
+func letter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
 // ParseListen reads ADDR:PORT, [ADDR]:PORT or :PORT. Names are not resolved:
 // which address a server listens on should not depend on a name service.
@@ -40,11 +103,15 @@ func ParseListen(s string) (Listen, error) {
 }
 
 // Any reports whether the listener is for every address of the host.
-func (l Listen) Any() bool { return !l.Addr.IsValid() }
+func (l Listen) Any() bool { return !l.Addr.IsValid() && l.Device == "" }
 
 func (l Listen) String() string {
-	if l.Any() {
-		return fmt.Sprintf(":%d", l.Port)
+	s := fmt.Sprintf("%s:%d", l.Device, l.Port)
+	if l.Addr.IsValid() {
+		s = netip.AddrPortFrom(l.Addr, l.Port).String()
 	}
-	return netip.AddrPortFrom(l.Addr, l.Port).String()
+	if l.Provider != "" {
+		s = l.Provider.String() + schemeMark + s
+	}
+	return s
 }

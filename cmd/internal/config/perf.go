@@ -60,12 +60,12 @@ func (p *Perf) validate(rdma []string) error {
 		return fmt.Errorf("perf: clients: name those that may measure, such as 10.0.0.0/8, or \"*\" for everyone")
 	}
 	for _, a := range p.Listen {
-		at, err := ParseListen(a)
+		at, err := ParseRDMAListen(a)
 		if err != nil {
 			return fmt.Errorf("perf: listen: %w", err)
 		}
 		for _, b := range rdma {
-			if l, err := ParseListen(b); err == nil && l.Port == at.Port && (l.Any() || at.Any() || l.Addr == at.Addr) {
+			if l, err := ParseRDMAListen(b); err == nil && l.Port == at.Port && (l.Any() || at.Any() || l.Addr == at.Addr && l.Device == at.Device) {
 				return fmt.Errorf("perf: listen: port %d of %s is taken by rdma_listen; the usual one is %d", at.Port, a, PerfPort)
 			}
 		}

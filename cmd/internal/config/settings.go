@@ -117,9 +117,16 @@ var settings = []Setting{
 	},
 	{
 		Key: "rdma_listen", Reload: true,
-		Usage: "serve RPC-over-RDMA on `ADDR:PORT`; repeatable; empty for none",
-		Text:  "where NFS over RDMA is served, `ADDR:PORT`; without an address on every address of the host",
+		Usage: "serve RPC-over-RDMA on `ADDR:PORT`, or with a provider, as verbs://ADDR:PORT; repeatable; empty for none",
+		Text:  "where NFS over RDMA is served, `ADDR:PORT`; without an address on every address of the host. `soft://ADDR:PORT`, `verbs://ADDR:PORT` and `verbs://DEVICE:PORT` say who provides the device",
+		See:   "providers.md",
 		field: func(c *Config) any { return &c.RDMAListen },
+	},
+	{
+		Key: "rdma_provider", Reload: true, See: "providers.md",
+		Usage: "who provides the RDMA devices of listeners that do not say it: auto, soft (user space) or verbs (the kernel)",
+		Text:  "who provides the RDMA devices of listeners that do not say it: `soft`, the stack in user space; `verbs`, the kernel's devices; or `auto`, the kernel where a device of its has the address and is up, else user space",
+		field: func(c *Config) any { return &c.RDMAProvider },
 	},
 	{
 		Key: "tcp_listen", Reload: true,

@@ -97,6 +97,10 @@ type Port struct {
 	// every address of the host.
 	Addresses []string `json:"addresses"`
 	Origin    string   `json:"origin"`
+	// Devices are the RDMA devices of Addresses, in their order; none for other transports.
+	Devices []string `json:"devices,omitempty"`
+	// Waiting are addresses or devices that are served again when the kernel has their RDMA device.
+	Waiting []string `json:"waiting,omitempty"`
 	// Error says what is wrong with it, for some addresses or for all.
 	Error string `json:"error,omitempty"`
 }

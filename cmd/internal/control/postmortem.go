@@ -125,8 +125,17 @@ type PostMortemCall struct {
 
 // Device is an RDMA device of the daemon.
 type Device struct {
-	Address      string `json:"address"`
-	InterfaceMTU int    `json:"interface_mtu"`
-	PathMTU      int    `json:"path_mtu"` // the largest that the interface allows
-	Sockets      int    `json:"sockets"`
+	// Name is what the device goes by: its address, or of a device of the kernel NAME/ADDRESS.
+	Name     string `json:"name"`
+	Address  string `json:"address"`
+	Provider string `json:"provider"` // soft or verbs
+	// Of a device of the kernel: its name there, its port, what it speaks, and its firmware.
+	Kernel   string `json:"kernel_device,omitempty"`
+	Port     int    `json:"kernel_port,omitempty"`
+	Speaks   string `json:"speaks,omitempty"`
+	Firmware string `json:"firmware,omitempty"`
+	// InterfaceMTU is 0 for a device of the kernel.
+	InterfaceMTU int `json:"interface_mtu"`
+	PathMTU      int `json:"path_mtu"` // the largest that the interface allows
+	Sockets      int `json:"sockets"`  // or loops
 }

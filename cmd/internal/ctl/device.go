@@ -11,6 +11,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/rdmadev"
+	"github.com/rstored/rstored/rdma/sysfs"
 )
 
 // device is the commands for the RDMA devices of this host's kernel. They need no daemon.
@@ -24,7 +25,7 @@ devices on ordinary network interfaces. rstored needs none of them, and listens
 beside them; the kernel's NFS client does.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
-			all, err := rdmadev.Host()
+			all, err := sysfs.Host()
 			if err != nil {
 				return err
 			}
@@ -48,11 +49,11 @@ beside them; the kernel's NFS client does.`,
 		Short: "Show an RDMA device of this host's kernel, with the GIDs of its ports",
 		Args:  cli.Args(cobra.ExactArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error {
-			all, err := rdmadev.Host()
+			all, err := sysfs.Host()
 			if err != nil {
 				return err
 			}
-			i := slices.IndexFunc(all, func(d rdmadev.Device) bool { return d.Name == args[0] })
+			i := slices.IndexFunc(all, func(d sysfs.Device) bool { return d.Name == args[0] })
 			if i < 0 {
 				return fmt.Errorf("the kernel has no RDMA device %s: see 'rstorectl device list'", args[0])
 			}
@@ -119,7 +120,7 @@ on the same interface. It needs root.`,
 }
 
 // addresses are those of a port by which others reach it, each once.
-func addresses(p *rdmadev.Port) []string {
+func addresses(p *sysfs.Port) []string {
 	var out []string
 	for _, g := range p.GIDs {
 		a := g.Addr()

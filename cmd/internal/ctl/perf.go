@@ -18,6 +18,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
 	"github.com/rstored/rstored/rdma/perf"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
 )
 
@@ -53,6 +54,7 @@ type perfFlags struct {
 	port      uint16
 	mtu       uint32
 	source    netip.Addr
+	provider  provider.Kind
 	atomic    string
 	durations int
 }
@@ -112,6 +114,8 @@ func (t *tool) perfTest(name, what string, op perf.Op, latency bool) *cobra.Comm
 	}
 	fl.Uint32VarP(&f.mtu, "mtu", "m", 0, "path `MTU`, 256 to 4096 (default: the largest that the interface carries)")
 	fl.Uint16VarP(&f.port, "port", "p", perf.Port, "RDMA `PORT` of the server")
+	f.provider = provider.Auto
+	fl.Var(&f.provider, "provider", "who provides the RDMA device: soft, the stack in user space; verbs, the kernel; or auto, the kernel where one of its devices has the address")
 	fl.TextVar(&f.source, "source", netip.Addr{}, "local `ADDRESS` (default: as routing says; a free loopback address for a server on this host)")
 	return c
 }
@@ -161,19 +165,21 @@ func (t *tool) measure(ctx context.Context, f *perfFlags, host string) error {
 		return err
 	}
 	server := netip.AddrPortFrom(addrs[0].Unmap(), f.port)
-	local := f.source
-	if !local.IsValid() {
-		if local, err = roce.SourceFor(server.Addr()); err != nil {
-			return err
-		}
+	devices := provider.System()
+	choice, err := devices.ChooseFor(f.provider, server.Addr(), f.source)
+	if err != nil {
+		return err
 	}
-	dev, err := roce.Open(roce.Config{Addr: local, PathMTUMax: rdma.MTU(f.mtu)})
+	if choice.Kind == provider.Verbs && f.mtu != 0 {
+		return cli.Usagef("--mtu is of the provider soft: the path MTU of %s is that of its network interface", choice.Device)
+	}
+	dev, err := devices.Open(provider.Config{Choice: choice, Soft: roce.Config{PathMTUMax: rdma.MTU(f.mtu)}})
 	if err != nil {
 		return fmt.Errorf("opening an RDMA device: %w", err)
 	}
 	defer func() { _ = dev.Close() }()
 
-	r := newPerfReport(f, &o, dev, server)
+	r := newPerfReport(f, &o, &choice, dev, server)
 	if t.g.Output != cli.FormatTable {
 		if err := perf.Run(ctx, dev, server, o, func(x perf.Result) { r.add(&x) }); err != nil {
 			return perfHint(err)

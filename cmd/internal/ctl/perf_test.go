@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/rdma/verbs"
 )
 
 // output is a buffer whose lines can be waited for.
@@ -91,8 +92,8 @@ func TestPerfJSON(t *testing.T) {
 			}
 			code, out, errOut := perfRun(args...)
 			var r struct {
-				Test, Server string
-				Results      []struct {
+				Test, Server, Provider string
+				Results                []struct {
 					Bytes, Iterations uint64
 					Peak              *float64       `json:"bw_peak_mib_s"`
 					Average           float64        `json:"bw_average_mib_s"`
@@ -112,7 +113,7 @@ func TestPerfJSON(t *testing.T) {
 			if op == "atomic" {
 				size = 8
 			}
-			if r.Test != op+" "+way[0] || !strings.HasPrefix(r.Server, addr) || x.Bytes != size || x.Iterations != want {
+			if r.Provider != "soft" || r.Test != op+" "+way[0] || !strings.HasPrefix(r.Server, addr) || x.Bytes != size || x.Iterations != want {
 				t.Errorf("%q: %s", args, out)
 			}
 			if way[0] == "lat" {
@@ -182,6 +183,10 @@ func TestPerfTable(t *testing.T) {
 
 // TestPerfErrors: what makes no sense, and what the server refuses in its words.
 func TestPerfErrors(t *testing.T) {
+	absent := "none has the address" // of loopback
+	if err := verbs.Available(); err != nil {
+		absent = err.Error()
+	}
 	addr := perfServer(t, "--max-size", "4096", "--max-qps", "2")
 	closed := perfServer(t, "--client", "10.0.0.0/8")
 	for _, c := range []struct {
@@ -202,6 +207,10 @@ func TestPerfErrors(t *testing.T) {
 		{"atomic bw " + addr + " -s 16", cli.ExitUsage, "unknown shorthand flag: 's'"},
 		{"write bw", cli.ExitUsage, "accepts 1 arg"},
 		{"write sideways", cli.ExitUsage, "unknown command"},
+		{"write bw " + addr + " --provider hardware", cli.ExitUsage, "no provider of RDMA"},
+		{"write bw " + addr + " --provider verbs", cli.ExitFailed, absent},
+		{"serve verbs://127.0.0.1", cli.ExitFailed, absent},
+		{"serve soft://mlx5_0", cli.ExitUsage, "name an address"},
 		{"serve localhost", cli.ExitUsage, "not an IP address"},
 		{"serve 127.0.0.1 --client example.org", cli.ExitUsage, "example.org"},
 		{"serve 127.0.0.1 --max-size 1", cli.ExitUsage, "max_size"},

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/perf"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
 )
 
@@ -18,6 +20,8 @@ type perfReport struct {
 	Operation     string       `json:"operation"`
 	Server        string       `json:"server"`
 	Client        string       `json:"client"`
+	Provider      string       `json:"provider"`                // of the client's device: soft or verbs
+	Device        string       `json:"kernel_device,omitempty"` // with verbs
 	PathMTU       int          `json:"path_mtu"`
 	QPs           int          `json:"qps"`
 	TxDepth       int          `json:"tx_depth"`
@@ -63,12 +67,22 @@ type perfLatency struct {
 	PerSec  float64  `json:"transactions_per_second"`
 }
 
-func newPerfReport(f *perfFlags, o *perf.Options, dev *roce.Device, server netip.AddrPort) *perfReport {
-	return &perfReport{
+func newPerfReport(f *perfFlags, o *perf.Options, c *provider.Choice, dev rdma.Device, server netip.AddrPort) *perfReport {
+	r := &perfReport{
 		Test: f.name + " " + f.kind, Operation: o.Op.String(), Server: server.String(), Client: dev.Addr().String(),
-		PathMTU: int(dev.MTU()), QPs: o.QPs, TxDepth: o.Depth, Bidirectional: o.Bidirectional,
+		Provider: c.Kind.String(), QPs: o.QPs, TxDepth: o.Depth, Bidirectional: o.Bidirectional,
 		Seconds: int(o.Duration / time.Second), Results: []perfResult{}, latency: o.Latency,
 	}
+	switch d := dev.(type) {
+	case *roce.Device:
+		r.PathMTU = int(d.MTU())
+	case provider.Kernel:
+		r.Device = d.Name()
+		if told, ok := dev.(provider.Informant); ok {
+			r.PathMTU = int(told.Info().PathMTU)
+		}
+	}
+	return r
 }
 
 const mib = 1 << 20

@@ -1,21 +1,25 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
+	"net"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/perf"
-	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/provider"
 )
 
 func (t *tool) perfServe() *cobra.Command {
@@ -23,12 +27,14 @@ func (t *tool) perfServe() *cobra.Command {
 	var port uint16
 	clients := []string{}
 	c := &cobra.Command{
-		Use:   "serve [ADDRESS]...",
+		Use:   "serve [[PROVIDER://]ADDRESS|verbs://DEVICE]...",
 		Short: "Be the other side of measurements until interrupted",
 		Long: `Be the other side of measurements until interrupted, at the addresses given or at every
 address of the host. RoCEv2 has one UDP port, 4791, so an address that rstored serves is
-not free: there the perf section of its configuration does the same.`,
-		Example: "  rstorectl perf serve\n  rstorectl perf serve 10.0.0.1 --client 10.0.0.0/24",
+not free: there the perf section of its configuration does the same. soft:// and verbs://
+before an address say who provides its RDMA device, the stack in user space or the kernel;
+without, the kernel does where one of its devices has the address.`,
+		Example: "  rstorectl perf serve\n  rstorectl perf serve 10.0.0.1 --client 10.0.0.0/24\n  rstorectl perf serve verbs://mlx5_0",
 		Args:    cli.Args(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
@@ -58,17 +64,21 @@ not free: there the perf section of its configuration does the same.`,
 
 // servePerf serves until ctx ends.
 func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port uint16) (err error) {
-	addrs, every := make([]netip.Addr, 0, len(args)), len(args) == 0
+	list, every := make([]config.Listen, 0, len(args)), len(args) == 0
 	for _, s := range args {
-		a, err := netip.ParseAddr(s)
+		l, err := perfListen(s, port)
 		if err != nil {
-			return cli.Usagef("%q is not an IP address", s)
+			return cli.Usagef("%v", err)
 		}
-		addrs = append(addrs, a.Unmap())
+		list = append(list, l)
 	}
 	if every {
-		if addrs, err = config.HostAddresses(); err != nil {
+		addrs, err := config.HostAddresses()
+		if err != nil {
 			return err
+		}
+		for _, a := range addrs {
+			list = append(list, config.Listen{Addr: a, Port: port})
 		}
 	}
 	level := slog.LevelInfo
@@ -82,8 +92,13 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 	}
 	defer func() { err = errors.Join(err, srv.Close()) }()
 	open := 0
-	for _, a := range addrs {
-		dev, err := roce.Open(roce.Config{Addr: a, Logger: log})
+	devices := provider.System()
+	for _, l := range list {
+		choice, err := devices.Choose(cmp.Or(l.Provider, provider.Auto), l.Addr, l.Device)
+		var dev rdma.Device
+		if err == nil {
+			dev, err = devices.Open(provider.Config{Choice: choice, Logger: log})
+		}
 		if err != nil {
 			if errors.Is(err, syscall.EADDRINUSE) {
 				err = fmt.Errorf("%w; if it is rstored, set perf: in its configuration instead", err)
@@ -91,7 +106,7 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 			if !every {
 				return err
 			}
-			log.Warn("not every address is served", "address", a.String(), "error", err)
+			log.Warn("not every address is served", "address", l.Addr.String(), "error", err)
 			continue
 		}
 		defer func() { _ = dev.Close() }()
@@ -100,7 +115,7 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 			return err
 		}
 		defer func() { _ = pl.Close() }()
-		log.Info("waiting for measurements", "address", pl.Addr().String())
+		log.Info("waiting for measurements", "address", pl.Addr().String(), "provider", choice.Kind.String(), "because", choice.Why)
 		open++
 	}
 	if open == 0 {
@@ -108,4 +123,15 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// perfListen reads an address, or a device, with or without who provides it.
+func perfListen(s string, port uint16) (config.Listen, error) {
+	kind, host, ok := strings.Cut(s, "://")
+	if !ok {
+		kind, host = "", s
+	} else {
+		kind += "://"
+	}
+	return config.ParseRDMAListen(kind + net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(int(port))))
 }

@@ -3,6 +3,7 @@ package ctl
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -34,12 +35,12 @@ func (t *tool) port() *cobra.Command {
 		}
 		return transports, cobra.ShellCompDirectiveNoFileComp
 	}
-	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515), ops\n(9049) or control (9048, if control_tls has its certificates). Without an address every address of the host is meant."
+	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515), ops\n(9049) or control (9048, if control_tls has its certificates). Without an address every address of the host is meant.\nFor rdma and perf, soft://ADDR and verbs://ADDR say who provides the RDMA device, user space or the kernel, and\nverbs://DEVICE names one of the kernel, such as mlx5_0."
 	add := &cobra.Command{
-		Use:               "add TRANSPORT [ADDR][:PORT]",
+		Use:               "add TRANSPORT [PROVIDER://][ADDR][:PORT]",
 		Short:             "Listen on a further port, now and after restarts",
 		Long:              "Listen on a further port, now and after restarts." + long,
-		Example:           "  rstorectl port add rdma 192.168.7.1\n  rstorectl port add tcp 127.0.0.1:3049",
+		Example:           "  rstorectl port add rdma 192.168.7.1\n  rstorectl port add rdma verbs://mlx5_0\n  rstorectl port add tcp 127.0.0.1:3049",
 		Args:              cli.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,7 +61,7 @@ func (t *tool) port() *cobra.Command {
 		},
 	}
 	remove := &cobra.Command{
-		Use:               "remove TRANSPORT [ADDR][:PORT]",
+		Use:               "remove TRANSPORT [PROVIDER://][ADDR][:PORT]",
 		Aliases:           []string{"rm", "delete"},
 		Short:             "Stop listening on a port, now and after restarts",
 		Long:              "Stop listening on a port, now and after restarts. Its connections end." + long,
@@ -88,13 +89,13 @@ func (t *tool) port() *cobra.Command {
 				return err
 			}
 			return t.g.Print(ports, func(w io.Writer) {
-				fmt.Fprintln(w, "TRANSPORT\tLISTEN\tADDRESSES\tORIGIN\tSTATE")
+				fmt.Fprintln(w, "TRANSPORT\tLISTEN\tADDRESSES\tDEVICES\tORIGIN\tSTATE")
 				for _, p := range ports {
 					st := "listening"
 					if p.Error != "" {
-						st = p.Error
+						st = strings.ReplaceAll(p.Error, "\n", "; ")
 					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Transport, p.Listen, dash(strings.Join(p.Addresses, " ")), p.Origin, st)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Transport, p.Listen, dash(strings.Join(p.Addresses, " ")), dash(strings.Join(p.Devices, " ")), p.Origin, st)
 				}
 			})
 		},
@@ -111,17 +112,38 @@ func portSpec(args []string) (control.PortSpec, error) {
 	}
 	l := config.Listen{Port: defaultPorts[p.Transport]}
 	if len(args) == 2 {
-		where := args[1]
-		if a, err := netip.ParseAddr(strings.Trim(where, "[]")); err == nil {
-			if !a.IsUnspecified() {
-				l.Addr = a.Unmap()
-			}
-		} else if n, err := strconv.ParseUint(where, 10, 16); err == nil && n > 0 {
-			l.Port = uint16(n)
-		} else if l, err = config.ParseListen(where); err != nil {
+		var err error
+		if l, err = listenAt(p.Transport, args[1], l.Port); err != nil {
 			return p, cli.Usagef("%v", err)
 		}
 	}
 	p.Listen = l.String()
 	return p, nil
+}
+
+// listenAt reads where to listen: ADDR:PORT, or an address, or a port number alone; over RDMA with who
+// provides the device before it, or a device in the place of the address.
+func listenAt(transport, where string, port uint16) (config.Listen, error) {
+	parse := config.ParseListen
+	kind, host, ok := strings.Cut(where, "://")
+	switch onDevice := transport == control.TransportRDMA || transport == control.TransportPerf; {
+	case ok && !onDevice:
+		return config.Listen{}, fmt.Errorf("%q: only rdma and perf have a provider", where)
+	case ok:
+		parse = config.ParseRDMAListen
+		kind += "://"
+	default:
+		kind, host = "", where
+	}
+	_, _, err := net.SplitHostPort(host)
+	_, err2 := strconv.ParseUint(host, 10, 16)
+	switch a, err3 := netip.ParseAddr(strings.Trim(host, "[]")); {
+	case err3 == nil:
+		return parse(kind + netip.AddrPortFrom(a, port).String())
+	case err2 == nil:
+		return parse(kind + ":" + host)
+	case err != nil && ok: // a device
+		return parse(kind + net.JoinHostPort(host, strconv.Itoa(int(port))))
+	}
+	return parse(kind + host)
 }

@@ -140,18 +140,16 @@ func (d *Daemon) prepare(next *picture) (_ *prepared, err error) {
 		p.exports = append(p.exports, s)
 	}
 	for _, w := range next.ports {
-		if slices.ContainsFunc(d.ports, func(o *port) bool { return o.PortSpec == w.PortSpec && len(o.ends) > 0 }) ||
+		if slices.ContainsFunc(d.ports, func(o *port) bool { return o.PortSpec == w.PortSpec && o.open() }) ||
 			slices.ContainsFunc(d.ports, func(o *port) bool { return samePortNumber(o.PortSpec, w.PortSpec) && !hasPort(next.ports, o.PortSpec) }) {
 			continue
 		}
 		o := &port{Port: w}
 		o.Addresses = []string{}
-		if err = d.openPort(o); err != nil && len(o.ends) == 0 {
+		if err = d.openPort(o, true); err != nil && len(o.ends) == 0 {
 			return nil, fmt.Errorf("port %s %s: %w", w.Transport, w.Listen, err)
 		}
-		if err != nil { // on some addresses only, as ever
-			o.Error, err = err.Error(), nil
-		}
+		err = nil // on some addresses only, as ever
 		p.ports = append(p.ports, o)
 	}
 	return p, nil
@@ -159,8 +157,8 @@ func (d *Daemon) prepare(next *picture) (_ *prepared, err error) {
 
 // samePortNumber reports whether two ports may be in each other's way.
 func samePortNumber(a, b control.PortSpec) bool {
-	x, err := config.ParseListen(a.Listen)
-	y, err2 := config.ParseListen(b.Listen)
+	x, err := parseListen(a)
+	y, err2 := parseListen(b)
 	return err == nil && err2 == nil && x.Port == y.Port
 }
 

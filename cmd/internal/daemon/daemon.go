@@ -94,28 +94,33 @@ type Daemon struct {
 	ports     []*port
 	opened    *prepared // for the change that is being made
 	portsOpen bool      // those of the start
-	// memory is what the RDMA ports share; nil before there is one.
-	memory *rpcrdma.Memory
+	// memory is what the RDMA ports on devices in user space share, pinned what those on devices of the
+	// kernel do; nil before there is one.
+	memory, pinned *rpcrdma.Memory
 
+	rdma    *opener
+	delays  retryDelays
+	losing  sync.WaitGroup // endpoints whose device is gone are being closed
 	devMu   sync.Mutex
-	devices map[netip.Addr]*device
+	devices map[deviceAt]*device
 }
 
 // Start brings a server up: state, programs, exports, ports, control socket.
 // What was acquired is released if a later step fails.
 func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (*Daemon, error) {
-	return start(cfg, load, log, false, nil)
+	return start(cfg, load, log, false, nil, systemOpener())
 }
 
 // start is Start; noUmask says that the umask of the process is 0. What another process has handed over is
 // from, if not nil: this one begins when that one lets it. If it cannot, nothing is released: the process
 // is to end, and the other one goes on with all of it.
-func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool, from *takeover) (_ *Daemon, err error) {
+func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool, from *takeover, devices *opener) (_ *Daemon, err error) {
 	d := &Daemon{
 		noUmask: noUmask,
 		load:    load, log: log, started: time.Now(),
-		failed:  make(chan error, 1),
-		devices: make(map[netip.Addr]*device),
+		failed: make(chan error, 1),
+		rdma:   devices, delays: defaultDelays,
+		devices: make(map[deviceAt]*device),
 		manager: telemetry.NewNotifier(),
 		from:    from, moved: make(chan struct{}), times: defaultTimes,
 	}

@@ -90,11 +90,12 @@ func configuredPorts(cfg *config.Config) []control.PortSpec {
 		{control.TransportControl, cfg.ControlTLS.Listen},
 	} {
 		for _, a := range l.addrs {
-			at, err := config.ParseListen(a)
+			p := control.PortSpec{Transport: l.transport, Listen: a}
+			at, err := parseListen(p)
 			if err != nil {
 				continue // Validate has refused it long ago
 			}
-			p := control.PortSpec{Transport: l.transport, Listen: at.String()}
+			p.Listen = at.String()
 			if !slices.Contains(out, p) {
 				out = append(out, p)
 			}

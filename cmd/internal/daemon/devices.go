@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,87 +10,153 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/ops"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/nfs/portmap"
+	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/verbs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// device is an open RDMA device, shared by the ports of its address.
+// opener chooses RDMA devices, and opens them.
+type opener struct {
+	host *provider.Host
+	open func(provider.Config) (rdma.Device, error)
+}
+
+func systemOpener() *opener {
+	h := provider.System()
+	return &opener{host: h, open: h.Open}
+}
+
+// deviceAt is where a device is open.
+type deviceAt struct {
+	kind provider.Kind
+	addr netip.Addr
+}
+
+// device is an open RDMA device, shared by the ports of its address. Of soft and kernel one is nil.
 type device struct {
-	*roce.Device
+	rdma.Device
+	soft   *roce.Device
+	kernel provider.Kernel
+	choice provider.Choice
+
 	d     *Daemon
 	addr  netip.Addr
-	tap   *tap
+	tap   *tap          // of soft
 	gone  chan struct{} // closed with the device
 	users int
+}
+
+// name is what it goes by for users: its address, or the kernel's name and the address.
+func (v *device) name() string {
+	if v.kernel != nil {
+		return v.kernel.Name() + "/" + v.addr.String()
+	}
+	return v.addr.String()
 }
 
 // ledgerSize is room for 4096 connections of a device, in the state directory.
 const ledgerSize = 4096 * cm.LedgerRecord
 
-// acquire opens the device of an address, or takes a share of it.
-func (d *Daemon) acquire(addr netip.Addr) (*device, error) {
+// acquire opens a device, or takes a share of it.
+func (d *Daemon) acquire(c provider.Choice) (*device, error) {
 	d.devMu.Lock()
 	defer d.devMu.Unlock()
-	if dev := d.devices[addr]; dev != nil {
+	at := deviceAt{c.Kind, c.Addr}
+	if dev := d.devices[at]; dev != nil {
 		dev.users++
 		return dev, nil
 	}
-	ledger, err := d.state.Memory("connections-"+addr.String(), ledgerSize)
-	if err != nil {
+	v := &device{choice: c, d: d, addr: c.Addr, gone: make(chan struct{}), users: 1}
+	if c.Kind == provider.Verbs {
+		rd, err := d.rdma.open(provider.Config{Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs")})
+		if err != nil {
+			return nil, err
+		}
+		v.Device, v.kernel = rd, rd.(provider.Kernel)
+		go v.watch()
+	} else if err := v.openSoft(); err != nil {
 		return nil, err
 	}
-	t := new(tap)
+	d.devices[at] = v
+	d.log.Debug("RDMA device opened", zap.String("device", v.name()), zap.String("provider", string(c.Kind)))
+	return v, nil
+}
+
+// openSoft opens a device in user space.
+func (v *device) openSoft() error {
+	d := v.d
+	ledger, err := d.state.Memory("connections-"+v.addr.String(), ledgerSize)
+	if err != nil {
+		return err
+	}
+	v.tap = new(tap)
 	shards := d.cfg.Load().Shards
 	var from *roce.Snapshot
 	if d.from != nil {
-		if from, err = d.from.device(addr); err != nil {
-			return nil, err
+		if from, err = d.from.device(v.addr); err != nil {
+			return err
 		}
 		if from != nil {
 			shards = from.Shards // the sockets are as many, and the numbers of queue pairs tell which
 		}
 	}
-	rd, err := roce.Open(roce.Config{
-		Addr: addr, Shards: shards, From: from, Logger: d.log.Slog("roce"), Wrap: t.wrap, Ledger: ledger,
-		Obituary: d.buried, PKeys: d.pkeys(), Sockets: d.sockets,
-		Starting: !d.portsOpen,
-	})
+	rd, err := d.rdma.open(provider.Config{Choice: v.choice, Loops: shards, Logger: d.log.Slog("roce"), Soft: roce.Config{
+		From: from, Wrap: v.tap.wrap, Ledger: ledger, Obituary: d.buried, PKeys: d.pkeys(), Sockets: d.sockets, Starting: !d.portsOpen,
+	}})
 	if err != nil {
-		return nil, err
+		return err
 	}
+	v.Device, v.soft = rd, rd.(*roce.Device)
 	if from != nil {
-		d.from.later(rd.Start)
+		d.from.later(v.soft.Start)
 	}
-	dev := &device{Device: rd, d: d, addr: addr, tap: t, gone: make(chan struct{}), users: 1}
-	d.devices[addr] = dev
-	d.log.Debug("RDMA device opened", zap.Stringer("addr", addr), zap.Int("path_mtu", int(rd.MTU())))
-	return dev, nil
+	return nil
+}
+
+// watch waits until the kernel takes the device away, or it is closed.
+func (v *device) watch() {
+	select {
+	case <-v.kernel.Removed():
+		v.d.deviceLost(v)
+	case <-v.gone:
+	}
 }
 
 // release gives a share back; the last one closes the device.
 func (v *device) release() error {
-	v.d.devMu.Lock()
-	defer v.d.devMu.Unlock()
+	d := v.d
+	d.devMu.Lock()
+	defer d.devMu.Unlock()
 	if v.users--; v.users > 0 {
 		return nil
 	}
-	delete(v.d.devices, v.addr)
+	d.forget(v)
 	close(v.gone)
-	st := v.Stats()
-	v.d.meters.dropDevice(&st)
+	_, faults := v.counters()
+	d.meters.dropDevice(faults)
 	return v.Close()
+}
+
+// forget takes a device off the list, from which nobody gets it any more. Call with devMu held.
+func (d *Daemon) forget(v *device) {
+	if at := (deviceAt{v.choice.Kind, v.addr}); d.devices[at] == v {
+		delete(d.devices, at)
+	}
 }
 
 // allOpen tells the devices that every port of the start is open. Call with mu held.
 func (d *Daemon) allOpen() {
 	d.portsOpen = true
-	for _, v := range d.deviceList() {
-		v.Started()
+	for _, v := range d.softDevices() {
+		v.soft.Started()
 	}
 }
 
@@ -100,29 +168,80 @@ func (d *Daemon) deviceList() []*device {
 	for _, v := range d.devices {
 		out = append(out, v)
 	}
-	slices.SortFunc(out, func(a, b *device) int { return a.addr.Compare(b.addr) })
+	slices.SortFunc(out, func(a, b *device) int {
+		return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.choice.Kind, b.choice.Kind))
+	})
 	return out
+}
+
+// softDevices are those of deviceList in user space.
+func (d *Daemon) softDevices() []*device {
+	return slices.DeleteFunc(d.deviceList(), func(v *device) bool { return v.soft == nil })
 }
 
 func (d *Daemon) deviceNames() []string {
 	list := d.deviceList()
 	out := make([]string, len(list))
 	for i, v := range list {
-		out[i] = v.addr.String()
+		out[i] = v.name()
 	}
 	return out
 }
 
-// deviceCounters reads the packet counters of every device, and adds to faults what
+// deviceCounters reads the counters of every device, and adds to faults what
 // of them are errors.
 func (d *Daemon) deviceCounters(faults map[string]uint64) map[string]map[string]uint64 {
 	out := make(map[string]map[string]uint64)
 	for _, v := range d.deviceList() {
-		m := make(map[string]uint64)
-		st := v.Stats()
-		st.Each(func(name string, n uint64) { m[name] = n })
-		addCounts(faults, deviceFaults(&st))
-		out[v.addr.String()] = m
+		all, wrong := v.counters()
+		addCounts(faults, wrong)
+		out[v.name()] = all
+	}
+	return out
+}
+
+// counters are all of a device, and what of them are errors.
+func (v *device) counters() (all, faults map[string]uint64) {
+	all = make(map[string]uint64)
+	if v.soft != nil {
+		st := v.soft.Stats()
+		st.Each(func(name string, n uint64) { all[name] = n })
+		return all, deviceFaults(&st)
+	}
+	told, ok := v.kernel.(provider.Informant)
+	if !ok {
+		return all, nil
+	}
+	st := told.Stats()
+	st.Each(func(name string, n uint64) {
+		if name != "QPs" && name != "Regions" { // which devices of both kinds have
+			name = ops.KernelCounter + name
+		}
+		all[name] = n
+	})
+	for s, n := range st.Failed {
+		if n > 0 {
+			all[ops.KernelFailed+rdma.Status(s).String()] = n
+		}
+	}
+	return all, kernelFaults(&st)
+}
+
+// Devices implements control.Backend.
+func (d *Daemon) Devices() []control.Device {
+	out := []control.Device{}
+	for _, v := range d.deviceList() {
+		c := control.Device{Name: v.name(), Address: v.addr.String(), Provider: string(v.choice.Kind), Sockets: len(v.Loops())}
+		if v.soft != nil {
+			c.InterfaceMTU, c.PathMTU = v.soft.InterfaceMTU(), int(v.soft.MTU())
+		} else {
+			c.Kernel = v.kernel.Name()
+			if told, ok := v.kernel.(provider.Informant); ok {
+				i := told.Info()
+				c.Port, c.Speaks, c.Firmware, c.PathMTU = i.Port, string(i.Transport), i.Firmware, int(i.PathMTU)
+			}
+		}
+		out = append(out, c)
 	}
 	return out
 }
@@ -169,22 +288,41 @@ func services(t rpc.Transport, at netip.AddrPort) []portmap.Service {
 	}
 }
 
-// findDevice is the device of that address, or the only one there is.
+// findDevice is the device of that name, or address, or the only one there is.
 func (d *Daemon) findDevice(name string) (*device, error) {
 	list := d.deviceList()
-	if name == "" {
-		switch len(list) {
-		case 0:
-			return nil, fmt.Errorf("no RDMA device is open")
-		case 1:
-			return list[0], nil
-		}
-		return nil, fmt.Errorf("there are %d devices; name one of %v", len(list), d.deviceNames())
+	if len(list) == 0 {
+		return nil, errors.New("no RDMA device is open")
 	}
+	var found []*device
 	for _, v := range list {
-		if v.addr.String() == name {
+		switch {
+		case v.name() == name:
 			return v, nil
+		case name == "", v.addr.String() == name, v.kernel != nil && v.kernel.Name() == name:
+			found = append(found, v)
 		}
 	}
-	return nil, fmt.Errorf("device %q: %w; there are %v", name, control.ErrNotFound, d.deviceNames())
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("device %q: %w; there are %v", name, control.ErrNotFound, d.deviceNames())
+	case 1:
+		return found[0], nil
+	}
+	return nil, fmt.Errorf("there are %d devices; name one of %v", len(found), d.deviceNames())
+}
+
+// kernelFaults are the counters of a device of the kernel that tell of a peer, or of the network, doing what it
+// should not, by the names of deviceFaults where they are the same.
+func kernelFaults(st *verbs.Stats) map[string]uint64 {
+	f := &st.Failed
+	return map[string]uint64{
+		"rdma_nak_invalid_request_received":  f[rdma.RemInvReqErr],
+		"rdma_nak_remote_access_received":    f[rdma.RemAccessErr],
+		"rdma_nak_remote_operation_received": f[rdma.RemOpErr],
+		"rdma_bad_response":                  f[rdma.BadRespErr],
+		"rdma_retries_exceeded":              f[rdma.RetryExcErr],
+		"rdma_rnr_retries_exceeded":          f[rdma.RNRRetryExcErr],
+		"rdma_local_error":                   f[rdma.LocLenErr] + f[rdma.LocQPOpErr] + f[rdma.LocProtErr] + f[rdma.LocAccessErr] + f[rdma.MWBindErr] + f[rdma.FatalErr] + f[rdma.GeneralErr],
+	}
 }

@@ -74,13 +74,13 @@ func (m *meters) dropPerf(s *perf.Server) {
 	drop(m, &m.perf, s, func() { addPerf(&m.past, s.Counters()) })
 }
 
-func (m *meters) dropDevice(st *roce.Stats) {
+func (m *meters) dropDevice(faults map[string]uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.past.Errors == nil {
 		m.past.Messages, m.past.Errors = make(map[string]uint64), make(map[string]uint64)
 	}
-	addCounts(m.past.Errors, deviceFaults(st))
+	addCounts(m.past.Errors, faults)
 }
 
 // deviceFaults are the counters of a device that tell of a peer, or of the network,

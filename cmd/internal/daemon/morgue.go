@@ -173,12 +173,3 @@ func (d *Daemon) postMortemCall(c rpcrdma.RPC) *control.PostMortemCall {
 	}
 	return p
 }
-
-// Devices implements control.Backend.
-func (d *Daemon) Devices() []control.Device {
-	out := []control.Device{}
-	for _, v := range d.deviceList() {
-		out = append(out, control.Device{Address: v.addr.String(), InterfaceMTU: v.InterfaceMTU(), PathMTU: int(v.MTU()), Sockets: len(v.Loops())})
-	}
-	return out
-}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -127,7 +126,7 @@ func (d *Daemon) opsState() ops.State {
 	defer cancel()
 	s := ops.State{
 		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
-		Exports: d.Exports(), Ports: d.Ports(), Drift: d.Drift(), Conns: d.Clients(), Workers: d.rpc.Load(),
+		Exports: d.Exports(), Ports: d.Ports(), Devices: d.Devices(), Drift: d.Drift(), Conns: d.Clients(), Workers: d.rpc.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(),
 		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tlsStatus(),
 	}
@@ -146,11 +145,22 @@ func (d *Daemon) opsState() ops.State {
 func (d *Daemon) memoryNow() control.Memory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.memory == nil {
-		return control.Memory{}
+	var sum control.Memory
+	for _, mem := range []*rpcrdma.Memory{d.memory, d.pinned} {
+		if mem == nil {
+			continue
+		}
+		m := mem.Stats(0)
+		sum.Limit += m.Limit
+		sum.Messages += m.Messages
+		sum.Bulk += m.Bulk
+		sum.Peak += m.Peak
+		sum.Waiting += m.Waiting
+		if sum.Share == 0 || m.Share < sum.Share {
+			sum.Share = m.Share
+		}
 	}
-	m := d.memory.Stats(0)
-	return control.Memory{Limit: m.Limit, Messages: m.Messages, Bulk: m.Bulk, Peak: m.Peak, Waiting: m.Waiting, Share: m.Share}
+	return sum
 }
 
 // pingLoops has every packet loop answer, until ctx ends.
@@ -158,15 +168,15 @@ func (d *Daemon) pingLoops(ctx context.Context) []ops.Loop {
 	var out []ops.Loop
 	for _, v := range d.deviceList() {
 		for i, l := range v.Loops() {
-			out = append(out, ping(ctx, v.addr, i, l))
+			out = append(out, ping(ctx, v.name(), i, l))
 		}
 	}
 	return out
 }
 
-func ping(ctx context.Context, device netip.Addr, i int, l rdma.Loop) ops.Loop {
+func ping(ctx context.Context, device string, i int, l rdma.Loop) ops.Loop {
 	began, answered := time.Now(), make(chan struct{})
-	out := ops.Loop{Device: device.String(), Loop: i}
+	out := ops.Loop{Device: device, Loop: i}
 	if l.Submit(func() { close(answered) }) {
 		select {
 		case <-answered:
@@ -329,19 +339,23 @@ func (d *Daemon) auditAction(a control.Action) {
 }
 
 // connected writes down a connection over RDMA, and serves it.
-func (d *Daemon) connected(p rpc.Peer) rpcrdma.Handler {
+func (d *Daemon) connected(p rpc.Peer, v *device) rpcrdma.Handler {
 	d.audit.Event("rdma_connect", zap.String("client", p.Addr.String()), zap.String("local", p.Local.String()), zap.String("pkey", fmt.Sprintf("%#04x", p.PKey)))
-	return &connection{d: d, peer: p}
+	return &connection{d: d, peer: p, elsewhere: v.kernel != nil}
 }
 
 // connection serves the calls of a connection over RDMA.
 type connection struct {
 	d    *Daemon
 	peer rpc.Peer
+	// elsewhere: on a device of the kernel, which is not to be asked by a thread that was ever another user
+	// (ib_safe_file_access), as threads are that serve calls.
+	elsewhere bool
 }
 
 // Dispatch implements rpcrdma.Handler.
 func (c *connection) Dispatch(call *rpc.Call, msg xdr.Decoder, mayBlock bool) {
+	call.Elsewhere = c.elsewhere
 	c.d.rpc.Dispatch(call, msg, mayBlock)
 }
 

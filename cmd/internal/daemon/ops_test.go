@@ -450,7 +450,7 @@ func TestPing(t *testing.T) {
 		ctx  context.Context
 		want bool
 	}{{loop{runs: true}, t.Context(), true}, {loop{}, over, false}, {loop{ended: true}, t.Context(), false}} {
-		if got := ping(tc.ctx, netip.MustParseAddr("127.0.0.1"), 3, tc.loop); got.OK != tc.want || got.Loop != 3 || got.Device != "127.0.0.1" {
+		if got := ping(tc.ctx, "127.0.0.1", 3, tc.loop); got.OK != tc.want || got.Loop != 3 || got.Device != "127.0.0.1" {
 			t.Errorf("%+v: %+v", tc.loop, got)
 		}
 	}

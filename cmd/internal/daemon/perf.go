@@ -8,6 +8,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/rdma/perf"
+	"github.com/rstored/rstored/rdma/provider"
 )
 
 // measuring is the other side of 'rstorectl perf': one server with its own bounded memory
@@ -29,7 +30,7 @@ var errNoPerfClients = errors.New("nobody may measure: name clients in the perf 
 
 // servePerf answers measurements on a port of a device, which it opens if it is the
 // first on that address. Call with mu held.
-func (d *Daemon) servePerf(at netip.AddrPort) (_ endpoint, err error) {
+func (d *Daemon) servePerf(c provider.Choice, port uint16) (_ endpoint, err error) {
 	section := d.cfg.Load().Perf
 	limits, err := section.Limits()
 	if err != nil {
@@ -38,7 +39,7 @@ func (d *Daemon) servePerf(at netip.AddrPort) (_ endpoint, err error) {
 	if len(limits.Clients) == 0 {
 		return endpoint{}, errNoPerfClients
 	}
-	dev, err := d.acquire(at.Addr())
+	dev, err := d.acquire(c)
 	if err != nil {
 		return endpoint{}, err
 	}
@@ -46,12 +47,12 @@ func (d *Daemon) servePerf(at netip.AddrPort) (_ endpoint, err error) {
 	if err != nil {
 		return endpoint{}, errors.Join(err, dev.release())
 	}
-	l, err := srv.Listen(dev, at.Port())
+	l, err := srv.Listen(dev.Device, port)
 	if err != nil {
 		return endpoint{}, errors.Join(err, d.closePerf(), dev.release())
 	}
 	// Measurements are not waited for: nobody loses anything.
-	return endpoint{addr: at, stop: func(context.Context) error {
+	return endpoint{addr: netip.AddrPortFrom(dev.addr, port), dev: dev, stop: func(context.Context) error {
 		return errors.Join(l.Close(), d.closePerf(), dev.release())
 	}}, nil
 }

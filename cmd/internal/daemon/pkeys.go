@@ -64,10 +64,10 @@ func (d *Daemon) PKeys() []control.PKey {
 func (d *Daemon) applyPKeys() error {
 	table := d.pkeys()
 	var errs []error
-	for _, v := range d.deviceList() {
-		if !slices.Equal(v.PKeys(), table) {
+	for _, v := range d.softDevices() { // the kernel's have the tables that their subnet manager wrote
+		if !slices.Equal(v.soft.PKeys(), table) {
 			d.log.Info("partitions changed", zap.Stringer("device", v.addr), zap.Int("partitions", len(table)))
-			errs = append(errs, v.SetPKeys(table))
+			errs = append(errs, v.soft.SetPKeys(table))
 		}
 	}
 	return errors.Join(errs...)

@@ -520,8 +520,8 @@ func (d *Daemon) hurtsOfPorts(h *hurting, next *picture) {
 			continue
 		}
 		at := func(p control.PortSpec) bool {
-			l, err := config.ParseListen(p.Listen)
-			return err == nil && p.Transport == c.Transport && l.Port == to.Port() && (l.Any() || l.Addr == to.Addr().Unmap())
+			l, err := parseListen(p)
+			return err == nil && p.Transport == c.Transport && l.Port == to.Port() && (l.Any() || l.Device != "" || l.Addr == to.Addr().Unmap())
 		}
 		i := slices.IndexFunc(d.ports, func(p *port) bool { return at(p.PortSpec) })
 		if i < 0 || hasPort(next.ports, d.ports[i].PortSpec) {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/state"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -29,6 +31,9 @@ type endpoint struct {
 	// stop ends it and releases what only it used. Calls in progress may end
 	// as long as ctx lasts.
 	stop func(ctx context.Context) error
+	// dev is the RDMA device that it is on; nil for others. want is what the listener asked for.
+	dev  *device
+	want config.Listen
 	// What carries calls, to be handed over; nil for others.
 	rdma *rpcrdma.Listener
 	tcp  *tcp.Listener
@@ -38,7 +43,12 @@ type endpoint struct {
 type port struct {
 	control.Port
 	ends []endpoint
-	perf config.Perf // of a perf port: what it was opened with
+	// aways are those that have to wait for their device. failed is why others cannot be served.
+	aways  []*away
+	failed error
+	// provider is, of an RDMA or perf port, who was asked for.
+	provider provider.Kind
+	perf     config.Perf // of a perf port: what it was opened with
 	// certs are the files of a control port.
 	certs certs.Files
 }
@@ -46,16 +56,42 @@ type port struct {
 // current reports whether a port is still what the configuration says.
 func (p *port) current(cfg *config.Config) bool {
 	switch p.Transport {
+	case control.TransportRDMA:
+		return p.provider == wanted(p.PortSpec, cfg)
 	case control.TransportPerf:
-		return reflect.DeepEqual(p.perf, bounds(cfg))
+		return p.provider == wanted(p.PortSpec, cfg) && reflect.DeepEqual(p.perf, bounds(cfg))
 	case control.TransportControl:
 		return p.certs == controlFiles(cfg)
 	}
 	return true
 }
 
+// open reports whether the port is served, or will be when its devices are there.
+func (p *port) open() bool { return len(p.ends)+len(p.aways) > 0 }
+
+// tell brings what users see of the port up to date.
+func (p *port) tell() {
+	p.Addresses, p.Devices, p.Waiting = []string{}, nil, nil
+	for _, e := range p.ends {
+		p.Addresses = append(p.Addresses, e.addr.String())
+		if e.dev != nil {
+			p.Devices = append(p.Devices, e.dev.name())
+		}
+	}
+	errs := []error{p.failed}
+	for _, a := range p.aways {
+		p.Waiting = append(p.Waiting, a.where())
+		errs = append(errs, a.err())
+	}
+	p.Error = ""
+	if err := errors.Join(errs...); err != nil {
+		p.Error = err.Error()
+	}
+}
+
 // stop ends all endpoints at once, so that they share the time they have.
 func (p *port) stop(ctx context.Context) error {
+	p.giveUp()
 	ends := p.ends
 	p.ends = nil
 	errs := make([]error, len(ends))
@@ -95,11 +131,11 @@ func (d *Daemon) applyPorts(atStart bool) error {
 	// Closing comes first: what is desired may need an address that goes away.
 	keep := d.ports[:0:0]
 	for _, p := range d.ports {
-		if slices.ContainsFunc(want, func(w control.Port) bool { return w.PortSpec == p.PortSpec }) && len(p.ends) > 0 && p.current(d.cfg.Load()) {
+		if slices.ContainsFunc(want, func(w control.Port) bool { return w.PortSpec == p.PortSpec }) && p.open() && p.current(d.cfg.Load()) {
 			keep = append(keep, p)
 			continue
 		}
-		if len(p.ends) > 0 {
+		if p.open() {
 			d.log.Info("no longer listening", zap.String("transport", p.Transport), zap.String("on", p.Listen))
 		}
 		if err := p.remove(); err != nil {
@@ -120,8 +156,7 @@ func (d *Daemon) applyPorts(atStart bool) error {
 		}
 		p := &port{Port: w}
 		p.Addresses = []string{}
-		if err := d.openPort(p); err != nil {
-			p.Error = err.Error()
+		if err := d.openPort(p, atStart && p.Origin == control.OriginConfig); err != nil {
 			err = fmt.Errorf("%s %s: %w", p.Transport, p.Listen, err)
 			switch {
 			case len(p.ends) > 0:
@@ -137,45 +172,59 @@ func (d *Daemon) applyPorts(atStart bool) error {
 	return errors.Join(errs...)
 }
 
-// openPort opens the endpoints of a port. An error with endpoints open is about
-// the others.
-func (d *Daemon) openPort(p *port) error {
-	at, err := config.ParseListen(p.Listen)
+// parseListen reads where a port is to listen.
+func parseListen(p control.PortSpec) (config.Listen, error) {
+	if onDevice(p.Transport) {
+		return config.ParseRDMAListen(p.Listen)
+	}
+	return config.ParseListen(p.Listen)
+}
+
+// onDevice reports whether ports of a transport are on RDMA devices.
+func onDevice(transport string) bool {
+	return transport == control.TransportRDMA || transport == control.TransportPerf
+}
+
+// wanted is who is to provide the devices of an RDMA or perf port.
+func wanted(p control.PortSpec, cfg *config.Config) provider.Kind {
+	at, _ := parseListen(p) // what cannot be read cannot be opened either
+	return cmp.Or(at.Provider, provider.Kind(cfg.RDMAProvider))
+}
+
+// openPort opens the endpoints of a port. An error with endpoints open, or with some that wait for their
+// devices, is about the others and those. must says that there is to be no waiting.
+func (d *Daemon) openPort(p *port, must bool) error {
+	at, err := parseListen(p.PortSpec)
 	if err != nil {
+		p.Error = err.Error()
 		return err
 	}
-	var addrs []netip.Addr
-	switch {
-	case !at.Any():
-		addrs = []netip.Addr{at.Addr}
-	case p.Transport == control.TransportRDMA, p.Transport == control.TransportPerf:
-		if addrs, err = config.HostAddresses(); err != nil {
-			return err
-		}
-	default:
-		addrs = []netip.Addr{netip.IPv6Unspecified()} // both families
-	}
 	p.perf, p.certs = bounds(d.cfg.Load()), controlFiles(d.cfg.Load())
-	var errs []error
-	for _, a := range addrs {
-		e, err := d.openEndpoint(p.Transport, netip.AddrPortFrom(a, at.Port), at.Any())
-		if err != nil {
-			errs = append(errs, err)
-			continue
+	if onDevice(p.Transport) {
+		p.failed = d.openOnDevices(p, at, must)
+	} else {
+		to := netip.AddrPortFrom(at.Addr, at.Port)
+		if at.Any() {
+			to = netip.AddrPortFrom(netip.IPv6Unspecified(), at.Port) // both families
 		}
-		p.ends = append(p.ends, e)
-		p.Addresses = append(p.Addresses, e.addr.String())
-		d.log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr))
+		var e endpoint
+		if e, p.failed = d.openEndpoint(p.Transport, to, at.Any()); p.failed == nil {
+			p.ends = append(p.ends, e)
+			d.log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr))
+		}
+	}
+	p.tell()
+	errs := []error{p.failed}
+	for _, a := range p.aways {
+		if !errors.Is(a.reason, errPredecessor) { // which is as it should be
+			errs = append(errs, a.err())
+		}
 	}
 	return errors.Join(errs...)
 }
 
 func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bool) (endpoint, error) {
 	switch transport {
-	case control.TransportRDMA:
-		return d.serveRDMA(at)
-	case control.TransportPerf:
-		return d.servePerf(at)
 	case control.TransportTCP, control.TransportPortmap, control.TransportOps, control.TransportControl:
 		var remote control.Remote
 		if transport == control.TransportControl {
@@ -239,7 +288,7 @@ func (d *Daemon) Ports() []control.Port {
 	out := make([]control.Port, 0, len(d.ports))
 	for _, p := range d.ports {
 		c := p.Port
-		c.Addresses = slices.Clone(c.Addresses)
+		c.Addresses, c.Devices, c.Waiting = slices.Clone(c.Addresses), slices.Clone(c.Devices), slices.Clone(c.Waiting)
 		out = append(out, c)
 	}
 	return out
@@ -248,7 +297,7 @@ func (d *Daemon) Ports() []control.Port {
 // canonical brings a port into the spelling that the lists use.
 func canonical(p control.PortSpec) (control.PortSpec, error) {
 	p.Transport = strings.ToLower(p.Transport)
-	at, err := config.ParseListen(p.Listen)
+	at, err := parseListen(p)
 	if err != nil {
 		return p, err
 	}
@@ -265,7 +314,7 @@ func (d *Daemon) AddPort(spec control.PortSpec) (control.Port, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i := slices.IndexFunc(d.ports, func(p *port) bool { return p.PortSpec == spec })
-	if i >= 0 && len(d.ports[i].ends) > 0 {
+	if i >= 0 && d.ports[i].open() {
 		return control.Port{}, fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrConflict)
 	}
 	configured := slices.Contains(configuredPorts(d.effective()), spec)
@@ -273,11 +322,8 @@ func (d *Daemon) AddPort(spec control.PortSpec) (control.Port, error) {
 	if configured {
 		p.Origin = control.OriginConfig
 	}
-	if err := d.openPort(p); err != nil {
-		if len(p.ends) == 0 {
-			return control.Port{}, fmt.Errorf("%s %s: %w", spec.Transport, spec.Listen, err)
-		}
-		p.Error = err.Error()
+	if err := d.openPort(p, true); err != nil && len(p.ends) == 0 {
+		return control.Port{}, fmt.Errorf("%s %s: %w", spec.Transport, spec.Listen, err)
 	}
 	if err := d.state.PutPort(state.Port(spec), configured); err != nil {
 		return control.Port{}, errors.Join(err, p.remove())

@@ -153,7 +153,7 @@ func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 			return err
 		}
 	}
-	d, err := start(cfg, load, log, true, from)
+	d, err := start(cfg, load, log, true, from, systemOpener())
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	d.draining.Store(true)
 	d.sockets.Freeze()
 	if d.sockets.Keeps() {
-		for _, v := range d.deviceList() {
-			v.Ending()
+		for _, v := range d.softDevices() {
+			v.soft.Ending()
 		}
 	}
 	d.audit.Record("stop")
@@ -26,6 +26,9 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	d.mu.Lock()
 	ports := d.ports
 	d.ports = nil
+	for _, p := range ports {
+		p.giveUp()
+	}
 	d.mu.Unlock()
 	// Whoever watches sees the drain.
 	watching := new(port)
@@ -50,6 +53,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 			all.ends = append(all.ends, p.ends...)
 		}
 		err := all.stop(ctx)
+		d.losing.Wait()
 		d.nlm.Close()
 		d.nfs4.Close()
 		d.rpc.Close()
@@ -87,9 +91,13 @@ func (d *Daemon) release() {
 	if d.otlp != nil {
 		d.otlp.Close(context.Background())
 	}
+	d.mu.Lock()
 	for _, p := range d.ports {
 		_ = p.remove()
 	}
+	d.ports = nil
+	d.mu.Unlock()
+	d.losing.Wait()
 	if d.nlm != nil {
 		d.nlm.Close()
 	}

@@ -170,6 +170,11 @@ func (t *takeover) inherited(store sockets.Store, d *Daemon) (*sockets.Set, erro
 	return sockets.FromFiles(store, d.log.Slog("sockets"), p.Files, names), nil
 }
 
+// hasDevice reports whether there was a device in user space on an address, whose connections wait to go on.
+func (t *takeover) hasDevice(addr netip.Addr) bool {
+	return t != nil && t.parts[partDevice+addr.String()] != nil
+}
+
 // device is what the device of an address was; nil if there was none.
 func (t *takeover) device(addr netip.Addr) (*roce.Snapshot, error) {
 	p, err := t.take(partDevice + addr.String())

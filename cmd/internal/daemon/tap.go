@@ -153,16 +153,25 @@ func (c *capture) put(buf []byte) {
 	c.missed.Add(1)
 }
 
+// notByUs is why there is no capture of a device of the kernel.
+func notByUs(v *device) error {
+	return fmt.Errorf("the packets of %s, a device of the kernel, do not pass through rstored: 'tcpdump -i %s' shows those of cards whose driver lets it, 'tcpdump -i INTERFACE' on its network interface those of rxe and siw",
+		v.name(), v.kernel.Name())
+}
+
 // Capture implements control.Backend.
 func (d *Daemon) Capture(ctx context.Context, spec control.CaptureSpec, w io.Writer) error {
 	dev, err := d.findDevice(spec.Device)
 	if err != nil {
 		return err
 	}
+	if dev.soft == nil {
+		return notByUs(dev)
+	}
 	spec.Peer = spec.Peer.Unmap()
 	c := &capture{spec: spec, records: make(chan []byte, captureBatches)}
 	if spec.QPN != 0 {
-		list := dev.QPs()
+		list := dev.soft.QPs()
 		i := slices.IndexFunc(list, func(q roce.QPInfo) bool { return q.QPN == spec.QPN })
 		if i < 0 {
 			return fmt.Errorf("queue pair %#x of %s: %w", spec.QPN, dev.addr, control.ErrNotFound)

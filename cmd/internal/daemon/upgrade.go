@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/gob"
 	"errors"
 	"fmt"
@@ -184,6 +185,7 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	if err := h.conn.Send(&handover.Part{Name: wordGo}); err != nil {
 		return control.Upgraded{}, d.lose(h, err)
 	}
+	u.Dropped += d.yield()
 	if err := h.await(wordServing, d.times.serving, nil); err != nil {
 		return control.Upgraded{}, d.lose(h, err)
 	}
@@ -323,8 +325,8 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 		fn(true)
 		undo = append(undo, func() error { fn(false); return nil })
 	}
-	for _, v := range d.deviceList() {
-		hold(v.Hold)
+	for _, v := range d.softDevices() {
+		hold(v.soft.Hold)
 	}
 	for _, e := range d.ends() {
 		switch {
@@ -386,8 +388,8 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 // park stops the loops of all devices, until release is called.
 func (d *Daemon) park() (release func()) {
 	var all []func()
-	for _, v := range d.deviceList() {
-		all = append(all, v.Park())
+	for _, v := range d.softDevices() {
+		all = append(all, v.soft.Park())
 	}
 	return func() {
 		for _, fn := range all {
@@ -574,8 +576,8 @@ func (d *Daemon) parts() (out []*handover.Part, err error) {
 	if err := add(partNFS4, data, nil, err); err != nil {
 		return out, err
 	}
-	for _, v := range d.deviceList() {
-		s, err := v.Export()
+	for _, v := range d.softDevices() {
+		s, err := v.soft.Export()
 		if err == nil {
 			data, err = encode(s)
 		}
@@ -585,6 +587,7 @@ func (d *Daemon) parts() (out []*handover.Part, err error) {
 	}
 	for _, e := range d.ends() {
 		switch {
+		case e.stays(): // its connections end
 		case e.rdma != nil:
 			data, files, err := e.rdma.Export()
 			if err := add(partRDMA+e.addr.String(), data, files, err); err != nil {
@@ -618,6 +621,30 @@ func (s *served) moves() (mover, bool) {
 	return m, ok
 }
 
+// stays reports whether an endpoint's connections are the kernel's, which hands them to no other process.
+func (e *endpoint) stays() bool { return e.dev != nil && e.dev.kernel != nil }
+
+// yield closes the endpoints on devices of the kernel, whose ports the new process can only have after this
+// one, and returns how many clients of them have to connect again. Call with mu held.
+func (d *Daemon) yield() (dropped int) {
+	over, cancel := context.WithCancel(context.Background())
+	cancel() // their calls have ended
+	all := new(port)
+	for _, e := range d.ends() {
+		if !e.stays() {
+			continue
+		}
+		if e.rdma != nil {
+			dropped += len(e.rdma.Conns())
+		}
+		all.ends = append(all.ends, e)
+	}
+	if err := all.stop(over); err != nil {
+		d.log.Warn("closing the ports on devices of the kernel", zap.Error(err))
+	}
+	return dropped
+}
+
 // callers are those whom clients of connections can be called by: their peers, and their numbers, which are
 // the places in the list of peers, from 1. Call with mu held.
 func (d *Daemon) callers() (peers []rpc.Peer, numbers map[rpc.Caller]uint64) {
@@ -625,6 +652,7 @@ func (d *Daemon) callers() (peers []rpc.Peer, numbers map[rpc.Caller]uint64) {
 	for _, e := range d.ends() {
 		var all map[rpc.Peer]rpc.Caller
 		switch {
+		case e.stays():
 		case e.rdma != nil:
 			all = e.rdma.Callers()
 		case e.tcp != nil:

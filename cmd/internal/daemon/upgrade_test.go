@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beHeir is a process that takes over badly.
+// beHeir is a process that takes over, badly but for "serve".
 func beHeir(how string) int {
 	if how == "exit" {
 		return 3
@@ -37,6 +37,13 @@ func beHeir(how string) int {
 	conn, err := handover.Inherited()
 	if err != nil {
 		panic(err)
+	}
+	if how == "serve" {
+		if err := serveAsHeir(conn); err != nil {
+			fail(conn, err)
+			return 1
+		}
+		return 0
 	}
 	receive := func() *handover.Part {
 		p, err := conn.Receive()

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rstored/rstored/cmd/internal/rdmadev"
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/rdma/sysfs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -118,7 +118,7 @@ func (r *Report) modules(h *Host) {
 // link looks for the kernel's RDMA device on an interface.
 func (r *Report) link(h *Host, name string) {
 	for _, d := range h.rdmaDevices() {
-		i := slices.IndexFunc(d.Ports, func(p rdmadev.Port) bool { return p.NetDev == name })
+		i := slices.IndexFunc(d.Ports, func(p sysfs.Port) bool { return p.NetDev == name })
 		if i < 0 {
 			continue
 		}

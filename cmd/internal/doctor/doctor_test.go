@@ -88,6 +88,12 @@ func well() *daemon {
 	}
 }
 
+// onKernel has it serve on a device of the kernel.
+func onKernel(d *daemon) {
+	d.devices[0] = control.Device{Name: "rxe0/10.0.0.1", Address: "10.0.0.1", Provider: "verbs", Kernel: "rxe0", Port: 1, PathMTU: 1024, Sockets: 1}
+	d.stats.Devices = map[string]map[string]uint64{"rxe0/10.0.0.1": {"Wakeups": 1}}
+}
+
 func (d *daemon) Status(context.Context) (control.Status, error) {
 	return control.Status{State: control.StateRunning, Version: "v1", PID: 42}, d.err
 }
@@ -170,6 +176,13 @@ func TestServer(t *testing.T) {
 		{"changed MTU", files{"sys/class/net/eth0/mtu": "9000"}, nil, Warn, "device", []string{"is 9000 now and was 1500", "restart rstored"}},
 		{"an address that is gone", nil, func(d *daemon) { d.devices[0].Address = "10.0.0.2" }, Fail, "device", []string{"no interface has the address"}},
 		{"rxe", files{"proc/net/udp": udpOfAll, "sys/class/infiniband/rxe0/parent": "eth0\n", "sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n"}, nil, Warn, "udp-4791", []string{"rdma_rxe", "rdma link delete"}},
+		{"a device of the kernel", files{"sys/class/infiniband/rxe0/parent": "eth0\n", "sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n"}, onKernel, OK, "device", []string{"RDMA device rxe0/10.0.0.1", "rdma_rxe"}},
+		{"a device of the kernel that is down", files{"sys/class/infiniband/rxe0/parent": "eth0\n", "sys/class/infiniband/rxe0/ports/1/state": "1: DOWN\n"}, onKernel, Warn, "device", []string{"is DOWN"}},
+		{"a device that the kernel has no more", nil, onKernel, Fail, "device", []string{"rxe0 no more", "rstorectl device list"}},
+		{"a port that waits for its device", nil, func(d *daemon) {
+			d.ports[0].Addresses, d.ports[0].Waiting, d.ports[0].Error = nil, []string{"10.0.0.1:20049"}, "10.0.0.1:20049 waits for its RDMA device"
+		}, Fail, "port", []string{"waits for its RDMA device", "rstorectl device list"}},
+		{"rxe that we use", files{"proc/net/udp": udpOfAll, "sys/class/infiniband/rxe0/parent": "eth0\n", "sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n"}, onKernel, OK, "udp-4791", []string{"whose devices rstored uses"}},
 		{
 			"another rstored",
 			files{"proc/net/udp": udpOfAll, "proc/6/comm": "rstored\n", "proc/6/fd/3": "->socket:[4712]"},

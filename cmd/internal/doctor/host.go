@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rstored/rstored/cmd/internal/rdmadev"
 	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/sysfs"
 	"github.com/rstored/rstored/rdma/wire"
 )
 
@@ -171,8 +171,8 @@ func (h *Host) module(name string) moduleState {
 }
 
 // rdmaDevices are those of the kernel; none if they cannot be read.
-func (h *Host) rdmaDevices() []rdmadev.Device {
-	list, _ := rdmadev.List(os.DirFS(h.path("sys")))
+func (h *Host) rdmaDevices() []sysfs.Device {
+	list, _ := sysfs.List(os.DirFS(h.path("sys")))
 	return list
 }
 
@@ -255,7 +255,7 @@ func (h *Host) owners(list []socket) map[string]owner {
 // port 4791 of all addresses with its first link.
 func (h *Host) softRoCE() bool {
 	return h.module("rdma_rxe") == moduleLoaded ||
-		slices.ContainsFunc(h.rdmaDevices(), func(d rdmadev.Device) bool { return d.Driver == rdmadev.RXEDriver })
+		slices.ContainsFunc(h.rdmaDevices(), func(d sysfs.Device) bool { return d.Driver == sysfs.RXEDriver })
 }
 
 // firewall says whether packets may be filtered. The rules themselves need

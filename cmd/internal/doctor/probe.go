@@ -16,6 +16,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/wire"
 	"github.com/rstored/rstored/rpcrdma"
@@ -41,10 +42,18 @@ const (
 // probeRDMA connects as a client and makes the calls of a mount.
 func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, local netip.Addr, path string) {
 	records := make(chan roce.Record, 1) // of the one connection that is made
-	var dev *roce.Device
-	var err error
+	var dev rdma.Device
+	host := provider.System()
+	choice, err := host.ChooseFor(provider.Auto, at.Addr(), local)
+	if err == nil && choice.Kind == provider.Verbs {
+		dev, err = host.Open(provider.Config{Choice: choice})
+		r.ok("provider", "RDMA is tried by the kernel's %s: %s", choice.Device, choice.Why)
+	}
 	for _, from := range sources(h, local) {
-		dev, err = roce.Open(roce.Config{Addr: from, ConnectLimit: rdma.Time(connectTime), Obituary: func(x roce.Record) {
+		if dev != nil {
+			break
+		}
+		dev, err = openSoft(roce.Config{Addr: from, ConnectLimit: rdma.Time(connectTime), Obituary: func(x roce.Record) {
 			select {
 			case records <- x:
 			default:
@@ -56,7 +65,7 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		r.add(Warn, "connect", "mount, then see dmesg here and 'rstorectl clients --failed' on the server; to try it from user space, use a host or network namespace without rdma_rxe",
+		r.add(Warn, "connect", "mount, then see dmesg here and 'rstorectl clients --failed' on the server; to try it from here, install rstored-rdma, whose rstorectl uses the kernel's RDMA devices, or use a host or network namespace without rdma_rxe",
 			"RDMA cannot be tried from %v: UDP port %d is taken, on the other addresses of its interface too; going on with TCP", local, wire.Port)
 		return
 	case err != nil:
@@ -96,15 +105,25 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 	r.mount(ctx, nc, "RDMA", path, dev.Addr(), Fail)
 }
 
+// openSoft opens a device in user space.
+func openSoft(c roce.Config) (rdma.Device, error) {
+	d, err := roce.Open(c)
+	if err != nil {
+		return nil, err // and no nil *roce.Device, which is no nil rdma.Device
+	}
+	return d, nil
+}
+
 // connectHint says what to do about a connection that did not come about.
-func connectHint(rec roce.Record, dev *roce.Device, at netip.AddrPort) string {
+func connectHint(rec roce.Record, dev rdma.Device, at netip.AddrPort) string {
 	switch rec.Outcome {
 	case roce.Rejected:
 		switch rec.Reason {
 		case cm.InvalidServiceID:
 			return fmt.Sprintf("on the server: 'rstorectl port list' shows what is served, 'rstorectl port add rdma %v' adds it; or give the right port in the URL and as port= when mounting", at)
 		case cm.InvalidMTU:
-			return fmt.Sprintf("the server's interface has a smaller MTU: 'ip link set dev IFACE mtu %d' there, or the server's MTU here", int(dev.MTU())+headers)
+			soft, _ := dev.(*roce.Device) // nothing else keeps records
+			return fmt.Sprintf("the server's interface has a smaller MTU: 'ip link set dev IFACE mtu %d' there, or the server's MTU here", int(soft.MTU())+headers)
 		case cm.InvalidGID:
 			return "there is address translation (NAT) between here and the server, which RoCE does not pass; use a network without, such as the host's for a container"
 		case cm.ConsumerDefined, cm.NoResources:

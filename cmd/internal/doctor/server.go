@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/rdma/link/udp"
+	"github.com/rstored/rstored/rdma/provider"
+	"github.com/rstored/rstored/rdma/sysfs"
 	"github.com/rstored/rstored/rdma/wire"
 )
 
@@ -190,7 +193,11 @@ func (r *Report) ports(h *Host, ports []control.Port, pid int) {
 			if len(p.Addresses) > 0 {
 				level = Warn
 			}
-			r.add(level, "port", fmt.Sprintf("free the port, or 'rstorectl port remove %s %s' and add another", p.Transport, p.Listen), "%s %s: %s", p.Transport, p.Listen, p.Error)
+			do := fmt.Sprintf("free the port, or 'rstorectl port remove %s %s' and add another", p.Transport, p.Listen)
+			if len(p.Waiting) > 0 {
+				do = fmt.Sprintf("'rstorectl device list' and 'dmesg' show what became of the device; it is served by itself when that is back, or 'rstorectl port remove %s %s'", p.Transport, p.Listen)
+			}
+			r.add(level, "port", do, "%s %s: %s", p.Transport, p.Listen, p.Error)
 		}
 	}
 	if !serving[control.TransportRDMA] {
@@ -230,6 +237,10 @@ func (r *Report) devices(h *Host, devices []control.Device) {
 			continue
 		}
 		name, mtu := h.interfaceOf(a)
+		if d.Provider == string(provider.Verbs) {
+			r.kernelDevice(h, &d)
+			continue
+		}
 		switch {
 		case name == "":
 			if a.IsLoopback() {
@@ -248,6 +259,26 @@ func (r *Report) devices(h *Host, devices []control.Device) {
 	}
 }
 
+// kernelDevice says how a device of the kernel is.
+func (r *Report) kernelDevice(h *Host, d *control.Device) {
+	list := h.rdmaDevices()
+	i := slices.IndexFunc(list, func(k sysfs.Device) bool { return k.Name == d.Kernel })
+	if i < 0 {
+		r.add(Fail, "device", "'rstorectl device list' shows those there are", "the kernel has RDMA device %s no more", d.Kernel)
+		return
+	}
+	for _, p := range list[i].Ports {
+		if d.Port != 0 && p.Number != d.Port {
+			continue
+		}
+		if p.State != "ACTIVE" {
+			r.add(Warn, "device", "'ip link' and the cable: no client reaches it", "port %d of RDMA device %s is %s (%s)", p.Number, d.Name, p.State, p.Phys)
+			continue
+		}
+		r.ok("device", "RDMA device %s: %s of the kernel (%s), port %d, %s, %s", d.Name, d.Kernel, cmp.Or(list[i].Driver, "driver unknown"), p.Number, cmp.Or(d.Speaks, p.Layer), cmp.Or(p.Rate, "rate unknown"))
+	}
+}
+
 // udpPort says who has UDP port 4791 on which address. Process pid is the daemon,
 // which has the devices.
 func (r *Report) udpPort(h *Host, pid int, devices []control.Device) {
@@ -258,12 +289,16 @@ func (r *Report) udpPort(h *Host, pid int, devices []control.Device) {
 		o, known := who[s.inode]
 		switch {
 		case known && o.pid == pid,
-			!known && slices.ContainsFunc(devices, func(d control.Device) bool { return d.Address == s.addr.String() }):
+			!known && slices.ContainsFunc(devices, func(d control.Device) bool {
+				return d.Address == s.addr.String() && d.Provider != string(provider.Verbs)
+			}):
 			r.once(said, OK, "", "UDP port %d of %v is rstored's", wire.Port, s.addr)
 		case known:
 			r.once(said, Warn, "give each process an address of its own (--rdma-listen ADDR:20049), or end it", "UDP port %d of %v is held by %v", wire.Port, s.addr, o)
+		case s.addr.IsUnspecified() && h.softRoCE() && slices.ContainsFunc(devices, func(d control.Device) bool { return d.Provider == string(provider.Verbs) }):
+			r.once(said, OK, "", "UDP port %d of all addresses is held by the kernel's rdma_rxe, whose devices rstored uses", wire.Port)
 		case s.addr.IsUnspecified() && h.softRoCE():
-			r.once(said, Warn, "'rdma link show' and 'rdma link delete LINK', then 'rmmod rdma_rxe'; user space needs the port on a host or network namespace without it",
+			r.once(said, Warn, "'rdma link show' and 'rdma link delete LINK', then 'rmmod rdma_rxe'; user space needs the port on a host or network namespace without it; or install rstored-rdma, which serves on its devices: 'rstorectl port add rdma verbs://LINK'",
 				"UDP port %d of all addresses is held by the kernel's rdma_rxe", wire.Port)
 		default:
 			r.once(said, Warn, "'ss -ulpn sport = 4791' as root shows by whom", "UDP port %d of %v is held by a process that cannot be seen from here", wire.Port, s.addr)
@@ -300,7 +335,7 @@ func (r *Report) receiveLimit(h *Host) {
 
 func (r *Report) counters(h *Host, devices []control.Device, s control.Stats) {
 	for _, d := range devices {
-		c := s.Devices[d.Address]
+		c := s.Devices[cmp.Or(d.Name, d.Address)]
 		got, want := c["Link.RcvBufBytes"], uint64(udp.DefaultReceiveBuffer)*uint64(max(d.Sockets, 1))
 		if got > 0 && got < want {
 			r.add(Warn, "receive-buffer", enlarge(), "RDMA device %s got %d bytes of receive buffer and asked for %d: bursts will be lost (net.core.rmem_max is %d)", d.Address, got, want, h.number(rmemMax))

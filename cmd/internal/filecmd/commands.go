@@ -4,6 +4,7 @@
 package filecmd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -25,6 +26,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
@@ -112,6 +114,8 @@ func tlsFlags(f *pflag.FlagSet, d *dial.Dialer) {
 func connectFlags(f *pflag.FlagSet, d *dial.Dialer) {
 	f.Uint16Var(&d.MountPort, "mount-port", 0, "TCP `PORT` of the MOUNT service (default: the server's NFS port, or what its portmap says)")
 	f.TextVar(&d.Source, "source", netip.Addr{}, "local `ADDRESS` for RDMA (default: as routing says; a free loopback address for a server on this host)")
+	d.Provider = cmp.Or(d.Provider, provider.Auto)
+	f.Var(&d.Provider, "provider", "who provides the RDMA device: soft, the stack in user space; verbs, the kernel; or auto, the kernel where one of its devices has the address. ?provider= of a URL goes first")
 	f.Func("pkey", "partition `KEY` to connect in over RDMA (default: 0xffff)", func(s string) (err error) {
 		d.PKey, err = config.ParsePKey(s)
 		return err

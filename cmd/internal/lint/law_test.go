@@ -46,6 +46,8 @@ var law = []struct {
 	{dir: "rdma/link/udp", allow: []string{"rdma", "rdma/wire", "rdma/link"}, unix: true},
 	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rdma/link/..."}},
 	{dir: "rdma/verbs", allow: []string{"rdma"}, unix: true},
+	{dir: "rdma/sysfs"},
+	{dir: "rdma/provider", allow: []string{"rdma", "rdma/roce", "rdma/sysfs", "rdma/verbs"}}, // chooses one
 	{dir: "rdma/sim", allow: []string{"rdma/..."}},
 	{dir: "rdma/rdmatest", allow: []string{"rdma/..."}},
 	{dir: "rpcrdma/xdr"},
@@ -58,7 +60,7 @@ var law = []struct {
 	{dir: "nfs/idmap"}, // who knows names is passed in
 	{dir: "nfs/hosts"}, // and who knows hosts
 	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
-	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma/roce", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp"}}, // puts the client together
+	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp"}}, // puts the client together
 	{dir: "blockstore", allow: []string{"blockstore/..."}},
 	{dir: "blockstore/posixfs", allow: []string{"blockstore", "blockstore/boltfile"}, unix: true},
 	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true}, // a client as any other

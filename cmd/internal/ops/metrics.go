@@ -14,6 +14,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/otlp"
 	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/verbs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -26,6 +27,7 @@ type State struct {
 	Stats    control.Stats
 	Exports  []control.Export
 	Ports    []control.Port
+	Devices  []control.Device
 	Drift    control.Drift
 	Conns    []control.Client
 	QPs      []control.QP
@@ -128,6 +130,9 @@ var catalog = []Metric{
 	{"rstored_rdma_memory_waiting_connections", gauge, nil, "Connections with a call that waits for bulk memory."},
 	{"rstored_rdma_queue_pairs", gauge, labels("device", "type", "state"), "Queue pairs by type and state."},
 	{"rstored_rdma_send_queue_length", gauge, labels("device"), "Work requests in the send queues."},
+	{"rstored_rdma_device_info", gauge, labels("device", "provider", "kernel_device", "speaks"), "RDMA devices that are open, by who provides them: soft or verbs; of verbs the kernel's name, and what it speaks; always 1."},
+	{"rstored_rdma_completions_failed_total", counter, labels("device", "status"), "Work requests that a device of the kernel completed with an error, by status."},
+	{"rstored_rdma_waiting_ports", gauge, nil, "Addresses and devices of ports that wait for an RDMA device of the kernel."},
 	{"rstored_rdma_loop_response_seconds", gauge, labels("device", "loop"), "How long a packet loop took to answer just now."},
 	{"rstored_tcp_bytes_total", counter, nil, "Bytes of the TCP carrier, both directions."},
 
@@ -163,7 +168,14 @@ const clientStep = 3
 // deviceGauges are counters of devices that go down, too.
 var deviceGauges = []string{"QPs", "Regions", "Link.RcvBufBytes", "Link.SndBufBytes"}
 
-// deviceMetric is the metric of a counter of roce.Stats.
+// Names of the counters of devices of the kernel begin with KernelCounter, those of their completions with
+// an error with KernelFailed.
+const (
+	KernelCounter = "Verbs."
+	KernelFailed  = KernelCounter + "Failed."
+)
+
+// deviceMetric is the metric of a counter of roce.Stats, or of verbs.Stats.
 func deviceMetric(counterName string) Metric {
 	m := Metric{Name: "rstored_rdma_device_" + snake(counterName), Type: counter, Labels: labels("device"), Help: "Counter " + counterName + " of an RDMA device."}
 	if slices.Contains(deviceGauges, counterName) {
@@ -197,6 +209,11 @@ func snake(s string) string {
 func Catalog() []Metric {
 	out := slices.Clone(catalog)
 	new(roce.Stats).Each(func(name string, _ uint64) { out = append(out, deviceMetric(name)) })
+	new(verbs.Stats).Each(func(name string, _ uint64) {
+		if m := deviceMetric(name); !slices.ContainsFunc(out, func(o Metric) bool { return o.Name == m.Name }) {
+			out = append(out, deviceMetric(KernelCounter+name))
+		}
+	})
 	return out
 }
 
@@ -451,9 +468,21 @@ func (s *scrape) rdma() {
 	for d, counters := range s.Stats.Devices {
 		s.put("rstored_rdma_send_queue_length", float64(queued[d]), d)
 		for name, n := range counters {
+			if status, ok := strings.CutPrefix(name, KernelFailed); ok {
+				s.put("rstored_rdma_completions_failed_total", float64(n), d, status)
+				continue
+			}
 			s.put(deviceMetric(name).Name, float64(n), d)
 		}
 	}
+	for _, d := range s.Devices {
+		s.put("rstored_rdma_device_info", 1, d.Name, d.Provider, d.Kernel, d.Speaks)
+	}
+	waiting := 0
+	for _, p := range s.Ports {
+		waiting += len(p.Waiting)
+	}
+	s.put("rstored_rdma_waiting_ports", float64(waiting))
 	for _, l := range s.Loops {
 		if l.OK {
 			s.put("rstored_rdma_loop_response_seconds", l.Took.Seconds(), l.Device, strconv.Itoa(l.Loop))

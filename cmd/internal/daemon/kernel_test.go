@@ -1,0 +1,664 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/handover"
+	"github.com/rstored/rstored/cmd/internal/ops"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
+	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/dial"
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/provider"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/verbs"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// kernel is a host whose kernel has RDMA devices, each with one address, that come and go. They are
+// devices in user space behind what a device of the kernel can do.
+type kernel struct {
+	mu        sync.Mutex
+	available error
+	devices   map[string]netip.Addr
+	open      map[*kernelDevice]bool
+	opens     int // that were asked for
+}
+
+func newKernel() *kernel {
+	return &kernel{devices: make(map[string]netip.Addr), open: make(map[*kernelDevice]bool)}
+}
+
+// add is "rdma link add".
+func (k *kernel) add(name, addr string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.devices[name] = netip.MustParseAddr(addr)
+}
+
+// remove is "rdma link delete".
+func (k *kernel) remove(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.devices, name)
+	for d := range k.open {
+		if d.name == name {
+			close(d.removed)
+			delete(k.open, d)
+		}
+	}
+}
+
+// Open implements fs.FS: what sysfs has of the devices.
+func (k *kernel) Open(name string) (fs.File, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	sys := fstest.MapFS{}
+	for n, a := range k.devices {
+		a16 := a.As16()
+		for file, text := range map[string]string{
+			"node_type": "1: CA", "ports/1/state": "4: ACTIVE", "ports/1/link_layer": "Ethernet", "ports/1/gids/1": netip.AddrFrom16(a16).StringExpanded(),
+		} {
+			sys["class/infiniband/"+n+"/"+file] = &fstest.MapFile{Data: []byte(text + "\n")}
+		}
+	}
+	return sys.Open(name)
+}
+
+func (k *kernel) opener() *opener {
+	h := &provider.Host{
+		Sys: k, Source: roce.SourceFor, Interfaces: func() ([]provider.Interface, error) { return nil, nil },
+		Available: func() error {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return k.available
+		},
+	}
+	return &opener{host: h, open: func(c provider.Config) (rdma.Device, error) {
+		if c.Kind == provider.Soft {
+			return h.Open(c)
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.opens++
+		if a, ok := k.devices[c.Device]; !ok || a != c.Addr {
+			return nil, fmt.Errorf("%s, %v: %w", c.Device, c.Addr, verbs.ErrNoDevice)
+		}
+		d, err := roce.Open(roce.Config{Addr: c.Addr})
+		if err != nil {
+			return nil, err
+		}
+		v := &kernelDevice{Device: d, k: k, soft: d, name: c.Device, removed: make(chan struct{})}
+		k.open[v] = true
+		return v, nil
+	}}
+}
+
+// kernelDevice is a device of such a kernel.
+type kernelDevice struct {
+	rdma.Device
+	k       *kernel
+	soft    *roce.Device
+	name    string
+	removed chan struct{}
+}
+
+func (d *kernelDevice) Name() string             { return d.name }
+func (d *kernelDevice) Removed() <-chan struct{} { return d.removed }
+
+func (d *kernelDevice) Info() verbs.Info {
+	return verbs.Info{Name: d.name, Port: 1, Transport: verbs.RoCEv2, PathMTU: d.soft.MTU(), Firmware: "7.1"}
+}
+
+func (d *kernelDevice) Stats() verbs.Stats {
+	st := verbs.Stats{Completions: 1000, Wakeups: 7}
+	st.Failed[rdma.RetryExcErr] = 3
+	return st
+}
+
+// Limits implements rdma.Limited.
+func (d *kernelDevice) Limits() rdma.Limits {
+	lim := rdma.LimitsOf(d.soft)
+	lim.QPs, lim.RegionBytes = kernelQPMax, 32<<20
+	return lim
+}
+
+// kernelQPMax is how many queue pairs such a device has.
+const kernelQPMax = 3
+
+func (d *kernelDevice) QPs() []verbs.QPInfo {
+	var out []verbs.QPInfo
+	for _, q := range d.soft.QPs() {
+		out = append(out, verbs.QPInfo{QPN: q.QPN, State: q.State, Local: q.Local, Remote: q.Remote, SendDepth: q.SendDepth})
+	}
+	return out
+}
+
+func (d *kernelDevice) Close() error {
+	d.k.mu.Lock()
+	delete(d.k.open, d)
+	d.k.mu.Unlock()
+	return d.soft.Close()
+}
+
+// openNow is how many of its devices are open.
+func (k *kernel) openNow() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.open)
+}
+
+// startOn starts a daemon on such a host.
+func startOn(t *testing.T, cfg *config.Config, k *kernel, load func() (*config.Config, error)) (*Daemon, *control.Dialer, error) {
+	t.Helper()
+	log, err := telemetry.NewLog("error", config.LogConsole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if load == nil {
+		load = func() (*config.Config, error) { return cfg, nil }
+	}
+	d, err := start(cfg, load, log, false, nil, k.opener())
+	return d, control.Dial(cfg.Control), err
+}
+
+// listed is a port in the list.
+func listed(t *testing.T, ctl *control.Dialer, listen string) control.Port {
+	t.Helper()
+	ports, err := ctl.Ports(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(ports, func(p control.Port) bool { return p.Listen == listen })
+	if i < 0 {
+		t.Fatalf("port %s is not in %+v", listen, ports)
+	}
+	return ports[i]
+}
+
+// becomes waits until something is so.
+func becomes(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for until := time.Now().Add(30 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("not so after 30 s: %s", what)
+		}
+	}
+}
+
+// readVia reads a file by URL.
+func readVia(t *testing.T, url string) ([]byte, error) {
+	t.Helper()
+	dl := &dial.Dialer{Cred: &rpc.Cred{Flavor: rpc.AuthSys}, GiveUp: 20 * time.Second, Provider: provider.Soft}
+	defer func() { _ = dl.Close() }()
+	f, err := dl.Open(t.Context(), url)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, 1<<20)
+	n, err := f.ReadAt(b, 0)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return b[:n], err
+}
+
+// handleVia is the handle of an export's root.
+func handleVia(t *testing.T, transport rpc.Transport, host string) []byte {
+	t.Helper()
+	dl := &dial.Dialer{Cred: &rpc.Cred{Flavor: rpc.AuthSys}, GiveUp: 20 * time.Second, Version: client.Version3}
+	defer func() { _ = dl.Close() }()
+	h, err := dl.Client(client.URL{Transport: transport, Host: host}).Mount(t.Context(), "/e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Clone(h)
+}
+
+// metricsText is all metrics.
+func metricsText(t *testing.T, d *Daemon) string {
+	t.Helper()
+	all, err := d.registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, f := range all {
+		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.String()
+}
+
+// TestKernelDevice: one export over a device of the kernel, over one in user space, and over TCP at once, by the
+// same handles; the device is taken away, and comes back.
+func TestKernelDevice(t *testing.T) {
+	k := newKernel()
+	hard := testAddr()
+	k.add("card0", hard)
+	dir := t.TempDir()
+	want := bytes.Repeat([]byte("rstored "), 100_000)
+	if err := os.WriteFile(filepath.Join(dir, "f"), want, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg := testConfig(t, dir+"=/e")
+	soft := cfg.RDMAListen[0]
+	on := "verbs://" + hard + ":20049"
+	cfg.RDMAListen = []string{"soft://" + soft, on}
+	d, ctl, err := startOn(t, cfg, k, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopDaemon(t, d)
+	ctx := t.Context()
+	over := map[string]string{"tcp": "nfs+tcp://" + cfg.TCPListen[0], "soft": "nfs+rdma://" + soft, "verbs": "nfs+rdma://" + hard}
+	read := func(which ...string) {
+		t.Helper()
+		for _, w := range which {
+			if got, err := readVia(t, over[w]+"/e/f"); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("over %s: %d bytes, %v", w, len(got), err)
+			}
+		}
+	}
+	read("tcp", "soft", "verbs")
+	h := handleVia(t, rpc.TransportTCP, cfg.TCPListen[0])
+	for _, host := range []string{soft, hard + ":20049"} {
+		if got := handleVia(t, rpc.TransportRDMA, host); !bytes.Equal(got, h) {
+			t.Errorf("the handle over %s is %x, and %x over TCP", host, got, h)
+		}
+	}
+
+	name := "card0/" + hard
+	if p := listed(t, ctl, on); p.Error != "" || !slices.Equal(p.Devices, []string{name}) {
+		t.Errorf("%+v", p)
+	}
+	devices, err := ctl.Devices(ctx)
+	if err != nil || len(devices) != 2 || !slices.ContainsFunc(devices, func(v control.Device) bool {
+		return v.Name == name && v.Provider == "verbs" && v.Kernel == "card0" && v.Speaks == "RoCE v2" && v.PathMTU > 0
+	}) {
+		t.Errorf("%+v, %v", devices, err)
+	}
+	c := (&dial.Dialer{Cred: &rpc.Cred{Flavor: rpc.AuthSys}, Provider: provider.Soft}).Client(client.URL{Transport: rpc.TransportRDMA, Host: hard + ":20049"})
+	defer func() { _ = c.Close() }()
+	if err := c.RPC().Call(ctx, &rpc.Request{Prog: 100003, Vers: 3}); err != nil {
+		t.Fatal(err)
+	}
+	qps, err := ctl.QPs(ctx)
+	if err != nil || !slices.ContainsFunc(qps, func(q control.QP) bool {
+		return q.Device == name && q.State == "RTS" && q.Remote != "" && q.Counters != nil
+	}) {
+		t.Errorf("%+v, %v", qps, err)
+	}
+	st := d.Stats()
+	if st.Devices[name]["Verbs.Wakeups"] != 7 || st.Devices[name]["Verbs.Failed.transport retry counter exceeded"] != 3 || st.Errors["rdma_retries_exceeded"] != 3 {
+		t.Errorf("%v, %v", st.Devices[name], st.Errors)
+	}
+	if err := d.Capture(ctx, control.CaptureSpec{Device: "card0"}, new(bytes.Buffer)); err == nil || !strings.Contains(err.Error(), "tcpdump -i card0") {
+		t.Errorf("a capture of a device of the kernel: %v", err)
+	}
+
+	for _, m := range []string{
+		`rstored_rdma_device_info{device="` + name + `",kernel_device="card0",provider="verbs",speaks="RoCE v2"} 1`,
+		`rstored_rdma_device_info{device="` + strings.TrimSuffix(soft, ":20049") + `",kernel_device="",provider="soft",speaks=""} 1`,
+		`rstored_rdma_completions_failed_total{device="` + name + `",status="transport retry counter exceeded"} 3`,
+		`rstored_rdma_device_verbs_wakeups_total{device="` + name + `"} 7`,
+	} {
+		if all := metricsText(t, d); !strings.Contains(all, m+"\n") {
+			t.Errorf("no %s", m)
+		}
+	}
+
+	for range 3 {
+		k.remove("card0")
+		becomes(t, "the port waits", func() bool { return len(listed(t, ctl, on).Waiting) == 1 })
+		if p := listed(t, ctl, on); len(p.Addresses) != 0 || !strings.Contains(p.Error, "waits for its RDMA device") {
+			t.Errorf("%+v", p)
+		}
+		if !slices.ContainsFunc(d.problems(), func(s string) bool { return strings.Contains(s, "waits for its RDMA device") }) {
+			t.Errorf("%q", d.problems())
+		}
+		if !slices.ContainsFunc(d.ready(ctx), func(c ops.Check) bool { return strings.Contains(c.Name, on) && c.Err != nil }) {
+			t.Error("it is ready without the device")
+		}
+		read("tcp", "soft")
+		if err := ctl.Reload(ctx); err != nil {
+			t.Errorf("a reload without the device: %v", err)
+		}
+		k.add("card0", hard)
+		becomes(t, "the port is served", func() bool {
+			p := listed(t, ctl, on)
+			return len(p.Addresses) == 1 && p.Error == "" && len(p.Waiting) == 0
+		})
+		read("tcp", "soft", "verbs")
+		// The client that had a connection comes again.
+		if err := c.RPC().Call(ctx, &rpc.Request{Prog: 100003, Vers: 3}); err != nil {
+			t.Error(err)
+		}
+	}
+	becomes(t, "one device is open", func() bool { return k.openNow() == 1 })
+	if n := d.Stats().Errors["rdma_retries_exceeded"]; n < 3*4 {
+		t.Errorf("the counts of devices that are gone are lost: %d", n)
+	}
+}
+
+// TestKernelDeviceRemoved: a port that is removed while its device is away does not come back with it.
+func TestKernelDeviceRemoved(t *testing.T) {
+	k := newKernel()
+	hard := testAddr()
+	k.add("card0", hard)
+	cfg := testConfig(t, t.TempDir()+"=/e")
+	d, ctl, err := startOn(t, cfg, k, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopDaemon(t, d)
+	ctx := t.Context()
+	byName := control.PortSpec{Transport: control.TransportRDMA, Listen: "verbs://card0:20049"}
+	byAddr := control.PortSpec{Transport: control.TransportRDMA, Listen: "verbs://" + hard + ":20050"}
+	if _, err := ctl.AddPort(ctx, control.PortSpec{Transport: control.TransportRDMA, Listen: "verbs://card1:20049"}); err == nil || !strings.Contains(err.Error(), "none is named card1") {
+		t.Errorf("a device that is not there: %v", err)
+	}
+	for _, p := range []control.PortSpec{byName, byAddr} {
+		if got, err := ctl.AddPort(ctx, p); err != nil || len(got.Addresses) != 1 || !strings.HasPrefix(got.Addresses[0], hard) {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	if n := k.openNow(); n != 1 {
+		t.Errorf("%d devices are open for two ports of one address", n)
+	}
+	k.remove("card0")
+	for _, p := range []control.PortSpec{byName, byAddr} {
+		becomes(t, "the port waits", func() bool { return len(listed(t, ctl, p.Listen).Waiting) == 1 })
+		if _, err := ctl.AddPort(ctx, p); err == nil {
+			t.Errorf("%s was added twice", p.Listen)
+		}
+	}
+	if err := ctl.RemovePort(ctx, byAddr); err != nil {
+		t.Error(err)
+	}
+	// The device of that name has another address now.
+	other := testAddr()
+	k.add("card0", other)
+	becomes(t, "the port is served", func() bool { return len(listed(t, ctl, byName.Listen).Addresses) == 1 })
+	if p := listed(t, ctl, byName.Listen); !strings.HasPrefix(p.Addresses[0], other) {
+		t.Errorf("%+v", p)
+	}
+	k.remove("card0")
+	becomes(t, "the port waits", func() bool { return len(listed(t, ctl, byName.Listen).Waiting) == 1 })
+	if err := ctl.RemovePort(ctx, byName); err != nil {
+		t.Error(err)
+	}
+	k.add("card0", other)
+	k.mu.Lock()
+	was := k.opens
+	k.mu.Unlock()
+	if _, err := ctl.Ports(ctx); err != nil { // whoever was about to try has tried
+		t.Error(err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.opens != was || len(k.open) != 0 {
+		t.Errorf("a port that was removed is opened again: %d devices are open", len(k.open))
+	}
+}
+
+// TestKernelDeviceMissing: at the start a port of the configuration must have its device; one that was added
+// at run time waits for it.
+func TestKernelDeviceMissing(t *testing.T) {
+	k := newKernel()
+	hard := testAddr()
+	k.add("card0", hard)
+	cfg := testConfig(t, t.TempDir()+"=/e")
+	d, ctl, err := startOn(t, cfg, k, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	added := control.PortSpec{Transport: control.TransportRDMA, Listen: "verbs://card0:20049"}
+	if _, err := ctl.AddPort(t.Context(), added); err != nil {
+		t.Fatal(err)
+	}
+	stopDaemon(t, d)
+	k.remove("card0")
+	if d, ctl, err = startOn(t, cfg, k, nil); err != nil {
+		t.Fatal(err)
+	}
+	if p := listed(t, ctl, added.Listen); len(p.Waiting) != 1 {
+		t.Errorf("%+v", p)
+	}
+	k.add("card0", hard)
+	becomes(t, "the port is served", func() bool { return len(listed(t, ctl, added.Listen).Addresses) == 1 })
+	stopDaemon(t, d)
+
+	k.remove("card0")
+	other := testConfig(t, t.TempDir()+"=/e")
+	for listen, want := range map[string]string{
+		"verbs://" + hard + ":20049": "none has the address", "verbs://card0:20049": "none is named card0", "verbs://:20049": "no RDMA device that is up",
+	} {
+		other.RDMAListen = []string{listen}
+		if _, _, err := startOn(t, other, k, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+	k.available = verbs.ErrNotBuilt
+	k.add("card0", hard)
+	if _, _, err := startOn(t, other, k, nil); !errors.Is(err, verbs.ErrNotBuilt) {
+		t.Errorf("without the provider: %v", err)
+	}
+}
+
+// TestProviderChosen: what the setting says, and what auto takes; a reload changes it.
+func TestProviderChosen(t *testing.T) {
+	k := newKernel()
+	cfg := testConfig(t, t.TempDir()+"=/e")
+	at := cfg.RDMAListen[0]
+	k.add("card0", netip.MustParseAddrPort(at).Addr().String())
+	next := *cfg
+	d, ctl, err := startOn(t, cfg, k, func() (*config.Config, error) { c := next; return &c, c.Validate() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopDaemon(t, d)
+	for _, c := range []struct {
+		setting   string
+		available error
+		want      string
+	}{
+		{"auto", nil, "verbs"},
+		{"soft", nil, "soft"},
+		{"auto", verbs.ErrNotBuilt, "soft"},
+		{"verbs", nil, "verbs"},
+		{"auto", nil, "verbs"},
+	} {
+		k.mu.Lock()
+		k.available = c.available
+		k.mu.Unlock()
+		next.RDMAProvider = c.setting
+		if err := ctl.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		devices, err := ctl.Devices(t.Context())
+		if err != nil || len(devices) != 1 || devices[0].Provider != c.want {
+			t.Errorf("%+v: %+v, %v", c, devices, err)
+		}
+		if p := listed(t, ctl, at); len(p.Addresses) != 1 || p.Addresses[0] != at {
+			t.Errorf("%+v: %+v", c, p)
+		}
+	}
+}
+
+// TestKernelDeviceLimits: no more connections than the device has queue pairs, and no more memory than it takes.
+func TestKernelDeviceLimits(t *testing.T) {
+	k := newKernel()
+	hard := testAddr()
+	k.add("card0", hard)
+	cfg := testConfig(t, t.TempDir()+"=/e")
+	cfg.RDMAListen = []string{"verbs://card0:20049"}
+	d, _, err := startOn(t, cfg, k, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopDaemon(t, d)
+	if m := d.Stats().Memory; m.Limit != 32<<20 {
+		t.Errorf("%+v", m)
+	}
+	dev, err := roce.Open(roce.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dev.Close() }()
+	at := netip.AddrPortFrom(netip.MustParseAddr(hard), config.RDMAPort)
+	for n := range kernelQPMax + 1 {
+		c, err := rpcrdma.Dial(t.Context(), dev, at, rpcrdma.ClientConfig{})
+		if (err == nil) != (n < kernelQPMax) {
+			t.Errorf("connection %d: %v", n, err)
+		}
+		if err == nil {
+			defer func() { _ = c.Close() }()
+		}
+	}
+	if n := d.Stats().Refused["connections"]; n != 1 {
+		t.Errorf("%v", d.Stats().Refused)
+	}
+}
+
+// heirConfig and heirDevice are where the test program, as an heir, finds its configuration, and the kernel's
+// device.
+const (
+	heirConfig = "RSTORED_TEST_HEIR_CONFIG"
+	heirDevice = "RSTORED_TEST_HEIR_DEVICE"
+)
+
+// serveAsHeir is a process that takes over well.
+func serveAsHeir(conn *handover.Conn) error {
+	b, err := os.ReadFile(os.Getenv(heirConfig))
+	if err != nil {
+		return err
+	}
+	cfg := config.Default()
+	if err := yaml.Unmarshal(b, cfg); err != nil {
+		return err
+	}
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	k := newKernel()
+	name, addr, _ := strings.Cut(os.Getenv(heirDevice), "=")
+	k.add(name, addr)
+	log, err := telemetry.NewLog("error", config.LogConsole)
+	if err != nil {
+		return err
+	}
+	from, err := prepare(conn, cfg)
+	if err != nil {
+		return err
+	}
+	d, err := start(cfg, func() (*config.Config, error) { return cfg, nil }, log, false, from, k.opener())
+	if err != nil {
+		return err
+	}
+	return d.wait(context.Background())
+}
+
+// TestUpgradeKernelDevice: connections on a device of the kernel end in an upgrade, as the kernel hands them to
+// nobody; their clients connect again, and find what they had open.
+func TestUpgradeKernelDevice(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := newKernel()
+	hard := testAddr()
+	k.add("card0", hard)
+	cfg := testConfig(t, t.TempDir()+"=/e(rw,no_root_squash)")
+	on := "verbs://card0:20049"
+	cfg.RDMAListen = append(cfg.RDMAListen, on)
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	y, err := cfg.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "rstored.yaml")
+	if err := os.WriteFile(file, y, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(heirConfig, file)
+	t.Setenv(heirDevice, "card0="+hard)
+	t.Setenv(conduct, "serve")
+	d, ctl, err := startOn(t, cfg, k, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	dl := &dial.Dialer{Cred: &rpc.Cred{Flavor: rpc.AuthSys}, GiveUp: 20 * time.Second, Provider: provider.Soft, Version: client.Version42}
+	defer func() { _ = dl.Close() }()
+	var files []*client.File
+	for i, host := range []string{cfg.RDMAListen[0], hard} {
+		u, err := client.ParseURL("nfs+rdma://" + host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := dl.Client(u).CreateFile(ctx, fmt.Sprintf("/e/f%d", i), 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte("before"), 0); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	u, err := ctl.Upgrade(ctx, exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		p, err := os.FindProcess(u.PID)
+		if err == nil {
+			err = p.Kill()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}()
+	if u.RDMA != 1 || u.Dropped != 1 {
+		t.Errorf("%+v", u)
+	}
+	if !d.over() || k.openNow() != 0 {
+		t.Errorf("the old process has %d devices of the kernel", k.openNow())
+	}
+	becomes(t, "the new process has the port", func() bool { p := listed(t, ctl, on); return len(p.Addresses) == 1 && p.Error == "" })
+	for i, f := range files {
+		got := make([]byte, 6)
+		if _, err := f.ReadAt(got, 0); err != nil || string(got) != "before" {
+			t.Errorf("file %d: %q, %v", i, got, err)
+		}
+		if _, err := f.WriteAt([]byte("after "), 0); err != nil {
+			t.Errorf("file %d: %v", i, err)
+		}
+	}
+	if g := d.Grace(); g.On {
+		t.Error("there is a grace period")
+	}
+}

@@ -1,0 +1,328 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/sysfs"
+	"github.com/rstored/rstored/rdma/verbs"
+)
+
+// Kind names a provider.
+type Kind string
+
+// The kinds.
+const (
+	Auto  Kind = "auto"
+	Soft  Kind = "soft"  // RoCEv2 in user space
+	Verbs Kind = "verbs" // a device of the kernel
+)
+
+// Kinds are all there are.
+var Kinds = []Kind{Auto, Soft, Verbs}
+
+// Parse reads a kind; nothing is Auto.
+func Parse(s string) (Kind, error) {
+	k := Kind(strings.ToLower(s))
+	if k == "" {
+		return Auto, nil
+	}
+	if !slices.Contains(Kinds, k) {
+		return "", fmt.Errorf("%q is no provider of RDMA: auto, soft or verbs", s)
+	}
+	return k, nil
+}
+
+// Set implements pflag.Value, as do String and Type.
+func (k *Kind) Set(s string) (err error) {
+	*k, err = Parse(s)
+	return err
+}
+
+func (k Kind) String() string { return string(k) }
+
+// Type is the name of the type for users.
+func (Kind) Type() string { return "PROVIDER" }
+
+// Host is what a choice is made by.
+type Host struct {
+	// Sys is a file system like /sys.
+	Sys fs.FS
+	// Interfaces lists those that are up, with their addresses.
+	Interfaces func() ([]Interface, error)
+	// Available says why devices of the kernel cannot be used by this program, nil if they can.
+	Available func() error
+	// Source is the address by which routing reaches another, the invalid one for those of this host.
+	Source func(remote netip.Addr) (netip.Addr, error)
+}
+
+// Interface is a network interface.
+type Interface struct {
+	Name  string
+	Addrs []netip.Addr
+}
+
+// System is the host that this program runs on.
+func System() *Host {
+	return &Host{Sys: os.DirFS("/sys"), Interfaces: interfaces, Available: verbs.Available, Source: roce.SourceFor}
+}
+
+func interfaces() ([]Interface, error) {
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("interfaces: %w", err)
+	}
+	out := make([]Interface, 0, len(ifs))
+	for _, i := range ifs {
+		addrs, err := i.Addrs()
+		if err != nil || i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		x := Interface{Name: i.Name}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(n.IP); ok {
+					x.Addrs = append(x.Addrs, ip.Unmap())
+				}
+			}
+		}
+		out = append(out, x)
+	}
+	return out, nil
+}
+
+// Choice is where a device is opened.
+type Choice struct {
+	Kind Kind       // Soft or Verbs
+	Addr netip.Addr // invalid for a free loopback address, with Soft
+	// Device is the kernel's device that has the address, if there is one, whoever provides.
+	Device string
+	// Why says in words what decided.
+	Why string
+	// Warning is what is likely to go wrong; empty for nothing.
+	Warning string
+}
+
+// active is the state of a port that carries data.
+const active = "ACTIVE"
+
+// Choose chooses for a local address, or for a device of the kernel by its name.
+func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
+	devices, err := sysfs.List(h.Sys)
+	if err != nil {
+		return Choice{}, fmt.Errorf("the RDMA devices of the kernel: %w", err)
+	}
+	if device != "" {
+		return h.named(k, devices, device)
+	}
+	c := Choice{Kind: Soft, Addr: addr.Unmap(), Why: "it is asked for"}
+	d, p := h.find(devices, c.Addr)
+	if d != nil {
+		c.Device = d.Name
+	}
+	switch k {
+	case Soft:
+		if d != nil && !d.Soft && d.Kind != rnic && p.Layer != infiniBand {
+			c.Warning = fmt.Sprintf("%s, which has %v, may keep the packets of UDP port 4791 for itself", d.Name, c.Addr)
+		}
+		return c, nil
+	case Verbs:
+		if err := h.Available(); err != nil {
+			return c, err
+		}
+		if d == nil {
+			return c, fmt.Errorf("%w: none has the address %v ('rstorectl device list' shows those there are)", verbs.ErrNoDevice, c.Addr)
+		}
+		c.Kind = Verbs
+		if p.State != active {
+			c.Warning = fmt.Sprintf("port %d of %s is %s", p.Number, d.Name, strings.ToLower(p.State))
+		}
+		return c, nil
+	}
+	switch err := h.Available(); {
+	case d == nil:
+		c.Why = "no RDMA device of the kernel has the address"
+	case p.State != active:
+		c.Why = fmt.Sprintf("port %d of %s, which has the address, is %s", p.Number, d.Name, strings.ToLower(p.State))
+	case err != nil:
+		c.Why = fmt.Sprintf("%s has the address, but %v", d.Name, err)
+	default:
+		c.Kind, c.Why = Verbs, d.Name+" has the address"
+	}
+	return c, nil
+}
+
+// named chooses for a device of the kernel.
+func (h *Host) named(k Kind, devices []sysfs.Device, device string) (Choice, error) {
+	if k == Soft {
+		return Choice{}, fmt.Errorf("%s is a device of the kernel, and the provider soft has none: name an address", device)
+	}
+	if err := h.Available(); err != nil {
+		return Choice{}, err
+	}
+	i := slices.IndexFunc(devices, func(d sysfs.Device) bool { return d.Name == device })
+	if i < 0 {
+		return Choice{}, fmt.Errorf("%w: none is named %s ('rstorectl device list' shows those there are)", verbs.ErrNoDevice, device)
+	}
+	addrs := h.addresses(&devices[i])
+	if len(addrs) == 0 {
+		return Choice{}, fmt.Errorf("%w: %s has no address, of which RDMA-CM needs one: give its network interface one ('ip addr add')", verbs.ErrNoDevice, device)
+	}
+	return Choice{Kind: Verbs, Addr: addrs[0], Device: device, Why: "it is asked for"}, nil
+}
+
+// ChooseFor chooses for a connection to another host, or to this one. source is the local address, the
+// invalid one for what routing says.
+func (h *Host) ChooseFor(k Kind, remote, source netip.Addr) (Choice, error) {
+	if source.IsValid() {
+		return h.Choose(k, source, "")
+	}
+	local, err := h.Source(remote)
+	if err != nil {
+		return Choice{}, err
+	}
+	if local.IsValid() {
+		return h.Choose(k, local, "")
+	}
+	// A device of the kernel reaches this host from the address itself. The stack in user space has one process
+	// on each address, and the server has that one.
+	c, err := h.Choose(k, remote.Unmap(), "")
+	if c.Kind == Soft {
+		c.Addr, c.Warning = netip.Addr{}, ""
+	}
+	return c, err
+}
+
+// Addresses are those that devices of the kernel have which are up, in order.
+func (h *Host) Addresses() ([]netip.Addr, error) {
+	devices, err := sysfs.List(h.Sys)
+	if err != nil {
+		return nil, fmt.Errorf("the RDMA devices of the kernel: %w", err)
+	}
+	var out []netip.Addr
+	for i := range devices {
+		for _, a := range h.addresses(&devices[i]) {
+			if _, p := h.find(devices, a); p != nil && p.State == active && !slices.Contains(out, a) {
+				out = append(out, a)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out, nil
+}
+
+// RXE is the name of a device of the kernel's software RoCE, or of its module, which has UDP port 4791 of the
+// whole host; empty if there is neither.
+func (h *Host) RXE() string {
+	devices, _ := sysfs.List(h.Sys)
+	if i := slices.IndexFunc(devices, func(d sysfs.Device) bool { return d.Driver == sysfs.RXEDriver }); i >= 0 {
+		return devices[i].Name
+	}
+	if _, err := fs.Stat(h.Sys, path.Join("module", sysfs.RXEDriver)); err == nil {
+		return sysfs.RXEDriver
+	}
+	return ""
+}
+
+// What sysfs calls kinds of devices and of links.
+const (
+	rnic       = "RNIC" // iWARP
+	infiniBand = "InfiniBand"
+)
+
+// find is the device and the port that has an address, one that is up before others; nil if there is none.
+func (h *Host) find(devices []sysfs.Device, addr netip.Addr) (*sysfs.Device, *sysfs.Port) {
+	if !addr.IsValid() {
+		return nil, nil
+	}
+	var dev *sysfs.Device
+	var port *sysfs.Port
+	for i := range devices {
+		for j := range devices[i].Ports {
+			d, p := &devices[i], &devices[i].Ports[j]
+			if (port == nil || port.State != active && p.State == active) && slices.Contains(h.ofPort(d, p), addr) {
+				dev, port = d, p
+			}
+		}
+	}
+	return dev, port
+}
+
+// addresses are those of a device by which others reach it.
+func (h *Host) addresses(d *sysfs.Device) []netip.Addr {
+	var out []netip.Addr
+	for i := range d.Ports {
+		for _, a := range h.ofPort(d, &d.Ports[i]) {
+			if !a.IsLinkLocalUnicast() && !slices.Contains(out, a) {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// ofPort are the addresses that RDMA-CM finds a port by: of RoCE those in the table of GIDs, else those of
+// its network interface.
+func (h *Host) ofPort(d *sysfs.Device, p *sysfs.Port) []netip.Addr {
+	var out []netip.Addr
+	switch {
+	case d.Kind == rnic:
+		out = h.ofInterface(p.NetDev)
+	case p.Layer == infiniBand:
+		for _, name := range h.ipoib(d.Name, p.Number) {
+			out = append(out, h.ofInterface(name)...)
+		}
+	default:
+		for _, g := range p.GIDs {
+			if a := g.Addr(); a.IsValid() {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+func (h *Host) ofInterface(name string) []netip.Addr {
+	all, err := h.Interfaces()
+	if err != nil || name == "" {
+		return nil
+	}
+	i := slices.IndexFunc(all, func(i Interface) bool { return i.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return all[i].Addrs
+}
+
+// ipoib are the network interfaces of a port of InfiniBand.
+func (h *Host) ipoib(device string, port int) []string {
+	entries, _ := fs.ReadDir(h.Sys, "class/net") // a host without it has no interface
+	var out []string
+	for _, e := range entries {
+		dir := path.Join("class/net", e.Name())
+		if _, err := fs.Stat(h.Sys, path.Join(dir, "device/infiniband", device)); err != nil {
+			continue
+		}
+		const arphrdInfiniBand = "32"
+		if t, _ := fs.ReadFile(h.Sys, path.Join(dir, "type")); strings.TrimSpace(string(t)) != arphrdInfiniBand {
+			continue
+		}
+		n, _ := fs.ReadFile(h.Sys, path.Join(dir, "dev_port"))
+		if i, err := strconv.Atoi(strings.TrimSpace(string(n))); err == nil && i+1 == port {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+// Gone reports whether an error says that the kernel does not have the device, so that it may come yet.
+func Gone(err error) bool { return errors.Is(err, verbs.ErrNoDevice) }

@@ -1,0 +1,82 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"syscall"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/sysfs"
+	"github.com/rstored/rstored/rdma/verbs"
+)
+
+// Config describes a device to open.
+type Config struct {
+	Choice
+	// Loops is the number of loops, a power of two with Soft; 0 means 1.
+	Loops  int
+	Logger *slog.Logger
+	// Soft is what else a device in user space takes. Its address, shards and logger are those from above.
+	Soft roce.Config
+}
+
+// Kernel is what a device of the kernel is beside rdma.Device.
+type Kernel interface {
+	rdma.Device
+	// Name is the kernel's name of the device.
+	Name() string
+	// Removed is closed when the kernel has taken the device away. Close is still to be called.
+	Removed() <-chan struct{}
+}
+
+// Informant is a Kernel that tells of itself. Its methods may be called from any goroutine that is no loop.
+type Informant interface {
+	Info() verbs.Info
+	Stats() verbs.Stats
+	QPs() []verbs.QPInfo
+}
+
+var _ Kernel = (*verbs.Device)(nil)
+
+// Open opens a device as chosen: a *roce.Device, or a Kernel.
+func (h *Host) Open(c Config) (rdma.Device, error) {
+	if c.Kind == Verbs {
+		d, err := verbs.Open(verbs.Config{Addr: c.Addr, Device: c.Device, Loops: c.Loops, Logger: c.Logger})
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
+	}
+	s := c.Soft
+	s.Addr, s.Shards, s.Logger = c.Addr, c.Loops, c.Logger
+	d, err := roce.Open(s)
+	if err != nil {
+		return nil, h.explain(err)
+	}
+	return d, nil
+}
+
+// Open opens a device on this host.
+func Open(c Config) (rdma.Device, error) { return System().Open(c) }
+
+// port is that of RoCEv2.
+const port = 4791
+
+// explain says who has UDP port 4791 if the kernel has it, and what to do.
+func (h *Host) explain(err error) error {
+	rxe := h.RXE()
+	if !errors.Is(err, syscall.EADDRINUSE) || rxe == "" {
+		return err
+	}
+	remove := fmt.Sprintf("remove it ('rstorectl device remove %s' for each such device, then 'rmmod %s')", rxe, sysfs.RXEDriver)
+	if rxe == sysfs.RXEDriver {
+		remove = fmt.Sprintf("unload it ('rmmod %s')", rxe)
+	}
+	take := "take the provider verbs on the address of such a device"
+	if h.Available() != nil {
+		take = "install the package rstored-rdma and " + take
+	}
+	return fmt.Errorf("UDP port %d is the kernel's, on all addresses: its software RoCE has it (%s); %s, or %s: %w", port, rxe, take, remove, syscall.EADDRINUSE)
+}

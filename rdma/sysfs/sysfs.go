@@ -1,0 +1,163 @@
+// Package sysfs reads which RDMA devices the host's kernel has: what "rdma dev", "rdma link" and
+// ibv_devinfo show.
+package sysfs
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Device is an RDMA device of the kernel.
+type Device struct {
+	Name     string `json:"name"`
+	Driver   string `json:"driver,omitempty"` // of the kernel, such as mlx5_core, or rdma_rxe and siw; empty if unknown
+	Kind     string `json:"kind"`             // of node: CA (InfiniBand and RoCE) or RNIC (iWARP)
+	Soft     bool   `json:"soft"`             // on an ordinary network interface
+	NUMA     *int   `json:"numa_node,omitempty"`
+	Firmware string `json:"firmware,omitempty"`
+	GUID     string `json:"node_guid,omitempty"`
+	Ports    []Port `json:"ports"`
+}
+
+// Port is a port of a device.
+type Port struct {
+	Number int    `json:"port"`
+	State  string `json:"state"`    // such as ACTIVE or DOWN
+	Phys   string `json:"physical"` // such as LinkUp
+	Layer  string `json:"link_layer"`
+	Rate   string `json:"rate,omitempty"`
+	NetDev string `json:"netdev,omitempty"`
+	LID    uint16 `json:"lid,omitempty"` // of InfiniBand
+	GIDs   []GID  `json:"gids"`          // those that are set
+}
+
+// GID is an entry of a port's table.
+type GID struct {
+	Index  int    `json:"index"`
+	GID    string `json:"gid"`
+	Type   string `json:"type,omitempty"` // such as RoCE v2
+	NetDev string `json:"netdev,omitempty"`
+}
+
+// Addr is the IPv4 or IPv6 address that the GID stands for; IPv4 ones are mapped into IPv6
+// (IBTA A17.4.1).
+func (g GID) Addr() netip.Addr {
+	a, err := netip.ParseAddr(g.GID)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Unmap()
+}
+
+// class is where sysfs has the devices.
+const class = "class/infiniband"
+
+// List reads the devices from a file system like /sys, in order of their names. A kernel
+// without RDMA has none.
+func List(sys fs.FS) ([]Device, error) {
+	entries, err := fs.ReadDir(sys, class)
+	if errors.Is(err, fs.ErrNotExist) {
+		return []Device{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Device, 0, len(entries))
+	for _, e := range entries {
+		out = append(out, read(sys, e.Name()))
+	}
+	return out, nil
+}
+
+// Host is this host's devices.
+func Host() ([]Device, error) { return List(os.DirFS("/sys")) }
+
+func read(sys fs.FS, name string) Device {
+	dir := path.Join(class, name)
+	text := func(elem ...string) string {
+		b, _ := fs.ReadFile(sys, path.Join(append([]string{dir}, elem...)...)) // what is missing is not known
+		return strings.TrimSpace(string(b))
+	}
+	parent := text("parent") // only soft devices have it
+	d := Device{
+		Name: name, Kind: after(text("node_type")), Soft: parent != "", Firmware: text("fw_ver"), GUID: text("node_guid"),
+		Driver: driver(text("node_type"), text("device", "uevent"), parent != ""), Ports: []Port{},
+	}
+	if n, err := strconv.Atoi(text("device", "numa_node")); err == nil && n >= 0 {
+		d.NUMA = &n
+	}
+	ports, _ := fs.ReadDir(sys, path.Join(dir, "ports"))
+	for _, e := range ports {
+		n, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		at := func(elem ...string) string { return text(append([]string{"ports", e.Name()}, elem...)...) }
+		p := Port{
+			Number: n, State: after(at("state")), Phys: after(at("phys_state")), Layer: at("link_layer"), Rate: at("rate"), NetDev: parent, GIDs: []GID{},
+		}
+		if lid, err := strconv.ParseUint(at("lid"), 0, 16); err == nil {
+			p.LID = uint16(lid)
+		}
+		// A port that is down has an interface too, though perhaps no GID.
+		devs, _ := fs.ReadDir(sys, path.Join(dir, "ports", e.Name(), "gid_attrs/ndevs"))
+		for _, g := range devs {
+			p.NetDev = cmp.Or(p.NetDev, at("gid_attrs/ndevs", g.Name()))
+		}
+		gids, _ := fs.ReadDir(sys, path.Join(dir, "ports", e.Name(), "gids"))
+		for _, g := range gids {
+			i, err := strconv.Atoi(g.Name())
+			if err != nil {
+				continue
+			}
+			gid, err := netip.ParseAddr(at("gids", g.Name()))
+			if err != nil || gid.IsUnspecified() {
+				continue
+			}
+			x := GID{Index: i, GID: gid.String(), Type: at("gid_attrs", "types", g.Name()), NetDev: at("gid_attrs", "ndevs", g.Name())}
+			p.GIDs = append(p.GIDs, x)
+		}
+		slices.SortFunc(p.GIDs, func(a, b GID) int { return cmp.Compare(a.Index, b.Index) })
+		d.Ports = append(d.Ports, p)
+	}
+	slices.SortFunc(d.Ports, func(a, b Port) int { return cmp.Compare(a.Number, b.Number) })
+	return d
+}
+
+// after is what sysfs says behind a number, as in "4: ACTIVE".
+func after(s string) string {
+	if _, word, ok := strings.Cut(s, ": "); ok {
+		return word
+	}
+	return s
+}
+
+// driver is what the bus says. Soft devices have no bus; the kernel has one driver of theirs for each
+// kind of node.
+func driver(node, uevent string, soft bool) string {
+	for line := range strings.Lines(uevent) {
+		if d, ok := strings.CutPrefix(strings.TrimSpace(line), "DRIVER="); ok {
+			return d
+		}
+	}
+	switch {
+	case !soft:
+		return ""
+	case after(node) == "RNIC":
+		return SIWDriver
+	}
+	return RXEDriver
+}
+
+// Drivers of the kernel's soft devices.
+const (
+	RXEDriver = "rdma_rxe" // RoCEv2; it has UDP port 4791 of its whole network namespace
+	SIWDriver = "siw"      // iWARP, over TCP
+)
