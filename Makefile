@@ -96,7 +96,7 @@ fuzz:
 	@deploy/fuzz.sh $(GO) $(FUZZTIME)
 
 # Random programs of verbs with random faults on a simulated network, for TORTURETIME:
-# some hundred thousand an hour. A failure prints its seed and a smaller program
+# some 700,000 an hour. A failure prints its seed and a smaller program
 # that fails too; RSTORED_SEED=n go test -run Torture ./test/torture runs it again.
 torture:
 	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestTorture|TestSame' ./test/torture
