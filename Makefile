@@ -25,13 +25,18 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install clean
+.PHONY: all build build-rdma test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install clean
 
 all: build
 
 # Static binaries in bin/.
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/ ./cmd/rstored ./cmd/rstorectl
+
+# The programs that use RDMA devices through rdma-core, in bin/rdma/: with a C compiler and the
+# headers of rdma-core, for hosts whose C library is not older than this one's.
+build-rdma:
+	GO='$(GO)' deploy/rdma.sh '$(VERSION)' bin/rdma
 
 # Everything that runs without privileges and without other hosts.
 test:

@@ -19,11 +19,12 @@ type Build struct {
 	Modified bool   `json:"modified,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
+	RDMACore bool   `json:"rdma_core"` // it was built to use RDMA devices, not only RDMA in software
 }
 
 // ReadBuild collects what the linker and the go command recorded.
 func ReadBuild() Build {
-	b := Build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := Build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, RDMACore: rdmaCore}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
@@ -49,6 +50,9 @@ func (b Build) String() string {
 	}
 	if b.Modified {
 		s += " modified"
+	}
+	if b.RDMACore {
+		s += " rdma-core"
 	}
 	return s
 }
