@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/rdma/verbs"
 )
 
 // version is set at link time for releases.
@@ -64,8 +66,21 @@ func VersionCommand(g *Globals, name string) *cobra.Command {
 		Short: "Print the version",
 		Args:  Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
-			b := ReadBuild()
-			return g.Print(b, func(w io.Writer) { fmt.Fprintln(w, name, b) })
+			v := struct {
+				Build
+				Missing string `json:"rdma_core_error,omitempty"` // why it does not work all the same
+			}{Build: ReadBuild()}
+			if v.RDMACore {
+				if err := verbs.Available(); err != nil {
+					v.Missing = err.Error()
+				}
+			}
+			return g.Print(v, func(w io.Writer) {
+				fmt.Fprintln(w, name, v.Build)
+				if v.Missing != "" {
+					fmt.Fprintln(w, v.Missing)
+				}
+			})
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"slices"
@@ -15,18 +16,13 @@ func usesC(t *testing.T, tags string, programs ...string) []string {
 	cmd := exec.Command("go", append([]string{"list", "-deps", "-tags", tags, "-f", has}, programs...)...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list: %v\n%s", err, stderrOf(err))
+		t.Fatalf("go list: %v\n%s", err, stderr.Bytes())
 	}
 	return strings.Fields(string(out))
-}
-
-func stderrOf(err error) []byte {
-	if e, ok := err.(*exec.ExitError); ok {
-		return e.Stderr
-	}
-	return nil
 }
 
 // TestPureGo: the programs are Go alone, and one package brings C into the build for RDMA devices.
