@@ -26,7 +26,7 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all build build-rdma test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
+.PHONY: all build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
 
 all: build
 
@@ -50,6 +50,14 @@ test-ops:
 	test/ops/install
 	RSTORED_OPS=1 $(GO) test -count=1 -timeout 20m ./test/ops ./cmd/internal/exportsfile
 	cd test/ops/kubernetes && RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./...
+
+# The build for RDMA devices, where it can be made: its tests need no device, or are skipped.
+test-rdma: $(LINTER)
+	@deploy/rdma.sh check || { [ $$? = 3 ] && echo 'make test-rdma: what uses RDMA devices was not tried' >&2; exit; }; set -ex; \
+	export CGO_ENABLED=1; \
+	$(GO) vet -tags rdmacore ./...; \
+	$(GO) test -tags rdmacore ./rdma/verbs/...; \
+	$(LINTER) run --build-tags rdmacore ./rdma/verbs/...
 
 race:
 	$(GO) test -race $(RACEFLAGS) ./...
