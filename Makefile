@@ -21,17 +21,23 @@ SYFT          := v1.50.0
 OUT           ?= out
 ARCHES        ?= amd64 arm64
 FORMATS       ?= deb rpm
+RDMA          ?= auto
 IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all build test test-ops race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install clean
+.PHONY: all build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
 
 all: build
 
 # Static binaries in bin/.
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/ ./cmd/rstored ./cmd/rstorectl
+
+# The programs that use RDMA devices through rdma-core, in bin/rdma/: with a C compiler and the
+# headers of rdma-core, for hosts whose C library is not older than this one's.
+build-rdma:
+	GO='$(GO)' deploy/rdma.sh '$(VERSION)' bin/rdma
 
 # Everything that runs without privileges and without other hosts.
 test:
@@ -44,6 +50,14 @@ test-ops:
 	test/ops/install
 	RSTORED_OPS=1 $(GO) test -count=1 -timeout 20m ./test/ops ./cmd/internal/exportsfile
 	cd test/ops/kubernetes && RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./...
+
+# The build for RDMA devices, where it can be made: its tests need no device, or are skipped.
+test-rdma: $(LINTER)
+	@deploy/rdma.sh check || { [ $$? = 3 ] && echo 'make test-rdma: what uses RDMA devices was not tried' >&2; exit; }; set -ex; \
+	export CGO_ENABLED=1; \
+	$(GO) vet -tags rdmacore ./...; \
+	$(GO) test -tags rdmacore ./rdma/verbs/...; \
+	$(LINTER) run --build-tags rdmacore ./rdma/verbs/...
 
 race:
 	$(GO) test -race $(RACEFLAGS) ./...
@@ -96,7 +110,7 @@ fuzz:
 	@deploy/fuzz.sh $(GO) $(FUZZTIME)
 
 # Random programs of verbs with random faults on a simulated network, for TORTURETIME:
-# some hundred thousand an hour. A failure prints its seed and a smaller program
+# some 700,000 an hour. A failure prints its seed and a smaller program
 # that fails too; RSTORED_SEED=n go test -run Torture ./test/torture runs it again.
 torture:
 	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestTorture|TestSame' ./test/torture
@@ -129,19 +143,22 @@ interop:
 	[ '$(CASES)' = quick ] || test/guest/build tls
 	cd test/guest && RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' RSTORED_GUEST_TABLE=../../docs/interop.md $(GO) test -count=1 -timeout 3h -run TestInterop
 
-# Packages for Debian and for RPM in OUT, of each of ARCHES and FORMATS.
+# Packages for Debian and for RPM in OUT, of each of ARCHES and FORMATS. Those with the programs for RDMA devices
+# where they can be built; RDMA=yes insists on them, and RDMA=no does without.
 packages: $(PACKAGER)
-	GO='$(GO)' NFPM='$(CURDIR)/$(PACKAGER)' ARCHES='$(ARCHES)' FORMATS='$(FORMATS)' deploy/package/build '$(VERSION)' '$(OUT)'
+	GO='$(GO)' NFPM='$(CURDIR)/$(PACKAGER)' ARCHES='$(ARCHES)' FORMATS='$(FORMATS)' RDMA='$(RDMA)' deploy/package/build '$(VERSION)' '$(OUT)'
 
 $(PACKAGER):
 	mkdir -p .bin
 	GOBIN=$(CURDIR)/.bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@v$(NFPM)
 	mv .bin/nfpm $@
 
-# A container image with the two binaries and nothing else: see docs/install.md. Health checks are in
+# A container image with the static programs, and, where they can be built, those for RDMA devices with their libraries,
+# and nothing else: see docs/install.md. RDMA=yes insists on these, and RDMA=no does without. Health checks are in
 # Docker's format of images alone, which podman has to be told.
 image: build
-	BUILDAH_FORMAT=docker $(ENGINE) build -f deploy/Containerfile -t '$(IMAGE)' bin
+	GO='$(GO)' RDMA='$(RDMA)' LIBRARIES='$(LIBRARIES)' deploy/image/tree '$(VERSION)' bin/image
+	BUILDAH_FORMAT=docker $(ENGINE) build -f deploy/Containerfile -t '$(IMAGE)' bin/image
 
 # The driver for Kubernetes, and its image: see docs/kubernetes.md.
 csi:
@@ -149,6 +166,12 @@ csi:
 
 image-csi: csi
 	$(ENGINE) build -f deploy/csi/Containerfile -t '$(IMAGECSI)' bin
+
+# What uses RDMA devices in the place of what make install installed.
+install-rdma: build-rdma
+	install -D -m 0755 -t $(DESTDIR)/usr/local/lib/rstored/rdma bin/rdma/rstored bin/rdma/rstorectl
+	install -D -m 0644 systemd/rdma.conf $(DESTDIR)/etc/systemd/system/rstored.service.d/rdma.conf
+	install -D -m 0644 systemd/rdma.conf $(DESTDIR)/etc/systemd/system/rstored@.service.d/rdma.conf
 
 install: build
 	install -D -m 0755 bin/rstored $(DESTDIR)/usr/local/sbin/rstored

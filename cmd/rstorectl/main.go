@@ -10,5 +10,6 @@ import (
 )
 
 func main() {
+	cli.PreferRDMA("rstorectl")
 	os.Exit(cli.Run(ctl.Root(cli.NewGlobals()), os.Stderr))
 }

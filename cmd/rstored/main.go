@@ -9,5 +9,6 @@ import (
 )
 
 func main() {
+	cli.PreferRDMA("rstored")
 	os.Exit(cli.Run(daemon.Root(cli.NewGlobals()), os.Stderr))
 }

@@ -34,7 +34,6 @@ var recap = regexp.MustCompile(`ok=(\d+) +changed=(\d+) +unreachable=(\d+) +fail
 func TestAnsible(t *testing.T) {
 	need(t, "ansible-playbook", "systemd-nspawn")
 	dir := t.TempDir()
-	buildPackages(t, dir, "v1.0.0", "deb")
 	c := boot(t)
 	here, err := filepath.Abs(".")
 	if err != nil {
@@ -76,7 +75,7 @@ func TestAnsible(t *testing.T) {
 		}
 	}
 	vars := func(squash, more string) string {
-		return `        rstored_package: ` + one(t, filepath.Join(dir, "rstored_1.0.0_*.deb")) + `
+		return `        rstored_package: ` + one(t, filepath.Join(packages(t, "v1.0.0"), "rstored_1.0.0_*.deb")) + `
         rstored_directories: [{path: /srv/data, mode: "0777"}]
         rstored_exports:
           - path: /srv/data

@@ -200,15 +200,18 @@ func binaries(t *testing.T) string {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		built = dir
+		built, temporary = dir, append(temporary, dir)
 	}
 	return built
 }
 
+// temporary is what is removed in the end.
+var temporary []string
+
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if built != "" {
-		_ = os.RemoveAll(built)
+	for _, dir := range temporary {
+		_ = os.RemoveAll(dir)
 	}
 	os.Exit(code)
 }

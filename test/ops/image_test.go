@@ -11,7 +11,7 @@ import (
 )
 
 // TestImage builds both images by make, and runs them as docs/install.md and docs/kubernetes.md say: without a
-// capability, and with those of the unit.
+// capability, and with those of the unit. The first has the programs for RDMA devices too, which find none here.
 func TestImage(t *testing.T) {
 	need(t, "podman", "unshare", "setpriv")
 	dir, host := t.TempDir(), fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))
@@ -21,11 +21,11 @@ func TestImage(t *testing.T) {
 	t.Cleanup(func() {
 		_, _ = exec.Command("sh", "-c", podman+" rm -fa; chmod -R u+w "+dir+"/images").CombinedOutput()
 	})
-	for _, target := range []string{"image", "image-csi"} {
-		cmd := exec.Command("make", target, "ENGINE="+podman, "IMAGE=rstored-test", "IMAGECSI=rstored-csi-test")
+	for _, args := range [][]string{{"image", "IMAGE=rstored-static", "RDMA=no"}, {"image", "IMAGE=rstored-test", "RDMA=yes", "LIBRARIES=" + libraries(t)}, {"image-csi", "IMAGECSI=rstored-csi-test"}} {
+		cmd := exec.Command("make", append(args, "ENGINE="+podman)...)
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("make %s: %v\n%s", target, err, out)
+			t.Fatalf("make %q: %v\n%s", args, err, out)
 		}
 	}
 	for _, d := range []string{"one", "many"} {
@@ -80,7 +80,18 @@ $P cp many:/var/lib/rstored/handle.key - | tar -xO | cmp - $D/key
 end many
 [ "$(stat -c %u:%g $D/many/rdma)" = 1000:1001 ]
 
-$P run --rm --cgroups=disabled --ulimit nofile=4096:4096 --ulimit nproc=1024:1024 --network none rstored-csi-test --version
+once() { # IMAGE [ARGUMENT]...: what a program prints
+	$P run --rm --cgroups=disabled --ulimit nofile=4096:4096 --ulimit nproc=1024:1024 --network none "$@"
+}
+case "$(once rstored-static version)" in *rdma-core) echo "more than the static programs"; exit 1 ;; esac
+once rstored-test version | grep 'rdma-core$'
+case "$(once --env RSTORED_PROGRAM=static rstored-test version)" in *rdma-core) echo "not the static program"; exit 1 ;; esac
+[ "$(once --entrypoint /usr/bin/rstorectl rstored-test device list)" = "the kernel has no RDMA device" ] || [ -e /sys/class/infiniband ]
+# The libraries that the programs open are there, with what they need.
+case $(uname -m) in x86_64) ld=/lib64/ld-linux-x86-64.so.2 ;; aarch64) ld=/lib/ld-linux-aarch64.so.1 ;; esac
+once --entrypoint $ld rstored-test --list /usr/lib/$(uname -m)-linux-gnu/librdmacm.so.1 | grep libibverbs.so.1
+
+once rstored-csi-test --version
 $P volume rm state
 `
 	// In a mount namespace that has one hierarchy of control groups: what has both is not for crun.

@@ -11,15 +11,28 @@ import (
 	"testing"
 )
 
-// buildPackages is make packages, for this architecture, into a directory.
-func buildPackages(t *testing.T, out, version, formats string) {
+// packages is a directory with what make packages makes of a version for this architecture, built once, with
+// further variables.
+func packages(t *testing.T, version string, more ...string) string {
 	t.Helper()
-	cmd := exec.Command("make", "packages", "VERSION="+version, "OUT="+out, "ARCHES="+runtime.GOARCH, "FORMATS="+formats)
+	if dir := packaged[version]; dir != "" {
+		return dir
+	}
+	dir, err := os.MkdirTemp(cache(t), "packages")
+	if err != nil {
+		t.Fatal(err)
+	}
+	temporary = append(temporary, dir)
+	cmd := exec.Command("make", append([]string{"packages", "VERSION=" + version, "OUT=" + dir, "ARCHES=" + runtime.GOARCH, "RDMA=yes"}, more...)...)
 	cmd.Dir = root
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("make packages: %v\n%s", err, b)
 	}
+	packaged[version] = dir
+	return dir
 }
+
+var packaged = map[string]string{}
 
 // one is the only file that matches a pattern.
 func one(t *testing.T, pattern string) string {
@@ -35,12 +48,10 @@ func one(t *testing.T, pattern string) string {
 // removes and purges it.
 func TestPackage(t *testing.T) {
 	need(t, "systemd-nspawn", "dpkg-deb")
-	out := t.TempDir()
 	c := boot(t)
 	deb := func(version string) string {
-		buildPackages(t, out, version, "deb")
 		to := "/var/tmp/rstored_" + version + ".deb"
-		c.install(one(t, filepath.Join(out, "rstored_"+strings.TrimPrefix(version, "v")+"_*.deb")), to, 0o644)
+		c.install(one(t, filepath.Join(packages(t, version), "rstored_"+strings.TrimPrefix(version, "v")+"_*.deb")), to, 0o644)
 		return to
 	}
 	first, second := deb("v1.0.0"), deb("v1.1.0")
@@ -198,9 +209,7 @@ func TestSource(t *testing.T) {
 // TestRPM looks at the other package with rpm.
 func TestRPM(t *testing.T) {
 	need(t, "rpm", "rpm2cpio")
-	out := t.TempDir()
-	buildPackages(t, out, "v1.0.0-rc1", "rpm")
-	file := one(t, filepath.Join(out, "rstored-1.0.0~rc1-1.*.rpm"))
+	file := one(t, filepath.Join(packages(t, "v1.0.0-rc1", "FORMATS=rpm", "RDMA=no"), "rstored-1.0.0~rc1-1.*.rpm"))
 	command(t, "rpm", "-K", "--nosignature", file)
 	list := strings.Fields(command(t, "rpm", "-qlp", file))
 	for _, f := range []string{
@@ -230,12 +239,10 @@ func TestRPM(t *testing.T) {
 // serve, upgrades it and removes it. The system is Debian, so that dependencies are not looked at.
 func TestRPMScripts(t *testing.T) {
 	need(t, "systemd-nspawn")
-	out := t.TempDir()
 	c := boot(t)
 	rpm := func(version string) string {
-		buildPackages(t, out, version, "rpm")
 		to := "/var/tmp/rstored-" + version + ".rpm"
-		c.install(one(t, filepath.Join(out, "rstored-"+strings.TrimPrefix(version, "v")+"-*.rpm")), to, 0o644)
+		c.install(one(t, filepath.Join(packages(t, version), "rstored-"+strings.TrimPrefix(version, "v")+"-*.rpm")), to, 0o644)
 		return to
 	}
 	first, second := rpm("v1.0.0"), rpm("v1.1.0")

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rstored/rstored/rdma/verbs"
 )
 
 // version is set at link time for releases.
@@ -19,11 +21,12 @@ type Build struct {
 	Modified bool   `json:"modified,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
+	RDMACore bool   `json:"rdma_core"` // it was built to use RDMA devices, not only RDMA in software
 }
 
 // ReadBuild collects what the linker and the go command recorded.
 func ReadBuild() Build {
-	b := Build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := Build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, RDMACore: rdmaCore}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
@@ -50,6 +53,9 @@ func (b Build) String() string {
 	if b.Modified {
 		s += " modified"
 	}
+	if b.RDMACore {
+		s += " rdma-core"
+	}
 	return s
 }
 
@@ -60,8 +66,21 @@ func VersionCommand(g *Globals, name string) *cobra.Command {
 		Short: "Print the version",
 		Args:  Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
-			b := ReadBuild()
-			return g.Print(b, func(w io.Writer) { fmt.Fprintln(w, name, b) })
+			v := struct {
+				Build
+				Missing string `json:"rdma_core_error,omitempty"` // why it does not work all the same
+			}{Build: ReadBuild()}
+			if v.RDMACore {
+				if err := verbs.Available(); err != nil {
+					v.Missing = err.Error()
+				}
+			}
+			return g.Print(v, func(w io.Writer) {
+				fmt.Fprintln(w, name, v.Build)
+				if v.Missing != "" {
+					fmt.Fprintln(w, v.Missing)
+				}
+			})
 		},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,9 +39,9 @@ func memory(t *testing.T, change func(name, text string) string) filesys.FileSys
 		}
 		text := string(b)
 		if rel == "example/kustomization.yaml" { // with everything
-			text = strings.ReplaceAll(strings.ReplaceAll(text, "#components", "components"), "#  - ../mon", "  - ../mon")
-			if !strings.Contains(text, "\ncomponents:\n  - ../monitoring\n") {
-				t.Fatal("the example does not show its component")
+			text = strings.ReplaceAll(strings.ReplaceAll(text, "#components", "components"), "#  - ../", "  - ../")
+			if !strings.Contains(text, "\ncomponents:\n  - ../monitoring\n  - ../rdma\n") {
+				t.Fatal("the example does not show its components")
 			}
 		}
 		if change != nil {
@@ -109,6 +110,9 @@ func TestManifests(t *testing.T) {
 			}
 			name, _, _ = strings.Cut(name, ":")
 			started++
+			if q := c.Resources.Limits["rdma/hca_shared_devices_a"]; name == "rstored" && (q.Value() != 1 || !slices.Contains(c.SecurityContext.Capabilities.Add, "IPC_LOCK")) {
+				t.Errorf("%s/%s has no RDMA device, or may not lock memory: %v", w.name, c.Name, c.Resources)
+			}
 			out, err := exec.Command(filepath.Join(bin, name), append(c.Args, "--help")...).CombinedOutput()
 			if err != nil {
 				t.Errorf("%s/%s: %q: %v\n%s", w.name, c.Name, c.Args, err, out)
