@@ -63,7 +63,7 @@ func TestMain(m *testing.M) {
 // loopback hands out an address of 127.64.0.0/10 that no other test here has.
 func loopback() netip.Addr {
 	n := nextHost.Add(1)
-	return netip.AddrFrom4([4]byte{127, 64 | byte(n>>16&31), byte(n >> 8), byte(n)&0x7f | 1})
+	return netip.AddrFrom4([4]byte{127, 64 | byte(n>>16&31), byte(n >> 8), byte(n)})
 }
 
 // daemon is one rstored process over a state directory that outlives it.
