@@ -90,6 +90,7 @@ type Daemon struct {
 
 	// mu serializes changes of exports and ports, and guards what follows.
 	mu        sync.Mutex
+	handed    bool // another process was let serve: nothing here counts any more
 	exports   []*served
 	ports     []*port
 	opened    *prepared // for the change that is being made

@@ -137,7 +137,7 @@ func (d *Daemon) Upgrade(path string) (control.Upgraded, error) {
 // upgrade is Upgrade, with reloading held.
 func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	if d.over() {
-		return control.Upgraded{}, errors.New("another process has taken over")
+		return control.Upgraded{}, errMoved
 	}
 	path = cmp.Or(path, d.exe)
 	for _, e := range d.Exports() {
@@ -168,18 +168,24 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	u.NewVersion = said.Version
 	u.PrepareMillis = millis(time.Since(began))
 
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return control.Upgraded{}, errors.Join(err, h.kill())
+	}
 	defer d.mu.Unlock()
 	stood := time.Now()
 	thaw, err := d.freeze(&u)
 	if err == nil {
 		err = d.hand(h, &u)
 	}
+	if err == nil && d.draining.Load() { // since it began
+		err = errDraining
+	}
 	if err != nil {
 		err = errors.Join(err, h.kill()) // before anything goes on here
 		return control.Upgraded{}, errors.Join(err, thaw())
 	}
 	// There is no way back from here.
+	d.handed = true
 	d.tell(d.manager.MainPID(u.PID))
 	if err := h.conn.Send(&handover.Part{Name: wordGo}); err != nil {
 		return control.Upgraded{}, d.lose(h, err)
@@ -197,6 +203,23 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 
 func millis(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
+}
+
+// errMoved is what is said to who asks a process for a change that another has taken the place of.
+var errMoved = errors.New("another process has taken over; ask that one")
+
+// mayChange locks mu for a change, or says why there can be none any more.
+func (d *Daemon) mayChange() error {
+	d.mu.Lock()
+	switch {
+	case d.handed:
+		d.mu.Unlock()
+		return errMoved
+	case d.draining.Load():
+		d.mu.Unlock()
+		return errDraining
+	}
+	return nil
 }
 
 // over reports whether another process has taken over.
