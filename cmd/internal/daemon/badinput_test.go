@@ -263,7 +263,7 @@ func (p *badPeer) next(t *testing.T) (what string, xid uint32) {
 			return "the connection ended", 0
 		}
 		b = m
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		return "nothing", 0
 	}
 	if p.c != nil {
@@ -445,7 +445,7 @@ func (r *badRow) run(t *testing.T, h *badServer) {
 		}
 	}
 	for i, k := range r.counters {
-		for until := time.Now().Add(2 * time.Second); h.count(t, k) == before[i]; time.Sleep(5 * time.Millisecond) {
+		for until := time.Now().Add(time.Minute); h.count(t, k) == before[i]; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(until) {
 				t.Errorf("%s stays at %d", k, before[i])
 				break
@@ -631,7 +631,7 @@ func (h *badServer) corrupt(t *testing.T, p *badPeer) {
 // next on the connection comes after it.
 func (h *badServer) waitFor(t *testing.T, counter string) {
 	t.Helper()
-	for until := time.Now().Add(2 * time.Second); h.count(t, counter) == 0; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(time.Minute); h.count(t, counter) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("%s is not counted", counter)
 		}
