@@ -274,6 +274,41 @@ func TestTurnOfAnother(t *testing.T) {
 	}
 }
 
+// TestHeldLongCall: a long call that waits for memory when the Listener is held is counted once, as what it is.
+func TestHeldLongCall(t *testing.T) {
+	w := newWorld(t, Config{Memory: MemoryMin})
+	r := w.rawUp()
+	var all [][]byte
+	for b := w.l.pool.alloc(1 << 20); b != nil; b = w.l.pool.alloc(1 << 20) {
+		all = append(all, b)
+	}
+	call := rawCall(7, procNull)
+	m := r.region(len(call), rdma.RemoteRead)
+	copy(m.buf, call)
+	r.send(message(&Header{XID: 7, Type: TypeNoMsg, Reads: []ReadSegment{{0, segments(m, len(call))[0]}}}, nil))
+	for w.l.Memory().Waiting == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	counted := func(what string, want uint64) {
+		t.Helper()
+		s := w.l.Stats().Messages
+		if s["recv_rdma_nomsg"] != want || s["recv_rdma_msg"] != 0 {
+			t.Errorf("%s: %v", what, s)
+		}
+	}
+	counted("waiting", 1)
+	w.l.Hold(true)
+	counted("held", 0)
+	for _, b := range all {
+		w.l.pool.free(b)
+	}
+	w.l.Hold(false)
+	if h, _ := r.reply(); h.XID != 7 || h.Type != TypeMsg {
+		t.Errorf("%+v", h)
+	}
+	counted("served", 1)
+}
+
 // TestThousandConnections: what a thousand clients take of the budget, each of which does
 // something. NFS-Ganesha pins 65 MiB for each, 63 GiB for all.
 func TestThousandConnections(t *testing.T) {
