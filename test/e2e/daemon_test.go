@@ -182,7 +182,7 @@ func (d *daemon) tryStart() (code int, said string) {
 	exited := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(exited) }()
 	d.cmd, d.exited = cmd, exited
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		if _, _, err := d.try(2*time.Second, "status"); err == nil {
 			return 0, d.log.String()[before:]
