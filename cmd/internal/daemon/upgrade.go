@@ -172,6 +172,10 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 		return control.Upgraded{}, errors.Join(err, h.kill())
 	}
 	defer d.mu.Unlock()
+	if !d.acting.TryLock() {
+		return control.Upgraded{}, errors.Join(errActing, h.kill())
+	}
+	defer d.acting.Unlock()
 	stood := time.Now()
 	thaw, err := d.freeze(&u)
 	if err == nil {
@@ -220,6 +224,19 @@ func (d *Daemon) mayChange() error {
 		return errDraining
 	}
 	return nil
+}
+
+// errActing says that somebody takes from clients what they have, which would be lost in the middle of it.
+var errActing = errors.New("a client is being evicted, or the grace period ended")
+
+// mayAct keeps everything from being handed over until done is called, or says that it was.
+func (d *Daemon) mayAct() (done func(), err error) {
+	d.acting.RLock()
+	if d.handed {
+		d.acting.RUnlock()
+		return nil, errMoved
+	}
+	return d.acting.RUnlock, nil
 }
 
 // over reports whether another process has taken over.

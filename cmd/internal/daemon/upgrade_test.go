@@ -285,6 +285,14 @@ func TestAfterUpgrade(t *testing.T) {
 	t.Setenv(conduct, "serve")
 	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/e"))
 	d.times.prepare, d.times.restore, d.times.serving = time.Minute, time.Minute, time.Minute
+	done, err := d.mayAct()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Upgrade(exe); !errors.Is(err, errActing) {
+		t.Fatalf("in the middle of an eviction: %v", err)
+	}
+	done()
 	if _, err := d.Upgrade(exe); err != nil {
 		t.Fatal(err)
 	}
