@@ -428,7 +428,7 @@ func TestFloors(t *testing.T) {
 // TestSlowClient: a client that takes no reply has its part of the memory for a time, no
 // worker, and is disconnected with the reason; others do not notice.
 func TestSlowClient(t *testing.T) {
-	w := newWorld(t, Config{SlowTimeout: 40 * time.Millisecond, ConnMemory: 1})
+	w := newWorld(t, Config{SlowTimeout: time.Second, ConnMemory: 1})
 	other := w.dial("192.0.2.9", ClientConfig{})
 	r := w.rawUp()
 	r.dev.loop.do(func() { r.conn.QP().(*fakeQP).recvs = nil }) // not one receive
