@@ -546,12 +546,16 @@ func (c *serverConn) pump() {
 }
 
 // oldest is the queue whose head came first, of those whose head may go on if there is memory
-// for it. A call gets memory for its Read chunks no sooner than the first RDMA READ can be
+// for it, or the one whose head waits for memory: what that has been given nobody else could use. A call gets memory for its Read chunks no sooner than the first RDMA READ can be
 // posted: so few blocks are in use at a time, the same ones again and again, and they stay in the
 // processor's caches.
 func (c *serverConn) oldest() *slotQueue {
 	a, f := c.admit.head, c.fetch.head
 	switch {
+	case c.waits != nil && c.waits == f:
+		return &c.fetch
+	case c.waits != nil:
+		return &c.admit
 	case f != nil && (a == nil || f.came < a.came) && c.pull.head == nil && c.mayRead():
 		return &c.fetch
 	case a != nil:

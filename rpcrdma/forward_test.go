@@ -84,12 +84,13 @@ func TestForwardSameXID(t *testing.T) {
 	if err := put(c, 1); err != nil { // credits
 		t.Fatal(err)
 	}
+	w.inUse(0)
 	failed := make(chan error)
 	go func() {
 		_, err := c.Forward(context.Background(), rawCall(5, procWait), ForwardHints{})
 		failed <- err
 	}()
-	time.Sleep(20 * time.Millisecond)
+	w.inUse(1)
 	if _, err := c.Forward(context.Background(), rawCall(5, procNull), ForwardHints{}); !errors.Is(err, ErrXIDInUse) {
 		t.Error(err)
 	}

@@ -103,7 +103,11 @@ func (c *serverConn) unarrived(s *slot) {
 	c.activeNow.Store(int64(c.active))
 	c.calls.Add(^uint64(0))
 	c.l.n.inline.Add(-uint64(s.size))
-	c.l.n.n[recvMsg].Add(^uint64(0))
+	kind := recvMsg
+	if s.hdr.Type == TypeNoMsg {
+		kind = recvNoMsg
+	}
+	c.l.n.n[kind].Add(^uint64(0))
 	c.slots[s.index] = nil
 	c.spare = append(c.spare, s)
 }

@@ -138,7 +138,7 @@ func TestOverPackets(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	for i := 0; l.Stats().MemoryInUse != 0 && i < 500; i++ { // the last acknowledgements
+	for i := 0; l.Stats().MemoryInUse != 0 && i < 6000; i++ { // the last acknowledgements
 		time.Sleep(10 * time.Millisecond)
 	}
 	if s := l.Stats(); s.RDMAWriteBytes < 16*size || s.RDMAReadBytes < 16*size || s.MemoryInUse != 0 {
@@ -316,7 +316,7 @@ func TestOrdinaryEndIsNoError(t *testing.T) {
 		t.Errorf("%v, want closed", err)
 	}
 	for i := 0; len(l.Conns()) != 0; i++ {
-		if time.Sleep(10 * time.Millisecond); i == 500 {
+		if time.Sleep(10 * time.Millisecond); i == 6000 {
 			t.Fatal("the server does not notice")
 		}
 	}

@@ -157,6 +157,20 @@ func newWorld(t *testing.T, cfg Config) *world {
 	return w
 }
 
+// inUse waits until so many calls of the first connection are in progress.
+func (w *world) inUse(n int) {
+	w.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		conns := w.l.Conns()
+		if len(conns) > 0 && conns[0].InUse == n {
+			return
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("%d calls are not in progress: %+v", n, conns)
+		}
+	}
+}
+
 var serverAddr = netip.MustParseAddrPort("192.0.2.1:20049")
 
 func (w *world) dial(addr string, cfg ClientConfig) *Client {
@@ -420,18 +434,21 @@ func TestCancel(t *testing.T) {
 	if err := put(c, 1); err != nil {
 		t.Fatal(err)
 	}
+	w.inUse(0)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	var wg sync.WaitGroup
 	for range 5 { // two in flight, three waiting for credits
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
-			defer cancel()
-			if err := c.Call(ctx, request(procWait, nil, nil)); !errors.Is(err, context.DeadlineExceeded) {
+			if err := c.Call(ctx, request(procWait, nil, nil)); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		}()
 	}
+	w.inUse(2)
+	cancel()
 	wg.Wait()
 	again := make(chan error)
 	go func() { again <- put(c, 1) }() // the credits come back with the late replies only
@@ -464,7 +481,7 @@ func TestCancelledMemoryIsClosed(t *testing.T) {
 	r.Dst = dst
 	failed := make(chan error)
 	go func() { failed <- c.Call(ctx, r) }()
-	time.Sleep(20 * time.Millisecond)
+	w.inUse(1)
 	if _, remote := c.pd.(*fakePD).open(); remote != 1 {
 		t.Errorf("%d regions open during the call", remote)
 	}
@@ -527,7 +544,7 @@ func TestServerCloses(t *testing.T) {
 	c := w.dial("192.0.2.9", ClientConfig{})
 	failed := make(chan error)
 	go func() { failed <- c.Call(context.Background(), request(procWait, nil, nil)) }()
-	time.Sleep(20 * time.Millisecond)
+	w.inUse(1)
 	closed := make(chan error)
 	go func() { closed <- w.l.Close() }()
 	var lost *rpc.ConnError
@@ -553,7 +570,7 @@ func TestShutdownFinishesCalls(t *testing.T) {
 	c := w.dial("192.0.2.9", ClientConfig{})
 	result := make(chan error)
 	go func() { result <- c.Call(context.Background(), request(procWait, nil, nil)) }()
-	time.Sleep(20 * time.Millisecond)
+	w.inUse(1)
 	done := make(chan error)
 	go func() { done <- w.l.Shutdown(context.Background()) }()
 	time.Sleep(20 * time.Millisecond)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/handover"
 )
 
 // The test binary is rstored when it is told to be.
@@ -204,5 +206,49 @@ func TestLife(t *testing.T) {
 	}
 	if _, err := os.Stat(sock); err == nil {
 		t.Error("the control socket was left behind")
+	}
+}
+
+// TestHangupBeforeServing: whoever asks for a reload while a process is about to take over does not end it.
+func TestHangupBeforeServing(t *testing.T) {
+	dir := t.TempDir()
+	state, sock := filepath.Join(dir, "state"), filepath.Join(dir, "c.sock")
+	conn, theirs, err := handover.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, out := command("--state-dir", state, "--control", sock)
+	c.ExtraFiles = []*os.File{theirs}
+	c.Env = append(c.Env, handover.Variable+"=3")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Process.Kill() }()
+	_ = theirs.Close()
+	var hello bytes.Buffer
+	if err := gob.NewEncoder(&hello).Encode(struct{ StateDir, Control string }{state, sock}); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Send(&handover.Part{Name: "hello", Version: 1, Data: hello.Bytes()}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := conn.Receive(); err != nil || p.Name != "prepared" {
+		t.Fatalf("%+v, %v: %s", p, err, out)
+	}
+	if err := c.Process.Signal(unix.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for pending := true; pending; { // until it has come
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pending = !strings.Contains(string(b), "ShdPnd:\t0000000000000000\n")
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(c.Wait()); code != 1 || !strings.Contains(out.String(), "the old process has given up") {
+		t.Errorf("exit code %d, and it says %s", code, out)
 	}
 }

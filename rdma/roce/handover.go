@@ -59,7 +59,7 @@ type SnapshotDatagram struct {
 	Data     []byte
 }
 
-// keptMax bounds the datagrams that are kept for the connection manager; more are lost, and sent again.
+// keptMax bounds the datagrams that are kept for the connection manager; more are lost, counted, and sent again.
 const keptMax = 4096
 
 var (
@@ -98,9 +98,11 @@ func (d *Device) do(s *shard, fn func()) {
 
 // keep takes a datagram for the connection manager that has to wait.
 func (s *shard) keep(d *link.RxDatagram) {
-	if len(s.kept) < keptMax {
-		s.kept = append(s.kept, SnapshotDatagram{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TOS: d.TOS, Nth: d.Nth, Data: slices.Clone(d.Data)})
+	if len(s.kept) == keptMax {
+		s.stats.CM.DropFull++
+		return
 	}
+	s.kept = append(s.kept, SnapshotDatagram{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TOS: d.TOS, Nth: d.Nth, Data: slices.Clone(d.Data)})
 }
 
 // replay takes the datagrams that were kept.

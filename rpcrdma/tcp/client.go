@@ -102,8 +102,8 @@ func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint3
 	if err != nil {
 		return nil, &rpc.ConnError{Peer: addr, Err: err}
 	}
+	_ = conn.SetDeadline(time.Now().Add(clientHandshakeTimeout))                     // before the end of ctx can set another
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // long past
-	_ = conn.SetDeadline(time.Now().Add(clientHandshakeTimeout))
 	secure, err := clientTLS(conn, cfg, prog, vers, rand.Uint32())
 	if !stop() && err == nil {
 		err = ctx.Err()

@@ -96,7 +96,7 @@ func TestLimitedIsNotRead(t *testing.T) {
 		served.Add(1)
 		if !c.Paid {
 			c.Paid = true
-			if limited.Add(1) == 1 && c.Defer(300*time.Millisecond) {
+			if limited.Add(1) == 1 && c.Defer(time.Second) {
 				return rpc.Later
 			}
 		}

@@ -111,7 +111,7 @@ func (c *conn) still() (ok bool, calls int) {
 	if c.standing {
 		calls-- // the reader holds one
 	}
-	return c.standing && calls == 0 && len(c.replies) == 0 && !c.writing.Load(), calls
+	return c.standing && calls == 0 && c.calling.Load() == 0 && len(c.replies) == 0 && !c.writing.Load(), calls
 }
 
 // Busy is a connection with something under way.

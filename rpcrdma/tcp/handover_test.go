@@ -50,6 +50,38 @@ func rests(t *testing.T, s *Listener) {
 	}
 }
 
+// TestCallBackUnderWay: a call to the client that the writer has taken, and has not begun to write, is under way.
+func TestCallBackUnderWay(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	s, _, _ := serve(t, Config{})
+	c := newConn(s, near, rpc.Peer{}) // without goroutines
+	c.standing = true
+	rests := func(want bool, when string) {
+		t.Helper()
+		if ok, calls := c.still(); ok != want {
+			t.Errorf("%s: still is %t, with %d calls", when, ok, calls)
+		}
+	}
+	<-c.free // the reader has one
+	rests(true, "at first")
+	if !c.callBack([]byte("a call")) {
+		t.Fatal("there is no room")
+	}
+	rests(false, "queued")
+	k := <-c.replies
+	rests(false, "taken")
+	c.recycle(k)
+	rests(true, "written")
+	for c.callBack(nil) {
+	}
+	for range cap(c.replies) {
+		c.recycle(<-c.replies)
+	}
+	rests(true, "after more than fit")
+}
+
 // TestHandover: a connection goes to another Listener in the middle of a call, and neither the call nor the connection
 // is lost; a new connection waits meanwhile.
 func TestHandover(t *testing.T) {

@@ -259,6 +259,7 @@ type conn struct {
 	// draining says that no more calls are read, but replies still written.
 	draining atomic.Bool
 	writing  atomic.Bool
+	calling  atomic.Int32 // calls to the peer that are not written yet
 
 	// Where the reader stands while it is held.
 	where    sync.Mutex
@@ -477,17 +478,20 @@ func (c *conn) reply(rc *rpc.Call, drop bool) {
 func (c *conn) callBack(msg []byte) bool {
 	k := &call{back: true}
 	k.Res.B = msg
+	c.calling.Add(1)
 	select {
 	case c.replies <- k:
 		c.s.n.backCalls.Add(1)
 		return true
 	default: // the peer answers what it was not yet sent
+		c.calling.Add(-1)
 		return false
 	}
 }
 
 func (c *conn) recycle(k *call) {
 	if k.back {
+		c.calling.Add(-1)
 		return
 	}
 	for _, p := range k.payload {

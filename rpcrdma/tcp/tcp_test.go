@@ -215,7 +215,7 @@ func TestBadRecordsEndTheConnection(t *testing.T) {
 		nc.Close()
 	}
 	for i := 0; s.Counters().BadRecords != 3; i++ {
-		if time.Sleep(10 * time.Millisecond); i == 500 {
+		if time.Sleep(10 * time.Millisecond); i == 6000 {
 			t.Fatalf("%+v", s.Counters())
 		}
 	}

@@ -63,7 +63,7 @@ func TestMain(m *testing.M) {
 // loopback hands out an address of 127.64.0.0/10 that no other test here has.
 func loopback() netip.Addr {
 	n := nextHost.Add(1)
-	return netip.AddrFrom4([4]byte{127, 64 | byte(n>>16&31), byte(n >> 8), byte(n)&0x7f | 1})
+	return netip.AddrFrom4([4]byte{127, 64 | byte(n>>16&31), byte(n >> 8), byte(n)})
 }
 
 // daemon is one rstored process over a state directory that outlives it.
@@ -182,7 +182,7 @@ func (d *daemon) tryStart() (code int, said string) {
 	exited := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(exited) }()
 	d.cmd, d.exited = cmd, exited
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		if _, _, err := d.try(2*time.Second, "status"); err == nil {
 			return 0, d.log.String()[before:]

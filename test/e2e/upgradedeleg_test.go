@@ -282,7 +282,7 @@ func TestUpgradeDelegation(t *testing.T) {
 	k.join()
 	fh, open, deleg := k.open("delegated")
 	for range 2 {
-		d.ctl("upgrade")
+		d.takeOver("upgrade")
 		k.do(2, func(e *xdr.Encoder) {
 			e.Uint32(nfs4.OpPutFH)
 			e.Opaque(fh)
@@ -312,7 +312,7 @@ func TestUpgradeDelegation(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("it was not recalled")
 	}
-	d.ctl("upgrade") // with the recall answered, and the delegation not returned
+	d.takeOver("upgrade") // with the recall answered, and the delegation not returned
 	k.do(4, func(e *xdr.Encoder) {
 		e.Uint32(nfs4.OpPutFH)
 		e.Opaque(fh)

@@ -74,7 +74,7 @@ func TestUpgradeHolds(t *testing.T) {
 		}
 		for range 3 {
 			before := d.connections()
-			d.ctl("upgrade")
+			d.takeOver("upgrade")
 			after := d.connections()
 			for a, since := range before {
 				if !after[a].Equal(since) {

@@ -46,7 +46,9 @@ var (
 	pathWord = regexp.MustCompile(`(^|[\s"'=(,:\[])(/[^\s"'<>|(){}\[\],;:\\]+)`)
 	v4Word   = regexp.MustCompile(`\b\d{1,3}(?:\.\d{1,3}){3}\b`)
 	v6Word   = regexp.MustCompile(`[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*`)
-	macWord  = regexp.MustCompile(`\b(?:[0-9A-Fa-f]{2}:){5,}[0-9A-Fa-f]{2}\b`)
+	// subjectWord is a part of the name of a certificate's holder (RFC 4514).
+	subjectWord = regexp.MustCompile(`\b((?:CN|OU|O)=)((?:[^,+"\\\s]|\\,| )+)`)
+	macWord     = regexp.MustCompile(`\b(?:[0-9A-Fa-f]{2}:){5,}[0-9A-Fa-f]{2}\b`)
 )
 
 // address is what stands for an address; those that every host has stay.
@@ -86,10 +88,36 @@ func (a *anonymiser) learnPath(p string) {
 
 func (a *anonymiser) learnHost(h string) {
 	h = strings.TrimLeft(h, "*.@?")
+	if _, err := netip.ParseAddr(h); err == nil {
+		return // it is found without
+	}
 	a.learn(h)
 	if host, domain, ok := strings.Cut(h, "."); ok {
 		a.learn(host)
 		a.learn(domain)
+	}
+}
+
+// learnHolder learns what a certificate calls its holder: a host, a user at one, a URI, or a subject.
+func (a *anonymiser) learnHolder(name string) {
+	if strings.Contains(name, "://") {
+		a.learnURL(name)
+		return
+	}
+	for _, m := range subjectWord.FindAllStringSubmatch(name, -1) {
+		a.learnHost(m[2])
+	}
+	if !strings.Contains(name, "=") {
+		user, host, _ := strings.Cut(name, "@")
+		a.learnHost(user)
+		a.learnHost(host)
+	}
+}
+
+func (a *anonymiser) learnURL(s string) {
+	if u, err := url.Parse(s); err == nil {
+		a.learnHost(u.Hostname())
+		a.learnPath(u.Path)
 	}
 }
 
@@ -155,6 +183,13 @@ func (a *anonymiser) replace(b []byte, paths bool) []byte {
 			return append(slices.Clone(m[:i]), a.path(string(m[i:]))...)
 		})
 	}
+	b = subjectWord.ReplaceAllFunc(b, func(m []byte) []byte {
+		kind, name, _ := bytes.Cut(m, []byte("="))
+		if strings.HasPrefix(string(name), "name-") {
+			return m
+		}
+		return append(append(slices.Clone(kind), '='), a.alias("name", string(name))...)
+	})
 	b = macWord.ReplaceAllFunc(b, func(m []byte) []byte { return []byte(a.alias("mac", string(m))) })
 	b = v6Word.ReplaceAllFunc(b, func(m []byte) []byte { return []byte(a.address(string(m))) })
 	return v4Word.ReplaceAllFunc(b, func(m []byte) []byte { return []byte(a.address(string(m))) })
@@ -203,6 +238,10 @@ func (c *collector) learnYAML(a *anonymiser, name string) {
 		case n.Kind != yamlv3.ScalarNode:
 		case key == "host" || key == "domain" || key == "control_group":
 			a.learnHost(n.Value)
+		case key == "admins" || key == "readers":
+			a.learnHolder(n.Value)
+		case strings.Contains(n.Value, "://"):
+			a.learnURL(n.Value)
 		case strings.Contains(n.Value, "/"):
 			a.learnPath(n.Value)
 		}
@@ -211,6 +250,19 @@ func (c *collector) learnYAML(a *anonymiser, name string) {
 		}
 	}
 	walk("", &n)
+}
+
+// learnLog learns whose certificates clients have shown.
+func (c *collector) learnLog(a *anonymiser, name string) {
+	for line := range bytes.Lines(c.data(name)) {
+		var said struct {
+			Event string `json:"msg"`
+			Name  string `json:"name"`
+		}
+		if i := bytes.IndexByte(line, '{'); i >= 0 && json.Unmarshal(line[i:], &said) == nil && said.Event == "tls" {
+			a.learnHolder(said.Name)
+		}
+	}
 }
 
 func (c *collector) learnTable(a *anonymiser) {
@@ -248,7 +300,18 @@ func (c *collector) anonymise() {
 			}
 		}
 	}
+	for _, x := range part[[]control.Client](c, "clients.json") {
+		a.learnHolder(x.Name)
+	}
+	for _, name := range []string{"log.json", "journal.txt"} {
+		c.learnLog(a, name)
+	}
 	st := part[control.Status](c, "status.json")
+	if st.TLS != nil {
+		for _, n := range append(st.TLS.Names, st.TLS.Subject) {
+			a.learnHolder(n)
+		}
+	}
 	for _, p := range []string{st.StateDir, st.Config, c.cfg.File} {
 		a.learnPath(p)
 	}
@@ -257,7 +320,9 @@ func (c *collector) anonymise() {
 		Name    string `json:"name"`
 		Comment string `json:"comment"`
 	}](c, "history.json") {
-		if h.User != "root" {
+		if who, ok := strings.CutPrefix(h.User, "certificate "); ok {
+			a.learnHolder(who)
+		} else if h.User != "root" {
 			a.learn(h.User)
 		}
 		a.learnPath(h.Name)

@@ -204,3 +204,35 @@ func TestDown(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesOfCertificates: what certificates and URLs call somebody is replaced too, wherever it stands.
+func TestNamesOfCertificates(t *testing.T) {
+	f := &fake{answers: map[string]string{
+		"/v1/status":  `{"pid":1,"tls":{"certificate":"/etc/rstored/cert.pem","subject":"CN=nas7.hiddenone.test,O=Hiddentwo Inc","names":["nas8.hiddenone.test","10.1.2.3"]}}`,
+		"/v1/clients": `[{"address":"10.1.2.4:700","xprtsec":"mtls","name":"node9.hiddenthree.test"}]`,
+		"/v1/history": `[{"number":1,"user":"certificate CN=hiddenfour,O=Hiddentwo Inc","name":"a.yaml"}]`,
+		"/v1/config": "control_tls:\n  admins: [hiddenfive@mail.test, 'spiffe://hiddensix.test/ops', '*']\n  readers: [hiddenseven]\n" +
+			"otlp:\n  endpoint: https://collector.hiddeneight.test:4318\n",
+		"/v1/log": `{"level":"info","logger":"audit","msg":"tls","client":"10.1.2.5:700","result":"OK","name":"gone.hiddennine.test","issuer":"CN=Hiddenten CA,O=Hiddentwo Inc"}` + "\n" +
+			`{"level":"warn","msg":"collector","error":"lookup collector.hiddeneight.test: no such host"}` + "\n" +
+			`{"level":"warn","msg":"refused","by":"certificate CN=hiddeneleven,OU=Hiddentwelve Lab","to":"hiddenseven, and gone.hiddennine.test of 10.1.2.3"}` + "\n",
+	}}
+	var out bytes.Buffer
+	if _, err := Write(t.Context(), &out, Config{Daemon: f, Root: t.TempDir(), File: "/none", Unit: "no-such-unit", Anonymous: true}); err != nil {
+		t.Fatal(err)
+	}
+	_, files := unpack(t, out.Bytes())
+	for name, b := range files {
+		for _, secret := range []string{"hidden", "nas7", "nas8", "node9", "gone.", "10.1.2."} {
+			if i := bytes.Index(bytes.ToLower(b), []byte(secret)); i >= 0 {
+				t.Errorf("%s: ...%s", name, b[max(i-40, 0):min(i+60, len(b))])
+			}
+		}
+	}
+	if b := files["config.yaml"]; !bytes.Contains(b, []byte("admins:")) || !bytes.Contains(b, []byte("https://name-")) {
+		t.Errorf("%s", b)
+	}
+	if b := files["log.json"]; bytes.Count(b, []byte("CN=name-")) != 2 || !bytes.Contains(b, []byte("no such host")) {
+		t.Errorf("%s", b)
+	}
+}

@@ -58,7 +58,9 @@ type remote struct {
 	ca   *certstest.CA
 	dir  string
 	addr string
+	s    *Server
 	stop func()
+	hold chan struct{} // if not nil, requests wait until it is closed
 
 	mu              sync.Mutex
 	admins, readers []string
@@ -88,15 +90,18 @@ func serveRemote(t *testing.T) *remote {
 		t.Fatal(err)
 	}
 	r.addr = l.Addr().String()
-	s := NewServer(&fake{}, access, slog.New(slog.DiscardHandler), func(a Action) {
+	r.s = NewServer(&fake{}, access, slog.New(slog.DiscardHandler), func(a Action) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.actions = append(r.actions, a)
 	})
-	r.stop = s.ServeRemote(l, Remote{
+	r.stop = r.s.ServeRemote(l, Remote{
 		TLS: conf,
 		Role: func(names []string) Role {
 			r.asked <- struct{}{}
+			if r.hold != nil {
+				<-r.hold
+			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			return RoleOf(names, r.admins, r.readers)
@@ -105,9 +110,38 @@ func serveRemote(t *testing.T) *remote {
 	})
 	t.Cleanup(func() {
 		r.stop()
-		_ = s.Close()
+		_ = r.s.Close()
 	})
 	return r
+}
+
+// TestRemoteShutdown: who has asked from another host is answered before the server ends.
+func TestRemoteShutdown(t *testing.T) {
+	r := serveRemote(t)
+	r.hold = make(chan struct{})
+	d := DialRemote(r.addr, r.files(r.ca, time.Now().Add(time.Hour), "alice"))
+	answered, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := d.Status(t.Context())
+		answered <- err
+	}()
+	<-r.asked
+	go func() { ended <- r.s.Shutdown(t.Context()) }()
+	select {
+	case err := <-ended:
+		t.Errorf("it has ended before the answer: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(r.hold)
+	if err := <-answered; err != nil {
+		t.Errorf("the answer: %v", err)
+	}
+	if t.Failed() {
+		return
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 func (r *remote) lists(admins, readers []string) {

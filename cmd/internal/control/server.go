@@ -140,8 +140,20 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Shutdown stops listening, and lets requests that have arrived be answered, as long as ctx allows.
-func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
+// Shutdown stops listening, and lets requests that have arrived be answered, those of other hosts too, as
+// long as ctx allows.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	all := append([]*http.Server{&s.http}, s.remotes...)
+	s.mu.Unlock()
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, h := range all {
+		wg.Go(func() { errs[i] = h.Shutdown(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
 
 // Close ends all connections, captures too.
 func (s *Server) Close() error {

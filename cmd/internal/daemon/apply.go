@@ -44,13 +44,13 @@ func (d *Daemon) Apply(a control.Apply, by control.Peer) (control.Applied, error
 	if err != nil {
 		return control.Applied{}, err
 	}
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return control.Applied{}, err
+	}
 	defer d.mu.Unlock()
 	p, next := d.plan(a.File, doc)
 	done := control.Applied{Plan: p}
 	switch {
-	case d.draining.Load():
-		return done, errDraining
 	case a.State != "" && a.State != p.State:
 		return done, control.ErrChanged
 	case len(p.Problems) > 0:

@@ -74,6 +74,8 @@ type Daemon struct {
 	manager        *telemetry.Notifier
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
+	// acting is held for reading by who changes what clients have, which may wait for stores, and by an upgrade.
+	acting    sync.RWMutex
 	sockets   *sockets.Set
 	listener  net.Listener  // of the control interface
 	exe       string        // that an upgrade starts
@@ -90,6 +92,7 @@ type Daemon struct {
 
 	// mu serializes changes of exports and ports, and guards what follows.
 	mu        sync.Mutex
+	handed    bool // another process was let serve: nothing here counts any more. It is set with acting held, too
 	exports   []*served
 	ports     []*port
 	opened    *prepared // for the change that is being made

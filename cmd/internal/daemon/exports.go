@@ -226,7 +226,9 @@ func (d *Daemon) AddExport(e config.Export) (control.Export, error) {
 	if err := e.Normalize(); err != nil {
 		return control.Export{}, err
 	}
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return control.Export{}, err
+	}
 	defer d.mu.Unlock()
 	if i := slices.IndexFunc(d.exports, func(s *served) bool { return s.Pseudo == e.Pseudo && s.Error == "" }); i >= 0 {
 		return control.Export{}, fmt.Errorf("export %s (of %s): %w; use 'export set' to change it", e.Pseudo, d.exports[i].Path, control.ErrConflict)
@@ -249,7 +251,9 @@ func (d *Daemon) AddExport(e config.Export) (control.Export, error) {
 
 // SetExport implements control.Backend.
 func (d *Daemon) SetExport(name string, p control.ExportPatch) (control.Export, error) {
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return control.Export{}, err
+	}
 	defer d.mu.Unlock()
 	s, err := d.find(name)
 	if err != nil {
@@ -293,7 +297,9 @@ func (d *Daemon) change(pseudo string, save func() error) (control.Export, error
 
 // RemoveExport implements control.Backend.
 func (d *Daemon) RemoveExport(name string) error {
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	s, err := d.find(name)
 	if err != nil {

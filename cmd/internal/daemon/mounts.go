@@ -207,7 +207,7 @@ func (w *mountWatch) stop() {
 func (d *Daemon) mountsChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.draining.Load() || !slices.ContainsFunc(d.exports, func(s *served) bool { return s.CrossMnt || s.MountPoint != "" }) {
+	if d.draining.Load() || d.handed || !slices.ContainsFunc(d.exports, func(s *served) bool { return s.CrossMnt || s.MountPoint != "" }) {
 		return
 	}
 	if err := d.applyExports(false); err != nil {

@@ -57,6 +57,11 @@ func (d *Daemon) EvictClient(id string) error {
 	if err != nil {
 		return fmt.Errorf("%q is no client ID: they are in the list of clients", id)
 	}
+	done, err := d.mayAct()
+	if err != nil {
+		return err
+	}
+	defer done()
 	if !d.nfs4.State().Evict(n) {
 		return fmt.Errorf("client %s: %w", clientID(n), control.ErrNotFound)
 	}
@@ -145,6 +150,11 @@ func (d *Daemon) Grace() control.Grace {
 
 // EndGrace implements control.Backend.
 func (d *Daemon) EndGrace() error {
+	done, err := d.mayAct()
+	if err != nil {
+		return err
+	}
+	defer done()
 	d.nlm.EndGrace()
 	if err := d.nfs4.State().EndGrace(time.Now()); err != nil {
 		return err

@@ -116,8 +116,12 @@ func (w *watch) progress(l rpc.Load, now time.Time) time.Duration {
 
 // serveOps answers Prometheus and health checks on a listener.
 func (d *Daemon) serveOps(l net.Listener) endpoint {
-	s := ops.Serve(l, ops.Config{Gatherer: d.registry(), Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Logger: d.log.Slog("ops")})
-	return endpoint{addr: boundAddr(l), stop: s.Close}
+	var s *ops.Server
+	// A process that does not serve yet is not well, and has not counted anything: nobody is to hear that of it.
+	d.from.later(func() {
+		s = ops.Serve(l, ops.Config{Gatherer: d.registry(), Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Logger: d.log.Slog("ops")})
+	})
+	return endpoint{addr: boundAddr(l), stop: func(ctx context.Context) error { return s.Close(ctx) }}
 }
 
 // opsState is the state that metrics show.

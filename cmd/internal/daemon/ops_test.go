@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -25,6 +26,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/ops"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
 	"github.com/rstored/rstored/rdma"
@@ -270,6 +272,45 @@ func TestHealth(t *testing.T) {
 	check("/readyz", 503, "failed running: ")
 	check("/livez", 200, "")
 	stopDaemon(t, d)
+}
+
+// watched is a listener that tells when somebody listens.
+type watched struct {
+	net.Listener
+	listens chan struct{}
+	once    sync.Once
+}
+
+func (w *watched) Accept() (net.Conn, error) {
+	w.once.Do(func() { close(w.listens) })
+	return w.Listener.Accept()
+}
+
+// TestOpsAfterTakeover: a process that is about to take over answers no health checks before it serves.
+func TestOpsAfterTakeover(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := telemetry.NewLog("error", config.LogConsole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watched{Listener: l, listens: make(chan struct{})}
+	d := &Daemon{log: log, from: new(takeover)}
+	e := d.serveOps(w)
+	select {
+	case <-w.listens:
+		t.Fatal("it listens")
+	case <-time.After(20 * time.Millisecond):
+	}
+	for _, fn := range d.from.start {
+		fn()
+	}
+	<-w.listens
+	if err := e.stop(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestStuckWorkers: workers that are all busy for too long with the same calls are no sign of

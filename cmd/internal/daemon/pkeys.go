@@ -80,7 +80,9 @@ func (d *Daemon) AddPKey(key string) error {
 		return err
 	}
 	key = config.PKeyString(k)
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	now := d.PKeys()
 	if slices.ContainsFunc(now, func(o control.PKey) bool { return partition(o.PKey) == partition(key) }) {
@@ -102,7 +104,9 @@ func (d *Daemon) RemovePKey(key string) error {
 		return err
 	}
 	key = config.PKeyString(k)
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	now := d.PKeys()
 	if !slices.ContainsFunc(now, func(o control.PKey) bool { return o.PKey == key }) {

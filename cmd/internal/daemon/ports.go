@@ -311,7 +311,9 @@ func (d *Daemon) AddPort(spec control.PortSpec) (control.Port, error) {
 	if err != nil {
 		return control.Port{}, err
 	}
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return control.Port{}, err
+	}
 	defer d.mu.Unlock()
 	i := slices.IndexFunc(d.ports, func(p *port) bool { return p.PortSpec == spec })
 	if i >= 0 && d.ports[i].open() {
@@ -342,7 +344,9 @@ func (d *Daemon) RemovePort(spec control.PortSpec) error {
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	i := slices.IndexFunc(d.ports, func(p *port) bool { return p.PortSpec == spec })
 	if i < 0 {

@@ -40,7 +40,7 @@ func (d *Daemon) remoteControl() (control.Remote, error) {
 		},
 		Refused: func(client net.Addr, err error) {
 			d.controlRefused.Add(1)
-			d.audit.Event("control_reject", zap.String("client", client.String()), zap.String("reason", err.Error()))
+			d.audit.Event("control_reject", zap.String("client", client.String()), zap.String("reason", short(err.Error())))
 		},
 	}, nil
 }

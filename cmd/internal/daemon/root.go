@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -146,6 +147,8 @@ func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	// The mode of a new file is the client's to say, and that of the daemon's own files is
 	// said where they are made.
 	unix.Umask(0)
+	sig := hangups()
+	defer signal.Stop(sig)
 	var from *takeover
 	if before != nil {
 		var err error
@@ -157,5 +160,5 @@ func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	if err != nil {
 		return err
 	}
-	return d.wait(ctx)
+	return d.wait(ctx, sig)
 }

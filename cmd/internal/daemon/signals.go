@@ -15,12 +15,18 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// wait serves until told to stop: by the first SIGTERM or SIGINT gracefully, by
-// a second one at once. SIGHUP reloads.
-func (d *Daemon) wait(ctx context.Context) error {
+// hangups keeps signals that ask for a reload from ending a process that does not serve yet: whoever rotates logs
+// does not know that another process is about to take over. They come on the channel.
+func hangups() chan os.Signal {
 	sig := make(chan os.Signal, 4)
-	signal.Notify(sig, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
-	defer signal.Stop(sig)
+	signal.Notify(sig, unix.SIGHUP)
+	return sig
+}
+
+// wait serves until told to stop: by the first SIGTERM or SIGINT gracefully, by
+// a second one at once. SIGHUP reloads. Signals come on sig, which hangups has made.
+func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
+	signal.Notify(sig, unix.SIGTERM, unix.SIGINT)
 	d.tell(d.manager.Ready(d.summary()))
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -21,15 +21,19 @@ func (d *Daemon) Stop(ctx context.Context) error {
 			v.soft.Ending()
 		}
 	}
-	d.audit.Record("stop")
 	d.mounts.stop()
 	d.mu.Lock()
+	if d.handed {
+		d.mu.Unlock()
+		return d.tooLate()
+	}
 	ports := d.ports
 	d.ports = nil
 	for _, p := range ports {
 		p.giveUp()
 	}
 	d.mu.Unlock()
+	d.audit.Record("stop")
 	// Whoever watches sees the drain.
 	watching := new(port)
 	ports = slices.DeleteFunc(ports, func(p *port) bool {
@@ -81,6 +85,16 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	d.freeMemory(err)
 	d.log.Info("stopped", zap.Error(err))
 	return err
+}
+
+// tooLate is the end of a process that is told to stop, and has been let another one serve meanwhile: what it
+// would close is that one's.
+func (d *Daemon) tooLate() error {
+	if !d.over() {
+		return <-d.failed // the new process has failed
+	}
+	d.log.Warn("another process has taken over, which goes on; it has to be stopped itself")
+	return d.depart()
 }
 
 // release undoes a start that failed half way.

@@ -138,7 +138,7 @@ func (d *Daemon) Upgrade(path string) (control.Upgraded, error) {
 // upgrade is Upgrade, with reloading held.
 func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	if d.over() {
-		return control.Upgraded{}, errors.New("another process has taken over")
+		return control.Upgraded{}, errMoved
 	}
 	path = cmp.Or(path, d.exe)
 	for _, e := range d.Exports() {
@@ -169,18 +169,28 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	u.NewVersion = said.Version
 	u.PrepareMillis = millis(time.Since(began))
 
-	d.mu.Lock()
+	if err := d.mayChange(); err != nil {
+		return control.Upgraded{}, errors.Join(err, h.kill())
+	}
 	defer d.mu.Unlock()
+	if !d.acting.TryLock() {
+		return control.Upgraded{}, errors.Join(errActing, h.kill())
+	}
+	defer d.acting.Unlock()
 	stood := time.Now()
 	thaw, err := d.freeze(&u)
 	if err == nil {
 		err = d.hand(h, &u)
+	}
+	if err == nil && d.draining.Load() { // since it began
+		err = errDraining
 	}
 	if err != nil {
 		err = errors.Join(err, h.kill()) // before anything goes on here
 		return control.Upgraded{}, errors.Join(err, thaw())
 	}
 	// There is no way back from here.
+	d.handed = true
 	d.tell(d.manager.MainPID(u.PID))
 	if err := h.conn.Send(&handover.Part{Name: wordGo}); err != nil {
 		return control.Upgraded{}, d.lose(h, err)
@@ -199,6 +209,36 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 
 func millis(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
+}
+
+// errMoved is what is said to who asks a process for a change that another has taken the place of.
+var errMoved = errors.New("another process has taken over; ask that one")
+
+// mayChange locks mu for a change, or says why there can be none any more.
+func (d *Daemon) mayChange() error {
+	d.mu.Lock()
+	switch {
+	case d.handed:
+		d.mu.Unlock()
+		return errMoved
+	case d.draining.Load():
+		d.mu.Unlock()
+		return errDraining
+	}
+	return nil
+}
+
+// errActing says that somebody takes from clients what they have, which would be lost in the middle of it.
+var errActing = errors.New("a client is being evicted, or the grace period ended")
+
+// mayAct keeps everything from being handed over until done is called, or says that it was.
+func (d *Daemon) mayAct() (done func(), err error) {
+	d.acting.RLock()
+	if d.handed {
+		d.acting.RUnlock()
+		return nil, errMoved
+	}
+	return d.acting.RUnlock, nil
 }
 
 // over reports whether another process has taken over.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/handover"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/rdma/roce"
@@ -86,12 +88,34 @@ func beHeir(how string) int {
 	case "hang with what it got":
 		hang()
 	}
+	if how == "wait with what it got" {
+		at := os.Getenv(meeting)
+		if err := os.WriteFile(filepath.Join(at, "got"), nil, 0o600); err != nil {
+			panic(err)
+		}
+		await(filepath.Join(at, "go"))
+	}
 	say(wordRestored)
-	if how == "exit when it may" {
-		receive()
+	switch receive(); how {
+	case "exit when it may":
 		return 3
+	case "serve":
+		say(wordServing)
 	}
 	return 0
+}
+
+// meeting is where an heir finds the directory in which the two wait for each other.
+const meeting = "RSTORED_TEST_MEETING"
+
+// await waits for a file.
+func await(name string) {
+	for {
+		if _, err := os.Stat(name); err == nil {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // mountOver is a client of version 3, whose connection tells when it is lost.
@@ -129,7 +153,7 @@ func TestUpgradeFails(t *testing.T) {
 	cfg := testConfig(t, t.TempDir()+"=/e(rw,no_root_squash)")
 	d, ctl := startDaemon(t, cfg)
 	defer stopDaemon(t, d)
-	d.times.prepare, d.times.restore = 2*time.Second, 2*time.Second
+	d.times.drain = time.Minute
 	ctx := t.Context()
 	use := make(map[string]func(n int))
 	for _, transport := range []string{"rdma", "tcp"} {
@@ -169,6 +193,13 @@ func TestUpgradeFails(t *testing.T) {
 		{"hang with what it got", exe, "nothing came of it"},
 	} {
 		t.Setenv(conduct, c.how)
+		d.times.prepare, d.times.restore = time.Minute, time.Minute
+		switch c.how {
+		case "hang":
+			d.times.prepare = time.Second / 2
+		case "hang with what it got":
+			d.times.restore = time.Second / 2
+		}
 		u, err := ctl.Upgrade(ctx, c.path)
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "goes on") {
 			t.Errorf("%s: %+v, %v; want %q", c.how, u, err, c.want)
@@ -195,17 +226,125 @@ func TestUpgradeLost(t *testing.T) {
 	}
 	t.Setenv(conduct, "exit when it may")
 	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/e"))
+	d.times.prepare, d.times.restore, d.times.serving = time.Minute, time.Minute, time.Minute
 	defer func() { _ = d.control.Close() }() // the rest stands still until the process ends
 	if _, err := d.Upgrade(exe); !errors.Is(err, errLost) {
 		t.Fatalf("the upgrade: %v", err)
 	}
-	select {
-	case err := <-d.failed:
-		if !errors.Is(err, errLost) {
-			t.Fatal(err)
-		}
-	default:
+	if len(d.failed) != 1 {
 		t.Fatal("the daemon is not told to end")
+	}
+	// A signal to stop may be first, and must not find anything to close.
+	if err := d.Stop(t.Context()); !errors.Is(err, errLost) {
+		t.Fatalf("the stop: %v", err)
+	}
+}
+
+// TestStopDuringUpgrade: who stops the server while it is handed over stops it, and not what takes its place.
+func TestStopDuringUpgrade(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := t.TempDir()
+	t.Setenv(conduct, "wait with what it got")
+	t.Setenv(meeting, at)
+	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/e(rw,no_root_squash)"))
+	d.times.prepare, d.times.restore, d.times.drain = time.Minute, time.Minute, time.Minute
+	c, _ := mountOver(t, d, "rdma")
+	if _, err := c.CreateFile(t.Context(), "/e/f", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	upgraded, stopped := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := d.Upgrade(exe)
+		upgraded <- err
+	}()
+	await(filepath.Join(at, "got"))
+	go func() { stopped <- d.Stop(context.Background()) }()
+	for !d.draining.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	if err := os.WriteFile(filepath.Join(at, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-upgraded; !errors.Is(err, errDraining) {
+		t.Errorf("the upgrade: %v", err)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+	if _, err := os.Stat(d.cfg.Load().Control); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the control socket: %v", err)
+	}
+	if _, err := d.Upgrade(exe); !errors.Is(err, errDraining) {
+		t.Errorf("an upgrade after the stop: %v", err)
+	}
+}
+
+// TestAfterUpgrade: a process whose place another has taken changes nothing any more, and closes nothing that is
+// the other's.
+func TestAfterUpgrade(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(conduct, "serve")
+	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/e"))
+	d.times.prepare, d.times.restore, d.times.serving = time.Minute, time.Minute, time.Minute
+	done, err := d.mayAct()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Upgrade(exe); !errors.Is(err, errActing) {
+		t.Fatalf("in the middle of an eviction: %v", err)
+	}
+	done()
+	if _, err := d.Upgrade(exe); err != nil {
+		t.Fatal(err)
+	}
+	if !d.over() {
+		t.Fatal("the process does not know")
+	}
+	before, ro := d.running(), true
+	for what, change := range map[string]func() error{
+		"add export":    func() error { _, err := d.AddExport(exports(t, t.TempDir()+"=/more")[0]); return err },
+		"set export":    func() error { _, err := d.SetExport("/e", control.ExportPatch{ReadOnly: &ro}); return err },
+		"remove export": func() error { return d.RemoveExport("/e") },
+		"add port": func() error {
+			_, err := d.AddPort(control.PortSpec{Transport: control.TransportTCP, Listen: "127.0.0.1:1"})
+			return err
+		},
+		"remove port": func() error {
+			return d.RemovePort(control.PortSpec{Transport: control.TransportTCP, Listen: d.cfg.Load().TCPListen[0]})
+		},
+		"add pkey":    func() error { return d.AddPKey("0x8001") },
+		"remove pkey": func() error { return d.RemovePKey("0xffff") },
+		"apply": func() error {
+			_, err := d.Apply(control.Apply{File: control.File{Syntax: config.SyntaxYAML, Text: "exports: []"}, Disrupt: true}, control.Peer{})
+			return err
+		},
+		"evict":   func() error { return d.EvictClient("1") },
+		"grace":   d.EndGrace,
+		"reload":  d.Reload,
+		"upgrade": func() error { _, err := d.Upgrade(exe); return err },
+	} {
+		if err := change(); !errors.Is(err, errMoved) && !errors.Is(err, errUpgrading) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	d.mountsChanged()
+	if now := d.running(); now.digest() != before.digest() {
+		t.Errorf("%+v is served, and was %+v", now, before)
+	}
+	if err := d.Stop(t.Context()); err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+	if _, err := os.Stat(d.cfg.Load().Control); err != nil {
+		t.Errorf("the control socket: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(d.cfg.Load().StateDir, "history")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the history was written to: %v", err)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -93,6 +94,7 @@ func newTracer(t *testing.T, log io.Writer) *Tracer {
 	})
 	r.SetExports(map[uint32]string{1: "/a"})
 	tr := New(Config{Recorder: r, Version: "1.2.3", Log: slog.New(slog.NewTextHandler(log, nil))})
+	tr.flush, tr.send = time.Minute, time.Minute // this host may be slow
 	t.Cleanup(func() { tr.Close(t.Context()) })
 	return tr
 }
@@ -262,8 +264,20 @@ func TestSlowCollector(t *testing.T) {
 
 // TestFailingCollector: what a collector does not take is counted, and it says why.
 func TestFailingCollector(t *testing.T) {
-	absent := collect(t, nil)
-	absent.Close()
+	// The port is taken, so that nobody else listens there.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	absent := fmt.Sprintf("http://127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
 	partial := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 4)
 	partial = protowire.AppendString(protowire.AppendTag(partial, 2, protowire.BytesType), "too old")
 	partial = protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), partial)
@@ -271,7 +285,7 @@ func TestFailingCollector(t *testing.T) {
 		url, want string
 		answer    http.HandlerFunc
 	}{
-		"absent": {url: absent.URL, want: "refused"},
+		"absent": {url: absent, want: "refused"},
 		"500":    {want: "500", answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }},
 		"moved": {want: "307", answer: func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/else", http.StatusTemporaryRedirect)

@@ -68,6 +68,8 @@ type Tracer struct {
 	root   context.Context // of all requests
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
+	// flush and send are flushTime and sendTime.
+	flush, send time.Duration
 
 	sent, dropped, failed atomic.Uint64
 
@@ -81,7 +83,7 @@ type Tracer struct {
 
 // New makes a Tracer that is off.
 func New(cfg Config) *Tracer {
-	t := &Tracer{cfg: cfg}
+	t := &Tracer{cfg: cfg, flush: flushTime, send: sendTime}
 	t.root, t.cancel = context.WithCancel(context.Background())
 	return t
 }
@@ -155,7 +157,7 @@ func (t *Tracer) Close(ctx context.Context) {
 		t.ended.Wait()
 		close(done)
 	}()
-	late := time.NewTimer(flushTime)
+	late := time.NewTimer(t.flush)
 	defer late.Stop()
 	select {
 	case <-done:
@@ -201,7 +203,7 @@ func (x *stream) run() {
 		case <-tick.C:
 			x.flush(x.t.root)
 		case <-x.stop:
-			ctx, cancel := context.WithTimeout(x.t.root, flushTime)
+			ctx, cancel := context.WithTimeout(x.t.root, x.t.flush)
 			defer cancel()
 			x.drain(ctx)
 			return
@@ -232,7 +234,7 @@ func (x *stream) flush(ctx context.Context) {
 	if x.calls == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	ctx, cancel := context.WithTimeout(ctx, x.t.send)
 	defer cancel()
 	x.account(x.out.ExportSpans(ctx, x.spans.take()), x.calls, time.Now())
 	x.calls = 0

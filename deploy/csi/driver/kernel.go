@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -77,11 +76,12 @@ func (Kernel) Mounts() ([]Mounted, error) {
 
 // parseMountinfo reads proc_pid_mountinfo(5).
 func parseMountinfo(text string) (list []Mounted, err error) {
-	for s := bufio.NewScanner(strings.NewReader(text)); s.Scan(); {
-		before, after, ok := strings.Cut(s.Text(), " - ")
+	for line := range strings.Lines(text) { // of any length: those of overlays have all their layers
+		line = strings.TrimSuffix(line, "\n")
+		before, after, ok := strings.Cut(line, " - ")
 		f, g := strings.Fields(before), strings.Fields(after)
 		if !ok || len(f) < 6 || len(g) < 2 {
-			return nil, fmt.Errorf("mountinfo: %q", s.Text())
+			return nil, fmt.Errorf("mountinfo: %q", line)
 		}
 		m := Mounted{Target: unescape(f[4]), Type: g[0], Source: unescape(g[1])}
 		for _, o := range strings.Split(f[5], ",") {

@@ -207,6 +207,10 @@ func TestMountinfo(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
+	long := "30 22 0:60 / /run/x rw - overlay overlay rw,lowerdir=" + strings.Repeat("/layer:", 20_000)
+	if got, err := parseMountinfo(long + "\n90 22 0:50 / /var/lib/v rw - nfs4 nas:/x rw\n"); err != nil || len(got) != 2 || got[1].Source != "nas:/x" {
+		t.Errorf("behind a long line: %d, %v", len(got), err)
+	}
 	for _, bad := range []string{"22 1 259:2 / / rw", "22 - ext4 x", "a b c d e f g - "} {
 		if got, err := parseMountinfo(bad); err == nil {
 			t.Errorf("%q: %+v", bad, got)
