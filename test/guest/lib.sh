@@ -86,6 +86,12 @@ settled() {
 	die "$what is '$got', not '$want'"
 }
 
+# connections: how many queue pairs of connections the kernel has on $DEVICE.
+connections() { rdma resource show qp | $B awk -v dev="$DEVICE/" '$2 == "link" && index($3, dev) == 1 || index($0, "link " dev) { if ($0 ~ /type RC/) n++ } END { print n + 0 }'; }
+
+# sums DIR: of all files below it.
+sums() { find "$1" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum; }
+
 # serve: guest s has the daemon on $DEVICE, with the flags of the case in $FLAGS and its exports in
 # /run/exports. serve again starts it once more; unserve SIGNAL ends it.
 serve() {
@@ -130,6 +136,32 @@ own_server() {
 	die "rstored does not serve"
 }
 in_r() { ip netns exec r "$@"; }
+
+# kernel_serves: the kernel's server has the export /srv/e, in memory, in version $VERS over RDMA and
+# TCP.
+kernel_serves() {
+	mount -t tmpfs -o size=1m,mode=755 tmpfs /srv
+	mkdir /srv/e
+	mount -t tmpfs -o size=700m,mode=777 tmpfs /srv/e
+	rpcbind
+	mount -t nfsd nfsd /proc/fs/nfsd 2>/dev/null || true
+	exportfs -o rw,no_root_squash,insecure,fsid=7,no_subtree_check "*:/srv/e"
+	if [ "$VERS" != 3 ]; then
+		exportfs -o ro,insecure,fsid=0,no_subtree_check,crossmnt "*:/srv" # the root of version 4
+	fi
+	rpc.mountd
+	if [ "$VERS" = 3 ]; then
+		rpc.nfsd --no-udp --no-nfs-version 4 4
+	else
+		# The shortest that the kernel takes: nobody has anything to reclaim.
+		echo 10 >/proc/fs/nfsd/nfsv4leasetime
+		echo 10 >/proc/fs/nfsd/nfsv4gracetime
+		rpc.nfsd --no-udp --nfs-version "$VERS" 4
+	fi
+	cat /proc/fs/nfsd/versions
+	echo "rdma 20049" >/proc/fs/nfsd/portlist
+	cat /proc/fs/nfsd/portlist
+}
 
 # lock OPTIONS: holds the lock on $M/file until release; busy OPTIONS: it cannot be had.
 lock() {

@@ -76,9 +76,21 @@ func verbsCases() []Case {
 	return slices.Concat(
 		[]Case{conformance("rxe"), conformance("siw")},
 		onVerbs("rxe", workloads...),
+		[]Case{clientOn("rxe", "knfsd", "3"), clientOn("rxe", "knfsd-v42", "4.2"), clientOn("siw", "knfsd", "3"), clientOn("siw", "knfsd-v42", "4.2")},
 		onVerbs("rxe", "squash", "open-files", "append", "statfs", "directory-of-20000", "truncate-race", "mount-ro", "export-ro", "enospc", "mount-4200", "v42-reclaim", "v42-frozen", "v42-enospc", "v42-truncate-race"),
 		onVerbs("siw", workloads...),
 	)
+}
+
+// clientOn is a case of the Go client on a device of a kind, with the kernel's server in a second guest.
+func clientOn(kind, name, version string) Case {
+	return Case{
+		Name: "verbs-" + kind + "-" + name, Script: script("verbs-client"), Guests: 2, Device: kind, RDMACore: true, Quiet: true,
+		Env: env("VERS", version, "SERVER", guestAddr(1)), MemMB: 1600, Timeout: 8 * time.Minute,
+		Host: func(_ context.Context, r *Run) error {
+			return errors.Join(r.give("rstorectl"), r.Tell("programs"))
+		},
+	}
 }
 
 // conformance is a case that runs the tests of rdma/verbs in a guest.
