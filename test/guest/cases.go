@@ -38,7 +38,7 @@ var squashExports = []string{
 }
 
 // cases are all of them.
-var cases = slices.Concat(ordinary, version4("4.2", rdma), version4("4.1", rdma), version4("4.0", rdma), version4("4.2", tcp))
+var cases = slices.Concat(ordinary, version4("4.2", rdma), version4("4.1", rdma), version4("4.0", rdma), version4("4.2", tcp), verbsCases())
 
 // What carries a mount.
 const (

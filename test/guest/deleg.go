@@ -23,7 +23,7 @@ func recallsRead(ctx context.Context, r *Run) error { return r.wanted(ctx, "dele
 
 // wanted does what the Go client does in recalls, at these stages.
 func (r *Run) wanted(ctx context.Context, stages ...string) error {
-	url := "nfs+tcp://" + HostAddr + "/e/"
+	url := "nfs+tcp://" + r.Addr() + "/e/"
 	two := r.path("two")
 	if err := os.WriteFile(two, []byte("two\n"), 0o644); err != nil {
 		return err
@@ -131,7 +131,7 @@ func recallsLate(ctx context.Context, r *Run) error {
 	if err := r.Await(ctx, "delegated"); err != nil {
 		return err
 	}
-	at := HostAddr + ":20049"
+	at := r.rdmaAt()
 	if err := r.Ctl("port", "remove", "rdma", at); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func recallsLate(ctx context.Context, r *Run) error {
 	}
 	put := make(chan error, 1)
 	go func() {
-		put <- r.Command(ctx, "rstorectl", "put", "--nfs-version", "3", two, "nfs+tcp://"+HostAddr+"/e/file")
+		put <- r.Command(ctx, "rstorectl", "put", "--nfs-version", "3", two, "nfs+tcp://"+r.Addr()+"/e/file")
 	}()
 	if err := r.Sleep(ctx, 2*time.Second); err != nil {
 		return err

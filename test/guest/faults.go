@@ -14,7 +14,7 @@ func portGoes(ctx context.Context, r *Run) error {
 	if err := r.Await(ctx, "loaded"); err != nil {
 		return err
 	}
-	at := HostAddr + ":20049"
+	at := r.rdmaAt()
 	for range 2 {
 		if err := r.Sleep(ctx, 2*time.Second); err != nil {
 			return err

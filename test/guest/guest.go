@@ -10,11 +10,14 @@
 //	10.99.0.2, fd99::2     the first guest, rxe0 on eth0
 //	10.99.0.3, fd99::3     the second
 //
+// Where the daemon runs on a device of the kernel, it does so in a further guest.
+//
 // Nothing leads out of it. Only processes that the run has started are ended.
 package guest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -50,28 +53,34 @@ const (
 // guestAddr is the IPv4 address of guest i, counted from 0.
 func guestAddr(i int) string { return "10.99.0." + strconv.Itoa(2+i) }
 
+// guestAddr6 is its IPv6 address.
+func guestAddr6(i int) string { return "fd99::" + strconv.Itoa(2+i) }
+
 // Case is one thing that must work.
 type Case struct {
-	Name    string
-	Script  string            // what runs in each guest, after lib.sh; $GUEST is a or b
-	Guests  int               // one if not said
-	MTU     int               // of the bridge and the guests; 1500 if not said
-	Env     map[string]string // for the script
-	Exports []string          // for --export; %s is the directory of the run's exports. None: no daemon
-	Daemon  []string          // further flags of the daemon, with %s as in Exports
-	Prepare func(exports string) error
-	Host    func(context.Context, *Run) error         // runs beside the guests; the case fails if it does
-	Timeout time.Duration                             // a minute if not said
-	FS      func(*Run) (undo func() error, err error) // of the exports; that of the run if nil
-	Payload bool                                      // capture packets whole
-	Lossy   bool                                      // packets are lost on purpose: tshark, which puts chunks together from them, is not asked
-	NotRPC  bool                                      // messages that are not RPC: tshark, which takes them for it, is not asked
-	Back    bool                                      // tshark sees calls to the guest and their replies on RDMA
-	MemMB   int                                       // of each guest; 768 if not said
-	Wires   int                                       // interfaces of each guest, one if not said. Nothing is done with vec1 and those after it
-	Kernel  func(r *Run, i int) []string              // further parameters of guest i's kernel
-	Quiet   bool                                      // packets are neither recorded nor looked at
-	TLS     bool                                      // the guests are of "build tls": a kernel with TLS, and tlshd; without RDMA
+	Name     string
+	Script   string            // what runs in each guest, after lib.sh; $GUEST is a or b
+	Guests   int               // one if not said
+	MTU      int               // of the bridge and the guests; 1500 if not said
+	Env      map[string]string // for the script
+	Exports  []string          // for --export; %s is the directory of the run's exports. None: no daemon
+	Daemon   []string          // further flags of the daemon, with %s as in Exports
+	Prepare  func(exports string) error
+	Host     func(context.Context, *Run) error         // runs beside the guests; the case fails if it does
+	Timeout  time.Duration                             // a minute if not said
+	FS       func(*Run) (undo func() error, err error) // of the exports; that of the run if nil
+	Payload  bool                                      // capture packets whole
+	Lossy    bool                                      // packets are lost on purpose: tshark, which puts chunks together from them, is not asked
+	NotRPC   bool                                      // messages that are not RPC: tshark, which takes them for it, is not asked
+	Back     bool                                      // tshark sees calls to the guest and their replies on RDMA
+	MemMB    int                                       // of each guest; 768 if not said
+	Wires    int                                       // interfaces of each guest, one if not said. Nothing is done with vec1 and those after it
+	Kernel   func(r *Run, i int) []string              // further parameters of guest i's kernel
+	Quiet    bool                                      // packets are neither recorded nor looked at
+	TLS      bool                                      // the guests are of "build tls": a kernel with TLS, and tlshd; without RDMA
+	Device   string                                    // kind of the guests' RDMA device: rxe, if not said, or siw
+	Server   string                                    // what the daemon is on: soft, on the host, if not said; "verbs" makes it run in one more guest, s, on that guest's device
+	RDMACore bool                                      // the case needs programs with the provider of rdma-core
 }
 
 // Runner runs cases.
@@ -93,7 +102,8 @@ type Run struct {
 	runner *Runner
 	ns     string
 	daemon *process
-	vms    sync.Map // number of a guest to its *process
+	vms    sync.Map     // number of a guest to its *process
+	orders atomic.Int32 // given to guest s
 	log    *os.File
 }
 
@@ -135,6 +145,9 @@ func (r *Runner) Run(ctx context.Context, c *Case) (err error) {
 	run := &Run{
 		Case: c, Dir: dir, Exports: filepath.Join(dir, "exports"), Share: filepath.Join(dir, "share"),
 		runner: r, ns: fmt.Sprintf("rstored-%d-%d", os.Getpid(), runs.Add(1)),
+	}
+	if c.servedByGuest() {
+		run.Exports = filepath.Join(run.Share, "exports") // from where guest s takes them
 	}
 	defer func() {
 		if err != nil {
@@ -190,7 +203,7 @@ func (r *Run) run(ctx context.Context) (err error) {
 		}
 		defer func() { _ = capture.stop(syscall.SIGTERM) }()
 	}
-	if r.Case.Exports != nil {
+	if r.Case.Exports != nil && !r.Case.servedByGuest() {
 		if err := r.StartDaemon(ctx); err != nil {
 			return err
 		}
@@ -222,18 +235,26 @@ func (r *Run) run(ctx context.Context) (err error) {
 func (r *Run) guests(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if err := os.WriteFile(filepath.Join(r.Share, "script"), []byte(library+r.Case.Script), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(r.Share, "script"), []byte(r.script()), 0o644); err != nil {
 		return err
 	}
 	var env strings.Builder
 	for k, v := range r.Case.Env {
 		fmt.Fprintf(&env, "export %s='%s'\n", k, v)
 	}
-	fmt.Fprintf(&env, "export GUEST=$g_name HOST=%s HOST6=%s\n", HostAddr, HostAddr6)
+	host, host6 := HostAddr, HostAddr6
+	if r.Case.servedByGuest() {
+		i := r.Case.machines() - 1
+		host, host6 = r.Addr(), guestAddr6(i)
+		if err := r.give("rstored", "rstorectl"); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(&env, "export GUEST=$g_name HOST=%s HOST6=%s RDMA=%s\n", host, host6, cmp.Or(r.Case.Device, "rxe"))
 	if err := os.WriteFile(filepath.Join(r.Share, "env"), []byte(env.String()), 0o644); err != nil {
 		return err
 	}
-	n := max(1, r.Case.Guests)
+	n := r.Case.machines()
 	done := make(chan error, n+1)
 	for i := range n {
 		go func() { done <- r.guest(ctx, i) }()
@@ -273,7 +294,7 @@ func (r *Run) network() error {
 		{"addr", "add", HostAddr + "/24", "dev", "br0"},
 		{"addr", "add", HostAddr6 + "/64", "dev", "br0", "nodad"},
 	}
-	for i := range max(1, r.Case.Guests) {
+	for i := range r.Case.machines() {
 		for w := range max(1, r.Case.Wires) {
 			steps = append(steps,
 				[]string{"tuntap", "add", "dev", tap(i, w), "mode", "tap", "vnet_hdr"},
@@ -352,8 +373,28 @@ func (r *Run) inspect(ctx context.Context) error {
 	return err
 }
 
+// Addr is the IPv4 address of the daemon.
+func (r *Run) Addr() string {
+	if r.Case.servedByGuest() {
+		return guestAddr(r.Case.machines() - 1)
+	}
+	return HostAddr
+}
+
+// rdmaAt is where the daemon listens for RDMA, as its settings say it.
+func (r *Run) rdmaAt() string {
+	if r.Case.servedByGuest() {
+		return "verbs://" + r.Addr() + ":20049"
+	}
+	return r.Addr() + ":20049"
+}
+
 // StartDaemon starts rstored and waits until its ports are open.
 func (r *Run) StartDaemon(ctx context.Context) error {
+	if r.Case.servedByGuest() {
+		_, err := r.order(ctx, "serve")
+		return err
+	}
 	args := []string{
 		filepath.Join(r.runner.Bin, "rstored"), "--log-format", "console",
 		"--state-dir", r.path("state"), "--control", r.path("control"),
@@ -375,6 +416,10 @@ func (r *Run) StartDaemon(ctx context.Context) error {
 
 // StopDaemon ends rstored with a signal.
 func (r *Run) StopDaemon(sig syscall.Signal) error {
+	if r.Case.servedByGuest() {
+		_, err := r.order(context.Background(), "unserve", strconv.Itoa(int(sig)))
+		return err
+	}
 	p := r.daemon
 	r.daemon = nil
 	if err := p.stop(sig); err != nil && sig == syscall.SIGTERM {
@@ -384,7 +429,13 @@ func (r *Run) StopDaemon(sig syscall.Signal) error {
 }
 
 // SignalDaemon sends rstored a signal that it survives.
-func (r *Run) SignalDaemon(sig syscall.Signal) error { return r.daemon.cmd.Process.Signal(sig) }
+func (r *Run) SignalDaemon(sig syscall.Signal) error {
+	if r.Case.servedByGuest() {
+		_, err := r.order(context.Background(), "kill", "-"+strconv.Itoa(int(sig)), "$DAEMON")
+		return err
+	}
+	return r.daemon.cmd.Process.Signal(sig)
+}
 
 // signalGuest sends a signal to guest i; what it runs is stopped where its kernel is.
 func (r *Run) signalGuest(i int, sig syscall.Signal) error {
@@ -420,6 +471,13 @@ func (r *Run) Ctl(args ...string) error {
 
 // CtlOutput is what rstorectl prints.
 func (r *Run) CtlOutput(args ...string) (string, error) {
+	if r.Case.servedByGuest() {
+		words := []string{"ctl"}
+		for _, a := range args {
+			words = append(words, quote(a))
+		}
+		return r.order(context.Background(), words...)
+	}
 	args = append([]string{"--control", r.path("control")}, args...)
 	return output(exec.Command(filepath.Join(r.runner.Bin, "rstorectl"), args...))
 }
@@ -431,11 +489,9 @@ type holdings struct {
 
 // holdings counts them.
 func (r *Run) holdings() (h holdings, err error) {
-	fds, err := os.ReadDir("/proc/" + strconv.Itoa(r.daemon.cmd.Process.Pid) + "/fd")
-	if err != nil {
+	if h.Files, err = r.openFiles(); err != nil {
 		return h, err
 	}
-	h.Files = len(fds)
 	out, err := r.CtlOutput("stats", "-o", "json")
 	if err != nil {
 		return h, err
@@ -451,6 +507,19 @@ func (r *Run) holdings() (h holdings, err error) {
 		h.Regions += d.Regions
 	}
 	return h, nil
+}
+
+// openFiles is how many descriptors the daemon has.
+func (r *Run) openFiles() (int, error) {
+	if r.Case.servedByGuest() {
+		n, err := r.order(context.Background(), "open_files")
+		if err != nil {
+			return 0, err
+		}
+		return strconv.Atoi(strings.TrimSpace(n))
+	}
+	fds, err := os.ReadDir("/proc/" + strconv.Itoa(r.daemon.cmd.Process.Pid) + "/fd")
+	return len(fds), err
 }
 
 // leftover is what was not given back. A few files come and go with the runtime; one
@@ -505,15 +574,15 @@ func (r *Run) Logf(format string, args ...any) { fmt.Fprintf(r.log, format+"\n",
 
 // guest boots guest i and waits for its script.
 func (r *Run) guest(ctx context.Context, i int) error {
-	name := string(rune('a' + i))
+	name := r.Case.guestName(i)
 	console, err := os.Create(r.path("console-" + name + ".log"))
 	if err != nil {
 		return err
 	}
 	defer console.Close()
-	mem := r.Case.MemMB
-	if mem == 0 {
-		mem = 768
+	mem := cmp.Or(r.Case.MemMB, 768)
+	if name == serverGuest {
+		mem = serverMemMB
 	}
 	mtu := strconv.Itoa(r.mtu())
 	suffix := ""
@@ -525,7 +594,7 @@ func (r *Run) guest(ctx context.Context, i int) error {
 		"mem=" + strconv.Itoa(mem) + "M", "umid=" + name, "uml_dir=" + r.Dir,
 		"ubd0r=" + filepath.Join(r.runner.Cache, "root"+suffix+".ext4"), "root=/dev/ubda", "ro", "rootfstype=ext4", "init=/guest/init",
 		"loglevel=4", "panic=-1", "con=null", "con0=null,fd:1", "con1=null,fd:3", "ssl=null",
-		"g.name=" + name, "g.dir=" + r.Share, "g.mtu=" + mtu, "g.ip4=" + guestAddr(i), "g.ip6=fd99::" + strconv.Itoa(2+i),
+		"g.name=" + name, "g.dir=" + r.Share, "g.mtu=" + mtu, "g.ip4=" + guestAddr(i), "g.ip6=" + guestAddr6(i),
 	}
 	for w := range max(1, r.Case.Wires) {
 		args = append(args, fmt.Sprintf("vec%d:transport=tap,ifname=%s,depth=128,gro=1,mtu=%s,mac=02:99:00:00:%02x:%02x", w, tap(i, w), mtu, w, 2+i))
@@ -611,7 +680,7 @@ func (r *Run) keep(to string) error {
 		return err
 	}
 	var names []string
-	for _, pattern := range []string{"*.log", "*.pcap?", "share/*.dmesg", "share/keep.*"} {
+	for _, pattern := range []string{"*.log", "*.pcap?", "share/*.dmesg", "share/keep.*", "share/did.*"} {
 		found, err := filepath.Glob(r.path(pattern))
 		if err != nil {
 			return err

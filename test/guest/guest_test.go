@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 )
@@ -41,12 +42,18 @@ func TestInterop(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	chosen := func(c *Case) bool { return which.MatchString(c.Name) && !(quick && c.slowly()) }
+	if slices.ContainsFunc(cases, func(c Case) bool { return chosen(&c) && (c.RDMACore || c.servedByGuest()) }) {
+		if err := buildVerbs(filepath.Join(r.Bin, rdmaPrograms)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	begin := time.Now()
 	ran, failed := 0, 0
 	var all []outcome
 	for i := range cases {
 		c := &cases[i]
-		if !which.MatchString(c.Name) || quick && c.slowly() {
+		if !chosen(c) {
 			continue
 		}
 		ran++
@@ -73,6 +80,25 @@ func TestInterop(t *testing.T) {
 	if failed > 0 {
 		fmt.Println("consoles, logs and packets are under out/interop")
 	}
+}
+
+// buildVerbs builds what has the provider of rdma-core.
+func buildVerbs(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"build", "-tags", "rdmacore", "-o", dir, "./cmd/rstored", "./cmd/rstorectl"},
+		{"test", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "verbs.test"), "./rdma/verbs"},
+	} {
+		build := exec.Command("go", args...)
+		build.Dir = filepath.Join("..", "..")
+		build.Env = append(os.Environ(), "CGO_ENABLED=1")
+		if _, err := output(build); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TestCases: names are directories under out/interop.

@@ -39,6 +39,84 @@ both() {
 	await "$other.$step" "${PATIENCE:-60}"
 }
 
+# rdma_device: the RDMA device of this guest is of the kind $RDMA, rxe if that is not said.
+rdma_device() {
+	DEVICE=${RDMA:-rxe}0
+	case ${RDMA:-rxe} in
+	rxe) ;;
+	siw)
+		rdma link delete rxe0
+		rdma link add siw0 type siw netdev eth0
+		;;
+	none) rdma link delete rxe0 ;;
+	*) die "no kind of RDMA device: $RDMA" ;;
+	esac
+}
+
+# addresses: eth0 has two further ones, for programs with more than one end of a connection, which
+# find all three in RDMA_TEST_ADDRS.
+addresses() {
+	local me i
+	me=$(my_address)
+	RDMA_TEST_ADDRS=$me
+	for i in 1 2; do
+		ip addr add "${me%.*}.$i${me##*.}/24" dev eth0
+		RDMA_TEST_ADDRS=$RDMA_TEST_ADDRS,${me%.*}.$i${me##*.}
+	done
+	export RDMA_TEST_ADDRS
+}
+my_address() { ip -4 -o addr show dev eth0 | $B awk '{ sub("/.*", "", $4); print $4; exit }'; }
+
+# resource NAME [DEVICE]: how many qp, cq, mr, pd, cm_id or ctx the kernel has on $DEVICE.
+resource() {
+	rdma resource show "${2:-$DEVICE}" | $B awk -v name="$1" '{ for (i = 1; i < NF; i++) if ($i == name) n = $(i + 1) } END { print n + 0 }'
+}
+# resources: all of them, to be compared.
+resources() { rdma resource show "$DEVICE" | sed 's/^[0-9]*: //'; }
+
+# settled WHAT WANT COMMAND...: it prints that within a minute.
+settled() {
+	local what=$1 want=$2 got i
+	shift 2
+	for ((i = 0; i < 600; i++)); do
+		got=$("$@")
+		[ "$got" != "$want" ] || return 0
+		$B usleep 100000
+	done
+	die "$what is '$got', not '$want'"
+}
+
+# connections: how many queue pairs of connections the kernel has on $DEVICE.
+connections() { rdma resource show qp | $B awk -v dev="$DEVICE/" '$2 == "link" && index($3, dev) == 1 || index($0, "link " dev) { if ($0 ~ /type RC/) n++ } END { print n + 0 }'; }
+
+# sums DIR: of all files below it.
+sums() { find "$1" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum; }
+
+# serve: guest s has the daemon on $DEVICE, with the flags of the case in $FLAGS and its exports in
+# /run/exports. serve again starts it once more; unserve SIGNAL ends it.
+serve() {
+	local i
+	rm -f /run/r/control
+	mkdir -p /run/r /run/exports
+	/run/host/rstored --log-format console --state-dir /run/r/state --control /run/r/control \
+		--rdma-listen "verbs://$HOST:20049" --tcp-listen "$HOST:2049" "${FLAGS[@]}" 2>>/run/host/keep.rstored.log &
+	DAEMON=$!
+	for i in $($B seq 200); do
+		if [ -S /run/r/control ] && ctl status >/dev/null 2>&1; then return 0; fi
+		$B usleep 50000
+	done
+	die "rstored does not serve"
+}
+unserve() {
+	local rc=0 pid=$DAEMON
+	DAEMON=
+	kill -"$1" "$pid"
+	wait "$pid" || rc=$?
+	[ "$1" = 9 ] || is "status of rstored" "$rc" 0
+}
+ctl() { /run/host/rstorectl --control /run/r/control "$@"; }
+open_files() { ls "/proc/$DAEMON/fd" | wc -l; }
+
 # own_server FLAGS...: this guest serves by rstored at $SECOND, on its second interface and in a
 # network namespace, since rdma_rxe has the port of RoCEv2 outside. in_r runs commands there.
 own_server() {
@@ -58,6 +136,32 @@ own_server() {
 	die "rstored does not serve"
 }
 in_r() { ip netns exec r "$@"; }
+
+# kernel_serves: the kernel's server has the export /srv/e, in memory, in version $VERS over RDMA and
+# TCP.
+kernel_serves() {
+	mount -t tmpfs -o size=1m,mode=755 tmpfs /srv
+	mkdir /srv/e
+	mount -t tmpfs -o size=700m,mode=777 tmpfs /srv/e
+	rpcbind
+	mount -t nfsd nfsd /proc/fs/nfsd 2>/dev/null || true
+	exportfs -o rw,no_root_squash,insecure,fsid=7,no_subtree_check "*:/srv/e"
+	if [ "$VERS" != 3 ]; then
+		exportfs -o ro,insecure,fsid=0,no_subtree_check,crossmnt "*:/srv" # the root of version 4
+	fi
+	rpc.mountd
+	if [ "$VERS" = 3 ]; then
+		rpc.nfsd --no-udp --no-nfs-version 4 4
+	else
+		# The shortest that the kernel takes: nobody has anything to reclaim.
+		echo 10 >/proc/fs/nfsd/nfsv4leasetime
+		echo 10 >/proc/fs/nfsd/nfsv4gracetime
+		rpc.nfsd --no-udp --nfs-version "$VERS" 4
+	fi
+	cat /proc/fs/nfsd/versions
+	echo "rdma 20049" >/proc/fs/nfsd/portlist
+	cat /proc/fs/nfsd/portlist
+}
 
 # lock OPTIONS: holds the lock on $M/file until release; busy OPTIONS: it cannot be had.
 lock() {

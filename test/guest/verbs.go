@@ -1,0 +1,198 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// serverGuest is the name of the guest that the daemon runs in, where it does.
+const serverGuest = "s"
+
+// serverMemMB is its memory. Its exports are in it.
+const serverMemMB = 2600
+
+// rdmaPrograms is where in Bin the programs are that have the provider of rdma-core.
+const rdmaPrograms = "rdma"
+
+// Boot is a case that runs one program in a guest with an RDMA device of a kind: rxe, siw or none.
+// args are its file, which has to be in Share under its base name before "given" is told, and its
+// arguments. It tells "done" at its end.
+func Boot(kind string, args []string) *Case {
+	name := filepath.Base(args[0])
+	run := "./" + name
+	if strings.HasSuffix(name, ".sh") {
+		run = ". ./" + name
+	}
+	for _, a := range args[1:] {
+		run += " " + quote(a)
+	}
+	return &Case{
+		Name: "boot", Quiet: true, Timeout: 5 * time.Minute, Env: env(), Device: kind,
+		Script: "rdma_device\naddresses\nawait given\ncd /run/host\nset +e\n(set -e; " + run + ")\nrc=$?\ntell done\nexit $rc\n",
+	}
+}
+
+// onVerbs are cases of ordinary and of version 4.2 by their names, with the daemon in a guest of its
+// own on a device of a kind.
+func onVerbs(kind string, names ...string) (list []Case) {
+	all := slices.Concat(ordinary, version4("4.2", rdma))
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(c Case) bool { return c.Name == name })
+		if i < 0 {
+			panic("no case " + name)
+		}
+		c := all[i]
+		c.Name = "verbs-" + kind + "-" + name
+		c.Server, c.Device, c.Quiet, c.Payload = "verbs", kind, true, false
+		c.Timeout = max(2*time.Minute, 2*c.Timeout)
+		if strings.HasSuffix(name, "enospc") {
+			c.FS = nil
+			c.Env = maps.Clone(c.Env)
+			if c.Env == nil {
+				c.Env = env()
+			}
+			c.Env["EXPORTS_FS"] = "size=16m,nr_inodes=200,mode=755"
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// workloads are the cases that are run on every kind of device.
+var workloads = []string{
+	"mount", "names", "mmap", "mount-rsize", "fsx", "tree", "git", "dbench", "fio", "large-file", "two-guests", "locks", "loss-1", "restart", "port-removed",
+	"mount-v42-rdma", "v42-names", "v42-mmap", "v42-rsize", "v42-fsx", "v42-tree", "v42-git", "v42-dbench", "v42-fio", "v42-large", "v42-two-guests", "v42-locks4", "v42-loss", "v42-restart", "v42-ports", "v42-deleg-two",
+}
+
+// verbsCases are those of the provider of rdma-core.
+func verbsCases() []Case {
+	return slices.Concat(
+		[]Case{conformance("rxe"), conformance("siw")},
+		onVerbs("rxe", workloads...),
+		[]Case{clientOn("rxe", "knfsd", "3"), clientOn("rxe", "knfsd-v42", "4.2"), clientOn("siw", "knfsd", "3"), clientOn("siw", "knfsd-v42", "4.2")},
+		onVerbs("rxe", "squash", "open-files", "append", "statfs", "directory-of-20000", "truncate-race", "mount-ro", "export-ro", "enospc", "mount-4200", "v42-reclaim", "v42-frozen", "v42-enospc", "v42-truncate-race"),
+		onVerbs("siw", workloads...),
+	)
+}
+
+// clientOn is a case of the Go client on a device of a kind, with the kernel's server in a second guest.
+func clientOn(kind, name, version string) Case {
+	return Case{
+		Name: "verbs-" + kind + "-" + name, Script: script("verbs-client"), Guests: 2, Device: kind, RDMACore: true, Quiet: true,
+		Env: env("VERS", version, "SERVER", guestAddr(1)), MemMB: 1600, Timeout: 8 * time.Minute,
+		Host: func(_ context.Context, r *Run) error {
+			return errors.Join(r.give("rstorectl"), r.Tell("programs"))
+		},
+	}
+}
+
+// conformance is a case that runs the tests of rdma/verbs in a guest.
+func conformance(kind string) Case {
+	c := Boot(kind, []string{"verbs.test", "-test.v", "-test.timeout", "9m"})
+	c.Name, c.Timeout, c.MemMB, c.RDMACore = "verbs-"+kind+"-conformance", 10*time.Minute, 1400, true
+	c.Host = func(_ context.Context, r *Run) error { return errors.Join(r.give("verbs.test"), r.Tell("given")) }
+	return *c
+}
+
+// give puts programs that have the provider of rdma-core where the guests find them.
+func (r *Run) give(programs ...string) error {
+	for _, program := range programs {
+		b, err := os.ReadFile(filepath.Join(r.runner.Bin, rdmaPrograms, program))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(r.Share, program), b, 0o755)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// servedByGuest reports whether the daemon runs in a guest of its own.
+func (c *Case) servedByGuest() bool { return c.Server == "verbs" }
+
+// machines is how many guests a case has.
+func (c *Case) machines() int {
+	n := max(1, c.Guests)
+	if c.servedByGuest() {
+		n++
+	}
+	return n
+}
+
+// guestName is the name of guest i, counted from 0.
+func (c *Case) guestName(i int) string {
+	if c.servedByGuest() && i == c.machines()-1 {
+		return serverGuest
+	}
+	return string(rune('a' + i))
+}
+
+// script is what runs in each guest.
+func (r *Run) script() string {
+	c := r.Case
+	if !c.servedByGuest() {
+		return library + c.Script
+	}
+	const exports = "/run/exports"
+	var flags, clients []string
+	for _, e := range c.Exports {
+		flags = append(flags, "--export", quote(strings.ReplaceAll(e, "%s", exports)))
+	}
+	for _, f := range c.Daemon {
+		flags = append(flags, quote(strings.NewReplacer("%s", exports, HostAddr, guestAddr(c.machines()-1)).Replace(f)))
+	}
+	for i := range c.machines() - 1 {
+		clients = append(clients, c.guestName(i))
+	}
+	return fmt.Sprintf(`%s
+if [ "$GUEST" = %s ]; then
+FLAGS=(%s)
+CLIENTS=%s
+%s
+exit 0
+fi
+rdma_device
+await serving
+%s`, library, serverGuest, strings.Join(flags, " "), quote(strings.Join(clients, " ")), script("serve"), c.Script)
+}
+
+// orderPatience is how long guest s may take for one.
+const orderPatience = time.Minute
+
+// order has guest s run a command of the shell, in the shell of its script, and returns what it prints.
+func (r *Run) order(ctx context.Context, words ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, orderPatience)
+	defer cancel()
+	n := r.orders.Add(1)
+	command := strings.Join(words, " ")
+	file := func(name string) string { return filepath.Join(r.Share, fmt.Sprintf("%s.%d", name, n)) }
+	if err := os.WriteFile(file("ordered"), []byte(command+"\n"), 0o644); err != nil {
+		return "", err
+	}
+	if err := os.Rename(file("ordered"), file("do")); err != nil {
+		return "", err
+	}
+	if err := r.until(ctx, nil, "guest s to "+command, func() bool { return exists(file("at.did")) }); err != nil {
+		return "", err
+	}
+	out, err := os.ReadFile(file("did"))
+	if err != nil {
+		return "", err
+	}
+	status, err := os.ReadFile(file("at.did"))
+	if err == nil && strings.TrimSpace(string(status)) != "0" {
+		err = fmt.Errorf("%s in guest s: status %s: %s", command, strings.TrimSpace(string(status)), strings.TrimSpace(string(out)))
+	}
+	return string(out), err
+}
+
+// quote makes one word of the shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
