@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -577,7 +578,9 @@ func serveAsHeir(conn *handover.Conn) error {
 	if err != nil {
 		return err
 	}
-	return d.wait(context.Background())
+	sig := hangups()
+	defer signal.Stop(sig)
+	return d.wait(context.Background(), sig)
 }
 
 // TestUpgradeKernelDevice: connections on a device of the kernel end in an upgrade, as the kernel hands them to
@@ -606,7 +609,7 @@ func TestUpgradeKernelDevice(t *testing.T) {
 	}
 	t.Setenv(heirConfig, file)
 	t.Setenv(heirDevice, "card0="+hard)
-	t.Setenv(conduct, "serve")
+	t.Setenv(conduct, "serve as rstored")
 	d, ctl, err := startOn(t, cfg, k, nil)
 	if err != nil {
 		t.Fatal(err)

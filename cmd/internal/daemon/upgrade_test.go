@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beHeir is a process that takes over, badly but for "serve".
+// beHeir is a process that takes over, badly but for "serve", which says all the right words, and
+// "serve as rstored", which means them.
 func beHeir(how string) int {
 	if how == "exit" {
 		return 3
@@ -40,7 +41,7 @@ func beHeir(how string) int {
 	if err != nil {
 		panic(err)
 	}
-	if how == "serve" {
+	if how == "serve as rstored" {
 		if err := serveAsHeir(conn); err != nil {
 			fail(conn, err)
 			return 1
