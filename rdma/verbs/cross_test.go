@@ -1,0 +1,116 @@
+//go:build rdmacore && linux
+
+package verbs_test
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/rdmatest"
+	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/verbs"
+)
+
+// The two networks of the crossed tests: rdma_rxe has UDP port 4791 of its network namespace, so that the
+// software device lives in another, at the far end of a veth pair.
+const (
+	farSpace  = "rstored-soft"
+	nearLink  = "cross0"
+	farLink   = "cross1"
+	nearRXE   = "rxe_cross0"
+	nearAddrs = "10.97.0.1 10.97.0.3 10.97.0.5 10.97.0.7"
+	farAddrs  = "10.97.0.2 10.97.0.4 10.97.0.6 10.97.0.8"
+)
+
+func command(t testing.TB, words string) {
+	t.Helper()
+	w := strings.Fields(words)
+	if out, err := exec.Command(w[0], w[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", words, err, out)
+	}
+}
+
+// wire makes the far namespace, and rxe on the near end.
+func wire(t *testing.T) {
+	t.Helper()
+	command(t, "ip netns add "+farSpace)
+	t.Cleanup(func() { command(t, "ip netns del "+farSpace) }) // and with it the pair
+	command(t, "ip link add "+nearLink+" type veth peer name "+farLink+" netns "+farSpace)
+	for _, a := range strings.Fields(nearAddrs) {
+		command(t, "ip addr add "+a+"/24 dev "+nearLink)
+	}
+	for _, a := range strings.Fields(farAddrs) {
+		command(t, "ip -n "+farSpace+" addr add "+a+"/24 dev "+farLink)
+	}
+	command(t, "ip link set "+nearLink+" up")
+	command(t, "ip -n "+farSpace+" link set "+farLink+" up")
+	command(t, "ip -n "+farSpace+" link set lo up")
+	command(t, "rdma link add "+nearRXE+" type rxe netdev "+nearLink)
+	t.Cleanup(func() { command(t, "rdma link delete "+nearRXE) })
+}
+
+// openFar opens a software device in the far namespace: its sockets stay there.
+func openFar(t testing.TB, cfg roce.Config) rdma.Device {
+	t.Helper()
+	type result struct {
+		d   *roce.Device
+		err error
+	}
+	got := make(chan result)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, as nobody else wants it
+		f, err := os.Open("/run/netns/" + farSpace)
+		if err == nil {
+			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
+			_ = f.Close()
+		}
+		var r result
+		if r.err = err; err == nil {
+			r.d, r.err = roce.Open(cfg)
+		}
+		got <- r
+	}()
+	r := <-got
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	t.Cleanup(func() { _ = r.d.Close() })
+	return r.d
+}
+
+// TestCrossed runs the suite between the two providers: the first device that a test opens is of one,
+// the next of the other, and so on.
+func TestCrossed(t *testing.T) {
+	addrs(t)
+	if strings.HasPrefix(os.Getenv("RDMA_TEST_DEVICE"), "siw") {
+		t.Skip("iWARP does not speak with RoCE")
+	}
+	wire(t)
+	near, far := strings.Fields(nearAddrs), strings.Fields(farAddrs)
+	for i, name := range []string{"kernel first", "software first"} {
+		t.Run(name, func(t *testing.T) {
+			var n atomic.Uint32
+			rdmatest.Run(t, func(t testing.TB) rdma.Device {
+				t.Helper()
+				k := int(n.Add(1) - 1)
+				if (k+i)%2 == 1 {
+					return openFar(t, roce.Config{Addr: netip.MustParseAddr(far[k/2%len(far)])})
+				}
+				d, err := verbs.Open(verbs.Config{Addr: netip.MustParseAddr(near[k/2%len(near)])})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = d.Close() })
+				return d
+			})
+		})
+	}
+}
