@@ -26,8 +26,8 @@ const (
 	nearLink  = "cross0"
 	farLink   = "cross1"
 	nearRXE   = "rxe_cross0"
-	nearAddrs = "10.97.0.1 10.97.0.3 10.97.0.5 10.97.0.7"
-	farAddrs  = "10.97.0.2 10.97.0.4 10.97.0.6 10.97.0.8"
+	nearAddrs = "10.97.0.10 10.97.0.30 10.97.0.50 10.97.0.70"
+	farAddrs  = "10.97.0.20 10.97.0.40 10.97.0.60 10.97.0.80"
 )
 
 func command(t testing.TB, words string) {

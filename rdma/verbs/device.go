@@ -21,15 +21,55 @@ import (
 	"syscall"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rstored/rstored/rdma"
 )
 
 // Available reports why the provider cannot be used: nil if the libraries are there.
 func Available() error {
+	libraries.Lock()
+	defer libraries.Unlock()
+	return load()
+}
+
+// libraries keeps the use of the libraries in order: they are loaded and unloaded by one goroutine at a time.
+var libraries struct {
+	sync.Mutex
+	users int // devices that are open, or being opened
+	hcas  map[*C.struct_ibv_context]*hca
+}
+
+func load() error {
 	if why := C.rs_load(); why != nil {
 		return fmt.Errorf("verbs: rdma-core cannot be loaded: %s", C.GoString(why))
 	}
 	return nil
+}
+
+// use counts a device in; drop counts it out.
+func use() error {
+	libraries.Lock()
+	defer libraries.Unlock()
+	if err := load(); err != nil {
+		return err
+	}
+	libraries.users++
+	return nil
+}
+
+func drop() {
+	libraries.Lock()
+	defer libraries.Unlock()
+	if libraries.users--; libraries.users > 0 {
+		return
+	}
+	for ctx, h := range libraries.hcas {
+		h.end()
+		C.rs_close_device(ctx)
+	}
+	clear(libraries.hcas)
+	C.rs_unload_cm()
 }
 
 // Device is an open device with one of its addresses. It implements rdma.Device.
@@ -75,9 +115,6 @@ var (
 
 // Open opens the device that has an address, and starts its loops.
 func Open(cfg Config) (*Device, error) {
-	if err := Available(); err != nil {
-		return nil, err
-	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -96,8 +133,23 @@ func Open(cfg Config) (*Device, error) {
 		cfg: cfg, addr: cfg.Addr, log: cfg.Logger, removed: make(chan struct{}),
 		listeners: map[*listener]struct{}{}, mrs: map[*mr]struct{}{}, mws: map[*mw]struct{}{}, pds: map[*pd]struct{}{},
 	}
-	if err := d.open(); err != nil {
+	if err := use(); err != nil {
+		return nil, err
+	}
+	err := d.open()
+	if errors.Is(err, errStale) {
+		// The device was removed, and there is one in its place.
 		d.release()
+		d.hca, d.anchor, d.events = nil, nil, nil
+		if e := resync(); e != nil {
+			drop()
+			return nil, e
+		}
+		err = d.open()
+	}
+	if err != nil {
+		d.release()
+		drop()
 		return nil, err
 	}
 	devices.add(d)
@@ -177,14 +229,14 @@ func (d *Device) release() {
 	for _, l := range d.loops {
 		l.free()
 	}
-	if d.hca != nil {
-		d.hca.drop()
-	}
 	if d.anchor != nil {
 		C.rs_destroy_id(d.anchor)
 	}
 	if d.events != nil {
 		C.rs_destroy_event_channel(d.events)
+	}
+	if d.hca != nil {
+		d.hca.leave(d.gone.Load())
 	}
 }
 
@@ -310,6 +362,7 @@ func (d *Device) Close() error {
 		C.rs_dealloc_pd(p.pd)
 	}
 	d.release()
+	drop()
 	return nil
 }
 
@@ -329,6 +382,8 @@ func (d *Device) loopOf(l rdma.Loop) (*loop, error) {
 type hca struct {
 	ctx   *C.struct_ibv_context
 	users int
+	dead  bool // the device was removed, and the context has no descriptor any more
+	ended bool
 	file  *os.File
 	raw   syscall.RawConn
 	stop  atomic.Bool
@@ -336,53 +391,74 @@ type hca struct {
 	log   *slog.Logger
 }
 
-var hcas struct {
-	sync.Mutex
-	m map[*C.struct_ibv_context]*hca
-}
+// errStale says that librdmacm's context is of a device that was removed.
+var errStale = errors.New("verbs: the device was removed")
 
 func shareHCA(ctx *C.struct_ibv_context, log *slog.Logger) (*hca, error) {
-	hcas.Lock()
-	defer hcas.Unlock()
-	if h := hcas.m[ctx]; h != nil {
+	libraries.Lock()
+	defer libraries.Unlock()
+	if h := libraries.hcas[ctx]; h != nil {
+		if h.dead {
+			return nil, errStale
+		}
 		h.users++
 		return h, nil
 	}
 	if e := C.rs_nonblock(ctx.async_fd); e != 0 {
 		return nil, fmt.Errorf("verbs: the events of the device: %w", syscall.Errno(e))
 	}
-	fd, err := syscall.Dup(int(ctx.async_fd))
+	fd, err := unix.FcntlInt(uintptr(ctx.async_fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("verbs: the events of the device: %w", err)
 	}
-	syscall.CloseOnExec(fd)
 	h := &hca{ctx: ctx, users: 1, file: os.NewFile(uintptr(fd), "async events"), done: make(chan struct{}), log: log}
 	if h.raw, err = h.file.SyscallConn(); err != nil {
 		_ = h.file.Close()
 		return nil, err
 	}
-	if hcas.m == nil {
-		hcas.m = map[*C.struct_ibv_context]*hca{}
+	if libraries.hcas == nil {
+		libraries.hcas = map[*C.struct_ibv_context]*hca{}
 	}
-	hcas.m[ctx] = h
+	libraries.hcas[ctx] = h
 	go h.run()
 	return h, nil
 }
 
-// drop ends the use of a context. The context itself goes with its last rdma_cm_id.
-func (h *hca) drop() {
-	hcas.Lock()
-	h.users--
-	last := h.users == 0
-	if last {
-		delete(hcas.m, h.ctx)
+// leave ends the use of a context. Of a device that is being removed the kernel waits for it.
+func (h *hca) leave(removed bool) {
+	libraries.Lock()
+	defer libraries.Unlock()
+	if h.users--; h.users == 0 && removed {
+		h.end()
+		h.dead = true
+		C.rs_abandon_device(h.ctx)
 	}
-	hcas.Unlock()
-	if last {
-		h.stop.Store(true)
-		_ = h.file.Close() // which wakes the reader
-		<-h.done
+}
+
+// end stops the reader of events. With libraries locked.
+func (h *hca) end() {
+	if h.ended {
+		return
 	}
+	h.ended = true
+	h.stop.Store(true)
+	_ = h.file.Close() // which wakes the reader
+	<-h.done
+}
+
+// resync has librdmacm let go of devices that were removed.
+func resync() error {
+	libraries.Lock()
+	defer libraries.Unlock()
+	if e := C.rs_resync(); e != 0 {
+		return fmt.Errorf("verbs: looking for the RDMA devices: %w", errno(e))
+	}
+	for ctx, h := range libraries.hcas {
+		if h.dead {
+			delete(libraries.hcas, ctx)
+		}
+	}
+	return nil
 }
 
 func (h *hca) run() {

@@ -6,9 +6,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // Some functions of verbs.h are hidden behind macros of the same names, which choose between
 // the function and newer ones at compile time. The libraries are found at run time, so the
@@ -19,7 +19,7 @@
 // What is used of the libraries. Posting and polling are not among them: they go through
 // the table of operations of the device's context.
 #define VERBS(f) \
-	f(ibv_query_device) f(ibv_alloc_pd) f(ibv_dealloc_pd) f(ibv_reg_mr) f(ibv_dereg_mr) \
+	f(ibv_query_device) f(ibv_close_device) f(ibv_alloc_pd) f(ibv_dealloc_pd) f(ibv_reg_mr) f(ibv_dereg_mr) \
 	f(ibv_create_comp_channel) f(ibv_destroy_comp_channel) f(ibv_create_cq) f(ibv_resize_cq) f(ibv_destroy_cq) \
 	f(ibv_get_cq_event) f(ibv_ack_cq_events) f(ibv_create_srq) f(ibv_modify_srq) f(ibv_destroy_srq) \
 	f(ibv_create_qp) f(ibv_modify_qp) f(ibv_query_qp) f(ibv_destroy_qp) f(ibv_create_ah) f(ibv_destroy_ah) \
@@ -27,7 +27,8 @@
 #define RDMACM(f) \
 	f(rdma_create_event_channel) f(rdma_destroy_event_channel) f(rdma_create_id) f(rdma_destroy_id) f(rdma_bind_addr) \
 	f(rdma_resolve_addr) f(rdma_resolve_route) f(rdma_listen) f(rdma_connect) f(rdma_accept) f(rdma_reject) f(rdma_disconnect) \
-	f(rdma_create_qp) f(rdma_destroy_qp) f(rdma_get_cm_event) f(rdma_ack_cm_event) f(rdma_notify) f(rdma_set_option) f(rdma_migrate_id)
+	f(rdma_create_qp) f(rdma_destroy_qp) f(rdma_get_cm_event) f(rdma_ack_cm_event) f(rdma_notify) f(rdma_set_option) f(rdma_migrate_id) f(rdma_get_devices) \
+	f(rdma_free_devices)
 
 static struct {
 #define MEMBER(name) __typeof__(&name) name;
@@ -38,38 +39,69 @@ static struct {
 	struct ibv_mr *(*ibv_reg_dmabuf_mr)(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int);
 } fn;
 
-static const char *load_error = "not loaded";
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char load_error[256];
+static void *verbs_lib, *cm_lib;
 
-static void load(void)
+static const char *failed(void)
 {
-	static char text[256];
-	void *verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
-	void *cm = verbs ? dlopen("librdmacm.so.1", RTLD_NOW | RTLD_GLOBAL) : NULL;
-	if (!cm)
-		goto fail;
-#define FIND(name) if (!(fn.name = dlsym(verbs, #name))) goto fail;
-	VERBS(FIND)
-	FIND(ibv_query_port)
-#undef FIND
-#define FIND(name) if (!(fn.name = dlsym(cm, #name))) goto fail;
-	RDMACM(FIND)
-#undef FIND
-	// Newer libraries have these.
-	fn._ibv_query_gid_table = dlsym(verbs, "_ibv_query_gid_table");
-	fn.ibv_reg_dmabuf_mr = dlsym(verbs, "ibv_reg_dmabuf_mr");
-	load_error = NULL;
-	return;
-fail:;
 	const char *why = dlerror();
-	strncpy(text, why ? why : "rdma-core cannot be used", sizeof(text) - 1);
-	load_error = text;
+	strncpy(load_error, why ? why : "rdma-core cannot be used", sizeof(load_error) - 1);
+	return load_error;
 }
 
 const char *rs_load(void)
 {
-	pthread_once(&once, load);
-	return load_error;
+	if (!verbs_lib) {
+		void *lib = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
+		if (!lib)
+			return failed();
+#define FIND(name) if (!(fn.name = dlsym(lib, #name))) return failed();
+		VERBS(FIND)
+		FIND(ibv_query_port)
+#undef FIND
+		// Newer libraries have these.
+		fn._ibv_query_gid_table = dlsym(lib, "_ibv_query_gid_table");
+		fn.ibv_reg_dmabuf_mr = dlsym(lib, "ibv_reg_dmabuf_mr");
+		verbs_lib = lib;
+	}
+	if (!cm_lib) {
+		void *lib = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL);
+		if (!lib)
+			return failed();
+#define FIND(name) if (!(fn.name = dlsym(lib, #name))) return failed();
+		RDMACM(FIND)
+#undef FIND
+		cm_lib = lib;
+	}
+	return NULL;
+}
+
+void rs_unload_cm(void)
+{
+	if (cm_lib)
+		dlclose(cm_lib);
+	cm_lib = NULL;
+}
+
+int rs_close_device(struct ibv_context *ctx) { return fn.ibv_close_device(ctx); }
+
+void rs_abandon_device(struct ibv_context *ctx)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (null < 0)
+		return;
+	dup3(null, ctx->cmd_fd, O_CLOEXEC);
+	dup3(null, ctx->async_fd, O_CLOEXEC);
+	close(null);
+}
+
+int rs_resync(void)
+{
+	struct ibv_context **list = fn.rdma_get_devices(NULL);
+	if (!list)
+		return errno;
+	fn.rdma_free_devices(list);
+	return 0;
 }
 
 // chunk is how many requests go into one chain. What is longer is posted as several, which

@@ -11,8 +11,19 @@
 #include <rdma/rdma_cma.h>
 #include <stdint.h>
 
-// rs_load finds the libraries; NULL, or what the loader says. It may be called again.
+// rs_load finds the libraries that are not loaded; NULL, or what the loader says. By one thread at a time,
+// as is rs_unload_cm.
 const char *rs_load(void);
+
+// librdmacm opens a context for each device, and keeps it when nothing uses it any more: also when the kernel
+// waits for its end to remove the device. So the library is unloaded when no device is open, and contexts are closed
+// from here (rs_close_device). While another device is open, the descriptors of a context whose device is removed
+// are put out (rs_abandon_device), which is what the kernel waits for, and rs_resync has the library look again which
+// devices there are before it opens one in the place of the other.
+void rs_unload_cm(void);
+int rs_close_device(struct ibv_context *ctx);
+void rs_abandon_device(struct ibv_context *ctx);
+int rs_resync(void);
 
 struct rs_send {
 	uint64_t id;
