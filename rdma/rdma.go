@@ -383,6 +383,7 @@ type Limits struct {
 	Acknowledged bool
 	// NotReady: a SEND that finds no receive waits for one. Otherwise it may end the connection.
 	NotReady      bool
+	Unconnected   bool // CreateQP and QP.Modify: users may connect queue pairs by themselves
 	Solicited     bool // CQ.Arm for solicited completions alone; otherwise it is for any
 	RejectReasons bool // ConnRequest.Reject carries reasons other than 28
 	ServiceQKeys  bool // UDRequest.Accept takes Q_Keys other than UDQKey
@@ -405,7 +406,7 @@ func LimitsOf(d Device) Limits {
 	return Limits{
 		Atomics: true, Datagrams: true, Windows: true, FastRegions: true, PeerInval: true, Immediate: true, ResizableCQs: true,
 		RejectReasons: true, ServiceQKeys: true, SendErrors: true, LongLost: true, EventFlags: true,
-		Drains: true, Acknowledged: true, NotReady: true, Solicited: true,
+		Drains: true, Acknowledged: true, NotReady: true, Unconnected: true, Solicited: true,
 	}
 }
 

@@ -21,3 +21,12 @@ func (*Device) Removed() <-chan struct{} { return nil }
 
 // Limits is what the device offers.
 func (*Device) Limits() rdma.Limits { return rdma.Limits{} }
+
+// Info is what the device is.
+func (*Device) Info() Info { return Info{} }
+
+// Stats counts what has happened since the device was opened.
+func (*Device) Stats() Stats { return Stats{} }
+
+// QPs lists the queue pairs.
+func (*Device) QPs() []QPInfo { return nil }

@@ -83,10 +83,12 @@ func (l *loop) connections() {
 	var e C.struct_rs_event
 	for C.rs_cm_event(l.cm, &e) == 0 {
 		i, ok := cookies.get(uint64(e.cookie)).(*ident)
+		l.n.cm.Add(1)
 		switch {
 		case ok && i.id != nil:
 			i.on(&e)
 		case e.id != nil:
+			l.n.refused.Add(1)
 			C.rs_destroy_id(e.id) // a request to a listener that is closed
 		}
 	}
@@ -111,6 +113,7 @@ type conn struct {
 	remote netip.AddrPort
 	pkey   uint16
 	phase  phase
+	active bool // we asked for it
 	closed bool // by the user: no callback any more
 	on     func(rdma.Conn, rdma.ConnEvent)
 	params rdma.ConnParams
@@ -198,6 +201,9 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 	}
 	was := c.phase
 	c.phase = down
+	if was == established {
+		c.l.n.disconnected.Add(1)
+	}
 	if !c.q.dead {
 		if tellPeer && was != requested {
 			C.rs_disconnect(c.id.id)
@@ -225,7 +231,11 @@ func (c *conn) up(private []byte) {
 	if c.phase == established || c.phase == down {
 		return
 	}
-	c.phase = established
+	if c.phase = established; c.active {
+		c.l.n.dialed.Add(1)
+	} else {
+		c.l.n.accepted.Add(1)
+	}
 	c.q.state = rdma.StateRTS
 	e := rdma.ConnEvent{
 		Kind: rdma.EventEstablished, PrivateData: private,
@@ -417,6 +427,7 @@ func (d *Device) Dial(lp rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	}
 	r := i.route()
 	c.on, c.remote, c.local, c.phase = p.On, p.Remote, address(&r.local), requested
+	c.active = true
 	c.params = d.bounded(p.Params)
 	c.params.PrivateData = slices.Clone(p.Params.PrivateData)
 	if p.Prepare != nil {
@@ -594,6 +605,7 @@ func (r *request) Reject(_ uint16, private []byte) {
 		return
 	}
 	r.answered = true
+	r.l.n.refused.Add(1)
 	data := C.CBytes(private)
 	defer C.free(data)
 	C.rs_reject(r.id.id, data, C.int(min(len(private), 148)))

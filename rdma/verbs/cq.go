@@ -103,6 +103,7 @@ func (c *cq) fetch() bool {
 	total := 0
 	for total < pollTurn {
 		n := int(C.rs_poll(c.cq, &c.l.wcs[0], pollMax))
+		c.l.n.polls.Add(1)
 		for i := range max(n, 0) {
 			var wc rdma.WC
 			if c.l.translate(&c.l.wcs[i], &wc) {
@@ -143,6 +144,7 @@ func (c *cq) Poll(dst []rdma.WC) int {
 	}
 	for c.manual && k < len(dst) && !c.dead {
 		n := int(C.rs_poll(c.cq, &c.l.wcs[0], C.int(min(pollMax, len(dst)-k))))
+		c.l.n.polls.Add(1)
 		if n <= 0 {
 			break
 		}

@@ -91,6 +91,7 @@ type Device struct {
 	ib       bool // InfiniBand, whose peers have no address that can be found from IP's
 	limits   rdma.Limits
 	readSGEs int // elements of a READ
+	numa     int // node of the device, -1 if it is on none
 	loops    []*loop
 	next     atomic.Uint32 // loop of the next incoming connection
 
@@ -170,12 +171,12 @@ func (d *Device) open() error {
 	}
 	sa := sockaddr(netip.AddrPortFrom(d.addr, 0))
 	if e := C.rs_bind(d.anchor, unsafe.Pointer(&sa)); e != 0 {
-		return fmt.Errorf("verbs: %v belongs to no RDMA device: %w ('rdma link show' lists those that there are)", d.addr, syscall.Errno(e))
+		return fmt.Errorf("verbs: %w: %v belongs to none: %w ('rdma link show' lists those that there are)", ErrNoDevice, d.addr, syscall.Errno(e))
 	}
 	var r C.struct_rs_route
 	C.rs_route(d.anchor, &r)
 	if r.ctx == nil {
-		return fmt.Errorf("verbs: %v belongs to no RDMA device ('rdma link show' lists those that there are)", d.addr)
+		return fmt.Errorf("verbs: %w: %v belongs to none ('rdma link show' lists those that there are)", ErrNoDevice, d.addr)
 	}
 	d.ctx, d.port = r.ctx, int(r.port)
 	d.name = C.GoString(&d.ctx.device.name[0])
@@ -206,10 +207,11 @@ func (d *Device) open() error {
 		Datagrams: !d.iwarp, Immediate: !d.iwarp,
 		Windows:      lim.max_mw > 0 && lim.cap_flags&(C.IBV_DEVICE_MEM_WINDOW_TYPE_2A|C.IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0,
 		SendErrors:   !d.software,
-		Acknowledged: !d.iwarp, NotReady: !d.iwarp, Solicited: !d.iwarp,
+		Acknowledged: !d.iwarp, NotReady: !d.iwarp, Unconnected: !d.iwarp && !d.ib, Solicited: !d.iwarp,
 		Drains:       !d.software && !d.iwarp,
 		ResizableCQs: !strings.HasPrefix(d.name, "siw"),
 	}
+	d.numa = numaNode(d.name)
 	d.readSGEs = max(int(lim.max_sge_rd), 1)
 	if d.hca, err = shareHCA(d.ctx, d.log); err != nil {
 		return err
@@ -250,7 +252,7 @@ func addressOf(device string) (netip.Addr, error) {
 	}
 	base := filepath.Join("/sys/class/infiniband", device)
 	if _, err := os.Stat(base); err != nil {
-		return netip.Addr{}, fmt.Errorf("verbs: there is no RDMA device %s ('rdma link show' lists those that there are): %w", device, err)
+		return netip.Addr{}, fmt.Errorf("verbs: %w: %s ('rdma link show' lists those that there are): %w", ErrNoDevice, device, err)
 	}
 	names, _ := filepath.Glob(filepath.Join(base, "ports/*/gid_attrs/ndevs/*"))
 	var found netip.Addr
@@ -281,7 +283,7 @@ func addressOf(device string) (netip.Addr, error) {
 		}
 	}
 	if !found.IsValid() {
-		return found, fmt.Errorf("verbs: the interface of the RDMA device %s has no IP address", device)
+		return found, fmt.Errorf("verbs: %w with an IP address: that of %s has none", ErrNoDevice, device)
 	}
 	return found, nil
 }
@@ -503,7 +505,9 @@ func (h *hca) event(e *C.struct_rs_async) {
 	if o == nil {
 		return // it is gone
 	}
-	o.home().Submit(func() { o.async(int(kind)) })
+	l := o.home()
+	l.n.async.Add(1)
+	l.Submit(func() { o.async(int(kind)) })
 }
 
 // eventful is what asynchronous events and completion events are about.

@@ -60,6 +60,8 @@ type loop struct {
 	idleSince rdma.Time
 	slept     rdma.Time // when it went to sleep last
 
+	n counters
+
 	sends []C.struct_rs_send
 	recvs []C.struct_rs_recv
 	sges  []C.struct_ibv_sge
@@ -167,6 +169,7 @@ func (l *loop) ring() { _, _ = unix.Write(l.wake, one[:]) }
 
 func (l *loop) run() {
 	defer l.dev.ended.Done()
+	l.stayNear()
 	for !l.over {
 		l.turn()
 	}
@@ -238,6 +241,7 @@ func (l *loop) heat() {
 	var who [32]C.uint64_t
 	for {
 		n := int(C.rs_cq_events(l.comp, &who[0], C.int(len(who))))
+		l.n.wakeups.Add(uint64(n))
 		for _, c := range who[:n] {
 			q, ok := cookies.get(uint64(c)).(*cq)
 			if ok {

@@ -39,6 +39,7 @@ type qp struct {
 	pd     *pd
 	typ    rdma.QPType
 	handle uint32
+	since  rdma.Time
 	cookie uint64
 	caps   rdma.QPCaps
 	send   *cq
@@ -153,7 +154,7 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 	if c.Type == rdma.UD && !d.limits.Datagrams {
 		return nil, fmt.Errorf("%w: %s has no datagrams", rdma.ErrUnsupported, d.name)
 	}
-	q := &qp{l: l, id: id, pd: p, typ: c.Type, caps: c.Caps, send: send, recv: recv, on: c.OnEvent, handle: l.number()}
+	q := &qp{l: l, id: id, pd: p, typ: c.Type, caps: c.Caps, send: send, recv: recv, on: c.OnEvent, handle: l.number(), since: l.now}
 	if c.SRQ != nil {
 		if q.srq, ok = c.SRQ.(*srq); !ok || q.srq.l != l || q.srq.pd != p || q.srq.dead {
 			return nil, fmt.Errorf("%w: the shared receive queue belongs to another loop or protection domain, or is closed", rdma.ErrInvalidWR)
@@ -206,6 +207,7 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 		q.srq.users++
 	}
 	l.qps[q.handle] = q
+	l.n.qps.Add(1)
 	return q, nil
 }
 
@@ -394,6 +396,8 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 		}
 		return fmt.Errorf("%w: %s does not take the request: %w", rdma.ErrInvalidWR, l.dev.name, errno(e))
 	}
+	l.n.postsSend.Add(1)
+	l.n.sends.Add(uint64(len(l.sends)))
 	q.sqTail = tail
 	q.unsigned = unsigned
 	return nil
@@ -547,8 +551,11 @@ func (l *loop) postRecv(q *C.struct_ibv_qp, s *C.struct_ibv_srq, handle uint32, 
 		for i := range l.recvs {
 			to.give(uint32(l.recvs[i].id))
 		}
+		return e, nil
 	}
-	return e, nil
+	l.n.postsRecv.Add(1)
+	l.n.recvs.Add(uint64(len(l.recvs)))
+	return 0, nil
 }
 
 // translate makes a completion out of the device's. It reports false for one that is nobody's, or that
@@ -557,6 +564,10 @@ func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 	handle := uint32(uint64(in.id)>>32) &^ (1 << 31)
 	at := uint32(in.id)
 	*out = rdma.WC{QPN: uint32(in.qpn), Status: rdma.Status(in.status)}
+	l.n.completions.Add(1)
+	if out.Status != rdma.Success {
+		l.n.failure(out.Status)
+	}
 	if uint64(in.id)&recvBit != 0 {
 		return l.received(handle, at, in, out)
 	}
@@ -674,6 +685,7 @@ func (q *qp) Destroy() {
 	q.dead = true
 	cookies.remove(q.cookie)
 	delete(q.l.qps, q.handle)
+	q.l.n.qps.Add(-1)
 	q.send.give(len(q.sq))
 	q.recv.give(q.receives())
 	q.unbind()
