@@ -278,7 +278,11 @@ func (c *conn) event(e *C.struct_rs_event) {
 		c.unreachable("no answer", statusError(status))
 	case C.RDMA_CM_EVENT_REJECTED:
 		reason := rejectReason(status, int(e.private_len))
-		c.goDown(rdma.EventRejected, reason, privateData(e), fmt.Errorf("%v rejects the connection: %s", c.remote, reasonText(reason)), false)
+		why := fmt.Errorf("%v rejects the connection: %s", c.remote, reasonText(reason))
+		if status < 0 {
+			why = fmt.Errorf("%w (%w)", why, statusError(status))
+		}
+		c.goDown(rdma.EventRejected, reason, privateData(e), why, false)
 	case C.RDMA_CM_EVENT_ESTABLISHED:
 		c.settle(e)
 		c.up(privateData(e))
