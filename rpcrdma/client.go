@@ -43,6 +43,20 @@ func (c ClientConfig) withDefaults() ClientConfig {
 	return c
 }
 
+// within is the configuration as a device can have it.
+func (c ClientConfig) within(lim rdma.Limits) ClientConfig {
+	if lim.RdAtomic > 0 {
+		c.ReadDepth = min(c.ReadDepth, lim.RdAtomic)
+	}
+	if lim.WRs > 0 {
+		c.Credits = max(min(c.Credits, lim.WRs-backwardReceives-1), 1)
+	}
+	if lim.CQEs > 0 {
+		c.Credits = max(min(c.Credits, lim.CQEs/2-backwardReceives-1), 1)
+	}
+	return c
+}
+
 // Errors of a Client.
 var (
 	// ErrXIDInUse is a request whose XID another call in flight on the
@@ -95,8 +109,11 @@ type Client struct {
 	mr        rdma.MR
 	regions   []rdma.MR // of Register
 	spare     regions
+	win       *windows    // memory is opened by it, and not by regions; nil otherwise
+	lim       rdma.Limits // of the device
 	up        func(error) // tells Dial, once
 	closed    bool
+	entries   int // of the send queue
 	inlineOut int // longest message to the server
 	inlineIn  int // longest message from it
 
@@ -129,7 +146,7 @@ var nextLoop atomic.Uint32 // spreads the clients of a process over the loops
 func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg ClientConfig) (*Client, error) {
 	loops := dev.Loops()
 	c := &Client{
-		dev: dev, cfg: cfg.withDefaults(), peer: remote.String(), loop: loops[int(nextLoop.Add(1))%len(loops)],
+		dev: dev, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), lim: rdma.LimitsOf(dev), peer: remote.String(), loop: loops[int(nextLoop.Add(1))%len(loops)],
 		ended: make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), orphans: make(map[uint32]struct{}),
 	}
 	c.xid.Store(rand.Uint32())
@@ -160,11 +177,11 @@ const backwardReceives = 8
 func (c *Client) dial(remote netip.AddrPort) {
 	err := c.setUp()
 	if err == nil {
-		private := PrivateMessage{RemoteInvalidation: true, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
+		private := PrivateMessage{RemoteInvalidation: c.win != nil || c.lim.PeerInval, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
 		c.conn, err = c.dev.Dial(c.loop, rdma.DialParams{
 			Remote: remote, PKey: c.cfg.PKey,
 			QP: rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
-				MaxSendWR: len(c.sends) + 1, MaxRecvWR: len(c.recvs), MaxSendSGE: 1, MaxRecvSGE: 1,
+				MaxSendWR: c.entries, MaxRecvWR: len(c.recvs), MaxSendSGE: 1, MaxRecvSGE: 1,
 			}},
 			Params: rdma.ConnParams{PrivateData: private, ResponderResources: uint8(c.cfg.ReadDepth), RetryCount: 7, RNRRetryCount: 7},
 			Prepare: func(conn rdma.Conn) error {
@@ -210,7 +227,17 @@ func (c *Client) setUp() (err error) {
 		c.sends = append(c.sends, cut())
 		c.sendFree = append(c.sendFree, i)
 	}
-	c.cq, err = c.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: nr + ns + 1, OnEvent: c.poll})
+	c.entries = ns + 1
+	if windowed(c.lim) {
+		most := c.lim.WRs
+		if n := c.lim.CQEs - nr; n > 0 && (most == 0 || n < most) {
+			most = n
+		}
+		if c.win, c.entries, err = newWindows(c, ns, most); err != nil {
+			return err
+		}
+	}
+	c.cq, err = c.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: nr + c.entries, OnEvent: c.poll})
 	return err
 }
 
@@ -281,6 +308,9 @@ func (c *Client) fail(why error) {
 		x.finish(lost)
 	}
 	clear(c.calls)
+	if c.win != nil {
+		c.win.fail(lost)
+	}
 	for x := c.waiting.pop(); x != nil; x = c.waiting.pop() {
 		x.finish(lost)
 	}
@@ -305,6 +335,9 @@ func (c *Client) end() {
 	// The loop may still send, at the end of this turn, what lies in our memory.
 	release := func() {
 		c.spare.close()
+		if c.win != nil {
+			c.win.close()
+		}
 		for _, m := range c.regions {
 			m.Close()
 		}
@@ -355,6 +388,12 @@ func (c *Client) poll() {
 		c.fail(fmt.Errorf("posting receives: %w", err))
 		return
 	}
+	if c.win != nil {
+		if err := c.win.postEnds(); err != nil {
+			c.fail(fmt.Errorf("closing the memory of calls: %w", err))
+			return
+		}
+	}
 	c.startWaiting()
 }
 
@@ -371,6 +410,12 @@ func (c *Client) complete(wc *rdma.WC) {
 		case idProbe:
 			c.n.add(errPeerSilent)
 			c.fail(fmt.Errorf("asking whether the server is there: %v", wc.Status))
+		case idBind:
+			c.n.add(errSendFailed)
+			c.fail(fmt.Errorf("opening memory for a call: %v", wc.Status))
+		case idEnd:
+			c.n.add(errSendFailed)
+			c.fail(fmt.Errorf("closing the memory of a call: %v", wc.Status))
 		default:
 			c.n.add(errReceiveFailed)
 			c.fail(fmt.Errorf("receiving a reply: %v", wc.Status))
@@ -381,21 +426,33 @@ func (c *Client) complete(wc *rdma.WC) {
 	switch wc.ID >> 32 {
 	case idSend:
 		c.sendFree = append(c.sendFree, i)
+		if c.win != nil {
+			c.win.sent(i)
+		}
 		return
 	case idProbe:
 		c.probe.answered()
 		return
+	case idEnd:
+		c.win.ended()
+		if c.yield != nil {
+			c.yield()
+		}
+		return
 	}
-	c.receive(c.recvs[i].Buf[:wc.ByteLen])
+	c.receive(c.recvs[i].Buf[:wc.ByteLen], wc)
 	c.post(i)
 	if c.yield != nil {
 		c.yield()
 	}
 }
 
+// room reports whether the queues take one more call.
+func (c *Client) room() bool { return len(c.sendFree) > 0 && (c.win == nil || c.win.ready()) }
+
 // startWaiting sends calls that waited for credits.
 func (c *Client) startWaiting() {
-	for !c.closed && c.inflight < c.credits && len(c.sendFree) > 0 {
+	for !c.closed && c.inflight < c.credits && c.room() {
 		x := c.waiting.pop()
 		if x == nil {
 			return
@@ -415,7 +472,7 @@ func (c *Client) Register(buf []byte) (release func(), err error) {
 		var o outcome
 		if c.closed {
 			o.err = c.Err()
-		} else if o.mr, o.err = c.pd.Register(buf, rdma.LocalWrite); o.err == nil {
+		} else if o.mr, o.err = c.pd.Register(buf, c.keep()); o.err == nil {
 			c.regions = append(c.regions, o.mr)
 		}
 		done <- o
@@ -432,6 +489,14 @@ func (c *Client) Register(buf []byte) (release func(), err error) {
 			o.mr.Close()
 		})
 	}, nil
+}
+
+// keep is what memory that stays registered allows.
+func (c *Client) keep() rdma.Access {
+	if c.win != nil {
+		return rdma.LocalWrite | rdma.WindowBind
+	}
+	return rdma.LocalWrite
 }
 
 // registered finds the region that b lies in.
@@ -498,6 +563,12 @@ type exchange struct {
 	offered Header
 	mrs     []rdma.MR
 	room    []byte // behind the Reply chunk
+	// With windows:
+	wins    []*window
+	lent    []byte // room, if it is the client's
+	long    int    // bytes of the reply that are in it
+	closing bool   // the reply is here, and waits for the windows to be closed
+	outcome error  // what the caller is told then
 
 	// The reply, after finish.
 	reply   []byte // without what is in bulk
@@ -527,7 +598,7 @@ func (x *exchange) recycle() {
 	if cap(x.call.B) > keepMax {
 		x.call.B = nil
 	}
-	*x = exchange{c: c, call: x.call, done: x.done, start: x.start, offered: x.offered, mrs: x.mrs[:0], room: x.room[:0], reply: x.reply[:0]}
+	*x = exchange{c: c, call: x.call, done: x.done, start: x.start, offered: x.offered, mrs: x.mrs[:0], wins: x.wins[:0], room: x.room[:0], reply: x.reply[:0]}
 	if cap(x.room) > roomKeepMax {
 		x.room = nil
 	}

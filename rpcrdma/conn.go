@@ -117,6 +117,8 @@ const (
 	idSend
 	idProbe
 	idBackward
+	idBind // of a client's memory
+	idEnd  // of a client's call, when its memory is closed
 )
 
 func workID(kind, slot int) uint64 { return uint64(kind)<<32 | uint64(slot) }

@@ -20,7 +20,7 @@ func (c *Client) start(x *exchange) {
 	switch {
 	case c.closed:
 		x.finish(c.Err())
-	case c.waiting.head != nil || c.inflight >= c.credits || len(c.sendFree) == 0:
+	case c.waiting.head != nil || c.inflight >= c.credits || !c.room():
 		c.waiting.push(x)
 	default:
 		c.send(x)
@@ -31,7 +31,7 @@ func (c *Client) start(x *exchange) {
 // is not free before the server has answered.
 func (c *Client) giveUp(x *exchange, why error) {
 	switch {
-	case x.over:
+	case x.over, x.closing:
 		return
 	case x.queued:
 		c.waiting.remove(x)
@@ -45,6 +45,10 @@ func (c *Client) giveUp(x *exchange, why error) {
 
 // retire closes the call's memory to the server.
 func (c *Client) retire(x *exchange) {
+	if c.win != nil {
+		c.win.cut(x)
+		return
+	}
 	most := c.cfg.Credits
 	if c.closed {
 		most = 0
@@ -75,6 +79,13 @@ func (c *Client) open(b []byte, access rdma.Access) (rdma.MR, error) {
 
 // expose opens memory to the server until the call is retired.
 func (c *Client) expose(x *exchange, b []byte, access rdma.Access) (Segment, error) {
+	if c.win != nil {
+		seg, err := c.win.expose(x, b, access)
+		if err != nil {
+			err = fmt.Errorf("rpcrdma: opening %d bytes to the server: %w", len(b), err)
+		}
+		return seg, err
+	}
 	mr, err := c.open(b, access)
 	if err != nil {
 		return Segment{}, fmt.Errorf("rpcrdma: opening %d bytes to the server: %w", len(b), err)
@@ -93,7 +104,11 @@ func (c *Client) send(x *exchange) {
 	i := c.sendFree[len(c.sendFree)-1]
 	b, err := c.encode(x, c.sends[i].Buf[:0])
 	if err != nil {
-		c.retire(x)
+		if c.win != nil {
+			c.win.unused(x)
+		} else {
+			c.retire(x)
+		}
 		x.finish(err)
 		return
 	}
@@ -109,6 +124,9 @@ func (c *Client) send(x *exchange) {
 func (c *Client) postMessage(i int, b []byte) error {
 	c.sge[0] = rdma.SGE{Buf: b, LKey: c.mr.LKey()}
 	c.wr[0] = rdma.SendWR{ID: workID(idSend, i), Op: rdma.OpSend, Flags: rdma.Signaled, SGL: c.sge[:]}
+	if c.win != nil {
+		return c.win.post(i, c.wr[0])
+	}
 	return c.conn.QP().PostSend(c.wr[:])
 }
 
@@ -212,11 +230,17 @@ func (c *Client) offerResults(x *exchange) error {
 		}
 	}
 	n := padded(rest)
-	if cap(x.room) < n {
-		x.room = make([]byte, n)
+	var room []byte
+	if c.win != nil && c.win.room(x, n) {
+		room = x.lent
+	} else {
+		if cap(x.room) < n {
+			x.room = make([]byte, n)
+		}
+		x.room = x.room[:n]
+		room = x.room
 	}
-	x.room = x.room[:n]
-	seg, err := c.expose(x, x.room, rdma.LocalWrite|rdma.RemoteWrite)
+	seg, err := c.expose(x, room, rdma.LocalWrite|rdma.RemoteWrite)
 	if err != nil {
 		return err
 	}
@@ -224,8 +248,8 @@ func (c *Client) offerResults(x *exchange) error {
 	return nil
 }
 
-// receive takes a message from the server. It does not keep msg.
-func (c *Client) receive(msg []byte) {
+// receive takes a message from the server, and what its completion says of it. It does not keep msg.
+func (c *Client) receive(msg []byte, wc *rdma.WC) {
 	h := &c.hdr
 	c.n.inline.Add(uint64(len(msg)))
 	rest, err := h.Parse(msg)
@@ -261,12 +285,38 @@ func (c *Client) receive(msg []byte) {
 		return
 	}
 	delete(c.calls, h.XID)
+	if c.win != nil {
+		c.settle(x, h, rest, wc)
+		return
+	}
 	c.retire(x) // before anything it holds is looked at
 	err = c.accept(x, h, rest)
 	if err != nil {
 		c.n.add(errMalformed)
 	}
 	x.finish(err)
+}
+
+// settle is what receive ends with when memory is opened by windows: the caller is told of the reply, and
+// what is in the memory looked at, when the memory is closed.
+func (c *Client) settle(x *exchange, h *Header, rest []byte, wc *rdma.WC) {
+	err := c.accept(x, h, rest)
+	if err != nil {
+		c.n.add(errMalformed)
+	}
+	x.outcome = err
+	closed, err := c.win.settle(x, wc.InvRKey, wc.Flags&rdma.WithInv != 0)
+	switch {
+	case err != nil:
+		c.n.add(errMalformed)
+		c.retire(x)
+		x.finish(err)
+		c.fail(err)
+	case closed:
+		x.finish(x.outcome)
+	default:
+		x.closing = true
+	}
 }
 
 // accept checks a reply against what was offered and keeps it.
@@ -308,6 +358,10 @@ func (c *Client) accept(x *exchange, h *Header, rest []byte) error {
 		return fmt.Errorf("%w: it is neither in the message nor in the Reply chunk", ErrProtocol)
 	}
 	c.n.writeBytes.Add(uint64(long))
+	if x.lent != nil {
+		x.long = long // it is taken from there when the memory is closed
+		return nil
+	}
 	x.reply, x.room = x.room[:long], x.reply
 	return nil
 }

@@ -94,6 +94,21 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// within is the configuration as a device can have it.
+func (c Config) within(lim rdma.Limits) Config {
+	if lim.RdAtomic > 0 {
+		c.ReadDepth = min(c.ReadDepth, lim.RdAtomic)
+	}
+	if lim.WRs > 0 {
+		c.Credits = max(min(c.Credits, (lim.WRs-c.ReadDepth-sendQueueMin-1-rpc.BackwardCalls)/2, lim.WRs-extraReceives), 1)
+	}
+	if lim.CQEs > 0 {
+		// Receives, READs and the send queue share one.
+		c.Credits = max(min(c.Credits, (lim.CQEs-extraReceives-2*c.ReadDepth-sendQueueMin-1-rpc.BackwardCalls)/3), 1)
+	}
+	return c
+}
+
 // Handler serves the calls of one connection. *rpc.Server is one. Dispatch is
 // called on the connection's loop with mayBlock false and must not wait; it
 // calls c.Reply exactly once, and calls c.Detach before handing c to another
@@ -145,7 +160,7 @@ func ServeHandler(dev rdma.Device, port uint16, open func(peer rpc.Peer, disconn
 	if err != nil {
 		return nil, fmt.Errorf("rpcrdma: allocating a protection domain: %w", err)
 	}
-	l := &Listener{dev: dev, pd: pd, cfg: cfg.withDefaults(), open: open, conns: make(map[*serverConn]struct{}), finished: make(chan struct{})}
+	l := &Listener{dev: dev, pd: pd, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), open: open, conns: make(map[*serverConn]struct{}), finished: make(chan struct{})}
 	if v, ok := dev.(rdma.VolatileSender); ok {
 		l.volatile = v.SendsVolatile()
 	}
