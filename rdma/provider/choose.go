@@ -118,6 +118,7 @@ const active = "ACTIVE"
 // Choose chooses for a local address, or for a device of the kernel by its name.
 func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
 	devices, err := sysfs.List(h.Sys)
+	devices = slices.DeleteFunc(devices, func(d sysfs.Device) bool { return !h.Usable(d.Name) }) // it is being removed
 	if err != nil {
 		return Choice{}, fmt.Errorf("the RDMA devices of the kernel: %w", err)
 	}
@@ -323,6 +324,9 @@ func (h *Host) ipoib(device string, port int) []string {
 	}
 	return out
 }
+
+// Usable reports whether programs can use a device of the kernel, by its name.
+func (h *Host) Usable(device string) bool { return sysfs.Usable(h.Sys, device) }
 
 // Gone reports whether an error says that the kernel does not have the device, so that it may come yet.
 func Gone(err error) bool { return errors.Is(err, verbs.ErrNoDevice) }

@@ -79,6 +79,25 @@ func List(sys fs.FS) ([]Device, error) {
 // Host is this host's devices.
 func Host() ([]Device, error) { return List(os.DirFS("/sys")) }
 
+// verbsClass is where sysfs has the character devices by which programs use the devices.
+const verbsClass = "class/infiniband_verbs"
+
+// Usable reports whether programs can use a device. The kernel first takes that away when a device is removed;
+// of soft devices it then waits for the programs that use it, and tells them nothing.
+func Usable(sys fs.FS, name string) bool {
+	entries, err := fs.ReadDir(sys, verbsClass)
+	if err != nil {
+		return true // there is nothing to tell by
+	}
+	for _, e := range entries {
+		b, err := fs.ReadFile(sys, path.Join(verbsClass, e.Name(), "ibdev"))
+		if err == nil && strings.TrimSpace(string(b)) == name {
+			return true
+		}
+	}
+	return false
+}
+
 func read(sys fs.FS, name string) Device {
 	dir := path.Join(class, name)
 	text := func(elem ...string) string {

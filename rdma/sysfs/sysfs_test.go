@@ -54,3 +54,16 @@ func TestList(t *testing.T) {
 		t.Errorf("a kernel without RDMA: %v, %v", none, err)
 	}
 }
+
+// TestUsable: a device that is being removed is listed still, and is of no use.
+func TestUsable(t *testing.T) {
+	sys := fstest.MapFS{"class/infiniband/rxe0/node_type": &fstest.MapFile{Data: []byte("1: CA\n")}}
+	if !Usable(sys, "rxe0") {
+		t.Error("without uverbs nobody knows better")
+	}
+	sys["class/infiniband_verbs/abi_version"] = &fstest.MapFile{Data: []byte("6\n")}
+	sys["class/infiniband_verbs/uverbs1/ibdev"] = &fstest.MapFile{Data: []byte("mlx5_0\n")}
+	if Usable(sys, "rxe0") || !Usable(sys, "mlx5_0") {
+		t.Error("a device without its uverbs is usable, or one with it is not")
+	}
+}

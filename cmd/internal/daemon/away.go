@@ -19,10 +19,11 @@ import (
 // The devices of the kernel come and go: a card is pulled, a driver is loaded, a soft device is deleted and made
 // again. A port whose device is gone waits, and is served again when there is one.
 
-// retryDelays are how long a port waits before its device is looked for again: twice as long each time.
-type retryDelays struct{ first, most time.Duration }
+// retryDelays are how long a port waits before its device is looked for again: twice as long each time. A device
+// that is open is looked at every look.
+type retryDelays struct{ first, most, look time.Duration }
 
-var defaultDelays = retryDelays{first: 20 * time.Millisecond, most: 2 * time.Second}
+var defaultDelays = retryDelays{first: 20 * time.Millisecond, most: 2 * time.Second, look: time.Second}
 
 // away is an endpoint that waits for a device of the kernel. The daemon's mu guards it.
 type away struct {

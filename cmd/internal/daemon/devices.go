@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -121,12 +122,22 @@ func (v *device) openSoft() error {
 	return nil
 }
 
-// watch waits until the kernel takes the device away, or it is closed.
+// watch waits until the kernel takes the device away, or it is closed. Of a soft device the kernel says nothing.
 func (v *device) watch() {
-	select {
-	case <-v.kernel.Removed():
+	t := time.NewTicker(v.d.delays.look)
+	defer t.Stop()
+	for {
+		select {
+		case <-v.gone:
+			return
+		case <-t.C:
+			if v.d.rdma.host.Usable(v.kernel.Name()) {
+				continue
+			}
+		case <-v.kernel.Removed():
+		}
 		v.d.deviceLost(v)
-	case <-v.gone:
+		return
 	}
 }
 

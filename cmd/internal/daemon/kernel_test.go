@@ -42,12 +42,13 @@ type kernel struct {
 	mu        sync.Mutex
 	available error
 	devices   map[string]netip.Addr
+	leaving   map[string]bool // being removed, which its users are not told
 	open      map[*kernelDevice]bool
 	opens     int // that were asked for
 }
 
 func newKernel() *kernel {
-	return &kernel{devices: make(map[string]netip.Addr), open: make(map[*kernelDevice]bool)}
+	return &kernel{devices: make(map[string]netip.Addr), leaving: make(map[string]bool), open: make(map[*kernelDevice]bool)}
 }
 
 // add is "rdma link add".
@@ -55,6 +56,14 @@ func (k *kernel) add(name, addr string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.devices[name] = netip.MustParseAddr(addr)
+	delete(k.leaving, name)
+}
+
+// leave is "rdma link delete" of a soft device, which waits for its users.
+func (k *kernel) leave(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.leaving[name] = true
 }
 
 // remove is "rdma link delete".
@@ -82,7 +91,11 @@ func (k *kernel) Open(name string) (fs.File, error) {
 		} {
 			sys["class/infiniband/"+n+"/"+file] = &fstest.MapFile{Data: []byte(text + "\n")}
 		}
+		if !k.leaving[n] {
+			sys["class/infiniband_verbs/uverbs_"+n+"/ibdev"] = &fstest.MapFile{Data: []byte(n + "\n")}
+		}
 	}
+	sys["class/infiniband_verbs/abi_version"] = &fstest.MapFile{Data: []byte("6\n")}
 	return sys.Open(name)
 }
 
@@ -330,7 +343,11 @@ func TestKernelDevice(t *testing.T) {
 		}
 	}
 
-	for range 3 {
+	for n := range 4 {
+		if n == 3 {
+			k.leave("card0")
+			becomes(t, "nobody uses the device", func() bool { return k.openNow() == 0 })
+		}
 		k.remove("card0")
 		becomes(t, "the port waits", func() bool { return len(listed(t, ctl, on).Waiting) == 1 })
 		if p := listed(t, ctl, on); len(p.Addresses) != 0 || !strings.Contains(p.Error, "waits for its RDMA device") {
@@ -358,7 +375,7 @@ func TestKernelDevice(t *testing.T) {
 		}
 	}
 	becomes(t, "one device is open", func() bool { return k.openNow() == 1 })
-	if n := d.Stats().Errors["rdma_retries_exceeded"]; n < 3*4 {
+	if n := d.Stats().Errors["rdma_retries_exceeded"]; n < 3*5 {
 		t.Errorf("the counts of devices that are gone are lost: %d", n)
 	}
 }
