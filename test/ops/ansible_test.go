@@ -118,6 +118,22 @@ func TestAnsible(t *testing.T) {
 			t.Errorf("the new rule does not hold: %s", s)
 		}
 	})
+	t.Run("devices", func(t *testing.T) {
+		c := c.in(t)
+		repo, err := filepath.Glob(filepath.Join(libraries(t), "*.deb"))
+		if err != nil || len(repo) == 0 {
+			t.Fatalf("%q, %v", repo, err)
+		}
+		repository(c, repo...)
+		rdma := "        rstored_rdma: true\n"
+		if _, out, err := play(t, vars("all_squash", rdma)); err == nil || !strings.Contains(out, "both packages are given or none") {
+			t.Errorf("one package alone: %v\n%s", err, out)
+		}
+		twice(t, vars("all_squash", rdma+"        rstored_rdma_package: "+one(t, filepath.Join(packages(t, "v1.0.0"), "rstored-rdma_1.0.0_*.deb"))+"\n"))
+		if s := c.run("rstored version; readlink /proc/$(systemctl show -P MainPID rstored)/exe"); !strings.HasSuffix(s, " rdma-core\n/usr/lib/rstored/rdma/rstored") {
+			t.Errorf("%s", s)
+		}
+	})
 	t.Run("mistake", func(t *testing.T) {
 		c := c.in(t)
 		before := c.run("sha256sum /etc/rstored/rstored.yaml")
