@@ -89,7 +89,7 @@ func newServer(t *testing.T) *server {
 		Identity: []byte("test"),
 	}}
 	s.start()
-	s.listen("127.0.0.1:0")
+	s.listen("127.0.0.9:0") // who connects while it is closed comes from another address, and never to himself
 	t.Cleanup(func() {
 		_ = s.ports.Close()
 		s.rpc.Close()

@@ -123,7 +123,7 @@ func TestOutward(t *testing.T) {
 // and the end.
 func TestOutwardFails(t *testing.T) {
 	p := newOutwardPeer(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.9:0") // where no other peer is
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestShutdown(t *testing.T) {
 		}}},
 	}}})
 	start := func() (*Listener, *Client, chan error) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", "127.0.0.9:0") // to which nobody connects from there
 		if err != nil {
 			t.Fatal(err)
 		}

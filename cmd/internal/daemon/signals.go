@@ -82,6 +82,7 @@ const departTime = time.Second
 func (d *Daemon) depart() error {
 	ctx, cancel := context.WithTimeout(context.Background(), departTime)
 	defer cancel()
+	d.sockets.Freeze() // what the service manager keeps is the other's
 	if l, ok := d.listener.(*net.UnixListener); ok {
 		l.SetUnlinkOnClose(false)
 	}

@@ -59,7 +59,7 @@ func listen(t *testing.T, at string) func() (net.Listener, error) {
 func TestListener(t *testing.T) {
 	m := manager{}
 	first := empty(m)
-	l, err := first.Listen(netip.MustParseAddrPort("127.0.0.1:0"), listen(t, "127.0.0.1:0"))
+	l, err := first.Listen(netip.MustParseAddrPort("127.0.0.9:0"), listen(t, "127.0.0.9:0"))
 	if err != nil {
 		t.Fatal(err)
 	}
