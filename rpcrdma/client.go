@@ -160,7 +160,7 @@ const backwardReceives = 8
 func (c *Client) dial(remote netip.AddrPort) {
 	err := c.setUp()
 	if err == nil {
-		private := PrivateMessage{RemoteInvalidation: true, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
+		private := PrivateMessage{RemoteInvalidation: rdma.LimitsOf(c.dev).PeerInval, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
 		c.conn, err = c.dev.Dial(c.loop, rdma.DialParams{
 			Remote: remote, PKey: c.cfg.PKey,
 			QP: rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
