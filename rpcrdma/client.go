@@ -331,6 +331,7 @@ func (c *Client) end() {
 	c.probe.stop()
 	if c.conn != nil {
 		c.conn.Close()
+		c.cq.Close()
 	}
 	// The loop may still send, at the end of this turn, what lies in our memory.
 	release := func() {

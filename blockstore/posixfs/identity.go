@@ -23,8 +23,13 @@ import (
 //
 // CAP_SYS_RESOURCE is not among the capabilities dropped: a daemon that keeps
 // it exceeds quotas and uses the reserved blocks.
+//
+// With apart, identities are taken on threads that do nothing else: the kernel gives a thread
+// new credentials when it takes one on and again when it returns, and where it compares
+// credentials by identity, as for the descriptors of RDMA devices, such a thread is another's for good.
 type caller struct {
 	on     bool
+	apart  bool
 	root   bool                // the daemon's user is
 	caps   [2]unix.CapUserData // the daemon's, where its user is not root
 	uid    uint32
@@ -35,8 +40,8 @@ type caller struct {
 // noID is the id that the kernel takes as "leave it".
 const noID = ^uint32(0)
 
-func newCaller(on bool) caller {
-	c := caller{on: on, uid: uint32(unix.Geteuid()), gid: uint32(unix.Getegid())}
+func newCaller(on, apart bool) caller {
+	c := caller{on: on, apart: apart, uid: uint32(unix.Geteuid()), gid: uint32(unix.Getegid())}
 	c.root = c.uid == 0
 	c.caps, _ = capabilities()
 	if gs, err := unix.Getgroups(); err == nil {
@@ -79,18 +84,82 @@ func (k *caller) as(c *blockstore.Cred, fn func() error) error {
 	if !k.on || c == nil || k.is(c) {
 		return fn()
 	}
+	var err error
+	k.onThread(func() (clean bool) {
+		// Also when fn panics.
+		defer func() { clean = k.revert() }()
+		if !k.assume(c) {
+			err = blockstore.ErrPerm
+		} else {
+			err = fn()
+		}
+		return
+	})
+	return err
+}
+
+// onThread runs fn on a thread that nothing else runs on meanwhile, or ever. If fn does not
+// leave its thread as it was, the thread ends.
+func (k *caller) onThread(fn func() (clean bool)) {
+	if k.apart {
+		actors.run(fn)
+		return
+	}
 	runtime.LockOSThread()
+	clean := false
 	defer func() {
-		// Also when fn panics. If the groups cannot be restored the thread stays
-		// locked, and ends with the goroutine.
-		if k.revert() {
-			runtime.UnlockOSThread()
+		if clean {
+			runtime.UnlockOSThread() // else the thread ends with the goroutine
 		}
 	}()
-	if !k.assume(c) {
-		return blockstore.ErrPerm
+	clean = fn()
+}
+
+// troupe are threads for identities, as many as there were calls at once.
+type troupe struct {
+	idle chan *actor
+}
+
+// actors serve all file systems of the process.
+var actors = troupe{idle: make(chan *actor, 64)}
+
+// actor is such a thread.
+type actor struct {
+	work chan func() (clean bool)
+}
+
+// run runs fn on one of them and waits for it.
+func (t *troupe) run(fn func() (clean bool)) {
+	var a *actor
+	select {
+	case a = <-t.idle:
+	default:
+		a = &actor{work: make(chan func() bool)}
+		go a.run(t)
 	}
-	return fn()
+	ended := make(chan any, 1)
+	a.work <- func() (clean bool) {
+		defer func() { ended <- recover() }()
+		return fn()
+	}
+	if v := <-ended; v != nil {
+		panic(v) // where somebody may expect it
+	}
+}
+
+func (a *actor) run(t *troupe) {
+	// Never unlocked: the thread ends with the goroutine.
+	runtime.LockOSThread()
+	for fn := range a.work {
+		if !fn() {
+			return
+		}
+		select {
+		case t.idle <- a:
+		default:
+			return // there are enough
+		}
+	}
 }
 
 // is says whether c is who the daemon is, with no other groups.
@@ -189,11 +258,18 @@ func startMakers(own bool) *makers {
 	return m
 }
 
+// as has fn make an object with the identity of c.
+func (m *makers) as(k *caller, c *blockstore.Cred, fn func() error) error {
+	if m.own {
+		return k.as(c, fn)
+	}
+	here := *k
+	here.apart = false // a maker's thread is apart as it is, and another would not have its umask
+	return m.do(func() error { return here.as(c, fn) })
+}
+
 // do runs fn on a maker and waits for it.
 func (m *makers) do(fn func() error) error {
-	if m.own {
-		return fn()
-	}
 	done := make(chan error, 1)
 	select {
 	case m.work <- func() { done <- fn() }:

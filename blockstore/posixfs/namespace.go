@@ -249,13 +249,11 @@ func (f *FS) createLocked(k *creation, mode blockstore.CreateMode, s *blockstore
 	}
 	fd := -1
 	if canMake == nil {
-		err = f.makers.do(func() error {
-			return f.who.as(k.c, func() (err error) {
-				fd, err = again(func() (int, error) {
-					return unix.Openat(k.d.path, k.name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, k.mode)
-				})
-				return err
+		err = f.makers.as(&f.who, k.c, func() (err error) {
+			fd, err = again(func() (int, error) {
+				return unix.Openat(k.d.path, k.name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, k.mode)
 			})
+			return err
 		})
 	}
 	switch {
@@ -373,9 +371,7 @@ func (f *FS) makeLocked(k *creation, s *blockstore.SetAttr, call func(dir int, m
 		}
 		return nil, false, canMake
 	}
-	err = f.makers.do(func() error {
-		return f.who.as(k.c, func() error { return call(k.d.path, k.mode) })
-	})
+	err = f.makers.as(&f.who, k.c, func() error { return call(k.d.path, k.mode) })
 	if err != nil {
 		return nil, false, err
 	}

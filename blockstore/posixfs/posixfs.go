@@ -99,6 +99,10 @@ type Options struct {
 	// NoUmask says that the umask of the process is 0 and stays so: new objects get
 	// their mode without the help of threads that have a umask of their own.
 	NoUmask bool
+	// OwnThreads says that identities of clients are taken on threads that do nothing else, for
+	// programs whose other threads must keep the credentials that the process began with, as
+	// the kernel's RDMA devices demand. It costs two changes of thread for each such call.
+	OwnThreads bool
 	// MapAfter is how long a file must not have changed for its data to be lent from where
 	// it is in memory; see Map. 0 means one second, less than 0 never to lend any.
 	MapAfter time.Duration
@@ -348,7 +352,7 @@ func (f *FS) chooseIdentity() error {
 	if f.opts.Identity == Kernel && !can {
 		return errors.New("taking on the identity of clients needs CAP_SETUID, CAP_SETGID, CAP_CHOWN, CAP_FOWNER and CAP_DAC_OVERRIDE")
 	}
-	f.who = newCaller(can && f.opts.Identity != Server)
+	f.who = newCaller(can && f.opts.Identity != Server, f.opts.OwnThreads)
 	return nil
 }
 

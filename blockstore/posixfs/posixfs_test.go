@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -159,8 +161,14 @@ func TestCapabilities(t *testing.T) {
 // files, and afterwards all of them.
 func TestSwitches(t *testing.T) {
 	needRoot(t)
+	for _, apart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("apart %v", apart), func(t *testing.T) { testSwitches(t, apart) })
+	}
+}
+
+func testSwitches(t *testing.T, apart bool) {
 	const files = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_CHOWN
-	k := newCaller(true)
+	k := newCaller(true, apart)
 	before, err := capabilities()
 	if err != nil {
 		t.Fatal(err)
@@ -180,6 +188,50 @@ func TestSwitches(t *testing.T) {
 				t.Fatalf("after %d: %#x, %v; was %#x", c.UID, after, err, before)
 			}
 		}
+	}
+}
+
+// TestOwnThreads: what runs on the threads that take on identities is nothing else, also after a
+// panic, which goes where it would have gone.
+func TestOwnThreads(t *testing.T) {
+	needRoot(t)
+	k := newCaller(true, true)
+	var mu sync.Mutex
+	acting := make(map[int]bool)
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			defer func() {
+				if v := recover(); (v != nil) != (i%10 == 0) {
+					t.Errorf("call %d: %v", i, v)
+				}
+			}()
+			err := k.as(user, func() error {
+				mu.Lock()
+				acting[unix.Gettid()] = true
+				mu.Unlock()
+				if i%10 == 0 {
+					panic("in a call")
+				}
+				return unix.ENOTDIR
+			})
+			if err != unix.ENOTDIR {
+				t.Errorf("call %d: %v", i, err)
+			}
+		})
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			mu.Lock()
+			defer mu.Unlock()
+			if acting[unix.Gettid()] {
+				t.Error("an ordinary goroutine runs on a thread that took on an identity")
+			}
+		})
+	}
+	wg.Wait()
+	if len(acting) == 0 || acting[unix.Gettid()] {
+		t.Errorf("identities were taken on by %v", acting)
 	}
 }
 

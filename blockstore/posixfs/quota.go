@@ -1,7 +1,6 @@
 package posixfs
 
 import (
-	"runtime"
 	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
@@ -57,15 +56,14 @@ func (k *caller) quotaOf(fd int, uid uint32) (d dqblk, err error) {
 	if uid == noID {
 		return d, unix.EPERM
 	}
-	runtime.LockOSThread()
-	if !setEUID(uid) {
-		runtime.UnlockOSThread()
-		return d, unix.EPERM
-	}
-	d, err = getQuota(fd, uid)
-	if setEUID(k.uid) {
-		runtime.UnlockOSThread() // else the thread ends with the goroutine
-	}
+	k.onThread(func() (clean bool) {
+		if !setEUID(uid) {
+			err = unix.EPERM
+			return true
+		}
+		d, err = getQuota(fd, uid)
+		return setEUID(k.uid)
+	})
 	return d, err
 }
 

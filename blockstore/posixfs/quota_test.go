@@ -113,7 +113,7 @@ func TestQuotaOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	k := newCaller(true)
+	k := newCaller(true, false)
 	before := caps()
 	if !setEUID(4711) || euid() != 4711 || caps().Effective != 0 {
 		t.Errorf("as 4711: %d, %+v", euid(), caps())

@@ -14,6 +14,7 @@ import (
 	"github.com/rstored/rstored/blockstore/memfs"
 	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/rdma/verbs"
 )
 
 // openStore opens what an export exports. Each posix store keeps its state in a
@@ -28,8 +29,10 @@ func (d *Daemon) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 		return posixfs.Open(e.Path, posixfs.Options{
 			StateDir: dir,
 			NoUmask:  d.noUmask,
-			Files:    d.openFiles,
-			Logger:   d.log.Slog("posixfs").With("export", e.Pseudo),
+			// The kernel's RDMA devices take nothing from a thread that was once another user.
+			OwnThreads: verbs.Available() == nil,
+			Files:      d.openFiles,
+			Logger:     d.log.Slog("posixfs").With("export", e.Pseudo),
 		})
 	case config.TypeMemory:
 		limit, err := memoryLimit()
