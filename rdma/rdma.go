@@ -509,6 +509,9 @@ type CQ interface {
 	// Resize changes the number of completions that the queue holds. ErrInvalidWR when
 	// more than that are in it, or the provider holds less.
 	Resize(depth int) error
+	// Close ends the queue: its user is not called any more. The device lets go of it when the
+	// last queue pair that uses it is destroyed.
+	Close()
 }
 
 // CQOptions say how a CQ behaves.

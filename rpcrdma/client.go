@@ -331,6 +331,8 @@ func (c *Client) end() {
 	c.probe.stop()
 	if c.conn != nil {
 		c.conn.Close()
+	}
+	if c.cq != nil {
 		c.cq.Close()
 	}
 	// The loop may still send, at the end of this turn, what lies in our memory.

@@ -178,6 +178,7 @@ func makeConn(l *Listener, loop rdma.Loop, peer rpc.Peer, said PrivateMessage, d
 	}
 	c.back.init(c)
 	if c.handler, err = l.open(peer, func() { c.loop.Submit(c.disconnect) }); err != nil {
+		c.cq.Close()
 		c.freeReceives()
 		return nil, err
 	}
@@ -310,6 +311,7 @@ func (c *serverConn) end() {
 	c.throttle.stop()
 	c.noWait()
 	c.conn.Close()
+	c.cq.Close()
 	c.back.end()
 	c.closeHandler()
 	for _, s := range c.slots {

@@ -192,6 +192,7 @@ func (m *fakeMR) Close() {
 
 func (p *fakePD) AllocMW() (rdma.MW, error)        { return nil, errNotInFake }
 func (p *fakePD) AllocMR(int) (rdma.FastMR, error) { return nil, errNotInFake }
+func (*fakeCQ) Close()                             {}
 func (q *fakeCQ) Arm(bool)                         {}
 func (q *fakeCQ) Resize(int) error                 { return errNotInFake }
 func (d *fakeDevice) CreateSRQ(rdma.Loop, rdma.SRQConfig) (rdma.SRQ, error) {

@@ -370,6 +370,7 @@ func (l *Listener) admit(req rdma.ConnRequest) error {
 		err = c.accept(req)
 	}
 	if err != nil {
+		c.cq.Close()
 		c.release()
 	}
 	return err

@@ -347,9 +347,15 @@ func (c *Conn) close() {
 	if c.conn != nil {
 		c.conn.Close()
 	}
+	if c.cq != nil {
+		c.cq.Close()
+	}
 	c.abandon()
 	if c.recvs != nil {
 		c.recvs.Close()
+	}
+	if c.cfg.PD == nil {
+		c.pd.Close()
 	}
 	c.mu.Lock()
 	if c.err == nil {

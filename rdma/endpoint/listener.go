@@ -48,6 +48,8 @@ func (l *Listener) request(dev rdma.Device, r rdma.ConnRequest, cfg Config) {
 		if qp, err = c.qp(); err == nil {
 			_, err = r.Accept(qp, cfg.Params, c.prepare, c.handle)
 			if err != nil {
+				c.conn = nil // it is gone
+				c.close()
 				return // which has answered
 			}
 		}

@@ -251,6 +251,7 @@ func (e *end) close(then func()) {
 	if e.conn != nil {
 		e.conn.Close()
 	}
+	e.cq.Close()
 	// The loop may still send, at the end of this turn, what lies in the memory.
 	if !e.loop.Submit(func() {
 		if !e.loop.Submit(then) {

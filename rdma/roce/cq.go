@@ -90,6 +90,9 @@ func (c *cq) Arm(solicited bool) {
 	}
 }
 
+// Close implements rdma.CQ. There is nothing to let go of but what the collector does.
+func (c *cq) Close() { c.onEvent = func() {} }
+
 // Resize implements rdma.CQ.
 func (c *cq) Resize(depth int) error {
 	if err := checkDepth(depth); err != nil {

@@ -30,6 +30,8 @@ type cq struct {
 	head    int
 	isHot   bool // in loop.hot
 	pending bool // in loop.events
+	users   int  // queue pairs; one that uses it for both counts twice
+	closed  bool // by its user
 	dead    bool
 }
 
@@ -90,13 +92,25 @@ func (c *cq) event() {
 
 // tell has the user called.
 func (c *cq) tell() {
-	if !c.pending && c.onEvent != nil {
+	if !c.pending && !c.closed && c.onEvent != nil {
 		c.pending = true
 		c.l.events = append(c.l.events, c)
 	}
 }
 
-func (c *cq) on() { c.onEvent() }
+func (c *cq) on() {
+	if !c.closed {
+		c.onEvent()
+	}
+}
+
+// Close implements rdma.CQ.
+func (c *cq) Close() {
+	c.closed = true
+	if c.users == 0 {
+		c.destroy()
+	}
+}
 
 // fetch moves completions from the device to the ring. It reports whether there were any.
 func (c *cq) fetch() bool {
@@ -210,10 +224,17 @@ func (c *cq) reserve(n int) error {
 		}
 	}
 	c.needs += n
+	c.users++
 	return nil
 }
 
-func (c *cq) give(n int) { c.needs -= n }
+func (c *cq) give(n int) {
+	c.needs -= n
+	c.users--
+	if c.closed && c.users == 0 {
+		c.destroy()
+	}
+}
 
 // destroy releases the queue, which no queue pair uses any more.
 func (c *cq) destroy() {

@@ -139,7 +139,7 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 	}
 	send, ok1 := c.SendCQ.(*cq)
 	recv, ok2 := c.RecvCQ.(*cq)
-	if !ok1 || !ok2 || send.l != l || recv.l != l || send.dead || recv.dead {
+	if !ok1 || !ok2 || send.l != l || recv.l != l || send.closed || recv.closed {
 		return nil, fmt.Errorf("%w: the queue pair's completion queues belong to another loop", rdma.ErrInvalidWR)
 	}
 	if c.Caps.MaxSendWR < 0 || c.Caps.MaxRecvWR < 0 || d.limits.WRs > 0 && max(c.Caps.MaxSendWR, c.Caps.MaxRecvWR) > d.limits.WRs {
@@ -686,10 +686,10 @@ func (q *qp) Destroy() {
 	cookies.remove(q.cookie)
 	delete(q.l.qps, q.handle)
 	q.l.n.qps.Add(-1)
-	q.send.give(len(q.sq))
-	q.recv.give(q.receives())
 	q.unbind()
 	C.rs_destroy_qp(q.id, q.qp)
+	q.send.give(len(q.sq))
+	q.recv.give(q.receives())
 	for ; q.sqHead != q.sqTail; q.sqHead++ {
 		q.sq[q.sqHead%uint32(len(q.sq))].done(q, false)
 	}
