@@ -497,6 +497,18 @@ type PD interface {
 	Close()
 }
 
+// DMABufRegisterer is a PD that may register memory which is another device's, such as a GPU's,
+// and which the processor need not be able to reach. ErrUnsupported if the device cannot.
+type DMABufRegisterer interface {
+	PD
+	// RegisterDMABuf registers len(names) bytes from offset on of the dma-buf fd, which the caller may close
+	// then. names is address space that stands for them: Bytes is names, its parts name the memory in
+	// SGEs and Binds, and its addresses are the remote ones. It stays the caller's, who keeps it mapped until Close. It
+	// may be a mapping of the dma-buf, or one without any access (PROT_NONE), which faults when it is touched.
+	// offset and the address of names are the same modulo the size of a page.
+	RegisterDMABuf(fd int, offset uint64, names []byte, access Access) (MR, error)
+}
+
 // CQ is a completion queue.
 type CQ interface {
 	// Poll moves up to len(dst) completions into dst, oldest first.

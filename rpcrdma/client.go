@@ -107,7 +107,8 @@ type Client struct {
 	cq        rdma.CQ
 	arena     *rdma.Arena
 	mr        rdma.MR
-	regions   []rdma.MR // of Register
+	regions   []rdma.MR // of Register and RegisterDMABuf
+	devices   []rdma.MR // those of RegisterDMABuf
 	spare     regions
 	win       *windows    // memory is opened by it, and not by regions; nil otherwise
 	lim       rdma.Limits // of the device
@@ -466,6 +467,36 @@ func (c *Client) startWaiting() {
 
 // Register implements rpc.Registrar, for as long as the connection lasts.
 func (c *Client) Register(buf []byte) (release func(), err error) {
+	return c.register(len(buf), false, func() (rdma.MR, error) { return c.pd.Register(buf, c.keep()) })
+}
+
+// RegisterDMABuf implements rpc.DMABufRegistrar, for as long as the connection lasts.
+func (c *Client) RegisterDMABuf(fd int, offset uint64, names []byte) (release func(), err error) {
+	return c.register(len(names), true, func() (rdma.MR, error) {
+		pd, ok := c.pd.(rdma.DMABufRegisterer)
+		if !ok {
+			return nil, fmt.Errorf("%w: %w", rpc.ErrNoDMABuf, rdma.ErrUnsupported)
+		}
+		mr, err := pd.RegisterDMABuf(fd, offset, names, c.keep())
+		if errors.Is(err, rdma.ErrUnsupported) {
+			err = fmt.Errorf("%w: %w", rpc.ErrNoDMABuf, err)
+		}
+		return mr, err
+	})
+}
+
+// device reports whether b is memory of another device, which nobody here may touch.
+func (c *Client) device(b []byte) bool {
+	for _, m := range c.devices {
+		if inside(b, m.Bytes()) {
+			return true
+		}
+	}
+	return false
+}
+
+// register adds a region of n bytes, which is another device's or not.
+func (c *Client) register(n int, device bool, open func() (rdma.MR, error)) (release func(), err error) {
 	type outcome struct {
 		mr  rdma.MR
 		err error
@@ -475,8 +506,11 @@ func (c *Client) Register(buf []byte) (release func(), err error) {
 		var o outcome
 		if c.closed {
 			o.err = c.Err()
-		} else if o.mr, o.err = c.pd.Register(buf, c.keep()); o.err == nil {
+		} else if o.mr, o.err = open(); o.err == nil {
 			c.regions = append(c.regions, o.mr)
+			if device {
+				c.devices = append(c.devices, o.mr)
+			}
 		}
 		done <- o
 	}) {
@@ -484,11 +518,12 @@ func (c *Client) Register(buf []byte) (release func(), err error) {
 	}
 	o := <-done
 	if o.err != nil {
-		return nil, fmt.Errorf("registering %d bytes: %w", len(buf), o.err)
+		return nil, fmt.Errorf("registering %d bytes: %w", n, o.err)
 	}
 	return func() {
 		c.loop.Submit(func() {
-			c.regions = slices.DeleteFunc(c.regions, func(m rdma.MR) bool { return m == o.mr })
+			is := func(m rdma.MR) bool { return m == o.mr }
+			c.regions, c.devices = slices.DeleteFunc(c.regions, is), slices.DeleteFunc(c.devices, is)
 			o.mr.Close()
 		})
 	}, nil
@@ -576,7 +611,7 @@ type exchange struct {
 	// The reply, after finish.
 	reply   []byte // without what is in bulk
 	bulk    []byte
-	hasBulk bool
+	hasBulk bool        // also if there is none, and it may not be elsewhere
 	results xdr.Decoder // over it; the caller's
 }
 

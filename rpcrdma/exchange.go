@@ -3,6 +3,7 @@ package rpcrdma
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -139,7 +140,11 @@ func (c *Client) encode(x *exchange, b []byte) ([]byte, error) {
 	if err := c.offerResults(x); err != nil {
 		return nil, err
 	}
-	if h.Len()+e.Len() <= c.inlineOut {
+	device := false
+	if len(c.devices) > 0 {
+		device = slices.ContainsFunc(e.Refs, func(r xdr.Ref) bool { return c.device(r.Data) })
+	}
+	if h.Len()+e.Len() <= c.inlineOut && !device {
 		c.n.add(sentMsg)
 		return e.AppendFlat(h.Append(b)), nil
 	}
@@ -215,7 +220,9 @@ func (c *Client) encodeLong(x *exchange, b []byte) ([]byte, error) {
 func (c *Client) offerResults(x *exchange) error {
 	h := &x.offered
 	rest := x.resMax + replyHeaderMax
-	if minMessage+rest+padded(len(x.dst)) <= c.inlineIn {
+	// A device's memory is filled by the server, or not at all.
+	x.hasBulk = len(c.devices) > 0 && c.device(x.dst)
+	if minMessage+rest+padded(len(x.dst)) <= c.inlineIn && !x.hasBulk {
 		return nil
 	}
 	if len(x.dst) > 0 {

@@ -124,6 +124,7 @@ type fakeMR struct {
 	pd         *fakePD
 	lkey, rkey uint32
 	buf        []byte
+	mem        []byte // what buf names, if it is another device's
 	access     rdma.Access
 }
 
@@ -180,7 +181,11 @@ func (m *fakeMR) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
 	if !inside(buf, m.buf) {
 		return nil, errors.New("outside the region")
 	}
-	return m.pd.Register(buf, access)
+	w, err := m.pd.Register(buf, access)
+	if m.mem != nil {
+		w.(*fakeMR).mem = m.mem[rdma.Offset(buf, m.buf):][:len(buf)]
+	}
+	return w, err
 }
 
 func (m *fakeMR) Close() {
@@ -237,6 +242,9 @@ func (p *fakePD) remote(rkey uint32, addr uint64, n int, need rdma.Access) []byt
 	off := addr - m.Addr()
 	if off > uint64(len(m.buf)) || uint64(n) > uint64(len(m.buf))-off {
 		return nil
+	}
+	if m.mem != nil {
+		return m.mem[off : off+uint64(n)]
 	}
 	return m.buf[off : off+uint64(n)]
 }

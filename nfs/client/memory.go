@@ -16,6 +16,7 @@ import (
 type Memory struct {
 	s   *session
 	buf []byte
+	dma *DMABuf // if it is memory of another device, which buf names
 
 	mu      sync.Mutex
 	conn    rpc.Client // on which it is registered
@@ -26,7 +27,10 @@ type Memory struct {
 // across all connections that the client makes. buf belongs to the caller, who
 // may use it as ever but must keep it until then.
 func (c *Client) Register(buf []byte) (*Memory, error) {
-	m := &Memory{s: c.nfs, buf: buf}
+	return c.register(&Memory{s: c.nfs, buf: buf})
+}
+
+func (c *Client) register(m *Memory) (*Memory, error) {
 	conn := c.nfs.enroll(m)
 	if conn == nil {
 		return m, nil // with the first connection
@@ -38,7 +42,7 @@ func (c *Client) Register(buf []byte) (*Memory, error) {
 	return m, nil
 }
 
-// Bytes is the memory.
+// Bytes is the memory. Of a DMABuf that is not mapped it is the names of the memory alone, not to be touched.
 func (m *Memory) Bytes() []byte { return m.buf }
 
 // Close ends the registration. Calls that use the memory must have returned.
@@ -56,7 +60,7 @@ func (m *Memory) Close() {
 // ended with it.
 func (m *Memory) attach(conn rpc.Client) error {
 	r, ok := conn.(rpc.Registrar)
-	if !ok {
+	if !ok && m.dma == nil {
 		return nil
 	}
 	m.mu.Lock()
@@ -64,7 +68,13 @@ func (m *Memory) attach(conn rpc.Client) error {
 	if m.conn == conn {
 		return nil
 	}
-	release, err := r.Register(m.buf)
+	var release func()
+	var err error
+	if m.dma != nil {
+		release, err = m.dma.register(conn)
+	} else {
+		release, err = r.Register(m.buf)
+	}
 	if err != nil {
 		return err
 	}

@@ -71,3 +71,76 @@ func TestMemoryFollowsTheConnection(t *testing.T) {
 		t.Errorf("a connection without the memory was used: %v", err)
 	}
 }
+
+// reaching is a connection that reaches memory of other devices, or says that it does not.
+type reaching struct {
+	registering
+	bufs map[*byte]int // where in the dma-buf what is registered begins
+	none error
+}
+
+func (r *reaching) RegisterDMABuf(_ int, offset uint64, names []byte) (func(), error) {
+	if r.none != nil {
+		return nil, r.none
+	}
+	r.bufs[&names[0]] = int(offset)
+	return func() { delete(r.bufs, &names[0]) }, nil
+}
+
+// TestDMABuf: memory of another device follows the connection as other memory does, is used as such where it is
+// mapped and the connection cannot do better, and is refused otherwise.
+func TestDMABuf(t *testing.T) {
+	if _, err := New(Config{}).RegisterDMABuf(DMABuf{FD: 1}); err == nil {
+		t.Error("memory without names was registered")
+	}
+	names := make([]byte, 5)
+	var conn rpc.Client
+	dial := func() *Client {
+		return New(Config{GiveUp: time.Second, Dial: func(context.Context) (rpc.Client, error) { return conn, nil }})
+	}
+	plain := func() registering {
+		return registering{flaky: flaky{server: &flakyServer{lives: 1, xids: map[uint32]int{}}, left: 1}, live: map[*byte]bool{}}
+	}
+	for _, c := range []struct {
+		what           string
+		none           error
+		able, mapped   bool
+		direct, normal int
+		fails          bool
+	}{
+		{"reaches it", nil, true, false, 1, 0, false},
+		{"reaches it, mapped", nil, true, true, 1, 0, false},
+		{"does not", ErrNoDMABuf, true, false, 0, 0, true},
+		{"does not, mapped", ErrNoDMABuf, true, true, 0, 1, false},
+		{"is out of resources", errors.New("full"), true, true, 0, 0, true},
+		{"knows nothing of it", nil, false, false, 0, 0, true},
+		{"knows nothing of it, mapped", nil, false, true, 0, 1, false},
+	} {
+		r := &reaching{registering: plain(), bufs: map[*byte]int{}, none: c.none}
+		if conn = r; !c.able {
+			conn = &r.registering
+		}
+		cl := dial()
+		if err := cl.RPC().Call(context.Background(), &rpc.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := cl.RegisterDMABuf(DMABuf{Offset: 4096, Names: names, Mapped: c.mapped})
+		if (err != nil) != c.fails || c.none != nil && c.fails && !errors.Is(err, c.none) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		if len(r.bufs) != c.direct || len(r.live) != c.normal {
+			t.Errorf("%s: %v, %v", c.what, r.bufs, r.live)
+		}
+		if err == nil {
+			if len(m.Bytes()) != 5 || c.direct > 0 && r.bufs[&m.Bytes()[0]] != 4096 {
+				t.Errorf("%s: %d bytes at %v", c.what, len(m.Bytes()), r.bufs)
+			}
+			m.Close()
+			m.Close()
+			if len(r.bufs)+len(r.live) != 0 {
+				t.Errorf("%s: registered after Close", c.what)
+			}
+		}
+		cl.Close()
+	}
+}

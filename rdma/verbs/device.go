@@ -358,6 +358,9 @@ func (d *Device) Close() error {
 	// Windows of regions are regions too.
 	for m := range mrs {
 		m.free()
+		if m.dma != nil {
+			m.dma.close()
+		}
 	}
 	for p := range pds {
 		p.ahs.close()

@@ -55,7 +55,8 @@ func (p *pd) Close() {
 // its own: windows in the sense of the devices belong to queue pairs, see mw.
 type mr struct {
 	pd     *pd
-	parent *mr // of a window
+	parent *mr     // of a window
+	dma    *dmabuf // if the memory is another device's
 
 	mu     sync.Mutex
 	mr     *C.struct_ibv_mr // nil when it is closed, or has no memory
@@ -74,17 +75,25 @@ func (p *pd) Register(buf []byte, access rdma.Access) (rdma.MR, error) {
 
 func (p *pd) register(buf []byte, access rdma.Access, parent *mr) (rdma.MR, error) {
 	m := &mr{pd: p, parent: parent}
-	if err := m.open(buf, access); err != nil {
+	if err := p.add(m, buf, access); err != nil {
 		return nil, err
+	}
+	return m, nil
+}
+
+// add opens a region, which is the device's from then on.
+func (p *pd) add(m *mr, buf []byte, access rdma.Access) error {
+	if err := m.open(buf, access); err != nil {
+		return err
 	}
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
 	if p.d.closed {
 		m.free()
-		return nil, rdma.ErrClosed
+		return rdma.ErrClosed
 	}
 	p.d.mrs[m] = struct{}{}
-	return m, nil
+	return nil
 }
 
 // open registers memory. With mu held, or before there is anybody else.
@@ -94,6 +103,13 @@ func (m *mr) open(buf []byte, access rdma.Access) error {
 	}
 	if access&(rdma.RemoteWrite|rdma.RemoteAtomic) != 0 && access&rdma.LocalWrite == 0 {
 		return fmt.Errorf("%w: remote writing without local writing", rdma.ErrInvalidWR)
+	}
+	if m.dma != nil {
+		x, err := m.dma.open(m.pd, buf, access)
+		if err == nil {
+			m.mr, m.buf, m.access = x, buf, access
+		}
+		return err
 	}
 	at := unsafe.SliceData(buf)
 	m.pin.Pin(at)
@@ -136,6 +152,9 @@ func (m *mr) Close() {
 	m.closed = true
 	if ok {
 		m.free()
+		if m.dma != nil {
+			m.dma.close()
+		}
 	}
 }
 
@@ -187,7 +206,7 @@ func (m *mr) Invalidate() uint32 {
 	}
 	if m.mr.rkey == old {
 		// The device gave the key out again. The next one is another while this region is there.
-		again := &mr{pd: m.pd}
+		again := &mr{pd: m.pd, dma: m.dma}
 		if again.open(buf, access) == nil {
 			m.free()
 			m.mr, m.buf, m.access = again.mr, buf, access
@@ -203,6 +222,9 @@ func (m *mr) Reregister(buf []byte, access rdma.Access) error {
 	defer m.mu.Unlock()
 	if m.closed {
 		return rdma.ErrClosed
+	}
+	if m.dma != nil {
+		return fmt.Errorf("%w: a region of another device's memory gets no other", rdma.ErrInvalidWR)
 	}
 	if m.access&rdma.WindowBind != 0 {
 		return fmt.Errorf("%w: memory windows may be bound to the region", rdma.ErrInvalidWR)
@@ -226,6 +248,9 @@ func (m *mr) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
 		return nil, fmt.Errorf("%w: the window is not in the region", rdma.ErrInvalidWR)
 	case access&rdma.LocalWrite != 0 && m.access&rdma.LocalWrite == 0:
 		return nil, fmt.Errorf("%w: a window that may be written, of a region that may not", rdma.ErrInvalidWR)
+	}
+	if m.dma != nil {
+		return m.window(buf, access)
 	}
 	return m.pd.register(buf, access, m)
 }

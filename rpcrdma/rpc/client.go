@@ -55,6 +55,19 @@ type Registrar interface {
 	Register(buf []byte) (release func(), err error)
 }
 
+// ErrNoDMABuf is what memory of another device is refused with that the carrier cannot reach.
+var ErrNoDMABuf = errors.New("rpc: the carrier does not reach memory of other devices")
+
+// DMABufRegistrar is a Registrar whose carrier may reach memory of another device, such as a
+// GPU's, without the processor. ErrNoDMABuf if it cannot.
+type DMABufRegistrar interface {
+	Registrar
+	// RegisterDMABuf is Register for len(names) bytes from offset on of the dma-buf fd. names is address space
+	// that stands for them: parts of it are the memory of calls' bulk data, which is never moved in any other
+	// way, nor touched by the processor. A call for which that cannot be done fails.
+	RegisterDMABuf(fd int, offset uint64, names []byte) (release func(), err error)
+}
+
 // ConnError reports a connection that is lost.
 type ConnError struct {
 	Peer string

@@ -1,0 +1,61 @@
+//go:build rdmacore && linux
+
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// dmabuf is the memory of a region that is another device's.
+type dmabuf struct {
+	fd     int // the region's own
+	offset uint64
+}
+
+var _ rdma.DMABufRegisterer = (*pd)(nil)
+
+// RegisterDMABuf implements rdma.DMABufRegisterer.
+func (p *pd) RegisterDMABuf(fd int, offset uint64, names []byte, access rdma.Access) (rdma.MR, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %d is no descriptor of a dma-buf: %w", rdma.ErrInvalidWR, fd, err)
+	}
+	m := &mr{pd: p, dma: &dmabuf{own, offset}}
+	if err := p.add(m, names, access); err != nil {
+		_ = unix.Close(own)
+		return nil, err
+	}
+	return m, nil
+}
+
+// window is a part of the memory as a region of its own. With mu held.
+func (m *mr) window(buf []byte, access rdma.Access) (rdma.MR, error) {
+	return m.pd.RegisterDMABuf(m.dma.fd, m.dma.offset+uint64(rdma.Offset(buf, m.buf)), buf, access)
+}
+
+// open registers the memory under the names' addresses.
+func (b *dmabuf) open(p *pd, names []byte, access rdma.Access) (*C.struct_ibv_mr, error) {
+	at := C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(names))))
+	x, err := C.rs_reg_dmabuf_mr(p.pd, C.uint64_t(b.offset), C.uint64_t(len(names)), at, C.int(b.fd), p.d.access(access))
+	switch {
+	case x != nil:
+		return x, nil
+	case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
+		return nil, fmt.Errorf("%w: %s, or its driver or libibverbs, registers no dma-bufs: %w", rdma.ErrUnsupported, p.d.name, err)
+	case errors.Is(err, syscall.EBADF), errors.Is(err, syscall.EINVAL):
+		return nil, fmt.Errorf("%w: %s does not register %d bytes at %d of descriptor %d, which may be no dma-buf: %w", rdma.ErrInvalidWR, p.d.name, len(names), b.offset, b.fd, err)
+	}
+	return nil, fmt.Errorf("%w: %s does not register %d bytes of a dma-buf: %w", rdma.ErrNoResources, p.d.name, len(names), err)
+}
+
+func (b *dmabuf) close() { _ = unix.Close(b.fd) }
