@@ -178,7 +178,9 @@ func (d *Device) release() {
 		l.free()
 	}
 	if d.hca != nil {
-		d.hca.drop()
+		if d.hca.drop() {
+			C.rs_let_go(d.ctx) // while the anchor keeps it
+		}
 	}
 	if d.anchor != nil {
 		C.rs_destroy_id(d.anchor)
@@ -369,11 +371,11 @@ func shareHCA(ctx *C.struct_ibv_context, log *slog.Logger) (*hca, error) {
 	return h, nil
 }
 
-// drop ends the use of a context. The context itself goes with its last rdma_cm_id.
-func (h *hca) drop() {
+// drop ends the use of a context, and reports whether that was the last.
+func (h *hca) drop() (last bool) {
 	hcas.Lock()
 	h.users--
-	last := h.users == 0
+	last = h.users == 0
 	if last {
 		delete(hcas.m, h.ctx)
 	}
@@ -383,6 +385,7 @@ func (h *hca) drop() {
 		_ = h.file.Close() // which wakes the reader
 		<-h.done
 	}
+	return last
 }
 
 func (h *hca) run() {

@@ -113,6 +113,9 @@ int rs_async_event(struct ibv_context *ctx, struct rs_async *out);
 // The connection manager. Addresses are sockaddr_in or sockaddr_in6.
 struct rdma_event_channel *rs_create_event_channel(void);
 void rs_destroy_event_channel(struct rdma_event_channel *ch);
+// Gives the files of a context up whose device is being removed, and that nothing of ours uses. The removal of a soft
+// device waits for that, and librdmacm keeps contexts for good. What it closes later is another file.
+void rs_let_go(struct ibv_context *ctx);
 struct rdma_cm_id *rs_create_id(struct rdma_event_channel *ch, uint64_t cookie, int ps);
 void rs_set_cookie(struct rdma_cm_id *id, uint64_t cookie);
 int rs_destroy_id(struct rdma_cm_id *id);
