@@ -117,8 +117,7 @@ const active = "ACTIVE"
 
 // Choose chooses for a local address, or for a device of the kernel by its name.
 func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
-	devices, err := sysfs.List(h.Sys)
-	devices = slices.DeleteFunc(devices, func(d sysfs.Device) bool { return !h.Usable(d.Name) }) // it is being removed
+	devices, err := sysfs.ListUsable(h.Sys)
 	if err != nil {
 		return Choice{}, fmt.Errorf("the RDMA devices of the kernel: %w", err)
 	}
@@ -205,7 +204,7 @@ func (h *Host) ChooseFor(k Kind, remote, source netip.Addr) (Choice, error) {
 
 // Addresses are those that devices of the kernel have which are up, in order.
 func (h *Host) Addresses() ([]netip.Addr, error) {
-	devices, err := sysfs.List(h.Sys)
+	devices, err := sysfs.ListUsable(h.Sys)
 	if err != nil {
 		return nil, fmt.Errorf("the RDMA devices of the kernel: %w", err)
 	}

@@ -62,6 +62,15 @@ const class = "class/infiniband"
 // List reads the devices from a file system like /sys, in order of their names. A kernel
 // without RDMA has none.
 func List(sys fs.FS) ([]Device, error) {
+	return list(sys, func(string) bool { return true })
+}
+
+// ListUsable is List without those that are Usable no more.
+func ListUsable(sys fs.FS) ([]Device, error) {
+	return list(sys, func(name string) bool { return Usable(sys, name) })
+}
+
+func list(sys fs.FS, wanted func(name string) bool) ([]Device, error) {
 	entries, err := fs.ReadDir(sys, class)
 	if errors.Is(err, fs.ErrNotExist) {
 		return []Device{}, nil
@@ -71,7 +80,9 @@ func List(sys fs.FS) ([]Device, error) {
 	}
 	out := make([]Device, 0, len(entries))
 	for _, e := range entries {
-		out = append(out, read(sys, e.Name()))
+		if wanted(e.Name()) {
+			out = append(out, read(sys, e.Name()))
+		}
 	}
 	return out, nil
 }

@@ -66,4 +66,9 @@ func TestUsable(t *testing.T) {
 	if Usable(sys, "rxe0") || !Usable(sys, "mlx5_0") {
 		t.Error("a device without its uverbs is usable, or one with it is not")
 	}
+	all, err := List(sys)
+	usable, err2 := ListUsable(sys)
+	if err != nil || err2 != nil || len(all) != 1 || len(usable) != 0 {
+		t.Errorf("%+v, %v; %+v, %v", all, err, usable, err2)
+	}
 }

@@ -433,7 +433,7 @@ func shareHCA(ctx *C.struct_ibv_context, log *slog.Logger) (*hca, error) {
 func (h *hca) leave(removed bool) {
 	libraries.Lock()
 	defer libraries.Unlock()
-	if h.users--; h.users == 0 && removed {
+	if h.users--; h.users == 0 && (removed || C.rs_being_removed(h.ctx) != 0) {
 		h.end()
 		h.dead = true
 		C.rs_abandon_device(h.ctx)

@@ -459,6 +459,11 @@ struct rdma_event_channel *rs_create_event_channel(void)
 	return ch;
 }
 
+int rs_being_removed(struct ibv_context *ctx)
+{
+	return access(ctx->device->dev_path, F_OK) && errno == ENOENT;
+}
+
 void rs_destroy_event_channel(struct rdma_event_channel *ch) { fn.rdma_destroy_event_channel(ch); }
 
 struct rdma_cm_id *rs_create_id(struct rdma_event_channel *ch, uint64_t cookie, int ps)

@@ -23,6 +23,7 @@ const char *rs_load(void);
 void rs_unload_cm(void);
 int rs_close_device(struct ibv_context *ctx);
 void rs_abandon_device(struct ibv_context *ctx);
+int rs_being_removed(struct ibv_context *ctx); // the kernel takes the file of the device away before it waits
 int rs_resync(void);
 
 struct rs_send {
