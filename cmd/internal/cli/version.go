@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rstored/rstored/rdma/verbs"
+	"github.com/rstored/rstored/rdma/provider"
 )
 
 // version is set at link time for releases.
@@ -71,7 +71,7 @@ func VersionCommand(g *Globals, name string) *cobra.Command {
 				Missing string `json:"rdma_core_error,omitempty"` // why it does not work all the same
 			}{Build: ReadBuild()}
 			if v.RDMACore {
-				if err := verbs.Available(); err != nil {
+				if err := provider.System().Available(); err != nil {
 					v.Missing = err.Error()
 				}
 			}
