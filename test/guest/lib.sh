@@ -115,7 +115,8 @@ unserve() {
 	[ "$1" = 9 ] || is "status of rstored" "$rc" 0
 }
 ctl() { /run/host/rstorectl --control /run/r/control "$@"; }
-open_files() { ls "/proc/$DAEMON/fd" | wc -l; }
+# open_files: of the daemon, without those of the exports, which it keeps for the next call.
+open_files() { ls -l "/proc/$DAEMON/fd" | grep -vc " /run/exports"; }
 
 # own_server FLAGS...: this guest serves by rstored at $SECOND, on its second interface and in a
 # network namespace, since rdma_rxe has the port of RoCEv2 outside. in_r runs commands there.

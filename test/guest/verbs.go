@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -79,7 +80,89 @@ func verbsCases() []Case {
 		[]Case{clientOn("rxe", "knfsd", "3"), clientOn("rxe", "knfsd-v42", "4.2"), clientOn("siw", "knfsd", "3"), clientOn("siw", "knfsd-v42", "4.2")},
 		onVerbs("rxe", "squash", "open-files", "append", "statfs", "directory-of-20000", "truncate-race", "mount-ro", "export-ro", "enospc", "mount-4200", "v42-reclaim", "v42-frozen", "v42-enospc", "v42-truncate-race"),
 		onVerbs("siw", workloads...),
+		[]Case{removal("rxe"), removal("siw"), churn("rxe", 300, 300), churn("siw", 100, 100)},
 	)
+}
+
+// deviceGoes takes the server's device away under load and adds it again, twice.
+func deviceGoes(kind string) func(context.Context, *Run) error {
+	device := kind + "0"
+	return func(ctx context.Context, r *Run) error {
+		if err := r.Await(ctx, "loaded"); err != nil {
+			return err
+		}
+		for range 2 {
+			if err := r.Sleep(ctx, 3*time.Second); err != nil {
+				return err
+			}
+			// The kernel waits until the daemon has let it go.
+			if _, err := r.order(ctx, "timeout 30 rdma link delete "+device); err != nil {
+				return err
+			}
+			if err := r.Sleep(ctx, 3*time.Second); err != nil {
+				return err
+			}
+			if _, err := r.order(ctx, "rdma link add "+device+" type "+kind+" netdev eth0"); err != nil {
+				return err
+			}
+		}
+		if err := r.Sleep(ctx, 10*time.Second); err != nil {
+			return err
+		}
+		return r.Tell("stop")
+	}
+}
+
+// removal is a case of the server's device that goes and comes back while a guest writes.
+func removal(kind string) Case {
+	c := onVerbs(kind, "port-removed")[0]
+	c.Name, c.Host = "verbs-"+kind+"-device-removed", deviceGoes(kind)
+	c.Timeout = 5 * time.Minute
+	return c
+}
+
+// churn is a case of many connections, after which nobody has kept anything.
+func churn(kind string, mounts, clients int) Case {
+	c := onVerbs(kind, "remount")[0]
+	c.Name, c.Script, c.Timeout = "verbs-"+kind+"-churn", script("verbs-churn"), 10*time.Minute
+	c.Env = env("MOUNTS", strconv.Itoa(mounts), "CONNECTIONS", strconv.Itoa(clients))
+	c.Host = func(ctx context.Context, r *Run) error {
+		count := func(name string) (string, error) {
+			if err := r.Await(ctx, name); err != nil {
+				return "", err
+			}
+			// What a connection had goes a moment after it.
+			if _, err := r.order(ctx, `settled "queue pairs" "$idle_qps" resource qp`); err != nil {
+				return "", err
+			}
+			return r.order(ctx, "resources")
+		}
+		before, err := count("warm")
+		if err != nil {
+			return err
+		}
+		files, err := r.openFiles()
+		if err != nil {
+			return err
+		}
+		if err := r.Tell("measured"); err != nil {
+			return err
+		}
+		after, err := count("over")
+		if err != nil {
+			return err
+		}
+		left, err := r.openFiles()
+		if err != nil {
+			return err
+		}
+		r.Logf("before %s, after %s; %d and %d open files", before, after, files, left)
+		if before != after || left > files+5 {
+			return fmt.Errorf("before %s and %d open files, after %d mounts and %d clients %s and %d", before, files, mounts, clients, after, left)
+		}
+		return r.Tell("compared")
+	}
+	return c
 }
 
 // clientOn is a case of the Go client on a device of a kind, with the kernel's server in a second guest.
@@ -165,7 +248,7 @@ await serving
 }
 
 // orderPatience is how long guest s may take for one.
-const orderPatience = time.Minute
+const orderPatience = 90 * time.Second
 
 // order has guest s run a command of the shell, in the shell of its script, and returns what it prints.
 func (r *Run) order(ctx context.Context, words ...string) (string, error) {
