@@ -1,4 +1,4 @@
-//go:build rdmacore && linux
+//go:build rdmacore && linux && cgo
 
 package verbs
 
