@@ -281,11 +281,7 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 		return 0, fd, nil
 	}
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
-		// As the client's user, so that the kernel takes the set-ID bits away.
-		err = f.who.as(c, func() (err error) {
-			n, err = f.pwrite(fd, p, off)
-			return err
-		})
+		n, err = f.pwriteAs(c, fd, p, off)
 		if err == nil && !f.who.on {
 			err = f.dropSetID(c, o, &st)
 		}
@@ -296,6 +292,16 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	}
 	o.after(w)
 	return n, fd, mapErr(err)
+}
+
+// pwriteAs is pwrite as the client's user, so that the kernel takes the set-ID bits away. It is apart from its
+// caller because that would pay for what it shares with the thread that does it.
+func (f *FS) pwriteAs(c *blockstore.Cred, fd int, p []byte, off uint64) (n int, err error) {
+	err = f.who.as(c, func() (err error) {
+		n, err = f.pwrite(fd, p, off)
+		return err
+	})
+	return n, err
 }
 
 func (f *FS) pwrite(fd int, p []byte, off uint64) (int, error) {
