@@ -213,7 +213,7 @@ func (d *Device) Turn() error { return d.shards[0].turn() }
 // nothing arrives: 0 for never, negative for at once.
 func (d *Device) Deadline() rdma.Time {
 	s := d.shards[0]
-	if s.inbox.waits() {
+	if s.inbox.Waits() {
 		return link.NoWait
 	}
 	return s.deadline()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/inbox"
 	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/wire"
 )
@@ -39,7 +40,7 @@ type shard struct {
 	rests       map[uint32]bool
 
 	timers timers
-	inbox  inbox
+	inbox  inbox.Inbox
 	dirty  []*qp // something happened to them
 	ready  []*qp // may have packets to send
 	// owing are those that owe an acknowledgement that may wait, and some that did; owes
@@ -120,7 +121,7 @@ func (s *shard) turn() error {
 	s.stats.Turns++
 	// What was submitted comes first: a listener that was opened before the
 	// peer's packets left is then open when they are looked at.
-	s.drain()
+	s.inbox.Run()
 	for i := range n {
 		s.packet(&s.rx.D[i])
 	}
@@ -385,7 +386,7 @@ func (s *shard) lost(err error) {
 // end releases the link. What was submitted too late is run all the same, as
 // Submit has promised it.
 func (s *shard) end() {
-	for _, fn := range s.inbox.close() {
+	for _, fn := range s.inbox.Close() {
 		fn()
 	}
 	s.settle()

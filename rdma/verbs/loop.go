@@ -11,13 +11,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/inbox"
 )
 
 // loop is one goroutine with the queue pairs that live on it. It implements rdma.Loop. Everything
@@ -33,7 +33,7 @@ type loop struct {
 	ep   *os.File // an epoll descriptor of the three, in the runtime's poller
 	raw  syscall.RawConn
 
-	inbox  inbox
+	inbox  inbox.Inbox
 	timers timers
 	qps    map[uint32]*qp // by handle, which work requests carry
 	srqs   map[uint32]*srq
@@ -150,7 +150,7 @@ func (l *loop) Yield() { l.yield = true }
 
 // Submit implements rdma.Loop.
 func (l *loop) Submit(fn func()) bool {
-	taken, first := l.inbox.put(fn)
+	taken, first := l.inbox.Put(fn)
 	if first {
 		l.ring()
 	}
@@ -180,10 +180,7 @@ func (l *loop) run() {
 func (l *loop) turn() {
 	l.wait()
 	l.now = clock()
-	for _, fn := range l.inbox.take() {
-		fn()
-	}
-	l.inbox.done()
+	l.inbox.Run()
 	l.connections()
 	worked := l.completions()
 	l.timers.expire(l.now)
@@ -202,7 +199,7 @@ func (l *loop) turn() {
 
 // busy reports whether there is something to do without waiting.
 func (l *loop) busy() bool {
-	return l.over || len(l.hot) > 0 || len(l.events) > 0 || len(l.later) > 0 || len(l.after) > 0 || l.inbox.waits()
+	return l.over || len(l.hot) > 0 || len(l.events) > 0 || len(l.later) > 0 || len(l.after) > 0 || l.inbox.Waits()
 }
 
 // wait sleeps until an event, a Submit or the next timer.
@@ -361,7 +358,7 @@ func (l *loop) leave() {
 
 // end releases what lives on the loop.
 func (l *loop) end() {
-	for _, fn := range l.inbox.close() {
+	for _, fn := range l.inbox.Close() {
 		fn()
 	}
 	for l.callbacks() {
@@ -391,50 +388,6 @@ func (l *loop) number() uint32 {
 			return l.handle
 		}
 	}
-}
-
-// inbox is the way into a loop for other goroutines.
-type inbox struct {
-	mu     sync.Mutex
-	in     []func()
-	spare  []func()
-	closed bool
-}
-
-// put reports whether fn was taken, and whether it is the first to wait.
-func (b *inbox) put(fn func()) (taken, first bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return false, false
-	}
-	b.in = append(b.in, fn)
-	return true, len(b.in) == 1
-}
-
-// take returns what waits; done says that it was run.
-func (b *inbox) take() []func() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	fns := b.in
-	b.in, b.spare = b.spare[:0], fns
-	return fns
-}
-
-func (b *inbox) done() { clear(b.spare) }
-
-func (b *inbox) waits() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.in) > 0
-}
-
-// close refuses what comes from now on and returns what waits.
-func (b *inbox) close() []func() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	return b.in
 }
 
 // timer is an entry of a loop's heap.
