@@ -339,6 +339,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 		switch w.Op {
 		case rdma.OpSendInv, rdma.OpLocalInv:
 			x.imm, s.key = C.uint32_t(w.InvRKey), w.InvRKey
+			x.rkey = x.imm // libsiw looks for it there
 		case rdma.OpBindMW:
 			s.bound, s.key = q.bind(w, &x), w.RKey
 		}
