@@ -66,6 +66,7 @@ type sent struct {
 	silent bool // its user wants no completion of success
 	part   bool // more of the request follows
 	over   bool // the request has completed by an earlier part of it
+	fin    bool // the device has completed it, see disorder
 	bound  *mw
 	key    uint32 // of bound, or that is invalidated
 	ah     *ah
@@ -364,7 +365,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 			y := x
 			y.id, y.sge = C.uint64_t(uint64(q.handle)<<32|uint64(tail)), C.uint32_t(len(l.sges))
 			unsigned++
-			if !s.silent && !s.part || unsigned >= max(len(q.sq)/4, 1) {
+			if !s.silent && !s.part || unsigned >= max(len(q.sq)/4, 1) || l.dev.disorder() {
 				y.flags |= C.IBV_SEND_SIGNALED
 				unsigned = 0
 			}
@@ -411,6 +412,10 @@ func (q *qp) parts(w *rdma.SendWR) int {
 	}
 	return 1
 }
+
+// disorder reports whether requests complete in another order than that in which they were posted: siw completes what
+// it has sent while READs before it wait for their data. Each one has a completion of its own then.
+func (d *Device) disorder() bool { return d.software && d.iwarp }
 
 // flushes reports whether the device completes what is posted: siw, and other devices with an error, do not once
 // the queue pair is in ERR, and then it is completed here.
@@ -576,12 +581,21 @@ func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 	if q == nil {
 		return false
 	}
-	// Those before it that complete silently have succeeded.
-	for ; q.sqHead != at; q.sqHead++ {
-		q.sq[q.sqHead%uint32(len(q.sq))].done(q, true)
-	}
 	s := &q.sq[at%uint32(len(q.sq))]
-	q.sqHead = at + 1
+	if at-q.sqHead >= q.sqTail-q.sqHead || s.fin {
+		return false // of a request that is not under way
+	}
+	if s.fin = true; l.dev.disorder() {
+		for q.sqHead != q.sqTail && q.sq[q.sqHead%uint32(len(q.sq))].fin {
+			q.sqHead++
+		}
+	} else {
+		// Those before it that complete silently have succeeded.
+		for ; q.sqHead != at; q.sqHead++ {
+			q.sq[q.sqHead%uint32(len(q.sq))].done(q, true)
+		}
+		q.sqHead++
+	}
 	s.done(q, in.status == C.IBV_WC_SUCCESS)
 	out.ID, out.Op = s.id, s.op
 	if in.status != C.IBV_WC_SUCCESS {
