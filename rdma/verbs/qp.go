@@ -30,6 +30,16 @@ const kernelWithInv = 4
 
 func errno(n C.int) error { return syscall.Errno(n) }
 
+var errUntold = errors.New("the library does not say why; is the limit of locked memory, ulimit -l, high enough?")
+
+// cause is the errno of a call that has failed, of which libraries do not always leave one.
+func cause(err error) error {
+	if err == nil {
+		return errUntold
+	}
+	return err
+}
+
 // qp is a queue pair. It implements rdma.QP.
 type qp struct {
 	l      *loop
@@ -199,7 +209,7 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 		cookies.remove(q.cookie)
 		send.give(depth)
 		recv.give(q.receives())
-		return nil, fmt.Errorf("%w: a queue pair of %s for %d sends and %d receives: %w", rdma.ErrNoResources, d.name, depth, c.Caps.MaxRecvWR, err)
+		return nil, fmt.Errorf("%w: a queue pair of %s for %d sends and %d receives: %w", rdma.ErrNoResources, d.name, depth, c.Caps.MaxRecvWR, cause(err))
 	}
 	if id != nil {
 		q.state = rdma.StateInit
