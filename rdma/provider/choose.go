@@ -235,7 +235,7 @@ func (h *Host) RXE() string {
 
 // What sysfs calls kinds of devices and of links.
 const (
-	rnic       = "RNIC" // iWARP
+	rnic       = sysfs.RNIC // iWARP
 	infiniBand = "InfiniBand"
 )
 

@@ -25,7 +25,10 @@ func host(t *testing.T, available error) *Host {
 		"mlx5_0/ports/1/gids/5": "fd00:0000:0000:0000:0000:0000:0000:0001", "mlx5_0/ports/1/gid_attrs/ndevs/5": "ens1",
 		"mlx5_0/ports/2/state": "1: DOWN", "mlx5_0/ports/2/link_layer": "Ethernet",
 		"mlx5_0/ports/2/gids/0": "0000:0000:0000:0000:0000:ffff:0a00:0101", "mlx5_0/ports/2/gid_attrs/ndevs/0": "ens2",
-		"irdma0/node_type": "4: RNIC", "irdma0/ports/1/state": "4: ACTIVE", "irdma0/ports/1/link_layer": "Ethernet",
+		"irdma0/device/uevent": "DRIVER=irdma",
+		"siw0/node_type":       "4: RNIC", "siw0/node_guid": "0099:00ff:fe00:0002", "siw0/ports/1/state": "4: ACTIVE", "siw0/ports/1/link_layer": "Ethernet",
+		"siw0/ports/1/gids/0": "0299:0000:0002:0000:0000:0000:0000:0000",
+		"irdma0/node_type":    "4: RNIC", "irdma0/ports/1/state": "4: ACTIVE", "irdma0/ports/1/link_layer": "Ethernet",
 		"irdma0/ports/1/gids/0": "0200:0000:0000:0000:0000:0000:0000:0001", "irdma0/ports/1/gid_attrs/ndevs/0": "ens3",
 		"mlx4_0/node_type": "1: CA", "mlx4_0/ports/2/state": "4: ACTIVE", "mlx4_0/ports/2/link_layer": "InfiniBand",
 		"mlx4_0/ports/2/gids/0": "fe80:0000:0000:0000:0002:c903:0012:3456",
@@ -38,6 +41,7 @@ func host(t *testing.T, available error) *Host {
 	for name, text := range map[string]string{
 		"ib1/type": "32", "ib1/dev_port": "1", "ib1/device/infiniband/mlx4_0/uevent": "",
 		"ib0/type": "32", "ib0/dev_port": "0", "ib0/device/infiniband/mlx4_0/uevent": "",
+		"eth2/address": "02:99:00:00:00:02", "eth2/ifindex": "6", "eth2/iflink": "6",
 		"ens1/type": "1", "ens1/dev_port": "0", "ens1/device/infiniband/mlx5_0/uevent": "",
 	} {
 		sys["class/net/"+name] = &fstest.MapFile{Data: []byte(text + "\n")}
@@ -60,6 +64,7 @@ func host(t *testing.T, available error) *Host {
 				{"ib1", addrs("10.0.3.1")},
 				{"eth0", addrs("10.0.4.1")},
 				{"eth1", addrs("10.0.5.1")},
+				{"eth2", addrs("10.0.6.1", "10.0.6.2", "fe80::99:ff:fe00:2")},
 			}, nil
 		},
 		Source: func(remote netip.Addr) (netip.Addr, error) {
@@ -91,6 +96,9 @@ func TestChoose(t *testing.T) {
 		{"a port that is down", Auto, "10.0.1.1", nil, Soft, "", "mlx5_0", "port 2 of mlx5_0, which has the address, is down"},
 		{"asked for though it is down", Verbs, "10.0.1.1", nil, Verbs, "", "mlx5_0", "port 2 of mlx5_0 is down"},
 		{"iWARP, by its interface", Auto, "10.0.2.1", nil, Verbs, "", "irdma0", ""},
+		{"soft iWARP of the kernel, by the MAC address of its interface", Auto, "10.0.6.1", nil, Verbs, "", "siw0", "siw0 has the address"},
+		{"soft iWARP that is asked for", Verbs, "10.0.6.2", nil, Verbs, "", "siw0", ""},
+		{"soft iWARP by its name", Auto, "siw0", nil, Verbs, "10.0.6.1", "siw0", ""},
 		{"InfiniBand, by the interface of its port", Auto, "10.0.3.1", nil, Verbs, "", "mlx4_0", ""},
 		{"InfiniBand, by that of another port", Auto, "10.0.3.9", nil, Soft, "", "", "no RDMA device"},
 		{"soft RoCE of the kernel", Auto, "10.0.4.1", nil, Verbs, "", "rxe0", ""},
@@ -176,7 +184,7 @@ func TestAddresses(t *testing.T) {
 	for _, a := range got {
 		text = append(text, a.String())
 	}
-	if want := []string{"10.0.0.1", "10.0.2.1", "10.0.3.1", "10.0.4.1", "fd00::1"}; err != nil || !slices.Equal(text, want) {
+	if want := []string{"10.0.0.1", "10.0.2.1", "10.0.3.1", "10.0.4.1", "10.0.6.1", "10.0.6.2", "fd00::1"}; err != nil || !slices.Equal(text, want) {
 		t.Errorf("got %v, %v; want %v", text, err, want)
 	}
 }

@@ -3,9 +3,12 @@
 package sysfs
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/hex"
 	"errors"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"path"
@@ -115,11 +118,11 @@ func read(sys fs.FS, name string) Device {
 		b, _ := fs.ReadFile(sys, path.Join(append([]string{dir}, elem...)...)) // what is missing is not known
 		return strings.TrimSpace(string(b))
 	}
-	parent := text("parent") // only soft devices have it
-	d := Device{
-		Name: name, Kind: after(text("node_type")), Soft: parent != "", Firmware: text("fw_ver"), GUID: text("node_guid"),
-		Driver: driver(text("node_type"), text("device", "uevent"), parent != ""), Ports: []Port{},
-	}
+	parent := text("parent") // only rdma_rxe's have it
+	_, bus := fs.Stat(sys, path.Join(dir, "device"))
+	d := Device{Name: name, Kind: after(text("node_type")), Firmware: text("fw_ver"), GUID: text("node_guid"), Ports: []Port{}}
+	d.Soft = parent != "" || d.Kind == RNIC && errors.Is(bus, fs.ErrNotExist)
+	d.Driver = driver(d.Kind, text("device", "uevent"), d.Soft)
 	if n, err := strconv.Atoi(text("device", "numa_node")); err == nil && n >= 0 {
 		d.NUMA = &n
 	}
@@ -155,10 +158,59 @@ func read(sys fs.FS, name string) Device {
 			p.GIDs = append(p.GIDs, x)
 		}
 		slices.SortFunc(p.GIDs, func(a, b GID) int { return cmp.Compare(a.Index, b.Index) })
+		if p.NetDev == "" && d.Kind == RNIC {
+			p.NetDev = interfaceOf(sys, &d, &p)
+		}
 		d.Ports = append(d.Ports, p)
 	}
 	slices.SortFunc(d.Ports, func(a, b Port) int { return cmp.Compare(a.Number, b.Number) })
 	return d
+}
+
+// interfaceOf is the network interface of an iWARP port whose table of GIDs names none: RDMA-CM finds the port by
+// the interface's MAC address, which the GID begins with. The GUID of the node is made of it too.
+func interfaceOf(sys fs.FS, d *Device, p *Port) string {
+	entries, _ := fs.ReadDir(sys, "class/net") // a host without it has no interface
+	found, upper := "", ""
+	for _, e := range entries {
+		text := func(elem string) string {
+			b, _ := fs.ReadFile(sys, path.Join("class/net", e.Name(), elem))
+			return strings.TrimSpace(string(b))
+		}
+		mac, err := net.ParseMAC(text("address"))
+		if err != nil || !hasMAC(p, mac) && (len(d.Ports) > 0 || !isEUI64(d.GUID, mac)) {
+			continue
+		}
+		// Interfaces on another one, such as those of VLANs, have its MAC address.
+		if text("iflink") == text("ifindex") {
+			found = cmp.Or(found, e.Name())
+		} else {
+			upper = cmp.Or(upper, e.Name())
+		}
+	}
+	return cmp.Or(found, upper)
+}
+
+// hasMAC reports whether the first GID of an iWARP port is of a MAC address.
+func hasMAC(p *Port, mac net.HardwareAddr) bool {
+	if len(p.GIDs) == 0 || p.GIDs[0].Index != 0 || len(mac) != 6 {
+		return false
+	}
+	gid, err := netip.ParseAddr(p.GIDs[0].GID)
+	if err != nil {
+		return false
+	}
+	b := gid.As16()
+	return bytes.Equal(b[:6], mac) && [10]byte(b[6:]) == [10]byte{}
+}
+
+// isEUI64 reports whether a GUID, as in 0200:c9ff:fe12:3456, is that of a MAC address (RFC 4291 appendix A).
+func isEUI64(guid string, mac net.HardwareAddr) bool {
+	b, err := hex.DecodeString(strings.ReplaceAll(guid, ":", ""))
+	if err != nil || len(b) != 8 || len(mac) != 6 {
+		return false
+	}
+	return bytes.Equal(b, []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }
 
 // after is what sysfs says behind a number, as in "4: ACTIVE".
@@ -180,11 +232,14 @@ func driver(node, uevent string, soft bool) string {
 	switch {
 	case !soft:
 		return ""
-	case after(node) == "RNIC":
+	case node == RNIC:
 		return SIWDriver
 	}
 	return RXEDriver
 }
+
+// RNIC is the kind of iWARP's nodes.
+const RNIC = "RNIC"
 
 // Drivers of the kernel's soft devices.
 const (

@@ -1,6 +1,7 @@
 package sysfs
 
 import (
+	"maps"
 	"reflect"
 	"testing"
 	"testing/fstest"
@@ -52,6 +53,50 @@ func TestList(t *testing.T) {
 	}
 	if none, err := List(fstest.MapFS{}); err != nil || none == nil || len(none) != 0 {
 		t.Errorf("a kernel without RDMA: %v, %v", none, err)
+	}
+}
+
+// TestInterfaceOfIWARP: a port whose table of GIDs names no interface has that whose MAC address is in its GID, or in
+// the GUID of the node.
+func TestInterfaceOfIWARP(t *testing.T) {
+	const mac, gid, guid = "02:99:00:00:00:02", "0299:0000:0002:0000:0000:0000:0000:0000", "0099:00ff:fe00:0002"
+	for _, c := range []struct {
+		about, node, gid, guid string
+		more                   map[string]string
+		want, driver           string
+		soft                   bool
+	}{
+		{"siw", "4: RNIC", gid, guid, nil, "eth0", SIWDriver, true},
+		{"by its GUID", "4: RNIC", "", guid, nil, "eth0", SIWDriver, true},
+		{"by its GID", "4: RNIC", gid, "0000:0000:0000:0000", nil, "eth0", SIWDriver, true},
+		{"a GID of another", "4: RNIC", "0299:0000:0003:0000:0000:0000:0000:0000", "", nil, "", SIWDriver, true},
+		{"a GID that begins alike", "4: RNIC", "0299:0000:0002:0000:0000:0000:0000:0001", "", nil, "", SIWDriver, true},
+		{"neither", "4: RNIC", "", "odd", nil, "", SIWDriver, true},
+		{"a VLAN has the same MAC address", "4: RNIC", gid, guid, map[string]string{
+			"class/net/a.7/address": mac, "class/net/a.7/ifindex": "9", "class/net/a.7/iflink": "4",
+		}, "eth0", SIWDriver, true},
+		{"the table of GIDs says it", "4: RNIC", gid, guid, map[string]string{"class/infiniband/x/ports/1/gid_attrs/ndevs/0": "eth7"}, "eth7", SIWDriver, true},
+		{"an adapter", "4: RNIC", gid, guid, map[string]string{"class/infiniband/x/device/uevent": "DRIVER=irdma"}, "eth0", "irdma", false},
+		{"no iWARP", "1: CA", gid, guid, nil, "", "", false},
+	} {
+		sys := fstest.MapFS{}
+		text := map[string]string{
+			"class/infiniband/x/node_type": c.node, "class/infiniband/x/node_guid": c.guid,
+			"class/infiniband/x/ports/1/state": "4: ACTIVE", "class/infiniband/x/ports/1/gids/0": c.gid,
+			"class/net/eth0/address": mac, "class/net/eth0/ifindex": "4", "class/net/eth0/iflink": "4",
+			"class/net/eth1/address": "02:99:00:00:00:05", "class/net/ib0/address": "80:00:00:48:fe:80:00:00:00:00:00:00:f4:52:14:03:00:7b:cb:a1", "class/net/tun0/address": "",
+		}
+		maps.Copy(text, c.more)
+		for name, s := range text {
+			sys[name] = &fstest.MapFile{Data: []byte(s + "\n")}
+		}
+		got, err := List(sys)
+		if err != nil || len(got) != 1 || len(got[0].Ports) != 1 {
+			t.Fatalf("%s: %+v, %v", c.about, got, err)
+		}
+		if d := got[0]; d.Ports[0].NetDev != c.want || d.Driver != c.driver || d.Soft != c.soft {
+			t.Errorf("%s: interface %q, driver %q, soft %t", c.about, d.Ports[0].NetDev, d.Driver, d.Soft)
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ func (l *loop) newIdent(ps C.int, port uint16, on func(*C.struct_rs_event)) (*id
 	var err error
 	if i.id, err = C.rs_create_id(l.cm, C.uint64_t(i.cookie), ps); i.id == nil {
 		cookies.remove(i.cookie)
-		return nil, fmt.Errorf("%w: rdma_create_id: %w", rdma.ErrNoResources, err)
+		return nil, fmt.Errorf("%w: rdma_create_id: %w", rdma.ErrNoResources, cause(err))
 	}
 	sa := sockaddr(netip.AddrPortFrom(l.dev.addr, port))
 	if e := C.rs_bind(i.id, unsafe.Pointer(&sa)); e != 0 {

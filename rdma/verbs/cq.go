@@ -56,7 +56,7 @@ func (d *Device) CreateCQ(lp rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
 	n = min(n, d.limits.CQEs)
 	if c.cq, err = C.rs_create_cq(d.ctx, C.int(n), C.uint64_t(c.cookie), l.comp); c.cq == nil {
 		cookies.remove(c.cookie)
-		return nil, fmt.Errorf("%w: a completion queue of %d entries of %s: %w", rdma.ErrNoResources, n, d.name, err)
+		return nil, fmt.Errorf("%w: a completion queue of %d entries of %s: %w", rdma.ErrNoResources, n, d.name, cause(err))
 	}
 	c.cqe = int(c.cq.cqe)
 	l.cqs[c] = struct{}{}

@@ -164,10 +164,10 @@ func Open(cfg Config) (*Device, error) {
 func (d *Device) open() error {
 	var err error
 	if d.events, err = C.rs_create_event_channel(); d.events == nil {
-		return fmt.Errorf("verbs: the RDMA connection manager of the kernel cannot be used (is the module rdma_ucm loaded, and /dev/infiniband/rdma_cm there?): %w", err)
+		return fmt.Errorf("verbs: the RDMA connection manager of the kernel cannot be used (is the module rdma_ucm loaded, and /dev/infiniband/rdma_cm there?): %w", cause(err))
 	}
 	if d.anchor, err = C.rs_create_id(d.events, 0, C.RDMA_PS_TCP); d.anchor == nil {
-		return fmt.Errorf("verbs: rdma_create_id: %w", err)
+		return fmt.Errorf("verbs: rdma_create_id: %w", cause(err))
 	}
 	sa := sockaddr(netip.AddrPortFrom(d.addr, 0))
 	if e := C.rs_bind(d.anchor, unsafe.Pointer(&sa)); e != 0 {

@@ -55,7 +55,7 @@ func (b *dmabuf) open(p *pd, names []byte, access rdma.Access) (*C.struct_ibv_mr
 	case errors.Is(err, syscall.EBADF), errors.Is(err, syscall.EINVAL):
 		return nil, fmt.Errorf("%w: %s does not register %d bytes at %d of descriptor %d, which may be no dma-buf: %w", rdma.ErrInvalidWR, p.d.name, len(names), b.offset, b.fd, err)
 	}
-	return nil, fmt.Errorf("%w: %s does not register %d bytes of a dma-buf: %w", rdma.ErrNoResources, p.d.name, len(names), err)
+	return nil, fmt.Errorf("%w: %s does not register %d bytes of a dma-buf: %w", rdma.ErrNoResources, p.d.name, len(names), cause(err))
 }
 
 func (b *dmabuf) close() { _ = unix.Close(b.fd) }

@@ -87,7 +87,7 @@ func newLoop(d *Device, i int) (*loop, error) {
 	}
 	fail := func(what string, err error) (*loop, error) {
 		l.free()
-		return nil, fmt.Errorf("verbs: %s: %s: %w", d.name, what, err)
+		return nil, fmt.Errorf("verbs: %s: %s: %w", d.name, what, cause(err))
 	}
 	var err error
 	if l.comp, err = C.rs_create_channel(d.ctx); l.comp == nil {

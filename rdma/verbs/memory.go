@@ -31,7 +31,7 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 	}
 	p, err := C.rs_alloc_pd(d.ctx)
 	if p == nil {
-		return nil, fmt.Errorf("%w: a protection domain of %s: %w", rdma.ErrNoResources, d.name, err)
+		return nil, fmt.Errorf("%w: a protection domain of %s: %w", rdma.ErrNoResources, d.name, cause(err))
 	}
 	x := &pd{d: d, pd: p}
 	d.pds[x] = struct{}{}
@@ -116,7 +116,7 @@ func (m *mr) open(buf []byte, access rdma.Access) error {
 	x, err := C.rs_reg_mr(m.pd.pd, C.uint64_t(uintptr(unsafe.Pointer(at))), C.uint64_t(len(buf)), m.pd.d.access(access))
 	if x == nil {
 		m.pin.Unpin()
-		return fmt.Errorf("%w: %s does not register %d bytes: %w (is the limit of locked memory, ulimit -l, high enough?)", rdma.ErrNoResources, m.pd.d.name, len(buf), err)
+		return fmt.Errorf("%w: %s does not register %d bytes: %w (is the limit of locked memory, ulimit -l, high enough?)", rdma.ErrNoResources, m.pd.d.name, len(buf), cause(err))
 	}
 	m.mr, m.buf, m.access = x, buf, access
 	return nil

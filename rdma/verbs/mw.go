@@ -93,7 +93,7 @@ func (p *pd) AllocMW() (rdma.MW, error) {
 func (w *mw) make() error {
 	x, err := C.rs_alloc_mw(w.pd.pd)
 	if x == nil {
-		return fmt.Errorf("%w: a memory window of %s: %w", rdma.ErrNoResources, w.pd.d.name, err)
+		return fmt.Errorf("%w: a memory window of %s: %w", rdma.ErrNoResources, w.pd.d.name, cause(err))
 	}
 	w.mw, w.posted, w.drawn = x, uint32(x.rkey), 0
 	w.pd.windows.add(w, w.posted)

@@ -30,6 +30,16 @@ const kernelWithInv = 4
 
 func errno(n C.int) error { return syscall.Errno(n) }
 
+var errUntold = errors.New("the library does not say why; is the limit of locked memory, ulimit -l, high enough?")
+
+// cause is the errno of a call that has failed, of which libraries do not always leave one.
+func cause(err error) error {
+	if err == nil {
+		return errUntold
+	}
+	return err
+}
+
 // qp is a queue pair. It implements rdma.QP.
 type qp struct {
 	l      *loop
@@ -66,6 +76,7 @@ type sent struct {
 	silent bool // its user wants no completion of success
 	part   bool // more of the request follows
 	over   bool // the request has completed by an earlier part of it
+	fin    bool // the device has completed it, see disorder
 	bound  *mw
 	key    uint32 // of bound, or that is invalidated
 	ah     *ah
@@ -198,7 +209,7 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 		cookies.remove(q.cookie)
 		send.give(depth)
 		recv.give(q.receives())
-		return nil, fmt.Errorf("%w: a queue pair of %s for %d sends and %d receives: %w", rdma.ErrNoResources, d.name, depth, c.Caps.MaxRecvWR, err)
+		return nil, fmt.Errorf("%w: a queue pair of %s for %d sends and %d receives: %w", rdma.ErrNoResources, d.name, depth, c.Caps.MaxRecvWR, cause(err))
 	}
 	if id != nil {
 		q.state = rdma.StateInit
@@ -339,6 +350,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 		switch w.Op {
 		case rdma.OpSendInv, rdma.OpLocalInv:
 			x.imm, s.key = C.uint32_t(w.InvRKey), w.InvRKey
+			x.rkey = x.imm // libsiw looks for it there
 		case rdma.OpBindMW:
 			s.bound, s.key = q.bind(w, &x), w.RKey
 		}
@@ -363,7 +375,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 			y := x
 			y.id, y.sge = C.uint64_t(uint64(q.handle)<<32|uint64(tail)), C.uint32_t(len(l.sges))
 			unsigned++
-			if !s.silent && !s.part || unsigned >= max(len(q.sq)/4, 1) {
+			if !s.silent && !s.part || unsigned >= max(len(q.sq)/4, 1) || l.dev.disorder() {
 				y.flags |= C.IBV_SEND_SIGNALED
 				unsigned = 0
 			}
@@ -410,6 +422,10 @@ func (q *qp) parts(w *rdma.SendWR) int {
 	}
 	return 1
 }
+
+// disorder reports whether requests complete in another order than that in which they were posted: siw completes what
+// it has sent while READs before it wait for their data. Each one has a completion of its own then.
+func (d *Device) disorder() bool { return d.software && d.iwarp }
 
 // flushes reports whether the device completes what is posted: siw, and other devices with an error, do not once
 // the queue pair is in ERR, and then it is completed here.
@@ -575,12 +591,21 @@ func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 	if q == nil {
 		return false
 	}
-	// Those before it that complete silently have succeeded.
-	for ; q.sqHead != at; q.sqHead++ {
-		q.sq[q.sqHead%uint32(len(q.sq))].done(q, true)
-	}
 	s := &q.sq[at%uint32(len(q.sq))]
-	q.sqHead = at + 1
+	if at-q.sqHead >= q.sqTail-q.sqHead || s.fin {
+		return false // of a request that is not under way
+	}
+	if s.fin = true; l.dev.disorder() {
+		for q.sqHead != q.sqTail && q.sq[q.sqHead%uint32(len(q.sq))].fin {
+			q.sqHead++
+		}
+	} else {
+		// Those before it that complete silently have succeeded.
+		for ; q.sqHead != at; q.sqHead++ {
+			q.sq[q.sqHead%uint32(len(q.sq))].done(q, true)
+		}
+		q.sqHead++
+	}
 	s.done(q, in.status == C.IBV_WC_SUCCESS)
 	out.ID, out.Op = s.id, s.op
 	if in.status != C.IBV_WC_SUCCESS {

@@ -108,6 +108,16 @@ int rs_resync(void)
 // the caller has seen to fit.
 enum { chunk = 64 };
 
+// posted is the error that posting has returned: positive, as it ought to be, negative as libsiw has it, or in errno.
+static int posted(int err)
+{
+	if (err > 0)
+		return err;
+	if (err < -1)
+		return -err;
+	return errno ? errno : EIO;
+}
+
 // bound reports whether one of the first n requests binds the window.
 static int bound(const struct ibv_send_wr *wr, int n, const void *mw)
 {
@@ -174,7 +184,7 @@ post:;
 		struct ibv_send_wr *bad;
 		int err = ibv_post_send(qp, wr, &bad);
 		if (err)
-			return err > 0 ? err : errno;
+			return posted(err);
 		for (int i = 0; i < k; i++)
 			if (wr[i].opcode == IBV_WR_BIND_MW)
 				wr[i].bind_mw.mw->rkey = wr[i].bind_mw.rkey;
@@ -197,7 +207,7 @@ int rs_post_recv(struct ibv_qp *qp, struct ibv_srq *srq, const struct rs_recv *i
 		struct ibv_recv_wr *bad;
 		int err = srq ? ibv_post_srq_recv(srq, wr, &bad) : ibv_post_recv(qp, wr, &bad);
 		if (err)
-			return err > 0 ? err : errno;
+			return posted(err);
 		n -= k;
 	}
 	return 0;

@@ -44,7 +44,7 @@ func (d *Device) CreateSRQ(lp rdma.Loop, c rdma.SRQConfig) (rdma.SRQ, error) {
 	s.cookie = cookies.add(s)
 	if s.srq, err = C.rs_create_srq(p.pd, C.uint64_t(s.cookie), C.int(c.MaxWR), C.int(max(c.MaxSGE, 1))); s.srq == nil {
 		cookies.remove(s.cookie)
-		return nil, fmt.Errorf("%w: a shared receive queue of %s: %w", rdma.ErrNoResources, d.name, err)
+		return nil, fmt.Errorf("%w: a shared receive queue of %s: %w", rdma.ErrNoResources, d.name, cause(err))
 	}
 	l.srqs[s.handle] = s
 	return s, nil

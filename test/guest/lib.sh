@@ -39,8 +39,10 @@ both() {
 	await "$other.$step" "${PATIENCE:-60}"
 }
 
-# rdma_device: the RDMA device of this guest is of the kind $RDMA, rxe if that is not said.
+# rdma_device: the RDMA device of this guest is of the kind $RDMA, rxe if that is not said. Memory may be
+# locked without a limit, which siw holds root to as well.
 rdma_device() {
+	ulimit -l unlimited
 	DEVICE=${RDMA:-rxe}0
 	case ${RDMA:-rxe} in
 	rxe) ;;
