@@ -13,6 +13,8 @@ var about = map[string]string{
 	"verbs-siw-device-removed": "the same on siw",
 	"verbs-rxe-churn":          "300 mounts and 300 connections of the Go client, all on libibverbs and rxe; what the kernel and the daemon keep afterwards",
 	"verbs-siw-churn":          "the same with 100 of each on siw",
+	"verbs-rxe-upgrade":        "rstored upgraded twice under load of version 4.2 on rxe: the connections are made anew; open files, locks and data",
+	"verbs-siw-upgrade":        "the same on siw",
 	"verbs-siw-conformance":    "the same on siw, which is iWARP",
 	"rping-client":             "the kernel's rping connects to a Go server",
 	"rping-client-4200":        "the same with packets of 4096 bytes and messages of 60,000",
