@@ -80,7 +80,7 @@ func verbsCases() []Case {
 		[]Case{clientOn("rxe", "knfsd", "3"), clientOn("rxe", "knfsd-v42", "4.2"), clientOn("siw", "knfsd", "3"), clientOn("siw", "knfsd-v42", "4.2")},
 		onVerbs("rxe", "squash", "open-files", "append", "statfs", "directory-of-20000", "truncate-race", "mount-ro", "export-ro", "enospc", "mount-4200", "v42-reclaim", "v42-frozen", "v42-enospc", "v42-truncate-race"),
 		onVerbs("siw", workloads...),
-		[]Case{removal("rxe"), removal("siw"), churn("rxe", 300, 300), churn("siw", 100, 100), succession("rxe"), succession("siw")},
+		[]Case{removal("rxe"), removal("siw"), churn("rxe", 200, 100), churn("siw", 100, 50), succession("rxe"), succession("siw")},
 	)
 }
 
