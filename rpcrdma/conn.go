@@ -429,6 +429,7 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		c.stall.progress = true
 		c.sqFree += s.posted
 		s.recycle()
+		c.keepUp()
 	}
 }
 
@@ -438,6 +439,9 @@ func (c *serverConn) arrived(index, n int) {
 	c.activeNow.Store(int64(c.active))
 	if c.active > c.grant-max(c.grant/4, 1) {
 		c.grow()
+		if c.dead {
+			return
+		}
 	}
 	c.slot(index).receive(n)
 }
@@ -460,6 +464,7 @@ func (c *serverConn) grow() {
 		c.post(c.resting[last])
 		c.resting = c.resting[:last]
 	}
+	c.postReceives()
 	c.grant = next
 }
 
@@ -542,10 +547,23 @@ func (c *serverConn) pump() {
 		}
 	}
 	c.startReads()
+	c.postReceives()
+}
+
+// postReceives posts those that wait for it.
+func (c *serverConn) postReceives() {
 	if len(c.repost) > 0 && !c.dead && !c.draining {
 		if err := c.conn.QP().PostRecv(c.takeRepost()); err != nil {
 			c.fail(errReceiveFailed, fmt.Errorf("posting receives: %w", err))
 		}
+	}
+}
+
+// keepUp posts receives in the middle of many completions, once half of those beyond the credits wait: a device
+// of the kernel takes the client's next calls while replies to the last ones are posted here.
+func (c *serverConn) keepUp() {
+	if len(c.repost) >= max(min(extraReceives, 2*c.grant)/2, 1) {
+		c.postReceives()
 	}
 }
 
