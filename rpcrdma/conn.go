@@ -85,6 +85,7 @@ type serverConn struct {
 	holding      bool   // counted as a holder of bulk memory
 
 	sqFree  int
+	unheard int       // replies that are posted, and whose buffers are not receives again
 	replies slotQueue // replies that wait for room in the send queue
 
 	lent regions // for memory that replies are sent from and that is not the pool's
@@ -428,7 +429,9 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		s := c.slots[index]
 		c.stall.progress = true
 		c.sqFree += s.posted
+		c.unheard--
 		s.recycle()
+		c.keepUp()
 	}
 }
 
@@ -438,6 +441,9 @@ func (c *serverConn) arrived(index, n int) {
 	c.activeNow.Store(int64(c.active))
 	if c.active > c.grant-max(c.grant/4, 1) {
 		c.grow()
+		if c.dead {
+			return
+		}
 	}
 	c.slot(index).receive(n)
 }
@@ -460,6 +466,7 @@ func (c *serverConn) grow() {
 		c.post(c.resting[last])
 		c.resting = c.resting[:last]
 	}
+	c.postReceives()
 	c.grant = next
 }
 
@@ -524,7 +531,7 @@ func (c *serverConn) pump() {
 	if c.dead {
 		return
 	}
-	for s := c.replies.head; s != nil && len(s.wrs) <= c.sqFree; s = c.replies.head {
+	for s := c.replies.head; s != nil && c.mayReply(len(s.wrs)); s = c.replies.head {
 		c.replies.pop()
 		wrs := s.wrs
 		s.wrs = nil
@@ -542,11 +549,34 @@ func (c *serverConn) pump() {
 		}
 	}
 	c.startReads()
+	c.postReceives()
+}
+
+// postReceives posts those that wait for it.
+func (c *serverConn) postReceives() {
 	if len(c.repost) > 0 && !c.dead && !c.draining {
 		if err := c.conn.QP().PostRecv(c.takeRepost()); err != nil {
 			c.fail(errReceiveFailed, fmt.Errorf("posting receives: %w", err))
 		}
 	}
+}
+
+// keepUp posts receives in the middle of many completions, once half of those beyond the credits wait: a device
+// of the kernel takes the client's next calls while replies to the last ones are posted here.
+func (c *serverConn) keepUp() {
+	if len(c.repost) >= c.slack() {
+		c.postReceives()
+	}
+}
+
+// slack is half of the receives beyond the credits. So many may wait to be posted, and so many be the buffers of
+// replies that are under way: a client that has its replies then finds receives for all its credits.
+func (c *serverConn) slack() int { return max(min(extraReceives, 2*c.grant)/2, 1) }
+
+// mayReply reports whether a reply of so many requests may be posted now. A device in user space tells of all that
+// has arrived before it takes more; another takes calls from who has had the reply before it tells that.
+func (c *serverConn) mayReply(requests int) bool {
+	return requests <= c.sqFree && (!c.l.bounded || c.unheard < c.slack())
 }
 
 // oldest is the queue whose head came first, of those whose head may go on if there is memory

@@ -121,13 +121,15 @@ type Handler interface {
 // Listener serves RPC-over-RDMA on one port of a device. Its methods may be
 // called from any goroutine, except on a loop of the device.
 type Listener struct {
-	dev  rdma.Device
-	pd   rdma.PD
-	l    rdma.Listener
-	cfg  Config
-	open func(peer rpc.Peer, disconnect func()) (Handler, error)
-	pool *pool
-	n    counters
+	dev rdma.Device
+	// bounded says that the device is not in user space: it works while its loop does not.
+	bounded bool
+	pd      rdma.PD
+	l       rdma.Listener
+	cfg     Config
+	open    func(peer rpc.Peer, disconnect func()) (Handler, error)
+	pool    *pool
+	n       counters
 	// volatile: the device sends memory that others change.
 	volatile bool
 
@@ -160,7 +162,8 @@ func ServeHandler(dev rdma.Device, port uint16, open func(peer rpc.Peer, disconn
 	if err != nil {
 		return nil, fmt.Errorf("rpcrdma: allocating a protection domain: %w", err)
 	}
-	l := &Listener{dev: dev, pd: pd, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), open: open, conns: make(map[*serverConn]struct{}), finished: make(chan struct{})}
+	_, bounded := dev.(rdma.Limited)
+	l := &Listener{dev: dev, bounded: bounded, pd: pd, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), open: open, conns: make(map[*serverConn]struct{}), finished: make(chan struct{})}
 	if v, ok := dev.(rdma.VolatileSender); ok {
 		l.volatile = v.SendsVolatile()
 	}

@@ -256,8 +256,10 @@ func (s *slot) send(b []byte, invalidate bool, key uint32) {
 	c.wrs = append(c.wrs, rdma.SendWR{
 		ID: workID(idSend, s.index), Op: op, Flags: rdma.Signaled, SGL: c.sges[last-1 : last : last], InvRKey: key,
 	})
-	if c.replies.head != nil || len(c.wrs) > c.sqFree {
-		c.l.n.add(errSendQueueWait)
+	if c.replies.head != nil || !c.mayReply(len(c.wrs)) {
+		if len(c.wrs) > c.sqFree {
+			c.l.n.add(errSendQueueWait)
+		}
 		s.wrs = append([]rdma.SendWR(nil), c.wrs...)
 		sges := append([]rdma.SGE(nil), c.sges...)
 		for i := range s.wrs {
@@ -273,6 +275,7 @@ func (s *slot) postReply(wrs []rdma.SendWR) {
 	c := s.c
 	s.posted = len(wrs)
 	c.sqFree -= s.posted
+	c.unheard++
 	c.stall.start()
 	if err := c.conn.QP().PostSend(wrs); err != nil {
 		s.fail(errSendFailed, "posting a reply: %w", err)

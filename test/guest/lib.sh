@@ -113,12 +113,36 @@ unserve() {
 	local rc=0 pid=$DAEMON
 	DAEMON=
 	kill -"$1" "$pid"
+	if [ -n "$HEIR" ]; then
+		HEIR=
+		# It is no child of this shell.
+		settled "the executable of rstored" "" executable "$pid"
+		return 0
+	fi
 	wait "$pid" || rc=$?
 	[ "$1" = 9 ] || is "status of rstored" "$rc" 0
 }
+# executable PID: of a process; nothing if it has ended.
+executable() { readlink "/proc/$1/exe" || true; }
+
+# upgraded: another process has taken the daemon's place, and the old one has ended.
+HEIR=
+upgraded() {
+	local said pid
+	said=$(ctl upgrade -o json) || return
+	echo "$said"
+	pid=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' <<<"$said")
+	[ -n "$pid" ] || return
+	if [ -n "$HEIR" ]; then
+		settled "the executable of the old process" "" executable "$DAEMON"
+	else
+		wait "$DAEMON" || return
+	fi
+	DAEMON=$pid HEIR=1
+}
 ctl() { /run/host/rstorectl --control /run/r/control "$@"; }
 # open_files: of the daemon, without those of the exports, which it keeps for the next call.
-open_files() { ls -l "/proc/$DAEMON/fd" | grep -vc " /run/exports"; }
+open_files() { { ls -l "/proc/$DAEMON/fd" 2>/dev/null || true; } | grep -vc " /run/exports"; }
 
 # own_server FLAGS...: this guest serves by rstored at $SECOND, on its second interface and in a
 # network namespace, since rdma_rxe has the port of RoCEv2 outside. in_r runs commands there.
@@ -291,7 +315,7 @@ sources() {
 writer() {
 	local n=0
 	while [ ! -e /run/host/at.stop ]; do
-		cp /tmp/src$((n % 4)) "$M/d/$1.$n"
+		${AS:-} cp /tmp/src$((n % 4)) "$M/d/$1.$n"
 		same /tmp/src$((n % 4)) "$M/d/$1.$n"
 		n=$((n + 1))
 	done

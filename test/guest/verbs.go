@@ -80,7 +80,7 @@ func verbsCases() []Case {
 		[]Case{clientOn("rxe", "knfsd", "3"), clientOn("rxe", "knfsd-v42", "4.2"), clientOn("siw", "knfsd", "3"), clientOn("siw", "knfsd-v42", "4.2")},
 		onVerbs("rxe", "squash", "open-files", "append", "statfs", "directory-of-20000", "truncate-race", "mount-ro", "export-ro", "enospc", "mount-4200", "v42-reclaim", "v42-frozen", "v42-enospc", "v42-truncate-race"),
 		onVerbs("siw", workloads...),
-		[]Case{removal("rxe"), removal("siw"), churn("rxe", 300, 300), churn("siw", 100, 100)},
+		[]Case{removal("rxe"), removal("siw"), churn("rxe", 200, 100), churn("siw", 100, 50), succession("rxe"), succession("siw")},
 	)
 }
 
@@ -118,6 +118,44 @@ func removal(kind string) Case {
 	c := onVerbs(kind, "port-removed")[0]
 	c.Name, c.Host = "verbs-"+kind+"-device-removed", deviceGoes(kind)
 	c.Timeout = 5 * time.Minute
+	return c
+}
+
+// takenOver has another process take the daemon's place on a device of the kernel, twice, under load.
+// Its connections end with the old one, and the clients make new ones.
+func takenOver(ctx context.Context, r *Run) error {
+	if err := r.Await(ctx, "loaded"); err != nil {
+		return err
+	}
+	locks, err := r.order(ctx, "ctl locks -o json")
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := r.Sleep(ctx, 3*time.Second); err != nil {
+			return err
+		}
+		out, err := r.order(ctx, "upgraded")
+		if err != nil {
+			return err
+		}
+		r.Logf("upgraded: %s", strings.TrimSpace(out))
+	}
+	if err := r.Sleep(ctx, 5*time.Second); err != nil {
+		return err
+	}
+	if after, err := r.order(ctx, "ctl locks -o json"); err != nil || after != locks {
+		return errors.Join(fmt.Errorf("the locks were %s, and are %s", locks, after), err)
+	}
+	return r.Tell("stop")
+}
+
+// succession is a case of live upgrades while a guest writes by version 4.2.
+func succession(kind string) Case {
+	c := onVerbs(kind, "v42-restart")[0]
+	c.Name, c.Script, c.Host, c.Timeout = "verbs-"+kind+"-upgrade", script("upgrade"), takenOver, 5*time.Minute
+	c.Env = maps.Clone(c.Env)
+	c.Env["RECONNECTS"] = "1"
 	return c
 }
 

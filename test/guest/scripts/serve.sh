@@ -32,3 +32,5 @@ files=$(open_files)
 [ "$files" -le $((idle_files + 5)) ] || die "$files open files instead of $idle_files"
 unserve TERM
 settled "what the kernel has" "$before" resources
+# Its devices take nothing from a thread whose credentials were changed.
+! $B dmesg | grep "changed security contexts" || die "a thread with other credentials came to the device"
