@@ -9,6 +9,7 @@ FUZZTIME      ?= 20s
 BENCHTIME     ?= 1s
 BENCHFLAGS    ?=
 GUESTFLAGS    ?=
+VERBSFLAGS    ?=
 SCALEFLAGS    ?= -scale .
 BENCHDIR      ?= docs/bench
 TORTURETIME   ?= 1h
@@ -26,7 +27,7 @@ IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
 
-.PHONY: all build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
+.PHONY: all build build-rdma test test-ops test-rdma race lint format vulncheck bench bench-guest bench-verbs bench-scale microbench fuzz torture nightly plots manual demo interop packages image csi image-csi release-snapshot install install-rdma clean
 
 all: build
 
@@ -93,6 +94,14 @@ bench-guest:
 	test/guest/build
 	$(GO) build -o bin/guests ./test/bench/guests
 	@exec bin/guests -json $(BENCHDIR)/guest.json -svg $(BENCHDIR)/guest.svg -markdown $(BENCHDIR)/guest.md $(GUESTFLAGS)
+
+# rstorectl perf on a device of the kernel and in user space, beside perftest, in two guests with rdma_rxe: some
+# 4 minutes, as root, with a C compiler. The guests are built the first time. Writes BENCHDIR/verbs.*;
+# VERBSFLAGS='-rows WRITE -rounds 5' measures some of it.
+bench-verbs:
+	test/guest/build
+	$(GO) build -o bin/verbs ./test/bench/verbs
+	@exec bin/verbs -json $(BENCHDIR)/verbs.json -markdown $(BENCHDIR)/verbs.md $(VERBSFLAGS)
 
 # How the cost of rstored grows with queue pairs, sizes, clients and directories, in
 # namespaces of its own: some 10 minutes, as root, with ip and ethtool. SCALEFLAGS='-scale clients' measures

@@ -40,6 +40,15 @@ func Benchmark(b *testing.B, open Provider, openLink func(testing.TB) link.Link)
 	b.Run("Latency/SEND/8", func(b *testing.B) { stream(b, open, rdma.OpSend, 8, 1) })
 }
 
+// Posts measures small requests, where what they cost is all there is, one at a time and in a row.
+func Posts(b *testing.B, open Provider) {
+	for _, depth := range []int{1, 16} {
+		b.Run(fmt.Sprintf("WRITE/%d", depth), func(b *testing.B) { stream(b, open, rdma.OpWrite, 64, depth) })
+		b.Run(fmt.Sprintf("READ/%d", depth), func(b *testing.B) { stream(b, open, rdma.OpRead, 64, depth) })
+		b.Run(fmt.Sprintf("SEND/%d", depth), func(b *testing.B) { stream(b, open, rdma.OpSend, 64, depth) })
+	}
+}
+
 // stream keeps depth requests under way from a callback of the completion
 // queue, and returns bytes per second.
 func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float64 {

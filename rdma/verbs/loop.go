@@ -31,7 +31,11 @@ type loop struct {
 	cm   *C.struct_rdma_event_channel
 	wake int      // an eventfd
 	ep   *os.File // an epoll descriptor of the three, in the runtime's poller
-	raw  syscall.RawConn
+	// ready, look and glance are what wait would allocate each time: take, and take for no result.
+	ready  [4]unix.EpollEvent
+	look   func(fd uintptr) bool
+	glance func(fd uintptr)
+	raw    syscall.RawConn
 
 	inbox  inbox.Inbox
 	timers timers
@@ -85,6 +89,7 @@ func newLoop(d *Device, i int) (*loop, error) {
 		dev: d, index: i, now: clock(), wake: -1, qps: map[uint32]*qp{}, srqs: map[uint32]*srq{}, cqs: map[*cq]struct{}{},
 		ids: map[*conn]struct{}{}, misc: map[*ident]struct{}{},
 	}
+	l.look, l.glance = l.take, func(fd uintptr) { l.take(fd) }
 	fail := func(what string, err error) (*loop, error) {
 		l.free()
 		return nil, fmt.Errorf("verbs: %s: %s: %w", d.name, what, cause(err))
@@ -204,24 +209,8 @@ func (l *loop) busy() bool {
 
 // wait sleeps until an event, a Submit or the next timer.
 func (l *loop) wait() {
-	var events [4]unix.EpollEvent
-	look := func(fd uintptr) bool {
-		n, err := unix.EpollWait(int(fd), events[:], 0)
-		for i := range max(n, 0) {
-			switch events[i].Fd {
-			case int32(l.wake):
-				var b [8]byte
-				_, _ = unix.Read(l.wake, b[:])
-			case int32(l.comp.fd):
-				l.heat()
-			case int32(l.cm.fd):
-				l.cmReady = true
-			}
-		}
-		return n > 0 || err != nil && err != unix.EINTR
-	}
 	if l.busy() {
-		_ = l.raw.Control(func(fd uintptr) { look(fd) })
+		_ = l.raw.Control(l.glance)
 		return
 	}
 	var at time.Time
@@ -230,7 +219,24 @@ func (l *loop) wait() {
 	}
 	_ = l.ep.SetReadDeadline(at)
 	l.slept = clock()
-	_ = l.raw.Read(look) // an error is that the time has come
+	_ = l.raw.Read(l.look) // an error is that the time has come
+}
+
+// take takes what the epoll descriptor has. It reports whether the wait is over.
+func (l *loop) take(fd uintptr) bool {
+	n, err := unix.EpollWait(int(fd), l.ready[:], 0)
+	for i := range max(n, 0) {
+		switch l.ready[i].Fd {
+		case int32(l.wake):
+			var b [8]byte
+			_, _ = unix.Read(l.wake, b[:])
+		case int32(l.comp.fd):
+			l.heat()
+		case int32(l.cm.fd):
+			l.cmReady = true
+		}
+	}
+	return n > 0 || err != nil && err != unix.EINTR
 }
 
 // heat takes the events of completion queues.

@@ -1,0 +1,149 @@
+// Command verbs compares what measures RDMA on a device of the kernel, in one run and in turns:
+//
+//	perftest  ib_write_bw and the others, in C on libibverbs
+//	verbs     rstorectl perf --provider verbs, in Go on libibverbs
+//	soft      rstorectl perf --provider soft, on the stack in user space
+//
+// Two guests (see test/guest) are the client and the server. The first two are on
+// rdma_rxe, the third on an interface beside it, of the same kind and with the same MTU. Needs
+// root and what test/guest/build has made. docs/performance.md says how to read the table.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/rstored/rstored/test/bench/compare"
+	"github.com/rstored/rstored/test/guest"
+)
+
+// options are the flags.
+type options struct {
+	rounds int
+	rows   *regexp.Regexp
+	keep   string
+	compare.Files
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 3, "how often everything is measured; ratios are medians of the rounds")
+	rows := flag.String("rows", "", "measure rows alone whose text matches this regular `expression`")
+	flag.StringVar(&o.JSON, "json", "", "write the results to this `file`")
+	flag.StringVar(&o.Markdown, "markdown", "", "write the table to this `file`")
+	flag.StringVar(&o.keep, "keep", filepath.Join("out", "bench-verbs"), "`directory` for consoles and logs if a guest fails")
+	flag.Parse()
+	var err error
+	if o.rows, err = regexp.Compile("(?i)" + *rows); err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		err = run(ctx, &o)
+		stop()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "verbs:", err)
+		os.Exit(1)
+	}
+}
+
+// run builds, measures, and reports.
+func run(ctx context.Context, o *options) error {
+	if os.Getuid() != 0 {
+		return errors.New("needs root, for namespaces and taps")
+	}
+	cache, err := guest.Cache()
+	if err != nil {
+		return err
+	}
+	bin, err := os.MkdirTemp("", "rstored-verbs-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(bin)
+	build := exec.CommandContext(ctx, "go", "build", "-tags", "rdmacore", "-o", bin, "github.com/rstored/rstored/cmd/rstorectl")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		return fmt.Errorf("go build: %w", err)
+	}
+	r := &report{compare.Report{
+		Rounds: o.rounds, Measured: make(map[string]map[compare.Variant]*compare.Taken),
+		Client: func(compare.Variant) string { return "" },
+		Beside: func(compare.Variant) string { return "soft" },
+	}}
+	runner := &guest.Runner{Cache: cache, Bin: bin, Keep: o.keep}
+	r.Host.Version()
+	if err := measure(ctx, o, runner, r); err != nil {
+		return err
+	}
+	r.Host.Describe(bin)
+	r.Host.Versions["guests with Linux"] = strings.TrimPrefix(runner.Kernel(), "Linux version ")
+	for _, w := range rows() {
+		if all := r.Measured[w.Experiment]; all != nil {
+			r.Rows = append(r.Rows, w.Result(all))
+		}
+	}
+	return o.Write(r, r.page)
+}
+
+// report is that of the three side by side.
+type report struct{ compare.Report }
+
+// page writes the table and what it means.
+func (r *report) page(w io.Writer) error {
+	h := &r.Host
+	var b strings.Builder
+	fmt.Fprintf(&b, `# rstorectl perf beside perftest
+
+Written by `+"`make bench-verbs`"+`; [performance.md](../performance.md#beside-perftest) says how it is measured and how
+to read it. Each number is the median of %d rounds in which the three took turns, each ratio the median of the rounds' ratios to
+perftest, with the least and the largest of them.
+
+`, r.Rounds)
+	fmt.Fprintf(&b, "%d cores of %s, Linux %s, %s, load %s; guests with Linux %s, perftest %s, librdmacm and libibverbs %s, rstored %s.\n\n", h.Cores, h.Processor, h.Kernel, h.Go, h.Load,
+		h.Versions["guests with Linux"], h.Versions["perftest"], h.Versions["rdma-core"], h.Versions["rstored"])
+	b.WriteString("| measure | perftest on rxe | verbs on rxe | of perftest | soft | of perftest |\n| --- | --- | --- | --- | --- | --- |\n")
+	for i := range r.Rows {
+		x := &r.Rows[i]
+		if x.Missing != "" {
+			fmt.Fprintf(&b, "| %s | not measured: %s |\n", x.Measure, compare.FirstLine([]byte(x.Missing)))
+			continue
+		}
+		value := func(s *compare.Side) string { return compare.Number(s.Value) + " " + x.Unit }
+		beside, of := "-", "-"
+		if len(x.Also) > 0 {
+			beside, of = value(&x.Also[0]), compare.Number(x.Also[0].Ratio)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s (%s to %s) | %s | %s |\n", x.Measure, value(x.Peer), value(x.Ours), compare.Number(x.Ratio), compare.Number(x.Min), compare.Number(x.Max), beside, of)
+	}
+	fmt.Fprintf(&b, `
+More is better of bandwidths, which are in MiB/s as perftest has them, and less of latencies, which are half the round trip. Two
+guests with one processor each and an interface of MTU %d (path MTU %d) on one bridge; %d requests under way at once
+where bandwidth is measured, one where latency is. A guest is a User-Mode Linux process on a host of two cores, so
+these are not the numbers of a network, of a card, or of either program on a host of its own: the rows tell the three from each other.
+`, mtu, pathMTU, depth)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Plot implements compare.Results.
+func (r *report) Plot(io.Writer) error { return errors.New("no picture of this") }
+
+// Failed implements compare.Results: perftest is in every guest, so all rows can be measured.
+func (r *report) Failed() error {
+	for _, x := range r.Rows {
+		if x.Missing != "" {
+			return fmt.Errorf("%s: %s", x.Measure, x.Missing)
+		}
+	}
+	return nil
+}
