@@ -166,7 +166,7 @@ var quick4 = map[string]bool{
 
 // quickVerbs are those on libibverbs that are not slow.
 var quickVerbs = map[string]bool{
-	"verbs-rxe-conformance": true, "verbs-rxe-mount": true, "verbs-rxe-mount-v42-rdma": true,
+	"verbs-rxe-conformance": true, "verbs-rxe-mount": true, "verbs-siw-mount": true,
 }
 
 // slowly reports whether a case is left out where time matters: it takes most of it, or shows
