@@ -97,6 +97,7 @@ if not holds:
 stage("shared")
 P
 coproc Q { python3 /tmp/ofd.py $M/file "$GUEST"; }
+q=$Q_PID # bash forgets it when the process has ended
 for what in held seen inherited "inherited seen" gone shared; do
 	read -r -t 60 got <&"${Q[0]}" || die "no answer to $what"
 	is "stage" "$got" "$what"
@@ -104,7 +105,7 @@ for what in held seen inherited "inherited seen" gone shared; do
 	[ "$what" = shared ] || echo go >&"${Q[1]}"
 done
 echo go >&"${Q[1]}"
-wait $Q_PID
+wait "$q"
 both
 count_locked
 umount $M
