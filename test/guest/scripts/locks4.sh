@@ -31,6 +31,7 @@ print("had", flush=True)
 sys.stdin.readline()
 P
 coproc P { python3 /tmp/ranges.py $M/file "$GUEST"; }
+p=$P_PID
 for what in ready locked refused unlocked had; do
 	read -r -t 60 got <&"${P[0]}" || die "no answer to $what"
 	is "stage" "$got" $what
@@ -40,12 +41,12 @@ done
 # One process ends with its locks, and the other guest has the whole file.
 if [ "$GUEST" = a ]; then
 	kill -9 $P_PID
-	wait $P_PID || true
+	wait "$p" || true
 fi
 both
 if [ "$GUEST" = b ]; then
 	echo go >&"${P[1]}"
-	wait $P_PID
+	wait "$p"
 	flock -n -x $M/file true || die "the locks of a process that has ended are still there"
 fi
 both
