@@ -489,27 +489,31 @@ const backlog = 1024
 // Listen implements rdma.Device. Port 0 means any free port.
 func (d *Device) Listen(port uint16, accept func(rdma.ConnRequest)) (rdma.Listener, error) {
 	return d.listen(C.RDMA_PS_TCP, port, func(l *loop, e *C.struct_rs_event) {
-		home := d.loops[d.next.Add(1)%uint32(len(d.loops))]
-		id := e.id
-		r := &request{l: home}
+		r := &request{l: d.home()}
 		r.fill(e)
-		if home != l {
-			if x := C.rs_migrate(id, home.cm); x != 0 {
-				C.rs_destroy_id(id)
-				return
-			}
-		}
-		take := func() {
-			r.id = home.adopt(id, r.event)
-			home.misc[r.id] = struct{}{}
+		r.l.welcome(l, e.id, r.event, func(i *ident) {
+			r.id = i
 			accept(r)
-		}
-		if home == l {
-			take()
-		} else if !home.Submit(take) {
-			C.rs_destroy_id(id)
-		}
+		})
 	})
+}
+
+// home is the loop of the next incoming request.
+func (d *Device) home() *loop { return d.loops[d.next.Add(1)%uint32(len(d.loops))] }
+
+// welcome takes the rdma_cm_id of a request over from the loop that has read it. What cannot be taken is refused.
+func (l *loop) welcome(from *loop, id *C.struct_rdma_cm_id, on func(*C.struct_rs_event), then func(*ident)) {
+	take := func() {
+		i := l.adopt(id, on)
+		l.misc[i] = struct{}{}
+		then(i)
+	}
+	switch {
+	case l == from:
+		take()
+	case C.rs_migrate(id, l.cm) != 0 || !l.Submit(take):
+		C.rs_destroy_id(id)
+	}
 }
 
 // listen opens a port. Requests are handed over on the first loop.

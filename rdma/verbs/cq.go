@@ -59,7 +59,7 @@ func (d *Device) CreateCQ(lp rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
 		return nil, fmt.Errorf("%w: a completion queue of %d entries of %s: %w", rdma.ErrNoResources, n, d.name, cause(err))
 	}
 	c.cqe = int(c.cq.cqe)
-	l.cqs[c] = struct{}{}
+	l.cqs[c.cookie] = c
 	if !c.manual {
 		c.event() // which arms it
 	}
@@ -243,6 +243,6 @@ func (c *cq) destroy() {
 	}
 	c.dead = true
 	cookies.remove(c.cookie)
-	delete(c.l.cqs, c)
+	delete(c.l.cqs, c.cookie)
 	C.rs_destroy_cq(c.cq)
 }

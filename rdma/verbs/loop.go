@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"container/heap"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -41,7 +42,7 @@ type loop struct {
 	timers timers
 	qps    map[uint32]*qp // by handle, which work requests carry
 	srqs   map[uint32]*srq
-	cqs    map[*cq]struct{}
+	cqs    map[uint64]*cq // by cookie
 	ids    map[*conn]struct{}
 	misc   map[*ident]struct{} // other rdma_cm_ids: requests, questions
 	handle uint32
@@ -86,7 +87,7 @@ const (
 
 func newLoop(d *Device, i int) (*loop, error) {
 	l := &loop{
-		dev: d, index: i, now: clock(), wake: -1, qps: map[uint32]*qp{}, srqs: map[uint32]*srq{}, cqs: map[*cq]struct{}{},
+		dev: d, index: i, now: clock(), wake: -1, qps: map[uint32]*qp{}, srqs: map[uint32]*srq{}, cqs: map[uint64]*cq{},
 		ids: map[*conn]struct{}{}, misc: map[*ident]struct{}{},
 	}
 	l.look, l.glance = l.take, func(fd uintptr) { l.take(fd) }
@@ -162,15 +163,11 @@ func (l *loop) Submit(fn func()) bool {
 	return taken
 }
 
-var one = [8]byte{7: 1}
-
-func init() {
-	// The counter is in the host's order; any value but zero does.
-	one[0] = 1
-}
+// one is what the counter of an eventfd is given, in the host's order.
+var one = binary.NativeEndian.AppendUint64(nil, 1)
 
 // ring ends the sleep of the loop, or the next one.
-func (l *loop) ring() { _, _ = unix.Write(l.wake, one[:]) }
+func (l *loop) ring() { _, _ = unix.Write(l.wake, one) }
 
 func (l *loop) run() {
 	defer l.dev.ended.Done()
@@ -246,8 +243,7 @@ func (l *loop) heat() {
 		n := int(C.rs_cq_events(l.comp, &who[0], C.int(len(who))))
 		l.n.wakeups.Add(uint64(n))
 		for _, c := range who[:n] {
-			q, ok := cookies.get(uint64(c)).(*cq)
-			if ok {
+			if q := l.cqs[uint64(c)]; q != nil {
 				q.event()
 			}
 		}
@@ -381,7 +377,7 @@ func (l *loop) end() {
 	for _, s := range l.srqs {
 		s.destroy()
 	}
-	for q := range l.cqs {
+	for _, q := range l.cqs {
 		q.destroy()
 	}
 }

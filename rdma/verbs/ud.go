@@ -192,31 +192,17 @@ func (d *Device) ListenUD(port uint16, accept func(rdma.UDRequest)) (rdma.Listen
 		return nil, fmt.Errorf("%w: %s has no datagrams", rdma.ErrUnsupported, d.name)
 	}
 	return d.listen(C.RDMA_PS_UDP, port, func(l *loop, e *C.struct_rs_event) {
-		home := d.loops[d.next.Add(1)%uint32(len(d.loops))]
-		id := e.id
-		r := &udRequest{l: home, private: privateData(e)}
+		r := &udRequest{l: d.home(), private: privateData(e)}
 		var x C.struct_rs_route
-		C.rs_route(id, &x)
+		C.rs_route(e.id, &x)
 		r.local, r.remote, r.pkey = address(&x.local), address(&x.remote), uint16(x.pkey)
 		if r.pkey == 0 {
 			r.pkey = defaultPKey
 		}
-		if home != l {
-			if x := C.rs_migrate(id, home.cm); x != 0 {
-				C.rs_destroy_id(id)
-				return
-			}
-		}
-		take := func() {
-			r.id = home.adopt(id, r.event)
-			home.misc[r.id] = struct{}{}
+		r.l.welcome(l, e.id, r.event, func(i *ident) {
+			r.id = i
 			accept(r)
-		}
-		if home == l {
-			take()
-		} else if !home.Submit(take) {
-			C.rs_destroy_id(id)
-		}
+		})
 	})
 }
 
