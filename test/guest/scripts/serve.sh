@@ -2,8 +2,15 @@
 # what the host orders.
 rdma_device
 mkdir -p /run/exports
-mount -t tmpfs -o "${EXPORTS_FS:-size=90%,mode=755}" exports /run/exports
+if [ -n "${EXPORTS_EXT4:-}" ]; then
+	truncate -s "$EXPORTS_EXT4" /tmp/exports.ext4
+	mkfs.ext4 -q -F /tmp/exports.ext4
+	mount -o loop /tmp/exports.ext4 /run/exports
+else
+	mount -t tmpfs -o "${EXPORTS_FS:-size=90%,mode=755}" exports /run/exports
+fi
 cp -a /run/host/exports/. /run/exports/
+stat -f -c '%S %b %f %c' /run/exports >/run/host/statfs
 before=$(resources)
 say "before: $before"
 serve
