@@ -115,6 +115,7 @@ type conn struct {
 	phase  phase
 	active bool // we asked for it
 	closed bool // by the user: no callback any more
+	heard  bool // something has arrived
 	on     func(rdma.Conn, rdma.ConnEvent)
 	params rdma.ConnParams
 	mtu    rdma.MTU
@@ -220,6 +221,7 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 // traffic is called when something arrived on a passive connection whose peer has not said that it is
 // established: that says it too (IBTA 12.9.6).
 func (c *conn) traffic() {
+	c.heard = true
 	if c.phase == accepted {
 		C.rs_notify(c.id.id, C.IBV_EVENT_COMM_EST)
 		c.up(nil)
@@ -251,6 +253,23 @@ func (c *conn) up(private []byte) {
 		}
 	}
 	c.tell(e)
+	if !c.active && c.l.dev.disorder() {
+		c.l.After(lull, c.nudge)
+	}
+}
+
+// lull is how long a peer that has connected to siw may say nothing before it is nudged.
+const lull = 100 * rdma.Millisecond
+
+// nudge asks a silent peer for a READ of no bytes, which it answers whatever memory it has (RFC 5040 section 5.2), and
+// whose own completion nobody sees. siw of Linux loses sight of what a peer sends as soon as it has the MPA reply: it sends
+// that before it puts the queue pair in charge of the socket, and what arrives in between waits there until more arrives,
+// which it does not where the peer waits for an answer. By now the peer has long been told that it is connected.
+func (c *conn) nudge() {
+	if c.heard || c.phase != established || c.q.dead || c.params.InitiatorDepth == 0 {
+		return
+	}
+	c.q.readNothing()
 }
 
 // rnrTimer is the code of the time that our RNR NAKs ask for, 0.64 ms. The connection manager leaves 0, which
