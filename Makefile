@@ -23,6 +23,7 @@ OUT           ?= out
 ARCHES        ?= amd64 arm64
 FORMATS       ?= deb rpm
 RDMA          ?= auto
+PARALLEL      ?= 1
 IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
@@ -146,11 +147,11 @@ demo: build
 
 # The Linux kernel's own client against rstored, in guests: see test/guest. The
 # guests are built the first time, from Debian packages. CASES is a regular expression,
-# or "quick"; a run of all cases writes docs/interop.md.
+# or "quick"; PARALLEL of them run at a time. A run of all cases writes docs/interop.md.
 interop:
 	test/guest/build
 	[ '$(CASES)' = quick ] || test/guest/build tls
-	cd test/guest && RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' RSTORED_GUEST_TABLE=../../docs/interop.md $(GO) test -count=1 -timeout 3h -run TestInterop
+	cd test/guest && RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' RSTORED_GUEST_JOBS='$(PARALLEL)' RSTORED_GUEST_TABLE=../../docs/interop.md $(GO) test -count=1 -timeout 3h -run TestInterop
 
 # Packages for Debian and for RPM in OUT, of each of ARCHES and FORMATS. Those with the programs for RDMA devices
 # where they can be built; RDMA=yes insists on them, and RDMA=no does without.

@@ -8,13 +8,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 )
 
 // TestInterop runs the cases whose names match RSTORED_GUEST_CASES, all if it is
 // empty, and all but the slow ones if it is "quick". A run of all writes the table
-// of results to RSTORED_GUEST_TABLE. It needs root and what the script build has made, and thus runs only
+// of results to RSTORED_GUEST_TABLE. RSTORED_GUEST_JOBS cases, one if it is not set, are run at a time. It needs root and what the script build has made, and thus runs only
 // where RSTORED_GUEST=1 asks for it: make interop.
 func TestInterop(t *testing.T) {
 	if os.Getenv("RSTORED_GUEST") != "1" {
@@ -48,26 +50,40 @@ func TestInterop(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	jobs := 1
+	if n, err := strconv.Atoi(os.Getenv("RSTORED_GUEST_JOBS")); err == nil && n > 0 {
+		jobs = n
+	}
 	begin := time.Now()
-	ran, failed := 0, 0
-	var all []outcome
+	var (
+		all     []outcome
+		running sync.WaitGroup
+		turn    = make(chan struct{}, jobs)
+	)
 	for i := range cases {
-		c := &cases[i]
-		if !chosen(c) {
-			continue
+		if chosen(&cases[i]) {
+			all = append(all, outcome{c: &cases[i]})
 		}
-		ran++
-		start := time.Now()
-		err := r.Run(context.Background(), c)
-		all = append(all, outcome{c, err})
-		word := "pass"
-		if err != nil {
-			word = "FAIL"
+	}
+	for i := range all {
+		o := &all[i]
+		turn <- struct{}{}
+		running.Go(func() {
+			defer func() { <-turn }()
+			start := time.Now()
+			o.err = r.Run(context.Background(), o.c)
+			line := fmt.Sprintf("%-32s %s %6.1f s\n", o.c.Name, "pass", time.Since(start).Seconds())
+			if o.err != nil {
+				line = fmt.Sprintf("%-32s %s %6.1f s\n    %v\n", o.c.Name, "FAIL", time.Since(start).Seconds(), o.err)
+			}
+			fmt.Print(line)
+		})
+	}
+	running.Wait()
+	ran, failed := len(all), 0
+	for _, o := range all {
+		if o.err != nil {
 			failed++
-		}
-		fmt.Printf("%-32s %s %6.1f s\n", c.Name, word, time.Since(start).Seconds())
-		if err != nil {
-			fmt.Printf("    %v\n", err)
 			t.Fail()
 		}
 	}
