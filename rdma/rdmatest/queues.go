@@ -330,6 +330,42 @@ func testInline(t *testing.T, open Provider) {
 	}
 }
 
+// testInlineMost: queue pairs take as much inline data as the device says, and no more.
+func testInlineMost(t *testing.T, open Provider) {
+	a, b := newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{})
+	n := 64
+	if lim := rdma.LimitsOf(a.dev); lim.Inline > 0 {
+		n = lim.Inline
+		caps := a.cfg
+		caps.Caps.MaxInline = n + 1
+		a.on(func() {
+			q, err := a.dev.CreateQP(a.loop, caps)
+			if !errors.Is(err, rdma.ErrInvalidWR) {
+				t.Errorf("%d bytes inline where the device has %d: %v", n+1, n, err)
+			}
+			if err == nil {
+				q.Destroy()
+			}
+		})
+	}
+	a.cfg.Caps.MaxInline = n
+	join(a, b, port)
+	dst := b.register(make([]byte, 2*n), anyAccess)
+	b.do(func() error {
+		return b.conn.QP().PostRecv([]rdma.RecvWR{{ID: 1, SGL: part(dst, n, n)}})
+	})
+	data := pattern(n, 1)
+	sgl := []rdma.SGE{{Buf: data[:n-1]}, {Buf: data[n-1:]}}
+	a.post(
+		rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.Inline, SGL: sgl, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
+		rdma.SendWR{ID: 2, Op: rdma.OpSend, Flags: rdma.Inline | rdma.Signaled, SGL: sgl})
+	a.succeeded(2)
+	b.succeeded(1)
+	if !bytes.Equal(dst.Bytes()[:n], data) || !bytes.Equal(dst.Bytes()[n:], data) {
+		t.Errorf("%d bytes inline arrived as others", n)
+	}
+}
+
 // testMemoryWindow: a window that is bound by a work request opens a part of a region to one
 // queue pair, until it is invalidated from here or there.
 func testMemoryWindow(t *testing.T, open Provider) {

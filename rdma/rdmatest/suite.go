@@ -50,6 +50,7 @@ func Run(t *testing.T, open Provider) {
 		{"FastRegistration", testFastRegistration},
 		{"SharedReceives", testSharedReceives},
 		{"Inline", testInline},
+		{"InlineMost", testInlineMost},
 		{"Arming", testArming},
 		{"Resize", testResize},
 		{"Drain", testDrain},

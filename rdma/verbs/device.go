@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -88,6 +89,7 @@ type Device struct {
 	iwarp    bool
 	software bool
 	rxe      bool
+	siw      bool
 	ib       bool // InfiniBand, whose peers have no address that can be found from IP's
 	limits   rdma.Limits
 	readSGEs int // elements of a READ
@@ -186,7 +188,7 @@ func (d *Device) open() error {
 	_, err = os.Stat(filepath.Join("/sys/class/infiniband", d.name, "device/driver"))
 	d.software = err != nil
 	d.iwarp = d.ctx.device.transport_type == C.IBV_TRANSPORT_IWARP
-	d.rxe = d.software && !d.iwarp
+	d.rxe, d.siw = d.software && !d.iwarp, d.software && d.iwarp
 	var layer, state C.int
 	d.mtu = rdma.MTUFromCode(uint8(C.rs_port_mtu(d.ctx, C.int(d.port), &layer, &state)))
 	if d.mtu == 0 {
@@ -201,7 +203,7 @@ func (d *Device) open() error {
 	}
 	d.limits = rdma.Limits{
 		QPs: int(lim.max_qp), CQs: int(lim.max_cq), SRQs: int(lim.max_srq), MRs: int(lim.max_mr), PDs: int(lim.max_pd), MWs: int(lim.max_mw),
-		WRs: int(lim.max_qp_wr), SGEs: int(lim.max_sge), CQEs: int(lim.max_cqe), Inline: inlineMax,
+		WRs: int(lim.max_qp_wr), SGEs: int(lim.max_sge), CQEs: int(lim.max_cqe),
 		RdAtomic: min(int(lim.max_qp_rd_atom), int(lim.max_qp_init_rd_atom), 255), RegionBytes: uint64(lim.max_mr_size),
 		Atomics:   lim.atomic_cap != C.IBV_ATOMIC_NONE,
 		Datagrams: !d.iwarp, Immediate: !d.iwarp,
@@ -209,11 +211,14 @@ func (d *Device) open() error {
 		SendErrors:   !d.software,
 		Acknowledged: !d.iwarp, NotReady: !d.iwarp, Unconnected: !d.iwarp && !d.ib, Solicited: !d.iwarp,
 		Drains:       !d.software && !d.iwarp,
-		ResizableCQs: !strings.HasPrefix(d.name, "siw"),
+		ResizableCQs: !d.siw,
 	}
 	d.numa = numaNode(d.name)
 	d.readSGEs = max(int(lim.max_sge_rd), 1)
-	if d.hca, err = shareHCA(d.ctx, d.log); err != nil {
+	if d.hca, err = shareHCA(d.ctx, d.siw, d.log); err != nil {
+		return err
+	}
+	if d.limits.Inline, err = d.inline(); err != nil {
 		return err
 	}
 	for i := range d.cfg.Loops {
@@ -224,6 +229,38 @@ func (d *Device) open() error {
 		d.loops = append(d.loops, l)
 	}
 	return nil
+}
+
+// inlineMax is how much data of a request may be given inline, if the device has as much.
+const inlineMax = 512
+
+// inline is how much data of a request the device takes inline. It does not say: a queue pair can be made that has as much, or cannot.
+func (d *Device) inline() (int, error) {
+	p, err := C.rs_alloc_pd(d.ctx)
+	if p == nil {
+		return 0, fmt.Errorf("verbs: a protection domain of %s: %w", d.name, cause(err))
+	}
+	defer C.rs_dealloc_pd(p)
+	c, err := C.rs_create_cq(d.ctx, 1, 0, nil)
+	if c == nil {
+		return 0, fmt.Errorf("verbs: a completion queue of %s: %w", d.name, cause(err))
+	}
+	defer C.rs_destroy_cq(c)
+	has := func(n int) bool {
+		init := C.struct_rs_qp_init{
+			pd: p, send_cq: c, recv_cq: c, _type: C.IBV_QPT_RC, send_wr: 1, recv_wr: 1, send_sge: 1, recv_sge: 1, inline_data: C.int(n),
+		}
+		q := C.rs_create_qp(nil, &init)
+		if q == nil {
+			return false
+		}
+		C.rs_destroy_qp(nil, q)
+		return int(init.inline_data) >= n
+	}
+	if has(inlineMax) {
+		return inlineMax, nil
+	}
+	return sort.Search(inlineMax-1, func(n int) bool { return !has(n + 1) }), nil
 }
 
 // release frees what open took.
@@ -394,12 +431,30 @@ type hca struct {
 	stop  atomic.Bool
 	done  chan struct{}
 	log   *slog.Logger
+	first *C.struct_ibv_cq // of siw, see occupy
+}
+
+// The kernel gives each queue of siw an offset at which the program maps it, the first that is free. libsiw takes one
+// of them for the word that there is none (SIW_INVAL_UOBJ_KEY), so that the queue that begins there fails, without a
+// reason, and all after it, which are given the same.
+const (
+	siwNoOffset = 0x90000
+	siwCQE      = 32 // bytes of an entry of a completion queue
+)
+
+// occupy makes the first queue of a context of siw, which lies from 0 to beyond that offset: no other begins there. It takes a MiB.
+func (h *hca) occupy() error {
+	var err error
+	if h.first, err = C.rs_create_cq(h.ctx, siwNoOffset/siwCQE+1, 0, nil); h.first == nil {
+		return fmt.Errorf("verbs: the first completion queue of siw: %w", cause(err))
+	}
+	return nil
 }
 
 // errStale says that librdmacm's context is of a device that was removed.
 var errStale = errors.New("verbs: the device was removed")
 
-func shareHCA(ctx *C.struct_ibv_context, log *slog.Logger) (*hca, error) {
+func shareHCA(ctx *C.struct_ibv_context, siw bool, log *slog.Logger) (*hca, error) {
 	libraries.Lock()
 	defer libraries.Unlock()
 	if h := libraries.hcas[ctx]; h != nil {
@@ -417,7 +472,10 @@ func shareHCA(ctx *C.struct_ibv_context, log *slog.Logger) (*hca, error) {
 		return nil, fmt.Errorf("verbs: the events of the device: %w", err)
 	}
 	h := &hca{ctx: ctx, users: 1, file: os.NewFile(uintptr(fd), "async events"), done: make(chan struct{}), log: log}
-	if h.raw, err = h.file.SyscallConn(); err != nil {
+	if h.raw, err = h.file.SyscallConn(); err == nil && siw {
+		err = h.occupy()
+	}
+	if err != nil {
 		_ = h.file.Close()
 		return nil, err
 	}
@@ -449,6 +507,9 @@ func (h *hca) end() {
 	h.stop.Store(true)
 	_ = h.file.Close() // which wakes the reader
 	<-h.done
+	if h.first != nil {
+		C.rs_destroy_cq(h.first)
+	}
 }
 
 // resync has librdmacm let go of devices that were removed.

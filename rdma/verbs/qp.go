@@ -16,9 +16,6 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// inlineMax is how much data of a request may be given inline, if the device has as much.
-const inlineMax = 512
-
 // Work requests carry in their ID what their completion is about: recvBit for receives, the handle of the
 // queue in 31 bits, and the place in the queue in 32.
 const recvBit = 1 << 63
@@ -159,8 +156,8 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 	if d.limits.SGEs > 0 && max(c.Caps.MaxSendSGE, c.Caps.MaxRecvSGE) > d.limits.SGEs {
 		return nil, fmt.Errorf("%w: requests of %d and %d elements; the most of %s is %d", rdma.ErrInvalidWR, c.Caps.MaxSendSGE, c.Caps.MaxRecvSGE, d.name, d.limits.SGEs)
 	}
-	if c.Caps.MaxInline < 0 || c.Caps.MaxInline > inlineMax {
-		return nil, fmt.Errorf("%w: %d bytes inline; the most is %d", rdma.ErrInvalidWR, c.Caps.MaxInline, inlineMax)
+	if c.Caps.MaxInline < 0 || c.Caps.MaxInline > d.limits.Inline {
+		return nil, fmt.Errorf("%w: %d bytes inline; the most of %s is %d", rdma.ErrInvalidWR, c.Caps.MaxInline, d.name, d.limits.Inline)
 	}
 	if c.Type == rdma.UD && !d.limits.Datagrams {
 		return nil, fmt.Errorf("%w: %s has no datagrams", rdma.ErrUnsupported, d.name)
@@ -211,6 +208,7 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 		recv.give(q.receives())
 		return nil, fmt.Errorf("%w: a queue pair of %s for %d sends and %d receives: %w", rdma.ErrNoResources, d.name, depth, c.Caps.MaxRecvWR, cause(err))
 	}
+	q.caps.MaxInline = min(q.caps.MaxInline, int(init.inline_data))
 	if id != nil {
 		q.state = rdma.StateInit
 	}
@@ -441,12 +439,12 @@ func (q *qp) parts(w *rdma.SendWR) int {
 
 // disorder reports whether requests complete in another order than that in which they were posted: siw completes what
 // it has sent while READs before it wait for their data. Each one has a completion of its own then.
-func (d *Device) disorder() bool { return d.software && d.iwarp }
+func (d *Device) disorder() bool { return d.siw }
 
 // flushes reports whether the device completes what is posted: siw, and other devices with an error, do not once
 // the queue pair is in ERR, and then it is completed here.
 func (q *qp) flushes() bool {
-	return q.state != rdma.StateErr || !q.l.dev.software || !q.l.dev.iwarp
+	return q.state != rdma.StateErr || !q.l.dev.siw
 }
 
 // check refuses what the device would, or would not see.
@@ -494,6 +492,9 @@ func (q *qp) check(w *rdma.SendWR) error {
 		}
 		if w.Op != rdma.OpSend && w.Op != rdma.OpSendImm && w.Op != rdma.OpSendInv && w.Op != rdma.OpWrite && w.Op != rdma.OpWriteImm {
 			return bad("operation %d with inline data", w.Op)
+		}
+		if w.Op == rdma.OpSendInv && q.l.dev.siw {
+			return fmt.Errorf("%w: inline data of a SEND that invalidates, of %s", rdma.ErrUnsupported, q.l.dev.name) // it would hang
 		}
 	}
 	switch q.typ {

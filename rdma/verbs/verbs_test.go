@@ -3,6 +3,7 @@
 package verbs_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -69,5 +70,30 @@ func TestConformance(t *testing.T) {
 		{"4 loops", verbs.Config{Loops: 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) { rdmatest.Run(t, provider(c.cfg, at)) })
+	}
+}
+
+// TestManyQueues: a queue can be made wherever in what the kernel maps for the program it begins. libsiw fails at one
+// offset.
+func TestManyQueues(t *testing.T) {
+	at := addrs(t)
+	for _, depth := range []int{1, 200, 1000} {
+		t.Run(fmt.Sprint(depth), func(t *testing.T) {
+			d := provider(verbs.Config{}, at)(t)
+			l := d.Loops()[0]
+			done := make(chan struct{})
+			l.Submit(func() {
+				defer close(done)
+				for i := range 100 {
+					c, err := d.CreateCQ(l, rdma.CQOptions{Depth: depth})
+					if err != nil {
+						t.Errorf("queue %d: %v", i, err)
+						return
+					}
+					defer c.Close()
+				}
+			})
+			<-done
+		})
 	}
 }
