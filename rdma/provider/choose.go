@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/rstored/rstored/rdma/roce"
@@ -58,46 +56,16 @@ type Host struct {
 	// Sys is a file system like /sys.
 	Sys fs.FS
 	// Interfaces lists those that are up, with their addresses.
-	Interfaces func() ([]Interface, error)
+	Interfaces func() ([]sysfs.Interface, error)
 	// Available says why devices of the kernel cannot be used by this program, nil if they can.
 	Available func() error
 	// Source is the address by which routing reaches another, the invalid one for those of this host.
 	Source func(remote netip.Addr) (netip.Addr, error)
 }
 
-// Interface is a network interface.
-type Interface struct {
-	Name  string
-	Addrs []netip.Addr
-}
-
 // System is the host that this program runs on.
 func System() *Host {
-	return &Host{Sys: os.DirFS("/sys"), Interfaces: interfaces, Available: verbs.Available, Source: roce.SourceFor}
-}
-
-func interfaces() ([]Interface, error) {
-	ifs, err := net.Interfaces()
-	if err != nil {
-		return nil, fmt.Errorf("interfaces: %w", err)
-	}
-	out := make([]Interface, 0, len(ifs))
-	for _, i := range ifs {
-		addrs, err := i.Addrs()
-		if err != nil || i.Flags&net.FlagUp == 0 {
-			continue
-		}
-		x := Interface{Name: i.Name}
-		for _, a := range addrs {
-			if n, ok := a.(*net.IPNet); ok {
-				if ip, ok := netip.AddrFromSlice(n.IP); ok {
-					x.Addrs = append(x.Addrs, ip.Unmap())
-				}
-			}
-		}
-		out = append(out, x)
-	}
-	return out, nil
+	return &Host{Sys: os.DirFS("/sys"), Interfaces: sysfs.Interfaces, Available: verbs.Available, Source: roce.SourceFor}
 }
 
 // Choice is where a device is opened.
@@ -131,7 +99,7 @@ func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
 	}
 	switch k {
 	case Soft:
-		if d != nil && !d.Soft && d.Kind != rnic && p.Layer != infiniBand {
+		if d != nil && !d.Soft && d.Kind != sysfs.RNIC && p.Layer != sysfs.InfiniBand {
 			c.Warning = fmt.Sprintf("%s, which has %v, may keep the packets of UDP port 4791 for itself", d.Name, c.Addr)
 		}
 		return c, nil
@@ -173,7 +141,7 @@ func (h *Host) named(k Kind, devices []sysfs.Device, device string) (Choice, err
 	if i < 0 {
 		return Choice{}, fmt.Errorf("%w: none is named %s ('rstorectl device list' shows those there are)", verbs.ErrNoDevice, device)
 	}
-	addrs := h.addresses(&devices[i])
+	addrs := sysfs.Addrs(h.Sys, &devices[i], h.interfaces())
 	if len(addrs) == 0 {
 		return Choice{}, fmt.Errorf("%w: %s has no address, of which RDMA-CM needs one: give its network interface one ('ip addr add')", verbs.ErrNoDevice, device)
 	}
@@ -209,8 +177,9 @@ func (h *Host) Addresses() ([]netip.Addr, error) {
 		return nil, fmt.Errorf("the RDMA devices of the kernel: %w", err)
 	}
 	var out []netip.Addr
+	ifs := h.interfaces()
 	for i := range devices {
-		for _, a := range h.addresses(&devices[i]) {
+		for _, a := range sysfs.Addrs(h.Sys, &devices[i], ifs) {
 			if _, p := h.find(devices, a); p != nil && p.State == active && !slices.Contains(out, a) {
 				out = append(out, a)
 			}
@@ -233,12 +202,6 @@ func (h *Host) RXE() string {
 	return ""
 }
 
-// What sysfs calls kinds of devices and of links.
-const (
-	rnic       = sysfs.RNIC // iWARP
-	infiniBand = "InfiniBand"
-)
-
 // find is the device and the port that has an address, one that is up before others; nil if there is none.
 func (h *Host) find(devices []sysfs.Device, addr netip.Addr) (*sysfs.Device, *sysfs.Port) {
 	if !addr.IsValid() {
@@ -246,10 +209,11 @@ func (h *Host) find(devices []sysfs.Device, addr netip.Addr) (*sysfs.Device, *sy
 	}
 	var dev *sysfs.Device
 	var port *sysfs.Port
+	ifs := h.interfaces()
 	for i := range devices {
 		for j := range devices[i].Ports {
 			d, p := &devices[i], &devices[i].Ports[j]
-			if (port == nil || port.State != active && p.State == active) && slices.Contains(h.ofPort(d, p), addr) {
+			if (port == nil || port.State != active && p.State == active) && slices.Contains(sysfs.PortAddrs(h.Sys, d, p, ifs), addr) {
 				dev, port = d, p
 			}
 		}
@@ -257,71 +221,12 @@ func (h *Host) find(devices []sysfs.Device, addr netip.Addr) (*sysfs.Device, *sy
 	return dev, port
 }
 
-// addresses are those of a device by which others reach it.
-func (h *Host) addresses(d *sysfs.Device) []netip.Addr {
-	var out []netip.Addr
-	for i := range d.Ports {
-		for _, a := range h.ofPort(d, &d.Ports[i]) {
-			if !a.IsLinkLocalUnicast() && !slices.Contains(out, a) {
-				out = append(out, a)
-			}
-		}
-	}
-	return out
-}
-
-// ofPort are the addresses that RDMA-CM finds a port by: of RoCE those in the table of GIDs, else those of
-// its network interface.
-func (h *Host) ofPort(d *sysfs.Device, p *sysfs.Port) []netip.Addr {
-	var out []netip.Addr
-	switch {
-	case d.Kind == rnic:
-		out = h.ofInterface(p.NetDev)
-	case p.Layer == infiniBand:
-		for _, name := range h.ipoib(d.Name, p.Number) {
-			out = append(out, h.ofInterface(name)...)
-		}
-	default:
-		for _, g := range p.GIDs {
-			if a := g.Addr(); a.IsValid() {
-				out = append(out, a)
-			}
-		}
-	}
-	return out
-}
-
-func (h *Host) ofInterface(name string) []netip.Addr {
-	all, err := h.Interfaces()
-	if err != nil || name == "" {
+func (h *Host) interfaces() []sysfs.Interface {
+	ifs, err := h.Interfaces()
+	if err != nil {
 		return nil
 	}
-	i := slices.IndexFunc(all, func(i Interface) bool { return i.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return all[i].Addrs
-}
-
-// ipoib are the network interfaces of a port of InfiniBand.
-func (h *Host) ipoib(device string, port int) []string {
-	entries, _ := fs.ReadDir(h.Sys, "class/net") // a host without it has no interface
-	var out []string
-	for _, e := range entries {
-		dir := path.Join("class/net", e.Name())
-		if _, err := fs.Stat(h.Sys, path.Join(dir, "device/infiniband", device)); err != nil {
-			continue
-		}
-		const arphrdInfiniBand = "32"
-		if t, _ := fs.ReadFile(h.Sys, path.Join(dir, "type")); strings.TrimSpace(string(t)) != arphrdInfiniBand {
-			continue
-		}
-		n, _ := fs.ReadFile(h.Sys, path.Join(dir, "dev_port"))
-		if i, err := strconv.Atoi(strings.TrimSpace(string(n))); err == nil && i+1 == port {
-			out = append(out, e.Name())
-		}
-	}
-	return out
+	return ifs
 }
 
 // Usable reports whether programs can use a device of the kernel, by its name.

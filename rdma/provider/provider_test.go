@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/rstored/rstored/rdma/sysfs"
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
@@ -54,17 +55,17 @@ func host(t *testing.T, available error) *Host {
 	}
 	return &Host{
 		Sys: sys, Available: func() error { return available },
-		Interfaces: func() ([]Interface, error) {
-			return []Interface{
-				{"lo", addrs("127.0.0.1")},
-				{"ens1", addrs("10.0.0.1", "10.0.0.9")},
-				{"ens2", addrs("10.0.1.1")},
-				{"ens3", addrs("10.0.2.1")},
-				{"ib0", addrs("10.0.3.9")},
-				{"ib1", addrs("10.0.3.1")},
-				{"eth0", addrs("10.0.4.1")},
-				{"eth1", addrs("10.0.5.1")},
-				{"eth2", addrs("10.0.6.1", "10.0.6.2", "fe80::99:ff:fe00:2")},
+		Interfaces: func() ([]sysfs.Interface, error) {
+			return []sysfs.Interface{
+				{Name: "lo", Addrs: addrs("127.0.0.1")},
+				{Name: "ens1", Addrs: addrs("10.0.0.1", "10.0.0.9")},
+				{Name: "ens2", Addrs: addrs("10.0.1.1")},
+				{Name: "ens3", Addrs: addrs("10.0.2.1")},
+				{Name: "ib0", Addrs: addrs("10.0.3.9")},
+				{Name: "ib1", Addrs: addrs("10.0.3.1")},
+				{Name: "eth0", Addrs: addrs("10.0.4.1")},
+				{Name: "eth1", Addrs: addrs("10.0.5.1")},
+				{Name: "eth2", Addrs: addrs("10.0.6.1", "10.0.6.2", "fe80::99:ff:fe00:2")},
 			}, nil
 		},
 		Source: func(remote netip.Addr) (netip.Addr, error) {

@@ -90,6 +90,17 @@ func list(sys fs.FS, wanted func(name string) bool) ([]Device, error) {
 	return out, nil
 }
 
+// Named reads one device, and reports whether there is one of that name.
+func Named(sys fs.FS, name string) (Device, bool) {
+	if name != path.Base(name) || !fs.ValidPath(name) {
+		return Device{}, false
+	}
+	if _, err := fs.Stat(sys, path.Join(class, name)); err != nil || name == "." {
+		return Device{}, false
+	}
+	return read(sys, name), true
+}
+
 // Host is this host's devices.
 func Host() ([]Device, error) { return List(os.DirFS("/sys")) }
 
@@ -238,8 +249,11 @@ func driver(node, uevent string, soft bool) string {
 	return RXEDriver
 }
 
-// RNIC is the kind of iWARP's nodes.
-const RNIC = "RNIC"
+// What the kernel calls kinds of nodes and of links.
+const (
+	RNIC       = "RNIC"       // a node of iWARP
+	InfiniBand = "InfiniBand" // a link
+)
 
 // Drivers of the kernel's soft devices.
 const (

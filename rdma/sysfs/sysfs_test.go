@@ -51,6 +51,14 @@ func TestList(t *testing.T) {
 	if a := got[0].Ports[0].GIDs[1].Addr().String(); a != "10.0.0.1" {
 		t.Errorf("the address of an IPv4 GID is %s", a)
 	}
+	if d, ok := Named(sys, "rxe0"); !ok || !reflect.DeepEqual(d, want[2]) {
+		t.Errorf("rxe0 by its name is %+v, %v", d, ok)
+	}
+	for _, name := range []string{"", ".", "..", "/", "rxe1", "rxe0/ports", "../infiniband/rxe0"} {
+		if d, ok := Named(sys, name); ok {
+			t.Errorf("%q is the name of %+v", name, d)
+		}
+	}
 	if none, err := List(fstest.MapFS{}); err != nil || none == nil || len(none) != 0 {
 		t.Errorf("a kernel without RDMA: %v, %v", none, err)
 	}

@@ -15,8 +15,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/sysfs"
 )
 
 // Available reports why the provider cannot be used: nil if the libraries are there.
@@ -279,50 +280,28 @@ func (d *Device) release() {
 	}
 }
 
-// addressOf is the first address of a device's interface, version 4 before 6.
+// addressOf is the first address that RDMA-CM finds a device by, version 4 before 6.
 func addressOf(device string) (netip.Addr, error) {
 	if device == "" {
 		return netip.Addr{}, errors.New("verbs: neither an address nor a device is given")
 	}
-	if device != filepath.Base(device) {
-		return netip.Addr{}, fmt.Errorf("verbs: %q is no name of a device", device)
+	sys := os.DirFS("/sys")
+	x, ok := sysfs.Named(sys, device)
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("verbs: %w: %s ('rdma link show' lists those that there are)", ErrNoDevice, device)
 	}
-	base := filepath.Join("/sys/class/infiniband", device)
-	if _, err := os.Stat(base); err != nil {
-		return netip.Addr{}, fmt.Errorf("verbs: %w: %s ('rdma link show' lists those that there are): %w", ErrNoDevice, device, err)
+	ifs, err := sysfs.Interfaces()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("verbs: the addresses of %s: %w", device, err)
 	}
-	names, _ := filepath.Glob(filepath.Join(base, "ports/*/gid_attrs/ndevs/*"))
-	var found netip.Addr
-	for _, f := range names {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			continue // an entry of the table that is empty
-		}
-		i, err := net.InterfaceByName(strings.TrimSpace(string(b)))
-		if err != nil {
-			continue
-		}
-		addrs, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		for _, a := range addrs {
-			p, err := netip.ParsePrefix(a.String())
-			if err != nil || p.Addr().IsLinkLocalUnicast() {
-				continue
-			}
-			if p.Addr().Is4() {
-				return p.Addr(), nil
-			}
-			if !found.IsValid() {
-				found = p.Addr()
-			}
-		}
+	addrs := sysfs.Addrs(sys, &x, ifs)
+	if len(addrs) == 0 {
+		return netip.Addr{}, fmt.Errorf("verbs: %w with an IP address: that of %s has none", ErrNoDevice, device)
 	}
-	if !found.IsValid() {
-		return found, fmt.Errorf("verbs: %w with an IP address: that of %s has none", ErrNoDevice, device)
+	if i := slices.IndexFunc(addrs, netip.Addr.Is4); i >= 0 {
+		return addrs[i], nil
 	}
-	return found, nil
+	return addrs[0], nil
 }
 
 // soft reports whether the device is one of the kernel's software devices, which belong to no bus.

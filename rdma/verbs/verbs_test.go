@@ -3,7 +3,7 @@
 package verbs_test
 
 import (
-	"fmt"
+	"errors"
 	"net/netip"
 	"os"
 	"strings"
@@ -77,23 +77,45 @@ func TestConformance(t *testing.T) {
 // offset.
 func TestManyQueues(t *testing.T) {
 	at := addrs(t)
-	for _, depth := range []int{1, 200, 1000} {
-		t.Run(fmt.Sprint(depth), func(t *testing.T) {
-			d := provider(verbs.Config{}, at)(t)
-			l := d.Loops()[0]
-			done := make(chan struct{})
-			l.Submit(func() {
-				defer close(done)
-				for i := range 100 {
-					c, err := d.CreateCQ(l, rdma.CQOptions{Depth: depth})
-					if err != nil {
-						t.Errorf("queue %d: %v", i, err)
-						return
-					}
-					defer c.Close()
-				}
-			})
-			<-done
-		})
+	d := provider(verbs.Config{}, at)(t)
+	l := d.Loops()[0]
+	done := make(chan struct{})
+	l.Submit(func() {
+		defer close(done)
+		for i := range 100 {
+			c, err := d.CreateCQ(l, rdma.CQOptions{Depth: 1})
+			if err != nil {
+				t.Errorf("queue %d: %v", i, err)
+				return
+			}
+			defer c.Close()
+		}
+	})
+	<-done
+}
+
+// TestByName: a device is opened by its name, on the address that others reach it by.
+func TestByName(t *testing.T) {
+	at := addrs(t)
+	first, err := verbs.Open(verbs.Config{Addr: at[0]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	d, err := verbs.Open(verbs.Config{Device: first.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if d.Addr() != at[0] {
+		t.Errorf("%s is open on %v, want %v", d.Name(), d.Addr(), at[0])
+	}
+	for _, name := range []string{"", "nosuch0", "../../net/eth0"} {
+		if d, err := verbs.Open(verbs.Config{Device: name}); err == nil {
+			t.Errorf("%q was opened: %s", name, d.Name())
+		}
+	}
+	if _, err := verbs.Open(verbs.Config{Device: "nosuch0"}); !errors.Is(err, verbs.ErrNoDevice) {
+		t.Errorf("a device that there is not: %v", err)
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/sysfs"
 	"github.com/rstored/rstored/rdma/verbs"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -101,7 +102,7 @@ func (k *kernel) Open(name string) (fs.File, error) {
 
 func (k *kernel) opener() *opener {
 	h := &provider.Host{
-		Sys: k, Source: roce.SourceFor, Interfaces: func() ([]provider.Interface, error) { return nil, nil },
+		Sys: k, Source: roce.SourceFor, Interfaces: func() ([]sysfs.Interface, error) { return nil, nil },
 		Available: func() error {
 			k.mu.Lock()
 			defer k.mu.Unlock()

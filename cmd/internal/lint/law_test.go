@@ -46,7 +46,7 @@ var law = []struct {
 	{dir: "rdma/link/udp", allow: []string{"rdma", "rdma/wire", "rdma/link"}, unix: true},
 	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rdma/inbox", "rdma/link/..."}},
 	{dir: "rdma/inbox"},
-	{dir: "rdma/verbs", allow: []string{"rdma", "rdma/inbox"}, unix: true},
+	{dir: "rdma/verbs", allow: []string{"rdma", "rdma/inbox", "rdma/sysfs"}, unix: true},
 	{dir: "rdma/sysfs"},
 	{dir: "rdma/provider", allow: []string{"rdma", "rdma/roce", "rdma/sysfs", "rdma/verbs"}}, // chooses one
 	{dir: "rdma/sim", allow: []string{"rdma/..."}},
