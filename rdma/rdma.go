@@ -390,6 +390,8 @@ type Limits struct {
 	SendErrors    bool // a failed send of datagrams leaves its queue pair in SQE, not in ERR
 	LongLost      bool // a datagram that is longer than the receive is lost; otherwise it fails the receive, and the queue pair with it
 	EventFlags    bool // completions have WithEvent
+	// ReadRights: a peer's READ is refused of a region without RemoteRead. Otherwise all that is registered in its domain may be read.
+	ReadRights bool
 }
 
 // Limited is a Device that offers less than all of this contract, or has bounds of its own. What
@@ -405,7 +407,7 @@ func LimitsOf(d Device) Limits {
 	}
 	return Limits{
 		Atomics: true, Datagrams: true, Windows: true, FastRegions: true, PeerInval: true, Immediate: true, ResizableCQs: true,
-		RejectReasons: true, ServiceQKeys: true, SendErrors: true, LongLost: true, EventFlags: true,
+		RejectReasons: true, ServiceQKeys: true, SendErrors: true, LongLost: true, EventFlags: true, ReadRights: true,
 		Drains: true, Acknowledged: true, NotReady: true, Unconnected: true, Solicited: true,
 	}
 }

@@ -110,7 +110,7 @@ func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
 		if d == nil {
 			return c, fmt.Errorf("%w: none has the address %v ('rstorectl device list' shows those there are)", verbs.ErrNoDevice, c.Addr)
 		}
-		c.Kind = Verbs
+		c.Kind, c.Warning = Verbs, exposed(d)
 		if p.State != active {
 			c.Warning = fmt.Sprintf("port %d of %s is %s", p.Number, d.Name, strings.ToLower(p.State))
 		}
@@ -124,7 +124,7 @@ func (h *Host) Choose(k Kind, addr netip.Addr, device string) (Choice, error) {
 	case err != nil:
 		c.Why = fmt.Sprintf("%s has the address, but %v", d.Name, err)
 	default:
-		c.Kind, c.Why = Verbs, d.Name+" has the address"
+		c.Kind, c.Why, c.Warning = Verbs, d.Name+" has the address", exposed(d)
 	}
 	return c, nil
 }
@@ -145,7 +145,15 @@ func (h *Host) named(k Kind, devices []sysfs.Device, device string) (Choice, err
 	if len(addrs) == 0 {
 		return Choice{}, fmt.Errorf("%w: %s has no address, of which RDMA-CM needs one: give its network interface one ('ip addr add')", verbs.ErrNoDevice, device)
 	}
-	return Choice{Kind: Verbs, Addr: addrs[0], Device: device, Why: "it is asked for"}, nil
+	return Choice{Kind: Verbs, Addr: addrs[0], Device: device, Why: "it is asked for", Warning: exposed(&devices[i])}, nil
+}
+
+// exposed warns of siw, which carries out READs without a look at the rights of the memory.
+func exposed(d *sysfs.Device) string {
+	if d.Driver != sysfs.SIWDriver {
+		return ""
+	}
+	return d.Name + " is of the kernel's driver siw, which lets every peer that is connected read all memory that is registered: for tests, and among those who may see each other's data"
 }
 
 // ChooseFor chooses for a connection to another host, or to this one. source is the local address, the

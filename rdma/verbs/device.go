@@ -213,6 +213,7 @@ func (d *Device) open() error {
 		Acknowledged: !d.iwarp, NotReady: !d.iwarp, Unconnected: !d.iwarp && !d.ib, Solicited: !d.iwarp,
 		Drains:       !d.software && !d.iwarp,
 		ResizableCQs: !d.siw,
+		ReadRights:   !d.siw, // it looks whether there is a region, and not whether it may be read
 	}
 	d.numa = numaNode(d.name)
 	d.readSGEs = max(int(lim.max_sge_rd), 1)
