@@ -253,7 +253,7 @@ func (c *conn) up(private []byte) {
 		}
 	}
 	c.tell(e)
-	if !c.active && c.l.dev.disorder() {
+	if !c.active && c.l.dev.siw {
 		c.l.After(lull, c.nudge)
 	}
 }
