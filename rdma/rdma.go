@@ -287,6 +287,18 @@ const (
 	WCRecvWithImm WCOp = 129 // RDMA WRITE with immediate
 )
 
+var wcOpNames = map[WCOp]string{
+	WCSend: "SEND", WCWrite: "WRITE", WCRead: "READ", WCCompareSwap: "COMPARE_SWAP", WCFetchAdd: "FETCH_ADD",
+	WCBindMW: "BIND_MW", WCLocalInv: "LOCAL_INV", WCReg: "REG_MR", WCRecv: "RECV", WCRecvWithImm: "RECV_WITH_IMM",
+}
+
+func (o WCOp) String() string {
+	if s := wcOpNames[o]; s != "" {
+		return s
+	}
+	return fmt.Sprintf("operation %d", uint8(o))
+}
+
 // WCFlags qualify a completion.
 type WCFlags uint8
 
@@ -716,6 +728,19 @@ type ConnRequest interface {
 type Annotated interface {
 	Annotate(note func() Note)
 }
+
+// Outcome is how a connection, or the request for one, came to its end, in a post-mortem.
+type Outcome string
+
+// Outcomes. Those of a user are only recorded if its Note says why.
+const (
+	Refused     Outcome = "refused"       // we rejected the request
+	Rejected    Outcome = "rejected"      // the peer rejected our request, or our answer
+	Unreachable Outcome = "unreachable"   // the peer did not answer our request
+	Unconfirmed Outcome = "not confirmed" // the peer did not answer our answer
+	Broken      Outcome = "broken"        // the queue pair failed
+	Dropped     Outcome = "dropped"       // the user of the connection ended it
+)
 
 // Note is what the user of a connection adds to the post-mortem.
 type Note struct {

@@ -20,6 +20,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Soft is what else a device in user space takes. Its address, shards and logger are those from above.
 	Soft roce.Config
+	// Verbs is what else a device of the kernel takes, likewise.
+	Verbs verbs.Config
 }
 
 // Kernel is what a device of the kernel is beside rdma.Device.
@@ -43,7 +45,9 @@ var _ Kernel = (*verbs.Device)(nil)
 // Open opens a device as chosen: a *roce.Device, or a Kernel.
 func (h *Host) Open(c Config) (rdma.Device, error) {
 	if c.Kind == Verbs {
-		d, err := verbs.Open(verbs.Config{Addr: c.Addr, Device: c.Device, Loops: c.Loops, Logger: c.Logger})
+		v := c.Verbs
+		v.Addr, v.Device, v.Loops, v.Logger = c.Addr, c.Device, c.Loops, c.Logger
+		d, err := verbs.Open(v)
 		if err != nil {
 			return nil, err
 		}

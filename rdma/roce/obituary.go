@@ -9,23 +9,10 @@ import (
 	"github.com/rstored/rstored/rdma/rc"
 )
 
-// Outcome is how a connection, or the request for one, came to its end.
-type Outcome string
-
-// Outcomes. Those of a user are only recorded if its rdma.Note says why.
-const (
-	Refused     Outcome = "refused"       // we rejected the REQ
-	Rejected    Outcome = "rejected"      // the peer rejected our REQ or REP
-	Unreachable Outcome = "unreachable"   // the peer did not answer our REQ
-	Unconfirmed Outcome = "not confirmed" // the peer did not answer our REP
-	Broken      Outcome = "broken"        // the queue pair failed
-	Dropped     Outcome = "dropped"       // the user of the connection ended it
-)
-
 // Record is what a device knows of a connection that ended badly, or of a
 // request for one that it refused.
 type Record struct {
-	Outcome Outcome
+	Outcome rdma.Outcome
 	Local   netip.AddrPort
 	Remote  netip.AddrPort
 	Active  bool      // we sent the REQ
@@ -80,7 +67,7 @@ func (s *shard) refused(src netip.Addr, req *cm.REQ, why cm.Reason) {
 	if ip, err := cm.ParseIPHeader(q.Private[:]); err == nil && ip.Src.Addr() == src.Unmap() {
 		remote = ip.Src
 	}
-	s.bury(&Record{Outcome: Refused, Local: netip.AddrPortFrom(s.dev.addr, port), Remote: remote, Reason: why, REQ: &q}, nil)
+	s.bury(&Record{Outcome: rdma.Refused, Local: netip.AddrPortFrom(s.dev.addr, port), Remote: remote, Reason: why, REQ: &q}, nil)
 }
 
 // Annotate implements rdma.Annotated.
@@ -88,7 +75,7 @@ func (r *request) Annotate(note func() rdma.Note) { r.note = note }
 
 // bury reports a request that was refused.
 func (r *request) bury(s *shard, reason cm.Reason, err error) {
-	s.bury(&Record{Outcome: Refused, Local: r.Local(), Remote: r.remote, Reason: reason, Err: err, REQ: &r.req}, r.note)
+	s.bury(&Record{Outcome: rdma.Refused, Local: r.Local(), Remote: r.remote, Reason: reason, Err: err, REQ: &r.req}, r.note)
 }
 
 // Annotate implements rdma.Annotated.
@@ -118,17 +105,17 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was p
 	}
 	switch {
 	case kind == rdma.EventRejected || reason != 0:
-		r.Outcome = Rejected
+		r.Outcome = rdma.Rejected
 	case kind == rdma.EventUnreachable && was == accepted:
-		r.Outcome = Unconfirmed
+		r.Outcome = rdma.Unconfirmed
 	case kind == rdma.EventUnreachable:
-		r.Outcome = Unreachable
+		r.Outcome = rdma.Unreachable
 	case !ordinary(why):
-		r.Outcome = Broken
+		r.Outcome = rdma.Broken
 	case c.note == nil:
 		return
 	default:
-		r.Outcome = Dropped
+		r.Outcome = rdma.Dropped
 		note := c.note()
 		if note.Why == "" {
 			return

@@ -24,4 +24,7 @@ type Config struct {
 	// NoSpin: loops sleep at once when there is nothing to do. Otherwise a loop that is busy looks
 	// for completions for a few microseconds before it sleeps, if there is more than one processor.
 	NoSpin bool
+	// Obituary, if set, is told of each connection that ended badly and of each
+	// request that was refused, on a loop and after the last event.
+	Obituary func(Record)
 }

@@ -119,6 +119,15 @@ type conn struct {
 	on     func(rdma.Conn, rdma.ConnEvent)
 	params rdma.ConnParams
 	mtu    rdma.MTU
+
+	// For a post-mortem.
+	note       func() rdma.Note
+	req        *REQ // of the peer
+	peerQPN    uint32
+	ackTimeout uint8
+	eventful   bool // there was an event of the connection manager: the last, and its status
+	lastEvent  int
+	lastStatus int
 }
 
 var _ rdma.Conn = (*conn)(nil)
@@ -200,6 +209,9 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 	if c.phase == down {
 		return
 	}
+	if why == errLocalLeft && c.l.dev.leaving() {
+		why = rdma.ErrRemoved // which is what its user reacts to
+	}
 	was := c.phase
 	c.phase = down
 	if was == established {
@@ -216,6 +228,7 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 		c.q.inError()
 	}
 	c.tell(rdma.ConnEvent{Kind: kind, Reason: reason, PrivateData: private, Err: why})
+	c.mourn(kind, reason, why, was)
 }
 
 // traffic is called when something arrived on a passive connection whose peer has not said that it is
@@ -244,7 +257,8 @@ func (c *conn) up(private []byte) {
 		ResponderResources: c.params.ResponderResources, InitiatorDepth: c.params.InitiatorDepth, PathMTU: c.mtu,
 	}
 	var attr C.struct_ibv_qp_attr
-	if !c.l.dev.iwarp && C.rs_query_qp(c.q.qp, &attr, C.IBV_QP_MAX_QP_RD_ATOMIC|C.IBV_QP_MAX_DEST_RD_ATOMIC|C.IBV_QP_PATH_MTU) == 0 {
+	if !c.l.dev.iwarp && C.rs_query_qp(c.q.qp, &attr, C.IBV_QP_MAX_QP_RD_ATOMIC|C.IBV_QP_MAX_DEST_RD_ATOMIC|C.IBV_QP_PATH_MTU|C.IBV_QP_DEST_QPN|C.IBV_QP_TIMEOUT) == 0 {
+		c.peerQPN, c.ackTimeout = uint32(attr.dest_qp_num), uint8(attr.timeout)
 		// Devices round up.
 		e.ResponderResources = min(e.ResponderResources, uint8(attr.max_dest_rd_atomic))
 		e.InitiatorDepth = min(e.InitiatorDepth, uint8(attr.max_rd_atomic))
@@ -287,6 +301,9 @@ func (c *conn) hurry() {
 // event handles an event of the connection manager.
 func (c *conn) event(e *C.struct_rs_event) {
 	status := int(e.status)
+	if c.phase != down {
+		c.eventful, c.lastEvent, c.lastStatus = true, int(e._type), status
+	}
 	switch e._type {
 	case C.RDMA_CM_EVENT_ADDR_RESOLVED:
 		if c.phase != requested {
@@ -604,6 +621,11 @@ type request struct {
 	mtu       rdma.MTU
 	pkey      uint16
 	answered  bool
+
+	// For a post-mortem.
+	note                func() rdma.Note
+	qpn                 uint32
+	retries, rnrRetries uint8
 }
 
 var _ rdma.ConnRequest = (*request)(nil)
@@ -616,6 +638,7 @@ func (r *request) fill(e *C.struct_rs_event) {
 	r.private = privateData(e)
 	// The event says what we are asked for: the peer's initiator depth is what we would serve.
 	r.resources, r.depth = uint8(e.initiator_depth), uint8(e.responder_resources)
+	r.qpn, r.retries, r.rnrRetries = uint32(e.qpn), uint8(e.retry_count), uint8(e.rnr_retry_count)
 	r.mtu, r.pkey = rdma.MTUFromCode(uint8(x.mtu)), uint16(x.pkey)
 	if r.mtu == 0 {
 		r.mtu = r.l.dev.mtu
@@ -642,7 +665,11 @@ func (r *request) PathMTU() rdma.MTU         { return r.mtu }
 func (r *request) PKey() uint16              { return r.pkey }
 
 // Reject implements rdma.ConnRequest. The connection manager knows one reason, that of its users.
-func (r *request) Reject(_ uint16, private []byte) {
+func (r *request) Reject(reason uint16, private []byte) {
+	r.reject(reason, private, nil)
+}
+
+func (r *request) reject(reason uint16, private []byte, err error) {
 	if r.answered {
 		return
 	}
@@ -652,6 +679,7 @@ func (r *request) Reject(_ uint16, private []byte) {
 	defer C.free(data)
 	C.rs_reject(r.id.id, data, C.int(min(len(private), 148)))
 	r.id.destroy()
+	r.bury(reason, err)
 }
 
 // Accept implements rdma.ConnRequest.
@@ -660,17 +688,19 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 		return nil, rdma.ErrClosed
 	}
 	if len(p.PrivateData) > privateREP {
-		r.Reject(rejConsumer, nil)
-		return nil, fmt.Errorf("%w: %d bytes of private data; a REP carries %d", rdma.ErrInvalidWR, len(p.PrivateData), privateREP)
+		err := fmt.Errorf("%w: %d bytes of private data; a REP carries %d", rdma.ErrInvalidWR, len(p.PrivateData), privateREP)
+		r.reject(rejConsumer, nil, err)
+		return nil, err
 	}
 	c, err := r.l.newConn(r.id, qc)
 	if err != nil {
-		r.Reject(rejNoResources, nil)
+		r.reject(rejNoResources, nil, err)
 		return nil, err
 	}
 	delete(r.l.misc, r.id)
 	r.answered = true
 	c.on, c.phase, c.local, c.remote, c.mtu, c.pkey = on, accepted, r.local, r.remote, r.mtu, r.pkey
+	c.req, c.peerQPN = r.req(), r.qpn
 	// What one side can serve bounds what the other starts.
 	c.params = r.l.dev.bounded(p)
 	c.params.InitiatorDepth = min(c.params.InitiatorDepth, r.resources)
@@ -679,6 +709,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 		if err := prepare(c); err != nil {
 			C.rs_reject(r.id.id, nil, 0)
 			c.discard()
+			r.bury(rejConsumer, err)
 			return nil, err
 		}
 	}
@@ -686,7 +717,9 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	defer C.free(unsafe.Pointer(x.private_data))
 	if e := C.rs_accept(r.id.id, &x); e != 0 {
 		c.discard()
-		return nil, fmt.Errorf("answering %v: %w", r.remote, errno(e))
+		err := fmt.Errorf("answering %v: %w", r.remote, errno(e))
+		r.bury(0, err)
+		return nil, err
 	}
 	c.q.state = rdma.StateRTS
 	c.hurry()

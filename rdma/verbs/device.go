@@ -110,6 +110,8 @@ type Device struct {
 	pds       map[*pd]struct{}
 	ended     sync.WaitGroup
 	ways      ways
+	// lastAsync is the last event of the device or of its port.
+	lastAsync atomic.Pointer[asyncEvent]
 }
 
 var (
@@ -345,6 +347,12 @@ func (d *Device) taken() {
 	}
 }
 
+// leaving reports whether the kernel takes the device away. Of soft devices it waits for their users, and tells
+// them nothing.
+func (d *Device) leaving() bool {
+	return d.gone.Load() || d.software && C.rs_being_removed(d.ctx) != 0
+}
+
 // Close ends the device. Connections are told to their peers as disconnected, and to their users with
 // rdma.ErrClosed; Close returns when the loops have ended and everything is released. It must not be called on a loop.
 func (d *Device) Close() error {
@@ -534,12 +542,14 @@ func (h *hca) event(e *C.struct_rs_async) {
 	switch kind {
 	case C.IBV_EVENT_DEVICE_FATAL:
 		for _, d := range devices.of(h.ctx) {
+			d.lastAsync.Store(&asyncEvent{int(kind), clock()})
 			d.taken()
 		}
 		return
 	case C.IBV_EVENT_PORT_ERR, C.IBV_EVENT_PORT_ACTIVE:
 		for _, d := range devices.of(h.ctx) {
 			if d.port == int(e.port) {
+				d.lastAsync.Store(&asyncEvent{int(kind), clock()})
 				d.log.Info("the port of the RDMA device has changed", "device", d.name, "port", d.port, "active", kind == C.IBV_EVENT_PORT_ACTIVE)
 			}
 		}

@@ -45,6 +45,7 @@ type qp struct {
 	conn   *conn
 	pd     *pd
 	typ    rdma.QPType
+	num    uint32
 	handle uint32
 	since  rdma.Time
 	cookie uint64
@@ -64,11 +65,18 @@ type qp struct {
 	unsigned int // requests since one that completes
 	rq       slots
 	qkey     uint32 // of a queue pair for datagrams
+
+	// For a post-mortem.
+	seen      Seen
+	recent    recent
+	lastAsync asyncEvent
+	cut       int // requests that were flushed
 }
 
 // sent is a request that may be under way.
 type sent struct {
 	id     uint64
+	at     rdma.Time // it was posted
 	op     rdma.WCOp
 	silent bool // its user wants no completion of success
 	part   bool // more of the request follows
@@ -209,6 +217,7 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 		return nil, fmt.Errorf("%w: a queue pair of %s for %d sends and %d receives: %w", rdma.ErrNoResources, d.name, depth, c.Caps.MaxRecvWR, cause(err))
 	}
 	q.caps.MaxInline = min(q.caps.MaxInline, int(init.inline_data))
+	q.num = uint32(q.qp.qp_num)
 	if id != nil {
 		q.state = rdma.StateInit
 	}
@@ -235,6 +244,7 @@ func (q *qp) async(kind int) {
 	if q.dead {
 		return
 	}
+	q.lastAsync = asyncEvent{kind, q.l.now}
 	switch kind {
 	case C.IBV_EVENT_QP_FATAL, C.IBV_EVENT_QP_REQ_ERR, C.IBV_EVENT_QP_ACCESS_ERR:
 		q.state = rdma.StateErr
@@ -285,7 +295,7 @@ func (q *qp) inError() {
 }
 
 // Num implements rdma.QP.
-func (q *qp) Num() uint32 { return uint32(q.qp.qp_num) }
+func (q *qp) Num() uint32 { return q.num }
 
 // State implements rdma.QP.
 func (q *qp) State() rdma.QPState { return q.state }
@@ -331,7 +341,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 	tail := q.sqTail
 	for i := range wrs {
 		w := &wrs[i]
-		s := sent{id: w.ID, op: sendOps[w.Op].wc, silent: w.Flags&rdma.Signaled == 0}
+		s := sent{id: w.ID, at: l.now, op: sendOps[w.Op].wc, silent: w.Flags&rdma.Signaled == 0}
 		x := C.struct_rs_send{
 			op: C.uint32_t(sendOps[w.Op].op), raddr: C.uint64_t(w.RemoteAddr), rkey: C.uint32_t(w.RKey), imm: C.uint32_t(w.Imm),
 			compare: C.uint64_t(w.Compare), swap_add: C.uint64_t(w.SwapAdd),
@@ -408,6 +418,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 	}
 	l.n.postsSend.Add(1)
 	l.n.sends.Add(uint64(len(l.sends)))
+	q.remember(wrs)
 	q.sqTail = tail
 	q.unsigned = unsigned
 	return nil
@@ -424,9 +435,22 @@ func (q *qp) readNothing() {
 	})
 	l.sges = l.sges[:0]
 	if C.rs_post_send(q.qp, &l.sends[0], 1, l.elements()) == 0 {
-		q.sq[q.sqTail%uint32(len(q.sq))] = sent{op: rdma.WCRead, silent: true, over: true}
+		q.sq[q.sqTail%uint32(len(q.sq))] = sent{at: l.now, op: rdma.WCRead, silent: true, over: true}
 		q.sqTail++
 	}
+}
+
+// remember keeps what was posted.
+func (q *qp) remember(wrs []rdma.SendWR) {
+	for i := range wrs {
+		n := uint64(0)
+		for k := range wrs[i].SGL {
+			n += uint64(len(wrs[i].SGL[k].Buf))
+		}
+		q.recent.add(Request{At: q.l.now, Op: sendOps[wrs[i].Op].wc, Bytes: n})
+		q.seen.PostedBytes += n
+	}
+	q.seen.Posted += uint64(len(wrs))
 }
 
 // parts is as how many requests the device is given one.
@@ -626,8 +650,11 @@ func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 	s.done(q, in.status == C.IBV_WC_SUCCESS)
 	out.ID, out.Op = s.id, s.op
 	if in.status != C.IBV_WC_SUCCESS {
-		q.erred(out.Status)
 		over := s.over
+		if !over {
+			q.failing(s.op, out.Status, uint32(in.vendor))
+		}
+		q.erred(out.Status)
 		if s.part {
 			q.sq[(at+1)%uint32(len(q.sq))].over = true
 		}
@@ -653,16 +680,22 @@ func (l *loop) received(handle, at uint32, in *C.struct_rs_wc, out *rdma.WC) boo
 	out.Op = rdma.WCRecv
 	if in.status != C.IBV_WC_SUCCESS {
 		if q != nil {
+			q.failing(out.Op, out.Status, uint32(in.vendor))
 			q.erred(out.Status)
 		}
 		return true
 	}
+	out.ByteLen = uint32(in.byte_len)
 	if q != nil && q.conn != nil {
 		q.conn.traffic()
 	}
-	out.ByteLen = uint32(in.byte_len)
 	if in.opcode == C.IBV_WC_RECV_RDMA_WITH_IMM {
 		out.Op = rdma.WCRecvWithImm
+	}
+	if q != nil {
+		q.seen.Received++
+		q.seen.ReceivedBytes += uint64(out.ByteLen)
+		q.recent.add(Request{At: l.now, Did: Received, Op: out.Op, Bytes: uint64(out.ByteLen)})
 	}
 	if in.flags&C.IBV_WC_WITH_IMM != 0 {
 		out.Flags |= rdma.WithImm

@@ -550,6 +550,9 @@ int rs_cm_event(struct rdma_event_channel *ch, struct rs_event *out)
 		len = e->param.conn.private_data_len;
 		out->responder_resources = e->param.conn.responder_resources;
 		out->initiator_depth = e->param.conn.initiator_depth;
+		out->retry_count = e->param.conn.retry_count;
+		out->rnr_retry_count = e->param.conn.rnr_retry_count;
+		out->qpn = e->param.conn.qp_num;
 	}
 	if (data && len > 0) {
 		out->private_len = len < 255 ? len : 255;

@@ -152,9 +152,10 @@ struct rs_event {
 	int type;               // RDMA_CM_EVENT_*
 	int status;
 	uint8_t private_data[256];
-	uint8_t private_len, responder_resources, initiator_depth;
+	uint8_t private_len, responder_resources, initiator_depth, retry_count, rnr_retry_count;
+	uint32_t qpn; // of the peer
 	// Of the answer to a question for a queue pair.
-	uint32_t qpn, qkey;
+	uint32_t qkey;
 	struct ibv_ah_attr ah;
 };
 // rs_cm_event takes an event of a channel that does not block, and acknowledges it.

@@ -67,18 +67,22 @@ func (d *Device) Stats() (s Stats) {
 
 // Info is what the device is.
 func (d *Device) Info() Info {
-	i := Info{Name: d.name, Port: d.port, Transport: RoCEv2, GIDIndex: d.gid, PathMTU: d.mtu, NUMA: d.numa}
-	at := filepath.Join("/sys/class/infiniband", d.name)
-	i.Firmware = line(filepath.Join(at, "fw_ver"))
+	i := Info{Name: d.name, Port: d.port, Transport: d.transport(), GIDIndex: d.gid, PathMTU: d.mtu, NUMA: d.numa}
+	i.Firmware = line(filepath.Join("/sys/class/infiniband", d.name, "fw_ver"))
+	return i
+}
+
+// transport is what the device speaks.
+func (d *Device) transport() Transport {
 	switch {
 	case d.iwarp:
-		i.Transport = IWARP
+		return IWARP
 	case d.ib:
-		i.Transport = InfiniBand
-	case d.gid >= 0 && line(filepath.Join(at, "ports", strconv.Itoa(d.port), "gid_attrs/types", strconv.Itoa(d.gid))) == "IB/RoCE v1":
-		i.Transport = RoCEv1
+		return InfiniBand
+	case d.gid >= 0 && line(filepath.Join("/sys/class/infiniband", d.name, "ports", strconv.Itoa(d.port), "gid_attrs/types", strconv.Itoa(d.gid))) == "IB/RoCE v1":
+		return RoCEv1
 	}
-	return i
+	return RoCEv2
 }
 
 // line is what a file of sysfs says; empty if there is none.

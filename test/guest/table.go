@@ -11,6 +11,7 @@ var about = map[string]string{
 	"verbs-rxe-conformance":    "the tests of rdma/verbs on rdma_rxe, the provider's conformance suite among them",
 	"verbs-rxe-device-removed": "the RDMA device of the server taken away and added again under load, twice",
 	"verbs-siw-device-removed": "the same on siw",
+	"verbs-rxe-post-mortem":    "a client that vanishes under load, then the server's device: what rstorectl clients --failed says of both, on rxe",
 	"verbs-rxe-churn":          "200 mounts and 100 connections of the Go client, all on libibverbs and rxe; what the kernel and the daemon keep afterwards",
 	"verbs-siw-churn":          "the same with 100 and 50 on siw",
 	"verbs-rxe-upgrade":        "rstored upgraded twice under load of version 4.2 on rxe: the connections are made anew; open files, locks and data",

@@ -98,7 +98,7 @@ func verbsCases() []Case {
 		onVerbs("rxe", "mount-4200", "enospc", "directory-of-20000", "v42-enospc", "v42-bigdir", "v42-reclaim", "v42-frozen", "loss-5"),
 		onVerbs("siw", workloads...),
 		onVerbs("siw", others...),
-		[]Case{removal("rxe"), removal("siw"), churn("rxe", 200, 100), churn("siw", 100, 50), succession("rxe"), succession("siw")},
+		[]Case{removal("rxe"), removal("siw"), postMortems(), churn("rxe", 200, 100), churn("siw", 100, 50), succession("rxe"), succession("siw")},
 	)
 }
 

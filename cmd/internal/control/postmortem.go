@@ -11,20 +11,25 @@ type PostMortem struct {
 	First time.Time `json:"first"`
 	Count int       `json:"count"`
 
-	Device  string `json:"device"`
-	Peer    string `json:"peer"`
-	Local   string `json:"local"`
-	Outcome string `json:"outcome"` // refused, rejected, unreachable, not confirmed, broken, dropped
-	Reason  string `json:"reason"`  // why, in words
-	Reject  uint16 `json:"reject_reason,omitempty"`
+	Device string `json:"device"`
+	// Provider is soft, or verbs for a device of the kernel, of which packets are not known but requests and
+	// events are.
+	Provider string `json:"provider"`
+	Peer     string `json:"peer"`
+	Local    string `json:"local"`
+	Outcome  string `json:"outcome"` // refused, rejected, unreachable, not confirmed, broken, dropped
+	Reason   string `json:"reason"`  // why, in words
+	Reject   uint16 `json:"reject_reason,omitempty"`
 	// Hint is what to change.
 	Hint string `json:"hint"`
 
-	InterfaceMTU int              `json:"interface_mtu"`
-	PathMTUMax   int              `json:"path_mtu_max"` // that the interface allows
-	Request      *PostMortemREQ   `json:"request,omitempty"`
-	Connection   *PostMortemConn  `json:"connection,omitempty"`
-	RPC          *PostMortemCalls `json:"rpc,omitempty"`
+	InterfaceMTU int `json:"interface_mtu"`
+	PathMTUMax   int `json:"path_mtu_max"` // that the interface allows
+	// Events are those of a device of the kernel.
+	Events     *PostMortemEvents `json:"events,omitempty"`
+	Request    *PostMortemREQ    `json:"request,omitempty"`
+	Connection *PostMortemConn   `json:"connection,omitempty"`
+	RPC        *PostMortemCalls  `json:"rpc,omitempty"`
 }
 
 // PostMortemREQ are the fields of the connection request.
@@ -76,6 +81,54 @@ type PostMortemConn struct {
 
 	// Recent are the last packets, oldest first.
 	Recent []PostMortemPackets `json:"recent,omitempty"`
+
+	// Of a device of the kernel.
+	RemoteQPN uint32            `json:"remote_qpn,omitempty"`
+	Failed    *PostMortemFailed `json:"failed,omitempty"` // of Status
+	Work      *PostMortemWork   `json:"work,omitempty"`
+	// Requests are the last ones, oldest first.
+	Requests []PostMortemRequest `json:"requests,omitempty"`
+}
+
+// PostMortemFailed is the first completion with an error, other than of a request that was flushed.
+type PostMortemFailed struct {
+	BeforeUS int64  `json:"before_end_us"`
+	Op       string `json:"op"`
+	Code     uint8  `json:"status"`       // ibv_wc_status
+	Vendor   uint32 `json:"vendor_error"` // in the driver's own code
+}
+
+// PostMortemWork counts what the queue pair was given, and what came of it.
+type PostMortemWork struct {
+	Posted        uint64 `json:"posted"` // requests
+	PostedBytes   uint64 `json:"posted_bytes"`
+	Received      uint64 `json:"received"` // messages
+	ReceivedBytes uint64 `json:"received_bytes"`
+	Outstanding   int    `json:"outstanding"` // requests that had not completed, the oldest for OldestUS
+	OldestUS      int64  `json:"oldest_us,omitempty"`
+	Flushed       uint64 `json:"flushed"`  // requests and receives
+	Receives      int    `json:"receives"` // posted, and not used by a message
+}
+
+// PostMortemRequest is one request, or several alike.
+type PostMortemRequest struct {
+	BeforeUS int64  `json:"before_end_us"` // the first of them, microseconds before the end
+	Did      string `json:"did"`           // posted, received or failed
+	Op       string `json:"op"`
+	Count    int    `json:"count"`
+	Bytes    uint64 `json:"bytes,omitempty"`
+	Status   string `json:"status,omitempty"`
+	Vendor   uint32 `json:"vendor_error,omitempty"`
+}
+
+// PostMortemEvents are the last events of a device of the kernel about a connection, by the names in the headers of
+// rdma-core.
+type PostMortemEvents struct {
+	Transport string `json:"transport"`
+	CM        string `json:"cm,omitempty"` // of the connection manager
+	CMStatus  int    `json:"cm_status,omitempty"`
+	Async     string `json:"async,omitempty"` // of the queue pair, the port or the device
+	AsyncUS   int64  `json:"async_before_end_us,omitempty"`
 }
 
 // PostMortemPackets is one packet, or several of the same opcode with consecutive PSNs.

@@ -141,6 +141,15 @@ func (f *fake) PostMortems() []control.PostMortem {
 		Request:    &control.PostMortemREQ{Port: 20049, QPN: 17, PathMTU: 1024, Private: &control.PostMortemPrivate{Send: 4096, Receive: 4096}},
 		Connection: &control.PostMortemConn{QPN: 99, NAKReceived: &control.PostMortemNAK{Count: 1, Syndrome: 0x62, Text: "remote access error"}},
 		RPC:        &control.PostMortemCalls{Calls: 5, First: call, Last: call},
+	}, {
+		Count: 1, Device: "rxe0/10.0.0.1", Provider: "verbs", Peer: "10.0.0.8:40000", Local: "10.0.0.1:20049", Outcome: "broken", Reason: "it broke", Hint: "mend it",
+		PathMTUMax: 1024, Events: &control.PostMortemEvents{Transport: "RoCE v2", CM: "RDMA_CM_EVENT_ESTABLISHED", Async: "IBV_EVENT_PORT_ERR", AsyncUS: 5_000_000},
+		Request: &control.PostMortemREQ{Port: 20049, QPN: 17, PathMTU: 1024, RetryCount: 7},
+		Connection: &control.PostMortemConn{
+			QPN: 99, RemoteQPN: 17, Status: "transport retry counter exceeded", Failed: &control.PostMortemFailed{BeforeUS: 2, Op: "WRITE", Code: 12, Vendor: 0x81},
+			Work:     &control.PostMortemWork{Posted: 8, PostedBytes: 9, Received: 3, ReceivedBytes: 300, Flushed: 2, Outstanding: 4, OldestUS: 4_000, Receives: 30},
+			Requests: []control.PostMortemRequest{{BeforeUS: 6_000, Did: "posted", Op: "WRITE", Count: 3, Bytes: 3000}, {Did: "failed", Op: "WRITE", Count: 1, Status: "retries", Vendor: 0x81}},
+		},
 	}}
 }
 
@@ -231,6 +240,14 @@ func TestCommands(t *testing.T) {
 		{[]string{"qp", "show", "x"}, 2, "no queue pair number"},
 		{[]string{"clients", "--failed"}, 0, "remote access error"},
 		{[]string{"clients", "--failed"}, 0, "-> mend it"},
+		{[]string{"clients", "--failed"}, 0, "our device: rxe0/10.0.0.1, RoCE v2, path MTU up to 1024"},
+		{[]string{"clients", "--failed"}, 0, "last event of the connection manager: RDMA_CM_EVENT_ESTABLISHED\n"},
+		{[]string{"clients", "--failed"}, 0, "last event of the device: IBV_EVENT_PORT_ERR, 5s before the end"},
+		{[]string{"clients", "--failed"}, 0, "QPN 0x63, the peer's 0x11, path MTU"},
+		{[]string{"clients", "--failed"}, 0, "failed request: WRITE: transport retry counter exceeded (completion status 12, vendor error 0x81), 2µs before the end"},
+		{[]string{"clients", "--failed"}, 0, "requests: 8 of 9 bytes posted, 4 outstanding (the oldest for 4ms), 2 flushed; 3 messages of 300 bytes received, receives for 30 more"},
+		{[]string{"clients", "--failed"}, 0, "-6ms        posted   WRITE and 2 more, 3000 bytes"},
+		{[]string{"clients", "--failed"}, 0, "failed   WRITE: retries, vendor error 0x81"},
 		{[]string{"clients", "--failed", "-o", "json"}, 0, `"outcome": "broken"`},
 		{[]string{"doctor"}, 1, "FAIL  nothing is exported  -> rstorectl export add"},
 		{[]string{"doctor", "-o", "json"}, 1, `"level": "FAIL"`},

@@ -36,26 +36,53 @@ func printPostMortem(w io.Writer, p *control.PostMortem) {
 	}
 	fmt.Fprintf(w, "  -> %s\n", p.Hint)
 	if r := p.Request; r != nil {
-		fmt.Fprintf(w, "  request: port %d, QPN %#x, PSN %d, path MTU %d, READs %d served and %d started, ACK timeout code %d, %d retries, %d RNR retries\n",
-			r.Port, r.QPN, r.PSN, r.PathMTU, r.ResponderResources, r.InitiatorDepth, r.AckTimeout, r.RetryCount, r.RNRRetryCount)
-		fmt.Fprintf(w, "  GIDs: %s -> %s\n", r.LocalGID, r.RemoteGID)
+		fmt.Fprintf(w, "  request: port %d, QPN %#x, ", r.Port, r.QPN)
+		if p.Events == nil {
+			fmt.Fprintf(w, "PSN %d, ", r.PSN)
+		}
+		fmt.Fprintf(w, "path MTU %d, READs %d served and %d started, ", r.PathMTU, r.ResponderResources, r.InitiatorDepth)
+		if p.Events == nil {
+			fmt.Fprintf(w, "ACK timeout code %d, ", r.AckTimeout)
+		}
+		fmt.Fprintf(w, "%d retries, %d RNR retries\n", r.RetryCount, r.RNRRetryCount)
+		if r.LocalGID != "" {
+			fmt.Fprintf(w, "  GIDs: %s -> %s\n", r.LocalGID, r.RemoteGID)
+		}
 		if v := r.Private; v != nil {
 			fmt.Fprintf(w, "  RPC-over-RDMA: sends %d, receives %d bytes, remote invalidation %v\n", v.Send, v.Receive, v.RemoteInvalidation)
 		}
 		fmt.Fprintf(w, "  private data: %s\n", r.PrivateData)
 	}
-	fmt.Fprintf(w, "  our interface: MTU %d, path MTU up to %d\n", p.InterfaceMTU, p.PathMTUMax)
+	if e := p.Events; e != nil {
+		fmt.Fprintf(w, "  our device: %s, %s, path MTU up to %d\n", p.Device, e.Transport, p.PathMTUMax)
+		printEvents(w, e)
+	} else {
+		fmt.Fprintf(w, "  our interface: MTU %d, path MTU up to %d\n", p.InterfaceMTU, p.PathMTUMax)
+	}
 	if c := p.Connection; c != nil {
 		up := "never established"
 		if c.Established {
 			up = "established"
 		}
-		fmt.Fprintf(w, "  connection: %s, after %v, QPN %#x, PSN %d, path MTU %d, READs %d served and %d started, ACK timeout code %d, %d retries, %d RNR retries\n",
-			up, time.Duration(c.AgeMillis)*time.Millisecond, c.QPN, c.PSN, c.PathMTU, c.ReadsServed, c.ReadsStarted, c.AckTimeout, c.RetryCount, c.RNRRetryCount)
-		fmt.Fprintf(w, "  packets: %d sent, %d received\n", c.TxPackets, c.RxPackets)
-		if c.Status != "" {
+		fmt.Fprintf(w, "  connection: %s, after %v, QPN %#x, ", up, time.Duration(c.AgeMillis)*time.Millisecond, c.QPN)
+		if p.Events == nil {
+			fmt.Fprintf(w, "PSN %d, ", c.PSN)
+		} else if c.RemoteQPN != 0 {
+			fmt.Fprintf(w, "the peer's %#x, ", c.RemoteQPN)
+		}
+		fmt.Fprintf(w, "path MTU %d, READs %d served and %d started, ACK timeout code %d, %d retries, %d RNR retries\n",
+			c.PathMTU, c.ReadsServed, c.ReadsStarted, c.AckTimeout, c.RetryCount, c.RNRRetryCount)
+		if p.Events == nil {
+			fmt.Fprintf(w, "  packets: %d sent, %d received\n", c.TxPackets, c.RxPackets)
+		}
+		switch f := c.Failed; {
+		case f != nil:
+			fmt.Fprintf(w, "  failed request: %s: %s (completion status %d, vendor error %#x), %v before the end\n",
+				f.Op, c.Status, f.Code, f.Vendor, time.Duration(f.BeforeUS)*time.Microsecond)
+		case c.Status != "":
 			fmt.Fprintf(w, "  failed request: %s\n", c.Status)
 		}
+		printWork(w, c.Work)
 		for _, n := range []struct {
 			what string
 			nak  *control.PostMortemNAK
@@ -63,12 +90,57 @@ func printPostMortem(w io.Writer, p *control.PostMortem) {
 			printNAK(w, n.what, n.nak)
 		}
 		printPackets(w, c.Recent)
+		printRequests(w, c.Requests)
 	}
 	if r := p.RPC; r != nil {
 		fmt.Fprintf(w, "  RPC: %d calls, %d in progress, %d bytes by RDMA WRITE, %d by RDMA READ, messages up to %d in and %d out\n",
 			r.Calls, r.InProgress, r.RDMAWriteBytes, r.RDMAReadBytes, r.InlineIn, r.InlineOut)
 		printCall(w, "first call", r.First)
 		printCall(w, "last call", r.Last)
+	}
+}
+
+func printEvents(w io.Writer, e *control.PostMortemEvents) {
+	if e.CM != "" {
+		fmt.Fprintf(w, "  last event of the connection manager: %s", e.CM)
+		if e.CMStatus != 0 {
+			fmt.Fprintf(w, ", status %d", e.CMStatus)
+		}
+		fmt.Fprintln(w)
+	}
+	if e.Async != "" {
+		fmt.Fprintf(w, "  last event of the device: %s, %v before the end\n", e.Async, time.Duration(e.AsyncUS)*time.Microsecond)
+	}
+}
+
+func printWork(w io.Writer, k *control.PostMortemWork) {
+	if k == nil {
+		return
+	}
+	fmt.Fprintf(w, "  requests: %d of %d bytes posted, %d outstanding", k.Posted, k.PostedBytes, k.Outstanding)
+	if k.Outstanding > 0 {
+		fmt.Fprintf(w, " (the oldest for %v)", time.Duration(k.OldestUS)*time.Microsecond)
+	}
+	fmt.Fprintf(w, ", %d flushed; %d messages of %d bytes received, receives for %d more\n", k.Flushed, k.Received, k.ReceivedBytes, k.Receives)
+}
+
+// printRequests lists the last requests, with the time before the end.
+func printRequests(w io.Writer, list []control.PostMortemRequest) {
+	if len(list) > 0 {
+		fmt.Fprintln(w, "  last requests:")
+	}
+	for _, k := range list {
+		fmt.Fprintf(w, "    -%-10v %-8s %s", time.Duration(k.BeforeUS)*time.Microsecond, k.Did, k.Op)
+		if k.Count > 1 {
+			fmt.Fprintf(w, " and %d more", k.Count-1)
+		}
+		if k.Bytes > 0 {
+			fmt.Fprintf(w, ", %d bytes", k.Bytes)
+		}
+		if k.Status != "" {
+			fmt.Fprintf(w, ": %s, vendor error %#x", k.Status, k.Vendor)
+		}
+		fmt.Fprintln(w)
 	}
 }
 

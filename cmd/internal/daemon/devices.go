@@ -77,7 +77,7 @@ func (d *Daemon) acquire(c provider.Choice) (*device, error) {
 	}
 	v := &device{choice: c, d: d, addr: c.Addr, gone: make(chan struct{}), users: 1}
 	if c.Kind == provider.Verbs {
-		rd, err := d.rdma.open(provider.Config{Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs")})
+		rd, err := d.rdma.open(provider.Config{Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs"), Verbs: verbs.Config{Obituary: d.buriedKernel}})
 		if err != nil {
 			return nil, err
 		}

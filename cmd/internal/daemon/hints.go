@@ -27,9 +27,9 @@ func hint(r *roce.Record) string {
 		return perfHint(k)
 	}
 	switch r.Outcome {
-	case roce.Refused:
+	case rdma.Refused:
 		return refusalHint(r)
-	case roce.Rejected:
+	case rdma.Rejected:
 		switch r.Reason {
 		case cm.Timeout:
 			return fmt.Sprintf("our answer did not reach %v in time: see that UDP port %d gets through from here to there (firewalls of both hosts, and between)", peer, wire.Port)
@@ -37,9 +37,9 @@ func hint(r *roce.Record) string {
 			return "the peer remembers an earlier connection; it passes when the client connects again"
 		}
 		return "look at the peer's kernel log (dmesg) for why it rejected the connection"
-	case roce.Unconfirmed, roce.Unreachable:
+	case rdma.Unconfirmed, rdma.Unreachable:
 		return fmt.Sprintf("UDP port %d does not get through between here and %v, or only one way: look at the firewalls of both hosts, and between", wire.Port, peer)
-	case roce.Dropped:
+	case rdma.Dropped:
 		return report
 	}
 	return breakHint(r)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"encoding/hex"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/rc"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/wire"
@@ -25,32 +27,50 @@ type morgue struct {
 	cases []deceased // the latest last
 }
 
+// remains are what a provider has left of a connection.
+type remains interface {
+	// refusal says what a request that was refused has in common with others.
+	refusal() (refusal, bool)
+	// tell puts it into words.
+	tell(*control.PostMortem)
+	note() *rdma.Note
+}
+
+type refusal struct {
+	local, remote netip.AddrPort
+	reason        uint16
+	why           string // of its user
+	words         string // all of it
+}
+
+// same reports whether a client was refused again.
+func (a refusal) same(b refusal) bool {
+	return a.local == b.local && a.remote.Addr() == b.remote.Addr() && a.reason == b.reason && a.why == b.why
+}
+
 type deceased struct {
-	roce.Record
+	remains
 	first, last time.Time
 	count       int
 }
 
-func (m *morgue) add(r roce.Record) {
+func (m *morgue) add(r remains) {
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := deceased{Record: r, first: now, last: now, count: 1}
+	c := deceased{remains: r, first: now, last: now, count: 1}
 	// A client that is refused comes again every few seconds. It must not drive
 	// out everything else.
-	if i := slices.IndexFunc(m.cases, func(o deceased) bool { return sameRefusal(&o.Record, &r) }); i >= 0 {
-		c.first, c.count = m.cases[i].first, m.cases[i].count+1
-		m.cases = slices.Delete(m.cases, i, i+1)
+	if k, refused := r.refusal(); refused {
+		if i := slices.IndexFunc(m.cases, func(o deceased) bool { x, ok := o.refusal(); return ok && x.same(k) }); i >= 0 {
+			c.first, c.count = m.cases[i].first, m.cases[i].count+1
+			m.cases = slices.Delete(m.cases, i, i+1)
+		}
 	}
 	if len(m.cases) == morgueSize {
 		m.cases = slices.Delete(m.cases, 0, 1)
 	}
 	m.cases = append(m.cases, c)
-}
-
-func sameRefusal(a, b *roce.Record) bool {
-	return a.Outcome == roce.Refused && b.Outcome == roce.Refused && a.Local == b.Local &&
-		a.Remote.Addr() == b.Remote.Addr() && a.Reason == b.Reason && a.Note.Why == b.Note.Why
 }
 
 // PostMortems implements control.Backend.
@@ -67,19 +87,9 @@ func (d *Daemon) PostMortems() []control.PostMortem {
 }
 
 func (d *Daemon) postMortem(c *deceased) control.PostMortem {
-	p := control.PostMortem{
-		Time: c.last, First: c.first, Count: c.count,
-		Device: c.Local.Addr().String(), Peer: c.Remote.String(), Local: c.Local.String(),
-		Outcome: string(c.Outcome), Reason: reasonOf(&c.Record), Reject: uint16(c.Reason), Hint: hint(&c.Record),
-		InterfaceMTU: c.InterfaceMTU, PathMTUMax: int(c.PathMTUMax),
-	}
-	if c.REQ != nil {
-		p.Request = postMortemREQ(c.REQ)
-	}
-	if c.LocalQPN != 0 {
-		p.Connection = postMortemConn(&c.Record)
-	}
-	if o, ok := c.Note.Detail.(rpcrdma.Obituary); ok {
+	p := control.PostMortem{Time: c.last, First: c.first, Count: c.count}
+	c.tell(&p)
+	if o, ok := c.note().Detail.(rpcrdma.Obituary); ok {
 		p.RPC = &control.PostMortemCalls{
 			Calls: o.Calls, InProgress: o.InProgress, RDMAWriteBytes: o.RDMAWriteBytes, RDMAReadBytes: o.RDMAReadBytes,
 			InlineIn: o.InlineIn, InlineOut: o.InlineOut, First: d.postMortemCall(o.First), Last: d.postMortemCall(o.Last),
@@ -88,21 +98,44 @@ func (d *Daemon) postMortem(c *deceased) control.PostMortem {
 	return p
 }
 
+// softRecord is of a device in user space.
+type softRecord struct{ roce.Record }
+
+func (r *softRecord) note() *rdma.Note { return &r.Note }
+
+func (r *softRecord) refusal() (refusal, bool) {
+	return refusal{r.Local, r.Remote, uint16(r.Reason), r.Note.Why, reasonOf(&r.Record)}, r.Outcome == rdma.Refused
+}
+
+func (r *softRecord) tell(p *control.PostMortem) {
+	p.Device, p.Provider, p.Peer, p.Local = r.Local.Addr().String(), string(provider.Soft), r.Remote.String(), r.Local.String()
+	p.Outcome, p.Reason, p.Reject, p.Hint = string(r.Outcome), reasonOf(&r.Record), uint16(r.Reason), hint(&r.Record)
+	p.InterfaceMTU, p.PathMTUMax = r.InterfaceMTU, int(r.PathMTUMax)
+	if r.REQ != nil {
+		p.Request = postMortemREQ(r.REQ)
+	}
+	if r.LocalQPN != 0 {
+		p.Connection = postMortemConn(&r.Record)
+	}
+}
+
 // reasonOf says why in words: what the connection's user said, the transport,
 // and the reject reason, as far as they have something to say.
-func reasonOf(r *roce.Record) string {
-	s := r.Note.Why
-	if r.Err != nil && s == "" {
-		s = r.Err.Error()
-	} else if r.Err != nil {
-		s = r.Err.Error() + " (" + s + ")"
+func reasonOf(r *roce.Record) string { return because(r.Outcome, r.Reason, r.Err, r.Note.Why) }
+
+func because(outcome rdma.Outcome, reason cm.Reason, err error, why string) string {
+	s := why
+	if err != nil && s == "" {
+		s = err.Error()
+	} else if err != nil {
+		s = err.Error() + " (" + s + ")"
 	}
 	switch {
-	case r.Outcome != roce.Refused || r.Reason == 0:
+	case outcome != rdma.Refused || reason == 0:
 	case s == "":
-		s = r.Reason.String()
+		s = reason.String()
 	default:
-		s = r.Reason.String() + ": " + s
+		s = reason.String() + ": " + s
 	}
 	return s
 }
@@ -116,10 +149,16 @@ func postMortemREQ(q *cm.REQ) *control.PostMortemREQ {
 		LocalGID: q.Primary.LocalGID.String(), RemoteGID: q.Primary.RemoteGID.String(),
 		PrivateData: hex.EncodeToString(q.Private[cm.IPHeaderLen:]),
 	}
-	if said, ok := rpcrdma.ParsePrivate(q.Private[cm.IPHeaderLen:]); ok {
-		p.Private = &control.PostMortemPrivate{Send: said.Send, Receive: said.Receive, RemoteInvalidation: said.RemoteInvalidation}
-	}
+	p.Private = postMortemPrivate(q.Private[cm.IPHeaderLen:])
 	return p
+}
+
+func postMortemPrivate(b []byte) *control.PostMortemPrivate {
+	said, ok := rpcrdma.ParsePrivate(b)
+	if !ok {
+		return nil
+	}
+	return &control.PostMortemPrivate{Send: said.Send, Receive: said.Receive, RemoteInvalidation: said.RemoteInvalidation}
 }
 
 func postMortemConn(r *roce.Record) *control.PostMortemConn {

@@ -74,7 +74,7 @@ func TestPostMortemRefused(t *testing.T) {
 		}
 	}
 	p := postMortem(t, ctl, "a REQ to nowhere", func(p *control.PostMortem) bool { return p.Reject == uint16(cm.InvalidServiceID) && p.Count == 2 })
-	if p.Outcome != string(roce.Refused) || !strings.Contains(p.Hint, "rstorectl port list") || !strings.Contains(p.Hint, "port=20049") || p.Request == nil || p.Request.Port != 7 {
+	if p.Outcome != string(rdma.Refused) || !strings.Contains(p.Hint, "rstorectl port list") || !strings.Contains(p.Hint, "port=20049") || p.Request == nil || p.Request.Port != 7 {
 		t.Errorf("nothing listens: %+v", p)
 	}
 	if p.Request.LocalGID != dev.Addr().String() || p.Request.QPN == 0 || p.Device != at.Addr().String() {
@@ -82,7 +82,7 @@ func TestPostMortemRefused(t *testing.T) {
 	}
 
 	// Loopback has room for every path MTU, so this device stands for one on Ethernet.
-	small, err := roce.Open(roce.Config{Obituary: d.morgue.add, Wrap: func(_ int, l link.Link) link.Link { return narrow{l} }})
+	small, err := roce.Open(roce.Config{Obituary: d.buried, Wrap: func(_ int, l link.Link) link.Link { return narrow{l} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestPostMortemBroken(t *testing.T) {
 	}
 	<-c.Done()
 
-	p := postMortem(t, ctl, "an R_Key that is none", func(p *control.PostMortem) bool { return p.Outcome == string(roce.Broken) })
+	p := postMortem(t, ctl, "an R_Key that is none", func(p *control.PostMortem) bool { return p.Outcome == string(rdma.Broken) })
 	switch v := p.Connection; {
 	case v == nil, !v.Established, v.Status == "", v.QPN == 0, v.NAKReceived == nil, v.PathMTU != 4096, v.TxPackets == 0, v.RxPackets == 0, v.ReadsStarted != 16:
 		t.Errorf("connection %+v", v)
@@ -200,9 +200,9 @@ func TestNoPostMortem(t *testing.T) {
 func TestMorgue(t *testing.T) {
 	var m morgue
 	for i := range morgueSize + 3 {
-		m.add(roce.Record{Outcome: roce.Broken, LocalQPN: uint32(i + 1)})
+		m.add(&softRecord{roce.Record{Outcome: rdma.Broken, LocalQPN: uint32(i + 1)}})
 	}
-	if len(m.cases) != morgueSize || m.cases[0].LocalQPN != 4 {
-		t.Errorf("%d cases, the oldest %d", len(m.cases), m.cases[0].LocalQPN)
+	if oldest := m.cases[0].remains.(*softRecord).LocalQPN; len(m.cases) != morgueSize || oldest != 4 {
+		t.Errorf("%d cases, the oldest %d", len(m.cases), oldest)
 	}
 }

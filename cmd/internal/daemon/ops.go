@@ -21,6 +21,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/verbs"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -376,9 +377,14 @@ func (c *connection) Close() error {
 
 // buried keeps what is left of a connection that ended badly, and writes down those that were
 // refused.
-func (d *Daemon) buried(r roce.Record) {
+func (d *Daemon) buried(r roce.Record) { d.bury(&softRecord{r}) }
+
+// buriedKernel is buried for devices of the kernel.
+func (d *Daemon) buriedKernel(r verbs.Record) { d.bury(&kernelRecord{r}) }
+
+func (d *Daemon) bury(r remains) {
 	d.morgue.add(r)
-	if r.Outcome == roce.Refused {
-		d.audit.Event("rdma_reject", zap.String("client", r.Remote.String()), zap.String("local", r.Local.String()), zap.String("reason", reasonOf(&r)))
+	if k, refused := r.refusal(); refused {
+		d.audit.Event("rdma_reject", zap.Stringer("client", k.remote), zap.Stringer("local", k.local), zap.String("reason", k.words))
 	}
 }

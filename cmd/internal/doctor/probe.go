@@ -18,6 +18,7 @@ import (
 	"github.com/rstored/rstored/rdma/cm"
 	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/rdma/verbs"
 	"github.com/rstored/rstored/rdma/wire"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -41,24 +42,27 @@ const (
 
 // probeRDMA connects as a client and makes the calls of a mount.
 func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, local netip.Addr, path string) {
-	records := make(chan roce.Record, 1) // of the one connection that is made
+	ends := make(chan end, 1) // of the one connection that is made
+	bury := func(e end) {
+		select {
+		case ends <- e:
+		default:
+		}
+	}
 	var dev rdma.Device
 	host := provider.System()
 	choice, err := host.ChooseFor(provider.Auto, at.Addr(), local)
 	if err == nil && choice.Kind == provider.Verbs {
-		dev, err = host.Open(provider.Config{Choice: choice})
+		dev, err = host.Open(provider.Config{Choice: choice, Verbs: verbs.Config{Obituary: func(x verbs.Record) {
+			bury(end{x.Outcome, cm.Reason(x.Reason), !x.Software || x.Transport != verbs.RoCEv2})
+		}}})
 		r.ok("provider", "RDMA is tried by the kernel's %s: %s", choice.Device, choice.Why)
 	}
 	for _, from := range sources(h, local) {
 		if dev != nil {
 			break
 		}
-		dev, err = openSoft(roce.Config{Addr: from, ConnectLimit: rdma.Time(connectTime), Obituary: func(x roce.Record) {
-			select {
-			case records <- x:
-			default:
-			}
-		}})
+		dev, err = openSoft(roce.Config{Addr: from, ConnectLimit: rdma.Time(connectTime), Obituary: func(x roce.Record) { bury(end{x.Outcome, x.Reason, false}) }})
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
@@ -78,12 +82,12 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 	c, err := rpcrdma.Dial(connecting, dev, at, rpcrdma.ClientConfig{})
 	cancel()
 	if err != nil {
-		var rec roce.Record
+		var e end
 		select {
-		case rec = <-records:
+		case e = <-ends:
 		case <-time.After(recordTime):
 		}
-		r.add(Fail, "connect", connectHint(rec, dev, at), "RDMA connect from %v to %v: %v", dev.Addr(), at, plain(err))
+		r.add(Fail, "connect", connectHint(e, dev, at), "RDMA connect from %v to %v: %v", dev.Addr(), at, plain(err))
 		return
 	}
 	defer func() { _ = c.Close() }()
@@ -114,15 +118,25 @@ func openSoft(c roce.Config) (rdma.Device, error) {
 	return d, nil
 }
 
-// connectHint says what to do about a connection that did not come about.
-func connectHint(rec roce.Record, dev rdma.Device, at netip.AddrPort) string {
-	switch rec.Outcome {
-	case roce.Rejected:
-		switch rec.Reason {
+// end is how a connection ended that did not come about.
+type end struct {
+	outcome rdma.Outcome
+	reason  cm.Reason
+	other   bool // no packets of UDP that firewalls of the hosts see
+}
+
+// connectHint says what to do about it.
+func connectHint(e end, dev rdma.Device, at netip.AddrPort) string {
+	switch e.outcome {
+	case rdma.Rejected:
+		switch e.reason {
 		case cm.InvalidServiceID:
 			return fmt.Sprintf("on the server: 'rstorectl port list' shows what is served, 'rstorectl port add rdma %v' adds it; or give the right port in the URL and as port= when mounting", at)
 		case cm.InvalidMTU:
-			soft, _ := dev.(*roce.Device) // nothing else keeps records
+			soft, ok := dev.(*roce.Device)
+			if !ok {
+				break
+			}
 			return fmt.Sprintf("the server's interface has a smaller MTU: 'ip link set dev IFACE mtu %d' there, or the server's MTU here", int(soft.MTU())+headers)
 		case cm.InvalidGID:
 			return "there is address translation (NAT) between here and the server, which RoCE does not pass; use a network without, such as the host's for a container"
@@ -130,7 +144,10 @@ func connectHint(rec roce.Record, dev rdma.Device, at netip.AddrPort) string {
 			return "on the server: 'rstorectl clients --failed' says why it was refused"
 		}
 		return "on the server: 'rstorectl clients --failed'"
-	case roce.Unreachable:
+	case rdma.Unreachable:
+		if e.other {
+			return "see that the device there is up, and that rstored serves RDMA by a device of the same kind: 'rstorectl doctor' and 'rstorectl port list' on the server"
+		}
 		return fmt.Sprintf("let UDP port %d in and out on both hosts and between ('nft list ruleset', cloud security groups), and see that rstored runs there: 'rstorectl doctor' on the server", wire.Port)
 	}
 	return "rstorectl doctor, on the server"
