@@ -122,6 +122,21 @@ func TestSystemd(t *testing.T) {
 		}
 	})
 
+	t.Run("restart with other addresses", func(t *testing.T) {
+		c := c.in(t)
+		for range 3 {
+			for _, addr := range []string{"", "127.0.0.1"} { // all, and one of them, which the kept socket is in the way of
+				c.write("/etc/rstored/rstored.yaml", config("/srv/data", addr))
+				c.run("systemctl reset-failed rstored") // so many restarts are too many for a manager
+				c.run("systemctl restart rstored && rstorectl cat " + byRDMA + "/f && rstorectl cat " + byTCP + "/f")
+			}
+		}
+		if n := c.show("rstored", "NRestarts"); n != "0" {
+			t.Errorf("%s starts failed", n)
+		}
+		c.wait(`[ "$(systemctl show -P NFileDescriptorStore rstored)" = 2 ]`)
+	})
+
 	t.Run("crash", func(t *testing.T) {
 		c := c.in(t)
 		c.run("kill -9 $(systemctl show -P MainPID rstored)")

@@ -263,7 +263,7 @@ func listenTCP(at netip.AddrPort, everywhere bool) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", where)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, errors.New("in use by another process; choose another port")
+		return nil, fmt.Errorf("in use by another process; choose another port (%w)", syscall.EADDRINUSE)
 	case errors.Is(err, syscall.EACCES):
 		return nil, errors.New("ports below 1024 need CAP_NET_BIND_SERVICE")
 	case errors.Is(err, syscall.EADDRNOTAVAIL):

@@ -171,6 +171,9 @@ func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.
 		return s.listener(l, in.name), nil
 	}
 	l, err := open()
+	if errors.Is(err, unix.EADDRINUSE) {
+		l, err = s.makeRoom(at, open, err)
+	}
 	if err != nil {
 		return l, err
 	}
@@ -180,6 +183,36 @@ func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.
 	}
 	return k, nil
 }
+
+// makeRoom opens once more when inherited sockets on all addresses were in the way of one, or the other way, as
+// when what is listened on was changed for a restart. Nobody else can claim them, as they would be in the way too.
+func (s *Set) makeRoom(at netip.AddrPort, open func() (net.Listener, error), err error) (net.Listener, error) {
+	if s.waits {
+		return nil, err // the other process listens on them
+	}
+	for {
+		in, ok := s.claim(func(in *inherited) bool {
+			return in.stream && in.addr.Port() == at.Port() && (in.addr.Addr().IsUnspecified() || at.Addr().IsUnspecified()) && kept(in.name)
+		})
+		if !ok {
+			break
+		}
+		s.log.Info("an inherited socket is in the way of another address and is closed", "on", in.addr, "for", at)
+		// The service manager has it open too, until it has seen that it is to be removed.
+		if e := unix.Shutdown(in.fd, unix.SHUT_RDWR); e != nil {
+			s.log.Warn("an inherited socket goes on listening", "on", in.addr, "error", e)
+		}
+		s.discard(in)
+	}
+	l, err := open()
+	if i := slices.IndexFunc(s.in, func(in inherited) bool { return in.stream && in.addr.Port() == at.Port() }); i >= 0 && errors.Is(err, unix.EADDRINUSE) {
+		err = fmt.Errorf("the service manager listens on %v (%s): %w", s.in[i].addr, s.in[i].name, err)
+	}
+	return l, err
+}
+
+// kept reports whether a name is of a TCP socket that was opened here, and given to the store.
+func kept(name string) bool { return strings.HasPrefix(name, "tcp.") }
 
 // listener is a listener that is known by a name.
 func (s *Set) listener(l net.Listener, name string) *listener {

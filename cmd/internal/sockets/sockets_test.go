@@ -1,12 +1,15 @@
 package sockets
 
 import (
+	"errors"
 	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -113,6 +116,104 @@ func TestEverywhere(t *testing.T) {
 	}
 	if got := s.Sweep(); len(got) != 0 {
 		t.Errorf("left: %v", got)
+	}
+}
+
+// TestOverlap: a listener on all addresses that is no longer wanted does not keep one on a single address from being
+// opened, nor the other way, though the service manager has it open until it comes to remove it.
+func TestOverlap(t *testing.T) {
+	for _, c := range []struct{ was, is, open string }{
+		{"0.0.0.0:0", "127.0.0.8", "127.0.0.8"},
+		{"[::]:0", "127.0.0.8", "127.0.0.8"},
+		{"127.0.0.8:0", "::", ""},
+		{"127.0.0.8:0", "0.0.0.0", "0.0.0.0"},
+	} {
+		m := &slow{manager: manager{}}
+		l, err := New(m, slog.New(slog.DiscardHandler), nil, nil).Listen(netip.MustParseAddrPort(c.was), listen(t, c.was))
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+		at := netip.AddrPortFrom(netip.MustParseAddr(c.is), port)
+		open := listen(t, net.JoinHostPort(c.open, strconv.Itoa(int(port))))
+
+		// Another process that goes on listens there: it is not disturbed.
+		f, err := l.(*listener).Listener.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		heir := FromFiles(m, slog.New(slog.DiscardHandler), []*os.File{f}, []string{label("tcp", l.Addr().String())})
+		if _, err := heir.Listen(at, open); !errors.Is(err, unix.EADDRINUSE) {
+			t.Errorf("%s beside a process on %s: %v", c.is, c.was, err)
+		}
+		dial(t, l.Addr().String(), true)
+		for _, in := range heir.in {
+			_ = unix.Close(in.fd)
+		}
+
+		_ = l.(*listener).Listener.Close() // the process ends
+		dial(t, l.Addr().String(), true)
+		next := m.next(t)
+		next.store = m
+		n, err := next.Listen(at, open)
+		if err != nil {
+			t.Errorf("%s after %s: %v", c.is, c.was, err)
+			continue
+		}
+		dial(t, net.JoinHostPort("127.0.0.8", strconv.Itoa(int(port))), true)
+		if got := next.Sweep(); len(got) != 0 || len(m.removed) != 1 {
+			t.Errorf("swept %v, removed %v", got, m.removed)
+		}
+		_ = n.Close()
+	}
+}
+
+// TestOverlapOfOthers: a socket that somebody else has the service manager listen on is theirs to close.
+func TestOverlapOfOthers(t *testing.T) {
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := copyOf(f)
+	_ = f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(manager{}, slog.New(slog.DiscardHandler), []int{fd}, []string{"rstored.socket"})
+	port := l.Addr().(*net.TCPAddr).Port
+	where := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))
+	if _, err := s.Listen(where, listen(t, where.String())); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "rstored.socket") {
+		t.Errorf("%v", err)
+	}
+	dial(t, l.Addr().String(), true)
+	s.Sweep()
+}
+
+// slow is a manager that has not come to what it was told.
+type slow struct {
+	manager
+	removed []string
+}
+
+func (m *slow) RemoveFD(name string) error {
+	m.removed = append(m.removed, name)
+	return nil
+}
+
+// dial connects, or not.
+func dial(t *testing.T, to string, want bool) {
+	t.Helper()
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", to)
+	if err == nil {
+		_ = c.Close()
+	}
+	if (err == nil) != want {
+		t.Errorf("connecting to %s: %v", to, err)
 	}
 }
 
