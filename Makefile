@@ -24,6 +24,7 @@ ARCHES        ?= amd64 arm64
 FORMATS       ?= deb rpm
 RDMA          ?= auto
 PARALLEL      ?= 1
+SBOM          ?= no
 IMAGE         ?= rstored:$(VERSION)
 IMAGECSI      ?= rstored-csi:$(VERSION)
 ENGINE        ?= podman
@@ -156,7 +157,7 @@ interop:
 # Packages for Debian and for RPM in OUT, of each of ARCHES and FORMATS. Those with the programs for RDMA devices
 # where they can be built; RDMA=yes insists on them, and RDMA=no does without.
 packages: $(PACKAGER)
-	GO='$(GO)' NFPM='$(CURDIR)/$(PACKAGER)' ARCHES='$(ARCHES)' FORMATS='$(FORMATS)' RDMA='$(RDMA)' deploy/package/build '$(VERSION)' '$(OUT)'
+	GO='$(GO)' NFPM='$(CURDIR)/$(PACKAGER)' ARCHES='$(ARCHES)' FORMATS='$(FORMATS)' RDMA='$(RDMA)' SBOM='$(SBOM)' deploy/package/build '$(VERSION)' '$(OUT)'
 
 $(PACKAGER):
 	mkdir -p .bin
