@@ -3,6 +3,8 @@ package ctl
 import (
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/rdmadev"
+	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/sysfs"
 )
 
@@ -38,8 +41,11 @@ beside them; the kernel's NFS client does.`,
 				for _, d := range all {
 					for _, p := range d.Ports {
 						fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, p.Number, dash(d.Driver), dash(p.Layer), dash(p.State), dash(p.Rate),
-							dash(p.NetDev), dash(strings.Join(addresses(&p), ",")))
+							dash(p.NetDev), dash(strings.Join(addresses(&d, &p, interfaceAddrs), ",")))
 					}
+				}
+				if err := provider.System().Available(); err != nil {
+					fmt.Fprintf(w, "\nThis program does not use them: %v\n", err)
 				}
 			})
 		},
@@ -119,20 +125,44 @@ on the same interface. It needs root.`,
 	return group("device", "List, make and remove the RDMA devices of this host's kernel", list, show, add, remove)
 }
 
-// addresses are those of a port by which others reach it, each once.
-func addresses(p *sysfs.Port) []string {
-	var out []string
-	for _, g := range p.GIDs {
-		a := g.Addr()
-		if p.Layer == "InfiniBand" || !a.IsValid() || a.IsLinkLocalUnicast() {
-			continue
+// addresses are those of a port by which others reach it, each once: of iWARP devices, whose GIDs are MAC addresses,
+// those of the interface.
+func addresses(d *sysfs.Device, p *sysfs.Port, interfaceAddrs func(string) []netip.Addr) []string {
+	var all []netip.Addr
+	switch {
+	case d.Kind == sysfs.RNIC:
+		all = interfaceAddrs(p.NetDev)
+	case p.Layer != "InfiniBand":
+		for _, g := range p.GIDs {
+			all = append(all, g.Addr())
 		}
-		if s := a.String(); !slices.Contains(out, s) {
+	}
+	var out []string
+	for _, a := range all {
+		if s := a.String(); a.IsValid() && !a.IsLinkLocalUnicast() && !slices.Contains(out, s) {
 			out = append(out, s)
 		}
 	}
 	if p.LID != 0 {
 		out = append(out, "LID "+strconv.Itoa(int(p.LID)))
+	}
+	return out
+}
+
+// interfaceAddrs are the addresses of a network interface.
+func interfaceAddrs(name string) (out []netip.Addr) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil
+	}
+	list, err := i.Addrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p.Addr())
+		}
 	}
 	return out
 }
