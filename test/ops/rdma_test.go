@@ -168,6 +168,12 @@ func TestPackageRDMA(t *testing.T) {
 			t.Errorf("version %q", s)
 		}
 		c.run("rstorectl cat --nfs-version 3 " + byRDMA + "/f | cmp - /tmp/f")
+		if s := c.run("rstorectl doctor || true"); !strings.Contains(s, "RDMA devices cannot be used") || !strings.Contains(s, "libibverbs1 librdmacm1") {
+			t.Errorf("the doctor: %s", s)
+		}
+		if s := c.run("journalctl -u rstored -o cat -n 50"); !strings.Contains(s, "RDMA devices of the kernel cannot be used") || !strings.Contains(s, "libibverbs.so.1") {
+			t.Errorf("the journal: %s", s)
+		}
 		c.run(apt + "install -f libibverbs1 librdmacm1 ibverbs-providers && systemctl restart rstored")
 	})
 	t.Run("back", func(t *testing.T) {

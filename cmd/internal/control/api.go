@@ -127,8 +127,16 @@ type Status struct {
 	Clients       int       `json:"clients"`
 	Devices       []string  `json:"devices"`
 	Problems      []string  `json:"problems"`
+	// Providers are those of RDMA that the program has.
+	Providers []Provider `json:"rdma_providers"`
 	// TLS is that of NFS over TCP, nil if it is not offered.
 	TLS *TLS `json:"tls,omitempty"`
+}
+
+// Provider is a provider of RDMA.
+type Provider struct {
+	Name  string `json:"name"`            // soft or verbs
+	Error string `json:"error,omitempty"` // why it cannot be used all the same
 }
 
 // TLS describes TLS of NFS over TCP.

@@ -36,6 +36,9 @@ func (t *tool) status() *cobra.Command {
 				fmt.Fprintf(w, "state\t%s\nversion\t%s\npid\t%d\nup\t%s\nconfiguration\t%s\nstate directory\t%s\nlog level\t%s\nexports\t%d\nports\t%d\nclients\t%d\ndevices\t%s\n",
 					s.State, s.Version, s.PID, time.Duration(s.UptimeSeconds)*time.Second, dash(s.Config), s.StateDir, s.LogLevel,
 					s.Exports, s.Ports, s.Clients, dash(strings.Join(s.Devices, " ")))
+				for _, p := range s.Providers {
+					fmt.Fprintf(w, "RDMA provider\t%s\n", strings.TrimSuffix(p.Name+": "+p.Error, ": "))
+				}
 				for _, p := range s.Problems {
 					fmt.Fprintf(w, "problem\t%s\n", p)
 				}

@@ -202,6 +202,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.mu.Lock()
 	d.mounts = watchMounts(d.mountsChanged)
 	d.mu.Unlock()
+	d.tellProviders()
 	for _, s := range d.sockets.Sweep() {
 		d.log.Info("an inherited socket that no port asks for is closed", zap.String("socket", s))
 	}
@@ -440,6 +441,7 @@ func (d *Daemon) Status() control.Status {
 		Devices:       []string{},
 		Problems:      d.problems(),
 		TLS:           d.tlsStatus(),
+		Providers:     d.rdma.providers(),
 	}
 	if d.draining.Load() {
 		s.State = control.StateDraining

@@ -35,6 +35,28 @@ func systemOpener() *opener {
 	return &opener{host: h, open: h.Open}
 }
 
+// providers are those that the program has.
+func (o *opener) providers() []control.Provider {
+	list := []control.Provider{{Name: string(provider.Soft)}}
+	switch err := o.host.Available(); {
+	case errors.Is(err, verbs.ErrNotBuilt):
+	case err != nil:
+		list = append(list, control.Provider{Name: string(provider.Verbs), Error: err.Error()})
+	default:
+		list = append(list, control.Provider{Name: string(provider.Verbs)})
+	}
+	return list
+}
+
+// tellProviders writes down why what the program has cannot be used.
+func (d *Daemon) tellProviders() {
+	for _, p := range d.rdma.providers() {
+		if p.Error != "" {
+			d.log.Warn("RDMA devices of the kernel cannot be used, and RDMA is in software: are libibverbs and librdmacm installed?", zap.String("provider", p.Name), zap.String("reason", p.Error))
+		}
+	}
+}
+
 // deviceAt is where a device is open.
 type deviceAt struct {
 	kind provider.Kind

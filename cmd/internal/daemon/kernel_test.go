@@ -271,6 +271,32 @@ func metricsText(t *testing.T, d *Daemon) string {
 	return b.String()
 }
 
+// TestKernelProviders: what the program has of RDMA is told, and why it cannot be used.
+func TestKernelProviders(t *testing.T) {
+	k := newKernel()
+	d, ctl, err := startOn(t, testConfig(t), k, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopDaemon(t, d)
+	for _, c := range []struct {
+		available error
+		want      []control.Provider
+	}{
+		{nil, []control.Provider{{Name: "soft"}, {Name: "verbs"}}},
+		{errors.New("libibverbs.so.1: no such file"), []control.Provider{{Name: "soft"}, {Name: "verbs", Error: "libibverbs.so.1: no such file"}}},
+		{verbs.ErrNotBuilt, []control.Provider{{Name: "soft"}}},
+	} {
+		k.mu.Lock()
+		k.available = c.available
+		k.mu.Unlock()
+		st, err := ctl.Status(t.Context())
+		if err != nil || !slices.Equal(st.Providers, c.want) {
+			t.Errorf("%v: %+v, %v", c.available, st.Providers, err)
+		}
+	}
+}
+
 // TestKernelDevice: one export over a device of the kernel, over one in user space, and over TCP at once, by the
 // same handles; the device is taken away, and comes back.
 func TestKernelDevice(t *testing.T) {

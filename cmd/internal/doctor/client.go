@@ -74,7 +74,7 @@ func (r *Report) local(h *Host, server netip.Addr, overRDMA bool) (netip.Addr, b
 		r.modules(h)
 	}
 	if !local.IsValid() {
-		r.ok("route", "%v is an address of this host; what follows tries it from a loopback address", server)
+		r.ok("route", "%v is an address of this host; unless a device of the kernel has it, it is tried from a loopback address", server)
 		return local, true
 	}
 	name, ifMTU := h.interfaceOf(local)

@@ -71,7 +71,9 @@ type daemon struct {
 	devices []control.Device
 	stats   control.Stats
 	dead    []control.PostMortem
-	drift   control.Drift
+	// providers are those of RDMA.
+	providers []control.Provider
+	drift     control.Drift
 }
 
 func well() *daemon {
@@ -95,7 +97,7 @@ func onKernel(d *daemon) {
 }
 
 func (d *daemon) Status(context.Context) (control.Status, error) {
-	return control.Status{State: control.StateRunning, Version: "v1", PID: 42}, d.err
+	return control.Status{State: control.StateRunning, Version: "v1", PID: 42, Providers: d.providers}, d.err
 }
 
 func (d *daemon) Exports(context.Context) ([]control.Export, error)         { return d.exports, nil }
@@ -202,6 +204,12 @@ func TestServer(t *testing.T) {
 		{"a file", nil, func(d *daemon) { d.exports[0].Path = "/srv/data/x" }, Fail, "export", []string{"no directory"}},
 		{"no rule", nil, func(d *daemon) { d.exports[0].Clients = nil }, Warn, "export", []string{"no client rule", "rstorectl export set /data --client"}},
 		{"nftables", files{"proc/modules": "nf_tables 1 0 - Live 0x0\n"}, nil, Warn, "firewall", []string{"not read here", "nft list ruleset"}},
+		{"both providers", nil, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}, {Name: "verbs"}} }, OK, "provider", []string{"devices of the kernel (verbs) and in software"}},
+		{"one provider", nil, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}} }, OK, "provider", []string{"in software alone"}},
+		{"a device that is not used", files{"sys/class/infiniband/mlx5_0/node_type": "1: CA"}, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}} }, OK, "provider", []string{"rstored-rdma, to use mlx5_0"}},
+		{"no libraries", nil, func(d *daemon) {
+			d.providers = []control.Provider{{Name: "soft"}, {Name: "verbs", Error: "libibverbs.so.1: cannot open"}}
+		}, Warn, "provider", []string{"libibverbs.so.1: cannot open", "libibverbs1 librdmacm1"}},
 		{"a failure", nil, func(d *daemon) {
 			d.dead = []control.PostMortem{{Time: time.Now(), Count: 3, Peer: "10.0.0.9:1", Local: "10.0.0.1:20049", Outcome: "refused", Reason: "no", Hint: "do this"}}
 		}, Warn, "post-mortem", []string{"10.0.0.9:1 on 10.0.0.1:20049: refused: no, 3 times", "-> do this"}},

@@ -55,6 +55,7 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 	}
 	r.ok("daemon", "rstored %s is %s, pid %d", st.Version, st.State, st.PID)
 	r.tls(st.TLS, time.Now())
+	r.providers(h, st.Providers)
 	ports, err := d.Ports(ctx)
 	if err != nil {
 		r.add(Fail, "port", "", "the ports cannot be listed: %v", err)
@@ -93,6 +94,25 @@ func Server(ctx context.Context, h *Host, d Daemon) Report {
 		r.postMortems(dead, time.Now())
 	}
 	return r
+}
+
+// providers looks at who provides RDMA.
+func (r *Report) providers(h *Host, list []control.Provider) {
+	i := slices.IndexFunc(list, func(p control.Provider) bool { return p.Name == string(provider.Verbs) })
+	var devices []string
+	for _, d := range h.rdmaDevices() {
+		devices = append(devices, d.Name)
+	}
+	switch {
+	case i >= 0 && list[i].Error != "":
+		r.add(Warn, "provider", "install libibverbs and librdmacm (Debian: libibverbs1 librdmacm1 ibverbs-providers), and restart rstored", "RDMA devices cannot be used, and RDMA is in software: %s", list[i].Error)
+	case i >= 0:
+		r.ok("provider", "RDMA by devices of the kernel (verbs) and in software (soft)")
+	case len(devices) > 0:
+		r.add(OK, "provider", "the package rstored-rdma, to use "+strings.Join(devices, ", "), "RDMA in software alone (soft)")
+	case len(list) > 0:
+		r.ok("provider", "RDMA in software alone (soft)")
+	}
 }
 
 // expiring is how long before the end of a certificate it is told of.
