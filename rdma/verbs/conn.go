@@ -214,6 +214,7 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 	}
 	was := c.phase
 	c.phase = down
+	seen := c.q.saw() // before it is flushed
 	if was == established {
 		c.l.n.disconnected.Add(1)
 	}
@@ -228,7 +229,7 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 		c.q.inError()
 	}
 	c.tell(rdma.ConnEvent{Kind: kind, Reason: reason, PrivateData: private, Err: why})
-	c.mourn(kind, reason, why, was)
+	c.mourn(kind, reason, why, was, &seen)
 }
 
 // traffic is called when something arrived on a passive connection whose peer has not said that it is

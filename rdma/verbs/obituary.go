@@ -100,7 +100,7 @@ func ordinary(why error) bool {
 
 // mourn reports the end of the connection if it was a bad one, after the user was told, who may have
 // something to add. What the queue pair knows is taken now, as the user may destroy it.
-func (c *conn) mourn(kind rdma.ConnEventKind, reason uint16, why error, was phase) {
+func (c *conn) mourn(kind rdma.ConnEventKind, reason uint16, why error, was phase, seen *Seen) {
 	d := c.l.dev
 	if d.cfg.Obituary == nil {
 		return
@@ -123,7 +123,8 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason uint16, why error, was phas
 		r.Async, r.AsyncAt = eventName(asyncEvents, a.kind), a.at
 	}
 	r.LocalQPN = c.q.num
-	r.Seen, r.Recent = c.q.saw(), c.q.recent.list()
+	r.Seen, r.Recent = c.q.seen, c.q.recent.list()
+	r.Seen.Outstanding, r.Seen.Oldest, r.Seen.Receives = seen.Outstanding, seen.Oldest, seen.Receives
 	if s := r.Seen.Failed.Status; s != rdma.Success && ordinary(why) {
 		why = fmt.Errorf("RDMA request failed: %v", s) // of which its user heard first, by a completion
 		r.Err = why
@@ -160,7 +161,7 @@ func (c *conn) bury(r *Record, kind rdma.ConnEventKind, why error, was phase) {
 	c.l.dev.cfg.Obituary(*r)
 }
 
-// saw is what the queue pair has kept.
+// saw is what the queue pair has kept, with what is under way.
 func (q *qp) saw() Seen {
 	s := q.seen
 	for i := q.sqHead; i != q.sqTail; i++ {

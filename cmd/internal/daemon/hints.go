@@ -20,6 +20,12 @@ const (
 	packetMargin = 96
 )
 
+// A client that neither takes replies nor gives data is dropped after slow_timeout, by rpcrdma.
+const (
+	idleWhy  = "taken no reply"
+	idleHint = "the client hangs, was killed or cut off, or is slower than slow_timeout allows: look at it, and at the network between; slow_timeout in the configuration gives it more time"
+)
+
 // hint says what to change so that it does not happen again.
 func hint(r *roce.Record) string {
 	peer := r.Remote.Addr()
@@ -40,6 +46,9 @@ func hint(r *roce.Record) string {
 	case rdma.Unconfirmed, rdma.Unreachable:
 		return fmt.Sprintf("UDP port %d does not get through between here and %v, or only one way: look at the firewalls of both hosts, and between", wire.Port, peer)
 	case rdma.Dropped:
+		if strings.Contains(r.Note.Why, idleWhy) {
+			return idleHint
+		}
 		return report
 	}
 	return breakHint(r)

@@ -35,6 +35,7 @@ func TestHints(t *testing.T) {
 		{roce.Record{Outcome: rdma.Refused, Reason: cm.ConsumerDefined, Note: rdma.Note{Detail: perf.RefusedMalformed}}, "port=20049"},
 		{roce.Record{Outcome: rdma.Refused, Reason: cm.ConsumerDefined, Note: rdma.Note{Detail: perf.RefusedFull}}, "the bounds"},
 		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedIdle}}, "idle_timeout"},
+		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Why: "the client has taken no reply and given no data for 1m0s"}}, "slow_timeout"},
 		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedDuration}}, "max_duration"},
 		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedMisused}}, "rstorectl capture"},
 		{roce.Record{Outcome: rdma.Broken, Note: rdma.Note{Detail: perf.Kind("")}, Seen: failed(rdma.RetryExcErr)}, "stopped answering"},

@@ -100,6 +100,8 @@ func kernelHint(r *verbs.Record) string {
 		return "look at the peer's kernel log (dmesg) for why it rejected the connection"
 	case r.Outcome == rdma.Unconfirmed, r.Outcome == rdma.Unreachable:
 		return fmt.Sprintf("nothing came back from %v: %s", r.Remote.Addr(), way(r))
+	case r.Outcome == rdma.Dropped && strings.Contains(r.Note.Why, idleWhy):
+		return idleHint
 	case r.Outcome == rdma.Dropped:
 		return kernelReport
 	}

@@ -41,6 +41,7 @@ func TestKernelHints(t *testing.T) {
 		{verbs.Record{Outcome: rdma.Refused, Err: errors.New("answering")}, "dmesg"},
 		{verbs.Record{Outcome: rdma.Refused, Reason: 28, Note: rdma.Note{Detail: perf.RefusedClient}}, "clients in the perf section"},
 		{verbs.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedIdle}}, "idle_timeout"},
+		{verbs.Record{Outcome: rdma.Dropped, Note: rdma.Note{Why: "the client has taken no reply and given no data for 1m0s"}}, "slow_timeout"},
 		{verbs.Record{Outcome: rdma.Dropped, Note: rdma.Note{Why: "it sends nonsense"}}, "tcpdump"},
 		{verbs.Record{Outcome: rdma.Rejected, Reason: 10}, "connects again"},
 		{verbs.Record{Outcome: rdma.Rejected, Reason: 28}, "dmesg"},
