@@ -104,7 +104,7 @@ func buildVerbs(dir string) error {
 		return err
 	}
 	for _, args := range [][]string{
-		{"build", "-tags", "rdmacore", "-o", dir, "./cmd/rstored", "./cmd/rstorectl"},
+		{"build", "-tags", "rdmacore", "-o", dir, "./cmd/rstored", "./cmd/rstorectl", "./test/guest/reconnect"},
 		{"test", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "verbs.test"), "./rdma/verbs"},
 	} {
 		build := exec.Command("go", args...)

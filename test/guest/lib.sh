@@ -45,14 +45,13 @@ rdma_device() {
 	ulimit -l unlimited
 	DEVICE=${RDMA:-rxe}0
 	case ${RDMA:-rxe} in
-	rxe) ;;
-	siw)
-		rdma link delete rxe0
-		rdma link add siw0 type siw netdev eth0
-		;;
-	none) rdma link delete rxe0 ;;
+	rxe) return 0 ;;
+	siw | none) ;;
 	*) die "no kind of RDMA device: $RDMA" ;;
 	esac
+	# A kernel that was told to do without rdma_rxe has none.
+	[ ! -e /sys/class/infiniband/rxe0 ] || rdma link delete rxe0
+	[ "$RDMA" = none ] || rdma link add siw0 type siw netdev eth0
 }
 
 # addresses: eth0 has two further ones, for programs with more than one end of a connection, which
@@ -141,6 +140,8 @@ upgraded() {
 	DAEMON=$pid HEIR=1
 }
 ctl() { /run/host/rstorectl --control /run/r/control "$@"; }
+# rss: memory of the daemon that is there, in KiB.
+rss() { $B awk '$1 == "VmRSS:" { print $2 }' "/proc/$DAEMON/status"; }
 # open_files: of the daemon, without those of the exports, which it keeps for the next call.
 open_files() { { ls -l "/proc/$DAEMON/fd" 2>/dev/null || true; } | grep -vc " /run/exports"; }
 

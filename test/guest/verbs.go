@@ -1,7 +1,9 @@
 package guest
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -98,7 +100,7 @@ func verbsCases() []Case {
 		onVerbs("rxe", "mount-4200", "enospc", "directory-of-20000", "v42-enospc", "v42-bigdir", "v42-reclaim", "v42-frozen", "loss-5"),
 		onVerbs("siw", workloads...),
 		onVerbs("siw", others...),
-		[]Case{removal("rxe"), removal("siw"), postMortems(), churn("rxe", 200, 100), churn("siw", 100, 50), succession("rxe"), succession("siw")},
+		[]Case{removal("rxe"), removal("siw"), postMortems(), churn("rxe", 500, 2000), churn("siw", 200, 1000), succession("rxe"), succession("siw"), carriers("rxe"), carriers("siw")},
 	)
 }
 
@@ -177,45 +179,144 @@ func succession(kind string) Case {
 }
 
 // churn is a case of many connections, after which nobody has kept anything.
-func churn(kind string, mounts, clients int) Case {
+func churn(kind string, mounts, connections int) Case {
 	c := onVerbs(kind, "remount")[0]
-	c.Name, c.Script, c.Timeout = "verbs-"+kind+"-churn", script("verbs-churn"), 10*time.Minute
-	c.Env = env("MOUNTS", strconv.Itoa(mounts), "CONNECTIONS", strconv.Itoa(clients))
+	c.Name, c.Script, c.Timeout = "verbs-"+kind+"-churn", script("verbs-churn"), 20*time.Minute
+	c.Env = env("MOUNTS", strconv.Itoa(mounts), "CONNECTIONS", strconv.Itoa(connections))
+	c.Daemon = []string{"--max-client-connections", "50", "--lease-time", "10s"}
+	c.MemMB = 1400
 	c.Host = func(ctx context.Context, r *Run) error {
-		count := func(name string) (string, error) {
-			if err := r.Await(ctx, name); err != nil {
-				return "", err
-			}
-			// What a connection had goes a moment after it.
-			if _, err := r.order(ctx, `settled "queue pairs" "$idle_qps" resource qp`); err != nil {
-				return "", err
-			}
-			return r.order(ctx, "resources")
-		}
-		before, err := count("warm")
-		if err != nil {
+		if err := r.give("reconnect"); err != nil {
 			return err
 		}
-		files, err := r.openFiles()
+		// Of the end of a client of iWARP that says nothing the server hears when TCP gives up, by itself a quarter of an
+		// hour after there was something to send.
+		if _, err := r.order(ctx, "echo 5 >/proc/sys/net/ipv4/tcp_retries2"); err != nil {
+			return err
+		}
+		if err := r.Tell("programs"); err != nil {
+			return err
+		}
+		before, err := r.atRest(ctx, "warm")
 		if err != nil {
 			return err
 		}
 		if err := r.Tell("measured"); err != nil {
 			return err
 		}
-		after, err := count("over")
+		after, err := r.atRest(ctx, "over")
 		if err != nil {
 			return err
 		}
-		left, err := r.openFiles()
-		if err != nil {
-			return err
-		}
-		r.Logf("before %s, after %s; %d and %d open files", before, after, files, left)
-		if before != after || left > files+5 {
-			return fmt.Errorf("before %s and %d open files, after %d mounts and %d clients %s and %d", before, files, mounts, clients, after, left)
+		r.Logf("before %+v, after %+v", before, after)
+		if before.resources != after.resources || after.files > before.files+5 || after.rss > before.rss+churnGrows {
+			return fmt.Errorf("before %+v, after %d mounts and more than %d connections %+v", before, mounts, connections, after)
 		}
 		return r.Tell("compared")
+	}
+	return c
+}
+
+// churnGrows is by how many KiB the daemon may grow between the first hundreds of connections and the last of
+// thousands: the runtime collects garbage when the heap has doubled, and the C library keeps what was freed in pieces. One page for each
+// connection would be more.
+const churnGrows = 8 << 10
+
+// standing is what a daemon in guest s has while it has no client.
+type standing struct {
+	resources  string // of its kernel's device
+	files, rss int    // open files, and memory in KiB
+}
+
+// atRest waits for a guest's word that it has no connection, and until the daemon has none: what the connections had whose
+// clients have vanished goes when the kernel or the daemon has given them up.
+func (r *Run) atRest(ctx context.Context, name string) (s standing, err error) {
+	if err := r.Await(ctx, name); err != nil {
+		return s, err
+	}
+	const patience = 3
+	for i := range patience {
+		if _, err = r.order(ctx, `settled "queue pairs" "$idle_qps" resource qp`); err == nil || i == patience-1 {
+			break
+		}
+		r.Logf("%v", err)
+	}
+	if err != nil {
+		return s, err
+	}
+	if s.resources, err = r.order(ctx, "resources"); err != nil {
+		return s, err
+	}
+	if s.files, err = r.openFiles(); err != nil {
+		return s, err
+	}
+	rss, err := r.order(ctx, "rss")
+	if err == nil {
+		s.rss, err = strconv.Atoi(strings.TrimSpace(rss))
+	}
+	return s, err
+}
+
+// carriers is a case of one export on all the carriers that a host can have beside a device of a kind, in one daemon. The kernel of the
+// server's guest does without rdma_rxe where the device is another, since that has the UDP port of the soft provider.
+func carriers(kind string) Case {
+	const soft = "10.98.0.3"
+	c := onVerbs(kind, "mount")[0]
+	c.Name, c.Script, c.Timeout = "verbs-"+kind+"-carriers", script("carriers"), 5*time.Minute
+	c.Daemon = []string{"--portmap-listen", HostAddr + ":111"}
+	if kind != "rxe" {
+		c.Name = "verbs-" + kind + "-three-carriers"
+		c.Wires, c.Env = 2, env("SECOND", soft, "BESIDE", "10.98.0.2")
+		c.Daemon = append(c.Daemon, "--rdma-listen", "soft://"+soft+":20049", "--tcp-listen", soft+":2049", "--portmap-listen", soft+":111")
+		c.Kernel = func(r *Run, i int) []string {
+			if r.Case.guestName(i) != serverGuest {
+				return nil
+			}
+			return []string{"initcall_blacklist=rxe_module_init"}
+		}
+	}
+	c.Host = func(ctx context.Context, r *Run) error {
+		if err := r.Await(ctx, "mounted"); err != nil {
+			return err
+		}
+		ports, err := r.CtlOutput("port", "list")
+		if err != nil {
+			return err
+		}
+		r.Logf("%s", ports)
+		if kind == "rxe" {
+			_, err := r.CtlOutput("port", "add", "rdma", "soft://"+r.Addr()+":20050")
+			if err == nil || !strings.Contains(err.Error(), "its software RoCE has it (rxe0)") {
+				return fmt.Errorf("a port of the soft provider beside rxe: %w", err)
+			}
+		}
+		if err := r.Tell("seen"); err != nil {
+			return err
+		}
+		if err := r.Await(ctx, "mixed"); err != nil {
+			return err
+		}
+		if at := c.Env["SECOND"]; at != "" {
+			if err := ip("-n", r.ns, "addr", "add", strings.TrimSuffix(at, ".3")+".1/24", "dev", "br0"); err != nil {
+				return err
+			}
+		}
+		// The Go client in user space, which speaks RoCEv2 with soft and with rxe alike.
+		file := "/e/d/verbs-3"
+		for _, by := range []string{"nfs+rdma://" + cmp.Or(c.Env["SECOND"], r.Addr()) + file + "?provider=soft", "nfs+tcp://" + r.Addr() + file} {
+			if err := r.Command(ctx, "rstorectl", "get", by, r.path("got")); err != nil {
+				return err
+			}
+			got, err := os.ReadFile(r.path("got"))
+			if err != nil {
+				return err
+			}
+			want, err := r.order(ctx, "sha256sum </run/exports/d/verbs-3")
+			if sum := fmt.Sprintf("%x  -", sha256.Sum256(got)); err != nil || sum != strings.TrimSpace(want) {
+				return errors.Join(fmt.Errorf("%s has the sum %s instead of %s", by, sum, want), err)
+			}
+		}
+		return r.Tell("mixed-seen")
 	}
 	return c
 }

@@ -1,6 +1,7 @@
 # Guest s: the daemon on its device for the other guests, until they are done. Beside that it does
 # what the host orders.
 rdma_device
+[ -z "${SECOND:-}" ] || ip addr add "$SECOND/24" dev eth0
 mkdir -p /run/exports
 if [ -n "${EXPORTS_EXT4:-}" ]; then
 	truncate -s "$EXPORTS_EXT4" /tmp/exports.ext4
