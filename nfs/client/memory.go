@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"sync"
 
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -35,7 +36,10 @@ func (c *Client) register(m *Memory) (*Memory, error) {
 	if conn == nil {
 		return m, nil // with the first connection
 	}
-	if err := m.attach(conn); err != nil {
+	switch err := m.attach(conn); {
+	case errors.Is(err, rpc.ErrNotForDMABufs):
+		c.nfs.drop(conn) // the next one is; calls in flight are sent again
+	case err != nil:
 		m.Close()
 		return nil, err
 	}
@@ -92,6 +96,18 @@ func (s *session) enroll(m *Memory) rpc.Client {
 	}
 	s.memory[m] = struct{}{}
 	return s.conn
+}
+
+// hasDMABufs reports whether memory of another device is registered.
+func (s *session) hasDMABufs() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for m := range s.memory {
+		if m.dma != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *session) expel(m *Memory) {
