@@ -4,9 +4,9 @@ package verbs_test
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -17,29 +17,6 @@ import (
 	"github.com/rstored/rstored/rdma/rdmatest"
 	"github.com/rstored/rstored/rdma/verbs"
 )
-
-// references is how many the kernel counts to a dma-buf, and how many descriptors the process has.
-type references struct{ count, files int }
-
-func referencesTo(t testing.TB, fd int) (r references) {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.files = len(files)
-	for line := range strings.Lines(string(text)) {
-		if _, err := fmt.Sscanf(line, "count: %d", &r.count); err == nil {
-			return r
-		}
-	}
-	t.Fatalf("the descriptor is of no dma-buf: %s", text)
-	return r
-}
 
 // TestDMABufRefused: a device that registers no dma-bufs says so, keeps nothing, and registers a mapping of the same
 // memory.
@@ -59,7 +36,7 @@ func TestDMABufRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := referencesTo(t, fd)
+	before, files := rdmatest.DMABufReferences(t, fd), descriptors(t)
 	m, err := pd.(rdma.DMABufRegisterer).RegisterDMABuf(fd, 0, names.Names, rdma.LocalWrite)
 	switch {
 	case err == nil && os.Getenv(rdmatest.DMABufEnv) == "refused":
@@ -72,8 +49,8 @@ func TestDMABufRefused(t *testing.T) {
 		t.Errorf("refused with %v", err)
 	}
 	t.Log(err)
-	if after := referencesTo(t, fd); after != before {
-		t.Errorf("%+v, and before %+v", after, before)
+	if n, f := rdmatest.DMABufReferences(t, fd), descriptors(t); n != before || f != files {
+		t.Errorf("%d references and %d descriptors, and before %d and %d", n, f, before, files)
 	}
 	mapped, err := rdma.OpenDMABuf(fd, 0, n, true)
 	if err != nil {
@@ -86,12 +63,10 @@ func TestDMABufRefused(t *testing.T) {
 	m.Close()
 }
 
-// TestDMABufDeviceRemoved: the kernel takes the device away under a region of a dma-buf, which is free then.
+// TestDMABufDeviceRemoved: the device is removed under a region of a dma-buf. The kernel waits for who has the device,
+// and when he closes it, device and dma-buf are free.
 func TestDMABufDeviceRemoved(t *testing.T) {
 	addrs(t)
-	if strings.HasPrefix(os.Getenv("RDMA"), "siw") {
-		t.Skip("siw registers no dma-bufs")
-	}
 	const n = 64 << 10
 	const link, device, addr = "dmabuf0", "rxe_dmabuf0", "10.96.0.10"
 	fd := rdmatest.UDMABuf(t, n)
@@ -107,7 +82,7 @@ func TestDMABufDeviceRemoved(t *testing.T) {
 	command(t, "ip link set "+link+" up")
 	for range 2 { // what comes back under its name is as good
 		command(t, "rdma link add "+device+" type rxe netdev "+link)
-		before := referencesTo(t, fd)
+		before := rdmatest.DMABufReferences(t, fd)
 		d := openWhenThere(t, addr)
 		pd, err := d.AllocPD()
 		if err != nil {
@@ -122,23 +97,27 @@ func TestDMABufDeviceRemoved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			command(t, "timeout 30 rdma link delete "+device) // it waits for us
-		}()
-		select {
-		case <-d.Removed():
-		case <-time.After(20 * time.Second):
-			t.Fatal("the removal was not told")
+		removed := exec.Command("timeout", "30", "rdma", "link", "delete", device)
+		if err := removed.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if _, err := os.Stat("/sys/class/infiniband/" + device); errors.Is(err, os.ErrNotExist) {
+				break // the kernel tells nothing of devices of this kind
+			}
+		}
+		if during := rdmatest.DMABufReferences(t, fd); during <= before {
+			t.Errorf("%d references while there is a region, and before %d", during, before)
 		}
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
-		<-gone
+		if err := removed.Wait(); err != nil {
+			t.Errorf("the device does not go: %v", err)
+		}
 		m.Close()
-		if after := referencesTo(t, fd); after.count != before.count {
-			t.Errorf("%d references, and before %d", after.count, before.count)
+		if after := rdmatest.DMABufReferences(t, fd); after != before {
+			t.Errorf("%d references, and before %d", after, before)
 		}
 	}
 }
@@ -155,4 +134,13 @@ func openWhenThere(t *testing.T, addr string) *verbs.Device {
 			t.Fatal(err)
 		}
 	}
+}
+
+func descriptors(t testing.TB) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
 }
