@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"sync"
+	"unsafe"
 
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -104,6 +105,22 @@ func (s *session) hasDMABufs() bool {
 	defer s.mu.Unlock()
 	for m := range s.memory {
 		if m.dma != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// untouchable reports whether b begins in memory of another device that is not mapped.
+func (s *session) untouchable(b []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for m := range s.memory {
+		if m.dma == nil || m.dma.Mapped {
+			continue
+		}
+		at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(m.buf)))
+		if len(b) > 0 && at < uintptr(len(m.buf)) {
 			return true
 		}
 	}

@@ -208,3 +208,31 @@ func TestDMABufConnection(t *testing.T) {
 		}
 	}
 }
+
+// TestUntouchable: memory of another device is told from other memory, unless it is mapped.
+func TestUntouchable(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	b := make([]byte, 30)
+	names, mapped, plain := b[:10:10], b[10:20:20], b[20:]
+	for _, d := range []DMABuf{{Names: names}, {Names: mapped, Mapped: true}} {
+		m, err := c.RegisterDMABuf(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+	}
+	if m, err := c.Register(plain); err != nil {
+		t.Fatal(err)
+	} else {
+		defer m.Close()
+	}
+	for _, x := range []struct {
+		b    []byte
+		want bool
+	}{{names, true}, {names[9:], true}, {names[3:5], true}, {names[:0], false}, {mapped, false}, {plain, false}, {make([]byte, 3), false}, {nil, false}} {
+		if c.nfs.untouchable(x.b) != x.want {
+			t.Errorf("%d bytes: %t", len(x.b), !x.want)
+		}
+	}
+}
