@@ -285,9 +285,9 @@ func newDevicePair(t testing.TB, open Provider) (*pair, rdma.PD) {
 // testBadDMABufs: what is no part of a dma-buf is refused, and so is what a region of one cannot be.
 func testBadDMABufs(t *testing.T, open Provider) {
 	dev := open(t)
-	any, err := dev.AllocPD()
+	domain, err := dev.AllocPD()
 	ok(t, err)
-	pd, is := any.(rdma.DMABufRegisterer)
+	pd, is := domain.(rdma.DMABufRegisterer)
 	if !is {
 		t.Skip("no dma-bufs")
 	}
@@ -352,9 +352,9 @@ func testDMABufReleased(t *testing.T, open Provider) {
 	for _, end := range []string{"region", "parent first", "device"} {
 		t.Run(end, func(t *testing.T) {
 			dev := open(t)
-			any, err := dev.AllocPD()
+			domain, err := dev.AllocPD()
 			ok(t, err)
-			pd, is := any.(rdma.DMABufRegisterer)
+			pd, is := domain.(rdma.DMABufRegisterer)
 			if !is {
 				t.Skip("no dma-bufs")
 			}
