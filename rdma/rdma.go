@@ -519,7 +519,8 @@ type DMABufRegisterer interface {
 	// then. names is address space that stands for them: Bytes is names, its parts name the memory in
 	// SGEs and Binds, and its addresses are the remote ones. It stays the caller's, who keeps it mapped until Close. It
 	// may be a mapping of the dma-buf, or one without any access (PROT_NONE), which faults when it is touched.
-	// offset and the address of names are the same modulo the size of a page.
+	// offset and the address of names are the same modulo the size of a page. No memory windows can be bound to it:
+	// WindowBind is refused with ErrUnsupported.
 	RegisterDMABuf(fd int, offset uint64, names []byte, access Access) (MR, error)
 }
 

@@ -97,8 +97,10 @@ type Client struct {
 	n     counters
 	idle  sync.Pool     // of *exchange
 	ended chan struct{} // closed when the connection and its memory are gone
-	lost  atomic.Pointer[rpc.ConnError]
-	info  atomic.Pointer[ClientInfo]
+	// noWindows: memory is opened by regions, as other devices' has to be.
+	noWindows bool
+	lost      atomic.Pointer[rpc.ConnError]
+	info      atomic.Pointer[ClientInfo]
 
 	// The rest belongs to the loop.
 	yield     func() // of the loop, if it has it
@@ -143,12 +145,13 @@ type ClientInfo struct {
 
 var nextLoop atomic.Uint32 // spreads the clients of a process over the loops
 
-// Dial connects to a server. ctx bounds the connecting alone.
+// Dial connects to a server. ctx bounds the connecting alone, and may be of rpc.WithDMABufs.
 func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg ClientConfig) (*Client, error) {
 	loops := dev.Loops()
 	c := &Client{
 		dev: dev, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), lim: rdma.LimitsOf(dev), peer: remote.String(), loop: loops[int(nextLoop.Add(1))%len(loops)],
-		ended: make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), orphans: make(map[uint32]struct{}),
+		noWindows: rpc.ForDMABufs(ctx),
+		ended:     make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), orphans: make(map[uint32]struct{}),
 	}
 	c.xid.Store(rand.Uint32())
 	if y, ok := c.loop.(rdma.Yielder); ok {
@@ -229,7 +232,7 @@ func (c *Client) setUp() (err error) {
 		c.sendFree = append(c.sendFree, i)
 	}
 	c.entries = ns + 1
-	if windowed(c.lim) {
+	if windowed(c.lim) && !c.noWindows {
 		most := c.lim.WRs
 		if n := c.lim.CQEs - nr; n > 0 && (most == 0 || n < most) {
 			most = n
@@ -477,9 +480,14 @@ func (c *Client) RegisterDMABuf(fd int, offset uint64, names []byte) (release fu
 		if !ok {
 			return nil, fmt.Errorf("%w: %w", rpc.ErrNoDMABuf, rdma.ErrUnsupported)
 		}
-		mr, err := pd.RegisterDMABuf(fd, offset, names, c.keep())
+		mr, err := pd.RegisterDMABuf(fd, offset, names, rdma.LocalWrite)
 		if errors.Is(err, rdma.ErrUnsupported) {
 			err = fmt.Errorf("%w: %w", rpc.ErrNoDMABuf, err)
+		}
+		if err == nil && c.win != nil {
+			// No window can be bound to it, and the server was promised that it may invalidate what calls open.
+			mr.Close()
+			return nil, rpc.ErrNotForDMABufs
 		}
 		return mr, err
 	})

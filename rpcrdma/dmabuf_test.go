@@ -9,11 +9,11 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/rdmatest"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/verbs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -28,19 +28,19 @@ func (p *fakePD) RegisterDMABuf(fd int, offset uint64, names []byte, access rdma
 	}
 	m, err := p.Register(names, access)
 	m.(*fakeMR).mem = mem
+	p.names = names
 	return m, err
 }
 
-// memfd is n bytes of memory that has no address, sealed as udmabuf wants it.
+// memfd is n bytes of memory that has no address.
 func memfd(t *testing.T, n int) int {
 	t.Helper()
-	fd, err := unix.MemfdCreate("device", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("device", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
-	if err := errors.Join(unix.Ftruncate(fd, int64(n)), err); err != nil {
+	if err := unix.Ftruncate(fd, int64(n)); err != nil {
 		t.Fatal(err)
 	}
 	return fd
@@ -72,6 +72,16 @@ func TestDMABuf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Calls with other memory leave their regions behind, which is no memory for these.
+	c.pd.(*fakePD).reuses = true
+	r := request(procGet, func(e *xdr.Encoder) { e.Uint32(1); e.Uint32(50_000) }, func(d *xdr.Decoder) error { d.Bulk(size); return d.Err() })
+	r.Dst = make([]byte, 50_000)
+	if err := c.Call(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.spare) == 0 {
+		t.Fatal("no region was left for other calls")
+	}
 	for _, n := range []int{0, 1, 100, 3999, 5000, 200_001} {
 		for _, room := range []int{n, n + 1000} {
 			clear(mem)
@@ -100,7 +110,7 @@ func TestDMABuf(t *testing.T) {
 		}
 	}
 	// A server that answers in the message all the same gives no data to copy.
-	r := request(procText, func(e *xdr.Encoder) { e.Uint32(10) }, func(d *xdr.Decoder) error {
+	r = request(procText, func(e *xdr.Encoder) { e.Uint32(10) }, func(d *xdr.Decoder) error {
 		if b := d.Bulk(size); len(b) > 0 {
 			t.Error("bytes that nobody could put where they belong")
 		}
@@ -117,27 +127,6 @@ func TestDMABuf(t *testing.T) {
 	if len(c.devices) != 0 || len(c.regions) != 0 {
 		t.Error("the memory is there after its release")
 	}
-}
-
-// udmabuf is a dma-buf of n bytes, made of memory. Kernels that have it are those of the guests.
-func udmabuf(t *testing.T, n int) int {
-	t.Helper()
-	dev, err := os.OpenFile("/dev/udmabuf", os.O_RDWR, 0)
-	if err != nil {
-		t.Skip("the kernel has no udmabuf: ", err)
-	}
-	defer dev.Close()
-	create := struct {
-		memfd, flags uint32
-		offset, size uint64
-	}{memfd: uint32(memfd(t, n)), flags: 1, size: uint64(n)} // close-on-exec
-	const udmabufCreate = 0x40187542
-	fd, _, e := unix.Syscall(unix.SYS_IOCTL, dev.Fd(), udmabufCreate, uintptr(unsafe.Pointer(&create)))
-	if e != 0 {
-		t.Fatal("UDMABUF_CREATE: ", e)
-	}
-	t.Cleanup(func() { unix.Close(int(fd)) })
-	return int(fd)
 }
 
 // into gets n bytes into dst, and checks them in mem, which is the same memory.
@@ -162,9 +151,9 @@ func into(ctx context.Context, c *Client, dst, mem []byte) error {
 // TestUDMABuf: a dma-buf of the kernel's is registered by a mapping over any device, and as it is over those that can.
 func TestUDMABuf(t *testing.T) {
 	const size = 256 << 10
-	fd := udmabuf(t, size)
+	fd := rdmatest.UDMABuf(t, size)
 	mem, names := mapped(t, fd, 0, size, unix.PROT_READ|unix.PROT_WRITE), mapped(t, -1, 0, size, unix.PROT_NONE)
-	run := func(t *testing.T, c *Client) {
+	run := func(t *testing.T, c, forThem *Client) {
 		release, err := c.Register(mem)
 		if err != nil {
 			t.Fatal(err)
@@ -176,7 +165,16 @@ func TestUDMABuf(t *testing.T) {
 			t.Errorf("out of a mapping: %v", err)
 		}
 		release()
-		release, err = c.RegisterDMABuf(fd, 0, names)
+		if release, err = c.RegisterDMABuf(fd, 0, names); errors.Is(err, rpc.ErrNotForDMABufs) {
+			if !windowed(c.lim) {
+				t.Error("another connection is wanted, and there are no windows")
+			}
+			c = forThem
+			release, err = c.RegisterDMABuf(fd, 0, names)
+		}
+		if taken := os.Getenv(rdmatest.DMABufEnv); taken == "taken" && err != nil || taken == "refused" && err == nil {
+			t.Errorf("it is to be %s: %v", taken, err)
+		}
 		if errors.Is(err, rpc.ErrNoDMABuf) && errors.Is(err, rdma.ErrUnsupported) {
 			t.Logf("as it is: %v", err)
 			return
@@ -185,11 +183,21 @@ func TestUDMABuf(t *testing.T) {
 			t.Fatalf("as it is: %v", err)
 		}
 		defer release()
-		if err := into(t.Context(), c, names, mem); err != nil {
-			t.Errorf("as it is: %v", err)
-		}
-		if err := store(c, names, 0); err != nil {
-			t.Errorf("out of it: %v", err)
+		other := make([]byte, size)
+		for range 3 { // among calls with other memory
+			if err := into(t.Context(), c, other, other); err != nil {
+				t.Errorf("beside it: %v", err)
+			}
+			if err := into(t.Context(), c, names, mem); err != nil {
+				t.Errorf("as it is: %v", err)
+			}
+			if err := into(t.Context(), c, names[4099:][:70_001], mem[4099:][:70_001]); err != nil {
+				t.Errorf("into a part of it: %v", err)
+			}
+			fill(mem)
+			if err := store(c, names, 0); err != nil {
+				t.Errorf("out of it: %v", err)
+			}
 		}
 	}
 	t.Run("verbs", func(t *testing.T) {
@@ -206,7 +214,12 @@ func TestUDMABuf(t *testing.T) {
 			devs = append(devs, d)
 		}
 		_, at, _ := serveEchoOn(t, devs[0])
-		run(t, dialOn(t, devs[1], at, ClientConfig{}))
+		c, err := Dial(rpc.WithDMABufs(t.Context()), devs[1], at, ClientConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		run(t, dialOn(t, devs[1], at, ClientConfig{}), c)
 	})
 	t.Run("soft", func(t *testing.T) {
 		_, at, _ := serveEcho(t)
@@ -214,6 +227,6 @@ func TestUDMABuf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		run(t, dialOn(t, dev, at, ClientConfig{}))
+		run(t, dialOn(t, dev, at, ClientConfig{}), nil)
 	})
 }

@@ -69,8 +69,10 @@ func (x *exchange) finish(err error) {
 
 // open finds or makes a region for b.
 func (c *Client) open(b []byte, access rdma.Access) (rdma.MR, error) {
-	if mr, err := c.spare.take(b, access); mr != nil || err != nil {
-		return mr, err
+	if !c.device(b) { // whose memory no other region can have
+		if mr, err := c.spare.take(b, access); mr != nil || err != nil {
+			return mr, err
+		}
 	}
 	if r := c.registered(b); r != nil {
 		return r.Window(b, access)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rstored/rstored/rdma"
 )
 
@@ -118,6 +120,9 @@ type fakePD struct {
 	net *fakeNet
 	mu  sync.Mutex
 	mrs map[uint32]*fakeMR // by either key
+
+	names  []byte // of the dma-bufs, which no other region can have
+	reuses bool   // regions may get other memory
 }
 
 type fakeMR struct {
@@ -175,6 +180,19 @@ func (m *fakeMR) Invalidate() uint32 {
 	m.pd.mrs[key] = m
 	m.pd.mu.Unlock()
 	return key
+}
+
+// Reregister implements rdma.Reregisterer, if the domain reuses regions.
+func (m *fakeMR) Reregister(buf []byte, access rdma.Access) error {
+	if !m.pd.reuses || m.mem != nil {
+		return errNotInFake
+	}
+	if len(buf) > 0 && inside(buf, m.pd.names) {
+		return unix.EFAULT
+	}
+	m.Invalidate()
+	m.buf, m.access = buf, access
+	return nil
 }
 
 func (m *fakeMR) Window(buf []byte, access rdma.Access) (rdma.MR, error) {

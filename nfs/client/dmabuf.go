@@ -30,6 +30,9 @@ var ErrNoDMABuf = rpc.ErrNoDMABuf
 // alone, and a program that reads or writes there ends by a fault; copy, append, and every reader or writer that
 // takes a []byte does. Buffers of calls must lie in it wholly.
 //
+// A connection that was made before there was such memory may be given up for one that can have it, over which
+// calls in flight are sent again. Config.Dial hands its context on to the carrier for that.
+//
 // A connection that does not reach the memory fails with ErrNoDMABuf: RegisterDMABuf if there is one, and the
 // first call otherwise.
 func (c *Client) RegisterDMABuf(b DMABuf) (*Memory, error) {

@@ -134,7 +134,8 @@ func (f *File) ReadAt(p []byte, off int64) (n int, err error) {
 }
 
 // WriteAt implements io.WriterAt. The bytes are stable after Sync or Close; a
-// copy is kept until then.
+// copy is kept until then. Of memory of another device that is not mapped there can be
+// no copy, and they are stable when WriteAt returns.
 func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, pathError("write", f.name, nfs.ErrInval)
@@ -142,8 +143,12 @@ func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
 	if err := errors.Join(f.lockLost(), f.hold(ShareWrite, 0)); err != nil {
 		return 0, pathError("write", f.name, err)
 	}
+	how := blockstore.Unstable
+	if f.c.nfs.untouchable(p) {
+		how = blockstore.FileSync
+	}
 	for n < len(p) {
-		w, err := f.c.Write(f.ctx, f.node.Handle, p[n:], uint64(off)+uint64(n), blockstore.Unstable)
+		w, err := f.c.Write(f.ctx, f.node.Handle, p[n:], uint64(off)+uint64(n), how)
 		if err != nil {
 			return n, pathError("write", f.name, err)
 		}

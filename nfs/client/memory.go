@@ -1,7 +1,9 @@
 package client
 
 import (
+	"errors"
 	"sync"
+	"unsafe"
 
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -35,7 +37,10 @@ func (c *Client) register(m *Memory) (*Memory, error) {
 	if conn == nil {
 		return m, nil // with the first connection
 	}
-	if err := m.attach(conn); err != nil {
+	switch err := m.attach(conn); {
+	case errors.Is(err, rpc.ErrNotForDMABufs):
+		c.nfs.drop(conn) // the next one is; calls in flight are sent again
+	case err != nil:
 		m.Close()
 		return nil, err
 	}
@@ -92,6 +97,34 @@ func (s *session) enroll(m *Memory) rpc.Client {
 	}
 	s.memory[m] = struct{}{}
 	return s.conn
+}
+
+// hasDMABufs reports whether memory of another device is registered.
+func (s *session) hasDMABufs() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for m := range s.memory {
+		if m.dma != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// untouchable reports whether b begins in memory of another device that is not mapped.
+func (s *session) untouchable(b []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for m := range s.memory {
+		if m.dma == nil || m.dma.Mapped {
+			continue
+		}
+		at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(m.buf)))
+		if len(b) > 0 && at < uintptr(len(m.buf)) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *session) expel(m *Memory) {

@@ -144,3 +144,95 @@ func TestDMABuf(t *testing.T) {
 		cl.Close()
 	}
 }
+
+// choosy is a connection that reaches memory of other devices if it was made for that.
+type choosy struct {
+	reaching
+	forDMABufs bool
+}
+
+func (c *choosy) RegisterDMABuf(fd int, offset uint64, names []byte) (func(), error) {
+	if !c.forDMABufs {
+		return nil, rpc.ErrNotForDMABufs
+	}
+	return c.reaching.RegisterDMABuf(fd, offset, names)
+}
+
+// TestDMABufConnection: who has memory of another device has a connection that was made for it, whether the
+// memory is there before the connection, after it, or is registered while it is being made.
+func TestDMABufConnection(t *testing.T) {
+	for _, when := range []string{"before", "after", "meanwhile"} {
+		var conns []*choosy
+		var register func()
+		cl := New(Config{GiveUp: time.Second, Dial: func(ctx context.Context) (rpc.Client, error) {
+			c := &choosy{reaching{registering{flaky: flaky{server: &flakyServer{lives: 1, xids: map[uint32]int{}}, left: 1}, live: map[*byte]bool{}}, map[*byte]int{}, nil}, rpc.ForDMABufs(ctx)}
+			conns = append(conns, c)
+			if when == "meanwhile" && len(conns) == 1 {
+				register()
+			}
+			return c, nil
+		}})
+		defer cl.Close()
+		names := make([]byte, 5)
+		register = func() {
+			t.Helper()
+			m, err := cl.RegisterDMABuf(DMABuf{Names: names})
+			if err != nil {
+				t.Fatalf("%s: %v", when, err)
+			}
+			t.Cleanup(m.Close)
+		}
+		call := func() {
+			t.Helper()
+			if err := cl.RPC().Call(context.Background(), &rpc.Request{}); err != nil {
+				t.Fatalf("%s: %v", when, err)
+			}
+		}
+		want := 2
+		switch when {
+		case "before":
+			want = 1
+			register()
+		case "after":
+			call()
+			register()
+			conns[0].left = 1
+		}
+		call()
+		last := conns[len(conns)-1]
+		if len(conns) != want || !last.forDMABufs || len(last.bufs) != 1 {
+			t.Errorf("%s: %d connections, the last of them %t with %d", when, len(conns), last.forDMABufs, len(last.bufs))
+		}
+		if want == 2 && (conns[0].forDMABufs || len(conns[0].bufs) != 0) {
+			t.Errorf("%s: the first connection has the memory", when)
+		}
+	}
+}
+
+// TestUntouchable: memory of another device is told from other memory, unless it is mapped.
+func TestUntouchable(t *testing.T) {
+	c := New(Config{})
+	defer c.Close()
+	b := make([]byte, 30)
+	names, mapped, plain := b[:10:10], b[10:20:20], b[20:]
+	for _, d := range []DMABuf{{Names: names}, {Names: mapped, Mapped: true}} {
+		m, err := c.RegisterDMABuf(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+	}
+	if m, err := c.Register(plain); err != nil {
+		t.Fatal(err)
+	} else {
+		defer m.Close()
+	}
+	for _, x := range []struct {
+		b    []byte
+		want bool
+	}{{names, true}, {names[9:], true}, {names[3:5], true}, {names[:0], false}, {mapped, false}, {plain, false}, {make([]byte, 3), false}, {nil, false}} {
+		if c.nfs.untouchable(x.b) != x.want {
+			t.Errorf("%d bytes: %t", len(x.b), !x.want)
+		}
+	}
+}

@@ -152,10 +152,9 @@ func (s *session) get(ctx context.Context) (rpc.Client, error) {
 			s.dialing = done
 			hook := s.onDial
 			s.mu.Unlock()
-			c, err := s.dial(ctx)
+			c, err := s.connect(ctx)
 			if err == nil {
-				err = s.attachAll(c)
-				if err == nil && hook != nil {
+				if hook != nil {
 					err = hook(ctx, c)
 				}
 				if err != nil {
@@ -195,7 +194,28 @@ func (s *session) get(ctx context.Context) (rpc.Client, error) {
 	}
 }
 
-// drop forgets a connection that is lost.
+// connect makes a connection that has all registered memory.
+func (s *session) connect(ctx context.Context) (rpc.Client, error) {
+	for {
+		if s.hasDMABufs() {
+			ctx = rpc.WithDMABufs(ctx)
+		}
+		c, err := s.dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err = s.attachAll(c); err == nil {
+			return c, nil
+		}
+		_ = c.Close()
+		if !errors.Is(err, rpc.ErrNotForDMABufs) || rpc.ForDMABufs(ctx) {
+			return nil, err
+		}
+		// The first memory of another device was registered meanwhile.
+	}
+}
+
+// drop forgets a connection that is lost, or is not the right one.
 func (s *session) drop(c rpc.Client) {
 	s.mu.Lock()
 	mine := s.conn == c

@@ -26,6 +26,9 @@ var _ rdma.DMABufRegisterer = (*pd)(nil)
 
 // RegisterDMABuf implements rdma.DMABufRegisterer.
 func (p *pd) RegisterDMABuf(fd int, offset uint64, names []byte, access rdma.Access) (rdma.MR, error) {
+	if access&rdma.WindowBind != 0 {
+		return nil, fmt.Errorf("%w: memory windows of a dma-buf", rdma.ErrUnsupported) // the kernel does not take the flag
+	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %d is no descriptor of a dma-buf: %w", rdma.ErrInvalidWR, fd, err)
@@ -47,15 +50,22 @@ func (m *mr) window(buf []byte, access rdma.Access) (rdma.MR, error) {
 func (b *dmabuf) open(p *pd, names []byte, access rdma.Access) (*C.struct_ibv_mr, error) {
 	at := C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(names))))
 	x, err := C.rs_reg_dmabuf_mr(p.pd, C.uint64_t(b.offset), C.uint64_t(len(names)), at, C.int(b.fd), p.d.access(access))
-	switch {
-	case x != nil:
+	if x != nil {
 		return x, nil
-	case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
-		return nil, fmt.Errorf("%w: %s, or its driver or libibverbs, registers no dma-bufs: %w", rdma.ErrUnsupported, p.d.name, err)
-	case errors.Is(err, syscall.EBADF), errors.Is(err, syscall.EINVAL):
-		return nil, fmt.Errorf("%w: %s does not register %d bytes at %d of descriptor %d, which may be no dma-buf: %w", rdma.ErrInvalidWR, p.d.name, len(names), b.offset, b.fd, err)
 	}
-	return nil, fmt.Errorf("%w: %s does not register %d bytes of a dma-buf: %w", rdma.ErrNoResources, p.d.name, len(names), cause(err))
+	return nil, b.refused(p.d.name, len(names), err)
+}
+
+// refused is why a device does not register n bytes.
+func (b *dmabuf) refused(name string, n int, err error) error {
+	switch {
+	// Of libibverbs or the driver, of an old libibverbs, and of a kernel that does not know the request.
+	case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.EPROTONOSUPPORT):
+		return fmt.Errorf("%w: %s, by its driver, libibverbs or the kernel, registers no dma-bufs: %w", rdma.ErrUnsupported, name, err)
+	case errors.Is(err, syscall.EBADF), errors.Is(err, syscall.EINVAL):
+		return fmt.Errorf("%w: %s does not register %d bytes at %d of descriptor %d, which may be no dma-buf: %w", rdma.ErrInvalidWR, name, n, b.offset, b.fd, err)
+	}
+	return fmt.Errorf("%w: %s does not register %d bytes of a dma-buf: %w", rdma.ErrNoResources, name, n, cause(err))
 }
 
 func (b *dmabuf) close() { _ = unix.Close(b.fd) }

@@ -55,11 +55,25 @@ type Registrar interface {
 	Register(buf []byte) (release func(), err error)
 }
 
+// ErrNotForDMABufs is what a connection refuses memory of another device with that one made with WithDMABufs takes.
+var ErrNotForDMABufs = errors.New("rpc: the connection was not made for memory of other devices")
+
+type forDMABufs struct{}
+
+// WithDMABufs asks who connects to a server for a connection that can have memory of other devices. What such
+// a connection opens to the server cannot be what costs least for memory of the host.
+func WithDMABufs(ctx context.Context) context.Context {
+	return context.WithValue(ctx, forDMABufs{}, true)
+}
+
+// ForDMABufs reports whether ctx is of WithDMABufs.
+func ForDMABufs(ctx context.Context) bool { return ctx.Value(forDMABufs{}) != nil }
+
 // ErrNoDMABuf is what memory of another device is refused with that the carrier cannot reach.
 var ErrNoDMABuf = errors.New("rpc: the carrier does not reach memory of other devices")
 
 // DMABufRegistrar is a Registrar whose carrier may reach memory of another device, such as a
-// GPU's, without the processor. ErrNoDMABuf if it cannot.
+// GPU's, without the processor. ErrNoDMABuf if it cannot, ErrNotForDMABufs if another connection could.
 type DMABufRegistrar interface {
 	Registrar
 	// RegisterDMABuf is Register for len(names) bytes from offset on of the dma-buf fd. names is address space

@@ -106,6 +106,8 @@ func buildVerbs(dir string) error {
 	for _, args := range [][]string{
 		{"build", "-tags", "rdmacore", "-o", dir, "./cmd/rstored", "./cmd/rstorectl", "./test/guest/reconnect"},
 		{"test", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "verbs.test"), "./rdma/verbs"},
+		{"test", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "rpcrdma.test"), "./rpcrdma"},
+		{"test", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "dial.test"), "./nfs/dial"},
 	} {
 		build := exec.Command("go", args...)
 		build.Dir = filepath.Join("..", "..")
@@ -114,7 +116,8 @@ func buildVerbs(dir string) error {
 			return err
 		}
 	}
-	return nil
+	_, err := output(exec.Command("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", filepath.Join(dir, "dmabuf.so"), filepath.Join("dmabuf", "dmabuf.c")))
+	return err
 }
 
 // TestCases: names are directories under out/interop.

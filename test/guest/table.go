@@ -8,7 +8,10 @@ import (
 
 // about says in a line what each case is; docs/interop.md is made of it.
 var about = map[string]string{
-	"verbs-rxe-conformance":    "the tests of rdma/verbs on rdma_rxe, the provider's conformance suite among them",
+	"verbs-rxe-conformance":    "the tests of rdma/verbs on rdma_rxe, the provider's conformance suite among them; dma-bufs, which rxe of the guests takes",
+	"verbs-rxe-dmabuf":         "the Go client reads into a dma-buf on rxe, and writes out of it, versions 3 and 4.2",
+	"verbs-siw-dmabuf":         "the same on siw, which refuses the dma-buf: the client says so, and uses a mapping",
+	"verbs-rxe-dmabuf-knfsd":   "the case verbs-rxe-dmabuf with the kernel's server, version 4.2",
 	"verbs-rxe-device-removed": "the RDMA device of the server taken away and added again under load, twice",
 	"verbs-siw-device-removed": "the same on siw",
 	"verbs-rxe-post-mortem":    "a client that vanishes under load, then the server's device: what rstorectl clients --failed says of both, on rxe",

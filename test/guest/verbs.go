@@ -100,6 +100,7 @@ func verbsCases() []Case {
 		onVerbs("rxe", "mount-4200", "enospc", "directory-of-20000", "v42-enospc", "v42-bigdir", "v42-reclaim", "v42-frozen", "loss-5"),
 		onVerbs("siw", workloads...),
 		onVerbs("siw", others...),
+		[]Case{dmabufs("rxe"), dmabufs("siw"), dmabufsOfKernel("rxe")},
 		[]Case{removal("rxe"), removal("siw"), postMortems(), churn("rxe", 500, 2000), churn("siw", 200, 1000), succession("rxe"), succession("siw"), carriers("rxe"), carriers("siw")},
 	)
 }
@@ -332,12 +333,41 @@ func clientOn(kind, name, version string) Case {
 	}
 }
 
-// conformance is a case that runs the tests of rdma/verbs in a guest.
+// conformance is a case that runs the tests of rdma/verbs in a guest, and those of rpcrdma that need a device.
 func conformance(kind string) Case {
-	c := Boot(kind, []string{"verbs.test", "-test.v", "-test.timeout", "9m"})
-	c.Name, c.Timeout, c.MemMB, c.RDMACore = "verbs-"+kind+"-conformance", 10*time.Minute, 1400, true
-	c.Host = func(_ context.Context, r *Run) error { return errors.Join(r.give("verbs.test"), r.Tell("given")) }
-	return *c
+	return Case{
+		Name: "verbs-" + kind + "-conformance", Script: script("conformance"), Env: env("DMABUFS", dmabufsOn(kind)),
+		Device: kind, RDMACore: true, Quiet: true, MemMB: 1400, Timeout: 10 * time.Minute, Host: given("verbs.test", "rpcrdma.test", "dmabuf.so"),
+	}
+}
+
+// dmabufsOn is what the guests' kernel does with dma-bufs on a device of a kind: rxe.patch is of rxe alone.
+func dmabufsOn(kind string) string {
+	if kind == "rxe" {
+		return "taken"
+	}
+	return "refused"
+}
+
+// dmabufs is a case of the Go client with memory of another device, on a device of a kind.
+func dmabufs(kind string) Case {
+	c := onVerbs(kind, "mount")[0]
+	c.Name, c.Script, c.RDMACore, c.Host = "verbs-"+kind+"-dmabuf", script("dmabuf"), true, given("dial.test", "dmabuf.so")
+	c.Env = env("DMABUFS", dmabufsOn(kind), "VERSIONS", "3 4.2")
+	return c
+}
+
+// dmabufsOfKernel is the same with the kernel's server.
+func dmabufsOfKernel(kind string) Case {
+	return Case{
+		Name: "verbs-" + kind + "-dmabuf-knfsd", Script: script("dmabuf-knfsd") + script("dmabuf"), Guests: 2, Device: kind, RDMACore: true, Quiet: true,
+		Env: env("DMABUFS", dmabufsOn(kind), "VERSIONS", "4.2", "VERS", "4.2", "SERVER", guestAddr(1)), MemMB: 1600, Timeout: 4 * time.Minute, Host: given("dial.test", "dmabuf.so"),
+	}
+}
+
+// given gives programs to the guests, and tells them.
+func given(programs ...string) func(context.Context, *Run) error {
+	return func(_ context.Context, r *Run) error { return errors.Join(r.give(programs...), r.Tell("given")) }
 }
 
 // give puts programs that have the provider of rdma-core where the guests find them.

@@ -50,7 +50,7 @@ var law = []struct {
 	{dir: "rdma/sysfs"},
 	{dir: "rdma/provider", allow: []string{"rdma", "rdma/roce", "rdma/sysfs", "rdma/verbs"}}, // chooses one
 	{dir: "rdma/sim", allow: []string{"rdma/..."}},
-	{dir: "rdma/rdmatest", allow: []string{"rdma/..."}},
+	{dir: "rdma/rdmatest", allow: []string{"rdma/..."}, unix: true}, // dma-bufs to test with
 	{dir: "rpcrdma/xdr"},
 	{dir: "rpcrdma/rpc", allow: []string{"rpcrdma/xdr"}},
 	{dir: "rpcrdma/tcp", allow: []string{"rpcrdma/xdr", "rpcrdma/rpc"}},

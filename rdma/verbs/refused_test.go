@@ -1,0 +1,31 @@
+//go:build rdmacore && linux && cgo
+
+package verbs
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// TestRefusedDMABuf: that there are no dma-bufs here is told from one that is none, and from want of memory.
+func TestRefusedDMABuf(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want error
+	}{
+		{syscall.EOPNOTSUPP, rdma.ErrUnsupported},      // the driver
+		{syscall.ENOSYS, rdma.ErrUnsupported},          // libibverbs
+		{syscall.EPROTONOSUPPORT, rdma.ErrUnsupported}, // kernels before 5.12, which do not know the request
+		{syscall.EINVAL, rdma.ErrInvalidWR},
+		{syscall.EBADF, rdma.ErrInvalidWR},
+		{syscall.ENOMEM, rdma.ErrNoResources},
+		{nil, rdma.ErrNoResources},
+	} {
+		if err := (&dmabuf{3, 4096}).refused("dev0", 10, c.err); !errors.Is(err, c.want) || c.err != nil && !errors.Is(err, c.err) {
+			t.Errorf("%v: %v", c.err, err)
+		}
+	}
+}
