@@ -269,22 +269,8 @@ func (c *conn) up(private []byte) {
 	}
 	c.tell(e)
 	if !c.active && c.l.dev.siw {
-		c.l.After(lull, c.nudge)
+		c.l.After(lull, c.overlooked)
 	}
-}
-
-// lull is how long a peer that has connected to siw may say nothing before it is nudged.
-const lull = 100 * rdma.Millisecond
-
-// nudge asks a silent peer for a READ of no bytes, which it answers whatever memory it has (RFC 5040 section 5.2), and
-// whose own completion nobody sees. siw of Linux loses sight of what a peer sends as soon as it has the MPA reply: it sends
-// that before it puts the queue pair in charge of the socket, and what arrives in between waits there until more arrives,
-// which it does not where the peer waits for an answer. By now the peer has long been told that it is connected.
-func (c *conn) nudge() {
-	if c.heard || c.phase != established || c.q.dead || c.params.InitiatorDepth == 0 {
-		return
-	}
-	c.q.readNothing()
 }
 
 // rnrTimer is the code of the time that our RNR NAKs ask for, 0.64 ms. The connection manager leaves 0, which

@@ -87,7 +87,7 @@ var workloads = []string{
 var others = []string{
 	"mount-sync", "mount-soft", "mount-v41-rdma", "mount-v40-rdma", "mount-nconnect", "mount-tcp-and-rdma", "mount-errors", "mount-ro", "export-ro",
 	"squash", "open-files", "append", "statfs", "truncate-race", "link-down", "server-stopped",
-	"v42-sparse", "v42-copy", "v42-acltools", "v42-deleg", "v42-squash", "v42-open-files", "v42-append", "v42-statfs", "v42-truncate-race", "v42-ro-export", "v42-ro-mount",
+	"v42-sparse", "v42-acltools", "v42-deleg", "v42-squash", "v42-open-files", "v42-append", "v42-statfs", "v42-truncate-race", "v42-ro-export", "v42-ro-mount",
 }
 
 // verbsCases are those of the provider of rdma-core.
