@@ -27,4 +27,7 @@ type Config struct {
 	// Obituary, if set, is told of each connection that ended badly and of each
 	// request that was refused, on a loop and after the last event.
 	Obituary func(Record)
+	// BusyPoll: loops look for completions all the time while they have queue pairs, as perftest does. Each takes a
+	// processor then. It goes before NoSpin.
+	BusyPoll bool
 }

@@ -48,6 +48,7 @@ type loop struct {
 	handle uint32
 
 	cmReady bool // the connection manager may have events
+	turns   int  // with BusyPoll: since the epoll descriptor was asked
 
 	hot    []*cq    // may have completions, and are not armed
 	events []*cq    // have new completions
@@ -83,6 +84,11 @@ const (
 	pollTurn  = 512 // completions of a queue in a turn
 	roundsMax = 4   // how often in a turn the users of completions are called
 	spinMax   = 50 * rdma.Microsecond
+
+	// With BusyPoll turns are mostly empty: what there is beside completions, and what time it is, is asked for every so many
+	// of them, or every so many in which there were completions.
+	askEvery     = 256
+	askEveryFull = 16
 )
 
 func newLoop(d *Device, i int) (*loop, error) {
@@ -180,11 +186,15 @@ func (l *loop) run() {
 
 // turn is one round of the loop.
 func (l *loop) turn() {
-	l.wait()
-	l.now = clock()
+	if l.wait() {
+		l.now = clock()
+	}
 	l.inbox.Run()
 	l.connections()
 	worked := l.completions()
+	if worked {
+		l.turns += askEvery/askEveryFull - 1
+	}
 	l.timers.expire(l.now)
 	for range roundsMax {
 		if !l.callbacks() {
@@ -199,17 +209,26 @@ func (l *loop) turn() {
 	}
 }
 
+// polls reports whether the loop never sleeps.
+func (l *loop) polls() bool { return l.dev.cfg.BusyPoll && len(l.qps) > 0 }
+
 // busy reports whether there is something to do without waiting.
 func (l *loop) busy() bool {
-	return l.over || len(l.hot) > 0 || len(l.events) > 0 || len(l.later) > 0 || len(l.after) > 0 || l.inbox.Waits()
+	return l.over || len(l.hot) > 0 || l.polls() || len(l.events) > 0 || len(l.later) > 0 || len(l.after) > 0 || l.inbox.Waits()
 }
 
-// wait sleeps until an event, a Submit or the next timer.
-func (l *loop) wait() {
+// wait sleeps until an event, a Submit or the next timer, if there is nothing to do. It reports whether it has looked what
+// there is.
+func (l *loop) wait() (looked bool) {
 	if l.busy() {
+		if l.turns++; l.polls() && l.turns < askEvery {
+			return false
+		}
+		l.turns = 0
 		_ = l.raw.Control(l.glance)
-		return
+		return true
 	}
+	l.turns = 0
 	var at time.Time
 	if len(l.timers) > 0 {
 		at = epoch.Add(time.Duration(l.timers[0].at))
@@ -217,6 +236,7 @@ func (l *loop) wait() {
 	_ = l.ep.SetReadDeadline(at)
 	l.slept = clock()
 	_ = l.raw.Read(l.look) // an error is that the time has come
+	return true
 }
 
 // take takes what the epoll descriptor has. It reports whether the wait is over.
@@ -258,7 +278,7 @@ func (l *loop) completions() bool {
 	found := false
 	hot := l.hot
 	l.hot = l.hot[:0]
-	spinning := l.spin > 0 && l.idleSince != 0 && l.now-l.idleSince < l.spin
+	spinning := l.polls() || l.spin > 0 && l.idleSince != 0 && l.now-l.idleSince < l.spin
 	for _, q := range hot {
 		if q.dead {
 			q.isHot = false
@@ -289,6 +309,10 @@ func (l *loop) completions() bool {
 // off. Sleeping and waking costs some 10 us; who waits for longer than a few of these between
 // completions had better sleep.
 func (l *loop) idle(worked bool) {
+	if l.polls() {
+		l.yield = l.yield || l.turns == 0
+		return
+	}
 	if l.dev.cfg.NoSpin || runtime.GOMAXPROCS(0) == 1 {
 		l.spin = 0
 		return

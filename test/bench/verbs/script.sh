@@ -36,6 +36,7 @@ await programs
 cp /run/host/rstorectl /mnt/rstorectl
 if [ "$GUEST" = b ]; then
 	/mnt/rstorectl perf serve "verbs://$VERBS_SERVER" >/run/host/keep.verbs.log 2>&1 &
+	/mnt/rstorectl perf serve --busy-poll -p "$POLLING_PORT" "verbs://$VERBS_SERVER" >/run/host/keep.polling.log 2>&1 &
 	ip netns exec r /mnt/rstorectl perf serve "soft://$SOFT_SERVER" >/run/host/keep.soft.log 2>&1 &
 fi
 set +e
