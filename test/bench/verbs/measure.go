@@ -258,6 +258,9 @@ func parsePerftest(out []byte, e *experiment) (s compare.Sample, err error) {
 		}
 		var v []float64
 		for _, x := range f {
+			if strings.HasSuffix(x, "nan") || strings.HasSuffix(x, "inf") {
+				return s, errClock // without a word
+			}
 			d, err := strconv.ParseFloat(x, 64)
 			if err != nil {
 				return s, fmt.Errorf("perftest: %w", err)

@@ -61,8 +61,8 @@ func TestParse(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if s, err := parsePerftest([]byte(strings.NewReplacer("160.00", "inf", "1117.96", "-nan", "30120.00", "inf").Replace(latency)), lat); err == nil {
-		t.Errorf("%+v", s)
+	if s, err := parsePerftest([]byte(strings.NewReplacer("160.00", "inf", "1117.96", "-nan", "30120.00", "inf").Replace(latency)), lat); !errors.Is(err, errClock) {
+		t.Errorf("%+v, %v", s, err)
 	}
 }
 
