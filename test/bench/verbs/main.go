@@ -136,7 +136,7 @@ asleep until there is one; soft sleeps always.
 		fmt.Fprintf(&b, "| %s | %s | %s | %s (%s to %s) | %s | %s |\n", x.Measure, value(x.Peer), value(x.Ours), compare.Number(x.Ratio), compare.Number(x.Min), compare.Number(x.Max), beside, of)
 	}
 	fmt.Fprintf(&b, `
-More is better of bandwidths, which are in MiB/s as perftest has them, and less of latencies, which are half the round trip. Two
+More is better of bandwidths, which are in MiB/s as perftest has them, and less of latencies, which are half the round trip, and all of it of READs. Two
 guests with one processor each and an interface of MTU %d (path MTU %d) on one bridge; %d requests under way at once
 where bandwidth is measured, one where latency is. A guest is a User-Mode Linux process on a host of two cores, so
 these are not the numbers of a network, of a card, or of either program on a host of its own: the rows tell the three from each other.
