@@ -59,8 +59,9 @@ func (e *experiment) kind() string {
 	return "bw"
 }
 
-// events reports whether perftest can sleep in this experiment: "Events feature not available on WRITE verb".
-func (e *experiment) events() bool { return e.op != "write" }
+// events reports whether perftest can sleep in this experiment: "Events feature not available on WRITE verb", and ib_read_bw
+// with 64 bytes stands still.
+func (e *experiment) events() bool { return e.op == "send" || e.op == "read" && e.latency }
 
 // twoSided reports whether the server has completions.
 func (e *experiment) twoSided() bool { return e.op == "send" || e.latency && e.op == "write" }
