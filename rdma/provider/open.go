@@ -49,6 +49,7 @@ func (h *Host) Open(c Config) (rdma.Device, error) {
 	if c.Kind == Verbs {
 		v := c.Verbs
 		v.Addr, v.Device, v.Loops, v.Logger = c.Addr, c.Device, c.Loops, c.Logger
+		v.BusyPoll = v.BusyPoll || c.BusyPoll
 		d, err := verbs.Open(v)
 		if err != nil {
 			return nil, err
