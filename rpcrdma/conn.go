@@ -533,9 +533,8 @@ func (c *serverConn) pump() {
 	}
 	for s := c.replies.head; s != nil && c.mayReply(len(s.wrs)); s = c.replies.head {
 		c.replies.pop()
-		wrs := s.wrs
-		s.wrs = nil
-		s.postReply(wrs)
+		s.postReply(s.wrs)
+		s.unkeepReply()
 	}
 	c.readWRs, c.readSGEs = c.readWRs[:0], c.readSGEs[:0] // apart from what replies use
 	for q := c.oldest(); q != nil && q.head.reserve(); q = c.oldest() {

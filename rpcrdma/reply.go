@@ -260,15 +260,29 @@ func (s *slot) send(b []byte, invalidate bool, key uint32) {
 		if len(c.wrs) > c.sqFree {
 			c.l.n.add(errSendQueueWait)
 		}
-		s.wrs = append([]rdma.SendWR(nil), c.wrs...)
-		sges := append([]rdma.SGE(nil), c.sges...)
-		for i := range s.wrs {
-			s.wrs[i].SGL = sges[i : i+1 : i+1]
-		}
+		s.keepReply()
 		c.replies.push(s)
 		return
 	}
 	s.postReply(c.wrs)
+}
+
+// keepReply has the slot keep the list until it may be posted, and unkeepReply forgets it, but for memory that the
+// next one fits into.
+func (s *slot) keepReply() {
+	s.wrs, s.sges = append(s.wrs[:0], s.c.wrs...), append(s.sges[:0], s.c.sges...)
+	for i := range s.wrs {
+		s.wrs[i].SGL = s.sges[i : i+1 : i+1]
+	}
+}
+
+func (s *slot) unkeepReply() {
+	if len(s.wrs) > 8 {
+		s.wrs, s.sges = nil, nil
+	}
+	clear(s.wrs)
+	clear(s.sges)
+	s.wrs, s.sges = s.wrs[:0], s.sges[:0]
 }
 
 func (s *slot) postReply(wrs []rdma.SendWR) {

@@ -66,7 +66,8 @@ type slot struct {
 	loans   []rpc.Borrowed
 
 	posted int           // entries of the send queue that the reply takes
-	wrs    []rdma.SendWR // the reply, while the send queue has no room for it
+	wrs    []rdma.SendWR // the reply, while it may not be posted
+	sges   []rdma.SGE    // of it
 }
 
 // readChunk is a chunk of the Read list: n bytes that belong at offset pos of
@@ -523,7 +524,7 @@ func (s *slot) drop() {
 	s.c.hold(-held)
 	clear(s.parts)
 	clear(s.chunks)
-	s.wrs = nil
+	s.unkeepReply()
 	s.roomOff, s.roomLen = 0, 0
 	s.call.Res.Reset()
 	if cap(s.call.Res.B) > keepMax {

@@ -42,6 +42,7 @@ type end struct {
 	spent []rdma.RecvWR // to be posted again
 	wrs   []rdma.SendWR // alike: the message of the test
 	ctrl  []rdma.SendWR // one for each slot
+	pings int           // messages of ping and pong since one that completes
 	busy  uint          // slots of messages under way, a bit each
 	wcs   [64]rdma.WC
 	heard bool // something came since the owner looked
@@ -124,8 +125,20 @@ func (e *end) post() {
 	e.under += n
 }
 
+// signal has the next message of a test of latency complete, or do so silently.
+func (e *end) signal() {
+	wr := &e.wrs[0]
+	wr.Flags |= rdma.Signaled
+	if e.pings++; e.plan.pingPong() && e.pings < pingSignal {
+		wr.Flags &^= rdma.Signaled
+		return
+	}
+	e.pings = 0
+}
+
 // ping posts one message.
 func (e *end) ping() {
+	e.signal()
 	if err := e.conn.QP().PostSend(e.wrs[:1]); err != nil {
 		e.fail(fmt.Errorf("posting: %w", err))
 	}
@@ -135,6 +148,7 @@ func (e *end) ping() {
 func (e *end) echo(n int) {
 	wr := &e.wrs[0]
 	wr.SGL[0].Buf = e.mem.source.Bytes()[:min(n, e.plan.size)]
+	e.signal()
 	switch err := e.conn.QP().PostSend(e.wrs[:1]); {
 	case errors.Is(err, rdma.ErrQueueFull):
 		e.fail(errFlooded)

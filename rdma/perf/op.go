@@ -115,6 +115,9 @@ const (
 	// pingDepth is the send queue in tests of latency: more than the one message that
 	// is under way, because its completion may come after the answer to it.
 	pingDepth = 64
+	// pingSignal is how many of these messages have one completion, at the last of them: the answer tells as much, and
+	// a completion of its own would wake the loop once more for each.
+	pingSignal = pingDepth / 4
 )
 
 // queues are the depths of an end's queues.

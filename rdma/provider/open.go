@@ -18,6 +18,8 @@ type Config struct {
 	// Loops is the number of loops, a power of two with Soft; 0 means 1.
 	Loops  int
 	Logger *slog.Logger
+	// BusyPoll has the loops of a device of the kernel look for completions instead of sleeping. Soft has none of it.
+	BusyPoll bool
 	// Soft is what else a device in user space takes. Its address, shards and logger are those from above.
 	Soft roce.Config
 	// Verbs is what else a device of the kernel takes, likewise.
@@ -47,6 +49,7 @@ func (h *Host) Open(c Config) (rdma.Device, error) {
 	if c.Kind == Verbs {
 		v := c.Verbs
 		v.Addr, v.Device, v.Loops, v.Logger = c.Addr, c.Device, c.Loops, c.Logger
+		v.BusyPoll = v.BusyPoll || c.BusyPoll
 		d, err := verbs.Open(v)
 		if err != nil {
 			return nil, err

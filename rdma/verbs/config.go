@@ -22,9 +22,12 @@ type Config struct {
 	// Logger receives what an operator should know; nil for none.
 	Logger *slog.Logger
 	// NoSpin: loops sleep at once when there is nothing to do. Otherwise a loop that is busy looks
-	// for completions for a few microseconds before it sleeps, if there is more than one processor.
+	// for completions for a few microseconds before it sleeps.
 	NoSpin bool
 	// Obituary, if set, is told of each connection that ended badly and of each
 	// request that was refused, on a loop and after the last event.
 	Obituary func(Record)
+	// BusyPoll: loops look for completions all the time while they have queue pairs, as perftest does. Each takes a
+	// processor then. It goes before NoSpin.
+	BusyPoll bool
 }

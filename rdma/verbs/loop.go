@@ -48,6 +48,7 @@ type loop struct {
 	handle uint32
 
 	cmReady bool // the connection manager may have events
+	turns   int  // since the epoll descriptor was asked
 
 	hot    []*cq    // may have completions, and are not armed
 	events []*cq    // have new completions
@@ -60,10 +61,12 @@ type loop struct {
 	yield bool
 	over  bool // leaves after this turn
 
-	// spin is for how long the loop looks for completions before it arms and sleeps; see idle.
+	// spin is for how long the loop looks for completions before it arms and sleeps, spinMax the most; see idle.
 	spin      rdma.Time
+	spinMax   rdma.Time
 	idleSince rdma.Time
 	slept     rdma.Time // when it went to sleep last
+	misses    int       // how often it has looked for spinMax in vain, one after the other
 
 	n counters
 
@@ -82,7 +85,20 @@ const (
 	pollMax   = 128 // completions that cross at once
 	pollTurn  = 512 // completions of a queue in a turn
 	roundsMax = 4   // how often in a turn the users of completions are called
-	spinMax   = 50 * rdma.Microsecond
+
+	// Looking for completions pays off for as long as to sleep and to be woken takes: that is some tens of system calls.
+	spinLeast = 50 * rdma.Microsecond
+	spinMost  = 200 * rdma.Microsecond
+	spinCalls = 20
+	// A loop that has looked in vain so often sleeps at once, and tries it again after so many sleeps.
+	missesMax  = 4
+	retryEvery = 64
+
+	// Turns are mostly empty while a loop looks for completions: what there is beside them, and what time it is, is
+	// asked for every so many. With BusyPoll that is every so many, or every so many in which there were completions.
+	askEverySpin = 8
+	askEvery     = 256
+	askEveryFull = 16
 )
 
 func newLoop(d *Device, i int) (*loop, error) {
@@ -125,6 +141,9 @@ func newLoop(d *Device, i int) (*loop, error) {
 	if err := l.ep.SetReadDeadline(time.Time{}); err != nil {
 		return fail("the runtime's poller does not take epoll", err)
 	}
+	began := clock()
+	_, _ = unix.EpollWait(ep, l.ready[:], 0)
+	l.spinMax = min(spinMost, max(spinLeast, spinCalls*(clock()-began)))
 	return l, nil
 }
 
@@ -180,11 +199,15 @@ func (l *loop) run() {
 
 // turn is one round of the loop.
 func (l *loop) turn() {
-	l.wait()
-	l.now = clock()
+	if l.wait() {
+		l.now = clock()
+	}
 	l.inbox.Run()
 	l.connections()
 	worked := l.completions()
+	if worked {
+		l.turns += askEvery/askEveryFull - 1
+	}
 	l.timers.expire(l.now)
 	for range roundsMax {
 		if !l.callbacks() {
@@ -199,24 +222,41 @@ func (l *loop) turn() {
 	}
 }
 
+// polls reports whether the loop never sleeps.
+func (l *loop) polls() bool { return l.dev.cfg.BusyPoll && len(l.qps) > 0 }
+
 // busy reports whether there is something to do without waiting.
 func (l *loop) busy() bool {
-	return l.over || len(l.hot) > 0 || len(l.events) > 0 || len(l.later) > 0 || len(l.after) > 0 || l.inbox.Waits()
+	return l.over || len(l.hot) > 0 || l.polls() || len(l.events) > 0 || len(l.later) > 0 || len(l.after) > 0 || l.inbox.Waits()
 }
 
-// wait sleeps until an event, a Submit or the next timer.
-func (l *loop) wait() {
+// wait sleeps until an event, a Submit or the next timer, if there is nothing to do. It reports whether it has looked what
+// there is.
+func (l *loop) wait() (looked bool) {
 	if l.busy() {
+		every := 1
+		if l.polls() {
+			every = askEvery
+		} else if l.idleSince != 0 {
+			every = askEverySpin
+		}
+		if l.turns++; l.turns < every {
+			return false
+		}
+		l.turns = 0
 		_ = l.raw.Control(l.glance)
-		return
+		return true
 	}
+	l.turns = 0
 	var at time.Time
 	if len(l.timers) > 0 {
 		at = epoch.Add(time.Duration(l.timers[0].at))
 	}
 	_ = l.ep.SetReadDeadline(at)
-	l.slept = clock()
+	l.now = clock()
+	l.dozes()
 	_ = l.raw.Read(l.look) // an error is that the time has come
+	return true
 }
 
 // take takes what the epoll descriptor has. It reports whether the wait is over.
@@ -258,7 +298,7 @@ func (l *loop) completions() bool {
 	found := false
 	hot := l.hot
 	l.hot = l.hot[:0]
-	spinning := l.spin > 0 && l.idleSince != 0 && l.now-l.idleSince < l.spin
+	spinning := l.polls() || l.spin > 0 && l.idleSince != 0 && l.now-l.idleSince < l.spin
 	for _, q := range hot {
 		if q.dead {
 			q.isHot = false
@@ -286,31 +326,45 @@ func (l *loop) completions() bool {
 }
 
 // idle decides for how long the loop looks for completions before it sleeps: as long as pays
-// off. Sleeping and waking costs some 10 us; who waits for longer than a few of these between
-// completions had better sleep.
+// off. Who waits for longer between completions than sleeping and waking takes had better sleep, and so had who
+// waits for somebody that the looking keeps from the processor.
 func (l *loop) idle(worked bool) {
-	if l.dev.cfg.NoSpin || runtime.GOMAXPROCS(0) == 1 {
-		l.spin = 0
+	if l.polls() {
+		l.yield = l.yield || l.turns == 0
 		return
 	}
-	if worked {
-		if l.slept != 0 {
-			if gap := l.now - l.slept; gap < spinMax {
-				l.spin = min(spinMax, max(2*l.spin, 5*rdma.Microsecond))
-			} else {
-				l.spin /= 2
-			}
-			l.slept = 0
+	if l.dev.cfg.NoSpin {
+		return
+	}
+	if !worked {
+		if l.idleSince == 0 {
+			l.idleSince = l.now
 		}
-		l.idleSince = 0
+		l.yield = l.yield || len(l.hot) > 0 && l.turns == 0
 		return
 	}
-	if l.idleSince == 0 {
-		l.idleSince = l.now
+	switch {
+	case l.slept != 0 && l.now-l.slept >= l.spinMax:
+		l.spin /= 2
+	case l.slept != 0 && l.misses < missesMax:
+		l.spin = min(l.spinMax, max(2*l.spin, 5*rdma.Microsecond))
+	case l.slept != 0:
+		l.spin = 0
+		if l.misses++; l.misses == retryEvery {
+			l.misses = 0
+		}
+	case l.idleSince != 0: // found by looking
+		l.misses = 0
 	}
-	if len(l.hot) > 0 {
-		l.yield = true
+	l.slept, l.idleSince = 0, 0
+}
+
+// dozes notes that the loop is about to sleep.
+func (l *loop) dozes() {
+	if l.spin == l.spinMax && l.idleSince != 0 && l.misses < missesMax {
+		l.misses++
 	}
+	l.slept = l.now
 }
 
 // callbacks tells users what has happened. It reports whether there was something.

@@ -68,6 +68,7 @@ func TestConformance(t *testing.T) {
 	}{
 		{"a loop", verbs.Config{}},
 		{"4 loops", verbs.Config{Loops: 4}},
+		{"a loop that polls", verbs.Config{BusyPoll: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) { rdmatest.Run(t, provider(c.cfg, at)) })
 	}

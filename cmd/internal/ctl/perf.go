@@ -55,6 +55,7 @@ type perfFlags struct {
 	mtu       uint32
 	source    netip.Addr
 	provider  provider.Kind
+	busyPoll  bool
 	atomic    string
 	durations int
 }
@@ -116,9 +117,18 @@ func (t *tool) perfTest(name, what string, op perf.Op, latency bool) *cobra.Comm
 	fl.Uint16VarP(&f.port, "port", "p", perf.Port, "RDMA `PORT` of the server")
 	f.provider = provider.Auto
 	fl.Var(&f.provider, "provider", "who provides the RDMA device: soft, the stack in user space; verbs, the kernel; or auto, the kernel where one of its devices has the address")
+	busyPollFlag(fl, &f.busyPoll)
 	fl.TextVar(&f.source, "source", netip.Addr{}, "local `ADDRESS` (default: as routing says; a free loopback address for a server on this host)")
 	return c
 }
+
+// busyPollFlag adds the flag of both sides.
+func busyPollFlag(f *pflag.FlagSet, busy *bool) {
+	f.BoolVar(busy, "busy-poll", false, "with the provider verbs: look for completions all the time, as perftest does without --events, and do not sleep until one comes")
+}
+
+// errNoBusyPoll is of asking a device for it that has none.
+var errNoBusyPoll = cli.Usagef("--busy-poll is of the provider verbs: the stack in user space sleeps until a packet comes")
 
 // plainQuiet takes the short form of --quiet away, which perftest uses for queue pairs.
 func (t *tool) plainQuiet(f *pflag.FlagSet) {
@@ -173,7 +183,10 @@ func (t *tool) measure(ctx context.Context, f *perfFlags, host string) error {
 	if choice.Kind == provider.Verbs && f.mtu != 0 {
 		return cli.Usagef("--mtu is of the provider soft: the path MTU of %s is that of its network interface", choice.Device)
 	}
-	dev, err := devices.Open(provider.Config{Choice: choice, Soft: roce.Config{PathMTUMax: rdma.MTU(f.mtu)}})
+	if choice.Kind == provider.Soft && f.busyPoll {
+		return errNoBusyPoll
+	}
+	dev, err := devices.Open(provider.Config{Choice: choice, BusyPoll: f.busyPoll, Soft: roce.Config{PathMTUMax: rdma.MTU(f.mtu)}})
 	if err != nil {
 		return fmt.Errorf("opening an RDMA device: %w", err)
 	}

@@ -208,6 +208,8 @@ func TestPerfErrors(t *testing.T) {
 		{"write bw", cli.ExitUsage, "accepts 1 arg"},
 		{"write sideways", cli.ExitUsage, "unknown command"},
 		{"write bw " + addr + " --provider hardware", cli.ExitUsage, "no provider of RDMA"},
+		{"write bw " + addr + " --busy-poll", cli.ExitUsage, "the stack in user space sleeps"},
+		{"serve soft://127.0.0.9 --busy-poll", cli.ExitUsage, "the stack in user space sleeps"},
 		{"write bw " + addr + " --provider verbs", cli.ExitFailed, absent},
 		{"serve verbs://127.0.0.1", cli.ExitFailed, absent},
 		{"serve soft://mlx5_0", cli.ExitUsage, "name an address"},

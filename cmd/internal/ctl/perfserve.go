@@ -25,6 +25,7 @@ import (
 func (t *tool) perfServe() *cobra.Command {
 	l := perf.DefaultLimits()
 	var port uint16
+	var busyPoll bool
 	clients := []string{}
 	c := &cobra.Command{
 		Use:   "serve [[PROVIDER://]ADDRESS|verbs://DEVICE]...",
@@ -46,11 +47,12 @@ without, the kernel does where one of its devices has the address.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return t.servePerf(ctx, l, args, port)
+			return t.servePerf(ctx, l, args, port, busyPoll)
 		},
 	}
 	f := c.Flags()
 	f.Uint16VarP(&port, "port", "p", perf.Port, "RDMA `PORT` to listen on")
+	busyPollFlag(f, &busyPoll)
 	f.StringSliceVar(&clients, "client", []string{config.Everyone}, "`CIDR` of clients that may measure, * for all; repeatable")
 	f.IntVar(&l.MaxSize, "max-size", l.MaxSize, "largest message in bytes")
 	f.IntVar(&l.MaxDepth, "max-depth", l.MaxDepth, "messages under way on a queue pair")
@@ -63,7 +65,7 @@ without, the kernel does where one of its devices has the address.`,
 }
 
 // servePerf serves until ctx ends.
-func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port uint16) (err error) {
+func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port uint16, busyPoll bool) (err error) {
 	list, every := make([]config.Listen, 0, len(args)), len(args) == 0
 	for _, s := range args {
 		l, err := perfListen(s, port)
@@ -96,8 +98,11 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 	for _, l := range list {
 		choice, err := devices.Choose(cmp.Or(l.Provider, provider.Auto), l.Addr, l.Device)
 		var dev rdma.Device
+		if err == nil && busyPoll && choice.Kind == provider.Soft && !every {
+			return errNoBusyPoll
+		}
 		if err == nil {
-			dev, err = devices.Open(provider.Config{Choice: choice, Logger: log})
+			dev, err = devices.Open(provider.Config{Choice: choice, BusyPoll: busyPoll, Logger: log})
 		}
 		if err != nil {
 			if errors.Is(err, syscall.EADDRINUSE) {

@@ -84,7 +84,7 @@ func TestMerge(t *testing.T) {
 	}
 	o := &options{rounds: 1, took: time.Second, rows: regexp.MustCompile("")}
 	o.JSON = filepath.Join(t.TempDir(), "results.json")
-	if err := newReport(o).recall(o.JSON); err != nil {
+	if err := newReport(o).Recall(o.JSON); err != nil {
 		t.Fatalf("the first run: %v", err)
 	}
 	write := func(r *report) {
@@ -103,7 +103,7 @@ func TestMerge(t *testing.T) {
 	before.Measured["4.2-disk-read"] = taken(1, 1)
 	write(before)
 	now := newReport(o)
-	if err := now.recall(o.JSON); err != nil {
+	if err := now.Recall(o.JSON); err != nil {
 		t.Fatal(err)
 	}
 	now.Measured["3-memory-read"] = taken(30, 20)
@@ -119,7 +119,7 @@ func TestMerge(t *testing.T) {
 		t.Errorf("%v instead of %v", got, want)
 	}
 	o.rounds = 2
-	if err := newReport(o).recall(o.JSON); err == nil {
+	if err := newReport(o).Recall(o.JSON); err == nil {
 		t.Error("rounds of another number were merged")
 	}
 }

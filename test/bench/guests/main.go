@@ -11,7 +11,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -76,7 +75,7 @@ func run(ctx context.Context, o *options) error {
 	}
 	r := newReport(o)
 	if o.merge {
-		if err := r.recall(o.JSON); err != nil {
+		if err := r.Recall(o.JSON); err != nil {
 			return err
 		}
 	}
@@ -114,26 +113,6 @@ func newReport(o *options) *report {
 		Beside:     func(compare.Variant) string { return "on the host" },
 		DrawBeside: true,
 	}}
-}
-
-// recall reads what was measured before.
-func (r *report) recall(file string) error {
-	b, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var old compare.Report
-	if err := json.Unmarshal(b, &old); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	if old.Rounds != r.Rounds || old.Seconds != r.Seconds {
-		return fmt.Errorf("%s has %d rounds of %g s", file, old.Rounds, old.Seconds)
-	}
-	r.Measured = old.Measured
-	return nil
 }
 
 // compare makes the rows of what was measured, now and before.

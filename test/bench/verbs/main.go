@@ -4,6 +4,8 @@
 //	verbs     rstorectl perf --provider verbs, in Go on libibverbs
 //	soft      rstorectl perf --provider soft, on the stack in user space
 //
+// The first two once polling for completions, and once sleeping until there is an event, each beside its like.
+//
 // Two guests (see test/guest) are the client and the server. The first two are on
 // rdma_rxe, the third on an interface beside it, of the same kind and with the same MTU. Needs
 // root and what test/guest/build has made. docs/performance.md says how to read the table.
@@ -31,6 +33,7 @@ import (
 type options struct {
 	rounds int
 	rows   *regexp.Regexp
+	merge  bool
 	keep   string
 	compare.Files
 }
@@ -39,6 +42,7 @@ func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 3, "how often everything is measured; ratios are medians of the rounds")
 	rows := flag.String("rows", "", "measure rows alone whose text matches this regular `expression`")
+	flag.BoolVar(&o.merge, "merge", false, "keep what is in the results already and is not measured now")
 	flag.StringVar(&o.JSON, "json", "", "write the results to this `file`")
 	flag.StringVar(&o.Markdown, "markdown", "", "write the table to this `file`")
 	flag.StringVar(&o.keep, "keep", filepath.Join("out", "bench-verbs"), "`directory` for consoles and logs if a guest fails")
@@ -80,6 +84,11 @@ func run(ctx context.Context, o *options) error {
 		Client: func(compare.Variant) string { return "" },
 		Beside: func(compare.Variant) string { return "soft" },
 	}}
+	if o.merge {
+		if err := r.Recall(o.JSON); err != nil {
+			return err
+		}
+	}
 	runner := &guest.Runner{Cache: cache, Bin: bin, Keep: o.keep}
 	r.Host.Version()
 	if err := measure(ctx, o, runner, r); err != nil {
@@ -106,7 +115,8 @@ func (r *report) page(w io.Writer) error {
 
 Written by `+"`make bench-verbs`"+`; [performance.md](../performance.md#beside-perftest) says how it is measured and how
 to read it. Each number is the median of %d rounds in which the three took turns, each ratio the median of the rounds' ratios to
-perftest, with the least and the largest of them.
+perftest, with the least and the largest of them. "Polling" are both in a loop that looks for completions, "events" both
+asleep until there is one; soft sleeps always.
 
 `, r.Rounds)
 	fmt.Fprintf(&b, "%d cores of %s, Linux %s, %s, load %s; guests with Linux %s, perftest %s, librdmacm and libibverbs %s, rstored %s.\n\n", h.Cores, h.Processor, h.Kernel, h.Go, h.Load,
@@ -126,7 +136,7 @@ perftest, with the least and the largest of them.
 		fmt.Fprintf(&b, "| %s | %s | %s | %s (%s to %s) | %s | %s |\n", x.Measure, value(x.Peer), value(x.Ours), compare.Number(x.Ratio), compare.Number(x.Min), compare.Number(x.Max), beside, of)
 	}
 	fmt.Fprintf(&b, `
-More is better of bandwidths, which are in MiB/s as perftest has them, and less of latencies, which are half the round trip. Two
+More is better of bandwidths, which are in MiB/s as perftest has them, and less of latencies, which are half the round trip, and all of it of READs. Two
 guests with one processor each and an interface of MTU %d (path MTU %d) on one bridge; %d requests under way at once
 where bandwidth is measured, one where latency is. A guest is a User-Mode Linux process on a host of two cores, so
 these are not the numbers of a network, of a card, or of either program on a host of its own: the rows tell the three from each other.

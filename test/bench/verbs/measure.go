@@ -32,6 +32,9 @@ const (
 // firstPort is that of perftest's first run. Each has another: what was is not in the way.
 const firstPort = 18600
 
+// pollingPort is that of the server that polls.
+const pollingPort = 18516
+
 // measure boots the guests and takes the rounds of what is asked for.
 func measure(ctx context.Context, o *options, runner *guest.Runner, r *report) error {
 	var wanted []experiment
@@ -46,7 +49,7 @@ func measure(ctx context.Context, o *options, runner *guest.Runner, r *report) e
 	return runner.Run(ctx, &guest.Case{
 		Name: "bench", Script: script, Guests: 2, Wires: 2, MTU: mtu, MemMB: 1200, Quiet: true, Timeout: 30 * time.Minute,
 		Env: map[string]string{
-			"MTU": strconv.Itoa(mtu), "MHZ": megahertz(), "VERBS_SERVER": verbsServer, "SOFT_SERVER": softServer, "SOFT_CLIENT": softClient,
+			"MTU": strconv.Itoa(mtu), "MHZ": megahertz(), "VERBS_SERVER": verbsServer, "POLLING_PORT": strconv.Itoa(pollingPort), "SOFT_SERVER": softServer, "SOFT_CLIENT": softClient,
 		},
 		Host: func(ctx context.Context, run *guest.Run) error {
 			b, err := os.ReadFile(filepath.Join(runner.Bin, "rstorectl"))
@@ -63,14 +66,13 @@ func measure(ctx context.Context, o *options, runner *guest.Runner, r *report) e
 			if r.Host.Versions["rdma-core"], err = m.version(ctx, "rdma-core"); err != nil {
 				return err
 			}
-			variants := []compare.Variant{perftest, verbs, soft}
-			for _, v := range variants { // which does not count: programs are read for the first time
+			for _, v := range wanted[0].variants() { // which does not count: programs are read for the first time
 				if _, err := m.sample(ctx, &wanted[0], v); err != nil {
 					return fmt.Errorf("%s: %w", v, err)
 				}
 			}
 			for _, e := range wanted {
-				all, err := compare.Rounds(ctx, o.rounds, e.name, variants,
+				all, err := compare.Rounds(ctx, o.rounds, e.name, e.variants(),
 					func(ctx context.Context, v compare.Variant) (compare.Sample, error) { return m.sample(ctx, &e, v) })
 				if err != nil {
 					return err
@@ -102,18 +104,24 @@ type measurer struct {
 
 // sample measures one experiment of one variant.
 func (m *measurer) sample(ctx context.Context, e *experiment, v compare.Variant) (s compare.Sample, err error) {
-	if v == perftest {
-		return m.perftest(ctx, e)
+	if v == perftestPolls || v == perftestWaits {
+		return m.perftest(ctx, e, v)
 	}
-	_, _, provider := v.Split()
-	command := fmt.Sprintf("/mnt/rstorectl perf %s %s -o json -s %d -n %d --provider %s", e.op, e.kind(), e.bytes, e.n, provider)
+	command := fmt.Sprintf("/mnt/rstorectl perf %s %s -o json -s %d -n %d", e.op, e.kind(), e.bytes, e.n)
 	if !e.latency {
 		command += " -t " + strconv.Itoa(depth)
 	}
-	if v == soft {
-		command = "ip netns exec r " + command + " " + softServer
-	} else {
-		command += " " + verbsServer
+	switch v {
+	case soft:
+		command = "ip netns exec r " + command + " --provider soft " + softServer
+	case verbsWaits:
+		command += " --provider verbs " + verbsServer
+	case verbsPolls:
+		command += " --provider verbs --busy-poll "
+		if e.twoSided() { // else perftest's server waits for the end of it, too
+			command += "-p " + strconv.Itoa(pollingPort) + " "
+		}
+		command += verbsServer
 	}
 	out, err := m.job(ctx, "a", command)
 	if err != nil {
@@ -130,9 +138,9 @@ var errClock = errors.New("perftest could not calibrate its clock")
 const attempts = 6
 
 // perftest measures one experiment with it.
-func (m *measurer) perftest(ctx context.Context, e *experiment) (s compare.Sample, err error) {
+func (m *measurer) perftest(ctx context.Context, e *experiment, v compare.Variant) (s compare.Sample, err error) {
 	for range attempts {
-		if s, err = m.ends(ctx, e); !errors.Is(err, errClock) {
+		if s, err = m.ends(ctx, e, v); !errors.Is(err, errClock) {
 			break
 		}
 	}
@@ -140,12 +148,16 @@ func (m *measurer) perftest(ctx context.Context, e *experiment) (s compare.Sampl
 }
 
 // ends runs the two ends of perftest.
-func (m *measurer) ends(ctx context.Context, e *experiment) (s compare.Sample, err error) {
+func (m *measurer) ends(ctx context.Context, e *experiment, v compare.Variant) (s compare.Sample, err error) {
 	port := firstPort + m.port
 	m.port++
 	command := fmt.Sprintf("ib_%s_%s -d rxe0 -x 1 -F -p %d -s %d -n %d", e.op, e.kind(), port, e.bytes, e.n)
 	if !e.latency {
-		command += " -t " + strconv.Itoa(depth)
+		// A completion for each message, as we have it.
+		command += " -Q 1 -t " + strconv.Itoa(depth)
+	}
+	if v == perftestWaits {
+		command += " -e"
 	}
 	if _, err := m.job(ctx, "b", command+" >/run/host/keep.perftest.log 2>&1 &\nlistening "+strconv.Itoa(port)); err != nil {
 		return s, err
@@ -209,6 +221,7 @@ func parsePerf(out []byte, e *experiment) (s compare.Sample, err error) {
 		Results []struct {
 			Bytes   int     `json:"bytes"`
 			Average float64 `json:"bw_average_mib_s"`
+			Mpps    float64 `json:"msg_rate_mpps"`
 			Typical float64 `json:"t_typical_us"`
 			P99     float64 `json:"percentile_99_us"`
 		} `json:"results"`
@@ -223,7 +236,7 @@ func parsePerf(out []byte, e *experiment) (s compare.Sample, err error) {
 		return s, fmt.Errorf("rstorectl: %d results, %s", len(r.Results), compare.FirstLine(out))
 	}
 	x := r.Results[0]
-	return sample(e, r.MTU, x.Average, x.Typical, x.P99)
+	return sample(e, r.MTU, x.Average, x.Mpps, x.Typical, x.P99)
 }
 
 // parsePerftest reads what perftest prints.
@@ -245,6 +258,9 @@ func parsePerftest(out []byte, e *experiment) (s compare.Sample, err error) {
 		}
 		var v []float64
 		for _, x := range f {
+			if strings.HasSuffix(x, "nan") || strings.HasSuffix(x, "inf") {
+				return s, errClock // without a word
+			}
 			d, err := strconv.ParseFloat(x, 64)
 			if err != nil {
 				return s, fmt.Errorf("perftest: %w", err)
@@ -253,30 +269,30 @@ func parsePerftest(out []byte, e *experiment) (s compare.Sample, err error) {
 		}
 		if !e.latency {
 			// bytes, iterations, peak, average, messages
-			return sample(e, m, v[3], 0, 0)
+			return sample(e, m, v[3], v[4], 0, 0)
 		}
 		if len(v) < 9 {
 			return s, fmt.Errorf("perftest: %s", strings.TrimSpace(line))
 		}
 		// bytes, iterations, least, most, typical, average, deviation, 99 %, 99.9 %
-		return sample(e, m, 0, v[4], v[7])
+		return sample(e, m, 0, 0, v[4], v[7])
 	}
 	return s, fmt.Errorf("perftest printed no result: %s", bytes.TrimSpace(out))
 }
 
-// sample takes MiB/s, or microseconds, of one path MTU.
-func sample(e *experiment, path int, rate, typical, p99 float64) (s compare.Sample, err error) {
+// sample takes MiB/s and millions of messages, or microseconds, of one path MTU.
+func sample(e *experiment, path int, rate, mpps, typical, p99 float64) (s compare.Sample, err error) {
 	if path != pathMTU {
 		return s, fmt.Errorf("measured with a path MTU of %d", path)
 	}
 	if e.latency {
 		s = compare.Sample{P50: typical / 1e6, P99: p99 / 1e6, Ops: 1e6 / typical}
 	} else {
-		s = compare.Sample{Rate: rate * (1 << 20), Ops: rate * (1 << 20) / float64(e.bytes)}
+		s = compare.Sample{Rate: rate * (1 << 20), Ops: mpps * 1e6}
 	}
 	bad := func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) || v <= 0 }
-	if e.latency && (bad(typical) || bad(p99)) || !e.latency && bad(rate) {
-		return s, fmt.Errorf("%s: %g MiB/s, %g and %g µs", e.name, rate, typical, p99)
+	if e.latency && (bad(typical) || bad(p99)) || !e.latency && (bad(rate) || bad(mpps)) {
+		return s, fmt.Errorf("%s: %g MiB/s, %g Mpps, %g and %g µs", e.name, rate, mpps, typical, p99)
 	}
 	return s, nil
 }

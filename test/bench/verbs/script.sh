@@ -36,7 +36,14 @@ await programs
 cp /run/host/rstorectl /mnt/rstorectl
 if [ "$GUEST" = b ]; then
 	/mnt/rstorectl perf serve "verbs://$VERBS_SERVER" >/run/host/keep.verbs.log 2>&1 &
+	/mnt/rstorectl perf serve --busy-poll -p "$POLLING_PORT" "verbs://$VERBS_SERVER" >/run/host/keep.polling.log 2>&1 &
 	ip netns exec r /mnt/rstorectl perf serve "soft://$SOFT_SERVER" >/run/host/keep.soft.log 2>&1 &
+	for log in verbs polling soft; do
+		for ((i = 0; i < 600; i++)); do
+			! grep -q 'waiting for measurements' "/run/host/keep.$log.log" || break
+			pause 0.1
+		done
+	done
 fi
 set +e
 trap - ERR

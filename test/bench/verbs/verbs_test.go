@@ -22,7 +22,7 @@ const (
  #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
  64      1000          29.46          120172.57      160.00   	       1638.21     	1117.96		30120.00 		105840.01
 `
-	ours        = `{"path_mtu": 4096, "results": [{"bytes": 1048576, "iterations": 200, "bw_peak_mib_s": 300, "bw_average_mib_s": 256.5}]}`
+	ours        = `{"path_mtu": 4096, "results": [{"bytes": 1048576, "iterations": 200, "bw_peak_mib_s": 300, "bw_average_mib_s": 256.5, "msg_rate_mpps": 0.000257}]}`
 	oursLatency = `{"path_mtu": 4096, "results": [{"bytes": 64, "t_min_us": 30, "t_typical_us": 160, "t_avg_us": 200, "percentile_99_us": 30120}]}`
 )
 
@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 	} {
 		s, err := c.parse([]byte(c.out), c.e)
 		near := func(v, want float64) bool { return math.Abs(v-want) <= 1e-9*want }
-		if c.e.latency && !(near(s.P50, 160e-6) && near(s.P99, 30120e-6)) || !c.e.latency && s.Rate != 256.5*(1<<20) || err != nil {
+		if c.e.latency && !(near(s.P50, 160e-6) && near(s.P99, 30120e-6)) || !c.e.latency && !(s.Rate == 256.5*(1<<20) && near(s.Ops, 257)) || err != nil {
 			t.Errorf("%s: %+v, %v", c.name, s, err)
 		}
 		for what, bad := range map[string]string{
@@ -49,6 +49,7 @@ func TestParse(t *testing.T) {
 			"another path MTU": strings.ReplaceAll(c.out, "4096", "1024"),
 			"another size":     strings.NewReplacer("1048576", "65536", " 64 ", " 128 ", ": 64", ": 128").Replace(c.out),
 			"zero":             strings.NewReplacer("256.5", "0.0", "160", "0").Replace(c.out),
+			"no messages":      strings.NewReplacer("0.000257", "0.0", "160", "0").Replace(c.out),
 		} {
 			if s, err := c.parse([]byte(bad), c.e); err == nil {
 				t.Errorf("%s, %s: %+v", c.name, what, s)
@@ -60,12 +61,12 @@ func TestParse(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if s, err := parsePerftest([]byte(strings.NewReplacer("160.00", "inf", "1117.96", "-nan", "30120.00", "inf").Replace(latency)), lat); err == nil {
-		t.Errorf("%+v", s)
+	if s, err := parsePerftest([]byte(strings.NewReplacer("160.00", "inf", "1117.96", "-nan", "30120.00", "inf").Replace(latency)), lat); !errors.Is(err, errClock) {
+		t.Errorf("%+v, %v", s, err)
 	}
 }
 
-// TestPage: each row has a line with the three beside each other, and says why where it has not.
+// TestPage: each row has a line with likes beside each other, and says why where it has not.
 func TestPage(t *testing.T) {
 	r := &report{compare.Report{Rounds: 1}}
 	seen := make(map[string]bool)
@@ -75,15 +76,15 @@ func TestPage(t *testing.T) {
 		}
 		seen[w.Measure] = true
 		all := make(map[compare.Variant]*compare.Taken)
-		for v, x := range map[compare.Variant]float64{perftest: 4, verbs: 2, soft: 1} {
-			all[v] = &compare.Taken{Samples: []compare.Sample{{Rate: x * (1 << 20), P50: x / 1e6, P99: x / 1e6}}}
+		for v, x := range map[compare.Variant]float64{perftestPolls: 8, verbsPolls: 2, perftestWaits: 4, verbsWaits: 2, soft: 1} {
+			all[v] = &compare.Taken{Samples: []compare.Sample{{Rate: x * (1 << 20), Ops: x, P50: x / 1e6, P99: x / 1e6}}}
 		}
 		if i == 0 {
-			all[perftest] = &compare.Taken{Err: "it is broken"}
+			all[perftestPolls] = &compare.Taken{Err: "it is broken"}
 		}
 		r.Rows = append(r.Rows, w.Result(all))
 	}
-	if len(seen) != 10 {
+	if len(seen) != 19 {
 		t.Errorf("%d rows", len(seen))
 	}
 	var b bytes.Buffer
@@ -91,9 +92,10 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| WRITE of 64 KiB, bandwidth | not measured: it is broken |\n",
-		"| WRITE of 1 MiB, bandwidth | 4 MiB/s | 2 MiB/s | 0.5 (0.5 to 0.5) | 1 MiB/s | 0.25 |\n",
-		"| SEND of 64 bytes, 99th percentile | 4 µs | 2 µs | 0.5 (0.5 to 0.5) | 1 µs | 0.25 |\n",
+		"| WRITE of 64 bytes, messages, polling | not measured: it is broken |\n",
+		"| SEND of 64 bytes, median latency, polling | 8 µs | 2 µs | 0.25 (0.25 to 0.25) | - | - |\n",
+		"| WRITE of 1 MiB, bandwidth, polling | 8 MiB/s | 2 MiB/s | 0.25 (0.25 to 0.25) | 1 MiB/s | 0.12 |\n",
+		"| SEND of 64 bytes, 99th percentile, events | 4 µs | 2 µs | 0.5 (0.5 to 0.5) | 1 µs | 0.25 |\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())

@@ -1,0 +1,64 @@
+//go:build rdmacore && linux && cgo
+
+package verbs
+
+import (
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// TestSpin: a loop looks for completions before it sleeps as far as they come within what a sleep costs, and not where
+// looking is in vain.
+func TestSpin(t *testing.T) {
+	const most = 50 * rdma.Microsecond
+	l := &loop{dev: &Device{}, spinMax: most, now: rdma.Second}
+	// round is what a loop does whose next completions come a time after it has nothing to do; vain says that they come only
+	// to a loop that sleeps. It reports whether the loop slept.
+	round := func(after rdma.Time, vain bool) (slept bool) {
+		l.idle(false)
+		if !vain && after < l.spin {
+			l.now += after
+			l.idle(true)
+			return false
+		}
+		l.now += l.spin
+		l.dozes()
+		if vain {
+			l.now += after
+		} else {
+			l.now += after - l.spin
+		}
+		l.idle(true)
+		return true
+	}
+	for range 10 {
+		round(most/2, false)
+	}
+	if l.spin == 0 || round(most/2, false) {
+		t.Errorf("sleeps after %v though completions come after %v", l.spin, most/2)
+	}
+	for range 20 {
+		round(100*most, false)
+	}
+	if l.spin != 0 {
+		t.Errorf("looks for %v though completions come after %v", l.spin, 100*most)
+	}
+	spun, slept := rdma.Time(0), 0
+	for range 10 * retryEvery {
+		before := l.spin
+		if round(most/4, true) {
+			slept++
+		}
+		spun += before
+	}
+	if share := spun / (10 * retryEvery); slept != 10*retryEvery || share > most/5 {
+		t.Errorf("looks in vain for %v each time, and sleeps %d times of %d", share, slept, 10*retryEvery)
+	}
+	for range 2 * retryEvery {
+		round(most/4, false)
+	}
+	if round(most/4, false) {
+		t.Errorf("sleeps after %v though completions come after %v again", l.spin, most/4)
+	}
+}
