@@ -124,6 +124,38 @@ func testGatherScatter(t *testing.T, open Provider) {
 	}
 }
 
+// testPageEnds moves data that is short and lies on both sides of the end of a page, on either side, several at once.
+func testPageEnds(t *testing.T, open Provider) {
+	const page, lanes = 4096, 8
+	p := newPair(t, open, endpoint.Config{})
+	src, back := p.region(p.a, (lanes+2)*page, 1, anyAccess), p.region(p.a, (lanes+2)*page, 3, rdma.LocalWrite)
+	dst := p.region(p.b, (lanes+2)*page, 2, anyAccess)
+	end := func(m rdma.MR, lane int) int { return page - int(m.Addr()%page) + lane*page }
+	var all sync.WaitGroup
+	for lane := range lanes {
+		all.Go(func() {
+			for _, n := range []int{2, 3, 5, 8, 17, 31, 32, 33, 64} {
+				for _, before := range []int{1, n / 2, n - 1} {
+					from, to, at := end(src, lane)-before, end(dst, lane)-before, end(back, lane)-before
+					err := p.a.Write(p.ctx, src, from, n, endpoint.RemoteOf(dst).At(to))
+					if err == nil {
+						err = p.a.Read(p.ctx, back, at, n, endpoint.RemoteOf(dst).At(to))
+					}
+					if err != nil {
+						t.Errorf("%d bytes, %d of them before the end of a page: %v", n, before, err)
+						return
+					}
+					settle(p.b)
+					if want := src.Bytes()[from : from+n]; !bytes.Equal(dst.Bytes()[to:to+n], want) || !bytes.Equal(back.Bytes()[at:at+n], want) {
+						t.Errorf("%d bytes, %d of them before the end of a page: %x is there and %x here, not %x", n, before, dst.Bytes()[to:to+n], back.Bytes()[at:at+n], want)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 func testAtomics(t *testing.T, open Provider) {
 	p := newPair(t, open, endpoint.Config{})
 	at, old := p.region(p.b, 16, 0, anyAccess), p.region(p.a, 8, 0, rdma.LocalWrite)
@@ -424,15 +456,23 @@ func testTransitions(t *testing.T, open Provider) {
 		if err := q.Modify(rdma.QPAttr{State: rdma.StateErr}); err != nil || q.State() != rdma.StateErr {
 			t.Error(err)
 		}
-		end = func() {} // after the next turn
-		l.After(1, func() {
+		end = func() {} // after a turn in which it has completed, at its leisure
+		tries := 5000
+		var look func()
+		look = func() {
+			var wc [2]rdma.WC
+			n := cq.Poll(wc[:])
+			if tries--; n == 0 && tries > 0 {
+				l.After(rdma.Millisecond, look)
+				return
+			}
 			defer close(done)
 			defer q.Destroy()
-			var wc [2]rdma.WC
-			if n := cq.Poll(wc[:]); n != 1 || wc[0].ID != 5 || wc[0].Status != rdma.WRFlushErr {
+			if n != 1 || wc[0].ID != 5 || wc[0].Status != rdma.WRFlushErr {
 				t.Errorf("%d completions, %+v", n, wc[0])
 			}
-		})
+		}
+		l.After(1, look)
 	})
 	<-done
 }

@@ -38,6 +38,7 @@ func Run(t *testing.T, open Provider) {
 		{"Sizes", testSizes},
 		{"Immediate", testImmediate},
 		{"GatherScatter", testGatherScatter},
+		{"PageEnds", testPageEnds},
 		{"Atomics", testAtomics},
 		{"OrderOfList", testOrderOfList},
 		{"RemoteAccess", testRemoteAccess},

@@ -73,6 +73,7 @@ type loop struct {
 	sends []C.struct_rs_send
 	recvs []C.struct_rs_recv
 	sges  []C.struct_ibv_sge
+	cuts  []rdma.SGE // see cut
 	wcs   [pollMax]C.struct_rs_wc
 }
 

@@ -187,7 +187,7 @@ func TestObituary(t *testing.T) {
 		if r.Outcome != rdma.Broken || !r.Established || !r.Active || r.Err == nil || r.Age <= 0 || r.PathMTU == 0 || r.ReadsStarted == 0 || r.Ended < r.Recent[0].At {
 			t.Errorf("there: %+v", r)
 		}
-		if s := r.Seen; s.Posted != 2 || s.PostedBytes != 3500 || s.Received != 0 || s.Receives == 0 {
+		if s := r.Seen; s.Posted != 2 || s.PostedBytes != 3500 || s.Received != 0 || s.Receives == 0 && s.Flushed == 0 { // siw flushes them before it says that the connection is over
 			t.Errorf("there: %+v", s)
 		}
 		posted := slices.IndexFunc(r.Recent, func(q verbs.Request) bool {

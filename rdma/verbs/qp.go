@@ -178,6 +178,10 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 	}
 	// READs with more elements than the device takes are posted in parts.
 	depth := max(c.Caps.MaxSendWR, 1) * max((c.Caps.MaxSendSGE+d.readSGEs-1)/d.readSGEs, 1)
+	sges := max(c.Caps.MaxSendSGE, 1)
+	if d.siw {
+		depth, sges = 2*depth, max(sges, 2) // see cut
+	}
 	if d.limits.WRs > 0 {
 		depth = max(min(depth, d.limits.WRs), c.Caps.MaxSendWR)
 	}
@@ -195,7 +199,7 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 	q.sq = make([]sent, depth)
 	init := C.struct_rs_qp_init{
 		pd: p.pd, send_cq: send.cq, recv_cq: recv.cq, _type: C.IBV_QPT_RC,
-		send_wr: C.int(depth), recv_wr: C.int(c.Caps.MaxRecvWR), send_sge: C.int(max(c.Caps.MaxSendSGE, 1)), recv_sge: C.int(max(c.Caps.MaxRecvSGE, 1)),
+		send_wr: C.int(depth), recv_wr: C.int(c.Caps.MaxRecvWR), send_sge: C.int(sges), recv_sge: C.int(max(c.Caps.MaxRecvSGE, 1)),
 		inline_data: C.int(c.Caps.MaxInline),
 	}
 	if c.Type == rdma.UD {
@@ -331,7 +335,7 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 		if err := q.check(&wrs[i]); err != nil {
 			return err
 		}
-		need += q.parts(&wrs[i]) - 1
+		need += q.parts(wrs[i].Op, len(l.cut(&wrs[i]))) - 1
 	}
 	if len(wrs) > q.caps.MaxSendWR || int(q.sqTail-q.sqHead)+need > len(q.sq) {
 		return rdma.ErrQueueFull
@@ -374,8 +378,8 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 				x.qkey = C.uint32_t(q.qkey) // rdma_rxe does not know what the bit means
 			}
 		}
-		sgl := w.SGL
-		for n := q.parts(w); n > 0; n-- {
+		sgl := l.cut(w)
+		for n := q.parts(w.Op, len(sgl)); n > 0; n-- {
 			take := sgl
 			if s.part = n > 1; s.part {
 				take = sgl[:l.dev.readSGEs]
@@ -453,10 +457,10 @@ func (q *qp) remember(wrs []rdma.SendWR) {
 	q.seen.Posted += uint64(len(wrs))
 }
 
-// parts is as how many requests the device is given one.
-func (q *qp) parts(w *rdma.SendWR) int {
-	if n := q.l.dev.readSGEs; w.Op == rdma.OpRead && len(w.SGL) > n {
-		return (len(w.SGL) + n - 1) / n
+// parts is as how many requests the device is given one of so many elements.
+func (q *qp) parts(op rdma.SendOp, elements int) int {
+	if n := q.l.dev.readSGEs; op == rdma.OpRead && elements > n {
+		return (elements + n - 1) / n
 	}
 	return 1
 }

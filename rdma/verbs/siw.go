@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"unsafe"
 
 	"github.com/rstored/rstored/rdma"
 )
@@ -39,6 +40,45 @@ func (c *conn) nudge() {
 	if !c.heard && c.phase == established && !c.q.dead {
 		c.q.readNothing()
 	}
+}
+
+// What siw sends of 32 bytes or fewer from memory of one element goes into the same piece as its header. Where the end of a
+// page lies within, siw copies wrong bytes (siw_try_1seg of Linux 6.1), unless it sends them before the call that
+// posts the request has come back.
+const (
+	siwShort = 32
+	siwPage  = 4096 // pages may be larger, and none ends elsewhere
+)
+
+// cut is a request's list as siw is to have it: short data is cut in two where a page ends, that of SENDs and WRITEs here, which
+// go as two elements, and that of READs at the peer, which has siw too: they go as two requests. It is valid until
+// the next call.
+func (l *loop) cut(w *rdma.SendWR) []rdma.SGE {
+	if !l.dev.siw || w.Flags&rdma.Inline != 0 {
+		return w.SGL
+	}
+	l.cuts = l.cuts[:0]
+	full, addr := 0, w.RemoteAddr
+	for _, e := range w.SGL {
+		if len(e.Buf) == 0 {
+			continue
+		}
+		full++
+		if w.Op != rdma.OpRead {
+			addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(e.Buf))))
+		}
+		if left := siwPage - int(addr%siwPage); len(e.Buf) <= siwShort && left < len(e.Buf) {
+			l.cuts = append(l.cuts, rdma.SGE{Buf: e.Buf[:left], LKey: e.LKey})
+			e.Buf = e.Buf[left:]
+			addr += uint64(left)
+		}
+		l.cuts = append(l.cuts, e)
+		addr += uint64(len(e.Buf))
+	}
+	if len(l.cuts) == full || full > 1 && w.Op != rdma.OpRead {
+		return w.SGL
+	}
+	return l.cuts
 }
 
 // unread reports whether the kernel's table of TCP connections has something that has arrived on one and

@@ -3,11 +3,15 @@
 package verbs
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
+	"unsafe"
+
+	"github.com/rstored/rstored/rdma"
 )
 
 // TestUnread: what has arrived on a connection and nobody has read is seen, and gone once it is read.
@@ -64,6 +68,50 @@ func TestQueued(t *testing.T) {
 	for _, broken := range []string{"", "sl local_address", line[:40], line[:44] + "xx"} {
 		if n, ok := queued([]byte(broken), local, remote); ok {
 			t.Errorf("%q has %d", broken, n)
+		}
+	}
+}
+
+// TestCut: short data is cut in two where a page ends, that of READs where the peer's does.
+func TestCut(t *testing.T) {
+	room := make([]byte, 3*siwPage)
+	mem := room[siwPage-int(uintptr(unsafe.Pointer(&room[0]))%siwPage):] // begins a page
+	at := func(offset int, sizes ...int) (l []rdma.SGE) {
+		for _, n := range sizes {
+			l = append(l, rdma.SGE{Buf: mem[offset : offset+n], LKey: 7})
+			offset += n
+		}
+		return l
+	}
+	for _, c := range []struct {
+		name string
+		w    rdma.SendWR
+		want []int
+	}{
+		{"within a page", rdma.SendWR{Op: rdma.OpSend, SGL: at(siwPage-5, 5)}, []int{5}},
+		{"beyond its end", rdma.SendWR{Op: rdma.OpSend, SGL: at(siwPage-3, 5)}, []int{3, 2}},
+		{"WRITE", rdma.SendWR{Op: rdma.OpWrite, SGL: at(siwPage-31, 32), RemoteAddr: 1 << 20}, []int{31, 1}},
+		{"inline", rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.Inline, SGL: at(siwPage-31, 32)}, []int{32}},
+		{"long", rdma.SendWR{Op: rdma.OpWrite, SGL: at(siwPage-31, 33)}, []int{33}},
+		{"several", rdma.SendWR{Op: rdma.OpSend, SGL: at(siwPage-3, 5, 9)}, []int{5, 9}},
+		{"several of which one is empty", rdma.SendWR{Op: rdma.OpSend, SGL: at(siwPage-3, 0, 5)}, []int{3, 2}},
+		{"nothing", rdma.SendWR{Op: rdma.OpSend}, nil},
+		{"READ within a page", rdma.SendWR{Op: rdma.OpRead, SGL: at(siwPage-3, 5), RemoteAddr: 4 * siwPage}, []int{5}},
+		{"READ beyond its end", rdma.SendWR{Op: rdma.OpRead, SGL: at(0, 5), RemoteAddr: 4*siwPage - 1}, []int{1, 4}},
+		{"READ in elements", rdma.SendWR{Op: rdma.OpRead, SGL: at(0, 10, 20, 20), RemoteAddr: 4*siwPage - 11}, []int{10, 1, 19, 20}},
+	} {
+		l := &loop{dev: &Device{siw: true}}
+		var got []int
+		for _, e := range l.cut(&c.w) {
+			if e.LKey != 7 {
+				t.Errorf("%s: the key is %d", c.name, e.LKey)
+			}
+			if got = append(got, len(e.Buf)); len(e.Buf) == 0 {
+				got = got[:len(got)-1]
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %v, not %v", c.name, got, c.want)
 		}
 	}
 }

@@ -24,8 +24,8 @@ umount $M
 try "no rpc.statd" "rpc.statd is not running" -o rdma,port=20049,retry=0,vers=3,mountproto=tcp,mountport=2049 "$HOST:/e" $M
 mount -t nfs -o rdma,$base "$HOST:/e" $M # 20049 without being told
 umount $M
-rdma link delete rxe0
+rdma link delete $DEVICE
 try "no RDMA device" "Protocol error" -o rdma,port=20049,retry=0,$base "$HOST:/e" $M
-rdma link add rxe0 type rxe netdev eth0
+rdma link add $DEVICE type ${RDMA:-rxe} netdev eth0
 mount -t nfs -o rdma,$base "$HOST:/e" $M
 umount $M
