@@ -32,18 +32,23 @@ mkfifo /mnt/never
 exec 9<>/mnt/never
 pause() { read -r -t "$1" -u 9 || true; }
 
+# serving LOG: a server waits for measurements, within a minute.
+serving() {
+	local i
+	for ((i = 0; i < 600; i++)); do
+		! grep -q 'waiting for measurements' "$1" || return 0
+		pause 0.1
+	done
+	die "no server: $(cat "$1")"
+}
+
 await programs
 cp /run/host/rstorectl /mnt/rstorectl
 if [ "$GUEST" = b ]; then
 	/mnt/rstorectl perf serve "verbs://$VERBS_SERVER" >/run/host/keep.verbs.log 2>&1 &
 	/mnt/rstorectl perf serve --busy-poll -p "$POLLING_PORT" "verbs://$VERBS_SERVER" >/run/host/keep.polling.log 2>&1 &
 	ip netns exec r /mnt/rstorectl perf serve "soft://$SOFT_SERVER" >/run/host/keep.soft.log 2>&1 &
-	for log in verbs polling soft; do
-		for ((i = 0; i < 600; i++)); do
-			! grep -q 'waiting for measurements' "/run/host/keep.$log.log" || break
-			pause 0.1
-		done
-	done
+	for log in verbs polling soft; do serving "/run/host/keep.$log.log"; done
 fi
 set +e
 trap - ERR

@@ -13,17 +13,24 @@ mounts() {
 		umount $M
 	done
 }
-# killed N: a process with eight connections under way is killed, N times.
+# under_way AT_ONCE WHAT: a process that connects until it is killed, and has connected before. $client is its number.
+under_way() {
+	rm -f /tmp/ready
+	/run/host/reconnect -to "$HOST:20049" -count 0 -at-once "$1" -ready /tmp/ready "$2" >/dev/null &
+	client=$!
+	while [ ! -e /tmp/ready ]; do
+		kill -0 $client 2>/dev/null || die "no $2 was made"
+		$B usleep 10000
+	done
+}
+# killed N [WHAT]: a process with eight connections under way is killed, N times.
 killed() {
-	local i p
+	local i
 	for i in $($B seq "$1"); do
-		rm -f /tmp/ready
-		/run/host/reconnect -to "$HOST:20049" -count 0 -at-once 8 -ready /tmp/ready ${2:-call} >/dev/null &
-		p=$!
-		while [ ! -e /tmp/ready ]; do $B usleep 10000; done
+		under_way 8 "${2:-call}"
 		$B usleep $((RANDOM % 20000))
-		kill -9 $p
-		wait $p 2>/dev/null || true
+		kill -9 $client
+		wait $client 2>/dev/null || true
 	done
 }
 # every N: those of the Go client, N or a part of that of each kind.
@@ -51,16 +58,12 @@ steps() {
 # vanish: nothing comes in any more, so that requests are sent and answers are not heard, and then nothing goes
 # out, so that nobody hears of the end of those who asked.
 vanish() {
-	local p
-	rm -f /tmp/ready
-	/run/host/reconnect -to "$HOST:20049" -count 0 -at-once 16 -ready /tmp/ready call >/dev/null &
-	p=$!
-	while [ ! -e /tmp/ready ]; do $B usleep 10000; done
+	under_way 16 call
 	tc qdisc add dev ifb0 root netem loss 100%
 	$B usleep 500000
 	tc qdisc add dev eth0 root netem loss 100%
-	kill -9 $p
-	wait $p 2>/dev/null || true
+	kill -9 $client
+	wait $client 2>/dev/null || true
 }
 ip link set ifb0 up
 tc qdisc add dev eth0 ingress
