@@ -22,7 +22,7 @@ type Config struct {
 	// Logger receives what an operator should know; nil for none.
 	Logger *slog.Logger
 	// NoSpin: loops sleep at once when there is nothing to do. Otherwise a loop that is busy looks
-	// for completions for a few microseconds before it sleeps.
+	// for completions before it sleeps, for as long as that takes: 50 to 200 µs, and less where it looks in vain.
 	NoSpin bool
 	// Obituary, if set, is told of each connection that ended badly and of each
 	// request that was refused, on a loop and after the last event.
