@@ -24,8 +24,8 @@ func (t *tool) device() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List the RDMA devices of this host's kernel",
 		Long: `List the RDMA devices of this host's kernel, a line for each port: network cards, and soft
-devices on ordinary network interfaces. rstored needs none of them, and listens
-beside them; the kernel's NFS client does.`,
+devices on ordinary network interfaces. rstored needs none of them, and the programs of
+the package rstored-rdma may use them; the kernel's NFS client needs one.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			all, err := sysfs.Host()
