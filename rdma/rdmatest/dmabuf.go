@@ -18,10 +18,14 @@ import (
 // nothing both are good.
 const DMABufEnv = "RDMA_TEST_DMABUF"
 
-// UDMABuf is a dma-buf of n bytes, whole pages, made of memory. Where the kernel has no udmabuf the test is skipped.
+// UDMABuf is a dma-buf of n bytes, whole pages, made of memory. Where the kernel has no udmabuf the test is skipped,
+// unless DMABufEnv says what the device does.
 func UDMABuf(t testing.TB, n int) (fd int) {
 	t.Helper()
 	dev, err := os.OpenFile("/dev/udmabuf", os.O_RDWR, 0)
+	if err != nil && os.Getenv(DMABufEnv) != "" {
+		t.Fatal("the kernel has no udmabuf: ", err)
+	}
 	if err != nil {
 		t.Skip("the kernel has no udmabuf: ", err)
 	}

@@ -18,6 +18,12 @@ refused() {
 	case $got in *"$want"*) ;; *) die "$*: '$got' instead of '$want'" ;; esac
 }
 
+# tests PROGRAM...: a program of Go tests, of which some are run.
+tests() {
+	"$@" | tee /tmp/tests
+	grep -q '^--- PASS' /tmp/tests || die "no test was run: $*"
+}
+
 # tell and await: what has happened, between guests and the host.
 tell() { : >"/run/host/at.$1"; }
 await() {
