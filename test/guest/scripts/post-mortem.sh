@@ -1,6 +1,7 @@
 # The client goes without a word, and the server's device under it; the host reads what the server keeps of it.
 m
-random $M/big 16
+random /tmp/big 16
+cp /tmp/big $M/big
 reads() {
 	while [ ! -e /run/host/at.stop ]; do
 		forget
@@ -18,5 +19,6 @@ ip link set eth0 up
 say "up again"
 await removed 120
 wait
-same $M/big $M/big
+forget
+same /tmp/big $M/big
 umount $M
