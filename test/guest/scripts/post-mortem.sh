@@ -9,6 +9,7 @@ reads() {
 	done
 }
 reads &
+reader=$!
 tell loaded
 await cut
 # As if the host was killed: no frame leaves it any more.
@@ -18,7 +19,7 @@ await restore 120
 ip link set eth0 up
 say "up again"
 await removed 120
-wait
+wait $reader
 forget
 same /tmp/big $M/big
 umount $M

@@ -50,7 +50,7 @@ steps() {
 		rc=0
 		strace -f -o /tmp/strace -P /dev/infiniband/rdma_cm -e trace=write -e inject=write:signal=KILL:when=$i \
 			/run/host/reconnect -to "$HOST:20049" -count 1 -at-once 1 call >/dev/null || rc=$?
-		[ $rc != 0 ] || break
+		[ $rc = 137 ] || break
 	done
 	say "killed at $((i - 1)) steps"
 	[ $rc = 0 ] && [ $i -gt 8 ] || die "killed at $((i - 1)) steps, and then $rc"
