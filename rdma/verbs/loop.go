@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,8 +31,9 @@ type loop struct {
 
 	comp *C.struct_ibv_comp_channel
 	cm   *C.struct_rdma_event_channel
-	wake int      // an eventfd
-	ep   *os.File // an epoll descriptor of the three, in the runtime's poller
+	wake int        // an eventfd, negative once it is closed
+	bell sync.Mutex // of wake: who submits may be at it while the device ends
+	ep   *os.File   // an epoll descriptor of the three, in the runtime's poller
 	// ready, look and glance are what wait would allocate each time: take, and take for no result.
 	ready  [4]unix.EpollEvent
 	look   func(fd uintptr) bool
@@ -153,9 +155,12 @@ func (l *loop) free() {
 	if l.ep != nil {
 		_ = l.ep.Close()
 	}
+	l.bell.Lock()
 	if l.wake >= 0 {
 		_ = unix.Close(l.wake)
 	}
+	l.wake = -1
+	l.bell.Unlock()
 	if l.cm != nil {
 		C.rs_destroy_event_channel(l.cm)
 	}
@@ -186,8 +191,14 @@ func (l *loop) Submit(fn func()) bool {
 // one is what the counter of an eventfd is given, in the host's order.
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
-// ring ends the sleep of the loop, or the next one.
-func (l *loop) ring() { _, _ = unix.Write(l.wake, one) }
+// ring ends the sleep of the loop, or the next one. The number of a descriptor that was closed may be another's, a file's even.
+func (l *loop) ring() {
+	l.bell.Lock()
+	defer l.bell.Unlock()
+	if l.wake >= 0 {
+		_, _ = unix.Write(l.wake, one)
+	}
+}
 
 func (l *loop) run() {
 	defer l.dev.ended.Done()

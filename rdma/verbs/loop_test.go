@@ -1,0 +1,33 @@
+//go:build rdmacore && linux && cgo
+
+package verbs
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestRingAfterEnd: who was about to wake a loop that has ended meanwhile writes into nothing that was opened since.
+func TestRingAfterEnd(t *testing.T) {
+	eventfd := func() int {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	l := &loop{wake: eventfd()}
+	was := l.wake
+	l.free()
+	other := eventfd()
+	defer func() { _ = unix.Close(other) }()
+	if other != was {
+		t.Skipf("the descriptor %d has gone to somebody else", was)
+	}
+	l.ring()
+	var b [8]byte
+	if n, err := unix.Read(other, b[:]); err != unix.EAGAIN {
+		t.Errorf("another descriptor was written: %d bytes, %v", n, err)
+	}
+}
