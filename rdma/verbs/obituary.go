@@ -125,6 +125,10 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason uint16, why error, was phas
 	r.LocalQPN = c.q.num
 	r.Seen, r.Recent = c.q.seen, c.q.recent.list()
 	r.Seen.Outstanding, r.Seen.Oldest, r.Seen.Receives = seen.Outstanding, seen.Oldest, seen.Receives
+	if c.q.cut == 0 && c.q.saw().Outstanding == 0 {
+		// All had completed, which the loop hears after what the connection manager says in the same turn.
+		r.Seen.Outstanding, r.Seen.Oldest = 0, 0
+	}
 	if s := r.Seen.Failed.Status; s != rdma.Success && ordinary(why) {
 		why = fmt.Errorf("RDMA request failed: %v", s) // of which its user heard first, by a completion
 		r.Err = why
