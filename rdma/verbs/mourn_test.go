@@ -36,11 +36,40 @@ func TestMournCompleted(t *testing.T) {
 		"still under way": func(*qp) {},
 		"flushed": func(q *qp) {
 			q.sq[0].fin, q.sqHead = true, 1
-			q.failing(rdma.WCSend, rdma.WRFlushErr, 0)
+			q.cut++
 		},
 	} {
 		if got := mourned(reply(), heard); len(got) != 1 || got[0].Outcome != rdma.Broken || !errors.Is(got[0].Err, errCut) || got[0].Seen.Outstanding != 1 || got[0].Seen.Oldest != 1 {
 			t.Errorf("%s: %+v", what, got)
+		}
+	}
+}
+
+// TestSaw: a request that is posted in parts is one, and those that complete silently count as long as a later one tells.
+func TestSaw(t *testing.T) {
+	at := func(n rdma.Time, s sent) sent {
+		s.at = n
+		return s
+	}
+	aloud, silent, part := sent{}, sent{silent: true}, sent{part: true}
+	for _, c := range []struct {
+		what   string
+		sq     []sent
+		siw    bool
+		n      int
+		oldest rdma.Time
+	}{
+		{"none", nil, false, 0, 0},
+		{"one", []sent{at(7, aloud)}, false, 1, 7},
+		{"of three parts", []sent{at(7, part), at(7, part), at(7, aloud)}, false, 1, 7},
+		{"silent ones before it", []sent{at(5, silent), at(6, silent), at(7, aloud)}, false, 3, 5},
+		{"silent ones after it", []sent{at(5, aloud), at(6, silent)}, false, 1, 5},
+		{"silent ones alone", []sent{at(5, silent), at(6, silent)}, false, 0, 0},
+		{"silent ones of siw, which all complete", []sent{at(5, silent), at(6, silent)}, true, 2, 5},
+	} {
+		q := &qp{l: &loop{dev: &Device{siw: c.siw}}, sq: c.sq, sqTail: uint32(len(c.sq))}
+		if s := q.saw(); s.Outstanding != c.n || s.Oldest != c.oldest {
+			t.Errorf("%s: %d outstanding since %d, not %d since %d", c.what, s.Outstanding, s.Oldest, c.n, c.oldest)
 		}
 	}
 }

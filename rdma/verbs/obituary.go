@@ -168,26 +168,30 @@ func (c *conn) bury(r *Record, kind rdma.ConnEventKind, why error, was phase) {
 // saw is what the queue pair has kept, with what is under way.
 func (q *qp) saw() Seen {
 	s := q.seen
-	for i := q.sqHead; i != q.sqTail; i++ {
+	for i, n, oldest := q.sqHead, 0, rdma.Time(0); i != q.sqTail; i++ {
 		x := &q.sq[i%uint32(len(q.sq))]
-		if x.fin || x.over {
+		if x.fin || x.over || x.part {
 			continue
 		}
-		if s.Outstanding++; s.Oldest == 0 {
-			s.Oldest = x.at
+		if n++; oldest == 0 {
+			oldest = x.at
+		}
+		if q.says(x) {
+			s.Outstanding, s.Oldest = n, oldest
 		}
 	}
 	s.Receives = len(q.rq.ids) - len(q.rq.free)
 	return s
 }
 
+// says reports whether success of the request makes a completion: of one that has none, and after which there is none, nobody
+// knows whether it is under way.
+func (q *qp) says(s *sent) bool { return !s.silent || q.l.dev.disorder() }
+
 // failing keeps a completion with an error.
 func (q *qp) failing(op rdma.WCOp, s rdma.Status, vendor uint32) {
 	if s == rdma.WRFlushErr {
 		q.seen.Flushed++
-		if op != rdma.WCRecv {
-			q.cut++
-		}
 		return
 	}
 	r := Request{At: q.l.now, Did: Failed, Op: op, Status: s, Vendor: vendor}

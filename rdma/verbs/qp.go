@@ -70,7 +70,7 @@ type qp struct {
 	seen      Seen
 	recent    recent
 	lastAsync asyncEvent
-	cut       int // requests that were flushed
+	cut       int // requests that were flushed, and would have completed aloud
 }
 
 // sent is a request that may be under way.
@@ -657,6 +657,9 @@ func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 		over := s.over
 		if !over {
 			q.failing(s.op, out.Status, uint32(in.vendor))
+			if out.Status == rdma.WRFlushErr && q.says(s) {
+				q.cut++
+			}
 		}
 		q.erred(out.Status)
 		if s.part {
