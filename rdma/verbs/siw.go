@@ -93,19 +93,21 @@ func unread(local, remote netip.AddrPort) bool {
 		return false
 	}
 	defer f.Close()
+	from, to := tableAddr(local), tableAddr(remote)
 	for s := bufio.NewScanner(f); s.Scan(); {
-		if n, ok := queued(s.Bytes(), local, remote); ok {
+		if n, ok := queued(s.Bytes(), from, to); ok {
 			return n > 0
 		}
 	}
 	return false
 }
 
-// queued is how many bytes wait to be read according to a line of that table, if it is that of a connection.
-func queued(line []byte, local, remote netip.AddrPort) (n uint32, ok bool) {
+// queued is how many bytes wait to be read according to a line of that table, if it is that of a connection between two
+// addresses as tableAddr has them.
+func queued(line []byte, local, remote string) (n uint32, ok bool) {
 	// number, local and remote address, state, bytes to be sent and to be read
 	fields := bytes.Fields(line)
-	if len(fields) < 5 || string(fields[1]) != tableAddr(local) || string(fields[2]) != tableAddr(remote) {
+	if len(fields) < 5 || string(fields[1]) != local || string(fields[2]) != remote {
 		return 0, false
 	}
 	_, err := fmt.Sscanf(string(fields[4]), "%08X:%08X", new(uint32), &n)
