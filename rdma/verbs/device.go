@@ -92,6 +92,7 @@ type Device struct {
 	rxe      bool
 	siw      bool
 	ib       bool // InfiniBand, whose peers have no address that can be found from IP's
+	kind     Transport
 	limits   rdma.Limits
 	readSGEs int // elements of a READ
 	numa     int // node of the device, -1 if it is on none
@@ -200,6 +201,7 @@ func (d *Device) open() error {
 	d.ib = layer == C.IBV_LINK_LAYER_INFINIBAND && !d.iwarp
 	a16 := d.addr.As16()
 	d.gid = int(C.rs_gid_index(d.ctx, C.int(d.port), (*C.uint8_t)(&a16[0])))
+	d.kind = d.transport()
 	var lim C.struct_rs_limits
 	if e := C.rs_query_device(d.ctx, &lim); e != 0 {
 		return fmt.Errorf("verbs: asking %s for its limits: %w", d.name, syscall.Errno(e))

@@ -75,7 +75,7 @@ func (r *request) bury(reason uint16, err error) {
 		return
 	}
 	x := Record{
-		Outcome: rdma.Refused, Device: d.name, Transport: d.transport(), Software: d.software, Local: r.local, Remote: r.remote, Reason: reason, Err: err, REQ: r.req(),
+		Outcome: rdma.Refused, Device: d.name, Transport: d.kind, Software: d.software, Local: r.local, Remote: r.remote, Reason: reason, Err: err, REQ: r.req(),
 		Event: eventName(cmEvents, C.RDMA_CM_EVENT_CONNECT_REQUEST), PathMTUMax: d.mtu,
 	}
 	if r.note != nil {
@@ -106,7 +106,7 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason uint16, why error, was phas
 		return
 	}
 	r := Record{
-		Device: d.name, Transport: d.transport(), Software: d.software, Local: c.local, Remote: c.remote, Active: c.active, Reason: reason, Err: why, REQ: c.req,
+		Device: d.name, Transport: d.kind, Software: d.software, Local: c.local, Remote: c.remote, Active: c.active, Reason: reason, Err: why, REQ: c.req,
 		EventStatus: c.lastStatus, PathMTUMax: d.mtu,
 		Established: was == established, Age: c.l.now - c.q.since, RemoteQPN: c.peerQPN, PathMTU: c.mtu,
 		ReadsServed: c.params.ResponderResources, ReadsStarted: c.params.InitiatorDepth,

@@ -67,12 +67,12 @@ func (d *Device) Stats() (s Stats) {
 
 // Info is what the device is.
 func (d *Device) Info() Info {
-	i := Info{Name: d.name, Port: d.port, Transport: d.transport(), GIDIndex: d.gid, PathMTU: d.mtu, NUMA: d.numa}
+	i := Info{Name: d.name, Port: d.port, Transport: d.kind, GIDIndex: d.gid, PathMTU: d.mtu, NUMA: d.numa}
 	i.Firmware = line(filepath.Join("/sys/class/infiniband", d.name, "fw_ver"))
 	return i
 }
 
-// transport is what the device speaks.
+// transport finds out what the device speaks.
 func (d *Device) transport() Transport {
 	switch {
 	case d.iwarp:
