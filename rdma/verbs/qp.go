@@ -428,9 +428,10 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 	return nil
 }
 
-// readNothing posts a READ of no bytes, without a completion for anybody, if there is room for it.
+// readNothing posts a READ of no bytes, without a completion for anybody, if there is room for it and the queue pair has not
+// failed, of which the connection may be told later.
 func (q *qp) readNothing() {
-	if int(q.sqTail-q.sqHead) == len(q.sq) {
+	if q.state != rdma.StateRTS || int(q.sqTail-q.sqHead) == len(q.sq) {
 		return
 	}
 	l := q.l

@@ -115,3 +115,14 @@ func TestCut(t *testing.T) {
 		}
 	}
 }
+
+// TestNudgeFailed: a queue pair that has failed, of which its connection is told later, is given no READ: siw would never
+// complete it.
+func TestNudgeFailed(t *testing.T) {
+	l := &loop{dev: &Device{siw: true}}
+	q := &qp{l: l, state: rdma.StateErr, sq: make([]sent, 4)}
+	(&conn{l: l, q: q, phase: established}).nudge()
+	if q.sqTail != 0 || len(l.sends) != 0 {
+		t.Errorf("%d requests were made, %d posted", len(l.sends), q.sqTail)
+	}
+}
