@@ -23,6 +23,7 @@ type Memory struct {
 	mu      sync.Mutex
 	conn    rpc.Client // on which it is registered
 	release func()
+	closed  bool
 }
 
 // Register registers buf until Close of the returned Memory or of the client,
@@ -58,7 +59,7 @@ func (m *Memory) Close() {
 	if m.release != nil {
 		m.release()
 	}
-	m.release = nil
+	m.release, m.closed = nil, true
 }
 
 // attach registers the memory with a connection. That of an earlier connection
@@ -70,8 +71,8 @@ func (m *Memory) attach(conn rpc.Client) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.conn == conn {
-		return nil
+	if m.conn == conn || m.closed {
+		return nil // it may not be there any more, nor its descriptor
 	}
 	var release func()
 	var err error
@@ -96,6 +97,7 @@ func (s *session) enroll(m *Memory) rpc.Client {
 		s.memory = make(map[*Memory]struct{})
 	}
 	s.memory[m] = struct{}{}
+	s.enrolled++
 	return s.conn
 }
 
@@ -133,9 +135,10 @@ func (s *session) expel(m *Memory) {
 	delete(s.memory, m)
 }
 
-// attachAll registers all memory with a new connection. mu is not held.
-func (s *session) attachAll(c rpc.Client) error {
+// attachAll registers all memory with a new connection, which has what was enrolled by then. mu is not held.
+func (s *session) attachAll(c rpc.Client) (enrolled uint64, err error) {
 	s.mu.Lock()
+	enrolled = s.enrolled
 	list := make([]*Memory, 0, len(s.memory))
 	for m := range s.memory {
 		list = append(list, m)
@@ -143,8 +146,8 @@ func (s *session) attachAll(c rpc.Client) error {
 	s.mu.Unlock()
 	for _, m := range list {
 		if err := m.attach(c); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return enrolled, nil
 }

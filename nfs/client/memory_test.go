@@ -159,9 +159,9 @@ func (c *choosy) RegisterDMABuf(fd int, offset uint64, names []byte) (func(), er
 }
 
 // TestDMABufConnection: who has memory of another device has a connection that was made for it, whether the
-// memory is there before the connection, after it, or is registered while it is being made.
+// memory is there before the connection, after it, or is registered while it is being made or has all that there was.
 func TestDMABufConnection(t *testing.T) {
-	for _, when := range []string{"before", "after", "meanwhile"} {
+	for _, when := range []string{"before", "after", "meanwhile", "last"} {
 		var conns []*choosy
 		var register func()
 		cl := New(Config{GiveUp: time.Second, Dial: func(ctx context.Context) (rpc.Client, error) {
@@ -197,6 +197,13 @@ func TestDMABufConnection(t *testing.T) {
 			call()
 			register()
 			conns[0].left = 1
+		case "last":
+			cl.nfs.hook(func(context.Context, rpc.Client) error {
+				if len(conns) == 1 {
+					register()
+				}
+				return nil
+			})
 		}
 		call()
 		last := conns[len(conns)-1]
@@ -206,6 +213,41 @@ func TestDMABufConnection(t *testing.T) {
 		if want == 2 && (conns[0].forDMABufs || len(conns[0].bufs) != 0) {
 			t.Errorf("%s: the first connection has the memory", when)
 		}
+	}
+}
+
+// closing is a connection with which the first memory is registered while other memory is closed.
+type closing struct {
+	registering
+	other map[*byte]*Memory
+}
+
+func (c *closing) Register(buf []byte) (func(), error) {
+	if m := c.other[&buf[0]]; m != nil {
+		clear(c.other)
+		m.Close()
+	}
+	return c.registering.Register(buf)
+}
+
+// TestMemoryClosed: memory that is closed while a connection is made is not registered with it.
+func TestMemoryClosed(t *testing.T) {
+	conn := &closing{registering{flaky: flaky{server: &flakyServer{lives: 1, xids: map[uint32]int{}}, left: 1}, live: map[*byte]bool{}}, map[*byte]*Memory{}}
+	c := New(Config{GiveUp: time.Second, Dial: func(context.Context) (rpc.Client, error) { return conn, nil }})
+	defer c.Close()
+	a, b := make([]byte, 10), make([]byte, 10)
+	for buf, other := range map[*[]byte]*byte{&a: &b[0], &b: &a[0]} {
+		m, err := c.Register(*buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.other[other] = m
+	}
+	if err := c.RPC().Call(context.Background(), &rpc.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	if len(conn.live) != 1 {
+		t.Errorf("%d are registered, of which one was closed", len(conn.live))
 	}
 }
 

@@ -33,13 +33,14 @@ type session struct {
 	reconnects atomic.Uint64
 	resent     atomic.Uint64
 
-	mu      sync.Mutex
-	conn    rpc.Client
-	memory  map[*Memory]struct{}
-	onDial  func(context.Context, rpc.Client) error // of every new connection, before it is used
-	dialing chan struct{}                           // closed when the attempt under way has ended
-	err     error                                   // of the last attempt
-	closed  bool
+	mu       sync.Mutex
+	conn     rpc.Client
+	memory   map[*Memory]struct{}
+	enrolled uint64                                  // how often there was more of it
+	onDial   func(context.Context, rpc.Client) error // of every new connection, before it is used
+	dialing  chan struct{}                           // closed when the attempt under way has ended
+	err      error                                   // of the last attempt
+	closed   bool
 }
 
 func newSession(peer string, giveUp time.Duration, dial func(context.Context) (rpc.Client, error)) *session {
@@ -152,16 +153,7 @@ func (s *session) get(ctx context.Context) (rpc.Client, error) {
 			s.dialing = done
 			hook := s.onDial
 			s.mu.Unlock()
-			c, err := s.connect(ctx)
-			if err == nil {
-				if hook != nil {
-					err = hook(ctx, c)
-				}
-				if err != nil {
-					_ = c.Close()
-				}
-			}
-			s.mu.Lock()
+			c, err := s.complete(ctx, hook)
 			s.dialing, s.err = nil, err
 			close(done)
 			if err != nil {
@@ -194,22 +186,44 @@ func (s *session) get(ctx context.Context) (rpc.Client, error) {
 	}
 }
 
-// connect makes a connection that has all registered memory.
-func (s *session) connect(ctx context.Context) (rpc.Client, error) {
+// complete makes a connection that hook has seen and that has all registered memory. It returns with mu held, so that who
+// registers memory from then on finds the connection.
+func (s *session) complete(ctx context.Context, hook func(context.Context, rpc.Client) error) (rpc.Client, error) {
+	c, has, err := s.connect(ctx, hook)
+	for {
+		s.mu.Lock()
+		if err != nil || has == s.enrolled {
+			return c, err
+		}
+		s.mu.Unlock()
+		if has, err = s.attachAll(c); err != nil {
+			_ = c.Close()
+		}
+		if errors.Is(err, rpc.ErrNotForDMABufs) {
+			c, has, err = s.connect(ctx, hook)
+		}
+	}
+}
+
+// connect makes a connection that has the memory that was enrolled by then.
+func (s *session) connect(ctx context.Context, hook func(context.Context, rpc.Client) error) (c rpc.Client, enrolled uint64, err error) {
 	for {
 		if s.hasDMABufs() {
 			ctx = rpc.WithDMABufs(ctx)
 		}
-		c, err := s.dial(ctx)
-		if err != nil {
-			return nil, err
+		if c, err = s.dial(ctx); err != nil {
+			return nil, 0, err
 		}
-		if err = s.attachAll(c); err == nil {
-			return c, nil
+		enrolled, err = s.attachAll(c)
+		if err == nil && hook != nil {
+			err = hook(ctx, c)
+		}
+		if err == nil {
+			return c, enrolled, nil
 		}
 		_ = c.Close()
 		if !errors.Is(err, rpc.ErrNotForDMABufs) || rpc.ForDMABufs(ctx) {
-			return nil, err
+			return nil, 0, err
 		}
 		// The first memory of another device was registered meanwhile.
 	}
