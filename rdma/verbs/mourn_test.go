@@ -45,6 +45,16 @@ func TestMournCompleted(t *testing.T) {
 	}
 }
 
+// TestMournAsync: an event that the device has told while the loop's clock stood still for a turn is not from after the end.
+func TestMournAsync(t *testing.T) {
+	got := mourned([]sent{{at: 1, op: rdma.WCSend}}, func(q *qp) {
+		q.l.dev.lastAsync.Store(&asyncEvent{kind: 1, at: q.l.now + rdma.Microsecond})
+	})
+	if len(got) != 1 || got[0].Async == "" || got[0].AsyncAt != got[0].Ended {
+		t.Errorf("%+v", got)
+	}
+}
+
 // TestSaw: a request that is posted in parts is one, and those that complete silently count as long as a later one tells.
 func TestSaw(t *testing.T) {
 	at := func(n rdma.Time, s sent) sent {

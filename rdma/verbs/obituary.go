@@ -120,7 +120,7 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason uint16, why error, was phas
 		a = *p
 	}
 	if a.at != 0 {
-		r.Async, r.AsyncAt = eventName(asyncEvents, a.kind), a.at
+		r.Async, r.AsyncAt = eventName(asyncEvents, a.kind), min(a.at, r.Ended)
 	}
 	r.LocalQPN = c.q.num
 	r.Seen, r.Recent = c.q.seen, c.q.recent.list()
