@@ -130,7 +130,7 @@ const (
 	Solicited
 	// Inline copies the data of a SEND or RDMA WRITE when it is posted, at most
 	// QPCaps.MaxInline bytes: the buffers are the caller's again when PostSend returns,
-	// and need not be registered.
+	// and need not be registered. A device may refuse it with ErrUnsupported for a SEND that invalidates.
 	Inline
 )
 
