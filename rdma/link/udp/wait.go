@@ -3,6 +3,7 @@ package udp
 import (
 	"errors"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,7 +31,8 @@ type waiter struct {
 	passed uint64 // datagrams until the last sleep
 	mean   int    // of datagrams between sleeps, see meanUnit
 
-	event int // eventfd: ends a wait in the kernel
+	event int        // eventfd: ends a wait in the kernel; negative once it is closed
+	bell  sync.Mutex // of event: who wakes may be at it while the link is closed
 	polls [2]unix.PollFd
 	left  unix.Timespec
 
@@ -94,7 +96,13 @@ func (w *waiter) open(l *Link) (err error) {
 	return nil
 }
 
-func (w *waiter) close() error { return errors.Join(w.file.Close(), unix.Close(w.event)) }
+func (w *waiter) close() error {
+	w.bell.Lock()
+	defer w.bell.Unlock()
+	event := w.event
+	w.event = -1
+	return errors.Join(w.file.Close(), unix.Close(event))
+}
 
 // busy says whether the loop had much to send and receive between its last sleeps.
 func (w *waiter) busy() bool {
@@ -112,8 +120,12 @@ func (w *waiter) wake() {
 		// that the deadline it set is no longer the one that is set.
 		_ = w.file.SetReadDeadline(time.Unix(1, 0))
 	case waiting:
-		one := [8]byte{1}
-		_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(w.event), uintptr(unsafe.Pointer(&one)), 8)
+		// The number of a descriptor that was closed may be another's, a file's even.
+		w.bell.Lock()
+		if one := [8]byte{1}; w.event >= 0 {
+			_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(w.event), uintptr(unsafe.Pointer(&one)), 8)
+		}
+		w.bell.Unlock()
 	}
 }
 
