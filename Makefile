@@ -98,7 +98,7 @@ bench-guest:
 	@exec bin/guests -json $(BENCHDIR)/guest.json -svg $(BENCHDIR)/guest.svg -markdown $(BENCHDIR)/guest.md $(GUESTFLAGS)
 
 # rstorectl perf on a device of the kernel and in user space, beside perftest, in two guests with rdma_rxe: some
-# 10 minutes, as root, with a C compiler. The guests are built the first time. Writes BENCHDIR/verbs.*;
+# 4 minutes, as root, with a C compiler. The guests are built the first time. Writes BENCHDIR/verbs.*;
 # VERBSFLAGS='-rows WRITE -merge' measures some of it and keeps the rest.
 bench-verbs:
 	test/guest/build
