@@ -155,20 +155,8 @@ func TestObituary(t *testing.T) {
 	})
 
 	t.Run("broken", func(t *testing.T) {
-		l, err := endpoint.Listen(server, 0, endpoint.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close() }()
-		c, err := endpoint.Dial(ctx, client, l.Addr(), endpoint.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, s := connected(ctx, t, client, server)
 		defer c.Close()
-		s, err := l.Accept(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
 		defer s.Close()
 		mr, err := c.Register(bytes.Repeat([]byte("x"), 3000), rdma.LocalWrite)
 		if err != nil {
@@ -217,19 +205,7 @@ func TestObituary(t *testing.T) {
 	})
 
 	t.Run("closed", func(t *testing.T) {
-		l, err := endpoint.Listen(server, 0, endpoint.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close() }()
-		c, err := endpoint.Dial(ctx, client, l.Addr(), endpoint.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := l.Accept(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, s := connected(ctx, t, client, server)
 		c.Close()
 		<-s.Done()
 		s.Close()
@@ -238,11 +214,29 @@ func TestObituary(t *testing.T) {
 	})
 }
 
+// connected are the two ends of a connection.
+func connected(ctx context.Context, t *testing.T, client, server rdma.Device) (c, s *endpoint.Conn) {
+	t.Helper()
+	l, err := endpoint.Listen(server, 0, endpoint.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if c, err = endpoint.Dial(ctx, client, l.Addr(), endpoint.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = l.Accept(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return c, s
+}
+
 // TestObituaryRemoved: connections of a device that the kernel is removing, which of a soft one it tells nobody.
 func TestObituaryRemoved(t *testing.T) {
 	addrs(t)
-	if _, err := os.Stat("/sys/class/infiniband/rxe0"); err != nil {
-		t.Skip("of rxe, for which one kind is enough")
+	kind := "rxe"
+	if _, err := os.Stat("/sys/class/infiniband/siw0"); err == nil {
+		kind = "siw"
 	}
 	command(t, "ip link add gone0 type veth peer name gone1")
 	t.Cleanup(func() { command(t, "ip link del gone0") })
@@ -250,7 +244,8 @@ func TestObituaryRemoved(t *testing.T) {
 	command(t, "ip addr add 10.98.0.2/24 dev gone0")
 	command(t, "ip link set gone0 up")
 	command(t, "ip link set gone1 up")
-	command(t, "rdma link add rxe_gone type rxe netdev gone0")
+	gone := kind + "_gone"
+	command(t, "rdma link add "+gone+" type "+kind+" netdev gone0")
 	server, served := buried(t, netip.MustParseAddr("10.98.0.1"))
 	client, _ := buried(t, netip.MustParseAddr("10.98.0.2"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -265,13 +260,13 @@ func TestObituaryRemoved(t *testing.T) {
 	removed := make(chan struct{})
 	go func() {
 		defer close(removed)
-		command(t, "rdma link delete rxe_gone")
+		command(t, "rdma link delete "+gone)
 	}()
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		// The file of the device goes before the kernel waits.
 		if b, err := os.ReadDir("/sys/class/infiniband_verbs"); err == nil && !slices.ContainsFunc(b, func(e os.DirEntry) bool {
 			name, _ := os.ReadFile("/sys/class/infiniband_verbs/" + e.Name() + "/ibdev")
-			return strings.TrimSpace(string(name)) == "rxe_gone"
+			return strings.TrimSpace(string(name)) == gone
 		}) {
 			break
 		}
@@ -280,7 +275,7 @@ func TestObituaryRemoved(t *testing.T) {
 		}
 	}
 	s.Loop().Submit(func() { s.Disconnect() })
-	if r := record(t, served); r.Outcome != rdma.Broken || !errors.Is(r.Err, rdma.ErrRemoved) || !r.Established || r.Device != "rxe_gone" {
+	if r := record(t, served); r.Outcome != rdma.Broken || !errors.Is(r.Err, rdma.ErrRemoved) || !r.Established || r.Device != gone {
 		t.Errorf("%+v", r)
 	}
 	_ = client.Close()

@@ -18,8 +18,11 @@ import (
 func TestUnread(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
 		ln, err := net.Listen("tcp", at)
+		if err != nil && at[0] == '[' {
+			t.Skip("there is no IP version 6: ", err)
+		}
 		if err != nil {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 		defer ln.Close()
 		out, err := net.Dial("tcp", ln.Addr().String())

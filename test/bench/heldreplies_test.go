@@ -4,10 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rstored/rstored/blockstore/memfs"
 	"github.com/rstored/rstored/nfs"
@@ -32,8 +29,6 @@ func BenchmarkHeldReplies(b *testing.B) {
 	type side struct {
 		c    *client.Client
 		file client.Handle
-		took time.Duration
-		ops  int
 	}
 	var sides [2]*side // free, held
 	for i := range sides {
@@ -85,38 +80,11 @@ func BenchmarkHeldReplies(b *testing.B) {
 				for i := range bufs {
 					bufs[i] = make([]byte, size)
 				}
-				for _, s := range sides {
-					s.took, s.ops = 0, 0
-				}
 				b.ReportAllocs()
-				const turn = 1000 // calls of a side before the other's
-				for done := 0; done < b.N; done += turn {
-					s := sides[done/turn%2]
-					n := int64(min(turn, b.N-done))
-					var next atomic.Int64
-					var wg sync.WaitGroup
-					began := time.Now()
-					for w := range flight {
-						wg.Go(func() {
-							for next.Add(1) <= n {
-								if _, _, err := s.c.Read(ctx, s.file, bufs[w], 0); err != nil {
-									b.Error(err)
-									return
-								}
-							}
-						})
-					}
-					wg.Wait()
-					s.took += time.Since(began)
-					s.ops += int(n)
-				}
-				free, held := sides[0], sides[1]
-				if free.ops > 0 && held.ops > 0 {
-					each := func(s *side) float64 { return float64(s.took) / float64(s.ops) }
-					b.ReportMetric(each(held), "held-ns/op")
-					b.ReportMetric(each(free), "free-ns/op")
-					b.ReportMetric(each(held)/each(free), "of-free")
-				}
+				inTurns(b, "free", "held", 1000, flight, func(side, caller int) error {
+					_, _, err := sides[side].c.Read(ctx, sides[side].file, bufs[caller], 0)
+					return err
+				})
 			})
 		}
 	}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"os"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/blockstore/posixfs"
@@ -27,8 +24,6 @@ func BenchmarkOwnThreads(b *testing.B) {
 		c    *client.Client
 		root client.Handle
 		file client.Handle
-		took time.Duration
-		ops  int
 	}
 	var sides [2]*side // shared, own
 	for i := range sides {
@@ -70,37 +65,9 @@ func BenchmarkOwnThreads(b *testing.B) {
 	} {
 		for _, callers := range []int{1, 8} {
 			b.Run(op.name+"/"+strconv.Itoa(callers)+"-callers", func(b *testing.B) {
-				for _, s := range sides {
-					s.took, s.ops = 0, 0
-				}
-				const turn = 200 // calls of a side before the other's
-				for done := 0; done < b.N; done += turn {
-					s := sides[done/turn%2]
-					n := int64(min(turn, b.N-done))
-					var next atomic.Int64
-					var wg sync.WaitGroup
-					began := time.Now()
-					for w := range callers {
-						wg.Go(func() {
-							for next.Add(1) <= n {
-								if err := op.do(s, "new"+strconv.Itoa(w)); err != nil {
-									b.Error(err)
-									return
-								}
-							}
-						})
-					}
-					wg.Wait()
-					s.took += time.Since(began)
-					s.ops += int(n)
-				}
-				shared, own := sides[0], sides[1]
-				if shared.ops > 0 && own.ops > 0 {
-					each := func(s *side) float64 { return float64(s.took) / float64(s.ops) }
-					b.ReportMetric(each(own), "own-ns/op")
-					b.ReportMetric(each(shared), "shared-ns/op")
-					b.ReportMetric(each(own)/each(shared), "of-shared")
-				}
+				inTurns(b, "shared", "own", 200, callers, func(side, caller int) error {
+					return op.do(sides[side], "new"+strconv.Itoa(caller))
+				})
 			})
 		}
 	}
