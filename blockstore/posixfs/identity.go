@@ -79,9 +79,10 @@ func canSwitch() bool {
 }
 
 // as runs fn with c's identity, or as the daemon where c is nil or identities
-// are not switched.
+// are not switched. The daemon's own user is switched to as well: the switch takes the
+// daemon's capabilities away, which the client's user of the same number does not have.
 func (k *caller) as(c *blockstore.Cred, fn func() error) error {
-	if !k.on || c == nil || k.is(c) {
+	if !k.on || c == nil || k.isRoot(c) {
 		return fn()
 	}
 	var err error
@@ -162,9 +163,10 @@ func (a *actor) run(t *troupe) {
 	}
 }
 
-// is says whether c is who the daemon is, with no other groups.
-func (k *caller) is(c *blockstore.Cred) bool {
-	return c.UID == k.uid && c.GID == k.gid && slices.Equal(c.Groups, k.groups)
+// isRoot reports whether c is root, as the daemon is, with no other groups. A switch would change
+// nothing: root keeps the capabilities.
+func (k *caller) isRoot(c *blockstore.Cred) bool {
+	return k.root && c.UID == k.uid && c.GID == k.gid && slices.Equal(c.Groups, k.groups)
 }
 
 func (k *caller) assume(c *blockstore.Cred) bool {

@@ -142,7 +142,11 @@ func asNobody(t *testing.T, tests string, caps ...uintptr) {
 	if err != nil {
 		t.Fatalf("as uid %d: %v\n%s", nobody, err, out)
 	}
-	t.Logf("%d tests passed as uid %d", strings.Count(string(out), "--- PASS"), nobody)
+	n := strings.Count(string(out), "--- PASS")
+	if n == 0 {
+		t.Fatalf("no test ran as uid %d\n%s", nobody, out)
+	}
+	t.Logf("%d tests passed as uid %d", n, nobody)
 }
 
 func TestUnprivileged(t *testing.T) {
@@ -152,9 +156,72 @@ func TestUnprivileged(t *testing.T) {
 // TestCapabilities: with the capabilities of the unit file the daemon need not be root to act as
 // its clients.
 func TestCapabilities(t *testing.T) {
-	asNobody(t, "TestConformance/auto|TestOutside|TestHostRenames|TestForged|TestACL|TestSwitches",
-		unix.CAP_DAC_READ_SEARCH, unix.CAP_DAC_OVERRIDE, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_CHOWN,
-		unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_LEASE, unix.CAP_MKNOD)
+	asNobody(t, "TestConformance/auto|TestOutside|TestHostRenames|TestForged|TestACL|TestSwitches", unitCaps...)
+}
+
+// unitCaps are the capabilities over files that the unit file gives a daemon that is not root.
+var unitCaps = []uintptr{
+	unix.CAP_DAC_READ_SEARCH, unix.CAP_DAC_OVERRIDE, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_CHOWN,
+	unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_LEASE, unix.CAP_MKNOD,
+}
+
+// TestOwnUser: a client that names the daemon's own user and groups gets what that user may do, and
+// none of the daemon's capabilities. It runs as the unit does: not root, with capabilities.
+func TestOwnUser(t *testing.T) {
+	if os.Getenv("POSIXFS_CHILD") == "" {
+		asNobody(t, "^TestOwnUser$", unitCaps...)
+		return
+	}
+	if !canSwitch() {
+		t.Fatal("the child has no capabilities")
+	}
+	for _, opts := range []Options{{}, {OwnThreads: true}} {
+		t.Run(fmt.Sprintf("own threads %v", opts.OwnThreads), func(t *testing.T) { testOwnUser(t, opts) })
+	}
+}
+
+func testOwnUser(t *testing.T, opts Options) {
+	f, s := openTemp(t, opts)
+	self := &blockstore.Cred{UID: f.who.uid, GID: f.who.gid, Groups: f.who.groups}
+	if self.UID == 0 {
+		t.Fatal("the child is root")
+	}
+	secret, closed := filepath.Join(s.dir, "secret"), filepath.Join(s.dir, "closed")
+	must(t, os.WriteFile(secret, []byte("root's"), 0o600))
+	must(t, os.Mkdir(closed, 0o755))
+	must(t, os.WriteFile(filepath.Join(closed, "file"), nil, 0o644))
+	for _, p := range []string{secret, closed} {
+		must(t, os.Chown(p, 0, 0))
+	}
+	root, err := f.Root()
+	must(t, err)
+	h, _, err := f.Lookup(self, root, "secret")
+	must(t, err)
+	d, _, err := f.Lookup(self, root, "closed")
+	must(t, err)
+	_, _, err = f.ReadAt(self, h, make([]byte, 8), 0, false)
+	wantErr(t, err, blockstore.ErrAccess)
+	_, _, _, err = f.WriteAt(self, h, []byte("mine"), 0, blockstore.FileSync)
+	wantErr(t, err, blockstore.ErrAccess)
+	mode := uint32(0o666)
+	_, err = f.SetAttr(self, h, &blockstore.SetAttr{Mode: &mode}, nil)
+	wantErr(t, err, blockstore.ErrPerm)
+	_, _, _, err = f.Create(self, d, "new", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	wantErr(t, err, blockstore.ErrAccess)
+	_, err = f.Remove(self, d, "file")
+	wantErr(t, err, blockstore.ErrAccess)
+	_, _, err = f.Rename(self, d, "file", root, "file")
+	wantErr(t, err, blockstore.ErrAccess)
+	for c, want := range map[*blockstore.Cred]uint32{self: 0, {}: blockstore.AccessRead | blockstore.AccessModify} {
+		got, _, err := f.Access(c, h, blockstore.AccessRead|blockstore.AccessModify)
+		must(t, err)
+		if got != want {
+			t.Errorf("%d has access %#x to root's file, want %#x", c.UID, got, want)
+		}
+	}
+	// What is the user's stays the user's.
+	_, _, _, err = f.Create(self, root, "own", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	must(t, err)
 }
 
 // TestSwitches: while a thread is somebody else it has none of the daemon's capabilities over
