@@ -158,12 +158,12 @@ func (m *model) reconcile() error {
 }
 
 // standing are the clients with an open that contradicts this one: those that are there,
-// and those that are silent.
-func (m *model) standing(by *modelClient, k modelKey, access, deny uint32) (live, silent bool) {
+// and those that are silent. An open of the same owner counts like any other.
+func (m *model) standing(by *modelClient, file int, access, deny uint32) (live, silent bool) {
 	for i := range m.clients {
 		c := &m.clients[i]
 		for ok, o := range c.opens {
-			if ok.file != k.file || c == by && ok == k || access&o.deny == 0 && deny&o.access == 0 {
+			if ok.file != file || access&o.deny == 0 && deny&o.access == 0 {
 				continue
 			}
 			if m.expired(c) && c != by {
@@ -292,7 +292,7 @@ func (m *model) step(a *act) error {
 			}
 			access, deny = was.access, was.deny
 		}
-		live, silent := m.standing(c, key, union(o, access, true), union(o, deny, false))
+		live, silent := m.standing(c, key.file, access, deny)
 		got, st := c.c.Open(m.now, &Open{Owner: owner, File: f, Access: access, Deny: deny, Reclaim: reclaim})
 		switch {
 		case reclaim && (c.complete || !m.now.Before(m.until)):
@@ -313,7 +313,7 @@ func (m *model) step(a *act) error {
 			if err := m.reconcile(); err != nil {
 				return err
 			}
-			if still, there := m.standing(c, key, access, deny); still || there {
+			if still, there := m.standing(c, key.file, access, deny); still || there {
 				return errors.New("both have it")
 			}
 		}
@@ -463,7 +463,7 @@ func (m *model) step(a *act) error {
 			if write {
 				mode = Write
 			}
-			live, silent := m.standing(c, modelKey{-1, a.file}, mode, 0)
+			live, silent := m.standing(c, a.file, mode, 0)
 			st := c.c.IO(m.now, Anonymous, f, write)
 			switch {
 			case grace:
@@ -488,17 +488,6 @@ func (m *model) step(a *act) error {
 		return one(st, nfs.OK)
 	}
 	return nil
-}
-
-// union is the mode of an open with another one.
-func union(o *modelOpen, mode uint32, access bool) uint32 {
-	switch {
-	case o == nil:
-		return mode
-	case access:
-		return o.access | mode
-	}
-	return o.deny | mode
 }
 
 // join makes a session for a client that has none, or one that was restarted.

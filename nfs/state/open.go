@@ -42,8 +42,9 @@ type reservation struct {
 	accesses, denials uint8
 }
 
-func (r *reservation) conflicts(o *reservation) bool {
-	return r.access&o.deny != 0 || r.deny&o.access != 0
+// conflicts reports whether an OPEN for access that denies deny is refused because of r.
+func (r *reservation) conflicts(access, deny uint8) bool {
+	return access&r.deny != 0 || deny&r.access != 0
 }
 
 // Open are the arguments of an OPEN, or what is to be opened of it.
@@ -131,7 +132,7 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 	want.deny |= uint8(a.Deny)
 	want.accesses |= 1 << a.Access
 	want.denials |= 1 << a.Deny
-	other, foreign, k := c.s.share(now, o, &want, &res.prev, res.New)
+	other, foreign, k := c.s.share(now, o, a, &want, &res.prev, res.New)
 	if k.wait || len(k.revoke)+len(k.gone) > 0 {
 		return res, nfs.ErrJukebox, nil, k
 	}
@@ -171,15 +172,17 @@ func (c *Client) Revert(r *Opened) {
 	c.s.setShare(o, r.prev)
 }
 
-// share sets the reservation of o, unless that of another open is in the way, whose
-// client it returns, or one of another protocol.
-func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bool) (denier *Client, foreign bool, k clash) {
+// share sets the reservation of o, unless one of the file is in the way: that of an open, whose
+// client share returns, or one of another protocol. What the owner itself has reserved counts like
+// that of others (RFC 8881 section 9.7): "with no exception for an existing OPEN for the same open-owner".
+func (s *Server) share(now time.Time, o *open, a *Open, want, prev *reservation, isNew bool) (denier *Client, foreign bool, k clash) {
+	access, deny := uint8(a.Access), uint8(a.Deny)
 	sh := s.shardOfFile(o.key.file)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	list := sh.m[o.key.file]
 	for _, other := range list {
-		if other == o || !want.conflicts(&other.reservation) {
+		if !other.conflicts(access, deny) {
 			continue
 		}
 		// Those of clients that are there come first: they are not to be undone.
@@ -187,7 +190,7 @@ func (s *Server) share(now time.Time, o *open, want, prev *reservation, isNew bo
 			return denier, false, k
 		}
 	}
-	if sh.foreignDeny(o.key.file, want.access, want.deny) {
+	if sh.foreignDeny(o.key.file, access, deny) {
 		return nil, true, k
 	}
 	if denier != nil {

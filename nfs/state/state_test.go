@@ -402,6 +402,7 @@ func TestShares(t *testing.T) {
 		for d := uint32(0); d <= Both; d++ {
 			for b := uint32(1); b <= Both; b++ {
 				for e := uint32(0); e <= Both; e++ {
+					sameOwner(t, a, d, b, e)
 					s := testServer()
 					one, _ := join(t, s, begin, "one")
 					two, _ := join(t, s, begin, "two")
@@ -438,42 +439,85 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// sameOwner opens a file twice for one owner. What it denies it denies itself, and what it denies must
+// not be what it has opened (RFC 8881 section 9.7); what is refused changes nothing.
+func sameOwner(t *testing.T, a, d, b, e uint32) {
+	t.Helper()
+	s := testServer()
+	c, _ := join(t, s, begin, "one")
+	first, st := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: a, Deny: d})
+	if st != nfs.OK {
+		t.Fatal(st)
+	}
+	want := nfs.OK
+	if a&e != 0 || d&b != 0 {
+		want = nfs.ErrShareDenied
+	}
+	again, st := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: b, Deny: e})
+	if st != want {
+		t.Errorf("access %d deny %d, then access %d deny %d of the same owner: %v", a, d, b, e, st)
+	}
+	if st == nfs.OK {
+		if again.ID.Seq != first.ID.Seq+1 {
+			t.Errorf("stateid %v after %v", again.ID, first.ID)
+		}
+	} else if _, st := c.Downgrade(first.ID, fileA, a, d); st != nfs.OK {
+		t.Errorf("access %d deny %d, after an OPEN that was refused: %v", a, d, st)
+	}
+}
+
 func TestDowngrade(t *testing.T) {
 	s := testServer()
 	c, _ := join(t, s, begin, "o")
-	id := Stateid{}
-	for _, a := range []uint32{Read, Write} {
-		got, st := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: a, Deny: Write &^ a})
-		if st != nfs.OK {
-			t.Fatal(st)
-		}
-		id = got.ID
-	}
-	for _, x := range []struct {
+	type step struct {
 		access, deny uint32
 		want         nfs.Status
-	}{
-		{Read, Both, nfs.ErrInval},
-		{Both, Write, nfs.OK},
-		{Both, 0, nfs.OK},
-		{Both, Write, nfs.ErrInval}, // it was given up
-		{Read, 0, nfs.OK},
-		{Write, 0, nfs.ErrInval},
-		{Both, 0, nfs.ErrInval},
-	} {
-		next, st := c.Downgrade(id, fileA, x.access, x.deny)
-		if st != x.want {
-			t.Errorf("to access %d, deny %d: %v", x.access, x.deny, st)
-		}
-		if st == nfs.OK {
-			if next.Seq != id.Seq+1 {
-				t.Errorf("seqid %d after %d", next.Seq, id.Seq)
-			}
-			id = next
-		}
 	}
-	if st := c.IO(begin, id, fileA, true); st != nfs.ErrOpenMode {
-		t.Errorf("writing after the downgrade: %v", st)
+	for _, x := range []struct {
+		owner string
+		file  lock.File
+		opens [][2]uint32 // access and deny
+		steps []step
+		write nfs.Status // of a WRITE in the end
+	}{
+		{"p", fileA, [][2]uint32{{Read, 0}, {Write, 0}}, []step{
+			{Read, Both, nfs.ErrInval},
+			{Both, 0, nfs.OK},
+			{Both, Write, nfs.ErrInval},
+			{Read, 0, nfs.OK},
+			{Write, 0, nfs.ErrInval}, // it was given up
+			{Both, 0, nfs.ErrInval},
+		}, nfs.ErrOpenMode},
+		{"q", fileB, [][2]uint32{{Read, 0}, {Both, Write}, {Read, 0}}, []step{
+			{Both, Both, nfs.ErrInval},
+			{Both, Write, nfs.OK},
+			{Both, 0, nfs.OK},
+			{Both, Write, nfs.ErrInval}, // it was given up
+		}, nfs.OK},
+	} {
+		var id Stateid
+		for _, o := range x.opens {
+			got, st := c.Open(begin, &Open{Owner: []byte(x.owner), File: x.file, Access: o[0], Deny: o[1]})
+			if st != nfs.OK {
+				t.Fatalf("access %d, deny %d: %v", o[0], o[1], st)
+			}
+			id = got.ID
+		}
+		for _, y := range x.steps {
+			next, st := c.Downgrade(id, x.file, y.access, y.deny)
+			if st != y.want {
+				t.Errorf("to access %d, deny %d: %v", y.access, y.deny, st)
+			}
+			if st == nfs.OK {
+				if next.Seq != id.Seq+1 {
+					t.Errorf("seqid %d after %d", next.Seq, id.Seq)
+				}
+				id = next
+			}
+		}
+		if st := c.IO(begin, id, x.file, true); st != x.write {
+			t.Errorf("writing after the downgrade: %v", st)
+		}
 	}
 	// Opened for both at once, there is no going back to one.
 	got, _ := c.Open(begin, &Open{Owner: []byte("r"), File: fileB, Access: Both})
@@ -486,7 +530,10 @@ func TestRevert(t *testing.T) {
 	s := testServer()
 	c, _ := join(t, s, begin, "o")
 	one, _ := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Read})
-	two, _ := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Write, Deny: Read})
+	two, st := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Write, Deny: Write})
+	if st != nfs.OK {
+		t.Fatal(st)
+	}
 	c.Revert(&two)
 	if st := c.IO(begin, one.ID, fileA, false); st != nfs.OK {
 		t.Errorf("the stateid of before: %v", st)
