@@ -17,6 +17,7 @@ package link
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/rstored/rstored/rdma"
@@ -25,6 +26,19 @@ import (
 
 // ErrClosed is returned by the methods of a link that was closed.
 var ErrClosed = errors.New("link: closed")
+
+// TooBigError is returned by Send for datagrams that are longer than the interface to Dst carries. Longer than a router
+// on the way carries are others; they are lost without a word.
+type TooBigError struct {
+	Dst  netip.Addr
+	Size int // of the IP packet
+	MTU  int // of our interface
+}
+
+func (e *TooBigError) Error() string {
+	return fmt.Sprintf("a packet of %d bytes to %v does not fit the interface that leads there: the one of our address has MTU %d; connections must use a smaller RDMA path MTU",
+		e.Size, e.Dst, e.MTU)
+}
 
 // NoWait is the deadline of a Recv that takes only what has arrived already.
 const NoWait rdma.Time = -1

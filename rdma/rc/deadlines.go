@@ -108,6 +108,9 @@ func (t *timers) base() rdma.Time {
 // progress is called when una has moved.
 func (q *QP) progress(now rdma.Time) {
 	r := &q.req
+	if q.seen.FullSent && !q.seen.FullArrived {
+		q.seen.FullArrived = r.una.After(r.full)
+	}
 	if r.rttAt != 0 && r.una.After(r.rttPSN) {
 		r.measured(now, now-r.rttAt)
 		r.rttAt = 0
@@ -203,8 +206,12 @@ func (q *QP) retry(now rdma.Time) bool {
 		return true
 	}
 	q.n.RetryExceeded++
-	q.failRequest(0, rdma.RetryExcErr, fmt.Errorf("%v did not acknowledge for %d ms, after %d retries",
-		q.flow.Dst, (now-r.moved)/rdma.Millisecond, r.retries))
+	narrow := ""
+	if q.seen.Narrow() {
+		narrow = fmt.Sprintf("; it has answered before, but no packet with %d bytes of data ever arrived", q.mtu)
+	}
+	q.failRequest(0, rdma.RetryExcErr, fmt.Errorf("%v did not acknowledge for %d ms, after %d retries%s",
+		q.flow.Dst, (now-r.moved)/rdma.Millisecond, r.retries, narrow))
 	return false
 }
 

@@ -20,6 +20,8 @@ type requester struct {
 	una  wire.PSN
 	next wire.PSN
 
+	full wire.PSN // of the first packet that fills the path MTU, if there was one (Seen.FullSent)
+
 	unasked int // packets since the last that asked for an ACK
 	// Of what lies between una and psn: READ requests and atomics, and the PSNs of their
 	// responses.
@@ -97,6 +99,7 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			end := k + e.asks(k)
 			off := uint32(k * q.mtu)
 			n := min(uint32((end-k)*q.mtu), e.length-off)
+			q.fills(int(n))
 			p.RETH = wire.RETH{VA: e.wr.RemoteAddr + uint64(off), RKey: e.wr.RKey, Len: n}
 			q.put(b, p, nil)
 			r.reads++
@@ -259,6 +262,7 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 	p.Solicited = last && e.wr.Flags&rdma.Solicited != 0 && e.wr.Op != rdma.OpWrite
 	p.Imm, p.InvRKey = e.wr.Imm, e.wr.InvRKey
 	p.RETH = wire.RETH{VA: e.wr.RemoteAddr, RKey: e.wr.RKey, Len: e.length}
+	q.fills(n)
 	q.put(b, p, q.gather(e.sgl, off, n))
 	if e.wr.Volatile != nil {
 		d := &b.D[len(b.D)-1]
@@ -272,6 +276,14 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 		}
 	}
 	return n
+}
+
+// fills notes the first packet at the cursor with n bytes of data, of ours or of the peer's response, that fills the
+// path MTU.
+func (q *QP) fills(n int) {
+	if n >= q.mtu && !q.seen.FullSent {
+		q.seen.FullSent, q.req.full = true, q.req.psn
+	}
 }
 
 // seek puts the cursor at psn, which is una or behind it, and nothing between them was

@@ -16,7 +16,14 @@ type Seen struct {
 	TxRNR, RxRNR NAKs
 	// Status is that of the request of ours that failed; Success if none did.
 	Status rdma.Status
+	// FullSent: a packet that fills the path MTU was sent, or asked for by a READ. FullArrived: one such
+	// packet was acknowledged, or arrived.
+	FullSent, FullArrived bool
 }
+
+// Narrow reports whether the path seems to carry less than the path MTU of the connection: packets arrive, but none that
+// is full.
+func (s *Seen) Narrow() bool { return s.FullSent && !s.FullArrived && s.RxPackets > 0 }
 
 // NAKs are the negative acknowledgements of one kind and direction.
 type NAKs struct {

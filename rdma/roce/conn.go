@@ -7,6 +7,7 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/wire"
 )
 
@@ -48,6 +49,7 @@ type conn struct {
 	since  rdma.Time
 	req    *cm.REQ
 	note   func() rdma.Note
+	tooBig *link.TooBigError
 }
 
 var _ rdma.Conn = (*conn)(nil)

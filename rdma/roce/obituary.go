@@ -2,10 +2,12 @@ package roce
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/rc"
 )
 
@@ -25,6 +27,8 @@ type Record struct {
 	// agree to on it.
 	InterfaceMTU int
 	PathMTUMax   rdma.MTU
+	// TooBig tells of the last packet to the peer that our interface did not take, nil if there was none.
+	TooBig *link.TooBigError
 
 	// The rest is zero where there never was a queue pair.
 	Established   bool
@@ -97,7 +101,7 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was p
 		Established: was == established, Age: c.s.now - c.since,
 		LocalQPN: c.q.num, LocalPSN: c.rqPSN, PathMTU: c.mtu, ReadsServed: c.resources, ReadsStarted: c.depth,
 		AckTimeout: c.timeout, RetryCount: c.retries, RNRRetryCount: c.q.rc.Attr().RNRRetryCount, Seen: c.q.rc.Seen(),
-		Recent: c.q.rc.Recent(), Ended: c.s.now,
+		Recent: c.q.rc.Recent(), Ended: c.s.now, TooBig: c.tooBig,
 	}
 	if err := c.q.rc.Err(); err != nil && ordinary(why) {
 		why = err // of which its user heard first, by a completion
@@ -122,6 +126,9 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was p
 		}
 		c.note = func() rdma.Note { return note }
 		r.Err = nil
+	}
+	if c.tooBig != nil && r.Err != nil {
+		r.Err = fmt.Errorf("%w; %w", r.Err, c.tooBig)
 	}
 	c.s.bury(&r, c.note)
 }

@@ -316,6 +316,7 @@ func (s *shard) flush() error {
 			return err
 		}
 		s.stats.SendErrors++
+		s.tooBig(err)
 		if s.warned == 0 || s.now-s.warned > 10*rdma.Second {
 			s.warned = s.now
 			s.dev.cfg.Logger.Warn("RDMA packets cannot be sent", "error", err)
@@ -331,6 +332,19 @@ func (s *shard) flush() error {
 		}
 	}
 	return nil
+}
+
+// tooBig notes for the post-mortems of the connections to a peer that a packet to it did not fit our interface.
+func (s *shard) tooBig(err error) {
+	var e *link.TooBigError
+	if !errors.As(err, &e) {
+		return
+	}
+	for c := range s.conns {
+		if c.remote.Addr() == e.Dst.Unmap() {
+			c.tooBig = e
+		}
+	}
 }
 
 // cmRoom is the part of a batch that is kept for the connection manager when it

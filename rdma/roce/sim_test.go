@@ -57,7 +57,7 @@ var simAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAdd
 
 const simMemory = 1 << 20
 
-func newWorld(t *testing.T, cfg sim.Config) *world {
+func newWorld(t *testing.T, cfg sim.Config, with ...func(side int, cfg *roce.Config)) *world {
 	w := &world{t: t, net: sim.New(cfg), dev: make([]*roce.Device, 2), port: 7}
 	for i := range w.dev {
 		l, err := w.net.Open(simAddr[i])
@@ -67,6 +67,9 @@ func newWorld(t *testing.T, cfg sim.Config) *world {
 		cfg := roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15}
 		if i == 0 {
 			cfg.Wrap = func(_ int, l link.Link) link.Link { return psnLink{l, w} }
+		}
+		for _, fn := range with {
+			fn(i, &cfg)
 		}
 		w.dev[i], err = roce.NewWithLink(l, cfg)
 		if err != nil {

@@ -106,6 +106,10 @@ func breakHint(r *roce.Record) string {
 	switch r.Seen.Status {
 	case rdma.Success: // we refused something of the peer's, or the device failed
 	case rdma.RetryExcErr:
+		if r.TooBig != nil || r.Seen.Narrow() {
+			return fmt.Sprintf("packets of %d bytes do not fit the way to %v ('ping -M do -s %d %v' tries): set one MTU on all interfaces, switches and tunnels between, or 'ip link set dev IFACE mtu' to what the way carries for the interface of %v here, then mount again",
+				int(r.PathMTU)+packetMargin, peer, int(r.PathMTU)+packetMargin-28, peer, r.Local.Addr())
+		}
 		return fmt.Sprintf("%v stopped answering: it is down, UDP port %d is filtered since, or packets of %d bytes do not get through ('ping -M do -s %d %v' tries)",
 			peer, wire.Port, int(r.PathMTU)+packetMargin, int(r.PathMTU)+packetMargin-28, peer)
 	case rdma.RNRRetryExcErr:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/perf"
 	"github.com/rstored/rstored/rdma/rc"
 	"github.com/rstored/rstored/rdma/roce"
@@ -45,6 +46,9 @@ func TestHints(t *testing.T) {
 		{roce.Record{Outcome: rdma.Unconfirmed}, "UDP port 4791"},
 		{roce.Record{Outcome: rdma.Dropped}, "rstorectl capture"},
 		{roce.Record{Outcome: rdma.Broken, PathMTU: 1024, Seen: failed(rdma.RetryExcErr)}, "ping -M do -s 1092 10.0.0.9"},
+		{roce.Record{Outcome: rdma.Broken, PathMTU: 4096, Seen: rc.Seen{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true}}, "packets of 4192 bytes do not fit the way"},
+		{roce.Record{Outcome: rdma.Broken, PathMTU: 4096, Seen: rc.Seen{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true, FullArrived: true}}, "stopped answering"},
+		{roce.Record{Outcome: rdma.Broken, PathMTU: 4096, Seen: failed(rdma.RetryExcErr), TooBig: &link.TooBigError{}}, "set one MTU"},
 		{roce.Record{Outcome: rdma.Broken, Seen: failed(rdma.RNRRetryExcErr)}, "no receives"},
 		{roce.Record{Outcome: rdma.Broken, Seen: failed(rdma.RemAccessErr)}, "rstorectl capture"},
 		{roce.Record{Outcome: rdma.Broken, Seen: failed(rdma.RemOpErr)}, "device failed"},

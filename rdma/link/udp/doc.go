@@ -2,7 +2,7 @@
 // ordinary UDP socket.
 //
 // Three facts shape it. The ICRC covers the IPv4 identification, so the socket
-// must send a known one: bound, never connected, and with path MTU discovery on,
+// must send a known one: bound, never connected, and with DF set (IP_PMTUDISC_PROBE),
 // Linux sends identification 0, and segment k of a UDP_SEGMENT send carries
 // identification k. UDP_SEGMENT cuts a buffer into equal pieces, so FIRST, a
 // run of MIDDLEs with the LAST, and what follows are messages of one sendmmsg.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 	"unsafe"
 
@@ -30,22 +29,13 @@ const (
 	sendWait = 20 * time.Millisecond
 )
 
-// TooBigError tells of datagrams that do not fit the path MTU.
-type TooBigError struct {
-	Dst  netip.Addr
-	Size int // of the IP packet
-	MTU  int // of our interface
-}
-
-func (e *TooBigError) Error() string {
-	return fmt.Sprintf("a packet of %d bytes to %v does not fit the path: our interface has MTU %d, and a router on the way may have less; connections must use a smaller RDMA path MTU",
-		e.Size, e.Dst, e.MTU)
-}
-
 // sender sends batches by sendmmsg.
 type sender struct {
 	l    *Link
 	gso  bool
+	// doubt: segmentation is off because a run could not be sent, and no packet was sent alone since. If that cannot be
+	// sent either, it is too long for the interface that leads to the peer, and segmentation is not to blame.
+	doubt bool
 	msgs []mmsghdr
 	run  []run
 	iovs []unix.Iovec
@@ -106,6 +96,7 @@ func (t *sender) send(d []wire.Datagram) (int, error) {
 		// It never waits; see receive.
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(t.l.fd), uintptr(unsafe.Pointer(&t.msgs[done])), uintptr(len(t.msgs)-done), unix.MSG_DONTWAIT, 0, 0)
 		if errno == 0 {
+			t.doubt = false
 			for i := done; i < done+int(n); i++ {
 				r := &t.run[i]
 				s.TxDatagrams += uint64(r.n)
@@ -149,13 +140,17 @@ func (t *sender) send(d []wire.Datagram) (int, error) {
 				// Segmentation does not work on this path: an interface
 				// without checksums, a tunnel, an old kernel. Do without from
 				// here on; the identifications change, so build again.
-				t.gso = false
+				t.gso, t.doubt = false, true
 				s.GSODisabled++
 				return r.first, nil
 			}
 			if errno == unix.EMSGSIZE || tooBig {
+				if t.doubt {
+					t.gso, t.doubt = true, false
+					s.GSODisabled--
+				}
 				s.TxTooBig += uint64(r.n)
-				return r.first + r.n, &TooBigError{Dst: flow.Dst, Size: r.size + t.overhead(flow), MTU: t.l.mtu}
+				return r.first + r.n, &link.TooBigError{Dst: flow.Dst, Size: r.size + t.overhead(flow), MTU: t.l.mtu}
 			}
 			s.TxErrors += uint64(r.n)
 			done++

@@ -169,11 +169,13 @@ func (l *Link) setup() error {
 	set := func(level, opt, v int) error { return unix.SetsockoptInt(l.fd, level, opt, v) }
 	var err error
 	if l.addr.Is4() {
-		// Without it the identification is unknown and every ICRC wrong.
-		err = set(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+		// PROBE sets DF, without which the identification is unknown and every ICRC wrong. Unlike DO it
+		// takes the MTU of the interface, not what ICMP messages say of the path. Anybody can forge
+		// those, as both ports are always 4791, and connections have a path MTU of their own.
+		err = set(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 		_ = set(unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
 	} else {
-		err = set(unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
+		err = set(unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
 		if err == nil {
 			// Soft RoCE and network cards send no UDP checksum.
 			err = set(unix.IPPROTO_UDP, udpNoCheck6R, 1)

@@ -171,7 +171,7 @@ func TestTooBig(t *testing.T) {
 	for _, p := range [][]byte{big[:100], big, big[:200]} {
 		batch.Add(f, &wire.Packet{Op: wire.WriteMiddle}, [][]byte{p})
 	}
-	var e *TooBigError
+	var e *link.TooBigError
 	if err := a.Send(batch); !errors.As(err, &e) || e.Dst != b.LocalAddr() || !strings.Contains(err.Error(), "1500") {
 		t.Errorf("got %v", err)
 	}
