@@ -72,10 +72,10 @@ func readDir(k *compound) nfs.Status {
 	} else {
 		var err error
 		if verf, eof, err = l.store(fromWire(cookie), verf); err != nil {
-			if st := nfs.StatusOf(err); st != nfs.ErrInval {
+			if st := k.within(&k.cur, err); st != nfs.ErrInval {
 				return st
 			}
-			return nfs.ErrNotDir
+			return k.within(&k.cur, blockstore.ErrNotDir)
 		}
 		copy(e.B[l.start:], verf[:])
 	}

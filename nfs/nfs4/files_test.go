@@ -417,6 +417,18 @@ func TestNames(t *testing.T) {
 		{fh, op(OpLookup, "x"), OpLookup, nfs.ErrNotDir},
 		{link, op(OpLookup, "x"), OpLookup, nfs.ErrSymlink},
 		{fh, op(OpLookupP), OpLookupP, nfs.ErrNotDir},
+		{link, op(OpLookupP), OpLookupP, nfs.ErrSymlink},
+		{link, op(OpCreate, uint32(2), "d", attrs(bitmap{})), OpCreate, nfs.ErrSymlink},
+		{link, op(OpCreate, uint32(5), "to", "l", attrs(bitmap{})), OpCreate, nfs.ErrSymlink},
+		{link, op(OpCreate, uint32(7), "fifo", attrs(bitmap{})), OpCreate, nfs.ErrSymlink},
+		{link, op(OpRemove, "x"), OpRemove, nfs.ErrSymlink},
+		{link, op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), bitmap{}), OpReadDir, nfs.ErrSymlink},
+		{link, openOp(1, 0, "o", "x"), OpOpen, nfs.ErrSymlink},
+		{link, openCreateOp(3, "o", "x", createUnchecked, attrs(bitmap{})), OpOpen, nfs.ErrSymlink},
+		{link, openCreateOp(3, "o", "x", createGuarded, attrs(bitmap{})), OpOpen, nfs.ErrSymlink},
+		{link, openCreateOp(3, "o", "x", createExclusive, [8]byte{}), OpOpen, nfs.ErrSymlink},
+		{link, op(OpSecInfo, "x"), OpSecInfo, nfs.ErrNotDir},
+		{link, op(OpSecInfoNoName, uint32(1)), OpSecInfoNoName, nfs.ErrNotDir},
 		{dir, op(OpRemove, "none"), OpRemove, nfs.ErrNoEnt},
 		{dir, op(OpRemove, "d"), OpRemove, nfs.ErrNotEmpty},
 		{dir, op(OpRemove, ".."), OpRemove, nfs.ErrBadName},
@@ -431,6 +443,20 @@ func TestNames(t *testing.T) {
 			p.ok(OpPutFH)
 		}
 		p.fails(c.n, c.want)
+	}
+	for _, c := range []struct {
+		saved, cur []byte
+		o          args
+		n          uint32
+		want       nfs.Status
+	}{
+		{fh, link, op(OpLink, "x"), OpLink, nfs.ErrSymlink},
+		{fh, fh, op(OpLink, "x"), OpLink, nfs.ErrNotDir},
+		{link, dir, op(OpRename, "x", "y"), OpRename, nfs.ErrSymlink},
+		{dir, link, op(OpRename, "file", "y"), OpRename, nfs.ErrSymlink},
+		{dir, fh, op(OpRename, "file", "y"), OpRename, nfs.ErrNotDir},
+	} {
+		x.do(op(OpPutFH, c.saved), op(OpSaveFH), op(OpPutFH, c.cur), c.o).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(c.n, c.want)
 	}
 	// LINK and RENAME, with two directories.
 	was = before()

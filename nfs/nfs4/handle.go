@@ -126,9 +126,7 @@ func secInfo(k *compound) nfs.Status {
 	var o object
 	st := k.checkName(name)
 	if st == nfs.OK {
-		if o, st = k.walk(&k.cur, name); st == nfs.ErrSymlink {
-			st = nfs.ErrNotDir
-		}
+		o, st = k.walk(&k.cur, name)
 	}
 	return k.flavors(&o, st)
 }
@@ -155,6 +153,8 @@ func (k *compound) flavors(o *object, st nfs.Status) nfs.Status {
 		if rule, st := o.x.Admits(&k.c.Peer); st == nfs.OK {
 			accepted = rule.Flavors
 		}
+	case st == nfs.ErrSymlink: // none of the errors of SECINFO and SECINFO_NO_NAME
+		return nfs.ErrNotDir
 	case st != nfs.OK:
 		return st
 	case o.rule != nil:

@@ -101,7 +101,7 @@ func create(k *compound) nfs.Status {
 		return nfs.ErrBadType
 	}
 	if err != nil {
-		return nfs.StatusOf(err)
+		return k.within(&dir, err)
 	}
 	made := object{x: dir.x, rule: dir.rule, h: h}
 	k.setNewACL(&made, &s, typ == blockstore.TypeDir, &set)
@@ -137,7 +137,7 @@ func remove(k *compound) nfs.Status {
 		w, err = fs.Rmdir(who, k.cur.h, name)
 	}
 	if err != nil {
-		return nfs.StatusOf(err)
+		return k.within(&k.cur, err)
 	}
 	c := k.changed(&k.cur, &w)
 	c.encode(&k.c.Res)
@@ -192,7 +192,7 @@ func rename(k *compound) nfs.Status {
 func (k *compound) notBothDirs() nfs.Status {
 	for _, o := range [...]*object{&k.saved, &k.cur} {
 		if a, err := o.x.FS.GetAttr(k.who(o), o.h); err != nil || a.Type != blockstore.TypeDir {
-			return nfs.ErrNotDir
+			return k.within(o, blockstore.ErrNotDir)
 		}
 	}
 	return nfs.ErrExist
@@ -225,7 +225,7 @@ func link(k *compound) nfs.Status {
 		return st
 	}
 	_, w, err := k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)
-	if st := nfs.StatusOf(err); st == nfs.ErrPerm {
+	if st := k.within(&k.cur, err); st == nfs.ErrPerm {
 		// LINK has no PERM: the host says so of directories, and of files that are not the caller's.
 		if a, err := k.saved.x.FS.GetAttr(k.who(&k.saved), k.saved.h); err == nil && a.Type == blockstore.TypeDir {
 			return nfs.ErrIsDir

@@ -82,7 +82,6 @@ func init() {
 	of(nfs.ErrWrongType, "every type can be linked that is no directory", OpLink)
 	of(nfs.ErrWrongType, "SYMLINK says so, which the Linux client knows", OpOpen)
 	of(nfs.ErrWrongType, "its file handle is not looked at", OpReclaimComplete)
-	of(nfs.ErrSymlink, "NOTDIR says so", OpLink, OpLookupP)
 	of(nfs.ErrGrace, "it waits for no reclaim", OpGetAttr, OpVerify, OpNVerify, OpLink)
 	of(nfs.ErrBadChar, "owners that are no numbers are BADOWNER", OpSetAttr)
 	of(nfs.ErrBadChar, "values are compared as they are", OpVerify, OpNVerify)

@@ -231,12 +231,10 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 		}
 		f.change = changeInfo{before: changeOf(&d), after: changeOf(&d)}
 		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
-		found := nfs.StatusOf(err)
+		found := k.within(&dir, err)
 		switch {
 		case found == nfs.OK && a.create && a.mode == createGuarded:
 			return f, nfs.ErrExist
-		case found == nfs.ErrNotDir:
-			return f, k.notDir(&dir)
 		case found != nfs.ErrNoEnt || !a.create:
 			return f, found
 		}
@@ -260,10 +258,7 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 	fs, who := dir.x.FS, k.who(dir)
 	h, attr, w, err := fs.Create(who, dir.h, a.name, blockstore.Exclusive, &blockstore.SetAttr{}, a.verf)
 	if err != nil {
-		if st := nfs.StatusOf(err); st != nfs.ErrNotDir {
-			return st
-		}
-		return k.notDir(dir)
+		return k.within(dir, err)
 	}
 	if a.set.SetAttr != (blockstore.SetAttr{}) {
 		sw, err := fs.SetAttr(who, h, &a.set.SetAttr, nil)

@@ -245,14 +245,11 @@ func (k *compound) walk(dir *object, name string) (object, nfs.Status) {
 	if err == nil {
 		return object{x: dir.x, rule: dir.rule, h: h}, nfs.OK
 	}
-	switch st := nfs.StatusOf(err); {
-	case st == nfs.ErrNoEnt && c != nil:
+	st := k.within(dir, err)
+	if st == nfs.ErrNoEnt && c != nil {
 		return k.at(c)
-	case st == nfs.ErrNotDir:
-		return object{}, k.notDir(dir)
-	default:
-		return object{}, st
 	}
+	return object{}, st
 }
 
 // maySearch says whether the caller may look up names in a directory.
@@ -264,12 +261,17 @@ func (k *compound) maySearch(dir *object) nfs.Status {
 	return nfs.StatusOf(err)
 }
 
-// notDir is the status of an object that is no directory: a symlink has its own.
-func (k *compound) notDir(o *object) nfs.Status {
-	if a, err := o.x.FS.GetAttr(k.who(o), o.h); err == nil && a.Type == blockstore.TypeLnk {
+// within is the status of an operation on the entries of a directory. A file handle that is no directory is
+// NOTDIR, that of a symlink SYMLINK, in every such operation as with the Linux server.
+func (k *compound) within(dir *object, err error) nfs.Status {
+	st := nfs.StatusOf(err)
+	if st != nfs.ErrNotDir {
+		return st
+	}
+	if a, err := dir.x.FS.GetAttr(k.who(dir), dir.h); err == nil && a.Type == blockstore.TypeLnk {
 		return nfs.ErrSymlink
 	}
-	return nfs.ErrNotDir
+	return st
 }
 
 // up is a LOOKUPP.
@@ -293,5 +295,5 @@ func (k *compound) up(o *object) (object, nfs.Status) {
 		return k.at(n.parent)
 	}
 	h, _, err := o.x.FS.Lookup(k.who(o), o.h, "..")
-	return object{x: o.x, rule: o.rule, h: h}, nfs.StatusOf(err)
+	return object{x: o.x, rule: o.rule, h: h}, k.within(o, err)
 }

@@ -54,8 +54,6 @@ func (k *compound) status(op uint32, st nfs.Status) nfs.Status {
 	switch {
 	case st == nfs.ErrWrongType, st == nfs.ErrSymlink && (op == OpLock || op == OpLockT):
 		return nfs.ErrInval
-	case st == nfs.ErrSymlink && op == OpSecInfo:
-		return nfs.ErrNotDir
 	case st == nfs.ErrPerm && op == OpLink:
 		if a, err := k.saved.x.FS.GetAttr(k.who(&k.saved), k.saved.h); err == nil && a.Type == blockstore.TypeDir {
 			return nfs.ErrIsDir
