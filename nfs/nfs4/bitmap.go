@@ -10,10 +10,6 @@ import (
 // word n/32.
 type bitmap [3]uint32
 
-// wordsMax bounds the words of a bitmap4 from a peer: what is beyond those of bitmap
-// must be there to be skipped, but 8 of them are more than anybody has a use for.
-const wordsMax = 8
-
 func bits4(attrs ...int) (b bitmap) {
 	for _, n := range attrs {
 		b[n/32] |= 1 << (n % 32)
@@ -57,12 +53,13 @@ func (b bitmap) each(f func(n int)) {
 	}
 }
 
-// decodeBitmap reads a bitmap4. more says that bits are set that bitmap has no room
-// for.
+// decodeBitmap reads a bitmap4. more says that bits are set that bitmap has no room for: attributes of later minor
+// versions, which exist for no object here. A bitmap4 has no bound (RFC 8881 section 3.2) but the end of the message, which
+// is looked for first: n is the peer's.
 func decodeBitmap(d *xdr.Decoder) (b bitmap, more bool) {
 	n := d.Uint32()
-	if n > wordsMax {
-		d.Fail(xdr.ErrLength)
+	if 4*uint64(n) > uint64(d.Remaining()) {
+		d.Fail(xdr.ErrShort)
 		return b, false
 	}
 	for i := range n {
