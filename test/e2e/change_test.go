@@ -85,7 +85,7 @@ func TestPlanAndApply(t *testing.T) {
 	both("first", fine)
 
 	write(false, "")
-	code(2, []string{"~ export /data", "client 127.0.0.0/8: 127.0.0.0/8(rw,no_root_squash)", "1 changes, 0 hurts"}, "plan", file)
+	code(2, []string{"~ export /data", "client ::1/128: ::1/128(rw,no_root_squash)", "1 changes, 0 hurts"}, "plan", file)
 	code(0, []string{"applied as number 1"}, "apply", file, "--comment", "only this host")
 	code(0, []string{"applied already"}, "apply", file)
 	code(0, []string{"nothing would change"}, "plan", file)

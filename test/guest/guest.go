@@ -50,6 +50,17 @@ const (
 	HostAddr6 = "fd99::1"
 )
 
+// Clients are the networks of a run, for exports: guests on either wire, the namespace, and what serves itself.
+const Clients = "10.99.0.0/24 10.98.0.0/24 fd99::/64 127.0.0.0/8 ::1"
+
+// exportOf is an export for --export; one that names no clients is for those of the run, by the options after its path.
+func exportOf(export, dir string) string {
+	if !strings.Contains(export, " ") {
+		export += " " + Clients
+	}
+	return strings.ReplaceAll(export, "%s", dir)
+}
+
 // guestAddr is the IPv4 address of guest i, counted from 0.
 func guestAddr(i int) string { return "10.99.0." + strconv.Itoa(2+i) }
 
@@ -63,7 +74,7 @@ type Case struct {
 	Guests   int               // one if not said
 	MTU      int               // of the bridge and the guests; 1500 if not said
 	Env      map[string]string // for the script
-	Exports  []string          // for --export; %s is the directory of the run's exports. None: no daemon
+	Exports  []string          // for --export; %s is the directory of the run's exports; see exportOf. None: no daemon
 	Daemon   []string          // further flags of the daemon, with %s as in Exports
 	Prepare  func(exports string) error
 	Host     func(context.Context, *Run) error         // runs beside the guests; the case fails if it does
@@ -401,7 +412,7 @@ func (r *Run) StartDaemon(ctx context.Context) error {
 		"--rdma-listen", HostAddr + ":20049", "--rdma-listen", "[" + HostAddr6 + "]:20049", "--tcp-listen", ":2049",
 	}
 	for _, e := range r.Case.Exports {
-		args = append(args, "--export", strings.ReplaceAll(e, "%s", r.Exports))
+		args = append(args, "--export", exportOf(e, r.Exports))
 	}
 	for _, f := range r.Case.Daemon {
 		args = append(args, strings.ReplaceAll(f, "%s", r.Exports))

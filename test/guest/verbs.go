@@ -413,7 +413,7 @@ func (r *Run) script() string {
 	const exports = "/run/exports"
 	var flags, clients []string
 	for _, e := range c.Exports {
-		flags = append(flags, "--export", quote(strings.ReplaceAll(e, "%s", exports)))
+		flags = append(flags, "--export", quote(exportOf(e, exports)))
 	}
 	for _, f := range c.Daemon {
 		flags = append(flags, quote(strings.NewReplacer("%s", exports, HostAddr, guestAddr(c.machines()-1)).Replace(f)))

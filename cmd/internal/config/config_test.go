@@ -138,7 +138,7 @@ func TestBadFiles(t *testing.T) {
 		{"exports: [{path: /a, type: tape}]\n", "tape"},
 		{"exports: [{path: /a, clients: [{cidr: local/host}]}]\n", "local/host"},
 		{"exports: [{path: /a, clients: [{cidr: 10.0.0.0/8}, {cidr: 10.9.9.9/8}]}]\n", "twice"},
-		{"exports: [{path: /a, clients: [{squash: maybe}]}]\n", "maybe"},
+		{"exports: [{path: /a, clients: [{cidr: '*', squash: maybe}]}]\n", "maybe"},
 		{"exports: [{path: /a, colour: red}]\n", "colour"},
 		{"exports: {a: b\n", "yaml"},
 	} {
@@ -161,11 +161,11 @@ func TestParseExport(t *testing.T) {
 		{"/srv/data", Export{Path: "/srv/data", Pseudo: "/data", Type: TypePosix}},
 		{"/srv/data=/d", Export{Path: "/srv/data", Pseudo: "/d", Type: TypePosix}},
 		{"/", Export{Path: "/", Pseudo: "/", Type: TypePosix}},
-		{`/srv/my\040data(rw)`, Export{
+		{`/srv/my\040data *(rw)`, Export{
 			Path: "/srv/my data", Pseudo: "/my data", Type: TypePosix,
 			Clients: []Client{{CIDR: Everyone, Squash: RootSquash}},
 		}},
-		{"/d(ro,all_squash,anonuid=-2)", Export{
+		{"/d(ro,all_squash,anonuid=-2) *", Export{
 			Path: "/d", Pseudo: "/d", Type: TypePosix,
 			Clients: []Client{{CIDR: Everyone, ReadOnly: true, Squash: AllSquash, AnonUID: id(4294967294)}},
 		}},

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 
@@ -84,7 +83,7 @@ func tableDocument(name string, text []byte) (*Document, error) {
 func yamlDocument(text []byte) (*Document, error) {
 	v := viper.New()
 	v.SetConfigType("yaml")
-	if err := v.ReadConfig(bytes.NewReader(text)); err != nil {
+	if err := readYAML(v, text); err != nil {
 		return nil, err
 	}
 	c := Default()

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"path"
@@ -59,8 +60,8 @@ type Export struct {
 	// FirstMatch has the first network count that a client is in, as exports(5) has it, and
 	// not the one with the longest prefix.
 	FirstMatch bool `mapstructure:"first_match" yaml:"first_match,omitempty" json:"first_match,omitempty"`
-	// Clients are the rules; see nfs.Export for which one counts. Without
-	// any, every client is allowed with the defaults.
+	// Clients are the rules; see nfs.Export for which one counts, and Rules for an export
+	// without any.
 	Clients []Client `mapstructure:"clients" yaml:"clients,omitempty" json:"clients"`
 	// Source is the line of an export table that it comes from; empty for others.
 	Source string `mapstructure:"-" yaml:"-" json:"source,omitempty"`
@@ -243,8 +244,12 @@ func (c *Client) Anon() (uid, gid uint32) {
 //
 // as in exports(5): fields are separated by blanks, and a blank in a path is
 // written \040. "memory:NAME" as PATH makes a memory export. Options after PATH
-// hold for the clients that follow, and for everyone if none does.
-func ParseExport(s string) (Export, error) {
+// hold for the clients that follow, and for the server's own host if none does.
+func ParseExport(s string) (Export, error) { return parseExport(s, RootSquash) }
+
+// parseExport reads the one-line form. squash is that of the own host where no client is named
+// and no option says it.
+func parseExport(s, squash string) (Export, error) {
 	var e Export
 	fields := strings.Fields(s)
 	if len(fields) == 0 {
@@ -259,12 +264,13 @@ func ParseExport(s string) (Export, error) {
 	if label, ok := strings.CutPrefix(e.Path, TypeMemory+":"); ok {
 		e.Type, e.Path = TypeMemory, label
 	}
-	base := Client{CIDR: Everyone}
+	var base Client
 	if err := e.ApplyOptions(&base, opts); err != nil {
 		return e, err
 	}
-	if len(fields) == 1 && len(opts) > 0 {
-		e.Clients = append(e.Clients, base)
+	if len(fields) == 1 && (len(opts) > 0 || squash != RootSquash) {
+		base.Squash = cmp.Or(base.Squash, squash)
+		e.Clients = ownHost(base)
 	}
 	for _, f := range fields[1:] {
 		cidr, opts, err := splitOptions(f)

@@ -44,7 +44,10 @@ func (c *Client) normalizeName() error {
 		return fmt.Errorf("a rule is for cidr %q or for host %q, not for both", c.CIDR, c.Host)
 	}
 	name := c.CIDR + c.Host
-	if name == "" || name == Everyone {
+	if name == "" {
+		return fmt.Errorf("the rule names no client: give cidr or host, %q for everybody", Everyone)
+	}
+	if name == Everyone {
 		c.CIDR, c.Host = Everyone, ""
 		return nil
 	}
@@ -338,8 +341,8 @@ var options = map[string]option{
 	"async":            flag(func(e *Export, _ *Client) { e.Async = true }),
 	"secure":           flag(func(_ *Export, c *Client) { c.Secure = true }),
 	"insecure":         flag(func(_ *Export, c *Client) { c.Secure = false }),
-	RootSquash:         flag(func(_ *Export, c *Client) { c.Squash = RootSquash }),
-	NoRootSquash:       flag(func(_ *Export, c *Client) { c.Squash = NoRootSquash }),
+	RootSquash:         flag(func(_ *Export, c *Client) { c.squashRoot(RootSquash) }),
+	NoRootSquash:       flag(func(_ *Export, c *Client) { c.squashRoot(NoRootSquash) }),
 	AllSquash:          flag(func(_ *Export, c *Client) { c.Squash = AllSquash }),
 	"no_all_squash":    flag(func(_ *Export, c *Client) { c.unsquash() }),
 	"anonuid":          anon(func(c *Client) **uint32 { return &c.AnonUID }),
@@ -378,6 +381,13 @@ var options = map[string]option{
 	"export_iops":      number(func(e *Export, _ *Client) *uint64 { return &e.IOPS }),
 	"manage_gids":      flag(func(_ *Export, c *Client) { c.ManageGIDs = true }),
 	"no_manage_gids":   flag(func(_ *Export, c *Client) { c.ManageGIDs = false }),
+}
+
+// squashRoot is about root alone: who squashes everybody goes on to, until no_all_squash.
+func (c *Client) squashRoot(squash string) {
+	if c.Squash != AllSquash {
+		c.Squash = squash
+	}
 }
 
 func (c *Client) unsquash() {

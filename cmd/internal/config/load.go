@@ -56,7 +56,7 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 		return nil, err
 	}
 	if file != "" {
-		if err := v.ReadConfig(bytes.NewReader(data)); err != nil {
+		if err := readYAML(v, data); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 	}
@@ -81,6 +81,13 @@ func Load(f *pflag.FlagSet) (*Config, error) {
 		return nil, fmt.Errorf("%s: %w", origin(file), err)
 	}
 	return c, nil
+}
+
+func readYAML(v *viper.Viper, text []byte) error {
+	if err := v.ReadConfig(bytes.NewReader(text)); err != nil {
+		return err
+	}
+	return checkTypes(text)
 }
 
 func origin(file string) string {
@@ -115,8 +122,10 @@ func readFile(f *pflag.FlagSet) (name string, data []byte, err error) {
 // separated by semicolons. Both name relative directories freely.
 func (c *Config) overrideExports(f *pflag.FlagSet) error {
 	var specs []string
+	squash := RootSquash
 	if fl := f.Lookup(FlagExport); fl != nil && fl.Changed {
 		specs, _ = f.GetStringArray(FlagExport)
+		squash = NoRootSquash // whoever typed it, root too, is to use it from the same host at once
 	} else if env := os.Getenv(envPrefix + "_EXPORT"); env != "" {
 		specs = strings.Split(env, ";")
 	} else {
@@ -124,7 +133,7 @@ func (c *Config) overrideExports(f *pflag.FlagSet) error {
 	}
 	c.Exports = nil
 	for _, s := range specs {
-		e, err := ParseExport(absolute(s))
+		e, err := parseExport(absolute(s), squash)
 		if err != nil {
 			return fmt.Errorf("--export %q: %w", s, err)
 		}

@@ -494,7 +494,7 @@ var exportParts = []Part{
 	{"bandwidth", "bytes a second for all clients together, as `500M`"},
 	{"iops", "operations a second for all clients together"},
 	{"first_match", "the first network that a client is in counts, as in exports(5), instead of the longest prefix"},
-	{"clients", "the rules; without any every client is allowed, with the defaults"},
+	{"clients", "the rules; without any the export is for the server's own host alone, with root squashed"},
 }
 
 var clientParts = []Part{

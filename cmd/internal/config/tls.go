@@ -79,11 +79,8 @@ func OnlyTLS(list []string) bool { return len(list) > 0 && !slices.Contains(list
 func (c *Config) tlsWarnings() (list []string) {
 	for i := range c.Exports {
 		e := &c.Exports[i]
-		want := [][]string{c.TLS.XprtSec}
-		if len(e.Clients) > 0 {
-			want = nil
-		}
-		for _, r := range e.Clients {
+		var want [][]string
+		for _, r := range e.Rules() {
 			if len(r.XprtSec) > 0 {
 				want = append(want, r.XprtSec)
 			} else {

@@ -352,3 +352,30 @@ func TestNoDaemon(t *testing.T) {
 }
 
 func (*fake) FlushIDMap() {}
+
+// TestExportAddSays: the command says for whom an export is, and what it lets everybody do; options after the path
+// hold for clients of --client.
+func TestExportAddSays(t *testing.T) {
+	f, run := start(t)
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"/srv/data"}, "own host alone"},
+		{[]string{"/srv/data", "--client", "10.0.0.0/8"}, ""},
+		{[]string{"/srv/data", "--client", "*"}, "warning: export /data: every host that can reach this server may write"},
+		{[]string{"/srv/data", "--client", "*(ro,no_root_squash)"}, "warning: export /data: root of every host"},
+	} {
+		code, out, errs := run(append([]string{"export", "add"}, tc.args...)...)
+		said := strings.Contains(out+errs, "warning") || strings.Contains(out+errs, "alone")
+		if code != 0 || !strings.Contains(out+errs, tc.want) || said != (tc.want != "") {
+			t.Errorf("%q: %d, %q, %q, want %q", tc.args, code, out, errs, tc.want)
+		}
+	}
+	if code, _, errs := run("export", "add", "/srv/data(ro,all_squash)", "--client", "10.0.0.0/8(no_root_squash)"); code != 0 {
+		t.Fatal(errs)
+	}
+	if e := f.exports[len(f.exports)-1]; len(e.Clients) != 1 || !e.Clients[0].ReadOnly || e.Clients[0].Squash != config.AllSquash {
+		t.Errorf("options after the path: %+v", e.Clients)
+	}
+}

@@ -48,16 +48,23 @@ func (f *exportFlags) check() error {
 // rules parses the client rules by letting the exports(5) parser read them
 // after a path that does not matter.
 func (f *exportFlags) rules() ([]config.Client, error) {
-	for _, r := range f.clients {
-		if strings.ContainsAny(r, " \t\n") || r == "" {
-			return nil, cli.Usagef("--client %q: one rule per flag", r)
-		}
+	if err := f.checkClients(); err != nil {
+		return nil, err
 	}
 	e, err := config.ParseExport("/- " + strings.Join(f.clients, " "))
 	if err != nil {
 		return nil, cli.Usagef("--client: %v", err)
 	}
 	return e.Clients, nil
+}
+
+func (f *exportFlags) checkClients() error {
+	for _, r := range f.clients {
+		if strings.ContainsAny(r, " \t\n") || r == "" {
+			return cli.Usagef("--client %q: one rule per flag", r)
+		}
+	}
+	return nil
 }
 
 func (t *tool) exportAdd() *cobra.Command {
@@ -67,12 +74,13 @@ func (t *tool) exportAdd() *cobra.Command {
 		Use:   "add PATH[=PSEUDO][(OPTION,...)]",
 		Short: "Export a directory, now and after restarts",
 		Long: `Export a directory, now and after restarts. PATH names a directory on the
-server's host and is taken relative to the working directory. Options are those of
+server's host and is taken relative to the working directory. Without --client the export
+is for the server's own host alone; --client '*' is everybody. Options are those of
 exports(5), and transport=, rsize=, wsize=, bandwidth=, iops=, export_bandwidth=,
 export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has them all.`,
-		Example: `  rstorectl export add /srv/data
-  rstorectl export add '/srv/data=/d(ro,all_squash)'
-  rstorectl export add /srv/data --client '10.0.0.0/8(no_root_squash)' --client '*(ro)'
+		Example: `  rstorectl export add /srv/data --client 10.0.0.0/8
+  rstorectl export add '/srv/data=/d' --client '*(ro,all_squash)'
+  rstorectl export add /srv/data --client '10.0.0.7(no_root_squash)' --client '10.0.0.0/8(ro)'
   rstorectl export add scratch --type memory`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -85,7 +93,10 @@ export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has the
 			} else if typ != "" && typ != config.TypePosix && typ != config.TypeMemory {
 				return cli.Usagef("--type %q is neither %s nor %s", typ, config.TypePosix, config.TypeMemory)
 			}
-			e, err := parseExportArg(spec)
+			if err := f.checkClients(); err != nil {
+				return err
+			}
+			e, err := parseExportArg(spec, f.clients)
 			if err != nil {
 				return err
 			}
@@ -97,11 +108,6 @@ export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has the
 			if cmd.Flags().Changed("host-locks") {
 				e.HostLocks = &f.hostLocks
 			}
-			if len(f.clients) > 0 {
-				if e.Clients, err = f.rules(); err != nil {
-					return err
-				}
-			}
 			if err := e.Normalize(); err != nil {
 				return cli.Usagef("%v", err)
 			}
@@ -109,7 +115,14 @@ export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has the
 			if err != nil {
 				return err
 			}
-			return t.g.Print(got, func(w io.Writer) { t.sayf(w, "exported %s as %s", got.Path, got.Pseudo) })
+			warnExposed(cmd, &got)
+			return t.g.Print(got, func(w io.Writer) {
+				if len(got.Clients) == 0 {
+					t.sayf(w, "exported %s as %s for the server's own host alone; --client CIDR names others", got.Path, got.Pseudo)
+					return
+				}
+				t.sayf(w, "exported %s as %s", got.Path, got.Pseudo)
+			})
 		},
 	}
 	f.declare(c)
@@ -119,8 +132,8 @@ export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has the
 }
 
 // parseExportArg reads the one-line form. The whole argument is one field:
-// blanks in it belong to the path.
-func parseExportArg(s string) (config.Export, error) {
+// blanks in it belong to the path. Its options hold for the clients, too.
+func parseExportArg(s string, clients []string) (config.Export, error) {
 	if !strings.HasPrefix(s, "/") && !strings.HasPrefix(s, config.TypeMemory+":") {
 		abs, err := filepath.Abs(".")
 		if err != nil {
@@ -128,7 +141,7 @@ func parseExportArg(s string) (config.Export, error) {
 		}
 		s = abs + "/" + s
 	}
-	e, err := config.ParseExport(strings.ReplaceAll(s, " ", `\040`))
+	e, err := config.ParseExport(strings.Join(append([]string{strings.ReplaceAll(s, " ", `\040`)}, clients...), " "))
 	if err != nil {
 		return e, cli.Usagef("%v", err)
 	}
@@ -174,7 +187,7 @@ func (t *tool) exportList() *cobra.Command {
 				fmt.Fprintln(w, "PSEUDO\tPATH\tTYPE\tMODE\tCLIENTS\tORIGIN\tSTATE")
 				for _, e := range list {
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-						strings.Join(append([]string{e.Pseudo}, e.Aliases...), ","), e.Path, e.Type, mode(&e), clientList(e.Clients), e.Origin, state(&e))
+						strings.Join(append([]string{e.Pseudo}, e.Aliases...), ","), e.Path, e.Type, mode(&e), clientList(&e.Export), e.Origin, state(&e))
 				}
 			})
 		},
@@ -195,11 +208,8 @@ func (t *tool) exportShow() *cobra.Command {
 			return t.g.Print(e, func(w io.Writer) {
 				fmt.Fprintf(w, "pseudo\t%s\npath\t%s\ntype\t%s\nid\t%d\naliases\t%s\nmode\t%s\norigin\t%s\nstate\t%s\n",
 					e.Pseudo, e.Path, e.Type, e.ID, dash(strings.Join(e.Aliases, " ")), mode(&e), e.Origin, state(&e))
-				if len(e.Clients) == 0 {
-					fmt.Fprintln(w, "client\t*(rw,root_squash)")
-				}
-				for i := range e.Clients {
-					fmt.Fprintf(w, "client\t%s\n", rule(&e.Clients[i]))
+				for _, c := range e.Rules() {
+					fmt.Fprintf(w, "client\t%s\n", c.String())
 				}
 			})
 		},
@@ -244,6 +254,7 @@ func (t *tool) exportSet() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			warnExposed(cmd, &e)
 			return t.g.Print(e, func(w io.Writer) { t.sayf(w, "changed export %s", e.Pseudo) })
 		},
 	}
@@ -277,7 +288,7 @@ that is wrong.`,
 				fmt.Fprintln(w, "PATH\tPSEUDO\tOPTIONS\tCLIENTS\tLINE")
 				for i := range list {
 					e := control.Export{Export: list[i]}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Path, e.Pseudo, dash(strings.Join(e.Options(), ",")), clientList(e.Clients), e.Source)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Path, e.Pseudo, dash(strings.Join(e.Options(), ",")), clientList(&list[i]), e.Source)
 				}
 			})
 		},
@@ -323,15 +334,18 @@ func state(e *control.Export) string {
 	return "serving"
 }
 
-func clientList(rules []config.Client) string {
-	if len(rules) == 0 {
-		return config.Everyone
-	}
+func clientList(e *config.Export) string {
+	rules := e.Rules()
 	s := make([]string, len(rules))
 	for i := range rules {
-		s[i] = rule(&rules[i])
+		s[i] = rules[i].String()
 	}
 	return strings.Join(s, " ")
 }
 
-func rule(c *config.Client) string { return c.String() }
+// warnExposed says on standard error what an export lets everybody do.
+func warnExposed(cmd *cobra.Command, e *control.Export) {
+	for _, w := range e.Exposure() {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+	}
+}

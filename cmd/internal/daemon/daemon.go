@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -216,7 +215,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.audit.Record("start", zap.String("version", cli.ReadBuild().String()), zap.Int("pid", os.Getpid()))
 	d.watch.start(d)
 	d.advise()
-	d.tellWarnings(cfg)
+	d.tellWarnings(cfg, d.Exports())
 	if from != nil {
 		from.done(d)
 	}
@@ -274,10 +273,13 @@ func (d *Daemon) budget(cfg *config.Config) {
 // posixfs.Files takes two thirds.
 const connectionShare = 4
 
-// tellWarnings tells what is probably not meant in the exports.
-func (d *Daemon) tellWarnings(cfg *config.Config) {
+// tellWarnings logs what is probably not meant in the exports, and what they let everybody do.
+func (d *Daemon) tellWarnings(cfg *config.Config, exports []control.Export) {
 	for _, w := range cfg.Warnings {
 		d.log.Warn("exports: " + w)
+	}
+	for _, w := range exposures(exports) {
+		d.log.Warn(w)
 	}
 }
 
@@ -293,18 +295,22 @@ func (d *Daemon) advise() {
 	if len(exports) == 0 {
 		d.log.Warn("nothing is exported; add something with 'rstorectl export add DIR'")
 	}
-	beyond := slices.ContainsFunc(d.Ports(), func(p control.Port) bool {
-		return slices.ContainsFunc(p.Addresses, func(a string) bool {
-			at, err := netip.ParseAddrPort(a)
-			return err == nil && !at.Addr().IsLoopback()
-		})
-	})
 	for _, e := range exports {
-		if beyond && !e.ReadOnly && len(e.Clients) == 0 {
-			d.log.Warn("every host that can reach this server may write here; list clients with 'rstorectl export set "+e.Pseudo+" --client CIDR'",
+		if len(e.Clients) == 0 && e.Origin != control.OriginMount {
+			d.log.Info("an export names no clients: it is for this host alone; 'rstorectl export set "+e.Pseudo+" --client CIDR' names others",
 				zap.String("export", e.Pseudo))
 		}
 	}
+}
+
+// exposures are what exports let everybody do. What is mounted below an export has the same rules and is left out.
+func exposures(list []control.Export) (out []string) {
+	for i := range list {
+		if list[i].Origin != control.OriginMount {
+			out = append(out, list[i].Exposure()...)
+		}
+	}
+	return out
 }
 
 // The journal of the duplicate request cache, in the state directory.
@@ -414,13 +420,13 @@ func (d *Daemon) reload() error {
 	if err := d.audit.Reopen(); err != nil {
 		d.log.Error("the audit log cannot be opened anew", zap.Error(err))
 	}
+	defer func() { d.tellWarnings(cfg, d.Exports()) }()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)
 	if err := errors.Join(d.applyTLS(cfg), d.applyOTLP(cfg), d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
-	d.tellWarnings(cfg)
 	d.log.Info("configuration reloaded", zap.String("file", cfg.File))
 	return nil
 }

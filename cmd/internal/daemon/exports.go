@@ -163,10 +163,7 @@ func (s *served) toNFS(pseudo string, xprtsec []string) *nfs.Export {
 	}
 	x.CrossMnt, x.FirstMatch, x.Limit = s.CrossMnt, s.FirstMatch, s.Limit()
 	x.Ident, _ = config.ParseFSID(s.FSID)
-	clients := s.Clients
-	if len(clients) == 0 {
-		clients = everyone
-	}
+	clients := s.Rules()
 	for i := range clients {
 		c := &clients[i]
 		rule := c.NFS()

@@ -103,10 +103,7 @@ func optionsOf(e *control.Export) (names []string, value map[string]string) {
 	}
 	add("first_match", word(e.FirstMatch))
 	var order []string
-	clients := e.Clients
-	if len(clients) == 0 {
-		clients = everyone
-	}
+	clients := e.Rules()
 	for i := range clients {
 		add("client "+clients[i].Name(), clients[i].String())
 		order = append(order, clients[i].Name())
@@ -117,9 +114,6 @@ func optionsOf(e *control.Export) (names []string, value map[string]string) {
 	add("aliases", strings.Join(e.Aliases, " "))
 	return names, value
 }
-
-// everyone is the rule of exports without any.
-var everyone = []config.Client{{CIDR: config.Everyone, Squash: config.RootSquash}}
 
 // changes lead from one picture to another.
 func changes(from, to *picture) []control.Change {
@@ -233,6 +227,7 @@ func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, pictu
 		State: now.digest(), File: digest([]byte(f.Text)), Changes: changes(&now, &next),
 		Hurts: []control.Hurt{}, Problems: []string{}, Warnings: append([]string{}, doc.Warnings...), Ignored: append([]string{}, doc.Ignored...),
 	}
+	p.Warnings = append(p.Warnings, exposures(next.exports)...)
 	for i := range next.exports {
 		e := &next.exports[i]
 		j := slices.IndexFunc(d.exports, func(s *served) bool { return s.store != nil && sameStore(&s.Export.Export, &e.Export) })

@@ -90,6 +90,9 @@ func configCommand(g *cli.Globals) *cobra.Command {
 				if err := checkExports(cfg); err != nil {
 					return err
 				}
+				for _, w := range cfg.Advice() {
+					fmt.Fprintln(g.Err, "warning:", w)
+				}
 				fmt.Fprintln(g.Out, "the configuration is good")
 				return nil
 			},

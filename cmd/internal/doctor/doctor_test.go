@@ -202,7 +202,11 @@ func TestServer(t *testing.T) {
 		{"a bad export", nil, func(d *daemon) { d.exports[0].Error = "too bad" }, Fail, "export", []string{"too bad", "rstorectl reload"}},
 		{"a lost directory", nil, func(d *daemon) { d.exports[0].Path = "/srv/gone" }, Fail, "export", []string{"does not exist", "rstorectl export remove /data"}},
 		{"a file", nil, func(d *daemon) { d.exports[0].Path = "/srv/data/x" }, Fail, "export", []string{"no directory"}},
-		{"no rule", nil, func(d *daemon) { d.exports[0].Clients = nil }, Warn, "export", []string{"no client rule", "rstorectl export set /data --client"}},
+		{"no clients", nil, func(d *daemon) { d.exports[0].Clients = nil }, OK, "export", []string{"this host alone", "rstorectl export set /data --client"}},
+		{"everybody writes", nil, func(d *daemon) { d.exports[0].Clients = []config.Client{{CIDR: "*"}} }, Warn, "export", []string{"may write here", "rstorectl export set /data --client"}},
+		{"everybody's root", nil, func(d *daemon) {
+			d.exports[0].Clients = []config.Client{{CIDR: "0.0.0.0/1", ReadOnly: true, Squash: config.NoRootSquash}, {CIDR: "128.0.0.0/1", ReadOnly: true, Squash: config.NoRootSquash}}
+		}, Warn, "export", []string{"no_root_squash", "rstorectl export set /data --client"}},
 		{"nftables", files{"proc/modules": "nf_tables 1 0 - Live 0x0\n"}, nil, Warn, "firewall", []string{"not read here", "nft list ruleset"}},
 		{"both providers", nil, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}, {Name: "verbs"}} }, OK, "provider", []string{"devices of the kernel (verbs) and in software"}},
 		{"one provider", nil, func(d *daemon) { d.providers = []control.Provider{{Name: "soft"}} }, OK, "provider", []string{"in software alone"}},

@@ -391,8 +391,17 @@ func (r *Report) exports(h *Host, exports []control.Export, public bool) {
 				continue
 			}
 		}
-		if len(e.Clients) == 0 && public {
-			r.add(Warn, "export", fmt.Sprintf("rstorectl export set %s --client CIDR", e.Pseudo), "export %s (%s) has no client rule: every host that reaches this server may use it", e.Pseudo, e.Path)
+		remedy := fmt.Sprintf("rstorectl export set %s --client CIDR", e.Pseudo)
+		exposed := e.Exposure()
+		switch {
+		case !public:
+		case len(e.Clients) == 0 && e.Origin != control.OriginMount:
+			r.ok("export", "export %s (%s) names no clients: it is for this host alone until '%s'", e.Pseudo, e.Path, remedy)
+			continue
+		case len(exposed) > 0 && e.Origin != control.OriginMount:
+			for _, why := range exposed {
+				r.add(Warn, "export", remedy, "%s", why)
+			}
 			continue
 		}
 		r.ok("export", "export %s (%s), client rules: %d", e.Pseudo, e.Path, len(e.Clients))

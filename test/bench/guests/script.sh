@@ -26,7 +26,7 @@ serve() {
 	in_r ip addr add "$SECOND/24" dev vec1
 	in_r /run/host/rstored --log-format console --log-level warn --state-dir /run/r/state --control /run/r/control \
 		--rdma-listen "$SECOND:20049" --tcp-listen "$SECOND:2049" \
-		--export '/run/memory=/memory(rw,no_root_squash)' --export '/srv/disk/rstored=/disk(rw,no_root_squash)' &
+		--export "/run/memory=/memory(rw,no_root_squash) $SECOND/24" --export "/srv/disk/rstored=/disk(rw,no_root_squash) $SECOND/24" &
 	rstored=$!
 
 	rpcbind

@@ -9,7 +9,7 @@ nobody_gone() {
 await programs
 if [ "$GUEST" = b ]; then
 	mkdir /run/data
-	own_server --lease-time ${LEASE}s --export '/run/data=/data(rw,no_root_squash)'
+	own_server --lease-time ${LEASE}s --export "/run/data=/data(rw,no_root_squash) $SECOND/24"
 fi
 both
 if [ "$GUEST" = a ]; then

@@ -15,7 +15,7 @@ if [ "$GUEST" = b ]; then
 		chgrp $((7100 + n)) /run/data/$n
 		chmod 640 /run/data/$n
 	done
-	own_server --export '/run/data=/asked(rw,manage_gids)' --export '/run/data=/told(rw)'
+	own_server --export "/run/data=/asked(rw,manage_gids) $SECOND/24" --export "/run/data=/told(rw) $SECOND/24"
 fi
 both
 if [ "$GUEST" = a ]; then

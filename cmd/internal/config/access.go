@@ -1,0 +1,98 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// loopback are the networks of the server's own host.
+var loopback = []string{"127.0.0.0/8", "::1/128"}
+
+// ownHost are the rules that give the server's own host what rule gives.
+func ownHost(rule Client) []Client {
+	list := make([]Client, len(loopback))
+	for i, cidr := range loopback {
+		list[i] = rule
+		list[i].CIDR, list[i].Host = cidr, ""
+	}
+	return list
+}
+
+// Rules are the rules that count: those of Clients. An export that names no clients is for the server's own host
+// alone, with root squashed; everybody else must be named, by "*" if everybody is meant.
+func (e *Export) Rules() []Client {
+	if len(e.Clients) > 0 {
+		return e.Clients
+	}
+	return ownHost(Client{Squash: RootSquash})
+}
+
+// Exposure is what the export lets everybody do who can reach the server, in words for its administrator, or nil.
+// Partitions and certificates of clients are bounds, too: what only their holders may do is not meant.
+// The export must have been normalized.
+func (e *Export) Exposure() (list []string) {
+	if len(e.PKeys) > 0 {
+		return nil
+	}
+	rules := e.Rules()
+	all := func(is func(c *Client) bool) bool {
+		var nets []netip.Prefix
+		for i := range rules {
+			c := &rules[i]
+			if !is(c) || slices.Equal(c.XprtSec, []string{XprtMutual}) {
+				continue
+			}
+			if c.Host != "" && strings.Trim(c.Host, "*?.") == "" {
+				return true // a pattern that every name matches
+			}
+			nets = append(nets, c.Prefixes()...)
+		}
+		return covers(nets, netip.PrefixFrom(netip.IPv4Unspecified(), 0)) || covers(nets, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+	}
+	if !e.ReadOnly && all(func(c *Client) bool { return !c.ReadOnly }) {
+		list = append(list, fmt.Sprintf("export %s: every host that can reach this server may write here; name its clients in the place of everybody", e.Pseudo))
+	}
+	if all(func(c *Client) bool { return c.Squash == NoRootSquash }) {
+		list = append(list, fmt.Sprintf("export %s: root of every host that can reach this server is root here (no_root_squash); name the clients that need it", e.Pseudo))
+	}
+	return list
+}
+
+// Advice is what is probably not meant in a configuration that was validated, and what its exports let everybody do.
+func (c *Config) Advice() []string {
+	list := slices.Clone(c.Warnings)
+	for i := range c.Exports {
+		list = append(list, c.Exports[i].Exposure()...)
+	}
+	return list
+}
+
+// covers reports whether prefixes together have every address of p.
+func covers(list []netip.Prefix, p netip.Prefix) bool {
+	var within []netip.Prefix
+	for _, q := range list {
+		switch {
+		case !q.Overlaps(p):
+		case q.Bits() <= p.Bits():
+			return true
+		default:
+			within = append(within, q)
+		}
+	}
+	if len(within) == 0 {
+		return false
+	}
+	// Only a half that has one of them can be covered, so the depth is that of the longest prefix.
+	low, high := halves(p)
+	return covers(within, low) && covers(within, high)
+}
+
+func halves(p netip.Prefix) (low, high netip.Prefix) {
+	bits := p.Bits() + 1
+	b := p.Addr().AsSlice()
+	b[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	top, _ := netip.AddrFromSlice(b)
+	return netip.PrefixFrom(p.Addr(), bits), netip.PrefixFrom(top, bits)
+}

@@ -1,0 +1,66 @@
+package daemon
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
+)
+
+// TestOwnHostAlone: an export without clients admits the server's own host, and nobody else.
+func TestOwnHostAlone(t *testing.T) {
+	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/a"))
+	defer stopDaemon(t, d)
+	s := d.exports[0].toNFS("/a", nil)
+	var got []string
+	for _, r := range s.Clients {
+		got = append(got, r.CIDR.String()+" "+r.Squash.String())
+	}
+	if want := []string{"127.0.0.0/8 root_squash", "::1/128 root_squash"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestExposureIsSaid: what an export lets everybody do is in the log at the start and after a reload, and in a plan.
+func TestExposureIsSaid(t *testing.T) {
+	dir := t.TempDir()
+	cfg := testConfig(t, dir+"=/safe", dir+"=/open *(rw,no_root_squash)")
+	core, logged := observer.New(zapcore.InfoLevel)
+	log, err := telemetry.NewLog("error", config.LogConsole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Logger = zap.New(core)
+	d, err := Start(cfg, func() (*config.Config, error) { return cfg, nil }, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopDaemon(t, d)
+	check := func(when string) {
+		t.Helper()
+		var warned []string
+		for _, e := range logged.TakeAll() {
+			if e.Level == zapcore.WarnLevel && strings.HasPrefix(e.Message, "export ") {
+				warned = append(warned, e.Message)
+			}
+		}
+		if len(warned) != 2 || !strings.Contains(warned[0], "/open: every host that can reach this server may write") || !strings.Contains(warned[1], "/open: root of every host") {
+			t.Errorf("%s: %q", when, warned)
+		}
+	}
+	check("start")
+	if err := d.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	check("reload")
+	p, err := d.Plan(yamlFile("exports: [{path: %s, pseudo: /w, clients: [{cidr: 0.0.0.0/1}, {cidr: 128.0.0.0/1}]}, {path: %s, pseudo: /c}]", dir, dir))
+	if err != nil || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "/w: every host") {
+		t.Errorf("plan: %q, %v", p.Warnings, err)
+	}
+}
