@@ -271,7 +271,7 @@ func TestSessionLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st := s.four.State().DestroySession(four(t, c).current().id); st != nfs.OK {
+	if st := s.four.State().DestroySession(four(t, c).current().id, &state.By{Principal: state.Principal{Flavor: rpc.AuthSys, UID: 0}}); st != nfs.OK {
 		t.Fatal(st)
 	}
 	b := make([]byte, 100)

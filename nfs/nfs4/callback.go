@@ -106,7 +106,7 @@ func bindConn(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	x := k.s.state.Session(id)
+	x := k.s.state.Bindable(id, k.by())
 	if x == nil {
 		return nfs.ErrBadSession
 	}

@@ -323,7 +323,7 @@ func vary(t *testing.T, s *subject4, each func(what string, f func(w *world))) {
 				g := w.given(s)
 				g.id = state.Anonymous
 				x.do(append(list, w.ops(s, s.cur, s.saved, g)...)...)
-				w.s.state.DestroySession(x.id)
+				w.s.state.DestroySession(x.id, &state.By{Principal: state.Principal{Flavor: rpc.AuthSys}})
 			}
 		}
 	})
@@ -333,7 +333,7 @@ func vary(t *testing.T, s *subject4, each func(what string, f func(w *world))) {
 		var e xdr.Encoder
 		encodeCompound(&e, "tag", 2, x.sequence(x.seq, 0), s.make(w.given(s)))
 		cred := rpc.Cred{Flavor: rpc.AuthSys}
-		use, _, st := w.s.state.Sequence(w.now, &state.Request{Session: x.id, Sequence: x.seq, Ops: 2, Minor: 2, Digest: digest(xdr.NewDecoder(e.B), &cred)})
+		use, _, st := w.s.state.Sequence(w.now, &state.Request{Session: x.id, From: w.from(), Sequence: x.seq, Ops: 2, Minor: 2, Digest: digest(xdr.NewDecoder(e.B), &cred)})
 		if st != nfs.OK {
 			t.Fatal(st)
 		}

@@ -121,7 +121,7 @@ func special(t *testing.T, seen map[opStatus]string) {
 			w.compound(2, append([]args{x.sequence(x.seq+1, 0)}, many...)...).fails(OpSequence, nfs.ErrTooManyOps)
 			small := w.sessionOf(2, "small", channelArgs(1024, 4096, 0, 8, 2))
 			w.compound(2, small.sequence(small.seq+1, 0), op(OpLookup, strings.Repeat("n", 1500))).fails(OpSequence, nfs.ErrReqTooBig)
-			u, _, st := w.s.state.Sequence(w.now, &state.Request{Session: x.id, Sequence: 1, Slot: 3, Minor: 2, Digest: 5})
+			u, _, st := w.s.state.Sequence(w.now, &state.Request{Session: x.id, From: w.from(), Sequence: 1, Slot: 3, Minor: 2, Digest: 5})
 			if st != nfs.OK {
 				t.Fatal(st)
 			}

@@ -119,6 +119,7 @@ type rig struct {
 
 	xid     uint32
 	peer    string
+	conn    rpc.Peer // of the connection, beside the address
 	uid     uint32
 	bulkMax int
 	blocks  int    // of memory that the carrier has for a call; 0 means enough
@@ -239,6 +240,18 @@ func encodeCompound(e *xdr.Encoder, tag string, minor uint32, ops ...args) {
 	}
 }
 
+// who is the client of the connection.
+func (r *rig) who() rpc.Peer {
+	p := r.conn
+	p.Addr = netip.MustParseAddrPort(r.peer)
+	return p
+}
+
+func (r *rig) from() state.From {
+	p := r.who()
+	return state.FromPeer(&p)
+}
+
 // send sends arguments of COMPOUND and returns what follows an accepted reply.
 func (r *rig) send(a []byte) (*xdr.Decoder, rpc.AcceptStat) {
 	r.t.Helper()
@@ -247,7 +260,7 @@ func (r *rig) send(a []byte) (*xdr.Decoder, rpc.AcceptStat) {
 	rpc.EncodeCall(&e, r.xid, Program, Version, ProcCompound, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client", UID: r.uid})
 	e.B = append(e.B, a...)
 	done := make(chan []byte, 1)
-	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(r.peer)}, BulkMax: r.bulkMax, Back: r.back}
+	c := &rpc.Call{Peer: r.who(), BulkMax: r.bulkMax, Back: r.back}
 	if left := r.blocks; left > 0 {
 		c.Alloc = func(n int) []byte {
 			if left--; left < 0 {
@@ -355,6 +368,19 @@ type sess struct {
 	id     state.SessionID
 	seq    uint32
 	cache  bool
+	uid    uint32 // who made it
+	peer   string // where it was used last
+}
+
+// follow binds the connection to the session where the rig has another address than before.
+func (x *sess) follow() {
+	r := x.r
+	if x.peer == r.peer {
+		return
+	}
+	defer func(uid uint32) { r.uid = uid }(r.uid)
+	r.uid, x.peer = x.uid, r.peer
+	r.compound(x.minor, op(OpBindConnToSession, x.id, uint32(bindFore), false)).ok(OpBindConnToSession)
 }
 
 // channelArgs is a channel_attrs4.
@@ -398,7 +424,7 @@ func (r *rig) sessionOf(minor uint32, owner string, fore args) *sess {
 	id, seq, _ := r.exchange(owner, 1)
 	p := r.compound(minor, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(1), uint32(0)))
 	p.ok(OpCreateSession)
-	x := &sess{r: r, minor: minor, client: id, id: decodeSessionID(p.Decoder)}
+	x := &sess{r: r, minor: minor, client: id, id: decodeSessionID(p.Decoder), uid: r.uid, peer: r.peer}
 	granted := uint32(0)
 	if r.back != nil {
 		granted = sessionBack
@@ -419,6 +445,7 @@ func (x *sess) sequence(seq, slot uint32) args {
 // do sends operations in the first slot, and returns the results behind SEQUENCE.
 func (x *sess) do(ops ...args) *reply {
 	x.r.t.Helper()
+	x.follow()
 	x.seq++
 	p := x.r.compound(x.minor, append([]args{x.sequence(x.seq, 0)}, ops...)...)
 	p.ok(OpSequence)

@@ -94,6 +94,8 @@ type Server struct {
 	relieved                 atomic.Uint64 // callbacks for any delegations
 	unleased                 atomic.Uint64 // delegations of files whose store cannot tell what others do
 	hostOpens                atomic.Uint64 // what others did with delegated files
+	strangers                atomic.Uint64 // calls for sessions or clients of others
+	strangersNoted           atomic.Int64  // when one was written down
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
 
 	// seen is told of every operation and its status, by tests; otherwise nil.
@@ -132,6 +134,7 @@ func New(cfg Config) *Server {
 		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Grace), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
 		Recall:  s.recall,
 		Changed: s.changed,
+		Denied:  s.denied,
 		Clients: cfg.Limits.Clients, Sessions: cfg.Limits.Sessions, States: cfg.Limits.States,
 		Delegations: cfg.Limits.Delegations, ClientDelegations: cfg.Limits.ClientDelegations,
 		Offloads: cfg.Limits.Offloads, ClientOffloads: cfg.Limits.ClientOffloads,
@@ -207,7 +210,7 @@ func (s *Server) Faults() map[string]uint64 {
 	for name, n := range map[string]*atomic.Uint64{
 		CountAsked: &s.asked, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens, CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
-		"nfs4_illegal_operations": &s.illegal, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
+		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.strangers, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
 	} {
 		if n := n.Load(); n > 0 {
 			out[name] = n

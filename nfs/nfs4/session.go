@@ -41,6 +41,11 @@ func (k *compound) principal() state.Principal {
 	return state.Principal{Flavor: k.c.Cred.Flavor, UID: k.c.Cred.UID}
 }
 
+// by is who asks, and from where.
+func (k *compound) by() *state.By {
+	return &state.By{Principal: k.principal(), From: state.FromPeer(&k.c.Peer)}
+}
+
 // decodeImplID reads an optional nfs_impl_id4.
 func decodeImplID(d *xdr.Decoder) {
 	switch d.Uint32() {
@@ -57,7 +62,7 @@ func decodeImplID(d *xdr.Decoder) {
 // exchangeID is EXCHANGE_ID (section 18.35).
 func exchangeID(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.ExchangeID{Principal: k.principal(), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
+	a := state.ExchangeID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
 	asked := d.Uint32()
 	a.Update = asked&exchUpdate != 0
 	protect := d.Uint32()
@@ -158,7 +163,7 @@ const (
 // server, and a connection that is RDMA was so from the beginning.
 func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.CreateSession{Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), Minor: k.minor}
+	a := state.CreateSession{Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Minor: k.minor}
 	flags := d.Uint32()
 	a.Fore = decodeChannel(d)
 	back := decodeChannel(d)
@@ -206,6 +211,21 @@ func (s *Server) changed(what state.Change, c state.ClientInfo) {
 	s.audit.Info("nfs4_client_"+what.String(), args...)
 }
 
+// deniedEvery is how often at most refusals of calls for others' sessions are written down.
+const deniedEvery = int64(time.Second)
+
+// denied counts a call that was refused because what it names is another client's, and has some of them
+// written down.
+func (s *Server) denied(op string, client uint64, from state.From) {
+	n := s.strangers.Add(1)
+	last, now := s.strangersNoted.Load(), s.now().UnixNano()
+	if last != 0 && now-last < deniedEvery && now >= last || !s.strangersNoted.CompareAndSwap(last, now) {
+		return
+	}
+	s.audit.Warn("nfs4_session_denied", "client", from.Host.String(), "xprtsec", from.Security.String(), "name", from.Name, "partition", from.Partition,
+		"operation", op, "client_id", fmt.Sprintf("%#016x", client), "denied", n)
+}
+
 // destroySession is DESTROY_SESSION (section 18.37). The session in use can be
 // destroyed by the last operation only.
 func destroySession(k *compound) nfs.Status {
@@ -216,7 +236,7 @@ func destroySession(k *compound) nfs.Status {
 	case k.client != nil && k.use.Session.ID == id && k.index+1 < k.count:
 		return nfs.ErrNotOnlyOp
 	}
-	return k.s.state.DestroySession(id)
+	return k.s.state.DestroySession(id, k.by())
 }
 
 // destroyClientID is DESTROY_CLIENTID (section 18.50).
@@ -225,7 +245,7 @@ func destroyClientID(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	return k.s.state.DestroyClient(id)
+	return k.s.state.DestroyClient(id, k.by())
 }
 
 // setSSV is SET_SSV (section 18.47): no client has the protection that it is for.
@@ -251,14 +271,12 @@ func sequence(k *compound) nfs.Status {
 	id := decodeSessionID(d)
 	r := state.Request{
 		Session: id, Sequence: d.Uint32(), Slot: d.Uint32(), Digest: k.digest, Ops: k.count, Size: k.size,
-		Minor: k.minor, MayWait: k.mayBlock,
+		Minor: k.minor, MayWait: k.mayBlock, From: state.FromPeer(&k.c.Peer),
 	}
-	highest, cache := d.Uint32(), d.Bool()
+	r.Highest = d.Uint32()
+	cache := d.Bool()
 	if k.bad() {
 		return nfs.ErrBadXDR
-	}
-	if x := k.s.state.Session(id); x != nil && highest >= x.Fore.MaxSlots && r.Slot < x.Fore.MaxSlots {
-		return nfs.ErrBadHighSlot
 	}
 	use, verdict, st := k.s.state.Sequence(k.now, &r)
 	for st == nfs.OK && verdict == state.Wait {

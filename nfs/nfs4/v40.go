@@ -79,7 +79,8 @@ func (k *compound) intend(op uint32) {
 
 // byClient makes a client the one that the compound is of.
 func (k *compound) byClient(id uint64) (st nfs.Status) {
-	c, st := k.s.state.Client40(k.now, id)
+	from := state.FromPeer(&k.c.Peer)
+	c, st := k.s.state.Client40(k.now, id, &from)
 	if st == nfs.OK {
 		k.client = c
 	}
@@ -88,7 +89,8 @@ func (k *compound) byClient(id uint64) (st nfs.Status) {
 
 // byState is byClient, by a stateid.
 func (k *compound) byState(id state.Stateid) nfs.Status {
-	c, st := k.s.state.Holder(k.now, id)
+	from := state.FromPeer(&k.c.Peer)
+	c, st := k.s.state.Holder(k.now, id, &from)
 	if st == nfs.OK {
 		k.client = c
 	}
@@ -432,7 +434,7 @@ const (
 // setClientID is SETCLIENTID (section 16.33).
 func setClientID(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.SetClientID{Principal: k.principal(), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
+	a := state.SetClientID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
 	a.Callback.Program = d.Uint32()
 	a.Callback.Netid, a.Callback.Addr = d.String(netidMax), d.String(uaddrMax)
 	a.Callback.Ident = d.Uint32()

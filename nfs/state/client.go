@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,9 +29,10 @@ type Client struct {
 
 	s         *Server
 	name      string // in the table of byte-range locks
-	owner     string
+	owner     string // as it is known, see Identity.known
 	verifier  Verifier
 	principal Principal
+	bound     atomic.Pointer[binding] // nil: it is anybody's
 	confirmed atomic.Bool
 	renewed   atomic.Int64 // nanoseconds of the Unix time
 	known     bool         // it may have something to reclaim
@@ -42,7 +44,6 @@ type Client struct {
 	dead     bool
 	complete bool // RECLAIM_COMPLETE was done
 	sessions map[SessionID]*Session
-	nsession uint32
 	create   createSlot
 	opens    map[openKey]*open
 	locks    map[openKey]*locks
@@ -87,6 +88,7 @@ type ExchangeID struct {
 	Owner     []byte
 	Verifier  Verifier
 	Principal Principal
+	From      From
 	Update    bool // EXCHGID4_FLAG_UPD_CONFIRMED_REC_A
 }
 
@@ -101,8 +103,9 @@ type Exchanged struct {
 // CREATE_SESSION confirms.
 func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status) {
 	s.sweep(now)
+	known := a.From.known(string(a.Owner))
 	s.mu.Lock()
-	r := s.owners[string(a.Owner)]
+	r := s.owners[known]
 	if r == nil {
 		r = &records{}
 	}
@@ -117,6 +120,7 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 		case old.principal != a.Principal:
 			return Exchanged{}, nfs.ErrPerm
 		}
+		old.join(a.From.Host)
 		return old.exchanged(), nfs.OK
 	}
 	if old != nil && old.principal != a.Principal {
@@ -129,9 +133,10 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 	}
 	if old != nil && old.v40 == nil && old.verifier == a.Verifier {
 		defer s.mu.Unlock()
+		old.join(a.From.Host)
 		return old.exchanged(), nfs.OK
 	}
-	c := s.record(now, r, string(a.Owner), a.Verifier, a.Principal)
+	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From)
 	s.mu.Unlock()
 	if c == nil {
 		return Exchanged{}, nfs.ErrJukebox
@@ -141,7 +146,7 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 
 // record makes the record of a client that is not confirmed yet, in the place of another
 // such. It is nil if there are too many. Call with mu held.
-func (s *Server) record(now time.Time, r *records, owner string, verf Verifier, p Principal) *Client {
+func (s *Server) record(now time.Time, r *records, known string, verf Verifier, p Principal, from *From) *Client {
 	if r.unconfirmed != nil {
 		delete(s.clients, uint32(r.unconfirmed.ID))
 		r.unconfirmed = nil
@@ -154,12 +159,13 @@ func (s *Server) record(now time.Time, r *records, owner string, verf Verifier, 
 		s.next++
 	}
 	c := &Client{
-		ID: uint64(s.cfg.Boot)<<32 | uint64(s.next), s: s, owner: owner, verifier: verf, principal: p,
+		ID: uint64(s.cfg.Boot)<<32 | uint64(s.next), s: s, owner: known, verifier: verf, principal: p,
 		sessions: make(map[SessionID]*Session), opens: make(map[openKey]*open),
 		locks: make(map[openKey]*locks), states: make(map[uint32]any),
 	}
 	c.name, c.known = lockClient(c.ID), s.grace.known[c.owner]
 	c.create.status = nfs.ErrSeqMisordered
+	c.bound.Store(&binding{from.Identity, []netip.Addr{from.Host}})
 	c.renew(now)
 	r.unconfirmed = c
 	s.clients[s.next] = c
@@ -174,9 +180,13 @@ func (c *Client) exchanged() Exchanged {
 }
 
 // DestroyClient is DESTROY_CLIENTID (section 18.50.3).
-func (s *Server) DestroyClient(id uint64) nfs.Status {
+func (s *Server) DestroyClient(id uint64, by *By) nfs.Status {
 	c := s.client(id)
 	if c == nil || c.v40 != nil {
+		return nfs.ErrStaleClientID
+	}
+	if !c.by(by) || !c.at(&by.From) {
+		s.denied(c, "DESTROY_CLIENTID", &by.From)
 		return nfs.ErrStaleClientID
 	}
 	if sessions, states := c.holdings(); sessions+states > 0 {

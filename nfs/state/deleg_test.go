@@ -126,7 +126,7 @@ func TestDelegateOrNot(t *testing.T) {
 		{"a foreign shared lock", func(d *delegs, _, _ *Client, _ *Session, _ *path) {
 			d.cfg.Locks.Lock(fileA, lock.Lock{Owner: lock.Owner{Client: "nlm", ID: "x"}, End: 9})
 		}, Given, WhyContention},
-		{"session ended", func(d *delegs, _, _ *Client, x *Session, _ *path) { d.DestroySession(x.ID) }, WhyResource, WhyResource},
+		{"session ended", func(d *delegs, _, _ *Client, x *Session, _ *path) { d.DestroySession(x.ID, &By{Principal: root}) }, WhyResource, WhyResource},
 	} {
 		for _, write := range []bool{false, true} {
 			d := delegServer(t, Config{})

@@ -180,7 +180,7 @@ func TestReclaim(t *testing.T) {
 			c.dropOpen(o)
 		}
 		c.mu.Unlock()
-		if st := s.DestroyClient(c.ID); st != nfs.OK {
+		if st := s.DestroyClient(c.ID, &By{Principal: root}); st != nfs.OK {
 			t.Error(st)
 		}
 	}

@@ -38,7 +38,7 @@ func (s *Server) Clients(now time.Time) []ClientInfo {
 	for _, c := range s.sortedClients() {
 		c.mu.Lock()
 		i := ClientInfo{
-			ID: c.ID, Owner: c.owner, Confirmed: c.confirmed.Load(), Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now),
+			ID: c.ID, Owner: ownerOf(c.owner), Confirmed: c.confirmed.Load(), Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now),
 			Reclaims: c.known && !c.complete, Sessions: len(c.sessions), Opens: len(c.opens), Locks: len(c.locks), Delegations: len(c.delegs),
 			Revoked: c.revoked, Offloads: len(c.offloads),
 		}
@@ -129,7 +129,7 @@ func (s *Server) GraceState(now time.Time) GraceInfo {
 	defer g.mu.Unlock()
 	i.Until = g.until
 	for owner := range g.waiting {
-		i.Waiting = append(i.Waiting, owner)
+		i.Waiting = append(i.Waiting, ownerOf(owner))
 	}
 	slices.Sort(i.Waiting)
 	return i

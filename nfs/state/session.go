@@ -53,6 +53,7 @@ type CreateSession struct {
 	Client    uint64
 	Sequence  uint32
 	Principal Principal
+	From      From
 	Minor     uint32
 	Fore      Channel
 	// Back is for the session if it is made now; Path the connection for it, or nil.
@@ -75,6 +76,22 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 	if c == nil || c.v40 != nil {
 		return Created{}, nfs.ErrStaleClientID
 	}
+	switch {
+	case !c.is(&a.From.Identity):
+		s.denied(c, "CREATE_SESSION", &a.From)
+		return Created{}, nfs.ErrStaleClientID
+	case c.principal != a.Principal:
+		s.denied(c, "CREATE_SESSION", &a.From)
+		return Created{}, nfs.ErrClientIDInUse
+	case !c.at(&a.From):
+		s.denied(c, "CREATE_SESSION", &a.From)
+		if c.expired(now) {
+			return Created{}, nfs.ErrStaleClientID
+		}
+		// It is to come back once it has named its verifier in an EXCHANGE_ID, as the Linux kernel
+		// does. To be told that the client is gone would cost it its locks.
+		return Created{}, nfs.ErrJukebox
+	}
 	c.mu.Lock()
 	switch {
 	case c.dead:
@@ -86,15 +103,11 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 	case a.Sequence != c.create.seq+1:
 		c.mu.Unlock()
 		return Created{}, nfs.ErrSeqMisordered
-	case c.principal != a.Principal:
-		c.mu.Unlock()
-		return Created{}, nfs.ErrClientIDInUse
 	case len(c.sessions) >= s.cfg.Sessions:
 		c.mu.Unlock()
 		return Created{}, nfs.ErrJukebox
 	}
-	c.nsession++
-	x := &Session{ID: s.sessionID(uint32(c.ID), c.nsession), Client: c, Minor: a.Minor, Fore: a.Fore, Back: a.Back}
+	x := &Session{ID: s.sessionID(), Client: c, Minor: a.Minor, Fore: a.Fore, Back: a.Back}
 	bound := a.Back != nil && a.Path != nil
 	if bound {
 		a.Back.Bind(a.Path)
@@ -160,12 +173,16 @@ func (s *Server) dropSession(id SessionID) {
 
 // DestroySession is DESTROY_SESSION (section 18.37.3). What the client has open
 // stays.
-func (s *Server) DestroySession(id SessionID) nfs.Status {
+func (s *Server) DestroySession(id SessionID, by *By) nfs.Status {
 	x := s.Session(id)
 	if x == nil {
 		return nfs.ErrBadSession
 	}
 	c := x.Client
+	if !c.by(by) {
+		s.denied(c, "DESTROY_SESSION", &by.From)
+		return nfs.ErrBadSession
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sessions[id] == nil {
@@ -179,8 +196,10 @@ func (s *Server) DestroySession(id SessionID) nfs.Status {
 // Request is what SEQUENCE says of a compound, and what was seen of it.
 type Request struct {
 	Session  SessionID
+	From     From
 	Sequence uint32
 	Slot     uint32
+	Highest  uint32 // slot that the client uses
 	Digest   uint64 // of arguments and credential, to tell a retry from another request
 	Ops      uint32
 	Size     uint32 // of the whole RPC message in bytes
@@ -221,9 +240,18 @@ func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) 
 	if x == nil {
 		return Use{}, Execute, nfs.ErrBadSession
 	}
+	if c := x.Client; !c.at(&r.From) {
+		s.denied(c, "SEQUENCE", &r.From)
+		if !c.is(&r.From.Identity) {
+			return Use{}, Execute, nfs.ErrBadSession
+		}
+		return Use{}, Execute, nfs.ErrConnNotBound // the client may have another address
+	}
 	switch {
 	case r.Slot >= x.Fore.MaxSlots:
 		return Use{}, Execute, nfs.ErrBadSlot
+	case r.Highest >= x.Fore.MaxSlots:
+		return Use{}, Execute, nfs.ErrBadHighSlot
 	case r.Minor != x.Minor:
 		return Use{}, Execute, nfs.ErrBadSession
 	}

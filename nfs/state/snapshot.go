@@ -105,10 +105,11 @@ type snapClient struct {
 	Owner                   string
 	Verifier                []byte
 	Principal               Principal
+	Bound                   *snapBound // nil: the process of before did not note it
 	Confirmed, Known        bool
 	Listed, Complete        bool
 	Renewed, Relieved       int64
-	NSession, NState        uint32
+	NState                  uint32
 	CreateSeq, CreateStatus uint32
 	Create                  snapCreated
 	Sessions                []snapSession
@@ -117,6 +118,27 @@ type snapClient struct {
 	Delegs                  []snapDeleg
 	Offloads                []snapOffload
 	V40                     *snapV40
+}
+
+type snapBound struct {
+	Security  uint8
+	Name      string
+	Partition uint16
+	Hosts     []netip.Addr
+}
+
+func boundSnap(b *binding) *snapBound {
+	if b == nil {
+		return nil
+	}
+	return &snapBound{uint8(b.identity.Security), b.identity.Name, b.identity.Partition, b.hosts}
+}
+
+func bindingOf(b *snapBound) *binding {
+	if b == nil {
+		return nil
+	}
+	return &binding{Identity{rpc.Security(b.Security), b.Name, b.Partition}, b.Hosts}
 }
 
 type snapCreated struct {
@@ -361,7 +383,7 @@ func (p *snapper) client(c *Client) (*snapClient, error) {
 	x := &snapClient{
 		ID: c.ID, Owner: c.owner, Verifier: bytes.Clone(c.verifier[:]), Principal: c.principal,
 		Confirmed: c.confirmed.Load(), Known: c.known, Listed: c.listed.Load(), Complete: c.complete,
-		Renewed: c.renewed.Load() - p.now, Relieved: p.rel(c.relieved), NSession: c.nsession, NState: c.nstate,
+		Renewed: c.renewed.Load() - p.now, Relieved: p.rel(c.relieved), NState: c.nstate, Bound: boundSnap(c.bound.Load()),
 		CreateSeq: c.create.seq, CreateStatus: uint32(c.create.status),
 		Create: snapCreated{ID: bytes.Clone(r.ID[:]), Sequence: r.Sequence, Fore: r.Fore, Bound: r.Bound},
 	}
@@ -670,12 +692,13 @@ func (r *restorer) client(x *snapClient) error {
 	}
 	c := &Client{
 		ID: x.ID, s: s, name: lockClient(x.ID), owner: x.Owner, principal: x.Principal, known: x.Known, complete: x.Complete,
-		nsession: x.NSession, nstate: x.NState, relieved: r.abs(x.Relieved),
+		nstate: x.NState, relieved: r.abs(x.Relieved),
 		sessions: make(map[SessionID]*Session), opens: make(map[openKey]*open), locks: make(map[openKey]*locks), states: make(map[uint32]any),
 	}
 	if err := fixed(c.verifier[:], x.Verifier); err != nil {
 		return err
 	}
+	c.bound.Store(bindingOf(x.Bound))
 	c.confirmed.Store(x.Confirmed)
 	c.listed.Store(x.Listed)
 	c.renewed.Store(r.now + x.Renewed)

@@ -24,6 +24,7 @@
 package state
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"hash/maphash"
 	"maps"
@@ -62,6 +63,9 @@ type Config struct {
 	// Changed is told of clients that are new, and of those that are gone. It must not wait.
 	// nil: nobody is.
 	Changed func(Change, ClientInfo)
+	// Denied is told of calls that were refused because what they name is another client's. It must
+	// not wait. nil: nobody is.
+	Denied func(op string, client uint64, from From)
 	// Recall has clients called for their delegations. It must not wait, and it calls
 	// Server.Recalled once for each.
 	Recall func([]Recall)
@@ -87,7 +91,7 @@ func (c Change) String() string { return [...]string{"established", "replaced", 
 // changed tells what became of a client. Call with no lock held.
 func (s *Server) changed(c *Client, what Change) {
 	if s.cfg.Changed != nil {
-		i := ClientInfo{ID: c.ID, Owner: c.owner, Confirmed: true, Renewed: time.Unix(0, c.renewed.Load())}
+		i := ClientInfo{ID: c.ID, Owner: ownerOf(c.owner), Confirmed: true, Renewed: time.Unix(0, c.renewed.Load())}
 		if c.v40 != nil {
 			i.Version = "4.0"
 		}
@@ -196,21 +200,16 @@ func New(cfg Config) *Server {
 // Lease is how long a client may be silent.
 func (s *Server) Lease() time.Duration { return s.cfg.Lease }
 
-// SessionID is a sessionid4: the server's start, the client, and a count.
+// SessionID is a sessionid4: the server's start, and what nobody can guess.
 type SessionID [16]byte
 
-func (s *Server) sessionID(client, n uint32) (id SessionID) {
+func (s *Server) sessionID() (id SessionID) {
 	binary.BigEndian.PutUint32(id[0:], s.cfg.Boot)
-	binary.BigEndian.PutUint32(id[4:], client)
-	binary.BigEndian.PutUint32(id[8:], n)
+	_, _ = rand.Read(id[4:]) // it never fails
 	return id
 }
 
-// shardOf mixes the two counts: sessions are made one after another.
-func (s *Server) shardOf(id SessionID) *sessionShard {
-	n := binary.BigEndian.Uint32(id[4:]) + binary.BigEndian.Uint32(id[8:])
-	return &s.sessions[n%shards]
-}
+func (s *Server) shardOf(id SessionID) *sessionShard { return &s.sessions[id[len(id)-1]%shards] }
 
 func (s *Server) shardOfFile(f lock.File) *fileShard {
 	return &s.files[maphash.Comparable(s.seed, f)%shards]

@@ -180,21 +180,21 @@ func TestCreateSession(t *testing.T) {
 	if st != nfs.OK || two.ID == one.ID {
 		t.Errorf("a second session: %+v %v", two, st)
 	}
-	if st := s.DestroyClient(got.Client); st != nfs.ErrClientIDBusy {
+	if st := s.DestroyClient(got.Client, &By{Principal: root}); st != nfs.ErrClientIDBusy {
 		t.Errorf("a client with sessions was destroyed: %v", st)
 	}
 	for _, id := range []SessionID{one.ID, two.ID} {
-		if st := s.DestroySession(id); st != nfs.OK {
+		if st := s.DestroySession(id, &By{Principal: root}); st != nfs.OK {
 			t.Error(st)
 		}
-		if st := s.DestroySession(id); st != nfs.ErrBadSession {
+		if st := s.DestroySession(id, &By{Principal: root}); st != nfs.ErrBadSession {
 			t.Errorf("destroyed twice: %v", st)
 		}
 	}
-	if st := s.DestroyClient(got.Client); st != nfs.OK {
+	if st := s.DestroyClient(got.Client, &By{Principal: root}); st != nfs.OK {
 		t.Error(st)
 	}
-	if st := s.DestroyClient(got.Client); st != nfs.ErrStaleClientID {
+	if st := s.DestroyClient(got.Client, &By{Principal: root}); st != nfs.ErrStaleClientID {
 		t.Errorf("destroyed twice: %v", st)
 	}
 	if n := s.Counts(); n != (Counts{}) {

@@ -39,6 +39,7 @@ type SetClientID struct {
 	Owner     []byte
 	Verifier  Verifier
 	Principal Principal
+	From      From
 	Callback  Callback
 }
 
@@ -55,9 +56,10 @@ type ClientIDSet struct {
 // that it was, once it has confirmed that.
 func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.Status) {
 	s.sweep(now)
+	known := a.From.known(string(a.Owner))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.owners[string(a.Owner)]
+	r := s.owners[known]
 	if r == nil {
 		r = &records{}
 	}
@@ -75,7 +77,7 @@ func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.St
 		old.mu.Unlock()
 		return ClientIDSet{Client: old.ID, Confirm: u.confirm}, nfs.OK
 	}
-	c := s.record(now, r, string(a.Owner), a.Verifier, a.Principal)
+	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From)
 	if c == nil {
 		return ClientIDSet{}, nfs.ErrResource
 	}
@@ -154,7 +156,7 @@ func (s *Server) lapse(c *Client) {
 }
 
 // Client40 finds a confirmed client of version 4.0 by its ID, and renews its lease.
-func (s *Server) Client40(now time.Time, id uint64) (*Client, nfs.Status) {
+func (s *Server) Client40(now time.Time, id uint64, from *From) (*Client, nfs.Status) {
 	if uint32(id>>32) != s.cfg.Boot {
 		return nil, nfs.ErrStaleClientID
 	}
@@ -162,7 +164,7 @@ func (s *Server) Client40(now time.Time, id uint64) (*Client, nfs.Status) {
 	defer s.mu.RUnlock()
 	c := s.clients[uint32(id)]
 	switch {
-	case c != nil && c.v40 != nil && c.confirmed.Load():
+	case c != nil && c.v40 != nil && c.confirmed.Load() && c.is(&from.Identity):
 		c.renew(now)
 		return c, nfs.OK
 	case c == nil && slices.Contains(s.lapsed, uint32(id)):
@@ -172,7 +174,7 @@ func (s *Server) Client40(now time.Time, id uint64) (*Client, nfs.Status) {
 }
 
 // Holder finds the client of version 4.0 that a stateid is of, and renews its lease.
-func (s *Server) Holder(now time.Time, id Stateid) (*Client, nfs.Status) {
+func (s *Server) Holder(now time.Time, id Stateid, from *From) (*Client, nfs.Status) {
 	boot, n := binary.BigEndian.Uint32(id.Other[0:]), binary.BigEndian.Uint32(id.Other[4:])
 	switch {
 	case id.Other == Anonymous.Other || id.Other == Bypass.Other:
@@ -184,7 +186,7 @@ func (s *Server) Holder(now time.Time, id Stateid) (*Client, nfs.Status) {
 	c, issued := s.clients[n], n != 0 && n <= s.next
 	s.mu.RUnlock()
 	switch {
-	case c != nil && c.v40 != nil && c.confirmed.Load():
+	case c != nil && c.v40 != nil && c.confirmed.Load() && c.is(&from.Identity):
 		c.renew(now)
 		return c, nfs.OK
 	case c == nil && issued:

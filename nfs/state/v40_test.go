@@ -213,7 +213,7 @@ func TestClients40(t *testing.T) {
 	if len(s.lapsed) != lapsedMax || len(s.clients) != 1 || len(s.owners) != 1 {
 		t.Errorf("%d lapsed, %d clients, %d owners", len(s.lapsed), len(s.clients), len(s.owners))
 	}
-	if _, st := s.Client40(now, uint64(7)<<32|uint64(s.lapsed[0])); st != nfs.ErrExpired {
+	if _, st := s.Client40(now, uint64(7)<<32|uint64(s.lapsed[0]), &From{}); st != nfs.ErrExpired {
 		t.Error(st)
 	}
 	// One that is not confirmed goes with the lease.

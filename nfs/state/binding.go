@@ -1,0 +1,146 @@
+package state
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// A client of version 4.1 and later, and with it its sessions, belongs to who made it. Three
+// things are compared (RFC 8881 sections 2.10.3.1 and 2.10.8.3):
+//
+//	identity   TLS and partition of the connection      every call
+//	host       address of the connection                SEQUENCE, CREATE_SESSION, DESTROY_CLIENTID
+//	principal  flavor and user of the credential        operations that make, bind or end sessions and clients
+//
+// SEQUENCE does not compare principals, as all users of a host share its sessions. A host
+// is known once it has named the client's verifier (EXCHANGE_ID) or a session ID
+// (BIND_CONN_TO_SESSION) as the client's principal; neither can be guessed. So clients with several
+// addresses, and those whose address changes, keep their sessions.
+
+// Identity is what a connection shows of the client beside its address.
+type Identity struct {
+	Security rpc.Security
+	Name     string // by the certificate
+	// Partition is that of an RDMA connection; 0 is the default partition, and any carrier
+	// without partitions.
+	Partition uint16
+}
+
+// From is where a call comes from.
+type From struct {
+	Identity
+	Host netip.Addr
+}
+
+// FromPeer is where calls of a connection come from.
+func FromPeer(p *rpc.Peer) From {
+	const key, standard = 0x7fff, 0x7fff // the top bit is membership, full or limited
+	f := From{Identity: Identity{Security: p.Security, Name: p.Name, Partition: p.PKey & key}, Host: p.Addr.Addr().Unmap().WithZone("")}
+	if f.Partition == standard {
+		f.Partition = 0
+	}
+	return f
+}
+
+// By is who asks for a change of a session or a client.
+type By struct {
+	Principal Principal
+	From      From
+}
+
+// Owner strings are apart for each identity: a client cannot end another one by its owner
+// string over a connection that shows another identity. The string by which a client is known, in
+// tables and in the journal, is its owner string; one with an identity has that in front:
+//
+//	NUL security partition(2) name NUL owner
+//
+// An owner string that begins with NUL has another NUL in front, which is no security.
+func (i *Identity) known(owner string) string {
+	switch {
+	case *i != Identity{}:
+		return string([]byte{0, byte(i.Security) + 1, byte(i.Partition >> 8), byte(i.Partition)}) + strings.ReplaceAll(i.Name, "\x00", "") + "\x00" + owner
+	case strings.HasPrefix(owner, "\x00"):
+		return "\x00" + owner
+	}
+	return owner
+}
+
+// ownerOf is the client's own part of what it is known by.
+func ownerOf(known string) string {
+	const head = 4
+	switch {
+	case !strings.HasPrefix(known, "\x00"):
+		return known
+	case strings.HasPrefix(known, "\x00\x00"):
+		return known[1:]
+	}
+	if len(known) > head {
+		if _, owner, ok := strings.Cut(known[head:], "\x00"); ok {
+			return owner
+		}
+	}
+	return known
+}
+
+// hostsMax is how many addresses of a client are remembered; the oldest goes first.
+const hostsMax = 16
+
+// binding is whom a client belongs to.
+type binding struct {
+	identity Identity
+	hosts    []netip.Addr
+}
+
+// is reports whether a connection shows the identity of the client. A client that
+// came from a process that did not note it is anybody's.
+func (c *Client) is(i *Identity) bool {
+	b := c.bound.Load()
+	return b == nil || b.identity == *i
+}
+
+// at reports whether the client is known to be at the address.
+func (c *Client) at(from *From) bool {
+	b := c.bound.Load()
+	return b == nil || b.identity == from.Identity && slices.Contains(b.hosts, from.Host)
+}
+
+// by reports whether somebody may change what the client's sessions are.
+func (c *Client) by(b *By) bool { return c.is(&b.From.Identity) && c.principal == b.Principal }
+
+// join remembers an address of the client.
+func (c *Client) join(host netip.Addr) {
+	for {
+		b := c.bound.Load()
+		if b == nil || slices.Contains(b.hosts, host) {
+			return
+		}
+		old := b.hosts[max(len(b.hosts)-hostsMax+1, 0):]
+		if c.bound.CompareAndSwap(b, &binding{b.identity, append(slices.Clone(old), host)}) {
+			return
+		}
+	}
+}
+
+// denied reports a call that was refused because the client belongs to somebody else. Call with no lock held.
+func (s *Server) denied(c *Client, op string, from *From) {
+	if s.cfg.Denied != nil {
+		s.cfg.Denied(op, c.ID, *from)
+	}
+}
+
+// Bindable finds a session that a connection of from may be bound to, and remembers the host.
+func (s *Server) Bindable(id SessionID, by *By) *Session {
+	x := s.Session(id)
+	if x == nil {
+		return nil
+	}
+	if !x.Client.by(by) {
+		s.denied(x.Client, "BIND_CONN_TO_SESSION", &by.From)
+		return nil
+	}
+	x.Client.join(by.From.Host)
+	return x
+}
