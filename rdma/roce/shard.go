@@ -2,7 +2,6 @@ package roce
 
 import (
 	"errors"
-	"net/netip"
 	"runtime"
 
 	"github.com/rstored/rstored/rdma"
@@ -26,14 +25,11 @@ type shard struct {
 	pkt   wire.Packet
 	batch *wire.Batch
 
-	qps    map[uint32]*qp
-	uds    map[uint32]*udqp
-	last   *qp // of the last packet: most come in runs
-	idents map[netip.Addr]*ident
-	// identLast is of the last packet's host.
-	identLast *ident
-	suspects  suspects // in the first shard only
-	conns     map[*conn]struct{}
+	qps      map[uint32]*qp
+	uds      map[uint32]*udqp
+	last     *qp      // of the last packet: most come in runs
+	suspects suspects // in the first shard only
+	conns    map[*conn]struct{}
 	// resolutions are questions for datagram services that are not answered.
 	resolutions map[*resolution]struct{}
 	resting     restQueue

@@ -14,7 +14,6 @@ type Stats struct {
 	Turns          uint64 // rounds of the loops
 	ICRCExact      uint64 // packets whose ICRC matched in all bits
 	ICRCResidual   uint64 // packets whose ICRC matched but for the unseen IP identification
-	ICRCSuspect    uint64 // packets dropped because their IP identification would be far from the sender's others
 	ICRCErrors     uint64 // packets dropped for their ICRC
 	DropMalformed  uint64 // too short, or impossible padding
 	DropVersion    uint64 // unknown transport version

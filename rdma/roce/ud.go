@@ -144,7 +144,7 @@ func (q *udqp) watch() {
 
 // datagram takes a packet to a queue pair for datagrams.
 func (s *shard) datagram(d *link.RxDatagram, q *udqp) {
-	if !s.verify(d, true) {
+	if !s.verify(d) {
 		return
 	}
 	s.pkt.Src, s.pkt.Dst = d.Src, d.Dst

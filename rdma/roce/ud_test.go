@@ -52,7 +52,7 @@ func TestDatagramsOnAFaultyNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	var to *rdma.UDAddress
-	if _, err := w.dev[0].ResolveUD(w.dev[0].Loops()[0], rdma.ResolveParams{Remote: netip.AddrPortFrom(simAddr[1], 7), On: func(r rdma.UDAddress) { to = &r }}); err != nil {
+	if _, err := w.dev[0].ResolveUD(w.dev[0].Loops()[0], rdma.ResolveParams{Remote: netip.AddrPortFrom(w.dev[1].Addr(), 7), On: func(r rdma.UDAddress) { to = &r }}); err != nil {
 		t.Fatal(err)
 	}
 	if !w.run(20*rdma.Second, func() bool { return to != nil }) || to.Err != nil || asked != 1 {
@@ -92,7 +92,7 @@ func TestDatagramsOnAFaultyNetwork(t *testing.T) {
 		for _, wc := range in.wcs {
 			data := in.mr.Bytes()[int(wc.ID)*piece:][:wc.ByteLen]
 			fill(want, wc.Imm)
-			if src, _ := rdma.GRHAddrs(data); wc.Status != rdma.Success || wc.SrcQPN != a.Num() || src != simAddr[0] || !bytes.Equal(data[rdma.GRHLen:], want) {
+			if src, _ := rdma.GRHAddrs(data); wc.Status != rdma.Success || wc.SrcQPN != a.Num() || src != w.dev[0].Addr() || !bytes.Equal(data[rdma.GRHLen:], want) {
 				t.Fatalf("%+v", wc)
 			}
 			got[wc.Imm]++

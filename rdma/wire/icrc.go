@@ -141,7 +141,7 @@ func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
 // them, as who sends them at once numbers them.
 // ok with exact means that all 32 bits matched for that. ok
 // without exact means that some identification, returned as id, explains the
-// ICRC: 16 of the 32 bits were checked. IPv6 is always exact.
+// ICRC, with DF set or clear: 15 of the 32 bits were checked. IPv6 is always exact.
 func VerifyICRC(f *Flow, dgram []byte, like uint16) (ok, exact bool, id uint16) {
 	n := len(dgram) - ICRCLen
 	if n < BTHLen || len(dgram) > datagramMax {

@@ -96,7 +96,7 @@ func TestVectors(t *testing.T) {
 				t.Errorf("verify: ok %v exact %v id %#x", ok, exact, id)
 			}
 			// A changed byte never passes all 32 bits; where the identification
-			// is not known, chance lets one in 32768 pass the other 16.
+			// is not known, chance lets one in 32768 pass.
 			passed := 0
 			for i := range d {
 				if i == 4 {

@@ -59,7 +59,7 @@ const doneAll = 1 << 40
 
 // addr is the server's address for 0, that of client n-1 otherwise. Where bits
 // are flipped it is of IPv6: over IPv4 a socket does not see the identification
-// that the ICRC covers, so that one flip in some millions is taken for another
+// that the ICRC covers, so that one flip in some ten thousands is taken for another
 // identification and passes.
 func (w *world) addr(n int) netip.Addr {
 	if w.f.net.Corrupt > 0 {

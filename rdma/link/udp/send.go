@@ -31,16 +31,16 @@ const (
 
 // sender sends batches by sendmmsg.
 type sender struct {
-	l    *Link
-	gso  bool
+	l   *Link
+	gso bool
 	// doubt: segmentation is off because a run could not be sent, and no packet was sent alone since. If that cannot be
 	// sent either, it is too long for the interface that leads to the peer, and segmentation is not to blame.
 	doubt bool
-	msgs []mmsghdr
-	run  []run
-	iovs []unix.Iovec
-	name []sockaddr
-	ctl  [][controlMax]byte
+	msgs  []mmsghdr
+	run   []run
+	iovs  []unix.Iovec
+	name  []sockaddr
+	ctl   [][controlMax]byte
 
 	at       *wire.Datagram // whose checksum is being made
 	poll     [1]unix.PollFd // for waitRoom
