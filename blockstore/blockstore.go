@@ -22,11 +22,12 @@ type Cred struct {
 
 // HandleMax is the largest handle a store may make, in bytes. An NFSv3
 // filehandle is 64 bytes and the protocol layer adds its own prefix and MAC.
-const HandleMax = 40
+const HandleMax = 43
 
 // Handle names an object for as long as it exists: over renames and restarts.
-// It is comparable and may be a map key. Handles from the network are
-// authenticated before they reach a store, but a store still checks them.
+// It is comparable and may be a map key. The protocol layer authenticates handles from
+// the network before they reach a store. A store checks that a handle has its form
+// and that the handle is its own.
 type Handle struct {
 	Len uint8
 	B   [HandleMax]byte

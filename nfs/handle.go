@@ -14,7 +14,7 @@ const HandleMax = 64
 
 // A file handle is
 //
-//	version (1) | export id (4, big-endian) | store handle (1..40) | code (16)
+//	version (1) | export id (4, big-endian) | store handle (1..43) | code (16)
 //
 // The code is the first half of an HMAC-SHA256 over what precedes it. It stops
 // a client from making up a handle of an object that it was never given, in

@@ -218,10 +218,10 @@ func (f *FS) acquire(h blockstore.Handle) (*object, error) {
 	if o := f.objects.get(&h); o != nil {
 		return o, nil
 	}
-	id, err := f.seal.open(&h)
+	id, err := f.tag.ident(&h)
 	if err != nil {
 		if err == blockstore.ErrStale {
-			f.count.forged.Add(1)
+			f.count.foreign.Add(1)
 		}
 		return nil, err
 	}

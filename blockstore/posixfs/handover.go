@@ -187,13 +187,17 @@ func (f *FS) takeObject(x *handedObject, files []*os.File) error {
 	if !ok || x.Path == 0 || x.Leases < 0 {
 		return errHandover
 	}
-	id, err := f.seal.open(&h)
+	id, err := f.tag.ident(&h)
 	if err != nil || id.kind != f.kind {
 		return fmt.Errorf("%w: a handle of another export", errHandover)
 	}
 	path, err := dupOf(files, x.Path)
 	if err != nil {
 		return err
+	}
+	if is, err := identify(f.kind, path, ""); err != nil || is != id {
+		unix.Close(path)
+		return fmt.Errorf("%w: a file of another handle", errHandover)
 	}
 	o, err := f.adopt(id, path)
 	if errors.Is(err, blockstore.ErrStale) {

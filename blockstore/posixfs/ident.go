@@ -1,36 +1,26 @@
 package posixfs
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
 )
 
-// A handle is: version, kind, length of the identity, the identity, MAC. The
-// identity alone says which object it is, so that a handle needs nothing stored
-// to be valid after a crash; the MAC says that this export gave it out, which it
-// does only for what it found beneath its root.
+// A handle is: kind (2 bits) and length (6 bits) of the identity, tag of the export,
+// the identity. The identity alone says which object
+// it is, so that a handle needs nothing stored to be valid after a crash. The tag tells
+// exports apart: the number of an export may lead to another filesystem later, where
+// the same identity is another object. Nothing here stops a client from making up a
+// handle: the protocol layer authenticates all of it.
 const (
-	handleVersion = 1
-	macLen        = 8
-	handleHead    = 3
-	// macBody is what the MAC covers: head and identity, padded with zeros.
-	macBody  = 2 * aes.BlockSize
-	identMax = macBody - handleHead
+	tagLen     = 4
+	handleHead = 1 + tagLen
+	identMax   = blockstore.HandleMax - handleHead
 )
 
 // Kinds of identity.
@@ -42,6 +32,15 @@ const (
 	// make no handles.
 	kindBirth = 2
 )
+
+// lenBits is how many bits of the first byte are the length.
+const (
+	lenBits = 6
+	_       = uint(1<<lenBits - 1 - identMax)
+)
+
+// sealed began the handles of earlier versions, which had a code of their own.
+const sealed = 1
 
 const birthLen = 8 + 8 + 4
 
@@ -144,121 +143,41 @@ func birthIdent(fd int, name string) (ident, error) {
 	return id, nil
 }
 
-// sealer makes and checks the MAC of handles: CBC-MAC with AES over a message
-// of fixed length, under a key of this export alone.
-type sealer struct{ block cipher.Block }
+// tag tells the handles of an export from those of others.
+type tag [tagLen]byte
 
-func newSealer(master []byte, root *ident, fsid uint64) (sealer, error) {
-	m := hmac.New(sha256.New, master)
+// newTag is the tag of a directory in a filesystem.
+func newTag(root *ident, fsid uint64) (t tag) {
+	m := sha256.New()
 	m.Write([]byte("posixfs handle"))
 	m.Write(binary.BigEndian.AppendUint64(nil, fsid))
 	m.Write(root.bytes())
-	block, err := aes.NewCipher(m.Sum(nil))
-	return sealer{block}, err
+	copy(t[:], m.Sum(nil))
+	return t
 }
 
-// bodies is memory for what is encrypted, which a cipher.Block would put on the heap.
-var bodies = sync.Pool{New: func() any { return new([macBody]byte) }}
-
-func (s sealer) mac(body *[macBody]byte) (sum [macLen]byte) {
-	b := bodies.Get().(*[macBody]byte)
-	*b = *body
-	first, second := b[:aes.BlockSize], b[aes.BlockSize:]
-	s.block.Encrypt(first, first)
-	subtle.XORBytes(second, first, second)
-	s.block.Encrypt(second, second)
-	copy(sum[:], second)
-	bodies.Put(b)
-	return sum
-}
-
-// seal returns the handle of an identity; it is the same each time.
-func (s sealer) seal(id *ident) blockstore.Handle {
-	var body [macBody]byte
-	body[0], body[1], body[2] = handleVersion, id.kind, id.n
-	copy(body[handleHead:], id.b[:id.n])
-	sum := s.mac(&body)
-	h := blockstore.Handle{Len: handleHead + id.n + macLen}
-	copy(h.B[:], body[:handleHead+id.n])
-	copy(h.B[handleHead+id.n:], sum[:])
+// handle returns the handle of an identity; it is the same each time.
+func (t tag) handle(id *ident) blockstore.Handle {
+	h := blockstore.Handle{Len: handleHead + id.n}
+	h.B[0] = id.kind<<lenBits | id.n
+	copy(h.B[1:], t[:])
+	copy(h.B[handleHead:], id.b[:id.n])
 	return h
 }
 
-// open returns the identity in a handle: ErrBadHandle if it has not the form of
-// one, ErrStale if it has but this export did not make it.
-func (s sealer) open(h *blockstore.Handle) (ident, error) {
-	if int(h.Len) < handleHead+2+macLen || int(h.Len) > handleHead+identMax+macLen ||
-		h.B[0] != handleVersion || int(h.B[2]) != int(h.Len)-handleHead-macLen {
-		return ident{}, blockstore.ErrBadHandle
-	}
-	id := ident{kind: h.B[1], n: h.B[2]}
-	if id.kind != kindKernel && (id.kind != kindBirth || id.n != birthLen) {
-		return ident{}, blockstore.ErrBadHandle
-	}
-	copy(id.b[:], h.B[handleHead:handleHead+int(id.n)])
-	var body [macBody]byte
-	copy(body[:], h.B[:handleHead+int(id.n)])
-	sum := s.mac(&body)
-	if subtle.ConstantTimeCompare(sum[:], h.B[handleHead+int(id.n):h.Len]) != 1 {
+// ident returns the identity in a handle: ErrBadHandle if it has not the form of
+// one, ErrStale if it has but is of another export or of an earlier version.
+func (t tag) ident(h *blockstore.Handle) (ident, error) {
+	if h.Len > 0 && h.B[0] == sealed {
 		return ident{}, blockstore.ErrStale
 	}
+	id := ident{kind: h.B[0] >> lenBits, n: h.B[0] & (1<<lenBits - 1)}
+	if int(h.Len) != handleHead+int(id.n) || id.n < 2 || id.kind != kindKernel && (id.kind != kindBirth || id.n != birthLen) {
+		return ident{}, blockstore.ErrBadHandle
+	}
+	if tag(h.B[1:handleHead]) != t {
+		return ident{}, blockstore.ErrStale
+	}
+	copy(id.b[:], h.B[handleHead:h.Len])
 	return id, nil
-}
-
-const (
-	keyFile = "handle.key"
-	keyLen  = 32
-)
-
-// loadKey returns the secret of a state directory, made on first use and on
-// disk before anything is sealed with it. Without a directory it is random.
-func loadKey(dir string) ([]byte, error) {
-	key := make([]byte, keyLen)
-	if dir == "" {
-		rand.Read(key)
-		return key, nil
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the state directory: %w", err)
-	}
-	path := filepath.Join(dir, keyFile)
-	for {
-		b, err := os.ReadFile(path)
-		if err == nil {
-			if len(b) != keyLen {
-				return nil, fmt.Errorf("%s has %d bytes where a handle key has %d; remove it to make all handles given out so far stale", path, len(b), keyLen)
-			}
-			return b, nil
-		}
-		if !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("reading the handle key: %w", err)
-		}
-		rand.Read(key)
-		if err := writeKey(dir, path, key); err != nil {
-			return nil, fmt.Errorf("writing the handle key: %w", err)
-		}
-	}
-}
-
-// writeKey puts the key in place unless another process was first.
-func writeKey(dir, path string, key []byte) error {
-	tmp, err := os.CreateTemp(dir, keyFile+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(key)
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err != nil {
-		return err
-	}
-	if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -39,8 +39,11 @@ func (f *FS) statx(dir int, e *listed, sx *unix.Statx_t) unix.Errno {
 
 // ours says whether what was looked at is on the mount of the export.
 func (f *FS) ours(sx *unix.Statx_t) bool {
-	return unix.Mkdev(sx.Dev_major, sx.Dev_minor) == f.dev &&
-		(sx.Mask&unix.STATX_MNT_ID == 0 || f.mountID == 0 || sx.Mnt_id == f.mountID)
+	known := sx.Mask&unix.STATX_MNT_ID != 0 && f.mountID != 0
+	if known && f.layered {
+		return sx.Mnt_id == f.mountID
+	}
+	return unix.Mkdev(sx.Dev_major, sx.Dev_minor) == f.dev && (!known || sx.Mnt_id == f.mountID)
 }
 
 // attrOfStatx is attrOf for statx.
@@ -66,6 +69,7 @@ func attrOfStatx(sx *unix.Statx_t) blockstore.Attr {
 // incarnation tells an inode from all that had or will have its number.
 type incarnation struct {
 	ino  uint64
+	dev  uint64 // layers of an overlay have devices and inode numbers of their own
 	sec  int64
 	nsec uint32
 }
@@ -92,7 +96,7 @@ func keyOf(sx *unix.Statx_t) (k incarnation, ok bool) {
 	if sx.Mask&unix.STATX_BTIME == 0 || sx.Btime == (unix.StatxTimestamp{}) {
 		return k, false
 	}
-	return incarnation{sx.Ino, sx.Btime.Sec, sx.Btime.Nsec}, true
+	return incarnation{sx.Ino, unix.Mkdev(sx.Dev_major, sx.Dev_minor), sx.Btime.Sec, sx.Btime.Nsec}, true
 }
 
 func (c *incarnations) get(sx *unix.Statx_t) (id ident, ok bool) {

@@ -11,7 +11,7 @@ import (
 
 // listings remember which handles a listing of a large directory gave out, in its order.
 // The next one comes to the entries in that order, and need neither look their identities
-// up nor seal them: what statx says of an entry, which it is asked each time, says whether
+// up nor make handles of them: what statx says of an entry, which it is asked each time, says whether
 // it is still the inode of before. Attributes are not remembered.
 type listings struct {
 	mu    sync.Mutex
@@ -164,9 +164,9 @@ func (k *known) is(sx *unix.Statx_t) bool {
 	return ok && inc == k.inc
 }
 
-// identOf is the identity in a handle that was sealed here.
+// identOf is the identity in a handle that was made here.
 func identOf(h *blockstore.Handle) ident {
-	id := ident{kind: h.B[1], n: h.B[2]}
+	id := ident{kind: h.B[0] >> lenBits, n: h.B[0] & (1<<lenBits - 1)}
 	copy(id.b[:], h.B[handleHead:handleHead+int(id.n)])
 	return id
 }

@@ -66,7 +66,7 @@ func (l *lister) remember(of map[string]blockstore.Handle) {
 	for name, h := range of {
 		var sx unix.Statx_t
 		must(l.t, unix.Statx(unix.AT_FDCWD, filepath.Join(l.dir, name), 0, entryMask, &sx))
-		id, err := l.f.seal.open(&h)
+		id, err := l.f.tag.ident(&h)
 		must(l.t, err)
 		k, ok := keyOf(&sx)
 		if !ok {
@@ -114,7 +114,7 @@ func testListings(t *testing.T, opts Options) {
 	}
 	// Attributes are those of now, places those that the finder knows now.
 	h := first["file-5"]
-	id, err := f.seal.open(&h)
+	id, err := f.tag.ident(&h)
 	must(t, err)
 	must(t, os.WriteFile(path(5), []byte("longer"), 0o644))
 	f.find.gone(&id)

@@ -93,7 +93,7 @@ func (f *FS) knownChild(d *object, name string) *object {
 	if err != nil || mount != f.mountID {
 		return nil
 	}
-	h := f.seal.seal(&id)
+	h := f.tag.handle(&id)
 	o := f.objects.get(&h)
 	if o != nil {
 		f.find.seen(&o.id, &d.id, name)
@@ -552,7 +552,7 @@ func (f *FS) reap(v *entryView) {
 	if unix.Fstat(v.fd, &st) != nil || st.Nlink > 0 {
 		return
 	}
-	h := f.seal.seal(&v.id)
+	h := f.tag.handle(&v.id)
 	if o := f.objects.get(&h); o != nil {
 		f.forget(o)
 		f.objects.release(o)

@@ -45,7 +45,7 @@ type object struct {
 }
 
 func (f *FS) newObject(id ident, fd int, typ blockstore.FileType) *object {
-	o := &object{id: id, h: f.seal.seal(&id), typ: typ, path: fd, near: f.near}
+	o := &object{id: id, h: f.tag.handle(&id), typ: typ, path: fd, near: f.near}
 	o.ro.Store(-1)
 	o.rw.Store(-1)
 	return o

@@ -3,9 +3,10 @@
 // # What a handle is
 //
 // A handle holds the filesystem's own file handle (or inode number and birth
-// time, where the filesystem makes none) and a MAC under a key kept in
-// Options.StateDir. It names the object over renames and restarts, also after
-// a crash, because nothing about it is stored. Where the daemon may use
+// time, where the filesystem makes none) and a tag of the export. It names the
+// object over renames and restarts, also after a crash, because nothing about it
+// is stored. It has no code of its own: the protocol layer has to authenticate the
+// handles that clients send. Where the daemon may use
 // open_by_handle_at the kernel finds the object; elsewhere a table of where
 // objects were last seen does, and when that is out of date a search of the
 // export.
@@ -14,7 +15,7 @@
 //
 // Names are resolved one component at a time below an open directory, never
 // through a symlink and never over a mount point, so a path leads nowhere but
-// down. A forged handle fails its MAC. Directories found by handle are walked up
+// down. Handles of other exports fail by their tag. Directories found by handle are walked up
 // to the root of the export before use, so one that the host moved away is
 // stale and its ".." no way out. A file that the host moved out of the export
 // but not off the filesystem stays readable to those who hold its handle where
@@ -69,10 +70,11 @@ const (
 	Server
 )
 
-// Options of Open. The zero value works, but handles then end with the process.
+// Options of Open.
 type Options struct {
-	// StateDir keeps the handle key and, without open_by_handle_at, the table
-	// of locations. Several exports may share it; it must not be below an export.
+	// StateDir keeps the table of locations, without open_by_handle_at. Several exports
+	// may share it; it must not be below an export. Where it is empty the table
+	// ends with the process.
 	StateDir string
 	// ReadOnly makes every change fail with ErrROFS.
 	ReadOnly bool
@@ -115,28 +117,28 @@ type Options struct {
 
 // Counters are totals since Open, for statistics.
 type Counters struct {
-	Opens         uint64 // objects opened because they were not in the cache
-	Evictions     uint64 // objects closed for room
-	ForgedHandles uint64 // handles whose MAC this export did not make
-	Outside       uint64 // handles of objects no longer below the root
-	Searches      uint64 // walks of the export for a moved object
-	SearchMisses  uint64 // walks that did not find it
-	SyncFailures  uint64 // fsyncs that failed, each with a new verifier
-	SyncsShared   uint64 // writes and commits that another's sync stood for, or that shared theirs
-	ReadAhead     uint64 // bytes that the kernel was asked to read ahead of streams
-	WouldBlock    uint64 // reads sent back because data was not in memory
-	DirectReads   uint64 // reads that went past the page cache
-	DirectWrites  uint64 // writes that did
-	WritesBlock   uint64 // writes sent back because they might have to wait
-	DirStreamHits uint64 // directory reads that continued an open stream
-	Leases        uint64 // leases of files
-	LeaseBreaks   uint64 // leases that another program broke
-	Mapped        uint64 // reads whose data was lent, not copied
-	MapCopies     uint64 // packets of lent data that were copied after all
+	Opens          uint64 // objects opened because they were not in the cache
+	Evictions      uint64 // objects closed for room
+	ForeignHandles uint64 // handles that are of another export
+	Outside        uint64 // handles of objects no longer below the root
+	Searches       uint64 // walks of the export for a moved object
+	SearchMisses   uint64 // walks that did not find it
+	SyncFailures   uint64 // fsyncs that failed, each with a new verifier
+	SyncsShared    uint64 // writes and commits that another's sync stood for, or that shared theirs
+	ReadAhead      uint64 // bytes that the kernel was asked to read ahead of streams
+	WouldBlock     uint64 // reads sent back because data was not in memory
+	DirectReads    uint64 // reads that went past the page cache
+	DirectWrites   uint64 // writes that did
+	WritesBlock    uint64 // writes sent back because they might have to wait
+	DirStreamHits  uint64 // directory reads that continued an open stream
+	Leases         uint64 // leases of files
+	LeaseBreaks    uint64 // leases that another program broke
+	Mapped         uint64 // reads whose data was lent, not copied
+	MapCopies      uint64 // packets of lent data that were copied after all
 }
 
 type counters struct {
-	opens, evictions, forged, outside, searches, searchMisses, syncFailures, syncsShared, readAhead, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies, writesBlock, directReads, directWrites atomic.Uint64
+	opens, evictions, foreign, outside, searches, searchMisses, syncFailures, syncsShared, readAhead, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies, writesBlock, directReads, directWrites atomic.Uint64
 }
 
 // FS is a store over a directory. It implements blockstore.FS; its methods may
@@ -148,7 +150,7 @@ type FS struct {
 	fsid   uint64
 	dev    uint64
 	kind   uint8 // of identities
-	seal   sealer
+	tag    tag
 	who    caller
 	makers *makers
 
@@ -178,6 +180,7 @@ type FS struct {
 	// inMemory: there is no disk that a read would wait for.
 	inMemory bool
 	near     bool // see nearFS
+	layered  bool // an overlay: files may have the device of the layer that they are in
 	// mappable: files are mapped to be sent. seesAll: mincore tells the truth of all of
 	// them, else of uid's.
 	mappable, seesAll bool
@@ -263,6 +266,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits = limitsOf(int64(sfs.Type))
 	f.inMemory = sfs.Type == unix.TMPFS_MAGIC || sfs.Type == unix.RAMFS_MAGIC
 	f.near = nearFS(int64(sfs.Type))
+	f.layered = sfs.Type == unix.OVERLAYFS_SUPER_MAGIC
 	f.mappable, f.seesAll, f.uid = opts.MapAfter >= 0 && mappable(&sfs), canSwitch(), uint32(unix.Geteuid())
 	f.noatime = sfs.Flags&(unix.ST_NOATIME|unix.ST_RDONLY) != 0
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
@@ -288,13 +292,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		sum.Write(id.bytes())
 		f.fsid = binary.BigEndian.Uint64(sum.Sum(nil)) | 1
 	}
-	key, err := loadKey(opts.StateDir)
-	if err != nil {
-		return nil, err
-	}
-	if f.seal, err = newSealer(key, &id, f.fsid); err != nil {
-		return nil, err
-	}
+	f.tag = newTag(&id, f.fsid)
 	if err := f.chooseIdentity(); err != nil {
 		return nil, err
 	}
@@ -342,7 +340,7 @@ func (f *FS) checkStateDir() error {
 		probe = filepath.Dir(probe)
 	}
 	if abs == f.dir || strings.HasPrefix(abs, strings.TrimSuffix(f.dir, "/")+"/") {
-		return fmt.Errorf("the state directory %s is inside the export, where clients could read the handle key", abs)
+		return fmt.Errorf("the state directory %s is inside the export, where clients could reach it", abs)
 	}
 	return nil
 }
@@ -395,7 +393,7 @@ func (f *FS) Limits() blockstore.Limits { return f.limits }
 func (f *FS) Counters() Counters {
 	c := &f.count
 	return Counters{
-		Opens: c.opens.Load(), Evictions: c.evictions.Load(), ForgedHandles: c.forged.Load(), Outside: c.outside.Load(),
+		Opens: c.opens.Load(), Evictions: c.evictions.Load(), ForeignHandles: c.foreign.Load(), Outside: c.outside.Load(),
 		Searches: c.searches.Load(), SearchMisses: c.searchMisses.Load(), SyncFailures: c.syncFailures.Load(), SyncsShared: c.syncsShared.Load(), ReadAhead: c.readAhead.Load(),
 		WouldBlock: c.wouldBlock.Load(), WritesBlock: c.writesBlock.Load(), DirectReads: c.directReads.Load(), DirectWrites: c.directWrites.Load(),
 		DirStreamHits: c.streamHits.Load(),

@@ -150,13 +150,13 @@ func asNobody(t *testing.T, tests string, caps ...uintptr) {
 }
 
 func TestUnprivileged(t *testing.T) {
-	asNobody(t, "TestConformance/(auto|birth)|TestRandom|TestOutside|TestHostRenames|TestUnprivilegedLimits|TestForged")
+	asNobody(t, "TestConformance/(auto|birth)|TestRandom|TestOutside|TestHostRenames|TestUnprivilegedLimits|TestOthersHandles")
 }
 
 // TestCapabilities: with the capabilities of the unit file the daemon need not be root to act as
 // its clients.
 func TestCapabilities(t *testing.T) {
-	asNobody(t, "TestConformance/auto|TestOutside|TestHostRenames|TestForged|TestACL|TestSwitches", unitCaps...)
+	asNobody(t, "TestConformance/auto|TestOutside|TestHostRenames|TestOthersHandles|TestACL|TestSwitches", unitCaps...)
 }
 
 // unitCaps are the capabilities over files that the unit file gives a daemon that is not root.
@@ -422,7 +422,7 @@ func TestIncarnations(t *testing.T) {
 		}
 		var sx unix.Statx_t
 		must(t, unix.Statx(unix.AT_FDCWD, filepath.Join(s.dir, name), 0, entryMask, &sx))
-		id, err := f.seal.open(&h)
+		id, err := f.tag.ident(&h)
 		must(t, err)
 		if k, ok := keyOf(&sx); ok {
 			f.incarnations.set(k, &id)

@@ -316,7 +316,7 @@ func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here
 	}
 	if id, ok := f.incarnations.get(&sx); ok {
 		f.find.seen(&id, &d.id, name)
-		e.tell(attrOfStatx(&sx), f.seal.seal(&id))
+		e.tell(attrOfStatx(&sx), f.tag.handle(&id))
 		e.inc, e.lasting = keyOf(&sx)
 		e.told.Note = &e.note
 		return true
@@ -342,7 +342,7 @@ func (f *FS) tellOf(fd int, d *object, e *listed) {
 	}
 	f.incarnations.put(&sx, &id)
 	f.find.seen(&id, &d.id, e.told.Name)
-	e.tell(attrOfStatx(&sx), f.seal.seal(&id))
+	e.tell(attrOfStatx(&sx), f.tag.handle(&id))
 }
 
 func (e *listed) tell(a blockstore.Attr, h blockstore.Handle) {

@@ -70,10 +70,7 @@ func (f *FS) sameMount(fd int) bool {
 	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID|unix.STATX_INO, &sx) != nil {
 		return false
 	}
-	if unix.Mkdev(sx.Dev_major, sx.Dev_minor) != f.dev {
-		return false
-	}
-	return sx.Mask&unix.STATX_MNT_ID == 0 || f.mountID == 0 || sx.Mnt_id == f.mountID
+	return f.ours(&sx)
 }
 
 // below walks from a directory up to the root and says whether it got there.

@@ -3,6 +3,7 @@ package posixfs
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -78,6 +79,9 @@ func openTable(f *FS, root ident) (*byTable, error) {
 		kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	if f.opts.StateDir != "" {
+		if err := os.MkdirAll(f.opts.StateDir, 0o700); err != nil {
+			return nil, fmt.Errorf("making the state directory: %w", err)
+		}
 		path := filepath.Join(f.opts.StateDir, fmt.Sprintf("places-%016x.db", f.fsid))
 		db, damage, err := openPlaces(path)
 		if damage != nil {
@@ -373,7 +377,7 @@ func (t *byTable) follow(id *ident, depth int) (int, error) {
 
 // openParent is follow for a directory, which is often open already.
 func (t *byTable) openParent(id *ident, depth int) (int, error) {
-	h := t.fs.seal.seal(id)
+	h := t.fs.tag.handle(id)
 	if o := t.fs.objects.get(&h); o != nil {
 		defer t.fs.objects.release(o)
 		var st unix.Stat_t
