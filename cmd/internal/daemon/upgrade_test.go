@@ -64,7 +64,7 @@ func beHeir(how string) int {
 			os.Exit(1)
 		}
 	}
-	hang := func() { select {} }
+	hang := func() { time.Sleep(time.Hour) } // select {} ends a program that has no other goroutine
 	receive()
 	switch how {
 	case "refuse":
