@@ -74,6 +74,7 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 		return w, err
 	}
 	defer f.release(o)
+	since := f.failures(o)
 	err = func() error {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -112,7 +113,7 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 	if err != nil {
 		return w, err
 	}
-	return w, f.syncObject(o)
+	return w, f.syncObject(o, since)
 }
 
 // judgedBy is the ACL that decides about c on o where the server and not the kernel

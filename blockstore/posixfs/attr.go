@@ -30,6 +30,7 @@ func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetA
 		return w, err
 	}
 	defer f.release(o)
+	since := f.failures(o)
 	err = func() error {
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -55,7 +56,7 @@ func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetA
 	if err != nil {
 		return w, err
 	}
-	return w, f.syncObject(o)
+	return w, f.syncObject(o, since)
 }
 
 // change makes checked changes to o.
@@ -135,37 +136,13 @@ func utimes(fd int, ts []unix.Timespec) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), ts, 0)
 }
 
-// syncObject makes the attributes of o stable. Only files and directories can
-// be synced by themselves.
-func (f *FS) syncObject(o *object) error {
-	if f.async.Load() || (o.typ != blockstore.TypeReg && o.typ != blockstore.TypeDir) {
+// syncObject makes the attributes of o stable, and fails if a sync of it has failed since. Only files and
+// directories can be synced by themselves.
+func (f *FS) syncObject(o *object, since failures) error {
+	if o.typ != blockstore.TypeReg && o.typ != blockstore.TypeDir {
 		return nil
 	}
-	fd, err := o.reader()
-	if err == unix.EACCES && o.typ == blockstore.TypeReg {
-		fd, err = o.writer()
-	}
-	if err == unix.EACCES && !f.who.on {
-		// The daemon's user cannot open its own object by its mode: the whole
-		// filesystem is the only sync left.
-		if err = unix.Syncfs(f.syncFD()); err != nil {
-			return f.syncFailed(err)
-		}
-		return nil
-	}
-	if err != nil {
-		return mapErr(err)
-	}
-	return f.syncAll(o, fd)
-}
-
-// syncFD is a descriptor on the filesystem that syncfs takes, -1 if there is none.
-func (f *FS) syncFD() int {
-	fd, err := f.root.reader()
-	if err != nil {
-		return -1
-	}
-	return fd
+	return f.syncAll(o, since)
 }
 
 // ReadLink returns the target of a symlink.

@@ -282,9 +282,7 @@ func (f *FS) discard(o *object) {
 	if o.dirty.Load() {
 		var st unix.Stat_t
 		if o.stat(&st) == nil {
-			if fd, err := o.reader(); err == nil {
-				_ = f.syncData(o, fd) // a failure has changed the verifier
-			}
+			_ = f.syncData(o, f.failures(o)) // a failure has changed the verifier
 		}
 	}
 	o.closeFiles()

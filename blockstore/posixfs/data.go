@@ -173,15 +173,16 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 	}
 	defer f.release(o)
 	var w blockstore.Wcc
-	n, fd, err := f.write(c, o, p, off, &w)
+	since := f.failures(o)
+	n, err := f.write(c, o, p, off, &w)
 	if err != nil {
 		return 0, how, w, err
 	}
 	switch {
 	case how == blockstore.FileSync:
-		err = f.syncAll(o, fd)
+		err = f.syncAll(o, since)
 	case how == blockstore.DataSync:
-		err = f.syncData(o, fd)
+		err = f.syncData(o, since)
 	case n > 0:
 		o.dirty.Store(true)
 	}
@@ -251,9 +252,9 @@ func writable(off uint64, n int) bool {
 	return off <= 1<<63-1 && (n == 0 || off+uint64(n) <= 1<<63-1)
 }
 
-func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *blockstore.Wcc) (n, fd int, err error) {
+func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *blockstore.Wcc) (n int, err error) {
 	if err := o.dataType(); err != nil {
-		return 0, -1, err
+		return 0, err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -262,23 +263,24 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 		if err == blockstore.ErrStale {
 			f.forget(o)
 		}
-		return 0, -1, err
+		return 0, err
 	}
 	before(w, &st)
 	if f.readOnly {
-		return 0, -1, blockstore.ErrROFS
+		return 0, blockstore.ErrROFS
 	}
 	if !f.mayWrite(c, o, &st) {
-		return 0, -1, blockstore.ErrAccess
+		return 0, blockstore.ErrAccess
 	}
 	if !writable(off, len(p)) {
-		return 0, -1, blockstore.ErrFBig
+		return 0, blockstore.ErrFBig
 	}
-	if fd, err = o.writer(); err != nil {
-		return 0, -1, mapErr(err)
+	fd, err := o.writer()
+	if err != nil {
+		return 0, mapErr(err)
 	}
 	if len(p) == 0 {
-		return 0, fd, nil
+		return 0, nil
 	}
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
 		n, err = f.pwriteAs(c, fd, p, off)
@@ -291,7 +293,7 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 		n, err = f.pwrite(fd, p, off)
 	}
 	o.after(w)
-	return n, fd, mapErr(err)
+	return n, mapErr(err)
 }
 
 // pwriteAs is pwrite as the client's user, so that the kernel takes the set-ID bits away. It is apart from its
@@ -349,6 +351,7 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 		return w, err
 	}
 	defer f.release(o)
+	since := f.failures(o)
 	if err := o.dataType(); err != nil {
 		return w, err
 	}
@@ -360,15 +363,8 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 	if !f.mayWrite(c, o, &st) {
 		return w, blockstore.ErrAccess
 	}
-	fd, err := o.reader()
-	if err == unix.EACCES {
-		fd, err = o.writer()
-	}
-	if err != nil {
-		return w, mapErr(err)
-	}
 	o.dirty.Store(false)
-	if err := f.syncData(o, fd); err != nil {
+	if err := f.syncData(o, since); err != nil {
 		return w, err
 	}
 	o.after(&w)

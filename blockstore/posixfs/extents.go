@@ -88,6 +88,7 @@ func (f *FS) fallocate(c *blockstore.Cred, h blockstore.Handle, mode uint32, off
 		return err
 	}
 	defer f.release(o)
+	since := f.failures(o)
 	o.mu.Lock()
 	err = f.modify(c, o, func(fd int) error {
 		_, err := again(func() (int, error) { return 0, unix.Fallocate(fd, mode, int64(off), int64(n)) })
@@ -97,7 +98,7 @@ func (f *FS) fallocate(c *blockstore.Cred, h blockstore.Handle, mode uint32, off
 	if err != nil {
 		return err
 	}
-	return f.syncObject(o)
+	return f.syncObject(o, since)
 }
 
 // Allocate is fallocate.
@@ -140,7 +141,13 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 	if err := checkOffsets(fromOff, toOff, n); err != nil {
 		return err
 	}
-	err := f.both(c, from, to, func(in, out int, _ uint64) error {
+	o, err := f.acquire(to)
+	if err != nil {
+		return err
+	}
+	defer f.release(o)
+	since := f.failures(o)
+	err = f.both(c, from, to, func(in, out int, _ uint64) error {
 		r := unix.FileCloneRange{Src_fd: int64(in), Src_offset: fromOff, Src_length: n, Dest_offset: toOff}
 		_, err := again(func() (int, error) { return 0, unix.IoctlFileCloneRange(out, &r) })
 		if err == unix.ENOTTY {
@@ -151,13 +158,7 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 	if err != nil {
 		return err
 	}
-	// There is no COMMIT of a clone.
-	o, err := f.acquire(to)
-	if err != nil {
-		return err
-	}
-	defer f.release(o)
-	return f.syncObject(o)
+	return f.syncObject(o, since) // there is no COMMIT of a clone
 }
 
 // Copy is copy_file_range, which shares blocks where the filesystem can.

@@ -123,6 +123,7 @@ type creation struct {
 	// chgrp is the group to give where the server and not the kernel does.
 	chgrp int
 	w     blockstore.Wcc
+	since failures // of d
 }
 
 // begin checks what can be checked about a create. canMake is false where an
@@ -214,7 +215,7 @@ func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode
 	if mode == blockstore.Exclusive {
 		s = exclusiveAttr(verf)
 	}
-	k := creation{c: c, d: d, name: name, typ: blockstore.TypeReg}
+	k := creation{c: c, d: d, name: name, typ: blockstore.TypeReg, since: f.failures(d)}
 	d.mu.Lock()
 	o, made, err := f.createLocked(&k, mode, s)
 	if made {
@@ -231,10 +232,10 @@ func (f *FS) created(k *creation, o *object, made bool, err error) (blockstore.H
 	}
 	defer f.release(o)
 	if made {
-		if err := f.syncObject(o); err != nil {
+		if err := f.syncObject(o, failures{whole: k.since.whole}); err != nil { // any failure is since it was made
 			return blockstore.Handle{}, blockstore.Attr{}, k.w, err
 		}
-		if err := f.syncObject(k.d); err != nil {
+		if err := f.syncObject(k.d, k.since); err != nil {
 			return blockstore.Handle{}, blockstore.Attr{}, k.w, err
 		}
 	}
@@ -308,10 +309,10 @@ func (f *FS) checkExisting(k *creation, o *object, mode blockstore.CreateMode, s
 			return blockstore.ErrExist
 		}
 		// A retry after a crash: the first answer may never have been stable.
-		if err := f.syncObject(o); err != nil {
+		if err := f.syncObject(o, f.failures(o)); err != nil {
 			return err
 		}
-		return f.syncObject(k.d)
+		return f.syncObject(k.d, k.since)
 	}
 	if s.Size == nil {
 		return nil
@@ -323,10 +324,11 @@ func (f *FS) checkExisting(k *creation, o *object, mode blockstore.CreateMode, s
 	if err != nil {
 		return err
 	}
+	since := f.failures(o)
 	if err := f.change(k.c, o, &a, &do); err != nil {
 		return err
 	}
-	return f.syncObject(o)
+	return f.syncObject(o, since)
 }
 
 // exclusiveAttr turns a verifier into the times that hold it, as the Linux NFS
@@ -349,7 +351,7 @@ func (f *FS) makeNew(c *blockstore.Cred, dir blockstore.Handle, name string, typ
 	if s == nil {
 		s = &blockstore.SetAttr{}
 	}
-	k := creation{c: c, d: d, name: name, typ: typ}
+	k := creation{c: c, d: d, name: name, typ: typ, since: f.failures(d)}
 	d.mu.Lock()
 	o, made, err := f.makeLocked(&k, s, call)
 	if made {
@@ -463,6 +465,7 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, flag
 		return w, err
 	}
 	defer f.release(d)
+	since := f.failures(d)
 	err = func() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -499,7 +502,7 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, flag
 	if err != nil {
 		return w, mapErr(err)
 	}
-	return w, f.syncObject(d)
+	return w, f.syncObject(d, since)
 }
 
 // entryView is what was found under a name before an operation on it.
@@ -573,15 +576,16 @@ func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string,
 		return fromW, toW, err
 	}
 	defer f.release(td)
+	fromSince, toSince := f.failures(fd), f.failures(td)
 	err = f.renameLocked(c, fd, fromName, td, toName, &fromW, &toW)
 	if err != nil {
 		return fromW, toW, mapErr(err)
 	}
-	if err := f.syncObject(td); err != nil {
+	if err := f.syncObject(td, toSince); err != nil {
 		return fromW, toW, err
 	}
 	if fd != td {
-		err = f.syncObject(fd)
+		err = f.syncObject(fd, fromSince)
 	}
 	return fromW, toW, err
 }
@@ -721,6 +725,7 @@ func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a 
 		return a, w, err
 	}
 	defer f.release(d)
+	since, dirSince := f.failures(o), f.failures(d)
 	err = func() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -756,8 +761,8 @@ func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a 
 		return nil
 	}()
 	if err == nil {
-		if err = f.syncObject(o); err == nil {
-			err = f.syncObject(d)
+		if err = f.syncObject(o, since); err == nil {
+			err = f.syncObject(d, dirSince)
 		}
 	}
 	if now, aerr := o.attr(); aerr == nil {

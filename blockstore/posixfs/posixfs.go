@@ -188,6 +188,7 @@ type FS struct {
 	uid               uint32
 	writeRest         time.Duration // of Options.MapAfter
 
+	syncs  syncs // of the whole filesystem
 	verfMu sync.Mutex
 	verf   [8]byte
 }

@@ -3,17 +3,24 @@ package posixfs
 import (
 	"sync"
 
+	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
 )
 
 // syncs lets concurrent syncs of one inode stand for one another: one that begins after a
 // caller's data was written covers it. One is under way at a time, and all that come meanwhile
 // share the next. Its zero value is ready; it may be used from any goroutine.
+//
+// The kernel reports that it could not write some data back once, to the sync that it happened in or to the
+// next, and takes the pages for clean afterwards. A later sync succeeds although the data is lost. So failures
+// are counted: a caller reads the count before it changes the object, and do fails if a sync has failed since.
 type syncs struct {
 	mu      sync.Mutex
 	more    sync.Cond // a sync has ended
 	running bool
 	next    *shared // nil while nobody waits
+	failed  uint64  // syncs that failed
+	lost    error   // of the last of them
 }
 
 // shared is one sync that several wait for. syncs.mu guards it.
@@ -24,13 +31,24 @@ type shared struct {
 	err     error
 }
 
-// do returns when a sync that began after do was called has ended, with its error, which is that of
-// every caller that it covers: the kernel tells of data that it could not write once for a
-// descriptor, so that a sync of one's own might not hear of it. all asks for attributes that are not
-// needed to find the data. alone says that no other caller was covered.
-func (s *syncs) do(all bool, sync func(all bool) error) (alone bool, err error) {
+// failures returns how many syncs have failed.
+func (s *syncs) failures() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.failed
+}
+
+// do returns when a sync that began after do was called has ended, with its error, or with that of
+// another sync if one has failed since there were since failures. all asks for attributes that are not
+// needed to find the data. alone says that no other caller was covered.
+func (s *syncs) do(all bool, since uint64, sync func(all bool) error) (alone bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		if err == nil && s.failed != since {
+			err = s.lost
+		}
+	}()
 	s.more.L = &s.mu
 	if !s.running && s.next == nil {
 		return true, s.run(all, sync)
@@ -60,21 +78,46 @@ func (s *syncs) run(all bool, sync func(all bool) error) error {
 	err := sync(all)
 	s.mu.Lock()
 	s.running = false
+	if err != nil {
+		s.failed++
+		s.lost = err
+	}
 	s.more.Broadcast()
 	return err
 }
 
-// syncData puts the data of a file on disk, and of its attributes what finds it; fd is a descriptor of it.
-func (f *FS) syncData(o *object, fd int) error { return f.sync(o, fd, false) }
+// failures is how many syncs had failed when a change of an object began.
+type failures struct {
+	object uint64
+	whole  uint64 // syncs of the whole filesystem, where they stand for those of the object
+}
+
+// failures is to be called before a change that is synced.
+func (f *FS) failures(o *object) failures {
+	return failures{o.syncs.failures(), f.syncs.failures()}
+}
+
+// syncData puts the data of a file on disk, and of its attributes what finds it. It fails if a sync of
+// the object has failed since.
+func (f *FS) syncData(o *object, since failures) error { return f.sync(o, false, since) }
 
 // syncAll puts the data and the attributes of an object on disk.
-func (f *FS) syncAll(o *object, fd int) error { return f.sync(o, fd, true) }
+func (f *FS) syncAll(o *object, since failures) error { return f.sync(o, true, since) }
 
-func (f *FS) sync(o *object, fd int, all bool) error {
+func (f *FS) sync(o *object, all bool, since failures) error {
 	if f.async.Load() {
 		return nil
 	}
-	alone, err := o.syncs.do(all, func(all bool) error {
+	fd, err := o.syncer()
+	if err == unix.EACCES && !f.who.on {
+		// The daemon's user cannot open its own object by its mode: the whole
+		// filesystem is the only sync left.
+		return f.syncWhole(since)
+	}
+	if err != nil {
+		return mapErr(err)
+	}
+	alone, err := o.syncs.do(all, since.object, func(all bool) error {
 		if err := f.kernelSync(fd, all); err != nil {
 			return f.syncFailed(err)
 		}
@@ -83,6 +126,34 @@ func (f *FS) sync(o *object, fd int, all bool) error {
 	if !alone {
 		f.count.syncsShared.Add(1)
 	}
+	return err
+}
+
+// syncer returns the descriptor to sync an object by. It is the one that data was written by, if there is
+// one: the kernel does not report to a descriptor what failed, and was reported to another, before it was opened.
+func (o *object) syncer() (int, error) {
+	if fd := o.rw.Load(); fd >= 0 {
+		return int(fd), nil
+	}
+	fd, err := o.reader()
+	if err == unix.EACCES && o.typ == blockstore.TypeReg {
+		fd, err = o.writer()
+	}
+	return fd, err
+}
+
+// syncWhole puts everything of the filesystem on disk.
+func (f *FS) syncWhole(since failures) error {
+	_, err := f.syncs.do(true, since.whole, func(bool) error {
+		fd, err := f.root.reader()
+		if err == nil {
+			err = unix.Syncfs(fd)
+		}
+		if err != nil {
+			return f.syncFailed(err)
+		}
+		return nil
+	})
 	return err
 }
 

@@ -27,6 +27,7 @@ func (f *FS) xattr(c *blockstore.Cred, h blockstore.Handle, want uint32, w *bloc
 	}
 	defer f.release(o)
 	change := want == blockstore.MayWrite
+	since := f.failures(o)
 	err = func() error {
 		if change {
 			o.mu.Lock()
@@ -65,7 +66,7 @@ func (f *FS) xattr(c *blockstore.Cred, h blockstore.Handle, want uint32, w *bloc
 	if err != nil || !change {
 		return err
 	}
-	return f.syncObject(o)
+	return f.syncObject(o, since)
 }
 
 // GetXattr reads an attribute.

@@ -60,6 +60,9 @@ func write(o *op, mayBlock bool) rpc.Status {
 		st = nfs.ErrInval // section 3.3.7: count is the data's, or less
 	default:
 		count = min(count, o.rule.WriteMax()) // the client sends the rest again
+		// The verifier of before: if the data is lost before the reply, the client has to see at COMMIT
+		// that its own does not match.
+		v := o.x.FS.Verifier()
 		n, committed, wcc, err := o.writeAt(h, data[:count], off, how, mayBlock)
 		if err != nil && !mayBlock {
 			return rpc.Again
@@ -67,7 +70,6 @@ func write(o *op, mayBlock bool) rpc.Status {
 		if w, st = wcc, nfs.StatusOf(err); st != nfs.OK {
 			break
 		}
-		v := o.x.FS.Verifier()
 		o.status(nfs.OK)
 		o.wcc(&w, &h)
 		o.c.Res.Uint32(uint32(n))
@@ -102,12 +104,12 @@ func commit(o *op, _ bool) rpc.Status {
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
 	if st == nfs.OK {
-		// The verifier of before: if unstable writes are lost in between, the
-		// client has to see that its own does not match.
-		v := o.x.FS.Verifier()
 		var err error
 		w, err = o.x.FS.Commit(&o.cred, h, off, count)
 		if st = nfs.StatusOf(err); st == nfs.OK {
+			// The verifier of after: if unstable writes are lost during the sync, the
+			// client has to see that its own does not match.
+			v := o.x.FS.Verifier()
 			o.status(nfs.OK)
 			o.wcc(&w, &h)
 			o.c.Res.Fixed(v[:])

@@ -1,6 +1,7 @@
 package nfs3
 
 import (
+	"bytes"
 	"net/netip"
 	"testing"
 
@@ -20,6 +21,56 @@ func TestInlineWriteLength(t *testing.T) {
 
 // slow is a store whose writes have to wait.
 type slow struct{ blockstore.FS }
+
+// losing is a store in which, during every write and commit, a sync of somebody else's fails.
+type losing struct {
+	blockstore.FS
+	verf [8]byte
+}
+
+func (f *losing) Verifier() [8]byte { return f.verf }
+
+func (f *losing) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+	f.verf[0]++
+	return f.FS.WriteAt(c, h, p, off, how)
+}
+
+func (f *losing) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, n uint32) (blockstore.Wcc, error) {
+	f.verf[0]++
+	return f.FS.Commit(c, h, off, n)
+}
+
+// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by the verifiers: that of
+// a WRITE is of before, that of a COMMIT of after.
+func TestVerifierOfLostWrites(t *testing.T) {
+	r := newRig(t)
+	f := &losing{FS: r.fs}
+	rule := nfs.ClientRule{CIDR: netip.MustParsePrefix("0.0.0.0/0"), Squash: nfs.NoRootSquash}
+	if err := r.table.Replace([]*nfs.Export{{ID: 1, Pseudo: "/one", FS: f, Clients: []nfs.ClientRule{rule}}}); err != nil {
+		t.Fatal(err)
+	}
+	mode := uint32(0o600)
+	h, _ := r.make(ProcCreate, dirArgs(r.root(), "f", words(uint32(blockstore.Unchecked)), sattr(&blockstore.SetAttr{Mode: &mode})))
+	was := f.verf
+	st, d := r.nfs(ProcWrite, func(e *xdr.Encoder) {
+		EncodeHandle(e, h)
+		e.Uint64(0)
+		e.Uint32(4)
+		e.Uint32(uint32(blockstore.Unstable))
+		e.Opaque([]byte("data"))
+	})
+	DecodeWcc(d)
+	d.Uint32()
+	d.Uint32()
+	if got := d.Fixed(8); st != nfs.OK || !bytes.Equal(got, was[:]) {
+		t.Errorf("WRITE: %v, verifier %x, before it that was %x", st, got, was)
+	}
+	st, d = r.nfs(ProcCommit, readArgs(h, 0, 0))
+	DecodeWcc(d)
+	if got := d.Fixed(8); st != nfs.OK || !bytes.Equal(got, f.verf[:]) {
+		t.Errorf("COMMIT: %v, verifier %x, after it that is %x", st, got, f.verf)
+	}
+}
 
 // TestWriteWhereItArrived: a WRITE over RDMA is done on the loop if the store need not wait, and it
 // is no failure; all others move to a worker and end there as they would without.

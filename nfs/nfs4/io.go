@@ -144,11 +144,13 @@ func write(k *compound) nfs.Status {
 	}
 	fs := k.cur.x.FS
 	data = data[:min(len(data), int(k.cur.rule.WriteMax()))] // the client sends the rest again
+	// The verifier of before: if the data is lost before the reply, the client has to see at COMMIT that
+	// its own does not match.
+	v := fs.Verifier()
 	n, committed, _, err := fs.WriteAt(k.who(&k.cur), k.cur.h, data, off, how)
 	if err != nil {
 		return k.ioFailed(nfs.StatusOf(err))
 	}
-	v := fs.Verifier()
 	e := &k.c.Res
 	e.Uint32(uint32(n))
 	e.Uint32(uint32(committed))
@@ -166,12 +168,12 @@ func commit(k *compound) nfs.Status {
 		return nfs.ErrIsDir
 	}
 	// What was written before the export became read-only may be committed still.
-	// The verifier of before: if unstable writes are lost in between, the client has
-	// to see that its own does not match.
-	v := k.cur.x.FS.Verifier()
 	if _, err := k.cur.x.FS.Commit(k.who(&k.cur), k.cur.h, off, count); err != nil {
 		return k.ioFailed(nfs.StatusOf(err))
 	}
+	// The verifier of after: if unstable writes are lost during the sync, the client has to
+	// see that its own does not match.
+	v := k.cur.x.FS.Verifier()
 	k.c.Res.Fixed(v[:])
 	return nfs.OK
 }

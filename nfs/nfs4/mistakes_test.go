@@ -17,16 +17,29 @@ type syncing struct {
 	asked     blockstore.Stability
 	committed blockstore.Stability
 	commits   int
+	verf      [8]byte
+	loses     bool // what others wrote, during every call
+}
+
+func (s *syncing) Verifier() [8]byte { return s.verf }
+
+// lose is a sync of somebody else's that fails.
+func (s *syncing) lose() {
+	if s.loses {
+		s.verf[0]++
+	}
 }
 
 func (s *syncing) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
 	n, _, w, err := s.FS.WriteAt(c, h, p, off, how)
 	s.asked = how
+	s.lose()
 	return n, s.committed, w, err
 }
 
 func (s *syncing) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, n uint32) (blockstore.Wcc, error) {
 	s.commits++
+	s.lose()
 	return s.FS.Commit(c, h, off, n)
 }
 
@@ -53,6 +66,29 @@ func TestCommittedIsWhatTheStoreSays(t *testing.T) {
 	x.do(op(OpPutFH, fh), op(OpCommit, uint64(0), uint32(0))).ok(OpPutFH).ok(OpCommit)
 	if s.commits != was+1 {
 		t.Error("COMMIT did not reach the store")
+	}
+}
+
+// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by the verifiers: that of
+// a WRITE is of before, that of a COMMIT of after.
+func TestVerifierOfLostWrites(t *testing.T) {
+	var s *syncing
+	r := newRigOver(t, func(fs blockstore.FS) blockstore.FS {
+		s = &syncing{FS: fs, loses: true}
+		return s
+	})
+	x := r.session(2, "one")
+	fh, id := x.make(x.handle("one"), "file")
+	was := s.verf
+	p := x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(blockstore.Unstable), "data")).ok(OpPutFH).ok(OpWrite)
+	p.Uint32()
+	p.Uint32()
+	if got := p.Fixed(8); !bytes.Equal(got, was[:]) {
+		t.Errorf("WRITE has verifier %x, before it that was %x", got, was)
+	}
+	p = x.do(op(OpPutFH, fh), op(OpCommit, uint64(0), uint32(0))).ok(OpPutFH).ok(OpCommit)
+	if got := p.Fixed(8); !bytes.Equal(got, s.verf[:]) {
+		t.Errorf("COMMIT has verifier %x, after it that is %x", got, s.verf)
 	}
 }
 

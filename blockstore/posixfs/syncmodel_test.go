@@ -1,0 +1,193 @@
+package posixfs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// pageCache is the kernel's page cache of one file, as far as failures go: an error of writing back is
+// reported once, and the pages that it was of are clean afterwards. Each write has a page of its own.
+type pageCache struct {
+	dirty, durable map[int]bool
+	unseen         bool         // an error was not reported yet
+	syncing        bool         // a sync is under way
+	covered        map[int]bool // the pages that were dirty when it began
+	outcome        chan error
+	reported       int
+}
+
+// sync is fdatasync: what becomes of it the driver of the test decides.
+func (k *pageCache) sync(int, bool) error {
+	k.syncing, k.covered = true, maps.Clone(k.dirty)
+	return <-k.outcome
+}
+
+// lose has some dirty pages fail to be written back.
+func (k *pageCache) lose(r *rand.Rand) {
+	for page := range modelOps { // in the order of pages, so that the seed decides
+		if k.dirty[page] && r.IntN(2) == 0 {
+			delete(k.dirty, page)
+			k.unseen = true
+		}
+	}
+}
+
+// end ends the sync that is under way, which writes back what was dirty when it began and, if it fails, perhaps more.
+func (k *pageCache) end() {
+	for page := range k.covered {
+		if k.dirty[page] {
+			delete(k.dirty, page)
+			k.durable[page] = true
+		}
+	}
+	var err error
+	if k.unseen {
+		err = unix.EIO
+		k.unseen = false
+		k.reported++
+	}
+	k.syncing = false
+	k.outcome <- err
+}
+
+// modelOps is how many actions a run of TestSyncModel has.
+const modelOps = 200
+
+// modelCall is a WRITE or a COMMIT of the model's client.
+type modelCall struct {
+	page     int // -1: a COMMIT
+	how      blockstore.Stability
+	verf     [8]byte
+	owed     []unstableWrite // what a COMMIT is to put on disk
+	reported int             // failures when it began
+	ended    bool
+	err      error
+}
+
+// unstableWrite is one that the client has not committed.
+type unstableWrite struct {
+	page int
+	verf [8]byte
+}
+
+// TestSyncModel: whatever the order of writes, commits and failures, no client takes for stable what is lost. A
+// write that is stable by its reply is on disk, and so is an unstable one after a COMMIT with the same verifier.
+func TestSyncModel(t *testing.T) {
+	seeds := []uint64{rand.Uint64()}
+	for seed := range uint64(40) {
+		seeds = append(seeds, seed)
+	}
+	f, _ := openTemp(t, Options{})
+	h := dataFile(t, f, 1<<20)
+	must(t, f.syncData(mustAcquire(t, f, h), failures{}))
+	var failed, changed, kept int
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b, c := runSyncModel(t, f, h, seed)
+				failed, changed, kept = failed+a, changed+b, kept+c
+			})
+		})
+	}
+	if failed == 0 || changed == 0 || kept == 0 {
+		t.Errorf("%d calls failed, %d writes saw another verifier, %d were committed: a case is missing", failed, changed, kept)
+	}
+}
+
+func mustAcquire(t *testing.T, f *FS, h blockstore.Handle) *object {
+	o, err := f.acquire(h)
+	must(t, err)
+	t.Cleanup(func() { f.release(o) })
+	return o
+}
+
+func runSyncModel(t *testing.T, f *FS, h blockstore.Handle, seed uint64) (failed, changed, kept int) {
+	r := rand.New(rand.NewPCG(seed, 0))
+	k := &pageCache{dirty: map[int]bool{}, durable: map[int]bool{}, outcome: make(chan error)}
+	f.kernelSync = k.sync
+	defer func() { f.kernelSync = kernelSync }()
+	var calls []*modelCall
+	var owed []unstableWrite
+	page := 0
+	look := func() {
+		synctest.Wait()
+		rest := calls[:0]
+		for _, c := range calls {
+			switch {
+			case !c.ended:
+				rest = append(rest, c)
+			case c.err != nil:
+				failed++
+				if !errors.Is(c.err, blockstore.ErrIO) || k.reported == c.reported {
+					t.Errorf("page %d failed with %v after %d failures, %d when it began", c.page, c.err, k.reported, c.reported)
+				}
+			case c.page >= 0 && c.how == blockstore.Unstable:
+				owed = append(owed, unstableWrite{c.page, c.verf})
+			case c.page >= 0:
+				if !k.durable[c.page] {
+					t.Errorf("page %d is stable by the reply, and lost", c.page)
+				}
+			default:
+				for _, w := range c.owed {
+					if w.verf != c.verf {
+						changed++ // the client writes it again
+						continue
+					}
+					kept++
+					if !k.durable[w.page] {
+						t.Errorf("page %d was committed with its verifier, and is lost", w.page)
+					}
+				}
+			}
+		}
+		calls = rest
+	}
+	start := func(c *modelCall) {
+		c.reported = k.reported
+		calls = append(calls, c)
+		go func() {
+			defer func() { c.ended = true }()
+			if c.page < 0 {
+				_, c.err = f.Commit(nil, h, 0, 0)
+				c.verf = f.Verifier()
+				return
+			}
+			c.verf = f.Verifier()
+			_, _, _, c.err = f.WriteAt(nil, h, []byte("page"), uint64(c.page)*4096, c.how)
+		}()
+		look()
+	}
+	for range modelOps {
+		switch n := r.IntN(10); {
+		case n < 4:
+			k.dirty[page] = true
+			start(&modelCall{page: page, how: blockstore.Stability(r.IntN(3))})
+			page++
+		case n < 6:
+			start(&modelCall{page: -1, owed: append([]unstableWrite(nil), owed...)})
+		case n < 7:
+			k.lose(r)
+		case k.syncing:
+			k.end()
+			look()
+		}
+	}
+	for k.syncing {
+		k.end()
+		look()
+	}
+	start(&modelCall{page: -1, owed: owed})
+	k.end()
+	look()
+	if len(calls) > 0 {
+		t.Fatalf("%d calls have not ended", len(calls))
+	}
+	return failed, changed, kept
+}
