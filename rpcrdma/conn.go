@@ -136,7 +136,8 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	}
 	peer := rpc.Peer{Addr: req.Remote(), Local: req.Local(), Transport: rpc.TransportRDMA, PKey: req.PKey()}
 	said, _ := ParsePrivate(req.PrivateData())
-	grant := l.pool.join(min(cfg.Credits, firstGrant), cfg.Inline)
+	// Who has not confirmed the connection may not even exist: it gets the least. See welcome.
+	grant := l.pool.join(min(cfg.Credits, floorCredits), cfg.Inline)
 	if grant == 0 {
 		return nil, l.noMemory()
 	}
@@ -259,6 +260,7 @@ func (c *serverConn) event(_ rdma.Conn, e rdma.ConnEvent) {
 	case rdma.EventEstablished:
 		c.l.cfg.Logger.Info("client connected", "peer", c.peer.Addr.String(), "inline", c.inlineOut,
 			"read_depth", c.ords.Load(), "remote_invalidation", c.peerInval)
+		c.welcome()
 		c.probe.start(c.conn, serverProbe, func() bool { return !c.dead })
 	default:
 		c.lastWords()
@@ -461,13 +463,29 @@ func (c *serverConn) grow() {
 	if next <= c.grant || n > c.owned && !c.l.pool.grow((n-c.owned)*cfg.Inline, next, cfg.Inline) {
 		return
 	}
+	c.extend(next, n)
+}
+
+// welcome gives a client that has confirmed its connection the credits that clients begin with, unless
+// half of the memory for messages is taken.
+func (c *serverConn) welcome() {
+	cfg := &c.l.cfg
+	next := min(cfg.Credits, firstGrant)
+	n := receives(next)
+	if !c.dead && next > c.grant && n > c.owned && c.l.pool.settle((n-c.owned)*cfg.Inline) {
+		c.extend(next, n)
+	}
+}
+
+// extend posts receives until there are n, for the credits of grant. Their memory has been taken.
+func (c *serverConn) extend(grant, n int) {
 	for ; c.owned < n; c.owned++ {
 		last := len(c.resting) - 1
 		c.post(c.resting[last])
 		c.resting = c.resting[:last]
 	}
 	c.postReceives()
-	c.grant = next
+	c.grant = grant
 }
 
 // credits is what a reply grants now: what was asked for, as far as there are receives, memory

@@ -18,9 +18,9 @@ import (
 
 // Config bounds a Listener. Zero fields have defaults; sizes are in bytes.
 //
-// A connection takes memory for messages, Inline bytes for each of its receives: it begins with
-// 16 credits and 32 receives, 128 KiB, and has 144, 576 KiB, if its client ever has most of 128
-// credits in use. Bulk data of calls in progress takes at most ConnMemory of each
+// A connection takes memory for messages, Inline bytes for each of its receives: 6 receives, 24 KiB,
+// until its client has confirmed it, then 32 for 16 credits, 128 KiB, and 144, 576 KiB, if its client
+// ever has most of 128 credits in use. Bulk data of calls in progress takes at most ConnMemory of each
 // connection. All of it is part of Memory, which see for what happens when it is short. A call
 // for whose data there is no room waits before any of it is fetched, and calls without bulk
 // data overtake it.

@@ -179,8 +179,7 @@ func (m *Memory) share(inline int) int { return creditsOf(m.part() / inline) }
 func (m *Memory) part() int { return m.messages / 4 * 3 / max(m.conns, 1) }
 
 // join takes the memory for the receives of a new connection, which wants so many credits, and
-// says how many it gets: the floor once half of the memory is taken, as most connections never
-// use more, and 0 if there is not even that.
+// says how many it gets: the floor once half of the memory is taken, and 0 if there is not even that.
 func (m *Memory) join(want, inline int) (credits int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -241,6 +240,18 @@ func (m *Memory) grow(n, credits, inline int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.taken+n > m.messages/2 && (credits > m.share(inline) || m.taken+n > m.messages/4*3) {
+		return false
+	}
+	m.take(n)
+	return true
+}
+
+// settle takes n bytes for the receives of a connection that was established, and reports whether it
+// may: not once half of the memory is taken, as most connections never use more than the floor.
+func (m *Memory) settle(n int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.taken+n > m.messages/2 {
 		return false
 	}
 	m.take(n)

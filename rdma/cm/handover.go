@@ -83,7 +83,7 @@ func (m *Machine) Import(now rdma.Time, s *Snapshot) error {
 		switch e.State {
 		case REPSent:
 			m.ask(id)
-			m.halfOpen = append(m.halfOpen, id)
+			m.waitForRTU(id)
 		case TimeWait:
 			m.waiting++
 		case Established, DREQSent:

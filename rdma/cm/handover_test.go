@@ -66,7 +66,7 @@ func TestHandover(t *testing.T) {
 			t.Fatal("the REP was not repeated as it was")
 		}
 		l.hear(l.ids(AttrRTU))
-		if setup, _ := l.m.Pending(); l.id.State != Established || setup != 0 || len(l.m.asked) != 0 {
+		if setup, _ := l.m.Pending(); l.id.State != Established || setup != 0 || len(l.m.askers) != 0 {
 			t.Errorf("state %d, %d set up", l.id.State, setup)
 		}
 	})

@@ -51,11 +51,15 @@ type Config struct {
 	ConnectLimit rdma.Time
 	// PendingMax bounds connections that are being set up, PeerPendingMax those
 	// of them that one address asked for, and TimeWaitMax those that are
-	// remembered after their end. 0 means 512, half of PendingMax, and 8192. A REQ
-	// beyond PendingMax is rejected, unless a REP has waited for its RTU for half a
-	// second: then that connection is given up. So who forges source addresses has
-	// to send a thousand REQs a second to keep others out. SIDR REQs have a table of
-	// PendingMax of their own, in either direction.
+	// remembered after their end. 0 means 512, half of PendingMax, and 8192.
+	//
+	// Source addresses can be forged, also those of hosts that exist. So a REQ beyond
+	// a bound takes the place of the half-open connection that has waited longest for
+	// its RTU: beyond PeerPendingMax of those of the same address, beyond PendingMax of
+	// all. A half-open connection has its place for 5 ms in any case. A REQ that finds
+	// none older waits in a queue of PeerPendingMax. When that is full it takes the place of a
+	// random one there, which is dropped without an answer, so that its sender repeats it. SIDR
+	// REQs have a table of PendingMax of their own, in either direction.
 	PendingMax     int
 	PeerPendingMax int
 	TimeWaitMax    int
@@ -84,13 +88,13 @@ type Counters struct {
 	Duplicates      uint64 // messages received again
 	Stale           uint64 // REQs of a peer that holds on to, or lost, an earlier connection
 	Timeouts        uint64 // REQs, REPs and SIDR REQs given up
-	HalfOpenEvicted uint64 // REPs given up early, for lack of room
+	HalfOpenEvicted uint64 // half-open connections that a newer REQ took the place of
 	Unsupported     uint64 // messages that CM has and we have no use for: LAP
 	TimeWaitEvicted uint64 // connections forgotten before their time
 	DropMalformed   uint64 // no CM MADs
 	DropUnknown     uint64 // of no connection that we know with this peer
 	DropState       uint64 // not expected in the connection's state
-	DropFull        uint64 // REQs refused, or messages not sent, for lack of room
+	DropFull        uint64 // REQs refused or dropped, or messages not sent, for lack of room
 	Early           uint64 // REQs and SIDR REQs for ports that were not open yet during the start
 }
 
@@ -196,14 +200,17 @@ type Machine struct {
 	answered  []*ID            // those that are answered, oldest first
 	timers    deadlines
 	pending   int
-	asked     map[netip.Addr]int // pending, by the address that asked
-	halfOpen  []*ID              // whose REP was sent, oldest first; some have moved on
-	blank     []int32            // records of the ledger that are free
+	askers    map[netip.Addr]*asker // of pending connections that peers asked for
+	halfOpen  halfOpen              // of all peers
+	blank     []int32               // records of the ledger that are free
 	waiting   int
 	resolving int // SIDR REQs of ours
 	events    []Event
 	ending    bool
 	early     []earlyREQ // in the order in which they came
+	queue     []earlyREQ // REQs that wait for room
+	queueDue  rdma.Time  // when there may be some
+	dequeuing bool
 	out       []*outgoing
 	psn       wire.PSN // of the next datagram; nobody looks at it
 }
@@ -238,7 +245,7 @@ func New(cfg Config) *Machine {
 	return &Machine{
 		cfg: cfg, n: cfg.Counters, psn: wire.PSN(cfg.Random() & wire.PSNMask),
 		ids: map[uint32]*ID{}, comms: map[peerComm]*ID{}, qpns: map[peerQPN]*ID{},
-		listen: map[uint16]bool{}, listenUD: map[uint16]bool{}, sidrs: map[peerSIDR]*ID{}, asked: map[netip.Addr]int{},
+		listen: map[uint16]bool{}, listenUD: map[uint16]bool{}, sidrs: map[peerSIDR]*ID{}, askers: map[netip.Addr]*asker{},
 	}
 }
 
@@ -247,7 +254,9 @@ var (
 	ErrPortTaken = errors.New("cm: the port is listened on already")
 	ErrTooMany   = errors.New("cm: too many connections are being set up")
 	ErrState     = errors.New("cm: not possible in this state")
-	ErrAddress   = errors.New("cm: the remote address cannot be reached from the local one")
+	// ErrEvicted is of connections that never had an RTU. There may be many, as anybody can ask for one.
+	ErrEvicted = errors.New("cm: a half-open connection was given up for a newer request")
+	ErrAddress = errors.New("cm: the remote address cannot be reached from the local one")
 )
 
 // Listen accepts REQs for a port.
@@ -278,7 +287,7 @@ func (m *Machine) Started() {
 // shall ask again, and reach the process that has the socket next.
 func (m *Machine) Ending() { m.ending = true }
 
-// earlyREQ is a REQ that came before its port was open.
+// earlyREQ is a REQ that came before its port was open, or before there was room for it.
 type earlyREQ struct {
 	at       rdma.Time
 	src, dst netip.Addr
@@ -415,8 +424,7 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 	copy(id.REP.Private[:], p.Private)
 	id.State = REPSent
 	m.n.TxREP++
-	m.tidyHalfOpen()
-	m.halfOpen = append(m.halfOpen, id)
+	m.waitForRTU(id)
 	m.repeat(now, id, id.REP.Encode(Header{TID: id.tid}), max(m.cfg.ConnectLimit, replyLimit))
 	return nil
 }
@@ -441,14 +449,15 @@ func (m *Machine) Confirm(id *ID) error {
 	}
 	m.leavePending(id)
 	id.State = Established
+	m.replace(id)
 	m.remember(id)
 	m.sendIDs(id, AttrRTU, id.tid)
 	m.n.TxRTU++
 	return nil
 }
 
-// Traffic says that a valid packet arrived on the QP of id, which counts as
-// its RTU (IBTA 12.9.6).
+// Traffic says that the QP of id has accepted a packet of its peer, which counts as
+// its RTU (IBTA 12.9.6). A packet that the QP dropped does not count: anybody can send one.
 func (m *Machine) Traffic(id *ID) {
 	if id.State == REPSent {
 		m.established(id)
@@ -459,8 +468,22 @@ func (m *Machine) established(id *ID) {
 	m.stop(id)
 	m.leavePending(id)
 	id.State = Established
+	m.replace(id)
 	m.remember(id)
 	m.event(Event{Kind: ConnEstablished, ID: id})
+}
+
+// replace ends the earlier connection with the QP that the peer has id with: the peer
+// restarted, or lost that connection. It is called when id is established and not when
+// its REQ arrives, as a REQ can come from anybody.
+func (m *Machine) replace(id *ID) {
+	k := peerQPN{id.Peer.Addr(), id.guid, id.remoteQPN}
+	if old := m.qpns[k]; old != nil && old != id && old.State != TimeWait {
+		m.n.Stale++
+		m.Forget(old)
+		m.event(Event{Kind: Disconnected, ID: old, Err: fmt.Errorf("%v connected anew with the same queue pair", old.Peer)})
+	}
+	m.qpns[k] = id
 }
 
 // Disconnect sends a DREQ on an established connection; Gone follows. In other
@@ -578,10 +601,21 @@ func (m *Machine) stop(id *ID) {
 	id.msg = nil
 }
 
+// asker is an address that asks for connections.
+type asker struct {
+	pending  int
+	halfOpen halfOpen
+}
+
 // ask enters an ID that a peer asked for into the count of those being set up.
 func (m *Machine) ask(id *ID) {
 	m.pending++
-	m.asked[id.Peer.Addr()]++
+	a := m.askers[id.Peer.Addr()]
+	if a == nil {
+		a = new(asker)
+		m.askers[id.Peer.Addr()] = a
+	}
+	a.pending++
 }
 
 // leavePending takes an ID out of the count of those being set up, before its
@@ -596,22 +630,29 @@ func (m *Machine) leavePending(id *ID) {
 	if id.Active {
 		return
 	}
-	a := id.Peer.Addr()
-	if m.asked[a]--; m.asked[a] == 0 {
-		delete(m.asked, a)
+	a := m.askers[id.Peer.Addr()]
+	if a.pending--; a.pending == 0 {
+		delete(m.askers, id.Peer.Addr())
 	}
 }
 
 // Deadline is when Expire has to be called, 0 for never.
 func (m *Machine) Deadline() rdma.Time {
-	if len(m.timers) == 0 {
-		return 0
+	var d rdma.Time
+	if len(m.queue) > 0 {
+		d = m.queueDue
 	}
-	return m.timers[0].due
+	if len(m.timers) > 0 {
+		d = rdma.Earlier(d, m.timers[0].due)
+	}
+	return d
 }
 
 // Expire acts on the deadlines that have passed.
 func (m *Machine) Expire(now rdma.Time) {
+	if len(m.queue) > 0 && m.queueDue <= now {
+		m.takeQueue(now)
+	}
 	for len(m.timers) > 0 && m.timers[0].due <= now {
 		id := m.timers[0]
 		switch {
@@ -634,33 +675,90 @@ func (m *Machine) Expire(now rdma.Time) {
 	}
 }
 
-// halfOpenMin is how long a REP waits for its RTU in any case. It takes a peer that
-// exists a round trip, or a few when datagrams are lost.
-const halfOpenMin = 500 * rdma.Millisecond
+// halfOpenMin is how long a half-open connection keeps its place in any case. It takes a
+// peer that exists a round trip. The time must be short: who forges REQs in a peer's name
+// competes with that peer for PeerPendingMax places in halfOpenMin, 51,200 a second.
+const halfOpenMin = 5 * rdma.Millisecond
 
-// makeRoom gives up the connection that has waited longest for its RTU, if that is
-// long enough.
-func (m *Machine) makeRoom(now rdma.Time) bool {
-	m.tidyHalfOpen()
-	if len(m.halfOpen) == 0 || now-m.halfOpen[0].since < halfOpenMin {
-		return false
+// halfOpen lists connections whose REP was sent, oldest first. Some have moved on.
+type halfOpen []*ID
+
+// oldest is the one that has waited longest for its RTU, or nil.
+func (h *halfOpen) oldest() *ID {
+	for len(*h) > 0 && (*h)[0].State != REPSent {
+		(*h)[0] = nil
+		*h = (*h)[1:]
 	}
-	m.n.HalfOpenEvicted++
-	m.giveUp(now, m.halfOpen[0])
-	return true
+	if len(*h) == 0 {
+		return nil
+	}
+	return (*h)[0]
 }
 
-// tidyHalfOpen drops from the front of the list what no longer waits for an RTU, and
-// everything such when that is most of it.
-func (m *Machine) tidyHalfOpen() {
-	waits := func(id *ID) bool { return id.State == REPSent }
-	for len(m.halfOpen) > 0 && !waits(m.halfOpen[0]) {
-		m.halfOpen[0] = nil
-		m.halfOpen = m.halfOpen[1:]
+// add appends an ID. The list is tidied when it is longer than most.
+func (h *halfOpen) add(id *ID, most int) {
+	if len(*h) >= most {
+		*h = slices.DeleteFunc(*h, func(id *ID) bool { return id.State != REPSent })
 	}
-	if len(m.halfOpen) > 2*m.cfg.PendingMax {
-		m.halfOpen = slices.DeleteFunc(m.halfOpen, func(id *ID) bool { return !waits(id) })
+	*h = append(*h, id)
+}
+
+// waitForRTU enters a connection whose REP is sent into the lists of half-open ones.
+func (m *Machine) waitForRTU(id *ID) {
+	m.halfOpen.add(id, 2*m.cfg.PendingMax)
+	m.askers[id.Peer.Addr()].halfOpen.add(id, 2*m.cfg.PeerPendingMax)
+}
+
+// makeRoom finds a place among the connections that are being set up for one that src
+// asks for. It reports whether there is one, or when there may be, 0 if nobody knows.
+func (m *Machine) makeRoom(now rdma.Time, src netip.Addr) (room bool, due rdma.Time) {
+	list := &m.halfOpen
+	if a := m.askers[src]; a != nil && a.pending >= m.cfg.PeerPendingMax {
+		list = &a.halfOpen
+	} else if m.pending < m.cfg.PendingMax {
+		return true, 0
 	}
+	if len(m.queue) > 0 && !m.dequeuing {
+		return false, m.queueDue // others came first
+	}
+	old := list.oldest()
+	if old == nil {
+		return false, 0
+	}
+	if due = old.since + halfOpenMin; now < due {
+		return false, due
+	}
+	m.n.HalfOpenEvicted++
+	m.sendTimeout(old)
+	m.Forget(old)
+	m.event(Event{Kind: Unreachable, ID: old, Err: ErrEvicted})
+	return true, 0
+}
+
+// queueEvery is the least time between two looks at the queue.
+const queueEvery = rdma.Millisecond
+
+// enqueue has a REQ wait until there may be room for it.
+func (m *Machine) enqueue(now, due rdma.Time, e earlyREQ) {
+	if len(m.queue) == 0 {
+		m.queueDue = max(due, now+queueEvery)
+	}
+	if len(m.queue) < m.cfg.PeerPendingMax {
+		m.queue = append(m.queue, e)
+		return
+	}
+	m.n.DropFull++
+	m.queue[int(m.cfg.Random())%len(m.queue)] = e
+}
+
+// takeQueue takes the REQs for which there is room by now, oldest first. The others go on waiting.
+func (m *Machine) takeQueue(now rdma.Time) {
+	waited := m.queue
+	m.queue, m.dequeuing = nil, true
+	for _, e := range waited {
+		m.request(now, e.src, e.dst, e.h, e.req)
+	}
+	m.dequeuing = false
 }
 
 // giveUp ends the wait for the answer to a REQ or a REP.
@@ -707,7 +805,10 @@ func (m *Machine) timeWait(now rdma.Time, id *ID) {
 func (m *Machine) bind(id *ID, guid uint64, comm, qpn uint32) {
 	id.guid, id.comm, id.remoteQPN = guid, comm, qpn
 	m.comms[peerComm{id.Peer.Addr(), guid, comm}] = id
-	m.qpns[peerQPN{id.Peer.Addr(), guid, qpn}] = id
+	k := peerQPN{id.Peer.Addr(), guid, qpn}
+	if old := m.qpns[k]; old == nil || old.State == TimeWait || id.State == Established {
+		m.qpns[k] = id // else replace decides, when id is established
+	}
 }
 
 func (m *Machine) unbind(id *ID) {

@@ -109,17 +109,14 @@ func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
 		reject(InvalidMTU)
 		return
 	}
-	if m.asked[src] >= m.cfg.PeerPendingMax || m.pending >= m.cfg.PendingMax && !m.makeRoom(now) {
+	if room, due := m.makeRoom(now, src); !room {
+		if due != 0 {
+			m.enqueue(now, due, earlyREQ{now, src, dst, h, r})
+			return
+		}
 		m.n.DropFull++
 		reject(NoResources)
 		return
-	}
-	if old := m.qpns[peerQPN{src, r.GUID, r.QPN}]; old != nil && old.State != TimeWait {
-		// The peer has made a new connection with a QP that we still hold one
-		// to: it restarted, or lost the old one. It is gone.
-		m.n.Stale++
-		m.Forget(old)
-		m.event(Event{Kind: Disconnected, ID: old, Err: fmt.Errorf("%v connected anew with the same queue pair", old.Peer)})
 	}
 	id := m.newID()
 	id.State, id.Remote, id.Peer, id.Service, id.REQ, id.tid = REQReceived, r.LocalID, ip.Src, port, r, h.TID
@@ -162,11 +159,12 @@ func (m *Machine) reply(src netip.Addr, h Header, r REP) {
 }
 
 // rejectedID finds the connection that a REJ is about. A REJ of a REQ may come
-// without an ID of the peer's; one for a timeout may come without ours, and
-// says by its GUID whose communication ID it gives.
+// without an ID of the peer's. One of a peer that waited in vain for our REP comes without
+// ours, and says by its GUID whose communication ID it gives. It ends attempts only: a peer that
+// has our REP knows our ID.
 func (m *Machine) rejectedID(src netip.Addr, r *REJ) *ID {
 	if r.Reason == Timeout && r.InfoLen >= guidLen {
-		if id := m.comms[peerComm{src, binary.BigEndian.Uint64(r.Info[:]), r.LocalID}]; id != nil {
+		if id := m.comms[peerComm{src, binary.BigEndian.Uint64(r.Info[:]), r.LocalID}]; id != nil && (id.State == REQReceived || id.State == REPSent) {
 			return id
 		}
 	}

@@ -148,8 +148,16 @@ func (c *conn) farewell() {
 	})
 }
 
-// traffic is called when a packet arrives on a passive connection whose peer
-// has not said RTU yet: the packet says it too (IBTA 12.9.6).
+// proven reports whether the queue pair has accepted a request of its peer. That takes the queue pair
+// number and the PSN of our REP, which nobody knows who forged the REQ in another host's name.
+// (Our own PSNs are those that the REQ named, so that an acknowledgement proves nothing.)
+func (c *conn) proven() bool {
+	_, _, expected, _ := c.q.rc.Cursor()
+	return expected != wire.PSN(c.q.rc.Attr().RQPSN)
+}
+
+// traffic is called when a passive connection whose peer has not said RTU yet has
+// accepted a packet: the packet says it too (IBTA 12.9.6).
 func (c *conn) traffic() {
 	c.up(nil)
 	c.cmDo(func(first *shard) { first.cm.Traffic(c.id) })
@@ -340,7 +348,7 @@ func (c *conn) replied(rep *cm.REP) {
 	}
 	c.depth = min(c.depth, rep.ResponderResources)
 	c.resources = min(c.resources, rep.InitiatorDepth)
-	c.timeout = ackTimeout(rep.TargetAckDelay, c.s.dev.cfg.AckTimeout-1)
+	c.timeout = min(ackTimeout(rep.TargetAckDelay, c.s.dev.cfg.AckTimeout-1), max(ackTimeoutMax, c.s.dev.cfg.AckTimeout))
 	if err := c.start(rep.QPN, rep.PSN, 0, rep.RNRRetryCount); err != nil {
 		c.cmDo(func(first *shard) { first.cm.Reject(c.id, cm.ConsumerDefined, nil) })
 		c.goDown(rdma.EventUnreachable, 0, nil, fmt.Errorf("the reply of %v cannot be used: %w", c.remote, err), false)
@@ -348,6 +356,21 @@ func (c *conn) replied(rep *cm.REP) {
 	}
 	c.cmDo(func(first *shard) { _ = first.cm.Confirm(c.id) }) // it fails if the peer has left again, of which it will report
 	c.up(append([]byte(nil), rep.Private[:]...))
+}
+
+// Bounds of the ACK timeout code that a peer's REQ names, 1 ms and 17 s. A peer that names 0, no
+// timeout, or 31, 2.4 hours, would hold its connection for ever after it has vanished.
+const (
+	ackTimeoutMin = 8
+	ackTimeoutMax = 22
+)
+
+// boundAckTimeout is the ACK timeout code for a connection whose REQ names code.
+func boundAckTimeout(code uint8) uint8 {
+	if code == 0 {
+		return DefaultAckTimeout
+	}
+	return min(max(code, ackTimeoutMin), ackTimeoutMax)
 }
 
 // ackTimeout is the ACK timeout code for a peer's ACK delay and the packet's

@@ -175,7 +175,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	// What one side can serve bounds what the other starts.
 	c.depth = min(p.InitiatorDepth, r.req.ResponderResources, MaxRdAtomic)
 	c.resources = min(p.ResponderResources, r.req.InitiatorDepth, MaxRdAtomic)
-	c.timeout, c.retries = r.req.Primary.AckTimeout, r.req.RetryCount
+	c.timeout, c.retries = boundAckTimeout(r.req.Primary.AckTimeout), r.req.RetryCount
 	if err = c.start(r.req.QPN, r.req.PSN, r.req.Primary.TrafficClass, r.req.RNRRetryCount); err == nil && prepare != nil {
 		err = prepare(c)
 	}

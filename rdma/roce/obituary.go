@@ -93,7 +93,7 @@ func ordinary(why error) bool {
 // mourn reports the end of the connection if it was a bad one. It runs after
 // the user was told, who may have something to add.
 func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was phase) {
-	if c.s.dev.cfg.Obituary == nil {
+	if c.s.dev.cfg.Obituary == nil || errors.Is(why, cm.ErrEvicted) {
 		return
 	}
 	r := Record{

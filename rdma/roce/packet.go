@@ -45,7 +45,7 @@ func (s *shard) packet(d *link.RxDatagram) {
 	p.Src, p.Dst, p.ECN = d.Src, d.Dst, d.TOS&ecnMask
 	q.rc.Receive(s.now, p)
 	s.touch(q)
-	if c := q.conn; c != nil && c.phase == accepted && p.Src == c.remote.Addr() {
+	if c := q.conn; c != nil && c.phase == accepted && c.proven() {
 		c.traffic()
 	}
 }
@@ -103,10 +103,22 @@ func (s *shard) stray(d *link.RxDatagram) {
 	s.stats.DropUnknownQPN++
 }
 
-// forward hands a datagram to another shard, by copy.
+// forwardedMax bounds the datagrams that wait for a shard. Nothing of them is checked yet.
+const forwardedMax = 1024
+
+// forward hands a datagram to another shard, by copy. What is too much is lost, and sent again by
+// those who are waited for.
 func (s *shard) forward(to *shard, d *link.RxDatagram) {
+	if to.forwarded.Add(1) > forwardedMax {
+		to.forwarded.Add(-1)
+		s.stats.ForwardDropped++
+		return
+	}
 	s.stats.Forwarded++
 	c := *d
 	c.Data = append([]byte(nil), d.Data...)
-	to.Submit(func() { to.packet(&c) })
+	to.Submit(func() {
+		to.forwarded.Add(-1)
+		to.packet(&c)
+	})
 }

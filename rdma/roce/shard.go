@@ -3,6 +3,7 @@ package roce
 import (
 	"errors"
 	"runtime"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
@@ -37,8 +38,10 @@ type shard struct {
 
 	timers timers
 	inbox  inbox.Inbox
-	dirty  []*qp // something happened to them
-	ready  []*qp // may have packets to send
+	// forwarded are datagrams in the inbox, from other shards.
+	forwarded atomic.Int64
+	dirty     []*qp // something happened to them
+	ready     []*qp // may have packets to send
 	// owing are those that owe an acknowledgement that may wait, and some that did; owes
 	// counts the first.
 	owing []*qp

@@ -27,6 +27,7 @@ type Stats struct {
 	RefusedSuspects uint64
 	RefusedPKey     uint64 // REQs for partitions that the device is not in
 	Forwarded       uint64 // packets handed from one shard to another
+	ForwardDropped  uint64 // packets that were not, as too many waited there
 	SendErrors      uint64 // batches with datagrams that can never be sent
 	QPs             uint64 // queue pairs now
 	Regions         uint64 // memory regions now

@@ -277,6 +277,10 @@ func (c *conn) up(private []byte) {
 // stands for 655 ms (IBTA table 45).
 const rnrTimer = 12
 
+// ackTimeout is the code of the ACK timeout of connections that peers ask for, 2.1 s. The connection manager would take
+// what the REQ names. That may be 0, no timeout, and a peer that has vanished would never be found dead.
+const ackTimeout = 19
+
 // hurry has the peer wait for less when it finds no receive.
 func (c *conn) hurry() {
 	if !c.l.dev.iwarp {
@@ -699,6 +703,9 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 			r.bury(rejConsumer, err)
 			return nil, err
 		}
+	}
+	if !r.l.dev.iwarp {
+		C.rs_set_ack_timeout(r.id.id, ackTimeout) // kernels before 5.1 take what the REQ names
 	}
 	x := param(&c.params)
 	defer C.free(unsafe.Pointer(x.private_data))

@@ -523,6 +523,11 @@ int rs_set_reuse(struct rdma_cm_id *id)
 	return result(fn.rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof(one)));
 }
 
+int rs_set_ack_timeout(struct rdma_cm_id *id, uint8_t code)
+{
+	return result(fn.rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, sizeof(code)));
+}
+
 int rs_cm_event(struct rdma_event_channel *ch, struct rs_event *out)
 {
 	struct rdma_cm_event *e;

@@ -159,6 +159,8 @@ func Default() *Config {
 		UTF8:           UTF8Any,
 		TLS:            TLS{XprtSec: slices.Clone(xprtsecs)},
 		Perf:           defaultPerf(),
+
+		MaxClientConnections: 512,
 	}
 }
 

@@ -248,7 +248,7 @@ var settings = []Setting{
 	{
 		Key:   "max_client_connections",
 		Usage: "connections of each client, at all ports (0: any number)",
-		Text:  "connections of each address, at all ports; further ones are refused. 0 is no limit. A mount has `nconnect=` of them",
+		Text:  "connections of each address, at all ports, half-open ones among them; further ones are refused. 0 is no limit. A mount has `nconnect=` of them",
 		field: func(c *Config) any { return &c.MaxClientConnections },
 	},
 	{
