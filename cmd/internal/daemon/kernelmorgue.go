@@ -29,6 +29,8 @@ func (r *kernelRecord) refusal() (refusal, bool) {
 	return refusal{r.Local, r.Remote, r.Reason, r.Note.Why, r.because()}, r.Outcome == rdma.Refused
 }
 
+func (r *kernelRecord) established() bool { return r.Established }
+
 func (r *kernelRecord) tell(p *control.PostMortem) {
 	p.Device, p.Provider, p.Peer, p.Local = r.Device+"/"+r.Local.Addr().String(), string(provider.Verbs), r.Remote.String(), r.Local.String()
 	p.Outcome, p.Reason, p.Reject, p.Hint = string(r.Outcome), r.because(), r.Reason, kernelHint(&r.Record)

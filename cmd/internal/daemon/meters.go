@@ -217,6 +217,7 @@ func (d *Daemon) stats(loops bool) control.Stats {
 	door := d.door.Stats()
 	s.Addresses, s.Refused = door.Clients, make(map[string]uint64)
 	addCounts(s.Refused, door.Refused)
+	addCounts(s.Errors, map[string]uint64{"log_lines_suppressed": d.log.Suppressed()})
 	s.Procs = make(map[string]control.Proc)
 	for _, srv := range []*rpc.Server{d.rpc, d.portmap} {
 		st := srv.Stats()

@@ -31,6 +31,8 @@ type morgue struct {
 type remains interface {
 	// refusal says what a request that was refused has in common with others.
 	refusal() (refusal, bool)
+	// established says that there was a connection.
+	established() bool
 	// tell puts it into words.
 	tell(*control.PostMortem)
 	note() *rdma.Note
@@ -54,6 +56,15 @@ type deceased struct {
 	count       int
 }
 
+func count(cases []deceased, is func(deceased) bool) (n int) {
+	for _, c := range cases {
+		if is(c) {
+			n++
+		}
+	}
+	return n
+}
+
 func (m *morgue) add(r remains) {
 	now := time.Now()
 	m.mu.Lock()
@@ -68,7 +79,12 @@ func (m *morgue) add(r remains) {
 		}
 	}
 	if len(m.cases) == morgueSize {
-		m.cases = slices.Delete(m.cases, 0, 1)
+		// Connections that never were can be had by anybody, under any number of names: they leave half to the others.
+		oldest := 0
+		if never := func(c deceased) bool { return !c.established() }; count(m.cases, never) > morgueSize/2 {
+			oldest = slices.IndexFunc(m.cases, never)
+		}
+		m.cases = slices.Delete(m.cases, oldest, oldest+1)
 	}
 	m.cases = append(m.cases, c)
 }
@@ -106,6 +122,8 @@ func (r *softRecord) note() *rdma.Note { return &r.Note }
 func (r *softRecord) refusal() (refusal, bool) {
 	return refusal{r.Local, r.Remote, uint16(r.Reason), r.Note.Why, reasonOf(&r.Record)}, r.Outcome == rdma.Refused
 }
+
+func (r *softRecord) established() bool { return r.Established }
 
 func (r *softRecord) tell(p *control.PostMortem) {
 	p.Device, p.Provider, p.Peer, p.Local = r.Local.Addr().String(), string(provider.Soft), r.Remote.String(), r.Local.String()

@@ -196,13 +196,20 @@ func TestNoPostMortem(t *testing.T) {
 	}
 }
 
-// TestMorgue: the oldest make room.
+// TestMorgue: the oldest make room, and connections that never were leave half to the others.
 func TestMorgue(t *testing.T) {
 	var m morgue
 	for i := range morgueSize + 3 {
-		m.add(&softRecord{roce.Record{Outcome: rdma.Broken, LocalQPN: uint32(i + 1)}})
+		m.add(&softRecord{roce.Record{Outcome: rdma.Broken, Established: true, LocalQPN: uint32(i + 1)}})
 	}
 	if oldest := m.cases[0].remains.(*softRecord).LocalQPN; len(m.cases) != morgueSize || oldest != 4 {
 		t.Errorf("%d cases, the oldest %d", len(m.cases), oldest)
+	}
+	for i := range 3 * morgueSize {
+		m.add(&softRecord{roce.Record{Outcome: rdma.Refused, Remote: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 1)}})
+	}
+	there := count(m.cases, func(c deceased) bool { return c.established() })
+	if latest := m.cases[len(m.cases)-1].remains.(*softRecord).Remote.Addr().As4(); len(m.cases) != morgueSize || there < morgueSize/2-1 || latest[3] != 3*morgueSize-1 {
+		t.Errorf("%d cases, %d of connections, the latest of %v", len(m.cases), there, latest)
 	}
 }

@@ -4,6 +4,8 @@ package telemetry
 import (
 	"log/slog"
 	"os"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/exp/zapslog"
@@ -20,8 +22,21 @@ type Log struct {
 	// Always writes to the same place, whatever the level.
 	Always *zap.Logger
 
-	ring *ring
+	ring       *ring
+	sampled    zapcore.Core // for libraries
+	suppressed atomic.Uint64
 }
+
+// Of lines with the same message from libraries, the log has the first sampleFirst in each sampleTick and
+// every sampleThen-th after that: some messages are about packets, which strangers can send by the thousand.
+const (
+	sampleTick  = 10 * time.Second
+	sampleFirst = 100
+	sampleThen  = 1000
+)
+
+// Suppressed is the number of lines that were left out.
+func (l *Log) Suppressed() uint64 { return l.suppressed.Load() }
 
 // NewLog makes a logger that writes to standard error.
 func NewLog(level, format string) (*Log, error) {
@@ -52,12 +67,17 @@ func NewLog(level, format string) (*Log, error) {
 		return zap.New(zapcore.NewTee(zapcore.NewCore(encoder, out, level), &ringCore{level, zapcore.NewJSONEncoder(enc), l.ring}))
 	}
 	l.Logger, l.Always = logger(encoder, lv), logger(encoder.Clone(), zapcore.InfoLevel)
+	l.sampled = zapcore.NewSamplerWithOptions(l.Core(), sampleTick, sampleFirst, sampleThen, zapcore.SamplerHook(func(_ zapcore.Entry, d zapcore.SamplingDecision) {
+		if d&zapcore.LogDropped != 0 {
+			l.suppressed.Add(1)
+		}
+	}))
 	return l, nil
 }
 
 // Slog is the logger for libraries that take log/slog, under the name given.
 func (l *Log) Slog(name string) *slog.Logger {
-	return slog.New(zapslog.NewHandler(l.Core(), zapslog.WithName(name), zapslog.AddStacktraceAt(slog.LevelError+1)))
+	return slog.New(zapslog.NewHandler(l.sampled, zapslog.WithName(name), zapslog.AddStacktraceAt(slog.LevelError+1)))
 }
 
 func isTerminal(f *os.File) bool {

@@ -5,10 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/config"
 )
 
 // TestNotify: the datagrams are those that sd_notify(3) describes.
@@ -80,6 +83,26 @@ func TestNotify(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	if err := NewNotifier().Ready("x"); err != nil {
 		t.Errorf("without a manager: %v", err)
+	}
+}
+
+// TestSampled: lines with one message, as strangers can cause, do not fill the log, and are counted. Others are written.
+func TestSampled(t *testing.T) {
+	l, err := NewLog("warn", config.LogJSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lines = 5000
+	for i := range lines {
+		l.Slog("rpcrdma").Warn("connection refused", "peer", i)
+	}
+	l.Slog("rpcrdma").Warn("another message")
+	got := strings.Count(string(l.Recent()), "connection refused")
+	if got < sampleFirst || got > lines/4 || uint64(got)+l.Suppressed() != lines {
+		t.Errorf("%d of %d lines were written, %d are said to be left out", got, lines, l.Suppressed())
+	}
+	if !strings.Contains(string(l.Recent()), "another message") {
+		t.Error("another message was not written")
 	}
 }
 
