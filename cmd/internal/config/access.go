@@ -63,6 +63,9 @@ func (e *Export) Exposure() (list []string) {
 // Advice is what is probably not meant in a configuration that was validated, and what its exports let everybody do.
 func (c *Config) Advice() []string {
 	list := slices.Clone(c.Warnings)
+	if w := c.ControlTLS.Warning(); w != "" {
+		list = append(list, w)
+	}
 	for i := range c.Exports {
 		list = append(list, c.Exports[i].Exposure()...)
 	}

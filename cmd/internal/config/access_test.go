@@ -201,3 +201,50 @@ func TestExposure(t *testing.T) {
 		t.Errorf("a table: %+v, %v", d, err)
 	}
 }
+
+// TestControlSocket: no default is in a directory that others may have made, and rstorectl finds the service's.
+func TestControlSocket(t *testing.T) {
+	home, run := t.TempDir(), t.TempDir()
+	t.Setenv("HOME", home)
+	for _, v := range []string{"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "STATE_DIRECTORY"} {
+		t.Setenv(v, "")
+	}
+	want := filepath.Join(home, ".local/state/rstored/rstored.sock")
+	if os.Geteuid() == 0 {
+		want = systemControl
+	}
+	if got := DefaultControl(); got != want {
+		t.Errorf("without a runtime directory: %s, want %s", got, want)
+	}
+	t.Setenv("HOME", "")
+	if got := DefaultControl(); strings.HasPrefix(got, os.TempDir()) || strings.HasPrefix(defaultStateDir(), os.TempDir()) {
+		t.Errorf("without a home: %s, %s", got, defaultStateDir())
+	}
+	t.Setenv("RUNTIME_DIRECTORY", run)
+	own := filepath.Join(run, "rstored.sock")
+	if err := os.WriteFile(own, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := FindControl(); got != own {
+		t.Errorf("the own daemon: %s", got)
+	}
+	if err := os.Chmod(run, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(systemControl); err == nil {
+		if got := FindControl(); got != systemControl {
+			t.Errorf("a directory that others can write: %s", got)
+		}
+	}
+}
+
+// TestNobodyControls: a configuration that lets nobody control the server from other hosts is good, and says so.
+func TestNobodyControls(t *testing.T) {
+	const ctl = "control_tls: {listen: ['127.0.0.1:9048'], certificate: /c, key: /k, client_ca: /a%s}\n"
+	for more, want := range map[string]int{"": 1, ", admins: [alice]": 0, ", readers: [bob]": 0} {
+		c, err := load(t, strings.Replace(ctl, "%s", more, 1))
+		if err != nil || len(c.Advice()) != want {
+			t.Errorf("%q: %q, %v", more, c.Advice(), err)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/rstored/rstored/cmd/internal/safepath"
 	"github.com/rstored/rstored/rdma/provider"
 )
 
@@ -177,23 +178,44 @@ func defaultStateDir() string {
 	if home, err := os.UserHomeDir(); err == nil {
 		return filepath.Join(home, ".local", "state", "rstored")
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("rstored-%d", os.Geteuid()))
+	return "" // Validate wants one; a directory that others may have made is none
 }
 
-// DefaultControl is the control socket's path where none is configured; the
-// daemon and rstorectl agree on it.
+// Where the control socket is: that of root and of the service, and its name.
+const (
+	controlName   = "rstored.sock"
+	systemControl = "/run/rstored/" + controlName
+)
+
+// DefaultControl is the control socket's path where none is configured: of a user without a runtime
+// directory it is in the state directory, as no other place is known to be the user's alone.
 func DefaultControl() string {
-	const name = "rstored.sock"
 	if d := os.Getenv("RUNTIME_DIRECTORY"); d != "" { // set by systemd
-		return filepath.Join(d, name)
+		return filepath.Join(d, controlName)
 	}
 	if os.Geteuid() == 0 {
-		return filepath.Join("/run/rstored", name)
+		return systemControl
 	}
 	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
-		return filepath.Join(d, "rstored", name)
+		return filepath.Join(d, "rstored", controlName)
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("rstored-%d", os.Geteuid()), name)
+	if d := defaultStateDir(); d != "" {
+		return filepath.Join(d, controlName)
+	}
+	return systemControl
+}
+
+// FindControl is the socket that rstorectl uses where none is named: that of the user's own daemon if there
+// is one, or else that of root and of the service. A directory that others can change has none.
+func FindControl() string {
+	own := DefaultControl()
+	if _, err := os.Lstat(own); own == systemControl || err == nil && safepath.Check(filepath.Dir(own), uint32(os.Geteuid())) == nil {
+		return own
+	}
+	if _, err := os.Lstat(systemControl); err == nil {
+		return systemControl
+	}
+	return own
 }
 
 // Validate checks everything that can be checked without starting. It also

@@ -17,7 +17,7 @@ type ControlTLS struct {
 	Key      string `mapstructure:"key" yaml:"key"`
 	ClientCA string `mapstructure:"client_ca" yaml:"client_ca"`
 	// Admins and Readers are the names in certificates of those who may do everything, and who may
-	// look; "*" is everyone. Without both, everyone may do everything.
+	// look; "*" is everyone. Who is on neither list may do nothing.
 	Admins  []string `mapstructure:"admins" yaml:"admins"`
 	Readers []string `mapstructure:"readers" yaml:"readers"`
 }
@@ -31,6 +31,14 @@ func (c *ControlTLS) Complete() error {
 		return errors.New("client_ca: the authority of clients' certificates is needed; without it nobody could be told from anybody")
 	}
 	return nil
+}
+
+// Warning says that nobody could control the daemon where it listens, or is empty.
+func (c *ControlTLS) Warning() string {
+	if len(c.Listen) == 0 || len(c.Admins) > 0 || len(c.Readers) > 0 {
+		return ""
+	}
+	return "control_tls: nobody may control this server from other hosts until control_tls.admins or control_tls.readers name somebody"
 }
 
 func (c *ControlTLS) validate() error {

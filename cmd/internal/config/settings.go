@@ -161,15 +161,15 @@ var settings = []Setting{
 	},
 	{
 		Key:         "control",
-		DefaultText: "root: `/run/rstored/rstored.sock`; others: `$XDG_RUNTIME_DIR/rstored/rstored.sock`",
+		DefaultText: "root: `/run/rstored/rstored.sock`; others: `$XDG_RUNTIME_DIR/rstored/rstored.sock`, or without that variable in the state directory",
 		Usage:       "path of the control `SOCKET`",
-		Text:        "the control socket. Under systemd the default is in `$RUNTIME_DIRECTORY`",
+		Text:        "the control socket, in a directory that nobody else owns or can write. Under systemd the default is in `$RUNTIME_DIRECTORY`",
 		field:       func(c *Config) any { return &c.Control },
 	},
 	{
 		Key:   "control_group",
-		Usage: "`GROUP` that may use the control socket, beside root and the daemon's user",
-		Text:  "group whose members may use the control socket, beside root and the daemon's user",
+		Usage: "`GROUP` that may use the control socket, beside root and the daemon's user; its members equal root",
+		Text:  "group whose members may use the control socket, beside root and the daemon's user. They equal root: who controls the server can export any directory",
 		field: func(c *Config) any { return &c.ControlGroup },
 	},
 	{
@@ -200,7 +200,7 @@ var settings = []Setting{
 		Key: "control_tls.admins", Reload: true,
 		Usage: "`NAME` in certificates of those who may do everything; repeatable",
 		Text: "names of those who may do everything: the common name of a certificate, or one of its alternative names " +
-			"(DNS, mail, URI). `\"*\"` is everyone. Without this and `readers`, everyone with a certificate of the authority",
+			"(DNS, mail, URI). `\"*\"` is everyone. Without this nobody may; who may equals root",
 		field: func(c *Config) any { return &c.ControlTLS.Admins },
 	},
 	{

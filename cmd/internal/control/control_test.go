@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -234,3 +235,36 @@ func TestNobodyThere(t *testing.T) {
 }
 
 func (*fake) FlushIDMap() {}
+
+// TestSocketDirectory: the socket is made in no directory that others can change.
+func TestSocketDirectory(t *testing.T) {
+	access, err := NewAccess("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []fs.FileMode{0o777, 0o777 | fs.ModeSticky} {
+		dir := filepath.Join(t.TempDir(), "d")
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, mode)); err != nil {
+			t.Fatal(err)
+		}
+		if l, err := Listen(filepath.Join(dir, "c.sock"), access); err == nil || !strings.Contains(err.Error(), "can be written by others") {
+			if l != nil {
+				_ = l.Close()
+			}
+			t.Errorf("mode %v: %v", mode, err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	dir := t.TempDir()
+	if err := os.Chown(dir, 1234, 1234); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Listen(filepath.Join(dir, "c.sock"), access); err == nil || !strings.Contains(err.Error(), "belongs to user 1234") {
+		if l != nil {
+			_ = l.Close()
+		}
+		t.Errorf("another user's directory: %v", err)
+	}
+}

@@ -29,14 +29,13 @@ const (
 // anyone is the name that stands for all of them.
 const anyone = "*"
 
-// RoleOf is the role of somebody with these names. Without any list everyone is an Admin whose certificate
-// is from the authority; otherwise who is on none is Nobody.
+// RoleOf is the role of somebody with these names. Who is on no list is Nobody.
 func RoleOf(names, admins, readers []string) Role {
 	on := func(list []string) bool {
 		return slices.Contains(list, anyone) || slices.ContainsFunc(names, func(n string) bool { return n != "" && n != anyone && slices.Contains(list, n) })
 	}
 	switch {
-	case len(admins) == 0 && len(readers) == 0, on(admins):
+	case on(admins):
 		return Admin
 	case on(readers):
 		return Reader

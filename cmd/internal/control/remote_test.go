@@ -26,8 +26,9 @@ func TestRoles(t *testing.T) {
 		names, admins, readers []string
 		want                   Role
 	}{
-		{[]string{"a"}, nil, nil, Admin},
-		{[]string{""}, nil, nil, Admin},
+		{[]string{"a"}, nil, nil, Nobody},
+		{[]string{""}, nil, nil, Nobody},
+		{[]string{"*"}, nil, nil, Nobody},
 		{[]string{"a"}, []string{"a"}, nil, Admin},
 		{[]string{"x", "a"}, []string{"b", "a"}, nil, Admin},
 		{[]string{"a"}, []string{"b"}, nil, Nobody},
@@ -71,7 +72,7 @@ type remote struct {
 
 func serveRemote(t *testing.T) *remote {
 	t.Helper()
-	r := &remote{t: t, ca: certstest.New(t, "our authority"), dir: t.TempDir(), refused: make(chan error, 1000), asked: make(chan struct{}, 1000)}
+	r := &remote{t: t, ca: certstest.New(t, "our authority"), dir: t.TempDir(), refused: make(chan error, 1000), admins: []string{"alice"}, asked: make(chan struct{}, 1000)}
 	cert, key := r.ca.Issue(t, time.Now().Add(time.Hour), "127.0.0.1").Write(t, r.dir, "server")
 	store, err := certs.Load(certs.Files{Cert: cert, Key: key, CA: certstest.WriteFile(t, r.dir, "ca.pem", r.ca.PEM)}, nil)
 	if err != nil {
@@ -349,5 +350,21 @@ func TestAuditedPeers(t *testing.T) {
 		if p.String() != want {
 			t.Errorf("%q, want %q", p.String(), want)
 		}
+	}
+}
+
+// TestRemoteUpgrade: another host may start an upgrade, but not name what is executed.
+func TestRemoteUpgrade(t *testing.T) {
+	r := serveRemote(t)
+	d := DialRemote(r.addr, r.files(r.ca, time.Now().Add(time.Hour), "alice"))
+	if _, err := d.Upgrade(t.Context(), "/opt/rstored"); err == nil || !strings.Contains(err.Error(), "own host alone") {
+		t.Errorf("with an executable: %v", err)
+	}
+	if _, err := d.Upgrade(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "1.2 goes on") {
+		t.Errorf("without: %v", err) // the backend's answer
+	}
+	r.lists(nil, nil)
+	if _, err := d.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "may not control") {
+		t.Errorf("with nobody named: %v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/safepath"
 )
 
 // maxBody bounds a request's body in bytes: the largest file that can be applied (config.DocumentMax),
@@ -35,6 +36,15 @@ type Server struct {
 }
 
 type peerKey struct{}
+
+// upgrade names an executable by the socket alone: another host is not to choose what this one executes.
+func upgrade(b Backend, r *http.Request) (any, error) {
+	path := r.FormValue("executable")
+	if p, ok := r.Context().Value(peerKey{}).(Peer); path != "" && (!ok || p.Remote != "") {
+		return nil, fmt.Errorf("an executable can be named on the server's own host alone: %w", ErrForbidden)
+	}
+	return b.Upgrade(path)
+}
 
 // NewServer makes a server for the backend. audit is told of every request that could change
 // something, and of those who are refused; nil is told nothing.
@@ -79,7 +89,7 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 	mux.HandleFunc("PUT /v1/log-level", get(func(r *http.Request) (any, error) { return done{}, b.SetLogLevel(r.FormValue("level")) }))
 	mux.HandleFunc("POST /v1/idmap/flush", get(func(*http.Request) (any, error) { b.FlushIDMap(); return done{}, nil }))
 	mux.HandleFunc("POST /v1/reload", get(func(*http.Request) (any, error) { return done{}, b.Reload() }))
-	mux.HandleFunc("POST /v1/upgrade", get(func(r *http.Request) (any, error) { return b.Upgrade(r.FormValue("executable")) }))
+	mux.HandleFunc("POST /v1/upgrade", get(func(r *http.Request) (any, error) { return upgrade(b, r) }))
 	mux.HandleFunc("GET /v1/capture", s.capture)
 	s.changes(mux)
 	s.support(mux)
@@ -103,8 +113,15 @@ func NewServer(b Backend, access Access, log *slog.Logger, audit func(Action)) *
 // Listen makes the socket. A leftover of a process that is gone is replaced;
 // one that answers is an error.
 func Listen(path string, access Access) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err == nil {
+		err = safepath.Check(dir, uint32(os.Geteuid()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("control socket %s: %w; others could put another socket in its place", path, err)
 	}
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
@@ -239,6 +256,8 @@ type failure struct {
 var (
 	ErrNotFound = errors.New("not found")
 	ErrConflict = errors.New("exists already")
+	// ErrForbidden is what the peer may not do, though it controls the server.
+	ErrForbidden = errors.New("not allowed")
 	// ErrChanged and ErrHurts are why a plan is not carried out.
 	ErrChanged = errors.New("the running state has changed since the plan was made; plan again")
 	ErrHurts   = errors.New("it would hurt somebody")
@@ -248,6 +267,8 @@ func statusOf(err error) int {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return http.StatusNotFound
+	case errors.Is(err, ErrForbidden):
+		return http.StatusForbidden
 	case errors.Is(err, ErrConflict), errors.Is(err, ErrChanged), errors.Is(err, ErrHurts):
 		return http.StatusConflict
 	}

@@ -46,7 +46,7 @@ log-level), measures the network between two hosts (perf), and works on the file
 	f := root.PersistentFlags()
 	socket := os.Getenv("RSTORED_CONTROL")
 	if socket == "" {
-		socket = config.DefaultControl()
+		socket = config.FindControl()
 	}
 	f.StringVar(&g.Control, "control", socket, "control `SOCKET` of rstored")
 	for _, v := range []struct {

@@ -3,6 +3,7 @@ package ctl
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -23,6 +24,9 @@ func UpgradeCommand(g *cli.Globals, dial func(*cobra.Command) (*control.Dialer, 
 started from itself, and hand everything over to it: sockets, connections, replies and the state of
 files. Clients notice a pause, and nothing else. The new process reads the configuration again.
 
+EXECUTABLE, and every directory on its path, must belong to root and be writable by nobody else; a server
+without privileges takes files of its own user, too. It cannot be named from another host.
+
 If the new process cannot take over, the old one goes on as if nothing had been; the command says why
 and ends with 1.`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
@@ -33,7 +37,9 @@ and ends with 1.`,
 			}
 			path := ""
 			if len(args) > 0 {
-				path = args[0]
+				if path, err = filepath.Abs(args[0]); err != nil {
+					return err
+				}
 			}
 			u, err := d.Upgrade(cmd.Context(), path)
 			if err != nil {

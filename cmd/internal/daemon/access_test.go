@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -62,5 +64,45 @@ func TestExposureIsSaid(t *testing.T) {
 	p, err := d.Plan(yamlFile("exports: [{path: %s, pseudo: /w, clients: [{cidr: 0.0.0.0/1}, {cidr: 128.0.0.0/1}]}, {path: %s, pseudo: /c}]", dir, dir))
 	if err != nil || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "/w: every host") {
 		t.Errorf("plan: %q, %v", p.Warnings, err)
+	}
+}
+
+// TestUpgradeExecutable: an executable that others could change is not started.
+func TestUpgradeExecutable(t *testing.T) {
+	d, ctl := startDaemon(t, testConfig(t, t.TempDir()+"=/a"))
+	defer stopDaemon(t, d)
+	dir := t.TempDir()
+	ran := filepath.Join(dir, "ran")
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\ntouch "+ran+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	try := func(path, want string) {
+		t.Helper()
+		if _, err := ctl.Upgrade(t.Context(), path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "goes on") {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if _, err := os.Stat(ran); err == nil {
+			t.Error("it ran")
+		}
+	}
+	chmod := func(p string, mode os.FileMode) {
+		t.Helper()
+		if err := os.Chmod(p, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chmod(script, 0o757)
+	try(script, "can be written by others")
+	chmod(script, 0o755)
+	chmod(dir, 0o777)
+	try(script, "can be written by others")
+	chmod(dir, 0o755)
+	try("script", "not an absolute path")
+	if os.Geteuid() == 0 {
+		if err := os.Chown(script, 1234, 1234); err != nil {
+			t.Fatal(err)
+		}
+		try(script, "belongs to user 1234")
 	}
 }

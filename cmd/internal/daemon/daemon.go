@@ -278,6 +278,9 @@ func (d *Daemon) tellWarnings(cfg *config.Config, exports []control.Export) {
 	for _, w := range cfg.Warnings {
 		d.log.Warn("exports: " + w)
 	}
+	if w := cfg.ControlTLS.Warning(); w != "" {
+		d.log.Warn(w)
+	}
 	for _, w := range exposures(exports) {
 		d.log.Warn(w)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/handover"
+	"github.com/rstored/rstored/cmd/internal/safepath"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -140,6 +141,7 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	if d.over() {
 		return control.Upgraded{}, errMoved
 	}
+	named := path != "" && path != d.exe
 	path = cmp.Or(path, d.exe)
 	for _, e := range d.Exports() {
 		if e.Type == config.TypeMemory {
@@ -157,6 +159,11 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 		}
 		d.audit.Record("upgrade", zap.String("executable", path), zap.Error(err))
 	}()
+	if named {
+		if err := safepath.Check(path, safepath.Me()...); err != nil {
+			return control.Upgraded{}, fmt.Errorf("only what nobody but root can change is executed: %w", err)
+		}
+	}
 	h, err := d.spawn(path)
 	if err != nil {
 		return control.Upgraded{}, err
