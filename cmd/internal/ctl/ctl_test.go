@@ -31,6 +31,7 @@ type fake struct {
 	level   string
 	pprof   bool
 	capture control.CaptureSpec
+	refuse  error // of captures
 	mu      sync.Mutex
 	samples uint64
 }
@@ -172,6 +173,9 @@ func (f *fake) Drift() control.Drift                    { return control.Drift{}
 
 func (f *fake) Capture(_ context.Context, c control.CaptureSpec, w io.Writer) error {
 	f.capture = c
+	if f.refuse != nil {
+		return f.refuse
+	}
 	_, err := io.WriteString(w, "0123456789")
 	return err
 }
@@ -304,6 +308,28 @@ func TestCommands(t *testing.T) {
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "0123456789" {
 		t.Errorf("capture file: %q, %v", b, err)
+	}
+}
+
+// TestCaptureRefused: a server that refuses leaves the file of an earlier capture as it was, and makes none.
+func TestCaptureRefused(t *testing.T) {
+	f, run := start(t)
+	f.refuse = control.ErrNotFound
+	dir := t.TempDir()
+	earlier := filepath.Join(dir, "earlier")
+	if err := os.WriteFile(earlier, []byte("packets"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{earlier, filepath.Join(dir, "new")} {
+		if code, _, _ := run("capture", "-w", file); code != 1 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	if b, err := os.ReadFile(earlier); err != nil || string(b) != "packets" {
+		t.Errorf("the earlier file has %q, %v", b, err)
+	}
+	if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
+		t.Errorf("%v, %v", all, err)
 	}
 }
 

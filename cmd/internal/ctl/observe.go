@@ -130,6 +130,32 @@ func (t *tool) stats() *cobra.Command {
 	}
 }
 
+// lateFile is a file that is made, or emptied, by the first byte that is written to it: a server that refuses
+// has sent none.
+type lateFile struct {
+	name string
+	f    *os.File
+}
+
+// Write implements io.Writer.
+func (l *lateFile) Write(p []byte) (int, error) {
+	if l.f == nil {
+		f, err := os.Create(l.name)
+		if err != nil {
+			return 0, err
+		}
+		l.f = f
+	}
+	return l.f.Write(p)
+}
+
+func (l *lateFile) close() error {
+	if l.f == nil {
+		return nil
+	}
+	return l.f.Close()
+}
+
 func (t *tool) capture() *cobra.Command {
 	var file, peer, qpn string
 	var spec control.CaptureSpec
@@ -144,7 +170,7 @@ privilege is needed beyond that of the control socket. It ends after --for, afte
 management belong to no queue pair.`,
 		Example: "  rstorectl capture -w roce.pcap --for 10s\n  rstorectl capture -w roce.pcap --peer 10.0.0.9 --snap 128 --count 10000",
 		Args:    cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if file == "" {
 				return cli.Usagef("name the file to write with -w FILE, or -w - for standard output")
 			}
@@ -167,11 +193,8 @@ management belong to no queue pair.`,
 			}
 			out := t.g.Out
 			if file != "-" {
-				f, err := os.Create(file)
-				if err != nil {
-					return err
-				}
-				defer func() { _ = f.Close() }()
+				f := &lateFile{name: file}
+				defer func() { err = errors.Join(err, f.close()) }()
 				out = f
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
@@ -182,7 +205,7 @@ management belong to no queue pair.`,
 				defer cancel()
 			}
 			n := &counter{w: out}
-			err := t.daemon().Capture(ctx, spec, n)
+			err = t.daemon().Capture(ctx, spec, n)
 			if !t.g.Quiet && (err == nil || errors.Is(err, context.DeadlineExceeded)) {
 				fmt.Fprintf(t.g.Err, "captured %d bytes\n", n.n)
 			}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,12 +49,14 @@ files, by others that are the same throughout. Look at it before you give it awa
 					file = config.SystemFile
 				}
 			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
 			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if err != nil {
 				return err
 			}
-			m, err := bundle.Write(cmd.Context(), f, bundle.Config{Daemon: t.daemon(), File: file, Unit: unit, Profile: profile, Anonymous: anonymous})
-			if err = errors.Join(err, f.Close()); err != nil {
+			m, err := bundle.Write(ctx, f, bundle.Config{Daemon: t.daemon(), File: file, Unit: unit, Profile: profile, Anonymous: anonymous})
+			if err = errors.Join(err, ctx.Err(), f.Close()); err != nil {
 				return errors.Join(err, os.Remove(out))
 			}
 			return t.g.Print(m, func(w io.Writer) {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
@@ -32,7 +34,9 @@ type copier struct {
 	recursive bool
 	verify    bool
 	owner     bool
-	sameSide  bool // both sides are one server
+	resume    bool
+	chunk     uint64 // see resumeChunk
+	sameSide  bool   // both sides are one server
 
 	slots, large chan struct{}
 	wg           sync.WaitGroup
@@ -62,7 +66,7 @@ type finished struct {
 func newCopier(r *run, src, dst side, jobs int) *copier {
 	return &copier{
 		r: r, src: src, dst: dst, slots: make(chan struct{}, max(jobs, 1)), large: make(chan struct{}, largeJobs),
-		links: make(map[id]*leader),
+		links: make(map[id]*leader), chunk: resumeChunk,
 	}
 }
 
@@ -199,7 +203,7 @@ func (k *copier) linkOrCopy(f follower) {
 		k.one(f.from, f.into, f.name)
 		return
 	}
-	err := k.replacing(f.into, f.name, func() error { return k.dst.link(k.r.ctx, f.lead.copy, f.into, f.name) })
+	err := k.replacing(f.into, f.name, func(name string) error { return k.dst.link(k.r.ctx, f.lead.copy, f.into, name) })
 	if err != nil {
 		k.fail(below(f.into, f.name), err)
 		return
@@ -207,16 +211,29 @@ func (k *copier) linkOrCopy(f follower) {
 	k.files.Add(1)
 }
 
-// replacing makes a name; one that is there is removed first.
-func (k *copier) replacing(into *object, name string, make func() error) error {
-	err := make()
+// replacing makes a symbolic link or a further name of a file. One that is there is replaced.
+func (k *copier) replacing(into *object, name string, make func(name string) error) error {
+	err := make(name)
 	if !exists(err) {
 		return err
 	}
-	if err := k.dst.remove(k.r.ctx, into, name); err != nil {
+	part := partName(name, newID())
+	if err := make(part); err != nil {
 		return err
 	}
-	return make()
+	err = k.dst.rename(k.r.ctx, into, part, name)
+	k.discard(into, part) // also where both are names of one file, which rename leaves as they are
+	return err
+}
+
+// discardTime bounds how long an interrupted copy tidies up after itself.
+const discardTime = 10 * time.Second
+
+// discard removes what was not finished, if it is there.
+func (k *copier) discard(into *object, part string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.r.ctx), discardTime)
+	defer cancel()
+	_ = k.dst.remove(ctx, into, part)
 }
 
 // one copies an object that is no directory. It returns the copy, or nil after
@@ -260,27 +277,37 @@ func (k *copier) tryOne(ctx context.Context, from, into *object, name string) (t
 		if err != nil {
 			return nil, err
 		}
-		return nil, atTarget(k.replacing(into, name, func() error { return k.dst.symlink(ctx, into, name, target) }))
+		return nil, atTarget(k.replacing(into, name, func(name string) error { return k.dst.symlink(ctx, into, name, target) }))
 	case blockstore.TypeFifo, blockstore.TypeSock, blockstore.TypeBlk, blockstore.TypeChr:
-		err = k.replacing(into, name, func() (err error) {
-			to, err = k.dst.mknod(ctx, into, name, &from.attr)
-			return err
-		})
-		if err == nil {
-			err = k.dst.finish(ctx, to, &from.attr, k.owner)
+		part := partName(name, newID())
+		if to, err = k.dst.mknod(ctx, into, part, &from.attr); err != nil {
+			return nil, atTarget(err)
 		}
-		return to, atTarget(err)
+		if err = k.dst.finish(ctx, to, &from.attr, k.owner); err == nil {
+			err = k.place(ctx, to, into, part, name)
+		}
+		if err != nil {
+			k.discard(into, part)
+			return nil, atTarget(err)
+		}
+		return to, nil
 	}
 	return nil, fmt.Errorf("is of unknown type %d", from.attr.Type)
 }
 
 func (k *copier) file(ctx context.Context, from, into *object, name string) (to *object, err error) {
-	if k.sameSide {
-		if there, err := k.dst.lookup(ctx, into, name); err == nil && there.id() == from.id() {
+	large := from.attr.Size >= largeFile
+	if k.sameSide || large {
+		there, err := k.dst.lookup(ctx, into, name)
+		switch {
+		case err != nil: // there is none, or it will be said soon
+		case k.sameSide && there.id() == from.id():
 			return nil, errors.New("is the same file as its copy")
+		case there.dir():
+			return nil, atTarget(errors.New("is a directory"))
 		}
 	}
-	if from.attr.Size >= largeFile {
+	if large {
 		select {
 		case k.large <- struct{}{}:
 			defer func() { <-k.large }()
@@ -288,33 +315,57 @@ func (k *copier) file(ctx context.Context, from, into *object, name string) (to 
 			return nil, ctx.Err()
 		}
 	}
-	// Before anything is made, or emptied.
+	// Before anything is made.
 	if _, ok := k.src.(local); ok {
 		if err := readable(from.path); err != nil {
 			return nil, err
 		}
 	}
-	err = k.replacing(into, name, func() (err error) {
-		to, err = k.dst.create(ctx, into, name)
-		return err
-	})
+	p, err := k.begin(ctx, from, into, name)
 	if err != nil {
 		return nil, atTarget(err)
 	}
-	if err := copyData(ctx, k.src, from, k.dst, to, k.progress); err != nil {
-		// Half a file is taken for a whole one too easily.
-		_ = k.dst.remove(context.WithoutCancel(ctx), into, name)
+	to = p.o
+	defer func() {
+		if e := k.dst.close(p.o); err == nil {
+			err = atTarget(e)
+		}
+		if err != nil && !p.stays {
+			k.discard(into, p.name)
+		}
+	}()
+	if err := k.data(ctx, from, p); err != nil {
 		return nil, err
 	}
 	if err := k.dst.finish(ctx, to, &from.attr, k.owner); err != nil {
+		p.stays = false // its mode may not be that of a part any more
 		return nil, atTarget(err)
 	}
+	p.stays = false
 	if k.verify {
 		if err := verify(ctx, k.src, from, k.dst, to); err != nil {
 			return nil, err
 		}
 	}
+	if err := k.dst.sync(to); err != nil {
+		return nil, atTarget(err)
+	}
+	if err := k.place(ctx, to, into, p.name, name); err != nil {
+		return nil, atTarget(err)
+	}
 	return to, nil
+}
+
+// place gives what is finished the name that it is for.
+func (k *copier) place(ctx context.Context, o, into *object, part, name string) error {
+	if err := k.dst.rename(ctx, into, part, name); err != nil {
+		return err
+	}
+	o.shown = below(into, name)
+	if o.path != "" {
+		o.path = filepath.Join(into.path, name)
+	}
+	return nil
 }
 
 func (k *copier) progress(n int) {

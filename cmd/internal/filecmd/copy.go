@@ -18,8 +18,9 @@ import (
 
 // copyFlags are what the three copying commands have in common.
 type copyFlags struct {
-	recursive, verify, owner bool
-	jobs                     int
+	recursive, verify, owner, resume bool
+
+	jobs int
 }
 
 func (o *copyFlags) add(c *cobra.Command) {
@@ -27,6 +28,7 @@ func (o *copyFlags) add(c *cobra.Command) {
 	f.BoolVarP(&o.recursive, "recursive", "r", false, "copy directories and what is in them")
 	f.BoolVar(&o.verify, "verify", false, "read every copy again and compare its SHA-256 with the source's")
 	f.BoolVar(&o.owner, "owner", false, "keep user and group, which usually takes root")
+	f.BoolVar(&o.resume, "resume", false, "keep what there is of a large file when its copy fails, and go on there next time")
 	f.IntVarP(&o.jobs, "jobs", "j", defaultJobs, "how many files at once")
 }
 
@@ -34,7 +36,17 @@ const copyLong = `
 
 Mode and times, symbolic links, hard links, fifos and holes are kept. A target
 that is a directory is copied into. What cannot be copied is reported and the
-rest goes on; the exit code is then 1.`
+rest goes on; the exit code is then 1. Set-ID bits are kept with --owner only.
+
+A file is written beside its target, as .NAME.rstored-part-ID, and takes its
+place when it is complete: after a failure or a signal the old target is there
+as it was. So the target is a new file: a symbolic link in its place is replaced
+and not followed, and other hard links to an old target keep the old data. After
+a kill, files with such names may be removed.
+
+With --resume what there is of a file of more than 64 MiB without holes stays
+after a failure, and the same command goes on with it, if the source has not
+changed since, and the file is one that only this user can have written.`
 
 func (t *tool) put() *cobra.Command {
 	var o copyFlags
@@ -215,7 +227,7 @@ func (r *run) copyOne(arg string, dst *place, o *copyFlags) (*copier, error) {
 		return nil, cli.Usagef("%s and %s are both on this host; use cp(1)", arg, dst.arg)
 	}
 	k := newCopier(r, src.side, dst.side, o.jobs)
-	k.recursive, k.verify, k.owner = o.recursive, o.verify, o.owner
+	k.recursive, k.verify, k.owner, k.resume = o.recursive, o.verify, o.owner, o.resume
 	k.sameSide = src.remote() && dst.remote() && src.url.Host == dst.url.Host
 	if k.sameSide && src.o.dir() && (dst.url.Path+"/" == src.url.Path+"/" || strings.HasPrefix(dst.url.Path, strings.TrimSuffix(src.url.Path, "/")+"/")) {
 		return nil, named(arg, errors.New("a directory cannot be copied into itself"))

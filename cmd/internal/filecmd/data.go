@@ -14,14 +14,10 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// copyData copies a file's bytes into one that was just created. progress is
-// told of bytes as they arrive, and of a negative number if some have to be sent
-// again.
-func copyData(ctx context.Context, src side, from *object, dst side, to *object, progress func(int)) error {
-	size := from.attr.Size
-	if size == 0 {
-		return nil
-	}
+// copyData copies a file's bytes into one that was just created: those of x, which is all of a
+// sparse file, and of one that the server copies. progress is told of bytes as they arrive, and of a negative
+// number if some have to be sent again.
+func copyData(ctx context.Context, src side, from *object, dst side, to *object, x client.Extent, progress func(int)) error {
 	target, upload := dst.(*remote)
 	source, download := src.(*remote)
 	if upload && download && target.c == source.c {
@@ -34,11 +30,11 @@ func copyData(ctx context.Context, src side, from *object, dst side, to *object,
 	case upload && download && from.sparse():
 		return downloadData(ctx, source.c, from, holes{remoteWriter{ctx, target.c, to.h}}, progress)
 	case upload && download:
-		return target.c.Upload(ctx, to.h, remoteReader{ctx, source.c, from.h}, 0, size, progress)
+		return target.c.Upload(ctx, to.h, remoteReader{ctx, source.c, from.h}, x.Off, x.Size, progress)
 	case upload:
-		return uploadLocal(ctx, from, target, to, progress)
+		return uploadLocal(ctx, from, target, to, x, progress)
 	case download:
-		return downloadLocal(ctx, source, from, to, progress)
+		return downloadLocal(ctx, source, from, to, x, progress)
 	}
 	return errors.New("neither side is remote")
 }
@@ -87,16 +83,15 @@ func downloadData(ctx context.Context, c *client.Client, from *object, w io.Writ
 	return nil
 }
 
-func uploadLocal(ctx context.Context, from *object, target *remote, to *object, progress func(int)) error {
+func uploadLocal(ctx context.Context, from *object, target *remote, to *object, part client.Extent, progress func(int)) error {
 	f, err := os.Open(from.path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	size := int64(from.attr.Size)
-	list := []extent{{0, size}}
+	list := []extent{{int64(part.Off), int64(part.Size)}}
 	if from.sparse() {
-		if list, err = extents(f, size); err != nil {
+		if list, err = extents(f, int64(from.attr.Size)); err != nil {
 			return err
 		}
 	}
@@ -108,19 +103,14 @@ func uploadLocal(ctx context.Context, from *object, target *remote, to *object, 
 	return nil
 }
 
-func downloadLocal(ctx context.Context, source *remote, from, to *object, progress func(int)) (err error) {
-	f, err := os.OpenFile(to.path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+func downloadLocal(ctx context.Context, source *remote, from, to *object, part client.Extent, progress func(int)) error {
 	if from.sparse() {
-		if err := f.Truncate(int64(from.attr.Size)); err != nil {
+		if err := to.f.Truncate(int64(from.attr.Size)); err != nil {
 			return err
 		}
-		return changed(downloadData(ctx, source.c, from, holes{f}, progress))
+		return changed(downloadData(ctx, source.c, from, holes{to.f}, progress))
 	}
-	return changed(source.c.Download(ctx, from.h, f, 0, from.attr.Size, progress))
+	return changed(source.c.Download(ctx, from.h, to.f, part.Off, part.Size, progress))
 }
 
 // changed explains the end of a file before the size that it had when it was

@@ -37,6 +37,21 @@ func localObject(p string, follow bool) (*object, error) {
 	if err := stat(p, &st); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: p, Err: err}
 	}
+	return objectOf(p, &st), nil
+}
+
+// openObject describes a file that is open.
+func openObject(f *os.File) (*object, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: f.Name(), Err: err}
+	}
+	o := objectOf(f.Name(), &st)
+	o.f = f
+	return o, nil
+}
+
+func objectOf(p string, st *unix.Stat_t) *object {
 	o := &object{shown: p, path: p}
 	o.attr.FSID = st.Dev
 	o.attr.Attr = blockstore.Attr{
@@ -45,7 +60,7 @@ func localObject(p string, follow bool) (*object, error) {
 		Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev), FileID: st.Ino,
 		Atime: time.Unix(st.Atim.Unix()), Mtime: time.Unix(st.Mtim.Unix()), Ctime: time.Unix(st.Ctim.Unix()),
 	}
-	return o, nil
+	return o
 }
 
 // listed is how many names of a directory are read at once.
@@ -86,6 +101,10 @@ func (local) list(ctx context.Context, dir *object, each func(string, *object) e
 func (local) readlink(_ context.Context, o *object) (string, error) { return os.Readlink(o.path) }
 
 func (local) stream(_ context.Context, o *object, w io.Writer) error {
+	if o.f != nil {
+		_, err := io.Copy(w, io.NewSectionReader(o.f, 0, 1<<63-1))
+		return err
+	}
 	f, err := os.Open(o.path)
 	if err != nil {
 		return err
@@ -107,23 +126,54 @@ func (local) mkdir(_ context.Context, dir *object, name string) (*object, error)
 	return localObject(p, false)
 }
 
-func (local) create(_ context.Context, dir *object, name string) (*object, error) {
-	p := filepath.Join(dir.path, name)
-	f, err := os.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, fileMode)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
-		return nil, os.ErrExist // a symbolic link, or a fifo
+func (local) attr(_ context.Context, o *object) (nfs3.Attr, error) {
+	now, err := localObject(o.path, false)
+	if err != nil {
+		return nfs3.Attr{}, err
 	}
+	return now.attr, nil
+}
+
+func (local) create(_ context.Context, dir *object, name string) (*object, error) {
+	f, err := os.OpenFile(filepath.Join(dir.path, name), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, fileMode)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Close(); err != nil {
+	o, err := openObject(f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return o, nil
+}
+
+func (local) reopen(_ context.Context, dir *object, name string, like *object) (*object, error) {
+	f, err := os.OpenFile(filepath.Join(dir.path, name), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	o, err := localObject(p, false)
-	if err == nil && o.attr.Type != blockstore.TypeReg {
-		return nil, os.ErrExist
+	if err != nil {
+		return nil, errNotOurs
 	}
-	return o, err
+	o, err := openObject(f)
+	if err == nil && !ours(&o.attr, like) {
+		err = errNotOurs
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return o, nil
+}
+
+func (local) sync(o *object) error { return o.f.Sync() }
+
+func (local) close(o *object) error {
+	f := o.f
+	o.f = nil
+	return f.Close()
+}
+
+func (local) rename(_ context.Context, dir *object, from, to string) error {
+	return os.Rename(filepath.Join(dir.path, from), filepath.Join(dir.path, to))
 }
 
 func (local) symlink(_ context.Context, dir *object, name, target string) error {
@@ -155,16 +205,43 @@ func (local) remove(_ context.Context, dir *object, name string) error {
 	return unix.Unlink(filepath.Join(dir.path, name))
 }
 
-func (local) finish(_ context.Context, o *object, a *nfs3.Attr, owner bool) error {
-	if owner {
-		if err := os.Lchown(o.path, int(a.UID), int(a.GID)); err != nil {
+func (local) finish(_ context.Context, o *object, a *nfs3.Attr, owner bool) (err error) {
+	f := o.f
+	if f == nil {
+		// The name may belong to something else by now.
+		fd, err := unix.Open(o.path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return &os.PathError{Op: "open", Path: o.path, Err: err}
+		}
+		f = os.NewFile(uintptr(fd), o.path)
+		defer func() { _ = f.Close() }()
+		now, err := openObject(f)
+		if err != nil {
 			return err
 		}
+		if now.id() != o.id() || now.attr.Type != o.attr.Type {
+			return errors.New("was replaced while it was copied")
+		}
 	}
-	if err := unix.Chmod(o.path, a.Mode&0o7777); err != nil {
+	fd := int(f.Fd())
+	// chmod and utimensat take no descriptor of O_PATH, but the kernel's name of it.
+	name := fmt.Sprintf("/proc/self/fd/%d", fd)
+	if owner {
+		if err := unix.Fchownat(fd, "", int(a.UID), int(a.GID), unix.AT_EMPTY_PATH); err != nil {
+			return &os.PathError{Op: "chown", Path: o.path, Err: err}
+		}
+	}
+	err = unix.Fchmod(fd, finalMode(a, owner))
+	if errors.Is(err, unix.EBADF) {
+		err = unix.Chmod(name, finalMode(a, owner))
+	}
+	if err != nil {
 		return &os.PathError{Op: "chmod", Path: o.path, Err: err}
 	}
-	return os.Chtimes(o.path, a.Atime, a.Mtime)
+	if err := os.Chtimes(name, a.Atime, a.Mtime); err != nil {
+		return &os.PathError{Op: "utimensat", Path: o.path, Err: errors.Unwrap(err)}
+	}
+	return nil
 }
 
 // extent is a run of data of a sparse file.

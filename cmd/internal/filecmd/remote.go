@@ -5,7 +5,6 @@ import (
 	"io"
 
 	"github.com/rstored/rstored/blockstore"
-	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs3"
 )
@@ -80,14 +79,35 @@ func (s *remote) mkdir(ctx context.Context, dir *object, name string) (*object, 
 
 func (s *remote) create(ctx context.Context, dir *object, name string) (*object, error) {
 	mode, size := uint32(fileMode), uint64(0)
-	n, err := s.c.Create(ctx, dir.h, name, blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode, Size: &size}, [nfs3.VerifierLen]byte{})
+	n, err := s.c.Create(ctx, dir.h, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode, Size: &size}, [nfs3.VerifierLen]byte{})
 	if err != nil {
 		return nil, err
 	}
-	if n.Attr.Type != blockstore.TypeReg {
-		return nil, nfs.ErrExist
+	return newObject(below(dir, name), n), nil
+}
+
+func (s *remote) reopen(ctx context.Context, dir *object, name string, like *object) (*object, error) {
+	n, err := s.c.Lookup(ctx, dir.h, name)
+	if err != nil {
+		return nil, err
+	}
+	if !ours(&n.Attr, like) {
+		return nil, errNotOurs
 	}
 	return newObject(below(dir, name), n), nil
+}
+
+func (s *remote) attr(ctx context.Context, o *object) (nfs3.Attr, error) {
+	return s.c.GetAttr(ctx, o.h)
+}
+
+// sync has nothing to do: Upload and Copy make stable what they write.
+func (*remote) sync(*object) error { return nil }
+
+func (*remote) close(*object) error { return nil }
+
+func (s *remote) rename(ctx context.Context, dir *object, from, to string) error {
+	return s.c.Rename(ctx, dir.h, from, dir.h, to)
 }
 
 func (s *remote) symlink(ctx context.Context, dir *object, name, target string) error {
@@ -119,7 +139,7 @@ func (s *remote) finish(ctx context.Context, o *object, a *nfs3.Attr, owner bool
 			return err
 		}
 	}
-	mode := a.Mode & 0o7777
+	mode := finalMode(a, owner)
 	set := blockstore.SetAttr{Mode: &mode, AtimeHow: blockstore.TimeClient, Atime: a.Atime, MtimeHow: blockstore.TimeClient, Mtime: a.Mtime}
 	if a.Type == blockstore.TypeReg && a.Used < a.Size {
 		set.Size = &a.Size // it may end with a hole
