@@ -41,8 +41,6 @@ package posixfs
 import (
 	"cmp"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -81,9 +79,11 @@ type Options struct {
 	// Async answers before changes are on disk, as the async export option of
 	// other servers: faster, and a crash of the host loses acknowledged data.
 	Async bool
-	// FSID identifies the filesystem to clients; 0 derives one that stays the
-	// same over restarts from the filesystem's id and the root directory.
+	// FSID identifies the export, in its handles and to clients; 0 derives one
+	// from Filesystem and the root directory.
 	FSID uint64
+	// Filesystem identifies the filesystem; 0 is that of ProbeFilesystem.
+	Filesystem uint64
 	// OpenFiles bounds the objects kept open, each with up to three
 	// descriptors; 0 takes a share of RLIMIT_NOFILE, at most 4096.
 	OpenFiles int
@@ -288,10 +288,15 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	}
 	f.fsid = opts.FSID
 	if f.fsid == 0 {
-		sum := sha256.New()
-		binary.Write(sum, binary.BigEndian, sfs.Fsid.Val)
-		sum.Write(id.bytes())
-		f.fsid = binary.BigEndian.Uint64(sum.Sum(nil)) | 1
+		filesystem := opts.Filesystem
+		if filesystem == 0 {
+			fs, err := probeFilesystem(fd, &id)
+			if err != nil {
+				return nil, err
+			}
+			filesystem = fs.ID()
+		}
+		f.fsid = exportID(filesystem, &id)
 	}
 	f.tag = newTag(&id, f.fsid)
 	if err := f.chooseIdentity(); err != nil {

@@ -90,12 +90,13 @@ type Daemon struct {
 	noUmask  bool // see posixfs.Options
 
 	// mu serializes changes of exports and ports, and guards what follows.
-	mu        sync.Mutex
-	handed    bool // another process was let serve: nothing here counts any more. It is set with acting held, too
-	exports   []*served
-	ports     []*port
-	opened    *prepared // for the change that is being made
-	portsOpen bool      // those of the start
+	mu          sync.Mutex
+	handed      bool // another process was let serve: nothing here counts any more. It is set with acting held, too
+	exports     []*served
+	filesystems map[uint32]filesystem // of exports that are served, by number
+	ports       []*port
+	opened      *prepared // for the change that is being made
+	portsOpen   bool      // those of the start
 	// memory is what the RDMA ports on devices in user space share, pinned what those on devices of the
 	// kernel do; nil before there is one.
 	memory, pinned *rpcrdma.Memory

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"go.uber.org/zap"
@@ -20,7 +21,14 @@ type served struct {
 
 // sameStore reports whether the store can stay open over a change.
 func sameStore(a, b *config.Export) bool {
-	return a.Type == b.Type && a.Path == b.Path && a.Pseudo == b.Pseudo
+	return a.Type == b.Type && a.Path == b.Path && a.Pseudo == b.Pseudo && (a.Type != config.TypePosix || sameFSID(a, b))
+}
+
+// sameFSID reports whether two exports have one fsid, in whatever way it is written.
+func sameFSID(a, b *config.Export) bool {
+	x, _ := config.ParseFSID(a.FSID)
+	y, _ := config.ParseFSID(b.FSID)
+	return x == y
 }
 
 // applyExports brings what is served in line with what is desired: stores that
@@ -86,6 +94,9 @@ func (d *Daemon) applyExports(atStart bool) error {
 		}
 	}
 	d.exports = next
+	maps.DeleteFunc(d.filesystems, func(id uint32, _ filesystem) bool {
+		return !slices.ContainsFunc(next, func(s *served) bool { return s.ID == id && s.store != nil })
+	})
 	names := make(map[uint32]string)
 	for _, s := range next {
 		if s.store != nil {

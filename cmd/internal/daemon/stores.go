@@ -26,9 +26,19 @@ func (d *Daemon) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
+		fsid, _ := config.ParseFSID(e.FSID) // it was checked
+		var filesystem uint64
+		if fsid == 0 {
+			var err error
+			if filesystem, err = d.filesystem(e, id); err != nil {
+				return nil, err
+			}
+		}
 		return posixfs.Open(e.Path, posixfs.Options{
-			StateDir: dir,
-			NoUmask:  d.noUmask,
+			StateDir:   dir,
+			FSID:       fsid,
+			Filesystem: filesystem,
+			NoUmask:    d.noUmask,
 			// The kernel's RDMA devices take nothing from a thread that was once another user.
 			OwnThreads: verbs.Available() == nil,
 			Files:      d.openFiles,

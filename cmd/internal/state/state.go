@@ -56,6 +56,16 @@ type contents struct {
 	LastEntry      int               `json:"last_entry,omitempty"` // of the history
 	LockState      int32             `json:"lock_state"`           // starts of the lock service, see NextLockState
 	LockClients    []nlm.Client      `json:"lock_clients"`
+	// Filesystems are by numbers of exports.
+	Filesystems map[uint32]Filesystem `json:"filesystems,omitempty"`
+}
+
+// Filesystem is what an export's filesystem was found to be.
+type Filesystem struct {
+	UUID   string `json:"uuid,omitempty"` // hexadecimal
+	Statfs uint64 `json:"statfs"`         // f_fsid
+	// ID is in the export's file handles: it stays as long as the filesystem does.
+	ID uint64 `json:"id"`
 }
 
 // Store is an open state directory. Its methods may be called from any
@@ -212,6 +222,24 @@ func (s *Store) ExportID(e *config.Export) (uint32, error) {
 		c.IDs[key] = id
 	})
 	return id, err
+}
+
+// Filesystem is what was recorded of an export's filesystem.
+func (s *Store) Filesystem(export uint32) (Filesystem, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.cur.Filesystems[export]
+	return f, ok
+}
+
+// SetFilesystem records the filesystem of an export.
+func (s *Store) SetFilesystem(export uint32, f Filesystem) error {
+	return s.update(func(c *contents) {
+		if c.Filesystems == nil {
+			c.Filesystems = make(map[uint32]Filesystem)
+		}
+		c.Filesystems[export] = f
+	})
 }
 
 // Exports returns the exports added at run time and the pseudo paths of those

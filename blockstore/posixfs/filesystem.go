@@ -1,0 +1,123 @@
+package posixfs
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Filesystem is what is known of the filesystem that a directory is in.
+type Filesystem struct {
+	UUID [16]byte // all zeros: it has none, or the kernel does not say
+	// Statfs is f_fsid of statfs(2). It follows from the UUID on some filesystems and from
+	// the number of the device on others.
+	Statfs uint64
+	// ByDevice: without the UUID nothing is known that outlives a change of the device's number.
+	ByDevice bool
+	Dev      uint64
+	root     ident
+}
+
+// ProbeFilesystem looks at the filesystem of an existing directory.
+func ProbeFilesystem(dir string) (Filesystem, error) {
+	fs, err := probeDir(dir)
+	if err != nil {
+		return fs, fmt.Errorf("looking at the filesystem of %s: %w", dir, err)
+	}
+	return fs, nil
+}
+
+func probeDir(dir string) (Filesystem, error) {
+	fd, err := again(func() (int, error) { return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return Filesystem{}, err
+	}
+	defer unix.Close(fd)
+	id, err := identify(kindKernel, fd, "")
+	if err != nil {
+		if id, err = identify(kindBirth, fd, ""); err != nil {
+			return Filesystem{}, err
+		}
+	}
+	return probeFilesystem(fd, &id)
+}
+
+func probeFilesystem(fd int, root *ident) (fs Filesystem, err error) {
+	var st unix.Stat_t
+	var sfs unix.Statfs_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fs, err
+	}
+	if err := unix.Fstatfs(fd, &sfs); err != nil {
+		return fs, err
+	}
+	fs = Filesystem{Statfs: uint64(uint32(sfs.Fsid.Val[0])) | uint64(uint32(sfs.Fsid.Val[1]))<<32, Dev: st.Dev, root: *root}
+	fs.UUID = uuidOf(fd, int64(sfs.Type))
+	switch sfs.Type {
+	case unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC: // of their UUID, or not there after a restart
+	default:
+		fs.ByDevice = fs.UUID == [16]byte{}
+	}
+	return fs, nil
+}
+
+// uuidOf is the UUID of the filesystem of a directory.
+func uuidOf(path int, magic int64) (uuid [16]byte) {
+	fd, err := again(func() (int, error) {
+		return unix.Open(procPath(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return uuid
+	}
+	defer unix.Close(fd)
+	var u struct {
+		n uint8
+		b [16]byte
+	}
+	const getFSUUID = 2<<30 | unsafe.Sizeof(u)<<16 | 0x15<<8 // FS_IOC_GETFSUUID, since Linux 6.9
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getFSUUID, uintptr(unsafe.Pointer(&u))); e == 0 && int(u.n) == len(uuid) {
+		return u.b
+	}
+	if magic != unix.XFS_SUPER_MAGIC {
+		return uuid
+	}
+	var g struct {
+		_    [8]uint32
+		_    [4]uint64
+		uuid [16]byte
+		_    [8]uint32
+	}
+	const geometryV1 = 2<<30 | unsafe.Sizeof(g)<<16 | 'X'<<8 | 100 // XFS_IOC_FSGEOMETRY_V1
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), geometryV1, uintptr(unsafe.Pointer(&g))); e == 0 {
+		return g.uuid
+	}
+	return uuid
+}
+
+// ID is what the filesystem is known by: its UUID, if it has one.
+func (fs *Filesystem) ID() uint64 {
+	b := fs.UUID[:]
+	if fs.UUID == [16]byte{} {
+		b = binary.BigEndian.AppendUint64(nil, fs.Statfs)
+	}
+	sum := sha256.Sum256(b)
+	return binary.BigEndian.Uint64(sum[:]) | 1
+}
+
+// SameDirectory reports whether both are of the same directory, or of one and its copy in a
+// copy of the filesystem.
+func (fs *Filesystem) SameDirectory(o *Filesystem) bool {
+	return bytes.Equal(fs.root.bytes(), o.root.bytes())
+}
+
+// exportID is the identity of an exported directory.
+func exportID(filesystem uint64, root *ident) uint64 {
+	sum := sha256.New()
+	sum.Write(binary.BigEndian.AppendUint64(nil, filesystem))
+	sum.Write(root.bytes())
+	return binary.BigEndian.Uint64(sum.Sum(nil)) | 1
+}

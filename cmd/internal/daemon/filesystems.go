@@ -1,0 +1,97 @@
+package daemon
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/blockstore/posixfs"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/state"
+)
+
+// filesystem is one that is exported, and the identity that its handles have.
+type filesystem struct {
+	posixfs.Filesystem
+	path string
+	id   uint64
+}
+
+// filesystem is the identity of the filesystem that an export without an fsid is in. It is
+// recorded at first use and stays as long as the filesystem has the UUID of then, or if it
+// has none, the f_fsid. Call with mu held.
+func (d *Daemon) filesystem(e *config.Export, export uint32) (uint64, error) {
+	seen, err := posixfs.ProbeFilesystem(e.Path)
+	if err != nil {
+		return 0, err
+	}
+	log := d.log.With(zap.String("export", e.Pseudo), zap.String("path", e.Path))
+	was, known := d.state.Filesystem(export)
+	is, same := recognize(was, &seen)
+	if known && !same {
+		log.Warn("another filesystem is here: file handles of the one before are stale",
+			zap.String("uuid", is.UUID), zap.String("uuid_before", was.UUID))
+	}
+	if seen.ByDevice {
+		log.Warn("the filesystem has no UUID: file handles become stale when its device gets another number, " +
+			"and nothing tells it from another filesystem on that device; the option fsid= gives the export an identity")
+	}
+	if o := d.copyOf(export, is.ID, &seen); o != nil {
+		if is.ID, err = newID(); err != nil {
+			return 0, err
+		}
+		log.Warn("the filesystem has the UUID of another one that is exported: it is known by an identity of its own, which "+
+			"the state directory alone has; give it a UUID of its own, or the export the option fsid=",
+			zap.String("uuid", is.UUID), zap.String("other", o.path))
+	}
+	if !known || is != was {
+		if err := d.state.SetFilesystem(export, is); err != nil {
+			return 0, err
+		}
+	}
+	if d.filesystems == nil {
+		d.filesystems = make(map[uint32]filesystem)
+	}
+	d.filesystems[export] = filesystem{seen, e.Path, is.ID}
+	return is.ID, nil
+}
+
+// recognize is what is to be recorded of a filesystem, and whether it is the one that was.
+func recognize(was state.Filesystem, seen *posixfs.Filesystem) (is state.Filesystem, same bool) {
+	is = state.Filesystem{Statfs: seen.Statfs, ID: seen.ID()}
+	if seen.UUID != [16]byte{} {
+		is.UUID = hex.EncodeToString(seen.UUID[:])
+	}
+	// Another kernel may tell the UUID, or no longer.
+	same = was.UUID == is.UUID && (is.UUID != "" || was.Statfs == is.Statfs) ||
+		(was.UUID == "" || is.UUID == "") && was.Statfs == is.Statfs
+	if !same || was.ID == 0 {
+		return is, false
+	}
+	is.ID = was.ID
+	if is.UUID == "" {
+		is.UUID = was.UUID
+	}
+	return is, true
+}
+
+// copyOf is an export whose filesystem has the same identity without being the same.
+func (d *Daemon) copyOf(export uint32, id uint64, seen *posixfs.Filesystem) *filesystem {
+	for n, o := range d.filesystems {
+		if n != export && o.id == id && o.Dev != seen.Dev && o.SameDirectory(seen) {
+			return &o
+		}
+	}
+	return nil
+}
+
+func newID() (uint64, error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return 0, fmt.Errorf("an identity for a filesystem: %w", err)
+	}
+	return binary.BigEndian.Uint64(b[:]) | 1, nil
+}
