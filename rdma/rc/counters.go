@@ -18,6 +18,8 @@ type Counters struct {
 	RxGhostAck            uint64 // ACK for what was not sent, or is acknowledged already
 	RxStaleResponse       uint64
 	TxNAKSequence         uint64
+	TxReminders           uint64 // of them, those for packets that the peer did not send again
+	PeerStopped           uint64 // peers that did not heed them
 	TxNAKInvalid          uint64
 	TxNAKAccess           uint64
 	TxNAKOperation        uint64
@@ -59,6 +61,8 @@ func (c *Counters) Add(o *Counters) {
 	c.RxGhostAck += o.RxGhostAck
 	c.RxStaleResponse += o.RxStaleResponse
 	c.TxNAKSequence += o.TxNAKSequence
+	c.TxReminders += o.TxReminders
+	c.PeerStopped += o.PeerStopped
 	c.TxNAKInvalid += o.TxNAKInvalid
 	c.TxNAKAccess += o.TxNAKAccess
 	c.TxNAKOperation += o.TxNAKOperation

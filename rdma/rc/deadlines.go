@@ -164,6 +164,10 @@ func (q *QP) Expire(now rdma.Time) {
 	if q.resp.rate.until <= now {
 		q.resp.rate.until = 0
 	}
+	switch q.state {
+	case rdma.StateRTR, rdma.StateRTS, rdma.StateSQD:
+		q.remind(now)
+	}
 	if q.state != rdma.StateRTS && q.state != rdma.StateSQD {
 		return
 	}

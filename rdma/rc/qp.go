@@ -411,14 +411,15 @@ func (q *QP) Deadline() rdma.Time {
 	switch q.state {
 	case rdma.StateRTS, rdma.StateSQD:
 	case rdma.StateRTR:
+		d := q.resp.remind.at
 		if q.resp.active > 0 {
-			return q.resp.rate.until
+			d = rdma.Earlier(d, q.resp.rate.until)
 		}
-		return 0
+		return d
 	default:
 		return 0
 	}
-	d := q.req.deadline()
+	d := rdma.Earlier(q.req.deadline(), q.resp.remind.at)
 	if q.resp.active > 0 {
 		d = rdma.Earlier(d, q.resp.rate.until)
 	}

@@ -44,6 +44,10 @@ type responder struct {
 	gap     bool // a NAK for epsn was sent and epsn has not arrived
 	gapSent rdma.Time
 	ahead   wire.PSN // of the last packet that came while there was a gap
+	remind  reminder
+	// notReady: an RNR NAK was sent, and the packet that it refused has not come again. The peer waits, and sends what
+	// follows again by itself.
+	notReady bool
 	rate    rate     // of READ responses
 }
 
@@ -98,6 +102,7 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 	switch d := p.PSN.Sub(r.epsn); {
 	case d > 0:
 		q.n.RxOutOfSequence++
+		q.missing(now, p.PSN)
 		// A PSN that is not behind the last one says that the peer went back, and that
 		// what it went back to is lost again.
 		back := r.gap && !p.PSN.After(r.ahead) && now-r.gapSent > againGuard
@@ -110,10 +115,11 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 		}
 		return
 	case d < 0:
+		q.came(now)
 		q.duplicate(now, p)
 		return
 	}
-	r.gap = false
+	r.gap, r.notReady = false, false
 	if r.nakDue && r.nak == wire.NAKSequence {
 		r.nakDue = false // the gap closed before the NAK left
 	}
@@ -131,6 +137,7 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 	default:
 		q.serveAtomic(p)
 	}
+	q.came(now)
 }
 
 // inOrder checks the opcode against the message in progress.
@@ -166,6 +173,7 @@ func (q *QP) rnr(now rdma.Time, psn wire.PSN) {
 	q.seen.TxRNR.add(syndrome, psn)
 	r := &q.resp
 	r.gap, r.gapSent, r.ahead = true, now, psn // what follows is out of sequence, and known to be
+	r.notReady, r.remind = true, reminder{}
 	r.nakWith(syndrome, psn)
 }
 
@@ -452,6 +460,14 @@ func (q *QP) transmitResponses(now rdma.Time, b *wire.Batch, budget int) int {
 		r.active = 0
 	}
 	if (r.nakDue || r.ackDue) && budget > 0 && !b.Full() {
+		if r.remind.due && r.nakDue && budget > 1 && b.Room() > 1 {
+			// rdma_rxe heeds a second NAK only after an ACK.
+			p := q.packet(wire.Acknowledge, r.epsn.Add(-1))
+			p.AETH = wire.AETH{Syndrome: wire.SyndromeAck, MSN: r.msn}
+			q.put(b, p, nil)
+			budget--
+		}
+		r.remind.due = false
 		p := q.packet(wire.Acknowledge, r.epsn.Add(-1))
 		p.AETH = wire.AETH{Syndrome: wire.SyndromeAck, MSN: r.msn}
 		if r.nakDue {
@@ -468,10 +484,11 @@ func (q *QP) transmitResponses(now rdma.Time, b *wire.Batch, budget int) int {
 const ackSpan = 16
 
 // OwesAck reports whether all there is to send is an acknowledgement of few packets. It
-// may wait a moment: one that is sent then stands for those that came due meanwhile.
+// may wait a moment: one that is sent then stands for those that came due meanwhile. It does not wait while packets are
+// missing, as the peer may have stopped until it comes.
 func (q *QP) OwesAck(now rdma.Time) bool {
 	r := &q.resp
-	return r.ackDue && !r.nakDue && r.active == 0 && !q.cnp.due && q.state == rdma.StateRTS &&
+	return r.ackDue && !r.nakDue && !r.remind.on && r.active == 0 && !q.cnp.due && q.state == rdma.StateRTS &&
 		r.epsn.Sub(r.told) < ackSpan && !q.canSend(now)
 }
 

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
 	"github.com/rstored/rstored/rdma/perf"
+	"github.com/rstored/rstored/rdma/rc"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/wire"
 )
@@ -120,6 +122,9 @@ func breakHint(r *roce.Record) string {
 		return "the client's RDMA device failed; look at its kernel log (dmesg)"
 	default:
 		return report
+	}
+	if errors.Is(r.Err, rc.ErrPeerStopped) {
+		return "packets were lost on the way, and the client did not send them again when asked: rdma_rxe of the Linux kernel stops there. The client connects anew by itself; find out where packets are lost ('ethtool -S', 'tc -s qdisc' and the switch's counters)"
 	}
 	switch r.Seen.TxNAK.Last.Syndrome {
 	case wire.NAKRemoteAccess:

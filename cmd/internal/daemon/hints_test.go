@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -56,6 +57,7 @@ func TestHints(t *testing.T) {
 		{roce.Record{Outcome: rdma.Broken, Seen: nak(wire.NAKRemoteAccess)}, "not open to it"},
 		{roce.Record{Outcome: rdma.Broken, Seen: nak(wire.NAKInvalidRequest)}, "rstorectl capture"},
 		{roce.Record{Outcome: rdma.Broken, Err: errors.New("the interface went")}, "server's log"},
+		{roce.Record{Outcome: rdma.Broken, Err: fmt.Errorf("the connection failed: %w", rc.ErrPeerStopped), Seen: nak(wire.NAKSequence)}, "rdma_rxe"},
 	} {
 		tc.r.Local, tc.r.Remote = netip.MustParseAddrPort("10.0.0.1:20049"), netip.MustParseAddrPort("10.0.0.9:40000")
 		if h := hint(&tc.r); !strings.Contains(h, tc.want) {

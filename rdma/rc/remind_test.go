@@ -1,0 +1,260 @@
+package rc
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// rxe is the requester of the Linux kernel's rdma_rxe as far as it matters here: SENDs of one packet. Told of a
+// loss it sends the oldest packet alone and stops, without a timer, until another packet tells it to go on. A second
+// NAK tells it nothing unless an ACK came between.
+type rxe struct {
+	una, next int // packets acknowledged, and sent
+	total     int
+	retried   bool // a NAK was heeded, and no ACK has come since
+	stuck     bool // for good
+}
+
+// hear takes an acknowledgement of everything before psn, and returns the packets that it has sent.
+func (x *rxe) hear(psn int, nak bool) (sends []int) {
+	if psn > x.una {
+		x.una, x.retried = psn, false
+	}
+	switch {
+	case x.stuck:
+		return nil
+	case !nak:
+		x.retried = false
+	case !x.retried && x.una < x.next:
+		x.retried = true
+		return []int{x.una}
+	}
+	return nil
+}
+
+const (
+	remindStart = 0xfffff0 // PSNs wrap in the test
+)
+
+// remindWorld is a QP of ours whose peer is an rxe.
+type remindWorld struct {
+	t     *testing.T
+	p     *pair
+	x     rxe
+	rnd   *rand.Rand
+	loss  float64
+	wire  []remindFlight
+	delay rdma.Time
+	naks  int
+	acks  int
+}
+
+type remindFlight struct {
+	at  rdma.Time
+	psn int // of a request to us, from 0
+}
+
+func newRemindWorld(t *testing.T, seed uint64, total int) *remindWorld {
+	w := &remindWorld{t: t, p: newPair(t, 1024, remindStart-1, 1<<16), rnd: rand.New(rand.NewPCG(seed, 2)), delay: 20 * rdma.Microsecond}
+	w.x.total = total
+	for range total {
+		w.p.recv(0, 0, 64)
+	}
+	return w
+}
+
+func (w *remindWorld) send(psns ...int) {
+	for _, n := range psns {
+		w.x.next = max(w.x.next, n+1)
+		if w.loss == 0 || w.rnd.Float64() >= w.loss {
+			w.wire = append(w.wire, remindFlight{w.p.now + w.delay, n})
+		}
+	}
+}
+
+func (w *remindWorld) packet(n int) *wire.Packet {
+	q := w.p.s[0].q
+	return &wire.Packet{
+		Op: wire.SendOnly, AckReq: true, PKey: wire.DefaultPKey, DestQPN: q.Num(), PSN: wire.PSN(remindStart).Add(n),
+		Payload: []byte("call"), Src: q.flow.Dst, Dst: q.flow.Src,
+	}
+}
+
+// step moves to the next thing that happens, and reports false if there is none.
+func (w *remindWorld) step() bool {
+	q := w.p.s[0].q
+	for q.HasWork(w.p.now) {
+		w.p.batch.Reset()
+		q.Transmit(w.p.now, w.p.batch)
+		for i := range w.p.batch.D {
+			var p wire.Packet
+			raw := append([]byte(nil), w.p.batch.D[i].Hdr...)
+			if err := p.Parse(append(raw, 0, 0, 0, 0)); err != nil || p.Op != wire.Acknowledge {
+				w.t.Fatalf("sent %v, %v", p.Op, err)
+			}
+			psn := int(p.PSN.Sub(wire.PSN(remindStart)))
+			nak := p.AETH.Syndrome == wire.NAKSequence
+			if nak {
+				w.naks++
+			} else {
+				w.acks++
+				psn++
+			}
+			if w.loss == 0 || w.rnd.Float64() >= w.loss {
+				w.send(w.x.hear(psn, nak)...)
+			}
+		}
+	}
+	next := q.Deadline()
+	for _, f := range w.wire {
+		next = rdma.Earlier(next, f.at)
+	}
+	if next == 0 {
+		return false
+	}
+	w.p.now = max(w.p.now, next)
+	rest := w.wire[:0:0]
+	for _, f := range w.wire {
+		if f.at <= w.p.now {
+			q.Receive(w.p.now, w.packet(f.psn))
+		} else {
+			rest = append(rest, f)
+		}
+	}
+	w.wire = rest
+	if d := q.Deadline(); d != 0 && d <= w.p.now {
+		q.Expire(w.p.now)
+	}
+	w.p.poll(w.p.s[0])
+	return true
+}
+
+// TestReminders: one packet of four is lost. The peer sends it alone and stops; it is got going again within
+// milliseconds, and asked for nothing once it has sent all.
+func TestReminders(t *testing.T) {
+	w := newRemindWorld(t, 1, 4)
+	w.x.next = 1 // packet 0 is lost
+	w.send(1, 2, 3)
+	start := w.p.now
+	for w.step() {
+	}
+	if got := len(w.p.s[0].got); got != 4 || w.p.s[0].q.State() != rdma.StateRTS {
+		t.Fatalf("%d of 4 messages arrived; %v", got, w.p.s[0].q.Err())
+	}
+	if d := w.p.now - start; d > 100*rdma.Millisecond {
+		t.Errorf("it took %d ms", d/rdma.Millisecond)
+	}
+	if c := w.p.s[0].q.Counters(); c.TxReminders == 0 || c.TxReminders > 6 || c.PeerStopped != 0 {
+		t.Errorf("%d reminders", c.TxReminders)
+	}
+	if at := w.p.s[0].q.Deadline(); at != 0 {
+		t.Errorf("a deadline at %d with nothing missing", at)
+	}
+}
+
+// TestRemindersOverALossyWire: with packets lost both ways such a peer gets everything through, without a connection
+// that ends and without a long silence.
+func TestRemindersOverALossyWire(t *testing.T) {
+	for _, seed := range seeds(t, 200) {
+		w := newRemindWorld(t, seed, 60)
+		w.loss = []float64{0.02, 0.05}[seed%2]
+		last, most := w.p.now, rdma.Time(0)
+		for got := 0; ; {
+			// Eight calls are under way; the last ones come again and again, as only packets behind show a loss.
+			for w.x.next < min(got+8, w.x.total) {
+				w.send(w.x.next)
+			}
+			if !w.step() {
+				if got == w.x.total {
+					break
+				}
+				w.send(w.x.next - 1)
+			}
+			if n := len(w.p.s[0].got); n > got {
+				most = max(most, w.p.now-last)
+				last, got = w.p.now, n
+			}
+			if q := w.p.s[0].q; q.State() != rdma.StateRTS {
+				t.Fatalf("seed %d: %v after %d messages", seed, q.Err(), got)
+			}
+		}
+		if most > remindStop/2 {
+			t.Errorf("seed %d: nothing for %d ms", seed, most/rdma.Millisecond)
+		}
+	}
+}
+
+// TestPeerStopped: a peer that does not go on is given up after seconds, not before, and was asked no more often than
+// that takes.
+func TestPeerStopped(t *testing.T) {
+	w := newRemindWorld(t, 1, 4)
+	w.x.stuck = true
+	w.send(1, 2)
+	start := w.p.now
+	for w.step() {
+	}
+	q := w.p.s[0].q
+	if d := w.p.now - start; q.State() != rdma.StateErr || !errors.Is(q.Err(), ErrPeerStopped) || d < remindStop || d > remindStop+rdma.Second {
+		t.Errorf("%v, %v after %d ms", q.State(), q.Err(), d/rdma.Millisecond)
+	}
+	if !strings.Contains(q.Err().Error(), "192.0.2.2") {
+		t.Errorf("%v", q.Err())
+	}
+	if c := q.Counters(); c.PeerStopped != 1 || c.TxReminders < 8 || c.TxReminders > 20 || w.acks > 20 || w.naks > 21 {
+		t.Errorf("%d reminders, %d ACKs, %d NAKs", c.TxReminders, w.acks, w.naks)
+	}
+}
+
+// TestNoReminders: who is told to wait, or is far away, or is no peer at all, is not reminded.
+func TestNoReminders(t *testing.T) {
+	t.Run("not ready", func(t *testing.T) {
+		w := newRemindWorld(t, 1, 0)
+		w.send(0, 1, 2) // no receive is posted
+		for w.step() {
+		}
+		if c := w.p.s[0].q.Counters(); c.TxRNR != 1 || c.TxReminders != 0 || w.p.s[0].q.State() != rdma.StateRTS {
+			t.Errorf("%d RNR NAKs, %d reminders", c.TxRNR, c.TxReminders)
+		}
+	})
+	t.Run("a sequence number that was guessed", func(t *testing.T) {
+		w := newRemindWorld(t, 1, 4)
+		for _, n := range []int{remindSpan + 1, 1 << 20, 1<<23 - 1} {
+			w.send(n)
+		}
+		for w.step() {
+		}
+		if c := w.p.s[0].q.Counters(); c.TxReminders != 0 || w.p.s[0].q.State() != rdma.StateRTS {
+			t.Errorf("%d reminders, %v", c.TxReminders, w.p.s[0].q.Err())
+		}
+	})
+	t.Run("a long way", func(t *testing.T) {
+		// A round trip of 12 ms that is known: the peer's answer to the NAK is waited for.
+		p := newPair(t, 1024, 7, 1<<16)
+		p.delay = 6 * rdma.Millisecond
+		send := func(i int) {
+			p.post(i, rdma.SendWR{Op: rdma.OpWrite, SGL: p.s[i].sge(0, 9000), RemoteAddr: pairVA, RKey: pairKey, Flags: rdma.Signaled})
+		}
+		for n := range 10 {
+			send(0)
+			send(1)
+			p.until(10*rdma.Second, func() bool { return len(p.s[0].sent) > n && len(p.s[1].sent) > n })
+		}
+		send(0)
+		p.batch.Reset()
+		p.s[0].q.Transmit(p.now, p.batch)
+		for i := range p.batch.D {
+			if i != 1 { // it is lost
+				p.fly(1, &p.batch.D[i])
+			}
+		}
+		p.until(10*rdma.Second, func() bool { return len(p.s[0].sent) == 11 })
+		if c := p.s[1].q.Counters(); c.TxReminders != 0 || c.TxNAKSequence == 0 {
+			t.Errorf("%d reminders, %d NAKs", c.TxReminders, c.TxNAKSequence)
+		}
+	})
+}
