@@ -135,6 +135,7 @@ var ordinary = []Case{
 	{Name: "edquot", Exports: rw, Script: script("edquot"), FS: quotaFS},
 	{Name: "loss-1", Lossy: true, Exports: rw, Script: script("loss"), Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute},
 	{Name: "loss-5", Lossy: true, Exports: rw, Script: script("loss"), Env: env("LOSS", "5", "MIB", "1"), Timeout: 4 * time.Minute},
+	lossyWrites("loss-2-writes", nil), lossyWrites("loss-2-writes-knfsd", env("KNFSD", guestAddr(1))),
 	{Name: "link-down", Exports: rw, Script: script("interrupted"), Host: unplugged, Timeout: 3 * time.Minute},
 	{Name: "server-stopped", Exports: rw, Script: script("interrupted"), Host: standsStill, Timeout: 3 * time.Minute},
 	{Name: "port-removed", Exports: rw, Script: script("ports"), Host: portGoes, Timeout: 3 * time.Minute},
@@ -190,6 +191,24 @@ func version4(version, carrier string) (list []Case) {
 		list = append(list, v)
 	}
 	return list
+}
+
+// lossyWrites is a case of writes on a link that loses packets. RSTORED_GUEST_WRITES says how many.
+func lossyWrites(name string, vars map[string]string) Case {
+	writes, err := strconv.Atoi(os.Getenv("RSTORED_GUEST_WRITES"))
+	if err != nil || writes <= 0 {
+		writes = 12
+	}
+	c := Case{
+		Name: name, Lossy: true, Script: script("loss-writes"), Env: with(with(vars, "LOSS", "2"), "WRITES", strconv.Itoa(writes)),
+		Timeout: 2*time.Minute + time.Duration(writes)*15*time.Second,
+	}
+	if vars == nil {
+		c.Exports = rw
+	} else {
+		c.Guests, c.Quiet, c.MemMB = 2, true, 1400 // the kernel's server has its export in memory
+	}
+	return c
 }
 
 // exportTable is a case with exports of a table as /etc/exports.

@@ -277,6 +277,35 @@ delegated() {
 	die "$1 is not delegated after $i times"
 }
 
+# lose PERCENT: that many packets are lost in both directions, in the guest: of what it sends, and what it receives.
+lose() {
+	ip link set ifb0 up
+	tc qdisc add dev eth0 root netem loss "$1%" limit 20000
+	tc qdisc add dev eth0 ingress
+	tc filter add dev eth0 parent ffff: matchall action mirred egress redirect dev ifb0
+	tc qdisc add dev ifb0 root netem loss "$1%" limit 20000
+}
+
+# sent_packets: of RDMA, where the device counts them, or of the interface.
+sent_packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts 2>/dev/null || cat /sys/class/net/eth0/statistics/tx_packets; }
+
+# moving COMMAND...: it fails if the guest sends nothing for more than 5 seconds meanwhile.
+moving() {
+	local pid last='' now still=0
+	"$@" &
+	pid=$!
+	while kill -0 $pid 2>/dev/null; do
+		now=$(sent_packets)
+		if [ "$now" != "$last" ]; then
+			last=$now still=$SECONDS
+		elif [ $((SECONDS - still)) -gt 5 ]; then
+			die "nothing was sent for $((SECONDS - still)) s: $*"
+		fi
+		$B usleep 100000
+	done
+	wait $pid
+}
+
 # m [OPTIONS [PATH [DIR]]]: mounts without asking a port mapper, over RDMA and version
 # 3 if CARRIER and VERS do not say otherwise.
 m() {

@@ -101,6 +101,8 @@ var about = map[string]string{
 	"edquot":                   "a quota that is used up",
 	"loss-1":                   "1 % of the packets lost, in both directions",
 	"loss-5":                   "5 % of the packets lost",
+	"loss-2-writes":            "writes of 8 MiB with 2 % of the packets lost: none stands still for more than 5 seconds",
+	"loss-2-writes-knfsd":      "the same writes to the kernel's server, to compare with",
 	"link-down":                "the cable unplugged for 20 seconds under load",
 	"server-stopped":           "the server stopped for 30 seconds (SIGSTOP) under load",
 	"port-removed":             "the RDMA port removed and added under load, by rstorectl",
@@ -188,17 +190,19 @@ func (c *Case) slowly() bool {
 // them out.
 var slow = map[string]bool{
 	"tls-v3": true, "tls-v42": true, "tls-knfsd": true, // their kernel takes minutes to build
-	"directory-of-20000": true,
-	"large-file":         true,
-	"locks":              true,
-	"loss-5":             true,
-	"edquot":             true, // not every kernel has btrfs
-	"v42-reflink":        true, // the same
-	"v42-xattr-large":    true, // the same
-	"v42-xattr-tcp":      true, // the same
-	"link-down":          true,
-	"server-stopped":     true,
-	"guest-switched-off": true,
+	"directory-of-20000":  true,
+	"large-file":          true,
+	"locks":               true,
+	"loss-5":              true,
+	"loss-2-writes":       true,
+	"loss-2-writes-knfsd": true,
+	"edquot":              true, // not every kernel has btrfs
+	"v42-reflink":         true, // the same
+	"v42-xattr-large":     true, // the same
+	"v42-xattr-tcp":       true, // the same
+	"link-down":           true,
+	"server-stopped":      true,
+	"guest-switched-off":  true,
 	// What the first of their kind show as well, or what other tests show without a guest.
 	"rping-client-4200":    true,
 	"rping-client-ipv6":    true,
