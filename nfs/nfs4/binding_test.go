@@ -208,3 +208,35 @@ func TestBindingOutlivesUpgrades(t *testing.T) {
 	r.peer = friend
 	x.do()
 }
+
+// TestMemoryByExports: who may make the server remember how much depends on whether an export admits him.
+func TestMemoryByExports(t *testing.T) {
+	r := newRig(t)
+	r.limits.Memory = 16 << 20
+	if err := r.table.Remove("/deep/two"); err != nil { // it is for everybody
+		t.Fatal(err)
+	}
+	r.start(8)
+	b := new(strings.Builder)
+	r.s.log = slog.New(slog.NewTextHandler(b, nil))
+	r.peer = stranger
+	refused := 0
+	for i := range 200 {
+		p := r.compound(1, exchangeArgs(fmt.Sprint("stranger", i), 1, 0))
+		if p.status != nfs.OK {
+			p.fails(OpExchangeID, nfs.ErrJukebox)
+			refused++
+		}
+	}
+	if n := r.s.state.Memory().Bytes; refused == 0 || n > 16<<20/64 {
+		t.Errorf("%d were refused, %d bytes", refused, n)
+	}
+	if n := strings.Count(b.String(), "nfs4_memory"); n != 1 || r.s.Faults()["nfs4_memory_refused"] == 0 {
+		t.Errorf("%d lines in the log, %v", n, r.s.Faults())
+	}
+	r.peer = friend
+	for i := range 10 {
+		r.session(1, fmt.Sprint("friend", i)).do()
+	}
+	r.client40("friend of old", 1)
+}

@@ -31,12 +31,12 @@ var besides = map[opStatus]string{
 	{OpSetXattr, nfs.ErrNotSupp}:           "RFC 8276 section 8.4, OPTIONAL",
 	// A symlink in the place of a directory: the tables have SYMLINK for LOOKUP, LOOKUPP and OPEN, and in 4.1 for LINK. Its
 	// definition makes no such difference (RFC 8881 section 15.1.2.8), nor does the Linux server in any minor version.
-	{OpCreate, nfs.ErrSymlink}:  "the Linux server",
-	{OpRemove, nfs.ErrSymlink}:  "the Linux server",
-	{OpRename, nfs.ErrSymlink}:  "the Linux server",
-	{OpReadDir, nfs.ErrSymlink}: "the Linux server",
-	{OpLink, nfs.ErrSymlink}:    "the Linux server",
-	{OpRemoveXattr, nfs.ErrNotSupp}:        "RFC 8276 section 8.4, OPTIONAL",
+	{OpCreate, nfs.ErrSymlink}:      "the Linux server",
+	{OpRemove, nfs.ErrSymlink}:      "the Linux server",
+	{OpRename, nfs.ErrSymlink}:      "the Linux server",
+	{OpReadDir, nfs.ErrSymlink}:     "the Linux server",
+	{OpLink, nfs.ErrSymlink}:        "the Linux server",
+	{OpRemoveXattr, nfs.ErrNotSupp}: "RFC 8276 section 8.4, OPTIONAL",
 }
 
 // anywhere are those of every operation in a session: the text about sessions makes no

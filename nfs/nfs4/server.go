@@ -95,6 +95,8 @@ type Server struct {
 	unleased                 atomic.Uint64 // delegations of files whose store cannot tell what others do
 	hostOpens                atomic.Uint64 // what others did with delegated files
 	strangers                atomic.Uint64 // calls for sessions or clients of others
+	fullNoted                atomic.Int64  // when it was logged that there was no room
+	refusedNoted             atomic.Uint64 // refusals by then
 	strangersNoted           atomic.Int64  // when one was written down
 	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
 
@@ -135,6 +137,7 @@ func New(cfg Config) *Server {
 		Recall:  s.recall,
 		Changed: s.changed,
 		Denied:  s.denied,
+		Memory:  cfg.Limits.Memory, ClientMemory: cfg.Limits.ClientMemory,
 		Clients: cfg.Limits.Clients, Sessions: cfg.Limits.Sessions, States: cfg.Limits.States,
 		Delegations: cfg.Limits.Delegations, ClientDelegations: cfg.Limits.ClientDelegations,
 		Offloads: cfg.Limits.Offloads, ClientOffloads: cfg.Limits.ClientOffloads,
@@ -201,7 +204,8 @@ func (s *Server) Faults() map[string]uint64 {
 	out := make(map[string]uint64)
 	n := s.state.Delegations()
 	for name, n := range map[string]uint64{
-		CountDelegations: n.Given, CountRecalls: n.Recalls, CountRecallWaits: n.Waits, "nfs4_delegations_revoked": n.Revoked,
+		"nfs4_memory_refused": s.state.Memory().Refused,
+		CountDelegations:      n.Given, CountRecalls: n.Recalls, CountRecallWaits: n.Waits, "nfs4_delegations_revoked": n.Revoked,
 	} {
 		if n > 0 {
 			out[name] = n

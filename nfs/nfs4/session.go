@@ -2,6 +2,7 @@ package nfs4
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -46,6 +47,14 @@ func (k *compound) by() *state.By {
 	return &state.By{Principal: k.principal(), From: state.FromPeer(&k.c.Peer)}
 }
 
+// stranger reports whether no export is for the client, as far as is known yet.
+func (k *compound) stranger() bool {
+	return !slices.ContainsFunc(k.s.exports.Exports(), func(x *nfs.Export) bool {
+		_, st := x.Admits(&k.c.Peer)
+		return st == nfs.OK
+	})
+}
+
 // decodeImplID reads an optional nfs_impl_id4.
 func decodeImplID(d *xdr.Decoder) {
 	switch d.Uint32() {
@@ -62,7 +71,7 @@ func decodeImplID(d *xdr.Decoder) {
 // exchangeID is EXCHANGE_ID (section 18.35).
 func exchangeID(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.ExchangeID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
+	a := state.ExchangeID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
 	asked := d.Uint32()
 	a.Update = asked&exchUpdate != 0
 	protect := d.Uint32()
@@ -81,6 +90,7 @@ func exchangeID(k *compound) nfs.Status {
 	}
 	got, st := k.s.state.ExchangeID(k.now, &a)
 	if st != nfs.OK {
+		k.s.noteFull()
 		return st
 	}
 	e := &k.c.Res
@@ -163,7 +173,7 @@ const (
 // server, and a connection that is RDMA was so from the beginning.
 func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.CreateSession{Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Minor: k.minor}
+	a := state.CreateSession{Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Minor: k.minor}
 	flags := d.Uint32()
 	a.Fore = decodeChannel(d)
 	back := decodeChannel(d)
@@ -185,6 +195,7 @@ func createSession(k *compound) nfs.Status {
 	}
 	got, st := k.s.state.CreateSession(k.now, &a)
 	if st != nfs.OK {
+		k.s.noteFull()
 		return st
 	}
 	k.s.audit.Info("nfs4_session", "client", k.c.Peer.Addr.String(), "transport", k.c.Peer.Transport.String(), "xprtsec", k.c.Peer.Security.String(), "uid", k.c.Cred.UID,
@@ -213,6 +224,18 @@ func (s *Server) changed(what state.Change, c state.ClientInfo) {
 
 // deniedEvery is how often at most refusals of calls for others' sessions are written down.
 const deniedEvery = int64(time.Second)
+
+// noteFull logs, now and then, that clients had no room.
+func (s *Server) noteFull() {
+	m, now := s.state.Memory(), s.now().UnixNano()
+	last := s.fullNoted.Load()
+	if m.Refused == s.refusedNoted.Load() || last != 0 && now-last < int64(time.Minute) && now >= last || !s.fullNoted.CompareAndSwap(last, now) {
+		return
+	}
+	s.refusedNoted.Store(m.Refused)
+	s.log.Warn("clients of version 4 are put off: they have as much state as nfs4_memory or nfs4_client_memory allow",
+		"bytes", m.Bytes, "limit", m.Limit, "refused", m.Refused)
+}
 
 // denied counts a call that was refused because what it names is another client's, and has some of them
 // written down.

@@ -434,7 +434,7 @@ const (
 // setClientID is SETCLIENTID (section 16.33).
 func setClientID(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.SetClientID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
+	a := state.SetClientID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
 	a.Callback.Program = d.Uint32()
 	a.Callback.Netid, a.Callback.Addr = d.String(netidMax), d.String(uaddrMax)
 	a.Callback.Ident = d.Uint32()

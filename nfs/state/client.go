@@ -35,6 +35,7 @@ type Client struct {
 	bound     atomic.Pointer[binding] // nil: it is anybody's
 	confirmed atomic.Bool
 	renewed   atomic.Int64 // nanoseconds of the Unix time
+	account   *account     // of the host that it came from first
 	known     bool         // it may have something to reclaim
 	listed    atomic.Bool  // it will have, after a restart
 
@@ -42,7 +43,11 @@ type Client struct {
 
 	mu       sync.Mutex
 	dead     bool
-	complete bool // RECLAIM_COMPLETE was done
+	charged  int64 // see memory
+	stranger bool  // no export admits it, as far as is known
+	mounted  bool  // it counts in account.mounts
+	left     bool  // it is no more in account
+	complete bool  // RECLAIM_COMPLETE was done
 	sessions map[SessionID]*Session
 	create   createSlot
 	opens    map[openKey]*open
@@ -89,6 +94,7 @@ type ExchangeID struct {
 	Verifier  Verifier
 	Principal Principal
 	From      From
+	Stranger  bool // no export admits the caller
 	Update    bool // EXCHGID4_FLAG_UPD_CONFIRMED_REC_A
 }
 
@@ -104,6 +110,7 @@ type Exchanged struct {
 func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status) {
 	s.sweep(now)
 	known := a.From.known(string(a.Owner))
+	s.relieve(now, s.mem.peek(a.From.Host), a.Stranger, clientCost+int64(len(known)), nil)
 	s.mu.Lock()
 	r := s.owners[known]
 	if r == nil {
@@ -136,7 +143,7 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 		old.join(a.From.Host)
 		return old.exchanged(), nfs.OK
 	}
-	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From)
+	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.Stranger)
 	s.mu.Unlock()
 	if c == nil {
 		return Exchanged{}, nfs.ErrJukebox
@@ -146,8 +153,11 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 
 // record makes the record of a client that is not confirmed yet, in the place of another
 // such. It is nil if there are too many. Call with mu held.
-func (s *Server) record(now time.Time, r *records, known string, verf Verifier, p Principal, from *From) *Client {
-	if r.unconfirmed != nil {
+func (s *Server) record(now time.Time, r *records, known string, verf Verifier, p Principal, from *From, stranger bool) *Client {
+	if u := r.unconfirmed; u != nil {
+		u.mu.Lock()
+		u.leaveAccount()
+		u.mu.Unlock()
 		delete(s.clients, uint32(r.unconfirmed.ID))
 		r.unconfirmed = nil
 	}
@@ -162,6 +172,9 @@ func (s *Server) record(now time.Time, r *records, known string, verf Verifier, 
 		ID: uint64(s.cfg.Boot)<<32 | uint64(s.next), s: s, owner: known, verifier: verf, principal: p,
 		sessions: make(map[SessionID]*Session), opens: make(map[openKey]*open),
 		locks: make(map[openKey]*locks), states: make(map[uint32]any),
+	}
+	if !c.enterAccount(from.Host, stranger) {
+		return nil
 	}
 	c.name, c.known = lockClient(c.ID), s.grace.known[c.owner]
 	c.create.status = nfs.ErrSeqMisordered
@@ -253,6 +266,7 @@ func (c *Client) release() {
 	clear(c.locks)
 	clear(c.delegs)
 	clear(c.states)
+	c.leaveAccount()
 	if c.v40 != nil {
 		c.v40.release()
 	}

@@ -292,7 +292,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	defer c.mu.Unlock()
 	defer func() { res.Crowded = c.crowded() }()
 	s := c.s
-	if c.dead || len(c.delegs) >= s.cfg.ClientDelegations || len(c.states) >= s.cfg.States || s.delegs.all.Load() >= int64(s.cfg.Delegations) {
+	if c.dead || len(c.delegs) >= s.cfg.ClientDelegations || c.full(0) || s.delegs.all.Load() >= int64(s.cfg.Delegations) {
 		return res, WhyResource
 	}
 	switch d := c.delegs[a.File]; {
@@ -470,6 +470,7 @@ func (c *Client) dropDeleg(d *deleg) {
 		delete(c.delegs, d.file)
 	}
 	delete(c.states, d.num)
+	c.charge(-costOf(d))
 }
 
 // revoke takes a delegation away. Its stateid stays until the client frees it.

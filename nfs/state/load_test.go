@@ -39,7 +39,7 @@ type load struct {
 }
 
 func newLoad(tb testing.TB, clients, files int) *load {
-	l := &load{s: New(Config{Boot: 7, Locks: lock.New(8 * files)}), ids: make([]Stateid, files), locks: make([]Stateid, files)}
+	l := &load{s: New(Config{Boot: 7, Locks: lock.New(8 * files), Memory: 1 << 40, ClientMemory: 1 << 40}), ids: make([]Stateid, files), locks: make([]Stateid, files)}
 	for i := range clients {
 		c, _ := join(tb, l.s, begin, fmt.Sprintf("client %d of a size that is usual", i))
 		l.clients = append(l.clients, c)
@@ -112,7 +112,7 @@ func TestMillion(t *testing.T) {
 	}
 	const clients = 64
 	before := heap()
-	s := New(Config{Boot: 7})
+	s := New(Config{Boot: 7, Clients: 1 << 19, Memory: 1 << 40, ClientMemory: 1 << 40})
 	for i := range min(n/10, clientsDefault/2) {
 		join(t, s, begin, fmt.Sprintf("client %d of a size that is usual", i))
 	}

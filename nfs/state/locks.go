@@ -32,6 +32,7 @@ func (c *Client) dropLocks(l *locks) {
 	}
 	delete(c.locks, l.key)
 	delete(c.states, l.num)
+	c.charge(-costOf(l))
 	if l.by != nil {
 		delete(l.by.locks, l)
 		c.unuse(l.by)
@@ -148,7 +149,7 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 		}
 		key := openKey{string(a.Owner), a.File}
 		if l = c.locks[key]; l == nil {
-			if len(c.states) >= c.s.cfg.States {
+			if c.full(len(a.Owner)) {
 				return id, holder, nfs.ErrJukebox
 			}
 			l, isNew = &locks{c: c, key: key, open: o}, true

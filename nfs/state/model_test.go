@@ -541,7 +541,7 @@ func (m *model) agree() error {
 	if n := m.s.Counts(); n.Opens != opens || n.Locks != locks {
 		return fmt.Errorf("%+v, but there are %d opens and %d lock stateids", n, opens, locks)
 	}
-	return nil
+	return recount(m.s)
 }
 
 // play has acts happen, and returns where the server and the model differ.

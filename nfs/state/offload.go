@@ -39,7 +39,7 @@ func (c *Client) Offload(f lock.File, from Origin) (*Offload, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.s
-	if c.dead || len(c.offloads) >= s.cfg.ClientOffloads || len(c.states) >= s.cfg.States || !c.calledBack42() {
+	if c.dead || len(c.offloads) >= s.cfg.ClientOffloads || c.full(0) || !c.calledBack42() {
 		return nil, false
 	}
 	if s.offloads.Add(1) > int64(s.cfg.Offloads) {
@@ -119,6 +119,7 @@ func (c *Client) dropOffload(o *Offload) {
 	}
 	delete(c.offloads, o.num)
 	delete(c.states, o.num)
+	c.charge(-costOf(o))
 	c.s.offloads.Add(-1)
 	close(o.gone)
 }

@@ -121,7 +121,7 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 	key := openKey{string(a.Owner), a.File}
 	o := c.opens[key]
 	if o == nil {
-		if len(c.states) >= c.s.cfg.States {
+		if c.full(len(a.Owner)) {
 			return res, nfs.ErrJukebox, nil, k
 		}
 		o = &open{c: c, key: key}
@@ -243,6 +243,7 @@ func (c *Client) dropOpen(o *open) {
 	c.s.unshare(o)
 	delete(c.opens, o.key)
 	delete(c.states, o.num)
+	c.charge(-costOf(o))
 	if o.by != nil {
 		if o.by.trial == o {
 			o.by.trial = nil

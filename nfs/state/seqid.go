@@ -76,8 +76,13 @@ func (c *Client) BeginOpen(now time.Time, owner []byte, seq uint32, digest uint6
 		o := c.v40.openOwners[string(owner)]
 		if o == nil {
 			c.reap(now)
+			if !c.room(int64(ownerCost + len(owner))) {
+				c.mu.Unlock()
+				return nil, nil, nfs.ErrResource
+			}
 			o = &seqOwner{c: c, name: string(owner), open: true, fresh: true, confirmed: reclaim, used: now.UnixNano()}
 			c.v40.openOwners[o.name] = o
+			c.charge(o.cost())
 			c.v40.idle[o] = struct{}{}
 		}
 		if !c.take(o) {
@@ -327,6 +332,7 @@ func (c *Client) lockedBy(l *locks, t *Turn) {
 	if o == nil {
 		o = &seqOwner{c: c, name: l.key.owner, seq: t.lockSeq, locks: make(map[*locks]struct{})}
 		c.v40.lockOwners[o.name] = o
+		c.charge(o.cost())
 	}
 	l.by = o
 	o.locks[l] = struct{}{}
@@ -368,6 +374,7 @@ func (c *Client) unuse(o *seqOwner) {
 	case o.uses == 0:
 		o.gone = true
 		delete(c.v40.lockOwners, o.name)
+		c.charge(-o.cost())
 	}
 }
 
@@ -380,6 +387,9 @@ func (c *Client) cancel(o *seqOwner) {
 
 // forget ends an open-owner. Call with mu held.
 func (c *Client) forget(o *seqOwner) {
+	if !o.gone {
+		c.charge(-o.cost())
+	}
 	o.gone = true
 	delete(c.v40.openOwners, o.name)
 	delete(c.v40.closed, o.closed)

@@ -54,6 +54,7 @@ type CreateSession struct {
 	Sequence  uint32
 	Principal Principal
 	From      From
+	Stranger  bool // no export admits the caller
 	Minor     uint32
 	Fore      Channel
 	// Back is for the session if it is made now; Path the connection for it, or nil.
@@ -92,7 +93,11 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		// does. To be told that the client is gone would cost it its locks.
 		return Created{}, nfs.ErrJukebox
 	}
+	s.relieve(now, c.account, a.Stranger, a.Fore.cost(), c)
 	c.mu.Lock()
+	if !a.Stranger {
+		c.admitted()
+	}
 	switch {
 	case c.dead:
 		c.mu.Unlock()
@@ -107,6 +112,12 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		c.mu.Unlock()
 		return Created{}, nfs.ErrJukebox
 	}
+	a.Fore.shrink(s.mem.left(c.account, c.stranger) / sessionPart)
+	if !c.room(a.Fore.cost()) {
+		c.mu.Unlock()
+		return Created{}, nfs.ErrJukebox
+	}
+	c.charge(a.Fore.cost())
 	x := &Session{ID: s.sessionID(), Client: c, Minor: a.Minor, Fore: a.Fore, Back: a.Back}
 	bound := a.Back != nil && a.Path != nil
 	if bound {
@@ -148,6 +159,11 @@ func (s *Server) confirm(c *Client) bool {
 	}
 	c.confirmed.Store(true)
 	s.mu.Unlock()
+	c.mu.Lock()
+	if !c.stranger {
+		c.admitted()
+	}
+	c.mu.Unlock()
 	if old != nil {
 		old.release()
 		s.changed(old, Replaced)
@@ -189,6 +205,7 @@ func (s *Server) DestroySession(id SessionID, by *By) nfs.Status {
 		return nfs.ErrBadSession
 	}
 	delete(c.sessions, id)
+	c.charge(-x.Fore.cost())
 	s.dropSession(id)
 	return nfs.OK
 }

@@ -107,6 +107,7 @@ type snapClient struct {
 	Principal               Principal
 	Bound                   *snapBound // nil: the process of before did not note it
 	Confirmed, Known        bool
+	Stranger                bool
 	Listed, Complete        bool
 	Renewed, Relieved       int64
 	NState                  uint32
@@ -383,7 +384,7 @@ func (p *snapper) client(c *Client) (*snapClient, error) {
 	x := &snapClient{
 		ID: c.ID, Owner: c.owner, Verifier: bytes.Clone(c.verifier[:]), Principal: c.principal,
 		Confirmed: c.confirmed.Load(), Known: c.known, Listed: c.listed.Load(), Complete: c.complete,
-		Renewed: c.renewed.Load() - p.now, Relieved: p.rel(c.relieved), NState: c.nstate, Bound: boundSnap(c.bound.Load()),
+		Renewed: c.renewed.Load() - p.now, Relieved: p.rel(c.relieved), NState: c.nstate, Bound: boundSnap(c.bound.Load()), Stranger: c.stranger,
 		CreateSeq: c.create.seq, CreateStatus: uint32(c.create.status),
 		Create: snapCreated{ID: bytes.Clone(r.ID[:]), Sequence: r.Sequence, Fore: r.Fore, Bound: r.Bound},
 	}
@@ -699,6 +700,12 @@ func (r *restorer) client(x *snapClient) error {
 		return err
 	}
 	c.bound.Store(bindingOf(x.Bound))
+	var host netip.Addr
+	if x.Bound != nil && len(x.Bound.Hosts) > 0 {
+		host = x.Bound.Hosts[0]
+	}
+	c.account, c.stranger = s.mem.enter(host, math.MaxInt64), x.Stranger
+	c.charge(int64(clientCost + len(c.owner)))
 	c.confirmed.Store(x.Confirmed)
 	c.listed.Store(x.Listed)
 	c.renewed.Store(r.now + x.Renewed)
@@ -721,6 +728,9 @@ func (r *restorer) client(x *snapClient) error {
 	}
 	*place = c
 	s.clients[n] = c
+	if !c.stranger {
+		c.admitted()
+	}
 	if x.V40 != nil {
 		if err := r.v40(c, x.V40); err != nil {
 			return err
@@ -765,6 +775,7 @@ func (c *Client) enter(num uint32, what any) error {
 		return damaged("state number %d twice", num)
 	}
 	c.states[num] = what
+	c.charge(costOf(what))
 	return nil
 }
 
@@ -900,6 +911,7 @@ func (r *restorer) session(c *Client, x *snapSession) error {
 		}
 	}
 	c.sessions[s.ID] = s
+	c.charge(s.Fore.cost())
 	r.s.shardOf(s.ID).m[s.ID] = s
 	return nil
 }
@@ -999,6 +1011,7 @@ func (r *restorer) v40(c *Client, x *snapV40) error {
 		}
 		o.open = true
 		v.openOwners[o.name] = o
+		c.charge(o.cost())
 		v.idle[o] = struct{}{}
 		if o.closed != 0 {
 			if v.closed[o.closed] != nil {
@@ -1017,6 +1030,7 @@ func (r *restorer) v40(c *Client, x *snapV40) error {
 		}
 		o.locks = make(map[*locks]struct{})
 		v.lockOwners[o.name] = o
+		c.charge(o.cost())
 	}
 	return nil
 }

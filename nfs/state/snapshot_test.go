@@ -333,6 +333,9 @@ func TestSnapshot(t *testing.T) {
 	if n, m := s.Counts(), next.Counts(); n != m || n.Delegations != 2 || n.Locks != 3 || n.Opens != 4 {
 		t.Errorf("%+v and %+v", n, m)
 	}
+	if n, m := s.Memory(), next.Memory(); n != m || n.Bytes == 0 {
+		t.Errorf("%+v and %+v", n, m)
+	}
 	if n, m := s.Delegations(), next.Delegations(); n != m {
 		t.Errorf("%+v and %+v", n, m)
 	}
@@ -348,6 +351,9 @@ func TestSnapshot(t *testing.T) {
 	}
 	if w.left != 2 || next.Offloads() != 0 || next.delegs.all.Load() != 0 || next.delegs.writes.Load() != 0 {
 		t.Errorf("%d leases were given up; %d copies, %d delegations are left", w.left, next.Offloads(), next.delegs.all.Load())
+	}
+	if n := next.Memory().Bytes; n != 0 {
+		t.Errorf("%d bytes are left", n)
 	}
 	next.UnreserveAll("dos")
 	if next.Denying() {

@@ -28,6 +28,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -60,6 +61,8 @@ type Config struct {
 	// Clients bounds the client records, Sessions the sessions of one client, States
 	// the opens and lock stateids of one client.
 	Clients, Sessions, States int
+	// Memory bounds what clients can make the server remember, in bytes, ClientMemory that of one host.
+	Memory, ClientMemory int64
 	// Changed is told of clients that are new, and of those that are gone. It must not wait.
 	// nil: nobody is.
 	Changed func(Change, ClientInfo)
@@ -134,6 +137,7 @@ type Server struct {
 	lapsed   []uint32
 	swept    time.Time
 
+	mem      memory
 	grace    grace
 	delegs   delegCounts
 	offloads atomic.Int64
@@ -173,6 +177,12 @@ func New(cfg Config) *Server {
 	if cfg.States <= 0 {
 		cfg.States = statesDefault
 	}
+	if cfg.Memory <= 0 {
+		cfg.Memory = memoryDefault
+	}
+	if cfg.ClientMemory <= 0 {
+		cfg.ClientMemory = clientMemoryDefault
+	}
 	if cfg.Delegations <= 0 {
 		cfg.Delegations = delegsDefault
 	}
@@ -189,6 +199,8 @@ func New(cfg Config) *Server {
 		cfg.Locks = lock.New(0)
 	}
 	s := &Server{cfg: cfg, seed: maphash.MakeSeed(), owners: make(map[string]*records), clients: make(map[uint32]*Client)}
+	s.mem.limit, s.mem.host, s.mem.hosts = cfg.Memory, min(cfg.ClientMemory, cfg.Memory), make(map[netip.Addr]*account)
+	s.mem.clients = int64(max(cfg.Clients/clientsPart, clientsMin))
 	s.grace.init(&s.cfg)
 	for i := range shards {
 		s.sessions[i].m = make(map[SessionID]*Session)

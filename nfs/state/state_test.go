@@ -923,4 +923,7 @@ func TestRandomClients(t *testing.T) {
 	if len(s.owners) != 0 {
 		t.Errorf("%d owners are left", len(s.owners))
 	}
+	if n := s.Memory().Bytes; n != 0 || len(s.mem.hosts) != 0 {
+		t.Errorf("%d bytes of %d hosts are left", n, len(s.mem.hosts))
+	}
 }

@@ -48,6 +48,7 @@ func (c *Client) number(what any) uint32 {
 		c.nstate++
 		if c.states[c.nstate] == nil && c.nstate != 0 {
 			c.states[c.nstate] = what
+			c.charge(costOf(what))
 			return c.nstate
 		}
 	}

@@ -40,6 +40,7 @@ type SetClientID struct {
 	Verifier  Verifier
 	Principal Principal
 	From      From
+	Stranger  bool // no export admits the caller
 	Callback  Callback
 }
 
@@ -57,6 +58,7 @@ type ClientIDSet struct {
 func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.Status) {
 	s.sweep(now)
 	known := a.From.known(string(a.Owner))
+	s.relieve(now, s.mem.peek(a.From.Host), a.Stranger, clientCost+int64(len(known)), nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.owners[known]
@@ -77,7 +79,7 @@ func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.St
 		old.mu.Unlock()
 		return ClientIDSet{Client: old.ID, Confirm: u.confirm}, nfs.OK
 	}
-	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From)
+	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.Stranger)
 	if c == nil {
 		return ClientIDSet{}, nfs.ErrResource
 	}

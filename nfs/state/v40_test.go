@@ -97,6 +97,9 @@ func TestOwnersForgotten(t *testing.T) {
 	for i := range 100 {
 		opens40(t, c, now, fmt.Sprint("trial", i), 1, testFile(3))
 	}
+	if err := recount(s); err != nil {
+		t.Error(err)
+	}
 	if len(v.pending) != 100 || len(c.opens) != 101 {
 		t.Errorf("%d to be confirmed, %d opens", len(v.pending), len(c.opens))
 	}

@@ -80,6 +80,10 @@ type Config struct {
 	MaxClientConnections int `mapstructure:"max_client_connections" yaml:"max_client_connections"`
 	// Memory is what the connections over RDMA of all ports share, in bytes as 512M.
 	Memory string `mapstructure:"memory" yaml:"memory"`
+	// NFS4Memory bounds what clients of version 4 can make the server remember, in bytes as 1G, NFS4ClientMemory
+	// that of one host.
+	NFS4Memory       string `mapstructure:"nfs4_memory" yaml:"nfs4_memory"`
+	NFS4ClientMemory string `mapstructure:"nfs4_client_memory" yaml:"nfs4_client_memory"`
 	// SlowTimeout ends connections whose client takes nothing.
 	SlowTimeout time.Duration `mapstructure:"slow_timeout" yaml:"slow_timeout"`
 	// LeaseTime is how long a client of NFS version 4 may be silent before others can
@@ -162,6 +166,9 @@ func Default() *Config {
 		Perf:           defaultPerf(),
 
 		MaxClientConnections: 512,
+
+		NFS4Memory:       "1G",
+		NFS4ClientMemory: "256M",
 	}
 }
 
@@ -292,6 +299,9 @@ func (c *Config) Validate() error {
 	}
 	if n, err := ParseRate(c.Memory); err != nil || n < minMemory || n > maxMemory {
 		return fmt.Errorf("memory: %q is not a number of bytes from 16M to 1T", c.Memory)
+	}
+	if err := c.validateNFS4Memory(); err != nil {
+		return err
 	}
 	switch {
 	case c.StateDir == "":

@@ -82,3 +82,24 @@ const (
 	UTF8Any    = "any"    // bytes
 	UTF8Strict = "strict" // UTF-8 alone
 )
+
+const minNFS4Memory = 1 << 20
+
+// NFS4MemoryBytes is what clients of version 4 can make the server remember, in bytes: over all, and of one host.
+func (c *Config) NFS4MemoryBytes() (all, client int64) {
+	a, _ := ParseRate(c.NFS4Memory) // Validate has seen them
+	b, _ := ParseRate(c.NFS4ClientMemory)
+	return int64(a), int64(b)
+}
+
+func (c *Config) validateNFS4Memory() error {
+	const atLeast = 16
+	all, err := ParseRate(c.NFS4Memory)
+	if err != nil || all < atLeast*minNFS4Memory || all > maxMemory {
+		return fmt.Errorf("nfs4_memory: %q is not a number of bytes from 16M to 1T", c.NFS4Memory)
+	}
+	if client, err := ParseRate(c.NFS4ClientMemory); err != nil || client < minNFS4Memory || client > all {
+		return fmt.Errorf("nfs4_client_memory: %q is not a number of bytes from 1M to nfs4_memory", c.NFS4ClientMemory)
+	}
+	return nil
+}

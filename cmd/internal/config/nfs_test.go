@@ -55,3 +55,23 @@ func TestDirectOption(t *testing.T) {
 		t.Error("direct takes no value")
 	}
 }
+
+func TestNFS4Memory(t *testing.T) {
+	for file, want := range map[string][2]int64{
+		"": {1 << 30, 256 << 20},
+		"nfs4_memory: 64M\nnfs4_client_memory: 1M\n": {64 << 20, 1 << 20},
+	} {
+		c, err := load(t, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all, client := c.NFS4MemoryBytes(); all != want[0] || client != want[1] {
+			t.Errorf("%q: %d and %d", file, all, client)
+		}
+	}
+	for _, file := range []string{"nfs4_memory: 1M\n", "nfs4_memory: much\n", "nfs4_client_memory: 2G\n", "nfs4_client_memory: 1\n", "nfs4_memory: ''\n"} {
+		if _, err := load(t, file); err == nil {
+			t.Errorf("%q is accepted", file)
+		}
+	}
+}

@@ -258,6 +258,18 @@ var settings = []Setting{
 		field: func(c *Config) any { return &c.Memory },
 	},
 	{
+		Key: "nfs4_memory", See: "tuning.md#state-of-version-4",
+		Usage: "`BYTES` that clients of version 4 can make the server remember, as 1G",
+		Text:  "bytes that clients of version 4 can make the server remember: clients, sessions with their replies, opens, locks, delegations",
+		field: func(c *Config) any { return &c.NFS4Memory },
+	},
+	{
+		Key: "nfs4_client_memory", See: "tuning.md#state-of-version-4",
+		Usage: "`BYTES` of that for one host, as 256M",
+		Text:  "bytes of that for one host; in IPv6 for a network of 64 bits",
+		field: func(c *Config) any { return &c.NFS4ClientMemory },
+	},
+	{
 		Key:   "slow_timeout",
 		Usage: "end connections whose client takes nothing for so long",
 		Text:  "ends a connection whose client takes no replies, nor gives the data of its calls; 1 second to an hour",

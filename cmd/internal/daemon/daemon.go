@@ -348,12 +348,14 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.people, Audit: d.audit.Slog()}
 	d.outward = tcp.NewOutward(0)
 	remembered := &watchedJournal{Journal: d.state.Journal(), log: d.log.Slog("nfs")}
-	d.nfs4 = nfs4.New(nfs4.Config{
+	four := nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
 		Known: owners, Journal: remembered, OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
 		Minors: cfg.Minors(), Names: d.people, UTF8: cfg.UTF8 == config.UTF8Strict,
-	})
+	}
+	four.Limits.Memory, four.Limits.ClientMemory = cfg.NFS4MemoryBytes()
+	d.nfs4 = nfs4.New(four)
 	if d.from != nil {
 		d.nlm.Hold(true)
 		d.nfs4.StandStill(true)

@@ -1,0 +1,276 @@
+package state
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// What clients can make the server remember is bounded in bytes, over all and for each host. A
+// session counts with all that its slots may retain, from the beginning: a granted reply cache is always
+// there. Everything else counts when it is made. The numbers are a little more than what the heap takes.
+//
+//	new hosts             7/8 of all; the rest is for hosts with mounts
+//	strangers together    1/64 of all; no export admits them
+//	one stranger's host   1/4 of that
+//	one session           1/8 of what is left, by fewer slots and smaller replies
+//
+// Before anybody is refused, clients go that have not confirmed their ID, and those whose lease has run out.
+
+// Costs in bytes; strings of the client are added.
+const (
+	clientCost  = 2 << 10
+	sessionCost = 2 << 10
+	slotCost    = 128
+	stateCost   = 768
+	offloadCost = 2 << 10
+	ownerCost   = 1 << 10 // an owner of version 4.0 with its last answer
+)
+
+const (
+	memoryDefault       = 1 << 30
+	clientMemoryDefault = 256 << 20
+
+	reservedPart   = 8    // of all, for hosts with mounts
+	strangersPart  = 64   // of all, for strangers
+	strangerPart   = 4    // of that, for one
+	sessionPart    = 8    // of what is left, for one session
+	clientsPart    = 8    // of the number of clients, for one host
+	clientsMin     = 1024 // but so many
+	slotsWanted    = 8    // before replies get smaller
+	cachedMin      = 2 << 10
+	relieveEvery   = time.Second
+	unconfirmedAge = time.Second // before a client that is not confirmed goes
+)
+
+// memory counts.
+type memory struct {
+	limit, host, clients int64
+	all, strangers       atomic.Int64
+	refused              atomic.Uint64
+	relieved             atomic.Int64 // when room was made, in nanoseconds of the Unix time
+
+	mu    sync.Mutex // taken last
+	hosts map[netip.Addr]*account
+}
+
+// account is a host's.
+type account struct {
+	key     netip.Addr
+	bytes   atomic.Int64
+	mounts  atomic.Int64 // confirmed clients that an export admits
+	clients int64        // memory.mu guards it
+}
+
+// hostKey is a host: an address of IPv4, or a network of 64 bits, of which a host may have all addresses.
+func hostKey(a netip.Addr) netip.Addr {
+	const prefix = 64
+	if a.Is6() {
+		if p, err := a.Prefix(prefix); err == nil {
+			return p.Addr()
+		}
+	}
+	return a
+}
+
+// enter finds the account of a host for another client; nil: it has most already.
+func (m *memory) enter(host netip.Addr, most int64) *account {
+	key := hostKey(host)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := m.hosts[key]
+	if a == nil {
+		a = &account{key: key}
+		m.hosts[key] = a
+	}
+	if a.clients >= most {
+		return nil
+	}
+	a.clients++
+	return a
+}
+
+func (m *memory) leave(a *account) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a.clients--; a.clients == 0 {
+		delete(m.hosts, a.key)
+	}
+}
+
+// peek is the account of a host as it is now.
+func (m *memory) peek(host netip.Addr) *account {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a := m.hosts[hostKey(host)]; a != nil {
+		return a
+	}
+	return new(account)
+}
+
+// left is how many bytes more a host can have.
+func (m *memory) left(a *account, stranger bool) int64 {
+	all := m.limit
+	if a.mounts.Load() == 0 {
+		all -= all / reservedPart
+	}
+	n := min(all-m.all.Load(), m.host-a.bytes.Load())
+	if stranger {
+		most := m.limit / strangersPart
+		n = min(n, most-m.strangers.Load(), most/strangerPart-a.bytes.Load())
+	}
+	return n
+}
+
+// room reports whether the client can have n bytes more. Call with mu held.
+func (c *Client) room(n int64) bool {
+	if c.s.mem.left(c.account, c.stranger) >= n {
+		return true
+	}
+	c.s.mem.refused.Add(1)
+	return false
+}
+
+// charge counts n bytes more, or fewer. Call with mu held, or before others see the client.
+func (c *Client) charge(n int64) {
+	if c.left {
+		return
+	}
+	c.charged += n
+	c.count(n)
+}
+
+func (c *Client) count(n int64) {
+	m := &c.s.mem
+	m.all.Add(n)
+	c.account.bytes.Add(n)
+	if c.stranger {
+		m.strangers.Add(n)
+	}
+}
+
+// enterAccount makes the account of a new client; false: it has no room.
+func (c *Client) enterAccount(host netip.Addr, stranger bool) bool {
+	m := &c.s.mem
+	if c.account = m.enter(host, m.clients); c.account == nil {
+		m.refused.Add(1)
+		return false
+	}
+	c.stranger = stranger
+	n := int64(clientCost + len(c.owner))
+	if !c.room(n) {
+		m.leave(c.account)
+		return false
+	}
+	c.charge(n)
+	return true
+}
+
+// leaveAccount gives back all that the client has, as it is no more. Call with mu held.
+func (c *Client) leaveAccount() {
+	c.charge(-c.charged)
+	if c.left {
+		return
+	}
+	c.left = true
+	if c.mounted {
+		c.account.mounts.Add(-1)
+	}
+	c.s.mem.leave(c.account)
+}
+
+// admitted notes that an export is for the client. Call with mu held.
+func (c *Client) admitted() {
+	if c.stranger {
+		c.count(-c.charged)
+		c.stranger = false
+		c.count(c.charged)
+	}
+	if !c.mounted && !c.left && c.confirmed.Load() {
+		c.mounted = true
+		c.account.mounts.Add(1)
+	}
+}
+
+// costOf is what a state takes.
+func costOf(what any) int64 {
+	switch w := what.(type) {
+	case *open:
+		return int64(stateCost + len(w.key.owner))
+	case *locks:
+		return int64(stateCost + len(w.key.owner))
+	case *Offload:
+		return offloadCost
+	}
+	return stateCost
+}
+
+func (o *seqOwner) cost() int64 { return int64(ownerCost + len(o.name)) }
+
+// full reports whether the client can have no further state, for an owner with a name so long. Who asks is admitted by an
+// export. Call with mu held.
+func (c *Client) full(owner int) bool {
+	c.admitted()
+	return len(c.states) >= c.s.cfg.States || !c.room(int64(stateCost+owner))
+}
+
+// cost is what a session takes at most. Replies are retained in memory of the allocator's sizes.
+func (ch *Channel) cost() int64 {
+	return sessionCost + int64(ch.MaxSlots)*(slotCost+int64(ch.MaxCached)*9/8)
+}
+
+// shrink makes a channel of a session cost no more than n, if that can be.
+func (ch *Channel) shrink(n int64) {
+	for ch.cost() > n {
+		switch {
+		case ch.MaxSlots > slotsWanted:
+			ch.MaxSlots = max(ch.MaxSlots/2, slotsWanted)
+		case ch.MaxCached > cachedMin:
+			ch.MaxCached = cachedMin
+		case ch.MaxSlots > 1:
+			ch.MaxSlots /= 2
+		default:
+			return
+		}
+	}
+}
+
+// relieve ends clients that have no claim to what they have, where a host is short of n bytes or has too many
+// clients: those that did not confirm their ID, and those whose lease has run out. It looks at all
+// clients, and therefore now and then. Call with no lock held.
+func (s *Server) relieve(now time.Time, a *account, stranger bool, n int64, except *Client) {
+	m := &s.mem
+	m.mu.Lock()
+	many := a.clients >= m.clients
+	m.mu.Unlock()
+	if !many && m.left(a, stranger) >= n*sessionPart {
+		return
+	}
+	at, last := now.UnixNano(), m.relieved.Load()
+	if last != 0 && at >= last && at-last < int64(relieveEvery) || !m.relieved.CompareAndSwap(last, at) {
+		return
+	}
+	ownOnly := many || m.host-a.bytes.Load() < n*sessionPart
+	var gone []*Client
+	for _, c := range s.clientList() {
+		old := !c.confirmed.Load() && at-c.renewed.Load() >= int64(unconfirmedAge)
+		if c != except && (!ownOnly || c.account == a) && (old || c.expired(now)) {
+			gone = append(gone, c)
+		}
+	}
+	for _, c := range gone {
+		s.remove(c)
+	}
+}
+
+// MemoryInfo is what clients have made the server remember, in bytes, and how often there was no room.
+type MemoryInfo struct {
+	Bytes, Limit int64
+	Refused      uint64
+}
+
+// Memory is how much is remembered.
+func (s *Server) Memory() MemoryInfo {
+	return MemoryInfo{Bytes: s.mem.all.Load(), Limit: s.mem.limit, Refused: s.mem.refused.Load()}
+}
