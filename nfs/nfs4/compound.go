@@ -150,6 +150,9 @@ func (k *compound) serve() rpc.Status {
 	if k.executing {
 		k.finish()
 	}
+	if k.mayBlock {
+		k.s.state.Sweep(k.now)
+	}
 	return rpc.Done
 }
 

@@ -67,7 +67,7 @@ func TestSetClientID(t *testing.T) {
 	confirm(e, w, nfs.OK)
 	confirm(e, u, nfs.ErrStaleClientID)
 	reads(nfs.OK)
-	// Another principal.
+	// Another principal: not while there is something to lose (RFC 7530 section 16.33.5).
 	r.uid = 7
 	p := r.compound(0, setClientOp("x", 1, "tcp", uaddr))
 	if st := p.next(OpSetClientID); st != nfs.ErrClientIDInUse || p.String(10) != "tcp" || p.String(100) != uaddr {
@@ -94,6 +94,30 @@ func TestSetClientID(t *testing.T) {
 	renews(d, nfs.ErrStaleClientID)
 	renews(g, nfs.OK)
 	confirm(g+1000, y, nfs.ErrStaleClientID)
+	// Another principal may have the name of a client that has nothing; the client of before stays until
+	// the other one is confirmed, which it is not if the client has got something to lose meanwhile.
+	r.uid = 7
+	free, z := r.setClient("x", 5)
+	r.uid = 0
+	renews(g, nfs.OK)
+	have = &client40{r: r, id: g, seqs: make(map[string]uint32)}
+	fh, id = have.make("o", "second")
+	r.uid = 7
+	confirm(free, z, nfs.ErrClientIDInUse)
+	r.uid = 0
+	reads(nfs.OK)
+	have.on(fh, op(OpClose, have.next("o"), id)).ok(OpClose).id()
+	r.uid = 7
+	confirm(free, z, nfs.OK)
+	renews(free, nfs.OK)
+	renews(g, nfs.ErrStaleClientID)
+	g, y = r.setClient("x", 5)
+	confirm(g, y, nfs.OK)
+	r.uid = 0
+	// One that is not confirmed within its lease is gone.
+	late, y := r.setClient("late", 1)
+	r.now = r.now.Add(91 * time.Second)
+	confirm(late, y, nfs.ErrStaleClientID)
 	// Another principal may have the name once the lease has run out.
 	r.now = r.now.Add(91 * time.Second)
 	r.uid = 7
@@ -357,6 +381,7 @@ func TestErrors40(t *testing.T) {
 	for range 200 {
 		long = append(long, op(OpSetClientID, [8]byte{}, "x", uint32(1), "tcp", strings.Repeat("9", uaddrMax), uint32(1)))
 	}
+	c.make("p", "more")
 	r.uid = 9
 	if p := r.compound(0, long...); p.status != nfs.ErrClientIDInUse {
 		t.Error(p.status)

@@ -72,6 +72,20 @@ func (c *Client) expired(now time.Time) bool {
 	return now.UnixNano()-c.renewed.Load() > int64(c.s.cfg.Lease)
 }
 
+// inUse reports whether there is anything that would be lost if another principal took the client's
+// place now: sessions and states, unless the lease has run out.
+func (c *Client) inUse(now time.Time) bool {
+	if c.expired(now) {
+		return false
+	}
+	sessions, states := c.holdings()
+	return sessions+states > 0
+}
+
+// unused reports whether the client was not confirmed within its lease: it is as if it were
+// not there (RFC 8881 section 18.35.4, RFC 7530 section 9.1.1).
+func (c *Client) unused(now time.Time) bool { return !c.confirmed.Load() && c.expired(now) }
+
 // holdings is what the client has, in sessions and in states.
 func (c *Client) holdings() (sessions, states int) {
 	c.mu.Lock()
@@ -130,13 +144,17 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 		old.join(a.From.Host)
 		return old.exchanged(), nfs.OK
 	}
+	var gone *Client
 	if old != nil && old.principal != a.Principal {
-		if _, n := old.holdings(); n > 0 && !old.expired(now) {
+		if old.inUse(now) {
 			s.mu.Unlock()
 			return Exchanged{}, nfs.ErrClientIDInUse
 		}
-		// Its owner is another one now; what it has goes when that is confirmed.
-		old = nil
+		// Case 3: two clients have chosen one owner string. The record of before goes at once,
+		// and who has its client ID gets no session any more.
+		delete(s.clients, uint32(old.ID))
+		s.lapse(old)
+		r.confirmed, gone, old = nil, old, nil
 	}
 	if old != nil && old.v40 == nil && old.verifier == a.Verifier {
 		defer s.mu.Unlock()
@@ -145,6 +163,11 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 	}
 	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.Stranger)
 	s.mu.Unlock()
+	if gone != nil {
+		gone.delist()
+		gone.release()
+		s.changed(gone, Ended)
+	}
 	if c == nil {
 		return Exchanged{}, nfs.ErrJukebox
 	}
@@ -293,17 +316,37 @@ func (c *Client) ReclaimComplete() nfs.Status {
 func (s *Server) sweep(now time.Time) {
 	s.mu.Lock()
 	full := len(s.clients) >= s.cfg.Clients
-	if !full && now.Sub(s.swept) < s.cfg.Lease/2 {
+	if !full && !s.due(&s.swept, now) {
 		s.mu.Unlock()
 		return
 	}
-	s.swept = now
+	s.sweepOf(now, func(c *Client) bool {
+		_, states := c.holdings()
+		return full || states == 0
+	})
+}
+
+// Sweep forgets clients that were not confirmed within their lease. It is for calling often: most
+// calls find that it is too soon for another look.
+func (s *Server) Sweep(now time.Time) {
+	if !s.due(&s.sweptNew, now) {
+		return
+	}
+	s.mu.Lock()
+	s.sweepOf(now, func(c *Client) bool { return !c.confirmed.Load() })
+}
+
+// due reports whether it is half a lease since last, and if it is, makes it now.
+func (s *Server) due(last *atomic.Int64, now time.Time) bool {
+	at, n := last.Load(), now.UnixNano()
+	return (at == 0 || n-at >= int64(s.cfg.Lease/2)) && last.CompareAndSwap(at, n)
+}
+
+// sweepOf removes those of the clients whose lease has run out. Call with mu held, which it gives up.
+func (s *Server) sweepOf(now time.Time, useless func(c *Client) bool) {
 	var gone []*Client
 	for _, c := range s.clients {
-		if !c.expired(now) {
-			continue
-		}
-		if _, states := c.holdings(); full || states == 0 {
+		if c.expired(now) && useless(c) {
 			gone = append(gone, c)
 		}
 	}

@@ -36,6 +36,9 @@ func (s *Server) Clients(now time.Time) []ClientInfo {
 	out := []ClientInfo{}
 	grace := s.Grace(now)
 	for _, c := range s.sortedClients() {
+		if c.unused(now) {
+			continue // Sweep has not come by yet
+		}
 		c.mu.Lock()
 		i := ClientInfo{
 			ID: c.ID, Owner: ownerOf(c.owner), Confirmed: c.confirmed.Load(), Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now),

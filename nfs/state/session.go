@@ -99,7 +99,7 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		c.admitted()
 	}
 	switch {
-	case c.dead:
+	case c.dead, c.unused(now):
 		c.mu.Unlock()
 		return Created{}, nfs.ErrStaleClientID
 	case a.Sequence == c.create.seq:
@@ -133,26 +133,34 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 	sh.mu.Unlock()
 	res := c.create.result
 	c.mu.Unlock()
-	if !s.confirm(c) {
-		c.release()
-		return Created{}, nfs.ErrStaleClientID
+	if st := s.confirm(now, c); st != nfs.OK {
+		s.remove(c)
+		return Created{}, st
 	}
 	return res, nfs.OK
 }
 
-// confirm makes a client the one of its owner string. It reports false if another
-// EXCHANGE_ID has taken the client's place meanwhile.
-func (s *Server) confirm(c *Client) bool {
+// confirm makes a client the one of its owner string. It is StaleClientID if another
+// EXCHANGE_ID has taken the client's place meanwhile, and ClientIDInUse if the client of
+// before is another principal's and has something to lose by now.
+func (s *Server) confirm(now time.Time, c *Client) nfs.Status {
 	if c.confirmed.Load() {
-		return true
+		return nfs.OK
 	}
 	s.mu.Lock()
 	r := s.owners[c.owner]
 	if r == nil || r.unconfirmed != c {
 		defer s.mu.Unlock()
-		return c.confirmed.Load()
+		if c.confirmed.Load() {
+			return nfs.OK
+		}
+		return nfs.ErrStaleClientID
 	}
 	old := r.confirmed
+	if old != nil && old.principal != c.principal && old.inUse(now) {
+		s.mu.Unlock()
+		return nfs.ErrClientIDInUse
+	}
 	r.confirmed, r.unconfirmed = c, nil
 	if old != nil {
 		delete(s.clients, uint32(old.ID))
@@ -169,7 +177,7 @@ func (s *Server) confirm(c *Client) bool {
 		s.changed(old, Replaced)
 	}
 	s.changed(c, Established)
-	return true
+	return nfs.OK
 }
 
 // Session finds a session.

@@ -328,10 +328,7 @@ func (p *snapper) head() *snapHead {
 	s, h := p.s, new(snapHead)
 	s.mu.RLock()
 	h.Boot, h.Next, h.Confirms, h.Lapsed = s.cfg.Boot, s.next, s.confirms, slices.Clone(s.lapsed)
-	h.Swept = never
-	if !s.swept.IsZero() {
-		h.Swept = p.rel(s.swept.UnixNano())
-	}
+	h.Swept = p.rel(s.swept.Load())
 	s.mu.RUnlock()
 	n := &s.delegs
 	h.Possible = n.possible.Load()
@@ -637,7 +634,8 @@ func (r *restorer) head(h *snapHead) error {
 	if h.Boot == 0 || h.Boot == 1<<32-1 || len(h.Lapsed) > lapsedMax {
 		return damaged("start %#x, %d lapsed clients", h.Boot, len(h.Lapsed))
 	}
-	s.cfg.Boot, s.next, s.confirms, s.lapsed, s.swept = h.Boot, h.Next, h.Confirms, h.Lapsed, r.time(h.Swept)
+	s.cfg.Boot, s.next, s.confirms, s.lapsed = h.Boot, h.Next, h.Confirms, h.Lapsed
+	s.swept.Store(r.abs(h.Swept))
 	n := &s.delegs
 	n.possible.Store(h.Possible)
 	n.given.Store(h.Given)

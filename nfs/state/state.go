@@ -135,7 +135,8 @@ type Server struct {
 	// Of version 4.0: confirmations asked for, and the last clients whose lease ran out.
 	confirms uint32
 	lapsed   []uint32
-	swept    time.Time
+	// When sweep and Sweep looked last, in nanoseconds; 0: never.
+	swept, sweptNew atomic.Int64
 
 	mem      memory
 	grace    grace

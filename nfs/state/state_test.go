@@ -68,7 +68,7 @@ func TestExchangeID(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		state string // none, unconfirmed, confirmed, open, expired
+		state string // none, unconfirmed, confirmed, open, expired, nothing: confirmed, without a session
 		ask   ask
 		want  nfs.Status
 		same  bool // the ID of before
@@ -84,7 +84,9 @@ func TestExchangeID(t *testing.T) {
 		{"update", "confirmed", ask{1, root, true}, nfs.OK, true},
 		{"update, other verifier", "confirmed", ask{2, root, true}, nfs.ErrNotSame, false},
 		{"update, other principal", "confirmed", ask{1, user, true}, nfs.ErrPerm, false},
-		{"other principal, nothing open", "confirmed", ask{1, user, false}, nfs.OK, false},
+		{"other principal, neither session nor open", "nothing", ask{1, user, false}, nfs.OK, false},
+		{"other principal and verifier, neither session nor open", "nothing", ask{2, user, false}, nfs.OK, false},
+		{"other principal, a session", "confirmed", ask{1, user, false}, nfs.ErrClientIDInUse, false},
 		{"other principal, something open", "open", ask{1, user, false}, nfs.ErrClientIDInUse, false},
 		{"other principal, expired", "expired", ask{1, user, false}, nfs.OK, false},
 	} {
@@ -94,10 +96,15 @@ func TestExchangeID(t *testing.T) {
 		case "unconfirmed":
 			got, _ := s.ExchangeID(now, &ExchangeID{Owner: []byte("o"), Verifier: verifier(1), Principal: root})
 			before = got.Client
-		case "confirmed", "open", "expired":
-			x, _ := join(t, s, now, "o")
+		case "confirmed", "open", "expired", "nothing":
+			x, session := join(t, s, now, "o")
 			before = x.ID
-			if c.state != "confirmed" {
+			switch c.state {
+			case "nothing":
+				if st := s.DestroySession(session.ID); st != nfs.OK {
+					t.Fatal(st)
+				}
+			case "open", "expired":
 				if _, st := x.Open(now, &Open{Owner: []byte("p"), File: fileA, Access: Read}); st != nfs.OK {
 					t.Fatal(st)
 				}
@@ -110,6 +117,63 @@ func TestExchangeID(t *testing.T) {
 		if st != c.want || st == nfs.OK && (got.Client == before) != c.same || got.Confirmed != c.same {
 			t.Errorf("%s: %+v %v, before it was %x", c.name, got, st, before)
 		}
+		// Case 3: the record of before is gone at once, with its sessions and opens.
+		if st == nfs.OK && c.ask.who != root && c.state != "unconfirmed" {
+			if _, st := s.CreateSession(now, &CreateSession{Client: before, Sequence: 2, Principal: root, Minor: 1, Fore: channel}); st != nfs.ErrStaleClientID {
+				t.Errorf("%s: a session of the client of before: %v", c.name, st)
+			}
+			if n := s.Counts(); n != (Counts{Clients: 1}) {
+				t.Errorf("%s: %+v", c.name, n)
+			}
+			made, st := s.CreateSession(now, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: user, Minor: 1, Fore: channel})
+			if st != nfs.OK || s.Session(made.ID) == nil {
+				t.Errorf("%s: a session of the new client: %v", c.name, st)
+			}
+		}
+	}
+}
+
+// TestUnconfirmed: a client that is not confirmed within its lease is gone, whether or not anybody else comes.
+func TestUnconfirmed(t *testing.T) {
+	at := begin.Add(90*time.Second + 1)
+	s := testServer()
+	early, _ := s.ExchangeID(begin, &ExchangeID{Owner: []byte("early"), Verifier: verifier(1), Principal: root})
+	late, _ := s.ExchangeID(begin, &ExchangeID{Owner: []byte("late"), Verifier: verifier(1), Principal: root})
+	four, _ := s.SetClientID(begin, &SetClientID{Owner: []byte("four"), Verifier: verifier(1), Principal: root})
+	create := func(x Exchanged, now time.Time) nfs.Status {
+		_, st := s.CreateSession(now, &CreateSession{Client: x.Client, Sequence: x.Sequence, Principal: root, Minor: 1, Fore: channel})
+		return st
+	}
+	if st := create(early, begin.Add(90*time.Second)); st != nfs.OK {
+		t.Errorf("within the lease: %v", st)
+	}
+	if st := create(late, at); st != nfs.ErrStaleClientID {
+		t.Errorf("after the lease: %v", st)
+	}
+	if _, _, st := s.ConfirmClientID(at, four.Client, four.Confirm, root); st != nfs.ErrStaleClientID {
+		t.Errorf("of version 4.0, after the lease: %v", st)
+	}
+	if list := s.Clients(at); len(list) != 1 || list[0].ID != early.Client {
+		t.Errorf("listed: %+v", list)
+	}
+	s.Sweep(at)
+	if n := s.Counts(); n != (Counts{Clients: 1, Sessions: 1}) {
+		t.Errorf("%+v", n)
+	}
+	// The same owners come back.
+	again, st := s.ExchangeID(at, &ExchangeID{Owner: []byte("late"), Verifier: verifier(1), Principal: root})
+	if st != nfs.OK || again.Client == late.Client {
+		t.Errorf("%+v %v", again, st)
+	}
+	if st := create(again, at); st != nfs.OK {
+		t.Error(st)
+	}
+	four2, st := s.SetClientID(at, &SetClientID{Owner: []byte("four"), Verifier: verifier(1), Principal: root})
+	if st != nfs.OK || four2.Client == four.Client {
+		t.Errorf("%+v %v", four2, st)
+	}
+	if _, _, st := s.ConfirmClientID(at, four2.Client, four2.Confirm, root); st != nfs.OK {
+		t.Error(st)
 	}
 }
 

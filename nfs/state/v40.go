@@ -69,7 +69,7 @@ func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.St
 	switch {
 	case old == nil:
 	case old.principal != a.Principal:
-		if !old.expired(now) {
+		if old.inUse(now) {
 			return ClientIDSet{InUse: old.calledAt()}, nfs.ErrClientIDInUse
 		}
 	case old.v40 != nil && old.verifier == a.Verifier:
@@ -120,7 +120,7 @@ func (s *Server) ConfirmClientID(now time.Time, id uint64, confirm Verifier, p P
 	c.mu.Lock()
 	u := c.v40.update
 	switch {
-	case c.dead, c.v40.confirm != confirm && (u == nil || u.confirm != confirm):
+	case c.dead, c.unused(now), c.v40.confirm != confirm && (u == nil || u.confirm != confirm):
 		c.mu.Unlock()
 		return nil, false, nfs.ErrStaleClientID
 	case c.principal != p:
@@ -135,12 +135,15 @@ func (s *Server) ConfirmClientID(now time.Time, id uint64, confirm Verifier, p P
 	if c.confirmed.Load() {
 		return c, false, nfs.OK // sent again
 	}
-	c.renew(now)
-	if !s.confirm(c) {
+	st = s.confirm(now, c)
+	switch st {
+	case nfs.OK:
+		c.renew(now)
+		return c, true, nfs.OK
+	case nfs.ErrStaleClientID:
 		c.release()
-		return nil, false, nfs.ErrStaleClientID
 	}
-	return c, true, nfs.OK
+	return nil, false, st
 }
 
 // lapsedMax is how many clients are remembered whose lease is known to have run out.
