@@ -101,7 +101,7 @@ func TestExchangeID(t *testing.T) {
 			before = x.ID
 			switch c.state {
 			case "nothing":
-				if st := s.DestroySession(session.ID); st != nfs.OK {
+				if st := s.DestroySession(session.ID, &By{Principal: root}); st != nfs.OK {
 					t.Fatal(st)
 				}
 			case "open", "expired":
