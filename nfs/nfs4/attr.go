@@ -381,8 +381,12 @@ func (k *compound) decodeSetAttr(allowed bitmap) (s attrSet, set bitmap, st nfs.
 			}
 			s.Mode = &v
 		case attrOwner, attrOwnerGroup:
-			v, ok := k.s.people.Parse(vals.Opaque(ownerMax), n == attrOwnerGroup)
-			if !ok {
+			name := vals.Opaque(ownerMax)
+			v, ok := k.s.people.Parse(name, n == attrOwnerGroup)
+			switch {
+			case len(name) == 0:
+				fault(nfs.ErrInval) // nobody's name, as the Linux server has it
+			case !ok:
 				fault(nfs.ErrBadOwner)
 			}
 			if n == attrOwner {

@@ -301,11 +301,22 @@ func checkCred(t *testing.T, what string, c *rpc.Cred, sys bool, uid uint32) {
 	}
 }
 
-// TestNoUseBackchannel: one by which nothing could be recalled is none.
+// TestNoUseBackchannel: one by which nothing could be recalled is too small, whether or not it is wanted at once. One without
+// slots is none.
 func TestNoUseBackchannel(t *testing.T) {
+	small := newRig(t)
+	id, seq, _ := small.exchange("small", 1)
 	for _, back := range []args{
-		channelArgs(100, 4096, 0, 2, 16), channelArgs(4096, 4096, 0, 1, 16), channelArgs(4096, 4096, 0, 2, 0),
+		channelArgs(10, 4096, 0, 2, 16), channelArgs(511, 4096, 0, 2, 16), channelArgs(4096, 10, 0, 2, 16), channelArgs(4096, 4096, 0, 1, 16),
 	} {
+		for _, flags := range []uint32{0, sessionBack} {
+			small.compound(1, op(OpCreateSession, id, seq, flags, channelArgs(4096, 4096, 0, 8, 8), back, uint32(0x40000000), uint32(0))).
+				fails(OpCreateSession, nfs.ErrTooSmall)
+		}
+	}
+	small.compound(1, op(OpCreateSession, id, seq, uint32(sessionBack), channelArgs(4096, 4096, 0, 8, 8), channelArgs(0, 0, 0, 0, 0), uint32(0x40000000), uint32(0))).
+		fails(OpCreateSession, nfs.ErrTooSmall)
+	for _, back := range []args{channelArgs(4096, 4096, 0, 2, 0)} {
 		r := newRig(t)
 		p := r.compound(1, op(OpExchangeID, [8]byte{1}, "o", uint32(0), uint32(protectNone), uint32(0))).ok(OpExchangeID)
 		id, seq := p.Uint64(), p.Uint32()

@@ -247,7 +247,7 @@ func TestSizes(t *testing.T) {
 
 	// Sessions that are too small to be of use.
 	cid, seq, _ := r.exchange("tiny", 1)
-	for _, ch := range []args{channelArgs(100, 4096, 0, 8, 1), channelArgs(4096, 100, 0, 8, 1), channelArgs(4096, 4096, 0, 0, 1), channelArgs(4096, 4096, 0, 8, 0)} {
+	for _, ch := range []args{channelArgs(20, 4096, 0, 8, 1), channelArgs(4096, 0, 0, 8, 1), channelArgs(127, 4096, 0, 8, 1), channelArgs(4096, 95, 0, 8, 1), channelArgs(4096, 4096, 0, 0, 1), channelArgs(4096, 4096, 0, 8, 0)} {
 		r.compound(2, op(OpCreateSession, cid, seq, uint32(0), ch, channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).fails(OpCreateSession, nfs.ErrTooSmall)
 	}
 	// What a client asks for beyond all measure is cut.
@@ -255,6 +255,29 @@ func TestSizes(t *testing.T) {
 	p.ok(OpCreateSession).Skip(16 + 8 + 4)
 	if got := [5]uint32{p.Uint32(), p.Uint32(), p.Uint32(), p.Uint32(), p.Uint32()}; got != [5]uint32{messageMax, messageMax, cachedMax, opsMax, slotsMax} {
 		t.Errorf("%v", got)
+	}
+}
+
+// TestSmallSessions: a session of 512 bytes of request and 400 of response is granted, and its bounds hold. So is the smallest that
+// a SEQUENCE fits into.
+func TestSmallSessions(t *testing.T) {
+	r := newRig(t)
+	fh := r.session(2, "big").handle("one")
+	x := r.sessionOf(2, "small", channelArgs(512, 400, 400, 8, 2))
+	x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(attrType))).ok(OpPutFH).ok(OpGetAttr)
+	get := op(OpGetAttr, supported42.without(writeOnly))
+	x.do(op(OpPutFH, fh), get, get).ok(OpPutFH).fails(OpGetAttr, nfs.ErrRepTooBig)
+	x.cache = true
+	x.do(op(OpPutFH, fh), get, get).ok(OpPutFH).fails(OpGetAttr, nfs.ErrRepTooBig)
+	x.cache = false
+	x.seq++
+	r.compound(2, x.sequence(x.seq, 0), op(OpPutFH, fh), op(OpLookup, strings.Repeat("n", 400))).fails(OpSequence, nfs.ErrReqTooBig)
+	id, seq, _ := r.exchange("least", 1)
+	p := r.compound(2, op(OpCreateSession, id, seq, uint32(0), channelArgs(requestMin, responseMin, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
+	least := &sess{r: r, minor: 2, client: id, id: decodeSessionID(p.Decoder)}
+	least.seq++
+	if st := r.compound(2, least.sequence(1, 0)).next(OpSequence); st != nfs.OK {
+		t.Errorf("SEQUENCE: %v", st)
 	}
 }
 
@@ -289,6 +312,7 @@ func TestSessionOps(t *testing.T) {
 		want nfs.Status
 	}{
 		{exchangeArgs("one", 1, 0x80000000), nfs.ErrInval},
+		{exchangeArgs("one", 1, exchFenceOps), nfs.ErrInval},
 		{exchangeArgs("none", 1, exchUpdate), nfs.ErrNoEnt},
 		{exchangeArgs("one", 2, exchUpdate), nfs.ErrNotSame},
 		{op(OpExchangeID, [8]byte{}, "x", uint32(0), uint32(protectMachCred)), nfs.ErrInval},
@@ -299,6 +323,7 @@ func TestSessionOps(t *testing.T) {
 	} {
 		r.compound(1, c.a).fails(OpExchangeID, c.want)
 	}
+	r.compound(2, exchangeArgs("one", 1, exchFenceOps)).ok(OpExchangeID)
 	// With an implementation's name, as the kernel has it.
 	r.compound(1, op(OpExchangeID, [8]byte{}, "x", uint32(0), uint32(0), uint32(1), "kernel.org", "Linux 6.1", uint64(0), uint32(0))).ok(OpExchangeID)
 	r.compound(1, op(OpDestroyClientID, x.client)).fails(OpDestroyClientID, nfs.ErrClientIDBusy)

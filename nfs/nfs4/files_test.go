@@ -262,6 +262,8 @@ func TestSetAttr(t *testing.T) {
 		{"size by a bad one", state.Stateid{Seq: 9, Other: id.Other}, attrs(bits4(attrSize), uint64(7)), nfs.ErrBadStateID},
 		{"mode by a bad one, which does not matter", state.Stateid{Seq: 9, Other: id.Other}, attrs(bits4(attrMode), uint32(0o600)), nfs.OK},
 		{"mode with a type", id, attrs(bits4(attrMode), uint32(0o100644)), nfs.ErrInval},
+		{"no name as owner", id, attrs(bits4(attrOwner), ""), nfs.ErrInval},
+		{"no name as group", id, attrs(bits4(attrOwnerGroup), ""), nfs.ErrInval},
 		{"a name as owner", id, attrs(bits4(attrOwner), "root@localdomain"), nfs.ErrBadOwner},
 		{"an owner that is no number quite", id, attrs(bits4(attrOwner), "007"), nfs.ErrBadOwner},
 		{"an owner beyond 32 bits", id, attrs(bits4(attrOwnerGroup), "4294967296"), nfs.ErrBadOwner},

@@ -41,8 +41,9 @@ func setAttr(k *compound) nfs.Status {
 		st = k.cur.changeable()
 	}
 	if st == nfs.OK && s.Size != nil {
-		switch st = k.regular(); st {
-		case nfs.ErrIsDir, nfs.ErrSymlink, nfs.ErrWrongType:
+		switch st = k.regular(); {
+		case st == nfs.ErrIsDir && k.minor == 0: // a status of SETATTR no more in version 4.1 (RFC 7530 section 13.2, RFC 8881 section 15.2)
+		case st == nfs.ErrIsDir, st == nfs.ErrSymlink, st == nfs.ErrWrongType:
 			st = nfs.ErrInval
 		}
 		if st == nfs.OK {

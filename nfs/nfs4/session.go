@@ -81,8 +81,8 @@ func exchangeID(k *compound) nfs.Status {
 	switch {
 	case k.bad(), protect > protectSSV:
 		return nfs.ErrBadXDR
-	case asked&^exchFlagsOfAsked != 0:
-		return nfs.ErrInval
+	case asked&^exchFlagsOfAsked != 0, asked&exchFenceOps != 0 && k.minor < 2:
+		return nfs.ErrInval // SUPP_FENCE_OPS is a flag of version 4.2 (RFC 7862 section 14.1)
 	case protect == protectMachCred:
 		return nfs.ErrInval // it is for callers whose credentials prove something (section 18.35.3)
 	case protect == protectSSV:
@@ -117,7 +117,6 @@ func exchangeID(k *compound) nfs.Status {
 // else a compound says.
 const (
 	messageMax  = nfs.MaxIO + 32<<10
-	messageMin  = 1 << 10
 	cachedMax   = 8 << 10
 	opsMax      = 256
 	slotsMax    = 256
@@ -127,6 +126,24 @@ const (
 	sequenceLen = 16 + 4*4 // of SEQUENCE4args less the operation's number
 	secParmsMax = 16
 )
+
+// What a channel takes at least, in bytes: a SEQUENCE alone with its RPC headers and without a credential, or its result. A
+// channel of less is of no use, one of a little more is for the client to know. Of the other direction a recall with its
+// SEQUENCE, a credential and the longest handle, and its result (section 18.36.3).
+const (
+	requestMin      = 128
+	responseMin     = 96
+	backResponseMin = 128
+)
+
+// backTooSmall reports whether nothing could be called for by the backchannel that a client describes. One of zeros says
+// that there is none to be, where it is not asked for at once.
+func backTooSmall(c *state.Channel, wanted bool) bool {
+	if *c == (state.Channel{}) && !wanted {
+		return false
+	}
+	return c.MaxRequest < state.BackRequestMin || c.MaxResponse < backResponseMin || c.MaxOps < state.BackOpsMin
+}
 
 // decodeChannel reads a channel_attrs4.
 func decodeChannel(d *xdr.Decoder) (c state.Channel) {
@@ -184,7 +201,8 @@ func createSession(k *compound) nfs.Status {
 		return nfs.ErrBadXDR
 	case flags&^uint32(sessionFlags) != 0:
 		return nfs.ErrInval
-	case a.Fore.MaxRequest < messageMin, a.Fore.MaxResponse < messageMin, a.Fore.MaxOps == 0, a.Fore.MaxSlots == 0:
+	case a.Fore.MaxRequest < requestMin, a.Fore.MaxResponse < responseMin, a.Fore.MaxOps == 0, a.Fore.MaxSlots == 0,
+		backTooSmall(&back, flags&sessionBack != 0):
 		return nfs.ErrTooSmall
 	}
 	grant(&a.Fore, &state.Channel{MaxRequest: messageMax, MaxResponse: messageMax, MaxCached: cachedMax, MaxOps: opsMax, MaxSlots: slotsMax})

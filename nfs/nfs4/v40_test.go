@@ -347,6 +347,7 @@ func TestErrors40(t *testing.T) {
 		{"LOCKT of a directory", OpLockT, []args{top, op(OpLockT, lockRead, uint64(0), uint64(1), c.id, "l")}, nfs.ErrIsDir},
 		{"DELEGRETURN of an open", OpDelegReturn, []args{file, op(OpDelegReturn, id)}, nfs.ErrBadStateID},
 		{"DELEGRETURN, stale", OpDelegReturn, []args{file, op(OpDelegReturn, stale)}, nfs.ErrStaleStateID},
+		{"SETATTR of the size of a directory", OpSetAttr, []args{op(OpPutFH, r.root()), op(OpSetAttr, state.Anonymous, attrs(bits4(attrSize), uint64(0)))}, nfs.ErrIsDir},
 		{"SETATTR, stale", OpSetAttr, []args{file, op(OpSetAttr, stale, attrs(bits4(attrSize), uint64(0)))}, nfs.ErrStaleStateID},
 		{"READLINK of a file", OpReadLink, []args{file, op(OpReadLink)}, nfs.ErrInval},
 		{"VERIFY of an attribute of 4.1", OpVerify, []args{file, op(OpVerify, attrs(bits4(attrExclCreat), bitmap{}))}, nfs.ErrAttrNotSupp},

@@ -63,10 +63,12 @@ func TestOwnersByName(t *testing.T) {
 		}
 		set("1001", "0", nfs.OK)
 		told("1001", "0")
-		for _, who := range []string{"ada@example.com", "ada", "staff@example.org", "eve@example.org", "nobody", ""} {
+		for _, who := range []string{"ada@example.com", "ada", "staff@example.org", "eve@example.org", "nobody"} {
 			set(who, "0", nfs.ErrBadOwner)
 			told("1001", "0")
 		}
+		set("", "0", nfs.ErrInval)
+		told("1001", "0")
 		set("0", "ada@example.org", nfs.ErrBadOwner)
 
 		ace := func(flags uint32, who string) args {

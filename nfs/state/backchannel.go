@@ -41,6 +41,12 @@ const (
 	backDead // client and server do not agree on its sequence
 )
 
+// What a recall takes: bytes of a request, and operations.
+const (
+	BackRequestMin = 512
+	BackOpsMin     = 2
+)
+
 // Bounds of a backchannel.
 const (
 	backSlotsMax = 8
@@ -55,8 +61,7 @@ func NewBackchannel(attr Channel, program uint32, cred *rpc.Cred) *Backchannel {
 
 // Usable reports whether the client granted enough for a recall.
 func (b *Backchannel) Usable() bool {
-	const request, ops = 512, 2
-	return len(b.slots) > 0 && b.attr.MaxRequest >= request && b.attr.MaxOps >= ops
+	return len(b.slots) > 0 && b.attr.MaxRequest >= BackRequestMin && b.attr.MaxOps >= BackOpsMin
 }
 
 // Set is BACKCHANNEL_CTL (section 18.33).
