@@ -152,3 +152,29 @@ func BenchmarkReadDirPlus(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkIdentity is what it costs to act as a client's user, and to write within that user's limits.
+func BenchmarkIdentity(b *testing.B) {
+	if !canSwitch() {
+		b.Skip("needs root")
+	}
+	f, _ := openTemp(b, Options{Async: true})
+	h := dataFile(b, f, 1<<20)
+	c := &blockstore.Cred{UID: 1000, GID: 1000, Groups: []uint32{2000}}
+	must(b, os.Chmod(filepath.Join(f.dir, "data"), 0o666))
+	time.Sleep(2 * settled)
+	b.Run("switch", func(b *testing.B) {
+		for b.Loop() {
+			must(b, f.who.as(c, func() error { return nil }))
+		}
+	})
+	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
+		p := make([]byte, size)
+		b.Run(fmt.Sprintf("write %d KiB", size>>10), func(b *testing.B) {
+			for b.Loop() {
+				_, _, _, err := f.WriteAt(c, h, p, 0, blockstore.Unstable)
+				must(b, err)
+			}
+		})
+	}
+}

@@ -223,12 +223,26 @@ func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 		return 0, false
 	}
 	before(w, &st)
-	n, ok := f.pwriteNowait(fd, p, off)
+	n, ok := 0, false
+	if !f.limited(c) {
+		n, ok = f.pwriteNowait(fd, p, off)
+	} else if !f.who.apart { // another thread would have to be waited for
+		n, ok = f.pwriteNowaitWithin(c, fd, p, off)
+	}
 	if ok {
 		o.dirty.Store(true)
 		o.after(w)
 	}
 	return n, ok
+}
+
+// pwriteNowaitWithin is pwriteNowait within the limits of the client's user. It is apart as pwriteAs is.
+func (f *FS) pwriteNowaitWithin(c *blockstore.Cred, fd int, p []byte, off uint64) (n int, ok bool) {
+	err := f.who.within(c, func() error {
+		n, ok = f.pwriteNowait(fd, p, off)
+		return nil
+	})
+	return n, ok && err == nil
 }
 
 // pwriteNowait writes p if nothing is to be waited for, without telling the runtime, which
@@ -282,15 +296,16 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	if len(p) == 0 {
 		return 0, nil
 	}
-	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {
+	switch {
+	case st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
 		n, err = f.pwriteAs(c, fd, p, off)
 		if err == nil && !f.who.on {
 			err = f.dropSetID(c, o, &st)
 		}
-	} else if f.goesDirect(len(p)) {
-		n, err = f.writeDirect(o, fd, p, off)
-	} else {
-		n, err = f.pwrite(fd, p, off)
+	case f.limited(c):
+		n, err = f.pwriteWithin(c, o, fd, p, off)
+	default:
+		n, err = f.pwriteAny(o, fd, p, off)
 	}
 	o.after(w)
 	return n, mapErr(err)
@@ -304,6 +319,26 @@ func (f *FS) pwriteAs(c *blockstore.Cred, fd int, p []byte, off uint64) (n int, 
 		return err
 	})
 	return n, err
+}
+
+// limited reports whether the filesystem asks who writes for limits of space that c has and the daemon has not.
+func (f *FS) limited(c *blockstore.Cred) bool { return f.limitsUsers && !c.Privileged() }
+
+// pwriteWithin is pwriteAny within the limits of the client's user. It is apart for the same reason.
+func (f *FS) pwriteWithin(c *blockstore.Cred, o *object, fd int, p []byte, off uint64) (n int, err error) {
+	err = f.who.within(c, func() (err error) {
+		n, err = f.pwriteAny(o, fd, p, off)
+		return err
+	})
+	return n, err
+}
+
+// pwriteAny is pwrite, or writeDirect where that is wanted.
+func (f *FS) pwriteAny(o *object, fd int, p []byte, off uint64) (int, error) {
+	if f.goesDirect(len(p)) {
+		return f.writeDirect(o, fd, p, off)
+	}
+	return f.pwrite(fd, p, off)
 }
 
 func (f *FS) pwrite(fd int, p []byte, off uint64) (int, error) {

@@ -69,6 +69,9 @@ func (f *FS) modify(c *blockstore.Cred, o *object, do func(fd int) error) error 
 		return mapErr(err)
 	}
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 {
+		if f.limited(c) {
+			return mapErr(f.who.within(c, func() error { return do(fd) }))
+		}
 		return mapErr(do(fd))
 	}
 	// As the client's user, so that the kernel takes the set-ID bits away.

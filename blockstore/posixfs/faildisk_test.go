@@ -28,21 +28,28 @@ func newFailingDisk(t *testing.T) *failingDisk {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
 	}
+	small := t.TempDir()
+	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=128m"); err != nil {
+		t.Skipf("cannot mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(small, unix.MNT_DETACH) })
+	d := &failingDisk{t: t, small: small, image: filepath.Join(small, "image")}
+	// Without a journal, which would end all writing at the first failure. A page for each request: of a longer one
+	// of which the tmpfs has room for a part, the loop driver says that all of it was written.
+	d.dir = loopDisk(t, d.image, 64<<20, "4", "-O", "^has_journal", "-E", "lazy_itable_init=0")
+	return d
+}
+
+// loopDisk makes an ext4 in a file and mounts it. The disk takes requests of so many KiB, if that is said.
+func loopDisk(t *testing.T, image string, size int64, request string, options ...string) (dir string) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to mount")
+	}
 	for _, program := range []string{"mkfs.ext4", "losetup"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("there is no %s", program)
 		}
 	}
-	base := t.TempDir()
-	d := &failingDisk{t, filepath.Join(base, "small"), filepath.Join(base, "small", "image"), filepath.Join(base, "disk")}
-	must(t, os.Mkdir(d.small, 0o700))
-	must(t, os.Mkdir(d.dir, 0o700))
-	if err := unix.Mount("tmpfs", d.small, "tmpfs", 0, "size=128m"); err != nil {
-		t.Skipf("cannot mount a tmpfs: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(d.small, unix.MNT_DETACH) })
-	must(t, os.WriteFile(d.image, nil, 0o600))
-	must(t, os.Truncate(d.image, 64<<20))
 	run := func(command ...string) string {
 		out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
 		if err != nil {
@@ -50,21 +57,23 @@ func newFailingDisk(t *testing.T) *failingDisk {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	// Without a journal, which would end all writing at the first failure.
-	run("mkfs.ext4", "-q", "-F", "-b", "4096", "-O", "^has_journal", "-E", "lazy_itable_init=0", d.image)
-	loop := run("losetup", "--find", "--show", d.image)
+	must(t, os.WriteFile(image, nil, 0o600))
+	must(t, os.Truncate(image, size))
+	run(append(append([]string{"mkfs.ext4", "-q", "-F", "-b", "4096"}, options...), image)...)
+	loop := run("losetup", "--find", "--show", image)
 	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", loop).Run() })
-	// A page for each request: of a longer one of which the tmpfs has room for a part, the loop driver says
-	// that all of it was written.
-	limit := filepath.Join("/sys/block", filepath.Base(loop), "queue/max_sectors_kb")
-	if err := os.WriteFile(limit, []byte("4"), 0); err != nil {
-		t.Skipf("cannot limit the requests of %s: %v", loop, err)
+	if request != "" {
+		limit := filepath.Join("/sys/block", filepath.Base(loop), "queue/max_sectors_kb")
+		if err := os.WriteFile(limit, []byte(request), 0); err != nil {
+			t.Skipf("cannot limit the requests of %s: %v", loop, err)
+		}
 	}
-	if err := unix.Mount(loop, d.dir, "ext4", 0, ""); err != nil {
+	dir = t.TempDir()
+	if err := unix.Mount(loop, dir, "ext4", 0, ""); err != nil {
 		t.Skipf("cannot mount %s: %v", loop, err)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
-	return d
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
 }
 
 // room gives the disk room for so many bytes more than it holds.

@@ -177,6 +177,8 @@ type FS struct {
 	// noNowait is set once the filesystem has refused RWF_NOWAIT, noNowaitWrite for a write.
 	noNowait, noNowaitWrite atomic.Bool
 	direct                  atomic.Bool // see SetDirect
+	// limitsUsers: the filesystem has quotas or a reserve that the daemon overrides by who it is.
+	limitsUsers bool
 	// inMemory: there is no disk that a read would wait for.
 	inMemory bool
 	near     bool // see nearFS
@@ -304,6 +306,8 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	}
 	f.quotas.get = f.who.quotaOf
 	f.limits.Quotas = f.quotas.found(fd)
+	// XFS asks who owns the file, not who writes. In memory there is no reserve.
+	f.limitsUsers = f.who.overrides() && sfs.Type != unix.XFS_SUPER_MAGIC && (!f.inMemory || f.limits.Quotas)
 	if err := f.chooseFinder(fd, &id); err != nil {
 		return nil, err
 	}

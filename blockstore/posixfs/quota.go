@@ -67,13 +67,6 @@ func (k *caller) quotaOf(fd int, uid uint32) (d dqblk, err error) {
 	return d, err
 }
 
-// setEUID sets this thread's effective user; the real one and the saved one stay, and with
-// them the way back. The effective capabilities go and come with it.
-func setEUID(uid uint32) bool {
-	_, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(noID), uintptr(uid), uintptr(noID))
-	return e == 0
-}
-
 // Quota implements blockstore.Quotas.
 func (f *FS) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {
 	if !f.limits.Quotas {

@@ -125,10 +125,68 @@ func TestQuotaOfOthers(t *testing.T) {
 	if err == unix.EPERM {
 		t.Error("a user may not ask for himself")
 	}
-	if euid() != k.uid || caps() != before || setFS(unix.SYS_SETFSUID, noID) != k.uid {
+	if euid() != k.uid || caps() != before || setFSUID(noID) != k.uid {
 		t.Errorf("afterwards: %d, %+v, before %+v", euid(), caps(), before)
 	}
 	if _, err := k.quotaOf(int(dir.Fd()), noID); err != unix.EPERM {
 		t.Errorf("nobody: %v", err)
+	}
+}
+
+// TestReserve: a client's user other than root does not get the blocks that a filesystem reserves for root, by whatever
+// way data comes, although the daemon is root.
+func TestReserve(t *testing.T) {
+	dir := loopDisk(t, filepath.Join(t.TempDir(), "image"), 32<<20, "", "-m", "25")
+	must(t, os.Chmod(dir, 0o777))
+	for name, opts := range map[string]Options{"": {}, "own threads": {OwnThreads: true}} {
+		f, err := Open(dir, opts)
+		must(t, err)
+		root, err := f.Root()
+		must(t, err)
+		for way, add := range map[string]func(c *blockstore.Cred, h blockstore.Handle, off uint64) error{
+			"write": func(c *blockstore.Cred, h blockstore.Handle, off uint64) error {
+				_, _, _, err := f.WriteAt(c, h, make([]byte, 64<<10), off, blockstore.Unstable)
+				return err
+			},
+			"write that does not wait": func(c *blockstore.Cred, h blockstore.Handle, off uint64) error {
+				_, _, _, err := f.WriteNowait(c, h, make([]byte, 64<<10), off, blockstore.Unstable)
+				if err != nil {
+					_, _, _, err = f.WriteAt(c, h, make([]byte, 64<<10), off, blockstore.Unstable)
+				}
+				return err
+			},
+			"direct": func(c *blockstore.Cred, h blockstore.Handle, off uint64) error {
+				f.SetDirect(true)
+				defer f.SetDirect(false)
+				_, _, _, err := f.WriteAt(c, h, make([]byte, directMin), off*directMin/(64<<10), blockstore.Unstable)
+				return err
+			},
+			"allocate": func(c *blockstore.Cred, h blockstore.Handle, off uint64) error {
+				return f.Allocate(c, h, off, 64<<10)
+			},
+		} {
+			mode := uint32(0o666)
+			h, _, _, err := f.Create(user, root, "file", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+			must(t, err)
+			var off uint64
+			for ; err == nil; off += 64 << 10 {
+				if off > 64<<20 {
+					t.Fatalf("%s %s: more was written than there is", name, way)
+				}
+				err = add(user, h, off)
+			}
+			wantErr(t, err, blockstore.ErrNoSpace)
+			s, err := f.Stat(user, root)
+			must(t, err)
+			if off == 64<<10 || s.FreeBytes < 4<<20 {
+				t.Errorf("%s %s: the user left %d bytes free after %d", name, way, s.FreeBytes, off)
+			}
+			if err := add(&blockstore.Cred{}, h, off); err != nil {
+				t.Errorf("%s %s: root has no reserve: %v", name, way, err)
+			}
+			_, err = f.Remove(nil, root, "file")
+			must(t, err)
+		}
+		must(t, f.Close())
 	}
 }
