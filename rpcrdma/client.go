@@ -290,8 +290,25 @@ func (c *Client) event(_ rdma.Conn, e rdma.ConnEvent) {
 		if err == nil {
 			err = errors.New("the server ended the connection")
 		}
+		c.lastReplies()
 		c.fail(err)
 		c.end()
+	}
+}
+
+// lastReplies takes the replies that came before the connection ended. The server has the acknowledgment of
+// their SENDs, and need not know them when the calls are sent again.
+func (c *Client) lastReplies() {
+	for !c.closed {
+		n := c.cq.Poll(c.wcs[:])
+		if n == 0 {
+			return
+		}
+		for i := range c.wcs[:n] {
+			if wc := &c.wcs[i]; wc.Status == rdma.Success && !c.closed {
+				c.complete(wc)
+			}
+		}
 	}
 }
 

@@ -134,7 +134,7 @@ func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	if depth == 0 {
 		return nil, errors.New("the client serves no RDMA READ (responder resources 0), so that it could not write files")
 	}
-	peer := rpc.Peer{Addr: req.Remote(), Local: req.Local(), Transport: rpc.TransportRDMA, PKey: req.PKey()}
+	peer := rpc.Peer{Addr: req.Remote(), Local: req.Local(), Transport: rpc.TransportRDMA, PKey: req.PKey(), Conn: rpc.NextConn()}
 	said, _ := ParsePrivate(req.PrivateData())
 	// Who has not confirmed the connection may not even exist: it gets the least. See welcome.
 	grant := l.pool.join(min(cfg.Credits, floorCredits), cfg.Inline)
@@ -432,6 +432,9 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		c.stall.progress = true
 		c.sqFree += s.posted
 		c.unheard--
+		if s.final {
+			s.call.Delivery().Delivered()
+		}
 		s.recycle()
 		c.keepUp()
 	}

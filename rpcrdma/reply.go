@@ -113,6 +113,9 @@ func (h *Header) oneKey() (uint32, bool) {
 func (s *slot) answer() {
 	c, h, e := s.c, &s.hdr, &s.call.Res
 	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
+	invalidate := c.peerInval && s.oneKey
+	// A client that has to close memory to us may lose the connection, and with it the reply, until it has done so.
+	s.final = invalidate || len(h.Reads)+len(h.segs) == 0
 	for i := range e.Refs {
 		if r := &e.Refs[i]; inside(r.Data, s.buf) {
 			r.Data = bytes.Clone(r.Data) // the reply is built where the call lies
@@ -153,7 +156,7 @@ func (s *slot) answer() {
 	} else {
 		c.l.n.add(sentNoMsg)
 	}
-	s.send(b, c.peerInval && s.oneKey, s.key)
+	s.send(b, invalidate, s.key)
 }
 
 // fillWrites fills the Write chunks with the bulk results, in order, and takes
@@ -235,7 +238,7 @@ func (s *slot) tooLong(why error) {
 func (s *slot) refuse(code ErrorCode) {
 	c, h := s.c, &s.hdr
 	c.l.n.add(sentError)
-	s.state = slotReplying
+	s.state, s.final = slotReplying, false
 	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
 	h.Type, h.Code, h.Low, h.High = TypeError, code, Version, Version
 	h.Credits = c.credits(h.Credits)

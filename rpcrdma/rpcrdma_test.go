@@ -37,6 +37,7 @@ const (
 
 type service struct {
 	gate    chan struct{}
+	first   chan struct{} // if not nil, the first ONCE waits for it
 	counted atomic.Uint32
 	onNull  func(*rpc.Call) // set before any call
 }
@@ -114,7 +115,11 @@ func (s *service) programs() []rpc.Program {
 			return rpc.Done
 		}},
 		procOnce: {Name: "ONCE", Mutates: true, Serve: func(c *rpc.Call, _ bool) rpc.Status {
-			c.Res.Uint32(s.counted.Add(1))
+			n := s.counted.Add(1)
+			if n == 1 && s.first != nil {
+				<-s.first
+			}
+			c.Res.Uint32(n)
 			p := c.Payload(5000)
 			pattern(p, 9)
 			c.Res.Bulk(p)
@@ -585,7 +590,8 @@ func TestShutdownFinishesCalls(t *testing.T) {
 
 func TestReplyCacheAcrossConnections(t *testing.T) {
 	w := newWorld(t, Config{})
-	once := func(c *Client, room int) (n uint32) {
+	w.svc.first = make(chan struct{})
+	once := func(c *Client, room int) (n uint32, err error) {
 		r := request(procOnce, nil, func(d *xdr.Decoder) error {
 			n = d.Uint32()
 			want := make([]byte, 5000)
@@ -596,24 +602,50 @@ func TestReplyCacheAcrossConnections(t *testing.T) {
 			return nil
 		})
 		r.XID, r.Dst = 4711, make([]byte, room)
-		if err := c.Call(context.Background(), r); err != nil {
-			t.Fatal(err)
+		err = c.Call(context.Background(), r)
+		return n, err
+	}
+	until := func(what string, ok func() bool) {
+		for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Error("not within 30 s: " + what)
+				return
+			}
 		}
-		return n
 	}
 	a := w.dial("192.0.2.9", ClientConfig{})
-	if n := once(a, 5000); n != 1 {
-		t.Fatalf("execution %d", n)
-	}
+	lost := make(chan error, 1)
+	go func() {
+		_, err := once(a, 5000)
+		lost <- err
+	}()
+	until("the execution", func() bool { return w.svc.counted.Load() == 1 })
 	a.Close()
-	b := w.dial("192.0.2.9", ClientConfig{})
-	// What was kept is the message; where its data goes is the new call's choice.
-	if n := once(b, 0x4000); n != 1 {
-		t.Errorf("executed %d times", n)
+	if <-lost == nil {
+		t.Fatal("a closed connection brought an answer")
 	}
-	other := w.dial("192.0.2.10", ClientConfig{})
-	if n := once(other, 5000); n != 2 {
-		t.Errorf("another client got the reply of the first: %d", n)
+	b := w.dial("192.0.2.9", ClientConfig{})
+	go func() {
+		until("the call, sent again", func() bool { return w.srv.Stats().Procs[0].Retransmits == 1 })
+		close(w.svc.first)
+	}()
+	// What was kept is the message; where its data goes is the new call's choice.
+	if n, err := once(b, 0x4000); n != 1 || err != nil {
+		t.Errorf("execution %d, %v", n, err)
+	}
+	until("the acknowledgment", func() bool {
+		for _, c := range w.l.Conns() {
+			if c.InUse > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	if n, err := once(w.dial("192.0.2.9", ClientConfig{}), 5000); n != 2 || err != nil {
+		t.Errorf("another process got the reply of the first: %d, %v", n, err)
+	}
+	if n, err := once(w.dial("192.0.2.10", ClientConfig{}), 5000); n != 3 || err != nil {
+		t.Errorf("another client got the reply of the first: %d, %v", n, err)
 	}
 }
 

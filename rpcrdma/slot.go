@@ -42,6 +42,9 @@ type slot struct {
 	dropIt bool   // for finish: send no reply
 	waited bool   // for memory; counted
 
+	// final: when the SEND of the reply completes, the client has the reply for good.
+	final bool
+
 	// The reply may invalidate this key, if there is exactly one in the call.
 	key    uint32
 	oneKey bool

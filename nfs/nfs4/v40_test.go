@@ -712,7 +712,7 @@ func TestOnce(t *testing.T) {
 		t.Fatal(st)
 	}
 	r.xid--
-	r.peer = "10.0.0.1:999"
+	r.peer, r.conn.Conn = "10.0.0.1:999", 1
 	r.send(e.B)
 	if !bytes.Equal(first, r.raw) {
 		t.Errorf("sent again:\n% x\n% x", first, r.raw)

@@ -2,39 +2,118 @@ package rpc
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"net/netip"
 	"sync"
 
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// The duplicate request cache keeps the replies of calls that must not be
-// executed twice. A client that lost its connection sends its calls again on a
-// new one, from another port, with the same XIDs: so the key holds the
-// client's address without the port. What is kept is the RPC reply message,
-// never the bytes of a transport: the retry may come by another one.
+// The duplicate request cache keeps the replies of calls that must not be executed twice. It keeps the RPC
+// reply message, never the bytes of a transport, because a retransmission may come by another transport.
+//
+// A call is a retransmission of a kept one if both of the following hold:
+//
+//   - It is the same call of the same caller: the XID, the host's address, the program, version and procedure,
+//     the credential, the TLS identity and every byte of the arguments are equal (drcKey).
+//   - It comes from the same client, and not from another process of the host that has chosen the same XID
+//     (drcEntry.answers): on the connection of the kept call; or over TCP from its source port, because
+//     kernels reconnect from the port that they had; or on a newer connection, while the client has not
+//     acknowledged the reply. A client that has its reply does not ask for it again.
+//
+// An entry lives as long as a client retransmits, from the last time that it was asked for:
+//
+//   - answeredAge after the reply was acknowledged. Then only a client whose host lost the reply behind the
+//     acknowledgment retransmits, and it does so when it reconnects. One minute is also how long a TCP
+//     port stays in TIME_WAIT: the next process that uses the port of the kept call comes later.
+//   - lostAge if the reply was not acknowledged. It is the major timeout of Linux over TCP and RDMA by its
+//     defaults, 60 + 120 + 180 seconds.
+const (
+	answeredAge = 60 * 1e9 // ns
+	lostAge     = 360 * 1e9
+)
 
-// replyAge is how long a reply is kept, in nanoseconds. A retry later than that
-// is no longer told from a new call that has the same XID by chance.
-const replyAge = 10 * 60 * 1e9
-
+// drcKey is what a call and its retransmissions have in common.
 type drcKey struct {
-	peer                  [16]byte
-	xid, prog, vers, proc uint32
-	size                  int    // of the arguments
-	sum                   uint64 // over their first bytes
+	xid uint32
+	sum [sha256.Size]byte // over all the rest, see key
 }
 
+// hasher computes drcKeys without allocating.
+type hasher struct {
+	h    hash.Hash
+	head []byte
+	sum  []byte
+}
+
+var hashers = sync.Pool{New: func() any { return &hasher{h: sha256.New()} }}
+
+// key is the key of a call whose arguments have not been read. The stamp of an AUTH_SYS credential is left out: it may
+// be the time, and older Linux clients encode it anew for a retransmission (RFC 5531 appendix A).
+func (c *Call) key() drcKey {
+	x := hashers.Get().(*hasher)
+	defer hashers.Put(x)
+	be := binary.BigEndian
+	b := x.head[:0]
+	if c.Peer.Addr.IsValid() {
+		a := c.Peer.Addr.Addr().As16()
+		b = append(b, a[:]...)
+	}
+	b = append(b, byte(c.Peer.Security), byte(len(c.Peer.Name)), byte(len(c.Peer.Name)>>8))
+	b = append(b, c.Peer.Name...)
+	for _, w := range [...]uint32{c.Prog, c.Vers, c.Proc, uint32(c.Cred.Flavor)} {
+		b = be.AppendUint32(b, w)
+	}
+	if c.Cred.Flavor == AuthSys {
+		for _, w := range [...]uint32{c.Cred.UID, c.Cred.GID, uint32(len(c.Cred.Groups)), uint32(len(c.Cred.Machine))} {
+			b = be.AppendUint32(b, w)
+		}
+		for _, g := range c.Cred.Groups {
+			b = be.AppendUint32(b, g)
+		}
+		b = append(b, c.Cred.Machine...)
+	}
+	x.head = b
+	x.h.Reset()
+	_, _ = x.h.Write(b)
+	args := c.Args
+	_ = args.WriteRest(x.h)
+	x.sum = x.h.Sum(x.sum[:0])
+	k := drcKey{xid: c.XID}
+	copy(k.sum[:], x.sum)
+	return k
+}
+
+// drcEntry is a call that must not be executed twice. The fields are protected by the cache's mutex.
 type drcEntry struct {
-	key        drcKey
-	done       bool
-	at         int64 // when the call arrived, ns
-	reply      []byte
-	refs       []xdr.Ref // bulk results, copied; never changed afterwards
-	size       int       // of both
-	waiting    *Call     // retransmissions that arrived during the execution
-	record     int32     // in the journal, -1 = none
-	doubt      []byte    // note of an execution that a crash cut off
+	key  drcKey
+	same *drcEntry // the next entry of the same key, of another client
+	// conn, addr and transport are those of the connection that the reply was sent on last.
+	conn      int64
+	addr      netip.AddrPort
+	transport Transport
+
+	done      bool
+	delivered bool    // the client has acknowledged the reply
+	via       Settler // may know of that
+	sent      uint32  // how often the reply was sent
+	at        int64   // when the call arrived last, see now
+	reply     []byte
+	refs      []xdr.Ref // bulk results, copied; never changed afterwards
+	size      int       // of both
+	waiting   *Call     // retransmissions that arrived during the execution
+	record    int32     // in the journal, -1 = none
+	doubt     []byte    // note of an execution that a crash cut off
+
 	prev, next *drcEntry
+}
+
+// Settler is a connection whose carrier learns of delivered replies only when it asks.
+type Settler interface {
+	// Settle reports every reply that the client has acknowledged by now, see Call.Delivery.
+	Settle()
 }
 
 type drcVerdict uint8
@@ -49,12 +128,13 @@ type replyCache struct {
 	mu       sync.Mutex
 	entries  map[drcKey]*drcEntry
 	oldest   drcEntry // ring of finished entries, oldest first
-	count    int
+	count    int      // of finished entries
+	running  int      // other entries
 	bytes    int
 	countMax int
 	bytesMax int
 	journal  journal
-	doubts   map[drcKey]doubt // begun before the last crash, and not asked for since
+	doubts   map[drcKey]*drcEntry // begun before the last crash, and not asked for since
 }
 
 // init sets the limits and takes over what mem, the journal, knows. A journal
@@ -67,33 +147,124 @@ func (r *replyCache) init(entries, bytes int, mem []byte, now int64) {
 		return
 	}
 	r.countMax = min(entries, max(len(mem)/recordLen*3/4, 1))
-	r.doubts = make(map[drcKey]doubt)
-	r.journal.load(mem, func(k drcKey, i int32, at int64, note, reply []byte) {
-		_, doubted := r.doubts[k]
-		switch {
-		case at > now || at < now-replyAge || doubted || r.entries[k] != nil:
-			r.journal.release(i)
-		case reply == nil:
-			r.doubts[k] = doubt{note, at, i}
-		default:
-			e := &drcEntry{key: k, reply: reply, size: len(reply), record: i}
-			r.entries[k] = e
-			r.enter(e, at)
+	r.doubts = make(map[drcKey]*drcEntry)
+	list := r.journal.load(mem)
+	if len(list) == 0 {
+		return
+	}
+	// What was kept at the end of the server before is kept: clients wait for this one, however long that takes.
+	last := list[0].at
+	for _, e := range list {
+		last = max(last, e.at)
+	}
+	for _, e := range list {
+		known := false
+		for o := r.entries[e.key]; o != nil; o = o.same {
+			known = known || o.addr == e.addr && o.transport == e.transport
 		}
-	})
+		switch {
+		case known || !e.lives(last):
+			r.journal.release(e.record)
+		case e.reply == nil:
+			if older := r.doubts[e.key]; older != nil {
+				r.journal.release(older.record)
+			}
+			e.at = now
+			r.doubts[e.key] = e
+		default:
+			r.add(e)
+			r.enter(e, now)
+		}
+	}
+}
+
+// answers reports whether a call of the entry's key from p is a retransmission of the entry's call. The other
+// clients may be processes of the same host.
+func (e *drcEntry) answers(p *Peer) bool { return e.ofClient(p) || !e.delivered && p.Conn > e.conn }
+
+// ofClient reports whether p is the entry's connection, or comes from its port.
+func (e *drcEntry) ofClient(p *Peer) bool {
+	return p.Addr == e.addr && p.Transport == e.transport && (p.Conn == e.conn || p.Transport == TransportTCP)
+}
+
+// lives reports whether a client may still retransmit.
+func (e *drcEntry) lives(now int64) bool {
+	if e.delivered {
+		return now-e.at <= answeredAge
+	}
+	return now-e.at <= lostAge
+}
+
+// find returns the entry that a call from p at the time now is a retransmission of. The connection's
+// own entry goes before those of others.
+func (r *replyCache) find(k drcKey, p *Peer, now int64) (found *drcEntry) {
+	for e := r.entries[k]; e != nil; {
+		this := e
+		e = e.same
+		switch {
+		case this.done && !this.lives(now):
+			r.evict(this)
+		case this.ofClient(p):
+			return this
+		case this.answers(p) && (found == nil || this.conn > found.conn):
+			found = this
+		}
+	}
+	return found
+}
+
+// unsettled returns the connection to ask before find, if there is one.
+func (r *replyCache) unsettled(k drcKey, p *Peer) Settler {
+	for e := r.entries[k]; e != nil; e = e.same {
+		if e.done && !e.delivered && !e.ofClient(p) && e.via != nil {
+			return e.via
+		}
+	}
+	return nil
+}
+
+func (r *replyCache) add(e *drcEntry) {
+	e.same = r.entries[e.key]
+	r.entries[e.key] = e
+}
+
+func (r *replyCache) remove(e *drcEntry) {
+	first := r.entries[e.key]
+	if first == e {
+		if e.same == nil {
+			delete(r.entries, e.key)
+		} else {
+			r.entries[e.key] = e.same
+		}
+		return
+	}
+	for ; first != nil; first = first.same {
+		if first.same == e {
+			first.same = e.same
+			return
+		}
+	}
 }
 
 // enter adds an entry to those that are done.
 func (r *replyCache) enter(e *drcEntry, at int64) {
-	e.done, e.at = true, at
-	last := r.oldest.prev
-	last.next, e.prev, e.next, r.oldest.prev = e, last, &r.oldest, e
+	e.done = true
 	r.count++
 	r.bytes += e.size
-	for r.count > r.countMax || r.bytes > r.bytesMax || r.oldest.next.at < at-replyAge {
+	r.link(e, at)
+	for r.count > 0 && (r.count > r.countMax || r.bytes > r.bytesMax || !r.oldest.next.lives(at)) {
 		r.evict(r.oldest.next)
 	}
 }
+
+// link makes an entry that is done the youngest.
+func (r *replyCache) link(e *drcEntry, at int64) {
+	e.at = at
+	last := r.oldest.prev
+	last.next, e.prev, e.next, r.oldest.prev = e, last, &r.oldest, e
+}
+
+func (e *drcEntry) unlink() { e.prev.next, e.next.prev = e.next, e.prev }
 
 // intend notes in the journal that a call is about to change something.
 func (r *replyCache) intend(c *Call, note []byte) {
@@ -105,44 +276,58 @@ func (r *replyCache) intend(c *Call, note []byte) {
 	}
 	if len(r.journal.free) == 0 {
 		for k, d := range r.doubts {
-			if c.start-d.at > replyAge {
+			if !d.lives(c.start) {
 				delete(r.doubts, k)
 				r.journal.release(d.record)
 			}
 		}
 	}
-	e.record = r.journal.begin(&e.key, c.start, note)
+	e.record = r.journal.begin(e, c.start, note)
 }
 
 func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
+	p := &c.Peer
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.entries[k]
-	if e != nil && e.done && c.start-e.at > replyAge {
-		r.evict(e)
-		e = nil
+	if via := r.unsettled(k, p); via != nil {
+		r.mu.Unlock()
+		via.Settle() // takes the mutex for each
+		r.mu.Lock()
 	}
+	e := r.find(k, p, c.start)
 	switch {
 	case e == nil:
 		e = &drcEntry{key: k, record: -1}
-		r.entries[k] = e
-		if d, ok := r.doubts[k]; ok {
+		e.over(c)
+		if d := r.doubts[k]; d != nil && (d.answers(p) || !d.lives(c.start)) {
 			delete(r.doubts, k)
-			if c.start-d.at <= replyAge {
-				e.doubt, e.record = d.note, d.record
+			if d.lives(c.start) {
+				e.doubt, e.record = d.doubt, d.record
 			} else {
 				r.journal.release(d.record)
 			}
 		}
+		r.add(e)
+		r.running++
 		return e, drcNew
 	case e.done:
-		e.replay(c)
+		e.unlink()
+		r.link(e, c.start)
+		r.replay(e, c)
 		return nil, drcReplay
 	default:
+		e.over(c)
 		c.Detach()
 		c.next = e.waiting
 		e.waiting = c
 		return nil, drcJoined
+	}
+}
+
+// over notes that the client is reached by the connection of c from now on.
+func (e *drcEntry) over(c *Call) {
+	if c.Peer.Conn >= e.conn {
+		e.conn, e.addr, e.transport = c.Peer.Conn, c.Peer.Addr, c.Peer.Transport
 	}
 }
 
@@ -152,25 +337,32 @@ func (r *replyCache) finish(c *Call, keep bool, at int64) {
 	e := c.entry
 	c.entry = nil
 	r.mu.Lock()
-	waiting := e.waiting
+	var waiting *Call // the one that came first is the first
+	for w := e.waiting; w != nil; {
+		next := w.next
+		w.next, waiting = waiting, w
+		w = next
+	}
 	e.waiting = nil
+	r.running--
 	if keep {
 		e.keep(&c.Res)
 		if e.record >= 0 && len(e.refs) == 0 {
 			r.journal.finish(e.record, e.reply)
 		}
+		r.sending(e, c)
+		for w := waiting; w != nil; w = w.next {
+			r.replay(e, w)
+		}
 		r.enter(e, at)
 	} else {
-		delete(r.entries, e.key)
+		r.remove(e)
 		r.forget(e)
 	}
 	r.mu.Unlock()
 	for w := waiting; w != nil; {
 		next := w.next
 		w.next = nil
-		if keep {
-			e.replay(w)
-		}
 		w.Reply(w, !keep)
 		w = next
 	}
@@ -185,14 +377,53 @@ func (e *drcEntry) keep(res *xdr.Encoder) {
 	}
 }
 
-func (e *drcEntry) replay(c *Call) {
+// replay answers c with the entry's reply.
+func (r *replyCache) replay(e *drcEntry, c *Call) {
 	c.Res.B = append(c.Res.B, e.reply...)
 	c.Res.Refs = append(c.Res.Refs, e.refs...)
+	r.sending(e, c)
+}
+
+// sending notes that the carrier sends the entry's reply to c. That the reply was delivered before does not count any
+// more: the client would not have asked again.
+func (r *replyCache) sending(e *drcEntry, c *Call) {
+	e.over(c)
+	e.via = c.Settler
+	e.sent++
+	if e.delivered {
+		e.delivered = false
+		r.journal.deliver(e.record, false)
+	}
+	c.delivery = Delivery{r, e, e.sent}
+}
+
+// Delivery is how a carrier reports that a client has a reply that is kept for its retransmissions.
+type Delivery struct {
+	cache *replyCache
+	entry *drcEntry
+	sent  uint32
+}
+
+// Wanted reports whether the reply is kept at all.
+func (d Delivery) Wanted() bool { return d.entry != nil }
+
+// Delivered says that the client has acknowledged the reply.
+func (d Delivery) Delivered() {
+	e := d.entry
+	if e == nil {
+		return
+	}
+	d.cache.mu.Lock()
+	defer d.cache.mu.Unlock()
+	if e.sent == d.sent {
+		e.delivered, e.via = true, nil
+		d.cache.journal.deliver(e.record, true)
+	}
 }
 
 func (r *replyCache) evict(e *drcEntry) {
-	e.prev.next, e.next.prev = e.next, e.prev
-	delete(r.entries, e.key)
+	e.unlink()
+	r.remove(e)
 	r.count--
 	r.bytes -= e.size
 	r.forget(e)

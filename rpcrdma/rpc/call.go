@@ -36,6 +36,8 @@ type Peer struct {
 	Local     netip.AddrPort
 	Transport Transport
 	PKey      uint16 // our key of the partition of an RDMA connection; 0 for other carriers
+	// Conn is the connection's number, see NextConn.
+	Conn int64
 	// Security is how the connection itself is protected, and Name who the peer is by his
 	// certificate, if that was verified.
 	Security Security
@@ -142,6 +144,8 @@ type Call struct {
 	// CanTLS is set by a carrier that can begin TLS once the reply was sent, and StartTLS by
 	// the server if it is to.
 	CanTLS, StartTLS bool
+	// Settler is set by a carrier that learns of the delivery of replies only when it asks.
+	Settler Settler
 	// Carrier is the carrier's own state of the call.
 	Carrier any
 	// Notes are for the server's Observer.
@@ -156,8 +160,10 @@ type Call struct {
 	came  time.Duration // when it was dispatched, since the server's start
 	moved time.Duration // when a worker took it, since it was dispatched; 0 if none did
 	size  int           // of the arguments in bytes
-	start int64         // of a call in the reply cache: nanoseconds since 1970
+	start int64         // of a call in the reply cache: when it was looked up, see now
 	next  *Call         // in the work queue, or waiting for the same request's reply
+
+	delivery Delivery
 
 	args *xdr.Decoder // a copy of Args as it was dispatched, for a trace
 
@@ -208,9 +214,12 @@ func (c *Call) Reset() {
 	*c = Call{
 		Cred: Cred{Machine: c.Cred.Machine, Groups: c.Cred.Groups[:0]}, Res: c.Res, Alloc: c.Alloc, Loans: c.Loans,
 		BulkMax: -1, BulkNext: c.BulkNext, Reply: c.Reply, Carrier: c.Carrier, Peer: c.Peer,
-		Back: c.Back,
+		Back: c.Back, Settler: c.Settler,
 	}
 }
+
+// Delivery is, in Reply and until Reset, how the carrier reports that the client has acknowledged the reply.
+func (c *Call) Delivery() Delivery { return c.delivery }
 
 // Journaled reports whether the server wants to know by Intend what the call is
 // about to do.

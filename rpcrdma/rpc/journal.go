@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"hash/crc32"
+	"net/netip"
 	"slices"
 )
 
@@ -22,33 +23,29 @@ import (
 const (
 	recordLen  = 512
 	noteMax    = 64
-	journalTag = 0x72736a31 // what the checksums begin with: the record's format
+	journalTag = 0x72736a32 // what the checksums begin with: the record's format
 
 	// Offsets in a record: the intent, up to replyAt, and the outcome. Each begins
 	// with a CRC-32 of the tag, the sequence number and what follows.
 	recSeq   = 4 // grows with every use of any record
 	recAt    = 12
-	recPeer  = 20
-	recCall  = 36 // xid, prog, vers, proc
-	recSize  = 52
-	recSum   = 60
-	recNote  = 68 // length, then bytes
-	replyAt  = recNote + 1 + noteMax + 3
+	recXID   = 20
+	recSum   = 24
+	recAddr  = 56 // of the client
+	recPort  = 72
+	recBy    = 74 // transport
+	recNote  = 75 // length, then bytes
+	replyAt  = recNote + 1 + noteMax
 	recReply = replyAt + 4 // length, then bytes
-	replyMax = recordLen - recReply - 2
+	// The client has acknowledged the reply: 1, behind everything and in no checksum, as it is changed alone.
+	recDelivered = recordLen - 1
+	replyMax     = recDelivered - recReply - 2
 )
 
 type journal struct {
 	mem  []byte
 	seq  uint64
 	free []int32 // records nobody uses
-}
-
-// doubt is a call that was begun and whose outcome is not known.
-type doubt struct {
-	note   []byte
-	at     int64
-	record int32
 }
 
 func recordSum(seq uint64, b []byte) uint32 {
@@ -61,7 +58,7 @@ func recordSum(seq uint64, b []byte) uint32 {
 func (j *journal) record(i int32) []byte { return j.mem[int(i)*recordLen:][:recordLen:recordLen] }
 
 // begin writes an intent into a free record, or reports -1.
-func (j *journal) begin(k *drcKey, at int64, note []byte) int32 {
+func (j *journal) begin(e *drcEntry, at int64, note []byte) int32 {
 	if len(j.free) == 0 || len(note) > noteMax {
 		return -1
 	}
@@ -70,15 +67,18 @@ func (j *journal) begin(k *drcKey, at int64, note []byte) int32 {
 	j.seq++
 	r := j.record(i)
 	be := binary.BigEndian
+	r[recDelivered] = 0
 	be.PutUint64(r[recSeq:], j.seq)
 	be.PutUint64(r[recAt:], uint64(at))
-	copy(r[recPeer:], k.peer[:])
-	be.PutUint32(r[recCall:], k.xid)
-	be.PutUint32(r[recCall+4:], k.prog)
-	be.PutUint32(r[recCall+8:], k.vers)
-	be.PutUint32(r[recCall+12:], k.proc)
-	be.PutUint64(r[recSize:], uint64(k.size))
-	be.PutUint64(r[recSum:], k.sum)
+	be.PutUint32(r[recXID:], e.key.xid)
+	copy(r[recSum:], e.key.sum[:])
+	clear(r[recAddr:recPort])
+	if e.addr.IsValid() {
+		a := e.addr.Addr().As16()
+		copy(r[recAddr:], a[:])
+	}
+	be.PutUint16(r[recPort:], e.addr.Port())
+	r[recBy] = byte(e.transport)
 	r[recNote] = byte(len(note))
 	copy(r[recNote+1:], note)
 	be.PutUint32(r, recordSum(j.seq, r[recSeq:replyAt]))
@@ -98,15 +98,27 @@ func (j *journal) finish(i int32, reply []byte) {
 	binary.BigEndian.PutUint32(r[replyAt:], recordSum(seq, r[recReply:recReply+2+len(reply)]))
 }
 
+// deliver writes whether the client has the reply.
+func (j *journal) deliver(i int32, yes bool) {
+	if i < 0 {
+		return
+	}
+	b := &j.record(i)[recDelivered]
+	*b = 0
+	if yes {
+		*b = 1
+	}
+}
+
 // release makes a record free again.
 func (j *journal) release(i int32) {
 	clear(j.record(i)[:4])
 	j.free = append(j.free, i)
 }
 
-// load takes over the memory: it reports each call that it knows, oldest first,
-// with its reply or, while in doubt, its note.
-func (j *journal) load(mem []byte, each func(k drcKey, i int32, at int64, note, reply []byte)) {
+// load takes over the memory. It returns each call that the journal knows, oldest first, with its reply or, while in
+// doubt, its note.
+func (j *journal) load(mem []byte) []*drcEntry {
 	j.mem = mem
 	type found struct {
 		i   int32
@@ -125,20 +137,22 @@ func (j *journal) load(mem []byte, each func(k drcKey, i int32, at int64, note, 
 	}
 	slices.SortFunc(have, func(a, b found) int { return cmp.Compare(a.seq, b.seq) })
 	be := binary.BigEndian
-	for _, f := range have {
+	list := make([]*drcEntry, len(have))
+	for n, f := range have {
 		j.seq = max(j.seq, f.seq)
 		r := j.record(f.i)
-		k := drcKey{
-			xid: be.Uint32(r[recCall:]), prog: be.Uint32(r[recCall+4:]), vers: be.Uint32(r[recCall+8:]), proc: be.Uint32(r[recCall+12:]),
-			size: int(be.Uint64(r[recSize:])), sum: be.Uint64(r[recSum:]),
+		addr := netip.AddrFrom16([16]byte(r[recAddr:])).Unmap()
+		e := &drcEntry{
+			key: drcKey{xid: be.Uint32(r[recXID:]), sum: [32]byte(r[recSum:])}, record: f.i, at: int64(be.Uint64(r[recAt:])),
+			addr: netip.AddrPortFrom(addr, be.Uint16(r[recPort:])), transport: Transport(r[recBy]), delivered: r[recDelivered] == 1,
+			doubt: bytes.Clone(r[recNote+1:][:r[recNote]]),
 		}
-		copy(k.peer[:], r[recPeer:])
-		note := bytes.Clone(r[recNote+1:][:r[recNote]])
-		var reply []byte
 		if l := int(be.Uint16(r[recReply:])); l > 0 && l <= replyMax &&
 			be.Uint32(r[replyAt:]) == recordSum(f.seq, r[recReply:recReply+2+l]) {
-			reply = bytes.Clone(r[recReply+2:][:l])
+			e.reply, e.doubt = bytes.Clone(r[recReply+2:][:l]), nil
+			e.size = l
 		}
-		each(k, f.i, int64(be.Uint64(r[recAt:])), note, reply)
+		list[n] = e
 	}
+	return list
 }

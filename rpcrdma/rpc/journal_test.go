@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"testing"
-	"time"
 )
 
 // journaled is a program whose ONCE notes its intent and counts itself.
@@ -118,21 +118,49 @@ func TestDoubtIsHandedOverUntilItIsAnswered(t *testing.T) {
 	}
 }
 
+// TestJournalForgetsWhatIsOld: what was old when the server ended is not loaded. How long there was no server does not
+// matter.
 func TestJournalForgetsWhatIsOld(t *testing.T) {
 	var runs int
 	var doubts []string
 	mem := make([]byte, 8*recordLen)
 	var j journal
-	j.load(mem, func(drcKey, int32, int64, []byte, []byte) { t.Error("an empty journal knows a call") })
-	now := time.Now().UnixNano()
-	for i, at := range []int64{now - replyAge - 1, now + int64(time.Hour)} {
-		k := drcKey{xid: uint32(i), prog: testProg, vers: 2, proc: procOnce}
-		j.finish(j.begin(&k, at, nil), []byte("reply"))
+	if l := j.load(mem); len(l) > 0 {
+		t.Error("an empty journal knows a call")
+	}
+	last := now() - 10*lostAge
+	for i, x := range []struct {
+		age       int64
+		delivered bool
+	}{{lostAge + 1, false}, {answeredAge + 1, true}, {lostAge, false}, {answeredAge, true}, {0, false}} {
+		e := &drcEntry{key: drcKey{xid: uint32(i)}}
+		n := j.begin(e, last-x.age, nil)
+		j.finish(n, []byte("reply"))
+		j.deliver(n, x.delivered)
 	}
 	s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: mem})
 	defer s.Close()
-	if n := len(s.cache.journal.free); n != 8 || len(s.cache.entries)+len(s.cache.doubts) != 0 {
-		t.Errorf("%d of 8 records are free, %d entries, %d doubts", n, len(s.cache.entries), len(s.cache.doubts))
+	for i := range uint32(5) {
+		if e := s.cache.entries[drcKey{xid: i}]; (e != nil) != (i >= 2) || e != nil && (string(e.reply) != "reply" || e.delivered != (i == 3)) {
+			t.Errorf("call %d: %+v", i, e)
+		}
+	}
+	if n := len(s.cache.journal.free); n != 5 || len(s.cache.doubts) != 0 {
+		t.Errorf("%d of 8 records are free, %d doubts", n, len(s.cache.doubts))
+	}
+}
+
+// TestJournalOfAnotherFormat: records that an earlier version wrote are no calls.
+func TestJournalOfAnotherFormat(t *testing.T) {
+	mem := make([]byte, 8*recordLen)
+	var j journal
+	j.load(mem)
+	n := j.begin(&drcEntry{key: drcKey{xid: 1}}, now(), nil)
+	r := mem[int(n)*recordLen:]
+	h := append([]byte("rsj1"), r[recSeq:recAt]...)
+	binary.BigEndian.PutUint32(r, crc32.Update(crc32.ChecksumIEEE(h), crc32.IEEETable, r[recSeq:replyAt]))
+	if l := j.load(mem); len(l) != 0 || len(j.free) < 8 {
+		t.Errorf("%d calls, %d of 8 records are free", len(l), len(j.free))
 	}
 }
 
@@ -140,8 +168,8 @@ func TestJournalForgetsWhatIsOld(t *testing.T) {
 func FuzzJournal(f *testing.F) {
 	mem := make([]byte, 2*recordLen)
 	var j journal
-	j.load(mem, func(drcKey, int32, int64, []byte, []byte) {})
-	j.finish(j.begin(&drcKey{xid: 1}, time.Now().UnixNano(), []byte("note")), []byte("reply"))
+	j.load(mem)
+	j.finish(j.begin(&drcEntry{key: drcKey{xid: 1}}, now(), []byte("note")), []byte("reply"))
 	f.Add(bytes.Clone(mem), uint16(3))
 	f.Fuzz(func(t *testing.T, b []byte, flip uint16) {
 		for i := range len(b) / recordLen { // good checksums reach further
@@ -158,7 +186,7 @@ func FuzzJournal(f *testing.F) {
 		var doubts []string
 		s := NewServer(ServerConfig{Programs: journaled(&runs, &doubts), Workers: 1, Journal: b})
 		defer s.Close()
-		if n := len(s.cache.journal.free) + len(s.cache.entries) + len(s.cache.doubts); n != len(b)/recordLen {
+		if n := len(s.cache.journal.free) + s.cache.count + len(s.cache.doubts); n != len(b)/recordLen {
 			t.Errorf("%d records of %d are accounted for", n, len(b)/recordLen)
 		}
 		send(t, s, "192.0.2.1:9", call(1, testProg, 2, procOnce, 1))

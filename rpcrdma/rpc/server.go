@@ -93,7 +93,7 @@ func NewServer(cfg ServerConfig) *Server {
 	s.ready.L = &s.mu
 	s.busy = make([]working, cfg.Workers)
 	s.parking.calls = make(map[*Call]*time.Timer)
-	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes, cfg.Journal, time.Now().UnixNano())
+	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes, cfg.Journal, now())
 	n := 0
 	for _, p := range s.programs {
 		s.rows = append(s.rows, n)
@@ -389,19 +389,8 @@ func (s *Server) work(i int) {
 // first looks a mutating call up in the reply cache. It reports whether the
 // call is to be executed; if not, it has been or will be answered.
 func (s *Server) first(c *Call) bool {
-	c.start = time.Now().UnixNano()
-	var sum uint64 = 14695981039346656037 // FNV-1a over the first argument bytes
-	args := c.Args
-	n := args.Remaining()
-	for k := min(n, 256) / 4; k > 0; k-- {
-		sum = (sum ^ uint64(args.Uint32())) * 1099511628211
-	}
-	var peer [16]byte
-	if c.Peer.Addr.IsValid() {
-		peer = c.Peer.Addr.Addr().As16()
-	}
-	key := drcKey{peer: peer, xid: c.XID, prog: c.Prog, vers: c.Vers, proc: c.Proc, size: n, sum: sum}
-	entry, verdict := s.cache.begin(key, c)
+	c.start = now()
+	entry, verdict := s.cache.begin(c.key(), c)
 	switch verdict {
 	case drcNew:
 		c.entry, c.cache = entry, &s.cache

@@ -63,15 +63,26 @@ func (s *testService) programs() []Program {
 	}
 }
 
-// send dispatches one message and returns the reply, nil if it was dropped.
+// send dispatches one message on a connection of its own and returns the reply, nil if it was dropped. The
+// client does not acknowledge the reply.
 func send(t *testing.T, s *Server, peer string, msg []byte) []byte {
 	t.Helper()
+	return sendFrom(t, s, Peer{Addr: netip.MustParseAddrPort(peer), Transport: TransportTCP, Conn: NextConn()}, msg, nil)
+}
+
+// sendFrom dispatches one message and returns the reply, nil if it was dropped. then, if not nil, gets the call when it
+// is answered.
+func sendFrom(t *testing.T, s *Server, p Peer, msg []byte, then func(*Call)) []byte {
+	t.Helper()
 	got := make(chan []byte, 2)
-	c := &Call{Peer: Peer{Addr: netip.MustParseAddrPort(peer)}}
+	c := &Call{Peer: p}
 	c.Reply = func(c *Call, drop bool) {
 		if drop {
 			got <- nil
 			return
+		}
+		if then != nil {
+			then(c)
 		}
 		got <- c.Res.AppendFlat(nil)
 	}
@@ -158,14 +169,29 @@ func TestMutatingCallsRunOnce(t *testing.T) {
 	msg := call(5, testProg, 2, procOnce, 1)
 	var wg sync.WaitGroup
 	replies := make([][]byte, 4)
-	for i := range replies { // all but one join the first
+	join := func(i int) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
 			replies[i] = send(t, s, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(1000+i)).String(), msg)
 		}()
 	}
-	time.Sleep(20 * time.Millisecond)
+	join(0)
+	for { // until it is executed
+		svc.mu.Lock()
+		n := svc.runs
+		svc.mu.Unlock()
+		if n == 1 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for i := range replies[1:] { // these join the first
+		join(i + 1)
+		for s.Stats().Procs[0].Retransmits <= uint64(i) { // one connection after the other
+			time.Sleep(time.Millisecond)
+		}
+	}
 	close(svc.gate)
 	wg.Wait()
 	again := send(t, s, "192.0.2.1:9", msg)

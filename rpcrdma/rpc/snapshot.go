@@ -5,6 +5,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -21,13 +22,16 @@ type snapshot struct {
 }
 
 type snapReply struct {
-	Peer                  []byte
-	XID, Prog, Vers, Proc uint32
-	Size                  int
-	Sum                   uint64
-	At                    int64
-	Reply                 []byte
-	Refs                  []snapRef
+	XID       uint32
+	Key       []byte // the sum of a drcKey; versions before 0.2 have none
+	Addr      netip.AddrPort
+	Transport Transport
+	Conn      int64
+	Delivered bool
+	Record    int32 // in the journal, counted from 1
+	At        int64
+	Reply     []byte
+	Refs      []snapRef
 }
 
 // snapRef is a bulk result and where it belongs.
@@ -78,15 +82,16 @@ func (s *Server) Snapshot() ([]byte, error) {
 }
 
 func (r *replyCache) snapshot(out *snapshot) error {
+	r.settle()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.entries) != r.count {
+	if r.running > 0 {
 		return errBusy
 	}
 	for e := r.oldest.next; e != &r.oldest; e = e.next {
-		k := &e.key
 		x := snapReply{
-			Peer: bytes.Clone(k.peer[:]), XID: k.xid, Prog: k.prog, Vers: k.vers, Proc: k.proc, Size: k.size, Sum: k.sum, At: e.at, Reply: e.reply,
+			XID: e.key.xid, Key: bytes.Clone(e.key.sum[:]), Addr: e.addr, Transport: e.transport, Conn: e.conn, Delivered: e.delivered,
+			Record: e.record + 1, At: e.at, Reply: e.reply,
 		}
 		for _, f := range e.refs {
 			x.Refs = append(x.Refs, snapRef{f.At, f.Data})
@@ -94,6 +99,21 @@ func (r *replyCache) snapshot(out *snapshot) error {
 		out.Replies = append(out.Replies, x)
 	}
 	return nil
+}
+
+// settle has connections say what was delivered.
+func (r *replyCache) settle() {
+	ask := make(map[Settler]struct{})
+	r.mu.Lock()
+	for e := r.oldest.next; e != &r.oldest; e = e.next {
+		if e.via != nil {
+			ask[e.via] = struct{}{}
+		}
+	}
+	r.mu.Unlock()
+	for s := range ask {
+		s.Settle()
+	}
 }
 
 var errSnapshot = errors.New("the replies that were handed over are damaged")
@@ -137,10 +157,8 @@ func (s *Server) Restore(data []byte) error {
 func (r *replyCache) restore(in *snapshot) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.entries {
-		if !e.done {
-			return errors.New("replies can be handed over to a server that has served nothing only")
-		}
+	if r.running > 0 {
+		return errors.New("replies can be handed over to a server that has served nothing only")
 	}
 	// The order is that of the snapshot: the entries are made anew, with their records.
 	loaded := r.entries
@@ -149,15 +167,21 @@ func (r *replyCache) restore(in *snapshot) error {
 	r.count, r.bytes = 0, 0
 	for i := range in.Replies {
 		x := &in.Replies[i]
-		k := drcKey{xid: x.XID, prog: x.Prog, vers: x.Vers, proc: x.Proc, size: x.Size, sum: x.Sum}
-		if len(x.Peer) != len(k.peer) {
-			return damaged("an address of %d bytes", len(x.Peer))
+		if x.Key == nil {
+			continue // of a version that kept too little of a call to recognize it
 		}
-		copy(k.peer[:], x.Peer)
-		if r.entries[k] != nil {
-			return damaged("a reply twice")
+		e := &drcEntry{
+			key: drcKey{xid: x.XID}, conn: x.Conn, addr: x.Addr, transport: x.Transport, delivered: x.Delivered,
+			reply: x.Reply, size: len(x.Reply), record: -1,
 		}
-		e := &drcEntry{key: k, reply: x.Reply, size: len(x.Reply), record: -1}
+		if copy(e.key.sum[:], x.Key) < len(e.key.sum) || len(x.Key) > len(e.key.sum) {
+			return damaged("a key of %d bytes", len(x.Key))
+		}
+		for o := r.entries[e.key]; o != nil; o = o.same {
+			if o.conn == e.conn && o.addr == e.addr && o.transport == e.transport {
+				return damaged("a reply twice")
+			}
+		}
 		last := 0
 		for _, f := range x.Refs {
 			if f.At < last || f.At > len(x.Reply) {
@@ -167,21 +191,32 @@ func (r *replyCache) restore(in *snapshot) error {
 			e.refs = append(e.refs, xdr.Ref{At: f.At, Data: f.Data})
 			e.size += len(f.Data)
 		}
-		switch l := loaded[k]; {
-		case l != nil:
-			e.record = l.record
-			delete(loaded, k)
-		case r.doubts != nil:
-			if d, ok := r.doubts[k]; ok {
-				e.record = d.record // its reply was too long to be kept there
-				delete(r.doubts, k)
-			}
-		}
-		r.entries[k] = e
+		e.record = r.claim(loaded, e.key, x.Record-1)
+		r.add(e)
 		r.enter(e, x.At)
 	}
 	for _, e := range loaded {
-		r.forget(e)
+		for ; e != nil; e = e.same {
+			r.forget(e)
+		}
 	}
 	return nil
+}
+
+// claim takes record i of the journal if it is about a call of the key, or reports -1.
+func (r *replyCache) claim(loaded map[drcKey]*drcEntry, k drcKey, i int32) int32 {
+	if i < 0 {
+		return -1
+	}
+	for l := loaded[k]; l != nil; l = l.same {
+		if l.record == i {
+			l.record = -1
+			return i
+		}
+	}
+	if d := r.doubts[k]; d != nil && d.record == i { // its reply was too long to be kept there
+		delete(r.doubts, k)
+		return i
+	}
+	return -1
 }

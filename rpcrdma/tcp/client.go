@@ -292,7 +292,7 @@ func (c *Client) Forward(ctx context.Context, msg []byte) ([]byte, error) {
 // returns.
 func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.Encoder) error {
 	if err := c.send(e); err != nil {
-		c.fail(err)
+		c.unsendable(err)
 	}
 	select {
 	case <-p.done:
@@ -301,6 +301,20 @@ func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.En
 		return ctx.Err()
 	}
 	return p.err
+}
+
+// drainTimeout is how long replies are read of a connection that nothing can be written to. It has been closed by
+// the server, so that what is there comes at once.
+const drainTimeout = 5 * time.Second
+
+// unsendable ends a connection that nothing can be written to. Replies that have come already are read first:
+// the server has the acknowledgment of the client's host for them, and need not know them when they are asked for again.
+func (c *Client) unsendable(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
+		c.fail(err)
+		return
+	}
+	_ = c.conn.SetReadDeadline(time.Now().Add(drainTimeout))
 }
 
 func (c *Client) send(e *xdr.Encoder) error {

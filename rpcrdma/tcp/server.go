@@ -199,7 +199,7 @@ func (s *Listener) accept() {
 			continue
 		}
 		c := newConn(s, nc, rpc.Peer{
-			Addr: addrPort(nc.RemoteAddr()), Local: addrPort(nc.LocalAddr()), Transport: rpc.TransportTCP,
+			Addr: addrPort(nc.RemoteAddr()), Local: addrPort(nc.LocalAddr()), Transport: rpc.TransportTCP, Conn: rpc.NextConn(),
 		})
 		if err := s.admit(c); err != nil {
 			s.n.refused.Add(1)
@@ -274,6 +274,7 @@ type conn struct {
 	begin chan bool
 
 	gate    gate
+	acks    *acks
 	free    chan *call // calls not in progress; their number bounds everything
 	replies chan *call // and calls to the peer
 	back    *rpc.Backward
@@ -293,6 +294,7 @@ type call struct {
 // end closes the connection, and has its reader notice.
 func (c *conn) end() {
 	c.gate.open()
+	c.acks.Settle()
 	c.c.Close()
 }
 
@@ -301,7 +303,7 @@ func (c *conn) end() {
 const keepMax = 16 << 10
 
 func newConn(s *Listener, nc net.Conn, peer rpc.Peer) *conn {
-	c := &conn{s: s, c: nc, out: nc, since: time.Now(), peer: peer}
+	c := &conn{s: s, c: nc, out: nc, since: time.Now(), peer: peer, acks: newAcks(nc)}
 	c.free = make(chan *call, s.cfg.MaxCalls)
 	c.begin, c.asked = make(chan bool), make(chan struct{})
 	c.replies = make(chan *call, s.cfg.MaxCalls+rpc.BackwardCalls)
@@ -348,7 +350,10 @@ func (c *conn) serve() {
 }
 
 // hangUp ends the connection, TLS with its closing alert. For the reader.
-func (c *conn) hangUp() { c.out.Close() }
+func (c *conn) hangUp() {
+	c.acks.Settle()
+	c.out.Close()
+}
 
 // startTLS answers a question for TLS and begins it. All that was asked before is answered before,
 // and what is said from the answer on, calls to the peer among it, waits for TLS.
@@ -425,7 +430,7 @@ func (c *conn) read() error {
 		k := <-c.free
 		if k == nil {
 			k = &call{c: c}
-			k.Peer, k.Back = c.peer, c.back
+			k.Peer, k.Back, k.Settler = c.peer, c.back, c.acks
 			k.Alloc = k.alloc
 			k.Reply = c.reply
 			k.Carrier = k
@@ -448,6 +453,7 @@ func (c *conn) read() error {
 		}
 		c.s.n.calls.Add(1)
 		c.calls.Add(1)
+		c.acks.Settle() // who sends a call has most likely read what was answered before
 		if c.s.cfg.TLS != nil && rpc.IsTLSProbe(k.record) {
 			if cfg := c.s.cfg.TLS(); cfg != nil {
 				if err := c.startTLS(k, in, cfg); err != nil {
@@ -547,6 +553,7 @@ func (c *conn) write() {
 				}
 				c.end() // and the reader
 			} else {
+				c.acks.wrote(n, batch)
 				for _, k := range batch {
 					if !k.back {
 						c.s.n.replies.Add(1)

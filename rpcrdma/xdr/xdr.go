@@ -10,6 +10,7 @@ package xdr
 import (
 	"encoding/binary"
 	"errors"
+	"io"
 )
 
 // Errors of a Decoder.
@@ -218,6 +219,26 @@ func (d *Decoder) AppendRest(dst []byte) []byte {
 	d.off += len(dst) - n
 	d.cur, d.rest = nil, nil
 	return dst
+}
+
+// WriteRest writes everything not yet consumed to w, and consumes it.
+func (d *Decoder) WriteRest(w io.Writer) error {
+	if d.err != nil {
+		return d.err
+	}
+	if d.hasBulk {
+		d.unmoved()
+	}
+	_, err := w.Write(d.cur)
+	d.off += len(d.cur)
+	for _, s := range d.rest {
+		if err == nil {
+			_, err = w.Write(s)
+		}
+		d.off += len(s)
+	}
+	d.cur, d.rest = nil, nil
+	return err
 }
 
 // Ref is a piece of bulk data that an Encoder holds by reference. It belongs

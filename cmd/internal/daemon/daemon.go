@@ -6,9 +6,11 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -165,6 +167,9 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		return nil, err
 	}
 	d.listener = sock
+	if d.from == nil {
+		d.putAside()
+	}
 	journal, err := d.state.Memory(journalName, journalSize)
 	if err != nil {
 		return nil, err
@@ -319,9 +324,24 @@ func exposures(list []control.Export) (out []string) {
 
 // The journal of the duplicate request cache, in the state directory.
 const (
-	journalName = "replies.journal"
+	journalName = "replies-2.journal"
 	journalSize = 3 << 20 // 6144 calls; the cache keeps 4096 replies
+	// oldJournalName is that of a format that has too little of a call to tell it from others.
+	oldJournalName = "replies.journal"
 )
+
+// putAside renames the journal of an earlier version.
+func (d *Daemon) putAside() {
+	old := filepath.Join(d.cfg.Load().StateDir, oldJournalName)
+	aside := old + ".old"
+	switch err := os.Rename(old, aside); {
+	case err == nil:
+		d.log.Info("the replies that an earlier version kept for retransmissions are not used: calls that clients send again are executed",
+			zap.String("journal", aside))
+	case !errors.Is(err, fs.ErrNotExist):
+		d.log.Warn("the journal of replies of an earlier version cannot be put aside", zap.Error(err))
+	}
+}
 
 // wire makes the programs. What they export and where they are heard comes
 // later and changes while they run.
