@@ -89,7 +89,7 @@ type Counters struct {
 	Stale           uint64 // REQs of a peer that holds on to, or lost, an earlier connection
 	Timeouts        uint64 // REQs, REPs and SIDR REQs given up
 	HalfOpenEvicted uint64 // half-open connections that a newer REQ took the place of
-	Unsupported     uint64 // messages that CM has and we have no use for: LAP
+	Unsupported     uint64 // messages that CM has and we do not support: LAP
 	TimeWaitEvicted uint64 // connections forgotten before their time
 	DropMalformed   uint64 // no CM MADs
 	DropUnknown     uint64 // of no connection that we know with this peer
@@ -420,6 +420,9 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 		LocalID: id.Local, RemoteID: id.Remote, QPN: p.QPN, PSN: p.PSN, GUID: m.cfg.GUID,
 		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		TargetAckDelay: p.TargetAckDelay, RNRRetryCount: p.RNRRetryCount,
+	}
+	if id.REQ.Alternate {
+		id.REP.Failover = FailoverUnsupported
 	}
 	copy(id.REP.Private[:], p.Private)
 	id.State = REPSent

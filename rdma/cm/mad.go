@@ -136,10 +136,11 @@ type REQ struct {
 	SRQ                bool
 	ExtendedTransport  uint8 // 3 bits
 	Primary            Path
+	Alternate          bool // there is an alternate path, of which nothing else is read
 	Private            [REQPrivateLen]byte
 }
 
-// ParseREQ reads a REQ. Alternate paths are not looked at.
+// ParseREQ reads a REQ.
 func ParseREQ(b []byte) (r REQ) {
 	p := b[bodyAt:]
 	r.LocalID = be32(p[0:])
@@ -161,11 +162,12 @@ func ParseREQ(b []byte) (r REQ) {
 		FlowLabel: be32(p[88:]) >> 12, Rate: p[91] & 0x3f, TrafficClass: p[92], HopLimit: p[93],
 		SL: p[94] >> 4, SubnetLocal: p[94]&8 != 0, AckTimeout: p[95] >> 3,
 	}
+	r.Alternate = be32(p[96:]) != 0 || [32]byte(p[100:]) != [32]byte{} // LIDs, GIDs
 	copy(r.Private[:], p[140:])
 	return r
 }
 
-// Encode makes the MAD of a REQ.
+// Encode makes the MAD of a REQ, without an alternate path.
 func (r *REQ) Encode(h Header) []byte {
 	h.Attr = AttrREQ
 	b := newMAD(h)
@@ -207,13 +209,16 @@ type REP struct {
 	ResponderResources uint8
 	InitiatorDepth     uint8
 	TargetAckDelay     uint8 // 5 bits
-	Failover           uint8 // 2 bits
+	Failover           uint8 // 2 bits, 0 or FailoverUnsupported
 	FlowControl        bool
 	RNRRetryCount      uint8 // 3 bits
 	SRQ                bool
 	GUID               uint64
 	Private            [REPPrivateLen]byte
 }
+
+// FailoverUnsupported is what a REP says to a REQ with an alternate path (IBTA 12.7.30).
+const FailoverUnsupported = 1
 
 // ParseREP reads a REP.
 func ParseREP(b []byte) (r REP) {
@@ -340,6 +345,17 @@ func (r *IDs) Encode(h Header) []byte {
 	if h.Attr == AttrDREQ {
 		put24(p[8:], r.QPN)
 	}
+	return b
+}
+
+// apUnsupported is the AP status of a host without alternate paths (IBTA 12.8.2).
+const apUnsupported = 2
+
+// apr makes the MAD of the answer to a LAP: alternate paths are not supported.
+func (r *IDs) apr(h Header) []byte {
+	h.Attr = AttrAPR
+	b := r.Encode(h)
+	b[bodyAt+9] = apUnsupported
 	return b
 }
 

@@ -48,8 +48,14 @@ func (m *Machine) Receive(now rdma.Time, src, dst netip.Addr, mad []byte) {
 	case AttrSIDRREP:
 		m.n.RxSIDRREP++
 		m.resolved(src, ParseSIDRREP(mad))
+	case AttrLAP:
+		m.n.Unsupported++
+		if id := m.find(src, ParseIDs(mad)); id != nil && id.State == Established {
+			d := IDs{LocalID: id.Local, RemoteID: id.Remote}
+			m.send(src, d.apr(Header{TID: h.TID}))
+		}
 	default:
-		m.n.Unsupported++ // a LAP times out at its sender, which stays on its path
+		m.n.Unsupported++
 	}
 }
 

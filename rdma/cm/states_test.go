@@ -126,7 +126,7 @@ func (l *lone) mra() []byte {
 }
 
 var attrNames = map[Attr]string{
-	AttrREQ: "REQ", AttrREP: "REP", AttrRTU: "RTU", AttrREJ: "REJ", AttrMRA: "MRA", AttrDREQ: "DREQ", AttrDREP: "DREP", AttrSIDRREQ: "SIDR_REQ", AttrSIDRREP: "SIDR_REP",
+	AttrREQ: "REQ", AttrREP: "REP", AttrRTU: "RTU", AttrREJ: "REJ", AttrMRA: "MRA", AttrDREQ: "DREQ", AttrDREP: "DREP", AttrSIDRREQ: "SIDR_REQ", AttrSIDRREP: "SIDR_REP", AttrLAP: "LAP", AttrAPR: "APR",
 }
 
 // said is what the machine sends now.
@@ -312,7 +312,9 @@ func TestOddMessages(t *testing.T) {
 		counter func(*Counters) uint64
 	}{
 		{"no MAD", Idle, func(*lone) []byte { return make([]byte, MADLen) }, "", func(n *Counters) uint64 { return n.DropMalformed }},
-		{"a LAP", Established, func(l *lone) []byte { return l.ids(0x19) }, "", func(n *Counters) uint64 { return n.Unsupported }},
+		{"a LAP", Established, func(l *lone) []byte { return l.ids(AttrLAP) }, "APR", func(n *Counters) uint64 { return n.Unsupported }},
+		{"a LAP before the RTU", REPSent, func(l *lone) []byte { return l.ids(AttrLAP) }, "", func(n *Counters) uint64 { return n.Unsupported }},
+		{"an APR", Established, func(l *lone) []byte { return l.ids(AttrAPR) }, "", func(n *Counters) uint64 { return n.Unsupported }},
 		{"a SIDR_REQ", Idle, func(l *lone) []byte { return l.ids(AttrSIDRREQ) }, "SIDR_REP", func(n *Counters) uint64 { return n.RxSIDRREQ }},
 		{"a SIDR_REP for nothing", Established, func(l *lone) []byte { return l.ids(AttrSIDRREP) }, "", func(n *Counters) uint64 { return n.DropUnknown }},
 		{"a DREQ for another queue pair", Established, func(l *lone) []byte {
@@ -374,5 +376,33 @@ func TestTimeWaitIsBounded(t *testing.T) {
 	}
 	if Reason(99).String() != "reason 99" {
 		t.Error(Reason(99))
+	}
+}
+
+// TestAlternatePaths: we have none. The REP to a REQ with one says so, and so does the APR.
+func TestAlternatePaths(t *testing.T) {
+	for _, alternate := range []bool{false, true} {
+		l := newLone(t, Idle)
+		b := l.req.Encode(Header{TID: 1})
+		if alternate {
+			b[bodyAt+100] = 0xfe // the alternate local GID
+		}
+		l.hear(b)
+		id := l.events()[0].ID
+		if err := l.m.Accept(l.now, id, AcceptParams{QPN: 1}); err != nil {
+			t.Fatal(err)
+		}
+		want := uint8(0)
+		if alternate {
+			want = FailoverUnsupported
+		}
+		if id.REP.Failover != want || id.REQ.Alternate != alternate {
+			t.Errorf("alternate path %v: the REP says %d", alternate, id.REP.Failover)
+		}
+	}
+	d := IDs{LocalID: 3, RemoteID: 4}
+	b := d.apr(Header{TID: 7})
+	if h, err := ParseHeader(b); err != nil || h.Attr != AttrAPR || h.TID != 7 || ParseIDs(b).LocalID != 3 || ParseIDs(b).RemoteID != 4 || b[bodyAt+9] != apUnsupported {
+		t.Errorf("%+v, %v, %x", h, err, b[bodyAt:bodyAt+16])
 	}
 }

@@ -278,6 +278,45 @@ func TestForeignPackets(t *testing.T) {
 	}
 }
 
+// TestCNPOfAnotherPartition: network cards send CNPs with the default P_Key, and nothing else.
+func TestCNPOfAnotherPartition(t *testing.T) {
+	p := newPair(t, 1024, 7, 1<<16)
+	q := p.s[1].q
+	q.attr.PKey = 0x8005
+	for _, k := range []wire.Packet{
+		{Op: wire.CNP, PKey: wire.DefaultPKey, Payload: make([]byte, 16)},
+		{Op: wire.CNP, PKey: 0x8006, Payload: make([]byte, 16)},
+		{Op: wire.SendOnly, PKey: wire.DefaultPKey, PSN: 7},
+	} {
+		k.Src, k.Dst = q.flow.Dst, q.flow.Src
+		q.Receive(p.now, &k)
+	}
+	if q.n.RxCNP != 1 || q.n.DropPKey != 2 {
+		t.Errorf("%d CNPs, %d packets of other partitions", q.n.RxCNP, q.n.DropPKey)
+	}
+}
+
+// TestReservedOpcodes: what the class has no meaning for is an invalid request where a request is due, and nothing
+// elsewhere, so that nobody ends a connection who does not know its sequence number.
+func TestReservedOpcodes(t *testing.T) {
+	for _, c := range []struct {
+		op   wire.Opcode
+		psn  wire.PSN
+		ends bool
+	}{{0x15, 7, true}, {0x18, 7, true}, {0x1f, 7, true}, {0x15, 6, false}, {0x15, 8, false}, {0x15, 1 << 23, false}} {
+		p := newPair(t, 1024, 7, 1<<16)
+		q := p.s[1].q
+		hear(p, q, wire.Packet{Op: c.op, PSN: c.psn, AckReq: true})
+		if c.ends != (q.State() == rdma.StateErr) || q.n.DropOpcode != 1 {
+			t.Errorf("opcode %#x at PSN %d: %v", uint8(c.op), c.psn, q.State())
+		}
+		out := say(p, q)
+		if c.ends && (len(out) != 1 || out[0].AETH.Syndrome != wire.NAKInvalidRequest || out[0].PSN != 7) || !c.ends && len(out) != 0 {
+			t.Errorf("opcode %#x at PSN %d: sent %+v", uint8(c.op), c.psn, out)
+		}
+	}
+}
+
 func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	p := newPair(t, 4096, 7, 1<<20)
 	a, b := p.s[0], p.s[1]

@@ -335,7 +335,7 @@ func (q *QP) Outstanding() (send, recv int) {
 func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 	q.n.RxPackets++
 	q.seen.RxPackets++
-	if !p.Op.IsRC() && p.Op != wire.CNP {
+	if !p.Op.IsRC() && !p.Op.ReservedRC() && p.Op != wire.CNP {
 		q.n.DropOpcode++
 		return
 	}
@@ -349,13 +349,18 @@ func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 		q.n.DropPeer++
 		return
 	}
-	if !pkeyMatches(p.PKey, q.attr.PKey) {
+	// Network cards send CNPs with the default P_Key, whatever the connection's partition.
+	if !pkeyMatches(p.PKey, q.attr.PKey) && (p.Op != wire.CNP || p.PKey != wire.DefaultPKey) {
 		q.n.DropPKey++
 		return
 	}
 	q.recent.add(now, false, p, len(p.Payload))
 	if p.Op == wire.CNP {
 		q.congested(now)
+		return
+	}
+	if p.Op.ReservedRC() {
+		q.reserved(now, p)
 		return
 	}
 	if p.ECN == ecnCE {

@@ -19,8 +19,9 @@ var ErrPeerStopped = errors.New("the peer has stopped sending its requests")
 // it ends the connection, so that the peer connects anew within seconds.
 const (
 	// remindLeast is the least silence after which the peer is asked again. remindRounds round trips must have passed
-	// too, or rtoInitial where their time is not known.
+	// too, or remindFar where their time is not known, as we send nothing that is acknowledged.
 	remindLeast  = rdma.Millisecond
+	remindFar    = 100 * rdma.Millisecond
 	remindRounds = 4
 	// remindMost bounds the time between two reminders, which grows by half with each.
 	remindMost = 512 * rdma.Millisecond
@@ -71,7 +72,7 @@ func (q *QP) came(now rdma.Time) {
 // remindLater lets the peer go on by itself first.
 func (q *QP) remindLater(now rdma.Time) {
 	m := &q.resp.remind
-	m.wait = rtoInitial
+	m.wait = remindFar
 	if t := &q.req.timers; t.srtt != 0 {
 		m.wait = min(max(remindLeast, remindRounds*(t.srtt+t.rttvar)), remindMost)
 	}

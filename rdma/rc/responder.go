@@ -48,7 +48,7 @@ type responder struct {
 	// notReady: an RNR NAK was sent, and the packet that it refused has not come again. The peer waits, and sends what
 	// follows again by itself.
 	notReady bool
-	rate    rate     // of READ responses
+	rate     rate // of READ responses
 }
 
 // resource is a READ or atomic request of the peer, kept until as many later
@@ -138,6 +138,16 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 		q.serveAtomic(p)
 	}
 	q.came(now)
+}
+
+// reserved takes a packet whose opcode the class RC has no meaning for (IBTA 9.7.4.1.5). It can be a request only.
+func (q *QP) reserved(now rdma.Time, p *wire.Packet) {
+	q.n.DropOpcode++
+	if p.PSN == q.resp.epsn {
+		q.resp.gap, q.resp.notReady = false, false
+		q.came(now)
+		q.refuse(p, wire.NAKInvalidRequest, fmt.Sprintf("the reserved opcode %#02x", uint8(p.Op)))
+	}
 }
 
 // inOrder checks the opcode against the message in progress.

@@ -201,8 +201,8 @@ func (s *shard) newConn(c rdma.QPConfig, remote netip.AddrPort, localPort, pkey 
 		return nil, err
 	}
 	k := &conn{
-		s: s, q: q, since: s.now, remote: netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()),
-		local: netip.AddrPortFrom(s.dev.addr, localPort),
+		s: s, q: q, since: s.now, remote: netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port()),
+		local: netip.AddrPortFrom(s.dev.ip, localPort),
 		rqPSN: s.dev.random.uint32() & wire.PSNMask,
 	}
 	err = q.rc.Modify(s.now, rdma.QPAttr{

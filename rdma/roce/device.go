@@ -20,6 +20,7 @@ import (
 type Device struct {
 	cfg    Config
 	addr   netip.Addr
+	ip     netip.Addr // addr without the zone of an IPv6 link-local address, as packets have it
 	shards []*shard
 	mem    table
 	random source
@@ -104,7 +105,7 @@ func NewWithLink(l link.Link, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, links []link.Link) (*Device, error) {
-	d := &Device{cfg: cfg, addr: links[0].LocalAddr(), listeners: map[uint16]*listener[rdma.ConnRequest]{}, services: map[uint16]*listener[rdma.UDRequest]{}}
+	d := &Device{cfg: cfg, addr: links[0].LocalAddr(), ip: links[0].LocalAddr().WithZone(""), listeners: map[uint16]*listener[rdma.ConnRequest]{}, services: map[uint16]*listener[rdma.UDRequest]{}}
 	table := partitions(slices.Clone(cfg.PKeys))
 	d.pkeys.Store(&table)
 	d.random.f = cfg.Random
@@ -123,7 +124,7 @@ func newDevice(cfg Config, links []link.Link) (*Device, error) {
 	if cfg.From != nil {
 		guid = cfg.From.CM.GUID
 	}
-	s.cm = cm.New(cm.Config{Addr: d.addr, GUID: guid, Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
+	s.cm = cm.New(cm.Config{Addr: d.ip, GUID: guid, Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
 	if cfg.From != nil {
 		return d, d.restore(cfg.From)
 	}

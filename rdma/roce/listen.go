@@ -130,7 +130,7 @@ func (s *shard) request(id *cm.ID) {
 
 func (r *request) Loop() rdma.Loop        { return r.s }
 func (r *request) Remote() netip.AddrPort { return r.remote }
-func (r *request) Local() netip.AddrPort  { return netip.AddrPortFrom(r.s.dev.addr, r.port) }
+func (r *request) Local() netip.AddrPort  { return netip.AddrPortFrom(r.s.dev.ip, r.port) }
 func (r *request) PrivateData() []byte    { return r.req.Private[cm.IPHeaderLen:] }
 
 func (r *request) ResponderResources() uint8 { return r.req.ResponderResources }

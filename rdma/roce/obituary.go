@@ -71,7 +71,7 @@ func (s *shard) refused(src netip.Addr, req *cm.REQ, why cm.Reason) {
 	if ip, err := cm.ParseIPHeader(q.Private[:]); err == nil && ip.Src.Addr() == src.Unmap() {
 		remote = ip.Src
 	}
-	s.bury(&Record{Outcome: rdma.Refused, Local: netip.AddrPortFrom(s.dev.addr, port), Remote: remote, Reason: why, REQ: &q}, nil)
+	s.bury(&Record{Outcome: rdma.Refused, Local: netip.AddrPortFrom(s.dev.ip, port), Remote: remote, Reason: why, REQ: &q}, nil)
 }
 
 // Annotate implements rdma.Annotated.

@@ -14,6 +14,8 @@ func (s *shard) packet(d *link.RxDatagram) {
 	p := &s.pkt
 	if err := p.Parse(d.Data); err != nil {
 		switch {
+		case errors.Is(err, wire.ErrOpcode) && p.Op.ReservedRC() && s.qps[p.DestQPN] != nil:
+			s.connected(d, s.qps[p.DestQPN])
 		case errors.Is(err, wire.ErrOpcode):
 			s.stats.DropOpcode++
 		case errors.Is(err, wire.ErrVersion):
@@ -39,9 +41,15 @@ func (s *shard) packet(d *link.RxDatagram) {
 		}
 		s.last = q
 	}
+	s.connected(d, q)
+}
+
+// connected takes the datagram that was parsed to its queue pair.
+func (s *shard) connected(d *link.RxDatagram, q *qp) {
 	if !s.verify(d) {
 		return
 	}
+	p := &s.pkt
 	p.Src, p.Dst, p.ECN = d.Src, d.Dst, d.TOS&ecnMask
 	q.rc.Receive(s.now, p)
 	s.touch(q)

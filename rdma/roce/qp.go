@@ -183,7 +183,7 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 		return rdma.ErrClosed
 	}
 	if a.State == rdma.StateRTR && !a.LocalAddr.IsValid() {
-		a.LocalAddr = q.s.dev.addr
+		a.LocalAddr = q.s.dev.ip
 	}
 	if a.MaxRdAtomic > MaxRdAtomic || a.MaxDestRd > MaxRdAtomic {
 		return fmt.Errorf("%w: %d READs started and %d served at once; the most is %d", rdma.ErrInvalidWR, a.MaxRdAtomic, a.MaxDestRd, MaxRdAtomic)

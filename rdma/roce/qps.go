@@ -65,7 +65,7 @@ func (s *shard) list() []QPInfo {
 		a := q.rc.Attr()
 		i := QPInfo{
 			QPN: q.num, State: q.rc.State(), Loop: s.index, Age: s.now - q.since,
-			Local: netip.AddrPortFrom(s.dev.addr, 0), RemoteQPN: a.DestQPN, PathMTU: a.PathMTU, PKey: a.PKey,
+			Local: netip.AddrPortFrom(s.dev.ip, 0), RemoteQPN: a.DestQPN, PathMTU: a.PathMTU, PKey: a.PKey,
 			SendDepth: q.caps.MaxSendWR, RecvDepth: q.caps.MaxRecvWR,
 			ReadsStarted: a.MaxRdAtomic, ReadsServed: a.MaxDestRd,
 			AckTimeout: a.AckTimeout, RetryCount: a.RetryCount, RNRRetryCount: a.RNRRetryCount,

@@ -51,7 +51,7 @@ func (s *shard) question(id *cm.ID) {
 
 func (q *question) Loop() rdma.Loop        { return q.s }
 func (q *question) Remote() netip.AddrPort { return q.remote }
-func (q *question) Local() netip.AddrPort  { return netip.AddrPortFrom(q.s.dev.addr, q.port) }
+func (q *question) Local() netip.AddrPort  { return netip.AddrPortFrom(q.s.dev.ip, q.port) }
 func (q *question) PrivateData() []byte    { return q.req.Private[cm.IPHeaderLen:] }
 func (q *question) PKey() uint16           { return q.s.dev.pkeys.Load().of(q.req.PKey) }
 

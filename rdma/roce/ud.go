@@ -37,7 +37,7 @@ func (s *shard) newUD(c rdma.QPConfig) (*udqp, error) {
 		return nil, err
 	}
 	q := &udqp{s: s, num: s.newQPN(), caps: c.Caps, send: k.send, recv: k.recv, srq: k.srq, on: c.OnEvent, since: s.now}
-	q.ud = ud.New(ud.Config{Num: q.num, PD: k.pd.id, Mem: &s.dev.mem, SRQ: k.source(), Caps: c.Caps, Addr: s.dev.addr, MTU: s.dev.mtu})
+	q.ud = ud.New(ud.Config{Num: q.num, PD: k.pd.id, Mem: &s.dev.mem, SRQ: k.source(), Caps: c.Caps, Addr: s.dev.ip, MTU: s.dev.mtu})
 	s.uds[q.num] = q
 	return q, nil
 }
@@ -202,7 +202,7 @@ func (q *udqp) info() QPInfo {
 	a, n := q.ud.Attr(), q.ud.Counters()
 	i := QPInfo{
 		QPN: q.num, Type: rdma.UD, State: q.ud.State(), Loop: q.s.index, Age: q.s.now - q.since,
-		Local: netip.AddrPortFrom(q.s.dev.addr, 0), PathMTU: q.s.dev.mtu, PKey: a.PKey, NextPSN: q.ud.NextPSN(),
+		Local: netip.AddrPortFrom(q.s.dev.ip, 0), PathMTU: q.s.dev.mtu, PKey: a.PKey, NextPSN: q.ud.NextPSN(),
 		SendDepth: q.caps.MaxSendWR, RecvDepth: q.caps.MaxRecvWR,
 		Counters: rc.Counters{
 			TxPackets: n.TxPackets, RxPackets: n.RxPackets, TxBytesSend: n.TxBytes, RxBytesSend: n.RxBytes,

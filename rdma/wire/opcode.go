@@ -124,6 +124,9 @@ func (o Opcode) HeaderLen() int { return int(infos[o].len) }
 // IsRC reports whether the opcode belongs to the reliable connection class.
 func (o Opcode) IsRC() bool { return o < 0x20 && infos[o].len != 0 }
 
+// ReservedRC reports whether the opcode is in the range of the reliable connection class, and is none of it.
+func (o Opcode) ReservedRC() bool { return o < 0x20 && infos[o].len == 0 }
+
 func (o Opcode) String() string {
 	if n := infos[o].name; n != "" {
 		return n

@@ -113,7 +113,7 @@ func DestQPN(dgram []byte) uint32 { return be24(dgram[5:]) }
 
 // Parse decodes a datagram (the UDP payload: BTH to ICRC) into p. It checks
 // everything that can be seen without connection state, except the ICRC. Src,
-// Dst and ECN are left alone.
+// Dst and ECN are left alone. With ErrOpcode the fields of the BTH are set.
 func (p *Packet) Parse(dgram []byte) error {
 	if len(dgram) < BTHLen+ICRCLen {
 		return ErrTooShort
@@ -122,13 +122,6 @@ func (p *Packet) Parse(dgram []byte) error {
 		return ErrVersion
 	}
 	p.Op = Opcode(dgram[0])
-	n := p.Op.HeaderLen()
-	if n == 0 {
-		return ErrOpcode
-	}
-	if len(dgram) < n+ICRCLen {
-		return ErrTooShort
-	}
 	p.Solicited = dgram[1]&bthSolicited != 0
 	p.MigReq = dgram[1]&bthMigReq != 0
 	p.Pad = dgram[1] >> bthPadShift & 3
@@ -138,6 +131,14 @@ func (p *Packet) Parse(dgram []byte) error {
 	p.DestQPN = be24(dgram[5:])
 	p.AckReq = dgram[8]&bthAckReq != 0
 	p.PSN = PSN(be24(dgram[9:]))
+	n := p.Op.HeaderLen()
+	if n == 0 {
+		p.Payload = nil
+		return ErrOpcode
+	}
+	if len(dgram) < n+ICRCLen {
+		return ErrTooShort
+	}
 
 	h := dgram[BTHLen:]
 	shape := infos[p.Op].shape

@@ -104,7 +104,7 @@ func (r *receiver) result() (int, error) {
 		}
 		var d link.RxDatagram
 		d.Src, d.SrcPort = r.name[i].get()
-		d.Dst = r.l.addr
+		d.Dst = r.l.addr.WithZone("")
 		d.Data = r.rx.Slot(i)[:m.len]
 		seg, tos := parseControl(r.ctl[i][:m.hdr.Controllen])
 		d.TOS = tos
