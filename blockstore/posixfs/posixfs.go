@@ -225,6 +225,9 @@ func Open(dir string, opts Options) (*FS, error) {
 	return f, nil
 }
 
+// Dir is the directory that was opened, without symbolic links in its path.
+func (f *FS) Dir() string { return f.dir }
+
 func open(dir string, opts Options) (_ *FS, err error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -245,7 +248,11 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	if err := f.checkStateDir(); err != nil {
 		return nil, err
 	}
-	fd, err := unix.Open(abs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	// What the path leads to has been found out: a link that somebody puts there meanwhile is not followed.
+	fd, err := unix.Openat2(unix.AT_FDCWD, abs, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err == unix.ENOSYS || err == unix.EPERM { // an old kernel, or a filter
+		fd, err = unix.Open(abs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -172,18 +172,7 @@ const (
 
 // enterMount is enter for MNT, which comes before the flavor is chosen and is under no limit.
 func (o *op) enterMount(x *nfs.Export) nfs.Status {
-	rule, st := x.AdmitsMount(&o.c.Peer)
-	if st == nfs.ErrJukebox {
-		if o.s.waiting.Add(1) <= whoWaits {
-			ctx, cancel := context.WithTimeout(context.Background(), whoWait)
-			for st == nfs.ErrJukebox && ctx.Err() == nil {
-				o.s.exports.Hosts().Wait(o.host(), ctx.Done())
-				rule, st = x.AdmitsMount(&o.c.Peer)
-			}
-			cancel()
-		}
-		o.s.waiting.Add(-1)
-	}
+	rule, st := o.admitted(x, &o.c.Peer)
 	if st == nfs.ErrAcces {
 		o.s.count.DeniedClients.Add(1)
 	}
@@ -191,6 +180,23 @@ func (o *op) enterMount(x *nfs.Export) nfs.Status {
 		return st
 	}
 	return o.assume(x, rule)
+}
+
+// admitted is AdmitsMount, after waiting for who the peer is.
+func (o *op) admitted(x *nfs.Export, p *rpc.Peer) (*nfs.ClientRule, nfs.Status) {
+	rule, st := x.AdmitsMount(p)
+	if st == nfs.ErrJukebox {
+		if o.s.waiting.Add(1) <= whoWaits {
+			ctx, cancel := context.WithTimeout(context.Background(), whoWait)
+			for st == nfs.ErrJukebox && ctx.Err() == nil {
+				o.s.exports.Hosts().Wait(o.host(), ctx.Done())
+				rule, st = x.AdmitsMount(p)
+			}
+			cancel()
+		}
+		o.s.waiting.Add(-1)
+	}
+	return rule, st
 }
 
 // mountStatus is StatusOf within what mountstat3 has.
@@ -207,7 +213,11 @@ func mountStatus(err error) nfs.Status {
 // mountDump is DUMP.
 func mountDump(o *op, _ bool) rpc.Status {
 	e := &o.c.Res
+	all, host := o.s.showAll(), o.host()
 	for _, m := range o.s.mounts.all() {
+		if !all && m.host != host {
+			continue
+		}
 		e.Bool(true)
 		e.String(m.host.String())
 		e.String(m.path)
@@ -236,19 +246,31 @@ func mountUmntAll(o *op, _ bool) rpc.Status {
 	return rpc.Done
 }
 
-// mountExport is EXPORT: what is exported and to which networks.
+// mountExport is EXPORT: what is exported and to whom. Unless everybody may see all, a client sees what it may mount from a
+// port below 1024, and of the rules the one that is for it.
 func mountExport(o *op, _ bool) rpc.Status {
 	e := &o.c.Res
+	all, peer := o.s.showAll(), o.c.Peer
+	const reserved = 1
+	peer.Addr = netip.AddrPortFrom(peer.Addr.Addr(), reserved) // showmount needs no privilege on the client
 	for _, x := range o.s.exports.Exports() {
+		rules := x.Clients
+		if !all {
+			rule, st := o.admitted(x, &peer)
+			if st != nfs.OK {
+				continue
+			}
+			rules = []nfs.ClientRule{*rule}
+		}
 		e.Bool(true)
 		e.String(x.Pseudo)
-		open := slices.ContainsFunc(x.Clients, func(r nfs.ClientRule) bool { return r.CIDR.IsValid() && r.CIDR.Bits() == 0 })
-		for i := range x.Clients {
+		open := slices.ContainsFunc(rules, func(r nfs.ClientRule) bool { return r.CIDR.IsValid() && r.CIDR.Bits() == 0 })
+		for i := range rules {
 			if open { // no groups at all means everybody
 				break
 			}
 			e.Bool(true)
-			if r := &x.Clients[i]; r.CIDR.IsValid() {
+			if r := &rules[i]; r.CIDR.IsValid() {
 				e.String(r.CIDR.String())
 			} else {
 				e.String(r.Name)

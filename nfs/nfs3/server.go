@@ -20,6 +20,7 @@ type server struct {
 	exports *nfs.Table
 	codec   *nfs.Codec
 	count   *nfs.Counters
+	showAll func() bool
 	log     *slog.Logger
 	audit   *slog.Logger
 	delegs  nfs.Delegations
@@ -54,7 +55,10 @@ type handler func(o *op, mayBlock bool) rpc.Status
 
 // Programs returns the tables of NFS version 3 and MOUNT version 3.
 func Programs(cfg nfs.Config) []rpc.Program {
-	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, audit: cfg.Audit, delegs: cfg.Delegations, shares: cfg.Shares, groups: cfg.Groups}
+	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, audit: cfg.Audit, delegs: cfg.Delegations, shares: cfg.Shares, groups: cfg.Groups, showAll: cfg.ShowAll}
+	if s.showAll == nil {
+		s.showAll = func() bool { return false }
+	}
 	if s.count == nil {
 		s.count = new(nfs.Counters)
 	}

@@ -52,6 +52,7 @@ type rig struct {
 	// bulkMax and noMemory are what the carrier is like.
 	bulkMax  int
 	noMemory bool
+	showAll  bool
 }
 
 func newRig(t testing.TB) *rig {
@@ -68,7 +69,7 @@ func newRig(t testing.TB) *rig {
 		t.Fatal(err)
 	}
 	r.srv = rpc.NewServer(rpc.ServerConfig{
-		Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}), Workers: 2,
+		Programs: Programs(nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count, ShowAll: func() bool { return r.showAll }}), Workers: 2,
 	})
 	t.Cleanup(r.srv.Close)
 	return r
@@ -816,8 +817,16 @@ func TestMount(t *testing.T) {
 		r.end("DUMP", d)
 		return out
 	}
-	if got, want := fmt.Sprint(dump()), "[10.0.0.1 /one 10.0.0.1 /one/ 10.0.0.1 /one/sub 192.0.2.1 /two]"; got != want {
+	if got, want := fmt.Sprint(dump()), "[10.0.0.1 /one 10.0.0.1 /one/ 10.0.0.1 /one/sub]"; got != want {
 		t.Errorf("DUMP %s, want %s", got, want)
+	}
+	r.peer = stranger
+	if got, want := fmt.Sprint(dump()), "[192.0.2.1 /two]"; got != want {
+		t.Errorf("DUMP for a stranger %s, want %s", got, want)
+	}
+	r.peer, r.showAll = friend, true
+	if got, want := fmt.Sprint(dump()), "[10.0.0.1 /one 10.0.0.1 /one/ 10.0.0.1 /one/sub 192.0.2.1 /two]"; got != want {
+		t.Errorf("DUMP of all %s, want %s", got, want)
 	}
 	r.end("UMNT", r.call(MountProgram, MountUmnt, func(e *xdr.Encoder) { e.String("/one") }))
 	if n := len(dump()); n != 3 {
@@ -827,18 +836,31 @@ func TestMount(t *testing.T) {
 	if got := fmt.Sprint(dump()); got != "[192.0.2.1 /two]" {
 		t.Errorf("after UMNTALL %s", got)
 	}
-	d := r.call(MountProgram, MountExport, nil)
-	var got []string
-	for d.Bool() {
-		line := d.String(nfs.PathMax) + ":"
+	for _, c := range []struct {
+		peer string
+		all  bool
+		want string
+	}{
+		{friend, true, "[/one: 10.0.0.1/32 10.0.0.2/32 /two:]"},
+		{stranger, true, "[/one: 10.0.0.1/32 10.0.0.2/32 /two:]"},
+		{friend, false, "[/one: 10.0.0.1/32 /two:]"},
+		{"10.0.0.2:50000", false, "[/one: 10.0.0.2/32 /two:]"},
+		{stranger, false, "[/two:]"},
+	} {
+		r.peer, r.showAll = c.peer, c.all
+		d := r.call(MountProgram, MountExport, nil)
+		var got []string
 		for d.Bool() {
-			line += " " + d.String(MountNameMax)
+			line := d.String(nfs.PathMax) + ":"
+			for d.Bool() {
+				line += " " + d.String(MountNameMax)
+			}
+			got = append(got, line)
 		}
-		got = append(got, line)
-	}
-	r.end("EXPORT", d)
-	if want := "[/one: 10.0.0.1/32 10.0.0.2/32 /two:]"; fmt.Sprint(got) != want {
-		t.Errorf("EXPORT %v, want %s", got, want)
+		r.end("EXPORT", d)
+		if fmt.Sprint(got) != c.want {
+			t.Errorf("EXPORT for %s, all %v: %v, want %s", c.peer, c.all, got, c.want)
+		}
 	}
 	var m mounts
 	for i := range maxMounts + 10 {

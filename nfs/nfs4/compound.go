@@ -327,15 +327,17 @@ var nobodysRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.A
 func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	rule, st := x.Admits(&k.c.Peer)
 	if st == nfs.ErrAcces {
-		k.s.count.DeniedClients.Add(1)
+		k.deny(x.Pseudo, st)
 	}
 	switch {
 	case rule == nil:
 		return nil, st
 	case !rule.Protects(&k.c.Peer):
 		k.s.count.UnprotectedClients.Add(1)
+		k.auditDenied(x.Pseudo, nfs.ErrWrongSec)
 		return nil, nfs.ErrWrongSec
 	case !rule.Flavors.Has(k.c.Cred.Flavor):
+		k.auditDenied(x.Pseudo, nfs.ErrWrongSec)
 		return nil, nfs.ErrWrongSec
 	}
 	if k.credOf != rule && rule.ManageGIDs {

@@ -176,7 +176,7 @@ func (k *compound) at(n *node) (object, nfs.Status) {
 		}
 	}
 	if n.parent != nil && !n.visible(client) {
-		k.s.count.DeniedClients.Add(1)
+		k.deny(n.path, nfs.ErrNoEnt)
 		return object{}, nfs.ErrNoEnt
 	}
 	return object{node: n}, nfs.OK

@@ -63,6 +63,7 @@ type Server struct {
 	count    *nfs.Counters
 	log      *slog.Logger
 	audit    *slog.Logger
+	denials  denials
 	lease    time.Duration
 	state    *state.Server
 	now      func() time.Time

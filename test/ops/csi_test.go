@@ -64,7 +64,7 @@ func TestCSI(t *testing.T) {
 		}
 	}
 	program(t, filepath.Join(bin, "rstored"), "--state-dir", filepath.Join(dir, "state"), "--control", control, "--log-level", "error",
-		"--export", export+"=/data(rw,no_root_squash)", "--export", filepath.Join(dir, "ro")+"=/ro(ro,no_root_squash)", "--export", filepath.Join(dir, "squashed")+"=/squashed(rw)",
+		"--export", export+"=/data(rw,no_root_squash)", "--export", filepath.Join(dir, "ro")+"=/ro(ro,no_root_squash)", "--export", filepath.Join(dir, "squashed")+"=/squashed(rw,root_squash)",
 		"--rdma-listen", host+":20049", "--tcp-listen", host+":2049")
 	until(t, "rstored", func() bool {
 		return exec.Command(filepath.Join(bin, "rstorectl"), "--control", control, "status").Run() == nil

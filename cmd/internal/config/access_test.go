@@ -248,3 +248,16 @@ func TestNobodyControls(t *testing.T) {
 		}
 	}
 }
+
+// TestShowMount: what the lists of MOUNT tell is one of two things.
+func TestShowMount(t *testing.T) {
+	if c, err := load(t, "log_level: info\n"); err != nil || c.ShowMount != ShowOwn {
+		t.Errorf("the default: %v, %v", c, err)
+	}
+	if c, err := load(t, "showmount: all\nops_hosts: [store.example]\n"); err != nil || c.ShowMount != ShowAll || !slices.Equal(c.OpsHosts, []string{"store.example"}) {
+		t.Errorf("all: %v, %v", c, err)
+	}
+	if _, err := load(t, "showmount: some\n"); err == nil || !strings.Contains(err.Error(), "showmount") {
+		t.Errorf("another: %v", err)
+	}
+}

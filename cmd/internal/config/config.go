@@ -102,7 +102,9 @@ type Config struct {
 	// OpsListen are addresses that answer Prometheus and health checks by HTTP. OpsPprof lets
 	// whoever reaches them profile the process; OpsClients is how many clients have metrics of
 	// their own.
+	// OpsHosts are the names that requests there may be for, besides addresses, localhost and the host's own.
 	OpsListen  []string `mapstructure:"ops_listen" yaml:"ops_listen"`
+	OpsHosts   []string `mapstructure:"ops_hosts" yaml:"ops_hosts"`
 	OpsPprof   bool     `mapstructure:"ops_pprof" yaml:"ops_pprof"`
 	OpsClients int      `mapstructure:"ops_clients" yaml:"ops_clients"`
 	// Audit is where mounts, clients and changes are written down; see ParseAudit.
@@ -111,6 +113,8 @@ type Config struct {
 	OTLP OTLP `mapstructure:"otlp" yaml:"otlp"`
 	// TLS is for NFS over TCP.
 	TLS TLS `mapstructure:"tls" yaml:"tls"`
+	// ShowMount says whom MOUNT's lists of exports and mounts are for: ShowOwn or ShowAll.
+	ShowMount string `mapstructure:"showmount" yaml:"showmount"`
 	// Perf is for measurements of the network.
 	Perf Perf `mapstructure:"perf" yaml:"perf"`
 
@@ -152,6 +156,7 @@ func Default() *Config {
 
 		ControlTLS: ControlTLS{Listen: []string{}, Admins: []string{}, Readers: []string{}},
 		OpsListen:  []string{},
+		OpsHosts:   []string{},
 		OpsClients: 100,
 		Audit:      AuditLog,
 		OTLP:       OTLP{Sample: defaultSample},
@@ -162,6 +167,7 @@ func Default() *Config {
 		NFSVersions:    slices.Clone(nfsVersions),
 		IDMap:          IDMap{Method: IDNumeric},
 		UTF8:           UTF8Any,
+		ShowMount:      ShowOwn,
 		TLS:            TLS{XprtSec: slices.Clone(xprtsecs)},
 		Perf:           defaultPerf(),
 
@@ -335,6 +341,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("grace_time: %v is not within lease_time (%v) to %v, nor 0", c.GraceTime, c.LeaseTime, maxLease)
 	case c.UTF8 != UTF8Any && c.UTF8 != UTF8Strict:
 		return fmt.Errorf("utf8: %q is neither %s nor %s", c.UTF8, UTF8Any, UTF8Strict)
+	case c.ShowMount != ShowOwn && c.ShowMount != ShowAll:
+		return fmt.Errorf("showmount: %q is neither %s nor %s", c.ShowMount, ShowOwn, ShowAll)
 	case c.StopTimeout < 0:
 		return fmt.Errorf("stop_timeout: %v is negative", c.StopTimeout)
 	}

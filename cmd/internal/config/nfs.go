@@ -77,6 +77,12 @@ func (m *IDMap) validate() error {
 	return nil
 }
 
+// What showmount tells a client.
+const (
+	ShowOwn = "own" // exports that the client may mount, and its own mounts
+	ShowAll = "all" // all exports with all their clients, and the mounts of everybody
+)
+
 // What names of files may be in version 4.
 const (
 	UTF8Any    = "any"    // bytes

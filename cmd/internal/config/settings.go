@@ -314,11 +314,24 @@ var settings = []Setting{
 		field: func(c *Config) any { return &c.UTF8 },
 	},
 	{
+		Key: "showmount", Reload: true, See: "exports.md#what-clients-see",
+		Usage: "tell clients by showmount of their `OWN` exports and mounts, or of all",
+		Text:  "what `showmount` (MOUNT version 3) tells a client: `own`, the exports that it may mount, each with the rule for it, and its own mounts; or `all`, everything to everybody",
+		field: func(c *Config) any { return &c.ShowMount },
+	},
+	{
 		Key: "ops_listen", Reload: true, See: "monitoring.md",
 		Usage: "serve metrics and health checks by HTTP on `ADDR:PORT`; repeatable",
 		Text: "`ADDR:PORT` of metrics and health checks by HTTP. Without authentication, so that nothing listens unless asked for: " +
 			"give a loopback address or one of a network for management, such as `127.0.0.1:9049`",
 		field: func(c *Config) any { return &c.OpsListen },
+	},
+	{
+		Key: "ops_hosts", Reload: true, See: "monitoring.md",
+		Usage: "`NAME` by which --ops-listen is asked for, * for any; repeatable",
+		Text: "names by which `ops_listen` is asked for, besides addresses, `localhost` and the host's own name; `\"*\"` is any. " +
+			"Requests for other names are refused, as those of pages that have a name of theirs lead here",
+		field: func(c *Config) any { return &c.OpsHosts },
 	},
 	{
 		Key: "ops_pprof", Reload: true,

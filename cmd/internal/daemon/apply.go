@@ -134,7 +134,7 @@ func (d *Daemon) prepare(next *picture) (_ *prepared, err error) {
 		if s.ID, err = d.state.ExportID(&e.Export); err != nil {
 			return nil, err
 		}
-		if s.store, err = d.openGate(&e.Export, s.ID); err != nil {
+		if s.store, err = d.openGate(&e.Export, s.ID, next.exports); err != nil {
 			return nil, fmt.Errorf("export %s: %w", e.Pseudo, err)
 		}
 		p.exports = append(p.exports, s)

@@ -64,7 +64,7 @@ func (d *Daemon) applyExports(atStart bool) error {
 				kept[d.exports[i]] = true
 			} else if s.store = d.opened.store(&w.Export); s.store != nil {
 				d.exporting(&w)
-			} else if s.store, err = d.openGate(&w.Export, id); err == nil {
+			} else if s.store, err = d.openGate(&w.Export, id, want); err == nil {
 				d.exporting(&w)
 			}
 			if s.store != nil {
@@ -139,10 +139,14 @@ func (d *Daemon) publish(list []*served) error {
 	return d.table.Replace(out)
 }
 
-func (d *Daemon) openGate(e *config.Export, id uint32) (*gate, error) {
+// openGate opens the store of an export, which is one of list.
+func (d *Daemon) openGate(e *config.Export, id uint32, list []control.Export) (*gate, error) {
 	fs, err := d.openStore(e, id)
 	if err != nil {
 		return nil, err
+	}
+	if err := checkLinks(e, fs, list); err != nil {
+		return nil, errors.Join(err, fs.Close())
 	}
 	if m, ok := fs.(mover); ok && d.from != nil {
 		if err := d.from.store(e.Pseudo, m); err != nil {
@@ -243,11 +247,15 @@ func (d *Daemon) AddExport(e config.Export) (control.Export, error) {
 	}
 	// Opening it before anything is written down: what cannot be opened now is
 	// a mistake and not worth remembering.
+	all := make([]control.Export, 0, len(d.exports))
+	for _, s := range d.exports {
+		all = append(all, s.Export)
+	}
 	id, err := d.state.ExportID(&e)
 	if err != nil {
 		return control.Export{}, err
 	}
-	g, err := d.openGate(&e, id)
+	g, err := d.openGate(&e, id, all)
 	if err != nil {
 		return control.Export{}, err
 	}

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -120,9 +123,19 @@ func (d *Daemon) serveOps(l net.Listener) endpoint {
 	var s *ops.Server
 	// A process that does not serve yet is not well, and has not counted anything: nobody is to hear that of it.
 	d.from.later(func() {
-		s = ops.Serve(l, ops.Config{Gatherer: d.registry(), Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Logger: d.log.Slog("ops")})
+		s = ops.Serve(l, ops.Config{Gatherer: d.registry(), Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Slog("ops")})
 	})
 	return endpoint{addr: boundAddr(l), stop: func(ctx context.Context) error { return s.Close(ctx) }}
+}
+
+// opsNames are the names that the ops ports are asked for by: what the host calls itself, and what the configuration says.
+func (d *Daemon) opsNames() []string {
+	names := slices.Clone(d.cfg.Load().OpsHosts)
+	if h, err := os.Hostname(); err == nil {
+		short, _, _ := strings.Cut(h, ".")
+		names = append(names, h, short)
+	}
+	return names
 }
 
 // opsState is the state that metrics show.

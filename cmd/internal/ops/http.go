@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +35,8 @@ type Config struct {
 	Live, Ready func(context.Context) []Check
 	// Profiles reports whether /debug answers.
 	Profiles func() bool
+	// Names are the host names that the port is asked for by, besides localhost; "*" is any.
+	Names func() []string
 	// Sample is for the page.
 	Sample func() live.Sample
 	Logger *slog.Logger
@@ -72,10 +76,27 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /debug/trace", guarded(pprof.Trace))
 	pageHandlers(mux, cfg.Sample)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !meant(r.Host, cfg.Names) {
+			http.Error(w, "this server is not asked for by that name: use its address, or name it in ops_hosts", http.StatusMisdirectedRequest)
+			return
+		}
 		// Not the server's WriteTimeout: profiles may be longer, and refuse to be if that is set.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime))
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// meant reports whether a request's Host is an address or a name of this server. A page of another site that has its name
+// resolve to this server (DNS rebinding) sends its own, and is to read nothing. Who sends none is no browser.
+func meant(host string, names func() []string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+	if _, err := netip.ParseAddr(host); err == nil || host == "" || strings.EqualFold(host, "localhost") {
+		return true
+	}
+	return names != nil && slices.ContainsFunc(names(), func(n string) bool { return n == "*" || strings.EqualFold(n, host) })
 }
 
 // health answers 200 if all is well and 503 if not, with a line for each check.

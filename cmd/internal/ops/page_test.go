@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -98,6 +99,7 @@ func TestPage(t *testing.T) {
 	h := Handler(Config{Gatherer: nothing, Profiles: func() bool { return false }, Sample: f.sample, Logger: slog.New(slog.DiscardHandler)})
 	get := func(path string, header ...string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Host = "127.0.0.1:9049"
 		for i := 0; i+1 < len(header); i += 2 {
 			r.Header.Set(header[i], header[i+1])
 		}
@@ -152,5 +154,48 @@ func TestPage(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHostNames: a request for a name that is not the server's, as a page of another site makes it, reads nothing.
+func TestHostNames(t *testing.T) {
+	var names []string
+	h := Handler(Config{
+		Gatherer: prometheus.NewRegistry(), Profiles: func() bool { return true }, Sample: newFeeder().sample, Logger: slog.New(slog.DiscardHandler),
+		Live: func(context.Context) []Check { return nil }, Ready: func(context.Context) []Check { return nil },
+		Names: func() []string { return names },
+	})
+	get := func(host, path string) int {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for _, tc := range []struct {
+		host  string
+		names []string
+		want  int
+	}{
+		{"127.0.0.1:9049", nil, 200},
+		{"10.0.0.1", nil, 200},
+		{"[::1]:9049", nil, 200},
+		{"[2001:db8::1]", nil, 200},
+		{"localhost:9049", nil, 200},
+		{"LOCALHOST", nil, 200},
+		{"", nil, 200}, // HTTP/1.0
+		{"attacker.example", nil, 421},
+		{"attacker.example:9049", []string{"store.example"}, 421},
+		{"127.0.0.1.attacker.example:9049", nil, 421},
+		{"localhost.attacker.example", nil, 421},
+		{"Store.example.:9049", []string{"store.example"}, 200},
+		{"attacker.example", []string{"*"}, 200},
+	} {
+		names = tc.names
+		for _, path := range []string{"/livez", "/metrics", "/", "/debug/pprof/cmdline"} {
+			if got := get(tc.host, path); got != tc.want {
+				t.Errorf("%q%s with %q: %d, want %d", tc.host, path, tc.names, got, tc.want)
+			}
+		}
 	}
 }

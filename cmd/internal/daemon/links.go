@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+// linksMax is how many symbolic links a path may lead through, as in the kernel.
+const linksMax = 40
+
+// resolveAmong is the directory that an export's path leads to. A symbolic link that lies in the directory of another
+// export is an error: a client of that one could have made it, and have any directory of the host exported.
+func resolveAmong(e *config.Export, list []control.Export) (string, error) {
+	var around []*config.Export
+	var dirs []string
+	for i := range list {
+		o := &list[i].Export
+		if o.Type != config.TypePosix || o.Path == e.Path {
+			continue
+		}
+		if dir, err := filepath.EvalSymlinks(o.Path); err == nil {
+			around, dirs = append(around, o), append(dirs, dir)
+		}
+	}
+	parts := func(p string) []string {
+		return slices.DeleteFunc(strings.Split(p, "/"), func(s string) bool { return s == "" || s == "." })
+	}
+	at, rest := "/", parts(e.Path)
+	for links := 0; len(rest) > 0; {
+		name := rest[0]
+		rest = rest[1:]
+		if name == ".." {
+			at = filepath.Dir(at)
+			continue
+		}
+		p := filepath.Join(at, name)
+		st, err := os.Lstat(p)
+		if err != nil {
+			return "", err
+		}
+		if st.Mode().Type() != fs.ModeSymlink {
+			at = p
+			continue
+		}
+		if links++; links > linksMax {
+			return "", &fs.PathError{Op: "open", Path: e.Path, Err: syscall.ELOOP}
+		}
+		for i, dir := range dirs {
+			if _, in := within(dir, p); in {
+				return "", fmt.Errorf("%s is a symbolic link in export %s, whose clients could have made it; if it is meant, export the directory that it leads to by its own path", p, around[i].Pseudo)
+			}
+		}
+		to, err := os.Readlink(p)
+		if err != nil {
+			return "", err
+		}
+		if filepath.IsAbs(to) {
+			at = "/"
+		}
+		rest = append(parts(to), rest...)
+	}
+	return at, nil
+}
+
+// located is a store that knows which directory it has opened.
+type located interface{ Dir() string }
+
+// checkLinks is an error if a store has opened a directory that clients of other exports may have chosen.
+func checkLinks(e *config.Export, store any, list []control.Export) error {
+	s, ok := store.(located)
+	if !ok {
+		return nil
+	}
+	dir, err := resolveAmong(e, list)
+	if err != nil {
+		return err
+	}
+	if dir != s.Dir() { // it has changed meanwhile
+		return fmt.Errorf("%s led to %s and leads to %s now", e.Path, s.Dir(), dir)
+	}
+	return nil
+}
