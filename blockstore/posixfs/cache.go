@@ -1,6 +1,7 @@
 package posixfs
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -135,12 +136,6 @@ func (c *cache) drop(h *blockstore.Handle) {
 	}
 }
 
-func (c *cache) release(o *object) {
-	if c.leave(o) {
-		c.discard(o)
-	}
-}
-
 // leave takes a user away, who is to discard the object if leave reports true.
 func (c *cache) leave(o *object) bool {
 	c.mu.Lock()
@@ -250,14 +245,22 @@ func (f *FS) adopt(id ident, fd int) (*object, error) {
 		unix.Close(fd)
 		return nil, blockstore.ErrStale
 	}
+	f.leaving.room()
 	f.count.opens.Add(1)
 	return f.objects.put(f.newObject(id, fd, typeOf(st.Mode))), nil
 }
 
 func (f *FS) release(o *object) {
-	if o != f.root {
-		f.objects.release(o)
+	if o == f.root || !f.objects.leave(o) {
+		return
 	}
+	var st unix.Stat_t
+	if o.dirty.Load() || o.stat(&st) == blockstore.ErrStale {
+		f.windows.drop(o)
+		f.leaving.add(f, o)
+		return
+	}
+	f.discard(o)
 }
 
 // acquireDir is acquire for what must be a directory.
@@ -286,4 +289,73 @@ func (f *FS) discard(o *object) {
 		}
 	}
 	o.closeFiles()
+}
+
+// leavingMax is how many objects may wait for leaving before calls that open further ones wait.
+const leavingMax = 64
+
+// leaving are objects that were evicted while they were in use, and that nobody uses any more, whose discarding may
+// take long: a sync of unstable writes, or the removal of a file whose last descriptor is closed. One goroutine
+// discards them, because the last user may be a loop that moves packets.
+type leaving struct {
+	mu   sync.Mutex
+	less sync.Cond // an object was discarded
+	list []*object // the first is being discarded
+	max  int
+}
+
+func (l *leaving) init() {
+	l.less.L = &l.mu
+	l.max = leavingMax
+}
+
+// add has o discarded, without waiting.
+func (l *leaving) add(f *FS, o *object) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, o)
+	if len(l.list) == 1 {
+		go l.run(f)
+	}
+}
+
+func (l *leaving) run(f *FS) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.list) > 0 {
+		o := l.list[0]
+		l.mu.Unlock()
+		f.discard(o)
+		l.mu.Lock()
+		l.list = l.list[1:]
+		l.less.Broadcast()
+	}
+	l.list = nil
+}
+
+// room waits until fewer than max objects wait.
+func (l *leaving) room() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.list) >= l.max {
+		l.less.Wait()
+	}
+}
+
+// settle waits until the objects of a handle are discarded.
+func (l *leaving) settle(h *blockstore.Handle) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for slices.ContainsFunc(l.list, func(o *object) bool { return o.h == *h }) {
+		l.less.Wait()
+	}
+}
+
+// drain waits until all objects are discarded.
+func (l *leaving) drain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.list) > 0 {
+		l.less.Wait()
+	}
 }

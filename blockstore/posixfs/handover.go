@@ -79,6 +79,7 @@ func (f *FS) Handover() (data []byte, files []*os.File, err error) {
 		files = append(files, os.NewFile(uintptr(dup), f.dir))
 		return len(files)
 	}
+	f.leaving.drain() // a sync that fails changes the verifier
 	v := f.Verifier()
 	out := handedOver{Root: f.root.h.Bytes(), Verifier: v[:]}
 	for _, o := range f.objects.list() {

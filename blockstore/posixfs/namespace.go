@@ -558,7 +558,7 @@ func (f *FS) reap(v *entryView) {
 	h := f.tag.handle(&v.id)
 	if o := f.objects.get(&h); o != nil {
 		f.forget(o)
-		f.objects.release(o)
+		f.release(o)
 		return
 	}
 	f.find.gone(&v.id)

@@ -158,6 +158,7 @@ type FS struct {
 	listings     listings
 	find         finder
 	objects      cache
+	leaving      leaving
 	root         *object
 	windows      windows
 	aheads       atomic.Int32 // goroutines that ask for what is ahead of streams
@@ -324,6 +325,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		files = NewFiles(Descriptors())
 	}
 	f.objects.init(openFiles(opts.OpenFiles), files, f.discard)
+	f.leaving.init()
 	f.windows.init()
 	f.writeRest = cmp.Or(opts.MapAfter, writeRest)
 	f.streams.init()
@@ -476,6 +478,7 @@ func (f *FS) Close() error {
 	}
 	f.hostLocks.close()
 	f.objects.close()
+	f.leaving.drain()
 	f.root.closeFiles()
 	return f.find.close()
 }

@@ -191,3 +191,82 @@ func runSyncModel(t *testing.T, f *FS, h blockstore.Handle, seed uint64) (failed
 	}
 	return failed, changed, kept
 }
+
+// TestLastUser: the last user of an evicted object that has unstable writes waits for no sync, a COMMIT of them does, and
+// calls that open further objects wait when many of them are to be synced.
+func TestLastUser(t *testing.T) {
+	f, _ := openTemp(t, Options{})
+	h := dataFile(t, f, 8192)
+	root, err := f.Root()
+	must(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		d := disk{outcome: make(chan error)}
+		f.kernelSync = func(_ int, all bool) error { return d.sync(all) }
+		defer func() { f.kernelSync = kernelSync }()
+		v := f.Verifier()
+		_, _, _, err := f.WriteAt(nil, h, []byte("data"), 0, blockstore.Unstable)
+		must(t, err)
+		o := f.objects.get(&h)
+		f.objects.drop(&h)
+		released := false
+		go func() {
+			f.release(o)
+			released = true
+		}()
+		synctest.Wait()
+		if !released || len(d.begun) != 1 {
+			t.Errorf("released %v, %d syncs have begun", released, len(d.begun))
+		}
+		f.leaving.max = 1
+		found, committed := false, false
+		go func() {
+			_, _, err := f.Lookup(nil, root, "data")
+			must(t, err)
+			found = true
+			_, err = f.Commit(nil, h, 0, 0)
+			must(t, err)
+			committed = true
+			if f.Verifier() == v {
+				t.Error("the verifier of the lost write is that of the commit")
+			}
+		}()
+		synctest.Wait()
+		if found || committed {
+			t.Errorf("opened %v beside too many that wait, committed %v", found, committed)
+		}
+		f.leaving.max = leavingMax
+		d.outcome <- unix.EIO
+		synctest.Wait()
+		if !found || len(d.begun) != 2 {
+			t.Errorf("opened %v, %d syncs have begun", found, len(d.begun))
+		}
+		d.outcome <- nil
+		synctest.Wait()
+		if !committed {
+			t.Error("COMMIT still waits")
+		}
+		// A COMMIT through an object that was opened meanwhile waits too.
+		_, _, _, err = f.WriteAt(nil, h, []byte("data"), 0, blockstore.Unstable)
+		must(t, err)
+		v = f.Verifier()
+		o = f.objects.get(&h)
+		f.objects.drop(&h)
+		_, _, err = f.Lookup(nil, root, "data")
+		must(t, err)
+		f.release(o)
+		go func() {
+			_, err = f.Commit(nil, h, 0, 0)
+		}()
+		synctest.Wait()
+		if len(d.begun) != 3 {
+			t.Errorf("%d syncs have begun, one is of the evicted object", len(d.begun))
+		}
+		d.outcome <- unix.EIO
+		synctest.Wait()
+		d.outcome <- nil
+		synctest.Wait()
+		if err != nil || f.Verifier() == v {
+			t.Errorf("COMMIT: %v, verifier changed %v", err, f.Verifier() != v)
+		}
+	})
+}

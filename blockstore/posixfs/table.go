@@ -379,7 +379,7 @@ func (t *byTable) follow(id *ident, depth int) (int, error) {
 func (t *byTable) openParent(id *ident, depth int) (int, error) {
 	h := t.fs.tag.handle(id)
 	if o := t.fs.objects.get(&h); o != nil {
-		defer t.fs.objects.release(o)
+		defer t.fs.release(o)
 		var st unix.Stat_t
 		if o.stat(&st) == nil {
 			return unix.FcntlInt(uintptr(o.path), unix.F_DUPFD_CLOEXEC, 0)

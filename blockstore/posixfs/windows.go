@@ -274,11 +274,5 @@ func (l *loan) Release() {
 	f.windows.put(l.w)
 	*l = loan{}
 	loans.Put(l)
-	switch {
-	case !f.objects.leave(o):
-	case o.dirty.Load():
-		go f.discard(o) // which syncs, and nobody is to wait for that here
-	default:
-		f.discard(o)
-	}
+	f.release(o)
 }
