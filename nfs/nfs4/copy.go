@@ -30,6 +30,7 @@ type copying struct {
 	verf          [verifierLen]byte
 	done          uint64
 	pieces        bool // the store cannot copy by itself
+	filled        bool // the target's store cannot make holes
 }
 
 func (k *compound) copying(t *transfer) *copying {
@@ -124,17 +125,85 @@ func (c *copying) step(buf *[]byte) (n uint64, err error) {
 			*buf = make([]byte, min(left, nfs.MaxIO))
 		}
 		n, err = c.piece((*buf)[:min(left, uint64(len(*buf)))])
+		if errors.Is(err, blockstore.ErrNotSupp) && !c.filled {
+			c.filled = true
+			n, err = c.piece((*buf)[:min(left, uint64(len(*buf)))])
+		}
 	}
 	c.done += n
 	return n, err
 }
 
-// piece copies as much as p holds through it.
+// piece copies the hole that is next, if there is one, and then as much data as p holds through it.
 func (c *copying) piece(p []byte) (uint64, error) {
-	n, _, err := c.from.x.FS.ReadAt(&c.reads, c.from.h, p, c.sourceOff+c.done, false)
+	skipped, data, err := c.extent()
+	if err == nil && skipped > 0 {
+		err = c.hole(skipped, data == 0)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if data == 0 {
+		return skipped, nil
+	}
+	p = p[:min(uint64(len(p)), data)]
+	at := c.done + skipped
+	n, _, err := c.from.x.FS.ReadAt(&c.reads, c.from.h, p, c.sourceOff+at, false)
 	if err != nil || n == 0 {
 		return 0, err
 	}
-	n, _, _, err = c.to.x.FS.WriteAt(&c.writes, c.to.h, p[:n], c.dstOff+c.done, blockstore.Unstable)
-	return uint64(n), err
+	n, _, _, err = c.to.x.FS.WriteAt(&c.writes, c.to.h, p[:n], c.dstOff+at, blockstore.Unstable)
+	if err != nil {
+		return 0, err
+	}
+	return skipped + uint64(n), nil
+}
+
+// extent is what is next in the source: a hole of so many bytes, and the data behind it, neither of which
+// goes beyond what is to be copied. No data means that the hole is the rest. Where either store knows no holes, all is data.
+func (c *copying) extent() (hole, data uint64, err error) {
+	begin, left := c.sourceOff+c.done, c.count-c.done
+	x, ok := c.from.x.FS.(blockstore.Extents)
+	if _, to := c.to.x.FS.(blockstore.Extents); !ok || !to || c.filled {
+		return 0, left, nil
+	}
+	next, err := x.Seek(&c.reads, c.from.h, begin, false)
+	switch {
+	case errors.Is(err, blockstore.ErrNXIO): // a hole up to the end, or behind it
+		a, err := c.from.x.FS.GetAttr(&c.reads, c.from.h)
+		if err != nil || a.Size <= begin {
+			return 0, 0, err
+		}
+		return min(a.Size-begin, left), 0, nil
+	case errors.Is(err, blockstore.ErrNotSupp):
+		return 0, left, nil
+	case err != nil:
+		return 0, 0, err
+	case next-begin >= left:
+		return left, 0, nil
+	}
+	end, err := x.Seek(&c.reads, c.from.h, next, true)
+	if err != nil {
+		return 0, 0, err // it was cut off meanwhile
+	}
+	return next - begin, min(end-next, left-(next-begin)), nil
+}
+
+// hole makes the next n bytes a hole in the target. Behind its end they are one already, and the target grows by
+// the data that follows, if the hole is not the last thing that is copied.
+func (c *copying) hole(n uint64, last bool) error {
+	fs, begin := c.to.x.FS, c.dstOff+c.done
+	a, err := fs.GetAttr(&c.writes, c.to.h)
+	if err != nil {
+		return err
+	}
+	if begin < a.Size {
+		if err := fs.(blockstore.Extents).Deallocate(&c.writes, c.to.h, begin, min(n, a.Size-begin)); err != nil {
+			return err
+		}
+	}
+	if end := begin + n; last && end > a.Size {
+		_, err = fs.SetAttr(&c.writes, c.to.h, &blockstore.SetAttr{Size: &end}, nil)
+	}
+	return err
 }
