@@ -115,7 +115,7 @@ func flood(t *testing.T, seed uint64, from func(*rand.Rand) netip.Addr, perSecon
 		}
 	}
 	forged := n.now
-	// The time of six REQs of one attempt; a second is enough where the first is heard.
+	// Eight seconds are the time of one attempt, of six REQs.
 	for start := n.now; n.now < start+8*rdma.Second && connected < connections; n.now += 100 * rdma.Microsecond {
 		for ; forged <= n.now; forged += rdma.Second * rdma.Time(burst) / rdma.Time(perSecond) {
 			for range burst {
@@ -152,7 +152,7 @@ func flood(t *testing.T, seed uint64, from func(*rand.Rand) netip.Addr, perSecon
 		}
 	}
 	if connected < connections/2 {
-		t.Errorf("%d of %d connections came about", connected, tried)
+		t.Errorf("%d of %d connections came about, with %d REQs", connected, tried, client.n.TxREQ+client.n.Resent)
 	}
 	if server.n.HalfOpenEvicted == 0 || len(server.halfOpen) > 1024 || len(server.askers) > 512 || len(server.qpns) > 512+connected || len(server.queue) > 256 {
 		t.Errorf("%d half-open connections made room, %d are listed, of %d addresses, with %d queue pairs, %d wait",
@@ -238,5 +238,79 @@ func TestPeerComesBackWithItsQueuePair(t *testing.T) {
 		if len(l.m.qpns) != 1 || len(l.m.ids) != 1 || l.m.pending != 0 || len(l.m.askers) != 0 {
 			t.Errorf("%d queue pairs, %d IDs, %d pending, %d addresses", len(l.m.qpns), len(l.m.ids), l.m.pending, len(l.m.askers))
 		}
+	}
+}
+
+// TestRepeatedGoFirst: of the REQs that wait, those that were dropped before are the first, and stay half of them at most.
+func TestRepeatedGoFirst(t *testing.T) {
+	n := newNetwork(t, 9)
+	server := n.m[1]
+	_ = server.Listen(20049)
+	src := netip.MustParseAddr("10.0.0.66")
+	mine := make([][]byte, 300)
+	for i := range mine {
+		mine[i] = forgedREQ(n.rnd, src)
+	}
+	send := func(mad []byte) {
+		server.Receive(n.now, src, testAddr[1], mad)
+		var e [4 * takeMax]Event
+		for i := range server.Events(e[:]) {
+			if e[i].Kind != ConnRequest {
+				continue
+			}
+			if err := server.Accept(n.now, e[i].ID, AcceptParams{QPN: n.rnd.Uint32()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	flood := func() {
+		for range 2000 {
+			send(forgedREQ(n.rnd, src))
+		}
+	}
+	flood()
+	for _, m := range mine {
+		send(m)
+	}
+	flood()
+	waits := func(mad []byte) bool {
+		r := ParseREQ(mad)
+		for i := range server.queue {
+			if server.queue[i].req.LocalID == r.LocalID && server.queue[i].req.GUID == r.GUID {
+				return i < server.repeated
+			}
+		}
+		return false
+	}
+	if waits(mine[0]) {
+		t.Fatal("a REQ that came once is at the front")
+	}
+	for _, m := range mine {
+		send(m)
+	}
+	flood()
+	if len(server.queue) != 256 || server.repeated != 128 {
+		t.Fatalf("%d wait, %d of them were dropped before", len(server.queue), server.repeated)
+	}
+	there := 0
+	for _, m := range mine {
+		if waits(m) {
+			there++
+		}
+	}
+	if there < 120 {
+		t.Errorf("%d of the repeated ones are at the front", there)
+	}
+	n.now += halfOpenMin
+	for range 256 / takeMax {
+		server.Expire(n.now)
+		if setup, _ := server.Pending(); setup > 256 {
+			t.Errorf("%d connections are being set up", setup)
+		}
+		send(mine[0]) // which has them accepted
+		n.now += queueEvery
+	}
+	if len(server.queue) != 0 || server.repeated != 0 {
+		t.Errorf("there is room, and %d wait", len(server.queue))
 	}
 }

@@ -56,10 +56,10 @@ type Config struct {
 	// Source addresses can be forged, also those of hosts that exist. So a REQ beyond
 	// a bound takes the place of the half-open connection that has waited longest for
 	// its RTU: beyond PeerPendingMax of those of the same address, beyond PendingMax of
-	// all. A half-open connection has its place for 5 ms in any case. A REQ that finds
+	// all. A half-open connection has its place for 20 ms in any case. A REQ that finds
 	// none older waits in a queue of PeerPendingMax. When that is full it takes the place of a
-	// random one there, which is dropped without an answer, so that its sender repeats it. SIDR
-	// REQs have a table of PendingMax of their own, in either direction.
+	// random one there, which is dropped without an answer, so that its sender repeats it: REQs that
+	// were dropped before go first. SIDR REQs have a table of PendingMax of their own, in either direction.
 	PendingMax     int
 	PeerPendingMax int
 	TimeWaitMax    int
@@ -211,6 +211,9 @@ type Machine struct {
 	queue     []earlyREQ // REQs that wait for room
 	queueDue  rdma.Time  // when there may be some
 	dequeuing bool
+	repeated  int      // how many at the front of queue were dropped before
+	dropped   []uint32 // marks of REQs that were dropped, by hash; nil if there are none
+	dropKey   uint64   // of the hash
 	out       []*outgoing
 	psn       wire.PSN // of the next datagram; nobody looks at it
 }
@@ -680,8 +683,9 @@ func (m *Machine) Expire(now rdma.Time) {
 
 // halfOpenMin is how long a half-open connection keeps its place in any case. It takes a
 // peer that exists a round trip. The time must be short: who forges REQs in a peer's name
-// competes with that peer for PeerPendingMax places in halfOpenMin, 51,200 a second.
-const halfOpenMin = 5 * rdma.Millisecond
+// competes with that peer for PeerPendingMax places in halfOpenMin. It must not be too short, as each place
+// costs its owner a queue pair: 12,800 a second are less than a loop can make.
+const halfOpenMin = 20 * rdma.Millisecond
 
 // halfOpen lists connections whose REP was sent, oldest first. Some have moved on.
 type halfOpen []*ID
@@ -732,7 +736,9 @@ func (m *Machine) makeRoom(now rdma.Time, src netip.Addr) (room bool, due rdma.T
 		return false, due
 	}
 	m.n.HalfOpenEvicted++
-	m.sendTimeout(old)
+	if len(m.out) < outMax/2 { // the REPs are more important
+		m.sendTimeout(old)
+	}
 	m.Forget(old)
 	m.event(Event{Kind: Unreachable, ID: old, Err: ErrEvicted})
 	return true, 0
@@ -741,27 +747,86 @@ func (m *Machine) makeRoom(now rdma.Time, src netip.Addr) (room bool, due rdma.T
 // queueEvery is the least time between two looks at the queue.
 const queueEvery = rdma.Millisecond
 
-// enqueue has a REQ wait until there may be room for it.
+// droppedMax is how many REQs that were dropped are remembered, a power of two: those of four seconds, after which
+// the Linux kernel repeats its REQs, of a flood of 60,000 a second.
+const droppedMax = 1 << 18
+
+// dropMark is the place and the mark of a REQ among those that were dropped.
+func (m *Machine) dropMark(e *earlyREQ) (place int, mark uint32) {
+	a := e.src.As16()
+	h := m.dropKey
+	for _, w := range [...]uint64{
+		binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]), e.req.GUID, uint64(e.req.LocalID)<<32 | uint64(e.req.QPN),
+	} {
+		h = (h ^ w) * 0x9e3779b97f4a7c15
+		h ^= h >> 32
+	}
+	return int(h % droppedMax), uint32(h>>32) | 1
+}
+
+// drop drops a REQ that waits, and remembers it.
+func (m *Machine) drop(e *earlyREQ) {
+	m.n.DropFull++
+	if m.dropped == nil {
+		m.dropped, m.dropKey = make([]uint32, droppedMax), m.newTID()
+	}
+	place, mark := m.dropMark(e)
+	m.dropped[place] = mark
+}
+
+// wasDropped reports whether a REQ was dropped before.
+func (m *Machine) wasDropped(e *earlyREQ) bool {
+	if m.dropped == nil {
+		return false
+	}
+	place, mark := m.dropMark(e)
+	return m.dropped[place] == mark
+}
+
+// enqueue has a REQ wait until there may be room for it. Who floods us has no reason to repeat a REQ, and a peer that
+// exists has: what was dropped before waits at the front, where nothing takes its place.
 func (m *Machine) enqueue(now, due rdma.Time, e earlyREQ) {
 	if len(m.queue) == 0 {
 		m.queueDue = max(due, now+queueEvery)
 	}
-	if len(m.queue) < m.cfg.PeerPendingMax {
+	i := len(m.queue)
+	if i < m.cfg.PeerPendingMax {
 		m.queue = append(m.queue, e)
-		return
+	} else {
+		i = m.repeated + int(m.cfg.Random()>>1)%(i-m.repeated)
+		m.drop(&m.queue[i])
+		m.queue[i] = e
 	}
-	m.n.DropFull++
-	m.queue[int(m.cfg.Random())%len(m.queue)] = e
+	if !m.dequeuing && m.repeated < m.cfg.PeerPendingMax/2 && m.wasDropped(&e) {
+		m.queue[i], m.queue[m.repeated] = m.queue[m.repeated], m.queue[i]
+		m.repeated++
+	}
 }
 
-// takeQueue takes the REQs for which there is room by now, oldest first. The others go on waiting.
+// takeMax bounds the REQs that are taken from the queue at once. Each costs its owner a queue pair, and
+// established connections have to wait for that.
+const takeMax = 32
+
+// takeQueue takes REQs for which there is room by now, in order. The others go on waiting.
 func (m *Machine) takeQueue(now rdma.Time) {
-	waited := m.queue
-	m.queue, m.dequeuing = nil, true
-	for _, e := range waited {
-		m.request(now, e.src, e.dst, e.h, e.req)
+	waited, first := m.queue, m.repeated
+	m.queue, m.repeated, m.dequeuing = nil, 0, true
+	taken := 0
+	for i, e := range waited {
+		before := len(m.queue)
+		if taken == takeMax {
+			m.queue = append(m.queue, e)
+		} else if m.request(now, e.src, e.dst, e.h, e.req); len(m.queue) == before {
+			taken++
+		}
+		if i < first {
+			m.repeated = len(m.queue)
+		}
 	}
 	m.dequeuing = false
+	if taken == takeMax {
+		m.queueDue = now + queueEvery
+	}
 }
 
 // giveUp ends the wait for the answer to a REQ or a REP.

@@ -29,8 +29,13 @@ func (w *world) mallory() *mallory {
 // send sends a packet from src to side 1.
 func (m *mallory) send(src netip.Addr, p *wire.Packet, payload []byte) {
 	m.w.t.Helper()
+	m.forge(src, simAddr[1], p, payload)
+}
+
+func (m *mallory) forge(src, dst netip.Addr, p *wire.Packet, payload []byte) {
+	m.w.t.Helper()
 	b := wire.NewBatch(1)
-	f := wire.Flow{Src: src, Dst: simAddr[1], SrcPort: wire.Port}
+	f := wire.Flow{Src: src, Dst: dst, SrcPort: wire.Port}
 	var parts [][]byte
 	if len(payload) > 0 {
 		parts = [][]byte{payload}

@@ -1,0 +1,124 @@
+package roce
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/wire"
+)
+
+// deafLink receives nothing and sends nowhere.
+type deafLink struct {
+	link.Link
+	now rdma.Time
+}
+
+func (*deafLink) Recv(rx *link.Rx, _ rdma.Time) (int, error) { rx.Reset(); return 0, nil }
+func (*deafLink) Send(*wire.Batch) error                     { return nil }
+func (*deafLink) Wake()                                      {}
+func (*deafLink) LocalAddr() netip.Addr                      { return netip.MustParseAddr("192.0.2.2") }
+func (*deafLink) MTU() int                                   { return 4200 }
+func (l *deafLink) Now() rdma.Time                           { return l.now }
+func (*deafLink) Close() error                               { return nil }
+
+// BenchmarkForged is the processor time that a loop spends on one packet of somebody who does not see the packets of
+// others, without that of the kernel. docs/security.md has the numbers.
+func BenchmarkForged(b *testing.B) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	l := &deafLink{now: rdma.Second}
+	d, err := NewWithLink(l, Config{Random: rnd.Uint32})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := d.shards[0]
+	pd, err := d.AllocPD()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cq, err := d.CreateCQ(s, rdma.CQOptions{Depth: 8, OnEvent: func() {}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	params := rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}
+	var last rdma.Conn
+	if _, err := d.Listen(7, func(r rdma.ConnRequest) {
+		c, err := r.Accept(rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
+			params, nil, func(c rdma.Conn, e rdma.ConnEvent) {
+				if e.Kind != rdma.EventEstablished {
+					c.Close()
+				}
+			})
+		if err != nil {
+			b.Fatal(err)
+		}
+		last = c
+	}); err != nil {
+		b.Fatal(err)
+	}
+	peer := netip.MustParseAddr("192.0.2.1")
+	datagram := func(p *wire.Packet, payload []byte) link.RxDatagram {
+		p.PKey = wire.DefaultPKey
+		f := wire.Flow{Src: peer, Dst: d.addr, SrcPort: wire.Port}
+		hdr := wire.AppendHeaders(nil, p)
+		data := append(append([]byte(nil), hdr...), payload...)
+		data = binary.LittleEndian.AppendUint32(data, f.ICRC(0, hdr, [][]byte{payload}, 0))
+		return link.RxDatagram{Src: peer, Dst: d.addr, SrcPort: wire.Port, Data: data}
+	}
+	req := func(port uint16) link.RxDatagram {
+		r := cm.REQ{LocalID: rnd.Uint32(), ServiceID: cm.ServiceID(port), GUID: rnd.Uint64(), QPN: rnd.Uint32() & wire.PSNMask, MTU: 3, PKey: wire.DefaultPKey}
+		r.Primary.LocalGID, r.Primary.RemoteGID, r.Primary.AckTimeout = peer, d.addr, 14
+		h := cm.IPHeader{Src: netip.AddrPortFrom(peer, 1), Dst: d.addr}
+		h.Put(r.Private[:])
+		return datagram(&wire.Packet{Op: wire.UDSendOnly, DestQPN: wire.QP1, DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1}}, r.Encode(cm.Header{TID: rnd.Uint64()}))
+	}
+	// step passes packets as a turn does, in so much time on the loop's clock.
+	step := func(b *testing.B, each rdma.Time, packets []link.RxDatagram) {
+		b.Helper()
+		for i := range b.N {
+			s.packet(&packets[i%len(packets)])
+			if i%32 == 31 {
+				l.now += 32 * each
+				if err := s.turn(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	if err := s.turn(); err != nil {
+		b.Fatal(err)
+	}
+	first := req(7)
+	s.packet(&first)
+	if err := s.turn(); err != nil || last == nil {
+		b.Fatal(err, "no connection")
+	}
+	known := last.QP().Num()
+	kib := make([]byte, 1024)
+	wrong := datagram(&wire.Packet{Op: wire.WriteMiddle, DestQPN: known}, kib)
+	wrong.Data[len(wrong.Data)-1] ^= 1
+	for _, c := range []struct {
+		name string
+		d    link.RxDatagram
+	}{
+		{"no queue pair", datagram(&wire.Packet{Op: wire.CNP, DestQPN: known ^ 1}, kib[:16])},
+		{"wrong ICRC, 1 KiB", wrong},
+		{"wrong PSN, 1 KiB", datagram(&wire.Packet{Op: wire.WriteMiddle, DestQPN: known, PSN: wire.PSN(rnd.Uint32() & wire.PSNMask)}, kib)},
+	} {
+		b.Run(c.name, func(b *testing.B) { step(b, rdma.Microsecond, []link.RxDatagram{c.d}) })
+	}
+	many := func(port uint16) []link.RxDatagram {
+		out := make([]link.RxDatagram, 1<<14) // more than are remembered
+		for i := range out {
+			out[i] = req(port)
+		}
+		return out
+	}
+	b.Run("REQ to a closed port", func(b *testing.B) { step(b, 20*rdma.Microsecond, many(8)) })
+	b.Run("REQ, half-open", func(b *testing.B) { step(b, 20*rdma.Microsecond, many(7)) }) // 50,000 a second
+	b.Run("REQ, waits or dropped", func(b *testing.B) { step(b, 1, many(7)) })
+}
