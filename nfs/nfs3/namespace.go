@@ -239,7 +239,7 @@ func (o *op) unlink(directory bool) rpc.Status {
 	if st == nfs.OK && !directory {
 		st = o.holdName(dir, name)
 	}
-	if st == nfs.OK && !o.unlinked(dir, name) {
+	if st == nfs.OK && !o.once().Unlinked(dir, name) {
 		var err error
 		if directory {
 			w, err = o.x.FS.Rmdir(&o.cred, dir, name)
@@ -272,7 +272,7 @@ func rename(o *op, _ bool) rpc.Status {
 	if st == nfs.OK {
 		st = o.holdName(to, toName)
 	}
-	if st == nfs.OK && !o.renamed(from, fromName, to, toName) {
+	if st == nfs.OK && !o.once().Renamed(from, fromName, to, toName) {
 		var err error
 		fromW, toW, err = o.x.FS.Rename(&o.cred, from, fromName, to, toName)
 		st = nfs.StatusOf(err)
@@ -302,7 +302,7 @@ func link(o *op, _ bool) rpc.Status {
 	if st == nfs.OK {
 		st = o.hold(h)
 	}
-	if st == nfs.OK && !o.linked(h, dir, name) {
+	if st == nfs.OK && !o.once().Linked(h, dir, name) {
 		var err error
 		o.attr, w, err = o.x.FS.Link(&o.cred, h, dir, name)
 		st = nfs.StatusOf(err)

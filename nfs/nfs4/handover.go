@@ -137,6 +137,9 @@ func (f *offloads) snapshot(st *state.Offload) ([]byte, error) {
 // stands still no more. connection finds a connection by its number, or is nil. The lock table
 // and the exports are there. After an error the server is of no use.
 func (s *Server) Restore(data []byte, connection func(id uint64) rpc.Caller) error {
+	if len(s.calls.mem) > 0 {
+		s.calls.load(s.calls.mem, s.now()) // the process of before has written since
+	}
 	return s.state.Restore(data, s.now(), state.Carried{
 		Connection: connection, Asked: askedAgain, Copy: s.restoreCopy, Leased: s.leaseAgain, Connect: s.connect,
 	})

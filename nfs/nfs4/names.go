@@ -57,6 +57,7 @@ func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
 // create is CREATE (RFC 8881 section 18.4), for everything but regular files.
 func create(k *compound) nfs.Status {
 	d := &k.c.Args
+	from := *d
 	typ := blockstore.FileType(d.Uint32())
 	var target string
 	var major, minor uint32
@@ -84,21 +85,26 @@ func create(k *compound) nfs.Status {
 		return st
 	}
 	dir, fs, who := k.cur, k.cur.x.FS, k.who(&k.cur)
-	var h blockstore.Handle
-	var w blockstore.Wcc
-	var err error
 	switch typ {
-	case blockstore.TypeDir:
-		h, _, w, err = fs.Mkdir(who, dir.h, name, &s.SetAttr)
 	case blockstore.TypeLnk:
 		if target == "" {
 			return nfs.ErrInval
 		}
-		h, _, w, err = fs.Symlink(who, dir.h, name, target, &s.SetAttr)
-	case blockstore.TypeBlk, blockstore.TypeChr, blockstore.TypeSock, blockstore.TypeFifo:
-		h, _, w, err = fs.Mknod(who, dir.h, name, typ, major, minor, &s.SetAttr)
+	case blockstore.TypeDir, blockstore.TypeBlk, blockstore.TypeChr, blockstore.TypeSock, blockstore.TypeFifo:
 	default:
 		return nfs.ErrBadType
+	}
+	var w blockstore.Wcc
+	var err error
+	h, _, isMade := k.once(from).Made(who, dir.h, name, typ, &s.SetAttr)
+	switch {
+	case isMade:
+	case typ == blockstore.TypeDir:
+		h, _, w, err = fs.Mkdir(who, dir.h, name, &s.SetAttr)
+	case typ == blockstore.TypeLnk:
+		h, _, w, err = fs.Symlink(who, dir.h, name, target, &s.SetAttr)
+	default:
+		h, _, w, err = fs.Mknod(who, dir.h, name, typ, major, minor, &s.SetAttr)
 	}
 	if err != nil {
 		return k.within(&dir, err)
@@ -114,6 +120,7 @@ func create(k *compound) nfs.Status {
 
 // remove is REMOVE (section 18.25), for directories too.
 func remove(k *compound) nfs.Status {
+	args := k.c.Args
 	name := k.c.Args.String(nameMax)
 	if k.bad() {
 		return nfs.ErrBadXDR
@@ -132,9 +139,13 @@ func remove(k *compound) nfs.Status {
 		return st
 	}
 	fs, who := k.cur.x.FS, k.who(&k.cur)
-	w, err := fs.Remove(who, k.cur.h, name)
-	if nfs.StatusOf(err) == nfs.ErrIsDir {
-		w, err = fs.Rmdir(who, k.cur.h, name)
+	var w blockstore.Wcc
+	var err error
+	if !k.once(args).Unlinked(k.cur.h, name) {
+		w, err = fs.Remove(who, k.cur.h, name)
+		if nfs.StatusOf(err) == nfs.ErrIsDir {
+			w, err = fs.Rmdir(who, k.cur.h, name)
+		}
 	}
 	if err != nil {
 		return k.within(&k.cur, err)
@@ -146,6 +157,7 @@ func remove(k *compound) nfs.Status {
 
 // rename is RENAME (section 18.26): from the saved directory to the current one.
 func rename(k *compound) nfs.Status {
+	args := k.c.Args
 	from, to := k.c.Args.String(nameMax), k.c.Args.String(nameMax)
 	if k.bad() {
 		return nfs.ErrBadXDR
@@ -171,7 +183,11 @@ func rename(k *compound) nfs.Status {
 	if st := k.holdName(&k.cur, to); st != nfs.OK {
 		return st
 	}
-	fromW, toW, err := k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
+	var fromW, toW blockstore.Wcc
+	var err error
+	if !k.once(args).Renamed(k.saved.h, from, k.cur.h, to) {
+		fromW, toW, err = k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
+	}
 	switch st := nfs.StatusOf(err); st {
 	case nfs.OK:
 	case nfs.ErrIsDir:
@@ -208,6 +224,7 @@ func (k *compound) twoFS() nfs.Status {
 
 // link is LINK (section 18.9): of the saved file, in the current directory.
 func link(k *compound) nfs.Status {
+	args := k.c.Args
 	name := k.c.Args.String(nameMax)
 	if k.bad() {
 		return nfs.ErrBadXDR
@@ -224,7 +241,11 @@ func link(k *compound) nfs.Status {
 	if st := k.hold(lock.File{Export: k.saved.x.ID, Handle: k.saved.h}); st != nfs.OK {
 		return st
 	}
-	_, w, err := k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)
+	var w blockstore.Wcc
+	var err error
+	if !k.once(args).Linked(k.saved.h, k.cur.h, name) {
+		_, w, err = k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)
+	}
 	if st := k.within(&k.cur, err); st == nfs.ErrPerm {
 		// LINK has no PERM: the host says so of directories, and of files that are not the caller's.
 		if a, err := k.saved.x.FS.GetAttr(k.who(&k.saved), k.saved.h); err == nil && a.Type == blockstore.TypeDir {

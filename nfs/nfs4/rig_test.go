@@ -128,6 +128,7 @@ type rig struct {
 	known   []string
 	back    rpc.Caller   // of the connection; nil: it has none
 	limits  state.Config // of the server
+	calls   []byte       // its journal
 
 	seenMu sync.Mutex
 	seen   map[opStatus]bool // every status that an operation had
@@ -177,7 +178,7 @@ func (r *rig) start(boot uint32) {
 	r.s = New(Config{
 		Config: nfs.Config{Exports: r.table, Codec: r.codec, Counters: &r.count}, Identity: []byte("id"),
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
-		Known: r.known, Journal: r, Limits: r.limits,
+		Known: r.known, Journal: r, Limits: r.limits, Calls: r.calls,
 	})
 	r.s.seen = r.see
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})

@@ -38,6 +38,9 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
+	// Calls is memory that outlives the process, in which it is written what calls of sessions are about
+	// to change: a call that is sent again after a kill is not executed again. nil: it is.
+	Calls []byte
 	// Limits are the bounds of state.Config; of the rest nothing counts.
 	Limits state.Config
 	// Minors are the minor versions to serve, of those that there are; nil means all.
@@ -91,6 +94,7 @@ type Server struct {
 	callbacks, callbacksLost atomic.Uint64
 	waiters                  atomic.Int32
 	offloads                 offloads
+	calls                    calls
 	asked                    atomic.Uint64 // callbacks for attributes
 	relieved                 atomic.Uint64 // callbacks for any delegations
 	unleased                 atomic.Uint64 // delegations of files whose store cannot tell what others do
@@ -144,6 +148,9 @@ func New(cfg Config) *Server {
 		Offloads: cfg.Limits.Offloads, ClientOffloads: cfg.Limits.ClientOffloads,
 	})
 	s.lease = cfg.Lease
+	if len(cfg.Calls) >= callRecord {
+		s.calls.load(cfg.Calls, s.now())
+	}
 	if s.audit = cfg.Audit; s.audit == nil {
 		s.audit = slog.New(slog.DiscardHandler)
 	}

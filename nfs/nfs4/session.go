@@ -330,6 +330,9 @@ func sequence(k *compound) nfs.Status {
 		use, verdict, st = k.s.state.Sequence(k.now, &r)
 	}
 	switch {
+	case st == nfs.ErrBadSession && len(k.s.calls.mem) > 0:
+		k.s.calls.again(slotKey{r.Session, r.Slot}, r.Sequence, k.now)
+		return st
 	case st != nfs.OK:
 		return st
 	case verdict == state.Replay:

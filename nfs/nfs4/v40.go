@@ -66,13 +66,12 @@ func (k *compound) status(op uint32, st nfs.Status) nfs.Status {
 // intend has the answer of a compound of version 4.0 outlive the server, if it changes names
 // or attributes: who sends it again then is told what became of it, and not that the file
 // that he has removed does not exist. Answers that are about opens and locks do not: those
-// are gone with the server.
+// are gone with the server. Operations that change names do it themselves; see once.
 func (k *compound) intend(op uint32) {
 	if k.minor > 0 || k.client != nil {
 		return
 	}
-	switch op {
-	case OpCreate, OpLink, OpRemove, OpRename, OpSetAttr:
+	if op == OpSetAttr {
 		k.c.Intend(nil)
 	}
 }

@@ -85,6 +85,9 @@ func ownerOf(known string) string {
 	return known
 }
 
+// Owner is what the client is known by, over restarts of the server.
+func (c *Client) Owner() string { return c.owner }
+
 // hostsMax is how many addresses of a client are remembered; the oldest goes first.
 const hostsMax = 16
 

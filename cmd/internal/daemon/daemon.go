@@ -102,6 +102,7 @@ type Daemon struct {
 	// memory is what the RDMA ports on devices in user space share, pinned what those on devices of the
 	// kernel do; nil before there is one.
 	memory, pinned *rpcrdma.Memory
+	calls          []byte // the journal of version 4's calls
 
 	rdma    *opener
 	delays  retryDelays
@@ -172,6 +173,9 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}
 	journal, err := d.state.Memory(journalName, journalSize)
 	if err != nil {
+		return nil, err
+	}
+	if d.calls, err = d.state.Memory(callsName, callsSize); err != nil {
 		return nil, err
 	}
 	if err := d.wire(secret, journal); err != nil {
@@ -328,6 +332,9 @@ const (
 	journalSize = 3 << 20 // 6144 calls; the cache keeps 4096 replies
 	// oldJournalName is that of a format that has too little of a call to tell it from others.
 	oldJournalName = "replies.journal"
+	// Likewise of the sessions of version 4.
+	callsName = "calls.journal"
+	callsSize = 2 << 20 // 16384 slots
 )
 
 // putAside renames the journal of an earlier version.
@@ -375,6 +382,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		Known: owners, Journal: remembered, OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
 		Minors: cfg.Minors(), Names: d.people, UTF8: cfg.UTF8 == config.UTF8Strict,
 	}
+	four.Calls = d.calls
 	four.Limits.Memory, four.Limits.ClientMemory = cfg.NFS4MemoryBytes()
 	d.nfs4 = nfs4.New(four)
 	if d.from != nil {

@@ -1,0 +1,240 @@
+package nfs4
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash/crc32"
+	"sync"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// Sessions end with the process. A client of version 4.1 or later that has not got the answer to a call
+// then does two things, which tell such a call from a new one that looks alike:
+//
+//  1. it sends the call again as it was, in the slot of the session of before, and is answered BADSESSION;
+//  2. it makes a new session, and sends the operations in a slot of that.
+//
+// The journal has a record for each slot that was used to make, remove, rename or link something, with a hash of
+// what was asked for, and what nfs.Once needs to see whether it was done. By 1 the record is known to be of a call
+// without an answer; 2 finds it by the hash, once. A record of which the client has the answer is never
+// used: the slot does not come again.
+//
+// The memory is a shared mapping of a file. It outlives a kill of the process, not a crash of the host; so sessions are not
+// persistent as CREATE_SESSION4_FLAG_PERSIST means it.
+
+// A record, of 128 bytes:
+//
+//	0    CRC-32 of what follows up to 85
+//	4    number, which grows with every use of any record
+//	12   session
+//	28   slot
+//	32   sequence
+//	36   hash
+//	68   note: length, and 16 bytes
+//	127  1: the client has no answer
+const (
+	callRecord  = 128
+	callNumber  = 4
+	callSession = 12
+	callSlot    = 28
+	callSeq     = 32
+	callSum     = 36
+	callNote    = 68
+	callEnd     = callNote + 1 + callNoteMax
+	callAsked   = callRecord - 1
+	callNoteMax = 16
+
+	// callsAge is how long a client has to send a call again in its new session.
+	callsAge = 5 * time.Minute
+)
+
+type slotKey struct {
+	session state.SessionID
+	slot    uint32
+}
+
+type callSumOf [sha256.Size]byte
+
+// begun is a call of an earlier process.
+type begun struct {
+	record int
+	seq    uint32
+	sum    callSumOf
+	note   []byte
+}
+
+type askedCall struct {
+	begun
+	at time.Time
+}
+
+// calls is the journal. The zero value remembers nothing.
+type calls struct {
+	mu     sync.Mutex
+	mem    []byte
+	number uint64
+	next   int
+	used   []slotKey       // by record; of this process
+	slots  map[slotKey]int // the record of a slot
+	before map[slotKey]begun
+	asked  map[callSumOf][]askedCall
+}
+
+func (j *calls) record(i int) []byte { return j.mem[i*callRecord:][:callRecord:callRecord] }
+
+// load takes over what earlier processes left. Nobody else may call.
+func (j *calls) load(mem []byte, now time.Time) {
+	n := len(mem) / callRecord
+	j.mem, j.used, j.slots = mem[:n*callRecord], make([]slotKey, n), make(map[slotKey]int)
+	j.before, j.asked = make(map[slotKey]begun), make(map[callSumOf][]askedCall)
+	newest := make(map[slotKey]uint64)
+	be := binary.BigEndian
+	for i := range n {
+		r := j.record(i)
+		number := be.Uint64(r[callNumber:])
+		if number == 0 || be.Uint32(r) != crc32.ChecksumIEEE(r[callNumber:callEnd]) || r[callNote] > callNoteMax {
+			continue
+		}
+		if number > j.number {
+			j.number, j.next = number, (i+1)%n
+		}
+		k := slotKey{state.SessionID(r[callSession:]), be.Uint32(r[callSlot:])}
+		if number < newest[k] {
+			continue
+		}
+		newest[k] = number
+		b := begun{i, be.Uint32(r[callSeq:]), callSumOf(r[callSum:]), bytes.Clone(r[callNote+1:][:r[callNote]])}
+		if r[callAsked] == 1 {
+			j.asked[b.sum] = append(j.asked[b.sum], askedCall{b, now})
+		} else {
+			j.before[k] = b
+		}
+	}
+}
+
+// again notes that a client has sent a call of a session of before.
+func (j *calls) again(k slotKey, seq uint32, now time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b, ok := j.before[k]
+	if !ok || b.seq != seq {
+		return
+	}
+	delete(j.before, k)
+	j.record(b.record)[callAsked] = 1
+	j.asked[b.sum] = append(j.asked[b.sum], askedCall{b, now})
+}
+
+// take finds a call that has no answer, by its hash.
+func (j *calls) take(sum callSumOf, now time.Time) (note []byte) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	list := j.asked[sum]
+	for len(list) > 0 && note == nil {
+		a := list[0]
+		list = list[1:]
+		if now.Sub(a.at) < callsAge {
+			note = a.note
+		}
+		if r := j.record(a.record); callSumOf(r[callSum:]) == sum {
+			clear(r)
+		}
+	}
+	if j.asked[sum] = list; len(list) == 0 {
+		delete(j.asked, sum)
+	}
+	return note
+}
+
+// begin writes what a call is about to do, in the place of the call that was in its slot before.
+func (j *calls) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	i, ok := j.slots[k]
+	if !ok {
+		i = j.next
+		j.next = (i + 1) % len(j.used)
+		delete(j.slots, j.used[i])
+		j.slots[k], j.used[i] = i, k
+	}
+	j.number++
+	r := j.record(i)
+	be := binary.BigEndian
+	clear(r)
+	be.PutUint64(r[callNumber:], j.number)
+	copy(r[callSession:], k.session[:])
+	be.PutUint32(r[callSlot:], k.slot)
+	be.PutUint32(r[callSeq:], seq)
+	copy(r[callSum:], sum[:])
+	r[callNote] = byte(copy(r[callNote+1:callEnd], note))
+	be.PutUint32(r, crc32.ChecksumIEEE(r[callNumber:callEnd]))
+}
+
+// attempt is the operation of a compound of a session that the journal is for: the first that changes names.
+type attempt struct {
+	k    *compound
+	from xdr.Decoder // the operation's arguments, and those of all behind it
+	sum  callSumOf
+}
+
+// Journaled implements nfs.Noter.
+func (a *attempt) Journaled() bool { return len(a.k.s.calls.mem) > 0 && a.k.executing }
+
+func (a *attempt) slot() slotKey { return slotKey{a.k.use.Session.ID, a.k.use.Slot} }
+
+// Doubt implements nfs.Noter.
+func (a *attempt) Doubt() []byte {
+	k := a.k
+	var e xdr.Encoder
+	e.String(k.client.Owner())
+	e.Uint32(uint32(k.c.Cred.Flavor))
+	e.Uint32(k.c.Cred.UID)
+	e.Uint32(k.c.Cred.GID)
+	for _, o := range [...]*object{&k.cur, &k.saved} {
+		var b [nfs.HandleMax]byte
+		if o.set() {
+			e.Opaque(k.appendHandle(b[:0], o))
+		}
+	}
+	for n := a.from.Remaining() / 4; n > 0; n-- {
+		e.Uint32(a.from.Uint32())
+	}
+	a.sum = sha256.Sum256(e.B)
+	note := k.s.calls.take(a.sum, k.now)
+	if note != nil {
+		a.Intend(note) // for another kill
+	}
+	return note
+}
+
+// Intend implements nfs.Noter.
+func (a *attempt) Intend(note []byte) {
+	a.k.s.calls.begin(a.slot(), a.k.use.Sequence, a.sum, note)
+}
+
+// done implements nfs.Noter for operations that are not journaled.
+type done struct{}
+
+func (done) Journaled() bool { return false }
+func (done) Intend([]byte)   {}
+func (done) Doubt() []byte   { return nil }
+
+// once finds out whether an operation, whose arguments begin at from, has changed names in the current directory's store before
+// the server was killed.
+func (k *compound) once(from xdr.Decoder) nfs.Once {
+	o := nfs.Once{Call: done{}, FS: k.cur.x.FS}
+	switch {
+	case k.noted: // a client has no more than one in a compound
+	case k.minor > 0:
+		o.Call = &attempt{k: k, from: from}
+	case k.client == nil:
+		o.Call = k.c
+	}
+	k.noted = true
+	return o
+}

@@ -1,0 +1,201 @@
+package nfs4
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+)
+
+// cut is a store that can be cut off before it changes names.
+type cut struct {
+	blockstore.FS
+	off     bool
+	changes int
+}
+
+func (f *cut) err() error {
+	if f.off {
+		return blockstore.ErrIO
+	}
+	f.changes++
+	return nil
+}
+
+func (f *cut) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *blockstore.SetAttr) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
+	if err = f.err(); err != nil {
+		return h, a, w, err
+	}
+	return f.FS.Mkdir(c, dir, name, s)
+}
+
+func (f *cut) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target string, s *blockstore.SetAttr) (h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) {
+	if err = f.err(); err != nil {
+		return h, a, w, err
+	}
+	return f.FS.Symlink(c, dir, name, target, s)
+}
+
+func (f *cut) Remove(c *blockstore.Cred, dir blockstore.Handle, name string) (w blockstore.Wcc, err error) {
+	if err = f.err(); err != nil {
+		return w, err
+	}
+	return f.FS.Remove(c, dir, name)
+}
+
+func (f *cut) Rmdir(c *blockstore.Cred, dir blockstore.Handle, name string) (w blockstore.Wcc, err error) {
+	if err = f.err(); err != nil {
+		return w, err
+	}
+	return f.FS.Rmdir(c, dir, name)
+}
+
+func (f *cut) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle, toName string) (a, b blockstore.Wcc, err error) {
+	if err = f.err(); err != nil {
+		return a, b, err
+	}
+	return f.FS.Rename(c, from, fromName, to, toName)
+}
+
+func (f *cut) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a blockstore.Attr, w blockstore.Wcc, err error) {
+	if err = f.err(); err != nil {
+		return a, w, err
+	}
+	return f.FS.Link(c, h, dir, name)
+}
+
+// TestKilledServerDoesNothingTwice kills the server before it makes a change and afterwards. The client sends the call
+// again in the session of before, which is not there, and then in a new one, as the Linux kernel does. A
+// call that looks the same, but was not sent again so, is another one.
+func TestKilledServerDoesNothingTwice(t *testing.T) {
+	type world struct {
+		x             *sess
+		dir, file, fh []byte
+	}
+	for _, c := range []struct {
+		name  string
+		ops   func(w *world) []args
+		again nfs.Status // of another call that looks the same
+	}{
+		{"MKDIR", func(w *world) []args {
+			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "new", attrs(bits4(attrMode), uint32(0o750))), op(OpGetFH)}
+		}, nfs.ErrExist},
+		{"SYMLINK", func(w *world) []args {
+			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeLnk), "target", "new", attrs(bits4(attrMode), uint32(0o777))), op(OpGetFH)}
+		}, nfs.ErrExist},
+		{"REMOVE", func(w *world) []args { return []args{op(OpPutFH, w.dir), op(OpRemove, "file")} }, nfs.ErrNoEnt},
+		{"REMOVE of a directory", func(w *world) []args { return []args{op(OpPutFH, w.dir), op(OpRemove, "dir")} }, nfs.ErrNoEnt},
+		{"RENAME", func(w *world) []args {
+			return []args{op(OpPutFH, w.dir), op(OpSaveFH), op(OpPutFH, w.fh), op(OpRename, "file", "moved")}
+		}, nfs.ErrNoEnt},
+		{"LINK", func(w *world) []args {
+			return []args{op(OpPutFH, w.file), op(OpSaveFH), op(OpPutFH, w.dir), op(OpLink, "linked")}
+		}, nfs.ErrExist},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, minor := range []uint32{1, 2} {
+				for _, kill := range []string{"before", "after", "twice", "answered", "too late", "another user"} {
+					fs := new(cut)
+					r := newRigOver(t, func(s blockstore.FS) blockstore.FS { fs.FS = s; return fs })
+					r.calls = make([]byte, 16*callRecord)
+					r.start(8)
+					w := &world{x: r.session(minor, "owner")}
+					w.dir = w.x.handle("one")
+					w.file, _ = w.x.make(w.dir, "file")
+					w.x.do(op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", attrs(bits4(attrMode), uint32(0o755)))).ok(OpPutFH).ok(OpCreate)
+					w.fh = w.x.handle("one", "dir")
+					ops := c.ops(w)
+					fs.off = kill == "before"
+					if st := w.x.do(ops...).status; (st == nfs.OK) == fs.off {
+						t.Fatalf("4.%d, %s: %v", minor, kill, st)
+					}
+					fs.off = false
+					r.known = nil // it need not reclaim
+					want := nfs.OK
+					resend := func() {
+						if st := r.compound(minor, append([]args{w.x.sequence(w.x.seq, 0)}, ops...)...).status; st != nfs.ErrBadSession {
+							t.Errorf("4.%d, %s: sent again in the session of before: %v", minor, kill, st)
+						}
+					}
+					r.start(9)
+					switch kill {
+					case "answered":
+						want = c.again
+					case "too late":
+						resend()
+						r.now = r.now.Add(callsAge)
+						want = c.again
+					case "twice":
+						resend()
+						r.start(10)
+					case "another user":
+						resend()
+						y := r.session(minor, "owner")
+						r.uid = 1000
+						if st := y.do(ops...).status; st == nfs.OK {
+							t.Errorf("4.%d: a call of another user is taken for one that was made", minor)
+						}
+						r.uid = 0
+					default:
+						resend()
+					}
+					y := r.session(minor, "owner")
+					n := fs.changes
+					if st := y.do(ops...).status; st != want {
+						t.Errorf("4.%d, %s: sent again: %v, not %v", minor, kill, st, want)
+					}
+					if made := fs.changes - n; (made == 0) != (want == nfs.OK && kill != "before") {
+						t.Errorf("4.%d, %s: %d changes", minor, kill, made)
+					}
+					if st := y.do(ops...).status; st != c.again {
+						t.Errorf("4.%d, %s: another call that looks the same: %v, not %v", minor, kill, st, c.again)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestCallsJournal: damaged records are none, a slot has one record, and the oldest make room.
+func TestCallsJournal(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	const records = 4
+	mem := make([]byte, records*callRecord)
+	var j calls
+	j.load(mem, now)
+	key := func(i int) slotKey { return slotKey{slot: uint32(i)} }
+	sum := func(i int) callSumOf { return callSumOf{byte(i)} }
+	note := bytes.Repeat([]byte{7}, callNoteMax)
+	for i := range 6 { // the first two make room
+		j.begin(key(i), 1, sum(i), note)
+	}
+	j.begin(key(5), 2, sum(50), note)
+	took := func(i int, seq uint32, s callSumOf) bool {
+		var next calls
+		next.load(bytes.Clone(mem), now)
+		next.again(key(i), seq, now)
+		return bytes.Equal(next.take(s, now), note) && next.take(s, now) == nil
+	}
+	for i, want := range []bool{false, false, true, true, true, false} {
+		if took(i, 1, sum(i)) != want {
+			t.Errorf("call %d: %v", i, !want)
+		}
+	}
+	if !took(5, 2, sum(50)) || took(5, 1, sum(50)) || took(4, 1, sum(50)) {
+		t.Error("the last call of a slot")
+	}
+	for i := range records * callRecord {
+		if i%callRecord >= callEnd {
+			continue
+		}
+		b := bytes.Clone(mem)
+		b[i] ^= 0x10
+		var next calls
+		next.load(b, now)
+		if len(next.before) != records-1 {
+			t.Fatalf("byte %d is damaged, and %d records count", i, len(next.before))
+		}
+	}
+}
