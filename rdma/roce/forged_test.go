@@ -59,10 +59,10 @@ func TestForgedPacketsCost(t *testing.T) {
 						to, p := c.forge(w)
 						p.PKey = wire.DefaultPKey
 						payload := junk
-						switch {
-						case p.Op == wire.CNP:
+						switch p.Op {
+						case wire.CNP:
 							payload = junk[:16]
-						case p.Op == wire.Acknowledge:
+						case wire.Acknowledge:
 							payload = nil
 						}
 						m.forge(simAddr[1-to], simAddr[to], &p, payload)
