@@ -29,8 +29,12 @@ type ClientConfig struct {
 	// ReadDepth is how many RDMA READs the server may have in flight. 0 means 16.
 	ReadDepth int
 	// PKey is the partition to connect in; 0 is the first of the device.
-	PKey   uint16
-	Logger *slog.Logger
+	PKey uint16
+	// Backward gets the calls of the server on the connection (RFC 8167), whole RPC messages without chunks. It must
+	// not wait. It keeps msg, and calls reply at most once, from any goroutine, with a whole reply message. nil:
+	// such calls are answered with PROG_UNAVAIL.
+	Backward func(msg []byte, reply func(msg []byte))
+	Logger   *slog.Logger
 }
 
 func (c ClientConfig) withDefaults() ClientConfig {
@@ -125,7 +129,8 @@ type Client struct {
 	calls    map[uint32]*exchange
 	orphans  map[uint32]struct{} // calls that their callers gave up
 	waiting  exchangeQueue
-	sendFree []int // send buffers
+	sendFree []int    // send buffers
+	answers  [][]byte // to calls of the server, that wait for one
 	sends    []rdma.SGE
 	recvs    []rdma.SGE
 	repost   []rdma.RecvWR
@@ -418,6 +423,7 @@ func (c *Client) poll() {
 			return
 		}
 	}
+	c.sendBackward()
 	c.startWaiting()
 }
 

@@ -1,6 +1,7 @@
 package rpcrdma
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -270,7 +271,7 @@ func (c *Client) receive(msg []byte, wc *rdma.WC) {
 	case TypeMsg:
 		c.n.add(recvMsg)
 		if len(h.Reads)+len(h.Writes) == 0 && !h.HasReply && len(rest) >= 8 && binary.BigEndian.Uint32(rest[4:]) == rpc.MsgCall {
-			c.refuseBackward(h.XID)
+			c.called(h.XID, rest)
 			return
 		}
 	case TypeNoMsg:
@@ -393,20 +394,40 @@ func returned(got, offered Chunk) (int, error) {
 	return n, nil
 }
 
-// refuseBackward answers a call of the server (RFC 8167): there is no program
-// here.
-func (c *Client) refuseBackward(xid uint32) {
-	c.n.add(errBackward)
-	if len(c.sendFree) == 0 {
+// called takes a call of the server (RFC 8167).
+func (c *Client) called(xid uint32, msg []byte) {
+	if c.cfg.Backward == nil || rpc.ReplyXID(msg) != xid {
+		c.n.add(errBackward)
+		var e xdr.Encoder
+		rpc.EncodeUnavailable(&e, xid)
+		c.answerBackward(e.B)
 		return
 	}
-	i := c.sendFree[len(c.sendFree)-1]
-	c.sendFree = c.sendFree[:len(c.sendFree)-1]
-	h := Header{XID: xid, Version: Version, Credits: 1, Type: TypeMsg}
-	e := xdr.Encoder{B: h.Append(c.sends[i].Buf[:0])}
-	rpc.EncodeUnavailable(&e, xid)
-	c.n.add(sentMsg)
-	if err := c.postMessage(i, e.B); err != nil {
-		c.fail(fmt.Errorf("posting an answer: %w", err))
+	c.cfg.Backward(bytes.Clone(msg), func(reply []byte) { c.loop.Submit(func() { c.answerBackward(reply) }) })
+}
+
+// answerBackward sends a reply to a call of the server as soon as there is a buffer. One that is too long for a message is not
+// sent: the server has its own limit of time.
+func (c *Client) answerBackward(msg []byte) {
+	h := Header{XID: rpc.ReplyXID(msg), Version: Version, Credits: 1, Type: TypeMsg}
+	if c.closed || len(c.answers) >= 2*backwardReceives || h.Len()+len(msg) > c.inlineOut {
+		c.n.add(errBackward)
+		return
+	}
+	c.answers = append(c.answers, append(h.Append(nil), msg...))
+	c.sendBackward()
+}
+
+// sendBackward sends the replies that wait.
+func (c *Client) sendBackward() {
+	for len(c.answers) > 0 && len(c.sendFree) > 0 && !c.closed {
+		i := c.sendFree[len(c.sendFree)-1]
+		c.sendFree = c.sendFree[:len(c.sendFree)-1]
+		b := append(c.sends[i].Buf[:0], c.answers[0]...)
+		c.answers = c.answers[1:]
+		c.n.add(sentMsg)
+		if err := c.postMessage(i, b); err != nil {
+			c.fail(fmt.Errorf("posting an answer: %w", err))
+		}
 	}
 }

@@ -87,12 +87,16 @@ func Self() *rpc.Cred {
 	return c
 }
 
+func (d *Dialer) endpoint(u client.URL) endpoint {
+	return endpoint{u.Transport, u.Host, max(u.Security, d.Security), cmp.Or(provider.Kind(u.Provider), d.Provider, provider.Auto)}
+}
+
 // Client returns the client for a URL's server. It connects with its first call.
 // It is the dialer's: Close closes it.
 func (d *Dialer) Client(u client.URL) *client.Client {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	at := endpoint{u.Transport, u.Host, max(u.Security, d.Security), cmp.Or(provider.Kind(u.Provider), d.Provider, provider.Auto)}
+	at := d.endpoint(u)
 	if c := d.clients[at]; c != nil {
 		return c
 	}
@@ -111,6 +115,12 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 	}
 	d.clients[at] = c
 	return c
+}
+
+// Connect makes one connection to a URL's server, for a program that makes calls of its own on it and closes it. Over
+// RDMA backward gets the calls of the server, see rpcrdma.ClientConfig; over TCP they are not answered.
+func (d *Dialer) Connect(ctx context.Context, u client.URL, backward func(msg []byte, reply func(msg []byte))) (rpc.Client, error) {
+	return d.connect(ctx, d.endpoint(u), backward)
 }
 
 // FS is the directory that a URL names as an fs.FS, symbolic links followed.
@@ -153,6 +163,10 @@ func (d *Dialer) Close() error {
 
 // dial connects to a server's NFS port.
 func (d *Dialer) dial(ctx context.Context, at endpoint) (rpc.Client, error) {
+	return d.connect(ctx, at, nil)
+}
+
+func (d *Dialer) connect(ctx context.Context, at endpoint, backward func(msg []byte, reply func(msg []byte))) (rpc.Client, error) {
 	if at.transport != rpc.TransportRDMA {
 		return d.dialTCP(ctx, at, at.host, nfs3.Program, nfs3.Version)
 	}
@@ -167,7 +181,7 @@ func (d *Dialer) dial(ctx context.Context, at endpoint) (rpc.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rpcrdma.Dial(ctx, dev, remote, rpcrdma.ClientConfig{PKey: d.PKey})
+	return rpcrdma.Dial(ctx, dev, remote, rpcrdma.ClientConfig{PKey: d.PKey, Backward: backward})
 }
 
 // dialTCP connects to a port of a server, with TLS if it has to have that.

@@ -166,7 +166,7 @@ func (s *Server) State() *state.Server { return s.state }
 func (s *Server) Programs() []rpc.Program {
 	return []rpc.Program{{Name: "nfs4", Prog: Program, Vers: Version, Procs: []rpc.Proc{
 		ProcNull:     {Name: "NULL", Inline: true, Serve: func(*rpc.Call, bool) rpc.Status { return rpc.Done }},
-		ProcCompound: {Name: "COMPOUND", Inline: true, Serve: s.compound, Once: once, Pace: s.pace},
+		ProcCompound: {Name: "COMPOUND", Inline: true, Serve: s.compound, Once: Once, Pace: s.pace},
 	}}}
 }
 

@@ -518,10 +518,10 @@ func confirmClientID(k *compound) nfs.Status {
 	return st
 }
 
-// once reports whether a compound of version 4.0 has to be executed once, however often it
+// Once reports whether a compound of version 4.0 has to be executed once, however often it
 // is sent: whether it has more in it than operations that may as well be executed again.
 // In later versions that is what sessions are for. It stops at what it does not know.
-func once(d xdr.Decoder) bool {
+func Once(d xdr.Decoder) bool {
 	d.Opaque(tagMax)
 	minor, n := d.Uint32(), d.Uint32()
 	if d.Err() != nil || minor > 0 {

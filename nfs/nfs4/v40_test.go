@@ -699,7 +699,7 @@ func TestOnce(t *testing.T) {
 	} {
 		var e xdr.Encoder
 		encodeCompound(&e, "tag", k.minor, k.ops...)
-		if got := once(xdr.NewDecoder(e.B)); got != k.want {
+		if got := Once(xdr.NewDecoder(e.B)); got != k.want {
 			t.Errorf("%s: %v", k.name, got)
 		}
 	}

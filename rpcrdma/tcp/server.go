@@ -52,7 +52,9 @@ type Config struct {
 	// Secured is told of every handshake; err is nil if the connection has TLS now. It must not
 	// wait. nil: nobody is.
 	Secured func(p *rpc.Peer, st *tls.ConnectionState, err error)
-	Logger  *slog.Logger
+	// Closed is told of the end of every connection, when none of its calls is in progress. nil: nobody is.
+	Closed func(p rpc.Peer)
+	Logger *slog.Logger
 }
 
 // Counters of a Listener since its start.
@@ -347,6 +349,20 @@ func (c *conn) serve() {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
+	if s.cfg.Closed != nil {
+		s.cfg.Closed(c.peer)
+	}
+}
+
+// End closes a connection, by its number.
+func (s *Listener) End(conn int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.peer.Conn == conn {
+			c.end()
+		}
+	}
 }
 
 // hangUp ends the connection, TLS with its closing alert. For the reader.

@@ -3,6 +3,7 @@ package bridge
 import (
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
@@ -25,6 +26,9 @@ type plan struct {
 	head    []byte // the arguments, up to the bulk data
 	bulk    []byte // bulk argument, if hasBulk
 	has     bool
+	tail    []byte // the arguments behind it
+	minor   uint32 // of a COMPOUND
+	tag     []byte // of a COMPOUND
 	result  int    // bytes of bulk result to make room for
 	dst     []byte // that room
 	resMax  int
@@ -39,6 +43,12 @@ func planOf(c *rpc.Call) (*plan, bool) {
 	if c.Prog == nfs3.MountProgram {
 		if c.Proc == nfs3.MountDump || c.Proc == nfs3.MountExport {
 			p.resMax = listingMax
+		}
+		return p.whole(c)
+	}
+	if c.Vers == nfs4.Version {
+		if c.Proc == nfs4.ProcCompound {
+			return p.compound(c)
 		}
 		return p.whole(c)
 	}
@@ -100,6 +110,7 @@ func (p *plan) encode(e *xdr.Encoder) {
 	if p.has {
 		e.Bulk(p.bulk)
 	}
+	e.Fixed(p.tail)
 }
 
 // relay makes the function that takes the results over.
