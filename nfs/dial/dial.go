@@ -47,6 +47,9 @@ type Dialer struct {
 	Provider provider.Kind
 	// PKey is the partition for RDMA; 0 is the default partition.
 	PKey uint16
+	// DSCP is that of connections by a device in user space, 0 to 63. On devices of the kernel it is a setting of the
+	// host.
+	DSCP uint8
 	// Security is what every connection over TCP must have, where its URL does not ask for more;
 	// nothing is sent without it. TLS makes the configuration for a server, by its name or address
 	// as the URL has it; nil verifies the server by the authorities of the system, and has no
@@ -243,7 +246,7 @@ func (d *Dialer) device(kind provider.Kind, remote netip.Addr) (rdma.Device, err
 		delete(d.devices, at)
 		_ = dev.Close() // nothing of it is left
 	}
-	var soft roce.Config
+	soft := roce.Config{DSCP: d.DSCP}
 	if d.PKey != 0 {
 		soft.PKeys = []uint16{d.PKey}
 	}

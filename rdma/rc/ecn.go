@@ -28,7 +28,10 @@ type notifier struct {
 func (q *QP) flows() {
 	a := &q.attr
 	q.flow = wire.Flow{Src: a.LocalAddr.Unmap(), Dst: a.RemoteAddr.Unmap(), SrcPort: wire.Port, TOS: a.TrafficClass &^ ecnMask}
-	q.data = q.flow
+	q.data, q.about = q.flow, q.flow
+	if c := q.cfg.CNPTrafficClass &^ ecnMask; c != 0 {
+		q.about.TOS = c
+	}
 	if !q.cfg.Fixed {
 		q.data.TOS |= ect0
 	}

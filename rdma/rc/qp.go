@@ -51,6 +51,9 @@ type Config struct {
 	// Fixed keeps the window as large as it may be, whatever is lost, and sends without
 	// ECN: for networks that lose nothing, and to compare with.
 	Fixed bool
+	// CNPTrafficClass is what congestion notifications are sent with, 0 for that of the connection. Its ECN bits are
+	// not used.
+	CNPTrafficClass uint8
 }
 
 // QP is one reliable connection queue pair. It is not safe for concurrent use.
@@ -63,6 +66,7 @@ type QP struct {
 	attr  rdma.QPAttr
 	flow  wire.Flow
 	data  wire.Flow // of packets whose rate can be lowered
+	about wire.Flow // of congestion notifications
 	cnp   notifier
 	mtu   int
 	err   error

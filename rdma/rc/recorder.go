@@ -56,7 +56,10 @@ func (q *QP) Recent() []Run {
 // put sends a packet.
 func (q *QP) put(b *wire.Batch, p *wire.Packet, payload [][]byte) {
 	f := &q.flow
-	if len(payload) > 0 && p.Op != wire.CNP {
+	switch {
+	case p.Op == wire.CNP:
+		f = &q.about
+	case len(payload) > 0:
 		f = &q.data
 	}
 	b.Add(f, p, payload)

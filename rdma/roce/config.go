@@ -54,6 +54,12 @@ type Config struct {
 	// RetryCount times as long ends a connection.
 	AckTimeout uint8
 
+	// DSCP is what our REQs propose for the connection's packets, and ours then have; 0 to 63. Connections of peers
+	// have what their REQ says.
+	DSCP uint8
+	// CNPDSCP is that of congestion notifications; 0 means that of the connection.
+	CNPDSCP uint8
+
 	// ConnectLimit bounds how long an unanswered REQ is repeated; 0 means 8
 	// seconds.
 	ConnectLimit rdma.Time
@@ -113,6 +119,9 @@ const (
 	rnrForever     = 7
 	hopLimit       = 64
 
+	dscpMax   = 63
+	dscpShift = 2 // of a DSCP in a traffic class, above ECN
+
 	// headersMax is what a packet has around its payload, with the margin that
 	// the Linux CM takes when it chooses a path MTU: 40 bytes of IPv6 (or GRH),
 	// 8 of UDP, 12 of BTH, 4 of XRC, 28 of atomics, 4 of ICRC.
@@ -148,6 +157,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.AckTimeout > 31 {
 		return fmt.Errorf("the ACK timeout code %d is over 31", c.AckTimeout)
+	}
+	if c.DSCP > dscpMax || c.CNPDSCP > dscpMax {
+		return fmt.Errorf("a DSCP is at most %d, not %d", dscpMax, max(c.DSCP, c.CNPDSCP))
 	}
 	if c.PKeys == nil {
 		c.PKeys = []uint16{wire.DefaultPKey}

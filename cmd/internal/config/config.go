@@ -56,6 +56,8 @@ type Config struct {
 	// PKeys are the partition keys of the RDMA devices (see ParsePKey); the first is that
 	// of connections that ask for none.
 	PKeys []string `mapstructure:"pkeys" yaml:"pkeys"`
+	// RDMACNPDSCP is the DSCP of congestion notifications of devices in user space; 0 is that of the connection.
+	RDMACNPDSCP int `mapstructure:"rdma_cnp_dscp" yaml:"rdma_cnp_dscp"`
 	// StateDir holds what must survive a restart: the handle secret, the table
 	// of handles, and the exports and ports added at run time.
 	StateDir string `mapstructure:"state_dir" yaml:"state_dir"`
@@ -271,6 +273,9 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("rdma_provider: %w", err)
 	}
 	c.RDMAProvider = kind.String()
+	if c.RDMACNPDSCP < 0 || c.RDMACNPDSCP > 63 {
+		return fmt.Errorf("rdma_cnp_dscp: %d is no DSCP; it is 0 to 63", c.RDMACNPDSCP)
+	}
 	if len(c.PKeys) == 0 {
 		return fmt.Errorf("pkeys: a device is in one partition at least; the default is %s", DefaultPKey)
 	}

@@ -129,6 +129,12 @@ var settings = []Setting{
 		field: func(c *Config) any { return &c.RDMAProvider },
 	},
 	{
+		Key: "rdma_cnp_dscp", See: "hardware.md#roce",
+		Usage: "`DSCP` of congestion notifications (CNP) of devices in user space, 0 to 63; 0 for that of the connection",
+		Text:  "DSCP of congestion notifications (CNP) of devices in user space; 0 is that of the connection, which the client chooses",
+		field: func(c *Config) any { return &c.RDMACNPDSCP },
+	},
+	{
 		Key: "tcp_listen", Reload: true,
 		Usage: "serve TCP on `ADDR:PORT`; repeatable; empty for none",
 		Text:  "where NFS over TCP is served",

@@ -132,7 +132,7 @@ func (v *device) openSoft() error {
 		}
 	}
 	rd, err := d.rdma.open(provider.Config{Choice: v.choice, Loops: shards, Logger: d.log.Slog("roce"), Soft: roce.Config{
-		From: from, Wrap: v.tap.wrap, Ledger: ledger, Obituary: d.buried, PKeys: d.pkeys(), Sockets: d.sockets, Starting: !d.portsOpen,
+		From: from, Wrap: v.tap.wrap, Ledger: ledger, Obituary: d.buried, PKeys: d.pkeys(), CNPDSCP: uint8(d.cfg.Load().RDMACNPDSCP), Sockets: d.sockets, Starting: !d.portsOpen,
 	}})
 	if err != nil {
 		return err
