@@ -14,6 +14,7 @@ type inode struct {
 	target string            // of a symlink
 	dir    *directory        // of a directory
 	parent uint64            // of a directory: the inode of ".."
+	pins   int               // see Pin
 
 	// xattrs are the extended attributes, and xattrBytes the size of their names and
 	// values.

@@ -60,7 +60,10 @@ type FS struct {
 	last   int64 // the latest stamp given, nanoseconds
 }
 
-var _ blockstore.FS = (*FS)(nil)
+var (
+	_ blockstore.FS     = (*FS)(nil)
+	_ blockstore.Pinner = (*FS)(nil)
+)
 
 // New returns an empty store.
 func New(opts Options) *FS {
@@ -194,8 +197,41 @@ func (f *FS) drop(n *inode, now time.Time) {
 	if n.dir != nil {
 		n.attr.NLink = 0
 	}
-	if n.attr.NLink == 0 {
-		f.used -= inodeCost + n.attr.Used + n.xattrBytes + aclBytes(n.attr.ACL) + aclBytes(n.inherit)
-		delete(f.inodes, n.attr.FileID)
+	if n.attr.NLink == 0 && n.pins == 0 {
+		f.free(n)
 	}
+}
+
+// Pin implements blockstore.Pinner.
+func (f *FS) Pin(h blockstore.Handle) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.lookup(h)
+	if err != nil {
+		return err
+	}
+	if n.attr.Type != blockstore.TypeReg {
+		return blockstore.ErrInval
+	}
+	n.pins++
+	return nil
+}
+
+// Unpin implements blockstore.Pinner.
+func (f *FS) Unpin(h blockstore.Handle) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := f.lookup(h)
+	if err != nil || n.pins == 0 {
+		return
+	}
+	if n.pins--; n.pins == 0 && n.attr.NLink == 0 {
+		f.free(n)
+	}
+}
+
+// free forgets an inode without names.
+func (f *FS) free(n *inode) {
+	f.used -= inodeCost + n.attr.Used + n.xattrBytes + aclBytes(n.attr.ACL) + aclBytes(n.inherit)
+	delete(f.inodes, n.attr.FileID)
 }

@@ -223,7 +223,13 @@ func (f *FS) acquire(h blockstore.Handle) (*object, error) {
 	if id.kind != f.kind {
 		return nil, blockstore.ErrStale
 	}
-	fd, err := f.find.open(&id)
+	fd, pinned, err := f.pins.dup(&h)
+	switch {
+	case !pinned:
+		fd, err = f.find.open(&id)
+	case err != nil:
+		err = mapErr(err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -241,13 +247,14 @@ func (f *FS) adopt(id ident, fd int) (*object, error) {
 		unix.Close(fd)
 		return nil, mapErr(err)
 	}
-	if st.Nlink == 0 {
+	o := f.newObject(id, fd, typeOf(st.Mode))
+	if st.Nlink == 0 && !f.pins.has(&o.h) {
 		unix.Close(fd)
 		return nil, blockstore.ErrStale
 	}
 	f.leaving.room()
 	f.count.opens.Add(1)
-	return f.objects.put(f.newObject(id, fd, typeOf(st.Mode))), nil
+	return f.objects.put(o), nil
 }
 
 func (f *FS) release(o *object) {

@@ -425,8 +425,11 @@ func (o *object) after(w *blockstore.Wcc) {
 }
 
 // forget drops an object without names from the cache, which frees its space,
-// and from the table.
+// and from the table, unless it is pinned.
 func (f *FS) forget(o *object) {
+	if f.pins.has(&o.h) {
+		return
+	}
 	o.dirty.Store(false)
 	f.objects.drop(&o.h)
 	f.find.gone(&o.id)

@@ -13,8 +13,10 @@ import (
 type Files struct {
 	objects int // the most, of all stores
 	locks   int // files with locks on the host, of all stores
+	pins    int // files that are pinned, of all stores
 	open    atomic.Int64
 	locked  atomic.Int64
+	pinned  atomic.Int64
 
 	mu     sync.Mutex
 	caches []*cache
@@ -30,10 +32,10 @@ func Descriptors() int {
 	return int(min(lim.Cur, most))
 }
 
-// NewFiles shares out two thirds of so many descriptors: an object has up to three, and half of all
-// is for objects; a sixth is for files with locks.
+// NewFiles shares out so many descriptors: an object has up to three, and half of all is for
+// objects; a sixth is for files with locks, a sixteenth for files that are pinned.
 func NewFiles(descriptors int) *Files {
-	return &Files{objects: max(descriptors/6, openFilesMin), locks: max(descriptors/6, openFilesMin)}
+	return &Files{objects: max(descriptors/6, openFilesMin), locks: max(descriptors/6, openFilesMin), pins: max(descriptors/16, openFilesMin)}
 }
 
 // Open is how many objects are kept open.
@@ -71,6 +73,15 @@ func (f *Files) settle() {
 			return // all that there are may not be closed
 		}
 	}
+}
+
+// pin counts one more file that is pinned, or less, and reports whether there may be one.
+func (f *Files) pin(n int) bool {
+	if f.pinned.Add(int64(n)) > int64(f.pins) && n > 0 {
+		f.pinned.Add(int64(-n))
+		return false
+	}
+	return true
 }
 
 // takeLock counts a file that had locks in another process, however many there are.

@@ -24,6 +24,7 @@ type handedOver struct {
 	Verifier []byte
 	Objects  []handedObject
 	Locks    []handedLocks
+	Pins     []handedPin
 }
 
 type handedObject struct {
@@ -99,6 +100,7 @@ func (f *FS) Handover() (data []byte, files []*os.File, err error) {
 		out.Locks = append(out.Locks, handedLocks{bytes.Clone(h.Bytes()), add(fd)})
 	}
 	f.hostLocks.mu.Unlock()
+	out.Pins = f.pins.handover(add)
 	if err != nil {
 		return nil, files, fmt.Errorf("handing over the open files of %s: %w", f.dir, err)
 	}
@@ -137,6 +139,11 @@ func (f *FS) Takeover(data []byte, files []*os.File) error {
 	f.verfMu.Lock()
 	copy(f.verf[:], in.Verifier)
 	f.verfMu.Unlock()
+	for i := range in.Pins {
+		if err := f.takePin(&in.Pins[i], files); err != nil {
+			return err
+		}
+	}
 	for i := range in.Objects {
 		if err := f.takeObject(&in.Objects[i], files); err != nil {
 			return err

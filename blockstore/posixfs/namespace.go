@@ -561,7 +561,9 @@ func (f *FS) reap(v *entryView) {
 		f.release(o)
 		return
 	}
-	f.find.gone(&v.id)
+	if !f.pins.has(&h) {
+		f.find.gone(&v.id)
+	}
 }
 
 // Rename moves a name, over another where the kinds allow it.

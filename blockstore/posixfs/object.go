@@ -25,6 +25,8 @@ type object struct {
 	newer, old *object // cache.mu: the LRU list
 	pinned     bool    // cache.mu: not in that list, as it is leased
 
+	pins *pins // of the store
+
 	windows *window // windows.mu: the first of those that are mapped
 
 	openMu sync.Mutex
@@ -45,7 +47,7 @@ type object struct {
 }
 
 func (f *FS) newObject(id ident, fd int, typ blockstore.FileType) *object {
-	o := &object{id: id, h: f.tag.handle(&id), typ: typ, path: fd, near: f.near}
+	o := &object{id: id, h: f.tag.handle(&id), typ: typ, path: fd, near: f.near, pins: &f.pins}
 	o.ro.Store(-1)
 	o.rw.Store(-1)
 	return o
@@ -55,7 +57,7 @@ func (f *FS) newObject(id ident, fd int, typ blockstore.FileType) *object {
 // follows it to the very object, even one that has no name.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// stat returns what the kernel knows now; an object without names is stale.
+// stat returns what the kernel knows now; an object without names is stale, unless it is pinned.
 func (o *object) stat(st *unix.Stat_t) error {
 	for {
 		err := o.fstat(st)
@@ -65,7 +67,7 @@ func (o *object) stat(st *unix.Stat_t) error {
 		if err != nil {
 			return mapErr(err)
 		}
-		if st.Nlink == 0 {
+		if st.Nlink == 0 && !o.pins.has(&o.h) {
 			return blockstore.ErrStale
 		}
 		return nil

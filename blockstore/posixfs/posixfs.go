@@ -167,6 +167,7 @@ type FS struct {
 	count        counters
 
 	hostLocks hostLocks
+	pins      pins
 	quotas    quotas
 
 	readOnly  bool
@@ -199,6 +200,7 @@ type FS struct {
 var (
 	_ blockstore.FS           = (*FS)(nil)
 	_ blockstore.Leaser       = (*FS)(nil)
+	_ blockstore.Pinner       = (*FS)(nil)
 	_ blockstore.NowaitWriter = (*FS)(nil)
 )
 
@@ -319,11 +321,12 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	if err := f.chooseFinder(fd, &id); err != nil {
 		return nil, err
 	}
-	f.root = f.newObject(id, fd, blockstore.TypeDir)
 	files := opts.Files
 	if files == nil {
 		files = NewFiles(Descriptors())
 	}
+	f.pins.init(files)
+	f.root = f.newObject(id, fd, blockstore.TypeDir)
 	f.objects.init(openFiles(opts.OpenFiles), files, f.discard)
 	f.leaving.init()
 	f.windows.init()
@@ -477,6 +480,7 @@ func (f *FS) Close() error {
 		o.openMu.Unlock()
 	}
 	f.hostLocks.close()
+	f.pins.close()
 	f.objects.close()
 	f.leaving.drain()
 	f.root.closeFiles()

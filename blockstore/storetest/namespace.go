@@ -353,6 +353,59 @@ func testStale(e *env) {
 	e.wantNot(g == f, "a handle was used again")
 }
 
+// testPinned: a file that is pinned outlives its last name until nobody has it pinned.
+func testPinned(e *env) {
+	p, ok := e.FS.(blockstore.Pinner)
+	if !ok {
+		e.Skip("the store pins no files")
+	}
+	for name, remove := range map[string]func(){
+		"removed": func() {
+			_, err := e.Remove(nil, e.root, "f")
+			e.ok(err)
+		},
+		"replaced": func() {
+			e.mkfile(nil, e.root, "other", 0o644, "other")
+			_, _, err := e.Rename(nil, e.root, "other", e.root, "f")
+			e.ok(err)
+			_, err = e.Remove(nil, e.root, "f")
+			e.ok(err)
+		},
+	} {
+		f := e.mkfile(nil, e.root, "f", 0o644, "data")
+		e.ok(p.Pin(f))
+		e.ok(p.Pin(f))
+		remove()
+		e.wantNot(e.get(nil, f) != "data", "%s: other data", name)
+		e.put(nil, f, "more", 4)
+		_, err := e.Commit(nil, f, 0, 0)
+		e.ok(err)
+		_, err = e.SetAttr(nil, f, &blockstore.SetAttr{Size: ptr(uint64(6))}, nil)
+		e.ok(err)
+		a := e.attr(f)
+		e.wantNot(a.NLink != 0 || a.Size != 6, "%s: %d names, size %d", name, a.NLink, a.Size)
+		_, _, err = e.Access(nil, f, blockstore.AccessRead)
+		e.ok(err)
+		_, err = e.lookup(e.root, "f")
+		e.want(err, blockstore.ErrNotExist)
+		p.Unpin(f)
+		e.wantNot(e.get(nil, f) != "datamo", "%s: %q after one of two", name, e.get(nil, f))
+		p.Unpin(f)
+		_, err = e.GetAttr(nil, f)
+		e.want(err, blockstore.ErrStale)
+		e.want(p.Pin(f), blockstore.ErrStale)
+		p.Unpin(f) // one too many does nothing
+	}
+	f := e.mkfile(nil, e.root, "stays", 0o644, "data")
+	e.ok(p.Pin(f))
+	p.Unpin(f)
+	e.wantNot(e.get(nil, f) != "data", "a file that has a name ended with its pin")
+	_, err := e.Remove(nil, e.root, "stays")
+	e.ok(err)
+	_, err = e.GetAttr(nil, f)
+	e.want(err, blockstore.ErrStale)
+}
+
 func testBadHandles(e *env) {
 	f := e.mkfile(nil, e.root, "f", 0o644, "data")
 	check := func(h blockstore.Handle) {

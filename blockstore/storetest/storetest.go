@@ -62,6 +62,7 @@ func Run(t *testing.T, open func(t *testing.T) blockstore.FS, opts Options) {
 		{"HandlesOverRename", testHandlesOverRename},
 		{"HandlesOverReopen", testHandlesOverReopen},
 		{"Stale", testStale},
+		{"Pinned", testPinned},
 		{"BadHandles", testBadHandles},
 		{"BadNames", testBadNames},
 		{"Names", testNames},

@@ -50,7 +50,8 @@ func TestErrors42(t *testing.T) {
 		return x.handle("one", name)
 	}
 	link, fifo := made(5, "link", "file"), made(7, "fifo")
-	gone, _ := x.make(dir, "gone")
+	gone, goneID := x.make(dir, "gone")
+	x.do(op(OpPutFH, gone), op(OpClose, uint32(0), goneID)).ok(OpPutFH).ok(OpClose)
 	x.do(op(OpPutFH, dir), op(OpRemove, "gone")).ok(OpPutFH).ok(OpRemove)
 	readOnly, _, _ := x.do(op(OpPutFH, dir), openOp(state.Read, 0, "reads", "file")).ok(OpPutFH).ok(OpOpen).opened()
 	y := r.session(2, "two")

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/state"
 )
@@ -21,6 +22,9 @@ const hostAgain = time.Second
 // delegated. It reports false, and takes the delegation back, if somebody has it open.
 // A store that cannot tell is no reason for that.
 func (k *compound) lease(d *state.Delegate, id state.Stateid) bool {
+	if pinned, st := k.pin(); pinned && st == nfs.OK {
+		k.client.Pinned(id, d.File)
+	}
 	x, ok := k.cur.x.FS.(blockstore.Leaser)
 	if !ok {
 		return true

@@ -152,9 +152,18 @@ func (k *compound) openAs(a *openArgs) nfs.Status {
 		}
 	}
 	opening := state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious, Turn: k.turn}
+	if opening.Pinned, st = k.pin(); st != nfs.OK {
+		if a.claim == claimNull || a.claim == claimDelegCur {
+			st = nfs.ErrJukebox // removed since it was looked up: the name may be another file's now
+		}
+		return st
+	}
 	got, st := k.client.Open(k.now, &opening)
 	for st == nfs.ErrJukebox && k.s.await(opening.File) {
 		got, st = k.client.Open(k.now, &opening)
+	}
+	if opening.Pinned && (st != nfs.OK || !got.New) {
+		k.s.unpin(opening.File)
 	}
 	if st != nfs.OK {
 		return st

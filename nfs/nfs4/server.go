@@ -98,6 +98,7 @@ type Server struct {
 	asked                    atomic.Uint64 // callbacks for attributes
 	relieved                 atomic.Uint64 // callbacks for any delegations
 	unleased                 atomic.Uint64 // delegations of files whose store cannot tell what others do
+	unpinned                 atomic.Uint64 // opens of files that end with their last name, for want of room
 	hostOpens                atomic.Uint64 // what others did with delegated files
 	strangers                atomic.Uint64 // calls for sessions or clients of others
 	fullNoted                atomic.Int64  // when it was logged that there was no room
@@ -140,6 +141,7 @@ func New(cfg Config) *Server {
 		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
 		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Grace), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
 		Recall:  s.recall,
+		Unpin:   s.unpin,
 		Changed: s.changed,
 		Denied:  s.denied,
 		Memory:  cfg.Limits.Memory, ClientMemory: cfg.Limits.ClientMemory,
@@ -193,6 +195,7 @@ const (
 	CountRecallWaits = "nfs4_recall_waits"
 
 	CountAsked     = "nfs4_attributes_asked"
+	CountUnpinned  = "nfs4_opens_unpinned"
 	CountUnleased  = "nfs4_delegations_unleased"
 	CountHostOpens = "nfs4_delegations_broken_by_host"
 	CountRecallAny = "nfs4_recalls_of_any"
@@ -220,7 +223,7 @@ func (s *Server) Faults() map[string]uint64 {
 		}
 	}
 	for name, n := range map[string]*atomic.Uint64{
-		CountAsked: &s.asked, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens, CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
+		CountAsked: &s.asked, CountUnpinned: &s.unpinned, CountUnleased: &s.unleased, CountHostOpens: &s.hostOpens, CountRecallAny: &s.relieved, CountOffloads: &s.offloads.begun, CountCancelled: &s.offloads.cancelled,
 		CountCallbacks: &s.callbacks, "nfs4_callbacks_lost": &s.callbacksLost,
 		"nfs4_illegal_operations": &s.illegal, "nfs4_sessions_denied": &s.strangers, CountReplays: &s.replays, CountJoined: &s.joined, CountMoved: &s.moved,
 	} {

@@ -27,8 +27,9 @@ type deleg struct {
 	write bool
 	from  Origin
 	given time.Time
-	// leave is called when the delegation ends; its client's mu guards it.
-	leave func()
+	// leave is called when the delegation ends, Config.Unpin if pinned; its client's mu guards them.
+	leave  func()
+	pinned bool
 	// change is the change attribute that the client knows the file by.
 	change uint64
 
@@ -433,6 +434,9 @@ func (s *Server) unshareDeleg(d *deleg) {
 	if d.leave != nil {
 		d.leave() // before those who wait for the file go on
 	}
+	if d.pinned {
+		s.cfg.Unpin(d.file)
+	}
 	if list = slices.Delete(list, i, i+1); len(list) == 0 {
 		delete(sh.deleg.m, d.file)
 	} else {
@@ -458,6 +462,17 @@ func (c *Client) Leased(id Stateid, f lock.File, leave func()) {
 		return
 	}
 	leave()
+}
+
+// Pinned says that the caller has pinned the file of a delegation that was just given.
+func (c *Client) Pinned(id Stateid, f lock.File) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d, st := c.findDeleg(id, f); st == nfs.OK && !d.revoked && !d.pinned {
+		d.pinned = true
+		return
+	}
+	c.s.cfg.Unpin(f)
 }
 
 // dropDeleg ends a delegation. Call with mu held.

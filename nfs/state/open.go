@@ -31,6 +31,8 @@ type open struct {
 	num uint32
 	seq uint32
 	by  *seqOwner // of version 4.0
+	// pinned: Config.Unpin is called when it ends.
+	pinned bool
 	reservation
 	locks []*locks
 }
@@ -56,6 +58,9 @@ type Open struct {
 	Reclaim bool
 	// Turn is that of the open-owner, in version 4.0.
 	Turn *Turn
+	// Pinned: the file was pinned for this OPEN. Config.Unpin is called when the open ends, if
+	// Open has made one; otherwise the caller has to unpin the file.
+	Pinned bool
 }
 
 // Opened is an open that was made or changed.
@@ -146,7 +151,7 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 		return res, nfs.ErrShareDenied, nil, k
 	}
 	if res.New {
-		o.num = c.number(o)
+		o.num, o.pinned = c.number(o), a.Pinned
 		c.opens[key] = o
 		c.byTurn(o, a.Turn)
 	}
@@ -228,6 +233,9 @@ func (s *Server) unshare(o *open) {
 		return
 	}
 	s.shares.changed(o.deny, 0)
+	if o.pinned {
+		s.cfg.Unpin(o.key.file)
+	}
 	if len(list) == 1 {
 		delete(sh.m, o.key.file)
 		return

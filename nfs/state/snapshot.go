@@ -186,6 +186,7 @@ type snapOpen struct {
 	Access, Deny      uint8
 	Accesses, Denials uint8
 	By                *string // open-owner of version 4.0
+	Pinned            bool
 }
 
 type snapLocks struct {
@@ -209,7 +210,7 @@ type snapDeleg struct {
 	From              snapOrigin
 	Given             int64
 	Change, Saw       uint64
-	Leased            bool
+	Leased, Pinned    bool
 	Revoked, Recalled bool
 	Told              bool
 	Until, Last       int64
@@ -402,6 +403,7 @@ func (p *snapper) client(c *Client) (*snapClient, error) {
 		x.Opens = append(x.Opens, snapOpen{
 			Owner: o.key.owner, File: fileSnap(o.key.file), Num: o.num, Seq: o.seq,
 			Access: o.access, Deny: o.deny, Accesses: o.accesses, Denials: o.denials, By: name(o.by),
+			Pinned: o.pinned,
 		})
 		// In the order in which CLOSE ends them.
 		for _, l := range o.locks {
@@ -479,7 +481,7 @@ func (p *snapper) deleg(d *deleg) snapDeleg {
 	defer sh.mu.Unlock()
 	x := snapDeleg{
 		File: fileSnap(d.file), Num: d.num, Seq: d.seq, Write: d.write, From: originSnap(d.from), Given: d.given.UnixNano() - p.now,
-		Change: d.change, Saw: d.saw, Leased: d.leave != nil, Revoked: d.revoked, Recalled: d.recalled, Told: d.told, Until: never, Last: never,
+		Change: d.change, Saw: d.saw, Leased: d.leave != nil, Pinned: d.pinned, Revoked: d.revoked, Recalled: d.recalled, Told: d.told, Until: never, Last: never,
 	}
 	if d.recalled {
 		x.Until, x.Last = d.until.Load()-p.now, d.last-p.now
@@ -782,7 +784,7 @@ func (r *restorer) open(c *Client, x *snapOpen) error {
 	if err != nil {
 		return err
 	}
-	o := &open{c: c, key: openKey{x.Owner, f}, num: x.Num, seq: x.Seq}
+	o := &open{c: c, key: openKey{x.Owner, f}, num: x.Num, seq: x.Seq, pinned: x.Pinned && r.s.cfg.Unpin != nil}
 	o.reservation = reservation{access: x.Access & Both, deny: x.Deny & Both, accesses: x.Accesses, denials: x.Denials}
 	if c.opens[o.key] != nil {
 		return damaged("an open twice")
@@ -842,7 +844,7 @@ func (r *restorer) deleg(c *Client, x *snapDeleg) error {
 	}
 	d := &deleg{
 		c: c, file: f, num: x.Num, seq: x.Seq, write: x.Write, given: time.Unix(0, r.now+x.Given), change: x.Change, saw: x.Saw,
-		revoked: x.Revoked, recalled: x.Recalled, told: x.Told, last: r.abs(x.Last),
+		pinned: x.Pinned && r.s.cfg.Unpin != nil, revoked: x.Revoked, recalled: x.Recalled, told: x.Told, last: r.abs(x.Last),
 	}
 	// Whoever wants it has the client called anew, unless it has said that it knows.
 	d.until.Store(r.abs(x.Until))

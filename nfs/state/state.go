@@ -72,6 +72,9 @@ type Config struct {
 	// Recall has clients called for their delegations. It must not wait, and it calls
 	// Server.Recalled once for each.
 	Recall func([]Recall)
+	// Unpin is told of each open and delegation that ends whose file the caller has pinned. It is called
+	// with locks held: it must not wait, nor come back here. nil: none is pinned.
+	Unpin func(lock.File)
 	// Delegations bounds the delegations, ClientDelegations those of one client.
 	Delegations, ClientDelegations int
 	// Offloads bounds the copies that go on after their replies, ClientOffloads those of

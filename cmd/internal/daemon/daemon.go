@@ -280,7 +280,7 @@ func (d *Daemon) budget(cfg *config.Config) {
 }
 
 // connectionShare is the part of the file descriptors that is for connections: 1/connectionShare.
-// posixfs.Files takes two thirds.
+// posixfs.Files takes less than three quarters.
 const connectionShare = 4
 
 // tellWarnings logs what is probably not meant in the exports, and what they let everybody do.

@@ -443,6 +443,27 @@ func (g *gate) Lease(h blockstore.Handle, write bool, broken func()) (func(), er
 	return x.Lease(h, write, broken)
 }
 
+// Pin implements blockstore.Pinner.
+func (g *gate) Pin(h blockstore.Handle) error {
+	x, ok := g.fs.(blockstore.Pinner)
+	if !ok {
+		return blockstore.ErrNotSupp
+	}
+	if !g.enter() {
+		return blockstore.ErrStale
+	}
+	defer g.leave()
+	return x.Pin(h)
+}
+
+// Unpin implements blockstore.Pinner. Close ends all pins.
+func (g *gate) Unpin(h blockstore.Handle) {
+	if x, ok := g.fs.(blockstore.Pinner); ok && g.enter() {
+		defer g.leave()
+		x.Unpin(h)
+	}
+}
+
 // Map implements blockstore.Mapper. What is lent may outlive the store.
 func (g *gate) Map(c *blockstore.Cred, h blockstore.Handle, off uint64, n int) (blockstore.Window, bool) {
 	x, ok := g.fs.(blockstore.Mapper)

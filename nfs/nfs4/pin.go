@@ -1,0 +1,41 @@
+package nfs4
+
+import (
+	"errors"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+)
+
+// A file that is open, or delegated, stays when its last name is removed, until the last
+// CLOSE or DELEGRETURN: clients of version 4 rename no file that they have open when
+// they remove it, and nothing keeps others, or the host, from removing it.
+
+// pin has the current file stay. Where the store cannot do so, or has no room for more, the file
+// ends with its last name, as for clients of version 3.
+func (k *compound) pin() (pinned bool, st nfs.Status) {
+	x, ok := k.cur.x.FS.(blockstore.Pinner)
+	if !ok {
+		return false, nfs.OK
+	}
+	switch err := x.Pin(k.cur.h); {
+	case err == nil:
+		return true, nfs.OK
+	case errors.Is(err, blockstore.ErrStale):
+		return false, nfs.ErrStale
+	}
+	k.s.unpinned.Add(1)
+	return false, nfs.OK
+}
+
+// unpin ends a pin, unless the export has ended, and its store with all of its pins.
+func (s *Server) unpin(f lock.File) {
+	x := s.exports.ByID(f.Export)
+	if x == nil {
+		return
+	}
+	if p, ok := x.FS.(blockstore.Pinner); ok {
+		p.Unpin(f.Handle)
+	}
+}
