@@ -372,8 +372,10 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		d.log.Slog("nfs").Error("the list of the clients of NFS version 4 was lost: what they had open or locked before this start cannot be reclaimed", "error", err)
 	}
 	d.people = newNames(&cfg.IDMap)
-	common := nfs.Config{Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.people, Audit: d.audit.Slog(),
-		ShowAll: func() bool { return d.cfg.Load().ShowMount == config.ShowAll }}
+	common := nfs.Config{
+		Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.people, Audit: d.audit.Slog(),
+		ShowAll: func() bool { return d.cfg.Load().ShowMount == config.ShowAll },
+	}
 	d.outward = tcp.NewOutward(0)
 	remembered := &watchedJournal{Journal: d.state.Journal(), log: d.log.Slog("nfs")}
 	four := nfs4.Config{
