@@ -177,6 +177,11 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 // record makes the record of a client that is not confirmed yet, in the place of another
 // such. It is nil if there are too many. Call with mu held.
 func (s *Server) record(now time.Time, r *records, known string, verf Verifier, p Principal, from *From, stranger bool) *Client {
+	defer func() {
+		if *r == (records{}) {
+			delete(s.owners, known) // there was no room for another
+		}
+	}()
 	if u := r.unconfirmed; u != nil {
 		u.mu.Lock()
 		u.leaveAccount()

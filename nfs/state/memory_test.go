@@ -224,6 +224,22 @@ func TestMemoryOfSilentClients(t *testing.T) {
 	}
 }
 
+// TestMemoryOfOwners: an owner string is forgotten with its only client, when there is no room for another.
+func TestMemoryOfOwners(t *testing.T) {
+	s := New(Config{Boot: 7, Clients: 1})
+	ask := func(owner string, v byte) nfs.Status {
+		_, st := s.ExchangeID(begin, &ExchangeID{Owner: []byte(owner), Verifier: verifier(v), Principal: root})
+		return st
+	}
+	if st := ask("one", 1); st != nfs.OK {
+		t.Fatal(st)
+	}
+	s.mem.limit = 1
+	if st := ask("one", 2); st != nfs.ErrJukebox || len(s.owners) != 0 || len(s.clients) != 0 {
+		t.Errorf("%v, %d owners, %d clients", st, len(s.owners), len(s.clients))
+	}
+}
+
 // TestMemoryOfNetworks: a host of IPv6 that uses many addresses of its network is one host.
 func TestMemoryOfNetworks(t *testing.T) {
 	s := New(Config{Boot: 7, Memory: 64 << 20, ClientMemory: 4 << 20})
