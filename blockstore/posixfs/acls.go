@@ -82,7 +82,7 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 		if err := o.stat(&st); err != nil {
 			return err
 		}
-		before(&w, &st)
+		f.before(&w, &st)
 		switch {
 		case f.readOnly:
 			return blockstore.ErrROFS
@@ -107,8 +107,12 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 			}
 			return unix.Setxattr(path, aclXattr[kind], l.AppendXattr(nil), 0)
 		})
-		o.after(&w)
-		return mapErr(err)
+		if err != nil {
+			o.after(&w)
+			return mapErr(err)
+		}
+		o.changed(&w)
+		return nil
 	}()
 	if err != nil {
 		return w, err

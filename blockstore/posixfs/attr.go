@@ -38,7 +38,7 @@ func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetA
 		if err := o.stat(&st); err != nil {
 			return err
 		}
-		before(&w, &st)
+		f.before(&w, &st)
 		if f.readOnly {
 			return blockstore.ErrROFS
 		}
@@ -50,8 +50,12 @@ func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetA
 			return err
 		}
 		err = f.change(c, o, &w.Pre.Attr, &do)
-		o.after(&w)
-		return err
+		if err != nil || do == (blockstore.SetAttr{}) {
+			o.after(&w)
+			return err
+		}
+		o.changed(&w)
+		return nil
 	}()
 	if err != nil {
 		return w, err

@@ -222,7 +222,7 @@ func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 	if o.stat(&st) != nil || st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 || !f.mayWrite(c, o, &st) {
 		return 0, false
 	}
-	before(w, &st)
+	f.before(w, &st)
 	n, ok := 0, false
 	if !f.limited(c) {
 		n, ok = f.pwriteNowait(fd, p, off)
@@ -231,7 +231,7 @@ func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 	}
 	if ok {
 		o.dirty.Store(true)
-		o.after(w)
+		o.changed(w)
 	}
 	return n, ok
 }
@@ -279,7 +279,7 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 		}
 		return 0, err
 	}
-	before(w, &st)
+	f.before(w, &st)
 	if f.readOnly {
 		return 0, blockstore.ErrROFS
 	}
@@ -307,7 +307,11 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	default:
 		n, err = f.pwriteAny(o, fd, p, off)
 	}
-	o.after(w)
+	if n > 0 {
+		o.changed(w)
+	} else {
+		o.after(w)
+	}
 	return n, mapErr(err)
 }
 
@@ -394,7 +398,7 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 	if err := o.stat(&st); err != nil {
 		return w, err
 	}
-	before(&w, &st)
+	f.before(&w, &st)
 	if !f.mayWrite(c, o, &st) {
 		return w, blockstore.ErrAccess
 	}
@@ -408,10 +412,10 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 	return w, nil
 }
 
-// before and after fill consistency data; both start at what was found, so that
+// before, after and changed fill consistency data; all start at what was found, so that
 // a failure reports an unchanged object.
-func before(w *blockstore.Wcc, st *unix.Stat_t) {
-	a := attrOf(st)
+func (f *FS) before(w *blockstore.Wcc, st *unix.Stat_t) {
+	a := f.changes.attrOf(st)
 	w.Pre, w.Post = blockstore.Known(&a), blockstore.Known(&a)
 }
 
@@ -419,7 +423,17 @@ func (o *object) after(w *blockstore.Wcc) {
 	var st unix.Stat_t
 	w.Post.Known = false
 	if o.fstat(&st) == nil {
-		a := attrOf(&st)
+		a := o.changes.attrOf(&st)
+		w.Post = blockstore.Known(&a)
+	}
+}
+
+// changed is after for an object that was changed.
+func (o *object) changed(w *blockstore.Wcc) {
+	var st unix.Stat_t
+	w.Post.Known = false
+	if o.fstat(&st) == nil {
+		a := o.changes.changed(&st, w.Pre.Ctime)
 		w.Post = blockstore.Known(&a)
 	}
 }

@@ -68,16 +68,21 @@ func (f *FS) modify(c *blockstore.Cred, o *object, do func(fd int) error) error 
 	if err != nil {
 		return mapErr(err)
 	}
-	if st.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 {
-		if f.limited(c) {
-			return mapErr(f.who.within(c, func() error { return do(fd) }))
+	was := f.changes.attrOf(&st).Ctime
+	switch {
+	case st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
+		// As the client's user, so that the kernel takes the set-ID bits away.
+		err = f.who.as(c, func() error { return do(fd) })
+		if err == nil && !f.who.on {
+			err = f.dropSetID(c, o, &st)
 		}
-		return mapErr(do(fd))
+	case f.limited(c):
+		err = f.who.within(c, func() error { return do(fd) })
+	default:
+		err = do(fd)
 	}
-	// As the client's user, so that the kernel takes the set-ID bits away.
-	err = f.who.as(c, func() error { return do(fd) })
-	if err == nil && !f.who.on {
-		err = f.dropSetID(c, o, &st)
+	if err == nil {
+		f.changes.changedFD(o.path, was)
 	}
 	return mapErr(err)
 }

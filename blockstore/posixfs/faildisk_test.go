@@ -36,12 +36,12 @@ func newFailingDisk(t *testing.T) *failingDisk {
 	d := &failingDisk{t: t, small: small, image: filepath.Join(small, "image")}
 	// Without a journal, which would end all writing at the first failure. A page for each request: of a longer one
 	// of which the tmpfs has room for a part, the loop driver says that all of it was written.
-	d.dir = loopDisk(t, d.image, 64<<20, "4", "-O", "^has_journal", "-E", "lazy_itable_init=0")
+	d.dir = loopDisk(t, "ext4", d.image, 64<<20, "4", "-O", "^has_journal", "-E", "lazy_itable_init=0")
 	return d
 }
 
-// loopDisk makes an ext4 in a file and mounts it. The disk takes requests of so many KiB, if that is said.
-func loopDisk(t *testing.T, image string, size int64, request string, options ...string) (dir string) {
+// loopDisk makes an ext4, or an older kind of it, in a file and mounts it. The disk takes requests of so many KiB, if that is said.
+func loopDisk(t *testing.T, kind, image string, size int64, request string, options ...string) (dir string) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
 	}
@@ -59,7 +59,7 @@ func loopDisk(t *testing.T, image string, size int64, request string, options ..
 	}
 	must(t, os.WriteFile(image, nil, 0o600))
 	must(t, os.Truncate(image, size))
-	run(append(append([]string{"mkfs.ext4", "-q", "-F", "-b", "4096"}, options...), image)...)
+	run(append(append([]string{"mkfs.ext4", "-q", "-F", "-b", "4096", "-t", kind}, options...), image)...)
 	loop := run("losetup", "--find", "--show", image)
 	t.Cleanup(func() { _ = exec.Command("losetup", "--detach", loop).Run() })
 	if request != "" {
@@ -69,7 +69,7 @@ func loopDisk(t *testing.T, image string, size int64, request string, options ..
 		}
 	}
 	dir = t.TempDir()
-	if err := unix.Mount(loop, dir, "ext4", 0, ""); err != nil {
+	if err := unix.Mount(loop, dir, kind, 0, ""); err != nil {
 		t.Skipf("cannot mount %s: %v", loop, err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })

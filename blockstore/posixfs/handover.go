@@ -136,6 +136,7 @@ func (f *FS) Takeover(data []byte, files []*os.File) error {
 	if len(in.Verifier) != len(f.verf) {
 		return errHandover
 	}
+	f.changes.sealNow() // what the other process has counted is not handed over
 	f.verfMu.Lock()
 	copy(f.verf[:], in.Verifier)
 	f.verfMu.Unlock()

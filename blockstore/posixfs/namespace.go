@@ -132,7 +132,7 @@ func (f *FS) begin(k *creation, s *blockstore.SetAttr) (canMake error, err error
 	if err := k.d.stat(&k.dst); err != nil {
 		return nil, err
 	}
-	before(&k.w, &k.dst)
+	f.before(&k.w, &k.dst)
 	if err := blockstore.CheckName(k.name); err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode
 	d.mu.Lock()
 	o, made, err := f.createLocked(&k, mode, s)
 	if made {
-		d.after(&k.w)
+		d.changed(&k.w)
 	}
 	d.mu.Unlock()
 	return f.created(&k, o, made, err)
@@ -303,7 +303,7 @@ func (f *FS) checkExisting(k *creation, o *object, mode blockstore.CreateMode, s
 	if err := o.stat(&st); err != nil {
 		return err
 	}
-	a := attrOf(&st)
+	a := f.changes.attrOf(&st)
 	if mode == blockstore.Exclusive {
 		if a.Size != 0 || !a.Atime.Equal(s.Atime) || !a.Mtime.Equal(s.Mtime) {
 			return blockstore.ErrExist
@@ -328,6 +328,7 @@ func (f *FS) checkExisting(k *creation, o *object, mode blockstore.CreateMode, s
 	if err := f.change(k.c, o, &a, &do); err != nil {
 		return err
 	}
+	f.changes.changedFD(o.path, a.Ctime)
 	return f.syncObject(o, since)
 }
 
@@ -355,7 +356,7 @@ func (f *FS) makeNew(c *blockstore.Cred, dir blockstore.Handle, name string, typ
 	d.mu.Lock()
 	o, made, err := f.makeLocked(&k, s, call)
 	if made {
-		d.after(&k.w)
+		d.changed(&k.w)
 	}
 	d.mu.Unlock()
 	return f.created(&k, o, made, err)
@@ -444,7 +445,7 @@ func (f *FS) wccNow(dir blockstore.Handle) (w blockstore.Wcc) {
 	defer f.release(o)
 	var st unix.Stat_t
 	if o.stat(&st) == nil {
-		before(&w, &st)
+		f.before(&w, &st)
 	}
 	return w
 }
@@ -473,7 +474,7 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, flag
 		if err := d.stat(&st); err != nil {
 			return err
 		}
-		before(&w, &st)
+		f.before(&w, &st)
 		if err := blockstore.CheckName(name); err != nil {
 			return err
 		}
@@ -495,8 +496,9 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, flag
 		if err != nil {
 			return err
 		}
+		f.viewChanged(&v) // it may have other names
 		f.reap(&v)
-		d.after(&w)
+		d.changed(&w)
 		return nil
 	}()
 	if err != nil {
@@ -522,10 +524,17 @@ func (f *FS) peek(d *object, name string) entryView {
 	}
 	var st unix.Stat_t
 	if v.err = unix.Fstat(v.fd, &st); v.err == nil {
-		v.a = attrOf(&st)
+		v.a = f.changes.attrOf(&st)
 		v.id, v.err = identify(f.kind, v.fd, "")
 	}
 	return v
+}
+
+// viewChanged notes that an object whose name was changed has changed.
+func (f *FS) viewChanged(v *entryView) {
+	if v.fd >= 0 && v.err == nil {
+		f.changes.changedFD(v.fd, v.a.Ctime)
+	}
 }
 
 func (v *entryView) close() {
@@ -602,8 +611,8 @@ func (f *FS) renameLocked(c *blockstore.Cred, fd *object, fromName string, td *o
 	if err := td.stat(&tst); err != nil {
 		return err
 	}
-	before(fromW, &fst)
-	before(toW, &tst)
+	f.before(fromW, &fst)
+	f.before(toW, &tst)
 	if err := blockstore.CheckName(fromName); err != nil {
 		return err
 	}
@@ -637,8 +646,14 @@ func (f *FS) renameLocked(c *blockstore.Cred, fd *object, fromName string, td *o
 	if moved.err == nil && moved.id != victim.id {
 		f.find.seen(&moved.id, &td.id, toName)
 	}
-	fd.after(fromW)
-	td.after(toW)
+	fd.changed(fromW)
+	if fd != td {
+		td.changed(toW)
+	} else {
+		toW.Post = fromW.Post
+	}
+	f.viewChanged(&moved)
+	f.viewChanged(&victim)
 	return nil
 }
 
@@ -735,7 +750,7 @@ func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a 
 		if err := d.stat(&k.dst); err != nil {
 			return err
 		}
-		before(&w, &k.dst)
+		f.before(&w, &k.dst)
 		if err := blockstore.CheckName(name); err != nil {
 			return err
 		}
@@ -759,7 +774,8 @@ func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a 
 			return err
 		}
 		f.find.seen(&o.id, &d.id, name)
-		d.after(&w)
+		f.changes.changedFD(o.path, a.Ctime)
+		d.changed(&w)
 		return nil
 	}()
 	if err == nil {

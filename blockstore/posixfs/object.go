@@ -14,11 +14,12 @@ import (
 // object is an open inode. Its identity and path descriptor never change; the
 // data descriptors are opened on first use. The cache counts its users.
 type object struct {
-	id   ident
-	h    blockstore.Handle
-	typ  blockstore.FileType
-	path int  // O_PATH, or the descriptor that created the file
-	near bool // on a filesystem whose attributes are in memory as long as path is open
+	id      ident
+	h       blockstore.Handle
+	typ     blockstore.FileType
+	path    int      // O_PATH, or the descriptor that created the file
+	changes *changes // of the store
+	near    bool     // on a filesystem whose attributes are in memory as long as path is open
 
 	refs       int     // cache.mu
 	evicted    bool    // cache.mu
@@ -47,7 +48,7 @@ type object struct {
 }
 
 func (f *FS) newObject(id ident, fd int, typ blockstore.FileType) *object {
-	o := &object{id: id, h: f.tag.handle(&id), typ: typ, path: fd, near: f.near, pins: &f.pins}
+	o := &object{id: id, h: f.tag.handle(&id), typ: typ, path: fd, changes: &f.changes, near: f.near, pins: &f.pins}
 	o.ro.Store(-1)
 	o.rw.Store(-1)
 	return o
@@ -102,7 +103,7 @@ func (o *object) attr() (blockstore.Attr, error) {
 	if err := o.stat(&st); err != nil {
 		return blockstore.Attr{}, err
 	}
-	return attrOf(&st), nil
+	return o.changes.attrOf(&st), nil
 }
 
 // dataType is the error of doing IO on what is not a regular file. Devices and

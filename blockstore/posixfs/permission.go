@@ -140,7 +140,7 @@ func (f *FS) Access(c *blockstore.Cred, h blockstore.Handle, want uint32) (uint3
 	if err := o.stat(&st); err != nil {
 		return 0, blockstore.Attr{}, err
 	}
-	a := attrOf(&st)
+	a := f.changes.attrOf(&st)
 	var got uint32
 	grant := func(bits, need uint32) {
 		if want&bits != 0 && f.may(c, o, &st, need) {

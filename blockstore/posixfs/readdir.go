@@ -280,7 +280,7 @@ func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here
 	case name == "." || (name == ".." && d == f.root):
 		e.told.FileID = st.Ino
 		if plus {
-			e.tell(attrOf(st), d.h)
+			e.tell(f.changes.attrOf(st), d.h)
 		}
 		return true
 	case !plus:
@@ -310,13 +310,13 @@ func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here
 			f.find.seen(&id, &d.id, name)
 		}
 		e.note = e.was.note
-		e.tell(attrOfStatx(&sx), e.was.h)
+		e.tell(f.changes.attrOfStatx(&sx), e.was.h)
 		e.told.Note = &e.note
 		return true
 	}
 	if id, ok := f.incarnations.get(&sx); ok {
 		f.find.seen(&id, &d.id, name)
-		e.tell(attrOfStatx(&sx), f.tag.handle(&id))
+		e.tell(f.changes.attrOfStatx(&sx), f.tag.handle(&id))
 		e.inc, e.lasting = keyOf(&sx)
 		e.told.Note = &e.note
 		return true
@@ -342,7 +342,7 @@ func (f *FS) tellOf(fd int, d *object, e *listed) {
 	}
 	f.incarnations.put(&sx, &id)
 	f.find.seen(&id, &d.id, e.told.Name)
-	e.tell(attrOfStatx(&sx), f.tag.handle(&id))
+	e.tell(f.changes.attrOfStatx(&sx), f.tag.handle(&id))
 }
 
 func (e *listed) tell(a blockstore.Attr, h blockstore.Handle) {

@@ -37,7 +37,7 @@ func (f *FS) xattr(c *blockstore.Cred, h blockstore.Handle, want uint32, w *bloc
 		if err := o.stat(&st); err != nil {
 			return err
 		}
-		before(w, &st)
+		f.before(w, &st)
 		switch {
 		case o.typ != blockstore.TypeReg && o.typ != blockstore.TypeDir:
 			if change {
@@ -52,7 +52,10 @@ func (f *FS) xattr(c *blockstore.Cred, h blockstore.Handle, want uint32, w *bloc
 			return blockstore.ErrPerm
 		}
 		err := f.who.as(c, func() error { return fn(procPath(o.path)) })
-		if change {
+		switch {
+		case change && err == nil:
+			o.changed(w)
+		case change:
 			o.after(w)
 		}
 		switch err {

@@ -114,7 +114,7 @@ func (k *compound) supported(x *nfs.Export) bitmap {
 }
 
 // changeOf is the change attribute. That it is the time of the last change is what
-// change_attr_type says.
+// change_attr_type says. Stores make these times differ for every two changes of theirs.
 func changeOf(a *blockstore.Attr) uint64 { return uint64(a.Ctime.UnixNano()) }
 
 // Values of change_attr_type.

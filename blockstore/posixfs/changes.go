@@ -1,0 +1,170 @@
+package posixfs
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// changesMax bounds each of the two generations of objects that changed more than once in a tick.
+	changesMax = 1 << 15
+	// sealTime is what a sealed ctime is ahead of the kernel's, and sealMost the most changes that are counted in a
+	// tick. Together they are less than the shortest tick, of a millisecond.
+	sealTime = 500 * time.Microsecond
+	sealMost = 400_000
+)
+
+// changes makes the times of attribute changes differ for every two changes of this server, as caching clients
+// need: version 3 compares ctime, and the change attribute of version 4 is made of it. The kernel's own differ by the tick
+// of its clock only, before Linux 6.13 and on some filesystems since. A change that leaves the ctime as it was
+// adds a nanosecond to what is reported, by whatever name of the inode it is asked for.
+//
+// The nanoseconds are in memory alone. What was last changed before the store was opened, or was forgotten for room, may
+// have had some: it is reported as sealed, later than with any of them, and earlier than after the next tick. So ctime
+// never goes back.
+type changes struct {
+	coarse bool // ctimes have the resolution of a tick
+	max    int  // changesMax
+
+	some   atomic.Bool  // recent or before has something
+	sealed atomic.Int64 // ctimes up to this one, in nanoseconds since 1970
+	mu     sync.Mutex
+	recent map[inode]stamp
+	before map[inode]stamp
+}
+
+type inode struct{ dev, ino uint64 }
+
+// stamp is how many changes after the first an inode had within the tick of a ctime.
+type stamp struct {
+	ctime int64
+	n     int64
+}
+
+func (c *changes) init(coarse bool) {
+	c.coarse, c.max = coarse, changesMax
+	c.recent = make(map[inode]stamp)
+}
+
+// sealNow seals what has changed up to now, and waits until the clock of ctimes has moved on: what changes in a tick that
+// is sealed already cannot be sealed again.
+func (c *changes) sealNow() {
+	now := time.Now().UnixNano()
+	c.seal(now)
+	var ts unix.Timespec
+	for c.coarse && unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &ts) == nil && ts.Nano() <= now+int64(sealTime) && now-ts.Nano() < int64(time.Second) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// seal seals what has changed up to a time.
+func (c *changes) seal(at int64) { c.sealed.Store(max(c.sealed.Load(), at)) }
+
+// find returns the stamp of an inode; mu is held.
+func (c *changes) find(i inode) stamp {
+	if s, ok := c.recent[i]; ok {
+		return s
+	}
+	return c.before[i]
+}
+
+// ctime is what is reported of an inode with a ctime.
+func (c *changes) ctime(i inode, t time.Time) time.Time {
+	at := t.UnixNano()
+	var add time.Duration
+	if c.coarse && at <= c.sealed.Load() {
+		add = sealTime
+	}
+	if c.some.Load() {
+		c.mu.Lock()
+		if s := c.find(i); s.ctime == at {
+			add += time.Duration(s.n)
+		}
+		c.mu.Unlock()
+	}
+	return t.Add(add)
+}
+
+// add notes a change that left the ctime of an inode as it was.
+func (c *changes) add(i inode, t time.Time) {
+	at := t.UnixNano()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.find(i)
+	if s.ctime != at {
+		s = stamp{ctime: at}
+	}
+	s.n = min(s.n+1, sealMost)
+	if len(c.recent) >= c.max {
+		older := c.before
+		c.before, c.recent = c.recent, make(map[inode]stamp)
+		for i, s := range older {
+			if _, ok := c.before[i]; s.ctime != at {
+				c.seal(s.ctime)
+			} else if !ok {
+				c.recent[i] = s // it may change again in this tick
+			}
+		}
+		if sealed := c.sealed.Load(); c.coarse { // what is sealed by that loses its count at once, and not later
+			maps.DeleteFunc(c.before, func(_ inode, s stamp) bool { return s.ctime <= sealed })
+		}
+	}
+	c.recent[i] = s
+	c.some.Store(true)
+}
+
+// attrOf is the attributes as they are reported.
+func (c *changes) attrOf(st *unix.Stat_t) blockstore.Attr {
+	a := attrOf(st)
+	a.Ctime = c.ctime(inode{st.Dev, st.Ino}, a.Ctime)
+	return a
+}
+
+// attrOfStatx is attrOf for statx.
+func (c *changes) attrOfStatx(sx *unix.Statx_t) blockstore.Attr {
+	a := attrOfStatx(sx)
+	a.Ctime = c.ctime(inode{unix.Mkdev(sx.Dev_major, sx.Dev_minor), sx.Ino}, a.Ctime)
+	return a
+}
+
+// changed returns the attributes of an inode that was changed, which st has, and differ from those before.
+func (c *changes) changed(st *unix.Stat_t, before time.Time) blockstore.Attr {
+	a := c.attrOf(st)
+	if a.Ctime.Equal(before) {
+		c.add(inode{st.Dev, st.Ino}, time.Unix(st.Ctim.Unix()))
+		a = c.attrOf(st)
+	}
+	return a
+}
+
+// changedFD is changed for a descriptor, where the attributes are not wanted.
+func (c *changes) changedFD(fd int, before time.Time) {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) == nil {
+		c.changed(&st, before)
+	}
+}
+
+// coarseTimes reports whether ctimes of a filesystem have the resolution of a tick.
+func coarseTimes(magic int64) bool {
+	switch magic {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+	default:
+		return true
+	}
+	var u unix.Utsname
+	var major, minor int
+	if unix.Uname(&u) != nil {
+		return true
+	}
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		return true
+	}
+	return major < 6 || major == 6 && minor < 13
+}
