@@ -10,6 +10,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -214,7 +215,7 @@ func (o *op) assume(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 // pay counts the call against what the client may do. Who has to wait for that waits where he
 // holds no worker.
 func (o *op) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
-	wait, ok := x.Reserve(rule, time.Now(), o.host(), o.data)
+	wait, ok := x.Reserve(rule, clock.Now(), o.host(), o.data)
 	if !ok {
 		o.s.count.ThrottledAway.Add(1)
 		return nfs.ErrJukebox
@@ -243,7 +244,7 @@ func (s *server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time
 	if c.Args.Err() != nil {
 		return 0, 0, true
 	}
-	limit, wait, ok = s.exports.Pace(s.codec, c, fh, size, take, time.Now())
+	limit, wait, ok = s.exports.Pace(s.codec, c, fh, size, take, clock.Now())
 	if take && wait > 0 && ok {
 		s.count.Throttled.Add(1)
 	}

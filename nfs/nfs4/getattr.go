@@ -23,7 +23,7 @@ func getAttr(k *compound) nfs.Status {
 	}
 	s, st := k.subject(&k.cur, want)
 	if st == nfs.OK {
-		known.apply(k.now, &s)
+		known.apply(k.s.wall(), &s)
 		k.encodeAttrs(&k.c.Res, want, &s, nfs.OK)
 	}
 	return st
@@ -165,7 +165,7 @@ func (k *compound) compare() (same bool, st nfs.Status) {
 	if st != nfs.OK {
 		return false, st
 	}
-	known.apply(k.now, &s)
+	known.apply(k.s.wall(), &s)
 	var e xdr.Encoder
 	k.encodeAttrs(&e, want, &s, nfs.OK)
 	mine := xdr.NewDecoder(e.B)

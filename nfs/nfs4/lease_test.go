@@ -7,6 +7,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/state"
 )
 
@@ -155,4 +156,39 @@ func TestHostOpens(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	r.s.Close()
+}
+
+// TestClocks: a server goes by a clock that the host's administrator does not set. What files say goes by the host's.
+func TestClocks(t *testing.T) {
+	s := New(Config{Config: nfs.Config{Exports: nfs.NewTable(nil)}})
+	if at := s.now(); at != at.Round(0) || clock.Since(at).Abs() > time.Minute {
+		t.Errorf("leases go by %v, at %v", at, clock.Now())
+	}
+	if at := s.wall(); time.Since(at).Abs() > time.Minute {
+		t.Errorf("files go by %v", at)
+	}
+	// A wall clock that is set back and forth ends no lease, and prolongs none.
+	r := newRig(t)
+	wall := r.now
+	r.s.wall = func() time.Time { return wall }
+	x := r.session(2, "one")
+	_, id := x.make(x.handle("one"), "file")
+	read := func(want nfs.Status) {
+		t.Helper()
+		if st := x.do(op(OpPutFH, x.handle("one", "file")), op(OpRead, id, uint64(0), uint32(1))).ok(OpPutFH).next(OpRead); st != want {
+			t.Errorf("READ: %v", st)
+		}
+	}
+	for _, by := range []time.Duration{24 * time.Hour, -48 * time.Hour, 24 * time.Hour} {
+		wall = wall.Add(by)
+		r.now = r.now.Add(80 * time.Second)
+		if c := r.s.state.Clients(r.now); len(c) != 1 || c[0].Expired {
+			t.Errorf("set by %v: %+v", by, c)
+		}
+		read(nfs.OK)
+	}
+	wall = wall.Add(-24 * time.Hour)
+	if c := r.s.state.Clients(r.now.Add(91 * time.Second)); len(c) != 1 || !c[0].Expired {
+		t.Errorf("set back, a lease does not end: %+v", c)
+	}
 }

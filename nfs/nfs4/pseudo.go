@@ -56,7 +56,7 @@ func (s *Server) tree() *tree {
 	if t := s.names.cur.Load(); t != nil && len(t.exports) == len(list) && (len(list) == 0 || &t.exports[0] == &list[0]) {
 		return t
 	}
-	t := makeTree(list, s.now())
+	t := makeTree(list, s.wall())
 	s.names.cur.Store(t)
 	return t
 }

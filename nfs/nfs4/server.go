@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -53,8 +54,9 @@ type Config struct {
 	// connection of its own, at an address that the client's own calls come from.
 	// It must not wait. nil: nobody is called, and none of them gets a delegation.
 	CallBack func(to netip.AddrPort) rpc.Caller
-	// Now is the clock; nil means time.Now.
-	Now func() time.Time
+	// Now is the clock of leases, recalls and limits; nil means clock.Now. Wall is that of what files say, which is the host's;
+	// nil means Now where there is one, else time.Now.
+	Now, Wall func() time.Time
 }
 
 const leaseDefault = 90 * time.Second
@@ -70,6 +72,7 @@ type Server struct {
 	lease    time.Duration
 	state    *state.Server
 	now      func() time.Time
+	wall     func() time.Time
 	identity string
 	names    names
 	people   nfs.Names
@@ -123,8 +126,14 @@ func New(cfg Config) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if s.wall = cfg.Wall; s.wall == nil {
+		s.wall = cfg.Now
+	}
 	if s.now == nil {
-		s.now = time.Now
+		s.now = clock.Now
+	}
+	if s.wall == nil {
+		s.wall = time.Now
 	}
 	sum := sha256.Sum256(append([]byte("rstored NFSv4 server identity\x00"), cfg.Identity...))
 	s.identity = "rstored-" + hex.EncodeToString(sum[:16])

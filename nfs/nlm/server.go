@@ -12,6 +12,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -117,7 +118,7 @@ func New(cfg Config) *Server {
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if len(cfg.Known) > 0 {
-		s.until = time.Now().Add(cfg.Grace)
+		s.until = clock.Now().Add(cfg.Grace)
 		s.log.Info("clients may reclaim their locks", "clients", len(cfg.Known), "for", cfg.Grace.String())
 	}
 	for _, c := range cfg.Known {
@@ -144,7 +145,7 @@ func (s *Server) background(f func(ctx context.Context)) {
 	s.calls.Go(func() { f(ctx) })
 }
 
-func (s *Server) grace() bool { return !s.ended.Load() && time.Now().Before(s.until) }
+func (s *Server) grace() bool { return !s.ended.Load() && clock.Now().Before(s.until) }
 
 // EndGrace ends the grace period: locks that were not reclaimed are gone.
 func (s *Server) EndGrace() { s.ended.Store(true) }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
@@ -107,7 +108,7 @@ func (s *Server) Snapshot() ([]byte, error) {
 	defer s.mu.Unlock()
 	out := snapshot{State: s.cfg.State}
 	if s.grace() {
-		out.Grace = time.Until(s.until)
+		out.Grace = clock.Until(s.until)
 	}
 	for _, c := range s.clients {
 		out.Clients = append(out.Clients, c)
@@ -145,7 +146,7 @@ func (s *Server) Restore(data []byte) error {
 		return damaged("%d clients", len(in.Clients))
 	}
 	s.cfg.State = in.State
-	s.until = time.Now().Add(in.Grace)
+	s.until = clock.Now().Add(in.Grace)
 	for _, c := range in.Clients {
 		s.clients[c.key()] = c
 	}

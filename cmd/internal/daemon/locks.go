@@ -6,11 +6,11 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/nfs/portmap"
@@ -36,8 +36,8 @@ func (d *Daemon) wireLocks(cfg nlm.Config) error {
 	}
 	cfg.Call, cfg.Remember = callHost, d.state.SetLockClients
 	// Version 4 is wired behind this, but before anything is served.
-	cfg.OthersReclaim = func() bool { return d.nfs4.State().Grace(time.Now()) }
-	cfg.Silent = func(client string) bool { return d.nfs4.State().Silent(time.Now(), client) }
+	cfg.OthersReclaim = func() bool { return d.nfs4.State().Grace(clock.Now()) }
+	cfg.Silent = func(client string) bool { return d.nfs4.State().Silent(clock.Now(), client) }
 	cfg.Delegations, cfg.Shares = delegations{d}, reservations{d}
 	cfg.Logger = d.log.Slog("nlm")
 	d.nlm = nlm.New(cfg)

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/lock"
 )
 
@@ -29,7 +29,7 @@ func printable(s string) string {
 
 // NFS4Clients implements control.Backend.
 func (d *Daemon) NFS4Clients() []control.NFS4Client {
-	list := d.nfs4.State().Clients(time.Now())
+	list := d.nfs4.State().Clients(clock.Now())
 	out := make([]control.NFS4Client, len(list))
 	for i, c := range list {
 		out[i] = control.NFS4Client{
@@ -136,7 +136,7 @@ func (d *Daemon) Locks() []control.FileLock {
 // Grace implements control.Backend.
 func (d *Daemon) Grace() control.Grace {
 	out := control.Grace{Waiting: []string{}}
-	if g := d.nfs4.State().GraceState(time.Now()); g.On {
+	if g := d.nfs4.State().GraceState(clock.Now()); g.On {
 		out.On, out.NFS4Until = true, &g.Until
 		for _, w := range g.Waiting {
 			out.Waiting = append(out.Waiting, printable(w))
@@ -156,7 +156,7 @@ func (d *Daemon) EndGrace() error {
 	}
 	defer done()
 	d.nlm.EndGrace()
-	if err := d.nfs4.State().EndGrace(time.Now()); err != nil {
+	if err := d.nfs4.State().EndGrace(clock.Now()); err != nil {
 		return err
 	}
 	d.log.Info("the grace period was ended")

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -58,9 +59,10 @@ var law = []struct {
 	{dir: "nfs", allow: []string{"nfs/...", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
 	{dir: "nfs/state", allow: []string{"nfs", "nfs/lock", "rpcrdma/rpc"}}, // no store, no message
 	{dir: "nfs/acl", allow: []string{"rpcrdma/xdr", "blockstore"}},        // a function of what it is given
-	{dir: "nfs/idmap"}, // who knows names is passed in
-	{dir: "nfs/hosts"}, // and who knows hosts
-	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
+	{dir: "nfs/clock", unix: true},                                        // CLOCK_BOOTTIME
+	{dir: "nfs/idmap"},                                                    // who knows names is passed in
+	{dir: "nfs/hosts"},                                                    // and who knows hosts
+	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/clock", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
 	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp"}}, // puts the client together
 	{dir: "blockstore", allow: []string{"blockstore/..."}},
 	{dir: "blockstore/posixfs", allow: []string{"blockstore", "blockstore/boltfile"}, unix: true},
@@ -131,6 +133,35 @@ func allowed(rel, imp string, allow []string) bool {
 		}
 	}
 	return rel == imp
+}
+
+// TestLeasesGoByTheirClock: the packages whose leases, recalls, grace periods and limits must not depend on how the host's clock is
+// set read nfs/clock, or no clock at all. Where a file says what time of the wall clock it needs, that is listed here.
+func TestLeasesGoByTheirClock(t *testing.T) {
+	wall := map[string]string{"nfs/nfs4/server.go": "s.wall = time.Now"} // times of files
+	reads := regexp.MustCompile(`\btime\.(Now|Since|Until)\b`)
+	for _, dir := range []string{"nfs", "nfs/state", "nfs/lock", "nfs/nfs3", "nfs/nfs4", "nfs/nlm"} {
+		files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", dir, len(files), err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := dir + "/" + filepath.Base(file)
+			for i, line := range strings.Split(string(b), "\n") {
+				code, _, _ := strings.Cut(line, "//")
+				if reads.MatchString(code) && (wall[name] == "" || !strings.Contains(code, wall[name])) {
+					t.Errorf("%s:%d reads the wall clock: %s", name, i+1, strings.TrimSpace(line))
+				}
+			}
+		}
+	}
 }
 
 // TestDependencyLaw holds every import against the table.

@@ -1,5 +1,6 @@
 # Guest b serves by rstored, and its clock is set a day forward, two days back, and right. What
-# guest a has open and delegated stays its, leases are neither lost nor endless, and what changes meanwhile is seen.
+# guest a has open, locked and delegated stays its, leases are neither lost nor endless, what changes meanwhile is seen, and
+# guest a, whose bandwidth is limited, goes on writing.
 PATIENCE=120
 LEASE=10
 M3=/mnt3
@@ -9,7 +10,7 @@ nobody_gone() {
 await programs
 if [ "$GUEST" = b ]; then
 	mkdir /run/data
-	own_server --lease-time ${LEASE}s --export "/run/data=/data(rw,no_root_squash) $SECOND/24"
+	own_server --lease-time ${LEASE}s --export "/run/data=/data(rw,no_root_squash,bandwidth=50M) $SECOND/24"
 fi
 both
 if [ "$GUEST" = a ]; then
@@ -39,6 +40,9 @@ for by in "+86400" "-172800" "+86400"; do
 		[ -d $M/dir.$n ] && [ -d $M3/dir.$n ] || die "a new directory is not seen"
 		echo $n >$M3/by-client
 		mv $M3/by-client $M3/by-client.$n
+		# Within the limit of the export, whose times are as long as ever.
+		timeout 30 dd if=/dev/zero of=$M/limited.$n bs=64k count=32 conv=fsync 2>/dev/null || die "no more writes under the limit, version 4.2"
+		timeout 30 dd if=/dev/zero of=$M3/limited3.$n bs=64k count=32 conv=fsync 2>/dev/null || die "no more writes under the limit, version 3"
 		[ $n != 2 ] || sleep $((LEASE + 2)) # the lease is renewed meanwhile, or is lost
 	fi
 	both

@@ -1,0 +1,32 @@
+// Package clock is the time by which leases, recalls and limits go: it runs while the host is suspended, and nobody sets it.
+package clock
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// begin is the wall clock's time less that of boot when the process began. It makes times of this clock readable, and
+// those of two processes nearly comparable; nothing is decided by it.
+var begin = time.Now().UnixNano() - boot()
+
+// boot is the time since the host was started, suspended or not, in nanoseconds.
+func boot() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic("no CLOCK_BOOTTIME: " + err.Error()) // Linux has it since 2.6.39
+	}
+	return t.Nano()
+}
+
+// Now is the time since the host was started, counted from where the wall clock was when the process began. Times of
+// Now are for differences: setting the wall clock does not change them, and what is shown of them is off by as much as the wall
+// clock was set since. They have no monotonic reading of Go, whose clock stands while the host is suspended.
+func Now() time.Time { return time.Unix(0, begin+boot()) }
+
+// Since is the time since at, which is one of Now.
+func Since(at time.Time) time.Duration { return Now().Sub(at) }
+
+// Until is the time to at, which is one of Now.
+func Until(at time.Time) time.Duration { return at.Sub(Now()) }
