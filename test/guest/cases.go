@@ -93,6 +93,8 @@ var ordinary = []Case{
 	tlsCase("3"),
 	tlsCase("4.2"),
 	tlsKnfsd(),
+	{Name: "bridge", Exports: rw, Script: throughBridge("v42"), Env: env("OPTS", "vers=4.2,proto=tcp,retry=1,port="+bridgePort), Host: bridged(nil), Timeout: 4 * time.Minute},
+	{Name: "bridge-deleg", Exports: rw, Script: throughBridge("deleg"), Env: env("VERS", "4.2", "CARRIER", "proto=tcp,retry=1,port="+bridgePort), Host: bridged(recalls), Timeout: 3 * time.Minute},
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
 	{Name: "mount-rsize", Exports: rw, Script: script("rsize"), Timeout: 2 * time.Minute},

@@ -64,6 +64,8 @@ var about = map[string]string{
 	"v42-deleg-tcp":            "the same over TCP",
 	"v42-copy":                 "copies of 300 MiB by version 4.2 that go on after the reply, in one export and between two; the guest is called at the end, and stops one",
 	"mount-portmap":            "mount by rstored's own port mapper; rpcinfo and showmount",
+	"bridge":                   "version 4.2 over TCP through `rstorectl bridge`, with RDMA behind it",
+	"bridge-deleg":             "delegations and their recall through the bridge",
 	"mount-tcp-and-rdma":       "one file by both carriers at once",
 	"tls-v3":                   "the kernel's client with TLS by tlshd, version 3: xprtsec=tls and mtls, refusals, a certificate renewed under a mount; of another kernel, see `test/guest/tls.config`",
 	"tls-v42":                  "the same by version 4.2",
