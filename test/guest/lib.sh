@@ -286,8 +286,15 @@ lose() {
 	tc qdisc add dev ifb0 root netem loss "$1%" limit 20000
 }
 
-# sent_packets: of RDMA, where the device counts them, or of the interface.
-sent_packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts 2>/dev/null || cat /sys/class/net/eth0/statistics/tx_packets; }
+# sent_packets: of RDMA, where the mount is over RDMA and the device counts them, or of the interface.
+sent_packets() {
+	local of=/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts
+	case ${CARRIER:-rdma} in
+	rdma*) [ -e $of ] || of=/sys/class/net/eth0/statistics/tx_packets ;;
+	*) of=/sys/class/net/eth0/statistics/tx_packets ;;
+	esac
+	cat $of
+}
 
 # moving COMMAND...: it fails if the guest sends nothing for more than 5 seconds meanwhile.
 moving() {
