@@ -170,5 +170,3 @@ func (f *FS) ReadLink(c *blockstore.Cred, h blockstore.Handle) (string, error) {
 	}
 	return string(buf[:n]), nil
 }
-
-func unixTime(sec uint32) time.Time { return time.Unix(int64(sec), 0) }

@@ -2,6 +2,7 @@ package posixfs
 
 import (
 	"encoding/binary"
+	"time"
 	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
@@ -305,7 +306,7 @@ func (f *FS) checkExisting(k *creation, o *object, mode blockstore.CreateMode, s
 	}
 	a := f.changes.attrOf(&st)
 	if mode == blockstore.Exclusive {
-		if a.Size != 0 || !a.Atime.Equal(s.Atime) || !a.Mtime.Equal(s.Mtime) {
+		if a.Size != 0 || !sameHalf(a.Atime, s.Atime) || !sameHalf(a.Mtime, s.Mtime) {
 			return blockstore.ErrExist
 		}
 		// A retry after a crash: the first answer may never have been stable.
@@ -332,14 +333,26 @@ func (f *FS) checkExisting(k *creation, o *object, mode blockstore.CreateMode, s
 	return f.syncObject(o, since)
 }
 
-// exclusiveAttr turns a verifier into the times that hold it, as the Linux NFS
-// server does: 31 bits each, which every filesystem stores.
+// exclusiveAttr turns a verifier into the times that hold it, half of it each (RFC 1813 section 3.3.8).
 func exclusiveAttr(verf [8]byte) *blockstore.SetAttr {
-	const keep = 1<<31 - 1
 	return &blockstore.SetAttr{
-		AtimeHow: blockstore.TimeClient, Atime: unixTime(binary.BigEndian.Uint32(verf[4:]) & keep),
-		MtimeHow: blockstore.TimeClient, Mtime: unixTime(binary.BigEndian.Uint32(verf[:4]) & keep),
+		AtimeHow: blockstore.TimeClient, Atime: timeOfHalf(binary.BigEndian.Uint32(verf[4:])),
+		MtimeHow: blockstore.TimeClient, Mtime: timeOfHalf(binary.BigEndian.Uint32(verf[:4])),
 	}
+}
+
+// timeOfHalf returns the time that holds half of a verifier. The seconds hold the lower 31 bits, which every
+// filesystem stores. The fraction of the second holds the upper bit: a quarter or a half, so that a
+// filesystem that rounds times to hundredths keeps it as well.
+func timeOfHalf(half uint32) time.Time {
+	const lower = 1<<31 - 1
+	return time.Unix(int64(half&lower), int64(half>>31+1)*int64(250*time.Millisecond))
+}
+
+// sameHalf reports whether the time of a file holds the half of the verifier that want holds. A filesystem that
+// stores whole seconds has lost the upper bit, and so has a file that an earlier version of rstored made.
+func sameHalf(got, want time.Time) bool {
+	return got.Equal(want) || got.Equal(want.Truncate(time.Second))
 }
 
 // makeNew is Mkdir, Symlink and Mknod: a name that must not be there yet.
@@ -567,7 +580,9 @@ func (f *FS) reap(v *entryView) {
 	h := f.tag.handle(&v.id)
 	if o := f.objects.get(&h); o != nil {
 		f.forget(o)
-		f.release(o)
+		if f.objects.leave(o) {
+			f.discard(o) // not later, as release would have it: the space is free when the client has its reply
+		}
 		return
 	}
 	if !f.pins.has(&h) {

@@ -76,8 +76,19 @@ func testExclusive(e *env) {
 	again, _, _, err := e.Create(nil, e.root, "x", blockstore.Exclusive, nil, v1)
 	e.ok(err)
 	e.wantNot(again != h, "the retry made another file")
-	_, _, _, err = e.Create(nil, e.root, "x", blockstore.Exclusive, nil, v2)
-	e.want(err, blockstore.ErrExist)
+	// Every bit of the verifier counts.
+	for _, v := range [][8]byte{v2, {0x81, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4, 0x85, 6, 7, 8}, {1, 2, 3, 4, 5, 6, 7, 9}} {
+		_, _, _, err = e.Create(nil, e.root, "x", blockstore.Exclusive, nil, v)
+		e.want(err, blockstore.ErrExist)
+	}
+	// A name that is something else than a new file is there, whatever the verifier.
+	e.mkdir(nil, e.root, "xdir", 0o755)
+	_, _, _, err = e.Symlink(nil, e.root, "xlink", "nowhere", nil)
+	e.ok(err)
+	for _, name := range []string{"xdir", "xlink"} {
+		_, _, _, err = e.Create(nil, e.root, name, blockstore.Exclusive, nil, v1)
+		e.want(err, blockstore.ErrExist)
+	}
 	if e.opts.Reopen != nil {
 		e.FS = e.opts.Reopen(e.T, e.FS)
 		again, _, _, err := e.Create(nil, e.root, "x", blockstore.Exclusive, nil, v1)
