@@ -178,6 +178,7 @@ func version4(version, carrier string) (list []Case) {
 		{Name: "deleg-two", Guests: 2, Timeout: 2 * time.Minute},
 		{Name: "frozen", Guests: 2, Host: frozen, Daemon: []string{"--lease-time", "10s"}, Timeout: 4 * time.Minute},
 		{Name: "reclaim", Guests: 2, Host: killed, Daemon: []string{"--lease-time", "30s"}, Timeout: 5 * time.Minute},
+		{Name: "once", Host: killedAgain, Daemon: []string{"--lease-time", "10s"}, Timeout: 4 * time.Minute},
 	} {
 		if version == "4.0" && c.Name == "reclaim" {
 			c.Env = env("GRACE", "60") // no client says that it is done
@@ -315,6 +316,28 @@ func killed(ctx context.Context, r *Run) error {
 		return err
 	}
 	return r.Tell("restarted")
+}
+
+// killedAgain kills the daemon under load eight times.
+func killedAgain(ctx context.Context, r *Run) error {
+	if err := r.Await(ctx, "loaded"); err != nil {
+		return err
+	}
+	for range 8 {
+		if err := r.Sleep(ctx, 3*time.Second); err != nil {
+			return err
+		}
+		if err := r.StopDaemon(syscall.SIGKILL); err != nil {
+			return err
+		}
+		if err := r.StartDaemon(ctx); err != nil {
+			return err
+		}
+	}
+	if err := r.Sleep(ctx, 3*time.Second); err != nil {
+		return err
+	}
+	return r.Tell("stop")
 }
 
 func env(kv ...string) map[string]string {
