@@ -5,6 +5,8 @@ import (
 	"encoding/gob"
 	"errors"
 	"testing"
+
+	"github.com/rstored/rstored/blockstore"
 )
 
 // handedOver is another table that goes on from a snapshot of this one, which is as it was.
@@ -66,7 +68,7 @@ func TestDamagedSnapshots(t *testing.T) {
 	shared, excl := Lock{Owner: owner(1), End: 5}, Lock{Owner: owner(2), Start: 3, End: 9, Exclusive: true}
 	for name, x := range map[string][]snapFile{
 		"no handle":       {{Held: []Lock{shared}}},
-		"long handle":     {{Handle: make([]byte, 41), Held: []Lock{shared}}},
+		"long handle":     {{Handle: make([]byte, blockstore.HandleMax+1), Held: []Lock{shared}}},
 		"nothing held":    {{Handle: h}},
 		"a file twice":    {{Handle: h, Held: []Lock{shared}}, {Handle: h, Held: []Lock{shared}}},
 		"conflict":        {{Handle: h, Held: []Lock{shared, excl}}},
