@@ -31,6 +31,9 @@ const (
 	// remindSpan bounds how far ahead a packet is believed to be the peer's. Somebody who guesses the queue pair's
 	// number, and no sequence number, must not end the connection.
 	remindSpan = 1024
+	// remindACKs is how often the ACK of a packet that came twice is repeated. The peer asks by it for an ACK that was
+	// lost. This one may be lost too, and an rdma_rxe whose requester has failed asks once.
+	remindACKs = 8
 )
 
 // reminder is what the responder knows to be missing.
@@ -41,6 +44,7 @@ type reminder struct {
 	at    rdma.Time // of the next reminder
 	wait  rdma.Time // between the last and that
 	due   bool      // an ACK goes before the NAK
+	acks  int       // to be repeated, where nothing is missing
 }
 
 // missing takes note of a request packet that came out of sequence.
@@ -51,15 +55,24 @@ func (q *QP) missing(now rdma.Time, psn wire.PSN) {
 		return
 	}
 	if !m.on || psn.After(m.known) {
-		m.on, m.known = true, psn
+		m.on, m.known, m.acks = true, psn, 0
 	}
 	q.remindLater(now)
 }
 
-// came takes note of a request packet that was expected, or came before.
+// cameAgain takes note of a request packet that came before.
+func (q *QP) cameAgain(now rdma.Time) {
+	if m := &q.resp.remind; !m.on {
+		m.acks = remindACKs
+	}
+	q.remindLater(now)
+}
+
+// came takes note of a request packet that was expected.
 func (q *QP) came(now rdma.Time) {
 	m := &q.resp.remind
 	if !m.on {
+		*m = reminder{}
 		return
 	}
 	if m.known.Before(q.resp.epsn) {
@@ -83,7 +96,17 @@ func (q *QP) remindLater(now rdma.Time) {
 func (q *QP) remind(now rdma.Time) {
 	r := &q.resp
 	m := &r.remind
-	if !m.on || now < m.at {
+	switch {
+	case m.at == 0 || now < m.at:
+		return
+	case !m.on:
+		r.ackDue = true
+		if m.acks--; m.acks == 0 {
+			*m = reminder{}
+			return
+		}
+		m.wait = min(m.wait+m.wait/2, remindMost)
+		m.at = now + m.wait
 		return
 	}
 	if silent := now - m.heard; silent >= remindStop {

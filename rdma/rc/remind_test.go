@@ -259,3 +259,35 @@ func TestNoReminders(t *testing.T) {
 		}
 	})
 }
+
+// TestRepeatedACKs: a packet that comes again asks for an ACK that was lost. Its ACK is repeated a few times, as it may be
+// lost too and the peer may ask no more, and not once the peer goes on.
+func TestRepeatedACKs(t *testing.T) {
+	for _, goesOn := range []bool{false, true} {
+		w := newRemindWorld(t, 1, 3)
+		w.send(0, 1)
+		for w.step() {
+		}
+		w.acks = 0
+		w.send(0)
+		w.step()
+		w.step()
+		if goesOn {
+			w.send(2)
+		}
+		start := w.p.now
+		for w.step() {
+		}
+		q := w.p.s[0].q
+		least, most := 1+remindACKs, 1+remindACKs
+		if goesOn {
+			least, most = 2, 3
+		}
+		if w.acks < least || w.acks > most || w.naks != 0 || q.State() != rdma.StateRTS || q.Deadline() != 0 {
+			t.Errorf("the peer goes on %v: %d ACKs, want %d to %d, %d NAKs, %v", goesOn, w.acks, least, most, w.naks, q.State())
+		}
+		if d := w.p.now - start; d > rdma.Second {
+			t.Errorf("it took %d ms", d/rdma.Millisecond)
+		}
+	}
+}

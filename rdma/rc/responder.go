@@ -115,7 +115,6 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 		}
 		return
 	case d < 0:
-		q.came(now)
 		q.duplicate(now, p)
 		return
 	}
@@ -406,7 +405,11 @@ func (q *QP) duplicate(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
 	if p.Op.Is(wire.ClassSend) || p.Op.Is(wire.ClassWrite) {
 		r.ackDue = true
+		q.cameAgain(now)
 		return
+	}
+	if r.remind.on {
+		q.remindLater(now)
 	}
 	for i := range r.held {
 		h := &r.held[i]
