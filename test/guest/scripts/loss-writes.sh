@@ -3,7 +3,7 @@
 if [ "${GUEST:-a}" = b ]; then
 	kernel_serves
 	both
-	PATIENCE=1000 both
+	PATIENCE=$((WRITES * 120)) both
 	exit 0
 fi
 path=/e
