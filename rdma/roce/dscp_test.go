@@ -62,8 +62,12 @@ func TestDSCP(t *testing.T) {
 		op   wire.Opcode
 		want uint8
 	}{
-		{0, wire.WriteMiddle, data}, {0, wire.ReadRequest, data}, {0, wire.CNP, data},
-		{1, wire.Acknowledge, data}, {1, wire.ReadRespMiddle, data}, {1, wire.CNP, cnp},
+		{0, wire.WriteMiddle, data},
+		{0, wire.ReadRequest, data},
+		{0, wire.CNP, data},
+		{1, wire.Acknowledge, data},
+		{1, wire.ReadRespMiddle, data},
+		{1, wire.CNP, cnp},
 	} {
 		if got := sent[c.side][c.op]; len(got) != 1 || got[c.want] == 0 {
 			t.Errorf("side %d, %v: DSCPs %v, want %d", c.side, c.op, got, c.want)
