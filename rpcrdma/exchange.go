@@ -406,8 +406,8 @@ func (c *Client) called(xid uint32, msg []byte) {
 	c.cfg.Backward(bytes.Clone(msg), func(reply []byte) { c.loop.Submit(func() { c.answerBackward(reply) }) })
 }
 
-// answerBackward sends a reply to a call of the server as soon as there is a buffer. One that is too long for a message is not
-// sent: the server has its own limit of time.
+// answerBackward sends a reply to a call of the server as soon as there is a buffer. One that is too long for a message
+// is not sent: the server has its own limit of time.
 func (c *Client) answerBackward(msg []byte) {
 	h := Header{XID: rpc.ReplyXID(msg), Version: Version, Credits: 1, Type: TypeMsg}
 	if c.closed || len(c.answers) >= 2*backwardReceives || h.Len()+len(msg) > c.inlineOut {

@@ -21,13 +21,13 @@ const (
 )
 
 // changes makes the times of attribute changes differ for every two changes of this server, as caching clients
-// need: version 3 compares ctime, and the change attribute of version 4 is made of it. The kernel's own differ by the tick
-// of its clock only, before Linux 6.13 and on some filesystems since. A change that leaves the ctime as it was
+// need: version 3 compares ctime, and the change attribute of version 4 is made of it. The kernel's own differ by the
+// tick of its clock only, before Linux 6.13 and on some filesystems since. A change that leaves the ctime as it was
 // adds a nanosecond to what is reported, by whatever name of the inode it is asked for.
 //
-// The nanoseconds are in memory alone. What was last changed before the store was opened, or was forgotten for room, may
-// have had some: it is reported as sealed, later than with any of them, and earlier than after the next tick. So ctime
-// never goes back.
+// The nanoseconds are in memory alone. What was last changed before the store was opened, or was forgotten for room,
+// may have had some: it is reported as sealed, later than with any of them, and earlier than after the next tick. So
+// ctime never goes back.
 type changes struct {
 	coarse bool // ctimes have the resolution of a tick
 	max    int  // changesMax
@@ -52,8 +52,8 @@ func (c *changes) init(coarse bool) {
 	c.recent = make(map[inode]stamp)
 }
 
-// sealNow seals what has changed up to now, and waits until the clock of ctimes has moved on: what changes in a tick that
-// is sealed already cannot be sealed again.
+// sealNow seals what has changed up to now, and waits until the clock of ctimes has moved on: what changes in a tick
+// that is sealed already cannot be sealed again.
 func (c *changes) sealNow() {
 	now := time.Now().UnixNano()
 	c.seal(now)

@@ -40,7 +40,8 @@ func newFailingDisk(t *testing.T) *failingDisk {
 	return d
 }
 
-// loopDisk makes an ext4, or an older kind of it, in a file and mounts it. The disk takes requests of so many KiB, if that is said.
+// loopDisk makes an ext4, or an older kind of it, in a file and mounts it. The disk takes requests of so many KiB, if
+// that is said.
 func loopDisk(t *testing.T, kind, image string, size int64, request string, options ...string) (dir string) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")

@@ -192,8 +192,8 @@ func runSyncModel(t *testing.T, f *FS, h blockstore.Handle, seed uint64) (failed
 	return failed, changed, kept
 }
 
-// TestLastUser: the last user of an evicted object that has unstable writes waits for no sync, a COMMIT of them does, and
-// calls that open further objects wait when many of them are to be synced.
+// TestLastUser: the last user of an evicted object that has unstable writes waits for no sync, a COMMIT of them does,
+// and calls that open further objects wait when many of them are to be synced.
 func TestLastUser(t *testing.T) {
 	f, _ := openTemp(t, Options{})
 	h := dataFile(t, f, 8192)

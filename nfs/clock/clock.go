@@ -1,4 +1,5 @@
-// Package clock is the time by which leases, recalls and limits go: it runs while the host is suspended, and nobody sets it.
+// Package clock is the time by which leases, recalls and limits go: it runs while the host is suspended, and nobody
+// sets it.
 package clock
 
 import (
@@ -21,8 +22,8 @@ func boot() int64 {
 }
 
 // Now is the time since the host was started, counted from where the wall clock was when the process began. Times of
-// Now are for differences: setting the wall clock does not change them, and what is shown of them is off by as much as the wall
-// clock was set since. They have no monotonic reading of Go, whose clock stands while the host is suspended.
+// Now are for differences: setting the wall clock does not change them, and what is shown of them is off by as much as
+// the wall clock was set since. They have no monotonic reading of Go, whose clock stands while the host is suspended.
 func Now() time.Time { return time.Unix(0, begin+boot()) }
 
 // Since is the time since at, which is one of Now.

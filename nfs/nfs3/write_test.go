@@ -40,8 +40,8 @@ func (f *losing) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, n u
 	return f.FS.Commit(c, h, off, n)
 }
 
-// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by the verifiers: that of
-// a WRITE is of before, that of a COMMIT of after.
+// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by the verifiers: that
+// of a WRITE is of before, that of a COMMIT of after.
 func TestVerifierOfLostWrites(t *testing.T) {
 	r := newRig(t)
 	f := &losing{FS: r.fs}

@@ -54,8 +54,8 @@ func (b bitmap) each(f func(n int)) {
 }
 
 // decodeBitmap reads a bitmap4. more says that bits are set that bitmap has no room for: attributes of later minor
-// versions, which exist for no object here. A bitmap4 has no bound (RFC 8881 section 3.2) but the end of the message, which
-// is looked for first: n is the peer's.
+// versions, which exist for no object here. A bitmap4 has no bound (RFC 8881 section 3.2) but the end of the message,
+// which is looked for first: n is the peer's.
 func decodeBitmap(d *xdr.Decoder) (b bitmap, more bool) {
 	n := d.Uint32()
 	if 4*uint64(n) > uint64(d.Remaining()) {

@@ -21,8 +21,9 @@ func longBitmap(n int, attr int) args {
 	}
 }
 
-// TestLongBitmaps: attributes that nobody knows, beyond 255 too, are left out where they are asked for, and not supported where they
-// are set or compared. A bitmap that does not end with the message is BADXDR, whatever it says of its length.
+// TestLongBitmaps: attributes that nobody knows, beyond 255 too, are left out where they are asked for, and not
+// supported where they are set or compared. A bitmap that does not end with the message is BADXDR, whatever it says of
+// its length.
 func TestLongBitmaps(t *testing.T) {
 	r := newRig(t)
 	x := r.session(2, "one")

@@ -301,8 +301,8 @@ func checkCred(t *testing.T, what string, c *rpc.Cred, sys bool, uid uint32) {
 	}
 }
 
-// TestNoUseBackchannel: one by which nothing could be recalled is too small, whether or not it is wanted at once. One without
-// slots is none.
+// TestNoUseBackchannel: one by which nothing could be recalled is too small, whether or not it is wanted at once. One
+// without slots is none.
 func TestNoUseBackchannel(t *testing.T) {
 	small := newRig(t)
 	id, seq, _ := small.exchange("small", 1)

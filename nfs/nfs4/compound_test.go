@@ -258,8 +258,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestSmallSessions: a session of 512 bytes of request and 400 of response is granted, and its bounds hold. So is the smallest that
-// a SEQUENCE fits into.
+// TestSmallSessions: a session of 512 bytes of request and 400 of response is granted, and its bounds hold. So is the
+// smallest that a SEQUENCE fits into.
 func TestSmallSessions(t *testing.T) {
 	r := newRig(t)
 	fh := r.session(2, "big").handle("one")

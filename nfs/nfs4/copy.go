@@ -160,7 +160,8 @@ func (c *copying) piece(p []byte) (uint64, error) {
 }
 
 // extent is what is next in the source: a hole of so many bytes, and the data behind it, neither of which
-// goes beyond what is to be copied. No data means that the hole is the rest. Where either store knows no holes, all is data.
+// goes beyond what is to be copied. No data means that the hole is the rest. Where either store knows no holes, all is
+// data.
 func (c *copying) extent() (hole, data uint64, err error) {
 	begin, left := c.sourceOff+c.done, c.count-c.done
 	x, ok := c.from.x.FS.(blockstore.Extents)

@@ -23,8 +23,8 @@ type denial struct {
 
 const (
 	refusedEvery = time.Minute
-	// refusedMax bounds what is remembered. When it is full all of it is forgotten: lines are repeated, and the audit log
-	// has a limit of its own.
+	// refusedMax bounds what is remembered. When it is full all of it is forgotten: lines are repeated, and the audit
+	// log has a limit of its own.
 	refusedMax = 4096
 )
 

@@ -69,8 +69,8 @@ func TestCommittedIsWhatTheStoreSays(t *testing.T) {
 	}
 }
 
-// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by the verifiers: that of
-// a WRITE is of before, that of a COMMIT of after.
+// TestVerifierOfLostWrites: what is lost while a WRITE or a COMMIT is under way, the client sees by the verifiers: that
+// of a WRITE is of before, that of a COMMIT of after.
 func TestVerifierOfLostWrites(t *testing.T) {
 	var s *syncing
 	r := newRigOver(t, func(fs blockstore.FS) blockstore.FS {

@@ -24,8 +24,8 @@ import (
 // without an answer; 2 finds it by the hash, once. A record of which the client has the answer is never
 // used: the slot does not come again.
 //
-// The memory is a shared mapping of a file. It outlives a kill of the process, not a crash of the host; so sessions are not
-// persistent as CREATE_SESSION4_FLAG_PERSIST means it.
+// The memory is a shared mapping of a file. It outlives a kill of the process, not a crash of the host; so sessions are
+// not persistent as CREATE_SESSION4_FLAG_PERSIST means it.
 
 // A record, of 128 bytes:
 //
@@ -224,8 +224,8 @@ func (done) Journaled() bool { return false }
 func (done) Intend([]byte)   {}
 func (done) Doubt() []byte   { return nil }
 
-// once finds out whether an operation, whose arguments begin at from, has changed names in the current directory's store before
-// the server was killed.
+// once finds out whether an operation, whose arguments begin at from, has changed names in the current directory's
+// store before the server was killed.
 func (k *compound) once(from xdr.Decoder) nfs.Once {
 	o := nfs.Once{Call: done{}, FS: k.cur.x.FS}
 	switch {

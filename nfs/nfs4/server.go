@@ -54,8 +54,8 @@ type Config struct {
 	// connection of its own, at an address that the client's own calls come from.
 	// It must not wait. nil: nobody is called, and none of them gets a delegation.
 	CallBack func(to netip.AddrPort) rpc.Caller
-	// Now is the clock of leases, recalls and limits; nil means clock.Now. Wall is that of what files say, which is the host's;
-	// nil means Now where there is one, else time.Now.
+	// Now is the clock of leases, recalls and limits; nil means clock.Now. Wall is that of what files say, which is the
+	// host's; nil means Now where there is one, else time.Now.
 	Now, Wall func() time.Time
 }
 

@@ -127,17 +127,17 @@ const (
 	secParmsMax = 16
 )
 
-// What a channel takes at least, in bytes: a SEQUENCE alone with its RPC headers and without a credential, or its result. A
-// channel of less is of no use, one of a little more is for the client to know. Of the other direction a recall with its
-// SEQUENCE, a credential and the longest handle, and its result (section 18.36.3).
+// What a channel takes at least, in bytes: a SEQUENCE alone with its RPC headers and without a credential, or its
+// result. A channel of less is of no use, one of a little more is for the client to know. Of the other direction a
+// recall with its SEQUENCE, a credential and the longest handle, and its result (section 18.36.3).
 const (
 	requestMin      = 128
 	responseMin     = 96
 	backResponseMin = 128
 )
 
-// backTooSmall reports whether nothing could be called for by the backchannel that a client describes. One of zeros says
-// that there is none to be, where it is not asked for at once.
+// backTooSmall reports whether nothing could be called for by the backchannel that a client describes. One of zeros
+// says that there is none to be, where it is not asked for at once.
 func backTooSmall(c *state.Channel, wanted bool) bool {
 	if *c == (state.Channel{}) && !wanted {
 		return false

@@ -208,8 +208,8 @@ func costOf(what any) int64 {
 
 func (o *seqOwner) cost() int64 { return int64(ownerCost + len(o.name)) }
 
-// full reports whether the client can have no further state, for an owner with a name so long. Who asks is admitted by an
-// export. Call with mu held.
+// full reports whether the client can have no further state, for an owner with a name so long. Who asks is admitted by
+// an export. Call with mu held.
 func (c *Client) full(owner int) bool {
 	c.admitted()
 	return len(c.states) >= c.s.cfg.States || !c.room(int64(stateCost+owner))

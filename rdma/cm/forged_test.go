@@ -241,7 +241,8 @@ func TestPeerComesBackWithItsQueuePair(t *testing.T) {
 	}
 }
 
-// TestRepeatedGoFirst: of the REQs that wait, those that were dropped before are the first, and stay half of them at most.
+// TestRepeatedGoFirst: of the REQs that wait, those that were dropped before are the first, and stay half of them at
+// most.
 func TestRepeatedGoFirst(t *testing.T) {
 	n := newNetwork(t, 9)
 	server := n.m[1]

@@ -11,12 +11,12 @@ import (
 // ErrPeerStopped is why a QP has failed whose peer did not send again what was lost, though it was asked for.
 var ErrPeerStopped = errors.New("the peer has stopped sending its requests")
 
-// The responder asks again for what is missing. A packet that came out of sequence shows that the packets before it were
-// sent. A requester sends all of them again after one NAK (IBTA 9.7.5.2.4), or when its timer expires. rdma_rxe does not
-// always: it carries out the memory registrations between its messages a second time when it goes back, which
+// The responder asks again for what is missing. A packet that came out of sequence shows that the packets before it
+// were sent. A requester sends all of them again after one NAK (IBTA 9.7.5.2.4), or when its timer expires. rdma_rxe
+// does not always: it carries out the memory registrations between its messages a second time when it goes back, which
 // fails. It then sends nothing more, has no timer running, and notices its failure by the next packet that
-// acknowledges something. So the responder repeats ACK and NAK while something is missing. Where that does not help either
-// it ends the connection, so that the peer connects anew within seconds.
+// acknowledges something. So the responder repeats ACK and NAK while something is missing. Where that does not help
+// either it ends the connection, so that the peer connects anew within seconds.
 const (
 	// remindLeast is the least silence after which the peer is asked again. remindRounds round trips must have passed
 	// too, or remindFar where their time is not known, as we send nothing that is acknowledged.

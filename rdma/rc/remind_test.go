@@ -260,8 +260,8 @@ func TestNoReminders(t *testing.T) {
 	})
 }
 
-// TestRepeatedACKs: a packet that comes again asks for an ACK that was lost. Its ACK is repeated a few times, as it may be
-// lost too and the peer may ask no more, and not once the peer goes on.
+// TestRepeatedACKs: a packet that comes again asks for an ACK that was lost. Its ACK is repeated a few times, as it may
+// be lost too and the peer may ask no more, and not once the peer goes on.
 func TestRepeatedACKs(t *testing.T) {
 	for _, goesOn := range []bool{false, true} {
 		w := newRemindWorld(t, 1, 3)

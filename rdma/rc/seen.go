@@ -21,8 +21,8 @@ type Seen struct {
 	FullSent, FullArrived bool
 }
 
-// Narrow reports whether the path seems to carry less than the path MTU of the connection: packets arrive, but none that
-// is full.
+// Narrow reports whether the path seems to carry less than the path MTU of the connection: packets arrive, but none
+// that is full.
 func (s *Seen) Narrow() bool { return s.FullSent && !s.FullArrived && s.RxPackets > 0 }
 
 // NAKs are the negative acknowledgements of one kind and direction.

@@ -9,9 +9,9 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestForgedPacketsCost measures what is left of a link of 10 Gbit/s to RDMA WRITEs of 1 MiB while somebody who does not see
-// their packets sends others in the name of either side. docs/security.md has the numbers. What hits no queue pair costs nothing;
-// what does costs throughput, and neither data nor the connection.
+// TestForgedPacketsCost measures what is left of a link of 10 Gbit/s to RDMA WRITEs of 1 MiB while somebody who does
+// not see their packets sends others in the name of either side. docs/security.md has the numbers. What hits no queue
+// pair costs nothing; what does costs throughput, and neither data nor the connection.
 func TestForgedPacketsCost(t *testing.T) {
 	const (
 		bandwidth = 1250e6 // bytes a second

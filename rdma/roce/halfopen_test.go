@@ -176,7 +176,8 @@ func TestAckTimeoutOfPeer(t *testing.T) {
 }
 
 // TestHalfOpenFlood: REQs that nobody confirms, in the names of a client and of nobody, by many thousands a
-// second: connections that exist go on, and that client gets new ones. Half-open connections that make room have no post-mortem.
+// second: connections that exist go on, and that client gets new ones. Half-open connections that make room have no
+// post-mortem.
 func TestHalfOpenFlood(t *testing.T) {
 	for seed := range uint64(2) {
 		w := &world{t: t, net: sim.New(sim.Config{Seed: 30 + seed}), dev: make([]*roce.Device, 2), port: 7}

@@ -11,7 +11,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// narrowLink is a way that carries datagrams of at most most bytes. Longer ones are refused by our own interface, or lost.
+// narrowLink is a way that carries datagrams of at most most bytes. Longer ones are refused by our own interface, or
+// lost.
 type narrowLink struct {
 	link.Link
 	most    int

@@ -286,8 +286,8 @@ func TestNoSharedAnswer(t *testing.T) {
 }
 
 // TestXIDReuse is ten minutes of short-lived processes that make and remove the same few lock files, with XIDs
-// from a random 32-bit number on, as libnfs and the Go client have them, on a virtual clock. One in ten replies is lost with
-// its connection.
+// from a random 32-bit number on, as libnfs and the Go client have them, on a virtual clock. One in ten replies is lost
+// with its connection.
 func TestXIDReuse(t *testing.T) {
 	const (
 		minutes   = 10

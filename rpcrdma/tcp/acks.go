@@ -46,7 +46,8 @@ func (a *acks) wrote(n int64, batch []*call) {
 	}
 }
 
-// Settle implements rpc.Settler. It is called before the connection is closed, too, as nothing can be learned afterwards.
+// Settle implements rpc.Settler. It is called before the connection is closed, too, as nothing can be learned
+// afterwards.
 func (a *acks) Settle() {
 	a.mu.Lock()
 	var acked []unacked

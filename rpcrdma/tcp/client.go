@@ -308,7 +308,8 @@ func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.En
 const drainTimeout = 5 * time.Second
 
 // unsendable ends a connection that nothing can be written to. Replies that have come already are read first:
-// the server has the acknowledgment of the client's host for them, and need not know them when they are asked for again.
+// the server has the acknowledgment of the client's host for them, and need not know them when they are asked for
+// again.
 func (c *Client) unsendable(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
 		c.fail(err)

@@ -75,8 +75,8 @@ func once(c *Client) (n uint32, err error) {
 	return n, err
 }
 
-// TestAnswersOfOthers: another process of the host that has the XID by chance has its call executed, whether the connection of
-// the first is there still or not.
+// TestAnswersOfOthers: another process of the host that has the XID by chance has its call executed, whether the
+// connection of the first is there still or not.
 func TestAnswersOfOthers(t *testing.T) {
 	s, _, addr, _, release := counted(t)
 	close(release)
@@ -97,7 +97,8 @@ func TestAnswersOfOthers(t *testing.T) {
 	}
 }
 
-// TestOnceOverAnotherConnection: who has lost his connection before the reply gets the reply on the next, from whatever port.
+// TestOnceOverAnotherConnection: who has lost his connection before the reply gets the reply on the next, from whatever
+// port.
 func TestOnceOverAnotherConnection(t *testing.T) {
 	s, srv, addr, runs, release := counted(t)
 	a := dial(t, addr)

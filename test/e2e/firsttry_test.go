@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// TestFirstTry: the commands of README's section "Serve a directory" work as they are written, as whoever runs this test, and, if that
-// is root, as another user too. Only the addresses and the places of sockets and state are the test's.
+// TestFirstTry: the commands of README's section "Serve a directory" work as they are written, as whoever runs this
+// test, and, if that is root, as another user too. Only the addresses and the places of sockets and state are the
+// test's.
 func TestFirstTry(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {

@@ -32,8 +32,8 @@ func read(e *xdr.Encoder, n uint32) {
 	e.Uint32(n)
 }
 
-// TestCompoundPlans: the data of compounds has chunks of its own, or room in the Reply chunk, and arguments pass as they are but for
-// counts that are too large.
+// TestCompoundPlans: the data of compounds has chunks of its own, or room in the Reply chunk, and arguments pass as
+// they are but for counts that are too large.
 func TestCompoundPlans(t *testing.T) {
 	data := bytes.Repeat([]byte("x"), 5001)
 	write := compound(4, func(e *xdr.Encoder) {

@@ -10,8 +10,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// TestLinksBetweenExports: a client of an export cannot have another directory exported by putting a symbolic link in the place
-// of one that is exported below; links of the host's administrator elsewhere are followed.
+// TestLinksBetweenExports: a client of an export cannot have another directory exported by putting a symbolic link in
+// the place of one that is exported below; links of the host's administrator elsewhere are followed.
 func TestLinksBetweenExports(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -128,7 +128,8 @@ func (d *Daemon) serveOps(l net.Listener) endpoint {
 	return endpoint{addr: boundAddr(l), stop: func(ctx context.Context) error { return s.Close(ctx) }}
 }
 
-// opsNames are the names that the ops ports are asked for by: what the host calls itself, and what the configuration says.
+// opsNames are the names that the ops ports are asked for by: what the host calls itself, and what the configuration
+// says.
 func (d *Daemon) opsNames() []string {
 	names := slices.Clone(d.cfg.Load().OpsHosts)
 	if h, err := os.Hostname(); err == nil {

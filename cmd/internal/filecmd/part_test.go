@@ -198,8 +198,8 @@ func (r *rig) list() (all []string) {
 
 const copied = 4<<20 + 77
 
-// TestOldTargetStays: a copy that fails, or is interrupted, leaves the target of before as it was, and nothing else. One
-// that succeeds replaces it, with the mode of the source, without set-ID bits.
+// TestOldTargetStays: a copy that fails, or is interrupted, leaves the target of before as it was, and nothing else.
+// One that succeeds replaces it, with the mode of the source, without set-ID bits.
 func TestOldTargetStays(t *testing.T) {
 	for _, interrupt := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -251,8 +251,8 @@ func TestOldTargetStays(t *testing.T) {
 	}
 }
 
-// TestTargetIsReplaced: a target is a new file. A symbolic link in its place is not followed, and another name of the old
-// target keeps the old data. A directory is not replaced.
+// TestTargetIsReplaced: a target is a new file. A symbolic link in its place is not followed, and another name of the
+// old target keeps the old data. A directory is not replaced.
 func TestTargetIsReplaced(t *testing.T) {
 	r := newRig(t)
 	src := r.write("src", []byte("new"), 0o644)
@@ -288,7 +288,8 @@ func TestTargetIsReplaced(t *testing.T) {
 	}
 }
 
-// TestResume: with --resume a copy goes on where one before has failed, both ways, and does not read again what is there.
+// TestResume: with --resume a copy goes on where one before has failed, both ways, and does not read again what is
+// there.
 func TestResume(t *testing.T) {
 	const chunk = 1 << 20
 	r := newRig(t)
@@ -336,8 +337,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestPartsOfOthers: --resume goes on with no file that somebody else may have put there, or may have written to, nor with a
-// part of what the source was before.
+// TestPartsOfOthers: --resume goes on with no file that somebody else may have put there, or may have written to, nor
+// with a part of what the source was before.
 func TestPartsOfOthers(t *testing.T) {
 	const chunk = 1 << 20
 	data := random(copied, 3)

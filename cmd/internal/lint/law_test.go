@@ -135,8 +135,9 @@ func allowed(rel, imp string, allow []string) bool {
 	return rel == imp
 }
 
-// TestLeasesGoByTheirClock: the packages whose leases, recalls, grace periods and limits must not depend on how the host's clock is
-// set read nfs/clock, or no clock at all. Where a file says what time of the wall clock it needs, that is listed here.
+// TestLeasesGoByTheirClock: the packages whose leases, recalls, grace periods and limits must not depend on how the
+// host's clock is set read nfs/clock, or no clock at all. Where a file says what time of the wall clock it needs, that
+// is listed here.
 func TestLeasesGoByTheirClock(t *testing.T) {
 	wall := map[string]string{"nfs/nfs4/server.go": "s.wall = time.Now"} // times of files
 	reads := regexp.MustCompile(`\btime\.(Now|Since|Until)\b`)

@@ -86,8 +86,8 @@ func Handler(cfg Config) http.Handler {
 	})
 }
 
-// meant reports whether a request's Host is an address or a name of this server. A page of another site that has its name
-// resolve to this server (DNS rebinding) sends its own, and is to read nothing. Who sends none is no browser.
+// meant reports whether a request's Host is an address or a name of this server. A page of another site that has its
+// name resolve to this server (DNS rebinding) sends its own, and is to read nothing. Who sends none is no browser.
 func meant(host string, names func() []string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

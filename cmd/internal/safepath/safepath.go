@@ -21,8 +21,8 @@ const linksMax = 40
 // overflow is the owner of what belongs to nobody in this user namespace.
 const overflow = 65534
 
-// Check returns nil if the path exists and only root and the owners can change what it leads to. A directory on the way that
-// everybody may write is good if it is sticky, such as /tmp: nobody can replace in there what belongs to others.
+// Check returns nil if the path exists and only root and the owners can change what it leads to. A directory on the way
+// that everybody may write is good if it is sticky, such as /tmp: nobody can replace in there what belongs to others.
 func Check(path string, owners ...uint32) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("%s is not an absolute path", path)
@@ -113,8 +113,8 @@ func others(st fs.FileInfo) fs.FileMode {
 	return 0o022
 }
 
-// outside reports whether the overflow user stands for users of the outer user namespace, root among them. Nobody in this
-// one can be that user.
+// outside reports whether the overflow user stands for users of the outer user namespace, root among them. Nobody in
+// this one can be that user.
 func outside() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
