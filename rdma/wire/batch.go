@@ -1,28 +1,28 @@
 package wire
 
-// Datagram is one packet to send. Its headers are in the slab of its Batch,
-// its payload stays in the memory it was read from and must be left alone
-// until the link has sent the batch.
+// Datagram is one packet to send. Its headers lie in the slab of its Batch. Its payload stays in
+// the memory of the work request or region. That memory must not be reused until the link has
+// sent the batch.
 type Datagram struct {
 	Flow *Flow
-	// Hdr is BTH and extended headers. Its capacity leaves room for the
-	// trailer, pad and ICRC, which the link writes behind it: only the link
-	// knows the IPv4 identification that the ICRC covers.
+	// Hdr is BTH and extended headers. Its capacity has room for pad and ICRC. The link
+	// appends them, because only the link knows the IPv4 identification, which the ICRC covers.
 	Hdr        []byte
 	Payload    [][]byte
 	PayloadLen int
 	Pad        uint8
-	// Again says that the packet was sent before.
+	// Again marks a retransmission.
 	Again bool
-	// Volatile is not nil if others change the payload, or take it away. The packet is
-	// then sent from a copy if it is sent again, or if touching the payload is a fault.
+	// Volatile is not nil if another process can change or truncate the payload (pages of a
+	// file) while the link reads it. The link sends such a packet from a copy if it is a
+	// retransmission, or if reading the payload faults.
 	Volatile Volatile
-	// Void says that the payload could not be had: the packet is sent so that it is not
-	// taken for a good one.
+	// Void is set when the payload could not be read. The link then sends the packet with a
+	// wrong ICRC, so that the receiver drops it and the PSN stays open.
 	Void bool
 }
 
-// Volatile makes copies of a payload that others change; see rdma.Volatile.
+// Volatile copies a payload that can change or vanish; see rdma.Volatile.
 type Volatile interface {
 	Copy(dst, src []byte) error
 }
@@ -30,7 +30,9 @@ type Volatile interface {
 // Size is the length of the datagram in bytes, BTH to ICRC.
 func (d *Datagram) Size() int { return len(d.Hdr) + d.PayloadLen + int(d.Pad) + ICRCLen }
 
-// Own puts a copy in the place of a volatile payload: in b, which has room for it.
+// Own replaces a volatile payload by a copy in b, which has room for PayloadLen bytes. The
+// datagram refers to b until the batch is sent. If a part cannot be copied, the rest of the copy
+// is zero and the datagram is Void.
 func (d *Datagram) Own(b []byte) {
 	b = b[:d.PayloadLen:d.PayloadLen]
 	at := 0
@@ -48,17 +50,18 @@ func (d *Datagram) Own(b []byte) {
 // trailerMax is the room for pad and ICRC behind the headers.
 const trailerMax = 8
 
-const slot = HeadersMax + trailerMax
+// hdrRoom is the part of the slab that each datagram gets.
+const hdrRoom = HeadersMax + trailerMax
 
-// partsPerDatagram is how many payload pieces a datagram has room for on
-// average; a Batch is full when either runs out.
+// partsPerDatagram is how many payload pieces there is room for, on average. A Batch is full
+// when it runs out of datagrams or of pieces.
 const partsPerDatagram = 4
 
 // PartsMax is the largest number of payload pieces of one datagram.
 const PartsMax = 32
 
-// Batch is a list of datagrams on their way to a link. All of its memory is
-// made once; Add does not allocate.
+// Batch is a list of datagrams for a link. NewBatch allocates all of its memory; Add and Reset
+// do not allocate.
 type Batch struct {
 	D     []Datagram
 	slab  []byte
@@ -69,7 +72,7 @@ type Batch struct {
 func NewBatch(n int) *Batch {
 	return &Batch{
 		D:     make([]Datagram, 0, n),
-		slab:  make([]byte, n*slot),
+		slab:  make([]byte, n*hdrRoom),
 		parts: make([][]byte, 0, n*partsPerDatagram+PartsMax),
 	}
 }
@@ -82,16 +85,17 @@ func (b *Batch) Full() bool {
 // Room is the number of datagrams of one payload piece each that still fit.
 func (b *Batch) Room() int { return min(cap(b.D)-len(b.D), cap(b.parts)-len(b.parts)) }
 
-// Reset empties the batch and forgets the payloads it referred to.
+// Reset empties the batch. It clears the references to payloads, so that the batch does not keep
+// memory of completed requests reachable.
 func (b *Batch) Reset() {
 	clear(b.D)
 	clear(b.parts)
 	b.D, b.parts = b.D[:0], b.parts[:0]
 }
 
-// Add appends a packet. It sets p.Pad from the payload's length; p.Payload is
-// ignored. The caller has checked Full. payload may be reused after the call,
-// the bytes it names may not.
+// Add appends a packet. It sets p.Pad from the payload's length (IBTA 9.2) and ignores p.Payload.
+// The caller has checked Full. The caller may reuse the slice payload after the call, but not the
+// bytes that its elements refer to.
 func (b *Batch) Add(f *Flow, p *Packet, payload [][]byte) {
 	start := len(b.parts)
 	n := 0
@@ -102,7 +106,8 @@ func (b *Batch) Add(f *Flow, p *Packet, payload [][]byte) {
 		}
 	}
 	p.Pad = uint8(-n & 3)
-	at := len(b.D) * slot
-	hdr := AppendHeaders(b.slab[at:at:at+slot], p)
-	b.D = append(b.D, Datagram{Flow: f, Hdr: hdr, Payload: b.parts[start:len(b.parts):len(b.parts)], PayloadLen: n, Pad: p.Pad})
+	at := len(b.D) * hdrRoom
+	hdr := AppendHeaders(b.slab[at:at:at+hdrRoom], p)
+	parts := b.parts[start:len(b.parts):len(b.parts)]
+	b.D = append(b.D, Datagram{Flow: f, Hdr: hdr, Payload: parts, PayloadLen: n, Pad: p.Pad})
 }

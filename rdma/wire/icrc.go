@@ -6,10 +6,41 @@ import (
 	"net/netip"
 )
 
-// The invariant CRC of RoCEv2 is the CRC-32 of IEEE 802.3 over the packet from
-// the IP header on, with the fields that routers change taken as all ones and
-// eight bytes of ones in front in place of the absent LRH. Its four bytes go
-// on the wire least significant first, behind the pad.
+// The invariant CRC of RoCEv2 (IBTA annex A17) is the CRC-32 of IEEE 802.3 over the packet
+// from the IP header on, preceded by eight bytes of ones in place of the LRH, which RoCE does not
+// have. Fields that routers change count as all ones: they are marked # below. The four bytes of
+// the ICRC follow the pad, least significant byte first.
+//
+// IPv4 and UDP:
+//
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   4   |   5   |###### TOS ####|         Total length          |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|        Identification         |0|D|0|    Fragment offset      |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|###### TTL ####| Protocol = 17 |####### Header checksum #######|
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                        Source address                         |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                      Destination address                      |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|          Source port          |    Destination port = 4791    |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|            Length             |######### Checksum ############|
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//
+// The first eight bytes of IPv6; both addresses and UDP follow:
+//
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   6   |# Traffic class|############ Flow label ###############|
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|        Payload length         |  Next = 17    |## Hop limit ##|
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//
+// Of the BTH, byte 4 (FECN, BECN, reserved) counts as ones. The rest of the packet is covered as
+// it is sent.
 
 const (
 	// lrhLen is the number of bytes of ones in front.
@@ -24,30 +55,32 @@ const (
 	// datagramMax is the longest UDP payload: lengths are 16 bits wide.
 	datagramMax = 1<<16 - 1 - udpLen - ip4Len
 
-	// prefixLen is how much of a packet is gathered for the first step of the CRC, with
-	// the ones: of short pieces each costs as much as of the hundred bytes. What follows of a
-	// packet over IPv4 that has a BTH alone is whole steps of 16.
+	// prefixLen is how many bytes, ones included, are gathered into one buffer for the first
+	// step of the CRC. A call of crc32.Update costs as much for a header of 12 bytes as for
+	// 100, so one call for all headers is faster than one for each. 128 is a multiple of 16,
+	// the step of the fast implementation.
 	prefixLen = 128
 
 	// FlagsDF is the flags and fragment offset word of every packet we send.
 	FlagsDF = 0x4000
 )
 
-// Flow is what the IP and UDP headers of a packet say, as far as the ICRC
-// covers it. Both addresses are of one family, IPv4 also in its mapped form;
-// nothing verifies against a flow of mixed or missing addresses. It holds
-// scratch space, so it serves one goroutine at a time.
+// Flow is the part of the IP and UDP headers that the ICRC covers and that is the same for all
+// packets of a connection. Both addresses are of one family; IPv4 may be in its mapped form. No
+// packet verifies against a flow of mixed or missing addresses. A Flow has scratch space: one
+// goroutine uses it at a time.
 type Flow struct {
 	Src, Dst netip.Addr
 	SrcPort  uint16
 	TOS      uint8 // DSCP and ECN to send with; not covered by the ICRC
 
-	// prefix begins with the ones, and the IP and UDP headers; the BTH, and what else begins
-	// the packet, is put behind them.
+	// prefix is the ones, the masked IP and UDP headers, and then the first bytes of the
+	// packet. The headers are built once and patched for each packet.
 	prefix [prefixLen]byte
 	n      int // bytes of IP and UDP headers, 0 = not built
-	src    netip.Addr
-	dst    netip.Addr
+	// src and dst are the addresses that prefix was built for. Src and Dst are exported and
+	// may change, so begin compares them.
+	src, dst netip.Addr
 }
 
 // build fills prefix with the masked IP and UDP headers, lengths and ID zero.
@@ -79,8 +112,9 @@ func (f *Flow) build() {
 	b[f.n-2], b[f.n-1] = 0xff, 0xff
 }
 
-// begin is the CRC over the IP and UDP headers and the beginning of a datagram of size
-// bytes: the BTH, and of the pieces behind it the first n bytes.
+// begin returns the CRC over the IP and UDP headers, the BTH and the first n bytes behind the
+// BTH: extended headers, and then payload if all of hdr was taken. size is the length of the
+// datagram, BTH to ICRC.
 func (f *Flow) begin(id uint16, size int, hdr, payload []byte) (crc uint32, n int) {
 	if f.n == 0 || f.src != f.Src || f.dst != f.Dst {
 		f.build()
@@ -105,10 +139,9 @@ func (f *Flow) begin(id uint16, size int, hdr, payload []byte) (crc uint32, n in
 
 var padding [4]byte
 
-// ICRC computes the ICRC of a packet that is sent with IPv4 identification id
-// and DF set (IPv6 has no identification). hdr is BTH and extended headers,
-// payload follows it, then pad zero bytes. The result's little-endian bytes go
-// on the wire. It does not allocate.
+// ICRC computes the ICRC of a packet that is sent with IPv4 identification id and DF set (IPv6
+// has no identification). hdr is BTH and extended headers; payload and pad zero bytes follow it.
+// The caller writes the result in little-endian order. ICRC does not allocate.
 func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
 	size := len(hdr) + pad + ICRCLen
 	for _, p := range payload {
@@ -133,39 +166,42 @@ func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
 	return c
 }
 
-// VerifyICRC checks the ICRC of a received datagram (BTH to ICRC). f holds the
-// addresses and the source port it came with.
+// VerifyICRC checks the ICRC of a received datagram (BTH to ICRC). f has the addresses and the
+// source port of the sender.
 //
-// A UDP socket does not show the IPv4 identification, which the ICRC covers. like is what it
-// probably is: 0, or for a datagram that came merged with others its place among
-// them, as who sends them at once numbers them.
-// ok with exact means that all 32 bits matched for that. ok
-// without exact means that some identification, returned as id, explains the
-// ICRC, with DF set or clear: 15 of the 32 bits were checked. IPv6 is always exact.
-func VerifyICRC(f *Flow, dgram []byte, like uint16) (ok, exact bool, id uint16) {
+// The ICRC covers the IPv4 identification, and a UDP socket does not show it. The caller passes a
+// guess: 0 for a datagram that came alone, k for segment k of a run that the kernel coalesced,
+// because segmentation offload numbers the segments from 0.
+//
+//   - ok and exact: all 32 bits matched for guess.
+//   - ok, not exact: the ICRC is right for the identification id, with DF set or clear. Any
+//     16-bit identification can be explained this way, so only 15 of the 32 bits were checked.
+//   - IPv6 has no identification and is always exact.
+func VerifyICRC(f *Flow, dgram []byte, guess uint16) (ok, exact bool, id uint16) {
 	n := len(dgram) - ICRCLen
 	if n < BTHLen || len(dgram) > datagramMax {
 		return false, false, 0
 	}
-	c, k := f.begin(like, len(dgram), dgram[:BTHLen], dgram[BTHLen:n])
+	c, k := f.begin(guess, len(dgram), dgram[:BTHLen], dgram[BTHLen:n])
 	if BTHLen+k < n {
 		c = crc32.Update(c, crc32.IEEETable, dgram[BTHLen+k:n])
 	}
 	diff := c ^ binary.LittleEndian.Uint32(dgram[n:])
 	if diff == 0 {
-		return true, true, like
+		return true, true, guess
 	}
 	if f.n != ip4Len+udpLen {
 		return false, false, 0
 	}
-	// The CRC is linear: the difference is the CRC register of the difference
-	// in the identification, from what it is like, and the flags word, run through the bytes behind
-	// them. Run it backwards to bytes 4..7 of the IP header.
+	// The CRC is linear. diff is therefore the CRC of a string that is zero except where the
+	// real header differs from the assumed one: the identification and the flags word, bytes
+	// 4..7 of the IP header. Running the register backwards over all bytes behind byte 3
+	// recovers that difference. Trying all 65536 identifications would cost as many CRCs.
 	w := rewind(diff, ip4Len+udpLen+n-4)
 	if flags := w >> 16; flags != 0 && flags != FlagsDF>>8 {
 		return false, false, 0
 	}
-	return true, false, like ^ (uint16(w&0xff)<<8 | uint16(w>>8&0xff))
+	return true, false, guess ^ (uint16(w&0xff)<<8 | uint16(w>>8&0xff))
 }
 
 // rewind runs the CRC register back through n zero bytes, n < 2^16: it
@@ -174,8 +210,8 @@ func rewind(reg uint32, n int) uint32 {
 	return mulmod(reg, mulmod(backPages[n>>8&0xff], backBytes[n&0xff]))
 }
 
-// backBytes[i] is x^-8i and backPages[i] is x^-8*256*i modulo the polynomial,
-// bit-reflected: what takes a register back through i, and 256 i, zero bytes.
+// backBytes[i] is x^-8i and backPages[i] is x^-8*256*i modulo the polynomial, bit-reflected. A
+// multiplication by them takes a register back over i and over 256 i zero bytes.
 var backBytes, backPages = func() (b, p [256]uint32) {
 	const one = 1 << 31
 	b[0], p[0] = one, one
@@ -189,9 +225,8 @@ var backBytes, backPages = func() (b, p [256]uint32) {
 	return b, p
 }()
 
-// backByte runs the CRC register back through one zero byte. The polynomial's
-// top bit is set, so the top bit of a register tells whether the step that
-// led to it reduced.
+// backByte runs the CRC register back through one zero byte. The polynomial's top bit is set, so
+// the top bit of a register shows whether the last step subtracted the polynomial.
 func backByte(reg uint32) uint32 {
 	for range 8 {
 		if reg>>31 != 0 {
@@ -203,8 +238,8 @@ func backByte(reg uint32) uint32 {
 	return reg
 }
 
-// mulmod multiplies two bit-reflected polynomials modulo the CRC polynomial. It
-// does not branch on the operands, which are as good as random.
+// mulmod multiplies two bit-reflected polynomials modulo the CRC polynomial. It does not branch
+// on the operands: they look random, and mispredicted branches would cost more than the work.
 func mulmod(a, b uint32) uint32 {
 	var p uint32
 	for range 32 {

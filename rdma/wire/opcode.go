@@ -2,11 +2,14 @@ package wire
 
 import "fmt"
 
-// Opcode is the BTH opcode: the transport class in the top three bits and the
-// operation below (IBTA 9.2.1).
+// Opcode is the BTH opcode: the transport class in the top three bits and the operation below
+// (IBTA 9.2.1). The table infos says for each opcode which extended headers it has; Parse and
+// AppendHeaders follow it, so a new opcode is one row.
 type Opcode uint8
 
-// Opcodes of the RC class, of UD as CM uses it, and of congestion notification.
+// Opcodes of the classes RC and UD, and of congestion notification (annex A17.9.3). The
+// values 0x15 and 0x18 to 0x1f are reserved in RC; a peer that sends one gets a NAK "invalid
+// request".
 const (
 	SendFirst      Opcode = 0x00
 	SendMiddle     Opcode = 0x01
@@ -39,7 +42,7 @@ const (
 // Shape says what an opcode's packet looks like and what role it plays.
 type Shape uint16
 
-// Bits of a Shape. A packet that both starts and ends its message is an "only".
+// Bits of a Shape. A packet that both starts and ends its message is an "only" packet.
 const (
 	Request Shape = 1 << iota
 	Response
@@ -58,30 +61,16 @@ const (
 	ClassRead  // a READ request or response
 )
 
-// Sizes of the headers in bytes.
-const (
-	BTHLen       = 12
-	RETHLen      = 16
-	AETHLen      = 4
-	ImmLen       = 4
-	IETHLen      = 4
-	DETHLen      = 8
-	AtomicLen    = 28
-	AtomicAckLen = 8
-	ICRCLen      = 4
-	// CNPLen is the reserved block that follows the BTH of a CNP.
-	CNPLen = 16
-	// HeadersMax bounds BTH and extended headers of any packet.
-	HeadersMax = BTHLen + AtomicLen
-)
-
 type info struct {
 	name  string
 	shape Shape
 	len   uint8 // BTH and extended headers; 0 = unknown opcode
 }
 
-const only = Starts | Ends
+const (
+	only        = Starts | Ends
+	writeImmLen = BTHLen + RETHLen + ImmLen
+)
 
 var infos = [256]info{
 	SendFirst:      {"SEND_FIRST", Request | Starts | Payload | ClassSend, BTHLen},
@@ -95,7 +84,7 @@ var infos = [256]info{
 	WriteLast:      {"WRITE_LAST", Request | Ends | Payload | ClassWrite, BTHLen},
 	WriteLastImm:   {"WRITE_LAST_IMM", Request | Ends | Payload | HasImm | ClassWrite, BTHLen + ImmLen},
 	WriteOnly:      {"WRITE_ONLY", Request | only | Payload | HasRETH | ClassWrite, BTHLen + RETHLen},
-	WriteOnlyImm:   {"WRITE_ONLY_IMM", Request | only | Payload | HasRETH | HasImm | ClassWrite, BTHLen + RETHLen + ImmLen},
+	WriteOnlyImm:   {"WRITE_ONLY_IMM", Request | only | Payload | HasRETH | HasImm | ClassWrite, writeImmLen},
 	ReadRequest:    {"READ_REQUEST", Request | only | HasRETH | ClassRead, BTHLen + RETHLen},
 	ReadRespFirst:  {"READ_RESPONSE_FIRST", Response | Starts | Payload | HasAETH | ClassRead, BTHLen + AETHLen},
 	ReadRespMiddle: {"READ_RESPONSE_MIDDLE", Response | Payload | ClassRead, BTHLen},
@@ -124,7 +113,8 @@ func (o Opcode) HeaderLen() int { return int(infos[o].len) }
 // IsRC reports whether the opcode belongs to the reliable connection class.
 func (o Opcode) IsRC() bool { return o < 0x20 && infos[o].len != 0 }
 
-// ReservedRC reports whether the opcode is in the range of the reliable connection class, and is none of it.
+// ReservedRC reports whether the opcode is in the range of the reliable connection class but has
+// no meaning there.
 func (o Opcode) ReservedRC() bool { return o < 0x20 && infos[o].len == 0 }
 
 func (o Opcode) String() string {

@@ -6,64 +6,10 @@ import (
 	"net/netip"
 )
 
-// Port is the UDP destination port of RoCEv2, in both directions.
-const Port = 4791
-
-// DefaultPKey is the default partition key with full membership.
-const DefaultPKey = 0xffff
-
-// The two well-known queue pairs.
-const (
-	QP0 = 0 // subnet management; unused on RoCE
-	QP1 = 1 // general services: CM
-)
-
-// RETH is the RDMA extended transport header: what a READ or WRITE refers to.
-type RETH struct {
-	VA   uint64
-	RKey uint32
-	Len  uint32 // bytes of the whole message
-}
-
-// AETH is the ACK extended transport header.
-type AETH struct {
-	Syndrome uint8
-	MSN      uint32 // 24 bits
-}
-
-// DETH is the datagram extended transport header.
-type DETH struct {
-	QKey   uint32
-	SrcQPN uint32
-}
-
-// Atomic is the atomic extended transport header.
-type Atomic struct {
-	VA      uint64
-	RKey    uint32
-	SwapAdd uint64
-	Compare uint64
-}
-
-// AETH syndromes (IBTA 9.7.5.1): the type is in bits 6 and 5, the value below.
-const (
-	SyndromeAck       = 0x1f // ACK without end-to-end credits
-	SyndromeRNR       = 0x20 // RNR NAK, or-ed with the timer code
-	NAKSequence       = 0x60
-	NAKInvalidRequest = 0x61
-	NAKRemoteAccess   = 0x62
-	NAKRemoteOp       = 0x63
-
-	SyndromeTypeMask  = 0x60
-	SyndromeTypeAck   = 0x00
-	SyndromeTypeRNR   = 0x20
-	SyndromeTypeNAK   = 0x60
-	SyndromeValueMask = 0x1f
-)
-
-// Packet is one RoCEv2 packet, BTH to payload. Only the extended headers that
-// the opcode has are meaningful. Payload aliases the datagram it was parsed
-// from and excludes the pad bytes.
+// Packet is one decoded RoCEv2 packet, BTH to payload; headers.go has the layout. Only the
+// extended headers that the opcode has are meaningful: Parse leaves the others as they were.
+// Payload aliases the datagram and excludes the pad, so a Packet is valid as long as the
+// datagram's buffer.
 type Packet struct {
 	Src, Dst netip.Addr
 	ECN      uint8 // the two ECN bits of the IP header
@@ -89,7 +35,8 @@ type Packet struct {
 	Payload   []byte
 }
 
-// Why a datagram is no packet of ours.
+// Errors of Packet.Parse. The caller counts and drops the datagram. Only after ErrOpcode is
+// there more to do: a reserved opcode of RC is answered with a NAK.
 var (
 	ErrTooShort = errors.New("wire: datagram shorter than its headers")
 	ErrVersion  = errors.New("wire: unknown transport header version")
@@ -97,23 +44,14 @@ var (
 	ErrPad      = errors.New("wire: pad count does not fit the payload")
 )
 
-// Bits of BTH bytes 1, 4 and 8.
-const (
-	bthSolicited = 0x80
-	bthMigReq    = 0x40
-	bthPadShift  = 4
-	bthVerMask   = 0x0f
-	bthFECN      = 0x80
-	bthBECN      = 0x40
-	bthAckReq    = 0x80
-)
-
-// DestQPN reads the destination QPN of a datagram of at least BTHLen bytes.
+// DestQPN reads the destination QPN of a datagram of at least BTHLen bytes, before Parse: the
+// receiver looks up the queue pair first.
 func DestQPN(dgram []byte) uint32 { return be24(dgram[5:]) }
 
-// Parse decodes a datagram (the UDP payload: BTH to ICRC) into p. It checks
-// everything that can be seen without connection state, except the ICRC. Src,
-// Dst and ECN are left alone. With ErrOpcode the fields of the BTH are set.
+// Parse decodes a datagram (the UDP payload: BTH to ICRC) into p. It makes the checks of IBTA 9.6
+// that need no connection state: length, TVer, opcode and pad count. It does not check the ICRC.
+// Src, Dst and ECN are not changed: the caller sets them from the IP header. After ErrOpcode the
+// fields of the BTH are set.
 func (p *Packet) Parse(dgram []byte) error {
 	if len(dgram) < BTHLen+ICRCLen {
 		return ErrTooShort
@@ -140,6 +78,8 @@ func (p *Packet) Parse(dgram []byte) error {
 		return ErrTooShort
 	}
 
+	// The length was checked against the opcode's headers, so no access below is out of
+	// range. The order of the branches is the order of the headers on the wire (IBTA 9.3).
 	h := dgram[BTHLen:]
 	shape := infos[p.Op].shape
 	if shape&HasDETH != 0 {
@@ -147,7 +87,9 @@ func (p *Packet) Parse(dgram []byte) error {
 		h = h[DETHLen:]
 	}
 	if shape&HasRETH != 0 {
-		p.RETH = RETH{VA: binary.BigEndian.Uint64(h), RKey: binary.BigEndian.Uint32(h[8:]), Len: binary.BigEndian.Uint32(h[12:])}
+		p.RETH = RETH{
+			VA: binary.BigEndian.Uint64(h), RKey: binary.BigEndian.Uint32(h[8:]), Len: binary.BigEndian.Uint32(h[12:]),
+		}
 		h = h[RETHLen:]
 	}
 	if shape&HasAtomic != 0 {
@@ -169,6 +111,8 @@ func (p *Packet) Parse(dgram []byte) error {
 	if shape&HasIETH != 0 {
 		p.InvRKey = binary.BigEndian.Uint32(h)
 	}
+	// A peer may set a pad count larger than what follows the headers, or send data with an
+	// opcode that has none.
 	body := dgram[n : len(dgram)-ICRCLen]
 	if shape&Payload == 0 && (len(body) != 0 || p.Pad != 0) || int(p.Pad) > len(body) {
 		return ErrPad
@@ -177,7 +121,8 @@ func (p *Packet) Parse(dgram []byte) error {
 	return nil
 }
 
-// AppendHeaders appends BTH and the extended headers of p to b.
+// AppendHeaders appends BTH and the extended headers of p to b. Reserved bits and TVer are sent
+// as zero.
 func AppendHeaders(b []byte, p *Packet) []byte {
 	b1 := p.Pad & 3 << bthPadShift
 	if p.Solicited {
