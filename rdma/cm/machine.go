@@ -347,15 +347,19 @@ type ConnectParams struct {
 	Private            []byte // at most ConnPrivateLen
 }
 
-// newID makes an ID with a communication ID that is not in use. Those of
-// connections in TIMEWAIT are.
-func (m *Machine) newID() *ID {
+// newCommID draws a communication ID that is not in use. Those of connections in TIMEWAIT are in use.
+func (m *Machine) newCommID() uint32 {
 	n := m.cfg.Random()
 	for n == 0 || m.ids[n] != nil {
 		n++ // ends: there are far fewer IDs than numbers
 	}
-	id := &ID{Local: n, index: -1, record: -1}
-	m.ids[n] = id
+	return n
+}
+
+// newID makes an ID with a new communication ID.
+func (m *Machine) newID() *ID {
+	id := &ID{Local: m.newCommID(), index: -1, record: -1}
+	m.ids[id.Local] = id
 	return id
 }
 
@@ -436,12 +440,24 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 }
 
 // Reject answers a ConnRequest or a Reply with a REJ. The ID is dead.
-func (m *Machine) Reject(id *ID, why Reason, private []byte) {
+func (m *Machine) Reject(id *ID, why Reason, private []byte) { m.reject(id, REJ{Reason: why}, private) }
+
+// RejectMTU rejects a ConnRequest because the path MTU of its REQ is too large. The REJ suggests the MTU code most.
+func (m *Machine) RejectMTU(id *ID, most uint8) {
+	r := REJ{Reason: InvalidMTU}
+	r.suggestMTU(most)
+	m.reject(id, r, nil)
+}
+
+func (m *Machine) reject(id *ID, r REJ, private []byte) {
+	r.RemoteID = id.Remote
 	switch id.State {
 	case REQReceived:
-		m.sendREJ(id.Peer.Addr(), id.tid, &REJ{RemoteID: id.Remote, Message: OfREQ, Reason: why}, private)
+		r.Message = OfREQ
+		m.sendREJ(id.Peer.Addr(), id.tid, &r, private)
 	case REPReceived:
-		m.sendREJ(id.Peer.Addr(), id.tid, &REJ{LocalID: id.Local, RemoteID: id.Remote, Message: OfREP, Reason: why}, private)
+		r.LocalID, r.Message = id.Local, OfREP
+		m.sendREJ(id.Peer.Addr(), id.tid, &r, private)
 	default:
 		return
 	}

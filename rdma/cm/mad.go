@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+
+	"github.com/rstored/rstored/rdma"
 )
 
 // MADLen is the length of a management datagram.
@@ -285,6 +287,21 @@ func ParseREJ(b []byte) (r REJ) {
 	copy(r.Private[:], p[84:])
 	return r
 }
+
+// mtu is the path MTU code that a REJ for InvalidMTU suggests, or 0 if it suggests none. It is a byte: the code
+// alone, or the code in the upper half, as in a REQ.
+func (r *REJ) mtu() uint8 {
+	code := r.Info[0]
+	if code&0xf == 0 {
+		code >>= 4
+	}
+	if r.InfoLen == 0 || rdma.MTUFromCode(code) == 0 {
+		return 0
+	}
+	return code
+}
+
+func (r *REJ) suggestMTU(code uint8) { r.InfoLen, r.Info[0] = 1, code }
 
 // Encode makes the MAD of a REJ.
 func (r *REJ) Encode(h Header) []byte {

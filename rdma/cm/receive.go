@@ -191,6 +191,9 @@ func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
 		m.n.DropUnknown++
 		return
 	}
+	if m.retryMTU(now, id, &r) {
+		return
+	}
 	e := Event{
 		ID: id, Kind: Rejected, Reason: r.Reason, Private: append([]byte(nil), r.Private[:]...),
 		Err: fmt.Errorf("%v rejected the connection: %v", id.Peer, r.Reason),
@@ -207,6 +210,29 @@ func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
 		return
 	}
 	m.event(e)
+}
+
+// retryMTU sends a new REQ with a smaller path MTU if the REJ says that the peer's interface does not carry the
+// MTU of the last REQ. It reports whether it did. The new MTU is what the REJ suggests in its additional
+// information (IBTA 12.6.7), or the next smaller one. CM has no other way to negotiate the path MTU: the
+// passive side of a connection takes the MTU of the REQ, or refuses. The new REQ has a new communication ID,
+// because the peer may still remember the old one.
+func (m *Machine) retryMTU(now rdma.Time, id *ID, r *REJ) bool {
+	code := id.REQ.MTU
+	if id.State != REQSent || r.Reason != InvalidMTU || code <= 1 || rdma.MTUFromCode(code) == 0 {
+		return false
+	}
+	code--
+	if most := r.mtu(); most != 0 {
+		code = min(code, most)
+	}
+	delete(m.ids, id.Local)
+	id.Local, id.tid, id.mra = m.newCommID(), m.newTID(), false
+	m.ids[id.Local] = id
+	id.REQ.LocalID, id.REQ.MTU = id.Local, code
+	m.n.TxREQ++
+	m.repeat(now, id, id.REQ.Encode(Header{TID: id.tid}), m.cfg.ConnectLimit)
+	return true
 }
 
 // moreTime takes an MRA: the peer has our REQ or REP and needs longer.

@@ -320,8 +320,8 @@ func (s *shard) connections() {
 func (s *shard) report(c *conn, e cm.Event) {
 	switch e.Kind {
 	case cm.Reply:
-		rep := e.ID.REP
-		if !s.on(c.s, func() { c.replied(&rep) }) {
+		req, rep := e.ID.REQ, e.ID.REP
+		if !s.on(c.s, func() { c.replied(&req, &rep) }) {
 			s.cm.Reject(e.ID, cm.ConsumerDefined, nil)
 		}
 	case cm.ConnEstablished:
@@ -341,11 +341,12 @@ func (s *shard) report(c *conn, e cm.Event) {
 	}
 }
 
-// replied takes the REP to our REQ.
-func (c *conn) replied(rep *cm.REP) {
+// replied takes the REP to req, the last REQ that we sent. Its path MTU may be smaller than that of the first.
+func (c *conn) replied(req *cm.REQ, rep *cm.REP) {
 	if c.phase != requested {
 		return // given up meanwhile; the connection manager was told
 	}
+	c.req, c.mtu = req, rdma.MTUFromCode(req.MTU)
 	c.depth = min(c.depth, rep.ResponderResources)
 	c.resources = min(c.resources, rep.InitiatorDepth)
 	c.timeout = min(ackTimeout(rep.TargetAckDelay, c.s.dev.cfg.AckTimeout-1), max(ackTimeoutMax, c.s.dev.cfg.AckTimeout))

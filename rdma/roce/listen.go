@@ -118,7 +118,9 @@ func (s *shard) request(id *cm.ID) {
 	case mtu+around > s.link.MTU():
 		d.cfg.Logger.Warn("an RDMA connection was refused: its path MTU does not fit our interface",
 			"peer", id.Peer, "path_mtu", mtu, "interface_mtu", s.link.MTU())
-		reject(cm.InvalidMTU)
+		r.s = s
+		r.bury(s, cm.InvalidMTU, nil)
+		s.cm.RejectMTU(id, d.mtu.Code())
 		return
 	}
 	home := d.shards[d.next.Add(1)%uint32(len(d.shards))]

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/rdma"
 )
 
 // files are those of a host, by path; a value that begins with "->" is a link.
@@ -350,6 +351,22 @@ func TestPathMTU(t *testing.T) {
 	for mtu, want := range map[int]int{1500: 1024, 4191: 2048, 4192: 4096, 9000: 4096, 352: 256, 351: 0} {
 		if got := pathMTU(mtu); got != want {
 			t.Errorf("MTU %d: path MTU %d, want %d", mtu, got, want)
+		}
+	}
+}
+
+// TestComparePathMTU: a server that accepts a smaller path MTU only is told of, as the kernel's client cannot mount it.
+func TestComparePathMTU(t *testing.T) {
+	at := netip.MustParseAddrPort("10.0.0.1:20049")
+	for _, c := range []struct {
+		local string
+		got   rdma.MTU
+		warns bool
+	}{{"10.0.0.9", 4096, false}, {"10.0.0.9", 1024, true}, {"127.0.0.9", 1024, false}} {
+		var r Report
+		r.comparePathMTU(c.got, 4096, netip.MustParseAddr(c.local), at)
+		if warns := len(r) == 1 && r[0].Level == Warn && strings.Contains(r[0].Do, "mtu 4192"); warns != c.warns || !warns && len(r) > 0 {
+			t.Errorf("%+v: %+v", c, r)
 		}
 	}
 }

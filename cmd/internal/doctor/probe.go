@@ -91,6 +91,9 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 		return
 	}
 	defer func() { _ = c.Close() }()
+	if soft, ok := dev.(*roce.Device); ok {
+		r.comparePathMTU(c.Info().PathMTU, soft.MTU(), dev.Addr(), at)
+	}
 	r.ok("connect", "RDMA connect from %v to %v in %v: path MTU %d, messages up to %d bytes out and %d in",
 		dev.Addr(), at, time.Since(begun).Round(100*time.Microsecond), c.Info().PathMTU, c.Info().InlineOut, c.Info().InlineIn)
 	if !r.null(ctx, c, "RDMA", 0, fmt.Sprintf("something other than NFS may serve port %d: 'rstorectl port list' on the server", at.Port())) {
@@ -137,7 +140,7 @@ func connectHint(e end, dev rdma.Device, at netip.AddrPort) string {
 			if !ok {
 				break
 			}
-			return fmt.Sprintf("the server's interface has a smaller MTU: 'ip link set dev IFACE mtu %d' there, or the server's MTU here", int(soft.MTU())+headers)
+			return smallerMTUHint(soft.MTU())
 		case cm.InvalidGID:
 			return "there is address translation (NAT) between here and the server, which RoCE does not pass; use a network without, such as the host's for a container"
 		case cm.ConsumerDefined, cm.NoResources:
@@ -151,6 +154,19 @@ func connectHint(e end, dev rdma.Device, at netip.AddrPort) string {
 		return fmt.Sprintf("let UDP port %d in and out on both hosts and between ('nft list ruleset', cloud security groups), and see that rstored runs there: 'rstorectl doctor' on the server", wire.Port)
 	}
 	return "rstorectl doctor, on the server"
+}
+
+func smallerMTUHint(own rdma.MTU) string {
+	return fmt.Sprintf("the server's interface has a smaller MTU: 'ip link set dev IFACE mtu %d' there, or the server's MTU here", int(own)+headers)
+}
+
+// comparePathMTU warns when the path MTU of a connection is smaller than that of our interface. A device in user space
+// repeats its request with a smaller path MTU when the server refuses the first. The kernel's client gives up.
+func (r *Report) comparePathMTU(got, own rdma.MTU, local netip.Addr, at netip.AddrPort) {
+	if got < own && !local.IsLoopback() {
+		r.add(Warn, "path-mtu", smallerMTUHint(own),
+			"%v refuses path MTU %d, which the interface of %v carries, and accepts %d: the kernel's client does not try a smaller one and cannot mount", at, own, local, got)
+	}
 }
 
 // plain is an error without the "connection to" that the line says already.
