@@ -83,11 +83,11 @@ type Delegation struct {
 	Client string    `json:"client"` // ID
 	Write  bool      `json:"write"`
 	Given  time.Time `json:"given"`
-	// Recalled: the client was asked to return it, Told: and has answered that. Until is
+	// Recalled: the client was asked to return it. Acknowledged: it has answered that. Until is
 	// when it is taken away if it is not returned, nil while it is not recalled.
-	Recalled bool       `json:"recalled"`
-	Told     bool       `json:"told"`
-	Until    *time.Time `json:"until,omitempty"`
+	Recalled     bool       `json:"recalled"`
+	Acknowledged bool       `json:"acknowledged"`
+	Until        *time.Time `json:"until,omitempty"`
 }
 
 // Grace is the time after a restart in which clients may reclaim what they had, and nobody

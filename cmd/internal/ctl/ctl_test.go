@@ -57,7 +57,7 @@ func (f *fake) Delegations() []control.Delegation {
 	until := time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC)
 	return []control.Delegation{
 		{Export: "/a", FileID: 7, Client: "0x1", Given: time.Now().Add(-90 * time.Second)},
-		{Export: "/a", FileID: 8, Client: "0x1", Write: true, Given: time.Now().Add(-time.Hour), Recalled: true, Told: true, Until: &until},
+		{Export: "/a", FileID: 8, Client: "0x1", Write: true, Given: time.Now().Add(-time.Hour), Recalled: true, Acknowledged: true, Until: &until},
 	}
 }
 func (f *fake) Grace() control.Grace    { return control.Grace{On: true, Waiting: []string{"a b"}} }

@@ -78,8 +78,8 @@ func newPerfReport(f *perfFlags, o *perf.Options, c *provider.Choice, dev rdma.D
 		r.PathMTU = int(d.MTU())
 	case provider.Kernel:
 		r.Device = d.Name()
-		if told, ok := dev.(provider.Informant); ok {
-			r.PathMTU = int(told.Info().PathMTU)
+		if informant, ok := dev.(provider.Informant); ok {
+			r.PathMTU = int(informant.Info().PathMTU)
 		}
 	}
 	return r

@@ -83,10 +83,10 @@ taken away a lease, 90 seconds, later. FILEID is the inode number.`,
 						kind = "write"
 					}
 					switch {
-					case d.Told:
+					case d.Acknowledged:
 						state = "recalled"
 					case d.Recalled:
-						state = "recalled, not told"
+						state = "recalled, not acknowledged"
 					}
 					fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\n", dash(d.Export), d.FileID, kind, state, time.Since(d.Given).Round(time.Second), d.Client)
 				}

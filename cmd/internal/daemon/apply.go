@@ -116,7 +116,7 @@ type prepared struct {
 }
 
 // prepare opens what will be needed, but for ports that others are in the way of. Call with mu held.
-func (d *Daemon) prepare(next *picture) (_ *prepared, err error) {
+func (d *Daemon) prepare(next *snapshot) (_ *prepared, err error) {
 	p := new(prepared)
 	defer func() {
 		if err != nil {
@@ -267,7 +267,7 @@ func (d *Daemon) Drift() control.Drift {
 	if name != "" {
 		out.Against = append(out.Against, name)
 	}
-	written, now := pictureOf(withApplied(cfg, d.state)), d.running()
+	written, now := configuredSnapshot(withApplied(cfg, d.state)), d.running()
 	out.Changes = changes(&written, &now)
 	return out
 }

@@ -231,7 +231,7 @@ func (p *badPeer) region(t *testing.T, b []byte, access rdma.Access) rdma.MR {
 	return m
 }
 
-// call sends an RPC message in the usual frame of its carrier.
+// call sends an RPC message in the usual frame of its transport.
 func (p *badPeer) call(t *testing.T, msg []byte) {
 	t.Helper()
 	if p.c == nil {

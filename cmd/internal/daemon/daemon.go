@@ -1,4 +1,4 @@
-// Package daemon is rstored: it puts the rooms together (devices, carriers,
+// Package daemon is rstored: it puts the rooms together (devices, transports,
 // programs, stores), follows the configuration and the control interface while
 // running, and takes everything down again in order.
 package daemon
@@ -43,30 +43,30 @@ import (
 
 // Daemon is a running server. It is the control interface's Backend.
 type Daemon struct {
-	cfg     atomic.Pointer[config.Config]
-	load    func() (*config.Config, error)
-	log     *telemetry.Log
-	state   *state.Store
-	table   *nfs.Table
-	faults  *nfs.Counters
-	rpc     *rpc.Server // NFS, MOUNT, NLM and the status monitor
-	portmap *rpc.Server
-	nlm     *nlm.Server
-	nfs4    *nfs4.Server
-	outward *tcp.Outward // calls to clients of version 4.0
-	locks   *lock.Table
-	hosts   *hosts.Hosts
-	people  *idmap.Map
-	mounts  *mountWatch
-	meters  meters
-	watch   watch
-	traces  traces
+	cfg            atomic.Pointer[config.Config]
+	load           func() (*config.Config, error)
+	log            *telemetry.Log
+	state          *state.Store
+	table          *nfs.Table
+	faults         *nfs.Counters
+	rpc            *rpc.Server // NFS, MOUNT, NLM and the status monitor
+	portmap        *rpc.Server
+	nlm            *nlm.Server
+	nfs4           *nfs4.Server
+	callbackDialer *tcp.Outward // calls to clients of version 4.0
+	locks          *lock.Table
+	hosts          *hosts.Hosts
+	idmap          *idmap.Map
+	mounts         *mountWatcher
+	counters       counters
+	monitor        monitor
+	traces         traces
 	// recorder measures the calls of rpc.
 	recorder *measure.Recorder
 	otlp     *otlp.Tracer
 	audit    *audit.Log
-	tls      atomic.Pointer[secrecy]
-	morgue   morgue
+	tls      atomic.Pointer[tlsSetup]
+	failures failureLog
 	perf     measuring
 	served   []rpc.Program // for the names of procedures
 	control  *control.Server
@@ -76,15 +76,15 @@ type Daemon struct {
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
 	// acting is held for reading by who changes what clients have, which may wait for stores, and by an upgrade.
-	acting    sync.RWMutex
-	sockets   *sockets.Set
-	listener  net.Listener  // of the control interface
-	exe       string        // that an upgrade starts
-	from      *takeover     // the process before this one; nil when this one serves
-	moved     chan struct{} // closed when another process serves
-	times     upgradeTimes
-	door      *rpc.Door
-	openFiles *posixfs.Files // what the stores share
+	acting      sync.RWMutex
+	sockets     *sockets.Set
+	listener    net.Listener  // of the control interface
+	exe         string        // that an upgrade starts
+	from        *predecessor  // the process before this one; nil when this one serves
+	replaced    chan struct{} // closed when another process serves
+	times       upgradeTimes
+	connLimiter *rpc.Door
+	openFiles   *posixfs.Files // what the stores share
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time
@@ -93,7 +93,7 @@ type Daemon struct {
 
 	// mu serializes changes of exports and ports, and guards what follows.
 	mu          sync.Mutex
-	handed      bool // another process was let serve: nothing here counts any more. It is set with acting held, too
+	handedOver  bool // another process was let serve: nothing here counts any more. It is set with acting held, too
 	exports     []*served
 	filesystems map[uint32]filesystem // of exports that are served, by number
 	ports       []*port
@@ -106,7 +106,7 @@ type Daemon struct {
 
 	rdma    *opener
 	delays  retryDelays
-	losing  sync.WaitGroup // endpoints whose device is gone are being closed
+	closing sync.WaitGroup // endpoints whose device is gone are being closed
 	devMu   sync.Mutex
 	devices map[deviceAt]*device
 }
@@ -120,7 +120,7 @@ func Start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 // start is Start; noUmask says that the umask of the process is 0. What another process has handed over is
 // from, if not nil: this one begins when that one lets it. If it cannot, nothing is released: the process
 // is to end, and the other one goes on with all of it.
-func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool, from *takeover, devices *opener) (_ *Daemon, err error) {
+func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool, from *predecessor, devices *opener) (_ *Daemon, err error) {
 	d := &Daemon{
 		noUmask: noUmask,
 		load:    load, log: log, started: time.Now(),
@@ -128,13 +128,13 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		rdma:   devices, delays: defaultDelays,
 		devices: make(map[deviceAt]*device),
 		manager: telemetry.NewNotifier(),
-		from:    from, moved: make(chan struct{}), times: defaultTimes,
+		from:    from, replaced: make(chan struct{}), times: defaultTimes,
 	}
 	d.cfg.Store(cfg)
 	if d.exe, err = executable(); err != nil {
 		return nil, err
 	}
-	if err := d.inherit(); err != nil {
+	if err := d.openSockets(); err != nil {
 		return nil, err
 	}
 	d.budget(cfg)
@@ -149,7 +149,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if d.audit, err = audit.Open(cfg.Audit, log.Always); err != nil {
 		return nil, &cli.ConfigError{Err: err}
 	}
-	d.watch.pprof.Store(cfg.OpsPprof)
+	d.monitor.pprof.Store(cfg.OpsPprof)
 	if err := d.applyTLS(cfg); err != nil {
 		return nil, &cli.ConfigError{Err: err}
 	}
@@ -211,7 +211,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.mu.Lock()
 	d.mounts = watchMounts(d.mountsChanged)
 	d.mu.Unlock()
-	d.tellProviders()
+	d.logProviders()
 	for _, s := range d.sockets.Sweep() {
 		d.log.Info("an inherited socket that no port asks for is closed", zap.String("socket", s))
 	}
@@ -223,17 +223,17 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.log.Info("rstored is running", zap.String("version", cli.ReadBuild().String()),
 		zap.String("control", cfg.Control), zap.String("state_dir", cfg.StateDir), zap.String("config", cfg.File))
 	d.audit.Record("start", zap.String("version", cli.ReadBuild().String()), zap.Int("pid", os.Getpid()))
-	d.watch.start(d)
-	d.advise()
-	d.tellWarnings(cfg, d.Exports())
+	d.monitor.start(d)
+	d.logAdvice()
+	d.logWarnings(cfg, d.Exports())
 	if from != nil {
 		from.done(d)
 	}
 	return d, nil
 }
 
-// inherit takes over the sockets that an earlier process, or the service manager, left.
-func (d *Daemon) inherit() (err error) {
+// openSockets takes over the sockets that an earlier process, or the service manager, left.
+func (d *Daemon) openSockets() (err error) {
 	var store sockets.Store
 	if d.manager.Stores() {
 		store = d.manager
@@ -242,8 +242,8 @@ func (d *Daemon) inherit() (err error) {
 		d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
 		return nil
 	}
-	d.sockets, err = d.from.inherited(store, d)
-	d.from.later(d.sockets.Live)
+	d.sockets, err = d.from.sockets(store, d)
+	d.from.whenServing(d.sockets.Live)
 	return err
 }
 
@@ -259,7 +259,7 @@ func (d *Daemon) openState() (err error) {
 		return err
 	}
 	if d.state, err = state.Inherit(dir, lock); err == nil {
-		d.from.later(d.state.Begin)
+		d.from.whenServing(d.state.Begin)
 	}
 	return err
 }
@@ -275,7 +275,7 @@ func (d *Daemon) listenControl(access control.Access) (net.Listener, error) {
 // budget shares out the connections and the file descriptors.
 func (d *Daemon) budget(cfg *config.Config) {
 	fds := posixfs.Descriptors()
-	d.door = rpc.NewDoor(rpc.DoorConfig{Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare})
+	d.connLimiter = rpc.NewDoor(rpc.DoorConfig{Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare})
 	d.openFiles = posixfs.NewFiles(fds)
 }
 
@@ -283,8 +283,8 @@ func (d *Daemon) budget(cfg *config.Config) {
 // posixfs.Files takes less than three quarters.
 const connectionShare = 4
 
-// tellWarnings logs what is probably not meant in the exports, and what they let everybody do.
-func (d *Daemon) tellWarnings(cfg *config.Config, exports []control.Export) {
+// logWarnings logs what is probably not meant in the exports, and what they let everybody do.
+func (d *Daemon) logWarnings(cfg *config.Config, exports []control.Export) {
 	for _, w := range cfg.Warnings {
 		d.log.Warn("exports: " + w)
 	}
@@ -298,12 +298,12 @@ func (d *Daemon) tellWarnings(cfg *config.Config, exports []control.Export) {
 
 // FlushIDMap implements control.Backend.
 func (d *Daemon) FlushIDMap() {
-	d.people.Flush()
+	d.idmap.Flush()
 	d.hosts.Flush()
 }
 
-// advise tells the operator what may not be meant.
-func (d *Daemon) advise() {
+// logAdvice tells the operator what may not be meant.
+func (d *Daemon) logAdvice() {
 	exports := d.Exports()
 	if len(exports) == 0 {
 		d.log.Warn("nothing is exported; add something with 'rstorectl export add DIR'")
@@ -371,18 +371,18 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err := d.state.Journal().Damage(); err != nil {
 		d.log.Slog("nfs").Error("the list of the clients of NFS version 4 was lost: what they had open or locked before this start cannot be reclaimed", "error", err)
 	}
-	d.people = newNames(&cfg.IDMap)
+	d.idmap = newNames(&cfg.IDMap)
 	common := nfs.Config{
-		Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.people, Audit: d.audit.Slog(),
+		Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.idmap, Audit: d.audit.Slog(),
 		ShowAll: func() bool { return d.cfg.Load().ShowMount == config.ShowAll },
 	}
-	d.outward = tcp.NewOutward(0)
-	remembered := &watchedJournal{Journal: d.state.Journal(), log: d.log.Slog("nfs")}
+	d.callbackDialer = tcp.NewOutward(0)
+	remembered := &loggedJournal{Journal: d.state.Journal(), log: d.log.Slog("nfs")}
 	four := nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
-		Known: owners, Journal: remembered, OthersReclaim: d.nlm.Grace, CallBack: d.outward.To,
-		Minors: cfg.Minors(), Names: d.people, UTF8: cfg.UTF8 == config.UTF8Strict,
+		Known: owners, Journal: remembered, OthersReclaim: d.nlm.Grace, CallBack: d.callbackDialer.To,
+		Minors: cfg.Minors(), Names: d.idmap, UTF8: cfg.UTF8 == config.UTF8Strict,
 	}
 	four.Calls = d.calls
 	four.Limits.Memory, four.Limits.ClientMemory = cfg.NFS4MemoryBytes()
@@ -390,7 +390,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if d.from != nil {
 		d.nlm.Hold(true)
 		d.nfs4.StandStill(true)
-		d.from.later(func() {
+		d.from.whenServing(func() {
 			d.nlm.Hold(false)
 			d.nfs4.StandStill(false)
 		})
@@ -427,14 +427,14 @@ const portmapWorkers = 1
 func (d *Daemon) Reload() error {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
-	d.tell(d.manager.Reloading())
+	d.notify(d.manager.Reloading())
 	err := d.reload()
-	d.tell(d.manager.Ready(d.summary()))
+	d.notify(d.manager.Ready(d.summary()))
 	return err
 }
 
 func (d *Daemon) reload() error {
-	if d.over() {
+	if d.isReplaced() {
 		return errUpgrading
 	}
 	if !runs(d.exe) {
@@ -453,11 +453,11 @@ func (d *Daemon) reload() error {
 	if err := d.log.Level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
 		return err
 	}
-	d.watch.pprof.Store(cfg.OpsPprof)
+	d.monitor.pprof.Store(cfg.OpsPprof)
 	if err := d.audit.Reopen(); err != nil {
 		d.log.Error("the audit log cannot be opened anew", zap.Error(err))
 	}
-	defer func() { d.tellWarnings(cfg, d.Exports()) }()
+	defer func() { d.logWarnings(cfg, d.Exports()) }()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)

@@ -48,8 +48,8 @@ func (o *opener) providers() []control.Provider {
 	return list
 }
 
-// tellProviders writes down why what the program has cannot be used.
-func (d *Daemon) tellProviders() {
+// logProviders writes down why what the program has cannot be used.
+func (d *Daemon) logProviders() {
 	for _, p := range d.rdma.providers() {
 		if p.Error != "" {
 			d.log.Warn("RDMA devices of the kernel cannot be used, and RDMA is in software: are libibverbs and librdmacm installed?", zap.String("provider", p.Name), zap.String("reason", p.Error))
@@ -70,11 +70,11 @@ type device struct {
 	kernel provider.Kernel
 	choice provider.Choice
 
-	d     *Daemon
-	addr  netip.Addr
-	tap   *tap          // of soft
-	gone  chan struct{} // closed with the device
-	users int
+	d       *Daemon
+	addr    netip.Addr
+	capture *captureSlot  // of soft
+	gone    chan struct{} // closed with the device
+	users   int
 }
 
 // name is what it goes by for users: its address, or the kernel's name and the address.
@@ -99,12 +99,12 @@ func (d *Daemon) acquire(c provider.Choice) (*device, error) {
 	}
 	v := &device{choice: c, d: d, addr: c.Addr, gone: make(chan struct{}), users: 1}
 	if c.Kind == provider.Verbs {
-		rd, err := d.rdma.open(provider.Config{Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs"), Verbs: verbs.Config{Obituary: d.buriedKernel}})
+		rd, err := d.rdma.open(provider.Config{Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs"), Verbs: verbs.Config{Obituary: d.kernelConnFailed}})
 		if err != nil {
 			return nil, err
 		}
 		v.Device, v.kernel = rd, rd.(provider.Kernel)
-		go v.watch()
+		go v.watchRemoval()
 	} else if err := v.openSoft(); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (v *device) openSoft() error {
 	if err != nil {
 		return err
 	}
-	v.tap = new(tap)
+	v.capture = new(captureSlot)
 	shards := d.cfg.Load().Shards
 	var from *roce.Snapshot
 	if d.from != nil {
@@ -132,20 +132,20 @@ func (v *device) openSoft() error {
 		}
 	}
 	rd, err := d.rdma.open(provider.Config{Choice: v.choice, Loops: shards, Logger: d.log.Slog("roce"), Soft: roce.Config{
-		From: from, Wrap: v.tap.wrap, Ledger: ledger, Obituary: d.buried, PKeys: d.pkeys(), CNPDSCP: uint8(d.cfg.Load().RDMACNPDSCP), Sockets: d.sockets, Starting: !d.portsOpen,
+		From: from, Wrap: v.capture.wrap, Ledger: ledger, Obituary: d.softConnFailed, PKeys: d.pkeys(), CNPDSCP: uint8(d.cfg.Load().RDMACNPDSCP), Sockets: d.sockets, Starting: !d.portsOpen,
 	}})
 	if err != nil {
 		return err
 	}
 	v.Device, v.soft = rd, rd.(*roce.Device)
 	if from != nil {
-		d.from.later(v.soft.Start)
+		d.from.whenServing(v.soft.Start)
 	}
 	return nil
 }
 
-// watch waits until the kernel takes the device away, or it is closed. Of a soft device the kernel says nothing.
-func (v *device) watch() {
+// watchRemoval waits until the kernel takes the device away, or it is closed. Of a soft device the kernel says nothing.
+func (v *device) watchRemoval() {
 	t := time.NewTicker(v.d.delays.look)
 	defer t.Stop()
 	for {
@@ -158,7 +158,7 @@ func (v *device) watch() {
 			}
 		case <-v.kernel.Removed():
 		}
-		v.d.deviceLost(v)
+		v.d.deviceRemoved(v)
 		return
 	}
 }
@@ -174,7 +174,7 @@ func (v *device) release() error {
 	d.forget(v)
 	close(v.gone)
 	_, faults := v.counters()
-	d.meters.dropDevice(faults)
+	d.counters.dropDevice(faults)
 	return v.Close()
 }
 
@@ -241,11 +241,11 @@ func (v *device) counters() (all, faults map[string]uint64) {
 		st.Each(func(name string, n uint64) { all[name] = n })
 		return all, deviceFaults(&st)
 	}
-	told, ok := v.kernel.(provider.Informant)
+	informant, ok := v.kernel.(provider.Informant)
 	if !ok {
 		return all, nil
 	}
-	st := told.Stats()
+	st := informant.Stats()
 	st.Each(func(name string, n uint64) {
 		if name != "QPs" && name != "Regions" { // which devices of both kinds have
 			name = ops.KernelCounter + name
@@ -269,8 +269,8 @@ func (d *Daemon) Devices() []control.Device {
 			c.InterfaceMTU, c.PathMTU = v.soft.InterfaceMTU(), int(v.soft.MTU())
 		} else {
 			c.Kernel = v.kernel.Name()
-			if told, ok := v.kernel.(provider.Informant); ok {
-				i := told.Info()
+			if informant, ok := v.kernel.(provider.Informant); ok {
+				i := informant.Info()
 				c.Port, c.Speaks, c.Firmware, c.PathMTU = i.Port, string(i.Transport), i.Firmware, int(i.PathMTU)
 			}
 		}

@@ -148,11 +148,11 @@ func (d *Daemon) openGate(e *config.Export, id uint32, list []control.Export) (*
 	if err := checkLinks(e, fs, list); err != nil {
 		return nil, errors.Join(err, fs.Close())
 	}
-	if m, ok := fs.(mover); ok && d.from != nil {
+	if m, ok := fs.(restorable); ok && d.from != nil {
 		if err := d.from.store(e.Pseudo, m); err != nil {
 			return nil, err
 		}
-		d.from.later(settled(d, e.Pseudo, m))
+		d.from.whenServing(settleStore(d, e.Pseudo, m))
 	}
 	return newGate(fs, d.recorder.Store(id)), nil
 }

@@ -24,22 +24,22 @@ type filesystem struct {
 // recorded at first use and stays as long as the filesystem has the UUID of then, or if it
 // has none, the f_fsid. Call with mu held.
 func (d *Daemon) filesystem(e *config.Export, export uint32) (uint64, error) {
-	seen, err := posixfs.ProbeFilesystem(e.Path)
+	found, err := posixfs.ProbeFilesystem(e.Path)
 	if err != nil {
 		return 0, err
 	}
 	log := d.log.With(zap.String("export", e.Pseudo), zap.String("path", e.Path))
 	was, known := d.state.Filesystem(export)
-	is, same := recognize(was, &seen)
+	is, same := recognize(was, &found)
 	if known && !same {
 		log.Warn("another filesystem is here: file handles of the one before are stale",
 			zap.String("uuid", is.UUID), zap.String("uuid_before", was.UUID))
 	}
-	if seen.ByDevice {
+	if found.ByDevice {
 		log.Warn("the filesystem has no UUID: file handles become stale when its device gets another number, " +
 			"and nothing tells it from another filesystem on that device; the option fsid= gives the export an identity")
 	}
-	if o := d.copyOf(export, is.ID, &seen); o != nil {
+	if o := d.copyOf(export, is.ID, &found); o != nil {
 		if is.ID, err = newID(); err != nil {
 			return 0, err
 		}
@@ -55,15 +55,15 @@ func (d *Daemon) filesystem(e *config.Export, export uint32) (uint64, error) {
 	if d.filesystems == nil {
 		d.filesystems = make(map[uint32]filesystem)
 	}
-	d.filesystems[export] = filesystem{seen, e.Path, is.ID}
+	d.filesystems[export] = filesystem{found, e.Path, is.ID}
 	return is.ID, nil
 }
 
 // recognize is what is to be recorded of a filesystem, and whether it is the one that was.
-func recognize(was state.Filesystem, seen *posixfs.Filesystem) (is state.Filesystem, same bool) {
-	is = state.Filesystem{Statfs: seen.Statfs, ID: seen.ID()}
-	if seen.UUID != [16]byte{} {
-		is.UUID = hex.EncodeToString(seen.UUID[:])
+func recognize(was state.Filesystem, found *posixfs.Filesystem) (is state.Filesystem, same bool) {
+	is = state.Filesystem{Statfs: found.Statfs, ID: found.ID()}
+	if found.UUID != [16]byte{} {
+		is.UUID = hex.EncodeToString(found.UUID[:])
 	}
 	// Another kernel may tell the UUID, or no longer.
 	same = was.UUID == is.UUID && (is.UUID != "" || was.Statfs == is.Statfs) ||
@@ -79,9 +79,9 @@ func recognize(was state.Filesystem, seen *posixfs.Filesystem) (is state.Filesys
 }
 
 // copyOf is an export whose filesystem has the same identity without being the same.
-func (d *Daemon) copyOf(export uint32, id uint64, seen *posixfs.Filesystem) *filesystem {
+func (d *Daemon) copyOf(export uint32, id uint64, found *posixfs.Filesystem) *filesystem {
 	for n, o := range d.filesystems {
-		if n != export && o.id == id && o.Dev != seen.Dev && o.SameDirectory(seen) {
+		if n != export && o.id == id && o.Dev != found.Dev && o.SameDirectory(found) {
 			return &o
 		}
 	}

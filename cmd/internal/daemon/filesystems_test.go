@@ -19,9 +19,9 @@ func TestRecognize(t *testing.T) {
 	one, two := [16]byte{1}, [16]byte{2}
 	const hexOne = "01000000000000000000000000000000"
 	for name, x := range map[string]struct {
-		was  state.Filesystem
-		seen posixfs.Filesystem
-		same bool
+		was   state.Filesystem
+		found posixfs.Filesystem
+		same  bool
 	}{
 		"first use":                       {state.Filesystem{}, posixfs.Filesystem{UUID: one, Statfs: 7}, false},
 		"as before":                       {state.Filesystem{UUID: hexOne, Statfs: 7, ID: 9}, posixfs.Filesystem{UUID: one, Statfs: 7}, true},
@@ -32,11 +32,11 @@ func TestRecognize(t *testing.T) {
 		"the kernel tells the UUID now":   {state.Filesystem{Statfs: 7, ID: 9}, posixfs.Filesystem{UUID: one, Statfs: 7}, true},
 		"the kernel does not tell it now": {state.Filesystem{UUID: hexOne, Statfs: 7, ID: 9}, posixfs.Filesystem{Statfs: 7}, true},
 	} {
-		is, same := recognize(x.was, &x.seen)
-		if same != x.same || same != (is.ID == x.was.ID) || is.Statfs != x.seen.Statfs {
+		is, same := recognize(x.was, &x.found)
+		if same != x.same || same != (is.ID == x.was.ID) || is.Statfs != x.found.Statfs {
 			t.Errorf("%s: %+v, %v", name, is, same)
 		}
-		if (x.seen.UUID == one || x.was.UUID == hexOne && same) && is.UUID != hexOne {
+		if (x.found.UUID == one || x.was.UUID == hexOne && same) && is.UUID != hexOne {
 			t.Errorf("%s: UUID %q", name, is.UUID)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// TestIPv6: ports, client lists and both carriers with IPv6, and ports that are added
+// TestIPv6: ports, client lists and both transports with IPv6, and ports that are added
 // and removed.
 func TestIPv6(t *testing.T) {
 	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {

@@ -8,13 +8,13 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// toldAgain is how long a failure that lasts is not logged again.
-const toldAgain = time.Minute
+// repeatInterval is how long a failure that lasts is not logged again.
+const repeatInterval = time.Minute
 
-// watchedJournal logs when the list of the clients of version 4 cannot be written, and when it
+// loggedJournal logs when the list of the clients of version 4 cannot be written, and when it
 // can be again. Meanwhile new clients are told to wait, as what is not on the list could not be
 // reclaimed.
-type watchedJournal struct {
+type loggedJournal struct {
 	state.Journal
 	log *slog.Logger
 
@@ -22,22 +22,22 @@ type watchedJournal struct {
 	failed time.Time // when that was logged last; zero while all is well
 }
 
-func (j *watchedJournal) Add(owner string) error {
-	return j.saw(j.Journal.Add(owner))
+func (j *loggedJournal) Add(owner string) error {
+	return j.logChange(j.Journal.Add(owner))
 }
 
-func (j *watchedJournal) Remove(owners ...string) error {
-	return j.saw(j.Journal.Remove(owners...))
+func (j *loggedJournal) Remove(owners ...string) error {
+	return j.logChange(j.Journal.Remove(owners...))
 }
 
-func (j *watchedJournal) saw(err error) error {
+func (j *loggedJournal) logChange(err error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	switch now := time.Now(); {
 	case err == nil && !j.failed.IsZero():
 		j.failed = time.Time{}
 		j.log.Info("the list of the clients of NFS version 4 can be written again")
-	case err != nil && now.Sub(j.failed) > toldAgain:
+	case err != nil && now.Sub(j.failed) > repeatInterval:
 		j.failed = now
 		j.log.Error("the list of the clients of NFS version 4 cannot be written: new clients have to wait, as they could not be remembered; make room in the state directory, or make it writable",
 			"error", err)

@@ -592,16 +592,16 @@ func TestKernelDeviceLimits(t *testing.T) {
 	}
 }
 
-// heirConfig and heirDevice are where the test program, as an heir, finds its configuration, and the kernel's
+// successorConfig and successorDevice are where the test program, as an successor, finds its configuration, and the kernel's
 // device.
 const (
-	heirConfig = "RSTORED_TEST_HEIR_CONFIG"
-	heirDevice = "RSTORED_TEST_HEIR_DEVICE"
+	successorConfig = "RSTORED_TEST_SUCCESSOR_CONFIG"
+	successorDevice = "RSTORED_TEST_SUCCESSOR_DEVICE"
 )
 
-// serveAsHeir is a process that takes over well.
-func serveAsHeir(conn *handover.Conn) error {
-	b, err := os.ReadFile(os.Getenv(heirConfig))
+// serveAsSuccessor is a process that takes over well.
+func serveAsSuccessor(conn *handover.Conn) error {
+	b, err := os.ReadFile(os.Getenv(successorConfig))
 	if err != nil {
 		return err
 	}
@@ -613,7 +613,7 @@ func serveAsHeir(conn *handover.Conn) error {
 		return err
 	}
 	k := newKernel()
-	name, addr, _ := strings.Cut(os.Getenv(heirDevice), "=")
+	name, addr, _ := strings.Cut(os.Getenv(successorDevice), "=")
 	k.add(name, addr)
 	log, err := telemetry.NewLog("error", config.LogConsole)
 	if err != nil {
@@ -656,8 +656,8 @@ func TestUpgradeKernelDevice(t *testing.T) {
 	if err := os.WriteFile(file, y, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(heirConfig, file)
-	t.Setenv(heirDevice, "card0="+hard)
+	t.Setenv(successorConfig, file)
+	t.Setenv(successorDevice, "card0="+hard)
 	t.Setenv(conduct, "serve as rstored")
 	d, ctl, err := startOn(t, cfg, k, nil)
 	if err != nil {
@@ -697,7 +697,7 @@ func TestUpgradeKernelDevice(t *testing.T) {
 	if u.RDMA != 1 || u.Dropped != 1 {
 		t.Errorf("%+v", u)
 	}
-	if !d.over() || k.openNow() != 0 {
+	if !d.isReplaced() || k.openNow() != 0 {
 		t.Errorf("the old process has %d devices of the kernel", k.openNow())
 	}
 	becomes(t, "the new process has the port", func() bool { p := listed(t, ctl, on); return len(p.Addresses) == 1 && p.Error == "" })

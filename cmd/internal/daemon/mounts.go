@@ -150,8 +150,8 @@ func place(s *served, list []*served) *nfs.Place {
 	return &nfs.Place{Export: over.ID, Dir: h, Name: path.Base(rest)}
 }
 
-// mountWatch calls a function whenever the mounts of the host have changed.
-type mountWatch struct {
+// mountWatcher calls a function whenever the mounts of the host have changed.
+type mountWatcher struct {
 	wake int // an eventfd that ends it
 	once sync.Once
 	done chan struct{}
@@ -161,7 +161,7 @@ type mountWatch struct {
 const settle = 100 * time.Millisecond
 
 // watchMounts starts one; nil where the host does not tell.
-func watchMounts(changed func()) *mountWatch {
+func watchMounts(changed func()) *mountWatcher {
 	info, err := unix.Open(mountInfo, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
@@ -171,7 +171,7 @@ func watchMounts(changed func()) *mountWatch {
 		unix.Close(info)
 		return nil
 	}
-	w := &mountWatch{wake: wake, done: make(chan struct{})}
+	w := &mountWatcher{wake: wake, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
 		defer unix.Close(info)
@@ -192,7 +192,7 @@ func watchMounts(changed func()) *mountWatch {
 	return w
 }
 
-func (w *mountWatch) stop() {
+func (w *mountWatcher) stop() {
 	if w == nil {
 		return
 	}
@@ -207,7 +207,7 @@ func (w *mountWatch) stop() {
 func (d *Daemon) mountsChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.draining.Load() || d.handed || !slices.ContainsFunc(d.exports, func(s *served) bool { return s.CrossMnt || s.MountPoint != "" }) {
+	if d.draining.Load() || d.handedOver || !slices.ContainsFunc(d.exports, func(s *served) bool { return s.CrossMnt || s.MountPoint != "" }) {
 		return
 	}
 	if err := d.applyExports(false); err != nil {

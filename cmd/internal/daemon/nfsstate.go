@@ -107,7 +107,7 @@ func (d *Daemon) Delegations() []control.Delegation {
 	out := make([]control.Delegation, len(list))
 	file := d.files()
 	for i, l := range list {
-		out[i] = control.Delegation{Client: clientID(l.Client), Write: l.Write, Given: l.Given, Recalled: l.Recalled, Told: l.Told}
+		out[i] = control.Delegation{Client: clientID(l.Client), Write: l.Write, Given: l.Given, Recalled: l.Recalled, Acknowledged: l.Told}
 		out[i].Export, out[i].FileID = file(l.File)
 		if l.Recalled {
 			out[i].Until = &l.Until

@@ -53,22 +53,22 @@ func newRecorder(programs []rpc.Program, clients int, log *slog.Logger) *measure
 	return measure.NewRecorder(cfg)
 }
 
-// watch is what the ops ports need between two requests.
-type watch struct {
+// monitor is what the ops ports need between two requests.
+type monitor struct {
 	pprof atomic.Bool
 	end   chan struct{}
 	ended sync.WaitGroup
 
-	mu    sync.Mutex
-	done  uint64    // calls that workers had served
-	moved time.Time // when that changed last, or there was nothing to do
+	mu         sync.Mutex
+	done       uint64    // calls that workers had served
+	progressed time.Time // when that changed last, or there was nothing to do
 
 	volumes volumes
 }
 
-// Times of the watch.
+// Times of the monitor.
 const (
-	watchTick = 10 * time.Second
+	monitorTick = 10 * time.Second
 	// rotateTicks are how many ticks there are between two rotations of the recorder.
 	rotateTicks = 6
 	// stuckTime is how long all workers may be busy without finishing a call. A disk that is slower
@@ -81,11 +81,11 @@ const (
 )
 
 // start begins to watch a daemon that is complete.
-func (w *watch) start(d *Daemon) {
+func (w *monitor) start(d *Daemon) {
 	w.end = make(chan struct{})
 	w.progress(d.rpc.Load(), time.Now())
 	w.ended.Go(func() {
-		t := time.NewTicker(watchTick)
+		t := time.NewTicker(monitorTick)
 		defer t.Stop()
 		for n := 1; ; n++ {
 			select {
@@ -101,7 +101,7 @@ func (w *watch) start(d *Daemon) {
 	})
 }
 
-func (w *watch) stop() {
+func (w *monitor) stop() {
 	if w.end != nil {
 		close(w.end)
 		w.ended.Wait()
@@ -109,21 +109,21 @@ func (w *watch) stop() {
 }
 
 // progress notes how the workers get on, and reports how long they have not.
-func (w *watch) progress(l rpc.Load, now time.Time) time.Duration {
+func (w *monitor) progress(l rpc.Load, now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.moved.IsZero() || l.Done != w.done || l.Busy < l.Workers {
-		w.done, w.moved = l.Done, now
+	if w.progressed.IsZero() || l.Done != w.done || l.Busy < l.Workers {
+		w.done, w.progressed = l.Done, now
 	}
-	return now.Sub(w.moved)
+	return now.Sub(w.progressed)
 }
 
 // serveOps answers Prometheus and health checks on a listener.
 func (d *Daemon) serveOps(l net.Listener) endpoint {
 	var s *ops.Server
 	// A process that does not serve yet is not well, and has not counted anything: nobody is to hear that of it.
-	d.from.later(func() {
-		s = ops.Serve(l, ops.Config{Gatherer: d.registry(), Live: d.live, Ready: d.ready, Profiles: d.watch.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Slog("ops")})
+	d.from.whenServing(func() {
+		s = ops.Serve(l, ops.Config{Gatherer: d.registry(), Live: d.live, Ready: d.ready, Profiles: d.monitor.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Slog("ops")})
 	})
 	return endpoint{addr: boundAddr(l), stop: func(ctx context.Context) error { return s.Close(ctx) }}
 }
@@ -147,7 +147,7 @@ func (d *Daemon) opsState() ops.State {
 		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
 		Exports: d.Exports(), Ports: d.Ports(), Devices: d.Devices(), Drift: d.Drift(), Conns: d.Clients(), Workers: d.rpc.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(),
-		Loops: d.pingLoops(ctx), Volumes: d.watch.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tlsStatus(),
+		Loops: d.pingLoops(ctx), Volumes: d.monitor.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tlsStatus(),
 	}
 	s.LocksHeld, s.LocksWaiting = d.locks.Count()
 	answer := true
@@ -221,7 +221,7 @@ func (d *Daemon) live(ctx context.Context) []ops.Check {
 	}
 	workers := ops.Check{Name: "workers"}
 	load := d.rpc.Load()
-	if idle := d.watch.progress(load, time.Now()); idle > stuckTime {
+	if idle := d.monitor.progress(load, time.Now()); idle > stuckTime {
 		workers.Err = fmt.Errorf("all %d have been busy for %v without finishing a call, and %d wait", load.Workers, idle.Round(time.Second), load.Queued)
 	}
 	return append(out, workers)
@@ -322,7 +322,7 @@ func (g *gate) volume() (blockstore.Stat, error) {
 
 // Ops implements control.Backend.
 func (d *Daemon) Ops() control.Ops {
-	o := control.Ops{Addresses: []string{}, Pprof: d.watch.pprof.Load()}
+	o := control.Ops{Addresses: []string{}, Pprof: d.monitor.pprof.Load()}
 	for _, p := range d.Ports() {
 		if p.Transport == control.TransportOps {
 			o.Addresses = append(o.Addresses, p.Addresses...)
@@ -332,7 +332,7 @@ func (d *Daemon) Ops() control.Ops {
 }
 
 // SetPprof implements control.Backend.
-func (d *Daemon) SetPprof(on bool) { d.watch.pprof.Store(on) }
+func (d *Daemon) SetPprof(on bool) { d.monitor.pprof.Store(on) }
 
 // Slow implements control.Backend.
 func (d *Daemon) Slow() []control.SlowCall {
@@ -389,15 +389,15 @@ func (c *connection) Close() error {
 	return nil
 }
 
-// buried keeps what is left of a connection that ended badly, and writes down those that were
+// softConnFailed keeps what is left of a connection that ended badly, and writes down those that were
 // refused.
-func (d *Daemon) buried(r roce.Record) { d.bury(&softRecord{r}) }
+func (d *Daemon) softConnFailed(r roce.Record) { d.recordFailure(&softRecord{r}) }
 
-// buriedKernel is buried for devices of the kernel.
-func (d *Daemon) buriedKernel(r verbs.Record) { d.bury(&kernelRecord{r}) }
+// kernelConnFailed is softConnFailed for devices of the kernel.
+func (d *Daemon) kernelConnFailed(r verbs.Record) { d.recordFailure(&kernelRecord{r}) }
 
-func (d *Daemon) bury(r remains) {
-	d.morgue.add(r)
+func (d *Daemon) recordFailure(r failureRecord) {
+	d.failures.add(r)
 	if k, refused := r.refusal(); refused {
 		d.audit.Event("rdma_reject", zap.Stringer("client", k.remote), zap.Stringer("local", k.local), zap.String("reason", k.words))
 	}

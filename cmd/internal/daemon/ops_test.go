@@ -297,7 +297,7 @@ func TestOpsAfterTakeover(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &watched{Listener: l, listens: make(chan struct{})}
-	d := &Daemon{log: log, from: new(takeover)}
+	d := &Daemon{log: log, from: new(predecessor)}
 	e := d.serveOps(w)
 	select {
 	case <-w.listens:
@@ -316,7 +316,7 @@ func TestOpsAfterTakeover(t *testing.T) {
 // TestStuckWorkers: workers that are all busy for too long with the same calls are no sign of
 // life, and one that finishes a call is.
 func TestStuckWorkers(t *testing.T) {
-	var w watch
+	var w monitor
 	at := time.Now()
 	for _, tc := range []struct {
 		load  rpc.Load

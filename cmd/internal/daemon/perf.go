@@ -68,7 +68,7 @@ func (d *Daemon) openPerf(l perf.Limits) (*perf.Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.meters.addPerf(srv)
+		d.counters.addPerf(srv)
 		m.srv = srv
 	}
 	m.ports++
@@ -85,6 +85,6 @@ func (d *Daemon) closePerf() error {
 	}
 	srv := m.srv
 	m.srv = nil
-	d.meters.dropPerf(srv)
+	d.counters.dropPerf(srv)
 	return srv.Close()
 }

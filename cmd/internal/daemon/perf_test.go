@@ -113,10 +113,10 @@ func TestPerf(t *testing.T) {
 	if e := d.Stats().Errors; e["perf_refused_limit"] == 0 || e["perf_refused_client"] == 0 {
 		t.Errorf("counted %v", e)
 	}
-	told := func() bool {
+	measured := func() bool {
 		return slices.ContainsFunc(d.PostMortems(), func(f control.PostMortem) bool { return strings.Contains(f.Reason, "may not measure here") })
 	}
-	if !told() {
+	if !measured() {
 		t.Errorf("no post-mortem says why: %+v", d.PostMortems())
 	}
 

@@ -19,15 +19,15 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// picture is what is served, or would be: exports, those of crossmnt among them, and ports.
-type picture struct {
+// snapshot is what is served, or would be: exports, those of crossmnt among them, and ports.
+type snapshot struct {
 	exports []control.Export
 	ports   []control.Port
 }
 
-// running is the picture of now. Call with mu held.
-func (d *Daemon) running() picture {
-	var p picture
+// running is the snapshot of now. Call with mu held.
+func (d *Daemon) running() snapshot {
+	var p snapshot
 	for _, s := range d.exports {
 		p.exports = append(p.exports, s.Export)
 	}
@@ -37,15 +37,15 @@ func (d *Daemon) running() picture {
 	return p
 }
 
-// of is the picture that a configuration makes without changes of run time.
-func pictureOf(cfg *config.Config) picture {
-	p := picture{exports: desiredExports(cfg.Exports, nil, nil), ports: desiredPorts(cfg, nil, nil)}
+// configuredSnapshot is the snapshot that a configuration makes without changes of run time.
+func configuredSnapshot(cfg *config.Config) snapshot {
+	p := snapshot{exports: desiredExports(cfg.Exports, nil, nil), ports: desiredPorts(cfg, nil, nil)}
 	p.exports = append(p.exports, mountedBelow(p.exports, hostMounts())...)
 	return p
 }
 
-// digest tells pictures apart by what is served, not by where that is written.
-func (p *picture) digest() string {
+// digest tells snapshots apart by what is served, not by where that is written.
+func (p *snapshot) digest() string {
 	var all struct {
 		Exports []config.Export
 		Aliases [][]string
@@ -115,8 +115,8 @@ func optionsOf(e *control.Export) (names []string, value map[string]string) {
 	return names, value
 }
 
-// changes lead from one picture to another.
-func changes(from, to *picture) []control.Change {
+// changes lead from one snapshot to another.
+func changes(from, to *snapshot) []control.Change {
 	out := []control.Change{}
 	empty := new(control.Export)
 	find := func(list []control.Export, pseudo string) *control.Export {
@@ -221,8 +221,8 @@ func (d *Daemon) document(f *control.File) (*config.Document, error) {
 }
 
 // plan says what a file would change, and what would be served then. Call with mu held.
-func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, picture) {
-	now, next := d.running(), d.prospect(doc)
+func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, snapshot) {
+	now, next := d.running(), d.planned(doc)
 	p := control.Plan{
 		State: now.digest(), File: digest([]byte(f.Text)), Changes: changes(&now, &next),
 		Hurts: []control.Hurt{}, Problems: []string{}, Warnings: append([]string{}, doc.Warnings...), Ignored: append([]string{}, doc.Ignored...),
@@ -251,8 +251,8 @@ func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, pictu
 	return p, next
 }
 
-// prospect is what would be served with a document applied. Call with mu held.
-func (d *Daemon) prospect(doc *config.Document) picture {
+// planned is what would be served with a document applied. Call with mu held.
+func (d *Daemon) planned(doc *config.Document) snapshot {
 	cfg := d.effective().With(doc)
 	added, removed := d.state.Exports()
 	if doc.Exports != nil {
@@ -262,7 +262,7 @@ func (d *Daemon) prospect(doc *config.Document) picture {
 	about := transportsOf(doc)
 	ports = slices.DeleteFunc(ports, func(p statePort) bool { return slices.Contains(about, p.Transport) })
 	gone = slices.DeleteFunc(gone, func(p statePort) bool { return slices.Contains(about, p.Transport) })
-	p := picture{exports: desiredExports(cfg.Exports, added, removed), ports: desiredPorts(cfg, ports, gone)}
+	p := snapshot{exports: desiredExports(cfg.Exports, added, removed), ports: desiredPorts(cfg, ports, gone)}
 	p.exports = append(p.exports, mountedBelow(p.exports, hostMounts())...)
 	return p
 }
@@ -323,13 +323,13 @@ func (d *Daemon) usersOf() (by map[uint32][]usage, idle []usage, all bool) {
 	return by, idle, all
 }
 
-// hurting collects hurts, each once.
-type hurting struct {
+// hurtList collects hurts, each once.
+type hurtList struct {
 	list []control.Hurt
 	seen map[[3]string]bool
 }
 
-func (h *hurting) add(kind, export string, u *usage, format string, a ...any) {
+func (h *hurtList) add(kind, export string, u *usage, format string, a ...any) {
 	x := control.Hurt{Kind: kind, Export: export, Text: fmt.Sprintf(format, a...)}
 	if u != nil {
 		x.Client, x.Connected, x.Seen = u.addr().String(), u.connected, u.seen
@@ -344,8 +344,8 @@ func (h *hurting) add(kind, export string, u *usage, format string, a ...any) {
 }
 
 // hurts are those whom it would hurt if that were served. Call with mu held.
-func (d *Daemon) hurts(next *picture) []control.Hurt {
-	h := &hurting{list: []control.Hurt{}, seen: make(map[[3]string]bool)}
+func (d *Daemon) hurts(next *snapshot) []control.Hurt {
+	h := &hurtList{list: []control.Hurt{}, seen: make(map[[3]string]bool)}
 	by, idle, all := d.usersOf()
 	gone := make(map[uint32]string)
 	seen := make(map[uint32]bool)
@@ -390,7 +390,7 @@ func (d *Daemon) hurts(next *picture) []control.Hurt {
 }
 
 // hurtsOf are the hurts of a change of an export that stays. Call with mu held.
-func (d *Daemon) hurtsOf(h *hurting, now *nfs.Export, e *control.Export, users []usage) {
+func (d *Daemon) hurtsOf(h *hurtList, now *nfs.Export, e *control.Export, users []usage) {
 	name := e.Pseudo
 	after, err := (&served{Export: *e}).toNFS(name, d.cfg.Load().TLS.XprtSec).Prospect(d.hosts)
 	if err != nil {
@@ -444,7 +444,7 @@ func fewer(was, is nfs.Flavors) bool {
 const namesMax = 8
 
 // holders adds those who have something open or locked in exports that go.
-func (h *hurting) holders(d *Daemon, gone map[uint32]string) {
+func (h *hurtList) holders(d *Daemon, gone map[uint32]string) {
 	if len(gone) == 0 {
 		return
 	}
@@ -507,7 +507,7 @@ func (h *hurting) holders(d *Daemon, gone map[uint32]string) {
 }
 
 // hurtsOfPorts adds those whose connection would be closed. Call with mu held.
-func (d *Daemon) hurtsOfPorts(h *hurting, next *picture) {
+func (d *Daemon) hurtsOfPorts(h *hurtList, next *snapshot) {
 	for _, c := range d.Clients() {
 		from, err := netip.ParseAddrPort(c.Address)
 		to, err2 := netip.ParseAddrPort(c.Local)

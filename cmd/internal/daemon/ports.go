@@ -43,9 +43,9 @@ type endpoint struct {
 type port struct {
 	control.Port
 	ends []endpoint
-	// aways are those that have to wait for their device. failed is why others cannot be served.
-	aways  []*away
-	failed error
+	// waiting are those that have to wait for their device. failed is why others cannot be served.
+	waiting []*waitingEndpoint
+	failed  error
 	// provider is, of an RDMA or perf port, who was asked for.
 	provider provider.Kind
 	perf     config.Perf // of a perf port: what it was opened with
@@ -67,10 +67,10 @@ func (p *port) current(cfg *config.Config) bool {
 }
 
 // open reports whether the port is served, or will be when its devices are there.
-func (p *port) open() bool { return len(p.ends)+len(p.aways) > 0 }
+func (p *port) open() bool { return len(p.ends)+len(p.waiting) > 0 }
 
-// tell brings what users see of the port up to date.
-func (p *port) tell() {
+// refresh brings what users see of the port up to date.
+func (p *port) refresh() {
 	p.Addresses, p.Devices, p.Waiting = []string{}, nil, nil
 	for _, e := range p.ends {
 		p.Addresses = append(p.Addresses, e.addr.String())
@@ -79,7 +79,7 @@ func (p *port) tell() {
 		}
 	}
 	errs := []error{p.failed}
-	for _, a := range p.aways {
+	for _, a := range p.waiting {
 		p.Waiting = append(p.Waiting, a.where())
 		errs = append(errs, a.err())
 	}
@@ -91,7 +91,7 @@ func (p *port) tell() {
 
 // stop ends all endpoints at once, so that they share the time they have.
 func (p *port) stop(ctx context.Context) error {
-	p.giveUp()
+	p.stopWaiting()
 	ends := p.ends
 	p.ends = nil
 	errs := make([]error, len(ends))
@@ -213,9 +213,9 @@ func (d *Daemon) openPort(p *port, must bool) error {
 			d.log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr))
 		}
 	}
-	p.tell()
+	p.refresh()
 	errs := []error{p.failed}
-	for _, a := range p.aways {
+	for _, a := range p.waiting {
 		if !errors.Is(a.reason, errPredecessor) { // which is as it should be
 			errs = append(errs, a.err())
 		}
@@ -244,7 +244,7 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 			return d.serveOps(l), nil
 		case control.TransportControl:
 			var stop func()
-			d.from.later(func() { stop = d.control.ServeRemote(l, remote) })
+			d.from.whenServing(func() { stop = d.control.ServeRemote(l, remote) })
 			return endpoint{addr: boundAddr(l), stop: func(context.Context) error { stop(); return nil }}, nil
 		}
 		return d.serveTCP(l)

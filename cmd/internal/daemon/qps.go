@@ -37,11 +37,11 @@ func (d *Daemon) QPs() []control.QP {
 
 // kernelQPs are the queue pairs of a device of the kernel, which tells less of them.
 func kernelQPs(v *device) []control.QP {
-	told, ok := v.kernel.(provider.Informant)
+	informant, ok := v.kernel.(provider.Informant)
 	if !ok {
 		return nil
 	}
-	qps := told.QPs()
+	qps := informant.QPs()
 	list := make([]control.QP, 0, len(qps))
 	for _, q := range qps {
 		c := control.QP{

@@ -27,22 +27,22 @@ func hangups() chan os.Signal {
 // a second one at once. SIGHUP reloads. Signals come on sig, which hangups has made.
 func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 	signal.Notify(sig, unix.SIGTERM, unix.SIGINT)
-	d.tell(d.manager.Ready(d.summary()))
+	d.notify(d.manager.Ready(d.summary()))
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if waits := d.manager.Watchdog(); waits > 0 {
-		go d.feed(running, waits)
+	if waits := d.manager.WatchdogInterval(); waits > 0 {
+		go d.feedWatchdog(running, waits)
 	}
-	go d.narrate(running)
+	go d.refreshStatus(running)
 
 	for {
 		select {
 		case <-ctx.Done():
 			return d.Stop(context.WithoutCancel(ctx))
-		case <-d.moved:
-			return d.depart()
+		case <-d.replaced:
+			return d.exitReplaced()
 		case err := <-d.failed:
-			if errors.Is(err, errLost) {
+			if errors.Is(err, errSuccessorFailed) {
 				return err
 			}
 			return fmt.Errorf("control interface: %w", err)
@@ -58,7 +58,7 @@ func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 				continue
 			}
 			d.log.Info("stopping", zap.Stringer("signal", s), zap.Duration("at_most", d.cfg.Load().StopTimeout))
-			d.tell(d.manager.Stopping())
+			d.notify(d.manager.Stopping())
 			stop, cancel := context.WithTimeout(ctx, d.cfg.Load().StopTimeout)
 			go func() {
 				for s := range sig {
@@ -75,26 +75,26 @@ func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 	}
 }
 
-// departTime is how long those who asked for the upgrade have to hear of it.
-const departTime = time.Second
+// replacedTime is how long those who asked for the upgrade have to hear of it.
+const replacedTime = time.Second
 
-// depart ends a process whose place another has taken: nothing is closed in a way that a client could notice.
-func (d *Daemon) depart() error {
-	ctx, cancel := context.WithTimeout(context.Background(), departTime)
+// exitReplaced ends a process whose place another has taken: nothing is closed in a way that a client could notice.
+func (d *Daemon) exitReplaced() error {
+	ctx, cancel := context.WithTimeout(context.Background(), replacedTime)
 	defer cancel()
 	d.sockets.Freeze() // what the service manager keeps is the other's
 	if l, ok := d.listener.(*net.UnixListener); ok {
 		l.SetUnlinkOnClose(false)
 	}
 	_ = d.control.Shutdown(ctx) // whoever has not heard by then will not
-	traces, cancel := context.WithTimeout(context.Background(), departTime)
+	traces, cancel := context.WithTimeout(context.Background(), replacedTime)
 	defer cancel()
 	d.otlp.Close(traces)
 	return nil
 }
 
-// tell reports a failed notification; the service itself goes on.
-func (d *Daemon) tell(err error) {
+// notify reports a failed notification; the service itself goes on.
+func (d *Daemon) notify(err error) {
 	if err != nil {
 		d.log.Warn("the service manager cannot be notified", zap.Error(err))
 	}

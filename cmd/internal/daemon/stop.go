@@ -23,14 +23,14 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	}
 	d.mounts.stop()
 	d.mu.Lock()
-	if d.handed {
+	if d.handedOver {
 		d.mu.Unlock()
-		return d.tooLate()
+		return d.stopReplaced()
 	}
 	ports := d.ports
 	d.ports = nil
 	for _, p := range ports {
-		p.giveUp()
+		p.stopWaiting()
 	}
 	d.mu.Unlock()
 	d.audit.Record("stop")
@@ -45,7 +45,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	})
 	defer func() {
 		d.otlp.Close(ctx)
-		d.watch.stop()
+		d.monitor.stop()
 		_ = watching.remove()
 		_ = d.audit.Close()
 	}()
@@ -57,11 +57,11 @@ func (d *Daemon) Stop(ctx context.Context) error {
 			all.ends = append(all.ends, p.ends...)
 		}
 		err := all.stop(ctx)
-		d.losing.Wait()
+		d.closing.Wait()
 		d.nlm.Close()
 		d.nfs4.Close()
 		d.rpc.Close()
-		d.outward.Close()
+		d.callbackDialer.Close()
 		d.portmap.Close()
 		drained <- err
 	}()
@@ -87,14 +87,14 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	return err
 }
 
-// tooLate is the end of a process that is told to stop, and has been let another one serve meanwhile: what it
+// stopReplaced is the end of a process that is told to stop, and has been let another one serve meanwhile: what it
 // would close is that one's.
-func (d *Daemon) tooLate() error {
-	if !d.over() {
+func (d *Daemon) stopReplaced() error {
+	if !d.isReplaced() {
 		return <-d.failed // the new process has failed
 	}
 	d.log.Warn("another process has taken over, which goes on; it has to be stopped itself")
-	return d.depart()
+	return d.exitReplaced()
 }
 
 // release undoes a start that failed half way.
@@ -111,15 +111,15 @@ func (d *Daemon) release() {
 	}
 	d.ports = nil
 	d.mu.Unlock()
-	d.losing.Wait()
+	d.closing.Wait()
 	if d.nlm != nil {
 		d.nlm.Close()
 	}
 	if d.nfs4 != nil {
 		d.nfs4.Close()
 	}
-	if d.outward != nil {
-		d.outward.Close()
+	if d.callbackDialer != nil {
+		d.callbackDialer.Close()
 	}
 	if d.rpc != nil {
 		d.rpc.Close()

@@ -13,8 +13,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// secrecy is what clients over TCP that ask for TLS are given.
-type secrecy struct {
+// tlsSetup is what clients over TCP that ask for TLS are given.
+type tlsSetup struct {
 	files  certs.Files
 	store  *certs.Store
 	server *tls.Config
@@ -46,7 +46,7 @@ func (d *Daemon) applyTLS(cfg *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("tls: %w", err)
 	}
-	d.tls.Store(&secrecy{want, store, server})
+	d.tls.Store(&tlsSetup{want, store, server})
 	st := store.Status()
 	d.log.Info("TLS is offered to NFS over TCP", zap.String("certificate", want.Cert), zap.Strings("names", st.Names), zap.Time("expires", st.NotAfter))
 	return nil
@@ -100,12 +100,12 @@ func (d *Daemon) tlsStatus() *control.TLS {
 	if st.Err != nil {
 		t.Error = st.Err.Error()
 	}
-	t.Counts = d.meters.tls()
+	t.Counts = d.counters.tls()
 	return t
 }
 
-// tls sums up what the carriers counted.
-func (m *meters) tls() (sum control.TLSCounts) {
+// tls sums up what the transports counted.
+func (m *counters) tls() (sum control.TLSCounts) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sum.Failed = make(map[string]uint64)

@@ -128,18 +128,18 @@ func (d *Daemon) Upgrade(path string) (control.Upgraded, error) {
 		return control.Upgraded{}, errUpgrading
 	}
 	defer d.reloading.Unlock()
-	d.tell(d.manager.Reloading())
+	d.notify(d.manager.Reloading())
 	u, err := d.upgrade(path)
 	if err != nil {
-		d.tell(d.manager.Ready(d.summary()))
+		d.notify(d.manager.Ready(d.summary()))
 	}
 	return u, err
 }
 
 // upgrade is Upgrade, with reloading held.
 func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
-	if d.over() {
-		return control.Upgraded{}, errMoved
+	if d.isReplaced() {
+		return control.Upgraded{}, errReplaced
 	}
 	named := path != "" && path != d.exe
 	path = cmp.Or(path, d.exe)
@@ -152,7 +152,7 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	d.log.Info("upgrading", zap.String("executable", path))
 	defer func() {
 		if err != nil {
-			if !errors.Is(err, errLost) {
+			if !errors.Is(err, errSuccessorFailed) {
 				err = fmt.Errorf("%w; %s goes on", err, cli.ReadBuild().Version)
 			}
 			d.log.Error("the upgrade has failed", zap.Error(err))
@@ -197,20 +197,20 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 		return control.Upgraded{}, errors.Join(err, thaw())
 	}
 	// There is no way back from here.
-	d.handed = true
-	d.tell(d.manager.MainPID(u.PID))
+	d.handedOver = true
+	d.notify(d.manager.MainPID(u.PID))
 	if err := h.conn.Send(&handover.Part{Name: wordGo}); err != nil {
-		return control.Upgraded{}, d.lose(h, err)
+		return control.Upgraded{}, d.abandon(h, err)
 	}
-	u.Dropped += d.yield()
+	u.Dropped += d.closeKernelPorts()
 	if err := h.await(wordServing, d.times.serving, nil); err != nil {
-		return control.Upgraded{}, d.lose(h, err)
+		return control.Upgraded{}, d.abandon(h, err)
 	}
 	u.PauseMillis = millis(time.Since(stood))
 	h.release()
 	d.log.Info("upgraded: the new process serves", zap.String("version", u.NewVersion), zap.Int("pid", u.PID), zap.Float64("pause_ms", u.PauseMillis), zap.Float64("drain_ms", u.DrainMillis),
 		zap.Int("rdma", u.RDMA), zap.Int("tcp", u.TCP), zap.Int("dropped", u.Dropped))
-	close(d.moved)
+	close(d.replaced)
 	return u, nil
 }
 
@@ -218,16 +218,16 @@ func millis(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
 }
 
-// errMoved is what is said to who asks a process for a change that another has taken the place of.
-var errMoved = errors.New("another process has taken over; ask that one")
+// errReplaced is what is said to who asks a process for a change that another has taken the place of.
+var errReplaced = errors.New("another process has taken over; ask that one")
 
 // mayChange locks mu for a change, or says why there can be none any more.
 func (d *Daemon) mayChange() error {
 	d.mu.Lock()
 	switch {
-	case d.handed:
+	case d.handedOver:
 		d.mu.Unlock()
-		return errMoved
+		return errReplaced
 	case d.draining.Load():
 		d.mu.Unlock()
 		return errDraining
@@ -241,44 +241,44 @@ var errActing = errors.New("a client is being evicted, or the grace period ended
 // mayAct keeps everything from being handed over until done is called, or says that it was.
 func (d *Daemon) mayAct() (done func(), err error) {
 	d.acting.RLock()
-	if d.handed {
+	if d.handedOver {
 		d.acting.RUnlock()
-		return nil, errMoved
+		return nil, errReplaced
 	}
 	return d.acting.RUnlock, nil
 }
 
-// over reports whether another process has taken over.
-func (d *Daemon) over() bool {
+// isReplaced reports whether another process has taken over.
+func (d *Daemon) isReplaced() bool {
 	select {
-	case <-d.moved:
+	case <-d.replaced:
 		return true
 	default:
 		return false
 	}
 }
 
-// errLost is the end of a process whose heir died: what that has begun nobody knows.
-var errLost = errors.New("the new process failed after it had taken over")
+// errSuccessorFailed is the end of a process whose successor died: what that has begun nobody knows.
+var errSuccessorFailed = errors.New("the new process failed after it had taken over")
 
-// lose ends a process that has handed everything over to one that does not say that it serves. The service
+// abandon ends a process that has handed everything over to one that does not say that it serves. The service
 // manager starts another, as after a crash.
-func (d *Daemon) lose(h *heir, why error) error {
-	err := errors.Join(fmt.Errorf("%w: %w", errLost, why), h.kill())
-	d.tell(d.manager.MainPID(os.Getpid()))
+func (d *Daemon) abandon(h *successor, why error) error {
+	err := errors.Join(fmt.Errorf("%w: %w", errSuccessorFailed, why), h.kill())
+	d.notify(d.manager.MainPID(os.Getpid()))
 	d.failed <- err
 	return err
 }
 
-// heir is the process that is to take over.
-type heir struct {
+// successor is the process that is to take over.
+type successor struct {
 	conn *handover.Conn
 	cmd  *exec.Cmd
 	end  chan struct{} // closed when it has ended
 }
 
 // spawn starts the executable at path as this process was started.
-func (d *Daemon) spawn(path string) (*heir, error) {
+func (d *Daemon) spawn(path string) (*successor, error) {
 	conn, theirs, err := handover.Pair()
 	if err != nil {
 		return nil, err
@@ -297,7 +297,7 @@ func (d *Daemon) spawn(path string) (*heir, error) {
 		_ = conn.Close()
 		return nil, err
 	}
-	h := &heir{conn: conn, cmd: cmd, end: make(chan struct{})}
+	h := &successor{conn: conn, cmd: cmd, end: make(chan struct{})}
 	go func() {
 		_ = cmd.Wait()
 		close(h.end)
@@ -306,17 +306,17 @@ func (d *Daemon) spawn(path string) (*heir, error) {
 }
 
 // kill ends the process, and returns when it has ended.
-func (h *heir) kill() error {
+func (h *successor) kill() error {
 	_ = h.cmd.Process.Kill() // it may have ended by itself
 	<-h.end
 	return h.conn.Close()
 }
 
 // release lets go of a process that serves.
-func (h *heir) release() { _ = h.conn.Close() }
+func (h *successor) release() { _ = h.conn.Close() }
 
 // await receives one word, within a time.
-func (h *heir) await(word string, within time.Duration, v any) error {
+func (h *successor) await(word string, within time.Duration, v any) error {
 	if err := h.conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return err
 	}
@@ -325,7 +325,7 @@ func (h *heir) await(word string, within time.Duration, v any) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("nothing came of it for %v", within)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
-		return errors.New("it ended; its last words are in the log")
+		return errors.New("it ended; its error is in the log")
 	case err != nil:
 		return err
 	}
@@ -342,7 +342,7 @@ func (h *heir) await(word string, within time.Duration, v any) error {
 }
 
 // prepare waits until the process has done what it can do while this one serves.
-func (h *heir) prepare(within time.Duration, say hello) (got restored, err error) {
+func (h *successor) prepare(within time.Duration, say hello) (got restored, err error) {
 	data, err := encode(say)
 	if err != nil {
 		return got, err
@@ -351,7 +351,7 @@ func (h *heir) prepare(within time.Duration, say hello) (got restored, err error
 		return got, err
 	}
 	if err := h.conn.Send(&handover.Part{Name: wordHello, Version: wordVersion, Data: data}); err != nil {
-		return got, errors.New("it ended, or is no rstored that knows how to take over; its last words are in the log")
+		return got, errors.New("it ended, or is no rstored that knows how to take over; its error is in the log")
 	}
 	err = h.await(wordPrepared, within, &got)
 	return got, err
@@ -396,8 +396,8 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 		u.Dropped += more
 	}
 	for until := time.Now().Add(d.times.drain); err == nil; {
-		release := d.park()
-		if d.rests() {
+		release := d.stopLoops()
+		if d.quiet() {
 			undo = append(undo, func() error { release(); return nil })
 			break
 		}
@@ -416,7 +416,7 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 		return thaw, err
 	}
 	for _, e := range d.exports {
-		s, ok := e.moves()
+		s, ok := e.movableStore()
 		if !ok {
 			continue
 		}
@@ -432,8 +432,8 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 	return thaw, nil
 }
 
-// park stops the loops of all devices, until release is called.
-func (d *Daemon) park() (release func()) {
+// stopLoops stops the loops of all devices, until release is called.
+func (d *Daemon) stopLoops() (release func()) {
 	var all []func()
 	for _, v := range d.softDevices() {
 		all = append(all, v.soft.Park())
@@ -445,8 +445,8 @@ func (d *Daemon) park() (release func()) {
 	}
 }
 
-// rests reports whether nothing is under way over RDMA, while the loops stand. Call with mu held.
-func (d *Daemon) rests() bool {
+// quiet reports whether nothing is under way over RDMA, while the loops stand. Call with mu held.
+func (d *Daemon) quiet() bool {
 	return !slices.ContainsFunc(d.ends(), func(e endpoint) bool { return e.rdma != nil && !e.rdma.Rests() })
 }
 
@@ -509,7 +509,7 @@ func (d *Daemon) drain() (dropped int, err error) {
 }
 
 // hand sends everything to a process and waits until that has made it its own. Call with mu held.
-func (d *Daemon) hand(h *heir, u *control.Upgraded) error {
+func (d *Daemon) hand(h *successor, u *control.Upgraded) error {
 	if err := h.conn.SetDeadline(time.Now().Add(d.times.restore)); err != nil {
 		return err
 	}
@@ -592,7 +592,7 @@ func (d *Daemon) parts() (out []*handover.Part, err error) {
 		return out, err
 	}
 	for _, e := range d.exports {
-		if s, ok := e.moves(); ok {
+		if s, ok := e.movableStore(); ok {
 			data, files, err := s.Handover()
 			if err := add(partStore+e.Pseudo, data, files, err); err != nil {
 				return out, err
@@ -634,7 +634,7 @@ func (d *Daemon) parts() (out []*handover.Part, err error) {
 	}
 	for _, e := range d.ends() {
 		switch {
-		case e.stays(): // its connections end
+		case e.onKernelDevice(): // its connections end
 		case e.rdma != nil:
 			data, files, err := e.rdma.Export()
 			if err := add(partRDMA+e.addr.String(), data, files, err); err != nil {
@@ -650,8 +650,8 @@ func (d *Daemon) parts() (out []*handover.Part, err error) {
 	return out, nil
 }
 
-// mover is a store that goes on in another process.
-type mover interface {
+// restorable is a store that goes on in another process.
+type restorable interface {
 	Release() error
 	Resume() error
 	Settle() error
@@ -659,26 +659,26 @@ type mover interface {
 	Takeover(data []byte, files []*os.File) error
 }
 
-// moves is the store of an export, if it can go on in another process.
-func (s *served) moves() (mover, bool) {
+// movableStore is the store of an export, if it can go on in another process.
+func (s *served) movableStore() (restorable, bool) {
 	if s.store == nil {
 		return nil, false
 	}
-	m, ok := s.store.fs.(mover)
+	m, ok := s.store.fs.(restorable)
 	return m, ok
 }
 
-// stays reports whether an endpoint's connections are the kernel's, which hands them to no other process.
-func (e *endpoint) stays() bool { return e.dev != nil && e.dev.kernel != nil }
+// onKernelDevice reports whether an endpoint's connections are the kernel's, which hands them to no other process.
+func (e *endpoint) onKernelDevice() bool { return e.dev != nil && e.dev.kernel != nil }
 
-// yield closes the endpoints on devices of the kernel, whose ports the new process can only have after this
+// closeKernelPorts closes the endpoints on devices of the kernel, whose ports the new process can only have after this
 // one, and returns how many clients of them have to connect again. Call with mu held.
-func (d *Daemon) yield() (dropped int) {
+func (d *Daemon) closeKernelPorts() (dropped int) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel() // their calls have ended
 	all := new(port)
 	for _, e := range d.ends() {
-		if !e.stays() {
+		if !e.onKernelDevice() {
 			continue
 		}
 		if e.rdma != nil {
@@ -699,7 +699,7 @@ func (d *Daemon) callers() (peers []rpc.Peer, numbers map[rpc.Caller]uint64) {
 	for _, e := range d.ends() {
 		var all map[rpc.Peer]rpc.Caller
 		switch {
-		case e.stays():
+		case e.onKernelDevice():
 		case e.rdma != nil:
 			all = e.rdma.Callers()
 		case e.tcp != nil:

@@ -21,19 +21,19 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// conduct is where this program, started as an heir, finds what it is to do.
-const conduct = "RSTORED_TEST_HEIR"
+// conduct is where this program, started as an successor, finds what it is to do.
+const conduct = "RSTORED_TEST_SUCCESSOR"
 
 func TestMain(m *testing.M) {
 	if how := os.Getenv(conduct); how != "" && os.Getenv(handover.Variable) != "" {
-		os.Exit(beHeir(how))
+		os.Exit(runSuccessor(how))
 	}
 	os.Exit(m.Run())
 }
 
-// beHeir is a process that takes over, badly but for "serve", which says all the right words, and
+// runSuccessor is a process that takes over, badly but for "serve", which says all the right words, and
 // "serve as rstored", which means them.
-func beHeir(how string) int {
+func runSuccessor(how string) int {
 	if how == "exit" {
 		return 3
 	}
@@ -42,7 +42,7 @@ func beHeir(how string) int {
 		panic(err)
 	}
 	if how == "serve as rstored" {
-		if err := serveAsHeir(conn); err != nil {
+		if err := serveAsSuccessor(conn); err != nil {
 			fail(conn, err)
 			return 1
 		}
@@ -106,7 +106,7 @@ func beHeir(how string) int {
 	return 0
 }
 
-// meeting is where an heir finds the directory in which the two wait for each other.
+// meeting is where an successor finds the directory in which the two wait for each other.
 const meeting = "RSTORED_TEST_MEETING"
 
 // await waits for a file.
@@ -229,14 +229,14 @@ func TestUpgradeLost(t *testing.T) {
 	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/e"))
 	d.times.prepare, d.times.restore, d.times.serving = time.Minute, time.Minute, time.Minute
 	defer func() { _ = d.control.Close() }() // the rest stands still until the process ends
-	if _, err := d.Upgrade(exe); !errors.Is(err, errLost) {
+	if _, err := d.Upgrade(exe); !errors.Is(err, errSuccessorFailed) {
 		t.Fatalf("the upgrade: %v", err)
 	}
 	if len(d.failed) != 1 {
 		t.Fatal("the daemon is not told to end")
 	}
 	// A signal to stop may be first, and must not find anything to close.
-	if err := d.Stop(t.Context()); !errors.Is(err, errLost) {
+	if err := d.Stop(t.Context()); !errors.Is(err, errSuccessorFailed) {
 		t.Fatalf("the stop: %v", err)
 	}
 }
@@ -304,7 +304,7 @@ func TestAfterUpgrade(t *testing.T) {
 	if _, err := d.Upgrade(exe); err != nil {
 		t.Fatal(err)
 	}
-	if !d.over() {
+	if !d.isReplaced() {
 		t.Fatal("the process does not know")
 	}
 	before, ro := d.running(), true
@@ -330,7 +330,7 @@ func TestAfterUpgrade(t *testing.T) {
 		"reload":  d.Reload,
 		"upgrade": func() error { _, err := d.Upgrade(exe); return err },
 	} {
-		if err := change(); !errors.Is(err, errMoved) && !errors.Is(err, errUpgrading) {
+		if err := change(); !errors.Is(err, errReplaced) && !errors.Is(err, errUpgrading) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -49,10 +49,10 @@ func (s *Set) Live() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waits = false
-	for _, fn := range s.told {
+	for _, fn := range s.pending {
 		fn()
 	}
-	s.told = nil
+	s.pending = nil
 }
 
 // copyOf is another descriptor of an open file, which does not change the file.

@@ -37,9 +37,9 @@ type Set struct {
 	frozen bool
 	// open are the sockets that are in use, by their names, for a process that follows.
 	open map[string]copier
-	// waits: the store is not told anything yet. told is what it is to be told.
-	waits bool
-	told  []func()
+	// waits: the store is not told anything yet. pending is what it is to learn.
+	waits   bool
+	pending []func()
 }
 
 // copier makes another descriptor of a socket.
@@ -225,7 +225,7 @@ func (s *Set) listener(l net.Listener, name string) *listener {
 // tell has the store told of something, as soon as it may be.
 func (s *Set) tell(fn func()) {
 	if s.waits {
-		s.told = append(s.told, fn)
+		s.pending = append(s.pending, fn)
 		return
 	}
 	fn()

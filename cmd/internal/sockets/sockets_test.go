@@ -142,12 +142,12 @@ func TestOverlap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		heir := FromFiles(m, slog.New(slog.DiscardHandler), []*os.File{f}, []string{label("tcp", l.Addr().String())})
-		if _, err := heir.Listen(at, open); !errors.Is(err, unix.EADDRINUSE) {
+		successor := FromFiles(m, slog.New(slog.DiscardHandler), []*os.File{f}, []string{label("tcp", l.Addr().String())})
+		if _, err := successor.Listen(at, open); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("%s beside a process on %s: %v", c.is, c.was, err)
 		}
 		dial(t, l.Addr().String(), true)
-		for _, in := range heir.in {
+		for _, in := range successor.in {
 			_ = unix.Close(in.fd)
 		}
 

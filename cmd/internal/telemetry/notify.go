@@ -39,12 +39,12 @@ func (n *Notifier) Stopping() error { return n.send("STOPPING=1", "STATUS=draini
 // Status is a line for status displays.
 func (n *Notifier) Status(status string) error { return n.send("STATUS=" + status) }
 
-// Alive is what the manager waits for as often as Watchdog says.
-func (n *Notifier) Alive() error { return n.send("WATCHDOG=1") }
+// PingWatchdog is what the manager waits for as often as WatchdogInterval says.
+func (n *Notifier) PingWatchdog() error { return n.send("WATCHDOG=1") }
 
-// Watchdog is how long the manager waits for Alive before it ends the process; 0 is
+// WatchdogInterval is how long the manager waits for PingWatchdog before it ends the process; 0 is
 // for ever.
-func (n *Notifier) Watchdog() time.Duration {
+func (n *Notifier) WatchdogInterval() time.Duration {
 	us, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
 	if pid := os.Getenv("WATCHDOG_PID"); err != nil || us <= 0 || n.socket == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0

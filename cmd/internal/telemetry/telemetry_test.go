@@ -73,11 +73,11 @@ func TestNotify(t *testing.T) {
 		t.Error(err)
 	}
 	t.Setenv("WATCHDOG_USEC", "30000000")
-	if d := n.Watchdog(); d != 30*time.Second {
+	if d := n.WatchdogInterval(); d != 30*time.Second {
 		t.Errorf("the watchdog waits %v", d)
 	}
 	t.Setenv("WATCHDOG_PID", "1")
-	if d := n.Watchdog(); d != 0 {
+	if d := n.WatchdogInterval(); d != 0 {
 		t.Errorf("the watchdog of another process is ours: %v", d)
 	}
 	t.Setenv("NOTIFY_SOCKET", "")

@@ -31,7 +31,7 @@ func (r *kernelRecord) refusal() (refusal, bool) {
 
 func (r *kernelRecord) established() bool { return r.Established }
 
-func (r *kernelRecord) tell(p *control.PostMortem) {
+func (r *kernelRecord) fill(p *control.PostMortem) {
 	p.Device, p.Provider, p.Peer, p.Local = r.Device+"/"+r.Local.Addr().String(), string(provider.Verbs), r.Remote.String(), r.Local.String()
 	p.Outcome, p.Reason, p.Reject, p.Hint = string(r.Outcome), r.because(), r.Reason, kernelHint(&r.Record)
 	p.PathMTUMax = int(r.PathMTUMax)

@@ -109,15 +109,15 @@ func TestKernelPostMortem(t *testing.T) {
 		},
 	}
 	var got control.PostMortem
-	r.tell(&got)
+	r.fill(&got)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\n%+v\n%+v, not\n%+v\n%+v\n%+v", got, got.Request, got.Connection, want, want.Request, want.Connection)
 	}
 }
 
-// TestKernelMorgue: the daemon keeps what a device of the kernel has left, with the calls, writes down who was refused, and
+// TestKernelPostMortems: the daemon keeps what a device of the kernel has left, with the calls, writes down who was refused, and
 // counts those that come again.
-func TestKernelMorgue(t *testing.T) {
+func TestKernelPostMortems(t *testing.T) {
 	k := newKernel()
 	hard := testAddr()
 	k.add("card0", hard)

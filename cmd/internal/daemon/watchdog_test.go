@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// TestAlive: a packet loop that hangs is noticed, and what is well is not said to be ill.
-func TestAlive(t *testing.T) {
+// TestWatchdog: a packet loop that hangs is noticed, and what is well is not said to be ill.
+func TestWatchdog(t *testing.T) {
 	d, _ := startDaemon(t, testConfig(t, "memory:m"))
 	defer stopDaemon(t, d)
-	if err := d.Alive(t.Context()); err != nil {
+	if err := d.CheckLoops(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	release := make(chan struct{})
@@ -21,11 +21,11 @@ func TestAlive(t *testing.T) {
 	<-hangs
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := d.Alive(ctx); err == nil || !strings.Contains(err.Error(), dev.addr.String()) {
+	if err := d.CheckLoops(ctx); err == nil || !strings.Contains(err.Error(), dev.addr.String()) {
 		t.Errorf("with a loop that hangs: %v", err)
 	}
 	close(release)
-	if err := d.Alive(t.Context()); err != nil {
+	if err := d.CheckLoops(t.Context()); err != nil {
 		t.Errorf("after it went on: %v", err)
 	}
 }

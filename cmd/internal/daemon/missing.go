@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// unserved looks at what was handed over of stores that this process did not open: an export
+// checkMissingExports looks at what was handed over of stores that this process did not open: an export
 // that cannot be served is a reason not to take over, as clients would lose what they have of it;
 // of one that is not exported any more they do. The exports are there. Call with d.mu held.
-func (t *takeover) unserved(d *Daemon) error {
-	if t.broken != nil {
-		return t.broken
+func (t *predecessor) checkMissingExports(d *Daemon) error {
+	if t.restoreErr != nil {
+		return t.restoreErr
 	}
 	for name := range t.parts {
 		pseudo, ok := strings.CutPrefix(name, partStore)

@@ -20,22 +20,22 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// takeover is what a process has been handed that takes the place of another. See Daemon.upgrade.
-type takeover struct {
+// predecessor is what this process received from the process that it replaces. See Daemon.upgrade.
+type predecessor struct {
 	conn  *handover.Conn
 	parts map[string]*handover.Part
 	got   restored
 	// start are what begins to serve once the old process has said that it does not any more.
 	start []func()
 	// broken is why a store could not take over what was handed to it.
-	broken error
+	restoreErr error
 }
 
 // partsMax bounds the parts of a handover.
 const partsMax = 1 << 16
 
 // prepare tells the old process that this one is ready, and receives what that hands over.
-func prepare(conn *handover.Conn, cfg *config.Config) (*takeover, error) {
+func prepare(conn *handover.Conn, cfg *config.Config) (*predecessor, error) {
 	p, err := conn.Receive()
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func prepare(conn *handover.Conn, cfg *config.Config) (*takeover, error) {
 	if err := checkExports(cfg); err != nil {
 		return nil, err
 	}
-	t := &takeover{conn: conn, parts: make(map[string]*handover.Part), got: restored{Version: cli.ReadBuild().String()}}
+	t := &predecessor{conn: conn, parts: make(map[string]*handover.Part), got: restored{Version: cli.ReadBuild().String()}}
 	if err := t.say(wordPrepared); err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func prepare(conn *handover.Conn, cfg *config.Config) (*takeover, error) {
 }
 
 // say sends a word, with what was taken over.
-func (t *takeover) say(word string) error {
+func (t *predecessor) say(word string) error {
 	data, err := encode(t.got)
 	if err != nil {
 		return err
@@ -84,8 +84,8 @@ func (t *takeover) say(word string) error {
 	return t.conn.Send(&handover.Part{Name: word, Version: wordVersion, Data: data})
 }
 
-// take is the part of a name, which is the caller's from now on; nil if there is none. Nobody takes parts from a nil takeover.
-func (t *takeover) take(name string) (*handover.Part, error) {
+// take is the part of a name, which is the caller's from now on; nil if there is none. A nil predecessor has no parts.
+func (t *predecessor) take(name string) (*handover.Part, error) {
 	if t == nil {
 		return nil, nil
 	}
@@ -98,7 +98,7 @@ func (t *takeover) take(name string) (*handover.Part, error) {
 }
 
 // need is take for what there must be, with so many files.
-func (t *takeover) need(name string, files int) (*handover.Part, error) {
+func (t *predecessor) need(name string, files int) (*handover.Part, error) {
 	p, err := t.take(name)
 	switch {
 	case err != nil:
@@ -111,8 +111,8 @@ func (t *takeover) need(name string, files int) (*handover.Part, error) {
 	return p, nil
 }
 
-// later has fn run when this process may serve; at once if there is none before it.
-func (t *takeover) later(fn func()) {
+// whenServing has fn run when this process may serve; at once if there is none before it.
+func (t *predecessor) whenServing(fn func()) {
 	if t == nil {
 		fn()
 		return
@@ -121,7 +121,7 @@ func (t *takeover) later(fn func()) {
 }
 
 // commit waits for the old process to say that it does not serve any more, and begins.
-func (t *takeover) commit() error {
+func (t *predecessor) commit() error {
 	if err := t.say(wordRestored); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (t *takeover) commit() error {
 }
 
 // done tells the old process that this one serves.
-func (t *takeover) done(d *Daemon) {
+func (t *predecessor) done(d *Daemon) {
 	// If that process is gone, there is nobody to tell.
 	if err := t.say(wordServing); err != nil {
 		d.log.Warn("the old process cannot be told", zap.Error(err))
@@ -157,8 +157,8 @@ func fail(conn *handover.Conn, why error) {
 	_ = conn.Close()
 }
 
-// inherited are the sockets that the old process had.
-func (t *takeover) inherited(store sockets.Store, d *Daemon) (*sockets.Set, error) {
+// sockets are the sockets that the old process had.
+func (t *predecessor) sockets(store sockets.Store, d *Daemon) (*sockets.Set, error) {
 	p, err := t.need(partSockets, -1)
 	if err != nil {
 		return nil, err
@@ -171,12 +171,12 @@ func (t *takeover) inherited(store sockets.Store, d *Daemon) (*sockets.Set, erro
 }
 
 // hasDevice reports whether there was a device in user space on an address, whose connections wait to go on.
-func (t *takeover) hasDevice(addr netip.Addr) bool {
+func (t *predecessor) hasDevice(addr netip.Addr) bool {
 	return t != nil && t.parts[partDevice+addr.String()] != nil
 }
 
 // device is what the device of an address was; nil if there was none.
-func (t *takeover) device(addr netip.Addr) (*roce.Snapshot, error) {
+func (t *predecessor) device(addr netip.Addr) (*roce.Snapshot, error) {
 	p, err := t.take(partDevice + addr.String())
 	if p == nil {
 		return nil, err
@@ -186,7 +186,7 @@ func (t *takeover) device(addr netip.Addr) (*roce.Snapshot, error) {
 }
 
 // rdma has a listener go on with the connections of its port.
-func (t *takeover) rdma(l *rpcrdma.Listener, at netip.AddrPort) error {
+func (t *predecessor) rdma(l *rpcrdma.Listener, at netip.AddrPort) error {
 	p, err := t.take(partRDMA + at.String())
 	if p == nil {
 		return err
@@ -197,7 +197,7 @@ func (t *takeover) rdma(l *rpcrdma.Listener, at netip.AddrPort) error {
 }
 
 // tcp has a listener go on with the connections of its port, when it may.
-func (t *takeover) tcp(l *tcp.Listener, at netip.AddrPort) error {
+func (t *predecessor) tcp(l *tcp.Listener, at netip.AddrPort) error {
 	p, err := t.take(partTCP + at.String())
 	if p == nil {
 		return err
@@ -208,7 +208,7 @@ func (t *takeover) tcp(l *tcp.Listener, at netip.AddrPort) error {
 }
 
 // lock is the lock of the state directory, which the old process holds too.
-func (t *takeover) lock() (*os.File, error) {
+func (t *predecessor) lock() (*os.File, error) {
 	p, err := t.need(partState, 1)
 	if err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func (t *takeover) lock() (*os.File, error) {
 }
 
 // control is the control socket.
-func (t *takeover) control() (net.Listener, error) {
+func (t *predecessor) control() (net.Listener, error) {
 	p, err := t.need(partControl, 1)
 	if err != nil {
 		return nil, err
@@ -236,19 +236,19 @@ func (t *takeover) control() (net.Listener, error) {
 }
 
 // store has a store that was just opened go on with what is open.
-func (t *takeover) store(pseudo string, fs mover) error {
+func (t *predecessor) store(pseudo string, fs restorable) error {
 	p, err := t.take(partStore + pseudo)
 	if p != nil {
 		if err = fs.Takeover(p.Data, p.Files); err != nil {
-			t.broken = errors.Join(t.broken, fmt.Errorf("export %s: %w", pseudo, err))
+			t.restoreErr = errors.Join(t.restoreErr, fmt.Errorf("export %s: %w", pseudo, err))
 		}
 		p.Close()
 	}
 	return err
 }
 
-// settled is what ends the handover of a store.
-func settled(d *Daemon, pseudo string, fs mover) func() {
+// settleStore is what ends the handover of a store.
+func settleStore(d *Daemon, pseudo string, fs restorable) func() {
 	return func() {
 		if err := fs.Settle(); err != nil {
 			d.log.Error("a store does not do all that it did", zap.String("export", pseudo), zap.Error(err))
@@ -257,7 +257,7 @@ func settled(d *Daemon, pseudo string, fs mover) func() {
 }
 
 // state has the daemon go on with what clients know of. Its exports and ports are there.
-func (t *takeover) state(d *Daemon) error {
+func (t *predecessor) state(d *Daemon) error {
 	var peers []rpc.Peer
 	p, err := t.need(partCallers, 0)
 	if err == nil {
@@ -299,5 +299,5 @@ func (t *takeover) state(d *Daemon) error {
 			return err
 		}
 	}
-	return t.unserved(d)
+	return t.checkMissingExports(d)
 }

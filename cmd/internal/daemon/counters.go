@@ -15,20 +15,20 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// meters reads the counters of the carriers. Those of carriers that are gone
+// counters reads the counters of the transports. Those of transports that are gone
 // are kept, so that no count ever goes back.
-type meters struct {
+type counters struct {
 	mu   sync.Mutex
 	rdma []*rpcrdma.Listener
 	tcp  []*tcp.Listener
 	perf []*perf.Server
-	past control.Stats // of the carriers that are gone
+	past control.Stats // of the transports that are gone
 
 	pastTLS tcp.Counters // likewise; of TLS alone
 }
 
-// drop takes a carrier off its list, and keeps what it has counted.
-func drop[T comparable](m *meters, list *[]T, x T, keep func()) {
+// drop takes a transport off its list, and keeps what it has counted.
+func drop[T comparable](m *counters, list *[]T, x T, keep func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if i := slices.Index(*list, x); i >= 0 {
@@ -37,23 +37,23 @@ func drop[T comparable](m *meters, list *[]T, x T, keep func()) {
 	}
 }
 
-func (m *meters) addRDMA(l *rpcrdma.Listener) {
+func (m *counters) addRDMA(l *rpcrdma.Listener) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rdma = append(m.rdma, l)
 }
 
-func (m *meters) addTCP(l *tcp.Listener) {
+func (m *counters) addTCP(l *tcp.Listener) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tcp = append(m.tcp, l)
 }
 
-func (m *meters) dropRDMA(l *rpcrdma.Listener) {
+func (m *counters) dropRDMA(l *rpcrdma.Listener) {
 	drop(m, &m.rdma, l, func() { addRDMA(&m.past, l.Stats()) })
 }
 
-func (m *meters) dropTCP(l *tcp.Listener) {
+func (m *counters) dropTCP(l *tcp.Listener) {
 	drop(m, &m.tcp, l, func() {
 		n, p := l.Counters(), &m.pastTLS
 		addTCP(&m.past, n)
@@ -64,17 +64,17 @@ func (m *meters) dropTCP(l *tcp.Listener) {
 	})
 }
 
-func (m *meters) addPerf(s *perf.Server) {
+func (m *counters) addPerf(s *perf.Server) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.perf = append(m.perf, s)
 }
 
-func (m *meters) dropPerf(s *perf.Server) {
+func (m *counters) dropPerf(s *perf.Server) {
 	drop(m, &m.perf, s, func() { addPerf(&m.past, s.Counters()) })
 }
 
-func (m *meters) dropDevice(faults map[string]uint64) {
+func (m *counters) dropDevice(faults map[string]uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.past.Errors == nil {
@@ -97,20 +97,20 @@ func deviceFaults(st *roce.Stats) map[string]uint64 {
 		"rdma_bad_response":                  st.RC.RxBadResponse,
 		"rdma_retries_exceeded":              st.RC.RetryExceeded,
 		"rdma_rnr_retries_exceeded":          st.RC.RNRRetryExceeded,
-		"rdma_packet_of_stranger":            st.RC.DropPeer,
+		"rdma_packet_of_other_peer":          st.RC.DropPeer,
 		"rdma_packet_of_unknown_qp":          st.DropUnknownQPN,
 		"rdma_packet_of_other_partition":     st.RC.DropPKey + st.UD.DropPKey + st.DropPKey,
 		"rdma_packet_with_bad_icrc":          st.ICRCErrors,
 		"rdma_packet_malformed":              st.DropMalformed + st.DropVersion + st.DropOpcode + st.RC.DropOpcode + st.UD.DropOpcode,
 		"rdma_packet_of_bad_gsi":             st.DropGSI + st.DropQKey,
-		"cm_refused_suspects":                st.RefusedSuspects,
+		"cm_refused_after_access_errors":     st.RefusedSuspects,
 		"cm_malformed":                       st.CM.DropMalformed,
 		"cm_full":                            st.CM.DropFull,
 	}
 }
 
-// carriers sums up what all carriers counted.
-func (m *meters) carriers() control.Stats {
+// transports sums up what all transports counted.
+func (m *counters) sum() control.Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := control.Stats{
@@ -132,8 +132,8 @@ func (m *meters) carriers() control.Stats {
 	return s
 }
 
-// clients lists the connections of all carriers.
-func (m *meters) clients() []control.Client {
+// clients lists the connections of all transports.
+func (m *counters) clients() []control.Client {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := []control.Client{}
@@ -203,7 +203,7 @@ func addCounts(to, from map[string]uint64) {
 }
 
 // Clients implements control.Backend.
-func (d *Daemon) Clients() []control.Client { return d.meters.clients() }
+func (d *Daemon) Clients() []control.Client { return d.counters.clients() }
 
 // Stats implements control.Backend.
 func (d *Daemon) Stats() control.Stats { return d.stats(true) }
@@ -211,12 +211,12 @@ func (d *Daemon) Stats() control.Stats { return d.stats(true) }
 // stats are the counters, with or without those of the packet loops, which have to answer for
 // them.
 func (d *Daemon) stats(loops bool) control.Stats {
-	s := d.meters.carriers()
+	s := d.counters.sum()
 	s.UptimeSeconds = int64(time.Since(d.started) / time.Second)
 	s.Memory = d.memoryNow()
-	door := d.door.Stats()
-	s.Addresses, s.Refused = door.Clients, make(map[string]uint64)
-	addCounts(s.Refused, door.Refused)
+	limiter := d.connLimiter.Stats()
+	s.Addresses, s.Refused = limiter.Clients, make(map[string]uint64)
+	addCounts(s.Refused, limiter.Refused)
 	addCounts(s.Errors, map[string]uint64{"log_lines_suppressed": d.log.Suppressed()})
 	s.Procs = make(map[string]control.Proc)
 	for _, srv := range []*rpc.Server{d.rpc, d.portmap} {

@@ -25,8 +25,8 @@ type retryDelays struct{ first, most, look time.Duration }
 
 var defaultDelays = retryDelays{first: 20 * time.Millisecond, most: 2 * time.Second, look: time.Second}
 
-// away is an endpoint that waits for a device of the kernel. The daemon's mu guards it.
-type away struct {
+// waitingEndpoint is an endpoint that waits for a device of the kernel. The daemon's mu guards it.
+type waitingEndpoint struct {
 	want   config.Listen // one address, or one device
 	since  time.Time
 	reason error // the last
@@ -35,23 +35,23 @@ type away struct {
 }
 
 // where is what the endpoint is for.
-func (a *away) where() string {
+func (a *waitingEndpoint) where() string {
 	l := a.want
 	l.Provider = ""
 	return l.String()
 }
 
-func (a *away) err() error {
+func (a *waitingEndpoint) err() error {
 	return fmt.Errorf("%s waits for its RDMA device since %s, and is served when the kernel has it ('rstorectl device list' shows those there are): %w",
 		a.where(), a.since.Local().Format(time.DateTime), a.reason)
 }
 
-// giveUp has nothing of a port wait any more. Call with the daemon's mu held, or before anything can wait.
-func (p *port) giveUp() {
-	for _, a := range p.aways {
+// stopWaiting has nothing of a port wait any more. Call with the daemon's mu held, or before anything can wait.
+func (p *port) stopWaiting() {
+	for _, a := range p.waiting {
 		a.timer.Stop()
 	}
-	p.aways = nil
+	p.waiting = nil
 }
 
 // openOnDevices opens the endpoints of a port over RDMA. Those whose device is not there wait for it, unless
@@ -67,7 +67,7 @@ func (d *Daemon) openOnDevices(p *port, at config.Listen, must bool) error {
 		c, err := d.choose(l, p.provider)
 		if err == nil && c.Kind == provider.Verbs && d.from != nil {
 			// The process before this one has the port yet, and keeps it if this one fails.
-			d.expect(p, l, errPredecessor, true)
+			d.awaitDevice(p, l, errPredecessor, true)
 			continue
 		}
 		if err == nil && c.Kind == provider.Soft && at.Any() && c.Addr.IsLoopback() && d.rdma.host.RXE() != "" {
@@ -83,7 +83,7 @@ func (d *Daemon) openOnDevices(p *port, at config.Listen, must bool) error {
 			p.ends = append(p.ends, e)
 			d.listening(p, &e)
 		case provider.Gone(err) && !must:
-			d.expect(p, l, err, false)
+			d.awaitDevice(p, l, err, false)
 		default:
 			errs = append(errs, err)
 		}
@@ -150,23 +150,23 @@ func (d *Daemon) listening(p *port, e *endpoint) {
 	}
 }
 
-// expect has an endpoint of a port wait for its device. after says that it is to be tried only when
+// awaitDevice has an endpoint of a port wait for its device. after says that it is to be tried only when
 // this process may serve.
-func (d *Daemon) expect(p *port, l config.Listen, why error, after bool) {
-	a := &away{want: l, since: time.Now(), reason: why, delay: d.delays.first}
+func (d *Daemon) awaitDevice(p *port, l config.Listen, why error, after bool) {
+	a := &waitingEndpoint{want: l, since: time.Now(), reason: why, delay: d.delays.first}
 	a.timer = time.AfterFunc(a.delay, func() { d.retry(p, a) })
 	if after {
 		a.timer.Stop()
-		d.from.later(func() { a.timer.Reset(0) })
+		d.from.whenServing(func() { a.timer.Reset(0) })
 	}
-	p.aways = append(p.aways, a)
+	p.waiting = append(p.waiting, a)
 }
 
 // retry looks for the device of an endpoint that waits.
-func (d *Daemon) retry(p *port, a *away) {
+func (d *Daemon) retry(p *port, a *waitingEndpoint) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !slices.Contains(p.aways, a) || d.draining.Load() || d.over() {
+	if !slices.Contains(p.waiting, a) || d.draining.Load() || d.isReplaced() {
 		return
 	}
 	// What was the kernel's stays so: in user space it would take UDP port 4791 from a device that comes back.
@@ -182,46 +182,46 @@ func (d *Daemon) retry(p *port, a *away) {
 		a.reason = err
 		a.delay = min(2*a.delay, d.delays.most)
 		a.timer.Reset(a.delay)
-		p.tell()
+		p.refresh()
 		return
 	}
-	p.aways = slices.DeleteFunc(p.aways, func(o *away) bool { return o == a })
+	p.waiting = slices.DeleteFunc(p.waiting, func(o *waitingEndpoint) bool { return o == a })
 	p.ends = append(p.ends, e)
-	p.tell()
+	p.refresh()
 	d.listening(p, &e)
 }
 
-// deviceLost has the ports of a device that the kernel took away wait for it.
-func (d *Daemon) deviceLost(v *device) {
+// deviceRemoved has the ports of a device that the kernel took away wait for it.
+func (d *Daemon) deviceRemoved(v *device) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.over() || d.draining.Load() {
+	if d.isReplaced() || d.draining.Load() {
 		return // they are closed anyway
 	}
 	d.devMu.Lock()
 	d.forget(v)
 	d.devMu.Unlock()
-	lost := new(port)
+	removed := new(port)
 	for _, p := range d.ports {
 		of := func(e endpoint) bool { return e.dev == v }
 		for _, e := range p.ends {
 			if of(e) {
 				d.log.Error("a port has lost its RDMA device: the kernel took it away, and its clients are cut off; it is served again when the device is back ('rstorectl device list' shows those there are)",
 					zap.String("transport", p.Transport), zap.Stringer("on", e.addr), zap.String("device", v.name()))
-				lost.ends = append(lost.ends, e)
-				d.expect(p, e.want, fmt.Errorf("the kernel took %s away", v.kernel.Name()), false)
+				removed.ends = append(removed.ends, e)
+				d.awaitDevice(p, e.want, fmt.Errorf("the kernel took %s away", v.kernel.Name()), false)
 			}
 		}
 		p.ends = slices.DeleteFunc(p.ends, of)
-		p.tell()
+		p.refresh()
 	}
-	if len(lost.ends) == 0 {
+	if len(removed.ends) == 0 {
 		return
 	}
-	d.losing.Go(func() {
+	d.closing.Go(func() {
 		over, cancel := context.WithCancel(context.Background())
 		cancel() // its connections are gone
-		if err := lost.stop(over); err != nil {
+		if err := removed.stop(over); err != nil {
 			d.log.Warn("closing what was on an RDMA device that is gone", zap.String("device", v.name()), zap.Error(err))
 		}
 	})

@@ -9,10 +9,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// Alive says whether the server still does its work: every packet loop comes round before
+// CheckLoops reports whether the server still does its work: every packet loop comes round before
 // ctx is done. Calls that wait for a disk do not count: they may take as long as the disk
 // does, and a new process would wait for it too.
-func (d *Daemon) Alive(ctx context.Context) error {
+func (d *Daemon) CheckLoops(ctx context.Context) error {
 	var errs []error
 	for _, l := range d.pingLoops(ctx) {
 		if !l.OK {
@@ -22,9 +22,9 @@ func (d *Daemon) Alive(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// feed tells the watchdog of the service manager that the server is alive, three times in
+// feedWatchdog pings the watchdog of the service manager, three times in
 // the time that it waits, until ctx is done.
-func (d *Daemon) feed(ctx context.Context, waits time.Duration) {
+func (d *Daemon) feedWatchdog(ctx context.Context, waits time.Duration) {
 	for t := time.NewTicker(waits / 3); ; {
 		select {
 		case <-ctx.Done():
@@ -33,14 +33,14 @@ func (d *Daemon) feed(ctx context.Context, waits time.Duration) {
 		case <-t.C:
 		}
 		round, cancel := context.WithTimeout(ctx, waits/3)
-		err := d.Alive(round)
+		err := d.CheckLoops(round)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
 			d.log.Error("the watchdog is not fed", zap.Error(err))
 		default:
-			d.tell(d.manager.Alive())
+			d.notify(d.manager.PingWatchdog())
 		}
 	}
 }
@@ -48,8 +48,8 @@ func (d *Daemon) feed(ctx context.Context, waits time.Duration) {
 // statusEvery is how often the line for status displays may change.
 const statusEvery = 10 * time.Second
 
-// narrate keeps the line for status displays true, until ctx is done.
-func (d *Daemon) narrate(ctx context.Context) {
+// refreshStatus keeps the line for status displays true, until ctx is done.
+func (d *Daemon) refreshStatus(ctx context.Context) {
 	last := d.summary()
 	for t := time.NewTicker(statusEvery); ; {
 		select {
@@ -59,7 +59,7 @@ func (d *Daemon) narrate(ctx context.Context) {
 		case <-t.C:
 		}
 		if now := d.summary(); now != last && !d.draining.Load() {
-			d.tell(d.manager.Status(now))
+			d.notify(d.manager.Status(now))
 			last = now
 		}
 	}

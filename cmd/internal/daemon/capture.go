@@ -21,9 +21,9 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// tap lets one capture at a time look at the packets of a device. Without one
+// captureSlot lets one capture at a time look at the packets of a device. Without one
 // it costs an atomic load per batch.
-type tap struct {
+type captureSlot struct {
 	cur atomic.Pointer[capture]
 }
 
@@ -45,17 +45,17 @@ const (
 	captureBytes   = 64 << 20
 )
 
-// wrap puts the tap around a shard's link.
-func (t *tap) wrap(_ int, l link.Link) link.Link { return &tapped{Link: l, tap: t} }
+// wrap puts the slot around a shard's link.
+func (t *captureSlot) wrap(_ int, l link.Link) link.Link { return &capturedLink{Link: l, slot: t} }
 
-// tapped is a link that is listened in to.
-type tapped struct {
+// capturedLink is a link whose packets may be captured.
+type capturedLink struct {
 	link.Link
-	tap *tap
+	slot *captureSlot
 }
 
 // Stats passes on the counters of the socket.
-func (t *tapped) Stats() udp.Stats {
+func (t *capturedLink) Stats() udp.Stats {
 	if l, ok := t.Link.(interface{ Stats() udp.Stats }); ok {
 		return l.Stats()
 	}
@@ -63,15 +63,15 @@ func (t *tapped) Stats() udp.Stats {
 }
 
 // SendsVolatile implements link.VolatileSender.
-func (t *tapped) SendsVolatile() bool {
+func (t *capturedLink) SendsVolatile() bool {
 	l, ok := t.Link.(link.VolatileSender)
 	return ok && l.SendsVolatile()
 }
 
 // Recv receives and shows what came.
-func (t *tapped) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
+func (t *capturedLink) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	n, err := t.Link.Recv(rx, deadline)
-	if c := t.tap.cur.Load(); c != nil && n > 0 {
+	if c := t.slot.cur.Load(); c != nil && n > 0 {
 		var buf []byte
 		now := time.Now()
 		for i := range rx.D[:n] {
@@ -88,8 +88,8 @@ func (t *tapped) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 
 // Send sends and then shows the batch: by then the link has written the
 // checksums into it.
-func (t *tapped) Send(b *wire.Batch) error {
-	c := t.tap.cur.Load()
+func (t *capturedLink) Send(b *wire.Batch) error {
+	c := t.slot.cur.Load()
 	if c != nil {
 		// What is shown must not change, or go, before it was.
 		for i := range b.D {
@@ -178,10 +178,10 @@ func (d *Daemon) Capture(ctx context.Context, spec control.CaptureSpec, w io.Wri
 		}
 		c.remote, c.far = list[i].Remote.Addr().Unmap(), list[i].RemoteQPN
 	}
-	if !dev.tap.cur.CompareAndSwap(nil, c) {
+	if !dev.capture.cur.CompareAndSwap(nil, c) {
 		return fmt.Errorf("a capture of %s is running; %w", dev.addr, control.ErrConflict)
 	}
-	defer dev.tap.cur.Store(nil)
+	defer dev.capture.cur.Store(nil)
 	d.log.Info("capture started", zap.Stringer("device", dev.addr))
 	defer func() {
 		d.log.Info("capture ended", zap.Stringer("device", dev.addr), zap.Uint64("batches_missed", c.missed.Load()))

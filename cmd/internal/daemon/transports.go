@@ -24,7 +24,7 @@ func (d *Daemon) servePortmap(l net.Listener) (endpoint, error) { return d.serve
 func (d *Daemon) serveOn(l net.Listener, srv *rpc.Server) (endpoint, error) {
 	at, cfg := boundAddr(l), d.cfg.Load()
 	t := tcp.Config{
-		MaxConns: cfg.MaxConnections, Door: d.door, WriteTimeout: cfg.SlowTimeout, Logger: d.log.Slog("tcp"),
+		MaxConns: cfg.MaxConnections, Door: d.connLimiter, WriteTimeout: cfg.SlowTimeout, Logger: d.log.Slog("tcp"),
 		TLS: d.tlsConfig, Secured: d.secured, Later: true,
 	}.Serve(l, srv)
 	if d.from != nil {
@@ -32,11 +32,11 @@ func (d *Daemon) serveOn(l net.Listener, srv *rpc.Server) (endpoint, error) {
 			return endpoint{}, errors.Join(err, t.Close())
 		}
 	}
-	d.from.later(t.Start)
-	d.meters.addTCP(t)
+	d.from.whenServing(t.Start)
+	d.counters.addTCP(t)
 	return endpoint{addr: at, tcp: t, stop: func(ctx context.Context) error {
 		err := t.Shutdown(ctx)
-		d.meters.dropTCP(t)
+		d.counters.dropTCP(t)
 		return err
 	}}, nil
 }
@@ -50,7 +50,7 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 	}
 	at := netip.AddrPortFrom(dev.addr, port)
 	cfg := d.cfg.Load()
-	rc := rpcrdma.Config{MaxConns: cfg.MaxConnections, Door: d.door, SlowTimeout: cfg.SlowTimeout, Logger: d.log.Slog("rpcrdma"), Pinned: dev.kernel != nil}
+	rc := rpcrdma.Config{MaxConns: cfg.MaxConnections, Door: d.connLimiter, SlowTimeout: cfg.SlowTimeout, Logger: d.log.Slog("rpcrdma"), Pinned: dev.kernel != nil}
 	mem, bytes := &d.memory, cfg.MemoryBytes()
 	if rc.Pinned {
 		mem = &d.pinned
@@ -72,10 +72,10 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 			return endpoint{}, err // and the process ends
 		}
 	}
-	d.meters.addRDMA(l)
+	d.counters.addRDMA(l)
 	return endpoint{addr: at, dev: dev, rdma: l, stop: func(ctx context.Context) error {
 		err := l.Shutdown(ctx)
-		d.meters.dropRDMA(l)
+		d.counters.dropRDMA(l)
 		return errors.Join(err, dev.release())
 	}}, nil
 }

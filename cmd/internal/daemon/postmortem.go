@@ -17,24 +17,24 @@ import (
 	"github.com/rstored/rstored/rpcrdma"
 )
 
-// morgueSize is how many post-mortems are kept.
-const morgueSize = 64
+// failuresMax is how many post-mortems are kept.
+const failuresMax = 64
 
-// morgue keeps what is left of connections that ended badly. It takes them on the
+// failureLog keeps what is left of connections that ended badly. It takes them on the
 // loops of the devices, as they are; they are put into words for who asks.
-type morgue struct {
+type failureLog struct {
 	mu    sync.Mutex
-	cases []deceased // the latest last
+	cases []failure // the latest last
 }
 
-// remains are what a provider has left of a connection.
-type remains interface {
+// failureRecord is what a provider records of a failed connection.
+type failureRecord interface {
 	// refusal says what a request that was refused has in common with others.
 	refusal() (refusal, bool)
 	// established says that there was a connection.
 	established() bool
-	// tell puts it into words.
-	tell(*control.PostMortem)
+	// fill puts it into words.
+	fill(*control.PostMortem)
 	note() *rdma.Note
 }
 
@@ -50,13 +50,13 @@ func (a refusal) same(b refusal) bool {
 	return a.local == b.local && a.remote.Addr() == b.remote.Addr() && a.reason == b.reason && a.why == b.why
 }
 
-type deceased struct {
-	remains
+type failure struct {
+	failureRecord
 	first, last time.Time
 	count       int
 }
 
-func count(cases []deceased, is func(deceased) bool) (n int) {
+func count(cases []failure, is func(failure) bool) (n int) {
 	for _, c := range cases {
 		if is(c) {
 			n++
@@ -65,23 +65,23 @@ func count(cases []deceased, is func(deceased) bool) (n int) {
 	return n
 }
 
-func (m *morgue) add(r remains) {
+func (m *failureLog) add(r failureRecord) {
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := deceased{remains: r, first: now, last: now, count: 1}
+	c := failure{failureRecord: r, first: now, last: now, count: 1}
 	// A client that is refused comes again every few seconds. It must not drive
 	// out everything else.
 	if k, refused := r.refusal(); refused {
-		if i := slices.IndexFunc(m.cases, func(o deceased) bool { x, ok := o.refusal(); return ok && x.same(k) }); i >= 0 {
+		if i := slices.IndexFunc(m.cases, func(o failure) bool { x, ok := o.refusal(); return ok && x.same(k) }); i >= 0 {
 			c.first, c.count = m.cases[i].first, m.cases[i].count+1
 			m.cases = slices.Delete(m.cases, i, i+1)
 		}
 	}
-	if len(m.cases) == morgueSize {
+	if len(m.cases) == failuresMax {
 		// Connections that never were can be had by anybody, under any number of names: they leave half to the others.
 		oldest := 0
-		if never := func(c deceased) bool { return !c.established() }; count(m.cases, never) > morgueSize/2 {
+		if never := func(c failure) bool { return !c.established() }; count(m.cases, never) > failuresMax/2 {
 			oldest = slices.IndexFunc(m.cases, never)
 		}
 		m.cases = slices.Delete(m.cases, oldest, oldest+1)
@@ -91,9 +91,9 @@ func (m *morgue) add(r remains) {
 
 // PostMortems implements control.Backend.
 func (d *Daemon) PostMortems() []control.PostMortem {
-	d.morgue.mu.Lock()
-	cases := slices.Clone(d.morgue.cases)
-	d.morgue.mu.Unlock()
+	d.failures.mu.Lock()
+	cases := slices.Clone(d.failures.cases)
+	d.failures.mu.Unlock()
 	slices.Reverse(cases)
 	out := make([]control.PostMortem, len(cases))
 	for i := range cases {
@@ -102,9 +102,9 @@ func (d *Daemon) PostMortems() []control.PostMortem {
 	return out
 }
 
-func (d *Daemon) postMortem(c *deceased) control.PostMortem {
+func (d *Daemon) postMortem(c *failure) control.PostMortem {
 	p := control.PostMortem{Time: c.last, First: c.first, Count: c.count}
-	c.tell(&p)
+	c.fill(&p)
 	if o, ok := c.note().Detail.(rpcrdma.Obituary); ok {
 		p.RPC = &control.PostMortemCalls{
 			Calls: o.Calls, InProgress: o.InProgress, RDMAWriteBytes: o.RDMAWriteBytes, RDMAReadBytes: o.RDMAReadBytes,
@@ -125,7 +125,7 @@ func (r *softRecord) refusal() (refusal, bool) {
 
 func (r *softRecord) established() bool { return r.Established }
 
-func (r *softRecord) tell(p *control.PostMortem) {
+func (r *softRecord) fill(p *control.PostMortem) {
 	p.Device, p.Provider, p.Peer, p.Local = r.Local.Addr().String(), string(provider.Soft), r.Remote.String(), r.Local.String()
 	p.Outcome, p.Reason, p.Reject, p.Hint = string(r.Outcome), reasonOf(&r.Record), uint16(r.Reason), hint(&r.Record)
 	p.InterfaceMTU, p.PathMTUMax = r.InterfaceMTU, int(r.PathMTUMax)
