@@ -6,7 +6,7 @@
 //	host    rstored on the host, where it is one process among others
 //
 // fio in the first guest reads and writes past the page cache of the client what the server
-// has in its own. docs/performance.md says how to read what it prints.
+// has in its own. docs/measuring.md says how to read what it prints.
 package main
 
 import (
@@ -99,7 +99,7 @@ func run(ctx context.Context, o *options) error {
 	r.Host.Versions["guests with Linux"] = strings.TrimPrefix(runner.Kernel(), "Linux version ")
 	r.compare()
 	return o.Write(r, func(w io.Writer) error {
-		return r.Markdown(w, "The kernel's client in a guest", "make bench-guest", "../performance.md#with-the-kernels-client", "guest.svg", "")
+		return r.Markdown(w, "The kernel's client in a guest", "make bench-guest", "../measuring.md#the-kernels-client-in-guests", "guest.svg", "")
 	})
 }
 

@@ -8,7 +8,7 @@
 //
 // Two guests (see test/guest) are the client and the server. The first two are on
 // rdma_rxe, the third on an interface beside it, of the same kind and with the same MTU. Needs
-// root and what test/guest/build has made. docs/performance.md says how to read the table.
+// root and what test/guest/build has made. docs/measuring.md says how to read the table.
 package main
 
 import (
@@ -113,7 +113,7 @@ func (r *report) page(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# rstorectl perf beside perftest
 
-Written by `+"`make bench-verbs`"+`; [performance.md](../performance.md#beside-perftest) says how it is measured and how
+Written by `+"`make bench-verbs`"+`; [measuring.md](../measuring.md#beside-perftest) says how it is measured and how
 to read it. Each number is the median of %d rounds in which the three took turns, each ratio the median of the rounds' ratios to
 perftest, with the least and the largest of them. "Polling" are both in a loop that looks for completions, "events" both
 asleep until there is one; soft sleeps always.

@@ -1,6 +1,6 @@
 // Command versus compares rstored with the servers that one could use instead, and its
 // transport with bare datagrams: side by side on one host, in one run, as ratios.
-// docs/performance.md says how to read what it prints.
+// docs/measuring.md says how to read what it prints.
 //
 // It builds what it compares, runs it in network, mount and process namespaces of its
 // own, and leaves nothing behind. The peers come from Debian's packages (see install)
@@ -115,7 +115,7 @@ func run(ctx context.Context, o *options) error {
 
 // page writes the page of the table.
 func page(r *compare.Report, w io.Writer) error {
-	return r.Markdown(w, "Compared", "make bench", "../performance.md#compared", "results.svg",
+	return r.Markdown(w, "Compared", "make bench", "../measuring.md#compared", "results.svg",
 		fmt.Sprintf("\nnfs-ganesha's configuration:\n\n```\n%s```\n", r.Host.Ganesha))
 }
 
