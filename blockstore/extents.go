@@ -18,7 +18,8 @@ type Extents interface {
 	// is stable when the method returns, as Allocate and Deallocate are.
 	Clone(c *Cred, from Handle, fromOff uint64, to Handle, toOff, n uint64) error
 	// Copy copies a range; n 0 means to the end. It may copy less, and returns how much;
-	// nothing at all only at the end of from. The copy is as stable as an Unstable write.
+	// nothing at all only at the end of from. Holes of from are holes of to, where the store can make
+	// them. The copy is as stable as an Unstable write.
 	Copy(c *Cred, from Handle, fromOff uint64, to Handle, toOff, n uint64) (uint64, error)
 }
 

@@ -175,7 +175,13 @@ func (f *FS) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, count uint
 	if err != nil {
 		return err
 	}
-	end := off + count
+	f.punch(n, off, off+count)
+	f.changed(c, n)
+	return nil
+}
+
+// punch takes the pages of a range away.
+func (f *FS) punch(n *inode, off, end uint64) {
 	for i, page := range n.pages {
 		start := i * pageSize
 		last := start + uint64(len(page))
@@ -191,8 +197,6 @@ func (f *FS) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, count uint
 			clear(page[max(off, start)-start : min(end, last)-start])
 		}
 	}
-	f.changed(c, n)
-	return nil
 }
 
 // Clone is not done: there is nothing that files could share.
@@ -227,8 +231,19 @@ func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to
 	count = min(count, copyMax)
 	buf := make([]byte, pageSize)
 	for done < count {
-		p := buf[:min(count-done, pageSize)]
-		src.read(p, fromOff+done)
+		at := fromOff + done
+		data := src.hole(at) - at
+		if data == 0 {
+			hole := count - done
+			if next, ok := src.data(at); ok {
+				hole = min(hole, next-at)
+			}
+			f.punch(dst, toOff+done, toOff+done+hole)
+			done += hole
+			continue
+		}
+		p := buf[:min(count-done, pageSize, data)]
+		src.read(p, at)
 		k, err := dst.write(p, toOff+done, f.charge)
 		done += uint64(k)
 		if err != nil && done == 0 {

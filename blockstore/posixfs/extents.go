@@ -169,7 +169,8 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 	return f.syncObject(o, since) // there is no COMMIT of a clone
 }
 
-// Copy is copy_file_range, which shares blocks where the filesystem can.
+// Copy is copy_file_range, which shares blocks where the filesystem can. Where it cannot it fills holes, so the holes
+// are made here.
 func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (done uint64, err error) {
 	if err := checkOffsets(fromOff, toOff, n); err != nil {
 		return 0, err
@@ -186,19 +187,74 @@ func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to
 		}
 		n = min(n, copyMax)
 		for done < n {
-			r, w := int64(fromOff+done), int64(toOff+done)
-			k, err := again(func() (int, error) { return unix.CopyFileRange(in, &r, out, &w, int(n-done), 0) })
-			if err != nil && done > 0 || err == nil && k == 0 {
-				return nil // what was copied counts; the caller comes again for the rest
+			hole, data := extentOf(in, fromOff+done, n-done)
+			if hole > 0 {
+				err := makeHole(out, int64(toOff+done), int64(hole))
+				if err == nil {
+					done += hole
+					continue
+				}
+				if err != unix.EOPNOTSUPP && err != unix.ENOSYS {
+					return unlessSome(done, err)
+				}
+				data = hole
 			}
-			if err != nil {
-				return err
+			r, w := int64(fromOff+done), int64(toOff+done)
+			k, err := again(func() (int, error) { return unix.CopyFileRange(in, &r, out, &w, int(data), 0) })
+			if err != nil || k == 0 {
+				return unlessSome(done, err)
 			}
 			done += uint64(k)
 		}
 		return nil
 	})
 	return done, err
+}
+
+// unlessSome is the error of a copy that ends early. What was copied counts; the caller comes again for the rest.
+func unlessSome(done uint64, err error) error {
+	if done > 0 {
+		return nil
+	}
+	return err
+}
+
+// extentOf returns the length of the hole that is at off, or else of the data that is there, n at most. Where the
+// filesystem knows no holes, all is data.
+func extentOf(fd int, off, n uint64) (hole, data uint64) {
+	at, err := unix.Seek(fd, int64(off), unix.SEEK_DATA)
+	switch {
+	case err == unix.ENXIO:
+		return n, 0
+	case err != nil:
+		return 0, n
+	case uint64(at) > off:
+		return min(uint64(at)-off, n), 0
+	}
+	if at, err = unix.Seek(fd, int64(off), unix.SEEK_HOLE); err != nil || uint64(at) <= off {
+		return 0, n
+	}
+	return 0, min(uint64(at)-off, n)
+}
+
+// makeHole makes a range a hole. The file grows if the range ends behind it.
+func makeHole(fd int, off, n int64) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if off < st.Size {
+		const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+		_, err := again(func() (int, error) { return 0, unix.Fallocate(fd, mode, off, min(n, st.Size-off)) })
+		if err != nil {
+			return err
+		}
+	}
+	if off+n <= st.Size {
+		return nil
+	}
+	_, err := again(func() (int, error) { return 0, unix.Ftruncate(fd, off+n) })
+	return err
 }
 
 // checkOffsets refuses ranges beyond what offsets of files can be; n 0 is to the end.

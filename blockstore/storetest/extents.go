@@ -3,6 +3,7 @@ package storetest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/rstored/rstored/blockstore"
@@ -17,6 +18,7 @@ func testExtents(e *env) {
 	e.run("seek", func() { e.testSeek(x) })
 	e.run("allocate", func() { e.testAllocate(x) })
 	e.run("copy", func() { e.testCopy(x) })
+	e.run("copy of holes", func() { e.testCopyHoles(x) })
 	e.run("clone", func() { e.testClone(x) })
 	d := e.mkdir(nil, e.root, "dir", 0o755)
 	for _, err := range []error{x.Allocate(nil, d, 0, 1), x.Deallocate(nil, d, 0, 1)} {
@@ -143,6 +145,48 @@ func (e *env) testCopy(x blockstore.Extents) {
 	if e.opts.Root {
 		_, err = x.Copy(Other, from, 0, to, 0, 1)
 		e.want(err, blockstore.ErrAccess)
+	}
+}
+
+// testCopyHoles: a copy has holes where its source has them, also over data that was there.
+func (e *env) testCopyHoles(x blockstore.Extents) {
+	const unit, units = 64 << 10, 8
+	for _, source := range []string{"-x--xx--", "xx----x-", "--------", "x------x"} {
+		for _, before := range []int{0, 5, units} {
+			from := e.mkfile(nil, e.root, fmt.Sprintf("from %s %d", source, before), 0o644, "")
+			to := e.mkfile(nil, e.root, fmt.Sprintf("to %s %d", source, before), 0o644, "")
+			var want strings.Builder
+			for i, c := range source {
+				if c == 'x' {
+					e.put(nil, from, strings.Repeat("x", unit), uint64(i*unit))
+				}
+				want.WriteString(strings.Repeat(strings.ReplaceAll(string(c), "-", "\x00"), unit))
+			}
+			size := uint64(unit * units)
+			_, err := e.FS.SetAttr(nil, from, &blockstore.SetAttr{Size: &size}, nil)
+			e.ok(err)
+			if before > 0 {
+				e.put(nil, to, strings.Repeat("y", before*unit), 0)
+			}
+			for done := uint64(0); done < size; {
+				k, err := x.Copy(nil, from, done, to, done, 0)
+				e.supported(err)
+				e.wantNot(k == 0, "the copy of %s ends at %d", source, done)
+				done += k
+			}
+			e.wantNot(e.get(nil, to) != want.String(), "the copy of %s over %d units is different", source, before)
+			for i, c := range source {
+				off := uint64(i * unit)
+				at, err := x.Seek(nil, from, off, true)
+				e.supported(err)
+				if c == 'x' || at != off {
+					continue // data, or a filesystem that knows no holes
+				}
+				at, err = x.Seek(nil, to, off, true)
+				e.ok(err)
+				e.wantNot(at != off, "unit %d of %s over %d units is no hole in the copy: the next is at %d", i, source, before, at)
+			}
+		}
 	}
 }
 
