@@ -73,11 +73,11 @@ func newCopier(r *run, src, dst side, jobs int) *copier {
 // run copies from, under the name given, into a directory that exists.
 func (k *copier) run(from, into *object, name string) {
 	k.walk(from, into, name)
-	k.complete()
+	k.complete(into)
 }
 
-// complete waits for the copies and does what has to come after them.
-func (k *copier) complete() {
+// complete waits for the copies into a directory and does what has to come after them.
+func (k *copier) complete(into *object) {
 	k.wg.Wait()
 	for _, f := range k.again {
 		k.start(func() { k.linkOrCopy(f) })
@@ -87,11 +87,23 @@ func (k *copier) complete() {
 	// ones first, as an outer one may not let us in any more.
 	for i := len(k.dirs) - 1; i >= 0 && k.r.ctx.Err() == nil; i-- {
 		d := &k.dirs[i]
+		k.syncDir(d.o) // before its mode may forbid that
 		if err := k.dst.finish(k.r.ctx, d.o, d.attr, k.owner); err != nil {
 			k.fail(d.o.shown, err)
 		}
 	}
+	k.syncDir(into)
 	k.again, k.dirs = nil, nil
+}
+
+// syncDir makes what was copied into a directory durable under its name.
+func (k *copier) syncDir(into *object) {
+	if k.r.ctx.Err() != nil {
+		return
+	}
+	if err := k.dst.syncDir(into); err != nil {
+		k.fail(into.shown, fmt.Errorf("syncing the directory: %w", err))
+	}
 }
 
 // start runs do beside the walk, when there is a slot.

@@ -267,7 +267,7 @@ func (k *copier) contents(from, into *object) error {
 	for _, s := range all {
 		k.walk(s.o, into, s.name)
 	}
-	k.complete()
+	k.complete(into)
 	return nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/rstored/rstored/nfs/client"
@@ -41,9 +43,12 @@ func partName(name, id string) string {
 	return "." + name + infix + id
 }
 
+// idLen is the length of an ID.
+const idLen = 16
+
 // newID is an ID for the name of a part that nobody knows.
 func newID() string {
-	var b [8]byte
+	var b [idLen / 2]byte
 	_, _ = rand.Read(b[:]) // does not fail
 	return hex.EncodeToString(b[:])
 }
@@ -55,7 +60,7 @@ func version(a *nfs3.Attr) string {
 		b = binary.BigEndian.AppendUint64(b, v)
 	}
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(sum[:idLen/2])
 }
 
 // begin makes the part that a file is copied to, or takes that of an earlier copy.
@@ -69,6 +74,7 @@ func (k *copier) begin(ctx context.Context, from, into *object, name string) (*p
 		return p, nil
 	}
 	known := partName(name, version(&from.attr))
+	k.expire(ctx, p.o, into, name, known)
 	old, err := k.dst.reopen(ctx, into, known, p.o)
 	switch {
 	case err == nil && old.attr.Size <= from.attr.Size:
@@ -98,6 +104,27 @@ func (k *copier) begin(ctx context.Context, from, into *object, name string) (*p
 		return nil, err
 	}
 	return p, nil
+}
+
+// partExpires is how old a part gets that nobody goes on with.
+const partExpires = 24 * time.Hour
+
+// expire removes the parts that earlier copies of what the source was before have left, but for known. now was
+// made just now, on the same side: its times and those of parts are of one clock. A failure leaves a part.
+func (k *copier) expire(ctx context.Context, now, into *object, name, known string) {
+	prefix := partName(name, strings.Repeat("0", idLen))
+	prefix = prefix[:len(prefix)-idLen]
+	var old []string
+	_ = k.dst.list(ctx, into, func(n string, o *object) error {
+		if len(n) == len(prefix)+idLen && strings.HasPrefix(n, prefix) && n != known && ours(&o.attr, now) &&
+			now.attr.Mtime.Sub(o.attr.Mtime) > partExpires {
+			old = append(old, n)
+		}
+		return nil
+	})
+	for _, n := range old {
+		_ = k.dst.remove(ctx, into, n)
+	}
 }
 
 // data copies what is not there yet.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -434,6 +435,132 @@ func TestSourceChanges(t *testing.T) {
 	p := &part{stays: true, done: copied}
 	if err := k.data(t.Context(), from, p); err == nil || p.stays {
 		t.Errorf("%v, the part stays: %t", err, p.stays)
+	}
+}
+
+// unsynced is this host's side of a copy with the directories whose names may not be on disk.
+type unsynced struct {
+	local
+	mu   sync.Mutex
+	dirs map[string]bool
+	fail error
+}
+
+func (u *unsynced) changed(dir *object) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.dirs[dir.path] = true
+}
+
+func (u *unsynced) mkdir(ctx context.Context, dir *object, name string) (*object, error) {
+	u.changed(dir)
+	return u.local.mkdir(ctx, dir, name)
+}
+
+func (u *unsynced) rename(ctx context.Context, dir *object, from, to string) error {
+	u.changed(dir)
+	return u.local.rename(ctx, dir, from, to)
+}
+
+func (u *unsynced) symlink(ctx context.Context, dir *object, name, target string) error {
+	u.changed(dir)
+	return u.local.symlink(ctx, dir, name, target)
+}
+
+func (u *unsynced) link(ctx context.Context, o, dir *object, name string) error {
+	u.changed(dir)
+	return u.local.link(ctx, o, dir, name)
+}
+
+func (u *unsynced) syncDir(o *object) error {
+	if u.fail != nil {
+		return u.fail
+	}
+	if err := u.local.syncDir(o); err != nil {
+		return err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.dirs, o.path)
+	return nil
+}
+
+// TestNamesAreDurable: when a copy is done, every directory that it gave a name in was synced after that. A sync that
+// fails is a copy that fails.
+func TestNamesAreDurable(t *testing.T) {
+	r := newRig(t)
+	tree := filepath.Join(r.dir, "tree")
+	// The files are empty, as data is copied from or to a server only.
+	if err := errors.Join(os.MkdirAll(filepath.Join(tree, "in", "ner"), 0o755), os.Mkdir(filepath.Join(tree, "closed"), 0o755),
+		os.WriteFile(filepath.Join(tree, "a"), nil, 0o644), os.Link(filepath.Join(tree, "a"), filepath.Join(tree, "in", "b")),
+		os.Symlink("a", filepath.Join(tree, "in", "c")), os.WriteFile(filepath.Join(tree, "closed", "d"), nil, 0o644),
+		os.Chmod(filepath.Join(tree, "closed"), 0)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(filepath.Join(tree, "closed"), 0o700) })
+	for _, fail := range []error{nil, unix.EIO} {
+		into, err := localObject(t.TempDir(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, err := localObject(tree, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := &run{tool: &tool{g: &cli.Globals{Err: &r.said, Quiet: true}}, ctx: t.Context()}
+		dst := &unsynced{dirs: map[string]bool{}, fail: fail}
+		k := newCopier(u, local{}, dst, 4)
+		k.recursive = true
+		k.run(from, into, "copy")
+		if fail != nil {
+			if u.failed == 0 {
+				t.Error("a directory could not be synced, and the copy has not failed")
+			}
+			continue
+		}
+		if u.failed > 0 || len(dst.dirs) > 0 {
+			t.Errorf("%d failed, %v are not synced: %s", u.failed, dst.dirs, r.said.String())
+		}
+		if b, err := os.Readlink(filepath.Join(into.path, "copy", "in", "c")); b != "a" || err != nil {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+}
+
+// TestOldPartsExpire: a copy that can be resumed removes what earlier ones have left of what its source is no more,
+// when that is a day old, and nothing else.
+func TestOldPartsExpire(t *testing.T) {
+	r := newRig(t)
+	if err := r.copy(t.Context(), copyFlags{}, 1<<20, r.write("src", random(copied, 6), 0o644), r.url+"/src"); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-25 * time.Hour)
+	left := map[string]bool{}
+	for _, c := range []struct {
+		name  string
+		mode  fs.FileMode
+		time  time.Time
+		stays bool
+	}{
+		{partName("back", "0123456789abcdef"), 0o600, old, false},
+		{partName("back", "1123456789abcdef"), 0o600, time.Now(), true}, // it may be in the making
+		{partName("back", "2123456789abcdef"), 0o644, old, true},        // not one of ours
+		{partName("back", "short"), 0o600, old, true},
+		{partName("backup", "3123456789abcdef"), 0o600, old, true},
+	} {
+		p := r.write(c.name, []byte("part"), c.mode)
+		if err := os.Chtimes(p, c.time, c.time); err != nil {
+			t.Fatal(err)
+		}
+		left[c.name] = c.stays
+	}
+	if err := r.copy(t.Context(), copyFlags{resume: true}, 1<<20, r.url+"/src", filepath.Join(r.dir, "back")); err != nil {
+		t.Fatal(err, r.said.String())
+	}
+	for name, stays := range left {
+		if _, err := os.Lstat(filepath.Join(r.dir, name)); (err == nil) != stays {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

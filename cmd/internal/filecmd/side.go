@@ -55,6 +55,8 @@ type side interface {
 	reopen(ctx context.Context, dir *object, name string, like *object) (*object, error)
 	// sync makes the data of a file that is open durable.
 	sync(o *object) error
+	// syncDir makes the names in a directory durable.
+	syncDir(o *object) error
 	symlink(ctx context.Context, dir *object, name, target string) error
 	mknod(ctx context.Context, dir *object, name string, a *nfs3.Attr) (*object, error)
 	link(ctx context.Context, o, dir *object, name string) error
