@@ -1,25 +1,43 @@
 package nfs4
 
 import (
+	"hash/crc32"
+
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// digestLen is how much of a request its digest covers, in bytes. Requests of one
-// client with the same slot and sequence differ there if they differ at all: in the
-// operations, their handles and their names.
-const digestLen = 512
+// digestMax is how much of a request its digest covers, in bytes: all of it, unless it is a WRITE of more data. What a
+// carrier has moved out of the stream, which is the data of a WRITE too, is covered by its length alone.
+const (
+	digestMax   = 64 << 10
+	digestChunk = 1 << 10
+)
+
+var digestTable = crc32.MakeTable(crc32.Castagnoli)
 
 // digest tells requests of a slot apart (RFC 8881 section 2.10.6.1.3.1): by length,
-// first bytes, and who sent them. It is FNV-1a over words.
+// bytes, and who sent them. The bytes go in as CRCs of chunks, the rest by FNV-1a over words.
 func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
 	const prime = 1099511628211
 	sum := uint64(14695981039346656037)
 	mix := func(w uint32) { sum = (sum ^ uint64(w)) * prime }
-	n := args.Remaining()
-	mix(uint32(n))
-	for range min(n, digestLen) / 4 {
-		mix(args.Uint32())
+	mix(uint32(args.Remaining()))
+	for range digestMax / digestChunk {
+		next := args
+		b := next.Fixed(digestChunk)
+		if next.Err() != nil {
+			break
+		}
+		mix(crc32.Update(0, digestTable, b))
+		args = next
+	}
+	for range digestChunk / 4 {
+		w := args.Uint32()
+		if args.Err() != nil {
+			break
+		}
+		mix(w)
 	}
 	mix(uint32(c.Flavor))
 	mix(c.UID)

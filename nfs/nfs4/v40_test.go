@@ -890,3 +890,62 @@ type holding struct{ calls []*rpc.BackwardCall }
 
 func (h *holding) Alive() bool              { return true }
 func (h *holding) Call(b *rpc.BackwardCall) { h.calls = append(h.calls, b) }
+
+// TestLongRequestsAreApart: requests with one number that differ far behind their beginnings, here behind an owner of
+// 600 bytes, are not taken for each other, in any minor version.
+func TestLongRequestsAreApart(t *testing.T) {
+	owner := strings.Repeat("o", 600)
+	r := newRig(t)
+	c := r.client40("x", 1)
+	c.make("maker", "file one")
+	c.make("maker", "file two")
+	c.open(state.Read, 0, owner, "file one")
+	open := func(name string) *reply {
+		return r.compound(0, op(OpPutFH, r.root()), c.openOp(c.seqs[owner], state.Read, 0, owner, name)).ok(OpPutFH)
+	}
+	open("file two").fails(OpOpen, nfs.ErrBadSeqID) // the last was the OPEN_CONFIRM
+	c.next(owner)
+	open("file one").ok(OpOpen).opened40()
+	open("file one").ok(OpOpen).opened40()
+	open("file two").fails(OpOpen, nfs.ErrBadSeqID)
+
+	x := r.session(1, "y")
+	one := openOp(state.Read, 0, owner, "file one")
+	x.do(op(OpPutFH, r.root()), one).ok(OpPutFH).ok(OpOpen)
+	again := func(cred uint32, ops ...args) *reply {
+		defer func() { r.uid = 0 }()
+		r.uid = cred
+		return r.compound(1, append([]args{x.sequence(x.seq, 0)}, ops...)...)
+	}
+	again(0, op(OpPutFH, r.root()), one).ok(OpSequence)
+	again(0, op(OpPutFH, r.root()), openOp(state.Read, 0, owner, "file two")).fails(OpSequence, nfs.ErrSeqFalseRetry)
+	again(1, op(OpPutFH, r.root()), one).fails(OpSequence, nfs.ErrSeqFalseRetry)
+	// Values of attributes are the longest that is not data.
+	value := make([]byte, 50<<10)
+	set := func() args {
+		return op(OpSetXattr, uint32(0), "user.x", value)
+	}
+	y := r.session(2, "z")
+	x = y
+	fh := y.handle("one", "file one")
+	y.do(op(OpPutFH, fh), set()).ok(OpPutFH)
+	value[len(value)-1]++
+	p := r.compound(2, y.sequence(y.seq, 0), op(OpPutFH, fh), set())
+	p.fails(OpSequence, nfs.ErrSeqFalseRetry)
+}
+
+// TestUnconfirmedIsReplaced: a SETCLIENTID of the confirmed client takes the place of another start's that was not
+// confirmed: a late SETCLIENTID_CONFIRM of that does not end the client (RFC 7530 section 16.33.5).
+func TestUnconfirmedIsReplaced(t *testing.T) {
+	r := newRig(t)
+	c := r.client40("x", 1)
+	fh, id := c.make("o", "file")
+	late, lateVerf := r.setClient("x", 2)
+	again, verf := r.setClient("x", 1)
+	if again != c.id {
+		t.Fatalf("client %x instead of %x", again, c.id)
+	}
+	r.compound(0, confirmOp(late, lateVerf)).fails(OpSetClientIDConfirm, nfs.ErrStaleClientID)
+	r.compound(0, confirmOp(again, verf)).ok(OpSetClientIDConfirm).end()
+	c.on(fh, op(OpRead, id, uint64(0), uint32(1))).ok(OpRead)
+}

@@ -182,13 +182,7 @@ func (s *Server) record(now time.Time, r *records, known string, verf Verifier, 
 			delete(s.owners, known) // there was no room for another
 		}
 	}()
-	if u := r.unconfirmed; u != nil {
-		u.mu.Lock()
-		u.leaveAccount()
-		u.mu.Unlock()
-		delete(s.clients, uint32(r.unconfirmed.ID))
-		r.unconfirmed = nil
-	}
+	s.dropUnconfirmed(r)
 	if len(s.clients) >= s.cfg.Clients {
 		return nil
 	}
@@ -212,6 +206,19 @@ func (s *Server) record(now time.Time, r *records, known string, verf Verifier, 
 	s.clients[s.next] = c
 	s.owners[c.owner] = r
 	return c
+}
+
+// dropUnconfirmed forgets the client that has not taken the place of the confirmed one yet. Call with mu held.
+func (s *Server) dropUnconfirmed(r *records) {
+	u := r.unconfirmed
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	u.leaveAccount()
+	u.mu.Unlock()
+	delete(s.clients, uint32(u.ID))
+	r.unconfirmed = nil
 }
 
 func (c *Client) exchanged() Exchanged {

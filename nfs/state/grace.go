@@ -98,6 +98,9 @@ func (s *Server) Grace(now time.Time) bool {
 	return false
 }
 
+// othersReclaim reports whether clients of another protocol may be reclaiming locks.
+func (s *Server) othersReclaim() bool { return s.cfg.OthersReclaim != nil && s.cfg.OthersReclaim() }
+
 // GracePending reports whether a grace period may not be over yet. Unlike Grace it
 // never writes anything down.
 func (s *Server) GracePending() bool { return s.grace.on.Load() }

@@ -42,12 +42,13 @@ func (c *Client) dropLocks(l *locks) {
 // Range is a range of bytes as on the wire: a length of all ones is to the end.
 type Range struct{ Offset, Length uint64 }
 
-// last is the last byte of the range.
+// last is the last byte of the range. The length is not zero, and offset and length together fit into 64 bits (RFC 8881
+// section 18.10.3): only a range to the end has the last byte of all.
 func (r Range) last() (uint64, bool) {
 	switch {
 	case r.Length == lock.ToEnd:
 		return lock.ToEnd, true
-	case r.Length == 0 || r.Length-1 > lock.ToEnd-r.Offset:
+	case r.Length == 0 || r.Length > lock.ToEnd-r.Offset:
 		return 0, false
 	}
 	return r.Offset + r.Length - 1, true
@@ -118,7 +119,7 @@ func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
 	if st := c.admit(now, a.Reclaim); st != nfs.OK {
 		return Stateid{}, nil, st
 	}
-	if others := c.s.cfg.OthersReclaim; !a.Reclaim && others != nil && others() {
+	if !a.Reclaim && c.s.othersReclaim() {
 		return Stateid{}, nil, nfs.ErrGrace
 	}
 	for {
@@ -193,7 +194,7 @@ func (c *Client) TestLock(now time.Time, a *Lock) (*Denied, nfs.Status) {
 	if !ok {
 		return nil, nfs.ErrInval
 	}
-	if c.s.Grace(now) {
+	if c.s.Grace(now) || c.s.othersReclaim() {
 		return nil, nfs.ErrGrace // there may be one that is to be reclaimed
 	}
 	for {

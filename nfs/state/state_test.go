@@ -643,7 +643,8 @@ func TestLocks(t *testing.T) {
 		{"of another owner of the client", c, byOpen(mine, "y", Range{0, 1}, true), nfs.ErrDenied},
 		{"of length 0", c, byOpen(mine, "x", Range{0, 0}, true), nfs.ErrInval},
 		{"beyond 64 bits", c, byOpen(mine, "x", Range{3, lock.ToEnd - 1}, true), nfs.ErrInval},
-		{"to the last byte", c, byOpen(mine, "x", Range{1 << 40, lock.ToEnd - 1<<40 + 1}, true), nfs.OK},
+		{"to the last byte but not to the end", c, byOpen(mine, "x", Range{1 << 40, lock.ToEnd - 1<<40 + 1}, true), nfs.ErrInval},
+		{"to the last byte but one", c, byOpen(mine, "x", Range{1 << 40, lock.ToEnd - 1<<40}, true), nfs.OK},
 		{"exclusive on what is open for reading", c, byOpen(readOnly, "z", Range{50, 1}, true), nfs.ErrOpenMode},
 		{"of an unknown open", c, byOpen(Stateid{Seq: 1, Other: mine.Other}, "z", Range{50, 1}, true), nfs.OK},
 		{"of a lock as an open", c, byOpen(id, "z", Range{50, 1}, true), nfs.ErrOldStateID},
@@ -760,10 +761,17 @@ func TestOtherProtocols(t *testing.T) {
 		_, _, st := c.Lock(begin, &Lock{ByOpen: true, ID: got.ID, Owner: []byte("l"), File: fileA, Range: Range{0, 1}, Exclusive: true})
 		return st
 	}
+	test := Lock{Owner: []byte("l"), File: fileA, Range: Range{0, 1}, Exclusive: true}
 	if st := ask(); st != nfs.ErrGrace {
 		t.Errorf("while others reclaim: %v", st)
 	}
+	if _, st := c.TestLock(begin, &test); st != nfs.ErrGrace {
+		t.Errorf("LOCKT while others reclaim: %v", st)
+	}
 	reclaiming = false
+	if _, st := c.TestLock(begin, &test); st != nfs.OK {
+		t.Errorf("LOCKT: %v", st)
+	}
 	if st := ask(); st != nfs.OK {
 		t.Error(st)
 	}

@@ -73,6 +73,7 @@ func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.St
 			return ClientIDSet{InUse: old.calledAt()}, nfs.ErrClientIDInUse
 		}
 	case old.v40 != nil && old.verifier == a.Verifier:
+		s.dropUnconfirmed(r) // of another start: its confirmation is late, and must not end this one
 		u := &update{confirm: s.nextConfirm(), callback: a.Callback}
 		old.mu.Lock()
 		old.v40.update = u
