@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -260,32 +259,6 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 	}
 	p.recycle()
 	return err
-}
-
-// Forward sends a call message as it is and returns the reply message. Its XID
-// must not be that of another call in flight.
-func (c *Client) Forward(ctx context.Context, msg []byte) ([]byte, error) {
-	if len(msg) < 4 || len(msg) > rpc.FragmentMax {
-		return nil, fmt.Errorf("tcp: %d bytes are no RPC call", len(msg))
-	}
-	xid := binary.BigEndian.Uint32(msg)
-	c.mu.Lock()
-	p := &pending{done: make(chan struct{}, 1)}
-	err := c.err
-	if err == nil && c.pending[xid] != nil {
-		err = ErrXIDInUse
-	}
-	if err == nil {
-		c.pending[xid] = p
-	}
-	c.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.exchange(ctx, xid, p, &xdr.Encoder{B: msg}); err != nil {
-		return nil, err
-	}
-	return p.reply, nil
 }
 
 // exchange sends a call and waits for its reply. Its memory is not touched any more when it

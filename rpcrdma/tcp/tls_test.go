@@ -319,7 +319,7 @@ func TestProbeWithinTLS(t *testing.T) {
 	_, addr, _, cfg, _ := secureServer(t, Config{})
 	c := dialTLS(t, addr, cfg)
 	msg := probe(99, 0)[4:]
-	got, err := c.Forward(t.Context(), msg)
+	got, err := forward(c, msg)
 	if want := record(99, 1, 1, 1, 1)[4:]; err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%x %v", got, err)
 	}

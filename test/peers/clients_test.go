@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"syscall"
@@ -14,6 +15,8 @@ import (
 	vmrpc "github.com/vmware/go-nfs-client/nfs/rpc"
 	willscott "github.com/willscott/go-nfs-client/nfs"
 	wsrpc "github.com/willscott/go-nfs-client/nfs/rpc"
+
+	gonfsrdma "github.com/rstored/rstored/nfs/gonfs"
 )
 
 // target is what both clients offer under different types.
@@ -83,44 +86,73 @@ func TestWillscottClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.overRDMA(t, bulk, func() {
-			exercise(t, v, func(name string, perm os.FileMode) (io.ReadWriteCloser, error) { return v.OpenFile(name, perm) },
-				func(dir string) (names []string, err error) {
-					list, err := v.ReadDirPlus(dir)
-					for _, e := range list {
-						names = append(names, e.FileName)
-					}
-					return names, err
-				})
-		})
-		if _, err := v.Create("/from", 0o640); err != nil {
-			t.Fatal(err)
-		}
-		if err := v.Rename("/from", "/to"); err != nil {
-			t.Error(err)
-		}
-		a, err := v.Getattr("/to")
-		if err != nil || a.Mode().Perm() != 0o640 {
-			t.Errorf("after the rename: %+v, %v", a, err)
-		}
-		if err := v.Symlink("/to", "/link"); err != nil {
-			t.Error(err)
-		}
-		mtime := time.Unix(1234567890, 0)
-		err = v.Setattr("/to", willscott.Sattr3{
-			Mode:  willscott.SetMode{SetIt: true, Mode: 0o600},
-			Mtime: willscott.SetTime{SetIt: willscott.SetToClientTime, Time: willscott.NFS3Time{Seconds: uint32(mtime.Unix())}},
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		if got, err := v.Access("/to", 1|4); err != nil || got != 1|4 {
-			t.Errorf("access %#x, %v", got, err)
-		}
+		workAsWillscott(t, s, bulk, v)
 		if err := m.Unmount(); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// TestWillscottClientDialsRDMA has the client reach the server by its RDMA URL.
+func TestWillscottClientDialsRDMA(t *testing.T) {
+	s := serveOurs(t)
+	c, err := gonfsrdma.Dial(t.Context(), nil, "nfs+rdma://"+s.rdma.String()+"/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	v, err := c.Mount(wsrpc.NewAuthUnix("willscott", 0, 0).Auth())
+	if err != nil {
+		t.Fatal(err)
+	}
+	workAsWillscott(t, s, 4<<20, v)
+	_, err = gonfsrdma.Dial(t.Context(), nil, "nfs+rdma://"+netip.AddrPortFrom(s.addr, portRDMA+1).String()+"/data")
+	if err == nil {
+		t.Error("a port without a server was dialed")
+	}
+}
+
+// workAsWillscott does what the client can do on a mounted export, bulk bytes of it at least by RDMA each way.
+func workAsWillscott(t *testing.T, s *ours, bulk uint64, v *willscott.Target) {
+	t.Helper()
+	s.overRDMA(t, bulk, func() {
+		exercise(t, v, func(name string, perm os.FileMode) (io.ReadWriteCloser, error) { return v.OpenFile(name, perm) },
+			func(dir string) (names []string, err error) {
+				list, err := v.ReadDirPlus(dir)
+				for _, e := range list {
+					names = append(names, e.FileName)
+				}
+				return names, err
+			})
+	})
+	if _, err := v.Create("/from", 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Rename("/from", "/to"); err != nil {
+		t.Error(err)
+	}
+	a, err := v.Getattr("/to")
+	if err != nil || a.Mode().Perm() != 0o640 {
+		t.Errorf("after the rename: %+v, %v", a, err)
+	}
+	if err := v.Symlink("/to", "/link"); err != nil {
+		t.Error(err)
+	}
+	mtime := time.Unix(1234567890, 0)
+	err = v.Setattr("/to", willscott.Sattr3{
+		Mode:  willscott.SetMode{SetIt: true, Mode: 0o600},
+		Mtime: willscott.SetTime{SetIt: willscott.SetToClientTime, Time: willscott.NFS3Time{Seconds: uint32(mtime.Unix())}},
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if got, err := v.Access("/to", 1|4); err != nil || got != 1|4 {
+		t.Errorf("access %#x, %v", got, err)
+	}
 }
 
 // exercise makes, writes, lists, reads and removes as both clients can.

@@ -20,10 +20,8 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
-	"github.com/rstored/rstored/nfs/nfs3"
+	gonfsrdma "github.com/rstored/rstored/nfs/gonfs"
 	"github.com/rstored/rstored/rpcrdma"
-	"github.com/rstored/rstored/rpcrdma/rpc"
-	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
 // serveGoNFS exports a fresh directory of this host by go-nfs over TCP.
@@ -37,45 +35,18 @@ func serveGoNFS(t *testing.T) (dir string, addr netip.AddrPort) {
 	return dir, l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// cutNFS3 finds the data of READ and READLINK in a reply message, for Write
-// chunks to take (RFC 8267 section 2).
-func cutNFS3(prog, vers, proc uint32, reply []byte) (at, n int) {
-	if prog != nfs3.Program || vers != nfs3.Version || proc != nfs3.ProcRead && proc != nfs3.ProcReadLink {
-		return 0, 0
-	}
-	d := xdr.NewDecoder(reply)
-	if rpc.DecodeReply(&d, rpc.ReplyXID(reply)) != nil || d.Uint32() != uint32(nfs.OK) {
-		return 0, 0
-	}
-	nfs3.DecodePostOp(&d)
-	if proc == nfs3.ProcRead {
-		d.Skip(4 + 4) // count, eof
-	}
-	n = int(d.Uint32())
-	if d.Err() != nil {
-		return 0, 0
-	}
-	return d.Offset(), n
-}
-
 // TestGoNFSServer has our client work on a go-nfs server: over TCP, and over
-// RDMA by the proxy.
+// RDMA by package gonfs.
 func TestGoNFSServer(t *testing.T) {
 	t.Run("tcp", func(t *testing.T) {
 		dir, addr := serveGoNFS(t)
 		workOnGoNFS(t, newClient(t, dialTCP(addr)), dir)
 	})
 	t.Run("rdma", func(t *testing.T) {
-		dir, addr := serveGoNFS(t)
+		dir := t.TempDir()
 		front := netip.AddrPortFrom(loopback(), portRDMA)
-		p := rpcrdma.Proxy{
-			Dial: func(ctx context.Context, _ rpc.Peer) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "tcp", addr.String())
-			},
-			Cut:    cutNFS3,
-			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		}
-		l, err := p.Serve(device(t, front.Addr()), portRDMA, rpcrdma.Config{})
+		l, err := gonfsrdma.ServeFS(device(t, front.Addr()), portRDMA, change{osfs.New(dir)},
+			rpcrdma.Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

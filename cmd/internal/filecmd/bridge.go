@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rstored/rstored/cmd/internal/bridge"
+	"github.com/rstored/rstored/nfs/bridge"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"

@@ -64,6 +64,8 @@ var law = []struct {
 	{dir: "nfs/hosts"},                                                    // and who knows hosts
 	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/clock", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
 	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp"}}, // puts the client together
+	{dir: "nfs/bridge", allow: []string{"nfs/...", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr"}},                      // TCP to RDMA
+	{dir: "nfs/gonfs", allow: []string{"nfs/...", "rdma", "rpcrdma", "rpcrdma/rpc", "rpcrdma/xdr"}},                              // go-nfs over RDMA
 	{dir: "blockstore", allow: []string{"blockstore/..."}},
 	{dir: "blockstore/posixfs", allow: []string{"blockstore", "blockstore/boltfile"}, unix: true},
 	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true}, // a client as any other
@@ -197,8 +199,11 @@ func TestDependencyLaw(t *testing.T) {
 	}
 }
 
-// notLinked are what the driver for Kubernetes needs, and the two programs do without.
-var notLinked = []string{"google.golang.org/grpc", "google.golang.org/genproto", "github.com/container-storage-interface", "k8s.io", "sigs.k8s.io"}
+// notLinked are what the driver for Kubernetes or the adapters of nfs/gonfs need, and the two programs do without.
+var notLinked = []string{
+	"google.golang.org/grpc", "google.golang.org/genproto", "github.com/container-storage-interface", "k8s.io", "sigs.k8s.io",
+	"github.com/willscott", "github.com/vmware", "github.com/go-git",
+}
 
 // TestLinked: what deploy/csi needs is in its own program alone.
 func TestLinked(t *testing.T) {

@@ -1,8 +1,7 @@
-package rpcrdma
+package gonfs
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -13,34 +12,25 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Proxy serves over RPC-over-RDMA what a server behind it serves over a stream
-// with record marking, so that a server that knows nothing of RDMA can be
-// reached by it.
-type Proxy struct {
-	// Dial opens a stream to the server behind, one for each client.
-	Dial func(ctx context.Context, client rpc.Peer) (net.Conn, error)
-	// Cut says which bytes of a reply are a bulk result that a Write chunk may
-	// take: n bytes at offset at of the reply message, or n = 0 for none. It
-	// may be nil.
-	Cut func(prog, vers, proc uint32, reply []byte) (at, n int)
-	// MaxRecord bounds a reply in bytes. 0 means rpc.MaxRecord.
-	MaxRecord int
-	Logger    *slog.Logger
+// proxy serves over RPC-over-RDMA what a server speaks over a stream with record marking.
+type proxy struct {
+	// dial opens a stream to the server, one for each RDMA connection.
+	dial func(ctx context.Context, client rpc.Peer) (net.Conn, error)
+	// cut says which bytes of a reply are a bulk result that a Write chunk may take: n bytes at offset at of the
+	// reply message, or n = 0 for none.
+	cut func(prog, vers, proc uint32, reply []byte) (at, n int)
+	log *slog.Logger
 }
 
-// Serve serves the proxy on a port of dev until the Listener is closed.
-func (p *Proxy) Serve(dev rdma.Device, port uint16, cfg Config) (*Listener, error) {
-	q := *p
-	q.MaxRecord = cmp.Or(q.MaxRecord, rpc.MaxRecord)
-	if q.Logger == nil {
-		q.Logger = slog.New(slog.DiscardHandler)
-	}
-	return ServeHandler(dev, port, func(peer rpc.Peer, disconnect func()) (Handler, error) {
-		c := &proxyConn{p: &q, peer: peer, disconnect: disconnect, pending: make(map[uint32]*proxyCall)}
+// serveStream serves p on a port of dev until the Listener is closed.
+func serveStream(dev rdma.Device, port uint16, cfg rpcrdma.Config, p *proxy) (*rpcrdma.Listener, error) {
+	return rpcrdma.ServeHandler(dev, port, func(peer rpc.Peer, disconnect func()) (rpcrdma.Handler, error) {
+		c := &proxyConn{p: p, peer: peer, disconnect: disconnect, pending: make(map[uint32]*proxyCall)}
 		c.ready.L = &c.mu
 		c.ctx, c.cancel = context.WithCancel(context.Background())
 		go c.write()
@@ -56,7 +46,7 @@ const (
 // proxyConn forwards the calls of one client. How many there are at a time is
 // bounded by the receives of its connection.
 type proxyConn struct {
-	p          *Proxy
+	p          *proxy
 	peer       rpc.Peer
 	disconnect func()
 	ctx        context.Context
@@ -127,7 +117,7 @@ func (c *proxyConn) fail(why error) {
 	c.ready.Signal()
 	c.mu.Unlock()
 	if why != nil {
-		c.p.Logger.Warn("disconnecting a client", "peer", c.peer.Addr.String(), "reason", why.Error())
+		c.p.log.Warn("disconnecting a client", "peer", c.peer.Addr.String(), "reason", why.Error())
 		c.disconnect()
 	}
 	for _, k := range lost {
@@ -138,10 +128,10 @@ func (c *proxyConn) fail(why error) {
 // write opens the stream and writes calls to it.
 func (c *proxyConn) write() {
 	ctx, cancel := context.WithTimeout(c.ctx, proxyDialTime)
-	stream, err := c.p.Dial(ctx, c.peer)
+	stream, err := c.p.dial(ctx, c.peer)
 	cancel()
 	if err != nil {
-		c.fail(fmt.Errorf("the server behind cannot be reached: %w", err))
+		c.fail(fmt.Errorf("the server cannot be reached: %w", err))
 		return
 	}
 	c.mu.Lock()
@@ -169,7 +159,7 @@ func (c *proxyConn) write() {
 		}
 		stream.SetWriteDeadline(time.Now().Add(proxyWriteTime))
 		if _, err := records.WriteTo(stream); err != nil {
-			c.fail(fmt.Errorf("writing to the server behind: %w", err))
+			c.fail(fmt.Errorf("writing to the server: %w", err))
 			return
 		}
 	}
@@ -179,9 +169,9 @@ func (c *proxyConn) write() {
 func (c *proxyConn) read(stream io.Reader) {
 	r := bufio.NewReaderSize(stream, 32<<10)
 	for {
-		b, err := rpc.ReadRecord(r, nil, c.p.MaxRecord)
+		b, err := rpc.ReadRecord(r, nil, rpc.MaxRecord)
 		if err != nil {
-			c.fail(fmt.Errorf("reading from the server behind: %w", err))
+			c.fail(fmt.Errorf("reading from the server: %w", err))
 			return
 		}
 		if len(b) < 8 || binary.BigEndian.Uint32(b[4:]) != rpc.MsgReply {
@@ -199,16 +189,13 @@ func (c *proxyConn) read(stream io.Reader) {
 }
 
 // reply answers a call with a reply message, which it keeps by reference.
-func (p *Proxy) reply(k *proxyCall, b []byte) {
+func (p *proxy) reply(k *proxyCall, b []byte) {
 	res := &k.c.Res
-	at, n := 0, 0
-	if p.Cut != nil {
-		at, n = p.Cut(k.prog, k.vers, k.proc, b)
-	}
-	if n <= 0 || at < 8 || at%4 != 0 || n > len(b)-at || padded(n) > len(b)-at {
+	at, n := p.cut(k.prog, k.vers, k.proc, b)
+	if end := at + n + xdr.Pad(n); n <= 0 || n > len(b) || end > len(b) {
 		res.B = append(res.B, b...)
 	} else {
-		res.B = append(append(res.B, b[:at]...), b[at+padded(n):]...)
+		res.B = append(append(res.B, b[:at]...), b[end:]...)
 		res.Refs = append(res.Refs, xdr.Ref{At: at, Data: b[at : at+n]})
 	}
 	k.c.Reply(k.c, false)
