@@ -764,11 +764,17 @@ type DialParams struct {
 	QP     QPConfig
 	Params ConnParams
 	PKey   uint16 // partition, by either membership; 0 is the first of the device's table
+	// DSCP is what the packets of the connection have in the IP header, in both directions, 1 to 63. 0 is the
+	// device's default: none in user space, a setting of the host on devices of the kernel.
+	DSCP uint8
 	// Prepare posts receives before the REQ leaves.
 	Prepare func(Conn) error
 	// On receives the connection's events on the loop.
 	On func(Conn, ConnEvent)
 }
+
+// DSCPMax is the largest DSCP: it has six bits.
+const DSCPMax = 63
 
 // UDQKey is the Q_Key of datagrams that RDMA-CM's users take unless they agree on another.
 const UDQKey = 0x01234567

@@ -30,6 +30,8 @@ type ClientConfig struct {
 	ReadDepth int
 	// PKey is the partition to connect in; 0 is the first of the device.
 	PKey uint16
+	// DSCP is that of the connection's packets, see rdma.DialParams.
+	DSCP uint8
 	// Backward gets the calls of the server on the connection (RFC 8167), whole RPC messages without chunks. It must
 	// not wait. It keeps msg, and calls reply at most once, from any goroutine, with a whole reply message. nil:
 	// such calls are answered with PROG_UNAVAIL.
@@ -188,7 +190,7 @@ func (c *Client) dial(remote netip.AddrPort) {
 	if err == nil {
 		private := PrivateMessage{RemoteInvalidation: c.win != nil || c.lim.PeerInval, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
 		c.conn, err = c.dev.Dial(c.loop, rdma.DialParams{
-			Remote: remote, PKey: c.cfg.PKey,
+			Remote: remote, PKey: c.cfg.PKey, DSCP: c.cfg.DSCP,
 			QP: rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
 				MaxSendWR: c.entries, MaxRecvWR: len(c.recvs), MaxSendSGE: 1, MaxRecvSGE: 1,
 			}},

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -28,17 +29,60 @@ type URL struct {
 	Security rpc.Security
 	// Provider is who provides the RDMA device, one of Providers; empty if the URL does not say.
 	Provider string
+	// DSCP is that of RDMA packets, 1 to 63; 0 if the URL does not say.
+	DSCP uint8
 }
 
 // Providers are what a URL may ask for: see package rdma/provider.
 var Providers = []string{"auto", "soft", "verbs"}
 
-// securityKey begins the end of a URL that says what its connection must have, providerKey of one that says
-// by which RDMA device.
+// Options of a connection that the end of a URL has, after a question mark and with ampersands between them.
 const (
-	securityKey = "?xprtsec="
-	providerKey = "?provider="
+	securityKey = "xprtsec="
+	providerKey = "provider="
+	dscpKey     = "dscp="
+
+	dscpMax = 63
 )
+
+// splitOptions cuts the options off a URL. A question mark that no option follows is part of a name.
+func splitOptions(s string) (rest, options string) {
+	at := -1
+	for _, key := range [...]string{securityKey, providerKey, dscpKey} {
+		at = max(at, strings.LastIndex(s, "?"+key))
+	}
+	if at < 0 {
+		return s, ""
+	}
+	return s[:at], s[at+1:]
+}
+
+// setOptions reads the options of a URL.
+func (u *URL) setOptions(options string) error {
+	for o := range strings.SplitSeq(options, "&") {
+		key, value, _ := strings.Cut(o, "=")
+		switch key + "=" {
+		case securityKey:
+			var err error
+			if u.Security, err = ParseSecurity(value); err != nil {
+				return err
+			}
+		case providerKey:
+			if u.Provider = value; !slices.Contains(Providers, value) {
+				return fmt.Errorf("the provider %q is none of %s", value, strings.Join(Providers, ", "))
+			}
+		case dscpKey:
+			n, err := strconv.ParseUint(value, 10, 8)
+			if err != nil || n == 0 || n > dscpMax {
+				return fmt.Errorf("the DSCP %q is no number of 1 to %d", value, dscpMax)
+			}
+			u.DSCP = uint8(n)
+		default:
+			return fmt.Errorf("unknown option %q", o)
+		}
+	}
+	return nil
+}
 
 // ParseSecurity reads what the mount option xprtsec has: none, tls or mtls.
 func ParseSecurity(s string) (rpc.Security, error) {
@@ -51,25 +95,19 @@ func ParseSecurity(s string) (rpc.Security, error) {
 }
 
 // ParseURL parses a URL. The path is taken literally, byte by byte, but for
-// percent-encoding of what a URL cannot hold (%25, %3F, %23), and an end of ?xprtsec=tls or
-// ?xprtsec=mtls, or of ?provider=soft, verbs or auto with RDMA.
+// percent-encoding of what a URL cannot hold (%25, %3F, %23), and options at its end: with TCP
+// ?xprtsec=tls or mtls, with RDMA ?provider=soft, verbs or auto, and ?dscp=26. An ampersand is between two of them.
 func ParseURL(s string) (URL, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
 		return URL{}, fmt.Errorf("%q is no URL: use nfs+rdma://host/path or nfs+tcp://host/path", s)
 	}
 	u := URL{}
-	if i := strings.LastIndex(rest, securityKey); i >= 0 {
-		var err error
-		if u.Security, err = ParseSecurity(rest[i+len(securityKey):]); err != nil {
+	rest, options := splitOptions(rest)
+	if options != "" {
+		if err := u.setOptions(options); err != nil {
 			return URL{}, fmt.Errorf("%q: %w; a question mark of a name is written %%3F", s, err)
 		}
-		rest = rest[:i]
-	} else if i := strings.LastIndex(rest, providerKey); i >= 0 {
-		if u.Provider = rest[i+len(providerKey):]; !slices.Contains(Providers, u.Provider) {
-			return URL{}, fmt.Errorf("%q: the provider %q is none of %s; a question mark of a name is written %%3F", s, u.Provider, strings.Join(Providers, ", "))
-		}
-		rest = rest[:i]
 	}
 	port := PortRDMA
 	switch strings.ToLower(scheme) {
@@ -83,8 +121,8 @@ func ParseURL(s string) (URL, error) {
 	if u.Security != rpc.Cleartext && u.Transport == rpc.TransportRDMA {
 		return URL{}, fmt.Errorf("%q: %w", s, ErrNoTLSByRDMA)
 	}
-	if u.Provider != "" && u.Transport != rpc.TransportRDMA {
-		return URL{}, fmt.Errorf("%q: a provider is of RDMA; use nfs+rdma", s)
+	if (u.Provider != "" || u.DSCP != 0) && u.Transport != rpc.TransportRDMA {
+		return URL{}, fmt.Errorf("%q: provider and dscp are options of RDMA; use nfs+rdma", s)
 	}
 	host, p, _ := strings.Cut(rest, "/")
 	if host == "" {
@@ -117,11 +155,18 @@ func (u URL) String() string {
 		scheme = "nfs+rdma"
 	}
 	s := scheme + "://" + u.Host + strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23").Replace(u.Path)
-	switch {
-	case u.Security != rpc.Cleartext:
-		s += securityKey + u.Security.String()
-	case u.Provider != "":
-		s += providerKey + u.Provider
+	var options []string
+	if u.Security != rpc.Cleartext {
+		options = append(options, securityKey+u.Security.String())
+	}
+	if u.Provider != "" {
+		options = append(options, providerKey+u.Provider)
+	}
+	if u.DSCP != 0 {
+		options = append(options, fmt.Sprint(dscpKey, u.DSCP))
+	}
+	if len(options) > 0 {
+		s += "?" + strings.Join(options, "&")
 	}
 	return s
 }

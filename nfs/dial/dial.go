@@ -47,8 +47,8 @@ type Dialer struct {
 	Provider provider.Kind
 	// PKey is the partition for RDMA; 0 is the default partition.
 	PKey uint16
-	// DSCP is that of connections by a device in user space, 0 to 63. On devices of the kernel it is a setting of the
-	// host.
+	// DSCP is that of RDMA packets where a URL does not say, 1 to 63. 0 is the default of the device: none in user
+	// space, a setting of the host on devices of the kernel.
 	DSCP uint8
 	// Security is what every connection over TCP must have, where its URL does not ask for more;
 	// nothing is sent without it. TLS makes the configuration for a server, by its name or address
@@ -71,6 +71,7 @@ type endpoint struct {
 	host      string
 	security  rpc.Security
 	provider  provider.Kind
+	dscp      uint8
 }
 
 // local is where a device is open.
@@ -91,7 +92,7 @@ func Self() *rpc.Cred {
 }
 
 func (d *Dialer) endpoint(u client.URL) endpoint {
-	return endpoint{u.Transport, u.Host, max(u.Security, d.Security), cmp.Or(provider.Kind(u.Provider), d.Provider, provider.Auto)}
+	return endpoint{u.Transport, u.Host, max(u.Security, d.Security), cmp.Or(provider.Kind(u.Provider), d.Provider, provider.Auto), cmp.Or(u.DSCP, d.DSCP)}
 }
 
 // Client returns the client for a URL's server. It connects with its first call.
@@ -184,7 +185,7 @@ func (d *Dialer) connect(ctx context.Context, at endpoint, backward func(msg []b
 	if err != nil {
 		return nil, err
 	}
-	return rpcrdma.Dial(ctx, dev, remote, rpcrdma.ClientConfig{PKey: d.PKey, Backward: backward})
+	return rpcrdma.Dial(ctx, dev, remote, rpcrdma.ClientConfig{PKey: d.PKey, DSCP: at.dscp, Backward: backward})
 }
 
 // dialTCP connects to a port of a server, with TLS if it has to have that.
@@ -246,7 +247,7 @@ func (d *Dialer) device(kind provider.Kind, remote netip.Addr) (rdma.Device, err
 		delete(d.devices, at)
 		_ = dev.Close() // nothing of it is left
 	}
-	soft := roce.Config{DSCP: d.DSCP}
+	var soft roce.Config
 	if d.PKey != 0 {
 		soft.PKeys = []uint16{d.PKey}
 	}

@@ -54,10 +54,7 @@ type Config struct {
 	// RetryCount times as long ends a connection.
 	AckTimeout uint8
 
-	// DSCP is what our REQs propose for the connection's packets, and ours then have; 0 to 63. Connections of peers
-	// have what their REQ says.
-	DSCP uint8
-	// CNPDSCP is that of congestion notifications; 0 means that of the connection.
+	// CNPDSCP is the DSCP of congestion notifications; 0 means that of the connection.
 	CNPDSCP uint8
 
 	// ConnectLimit bounds how long an unanswered REQ is repeated; 0 means 8
@@ -119,7 +116,6 @@ const (
 	rnrForever     = 7
 	hopLimit       = 64
 
-	dscpMax   = 63
 	dscpShift = 2 // of a DSCP in a traffic class, above ECN
 
 	// headersMax is what a packet has around its payload, with the margin that
@@ -158,8 +154,8 @@ func (c *Config) setDefaults() error {
 	if c.AckTimeout > 31 {
 		return fmt.Errorf("the ACK timeout code %d is over 31", c.AckTimeout)
 	}
-	if c.DSCP > dscpMax || c.CNPDSCP > dscpMax {
-		return fmt.Errorf("a DSCP is at most %d, not %d", dscpMax, max(c.DSCP, c.CNPDSCP))
+	if c.CNPDSCP > rdma.DSCPMax {
+		return fmt.Errorf("a DSCP is at most %d, not %d", rdma.DSCPMax, c.CNPDSCP)
 	}
 	if c.PKeys == nil {
 		c.PKeys = []uint16{wire.DefaultPKey}

@@ -237,6 +237,9 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	if len(p.Params.PrivateData) > cm.ConnPrivateLen {
 		return nil, fmt.Errorf("%w: %d bytes of private data; a REQ carries %d", rdma.ErrInvalidWR, len(p.Params.PrivateData), cm.ConnPrivateLen)
 	}
+	if p.DSCP > rdma.DSCPMax {
+		return nil, fmt.Errorf("%w: a DSCP is at most %d, not %d", rdma.ErrInvalidWR, rdma.DSCPMax, p.DSCP)
+	}
 	pkey, err := d.partition(p.PKey)
 	if err != nil {
 		return nil, err
@@ -265,7 +268,7 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	req := cm.ConnectParams{
 		Remote: c.remote, SourcePort: c.local.Port(), QPN: c.q.num, PSN: c.rqPSN, MTU: c.mtu.Code(), PKey: pkey,
 		ResponderResources: c.resources, InitiatorDepth: c.depth, RetryCount: c.retries & 7, RNRRetryCount: rnr & 7,
-		AckTimeout: d.cfg.AckTimeout, HopLimit: hopLimit, TrafficClass: d.cfg.DSCP << dscpShift, Private: append([]byte(nil), p.Params.PrivateData...),
+		AckTimeout: d.cfg.AckTimeout, HopLimit: hopLimit, TrafficClass: p.DSCP << dscpShift, Private: append([]byte(nil), p.Params.PrivateData...),
 	}
 	c.cmDo(func(first *shard) {
 		id, err := first.cm.Connect(first.now, req)
@@ -350,7 +353,7 @@ func (c *conn) replied(req *cm.REQ, rep *cm.REP) {
 	c.depth = min(c.depth, rep.ResponderResources)
 	c.resources = min(c.resources, rep.InitiatorDepth)
 	c.timeout = min(ackTimeout(rep.TargetAckDelay, c.s.dev.cfg.AckTimeout-1), max(ackTimeoutMax, c.s.dev.cfg.AckTimeout))
-	if err := c.start(rep.QPN, rep.PSN, c.s.dev.cfg.DSCP<<dscpShift, rep.RNRRetryCount); err != nil {
+	if err := c.start(rep.QPN, rep.PSN, req.Primary.TrafficClass, rep.RNRRetryCount); err != nil {
 		c.cmDo(func(first *shard) { first.cm.Reject(c.id, cm.ConsumerDefined, nil) })
 		c.goDown(rdma.EventUnreachable, 0, nil, fmt.Errorf("the reply of %v cannot be used: %w", c.remote, err), false)
 		return

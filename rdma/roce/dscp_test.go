@@ -1,6 +1,8 @@
 package roce_test
 
 import (
+	"errors"
+	"net/netip"
 	"testing"
 
 	"github.com/rstored/rstored/rdma"
@@ -43,13 +45,12 @@ func TestDSCP(t *testing.T) {
 	const data, cnp = 26, 48
 	sent := [2]map[wire.Opcode]map[uint8]int{{}, {}}
 	w := newWorld(t, sim.Config{Seed: 3}, func(side int, cfg *roce.Config) {
-		if side == 0 {
-			cfg.DSCP = data
-		} else {
+		if side == 1 {
 			cfg.CNPDSCP = cnp
 		}
 		cfg.Wrap = func(_ int, l link.Link) link.Link { return dscpLink{l, sent[side]} }
 	})
+	w.dscp = data
 	w.connect()
 	local, remote := w.side[0].mr, w.side[1].mr
 	for _, op := range []rdma.SendOp{rdma.OpWrite, rdma.OpRead} {
@@ -77,7 +78,10 @@ func TestDSCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := roce.NewWithLink(l, roce.Config{DSCP: 64}); err == nil {
+	if _, err := roce.NewWithLink(l, roce.Config{CNPDSCP: 64}); err == nil {
 		t.Error("a DSCP of 64 is taken")
+	}
+	if _, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{Remote: netip.AddrPortFrom(simAddr[1], 7), QP: w.qp(0), DSCP: 64}); !errors.Is(err, rdma.ErrInvalidWR) {
+		t.Errorf("a connection with a DSCP of 64: %v", err)
 	}
 }

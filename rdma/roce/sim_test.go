@@ -24,6 +24,7 @@ type world struct {
 	side [2]*simSide
 	psn  wire.PSN // of side 0's last request
 	port uint16   // of the next listener
+	dscp uint8    // of the next connection
 }
 
 // psnLink notes the PSN of each request that leaves.
@@ -167,7 +168,7 @@ func (w *world) connect() {
 	}
 	_ = w.dev[1].Turn()
 	c, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{
-		Remote: netip.AddrPortFrom(w.dev[1].Addr(), port), QP: w.qp(0), Params: params, On: on(0),
+		Remote: netip.AddrPortFrom(w.dev[1].Addr(), port), QP: w.qp(0), Params: params, DSCP: w.dscp, On: on(0),
 	})
 	if err != nil {
 		w.t.Fatal(err)

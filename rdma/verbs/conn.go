@@ -462,9 +462,18 @@ func (d *Device) Dial(lp rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	if p.PKey != 0 && p.PKey&0x7fff != defaultPKey&0x7fff {
 		return nil, fmt.Errorf("%w: partition %#04x; the interface that the address is on decides it", rdma.ErrUnsupported, p.PKey)
 	}
+	if p.DSCP > rdma.DSCPMax {
+		return nil, fmt.Errorf("%w: a DSCP is at most %d, not %d", rdma.ErrInvalidWR, rdma.DSCPMax, p.DSCP)
+	}
 	i, err := l.newIdent(C.RDMA_PS_TCP, 0, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%v cannot be connected from: %w", d.addr, err)
+	}
+	if p.DSCP != 0 {
+		if e := C.rs_set_tos(i.id, C.uint8_t(p.DSCP<<2)); e != 0 {
+			i.destroy()
+			return nil, fmt.Errorf("the DSCP of a connection from %v cannot be set: %w", d.addr, errno(e))
+		}
 	}
 	c, err := l.newConn(i, p.QP)
 	if err != nil {

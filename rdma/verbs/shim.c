@@ -523,6 +523,11 @@ int rs_set_reuse(struct rdma_cm_id *id)
 	return result(fn.rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof(one)));
 }
 
+int rs_set_tos(struct rdma_cm_id *id, uint8_t tos)
+{
+	return result(fn.rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof(tos)));
+}
+
 int rs_set_ack_timeout(struct rdma_cm_id *id, uint8_t code)
 {
 	return result(fn.rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, sizeof(code)));

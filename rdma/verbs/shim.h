@@ -144,6 +144,7 @@ int rs_reject(struct rdma_cm_id *id, const void *data, int len);
 int rs_disconnect(struct rdma_cm_id *id);
 int rs_notify(struct rdma_cm_id *id, int event);
 int rs_set_reuse(struct rdma_cm_id *id);
+int rs_set_tos(struct rdma_cm_id *id, uint8_t tos);
 int rs_set_ack_timeout(struct rdma_cm_id *id, uint8_t code);
 int rs_migrate(struct rdma_cm_id *id, struct rdma_event_channel *ch);
 

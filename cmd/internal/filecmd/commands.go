@@ -120,7 +120,7 @@ func connectFlags(f *pflag.FlagSet, d *dial.Dialer) {
 		d.PKey, err = config.ParsePKey(s)
 		return err
 	})
-	f.Uint8Var(&d.DSCP, "dscp", 0, "`DSCP` of RDMA packets of the stack in user space, 0 to 63")
+	f.Uint8Var(&d.DSCP, "dscp", 0, "`DSCP` of RDMA packets, 1 to 63 (default: none in user space, a setting of the host on devices of the kernel). ?dscp= of a URL goes first")
 	f.Func("nfs-version", "`VERSION` of NFS: 3, 4.1 or 4.2 (default: the highest that the server speaks)", func(s string) (err error) {
 		d.Version, err = client.ParseVersion(s)
 		return err
