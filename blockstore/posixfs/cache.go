@@ -1,7 +1,6 @@
 package posixfs
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -9,21 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cache holds the open objects by handle, a bounded number of them, the least
-// recently used leaving first. An object in use outlives its place here.
+// cache holds the open objects by handle, a bounded number of them, the least recently used leaving first. An object
+// that is in use, or has unstable writes, does not leave for room: a COMMIT has to go by the descriptor that they
+// were written by, as the kernel reports an error of writing them back to descriptors that it finds open. An object
+// that is gone leaves at once, and outlives its place here while it is in use.
 type cache struct {
 	mu      sync.Mutex
 	max     int
 	pinned  int
 	byH     map[blockstore.Handle]*object
-	ends    object // sentinel: ends.newer is the oldest, ends.old the newest
+	ends    object        // sentinel: ends.newer is the oldest, ends.old the newest
+	clean   func(*object) // syncs unstable writes
 	discard func(*object)
 	files   *Files
 	size    atomic.Int64 // of byH
 }
 
-func (c *cache) init(max int, files *Files, discard func(*object)) {
-	c.max, c.discard, c.files = max, discard, files
+func (c *cache) init(max int, files *Files, clean, discard func(*object)) {
+	c.max, c.clean, c.discard, c.files = max, clean, discard, files
 	files.join(c)
 	c.byH = make(map[blockstore.Handle]*object)
 	c.ends.newer, c.ends.old = &c.ends, &c.ends
@@ -75,13 +77,8 @@ func (c *cache) put(o *object) *object {
 	c.byH[o.h] = o
 	c.count(1)
 	c.linkNewest(o)
-	var out *object
-	if len(c.byH) > c.max && c.ends.newer != &c.ends {
-		out = c.evict(c.ends.newer)
-	}
 	c.mu.Unlock()
-	if out != nil {
-		c.discard(out)
+	for c.size.Load() > int64(c.max) && c.evictOldest() {
 	}
 	c.files.settle()
 	return o
@@ -93,20 +90,42 @@ func (c *cache) count(n int64) {
 	c.files.open.Add(n)
 }
 
-// evictOldest evicts the object that was not used for longest, and reports whether there is one.
+// evictOldest evicts the object that was not used for longest, of those that nobody uses, and reports whether there
+// is one. Unstable writes are synced first; if the object is used or written meanwhile, it stays.
 func (c *cache) evictOldest() bool {
-	c.mu.Lock()
-	if c.ends.newer == &c.ends {
+	for range evictTries {
+		c.mu.Lock()
+		o := c.ends.newer
+		for o != &c.ends && o.refs > 0 {
+			o = o.newer
+		}
+		if o == &c.ends {
+			c.mu.Unlock()
+			return false
+		}
+		if o.dirty.Load() {
+			o.refs++
+			c.mu.Unlock()
+			c.clean(o)
+			c.mu.Lock()
+			o.refs--
+			if o.refs > 0 || o.dirty.Load() && !o.evicted {
+				c.mu.Unlock()
+				continue
+			}
+		}
+		if !o.evicted { // by somebody who found it gone
+			c.evict(o)
+		}
 		c.mu.Unlock()
-		return false
+		c.discard(o)
+		return true
 	}
-	out := c.evict(c.ends.newer)
-	c.mu.Unlock()
-	if out != nil {
-		c.discard(out)
-	}
-	return true
+	return false
 }
+
+// evictTries bounds how many objects with unstable writes are synced to make room for one.
+const evictTries = 4
 
 // evict takes o out and returns it if nobody uses it; else the last user
 // discards it. c.mu is held.
@@ -121,6 +140,17 @@ func (c *cache) evict(o *object) *object {
 		return nil
 	}
 	return o
+}
+
+// dropUnused takes an object out that has one user, the caller, and no unstable writes, and reports whether it has.
+func (c *cache) dropUnused(o *object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o.evicted || o.refs > 1 || o.dirty.Load() {
+		return false
+	}
+	c.evict(o)
+	return true
 }
 
 // drop takes the object of h out, because it is gone.
@@ -283,27 +313,29 @@ func (f *FS) acquireDir(h blockstore.Handle) (*object, error) {
 	return o, nil
 }
 
-// discard closes an object that left the cache. Unstable writes through it are
-// synced first: an error of writing them back would otherwise have nobody left
-// to report to, and no verifier would change.
+// discard closes an object that left the cache.
 func (f *FS) discard(o *object) {
 	f.count.evictions.Add(1)
 	f.windows.drop(o)
-	if o.dirty.Load() {
-		var st unix.Stat_t
-		if o.stat(&st) == nil {
-			_ = f.syncData(o, f.failures(o)) // a failure has changed the verifier
-		}
-	}
+	f.clean(o)
 	o.closeFiles()
+}
+
+// clean syncs unstable writes before their object is closed: an error of writing them back would otherwise
+// have nobody left to report to, and no verifier would change.
+func (f *FS) clean(o *object) {
+	var st unix.Stat_t
+	if o.dirty.Swap(false) && o.stat(&st) == nil {
+		_ = f.syncData(o, f.failures(o)) // a failure has changed the verifier
+	}
 }
 
 // leavingMax is how many objects may wait for leaving before calls that open further ones wait.
 const leavingMax = 64
 
-// leaving are objects that were evicted while they were in use, and that nobody uses any more, whose discarding may
-// take long: a sync of unstable writes, or the removal of a file whose last descriptor is closed. One goroutine
-// discards them, because the last user may be a loop that moves packets.
+// leaving are objects that were gone while they were in use, and that nobody uses any more. To discard them may take
+// long: the last descriptor of a file without names is closed. One goroutine does it, because the last user may be a
+// loop that moves packets.
 type leaving struct {
 	mu   sync.Mutex
 	less sync.Cond // an object was discarded
@@ -345,15 +377,6 @@ func (l *leaving) room() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.list) >= l.max {
-		l.less.Wait()
-	}
-}
-
-// settle waits until the objects of a handle are discarded.
-func (l *leaving) settle(h *blockstore.Handle) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for slices.ContainsFunc(l.list, func(o *object) bool { return o.h == *h }) {
 		l.less.Wait()
 	}
 }

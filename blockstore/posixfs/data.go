@@ -402,8 +402,6 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 	if !f.mayWrite(c, o, &st) {
 		return w, blockstore.ErrAccess
 	}
-	// Data that was written through an object that was evicted: a sync of it that fails changes the verifier.
-	f.leaving.settle(&h)
 	o.dirty.Store(false)
 	if err := f.syncData(o, since); err != nil {
 		return w, err

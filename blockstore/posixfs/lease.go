@@ -162,15 +162,16 @@ func (f *FS) Lease(h blockstore.Handle, write bool, broken func()) (func(), erro
 			return sync.OnceFunc(func() { l.release() }), nil
 		}
 		// Who is in the way may be this store, with a descriptor that it keeps.
-		// One that would have to be synced for that is not worth the time.
-		if errors.Is(err, unix.EAGAIN) && o.dirty.Load() {
-			f.release(o)
-			return nil, blockstore.ErrNotSupp
-		}
 		if errors.Is(err, unix.EAGAIN) && try == 0 && o != f.root {
-			f.objects.drop(&h)
+			unused, dirty := f.objects.dropUnused(o), o.dirty.Load()
 			f.release(o)
-			continue
+			switch {
+			case unused:
+				continue
+			case dirty: // to sync it first is not worth the time
+				return nil, blockstore.ErrNotSupp
+			}
+			return nil, blockstore.ErrJukebox
 		}
 		f.release(o)
 		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
