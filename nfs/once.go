@@ -11,7 +11,9 @@ import (
 // again after its restart. Executed a second time, a RENAME would say NOENT and
 // an MKDIR EXIST, and a REMOVE could take away what somebody has put there since.
 // So each of these calls notes, before it changes anything, which objects stand
-// under its names; and a call that was cut off looks whether they still do.
+// under its names; and a call that was cut off looks whether they still do. A call
+// whose change cannot be seen in names, as one that truncates a file, notes afterwards
+// that it has made its change.
 
 // Noter remembers notes of calls beyond the end of the process. rpc.Call is one.
 type Noter interface {
@@ -24,8 +26,8 @@ type Noter interface {
 	Doubt() []byte
 }
 
-// Once finds out whether a call has made its change already. Each of its methods is called at most once for a
-// call, before the change.
+// Once finds out whether a call has made its change already. One of its methods is called for a call, once and before
+// the change; Finished is called after it.
 type Once struct {
 	Call Noter
 	FS   blockstore.FS
@@ -52,14 +54,62 @@ func witnessed(h *blockstore.Handle) uint64 {
 // Testify notes what stands under the names now. If the call was cut off earlier
 // it returns what stood there then.
 func (o Once) Testify(now Witness) (then Witness, cutOff bool) {
+	if then, cutOff = o.Past(); !cutOff {
+		now.note(o.Call)
+	}
+	return then, cutOff
+}
+
+// Past is what the call noted if it was cut off earlier.
+func (o Once) Past() (then Witness, cutOff bool) {
+	if !o.Call.Journaled() {
+		return then, false
+	}
 	if note := o.Call.Doubt(); len(note) == 16 {
 		return Witness{binary.BigEndian.Uint64(note), binary.BigEndian.Uint64(note[8:])}, true
 	}
-	var note [16]byte
-	binary.BigEndian.PutUint64(note[:], now[0])
-	binary.BigEndian.PutUint64(note[8:], now[1])
-	o.Call.Intend(note[:])
 	return then, false
+}
+
+// Finished reports whether the call noted by Once.Finished that it was done with h.
+func (w Witness) Finished(h *blockstore.Handle) bool { return w[1] == witnessed(h) }
+
+// note writes the witness into the journal.
+func (w Witness) note(c Noter) {
+	var note [16]byte
+	binary.BigEndian.PutUint64(note[:], w[0])
+	binary.BigEndian.PutUint64(note[8:], w[1])
+	c.Intend(note[:])
+}
+
+// Opened reports what this call, an OPEN, did before it was cut off to the object that now stands under its name, which
+// is nil if there is none: it made the object, and it finished what it does to an object that it makes, or that was there.
+// Without a note of Finished the call is taken to have made an object that was not there before.
+func (o Once) Opened(h *blockstore.Handle) (made, finished bool) {
+	if !o.Call.Journaled() {
+		return false, false
+	}
+	var now uint64
+	if h != nil {
+		now = witnessed(h)
+	}
+	then, cutOff := o.Testify(Witness{now})
+	if !cutOff || now == 0 || then[1] != 0 && !then.Finished(h) {
+		return false, false
+	}
+	return then[0] == 0, then[1] != 0
+}
+
+// Finished notes that the call has changed an object, or made it. It is for changes that cannot be seen afterwards.
+func (o Once) Finished(h *blockstore.Handle, made bool) {
+	if !o.Call.Journaled() {
+		return
+	}
+	w := Witness{witnessed(h), witnessed(h)}
+	if made {
+		w[0] = 0
+	}
+	w.note(o.Call)
 }
 
 // Made reports the object that this call made before it was cut off. What was asked for of its attributes is set, as it
@@ -78,13 +128,18 @@ func (o Once) Made(cred *blockstore.Cred, dir blockstore.Handle, name string, ty
 		return h, a, false
 	}
 	if typ != blockstore.TypeLnk {
-		rest := *s
-		rest.Size = nil
-		if w, err := o.FS.SetAttr(cred, h, &rest, nil); err == nil && w.Post.Known {
-			a = w.Post.Attr
-		}
+		o.Complete(cred, h, &a, s)
 	}
 	return h, a, true
+}
+
+// Complete sets the attributes of an object that the call made, except its size.
+func (o Once) Complete(cred *blockstore.Cred, h blockstore.Handle, a *blockstore.Attr, s *blockstore.SetAttr) {
+	rest := *s
+	rest.Size = nil
+	if w, err := o.FS.SetAttr(cred, h, &rest, nil); err == nil && w.Post.Known {
+		*a = w.Post.Attr
+	}
 }
 
 // Unlinked reports whether this call removed name before it was cut off.

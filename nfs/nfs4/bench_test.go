@@ -2,10 +2,14 @@ package nfs4
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"testing"
 
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
@@ -55,3 +59,44 @@ func BenchmarkCompound(b *testing.B) {
 
 // slotSeq is the sequence of the slot that the benchmarks share.
 var slotSeq uint32
+
+// BenchmarkCreate makes files in a directory of the host and closes them, with the journal of calls and without it.
+func BenchmarkCreate(b *testing.B) {
+	for _, journal := range []bool{false, true} {
+		b.Run(fmt.Sprintf("journal %v", journal), func(b *testing.B) {
+			fs, err := posixfs.Open(b.TempDir(), posixfs.Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer fs.Close()
+			r := newRigOver(b, func(blockstore.FS) blockstore.FS { return fs })
+			if journal {
+				r.calls = make([]byte, 16*callRecord)
+				r.start(8)
+			}
+			x := r.session(2, "one")
+			dir := x.handle("one")
+			r.s.seen = nil
+			c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend)}}
+			serve := r.s.Programs()[0].Procs[ProcCompound].Serve
+			var e xdr.Encoder
+			mode := attrs(bits4(attrMode), uint32(0o644))
+			n := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				x.seq++
+				n++
+				e.Truncate(0)
+				encodeCompound(&e, "", 2, x.sequence(x.seq, 0), op(OpPutFH, dir),
+					op(OpOpen, uint32(0), uint32(3), uint32(0), x.client, "owner", uint32(openCreate), uint32(createUnchecked), mode, uint32(claimNull), fmt.Sprint("file", n)),
+					op(OpGetFH), op(OpGetAttr, bits4(attrType, attrChange, attrSize, attrFileID, attrMode)), op(OpClose, uint32(0), state.Current))
+				c.Reset()
+				c.Cred.Flavor = rpc.AuthSys
+				c.Args = xdr.NewDecoder(e.B)
+				if st := serve(c, true); st != rpc.Done || nfs.Status(binary.BigEndian.Uint32(c.Res.B)) != nfs.OK {
+					b.Fatal(st, c.Res.B[:4])
+				}
+			}
+		})
+	}
+}

@@ -45,6 +45,7 @@ type compound struct {
 	later     bool        // and after its turn has come
 	keep      bool        // the result of the operation is the same when it fails
 	noted     bool        // once was asked for an operation
+	attempt   attempt     // that operation
 	changes   bool        // an operation that is not idempotent was begun
 	kept      []byte      // memory for the reply as it is kept
 	last      nfs.Parsed  // across calls

@@ -33,6 +33,7 @@ func getAttr(k *compound) nfs.Status {
 // also when it fails: none then.
 func setAttr(k *compound) nfs.Status {
 	id := k.stateid(decodeStateid(&k.c.Args))
+	from := k.c.Args
 	s, set, st := k.decodeSetAttr(settable)
 	if k.bad() {
 		return k.attrsSet(bitmap{}, nfs.ErrBadXDR)
@@ -61,6 +62,13 @@ func setAttr(k *compound) nfs.Status {
 			st = s.prepare(dir)
 		}
 	}
+	var once nfs.Once
+	if st == nfs.OK {
+		once = k.onceSet(from)
+		if _, made := once.Past(); made {
+			return k.attrsSet(set, st)
+		}
+	}
 	if st == nfs.OK && (s.acl == nil || s.SetAttr != (blockstore.SetAttr{})) {
 		_, err := k.cur.x.FS.SetAttr(k.who(&k.cur), k.cur.h, &s.SetAttr, nil)
 		st = nfs.StatusOf(err)
@@ -72,6 +80,9 @@ func setAttr(k *compound) nfs.Status {
 		if st = k.setACL(&k.cur, s.acl, dir); st != nfs.OK {
 			set.clear(attrACL)
 		}
+	}
+	if st == nfs.OK {
+		once.Finished(&k.cur.h, false)
 	}
 	return k.attrsSet(set, st)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash/crc32"
+	"hash/fnv"
 	"sync"
 	"time"
 
@@ -19,10 +20,17 @@ import (
 //  1. it sends the call again as it was, in the slot of the session of before, and is answered BADSESSION;
 //  2. it makes a new session, and sends the operations in a slot of that.
 //
-// The journal has a record for each slot that was used to make, remove, rename or link something, with a hash of
-// what was asked for, and what nfs.Once needs to see whether it was done. By 1 the record is known to be of a call
-// without an answer; 2 finds it by the hash, once. A record of which the client has the answer is never
-// used: the slot does not come again.
+// The journal has a record for each slot that was used to make, open, remove, rename or link something or to set
+// attributes, with a hash of what was asked for, and what nfs.Once needs to see whether it was done. By 1 the record is
+// known to be of a call without an answer; 2 finds it by the hash, once. A record of which the client has the answer
+// is never used: the slot does not come again.
+//
+// An OPEN that made its file opens that file when it comes again, whatever its createmode and the file's mode say, and
+// truncates it no more. Its stateid is a new one: the client had none of before to reclaim.
+//
+// In version 4.0 the duplicate request cache has the replies of other operations. That of an OPEN would be of no
+// use, as the client ID is stale; 1 is then the OPEN with the client ID of before, 2 that with the next one. An
+// open-owner and the number of its request take the place of slot and sequence.
 //
 // The memory is a shared mapping of a file. It outlives a kill of the process, not a crash of the host; so sessions are
 // not persistent as CREATE_SESSION4_FLAG_PERSIST means it.
@@ -175,22 +183,23 @@ func (j *calls) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	be.PutUint32(r, crc32.ChecksumIEEE(r[callNumber:callEnd]))
 }
 
-// attempt is the operation of a compound of a session that the journal is for: the first that changes names.
+// attempt is the operation of a compound that the journal is for: the first that changes names or attributes.
 type attempt struct {
 	k    *compound
+	slot slotKey
+	seq  uint32
+	head [4]uint32   // arguments in front of from
 	from xdr.Decoder // the operation's arguments, and those of all behind it
 	sum  callSumOf
 }
 
 // Journaled implements nfs.Noter.
-func (a *attempt) Journaled() bool { return len(a.k.s.calls.mem) > 0 && a.k.executing }
-
-func (a *attempt) slot() slotKey { return slotKey{a.k.use.Session.ID, a.k.use.Slot} }
+func (a *attempt) Journaled() bool { return len(a.k.s.calls.mem) > 0 }
 
 // Doubt implements nfs.Noter.
 func (a *attempt) Doubt() []byte {
 	k := a.k
-	var e xdr.Encoder
+	e := xdr.Encoder{B: k.kept[:0]} // which is free until finish
 	e.String(k.client.Owner())
 	e.Uint32(uint32(k.c.Cred.Flavor))
 	e.Uint32(k.c.Cred.UID)
@@ -201,10 +210,16 @@ func (a *attempt) Doubt() []byte {
 			e.Opaque(k.appendHandle(b[:0], o))
 		}
 	}
+	for _, w := range a.head {
+		e.Uint32(w)
+	}
 	for n := a.from.Remaining() / 4; n > 0; n-- {
 		e.Uint32(a.from.Uint32())
 	}
 	a.sum = sha256.Sum256(e.B)
+	if cap(e.B) <= cachedMax {
+		k.kept = e.B
+	}
 	note := k.s.calls.take(a.sum, k.now)
 	if note != nil {
 		a.Intend(note) // for another kill
@@ -213,9 +228,7 @@ func (a *attempt) Doubt() []byte {
 }
 
 // Intend implements nfs.Noter.
-func (a *attempt) Intend(note []byte) {
-	a.k.s.calls.begin(a.slot(), a.k.use.Sequence, a.sum, note)
-}
+func (a *attempt) Intend(note []byte) { a.k.s.calls.begin(a.slot, a.seq, a.sum, note) }
 
 // done implements nfs.Noter for operations that are not journaled.
 type done struct{}
@@ -230,11 +243,47 @@ func (k *compound) once(from xdr.Decoder) nfs.Once {
 	o := nfs.Once{Call: done{}, FS: k.cur.x.FS}
 	switch {
 	case k.noted: // a client has no more than one in a compound
-	case k.minor > 0:
-		o.Call = &attempt{k: k, from: from}
+	case k.executing:
+		k.attempt = attempt{k: k, slot: slotKey{k.use.Session.ID, k.use.Slot}, seq: k.use.Sequence, from: from}
+		o.Call = &k.attempt
 	case k.client == nil:
 		o.Call = k.c
 	}
 	k.noted = true
 	return o
+}
+
+// onceSet is once for a SETATTR. Its arguments count from behind the stateid: a client that has reclaimed its open sends
+// another one. In version 4.0 the duplicate request cache has the reply.
+func (k *compound) onceSet(from xdr.Decoder) nfs.Once {
+	o := nfs.Once{Call: done{}}
+	if k.executing {
+		o = k.once(from)
+		k.attempt.head[0] = OpSetAttr
+	}
+	return o
+}
+
+// onceOpen is once for an OPEN that may make a file. Its arguments count from the owner, together with what is shared:
+// after a restart the client has another client ID.
+func (k *compound) onceOpen(a *openArgs) nfs.Once {
+	first := !k.noted
+	o := k.once(a.fromOwner)
+	if first && k.minor == 0 {
+		k.attempt = attempt{k: k, slot: ownerSlot(a), seq: a.seq, from: a.fromOwner}
+		o.Call = &k.attempt
+	}
+	k.attempt.head = [...]uint32{OpOpen, a.access, a.want, a.deny}
+	return o
+}
+
+// ownerSlot is what an open-owner of version 4.0 has for a slot: its requests are numbered, and one is under way at a
+// time. No session has the slot.
+func ownerSlot(a *openArgs) (k slotKey) {
+	binary.BigEndian.PutUint64(k.session[:], a.client)
+	f := fnv.New64a()
+	_, _ = f.Write(a.owner)
+	binary.BigEndian.PutUint64(k.session[8:], f.Sum64())
+	k.slot = ^uint32(0)
+	return k
 }

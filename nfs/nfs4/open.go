@@ -42,6 +42,7 @@ type openArgs struct {
 	deleg              uint32 // claimPrevious: the type of the delegation
 	seq                uint32 // of version 4.0, as what follows
 	client             uint64
+	fromOwner          xdr.Decoder   // the arguments from the owner on
 	delegID            state.Stateid // of that by which the file is open already
 }
 
@@ -52,6 +53,7 @@ func (k *compound) decodeOpen() (a openArgs) {
 	a.access, a.want = access&state.Both, access&^state.Both
 	a.deny = d.Uint32()
 	a.client = d.Uint64() // in a session, that of the session counts
+	a.fromOwner = *d
 	a.owner = d.Opaque(ownerMax)
 	switch d.Uint32() {
 	case openNoCreate:
@@ -95,6 +97,9 @@ type opening struct {
 	change changeInfo
 	set    bitmap // attributes that were set at creation
 	made   bool
+	// Of an OPEN with a name that may make the file.
+	once      nfs.Once
+	truncated bool // by this very OPEN, before the server was killed
 }
 
 // open is OPEN (RFC 8881 section 18.16).
@@ -169,9 +174,12 @@ func (k *compound) openAs(a *openArgs) nfs.Status {
 		return st
 	}
 	if truncate {
-		if _, err := f.file.x.FS.SetAttr(k.who(&f.file), f.file.h, &blockstore.SetAttr{Size: a.set.Size}, nil); err != nil {
-			k.client.Revert(&got)
-			return nfs.StatusOf(err)
+		if !f.truncated {
+			if _, err := f.file.x.FS.SetAttr(k.who(&f.file), f.file.h, &blockstore.SetAttr{Size: a.set.Size}, nil); err != nil {
+				k.client.Revert(&got)
+				return nfs.StatusOf(err)
+			}
+			f.once.Finished(&f.file.h, false)
 		}
 		f.set = bits4(attrSize)
 	}
@@ -233,7 +241,7 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 	}
 	fs, who := dir.x.FS, k.who(&dir)
 	// Between the looking and the making somebody may make it, or take it away.
-	for range 8 {
+	for i := range 8 {
 		d, err := fs.GetAttr(who, dir.h)
 		if err != nil {
 			return f, nfs.StatusOf(err)
@@ -241,6 +249,9 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 		f.change = changeInfo{before: changeOf(&d), after: changeOf(&d)}
 		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
 		found := k.within(&dir, err)
+		if i == 0 && a.create && (found == nfs.OK || found == nfs.ErrNoEnt) && k.openedBefore(&dir, a, &f, found == nfs.OK) {
+			return f, nfs.OK
+		}
 		switch {
 		case found == nfs.OK && a.create && a.mode == createGuarded:
 			return f, nfs.ErrExist
@@ -252,6 +263,7 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 		if err == nil {
 			f.made, f.set, f.change = true, a.attrs, k.changed(&dir, &w)
 			k.setNewACL(&f.file, &a.set, false, &f.set)
+			f.once.Finished(&f.file.h, true)
 			return f, nfs.OK
 		}
 		if st := nfs.StatusOf(err); st != nfs.ErrExist {
@@ -261,10 +273,39 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 	return f, nfs.ErrJukebox
 }
 
+// openedBefore finds out what this OPEN did before the server was killed, and reports whether it made the file.
+func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool) bool {
+	h := &f.file.h
+	if !found {
+		h = nil
+	}
+	f.once = k.onceOpen(a)
+	made, finished := f.once.Opened(h)
+	f.truncated = finished && !made
+	if !made || f.attr.Type != blockstore.TypeReg {
+		return false
+	}
+	f.made, f.set, f.change = true, a.attrs, k.changed(dir, &blockstore.Wcc{})
+	if !finished {
+		f.once.Complete(k.who(dir), f.file.h, &f.attr, &a.set.SetAttr)
+		k.setNewACL(&f.file, &a.set, false, &f.set)
+	}
+	return true
+}
+
 // makeExclusive makes a file once, however often it is asked to with one verifier,
 // and gives it its attributes afterwards.
 func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Status {
 	fs, who := dir.x.FS, k.who(dir)
+	once := k.onceOpen(a)
+	if then, cutOff := once.Past(); cutOff {
+		// Whoever writes into the file takes away the verifier.
+		if h, attr, err := fs.Lookup(who, dir.h, a.name); err == nil && then.Finished(&h) {
+			f.file.h, f.attr, f.change = h, attr, k.changed(dir, &blockstore.Wcc{})
+			f.made, f.set = true, a.attrs.or(bits4(attrTimeAccess, attrTimeModify))
+			return nfs.OK
+		}
+	}
 	h, attr, w, err := fs.Create(who, dir.h, a.name, blockstore.Exclusive, &blockstore.SetAttr{}, a.verf)
 	if err != nil {
 		return k.within(dir, err)
@@ -282,6 +323,7 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 	// A store may keep the verifier in the times; the client sets them right.
 	f.made, f.set = true, a.attrs.or(bits4(attrTimeAccess, attrTimeModify))
 	k.setNewACL(&f.file, &a.set, false, &f.set)
+	once.Finished(&h, true)
 	return nfs.OK
 }
 

@@ -183,6 +183,9 @@ func open40(k *compound) nfs.Status {
 		return nfs.ErrBadXDR
 	}
 	if st := k.byClient(a.client); st != nfs.OK {
+		if st == nfs.ErrStaleClientID && a.create && len(k.s.calls.mem) > 0 {
+			k.s.calls.again(ownerSlot(&a), a.seq, k.now)
+		}
 		return st
 	}
 	t, r, st := k.client.BeginOpen(k.now, a.owner, a.seq, k.request(OpOpen, from), a.claim == claimPrevious)
