@@ -135,7 +135,7 @@ nightly:
 
 # The pictures of docs/transport.md, drawn from the simulator: some minutes.
 plots:
-	$(GO) run ./rdma/sim/flows/plots
+	$(GO) run ./test/plots
 
 # What the documentation takes from the code: docs/man and the tables of docs/configuration.md.
 manual:

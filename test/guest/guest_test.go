@@ -39,7 +39,7 @@ func TestInterop(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Runner{Cache: cache, Bin: t.TempDir(), Keep: filepath.Join("..", "..", "out", "interop")}
-	build := exec.Command("go", "build", "-o", r.Bin, "./cmd/rstored", "./cmd/rstorectl", "./rdma/rdmatest/rping", "./rdma/rdmatest/cmatose", "./rdma/rdmatest/udaddy", "./rdma/rdmatest/verbs")
+	build := exec.Command("go", "build", "-o", r.Bin, "./cmd/rstored", "./cmd/rstorectl", "./test/rdma/rping", "./test/rdma/cmatose", "./test/rdma/udaddy", "./test/rdma/verbs")
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/rstored/rstored/rdma/rdmatest/requests"
+	"github.com/rstored/rstored/test/rdma/requests"
 	"github.com/rstored/rstored/test/wirediff"
 )
 

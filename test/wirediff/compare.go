@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rstored/rstored/rdma/rdmatest/requests"
 	"github.com/rstored/rstored/rdma/wire"
+	"github.com/rstored/rstored/test/rdma/requests"
 )
 
 // Side says which sides of a session are ours.

@@ -1,5 +1,5 @@
 // Package wirediff holds the packets of one implementation of RoCEv2 against those of
-// another that have played the same sequence (rdma/rdmatest/requests). It reads a
+// another that have played the same sequence (test/rdma/requests). It reads a
 // capture, takes out what must differ between two runs, and compares the rest line by
 // line.
 package wirediff
@@ -14,9 +14,9 @@ import (
 	"strings"
 
 	"github.com/rstored/rstored/rdma/cm"
-	"github.com/rstored/rstored/rdma/rdmatest/requests"
 	"github.com/rstored/rstored/rdma/wire"
 	"github.com/rstored/rstored/rdma/wire/wiretest"
+	"github.com/rstored/rstored/test/rdma/requests"
 )
 
 // Session is one connection of a capture.

@@ -15,10 +15,10 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/link"
-	"github.com/rstored/rstored/rdma/rdmatest/requests"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rdma/wire"
 	"github.com/rstored/rstored/rdma/wire/wiretest"
+	"github.com/rstored/rstored/test/rdma/requests"
 	"github.com/rstored/rstored/test/wirediff"
 )
 

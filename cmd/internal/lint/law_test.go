@@ -225,6 +225,24 @@ func TestLinked(t *testing.T) {
 	}
 }
 
+// TestFewDependencies: a program that imports the transport, RPC, a server of NFS, the client or the contract of stores
+// downloads golang.org/x/sys and nothing else.
+func TestFewDependencies(t *testing.T) {
+	seen := 0
+	for _, p := range packages(t, "-deps", "./rdma/...", "./rpcrdma/...", "./nfs", "./nfs/nfs3", "./nfs/nfs4", "./nfs/client", "./nfs/dial",
+		"./blockstore", "./blockstore/memfs") {
+		switch {
+		case p.Standard || under(p.ImportPath, module):
+			seen++
+		case !under(p.ImportPath, "golang.org/x/sys"):
+			t.Errorf("%s is needed", p.ImportPath)
+		}
+	}
+	if seen < 100 {
+		t.Errorf("only %d packages were looked at", seen)
+	}
+}
+
 // TestPurity holds the pure packages to their rules, with type information to
 // tell a map from a slice.
 func TestPurity(t *testing.T) {

@@ -1,4 +1,4 @@
-# ucmatose of rdma-core calls a port of rdma/rdmatest/cmatose that nobody listens on,
+# ucmatose of rdma-core calls a port of test/rdma/cmatose that nobody listens on,
 # and makes many connections to the one that it does listen on.
 sleep 1
 if timeout 10 stdbuf -oL ucmatose -s "$HOST" -p 7472 -c 1 -C 1 >/tmp/out 2>&1; then die "connected to nobody"; fi

@@ -1,4 +1,4 @@
-# rdma/rdmatest/cmatose makes many connections to ucmatose of rdma-core.
+# test/rdma/cmatose makes many connections to ucmatose of rdma-core.
 timeout 50 stdbuf -oL ucmatose -b "$ME" -c 64 -C 10 -S 5000 >/tmp/out &
 p=$!
 sleep 1

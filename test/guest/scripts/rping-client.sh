@@ -1,4 +1,4 @@
-# The kernel's connection manager and rdma_rxe as client of rdma/rdmatest/rping.
+# The kernel's connection manager and rdma_rxe as client of test/rdma/rping.
 timeout 20 rping -c -v -V -d -a "$TO" -C 10 -S "$SIZE" | tail -n 3
 timeout 20 rping -c -V -a "$TO" -C 200 -S "$SIZE"
 # ten at a time

@@ -1,4 +1,4 @@
-# rping of rdma-core serves; rdma/rdmatest/rping is the client.
+# rping of rdma-core serves; test/rdma/rping is the client.
 for n in 1 2 3; do
 	timeout 30 rping -s -v -a "$ME" -C 10 -S "$SIZE" >/tmp/out &
 	p=$!

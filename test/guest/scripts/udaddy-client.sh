@@ -1,5 +1,5 @@
 # udaddy of rdma-core asks for a queue pair where nobody serves datagrams, then
-# rdma/rdmatest/udaddy for eight, and sends to them.
+# test/rdma/udaddy for eight, and sends to them.
 await nobody
 if timeout 20 stdbuf -oL udaddy -s "$TO" -c 1 -C 1 >/tmp/out 2>&1; then die "found nobody's queue pair"; fi
 cat /tmp/out

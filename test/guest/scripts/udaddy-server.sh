@@ -1,4 +1,4 @@
-# rdma/rdmatest/udaddy asks udaddy of rdma-core for queue pairs, and sends to them.
+# test/rdma/udaddy asks udaddy of rdma-core for queue pairs, and sends to them.
 timeout 50 stdbuf -oL udaddy -b "$ME" -c 8 -C 10 -S "$SIZE" >/tmp/out &
 p=$!
 sleep 1

@@ -1,4 +1,4 @@
-# One sequence of requests (rdma/rdmatest/requests), played by verbs.c between guests b
+# One sequence of requests (test/rdma/requests), played by verbs.c between guests b
 # and a, guest a and the host, and the host and guest a.
 verbs=/run/host/verbs
 await programs

@@ -1,6 +1,6 @@
 /*
  * The requests of a file, one after the other, over rdma-core: the peer of
- * rdma/rdmatest/verbs, which says what the file's lines mean.
+ * test/rdma/verbs, which says what the file's lines mean.
  *
  *	verbs FILE listen ADDRESS READY	READY is a file that is made when it listens
  *	verbs FILE connect ADDRESS

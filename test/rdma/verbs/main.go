@@ -20,8 +20,8 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/rdma/link"
-	"github.com/rstored/rstored/rdma/rdmatest/requests"
 	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/test/rdma/requests"
 )
 
 func main() {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/rdma"
-	"github.com/rstored/rstored/rdma/rdmatest/requests"
 	"github.com/rstored/rstored/rdma/roce"
+	"github.com/rstored/rstored/test/rdma/requests"
 )
 
 // TestPlay plays the sequence between two devices on loopback; each request's status
