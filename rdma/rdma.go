@@ -687,19 +687,19 @@ type Conn interface {
 
 // Movable is a Conn that another process can go on with, if its Device is an Heir there.
 // Methods on the loop only.
-type Movable interface {
+type Quiescer interface {
 	// Still reports whether nothing is under way: no work request, receives apart, no
 	// message of the peer, no completion that was not polled.
-	Still() bool
+	Quiescent() bool
 }
 
 // Heir is a Device that goes on with connections that another process has handed over, each
 // known by the number of its QP. Its methods are to be called before the loops run, by one goroutine.
-type Heir interface {
+type Restorer interface {
 	// Inherited is the loop that the connection will live on, nil if there is none of that number.
-	Inherited(qpn uint32) Loop
+	Restorable(qpn uint32) Loop
 	// Inherit takes the connection over, as Accept would have made it.
-	Inherit(qpn uint32, qp QPConfig, prepare func(Conn) error, on func(Conn, ConnEvent)) (Conn, error)
+	RestoreConn(qpn uint32, qp QPConfig, prepare func(Conn) error, on func(Conn, ConnEvent)) (Conn, error)
 }
 
 // ConnRequest is an incoming REQ, handed to the listener's callback on the

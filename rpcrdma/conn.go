@@ -60,7 +60,7 @@ type serverConn struct {
 	why      string // it was dropped, for its post-mortem
 	closed   bool   // conn is closed, the provider holds no buffer
 	draining bool
-	keeping  bool   // see Listener.Hold
+	keeping  bool   // see Listener.Pause
 	kept     []kept // oldest first
 	released bool
 	grant    int   // the credits that there are receives for
@@ -344,7 +344,7 @@ func (c *serverConn) release() {
 	c.closeHandler()
 	c.lent.close()
 	c.freeReceives()
-	c.l.cfg.Door.Leave(c.peer.Addr.Addr(), false)
+	c.l.cfg.Limiter.Release(c.peer.Addr.Addr(), false)
 	c.back.release()
 	c.l.forget(c)
 }

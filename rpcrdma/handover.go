@@ -44,10 +44,10 @@ type Busy struct {
 // kept is a message that was received and is not looked at yet: the number of its buffer, and its length.
 type kept struct{ index, n int }
 
-// Hold keeps calls that arrive from now on, of which there are no more than clients have credits, or begins to
+// Pause keeps calls that arrive from now on, of which there are no more than clients have credits, or begins to
 // serve them. That goes for connections that are made meanwhile, too. Calls that have arrived before go on, but for those that wait for the limits of their clients:
 // nothing of them has begun, and they are kept too. It must not be called on a loop.
-func (l *Listener) Hold(on bool) {
+func (l *Listener) Pause(on bool) {
 	l.mu.Lock()
 	l.holding = on
 	l.mu.Unlock()
@@ -175,8 +175,8 @@ func (l *Listener) ask(fn func(*serverConn)) {
 
 // still reports whether nothing is under way. Of a connection that cannot be moved that is nothing of ours.
 func (c *serverConn) still() bool {
-	m, movable := c.conn.(rdma.Movable)
-	return c.conn != nil && c.active == 0 && c.readsFree == c.depth && !c.probe.probing && c.replies.head == nil && len(c.back.queue) == 0 && (!movable || m.Still())
+	m, movable := c.conn.(rdma.Quiescer)
+	return c.conn != nil && c.active == 0 && c.readsFree == c.depth && !c.probe.probing && c.replies.head == nil && len(c.back.queue) == 0 && (!movable || m.Quiescent())
 }
 
 // Export describes the connections on which nothing is under way, while the loops of the device stand. The
@@ -185,7 +185,7 @@ func (l *Listener) Export() ([]byte, []*os.File, error) {
 	var s snapshot
 	l.mu.Lock()
 	for c := range l.conns {
-		if _, movable := c.conn.(rdma.Movable); !movable || c.dead || !c.still() {
+		if _, movable := c.conn.(rdma.Quiescer); !movable || c.dead || !c.still() {
 			continue
 		}
 		x := snapshotConn{
@@ -213,18 +213,18 @@ func (l *Listener) Import(data []byte) (int, error) {
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&s); err != nil {
 		return 0, fmt.Errorf("rpcrdma: the connections that were handed over: %w", err)
 	}
-	heir, ok := l.dev.(rdma.Heir)
+	restorer, ok := l.dev.(rdma.Restorer)
 	if !ok {
 		return 0, fmt.Errorf("rpcrdma: the device takes no connections over")
 	}
 	n := 0
 	for i := range s.Conns {
 		k := &s.Conns[i]
-		loop := heir.Inherited(k.QPN)
+		loop := restorer.Restorable(k.QPN)
 		if loop == nil {
 			continue // it ended when everything stood
 		}
-		if err := l.inherit(heir, loop, k); err != nil {
+		if err := l.inherit(restorer, loop, k); err != nil {
 			return n, fmt.Errorf("rpcrdma: the connection to %v: %w", k.Peer.Addr, err)
 		}
 		n++
@@ -233,7 +233,7 @@ func (l *Listener) Import(data []byte) (int, error) {
 }
 
 // inherit goes on with one connection.
-func (l *Listener) inherit(heir rdma.Heir, loop rdma.Loop, k *snapshotConn) error {
+func (l *Listener) inherit(restorer rdma.Restorer, loop rdma.Loop, k *snapshotConn) error {
 	grant := max(min(max(k.Grant, k.Credits), l.cfg.Credits), 1)
 	// More messages than credits wait if there were receives for more credits before, or of a client that
 	// does not keep to them.
@@ -246,7 +246,7 @@ func (l *Listener) inherit(heir rdma.Heir, loop rdma.Loop, k *snapshotConn) erro
 	if err != nil {
 		return err
 	}
-	l.cfg.Door.Take(k.Peer.Addr.Addr(), false)
+	l.cfg.Limiter.Restore(k.Peer.Addr.Addr(), false)
 	c.since, c.first, c.last = k.Since, k.First, k.Last
 	c.creditsNow.Store(int64(k.Credits))
 	c.calls.Store(k.Calls)
@@ -259,7 +259,7 @@ func (l *Listener) inherit(heir rdma.Heir, loop rdma.Loop, k *snapshotConn) erro
 		}
 		c.kept = append(c.kept, kept{i, len(m)})
 	}
-	conn, err := heir.Inherit(k.QPN, c.qpConfig(), c.prepare, c.event)
+	conn, err := restorer.RestoreConn(k.QPN, c.qpConfig(), c.prepare, c.event)
 	if err != nil {
 		c.release()
 		return err
@@ -275,8 +275,8 @@ func (l *Listener) inherit(heir rdma.Heir, loop rdma.Loop, k *snapshotConn) erro
 	return nil
 }
 
-// Rests reports whether nothing is under way on any connection. It is to be called while the loops stand.
-func (l *Listener) Rests() bool {
+// Quiescent reports whether nothing is under way on any connection. It is to be called while the loops stand.
+func (l *Listener) Quiescent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.conns {

@@ -78,7 +78,7 @@ func TestHandover(t *testing.T) {
 	}
 	at := netip.AddrPortFrom(dev.Addr(), 20049)
 
-	var doors []*rpc.Door
+	var doors []*rpc.ConnLimiter
 	var work sync.WaitGroup
 	var stop atomic.Bool
 	var asked atomic.Int64
@@ -130,21 +130,21 @@ func TestHandover(t *testing.T) {
 	for round := range 4 {
 		progress()
 		dev.Hold(true)
-		l.Hold(true)
+		l.Pause(true)
 		var release func()
 		for {
 			for len(l.Busy()) > 0 {
 				time.Sleep(time.Millisecond)
 			}
 			release = dev.Park()
-			if l.Rests() {
+			if l.Quiescent() {
 				break
 			}
 			release()
 		}
 		if round == 1 { // that one goes on
 			release()
-			l.Hold(false)
+			l.Pause(false)
 			dev.Hold(false)
 			continue
 		}
@@ -169,23 +169,23 @@ func TestHandover(t *testing.T) {
 			t.Fatal(err)
 		}
 		// It has no room for so many, and takes them all the same.
-		door := rpc.NewDoor(rpc.DoorConfig{Clients: 1, PerClient: 1})
-		heir, err := rpcrdma.Serve(next, 20049, srv, rpcrdma.Config{ReadBytes: 64 << 10, MaxConns: 1, Memory: rpcrdma.MemoryMin, Door: door})
+		door := rpc.NewConnLimiter(rpc.ConnLimits{Clients: 1, PerClient: 1})
+		restorer, err := rpcrdma.Serve(next, 20049, srv, rpcrdma.Config{ReadBytes: 64 << 10, MaxConns: 1, Memory: rpcrdma.MemoryMin, Limiter: door})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := heir.Import(conns); n != clients || err != nil {
+		if n, err := restorer.Import(conns); n != clients || err != nil {
 			t.Fatalf("%d connections: %v", n, err)
 		}
 		credits := 0
 		was := l.Conns()
-		for i, c := range heir.Conns() {
+		for i, c := range restorer.Conns() {
 			credits += c.Credits
 			if c.Remote != was[i].Remote || c.Credits != was[i].Credits {
 				t.Errorf("a connection that was %+v is %+v", was[i], c)
 			}
 		}
-		if m := heir.Memory(); m.Connections != clients || m.Messages < credits*4096 || credits <= 16*clients {
+		if m := restorer.Memory(); m.Connections != clients || m.Messages < credits*4096 || credits <= 16*clients {
 			t.Errorf("%d credits are granted: %+v", credits, m)
 		}
 		if n := door.Stats().Clients; n < 1 {
@@ -193,7 +193,7 @@ func TestHandover(t *testing.T) {
 		}
 		doors = append(doors, door)
 		next.Start()
-		dev, l = next, heir // the one before stands until the test ends, as the process that it was would have ended
+		dev, l = next, restorer // the one before stands until the test ends, as the process that it was would have ended
 	}
 	progress()
 	stop.Store(true)
@@ -239,7 +239,7 @@ func TestOrphans(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	dev.Hold(true)
-	l.Hold(true)
+	l.Pause(true)
 	dev.Park()
 	from, err := dev.Export()
 	if err != nil || len(from.Conns) != 1 {

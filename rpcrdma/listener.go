@@ -63,8 +63,8 @@ type Config struct {
 	// means 1024.
 	MaxConns int
 	// Door, if not nil, lets connections in.
-	Door   *rpc.Door
-	Logger *slog.Logger
+	Limiter *rpc.ConnLimiter
+	Logger  *slog.Logger
 }
 
 // bulkMax is the most that MaxMessage can be.
@@ -334,7 +334,7 @@ func (l *Listener) accept(req rdma.ConnRequest) {
 
 // noMemory is why there is no memory for one more connection.
 func (l *Listener) noMemory() error {
-	l.cfg.Door.Count(rpc.RefusedMemory)
+	l.cfg.Limiter.CountRefused(rpc.RefusedMemory)
 	m := l.Memory()
 	if l.pool.pinned && m.Connections >= l.pool.most {
 		return fmt.Errorf("%d connections are all that the pinned memory of %d bytes is for", l.pool.most, m.Limit)
@@ -345,13 +345,13 @@ func (l *Listener) noMemory() error {
 
 // admit accepts a connection request, or rejects it and says why.
 func (l *Listener) admit(req rdma.ConnRequest) error {
-	if err := l.cfg.Door.Enter(req.Remote().Addr(), false); err != nil {
+	if err := l.cfg.Limiter.Admit(req.Remote().Addr(), false); err != nil {
 		refuse(req, err)
 		return err
 	}
 	c, err := newServerConn(l, req)
 	if err != nil {
-		l.cfg.Door.Leave(req.Remote().Addr(), false)
+		l.cfg.Limiter.Release(req.Remote().Addr(), false)
 		refuse(req, err)
 		return err
 	}
@@ -360,7 +360,7 @@ func (l *Listener) admit(req rdma.ConnRequest) error {
 	case l.closed:
 		err = rdma.ErrClosed
 	case len(l.conns) >= l.cfg.MaxConns:
-		l.cfg.Door.Count(rpc.RefusedConnections)
+		l.cfg.Limiter.CountRefused(rpc.RefusedConnections)
 		err = fmt.Errorf("there are %d connections already (max_connections)", len(l.conns))
 	default:
 		c.keeping = l.holding

@@ -297,12 +297,12 @@ func TestHeldLongCall(t *testing.T) {
 		}
 	}
 	counted("waiting", 1)
-	w.l.Hold(true)
+	w.l.Pause(true)
 	counted("held", 0)
 	for _, b := range all {
 		w.l.pool.free(b)
 	}
-	w.l.Hold(false)
+	w.l.Pause(false)
 	if h, _ := r.reply(); h.XID != 7 || h.Type != TypeMsg {
 		t.Errorf("%+v", h)
 	}
@@ -355,8 +355,8 @@ func TestThousandConnections(t *testing.T) {
 // with the reason. When others go its turn has come, and credits rise again.
 func TestFloors(t *testing.T) {
 	const inline = 64 << 10
-	door := rpc.NewDoor(rpc.DoorConfig{PerClient: 1000})
-	w := newWorld(t, Config{Memory: MemoryMin, Inline: inline, Credits: 64, Door: door})
+	door := rpc.NewConnLimiter(rpc.ConnLimits{PerClient: 1000})
+	w := newWorld(t, Config{Memory: MemoryMin, Inline: inline, Credits: 64, Limiter: door})
 	dev := w.net.device("192.0.2.50")
 	t.Cleanup(func() { dev.Close() })
 	floors := MemoryMin / messageShare / (receives(floorCredits) * inline)
@@ -585,7 +585,7 @@ func TestThrottledHold(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for range 2 {
-		w.l.Hold(true)
+		w.l.Pause(true)
 		for _, b := range w.l.Busy() {
 			if b.Calls != 0 {
 				t.Errorf("held, and %+v", b)
@@ -594,14 +594,14 @@ func TestThrottledHold(t *testing.T) {
 		if c := w.l.Conns()[0]; c.InUse != 0 || c.Calls != 0 {
 			t.Errorf("held, and %+v", c)
 		}
-		w.l.Hold(false)
+		w.l.Pause(false)
 		if c := w.l.Conns()[0]; c.InUse != calls || c.Calls != calls {
 			t.Errorf("let go, and %+v", c)
 		}
 	}
-	w.l.Hold(true)
+	w.l.Pause(true)
 	limit.wait.Store(0)
-	w.l.Hold(false)
+	w.l.Pause(false)
 	for i := range uint32(calls) {
 		if h, _ := r.reply(); h.XID != i+1 {
 			t.Errorf("reply %d is that of call %d", i+1, h.XID)

@@ -83,7 +83,7 @@ type readChunk struct {
 func newSlot(c *serverConn) *slot {
 	s := &slot{c: c}
 	s.call.Peer, s.call.Back = c.peer, c.back.calls
-	s.call.Carrier = s
+	s.call.TransportData = s
 	s.call.Alloc = s.alloc
 	if c.l.volatile {
 		s.call.Loans = s
@@ -374,7 +374,7 @@ func (s *slot) dispatch() {
 		c.first = c.last
 	}
 	s.call.BulkMax = s.bulkMax()
-	s.call.Notes.Fetch = time.Duration(c.loop.Now() - s.arrived)
+	s.call.Meta.Fetch = time.Duration(c.loop.Now() - s.arrived)
 	s.state = slotServing
 	c.serving++
 	c.handler.Dispatch(&s.call, xdr.NewSegmented(s.parts), false)

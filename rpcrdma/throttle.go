@@ -128,7 +128,7 @@ func (t *throttle) expire() {
 	c.pump()
 }
 
-// takeBack keeps what waits, as if it had come only now. See Listener.Hold.
+// takeBack keeps what waits, as if it had come only now. See Listener.Pause.
 func (t *throttle) takeBack() {
 	if t.c.dead {
 		return

@@ -130,7 +130,7 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 		if st == rpc.Garbage {
 			s.count.Garbage.Add(1)
 		}
-		c.Notes.Store += time.Duration(o.cred.Spent)
+		c.Meta.Store += time.Duration(o.cred.Spent)
 		o.cred.Spent = 0
 		o.c, o.x, o.rule, o.attr = nil, nil, nil, blockstore.Attr{}
 		s.ops.Put(o)
@@ -208,7 +208,7 @@ func (o *op) assume(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 		return nfs.ErrJukebox
 	}
 	o.x, o.rule = x, rule
-	o.c.Notes.Export = x.ID
+	o.c.Meta.Export = x.ID
 	return nfs.OK
 }
 
@@ -265,7 +265,7 @@ func (o *op) readOnly() bool { return o.x.ReadOnly || o.rule.RO }
 // status appends the status of the reply and counts it.
 func (o *op) status(st nfs.Status) {
 	o.s.count.Status(st)
-	o.c.Notes.Outcome = uint32(st)
+	o.c.Meta.Outcome = uint32(st)
 	o.c.Res.Uint32(uint32(st))
 }
 

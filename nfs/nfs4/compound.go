@@ -66,9 +66,9 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	if st == rpc.Garbage {
 		s.count.Garbage.Add(1)
 	}
-	c.Notes.Store += time.Duration(k.cred.Spent)
+	c.Meta.Store += time.Duration(k.cred.Spent)
 	if k.cur.x != nil {
-		c.Notes.Export = k.cur.x.ID
+		c.Meta.Export = k.cur.x.ID
 	}
 	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept, holds: k.holds[:0], last: k.last}
 	s.pool.Put(k)
@@ -143,7 +143,7 @@ func (k *compound) serve() rpc.Status {
 	if k.replayed {
 		return rpc.Done
 	}
-	k.c.Notes.Outcome = uint32(st)
+	k.c.Meta.Outcome = uint32(st)
 	patch(e, k.base, uint32(st))
 	patch(e, countAt, k.index)
 	if st == nfs.ErrMinorVersMismatch {
@@ -198,7 +198,7 @@ func (k *compound) step(op uint32) nfs.Status {
 		row = &table[op]
 		k.s.ops[op].Add(1)
 		if w := weights[op]; w > k.weight {
-			k.weight, k.c.Notes.Op = w, op
+			k.weight, k.c.Meta.Op = w, op
 		}
 		e.Uint32(op)
 	} else {

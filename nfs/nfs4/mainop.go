@@ -16,7 +16,7 @@ var weights = func() (w [numOps]uint8) {
 	return w
 }()
 
-// OperationName is the name of an operation by its number in rpc.Notes, empty if there is
+// OperationName is the name of an operation by its number in rpc.CallMeta, empty if there is
 // none.
 func OperationName(op uint32) string {
 	if op >= numOps {

@@ -7,9 +7,9 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Still reports whether nothing is under way: no request of ours, no message and no answer of
+// Quiescent reports whether nothing is under way: no request of ours, no message and no answer of
 // the peer's, no completion that was not polled. Only then can the QP be exported.
-func (q *QP) Still() bool {
+func (q *QP) Quiescent() bool {
 	return q.state == rdma.StateRTS && q.sq.Len() == 0 && q.req.una == q.req.next && q.resp.in == noMessage &&
 		q.resp.active == 0 && q.send.Len() == 0 && q.recv.Len() == 0
 }
@@ -35,7 +35,7 @@ type SnapshotWindow struct{ Size, Threshold int }
 
 // Export describes the QP, on which nothing is under way. The QP stays as it is.
 func (q *QP) Export() (Snapshot, error) {
-	if !q.Still() {
+	if !q.Quiescent() {
 		return Snapshot{}, fmt.Errorf("%w: queue pair %d is in %v, or has something under way", rdma.ErrBadTransition, q.cfg.Num, q.state)
 	}
 	r := &q.req

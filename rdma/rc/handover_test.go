@@ -143,7 +143,7 @@ func TestHandover(t *testing.T) {
 			switch {
 			case !s.held && moved < moves && (s.served >= hold || s.replies == calls):
 				s.held = true
-			case s.held && s.reading == 0 && q.Still() && (rnd.IntN(4) == 0 || s.calls-s.replies == len(s.kept)):
+			case s.held && s.reading == 0 && q.Quiescent() && (rnd.IntN(4) == 0 || s.calls-s.replies == len(s.kept)):
 				s.move()
 				moved++
 				hold = s.served + rnd.IntN(calls/moves)
@@ -162,7 +162,7 @@ func TestExportRefused(t *testing.T) {
 	a := p.s[0]
 	p.recv(1, 0, 100)
 	p.post(0, rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled, SGL: a.sge(0, 100)})
-	if _, err := a.q.Export(); a.q.Still() || !errors.Is(err, rdma.ErrBadTransition) {
+	if _, err := a.q.Export(); a.q.Quiescent() || !errors.Is(err, rdma.ErrBadTransition) {
 		t.Fatalf("exported with a request under way: %v", err)
 	}
 	p.until(rdma.Second, func() bool { return len(a.sent) == 1 })

@@ -63,13 +63,13 @@ type SnapshotDatagram struct {
 const keptMax = 4096
 
 var (
-	_ rdma.Movable = (*conn)(nil)
-	_ rdma.Heir    = (*Device)(nil)
+	_ rdma.Quiescer = (*conn)(nil)
+	_ rdma.Restorer = (*Device)(nil)
 )
 
-// Still implements rdma.Movable.
-func (c *conn) Still() bool {
-	return (c.phase == accepted || c.phase == established) && !c.closed && !c.q.dead && c.q.rc.Still()
+// Quiescent implements rdma.Quiescer.
+func (c *conn) Quiescent() bool {
+	return (c.phase == accepted || c.phase == established) && !c.closed && !c.q.dead && c.q.rc.Quiescent()
 }
 
 // Hold keeps what is for the connection manager, or has it done: no connection begins or ends by
@@ -147,7 +147,7 @@ func (d *Device) Export() (*Snapshot, error) {
 	out := &Snapshot{Shards: len(d.shards), CM: first.cm.Export(first.link.Now()), Datagrams: slices.Clone(first.kept)}
 	for _, s := range d.shards {
 		for c := range s.conns {
-			if c.id == nil || !c.Still() {
+			if c.id == nil || !c.Quiescent() {
 				continue
 			}
 			state, err := c.q.rc.Export()
@@ -185,16 +185,16 @@ func (d *Device) restore(s *Snapshot) error {
 	return nil
 }
 
-// Inherited implements rdma.Heir.
-func (d *Device) Inherited(qpn uint32) rdma.Loop {
+// Restorable implements rdma.Restorer.
+func (d *Device) Restorable(qpn uint32) rdma.Loop {
 	if d.inherited[qpn] == nil {
 		return nil
 	}
 	return d.shards[qpn&uint32(len(d.shards)-1)]
 }
 
-// Inherit implements rdma.Heir.
-func (d *Device) Inherit(qpn uint32, qc rdma.QPConfig, prepare func(rdma.Conn) error, on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
+// RestoreConn implements rdma.Restorer.
+func (d *Device) RestoreConn(qpn uint32, qc rdma.QPConfig, prepare func(rdma.Conn) error, on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
 	k := d.inherited[qpn]
 	if k == nil {
 		return nil, fmt.Errorf("%w: no connection with queue pair %d was handed over", rdma.ErrInvalidWR, qpn)

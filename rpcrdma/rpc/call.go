@@ -146,10 +146,10 @@ type Call struct {
 	CanTLS, StartTLS bool
 	// Settler is set by a carrier that learns of the delivery of replies only when it asks.
 	Settler Settler
-	// Carrier is the carrier's own state of the call.
-	Carrier any
+	// TransportData is the carrier's own state of the call.
+	TransportData any
 	// Notes are for the server's Observer.
-	Notes Notes
+	Meta CallMeta
 
 	proc  *Proc
 	stats *procStats
@@ -169,9 +169,9 @@ type Call struct {
 
 	detached bool
 
-	parking *parking
-	parked  bool          // it has a place there
-	wait    time.Duration // that it stays there
+	deferrals *deferred
+	deferred  bool          // Defer reserved a place for the call
+	wait      time.Duration // how long it is deferred
 	// Paid is the procedure's own note that the call has been counted against what its
 	// caller may do. It stays when the procedure is called again.
 	Paid bool
@@ -180,10 +180,10 @@ type Call struct {
 // Defer asks for a place among the calls that wait, for so long, before they are served. If ok
 // the procedure returns Later and is called again then, on a worker; otherwise too many wait.
 func (c *Call) Defer(d time.Duration) (ok bool) {
-	if c.parking == nil || !c.parking.enter() {
+	if c.deferrals == nil || !c.deferrals.reserve() {
 		return false
 	}
-	c.parked, c.wait = true, d
+	c.deferred, c.wait = true, d
 	return true
 }
 
@@ -213,7 +213,7 @@ func (c *Call) Reset() {
 	c.Res.Reset()
 	*c = Call{
 		Cred: Cred{Machine: c.Cred.Machine, Groups: c.Cred.Groups[:0]}, Res: c.Res, Alloc: c.Alloc, Loans: c.Loans,
-		BulkMax: -1, BulkNext: c.BulkNext, Reply: c.Reply, Carrier: c.Carrier, Peer: c.Peer,
+		BulkMax: -1, BulkNext: c.BulkNext, Reply: c.Reply, TransportData: c.TransportData, Peer: c.Peer,
 		Back: c.Back, Settler: c.Settler,
 	}
 }

@@ -27,7 +27,7 @@ type Served struct {
 
 // Notes are what a call is about and where its time went, as far as those know that it passes:
 // the carrier and the procedure fill them in.
-type Notes struct {
+type CallMeta struct {
 	// Fetch is the time from the arrival of the message until the carrier had all of the call:
 	// over RDMA until there was memory, and the client's was read. It is over before Dispatch.
 	Fetch time.Duration

@@ -63,7 +63,7 @@ type Server struct {
 	closed bool
 	done   sync.WaitGroup
 
-	parking parking
+	deferred deferred
 }
 
 type procStats struct {
@@ -92,7 +92,7 @@ func NewServer(cfg ServerConfig) *Server {
 	s := &Server{programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, paced: cfg.Paced, epoch: time.Now(), load: Load{Workers: cfg.Workers}}
 	s.ready.L = &s.mu
 	s.busy = make([]working, cfg.Workers)
-	s.parking.calls = make(map[*Call]*time.Timer)
+	s.deferred.calls = make(map[*Call]*time.Timer)
 	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes, cfg.Journal, now())
 	n := 0
 	for _, p := range s.programs {
@@ -114,7 +114,7 @@ func (s *Server) Close() {
 	s.closed = true
 	s.ready.Broadcast()
 	s.mu.Unlock()
-	s.unpark()
+	s.dropDeferred()
 	s.done.Wait()
 }
 
@@ -172,7 +172,7 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	}
 	encodeAccepted(&c.Res, c.XID, RPCSuccess)
 	c.base = len(c.Res.B)
-	c.parking = &s.parking
+	c.deferrals = &s.deferred
 	if mayBlock || c.proc.Inline && !c.Elsewhere {
 		args := c.Args
 		if s.run(c, mayBlock) {
@@ -262,14 +262,14 @@ func (s *Server) route(c *Call) bool {
 func (s *Server) run(c *Call, mayBlock bool) bool {
 	args := c.Args
 	status := s.serve(c, mayBlock)
-	if c.parked {
-		c.parked = false
+	if c.deferred {
+		c.deferred = false
 		if status == Later {
 			c.Args = args
-			s.park(c)
+			s.deferCall(c)
 			return true
 		}
-		s.parking.leave()
+		s.deferred.release()
 	}
 	switch status {
 	case Again:

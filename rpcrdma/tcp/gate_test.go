@@ -154,14 +154,14 @@ func TestLimitedHurries(t *testing.T) {
 	late := make(chan error, 1)
 	go func() { late <- c.Call(context.Background(), &rpc.Request{Prog: prog, Vers: 1, Proc: 1}) }()
 	<-came
-	s.Hold(true)
-	srv.Hurry(true)
+	s.Pause(true)
+	srv.ServeDeferred(true)
 	rests(t, s)
 	if err := <-late; err != nil {
 		t.Error(err)
 	}
-	srv.Hurry(false)
-	s.Hold(false)
+	srv.ServeDeferred(false)
+	s.Pause(false)
 	if err := c.Call(context.Background(), &rpc.Request{Prog: prog, Vers: 1, Proc: 0}); err != nil {
 		t.Error(err)
 	}
@@ -190,8 +190,8 @@ func TestLimitedEnds(t *testing.T) {
 
 // TestDoors: who has too many connections is turned away, and others are not.
 func TestDoors(t *testing.T) {
-	door := rpc.NewDoor(rpc.DoorConfig{PerClient: 2, Descriptors: 3})
-	s, addr, _ := serve(t, Config{Door: door})
+	door := rpc.NewConnLimiter(rpc.ConnLimits{PerClient: 2, Descriptors: 3})
+	s, addr, _ := serve(t, Config{Limiter: door})
 	first := []*Client{dial(t, addr), dial(t, addr)}
 	for _, c := range first {
 		if err := echo(c, procEcho, nil); err != nil {

@@ -63,9 +63,9 @@ func (h *hold) end() {
 	}
 }
 
-// Hold stops accepting and reading, or goes on with both. What comes meanwhile stays in the
+// Pause stops accepting and reading, or goes on with both. What comes meanwhile stays in the
 // sockets; calls that were read go on.
-func (s *Listener) Hold(on bool) {
+func (s *Listener) Pause(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := &s.hold
@@ -218,7 +218,7 @@ func (s *Listener) Import(data []byte, files []*os.File) (int, error) {
 		c := newConn(s, nc, k.Peer)
 		c.since, c.rest = k.Since, k.Rest
 		c.calls.Store(k.Calls)
-		s.cfg.Door.Take(k.Peer.Addr.Addr(), true)
+		s.cfg.Limiter.Restore(k.Peer.Addr.Addr(), true)
 		s.mu.Lock()
 		s.conns[c] = struct{}{}
 		s.mu.Unlock()

@@ -111,7 +111,7 @@ func TestHandover(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	send(cut[:50_001])
-	first.Hold(true)
+	first.Pause(true)
 	if b := first.Busy(); len(b) != 1 || b[0].Remote != peer {
 		t.Fatalf("with a call in progress: %+v", b)
 	}
@@ -125,7 +125,7 @@ func TestHandover(t *testing.T) {
 	rests(t, first)
 
 	// The old one goes on.
-	first.Hold(false)
+	first.Pause(false)
 	send(cut[50_001:])
 	if xid, b := heard(t, c); xid != 3 || !bytes.Equal(b, data) {
 		t.Fatalf("%d: %d bytes", xid, len(b))
@@ -136,7 +136,7 @@ func TestHandover(t *testing.T) {
 		var second *Listener
 		binary.BigEndian.PutUint32(cut[4:], uint32(i))
 		send(cut[:at])
-		first.Hold(true)
+		first.Pause(true)
 		rests(t, first)
 		late, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -195,7 +195,7 @@ func TestHandoverCounts(t *testing.T) {
 		}
 		conns = append(conns, c)
 	}
-	first.Hold(true)
+	first.Pause(true)
 	rests(t, first)
 	out, files, err := first.Export()
 	if err != nil {
@@ -205,8 +205,8 @@ func TestHandoverCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	door := rpc.NewDoor(rpc.DoorConfig{Clients: 1, PerClient: 2, Descriptors: 1})
-	second := Config{Later: true, MaxConns: 1, Door: door}.Serve(l, first.srv)
+	door := rpc.NewConnLimiter(rpc.ConnLimits{Clients: 1, PerClient: 2, Descriptors: 1})
+	second := Config{Later: true, MaxConns: 1, Limiter: door}.Serve(l, first.srv)
 	defer func() { _ = second.Close() }()
 	if n, err := second.Import(out, files); n != len(conns) || err != nil {
 		t.Fatalf("%d connections: %v", n, err)

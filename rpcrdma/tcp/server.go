@@ -38,7 +38,7 @@ type Config struct {
 	// means 8 MiB.
 	ConnMemory int
 	// Door, if not nil, lets connections in.
-	Door *rpc.Door
+	Limiter *rpc.ConnLimiter
 	// WriteTimeout ends connections whose peer does not take its replies. 0
 	// means one minute.
 	WriteTimeout time.Duration
@@ -218,18 +218,18 @@ func (s *Listener) accept() {
 
 // admit lets a connection in, or says why not.
 func (s *Listener) admit(c *conn) error {
-	if err := s.cfg.Door.Enter(c.peer.Addr.Addr(), true); err != nil {
+	if err := s.cfg.Limiter.Admit(c.peer.Addr.Addr(), true); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		s.cfg.Door.Leave(c.peer.Addr.Addr(), true)
+		s.cfg.Limiter.Release(c.peer.Addr.Addr(), true)
 		return net.ErrClosed
 	case len(s.conns) >= s.cfg.MaxConns:
-		s.cfg.Door.Leave(c.peer.Addr.Addr(), true)
-		s.cfg.Door.Count(rpc.RefusedConnections)
+		s.cfg.Limiter.Release(c.peer.Addr.Addr(), true)
+		s.cfg.Limiter.CountRefused(rpc.RefusedConnections)
 		return fmt.Errorf("there are %d connections already", len(s.conns))
 	}
 	s.conns[c] = struct{}{}
@@ -320,7 +320,7 @@ func newConn(s *Listener, nc net.Conn, peer rpc.Peer) *conn {
 func (c *conn) serve() {
 	s := c.s
 	defer s.done.Done()
-	defer s.cfg.Door.Leave(c.peer.Addr.Addr(), true)
+	defer s.cfg.Limiter.Release(c.peer.Addr.Addr(), true)
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -449,7 +449,7 @@ func (c *conn) read() error {
 			k.Peer, k.Back, k.Settler = c.peer, c.back, c.acks
 			k.Alloc = k.alloc
 			k.Reply = c.reply
-			k.Carrier = k
+			k.TransportData = k
 		}
 		var err error
 		k.record, err = r.Next(k.record)
@@ -487,7 +487,7 @@ func (c *conn) read() error {
 // reply is rpc.Call.Reply. It does not block: there are no more calls than
 // room in the channel.
 func (c *conn) reply(rc *rpc.Call, drop bool) {
-	k := rc.Carrier.(*call)
+	k := rc.TransportData.(*call)
 	if drop {
 		c.recycle(k)
 		return

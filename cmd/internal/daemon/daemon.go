@@ -53,7 +53,7 @@ type Daemon struct {
 	portmap        *rpc.Server
 	nlm            *nlm.Server
 	nfs4           *nfs4.Server
-	callbackDialer *tcp.Outward // calls to clients of version 4.0
+	callbackDialer *tcp.CallbackDialer // calls to clients of version 4.0
 	locks          *lock.Table
 	hosts          *hosts.Hosts
 	idmap          *idmap.Map
@@ -83,7 +83,7 @@ type Daemon struct {
 	from        *predecessor  // the process before this one; nil when this one serves
 	replaced    chan struct{} // closed when another process serves
 	times       upgradeTimes
-	connLimiter *rpc.Door
+	connLimiter *rpc.ConnLimiter
 	openFiles   *posixfs.Files // what the stores share
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
@@ -275,7 +275,7 @@ func (d *Daemon) listenControl(access control.Access) (net.Listener, error) {
 // budget shares out the connections and the file descriptors.
 func (d *Daemon) budget(cfg *config.Config) {
 	fds := posixfs.Descriptors()
-	d.connLimiter = rpc.NewDoor(rpc.DoorConfig{Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare})
+	d.connLimiter = rpc.NewConnLimiter(rpc.ConnLimits{Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare})
 	d.openFiles = posixfs.NewFiles(fds)
 }
 
@@ -376,7 +376,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.idmap, Audit: d.audit.Slog(),
 		ShowAll: func() bool { return d.cfg.Load().ShowMount == config.ShowAll },
 	}
-	d.callbackDialer = tcp.NewOutward(0)
+	d.callbackDialer = tcp.NewCallbackDialer(0)
 	remembered := &loggedJournal{Journal: d.state.Journal(), log: d.log.Slog("nfs")}
 	four := nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,

@@ -105,7 +105,7 @@ func (d *Daemon) PostMortems() []control.PostMortem {
 func (d *Daemon) postMortem(c *failure) control.PostMortem {
 	p := control.PostMortem{Time: c.last, First: c.first, Count: c.count}
 	c.fill(&p)
-	if o, ok := c.note().Detail.(rpcrdma.Obituary); ok {
+	if o, ok := c.note().Detail.(rpcrdma.FailureDetail); ok {
 		p.RPC = &control.PostMortemCalls{
 			Calls: o.Calls, InProgress: o.InProgress, RDMAWriteBytes: o.RDMAWriteBytes, RDMAReadBytes: o.RDMAReadBytes,
 			InlineIn: o.InlineIn, InlineOut: o.InlineOut, First: d.postMortemCall(o.First), Last: d.postMortemCall(o.Last),

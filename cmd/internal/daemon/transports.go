@@ -24,7 +24,7 @@ func (d *Daemon) servePortmap(l net.Listener) (endpoint, error) { return d.serve
 func (d *Daemon) serveOn(l net.Listener, srv *rpc.Server) (endpoint, error) {
 	at, cfg := boundAddr(l), d.cfg.Load()
 	t := tcp.Config{
-		MaxConns: cfg.MaxConnections, Door: d.connLimiter, WriteTimeout: cfg.SlowTimeout, Logger: d.log.Slog("tcp"),
+		MaxConns: cfg.MaxConnections, Limiter: d.connLimiter, WriteTimeout: cfg.SlowTimeout, Logger: d.log.Slog("tcp"),
 		TLS: d.tlsConfig, Secured: d.secured, Later: true,
 	}.Serve(l, srv)
 	if d.from != nil {
@@ -50,7 +50,7 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 	}
 	at := netip.AddrPortFrom(dev.addr, port)
 	cfg := d.cfg.Load()
-	rc := rpcrdma.Config{MaxConns: cfg.MaxConnections, Door: d.connLimiter, SlowTimeout: cfg.SlowTimeout, Logger: d.log.Slog("rpcrdma"), Pinned: dev.kernel != nil}
+	rc := rpcrdma.Config{MaxConns: cfg.MaxConnections, Limiter: d.connLimiter, SlowTimeout: cfg.SlowTimeout, Logger: d.log.Slog("rpcrdma"), Pinned: dev.kernel != nil}
 	mem, bytes := &d.memory, cfg.MemoryBytes()
 	if rc.Pinned {
 		mem = &d.pinned

@@ -378,13 +378,13 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 	for _, e := range d.ends() {
 		switch {
 		case e.rdma != nil:
-			hold(e.rdma.Hold)
+			hold(e.rdma.Pause)
 		case e.tcp != nil:
-			hold(e.tcp.Hold)
+			hold(e.tcp.Pause)
 		}
 	}
-	hold(d.rpc.Hurry)
-	hold(d.portmap.Hurry)
+	hold(d.rpc.ServeDeferred)
+	hold(d.portmap.ServeDeferred)
 	began := time.Now()
 	u.Dropped, err = d.drain()
 	if err == nil {
@@ -447,7 +447,7 @@ func (d *Daemon) stopLoops() (release func()) {
 
 // quiet reports whether nothing is under way over RDMA, while the loops stand. Call with mu held.
 func (d *Daemon) quiet() bool {
-	return !slices.ContainsFunc(d.ends(), func(e endpoint) bool { return e.rdma != nil && !e.rdma.Rests() })
+	return !slices.ContainsFunc(d.ends(), func(e endpoint) bool { return e.rdma != nil && !e.rdma.Quiescent() })
 }
 
 // ends are all endpoints. Call with mu held.

@@ -14,7 +14,7 @@ type Config struct {
 	// Programs are those of the server that is watched.
 	Programs []rpc.Program
 	// Compound is the procedure whose calls are told apart by their operation
-	// (rpc.Notes.Op), and OperationName names these; all numbers are below Operations.
+	// (rpc.CallMeta.Op), and OperationName names these; all numbers are below Operations.
 	Compound      struct{ Prog, Vers, Proc uint32 }
 	Operations    uint32
 	OperationName func(op uint32) string
@@ -125,7 +125,7 @@ func NewRecorder(cfg Config) *Recorder {
 
 // Observe implements rpc.Observer.
 func (r *Recorder) Observe(c *rpc.Call, s rpc.Served) {
-	notes := &c.Notes
+	notes := &c.Meta
 	i := s.Row
 	if i == r.compound && notes.Op != 0 && notes.Op < r.cfg.Operations {
 		i = r.firstOp + int(notes.Op)

@@ -30,8 +30,8 @@ func testRecorder(clients int) *Recorder {
 	return NewRecorder(cfg)
 }
 
-func testCall(client string, t rpc.Transport, n rpc.Notes) *rpc.Call {
-	return &rpc.Call{Peer: rpc.Peer{Addr: netip.AddrPortFrom(netip.MustParseAddr(client), 700), Transport: t}, Notes: n}
+func testCall(client string, t rpc.Transport, n rpc.CallMeta) *rpc.Call {
+	return &rpc.Call{Peer: rpc.Peer{Addr: netip.AddrPortFrom(netip.MustParseAddr(client), 700), Transport: t}, Meta: n}
 }
 
 // TestBuckets: each duration is in the bucket with the lowest bound that is not below it.
@@ -49,11 +49,11 @@ func TestObserve(t *testing.T) {
 	r := testRecorder(10)
 	r.SetExports(map[uint32]string{3: "/data"})
 	const compoundRow = 3
-	r.Observe(testCall("10.0.0.1", rpc.TransportRDMA, rpc.Notes{Op: 3, Export: 3, Fetch: 30 * time.Microsecond, Store: 5 * time.Microsecond, Outcome: 28}),
+	r.Observe(testCall("10.0.0.1", rpc.TransportRDMA, rpc.CallMeta{Op: 3, Export: 3, Fetch: 30 * time.Microsecond, Store: 5 * time.Microsecond, Outcome: 28}),
 		rpc.Served{Row: compoundRow, Args: 4096, Reply: 100, Took: 70 * time.Microsecond, Queued: 9 * time.Microsecond})
-	r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.Notes{Export: 9}), rpc.Served{Row: 1, Args: 50, Reply: 8192, Took: 3 * time.Microsecond})
-	r.Observe(testCall("::ffff:10.0.0.2", rpc.TransportTCP, rpc.Notes{}), rpc.Served{Row: 1, Status: rpc.Garbage, Took: time.Microsecond})
-	r.Observe(testCall("10.0.0.2", rpc.TransportTCP, rpc.Notes{Outcome: 10013}), rpc.Served{Row: compoundRow, Took: time.Microsecond})
+	r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: 9}), rpc.Served{Row: 1, Args: 50, Reply: 8192, Took: 3 * time.Microsecond})
+	r.Observe(testCall("::ffff:10.0.0.2", rpc.TransportTCP, rpc.CallMeta{}), rpc.Served{Row: 1, Status: rpc.Garbage, Took: time.Microsecond})
+	r.Observe(testCall("10.0.0.2", rpc.TransportTCP, rpc.CallMeta{Outcome: 10013}), rpc.Served{Row: compoundRow, Took: time.Microsecond})
 
 	var got []string
 	for _, x := range r.Operations() {
@@ -94,7 +94,7 @@ func TestClientsBounded(t *testing.T) {
 	r := testRecorder(limit)
 	total := uint64(0)
 	call := func(client string, times int) {
-		c := testCall(client, rpc.TransportRDMA, rpc.Notes{})
+		c := testCall(client, rpc.TransportRDMA, rpc.CallMeta{})
 		for range times {
 			r.Observe(c, rpc.Served{Row: 1, Took: time.Microsecond})
 			total++
@@ -153,7 +153,7 @@ func TestConcurrently(t *testing.T) {
 	for g := range goroutines {
 		wg.Go(func() {
 			for i := range each {
-				c := testCall(fmt.Sprintf("10.0.0.%d", 1+(g+i%3)), rpc.TransportTCP, rpc.Notes{Export: 1})
+				c := testCall(fmt.Sprintf("10.0.0.%d", 1+(g+i%3)), rpc.TransportTCP, rpc.CallMeta{Export: 1})
 				r.Observe(c, rpc.Served{Row: 1, Took: time.Duration(i)})
 				recorded[g].Add(1)
 			}
@@ -190,7 +190,7 @@ func TestConcurrently(t *testing.T) {
 func TestSlow(t *testing.T) {
 	r := testRecorder(1)
 	for i := range 1000 {
-		r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.Notes{}), rpc.Served{Row: 1, Took: time.Duration(i*7919%1000+1) * time.Millisecond})
+		r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{}), rpc.Served{Row: 1, Took: time.Duration(i*7919%1000+1) * time.Millisecond})
 	}
 	got := r.Slow()
 	if len(got) != slowKept || got[0].Took != time.Second || got[slowKept-1].Took != (1001-slowKept)*time.Millisecond {
@@ -228,10 +228,10 @@ func TestAllocations(t *testing.T) {
 	r := testRecorder(1)
 	r.SetExports(map[uint32]string{1: "/a"})
 	for range slowKept {
-		r.Observe(testCall("10.0.0.1", rpc.TransportRDMA, rpc.Notes{}), rpc.Served{Row: 1, Took: time.Hour})
+		r.Observe(testCall("10.0.0.1", rpc.TransportRDMA, rpc.CallMeta{}), rpc.Served{Row: 1, Took: time.Hour})
 	}
 	for _, client := range []string{"10.0.0.1", "10.0.0.2"} {
-		c := testCall(client, rpc.TransportRDMA, rpc.Notes{Export: 1, Outcome: 2, Fetch: 1})
+		c := testCall(client, rpc.TransportRDMA, rpc.CallMeta{Export: 1, Outcome: 2, Fetch: 1})
 		if n := testing.AllocsPerRun(1000, func() {
 			r.Observe(c, rpc.Served{Row: 1, Took: time.Millisecond, Queued: 1})
 		}); n != 0 {
@@ -244,11 +244,11 @@ func BenchmarkObserve(b *testing.B) {
 	r := testRecorder(100)
 	r.SetExports(map[uint32]string{1: "/a"})
 	for range slowKept {
-		r.Observe(testCall("10.0.0.1", rpc.TransportRDMA, rpc.Notes{}), rpc.Served{Row: 1, Took: time.Hour})
+		r.Observe(testCall("10.0.0.1", rpc.TransportRDMA, rpc.CallMeta{}), rpc.Served{Row: 1, Took: time.Hour})
 	}
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {
-		c := testCall("10.0.0.1", rpc.TransportRDMA, rpc.Notes{Export: 1})
+		c := testCall("10.0.0.1", rpc.TransportRDMA, rpc.CallMeta{Export: 1})
 		for p.Next() {
 			r.Observe(c, rpc.Served{Row: 1, Args: 100, Reply: 4096, Took: 20 * time.Microsecond})
 		}
@@ -281,7 +281,7 @@ func TestTrouble(t *testing.T) {
 		{at: troublePause, export: 3, outcome: 5},
 		{at: troublePause + 1, export: 3, outcome: 5, want: "/a 5 3"},
 	} {
-		r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.Notes{Export: c.export, Outcome: c.outcome}), rpc.Served{Row: 1, At: c.at})
+		r.Observe(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: c.export, Outcome: c.outcome}), rpc.Served{Row: 1, At: c.at})
 		if c.want != "" {
 			if x := <-told; fmt.Sprintf("%s %s %d", x.Export, x.Status, x.Calls) != c.want || x.Operation != "READ" {
 				t.Errorf("at %v: told of %+v, want %s", c.at, x, c.want)

@@ -53,7 +53,7 @@ type slow struct {
 func (w *slow) init() { w.now = make([]SlowCall, 0, slowKept) }
 
 func (w *slow) add(c *rpc.Call, s *rpc.Served, row int) {
-	took := s.Took + c.Notes.Fetch
+	took := s.Took + c.Meta.Fetch
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.now) == slowKept {
@@ -72,8 +72,8 @@ func (w *slow) add(c *rpc.Call, s *rpc.Served, row int) {
 
 func slowCall(c *rpc.Call, s *rpc.Served, row int, ended time.Time) SlowCall {
 	return SlowCall{
-		Ended: ended, Client: c.Peer.Addr, Transport: c.Peer.Transport, XID: c.XID, In: s.Args, Out: s.Reply, Took: s.Took + c.Notes.Fetch,
-		Queue: s.Queued, RDMA: c.Notes.Fetch, Store: c.Notes.Store, row: row, export: c.Notes.Export, status: s.Status, code: c.Notes.Outcome,
+		Ended: ended, Client: c.Peer.Addr, Transport: c.Peer.Transport, XID: c.XID, In: s.Args, Out: s.Reply, Took: s.Took + c.Meta.Fetch,
+		Queue: s.Queued, RDMA: c.Meta.Fetch, Store: c.Meta.Store, row: row, export: c.Meta.Export, status: s.Status, code: c.Meta.Outcome,
 	}
 }
 

@@ -29,7 +29,7 @@ type trouble struct {
 // note tells of the call, unless somebody was told a moment ago.
 func (r *Recorder) note(x *export, c *rpc.Call, s *rpc.Served, row int) {
 	for i, outcome := range r.cfg.Troubles {
-		if c.Notes.Outcome != outcome {
+		if c.Meta.Outcome != outcome {
 			continue
 		}
 		t := &x.troubles[i]

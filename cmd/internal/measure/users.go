@@ -92,7 +92,7 @@ func (x *user) put(t []atomic.Pointer[user]) (ok bool) {
 
 // note notes a call that succeeded.
 func (u *users) note(c *rpc.Call, t int, at time.Duration, wrote bool) {
-	k := userKey{c.Peer.Addr.Addr().Unmap(), c.Notes.Export}
+	k := userKey{c.Peer.Addr.Addr().Unmap(), c.Meta.Export}
 	var x *user
 	table := *u.index.Load()
 	for i, s := 0, k.slot(); i < probes; i++ {

@@ -29,13 +29,13 @@ func TestUsers(t *testing.T) {
 	served := func(c *rpc.Call, at time.Duration, row int) {
 		r.Observe(c, rpc.Served{Row: row, At: at})
 	}
-	served(testCall("10.0.0.1", rpc.TransportTCP, rpc.Notes{Export: 3}), 0, 1)
-	w := testCall("::ffff:10.0.0.1", rpc.TransportRDMA, rpc.Notes{Export: 3, Op: 3})
+	served(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: 3}), 0, 1)
+	w := testCall("::ffff:10.0.0.1", rpc.TransportRDMA, rpc.CallMeta{Export: 3, Op: 3})
 	w.Peer.PKey, w.Cred = 0x8001, rpc.Cred{Flavor: rpc.AuthSys, UID: 0}
 	served(w, 2500*time.Millisecond, 3)
-	served(testCall("10.0.0.1", rpc.TransportTCP, rpc.Notes{Export: 4}), time.Second, 1)
-	served(testCall("10.0.0.2", rpc.TransportTCP, rpc.Notes{Export: 3, Outcome: 13}), time.Second, 1) // refused
-	served(testCall("10.0.0.2", rpc.TransportTCP, rpc.Notes{Export: 9}), time.Second, 1)              // about nothing that there is
+	served(testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: 4}), time.Second, 1)
+	served(testCall("10.0.0.2", rpc.TransportTCP, rpc.CallMeta{Export: 3, Outcome: 13}), time.Second, 1) // refused
+	served(testCall("10.0.0.2", rpc.TransportTCP, rpc.CallMeta{Export: 9}), time.Second, 1)              // about nothing that there is
 	want := []string{
 		"10.0.0.1 3 rdma :700 0x8001 wrote=true root=true +2s",
 		"10.0.0.1 3 tcp :700 0x0 wrote=false root=false +0s",
@@ -62,7 +62,7 @@ func TestUsers(t *testing.T) {
 func TestUsersBounded(t *testing.T) {
 	r := testRecorder(1)
 	r.SetExports(map[uint32]string{3: "/data"})
-	call := testCall("10.0.0.1", rpc.TransportTCP, rpc.Notes{Export: 3})
+	call := testCall("10.0.0.1", rpc.TransportTCP, rpc.CallMeta{Export: 3})
 	// As many as fit are entered at once; one by one would take the time of their square.
 	for i := range usersMax {
 		r.users.list = append(r.users.list, &user{userKey: userKey{netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), 3}})

@@ -109,7 +109,7 @@ func configure(t *testing.T, tr *Tracer, s Settings) {
 func testCall(outcome uint32) *rpc.Call {
 	return &rpc.Call{
 		XID: 0xfedcba98, Peer: rpc.Peer{Addr: netip.MustParseAddrPort("10.0.0.7:911"), Transport: rpc.TransportRDMA},
-		Notes: rpc.Notes{Export: 1, Fetch: 100 * time.Microsecond, Store: 300 * time.Microsecond, Outcome: outcome},
+		Meta: rpc.CallMeta{Export: 1, Fetch: 100 * time.Microsecond, Store: 300 * time.Microsecond, Outcome: outcome},
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 func TestDoor(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		cfg := DoorConfig{Clients: r.IntN(8), PerClient: r.IntN(5), Descriptors: r.IntN(12)}
-		d := NewDoor(cfg)
+		cfg := ConnLimits{Clients: r.IntN(8), PerClient: r.IntN(5), Descriptors: r.IntN(12)}
+		d := NewConnLimiter(cfg)
 		type conn struct {
 			a  netip.Addr
 			fd bool
@@ -24,7 +24,7 @@ func TestDoor(t *testing.T) {
 		for range 3000 {
 			if len(in) > 0 && r.IntN(3) == 0 {
 				i := r.IntN(len(in))
-				d.Leave(in[i].a, in[i].fd)
+				d.Release(in[i].a, in[i].fd)
 				in = append(in[:i], in[i+1:]...)
 				continue
 			}
@@ -47,7 +47,7 @@ func TestDoor(t *testing.T) {
 				RefusedClients:     cfg.Clients > 0 && own == 0 && len(clients) >= cfg.Clients,
 				RefusedDescriptors: cfg.Descriptors > 0 && c.fd && fds >= cfg.Descriptors,
 			}
-			err := d.Enter(c.a, c.fd)
+			err := d.Admit(c.a, c.fd)
 			var why *Refused
 			switch {
 			case errors.As(err, &why):
@@ -68,19 +68,19 @@ func TestDoor(t *testing.T) {
 			}
 		}
 		for _, c := range in {
-			d.Leave(c.a, c.fd)
+			d.Release(c.a, c.fd)
 		}
 		if st := d.Stats(); st.Clients != 0 || st.Descriptors != 0 {
 			t.Errorf("seed %d: at the end %+v", seed, st)
 		}
 	}
-	var none *Door
-	if err := none.Enter(netip.IPv6Loopback(), true); err != nil {
+	var none *ConnLimiter
+	if err := none.Admit(netip.IPv6Loopback(), true); err != nil {
 		t.Error(err)
 	}
-	d := NewDoor(DoorConfig{PerClient: 1})
-	_ = d.Enter(netip.IPv6Loopback(), false)
-	if err := d.Enter(netip.IPv6Loopback(), false); err == nil || !strings.Contains(err.Error(), "::1 has 1 connections already") {
+	d := NewConnLimiter(ConnLimits{PerClient: 1})
+	_ = d.Admit(netip.IPv6Loopback(), false)
+	if err := d.Admit(netip.IPv6Loopback(), false); err == nil || !strings.Contains(err.Error(), "::1 has 1 connections already") {
 		t.Errorf("it says %v", err)
 	}
 }

@@ -13,22 +13,22 @@ import (
 
 // Bounds of connections that a server makes.
 const (
-	outwardDefault = 256
-	// outwardShare is which part of the connections one host may have.
-	outwardShare = 8
-	// outwardCalls is how many calls to one address are outstanding.
-	outwardCalls = rpc.BackwardCalls
-	// outwardAll is how many calls are outstanding, or wait, to all addresses.
-	outwardAll = 1024
-	// outwardIdle is how long a connection stays without a call.
-	outwardIdle = time.Minute
+	callbackDefault = 256
+	// callbackShare is which part of the connections one host may have.
+	callbackShare = 8
+	// callbackCalls is how many calls to one address are outstanding.
+	callbackCalls = rpc.BackwardCalls
+	// callbackAll is how many calls are outstanding, or wait, to all addresses.
+	callbackAll = 1024
+	// callbackIdle is how long a connection stays without a call.
+	callbackIdle = time.Minute
 )
 
-// Outward makes calls to peers on connections of its own: what a client of NFS version
+// CallbackDialer makes calls to peers on connections of its own: what a client of NFS version
 // 4.0 wants of a server. It connects when there is something to say, closes what nobody
 // uses, and has a bounded number of connections. Its methods may be called from any
 // goroutine.
-type Outward struct {
+type CallbackDialer struct {
 	limit int
 	idle  time.Duration
 
@@ -39,28 +39,28 @@ type Outward struct {
 	end    context.Context
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	hosts  map[netip.Addr]int            // connections
-	all    map[*outCaller]struct{}       // those with a connection
-	at     map[netip.AddrPort]*outCaller // one of those
+	hosts  map[netip.Addr]int                 // connections
+	all    map[*callbackCaller]struct{}       // those with a connection
+	at     map[netip.AddrPort]*callbackCaller // one of those
 }
 
-// NewOutward makes one of at most limit connections, an eighth of them to one host; 0 means
+// NewCallbackDialer makes one of at most limit connections, an eighth of them to one host; 0 means
 // 256.
-func NewOutward(limit int) *Outward {
+func NewCallbackDialer(limit int) *CallbackDialer {
 	if limit <= 0 {
-		limit = outwardDefault
+		limit = callbackDefault
 	}
-	o := &Outward{limit: limit, idle: outwardIdle, hosts: make(map[netip.Addr]int), all: make(map[*outCaller]struct{}), at: make(map[netip.AddrPort]*outCaller)}
+	o := &CallbackDialer{limit: limit, idle: callbackIdle, hosts: make(map[netip.Addr]int), all: make(map[*callbackCaller]struct{}), at: make(map[netip.AddrPort]*callbackCaller)}
 	o.end, o.cancel = context.WithCancel(context.Background())
 	return o
 }
 
 // Close ends all connections and waits for the calls that are under way to fail.
-func (o *Outward) Close() {
+func (o *CallbackDialer) Close() {
 	o.mu.Lock()
 	o.closed = true
 	o.cancel()
-	list := make([]*outCaller, 0, len(o.all))
+	list := make([]*callbackCaller, 0, len(o.all))
 	for c := range o.all {
 		list = append(list, c)
 	}
@@ -72,7 +72,7 @@ func (o *Outward) Close() {
 }
 
 // count counts connections. Call with mu held.
-func (o *Outward) count(host netip.Addr, n int) {
+func (o *CallbackDialer) count(host netip.Addr, n int) {
 	o.conns += n
 	if o.hosts[host] += n; o.hosts[host] == 0 {
 		delete(o.hosts, host)
@@ -80,7 +80,7 @@ func (o *Outward) count(host netip.Addr, n int) {
 }
 
 // Conns is the number of connections.
-func (o *Outward) Conns() int {
+func (o *CallbackDialer) Conns() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.conns
@@ -88,18 +88,18 @@ func (o *Outward) Conns() int {
 
 // To is the Caller of an address: that of before, while it has a connection. It makes none
 // yet, and need not be closed.
-func (o *Outward) To(addr netip.AddrPort) rpc.Caller {
+func (o *CallbackDialer) To(addr netip.AddrPort) rpc.Caller {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if c := o.at[addr]; c != nil {
 		return c
 	}
-	return &outCaller{o: o, addr: addr, slots: make(chan struct{}, outwardCalls), dial: make(chan struct{}, 1)}
+	return &callbackCaller{o: o, addr: addr, slots: make(chan struct{}, callbackCalls), dial: make(chan struct{}, 1)}
 }
 
-// outCaller is a Caller of an address.
-type outCaller struct {
-	o     *Outward
+// callbackCaller is a Caller of an address.
+type callbackCaller struct {
+	o     *CallbackDialer
 	addr  netip.AddrPort
 	slots chan struct{} // calls outstanding
 	dial  chan struct{} // held to connect
@@ -111,14 +111,14 @@ type outCaller struct {
 }
 
 // Alive implements rpc.Caller. An address stays.
-func (c *outCaller) Alive() bool {
+func (c *callbackCaller) Alive() bool {
 	c.o.mu.Lock()
 	defer c.o.mu.Unlock()
 	return !c.o.closed
 }
 
 // Call implements rpc.Caller.
-func (c *outCaller) Call(b *rpc.BackwardCall) {
+func (c *callbackCaller) Call(b *rpc.BackwardCall) {
 	o := c.o
 	o.mu.Lock()
 	switch {
@@ -126,7 +126,7 @@ func (c *outCaller) Call(b *rpc.BackwardCall) {
 		o.mu.Unlock()
 		b.Done(nil, rpc.ErrClosed)
 		return
-	case o.calls >= outwardAll:
+	case o.calls >= callbackAll:
 		o.mu.Unlock()
 		b.Done(nil, rpc.ErrTooMany)
 		return
@@ -145,7 +145,7 @@ func (c *outCaller) Call(b *rpc.BackwardCall) {
 	}()
 }
 
-func (c *outCaller) call(b *rpc.BackwardCall) {
+func (c *callbackCaller) call(b *rpc.BackwardCall) {
 	ctx, cancel := context.WithTimeout(c.o.end, b.Timeout)
 	defer cancel()
 	select {
@@ -189,7 +189,7 @@ func (c *outCaller) call(b *rpc.BackwardCall) {
 }
 
 // connect finds the connection or makes one. old says that it was there.
-func (c *outCaller) connect(ctx context.Context) (conn *Client, old bool, err error) {
+func (c *callbackCaller) connect(ctx context.Context) (conn *Client, old bool, err error) {
 	select {
 	case c.dial <- struct{}{}:
 	case <-ctx.Done():
@@ -209,7 +209,7 @@ func (c *outCaller) connect(ctx context.Context) (conn *Client, old bool, err er
 	o := c.o
 	o.mu.Lock()
 	host := c.addr.Addr()
-	if o.conns >= o.limit || o.hosts[host] >= max(o.limit/outwardShare, 1) {
+	if o.conns >= o.limit || o.hosts[host] >= max(o.limit/callbackShare, 1) {
 		o.mu.Unlock()
 		return nil, false, rpc.ErrTooMany
 	}
@@ -236,7 +236,7 @@ func (c *outCaller) connect(ctx context.Context) (conn *Client, old bool, err er
 
 // release ends the use of a connection, which is closed if it is of no more use or nobody
 // uses it for a while.
-func (c *outCaller) release(conn *Client, gone bool) {
+func (c *callbackCaller) release(conn *Client, gone bool) {
 	c.mu.Lock()
 	c.using--
 	if c.using == 0 && c.conn == conn && !gone {
@@ -253,7 +253,7 @@ func (c *outCaller) release(conn *Client, gone bool) {
 }
 
 // tire closes a connection that nobody uses.
-func (c *outCaller) tire() {
+func (c *callbackCaller) tire() {
 	c.mu.Lock()
 	used := c.using > 0
 	c.mu.Unlock()
@@ -263,7 +263,7 @@ func (c *outCaller) tire() {
 }
 
 // disconnect closes the connection, if it is this one; nil is any.
-func (c *outCaller) disconnect(conn *Client) {
+func (c *callbackCaller) disconnect(conn *Client) {
 	c.o.mu.Lock()
 	c.mu.Lock()
 	was := c.conn

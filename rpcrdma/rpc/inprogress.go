@@ -8,25 +8,6 @@ import (
 	"time"
 )
 
-// Hurry has calls that wait for their time (Call.Defer) be served at once, also those that come from now on,
-// or ends that: a server that is to stand still for a moment gets done with what it has.
-func (s *Server) Hurry(on bool) {
-	p := &s.parking
-	p.mu.Lock()
-	p.hurry = on
-	var due []*Call
-	if on {
-		due = p.stop()
-	}
-	p.mu.Unlock()
-	for _, c := range due {
-		p.leave()
-		delayed(c, false)
-		s.enqueue(c)
-		s.done.Done()
-	}
-}
-
 // working is a call that a worker serves; the name is empty where there is none.
 type working struct {
 	name string

@@ -7,9 +7,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Obituary is what a Listener adds to a provider's post-mortem of a connection:
+// FailureDetail is what a Listener adds to a provider's post-mortem of a connection:
 // the Detail of an rdma.Note.
-type Obituary struct {
+type FailureDetail struct {
 	Calls          uint64
 	InProgress     int // calls without a reply
 	First, Last    RPC // the zero RPC if there was none
@@ -56,7 +56,7 @@ func (r *RPC) parse(msg []byte) {
 
 // note is what the connection says when it is over.
 func (c *serverConn) note() rdma.Note {
-	return rdma.Note{Why: c.why, Detail: Obituary{
+	return rdma.Note{Why: c.why, Detail: FailureDetail{
 		Calls: c.calls.Load(), InProgress: c.active, First: c.first, Last: c.last,
 		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(),
 		InlineIn: c.l.cfg.Inline, InlineOut: c.inlineOut,

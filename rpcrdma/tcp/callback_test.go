@@ -76,7 +76,7 @@ func outwardCall(t *testing.T, c rpc.Caller, proc uint32, patience time.Duration
 // anew when the peer has closed them.
 func TestOutward(t *testing.T) {
 	p := newOutwardPeer(t)
-	o := NewOutward(0)
+	o := NewCallbackDialer(0)
 	defer o.Close()
 	c := o.To(p.addr)
 	if o.Conns() != 0 || !c.Alive() {
@@ -95,9 +95,9 @@ func TestOutward(t *testing.T) {
 		t.Error(err)
 	}
 	// Closed by the peer, as it does with connections that nobody uses.
-	c.(*outCaller).mu.Lock()
-	c.(*outCaller).conn.conn.Close()
-	c.(*outCaller).mu.Unlock()
+	c.(*callbackCaller).mu.Lock()
+	c.(*callbackCaller).conn.conn.Close()
+	c.(*callbackCaller).mu.Unlock()
 	if n, err := outwardCall(t, c, 1, time.Minute); n != 42 || err != nil {
 		t.Error(n, err)
 	}
@@ -106,7 +106,7 @@ func TestOutward(t *testing.T) {
 	}
 	// A call tells of its results before it gives the connection back.
 	for deadline := time.Now().Add(10 * time.Second); o.Conns() != 0 && time.Now().Before(deadline); {
-		c.(*outCaller).tire()
+		c.(*callbackCaller).tire()
 	}
 	if o.Conns() != 0 {
 		t.Errorf("%d connections that nobody uses", o.Conns())
@@ -129,9 +129,9 @@ func TestOutwardFails(t *testing.T) {
 	}
 	gone := netip.MustParseAddrPort(l.Addr().String())
 	l.Close()
-	o := NewOutward(1)
+	o := NewCallbackDialer(1)
 	defer o.Close()
-	share := NewOutward(2 * outwardShare)
+	share := NewCallbackDialer(2 * callbackShare)
 	defer share.Close()
 	for i := range 3 { // at one address each, of one host
 		_, err := outwardCall(t, share.To(newOutwardPeer(t).addr), 1, time.Minute)
@@ -165,7 +165,7 @@ func TestOutwardFails(t *testing.T) {
 		t.Error(err)
 	}
 	// More at once than a connection takes: they wait for their turn.
-	const many = 3 * outwardCalls
+	const many = 3 * callbackCalls
 	for range many {
 		c.Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: 1, Args: make([]byte, 4), Timeout: time.Hour, Done: func(_ *xdr.Decoder, err error) {
 			other.calls.Add(1)
@@ -179,7 +179,7 @@ func TestOutwardFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	o2 := NewOutward(0)
+	o2 := NewCallbackDialer(0)
 	ended := make(chan error, 1)
 	o2.To(netip.MustParseAddrPort(silent.Addr().String())).Call(&rpc.BackwardCall{Prog: prog, Vers: 1, Proc: 1, Timeout: time.Hour, Done: func(_ *xdr.Decoder, err error) { ended <- err }})
 	o2.Close()

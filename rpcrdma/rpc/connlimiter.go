@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// DoorConfig bounds the connections of all carriers together. 0 means no bound.
-type DoorConfig struct {
+// ConnLimits bounds the connections of all carriers together. 0 means no bound.
+type ConnLimits struct {
 	// Clients is the number of addresses that connections come from.
 	Clients int
 	// PerClient is the number of connections of one address.
@@ -47,8 +47,8 @@ func (r *Refused) Error() string { return r.Text }
 
 // Door lets connections in. It is shared by all carriers of a daemon; a nil Door lets everyone in.
 // Its methods may be called from any goroutine.
-type Door struct {
-	cfg DoorConfig
+type ConnLimiter struct {
+	cfg ConnLimits
 
 	mu      sync.Mutex
 	clients map[netip.Addr]int // connections of each
@@ -56,12 +56,14 @@ type Door struct {
 	refused [reasons]uint64
 }
 
-// NewDoor makes a door.
-func NewDoor(cfg DoorConfig) *Door { return &Door{cfg: cfg, clients: make(map[netip.Addr]int)} }
+// NewConnLimiter makes a door.
+func NewConnLimiter(cfg ConnLimits) *ConnLimiter {
+	return &ConnLimiter{cfg: cfg, clients: make(map[netip.Addr]int)}
+}
 
 // Enter lets a connection in, or says by a *Refused why not. descriptor says that it has a
 // file descriptor. Who was let in leaves by Leave with the same arguments.
-func (d *Door) Enter(a netip.Addr, descriptor bool) error {
+func (d *ConnLimiter) Admit(a netip.Addr, descriptor bool) error {
 	if d == nil {
 		return nil
 	}
@@ -90,7 +92,7 @@ func (d *Door) Enter(a netip.Addr, descriptor bool) error {
 }
 
 // Take counts a connection that another process let in, whatever the bounds are. It leaves as others do.
-func (d *Door) Take(a netip.Addr, descriptor bool) {
+func (d *ConnLimiter) Restore(a netip.Addr, descriptor bool) {
 	if d == nil {
 		return
 	}
@@ -103,7 +105,7 @@ func (d *Door) Take(a netip.Addr, descriptor bool) {
 }
 
 // Leave is the end of a connection that Enter let in, or of one that was taken.
-func (d *Door) Leave(a netip.Addr, descriptor bool) {
+func (d *ConnLimiter) Release(a netip.Addr, descriptor bool) {
 	if d == nil {
 		return
 	}
@@ -119,7 +121,7 @@ func (d *Door) Leave(a netip.Addr, descriptor bool) {
 }
 
 // Count counts a connection that a carrier refused for a reason of its own.
-func (d *Door) Count(r Reason) {
+func (d *ConnLimiter) CountRefused(r Reason) {
 	if d != nil {
 		d.mu.Lock()
 		d.refused[r]++
@@ -127,18 +129,18 @@ func (d *Door) Count(r Reason) {
 	}
 }
 
-// DoorStats describe a Door.
-type DoorStats struct {
+// ConnLimiterStats describe a Door.
+type ConnLimiterStats struct {
 	Clients, Descriptors int
 	// Refused counts connections by Reason.
 	Refused map[string]uint64
 }
 
 // Stats describes the door now.
-func (d *Door) Stats() DoorStats {
+func (d *ConnLimiter) Stats() ConnLimiterStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := DoorStats{Clients: len(d.clients), Descriptors: d.fds, Refused: make(map[string]uint64)}
+	s := ConnLimiterStats{Clients: len(d.clients), Descriptors: d.fds, Refused: make(map[string]uint64)}
 	for r, n := range d.refused {
 		s.Refused[reasonNames[r]] = n
 	}
