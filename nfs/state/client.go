@@ -309,17 +309,30 @@ func (c *Client) release() {
 
 // ReclaimComplete is RECLAIM_COMPLETE for all file systems (section 18.51.3).
 func (c *Client) ReclaimComplete() nfs.Status {
+	st, has := c.completes(true)
+	if st != nfs.OK {
+		return st
+	}
+	c.s.grace.reclaimed(c.owner)
+	if has && !c.enlist() {
+		_, _ = c.completes(false)
+		return nfs.ErrJukebox
+	}
+	return nfs.OK
+}
+
+// completes notes whether the client has said that it has reclaimed what it wants. has says that it has anything.
+func (c *Client) completes(yes bool) (st nfs.Status, has bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.dead:
-		return nfs.ErrStaleClientID
-	case c.complete:
-		return nfs.ErrCompleteAlready
+		return nfs.ErrStaleClientID, false
+	case c.complete && yes:
+		return nfs.ErrCompleteAlready, false
 	}
-	c.complete = true
-	c.s.grace.reclaimed(c.owner)
-	return nfs.OK
+	c.complete = yes
+	return nfs.OK, len(c.states) > 0
 }
 
 // sweep forgets clients that are of no more use: unconfirmed ones, and ones that

@@ -15,7 +15,9 @@ import (
 // others get it. And those that did not come back in the grace period are out of it
 // before anybody gets anything new: a second restart does not let them reclaim what
 // somebody else had meanwhile (RFC 7530 section 9.6.3.4 calls these the edge
-// conditions).
+// conditions). A client of version 4.1 or later that has come back, and has not said
+// RECLAIM_COMPLETE by then, did not come back in this sense: it may lack a part of what it had (RFC 8881
+// section 8.4.3). It is in the list again when it says so, or opens something.
 
 // grace is the period and the list.
 type grace struct {
@@ -29,29 +31,29 @@ type grace struct {
 
 	// mu is taken last, and held while the list is written.
 	mu      sync.Mutex
-	waiting map[string]bool // of known, who has not said that it has reclaimed
-	list    map[string]bool // who is remembered; true: with state of this start
-	journal Journal         // nil: nothing is remembered
+	waiting map[string]bool    // of known, who has not said that it has reclaimed
+	list    map[string]*Client // who is remembered; nil: without state of this start
+	journal Journal            // nil: nothing is remembered
 }
 
 func (g *grace) init(cfg *Config) {
 	g.journal = cfg.Journal
 	g.until = cfg.GraceUntil
-	g.known, g.waiting, g.list = make(map[string]bool), make(map[string]bool), make(map[string]bool)
+	g.known, g.waiting, g.list = make(map[string]bool), make(map[string]bool), make(map[string]*Client)
 	for _, owner := range cfg.Known {
-		g.known[owner], g.waiting[owner], g.list[owner] = true, true, false
+		g.known[owner], g.waiting[owner], g.list[owner] = true, true, nil
 	}
 	g.on.Store(len(g.known) > 0)
 }
 
 // add and remove change the list, on stable storage first. Call with mu held.
-func (g *grace) add(owner string) error {
-	if _, there := g.list[owner]; !there && g.journal != nil {
-		if err := g.journal.Add(owner); err != nil {
+func (g *grace) add(c *Client) error {
+	if _, there := g.list[c.owner]; !there && g.journal != nil {
+		if err := g.journal.Add(c.owner); err != nil {
 			return err
 		}
 	}
-	g.list[owner] = true
+	g.list[c.owner] = c
 	return nil
 }
 
@@ -86,13 +88,20 @@ func (s *Server) Grace(now time.Time) bool {
 		return true
 	}
 	var gone []string
-	for owner, here := range g.list {
-		if !here {
+	var partly []*Client
+	for owner, c := range g.list {
+		switch {
+		case c == nil:
 			gone = append(gone, owner)
+		case c.v40 == nil && g.waiting[owner]:
+			gone, partly = append(gone, owner), append(partly, c)
 		}
 	}
 	if g.remove(gone...) != nil {
 		return true // they could reclaim again what somebody else gets now
+	}
+	for _, c := range partly {
+		c.listed.Store(false)
 	}
 	g.on.Store(false)
 	return false
@@ -125,14 +134,26 @@ func (c *Client) enlist() bool {
 	defer g.still.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.add(c.owner) != nil {
+	if g.add(c) != nil {
 		return false
 	}
 	c.listed.Store(true)
 	return true
 }
 
-// delist has a client forgotten whose state is gone. If that cannot be written down it
+// succeed puts a client into the place of another start of it. What that had is gone, but not from the list: the client is
+// in it as long as it is there.
+func (c *Client) succeed(old *Client) {
+	g := &c.s.grace
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.list[c.owner] == old {
+		g.list[c.owner] = c
+		c.listed.Store(true)
+	}
+}
+
+// delist has a client forgotten whose state is gone, unless another start of it has taken its place in the list. If that cannot be written down it
 // is gone all the same: the worst is a client that waits in the next grace period.
 func (c *Client) delist() {
 	if !c.listed.Load() {
@@ -143,6 +164,9 @@ func (c *Client) delist() {
 	defer g.still.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.list[c.owner] != c {
+		return
+	}
 	if g.remove(c.owner) != nil {
 		delete(g.list, c.owner)
 	}

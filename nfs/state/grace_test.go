@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
 )
 
 // disk is what outlives a server.
@@ -232,6 +233,49 @@ func TestEdgeConditions(t *testing.T) {
 		c := arrive(t, s, late, "b")
 		hold(t, c, late, true)
 	})
+	t.Run("reclaimed in part", func(t *testing.T) {
+		for _, later := range []bool{false, true} {
+			var d disk
+			s := d.boot(7, begin)
+			open := func(c *Client, f lock.File, now time.Time, reclaim bool, want nfs.Status) {
+				t.Helper()
+				if _, st := c.Open(now, &Open{Owner: []byte("p"), File: f, Access: Both, Deny: Both, Reclaim: reclaim}); st != want {
+					t.Fatalf("OPEN: %v, not %v", st, want)
+				}
+			}
+			a := arrive(t, s, begin, "a")
+			_ = a.ReclaimComplete()
+			open(a, fileA, begin, false, nfs.OK)
+			open(a, fileB, begin, false, nfs.OK)
+			s = d.boot(8, begin)
+			a = arrive(t, s, begin, "a")
+			open(a, fileA, begin, true, nfs.OK)
+			a.renew(late)
+			b := arrive(t, s, late, "b")
+			_ = b.ReclaimComplete()
+			open(b, fileB, late, false, nfs.OK)
+			if later { // it has noticed what it has lost
+				d.fails = true
+				if st := a.ReclaimComplete(); st != nfs.ErrJukebox {
+					t.Errorf("RECLAIM_COMPLETE of what would be lost: %v", st)
+				}
+				d.fails = false
+				if st := a.ReclaimComplete(); st != nfs.OK {
+					t.Error(st)
+				}
+			}
+			if want := map[bool][]string{false: {"b"}, true: {"a", "b"}}[later]; !slices.Equal(d.list, want) {
+				t.Errorf("%q instead of %q", d.list, want)
+			}
+			s = d.boot(9, late)
+			a = arrive(t, s, late, "a")
+			if later {
+				open(a, fileA, late, true, nfs.OK)
+			} else {
+				open(a, fileB, late, true, nfs.ErrNoGrace)
+			}
+		}
+	})
 	t.Run("killed within the grace period", func(t *testing.T) {
 		var d disk
 		s := d.boot(7, begin)
@@ -268,4 +312,39 @@ func TestEdgeConditions(t *testing.T) {
 			t.Errorf("%v, %q", st, d.list)
 		}
 	})
+}
+
+// TestAnotherStartIsRemembered: the end of a client's record does not have another start of it forgotten, which has opened
+// something meanwhile, and a start without an open is forgotten like any other.
+func TestAnotherStartIsRemembered(t *testing.T) {
+	var d disk
+	s := d.boot(7, begin)
+	before := arrive(t, s, begin, "a")
+	_ = before.ReclaimComplete()
+	if _, st := tryOpen(before, begin, false, 0); st != nfs.OK {
+		t.Fatal(st)
+	}
+	s.mu.Lock() // as remove has it: gone from the tables, and from the list in a moment
+	delete(s.clients, uint32(before.ID))
+	delete(s.owners, before.owner)
+	s.mu.Unlock()
+	now := arrive(t, s, begin, "a")
+	_ = now.ReclaimComplete()
+	if _, st := tryOpen(now, begin, false, 0); st != nfs.OK {
+		t.Fatal(st)
+	}
+	before.delist()
+	if !slices.Equal(d.list, []string{"a"}) {
+		t.Errorf("%q", d.list)
+	}
+	got, _ := s.ExchangeID(begin, &ExchangeID{Owner: []byte("a"), Verifier: verifier(2), Principal: root})
+	if _, st := s.CreateSession(begin, &CreateSession{Client: got.Client, Sequence: got.Sequence, Principal: root, Fore: channel}); st != nfs.OK {
+		t.Fatal(st)
+	}
+	if !slices.Equal(d.list, []string{"a"}) {
+		t.Errorf("%q", d.list)
+	}
+	if s.Evict(got.Client); len(d.list) != 0 {
+		t.Errorf("%q", d.list)
+	}
 }

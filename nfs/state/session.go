@@ -173,6 +173,7 @@ func (s *Server) confirm(now time.Time, c *Client) nfs.Status {
 	}
 	c.mu.Unlock()
 	if old != nil {
+		c.succeed(old)
 		old.release()
 		s.changed(old, Replaced)
 	}

@@ -361,8 +361,8 @@ func (p *snapper) head() *snapHead {
 	for o := range g.waiting {
 		h.Grace.Waiting = append(h.Grace.Waiting, o)
 	}
-	for o, here := range g.list {
-		if here {
+	for o, c := range g.list {
+		if c != nil {
 			h.Grace.Here = append(h.Grace.Here, o)
 		} else {
 			h.Grace.Gone = append(h.Grace.Gone, o)
@@ -668,7 +668,7 @@ func (r *restorer) head(h *snapHead) error {
 	}
 	g := &s.grace
 	g.until = r.time(h.Grace.Until)
-	g.known, g.waiting, g.list = make(map[string]bool), make(map[string]bool), make(map[string]bool)
+	g.known, g.waiting, g.list = make(map[string]bool), make(map[string]bool), make(map[string]*Client)
 	for _, o := range h.Grace.Known {
 		g.known[o] = true
 	}
@@ -676,10 +676,10 @@ func (r *restorer) head(h *snapHead) error {
 		g.waiting[o] = true
 	}
 	for _, o := range h.Grace.Here {
-		g.list[o] = true
+		g.list[o] = new(Client) // until the client itself is restored, if it is there
 	}
 	for _, o := range h.Grace.Gone {
-		g.list[o] = false
+		g.list[o] = nil
 	}
 	g.on.Store(h.Grace.On)
 	return nil
@@ -707,7 +707,9 @@ func (r *restorer) client(x *snapClient) error {
 	c.account, c.stranger = s.mem.enter(host, math.MaxInt64), x.Stranger
 	c.charge(int64(clientCost + len(c.owner)))
 	c.confirmed.Store(x.Confirmed)
-	c.listed.Store(x.Listed)
+	if c.listed.Store(x.Listed); x.Listed {
+		s.grace.list[c.owner] = c
+	}
 	c.renewed.Store(r.now + x.Renewed)
 	c.create.seq, c.create.status = x.CreateSeq, nfs.Status(x.CreateStatus)
 	c.create.result = Created{Sequence: x.Create.Sequence, Fore: x.Create.Fore, Bound: x.Create.Bound}
