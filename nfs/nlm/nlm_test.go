@@ -1,6 +1,7 @@
 package nlm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,8 @@ type rig struct {
 	ro     []byte // of the read-only export
 	calls  chan called
 	shares *state.Server
+	cred   *rpc.Cred // of the clients' calls
+	port   uint16    // that they come from; 0 is a reserved one
 
 	mu     sync.Mutex
 	answer []Stat // of GRANTED, in turn; then Granted
@@ -47,13 +50,14 @@ func newRig(t testing.TB, known []Client, grace time.Duration) *rig {
 	r := &rig{t: t, codec: nfs.NewCodec([]byte("secret")), locks: lock.New(0), shares: state.New(state.Config{}), calls: make(chan called, 100)}
 	store := memfs.New(memfs.Options{})
 	root, _ := store.Root()
-	h, _, _, err := store.Create(nil, root, "file", blockstore.Guarded, &blockstore.SetAttr{}, [8]byte{})
+	mode := uint32(0o666)
+	h, _, _, err := store.Create(nil, root, "file", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.fh, r.ro = r.codec.Append(nil, 1, &h), r.codec.Append(nil, 2, &h)
 	table := nfs.NewTable(nil)
-	rule := []nfs.ClientRule{{CIDR: netip.MustParsePrefix("10.0.0.0/24")}}
+	rule := []nfs.ClientRule{{CIDR: netip.MustParsePrefix("10.0.0.0/24"), AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}}
 	if err := table.Replace([]*nfs.Export{{ID: 1, Pseudo: "/one", FS: store, Clients: rule}, {ID: 2, Pseudo: "/two", FS: store, Clients: rule, ReadOnly: true}}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,10 +109,11 @@ func (r *rig) do(client string, prog, proc uint32, args func(*xdr.Encoder)) xdr.
 		vers = StatusVersion
 	}
 	var e xdr.Encoder
-	rpc.EncodeCall(&e, 7, prog, vers, proc, nil)
+	rpc.EncodeCall(&e, 7, prog, vers, proc, r.cred)
 	args(&e)
 	done := make(chan []byte, 1)
-	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(client + ":700"), Local: netip.MustParseAddrPort("10.0.0.100:2049")}, BulkMax: -1}
+	const reserved = 700
+	c := &rpc.Call{Peer: rpc.Peer{Addr: netip.AddrPortFrom(netip.MustParseAddr(client), cmp.Or(r.port, reserved)), Local: netip.MustParseAddrPort("10.0.0.100:2049")}, BulkMax: -1}
 	c.Reply = func(c *rpc.Call, _ bool) { done <- c.Res.AppendFlat(nil) }
 	r.rpc.Dispatch(c, xdr.NewDecoder(e.AppendFlat(nil)), true)
 	d := xdr.NewDecoder(<-done)
@@ -476,6 +481,116 @@ func (s shares) Denied(f lock.File, host netip.Addr, write, mayWait bool) bool {
 
 func (s shares) Reserve(f lock.File, owner lock.Owner, host netip.Addr, access, deny uint32) nfs.Status {
 	return s.Server.Reserve(time.Now(), f, owner, host, access, deny)
+}
+
+// TestLockPermission: who may neither read nor write a file, and is not its owner, cannot lock it or ask who has.
+func TestLockPermission(t *testing.T) {
+	r := newRig(t, nil, 0)
+	x := r.s.cfg.Exports.ByID(1)
+	root, err := x.FS.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, _, err := x.FS.Lookup(nil, root, "file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner, group, mode := uint32(1000), uint32(2000), uint32(0)
+	set := func(m uint32) {
+		t.Helper()
+		mode = m
+		if _, err := x.FS.SetAttr(nil, h, &blockstore.SetAttr{UID: &owner, GID: &group, Mode: &mode}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user := func(uid uint32, groups ...uint32) *rpc.Cred {
+		return &rpc.Cred{Flavor: rpc.AuthSys, UID: uid, GID: 9, Groups: groups}
+	}
+	share := func() Stat {
+		d := r.do(alice, Program, ProcShare, func(e *xdr.Encoder) {
+			e.Opaque([]byte("cookie"))
+			e.String("host")
+			e.Opaque(r.fh)
+			e.Opaque([]byte("o"))
+			e.Uint32(3) // denies everything
+			e.Uint32(1)
+			e.Bool(false)
+		})
+		d.Opaque(stringMax)
+		return Stat(d.Uint32())
+	}
+	for _, c := range []struct {
+		about string
+		mode  uint32
+		cred  *rpc.Cred
+		want  Stat
+	}{
+		{"another user", 0o600, user(1001), Failed},
+		{"nobody", 0o600, nil, Failed},
+		{"root, squashed", 0o600, user(0), Failed},
+		{"the owner", 0o000, user(1000), Granted},
+		{"the group", 0o640, user(1001, 2000), Granted},
+		{"not the group", 0o640, user(1001), Failed},
+		{"execution alone", 0o611, user(1001), Failed},
+		{"writing alone", 0o602, user(1001), Granted},
+		{"all", 0o644, user(1001), Granted},
+		{"all, nobody", 0o644, nil, Granted},
+	} {
+		set(c.mode)
+		r.cred = c.cred
+		for _, proc := range []uint32{ProcTest, ProcLock, ProcNMLock} {
+			for _, ex := range []bool{false, true} {
+				if st := r.ask(ask{client: alice, proc: proc, pid: 1, n: 10, ex: ex}); st != c.want {
+					t.Errorf("%s: procedure %d: %v, not %v", c.about, proc, st, c.want)
+				}
+			}
+		}
+		if st := share(); st != c.want {
+			t.Errorf("%s: SHARE: %v, not %v", c.about, st, c.want)
+		}
+		// What was taken before is given up whatever the mode says by then.
+		set(0)
+		if st := r.ask(ask{client: alice, proc: ProcUnlock, pid: 1, n: 10}); st != Granted {
+			t.Errorf("%s: UNLOCK: %v", c.about, st)
+		}
+		r.shares.UnreserveAll(netip.MustParseAddr(alice).String() + " host")
+		if n, _ := r.locks.Count(); n != 0 {
+			t.Errorf("%s: %d locks are left", c.about, n)
+		}
+	}
+}
+
+// TestStartedAnewBySomebody: where an export wants reserved ports, a user of a client cannot have the locks of all others there
+// dropped.
+func TestStartedAnewBySomebody(t *testing.T) {
+	r := newRig(t, nil, 0)
+	for _, c := range []struct {
+		secure bool
+		port   uint16
+		want   int
+	}{{false, 50000, 0}, {true, 50000, 1}, {true, 700, 0}} {
+		one := *r.s.cfg.Exports.ByID(1)
+		one.Clients = []nfs.ClientRule{{CIDR: netip.MustParsePrefix("10.0.0.0/24"), Secure: c.secure}}
+		if err := r.s.cfg.Exports.Replace([]*nfs.Export{&one}); err != nil {
+			t.Fatal(err)
+		}
+		for _, how := range []struct{ prog, proc uint32 }{{Program, ProcFreeAll}, {StatusProgram, StatusNotify}} {
+			r.port = 0
+			if st := r.ask(ask{client: alice, proc: ProcLock, pid: 1, n: 10, ex: true}); st != Granted {
+				t.Fatal(st)
+			}
+			r.port = c.port
+			r.do(alice, how.prog, how.proc, func(e *xdr.Encoder) {
+				e.String("host-" + alice)
+				e.Uint32(7)
+			})
+			if n, _ := r.locks.Count(); n != c.want {
+				t.Errorf("%+v, %+v: %d locks, not %d", c, how, n, c.want)
+			}
+			r.port = 0
+			r.ask(ask{client: alice, proc: ProcUnlock, pid: 1, n: 10})
+		}
+	}
 }
 
 func FuzzPrograms(f *testing.F) {

@@ -52,6 +52,8 @@ type Config struct {
 	// Delegations are those of version 4, whose clients take locks without a word; nil
 	// means that there are none.
 	Delegations nfs.Delegations
+	// Groups knows the groups of users, for rules that take them from there; nil: from the calls.
+	Groups nfs.Groups
 	// Shares is where share reservations go, and those of version 4 are; nil grants none.
 	Shares nfs.Shares
 	// State counts the starts of the server; it is odd.
@@ -233,8 +235,25 @@ func (s *Server) Programs() []rpc.Program {
 	}
 }
 
+// purpose is what a procedure wants a file for.
+type purpose uint8
+
+const (
+	// toFree gives up what its owner has, or asked for. Who has lost the permission may still do that.
+	toFree purpose = iota
+	toRead
+	toWrite
+)
+
+func purposeOf(write bool) purpose {
+	if write {
+		return toWrite
+	}
+	return toRead
+}
+
 // place finds the file of a lock and who asks for it.
-func (s *Server) place(c *rpc.Call, l *Lock, change bool) (f lock.File, o lock.Owner, st Stat) {
+func (s *Server) place(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.Owner, st Stat) {
 	id, h, err := s.cfg.Codec.Parse(l.Handle)
 	if err != nil {
 		return f, o, StaleHandle
@@ -247,7 +266,7 @@ func (s *Server) place(c *rpc.Call, l *Lock, change bool) (f lock.File, o lock.O
 	if admits != nfs.OK {
 		return f, o, Failed
 	}
-	if change && (x.ReadOnly || rule.RO) {
+	if why == toWrite && (x.ReadOnly || rule.RO) {
 		return f, o, ReadOnly
 	}
 	a, err := x.FS.GetAttr(nil, h)
@@ -256,9 +275,25 @@ func (s *Server) place(c *rpc.Call, l *Lock, change bool) (f lock.File, o lock.O
 		return f, o, StaleHandle
 	case err != nil || a.Type != blockstore.TypeReg:
 		return f, o, Failed
+	case why != toFree && !s.mayLock(x, rule, c, h, &a):
+		return f, o, Failed
 	}
 	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap()}
 	return lock.File{Export: id, Handle: h}, lock.Owner{Client: who.key(), ID: l.ownerID()}, Granted
+}
+
+// mayLock reports whether the caller may lock a file: its owner, and who may read or write it. Any lock keeps
+// others from theirs, and a lock on the host keeps its programs from theirs.
+func (s *Server) mayLock(x *nfs.Export, rule *nfs.ClientRule, c *rpc.Call, h blockstore.Handle, a *blockstore.Attr) bool {
+	var who blockstore.Cred
+	if !rule.Identity(&c.Cred, s.cfg.Groups, true, &who) {
+		return false
+	}
+	if who.Owns(a) {
+		return true
+	}
+	got, _, err := x.FS.Access(&who, h, blockstore.AccessRead|blockstore.AccessModify)
+	return err == nil && got != 0
 }
 
 // result is the answer of most procedures: cookie and outcome.
@@ -282,7 +317,7 @@ func (s *Server) test(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	if !ok {
 		return result(cookie, TooBig), true
 	}
-	f, o, st := s.place(c, &l, false)
+	f, o, st := s.place(c, &l, toRead)
 	switch {
 	case st != Granted:
 		return result(cookie, st), true
@@ -315,7 +350,7 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 	if !ok {
 		return result(cookie, TooBig), true
 	}
-	f, o, st := s.place(c, &l, exclusive)
+	f, o, st := s.place(c, &l, purposeOf(exclusive))
 	if st != Granted {
 		return result(cookie, st), true
 	}
@@ -454,7 +489,7 @@ func (s *Server) cancel(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	if !ok {
 		return result(cookie, TooBig), true
 	}
-	f, o, st := s.place(c, &l, false)
+	f, o, st := s.place(c, &l, toFree)
 	switch {
 	case st != Granted:
 	case s.grace():
@@ -476,7 +511,7 @@ func (s *Server) unlock(c *rpc.Call) (func(*xdr.Encoder), bool) {
 	if !ok {
 		return result(cookie, TooBig), true
 	}
-	f, o, st := s.place(c, &l, false)
+	f, o, st := s.place(c, &l, toFree)
 	switch {
 	case st != Granted:
 	case s.grace():
@@ -503,7 +538,7 @@ func (s *Server) share(c *rpc.Call) rpc.Status {
 	if c.Args.Err() != nil {
 		return rpc.Garbage
 	}
-	f, o, st := s.place(c, &l, access&2 != 0)
+	f, o, st := s.place(c, &l, purposeOf(access&2 != 0))
 	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap(), Server: c.Peer.Local.Addr().Unmap()}
 	switch {
 	case st != Granted:
@@ -540,7 +575,7 @@ func (s *Server) unshare(c *rpc.Call) rpc.Status {
 	if c.Args.Err() != nil {
 		return rpc.Garbage
 	}
-	f, o, st := s.place(c, &l, false)
+	f, o, st := s.place(c, &l, toFree)
 	if st == Granted && s.cfg.Shares != nil {
 		s.cfg.Shares.Unreserve(f, o)
 	}
@@ -556,7 +591,7 @@ func (s *Server) freeAll(c *rpc.Call) rpc.Status {
 	if c.Args.Err() != nil {
 		return rpc.Garbage
 	}
-	s.gone(c.Peer.Addr.Addr(), name)
+	s.gone(&c.Peer, name)
 	return rpc.Done
 }
 

@@ -3,11 +3,11 @@ package nlm
 import (
 	"context"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
@@ -37,7 +37,7 @@ func (s *Server) statusProcs() []rpc.Proc {
 		if c.Args.Err() != nil {
 			return rpc.Garbage
 		}
-		s.gone(c.Peer.Addr.Addr(), name)
+		s.gone(&c.Peer, name)
 		return rpc.Done
 	}}
 	return p
@@ -45,9 +45,18 @@ func (s *Server) statusProcs() []rpc.Proc {
 
 // gone takes the locks of a client that has started anew. It is known by its
 // address and by its name, of which it may leave out or add the domain; nobody can
-// speak for a host with another address.
-func (s *Server) gone(addr netip.Addr, name string) {
-	addr = addr.Unmap()
+// speak for a host with another address. Where an export wants its calls from ports below 1024, no
+// other user of the host can speak for it.
+func (s *Server) gone(peer *rpc.Peer, name string) {
+	addr := peer.Addr.Addr().Unmap()
+	const reserved = 1024
+	if peer.Addr.Port() >= reserved && slices.ContainsFunc(s.cfg.Exports.Exports(), func(x *nfs.Export) bool {
+		rule, st := x.Rule(addr)
+		return st == nfs.OK && rule.Secure
+	}) {
+		s.log.Warn("a client is said to have started anew, from a port that any of its users may use; its locks stay", "client", name, "addr", peer.Addr.String())
+		return
+	}
 	short, _, _ := strings.Cut(name, ".")
 	s.mu.Lock()
 	var list []string

@@ -363,8 +363,8 @@ var options = map[string]option{
 	"refer":            refused(needsValue, noLocations),
 	"replicas":         refused(needsValue, noLocations),
 	"no_subtree_check": nothing, "wdelay": nothing, "no_wdelay": nothing, "no_pnfs": nothing, "acl": nothing,
-	"auth_nlm": meaningless("auth_nlm does nothing: a lock needs no permission of its user"), "secure_locks": meaningless("secure_locks does nothing: a lock needs no permission of its user"),
-	"no_auth_nlm": nothing, "insecure_locks": nothing,
+	"auth_nlm": nothing, "secure_locks": nothing,
+	"no_auth_nlm": meaningless("no_auth_nlm does nothing: a user who may neither read nor write a file cannot lock it"), "insecure_locks": meaningless("insecure_locks does nothing: a user who may neither read nor write a file cannot lock it"),
 	"xprtsec": list(func(_ *Export, c *Client) *[]string { return &c.XprtSec }, ":"),
 
 	"host_locks":       flag(func(e *Export, _ *Client) { e.setHostLocks(true) }),

@@ -291,6 +291,10 @@ func (d *Daemon) logWarnings(cfg *config.Config, exports []control.Export) {
 	if w := cfg.ControlTLS.Warning(); w != "" {
 		d.log.Warn(w)
 	}
+	d.tellExposures(exports)
+}
+
+func (d *Daemon) tellExposures(exports []control.Export) {
 	for _, w := range exposures(exports) {
 		d.log.Warn(w)
 	}
@@ -358,7 +362,8 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	d.table = nfs.NewTable(d.hosts)
 	d.faults = new(nfs.Counters)
 	codec := nfs.NewCodec(secret)
-	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec}); err != nil {
+	d.idmap = newNames(&cfg.IDMap)
+	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec, Groups: d.idmap}); err != nil {
 		return err
 	}
 	var owners []string
@@ -371,7 +376,6 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if err := d.state.Journal().Damage(); err != nil {
 		d.log.Slog("nfs").Error("the list of the clients of NFS version 4 was lost: what they had open or locked before this start cannot be reclaimed", "error", err)
 	}
-	d.idmap = newNames(&cfg.IDMap)
 	common := nfs.Config{
 		Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.idmap, Audit: d.audit.Slog(),
 		ShowAll: func() bool { return d.cfg.Load().ShowMount == config.ShowAll },
