@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
@@ -29,7 +30,8 @@ func TestOwnHostAlone(t *testing.T) {
 	}
 }
 
-// TestExposureIsSaid: what an export lets everybody do is in the log at the start and after a reload, and in a plan.
+// TestExposureIsSaid: what an export lets everybody do is in a plan, and in the log at the start, after a reload and after
+// each change at run time.
 func TestExposureIsSaid(t *testing.T) {
 	dir := t.TempDir()
 	cfg := testConfig(t, dir+"=/safe", dir+"=/open *(rw,no_root_squash)")
@@ -61,6 +63,24 @@ func TestExposureIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("reload")
+	everybody := config.Export{Path: dir, Pseudo: "/safe", Clients: []config.Client{{CIDR: config.Everyone, Squash: config.NoRootSquash}}}
+	if _, err := d.SetExport("/open", control.ExportPatch{Clients: &everybody.Clients}); err != nil {
+		t.Fatal(err)
+	}
+	check("change")
+	if err := d.RemoveExport("/open"); err != nil {
+		t.Fatal(err)
+	}
+	everybody.Pseudo = "/open"
+	if _, err := d.AddExport(everybody); err != nil {
+		t.Fatal(err)
+	}
+	check("addition")
+	f := yamlFile("exports: [{path: %s, pseudo: /open, clients: [{cidr: '*', squash: no_root_squash}]}]", dir)
+	if _, err := d.Apply(control.Apply{File: f, Disrupt: true}, control.Peer{}); err != nil {
+		t.Fatal(err)
+	}
+	check("applied file")
 	p, err := d.Plan(yamlFile("exports: [{path: %s, pseudo: /w, clients: [{cidr: 0.0.0.0/1}, {cidr: 128.0.0.0/1}]}, {path: %s, pseudo: /c}]", dir, dir))
 	if err != nil || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "/w: every host") {
 		t.Errorf("plan: %q, %v", p.Warnings, err)

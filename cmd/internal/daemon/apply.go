@@ -105,6 +105,7 @@ func (d *Daemon) Apply(a control.Apply, by control.Peer) (control.Applied, error
 	}
 	d.log.Info("a file was applied", zap.Int("number", number), zap.String("file", a.Name), zap.String("by", by.String()),
 		zap.String("comment", a.Comment), zap.Int("changes", len(p.Changes)), zap.Int("hurts", len(p.Hurts)))
+	d.tellExposures(next.exports)
 	done.Number = number
 	return done, nil
 }

@@ -308,6 +308,7 @@ func (d *Daemon) change(pseudo string, save func() error) (control.Export, error
 	if s.Error != "" {
 		return control.Export{}, errors.New(s.Error)
 	}
+	d.tellExposures([]control.Export{s.Export})
 	return s.Export, nil
 }
 
