@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/measure"
+	"github.com/rstored/rstored/cmd/internal/names"
 	"github.com/rstored/rstored/cmd/internal/otlp"
+	"github.com/rstored/rstored/cmd/internal/postmortem"
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
@@ -66,7 +69,7 @@ type Daemon struct {
 	otlp     *otlp.Tracer
 	audit    *audit.Log
 	tls      atomic.Pointer[tlsSetup]
-	failures failureLog
+	failures postmortem.Log
 	perf     measuring
 	served   []rpc.Program // for the names of procedures
 	control  *control.Server
@@ -354,15 +357,23 @@ func (d *Daemon) putAside() {
 	}
 }
 
+// refused writes a refused connection request to the audit log.
+func (d *Daemon) refused(client, local netip.AddrPort, reason string) {
+	d.audit.Event("rdma_reject", zap.Stringer("client", client), zap.Stringer("local", local), zap.String("reason", reason))
+}
+
+// PostMortems implements control.Backend.
+func (d *Daemon) PostMortems() []control.PostMortem { return d.failures.List() }
+
 // wire makes the programs. What they export and where they are heard comes
 // later and changes while they run.
 func (d *Daemon) wire(secret, journal []byte) error {
 	cfg := d.cfg.Load()
-	d.hosts = newHosts(d.log.Slog("hosts"))
+	d.hosts = names.NewHosts(d.log.Slog("hosts"))
 	d.table = nfs.NewTable(d.hosts)
 	d.faults = new(nfs.Counters)
 	codec := nfs.NewCodec(secret)
-	d.idmap = newNames(&cfg.IDMap)
+	d.idmap = names.NewIDMap(&cfg.IDMap)
 	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec, Groups: d.idmap}); err != nil {
 		return err
 	}
@@ -407,6 +418,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if len(cfg.Minors()) > 0 {
 		d.served = append(d.served, d.nfs4.Programs()...)
 	}
+	d.failures.Programs, d.failures.Refused = d.served, d.refused
 	d.recorder = newRecorder(d.served, cfg.OpsClients, d.log.Slog("store"))
 	d.otlp = otlp.New(otlp.Config{Recorder: d.recorder, Version: cli.ReadBuild().Version, Log: d.log.Slog("otlp")})
 	d.rpc = rpc.NewServer(rpc.ServerConfig{

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/rstored/rstored/cmd/internal/capture"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/ops"
 	"github.com/rstored/rstored/nfs/nfs3"
@@ -72,7 +73,7 @@ type device struct {
 
 	d       *Daemon
 	addr    netip.Addr
-	capture *captureSlot  // of soft
+	capture *capture.Slot // of soft
 	gone    chan struct{} // closed with the device
 	users   int
 }
@@ -99,7 +100,7 @@ func (d *Daemon) acquire(c provider.Choice) (*device, error) {
 	}
 	v := &device{choice: c, d: d, addr: c.Addr, gone: make(chan struct{}), users: 1}
 	if c.Kind == provider.Verbs {
-		rd, err := d.rdma.open(provider.Config{Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs"), Verbs: verbs.Config{Obituary: d.kernelConnFailed}})
+		rd, err := d.rdma.open(provider.Config{Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs"), Verbs: verbs.Config{Obituary: d.failures.Kernel}})
 		if err != nil {
 			return nil, err
 		}
@@ -120,7 +121,7 @@ func (v *device) openSoft() error {
 	if err != nil {
 		return err
 	}
-	v.capture = new(captureSlot)
+	v.capture = new(capture.Slot)
 	shards := d.cfg.Load().Shards
 	var from *roce.Snapshot
 	if d.from != nil {
@@ -132,7 +133,7 @@ func (v *device) openSoft() error {
 		}
 	}
 	rd, err := d.rdma.open(provider.Config{Choice: v.choice, Loops: shards, Logger: d.log.Slog("roce"), Soft: roce.Config{
-		From: from, Wrap: v.capture.wrap, Ledger: ledger, Obituary: d.softConnFailed, PKeys: d.pkeys(), CNPDSCP: uint8(d.cfg.Load().RDMACNPDSCP), Sockets: d.sockets, Starting: !d.portsOpen,
+		From: from, Wrap: v.capture.Wrap, Ledger: ledger, Obituary: d.failures.Soft, PKeys: d.pkeys(), CNPDSCP: uint8(d.cfg.Load().RDMACNPDSCP), Sockets: d.sockets, Starting: !d.portsOpen,
 	}})
 	if err != nil {
 		return err

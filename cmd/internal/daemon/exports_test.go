@@ -221,21 +221,3 @@ short
 		t.Errorf("%+v", got)
 	}
 }
-
-func TestNetgroupHosts(t *testing.T) {
-	const out = "ours                  (a.example.org,,) ( b ,user,nis.example.org) (,u,) (-,,) (c"
-	if got := netgroupHosts(out); !slices.Equal(got, []string{"a.example.org", "b"}) {
-		t.Errorf("%q", got)
-	}
-}
-
-// TestHostGroups looks up a user that every host has.
-func TestHostGroups(t *testing.T) {
-	list, err := hostUsers{}.Groups(0)
-	if err != nil || !slices.Contains(list, 0) {
-		t.Errorf("root is in %v, %v", list, err)
-	}
-	if list, err := (hostUsers{}).Groups(4294967290); err == nil {
-		t.Errorf("nobody is in %v", list)
-	}
-}

@@ -23,8 +23,6 @@ import (
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rdma"
-	"github.com/rstored/rstored/rdma/roce"
-	"github.com/rstored/rstored/rdma/verbs"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -387,18 +385,4 @@ func (c *connection) Pace(call *rpc.Call, msg xdr.Decoder, bulk int, take bool) 
 func (c *connection) Close() error {
 	c.d.audit.Event("rdma_disconnect", zap.String("client", c.peer.Addr.String()), zap.String("local", c.peer.Local.String()))
 	return nil
-}
-
-// softConnFailed keeps what is left of a connection that ended badly, and writes down those that were
-// refused.
-func (d *Daemon) softConnFailed(r roce.Record) { d.recordFailure(&softRecord{r}) }
-
-// kernelConnFailed is softConnFailed for devices of the kernel.
-func (d *Daemon) kernelConnFailed(r verbs.Record) { d.recordFailure(&kernelRecord{r}) }
-
-func (d *Daemon) recordFailure(r failureRecord) {
-	d.failures.add(r)
-	if k, refused := r.refusal(); refused {
-		d.audit.Event("rdma_reject", zap.Stringer("client", k.remote), zap.Stringer("local", k.local), zap.String("reason", k.words))
-	}
 }

@@ -82,7 +82,7 @@ func TestPostMortemRefused(t *testing.T) {
 	}
 
 	// Loopback has room for every path MTU, so this device stands for one on Ethernet.
-	small, err := roce.Open(roce.Config{PathMTUMax: 1024, Obituary: d.softConnFailed, Wrap: func(_ int, l link.Link) link.Link { return narrow{l} }})
+	small, err := roce.Open(roce.Config{PathMTUMax: 1024, Obituary: d.failures.Soft, Wrap: func(_ int, l link.Link) link.Link { return narrow{l} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,23 +195,5 @@ func TestNoPostMortem(t *testing.T) {
 	}
 	if list, err := ctl.PostMortems(ctx); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
-	}
-}
-
-// TestPostMortems: the oldest make room, and connections that never were leave half to the others.
-func TestPostMortems(t *testing.T) {
-	var m failureLog
-	for i := range failuresMax + 3 {
-		m.add(&softRecord{roce.Record{Outcome: rdma.Broken, Established: true, LocalQPN: uint32(i + 1)}})
-	}
-	if oldest := m.cases[0].failureRecord.(*softRecord).LocalQPN; len(m.cases) != failuresMax || oldest != 4 {
-		t.Errorf("%d cases, the oldest %d", len(m.cases), oldest)
-	}
-	for i := range 3 * failuresMax {
-		m.add(&softRecord{roce.Record{Outcome: rdma.Refused, Remote: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 1)}})
-	}
-	there := count(m.cases, func(c failure) bool { return c.established() })
-	if latest := m.cases[len(m.cases)-1].failureRecord.(*softRecord).Remote.Addr().As4(); len(m.cases) != failuresMax || there < failuresMax/2-1 || latest[3] != 3*failuresMax-1 {
-		t.Errorf("%d cases, %d of connections, the latest of %v", len(m.cases), there, latest)
 	}
 }

@@ -202,7 +202,7 @@ func shorten(pcap []byte, chunks uint32) []byte {
 				be.PutUint16(ip[2:], uint16(size))
 				be.PutUint16(ip[ipv4Len+4:], uint16(size-ipv4Len))
 				be.PutUint16(ip[10:], 0)
-				be.PutUint16(ip[10:], ^fold(sum16(0, ip[:ipv4Len])))
+				be.PutUint16(ip[10:], sum16(ip[:ipv4Len]))
 				return slices.Concat(pcap[:at], short, pcap[end:])
 			}
 		}

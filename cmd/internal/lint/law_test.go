@@ -70,6 +70,9 @@ var law = []struct {
 	{dir: "blockstore/posixfs", allow: []string{"blockstore", "blockstore/boltfile"}, unix: true},
 	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true}, // a client as any other
 	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
+	{dir: "cmd/internal/capture", allow: []string{"rdma", "rdma/link", "rdma/link/udp", "rdma/wire"}},
+	{dir: "cmd/internal/names", allow: []string{"cmd/internal/config", "nfs/hosts", "nfs/idmap"}},
+	{dir: "cmd/internal/postmortem", allow: []string{"cmd/internal/config", "cmd/internal/control", "rdma/...", "rpcrdma", "rpcrdma/rpc"}},
 	{dir: "cmd", allow: []string{"..."}, unix: true},
 	{dir: "test", allow: []string{"..."}, unix: true},
 }

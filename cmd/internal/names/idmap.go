@@ -1,4 +1,4 @@
-package daemon
+package names
 
 import (
 	"bytes"
@@ -16,7 +16,8 @@ import (
 	"github.com/rstored/rstored/nfs/idmap"
 )
 
-func newNames(c *config.IDMap) *idmap.Map {
+// NewIDMap translates between users and names as the configuration says.
+func NewIDMap(c *config.IDMap) *idmap.Map {
 	domain := c.Domain
 	if domain == "" {
 		domain = hostDomain()

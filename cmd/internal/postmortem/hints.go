@@ -1,4 +1,4 @@
-package daemon
+package postmortem
 
 import (
 	"errors"
@@ -25,7 +25,8 @@ const (
 // A client that neither takes replies nor gives data is dropped after slow_timeout, by rpcrdma.
 const (
 	idleWhy  = "taken no reply"
-	idleHint = "the client hangs, was killed or cut off, or is slower than slow_timeout allows: look at it, and at the network between; slow_timeout in the configuration gives it more time"
+	idleHint = "the client hangs, was killed or cut off, or is slower than slow_timeout allows: look at it, and " +
+		"at the network between; slow_timeout in the configuration gives it more time"
 )
 
 // hint says what to change so that it does not happen again.
@@ -40,13 +41,23 @@ func hint(r *roce.Record) string {
 	case rdma.Rejected:
 		switch r.Reason {
 		case cm.Timeout:
-			return fmt.Sprintf("our answer did not reach %v in time: see that UDP port %d gets through from here to there (firewalls of both hosts, and between)", peer, wire.Port)
+			return fmt.Sprintf(
+				"our answer did not reach %v in time: see that UDP port %d gets through from here to there "+
+					"(firewalls of both hosts, and between)",
+				peer,
+				wire.Port,
+			)
 		case cm.StaleConnection:
 			return "the peer remembers an earlier connection; it passes when the client connects again"
 		}
 		return "look at the peer's kernel log (dmesg) for why it rejected the connection"
 	case rdma.Unconfirmed, rdma.Unreachable:
-		return fmt.Sprintf("UDP port %d does not get through between here and %v, or only one way: look at the firewalls of both hosts, and between", wire.Port, peer)
+		return fmt.Sprintf(
+			"UDP port %d does not get through between here and %v, or only one way: look at the firewalls of both "+
+				"hosts, and between",
+			wire.Port,
+			peer,
+		)
 	case rdma.Dropped:
 		if strings.Contains(r.Note.Why, idleWhy) {
 			return idleHint
@@ -62,19 +73,31 @@ func refusalHint(r *roce.Record) string {
 		if r.REQ == nil || rdma.MTUFromCode(r.REQ.MTU) == 0 {
 			return report
 		}
-		return fmt.Sprintf("the client's interface takes larger packets than ours: 'ip link set dev IFACE mtu %d' for the interface of %v here (it has %d), or 'mtu %d' for the client's, then mount again",
-			int(rdma.MTUFromCode(r.REQ.MTU))+packetMargin, r.Local.Addr(), r.InterfaceMTU, r.InterfaceMTU)
+		return fmt.Sprintf(
+			"the client's interface takes larger packets than ours: 'ip link set dev IFACE mtu %d' for the "+
+				"interface of %v here (it has %d), or 'mtu %d' for the client's, then mount again",
+			int(rdma.MTUFromCode(r.REQ.MTU))+packetMargin,
+			r.Local.Addr(),
+			r.InterfaceMTU,
+			r.InterfaceMTU,
+		)
 	case cm.InvalidServiceID:
 		if r.Local.Port() == 0 {
 			return "the client asked for something other than an RDMA-CM port; nothing here serves that"
 		}
-		return fmt.Sprintf("'rstorectl port list' shows what is served; mount with port=%d, or 'rstorectl port add rdma %v'", config.RDMAPort, r.Local)
+		return fmt.Sprintf(
+			"'rstorectl port list' shows what is served; mount with port=%d, or 'rstorectl port add rdma %v'",
+			config.RDMAPort,
+			r.Local,
+		)
 	case cm.InvalidGID:
-		return "the request names other addresses than its packets have: RoCE does not pass address translation (NAT); give both hosts a network without, such as the host's network for a container"
+		return "the request names other addresses than its packets have: RoCE does not pass address translation " +
+			"(NAT); give both hosts a network without, such as the host's network for a container"
 	case cm.InvalidTransport, cm.UnsupportedRequest:
 		return "the client is no RDMA-CM client of reliable connections; mount with proto=rdma"
 	case cm.NoResources:
-		return "too many connections are being set up, or no queue pair is free: see 'rstorectl clients' for who has them"
+		return "too many connections are being set up, or no queue pair is free: see 'rstorectl clients' for who " +
+			"has them"
 	case cm.ConsumerDefined:
 		if strings.Contains(r.Note.Why, "responder resources") {
 			return "the client must serve RDMA READ: a client that sets responder resources to 0 cannot write files"
@@ -109,22 +132,40 @@ func breakHint(r *roce.Record) string {
 	case rdma.Success: // we refused something of the peer's, or the device failed
 	case rdma.RetryExcErr:
 		if r.TooBig != nil || r.Seen.Narrow() {
-			return fmt.Sprintf("packets of %d bytes do not fit the way to %v ('ping -M do -s %d %v' tries): set one MTU on all interfaces, switches and tunnels between, or 'ip link set dev IFACE mtu' to what the way carries for the interface of %v here, then mount again",
-				int(r.PathMTU)+packetMargin, peer, int(r.PathMTU)+packetMargin-28, peer, r.Local.Addr())
+			return fmt.Sprintf(
+				"packets of %d bytes do not fit the way to %v ('ping -M do -s %d %v' tries): set one MTU on all "+
+					"interfaces, switches and tunnels between, or 'ip link set dev IFACE mtu' to what the way "+
+					"carries for the interface of %v here, then mount again",
+				int(r.PathMTU)+packetMargin,
+				peer,
+				int(r.PathMTU)+packetMargin-28,
+				peer,
+				r.Local.Addr(),
+			)
 		}
-		return fmt.Sprintf("%v stopped answering: it is down, UDP port %d is filtered since, or packets of %d bytes do not get through ('ping -M do -s %d %v' tries)",
-			peer, wire.Port, int(r.PathMTU)+packetMargin, int(r.PathMTU)+packetMargin-28, peer)
+		return fmt.Sprintf(
+			"%v stopped answering: it is down, UDP port %d is filtered since, or packets of %d bytes do not get "+
+				"through ('ping -M do -s %d %v' tries)",
+			peer,
+			wire.Port,
+			int(r.PathMTU)+packetMargin,
+			int(r.PathMTU)+packetMargin-28,
+			peer,
+		)
 	case rdma.RNRRetryExcErr:
 		return "the client posted no receives for our messages; look at its kernel log (dmesg)"
 	case rdma.RemAccessErr:
-		return "the client refused access to memory that it had offered: 'soft' mounts and killed processes take it back early; if it happens without, " + report
+		return "the client refused access to memory that it had offered: 'soft' mounts and killed processes take " +
+			"it back early; if it happens without, " + report
 	case rdma.RemOpErr:
 		return "the client's RDMA device failed; look at its kernel log (dmesg)"
 	default:
 		return report
 	}
 	if errors.Is(r.Err, rc.ErrPeerStopped) {
-		return "packets were lost on the way, and the client did not send them again when asked: rdma_rxe of the Linux kernel stops there. The client connects anew by itself; find out where packets are lost ('ethtool -S', 'tc -s qdisc' and the switch's counters)"
+		return "packets were lost on the way, and the client did not send them again when asked: rdma_rxe of the " +
+			"Linux kernel stops there. The client connects anew by itself; find out where packets are lost " +
+			"('ethtool -S', 'tc -s qdisc' and the switch's counters)"
 	}
 	switch r.Seen.TxNAK.Last.Syndrome {
 	case wire.NAKRemoteAccess:

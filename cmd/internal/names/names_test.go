@@ -1,8 +1,9 @@
-package daemon
+package names
 
 import (
 	"errors"
 	"os/user"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -61,5 +62,23 @@ func TestResolvDomain(t *testing.T) {
 		if got := resolvDomain([]byte(c.conf)); got != c.want {
 			t.Errorf("%q: %q", c.conf, got)
 		}
+	}
+}
+
+func TestNetgroupHosts(t *testing.T) {
+	const out = "ours                  (a.example.org,,) ( b ,user,nis.example.org) (,u,) (-,,) (c"
+	if got := netgroupHosts(out); !slices.Equal(got, []string{"a.example.org", "b"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestHostGroups looks up a user that every host has.
+func TestHostGroups(t *testing.T) {
+	list, err := hostUsers{}.Groups(0)
+	if err != nil || !slices.Contains(list, 0) {
+		t.Errorf("root is in %v, %v", list, err)
+	}
+	if list, err := (hostUsers{}).Groups(4294967290); err == nil {
+		t.Errorf("nobody is in %v", list)
 	}
 }

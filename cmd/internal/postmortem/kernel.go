@@ -1,4 +1,4 @@
-package daemon
+package postmortem
 
 import (
 	"encoding/hex"
@@ -32,17 +32,28 @@ func (r *kernelRecord) refusal() (refusal, bool) {
 func (r *kernelRecord) established() bool { return r.Established }
 
 func (r *kernelRecord) fill(p *control.PostMortem) {
-	p.Device, p.Provider, p.Peer, p.Local = r.Device+"/"+r.Local.Addr().String(), string(provider.Verbs), r.Remote.String(), r.Local.String()
+	p.Device, p.Provider, p.Peer, p.Local = r.Device+"/"+r.Local.Addr().
+		String(),
+		string(
+			provider.Verbs,
+		), r.Remote.String(), r.Local.String()
 	p.Outcome, p.Reason, p.Reject, p.Hint = string(r.Outcome), r.because(), r.Reason, kernelHint(&r.Record)
 	p.PathMTUMax = int(r.PathMTUMax)
-	p.Events = &control.PostMortemEvents{Transport: string(r.Transport), CM: r.Event, CMStatus: r.EventStatus, Async: r.Async}
+	p.Events = &control.PostMortemEvents{
+		Transport: string(r.Transport),
+		CM:        r.Event,
+		CMStatus:  r.EventStatus,
+		Async:     r.Async,
+	}
 	if r.Async != "" {
 		p.Events.AsyncUS = r.before(r.AsyncAt)
 	}
 	if q := r.REQ; q != nil {
 		p.Request = &control.PostMortemREQ{
-			Port: r.Local.Port(), QPN: q.QPN, PathMTU: int(q.PathMTU), ResponderResources: q.ResponderResources, InitiatorDepth: q.InitiatorDepth,
-			RetryCount: q.RetryCount, RNRRetryCount: q.RNRRetryCount, PrivateData: hex.EncodeToString(q.Private), Private: postMortemPrivate(q.Private),
+			Port: r.Local.Port(), QPN: q.QPN, PathMTU: int(q.PathMTU), ResponderResources: q.ResponderResources,
+			InitiatorDepth: q.InitiatorDepth,
+			RetryCount:     q.RetryCount, RNRRetryCount: q.RNRRetryCount, PrivateData: hex.EncodeToString(q.Private),
+			Private: postMortemPrivate(q.Private),
 		}
 	}
 	if r.LocalQPN != 0 {
@@ -59,8 +70,10 @@ var did = [...]string{verbs.Posted: "posted", verbs.Received: "received", verbs.
 func (r *kernelRecord) connection() *control.PostMortemConn {
 	s := &r.Seen
 	p := &control.PostMortemConn{
-		Established: r.Established, AgeMillis: int64(r.Age / rdma.Millisecond), QPN: r.LocalQPN, RemoteQPN: r.RemoteQPN, PathMTU: int(r.PathMTU),
-		ReadsServed: r.ReadsServed, ReadsStarted: r.ReadsStarted, AckTimeout: r.AckTimeout, RetryCount: r.RetryCount, RNRRetryCount: r.RNRRetryCount,
+		Established: r.Established, AgeMillis: int64(r.Age / rdma.Millisecond), QPN: r.LocalQPN, RemoteQPN: r.RemoteQPN,
+		PathMTU:     int(r.PathMTU),
+		ReadsServed: r.ReadsServed, ReadsStarted: r.ReadsStarted, AckTimeout: r.AckTimeout, RetryCount: r.RetryCount,
+		RNRRetryCount: r.RNRRetryCount,
 		Work: &control.PostMortemWork{
 			Posted: s.Posted, PostedBytes: s.PostedBytes, Received: s.Received, ReceivedBytes: s.ReceivedBytes,
 			Outstanding: s.Outstanding, Flushed: s.Flushed, Receives: s.Receives,
@@ -71,10 +84,21 @@ func (r *kernelRecord) connection() *control.PostMortemConn {
 	}
 	if f := s.Failed; f.Status != rdma.Success {
 		p.Status = f.Status.String()
-		p.Failed = &control.PostMortemFailed{BeforeUS: r.before(f.At), Op: f.Op.String(), Code: uint8(f.Status), Vendor: f.Vendor}
+		p.Failed = &control.PostMortemFailed{
+			BeforeUS: r.before(f.At),
+			Op:       f.Op.String(),
+			Code:     uint8(f.Status),
+			Vendor:   f.Vendor,
+		}
 	}
 	for _, k := range r.Recent {
-		e := control.PostMortemRequest{BeforeUS: r.before(k.At), Did: did[k.Did], Op: k.Op.String(), Count: int(k.Count), Bytes: k.Bytes}
+		e := control.PostMortemRequest{
+			BeforeUS: r.before(k.At),
+			Did:      did[k.Did],
+			Op:       k.Op.String(),
+			Count:    int(k.Count),
+			Bytes:    k.Bytes,
+		}
 		if k.Did == verbs.Failed {
 			e.Status, e.Vendor = k.Status.String(), k.Vendor
 		}
@@ -84,7 +108,8 @@ func (r *kernelRecord) connection() *control.PostMortemConn {
 }
 
 // kernelReport is what to do about what should not happen.
-const kernelReport = "this should not happen: look at the kernel's log (dmesg) here and there, record it with tcpdump and report it with this entry"
+const kernelReport = "this should not happen: look at the kernel's log (dmesg) here and there, record it with " +
+	"tcpdump and report it with this entry"
 
 // kernelHint says what to change so that it does not happen again.
 func kernelHint(r *verbs.Record) string {
@@ -93,7 +118,8 @@ func kernelHint(r *verbs.Record) string {
 	}
 	switch {
 	case errors.Is(r.Err, rdma.ErrRemoved):
-		return "the device was removed, by its driver or by 'rdma link delete'; the port is served again when it is back ('rstorectl port list', 'rstorectl device list')"
+		return "the device was removed, by its driver or by 'rdma link delete'; the port is served again when it " +
+			"is back ('rstorectl port list', 'rstorectl device list')"
 	case r.Outcome == rdma.Refused:
 		return kernelRefusal(r)
 	case r.Outcome == rdma.Rejected && r.Reason == uint16(cm.StaleConnection):
@@ -126,12 +152,14 @@ func kernelBreak(r *verbs.Record) string {
 	case rdma.RNRRetryExcErr:
 		return "the client posted no receives for our messages; look at its kernel log (dmesg)"
 	case rdma.RemAccessErr:
-		return "the client refused access to memory that it had offered: 'soft' mounts and killed processes take it back early; if it happens without, " + kernelReport
+		return "the client refused access to memory that it had offered: 'soft' mounts and killed processes take " +
+			"it back early; if it happens without, " + kernelReport
 	case rdma.RemOpErr:
 		return "the client's RDMA device failed; look at its kernel log (dmesg)"
 	case rdma.Success:
 		if r.Transport == verbs.IWARP {
-			return "the client ended the connection in the middle, as killed processes and 'umount -f' do, or refused access to memory; if it happens without, look at its kernel log (dmesg)"
+			return "the client ended the connection in the middle, as killed processes and 'umount -f' do, or " +
+				"refused access to memory; if it happens without, look at its kernel log (dmesg)"
 		}
 		return "see the server's log, and the kernel's (dmesg), for what happened to the device"
 	}
@@ -144,13 +172,23 @@ func way(r *verbs.Record) string {
 	case r.Transport == verbs.InfiniBand:
 		return "the subnet manager has no path to it ('ibping', 'sminfo')"
 	case r.Transport == verbs.IWARP:
-		return fmt.Sprintf("TCP port %d does not get through: look at the firewalls of both hosts, and between", r.Local.Port())
+		return fmt.Sprintf(
+			"TCP port %d does not get through: look at the firewalls of both hosts, and between",
+			r.Local.Port(),
+		)
 	case r.Transport == verbs.RoCEv1:
 		return "it is in another VLAN, which RoCE v1 does not leave"
 	case r.Software:
-		return fmt.Sprintf("UDP port %d does not get through: look at the firewalls of both hosts, and between", wire.Port)
+		return fmt.Sprintf(
+			"UDP port %d does not get through: look at the firewalls of both hosts, and between",
+			wire.Port,
+		)
 	}
-	return fmt.Sprintf("UDP port %d does not get through: look at the switches and firewalls between (those of the hosts do not see a card's packets), and at 'rdma statistic show'", wire.Port)
+	return fmt.Sprintf(
+		"UDP port %d does not get through: look at the switches and firewalls between (those of the hosts do not "+
+			"see a card's packets), and at 'rdma statistic show'",
+		wire.Port,
+	)
 }
 
 // kernelRefusal is for what our users refuse: the kernel answers by itself where nothing listens.
@@ -159,9 +197,17 @@ func kernelRefusal(r *verbs.Record) string {
 	case strings.Contains(r.Note.Why, "responder resources"):
 		return "the client must serve RDMA READ: a client that sets responder resources to 0 cannot write files"
 	case errors.Is(r.Err, rdma.ErrNoResources):
-		return fmt.Sprintf("%s, or the memory that may be locked, has no room for one more: see 'rstorectl clients', 'rdma resource show', and LimitMEMLOCK", r.Device)
+		return fmt.Sprintf(
+			"%s, or the memory that may be locked, has no room for one more: see 'rstorectl clients', 'rdma "+
+				"resource show', and LimitMEMLOCK",
+			r.Device,
+		)
 	case r.Reason == uint16(cm.ConsumerDefined):
-		return fmt.Sprintf("the server has no room for one more client: see 'rstorectl clients' for who is connected; file systems are mounted with port=%d", config.RDMAPort)
+		return fmt.Sprintf(
+			"the server has no room for one more client: see 'rstorectl clients' for who is connected; file "+
+				"systems are mounted with port=%d",
+			config.RDMAPort,
+		)
 	}
 	return kernelReport
 }

@@ -1,4 +1,4 @@
-package daemon
+package names
 
 import (
 	"context"
@@ -13,7 +13,8 @@ import (
 	"github.com/rstored/rstored/nfs/idmap"
 )
 
-func newHosts(log *slog.Logger) *hosts.Hosts {
+// NewHosts knows clients by host name and netgroup.
+func NewHosts(log *slog.Logger) *hosts.Hosts {
 	return hosts.New(hosts.Config{Source: hostNames{}, Logger: log})
 }
 
