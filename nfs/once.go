@@ -71,9 +71,6 @@ func (o Once) Past() (then Witness, cutOff bool) {
 	return then, false
 }
 
-// Finished reports whether the call noted by Once.Finished that it was done with h.
-func (w Witness) Finished(h *blockstore.Handle) bool { return w[1] == witnessed(h) }
-
 // note writes the witness into the journal.
 func (w Witness) note(c Noter) {
 	var note [16]byte
@@ -94,7 +91,7 @@ func (o Once) Opened(h *blockstore.Handle) (made, finished bool) {
 		now = witnessed(h)
 	}
 	then, cutOff := o.Testify(Witness{now})
-	if !cutOff || now == 0 || then[1] != 0 && !then.Finished(h) {
+	if !cutOff || now == 0 || then[1] != 0 && then[1] != now {
 		return false, false
 	}
 	return then[0] == 0, then[1] != 0

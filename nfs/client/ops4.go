@@ -273,14 +273,21 @@ func (p proc4) mknod(ctx context.Context, dir Handle, name string, typ blockstor
 // removed removes a name if its type is, or is not, that of a directory: REMOVE takes
 // both. That it is still the same object then is not made sure of.
 func (p proc4) removed(ctx context.Context, dir Handle, name string, test uint32) error {
-	return as3(p.do(ctx, &compound4{cache: true, ops: []op4{
+	q := &compound4{cache: true, ops: []op4{
 		putFH(dir),
 		{num: nfs4.OpSaveFH},
 		lookupOp(name),
 		compareOp(test, nfs4.AttrType, func(e *xdr.Encoder) { e.Uint32(uint32(blockstore.TypeDir)) }),
 		{num: nfs4.OpRestoreFH},
 		{nfs4.OpRemove, func(e *xdr.Encoder) { e.String(name) }, func(d *xdr.Decoder) { d.Skip(changeInfoBytes) }},
-	}}))
+	}}
+	err := p.do(ctx, q)
+	if err == nfs.ErrNoEnt && q.resent && q.failed == nfs4.OpLookup {
+		// It may have been removed before the session was lost. A server that remembers its calls over a restart says so
+		// to a REMOVE with the same handles.
+		err = p.do(ctx, &compound4{cache: true, ops: []op4{q.ops[0], q.ops[1], q.ops[5]}})
+	}
+	return as3(err)
 }
 
 func (p proc4) remove(ctx context.Context, dir Handle, name string) error {

@@ -114,6 +114,8 @@ type compound4 struct {
 	// The outcome: of the operation that failed, and how many succeeded before it.
 	failed   uint32
 	executed int
+	// resent says that the server may have executed it in a session that is lost.
+	resent bool
 }
 
 // encode appends a COMPOUND4args with head in front of the operations, if it is there.
@@ -378,8 +380,9 @@ func (s *session4) try(ctx context.Context, x *live, q *compound4) (retry, error
 	case nfs.ErrBadSession, nfs.ErrDeadSession, nfs.ErrStaleClientID, nfs.ErrExpired,
 		nfs.ErrBadSlot, nfs.ErrBadHighSlot, nfs.ErrSeqMisordered, nfs.ErrSeqFalseRetry:
 		// Without the session, or without a slot whose state both sides agree on, the
-		// request was not executed.
+		// request was not executed, unless it was before the server lost the session.
 		s.lose(x)
+		q.resent = true
 		return retryNow, nil
 	}
 	x.slots.unused(k)

@@ -194,7 +194,9 @@ type attempt struct {
 }
 
 // Journaled implements nfs.Noter.
-func (a *attempt) Journaled() bool { return len(a.k.s.calls.mem) > 0 }
+func (a *attempt) Journaled() bool { return a.k.journaled() }
+
+func (k *compound) journaled() bool { return len(k.s.calls.mem) > 0 }
 
 // Doubt implements nfs.Noter.
 func (a *attempt) Doubt() []byte {

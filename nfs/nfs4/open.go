@@ -231,6 +231,7 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 		if st := dir.changeable(); st != nfs.OK {
 			return f, st
 		}
+		f.once = k.onceOpen(a)
 		exclusive := a.mode == createExclusive || a.mode == createExclusive41
 		if st := k.prepareNew(&dir, &a.set, false, exclusive); st != nfs.OK {
 			return f, st
@@ -279,7 +280,6 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 	if !found {
 		h = nil
 	}
-	f.once = k.onceOpen(a)
 	made, finished := f.once.Opened(h)
 	f.truncated = finished && !made
 	if !made || f.attr.Type != blockstore.TypeReg {
@@ -293,16 +293,19 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 	return true
 }
 
+// timesSet is what an exclusive OPEN says of the times. A store may keep the verifier in them; the client sets them right.
+var timesSet = bits4(attrTimeAccess, attrTimeModify)
+
 // makeExclusive makes a file once, however often it is asked to with one verifier,
 // and gives it its attributes afterwards.
 func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Status {
 	fs, who := dir.x.FS, k.who(dir)
-	once := k.onceOpen(a)
-	if then, cutOff := once.Past(); cutOff {
-		// Whoever writes into the file takes away the verifier.
-		if h, attr, err := fs.Lookup(who, dir.h, a.name); err == nil && then.Finished(&h) {
-			f.file.h, f.attr, f.change = h, attr, k.changed(dir, &blockstore.Wcc{})
-			f.made, f.set = true, a.attrs.or(bits4(attrTimeAccess, attrTimeModify))
+	// A server that was killed may not have put the verifier where it belongs, and whoever writes takes it away.
+	if f.once.Call.Journaled() {
+		var err error
+		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
+		if k.openedBefore(dir, a, f, err == nil) {
+			f.set = f.set.or(timesSet)
 			return nfs.OK
 		}
 	}
@@ -320,10 +323,9 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 		}
 	}
 	f.file.h, f.attr, f.change = h, attr, k.changed(dir, &w)
-	// A store may keep the verifier in the times; the client sets them right.
-	f.made, f.set = true, a.attrs.or(bits4(attrTimeAccess, attrTimeModify))
+	f.made, f.set = true, a.attrs.or(timesSet)
 	k.setNewACL(&f.file, &a.set, false, &f.set)
-	once.Finished(&h, true)
+	f.once.Finished(&h, true)
 	return nfs.OK
 }
 

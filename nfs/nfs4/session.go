@@ -330,7 +330,7 @@ func sequence(k *compound) nfs.Status {
 		use, verdict, st = k.s.state.Sequence(k.now, &r)
 	}
 	switch {
-	case st == nfs.ErrBadSession && len(k.s.calls.mem) > 0:
+	case st == nfs.ErrBadSession && k.journaled():
 		k.s.calls.again(slotKey{r.Session, r.Slot}, r.Sequence, k.now)
 		return st
 	case st != nfs.OK:

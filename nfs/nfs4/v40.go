@@ -183,7 +183,7 @@ func open40(k *compound) nfs.Status {
 		return nfs.ErrBadXDR
 	}
 	if st := k.byClient(a.client); st != nfs.OK {
-		if st == nfs.ErrStaleClientID && a.create && len(k.s.calls.mem) > 0 {
+		if st == nfs.ErrStaleClientID && a.create && k.journaled() {
 			k.s.calls.again(ownerSlot(&a), a.seq, k.now)
 		}
 		return st

@@ -110,78 +110,87 @@ func TestExportSurvivesRestart(t *testing.T) {
 // and remove without a pause. A change that was made and not answered before the
 // kill is asked for again after it; done twice, it would be an error.
 func TestServerKilledDuringChanges(t *testing.T) {
-	for _, transport := range []string{"rdma", "tcp"} {
-		t.Run(transport, func(t *testing.T) {
-			d := newDaemon(t)
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-			defer cancel()
-			c := d.client(transport)
-			root, err := c.Resolve(ctx, "/data")
-			if err != nil {
-				t.Fatal(err)
-			}
-			const workers, kills = 8, 12
-			stop := make(chan struct{})
-			var rounds atomic.Int64
-			var wg sync.WaitGroup
-			for w := range workers {
-				wg.Go(func() {
-					name := func(s string) string { return fmt.Sprintf("%s-%d", s, w) }
-					for {
-						select {
-						case <-stop:
-							return
-						default:
-						}
-						var f *client.Node
-						for _, step := range []struct {
-							what string
-							do   func() error
-						}{
-							{"create", func() (err error) {
-								f, err = c.Create(ctx, root.Handle, name("file"), blockstore.Guarded, &blockstore.SetAttr{}, [8]byte{})
-								return err
-							}},
-							{"rename", func() error { return c.Rename(ctx, root.Handle, name("file"), root.Handle, name("moved")) }},
-							{"rename back", func() error { return c.Rename(ctx, root.Handle, name("moved"), root.Handle, name("file")) }},
-							{"link", func() error { return c.Link(ctx, f.Handle, root.Handle, name("link")) }},
-							{"mkdir", func() error {
-								_, err := c.Mkdir(ctx, root.Handle, name("dir"), &blockstore.SetAttr{})
-								return err
-							}},
-							{"symlink", func() error {
-								_, err := c.Symlink(ctx, root.Handle, name("sym"), "target", &blockstore.SetAttr{})
-								return err
-							}},
-							{"remove link", func() error { return c.Remove(ctx, root.Handle, name("link")) }},
-							{"remove symlink", func() error { return c.Remove(ctx, root.Handle, name("sym")) }},
-							{"rmdir", func() error { return c.Rmdir(ctx, root.Handle, name("dir")) }},
-							{"remove", func() error { return c.Remove(ctx, root.Handle, name("file")) }},
-						} {
-							if err := step.do(); err != nil {
-								t.Errorf("client %d, round %d, %s: %v", w, rounds.Load(), step.what, err)
-								return
-							}
-						}
-						rounds.Add(1)
+	for _, version := range []client.Version{client.Version3, client.Version41, client.Version42} {
+		for _, transport := range []string{"rdma", "tcp"} {
+			t.Run(fmt.Sprintf("%v/%s", version, transport), func(t *testing.T) { killedDuringChanges(t, version, transport) })
+		}
+	}
+}
+
+func killedDuringChanges(t *testing.T, version client.Version, transport string) {
+	d := newDaemon(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	c := d.clientOf(version, transport)
+	root, err := c.Resolve(ctx, "/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const workers, kills = 8, 12
+	stop := make(chan struct{})
+	var rounds atomic.Int64
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			name := func(s string) string { return fmt.Sprintf("%s-%d", s, w) }
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				var f *client.Node
+				for _, step := range []struct {
+					what string
+					do   func() error
+				}{
+					{"create", func() (err error) {
+						f, err = c.Create(ctx, root.Handle, name("file"), blockstore.Guarded, &blockstore.SetAttr{}, [8]byte{})
+						return err
+					}},
+					{"create exclusively", func() error {
+						_, err := c.Create(ctx, root.Handle, name("excl"), blockstore.Exclusive, &blockstore.SetAttr{}, [8]byte{byte(rounds.Load()), byte(w), 1})
+						return err
+					}},
+					{"rename", func() error { return c.Rename(ctx, root.Handle, name("file"), root.Handle, name("moved")) }},
+					{"rename back", func() error { return c.Rename(ctx, root.Handle, name("moved"), root.Handle, name("file")) }},
+					{"link", func() error { return c.Link(ctx, f.Handle, root.Handle, name("link")) }},
+					{"mkdir", func() error {
+						_, err := c.Mkdir(ctx, root.Handle, name("dir"), &blockstore.SetAttr{})
+						return err
+					}},
+					{"symlink", func() error {
+						_, err := c.Symlink(ctx, root.Handle, name("sym"), "target", &blockstore.SetAttr{})
+						return err
+					}},
+					{"remove link", func() error { return c.Remove(ctx, root.Handle, name("link")) }},
+					{"remove symlink", func() error { return c.Remove(ctx, root.Handle, name("sym")) }},
+					{"remove what was created exclusively", func() error { return c.Remove(ctx, root.Handle, name("excl")) }},
+					{"rmdir", func() error { return c.Rmdir(ctx, root.Handle, name("dir")) }},
+					{"remove", func() error { return c.Remove(ctx, root.Handle, name("file")) }},
+				} {
+					if err := step.do(); err != nil {
+						t.Errorf("client %d, round %d, %s: %v", w, rounds.Load(), step.what, err)
+						return
 					}
-				})
-			}
-			for range kills {
-				time.Sleep(time.Duration(50+rand.IntN(150)) * time.Millisecond)
-				d.stop(syscall.SIGKILL)
-				d.start()
-			}
-			time.Sleep(100 * time.Millisecond)
-			close(stop)
-			wg.Wait()
-			if left, err := os.ReadDir(d.export); err != nil || len(left) != 0 {
-				t.Errorf("%d names are left, %v", len(left), err)
-			}
-			t.Logf("%d rounds, %d calls sent again", rounds.Load(), c.Stats().Resent)
-			if c.Stats().Resent == 0 {
-				t.Error("no call was in flight at any kill")
+				}
+				rounds.Add(1)
 			}
 		})
+	}
+	for range kills {
+		time.Sleep(time.Duration(50+rand.IntN(150)) * time.Millisecond)
+		d.stop(syscall.SIGKILL)
+		d.start()
+	}
+	time.Sleep(100 * time.Millisecond)
+	close(stop)
+	wg.Wait()
+	if left, err := os.ReadDir(d.export); err != nil || len(left) != 0 {
+		t.Errorf("%d names are left, %v", len(left), err)
+	}
+	t.Logf("%d rounds, %d calls sent again", rounds.Load(), c.Stats().Resent)
+	if c.Stats().Resent == 0 {
+		t.Error("no call was in flight at any kill")
 	}
 }
