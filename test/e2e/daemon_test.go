@@ -78,9 +78,10 @@ type daemon struct {
 	log     logBuffer
 	cmd     *exec.Cmd
 	exited  chan struct{}
-	program string // that start starts
-	heir    int    // the process that has taken its place, 0 for none
-	nofile  int    // limit of file descriptors at the next start; 0 is the process's own
+	program string               // that start starts
+	heir    int                  // the process that has taken its place, 0 for none
+	runs    *syscall.SysProcAttr // who runs the daemon; nil is this process's user
+	nofile  int                  // limit of file descriptors at the next start; 0 is the process's own
 }
 
 // logBuffer is what a process has written so far.
@@ -144,6 +145,20 @@ func newDaemonOn(t *testing.T, prepare func(*daemon), args ...string) *daemon {
 	return d
 }
 
+// asUnit has the daemon run as the unit file has it: not as root, with its capabilities.
+func (d *daemon) asUnit() {
+	d.t.Helper()
+	d.runs = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: service, Gid: service, Groups: []uint32{}}, AmbientCaps: []uintptr{
+		unix.CAP_DAC_READ_SEARCH, unix.CAP_DAC_OVERRIDE, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID,
+		unix.CAP_LEASE, unix.CAP_MKNOD, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_ADMIN,
+	}}
+	for _, p := range []string{d.state, filepath.Dir(d.control)} {
+		if err := os.Chown(p, service, service); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
 func tail(s string, n int) string {
 	if len(s) > n {
 		return "..." + s[len(s)-n:]
@@ -176,6 +191,9 @@ func (d *daemon) tryStart() (code int, said string) {
 	}
 	cmd.Stdout, cmd.Stderr = &d.log, &d.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if d.runs != nil {
+		cmd.SysProcAttr.Credential, cmd.SysProcAttr.AmbientCaps = d.runs.Credential, d.runs.AmbientCaps
+	}
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
