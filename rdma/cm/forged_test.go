@@ -315,3 +315,41 @@ func TestRepeatedGoFirst(t *testing.T) {
 		t.Errorf("there is room, and %d wait", len(server.queue))
 	}
 }
+
+// TestReflection: docs/security.md says how much a REQ in the name of a host that knows nothing of it has the server
+// send to that host.
+func TestReflection(t *testing.T) {
+	n := newNetwork(t, 1)
+	server := n.m[1]
+	_ = server.Listen(20049)
+	src := netip.MustParseAddr("10.0.0.66")
+	server.Receive(n.now, src, testAddr[1], forgedREQ(n.rnd, src))
+	if err := server.Accept(n.now, n.await(1, ConnRequest).ID, AcceptParams{QPN: 1}); err != nil {
+		t.Fatal(err)
+	}
+	sent := map[Attr]int{}
+	b := wire.NewBatch(16)
+	for {
+		b.Reset()
+		server.Transmit(b)
+		for _, d := range b.D {
+			h, err := ParseHeader(d.Payload[0])
+			if err != nil || d.Flow.Dst != src {
+				t.Fatal(err, d.Flow)
+			}
+			sent[h.Attr]++
+			if size := d.Size(); size != 280 {
+				t.Errorf("a message of %d bytes", size)
+			}
+		}
+		at := server.Deadline()
+		if at == 0 {
+			break
+		}
+		n.now = at
+		server.Expire(at)
+	}
+	if len(sent) != 2 || sent[AttrREP] != 11 || sent[AttrREJ] != 1 {
+		t.Errorf("messages by attribute: %v", sent)
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"github.com/rstored/rstored/rdma/cm"
 	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/wire"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // deafLink receives nothing and sends nowhere.
@@ -44,20 +46,25 @@ func BenchmarkForged(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	params := rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}
-	var last rdma.Conn
-	if _, err := d.Listen(7, func(r rdma.ConnRequest) {
-		c, err := r.Accept(rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
-			params, nil, func(c rdma.Conn, e rdma.ConnEvent) {
-				if e.Kind != rdma.EventEstablished {
-					c.Close()
-				}
-			})
+	caps := rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
+	cfg := rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Caps: caps}
+	// bare has connections of no use, and serves RPC-over-RDMA.
+	const bare, serves = 7, 20049
+	if _, err := d.Listen(bare, func(r rdma.ConnRequest) {
+		_, err := r.Accept(cfg, rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}, nil, func(c rdma.Conn, e rdma.ConnEvent) {
+			if e.Kind != rdma.EventEstablished {
+				c.Close()
+			}
+		})
 		if err != nil {
 			b.Fatal(err)
 		}
-		last = c
 	}); err != nil {
+		b.Fatal(err)
+	}
+	server := rpc.NewServer(rpc.ServerConfig{})
+	defer server.Close()
+	if _, err := rpcrdma.Serve(d, serves, server, rpcrdma.Config{}); err != nil {
 		b.Fatal(err)
 	}
 	peer := netip.MustParseAddr("192.0.2.1")
@@ -70,7 +77,7 @@ func BenchmarkForged(b *testing.B) {
 		return link.RxDatagram{Src: peer, Dst: d.addr, SrcPort: wire.Port, Data: data}
 	}
 	req := func(port uint16) link.RxDatagram {
-		r := cm.REQ{LocalID: rnd.Uint32(), ServiceID: cm.ServiceID(port), GUID: rnd.Uint64(), QPN: rnd.Uint32() & wire.PSNMask, MTU: 3, PKey: wire.DefaultPKey}
+		r := cm.REQ{LocalID: rnd.Uint32(), ServiceID: cm.ServiceID(port), GUID: rnd.Uint64(), QPN: rnd.Uint32() & wire.PSNMask, MTU: 3, PKey: wire.DefaultPKey, ResponderResources: 16}
 		r.Primary.LocalGID, r.Primary.RemoteGID, r.Primary.AckTimeout = peer, d.addr, 14
 		h := cm.IPHeader{Src: netip.AddrPortFrom(peer, 1), Dst: d.addr}
 		h.Put(r.Private[:])
@@ -92,12 +99,20 @@ func BenchmarkForged(b *testing.B) {
 	if err := s.turn(); err != nil {
 		b.Fatal(err)
 	}
-	first := req(7)
-	s.packet(&first)
-	if err := s.turn(); err != nil || last == nil {
-		b.Fatal(err, "no connection")
+	q, err := d.CreateQP(s, cfg)
+	if err != nil {
+		b.Fatal(err)
 	}
-	known := last.QP().Num()
+	for _, a := range []rdma.QPAttr{
+		{State: rdma.StateInit, Access: rdma.RemoteWrite},
+		{State: rdma.StateRTR, RemoteAddr: peer, PathMTU: 1024, DestQPN: 5},
+		{State: rdma.StateRTS},
+	} {
+		if err := q.Modify(a); err != nil {
+			b.Fatal(err)
+		}
+	}
+	known := q.Num()
 	kib := make([]byte, 1024)
 	wrong := datagram(&wire.Packet{Op: wire.WriteMiddle, DestQPN: known}, kib)
 	wrong.Data[len(wrong.Data)-1] ^= 1
@@ -119,6 +134,13 @@ func BenchmarkForged(b *testing.B) {
 		return out
 	}
 	b.Run("REQ to a closed port", func(b *testing.B) { step(b, 20*rdma.Microsecond, many(8)) })
-	b.Run("REQ, half-open", func(b *testing.B) { step(b, 20*rdma.Microsecond, many(7)) }) // 50,000 a second
-	b.Run("REQ, waits or dropped", func(b *testing.B) { step(b, 1, many(7)) })
+	// Of one address, so many REQs a second become half-open connections.
+	const slow = rdma.Second / 10_000
+	b.Run("REQ, half-open", func(b *testing.B) { step(b, slow, many(bare)) })
+	before := s.stats.CM
+	b.Run("REQ, half-open, RPC-over-RDMA", func(b *testing.B) { step(b, slow, many(serves)) })
+	if n := s.stats.CM.TxREP - before.TxREP; n == 0 || s.stats.CM.DropFull > before.DropFull {
+		b.Errorf("%d REPs, %d REQs dropped", n, s.stats.CM.DropFull-before.DropFull)
+	}
+	b.Run("REQ, waits or dropped", func(b *testing.B) { step(b, 1, many(serves)) })
 }
