@@ -65,6 +65,7 @@ type serverConn struct {
 	released bool
 	grant    int   // the credits that there are receives for
 	resting  []int // receives that are not posted, as there are fewer credits
+	heard    bool  // a message has arrived: memory of the receives is in use
 	owned    int   // the others, posted or with a call
 	throttle throttle
 	stall    stall
@@ -164,13 +165,10 @@ func makeConn(l *Listener, loop rdma.Loop, peer rpc.Peer, said PrivateMessage, d
 	}
 	c.throttle.init(c)
 	c.stall.c = c
-	c.slots = make([]*slot, n)
-	c.recvs = make([]rdma.SGE, n)
-	for i := range c.recvs {
-		c.recvs[i] = rdma.SGE{Buf: c.mem[i*cfg.Inline : (i+1)*cfg.Inline : (i+1)*cfg.Inline], LKey: l.pool.lkey}
-	}
-	for i := n - 1; i >= c.owned; i-- {
-		c.resting = append(c.resting, i)
+	// A half-open connection has few receives. Anybody can ask for one, so it must cost little.
+	c.slots, c.recvs = make([]*slot, 0, c.owned), make([]rdma.SGE, 0, c.owned)
+	for range c.owned {
+		c.newReceive()
 	}
 	var err error
 	c.cq, err = l.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: n + depth + c.sqFree + 1 + rpc.BackwardCalls, OnEvent: c.poll})
@@ -188,11 +186,21 @@ func makeConn(l *Listener, loop rdma.Loop, peer rpc.Peer, said PrivateMessage, d
 	return c, nil
 }
 
+// newReceive makes the next receive of the connection's memory and returns its index.
+func (c *serverConn) newReceive() int {
+	i, size := len(c.recvs), c.l.cfg.Inline
+	c.recvs = append(c.recvs, rdma.SGE{Buf: c.mem[i*size : (i+1)*size : (i+1)*size], LKey: c.l.pool.lkey})
+	c.slots = append(c.slots, nil)
+	return i
+}
+
 // freeReceives gives the memory of the receives back, to the system too: what many clients
 // touched at some time would add up.
 func (c *serverConn) freeReceives() {
 	p := c.l.pool
-	p.discard(c.mem)
+	if c.heard {
+		p.discard(c.mem[:len(c.recvs)*c.l.cfg.Inline])
+	}
 	p.freeBlock(&p.recvBlocks, c.mem)
 	p.leave(c.owned * c.l.cfg.Inline)
 }
@@ -215,7 +223,7 @@ func (c *serverConn) accept(req rdma.ConnRequest) error {
 // qpConfig is what the connection asks of its queue pair.
 func (c *serverConn) qpConfig() rdma.QPConfig {
 	return rdma.QPConfig{PD: c.l.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
-		MaxSendWR: c.readsFree + c.sqFree + 1 + rpc.BackwardCalls, MaxRecvWR: len(c.slots), MaxSendSGE: 1, MaxRecvSGE: 1,
+		MaxSendWR: c.readsFree + c.sqFree + 1 + rpc.BackwardCalls, MaxRecvWR: receives(c.l.cfg.Credits), MaxSendSGE: 1, MaxRecvSGE: 1,
 	}}
 }
 
@@ -419,6 +427,7 @@ func (c *serverConn) complete(wc *rdma.WC) {
 	case idBackward:
 		c.back.sent(index)
 	case idReceive:
+		c.heard = true
 		if !c.keep(index, int(wc.ByteLen)) {
 			c.arrived(index, int(wc.ByteLen))
 		}
@@ -483,9 +492,12 @@ func (c *serverConn) welcome() {
 // extend posts receives until there are n, for the credits of grant. Their memory has been taken.
 func (c *serverConn) extend(grant, n int) {
 	for ; c.owned < n; c.owned++ {
-		last := len(c.resting) - 1
-		c.post(c.resting[last])
-		c.resting = c.resting[:last]
+		if last := len(c.resting) - 1; last >= 0 {
+			c.post(c.resting[last])
+			c.resting = c.resting[:last]
+		} else {
+			c.post(c.newReceive())
+		}
 	}
 	c.postReceives()
 	c.grant = grant

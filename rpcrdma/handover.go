@@ -252,6 +252,7 @@ func (l *Listener) inherit(restorer rdma.Restorer, loop rdma.Loop, k *snapshotCo
 	c.calls.Store(k.Calls)
 	c.writeBytes.Store(k.WriteBytes)
 	c.readBytes.Store(k.ReadBytes)
+	c.heard = true // by the process before
 	for i, m := range k.Kept {
 		if copy(c.recvs[i].Buf, m) < len(m) {
 			c.release()

@@ -512,7 +512,7 @@ func (s *slot) drop() {
 	}
 	clear(s.extra)
 	s.extra = s.extra[:0]
-	most := len(s.c.slots)
+	most := receives(s.c.l.cfg.Credits)
 	if s.c.closed {
 		most = 0
 	}
