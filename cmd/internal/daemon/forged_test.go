@@ -410,14 +410,30 @@ func (f *forger) ip(src netip.Addr, proto, tos uint8, payload []byte) {
 }
 
 // checksum is that of the Internet, over b and what sum has.
-func checksum(sum uint32, b []byte) uint16 { return ^fold(sum16(sum, b)) }
+func checksum(sum uint32, b []byte) uint16 {
+	for sum = addWords(sum, b); sum > 0xffff; {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// addWords adds b to a sum, as words of 16 bits.
+func addWords(sum uint32, b []byte) uint32 {
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) > 0 {
+		sum += uint32(b[0]) << 8
+	}
+	return sum
+}
 
 // transport sends payload with a checksum at an offset, over the pseudo header of IPv6 or none.
 func (f *forger) transport(src netip.Addr, proto, tos uint8, payload []byte, at int, pseudo bool) {
 	var start uint32
 	if pseudo {
 		for _, a := range []netip.Addr{src, f.server} {
-			start = sum16(start, a.AsSlice())
+			start = addWords(start, a.AsSlice())
 		}
 		start += uint32(proto) + uint32(len(payload))
 	}
