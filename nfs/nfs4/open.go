@@ -313,6 +313,11 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 	if err != nil {
 		return k.within(dir, err)
 	}
+	if !who.Owns(&attr) {
+		// The times of somebody else's file happen to hold the verifier: it is opened as any other.
+		f.file.h, f.attr, f.change = h, attr, k.changed(dir, &w)
+		return nfs.OK
+	}
 	if a.set.SetAttr != (blockstore.SetAttr{}) {
 		sw, err := fs.SetAttr(who, h, &a.set.SetAttr, nil)
 		if err != nil {
@@ -340,7 +345,10 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	default:
 		return nfs.ErrSymlink // of special files too: the Linux client knows no WRONG_TYPE here
 	}
-	if a.access&state.Write != 0 && f.file.readOnly() {
+	// To keep others from reading takes the right to write, as with the Linux server: else whoever may read a file
+	// could keep everybody from it.
+	writing := a.access&state.Write != 0 || a.deny&state.Read != 0
+	if writing && f.file.readOnly() {
 		return nfs.ErrROFS
 	}
 	if f.made || a.claim != claimNull && k.who(&f.file).Owns(&f.attr) {
@@ -351,7 +359,7 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	switch {
 	case err != nil:
 		return nfs.StatusOf(err)
-	case a.access&state.Read != 0 && got&reads == 0, a.access&state.Write != 0 && got&writes == 0:
+	case a.access&state.Read != 0 && got&reads == 0, writing && got&writes == 0:
 		return nfs.ErrAcces // to execute a file it has to be read
 	}
 	return nfs.OK

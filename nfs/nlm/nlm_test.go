@@ -506,13 +506,13 @@ func TestLockPermission(t *testing.T) {
 	user := func(uid uint32, groups ...uint32) *rpc.Cred {
 		return &rpc.Cred{Flavor: rpc.AuthSys, UID: uid, GID: 9, Groups: groups}
 	}
-	share := func() Stat {
+	share := func(deny uint32) Stat {
 		d := r.do(alice, Program, ProcShare, func(e *xdr.Encoder) {
 			e.Opaque([]byte("cookie"))
 			e.String("host")
 			e.Opaque(r.fh)
 			e.Opaque([]byte("o"))
-			e.Uint32(3) // denies everything
+			e.Uint32(deny)
 			e.Uint32(1)
 			e.Bool(false)
 		})
@@ -524,17 +524,18 @@ func TestLockPermission(t *testing.T) {
 		mode  uint32
 		cred  *rpc.Cred
 		want  Stat
+		deny  Stat // of a reservation that denies reading
 	}{
-		{"another user", 0o600, user(1001), Failed},
-		{"nobody", 0o600, nil, Failed},
-		{"root, squashed", 0o600, user(0), Failed},
-		{"the owner", 0o000, user(1000), Granted},
-		{"the group", 0o640, user(1001, 2000), Granted},
-		{"not the group", 0o640, user(1001), Failed},
-		{"execution alone", 0o611, user(1001), Failed},
-		{"writing alone", 0o602, user(1001), Granted},
-		{"all", 0o644, user(1001), Granted},
-		{"all, nobody", 0o644, nil, Granted},
+		{"another user", 0o600, user(1001), Failed, Failed},
+		{"nobody", 0o600, nil, Failed, Failed},
+		{"root, squashed", 0o600, user(0), Failed, Failed},
+		{"the owner", 0o000, user(1000), Granted, Granted},
+		{"the group", 0o640, user(1001, 2000), Granted, Failed},
+		{"not the group", 0o640, user(1001), Failed, Failed},
+		{"execution alone", 0o611, user(1001), Failed, Failed},
+		{"writing alone", 0o602, user(1001), Granted, Granted},
+		{"all", 0o644, user(1001), Granted, Failed},
+		{"all, nobody", 0o644, nil, Granted, Failed},
 	} {
 		set(c.mode)
 		r.cred = c.cred
@@ -545,8 +546,11 @@ func TestLockPermission(t *testing.T) {
 				}
 			}
 		}
-		if st := share(); st != c.want {
+		if st := share(nfs.ShareWrite); st != c.want {
 			t.Errorf("%s: SHARE: %v, not %v", c.about, st, c.want)
+		}
+		if st := share(nfs.ShareBoth); st != c.deny {
+			t.Errorf("%s: SHARE that denies reading: %v, not %v", c.about, st, c.deny)
 		}
 		// What was taken before is given up whatever the mode says by then.
 		set(0)

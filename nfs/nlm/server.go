@@ -243,7 +243,17 @@ const (
 	toFree purpose = iota
 	toRead
 	toWrite
+	// toDeny keeps others from reading, which takes the right to write.
+	toDeny
 )
+
+// takes are the rights of which who does not own the file needs one.
+func (p purpose) takes() uint32 {
+	if p == toDeny {
+		return blockstore.AccessModify
+	}
+	return blockstore.AccessRead | blockstore.AccessModify
+}
 
 func purposeOf(write bool) purpose {
 	if write {
@@ -266,7 +276,7 @@ func (s *Server) place(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.O
 	if admits != nfs.OK {
 		return f, o, Failed
 	}
-	if why == toWrite && (x.ReadOnly || rule.RO) {
+	if why >= toWrite && (x.ReadOnly || rule.RO) {
 		return f, o, ReadOnly
 	}
 	a, err := x.FS.GetAttr(nil, h)
@@ -275,16 +285,16 @@ func (s *Server) place(c *rpc.Call, l *Lock, why purpose) (f lock.File, o lock.O
 		return f, o, StaleHandle
 	case err != nil || a.Type != blockstore.TypeReg:
 		return f, o, Failed
-	case why != toFree && !s.mayLock(x, rule, c, h, &a):
+	case why != toFree && !s.mayLock(x, rule, c, h, &a, why.takes()):
 		return f, o, Failed
 	}
 	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap()}
 	return lock.File{Export: id, Handle: h}, lock.Owner{Client: who.key(), ID: l.ownerID()}, Granted
 }
 
-// mayLock reports whether the caller may lock a file: its owner, and who may read or write it. Any lock keeps
+// mayLock reports whether the caller may lock a file: its owner, and who has one of some rights. Any lock keeps
 // others from theirs, and a lock on the host keeps its programs from theirs.
-func (s *Server) mayLock(x *nfs.Export, rule *nfs.ClientRule, c *rpc.Call, h blockstore.Handle, a *blockstore.Attr) bool {
+func (s *Server) mayLock(x *nfs.Export, rule *nfs.ClientRule, c *rpc.Call, h blockstore.Handle, a *blockstore.Attr, rights uint32) bool {
 	var who blockstore.Cred
 	if !rule.Identity(&c.Cred, s.cfg.Groups, true, &who) {
 		return false
@@ -292,7 +302,7 @@ func (s *Server) mayLock(x *nfs.Export, rule *nfs.ClientRule, c *rpc.Call, h blo
 	if who.Owns(a) {
 		return true
 	}
-	got, _, err := x.FS.Access(&who, h, blockstore.AccessRead|blockstore.AccessModify)
+	got, _, err := x.FS.Access(&who, h, rights)
 	return err == nil && got != 0
 }
 
@@ -538,7 +548,11 @@ func (s *Server) share(c *rpc.Call) rpc.Status {
 	if c.Args.Err() != nil {
 		return rpc.Garbage
 	}
-	f, o, st := s.place(c, &l, purposeOf(access&2 != 0))
+	why := purposeOf(access&2 != 0)
+	if mode&1 != 0 {
+		why = toDeny
+	}
+	f, o, st := s.place(c, &l, why)
 	who := Client{Name: l.Caller, Addr: c.Peer.Addr.Addr().Unmap(), Server: c.Peer.Local.Addr().Unmap()}
 	switch {
 	case st != Granted:

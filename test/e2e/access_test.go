@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -220,8 +221,19 @@ func accessOps() []accessOp {
 		{name: "DEALLOCATE takes set-ID bits away", minor: 2, no3: true, changes: true, prepare: made(0o755, 0o6777), on: "d/x", call: doReserve(nfs4.OpDeallocate), may: anybody, then: modeIs(noSetID)},
 		{name: "SEEK 0600", minor: 2, no3: true, prepare: made(0o755, 0o600), on: "d/x", call: doSeek, may: isOwner},
 		{name: "READ_PLUS 0600", minor: 2, no3: true, prepare: made(0o755, 0o600), on: "d/x", call: doReadPlus, may: isOwner},
-		{name: "OPEN to read 0640", minor: 1, no3: true, prepare: made(0o755, 0o640), on: "d", call: doOpen(1), may: isMember},
-		{name: "OPEN to write 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644), on: "d", call: doOpen(2), may: isOwner},
+		{name: "OPEN to read 0640", minor: 1, no3: true, prepare: made(0o755, 0o640), on: "d", call: doOpen(1, 0), may: isMember},
+		{name: "OPEN to write 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644), on: "d", call: doOpen(2, 0), may: isOwner},
+		{name: "OPEN to read that denies reading 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644), on: "d", call: doOpen(1, 1), may: isOwner},
+		{name: "OPEN to read and truncate 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644), on: "d", call: doOpen(1, 0, 1, 0, empty), may: isOwner},
+		{
+			name: "OPEN, exclusive, with a verifier that the times of a file happen to hold", minor: 1, no3: true, changes: true,
+			prepare: withTimes, on: "d", call: doOpen(3, 3, 1, 3, verifier, 0, []byte{}), may: isOwner,
+		},
+		{name: "GETXATTR 0640", minor: 2, no3: true, prepare: withXattr(0o640), on: "d/x", call: doXattr(nfs4.OpGetXattr, "there"), may: isMember},
+		{name: "SETXATTR 0644", minor: 2, no3: true, changes: true, prepare: withXattr(0o644), on: "d/x", call: doXattr(nfs4.OpSetXattr, 0, "there", "evil"), may: isOwner},
+		{name: "REMOVEXATTR 0644", minor: 2, no3: true, changes: true, prepare: withXattr(0o644), on: "d/x", call: doXattr(nfs4.OpRemoveXattr, "there"), may: isOwner},
+		{name: "SETXATTR of a directory, sticky", minor: 2, no3: true, changes: true, prepare: made(0o1777, 0o644), on: "d", call: doXattr(nfs4.OpSetXattr, 0, "there", "evil"), may: isOwner},
+		{name: "ACL 0666", no3: true, changes: true, prepare: made(0o777, 0o666), on: "d/x", call: doACL, may: isOwner},
 	}
 }
 
@@ -590,11 +602,55 @@ func doReadPlus(p *accessPeer, c *rpc.Cred, h []byte) (nfs.Status, error) {
 }
 
 // doOpen is an OPEN of x and a CLOSE.
-func doOpen(access uint32) func(*accessPeer, *rpc.Cred, []byte) (nfs.Status, error) {
+func doOpen(access, deny uint32, create ...any) func(*accessPeer, *rpc.Cred, []byte) (nfs.Status, error) {
 	return func(p *accessPeer, c *rpc.Cred, h []byte) (nfs.Status, error) {
 		current := [16]byte{3: 1}
-		return p.on(c, h, op4(nfs4.OpOpen, 0, access, 0, uint64(0), "me", 0, 0, "x"), op4(nfs4.OpClose, 0, current))
+		how := create
+		if how == nil {
+			how = []any{0}
+		}
+		return p.on(c, h, op4(nfs4.OpOpen, append(append([]any{0, access, deny, uint64(0), "me"}, how...), 0, "x")...), op4(nfs4.OpClose, 0, current))
 	}
+}
+
+// empty is a fattr4 of size 0.
+var empty = (&setAttr{size: pointer(uint64(0))}).encode4
+
+// verifierTime is a time to come, so that reading does not change the time of access.
+const verifierTime = 2_000_000_000
+
+// verifier is what withTimes leaves in the times of a file, as far as they hold it.
+var verifier = func() (v [8]byte) {
+	binary.BigEndian.PutUint32(v[:4], verifierTime)
+	binary.BigEndian.PutUint32(v[4:], verifierTime+1)
+	return v
+}()
+
+// withTimes makes an empty file of the owner that others have no rights to, with the times of a verifier.
+func withTimes(dir string) error {
+	x := filepath.Join(dir, "d/x")
+	return errors.Join(made(0o777, 0o600)(dir), os.Truncate(x, 0), os.Chtimes(x, time.Unix(verifierTime+1, 0), time.Unix(verifierTime, 0)))
+}
+
+func withXattr(mode uint32) func(string) error {
+	return func(dir string) error {
+		return errors.Join(made(0o755, mode)(dir), unix.Setxattr(filepath.Join(dir, "d/x"), "user.there", []byte("value"), 0))
+	}
+}
+
+func doXattr(num uint32, args ...any) func(*accessPeer, *rpc.Cred, []byte) (nfs.Status, error) {
+	return func(p *accessPeer, c *rpc.Cred, h []byte) (nfs.Status, error) { return p.on(c, h, op4(num, args...)) }
+}
+
+// doACL sets an ACL that gives everybody everything.
+func doACL(p *accessPeer, c *rpc.Cred, h []byte) (nfs.Status, error) {
+	const acl, all = 12, 0x1601ff
+	var v xdr.Encoder
+	words(3)(&v)
+	for _, who := range []string{"OWNER@", "GROUP@", "EVERYONE@"} {
+		words(0, 0, all, who)(&v)
+	}
+	return p.on(c, h, op4(nfs4.OpSetAttr, noState, 1, 1<<acl, v.B))
 }
 
 // outcome is what a call came to, in the terms of the test.
@@ -629,7 +685,9 @@ func state(dir string) string {
 		if err == nil && e.Type().IsRegular() {
 			data, err = os.ReadFile(p)
 		}
-		fmt.Fprintln(&b, p, err, st.Mode, st.Uid, st.Gid, st.Size, st.Mtim.Sec, st.Nlink, st.Rdev, string(data))
+		xattr := make([]byte, 100)
+		n, _ := unix.Getxattr(p, "user.there", xattr)
+		fmt.Fprintln(&b, p, err, string(xattr[:max(n, 0)]), st.Mode, st.Uid, st.Gid, st.Size, st.Mtim.Sec, st.Nlink, st.Rdev, string(data))
 		return nil
 	})
 	return b.String()
@@ -698,6 +756,7 @@ func accessMatrix(t *testing.T, unit bool) {
 		p.join()
 		return p
 	}
+	noXattrs := unix.Setxattr(base, "user.probe", []byte("1"), 0) != nil
 	creds := claims()
 	helper := dial("tcp", -1, friend) // it has what it takes to find handles that others could not
 	number := 0
@@ -737,18 +796,26 @@ func accessMatrix(t *testing.T, unit bool) {
 			}
 		}
 	}
-	ops := accessOps()
+	ops := slices.DeleteFunc(accessOps(), func(o accessOp) bool {
+		return noXattrs && strings.Contains(o.name, "XATTR")
+	})
 	for _, v := range []struct {
 		transport string
 		minor     int
 		claims    []string // nil: all
 	}{
-		{"tcp", -1, nil}, {"tcp", 2, nil},
-		{"tcp", 0, []string{"root", "daemon", "owner", "other"}}, {"tcp", 1, []string{"root", "last of 16", "-1"}},
-		{"rdma", -1, []string{"root", "daemon", "member"}}, {"rdma", 2, []string{"root", "other", "no credential"}},
+		{"tcp", -1, nil},
+		{"tcp", 2, nil},
+		{"tcp", 0, []string{"root", "daemon", "owner", "other"}},
+		{"tcp", 1, []string{"root", "last of 16", "-1"}},
+		{"rdma", -1, []string{"root", "daemon", "member"}},
+		{"rdma", 2, []string{"root", "other", "no credential"}},
 	} {
 		p := dial(v.transport, v.minor, client)
-		if v.claims == nil {
+		switch {
+		case v.claims == nil && unit: // what the daemon's own user has to do with it
+			v.claims = []string{"root", "daemon", "member", "other"}
+		case v.claims == nil:
 			v.claims = slices.Sorted(maps.Keys(creds))
 		}
 		for i := range accessRules {
