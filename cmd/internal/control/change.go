@@ -121,8 +121,14 @@ type Applied struct {
 type Drift struct {
 	// Against says what is written where: "the configuration (FILE)" or "the applied file N".
 	Against []string `json:"against"`
-	// Changes lead from what is written to what runs.
+	// Changes lead from what is written to what runs. Unread says that some of them are in a
+	// configuration on disk that was not loaded yet, RunTime that some were made at run time.
 	Changes []Change `json:"changes"`
+	Unread  bool     `json:"unread"`
+	RunTime bool     `json:"run_time"`
+	// Shadowed are settings of the configuration that are not in force, as the applied file has
+	// others. That is no drift.
+	Shadowed []string `json:"shadowed"`
 	// Problems keep what is written from being read.
 	Problems []string `json:"problems"`
 }
@@ -163,7 +169,8 @@ func (d *Dialer) History(ctx context.Context) (h []state.Entry, err error) {
 	return h, d.do(ctx, http.MethodGet, "/v1/history", nil, nil, &h)
 }
 
-// HistoryEntry is one of them, with its text; 0 is the one before the last.
+// HistoryEntry is one of them, with its text. 0 is the one before the last: after the first file, what
+// was served before it, as an entry with the number 0.
 func (d *Dialer) HistoryEntry(ctx context.Context, number int) (e state.Entry, err error) {
 	return e, d.do(ctx, http.MethodGet, "/v1/history-entry", url.Values{"number": {strconv.Itoa(number)}}, nil, &e)
 }

@@ -317,8 +317,8 @@ func (t *tool) rollback() *cobra.Command {
 		Use:   "rollback [NUMBER]",
 		Short: "Apply a file of the history again",
 		Long: `Apply a file of the history again, as 'rstorectl apply' would: the plan is shown, and nobody
-is hurt without --allow-disruption. Without NUMBER it is the one before the last. What comes of it
-is a new entry of the history.`,
+is hurt without --allow-disruption. Without NUMBER it is the one before the last; if only one file
+was applied, what was served before it. What comes of it is a new entry of the history.`,
 		Example: "  rstorectl rollback\n  rstorectl rollback 3 --allow-disruption",
 		Args:    cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -332,6 +332,9 @@ is a new entry of the history.`,
 			e, err := t.daemon().HistoryEntry(cmd.Context(), n)
 			if err != nil {
 				return err
+			}
+			if e.Number == 0 && a.comment == "" {
+				a.comment = "rollback to what was served before the first file"
 			}
 			return t.apply(cmd, control.File{Name: e.Name, Syntax: e.Syntax, Text: e.Text}, &a, e.Number)
 		},
@@ -380,6 +383,14 @@ func (t *tool) history() *cobra.Command {
 	}
 }
 
+// printShadowed says which settings of the configuration an applied file has others for.
+func printShadowed(w io.Writer, x *control.Drift) {
+	if len(x.Shadowed) > 0 {
+		fmt.Fprintf(w, "not in force: %s of the configuration, as %s stands in their place; "+
+			"'rstorectl apply --configuration' ends that\n", strings.Join(x.Shadowed, ", "), x.Against[0])
+	}
+}
+
 func (t *tool) drift() *cobra.Command {
 	return t.coded(&cobra.Command{
 		Use:   "drift",
@@ -406,6 +417,7 @@ also if the configuration cannot be read. The metric rstored_config_drift has th
 				if x.None() {
 					fmt.Fprintf(t.g.Out, "what runs is what %s says\n", strings.Join(x.Against, " and "))
 				}
+				printShadowed(t.g.Out, &x)
 			}
 			switch {
 			case err != nil:

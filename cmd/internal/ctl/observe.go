@@ -251,7 +251,19 @@ func (t *tool) reload() *cobra.Command {
 		Short: "Have the server read its configuration again (as SIGHUP does)",
 		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return t.daemon().Reload(cmd.Context())
+			d := t.daemon()
+			if err := d.Reload(cmd.Context()); err != nil {
+				return err
+			}
+			x, err := d.Drift(cmd.Context())
+			if err != nil {
+				return fmt.Errorf("the configuration was read; whether an applied file stands in its place is unknown: %w", err)
+			}
+			if t.g.Output != cli.FormatTable {
+				return nil
+			}
+			printShadowed(t.g.Out, &x)
+			return nil
 		},
 	}
 }

@@ -13,21 +13,12 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
-type statePort = state.Port
-
-// effective is the configuration with what was applied in the place of its exports and ports. It
-// is what changes at run time are added to.
-func (d *Daemon) effective() *config.Config { return withApplied(d.cfg.Load(), d.state) }
-
-func withApplied(cfg *config.Config, st *state.Store) *config.Config {
-	if a := st.Applied(); a != nil {
-		return cfg.With(&a.Document)
-	}
-	return cfg
-}
+// sources are everything that says what is to be served now.
+func (d *Daemon) sources() desired.Sources { return desired.Read(d.cfg.Load(), d.state) }
 
 // commentMax bounds a comment of the history, in bytes.
 const commentMax = 1024
@@ -82,7 +73,11 @@ func (d *Daemon) Apply(a control.Apply, by control.Peer) (control.Applied, error
 	if release {
 		e.Syntax = config.SyntaxYAML // as the text is
 	}
-	number, undo, err := d.state.Apply(e, doc, transportsOf(doc), release)
+	before, err := d.before()
+	if err != nil {
+		return done, fmt.Errorf("nothing was changed: %w", err)
+	}
+	number, undo, err := d.state.Apply(e, before, doc, desired.Transports(doc), release)
 	if err != nil {
 		return done, fmt.Errorf("nothing was changed: %w", err)
 	}
@@ -105,9 +100,19 @@ func (d *Daemon) Apply(a control.Apply, by control.Peer) (control.Applied, error
 	}
 	d.log.Info("a file was applied", zap.Int("number", number), zap.String("file", a.Name), zap.String("by", by.String()),
 		zap.String("comment", a.Comment), zap.Int("changes", len(p.Changes)), zap.Int("hurts", len(p.Hurts)))
-	d.tellExposures(next.exports)
+	d.tellExposures(next.Exports)
 	done.Number = number
 	return done, nil
+}
+
+// before is what is served without an applied file, for the history.
+func (d *Daemon) before() (state.Entry, error) {
+	src := d.sources()
+	text, err := src.Text()
+	return state.Entry{
+		Time: time.Now().UTC(), Name: "what was served before the first file", Syntax: config.SyntaxYAML,
+		Digest: desired.Digest([]byte(text)), Text: text,
+	}, err
 }
 
 // prepared is what was opened for a change that is not made yet.
@@ -117,17 +122,17 @@ type prepared struct {
 }
 
 // prepare opens what will be needed, but for ports that others are in the way of. Call with mu held.
-func (d *Daemon) prepare(next *snapshot) (_ *prepared, err error) {
+func (d *Daemon) prepare(next *desired.State) (_ *prepared, err error) {
 	p := new(prepared)
 	defer func() {
 		if err != nil {
 			p.drop()
 		}
 	}()
-	mounts := hostMounts()
-	for i := range next.exports {
-		e := &next.exports[i]
-		if mountedAt(&e.Export, mounts) != nil ||
+	mounts := desired.HostMounts()
+	for i := range next.Exports {
+		e := &next.Exports[i]
+		if desired.MountedAt(&e.Export, mounts) != nil ||
 			slices.ContainsFunc(d.exports, func(s *served) bool { return s.store != nil && sameStore(&s.Export.Export, &e.Export) }) {
 			continue
 		}
@@ -135,14 +140,14 @@ func (d *Daemon) prepare(next *snapshot) (_ *prepared, err error) {
 		if s.ID, err = d.state.ExportID(&e.Export); err != nil {
 			return nil, err
 		}
-		if s.store, err = d.openGate(&e.Export, s.ID, next.exports); err != nil {
+		if s.store, err = d.openGate(&e.Export, s.ID, next.Exports); err != nil {
 			return nil, fmt.Errorf("export %s: %w", e.Pseudo, err)
 		}
 		p.exports = append(p.exports, s)
 	}
-	for _, w := range next.ports {
+	for _, w := range next.Ports {
 		if slices.ContainsFunc(d.ports, func(o *port) bool { return o.PortSpec == w.PortSpec && o.open() }) ||
-			slices.ContainsFunc(d.ports, func(o *port) bool { return samePortNumber(o.PortSpec, w.PortSpec) && !hasPort(next.ports, o.PortSpec) }) {
+			slices.ContainsFunc(d.ports, func(o *port) bool { return samePortNumber(o.PortSpec, w.PortSpec) && !next.HasPort(o.PortSpec) }) {
 			continue
 		}
 		o := &port{Port: w}
@@ -158,8 +163,8 @@ func (d *Daemon) prepare(next *snapshot) (_ *prepared, err error) {
 
 // samePortNumber reports whether two ports may be in each other's way.
 func samePortNumber(a, b control.PortSpec) bool {
-	x, err := parseListen(a)
-	y, err2 := parseListen(b)
+	x, err := desired.ParseListen(a)
+	y, err2 := desired.ParseListen(b)
 	return err == nil && err2 == nil && x.Port == y.Port
 }
 
@@ -207,11 +212,11 @@ func (p *prepared) port(s control.PortSpec) *port {
 
 // switchPorts is applyPorts where every port that is new has to be opened. Call with mu held.
 func (d *Daemon) switchPorts() error {
-	was := d.running().ports
+	was := d.running()
 	_ = d.applyPorts(false) // each port tells its error below; that of an old one is none of this
 	var errs []error
 	for _, p := range d.ports {
-		if len(p.ends) == 0 && !hasPort(was, p.PortSpec) {
+		if len(p.ends) == 0 && !was.HasPort(p.PortSpec) {
 			errs = append(errs, fmt.Errorf("port %s %s: %s", p.Transport, p.Listen, p.Error))
 		}
 	}
@@ -228,15 +233,23 @@ func (d *Daemon) HistoryEntry(number int) (e state.Entry, err error) {
 		if err != nil {
 			return e, err
 		}
-		const before = 1 // the last
-		if len(list) <= before {
-			return e, fmt.Errorf("no file was applied before the last one: %w", control.ErrNotFound)
+		switch len(list) {
+		case 0:
+			return e, fmt.Errorf("no file was applied: %w", control.ErrNotFound)
+		case 1: // entry 0 is what the first file replaced
+		default:
+			number = list[1].Number
 		}
-		number = list[before].Number
 	}
 	e, err = d.state.Entry(number)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("entry %d of the history: %w", number, control.ErrNotFound)
+	}
+	if number == 0 && err == nil {
+		// If the configuration still says just that, the way back is that no file is applied.
+		if _, own, err := d.cfg.Load().Own(); err == nil && string(own) == e.Text {
+			e.Syntax, e.Text = config.SyntaxOwn, ""
+		}
 	}
 	return e, err
 }
@@ -244,22 +257,20 @@ func (d *Daemon) HistoryEntry(number int) (e state.Entry, err error) {
 // Drift implements control.Backend.
 func (d *Daemon) Drift() control.Drift {
 	out := control.Drift{Against: []string{}, Changes: []control.Change{}, Problems: []string{}}
-	cfg := d.cfg.Load()
+	loaded := d.sources()
+	disk := loaded
 	if d.load != nil {
-		disk, err := d.load()
-		if err != nil {
+		if cfg, err := d.load(); err != nil {
 			out.Problems = append(out.Problems, fmt.Sprintf("the configuration cannot be read: %v", err))
 		} else {
-			cfg = disk
+			disk.Config = cfg
 		}
 	}
 	name := "the configuration"
-	if cfg.File != "" {
-		name += " (" + cfg.File + ")"
+	if f := disk.Config.File; f != "" {
+		name += " (" + f + ")"
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if a := d.state.Applied(); a != nil {
+	if a := disk.Applied; a != nil {
 		out.Against = append(out.Against, fmt.Sprintf("the applied file %d", a.Entry))
 		if a.Exports != nil && len(a.Listen) == len(config.ListenKeys) {
 			name = "" // it says nothing any more
@@ -268,7 +279,23 @@ func (d *Daemon) Drift() control.Drift {
 	if name != "" {
 		out.Against = append(out.Against, name)
 	}
-	written, now := configuredSnapshot(withApplied(cfg, d.state)), d.running()
-	out.Changes = changes(&written, &now)
+	d.mu.Lock()
+	now := d.running()
+	d.mu.Unlock()
+	written, read := disk.Written().State(), loaded.Written().State()
+	out.Changes = desired.Diff(&written, &now)
+	out.Unread = len(desired.Diff(&read, &written)) > 0
+	out.RunTime = len(desired.Diff(&read, &now)) > 0
+	out.Shadowed = disk.Shadowed()
 	return out
+}
+
+// logShadowed logs which settings are not in force, as an applied file has others.
+func (d *Daemon) logShadowed() {
+	src := d.sources()
+	if keys := src.Shadowed(); len(keys) > 0 {
+		d.log.Warn("an applied file stands in the place of settings of the configuration; "+
+			"'rstorectl apply --configuration' ends that",
+			zap.Strings("not_in_force", keys), zap.Int("applied_file", src.Applied.Entry))
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 )
@@ -263,7 +264,7 @@ func TestApplyPersists(t *testing.T) {
 		}
 	}
 	drift("at first")
-	if _, err := ctl.AddExport(ctx, exports(t, c+"=/c")[0]); err != nil {
+	if _, err := ctl.AddExport(ctx, parseExports(t, c+"=/c")[0]); err != nil {
 		t.Fatal(err)
 	}
 	drift("with an export more", "add export /c")
@@ -297,7 +298,7 @@ func TestApplyPersists(t *testing.T) {
 	}
 	check("the second", c+" applied; tcp config")
 	e, err := ctl.HistoryEntry(ctx, 0)
-	if err != nil || e.Number != 1 || e.Text != first.Text || e.UID != uint32(os.Getuid()) || e.Comment != "first" || e.Digest != digest([]byte(first.Text)) {
+	if err != nil || e.Number != 1 || e.Text != first.Text || e.UID != uint32(os.Getuid()) || e.Comment != "first" || e.Digest != desired.Digest([]byte(first.Text)) {
 		t.Errorf("the one before: %+v, %v", e, err)
 	}
 	if got, err := ctl.Apply(ctx, control.Apply{File: control.File{Name: e.Name, Syntax: e.Syntax, Text: e.Text}, RollbackOf: e.Number}); err != nil || got.Number != 3 {
@@ -397,7 +398,7 @@ func TestApplyConcurrently(t *testing.T) {
 	}
 	work.Go(func() {
 		for range turns {
-			e := exports(t, "memory:c1")[0]
+			e := parseExports(t, "memory:c1")[0]
 			_, _ = ctl.AddExport(ctx, e) // one that is there already is a conflict
 			_ = ctl.RemoveExport(ctx, "/c1")
 		}

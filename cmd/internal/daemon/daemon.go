@@ -25,6 +25,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/names"
 	"github.com/rstored/rstored/cmd/internal/otlp"
@@ -60,7 +61,7 @@ type Daemon struct {
 	locks          *lock.Table
 	hosts          *hosts.Hosts
 	idmap          *idmap.Map
-	mounts         *mountWatcher
+	mounts         *desired.MountWatcher
 	counters       counters
 	monitor        monitor
 	traces         traces
@@ -212,7 +213,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		d.from = nil
 	}
 	d.mu.Lock()
-	d.mounts = watchMounts(d.mountsChanged)
+	d.mounts = desired.WatchMounts(d.mountsChanged)
 	d.mu.Unlock()
 	d.logProviders()
 	for _, s := range d.sockets.Sweep() {
@@ -480,6 +481,7 @@ func (d *Daemon) reload() error {
 	if err := errors.Join(d.applyTLS(cfg), d.applyOTLP(cfg), d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
+	d.logShadowed()
 	d.log.Info("configuration reloaded", zap.String("file", cfg.File))
 	return nil
 }

@@ -33,7 +33,7 @@ func testConfig(t *testing.T, specs ...string) *config.Config {
 	addr := testAddr()
 	cfg.RDMAListen = []string{addr + ":20049"}
 	cfg.TCPListen = []string{addr + ":2049"}
-	cfg.Exports = exports(t, specs...)
+	cfg.Exports = parseExports(t, specs...)
 	return cfg
 }
 
@@ -68,7 +68,7 @@ func TestChangesPersist(t *testing.T) {
 	d, ctl := startDaemon(t, cfg)
 	ctx := t.Context()
 
-	add := func(spec string) (control.Export, error) { return ctl.AddExport(ctx, exports(t, spec)[0]) }
+	add := func(spec string) (control.Export, error) { return ctl.AddExport(ctx, parseExports(t, spec)[0]) }
 	if e, err := add(c + "=/c(ro,async) 10.0.0.0/8(no_root_squash)"); err != nil || e.Pseudo != "/c" || e.Origin != control.OriginRuntime {
 		t.Fatalf("add: %+v, %v", e, err)
 	}
@@ -192,4 +192,18 @@ func TestConflicts(t *testing.T) {
 	if entries, err := os.ReadDir(filepath.Dir(cfg.Control)); err != nil || slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "c.sock" }) {
 		t.Errorf("the control socket was left behind: %v %v", entries, err)
 	}
+}
+
+// parseExports reads exports as the flag --export has them.
+func parseExports(t *testing.T, specs ...string) []config.Export {
+	t.Helper()
+	out := make([]config.Export, 0, len(specs))
+	for _, s := range specs {
+		e, err := config.ParseExport(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, e)
+	}
+	return out
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/nfs"
 )
 
@@ -37,17 +38,8 @@ func sameFSID(a, b *config.Export) bool {
 // the others, except at the start if nothing at all can be served. Call with mu
 // held.
 func (d *Daemon) applyExports(atStart bool) error {
-	added, removed := d.state.Exports()
-	want := desiredExports(d.effective().Exports, added, removed)
-	if a := d.state.Applied(); a != nil && a.Exports != nil {
-		for i := range want {
-			if want[i].Origin != control.OriginRuntime {
-				want[i].Origin = control.OriginApplied
-			}
-		}
-	}
-	mounts := hostMounts()
-	want = append(want, mountedBelow(want, mounts)...)
+	src := d.sources()
+	want := src.State().Exports
 	next := make([]*served, 0, len(want))
 	kept := make(map[*served]bool)
 	var errs []error
@@ -55,7 +47,7 @@ func (d *Daemon) applyExports(atStart bool) error {
 		s := &served{Export: w}
 		id, err := d.state.ExportID(&w.Export)
 		if err == nil {
-			err = mountedAt(&w.Export, mounts)
+			err = desired.MountedAt(&w.Export, src.Mounts)
 		}
 		if err == nil {
 			s.ID = id
@@ -322,8 +314,8 @@ func (d *Daemon) RemoveExport(name string) error {
 	if err != nil {
 		return err
 	}
-	configured := slices.ContainsFunc(d.effective().Exports, func(e config.Export) bool { return e.Pseudo == s.Pseudo })
-	if err := d.state.RemoveExport(s.Pseudo, configured); err != nil {
+	src := d.sources()
+	if err := d.state.RemoveExport(s.Pseudo, src.HasExport(s.Pseudo)); err != nil {
 		return err
 	}
 	_ = d.applyExports(false) // other exports' troubles are in the log and in the list

@@ -195,29 +195,3 @@ func TestNestedExports(t *testing.T) {
 	mountIt()
 	eventually("mounted", control.OriginMount)
 }
-
-func TestMountPointOption(t *testing.T) {
-	mounts := parseMounts(`22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-30 22 8:2 / /srv/a\040b rw - xfs /dev/sdb rw
-31 22 0:5 / /proc rw - proc proc rw
-short
-`)
-	if len(mounts) != 3 || mounts[1] != (mount{"/srv/a b", "xfs"}) {
-		t.Fatalf("%+v", mounts)
-	}
-	for at, want := range map[string]bool{"": true, ".": true, "/proc": true, "/srv": false} {
-		e := config.Export{Path: "/srv/a b", Type: config.TypePosix, MountPoint: at}
-		if err := mountedAt(&e, mounts); (err == nil) != want {
-			t.Errorf("mountpoint %q: %v", at, err)
-		}
-	}
-	list := []control.Export{
-		{Export: config.Export{Path: "/", Pseudo: "/", Type: config.TypePosix, CrossMnt: true}},
-		{Export: config.Export{Path: "/srv/a b/c", Pseudo: "/c", Type: config.TypePosix}},
-	}
-	mounts = append(mounts, mount{"/srv/a b/c/d", "ext4"}, mount{"/srv/a b/c", "ext4"})
-	got := mountedBelow(list, mounts)
-	if len(got) != 1 || got[0].Path != "/srv/a b" || got[0].Pseudo != "/srv/a b" || got[0].Origin != control.OriginMount {
-		t.Errorf("%+v", got)
-	}
-}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/desired"
 )
 
 // linksMax is how many symbolic links a path may lead through, as in the kernel.
@@ -54,7 +55,7 @@ func resolveAmong(e *config.Export, list []control.Export) (string, error) {
 			return "", &fs.PathError{Op: "open", Path: e.Path, Err: syscall.ELOOP}
 		}
 		for i, dir := range dirs {
-			if _, in := within(dir, p); in {
+			if _, in := desired.Within(dir, p); in {
 				return "", fmt.Errorf("%s is a symbolic link in export %s, whose clients could have made it; if it is meant, export the directory that it leads to by its own path", p, around[i].Pseudo)
 			}
 		}

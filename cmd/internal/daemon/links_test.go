@@ -58,7 +58,7 @@ func TestLinksBetweenExports(t *testing.T) {
 		{filepath.Join(elsewhere, "a"), ""},
 		{link(secret, "to-secret"), ""},
 	} {
-		_, err := ctl.AddExport(ctx, exports(t, tc.path+"=/x *")[0])
+		_, err := ctl.AddExport(ctx, parseExports(t, tc.path+"=/x *")[0])
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: %v, want %q", strings.TrimPrefix(tc.path, base), err, tc.want)
 		}

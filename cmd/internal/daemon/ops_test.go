@@ -232,7 +232,7 @@ func TestMetrics(t *testing.T) {
 // TestHealth: the answers follow exports that fail and the drain.
 func TestHealth(t *testing.T) {
 	gone := t.TempDir()
-	cfg, d, ctl := opsDaemon(t, func(c *config.Config) { c.Exports = append(c.Exports, exports(t, gone+"=/gone")...) })
+	cfg, d, ctl := opsDaemon(t, func(c *config.Config) { c.Exports = append(c.Exports, parseExports(t, gone+"=/gone")...) })
 	check := func(path string, want int, word string) {
 		t.Helper()
 		if status, body := fetch(t, d, path); status != want || !strings.Contains(string(body), word) {
@@ -257,7 +257,7 @@ func TestHealth(t *testing.T) {
 
 	// An export whose directory is not there, as after a reload that found it so.
 	bad := *cfg
-	bad.Exports = append(slices.Clone(cfg.Exports), exports(t, filepath.Join(gone, "missing")+"=/missing")...)
+	bad.Exports = append(slices.Clone(cfg.Exports), parseExports(t, filepath.Join(gone, "missing")+"=/missing")...)
 	*cfg = bad
 	if err := ctl.Reload(t.Context()); err == nil {
 		t.Error("a reload with an export that cannot be opened reported nothing")

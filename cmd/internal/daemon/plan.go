@@ -2,9 +2,6 @@ package daemon
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -15,162 +12,21 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// snapshot is what is served, or would be: exports, those of crossmnt among them, and ports.
-type snapshot struct {
-	exports []control.Export
-	ports   []control.Port
-}
-
-// running is the snapshot of now. Call with mu held.
-func (d *Daemon) running() snapshot {
-	var p snapshot
+// running is what is served now. Call with mu held.
+func (d *Daemon) running() desired.State {
+	var p desired.State
 	for _, s := range d.exports {
-		p.exports = append(p.exports, s.Export)
+		p.Exports = append(p.Exports, s.Export)
 	}
 	for _, o := range d.ports {
-		p.ports = append(p.ports, o.Port)
+		p.Ports = append(p.Ports, o.Port)
 	}
 	return p
-}
-
-// configuredSnapshot is the snapshot that a configuration makes without changes of run time.
-func configuredSnapshot(cfg *config.Config) snapshot {
-	p := snapshot{exports: desiredExports(cfg.Exports, nil, nil), ports: desiredPorts(cfg, nil, nil)}
-	p.exports = append(p.exports, mountedBelow(p.exports, hostMounts())...)
-	return p
-}
-
-// digest tells snapshots apart by what is served, not by where that is written.
-func (p *snapshot) digest() string {
-	var all struct {
-		Exports []config.Export
-		Aliases [][]string
-		Ports   []control.PortSpec
-	}
-	for i := range p.exports {
-		e := p.exports[i].Export
-		e.Source = ""
-		all.Exports, all.Aliases = append(all.Exports, e), append(all.Aliases, p.exports[i].Aliases)
-	}
-	for i := range p.ports {
-		all.Ports = append(all.Ports, p.ports[i].PortSpec)
-	}
-	b, err := json.Marshal(&all)
-	if err != nil {
-		return "" // no such value cannot be encoded
-	}
-	return digest(b)
-}
-
-func digest(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
-}
-
-// optionsOf are the options of an export that differ from nothing, by name, in an order.
-func optionsOf(e *control.Export) (names []string, value map[string]string) {
-	value = make(map[string]string)
-	add := func(name, v string) {
-		if v != "" {
-			names, value[name] = append(names, name), v
-		}
-	}
-	word := func(on bool) string {
-		if on {
-			return "yes"
-		}
-		return ""
-	}
-	add("path", e.Path)
-	add("type", e.Type)
-	add("read_only", word(e.ReadOnly))
-	add("async", word(e.Async))
-	add("direct", word(e.Direct))
-	if e.HostLocks != nil && !*e.HostLocks {
-		add("host_locks", "no")
-	}
-	add("pkeys", strings.Join(e.PKeys, " "))
-	add("fsid", e.FSID)
-	add("crossmnt", word(e.CrossMnt))
-	add("mountpoint", e.MountPoint)
-	add("bandwidth", e.Bandwidth)
-	if e.IOPS > 0 {
-		add("iops", fmt.Sprint(e.IOPS))
-	}
-	add("first_match", word(e.FirstMatch))
-	var order []string
-	clients := e.Rules()
-	for i := range clients {
-		add("client "+clients[i].Name(), clients[i].String())
-		order = append(order, clients[i].Name())
-	}
-	if e.FirstMatch && len(order) > 1 {
-		add("order of clients", strings.Join(order, " "))
-	}
-	add("aliases", strings.Join(e.Aliases, " "))
-	return names, value
-}
-
-// changes lead from one snapshot to another.
-func changes(from, to *snapshot) []control.Change {
-	out := []control.Change{}
-	empty := new(control.Export)
-	find := func(list []control.Export, pseudo string) *control.Export {
-		if i := slices.IndexFunc(list, func(e control.Export) bool { return e.Pseudo == pseudo }); i >= 0 {
-			return &list[i]
-		}
-		return empty
-	}
-	add := func(pseudo string, old, is *control.Export) {
-		c := control.Change{Kind: "export", Name: pseudo, Action: control.ActionChange}
-		oldNames, was := optionsOf(old)
-		names, now := optionsOf(is)
-		switch empty {
-		case old:
-			c.Action, oldNames, was = control.ActionAdd, nil, nil
-		case is:
-			c.Action, names, now = control.ActionRemove, nil, nil
-		}
-		for _, n := range oldNames {
-			if !slices.Contains(names, n) {
-				names = append(names, n)
-			}
-		}
-		for _, n := range names {
-			if was[n] != now[n] {
-				c.Options = append(c.Options, control.OptionChange{Option: n, Old: was[n], New: now[n]})
-			}
-		}
-		if len(c.Options) > 0 {
-			out = append(out, c)
-		}
-	}
-	for i := range to.exports {
-		add(to.exports[i].Pseudo, find(from.exports, to.exports[i].Pseudo), &to.exports[i])
-	}
-	for i := range from.exports {
-		if find(to.exports, from.exports[i].Pseudo) == empty {
-			add(from.exports[i].Pseudo, &from.exports[i], empty)
-		}
-	}
-	port := func(a, b []control.Port, action string) {
-		for _, p := range a {
-			if !hasPort(b, p.PortSpec) {
-				out = append(out, control.Change{Kind: "port", Name: p.Transport + " " + p.Listen, Action: action})
-			}
-		}
-	}
-	port(to.ports, from.ports, control.ActionAdd)
-	port(from.ports, to.ports, control.ActionRemove)
-	return out
-}
-
-func hasPort(list []control.Port, s control.PortSpec) bool {
-	return slices.ContainsFunc(list, func(p control.Port) bool { return p.PortSpec == s })
 }
 
 // hostsTime is how long a plan waits for names of clients.
@@ -221,15 +77,16 @@ func (d *Daemon) document(f *control.File) (*config.Document, error) {
 }
 
 // plan says what a file would change, and what would be served then. Call with mu held.
-func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, snapshot) {
-	now, next := d.running(), d.planned(doc)
+func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, desired.State) {
+	now, src := d.running(), d.sources()
+	next := src.With(doc).State()
 	p := control.Plan{
-		State: now.digest(), File: digest([]byte(f.Text)), Changes: changes(&now, &next),
+		State: now.Digest(), File: desired.Digest([]byte(f.Text)), Changes: desired.Diff(&now, &next),
 		Hurts: []control.Hurt{}, Problems: []string{}, Warnings: append([]string{}, doc.Warnings...), Ignored: append([]string{}, doc.Ignored...),
 	}
-	p.Warnings = append(p.Warnings, exposures(next.exports)...)
-	for i := range next.exports {
-		e := &next.exports[i]
+	p.Warnings = append(p.Warnings, exposures(next.Exports)...)
+	for i := range next.Exports {
+		e := &next.Exports[i]
 		j := slices.IndexFunc(d.exports, func(s *served) bool { return s.store != nil && sameStore(&s.Export.Export, &e.Export) })
 		if j >= 0 {
 			if e.Async && !d.exports[j].Async {
@@ -249,36 +106,6 @@ func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, snaps
 		p.Hurts = d.hurts(&next)
 	}
 	return p, next
-}
-
-// planned is what would be served with a document applied. Call with mu held.
-func (d *Daemon) planned(doc *config.Document) snapshot {
-	cfg := d.effective().With(doc)
-	added, removed := d.state.Exports()
-	if doc.Exports != nil {
-		added, removed = nil, nil
-	}
-	ports, gone := d.state.Ports()
-	about := transportsOf(doc)
-	ports = slices.DeleteFunc(ports, func(p statePort) bool { return slices.Contains(about, p.Transport) })
-	gone = slices.DeleteFunc(gone, func(p statePort) bool { return slices.Contains(about, p.Transport) })
-	p := snapshot{exports: desiredExports(cfg.Exports, added, removed), ports: desiredPorts(cfg, ports, gone)}
-	p.exports = append(p.exports, mountedBelow(p.exports, hostMounts())...)
-	return p
-}
-
-// transportsOf are the transports of the ports that a document says anything of.
-func transportsOf(doc *config.Document) []string {
-	var out []string
-	for key, transport := range map[string]string{
-		"rdma_listen": control.TransportRDMA, "tcp_listen": control.TransportTCP, "mount_listen": control.TransportTCP,
-		"portmap_listen": control.TransportPortmap, "ops_listen": control.TransportOps,
-	} {
-		if _, ok := doc.Listen[key]; ok && !slices.Contains(out, transport) {
-			out = append(out, transport)
-		}
-	}
-	return out
 }
 
 // usage is a client and one of the ways in which it comes.
@@ -344,7 +171,7 @@ func (h *hurtList) add(kind, export string, u *usage, format string, a ...any) {
 }
 
 // hurts are those whom it would hurt if that were served. Call with mu held.
-func (d *Daemon) hurts(next *snapshot) []control.Hurt {
+func (d *Daemon) hurts(next *desired.State) []control.Hurt {
 	h := &hurtList{list: []control.Hurt{}, seen: make(map[[3]string]bool)}
 	by, idle, all := d.usersOf()
 	gone := make(map[uint32]string)
@@ -354,7 +181,7 @@ func (d *Daemon) hurts(next *snapshot) []control.Hurt {
 			continue
 		}
 		seen[s.ID] = true
-		i := slices.IndexFunc(next.exports, func(e control.Export) bool { return sameStore(&s.Export.Export, &e.Export) })
+		i := slices.IndexFunc(next.Exports, func(e control.Export) bool { return sameStore(&s.Export.Export, &e.Export) })
 		now := d.table.ByID(s.ID)
 		if now == nil {
 			continue
@@ -366,7 +193,7 @@ func (d *Daemon) hurts(next *snapshot) []control.Hurt {
 			if s.Type == config.TypeMemory {
 				h.add(control.HurtData, s.Pseudo, nil, "all files of %s would be lost, which is in memory", s.Pseudo)
 			}
-			replaced := slices.ContainsFunc(next.exports, func(e control.Export) bool { return e.Pseudo == s.Pseudo })
+			replaced := slices.ContainsFunc(next.Exports, func(e control.Export) bool { return e.Pseudo == s.Pseudo })
 			for _, u := range users {
 				_, st := now.Admits(&u.peer)
 				switch {
@@ -379,7 +206,7 @@ func (d *Daemon) hurts(next *snapshot) []control.Hurt {
 			}
 			continue
 		}
-		d.hurtsOf(h, now, &next.exports[i], users)
+		d.hurtsOf(h, now, &next.Exports[i], users)
 	}
 	h.holders(d, gone)
 	d.hurtsOfPorts(h, next)
@@ -507,7 +334,7 @@ func (h *hurtList) holders(d *Daemon, gone map[uint32]string) {
 }
 
 // hurtsOfPorts adds those whose connection would be closed. Call with mu held.
-func (d *Daemon) hurtsOfPorts(h *hurtList, next *snapshot) {
+func (d *Daemon) hurtsOfPorts(h *hurtList, next *desired.State) {
 	for _, c := range d.Clients() {
 		from, err := netip.ParseAddrPort(c.Address)
 		to, err2 := netip.ParseAddrPort(c.Local)
@@ -515,15 +342,15 @@ func (d *Daemon) hurtsOfPorts(h *hurtList, next *snapshot) {
 			continue
 		}
 		at := func(p control.PortSpec) bool {
-			l, err := parseListen(p)
+			l, err := desired.ParseListen(p)
 			return err == nil && p.Transport == c.Transport && l.Port == to.Port() && (l.Any() || l.Device != "" || l.Addr == to.Addr().Unmap())
 		}
 		i := slices.IndexFunc(d.ports, func(p *port) bool { return at(p.PortSpec) })
-		if i < 0 || hasPort(next.ports, d.ports[i].PortSpec) {
+		if i < 0 || next.HasPort(d.ports[i].PortSpec) {
 			continue
 		}
 		u := &usage{peer: rpc.Peer{Addr: from}, connected: true}
-		if slices.ContainsFunc(next.ports, func(p control.Port) bool { return at(p.PortSpec) }) {
+		if slices.ContainsFunc(next.Ports, func(p control.Port) bool { return at(p.PortSpec) }) {
 			h.add(control.HurtPort, "", u, "client %v would have to connect anew to %s %v", u.addr(), c.Transport, to)
 		} else {
 			h.add(control.HurtPort, "", u, "client %v would be disconnected from %s %v", u.addr(), c.Transport, to)

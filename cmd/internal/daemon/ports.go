@@ -19,6 +19,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/certs"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rpcrdma"
@@ -117,16 +118,8 @@ func (p *port) remove() error {
 // configured port that cannot be opened is fatal; later, and for ports that were added or applied
 // at run time, it is reported and the others go on. Call with mu held.
 func (d *Daemon) applyPorts(atStart bool) error {
-	added, removed := d.state.Ports()
-	want := desiredPorts(d.effective(), added, removed)
-	if a := d.state.Applied(); a != nil {
-		said := transportsOf(&a.Document)
-		for i := range want {
-			if want[i].Origin == control.OriginConfig && slices.Contains(said, want[i].Transport) {
-				want[i].Origin = control.OriginApplied
-			}
-		}
-	}
+	src := d.sources()
+	want := src.State().Ports
 	var errs []error
 	// Closing comes first: what is desired may need an address that goes away.
 	keep := d.ports[:0:0]
@@ -172,35 +165,22 @@ func (d *Daemon) applyPorts(atStart bool) error {
 	return errors.Join(errs...)
 }
 
-// parseListen reads where a port is to listen.
-func parseListen(p control.PortSpec) (config.Listen, error) {
-	if onDevice(p.Transport) {
-		return config.ParseRDMAListen(p.Listen)
-	}
-	return config.ParseListen(p.Listen)
-}
-
-// onDevice reports whether ports of a transport are on RDMA devices.
-func onDevice(transport string) bool {
-	return transport == control.TransportRDMA || transport == control.TransportPerf
-}
-
 // wanted is who is to provide the devices of an RDMA or perf port.
 func wanted(p control.PortSpec, cfg *config.Config) provider.Kind {
-	at, _ := parseListen(p) // what cannot be read cannot be opened either
+	at, _ := desired.ParseListen(p) // what cannot be read cannot be opened either
 	return cmp.Or(at.Provider, provider.Kind(cfg.RDMAProvider))
 }
 
 // openPort opens the endpoints of a port. An error with endpoints open, or with some that wait for their
 // devices, is about the others and those. must says that there is to be no waiting.
 func (d *Daemon) openPort(p *port, must bool) error {
-	at, err := parseListen(p.PortSpec)
+	at, err := desired.ParseListen(p.PortSpec)
 	if err != nil {
 		p.Error = err.Error()
 		return err
 	}
 	p.perf, p.certs = bounds(d.cfg.Load()), controlFiles(d.cfg.Load())
-	if onDevice(p.Transport) {
+	if desired.OnDevice(p.Transport) {
 		p.failed = d.openOnDevices(p, at, must)
 	} else {
 		to := netip.AddrPortFrom(at.Addr, at.Port)
@@ -297,7 +277,7 @@ func (d *Daemon) Ports() []control.Port {
 // canonical brings a port into the spelling that the lists use.
 func canonical(p control.PortSpec) (control.PortSpec, error) {
 	p.Transport = strings.ToLower(p.Transport)
-	at, err := parseListen(p)
+	at, err := desired.ParseListen(p)
 	if err != nil {
 		return p, err
 	}
@@ -319,7 +299,8 @@ func (d *Daemon) AddPort(spec control.PortSpec) (control.Port, error) {
 	if i >= 0 && d.ports[i].open() {
 		return control.Port{}, fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrConflict)
 	}
-	configured := slices.Contains(configuredPorts(d.effective()), spec)
+	src := d.sources()
+	configured := src.HasPort(spec)
 	p := &port{Port: control.Port{PortSpec: spec, Origin: control.OriginRuntime, Addresses: []string{}}}
 	if configured {
 		p.Origin = control.OriginConfig
@@ -352,7 +333,8 @@ func (d *Daemon) RemovePort(spec control.PortSpec) error {
 	if i < 0 {
 		return fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrNotFound)
 	}
-	if err := d.state.RemovePort(state.Port(spec), slices.Contains(configuredPorts(d.effective()), spec)); err != nil {
+	src := d.sources()
+	if err := d.state.RemovePort(state.Port(spec), src.HasPort(spec)); err != nil {
 		return err
 	}
 	p := d.ports[i]

@@ -21,7 +21,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 			v.soft.Ending()
 		}
 	}
-	d.mounts.stop()
+	d.mounts.Stop()
 	d.mu.Lock()
 	if d.handedOver {
 		d.mu.Unlock()
@@ -101,7 +101,7 @@ func (d *Daemon) stopReplaced() error {
 func (d *Daemon) release() {
 	d.sockets.Freeze() // whoever starts it again finds them
 	defer func() { _ = d.audit.Close() }()
-	d.mounts.stop()
+	d.mounts.Stop()
 	if d.otlp != nil {
 		d.otlp.Close(context.Background())
 	}

@@ -213,7 +213,7 @@ func TestUpgradeFails(t *testing.T) {
 	if err := d.state.Journal().Add("somebody"); err != nil {
 		t.Error(err)
 	}
-	if e, err := ctl.AddExport(ctx, exports(t, t.TempDir()+"=/more")[0]); err != nil {
+	if e, err := ctl.AddExport(ctx, parseExports(t, t.TempDir()+"=/more")[0]); err != nil {
 		t.Errorf("%+v, %v", e, err)
 	}
 }
@@ -309,7 +309,7 @@ func TestAfterUpgrade(t *testing.T) {
 	}
 	before, ro := d.running(), true
 	for what, change := range map[string]func() error{
-		"add export":    func() error { _, err := d.AddExport(exports(t, t.TempDir()+"=/more")[0]); return err },
+		"add export":    func() error { _, err := d.AddExport(parseExports(t, t.TempDir()+"=/more")[0]); return err },
 		"set export":    func() error { _, err := d.SetExport("/e", control.ExportPatch{ReadOnly: &ro}); return err },
 		"remove export": func() error { return d.RemoveExport("/e") },
 		"add port": func() error {
@@ -335,7 +335,7 @@ func TestAfterUpgrade(t *testing.T) {
 		}
 	}
 	d.mountsChanged()
-	if now := d.running(); now.digest() != before.digest() {
+	if now := d.running(); now.Digest() != before.Digest() {
 		t.Errorf("%+v is served, and was %+v", now, before)
 	}
 	if err := d.Stop(t.Context()); err != nil {

@@ -413,11 +413,23 @@ func (r *Report) drift(x *control.Drift) {
 		r.add(Warn, "config-drift", "correct it; until then a reload or a restart fails", "%s", p)
 	}
 	against := strings.Join(x.Against, " and ")
-	switch n := len(x.Changes); {
-	case n > 0:
-		r.add(Warn, "config-drift", "'rstorectl drift' shows them; 'rstorectl reload' or 'rstorectl apply FILE' makes them the same", "%d exports and ports that run differ from %s", n, against)
-	case len(x.Problems) == 0:
+	if n := len(x.Changes); n > 0 {
+		advice := "'rstorectl drift' shows them"
+		if x.Unread {
+			advice += "; 'rstorectl reload' loads what was written since"
+		}
+		if x.RunTime {
+			advice += "; changes made at run time stay over reloads: write them down, or undo them by 'rstorectl apply FILE' or " +
+				"'rstorectl apply --configuration'"
+		}
+		r.add(Warn, "config-drift", advice, "%d exports and ports that run differ from %s", n, against)
+	} else if len(x.Problems) == 0 {
 		r.ok("config-drift", "what runs is what %s says", against)
+	}
+	if len(x.Shadowed) > 0 {
+		r.add(Warn, "config-shadowed", "'rstorectl apply --configuration' puts the configuration in force again, 'rstorectl plan "+
+			"--configuration' says what that would change; or remove them from the configuration",
+			"%s of the configuration are not in force: %s stands in their place", strings.Join(x.Shadowed, ", "), x.Against[0])
 	}
 }
 

@@ -71,6 +71,7 @@ var law = []struct {
 	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true}, // a client as any other
 	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
 	{dir: "cmd/internal/capture", allow: []string{"rdma", "rdma/link", "rdma/link/udp", "rdma/wire"}},
+	{dir: "cmd/internal/desired", allow: []string{"cmd/internal/config", "cmd/internal/control", "cmd/internal/state"}, unix: true},
 	{dir: "cmd/internal/names", allow: []string{"cmd/internal/config", "nfs/hosts", "nfs/idmap"}},
 	{dir: "cmd/internal/postmortem", allow: []string{"cmd/internal/config", "cmd/internal/control", "rdma/...", "rpcrdma", "rpcrdma/rpc"}},
 	{dir: "cmd", allow: []string{"..."}, unix: true},

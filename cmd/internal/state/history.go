@@ -58,11 +58,21 @@ func (s *Store) Applied() *Applied {
 // nothing. undo takes it back, for a caller that finds that it cannot be done; nothing else may
 // have been changed meanwhile. With release nothing is applied any more, and doc is what there is
 // without.
-func (s *Store) Apply(e Entry, doc *config.Document, transports []string, release bool) (number int, undo func() error, err error) {
+//
+// before is what was served until now. With the first file it becomes entry 0 of the history.
+func (s *Store) Apply(
+	e, before Entry, doc *config.Document, transports []string, release bool,
+) (number int, undo func() error, err error) {
 	s.mu.Lock()
 	was := s.cur
 	s.mu.Unlock()
 	e.Number = was.LastEntry + 1
+	if was.LastEntry == 0 {
+		before.Number = 0
+		if err := s.writeEntry(&before); err != nil {
+			return 0, nil, fmt.Errorf("history was not saved: %w", err)
+		}
+	}
 	if err := s.writeEntry(&e); err != nil {
 		return 0, nil, fmt.Errorf("history was not saved: %w", err)
 	}
@@ -132,7 +142,7 @@ func (s *Store) writeEntry(e *Entry) error {
 	return writeFile(s.entryName(e.Number), append(b, '\n'))
 }
 
-// entries lists the numbers of the files of the history, in order.
+// entries lists the numbers of the files of the history, in order, 0 among them.
 func (s *Store) entries() ([]int, error) {
 	list, err := os.ReadDir(filepath.Join(s.dir, historyName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,7 +150,7 @@ func (s *Store) entries() ([]int, error) {
 	}
 	var out []int
 	for _, f := range list {
-		if n, err := strconv.Atoi(strings.TrimSuffix(f.Name(), ".json")); err == nil && n > 0 && f.Name() == filepath.Base(s.entryName(n)) {
+		if n, err := strconv.Atoi(strings.TrimSuffix(f.Name(), ".json")); err == nil && n >= 0 && f.Name() == filepath.Base(s.entryName(n)) {
 			out = append(out, n)
 		}
 	}
@@ -177,7 +187,7 @@ func (s *Store) History() ([]Entry, error) {
 	}
 	out := []Entry{}
 	for _, n := range list {
-		if e, err := s.Entry(n); err == nil {
+		if e, err := s.Entry(n); err == nil && n > 0 {
 			e.Text = ""
 			out = append(out, e)
 		}
@@ -186,12 +196,13 @@ func (s *Store) History() ([]Entry, error) {
 	return out, nil
 }
 
-// Entry is one of them. Its error is fs.ErrNotExist if there is none.
+// Entry is one of them, or with the number 0 what the first one replaced. Its error is
+// fs.ErrNotExist if there is none.
 func (s *Store) Entry(n int) (e Entry, err error) {
 	s.mu.Lock()
 	last := s.cur.LastEntry
 	s.mu.Unlock()
-	if n < 1 || n > last {
+	if n < 0 || n > last || last == 0 {
 		return e, fs.ErrNotExist
 	}
 	b, err := os.ReadFile(s.entryName(n))

@@ -73,7 +73,7 @@ func TestApply(t *testing.T) {
 	}
 	apply := func(comment, text string, transports ...string) func() error {
 		t.Helper()
-		_, undo, err := s.Apply(Entry{Comment: comment, Text: text}, document(t, text), transports, false)
+		_, undo, err := s.Apply(Entry{Comment: comment, Text: text}, Entry{}, document(t, text), transports, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestHistoryBounded(t *testing.T) {
 	s := openStore(t, dir)
 	const n = HistoryMax + 5
 	for i := range n {
-		if _, _, err := s.Apply(Entry{}, document(t, fmt.Sprintf("tcp_listen: [':%d']\n", i+1)), nil, false); err != nil {
+		if _, _, err := s.Apply(Entry{}, Entry{}, document(t, fmt.Sprintf("tcp_listen: [':%d']\n", i+1)), nil, false); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Prune(); err != nil {
@@ -155,7 +155,7 @@ func TestApplyEnds(t *testing.T) {
 	for point, want := range map[string]int{"history": 1, "state": 2} {
 		dir := t.TempDir()
 		s := openStore(t, dir)
-		if _, _, err := s.Apply(Entry{}, document(t, "exports: [{path: /a}]\n"), nil, false); err != nil {
+		if _, _, err := s.Apply(Entry{}, Entry{}, document(t, "exports: [{path: /a}]\n"), nil, false); err != nil {
 			t.Fatal(err)
 		}
 		type ended struct{}
@@ -170,7 +170,7 @@ func TestApplyEnds(t *testing.T) {
 					panic(ended{})
 				}
 			}
-			_, _, _ = s.Apply(Entry{}, document(t, "exports: [{path: /b}]\n"), nil, false)
+			_, _, _ = s.Apply(Entry{}, Entry{}, document(t, "exports: [{path: /b}]\n"), nil, false)
 		}()
 		closeStore(t, s)
 		s = openStore(t, dir)

@@ -1,4 +1,4 @@
-package daemon
+package desired
 
 import (
 	"path"
@@ -9,12 +9,12 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
-// desiredExports merges the configuration with what was changed at run time. A
+// mergeExports merges the configuration with what was changed at run time. A
 // run-time export takes the place of a configured one with the same pseudo path;
 // a removed one is left out. The first export also appears at "/", and each at
 // its path on the host where no other export is in the way, as clients of a
 // kernel server expect.
-func desiredExports(configured, added []config.Export, removed []string) []control.Export {
+func mergeExports(configured, added []config.Export, removed []string) []control.Export {
 	out := make([]control.Export, 0, len(configured)+len(added))
 	for _, e := range configured {
 		if !slices.Contains(removed, e.Pseudo) {
@@ -57,8 +57,8 @@ func desiredExports(configured, added []config.Export, removed []string) []contr
 	return out
 }
 
-// desiredPorts merges the configured ports with those changed at run time.
-func desiredPorts(cfg *config.Config, added, removed []state.Port) []control.Port {
+// mergePorts merges the configured ports with those changed at run time.
+func mergePorts(cfg *config.Config, added, removed []state.Port) []control.Port {
 	var out []control.Port
 	for _, p := range configuredPorts(cfg) {
 		if !slices.Contains(removed, state.Port(p)) {
@@ -91,7 +91,7 @@ func configuredPorts(cfg *config.Config) []control.PortSpec {
 	} {
 		for _, a := range l.addrs {
 			p := control.PortSpec{Transport: l.transport, Listen: a}
-			at, err := parseListen(p)
+			at, err := ParseListen(p)
 			if err != nil {
 				continue // Validate has refused it long ago
 			}
@@ -102,4 +102,17 @@ func configuredPorts(cfg *config.Config) []control.PortSpec {
 		}
 	}
 	return out
+}
+
+// ParseListen reads where a port is to listen.
+func ParseListen(p control.PortSpec) (config.Listen, error) {
+	if OnDevice(p.Transport) {
+		return config.ParseRDMAListen(p.Listen)
+	}
+	return config.ParseListen(p.Listen)
+}
+
+// OnDevice reports whether ports of a transport are on RDMA devices.
+func OnDevice(transport string) bool {
+	return transport == control.TransportRDMA || transport == control.TransportPerf
 }

@@ -1,0 +1,108 @@
+package desired
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/state"
+)
+
+func exports(t *testing.T, specs ...string) []config.Export {
+	t.Helper()
+	out := make([]config.Export, 0, len(specs))
+	for _, s := range specs {
+		e, err := config.ParseExport(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// TestDesiredExports: what is served, where, and why.
+func TestDesiredExports(t *testing.T) {
+	for _, tc := range []struct {
+		name              string
+		configured, added []string
+		removed           []string
+		want              []string
+	}{
+		{
+			"first is the root too",
+			[]string{"/srv/a", "/srv/b"},
+			nil, nil,
+			[]string{"/a [/ /srv/a] config", "/b [/srv/b] config"},
+		},
+		{
+			"an export at / keeps it",
+			[]string{"/srv/a", "/srv/b=/"},
+			nil, nil,
+			[]string{"/a [/srv/a] config", "/ [/srv/b] config"},
+		},
+		{
+			"run time replaces",
+			[]string{"/srv/a", "/srv/b"},
+			[]string{"/mnt/a(ro)"},
+			nil,
+			[]string{"/a [/ /mnt/a] runtime", "/b [/srv/b] config"},
+		},
+		{"removed stays away", []string{"/srv/a", "/srv/b"}, nil, []string{"/a"}, []string{"/b [/ /srv/b] config"}},
+		{"pseudo before alias", []string{"/a=/x"}, []string{"/b=/a"}, nil, []string{"/x [/] config", "/a [/b] runtime"}},
+		{"memory has no path", []string{"memory:m"}, nil, nil, []string{"/m [/] config"}},
+	} {
+		var got []string
+		for _, e := range mergeExports(exports(t, tc.configured...), exports(t, tc.added...), tc.removed) {
+			got = append(got, fmt.Sprint(e.Pseudo, " ", e.Aliases, " ", e.Origin))
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s:\n got %q\nwant %q", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestDesiredPorts(t *testing.T) {
+	cfg := &config.Config{
+		RDMAListen: []string{":20049"}, TCPListen: []string{"0.0.0.0:2049", "127.0.0.1:3049"},
+		MountListen: []string{"127.0.0.1:3049"},
+	}
+	added := []state.Port{{Transport: "tcp", Listen: "127.0.0.1:3049"}, {Transport: "tcp", Listen: "127.0.0.1:4049"}}
+	removed := []state.Port{{Transport: "tcp", Listen: ":2049"}}
+	var got []string
+	for _, p := range mergePorts(cfg, added, removed) {
+		got = append(got, p.Transport+" "+p.Listen+" "+p.Origin)
+	}
+	want := []string{"rdma :20049 config", "tcp 127.0.0.1:3049 config", "tcp 127.0.0.1:4049 runtime"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestMountPointOption(t *testing.T) {
+	mounts := parseMounts(`22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+30 22 8:2 / /srv/a\040b rw - xfs /dev/sdb rw
+31 22 0:5 / /proc rw - proc proc rw
+short
+`)
+	if len(mounts) != 3 || mounts[1] != (Mount{"/srv/a b", "xfs"}) {
+		t.Fatalf("%+v", mounts)
+	}
+	for at, want := range map[string]bool{"": true, ".": true, "/proc": true, "/srv": false} {
+		e := config.Export{Path: "/srv/a b", Type: config.TypePosix, MountPoint: at}
+		if err := MountedAt(&e, mounts); (err == nil) != want {
+			t.Errorf("mountpoint %q: %v", at, err)
+		}
+	}
+	list := []control.Export{
+		{Export: config.Export{Path: "/", Pseudo: "/", Type: config.TypePosix, CrossMnt: true}},
+		{Export: config.Export{Path: "/srv/a b/c", Pseudo: "/c", Type: config.TypePosix}},
+	}
+	mounts = append(mounts, Mount{"/srv/a b/c/d", "ext4"}, Mount{"/srv/a b/c", "ext4"})
+	got := mountedBelow(list, mounts)
+	if len(got) != 1 || got[0].Path != "/srv/a b" || got[0].Pseudo != "/srv/a b" || got[0].Origin != control.OriginMount {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,166 @@
+package desired
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+// mountInfo tells what is mounted where on the host, and wakes up who polls it when that changes.
+const mountInfo = "/proc/self/mountinfo"
+
+// Mount is something that is mounted on the host.
+type Mount struct{ At, Kind string }
+
+// HostMounts are the mounts of the host in the order in which they were made; none if they
+// cannot be read.
+func HostMounts() []Mount {
+	b, err := os.ReadFile(mountInfo)
+	if err != nil {
+		return nil
+	}
+	return parseMounts(string(b))
+}
+
+// parseMounts reads a mountinfo of proc(5).
+func parseMounts(text string) (out []Mount) {
+	const at = 4
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if i := slices.Index(f, "-"); i > at && i+1 < len(f) {
+			out = append(out, Mount{config.Unescape(f[at]), f[i+1]})
+		}
+	}
+	return out
+}
+
+// notFiles are file systems without files that anybody could want by NFS.
+var notFiles = []string{
+	"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
+	"fusectl", "hugetlbfs",
+	"mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "sysfs", "tracefs",
+}
+
+// mountsMax bounds what is exported by crossmnt.
+const mountsMax = 256
+
+// Within is the path of a file below a directory, without a slash before it.
+func Within(dir, file string) (rest string, ok bool) {
+	rest, ok = strings.CutPrefix(file, strings.TrimSuffix(dir, "/")+"/")
+	return rest, ok && rest != ""
+}
+
+// mountedBelow are the exports of what is mounted below exports with crossmnt: by their rules,
+// with file systems of their own. What is exported by itself stays as it is, and what is
+// below that is its affair.
+func mountedBelow(list []control.Export, mounts []Mount) (out []control.Export) {
+	seen := make(map[string]bool)
+	for i := range list {
+		seen[list[i].Path] = list[i].Type == config.TypePosix
+		seen[list[i].Pseudo] = true
+	}
+	for _, m := range mounts {
+		var over *control.Export
+		for i := range list {
+			e := &list[i]
+			if _, ok := Within(e.Path, m.At); ok && e.Type == config.TypePosix && (over == nil || len(e.Path) > len(over.Path)) {
+				over = e
+			}
+		}
+		if over == nil || !over.CrossMnt || slices.Contains(notFiles, m.Kind) || seen[m.At] || len(out) == mountsMax {
+			continue
+		}
+		rest, _ := Within(over.Path, m.At)
+		e := control.Export{Export: over.Export, Origin: control.OriginMount, Aliases: []string{}}
+		e.Path, e.Pseudo, e.FSID, e.MountPoint = m.At, path.Join(over.Pseudo, rest), "", ""
+		if seen[e.Pseudo] {
+			continue
+		}
+		seen[m.At], seen[e.Pseudo] = true, true
+		if e.Path != e.Pseudo && !seen[e.Path] {
+			e.Aliases = append(e.Aliases, e.Path)
+		}
+		out = append(out, e)
+	}
+	slices.SortStableFunc(out, func(a, b control.Export) int { return cmp.Compare(a.Pseudo, b.Pseudo) })
+	return out
+}
+
+// MountedAt is an error if an export wants something to be mounted that is not.
+func MountedAt(e *config.Export, mounts []Mount) error {
+	if e.MountPoint == "" || e.Type != config.TypePosix {
+		return nil
+	}
+	at := e.MountPoint
+	if at == "." {
+		at = e.Path
+	}
+	if slices.ContainsFunc(mounts, func(m Mount) bool { return m.At == path.Clean(at) }) {
+		return nil
+	}
+	return fmt.Errorf("nothing is mounted at %s", at)
+}
+
+// MountWatcher calls a function whenever the mounts of the host have changed.
+type MountWatcher struct {
+	wake int // an eventfd that ends it
+	once sync.Once
+	done chan struct{}
+}
+
+// settle is how long the mounts are left alone after a change, as several often come at once.
+const settle = 100 * time.Millisecond
+
+// WatchMounts starts a watcher; nil where the host does not tell.
+func WatchMounts(changed func()) *MountWatcher {
+	info, err := unix.Open(mountInfo, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Close(info)
+		return nil
+	}
+	w := &MountWatcher{wake: wake, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		defer unix.Close(info)
+		for {
+			fds := []unix.PollFd{{Fd: int32(info), Events: unix.POLLPRI}, {Fd: int32(wake), Events: unix.POLLIN}}
+			if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+				return
+			}
+			if fds[1].Revents != 0 {
+				return
+			}
+			if fds[0].Revents != 0 {
+				time.Sleep(settle)
+				changed()
+			}
+		}
+	}()
+	return w
+}
+
+// Stop ends the watcher.
+func (w *MountWatcher) Stop() {
+	if w == nil {
+		return
+	}
+	w.once.Do(func() {
+		_, _ = unix.Write(w.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		<-w.done
+		unix.Close(w.wake)
+	})
+}
