@@ -233,3 +233,49 @@ func TestFailingDisk(t *testing.T) {
 	}
 	t.Logf("%d blocks stable, %d writes failed, %d syncs", len(stable), failed, f.Counters().SyncFailures)
 }
+
+// TestWrittenAfterFailure: what is written in the place of data that could not be written back is on the disk when that is
+// said, in parts of a file that had no data before as well.
+func TestWrittenAfterFailure(t *testing.T) {
+	d := newFailingDisk(t)
+	f, err := Open(d.dir, Options{StateDir: t.TempDir()})
+	must(t, err)
+	defer f.Close()
+	root, err := f.Root()
+	must(t, err)
+	const size = 1 << 20
+	buf, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	must(t, err)
+	defer unix.Munmap(buf)
+	for _, how := range []blockstore.Stability{blockstore.Unstable, blockstore.DataSync, blockstore.FileSync} {
+		name := fmt.Sprint(how)
+		mode, length := uint32(0o600), uint64(size)
+		h, _, _, err := f.Create(nil, root, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode, Size: &length}, [8]byte{})
+		must(t, err)
+		must(t, f.Allocate(nil, h, 0, size)) // so that it is about data alone
+		write := func(fill byte) error {
+			_, _, _, err := f.WriteAt(nil, h, bytes.Repeat([]byte{fill}, size), 0, how)
+			if err == nil && how == blockstore.Unstable {
+				_, err = f.Commit(nil, h, 0, 0)
+			}
+			return err
+		}
+		d.room(0)
+		if write('x') == nil {
+			t.Fatal("a disk without room took data")
+		}
+		d.room(32 << 20)
+		must(t, write('y'))
+		fd, err := unix.Open(filepath.Join(d.dir, name), unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+		must(t, err)
+		n, err := unix.Pread(fd, buf, 0)
+		unix.Close(fd)
+		if want := bytes.Repeat([]byte{'y'}, size); err != nil || !bytes.Equal(buf[:n], want) {
+			at := 0
+			for at < n && buf[at] == 'y' {
+				at++
+			}
+			t.Errorf("%v: byte %d of the disk is not what was said to be stable (%d, %v)", how, at, n, err)
+		}
+	}
+}

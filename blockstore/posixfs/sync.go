@@ -119,6 +119,7 @@ func (f *FS) sync(o *object, all bool, since failures) error {
 	}
 	alone, err := o.syncs.do(all, since.object, func(all bool) error {
 		if err := f.kernelSync(fd, all); err != nil {
+			f.distrust(o, fd)
 			return f.syncFailed(err)
 		}
 		return nil
@@ -127,6 +128,24 @@ func (f *FS) sync(o *object, all bool, since failures) error {
 		f.count.syncsShared.Add(1)
 	}
 	return err
+}
+
+// distrust has the kernel forget what it has in memory of a file, of which some could not be written back. Those pages
+// count as clean, though the disk has not what they say. And ext4 takes them for pages with a place on the disk, though
+// the place has not become one of data: what is written to them later reaches the disk, a sync of it succeeds, and after
+// a restart of the host it reads as zeros.
+//
+// Nobody writes meanwhile. What was written up to here goes to the disk first, as dirty pages cannot be forgotten; the
+// verifier is still that of before, and the failure is not counted yet, so whoever wrote it will write it again.
+func (f *FS) distrust(o *object, fd int) {
+	if o.typ != blockstore.TypeReg {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f.windows.dropIdle(o) // mapped pages are kept
+	_ = kernelSync(fd, false)
+	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED)
 }
 
 // syncer returns the descriptor to sync an object by. It is the one that data was written by, if there is

@@ -138,6 +138,19 @@ func (w *windows) drop(o *object) {
 	}
 }
 
+// dropIdle unmaps the windows of an object that nobody uses now.
+func (w *windows) dropIdle(o *object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for x := o.windows; x != nil; {
+		next := x.sibling
+		if x.users == 0 {
+			w.unmap(x)
+		}
+		x = next
+	}
+}
+
 // mappable reports whether a filesystem keeps its files in the page cache, and maps its
 // pages without asking anybody; and that not every read is to set a time of access.
 func mappable(s *unix.Statfs_t) bool {
