@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs4"
@@ -38,6 +41,7 @@ func (d *daemon) bridge(args ...string) string {
 	if err := c.Start(); err != nil {
 		d.t.Fatal(err)
 	}
+	d.bridged = c.Process
 	said := bufio.NewReader(stderr)
 	var rest bytes.Buffer
 	read := make(chan struct{})
@@ -156,6 +160,100 @@ func TestBridge40(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(d.export, "dir")); err != nil {
 		t.Error(err)
+	}
+}
+
+// freeze stops a process and waits until all its threads stand still. They go on at SIGCONT.
+func freeze(t *testing.T, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
+	if err != nil || len(tasks) == 0 {
+		t.Fatal("it has no threads: ", err)
+	}
+	for _, task := range tasks {
+		for {
+			b, err := os.ReadFile(task)
+			if err != nil || bytes.Contains(b, []byte(") T ")) {
+				break // stopped, or ended
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// TestBridgeBrokenConnection breaks the client's TCP connection in the middle of each call: the client has sent the call,
+// and either the bridge or the server stands still. The client connects again, from another port, and sends the call
+// again. No call is executed twice.
+func TestBridgeBrokenConnection(t *testing.T) {
+	for _, v := range []client.Version{client.Version3, client.Version41, client.Version42} {
+		t.Run(v.String(), func(t *testing.T) {
+			d := newDaemon(t)
+			at := d.bridge()
+			var conn atomic.Pointer[net.TCPConn] // the client's newest
+			c := client.New(client.Config{
+				Version: v, Peer: at, Cred: &rpc.Cred{Flavor: rpc.AuthSys, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())},
+				Dial: func(ctx context.Context) (rpc.Client, error) {
+					n, err := new(net.Dialer).DialContext(ctx, "tcp", at)
+					if err != nil {
+						return nil, &rpc.ConnError{Peer: at, Err: err}
+					}
+					conn.Store(n.(*net.TCPConn))
+					return tcp.NewClient(n), nil
+				},
+			})
+			defer c.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			root, err := c.Resolve(ctx, "/data")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var file *client.Node
+			for _, who := range []string{"bridge", "server"} {
+				still := d.bridged
+				if who == "server" {
+					still = d.cmd.Process
+				}
+				for _, step := range []struct {
+					what string
+					do   func() error
+				}{
+					{"mkdir", func() error { _, err := c.Mkdir(ctx, root.Handle, "dir", &blockstore.SetAttr{}); return err }},
+					{"rename", func() error { return c.Rename(ctx, root.Handle, "dir", root.Handle, "moved") }},
+					{"rmdir", func() error { return c.Rmdir(ctx, root.Handle, "moved") }},
+					{"create", func() (err error) {
+						file, err = c.Create(ctx, root.Handle, "file", blockstore.Guarded, &blockstore.SetAttr{}, [8]byte{})
+						return err
+					}},
+					{"link", func() error { return c.Link(ctx, file.Handle, root.Handle, "link") }},
+					{"remove", func() error { return c.Remove(ctx, root.Handle, "link") }},
+					{"remove the file", func() error { return c.Remove(ctx, root.Handle, "file") }},
+				} {
+					freeze(t, still)
+					resent := c.Stats().Resent
+					done := make(chan error, 1)
+					go func() { done <- step.do() }()
+					time.Sleep(100 * time.Millisecond)
+					if err := conn.Load().SetLinger(0); err != nil { // so that the peer gets an RST
+						t.Error(err)
+					}
+					_ = conn.Load().Close()
+					time.Sleep(50 * time.Millisecond)
+					if err := still.Signal(syscall.SIGCONT); err != nil {
+						t.Fatal(err)
+					}
+					if err := <-done; err != nil {
+						t.Errorf("the %s stood still, %s: %v", who, step.what, err)
+					}
+					if c.Stats().Resent == resent {
+						t.Errorf("the %s stood still, %s: it was not sent again", who, step.what)
+					}
+				}
+			}
+		})
 	}
 }
 

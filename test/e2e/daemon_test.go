@@ -81,6 +81,7 @@ type daemon struct {
 	program string               // that start starts
 	heir    int                  // the process that has taken its place, 0 for none
 	runs    *syscall.SysProcAttr // who runs the daemon; nil is this process's user
+	bridged *os.Process          // the bridge that was started last
 	nofile  int                  // limit of file descriptors at the next start; 0 is the process's own
 }
 
