@@ -281,7 +281,20 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 							if x != nil {
 								ops = append([]args{x.sequence(x.seq, 0)}, ops...)
 							}
-							return r.compound(minor, ops...).status
+							p := r.compound(minor, ops...)
+							if st := p.status; st != nfs.OK || c.kind != made || kill == "replaced" {
+								return st
+							}
+							if x != nil {
+								p.ok(OpSequence)
+								p.Skip(16 + 4*5)
+							}
+							p.ok(OpPutFH).ok(OpOpen)
+							p.Skip(16 + 4)
+							if before, after := p.Uint64(), p.Uint64(); before == after {
+								t.Error("a directory with a new file did not change")
+							}
+							return nfs.OK
 						}
 					}
 					content := func() (s string, there bool) {

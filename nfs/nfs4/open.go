@@ -286,6 +286,8 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 		return false
 	}
 	f.made, f.set, f.change = true, a.attrs, k.changed(dir, &blockstore.Wcc{})
+	// The Linux client takes a file for one that it made only if the directory changed. It would check the mode otherwise.
+	f.change.before = f.change.after - 1
 	if !finished {
 		f.once.Complete(k.who(dir), f.file.h, &f.attr, &a.set.SetAttr)
 		k.setNewACL(&f.file, &a.set, false, &f.set)

@@ -131,7 +131,7 @@ var about4 = map[string]string{
 	"deleg-two": "files delegated to one guest, and changed, truncated, renamed, removed and read by another",
 	"frozen":    "a guest frozen for longer than its lease: it keeps its lock while nobody wants it, and hears that it has lost it when somebody did",
 	"reclaim":   "the server killed while a guest holds a lock, which it reclaims",
-	"once":      "names made, linked, renamed and removed while the server is killed eight times: nothing is done twice",
+	"once":      "names made, linked, renamed and removed, and files opened, while the server is killed eight times: nothing is done twice",
 	"deleg":     "files delegated to a guest over RDMA, and given back when other clients read, write and remove them",
 }
 
