@@ -24,6 +24,12 @@ type Snapshot struct {
 	MSN      uint32
 	OwesAck  bool // or a NAK
 
+	// Missing says that the peer has sent requests up to Known, of which the first has not arrived; ACKs are the
+	// acknowledgements to be repeated where nothing is missing. See reminder.
+	Missing bool
+	Known   wire.PSN
+	ACKs    int
+
 	// What was learned of the network, in nanoseconds and in packets.
 	RTT, RTTVar, Timeout rdma.Time
 	Least                [2]rdma.Time
@@ -38,9 +44,10 @@ func (q *QP) Export() (Snapshot, error) {
 	if !q.Quiescent() {
 		return Snapshot{}, fmt.Errorf("%w: queue pair %d is in %v, or has something under way", rdma.ErrBadTransition, q.cfg.Num, q.state)
 	}
-	r := &q.req
+	r, m := &q.req, &q.resp.remind
 	return Snapshot{
 		Attr: q.attr, Next: r.next, Expected: q.resp.epsn, MSN: q.resp.msn, OwesAck: q.resp.ackDue || q.resp.nakDue,
+		Missing: m.on, Known: m.known, ACKs: m.acks,
 		RTT: r.srtt, RTTVar: r.rttvar, Timeout: r.rto, Least: r.least,
 		Sending: SnapshotWindow{r.window.size, r.window.threshold}, Asking: SnapshotWindow{r.asking.size, r.asking.threshold},
 	}, nil
@@ -64,6 +71,13 @@ func (q *QP) Import(now rdma.Time, s *Snapshot) error {
 	if s.RTT > 0 {
 		r.srtt, r.rttvar, r.least, r.leastAt = s.RTT, max(s.RTTVar, 0), s.Least, now
 		r.rto = min(max(s.Timeout, rtoFloor), max(r.ceiling, rtoInitial))
+	}
+	switch {
+	case s.Missing:
+		q.missing(now, s.Known&wire.PSNMask)
+	case s.ACKs > 0:
+		q.resp.remind.acks = min(s.ACKs, remindACKs)
+		q.remindLater(now)
 	}
 	r.window.resume(s.Sending)
 	r.asking.resume(s.Asking)

@@ -158,6 +158,41 @@ func TestReminders(t *testing.T) {
 	}
 }
 
+// TestRemindersAfterHandover: another process goes on with the queue pair while a packet is missing. It asks the peer,
+// which has stopped, as the first would have done.
+func TestRemindersAfterHandover(t *testing.T) {
+	for after := range 12 { // steps of the world
+		w := newRemindWorld(t, 1, 4)
+		w.x.next = 1 // packet 0 is lost
+		w.send(1, 2, 3)
+		start := w.p.now
+		for i := 0; w.step(); i++ {
+			b := w.p.s[0]
+			if i != after {
+				continue
+			}
+			s, err := b.q.Export()
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := New(Config{Num: b.q.Num(), PD: 1, Mem: b.mem, Caps: b.q.cfg.Caps})
+			if err := q.Import(w.p.now, &s); err != nil {
+				t.Fatal(err)
+			}
+			b.q = q
+			for range 4 - len(b.got) {
+				w.p.recv(0, 0, 64)
+			}
+		}
+		if got := len(w.p.s[0].got); got != 4 || w.p.s[0].q.State() != rdma.StateRTS {
+			t.Errorf("after step %d: %d of 4 messages arrived; %v", after, got, w.p.s[0].q.Err())
+		}
+		if d := w.p.now - start; d > 40*rdma.Millisecond {
+			t.Errorf("after step %d: the last of it came after %v ms", after, d/rdma.Millisecond)
+		}
+	}
+}
+
 // TestRemindersOverALossyWire: with packets lost both ways such a peer gets everything through, without a connection
 // that ends and without a long silence.
 func TestRemindersOverALossyWire(t *testing.T) {
