@@ -282,8 +282,8 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 	}
 	made, finished := f.once.Opened(h)
 	f.truncated = finished && !made
-	if !made || f.attr.Type != blockstore.TypeReg {
-		return false
+	if !made || f.attr.Type != blockstore.TypeReg || !finished && !k.who(dir).Owns(&f.attr) {
+		return false // somebody else made it after the kill
 	}
 	f.made, f.set, f.change = true, a.attrs, k.changed(dir, &blockstore.Wcc{})
 	// The Linux client takes a file for one that it made only if the directory changed. It would check the mode otherwise.
