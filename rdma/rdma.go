@@ -859,4 +859,5 @@ var (
 	ErrNoResources   = errors.New("rdma: out of resources")
 	ErrUnsupported   = errors.New("rdma: not offered by the device")
 	ErrRemoved       = errors.New("rdma: the device was removed")
+	ErrAddrChanged   = errors.New("rdma: the network interface has another link address (failover of a bond)")
 )

@@ -31,7 +31,8 @@ type Kernel interface {
 	rdma.Device
 	// Name is the kernel's name of the device.
 	Name() string
-	// Removed is closed when the kernel has taken the device away. Close is still to be called.
+	// Removed is closed when the device can be used no more: the kernel has taken it away, or its address has moved to
+	// another one. Close is still to be called.
 	Removed() <-chan struct{}
 }
 

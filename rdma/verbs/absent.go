@@ -16,7 +16,7 @@ func Open(Config) (*Device, error) { return nil, ErrNotBuilt }
 // Name is the kernel's name of the device.
 func (*Device) Name() string { return "" }
 
-// Removed is closed when the kernel has taken the device away.
+// Removed is closed when the device can be used no more.
 func (*Device) Removed() <-chan struct{} { return nil }
 
 // Limits is what the device offers.

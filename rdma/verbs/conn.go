@@ -7,6 +7,7 @@ package verbs
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -210,7 +211,7 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 		return
 	}
 	if why == errLocalLeft && c.l.dev.leaving() {
-		why = rdma.ErrRemoved // which is what its user reacts to
+		why = cmp.Or(c.l.dev.lost(), rdma.ErrRemoved) // which is what its user reacts to
 	}
 	was := c.phase
 	c.phase = down
@@ -333,6 +334,9 @@ func (c *conn) event(e *C.struct_rs_event) {
 	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
 		c.goDown(rdma.EventDisconnected, 0, nil, rdma.ErrRemoved, false)
 		c.l.dev.taken()
+	case C.RDMA_CM_EVENT_ADDR_CHANGE:
+		c.goDown(rdma.EventDisconnected, 0, nil, rdma.ErrAddrChanged, true)
+		c.l.dev.moved()
 	}
 }
 
@@ -450,8 +454,8 @@ func (d *Device) Dial(lp rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.gone.Load() {
-		return nil, rdma.ErrRemoved
+	if why := d.lost(); why != nil {
+		return nil, why
 	}
 	if !p.Remote.Addr().IsValid() || p.Remote.Addr().Unmap().Is4() != d.addr.Is4() {
 		return nil, fmt.Errorf("%w: %v cannot be reached from %v", rdma.ErrInvalidWR, p.Remote, d.addr)
@@ -567,6 +571,8 @@ func (d *Device) listen(ps C.int, port uint16, accept func(*loop, *C.struct_rs_e
 			accept(first, e)
 		case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
 			d.taken()
+		case C.RDMA_CM_EVENT_ADDR_CHANGE:
+			d.moved()
 		}
 	})
 	if err == nil {
@@ -650,8 +656,11 @@ func (r *request) fill(e *C.struct_rs_event) {
 
 // event is what happens before the request is answered.
 func (r *request) event(e *C.struct_rs_event) {
-	if e._type == C.RDMA_CM_EVENT_DEVICE_REMOVAL {
+	switch e._type {
+	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
 		r.l.dev.taken()
+	case C.RDMA_CM_EVENT_ADDR_CHANGE:
+		r.l.dev.moved()
 	}
 }
 

@@ -100,7 +100,8 @@ type Device struct {
 	next     atomic.Uint32 // loop of the next incoming connection
 
 	removed chan struct{}
-	gone    atomic.Bool
+	// gone is why the device can be used no more: it was removed, or its address moved.
+	gone atomic.Pointer[error]
 
 	mu     sync.Mutex
 	closed bool
@@ -281,7 +282,7 @@ func (d *Device) release() {
 		C.rs_destroy_event_channel(d.events)
 	}
 	if d.hca != nil {
-		d.hca.leave(d.gone.Load())
+		d.hca.leave(d.lost() != nil)
 	}
 }
 
@@ -321,8 +322,9 @@ func (d *Device) Addr() netip.Addr { return d.addr }
 // MTU is the path MTU that the device's port carries.
 func (d *Device) MTU() rdma.MTU { return d.mtu }
 
-// Removed is closed when the kernel has taken the device away. Its connections have ended by then, or
-// are about to; Close it, so that the kernel can finish.
+// Removed is closed when the kernel has taken the device away, or when a bond that has the address uses another
+// interface. The connections of the device have ended by then, or are about to. Close it, so that the kernel can
+// finish, and open a device by the address again.
 func (d *Device) Removed() <-chan struct{} { return d.removed }
 
 // Limits is what the device offers, as its driver says.
@@ -337,22 +339,47 @@ func (d *Device) Loops() []rdma.Loop {
 	return out
 }
 
+// lost is why the device can be used no more, or nil.
+func (d *Device) lost() error {
+	if why := d.gone.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
 // taken is called when the kernel takes the device away, on any goroutine.
 func (d *Device) taken() {
-	if d.gone.Swap(true) {
-		return
+	if d.lose(rdma.ErrRemoved) {
+		d.log.Error("the kernel has removed the RDMA device", "device", d.name, "address", d.addr.String())
 	}
-	d.log.Error("the kernel has removed the RDMA device", "device", d.name, "address", d.addr.String())
+}
+
+// moved is called on RDMA_CM_EVENT_ADDR_CHANGE, on any goroutine: the bond that has the address uses another of its
+// interfaces. The address may belong to another RDMA device now. So all connections end, and the device is opened
+// again by its address, as when it was removed.
+func (d *Device) moved() {
+	if d.lose(rdma.ErrAddrChanged) {
+		d.log.Warn("a bond has changed its active interface; connections over RDMA are made again",
+			"device", d.name, "address", d.addr.String())
+	}
+}
+
+// lose ends the use of the device. It reports whether this is the first reason to.
+func (d *Device) lose(why error) bool {
+	if !d.gone.CompareAndSwap(nil, &why) {
+		return false
+	}
 	close(d.removed)
 	for _, l := range d.loops {
-		l.Submit(func() { l.abandon(rdma.ErrRemoved) })
+		l.Submit(func() { l.abandon(why) })
 	}
+	return true
 }
 
 // leaving reports whether the kernel takes the device away. Of soft devices it waits for their users, and tells
 // them nothing.
 func (d *Device) leaving() bool {
-	return d.gone.Load() || d.software && C.rs_being_removed(d.ctx) != 0
+	return d.lost() != nil || d.software && C.rs_being_removed(d.ctx) != 0
 }
 
 // Close ends the device. Connections are told to their peers as disconnected, and to their users with

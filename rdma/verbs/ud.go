@@ -227,8 +227,11 @@ func (r *udRequest) PKey() uint16           { return r.pkey }
 
 // event is what happens before the question is answered.
 func (r *udRequest) event(e *C.struct_rs_event) {
-	if e._type == C.RDMA_CM_EVENT_DEVICE_REMOVAL {
+	switch e._type {
+	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
 		r.l.dev.taken()
+	case C.RDMA_CM_EVENT_ADDR_CHANGE:
+		r.l.dev.moved()
 	}
 }
 
@@ -284,8 +287,8 @@ func (d *Device) ResolveUD(lp rdma.Loop, p rdma.ResolveParams) (func(), error) {
 		return nil, err
 	case !d.limits.Datagrams:
 		return nil, fmt.Errorf("%w: %s has no datagrams", rdma.ErrUnsupported, d.name)
-	case d.gone.Load():
-		return nil, rdma.ErrRemoved
+	case d.lost() != nil:
+		return nil, d.lost()
 	case !p.Remote.Addr().IsValid() || p.Remote.Addr().Unmap().Is4() != d.addr.Is4():
 		return nil, fmt.Errorf("%w: %v cannot be reached from %v", rdma.ErrInvalidWR, p.Remote, d.addr)
 	case len(p.PrivateData) > privateSIDRREQ:
@@ -370,6 +373,9 @@ func (q *question) event(e *C.struct_rs_event) {
 	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
 		q.answer(rdma.UDAddress{Err: rdma.ErrRemoved})
 		q.l.dev.taken()
+	case C.RDMA_CM_EVENT_ADDR_CHANGE:
+		q.answer(rdma.UDAddress{Err: rdma.ErrAddrChanged})
+		q.l.dev.moved()
 	}
 }
 

@@ -120,6 +120,9 @@ func kernelHint(r *verbs.Record) string {
 	case errors.Is(r.Err, rdma.ErrRemoved):
 		return "the device was removed, by its driver or by 'rdma link delete'; the port is served again when it " +
 			"is back ('rstorectl port list', 'rstorectl device list')"
+	case errors.Is(r.Err, rdma.ErrAddrChanged):
+		return "a bond changed its active interface, and clients connect again by the new one: see why it did " +
+			"('cat /proc/net/bonding/BOND', dmesg)"
 	case r.Outcome == rdma.Refused:
 		return kernelRefusal(r)
 	case r.Outcome == rdma.Rejected && r.Reason == uint16(cm.StaleConnection):

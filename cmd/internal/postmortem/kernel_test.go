@@ -28,6 +28,7 @@ func TestKernelHints(t *testing.T) {
 		want string
 	}{
 		{verbs.Record{Outcome: rdma.Broken, Err: fmt.Errorf("it ended: %w", rdma.ErrRemoved)}, "rstorectl device list"},
+		{verbs.Record{Outcome: rdma.Broken, Err: rdma.ErrAddrChanged}, "/proc/net/bonding/BOND"},
 		{verbs.Record{Outcome: rdma.Refused, Reason: 28, Note: rdma.Note{Why: "there are 1024 connections " +
 			"already"}}, "no room for one more client"},
 		{verbs.Record{Outcome: rdma.Refused, Reason: 28, Note: rdma.Note{Why: "responder resources 0"}}, "serve RDMA READ"},

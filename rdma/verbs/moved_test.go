@@ -1,0 +1,74 @@
+//go:build rdmacore && linux && cgo
+
+package verbs
+
+import (
+	"errors"
+	"log/slog"
+	"reflect"
+	"testing"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// addrChange is RDMA_CM_EVENT_ADDR_CHANGE.
+const addrChange = 14
+
+// happens hands an event of the connection manager to handler, whose type is of C.
+func happens(t *testing.T, handler any, kind int32) {
+	t.Helper()
+	h := reflect.ValueOf(handler)
+	e := reflect.New(h.Type().In(0).Elem())
+	field := e.Elem().FieldByName("_type")
+	if !field.IsValid() || field.Kind() != reflect.Int32 {
+		t.Fatal("the event has no type")
+	}
+	*(*int32)(field.Addr().UnsafePointer()) = kind
+	h.Call([]reflect.Value{e})
+}
+
+// TestAddrChange: when a bond takes another interface, connections end with a reason, and the device says that it is to
+// be opened again, once, whoever hears of it first.
+func TestAddrChange(t *testing.T) {
+	if got := eventName(cmEvents, addrChange); got != "RDMA_CM_EVENT_ADDR_CHANGE" {
+		t.Fatalf("the event is %s", got)
+	}
+	var records []Record
+	d := &Device{removed: make(chan struct{}), log: slog.New(slog.DiscardHandler), cfg: Config{Obituary: func(r Record) { records = append(records, r) }}}
+	l := &loop{dev: d, now: rdma.Second, ids: map[*conn]struct{}{}, misc: map[*ident]struct{}{}}
+	d.loops = []*loop{l}
+	var events []rdma.ConnEvent
+	add := func(p phase) *conn {
+		c := &conn{l: l, phase: p, q: &qp{l: l, dead: true}, id: &ident{l: l}, on: func(_ rdma.Conn, e rdma.ConnEvent) { events = append(events, e) }}
+		l.ids[c] = struct{}{}
+		return c
+	}
+	c, other := add(established), add(established)
+	happens(t, c.event, addrChange)
+	select {
+	case <-d.Removed():
+	default:
+		t.Error("the device is not to be opened again")
+	}
+	happens(t, (&request{l: l}).event, addrChange)
+	happens(t, (&udRequest{l: l}).event, addrChange)
+	happens(t, c.event, addrChange)
+	l.inbox.Run()
+	for l.callbacks() {
+	}
+	if len(events) != 2 || c.phase != down || other.phase != down {
+		t.Fatalf("%+v", events)
+	}
+	for _, e := range events {
+		if e.Kind != rdma.EventDisconnected || !errors.Is(e.Err, rdma.ErrAddrChanged) {
+			t.Errorf("%+v", e)
+		}
+	}
+	if len(records) != 2 || records[0].Event != "RDMA_CM_EVENT_ADDR_CHANGE" || records[0].Outcome != rdma.Broken || !errors.Is(records[1].Err, rdma.ErrAddrChanged) {
+		t.Errorf("%+v", records)
+	}
+	d.taken()
+	if err := d.lost(); !errors.Is(err, rdma.ErrAddrChanged) {
+		t.Errorf("lost: %v", err)
+	}
+}
