@@ -23,21 +23,19 @@ func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
 	sum := uint64(14695981039346656037)
 	mix := func(w uint32) { sum = (sum ^ uint64(w)) * prime }
 	mix(uint32(args.Remaining()))
+	// Where the segments of a message end must not count: a retry may come in others.
 	for range digestMax / digestChunk {
-		next := args
-		b := next.Fixed(digestChunk)
-		if next.Err() != nil {
+		crc, n := uint32(0), 0
+		for n < digestChunk {
+			b := args.Next(digestChunk - n)
+			if len(b) == 0 {
+				break
+			}
+			crc, n = crc32.Update(crc, digestTable, b), n+len(b)
+		}
+		if mix(crc); n < digestChunk {
 			break
 		}
-		mix(crc32.Update(0, digestTable, b))
-		args = next
-	}
-	for range digestChunk / 4 {
-		w := args.Uint32()
-		if args.Err() != nil {
-			break
-		}
-		mix(w)
 	}
 	mix(uint32(c.Flavor))
 	mix(c.UID)

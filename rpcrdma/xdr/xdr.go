@@ -200,6 +200,18 @@ func (d *Decoder) Opaque(limit int) []byte {
 // String reads a string of at most limit bytes (a copy).
 func (d *Decoder) String(limit int) string { return string(d.Opaque(limit)) }
 
+// Next consumes and returns up to limit bytes that lie together, without a copy. It returns nothing when the stream
+// has been consumed, and sets no error then. It stops before an item that was moved out of the stream.
+func (d *Decoder) Next(limit int) []byte {
+	if d.err != nil {
+		return nil
+	}
+	for len(d.cur) == 0 && len(d.rest) > 0 {
+		d.cur, d.rest = d.rest[0], d.rest[1:]
+	}
+	return d.take(min(limit, len(d.cur)))
+}
+
 // Skip discards n bytes.
 func (d *Decoder) Skip(n int) { d.take(n) }
 
