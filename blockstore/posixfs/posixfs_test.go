@@ -156,7 +156,7 @@ func TestUnprivileged(t *testing.T) {
 // TestCapabilities: with the capabilities of the unit file the daemon need not be root to act as
 // its clients.
 func TestCapabilities(t *testing.T) {
-	asNobody(t, "TestConformance/auto|TestOutside|TestHostRenames|TestOthersHandles|TestACL|TestSwitches", unitCaps...)
+	asNobody(t, "TestConformance/auto|TestOutside|TestHostRenames|TestOthersHandles|TestACL|TestSwitches|TestQuotaThread", unitCaps...)
 }
 
 // unitCaps are the capabilities over files that the unit file gives a daemon that is not root.
@@ -222,6 +222,29 @@ func testOwnUser(t *testing.T, opts Options) {
 	// What is the user's stays the user's.
 	_, _, _, err = f.Create(self, root, "own", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
 	must(t, err)
+}
+
+// TestQuotaThread: who is asked about changes nothing of the thread that asks, whoever it is.
+func TestQuotaThread(t *testing.T) {
+	needRoot(t)
+	for _, apart := range []bool{false, true} {
+		k := newCaller(true, apart)
+		k.onThread(func() (clean bool) { // the next one has it
+			before, err := capabilities()
+			must(t, err)
+			here := k
+			here.apart = false // on this thread
+			for _, uid := range []uint32{4711, 0, noID, k.uid} {
+				_, _ = here.quotaOf(-1, uid)
+				after, err := capabilities()
+				must(t, err)
+				if after != before || uint32(unix.Geteuid()) != k.uid {
+					t.Errorf("after the quota of %d: user %d, capabilities %#x, want %#x", uid, unix.Geteuid(), after, before)
+				}
+			}
+			return true
+		})
+	}
 }
 
 // TestSwitches: while a thread is somebody else it has none of the daemon's capabilities, and

@@ -1,6 +1,7 @@
 package posixfs
 
 import (
+	"runtime"
 	"unsafe"
 
 	"github.com/rstored/rstored/blockstore"
@@ -53,8 +54,21 @@ func (k *caller) quotaOf(fd int, uid uint32) (d dqblk, err error) {
 	if !k.on || uid == k.uid {
 		return getQuota(fd, uid)
 	}
-	if uid == noID {
+	switch uid {
+	case noID:
 		return d, unix.EPERM
+	case 0:
+		// The kernel takes all capabilities for good from a thread that stops being root: this one ends.
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread() // never unlocked
+			if err = unix.EPERM; setEUID(uid) {
+				d, err = getQuota(fd, uid)
+			}
+		}()
+		<-done
+		return d, err
 	}
 	k.onThread(func() (clean bool) {
 		if !setEUID(uid) {
