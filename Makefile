@@ -123,8 +123,10 @@ fuzz:
 # Random programs of verbs with random faults on a simulated network, for TORTURETIME:
 # some 700,000 an hour. A failure prints its seed and a smaller program
 # that fails too; RSTORED_SEED=n go test -run Torture ./test/torture runs it again.
+# Then random programs of NFS clients against a model of the server's state.
 torture:
 	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestTorture|TestSame' ./test/torture
+	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestRandom$$' ./nfs/nfs4
 
 # What takes too long for every change: some hours.
 nightly:

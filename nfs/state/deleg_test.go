@@ -97,6 +97,24 @@ func (d *delegs) recalls(told bool) (list []Recall) {
 	return list
 }
 
+// TestNoNeedlessRecall: an owner that has denied writing before others were given a delegation for reading opens the file
+// for reading again, which stands against nothing.
+func TestNoNeedlessRecall(t *testing.T) {
+	d := delegServer(t, Config{})
+	a, _, _ := d.callable(begin, "a")
+	b, _, _ := d.callable(begin, "b")
+	if _, st := b.Open(begin, &Open{Owner: []byte("q"), File: fileA, Access: Read, Deny: Write}); st != nfs.OK {
+		t.Fatal(st)
+	}
+	d.give(a, begin, fileA, false)
+	if _, st := b.Open(begin, &Open{Owner: []byte("q"), File: fileA, Access: Read}); st != nfs.OK || len(d.recalls(true)) != 0 {
+		t.Errorf("OPEN for reading: %v", st)
+	}
+	if _, st := b.Open(begin, &Open{Owner: []byte("q"), File: fileA, Access: Read, Deny: Write}); st != nfs.ErrJukebox || len(d.recalls(true)) != 1 {
+		t.Errorf("OPEN that denies: %v", st)
+	}
+}
+
 // TestDelegateOrNot: what stands against a delegation.
 func TestDelegateOrNot(t *testing.T) {
 	for _, c := range []struct {

@@ -201,7 +201,8 @@ func (s *Server) share(now time.Time, o *open, a *Open, want, prev *reservation,
 	if denier != nil {
 		return denier, false, k
 	}
-	k = sh.clash(now, o.key.file, o.c, want.access&Write != 0 || want.deny != 0, s.cfg.Lease)
+	// What the owner has open already was compared when it was opened.
+	k = sh.clash(now, o.key.file, o.c, access&Write != 0 || deny != 0, s.cfg.Lease)
 	if k.wait || len(k.revoke)+len(k.gone) > 0 {
 		return nil, false, k
 	}
