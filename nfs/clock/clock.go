@@ -5,26 +5,17 @@ package clock
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // begin is the wall clock's time less that of boot when the process began. It makes times of this clock readable, and
 // those of two processes nearly comparable; nothing is decided by it.
-var begin = time.Now().UnixNano() - boot()
-
-// boot is the time since the host was started, suspended or not, in nanoseconds.
-func boot() int64 {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		panic("no CLOCK_BOOTTIME: " + err.Error()) // Linux has it since 2.6.39
-	}
-	return t.Nano()
-}
+var begin = time.Now().UnixNano() - rpc.BootTime()
 
 // Now is the time since the host was started, counted from where the wall clock was when the process began. Times of
 // Now are for differences: setting the wall clock does not change them, and what is shown of them is off by as much as
 // the wall clock was set since. They have no monotonic reading of Go, whose clock stands while the host is suspended.
-func Now() time.Time { return time.Unix(0, begin+boot()) }
+func Now() time.Time { return time.Unix(0, begin+rpc.BootTime()) }
 
 // Since is the time since at, which is one of Now.
 func Since(at time.Time) time.Duration { return Now().Sub(at) }

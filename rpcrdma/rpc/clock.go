@@ -6,11 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// now is the time since the machine was started, in nanoseconds. Suspended time counts, and setting the
+// BootTime is the time since the machine was started, in nanoseconds. Suspended time counts, and setting the
 // date changes nothing. Processes of the same boot have the same clock.
-func now() int64 {
+func BootTime() int64 {
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // fails on kernels before 2.6.39 only
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic("no CLOCK_BOOTTIME: " + err.Error()) // Linux has it since 2.6.39
+	}
 	return t.Nano()
 }
 
@@ -21,7 +23,7 @@ var lastConn atomic.Int64
 func NextConn() int64 {
 	for {
 		last := lastConn.Load()
-		n := max(now(), last+1)
+		n := max(BootTime(), last+1)
 		if lastConn.CompareAndSwap(last, n) {
 			return n
 		}

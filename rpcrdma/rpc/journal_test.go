@@ -128,7 +128,7 @@ func TestJournalForgetsWhatIsOld(t *testing.T) {
 	if l := j.load(mem); len(l) > 0 {
 		t.Error("an empty journal knows a call")
 	}
-	last := now() - 10*lostAge
+	last := BootTime() - 10*lostAge
 	for i, x := range []struct {
 		age       int64
 		delivered bool
@@ -155,7 +155,7 @@ func TestJournalOfAnotherFormat(t *testing.T) {
 	mem := make([]byte, 8*recordLen)
 	var j journal
 	j.load(mem)
-	n := j.begin(&drcEntry{key: drcKey{xid: 1}}, now(), nil)
+	n := j.begin(&drcEntry{key: drcKey{xid: 1}}, BootTime(), nil)
 	r := mem[int(n)*recordLen:]
 	h := append([]byte("rsj1"), r[recSeq:recAt]...)
 	binary.BigEndian.PutUint32(r, crc32.Update(crc32.ChecksumIEEE(h), crc32.IEEETable, r[recSeq:replyAt]))
@@ -169,7 +169,7 @@ func FuzzJournal(f *testing.F) {
 	mem := make([]byte, 2*recordLen)
 	var j journal
 	j.load(mem)
-	j.finish(j.begin(&drcEntry{key: drcKey{xid: 1}}, now(), []byte("note")), []byte("reply"))
+	j.finish(j.begin(&drcEntry{key: drcKey{xid: 1}}, BootTime(), []byte("note")), []byte("reply"))
 	f.Add(bytes.Clone(mem), uint16(3))
 	f.Fuzz(func(t *testing.T, b []byte, flip uint16) {
 		for i := range len(b) / recordLen { // good checksums reach further

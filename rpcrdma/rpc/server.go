@@ -93,7 +93,7 @@ func NewServer(cfg ServerConfig) *Server {
 	s.ready.L = &s.mu
 	s.busy = make([]working, cfg.Workers)
 	s.deferred.calls = make(map[*Call]*time.Timer)
-	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes, cfg.Journal, now())
+	s.cache.init(cfg.ReplyCacheEntries, cfg.ReplyCacheBytes, cfg.Journal, BootTime())
 	n := 0
 	for _, p := range s.programs {
 		s.rows = append(s.rows, n)
@@ -389,7 +389,7 @@ func (s *Server) work(i int) {
 // first looks a mutating call up in the reply cache. It reports whether the
 // call is to be executed; if not, it has been or will be answered.
 func (s *Server) first(c *Call) bool {
-	c.start = now()
+	c.start = BootTime()
 	entry, verdict := s.cache.begin(c.key(), c)
 	switch verdict {
 	case drcNew:

@@ -138,7 +138,7 @@ func TestSnapshotOfAnother(t *testing.T) {
 	b := gobOf(t, struct {
 		Replies []reply
 		More    bool
-	}{[]reply{{Peer: make([]byte, 16), XID: 8, Reply: []byte("x"), At: 7}, {Key: make([]byte, 32), XID: 7, Reply: []byte("x"), At: now(), News: "y"}}, true})
+	}{[]reply{{Peer: make([]byte, 16), XID: 8, Reply: []byte("x"), At: 7}, {Key: make([]byte, 32), XID: 7, Reply: []byte("x"), At: BootTime(), News: "y"}}, true})
 	s := NewServer(ServerConfig{Workers: 1})
 	defer s.Close()
 	if err := s.Restore(b); err != nil || s.cache.count != 1 || s.cache.entries[drcKey{xid: 7}] == nil {
@@ -156,7 +156,7 @@ func gobOf(t testing.TB, v any) []byte {
 }
 
 func TestDamagedSnapshots(t *testing.T) {
-	key, now := make([]byte, 32), now()
+	key, now := make([]byte, 32), BootTime()
 	for name, x := range map[string][]snapReply{
 		"a short key":      {{Key: key[:31], At: now}},
 		"a long key":       {{Key: append(key, 0), At: now}},
@@ -175,7 +175,7 @@ func TestDamagedSnapshots(t *testing.T) {
 
 // FuzzSnapshot: a snapshot is refused, or restored.
 func FuzzSnapshot(f *testing.F) {
-	now := now()
+	now := BootTime()
 	f.Add(gobOf(f, snapshot{
 		Replies: []snapReply{{Key: make([]byte, 32), At: now, Reply: make([]byte, 9), Refs: []snapRef{{At: 5, Data: []byte("x")}}}, {Key: make([]byte, 32), XID: 1, At: now}},
 		Procs:   []snapProc{{Prog: testProg, Vers: 2, Proc: 1, Calls: 3}}, Faults: []uint64{1},

@@ -59,9 +59,9 @@ var law = []struct {
 	{dir: "nfs", allow: []string{"nfs/...", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
 	{dir: "nfs/state", allow: []string{"nfs", "nfs/lock", "rpcrdma/rpc"}}, // no store, no message
 	{dir: "nfs/acl", allow: []string{"rpcrdma/xdr", "blockstore"}},        // a function of what it is given
-	{dir: "nfs/clock", unix: true},                                        // CLOCK_BOOTTIME
-	{dir: "nfs/idmap"},                                                    // who knows names is passed in
-	{dir: "nfs/hosts"},                                                    // and who knows hosts
+	{dir: "nfs/clock", allow: []string{"rpcrdma/rpc"}},                    // the clock of the boot
+	{dir: "nfs/idmap"}, // who knows names is passed in
+	{dir: "nfs/hosts"}, // and who knows hosts
 	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/clock", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
 	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp"}}, // puts the client together
 	{dir: "nfs/bridge", allow: []string{"nfs/...", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr"}},                      // TCP to RDMA
