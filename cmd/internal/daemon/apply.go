@@ -14,6 +14,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/desired"
+	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
@@ -117,8 +118,8 @@ func (d *Daemon) before() (state.Entry, error) {
 
 // prepared is what was opened for a change that is not made yet.
 type prepared struct {
-	exports []*served
-	ports   []*port
+	stores *exports.Ready
+	ports  []*port
 }
 
 // prepare opens what will be needed, but for ports that others are in the way of. Call with mu held.
@@ -129,21 +130,8 @@ func (d *Daemon) prepare(next *desired.State) (_ *prepared, err error) {
 			p.drop()
 		}
 	}()
-	mounts := desired.HostMounts()
-	for i := range next.Exports {
-		e := &next.Exports[i]
-		if desired.MountedAt(&e.Export, mounts) != nil ||
-			slices.ContainsFunc(d.exports, func(s *served) bool { return s.store != nil && sameStore(&s.Export.Export, &e.Export) }) {
-			continue
-		}
-		s := &served{Export: *e}
-		if s.ID, err = d.state.ExportID(&e.Export); err != nil {
-			return nil, err
-		}
-		if s.store, err = d.openGate(&e.Export, s.ID, next.Exports); err != nil {
-			return nil, fmt.Errorf("export %s: %w", e.Pseudo, err)
-		}
-		p.exports = append(p.exports, s)
+	if p.stores, err = d.exports.Prepare(next.Exports, desired.HostMounts()); err != nil {
+		return nil, err
 	}
 	for _, w := range next.Ports {
 		if slices.ContainsFunc(d.ports, func(o *port) bool { return o.PortSpec == w.PortSpec && o.open() }) ||
@@ -170,30 +158,21 @@ func samePortNumber(a, b control.PortSpec) bool {
 
 // drop closes what nobody has taken.
 func (p *prepared) drop() {
-	for _, s := range p.exports {
-		if s.store != nil {
-			_ = s.store.Close()
-		}
+	if p.stores != nil {
+		p.stores.Close()
 	}
 	for _, o := range p.ports {
 		_ = o.remove()
 	}
-	p.exports, p.ports = nil, nil
+	p.ports = nil
 }
 
-// store takes a store that was opened, if there is one for an export. nil has none.
-func (p *prepared) store(e *config.Export) *gate {
+// exports are the stores. nil has none.
+func (p *prepared) exports() *exports.Ready {
 	if p == nil {
 		return nil
 	}
-	for _, s := range p.exports {
-		if s.store != nil && sameStore(&s.Export.Export, e) {
-			g := s.store
-			s.store = nil
-			return g
-		}
-	}
-	return nil
+	return p.stores
 }
 
 // port takes a port that was opened, if it is there.

@@ -26,6 +26,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/desired"
+	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/names"
 	"github.com/rstored/rstored/cmd/internal/otlp"
@@ -96,13 +97,12 @@ type Daemon struct {
 	noUmask  bool // see posixfs.Options
 
 	// mu serializes changes of exports and ports, and guards what follows.
-	mu          sync.Mutex
-	handedOver  bool // another process was let serve: nothing here counts any more. It is set with acting held, too
-	exports     []*served
-	filesystems map[uint32]filesystem // of exports that are served, by number
-	ports       []*port
-	opened      *prepared // for the change that is being made
-	portsOpen   bool      // those of the start
+	mu         sync.Mutex
+	handedOver bool // another process was let serve: nothing here counts any more. It is set with acting held, too
+	exports    *exports.Set
+	ports      []*port
+	opened     *prepared // for the change that is being made
+	portsOpen  bool      // those of the start
 	// memory is what the RDMA ports on devices in user space share, pinned what those on devices of the
 	// kernel do; nil before there is one.
 	memory, pinned *rpcrdma.Memory
@@ -421,6 +421,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	}
 	d.failures.Programs, d.failures.Refused = d.served, d.refused
 	d.recorder = newRecorder(d.served, cfg.OpsClients, d.log.Slog("store"))
+	d.exports = d.newExports()
 	d.otlp = otlp.New(otlp.Config{Recorder: d.recorder, Version: cli.ReadBuild().Version, Log: d.log.Slog("otlp")})
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,

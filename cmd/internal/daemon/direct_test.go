@@ -43,7 +43,11 @@ func TestDirectSetting(t *testing.T) {
 		if n, _, _, err := x.FS.WriteAt(nil, h, p, 0, blockstore.Unstable); n != len(p) || err != nil {
 			t.Fatal(n, err)
 		}
-		if n := x.FS.(*gate).fs.(*posixfs.FS).Counters().DirectWrites; n != want {
+		e, err := d.exports.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := e.Store().(*posixfs.FS).Counters().DirectWrites; n != want {
 			t.Errorf("%s: %d writes past the page cache, want %d", name, n, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/blockstore/posixfs"
+	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
@@ -81,7 +82,7 @@ func newServerOf(t *testing.T, dir string, cfg roce.Config) *mappedServer {
 		t.Fatal(err)
 	}
 	table := nfs.NewTable(nil)
-	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: &gate{fs: s.store, empty: make(chan struct{})}}); err != nil {
+	if err := table.Add(&nfs.Export{ID: 1, Pseudo: "/data", FS: exports.Guard(s.store)}); err != nil {
 		t.Fatal(err)
 	}
 	nc := nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("the secret of the handles"))}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/rstored/rstored/cmd/internal/exports"
 )
 
 // checkMissingExports looks at what was handed over of stores that this process did not open: an export
@@ -19,12 +21,12 @@ func (t *predecessor) checkMissingExports(d *Daemon) error {
 		if !ok {
 			continue
 		}
-		if i := slices.IndexFunc(d.exports, func(s *served) bool { return s.Pseudo == pseudo && s.Error != "" }); i >= 0 {
-			return fmt.Errorf("export %s: %w", pseudo, errors.New(d.exports[i].Error))
+		if i := slices.IndexFunc(d.exports.All(), func(s *exports.Export) bool { return s.Pseudo == pseudo && s.Error != "" }); i >= 0 {
+			return fmt.Errorf("export %s: %w", pseudo, errors.New(d.exports.All()[i].Error))
 		}
 	}
 	served := func(id uint32) bool {
-		return slices.ContainsFunc(d.exports, func(s *served) bool { return s.ID == id && s.store != nil })
+		return slices.ContainsFunc(d.exports.All(), func(s *exports.Export) bool { return s.ID == id && s.Open() })
 	}
 	for _, id := range slices.Concat(d.nfs4.State().Exports(), d.locks.Exports()) {
 		if !served(id) {

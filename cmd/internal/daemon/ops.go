@@ -18,6 +18,7 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/ops"
 	"github.com/rstored/rstored/nfs"
@@ -258,35 +259,34 @@ func (d *Daemon) ready(context.Context) []ops.Check {
 // nobody, and is not asked again before it has.
 type volumes struct {
 	mu   sync.Mutex
-	busy map[*gate]bool
+	busy map[blockstore.FS]bool
 }
 
 // read asks all at once, and lists those that have answered in time.
 func (v *volumes) read(d *Daemon) []ops.Volume {
-	d.mu.Lock()
-	exports := d.exports
-	d.mu.Unlock()
-	answers, asked := make(chan ops.Volume, len(exports)), 0
+	all := d.exports.All()
+	answers, asked := make(chan ops.Volume, len(all)), 0
 	v.mu.Lock()
 	if v.busy == nil {
-		v.busy = make(map[*gate]bool)
+		v.busy = make(map[blockstore.FS]bool)
 	}
-	for _, s := range exports {
-		if s.store == nil || v.busy[s.store] {
+	for _, s := range all {
+		if !s.Open() || v.busy[s.Store()] {
 			continue
 		}
-		v.busy[s.store] = true
+		v.busy[s.Store()] = true
 		asked++
-		go func(g *gate, name string) {
-			st, err := g.volume()
+		go func(fs blockstore.FS, e *exports.Export) {
+			st, err := e.Volume()
 			v.mu.Lock()
-			delete(v.busy, g)
+			delete(v.busy, fs)
 			v.mu.Unlock()
+			name := e.Pseudo
 			if err != nil {
 				name = ""
 			}
 			answers <- ops.Volume{Export: name, Size: st.TotalBytes, Free: st.FreeBytes, Available: st.AvailBytes, Files: st.TotalFiles, FilesFree: st.FreeFiles}
-		}(s.store, s.Pseudo)
+		}(s.Store(), s)
 	}
 	v.mu.Unlock()
 	var out []ops.Volume
@@ -303,19 +303,6 @@ func (v *volumes) read(d *Daemon) []ops.Volume {
 		}
 	}
 	return out
-}
-
-// volume asks the store how full it is. It is not measured as a client's call.
-func (g *gate) volume() (blockstore.Stat, error) {
-	if !g.enter() {
-		return blockstore.Stat{}, blockstore.ErrStale
-	}
-	defer g.leave()
-	h, err := g.fs.Root()
-	if err != nil {
-		return blockstore.Stat{}, err
-	}
-	return g.fs.Stat(&blockstore.Cred{}, h)
 }
 
 // Ops implements control.Backend.

@@ -13,6 +13,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/desired"
+	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
@@ -20,7 +21,7 @@ import (
 // running is what is served now. Call with mu held.
 func (d *Daemon) running() desired.State {
 	var p desired.State
-	for _, s := range d.exports {
+	for _, s := range d.exports.All() {
 		p.Exports = append(p.Exports, s.Export)
 	}
 	for _, o := range d.ports {
@@ -87,9 +88,8 @@ func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, desir
 	p.Warnings = append(p.Warnings, exposures(next.Exports)...)
 	for i := range next.Exports {
 		e := &next.Exports[i]
-		j := slices.IndexFunc(d.exports, func(s *served) bool { return s.store != nil && sameStore(&s.Export.Export, &e.Export) })
-		if j >= 0 {
-			if e.Async && !d.exports[j].Async {
+		if now, ok := d.exports.Serves(&e.Export); ok {
+			if e.Async && !now.Async {
 				p.Warnings = append(p.Warnings, fmt.Sprintf("export %s: writes would be acknowledged before they are on disk", e.Pseudo))
 			}
 			continue
@@ -176,12 +176,12 @@ func (d *Daemon) hurts(next *desired.State) []control.Hurt {
 	by, idle, all := d.usersOf()
 	gone := make(map[uint32]string)
 	seen := make(map[uint32]bool)
-	for _, s := range d.exports {
-		if s.store == nil || seen[s.ID] {
+	for _, s := range d.exports.All() {
+		if !s.Open() || seen[s.ID] {
 			continue
 		}
 		seen[s.ID] = true
-		i := slices.IndexFunc(next.Exports, func(e control.Export) bool { return sameStore(&s.Export.Export, &e.Export) })
+		i := slices.IndexFunc(next.Exports, func(e control.Export) bool { return exports.SameStore(&s.Export.Export, &e.Export) })
 		now := d.table.ByID(s.ID)
 		if now == nil {
 			continue
@@ -210,7 +210,7 @@ func (d *Daemon) hurts(next *desired.State) []control.Hurt {
 	}
 	h.holders(d, gone)
 	d.hurtsOfPorts(h, next)
-	if !all && len(d.exports) > 0 {
+	if !all && len(d.exports.All()) > 0 {
 		h.add(control.HurtOthers, "", nil, "there are more clients than can be remembered; those beyond were not looked at")
 	}
 	return h.list
@@ -219,7 +219,7 @@ func (d *Daemon) hurts(next *desired.State) []control.Hurt {
 // hurtsOf are the hurts of a change of an export that stays. Call with mu held.
 func (d *Daemon) hurtsOf(h *hurtList, now *nfs.Export, e *control.Export, users []usage) {
 	name := e.Pseudo
-	after, err := (&served{Export: *e}).toNFS(name, d.cfg.Load().TLS.XprtSec).Prospect(d.hosts)
+	after, err := (&exports.Export{Export: *e}).NFS(name, d.cfg.Load().TLS.XprtSec).Prospect(d.hosts)
 	if err != nil {
 		h.add(control.HurtUnknown, name, nil, "%v", err)
 		return

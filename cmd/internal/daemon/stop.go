@@ -72,16 +72,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		d.log.Warn("not everything ended in time; stopping all the same")
 		return d.control.Close()
 	}
-	d.mu.Lock()
-	stores := d.exports
-	d.exports = nil
-	d.mu.Unlock()
-	for _, s := range stores {
-		if s.store != nil {
-			err = errors.Join(err, s.store.Close())
-		}
-	}
-	err = errors.Join(err, d.control.Close(), d.state.Close())
+	err = errors.Join(err, d.exports.Close(), d.control.Close(), d.state.Close())
 	d.freeMemory(err)
 	d.log.Info("stopped", zap.Error(err))
 	return err
@@ -125,10 +116,8 @@ func (d *Daemon) release() {
 		d.rpc.Close()
 		d.portmap.Close()
 	}
-	for _, s := range d.exports {
-		if s.store != nil {
-			_ = s.store.Close()
-		}
+	if d.exports != nil {
+		_ = d.exports.Close()
 	}
 	if d.state != nil {
 		_ = d.state.Close()

@@ -22,6 +22,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/handover"
 	"github.com/rstored/rstored/cmd/internal/safepath"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -415,8 +416,8 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 	if err != nil {
 		return thaw, err
 	}
-	for _, e := range d.exports {
-		s, ok := e.movableStore()
+	for _, e := range d.exports.All() {
+		s, ok := movable(e)
 		if !ok {
 			continue
 		}
@@ -591,8 +592,8 @@ func (d *Daemon) parts() (out []*handover.Part, err error) {
 	if err := add(partControl, nil, []*os.File{sock}, err); err != nil {
 		return out, err
 	}
-	for _, e := range d.exports {
-		if s, ok := e.movableStore(); ok {
+	for _, e := range d.exports.All() {
+		if s, ok := movable(e); ok {
 			data, files, err := s.Handover()
 			if err := add(partStore+e.Pseudo, data, files, err); err != nil {
 				return out, err
@@ -659,12 +660,12 @@ type restorable interface {
 	Takeover(data []byte, files []*os.File) error
 }
 
-// movableStore is the store of an export, if it can go on in another process.
-func (s *served) movableStore() (restorable, bool) {
-	if s.store == nil {
+// movable is the store of an export, if it can go on in another process.
+func movable(e *exports.Export) (restorable, bool) {
+	if !e.Open() {
 		return nil, false
 	}
-	m, ok := s.store.fs.(restorable)
+	m, ok := e.Store().(restorable)
 	return m, ok
 }
 

@@ -72,6 +72,8 @@ var law = []struct {
 	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
 	{dir: "cmd/internal/capture", allow: []string{"rdma", "rdma/link", "rdma/link/udp", "rdma/wire"}},
 	{dir: "cmd/internal/desired", allow: []string{"cmd/internal/config", "cmd/internal/control", "cmd/internal/state"}, unix: true},
+	{dir: "cmd/internal/exports", allow: []string{"blockstore/...", "cmd/internal/config", "cmd/internal/control", "cmd/internal/desired",
+		"cmd/internal/measure", "cmd/internal/state", "cmd/internal/telemetry", "nfs", "rdma/verbs"}, unix: true},
 	{dir: "cmd/internal/names", allow: []string{"cmd/internal/config", "nfs/hosts", "nfs/idmap"}},
 	{dir: "cmd/internal/postmortem", allow: []string{"cmd/internal/config", "cmd/internal/control", "rdma/...", "rpcrdma", "rpcrdma/rpc"}},
 	{dir: "cmd", allow: []string{"..."}, unix: true},

@@ -1,4 +1,4 @@
-package daemon
+package exports
 
 import (
 	"fmt"
@@ -17,8 +17,9 @@ import (
 // linksMax is how many symbolic links a path may lead through, as in the kernel.
 const linksMax = 40
 
-// resolveAmong is the directory that an export's path leads to. A symbolic link that lies in the directory of another
-// export is an error: a client of that one could have made it, and have any directory of the host exported.
+// resolveAmong is the directory that an export's path leads to. A symbolic link that lies in the
+// directory of another export is an error: a client of that one could have made it, and have any
+// directory of the host exported.
 func resolveAmong(e *config.Export, list []control.Export) (string, error) {
 	var around []*config.Export
 	var dirs []string
@@ -56,7 +57,8 @@ func resolveAmong(e *config.Export, list []control.Export) (string, error) {
 		}
 		for i, dir := range dirs {
 			if _, in := desired.Within(dir, p); in {
-				return "", fmt.Errorf("%s is a symbolic link in export %s, whose clients could have made it; if it is meant, export the directory that it leads to by its own path", p, around[i].Pseudo)
+				return "", fmt.Errorf("%s is a symbolic link in export %s, whose clients could have made it; if "+
+					"it is meant, export the directory that it leads to by its own path", p, around[i].Pseudo)
 			}
 		}
 		to, err := os.Readlink(p)
@@ -74,7 +76,8 @@ func resolveAmong(e *config.Export, list []control.Export) (string, error) {
 // located is a store that knows which directory it has opened.
 type located interface{ Dir() string }
 
-// checkLinks is an error if a store has opened a directory that clients of other exports may have chosen.
+// checkLinks is an error if a store has opened a directory that clients of other exports may have
+// chosen.
 func checkLinks(e *config.Export, store any, list []control.Export) error {
 	s, ok := store.(located)
 	if !ok {

@@ -1,4 +1,4 @@
-package daemon
+package exports
 
 import (
 	"crypto/rand"
@@ -22,14 +22,14 @@ type filesystem struct {
 
 // filesystem is the identity of the filesystem that an export without an fsid is in. It is
 // recorded at first use and stays as long as the filesystem has the UUID of then, or if it
-// has none, the f_fsid. Call with mu held.
-func (d *Daemon) filesystem(e *config.Export, export uint32) (uint64, error) {
+// has none, the f_fsid. Only Apply and Prepare call it.
+func (s *Set) filesystem(e *config.Export, export uint32) (uint64, error) {
 	found, err := posixfs.ProbeFilesystem(e.Path)
 	if err != nil {
 		return 0, err
 	}
-	log := d.log.With(zap.String("export", e.Pseudo), zap.String("path", e.Path))
-	was, known := d.state.Filesystem(export)
+	log := s.Log.With(zap.String("export", e.Pseudo), zap.String("path", e.Path))
+	was, known := s.State.Filesystem(export)
 	is, same := recognize(was, &found)
 	if known && !same {
 		log.Warn("another filesystem is here: file handles of the one before are stale",
@@ -37,25 +37,27 @@ func (d *Daemon) filesystem(e *config.Export, export uint32) (uint64, error) {
 	}
 	if found.ByDevice {
 		log.Warn("the filesystem has no UUID: file handles become stale when its device gets another number, " +
-			"and nothing tells it from another filesystem on that device; the option fsid= gives the export an identity")
+			"and nothing tells it from another filesystem on that device; the option fsid= gives the export an " +
+			"identity")
 	}
-	if o := d.copyOf(export, is.ID, &found); o != nil {
+	if o := s.copyOf(export, is.ID, &found); o != nil {
 		if is.ID, err = newID(); err != nil {
 			return 0, err
 		}
-		log.Warn("the filesystem has the UUID of another one that is exported: it is known by an identity of its own, which "+
+		log.Warn("the filesystem has the UUID of another one that is exported: it is known by an identity of its "+
+			"own, which "+
 			"the state directory alone has; give it a UUID of its own, or the export the option fsid=",
 			zap.String("uuid", is.UUID), zap.String("other", o.path))
 	}
 	if !known || is != was {
-		if err := d.state.SetFilesystem(export, is); err != nil {
+		if err := s.State.SetFilesystem(export, is); err != nil {
 			return 0, err
 		}
 	}
-	if d.filesystems == nil {
-		d.filesystems = make(map[uint32]filesystem)
+	if s.filesystems == nil {
+		s.filesystems = make(map[uint32]filesystem)
 	}
-	d.filesystems[export] = filesystem{found, e.Path, is.ID}
+	s.filesystems[export] = filesystem{found, e.Path, is.ID}
 	return is.ID, nil
 }
 
@@ -79,8 +81,8 @@ func recognize(was state.Filesystem, found *posixfs.Filesystem) (is state.Filesy
 }
 
 // copyOf is an export whose filesystem has the same identity without being the same.
-func (d *Daemon) copyOf(export uint32, id uint64, found *posixfs.Filesystem) *filesystem {
-	for n, o := range d.filesystems {
+func (s *Set) copyOf(export uint32, id uint64, found *posixfs.Filesystem) *filesystem {
+	for n, o := range s.filesystems {
 		if n != export && o.id == id && o.Dev != found.Dev && o.SameDirectory(found) {
 			return &o
 		}

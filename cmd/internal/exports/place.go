@@ -1,4 +1,4 @@
-package daemon
+package exports
 
 import (
 	"path"
@@ -9,18 +9,18 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/nfs"
-	"go.uber.org/zap"
 )
 
 // place is where an export lies in another one: in the nearest around it on the host, where it
 // has the same place for clients.
-func place(s *served, list []*served) *nfs.Place {
+func place(s *Export, list []*Export) *nfs.Place {
 	if s.Type != config.TypePosix {
 		return nil
 	}
-	var over *served
+	var over *Export
 	for _, o := range list {
-		if _, ok := desired.Within(o.Path, s.Path); ok && o.store != nil && o.Type == config.TypePosix && (over == nil || len(o.Path) > len(over.Path)) {
+		if _, ok := desired.Within(o.Path, s.Path); ok && o.store != nil && o.Type == config.TypePosix &&
+			(over == nil || len(o.Path) > len(over.Path)) {
 			over = o
 		}
 	}
@@ -47,16 +47,4 @@ func place(s *served, list []*served) *nfs.Place {
 		return nil // something lies between them that is no directory of the export
 	}
 	return &nfs.Place{Export: over.ID, Dir: h, Name: path.Base(rest)}
-}
-
-// mountsChanged brings the exports that depend on mounts in line with them.
-func (d *Daemon) mountsChanged() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.draining.Load() || d.handedOver || !slices.ContainsFunc(d.exports, func(s *served) bool { return s.CrossMnt || s.MountPoint != "" }) {
-		return
-	}
-	if err := d.applyExports(false); err != nil {
-		d.log.Warn("after a change of the host's mounts", zap.Error(err))
-	}
 }

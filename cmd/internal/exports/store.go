@@ -1,4 +1,4 @@
-package daemon
+package exports
 
 import (
 	"errors"
@@ -19,10 +19,10 @@ import (
 
 // openStore opens what an export exports. Each posix store keeps its state in a
 // directory of its own, named after the export's number, which never changes.
-func (d *Daemon) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
+func (s *Set) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 	switch e.Type {
 	case config.TypePosix:
-		dir := filepath.Join(d.state.Dir(), "exports", strconv.FormatUint(uint64(id), 10))
+		dir := filepath.Join(s.State.Dir(), "exports", strconv.FormatUint(uint64(id), 10))
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
@@ -30,7 +30,7 @@ func (d *Daemon) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 		var filesystem uint64
 		if fsid == 0 {
 			var err error
-			if filesystem, err = d.filesystem(e, id); err != nil {
+			if filesystem, err = s.filesystem(e, id); err != nil {
 				return nil, err
 			}
 		}
@@ -38,11 +38,11 @@ func (d *Daemon) openStore(e *config.Export, id uint32) (blockstore.FS, error) {
 			StateDir:   dir,
 			FSID:       fsid,
 			Filesystem: filesystem,
-			NoUmask:    d.noUmask,
+			NoUmask:    s.NoUmask,
 			// The kernel's RDMA devices take nothing from a thread that was once another user.
 			OwnThreads: verbs.Available() == nil,
-			Files:      d.openFiles,
-			Logger:     d.log.Slog("posixfs").With("export", e.Pseudo),
+			Files:      s.Files,
+			Logger:     s.Log.Slog("posixfs").With("export", e.Pseudo),
 		})
 	case config.TypeMemory:
 		limit, err := memoryLimit()

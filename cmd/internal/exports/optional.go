@@ -1,0 +1,220 @@
+package exports
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/cmd/internal/measure"
+)
+
+// optional enters the gate of a store that has an optional interface.
+func optional[T any](g *gate) (x T, err error) {
+	x, ok := g.fs.(T)
+	if !ok {
+		return x, blockstore.ErrNotSupp
+	}
+	if !g.enter() {
+		return x, blockstore.ErrStale
+	}
+	return x, nil
+}
+
+func (g *gate) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
+	x, err := optional[blockstore.Extents](g)
+	if err != nil {
+		return 0, err
+	}
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
+	return x.Seek(c, h, off, hole)
+}
+
+func (g *gate) Allocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) error {
+	x, err := optional[blockstore.Extents](g)
+	if err != nil {
+		return err
+	}
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
+	return x.Allocate(c, h, off, n)
+}
+
+func (g *gate) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) error {
+	x, err := optional[blockstore.Extents](g)
+	if err != nil {
+		return err
+	}
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
+	return x.Deallocate(c, h, off, n)
+}
+
+func (g *gate) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
+	n uint64,
+) error {
+	x, err := optional[blockstore.Extents](g)
+	if err != nil {
+		return err
+	}
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
+	return x.Clone(c, from, fromOff, to, toOff, n)
+}
+
+func (g *gate) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff,
+	n uint64,
+) (uint64, error) {
+	x, err := optional[blockstore.Extents](g)
+	if err != nil {
+		return 0, err
+	}
+	defer g.left(measure.StoreSpace, c, g.meter.Begin())
+	return x.Copy(c, from, fromOff, to, toOff, n)
+}
+
+func (g *gate) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) ([]byte, error) {
+	x, err := optional[blockstore.Xattrs](g)
+	if err != nil {
+		return nil, err
+	}
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
+	return x.GetXattr(c, h, name)
+}
+
+func (g *gate) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte,
+	mode blockstore.SetXattrMode,
+) (blockstore.Wcc, error) {
+	x, err := optional[blockstore.Xattrs](g)
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
+	return x.SetXattr(c, h, name, value, mode)
+}
+
+func (g *gate) ListXattrs(c *blockstore.Cred, h blockstore.Handle) ([]string, error) {
+	x, err := optional[blockstore.Xattrs](g)
+	if err != nil {
+		return nil, err
+	}
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
+	return x.ListXattrs(c, h)
+}
+
+func (g *gate) RemoveXattr(c *blockstore.Cred, h blockstore.Handle, name string) (blockstore.Wcc, error) {
+	x, err := optional[blockstore.Xattrs](g)
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
+	return x.RemoveXattr(c, h, name)
+}
+
+func (g *gate) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind) (blockstore.ACL, error) {
+	x, err := optional[blockstore.ACLs](g)
+	if err != nil {
+		return nil, err
+	}
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
+	return x.GetACL(c, h, kind)
+}
+
+func (g *gate) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind,
+	l blockstore.ACL,
+) (blockstore.Wcc, error) {
+	x, err := optional[blockstore.ACLs](g)
+	if err != nil {
+		return blockstore.Wcc{}, err
+	}
+	defer g.left(measure.StoreXattr, c, g.meter.Begin())
+	return x.SetACL(c, h, kind, l)
+}
+
+func (g *gate) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, error) {
+	x, err := optional[blockstore.Quotas](g)
+	if err != nil {
+		return blockstore.Quota{}, err
+	}
+	defer g.leave()
+	return x.Quota(c, h)
+}
+
+func (g *gate) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*blockstore.HostLock, error) {
+	x, err := optional[blockstore.HostLocker](g)
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
+	return x.LockHost(h, start, end, exclusive)
+}
+
+func (g *gate) UnlockHost(h blockstore.Handle, start, end uint64) {
+	if x, err := optional[blockstore.HostLocker](g); err == nil {
+		defer g.leave()
+		x.UnlockHost(h, start, end)
+	}
+}
+
+func (g *gate) ReleaseHost(h blockstore.Handle) {
+	if x, err := optional[blockstore.HostLocker](g); err == nil {
+		defer g.leave()
+		x.ReleaseHost(h)
+	}
+}
+
+func (g *gate) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) (*blockstore.HostLock, error) {
+	x, err := optional[blockstore.HostLocker](g)
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
+	return x.TestHost(h, start, end, exclusive)
+}
+
+// Lease implements blockstore.Leaser. Nobody else can reach the files of a store that has no
+// leases.
+func (g *gate) Lease(h blockstore.Handle, write bool, broken func()) (func(), error) {
+	x, ok := g.fs.(blockstore.Leaser)
+	if !ok {
+		return nil, nil
+	}
+	if !g.enter() {
+		return nil, blockstore.ErrStale
+	}
+	defer g.leave()
+	return x.Lease(h, write, broken)
+}
+
+// Pin implements blockstore.Pinner.
+func (g *gate) Pin(h blockstore.Handle) error {
+	x, err := optional[blockstore.Pinner](g)
+	if err != nil {
+		return err
+	}
+	defer g.leave()
+	return x.Pin(h)
+}
+
+// Unpin implements blockstore.Pinner. Close ends all pins.
+func (g *gate) Unpin(h blockstore.Handle) {
+	if x, err := optional[blockstore.Pinner](g); err == nil {
+		defer g.leave()
+		x.Unpin(h)
+	}
+}
+
+// Map implements blockstore.Mapper. What is lent may outlive the store.
+func (g *gate) Map(c *blockstore.Cred, h blockstore.Handle, off uint64, n int) (blockstore.Window, bool) {
+	x, err := optional[blockstore.Mapper](g)
+	if err != nil {
+		return nil, false
+	}
+	defer g.leave()
+	return x.Map(c, h, off, n)
+}
+
+// WriteNowait implements blockstore.NowaitWriter.
+func (g *gate) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64,
+	how blockstore.Stability,
+) (int, blockstore.Stability, blockstore.Wcc, error) {
+	x, err := optional[blockstore.NowaitWriter](g)
+	if err != nil {
+		return 0, how, blockstore.Wcc{}, blockstore.ErrWouldBlock
+	}
+	defer g.leave()
+	return x.WriteNowait(c, h, p, off, how)
+}
