@@ -7,18 +7,17 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Calls to the client travel on the connection that the client made (RFC 8167): in
-// messages without chunks, as many at a time as the client allows, which is one until
-// it has said how many. Their replies come in receives that are posted beyond the
-// credits granted.
+// Calls to the client use the connection that the client made (RFC 8167), in messages without
+// chunks. The client grants credits for them in its replies; before the first reply there is one.
+// The replies arrive in the receives that are posted beyond the client's credits.
 
-// backward is a connection's calls to its client. It belongs to the loop, except calls.
+// backward is the calls of a connection to its client. It belongs to the loop, except calls.
 type backward struct {
 	c     *serverConn
 	calls *rpc.Backward
-	mem   []byte // message buffers; nil until the first call
-	free  []int  // of those
-	queue [][]byte
+	mem   []byte   // message buffers; nil until the first call
+	free  []int    // unused message buffers; a buffer is in use until its SEND completes
+	queue [][]byte // messages that wait for a buffer
 }
 
 // backwardInline is the longest message, and the size of its buffer.
@@ -34,7 +33,7 @@ func (b *backward) init(c *serverConn) {
 	}, min(c.inlineOut, backwardInline)-minMessage, 1)
 }
 
-// send sends a message, or keeps it until one of those before it has arrived.
+// send sends a message, or queues it until an earlier SEND completes.
 func (b *backward) send(msg []byte) {
 	c := b.c
 	if c.dead {
@@ -55,13 +54,14 @@ func (b *backward) send(msg []byte) {
 		}
 	}
 	if len(b.queue) >= 2*rpc.BackwardCalls {
-		c.fail(errBackward, fmt.Errorf("the client answers calls before it has received them"))
+		c.fail(errBackward, fmt.Errorf("the client answers calls before it receives them"))
 		return
 	}
 	b.queue = append(b.queue, msg)
 	b.pump()
 }
 
+// pump posts queued messages as far as there are buffers.
 func (b *backward) pump() {
 	c := b.c
 	for len(b.queue) > 0 && len(b.free) > 0 && !c.dead {
@@ -82,31 +82,32 @@ func (b *backward) pump() {
 	}
 }
 
-// sent is the completion of a message.
+// sent handles the completion of the SEND from buffer i.
 func (b *backward) sent(i int) {
 	b.free = append(b.free, i)
 	b.pump()
 }
 
-// receive takes a reply of the client.
+// receive handles a reply of the client. A reply with chunks, with two XIDs, or that no call waits
+// for is counted and ignored.
 func (b *backward) receive(s *slot) {
 	h, n := &s.hdr, &b.c.l.n
 	if len(h.Reads) > 0 || len(h.Writes) > 0 || h.HasReply || rpc.ReplyXID(s.inline) != h.XID ||
 		!b.calls.Receive(s.inline, max(h.Credits, 1)) {
-		n.add(errBackward) // nobody asked for it, or not so
+		n.add(errBackward)
 	} else {
 		n.add(recvBackward)
 	}
 	s.recycle()
 }
 
-// end tells those who wait that the connection has ended.
+// end fails the calls in progress: the connection has ended.
 func (b *backward) end() {
 	b.queue = nil
 	b.calls.Close()
 }
 
-// release gives the buffers back.
+// release returns the buffers to the pool.
 func (b *backward) release() {
 	if b.calls != nil {
 		b.calls.Close()

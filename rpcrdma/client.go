@@ -1,98 +1,33 @@
 package rpcrdma
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
-	"github.com/rstored/rstored/rpcrdma/xdr"
 )
-
-// ClientConfig bounds a Client. Zero fields have defaults; sizes are in bytes.
-type ClientConfig struct {
-	// Credits is how many calls the client asks to have outstanding. Further
-	// calls wait their turn. 0 means 128.
-	Credits int
-	// Inline is the longest message, a multiple of 1024 up to 256 KiB. 0 means
-	// 4096.
-	Inline int
-	// ReadDepth is how many RDMA READs the server may have in flight. 0 means 16.
-	ReadDepth int
-	// PKey is the partition to connect in; 0 is the first of the device.
-	PKey uint16
-	// DSCP is that of the connection's packets, see rdma.DialParams.
-	DSCP uint8
-	// Backward gets the calls of the server on the connection (RFC 8167), whole RPC messages without chunks. It must
-	// not wait. It keeps msg, and calls reply at most once, from any goroutine, with a whole reply message. nil:
-	// such calls are answered with PROG_UNAVAIL.
-	Backward func(msg []byte, reply func(msg []byte))
-	Logger   *slog.Logger
-}
-
-func (c ClientConfig) withDefaults() ClientConfig {
-	c.Credits = min(max(cmp.Or(c.Credits, 128), 1), 4096)
-	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit
-	c.ReadDepth = min(max(cmp.Or(c.ReadDepth, 16), 1), 255)
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	return c
-}
-
-// within is the configuration as a device can have it.
-func (c ClientConfig) within(lim rdma.Limits) ClientConfig {
-	if lim.RdAtomic > 0 {
-		c.ReadDepth = min(c.ReadDepth, lim.RdAtomic)
-	}
-	if lim.WRs > 0 {
-		c.Credits = max(min(c.Credits, lim.WRs-backwardReceives-1), 1)
-	}
-	if lim.CQEs > 0 {
-		c.Credits = max(min(c.Credits, lim.CQEs/2-backwardReceives-1), 1)
-	}
-	return c
-}
 
 // Errors of a Client.
 var (
-	// ErrXIDInUse is a request whose XID another call in flight on the
-	// connection has.
+	// ErrXIDInUse means that another call in flight on the connection has the XID.
 	ErrXIDInUse = errors.New("rpcrdma: another call with this XID is in flight")
-	// ErrProtocol is a reply that breaks the rules of RFC 8166.
+	// ErrProtocol means that a reply breaks the rules of RFC 8166.
 	ErrProtocol = errors.New("rpcrdma: the server's reply does not fit the call")
-	// ErrCallTooLong is a call of too many pieces.
+	// ErrCallTooLong means that a call has more pieces than MaxReadSegments.
 	ErrCallTooLong = errors.New("rpcrdma: the call has too many bulk arguments")
 )
 
-// RemoteError is an RDMA_ERROR message in place of a reply. The call may have
-// been executed, if it is an ERR_CHUNK because the reply was too long.
-type RemoteError struct {
-	Code      ErrorCode
-	Low, High uint32 // versions that the server speaks, for CodeVers
-}
-
-func (e *RemoteError) Error() string {
-	switch e.Code {
-	case CodeVers:
-		return fmt.Sprintf("the server speaks versions %d to %d of RPC-over-RDMA", e.Low, e.High)
-	case CodeChunk:
-		return "the server refused the chunks of the call, or its reply was longer than the room for it"
-	}
-	return "the server reported " + e.Code.String()
-}
-
-// Client sends calls over one connection, as many at once as the server grants
-// credits. It does not reconnect. It implements rpc.Client.
+// Client sends calls over one connection, as many at once as the server grants credits. It does
+// not reconnect: after an *rpc.ConnError the caller dials again. It implements rpc.Client,
+// rpc.Registrar and rpc.DMABufRegistrar. Its methods may be called from any goroutine, but not on
+// the device's loops.
 type Client struct {
 	dev   rdma.Device
 	loop  rdma.Loop
@@ -102,63 +37,56 @@ type Client struct {
 	xid   atomic.Uint32
 	n     counters
 	idle  sync.Pool     // of *exchange
-	ended chan struct{} // closed when the connection and its memory are gone
-	// noWindows: memory is opened by regions, as other devices' has to be.
+	ended chan struct{} // closed when the connection and its memory are released
+	// noWindows: memory is opened by regions, because no window can be bound to a dma-buf.
 	noWindows bool
 	lost      atomic.Pointer[rpc.ConnError]
 	info      atomic.Pointer[ClientInfo]
 
 	// The rest belongs to the loop.
-	yield     func() // of the loop, if it has it
+	yield     func() // rdma.Yielder of the loop, or nil
 	conn      rdma.Conn
 	probe     prober
 	cq        rdma.CQ
-	arena     *rdma.Arena
-	mr        rdma.MR
-	regions   []rdma.MR // of Register and RegisterDMABuf
-	devices   []rdma.MR // those of RegisterDMABuf
-	spare     regions
-	win       *windows    // memory is opened by it, and not by regions; nil otherwise
+	arena     *rdma.Arena // message buffers
+	mr        rdma.MR     // registration of arena, local access only
+	regions   []rdma.MR   // of Register and RegisterDMABuf
+	devices   []rdma.MR   // those of RegisterDMABuf
+	spare     regions     // regions of finished calls, for reuse
+	win       *windows    // not nil: memory is opened by windows instead of regions
 	lim       rdma.Limits // of the device
-	up        func(error) // tells Dial, once
+	up        func(error) // reports the outcome to Dial, once
 	closed    bool
 	entries   int // of the send queue
 	inlineOut int // longest message to the server
 	inlineIn  int // longest message from it
 
-	credits  int // granted
-	inflight int // calls without a reply, given up ones included
+	credits  int // last grant
+	inflight int // calls without a reply, including those that were given up
 	calls    map[uint32]*exchange
-	orphans  map[uint32]struct{} // calls that their callers gave up
-	waiting  exchangeQueue
-	sendFree []int    // send buffers
-	answers  [][]byte // to calls of the server, that wait for one
+	orphans  map[uint32]struct{} // XIDs of calls that were given up; their credit is still in use
+	waiting  exchangeQueue       // calls that wait for a credit or for room in the queues
+	sendFree []int               // unused send buffers; a buffer is in use until its SEND completes
+	answers  [][]byte            // replies to calls of the server that wait for a send buffer
 	sends    []rdma.SGE
 	recvs    []rdma.SGE
 	repost   []rdma.RecvWR
 	wcs      [64]rdma.WC
-	hdr      Header         // of the message being handled
-	wr       [1]rdma.SendWR // being posted
-	sge      [1]rdma.SGE    // of wr
+	hdr      Header         // scratch: of the message being handled
+	wr       [1]rdma.SendWR // scratch: being posted
+	sge      [1]rdma.SGE    // scratch: of wr
 }
 
-// ClientInfo describes a Client's connection.
-type ClientInfo struct {
-	Remote, Local netip.AddrPort
-	// InlineIn and InlineOut are the longest messages in bytes.
-	InlineIn, InlineOut int
-	PathMTU             rdma.MTU
-}
+var nextLoop atomic.Uint32 // distributes the clients of a process over the loops
 
-var nextLoop atomic.Uint32 // spreads the clients of a process over the loops
-
-// Dial connects to a server. ctx bounds the connecting alone, and may be of rpc.WithDMABufs.
+// Dial connects to a server. ctx bounds only the setup of the connection. It may be a context of
+// rpc.WithDMABufs.
 func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg ClientConfig) (*Client, error) {
 	loops := dev.Loops()
 	c := &Client{
-		dev: dev, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), lim: rdma.LimitsOf(dev), peer: remote.String(), loop: loops[int(nextLoop.Add(1))%len(loops)],
-		noWindows: rpc.ForDMABufs(ctx),
-		ended:     make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), orphans: make(map[uint32]struct{}),
+		dev: dev, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), lim: rdma.LimitsOf(dev),
+		peer: remote.String(), loop: loops[int(nextLoop.Add(1))%len(loops)], noWindows: rpc.ForDMABufs(ctx),
+		ended: make(chan struct{}), credits: 1, calls: make(map[uint32]*exchange), orphans: make(map[uint32]struct{}),
 	}
 	c.xid.Store(rand.Uint32())
 	if y, ok := c.loop.(rdma.Yielder); ok {
@@ -182,19 +110,22 @@ func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg Clien
 	return c, nil
 }
 
-// backwardReceives are posted beyond the credits, for calls of the server.
+// backwardReceives is the number of receives beyond the credits, for calls of the server.
 const backwardReceives = 8
 
 func (c *Client) dial(remote netip.AddrPort) {
 	err := c.setUp()
 	if err == nil {
-		private := PrivateMessage{RemoteInvalidation: c.win != nil || c.lim.PeerInval, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
+		invalidation := c.win != nil || c.lim.PeerInval
+		private := PrivateMessage{RemoteInvalidation: invalidation, Send: c.cfg.Inline, Receive: c.cfg.Inline}.Append(nil)
 		c.conn, err = c.dev.Dial(c.loop, rdma.DialParams{
 			Remote: remote, PKey: c.cfg.PKey, DSCP: c.cfg.DSCP,
 			QP: rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
 				MaxSendWR: c.entries, MaxRecvWR: len(c.recvs), MaxSendSGE: 1, MaxRecvSGE: 1,
 			}},
-			Params: rdma.ConnParams{PrivateData: private, ResponderResources: uint8(c.cfg.ReadDepth), RetryCount: 7, RNRRetryCount: 7},
+			Params: rdma.ConnParams{
+				PrivateData: private, ResponderResources: uint8(c.cfg.ReadDepth), RetryCount: 7, RNRRetryCount: 7,
+			},
 			Prepare: func(conn rdma.Conn) error {
 				c.conn = conn
 				for i := range c.recvs {
@@ -213,7 +144,7 @@ func (c *Client) dial(remote netip.AddrPort) {
 	}
 }
 
-// setUp makes what the connection needs.
+// setUp creates the resources of the connection. If it fails, end releases those that exist.
 func (c *Client) setUp() (err error) {
 	if c.pd, err = c.dev.AllocPD(); err != nil {
 		return err
@@ -255,7 +186,7 @@ func (c *Client) setUp() (err error) {
 // Info describes the connection.
 func (c *Client) Info() ClientInfo { return *c.info.Load() }
 
-// Err is why the connection is gone, or nil while it is there.
+// Err is why the connection has ended, or nil while it exists.
 func (c *Client) Err() error {
 	if e := c.lost.Load(); e != nil {
 		return e
@@ -263,13 +194,11 @@ func (c *Client) Err() error {
 	return nil
 }
 
-// Stats returns the counts of the connection. RDMAWriteBytes are those that
-// the server wrote into our memory, RDMAReadBytes those that it was given to
-// read.
+// Stats returns the counts of the connection. RDMAWriteBytes are the bytes that the server wrote to
+// our memory, RDMAReadBytes those that calls offered it to read.
 func (c *Client) Stats() Stats { return c.n.stats() }
 
-// Close ends the connection and waits until the device has let go of its
-// memory.
+// Close ends the connection and waits until the device does not use its memory any more.
 func (c *Client) Close() error {
 	if !c.loop.Submit(func() { c.fail(rpc.ErrClosed) }) {
 		return nil
@@ -297,15 +226,16 @@ func (c *Client) event(_ rdma.Conn, e rdma.ConnEvent) {
 		if err == nil {
 			err = errors.New("the server ended the connection")
 		}
-		c.lastReplies()
+		c.drainReplies()
 		c.fail(err)
 		c.end()
 	}
 }
 
-// lastReplies takes the replies that came before the connection ended. The server has the acknowledgment of
-// their SENDs, and need not know them when the calls are sent again.
-func (c *Client) lastReplies() {
+// drainReplies handles the replies that arrived before the connection ended. The server saw their
+// SENDs acknowledged and may have removed them from its reply cache, so sending these calls again
+// would execute them twice.
+func (c *Client) drainReplies() {
 	for !c.closed {
 		n := c.cq.Poll(c.wcs[:])
 		if n == 0 {
@@ -319,7 +249,7 @@ func (c *Client) lastReplies() {
 	}
 }
 
-// fail ends the connection and all calls.
+// fail begins to end the connection, and fails all calls.
 func (c *Client) fail(why error) {
 	if c.closed {
 		return
@@ -349,7 +279,7 @@ func (c *Client) fail(why error) {
 	c.conn.Disconnect()
 }
 
-// end releases what the connection held, once its QP does nothing any more.
+// end releases the connection's resources. Its queue pair has stopped.
 func (c *Client) end() {
 	select {
 	case <-c.ended:
@@ -363,7 +293,8 @@ func (c *Client) end() {
 	if c.cq != nil {
 		c.cq.Close()
 	}
-	// The loop may still send, at the end of this turn, what lies in our memory.
+	// At the end of this turn the loop may still send packets from our memory. So the memory is
+	// released two turns later.
 	release := func() {
 		c.spare.close()
 		if c.win != nil {
@@ -432,7 +363,7 @@ func (c *Client) poll() {
 func (c *Client) complete(wc *rdma.WC) {
 	i := int(uint32(wc.ID))
 	if wc.Status == rdma.WRFlushErr {
-		return // what follows the end of the connection; its event says why
+		return // flushed because the connection ended; its event has the reason
 	}
 	if wc.Status != rdma.Success {
 		switch wc.ID >> 32 {
@@ -441,7 +372,7 @@ func (c *Client) complete(wc *rdma.WC) {
 			c.fail(fmt.Errorf("sending a call: %v", wc.Status))
 		case idProbe:
 			c.n.add(errPeerSilent)
-			c.fail(fmt.Errorf("asking whether the server is there: %v", wc.Status))
+			c.fail(fmt.Errorf("probing a silent server: %v", wc.Status))
 		case idBind:
 			c.n.add(errSendFailed)
 			c.fail(fmt.Errorf("opening memory for a call: %v", wc.Status))
@@ -454,7 +385,7 @@ func (c *Client) complete(wc *rdma.WC) {
 		}
 		return
 	}
-	c.probe.heard = true
+	c.probe.progress = true
 	switch wc.ID >> 32 {
 	case idSend:
 		c.sendFree = append(c.sendFree, i)
@@ -479,10 +410,10 @@ func (c *Client) complete(wc *rdma.WC) {
 	}
 }
 
-// room reports whether the queues take one more call.
+// room reports whether there are a send buffer and send queue entries for one more call.
 func (c *Client) room() bool { return len(c.sendFree) > 0 && (c.win == nil || c.win.ready()) }
 
-// startWaiting sends calls that waited for credits.
+// startWaiting sends waiting calls as far as there are credits and room.
 func (c *Client) startWaiting() {
 	for !c.closed && c.inflight < c.credits && c.room() {
 		x := c.waiting.pop()
@@ -491,260 +422,4 @@ func (c *Client) startWaiting() {
 		}
 		c.send(x)
 	}
-}
-
-// Register implements rpc.Registrar, for as long as the connection lasts.
-func (c *Client) Register(buf []byte) (release func(), err error) {
-	return c.register(len(buf), false, func() (rdma.MR, error) { return c.pd.Register(buf, c.keep()) })
-}
-
-// RegisterDMABuf implements rpc.DMABufRegistrar, for as long as the connection lasts.
-func (c *Client) RegisterDMABuf(fd int, offset uint64, names []byte) (release func(), err error) {
-	return c.register(len(names), true, func() (rdma.MR, error) {
-		pd, ok := c.pd.(rdma.DMABufRegisterer)
-		if !ok {
-			return nil, fmt.Errorf("%w: %w", rpc.ErrNoDMABuf, rdma.ErrUnsupported)
-		}
-		mr, err := pd.RegisterDMABuf(fd, offset, names, rdma.LocalWrite)
-		if errors.Is(err, rdma.ErrUnsupported) {
-			err = fmt.Errorf("%w: %w", rpc.ErrNoDMABuf, err)
-		}
-		if err == nil && c.win != nil {
-			// No window can be bound to it, and the server was promised that it may invalidate what calls open.
-			mr.Close()
-			return nil, rpc.ErrNotForDMABufs
-		}
-		return mr, err
-	})
-}
-
-// device reports whether b is memory of another device, which nobody here may touch.
-func (c *Client) device(b []byte) bool {
-	for _, m := range c.devices {
-		if inside(b, m.Bytes()) {
-			return true
-		}
-	}
-	return false
-}
-
-// register adds a region of n bytes, which is another device's or not.
-func (c *Client) register(n int, device bool, open func() (rdma.MR, error)) (release func(), err error) {
-	type outcome struct {
-		mr  rdma.MR
-		err error
-	}
-	done := make(chan outcome, 1)
-	if !c.loop.Submit(func() {
-		var o outcome
-		if c.closed {
-			o.err = c.Err()
-		} else if o.mr, o.err = open(); o.err == nil {
-			c.regions = append(c.regions, o.mr)
-			if device {
-				c.devices = append(c.devices, o.mr)
-			}
-		}
-		done <- o
-	}) {
-		return nil, &rpc.ConnError{Peer: c.peer, Err: rdma.ErrClosed}
-	}
-	o := <-done
-	if o.err != nil {
-		return nil, fmt.Errorf("registering %d bytes: %w", n, o.err)
-	}
-	return func() {
-		c.loop.Submit(func() {
-			is := func(m rdma.MR) bool { return m == o.mr }
-			c.regions, c.devices = slices.DeleteFunc(c.regions, is), slices.DeleteFunc(c.devices, is)
-			o.mr.Close()
-		})
-	}, nil
-}
-
-// keep is what memory that stays registered allows.
-func (c *Client) keep() rdma.Access {
-	if c.win != nil {
-		return rdma.LocalWrite | rdma.WindowBind
-	}
-	return rdma.LocalWrite
-}
-
-// registered finds the region that b lies in.
-func (c *Client) registered(b []byte) rdma.MR {
-	for _, m := range c.regions {
-		if rdma.Within(b, m.Bytes()) {
-			return m
-		}
-	}
-	return nil
-}
-
-// Call implements rpc.Client. When ctx ends after the call was sent, its
-// memory is closed to the server at once; a server that still writes to it
-// loses the connection, and other calls with it.
-func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
-	x := newExchange(c)
-	xid := r.XID
-	if xid == 0 {
-		xid = c.nextXID()
-		r.XID = xid
-	}
-	x.xid = xid
-	rpc.EncodeCall(&x.call, xid, r.Prog, r.Vers, r.Proc, r.Cred)
-	if r.Args != nil {
-		r.Args(&x.call)
-	}
-	x.dst, x.resMax = r.Dst, cmp.Or(r.ResMax, 1024)
-	if err := x.run(ctx); err != nil {
-		return err
-	}
-	x.results = x.decoder()
-	err := rpc.DecodeReply(&x.results, xid)
-	if err == nil && r.Res != nil {
-		err = r.Res(&x.results)
-	}
-	x.recycle()
-	return err
-}
-
-func (c *Client) nextXID() uint32 {
-	for {
-		if x := c.xid.Add(1); x != 0 {
-			return x
-		}
-	}
-}
-
-// exchange is a call and its reply.
-type exchange struct {
-	c      *Client
-	xid    uint32
-	call   xdr.Encoder
-	dst    []byte // for the bulk result; nil if there is none
-	resMax int    // of the results, bulk excluded
-	done   chan error
-	start  func() // c.start of it, made once
-	shared bool   // not for reuse
-
-	// The loop's, from start to finish.
-	over    bool
-	next    *exchange
-	queued  bool
-	offered Header
-	mrs     []rdma.MR
-	room    []byte // behind the Reply chunk
-	// With windows:
-	wins    []*window
-	lent    []byte // room, if it is the client's
-	long    int    // bytes of the reply that are in it
-	closing bool   // the reply is here, and waits for the windows to be closed
-	outcome error  // what the caller is told then
-
-	// The reply, after finish.
-	reply   []byte // without what is in bulk
-	bulk    []byte
-	hasBulk bool        // also if there is none, and it may not be elsewhere
-	results xdr.Decoder // over it; the caller's
-}
-
-func newExchange(c *Client) *exchange {
-	x, _ := c.idle.Get().(*exchange)
-	if x == nil {
-		x = &exchange{c: c, done: make(chan error, 1)}
-		x.start = func() { c.start(x) }
-	}
-	return x
-}
-
-// recycle keeps the exchange's memory for another call.
-func (x *exchange) recycle() {
-	if x.shared {
-		return
-	}
-	c := x.c
-	x.call.Reset()
-	clear(x.call.Refs[:cap(x.call.Refs)])
-	x.offered.Reset()
-	if cap(x.call.B) > keepMax {
-		x.call.B = nil
-	}
-	*x = exchange{c: c, call: x.call, done: x.done, start: x.start, offered: x.offered, mrs: x.mrs[:0], wins: x.wins[:0], room: x.room[:0], reply: x.reply[:0]}
-	if cap(x.room) > roomKeepMax {
-		x.room = nil
-	}
-	if cap(x.reply) > roomKeepMax {
-		x.reply = nil
-	}
-	c.idle.Put(x)
-}
-
-// roomKeepMax is the most memory that an idle exchange keeps for a Reply chunk.
-const roomKeepMax = 64 << 10
-
-// run sends the call and waits for the reply. After an error x is lost.
-func (x *exchange) run(ctx context.Context) error {
-	c := x.c
-	if err := c.Err(); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if !c.loop.Submit(x.start) {
-		return &rpc.ConnError{Peer: c.peer, Err: rdma.ErrClosed}
-	}
-	select {
-	case err := <-x.done:
-		return err
-	case <-ctx.Done():
-	}
-	if !c.loop.Submit(func() { c.giveUp(x, ctx.Err()) }) {
-		return ctx.Err()
-	}
-	x.shared = true // giveUp refers to x even if the reply has overtaken it
-	return <-x.done
-}
-
-func (x *exchange) decoder() xdr.Decoder {
-	d := xdr.NewDecoder(x.reply)
-	if x.hasBulk {
-		d.SetBulk(x.bulk)
-	}
-	return d
-}
-
-// exchangeQueue is a list of calls that wait to be sent.
-type exchangeQueue struct{ head, tail *exchange }
-
-func (q *exchangeQueue) push(x *exchange) {
-	x.next, x.queued = nil, true
-	if q.tail == nil {
-		q.head = x
-	} else {
-		q.tail.next = x
-	}
-	q.tail = x
-}
-
-func (q *exchangeQueue) pop() *exchange {
-	x := q.head
-	if x != nil {
-		q.head = x.next
-		if q.head == nil {
-			q.tail = nil
-		}
-		x.next, x.queued = nil, false
-	}
-	return x
-}
-
-func (q *exchangeQueue) remove(x *exchange) {
-	var keep exchangeQueue
-	for y := q.pop(); y != nil; y = q.pop() {
-		if y != x {
-			keep.push(y)
-		}
-	}
-	*q = keep
 }

@@ -2,7 +2,7 @@ package rpcrdma
 
 import "sync/atomic"
 
-// counter numbers what is counted besides bytes.
+// counter is the number of a counter of events.
 type counter uint8
 
 const (
@@ -46,15 +46,17 @@ const (
 )
 
 var counterNames = [countersEnd]string{
-	recvMsg: "recv_rdma_msg", recvNoMsg: "recv_rdma_nomsg", recvMsgP: "recv_rdma_msgp", recvDone: "recv_rdma_done", recvError: "recv_rdma_error",
-	sentMsg: "sent_rdma_msg", sentNoMsg: "sent_rdma_nomsg", sentError: "sent_rdma_error", sentInvalidate: "sent_with_invalidate",
+	recvMsg: "recv_rdma_msg", recvNoMsg: "recv_rdma_nomsg", recvMsgP: "recv_rdma_msgp", recvDone: "recv_rdma_done",
+	recvError: "recv_rdma_error",
+	sentMsg:   "sent_rdma_msg", sentNoMsg: "sent_rdma_nomsg", sentError: "sent_rdma_error", sentInvalidate: "sent_with_invalidate",
 	sentBackward: "sent_backward_call", recvBackward: "recv_backward_reply",
 
 	errShort: "rpcrdma_short_message", errVersion: "rpcrdma_version_mismatch", errMalformed: "rpcrdma_malformed_header",
 	errTooComplex: "rpcrdma_too_many_segments", errPosition: "rpcrdma_bad_read_position", errCallTooLong: "rpcrdma_call_too_long",
 	errReplyTooLong: "rpcrdma_reply_too_long", errXID: "rpcrdma_xid_mismatch", errObsolete: "rpcrdma_obsolete_message",
 	errBackward: "rpcrdma_backward_message", errReadFailed: "rpcrdma_read_failed", errWriteFailed: "rpcrdma_write_failed",
-	errSendFailed: "rpcrdma_send_failed", errPeerSilent: "rpcrdma_peer_silent", errReceiveFailed: "rpcrdma_receive_failed", errConnRefused: "rpcrdma_connection_refused",
+	errSendFailed: "rpcrdma_send_failed", errPeerSilent: "rpcrdma_peer_silent",
+	errReceiveFailed: "rpcrdma_receive_failed", errConnRefused: "rpcrdma_connection_refused",
 	errNotMoved: "rpcrdma_not_handed_over", errMemoryWait: "rpcrdma_waited_for_memory", errSendQueueWait: "rpcrdma_waited_for_send_queue",
 	errSlow: "rpcrdma_slow_client", throttled: "rpcrdma_waited_for_limit", creditsCut: "rpcrdma_credits_lowered_by_limit",
 	creditsShort: "rpcrdma_credits_lowered_by_memory",
@@ -71,25 +73,25 @@ func (c *counters) add(k counter) { c.n[k].Add(1) }
 
 // Stats are the counts of a Listener since its start.
 type Stats struct {
-	// RDMAWriteBytes were placed into memory of clients by RDMA WRITE,
-	// RDMAReadBytes were fetched from it by RDMA READ.
+	// RDMAWriteBytes were written to memory of clients by RDMA WRITE. RDMAReadBytes were read
+	// from it by RDMA READ.
 	RDMAWriteBytes, RDMAReadBytes uint64
-	// LentBytes were placed without being copied before.
+	// LentBytes of the RDMAWriteBytes were sent from borrowed memory, without a copy.
 	LentBytes uint64
 	// InlineBytes were in messages sent and received, headers included.
 	InlineBytes uint64
 	// Connections were accepted.
 	Connections uint64
-	// MemoryInUse is the bulk memory in bytes that calls hold now.
+	// MemoryInUse is the bulk memory of calls in progress, in bytes.
 	MemoryInUse uint64
-	// Messages counts messages by direction and type, Errors everything that
-	// went wrong or had to wait, by kind.
+	// Messages counts messages by direction and type. Errors counts errors and waits by kind.
 	Messages, Errors map[string]uint64
 }
 
 func (c *counters) stats() Stats {
 	s := Stats{
-		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(), InlineBytes: c.inline.Load(), LentBytes: c.lent.Load(),
+		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(),
+		InlineBytes: c.inline.Load(), LentBytes: c.lent.Load(),
 		Connections: c.connections.Load(), Messages: make(map[string]uint64), Errors: make(map[string]uint64),
 	}
 	for k := range c.n {

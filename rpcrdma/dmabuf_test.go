@@ -60,8 +60,8 @@ func mapped(t *testing.T, fd int, off int64, n, prot int) []byte {
 	return b
 }
 
-// TestDMABuf: data comes into memory of another device, and out of it, without anybody having touched the
-// addresses that stand for it.
+// TestDMABuf: data comes into memory of another device, and out of it, without anybody having
+// touched the addresses that stand for it.
 func TestDMABuf(t *testing.T) {
 	w := newWorld(t, Config{})
 	c := w.dial("192.0.2.9", ClientConfig{})
@@ -148,7 +148,8 @@ func into(ctx context.Context, c *Client, dst, mem []byte) error {
 	return err
 }
 
-// TestUDMABuf: a dma-buf of the kernel's is registered by a mapping over any device, and as it is over those that can.
+// TestUDMABuf: a dma-buf of the kernel's is registered by a mapping over any device, and as it is
+// over those that can.
 func TestUDMABuf(t *testing.T) {
 	const size = 256 << 10
 	fd := rdmatest.UDMABuf(t, size)

@@ -1,15 +1,38 @@
-// Package rpcrdma carries ONC RPC over RDMA: RPC-over-RDMA version 1 (RFC 8166)
-// with the private message of RFC 8797, both sides.
+// Package rpcrdma carries ONC RPC over RDMA: both sides of RPC-over-RDMA version 1 (RFC 8166), with
+// the private message of RFC 8797 and calls from the server to the client (RFC 8167).
 //
-// A Listener serves an rpc.Server to the connections of an rdma.Device, a
-// Client sends calls over one connection. Neither knows which programs run on
-// top: bulk items are what procedures put in with Encoder.Bulk and take out
-// with Decoder.Opaque.
+// A Listener serves an rpc.Server to the connections of an rdma.Device. A Client sends calls over
+// one connection. Package rpcrdma knows the contract rdma, and no provider of devices. It knows
+// nothing of the RPC programs: bulk data is what procedures add by Encoder.Bulk and read by
+// Decoder.Opaque.
+//
+// # Where to begin
+//
+// header.go has the messages. On the server a message arrives in slot.receive; slot.plan, reserve
+// and nextRead fetch its Read chunks, dispatch calls the handler, and answer (reply.go) sends the
+// results. On the client exchange.go has the whole way of a call.
 //
 // # Memory
 //
-// Messages and bulk data lie in memory that the package registers for local
-// use alone. Only a Client opens memory to its peer, one region per chunk of
-// one call, closed before the call returns: a server's memory can never be
-// reached from outside, because the server moves all bulk data itself.
+// Messages and bulk data lie in memory that is registered for local access only. The server moves
+// all bulk data itself, by RDMA READ and RDMA WRITE, so no peer can ever reach its memory. Only a
+// Client opens memory to its peer: one region or window for each chunk of a call, closed before the
+// call returns.
+//
+// Everything that a peer can increase has a bound: calls by credits and posted receives, bulk
+// memory by Config.ConnMemory and Config.Memory, headers by the limits of header.go.
+//
+// # Concurrency
+//
+// A connection belongs to one loop of its device, and its code runs there without locks. A handler
+// may serve a call on another goroutine; it passes the call back by Call.Reply. What connections
+// share is in Memory, which has a mutex. Methods of Listener and Client may be called from any
+// goroutine except a loop.
+//
+// # Optional interfaces
+//
+// A Handler may be a Pacer and an io.Closer. A Client is an rpc.Registrar and an
+// rpc.DMABufRegistrar. Of the device the package uses, if they are implemented: rdma.Limited,
+// rdma.VolatileSender, rdma.Reregisterer, rdma.DMABufRegisterer, rdma.Yielder, rdma.Annotated,
+// rdma.Quiescer and rdma.Restorer.
 package rpcrdma

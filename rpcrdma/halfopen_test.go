@@ -34,8 +34,8 @@ func (l quietLink) Send(b *wire.Batch) error {
 	return l.Link.Send(b)
 }
 
-// TestHalfOpenHasTheFloor: a client that has not confirmed its connection has the least of memory, and what clients
-// begin with once it has.
+// TestHalfOpenHasTheFloor: a client that has not confirmed its connection has the least of
+// memory, and what clients begin with once it has.
 func TestHalfOpenHasTheFloor(t *testing.T) {
 	const inline = 4096
 	l, at := serveRoCE(t)

@@ -13,11 +13,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// snapshot is the connections of a Listener on which nothing is under way.
+// snapshot is the quiescent connections of a Listener.
 type snapshot struct{ Conns []snapshotConn }
 
-// snapshotConn is one connection. What it does with memory is not in it: whoever goes on with it posts receives of
-// its own.
+// snapshotConn is one connection. It has no memory: the successor posts receives of its own.
 type snapshotConn struct {
 	QPN                          uint32
 	Peer                         rpc.Peer
@@ -30,74 +29,78 @@ type snapshotConn struct {
 	Credits                      int
 	Calls, WriteBytes, ReadBytes uint64
 	First, Last                  RPC
-	Kept                         [][]byte // messages that came while the Listener was held
+	Kept                         [][]byte // messages that arrived while the Listener was paused
 }
 
-// Busy is a connection with something under way.
+// Busy is a connection that is not quiescent.
 type Busy struct {
 	Remote netip.AddrPort
-	// Calls are those that wait or are served, Replies those whose data or reply the client has not
-	// acknowledged. With neither the client is in the middle of a message.
+	// Calls wait or are being served. Replies have work requests that the client has not
+	// acknowledged. If both are 0 the client is in the middle of a message.
 	Calls, Replies int
 }
 
-// kept is a message that was received and is not looked at yet: the number of its buffer, and its length.
-type kept struct{ index, n int }
+// postponedMsg is a message that was received and not handled yet: its receive, and its length.
+type postponedMsg struct{ index, n int }
 
-// Pause keeps calls that arrive from now on, of which there are no more than clients have credits, or begins to
-// serve them. That goes for connections that are made meanwhile, too. Calls that have arrived before go on, but for those that wait for the limits of their clients:
-// nothing of them has begun, and they are kept too. It must not be called on a loop.
+// Pause postpones, if on is set, calls that arrive from now on, also on new connections. There are
+// no more of them than credits. With on false it begins to serve them. Calls that arrived before
+// go on. Exceptions are calls that wait for memory or for the rate limits of their client:
+// nothing of them has begun, so they are postponed too. It must not be called on a loop.
 func (l *Listener) Pause(on bool) {
 	l.mu.Lock()
-	l.holding = on
+	l.paused = on
 	l.mu.Unlock()
-	l.ask(func(c *serverConn) {
-		c.keeping = on
+	l.onLoops(func(c *serverConn) {
+		c.paused = on
 		if on {
-			c.putBack()
-			c.throttle.takeBack()
+			c.postponeQueued()
+			c.throttle.postponeAll()
 		} else {
-			c.replay()
+			c.resumePostponed()
 		}
 	})
 }
 
-// putBack makes calls that wait for their data, of which nothing is asked for yet, messages again.
-func (c *serverConn) putBack() {
+// postponeQueued turns calls that wait for memory into postponed messages. None of their data has
+// been requested.
+func (c *serverConn) postponeQueued() {
 	if c.dead {
 		return
 	}
-	c.noWait()
+	c.cancelWait()
 	for {
 		q, a, f := &c.admit, c.admit.head, c.fetch.head
 		if a == nil && f == nil {
 			return
 		}
-		if a == nil || f != nil && f.came < a.came {
+		if a == nil || f != nil && f.order < a.order {
 			q = &c.fetch
 		}
 		s := q.head
 		q.pop()
-		c.unarrived(s)
+		c.postponeCall(s)
 	}
 }
 
-// keep takes a message while the connection is held, unless it is the reply to a call to the client.
-func (c *serverConn) keep(index, n int) bool {
+// postpone postpones a message while the connection is paused. Replies to calls to the client are
+// not postponed: the server waits for them to become quiescent.
+func (c *serverConn) postpone(index, n int) bool {
 	var h Header
-	if !c.keeping {
+	if !c.paused {
 		return false
 	}
 	if inline, err := h.Parse(c.recvs[index].Buf[:n]); err == nil && h.Type == TypeMsg && rpc.IsReply(inline) {
 		return false
 	}
-	c.kept = append(c.kept, kept{index, n})
+	c.postponed = append(c.postponed, postponedMsg{index, n})
 	return true
 }
 
-// unarrived keeps a message of which nothing has begun.
-func (c *serverConn) unarrived(s *slot) {
-	c.kept = append(c.kept, kept{s.index, s.size})
+// postponeCall turns a call of which nothing has begun into a postponed message, and reverts the
+// counters of its arrival.
+func (c *serverConn) postponeCall(s *slot) {
+	c.postponed = append(c.postponed, postponedMsg{s.index, s.size})
 	s.drop()
 	c.active--
 	c.activeNow.Store(int64(c.active))
@@ -112,10 +115,10 @@ func (c *serverConn) unarrived(s *slot) {
 	c.spare = append(c.spare, s)
 }
 
-// replay begins with what was kept.
-func (c *serverConn) replay() {
-	list := c.kept
-	c.kept = nil
+// resumePostponed handles the postponed messages.
+func (c *serverConn) resumePostponed() {
+	list := c.postponed
+	c.postponed = nil
 	for _, k := range list {
 		if c.dead {
 			return
@@ -125,12 +128,12 @@ func (c *serverConn) replay() {
 	c.pump()
 }
 
-// Busy lists the connections that cannot be exported yet. It must not be called on a loop.
+// Busy lists the connections that are not quiescent. It must not be called on a loop.
 func (l *Listener) Busy() []Busy {
 	var mu sync.Mutex
 	var out []Busy
-	l.ask(func(c *serverConn) {
-		if c.dead || c.still() {
+	l.onLoops(func(c *serverConn) {
+		if c.dead || c.quiescent() {
 			return
 		}
 		mu.Lock()
@@ -150,17 +153,17 @@ func (l *Listener) Busy() []Busy {
 	return out
 }
 
-// Drop ends the connection of a client that is not there to end what is under way.
+// Drop ends the connection of a client that does not answer, so that it never becomes quiescent.
 func (l *Listener) Drop(remote netip.AddrPort, why error) {
-	l.ask(func(c *serverConn) {
+	l.onLoops(func(c *serverConn) {
 		if c.peer.Addr == remote {
 			c.fail(errNotMoved, why)
 		}
 	})
 }
 
-// ask has fn called for every connection on its loop, and waits.
-func (l *Listener) ask(fn func(*serverConn)) {
+// onLoops calls fn for every connection on the connection's loop, and waits.
+func (l *Listener) onLoops(fn func(*serverConn)) {
 	var all sync.WaitGroup
 	l.mu.Lock()
 	for c := range l.conns {
@@ -173,27 +176,31 @@ func (l *Listener) ask(fn func(*serverConn)) {
 	all.Wait()
 }
 
-// still reports whether nothing is under way. Of a connection that cannot be moved that is nothing of ours.
-func (c *serverConn) still() bool {
-	m, movable := c.conn.(rdma.Quiescer)
-	return c.conn != nil && c.active == 0 && c.readsFree == c.depth && !c.probe.probing && c.replies.head == nil && len(c.back.queue) == 0 && (!movable || m.Quiescent())
+// quiescent reports whether nothing is in flight on the connection. If the device cannot hand over
+// its connections, only the server's own work counts.
+func (c *serverConn) quiescent() bool {
+	q, ok := c.conn.(rdma.Quiescer)
+	return c.conn != nil && c.active == 0 && c.readsFree == c.depth && !c.probe.probing && c.replies.head == nil &&
+		len(c.back.queue) == 0 && (!ok || q.Quiescent())
 }
 
-// Export describes the connections on which nothing is under way, while the loops of the device stand. The
-// Listener stays as it is. Calls to clients that are not answered are not in it.
+// Export describes the quiescent connections. It is called while the loops of the device are
+// stopped. The Listener does not change. Calls to clients without a reply are not exported.
 func (l *Listener) Export() ([]byte, []*os.File, error) {
 	var s snapshot
 	l.mu.Lock()
 	for c := range l.conns {
-		if _, movable := c.conn.(rdma.Quiescer); !movable || c.dead || !c.still() {
+		if _, movable := c.conn.(rdma.Quiescer); !movable || c.dead || !c.quiescent() {
 			continue
 		}
 		x := snapshotConn{
-			QPN: c.conn.QP().Num(), Peer: c.peer, Since: c.since, Established: c.probe.conn != nil, InlineOut: c.inlineOut, Invalidates: c.peerInval,
+			QPN: c.conn.QP().Num(), Peer: c.peer, Since: c.since, Established: c.probe.conn != nil,
+			InlineOut: c.inlineOut, Invalidates: c.peerInval,
 			Depth: c.depth, Grant: c.grant, Credits: int(c.creditsNow.Load()),
-			Calls: c.calls.Load(), WriteBytes: c.writeBytes.Load(), ReadBytes: c.readBytes.Load(), First: c.first, Last: c.last,
+			Calls: c.calls.Load(), WriteBytes: c.writeBytes.Load(), ReadBytes: c.readBytes.Load(),
+			First: c.first, Last: c.last,
 		}
-		for _, k := range c.kept {
+		for _, k := range c.postponed {
 			x.Kept = append(x.Kept, bytes.Clone(c.recvs[k.index].Buf[:k.n]))
 		}
 		s.Conns = append(s.Conns, x)
@@ -206,8 +213,8 @@ func (l *Listener) Export() ([]byte, []*os.File, error) {
 	return b.Bytes(), nil, nil
 }
 
-// Import goes on with the connections that another process has exported, as far as the
-// device has inherited them, before its loops run. It returns their number.
+// Import restores the connections that another process exported, as far as the device can restore
+// them. It is called before the loops of the device run. It returns the number of connections.
 func (l *Listener) Import(data []byte) (int, error) {
 	var s snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&s); err != nil {
@@ -215,16 +222,16 @@ func (l *Listener) Import(data []byte) (int, error) {
 	}
 	restorer, ok := l.dev.(rdma.Restorer)
 	if !ok {
-		return 0, fmt.Errorf("rpcrdma: the device takes no connections over")
+		return 0, fmt.Errorf("rpcrdma: the device cannot restore connections")
 	}
 	n := 0
 	for i := range s.Conns {
 		k := &s.Conns[i]
 		loop := restorer.Restorable(k.QPN)
 		if loop == nil {
-			continue // it ended when everything stood
+			continue // the connection ended while the loops were stopped
 		}
-		if err := l.inherit(restorer, loop, k); err != nil {
+		if err := l.restore(restorer, loop, k); err != nil {
 			return n, fmt.Errorf("rpcrdma: the connection to %v: %w", k.Peer.Addr, err)
 		}
 		n++
@@ -232,17 +239,18 @@ func (l *Listener) Import(data []byte) (int, error) {
 	return n, nil
 }
 
-// inherit goes on with one connection.
-func (l *Listener) inherit(restorer rdma.Restorer, loop rdma.Loop, k *snapshotConn) error {
+// restore restores one connection.
+func (l *Listener) restore(restorer rdma.Restorer, loop rdma.Loop, k *snapshotConn) error {
 	grant := max(min(max(k.Grant, k.Credits), l.cfg.Credits), 1)
-	// More messages than credits wait if there were receives for more credits before, or of a client that
-	// does not keep to them.
+	// There can be more messages than credits: if the grant was larger before, or if the client
+	// ignores its credits.
 	owned := max(receives(grant), min(len(k.Kept), receives(l.cfg.Credits)))
 	if len(k.Kept) > owned {
-		return fmt.Errorf("%d messages wait, with %d receives", len(k.Kept), owned)
+		return fmt.Errorf("%d postponed messages need more than the %d receives", len(k.Kept), owned)
 	}
-	l.pool.inherit(owned * l.cfg.Inline)
-	c, err := makeConn(l, loop, k.Peer, PrivateMessage{Receive: k.InlineOut, RemoteInvalidation: k.Invalidates}, max(k.Depth, 1), grant, owned)
+	l.pool.restoreConn(owned * l.cfg.Inline)
+	private := PrivateMessage{Receive: k.InlineOut, RemoteInvalidation: k.Invalidates}
+	c, err := makeConn(l, loop, k.Peer, private, max(k.Depth, 1), grant, owned)
 	if err != nil {
 		return err
 	}
@@ -252,13 +260,13 @@ func (l *Listener) inherit(restorer rdma.Restorer, loop rdma.Loop, k *snapshotCo
 	c.calls.Store(k.Calls)
 	c.writeBytes.Store(k.WriteBytes)
 	c.readBytes.Store(k.ReadBytes)
-	c.heard = true // by the process before
+	c.received = true // by the previous process
 	for i, m := range k.Kept {
 		if copy(c.recvs[i].Buf, m) < len(m) {
 			c.release()
-			return fmt.Errorf("a message of %d bytes", len(m))
+			return fmt.Errorf("a postponed message of %d bytes is longer than a receive", len(m))
 		}
-		c.kept = append(c.kept, kept{i, len(m)})
+		c.postponed = append(c.postponed, postponedMsg{i, len(m)})
 	}
 	conn, err := restorer.RestoreConn(k.QPN, c.qpConfig(), c.prepare, c.event)
 	if err != nil {
@@ -272,23 +280,24 @@ func (l *Listener) inherit(restorer rdma.Restorer, loop rdma.Loop, k *snapshotCo
 	l.mu.Lock()
 	l.conns[c] = struct{}{}
 	l.mu.Unlock()
-	loop.Submit(c.replay) // when the loops run
+	loop.Submit(c.resumePostponed) // runs when the loop starts
 	return nil
 }
 
-// Quiescent reports whether nothing is under way on any connection. It is to be called while the loops stand.
+// Quiescent reports whether all connections are quiescent. It is called while the loops are
+// stopped.
 func (l *Listener) Quiescent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.conns {
-		if !c.dead && !c.still() {
+		if !c.dead && !c.quiescent() {
 			return false
 		}
 	}
 	return true
 }
 
-// Callers are the ways to call the clients of the connections.
+// Callers returns, for each connection, the Caller that calls its client.
 func (l *Listener) Callers() map[rpc.Peer]rpc.Caller {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -37,8 +37,9 @@ func (k *keeper) Keep(_ netip.AddrPort, shard, _, fd int) {
 
 func (k *keeper) Forget(netip.AddrPort, int, int) {}
 
-// TestHandover moves the connections of a port from one device to another on the same sockets, several times, while
-// calls with bulk data in both directions go on: none is lost or done twice, and no connection ends.
+// TestHandover moves the connections of a port from one device to another on the same sockets,
+// several times, while calls with bulk data in both directions go on: none is lost or done twice,
+// and no connection ends.
 func TestHandover(t *testing.T) {
 	var served atomic.Int64
 	srv := rpc.NewServer(rpc.ServerConfig{Programs: []rpc.Program{{Name: "test", Prog: prog, Vers: 1, Procs: []rpc.Proc{

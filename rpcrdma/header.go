@@ -6,6 +6,45 @@ import (
 	"fmt"
 )
 
+// An RPC-over-RDMA version 1 message begins with a transport header (RFC 8166 section 4.1). All
+// fields are XDR: big-endian, in units of 4 bytes. The fixed part:
+//
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                XID (that of the RPC message)                  |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                          Version = 1                          |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|    Credits (call: requested; reply: granted, never 0)         |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	| Procedure (0 MSG, 1 NOMSG, 2 MSGP, 3 DONE, 4 ERROR)           |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//
+// MSG and NOMSG continue with three lists (section 4.3). A list is a chain of items, each behind a
+// word 1, and ends with a word 0:
+//
+//	Read list:    { 1, position, segment }...  0    entries of one position form a chunk
+//	Write list:   { 1, n, n segments }...      0    a chunk for each bulk result, in order
+//	Reply chunk:  0, or 1, n, n segments            for the whole reply message
+//
+// A segment is memory of the client:
+//
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                        Handle (R_Key)                         |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                        Length in bytes                        |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                       Offset (63..32)                         |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                       Offset (31..0)                          |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//
+// After MSG the RPC message follows, without the bytes that chunks carry. ERROR continues with the
+// code, and with the lowest and highest version if the code is ERR_VERS (section 4.5).
+
 // Version is the version of the protocol (RFC 8166 section 4.2.2).
 const Version = 1
 
@@ -71,9 +110,8 @@ const (
 	nothingFollows = 0
 )
 
-// Limits of what a Header holds. RFC 8166 sets none; a message of 4096 bytes
-// has room for more, which no client of NFS uses. A header beyond them is
-// ErrTooComplex.
+// Limits of a Header. RFC 8166 sets none, and a message of 4096 bytes has room for more segments
+// than any NFS client uses. A header beyond the limits is ErrTooComplex.
 const (
 	MaxReadSegments  = 128 // in the Read list
 	MaxChunkSegments = 64  // in one Write chunk or Reply chunk
@@ -83,9 +121,8 @@ const (
 
 // Errors of Header.Parse.
 var (
-	// ErrShort is a message without room for the four words that every header
-	// starts with, or the three lists of the shortest one: nothing can be
-	// answered.
+	// ErrShort is a message without room for the four fixed words, or for three empty lists. It
+	// cannot be answered, because its XID may be missing.
 	ErrShort = errors.New("rpcrdma: message too short")
 	// ErrVersion is a version other than 1: answer ERR_VERS.
 	ErrVersion = errors.New("rpcrdma: unknown protocol version")
@@ -95,8 +132,8 @@ var (
 	ErrTooComplex = errors.New("rpcrdma: more chunks or segments than are supported")
 )
 
-// Segment is a range of the peer's memory. Handle is an R_Key; Offset is
-// opaque, no address that may be reckoned with except by adding to it.
+// Segment is a range of the peer's memory (RFC 8166 section 3.4.3). Handle is an R_Key. Offset is
+// opaque: the only arithmetic allowed is to add to it.
 type Segment struct {
 	Handle uint32
 	Length uint32
@@ -110,10 +147,10 @@ type ReadSegment struct {
 	Segment
 }
 
-// Chunk is a list of segments that takes one item or one message.
+// Chunk is a list of segments for one data item or one message.
 type Chunk []Segment
 
-// Len is the number of bytes the chunk has room for, or, in a reply, holds.
+// Len is the length of the chunk in bytes: its room in a call, its content in a reply.
 func (c Chunk) Len() int {
 	n := 0
 	for i := range c {
@@ -122,8 +159,8 @@ func (c Chunk) Len() int {
 	return n
 }
 
-// Header is a transport header. A Header that is reused keeps its memory, so
-// that parsing allocates nothing in the steady state.
+// Header is a transport header. Parse reuses the memory of an earlier header, so in the steady
+// state it does not allocate.
 type Header struct {
 	XID     uint32
 	Version uint32
@@ -135,14 +172,14 @@ type Header struct {
 	Reads    []ReadSegment
 	Writes   []Chunk
 	Reply    Chunk
-	HasReply bool // the Reply chunk is present, if only with no segment
+	HasReply bool // the Reply chunk is present, perhaps without segments
 
 	// TypeError:
 	Code      ErrorCode
 	Low, High uint32 // versions, for CodeVers
 
-	segs   []Segment // backs Writes and Reply
-	counts []int     // of segments in each of Writes
+	segs   []Segment // memory of Writes and Reply
+	counts []int     // number of segments of each chunk in Writes
 }
 
 // Reset empties h, keeping its memory.
@@ -150,7 +187,7 @@ func (h *Header) Reset() {
 	*h = Header{Reads: h.Reads[:0], Writes: h.Writes[:0], segs: h.segs[:0], counts: h.counts[:0]}
 }
 
-// cursor reads words and remembers having run out of them.
+// cursor reads words. short is sticky: it is set by a read beyond the end.
 type cursor struct {
 	b     []byte
 	short bool
@@ -166,7 +203,7 @@ func (c *cursor) word() uint32 {
 	return v
 }
 
-// follows reads the word that says whether an optional item follows.
+// follows reads the word that says whether an optional item follows. Only 0 and 1 are legal.
 func (c *cursor) follows() (bool, error) {
 	switch c.word() {
 	case nothingFollows:
@@ -186,7 +223,8 @@ func (c *cursor) segment() Segment {
 	return s
 }
 
-// chunk appends the segments of a Write or Reply chunk and returns their count.
+// chunk appends the segments of a Write or Reply chunk and returns their number. It compares the
+// count, which the peer chose, with the bytes that are there before it appends.
 func (h *Header) chunk(c *cursor) (int, error) {
 	n := c.word()
 	if c.short || uint64(n)*segmentLen > uint64(len(c.b)) {
@@ -201,9 +239,9 @@ func (h *Header) chunk(c *cursor) (int, error) {
 	return int(n), nil
 }
 
-// Parse reads the header at the start of msg and returns what follows it. With
-// an error the first four words are valid unless it is ErrShort, so that the
-// error can be answered. Nothing in h aliases msg.
+// Parse reads the header at the start of msg and returns what follows it. After an error other than
+// ErrShort the four fixed words are valid, so the error can be answered. Nothing in h aliases msg:
+// the reply is built in the buffer of the call.
 func (h *Header) Parse(msg []byte) (rest []byte, err error) {
 	h.Reset()
 	if len(msg) < fixedLen {
@@ -232,6 +270,7 @@ func (h *Header) Parse(msg []byte) (rest []byte, err error) {
 	return c.b, nil
 }
 
+// lists reads the Read list, the Write list and the Reply chunk.
 func (h *Header) lists(c *cursor) error {
 	for {
 		more, err := c.follows()
@@ -278,7 +317,7 @@ func (h *Header) lists(c *cursor) error {
 		}
 	}
 	at := 0
-	for _, n := range h.counts { // segs no longer moves
+	for _, n := range h.counts { // all appends to segs are done, so its memory does not move
 		h.Writes = append(h.Writes, Chunk(h.segs[at:at+n:at+n]))
 		at += n
 	}
@@ -286,6 +325,7 @@ func (h *Header) lists(c *cursor) error {
 	return nil
 }
 
+// fault reads the rest of an RDMA_ERROR message (RFC 8166 section 4.5).
 func (h *Header) fault(c *cursor) error {
 	h.Code = ErrorCode(c.word())
 	switch h.Code {

@@ -18,51 +18,53 @@ import (
 
 // Config bounds a Listener. Zero fields have defaults; sizes are in bytes.
 //
-// A connection takes memory for messages, Inline bytes for each of its receives: 6 receives, 24 KiB,
-// until its client has confirmed it, then 32 for 16 credits, 128 KiB, and 144, 576 KiB, if its client
-// ever has most of 128 credits in use. Bulk data of calls in progress takes at most ConnMemory of each
-// connection. All of it is part of Memory, which see for what happens when it is short. A call
-// for whose data there is no room waits before any of it is fetched, and calls without bulk
-// data overtake it.
+// A connection needs memory for messages, Inline bytes for each receive. With the defaults:
+//
+//	state of the connection                 credits   receives   memory
+//	until the client has confirmed it       2         6          24 KiB
+//	then                                    16        32         128 KiB
+//	when the client used most of 128        128       144        576 KiB
+//
+// Bulk data of calls in progress takes at most ConnMemory per connection. Both are part of Memory;
+// type Memory says what happens when it is short. A call waits until there is memory for all of its
+// data, before any of the data is fetched. Calls without bulk data overtake it.
 type Config struct {
-	// Credits is the most calls that a client is granted to have outstanding. The
-	// grant begins at 16 and doubles while a client uses more than three quarters.
-	// 0 means 128, or 48 if Pinned.
+	// Credits is the largest grant to a client. The grant begins at 16 and doubles when more
+	// than three quarters of it are in use. 0 means 128, or 48 if Pinned.
 	Credits int
 	// Inline is the longest message, and the size of a receive buffer: a
 	// multiple of 1024 up to 256 KiB. 0 means 4096.
 	Inline int
-	// MaxMessage is the longest RPC message with everything in chunks, and the
-	// most that a Write chunk is filled with; up to 4 MiB. 0 means 1 MiB + 64 KiB.
+	// MaxMessage is the longest RPC message with everything in chunks, and the most bytes that
+	// are put into one Write chunk; up to 4 MiB. 0 means 1 MiB + 64 KiB.
 	MaxMessage int
 	// ReadDepth is the number of RDMA READs in flight on a connection, if the
 	// client serves as many. 0 means 16.
 	ReadDepth int
 	// ReadSize is the longest RDMA READ. 0 means 256 KiB.
 	ReadSize int
-	// ReadBytes is how many bytes of RDMA READs are in flight on a connection before no more are
-	// posted. What is fetched sooner than it is used leaves the processor's caches again; what
-	// a network holds on its way must fit. 0 means 1 MiB.
+	// ReadBytes bounds the bytes of RDMA READs in flight on a connection. It should not be less
+	// than the bandwidth-delay product of the network. With much more, data is fetched long
+	// before it is used and drops out of the processor's caches. 0 means 1 MiB.
 	ReadBytes int
 	// ConnMemory bounds the bulk memory of one connection. 0 means 32 MiB.
 	ConnMemory int
 	// Memory bounds the memory of the Listener, messages and bulk data. 0 means 512 MiB, and the
-	// least is MemoryMin. Shared is used in its place if it is not nil; its owner closes
-	// it, after the Listener.
+	// least is MemoryMin. If Shared is not nil it is used instead. Its owner closes it after the
+	// Listener.
 	Memory int
 	Shared *Memory
-	// Pinned is for devices that pin registered memory, as those of the kernel do: all of it is taken
-	// when it is registered, and none is given back to the system before that ends. A connection has its
-	// receives for all credits from the start then: 272 KiB of the quarter for messages with 48 credits,
-	// which is the default.
+	// Pinned is for devices that pin registered memory, as kernel devices do: all pages are
+	// resident from the registration to its end. A connection then has memory for the receives
+	// of all credits from the start: 272 KiB with 48 credits, the default.
 	Pinned bool
-	// SlowTimeout ends connections whose client takes neither replies nor gives the data of its
-	// calls for so long. 0 means one minute.
+	// SlowTimeout ends a connection whose client neither takes replies nor serves RDMA READs for
+	// this time. 0 means one minute.
 	SlowTimeout time.Duration
 	// MaxConns is the number of connections; further requests are rejected. 0
 	// means 1024.
 	MaxConns int
-	// Door, if not nil, lets connections in.
+	// Limiter, if not nil, admits connections by client.
 	Limiter *rpc.ConnLimiter
 	Logger  *slog.Logger
 }
@@ -76,7 +78,7 @@ func (c *Config) receiveMemory() int { return receives(c.Credits) * c.Inline }
 func (c Config) withDefaults() Config {
 	credits := 128
 	if c.Pinned {
-		credits = 48 // with whose receives a block is full
+		credits = 48 // its 64 receives fill a block of the arena
 	}
 	c.Credits = min(max(cmp.Or(c.Credits, credits), 1), 4096)
 	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit
@@ -94,7 +96,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// within is the configuration as a device can have it.
+// within returns the configuration reduced to the limits of a device.
 func (c Config) within(lim rdma.Limits) Config {
 	if lim.RdAtomic > 0 {
 		c.ReadDepth = min(c.ReadDepth, lim.RdAtomic)
@@ -109,11 +111,14 @@ func (c Config) within(lim rdma.Limits) Config {
 	return c
 }
 
-// Handler serves the calls of one connection. *rpc.Server is one. Dispatch is
-// called on the connection's loop with mayBlock false and must not wait; it
-// calls c.Reply exactly once, and calls c.Detach before handing c to another
-// goroutine. If a Handler is an io.Closer it is closed when its connection has
-// ended.
+// Handler serves the calls of one connection; *rpc.Server is a Handler.
+//
+// Dispatch is called on the connection's loop with mayBlock false and must not wait. It calls
+// c.Reply exactly once, now or later, and calls c.Detach before it passes c to another goroutine.
+// msg and the memory from c.Payload are valid until c.Reply.
+//
+// Optional interfaces of a Handler: io.Closer is closed when the connection has ended; Pacer
+// limits the rate of calls.
 type Handler interface {
 	Dispatch(c *rpc.Call, msg xdr.Decoder, mayBlock bool)
 }
@@ -122,7 +127,7 @@ type Handler interface {
 // called from any goroutine, except on a loop of the device.
 type Listener struct {
 	dev rdma.Device
-	// bounded says that the device is not in user space: it works while its loop does not.
+	// bounded says that the device is a kernel device: it receives while our loop is busy.
 	bounded bool
 	pd      rdma.PD
 	l       rdma.Listener
@@ -130,23 +135,22 @@ type Listener struct {
 	open    func(peer rpc.Peer, disconnect func()) (Handler, error)
 	pool    *pool
 	n       counters
-	// volatile: the device sends memory that others change.
+	// volatile: the device can send memory that others change, see rdma.VolatileSender.
 	volatile bool
 
 	mu     sync.Mutex
 	conns  map[*serverConn]struct{}
 	closed bool
-	// holding: connections keep what arrives, see Hold.
-	holding bool
-	gone    sync.Cond // a connection ended
-	// orphaned: the device was closed first, so nobody knows when the memory
-	// is no longer used. It is not given back then.
+	// paused: connections postpone what arrives, see Pause.
+	paused bool
+	gone   sync.Cond // a connection ended
+	// orphaned: the device was closed before the Listener. Handlers may still use the memory
+	// and no completion will tell when they are done, so it is never unmapped.
 	orphaned bool
-	finished chan struct{} // closed when nothing is left
+	finished chan struct{} // closed when Close has done its work
 }
 
-// rejectConsumer is the IB CM reject reason of a consumer that does not want
-// the connection (IBTA 12.6.7.2, code 28).
+// rejectConsumer is the CM reject reason "consumer reject" (IBTA 12.6.7.2, code 28).
 const rejectConsumer = 28
 
 // Serve serves srv on a port of dev until the Listener is closed.
@@ -154,16 +158,21 @@ func Serve(dev rdma.Device, port uint16, srv *rpc.Server, cfg Config) (*Listener
 	return ServeHandler(dev, port, func(rpc.Peer, func()) (Handler, error) { return srv, nil }, cfg)
 }
 
-// ServeHandler is Serve with a Handler for each connection, or an error for
-// which the connection is rejected. open must not wait. It may keep disconnect,
+// ServeHandler is Serve with a Handler of its own for each connection. open makes the Handler; if
+// it returns an error the connection is rejected. open must not wait. It may retain disconnect,
 // which ends the connection and may be called from any goroutine.
-func ServeHandler(dev rdma.Device, port uint16, open func(peer rpc.Peer, disconnect func()) (Handler, error), cfg Config) (*Listener, error) {
+func ServeHandler(
+	dev rdma.Device, port uint16, open func(peer rpc.Peer, disconnect func()) (Handler, error), cfg Config,
+) (*Listener, error) {
 	pd, err := dev.AllocPD()
 	if err != nil {
 		return nil, fmt.Errorf("rpcrdma: allocating a protection domain: %w", err)
 	}
 	_, bounded := dev.(rdma.Limited)
-	l := &Listener{dev: dev, bounded: bounded, pd: pd, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), open: open, conns: make(map[*serverConn]struct{}), finished: make(chan struct{})}
+	l := &Listener{
+		dev: dev, bounded: bounded, pd: pd, cfg: cfg.withDefaults().within(rdma.LimitsOf(dev)), open: open,
+		conns: make(map[*serverConn]struct{}), finished: make(chan struct{}),
+	}
 	if v, ok := dev.(rdma.VolatileSender); ok {
 		l.volatile = v.SendsVolatile()
 	}
@@ -224,9 +233,8 @@ func (l *Listener) Conns() []ConnInfo {
 // closeTime is how long Close waits for the loops to end their connections.
 const closeTime = 10 * time.Second
 
-// Close stops listening, disconnects every client and waits for the calls in
-// progress, whose replies are lost. Clients send them again when they come
-// back.
+// Close stops listening, disconnects every client and waits for the calls in progress. Their
+// replies are lost; clients send the calls again after they reconnect.
 func (l *Listener) Close() error {
 	return l.end(context.Background(), (*serverConn).disconnect)
 }
@@ -240,7 +248,7 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 func (l *Listener) end(ctx context.Context, first func(*serverConn)) error {
 	l.mu.Lock()
 	l.each(first)
-	if l.closed { // another call is at it
+	if l.closed { // another call of end does the work
 		l.mu.Unlock()
 		<-l.finished
 		return nil
@@ -271,8 +279,8 @@ func (l *Listener) end(ctx context.Context, first func(*serverConn)) error {
 	return err
 }
 
-// settle lets every loop end the turn in which its last connection ended: what
-// it was still about to send may lie in our memory.
+// settle waits until every loop has ended the turn in which its last connection ended. A loop sends
+// packets at the end of its turn, and their payload may lie in our memory.
 func (l *Listener) settle() {
 	for range 2 {
 		for _, loop := range l.dev.Loops() {
@@ -287,17 +295,18 @@ func (l *Listener) settle() {
 	}
 }
 
-// each has fn called for every connection on its loop. Call with mu held.
+// each submits fn for every connection to the connection's loop. The caller holds mu.
 func (l *Listener) each(fn func(*serverConn)) {
 	for c := range l.conns {
 		if !c.loop.Submit(func() { fn(c) }) {
-			delete(l.conns, c) // its loop has ended, and it with it,
-			l.orphaned = true  // but maybe not what serves its calls
+			delete(l.conns, c) // the loop has ended, and the connection with it,
+			l.orphaned = true  // but a handler may still serve its calls
 		}
 	}
 }
 
-// wait waits for the last connection to end. Call with mu held.
+// wait waits for the last connection to end. It reports false if ctx ends first. The caller
+// holds mu.
 func (l *Listener) wait(ctx context.Context) bool {
 	stop := context.AfterFunc(ctx, func() {
 		l.mu.Lock()
@@ -332,14 +341,14 @@ func (l *Listener) accept(req rdma.ConnRequest) {
 	l.cfg.Logger.Warn("connection refused", "peer", req.Remote().String(), "error", err)
 }
 
-// noMemory is why there is no memory for one more connection.
+// noMemory counts a connection refused for lack of memory, and describes the shortage.
 func (l *Listener) noMemory() error {
 	l.cfg.Limiter.CountRefused(rpc.RefusedMemory)
 	m := l.Memory()
 	if l.pool.pinned && m.Connections >= l.pool.most {
-		return fmt.Errorf("%d connections are all that the pinned memory of %d bytes is for", l.pool.most, m.Limit)
+		return fmt.Errorf("the pinned memory of %d bytes is for %d connections, which exist already", m.Limit, l.pool.most)
 	}
-	return fmt.Errorf("%d connections have all the memory there is for messages, %d of %d bytes; the least of a connection is %d",
+	return fmt.Errorf("no memory for messages: %d connections use %d of %d bytes, and each needs %d at least",
 		m.Connections, m.Messages, m.Limit/messageShare, receives(floorCredits)*l.cfg.Inline)
 }
 
@@ -361,9 +370,9 @@ func (l *Listener) admit(req rdma.ConnRequest) error {
 		err = rdma.ErrClosed
 	case len(l.conns) >= l.cfg.MaxConns:
 		l.cfg.Limiter.CountRefused(rpc.RefusedConnections)
-		err = fmt.Errorf("there are %d connections already (max_connections)", len(l.conns))
+		err = fmt.Errorf("%d connections exist already (max_connections)", len(l.conns))
 	default:
-		c.keeping = l.holding
+		c.paused = l.paused
 		l.conns[c] = struct{}{}
 	}
 	l.mu.Unlock()

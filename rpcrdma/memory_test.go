@@ -79,7 +79,7 @@ func TestMemory(t *testing.T) {
 			for _, b := range c.held {
 				m.free(b)
 			}
-			m.leave(c.owned * inline)
+			m.removeConn(c.owned * inline)
 		}
 		refused := false
 		for range 4000 {
@@ -93,10 +93,10 @@ func TestMemory(t *testing.T) {
 			}
 			switch op {
 			case 0, 1:
-				g := m.join(firstGrant, inline)
+				g := m.addConn(firstGrant, inline)
 				if g == 0 {
-					if m.taken+receives(floorCredits)*inline <= m.messages {
-						t.Fatalf("seed %d: refused with %d of %d bytes taken", seed, m.taken, m.messages)
+					if m.messagesUsed+receives(floorCredits)*inline <= m.messages {
+						t.Fatalf("seed %d: refused with %d of %d bytes taken", seed, m.messagesUsed, m.messages)
 					}
 					refused = true
 					break
@@ -215,8 +215,9 @@ func TestMemoryIsShort(t *testing.T) {
 	}
 }
 
-// TestTurnOfAnother: a call waits for memory, which came while those before it on its connection could not be fetched. When
-// these can, it still has the turn: the memory that it gets is its own, and without it nobody goes on.
+// TestTurnOfAnother: a call waits for memory, which came while those before it on its connection
+// could not be fetched. When these can, it still has the turn: the memory that it gets is its
+// own, and without it nobody goes on.
 func TestTurnOfAnother(t *testing.T) {
 	const n = 50_000
 	w := newWorld(t, Config{Memory: MemoryMin, ReadDepth: 1, ReadSize: 1 << 16})
@@ -249,7 +250,8 @@ func TestTurnOfAnother(t *testing.T) {
 		return message(h, e.B)
 	}
 	get := message(&Header{XID: 3, Credits: 32, Writes: []Chunk{segments(r.region(n, remoteWrite), n)}}, rawCall(3, procGet, 1, n))
-	// The first is fetched from a client that stands still, the second waits for that, and the third for memory.
+	// The first is fetched from a client that stands still, the second waits for that, and the
+	// third for memory.
 	calls := [][]byte{put(1), put(2), get}
 	still, sent := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -274,7 +276,8 @@ func TestTurnOfAnother(t *testing.T) {
 	}
 }
 
-// TestHeldLongCall: a long call that waits for memory when the Listener is held is counted once, as what it is.
+// TestHeldLongCall: a long call that waits for memory when the Listener is held is counted once,
+// as what it is.
 func TestHeldLongCall(t *testing.T) {
 	w := newWorld(t, Config{Memory: MemoryMin})
 	r := w.rawUp()
@@ -404,7 +407,8 @@ func TestFloors(t *testing.T) {
 	}
 	defer c.Close()
 	defer clients[0].Close()
-	// The new one begins with the floor, as more than half is taken, and has more once it uses that.
+	// The new one begins with the floor, as more than half is taken, and has more once it uses
+	// that.
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		var work sync.WaitGroup
 		for range 8 {
@@ -513,8 +517,8 @@ func (w *world) keepsKeys() *rawClient {
 }
 
 // TestThrottle: the calls of a client over its limits take no memory and no RDMA READ, it is
-// granted fewer credits, down to one, and more again when it keeps to them. A client beside it is served
-// at once.
+// granted fewer credits, down to one, and more again when it keeps to them. A client beside it is
+// served at once.
 func TestThrottle(t *testing.T) {
 	w, limit := pacedWorld(t, Config{Credits: 32})
 	var reads atomic.Int64
@@ -571,7 +575,8 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
-// TestThrottledHold: calls that wait for their limits keep nobody from standing still, and wait on afterwards.
+// TestThrottledHold: calls that wait for their limits keep nobody from standing still, and wait
+// on afterwards.
 func TestThrottledHold(t *testing.T) {
 	w, limit := pacedWorld(t, Config{})
 	limit.wait.Store(int64(time.Hour))
@@ -643,8 +648,8 @@ func TestThrottledEnd(t *testing.T) {
 	}
 }
 
-// TestPinnedMemory: what a device pins is within the limit, however many connections come and go, and keeps
-// its pages.
+// TestPinnedMemory: what a device pins is within the limit, however many connections come and go,
+// and keeps its pages.
 func TestPinnedMemory(t *testing.T) {
 	cfg := Config{Pinned: true}.withDefaults()
 	for _, limit := range []int{MemoryMin, 64 << 20, 100 << 20} {

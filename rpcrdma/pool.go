@@ -2,59 +2,58 @@ package rpcrdma
 
 import (
 	"fmt"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 
 	"github.com/rstored/rstored/rdma"
 )
 
-// Memory is the memory that any number of Listeners may share: one arena, registered with the
-// device of each, for local use only, and the account of what is taken of it. Its methods may
-// be called from any goroutine.
+// Memory is an arena that any number of Listeners may share, and the account of its use. It is
+// registered with the device of each Listener, for local access only. Its methods may be called
+// from any goroutine; those with callbacks call them without mu.
 //
-// A quarter of it is for messages: each connection has receives there, for every call that it
-// was granted and some more. The rest is for bulk data of calls in progress, all that a call
-// needs at once, so that no call that has some waits for more. Calls that find none wait in
-// the order in which they came, so that every connection has its turn.
+//   - A quarter is for messages: the receives of each connection, for its credits and some more.
+//   - The rest is for bulk data of calls in progress. A call reserves all it needs at once, so no
+//     call holds memory while it waits for more. Calls that find none wait in the order of arrival.
 //
-// While less than half of the memory for messages is taken, each connection gets as many credits
-// as it uses. Beyond that an equal share for all (see credits) is the most that they get, and those who
-// have more are brought down to it. So there is room left for the floors of new ones.
+// While less than half of the memory for messages is in use, each connection gets as many credits
+// as it uses. Beyond that, each connection gets an equal share at most, and connections with more
+// are reduced to it, one credit per reply. This leaves memory for the floors of new connections.
 type Memory struct {
 	arena    *rdma.Arena
 	messages int // bytes for messages
 	bulk     int // bytes for bulk data
 
-	// pinned memory is set apart for the messages of each connection that there can be, so that long-lived
-	// blocks of theirs are not scattered among those for bulk data.
+	// Pinned memory is divided in advance: a block for the receives of each possible connection.
+	// Otherwise these long-lived blocks would fragment the memory for bulk data.
 	pinned     bool
 	recvBlocks [][]byte // under mu; nil if not pinned
 	backBlocks [][]byte
-	most       int // connections that pinned memory is for
+	most       int // number of connections that pinned memory is divided for
 
-	// each is how many bytes of messages a connection may have while they are short, else 0.
+	// each is the share of a connection in bytes of messages while these are short, else 0. It is
+	// read for every reply, so it is not under mu.
 	each atomic.Int64
 
-	mu    sync.Mutex
-	conns int // connections that have receives
-	taken int // bytes of messages
-	used  int // bytes in bulk blocks that are out
-	// holders counts connections that have bulk blocks or wait for some.
-	holders int
-	waiting []*ticket
-	// peak is the most that was taken and used together.
+	mu           sync.Mutex
+	conns        int // connections that have receives
+	messagesUsed int // bytes of messages
+	bulkUsed     int // bytes in bulk blocks that are out
+	// bulkUsers counts connections that have bulk blocks or wait for them.
+	bulkUsers int
+	waiting   []*ticket
+	// peak is the highest sum of messagesUsed and bulkUsed.
 	peak int
 }
 
 // MemoryStats describe the use of a Memory. Sizes are in bytes.
 type MemoryStats struct {
-	// Limit is the budget, of which Messages are in receives, and Bulk in calls in progress. Peak
-	// is the most that both had together.
+	// Limit is the budget. Messages is in use by receives, Bulk by calls in progress. Peak is the
+	// highest sum of both.
 	Limit, Messages, Bulk, Peak int
-	// Connections have receives, and Waiting of them wait for bulk memory.
+	// Connections have receives. Waiting of them wait for bulk memory.
 	Connections, Waiting int
-	// Share is how many credits each connection may have when memory is short.
+	// Share is the credits of each connection when memory is short.
 	Share int
 }
 
@@ -65,23 +64,24 @@ const MemoryMin = 16 << 20
 // messageShare is the part of the memory that is for messages: 1/messageShare.
 const messageShare = 4
 
-// Floors of a connection: what it gets in any case, or is refused.
+// The least resources of a connection. A connection that cannot have them is refused.
 const (
-	// floorCredits is how many credits it has.
 	floorCredits = 2
-	// extraReceives are posted beyond the credits granted, or two for each if those are few, for
-	// messages that use no credit and for the moments between a reply and its acknowledgement.
+	// extraReceives are posted beyond the credits (2 per credit if those are few), for messages
+	// that use no credit (RFC 8166 section 3.3.1), and for the time between the arrival of a reply
+	// and the completion of its SEND, when the client may send again but the buffer is not free.
 	extraReceives = 16
 )
 
-// receives is how many receives are posted for so many credits.
+// receives is the number of receives for a number of credits.
 func receives(credits int) int { return credits + min(extraReceives, 2*credits) }
 
-// creditsOf is for how many credits so many receives are enough, floorCredits at least.
+// creditsOf is the inverse of receives: the credits that n receives are enough for, floorCredits at
+// least.
 func creditsOf(n int) int { return max(n-extraReceives, min(n, extraReceives*3/2)/3, floorCredits) }
 
-// newMemory maps memory of limit bytes for connections whose receives are of at most block
-// bytes each, for conns of them at most.
+// newMemory maps memory of limit bytes for at most conns connections. block bounds the bytes of all
+// receives of one connection.
 func newMemory(limit, block, conns int, pinned bool) (*Memory, error) {
 	m := &Memory{messages: limit / messageShare, pinned: pinned}
 	m.bulk = limit - m.messages
@@ -89,8 +89,8 @@ func newMemory(limit, block, conns int, pinned bool) (*Memory, error) {
 	if pinned {
 		conns = max(min(conns, m.messages/each), 1)
 	}
-	// Each connection has addresses for as many receives as it may ever have. They take
-	// no memory until they are used, unless the memory is pinned.
+	// Each connection has addresses for all receives it can ever have. Their pages are not
+	// resident until they are used, unless the memory is pinned.
 	arena, err := rdma.NewArena(m.bulk + each*conns)
 	if err != nil {
 		return nil, err
@@ -109,16 +109,17 @@ func newMemory(limit, block, conns int, pinned bool) (*Memory, error) {
 	return m, nil
 }
 
-// NewMemory maps memory of limit bytes, MemoryMin at least, for Listeners with the Credits, the
-// Inline and the Pinned of cfg. Those are closed before it is.
+// NewMemory maps memory of limit bytes, MemoryMin at least, for Listeners with the Credits, Inline
+// and Pinned of cfg. The caller closes the Listeners before the Memory.
 func NewMemory(limit int, cfg Config) (*Memory, error) {
 	cfg = cfg.withDefaults()
 	limit = max(limit, MemoryMin)
-	return newMemory(limit, cfg.receiveMemory(), max(limit/messageShare/(receives(floorCredits)*cfg.Inline), 1), cfg.Pinned)
+	conns := limit / messageShare / (receives(floorCredits) * cfg.Inline)
+	return newMemory(limit, cfg.receiveMemory(), max(conns, 1), cfg.Pinned)
 }
 
-// block takes n bytes for messages from one of the lists of pinned memory, or from the arena; nil if
-// there are none.
+// block allocates n bytes for messages: from a list of prepared blocks if the memory is pinned,
+// else from the arena. It returns nil if there are none.
 func (m *Memory) block(list *[][]byte, n int) []byte {
 	if !m.pinned {
 		return m.arena.Alloc(n)
@@ -145,19 +146,19 @@ func (m *Memory) freeBlock(list *[][]byte, b []byte) {
 	m.mu.Unlock()
 }
 
-// discard gives memory back to the system until it is used again. A device that has pinned it would go on
-// with the pages of before.
+// discard returns the pages of b to the system until they are used again. Pinned memory keeps its
+// pages: the device would go on to use the old ones.
 func (m *Memory) discard(b []byte) {
 	if !m.pinned {
 		m.arena.Discard(b)
 	}
 }
 
-// Close gives the memory back to the system.
+// Close unmaps the memory.
 func (m *Memory) Close() error { return m.arena.Close() }
 
-// Stats describes the use of the memory, for connections with messages of inline bytes; 0 means
-// those of a Config without.
+// Stats describes the use of the memory, for connections with messages of inline bytes; 0 means the
+// default of Config.
 func (m *Memory) Stats(inline int) MemoryStats {
 	if inline == 0 {
 		cfg := Config{}.withDefaults()
@@ -166,67 +167,68 @@ func (m *Memory) Stats(inline int) MemoryStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return MemoryStats{
-		Limit: m.messages + m.bulk, Messages: m.taken, Bulk: m.used, Peak: m.peak, Connections: m.conns, Waiting: len(m.waiting),
-		Share: m.share(inline),
+		Limit: m.messages + m.bulk, Messages: m.messagesUsed, Bulk: m.bulkUsed, Peak: m.peak,
+		Connections: m.conns, Waiting: len(m.waiting), Share: m.share(inline),
 	}
 }
 
-// share is how many credits each connection has when three quarters of the memory for messages
-// are divided equally.
+// share is the credits of each connection when three quarters of the memory for messages are
+// divided equally.
 func (m *Memory) share(inline int) int { return creditsOf(m.part() / inline) }
 
-// part is the same in bytes.
+// part is share in bytes.
 func (m *Memory) part() int { return m.messages / 4 * 3 / max(m.conns, 1) }
 
-// join takes the memory for the receives of a new connection, which wants so many credits, and
-// says how many it gets: the floor once half of the memory is taken, and 0 if there is not even that.
-func (m *Memory) join(want, inline int) (credits int) {
+// addConn charges the receives of a new connection that wants a number of credits. It returns the
+// credits that the connection gets: those wanted, floorCredits if half of the memory is in use,
+// or 0 if there is not even memory for the floor.
+func (m *Memory) addConn(want, inline int) (credits int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.conns++
 	credits = want
-	if m.taken+receives(credits)*inline > m.messages/2 {
+	if m.messagesUsed+receives(credits)*inline > m.messages/2 {
 		credits = min(want, floorCredits)
 	}
-	if n := receives(credits) * inline; m.taken+n <= m.messages {
-		m.take(n)
+	if n := receives(credits) * inline; m.messagesUsed+n <= m.messages {
+		m.charge(n)
 		return credits
 	}
 	m.conns--
 	return 0
 }
 
-// inherit takes n bytes for the receives of a connection that another process had, whether they are there or not. While
-// too much is taken the connections are brought down to their shares.
-func (m *Memory) inherit(n int) {
+// restoreConn charges n bytes for the receives of a connection that another process handed over,
+// beyond the limit if need be. Connections are then reduced to their shares.
+func (m *Memory) restoreConn(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.conns++
-	m.take(n)
+	m.charge(n)
 }
 
-// take takes n bytes for messages, or gives them back.
-func (m *Memory) take(n int) {
-	m.taken += n
+// charge adds n bytes, or subtracts them, to the messages in use. The caller holds mu.
+func (m *Memory) charge(n int) {
+	m.messagesUsed += n
 	m.note()
 	var each int
-	if m.taken > m.messages/2 {
+	if m.messagesUsed > m.messages/2 {
 		each = m.part()
 	}
 	m.each.Store(int64(each))
 }
 
-func (m *Memory) note() { m.peak = max(m.peak, m.taken+m.used) }
+func (m *Memory) note() { m.peak = max(m.peak, m.messagesUsed+m.bulkUsed) }
 
-// leave gives back n bytes of receives of a connection, the last.
-func (m *Memory) leave(n int) {
+// removeConn ends a connection, whose last n bytes of receives are free.
+func (m *Memory) removeConn(n int) {
 	m.mu.Lock()
 	m.conns--
-	m.take(-n)
+	m.charge(-n)
 	m.mu.Unlock()
 }
 
-// allowed is the most credits that a connection with so many may have now.
+// allowed returns the most credits that a connection may have now, credits at most.
 func (m *Memory) allowed(credits, inline int) int {
 	if each := m.each.Load(); each > 0 {
 		return min(credits, creditsOf(int(each)/inline))
@@ -234,201 +236,73 @@ func (m *Memory) allowed(credits, inline int) int {
 	return credits
 }
 
-// grow takes n bytes for more receives of a connection, which has so many credits then, and reports
-// whether it may.
+// grow charges n bytes for more receives of a connection that then has the given credits, if there
+// is memory.
 func (m *Memory) grow(n, credits, inline int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.taken+n > m.messages/2 && (credits > m.share(inline) || m.taken+n > m.messages/4*3) {
+	if m.messagesUsed+n > m.messages/2 && (credits > m.share(inline) || m.messagesUsed+n > m.messages/4*3) {
 		return false
 	}
-	m.take(n)
+	m.charge(n)
 	return true
 }
 
-// settle takes n bytes for the receives of a connection that was established, and reports whether it
-// may: not once half of the memory is taken, as most connections never use more than the floor.
-func (m *Memory) settle(n int) bool {
+// raiseInitial charges n bytes for the first grant of an established connection, unless half of the
+// memory is in use: most connections never use more than the floor.
+func (m *Memory) raiseInitial(n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.taken+n > m.messages/2 {
+	if m.messagesUsed+n > m.messages/2 {
 		return false
 	}
-	m.take(n)
+	m.charge(n)
 	return true
 }
 
-// shrink gives back the memory of receives that are not posted again.
+// shrink releases n bytes of receives that are not posted again.
 func (m *Memory) shrink(n int) {
 	m.mu.Lock()
-	m.take(-n)
+	m.charge(-n)
 	m.mu.Unlock()
 }
 
-// extra takes memory for messages that are no receives.
+// extra charges n bytes for messages that are not receives.
 func (m *Memory) extra(n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.taken+n > m.messages {
+	if m.messagesUsed+n > m.messages {
 		return false
 	}
-	m.take(n)
+	m.charge(n)
 	return true
 }
 
-// ceiling is the most bulk memory that a connection may hold now, most at the most: when more
-// than half is in use, an equal part of it.
+// ceiling returns the most bulk memory that a connection may have now: most, or an equal share if
+// more than half is in use.
 func (m *Memory) ceiling(most int) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.used <= m.bulk/2 {
+	if m.bulkUsed <= m.bulk/2 {
 		return most
 	}
-	return min(most, m.bulk/max(m.holders, 1))
+	return min(most, m.bulk/max(m.bulkUsers, 1))
 }
 
-// hold notes that one more connection has bulk memory, or waits for it, or by -1 one less.
-func (m *Memory) hold(n int) {
+// countUser adds n, 1 or -1, to the connections that have bulk memory or wait for it.
+func (m *Memory) countUser(n int) {
 	m.mu.Lock()
-	m.holders += n
+	m.bulkUsers += n
 	m.mu.Unlock()
 }
 
-// ticket is a place among those who wait for bulk memory: two blocks of n and m bytes.
-type ticket struct {
-	n, m int
-	a, b []byte
-	have bool   // a and b are there
-	wake func() // called when they are, on any goroutine
-}
-
-// blockSize is how much memory a block of n bytes takes; 0 for no block at all.
-func blockSize(n int) int {
-	if n <= 0 {
-		return 0
-	}
-	return rdma.ArenaBlockMin << bits.Len(uint(n-1)/rdma.ArenaBlockMin)
-}
-
-// alloc returns a block of n bytes for a call that is served, or nil if there is none to be had now.
-func (m *Memory) alloc(n int) []byte {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.get(n)
-}
-
-// allocBoth gets the two blocks of a ticket, either of which may be of 0 bytes. If it reports
-// false the ticket waits, and its wake will be called once they are there.
-func (m *Memory) allocBoth(t *ticket) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.waiting) == 0 && m.both(t) {
-		return true
-	}
-	m.waiting = append(m.waiting, t)
-	return false
-}
-
-func (m *Memory) both(t *ticket) bool {
-	if t.a = m.get(t.n); t.a != nil || t.n == 0 {
-		if t.b = m.get(t.m); t.b != nil || t.m == 0 {
-			return true
-		}
-		m.put(t.a)
-	}
-	t.a, t.b = nil, nil
-	return false
-}
-
-// claim takes what a ticket that waited has got, and reports whether it has.
-func (m *Memory) claim(t *ticket) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return t.have
-}
-
-// cancel ends the wait of a ticket.
-func (m *Memory) cancel(t *ticket) {
-	m.mu.Lock()
-	if t.have {
-		m.put(t.a)
-		m.put(t.b)
-		t.have = false
-	}
-	for i, w := range m.waiting {
-		if w == t {
-			m.waiting = append(m.waiting[:i], m.waiting[i+1:]...)
-			break
-		}
-	}
-	woken := m.next()
-	m.mu.Unlock()
-	for _, t := range woken {
-		t.wake()
-	}
-}
-
-// get is alloc with mu held.
-func (m *Memory) get(n int) []byte {
-	size := blockSize(n)
-	if n <= 0 || m.used+size > m.bulk {
-		return nil
-	}
-	b := m.arena.Alloc(n)
-	if b != nil {
-		m.used += size
-		m.note()
-	}
-	return b
-}
-
-// put takes a block back with mu held.
-func (m *Memory) put(b []byte) {
-	if b != nil {
-		m.used -= blockSize(len(b))
-		m.arena.Free(b)
-	}
-}
-
-// next serves those who wait, in their order, as far as there is memory. Call with mu held.
-func (m *Memory) next() (woken []*ticket) {
-	for len(m.waiting) > 0 && m.both(m.waiting[0]) {
-		t := m.waiting[0]
-		m.waiting[0] = nil
-		m.waiting = m.waiting[1:]
-		t.have = true
-		woken = append(woken, t)
-	}
-	return woken
-}
-
-// free takes a block back, as long as it was given out.
-func (m *Memory) free(b []byte) {
-	if b == nil {
-		return
-	}
-	m.mu.Lock()
-	m.put(b)
-	woken := m.next()
-	m.mu.Unlock()
-	for _, t := range woken {
-		t.wake()
-	}
-}
-
-// inUse is the memory in bulk blocks that are out.
-func (m *Memory) inUse() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.used
-}
-
-// pool is a Memory as it is registered with the device of a Listener.
+// pool is a Memory registered with the device of one Listener. The region has no remote access: the
+// server moves all bulk data itself, so no R_Key of it ever goes on the wire.
 type pool struct {
 	*Memory
 	mr   rdma.MR
 	lkey uint32
-	own  bool
+	own  bool // the Listener made the Memory and closes it
 }
 
 func newPool(pd rdma.PD, m *Memory, own bool) (*pool, error) {
@@ -439,8 +313,8 @@ func newPool(pd rdma.PD, m *Memory, own bool) (*pool, error) {
 	return &pool{Memory: m, mr: mr, lkey: mr.LKey(), own: own}, nil
 }
 
-// close deregisters the memory, and gives it back to the system if it is the Listener's own. No
-// block may be out, and no request that names one under way.
+// close deregisters the memory, and unmaps it if it is the Listener's own. No block may be
+// allocated, and no work request may be using one.
 func (p *pool) close() error {
 	p.mr.Close()
 	if !p.own {

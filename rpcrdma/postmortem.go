@@ -7,8 +7,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// FailureDetail is what a Listener adds to a provider's post-mortem of a connection:
-// the Detail of an rdma.Note.
+// FailureDetail is what a Listener adds to the device's post-mortem of a connection: the Detail
+// of an rdma.Note.
 type FailureDetail struct {
 	Calls          uint64
 	InProgress     int // calls without a reply
@@ -19,7 +19,7 @@ type FailureDetail struct {
 	InlineOut      int
 }
 
-// RPC says which call a message was, and whose.
+// RPC identifies the procedure and the user of a call.
 type RPC struct {
 	Prog, Vers, Proc uint32
 	Flavor           rpc.AuthFlavor
@@ -37,8 +37,8 @@ const (
 	wordsHead  = 10
 )
 
-// parse reads the head of a call. It looks no further than it has to, because
-// every call passes here.
+// parse reads the beginning of a call (RFC 5531 section 9). It is on the path of every call, so it
+// reads no more than it needs, and trusts no length.
 func (r *RPC) parse(msg []byte) {
 	if len(msg) < 4*wordsHead {
 		return
@@ -54,7 +54,7 @@ func (r *RPC) parse(msg []byte) {
 	}
 }
 
-// note is what the connection says when it is over.
+// note returns the connection's part of its post-mortem.
 func (c *serverConn) note() rdma.Note {
 	return rdma.Note{Why: c.why, Detail: FailureDetail{
 		Calls: c.calls.Load(), InProgress: c.active, First: c.first, Last: c.last,
@@ -63,7 +63,7 @@ func (c *serverConn) note() rdma.Note {
 	}}
 }
 
-// refuse rejects a request and leaves word why.
+// refuse rejects a request, and adds the reason to the device's post-mortem.
 func refuse(req rdma.ConnRequest, why error) {
 	if a, ok := req.(rdma.Annotated); ok {
 		a.Annotate(func() rdma.Note { return rdma.Note{Why: why.Error()} })

@@ -2,15 +2,24 @@ package rpcrdma
 
 import "encoding/binary"
 
-// The private message of RFC 8797 tells the peer, in the private data of REQ
-// and REP, how long messages may be and whether it may invalidate R_Keys.
+// The private message of RFC 8797 is in the private data of REQ and REP. It says how long messages
+// may be, and whether the peer may invalidate R_Keys:
+//
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                     Magic = 0xf6ab0e18                        |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|  Version = 1  |   reserved  |R|   Send size   | Receive size  |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//
+//	R: the sender supports remote invalidation   sizes: in units of 1024 bytes, minus one
 
 const (
 	privateMagic   = 0xf6ab0e18
 	privateVersion = 1
 	privateLen     = 8
-	// flagRemoteInval is bit 15 of the flags word's low half as RFC 8797
-	// counts; in the byte that the word leaves, bit 0.
+	// flagRemoteInval is R: bit 15 as RFC 8797 counts, bit 0 of the second byte.
 	flagRemoteInval = 1
 	sizeUnit        = 1024
 	sizeMax         = 256 * sizeUnit
@@ -20,18 +29,16 @@ const (
 	DefaultInline = 1024
 )
 
-// PrivateMessage is what one side says about itself. Sizes are in bytes,
-// multiples of 1024 from 1 to 256 KiB, of whole messages with their transport
-// headers.
+// PrivateMessage describes one side of a connection. Sizes are in bytes, multiples of 1024 from 1
+// to 256 KiB, of whole messages with their transport headers.
 type PrivateMessage struct {
 	RemoteInvalidation bool // the peer may use SEND with invalidate
 	Send               int  // longest message it will send
 	Receive            int  // longest message it can receive
 }
 
-// ParsePrivate looks for a private message in private data, where other data
-// may precede it. Without one, or with one of an unknown version, ok is false
-// and m holds what RFC 8166 lets one assume.
+// ParsePrivate looks for a private message in private data; other data may precede it. Without one,
+// or with an unknown version, ok is false and m has the defaults of RFC 8166 section 3.3.2.
 func ParsePrivate(data []byte) (m PrivateMessage, ok bool) {
 	for i := 0; i+privateLen <= len(data); i++ {
 		p := data[i:]
@@ -50,8 +57,7 @@ func ParsePrivate(data []byte) (m PrivateMessage, ok bool) {
 	return PrivateMessage{Send: DefaultInline, Receive: DefaultInline}, false
 }
 
-// Append appends the encoded message to b. Sizes are rounded down to what can
-// be said.
+// Append appends the encoded message to b. Sizes are rounded down to the units of the message.
 func (m PrivateMessage) Append(b []byte) []byte {
 	flags := byte(0)
 	if m.RemoteInvalidation {

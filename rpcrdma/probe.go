@@ -2,31 +2,32 @@ package rpcrdma
 
 import "github.com/rstored/rstored/rdma"
 
-// A reliable connection finds out that its peer is gone by what it sends: a side
-// that only waits does not. A client whose call was acknowledged waits for a
-// reply that a server which gave the connection up meanwhile will never send, and
-// a server keeps the memory of a client that was switched off. So a side that has
-// heard nothing for a while writes zero bytes to its peer: that needs no memory
-// there and no receive, costs one packet and its ACK, and fails as any request
-// does when nobody answers.
+// A reliable connection detects a lost peer only when it sends: a request that is not acknowledged
+// fails. A side that only waits detects nothing. A client whose call was acknowledged would wait
+// forever for the reply of a server that has given up the connection. A server would retain the
+// memory of a client that was switched off.
+//
+// So a side that saw no completion for a while posts an RDMA WRITE of zero bytes. It needs no
+// memory and no receive at the peer (IBTA 9.7.2: no R_Key check for length 0), and costs one
+// packet and its ACK. If nobody answers it fails like any request.
 const (
-	// clientProbe is how long a client with calls in flight hears nothing before
-	// it probes, serverProbe is the same for a server, calls or not.
+	// clientProbe is the silence after which a client with calls in flight probes. serverProbe
+	// is the same for a server, with or without calls.
 	clientProbe = 5 * rdma.Second
 	serverProbe = 60 * rdma.Second
 )
 
 // prober probes one connection. It belongs to the connection's loop.
 type prober struct {
-	conn    rdma.Conn
-	every   rdma.Time
-	wanted  func() bool // whether silence is worth a probe
-	heard   bool        // since the last tick
-	probing bool        // a probe is under way
-	cancel  func()
+	conn     rdma.Conn
+	every    rdma.Time
+	wanted   func() bool // whether the silence matters
+	progress bool        // a work request completed since the last tick
+	probing  bool        // a probe is in flight; at most one is
+	cancel   func()
 }
 
-// start begins to watch a connection that is established.
+// start starts the ticks of an established connection.
 func (p *prober) start(conn rdma.Conn, every rdma.Time, wanted func() bool) {
 	p.conn, p.every, p.wanted = conn, every, wanted
 	p.cancel = conn.Loop().After(every, p.tick)
@@ -34,18 +35,19 @@ func (p *prober) start(conn rdma.Conn, every rdma.Time, wanted func() bool) {
 
 func (p *prober) tick() {
 	p.cancel = p.conn.Loop().After(p.every, p.tick)
-	heard := p.heard
-	p.heard = false
-	if heard || p.probing || !p.wanted() {
+	progress := p.progress
+	p.progress = false
+	if progress || p.probing || !p.wanted() {
 		return
 	}
-	p.probing = p.conn.QP().PostSend([]rdma.SendWR{{ID: workID(idProbe, 0), Op: rdma.OpWrite, Flags: rdma.Signaled}}) == nil
+	wr := rdma.SendWR{ID: workID(idProbe, 0), Op: rdma.OpWrite, Flags: rdma.Signaled}
+	p.probing = p.conn.QP().PostSend([]rdma.SendWR{wr}) == nil
 }
 
-// answered takes the completion of a probe.
-func (p *prober) answered() { p.probing, p.heard = false, true }
+// answered handles the completion of a probe.
+func (p *prober) answered() { p.probing, p.progress = false, true }
 
-// stop ends the watch.
+// stop ends the ticks.
 func (p *prober) stop() {
 	if p.cancel != nil {
 		p.cancel()

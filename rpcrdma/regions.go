@@ -2,11 +2,11 @@ package rpcrdma
 
 import "github.com/rstored/rstored/rdma"
 
-// regions are memory regions without memory, left by calls that are over. A call that takes
-// one of them allocates nothing. They belong to a loop.
+// regions are memory regions without memory, left by finished calls. A call that reuses one does
+// not allocate, and reregistering is cheaper than registering. They belong to a loop.
 type regions []rdma.Reregisterer
 
-// take gives b to a region. It returns nil, and no error, if there is none.
+// take reregisters an unused region for b. It returns nil and no error if there is none.
 func (r *regions) take(b []byte, access rdma.Access) (rdma.MR, error) {
 	n := len(*r)
 	if n == 0 {
@@ -21,7 +21,8 @@ func (r *regions) take(b []byte, access rdma.Access) (rdma.MR, error) {
 	return mr, nil
 }
 
-// put takes the memory from regions, and keeps them as long as there are fewer than most.
+// put invalidates regions and retains them, most at the most; it closes the rest. After put the
+// peer cannot reach the memory any more.
 func (r *regions) put(mrs []rdma.MR, most int) {
 	for _, m := range mrs {
 		if mr, ok := m.(rdma.Reregisterer); ok && len(*r) < most && mr.Reregister(nil, 0) == nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// A reply is one list of work requests: RDMA WRITEs into the chunks that the
-// client gave, then the SEND of the header and what is inline. The order of
-// the queue pair makes the data visible before the message, and the completion
-// of the SEND, the only one asked for, releases everything.
+// A reply is one list of work requests: RDMA WRITEs into the chunks of the client, then the SEND of
+// the transport header and what is inline. A reliable connection executes them in order (IBTA 9.5),
+// so the client has the data before it sees the message. Only the SEND is signaled: its completion
+// covers the WRITEs, and releases everything that the reply used.
 
 var errChunkTooSmall = errors.New("rpcrdma: a result is longer than the chunk for it")
 
@@ -22,14 +22,14 @@ func inside(b, mem []byte) bool {
 	return len(b) > 0 && p >= m && p-m < uintptr(len(mem))
 }
 
-// lkey is the key of the registered memory that b lies in. Memory that is not
-// of the pool is registered for this reply.
+// lkey returns the L_Key for b. Memory outside of the pool is registered for this reply, if
+// possible with a region that an earlier reply left; drop returns it.
 func (s *slot) lkey(b []byte) (uint32, error) {
 	p := s.c.l.pool
 	if len(b) == 0 || inside(b, p.arena.Bytes()) {
 		return p.lkey, nil
 	}
-	mr, err := s.c.lent.take(b, 0)
+	mr, err := s.c.sendRegions.take(b, 0)
 	if mr == nil && err == nil {
 		mr, err = s.c.l.pd.Register(b, 0)
 	}
@@ -40,7 +40,8 @@ func (s *slot) lkey(b []byte) (uint32, error) {
 	return mr.LKey(), nil
 }
 
-// filler fills the segments of a chunk in order with RDMA WRITEs.
+// filler fills the segments of a chunk, in order, with RDMA WRITEs. It checks the length before it
+// adds a WRITE: a WRITE beyond the client's memory would end the connection.
 type filler struct {
 	s     *slot
 	chunk Chunk
@@ -75,8 +76,8 @@ func (f *filler) put(b []byte) error {
 	return nil
 }
 
-// done turns the chunk into what the reply returns: the lengths become those
-// written.
+// done turns the chunk into the one that the reply returns: each length becomes the number of bytes
+// written, 0 for unused segments (RFC 8166 section 3.4.6).
 func (f *filler) done() {
 	for i := range f.chunk {
 		switch {
@@ -90,7 +91,8 @@ func (f *filler) done() {
 
 func padded(n int) int { return n + xdr.Pad(n) }
 
-// oneKey is the R_Key that all segments of a call share, if they do.
+// oneKey returns the R_Key of all segments of a call, if they have the same. The reply can then
+// invalidate all of the call's memory at once.
 func (h *Header) oneKey() (uint32, bool) {
 	var key uint32
 	n := 0
@@ -109,16 +111,19 @@ func (h *Header) oneKey() (uint32, bool) {
 	return key, n > 0
 }
 
-// answer plans and posts the reply in s.call.Res.
+// answer plans and posts the reply in s.call.Res. It chooses the form by size (RFC 8166 section
+// 3.5): RDMA_MSG if header and rest fit the inline threshold, else RDMA_NOMSG if the rest fits the
+// Reply chunk, else ERR_CHUNK.
 func (s *slot) answer() {
 	c, h, e := s.c, &s.hdr, &s.call.Res
 	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
 	invalidate := c.peerInval && s.oneKey
-	// A client that has to close memory to us may lose the connection, and with it the reply, until it has done so.
+	// A client that still has to invalidate its memory itself can lose the connection, and with
+	// it the reply, before it has done so. Then the SEND's completion proves nothing.
 	s.final = invalidate || len(h.Reads)+len(h.segs) == 0
 	for i := range e.Refs {
 		if r := &e.Refs[i]; inside(r.Data, s.buf) {
-			r.Data = bytes.Clone(r.Data) // the reply is built where the call lies
+			r.Data = bytes.Clone(r.Data) // the reply header overwrites the call's buffer
 		}
 	}
 	inline, err := s.fillWrites()
@@ -159,9 +164,9 @@ func (s *slot) answer() {
 	s.send(b, invalidate, s.key)
 }
 
-// fillWrites fills the Write chunks with the bulk results, in order, and takes
-// the data of those away: what is left, in bytes with its padding, is for the
-// message itself.
+// fillWrites fills the Write chunks with the bulk results, in order (RFC 8166 section 4.3.2), and
+// removes these from the encoder. inline is the length of what is left for the message, with
+// padding. Padding is not written to a Write chunk: a client may not have room for it.
 func (s *slot) fillWrites() (inline int, err error) {
 	e := &s.call.Res
 	writes := s.hdr.Writes
@@ -188,17 +193,19 @@ func (s *slot) fillWrites() (inline int, err error) {
 	return inline, nil
 }
 
+// unused returns a chunk with all lengths zero.
 func (s *slot) unused(c Chunk) {
 	for i := range c {
 		c[i].Length = 0
 	}
 }
 
-// zeroPad is what padding is written from.
+// zeroPad is the source of padding in chunks. It is in Go memory that is never freed, and is
+// registered like other memory outside of the pool.
 var zeroPad = make([]byte, 4)
 
-// fillReply writes the whole message, less what went to Write chunks, to the
-// Reply chunk.
+// fillReply writes the message, without what is in Write chunks, to the Reply chunk (RFC 8166
+// section 3.5.3).
 func (s *slot) fillReply() error {
 	e := &s.call.Res
 	f := filler{s: s, chunk: s.hdr.Reply}
@@ -222,7 +229,8 @@ func (s *slot) fillReply() error {
 	return nil
 }
 
-// tooLong answers a reply that fits nowhere.
+// tooLong answers a call whose reply fits nowhere with ERR_CHUNK (RFC 8166 section 4.5.3). The call
+// has been executed. Other errors end the connection.
 func (s *slot) tooLong(why error) {
 	c := s.c
 	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
@@ -234,7 +242,7 @@ func (s *slot) tooLong(why error) {
 	s.refuse(CodeChunk)
 }
 
-// refuse answers with RDMA_ERROR.
+// refuse answers with RDMA_ERROR (RFC 8166 section 4.5). The client's XID and version are in s.hdr.
 func (s *slot) refuse(code ErrorCode) {
 	c, h := s.c, &s.hdr
 	c.l.n.add(sentError)
@@ -245,7 +253,8 @@ func (s *slot) refuse(code ErrorCode) {
 	s.send(h.Append(s.buf[:0]), false, 0)
 }
 
-// send completes the list with the SEND of b, which lies in the slot's buffer.
+// send completes the list with the SEND of b, which lies in the slot's buffer, and posts it, or
+// saves it while there is no room. Replies are posted in the order of send.
 func (s *slot) send(b []byte, invalidate bool, key uint32) {
 	c := s.c
 	c.l.n.inline.Add(uint64(len(b)))
@@ -263,23 +272,23 @@ func (s *slot) send(b []byte, invalidate bool, key uint32) {
 		if len(c.wrs) > c.sqFree {
 			c.l.n.add(errSendQueueWait)
 		}
-		s.keepReply()
+		s.saveReply()
 		c.replies.push(s)
 		return
 	}
 	s.postReply(c.wrs)
 }
 
-// keepReply has the slot keep the list until it may be posted, and unkeepReply forgets it, but for memory that the
-// next one fits into.
-func (s *slot) keepReply() {
+// saveReply copies the list from the connection's scratch to the slot until it can be posted.
+// clearSavedReply empties it, and retains the memory of short lists for reuse.
+func (s *slot) saveReply() {
 	s.wrs, s.sges = append(s.wrs[:0], s.c.wrs...), append(s.sges[:0], s.c.sges...)
 	for i := range s.wrs {
 		s.wrs[i].SGL = s.sges[i : i+1 : i+1]
 	}
 }
 
-func (s *slot) unkeepReply() {
+func (s *slot) clearSavedReply() {
 	if len(s.wrs) > 8 {
 		s.wrs, s.sges = nil, nil
 	}
@@ -292,7 +301,7 @@ func (s *slot) postReply(wrs []rdma.SendWR) {
 	c := s.c
 	s.posted = len(wrs)
 	c.sqFree -= s.posted
-	c.unheard++
+	c.repliesInFlight++
 	c.stall.start()
 	if err := c.conn.QP().PostSend(wrs); err != nil {
 		s.fail(errSendFailed, "posting a reply: %w", err)

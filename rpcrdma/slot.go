@@ -3,7 +3,6 @@ package rpcrdma
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/rstored/rstored/rdma"
@@ -20,37 +19,42 @@ const (
 	slotReplying                  // until the SEND of the reply completes
 )
 
-// slot is the call that came in a receive buffer, until the buffer is posted again.
+// slot is the call that arrived in a receive buffer, until the buffer is posted again.
+//
+// It belongs to the loop, except while it is slotServing: then it belongs to the handler, which
+// may be on another goroutine, until the handler calls reply.
 type slot struct {
 	c     *serverConn
-	index int
-	buf   []byte // the message, and later the reply
-	size  int    // of the message that came, in bytes
+	index int    // of the receive
+	buf   []byte // the receive buffer: the call's message, and later the reply
+	size  int    // of the message that arrived, in bytes
 	state slotState
-	next  *slot // in a slotQueue
-	came  uint64
-	// arrived is when the message did.
-	arrived rdma.Time
-	limit   uint32    // that it is under
-	due     rdma.Time // when that lets it go on; 0 before it has asked
-	held    bool      // it had to wait for that
+	next  *slot  // in a slotQueue
+	order uint64 // of arrival, among the calls that wait for memory
+
+	arrived rdma.Time // when the message arrived
+	limit   uint32    // the rate limit that applies, 0 for none
+	due     rdma.Time // when the limit admits the call; 0 before the limit was asked
+	delayed bool      // the call had to wait for its limit
 
 	hdr    Header
-	inline []byte // what followed the header
+	inline []byte // what followed the header, in buf
 	call   rpc.Call
-	finish func() // the call's reply, on the loop
+	finish func() // finished and pump, made once so that replying does not allocate
 	dropIt bool   // for finish: send no reply
-	waited bool   // for memory; counted
+	waited bool   // the wait for memory is counted
 
-	// final: when the SEND of the reply completes, the client has the reply for good.
+	// final: the completion of the reply's SEND proves that the client keeps the reply, see
+	// answer.
 	final bool
 
-	// The reply may invalidate this key, if there is exactly one in the call.
+	// key is the R_Key of all segments of the call, if there is only one (oneKey). The reply can
+	// invalidate it: SEND with invalidate names a single key (RFC 8797).
 	key    uint32
 	oneKey bool
 
-	// Read chunks. Their memory is one block; reads counts the RDMA READs
-	// that are not complete, seg and off are where the next one starts.
+	// Read chunks. Their memory is one block of the pool. reads counts the RDMA READs in flight;
+	// seg and off are where the next one begins.
 	chunks   []readChunk
 	readMem  []byte
 	fetching int // bytes of Read chunks
@@ -59,25 +63,19 @@ type slot struct {
 	off      int
 	parts    [][]byte // of the assembled message
 
-	// Memory for results: room was set aside for the Write chunks before the
-	// call was served, extra was asked for beyond it.
+	// Memory for results. room is reserved for the Write chunks before the call is served. extra
+	// are blocks that the handler allocated beyond room. All of it, the registrations and the
+	// borrowed memory are released by drop, when the SEND of the reply has completed.
 	room    []byte
-	roomLen int // bytes to set aside
-	roomOff int // bytes of room that are handed out
+	roomLen int // bytes to reserve
+	roomOff int // bytes of room in use
 	extra   [][]byte
-	mrs     []rdma.MR // registrations for this reply alone
-	loans   []rpc.Borrowed
+	mrs     []rdma.MR      // registrations for this reply alone
+	loans   []rpc.Borrowed // memory that the reply is sent from without a copy
 
 	posted int           // entries of the send queue that the reply takes
-	wrs    []rdma.SendWR // the reply, while it may not be posted
-	sges   []rdma.SGE    // of it
-}
-
-// readChunk is a chunk of the Read list: n bytes that belong at offset pos of
-// the message.
-type readChunk struct {
-	pos, n int
-	mem    []byte // n bytes, and their padding
+	wrs    []rdma.SendWR // the reply, while it waits for room in the send queue
+	sges   []rdma.SGE    // of wrs
 }
 
 func newSlot(c *serverConn) *slot {
@@ -97,19 +95,19 @@ func newSlot(c *serverConn) *slot {
 	return s
 }
 
-// Errors of a Read list.
+// Errors of a Read list. The call is answered with ERR_CHUNK.
 var (
 	errBadPosition = errors.New("rpcrdma: a Read chunk lies where it cannot belong")
 	errTooLong     = errors.New("rpcrdma: Read chunks longer than allowed")
 	errNoCall      = errors.New("rpcrdma: RDMA_NOMSG without a call in a chunk")
 )
 
-// alignment of chunks in memory, so that decoded data starts on a cache line.
-const chunkAlign = 64
-
-func alignUp(n int) int { return (n + chunkAlign - 1) &^ (chunkAlign - 1) }
-
-// receive takes a message that arrived.
+// receive handles a message of n bytes in buf.
+//
+// Errors are answered as RFC 8166 section 4.5 says: an unknown version with ERR_VERS, a header that
+// does not decode with ERR_CHUNK, a message too short for a header not at all. RDMA_MSGP is refused
+// and RDMA_DONE ignored (both are obsolete, section 4.6). A client may send any of this at will,
+// so each case only counts and reuses the buffer.
 func (s *slot) receive(n int) {
 	c := s.c
 	count := &c.l.n
@@ -177,190 +175,18 @@ func (s *slot) receive(n int) {
 	}
 	c.calls.Add(1)
 	s.call.Reset()
-	s.limit, s.due, s.held = 0, 0, false
+	s.limit, s.due, s.delayed = 0, 0, false
 	if s.fetching == 0 && s.roomLen == 0 {
 		s.dispatch()
 		return
 	}
-	if !c.throttle.hold(s) {
+	if !c.throttle.delay(s) {
 		s.queue()
 	}
 }
 
-// queue has the call wait for its memory.
-func (s *slot) queue() {
-	c := s.c
-	c.came++
-	s.came = c.came
-	if s.fetching > 0 {
-		c.fetch.push(s)
-	} else {
-		c.admit.push(s)
-	}
-}
-
-// plan groups the Read list into chunks and checks that the message can be put
-// together from them, before anything is fetched or set aside.
-func (s *slot) plan() error {
-	h, most := &s.hdr, s.c.l.cfg.MaxMessage
-	s.key, s.oneKey = h.oneKey()
-	s.waited = false
-	s.chunks, s.fetching, s.roomLen = s.chunks[:0], 0, 0
-	slices.SortStableFunc(h.Reads, func(a, b ReadSegment) int {
-		switch {
-		case a.Position < b.Position:
-			return -1
-		case a.Position > b.Position:
-			return 1
-		}
-		return 0
-	})
-	for i := range h.Reads {
-		r := &h.Reads[i]
-		if i == 0 || r.Position != h.Reads[i-1].Position {
-			s.chunks = append(s.chunks, readChunk{pos: int(r.Position)})
-		}
-		s.chunks[len(s.chunks)-1].n += int(r.Length)
-		if s.fetching += int(r.Length); s.fetching > most {
-			return errTooLong
-		}
-	}
-	rest, stream := s.chunks, len(s.inline)
-	if h.Type == TypeNoMsg {
-		if len(rest) == 0 || rest[0].pos != 0 || rest[0].n == 0 {
-			return errNoCall
-		}
-		stream, rest = rest[0].n, rest[1:]
-	}
-	in, out := 0, 0 // consumed of the stream, offset in the message
-	for i := range rest {
-		k := &rest[i]
-		if k.pos == 0 || k.pos%4 != 0 || k.pos < out || k.pos-out > stream-in {
-			return errBadPosition
-		}
-		in += k.pos - out
-		out = k.pos + k.n + xdr.Pad(k.n)
-	}
-	for _, w := range h.Writes {
-		s.roomLen += alignUp(min(w.Len(), most))
-	}
-	s.roomLen = min(s.roomLen, alignUp(most))
-	return nil
-}
-
-// reserve sets aside the memory that the call is known to need. If there is
-// none now, it reports false and the connection will be pumped again.
-func (s *slot) reserve() bool {
-	c := s.c
-	n := 0
-	for i := range s.chunks {
-		n += alignUp(s.chunks[i].n + xdr.Pad(s.chunks[i].n))
-	}
-	need := blockSize(n) + blockSize(s.roomLen)
-	p, t := c.l.pool, &c.ticket
-	var ok bool
-	switch {
-	case c.waits == s:
-		ok = p.claim(t)
-	case c.waits != nil: // another call of the connection has the turn
-	case c.held > 0 && c.held+need > p.ceiling(c.l.cfg.ConnMemory): // until one of its own calls completes
-	default:
-		t.n, t.m, t.have = n, s.roomLen, false
-		if ok = p.allocBoth(t); !ok {
-			c.waits = s
-			c.count()
-		}
-	}
-	if !ok {
-		if !s.waited {
-			s.waited = true
-			c.l.n.add(errMemoryWait)
-		}
-		return false
-	}
-	s.readMem, s.room = t.a, t.b
-	t.a, t.b, t.have = nil, nil, false
-	c.waits = nil
-	c.hold(need)
-	at := 0
-	for i := range s.chunks {
-		k := &s.chunks[i]
-		end := at + k.n + xdr.Pad(k.n)
-		k.mem = s.readMem[at:end:end]
-		clear(k.mem[k.n:])
-		at = alignUp(end)
-	}
-	s.seg, s.off, s.reads, s.roomOff = 0, 0, 0, 0
-	return true
-}
-
-// nextRead appends the next RDMA READ of the Read list to the connection's
-// list. It reports false if that was the last.
-func (s *slot) nextRead() bool {
-	c := s.c
-	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {
-		s.seg, s.off = s.seg+1, 0
-	}
-	r := &s.hdr.Reads[s.seg]
-	// Where the bytes go: past those of the segments before it in its chunk.
-	k := 0
-	for s.chunks[k].pos != int(r.Position) {
-		k++
-	}
-	at := s.off
-	for i := s.seg - 1; i >= 0 && s.hdr.Reads[i].Position == r.Position; i-- {
-		at += int(s.hdr.Reads[i].Length)
-	}
-	n := min(int(r.Length)-s.off, c.l.cfg.ReadSize)
-	c.readSGEs = append(c.readSGEs, rdma.SGE{Buf: s.chunks[k].mem[at : at+n], LKey: c.l.pool.lkey})
-	last := len(c.readSGEs)
-	c.readWRs = append(c.readWRs, rdma.SendWR{
-		ID: workID(idRead, s.index), Op: rdma.OpRead, Flags: rdma.Signaled, SGL: c.readSGEs[last-1 : last : last],
-		RemoteAddr: r.Offset + uint64(s.off), RKey: r.Handle,
-	})
-	s.off += n
-	s.reads++
-	c.reading += n
-	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {
-		s.seg, s.off = s.seg+1, 0
-	}
-	return s.seg < len(s.hdr.Reads)
-}
-
-// fetched counts an RDMA READ that completed.
-func (s *slot) fetched(n int) {
-	s.c.l.n.readBytes.Add(uint64(n))
-	s.c.readBytes.Add(uint64(n))
-	s.reads--
-	if s.reads == 0 && s.seg == len(s.hdr.Reads) {
-		s.dispatch()
-	}
-}
-
-// assemble lists the parts of the whole message: what is inline or in the
-// chunk at position 0, with the other chunks put in where they belong.
-func (s *slot) assemble() {
-	s.parts = s.parts[:0]
-	stream, rest := s.inline, s.chunks
-	if s.hdr.Type == TypeNoMsg {
-		stream, rest = rest[0].mem[:rest[0].n], rest[1:]
-	}
-	out := 0
-	for i := range rest {
-		k := &rest[i]
-		if d := k.pos - out; d > 0 {
-			s.parts = append(s.parts, stream[:d])
-			stream = stream[d:]
-		}
-		if k.n > 0 {
-			s.parts = append(s.parts, k.mem)
-		}
-		out = k.pos + len(k.mem)
-	}
-	s.parts = append(s.parts, stream)
-}
-
-// dispatch hands the call to the handler.
+// dispatch passes the call to the handler. The XID of the RPC header must be that of the transport
+// header (RFC 8166 section 4.2.1).
 func (s *slot) dispatch() {
 	c := s.c
 	s.assemble()
@@ -380,11 +206,11 @@ func (s *slot) dispatch() {
 	c.handler.Dispatch(&s.call, xdr.NewSegmented(s.parts), false)
 }
 
-// replyOverhead is what a reply with a bulk result holds beside it when the
-// bulk result is to travel in the same message.
+// replyOverhead is room for the rest of a reply whose bulk result is in the same message.
 const replyOverhead = 256
 
-// bulkMax is how long the first bulk result may be.
+// bulkMax is how long the first bulk result may be: the first Write chunk, or else the room in the
+// message or in the Reply chunk.
 func (s *slot) bulkMax() int {
 	h := &s.hdr
 	if len(h.Writes) > 0 && h.Writes[0].Len() > 0 {
@@ -397,8 +223,9 @@ func (s *slot) bulkMax() int {
 	return max(n-replyOverhead, 0)
 }
 
-// bulkNext is rpc.Call.BulkNext: the next bulk result goes into its own Write chunk,
-// or has what is left of the message or the Reply chunk.
+// bulkNext is rpc.Call.BulkNext: the room for the next bulk result. Bulk results and Write chunks
+// are paired in order (RFC 8166 section 4.3.2); without a chunk the result shares the message or
+// the Reply chunk with the rest.
 func (s *slot) bulkNext() int {
 	h, e, most := &s.hdr, &s.call.Res, s.c.l.cfg.MaxMessage
 	i := len(e.Refs)
@@ -418,7 +245,8 @@ func (s *slot) bulkNext() int {
 	return max(n-replyOverhead, 0)
 }
 
-// alloc is rpc.Call.Alloc. The slot belongs to the handler during its call.
+// alloc is rpc.Call.Alloc. It runs on the handler's goroutine. It takes room first, and then single
+// blocks of the pool, without waiting: the handler must not block a call that holds memory.
 func (s *slot) alloc(n int) []byte {
 	if n < 0 || n > s.c.l.cfg.MaxMessage {
 		return nil
@@ -441,7 +269,8 @@ func (s *slot) alloc(n int) []byte {
 	return b
 }
 
-// Borrows implements rpc.Lender: what has a Write chunk of its own goes there as it is.
+// Borrows implements rpc.Lender. Only results with a Write chunk of their own can be sent without
+// a copy; others become part of a message that is built in our buffer.
 func (s *slot) Borrows(call *rpc.Call, n int) bool {
 	i, h := len(call.Res.Refs), &s.hdr
 	return i < len(h.Writes) && n <= h.Writes[i].Len() && len(s.loans) < MaxWriteChunks
@@ -453,7 +282,7 @@ func (s *slot) Borrow(b rpc.Borrowed) {
 	s.c.l.n.lent.Add(uint64(len(b.Bytes())))
 }
 
-// lender is who lent the memory that b lies in, or nil.
+// lender returns the owner of the borrowed memory that b lies in, or nil.
 func (s *slot) lender(b []byte) rdma.Volatile {
 	for _, l := range s.loans {
 		if inside(b, l.Bytes()) {
@@ -463,22 +292,22 @@ func (s *slot) lender(b []byte) rdma.Volatile {
 	return nil
 }
 
-// reply is rpc.Call.Reply.
+// reply is rpc.Call.Reply. On another goroutine it passes the slot back to the loop.
 func (s *slot) reply(call *rpc.Call, drop bool) {
 	s.dropIt = drop
 	if call.Detached() {
-		s.c.loop.Submit(s.finish) // if it ended, so did everything we could release
+		s.c.loop.Submit(s.finish) // if the loop has ended, its device and our memory have too
 		return
 	}
 	s.finished()
 }
 
-// finished sends the reply that the handler left in the call.
+// finished sends the reply in s.call.Res, or releases the call if the connection is gone.
 func (s *slot) finished() {
 	c := s.c
 	c.serving--
 	s.state = slotReplying
-	if !s.held {
+	if !s.delayed {
 		c.throttle.served(s.call.Deferred())
 	}
 	switch {
@@ -496,10 +325,12 @@ func (s *slot) finished() {
 	}
 }
 
-// keepMax is the most memory that an idle slot keeps for its next reply.
-const keepMax = 16 << 10
+// idleBufferMax is the largest encoder buffer that an idle slot retains for its next reply.
+const idleBufferMax = 16 << 10
 
-// drop gives back everything that the call holds.
+// drop releases all resources of the call except the receive buffer. The caller knows that the
+// device does not use them: the SEND of the reply completed, nothing was posted, or the connection
+// is closed.
 func (s *slot) drop() {
 	held := 0
 	for _, b := range [...][]byte{s.readMem, s.room} {
@@ -516,7 +347,7 @@ func (s *slot) drop() {
 	if s.c.closed {
 		most = 0
 	}
-	s.c.lent.put(s.mrs, most)
+	s.c.sendRegions.put(s.mrs, most)
 	clear(s.mrs)
 	s.mrs = s.mrs[:0]
 	for _, b := range s.loans {
@@ -524,20 +355,20 @@ func (s *slot) drop() {
 	}
 	clear(s.loans)
 	s.loans = s.loans[:0]
-	s.c.hold(-held)
+	s.c.addBulk(-held)
 	clear(s.parts)
 	clear(s.chunks)
-	s.unkeepReply()
+	s.clearSavedReply()
 	s.roomOff, s.roomLen = 0, 0
 	s.call.Res.Reset()
-	if cap(s.call.Res.B) > keepMax {
+	if cap(s.call.Res.B) > idleBufferMax {
 		s.call.Res.B = nil
 	}
 	s.call.Args = xdr.Decoder{}
 	s.state = slotPosted
 }
 
-// recycle ends the call and posts its buffer again, at the end of the turn.
+// recycle ends the call. Its buffer is posted again at the end of the turn, with others.
 func (s *slot) recycle() {
 	s.drop()
 	c := s.c
@@ -551,7 +382,7 @@ func (s *slot) recycle() {
 	}
 	c.slots[s.index] = nil
 	c.spare = append(c.spare, s)
-	if !c.rest(s.index) {
+	if !c.retireReceive(s.index) {
 		c.post(s.index)
 	}
 }

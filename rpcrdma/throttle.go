@@ -10,35 +10,39 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Pacer is a Handler that bounds what clients do. It is asked for each call with bulk data
-// before any memory is taken for it, on the connection's loop, and must not wait. See
+// Pacer is a Handler that limits the rates of clients. Pace is called for each call with bulk data,
+// on the connection's loop, before memory is reserved for the call. It must not wait. See
 // rpc.Server.Pace.
 type Pacer interface {
 	Pace(c *rpc.Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration, ok bool)
 }
 
-// throttle holds calls of a connection back whose client is over its limits. They have their
-// receives, and nothing else: no memory for bulk data, no RDMA READ, no worker. Of those under
-// one limit only the first has asked for its turn, so that clients that share the limit have
-// theirs one after the other, however many calls each has. While some
-// wait the client is granted fewer credits, down to one, so that it sends no more calls than
-// can be served; each call that need not wait gives it one more. It belongs to the loop.
+// throttle delays the calls of a connection whose client is over its rate limits. A delayed call
+// occupies its receive and nothing else: no bulk memory, no RDMA READ, no worker.
+//
+// Of the calls under one limit only the first has asked for its turn. So clients that share a limit
+// take turns, however many calls each has.
+//
+// While calls are delayed the client is granted fewer credits, down to one, so that it sends no
+// more than can be served. Each call that was not delayed raises the grant by one.
+//
+// throttle belongs to the loop.
 type throttle struct {
 	c      *serverConn
-	pacer  Pacer   // nil if nothing is limited
-	cap    int     // the most credits that are granted
-	calls  []*slot // in the order in which they came
-	cancel func()  // of the timer
-	at     rdma.Time
-	passed []uint32 // scratch
+	pacer  Pacer     // nil if there are no limits
+	cap    int       // bound of the credits to grant
+	calls  []*slot   // delayed calls, in the order of arrival
+	cancel func()    // of the timer
+	at     rdma.Time // when the timer expires
+	passed []uint32  // scratch
 }
 
 func (t *throttle) init(c *serverConn) { t.c, t.cap = c, c.l.cfg.Credits }
 
-// hold keeps a call back if its time has not come.
-func (t *throttle) hold(s *slot) bool {
+// delay reports whether it delayed a call because of a limit.
+func (t *throttle) delay(s *slot) bool {
 	if t.pacer == nil || s.hdr.Type != TypeMsg {
-		return false // what a call without a head does is seen when it is served
+		return false // the RPC header is in a chunk; the limit is applied when the call is served
 	}
 	limit, _, _ := t.pacer.Pace(&s.call, xdr.NewDecoder(s.inline), s.fetching, false)
 	if limit == 0 {
@@ -50,7 +54,7 @@ func (t *throttle) hold(s *slot) bool {
 		return false
 	}
 	t.c.l.n.add(throttled)
-	s.held = true
+	s.delayed = true
 	if len(t.calls) > 0 {
 		t.lower()
 	}
@@ -59,14 +63,14 @@ func (t *throttle) hold(s *slot) bool {
 	return true
 }
 
-// ask asks for a call's turn, and reports whether it is now.
+// ask asks the limit for the call's turn, and reports whether that is now.
 func (t *throttle) ask(s *slot, now rdma.Time) bool {
 	_, wait, ok := t.pacer.Pace(&s.call, xdr.NewDecoder(s.inline), s.fetching, true)
 	s.due = now + rdma.Time(max(wait, time.Microsecond))
 	return ok && wait <= 0
 }
 
-// lower halves the credits.
+// lower halves the bound of the credits.
 func (t *throttle) lower() {
 	c := t.c
 	if next := max(min(t.cap, c.grant)/2, 1); next < t.cap {
@@ -75,17 +79,18 @@ func (t *throttle) lower() {
 	}
 }
 
-// served takes a call that did not have to wait, or did so where it was served.
-func (t *throttle) served(waited bool) {
+// served adjusts the bound of the credits after a call that was not delayed here. deferred says
+// that the handler deferred it.
+func (t *throttle) served(deferred bool) {
 	switch {
-	case !waited:
+	case !deferred:
 		t.cap = min(t.cap+1, t.c.l.cfg.Credits)
 	case t.c.active > 1:
 		t.lower()
 	}
 }
 
-// arm sets the timer for the first that is due.
+// arm sets the timer for the earliest due time.
 func (t *throttle) arm(now rdma.Time) {
 	if len(t.calls) == 0 {
 		return
@@ -104,7 +109,7 @@ func (t *throttle) arm(now rdma.Time) {
 	t.cancel = t.c.loop.After(max(at-now, 1), t.expire)
 }
 
-// expire lets calls go on whose time has come.
+// expire queues the calls that are due.
 func (t *throttle) expire() {
 	t.cancel = nil
 	c := t.c
@@ -112,7 +117,7 @@ func (t *throttle) expire() {
 		return
 	}
 	now := c.loop.Now()
-	t.passed = t.passed[:0] // limits whose next call has its turn still to come
+	t.passed = t.passed[:0] // limits whose first call is not due yet: their other calls wait too
 	t.calls = slices.DeleteFunc(t.calls, func(s *slot) bool {
 		if slices.Contains(t.passed, s.limit) {
 			return false
@@ -128,19 +133,19 @@ func (t *throttle) expire() {
 	c.pump()
 }
 
-// takeBack keeps what waits, as if it had come only now. See Listener.Pause.
-func (t *throttle) takeBack() {
+// postponeAll turns the delayed calls into postponed messages, see Listener.Pause.
+func (t *throttle) postponeAll() {
 	if t.c.dead {
 		return
 	}
 	for _, s := range t.calls {
-		t.c.unarrived(s)
+		t.c.postponeCall(s)
 	}
 	t.calls = nil
 	t.stop()
 }
 
-// release lets all go on at once, when the connection is to end.
+// release queues all delayed calls at once, because the connection is to end.
 func (t *throttle) release() {
 	for _, s := range t.calls {
 		s.queue()
@@ -157,19 +162,20 @@ func (t *throttle) stop() {
 	t.cancel = nil
 }
 
-// stall finds clients that take nothing: a queue pair waits for a receive of its peer as long
-// as that likes, and the replies with their memory wait with it. It belongs to the loop.
+// stall ends connections whose client takes nothing. A queue pair with infinite RNR retries waits
+// for a receive of its peer forever, and replies with their memory wait with it. stall belongs to
+// the loop.
 type stall struct {
 	c        *serverConn
-	progress bool // since the last tick
-	idle     int  // ticks without
+	progress bool // something completed since the last tick
+	idle     int  // ticks without progress
 	cancel   func()
 }
 
-// stallTicks is how often a client is looked at within SlowTimeout.
+// stallTicks is the number of ticks in SlowTimeout.
 const stallTicks = 4
 
-// start begins to watch, when something is about to be posted.
+// start starts the ticks when something is about to be posted.
 func (w *stall) start() {
 	if w.cancel == nil {
 		w.progress, w.idle = false, 0
@@ -192,7 +198,8 @@ func (w *stall) tick() {
 	}
 	w.progress = false
 	if w.idle >= stallTicks {
-		c.fail(errSlow, fmt.Errorf("the client has taken no reply and given no data for %v; it holds %d bytes of memory", c.l.cfg.SlowTimeout, c.held))
+		c.fail(errSlow, fmt.Errorf("the client took no reply and served no RDMA READ for %v; its calls hold %d bytes of memory",
+			c.l.cfg.SlowTimeout, c.bulkHeld))
 		return
 	}
 	w.arm()

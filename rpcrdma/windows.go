@@ -6,57 +6,67 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// windows is how a client opens memory to its server over a device whose memory windows are bound by
-// work requests, and where registering memory is dear and no region may be invalidated by the peer.
+// windows opens a client's memory to its server by memory windows. It is for devices on which
+// registering memory is expensive and the peer may not invalidate regions (see rdma.Limits).
 //
-// What is opened is part of memory that stays registered: the client's own, and what its user registered. Other
-// memory is registered for the call. A call's windows are bound by the list of requests that its SEND ends, so
-// that they are open when the server hears of them. When the reply has come, the windows that it has not
-// invalidated are, and the caller hears of the reply when that is done: no one but the caller has the memory
-// then. The memory of a call that is given up, or whose connection ends, is closed by taking the windows from the
-// device, because the server may be about to invalidate them.
+// A window opens a part of memory that stays registered: the client's own arena, or memory that the
+// user registered. Other memory is registered for the call.
 //
-// It belongs to the client's loop.
+// The life of the windows of a call:
+//
+//  1. The list of work requests that ends with the call's SEND binds them, so they are open when
+//     the server has the call.
+//  2. The reply may invalidate one of them (SEND with invalidate, RFC 8797). The client invalidates
+//     the others with OpLocalInv.
+//  3. When the last of these completes, the caller gets the reply: nobody else can write to the
+//     memory any more.
+//
+// If the caller gives up, or the connection ends, the windows are closed at the device instead
+// (revoke): an OpLocalInv would fail if the server invalidates the same key at that moment.
+//
+// windows belongs to the client's loop.
 type windows struct {
 	c       *Client
 	arena   *rdma.Arena
 	mr      rdma.MR       // of the arena
 	free    []*window     // not bound
-	sqFree  int           // entries of the send queue that nobody has a claim to
-	took    []int         // what the message in each send buffer gives back when it was sent
-	wrs     []rdma.SendWR // of the call that is being encoded
-	ends    []rdma.SendWR // of the calls whose replies came in this turn
-	closing []*exchange   // that wait for these, oldest first
-	first   int           // of closing
+	sqFree  int           // entries of the send queue that are not reserved
+	took    []int         // by send buffer: the entries that its SEND's completion releases
+	wrs     []rdma.SendWR // the binds of the call that is being encoded
+	ends    []rdma.SendWR // the invalidations of calls whose replies arrived in this turn
+	closing []*exchange   // calls that wait for their invalidations, oldest first
+	first   int           // index of the oldest in closing
 }
 
 // window opens a piece of memory.
 type window struct {
 	mw    rdma.MW
-	key   uint32    // of the bind
-	bind  rdma.Bind // which a provider may look at until it is carried out
-	own   rdma.MR   // registered for the piece alone, or nil
-	block []byte    // of the arena, that the piece was copied to, or nil
+	key   uint32    // the R_Key of the bind
+	bind  rdma.Bind // used by the device until the bind completes
+	own   rdma.MR   // registration of the piece alone, or nil
+	block []byte    // block of the arena with a copy of the piece, or nil
 }
 
 const (
 	// windowMemory is the client's own memory, in bytes: for Reply chunks, and for copies of short
 	// pieces that are not registered.
 	windowMemory = 4 << 20
-	// windowCopyMax is the longest piece that is copied there, in bytes; copying is cheaper than registering.
+	// windowCopyMax is the longest piece that is copied there, in bytes. Up to this length a
+	// copy is cheaper than a registration.
 	windowCopyMax = 32 << 10
 	// windowsPerCall is the most that one may need: the Read list, a Write chunk, the Reply chunk.
 	windowsPerCall = MaxReadSegments + 2
-	// windowRequests is what the longest call takes of the send queue: binds, SEND, and the end of each window.
+	// windowRequests are the send queue entries of the longest call: binds, SEND, invalidations.
 	windowRequests = 1 + 2*windowsPerCall
 )
 
-// windowed reports whether the client of a device opens memory by windows.
+// windowed reports whether clients of a device with these limits open memory by windows.
 func windowed(lim rdma.Limits) bool {
 	return lim.Windows && !lim.PeerInval && (lim.WRs == 0 || lim.WRs >= 2*windowRequests)
 }
 
-// newWindows is the windows of a client with so many send buffers. entries is how long the send queue has to be.
+// newWindows makes the windows of a client with a number of send buffers. entries is the length of
+// the send queue, most at the most.
 func newWindows(c *Client, buffers int, most int) (w *windows, entries int, err error) {
 	entries = buffers + 4*buffers + windowRequests + 1
 	if most > 0 {
@@ -76,7 +86,8 @@ func newWindows(c *Client, buffers int, most int) (w *windows, entries int, err 
 // ready reports whether a call of any kind can be sent.
 func (w *windows) ready() bool { return w.sqFree >= windowRequests }
 
-// take returns a window that is not bound, with a key for its bind.
+// take returns an unbound window with a fresh key. A key must not be used twice in a row: a late
+// packet of the server could name it.
 func (w *windows) take() (*window, error) {
 	for n := len(w.free); n > 0; n = len(w.free) {
 		win := w.free[n-1]
@@ -98,7 +109,7 @@ func (w *windows) take() (*window, error) {
 	return win, nil
 }
 
-// expose opens b to the server when the call is posted.
+// expose collects the bind that opens b to the server.
 func (w *windows) expose(x *exchange, b []byte, access rdma.Access) (seg Segment, err error) {
 	win, err := w.take()
 	if err != nil {
@@ -126,13 +137,15 @@ func (w *windows) expose(x *exchange, b []byte, access rdma.Access) (seg Segment
 	return Segment{Handle: win.key, Length: uint32(len(b)), Offset: of.Addr() + uint64(rdma.Offset(b, of.Bytes()))}, nil
 }
 
-// room lends the call n bytes for its Reply chunk, or reports that there are none.
+// room allocates n bytes of the arena for the call's Reply chunk. It reports false if there are
+// none.
 func (w *windows) room(x *exchange, n int) bool {
-	x.lent = w.arena.Alloc(n)
-	return x.lent != nil
+	x.arenaRoom = w.arena.Alloc(n)
+	return x.arenaRoom != nil
 }
 
-// post sends the message in send buffer i, after the binds that belong to it.
+// post posts the binds of a call and the SEND of its message, which is in send buffer i. It
+// reserves the entries for the invalidations too, so that these never find the queue full.
 func (w *windows) post(i int, send rdma.SendWR) error {
 	n := len(w.wrs)
 	w.took[i] = n + 1
@@ -144,11 +157,12 @@ func (w *windows) post(i int, send rdma.SendWR) error {
 	return err
 }
 
-// sent is called when the message in send buffer i has been sent.
+// sent is called when the SEND from send buffer i has completed.
 func (w *windows) sent(i int) { w.sqFree += w.took[i] }
 
-// settle is called when the reply has come, which invalidated a key if has is set. It reports whether all of
-// the call's memory is closed; otherwise the caller is told when it is.
+// settle is called when the reply has arrived. If has is set, its SEND invalidated key. It reports
+// whether all of the call's memory is closed; if not, ended is called when it is. A server that
+// invalidates a key of another call breaks the protocol, and the connection ends.
 func (w *windows) settle(x *exchange, key uint32, has bool) (closed bool, err error) {
 	found, open := false, 0
 	for _, win := range x.wins {
@@ -171,7 +185,7 @@ func (w *windows) settle(x *exchange, key uint32, has bool) (closed bool, err er
 	return false, nil
 }
 
-// postEnds posts what settle has collected.
+// postEnds posts the invalidations that settle collected in this turn, as one list.
 func (w *windows) postEnds() error {
 	if len(w.ends) == 0 {
 		return nil
@@ -181,7 +195,7 @@ func (w *windows) postEnds() error {
 	return err
 }
 
-// ended is called when the last window of the oldest call that waits for it is closed.
+// ended is called when the last invalidation of the oldest waiting call has completed.
 func (w *windows) ended() {
 	x := w.closing[w.first]
 	w.closing[w.first] = nil
@@ -192,7 +206,7 @@ func (w *windows) ended() {
 	x.finish(x.outcome)
 }
 
-// closed takes back what the call had, now that nobody else has it.
+// closed releases the call's memory and windows, which the server cannot reach any more.
 func (w *windows) closed(x *exchange) {
 	w.sqFree += len(x.wins)
 	for _, win := range x.wins {
@@ -202,7 +216,7 @@ func (w *windows) closed(x *exchange) {
 	w.empty(x)
 }
 
-// unused is closed for a call that was not posted.
+// unused is closed for a call whose list was not posted.
 func (w *windows) unused(x *exchange) {
 	w.sqFree -= len(x.wins)
 	w.closed(x)
@@ -210,8 +224,8 @@ func (w *windows) unused(x *exchange) {
 	w.wrs = w.wrs[:0]
 }
 
-// cut closes the call's memory at once, whatever the server does.
-func (w *windows) cut(x *exchange) {
+// revoke closes the call's windows at the device, at once and whatever the server does.
+func (w *windows) revoke(x *exchange) {
 	w.sqFree += len(x.wins)
 	for _, win := range x.wins {
 		win.mw.Close()
@@ -221,20 +235,20 @@ func (w *windows) cut(x *exchange) {
 	w.empty(x)
 }
 
-// empty takes the call's own memory back. What the server has put there is the caller's.
+// empty copies a long reply out of the arena and frees the call's block.
 func (w *windows) empty(x *exchange) {
 	if x.long > 0 {
-		x.reply = append(x.reply[:0], x.lent[:x.long]...)
+		x.reply = append(x.reply[:0], x.arenaRoom[:x.long]...)
 	}
-	if x.lent != nil {
-		w.arena.Free(x.lent)
+	if x.arenaRoom != nil {
+		w.arena.Free(x.arenaRoom)
 	}
-	x.lent, x.long = nil, 0
+	x.arenaRoom, x.long = nil, 0
 	clear(x.wins)
 	x.wins = x.wins[:0]
 }
 
-// release lets go of the memory of a window that is closed.
+// release frees the memory of a window that is closed.
 func (w *windows) release(win *window) {
 	if win.own != nil {
 		win.own.Close()
@@ -245,16 +259,16 @@ func (w *windows) release(win *window) {
 	win.own, win.block = nil, nil
 }
 
-// fail ends the calls that wait for their memory to be closed.
+// fail ends the calls that wait for invalidations.
 func (w *windows) fail(why error) {
 	for _, x := range w.closing[w.first:] {
-		w.cut(x)
+		w.revoke(x)
 		x.finish(why)
 	}
 	w.closing, w.first, w.ends = nil, 0, nil
 }
 
-// close gives everything back, when the queue pair is gone.
+// close releases everything. The queue pair is gone.
 func (w *windows) close() {
 	for _, win := range w.free {
 		win.mw.Close()

@@ -175,8 +175,8 @@ func shut(t *testing.T, c *Client) {
 	<-done
 }
 
-// TestWindows: memory is opened by windows that are bound with the call, and closed when it returns, whether the
-// server or the client has closed it.
+// TestWindows: memory is opened by windows that are bound with the call, and closed when it
+// returns, whether the server or the client has closed it.
 func TestWindows(t *testing.T) {
 	l, at, _ := serveEcho(t)
 	c := dialLesser(t, at, rdma.Limits{Windows: true}, ClientConfig{})
@@ -264,8 +264,8 @@ func TestWindowsShortQueue(t *testing.T) {
 	shut(t, c)
 }
 
-// TestWindowsGivenUp: the memory of a call that is given up is closed before its caller hears of it, and a server that
-// answers all the same loses the connection, and every call on it ends.
+// TestWindowsGivenUp: the memory of a call that is given up is closed before its caller hears of
+// it, and a server that answers all the same loses the connection, and every call on it ends.
 func TestWindowsGivenUp(t *testing.T) {
 	_, at, w := serveEcho(t)
 	c := dialLesser(t, at, rdma.Limits{Windows: true}, ClientConfig{})
@@ -314,8 +314,8 @@ func TestWindowsGivenUp(t *testing.T) {
 	}
 }
 
-// TestNoWindows: where there are no windows and the peer cannot invalidate regions, the server is told so, and memory is
-// opened by registering it.
+// TestNoWindows: where there are no windows and the peer cannot invalidate regions, the server is
+// told so, and memory is opened by registering it.
 func TestNoWindows(t *testing.T) {
 	l, at, _ := serveEcho(t)
 	c := dialLesser(t, at, rdma.Limits{WRs: 300, CQEs: 600, RdAtomic: 4}, ClientConfig{})

@@ -7,7 +7,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// TestSameXID: a request that names the XID of a call in flight is refused, and that call is not disturbed.
+// TestSameXID: a request that names the XID of a call in flight is refused, and that call is not
+// disturbed.
 func TestSameXID(t *testing.T) {
 	w := newWorld(t, Config{})
 	c := w.dial("192.0.2.9", ClientConfig{})

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// ConnLimits bounds the connections of all carriers together. 0 means no bound.
+// ConnLimits bounds the connections of all transports together. 0 means no bound.
 type ConnLimits struct {
 	// Clients is the number of addresses that connections come from.
 	Clients int
@@ -45,8 +45,8 @@ type Refused struct {
 
 func (r *Refused) Error() string { return r.Text }
 
-// Door lets connections in. It is shared by all carriers of a daemon; a nil Door lets everyone in.
-// Its methods may be called from any goroutine.
+// ConnLimiter admits connections. All transports of a server share one. A nil ConnLimiter admits
+// all connections. Its methods may be called from any goroutine.
 type ConnLimiter struct {
 	cfg ConnLimits
 
@@ -56,13 +56,14 @@ type ConnLimiter struct {
 	refused [reasons]uint64
 }
 
-// NewConnLimiter makes a door.
+// NewConnLimiter makes a ConnLimiter.
 func NewConnLimiter(cfg ConnLimits) *ConnLimiter {
 	return &ConnLimiter{cfg: cfg, clients: make(map[netip.Addr]int)}
 }
 
-// Enter lets a connection in, or says by a *Refused why not. descriptor says that it has a
-// file descriptor. Who was let in leaves by Leave with the same arguments.
+// Admit counts a connection from an address, or returns a *Refused. descriptor says that the
+// connection has a file descriptor. The caller ends an admitted connection by Release with the
+// same arguments.
 func (d *ConnLimiter) Admit(a netip.Addr, descriptor bool) error {
 	if d == nil {
 		return nil
@@ -76,9 +77,9 @@ func (d *ConnLimiter) Admit(a netip.Addr, descriptor bool) error {
 	case d.cfg.PerClient > 0 && n >= d.cfg.PerClient:
 		err = &Refused{RefusedPerClient, fmt.Sprintf("%v has %d connections already (max_client_connections)", a, n)}
 	case d.cfg.Clients > 0 && !known && len(d.clients) >= d.cfg.Clients:
-		err = &Refused{RefusedClients, fmt.Sprintf("there are %d clients already (max_clients)", len(d.clients))}
+		err = &Refused{RefusedClients, fmt.Sprintf("%d clients are connected already (max_clients)", len(d.clients))}
 	case descriptor && d.cfg.Descriptors > 0 && d.fds >= d.cfg.Descriptors:
-		err = &Refused{RefusedDescriptors, fmt.Sprintf("%d connections have all the file descriptors that there are for connections (LimitNOFILE)", d.fds)}
+		err = &Refused{RefusedDescriptors, fmt.Sprintf("all file descriptors for connections are in use, by %d connections (LimitNOFILE)", d.fds)}
 	}
 	if err != nil {
 		d.refused[err.Reason]++
@@ -91,7 +92,8 @@ func (d *ConnLimiter) Admit(a netip.Addr, descriptor bool) error {
 	return nil
 }
 
-// Take counts a connection that another process let in, whatever the bounds are. It leaves as others do.
+// Restore counts a connection that another process admitted and handed over, regardless of the
+// bounds. It is released like others.
 func (d *ConnLimiter) Restore(a netip.Addr, descriptor bool) {
 	if d == nil {
 		return
@@ -104,7 +106,7 @@ func (d *ConnLimiter) Restore(a netip.Addr, descriptor bool) {
 	}
 }
 
-// Leave is the end of a connection that Enter let in, or of one that was taken.
+// Release ends a connection that was admitted or restored.
 func (d *ConnLimiter) Release(a netip.Addr, descriptor bool) {
 	if d == nil {
 		return
@@ -120,7 +122,7 @@ func (d *ConnLimiter) Release(a netip.Addr, descriptor bool) {
 	}
 }
 
-// Count counts a connection that a carrier refused for a reason of its own.
+// CountRefused counts a connection that a transport refused for a reason of its own.
 func (d *ConnLimiter) CountRefused(r Reason) {
 	if d != nil {
 		d.mu.Lock()
@@ -129,14 +131,14 @@ func (d *ConnLimiter) CountRefused(r Reason) {
 	}
 }
 
-// ConnLimiterStats describe a Door.
+// ConnLimiterStats describe a ConnLimiter.
 type ConnLimiterStats struct {
 	Clients, Descriptors int
 	// Refused counts connections by Reason.
 	Refused map[string]uint64
 }
 
-// Stats describes the door now.
+// Stats returns the current counts.
 func (d *ConnLimiter) Stats() ConnLimiterStats {
 	d.mu.Lock()
 	defer d.mu.Unlock()

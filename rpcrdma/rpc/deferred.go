@@ -89,7 +89,7 @@ func (p *deferred) stop() (calls []*Call) {
 	return calls
 }
 
-// ServeDeferred, with on set, serves all deferred calls at once, and calls that are deferred from
+// ServeDeferred serves, if on is set, all deferred calls at once, and calls that are deferred from
 // now on without delay. A server that hands over to another process uses it to finish what it has.
 func (s *Server) ServeDeferred(on bool) {
 	p := &s.deferred

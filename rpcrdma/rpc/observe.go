@@ -25,8 +25,8 @@ type Served struct {
 	At time.Duration
 }
 
-// Notes are what a call is about and where its time went, as far as those know that it passes:
-// the carrier and the procedure fill them in.
+// CallMeta is metadata of a call for the Observer: its subject, and where its time went. The
+// transport and the procedure fill it in.
 type CallMeta struct {
 	// Fetch is the time from the arrival of the message until the carrier had all of the call:
 	// over RDMA until there was memory, and the client's was read. It is over before Dispatch.

@@ -671,7 +671,7 @@ func TestFaultMemory(t *testing.T) {
 	if err == nil || len(many) < 64 {
 		t.Errorf("%d connections in 16 MiB, then: %v", len(many), err)
 	}
-	d.logged("connections have all the memory there is for messages")
+	d.logged("no memory for messages")
 	for _, c := range many {
 		_ = c.Close()
 	}

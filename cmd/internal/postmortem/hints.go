@@ -24,7 +24,7 @@ const (
 
 // A client that neither takes replies nor gives data is dropped after slow_timeout, by rpcrdma.
 const (
-	idleWhy  = "taken no reply"
+	idleWhy  = "took no reply"
 	idleHint = "the client hangs, was killed or cut off, or is slower than slow_timeout allows: look at it, and " +
 		"at the network between; slow_timeout in the configuration gives it more time"
 )

@@ -53,7 +53,7 @@ func TestHints(t *testing.T) {
 			"the bounds",
 		},
 		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedIdle}}, "idle_timeout"},
-		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Why: "the client has taken no reply and given no data " +
+		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Why: "the client took no reply and served no RDMA READ " +
 			"for 1m0s"}}, "slow_timeout"},
 		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedDuration}}, "max_duration"},
 		{roce.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedMisused}}, "rstorectl capture"},

@@ -42,8 +42,8 @@ func TestKernelHints(t *testing.T) {
 			"clients in the perf section",
 		},
 		{verbs.Record{Outcome: rdma.Dropped, Note: rdma.Note{Detail: perf.EndedIdle}}, "idle_timeout"},
-		{verbs.Record{Outcome: rdma.Dropped, Note: rdma.Note{Why: "the client has taken no reply and given no " +
-			"data for 1m0s"}}, "slow_timeout"},
+		{verbs.Record{Outcome: rdma.Dropped, Note: rdma.Note{Why: "the client took no reply and served no RDMA READ " +
+			"for 1m0s"}}, "slow_timeout"},
 		{verbs.Record{Outcome: rdma.Dropped, Note: rdma.Note{Why: "it sends nonsense"}}, "tcpdump"},
 		{verbs.Record{Outcome: rdma.Rejected, Reason: 10}, "connects again"},
 		{verbs.Record{Outcome: rdma.Rejected, Reason: 28}, "dmesg"},

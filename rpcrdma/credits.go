@@ -1,0 +1,86 @@
+package rpcrdma
+
+// arrived handles a received message of n bytes.
+func (c *serverConn) arrived(index, n int) {
+	c.active++
+	c.activeNow.Store(int64(c.active))
+	if c.active > c.grant-max(c.grant/4, 1) {
+		c.grow()
+		if c.dead {
+			return
+		}
+	}
+	c.slot(index).receive(n)
+}
+
+// firstGrant is the first grant to a client that confirmed its connection. The grant doubles when
+// more than three quarters of it are in use, so idle clients have few receives with memory.
+const firstGrant = 16
+
+// grow doubles the grant as far as there is memory. It posts the receives first: the client learns
+// of the grant in a later reply, and then may use it at once.
+func (c *serverConn) grow() {
+	cfg := &c.l.cfg
+	next := c.l.pool.allowed(min(2*c.grant, cfg.Credits), cfg.Inline)
+	n := receives(next) // may be owned already, from a larger grant before
+	if next <= c.grant || n > c.owned && !c.l.pool.grow((n-c.owned)*cfg.Inline, next, cfg.Inline) {
+		return
+	}
+	c.extend(next, n)
+}
+
+// raiseInitial raises the grant of a client that confirmed its connection to firstGrant, unless
+// half of the memory for messages is in use.
+func (c *serverConn) raiseInitial() {
+	cfg := &c.l.cfg
+	next := min(cfg.Credits, firstGrant)
+	n := receives(next)
+	if !c.dead && next > c.grant && n > c.owned && c.l.pool.raiseInitial((n-c.owned)*cfg.Inline) {
+		c.extend(next, n)
+	}
+}
+
+// extend posts receives until n are owned, for grant credits. The pool is charged for them already.
+func (c *serverConn) extend(grant, n int) {
+	for ; c.owned < n; c.owned++ {
+		if last := len(c.unposted) - 1; last >= 0 {
+			c.post(c.unposted[last])
+			c.unposted = c.unposted[:last]
+		} else {
+			c.post(c.newReceive())
+		}
+	}
+	c.postReceives()
+	c.grant = grant
+}
+
+// credits returns the grant of the reply being built (RFC 8166 section 3.3.1): the requested
+// number, bounded by the receives, by the shortage of memory and by the client's rate limits. It is
+// at least 1, because a client without credits could never send again.
+func (c *serverConn) credits(requested uint32) uint32 {
+	most := c.l.pool.allowed(c.grant, c.l.cfg.Inline)
+	n := min(most, c.throttle.cap, int(min(requested, 1<<16)))
+	n = max(n, 1)
+	c.creditsNow.Store(int64(n))
+	return uint32(n)
+}
+
+// retireReceive reports whether a receive whose call has ended stays unposted because memory is
+// short. It retires one receive per reply at most, and that reply granted one credit less: the
+// client cannot have counted on the receive.
+func (c *serverConn) retireReceive(i int) bool {
+	cfg := &c.l.cfg
+	most := c.l.pool.allowed(c.grant, cfg.Inline)
+	if most < c.grant {
+		c.l.n.add(creditsShort)
+	}
+	if c.owned <= receives(max(most, min(floorCredits, cfg.Credits))) {
+		return false
+	}
+	c.owned--
+	c.grant = min(c.grant, max(creditsOf(c.owned), 1))
+	c.unposted = append(c.unposted, i)
+	c.l.pool.discard(c.recvs[i].Buf)
+	c.l.pool.shrink(cfg.Inline)
+	return true
+}

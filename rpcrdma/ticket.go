@@ -1,0 +1,140 @@
+package rpcrdma
+
+import (
+	"math/bits"
+
+	"github.com/rstored/rstored/rdma"
+)
+
+// ticket is a place in the queue for bulk memory: for two blocks of n and m bytes.
+type ticket struct {
+	n, m int
+	a, b []byte
+	have bool   // a and b are allocated, and the ticket is not in the queue
+	wake func() // called after that, on any goroutine, without mu
+}
+
+// blockSize is the size of the block for n bytes: a power of two, or 0 for no block.
+func blockSize(n int) int {
+	if n <= 0 {
+		return 0
+	}
+	return rdma.ArenaBlockMin << bits.Len(uint(n-1)/rdma.ArenaBlockMin)
+}
+
+// alloc returns a block of n bytes for a call that is being served, or nil. It ignores the queue:
+// the call holds other memory, and would hold it longer by waiting.
+func (m *Memory) alloc(n int) []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.get(n)
+}
+
+// allocBoth allocates the two blocks of a ticket; either may have 0 bytes. If it reports false the
+// ticket is in the queue, and wake will be called when the blocks are allocated.
+func (m *Memory) allocBoth(t *ticket) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.waiting) == 0 && m.both(t) {
+		return true
+	}
+	m.waiting = append(m.waiting, t)
+	return false
+}
+
+// both allocates both blocks or none. The caller holds mu.
+func (m *Memory) both(t *ticket) bool {
+	if t.a = m.get(t.n); t.a != nil || t.n == 0 {
+		if t.b = m.get(t.m); t.b != nil || t.m == 0 {
+			return true
+		}
+		m.put(t.a)
+	}
+	t.a, t.b = nil, nil
+	return false
+}
+
+// claim reports whether the blocks of a ticket that was in the queue are allocated.
+func (m *Memory) claim(t *ticket) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return t.have
+}
+
+// cancel removes a ticket from the queue, and frees its blocks if it has them.
+func (m *Memory) cancel(t *ticket) {
+	m.mu.Lock()
+	if t.have {
+		m.put(t.a)
+		m.put(t.b)
+		t.have = false
+	}
+	for i, w := range m.waiting {
+		if w == t {
+			m.waiting = append(m.waiting[:i], m.waiting[i+1:]...)
+			break
+		}
+	}
+	woken := m.next()
+	m.mu.Unlock()
+	for _, t := range woken {
+		t.wake()
+	}
+}
+
+// get is alloc. The caller holds mu.
+func (m *Memory) get(n int) []byte {
+	size := blockSize(n)
+	if n <= 0 || m.bulkUsed+size > m.bulk {
+		return nil
+	}
+	b := m.arena.Alloc(n)
+	if b != nil {
+		m.bulkUsed += size
+		m.note()
+	}
+	return b
+}
+
+// put frees a block. The caller holds mu.
+func (m *Memory) put(b []byte) {
+	if b != nil {
+		m.bulkUsed -= blockSize(len(b))
+		m.arena.Free(b)
+	}
+}
+
+// next allocates blocks for the tickets in the queue, in order, as far as there is memory. A large
+// request at the head is not overtaken, or it might wait forever. The caller holds mu, and calls
+// wake of the returned tickets without it.
+func (m *Memory) next() (woken []*ticket) {
+	for len(m.waiting) > 0 && m.both(m.waiting[0]) {
+		t := m.waiting[0]
+		m.waiting[0] = nil
+		m.waiting = m.waiting[1:]
+		t.have = true
+		woken = append(woken, t)
+	}
+	return woken
+}
+
+// free frees a block and wakes those for whom there is memory now.
+func (m *Memory) free(b []byte) {
+	if b == nil {
+		return
+	}
+	m.mu.Lock()
+	m.put(b)
+	woken := m.next()
+	m.mu.Unlock()
+	for _, t := range woken {
+		t.wake()
+	}
+}
+
+// inUse is the memory in allocated bulk blocks.
+func (m *Memory) inUse() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.bulkUsed
+}
