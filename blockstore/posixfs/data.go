@@ -71,11 +71,11 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 		} else {
 			n, err = f.readWait(o, fd, p, off, size)
 		}
-		if err != nil {
+		if n == 0 && err != nil {
 			return 0, false, mapErr(err)
 		}
-		// At the size seen, or at a smaller one that a truncation left.
-		return n, off+uint64(n) == size || n < len(p), nil
+		// At the size seen, or at a smaller one that a truncation left; not at what the disk cannot read.
+		return n, off+uint64(n) == size || n < len(p) && err == nil, nil
 	}
 	flags := uintptr(unix.RWF_NOWAIT)
 	if f.inMemory {
@@ -121,13 +121,11 @@ func (f *FS) readWait(o *object, fd int, p []byte, off, size uint64) (int, error
 		return n, nil
 	}
 	k, err := pread(fd, p[n:], off+uint64(n))
-	if err != nil && n > 0 {
-		err = nil
-	}
 	return n + k, err
 }
 
-// pread fills p unless the file ends; the kernel may stop early at a signal.
+// pread fills p unless the file ends, or what follows n bytes cannot be read: then there is an error. The kernel
+// may stop early at a signal.
 func pread(fd int, p []byte, off uint64) (int, error) {
 	done := 0
 	for done < len(p) {
@@ -136,10 +134,7 @@ func pread(fd int, p []byte, off uint64) (int, error) {
 			continue
 		}
 		if err != nil {
-			if done > 0 {
-				return done, nil
-			}
-			return 0, err
+			return done, err
 		}
 		if n == 0 {
 			break

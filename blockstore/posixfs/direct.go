@@ -77,9 +77,6 @@ func (f *FS) readDirect(o *object, cached int, p []byte, off uint64) (int, error
 		f.count.directReads.Add(1)
 	}
 	k, err := pread(cached, p[n:], off+uint64(n))
-	if err != nil && n > 0 {
-		err = nil
-	}
 	return n + k, err
 }
 

@@ -3,6 +3,7 @@ package posixfs
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -99,9 +100,8 @@ type fileExtents struct {
 	}
 }
 
-// thin has the disk forget the data of a file, so that writing it again takes room. The filesystem's
-// own blocks stay: were they lost, data would be lost that was on the disk before.
-func (d *failingDisk) thin(name string) {
+// extents are where the disk has the data of a file.
+func (d *failingDisk) extents(name string) *fileExtents {
 	d.t.Helper()
 	f, err := os.Open(filepath.Join(d.dir, name))
 	must(d.t, err)
@@ -115,6 +115,14 @@ func (d *failingDisk) thin(name string) {
 	if m.mapped == 0 || m.mapped == m.room {
 		d.t.Fatalf("the file has %d extents", m.mapped)
 	}
+	return &m
+}
+
+// thin has the disk forget the data of a file, so that writing it again takes room. The filesystem's
+// own blocks stay: were they lost, data would be lost that was on the disk before.
+func (d *failingDisk) thin(name string) {
+	d.t.Helper()
+	m := d.extents(name)
 	image, err := os.OpenFile(d.image, os.O_RDWR, 0)
 	must(d.t, err)
 	defer image.Close()
@@ -276,6 +284,41 @@ func TestWrittenAfterFailure(t *testing.T) {
 				at++
 			}
 			t.Errorf("%v: byte %d of the disk is not what was said to be stable (%d, %v)", how, at, n, err)
+		}
+	}
+}
+
+// TestUnreadablePart: what the disk cannot read is no end of the file: a READ that goes beyond what can be read returns
+// what is before, without an end, and one that begins there fails.
+func TestUnreadablePart(t *testing.T) {
+	d := newFailingDisk(t)
+	f, err := Open(d.dir, Options{StateDir: t.TempDir()})
+	must(t, err)
+	defer f.Close()
+	root, err := f.Root()
+	must(t, err)
+	const size = 1 << 20
+	mode := uint32(0o600)
+	h, _, _, err := f.Create(nil, root, "file", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+	must(t, err)
+	_, _, _, err = f.WriteAt(nil, h, bytes.Repeat([]byte("x"), size), 0, blockstore.FileSync)
+	must(t, err)
+	file, err := os.Open(filepath.Join(d.dir, "file"))
+	must(t, err)
+	defer file.Close()
+	must(t, unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED))
+	x := d.extents("file").extents[0]
+	must(t, os.Truncate(d.image, int64(x.physical+x.length/2)))
+	for _, direct := range []bool{false, true} {
+		f.SetDirect(direct)
+		p := make([]byte, size)
+		n, eof, err := f.ReadAt(nil, h, p, 0, false)
+		if err != nil || eof || n == 0 || n > int(x.logical+x.length/2) || !bytes.Equal(p[:n], bytes.Repeat([]byte("x"), n)) {
+			t.Errorf("direct %v: %d bytes, end %v, %v", direct, n, eof, err)
+		}
+		n, eof, err = f.ReadAt(nil, h, p, x.logical+x.length/2, false)
+		if !errors.Is(err, blockstore.ErrIO) {
+			t.Errorf("direct %v: what cannot be read: %d bytes, end %v, %v", direct, n, eof, err)
 		}
 	}
 }
