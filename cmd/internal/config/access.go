@@ -99,3 +99,28 @@ func halves(p netip.Prefix) (low, high netip.Prefix) {
 	top, _ := netip.AddrFromSlice(b)
 	return netip.PrefixFrom(p.Addr(), bits), netip.PrefixFrom(top, bits)
 }
+
+// Confines reports whether the export is stricter than over, around it: a client of over could not come here, or could do
+// less. The exports must have been normalized.
+func (e *Export) Confines(over *Export) bool {
+	mine := e.Rules()
+	for _, o := range over.Rules() {
+		if !slices.ContainsFunc(mine, func(c Client) bool {
+			writes := !c.ReadOnly && !e.ReadOnly || o.ReadOnly || over.ReadOnly
+			squash := c.Squash == o.Squash || c.Squash == NoRootSquash || o.Squash == AllSquash
+			return writes && squash && c.stands(&o)
+		}) {
+			return true
+		}
+	}
+	return len(e.PKeys) > 0 && !slices.Equal(e.PKeys, over.PKeys)
+}
+
+// stands reports whether every client of another rule is one of this one, as far as that can be said.
+func (c *Client) stands(o *Client) bool {
+	if c.Name() == o.Name() {
+		return true
+	}
+	nets := o.Prefixes()
+	return len(nets) > 0 && !slices.ContainsFunc(nets, func(p netip.Prefix) bool { return !covers(c.Prefixes(), p) })
+}

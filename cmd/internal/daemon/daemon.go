@@ -324,14 +324,14 @@ func (d *Daemon) logAdvice() {
 	}
 }
 
-// exposures are what exports let everybody do. What is mounted below an export has the same rules and is left out.
+// exposures are what exports let everybody do, and clients of others. What is mounted below an export has the same rules and is left out.
 func exposures(list []control.Export) (out []string) {
 	for i := range list {
 		if list[i].Origin != control.OriginMount {
 			out = append(out, list[i].Exposure()...)
 		}
 	}
-	return out
+	return append(out, desired.Bypassed(list, desired.HostMounts())...)
 }
 
 // The journal of the duplicate request cache, in the state directory.

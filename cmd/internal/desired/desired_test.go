@@ -106,3 +106,37 @@ short
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestBypassed: an export inside of another one that is stricter is warned of, unless a mount is between them.
+func TestBypassed(t *testing.T) {
+	for _, c := range []struct {
+		about      string
+		over, in   string
+		mounts     []Mount
+		isBypassed bool
+	}{
+		{"the same rules", "10.0.0.0/8(rw)", "10.0.0.0/8(rw)", nil, false},
+		{"fewer clients", "10.0.0.0/8(rw)", "10.0.0.1(rw)", nil, true},
+		{"more clients", "10.0.0.1(rw)", "10.0.0.0/8(rw)", nil, false},
+		{"other clients", "10.0.0.0/8(ro)", "192.0.2.0/24(rw)", nil, true},
+		{"read-only", "10.0.0.0/8(rw)", "10.0.0.0/8(ro)", nil, true},
+		{"the other one is read-only", "10.0.0.0/8(ro)", "10.0.0.0/8(rw)", nil, false},
+		{"root is squashed", "10.0.0.0/8(rw,no_root_squash)", "10.0.0.0/8(rw)", nil, true},
+		{"root is squashed in the other one", "10.0.0.0/8(rw)", "10.0.0.0/8(rw,no_root_squash)", nil, false},
+		{"names", "*.example.org(rw)", "*.example.org(rw)", nil, false},
+		{"a name of them", "*.example.org(rw)", "one.example.org(rw)", nil, true},
+		{"the server's own host alone", "*(rw)", "", nil, true},
+		{"a mount", "10.0.0.0/8(rw)", "10.0.0.1(rw)", []Mount{{At: "/srv/a/in"}}, false},
+		{"a mount on the way", "10.0.0.0/8(rw)", "10.0.0.1(rw)", []Mount{{At: "/srv/a"}}, false},
+		{"mounts elsewhere", "10.0.0.0/8(rw)", "10.0.0.1(rw)", []Mount{{At: "/srv"}, {At: "/srv/a/in/x"}, {At: "/srv/a/i"}}, true},
+	} {
+		var list []control.Export
+		for _, e := range exports(t, "/srv "+c.over, "/srv/a/in "+c.in, "/srv2 "+c.in) {
+			list = append(list, control.Export{Export: e})
+		}
+		got := Bypassed(list, c.mounts)
+		if len(got) > 1 || (len(got) == 1) != c.isBypassed {
+			t.Errorf("%s: %q", c.about, got)
+		}
+	}
+}

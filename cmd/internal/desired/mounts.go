@@ -96,6 +96,28 @@ func mountedBelow(list []control.Export, mounts []Mount) (out []control.Export) 
 	return out
 }
 
+// Bypassed are exports that lie in another one and in its file system, and are stricter than that: its clients reach them by
+// its rules. As with the kernel's server only a mount separates exports.
+func Bypassed(list []control.Export, mounts []Mount) (out []string) {
+	for i := range list {
+		e := &list[i]
+		for j := range list {
+			over := &list[j]
+			rest, in := Within(over.Path, e.Path)
+			if !in || e.Type != config.TypePosix || over.Type != config.TypePosix || !e.Confines(&over.Export) ||
+				slices.ContainsFunc(mounts, func(m Mount) bool {
+					at, between := Within(over.Path, m.At)
+					return between && (at == rest || strings.HasPrefix(rest, at+"/"))
+				}) {
+				continue
+			}
+			out = append(out, fmt.Sprintf("export %s lies in export %s and in the same file system: clients of %s reach it by the rules of that one, which let them do more; give it a file system of its own, or %s its rules",
+				e.Pseudo, over.Pseudo, over.Pseudo, over.Pseudo))
+		}
+	}
+	return out
+}
+
 // MountedAt is an error if an export wants something to be mounted that is not.
 func MountedAt(e *config.Export, mounts []Mount) error {
 	if e.MountPoint == "" || e.Type != config.TypePosix {
