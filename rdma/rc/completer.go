@@ -77,6 +77,11 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 			return
 		}
 		if q.retry(now) {
+			if n := r.una.Sub(r.backPSN); r.backAt != 0 && n > 0 && n <= stutterStep {
+				r.stutter++
+			} else {
+				r.stutter = 0
+			}
 			r.window.lost(now, r.srtt, r.queued())
 			q.goBack(now)
 			r.arm(now)
@@ -99,6 +104,22 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 	}
 	q.seen.RxNAK.add(syndrome, p.PSN)
 	q.failRequest(0, status, fmt.Errorf("%v answered with %s (NAK %#x at PSN %d)", q.flow.Dst, what, syndrome, p.PSN))
+}
+
+// Of packets that are sent again at once, a link that makes wrong segments gets the first one through, and then the
+// next one by itself. Losses by chance are rarely so close to each other, so many times in a row.
+const (
+	stutterStep = 2
+	stutterMax  = 16
+)
+
+// Stutters reports once whether requests are lost as they are if only the first of several segments arrives.
+func (q *QP) Stutters() bool {
+	if q.req.stutter < stutterMax {
+		return false
+	}
+	q.req.stutter = 0
+	return true
 }
 
 // ackBefore acknowledges everything before psn and reports whether psn is then

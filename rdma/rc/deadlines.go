@@ -52,6 +52,7 @@ type timers struct {
 	probing  bool // only the oldest packet is sent, until something is heard
 	backAt   rdma.Time
 	backPSN  wire.PSN
+	stutter  int       // losses in a row, each right behind the packet that was sent again for the loss before
 	moved    rdma.Time // last progress
 	retries  int       // since then
 	rnrTries int

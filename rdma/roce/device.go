@@ -114,10 +114,13 @@ func newDevice(cfg Config, links []link.Link) (*Device, error) {
 		return nil, fmt.Errorf("the interface of %v has an MTU of %d bytes, too small for RDMA: the least is %d", d.addr, links[0].MTU(), 256+headersMax)
 	}
 	for i, l := range links {
+		wrapped := l
 		if cfg.Wrap != nil {
 			l = cfg.Wrap(i, l)
 		}
-		d.shards = append(d.shards, newShard(d, i, l))
+		s := newShard(d, i, l)
+		s.wrapped = wrapped
+		d.shards = append(d.shards, s)
 	}
 	s := d.shards[0]
 	guid := d.guid()

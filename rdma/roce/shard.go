@@ -18,8 +18,10 @@ type shard struct {
 	dev   *Device
 	index int
 	link  link.Link
-	cm    *cm.Machine // in the first shard only
-	now   rdma.Time
+	// wrapped is the link inside of link, or the same one.
+	wrapped link.Link
+	cm      *cm.Machine // in the first shard only
+	now     rdma.Time
 
 	rx    *link.Rx
 	flow  wire.Flow // of the packet being checked
@@ -193,6 +195,9 @@ func (s *shard) settle() {
 		}
 		q.harvest()
 		q.watch()
+		if q.rc.Stutters() {
+			s.suspect(q)
+		}
 		if at := q.rc.Deadline(); at != 0 {
 			s.timers.set(&q.timer, at)
 		}
@@ -211,6 +216,20 @@ func (s *shard) settle() {
 		}
 	}
 	s.settleUD()
+}
+
+// suspect tells the link that packets of q are lost as they are if the network card makes wrong segments.
+func (s *shard) suspect(q *qp) {
+	l, ok := s.link.(link.Segmenter)
+	if !ok {
+		l, ok = s.wrapped.(link.Segmenter)
+	}
+	peer := q.rc.Attr().RemoteAddr
+	if ok && l.Suspect(peer) {
+		s.dev.cfg.Logger.Warn("UDP segmentation offload makes packets that the peer drops; packets to it are sent without: "+
+			"look for a newer driver, or turn the offload off ('ethtool -K IFACE tx-udp-segmentation off')",
+			"address", s.dev.addr.String(), "peer", peer.String())
+	}
 }
 
 // ackTurns is how many turns of the loop an acknowledgement waits at most.

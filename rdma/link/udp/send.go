@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 	"unsafe"
 
@@ -36,6 +37,7 @@ type sender struct {
 	// doubt: segmentation is off because a run could not be sent, and no packet was sent alone since. If that cannot be
 	// sent either, it is too long for the interface that leads to the peer, and segmentation is not to blame.
 	doubt bool
+	peers link.Segmentation // those that are sent to without segmentation
 	msgs  []mmsghdr
 	run   []run
 	iovs  []unix.Iovec
@@ -245,7 +247,16 @@ func (t *sender) joins(r *run, d []wire.Datagram, i int) bool {
 		return false
 	}
 	f, g := d[r.first].Flow, d[i].Flow
-	return f == g || f.Dst == g.Dst && f.TOS == g.TOS
+	return (f == g || f.Dst == g.Dst && f.TOS == g.TOS) && t.peers.Allowed(f.Dst)
+}
+
+// Suspect implements link.Segmenter.
+func (l *Link) Suspect(peer netip.Addr) bool {
+	if !l.tx.gso || !l.tx.peers.Suspect(peer) {
+		return false
+	}
+	l.stats.GSOPeersOff++
+	return true
 }
 
 // add writes the trailer of a datagram and appends its pieces.

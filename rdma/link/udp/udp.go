@@ -80,6 +80,7 @@ type Stats struct {
 	TxVoid       uint64 // of these, whose payload could not be had: peers drop them
 	TxWaits      uint64 // times the send buffer was full
 	GSODisabled  uint64 // times segmentation was turned off for not working
+	GSOPeersOff  uint64 // peers that are sent to without segmentation, because segments arrived wrong
 	Waits        uint64 // times Recv went to sleep
 	RcvBufBytes  int    // receive buffer that the system granted
 	SndBufBytes  int

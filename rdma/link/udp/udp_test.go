@@ -403,3 +403,53 @@ func TestRunsOfOneQueuePair(t *testing.T) {
 		}
 	}
 }
+
+// TestSuspectedPeer: a peer that is suspected to get wrong segments is sent to without segmentation; another one is not.
+func TestSuspectedPeer(t *testing.T) {
+	a, err := Open(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	var peers [2]*Link
+	for i := range peers {
+		if peers[i], err = Open(Config{}); err != nil {
+			t.Fatal(err)
+		}
+		defer peers[i].Close()
+	}
+	var _ link.Segmenter = a
+	batch := wire.NewBatch(32)
+	segmented := func(to *Link) uint64 {
+		t.Helper()
+		before := a.Stats().TxSegmented
+		batch.Reset()
+		f := &wire.Flow{Src: a.LocalAddr(), Dst: to.LocalAddr()}
+		for i := range 32 {
+			batch.Add(f, &wire.Packet{Op: wire.WriteMiddle, PSN: wire.PSN(i)}, [][]byte{make([]byte, 256)})
+		}
+		if err := a.Send(batch); err != nil {
+			t.Fatal(err)
+		}
+		return a.Stats().TxSegmented - before
+	}
+	is := func(what string, first, second, off uint64) {
+		t.Helper()
+		if n, m, s := segmented(peers[0]), segmented(peers[1]), a.Stats(); n != first || m != second || s.GSOPeersOff != off || !s.GSOActive {
+			t.Errorf("%s: %d and %d datagrams are segments; %+v", what, n, m, s)
+		}
+	}
+	is("at first", 32, 32, 0)
+	if a.Suspect(peers[0].LocalAddr()) {
+		t.Error("one suspicion is enough")
+	}
+	is("in the trial", 0, 32, 0)
+	for range 200 {
+		segmented(peers[0])
+	}
+	is("after the trial", 32, 32, 0)
+	if !a.Suspect(peers[0].LocalAddr()) {
+		t.Error("it is not decided")
+	}
+	is("at the end", 0, 32, 1)
+}
