@@ -106,26 +106,26 @@ var settings = []Setting{
 	{
 		Key: exportsKey, Reload: true, See: "exports.md",
 		Usage: "export `DIR[=PSEUDO][(OPTIONS)] [CLIENT(OPTIONS)]...`; replaces the file's exports; repeatable",
-		Text:  "what is served. The flag and the variable (several exports separated by `;`) replace the file's list",
+		Text:  "the exports. The flag and the variable (several exports separated by `;`) replace the file's list",
 		field: func(c *Config) any { return &c.Exports },
 	},
 	{
 		Key: "exports_file", Reload: true, See: "exports.md#tables-as-etcexports",
-		Usage: "serve the exports of a `FILE` as /etc/exports, too",
+		Usage: "also serve the exports of a `FILE` in the syntax of /etc/exports",
 		Text:  "a table in the syntax of `/etc/exports`, served beside `exports`",
 		field: func(c *Config) any { return &c.ExportsFile },
 	},
 	{
 		Key: "rdma_listen", Reload: true,
-		Usage: "serve RPC-over-RDMA on `ADDR:PORT`, or with a provider, as verbs://ADDR:PORT; repeatable; empty for none",
-		Text:  "where NFS over RDMA is served, `ADDR:PORT`; without an address on every address of the host. `soft://ADDR:PORT`, `verbs://ADDR:PORT` and `verbs://DEVICE:PORT` say who provides the device",
+		Usage: "serve RPC-over-RDMA on `ADDR:PORT`, or with a provider, such as verbs://ADDR:PORT; repeatable; empty for none",
+		Text:  "`ADDR:PORT` of NFS over RDMA; without an address on every address of the host. `soft://ADDR:PORT`, `verbs://ADDR:PORT` and `verbs://DEVICE:PORT` choose the provider of the device",
 		See:   "providers.md",
 		field: func(c *Config) any { return &c.RDMAListen },
 	},
 	{
 		Key: "rdma_provider", Reload: true, See: "providers.md",
-		Usage: "who provides the RDMA devices of listeners that do not say it: auto, soft (user space) or verbs (the kernel)",
-		Text:  "who provides the RDMA devices of listeners that do not say it: `soft`, the stack in user space; `verbs`, the kernel's devices; or `auto`, the kernel where a device of its has the address and is up, else user space",
+		Usage: "provider of the RDMA devices of listeners without one: auto, soft (user space) or verbs (the kernel)",
+		Text:  "provider of the RDMA devices of listeners without one: `soft` is the stack in user space, `verbs` the kernel's devices. `auto` is the kernel if a device of it has the address and is up, and user space otherwise",
 		field: func(c *Config) any { return &c.RDMAProvider },
 	},
 	{
@@ -137,13 +137,13 @@ var settings = []Setting{
 	{
 		Key: "tcp_listen", Reload: true,
 		Usage: "serve TCP on `ADDR:PORT`; repeatable; empty for none",
-		Text:  "where NFS over TCP is served",
+		Text:  "`ADDR:PORT` of NFS over TCP",
 		field: func(c *Config) any { return &c.TCPListen },
 	},
 	{
 		Key: "mount_listen", Reload: true,
-		Usage: "serve the same programs on a further TCP `ADDR:PORT`; repeatable",
-		Text:  "further TCP addresses that serve the same programs",
+		Usage: "serve the same programs on another TCP `ADDR:PORT`; repeatable",
+		Text:  "other TCP addresses that serve the same programs",
 		field: func(c *Config) any { return &c.MountListen },
 	},
 	{
@@ -155,14 +155,14 @@ var settings = []Setting{
 	{
 		Key: "pkeys", Reload: true, See: "exports.md#tenants",
 		Usage: "partition `KEY`s of the RDMA devices; repeatable",
-		Text:  "partition keys of the RDMA devices; the first is that of connections that ask for none",
+		Text:  "partition keys of the RDMA devices; the first is the default of connections",
 		field: func(c *Config) any { return &c.PKeys },
 	},
 	{
 		Key:         "state_dir",
 		DefaultText: "root: `/var/lib/rstored`; others: `$XDG_STATE_HOME/rstored` or `~/.local/state/rstored`",
-		Usage:       "`DIR` for what must survive a restart",
-		Text:        "what must survive a restart. Under systemd the default is `$STATE_DIRECTORY`",
+		Usage:       "`DIR` of the state that must survive a restart",
+		Text:        "directory of the state that must survive a restart. Under systemd the default is `$STATE_DIRECTORY`",
 		field:       func(c *Config) any { return &c.StateDir },
 	},
 	{
@@ -175,19 +175,19 @@ var settings = []Setting{
 	{
 		Key:   "control_group",
 		Usage: "`GROUP` that may use the control socket, beside root and the daemon's user; its members equal root",
-		Text:  "group whose members may use the control socket, beside root and the daemon's user. They equal root: who controls the server can export any directory",
+		Text:  "group whose members may use the control socket, beside root and the daemon's user. They equal root, because they can export any directory",
 		field: func(c *Config) any { return &c.ControlGroup },
 	},
 	{
 		Key: "control_tls.listen", Reload: true, See: "security.md#control-from-other-hosts",
 		Usage: "let other hosts control the server by TLS at `ADDR:PORT`; repeatable",
-		Text:  "`ADDR:PORT` where other hosts control the server, by TLS with certificates on both sides, such as `10.0.0.1:9048`. Nothing listens unless asked for",
+		Text:  "`ADDR:PORT` where other hosts control the server, by TLS with certificates of both sides, such as `10.0.0.1:9048`. By default nothing listens",
 		field: func(c *Config) any { return &c.ControlTLS.Listen },
 	},
 	{
 		Key: "control_tls.certificate", Reload: true,
-		Usage: "`FILE` with the server's certificate for that, PEM",
-		Text:  "file with the server's certificate, and those between it and its authority, PEM. It is read anew when it changes",
+		Usage: "`FILE` with the server's certificate for control, PEM",
+		Text:  "file with the server's certificate and intermediate certificates, PEM. The server reads it again when it changes",
 		field: func(c *Config) any { return &c.ControlTLS.Cert },
 	},
 	{
@@ -198,21 +198,21 @@ var settings = []Setting{
 	},
 	{
 		Key: "control_tls.client_ca", Reload: true,
-		Usage: "`FILE` with the authorities of certificates of those who control the server, PEM",
+		Usage: "`FILE` with the authorities of the certificates of administrators and readers, PEM",
 		Text:  "file with the authorities that certificates of clients must come from, PEM. Without it nothing listens",
 		field: func(c *Config) any { return &c.ControlTLS.ClientCA },
 	},
 	{
 		Key: "control_tls.admins", Reload: true,
-		Usage: "`NAME` in certificates of those who may do everything; repeatable",
-		Text: "names of those who may do everything: the common name of a certificate, or one of its alternative names " +
-			"(DNS, mail, URI). `\"*\"` is everyone. Without this nobody may; who may equals root",
+		Usage: "`NAME` in the certificates of administrators; repeatable",
+		Text: "names of administrators: the common name of a certificate, or one of its alternative names " +
+			"(DNS, mail, URI). `\"*\"` is everyone. Without this key there is no administrator. Administrators equal root",
 		field: func(c *Config) any { return &c.ControlTLS.Admins },
 	},
 	{
 		Key: "control_tls.readers", Reload: true,
-		Usage: "`NAME` in certificates of those who may only look; repeatable",
-		Text:  "names of those who may look, but change nothing, nor capture packets or trace calls",
+		Usage: "`NAME` in the certificates of readers; repeatable",
+		Text:  "names of readers, who may look, but neither change anything nor capture packets nor trace calls",
 		field: func(c *Config) any { return &c.ControlTLS.Readers },
 	},
 	{
@@ -224,7 +224,7 @@ var settings = []Setting{
 	{
 		Key:   "log_format",
 		Usage: "`FORMAT` auto, console or json",
-		Text:  "`console` for people, `json` for machines; `auto` looks whether standard error is a terminal",
+		Text:  "`console` for people, `json` for machines; `auto` is `console` if standard error is a terminal",
 		field: func(c *Config) any { return &c.LogFormat },
 	},
 	{
@@ -242,143 +242,143 @@ var settings = []Setting{
 	{
 		Key:   "max_connections",
 		Usage: "connections at each port",
-		Text:  "connections at each port; further ones are refused",
+		Text:  "most connections of each port; others are refused",
 		field: func(c *Config) any { return &c.MaxConnections },
 	},
 	{
 		Key:   "max_clients",
 		Usage: "addresses that clients come from, at all ports (0: any number)",
-		Text:  "addresses that connections come from, at all ports; those of further ones are refused. 0 is no limit",
+		Text:  "most client addresses, at all ports; connections of others are refused. 0 is no limit",
 		field: func(c *Config) any { return &c.MaxClients },
 	},
 	{
 		Key:   "max_client_connections",
 		Usage: "connections of each client, at all ports (0: any number)",
-		Text:  "connections of each address, at all ports, half-open ones among them; further ones are refused. 0 is no limit. A mount has `nconnect=` of them",
+		Text:  "most connections of each address, at all ports, including half-open ones; others are refused. 0 is no limit. A mount has `nconnect=` of them",
 		field: func(c *Config) any { return &c.MaxClientConnections },
 	},
 	{
 		Key: "memory", See: "tuning.md#memory",
-		Usage: "`BYTES` of memory for RDMA, as 512M",
-		Text:  "bytes of memory that all connections over RDMA share, as `512M`, from `16M`; taken from the system when used",
+		Usage: "`BYTES` of memory for RDMA, such as 512M",
+		Text:  "bytes of memory that all connections over RDMA share, such as `512M`, at least `16M`; taken from the system when used",
 		field: func(c *Config) any { return &c.Memory },
 	},
 	{
 		Key: "nfs4_memory", See: "tuning.md#state-of-version-4",
-		Usage: "`BYTES` that clients of version 4 can make the server remember, as 1G",
+		Usage: "`BYTES` that clients of version 4 can make the server remember, such as 1G",
 		Text:  "bytes that clients of version 4 can make the server remember: clients, sessions with their replies, opens, locks, delegations",
 		field: func(c *Config) any { return &c.NFS4Memory },
 	},
 	{
 		Key: "nfs4_client_memory", See: "tuning.md#state-of-version-4",
-		Usage: "`BYTES` of that for one host, as 256M",
-		Text:  "bytes of that for one host; in IPv6 for a network of 64 bits",
+		Usage: "`BYTES` of nfs4-memory for one host, such as 256M",
+		Text:  "bytes of `nfs4_memory` for one host; in IPv6 for a network of 64 bits",
 		field: func(c *Config) any { return &c.NFS4ClientMemory },
 	},
 	{
 		Key:   "slow_timeout",
-		Usage: "end connections whose client takes nothing for so long",
-		Text:  "ends a connection whose client takes no replies, nor gives the data of its calls; 1 second to an hour",
+		Usage: "end a connection after its client took no data for so long",
+		Text:  "time after which a connection ends whose client takes no replies, or does not give the data of its calls; 1 second to an hour",
 		field: func(c *Config) any { return &c.SlowTimeout },
 	},
 	{
 		Key:   "lease_time",
 		Usage: "how long a client of NFS version 4 may be silent",
-		Text:  "how long a client of NFS version 4 may be silent before others can have what it has open or locked; 10 seconds to an hour",
+		Text:  "how long a client of NFS version 4 may be silent before other clients can get its opens and locks; 10 seconds to an hour",
 		field: func(c *Config) any { return &c.LeaseTime },
 	},
 	{
 		Key:   "grace_time",
 		Usage: "how long clients of NFS version 4 may reclaim after a restart (0: lease-time)",
 		Text: "how long clients of NFS version 4 may reclaim files and locks after a restart, not shorter than `lease_time`; 0 is a lease. " +
-			"Who makes leases shorter keeps the old time here for one restart",
+			"When you shorten leases, keep the old time here for one restart",
 		field: func(c *Config) any { return &c.GraceTime },
 	},
 	{
 		Key:   "nfs_versions",
 		Usage: "serve NFS `VERSION`s 3, 4.0, 4.1, 4.2; repeatable",
-		Text: "versions of NFS to serve, of those that there are. The lock manager and MOUNT go with version 3. " +
-			"Without quotation marks `4.0` is the number 4, and is understood",
+		Text: "versions of NFS to serve. The lock manager and MOUNT belong to version 3. " +
+			"`4.0` without quotation marks is understood",
 		field: func(c *Config) any { return &c.NFSVersions },
 	},
 	{
 		Key: "idmap.method", See: "configuration.md#users-and-groups",
-		Usage: "call users and groups by `METHOD` numeric or names in version 4",
-		Text:  "how users and groups are told to clients of version 4: `numeric` or `names`",
+		Usage: "identify users and groups by `METHOD` numeric or names in version 4",
+		Text:  "how version 4 identifies users and groups: `numeric` or `names`",
 		field: func(c *Config) any { return &c.IDMap.Method },
 	},
 	{
 		Key: "idmap.domain", DefaultText: "the DNS domain of the host, or `localdomain`",
 		Usage: "`DOMAIN` of users and groups in version 4 (default: the host's)",
-		Text:  "what their names end with",
+		Text:  "domain of the names of users and groups",
 		field: func(c *Config) any { return &c.IDMap.Domain },
 	},
 	{
 		Key:   "utf8",
 		Usage: "`NAMES` of files in version 4: any or strict",
-		Text:  "names of files in version 4: `any` bytes, as the Linux server has it, or `strict`, which refuses what is not UTF-8",
+		Text:  "names of files in version 4: `any` bytes, as in the Linux server, or `strict`, which refuses names that are not UTF-8",
 		field: func(c *Config) any { return &c.UTF8 },
 	},
 	{
 		Key: "showmount", Reload: true, See: "exports.md#what-clients-see",
-		Usage: "tell clients by showmount of their `OWN` exports and mounts, or of all",
-		Text:  "what `showmount` (MOUNT version 3) tells a client: `own`, the exports that it may mount, each with the rule for it, and its own mounts; or `all`, everything to everybody",
+		Usage: "answer showmount with the client's `OWN` exports and mounts, or with all",
+		Text:  "answer to `showmount` (MOUNT version 3): `own` lists the exports that the client may mount, each with the rule for it, and its own mounts. `all` lists everything to everybody",
 		field: func(c *Config) any { return &c.ShowMount },
 	},
 	{
 		Key: "ops_listen", Reload: true, See: "monitoring.md",
 		Usage: "serve metrics and health checks by HTTP on `ADDR:PORT`; repeatable",
-		Text: "`ADDR:PORT` of metrics and health checks by HTTP. Without authentication, so that nothing listens unless asked for: " +
-			"give a loopback address or one of a network for management, such as `127.0.0.1:9049`",
+		Text: "`ADDR:PORT` of metrics and health checks by HTTP. There is no authentication, so by default nothing listens. " +
+			"Use a loopback address or one of a management network, such as `127.0.0.1:9049`",
 		field: func(c *Config) any { return &c.OpsListen },
 	},
 	{
 		Key: "ops_hosts", Reload: true, See: "monitoring.md",
-		Usage: "`NAME` by which --ops-listen is asked for, * for any; repeatable",
-		Text: "names by which `ops_listen` is asked for, besides addresses, `localhost` and the host's own name; `\"*\"` is any. " +
-			"Requests for other names are refused, as those of pages that have a name of theirs lead here",
+		Usage: "`NAME` in requests to --ops-listen, * for any; repeatable",
+		Text: "host names that requests to `ops_listen` may name, besides addresses, `localhost` and the host's own name; `\"*\"` is any. " +
+			"Requests for other names are refused: a page of another site could let its own name resolve to this address",
 		field: func(c *Config) any { return &c.OpsHosts },
 	},
 	{
 		Key: "ops_pprof", Reload: true,
 		Usage: "let everyone who reaches --ops-listen profile the process",
-		Text:  "whoever reaches `ops_listen` may have the process profiled",
+		Text:  "allows everyone who reaches `ops_listen` to profile the process",
 		field: func(c *Config) any { return &c.OpsPprof },
 	},
 	{
 		Key:   "ops_clients",
 		Usage: "clients with metrics of their own",
-		Text:  "clients with metrics of their own, 0 to 10000; the others are counted together",
+		Text:  "number of clients with metrics of their own, 0 to 10000; the others are counted together",
 		field: func(c *Config) any { return &c.OpsClients },
 	},
 	{
 		Key: "audit", See: "monitoring.md#audit-log",
 		Usage: "write mounts, clients and changes to the `LOG`: log, 'file PATH' or off",
-		Text:  "where mounts, clients and changes are written down: `log`, `file PATH` or `off`. A reload opens the file anew",
+		Text:  "destination of the audit log, which has mounts, clients and changes: `log`, `file PATH` or `off`. A reload opens the file again",
 		field: func(c *Config) any { return &c.Audit },
 	},
 	{
 		Key: "otlp.endpoint", Reload: true, See: "monitoring.md#traces",
 		Usage: "send traces of calls to the OpenTelemetry collector at `URL`",
-		Text:  "base URL of an OpenTelemetry collector that is sent traces of calls by OTLP over HTTP, such as `http://127.0.0.1:4318`. Without it no calls are traced",
+		Text:  "base URL of an OpenTelemetry collector for traces of calls by OTLP over HTTP, such as `http://127.0.0.1:4318`. Without it no calls are traced",
 		field: func(c *Config) any { return &c.OTLP.Endpoint },
 	},
 	{
 		Key: "otlp.sample", Reload: true,
 		Usage: "`RATIO` of the calls that are traced, 0 to 1",
-		Text:  "part of the calls that is traced, 0 to 1, drawn by chance",
+		Text:  "fraction of the calls that is traced, 0 to 1, chosen at random",
 		field: func(c *Config) any { return &c.OTLP.Sample },
 	},
 	{
 		Key: "otlp.ca", Reload: true,
 		Usage: "`FILE` of the authorities that the collector's certificate must come from",
-		Text:  "PEM file of the authorities that the collector's certificate must come from; without it those of the host",
+		Text:  "PEM file of the authorities that the collector's certificate must come from. The default is the authorities of the host",
 		field: func(c *Config) any { return &c.OTLP.CA },
 	},
 	{
 		Key: "tls.certificate", Reload: true, See: "security.md#tls",
 		Usage: "offer TLS to NFS over TCP with the certificate of a `FILE`",
-		Text:  "PEM file of the server's certificate and those between it and its authority. With it clients over TCP may begin TLS (RFC 9289), at the same ports. A renewed file is used by itself",
+		Text:  "PEM file of the server's certificate and intermediate certificates. With it clients over TCP may start TLS (RFC 9289), at the same ports. A renewed file is used without a reload",
 		field: func(c *Config) any { return &c.TLS.Certificate },
 	},
 	{
@@ -390,13 +390,13 @@ var settings = []Setting{
 	{
 		Key: "tls.client_ca", Reload: true, See: "security.md#tls",
 		Usage: "`FILE` of the authorities that certificates of clients must come from",
-		Text:  "PEM file of the authorities that certificates of clients must come from; without it nobody is `mtls`",
+		Text:  "PEM file of the authorities that certificates of clients must come from. Without it no client is `mtls`",
 		field: func(c *Config) any { return &c.TLS.ClientCA },
 	},
 	{
 		Key: "tls.xprtsec", Reload: true, See: "exports.md#options",
-		Usage: "what exports want of TCP that do not say it: of none, tls, mtls; repeatable",
-		Text:  "what exports accept over TCP that do not say it themselves: of `none`, `tls` and `mtls`",
+		Usage: "protection of TCP that exports without xprtsec accept: none, tls, mtls; repeatable",
+		Text:  "protection of TCP that exports without `xprtsec` accept: `none`, `tls`, `mtls`",
 		field: func(c *Config) any { return &c.TLS.XprtSec },
 	},
 	{
@@ -408,13 +408,13 @@ var settings = []Setting{
 	{
 		Key: "perf.listen", Reload: true,
 		Usage: "let 'rstorectl perf' measure at `ADDR:PORT`; repeatable",
-		Text:  "`ADDR:PORT` as in `rdma_listen`, with another port; that of perftest is 18515",
+		Text:  "`ADDR:PORT` as in `rdma_listen`, with another port. The port of perftest is 18515",
 		field: func(c *Config) any { return &c.Perf.Listen },
 	},
 	{
 		Key: "perf.clients", Reload: true,
 		Usage: "`CIDR` of clients that may measure, * for all; repeatable",
-		Text:  "prefixes that may measure, `\"*\"` for everyone; needed where something listens",
+		Text:  "prefixes of clients that may measure, `\"*\"` for everyone. Required with `perf.listen`",
 		field: func(c *Config) any { return &c.Perf.Clients },
 	},
 	{
@@ -426,7 +426,7 @@ var settings = []Setting{
 	{
 		Key: "perf.max_depth", Reload: true,
 		Usage: "messages under way on a queue pair of a measurement",
-		Text:  "messages under way on a queue pair",
+		Text:  "most messages under way on a queue pair",
 		field: func(c *Config) any { return &c.Perf.MaxDepth },
 	},
 	{
@@ -444,19 +444,19 @@ var settings = []Setting{
 	{
 		Key: "perf.max_memory", Reload: true,
 		Usage: "bytes of memory for all measurements",
-		Text:  "bytes for the buffers of all measurements; apart from the memory of the file service, and taken from the system when used",
+		Text:  "bytes for the buffers of all measurements, in addition to the memory of the file service; taken from the system when used",
 		field: func(c *Config) any { return &c.Perf.MaxMemory },
 	},
 	{
 		Key: "perf.idle_timeout", Reload: true,
-		Usage: "end measurements whose client is silent for so long",
-		Text:  "ends a measurement whose client is silent",
+		Usage: "end a measurement after its client was silent for so long",
+		Text:  "time after which a measurement with a silent client ends",
 		field: func(c *Config) any { return &c.Perf.IdleTimeout },
 	},
 	{
 		Key: "perf.max_duration", Reload: true,
 		Usage: "end measurements that take longer",
-		Text:  "ends every measurement",
+		Text:  "time after which every measurement ends",
 		field: func(c *Config) any { return &c.Perf.MaxDuration },
 	},
 }
@@ -511,39 +511,39 @@ func ExportParts() []Part { return exportParts }
 func ClientParts() []Part { return clientParts }
 
 var exportParts = []Part{
-	{"path", "the directory, absolute; of a memory export a label"},
-	{"pseudo", "where clients find it; default: `/` and the last part of the path"},
+	{"path", "the absolute path of the directory; for a memory export a label"},
+	{"pseudo", "path by which clients mount; default: `/` and the last part of the path"},
 	{"type", "`posix`, a directory of the host (default), or `memory`, which is lost at the end of the process"},
 	{"read_only", "refuses changes to every client"},
 	{"async", "acknowledges stable writes before they are on disk. A crash of the host then loses data that the client believes safe"},
-	{"direct", "has long aligned READs and WRITEs go past the page cache of the host"},
+	{"direct", "lets long aligned READs and WRITEs bypass the page cache of the host"},
 	{"host_locks", "takes locks of clients on the host too (default `true`)"},
-	{"pkeys", "RDMA partitions that the export is for; without any all, and clients over TCP"},
+	{"pkeys", "RDMA partitions of the clients. Without this key all partitions, and clients over TCP, have access"},
 	{"fsid", "the file system's number for clients: a number, a UUID, or `root`, which makes the export the root of version 4"},
-	{"crossmnt", "exports what is mounted below, too, by the same rules"},
-	{"mountpoint", "a directory that something must be mounted at for the export to be served; `.` stands for `path`"},
-	{"bandwidth", "bytes a second for all clients together, as `500M`"},
+	{"crossmnt", "also exports file systems that are mounted below, by the same rules"},
+	{"mountpoint", "serves the export only while something is mounted at this directory; `.` stands for `path`"},
+	{"bandwidth", "bytes a second for all clients together, such as `500M`"},
 	{"iops", "operations a second for all clients together"},
-	{"first_match", "the first network that a client is in counts, as in exports(5), instead of the longest prefix"},
-	{"clients", "the rules; without any the export is for the server's own host alone, with root squashed"},
+	{"first_match", "applies the first network that a client is in, as in exports(5), instead of the longest prefix"},
+	{"clients", "the rules; without any the export is for the server's own host only, with root squashed"},
 }
 
 var clientParts = []Part{
 	{"cidr", "a prefix, an address, or `\"*\"` for everyone"},
-	{"host", "in its place: a host name, a pattern such as `*.example.org`, or a `@netgroup`"},
+	{"host", "instead of `cidr`: a host name, a pattern such as `*.example.org`, or a `@netgroup`"},
 	{"read_only", "refuses changes to this client"},
 	{"squash", "`root_squash` (default), `no_root_squash` or `all_squash`"},
 	{"anonuid", "the user that squashed callers become, default 65534"},
 	{"anongid", "the group that squashed callers become, default 65534"},
-	{"secure", "wants TCP from a port below 1024"},
-	{"sec", "flavors that are accepted, of `sys` and `none`; default both"},
-	{"transports", "of `rdma` and `tcp`; default both"},
-	{"xprtsec", "what is accepted over TCP, of `none`, `tls` and `mtls`; default `tls.xprtsec`"},
-	{"rsize", "bytes of one READ at most, a multiple of 1024; default 1048576"},
-	{"wsize", "bytes of one WRITE at most"},
-	{"bandwidth", "bytes a second for each client, as `500M`"},
+	{"secure", "requires TCP from a port below 1024"},
+	{"sec", "accepted flavors: `sys`, `none`; default both"},
+	{"transports", "accepted transports: `rdma`, `tcp`; default both"},
+	{"xprtsec", "accepted protection of TCP: `none`, `tls`, `mtls`; default `tls.xprtsec`"},
+	{"rsize", "most bytes of one READ, a multiple of 1024; default 1048576"},
+	{"wsize", "most bytes of one WRITE"},
+	{"bandwidth", "bytes a second for each client, such as `500M`"},
 	{"iops", "operations a second for each client"},
 	{"manage_gids", "takes the groups of users from the server's database"},
-	{"nohide", "lets version 3 in from the export around"},
+	{"nohide", "lets version 3 walk from the outer export into this one"},
 	{"nordirplus", "refuses READDIRPLUS"},
 }
