@@ -34,6 +34,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
+	"github.com/rstored/rstored/cmd/internal/upgrade"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/hosts"
 	"github.com/rstored/rstored/nfs/idmap"
@@ -135,7 +136,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		from:    from, replaced: make(chan struct{}), times: defaultTimes,
 	}
 	d.cfg.Store(cfg)
-	if d.exe, err = executable(); err != nil {
+	if d.exe, err = upgrade.Executable(); err != nil {
 		return nil, err
 	}
 	if err := d.openSockets(); err != nil {
@@ -207,7 +208,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		if err != nil {
 			return nil, err
 		}
-		if err := from.commit(); err != nil {
+		if err := from.Commit(); err != nil {
 			return nil, err
 		}
 		d.from = nil
@@ -455,7 +456,7 @@ func (d *Daemon) reload() error {
 	if d.isReplaced() {
 		return errUpgrading
 	}
-	if !runs(d.exe) {
+	if !upgrade.Runs(d.exe) {
 		_, err := d.upgrade("")
 		return err
 	}

@@ -16,7 +16,7 @@ func (t *predecessor) checkMissingExports(d *Daemon) error {
 	if t.restoreErr != nil {
 		return t.restoreErr
 	}
-	for name := range t.parts {
+	for _, name := range t.Left() {
 		pseudo, ok := strings.CutPrefix(name, partStore)
 		if !ok {
 			continue

@@ -304,9 +304,7 @@ func TestOpsAfterTakeover(t *testing.T) {
 		t.Fatal("it listens")
 	case <-time.After(20 * time.Millisecond):
 	}
-	for _, fn := range d.from.start {
-		fn()
-	}
+	d.from.Begin()
 	<-w.listens
 	if err := e.stop(t.Context()); err != nil {
 		t.Error(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/ctl"
 	"github.com/rstored/rstored/cmd/internal/handover"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
+	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
 // Root makes the command tree of rstored.
@@ -40,7 +41,7 @@ environment variable: --state-dir, state_dir, RSTORED_STATE_DIR.`,
 			}
 			defer func() {
 				if before != nil && err != nil {
-					fail(before, err)
+					upgrade.Fail(before, err)
 				}
 			}()
 			load := func() (*config.Config, error) { return config.Load(cmd.Flags()) }

@@ -14,6 +14,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/handover"
+	"github.com/rstored/rstored/cmd/internal/upgrade"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma"
@@ -43,7 +44,7 @@ func runSuccessor(how string) int {
 	}
 	if how == "serve as rstored" {
 		if err := serveAsSuccessor(conn); err != nil {
-			fail(conn, err)
+			upgrade.Fail(conn, err)
 			return 1
 		}
 		return 0
@@ -56,11 +57,11 @@ func runSuccessor(how string) int {
 		return p
 	}
 	say := func(word string) {
-		data, err := encode(restored{Version: "test", RDMA: 1})
+		data, err := upgrade.Encode(upgrade.Restored{Version: "test", RDMA: 1})
 		if err != nil {
 			panic(err)
 		}
-		if err := conn.Send(&handover.Part{Name: word, Version: wordVersion, Data: data}); err != nil {
+		if err := conn.Send(&handover.Part{Name: word, Version: upgrade.WordVersion, Data: data}); err != nil {
 			os.Exit(1)
 		}
 	}
@@ -68,7 +69,7 @@ func runSuccessor(how string) int {
 	receive()
 	switch how {
 	case "refuse":
-		fail(conn, errors.New("the configuration is bad: no such key"))
+		upgrade.Fail(conn, errors.New("the configuration is bad: no such key"))
 		return 78
 	case "hang":
 		hang()
@@ -76,15 +77,15 @@ func runSuccessor(how string) int {
 		say("nonsense")
 		hang()
 	}
-	say(wordPrepared)
-	for n := 0; receive().Name != wordRestore; n++ {
+	say(upgrade.WordPrepared)
+	for n := 0; receive().Name != upgrade.WordRestore; n++ {
 		if how == "exit among parts" && n == 2 {
 			return 3
 		}
 	}
 	switch how {
 	case "refuse what it got":
-		fail(conn, errors.New("part 7 is of no use"))
+		upgrade.Fail(conn, errors.New("part 7 is of no use"))
 		return 1
 	case "hang with what it got":
 		hang()
@@ -96,12 +97,12 @@ func runSuccessor(how string) int {
 		}
 		await(filepath.Join(at, "go"))
 	}
-	say(wordRestored)
+	say(upgrade.WordRestored)
 	switch receive(); how {
 	case "exit when it may":
 		return 3
 	case "serve":
-		say(wordServing)
+		say(upgrade.WordServing)
 	}
 	return 0
 }

@@ -76,6 +76,7 @@ var law = []struct {
 		"cmd/internal/measure", "cmd/internal/state", "cmd/internal/telemetry", "nfs", "rdma/verbs"}, unix: true},
 	{dir: "cmd/internal/names", allow: []string{"cmd/internal/config", "nfs/hosts", "nfs/idmap"}},
 	{dir: "cmd/internal/postmortem", allow: []string{"cmd/internal/config", "cmd/internal/control", "rdma/...", "rpcrdma", "rpcrdma/rpc"}},
+	{dir: "cmd/internal/upgrade", allow: []string{"cmd/internal/handover"}, unix: true},
 	{dir: "cmd", allow: []string{"..."}, unix: true},
 	{dir: "test", allow: []string{"..."}, unix: true},
 }

@@ -14,101 +14,36 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/handover"
 	"github.com/rstored/rstored/cmd/internal/sockets"
+	"github.com/rstored/rstored/cmd/internal/upgrade"
 	"github.com/rstored/rstored/rdma/roce"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// predecessor is what this process received from the process that it replaces. See Daemon.upgrade.
+// predecessor is the process that this one takes the place of: what the rooms take over from it. A nil
+// predecessor has handed nothing over.
 type predecessor struct {
-	conn  *handover.Conn
-	parts map[string]*handover.Part
-	got   restored
-	// start are what begins to serve once the old process has said that it does not any more.
-	start []func()
-	// broken is why a store could not take over what was handed to it.
+	upgrade.Predecessor
+	// restoreErr is why a store could not take over what was handed to it.
 	restoreErr error
 }
 
-// partsMax bounds the parts of a handover.
-const partsMax = 1 << 16
-
 // prepare tells the old process that this one is ready, and receives what that hands over.
 func prepare(conn *handover.Conn, cfg *config.Config) (*predecessor, error) {
-	p, err := conn.Receive()
+	p, err := upgrade.Receive(conn, cli.ReadBuild().String(), func(old upgrade.Hello) error {
+		if old.StateDir != cfg.StateDir {
+			return fmt.Errorf("state_dir was %s and is %s: that needs a restart", old.StateDir, cfg.StateDir)
+		}
+		if old.Control != cfg.Control {
+			return fmt.Errorf("control was %s and is %s: that needs a restart", old.Control, cfg.Control)
+		}
+		return checkExports(cfg)
+	})
 	if err != nil {
 		return nil, err
 	}
-	var say hello
-	if p.Name != wordHello || p.Version != wordVersion {
-		return nil, fmt.Errorf("the handover begins with %q, version %d", p.Name, p.Version)
-	}
-	if err := decode(p, &say); err != nil {
-		return nil, err
-	}
-	if say.StateDir != cfg.StateDir {
-		return nil, fmt.Errorf("state_dir was %s and is %s: that needs a restart", say.StateDir, cfg.StateDir)
-	}
-	if say.Control != cfg.Control {
-		return nil, fmt.Errorf("control was %s and is %s: that needs a restart", say.Control, cfg.Control)
-	}
-	if err := checkExports(cfg); err != nil {
-		return nil, err
-	}
-	t := &predecessor{conn: conn, parts: make(map[string]*handover.Part), got: restored{Version: cli.ReadBuild().String()}}
-	if err := t.say(wordPrepared); err != nil {
-		return nil, err
-	}
-	for {
-		p, err := conn.Receive()
-		if err != nil {
-			return nil, fmt.Errorf("the old process has given up: %w", err)
-		}
-		if p.Name == wordRestore {
-			return t, nil
-		}
-		if t.parts[p.Name] != nil || len(t.parts) == partsMax {
-			return nil, fmt.Errorf("part %q of the handover comes twice, or there are too many", p.Name)
-		}
-		t.parts[p.Name] = p
-	}
-}
-
-// say sends a word, with what was taken over.
-func (t *predecessor) say(word string) error {
-	data, err := encode(t.got)
-	if err != nil {
-		return err
-	}
-	return t.conn.Send(&handover.Part{Name: word, Version: wordVersion, Data: data})
-}
-
-// take is the part of a name, which is the caller's from now on; nil if there is none. A nil predecessor has no parts.
-func (t *predecessor) take(name string) (*handover.Part, error) {
-	if t == nil {
-		return nil, nil
-	}
-	p := t.parts[name]
-	delete(t.parts, name)
-	if p != nil && (p.Version < 1 || p.Version > partVersion) {
-		return nil, fmt.Errorf("part %q of the handover is of version %d, and this program knows %d: it can only be started anew", name, p.Version, partVersion)
-	}
-	return p, nil
-}
-
-// need is take for what there must be, with so many files.
-func (t *predecessor) need(name string, files int) (*handover.Part, error) {
-	p, err := t.take(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case p == nil:
-		return nil, fmt.Errorf("the handover has no part %q", name)
-	case files >= 0 && len(p.Files) != files:
-		return nil, fmt.Errorf("part %q of the handover has %d files", name, len(p.Files))
-	}
-	return p, nil
+	return &predecessor{Predecessor: *p}, nil
 }
 
 // whenServing has fn run when this process may serve; at once if there is none before it.
@@ -117,54 +52,27 @@ func (t *predecessor) whenServing(fn func()) {
 		fn()
 		return
 	}
-	t.start = append(t.start, fn)
-}
-
-// commit waits for the old process to say that it does not serve any more, and begins.
-func (t *predecessor) commit() error {
-	if err := t.say(wordRestored); err != nil {
-		return err
-	}
-	p, err := t.conn.Receive()
-	if err != nil {
-		return fmt.Errorf("the old process goes on: %w", err)
-	}
-	if p.Name != wordGo {
-		return fmt.Errorf("the old process says %q", p.Name)
-	}
-	for _, fn := range t.start {
-		fn()
-	}
-	return nil
+	t.WhenServing(fn)
 }
 
 // done tells the old process that this one serves.
 func (t *predecessor) done(d *Daemon) {
-	// If that process is gone, there is nobody to tell.
-	if err := t.say(wordServing); err != nil {
+	for _, name := range t.Left() {
+		d.log.Info("a part of the handover is of no use here", zap.String("part", name))
+	}
+	if err := t.Done(); err != nil {
 		d.log.Warn("the old process cannot be told", zap.Error(err))
 	}
-	_ = t.conn.Close()
-	for _, p := range t.parts {
-		d.log.Info("a part of the handover is of no use here", zap.String("part", p.Name))
-		p.Close()
-	}
-}
-
-// fail tells the old process why this one does not take over.
-func fail(conn *handover.Conn, why error) {
-	_ = conn.Send(&handover.Part{Name: wordError, Version: wordVersion, Data: []byte(why.Error())}) // it may be gone
-	_ = conn.Close()
 }
 
 // sockets are the sockets that the old process had.
 func (t *predecessor) sockets(store sockets.Store, d *Daemon) (*sockets.Set, error) {
-	p, err := t.need(partSockets, -1)
+	p, err := t.Need(partSockets, -1)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	if err := decode(p, &names); err != nil {
+	if err := upgrade.Decode(p, &names); err != nil {
 		return nil, err
 	}
 	return sockets.FromFiles(store, d.log.Slog("sockets"), p.Files, names), nil
@@ -172,44 +80,44 @@ func (t *predecessor) sockets(store sockets.Store, d *Daemon) (*sockets.Set, err
 
 // hasDevice reports whether there was a device in user space on an address, whose connections wait to go on.
 func (t *predecessor) hasDevice(addr netip.Addr) bool {
-	return t != nil && t.parts[partDevice+addr.String()] != nil
+	return t != nil && t.Has(partDevice+addr.String())
 }
 
 // device is what the device of an address was; nil if there was none.
 func (t *predecessor) device(addr netip.Addr) (*roce.Snapshot, error) {
-	p, err := t.take(partDevice + addr.String())
+	p, err := t.Take(partDevice + addr.String())
 	if p == nil {
 		return nil, err
 	}
 	s := new(roce.Snapshot)
-	return s, decode(p, s)
+	return s, upgrade.Decode(p, s)
 }
 
 // rdma has a listener go on with the connections of its port.
 func (t *predecessor) rdma(l *rpcrdma.Listener, at netip.AddrPort) error {
-	p, err := t.take(partRDMA + at.String())
+	p, err := t.Take(partRDMA + at.String())
 	if p == nil {
 		return err
 	}
 	n, err := l.Import(p.Data)
-	t.got.RDMA += n
+	t.Restored.RDMA += n
 	return err
 }
 
 // tcp has a listener go on with the connections of its port, when it may.
 func (t *predecessor) tcp(l *tcp.Listener, at netip.AddrPort) error {
-	p, err := t.take(partTCP + at.String())
+	p, err := t.Take(partTCP + at.String())
 	if p == nil {
 		return err
 	}
 	n, err := l.Import(p.Data, p.Files)
-	t.got.TCP += n
+	t.Restored.TCP += n
 	return err
 }
 
 // lock is the lock of the state directory, which the old process holds too.
 func (t *predecessor) lock() (*os.File, error) {
-	p, err := t.need(partState, 1)
+	p, err := t.Need(partState, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +126,7 @@ func (t *predecessor) lock() (*os.File, error) {
 
 // control is the control socket.
 func (t *predecessor) control() (net.Listener, error) {
-	p, err := t.need(partControl, 1)
+	p, err := t.Need(partControl, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +145,7 @@ func (t *predecessor) control() (net.Listener, error) {
 
 // store has a store that was just opened go on with what is open.
 func (t *predecessor) store(pseudo string, fs restorable) error {
-	p, err := t.take(partStore + pseudo)
+	p, err := t.Take(partStore + pseudo)
 	if p != nil {
 		if err = fs.Takeover(p.Data, p.Files); err != nil {
 			t.restoreErr = errors.Join(t.restoreErr, fmt.Errorf("export %s: %w", pseudo, err))
@@ -259,9 +167,9 @@ func settleStore(d *Daemon, pseudo string, fs restorable) func() {
 // state has the daemon go on with what clients know of. Its exports and ports are there.
 func (t *predecessor) state(d *Daemon) error {
 	var peers []rpc.Peer
-	p, err := t.need(partCallers, 0)
+	p, err := t.Need(partCallers, 0)
 	if err == nil {
-		err = decode(p, &peers)
+		err = upgrade.Decode(p, &peers)
 	}
 	if err != nil {
 		return err
@@ -291,7 +199,7 @@ func (t *predecessor) state(d *Daemon) error {
 			})
 		}},
 	} {
-		p, err := t.need(r.part, 0)
+		p, err := t.Need(r.part, 0)
 		if err == nil {
 			err = r.restore(p.Data)
 		}

@@ -1,0 +1,144 @@
+package upgrade
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/rstored/rstored/cmd/internal/handover"
+)
+
+// partsMax bounds the parts of a handover.
+const partsMax = 1 << 16
+
+// Predecessor is the process that this one takes the place of, and what it has handed over.
+type Predecessor struct {
+	// Restored is what this process has taken over so far.
+	Restored Restored
+
+	conn  *handover.Conn
+	parts map[string]*handover.Part
+	// start are what begins to serve once the old process has said that it does not any more.
+	start []func()
+}
+
+// Receive checks what the old process says of itself, tells it that this one is ready, and receives
+// what it hands over.
+func Receive(conn *handover.Conn, version string, check func(Hello) error) (*Predecessor, error) {
+	p, err := conn.Receive()
+	if err != nil {
+		return nil, err
+	}
+	var said Hello
+	if p.Name != WordHello || p.Version != WordVersion {
+		return nil, fmt.Errorf("the handover begins with %q, version %d", p.Name, p.Version)
+	}
+	if err := Decode(p, &said); err != nil {
+		return nil, err
+	}
+	if err := check(said); err != nil {
+		return nil, err
+	}
+	t := &Predecessor{conn: conn, parts: make(map[string]*handover.Part), Restored: Restored{Version: version}}
+	if err := t.say(WordPrepared); err != nil {
+		return nil, err
+	}
+	for {
+		p, err := conn.Receive()
+		if err != nil {
+			return nil, fmt.Errorf("the old process has given up: %w", err)
+		}
+		if p.Name == WordRestore {
+			return t, nil
+		}
+		if t.parts[p.Name] != nil || len(t.parts) == partsMax {
+			return nil, fmt.Errorf("part %q of the handover comes twice, or there are too many", p.Name)
+		}
+		t.parts[p.Name] = p
+	}
+}
+
+// say sends a word, with what was taken over.
+func (t *Predecessor) say(word string) error {
+	data, err := Encode(t.Restored)
+	if err != nil {
+		return err
+	}
+	return t.conn.Send(&handover.Part{Name: word, Version: WordVersion, Data: data})
+}
+
+// Has reports whether there is a part of a name that was not taken.
+func (t *Predecessor) Has(name string) bool { return t.parts[name] != nil }
+
+// Left are the names of the parts that were not taken.
+func (t *Predecessor) Left() []string { return slices.Sorted(maps.Keys(t.parts)) }
+
+// Take is the part of a name, which is the caller's from now on; nil if there is none.
+func (t *Predecessor) Take(name string) (*handover.Part, error) {
+	p := t.parts[name]
+	delete(t.parts, name)
+	if p != nil && (p.Version < 1 || p.Version > PartVersion) {
+		return nil, fmt.Errorf("part %q of the handover is of version %d, and this program knows %d: it can only "+
+			"be started anew",
+			name, p.Version, PartVersion)
+	}
+	return p, nil
+}
+
+// Need is Take for a part that there must be. It must have that many files, unless files is
+// negative.
+func (t *Predecessor) Need(name string, files int) (*handover.Part, error) {
+	p, err := t.Take(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case p == nil:
+		return nil, fmt.Errorf("the handover has no part %q", name)
+	case files >= 0 && len(p.Files) != files:
+		return nil, fmt.Errorf("part %q of the handover has %d files", name, len(p.Files))
+	}
+	return p, nil
+}
+
+// WhenServing has fn run when this process may serve.
+func (t *Predecessor) WhenServing(fn func()) { t.start = append(t.start, fn) }
+
+// Commit waits for the old process to say that it does not serve any more, and begins.
+func (t *Predecessor) Commit() error {
+	if err := t.say(WordRestored); err != nil {
+		return err
+	}
+	p, err := t.conn.Receive()
+	if err != nil {
+		return fmt.Errorf("the old process goes on: %w", err)
+	}
+	if p.Name != WordGo {
+		return fmt.Errorf("the old process says %q", p.Name)
+	}
+	t.Begin()
+	return nil
+}
+
+// Begin runs what waits until this process may serve.
+func (t *Predecessor) Begin() {
+	for _, fn := range t.start {
+		fn()
+	}
+}
+
+// Done tells the old process that this one serves, and closes the parts that nobody took. If that
+// process is gone, there is an error, and nothing to do about it.
+func (t *Predecessor) Done() error {
+	err := t.say(WordServing)
+	_ = t.conn.Close()
+	for _, p := range t.parts {
+		p.Close()
+	}
+	return err
+}
+
+// Fail tells the old process why this one does not take over.
+func Fail(conn *handover.Conn, why error) {
+	_ = conn.Send(&handover.Part{Name: wordError, Version: WordVersion, Data: []byte(why.Error())}) // it may be gone
+	_ = conn.Close()
+}

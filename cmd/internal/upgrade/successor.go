@@ -1,0 +1,126 @@
+package upgrade
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/handover"
+	"golang.org/x/sys/unix"
+)
+
+// Successor is the process that is to take over.
+type Successor struct {
+	conn *handover.Conn
+	cmd  *exec.Cmd
+	end  chan struct{} // closed when it has ended
+}
+
+// Spawn starts the executable at path as this process was started.
+func Spawn(path string) (*Successor, error) {
+	conn, theirs, err := handover.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = theirs.Close() }()
+	cmd := exec.Command(path, os.Args[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		// The watchdog watches whichever process is the main one.
+		return strings.HasPrefix(v, "WATCHDOG_PID=") || strings.HasPrefix(v, handover.Variable+"=")
+	})
+	const extra = 3 // the first of ExtraFiles
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", handover.Variable, extra))
+	if err := cmd.Start(); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	s := &Successor{conn: conn, cmd: cmd, end: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait()
+		close(s.end)
+	}()
+	return s, nil
+}
+
+// Kill ends the process, and returns when it has ended.
+func (s *Successor) Kill() error {
+	_ = s.cmd.Process.Kill() // it may have ended by itself
+	<-s.end
+	return s.conn.Close()
+}
+
+// Release lets go of a process that serves.
+func (s *Successor) Release() { _ = s.conn.Close() }
+
+// Await receives one word, within a time.
+func (s *Successor) Await(word string, within time.Duration, v any) error {
+	if err := s.conn.SetDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	p, err := s.conn.Receive()
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("nothing came of it for %v", within)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.ECONNRESET),
+		errors.Is(err, unix.EPIPE):
+		return errors.New("it ended; its error is in the log")
+	case err != nil:
+		return err
+	}
+	p.Close()
+	switch {
+	case p.Name == wordError:
+		return errors.New(string(p.Data))
+	case p.Name != word:
+		return fmt.Errorf("it said %q instead of %q", p.Name, word)
+	case v != nil:
+		return Decode(p, v)
+	}
+	return nil
+}
+
+// Prepare waits until the process has done what it can do while this one serves.
+func (s *Successor) Prepare(within time.Duration, say Hello) (got Restored, err error) {
+	data, err := Encode(say)
+	if err != nil {
+		return got, err
+	}
+	if err := s.conn.SetDeadline(time.Now().Add(within)); err != nil {
+		return got, err
+	}
+	if err := s.conn.Send(&handover.Part{Name: WordHello, Version: WordVersion, Data: data}); err != nil {
+		return got, errors.New("it ended, or is no rstored that knows how to take over; its error is in the log")
+	}
+	err = s.Await(WordPrepared, within, &got)
+	return got, err
+}
+
+// PID is the process.
+func (s *Successor) PID() int { return s.cmd.Process.Pid }
+
+// SetDeadline bounds what is sent.
+func (s *Successor) SetDeadline(t time.Time) error { return s.conn.SetDeadline(t) }
+
+// Send sends parts, and the word that they are all.
+func (s *Successor) Send(parts []*handover.Part) error {
+	for _, p := range append(parts, &handover.Part{Name: WordRestore}) {
+		if err := s.conn.Send(p); err != nil {
+			// It may have said why it ended.
+			if said := s.Await(WordRestored, time.Second, nil); said != nil {
+				err = said
+			}
+			return fmt.Errorf("the new process takes nothing over: %w", err)
+		}
+	}
+	return nil
+}
+
+// Go lets the process serve. This one must not, from here on.
+func (s *Successor) Go() error { return s.conn.Send(&handover.Part{Name: WordGo}) }
