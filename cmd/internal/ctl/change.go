@@ -143,8 +143,8 @@ func (t *tool) plan() *cobra.Command {
 	var in input
 	c := &cobra.Command{
 		Use:     "plan FILE",
-		Short:   "Say what a file of exports and ports would change, and whom that would hurt",
-		Long:    "Say what a file of exports and ports would change, and whom that would hurt: the running\ndaemon holds it against its connections and the clients of the last day. Nothing is changed.\n\n" + fileText + "\n\n" + changeCodes,
+		Short:   "Show what a file of exports and ports would change, and which clients that would hurt",
+		Long:    "Show what a file of exports and ports would change, and which clients that would hurt. The\ndaemon checks its connections and the clients of the last day. Nothing is changed.\n\n" + fileText + "\n\n" + changeCodes,
 		Example: "  rstorectl plan exports.yaml\n  rstorectl plan --syntax exports /etc/exports.new",
 		Args:    cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -285,15 +285,15 @@ func (t *tool) applyFile() *cobra.Command {
 	var in input
 	c := &cobra.Command{
 		Use:   "apply FILE",
-		Short: "Make a file of exports and ports what runs, all of it or nothing",
-		Long: `Show the plan of a file of exports and ports, and do what it says: all of it, or nothing. If
-the running state has changed between the two, it is refused, and if somebody would be
-hurt, it needs --allow-disruption (exit code 3 without).
+		Short: "Apply a file of exports and ports, as a whole or not at all",
+		Long: `Show the plan of a file of exports and ports and apply it, as a whole or not at all. It is
+refused if the running state has changed since the plan. If a client would be hurt, it needs
+--allow-disruption (exit code 3 without).
 
-From then on, over restarts and reloads, FILE stands in the place of what rstored.yaml says
-of its keys, and changes that were made with 'rstorectl export' and 'rstorectl port' before
-are forgotten; those made later are added to it. 'rstorectl history' has what was
-applied. With --configuration no file is applied any more, and the configuration counts again.
+From then on, over restarts and reloads, FILE replaces its keys in rstored.yaml. Earlier
+changes by 'rstorectl export' and 'rstorectl port' are forgotten, later ones are added.
+'rstorectl history' lists the applied files. With --configuration no file is applied any more,
+and the configuration is in force again.
 
 ` + fileText,
 		Example: "  rstorectl apply exports.yaml --comment 'ticket 4711'\n  rstorectl apply --syntax exports --allow-disruption /etc/exports.new",
@@ -316,9 +316,9 @@ func (t *tool) rollback() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rollback [NUMBER]",
 		Short: "Apply a file of the history again",
-		Long: `Apply a file of the history again, as 'rstorectl apply' would: the plan is shown, and nobody
-is hurt without --allow-disruption. Without NUMBER it is the one before the last; if only one file
-was applied, what was served before it. What comes of it is a new entry of the history.`,
+		Long: `Apply a file of the history again, like 'rstorectl apply': it shows the plan, and hurts no client
+without --allow-disruption. Without NUMBER it applies the file before the last one, or if only one
+file was applied, the state before it. The result is a new entry of the history.`,
 		Example: "  rstorectl rollback\n  rstorectl rollback 3 --allow-disruption",
 		Args:    cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -394,13 +394,13 @@ func printShadowed(w io.Writer, x *control.Drift) {
 func (t *tool) drift() *cobra.Command {
 	return t.coded(&cobra.Command{
 		Use:   "drift",
-		Short: "Say in what the running exports and ports differ from what is written",
-		Long: `Say in what the running exports and ports differ from what is written: in the file that was
-applied last, and where that says nothing, in the configuration as it is on disk now, its
-export table included. The changes lead from what is written to what runs.
+		Short: "Show how the running exports and ports differ from the written ones",
+		Long: `Show how the running exports and ports differ from the written ones. Written is the file that
+was applied last, and for keys that it does not have, the configuration on disk with its export
+table. The changes lead from the written to the running state.
 
-The exit code is 0 if there is no difference, 2 if there is, and 1 if there is no answer:
-also if the configuration cannot be read. The metric rstored_config_drift has the same.`,
+The exit code is 0 without a difference, 2 with one, and 1 without an answer, also if the
+configuration cannot be read. The metric rstored_config_drift reports the same.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			x, err := t.daemon().Drift(cmd.Context())

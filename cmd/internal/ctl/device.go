@@ -24,8 +24,8 @@ func (t *tool) device() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List the RDMA devices of this host's kernel",
 		Long: `List the RDMA devices of this host's kernel, a line for each port: network cards, and soft
-devices on ordinary network interfaces. rstored needs none of them, and the programs of
-the package rstored-rdma may use them; the kernel's NFS client needs one.`,
+devices on ordinary network interfaces. rstored needs none of them. The programs of the
+package rstored-rdma may use them. The kernel's NFS client needs one.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			all, err := sysfs.Host()
@@ -88,8 +88,8 @@ the package rstored-rdma may use them; the kernel's NFS client needs one.`,
 		Short: "Make a soft RDMA device on a network interface",
 		Long: `Make a soft RDMA device of the kernel on a network interface, until the next boot: rxe is
 RoCEv2, siw is iWARP. A Linux client without an RDMA card needs one to mount. It needs root.
-rdma_rxe takes UDP port 4791 of all addresses of its network namespace, so that
-rstored's own RDMA cannot run beside it there.`,
+rdma_rxe takes UDP port 4791 of all addresses of its network namespace, so
+rstored's own RDMA cannot run beside it.`,
 		Example:   "  rstorectl device add rxe eth0",
 		Args:      cli.Args(cobra.ExactArgs(2)),
 		ValidArgs: []string{rdmadev.RXE, rdmadev.SIW},

@@ -16,16 +16,15 @@ func (errFindings) Error() string { return "" }
 func (t *tool) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor [URL]",
-		Short: "Look for what keeps NFS over RDMA from working, on the server or on a client",
-		Long: `Without a URL, look at the server of this host: whether it runs, what it serves,
-interfaces and MTUs, who has UDP port 4791, buffers, exports, and the RDMA
-connections that failed lately. With --server, what the server of another host says of
-itself. With the URL of an export, look at this host as a
-client: kernel modules, RDMA link, MTU, then connect to the server and make the
-calls of a mount, over RDMA and over TCP.
+		Short: "Find what prevents NFS over RDMA from working, on the server or on a client",
+		Long: `Without a URL, check the server of this host: whether it runs, its exports, interfaces
+and MTUs, the owner of UDP port 4791, buffers, and the RDMA connections that failed
+lately. With --server, show what the server of another host reports. With the URL of an
+export, check this host as a client: kernel modules, RDMA link and MTU. Then connect to
+the server and make the calls of a mount, over RDMA and over TCP.
 
-Each line is a finding: OK, WARN or FAIL, what was found, and what to type. The exit
-code is 1 if one of them is a FAIL. Nothing is changed.`,
+Each line is a finding: OK, WARN or FAIL, and a command where there is a remedy. The exit
+code is 1 if there is a FAIL. Nothing is changed.`,
 		Example: "  rstorectl doctor\n  rstorectl doctor nfs+rdma://server/data",
 		Args:    cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

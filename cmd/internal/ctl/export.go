@@ -73,9 +73,9 @@ func (t *tool) exportAdd() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "add PATH[=PSEUDO][(OPTION,...)]",
 		Short: "Export a directory, now and after restarts",
-		Long: `Export a directory, now and after restarts. PATH names a directory on the
-server's host and is taken relative to the working directory. Without --client the export
-is for the server's own host alone; --client '*' is everybody. Options are those of
+		Long: `Export a directory, now and after restarts. PATH is a directory on the server's host,
+relative to the working directory. Without --client the export is for the server's own
+host only. --client '*' is everybody. Options are those of
 exports(5), and transport=, rsize=, wsize=, bandwidth=, iops=, export_bandwidth=,
 export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has them all.`,
 		Example: `  rstorectl export add /srv/data --client 10.0.0.0/8
@@ -267,8 +267,7 @@ func (t *tool) exportCheck() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check an export table as /etc/exports, without a daemon",
 		Long: `Read a table in the syntax of exports(5), with those in its .d directory, and print
-what it exports. What is probably not meant goes to standard error, and so does the line
-that is wrong.`,
+its exports. Warnings of probable mistakes and the wrong line go to standard error.`,
 		Example: `  rstorectl export check
   rstorectl export check /srv/exports.new`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),

@@ -52,10 +52,9 @@ func (t *tool) clients() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "clients",
 		Short: "List the connected clients, or RDMA connections that failed",
-		Long: `List the connected clients. With --failed, list the RDMA connections that ended
-badly and the requests for one that were refused, the latest first: what was asked
-for, what was agreed, what broke it, and what to change. The server keeps the last
-64 of them, until it ends.`,
+		Long: `List the connected clients. With --failed, list the RDMA connections that failed and
+the refused requests for one, the latest first: the request, the agreed parameters, the
+cause, and the remedy. The server keeps the last 64 of them until it ends.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if failed {
@@ -164,10 +163,10 @@ func (t *tool) capture() *cobra.Command {
 		Use:   "capture",
 		Short: "Record the RoCE packets of a device of the server as a pcap file",
 		Long: `Record the RoCE packets that a device of the server sends and receives, as a pcap
-file for wireshark and tshark. The packets are taken inside the server, so that no
-privilege is needed beyond that of the control socket. It ends after --for, after
---count packets, or at an interrupt. --peer and --qp choose packets: those of connection
-management belong to no queue pair.`,
+file for wireshark and tshark. The server records the packets, so no privilege is needed
+beyond access to the control socket. The capture ends after --for, after --count packets,
+or at an interrupt. --peer and --qp choose packets. Packets of the connection manager
+belong to no queue pair.`,
 		Example: "  rstorectl capture -w roce.pcap --for 10s\n  rstorectl capture -w roce.pcap --peer 10.0.0.9 --snap 128 --count 10000",
 		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -237,7 +236,7 @@ func (c *counter) Write(p []byte) (int, error) {
 func (t *tool) idmap() *cobra.Command {
 	return group("idmap", "What the server knows of users, groups and hosts", &cobra.Command{
 		Use:   "flush",
-		Short: "Have the server look users, groups and the names of clients up again",
+		Short: "Let the server look up users, groups and names of clients again",
 		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return t.daemon().FlushIDMap(cmd.Context())
@@ -248,7 +247,7 @@ func (t *tool) idmap() *cobra.Command {
 func (t *tool) reload() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",
-		Short: "Have the server read its configuration again (as SIGHUP does)",
+		Short: "Let the server read its configuration again (like SIGHUP)",
 		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := t.daemon()

@@ -22,7 +22,7 @@ import (
 func (t *tool) ops() *cobra.Command {
 	show := &cobra.Command{
 		Use:   "show",
-		Short: "Show where metrics and health checks are, and whether profiles are answered there",
+		Short: "Show the addresses of metrics and health checks, and whether profiles are on",
 		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := t.daemon().Ops(cmd.Context())
@@ -38,7 +38,7 @@ func (t *tool) ops() *cobra.Command {
 		Use:   "pprof on|off",
 		Short: "Turn profiles at the ops ports on or off, until the next start or reload",
 		Long: `Turn profiles at the ops ports on or off, until the next start or reload. While they are on,
-everyone who reaches such a port can have the process profiled, which slows it down, and sees
+everyone who reaches such a port can profile the process, which slows it down, and sees
 names of functions and the command line.`,
 		Example:   "  rstorectl ops pprof on\n  go tool pprof http://127.0.0.1:9049/debug/pprof/profile?seconds=10",
 		Args:      cli.Args(cobra.ExactArgs(1)),
@@ -59,8 +59,8 @@ func (t *tool) slow() *cobra.Command {
 		Use:   "slow",
 		Short: "Show the slowest calls of the last five to ten minutes, and where their time went",
 		Long: `Show the slowest calls of the last five to ten minutes, and where their time went: waiting
-for a worker (QUEUE), for memory and RDMA READs of what the client writes (RDMA), and in the
-store (STORE). What is left is the server's own.`,
+for a worker (QUEUE), for memory and RDMA READs of the client's data (RDMA), and in the
+store (STORE). The rest is the server's own time.`,
 		Example: "  rstorectl slow\n  rstorectl slow -n 5 -o json",
 		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -92,10 +92,10 @@ func (t *tool) trace() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trace [CLIENT]",
 		Short: "Show calls as they are answered",
-		Long: `Show calls as they are answered, of one client by its address or of all: with what they ask
-for, the answer, and where the time went. File handles are shown by their CRC-32, as by Wireshark. It ends after --for, after --count
-calls, or at an interrupt. Calls take longer meanwhile; those that are too many to be shown are
-counted.`,
+		Long: `Show calls as they are answered, of one client by its address or of all clients: arguments,
+status, and where the time went. File handles are shown by their CRC-32, as in Wireshark. The
+trace ends after --for, after --count calls, or at an interrupt. Calls take longer during a
+trace. Calls that are too many to be shown are counted.`,
 		Example: "  rstorectl trace 10.0.0.7\n  rstorectl trace --for 10s -o json",
 		Args:    cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

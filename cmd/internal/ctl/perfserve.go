@@ -29,12 +29,12 @@ func (t *tool) perfServe() *cobra.Command {
 	clients := []string{}
 	c := &cobra.Command{
 		Use:   "serve [[PROVIDER://]ADDRESS|verbs://DEVICE]...",
-		Short: "Be the other side of measurements until interrupted",
-		Long: `Be the other side of measurements until interrupted, at the addresses given or at every
+		Short: "Serve measurements of other hosts until interrupted",
+		Long: `Serve measurements of other hosts until interrupted, at the addresses given or at every
 address of the host. RoCEv2 has one UDP port, 4791, so an address that rstored serves is
-not free: there the perf section of its configuration does the same. soft:// and verbs://
-before an address say who provides its RDMA device, the stack in user space or the kernel;
-without, the kernel does where one of its devices has the address.`,
+not free: use the perf section of its configuration there. soft:// and verbs:// before an
+address choose the provider of its RDMA device, the stack in user space or the kernel. The
+default is the kernel where one of its devices has the address.`,
 		Example: "  rstorectl perf serve\n  rstorectl perf serve 10.0.0.1 --client 10.0.0.0/24\n  rstorectl perf serve verbs://mlx5_0",
 		Args:    cli.Args(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -35,11 +35,11 @@ func (t *tool) port() *cobra.Command {
 		}
 		return transports, cobra.ShellCompDirectiveNoFileComp
 	}
-	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515), ops\n(9049) or control (9048, if control_tls has its certificates). Without an address every address of the host is meant.\nFor rdma and perf, soft://ADDR and verbs://ADDR say who provides the RDMA device, user space or the kernel, and\nverbs://DEVICE names one of the kernel, such as mlx5_0."
+	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515), ops\n(9049) or control (9048, if control_tls has its certificates). Without an address the port is on every address of the host.\nFor rdma and perf, soft://ADDR and verbs://ADDR choose the provider of the RDMA device, user space or the kernel.\nverbs://DEVICE names a device of the kernel, such as mlx5_0."
 	add := &cobra.Command{
 		Use:               "add TRANSPORT [PROVIDER://][ADDR][:PORT]",
-		Short:             "Listen on a further port, now and after restarts",
-		Long:              "Listen on a further port, now and after restarts." + long,
+		Short:             "Listen on another port, now and after restarts",
+		Long:              "Listen on another port, now and after restarts." + long,
 		Example:           "  rstorectl port add rdma 192.168.7.1\n  rstorectl port add rdma verbs://mlx5_0\n  rstorectl port add tcp 127.0.0.1:3049",
 		Args:              cli.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: complete,

@@ -52,7 +52,7 @@ func rtt(q *control.QP) string {
 func (t *tool) qpShow() *cobra.Command {
 	return &cobra.Command{
 		Use:     "show QPN",
-		Short:   "Show one queue pair and its counters, which are named as hw_counters are",
+		Short:   "Show one queue pair and its counters, with the names of hw_counters",
 		Example: "  rstorectl qp show 0x4f2a10",
 		Args:    cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

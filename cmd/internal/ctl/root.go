@@ -19,7 +19,8 @@ func Root(g *cli.Globals) *cobra.Command {
 		Short: "Control rstored, and move files over RDMA or TCP",
 		Long: `rstorectl controls a running rstored through its control socket, or one of another host by
 TLS with --server (export, port, status, top, clients, qp, stats, doctor, capture, reload,
-log-level), measures the network between two hosts (perf), and works on the files of any NFS server by URL (ls, cat, cp, put, get, ...):
+log-level). It measures the network between two hosts (perf). It works on the files of any NFS
+server by URL (ls, cat, cp, put, get, ...):
 
   nfs+rdma://host[:20049]/export/path
   nfs+tcp://host[:2049]/export/path`,

@@ -16,12 +16,12 @@ func (t *tool) client() *cobra.Command {
 	list := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List the clients of NFS version 4 and what they have",
-		Long: `List the clients of NFS version 4 that the server remembers, connected or not, and how
-many sessions, open files, lock owners, delegated files and copies under way they have. A client that is silent for longer
-than the lease, 90 seconds, is "expired": it keeps what it has until somebody else wants it.
-A client of version 4.0 has no session. Files are delegated to those whose callbacks were
-answered; clients of version 4.0 are called on a connection that the server makes.`,
+		Short:   "List the clients of NFS version 4 and their state",
+		Long: `List the clients of NFS version 4 that the server remembers, connected or not, and their
+numbers of sessions, open files, lock owners, delegated files and copies under way. A client
+that is silent for longer than the lease, 90 seconds, is "expired": it keeps its state until
+another client wants it. A client of version 4.0 has no session. Files are delegated to clients
+that have answered a callback. The server makes a connection for callbacks of version 4.0.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := t.daemon().NFS4Clients(cmd.Context())
@@ -47,10 +47,10 @@ answered; clients of version 4.0 are called on a connection that the server make
 	}
 	evict := &cobra.Command{
 		Use:   "evict ID",
-		Short: "Take everything that a client has from it",
-		Long: `Take sessions, open files and locks from a client of NFS version 4, whose ID client list
-shows. A client that lives makes a new session with its next call; what it had open it has to
-open again, and the kernel's client reports lost locks as input/output errors.`,
+		Short: "Remove the state of a client",
+		Long: `Remove sessions, open files and locks of a client of NFS version 4. 'client list' shows its ID.
+A client that still runs makes a new session with its next call and must open its files again.
+The kernel's client reports lost locks as input/output errors.`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := t.daemon().EvictClient(cmd.Context(), args[0]); err != nil {
@@ -66,9 +66,9 @@ func (t *tool) delegations() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delegations",
 		Short: "List the files that are delegated to clients",
-		Long: `List the files that are delegated to clients of NFS version 4, which open and read them, or
-write them as well, without asking. One that is "recalled" somebody else waits for; it is
-taken away a lease, 90 seconds, later. FILEID is the inode number.`,
+		Long: `List the files that are delegated to clients of NFS version 4. Such a client opens and reads a
+file, or also writes it, without asking. Somebody else waits for a "recalled" delegation. It is
+revoked a lease, 90 seconds, after the recall. FILEID is the inode number.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := t.daemon().Delegations(cmd.Context())
@@ -120,7 +120,7 @@ func (t *tool) locks() *cobra.Command {
 	return &cobra.Command{
 		Use:   "locks",
 		Short: "List the byte-range locks of all clients",
-		Long: `List the byte-range locks, those of NFS version 3 (NLM) and of version 4 together, and the
+		Long: `List the byte-range locks of NFS version 3 (NLM) and of version 4 together, and the
 requests that wait for one. FILEID is the inode number.`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -183,8 +183,8 @@ have, and at once when nobody had any.`
 	}
 	end := &cobra.Command{
 		Use:   "end",
-		Short: "End the grace period: what was not reclaimed is lost",
-		Long:  "End the grace period: what was not reclaimed is lost to its clients." + long,
+		Short: "End the grace period. State that was not reclaimed is lost",
+		Long:  "End the grace period. Clients lose the state that they have not reclaimed." + long,
 		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := t.daemon().EndGrace(cmd.Context()); err != nil {

@@ -23,16 +23,15 @@ func (t *tool) supportBundle() *cobra.Command {
 	var profile time.Duration
 	c := &cobra.Command{
 		Use:   "support-bundle",
-		Short: "Collect what somebody needs who looks for a fault from afar, without secrets",
-		Long: `Collect what somebody needs who looks for a fault from afar, in a compressed archive: the
-configuration, what is served to whom, counters, metrics, slow calls, the log, what the goroutines do,
-versions, settings of the kernel, network and RDMA devices, and what the doctor finds. manifest.json in it
-says what each file is, with its checksum, and what could not be had: where no daemon runs, what the host
-knows is collected all the same.
+		Short: "Collect data for the search for a fault, without secrets",
+		Long: `Collect data for the search for a fault in a compressed archive: the configuration, exports and
+clients, counters, metrics, slow calls, the log, stacks of goroutines, versions, settings of the
+kernel, network and RDMA devices, and the findings of the doctor. manifest.json in it describes
+each file, with its checksum, and names what is missing. Without a daemon it has the data of the host.
 
-Keys, passwords, tokens and comments of configurations are left out, the state directory is not read. Names
-of exports and addresses of clients are in it; --anonymous replaces those, and names of hosts and
-files, by others that are the same throughout. Look at it before you give it away.`,
+Keys, passwords, tokens and comments of configurations are left out. The state directory is not read.
+Names of exports and addresses of clients are in the archive. --anonymous replaces them, and names of
+hosts and files, by other names, the same in the whole archive. Look at it before you give it away.`,
 		Example: "  rstorectl support-bundle\n  rstorectl support-bundle -w case.tar.gz --profile 10s --anonymous",
 		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -22,14 +22,14 @@ func (t *tool) top() *cobra.Command {
 	var table, sortBy string
 	c := &cobra.Command{
 		Use:   "top",
-		Short: "Watch clients, exports, operations and queue pairs at work",
-		Long: `Watch clients, exports, operations and queue pairs at work: what they do in a second, how long
-it takes, and how much is in progress. Keys choose the table (1 to 4), the column to sort by (left and right),
-rows by a word (/), and more (?); q ends it.
+		Short: "Watch the activity of clients, exports, operations and queue pairs",
+		Long: `Watch the activity of clients, exports, operations and queue pairs: calls a second, their duration,
+and calls in progress. Keys choose the table (1 to 4), the column to sort by (left and right), and rows
+by a word (/). ? lists more keys, q ends the program.
 
 IN is what the server receives, OUT what it sends, in millions of bytes a second. MEAN and P99 are
-from the arrival of a call to its reply; P99 is estimated within powers of two. DEPTH is how many calls
-were in progress on average.
+the time from the arrival of a call to its reply. P99 is estimated within powers of two. DEPTH is the
+average number of calls in progress.
 
 With --batch, or without a terminal, it writes plain text: every table, or that of --table. The
 first report comes after an interval. With --json, or -o json, each report is a JSON object in a line of its

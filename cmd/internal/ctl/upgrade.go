@@ -19,15 +19,15 @@ func (t *tool) upgrade() *cobra.Command {
 func UpgradeCommand(g *cli.Globals, dial func(*cobra.Command) (*control.Dialer, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   "upgrade [EXECUTABLE]",
-		Short: "Have the program on disk take the running server's place, without ending connections",
-		Long: `upgrade has the running server start EXECUTABLE, or the program at the path that it was
-started from itself, and hand everything over to it: sockets, connections, replies and the state of
-files. Clients notice a pause, and nothing else. The new process reads the configuration again.
+		Short: "Let the program on disk take over from the running server, without ending connections",
+		Long: `upgrade lets the running server start EXECUTABLE, or the program at its own path, and hand
+everything over to it: sockets, connections, replies and the state of files. Clients notice only
+a pause. The new process reads the configuration again.
 
-EXECUTABLE, and every directory on its path, must belong to root and be writable by nobody else; a server
-without privileges takes files of its own user, too. It cannot be named from another host.
+EXECUTABLE, and every directory on its path, must belong to root and be writable by nobody else. A server
+without privileges also accepts files of its own user. It cannot be named from another host.
 
-If the new process cannot take over, the old one goes on as if nothing had been; the command says why
+If the new process cannot take over, the old one continues unchanged. The command prints the reason
 and ends with 1.`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

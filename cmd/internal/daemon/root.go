@@ -30,7 +30,7 @@ For a first try nothing needs to be configured:
 
   rstored --export /srv/data
 
-SIGTERM and SIGINT stop it gracefully, a second one at once. SIGHUP has it read its
+SIGTERM and SIGINT stop it gracefully, a second signal at once. At SIGHUP it reads its
 configuration again. Every flag is also a key of the configuration file and an
 environment variable: --state-dir, state_dir, RSTORED_STATE_DIR.`,
 		Args: cli.Args(cobra.NoArgs),
@@ -106,7 +106,7 @@ func configCommand(g *cli.Globals) *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "dump",
-			Short: "Print the configuration that file, environment and flags make together",
+			Short: "Print the configuration that results from file, environment and flags",
 			Args:  cli.Args(cobra.NoArgs),
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				cfg, err := config.Load(cmd.Flags())
