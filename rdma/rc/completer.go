@@ -9,11 +9,12 @@ import (
 	"github.com/rstored/rstored/rdma/wq"
 )
 
-// answer takes a response of the peer to our requests (IBTA 9.7.5).
+// answer handles a response to our requests (IBTA 9.7.6). Responses outside of una to next are
+// duplicates or forgeries and have no effect.
 func (q *QP) answer(now rdma.Time, p *wire.Packet) {
 	r := &q.req
 	if !p.PSN.Before(r.next) {
-		q.n.RxGhostAck++ // for what we never sent
+		q.n.RxGhostAck++ // ghost: for a PSN that was never sent (IBTA 9.7.6)
 		return
 	}
 	if p.PSN.Before(r.una) {
@@ -34,6 +35,15 @@ func (q *QP) answer(now rdma.Time, p *wire.Packet) {
 	}
 }
 
+// acknowledge handles an ACK or NAK.
+//
+//   - ACK acknowledges all PSNs up to its own.
+//   - RNR NAK: the peer had no receive for its PSN. After the time in the syndrome all from that
+//     PSN on is sent again.
+//   - NAK "PSN sequence error" (0x60): the peer expects its PSN; all from there is sent again.
+//   - The other NAKs are fatal for the request at their PSN, and for the connection.
+//
+// A NAK acknowledges all PSNs before its own.
 func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 	r := &q.req
 	syndrome := p.AETH.Syndrome
@@ -50,7 +60,8 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 		r.rnrTries++
 		if c := q.attr.RNRRetryCount; c != 7 && r.rnrTries > int(c) {
 			q.n.RNRRetryExceeded++
-			q.failRequest(0, rdma.RNRRetryExcErr, fmt.Errorf("%v had no receive posted, %d times in a row", q.flow.Dst, r.rnrTries))
+			q.failRequest(0, rdma.RNRRetryExcErr,
+				fmt.Errorf("%v had no receive posted, %d times in a row", q.flow.Dst, r.rnrTries))
 			return
 		}
 		q.goBack(now)
@@ -66,8 +77,9 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 		q.n.RxNAKSequence++
 		q.seen.RxNAK.add(syndrome, p.PSN)
 		if !q.ackBefore(now, p.PSN) {
-			// Behind a READ whose response is missing it says that requests were lost as well. Sent
-			// again at once, all of them, they may be what leaves no room for the response.
+			// The NAK is for a request behind a READ whose response is missing, so requests were
+			// lost as well. They are sent again with the READ. Sending them at once could take
+			// the buffers that the response needs.
 			if q.state != rdma.StateErr && p.PSN.After(r.una) && p.PSN.Before(r.next) {
 				r.window.lost(now, r.srtt, r.queued())
 			}
@@ -103,17 +115,19 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 		q.n.RxNAKOperation++
 	}
 	q.seen.RxNAK.add(syndrome, p.PSN)
-	q.failRequest(0, status, fmt.Errorf("%v answered with %s (NAK %#x at PSN %d)", q.flow.Dst, what, syndrome, p.PSN))
+	q.failRequest(0, status,
+		fmt.Errorf("%v answered with %s (NAK %#x at PSN %d)", q.flow.Dst, what, syndrome, p.PSN))
 }
 
-// Of packets that are sent again at once, a link that makes wrong segments gets the first one through, and then the
-// next one by itself. Losses by chance are rarely so close to each other, so many times in a row.
+// A NIC that makes wrong UDP segments delivers the first packet of each retransmitted run, and loses
+// the rest. Each loss is then right behind the packet that was sent again. Random losses are rarely
+// that close to each other so many times in a row.
 const (
 	stutterStep = 2
 	stutterMax  = 16
 )
 
-// Stutters reports once whether requests are lost as they are if only the first of several segments arrives.
+// Stutters reports, once, whether requests are lost as if only the first of several segments arrives.
 func (q *QP) Stutters() bool {
 	if q.req.stutter < stutterMax {
 		return false
@@ -122,15 +136,16 @@ func (q *QP) Stutters() bool {
 	return true
 }
 
-// ackBefore acknowledges everything before psn and reports whether psn is then
-// the oldest that is not: a NAK that refers to anything else is void.
+// ackBefore acknowledges all PSNs before psn. It reports whether psn is then una: a NAK of any
+// other PSN has no effect.
 func (q *QP) ackBefore(now rdma.Time, psn wire.PSN) bool {
 	q.ackTo(now, psn.Add(-1))
 	return q.state != rdma.StateErr && q.sq.Len() > 0 && q.req.una == psn && q.sq.Front().started
 }
 
-// ackTo completes the requests up to psn. It stops at a READ or atomic without
-// its response: an acknowledgement beyond one says that the response is lost.
+// ackTo completes the requests up to psn. It stops at a READ or atomic without its response: the
+// responder answers in order, so an acknowledgement beyond it means that the response was lost
+// (IBTA 9.7.6).
 func (q *QP) ackTo(now rdma.Time, psn wire.PSN) {
 	r := &q.req
 	if psn.Before(r.una) {
@@ -163,7 +178,7 @@ func (q *QP) ackTo(now rdma.Time, psn wire.PSN) {
 	}
 }
 
-// finish completes the oldest request and keeps the cursor on its request.
+// finish completes the oldest request. The index of the cursor follows the shift of the queue.
 func (q *QP) finish() {
 	q.completeSend(rdma.Success)
 	if q.req.cur > 0 {
@@ -171,8 +186,7 @@ func (q *QP) finish() {
 	}
 }
 
-// caughtUp is called after una has moved: what is acknowledged need not be
-// sent again.
+// caughtUp is called after una has moved. A retransmission skips what is acknowledged now.
 func (q *QP) caughtUp(now rdma.Time) {
 	if q.req.psn.Before(q.req.una) {
 		q.seek(q.req.una)
@@ -180,15 +194,15 @@ func (q *QP) caughtUp(now rdma.Time) {
 	q.progress(now)
 }
 
-// lostResponse asks again for READ data or an atomic's result that did not
-// arrive though later packets did.
+// lostResponse requests READ data or an atomic's result again that did not arrive although later
+// packets did.
 func (q *QP) lostResponse(now rdma.Time) {
 	r := &q.req
 	if r.psn.Before(r.next) && r.psn == r.una {
-		return // about to be sent again already
+		return // the retransmission is about to begin
 	}
-	// The peer sends what it was asked for to the end before it looks at a
-	// request for a part of it; what still arrives of that is no new loss.
+	// The peer finishes the response in progress before it handles the new request. Packets of
+	// that response still arrive for a while and show the same loss, not a new one.
 	if r.backAt != 0 && r.backPSN == r.una && now-r.backAt < max(2*r.srtt, nakGuard) {
 		return
 	}
@@ -197,8 +211,8 @@ func (q *QP) lostResponse(now rdma.Time) {
 	r.arm(now)
 }
 
-// atFront acknowledges what precedes a response and returns the request that
-// it belongs to, nil if there is none.
+// atFront acknowledges the requests before a response and returns the request of the response, or
+// nil if there is none.
 func (q *QP) atFront(now rdma.Time, psn wire.PSN) *sqe {
 	q.ackTo(now, psn.Add(-1))
 	if q.state == rdma.StateErr || q.sq.Len() == 0 {
@@ -212,9 +226,11 @@ func (q *QP) atFront(now rdma.Time, psn wire.PSN) *sqe {
 	return e
 }
 
+// readResponse handles a packet of a READ response. It scatters the payload to the memory of the
+// work request, but only in order and with exactly the length that is due: the peer cannot write
+// anywhere else.
 func (q *QP) readResponse(now rdma.Time, p *wire.Packet) {
 	r := &q.req
-	// Responses before p are missing if a READ is still incomplete before it.
 	e := q.readAt(now, p.PSN)
 	if e == nil {
 		return
@@ -229,7 +245,7 @@ func (q *QP) readResponse(now rdma.Time, p *wire.Packet) {
 	}
 	n := min(uint32(q.mtu), e.length-e.got)
 	if uint32(len(p.Payload)) != n {
-		q.badResponse(fmt.Sprintf("a READ response of %d bytes where %d are due", len(p.Payload), n))
+		q.badResponse(fmt.Sprintf("a READ response of %d bytes instead of %d", len(p.Payload), n))
 		return
 	}
 	wq.Scatter(e.sgl, e.got, p.Payload)
@@ -244,8 +260,8 @@ func (q *QP) readResponse(now rdma.Time, p *wire.Packet) {
 	r.asking.grow(1, r.queued())
 }
 
-// readAt is atFront for a packet of a READ response: the packets of the same
-// READ before it are not acknowledged by it.
+// readAt is atFront for a packet of a READ response. Such a packet acknowledges the requests before
+// the READ, but not the earlier packets of the same READ: their data has to arrive.
 func (q *QP) readAt(now rdma.Time, psn wire.PSN) *sqe {
 	if q.sq.Len() > 0 {
 		if e := q.sq.Front(); e.started && e.reads() && !psn.Before(e.psn) && !psn.After(e.last()) {
@@ -259,7 +275,7 @@ func (q *QP) readAt(now rdma.Time, psn wire.PSN) *sqe {
 	return nil
 }
 
-// atFrontOf finds the started request that psn belongs to.
+// atFrontOf finds the started request that psn belongs to, or nil.
 func (q *QP) atFrontOf(psn wire.PSN) *sqe {
 	for i := range q.sq.Len() {
 		e := q.sq.At(i)
@@ -273,6 +289,8 @@ func (q *QP) atFrontOf(psn wire.PSN) *sqe {
 	return nil
 }
 
+// atomicResponse handles the result of an atomic. It is stored in the byte order of this host, as
+// the verbs define it.
 func (q *QP) atomicResponse(now rdma.Time, p *wire.Packet) {
 	e := q.atFront(now, p.PSN)
 	if e == nil {
@@ -290,12 +308,13 @@ func (q *QP) atomicResponse(now rdma.Time, p *wire.Packet) {
 	q.caughtUp(now)
 }
 
-// responded accounts for the response at una, which may be the last to its request.
+// responded accounts for the response packet at una. last says that it ends its READ request
+// packet.
 func (q *QP) responded(psn wire.PSN, last bool) {
 	r := &q.req
 	r.una = psn.Add(1)
 	if !psn.Before(r.psn) {
-		return // asked for before we went back, and not again yet
+		return // requested before goBack, and not again yet
 	}
 	r.readPSNs--
 	if last {
@@ -303,6 +322,7 @@ func (q *QP) responded(psn wire.PSN, last bool) {
 	}
 }
 
+// badResponse ends the connection after a response that breaks the protocol (IBTA 9.9.2).
 func (q *QP) badResponse(what string) {
 	q.n.RxBadResponse++
 	q.failRequest(0, rdma.BadRespErr, fmt.Errorf("%v sent %s", q.flow.Dst, what))

@@ -7,53 +7,51 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Bounds of the retransmission timeout. The connection's local ACK timeout is
-// made for the worst network; we know our own better by measuring, and use its
-// code only as the ceiling.
+// Bounds of the retransmission timeout. The local ACK timeout of the connection (IBTA 9.7.6.1.3) is
+// chosen for the worst network. The measured round-trip time gives a shorter timeout; the local ACK
+// timeout is its ceiling.
 const (
 	rtoInitial = 20 * rdma.Millisecond
 	rtoFloor   = rdma.Millisecond
-	// rtoRounds is how many round trips nothing has to be heard for. A peer in user space
-	// is now and then kept from its work for longer than its usual variation.
+	// rtoRounds is the least timeout in round trips. The scheduler can delay a peer in user space
+	// for longer than the measured variation.
 	rtoRounds  = 8
-	rtoCeiling = rdma.Second // where the connection sets no ACK timeout
-	// rtoKept is the share of the ceiling up to which a timeout outlives an answer.
+	rtoCeiling = rdma.Second // if the connection has no local ACK timeout
+	// rtoKept: a timeout of up to ceiling/rtoKept is retained after an unmeasured ACK.
 	rtoKept = 16
 
-	// backGuard is the least time between two goings back to the same PSN on
-	// the peer's word, before there is a round-trip time: what was under way when we went
-	// back is still arriving.
+	// backGuard is the least time between two retransmissions from the same PSN because of NAKs,
+	// before there is a round-trip time. Packets that were in flight at the first cause more NAKs.
 	backGuard = 500 * rdma.Microsecond
-	// nakGuard is the time after which a sequence NAK may have been lost and
-	// is sent again.
+	// nakGuard is the time after which a sequence NAK is sent again: it may have been lost.
 	nakGuard = 500 * rdma.Microsecond
 
-	// leastPeriod is how long the shortest round trip is believed in, at least.
+	// leastPeriod is the least time for which the shortest round trip is remembered.
 	leastPeriod = 10 * rdma.Second
-	// queueTime is how much longer than that a round trip may be without a queue.
+	// queueTime is how much longer than the shortest a round trip may be without a queue.
 	queueTime = 20 * rdma.Microsecond
-	// shortTime is a round trip in which there is no long queue. Of a longer one that is
-	// always the same it cannot be known.
+	// shortTime bounds a round trip without a long queue. A longer round trip may have a queue
+	// all the time.
 	shortTime = 500 * rdma.Microsecond
 )
 
-// timers of the requester.
+// timers are the deadlines and the round-trip times of the requester.
 type timers struct {
-	expireAt rdma.Time // 0 = nothing to wait for
-	rnrUntil rdma.Time // 0 = not waiting
-	rto      rdma.Time // current, with back-off
-	ceiling  rdma.Time
-	srtt     rdma.Time
-	least    [2]rdma.Time // round-trip times of this period and the one before, 0 = none
+	expireAt rdma.Time    // retransmission timeout; 0 = nothing in flight
+	rnrUntil rdma.Time    // nothing is sent before, because of an RNR NAK; 0 = none
+	rto      rdma.Time    // current timeout, with back-off
+	ceiling  rdma.Time    // local ACK timeout
+	srtt     rdma.Time    // smoothed round-trip time (RFC 6298)
+	least    [2]rdma.Time // shortest round trip of this period and of the one before, 0 = none
 	leastAt  rdma.Time    // when this period began
 	rttvar   rdma.Time
-	rttAt    rdma.Time // when the packet that is timed was sent, 0 = none
+	rttAt    rdma.Time // when the measured packet was sent, 0 = none
 	rttPSN   wire.PSN
-	probing  bool // only the oldest packet is sent, until something is heard
+	probing  bool // after a timeout: only the oldest packet is sent until a response arrives
 	backAt   rdma.Time
 	backPSN  wire.PSN
-	stutter  int       // losses in a row, each right behind the packet that was sent again for the loss before
-	moved    rdma.Time // last progress
+	stutter  int       // losses in a row, each right behind the packet that was sent again
+	moved    rdma.Time // when una last moved
 	retries  int       // since then
 	rnrTries int
 }
@@ -73,7 +71,7 @@ func (t *timers) deadline() rdma.Time {
 
 func (t *timers) arm(now rdma.Time) { t.expireAt = now + t.rto }
 
-// measured takes a round-trip time (RFC 6298 section 2).
+// measured updates the estimates with a round-trip time (RFC 6298 section 2).
 func (t *timers) measured(now, rtt rdma.Time) {
 	rtt = max(rtt, 1)
 	switch {
@@ -93,7 +91,8 @@ func (t *timers) measured(now, rtt rdma.Time) {
 	}
 }
 
-// queued reports whether packets seem to wait on the way, or that it is not known.
+// queued reports whether packets seem to wait in a queue of the network, or whether that is
+// unknown.
 func (t *timers) queued() bool {
 	least := min(t.least[0], t.least[1])
 	return t.srtt == 0 || least > shortTime || t.srtt-least > max(least/4, queueTime)
@@ -106,7 +105,8 @@ func (t *timers) base() rdma.Time {
 	return min(max(t.srtt+4*t.rttvar, rtoRounds*t.srtt, rtoFloor), t.ceiling)
 }
 
-// progress is called when una has moved.
+// progress is called after una has moved. It updates the timeout, and resets the retries (IBTA
+// 9.9.2.1).
 func (q *QP) progress(now rdma.Time) {
 	r := &q.req
 	if q.seen.FullSent && !q.seen.FullArrived {
@@ -117,10 +117,10 @@ func (q *QP) progress(now rdma.Time) {
 		r.rttAt = 0
 		r.rto = r.base()
 	} else {
-		// What is answered after a timeout is not timed. With the timeout of before, a peer that has
-		// become slow would be asked everything twice for ever, so the longer one stays until
-		// something is timed (RFC 6298 section 5), up to a bound that leaves enough tries in the time of
-		// RetryCount where packets are lost.
+		// The ACK after a timeout is not measured. With the timeout from before, everything
+		// would be sent twice forever to a peer that has become slow. So the longer timeout
+		// stays until a measurement (RFC 6298 section 5), up to a bound that leaves enough
+		// retries within the time of RetryCount.
 		r.rto = max(r.base(), min(r.rto, r.ceiling/rtoKept))
 	}
 	r.window.spoke(r.una == r.next)
@@ -134,7 +134,7 @@ func (q *QP) progress(now rdma.Time) {
 	}
 }
 
-// guard is the least time between two goings back to the same PSN on the peer's word.
+// guard is the least time between two retransmissions from the same PSN because of NAKs.
 func (r *requester) guard() rdma.Time {
 	if least := min(r.least[0], r.least[1]); least != 0 && !r.window.fixed {
 		return least
@@ -142,8 +142,8 @@ func (r *requester) guard() rdma.Time {
 	return backGuard
 }
 
-// pace spreads the window over the round trip once the network has shown that it does
-// not take everything. Twice as fast, so that the window stays the limit.
+// pace spreads the window over the round trip once the network has lost or marked packets. The pace
+// is twice that rate, so that the window stays the limit.
 func (q *QP) pace(now rdma.Time) {
 	r := &q.req
 	w := &r.window
@@ -160,7 +160,7 @@ func (q *QP) pace(now rdma.Time) {
 	r.pacer.set(now, max(rate, 1), int64(max(w.packets()/4, windowMin)*q.mtu))
 }
 
-// Expire acts on the deadlines that have passed.
+// Expire handles the deadlines that have passed.
 func (q *QP) Expire(now rdma.Time) {
 	if q.resp.rate.until <= now {
 		q.resp.rate.until = 0
@@ -191,8 +191,8 @@ func (q *QP) Expire(now rdma.Time) {
 	if !q.retry(now) {
 		return
 	}
-	// The peer may have everything and have been too busy to say so: sending all of it
-	// again would keep it busy. It answers one packet as it would answer all.
+	// The peer may have everything and be too busy to acknowledge it. So only the oldest packet
+	// is sent again: its ACK says as much as the ACK of all.
 	q.goBack(now)
 	r.probing = true
 	r.window.silent()
@@ -200,9 +200,9 @@ func (q *QP) Expire(now rdma.Time) {
 	r.arm(now)
 }
 
-// retry uses up one retry, or fails the oldest request when there are none
-// left. A retry is counted as the peer's timer would: however short our own
-// timeouts are, the time of RetryCount ACK timeouts must have passed.
+// retry uses one retry, or fails the oldest request with RetryExcErr if there is none left (IBTA
+// 9.9.2.1). Our timeouts are shorter than the local ACK timeout, so in addition the time of
+// RetryCount local ACK timeouts must have passed without progress.
 func (q *QP) retry(now rdma.Time) bool {
 	r := &q.req
 	r.retries++
@@ -213,14 +213,14 @@ func (q *QP) retry(now rdma.Time) bool {
 	q.n.RetryExceeded++
 	narrow := ""
 	if q.seen.Narrow() {
-		narrow = fmt.Sprintf("; it has answered before, but no packet with %d bytes of data ever arrived", q.mtu)
+		narrow = fmt.Sprintf("; it answered before, but no packet with %d bytes of data ever arrived", q.mtu)
 	}
 	q.failRequest(0, rdma.RetryExcErr, fmt.Errorf("%v did not acknowledge for %d ms, after %d retries%s",
 		q.flow.Dst, (now-r.moved)/rdma.Millisecond, r.retries, narrow))
 	return false
 }
 
-// rnrTimes are the RNR timer codes in units of 10 microseconds (IBTA table 45).
+// rnrTimes are the times of the RNR timer codes in units of 10 microseconds (IBTA table 45).
 var rnrTimes = [32]uint32{
 	65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
 	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,

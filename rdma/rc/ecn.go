@@ -15,16 +15,17 @@ const (
 // cnpGap is the least time between two CNPs of a queue pair, that of network cards.
 const cnpGap = 50 * rdma.Microsecond
 
-// notifier is the notification point of a queue pair (annex A17.9.3): it tells the peer
-// that a switch marked its packets.
+// notifier is the notification point of a queue pair (annex A17.9.3): it sends CNPs to the peer
+// when a switch has marked the peer's packets.
 type notifier struct {
 	due  bool
 	last rdma.Time // when a CNP became due, 0 = never
 }
 
-// flows sets how packets are sent: those with data as capable of ECN if the queue pair
-// slows down when it is told to, as those of one that would not are to be dropped rather
-// than marked; the others never, as no rate of theirs could be lowered.
+// flows sets the IP headers of the packets. Packets with data are ECN-capable (ECT(0)) if
+// congestion control is on: a switch then marks them instead of dropping them. Without congestion
+// control, and for packets without data, nothing would be slowed down by a mark, so they are not
+// ECN-capable.
 func (q *QP) flows() {
 	a := &q.attr
 	q.flow = wire.Flow{Src: a.LocalAddr.Unmap(), Dst: a.RemoteAddr.Unmap(), SrcPort: wire.Port, TOS: a.TrafficClass &^ ecnMask}
@@ -37,7 +38,7 @@ func (q *QP) flows() {
 	}
 }
 
-// marked takes note of a packet that a switch marked on its way.
+// marked handles the mark on a received packet: a CNP becomes due, one per cnpGap at most.
 func (q *QP) marked(now rdma.Time) {
 	q.n.RxECN++
 	c := &q.cnp
@@ -58,8 +59,8 @@ func (q *QP) notify(b *wire.Batch) {
 // cnpBody is reserved and zero (annex A17.9.3.1).
 var cnpBody = [][]byte{make([]byte, 16)}
 
-// congested takes a CNP. It does not say which of our packets was marked: requests or
-// responses to READs; those that were sent lately are slowed down.
+// congested handles a CNP. It does not say whether our requests or our READ responses were
+// marked, so the QP slows down whichever of them it sent lately.
 func (q *QP) congested(now rdma.Time) {
 	q.n.RxCNP++
 	r := &q.req

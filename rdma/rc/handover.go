@@ -7,16 +7,16 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Quiescent reports whether nothing is under way: no request of ours, no message and no answer of
-// the peer's, no completion that was not polled. Only then can the QP be exported.
+// Quiescent reports whether nothing is in flight: no request of ours, no message of the peer, no
+// response to it, and no completion that was not polled. Only then can the QP be exported.
 func (q *QP) Quiescent() bool {
 	return q.state == rdma.StateRTS && q.sq.Len() == 0 && q.req.una == q.req.next && q.resp.in == noMessage &&
 		q.resp.active == 0 && q.send.Len() == 0 && q.recv.Len() == 0
 }
 
-// Snapshot is a QP on which nothing is under way, as another process can go on with it. What
-// the peer could ask for again, READs and atomics that were answered, is not in it, as
-// the memory that they refer to is not.
+// Snapshot is the state of a quiescent QP, from which another process can continue. It does not
+// have the answered READs and atomics: their memory is not handed over, so a late duplicate of
+// them gets no response.
 type Snapshot struct {
 	Attr     rdma.QPAttr
 	Next     wire.PSN // of our next request
@@ -24,36 +24,38 @@ type Snapshot struct {
 	MSN      uint32
 	OwesAck  bool // or a NAK
 
-	// Missing says that the peer has sent requests up to Known, of which the first has not arrived; ACKs are the
-	// acknowledgements to be repeated where nothing is missing. See reminder.
+	// Missing says that the peer sent requests up to Known, and that the first of them was lost.
+	// ACKs is the number of acknowledgements to repeat if nothing is missing. See reminder.
 	Missing bool
 	Known   wire.PSN
 	ACKs    int
 
-	// What was learned of the network, in nanoseconds and in packets.
+	// Measurements of the network, in nanoseconds and in packets.
 	RTT, RTTVar, Timeout rdma.Time
 	Least                [2]rdma.Time
 	Sending, Asking      SnapshotWindow
 }
 
-// SnapshotWindow is how much may be under way.
+// SnapshotWindow is a congestion window.
 type SnapshotWindow struct{ Size, Threshold int }
 
-// Export describes the QP, on which nothing is under way. The QP stays as it is.
+// Export describes the QP, which must be quiescent. The QP does not change.
 func (q *QP) Export() (Snapshot, error) {
 	if !q.Quiescent() {
-		return Snapshot{}, fmt.Errorf("%w: queue pair %d is in %v, or has something under way", rdma.ErrBadTransition, q.cfg.Num, q.state)
+		return Snapshot{}, fmt.Errorf("%w: queue pair %d in %v is not quiescent", rdma.ErrBadTransition, q.cfg.Num, q.state)
 	}
 	r, m := &q.req, &q.resp.remind
 	return Snapshot{
-		Attr: q.attr, Next: r.next, Expected: q.resp.epsn, MSN: q.resp.msn, OwesAck: q.resp.ackDue || q.resp.nakDue,
+		Attr: q.attr, Next: r.next, Expected: q.resp.epsn, MSN: q.resp.msn,
+		OwesAck: q.resp.ackDue || q.resp.nakDue,
 		Missing: m.on, Known: m.known, ACKs: m.acks,
 		RTT: r.srtt, RTTVar: r.rttvar, Timeout: r.rto, Least: r.least,
-		Sending: SnapshotWindow{r.window.size, r.window.threshold}, Asking: SnapshotWindow{r.asking.size, r.asking.threshold},
+		Sending: SnapshotWindow{r.window.size, r.window.threshold},
+		Asking:  SnapshotWindow{r.asking.size, r.asking.threshold},
 	}, nil
 }
 
-// Import takes a QP in RESET to where s was exported.
+// Import brings a QP in RESET to the state of s.
 func (q *QP) Import(now rdma.Time, s *Snapshot) error {
 	a := s.Attr
 	a.RQPSN, a.SQPSN = uint32(s.Expected), uint32(s.Next)
@@ -85,7 +87,7 @@ func (q *QP) Import(now rdma.Time, s *Snapshot) error {
 	return nil
 }
 
-// resume continues with a window of before, as far as this one may be as large.
+// resume restores a window, bounded by the maximum of this one.
 func (w *window) resume(s SnapshotWindow) {
 	if w.fixed || s.Size <= 0 {
 		return

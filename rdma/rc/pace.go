@@ -2,29 +2,29 @@ package rc
 
 import "github.com/rstored/rstored/rdma"
 
-// pacer spreads packets over time, so that a queue on the way has to take few of them at
-// once. It is a bucket of bytes that fills at a rate; a rate of 0 is none to keep to.
+// pacer spreads packets over time, so that queues in the network stay short. It is a token bucket
+// of bytes; rate 0 means no limit.
 type pacer struct {
 	rate   int64     // bytes per second
 	burst  int64     // bytes that may be sent at once
-	credit int64     // bytes that may be sent now; negative when the last packet was longer
-	at     rdma.Time // up to when credit is
-	until  rdma.Time // nothing is to be sent before; 0 = now
+	credit int64     // bytes that may be sent now; negative if the last packet was longer
+	at     rdma.Time // the time of credit
+	until  rdma.Time // nothing may be sent before; 0 = now
 }
 
 const (
-	// burstTime is how much of a rate may be sent at once when its time has come late, as
-	// a process is not woken to the microsecond, and quantumTime how much is waited for.
+	// burstTime is how much may be sent at once if the process wakes late, quantumTime the least
+	// to wait for: timers are not exact to the microsecond.
 	burstTime   = 100 * rdma.Microsecond
 	quantumTime = 20 * rdma.Microsecond
-	// rateMax is beyond what a software device sends. It keeps the product of a rate and
-	// a second within 63 bits.
+	// rateMax is more than a software device can send. It keeps the product of a rate and a
+	// second within 63 bits.
 	rateMax = 8e9
-	// headerCharge is what a packet has beside its payload: IP, UDP, BTH and ICRC.
+	// headerCharge is the length of a packet without its payload: IP, UDP, BTH and ICRC.
 	headerCharge = 44
 )
 
-// set changes the rate, and what may be sent at once when its time has come late.
+// set changes the rate and the burst.
 func (p *pacer) set(now rdma.Time, rate, burst int64) {
 	rate = min(rate, rateMax)
 	if rate == 0 {
@@ -38,7 +38,7 @@ func (p *pacer) set(now rdma.Time, rate, burst int64) {
 	p.rate, p.burst = rate, min(burst, rate*int64(burstTime)/int64(rdma.Second))
 }
 
-// paced reports whether the next packet has to wait for its time.
+// paced reports whether the next packet has to wait.
 func (p *pacer) paced(now rdma.Time) bool { return p.until > now }
 
 // charge accounts for a packet with n bytes of payload.

@@ -405,7 +405,7 @@ func TestBadAttributes(t *testing.T) {
 func TestSyndromeTexts(t *testing.T) {
 	for s, want := range map[uint8]string{
 		wire.SyndromeAck | 5:        "ACK",
-		wire.SyndromeRNR | 1:        "receiver not ready, come again in 10 us",
+		wire.SyndromeRNR | 1:        "receiver not ready, retry after 10 us",
 		wire.NAKSequence:            "PSN sequence error",
 		wire.NAKInvalidRequest:      "invalid request",
 		wire.NAKRemoteAccess:        "remote access error",

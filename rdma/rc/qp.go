@@ -9,20 +9,20 @@ import (
 	"github.com/rstored/rstored/rdma/wq"
 )
 
-// Memory is what a QP may touch. Its methods are called for every packet and
-// must not block.
+// Memory is the memory that a QP may access: the table of regions and windows. Its methods are
+// called for every packet and must not block.
 type Memory interface {
 	// Local checks that buf lies in the region named by lkey in domain pd, and
 	// that the region may be written if write is set.
 	Local(pd, lkey uint32, buf []byte, write bool) rdma.Status
-	// Remote resolves n bytes at va in the region named by rkey: Success, or
-	// RemAccessErr if key, domain, rights or range do not allow it.
-	// qpn is the queue pair that the peer's request came to.
+	// Remote resolves n bytes at va in the region named by rkey. It returns Success, or
+	// RemAccessErr if key, domain, rights or range do not allow the access. All of rkey, va and n
+	// are the peer's choice. qpn is the queue pair of the request: a window may be bound to one.
 	Remote(pd, qpn, rkey uint32, va uint64, n uint32, need rdma.Access) ([]byte, rdma.Status)
-	// Invalidate ends remote access through key, for a SEND with invalidate
-	// from the peer or a local invalidate.
+	// Invalidate ends remote access through key, for the peer's SEND with invalidate or for an
+	// OpLocalInv.
 	Invalidate(pd, qpn, key uint32) rdma.Status
-	// Bind carries out an OpBindMW or OpReg.
+	// Bind executes an OpBindMW or OpReg.
 	Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status
 }
 
@@ -36,23 +36,23 @@ const (
 // MessageMax is the longest message (IBTA 9.7.2).
 const MessageMax = 1 << 31
 
-// Config describes a QP to be made.
+// Config describes a QP to create.
 type Config struct {
 	Num      uint32 // QP number, 24 bits
 	PD       uint32 // protection domain, as Memory knows it
 	Mem      Memory
-	SRQ      *SRQ // that receives are taken from; nil for a queue of the QP's own
+	SRQ      *SRQ // source of receives; nil for a receive queue of the QP's own
 	Caps     rdma.QPCaps
 	Counters *Counters // may be shared with other QPs of the loop; nil for its own
-	// Window bounds the request packets without an acknowledgement;
-	// ReadWindow the bytes of READ requests without a response.
+	// Window bounds the request packets without an acknowledgement. ReadWindow bounds the bytes
+	// of READ requests without a response.
 	Window     int
 	ReadWindow int
-	// Fixed keeps the window as large as it may be, whatever is lost, and sends without
-	// ECN: for networks that lose nothing, and to compare with.
+	// Fixed disables congestion control: the window has its maximum, and packets are sent without
+	// ECN. It is for lossless networks, and for comparisons.
 	Fixed bool
-	// CNPTrafficClass is what congestion notifications are sent with, 0 for that of the connection. Its ECN bits are
-	// not used.
+	// CNPTrafficClass is the traffic class of congestion notifications; 0 means that of the
+	// connection. Its ECN bits are ignored.
 	CNPTrafficClass uint8
 }
 
@@ -64,45 +64,50 @@ type QP struct {
 	n     *Counters
 	state rdma.QPState
 	attr  rdma.QPAttr
-	flow  wire.Flow
-	data  wire.Flow // of packets whose rate can be lowered
+	flow  wire.Flow // of packets without data
+	data  wire.Flow // of packets with data: their rate can be reduced, so they are ECN-capable
 	about wire.Flow // of congestion notifications
 	cnp   notifier
 	mtu   int
-	err   error
+	err   error // why the QP went to ERR
 	seen  Seen
-	now   rdma.Time // of the packet or turn being worked on
+	now   rdma.Time // of the current call
 
 	recent recorder
 
 	sq   wq.Ring[sqe]
 	rq   wq.Queue
-	cur  wq.Recv // the receive of the message in progress
-	send wq.Ring[rdma.WC]
+	cur  wq.Recv          // the receive of the message in progress
+	send wq.Ring[rdma.WC] // completions that were not polled
 	recv wq.Ring[rdma.WC]
 
 	req   requester
 	resp  responder
-	parts [sgeMax][]byte
-	pkt   wire.Packet
+	parts [sgeMax][]byte // scratch: the payload of the packet being sent
+	pkt   wire.Packet    // scratch: its headers
 }
 
-// sqe is a send work request on its way. Its SGL keeps its memory between uses.
+// sqe is an entry of the send queue. The ring reuses entries, with the memory of sgl and inline.
+//
+// A request has one PSN for each of its packets, a READ one for each packet of its response (IBTA
+// 9.7.3). The PSNs are assigned when its first packet is sent (started), and stay the same in
+// retransmissions.
 type sqe struct {
 	wr      rdma.SendWR
-	sgl     []rdma.SGE
-	inline  []byte // the data of an inline request
+	sgl     []rdma.SGE // the user's memory, until the request completes
+	inline  []byte     // copy of the data of an inline request
 	length  uint32
 	started bool
 	psn     wire.PSN // first PSN
-	count   int      // PSNs it uses
-	part    int      // READ: PSNs that one request asks for
+	count   int      // number of PSNs
+	part    int      // READ: PSNs of one READ request packet, see readPart
 	got     uint32   // READ: bytes that have arrived
 }
 
 func (e *sqe) last() wire.PSN { return e.psn.Add(e.count - 1) }
 
-// reads reports whether the request is answered by a response with data.
+// reads reports whether the response to the request has data: READ and atomics. An ACK does not
+// complete such a request.
 func (e *sqe) reads() bool { return e.wr.Op == rdma.OpRead || e.atomic() }
 
 // local reports whether the request sends nothing.
@@ -142,21 +147,23 @@ func (q *QP) State() rdma.QPState { return q.state }
 // Attr returns the attributes that Modify has set.
 func (q *QP) Attr() rdma.QPAttr { return q.attr }
 
-// Err says why the QP went to ERR; nil if it did not, or was told to.
+// Err is why the QP went to ERR; nil if it did not, or if Modify requested it.
 func (q *QP) Err() error { return q.err }
 
-// Counters are what the QP counts into.
+// Counters returns the counters of the QP.
 func (q *QP) Counters() *Counters { return q.n }
 
-// Cursor says how far the QP is: the next PSN of its requests, the oldest of them that is
-// not acknowledged, the PSN that it expects of its peer, and the smoothed round-trip time
-// of its requests in nanoseconds, 0 before the first.
+// Cursor describes the progress of the QP: the PSN of its next request, its oldest PSN without
+// acknowledgement, the PSN that it expects from the peer, and the smoothed round-trip time of its
+// requests in nanoseconds (0 before the first measurement).
 func (q *QP) Cursor() (next, acked, expected wire.PSN, rtt rdma.Time) {
 	return q.req.next, q.req.una, q.resp.epsn, q.req.srtt
 }
 
-// Modify makes a state transition (IBTA 10.3.1) and takes the attributes that
-// belong to it. The QP is unchanged when it returns an error.
+// Modify makes a state transition (IBTA 10.3.1) and sets the attributes that belong to it
+// (11.2.4.2). If it returns an error the QP is unchanged.
+//
+//	RESET -> INIT -> RTR -> RTS <-> SQD     any -> ERR, RESET
 func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 	switch {
 	case a.State == rdma.StateReset:
@@ -193,7 +200,8 @@ func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 		if a.Access != 0 {
 			q.attr.Access = a.Access
 		}
-		q.req.start(now, wire.PSN(a.SQPSN&wire.PSNMask), q.ackTimeout(), q.cfg.Window, max(1, q.cfg.ReadWindow/q.mtu), q.cfg.Fixed)
+		q.req.start(now, wire.PSN(a.SQPSN&wire.PSNMask), q.ackTimeout(),
+			q.cfg.Window, max(1, q.cfg.ReadWindow/q.mtu), q.cfg.Fixed)
 	case a.State == rdma.StateRTS && (q.state == rdma.StateRTS || q.state == rdma.StateSQD):
 		if a.Access != 0 {
 			q.attr.Access = a.Access
@@ -210,7 +218,8 @@ func sameFamily(a, b netip.Addr) bool {
 	return a.IsValid() && b.IsValid() && a.Unmap().Is4() == b.Unmap().Is4()
 }
 
-// ackTimeout is the local ACK timeout of the connection, 0 for none.
+// ackTimeout is the local ACK timeout of the connection, 4.096 us * 2^code (IBTA 9.7.6); 0 for
+// none.
 func (q *QP) ackTimeout() rdma.Time {
 	if q.attr.AckTimeout == 0 {
 		return 0
@@ -218,124 +227,10 @@ func (q *QP) ackTimeout() rdma.Time {
 	return rdma.Time(4096) << min(q.attr.AckTimeout, 31)
 }
 
-// PostSend queues requests, all or none. In ERR they are flushed.
-func (q *QP) PostSend(now rdma.Time, wrs []rdma.SendWR) error {
-	switch q.state {
-	case rdma.StateRTS, rdma.StateSQD, rdma.StateErr:
-	default:
-		return fmt.Errorf("%w: send requests cannot be posted in %v", rdma.ErrBadTransition, q.state)
-	}
-	if q.sq.Len()+len(wrs) > q.cfg.Caps.MaxSendWR {
-		return rdma.ErrQueueFull
-	}
-	for i := range wrs {
-		if err := q.checkSend(&wrs[i]); err != nil {
-			return err
-		}
-	}
-	for i := range wrs {
-		e := q.sq.Push()
-		e.sgl = append(e.sgl[:0], wrs[i].SGL...)
-		e.wr = wrs[i]
-		e.wr.SGL = nil
-		e.length = uint32(wq.Length(e.sgl))
-		if e.wr.Flags&rdma.Inline != 0 {
-			e.inline = e.inline[:0]
-			for _, s := range e.sgl {
-				e.inline = append(e.inline, s.Buf...)
-			}
-			clear(e.sgl)
-			e.sgl = append(e.sgl[:0], rdma.SGE{Buf: e.inline})
-		}
-		e.started, e.got, e.count = false, 0, 0
-	}
-	if q.state == rdma.StateErr {
-		q.flush()
-	}
-	return nil
-}
-
-func (q *QP) checkSend(w *rdma.SendWR) error {
-	if len(w.SGL) > q.cfg.Caps.MaxSendSGE {
-		return fmt.Errorf("%w: %d gather elements, the QP takes %d", rdma.ErrInvalidWR, len(w.SGL), q.cfg.Caps.MaxSendSGE)
-	}
-	n := wq.Length(w.SGL)
-	switch w.Op {
-	case rdma.OpSend, rdma.OpSendImm, rdma.OpSendInv, rdma.OpWrite, rdma.OpWriteImm, rdma.OpRead:
-		if n > MessageMax {
-			return fmt.Errorf("%w: a message of %d bytes", rdma.ErrInvalidWR, n)
-		}
-	case rdma.OpCompareSwap, rdma.OpFetchAdd:
-		if n != 8 {
-			return fmt.Errorf("%w: an atomic returns 8 bytes, the scatter list has %d", rdma.ErrInvalidWR, n)
-		}
-		if w.RemoteAddr&7 != 0 {
-			return fmt.Errorf("%w: atomic on the unaligned address %#x", rdma.ErrInvalidWR, w.RemoteAddr)
-		}
-	case rdma.OpLocalInv:
-	case rdma.OpBindMW, rdma.OpReg:
-		if w.Bind == nil || w.Bind.MR == nil || w.Op == rdma.OpBindMW && w.Bind.MW == nil {
-			return fmt.Errorf("%w: nothing to bind", rdma.ErrInvalidWR)
-		}
-	default:
-		return fmt.Errorf("%w: unknown operation %d", rdma.ErrInvalidWR, w.Op)
-	}
-	if w.Flags&rdma.Inline != 0 && (w.Op > rdma.OpWriteImm || n > uint64(q.cfg.Caps.MaxInline)) {
-		return fmt.Errorf("%w: %d bytes inline; the QP takes %d, of SENDs and RDMA WRITEs", rdma.ErrInvalidWR, n, q.cfg.Caps.MaxInline)
-	}
-	if (w.Op == rdma.OpRead || w.Op == rdma.OpCompareSwap || w.Op == rdma.OpFetchAdd) && q.attr.MaxRdAtomic == 0 && q.state != rdma.StateErr {
-		return fmt.Errorf("%w: the connection was negotiated without READ and atomics", rdma.ErrInvalidWR)
-	}
-	return nil
-}
-
-// PostRecv queues receives, all or none. In ERR they are flushed.
-func (q *QP) PostRecv(_ rdma.Time, wrs []rdma.RecvWR) error {
-	if q.state == rdma.StateReset {
-		return fmt.Errorf("%w: receives cannot be posted in RESET", rdma.ErrBadTransition)
-	}
-	if q.cfg.SRQ != nil {
-		return fmt.Errorf("%w: the QP takes its receives from a shared receive queue", rdma.ErrInvalidWR)
-	}
-	taken := 0
-	if q.resp.inRecv {
-		taken = 1
-	}
-	if err := q.rq.Post(wrs, taken); err != nil {
-		return err
-	}
-	if q.state == rdma.StateErr {
-		q.flush()
-	}
-	return nil
-}
-
-// Drained reports whether the QP is in SQD and every request that was begun has completed.
-func (q *QP) Drained() bool {
-	return q.state == rdma.StateSQD && (q.sq.Len() == 0 || !q.sq.Front().started)
-}
-
-// PollSend moves completions of send requests into dst, oldest first.
-func (q *QP) PollSend(dst []rdma.WC) int { return q.send.Drain(dst) }
-
-// PollRecv moves completions of receives into dst, oldest first.
-func (q *QP) PollRecv(dst []rdma.WC) int { return q.recv.Drain(dst) }
-
-// Pending reports whether there are completions to poll.
-func (q *QP) Pending() (send, recv bool) { return q.send.Len() > 0, q.recv.Len() > 0 }
-
-// Outstanding is the number of send requests and receives that are posted and
-// not completed.
-func (q *QP) Outstanding() (send, recv int) {
-	recv = q.rq.Len()
-	if q.resp.inRecv {
-		recv++
-	}
-	return q.sq.Len(), recv
-}
-
-// Receive takes one packet that is addressed to this QP and whose ICRC was
-// checked. The payload is copied to where it belongs before it returns.
+// Receive handles a packet for this QP, whose ICRC was checked. It copies the payload before it
+// returns. It drops packets that fail the checks of IBTA 9.6.1: class of the opcode, state of the
+// QP, addresses and P_Key. A peer can send anything at any time, so all drops are silent and
+// counted.
 func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 	q.n.RxPackets++
 	q.seen.RxPackets++
@@ -353,7 +248,7 @@ func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 		q.n.DropPeer++
 		return
 	}
-	// Network cards send CNPs with the default P_Key, whatever the connection's partition.
+	// NICs send CNPs with the default P_Key, whatever the partition of the connection.
 	if !pkeyMatches(p.PKey, q.attr.PKey) && (p.Op != wire.CNP || p.PKey != wire.DefaultPKey) {
 		q.n.DropPKey++
 		return
@@ -379,15 +274,14 @@ func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 	}
 }
 
-// pkeyMatches implements IBTA 10.9.3: same partition, one of both a full member.
+// pkeyMatches implements IBTA 10.9.3: the same partition, and at least one full member (top bit).
 func pkeyMatches(a, b uint16) bool {
 	const full = 0x8000
 	return (a^b)&^uint16(full) == 0 && (a|b)&full != 0
 }
 
-// Transmit appends packets to b until it is full, a turn's share of this QP is
-// used up, or there is nothing to send now. Answers go before requests. It
-// reports whether there is more.
+// Transmit appends packets to b until b is full, until transmitBudget is used up, or until there is
+// nothing to send now. Responses precede requests. It reports whether there is more to send.
 func (q *QP) Transmit(now rdma.Time, b *wire.Batch) (more bool) {
 	q.now = now
 	budget := transmitBudget
@@ -398,8 +292,8 @@ func (q *QP) Transmit(now rdma.Time, b *wire.Batch) (more bool) {
 	return q.HasWork(now)
 }
 
-// transmitBudget bounds the packets of one Transmit, so that a QP with much to
-// say does not keep the others of its loop waiting.
+// transmitBudget bounds the packets of one Transmit, so that a busy QP does not delay the others of
+// its loop.
 const transmitBudget = 64
 
 // HasWork reports whether Transmit would send something now.
@@ -407,15 +301,14 @@ func (q *QP) HasWork(now rdma.Time) bool {
 	return q.answers(now) || (q.state == rdma.StateRTS || q.state == rdma.StateSQD) && q.canSend(now)
 }
 
-// Parting reports whether the QP is in ERR and the NAK that tells the peer why is
-// still to be sent. That packet needs nothing of the QP's owner, and Transmit may send
-// it when the QP is being destroyed already.
+// Parting reports whether the QP is in ERR and has not yet sent the NAK with the reason. The NAK
+// needs no resource of the owner, so Transmit may send it while the QP is being destroyed.
 func (q *QP) Parting() bool {
 	return q.state == rdma.StateErr && q.resp.nakDue && q.resp.active == 0
 }
 
-// Deadline is when Expire has to be called; 0 for never. Ask again after each
-// call of Receive, Transmit, Expire, Modify and PostSend.
+// Deadline is when Expire has to be called; 0 for never. It can change with each call of Receive,
+// Transmit, Expire, Modify and PostSend. Calling Expire early is harmless.
 func (q *QP) Deadline() rdma.Time {
 	switch q.state {
 	case rdma.StateRTS, rdma.StateSQD:
@@ -438,13 +331,13 @@ func (q *QP) Deadline() rdma.Time {
 	return d
 }
 
-// packet prepares the scratch packet with what all packets of the QP share.
+// packet prepares the scratch packet with the fields that all packets of the QP share.
 func (q *QP) packet(op wire.Opcode, psn wire.PSN) *wire.Packet {
 	q.pkt = wire.Packet{Op: op, MigReq: true, PKey: q.attr.PKey, DestQPN: q.attr.DestQPN, PSN: psn}
 	return &q.pkt
 }
 
-// fail moves the QP to ERR. why is nil when the owner asked for it.
+// fail moves the QP to ERR. why is nil if the owner requested it.
 func (q *QP) fail(why error) {
 	if q.state == rdma.StateErr {
 		return
@@ -455,64 +348,3 @@ func (q *QP) fail(why error) {
 	q.state = rdma.StateErr
 	q.flush()
 }
-
-// flush completes everything that is posted with WRFlushErr, in order.
-func (q *QP) flush() {
-	for q.sq.Len() > 0 {
-		q.completeSend(rdma.WRFlushErr)
-	}
-	q.req.reset()
-	q.cnp.due = false
-	flushed := rdma.WC{Status: rdma.WRFlushErr, Op: rdma.WCRecv}
-	if q.resp.inRecv {
-		q.completeRecv(flushed)
-	}
-	for q.rq.Len() > 0 {
-		q.takeRecv()
-		q.completeRecv(flushed)
-	}
-}
-
-// completeSend completes the oldest send request.
-func (q *QP) completeSend(s rdma.Status) {
-	e := q.sq.Front()
-	if s != rdma.Success || e.wr.Flags&rdma.Signaled != 0 {
-		wc := q.send.Push()
-		*wc = rdma.WC{ID: e.wr.ID, QPN: q.cfg.Num, Status: s, Op: wcOps[e.wr.Op]}
-		if e.reads() && s == rdma.Success {
-			wc.ByteLen = e.length
-		}
-	}
-	clear(e.sgl)
-	e.wr.Bind, e.wr.Volatile = nil, nil
-	q.sq.Pop()
-}
-
-var wcOps = [...]rdma.WCOp{
-	rdma.OpSend: rdma.WCSend, rdma.OpSendImm: rdma.WCSend, rdma.OpSendInv: rdma.WCSend,
-	rdma.OpWrite: rdma.WCWrite, rdma.OpWriteImm: rdma.WCWrite, rdma.OpRead: rdma.WCRead,
-	rdma.OpCompareSwap: rdma.WCCompareSwap, rdma.OpFetchAdd: rdma.WCFetchAdd, rdma.OpLocalInv: rdma.WCLocalInv,
-	rdma.OpBindMW: rdma.WCBindMW, rdma.OpReg: rdma.WCReg,
-}
-
-// gather lists n bytes of sgl from byte off, by reference.
-func (q *QP) gather(sgl []rdma.SGE, off uint32, n int) [][]byte {
-	parts := q.parts[:0]
-	at := int(off)
-	for _, s := range sgl {
-		if n == 0 {
-			break
-		}
-		if at >= len(s.Buf) {
-			at -= len(s.Buf)
-			continue
-		}
-		k := min(n, len(s.Buf)-at)
-		parts = append(parts, s.Buf[at:at+k])
-		n, at = n-k, 0
-	}
-	return parts
-}
-
-// packets is the number of PSNs of a message of n bytes.
-func (q *QP) packets(n uint32) int { return max(1, (int(n)+q.mtu-1)/q.mtu) }

@@ -2,24 +2,23 @@ package rc
 
 import "github.com/rstored/rstored/rdma"
 
-// rate limits the responses to the peer's READs. Nothing acknowledges them, so a fixed
-// time takes the place of the round trip: the window is what is sent in it. There is none
-// until the first sign of congestion, which is put against what was sent lately.
+// rate limits the responses to the peer's READs. Nothing acknowledges them, so there is no round
+// trip to measure: a fixed interval (rateRound) takes its place, and the window is what is sent
+// in one. There is no limit until the first sign of congestion. Then the window begins with what
+// was sent in the last interval.
 type rate struct {
 	window window
 	pacer
 	mtu int
 
-	// What was sent in the interval that began at since, and in the one before, as packets
-	// in a rateRound.
-	since rdma.Time
-	bytes int
-	seen  int
+	since rdma.Time // beginning of the current interval
+	bytes int       // sent in it
+	seen  int       // sent in the interval before, as packets per rateRound
 }
 
 const (
 	rateRound = 200 * rdma.Microsecond
-	// rateIdle is how long a limit is kept that nothing is sent under.
+	// rateIdle is the time without responses after which the limit is removed.
 	rateIdle = rdma.Second
 )
 
@@ -47,12 +46,12 @@ func (c *rate) sent(now rdma.Time, n int) {
 	c.charge(now, n)
 }
 
-// look takes an interval of length d.
+// look ends an interval of length d.
 func (c *rate) look(d rdma.Time) {
 	c.seen = max(1, int(int64(c.bytes)*int64(rateRound)/int64(d))/c.mtu)
 }
 
-// limit makes the pacer keep to the window.
+// limit sets the pacer to the rate of the window.
 func (c *rate) limit(now rdma.Time) {
 	if !c.window.limited() {
 		c.set(now, 0, 0)
@@ -62,7 +61,7 @@ func (c *rate) limit(now rdma.Time) {
 	c.set(now, max(1, bytes*int64(rdma.Second/rateRound)), rateMax)
 }
 
-// begin puts a limit where there is none. It reports false if nothing was sent lately.
+// begin starts to limit, if there is no limit. It reports false if nothing was sent lately.
 func (c *rate) begin(now rdma.Time) bool {
 	if c.window.limited() {
 		return true
@@ -77,7 +76,7 @@ func (c *rate) begin(now rdma.Time) bool {
 	return true
 }
 
-// marked takes a CNP, and reports whether it lowered the rate.
+// marked handles a CNP, and reports whether it reduced the rate.
 func (c *rate) marked(now rdma.Time) bool {
 	if !c.begin(now) || !c.window.marked(now, rateRound) {
 		return false
@@ -86,7 +85,7 @@ func (c *rate) marked(now rdma.Time) bool {
 	return true
 }
 
-// lost takes the loss of a response that shows by the peer asking again.
+// lost handles the loss of a response: the peer requested it again.
 func (c *rate) lost(now rdma.Time) {
 	if c.begin(now) {
 		c.window.lost(now, rateRound, true)

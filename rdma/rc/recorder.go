@@ -5,7 +5,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Run is one packet, or several of the same opcode with consecutive PSNs.
+// Run is one packet, or several with the same opcode and consecutive PSNs.
 type Run struct {
 	At       rdma.Time // of the first
 	Out      bool
@@ -17,18 +17,19 @@ type Run struct {
 	Bytes    int64 // of payload, all together
 }
 
-// runsMax is how many runs a QP remembers, a power of two.
+// runsMax is the number of runs that a QP remembers, a power of two.
 const runsMax = 32
 
-// recorder remembers the last packets of a QP, for when it fails. A long message is one
-// run, so that what was before it is remembered too.
+// recorder records the last packets of a QP for a post-mortem. A long message is one run, so that
+// it does not displace the packets before it.
 type recorder struct {
 	runs [runsMax]Run
 	n    uint32 // recorded so far
 }
 
 func (r *recorder) add(now rdma.Time, out bool, p *wire.Packet, bytes int) {
-	if last := &r.runs[(r.n-1)%runsMax]; r.n > 0 && last.Op == p.Op && last.Out == out && p.PSN == last.PSN.Add(int(last.Count)) && !p.Op.Is(wire.HasAETH) {
+	if last := &r.runs[(r.n-1)%runsMax]; r.n > 0 && last.Op == p.Op && last.Out == out &&
+		p.PSN == last.PSN.Add(int(last.Count)) && !p.Op.Is(wire.HasAETH) {
 		last.Count++
 		last.Bytes += int64(bytes)
 		last.AckReq = p.AckReq
@@ -53,7 +54,8 @@ func (q *QP) Recent() []Run {
 	return list
 }
 
-// put sends a packet.
+// put appends a packet to the batch, records and counts it. payload stays where it is until the
+// link has sent the batch.
 func (q *QP) put(b *wire.Batch, p *wire.Packet, payload [][]byte) {
 	f := &q.flow
 	switch {

@@ -8,46 +8,50 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// ErrPeerStopped is why a QP has failed whose peer did not send again what was lost, though it was asked for.
+// ErrPeerStopped means that the peer did not retransmit lost requests although it was asked to.
 var ErrPeerStopped = errors.New("the peer has stopped sending its requests")
 
-// The responder asks again for what is missing. A packet that came out of sequence shows that the packets before it
-// were sent. A requester sends all of them again after one NAK (IBTA 9.7.5.2.4), or when its timer expires. rdma_rxe
-// does not always: it carries out the memory registrations between its messages a second time when it goes back, which
-// fails. It then sends nothing more, has no timer running, and notices its failure by the next packet that
-// acknowledges something. So the responder repeats ACK and NAK while something is missing. Where that does not help
-// either it ends the connection, so that the peer connects anew within seconds.
+// The responder repeats its NAK for missing packets. A packet out of sequence shows that earlier
+// packets were sent. A requester retransmits all of them after one NAK (IBTA 9.7.5.2.4), or when
+// its timer expires.
+//
+// rdma_rxe does not always. When it goes back it executes the memory registrations between its
+// messages a second time, which fails. It then sends nothing more, has no timer running, and
+// detects its failure only by the next packet that acknowledges something. So the responder
+// repeats ACK and NAK while something is missing. If that does not help it ends the connection,
+// and the peer reconnects within seconds.
 const (
-	// remindLeast is the least silence after which the peer is asked again. remindRounds round trips must have passed
-	// too, or remindFar where their time is not known, as we send nothing that is acknowledged.
+	// remindLeast is the least silence before a reminder. remindRounds round trips must have
+	// passed too, or remindFar if there is no round-trip time because we send no requests.
 	remindLeast  = rdma.Millisecond
 	remindFar    = 100 * rdma.Millisecond
 	remindRounds = 4
-	// remindMost bounds the time between two reminders, which grows by half with each.
+	// remindMost bounds the time between two reminders, which grows by half each time.
 	remindMost = 512 * rdma.Millisecond
-	// remindStop is the silence that ends the connection. A peer of any make has sent again by then: it was asked a
-	// dozen times.
+	// remindStop is the silence that ends the connection. Every working peer has retransmitted by
+	// then, after a dozen reminders.
 	remindStop = 3 * rdma.Second
-	// remindSpan bounds how far ahead a packet is believed to be the peer's. Somebody who guesses the queue pair's
-	// number, and no sequence number, must not end the connection.
+	// remindSpan bounds how far ahead a PSN is believed. An attacker who guesses the QP number but
+	// not the PSN must not be able to end the connection.
 	remindSpan = 1024
-	// remindACKs is how often the ACK of a packet that came twice is repeated. The peer asks by it for an ACK that was
-	// lost. This one may be lost too, and an rdma_rxe whose requester has failed asks once.
+	// remindACKs is how often the ACK of a duplicate is repeated. A duplicate shows that an ACK was
+	// lost. The repeated ACK may be lost too, and an rdma_rxe whose requester has failed sends
+	// only one duplicate.
 	remindACKs = 8
 )
 
-// reminder is what the responder knows to be missing.
+// reminder is the state of the reminders.
 type reminder struct {
-	on    bool
-	known wire.PSN  // the last PSN that the peer is known to have sent, at or after the expected one
-	heard rdma.Time // when the last request packet came
+	on    bool      // request packets are missing
+	known wire.PSN  // the last PSN that the peer is known to have sent
+	last  rdma.Time // when the last request packet arrived
 	at    rdma.Time // of the next reminder
-	wait  rdma.Time // between the last and that
+	wait  rdma.Time // time between the last reminder and the next
 	due   bool      // an ACK goes before the NAK
-	acks  int       // to be repeated, where nothing is missing
+	acks  int       // ACKs to repeat, if nothing is missing
 }
 
-// missing takes note of a request packet that came out of sequence.
+// missing handles a request packet that is out of sequence.
 func (q *QP) missing(now rdma.Time, psn wire.PSN) {
 	r := &q.resp
 	m := &r.remind
@@ -60,7 +64,7 @@ func (q *QP) missing(now rdma.Time, psn wire.PSN) {
 	q.remindLater(now)
 }
 
-// cameAgain takes note of a request packet that came before.
+// cameAgain handles a duplicate request packet.
 func (q *QP) cameAgain(now rdma.Time) {
 	if m := &q.resp.remind; !m.on {
 		m.acks = remindACKs
@@ -68,7 +72,7 @@ func (q *QP) cameAgain(now rdma.Time) {
 	q.remindLater(now)
 }
 
-// came takes note of a request packet that was expected.
+// came handles an expected request packet.
 func (q *QP) came(now rdma.Time) {
 	m := &q.resp.remind
 	if !m.on {
@@ -82,17 +86,17 @@ func (q *QP) came(now rdma.Time) {
 	q.remindLater(now)
 }
 
-// remindLater lets the peer go on by itself first.
+// remindLater sets the first reminder so late that the peer can retransmit by itself before.
 func (q *QP) remindLater(now rdma.Time) {
 	m := &q.resp.remind
 	m.wait = remindFar
 	if t := &q.req.timers; t.srtt != 0 {
 		m.wait = min(max(remindLeast, remindRounds*(t.srtt+t.rttvar)), remindMost)
 	}
-	m.heard, m.at, m.due = now, now+m.wait, false
+	m.last, m.at, m.due = now, now+m.wait, false
 }
 
-// remind asks for what is missing when its time has come.
+// remind makes the next reminder due, if it is time.
 func (q *QP) remind(now rdma.Time) {
 	r := &q.resp
 	m := &r.remind
@@ -109,14 +113,14 @@ func (q *QP) remind(now rdma.Time) {
 		m.at = now + m.wait
 		return
 	}
-	if silent := now - m.heard; silent >= remindStop {
+	if silent := now - m.last; silent >= remindStop {
 		q.n.PeerStopped++
-		q.fail(fmt.Errorf("%w: %v has sent up to PSN %d, was asked for PSN %d again and again, and has sent nothing for %d ms",
+		q.fail(fmt.Errorf("%w: %v sent up to PSN %d, was repeatedly asked for PSN %d, and has sent nothing for %d ms",
 			ErrPeerStopped, q.flow.Dst, m.known, r.epsn, silent/rdma.Millisecond))
 		return
 	}
 	m.wait = min(m.wait+m.wait/2, remindMost)
-	m.at = min(now+m.wait, m.heard+remindStop)
+	m.at = min(now+m.wait, m.last+remindStop)
 	q.n.TxReminders++
 	q.n.TxNAKSequence++
 	q.seen.TxNAK.add(wire.NAKSequence, r.epsn)

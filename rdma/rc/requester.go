@@ -7,23 +7,27 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// ackInterval is the number of request packets after which one asks for an
-// acknowledgement, so that a loss inside a long message shows early.
+// ackInterval is the number of request packets between two with AckReq. A loss inside of a long
+// message then shows before its end.
 const ackInterval = 32
 
-// requester is the sending half: a cursor over the send queue. Everything
-// before una is acknowledged, everything before next has been sent at least
-// once, and psn is what goes out now: psn < next means going back.
+// requester is the sending half (IBTA 9.7.3): a cursor over the send queue.
+//
+//	 acknowledged      sent, not acknowledged              never sent
+//	---------------+---------------------------------+------------------
+//	               una            psn                 next
+//
+// psn is the next PSN to send. psn < next means that the QP retransmits.
 type requester struct {
-	cur  int // index in the send queue of the request at the cursor
+	cur  int // index in the send queue of the request that psn belongs to
 	psn  wire.PSN
 	una  wire.PSN
 	next wire.PSN
 
-	full wire.PSN // of the first packet that fills the path MTU, if there was one (Seen.FullSent)
+	full wire.PSN // first packet that filled the path MTU; valid with Seen.FullSent
 
-	unasked int // packets since the last that asked for an ACK
-	// Of what lies between una and psn: READ requests and atomics, and the PSNs of their
+	unasked int // packets since the last one with AckReq
+	// reads counts the READ requests and atomics between una and psn, readPSNs the PSNs of their
 	// responses.
 	reads    int
 	readPSNs int
@@ -45,11 +49,11 @@ func (r *requester) reset() {
 	*r = requester{psn: r.next, una: r.next, next: r.next}
 }
 
-// inFlight is the number of packets sent and not acknowledged, without those
-// of READs, whose answers are the peer's to send.
+// inFlight is the number of packets sent and not acknowledged. READs do not count: the peer sends
+// the packets of their PSNs.
 func (r *requester) inFlight() int { return max(0, int(r.psn.Sub(r.una))-r.readPSNs) }
 
-// canSend reports whether the request at the cursor may go out now.
+// canSend reports whether the next packet of the request at the cursor may be sent now.
 func (q *QP) canSend(now rdma.Time) bool {
 	r := &q.req
 	if r.cur >= q.sq.Len() || r.rnrUntil > now {
@@ -58,10 +62,10 @@ func (q *QP) canSend(now rdma.Time) bool {
 	e := q.sq.At(r.cur)
 	switch {
 	case e.local():
-		// After everything before it has completed.
+		// Local requests are executed after all requests before them have completed.
 		return r.cur == 0 && q.state == rdma.StateRTS
 	case r.probing && r.psn != r.una:
-		return false // one packet asks; its answer says what is missing
+		return false // after a timeout only one packet is sent; its ACK shows what is missing
 	case !e.started && (q.state == rdma.StateSQD || e.wr.Flags&rdma.Fence != 0 && r.reads > 0):
 		return false
 	case e.reads():
@@ -70,6 +74,7 @@ func (q *QP) canSend(now rdma.Time) bool {
 	return r.inFlight() < r.window.packets() && !r.paced(now)
 }
 
+// transmitRequests sends request packets from the cursor on.
 func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 	r := &q.req
 	for ; budget > 0 && !b.Full() && q.canSend(now); budget-- {
@@ -94,7 +99,9 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			}
 			p := q.packet(wire.ReadRequest, r.psn)
 			p.AckReq = true
-			// The first packet of the response, and the one behind the last.
+			// The request is for packets k to end-1 of the response. After a loss k need not
+			// be 0: a partial READ request continues where the response stopped (IBTA
+			// 9.7.5.1.2).
 			k := int(r.psn.Sub(e.psn))
 			end := k + e.asks(k)
 			off := uint32(k * q.mtu)
@@ -124,7 +131,8 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 	}
 }
 
-// execute carries out a request that is no message, and reports whether that went well.
+// execute executes a local request: OpLocalInv, OpBindMW or OpReg. It reports false after a
+// failure, which has moved the QP to ERR.
 func (q *QP) execute(e *sqe) bool {
 	if e.wr.Op == rdma.OpLocalInv {
 		if s := q.cfg.Mem.Invalidate(q.cfg.PD, q.cfg.Num, e.wr.InvRKey); s != rdma.Success {
@@ -139,7 +147,8 @@ func (q *QP) execute(e *sqe) bool {
 	return true
 }
 
-// begin gives a request its PSNs and checks its local memory.
+// begin starts a request: it checks its local memory and assigns its PSNs. Regions can be
+// deregistered after PostSend, so the check is here.
 func (q *QP) begin(e *sqe) bool {
 	r := &q.req
 	for _, s := range e.sgl {
@@ -147,7 +156,8 @@ func (q *QP) begin(e *sqe) bool {
 			break
 		}
 		if st := q.cfg.Mem.Local(q.cfg.PD, s.LKey, s.Buf, e.reads()); st != rdma.Success {
-			q.failRequest(r.cur, rdma.LocProtErr, fmt.Errorf("memory of a work request is not in the region of its L_Key %#x: %v", s.LKey, st))
+			q.failRequest(r.cur, rdma.LocProtErr,
+				fmt.Errorf("memory of a work request is not in the region of its L_Key %#x: %v", s.LKey, st))
 			return false
 		}
 	}
@@ -160,22 +170,21 @@ func (q *QP) begin(e *sqe) bool {
 }
 
 const (
-	// readPartMin is the least READ that is not made smaller still while the network takes
-	// nearly everything, in bytes.
+	// readPartMin is the least part of a READ in bytes while the network loses little.
 	readPartMin = 64 << 10
-	// readsAhead is how many READ requests fill the window while it takes all.
+	// readsAhead is the number of READ requests that fill the window while nothing is lost.
 	readsAhead = 4
 )
 
-// readPart is how many packets of response a READ request asks for at a time. A longer
-// READ is several requests on the wire: what one asks for comes at the peer's full speed,
-// and nothing else that a requester can do keeps a peer of any make from sending more
-// than the network takes. Asked for again, it is in the same parts, as a responder knows
-// them (IBTA 9.7.5.1.2).
+// readPart is the number of response packets of one READ request. A longer READ becomes several
+// requests on the wire.
 //
-// While the network takes everything the parts are long: the first and the last packet of a
-// response are longer than those between them, and where sizes change a peer's segmentation
-// offload begins a new run.
+// The response to one request arrives at the peer's full speed. Smaller requests are the only means
+// of a requester to keep a peer of any make from sending more than the network carries. A
+// retransmission uses the same parts, because the responder remembers them (IBTA 9.7.5.1.2).
+//
+// While the network loses nothing the parts are long: first and last packets of a response are
+// longer than those between, and each change of size ends a run of the peer's segmentation offload.
 func (q *QP) readPart() int {
 	a := &q.req.asking
 	reads := max(1, int(q.attr.MaxRdAtomic))
@@ -185,8 +194,8 @@ func (q *QP) readPart() int {
 	return max(1, min(max(readPartMin/q.mtu, a.most/windowUnit/(2*reads)), a.packets()/2))
 }
 
-// roomToAsk reports whether the window has room for the READ request or atomic at the
-// cursor: for the whole of its response, if the network takes everything.
+// roomToAsk reports whether the window has room for the READ request or atomic at the cursor. While
+// the network loses nothing, there must be room for the whole response.
 func (q *QP) roomToAsk(e *sqe) bool {
 	r := &q.req
 	room := r.asking.packets() - r.readPSNs
@@ -199,10 +208,11 @@ func (q *QP) roomToAsk(e *sqe) bool {
 	return room >= min(q.packets(e.length), q.readPart())
 }
 
-// asks is how many packets of response are asked for at a time from packet k on.
+// asks is the number of response packets of the READ request that begins at packet k.
 func (e *sqe) asks(k int) int { return min(e.part-k%e.part, e.count-k) }
 
-// sent moves the cursor behind the packet or READ whose last PSN is last.
+// sent moves the cursor behind the packet or READ request whose last PSN is last. It starts the
+// round-trip measurement, never with a retransmission (Karn), and the timer if it is not running.
 func (q *QP) sent(now rdma.Time, last wire.PSN) {
 	r := &q.req
 	if !r.psn.Before(r.next) && r.rttAt == 0 && q.pkt.AckReq {
@@ -220,6 +230,7 @@ func (q *QP) sent(now rdma.Time, last wire.PSN) {
 	}
 }
 
+// Opcodes by position in the message: bit 0 is set in the first packet, bit 1 in the last.
 var (
 	sendOps = [...]wire.Opcode{wire.SendMiddle, wire.SendFirst, wire.SendLast, wire.SendOnly}
 	immOps  = [...]wire.Opcode{wire.SendMiddle, wire.SendFirst, wire.SendLastImm, wire.SendOnlyImm}
@@ -228,20 +239,20 @@ var (
 	wrImm   = [...]wire.Opcode{wire.WriteMiddle, wire.WriteFirst, wire.WriteLastImm, wire.WriteOnlyImm}
 )
 
-// segment sends the packet at the cursor of a SEND or RDMA WRITE, and returns the bytes
-// of its payload.
+// segment sends the packet at the cursor of a SEND or RDMA WRITE, and returns the length of its
+// payload. All packets but the last carry exactly the path MTU (IBTA 9.7.3).
 func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 	r := &q.req
 	k := int(r.psn.Sub(e.psn))
 	off := uint32(k * q.mtu)
 	n := min(q.mtu, int(e.length-off))
-	place := 0 // index in the tables above: 1 is first, 2 is last
+	pos := 0 // index in the tables above
 	if k == 0 {
-		place |= 1
+		pos |= 1
 	}
 	last := k == e.count-1
 	if last {
-		place |= 2
+		pos |= 2
 	}
 	table, write := &sendOps, false
 	switch e.wr.Op {
@@ -254,9 +265,12 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 	case rdma.OpWriteImm:
 		table, write = &wrImm, true
 	}
-	p := q.packet(table[place], r.psn)
+	p := q.packet(table[pos], r.psn)
 	r.unasked++
-	if last || r.unasked >= min(ackInterval, max(1, r.window.packets()/4)) || r.inFlight()+1 >= r.window.packets() || r.probing {
+	// AckReq at the end of a message, four times per window, and in the last packet that the
+	// window allows: nothing else could be sent until an ACK arrives.
+	interval := min(ackInterval, max(1, r.window.packets()/4))
+	if last || r.unasked >= interval || r.inFlight()+1 >= r.window.packets() || r.probing {
 		p.AckReq, r.unasked = true, 0
 	}
 	p.Solicited = last && e.wr.Flags&rdma.Solicited != 0 && e.wr.Op != rdma.OpWrite
@@ -278,16 +292,16 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 	return n
 }
 
-// fills notes the first packet at the cursor with n bytes of data, of ours or of the peer's response, that fills the
-// path MTU.
+// fills records the first packet that fills the path MTU: the packet at the cursor, if it or the
+// response that it requests has n bytes of data. See Seen.FullSent.
 func (q *QP) fills(n int) {
 	if n >= q.mtu && !q.seen.FullSent {
 		q.seen.FullSent, q.req.full = true, q.req.psn
 	}
 }
 
-// seek puts the cursor at psn, which is una or behind it, and nothing between them was
-// sent.
+// seek moves the cursor to psn, which is at or behind una. Nothing between una and psn is in flight
+// then.
 func (q *QP) seek(psn wire.PSN) {
 	r := &q.req
 	r.psn, r.reads, r.readPSNs = psn, 0, 0
@@ -298,17 +312,18 @@ func (q *QP) seek(psn wire.PSN) {
 	}
 }
 
-// goBack sends again from the oldest packet that is not acknowledged.
+// goBack retransmits from the oldest packet without acknowledgement (go-back-N). The responder
+// accepts packets in order only (IBTA 9.7.4), so everything behind a loss has to be sent again.
 func (q *QP) goBack(now rdma.Time) {
 	r := &q.req
 	r.probing = false
 	q.seek(r.una)
-	r.rttAt = 0 // an answer could be to either transmission (Karn)
+	r.rttAt = 0 // an ACK could be for either transmission (Karn)
 	r.backAt, r.backPSN = now, r.una
 }
 
-// failRequest completes request i with status, what was before it as flushed,
-// and moves the QP to ERR.
+// failRequest completes request i with status s, those before it as flushed, and moves the QP to
+// ERR (IBTA 9.9.2).
 func (q *QP) failRequest(i int, s rdma.Status, why error) {
 	for range i {
 		q.completeSend(rdma.WRFlushErr)

@@ -9,8 +9,7 @@ import (
 	"github.com/rstored/rstored/rdma/wq"
 )
 
-// message is the kind of message whose first packet has arrived and whose last
-// has not.
+// message is the kind of the message in progress: its first packet has arrived, its last has not.
 type message uint8
 
 const (
@@ -19,44 +18,44 @@ const (
 	writeMessage
 )
 
-// responder is the serving half: what the peer's requests have done so far and
-// what they are still owed.
+// responder is the serving half (IBTA 9.7.4, 9.7.5): the state of the peer's requests, and the
+// responses that are due.
 type responder struct {
-	epsn wire.PSN // the PSN that is expected next
-	told wire.PSN // epsn when the last acknowledgement left
-	msn  uint32   // messages completed, 24 bits
+	epsn  wire.PSN // expected PSN: that of the next request packet
+	acked wire.PSN // epsn when the last acknowledgement was sent
+	msn   uint32   // completed messages, 24 bits (IBTA 9.7.7.1)
 
 	in      message
-	inRecv  bool   // a receive was taken for the message in progress
-	recvOff uint32 // bytes of it that are filled
-	va      uint64 // the rest of an RDMA WRITE
+	inRecv  bool   // the message in progress has a receive
+	recvOff uint32 // bytes of the receive that are filled
+	va      uint64 // the rest of an RDMA WRITE in progress
 	rkey    uint32
 	left    uint32
 	length  uint32
 
-	held    []resource // READs and atomics remembered for replay
-	oldest  int        // index in held that the next one takes
-	active  int        // resources with packets to send
-	ackDue  bool
-	nakDue  bool
-	nak     uint8 // syndrome
-	nakPSN  wire.PSN
-	gap     bool // a NAK for epsn was sent and epsn has not arrived
-	gapSent rdma.Time
-	ahead   wire.PSN // of the last packet that came while there was a gap
-	remind  reminder
-	// notReady: an RNR NAK was sent, and the packet that it refused has not come again. The peer waits, and sends what
-	// follows again by itself.
+	resources []resource // ring: the last READs and atomics, for duplicates
+	oldest    int        // index of the resource to replace next
+	active    int        // resources with packets to send
+	ackDue    bool
+	nakDue    bool
+	nak       uint8 // syndrome of the NAK that is due
+	nakPSN    wire.PSN
+	gap       bool // a NAK for epsn was sent, and epsn has not arrived
+	gapSent   rdma.Time
+	ahead     wire.PSN // of the last packet behind the gap
+	remind    reminder
+	// notReady: an RNR NAK was sent, and the packet that it refused has not arrived again. The
+	// peer retransmits by itself after the RNR timer.
 	notReady bool
 	rate     rate // of READ responses
 }
 
-// resource is a READ or atomic request of the peer, kept until as many later
-// ones have come as the connection allows at once, so that a retransmission
-// can be answered.
+// resource is a READ or atomic request of the peer. The responder remembers as many of the last
+// ones as the connection allows at once (responder resources), so that it can answer a
+// retransmission without executing an atomic twice (IBTA 9.7.5.1.2).
 type resource struct {
 	used, active, atomic bool
-	// answered: the whole answer was sent once.
+	// answered: the whole response was sent once.
 	answered bool
 	psn      wire.PSN // first PSN
 	count    int
@@ -65,46 +64,35 @@ type resource struct {
 	length   uint32
 	value    uint64 // the atomic's result
 
-	start, at, end wire.PSN // of the answer that is being sent
+	start, at, end wire.PSN // of the response being sent: first, next, behind the last
 }
 
 func (r *responder) start(psn wire.PSN, depth int) {
-	*r = responder{epsn: psn, told: psn, held: make([]resource, depth)}
+	*r = responder{epsn: psn, acked: psn, resources: make([]resource, depth)}
 }
 
-// answers reports whether there is something that the peer is owed and may be sent now.
-func (q *QP) answers(now rdma.Time) bool {
-	r := &q.resp
-	if q.cnp.due {
-		return true
-	}
-	if r.active > 0 && q.state != rdma.StateErr {
-		return !r.rate.paced(now)
-	}
-	return r.active > 0 || r.nakDue || r.ackDue
-}
-
-// againGuard is the least time between two NAKs of one PSN.
+// againGuard is the least time between two NAKs for the same PSN.
 const againGuard = 20 * rdma.Microsecond
 
-// nakWith owes the peer a NAK. One that is owed already goes first and this
-// one is not sent: it will come again if it matters.
+// nakWith makes a NAK due. If another NAK is due already, this one is dropped: its cause repeats
+// if it matters.
 func (r *responder) nakWith(syndrome uint8, psn wire.PSN) {
 	if !r.nakDue {
 		r.nakDue, r.nak, r.nakPSN = true, syndrome, psn
 	}
 }
 
-// serve takes a request packet (IBTA 9.7.4), its checks in the order in which
-// the specification has them.
+// serve handles a request packet, with the checks in the order of IBTA 9.7.4.1: PSN, opcode
+// sequence, opcode and length, rights. A packet behind epsn is a duplicate; one ahead shows a
+// loss and causes one NAK per gap.
 func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
 	switch d := p.PSN.Sub(r.epsn); {
 	case d > 0:
 		q.n.RxOutOfSequence++
 		q.missing(now, p.PSN)
-		// A PSN that is not behind the last one says that the peer went back, and that
-		// what it went back to is lost again.
+		// The NAK is sent again if the PSNs begin anew: then the peer went back, and its
+		// retransmission of epsn was lost too.
 		back := r.gap && !p.PSN.After(r.ahead) && now-r.gapSent > againGuard
 		r.ahead = p.PSN
 		if !r.gap || back || p.AckReq && now-r.gapSent > nakGuard {
@@ -139,7 +127,8 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 	q.came(now)
 }
 
-// reserved takes a packet whose opcode the class RC has no meaning for (IBTA 9.7.4.1.5). It can be a request only.
+// reserved handles a packet with a reserved opcode of RC (IBTA 9.7.4.1.5). Only a request can have
+// one.
 func (q *QP) reserved(now rdma.Time, p *wire.Packet) {
 	q.n.DropOpcode++
 	if p.PSN == q.resp.epsn {
@@ -149,7 +138,7 @@ func (q *QP) reserved(now rdma.Time, p *wire.Packet) {
 	}
 }
 
-// inOrder checks the opcode against the message in progress.
+// inOrder checks the opcode against the message in progress (IBTA 9.7.4.1.4).
 func (q *QP) inOrder(op wire.Opcode) bool {
 	if op.Is(wire.Starts) {
 		return q.resp.in == noMessage
@@ -157,7 +146,7 @@ func (q *QP) inOrder(op wire.Opcode) bool {
 	return op.Is(wire.ClassSend) && q.resp.in == sendMessage || op.Is(wire.ClassWrite) && q.resp.in == writeMessage
 }
 
-// refuse answers with a fatal NAK and moves the QP to ERR.
+// refuse makes a fatal NAK due and moves the QP to ERR (IBTA 9.9.3). Transmit still sends the NAK.
 func (q *QP) refuse(p *wire.Packet, nak uint8, what string) {
 	switch nak {
 	case wire.NAKInvalidRequest:
@@ -175,18 +164,18 @@ func (q *QP) refuse(p *wire.Packet, nak uint8, what string) {
 	q.fail(fmt.Errorf("refused a request of %v at PSN %d: %s", q.flow.Dst, p.PSN, what))
 }
 
-// rnr answers that no receive is posted.
+// rnr makes an RNR NAK due: there is no receive for the packet. Nothing of the packet is executed.
 func (q *QP) rnr(now rdma.Time, psn wire.PSN) {
 	syndrome := wire.SyndromeRNR | q.attr.MinRNRTimer&wire.SyndromeValueMask
 	q.n.TxRNR++
 	q.seen.TxRNR.add(syndrome, psn)
 	r := &q.resp
-	r.gap, r.gapSent, r.ahead = true, now, psn // what follows is out of sequence, and known to be
+	r.gap, r.gapSent, r.ahead = true, now, psn // the packets in flight behind it need no NAK
 	r.notReady, r.remind = true, reminder{}
 	r.nakWith(syndrome, psn)
 }
 
-// executed accounts for a request packet that was carried out.
+// executed accounts for a request packet that was executed. It used psns PSNs.
 func (q *QP) executed(p *wire.Packet, psns int) {
 	r := &q.resp
 	r.epsn = r.epsn.Add(psns)
@@ -199,7 +188,8 @@ func (q *QP) executed(p *wire.Packet, psns int) {
 	}
 }
 
-// badLength checks a packet's payload against its place in the message.
+// badLength checks the length of a packet's payload (IBTA 9.7.4.1.6): first and middle packets
+// carry exactly the path MTU, the last 1 byte to the MTU, an only packet 0 bytes to the MTU.
 func (q *QP) badLength(p *wire.Packet) bool {
 	n := len(p.Payload)
 	switch {
@@ -211,6 +201,7 @@ func (q *QP) badLength(p *wire.Packet) bool {
 	return n > q.mtu
 }
 
+// serveSend executes a SEND packet: it copies the payload to the receive of the message.
 func (q *QP) serveSend(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
 	if q.badLength(p) {
@@ -252,6 +243,7 @@ func (q *QP) serveSend(now rdma.Time, p *wire.Packet) {
 	}
 }
 
+// received is the completion of a receive by the last packet of its message.
 func received(p *wire.Packet, op rdma.WCOp, n uint32) rdma.WC {
 	wc := rdma.WC{Op: op, ByteLen: n}
 	if p.Op.Is(wire.HasImm) {
@@ -266,6 +258,9 @@ func received(p *wire.Packet, op rdma.WCOp, n uint32) rdma.WC {
 	return wc
 }
 
+// serveWrite executes an RDMA WRITE packet. The first packet's RETH is checked for the whole
+// message (IBTA 9.7.4.1.3), and the memory again for each packet: the user can invalidate it in
+// between.
 func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
 	n := uint32(len(p.Payload))
@@ -292,15 +287,15 @@ func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 		return
 	}
 	if p.Op.Is(wire.HasImm) && q.noReceive() {
-		// Nothing of this packet is executed. Only its message's first packet
-		// set up the rest of the WRITE, which a retransmission sets up again.
+		// Nothing of this packet is executed. The fields set above from its RETH, if it has
+		// one, are set again by the retransmission.
 		q.rnr(now, p.PSN)
 		return
 	}
 	if n > 0 {
 		dst, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, r.rkey, r.va, n, rdma.RemoteWrite)
 		if st != rdma.Success {
-			q.refuse(p, wire.NAKRemoteAccess, "an RDMA WRITE to memory that was withdrawn")
+			q.refuse(p, wire.NAKRemoteAccess, "an RDMA WRITE to memory that was invalidated")
 			return
 		}
 		copy(dst, p.Payload)
@@ -316,26 +311,29 @@ func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 	}
 }
 
-// hold takes the oldest resource for a new READ or atomic.
-func (q *QP) hold(p *wire.Packet, need rdma.Access) *resource {
+// newResource replaces the oldest resource by one for a new READ or atomic. A peer with more
+// READs and atomics in flight than negotiated gets a NAK "invalid request" (IBTA 9.7.4.1.3).
+func (q *QP) newResource(p *wire.Packet, need rdma.Access) *resource {
 	r := &q.resp
-	if len(r.held) == 0 || q.attr.Access&need == 0 {
+	if len(r.resources) == 0 || q.attr.Access&need == 0 {
 		q.refuse(p, wire.NAKInvalidRequest, fmt.Sprintf("%v is not allowed on the queue pair", p.Op))
 		return nil
 	}
-	h := &r.held[r.oldest]
+	h := &r.resources[r.oldest]
 	if h.active && h.answered {
-		// It is repeated for a duplicate that came late: who asks for more has it all.
+		// The response is being repeated for a late duplicate. The peer has all of it, or it
+		// could not send a new request.
 		r.active--
 	} else if h.active {
-		q.refuse(p, wire.NAKInvalidRequest, fmt.Sprintf("more than %d READs and atomics at once", len(r.held)))
+		q.refuse(p, wire.NAKInvalidRequest, fmt.Sprintf("more than %d READs and atomics at once", len(r.resources)))
 		return nil
 	}
-	r.oldest = (r.oldest + 1) % len(r.held)
+	r.oldest = (r.oldest + 1) % len(r.resources)
 	*h = resource{used: true}
 	return h
 }
 
+// serveRead starts the response to a READ request. It is sent by transmitResponses.
 func (q *QP) serveRead(p *wire.Packet) {
 	r := &q.resp
 	if p.RETH.Len > MessageMax {
@@ -348,19 +346,20 @@ func (q *QP) serveRead(p *wire.Packet) {
 			return
 		}
 	}
-	h := q.hold(p, rdma.RemoteRead)
+	h := q.newResource(p, rdma.RemoteRead)
 	if h == nil {
 		return
 	}
 	h.psn, h.va, h.rkey, h.length = p.PSN, p.RETH.VA, p.RETH.RKey, p.RETH.Len
 	h.count = q.packets(h.length)
 	ask := p.AckReq
-	p.AckReq = false // its response is its acknowledgement
+	p.AckReq = false // the response is the acknowledgement
 	q.executed(p, h.count)
 	p.AckReq = ask
 	r.activate(h, h.psn, h.psn.Add(h.count))
 }
 
+// activate makes the response packets from to end-1 of a resource due.
 func (r *responder) activate(h *resource, from, end wire.PSN) {
 	if !h.active {
 		h.active = true
@@ -369,6 +368,8 @@ func (r *responder) activate(h *resource, from, end wire.PSN) {
 	h.start, h.at, h.end = from, from, end
 }
 
+// serveAtomic executes a CompareSwap or FetchAdd and remembers its result . Atomics are atomic
+// with respect to other requests of the same loop only, not to the processor.
 func (q *QP) serveAtomic(p *wire.Packet) {
 	r := &q.resp
 	if p.Atomic.VA&7 != 0 {
@@ -380,7 +381,7 @@ func (q *QP) serveAtomic(p *wire.Packet) {
 		q.refuse(p, wire.NAKRemoteAccess, "an atomic on memory it may not change")
 		return
 	}
-	h := q.hold(p, rdma.RemoteAtomic)
+	h := q.newResource(p, rdma.RemoteAtomic)
 	if h == nil {
 		return
 	}
@@ -396,169 +397,4 @@ func (q *QP) serveAtomic(p *wire.Packet) {
 	q.executed(p, 1)
 	p.AckReq = ask
 	r.activate(h, h.psn, h.psn.Add(1))
-}
-
-// duplicate answers a request that was executed before: it is acknowledged, a
-// READ is read again, an atomic's result is repeated (IBTA 9.7.5.1.2).
-func (q *QP) duplicate(now rdma.Time, p *wire.Packet) {
-	q.n.RxDuplicate++
-	r := &q.resp
-	if p.Op.Is(wire.ClassSend) || p.Op.Is(wire.ClassWrite) {
-		r.ackDue = true
-		q.cameAgain(now)
-		return
-	}
-	if r.remind.on {
-		q.remindLater(now)
-	}
-	for i := range r.held {
-		h := &r.held[i]
-		d := int(p.PSN.Sub(h.psn))
-		if !h.used || d < 0 || d >= h.count {
-			continue
-		}
-		if h.atomic {
-			if p.Op != wire.ReadRequest {
-				r.activate(h, h.psn, h.psn.Add(1))
-				return
-			}
-			break
-		}
-		off := uint64(d) * uint64(q.mtu)
-		if p.Op != wire.ReadRequest || p.RETH.RKey != h.rkey || p.RETH.VA != h.va+off || uint64(p.RETH.Len)+off > uint64(h.length) {
-			break
-		}
-		// A peer that asks for little at a time keeps to what the network takes by that.
-		if h.at.Sub(p.PSN) > repeatMax {
-			r.rate.lost(now)
-		}
-		r.activate(h, p.PSN, p.PSN.Add(q.packets(p.RETH.Len)))
-		return
-	}
-	q.n.RxDuplicateNoResource++
-}
-
-// repeatMax is how many packets may be asked for again before that says that the network
-// does not take them.
-const repeatMax = 32
-
-// transmitResponses sends what the peer is owed, in PSN order: READ data and
-// atomic results, then the acknowledgement or NAK, which acknowledges all
-// before it and so must not overtake them.
-func (q *QP) transmitResponses(now rdma.Time, b *wire.Batch, budget int) int {
-	r := &q.resp
-	if q.cnp.due && budget > 0 && !b.Full() {
-		q.notify(b)
-		budget--
-	}
-	for r.active > 0 && q.state != rdma.StateErr {
-		h := r.first()
-		for ; h.at != h.end; budget-- {
-			if budget == 0 || b.Full() || r.rate.paced(now) {
-				return budget
-			}
-			if q.respond(now, h, b) {
-				continue
-			}
-			if q.state == rdma.StateErr {
-				return budget
-			}
-			h.at = h.end // the answer ends here
-			break
-		}
-		h.active, h.answered = false, true
-		r.active--
-	}
-	if q.state == rdma.StateErr {
-		r.active = 0
-	}
-	if (r.nakDue || r.ackDue) && budget > 0 && !b.Full() {
-		if r.remind.due && r.nakDue && budget > 1 && b.Room() > 1 {
-			// rdma_rxe heeds a second NAK only after an ACK.
-			p := q.packet(wire.Acknowledge, r.epsn.Add(-1))
-			p.AETH = wire.AETH{Syndrome: wire.SyndromeAck, MSN: r.msn}
-			q.put(b, p, nil)
-			budget--
-		}
-		r.remind.due = false
-		p := q.packet(wire.Acknowledge, r.epsn.Add(-1))
-		p.AETH = wire.AETH{Syndrome: wire.SyndromeAck, MSN: r.msn}
-		if r.nakDue {
-			p.PSN, p.AETH.Syndrome = r.nakPSN, r.nak
-		}
-		q.put(b, p, nil)
-		r.nakDue, r.ackDue, r.told = false, false, r.epsn
-		budget--
-	}
-	return budget
-}
-
-// ackSpan is the number of request packets whose acknowledgement does not wait.
-const ackSpan = 16
-
-// OwesAck reports whether all there is to send is an acknowledgement of few packets. It
-// may wait a moment: one that is sent then stands for those that came due meanwhile. It does not wait while packets are
-// missing, as the peer may have stopped until it comes.
-func (q *QP) OwesAck(now rdma.Time) bool {
-	r := &q.resp
-	return r.ackDue && !r.nakDue && !r.remind.on && r.active == 0 && !q.cnp.due && q.state == rdma.StateRTS &&
-		r.epsn.Sub(r.told) < ackSpan && !q.canSend(now)
-}
-
-// first is the active resource with the lowest PSN.
-func (r *responder) first() *resource {
-	var best *resource
-	for i := range r.held {
-		if h := &r.held[i]; h.active && (best == nil || h.at.Before(best.at)) {
-			best = h
-		}
-	}
-	return best
-}
-
-var readOps = [...]wire.Opcode{wire.ReadRespMiddle, wire.ReadRespFirst, wire.ReadRespLast, wire.ReadRespOnly}
-
-// respond sends one packet of a READ response, or an atomic's result. The
-// region is checked for each packet: it may have been withdrawn meanwhile.
-func (q *QP) respond(now rdma.Time, h *resource, b *wire.Batch) bool {
-	aeth := wire.AETH{Syndrome: wire.SyndromeAck, MSN: q.resp.msn}
-	if h.atomic {
-		p := q.packet(wire.AtomicAck, h.at)
-		p.AETH, p.AtomicAck = aeth, h.value
-		q.put(b, p, nil)
-		h.at = h.end
-		return true
-	}
-	off := uint32(h.at.Sub(h.psn)) * uint32(q.mtu)
-	n := min(uint32(q.mtu), h.length-off)
-	parts := q.parts[:0]
-	if n > 0 {
-		data, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, h.rkey, h.va+uint64(off), n, rdma.RemoteRead)
-		switch {
-		case st == rdma.Success:
-		case h.answered:
-			// The requester had the answer, or our user would not have withdrawn the
-			// memory: the request is a late duplicate, and not worth the connection.
-			q.n.RxDuplicateNoResource++
-			return false
-		default:
-			q.refuse(&wire.Packet{PSN: h.at}, wire.NAKRemoteAccess, "a READ of memory that was withdrawn")
-			return false
-		}
-		parts = append(parts, data)
-	}
-	place := 0
-	if h.at == h.start {
-		place |= 1
-	}
-	if h.at.Add(1) == h.end {
-		place |= 2
-	}
-	p := q.packet(readOps[place], h.at)
-	p.AETH = aeth
-	q.put(b, p, parts)
-	q.resp.rate.sent(now, int(n))
-	h.at = h.at.Add(1)
-	q.n.TxBytesReadResponse += uint64(n)
-	return true
 }

@@ -11,7 +11,8 @@ type SRQ = wq.SRQ
 // NewSRQ makes an SRQ for up to depth receives of up to sges elements.
 func NewSRQ(depth, sges int) *SRQ { return wq.NewSRQ(depth, sges, sgeMax) }
 
-// noReceive reports whether no receive waits for a message that begins.
+// noReceive reports whether there is no receive for the message that begins. A SEND and an RDMA
+// WRITE with immediate need one.
 func (q *QP) noReceive() bool {
 	if q.cfg.SRQ != nil {
 		return q.cfg.SRQ.Len() == 0
@@ -19,7 +20,7 @@ func (q *QP) noReceive() bool {
 	return q.rq.Len() == 0
 }
 
-// takeRecv takes a receive for the message that begins. The caller has seen that there is one.
+// takeRecv takes a receive for the message that begins. The caller has checked that there is one.
 func (q *QP) takeRecv() *wq.Recv {
 	if q.cfg.SRQ != nil {
 		q.cfg.SRQ.Take(&q.cur)
@@ -30,7 +31,8 @@ func (q *QP) takeRecv() *wq.Recv {
 	return &q.cur
 }
 
-// completeRecv completes the receive that was taken with wc, whose ID it fills in.
+// completeRecv completes the receive of the message in progress with wc, and sets its ID. The
+// memory of the receive is the user's again.
 func (q *QP) completeRecv(wc rdma.WC) {
 	q.resp.inRecv = false
 	wc.ID, wc.QPN = q.cur.ID, q.cfg.Num

@@ -2,59 +2,60 @@ package rc
 
 import "github.com/rstored/rstored/rdma"
 
-// window bounds packets that are under way: those of SENDs and RDMA WRITEs, or those of
-// the READ responses that were asked for. An Ethernet without priority flow control drops
-// what its queues cannot take, and to go back N over and over makes it worse; so the
-// window shrinks at a loss, and where switches mark packets before they have to drop
-// them, at a congestion notification, and grows without either.
+// window is a congestion window. It bounds the packets in flight: those of SENDs and RDMA WRITEs,
+// or those of the READ responses that were requested.
 //
-// A short round trip that is as short as it ever was says that no queue has grown: then
-// there is room, the window grows by a share of itself, and a loss is more likely damage
-// than congestion and costs little. With a queue it is as in TCP (RFC 5681): a step in a
-// round trip, and half at a loss. Notifications are answered as DCTCP answers marks (RFC
-// 8257 section 3.3): by a share that grows with how many round trips bring one.
+// An Ethernet without priority flow control drops what its queues cannot take, and go-back-N makes
+// this worse: each loss sends a whole window again. So the window shrinks at a loss, and at a
+// congestion notification before there is a loss, and grows otherwise.
+//
+//   - While the round trip is as short as it ever was, no queue has grown. Then the window grows by
+//     a share of itself, and a loss is probably damage and costs little.
+//   - With a queue it behaves as in TCP (RFC 5681): one step per round trip, half at a loss.
+//   - Notifications are answered as DCTCP answers marks (RFC 8257 section 3.3): the window
+//     shrinks by a share that grows with the share of round trips that have one.
 type window struct {
 	size      int // packets, in units of windowUnit
-	most      int
-	threshold int // below it the window doubles in a round trip
+	most      int // bound of size
+	threshold int // slow start threshold: below it the window doubles in a round trip
 	arrived   int // packets times their step, since it grew
-	before    int // size when the peer fell silent, 0 if it speaks
-	mild      int // losses that may be taken for damage until the next half
+	before    int // size before a timeout; 0 if there was none since the last response
+	mild      int // losses that may still be taken for damage
 	fixed     bool
 
-	alpha   int       // share of the round trips with a notification, of alphaOne
-	decayed rdma.Time // up to when alpha is
-	cutAt   rdma.Time // 0 = never
+	alpha   int       // share of the round trips with a notification, in units of 1/alphaOne
+	decayed rdma.Time // the time of alpha
+	cutAt   rdma.Time // of the last reduction; 0 = never
 }
 
 const (
-	// windowUnit is a packet. Where many share a queue each has less than one in a round
-	// trip; pacing sees to that.
+	// windowUnit is the size of one packet. When many connections share a queue, each may have
+	// less than one packet per round trip; pacing makes that possible.
 	windowUnit = 16
-	// windowMin is the least number of packets that are let out: a loss of the first is
-	// noticed by the one behind. sizeMin is the least size.
+	// windowMin is the least number of packets in flight: the second one shows the loss of the
+	// first. sizeMin is the least size.
 	windowMin = 2
 	sizeMin   = windowUnit / 4
-	// windowStart is what a connection begins with; it doubles until the first loss.
+	// windowStart is the initial window in packets; it doubles until the first loss.
 	windowStart = 64
 
 	alphaOne   = 1 << 10
 	alphaShift = 4 // a round trip moves alpha by a sixteenth
 
-	// growStep is what the window grows by in a round trip. growShift and damageShift are
-	// the shares of it that it grows by, and loses by a loss, when there is no queue.
+	// growStep is the growth per round trip. Without a queue, growShift and damageShift are the
+	// shares by which the window grows per round trip and shrinks by a loss.
 	growStep    = windowUnit / 2
 	growShift   = 4
 	damageShift = 3
-	// mildMax is how many losses in a row may be taken for damage. After a half the round
-	// trip is as short as it can be made, and shows whether there was a queue.
+	// mildMax is the number of losses in a row that may be taken for damage. Then the window is
+	// halved once; the round trip after that shows whether there was a queue.
 	mildMax = 15
 
 	// cutGap is the least time between two reductions.
 	cutGap = 50 * rdma.Microsecond
 )
 
-// start begins with a window of at most so many packets.
+// start initializes a window of at most most packets.
 func (w *window) start(most int, fixed bool) {
 	most *= windowUnit
 	*w = window{size: min(windowStart*windowUnit, most), most: most, threshold: most, fixed: fixed, alpha: alphaOne}
@@ -63,15 +64,15 @@ func (w *window) start(most int, fixed bool) {
 	}
 }
 
-// packets is how many may be under way.
+// packets is how many packets may be in flight.
 func (w *window) packets() int { return max(w.size/windowUnit, min(windowMin, w.most/windowUnit)) }
 
-// limited reports whether the network has shown that it takes less than the most.
+// limited reports whether congestion has reduced the window below its bound.
 func (w *window) limited() bool { return w.size < w.most }
 
-// grow takes n packets that have arrived.
+// grow handles the acknowledgement of n packets.
 func (w *window) grow(n int, queued bool) {
-	n = min(n, w.packets()) // after a silence it may be all that was sent before
+	n = min(n, w.packets()) // after a timeout one ACK can be for all that was in flight before
 	switch {
 	case w.size >= w.most:
 	case w.size < w.threshold:
@@ -88,8 +89,8 @@ func (w *window) grow(n int, queued bool) {
 	}
 }
 
-// cut reports whether the window may be reduced now: what happens within one round trip
-// has one cause.
+// cut reports whether the window may be reduced now. All losses and marks within one round trip
+// have one cause, and reduce it once.
 func (w *window) cut(now, rtt rdma.Time) bool {
 	if w.fixed || w.cutAt != 0 && now-w.cutAt < max(rtt, cutGap) {
 		return false
@@ -103,7 +104,7 @@ func (w *window) reduce(by int) {
 	w.threshold, w.arrived = w.size, 0
 }
 
-// lost takes the loss of a packet that the peer tells of.
+// lost handles the loss of a packet that a NAK or a missing response shows.
 func (w *window) lost(now, rtt rdma.Time, queued bool) {
 	if !w.cut(now, rtt) {
 		return
@@ -117,7 +118,7 @@ func (w *window) lost(now, rtt rdma.Time, queued bool) {
 	w.reduce(w.size >> damageShift)
 }
 
-// marked takes a congestion notification, and reports whether it reduced the window.
+// marked handles a congestion notification, and reports whether it reduced the window.
 func (w *window) marked(now, rtt rdma.Time) bool {
 	if !w.cut(now, rtt) {
 		return false
@@ -128,7 +129,7 @@ func (w *window) marked(now, rtt rdma.Time) bool {
 	return true
 }
 
-// decay lets alpha shrink for the round trips since the last notification.
+// decay reduces alpha for the round trips since the last notification.
 func (w *window) decay(now, rtt rdma.Time) {
 	gap := max(rtt, cutGap)
 	if w.decayed == 0 {
@@ -140,7 +141,7 @@ func (w *window) decay(now, rtt rdma.Time) {
 	w.decayed = now
 }
 
-// silent is called when nothing was heard for a while.
+// silent is called at a retransmission timeout.
 func (w *window) silent() {
 	if w.fixed {
 		return
@@ -150,8 +151,8 @@ func (w *window) silent() {
 	w.size, w.arrived = min(windowMin*windowUnit, w.size), 0
 }
 
-// spoke is called when something is heard again. If that acknowledges all, the peer was
-// only slow, and nothing was lost.
+// spoke is called at progress. If it is the first after a timeout and acknowledges all packets, the
+// peer was only slow and nothing was lost: the window is restored.
 func (w *window) spoke(all bool) {
 	if w.before != 0 && all {
 		w.size, w.threshold = w.before, w.most
