@@ -119,15 +119,16 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 		fmt.Errorf("%v answered with %s (NAK %#x at PSN %d)", q.flow.Dst, what, syndrome, p.PSN))
 }
 
-// A NIC that makes wrong UDP segments delivers the first packet of each retransmitted run, and loses
-// the rest. Each loss is then right behind the packet that was sent again. Random losses are rarely
-// that close to each other so many times in a row.
+// A NIC that makes wrong UDP segments delivers the first packet of each retransmitted run, and
+// loses the rest. Each loss is then right behind the packet that was sent again. Random losses
+// are rarely that close to each other so many times in a row.
 const (
 	stutterStep = 2
 	stutterMax  = 16
 )
 
-// Stutters reports, once, whether requests are lost as if only the first of several segments arrives.
+// Stutters reports, once, whether requests are lost as if only the first of several segments
+// arrives.
 func (q *QP) Stutters() bool {
 	if q.req.stutter < stutterMax {
 		return false
