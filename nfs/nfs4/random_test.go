@@ -87,6 +87,7 @@ var actKinds = []struct {
 	{"reboot", 1},
 	{"pass", 6},
 	{"restart", 1},
+	{"handover", 1},
 	{"reclaim", 6},
 	{"complete", 3},
 	{"version 3", 8},
@@ -186,6 +187,8 @@ type randomWorld struct {
 	trace []string
 	done  map[string]int
 	deleg bool
+	// callees are the connections that were bound to sessions for callbacks.
+	callees []*callee
 }
 
 func play(t *testing.T, seed uint64, acts []act) (*randomWorld, error) {
@@ -385,6 +388,9 @@ func (w *randomWorld) do(c *modelClient, kind string) {
 		w.pass()
 	case "restart":
 		w.restart()
+	case "handover":
+		w.succeed(w.callees...)
+		w.startHosts()
 	case "complete":
 		if c.minor > 0 && len(c.sessions) > 0 {
 			w.run(c, w.completePiece(c))
@@ -539,6 +545,7 @@ func (w *randomWorld) newSession(c *modelClient) {
 	}
 	if w.deleg {
 		c.back = newCallee(w.j)
+		w.callees = append(w.callees, c.back)
 	}
 	st, p := w.one(c, OpCreateSession, createOp(c.pending, seq, 2))
 	w.expect("CREATE_SESSION", st, nil, nil)
@@ -1114,7 +1121,7 @@ func (w *randomWorld) lockPiece(c *modelClient, byOpen bool, id state.Stateid, s
 		return must, may
 	}
 	p.bad = func(st nfs.Status, p *reply) {
-		if l != nil && byOpen && !slices.Contains(staying, st) && c.lockers[locker] != nil {
+		if l != nil && byOpen && t.owners != nil && !slices.Contains(staying, st) && c.lockers[locker] != nil {
 			c.lockers[locker].seq, c.lockers[locker].last = l.seq, nil
 		}
 		if st == nfs.ErrDenied {

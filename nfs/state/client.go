@@ -273,6 +273,16 @@ func (s *Server) remove(c *Client) {
 	}
 }
 
+// give ends a client whose lease has run out, so that others get what it has. It reports false if the list of clients that
+// may reclaim cannot be written: then they have to wait, as the client could reclaim after a restart what they had.
+func (s *Server) give(c *Client) bool {
+	if !c.delist() {
+		return false
+	}
+	s.remove(c)
+	return true
+}
+
 // release gives up what a client has. Calls of it that are under way find out.
 func (c *Client) release() {
 	c.mu.Lock()
@@ -377,6 +387,6 @@ func (s *Server) sweepOf(now time.Time, useless func(c *Client) bool) {
 	}
 	s.mu.Unlock()
 	for _, c := range gone {
-		s.remove(c)
+		s.give(c)
 	}
 }

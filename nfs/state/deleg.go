@@ -180,7 +180,9 @@ func (s *Server) settle(k *clash) bool {
 		d.c.revoke(d)
 	}
 	for _, c := range k.gone {
-		s.remove(c)
+		if !s.give(c) {
+			k.wait = true
+		}
 	}
 	if k.wait {
 		s.delegs.denied.Add(1)

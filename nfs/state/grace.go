@@ -153,23 +153,22 @@ func (c *Client) succeed(old *Client) {
 	}
 }
 
-// delist has a client forgotten whose state is gone, unless another start of it has taken its place in the list. If that cannot be written down it
-// is gone all the same: the worst is a client that waits in the next grace period.
-func (c *Client) delist() {
+// delist has a client forgotten whose state is gone, unless another start of it has taken its place in the list. It reports
+// false if that cannot be written down.
+func (c *Client) delist() bool {
 	if !c.listed.Load() {
-		return
+		return true
 	}
 	g := &c.s.grace
 	g.still.RLock()
 	defer g.still.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.list[c.owner] != c {
-		return
+	if g.list[c.owner] == c && g.remove(c.owner) != nil {
+		return false
 	}
-	if g.remove(c.owner) != nil {
-		delete(g.list, c.owner)
-	}
+	c.listed.Store(false)
+	return true
 }
 
 // StandStill has nobody change the list of clients that may reclaim, until it is taken back:

@@ -2,6 +2,7 @@ package state
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -209,6 +210,49 @@ func TestEdgeConditions(t *testing.T) {
 		s = d.boot(8, late)
 		if _, st := tryOpen(arrive(t, s, late, "a"), late, true, 0); st != nfs.ErrNoGrace {
 			t.Errorf("a reclaims: %v", st)
+		}
+	})
+	t.Run("lost by silence, and that cannot be written down", func(t *testing.T) {
+		var d disk
+		s := d.boot(7, begin)
+		a := arrive(t, s, begin, "a")
+		_ = a.ReclaimComplete()
+		got, _ := tryOpen(a, begin, false, 0)
+		if st := tryLock(a, begin, got.ID, false); st != nfs.OK {
+			t.Fatal(st)
+		}
+		b := arrive(t, s, late, "b")
+		_ = b.ReclaimComplete()
+		if _, st := b.Open(late, &Open{Owner: []byte("p"), File: fileB, Access: Both}); st != nfs.OK {
+			t.Fatal(st)
+		}
+		d.fails = true
+		const wait = nfs.ErrJukebox
+		if _, st := tryOpen(b, late, false, Both); st != wait {
+			t.Errorf("OPEN: %v", st)
+		}
+		if st := s.Reserve(late, fileA, lock.Owner{Client: "10.0.0.1 host", ID: "x"}, netip.Addr{}, Read, Both); st != wait {
+			t.Errorf("SHARE: %v", st)
+		}
+		mine, st := tryOpen(b, late, false, 0)
+		if st != nfs.OK {
+			t.Fatal(st)
+		}
+		if st := tryLock(b, late, mine.ID, false); st != wait {
+			t.Errorf("LOCK: %v", st)
+		}
+		if _, st := b.TestLock(late, &Lock{Owner: []byte("l"), File: fileA, Range: Range{0, 1}, Exclusive: true}); st != wait {
+			t.Errorf("LOCKT: %v", st)
+		}
+		if s.Silent(late, a.name) {
+			t.Error("a lock of version 3 took its place")
+		}
+		if n := s.Counts(); n.Clients != 2 || n.Locks != 1 || !slices.Equal(d.list, []string{"a", "b"}) {
+			t.Errorf("%+v, %q", n, d.list)
+		}
+		d.fails = false
+		if st := tryLock(b, late, mine.ID, false); st != nfs.OK || !slices.Equal(d.list, []string{"b"}) {
+			t.Errorf("LOCK: %v, %q", st, d.list)
 		}
 	})
 	t.Run("lost by a grace period", func(t *testing.T) {

@@ -104,10 +104,7 @@ func (s *Server) silent(now time.Time, h *lock.Lock) *Client {
 // protocol's, if it has not been heard of for a lease, and reports whether it did.
 func (s *Server) Silent(now time.Time, client string) bool {
 	c := s.silent(now, &lock.Lock{Owner: lock.Owner{Client: client}})
-	if c != nil {
-		s.remove(c)
-	}
-	return c != nil
+	return c != nil && s.give(c)
 }
 
 // Lock is LOCK (section 18.10.3). It never waits.
@@ -129,7 +126,9 @@ func (c *Client) Lock(now time.Time, a *Lock) (Stateid, *Denied, nfs.Status) {
 		}
 		if st == nfs.ErrDenied {
 			if victim := c.s.silent(now, &holder); victim != nil && victim != c {
-				c.s.remove(victim)
+				if !c.s.give(victim) {
+					return id, nil, nfs.ErrJukebox
+				}
 				continue
 			}
 			return id, denied(&holder), st
@@ -208,7 +207,9 @@ func (c *Client) TestLock(now time.Time, a *Lock) (*Denied, nfs.Status) {
 		if victim == nil || victim == c {
 			return denied(&holder), nfs.ErrDenied
 		}
-		c.s.remove(victim)
+		if !c.s.give(victim) {
+			return nil, nfs.ErrJukebox
+		}
 	}
 }
 

@@ -260,7 +260,7 @@ func (s *Server) relieve(now time.Time, a *account, stranger bool, n int64, exce
 		}
 	}
 	for _, c := range gone {
-		s.remove(c)
+		s.give(c)
 	}
 }
 

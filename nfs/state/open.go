@@ -97,7 +97,9 @@ func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
 			}
 			return res, st
 		}
-		c.s.remove(victim)
+		if !c.s.give(victim) {
+			return Opened{}, nfs.ErrJukebox
+		}
 	}
 }
 

@@ -69,7 +69,9 @@ func (s *Server) Denied(now time.Time, f lock.File, host netip.Addr, write, mayW
 		case !denier.expired(now), !mayWait:
 			return true
 		}
-		s.remove(denier)
+		if !s.give(denier) {
+			return true
+		}
 	}
 }
 
@@ -103,7 +105,9 @@ func (s *Server) Reserve(now time.Time, f lock.File, owner lock.Owner, host neti
 		st, victim, k := s.reserve(now, f, &want)
 		switch {
 		case victim != nil:
-			s.remove(victim)
+			if !s.give(victim) {
+				return nfs.ErrJukebox
+			}
 		case k.wait || len(k.revoke)+len(k.gone) > 0:
 			if !s.settle(&k) {
 				return nfs.ErrJukebox

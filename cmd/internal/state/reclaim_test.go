@@ -119,7 +119,6 @@ type member struct {
 	id      uint64
 	session []byte
 	seq     uint32
-	owners  int // open-owners used so far, in version 4.0
 }
 
 func (m *member) ok(d xdr.Decoder, st nfs.Status) xdr.Decoder {
