@@ -149,6 +149,7 @@ func testPageEnds(t *testing.T, open Provider) {
 					if want := src.Bytes()[from : from+n]; !bytes.Equal(dst.Bytes()[to:to+n], want) || !bytes.Equal(back.Bytes()[at:at+n], want) {
 						t.Errorf("%d bytes, %d of them before the end of a page: %x is there and %x here, not %x", n, before, dst.Bytes()[to:to+n], back.Bytes()[at:at+n], want)
 					}
+					settle(p.b) // the loop of b writes there next
 				}
 			}
 		})
