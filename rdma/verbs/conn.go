@@ -66,6 +66,9 @@ func (i *ident) destroy() {
 	i.id = nil
 }
 
+// setAckTimeout sets the code of the ACK timeout of the connection, and of the one that its REQ will name.
+func (i *ident) setAckTimeout(code uint8) { C.rs_set_ack_timeout(i.id, C.uint8_t(code)) }
+
 func (i *ident) route() (r C.struct_rs_route) {
 	C.rs_route(i.id, &r)
 	return r
@@ -723,7 +726,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 		}
 	}
 	if !r.l.dev.iwarp {
-		C.rs_set_ack_timeout(r.id.id, ackTimeout) // kernels before 5.1 take what the REQ names
+		r.id.setAckTimeout(ackTimeout) // kernels before 5.1 take what the REQ names
 	}
 	x := param(&c.params)
 	defer C.free(unsafe.Pointer(x.private_data))
