@@ -219,7 +219,7 @@ func (c *Client) event(_ rdma.Conn, e rdma.ConnEvent) {
 		c.info.Store(&ClientInfo{
 			Remote: c.conn.Remote(), Local: c.conn.Local(), InlineIn: c.inlineIn, InlineOut: c.inlineOut, PathMTU: e.PathMTU,
 		})
-		c.probe.start(c.conn, clientProbe, func() bool { return !c.closed && c.inflight > 0 })
+		c.probe.start(c.conn, clientProbe, func() bool { return !c.closed && c.inflight > 0 }, c.fail)
 		c.up(nil)
 	default:
 		err := e.Err

@@ -288,7 +288,7 @@ func (c *serverConn) event(_ rdma.Conn, e rdma.ConnEvent) {
 		c.l.cfg.Logger.Info("client connected", "peer", c.peer.Addr.String(), "inline", c.inlineOut,
 			"read_depth", c.ords.Load(), "remote_invalidation", c.peerInval)
 		c.raiseInitial()
-		c.probe.start(c.conn, serverProbe, func() bool { return !c.dead })
+		c.startProbe()
 	default:
 		c.countFailure()
 		if e.Err != nil {
@@ -320,6 +320,11 @@ func (c *serverConn) disconnect() {
 	}
 	c.dead = true
 	c.conn.Disconnect()
+}
+
+// startProbe has the connection end when its client is lost.
+func (c *serverConn) startProbe() {
+	c.probe.start(c.conn, serverProbe, func() bool { return !c.dead }, func(why error) { c.fail(errSendFailed, why) })
 }
 
 // drain ends the connection as soon as no call is in progress.

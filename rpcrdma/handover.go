@@ -275,7 +275,7 @@ func (l *Listener) restore(restorer rdma.Restorer, loop rdma.Loop, k *snapshotCo
 	}
 	c.adopt(conn)
 	if k.Established {
-		c.probe.start(conn, serverProbe, func() bool { return !c.dead })
+		c.startProbe()
 	}
 	l.mu.Lock()
 	l.conns[c] = struct{}{}

@@ -1,6 +1,10 @@
 package rpcrdma
 
-import "github.com/rstored/rstored/rdma"
+import (
+	"errors"
+
+	"github.com/rstored/rstored/rdma"
+)
 
 // A reliable connection detects a lost peer only when it sends: a request that is not acknowledged
 // fails. A side that only waits detects nothing. A client whose call was acknowledged would wait
@@ -15,7 +19,14 @@ const (
 	// is the same for a server, with or without calls.
 	clientProbe = 5 * rdma.Second
 	serverProbe = 60 * rdma.Second
+
+	// probeLimit is how long a probe may go unanswered. It is longer than a queue pair repeats a request with the largest
+	// ACK timeout that is used. But a device may repeat for ever: rdma_rxe does for the retry count 7, which the
+	// peer names in its REQ.
+	probeLimit = 180 * rdma.Second
 )
+
+var errSilent = errors.New("the peer has answered nothing for three minutes")
 
 // prober probes one connection. It belongs to the connection's loop.
 type prober struct {
@@ -24,12 +35,14 @@ type prober struct {
 	wanted   func() bool // whether the silence matters
 	progress bool        // a work request completed since the last tick
 	probing  bool        // a probe is in flight; at most one is
+	waited   rdma.Time   // for that probe, without progress
+	lost     func(error) // ends the connection
 	cancel   func()
 }
 
 // start starts the ticks of an established connection.
-func (p *prober) start(conn rdma.Conn, every rdma.Time, wanted func() bool) {
-	p.conn, p.every, p.wanted = conn, every, wanted
+func (p *prober) start(conn rdma.Conn, every rdma.Time, wanted func() bool, lost func(error)) {
+	p.conn, p.every, p.wanted, p.lost = conn, every, wanted, lost
 	p.cancel = conn.Loop().After(every, p.tick)
 }
 
@@ -37,9 +50,20 @@ func (p *prober) tick() {
 	p.cancel = p.conn.Loop().After(p.every, p.tick)
 	progress := p.progress
 	p.progress = false
-	if progress || p.probing || !p.wanted() {
+	if progress {
+		p.waited = 0
 		return
 	}
+	if p.probing {
+		if p.waited += p.every; p.waited >= probeLimit {
+			p.lost(errSilent)
+		}
+		return
+	}
+	if !p.wanted() {
+		return
+	}
+	p.waited = 0
 	wr := rdma.SendWR{ID: workID(idProbe, 0), Op: rdma.OpWrite, Flags: rdma.Signaled}
 	p.probing = p.conn.QP().PostSend([]rdma.SendWR{wr}) == nil
 }
