@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 )
 
 // anchor is what a heading is linked by, as GitHub makes it.
@@ -50,4 +51,32 @@ func TestDocumentedAnchors(t *testing.T) {
 	if n == 0 {
 		t.Error("there is no link to a section; is the documentation still being read?")
 	}
+}
+
+// wide are pages that a program writes, and the list of changes.
+var wide = []string{"docs/bench", "docs/interop.md", "docs/monitoring.md", "CHANGELOG.md"}
+
+// TestDocumentedWidth: lines of the documentation have at most 120 characters, tables and examples apart.
+func TestDocumentedWidth(t *testing.T) {
+	const most = 120
+	eachDoc(t, func(name, text string) {
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range wide {
+			if under(filepath.ToSlash(rel), w) {
+				return
+			}
+		}
+		code := false
+		for i, line := range strings.Split(text, "\n") {
+			switch {
+			case strings.HasPrefix(strings.TrimSpace(line), "```"):
+				code = !code
+			case !code && !strings.HasPrefix(line, "|") && utf8.RuneCountInString(line) > most:
+				t.Errorf("%s:%d has %d characters", rel, i+1, utf8.RuneCountInString(line))
+			}
+		}
+	})
 }
