@@ -162,7 +162,7 @@ var settings = []Setting{
 		Key:         "state_dir",
 		DefaultText: "root: `/var/lib/rstored`; others: `$XDG_STATE_HOME/rstored` or `~/.local/state/rstored`",
 		Usage:       "`DIR` of the state that must survive a restart",
-		Text:        "directory of the state that must survive a restart. Under systemd the default is `$STATE_DIRECTORY`",
+		Text:        "directory of the state that must survive a restart, which nobody else owns or can write. Under systemd the default is `$STATE_DIRECTORY`",
 		field:       func(c *Config) any { return &c.StateDir },
 	},
 	{

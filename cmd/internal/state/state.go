@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/safepath"
 	"github.com/rstored/rstored/nfs/nlm"
 )
 
@@ -92,6 +93,13 @@ var ErrBusy = errors.New("another rstored is using this state directory")
 func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	abs, err := filepath.Abs(dir)
+	if err == nil {
+		err = safepath.Check(abs, uint32(os.Geteuid()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w; others could put exports and a key of theirs there", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -180,3 +180,46 @@ func TestLockClients(t *testing.T) {
 		must(t, s.Close())
 	}
 }
+
+// TestOthersDirectory: a directory that others can change is no state directory, as they could put exports there, and the
+// key that handles are made with.
+func TestOthersDirectory(t *testing.T) {
+	dir := t.TempDir()
+	try := func(about, dir string, good bool) {
+		t.Helper()
+		s, err := Open(dir)
+		if err == nil {
+			err = s.Close()
+		}
+		if (err == nil) != good {
+			t.Errorf("%s: %v", about, err)
+		}
+		if files, _ := os.ReadDir(dir); !good && len(files) > 0 {
+			t.Errorf("%s: %v is made", about, files)
+		}
+	}
+	writable := filepath.Join(dir, "writable")
+	if err := errors.Join(os.Mkdir(writable, 0o700), os.Chmod(writable, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	try("a directory that all may write", writable, false)
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(writable, link); err != nil {
+		t.Fatal(err)
+	}
+	try("a link to it", link, false)
+	below := filepath.Join(writable, "below")
+	try("a directory in it", below, false)
+	if err := os.Chmod(writable, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	try("one that all may read", writable, true)
+	if os.Geteuid() != 0 {
+		return
+	}
+	foreign := filepath.Join(dir, "foreign")
+	if err := errors.Join(os.Mkdir(foreign, 0o700), os.Chown(foreign, 1234, 1234)); err != nil {
+		t.Fatal(err)
+	}
+	try("another user's", foreign, false)
+}
