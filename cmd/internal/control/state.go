@@ -1,6 +1,10 @@
 package control
 
-import "time"
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
 
 // StateBackend is the part of a Backend that knows what clients have: opens, locks, sessions.
 type StateBackend interface {
@@ -100,4 +104,13 @@ type Grace struct {
 	NLMUntil  *time.Time `json:"nlm_until,omitempty"`
 	// Waiting are the clients of version 4 that may still come.
 	Waiting []string `json:"waiting"`
+}
+
+// ClientID is how a client of version 4 is called.
+func ClientID(id uint64) string { return fmt.Sprintf("%#016x", id) }
+
+// Printable is a name that a client has chosen, fit for a terminal.
+func Printable(s string) string {
+	q := strconv.Quote(s)
+	return q[1 : len(q)-1]
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/names"
 	"github.com/rstored/rstored/cmd/internal/otlp"
+	"github.com/rstored/rstored/cmd/internal/plan"
 	"github.com/rstored/rstored/cmd/internal/postmortem"
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/state"
@@ -300,7 +301,7 @@ func (d *Daemon) logWarnings(cfg *config.Config, exports []control.Export) {
 }
 
 func (d *Daemon) tellExposures(exports []control.Export) {
-	for _, w := range exposures(exports) {
+	for _, w := range plan.Exposures(exports) {
 		d.log.Warn(w)
 	}
 }
@@ -323,16 +324,6 @@ func (d *Daemon) logAdvice() {
 				zap.String("export", e.Pseudo))
 		}
 	}
-}
-
-// exposures are what exports let everybody do, and clients of others. What is mounted below an export has the same rules and is left out.
-func exposures(list []control.Export) (out []string) {
-	for i := range list {
-		if list[i].Origin != control.OriginMount {
-			out = append(out, list[i].Exposure()...)
-		}
-	}
-	return append(out, desired.Bypassed(list, desired.HostMounts())...)
 }
 
 // The journal of the duplicate request cache, in the state directory.

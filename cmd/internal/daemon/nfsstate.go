@@ -19,21 +19,13 @@ import (
 // locksListed bounds a list of locks.
 const locksListed = 10_000
 
-func clientID(id uint64) string { return fmt.Sprintf("%#016x", id) }
-
-// printable is a name that a client has chosen, fit for a terminal.
-func printable(s string) string {
-	q := strconv.Quote(s)
-	return q[1 : len(q)-1]
-}
-
 // NFS4Clients implements control.Backend.
 func (d *Daemon) NFS4Clients() []control.NFS4Client {
 	list := d.nfs4.State().Clients(clock.Now())
 	out := make([]control.NFS4Client, len(list))
 	for i, c := range list {
 		out[i] = control.NFS4Client{
-			ID: clientID(c.ID), Owner: printable(c.Owner), Confirmed: c.Confirmed, Expired: c.Expired, Reclaims: c.Reclaims,
+			ID: control.ClientID(c.ID), Owner: control.Printable(c.Owner), Confirmed: c.Confirmed, Expired: c.Expired, Reclaims: c.Reclaims,
 			Renewed: c.Renewed, Version: c.Version, Delegations: c.Delegations, Revoked: c.Revoked, Copies: c.Offloads, Callbacks: callbacks(c.Live, c.Answers), Sessions: c.Sessions, Opens: c.Opens, Locks: c.Locks,
 		}
 	}
@@ -63,9 +55,9 @@ func (d *Daemon) EvictClient(id string) error {
 	}
 	defer done()
 	if !d.nfs4.State().Evict(n) {
-		return fmt.Errorf("client %s: %w", clientID(n), control.ErrNotFound)
+		return fmt.Errorf("client %s: %w", control.ClientID(n), control.ErrNotFound)
 	}
-	d.log.Info("a client of version 4 was evicted", zap.String("client", clientID(n)))
+	d.log.Info("a client of version 4 was evicted", zap.String("client", control.ClientID(n)))
 	return nil
 }
 
@@ -75,7 +67,7 @@ func (d *Daemon) NFS4Sessions() []control.NFS4Session {
 	out := make([]control.NFS4Session, len(list))
 	for i, s := range list {
 		out[i] = control.NFS4Session{
-			ID: s.ID, Client: clientID(s.Client), Minor: s.Minor, Slots: s.Fore.MaxSlots, Used: s.Used, Busy: s.Busy,
+			ID: s.ID, Client: control.ClientID(s.Client), Minor: s.Minor, Slots: s.Fore.MaxSlots, Used: s.Used, Busy: s.Busy,
 			MaxRequest: s.Fore.MaxRequest, MaxResponse: s.Fore.MaxResponse, Kept: s.Kept,
 		}
 	}
@@ -107,7 +99,7 @@ func (d *Daemon) Delegations() []control.Delegation {
 	out := make([]control.Delegation, len(list))
 	file := d.files()
 	for i, l := range list {
-		out[i] = control.Delegation{Client: clientID(l.Client), Write: l.Write, Given: l.Given, Recalled: l.Recalled, Acknowledged: l.Told}
+		out[i] = control.Delegation{Client: control.ClientID(l.Client), Write: l.Write, Given: l.Given, Recalled: l.Recalled, Acknowledged: l.Told}
 		out[i].Export, out[i].FileID = file(l.File)
 		if l.Recalled {
 			out[i].Until = &l.Until
@@ -122,7 +114,7 @@ func (d *Daemon) Locks() []control.FileLock {
 	out := make([]control.FileLock, 0, len(list))
 	file := d.files()
 	for _, l := range list {
-		x := control.FileLock{Client: printable(l.Owner.Client), Owner: hex.EncodeToString([]byte(l.Owner.ID)), Start: l.Start, End: l.End, Exclusive: l.Exclusive, Waiting: l.Waiting}
+		x := control.FileLock{Client: control.Printable(l.Owner.Client), Owner: hex.EncodeToString([]byte(l.Owner.ID)), Start: l.Start, End: l.End, Exclusive: l.Exclusive, Waiting: l.Waiting}
 		x.Export, x.FileID = file(l.File)
 		out = append(out, x)
 	}
@@ -139,7 +131,7 @@ func (d *Daemon) Grace() control.Grace {
 	if g := d.nfs4.State().GraceState(clock.Now()); g.On {
 		out.On, out.NFS4Until = true, &g.Until
 		for _, w := range g.Waiting {
-			out.Waiting = append(out.Waiting, printable(w))
+			out.Waiting = append(out.Waiting, control.Printable(w))
 		}
 	}
 	if until, on := d.nlm.GraceUntil(); on {

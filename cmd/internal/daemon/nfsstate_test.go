@@ -87,7 +87,7 @@ func TestNFSState(t *testing.T) {
 		}
 	}
 	x, _ = d.nfs4.State().ExchangeID(time.Now(), &state.ExchangeID{Owner: []byte("other")})
-	if err := ctl.EvictClient(ctx, clientID(x.Client)); err != nil {
+	if err := ctl.EvictClient(ctx, control.ClientID(x.Client)); err != nil {
 		t.Error(err)
 	}
 	if list, err := ctl.NFS4Clients(ctx); err != nil || len(list) != 0 {
