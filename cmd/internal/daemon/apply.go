@@ -122,7 +122,8 @@ type prepared struct {
 	ports  []*port
 }
 
-// prepare opens what will be needed, but for ports that others are in the way of. Call with mu held.
+// prepare opens what will be needed, but for ports that others are in the way of. Call with mu
+// held.
 func (d *Daemon) prepare(next *desired.State) (_ *prepared, err error) {
 	p := new(prepared)
 	defer func() {
@@ -135,7 +136,10 @@ func (d *Daemon) prepare(next *desired.State) (_ *prepared, err error) {
 	}
 	for _, w := range next.Ports {
 		if slices.ContainsFunc(d.ports, func(o *port) bool { return o.PortSpec == w.PortSpec && o.open() }) ||
-			slices.ContainsFunc(d.ports, func(o *port) bool { return samePortNumber(o.PortSpec, w.PortSpec) && !next.HasPort(o.PortSpec) }) {
+			slices.ContainsFunc(d.ports, func(o *port) bool {
+				return samePortNumber(o.PortSpec, w.PortSpec) &&
+					!next.HasPort(o.PortSpec)
+			}) {
 			continue
 		}
 		o := &port{Port: w}

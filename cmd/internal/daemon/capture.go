@@ -15,7 +15,9 @@ import (
 
 // errKernelPackets is why there is no capture of a device of the kernel.
 func errKernelPackets(v *device) error {
-	return fmt.Errorf("the packets of %s, a device of the kernel, do not pass through rstored: 'tcpdump -i %s' shows those of cards whose driver lets it, 'tcpdump -i INTERFACE' on its network interface those of rxe and siw",
+	return fmt.Errorf("the packets of %s, a device of the kernel, do not pass through rstored: 'tcpdump -i %s' "+
+		"shows those of cards whose driver lets it, 'tcpdump -i INTERFACE' on its network interface those of rxe "+
+		"and siw",
 		v.name(), v.kernel.Name())
 }
 
@@ -37,7 +39,8 @@ func (d *Daemon) Capture(ctx context.Context, spec control.CaptureSpec, w io.Wri
 		}
 		o.Remote, o.RemoteQPN = list[i].Remote.Addr().Unmap(), list[i].RemoteQPN
 	}
-	missed, err := dev.capture.Run(ctx, w, o, dev.gone, func() { d.log.Info("capture started", zap.Stringer("device", dev.addr)) })
+	missed, err := dev.capture.Run(ctx, w, o, dev.gone,
+		func() { d.log.Info("capture started", zap.Stringer("device", dev.addr)) })
 	if errors.Is(err, capture.ErrRunning) {
 		return fmt.Errorf("a capture of %s is running; %w", dev.addr, control.ErrConflict)
 	}

@@ -57,7 +57,8 @@ func (m *counters) dropTCP(l *tcp.Listener) {
 	drop(m, &m.tcp, l, func() {
 		n, p := l.Counters(), &m.pastTLS
 		addTCP(&m.past, n)
-		p.TLSProbes, p.TLSHandshakes, p.TLSMutual = p.TLSProbes+n.TLSProbes, p.TLSHandshakes+n.TLSHandshakes, p.TLSMutual+n.TLSMutual
+		p.TLSProbes, p.TLSHandshakes, p.TLSMutual = p.TLSProbes+n.TLSProbes, p.TLSHandshakes+n.TLSHandshakes,
+			p.TLSMutual+n.TLSMutual
 		for i := range n.TLSFailures {
 			p.TLSFailures[i] += n.TLSFailures[i]
 		}
@@ -101,11 +102,12 @@ func deviceFaults(st *roce.Stats) map[string]uint64 {
 		"rdma_packet_of_unknown_qp":          st.DropUnknownQPN,
 		"rdma_packet_of_other_partition":     st.RC.DropPKey + st.UD.DropPKey + st.DropPKey,
 		"rdma_packet_with_bad_icrc":          st.ICRCErrors,
-		"rdma_packet_malformed":              st.DropMalformed + st.DropVersion + st.DropOpcode + st.RC.DropOpcode + st.UD.DropOpcode,
-		"rdma_packet_of_bad_gsi":             st.DropGSI + st.DropQKey,
-		"cm_refused_after_access_errors":     st.RefusedSuspects,
-		"cm_malformed":                       st.CM.DropMalformed,
-		"cm_full":                            st.CM.DropFull,
+		"rdma_packet_malformed": st.DropMalformed + st.DropVersion + st.DropOpcode +
+			st.RC.DropOpcode + st.UD.DropOpcode,
+		"rdma_packet_of_bad_gsi":         st.DropGSI + st.DropQKey,
+		"cm_refused_after_access_errors": st.RefusedSuspects,
+		"cm_malformed":                   st.CM.DropMalformed,
+		"cm_full":                        st.CM.DropFull,
 	}
 }
 
@@ -140,9 +142,11 @@ func (m *counters) clients() []control.Client {
 	for _, l := range m.rdma {
 		for _, c := range l.Conns() {
 			out = append(out, control.Client{
-				Address: c.Remote.String(), Local: c.Local.String(), Transport: control.TransportRDMA, Since: c.Since, Calls: c.Calls,
+				Address: c.Remote.String(), Local: c.Local.String(), Transport: control.TransportRDMA, Since: c.Since,
+				Calls: c.Calls,
 				RDMA: &control.ClientRDMA{
-					Credits: c.Credits, InUse: c.InUse, Memory: c.Memory, ReadDepth: c.ReadDepth, InlineIn: c.InlineIn, InlineOut: c.InlineOut,
+					Credits: c.Credits, InUse: c.InUse, Memory: c.Memory, ReadDepth: c.ReadDepth, InlineIn: c.InlineIn,
+					InlineOut:      c.InlineOut,
 					RDMAWriteBytes: c.RDMAWriteBytes, RDMAReadBytes: c.RDMAReadBytes, RemoteInvalidation: c.RemoteInvalidation,
 				},
 			})
@@ -150,7 +154,10 @@ func (m *counters) clients() []control.Client {
 	}
 	for _, l := range m.tcp {
 		for _, c := range l.Conns() {
-			out = append(out, control.Client{Address: c.Remote.String(), Local: c.Local.String(), Transport: control.TransportTCP, Since: c.Since, Calls: c.Calls, XprtSec: c.Security.String(), Name: c.Name})
+			out = append(out, control.Client{
+				Address: c.Remote.String(), Local: c.Local.String(),
+				Transport: control.TransportTCP, Since: c.Since, Calls: c.Calls, XprtSec: c.Security.String(), Name: c.Name,
+			})
 		}
 	}
 	slices.SortFunc(out, func(a, b control.Client) int { return strings.Compare(a.Address, b.Address) })
@@ -223,7 +230,8 @@ func (d *Daemon) stats(loops bool) control.Stats {
 		st := srv.Stats()
 		for _, p := range st.Procs {
 			s.Procs[p.Program+"."+p.Procedure] = control.Proc{
-				Calls: p.Calls, Errors: p.Errors, Retransmits: p.Retransmits, Nanoseconds: p.Nanoseconds, BytesIn: p.BytesIn, BytesOut: p.BytesOut,
+				Calls: p.Calls, Errors: p.Errors, Retransmits: p.Retransmits, Nanoseconds: p.Nanoseconds,
+				BytesIn: p.BytesIn, BytesOut: p.BytesOut,
 			}
 		}
 		addCounts(s.Errors, st.Errors)
@@ -257,6 +265,7 @@ var events = []string{
 	"rpcrdma_waited_for_limit", "rpcrdma_credits_lowered_by_limit", "rpcrdma_credits_lowered_by_memory", "tcp_paused",
 	nfs4.CountReplays, nfs4.CountJoined, nfs4.CountMoved,
 	nfs4.CountCallbacks, nfs4.CountDelegations, nfs4.CountRecalls, nfs4.CountRecallWaits,
-	nfs4.CountAsked, nfs4.CountUnpinned, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny, nfs4.CountOffloads, nfs4.CountCancelled,
+	nfs4.CountAsked, nfs4.CountUnpinned, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny,
+	nfs4.CountOffloads, nfs4.CountCancelled,
 	countHostConflicts,
 }

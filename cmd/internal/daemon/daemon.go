@@ -5,15 +5,11 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,7 +24,6 @@ import (
 	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/measure"
-	"github.com/rstored/rstored/cmd/internal/names"
 	"github.com/rstored/rstored/cmd/internal/otlp"
 	"github.com/rstored/rstored/cmd/internal/plan"
 	"github.com/rstored/rstored/cmd/internal/postmortem"
@@ -40,7 +35,6 @@ import (
 	"github.com/rstored/rstored/nfs/hosts"
 	"github.com/rstored/rstored/nfs/idmap"
 	"github.com/rstored/rstored/nfs/lock"
-	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/rpcrdma"
@@ -82,7 +76,8 @@ type Daemon struct {
 	manager        *telemetry.Notifier
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
-	// acting is held for reading by who changes what clients have, which may wait for stores, and by an upgrade.
+	// acting is held for reading by who changes what clients have, which may wait for stores, and
+	// by an upgrade.
 	acting      sync.RWMutex
 	sockets     *sockets.Set
 	listener    net.Listener  // of the control interface
@@ -105,8 +100,8 @@ type Daemon struct {
 	ports      []*port
 	opened     *prepared // for the change that is being made
 	portsOpen  bool      // those of the start
-	// memory is what the RDMA ports on devices in user space share, pinned what those on devices of the
-	// kernel do; nil before there is one.
+	// memory is what the RDMA ports on devices in user space share, pinned what those on devices of
+	// the kernel do; nil before there is one.
 	memory, pinned *rpcrdma.Memory
 	calls          []byte // the journal of version 4's calls
 
@@ -123,10 +118,12 @@ func Start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	return start(cfg, load, log, false, nil, systemOpener())
 }
 
-// start is Start; noUmask says that the umask of the process is 0. What another process has handed over is
-// from, if not nil: this one begins when that one lets it. If it cannot, nothing is released: the process
-// is to end, and the other one goes on with all of it.
-func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool, from *predecessor, devices *opener) (_ *Daemon, err error) {
+// start is Start; noUmask says that the umask of the process is 0. What another process has handed
+// over is from, if not nil: this one begins when that one lets it. If it cannot, nothing is
+// released: the process is to end, and the other one goes on with all of it.
+func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool,
+	from *predecessor, devices *opener,
+) (_ *Daemon, err error) {
 	d := &Daemon{
 		noUmask: noUmask,
 		load:    load, log: log, started: time.Now(),
@@ -281,7 +278,10 @@ func (d *Daemon) listenControl(access control.Access) (net.Listener, error) {
 // budget shares out the connections and the file descriptors.
 func (d *Daemon) budget(cfg *config.Config) {
 	fds := posixfs.Descriptors()
-	d.connLimiter = rpc.NewConnLimiter(rpc.ConnLimits{Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare})
+	d.connLimiter = rpc.NewConnLimiter(rpc.ConnLimits{
+		Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections,
+		Descriptors: fds / connectionShare,
+	})
 	d.openFiles = posixfs.NewFiles(fds)
 }
 
@@ -320,7 +320,8 @@ func (d *Daemon) logAdvice() {
 	}
 	for _, e := range exports {
 		if len(e.Clients) == 0 && e.Origin != control.OriginMount {
-			d.log.Info("an export names no clients: it is for this host alone; 'rstorectl export set "+e.Pseudo+" --client CIDR' names others",
+			d.log.Info("an export names no clients: it is for this host alone; 'rstorectl export "+
+				"set "+e.Pseudo+" --client CIDR' names others",
 				zap.String("export", e.Pseudo))
 		}
 	}
@@ -343,7 +344,8 @@ func (d *Daemon) putAside() {
 	aside := old + ".old"
 	switch err := os.Rename(old, aside); {
 	case err == nil:
-		d.log.Info("the replies that an earlier version kept for retransmissions are not used: calls that clients send again are executed",
+		d.log.Info("the replies that an earlier version kept for retransmissions are not used: calls that clients "+
+			"send again are executed",
 			zap.String("journal", aside))
 	case !errors.Is(err, fs.ErrNotExist):
 		d.log.Warn("the journal of replies of an earlier version cannot be put aside", zap.Error(err))
@@ -352,195 +354,9 @@ func (d *Daemon) putAside() {
 
 // refused writes a refused connection request to the audit log.
 func (d *Daemon) refused(client, local netip.AddrPort, reason string) {
-	d.audit.Event("rdma_reject", zap.Stringer("client", client), zap.Stringer("local", local), zap.String("reason", reason))
+	d.audit.Event("rdma_reject", zap.Stringer("client", client), zap.Stringer("local", local),
+		zap.String("reason", reason))
 }
 
 // PostMortems implements control.Backend.
 func (d *Daemon) PostMortems() []control.PostMortem { return d.failures.List() }
-
-// wire makes the programs. What they export and where they are heard comes
-// later and changes while they run.
-func (d *Daemon) wire(secret, journal []byte) error {
-	cfg := d.cfg.Load()
-	d.hosts = names.NewHosts(d.log.Slog("hosts"))
-	d.table = nfs.NewTable(d.hosts)
-	d.faults = new(nfs.Counters)
-	codec := nfs.NewCodec(secret)
-	d.idmap = names.NewIDMap(&cfg.IDMap)
-	if err := d.wireLocks(nlm.Config{Exports: d.table, Codec: codec, Groups: d.idmap}); err != nil {
-		return err
-	}
-	var owners []string
-	if d.from == nil { // else they go on, and need not reclaim anything
-		var err error
-		if owners, err = d.state.Journal().Owners(); err != nil {
-			return err
-		}
-	}
-	if err := d.state.Journal().Damage(); err != nil {
-		d.log.Slog("nfs").Error("the list of the clients of NFS version 4 was lost: what they had open or locked before this start cannot be reclaimed", "error", err)
-	}
-	common := nfs.Config{
-		Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.idmap, Audit: d.audit.Slog(),
-		ShowAll: func() bool { return d.cfg.Load().ShowMount == config.ShowAll },
-	}
-	d.callbackDialer = tcp.NewCallbackDialer(0)
-	remembered := &loggedJournal{Journal: d.state.Journal(), log: d.log.Slog("nfs")}
-	four := nfs4.Config{
-		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
-		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
-		Known: owners, Journal: remembered, OthersReclaim: d.nlm.Grace, CallBack: d.callbackDialer.To,
-		Minors: cfg.Minors(), Names: d.idmap, UTF8: cfg.UTF8 == config.UTF8Strict,
-	}
-	four.Calls = d.calls
-	four.Limits.Memory, four.Limits.ClientMemory = cfg.NFS4MemoryBytes()
-	d.nfs4 = nfs4.New(four)
-	if d.from != nil {
-		d.nlm.Hold(true)
-		d.nfs4.StandStill(true)
-		d.from.whenServing(func() {
-			d.nlm.Hold(false)
-			d.nfs4.StandStill(false)
-		})
-	}
-	common.Delegations, common.Shares = d.nfs4, d.nfs4
-	// MOUNT and the lock manager are version 3's.
-	if slices.Contains(cfg.NFSVersions, config.Version3) {
-		d.served = slices.Concat(nfs3.Programs(common), d.nlm.Programs())
-	}
-	if len(cfg.Minors()) > 0 {
-		d.served = append(d.served, d.nfs4.Programs()...)
-	}
-	d.failures.Programs, d.failures.Refused = d.served, d.refused
-	d.recorder = newRecorder(d.served, cfg.OpsClients, d.log.Slog("store"))
-	d.exports = d.newExports()
-	d.otlp = otlp.New(otlp.Config{Recorder: d.recorder, Version: cli.ReadBuild().Version, Log: d.log.Slog("otlp")})
-	d.rpc = rpc.NewServer(rpc.ServerConfig{
-		Programs: d.served,
-		Observer: d.recorder,
-		Paced:    d.table.Limited,
-		Workers:  d.cfg.Load().Workers,
-		Journal:  journal,
-		Logger:   d.log.Slog("rpc"),
-	})
-	d.portmap = rpc.NewServer(rpc.ServerConfig{Programs: d.portmapPrograms(), Workers: portmapWorkers, Logger: d.log.Slog("portmap")})
-	return nil
-}
-
-// portmapWorkers serve queries, which never wait.
-const portmapWorkers = 1
-
-// Reload reads the configuration again and applies what may change at run time:
-// exports, ports and the log level. A bad configuration changes nothing; of a
-// good one, what cannot be opened is left out and reported. The service manager is told,
-// whoever asked.
-func (d *Daemon) Reload() error {
-	d.reloading.Lock()
-	defer d.reloading.Unlock()
-	d.notify(d.manager.Reloading())
-	err := d.reload()
-	d.notify(d.manager.Ready(d.summary()))
-	return err
-}
-
-func (d *Daemon) reload() error {
-	if d.isReplaced() {
-		return errUpgrading
-	}
-	if !upgrade.Runs(d.exe) {
-		_, err := d.upgrade("")
-		return err
-	}
-	cfg, err := d.load()
-	if err != nil {
-		return fmt.Errorf("the old configuration stays in force: %w", err)
-	}
-	old := d.cfg.Load()
-	for _, c := range config.Waiting(old, cfg) {
-		d.log.Warn("a changed setting takes effect at the next start", zap.String("key", c.Key),
-			zap.String("in_force", c.Old), zap.String("configured", c.New))
-	}
-	if err := d.log.Level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
-		return err
-	}
-	d.monitor.pprof.Store(cfg.OpsPprof)
-	if err := d.audit.Reopen(); err != nil {
-		d.log.Error("the audit log cannot be opened anew", zap.Error(err))
-	}
-	defer func() { d.logWarnings(cfg, d.Exports()) }()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.cfg.Store(cfg)
-	if err := errors.Join(d.applyTLS(cfg), d.applyOTLP(cfg), d.applyPKeys(), d.applyExports(false), d.applyPorts(false)); err != nil {
-		return fmt.Errorf("the new configuration is in force, except: %w", err)
-	}
-	d.logShadowed()
-	d.log.Info("configuration reloaded", zap.String("file", cfg.File))
-	return nil
-}
-
-// Status implements control.Backend.
-func (d *Daemon) Status() control.Status {
-	cfg := d.cfg.Load()
-	s := control.Status{
-		Version:       cli.ReadBuild().Version,
-		State:         control.StateRunning,
-		PID:           os.Getpid(),
-		Started:       d.started,
-		UptimeSeconds: int64(time.Since(d.started) / time.Second),
-		Config:        cfg.File,
-		StateDir:      cfg.StateDir,
-		LogLevel:      d.log.Level.String(),
-		Clients:       len(d.Clients()),
-		Devices:       []string{},
-		Problems:      d.problems(),
-		TLS:           d.tlsStatus(),
-		Providers:     d.rdma.providers(),
-	}
-	if d.draining.Load() {
-		s.State = control.StateDraining
-	}
-	for _, e := range d.Exports() {
-		if e.Error == "" {
-			s.Exports++
-		}
-	}
-	for _, p := range d.Ports() {
-		if len(p.Addresses) > 0 {
-			s.Ports++
-		}
-	}
-	s.Devices = append(s.Devices, d.deviceNames()...)
-	return s
-}
-
-// problems are exports and ports that are not served, in words.
-func (d *Daemon) problems() []string {
-	out := []string{}
-	for _, e := range d.Exports() {
-		if e.Error != "" {
-			out = append(out, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
-		}
-	}
-	for _, p := range d.Ports() {
-		if p.Error != "" {
-			out = append(out, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
-		}
-	}
-	if s := d.tlsStatus(); s != nil && s.Error != "" {
-		out = append(out, "tls: "+s.Error+" (the files of before are in use)")
-	}
-	return out
-}
-
-// Config implements control.Backend.
-func (d *Daemon) Config() ([]byte, error) { return d.cfg.Load().YAML() }
-
-// SetLogLevel implements control.Backend.
-func (d *Daemon) SetLogLevel(level string) error {
-	switch strings.ToLower(level) {
-	case "debug", "info", "warn", "error":
-		return d.log.Level.UnmarshalText([]byte(level))
-	}
-	return fmt.Errorf("log level %q is none of debug, info, warn, error", level)
-}

@@ -53,7 +53,8 @@ func (o *opener) providers() []control.Provider {
 func (d *Daemon) logProviders() {
 	for _, p := range d.rdma.providers() {
 		if p.Error != "" {
-			d.log.Warn("RDMA devices of the kernel cannot be used, and RDMA is in software: are libibverbs and librdmacm installed?", zap.String("provider", p.Name), zap.String("reason", p.Error))
+			d.log.Warn("RDMA devices of the kernel cannot be used, and RDMA is in software: are libibverbs and "+
+				"librdmacm installed?", zap.String("provider", p.Name), zap.String("reason", p.Error))
 		}
 	}
 }
@@ -100,7 +101,10 @@ func (d *Daemon) acquire(c provider.Choice) (*device, error) {
 	}
 	v := &device{choice: c, d: d, addr: c.Addr, gone: make(chan struct{}), users: 1}
 	if c.Kind == provider.Verbs {
-		rd, err := d.rdma.open(provider.Config{Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs"), Verbs: verbs.Config{Obituary: d.failures.Kernel}})
+		rd, err := d.rdma.open(provider.Config{
+			Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs"),
+			Verbs: verbs.Config{Obituary: d.failures.Kernel},
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +137,8 @@ func (v *device) openSoft() error {
 		}
 	}
 	rd, err := d.rdma.open(provider.Config{Choice: v.choice, Loops: shards, Logger: d.log.Slog("roce"), Soft: roce.Config{
-		From: from, Wrap: v.capture.Wrap, Ledger: ledger, Obituary: d.failures.Soft, PKeys: d.pkeys(), CNPDSCP: uint8(d.cfg.Load().RDMACNPDSCP), Sockets: d.sockets, Starting: !d.portsOpen,
+		From: from, Wrap: v.capture.Wrap, Ledger: ledger, Obituary: d.failures.Soft, PKeys: d.pkeys(),
+		CNPDSCP: uint8(d.cfg.Load().RDMACNPDSCP), Sockets: d.sockets, Starting: !d.portsOpen,
 	}})
 	if err != nil {
 		return err
@@ -145,7 +150,8 @@ func (v *device) openSoft() error {
 	return nil
 }
 
-// watchRemoval waits until the kernel takes the device away, or it is closed. Of a soft device the kernel says nothing.
+// watchRemoval waits until the kernel takes the device away, or it is closed. Of a soft device the
+// kernel says nothing.
 func (v *device) watchRemoval() {
 	t := time.NewTicker(v.d.delays.look)
 	defer t.Stop()
@@ -265,7 +271,10 @@ func (v *device) counters() (all, faults map[string]uint64) {
 func (d *Daemon) Devices() []control.Device {
 	out := []control.Device{}
 	for _, v := range d.deviceList() {
-		c := control.Device{Name: v.name(), Address: v.addr.String(), Provider: string(v.choice.Kind), Sockets: len(v.Loops())}
+		c := control.Device{
+			Name: v.name(), Address: v.addr.String(), Provider: string(v.choice.Kind),
+			Sockets: len(v.Loops()),
+		}
 		if v.soft != nil {
 			c.InterfaceMTU, c.PathMTU = v.soft.InterfaceMTU(), int(v.soft.MTU())
 		} else {
@@ -305,7 +314,10 @@ func (d *Daemon) portmapPrograms() []rpc.Program {
 				}
 			}
 		}
-		return slices.DeleteFunc(out, func(s portmap.Service) bool { return s.Program != portmap.Program && !d.serves(s.Program, s.Version) })
+		return slices.DeleteFunc(out, func(s portmap.Service) bool {
+			return s.Program != portmap.Program &&
+				!d.serves(s.Program, s.Version)
+		})
 	})
 }
 
@@ -346,8 +358,8 @@ func (d *Daemon) findDevice(name string) (*device, error) {
 	return nil, fmt.Errorf("there are %d devices; name one of %v", len(found), d.deviceNames())
 }
 
-// kernelFaults are the counters of a device of the kernel that tell of a peer, or of the network, doing what it
-// should not, by the names of deviceFaults where they are the same.
+// kernelFaults are the counters of a device of the kernel that tell of a peer, or of the network,
+// doing what it should not, by the names of deviceFaults where they are the same.
 func kernelFaults(st *verbs.Stats) map[string]uint64 {
 	f := &st.Failed
 	return map[string]uint64{
@@ -357,6 +369,7 @@ func kernelFaults(st *verbs.Stats) map[string]uint64 {
 		"rdma_bad_response":                  f[rdma.BadRespErr],
 		"rdma_retries_exceeded":              f[rdma.RetryExcErr],
 		"rdma_rnr_retries_exceeded":          f[rdma.RNRRetryExcErr],
-		"rdma_local_error":                   f[rdma.LocLenErr] + f[rdma.LocQPOpErr] + f[rdma.LocProtErr] + f[rdma.LocAccessErr] + f[rdma.MWBindErr] + f[rdma.FatalErr] + f[rdma.GeneralErr],
+		"rdma_local_error": f[rdma.LocLenErr] + f[rdma.LocQPOpErr] + f[rdma.LocProtErr] +
+			f[rdma.LocAccessErr] + f[rdma.MWBindErr] + f[rdma.FatalErr] + f[rdma.GeneralErr],
 	}
 }

@@ -72,8 +72,10 @@ func (d *Daemon) AddExport(e config.Export) (control.Export, error) {
 		return control.Export{}, err
 	}
 	defer d.mu.Unlock()
-	if i := slices.IndexFunc(d.exports.All(), func(s *exports.Export) bool { return s.Pseudo == e.Pseudo && s.Error == "" }); i >= 0 {
-		return control.Export{}, fmt.Errorf("export %s (of %s): %w; use 'export set' to change it", e.Pseudo, d.exports.All()[i].Path, control.ErrConflict)
+	if i := slices.IndexFunc(d.exports.All(),
+		func(s *exports.Export) bool { return s.Pseudo == e.Pseudo && s.Error == "" }); i >= 0 {
+		return control.Export{}, fmt.Errorf("export %s (of %s): %w; use 'export set' to change it", e.Pseudo,
+			d.exports.All()[i].Path, control.ErrConflict)
 	}
 	// Opening it before anything is written down: what cannot be opened now is
 	// a mistake and not worth remembering.
@@ -152,7 +154,8 @@ func (d *Daemon) RemoveExport(name string) error {
 func (d *Daemon) mountsChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.draining.Load() || d.handedOver || !slices.ContainsFunc(d.exports.All(), func(s *exports.Export) bool { return s.CrossMnt || s.MountPoint != "" }) {
+	if d.draining.Load() || d.handedOver ||
+		!slices.ContainsFunc(d.exports.All(), func(s *exports.Export) bool { return s.CrossMnt || s.MountPoint != "" }) {
 		return
 	}
 	if err := d.applyExports(false); err != nil {

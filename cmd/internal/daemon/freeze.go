@@ -10,8 +10,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// freeze stops everything, once the calls that have arrived are answered and clients know the answers. thaw has it go
-// on, and is to be called whatever freeze returns. Call with mu held.
+// freeze stops everything, once the calls that have arrived are answered and clients know the
+// answers. thaw has it go on, and is to be called whatever freeze returns. Call with mu held.
 func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 	var undo []func() error
 	thaw = func() error {
@@ -111,7 +111,8 @@ func (d *Daemon) ends() (out []endpoint) {
 	return out
 }
 
-// busy is what is under way on the connections: those that calls of clients wait on, and those that only clients can end.
+// busy is what is under way on the connections: those that calls of clients wait on, and those that
+// only clients can end.
 func (d *Daemon) busy() (calls int, drops []func()) {
 	for _, e := range d.ends() {
 		switch {
@@ -135,8 +136,8 @@ func (d *Daemon) busy() (calls int, drops []func()) {
 	return calls + l.Busy + l.Queued, drops
 }
 
-// drain waits until nothing is under way, and ends the connections of clients that are not there to end it. It returns
-// their number. Call with mu held.
+// drain waits until nothing is under way, and ends the connections of clients that are not there to
+// end it. It returns their number. Call with mu held.
 func (d *Daemon) drain() (dropped int, err error) {
 	for until := time.Now().Add(d.times.drain); ; time.Sleep(drainTick) {
 		calls, drops := d.busy()

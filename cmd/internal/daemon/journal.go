@@ -39,7 +39,8 @@ func (j *loggedJournal) logChange(err error) error {
 		j.log.Info("the list of the clients of NFS version 4 can be written again")
 	case err != nil && now.Sub(j.failed) > repeatInterval:
 		j.failed = now
-		j.log.Error("the list of the clients of NFS version 4 cannot be written: new clients have to wait, as they could not be remembered; make room in the state directory, or make it writable",
+		j.log.Error("the list of the clients of NFS version 4 cannot be written: new clients have to wait, as "+
+			"they could not be remembered; make room in the state directory, or make it writable",
 			"error", err)
 	}
 	return err

@@ -73,7 +73,9 @@ func (r reservations) Unreserve(f lock.File, owner lock.Owner) { r.d.nfs4.Unrese
 func (r reservations) UnreserveAll(client string)              { r.d.nfs4.UnreserveAll(client) }
 
 // callHost calls a program of another host, which its portmap finds.
-func callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder), res func(*xdr.Decoder) error) error {
+func callHost(ctx context.Context, host netip.Addr, prog, vers, proc uint32, args func(*xdr.Encoder),
+	res func(*xdr.Decoder) error,
+) error {
 	at := func(port uint16) string { return net.JoinHostPort(host.String(), strconv.Itoa(int(port))) }
 	pm, err := tcp.Dial(ctx, at(portmap.Port))
 	if err != nil {

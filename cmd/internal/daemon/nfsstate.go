@@ -25,8 +25,10 @@ func (d *Daemon) NFS4Clients() []control.NFS4Client {
 	out := make([]control.NFS4Client, len(list))
 	for i, c := range list {
 		out[i] = control.NFS4Client{
-			ID: control.ClientID(c.ID), Owner: control.Printable(c.Owner), Confirmed: c.Confirmed, Expired: c.Expired, Reclaims: c.Reclaims,
-			Renewed: c.Renewed, Version: c.Version, Delegations: c.Delegations, Revoked: c.Revoked, Copies: c.Offloads, Callbacks: callbacks(c.Live, c.Answers), Sessions: c.Sessions, Opens: c.Opens, Locks: c.Locks,
+			ID: control.ClientID(c.ID), Owner: control.Printable(c.Owner), Confirmed: c.Confirmed, Expired: c.Expired,
+			Reclaims: c.Reclaims,
+			Renewed:  c.Renewed, Version: c.Version, Delegations: c.Delegations, Revoked: c.Revoked, Copies: c.Offloads,
+			Callbacks: callbacks(c.Live, c.Answers), Sessions: c.Sessions, Opens: c.Opens, Locks: c.Locks,
 		}
 	}
 	return out
@@ -99,7 +101,10 @@ func (d *Daemon) Delegations() []control.Delegation {
 	out := make([]control.Delegation, len(list))
 	file := d.files()
 	for i, l := range list {
-		out[i] = control.Delegation{Client: control.ClientID(l.Client), Write: l.Write, Given: l.Given, Recalled: l.Recalled, Acknowledged: l.Told}
+		out[i] = control.Delegation{
+			Client: control.ClientID(l.Client), Write: l.Write, Given: l.Given,
+			Recalled: l.Recalled, Acknowledged: l.Told,
+		}
 		out[i].Export, out[i].FileID = file(l.File)
 		if l.Recalled {
 			out[i].Until = &l.Until
@@ -114,7 +119,10 @@ func (d *Daemon) Locks() []control.FileLock {
 	out := make([]control.FileLock, 0, len(list))
 	file := d.files()
 	for _, l := range list {
-		x := control.FileLock{Client: control.Printable(l.Owner.Client), Owner: hex.EncodeToString([]byte(l.Owner.ID)), Start: l.Start, End: l.End, Exclusive: l.Exclusive, Waiting: l.Waiting}
+		x := control.FileLock{
+			Client: control.Printable(l.Owner.Client), Owner: hex.EncodeToString([]byte(l.Owner.ID)),
+			Start: l.Start, End: l.End, Exclusive: l.Exclusive, Waiting: l.Waiting,
+		}
 		x.Export, x.FileID = file(l.File)
 		out = append(out, x)
 	}

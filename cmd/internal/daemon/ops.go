@@ -120,15 +120,19 @@ func (w *monitor) progress(l rpc.Load, now time.Time) time.Duration {
 // serveOps answers Prometheus and health checks on a listener.
 func (d *Daemon) serveOps(l net.Listener) endpoint {
 	var s *ops.Server
-	// A process that does not serve yet is not well, and has not counted anything: nobody is to hear that of it.
+	// A process that does not serve yet is not well, and has not counted anything: nobody is to
+	// hear that of it.
 	d.from.whenServing(func() {
-		s = ops.Serve(l, ops.Config{Gatherer: d.registry(), Live: d.live, Ready: d.ready, Profiles: d.monitor.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Slog("ops")})
+		s = ops.Serve(l, ops.Config{
+			Gatherer: d.registry(), Live: d.live, Ready: d.ready,
+			Profiles: d.monitor.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Slog("ops"),
+		})
 	})
 	return endpoint{addr: boundAddr(l), stop: func(ctx context.Context) error { return s.Close(ctx) }}
 }
 
-// opsNames are the names that the ops ports are asked for by: what the host calls itself, and what the configuration
-// says.
+// opsNames are the names that the ops ports are asked for by: what the host calls itself, and what
+// the configuration says.
 func (d *Daemon) opsNames() []string {
 	names := slices.Clone(d.cfg.Load().OpsHosts)
 	if h, err := os.Hostname(); err == nil {
@@ -144,9 +148,11 @@ func (d *Daemon) opsState() ops.State {
 	defer cancel()
 	s := ops.State{
 		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
-		Exports: d.Exports(), Ports: d.Ports(), Devices: d.Devices(), Drift: d.Drift(), Conns: d.Clients(), Workers: d.rpc.Load(),
+		Exports: d.Exports(), Ports: d.Ports(), Devices: d.Devices(), Drift: d.Drift(), Conns: d.Clients(),
+		Workers: d.rpc.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(),
-		Loops: d.pingLoops(ctx), Volumes: d.monitor.volumes.read(d), Audit: d.audit.Counts(), AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tlsStatus(),
+		Loops: d.pingLoops(ctx), Volumes: d.monitor.volumes.read(d), Audit: d.audit.Counts(),
+		AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tlsStatus(),
 	}
 	s.LocksHeld, s.LocksWaiting = d.locks.Count()
 	answer := true
@@ -221,7 +227,8 @@ func (d *Daemon) live(ctx context.Context) []ops.Check {
 	workers := ops.Check{Name: "workers"}
 	load := d.rpc.Load()
 	if idle := d.monitor.progress(load, time.Now()); idle > stuckTime {
-		workers.Err = fmt.Errorf("all %d have been busy for %v without finishing a call, and %d wait", load.Workers, idle.Round(time.Second), load.Queued)
+		workers.Err = fmt.Errorf("all %d have been busy for %v without finishing a call, and %d wait", load.Workers,
+			idle.Round(time.Second), load.Queued)
 	}
 	return append(out, workers)
 }
@@ -285,7 +292,10 @@ func (v *volumes) read(d *Daemon) []ops.Volume {
 			if err != nil {
 				name = ""
 			}
-			answers <- ops.Volume{Export: name, Size: st.TotalBytes, Free: st.FreeBytes, Available: st.AvailBytes, Files: st.TotalFiles, FilesFree: st.FreeFiles}
+			answers <- ops.Volume{
+				Export: name, Size: st.TotalBytes, Free: st.FreeBytes, Available: st.AvailBytes,
+				Files: st.TotalFiles, FilesFree: st.FreeFiles,
+			}
 		}(s.Store(), s)
 	}
 	v.mu.Unlock()
@@ -332,7 +342,10 @@ func (d *Daemon) Slow() []control.SlowCall {
 func (d *Daemon) auditAction(a control.Action) {
 	who := []zap.Field{zap.Uint32("uid", a.Peer.UID), zap.Uint32("gid", a.Peer.GID), zap.Int32("pid", a.Peer.PID)}
 	if a.Peer.Remote != "" {
-		who = []zap.Field{zap.String("client", a.Peer.Remote), zap.String("subject", a.Peer.Subject), zap.String("serial", a.Peer.Serial)}
+		who = []zap.Field{
+			zap.String("client", a.Peer.Remote), zap.String("subject", a.Peer.Subject),
+			zap.String("serial", a.Peer.Serial),
+		}
 	}
 	what := append(who, zap.String("method", a.Method), zap.String("request", a.Request), zap.Int("status", a.Status),
 		zap.Any("old", a.Old), zap.Any("new", a.New))
@@ -344,7 +357,8 @@ func (d *Daemon) auditAction(a control.Action) {
 
 // connected writes down a connection over RDMA, and serves it.
 func (d *Daemon) connected(p rpc.Peer, v *device) rpcrdma.Handler {
-	d.audit.Event("rdma_connect", zap.String("client", p.Addr.String()), zap.String("local", p.Local.String()), zap.String("pkey", fmt.Sprintf("%#04x", p.PKey)))
+	d.audit.Event("rdma_connect", zap.String("client", p.Addr.String()), zap.String("local", p.Local.String()),
+		zap.String("pkey", fmt.Sprintf("%#04x", p.PKey)))
 	return &connection{d: d, peer: p, elsewhere: v.kernel != nil}
 }
 
@@ -352,8 +366,8 @@ func (d *Daemon) connected(p rpc.Peer, v *device) rpcrdma.Handler {
 type connection struct {
 	d    *Daemon
 	peer rpc.Peer
-	// elsewhere: on a device of the kernel, which is not to be asked by a thread that was ever another user
-	// (ib_safe_file_access), as threads are that serve calls.
+	// elsewhere: on a device of the kernel, which is not to be asked by a thread that was ever
+	// another user (ib_safe_file_access), as threads are that serve calls.
 	elsewhere bool
 }
 
@@ -364,12 +378,15 @@ func (c *connection) Dispatch(call *rpc.Call, msg xdr.Decoder, mayBlock bool) {
 }
 
 // Pace implements rpcrdma.Pacer.
-func (c *connection) Pace(call *rpc.Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
+func (c *connection) Pace(call *rpc.Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration,
+	ok bool,
+) {
 	return c.d.rpc.Pace(call, msg, bulk, take)
 }
 
 // Close implements io.Closer: the connection has ended.
 func (c *connection) Close() error {
-	c.d.audit.Event("rdma_disconnect", zap.String("client", c.peer.Addr.String()), zap.String("local", c.peer.Local.String()))
+	c.d.audit.Event("rdma_disconnect", zap.String("client", c.peer.Addr.String()),
+		zap.String("local", c.peer.Local.String()))
 	return nil
 }

@@ -134,11 +134,13 @@ func movable(e *exports.Export) (restorable, bool) {
 	return m, ok
 }
 
-// onKernelDevice reports whether an endpoint's connections are the kernel's, which hands them to no other process.
+// onKernelDevice reports whether an endpoint's connections are the kernel's, which hands them to no
+// other process.
 func (e *endpoint) onKernelDevice() bool { return e.dev != nil && e.dev.kernel != nil }
 
-// closeKernelPorts closes the endpoints on devices of the kernel, whose ports the new process can only have after this
-// one, and returns how many clients of them have to connect again. Call with mu held.
+// closeKernelPorts closes the endpoints on devices of the kernel, whose ports the new process can
+// only have after this one, and returns how many clients of them have to connect again. Call with
+// mu held.
 func (d *Daemon) closeKernelPorts() (dropped int) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel() // their calls have ended
@@ -158,8 +160,8 @@ func (d *Daemon) closeKernelPorts() (dropped int) {
 	return dropped
 }
 
-// callers are those whom clients of connections can be called by: their peers, and their numbers, which are
-// the places in the list of peers, from 1. Call with mu held.
+// callers are those whom clients of connections can be called by: their peers, and their numbers,
+// which are the places in the list of peers, from 1. Call with mu held.
 func (d *Daemon) callers() (peers []rpc.Peer, numbers map[rpc.Caller]uint64) {
 	numbers = make(map[rpc.Caller]uint64)
 	for _, e := range d.ends() {

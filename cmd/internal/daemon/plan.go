@@ -76,7 +76,8 @@ func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, desir
 	src := d.sources()
 	next := src.With(doc).State()
 	r := plan.Running{
-		State: d.running(), Exports: d.exports, Table: d.table, Hosts: d.hosts, Recorder: d.recorder, NFS4: d.nfs4.State(), Locks: d.locks,
+		State: d.running(), Exports: d.exports, Table: d.table, Hosts: d.hosts, Recorder: d.recorder,
+		NFS4: d.nfs4.State(), Locks: d.locks,
 		Clients: d.Clients(), XprtSec: d.cfg.Load().TLS.XprtSec,
 	}
 	p := r.Plan(&next)

@@ -124,7 +124,8 @@ func (d *Daemon) applyPorts(atStart bool) error {
 	// Closing comes first: what is desired may need an address that goes away.
 	keep := d.ports[:0:0]
 	for _, p := range d.ports {
-		if slices.ContainsFunc(want, func(w control.Port) bool { return w.PortSpec == p.PortSpec }) && p.open() && p.current(d.cfg.Load()) {
+		if slices.ContainsFunc(want, func(w control.Port) bool { return w.PortSpec == p.PortSpec }) && p.open() &&
+			p.current(d.cfg.Load()) {
 			keep = append(keep, p)
 			continue
 		}
@@ -171,8 +172,8 @@ func wanted(p control.PortSpec, cfg *config.Config) provider.Kind {
 	return cmp.Or(at.Provider, provider.Kind(cfg.RDMAProvider))
 }
 
-// openPort opens the endpoints of a port. An error with endpoints open, or with some that wait for their
-// devices, is about the others and those. must says that there is to be no waiting.
+// openPort opens the endpoints of a port. An error with endpoints open, or with some that wait for
+// their devices, is about the others and those. must says that there is to be no waiting.
 func (d *Daemon) openPort(p *port, must bool) error {
 	at, err := desired.ParseListen(p.PortSpec)
 	if err != nil {
@@ -230,7 +231,8 @@ func (d *Daemon) openEndpoint(transport string, at netip.AddrPort, everywhere bo
 		return d.serveTCP(l)
 	}
 	return endpoint{}, fmt.Errorf("unknown transport %q: use %s, %s, %s, %s, %s or %s", transport,
-		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps, control.TransportControl)
+		control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf,
+		control.TransportOps, control.TransportControl)
 }
 
 // listenTCP listens on one address, or on all of both families, falling back

@@ -21,8 +21,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// predecessor is the process that this one takes the place of: what the rooms take over from it. A nil
-// predecessor has handed nothing over.
+// predecessor is the process that this one takes the place of: what the rooms take over from it. A
+// nil predecessor has handed nothing over.
 type predecessor struct {
 	upgrade.Predecessor
 	// restoreErr is why a store could not take over what was handed to it.
@@ -78,7 +78,8 @@ func (t *predecessor) sockets(store sockets.Store, d *Daemon) (*sockets.Set, err
 	return sockets.FromFiles(store, d.log.Slog("sockets"), p.Files, names), nil
 }
 
-// hasDevice reports whether there was a device in user space on an address, whose connections wait to go on.
+// hasDevice reports whether there was a device in user space on an address, whose connections wait
+// to go on.
 func (t *predecessor) hasDevice(addr netip.Addr) bool {
 	return t != nil && t.Has(partDevice+addr.String())
 }

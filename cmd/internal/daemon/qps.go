@@ -19,8 +19,10 @@ func (d *Daemon) QPs() []control.QP {
 		for _, q := range v.soft.QPs() {
 			c := control.QP{
 				QPN: q.QPN, Type: q.Type.String(), State: q.State.String(), Device: v.name(), Loop: q.Loop, Local: q.Local.String(),
-				RemoteQPN: q.RemoteQPN, Active: q.Active, AgeUS: int64(q.Age / rdma.Microsecond), PathMTU: int(q.PathMTU), PKey: config.PKeyString(q.PKey),
-				NextPSN: uint32(q.NextPSN), AckedPSN: uint32(q.AckedPSN), ExpectedPSN: uint32(q.ExpectedPSN), RTTUS: int64(q.RTT / rdma.Microsecond),
+				RemoteQPN: q.RemoteQPN, Active: q.Active, AgeUS: int64(q.Age / rdma.Microsecond), PathMTU: int(q.PathMTU),
+				PKey:    config.PKeyString(q.PKey),
+				NextPSN: uint32(q.NextPSN), AckedPSN: uint32(q.AckedPSN), ExpectedPSN: uint32(q.ExpectedPSN),
+				RTTUS:     int64(q.RTT / rdma.Microsecond),
 				SendDepth: q.SendDepth, SendQueued: q.SendQueued, RecvDepth: q.RecvDepth, RecvQueued: q.RecvQueued,
 				ReadsStarted: q.ReadsStarted, ReadsServed: q.ReadsServed,
 				AckTimeout: q.AckTimeout, RetryCount: q.RetryCount, RNRRetryCount: q.RNRRetryCount,
@@ -46,7 +48,8 @@ func kernelQPs(v *device) []control.QP {
 	for _, q := range qps {
 		c := control.QP{
 			QPN: q.QPN, Type: q.Type.String(), State: q.State.String(), Device: v.name(), Loop: q.Loop, Local: q.Local.String(),
-			RemoteQPN: q.RemoteQPN, Active: q.Active, AgeUS: int64(q.Age / rdma.Microsecond), PathMTU: int(q.PathMTU), PKey: config.PKeyString(q.PKey),
+			RemoteQPN: q.RemoteQPN, Active: q.Active, AgeUS: int64(q.Age / rdma.Microsecond), PathMTU: int(q.PathMTU),
+			PKey:      config.PKeyString(q.PKey),
 			SendDepth: q.SendDepth, SendQueued: q.SendQueued, RecvDepth: q.RecvDepth, RecvQueued: q.RecvQueued,
 			ReadsStarted: q.ReadsStarted, ReadsServed: q.ReadsServed, Counters: q.Counters,
 		}

@@ -16,11 +16,11 @@ import (
 	"github.com/rstored/rstored/rdma/provider"
 )
 
-// The devices of the kernel come and go: a card is pulled, a driver is loaded, a soft device is deleted and made
-// again. A port whose device is gone waits, and is served again when there is one.
+// The devices of the kernel come and go: a card is pulled, a driver is loaded, a soft device is
+// deleted and made again. A port whose device is gone waits, and is served again when there is one.
 
-// retryDelays are how long a port waits before its device is looked for again: twice as long each time. A device
-// that is open is looked at every look.
+// retryDelays are how long a port waits before its device is looked for again: twice as long each
+// time. A device that is open is looked at every look.
 type retryDelays struct{ first, most, look time.Duration }
 
 var defaultDelays = retryDelays{first: 20 * time.Millisecond, most: 2 * time.Second, look: time.Second}
@@ -42,11 +42,13 @@ func (a *waitingEndpoint) where() string {
 }
 
 func (a *waitingEndpoint) err() error {
-	return fmt.Errorf("%s waits for its RDMA device since %s, and is served when the kernel has it ('rstorectl device list' shows those there are): %w",
+	return fmt.Errorf("%s waits for its RDMA device since %s, and is served when the kernel has it ('rstorectl "+
+		"device list' shows those there are): %w",
 		a.where(), a.since.Local().Format(time.DateTime), a.reason)
 }
 
-// stopWaiting has nothing of a port wait any more. Call with the daemon's mu held, or before anything can wait.
+// stopWaiting has nothing of a port wait any more. Call with the daemon's mu held, or before
+// anything can wait.
 func (p *port) stopWaiting() {
 	for _, a := range p.waiting {
 		a.timer.Stop()
@@ -54,8 +56,8 @@ func (p *port) stopWaiting() {
 	p.waiting = nil
 }
 
-// openOnDevices opens the endpoints of a port over RDMA. Those whose device is not there wait for it, unless
-// they must be served now; what it returns is about the others.
+// openOnDevices opens the endpoints of a port over RDMA. Those whose device is not there wait for
+// it, unless they must be served now; what it returns is about the others.
 func (d *Daemon) openOnDevices(p *port, at config.Listen, must bool) error {
 	p.provider = wanted(p.PortSpec, d.cfg.Load())
 	list, err := d.spread(at, p.provider)
@@ -71,7 +73,8 @@ func (d *Daemon) openOnDevices(p *port, at config.Listen, must bool) error {
 			continue
 		}
 		if err == nil && c.Kind == provider.Soft && at.Any() && c.Addr.IsLoopback() && d.rdma.host.RXE() != "" {
-			d.log.Info("not listening on a loopback address, as UDP port 4791 is the kernel's", zap.Stringer("address", c.Addr), zap.String("device", d.rdma.host.RXE()))
+			d.log.Info("not listening on a loopback address, as UDP port 4791 is the kernel's",
+				zap.Stringer("address", c.Addr), zap.String("device", d.rdma.host.RXE()))
 			continue
 		}
 		var e endpoint
@@ -142,16 +145,18 @@ func (d *Daemon) openOn(transport string, c provider.Choice, l config.Listen) (e
 // listening tells that an endpoint is served, by whom, and why.
 func (d *Daemon) listening(p *port, e *endpoint) {
 	c := e.dev.choice
-	d.log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr), zap.String("provider", string(c.Kind)),
+	d.log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr),
+		zap.String("provider", string(c.Kind)),
 		zap.String("device", e.dev.name()), zap.String("because", c.Why))
 	if c.Warning != "" {
-		d.log.Warn("the RDMA device of a port may not do", zap.String("transport", p.Transport), zap.Stringer("on", e.addr),
+		d.log.Warn("the RDMA device of a port may not "+
+			"do", zap.String("transport", p.Transport), zap.Stringer("on", e.addr),
 			zap.String("provider", string(c.Kind)), zap.String("reason", c.Warning))
 	}
 }
 
-// awaitDevice has an endpoint of a port wait for its device. after says that it is to be tried only when
-// this process may serve.
+// awaitDevice has an endpoint of a port wait for its device. after says that it is to be tried only
+// when this process may serve.
 func (d *Daemon) awaitDevice(p *port, l config.Listen, why error, after bool) {
 	a := &waitingEndpoint{want: l, since: time.Now(), reason: why, delay: d.delays.first}
 	a.timer = time.AfterFunc(a.delay, func() { d.retry(p, a) })
@@ -169,7 +174,8 @@ func (d *Daemon) retry(p *port, a *waitingEndpoint) {
 	if !slices.Contains(p.waiting, a) || d.draining.Load() || d.isReplaced() {
 		return
 	}
-	// What was the kernel's stays so: in user space it would take UDP port 4791 from a device that comes back.
+	// What was the kernel's stays so: in user space it would take UDP port 4791 from a device that
+	// comes back.
 	c, err := d.rdma.host.Choose(provider.Verbs, a.want.Addr, a.want.Device)
 	var e endpoint
 	if err == nil {
@@ -177,7 +183,8 @@ func (d *Daemon) retry(p *port, a *waitingEndpoint) {
 	}
 	if err != nil {
 		if a.reason.Error() != err.Error() && !errors.Is(err, syscall.EADDRINUSE) {
-			d.log.Warn("a port waits for its RDMA device", zap.String("transport", p.Transport), zap.String("on", a.where()), zap.Error(err))
+			d.log.Warn("a port waits for its RDMA device", zap.String("transport", p.Transport),
+				zap.String("on", a.where()), zap.Error(err))
 		}
 		a.reason = err
 		a.delay = min(2*a.delay, d.delays.most)
@@ -206,7 +213,8 @@ func (d *Daemon) deviceRemoved(v *device) {
 		of := func(e endpoint) bool { return e.dev == v }
 		for _, e := range p.ends {
 			if of(e) {
-				d.log.Error("a port has lost its RDMA device: the kernel took it away, and its clients are cut off; it is served again when the device is back ('rstorectl device list' shows those there are)",
+				d.log.Error("a port has lost its RDMA device: the kernel took it away, and its clients are cut "+
+					"off; it is served again when the device is back ('rstorectl device list' shows those there are)",
 					zap.String("transport", p.Transport), zap.Stringer("on", e.addr), zap.String("device", v.name()))
 				removed.ends = append(removed.ends, e)
 				d.awaitDevice(p, e.want, fmt.Errorf("the kernel took %s away", v.kernel.Name()), false)
@@ -222,7 +230,8 @@ func (d *Daemon) deviceRemoved(v *device) {
 		over, cancel := context.WithCancel(context.Background())
 		cancel() // its connections are gone
 		if err := removed.stop(over); err != nil {
-			d.log.Warn("closing what was on an RDMA device that is gone", zap.String("device", v.name()), zap.Error(err))
+			d.log.Warn("closing what was on an RDMA device that is "+
+				"gone", zap.String("device", v.name()), zap.Error(err))
 		}
 	})
 }

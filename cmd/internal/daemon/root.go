@@ -144,9 +144,11 @@ func printConfig(g *cli.Globals, cfg *config.Config) error {
 	return err
 }
 
-// Run starts a daemon and keeps it until a signal or the end of ctx stops it, or another process takes its
-// place. before, if not nil, leads to the process whose place it takes.
-func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, before *handover.Conn) error {
+// Run starts a daemon and keeps it until a signal or the end of ctx stops it, or another process
+// takes its place. before, if not nil, leads to the process whose place it takes.
+func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log,
+	before *handover.Conn,
+) error {
 	defer func() { _ = log.Sync() }() // standard error may not support it
 	// The mode of a new file is the client's to say, and that of the daemon's own files is
 	// said where they are made.

@@ -19,13 +19,15 @@ func (d *Daemon) Sample() live.Sample {
 	var silent []string
 	for _, l := range d.pingLoops(ctx) {
 		if !l.OK {
-			silent = append(silent, fmt.Sprintf("packet loop %s/%d: no answer for %v", l.Device, l.Loop, l.Took.Round(time.Millisecond)))
+			silent = append(silent, fmt.Sprintf("packet loop %s/%d: no answer for %v", l.Device, l.Loop,
+				l.Took.Round(time.Millisecond)))
 		}
 	}
 	stats := d.stats(len(silent) == 0)
 	now := time.Now()
 	s := live.Sample{
-		Version: cli.ReadBuild().Version, State: control.StateRunning, Started: d.started, Taken: now, UptimeNS: int64(now.Sub(d.started)),
+		Version: cli.ReadBuild().Version, State: control.StateRunning, Started: d.started, Taken: now,
+		UptimeNS:    int64(now.Sub(d.started)),
 		RDMAWritten: stats.RDMAWriteBytes, RDMARead: stats.RDMAReadBytes, TCP: stats.TCPBytes,
 		Operations: []live.Point{}, Exports: []live.Point{}, Clients: []live.Point{}, QPs: []live.QP{},
 	}
@@ -63,8 +65,10 @@ func (d *Daemon) Sample() live.Sample {
 
 func liveQP(q *control.QP) live.QP {
 	return live.QP{
-		QPN: q.QPN, Type: q.Type, State: q.State, Device: q.Device, Remote: q.Remote, SendQueued: q.SendQueued, SendDepth: q.SendDepth, RTTUS: q.RTTUS,
-		In: q.Counters["rcvd_bytes"], Out: q.Counters["sent_bytes"], PacketsIn: q.Counters["rcvd_pkts"], PacketsOut: q.Counters["sent_pkts"],
+		QPN: q.QPN, Type: q.Type, State: q.State, Device: q.Device, Remote: q.Remote, SendQueued: q.SendQueued,
+		SendDepth: q.SendDepth, RTTUS: q.RTTUS,
+		In: q.Counters["rcvd_bytes"], Out: q.Counters["sent_bytes"], PacketsIn: q.Counters["rcvd_pkts"],
+		PacketsOut:  q.Counters["sent_pkts"],
 		Retransmits: q.Counters["retransmits"], NAKs: q.Counters["packet_seq_err"], RNRs: q.Counters["rcvd_rnr_err"],
 	}
 }

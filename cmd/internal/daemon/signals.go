@@ -15,8 +15,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// hangups keeps signals that ask for a reload from ending a process that does not serve yet: whoever rotates logs
-// does not know that another process is about to take over. They come on the channel.
+// hangups keeps signals that ask for a reload from ending a process that does not serve yet:
+// whoever rotates logs does not know that another process is about to take over. They come on the
+// channel.
 func hangups() chan os.Signal {
 	sig := make(chan os.Signal, 4)
 	signal.Notify(sig, unix.SIGHUP)
@@ -78,7 +79,8 @@ func (d *Daemon) wait(ctx context.Context, sig chan os.Signal) error {
 // replacedTime is how long those who asked for the upgrade have to hear of it.
 const replacedTime = time.Second
 
-// exitReplaced ends a process whose place another has taken: nothing is closed in a way that a client could notice.
+// exitReplaced ends a process whose place another has taken: nothing is closed in a way that a
+// client could notice.
 func (d *Daemon) exitReplaced() error {
 	ctx, cancel := context.WithTimeout(context.Background(), replacedTime)
 	defer cancel()

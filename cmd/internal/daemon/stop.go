@@ -78,8 +78,8 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	return err
 }
 
-// stopReplaced is the end of a process that is told to stop, and has been let another one serve meanwhile: what it
-// would close is that one's.
+// stopReplaced is the end of a process that is told to stop, and has been let another one serve
+// meanwhile: what it would close is that one's.
 func (d *Daemon) stopReplaced() error {
 	if !d.isReplaced() {
 		return <-d.failed // the new process has failed

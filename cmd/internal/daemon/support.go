@@ -16,7 +16,8 @@ import (
 // registry has all metrics.
 func (d *Daemon) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(ops.NewCollector(d.opsState), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(ops.NewCollector(d.opsState), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 

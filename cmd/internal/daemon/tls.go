@@ -48,7 +48,8 @@ func (d *Daemon) applyTLS(cfg *config.Config) error {
 	}
 	d.tls.Store(&tlsSetup{want, store, server})
 	st := store.Status()
-	d.log.Info("TLS is offered to NFS over TCP", zap.String("certificate", want.Cert), zap.Strings("names", st.Names), zap.Time("expires", st.NotAfter))
+	d.log.Info("TLS is offered to NFS over TCP", zap.String("certificate", want.Cert), zap.Strings("names", st.Names),
+		zap.Time("expires", st.NotAfter))
 	return nil
 }
 
@@ -71,7 +72,8 @@ func (d *Daemon) secured(p *rpc.Peer, st *tls.ConnectionState, err error) {
 	if p.Security == rpc.MutualTLS {
 		// The two tell the client from all others (RFC 9289 section 5.2.1).
 		c := st.PeerCertificates[0]
-		fields = append(fields, zap.String("name", p.Name), zap.String("serial", c.SerialNumber.Text(16)), zap.String("issuer", short(c.Issuer.String())))
+		fields = append(fields, zap.String("name", p.Name), zap.String("serial", c.SerialNumber.Text(16)),
+			zap.String("issuer", short(c.Issuer.String())))
 	}
 	d.audit.Event("tls", fields...)
 }
@@ -91,7 +93,8 @@ func (d *Daemon) tlsStatus() *control.TLS {
 	s.store.Poll()
 	st := s.store.Status()
 	t := &control.TLS{
-		Certificate: s.files.Cert, Key: s.files.Key, ClientCA: s.files.CA, Subject: st.Subject, Names: append([]string{}, st.Names...),
+		Certificate: s.files.Cert, Key: s.files.Key, ClientCA: s.files.CA, Subject: st.Subject,
+		Names:     append([]string{}, st.Names...),
 		NotBefore: st.NotBefore, NotAfter: st.NotAfter, Loaded: st.Loaded, Loads: st.Loads, Failures: st.Failures,
 	}
 	if s.files.CA != "" {

@@ -72,8 +72,8 @@ func (d *Daemon) changeTraces(change func([]*tracing) []*tracing) {
 	d.hookTraces(len(list) > 0)
 }
 
-// hookTraces has the recorder call those who want to see calls, and nobody if none does. Call with mu
-// of the traces held.
+// hookTraces has the recorder call those who want to see calls, and nobody if none does. Call with
+// mu of the traces held.
 func (d *Daemon) hookTraces(watched bool) {
 	switch sampled := d.otlp.On(); {
 	case watched && sampled:
@@ -143,8 +143,10 @@ func arguments(c *rpc.Call) string {
 // slowCall is a call as the control interface shows it.
 func slowCall(s *measure.SlowCall) control.SlowCall {
 	return control.SlowCall{
-		Ended: s.Ended, Client: s.Client.String(), Transport: s.Transport.String(), Operation: s.Program + "." + s.Operation, Export: s.Export,
+		Ended: s.Ended, Client: s.Client.String(), Transport: s.Transport.String(),
+		Operation: s.Program + "." + s.Operation, Export: s.Export,
 		XID: fmt.Sprintf("%#08x", s.XID), Status: s.Status, BytesIn: s.In, BytesOut: s.Out,
-		TookUS: s.Took.Microseconds(), QueueUS: s.Queue.Microseconds(), RDMAUS: s.RDMA.Microseconds(), StoreUS: s.Store.Microseconds(),
+		TookUS: s.Took.Microseconds(), QueueUS: s.Queue.Microseconds(), RDMAUS: s.RDMA.Microseconds(),
+		StoreUS: s.Store.Microseconds(),
 	}
 }

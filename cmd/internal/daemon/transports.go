@@ -50,7 +50,10 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 	}
 	at := netip.AddrPortFrom(dev.addr, port)
 	cfg := d.cfg.Load()
-	rc := rpcrdma.Config{MaxConns: cfg.MaxConnections, Limiter: d.connLimiter, SlowTimeout: cfg.SlowTimeout, Logger: d.log.Slog("rpcrdma"), Pinned: dev.kernel != nil}
+	rc := rpcrdma.Config{
+		MaxConns: cfg.MaxConnections, Limiter: d.connLimiter, SlowTimeout: cfg.SlowTimeout,
+		Logger: d.log.Slog("rpcrdma"), Pinned: dev.kernel != nil,
+	}
 	mem, bytes := &d.memory, cfg.MemoryBytes()
 	if rc.Pinned {
 		mem = &d.pinned
@@ -62,7 +65,8 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 		}
 	}
 	rc.Shared = *mem
-	l, err := rpcrdma.ServeHandler(dev.Device, port, func(p rpc.Peer, _ func()) (rpcrdma.Handler, error) { return d.connected(p, dev), nil }, rc)
+	l, err := rpcrdma.ServeHandler(dev.Device, port,
+		func(p rpc.Peer, _ func()) (rpcrdma.Handler, error) { return d.connected(p, dev), nil }, rc)
 	if err != nil {
 		_ = dev.release()
 		return endpoint{}, err
@@ -80,16 +84,18 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 	}}, nil
 }
 
-// within brings what is configured down to what a device offers; the rest of its limits rpcrdma keeps to. It
-// returns the memory that can be registered.
+// within brings what is configured down to what a device offers; the rest of its limits rpcrdma
+// keeps to. It returns the memory that can be registered.
 func (d *Daemon) within(dev *device, rc *rpcrdma.Config, bytes int) int {
 	lim := rdma.LimitsOf(dev.Device)
 	if lim.QPs > 0 && lim.QPs < rc.MaxConns {
-		d.log.Info("an RDMA device has fewer queue pairs than max_connections", zap.String("device", dev.name()), zap.Int("queue_pairs", lim.QPs), zap.Int("max_connections", rc.MaxConns))
+		d.log.Info("an RDMA device has fewer queue pairs than max_connections", zap.String("device", dev.name()),
+			zap.Int("queue_pairs", lim.QPs), zap.Int("max_connections", rc.MaxConns))
 		rc.MaxConns = lim.QPs
 	}
 	if lim.RegionBytes > 0 && lim.RegionBytes < uint64(bytes) {
-		d.log.Warn("an RDMA device takes less memory in one piece than the setting memory", zap.String("device", dev.name()), zap.Uint64("bytes", lim.RegionBytes), zap.Int("memory", bytes))
+		d.log.Warn("an RDMA device takes less memory in one piece than the setting memory",
+			zap.String("device", dev.name()), zap.Uint64("bytes", lim.RegionBytes), zap.Int("memory", bytes))
 		bytes = int(lim.RegionBytes)
 	}
 	return bytes

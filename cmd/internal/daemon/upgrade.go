@@ -32,7 +32,8 @@ type upgradeTimes struct {
 }
 
 var defaultTimes = upgradeTimes{
-	prepare: 10 * time.Second, drain: 500 * time.Millisecond, drop: 200 * time.Millisecond, restore: 5 * time.Second, serving: 10 * time.Second,
+	prepare: 10 * time.Second, drain: 500 * time.Millisecond, drop: 200 * time.Millisecond, restore: 5 * time.Second,
+	serving: 10 * time.Second,
 }
 
 // drainTick is how often it is looked whether everything stands still.
@@ -41,7 +42,8 @@ const drainTick = 500 * time.Microsecond
 // errUpgrading says that only one at a time changes the process.
 var errUpgrading = errors.New("a reload or an upgrade is under way")
 
-// Upgrade implements control.Backend. When it succeeds the process has nothing to do any more but to end.
+// Upgrade implements control.Backend. When it succeeds the process has nothing to do any more but
+// to end.
 func (d *Daemon) Upgrade(path string) (control.Upgraded, error) {
 	if !d.reloading.TryLock() {
 		return control.Upgraded{}, errUpgrading
@@ -64,7 +66,8 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	path = cmp.Or(path, d.exe)
 	for _, e := range d.Exports() {
 		if e.Type == config.TypeMemory {
-			return control.Upgraded{}, fmt.Errorf("export %s is in the memory of this process, and would be lost; a restart loses it too", e.Pseudo)
+			return control.Upgraded{}, fmt.Errorf("export %s is in the memory of this process, and would be lost; "+
+				"a restart loses it too", e.Pseudo)
 		}
 	}
 	began := time.Now()
@@ -88,7 +91,8 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 		return control.Upgraded{}, err
 	}
 	u := control.Upgraded{Executable: path, OldVersion: cli.ReadBuild().String(), OldPID: os.Getpid(), PID: h.PID()}
-	said, err := h.Prepare(d.times.prepare, upgrade.Hello{Version: u.OldVersion, StateDir: d.cfg.Load().StateDir, Control: d.cfg.Load().Control})
+	said, err := h.Prepare(d.times.prepare,
+		upgrade.Hello{Version: u.OldVersion, StateDir: d.cfg.Load().StateDir, Control: d.cfg.Load().Control})
 	if err != nil {
 		return control.Upgraded{}, errors.Join(fmt.Errorf("%s did not get ready: %w", path, err), h.Kill())
 	}
@@ -127,7 +131,8 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	}
 	u.PauseMillis = millis(time.Since(stood))
 	h.Release()
-	d.log.Info("upgraded: the new process serves", zap.String("version", u.NewVersion), zap.Int("pid", u.PID), zap.Float64("pause_ms", u.PauseMillis), zap.Float64("drain_ms", u.DrainMillis),
+	d.log.Info("upgraded: the new process serves", zap.String("version", u.NewVersion), zap.Int("pid", u.PID),
+		zap.Float64("pause_ms", u.PauseMillis), zap.Float64("drain_ms", u.DrainMillis),
 		zap.Int("rdma", u.RDMA), zap.Int("tcp", u.TCP), zap.Int("dropped", u.Dropped))
 	close(d.replaced)
 	return u, nil
@@ -137,7 +142,8 @@ func millis(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
 }
 
-// errReplaced is what is said to who asks a process for a change that another has taken the place of.
+// errReplaced is what is said to who asks a process for a change that another has taken the place
+// of.
 var errReplaced = errors.New("another process has taken over; ask that one")
 
 // mayChange locks mu for a change, or says why there can be none any more.
@@ -154,7 +160,8 @@ func (d *Daemon) mayChange() error {
 	return nil
 }
 
-// errActing says that somebody takes from clients what they have, which would be lost in the middle of it.
+// errActing says that somebody takes from clients what they have, which would be lost in the middle
+// of it.
 var errActing = errors.New("a client is being evicted, or the grace period ended")
 
 // mayAct keeps everything from being handed over until done is called, or says that it was.
@@ -177,11 +184,12 @@ func (d *Daemon) isReplaced() bool {
 	}
 }
 
-// errSuccessorFailed is the end of a process whose successor died: what that has begun nobody knows.
+// errSuccessorFailed is the end of a process whose successor died: what that has begun nobody
+// knows.
 var errSuccessorFailed = errors.New("the new process failed after it had taken over")
 
-// abandon ends a process that has handed everything over to one that does not say that it serves. The service
-// manager starts another, as after a crash.
+// abandon ends a process that has handed everything over to one that does not say that it serves.
+// The service manager starts another, as after a crash.
 func (d *Daemon) abandon(h *upgrade.Successor, why error) error {
 	err := errors.Join(fmt.Errorf("%w: %w", errSuccessorFailed, why), h.Kill())
 	d.notify(d.manager.MainPID(os.Getpid()))

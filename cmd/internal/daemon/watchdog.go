@@ -16,7 +16,8 @@ func (d *Daemon) CheckLoops(ctx context.Context) error {
 	var errs []error
 	for _, l := range d.pingLoops(ctx) {
 		if !l.OK {
-			errs = append(errs, fmt.Errorf("packet loop %d of RDMA device %s does not answer: %w", l.Loop, l.Device, ctx.Err()))
+			errs = append(errs, fmt.Errorf("packet loop %d of RDMA device %s does not answer: "+
+				"%w", l.Loop, l.Device, ctx.Err()))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/upgrade"
+	"go.uber.org/zap"
+)
+
+// Reload reads the configuration again and applies what may change at run time:
+// exports, ports and the log level. A bad configuration changes nothing; of a
+// good one, what cannot be opened is left out and reported. The service manager is told,
+// whoever asked.
+func (d *Daemon) Reload() error {
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
+	d.notify(d.manager.Reloading())
+	err := d.reload()
+	d.notify(d.manager.Ready(d.summary()))
+	return err
+}
+
+func (d *Daemon) reload() error {
+	if d.isReplaced() {
+		return errUpgrading
+	}
+	if !upgrade.Runs(d.exe) {
+		_, err := d.upgrade("")
+		return err
+	}
+	cfg, err := d.load()
+	if err != nil {
+		return fmt.Errorf("the old configuration stays in force: %w", err)
+	}
+	old := d.cfg.Load()
+	for _, c := range config.Waiting(old, cfg) {
+		d.log.Warn("a changed setting takes effect at the next start", zap.String("key", c.Key),
+			zap.String("in_force", c.Old), zap.String("configured", c.New))
+	}
+	if err := d.log.Level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		return err
+	}
+	d.monitor.pprof.Store(cfg.OpsPprof)
+	if err := d.audit.Reopen(); err != nil {
+		d.log.Error("the audit log cannot be opened anew", zap.Error(err))
+	}
+	defer func() { d.logWarnings(cfg, d.Exports()) }()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cfg.Store(cfg)
+	if err := errors.Join(d.applyTLS(cfg), d.applyOTLP(cfg), d.applyPKeys(), d.applyExports(false),
+		d.applyPorts(false)); err != nil {
+		return fmt.Errorf("the new configuration is in force, except: %w", err)
+	}
+	d.logShadowed()
+	d.log.Info("configuration reloaded", zap.String("file", cfg.File))
+	return nil
+}

@@ -1,0 +1,77 @@
+package daemon
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/control"
+)
+
+// Status implements control.Backend.
+func (d *Daemon) Status() control.Status {
+	cfg := d.cfg.Load()
+	s := control.Status{
+		Version:       cli.ReadBuild().Version,
+		State:         control.StateRunning,
+		PID:           os.Getpid(),
+		Started:       d.started,
+		UptimeSeconds: int64(time.Since(d.started) / time.Second),
+		Config:        cfg.File,
+		StateDir:      cfg.StateDir,
+		LogLevel:      d.log.Level.String(),
+		Clients:       len(d.Clients()),
+		Devices:       []string{},
+		Problems:      d.problems(),
+		TLS:           d.tlsStatus(),
+		Providers:     d.rdma.providers(),
+	}
+	if d.draining.Load() {
+		s.State = control.StateDraining
+	}
+	for _, e := range d.Exports() {
+		if e.Error == "" {
+			s.Exports++
+		}
+	}
+	for _, p := range d.Ports() {
+		if len(p.Addresses) > 0 {
+			s.Ports++
+		}
+	}
+	s.Devices = append(s.Devices, d.deviceNames()...)
+	return s
+}
+
+// problems are exports and ports that are not served, in words.
+func (d *Daemon) problems() []string {
+	out := []string{}
+	for _, e := range d.Exports() {
+		if e.Error != "" {
+			out = append(out, fmt.Sprintf("export %s: %s", e.Pseudo, e.Error))
+		}
+	}
+	for _, p := range d.Ports() {
+		if p.Error != "" {
+			out = append(out, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
+		}
+	}
+	if s := d.tlsStatus(); s != nil && s.Error != "" {
+		out = append(out, "tls: "+s.Error+" (the files of before are in use)")
+	}
+	return out
+}
+
+// Config implements control.Backend.
+func (d *Daemon) Config() ([]byte, error) { return d.cfg.Load().YAML() }
+
+// SetLogLevel implements control.Backend.
+func (d *Daemon) SetLogLevel(level string) error {
+	switch strings.ToLower(level) {
+	case "debug", "info", "warn", "error":
+		return d.log.Level.UnmarshalText([]byte(level))
+	}
+	return fmt.Errorf("log level %q is none of debug, info, warn, error", level)
+}
