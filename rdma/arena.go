@@ -19,13 +19,12 @@ const (
 	arenaOrders = 15 // from ArenaBlockMin to ArenaBlockMax
 )
 
-// Arena is memory for registered regions: outside the Go heap, so that it is
-// not moved, scanned or counted against the collector's pace, bounded, and
-// reused without being cleared. Its pages come from the system when they are
-// first touched. All methods may be called from any goroutine.
+// Arena is memory for registered regions. It lies outside of the Go heap, so the garbage collector
+// neither scans nor counts it. It is bounded, and reused without being cleared. Its pages become
+// resident when they are first touched. All methods may be called from any goroutine.
 //
-// The blocks are kept as buddies: a free block is merged with its neighbour of
-// the same size, so memory that small blocks used serves large ones again.
+// It is a buddy allocator: a free block is merged with its free neighbour of the same size, so
+// memory of small blocks serves large ones again.
 type Arena struct {
 	mem []byte
 
@@ -56,7 +55,7 @@ const (
 // NewArena maps an arena of limit bytes, rounded up to whole pages.
 func NewArena(limit int) (*Arena, error) {
 	if limit <= 0 || limit > 1<<42 {
-		return nil, fmt.Errorf("rdma: an arena of %d bytes", limit)
+		return nil, fmt.Errorf("rdma: an arena cannot have %d bytes", limit)
 	}
 	pages := (limit + ArenaBlockMin - 1) / ArenaBlockMin
 	mem, err := unix.Mmap(-1, 0, pages*ArenaBlockMin, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
@@ -85,9 +84,8 @@ func NewArena(limit int) (*Arena, error) {
 // Bytes is the whole arena, for registering it as one region.
 func (a *Arena) Bytes() []byte { return a.mem }
 
-// Alloc returns n bytes, with the rest of their block as capacity, or nil if
-// the arena has no block for them. The bytes are page-aligned and hold what
-// their last user left, or zeros.
+// Alloc returns n bytes, with the rest of their block as capacity, or nil if the arena has no block
+// for them. The bytes are page-aligned. They are zero, or what their last user wrote.
 func (a *Arena) Alloc(n int) []byte {
 	o := order(n)
 	if n <= 0 || o >= arenaOrders {
@@ -105,7 +103,7 @@ func (a *Arena) Alloc(n int) []byte {
 	}
 	p := a.free[from]
 	a.remove(p, from)
-	for from > o { // keep the lower half, free the upper
+	for from > o { // split: use the lower half, free the upper
 		from--
 		a.push(p+1<<from, from)
 	}
@@ -118,9 +116,8 @@ func (a *Arena) Alloc(n int) []byte {
 	return a.mem[at : at+n : at+size]
 }
 
-// Free returns what Alloc gave out. b must begin where the block begins; its
-// length does not matter. It panics if b is no allocated block: two users of
-// the same memory are worse than none.
+// Free frees a block of Alloc. b must begin where the block begins; its length does not matter.
+// Free panics if b is not an allocated block: two users of the same memory would corrupt data.
 func (a *Arena) Free(b []byte) {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(a.mem)))
 	a.mu.Lock()
@@ -145,8 +142,8 @@ func (a *Arena) Free(b []byte) {
 	a.push(p, o)
 }
 
-// Discard gives the whole pages of b, a part of a block that is allocated, back to the system
-// until they are touched again. What they held is lost.
+// Discard returns the whole pages of b, a part of an allocated block, to the system until they are
+// touched again. Their content is lost.
 func (a *Arena) Discard(b []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,7 +153,7 @@ func (a *Arena) Discard(b []byte) {
 	}
 	from := (at + ArenaBlockMin - 1) &^ (ArenaBlockMin - 1)
 	if to := (at + len(b)) &^ (ArenaBlockMin - 1); from < to {
-		_ = unix.Madvise(a.mem[from:to], unix.MADV_DONTNEED) // it is a kindness
+		_ = unix.Madvise(a.mem[from:to], unix.MADV_DONTNEED) // only an optimization
 	}
 }
 
@@ -167,8 +164,7 @@ func (a *Arena) Stats() ArenaStats {
 	return a.stats
 }
 
-// Close unmaps the arena. Nothing may use its memory any more: not a work
-// request, not a region, not a slice.
+// Close unmaps the arena. No work request, region or slice may use its memory any more.
 func (a *Arena) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -183,7 +179,7 @@ func (a *Arena) Close() error {
 	return unix.Munmap(mem)
 }
 
-// order is the order of the smallest block that holds n bytes.
+// order is the order of the smallest block with room for n bytes.
 func order(n int) int { return bits.Len(uint(max(n, 1)-1) / ArenaBlockMin) }
 
 func (a *Arena) push(p int32, o int) {
@@ -214,7 +210,7 @@ func Within(inner, outer []byte) bool {
 	return at <= uintptr(len(outer)) && uintptr(len(inner)) <= uintptr(len(outer))-at
 }
 
-// Offset is where inner begins in outer; for slices of which Within is true.
+// Offset is where inner begins in outer, if Within(inner, outer).
 func Offset(inner, outer []byte) int {
 	return int(uintptr(unsafe.Pointer(unsafe.SliceData(inner))) - uintptr(unsafe.Pointer(unsafe.SliceData(outer))))
 }

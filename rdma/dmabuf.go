@@ -7,23 +7,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DMABuf is memory of another device that its driver gives away as a dma-buf, and the address space that
-// stands for it, see DMABufRegisterer.
+// DMABuf is memory of another device, exported by its driver as a dma-buf, with the address space
+// that stands for it. See DMABufRegisterer.
 type DMABuf struct {
-	FD     int // the DMABuf's own
+	FD     int // owned by the DMABuf
 	Offset uint64
-	// Names is address space for the memory. If it is not Mapped it is no more than that: touching it is a fault.
+	// Names is address space for the memory. Touching it faults if it is not Mapped.
 	Names []byte
-	// Mapped: the processor reaches the memory by Names. Who does while devices do too tells the driver
-	// (DMA_BUF_IOCTL_SYNC).
+	// Mapped: the processor can access the memory by Names. It has to synchronize with devices
+	// that use the memory at the same time (DMA_BUF_IOCTL_SYNC).
 	Mapped bool
 }
 
-// OpenDMABuf takes n bytes of a dma-buf, from offset on, which is a multiple of the size of a page. The descriptor stays
-// the caller's, who may close it. Close the DMABuf when nothing is registered of it any more.
+// OpenDMABuf makes a DMABuf of n bytes of a dma-buf, from offset on, which is a multiple of the
+// page size. fd stays the caller's, who may close it. The DMABuf is closed after all
+// registrations of it.
 func OpenDMABuf(fd int, offset int64, n int, mapped bool) (*DMABuf, error) {
 	if n <= 0 || offset < 0 || offset%int64(unix.Getpagesize()) != 0 {
-		return nil, fmt.Errorf("rdma: a dma-buf of %d bytes from %d on", n, offset)
+		return nil, fmt.Errorf("rdma: invalid part of a dma-buf: %d bytes at %d", n, offset)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -42,7 +43,7 @@ func OpenDMABuf(fd int, offset int64, n int, mapped bool) (*DMABuf, error) {
 	return b, nil
 }
 
-// Close gives addresses and descriptor back.
+// Close unmaps the address space and closes the descriptor.
 func (b *DMABuf) Close() error {
 	if b.Names == nil {
 		return ErrClosed
