@@ -1,8 +1,11 @@
 package posixfs
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +20,34 @@ func TestOverlay(t *testing.T) {
 	needRoot(t)
 	t.Run("one filesystem below", func(t *testing.T) { testOverlay(t, false) })
 	t.Run("two filesystems below", func(t *testing.T) { testOverlay(t, true) })
+}
+
+// TestOverlayWithoutHandles: the log says that files of an overlay that makes no handles change theirs.
+func TestOverlayWithoutHandles(t *testing.T) {
+	needRoot(t)
+	for _, options := range []string{"", ",index=on,nfs_export=on"} {
+		base := t.TempDir()
+		layers, dir := filepath.Join(base, "layers"), filepath.Join(base, "over")
+		must(t, os.MkdirAll(layers, 0o755))
+		if err := unix.Mount("tmpfs", layers, "tmpfs", 0, "size=4m,mode=755"); err != nil {
+			t.Skipf("mounting a tmpfs: %v", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(layers, unix.MNT_DETACH) })
+		for _, d := range []string{dir, filepath.Join(layers, "lower"), filepath.Join(layers, "upper"), filepath.Join(layers, "work")} {
+			must(t, os.MkdirAll(d, 0o755))
+		}
+		if err := unix.Mount("overlay", dir, "overlay", 0, "lowerdir="+layers+"/lower,upperdir="+layers+"/upper,workdir="+layers+"/work"+options); err != nil {
+			t.Skipf("mounting an overlay: %v", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		var said bytes.Buffer
+		f, err := Open(dir, Options{StateDir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&said, nil))})
+		must(t, err)
+		must(t, f.Close())
+		if warned := strings.Contains(said.String(), "nfs_export=on"); warned != (options == "") {
+			t.Errorf("options %q: warned %v: %s", options, warned, said.String())
+		}
+	}
 }
 
 func testOverlay(t *testing.T, two bool) {
