@@ -123,7 +123,15 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 // judgedBy is the ACL that decides about c on o where the server and not the kernel
 // does. One that cannot be read grants what the mode does.
 func (f *FS) judgedBy(c *blockstore.Cred, o *object) *blockstore.ACL {
-	if f.who.on || c.Privileged() || !f.limits.ACLs || o.canHave(blockstore.ACLAccess) != nil {
+	if f.who.on || c.Privileged() {
+		return nil
+	}
+	return f.accessACL(o)
+}
+
+// accessACL is the ACL of an object; nil if it has none, or none that can be read.
+func (f *FS) accessACL(o *object) *blockstore.ACL {
+	if !f.limits.ACLs || o.canHave(blockstore.ACLAccess) != nil {
 		return nil
 	}
 	b, err := grown(func(b []byte) (int, error) { return unix.Getxattr(procPath(o.path), aclXattr[blockstore.ACLAccess], b) })

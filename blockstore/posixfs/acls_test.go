@@ -11,7 +11,15 @@ import (
 // TestACLJudgedByServer: where the kernel is not asked as the client, ACLs count all the
 // same: the group bits of the mode are those of the mask, not of the group.
 func TestACLJudgedByServer(t *testing.T) {
-	f, s := openTemp(t, Options{Identity: Server})
+	t.Run("identity", func(t *testing.T) { testACLJudged(t, Options{Identity: Server}) })
+	t.Run("no faccessat2", func(t *testing.T) {
+		needRoot(t)
+		testACLJudged(t, Options{noFaccessat2: true})
+	})
+}
+
+func testACLJudged(t *testing.T, opts Options) {
+	f, s := openTemp(t, opts)
 	if !f.Limits().ACLs {
 		t.Skip("the file system of the temporary directory keeps no POSIX ACLs")
 	}

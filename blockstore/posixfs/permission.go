@@ -92,11 +92,15 @@ func (d *decision) note(want uint32, ok bool) {
 // filesystem identity and so knows ACLs and read-only mounts.
 func (f *FS) askKernel(c *blockstore.Cred, o *object, want uint32) bool {
 	err := f.who.as(c, func() error {
+		if f.opts.noFaccessat2 {
+			return unix.ENOSYS
+		}
 		return unix.Faccessat2(o.path, "", want, unix.AT_EACCESS|unix.AT_EMPTY_PATH)
 	})
 	if err == unix.ENOSYS {
-		// Before Linux 5.8: the mode bits decide.
+		// Before Linux 5.8: mode and ACL decide. With an ACL the mode alone would grant the group what the mask does.
 		a, aerr := o.attr()
+		a.ACL = f.accessACL(o)
 		return aerr == nil && c.May(&a, want)
 	}
 	return err == nil

@@ -112,7 +112,7 @@ type Options struct {
 	Logger *slog.Logger
 
 	// For tests: what an older kernel or a poorer filesystem would do.
-	forceBirth, noOpenat2 bool
+	forceBirth, noOpenat2, noFaccessat2 bool
 }
 
 // Counters are totals since Open, for statistics.
