@@ -181,6 +181,9 @@ func (s *Server) Programs() []rpc.Program {
 	}}}
 }
 
+// Memory is what clients have made the server remember.
+func (s *Server) Memory() state.MemoryInfo { return s.state.Memory() }
+
 // Ops are the operations executed, by name, for those that there were any of.
 func (s *Server) Ops() map[string]uint64 {
 	out := make(map[string]uint64)

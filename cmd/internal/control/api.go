@@ -64,7 +64,16 @@ type Export struct {
 	Origin  string   `json:"origin"`
 	// Error says why it is not being served; empty if it is.
 	Error string `json:"error,omitempty"`
+	// Identity says what file handles depend on beside the filesystem's UUID: IdentityDevice or IdentityState. It is empty
+	// where they depend on nothing else, or on the option fsid.
+	Identity string `json:"identity,omitempty"`
 }
+
+// Values of Export.Identity.
+const (
+	IdentityDevice = "device" // the filesystem has no UUID: the number of its device
+	IdentityState  = "state"  // the UUID is another filesystem's too, or was not known at first: the state directory
+)
 
 // ExportPatch changes an export; nil fields stay as they are.
 type ExportPatch struct {
@@ -131,6 +140,8 @@ type Status struct {
 	Providers []Provider `json:"rdma_providers"`
 	// TLS is that of NFS over TCP, nil if it is not offered.
 	TLS *TLS `json:"tls,omitempty"`
+	// NFS4Memory is the state of clients of version 4.
+	NFS4Memory NFS4Memory `json:"nfs4_memory"`
 }
 
 // Provider is a provider of RDMA.
@@ -221,8 +232,10 @@ type Stats struct {
 	// Addresses are those that connections come from now.
 	Addresses int `json:"addresses"`
 	// Memory is what the connections over RDMA share.
-	Memory Memory            `json:"memory"`
-	Events map[string]uint64 `json:"events"` // what was not as usual, but not wrong, by kind; zeros left out
+	Memory Memory `json:"memory"`
+	// NFS4Memory is the state of clients of version 4.
+	NFS4Memory NFS4Memory        `json:"nfs4_memory"`
+	Events     map[string]uint64 `json:"events"` // what was not as usual, but not wrong, by kind; zeros left out
 	// Procs are the calls served, keyed "nfs3.READ".
 	Procs map[string]Proc `json:"procs"`
 	// Devices are the counters of each RDMA device, by its address.
@@ -238,6 +251,15 @@ type Memory struct {
 	Waiting  int `json:"waiting"`  // connections that wait for memory
 	Share    int `json:"share"`    // credits of each connection when memory is short
 }
+
+// NFS4Memory is what clients of version 4 have made the server remember, in bytes.
+type NFS4Memory struct {
+	Bytes int64 `json:"bytes"`
+	Limit int64 `json:"limit"` // the setting nfs4_memory
+}
+
+// Near reports whether nine tenths of the limit are in use.
+func (m NFS4Memory) Near() bool { return m.Bytes >= m.Limit-m.Limit/10 && m.Limit > 0 }
 
 // Proc are the counters of one procedure.
 type Proc struct {

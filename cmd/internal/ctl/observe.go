@@ -36,6 +36,7 @@ func (t *tool) status() *cobra.Command {
 				fmt.Fprintf(w, "state\t%s\nversion\t%s\npid\t%d\nup\t%s\nconfiguration\t%s\nstate directory\t%s\nlog level\t%s\nexports\t%d\nports\t%d\nclients\t%d\ndevices\t%s\n",
 					s.State, s.Version, s.PID, time.Duration(s.UptimeSeconds)*time.Second, dash(s.Config), s.StateDir, s.LogLevel,
 					s.Exports, s.Ports, s.Clients, dash(strings.Join(s.Devices, " ")))
+				fmt.Fprintf(w, "NFS version 4 state\t%d of %d bytes\n", s.NFS4Memory.Bytes, s.NFS4Memory.Limit)
 				for _, p := range s.Providers {
 					fmt.Fprintf(w, "RDMA provider\t%s\n", strings.TrimSuffix(p.Name+": "+p.Error, ": "))
 				}
@@ -105,6 +106,7 @@ func (t *tool) stats() *cobra.Command {
 					fmt.Fprintf(w, "message %s\t%d\n", k, s.Messages[k])
 				}
 				fmt.Fprintf(w, "memory messages\t%d\nmemory bulk\t%d\nmemory limit\t%d\n", s.Memory.Messages, s.Memory.Bulk, s.Memory.Limit)
+				fmt.Fprintf(w, "nfs4 memory\t%d\nnfs4 memory limit\t%d\n", s.NFS4Memory.Bytes, s.NFS4Memory.Limit)
 				for _, k := range slices.Sorted(maps.Keys(s.Refused)) {
 					fmt.Fprintf(w, "refused %s\t%d\n", k, s.Refused[k])
 				}

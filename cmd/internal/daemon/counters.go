@@ -220,7 +220,7 @@ func (d *Daemon) Stats() control.Stats { return d.stats(true) }
 func (d *Daemon) stats(loops bool) control.Stats {
 	s := d.counters.sum()
 	s.UptimeSeconds = int64(time.Since(d.started) / time.Second)
-	s.Memory = d.memoryNow()
+	s.Memory, s.NFS4Memory = d.memoryNow(), d.nfs4Memory()
 	limiter := d.connLimiter.Stats()
 	s.Addresses, s.Refused = limiter.Clients, make(map[string]uint64)
 	addCounts(s.Refused, limiter.Refused)

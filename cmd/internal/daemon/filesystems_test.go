@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/control"
 )
 
 // TestCopiesOfFilesystems exports a filesystem and a copy of it with the same UUID: they are two for
@@ -66,6 +68,18 @@ func TestCopiesOfFilesystems(t *testing.T) {
 				t.Fatalf("export %s: %s", s.Pseudo, s.Error)
 			}
 			out[s.Pseudo] = s.Store().FSID()
+		}
+		own := 0
+		for _, e := range d.Exports() {
+			if e.Identity == control.IdentityState {
+				own++
+			}
+		}
+		if own != 1 {
+			t.Errorf("%d exports have an identity that the state directory alone has", own)
+		}
+		if m := d.Status().NFS4Memory; m.Limit != 1<<30 || m.Near() {
+			t.Errorf("state of version 4: %+v", m)
 		}
 		return out
 	}

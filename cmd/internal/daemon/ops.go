@@ -165,6 +165,12 @@ func (d *Daemon) opsState() ops.State {
 	return s
 }
 
+// nfs4Memory is the use of the memory for clients of version 4.
+func (d *Daemon) nfs4Memory() control.NFS4Memory {
+	m := d.nfs4.Memory()
+	return control.NFS4Memory{Bytes: m.Bytes, Limit: m.Limit}
+}
+
 // memoryNow is the use of the memory for RDMA.
 func (d *Daemon) memoryNow() control.Memory {
 	d.mu.Lock()

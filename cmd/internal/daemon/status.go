@@ -27,6 +27,7 @@ func (d *Daemon) Status() control.Status {
 		Problems:      d.problems(),
 		TLS:           d.tlsStatus(),
 		Providers:     d.rdma.providers(),
+		NFS4Memory:    d.nfs4Memory(),
 	}
 	if d.draining.Load() {
 		s.State = control.StateDraining

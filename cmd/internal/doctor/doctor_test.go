@@ -218,6 +218,9 @@ func TestServer(t *testing.T) {
 		{"a failure", nil, func(d *daemon) {
 			d.dead = []control.PostMortem{{Time: time.Now(), Count: 3, Peer: "10.0.0.9:1", Local: "10.0.0.1:20049", Outcome: "refused", Reason: "no", Hint: "do this"}}
 		}, Warn, "post-mortem", []string{"10.0.0.9:1 on 10.0.0.1:20049: refused: no, 3 times", "-> do this"}},
+		{"state of version 4", nil, func(d *daemon) { d.stats.NFS4Memory = control.NFS4Memory{Bytes: 90, Limit: 100} }, Warn, "nfs4-memory", []string{"90 of 100 bytes", "nfs4_memory"}},
+		{"no UUID", nil, func(d *daemon) { d.exports[0].Identity = control.IdentityDevice }, Warn, "export-identity", []string{"/data", "no UUID", "fsid="}},
+		{"a copy", nil, func(d *daemon) { d.exports[0].Identity = control.IdentityState }, OK, "export-identity", []string{"state directory", "fsid="}},
 		{"no drift", nil, func(d *daemon) { d.drift.Against = []string{"the configuration (/x)"} }, OK, "config-drift", []string{"what runs is what the configuration (/x) says"}},
 		{"drift", nil, func(d *daemon) {
 			d.drift = control.Drift{Against: []string{"the applied file 3"}, Changes: make([]control.Change, 2)}

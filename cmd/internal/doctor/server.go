@@ -354,6 +354,10 @@ func (r *Report) receiveLimit(h *Host) {
 }
 
 func (r *Report) counters(h *Host, devices []control.Device, s control.Stats) {
+	if m := s.NFS4Memory; m.Near() {
+		r.add(Warn, "nfs4-memory", "set nfs4_memory to more, and restart rstored; 'rstorectl client list' shows what clients have",
+			"the state of clients of version 4 takes %d of %d bytes: new clients and opens will be put off", m.Bytes, m.Limit)
+	}
 	for _, d := range devices {
 		c := s.Devices[cmp.Or(d.Name, d.Address)]
 		got, want := c["Link.RcvBufBytes"], uint64(udp.DefaultReceiveBuffer)*uint64(max(d.Sockets, 1))
@@ -390,6 +394,14 @@ func (r *Report) exports(h *Host, exports []control.Export, public bool) {
 				r.add(Fail, "export", "export the directory that it is in", "export %s: %s is no directory", e.Pseudo, e.Path)
 				continue
 			}
+		}
+		switch e.Identity {
+		case control.IdentityDevice:
+			r.add(Warn, "export-identity", "give the export the option fsid= with a number of its own before clients mount it",
+				"export %s: the filesystem of %s has no UUID: file handles become stale when its device gets another number", e.Pseudo, e.Path)
+		case control.IdentityState:
+			r.add(OK, "export-identity", "keep the state directory with the data, or give the export the option fsid= before clients mount it",
+				"export %s: file handles need the state directory: the UUID of the filesystem of %s does not tell it from others", e.Pseudo, e.Path)
 		}
 		remedy := fmt.Sprintf("rstorectl export set %s --client CIDR", e.Pseudo)
 		exposed := e.Exposure()

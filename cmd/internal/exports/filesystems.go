@@ -10,6 +10,7 @@ import (
 
 	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
@@ -59,6 +60,17 @@ func (s *Set) filesystem(e *config.Export, export uint32) (uint64, error) {
 	}
 	s.filesystems[export] = filesystem{found, e.Path, is.ID}
 	return is.ID, nil
+}
+
+// dependsOn is control.Export.Identity of exports in the filesystem.
+func (f *filesystem) dependsOn() string {
+	switch {
+	case f.ByDevice:
+		return control.IdentityDevice
+	case f.id != f.ID():
+		return control.IdentityState
+	}
+	return ""
 }
 
 // recognize is what is to be recorded of a filesystem, and whether it is the one that was.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/rstored/rstored/blockstore/posixfs"
+	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
@@ -46,6 +47,20 @@ func TestRecognize(t *testing.T) {
 		}
 		if (x.found.UUID == one || x.was.UUID == hexOne && same) && is.UUID != hexOne {
 			t.Errorf("%s: UUID %q", name, is.UUID)
+		}
+	}
+}
+
+// TestDependsOn: what the handles of an export depend on.
+func TestDependsOn(t *testing.T) {
+	uuid := posixfs.Filesystem{UUID: [16]byte{1}, Statfs: 7}
+	for want, f := range map[string]filesystem{
+		"":                     {Filesystem: uuid, id: uuid.ID()},
+		control.IdentityState:  {Filesystem: uuid, id: 9},
+		control.IdentityDevice: {Filesystem: posixfs.Filesystem{Statfs: 7, ByDevice: true}, id: 9},
+	} {
+		if got := f.dependsOn(); got != want {
+			t.Errorf("%+v: %q, not %q", f, got, want)
 		}
 	}
 }

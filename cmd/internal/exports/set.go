@@ -130,6 +130,8 @@ func (s *Set) Apply(want []control.Export, mounts []desired.Mount, ready *Ready)
 			e.Error = err.Error()
 			failed = append(failed, fmt.Errorf("export %s: %w", w.Pseudo, err))
 			s.Log.Error("an export cannot be served", zap.String("export", w.Pseudo), zap.Error(err))
+		} else if f, ok := s.filesystems[e.ID]; ok && e.FSID == "" {
+			e.Identity = f.dependsOn()
 		}
 		next = append(next, e)
 	}

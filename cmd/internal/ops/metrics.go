@@ -153,6 +153,8 @@ var catalog = []Metric{
 	{"rstored_nfs4_lock_owners", gauge, nil, "Lock-owners of version 4, for each file."},
 	{"rstored_nfs4_delegations", gauge, nil, "Files that are delegated."},
 	{"rstored_nfs4_delegations_revoked", gauge, nil, "Delegations that were taken away, and that their clients have not given up."},
+	{"rstored_nfs4_memory_bytes", gauge, nil, "Memory of the state of clients of version 4."},
+	{"rstored_nfs4_memory_limit_bytes", gauge, nil, "The most that may be: the setting nfs4_memory."},
 	{"rstored_nfs4_copies", gauge, nil, "Copies that go on after their replies."},
 	{"rstored_locks", gauge, labels("state"), "Byte-range locks of all protocols that are held, and that are waited for."},
 
@@ -523,6 +525,8 @@ func (s *scrape) nfs() {
 	s.put("rstored_nfs4_lock_owners", float64(owners))
 	s.put("rstored_nfs4_delegations", float64(delegations))
 	s.put("rstored_nfs4_delegations_revoked", float64(revoked))
+	s.put("rstored_nfs4_memory_bytes", float64(s.Stats.NFS4Memory.Bytes))
+	s.put("rstored_nfs4_memory_limit_bytes", float64(s.Stats.NFS4Memory.Limit))
 	s.put("rstored_nfs4_copies", float64(copies))
 	s.put("rstored_locks", float64(s.LocksHeld), "held")
 	s.put("rstored_locks", float64(s.LocksWaiting), "waiting")
