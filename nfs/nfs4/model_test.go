@@ -104,6 +104,7 @@ type call40 struct {
 type model struct {
 	now     time.Time
 	until   time.Time       // of the grace period
+	stuck   bool            // its end could not be written down
 	known   map[string]bool // who may reclaim in it
 	clients []*modelClient
 	files   []lock.File
@@ -127,7 +128,7 @@ func (m *model) graceSure() bool {
 }
 
 // graceMaybe reports whether it may go on.
-func (m *model) graceMaybe() bool { return m.now.Before(m.until) && len(m.known) > 0 }
+func (m *model) graceMaybe() bool { return (m.stuck || m.now.Before(m.until)) && len(m.known) > 0 }
 
 // lost takes everything from a client.
 func (m *model) lost(c *modelClient) {

@@ -88,6 +88,7 @@ var actKinds = []struct {
 	{"pass", 6},
 	{"restart", 1},
 	{"handover", 1},
+	{"journal", 1},
 	{"reclaim", 6},
 	{"complete", 3},
 	{"version 3", 8},
@@ -388,6 +389,9 @@ func (w *randomWorld) do(c *modelClient, kind string) {
 		w.pass()
 	case "restart":
 		w.restart()
+	case "journal":
+		w.broken = !w.broken && w.chance(60)
+		w.stuck = w.stuck || w.broken
 	case "handover":
 		w.succeed(w.callees...)
 		w.startHosts()
@@ -444,6 +448,9 @@ func (w *randomWorld) restart() {
 		} else if c.minor > 0 && !w.graceMaybe() && w.until.After(time.Time{}) {
 			c.before = nil // it has not said in time that it is done
 		}
+		if !c.complete && w.stuck && !slices.Contains(w.rig.known, c.owner) {
+			c.before = nil
+		}
 		if len(c.before) > 0 && !slices.Contains(w.rig.known, c.owner) {
 			panic(fmt.Sprintf("client %d cannot reclaim %d states", c.n, len(c.before)))
 		}
@@ -463,7 +470,7 @@ func (w *randomWorld) restart() {
 	for _, o := range w.rig.known {
 		w.model.known[o] = true
 	}
-	w.until = w.model.now.Add(modelLease)
+	w.until, w.stuck = w.model.now.Add(modelLease), w.broken
 	w.start(w.boot)
 	w.startHosts()
 }
@@ -680,6 +687,9 @@ func (w *randomWorld) results(p *reply, pieces []piece) {
 		var must, may []nfs.Status
 		if k.want != nil {
 			must, may = k.want()
+		}
+		if w.broken { // a client that cannot be remembered, or not be forgotten, makes clients wait
+			may = append(may, nfs.ErrJukebox, nfs.ErrGrace, nfs.ErrLocked)
 		}
 		good := w.expect(k.text+" "+table[k.op].name, st, must, may)
 		switch {
@@ -952,11 +962,7 @@ func (w *randomWorld) openPiece(c *modelClient, owner string, file int, access, 
 		}
 		return must, may
 	}
-	p.bad = func(st nfs.Status, _ *reply) {
-		if st == nfs.ErrJukebox {
-			w.waited(waits)
-		}
-	}
+	p.bad = func(st nfs.Status, _ *reply) { w.waited(waits, st) }
 	p.ok = func(p *reply) {
 		w.takenAway(waits)
 		var id state.Stateid
@@ -1001,13 +1007,15 @@ func (w *randomWorld) openPiece(c *modelClient, owner string, file int, access, 
 	return p
 }
 
-// waited notes that delegations were asked for.
-func (w *randomWorld) waited(list []*modelState) {
+// waited notes that delegations were asked for, and which were taken away before somebody had to wait, or was refused.
+func (w *randomWorld) waited(list []*modelState, st nfs.Status) {
 	there := w.s.State().DelegationList(1 << 10)
 	for _, d := range list {
 		switch {
 		case d.recalled.IsZero():
-			d.recalled = w.model.now
+			if st == nfs.ErrJukebox {
+				d.recalled = w.model.now
+			}
 		case w.model.now.Sub(d.recalled) > modelLease && !slices.ContainsFunc(there, func(x state.DelegInfo) bool {
 			return uint32(x.Client) == words(d.id.Other[:])[1] && x.File == w.files[d.file]
 		}):
@@ -1421,7 +1429,7 @@ func (w *randomWorld) ioAction(c *modelClient) []piece {
 			if write {
 				access = state.Write
 			}
-			if w.shareConflict(c, file, access, 0) && (write || given == state.Anonymous) {
+			if w.shareConflict(nil, file, access, 0) && (write || given == state.Anonymous) { // in version 4.0 nobody knows who it is
 				must = append(must, nfs.ErrLocked)
 			}
 			list, now, maybe := w.delegations(c, file, write)
@@ -1454,11 +1462,7 @@ func (w *randomWorld) ioAction(c *modelClient) []piece {
 		}
 		return must, may
 	}
-	k.bad = func(st nfs.Status, _ *reply) {
-		if st == nfs.ErrJukebox {
-			w.waited(waits)
-		}
-	}
+	k.bad = func(st nfs.Status, _ *reply) { w.waited(waits, st) }
 	k.ok = func(p *reply) {
 		w.takenAway(waits)
 		if write {
@@ -1742,6 +1746,9 @@ func (w *randomWorld) version3() {
 			want = nlm.Denied
 			w.count("version 3 denied")
 		}
+	}
+	if w.broken && (st == nlm.Denied || st == nlm.DeniedGrace) {
+		return // a silent client has it
 	}
 	if st != want {
 		panic(fmt.Sprintf("version 3: status %d instead of %d", st, want))

@@ -2,6 +2,7 @@ package nfs4
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -126,6 +127,7 @@ type rig struct {
 	raw     []byte // the last reply, as it was sent
 	noBlock bool   // the last call was served without a worker
 	known   []string
+	broken  bool         // known cannot be changed
 	back    rpc.Caller   // of the connection; nil: it has none
 	limits  state.Config // of the server
 	calls   []byte       // its journal
@@ -162,6 +164,9 @@ func newRigOver(t testing.TB, wrap func(blockstore.FS) blockstore.FS) *rig {
 
 // Add implements state.Journal.
 func (r *rig) Add(owner string) error {
+	if r.broken {
+		return errors.New("as the test wants it")
+	}
 	_ = r.Remove(owner)
 	r.known = append(r.known, owner)
 	return nil
@@ -169,6 +174,9 @@ func (r *rig) Add(owner string) error {
 
 // Remove implements state.Journal.
 func (r *rig) Remove(owners ...string) error {
+	if r.broken {
+		return errors.New("as the test wants it")
+	}
 	r.known = slices.DeleteFunc(slices.Clone(r.known), func(o string) bool { return slices.Contains(owners, o) })
 	return nil
 }
