@@ -19,8 +19,8 @@ type Config struct {
 
 	SendDepth int // send requests at once; default 128
 	SendSGE   int // gather elements of one; default 4
-	// RecvDepth receives of RecvSize bytes are kept posted; defaults 16 and
-	// 4096. Negative RecvDepth posts none: SENDs of the peer then wait.
+	// RecvDepth is the number of posted receives, RecvSize their size in bytes; defaults 16 and
+	// 4096. A negative RecvDepth posts none: SENDs of the peer then wait.
 	RecvDepth int
 	RecvSize  int
 
@@ -28,8 +28,8 @@ type Config struct {
 	// NoReads leaves the depths of Params as they are.
 	NoReads bool
 
-	// Admit, on the listening side, may refuse a connection, by an IBTA reject
-	// reason other than 0 and private data for the peer.
+	// Admit, on the listening side, may refuse a connection: by a reject reason (IBTA 12.6.7.2)
+	// other than 0, and private data for the peer.
 	Admit func(r rdma.ConnRequest) (reason uint16, private []byte)
 }
 
@@ -74,7 +74,7 @@ type Remote struct {
 // At is the memory off bytes on.
 func (r Remote) At(off int) Remote { return Remote{r.Addr + uint64(off), r.RKey} }
 
-// RemoteOf is how a peer names a region.
+// RemoteOf is a region as a peer names it.
 func RemoteOf(m rdma.MR) Remote { return Remote{m.Addr(), m.RKey()} }
 
 // Error is a completion with a status other than success.
@@ -120,7 +120,8 @@ type Conn struct {
 	err     error
 }
 
-// op is a list of send requests that a goroutine waits for.
+// op is a list of send requests that a goroutine waits for. It belongs to the loop from submit to
+// finish.
 type op struct {
 	c    *Conn
 	wrs  []rdma.SendWR
@@ -176,7 +177,7 @@ func (c *Conn) prepare(conn rdma.Conn) error {
 	return nil
 }
 
-// Send requests and receives are told apart by the top bit of their ID.
+// recvID is the bit of an ID that distinguishes receives from send requests.
 const recvID = 1 << 63
 
 func (c *Conn) buffer(i uint64) []byte {
@@ -227,7 +228,7 @@ type received struct {
 }
 
 func (c *Conn) received(wc *rdma.WC) {
-	c.messages <- received{ // has room for all receives that are posted
+	c.messages <- received{ // does not block: it has room for all posted receives
 		Message: Message{
 			Len: int(wc.ByteLen), Imm: wc.Imm, HasImm: wc.Flags&rdma.WithImm != 0,
 			InvRKey: wc.InvRKey, HasInv: wc.Flags&rdma.WithInv != 0,
@@ -330,11 +331,10 @@ func (c *Conn) Loop() rdma.Loop { return c.loop }
 // QP is the queue pair, for use on the loop.
 func (c *Conn) QP() rdma.QP { return c.conn.QP() }
 
-// Disconnect ends the connection; the peer is told.
+// Disconnect ends the connection. The device notifies the peer.
 func (c *Conn) Disconnect() { c.loop.Submit(func() { c.conn.Disconnect() }) }
 
-// Close ends the connection if it is not over and releases what it used,
-// unless it was given to it.
+// Close ends the connection and releases its resources, except a PD of Config.
 func (c *Conn) Close() {
 	closed := make(chan struct{})
 	if c.loop.Submit(func() { c.close(); close(closed) }) {
@@ -364,8 +364,7 @@ func (c *Conn) close() {
 	c.mu.Unlock()
 }
 
-// abandon answers those that wait: the queue pair is gone, and its completions
-// with it.
+// abandon fails the calls in progress: the queue pair is gone, and there will be no completions.
 func (c *Conn) abandon() {
 	for id, o := range c.ops {
 		delete(c.ops, id)
@@ -470,8 +469,8 @@ func (c *Conn) FetchAdd(ctx context.Context, m rdma.MR, off int, at Remote, add 
 	return err
 }
 
-// Recv waits for a message. What arrived before the connection's end is
-// still delivered.
+// Recv waits for a message. Messages that arrived before the end of the connection are still
+// delivered.
 func (c *Conn) Recv(ctx context.Context) (Message, error) {
 	select {
 	case r := <-c.messages:

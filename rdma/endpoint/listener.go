@@ -8,7 +8,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// backlog is how many connections wait for Accept; more are refused.
+// backlog is the number of connections that may wait for Accept; further ones are closed.
 const backlog = 128
 
 // noResources is the IBTA reject reason for a full backlog.
@@ -48,9 +48,9 @@ func (l *Listener) request(dev rdma.Device, r rdma.ConnRequest, cfg Config) {
 		if qp, err = c.qp(); err == nil {
 			_, err = r.Accept(qp, cfg.Params, c.prepare, c.handle)
 			if err != nil {
-				c.conn = nil // it is gone
+				c.conn = nil // Accept has released it
 				c.close()
-				return // which has answered
+				return // Accept has answered the request
 			}
 		}
 	}
@@ -68,8 +68,7 @@ func (l *Listener) request(dev rdma.Device, r rdma.ConnRequest, cfg Config) {
 // Addr is the address and port listened on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Accept waits for a connection. It is returned when the peer has been
-// answered, and becomes established by the peer's answer to that.
+// Accept waits for a connection, and until the peer has confirmed it.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case c := <-l.conns:
@@ -90,7 +89,7 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// Close stops listening. Connections stay.
+// Close stops listening. Established connections are not affected.
 func (l *Listener) Close() error {
 	err := rdma.ErrClosed
 	l.closed.Do(func() {

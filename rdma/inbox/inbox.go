@@ -1,11 +1,20 @@
-// Package inbox is the way into a loop for other goroutines: functions wait in order until the loop's
-// next turn. Providers of rdma.Device share it.
+// Package inbox is the queue of functions that other goroutines submit to a loop. Providers of
+// rdma.Device implement rdma.Loop.Submit with it. It knows nothing of loops or devices: its user
+// wakes the loop when Put says so.
+//
+//	func (l *loop) Submit(fn func()) bool {
+//		taken, first := l.inbox.Put(fn)
+//		if first {
+//			l.wake()
+//		}
+//		return taken
+//	}
 package inbox
 
 import "sync"
 
-// Inbox holds the functions that wait. The zero value is empty. Its methods may be called from any
-// goroutine, Take by the loop's alone.
+// Inbox is a queue of functions. The zero value is empty. Its methods may be called from any
+// goroutine, except Take and Run: these are the loop's.
 type Inbox struct {
 	mu     sync.Mutex
 	in     []func()
@@ -13,7 +22,8 @@ type Inbox struct {
 	closed bool
 }
 
-// Put reports whether fn was taken, and whether it is the first to wait: then the loop is to be woken.
+// Put queues fn. taken is false if the Inbox is closed. first says that the queue was empty: the
+// caller then wakes the loop.
 func (b *Inbox) Put(fn func()) (taken, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -24,7 +34,8 @@ func (b *Inbox) Put(fn func()) (taken, first bool) {
 	return true, len(b.in) == 1
 }
 
-// Take returns what waits. The slice is good until the next Take but one.
+// Take empties the queue and returns its functions. The slice is valid until the Take after the
+// next.
 func (b *Inbox) Take() []func() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -33,7 +44,7 @@ func (b *Inbox) Take() []func() {
 	return fns
 }
 
-// Run takes what waits and runs it.
+// Run takes the queued functions and runs them in order.
 func (b *Inbox) Run() {
 	fns := b.Take()
 	for i, fn := range fns {
@@ -42,14 +53,14 @@ func (b *Inbox) Run() {
 	}
 }
 
-// Waits reports whether something waits.
+// Waits reports whether the queue is not empty.
 func (b *Inbox) Waits() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.in) > 0
 }
 
-// Close refuses what comes from now on and returns what waits.
+// Close makes Put refuse functions from now on, and returns those in the queue, which will not run.
 func (b *Inbox) Close() []func() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

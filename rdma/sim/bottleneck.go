@@ -11,31 +11,31 @@ import (
 // Port describes the output port of a switch: a queue that drains at a rate.
 type Port struct {
 	Rate  int64 // bytes per second on the wire, over 0
-	Queue int64 // bytes that it holds; what comes when it is full is dropped. 0 without limit
+	Queue int64 // capacity in bytes; a datagram that does not fit is dropped. 0 means no limit
 	Mark  int64 // ECT datagrams that find more bytes than this waiting are marked CE; 0 for never
 }
 
-// Bottleneck is a port that datagrams share. Its methods belong to the goroutine of
-// the network.
+// Bottleneck is a port that several paths share. Its methods belong to the goroutine of the
+// network.
 type Bottleneck struct {
 	Port
 	net   *Network
-	free  rdma.Time // when it has sent what waits
+	free  rdma.Time // when its queue will be empty
 	Stats PortStats
 }
 
-// PortStats count what became of the datagrams that came to a port.
+// PortStats count the datagrams of a port by their fate.
 type PortStats struct {
 	Passed, Dropped, Marked uint64
 	Bytes                   uint64 // passed, with the headers of IP and UDP
 	QueueMax                int64  // the most bytes that waited
 }
 
-// NewBottleneck makes a port that nothing passes through yet.
+// NewBottleneck makes a port. Via routes datagrams through it.
 func (n *Network) NewBottleneck(p Port) *Bottleneck { return &Bottleneck{Port: p, net: n} }
 
-// Via leads what from sends to to through b. The zero address stands for any; the
-// more exact rule counts, and of two equally exact ones that of the sender.
+// Via routes the datagrams from from to to through b. The zero address matches any. The most
+// specific rule applies; of two equally specific ones, that of the sender.
 func (n *Network) Via(b *Bottleneck, from, to netip.Addr) { n.via[[2]netip.Addr{from, to}] = b }
 
 // path is the port between two addresses, nil for none.
@@ -52,7 +52,7 @@ func (n *Network) path(from, to netip.Addr) *Bottleneck {
 	return nil
 }
 
-// waits is the number of bytes that the port has still to send at a time.
+// waits is the number of bytes in the queue.
 func (b *Bottleneck) waits(now rdma.Time) int64 {
 	if b.free <= now {
 		return 0
@@ -60,7 +60,7 @@ func (b *Bottleneck) waits(now rdma.Time) int64 {
 	return int64(b.free-now) * b.Rate / int64(rdma.Second)
 }
 
-// take queues a datagram that comes at f.at, and reports false if it drops it.
+// take queues a datagram that arrives at f.at. It reports false if it drops it.
 func (b *Bottleneck) take(f *flight) bool {
 	size := f.size()
 	q := b.waits(f.at)
@@ -91,19 +91,18 @@ const (
 
 func ect(tos uint8) bool { return tos&ecnMask == 1 || tos&ecnMask == 2 }
 
-// Receiver describes how a host takes in datagrams, as its processor and its socket
-// do.
+// Receiver describes how fast a host receives, and the buffer of its socket.
 type Receiver struct {
 	// Buffer is the size of the socket's receive buffer in bytes, 0 for
 	// 4096 datagrams. Each datagram is charged with Charge bytes more than it has.
 	Buffer int64
 	Charge int64
-	// Each is the time that the host takes for a datagram. Until it is done with what
-	// Recv gave it, Recv gives it no more.
+	// Each is the time that the host needs for a datagram. Recv returns no more datagrams until
+	// the host has handled those of the last call.
 	Each rdma.Time
 }
 
-// SetReceiver changes how the host of the link takes in datagrams.
+// SetReceiver changes the Receiver of the host.
 func (l *Link) SetReceiver(r Receiver) { l.receiver = r }
 
 // arrive puts a datagram into the socket buffer, if there is room.
@@ -123,8 +122,8 @@ func (l *Link) arrive(d *link.RxDatagram) bool {
 	return true
 }
 
-// recvMax is how many datagrams a host with a receiver takes at once, as one recvmmsg
-// does: so much is in its hands and no longer in the buffer.
+// recvMax is the number of datagrams of one Recv of a host with a Receiver, like a batch of
+// recvmmsg. These are not in the socket buffer any more.
 const recvMax = 32
 
 // ready is the number of datagrams that the host may take now.
@@ -138,7 +137,7 @@ func (l *Link) ready() int {
 	return min(len(l.arrived), recvMax)
 }
 
-// taken notes that the host has taken k datagrams.
+// taken accounts for the datagrams that Recv returned.
 func (l *Link) taken(d []link.RxDatagram) {
 	for i := range d {
 		l.buffered -= int64(len(d[i].Data)) + l.receiver.Charge
@@ -147,7 +146,7 @@ func (l *Link) taken(d []link.RxDatagram) {
 		return
 	}
 	l.busy = l.net.now + rdma.Time(len(d))*l.receiver.Each
-	// So that whoever drives the network looks again then.
+	// This makes Next return the time when the host is ready again.
 	l.net.order++
 	heap.Push(&l.net.air, &flight{at: l.busy, order: l.net.order, wake: true})
 }

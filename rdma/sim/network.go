@@ -1,7 +1,19 @@
-// Package sim is a network in memory with a clock of its own: links between
-// addresses that lose, repeat, delay, reorder and corrupt datagrams as a seed
-// decides, ports of switches that queue, drop and mark, and hosts whose socket buffers
-// overflow. One goroutine runs everything; the same seed gives the same run.
+// Package sim is a network in memory with a virtual clock. Its links implement link.Link: they
+// lose, repeat, delay, reorder and corrupt datagrams as a seed decides. Ports of switches queue,
+// drop and mark them, and sockets of hosts overflow. It knows nothing of queue pairs: it carries
+// datagrams.
+//
+// Begin with New, Network.Open and Network.Advance; bottleneck.go has switches and hosts.
+//
+//	net := sim.New(sim.Config{Seed: 1, Loss: 0.01})
+//	a, _ := net.Open(addrA) // each an endpoint for a device or an engine
+//	b, _ := net.Open(addrB)
+//	for t := net.Next(); t != 0; t = net.Next() {
+//		net.Advance(t) // then let the owners of a and b receive and send
+//	}
+//
+// One goroutine runs everything, so the same seed gives the same run. Only Link.Wake may be
+// called from other goroutines.
 package sim
 
 import (
@@ -24,7 +36,7 @@ type Config struct {
 	Jitter    rdma.Time // added to it at random, which reorders
 	Loss      float64
 	Duplicate float64
-	Reorder   float64 // held back by up to ten delays
+	Reorder   float64 // delayed by up to ten delays more
 	Corrupt   float64 // one bit flipped
 	// Bandwidth of each sender in bytes per second, 0 without limit, and the
 	// bytes that its queue holds before it drops.
@@ -33,7 +45,7 @@ type Config struct {
 	MTU        int // of the interfaces; 0 means 65536, as on loopback
 }
 
-// Stats count what became of datagrams.
+// Stats count datagrams by their fate.
 type Stats struct {
 	Sent, Delivered, Lost, Duplicated, Corrupted, Held, NoReceiver, TooLong uint64
 
@@ -42,7 +54,7 @@ type Stats struct {
 	BufferDrops uint64 // full socket buffers
 }
 
-// Network is a set of links and what flies between them.
+// Network is a set of links and the datagrams in flight between them.
 type Network struct {
 	cfg   Config
 	rnd   *rand.Rand
@@ -73,8 +85,7 @@ func New(cfg Config) *Network {
 	}
 }
 
-// Rand is the network's source of randomness, for the rest of a simulation to
-// draw from as well.
+// Rand is the network's source of randomness. The rest of a simulation may draw from it.
 func (n *Network) Rand() *rand.Rand { return n.rnd }
 
 // Now is the network's time.
@@ -92,13 +103,13 @@ func (n *Network) Set(cfg Config) {
 	n.cfg = cfg
 }
 
-// Cut loses everything between a and b, or ends that.
+// Cut loses, while on, all datagrams between a and b.
 func (n *Network) Cut(a, b netip.Addr, on bool) {
 	n.cut[[2]netip.Addr{a, b}], n.cut[[2]netip.Addr{b, a}] = on, on
 }
 
-// Next is when the next thing happens to a datagram, 0 if none is under way. A host with
-// a Receiver has to be looked after then too: it may have become free for more.
+// Next is the time of the next event, 0 if nothing is in flight. At that time a datagram arrives,
+// or a host with a Receiver is ready for more, so the caller polls the links.
 func (n *Network) Next() rdma.Time {
 	if len(n.air) == 0 {
 		return 0
@@ -106,8 +117,7 @@ func (n *Network) Next() rdma.Time {
 	return n.air[0].at
 }
 
-// Advance moves the clock to t, or leaves it if it is later already, and
-// delivers what arrives until then.
+// Advance moves the clock forward to t, and delivers the datagrams that arrive until then.
 func (n *Network) Advance(t rdma.Time) {
 	n.now = max(n.now, t)
 	for len(n.air) > 0 && n.air[0].at <= n.now {
@@ -130,7 +140,7 @@ func (n *Network) Advance(t rdma.Time) {
 	}
 }
 
-// arrivedMax bounds what a link that is not read and has no Receiver holds.
+// arrivedMax bounds the datagrams in a link that is not read and has no Receiver.
 const arrivedMax = 4096
 
 // Open attaches an address.
@@ -143,18 +153,17 @@ func (n *Network) Open(addr netip.Addr) (*Link, error) {
 	return l, nil
 }
 
-// Link is one address of a network. Recv never waits: whoever drives the
-// simulation advances the clock.
+// Link is one address of a network. Recv never waits: the simulation advances the clock.
 type Link struct {
 	net     *Network
 	addr    netip.Addr
 	arrived []link.RxDatagram
-	free    rdma.Time   // when the interface has sent what it was given
-	woken   atomic.Bool // users of a device are in goroutines of their own
+	free    rdma.Time   // when the interface will have sent its queue
+	woken   atomic.Bool // set by other goroutines
 
 	receiver Receiver
 	buffered int64     // bytes of arrived, as receiver charges them
-	busy     rdma.Time // when the host is done with what Recv gave it
+	busy     rdma.Time // until when the host handles the datagrams of the last Recv
 }
 
 var _ link.Link = (*Link)(nil)
@@ -172,7 +181,7 @@ func (l *Link) Recv(rx *link.Rx, _ rdma.Time) (int, error) {
 	return k, nil
 }
 
-// Backlog is when the interface will have sent what it was given.
+// Backlog is when the interface will have sent its queue.
 func (l *Link) Backlog() rdma.Time { return max(l.free, l.net.now) }
 
 // Arrived is the number of datagrams that Recv would return.
@@ -186,7 +195,7 @@ func (l *Link) Send(b *wire.Batch) error {
 	return nil
 }
 
-// Wake does nothing but note itself: there is nobody who sleeps.
+// Wake only records the call: Recv never sleeps.
 func (l *Link) Wake() { l.woken.Store(true) }
 
 // Woken reports whether Wake was called since the last Woken.
@@ -203,7 +212,7 @@ func (l *Link) MTU() int { return l.net.cfg.MTU }
 // Now implements link.Link.
 func (l *Link) Now() rdma.Time { return l.net.now }
 
-// Close detaches the address: what flies to it is lost.
+// Close detaches the address. Datagrams in flight to it are lost.
 func (l *Link) Close() error {
 	if l.net.links[l.addr] == l {
 		delete(l.net.links, l.addr)
@@ -262,8 +271,8 @@ func (n *Network) send(from *Link, g *wire.Datagram) {
 	}
 }
 
-// fly sends a datagram on its way: at once over the wire, which takes it after, or first
-// into the queue of a port.
+// fly puts a datagram in flight: it arrives at its destination, or first at a port, which adds
+// the delay after.
 func (n *Network) fly(from *Link, g *wire.Datagram, depart, after rdma.Time, raw []byte) {
 	f := &flight{at: depart + after, to: g.Flow.Dst, d: link.RxDatagram{
 		Src: g.Flow.Src, Dst: g.Flow.Dst, SrcPort: wire.Port, TOS: g.Flow.TOS, Data: raw,
@@ -280,16 +289,16 @@ func (n *Network) launch(f *flight) {
 	heap.Push(&n.air, f)
 }
 
-// flight is a datagram under way; order keeps those that arrive at one time in
-// the order in which they were sent.
+// flight is a datagram in flight. Those that arrive at the same time are delivered by order, the
+// order of sending.
 type flight struct {
 	at    rdma.Time
 	order uint64
 	to    netip.Addr
 	d     link.RxDatagram
-	wake  bool        // no datagram: a host becomes free for more
-	port  *Bottleneck // that it comes to, nil when it comes to its end
-	after rdma.Time   // from the port to there
+	wake  bool        // no datagram: a host becomes ready for more
+	port  *Bottleneck // where it arrives; nil for its destination
+	after rdma.Time   // delay from the port to the destination
 }
 
 // size is the length on the wire, without the link layer.

@@ -14,9 +14,12 @@ const (
 	hopLimit = 64
 )
 
-// putGRH writes the IP header of p, whose TOS octet is tos, as IBTA annex A17.4.3.2 has it.
-// What a UDP socket does not show is made up: the identification is 0, and the TTL what
-// hosts send with.
+// putGRH writes the IP header of p, with traffic class tos, in the form of IBTA annex A17.4.3.2.
+// A UDP socket does not show all fields: the identification is set to 0, the TTL to the usual 64.
+//
+//	          0                   20                                 40
+//	IPv4:     | zero              | IPv4 header                      | payload
+//	IPv6:     | IPv6 header                                          | payload
 func putGRH(b *[rdma.GRHLen]byte, p *wire.Packet, tos uint8) {
 	clear(b[:])
 	n := udpLen + p.Op.HeaderLen() + len(p.Payload) + int(p.Pad) + wire.ICRCLen

@@ -9,19 +9,19 @@ import (
 	"github.com/rstored/rstored/rdma/wq"
 )
 
-// Memory is what a QP may touch.
+// Memory is the memory that a QP may access.
 type Memory interface {
 	// Local checks that buf lies in the region named by lkey in domain pd, and
 	// that the region may be written if write is set.
 	Local(pd, lkey uint32, buf []byte, write bool) rdma.Status
 }
 
-// Config describes a QP to be made.
+// Config describes a QP to create.
 type Config struct {
 	Num  uint32 // QP number, 24 bits
 	PD   uint32 // protection domain, as Memory knows it
 	Mem  Memory
-	SRQ  *wq.SRQ // that receives are taken from; nil for a queue of the QP's own
+	SRQ  *wq.SRQ // source of receives; nil for a receive queue of the QP's own
 	Caps rdma.QPCaps
 	Addr netip.Addr // the address of the device
 	MTU  rdma.MTU   // the longest payload that is sent
@@ -46,7 +46,7 @@ type QP struct {
 	parts [wire.PartsMax][]byte
 }
 
-// sqe is a send on its way. Its lists keep their memory between uses.
+// sqe is an entry of the send queue. The ring reuses entries, with the memory of their lists.
 type sqe struct {
 	id     uint64
 	op     rdma.SendOp
@@ -75,15 +75,15 @@ func (q *QP) State() rdma.QPState { return q.state }
 // Attr returns the attributes that Modify has set.
 func (q *QP) Attr() rdma.QPAttr { return q.attr }
 
-// Counters are what the QP counts into.
+// Counters returns the counters of the QP.
 func (q *QP) Counters() *Counters { return &q.n }
 
 // NextPSN is the PSN of the next datagram.
 func (q *QP) NextPSN() wire.PSN { return q.psn }
 
-// Modify makes a state transition (IBTA 10.3.1) and takes the attributes that belong to
-// it: P_Key and Q_Key with INIT, the first PSN with RTS, the Q_Key again with RTR and RTS
-// if it is not 0. The QP is unchanged when it returns an error.
+// Modify makes a state transition (IBTA 10.3.1) and sets the attributes that belong to it: P_Key
+// and Q_Key with INIT, the first PSN with RTS, and the Q_Key with RTR and RTS if it is not 0. If
+// it returns an error the QP is unchanged.
 func (q *QP) Modify(a rdma.QPAttr) error {
 	s := q.state
 	switch {
@@ -113,7 +113,8 @@ func (q *QP) Modify(a rdma.QPAttr) error {
 	return nil
 }
 
-// PostSend queues sends, all or none. In ERR and SQE they are flushed.
+// PostSend queues sends, all or none. Their memory belongs to the QP until they complete; with
+// Inline it is copied here. In ERR and SQE they are flushed.
 func (q *QP) PostSend(wrs []rdma.SendWR) error {
 	switch q.state {
 	case rdma.StateRTS, rdma.StateSQD, rdma.StateSQE, rdma.StateErr:
@@ -203,9 +204,12 @@ func (q *QP) Outstanding() (send, recv int) { return q.sq.Len(), q.rq.Len() }
 // HasWork reports whether Transmit would send something.
 func (q *QP) HasWork() bool { return q.state == rdma.StateRTS && q.sq.Len() > 0 }
 
-// Transmit appends at most most datagrams to b, less if it is full, and reports whether
-// more wait. What it has appended is completed; the memory is in use until b was sent,
-// so poll completions, and post, after that only.
+// Transmit appends at most most datagrams to b, fewer if b is full, and reports whether more
+// wait. A datagram completes when it is appended, because nothing acknowledges it. Its memory is
+// in use until the link has sent b, so the owner polls completions only after that.
+//
+// A SEND longer than the MTU completes and is not sent (IBTA C10-93.1.1). A SEND with invalid
+// memory moves the QP to SQE and flushes the send queue (IBTA 10.3.1).
 func (q *QP) Transmit(b *wire.Batch, most int) (more bool) {
 	for q.HasWork() && most > 0 && !b.Full() {
 		e := q.sq.Front()
@@ -226,7 +230,7 @@ func (q *QP) Transmit(b *wire.Batch, most int) (more bool) {
 	return q.HasWork()
 }
 
-// mine checks the memory of a send.
+// mine checks that the memory of a send is registered.
 func (q *QP) mine(e *sqe) bool {
 	if e.flags&rdma.Inline != 0 {
 		return true
@@ -239,9 +243,12 @@ func (q *QP) mine(e *sqe) bool {
 	return true
 }
 
-// controlled is the bit of a Q_Key in a work request that stands for the QP's own (IBTA 10.2.5).
+// controlled is the bit in the Q_Key of a work request that selects the QP's own Q_Key (IBTA
+// 10.2.5).
 const controlled = 1 << 31
 
+// put appends the datagram of e to b. It refers to e.flow: the ring does not reuse e before the
+// batch was sent, because nothing is posted until then.
 func (q *QP) put(b *wire.Batch, e *sqe) {
 	p := wire.Packet{
 		Op: wire.UDSendOnly, Solicited: e.flags&rdma.Solicited != 0, MigReq: true, PKey: q.attr.PKey, DestQPN: e.ah.QPN,
@@ -266,8 +273,9 @@ func (q *QP) put(b *wire.Batch, e *sqe) {
 	q.n.TxBytes += uint64(e.length)
 }
 
-// Receive takes one packet that is addressed to this QP and whose ICRC was checked. tos is
-// the traffic class octet that it came with. The payload is copied before it returns.
+// Receive handles a packet for this QP, whose ICRC was checked. tos is its traffic class. It copies
+// the payload before it returns. Packets that fail a check (opcode, state, P_Key, Q_Key, length, no
+// receive) are dropped and counted: UD has no NAK (IBTA 9.8.3).
 func (q *QP) Receive(p *wire.Packet, tos uint8) {
 	q.n.RxPackets++
 	switch {
@@ -316,7 +324,7 @@ func (q *QP) Receive(p *wire.Packet, tos uint8) {
 	q.completeRecv(wc)
 }
 
-// pkeyMatches implements IBTA 10.9.3: same partition, one of both a full member.
+// pkeyMatches implements IBTA 10.9.3: the same partition, and at least one full member (top bit).
 func pkeyMatches(a, b uint16) bool {
 	const full = 0x8000
 	return (a^b)&^uint16(full) == 0 && (a|b)&full != 0
@@ -348,7 +356,7 @@ func (q *QP) completeRecv(wc rdma.WC) {
 	clear(q.cur.SGL)
 }
 
-// completeSend completes the oldest send. What it names stays readable until the next is posted.
+// completeSend completes the oldest send. Its entry stays readable until the next PostSend.
 func (q *QP) completeSend(s rdma.Status) {
 	e := q.sq.Front()
 	if s != rdma.Success || e.flags&rdma.Signaled != 0 {

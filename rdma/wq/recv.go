@@ -6,21 +6,22 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// Recv is a receive.
+// Recv is a posted receive. The memory of its SGL is the engine's until the receive completes.
 type Recv struct {
 	ID     uint64
 	SGL    []rdma.SGE
-	Length uint32 // bytes that SGL names
+	Length uint32 // bytes of SGL
 }
 
-// Queue is a queue of receives: a QP's own, or one that QPs share.
+// Queue is a queue of receives: a QP's own, or that of an SRQ.
 type Queue struct {
 	Ring[Recv]
-	Most int // receives that it holds
-	SGEs int // scatter elements of each
+	Most int // capacity
+	SGEs int // most scatter elements of a receive
 }
 
-// Post queues receives, all or none, when so many more are taken.
+// Post queues receives, all or none. taken are the receives that were taken and have not completed:
+// they count against the capacity.
 func (q *Queue) Post(wrs []rdma.RecvWR, taken int) error {
 	if q.Len()+taken+len(wrs) > q.Most {
 		return rdma.ErrQueueFull
@@ -39,15 +40,15 @@ func (q *Queue) Post(wrs []rdma.RecvWR, taken int) error {
 	return nil
 }
 
-// Take moves the oldest receive to e, whose memory the queue gets for it.
+// Take moves the oldest receive to e. The memory of e's SGL goes to the queue, for reuse.
 func (q *Queue) Take(e *Recv) {
 	f := q.Front()
 	*e, *f = *f, Recv{SGL: e.SGL[:0]}
 	q.Pop()
 }
 
-// SRQ is a shared receive queue (IBTA 10.2.9): QPs that have it take their receives from
-// it, each when the first packet of a message comes. It belongs to the loop of its QPs.
+// SRQ is a shared receive queue (IBTA 10.2.9). Its QPs take a receive from it when the first packet
+// of a message arrives. It belongs to the loop of its QPs.
 type SRQ struct {
 	q     Queue
 	limit int // 0 = not armed
@@ -62,10 +63,10 @@ func NewSRQ(depth, sges, sgeMax int) *SRQ {
 // PostRecv queues receives, all or none.
 func (s *SRQ) PostRecv(wrs []rdma.RecvWR) error { return s.q.Post(wrs, 0) }
 
-// Len is the number of receives that wait.
+// Len is the number of posted receives.
 func (s *SRQ) Len() int { return s.q.Len() }
 
-// Front is the receive that Take takes next; there is one.
+// Front is the receive that Take takes next. The queue must not be empty.
 func (s *SRQ) Front() *Recv { return s.q.Front() }
 
 // Take moves the oldest receive to e.
@@ -76,7 +77,7 @@ func (s *SRQ) Take(e *Recv) {
 	}
 }
 
-// Arm asks for Low to report once that fewer than limit receives are left; 0 for never.
+// Arm makes Low report once that fewer than limit receives are left; 0 means never.
 func (s *SRQ) Arm(limit int) { s.limit, s.low = limit, false }
 
 // Low reports, once for each Arm, that fewer receives than its limit were left.
@@ -86,7 +87,7 @@ func (s *SRQ) Low() bool {
 	return low
 }
 
-// Drain empties the queue without completions, for its end.
+// Drain empties the queue without completions, when it is closed.
 func (s *SRQ) Drain() {
 	for s.q.Len() > 0 {
 		*s.q.Front() = Recv{}

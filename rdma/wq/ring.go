@@ -2,7 +2,8 @@ package wq
 
 import "github.com/rstored/rstored/rdma"
 
-// Ring is a queue that grows by doubling and keeps the memory of its elements.
+// Ring is a queue that grows by doubling. It retains popped elements, with the memory that they
+// refer to, for reuse by Push.
 type Ring[T any] struct {
 	v    []T // power-of-two length
 	head uint32
@@ -12,8 +13,8 @@ type Ring[T any] struct {
 // Len is the number of elements.
 func (r *Ring[T]) Len() int { return int(r.tail - r.head) }
 
-// Push makes room at the end and returns it, with whatever an earlier element
-// left there.
+// Push appends an element and returns it. It has the content of an earlier element, which the
+// caller overwrites. The pointer is valid until the next Push.
 func (r *Ring[T]) Push() *T {
 	if r.Len() == len(r.v) {
 		v := make([]T, max(8, 2*len(r.v)))
@@ -27,13 +28,13 @@ func (r *Ring[T]) Push() *T {
 	return r.At(r.Len() - 1)
 }
 
-// At is element i, of which 0 is the oldest.
+// At is element i; 0 is the oldest.
 func (r *Ring[T]) At(i int) *T { return &r.v[(r.head+uint32(i))&uint32(len(r.v)-1)] }
 
 // Front is the oldest element.
 func (r *Ring[T]) Front() *T { return r.At(0) }
 
-// Pop drops the oldest element. What it points to stays until the next Push.
+// Pop removes the oldest element. Its content stays readable until the next Push.
 func (r *Ring[T]) Pop() { r.head++ }
 
 // Drain moves elements into dst, oldest first.
@@ -46,7 +47,7 @@ func (r *Ring[T]) Drain(dst []T) int {
 	return n
 }
 
-// Length is the number of bytes that the elements of a list name.
+// Length is the number of bytes of a gather or scatter list.
 func Length(sgl []rdma.SGE) (n uint64) {
 	for _, s := range sgl {
 		n += uint64(len(s.Buf))
@@ -54,7 +55,7 @@ func Length(sgl []rdma.SGE) (n uint64) {
 	return n
 }
 
-// Scatter copies p into sgl at byte off, as far as there is room.
+// Scatter copies p into sgl from byte off on, as far as there is room.
 func Scatter(sgl []rdma.SGE, off uint32, p []byte) {
 	at := int(off)
 	for _, s := range sgl {

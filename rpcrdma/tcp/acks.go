@@ -10,8 +10,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// acks knows which replies of a connection the client's host has acknowledged, of those that are kept for
-// retransmissions. The kernel says how much of what was written is not acknowledged, when it is asked.
+// acks finds out which replies of a connection the client's host has acknowledged, so that the
+// reply cache can free them. The kernel tells, when asked, how many of the written bytes are not
+// acknowledged (SIOCOUTQ).
 type acks struct {
 	socket syscall.RawConn // nil if it is no socket of TCP
 
@@ -20,7 +21,7 @@ type acks struct {
 	waiting []unacked
 }
 
-// unacked is a reply that ends with the byte end of what was written.
+// unacked is a reply whose last byte is byte number end of the stream.
 type unacked struct {
 	end   uint64
 	reply rpc.Delivery
@@ -34,7 +35,7 @@ func newAcks(c net.Conn) *acks {
 	return a
 }
 
-// wrote counts n bytes, which end with the replies of batch.
+// wrote counts n written bytes, with the replies of batch at their end.
 func (a *acks) wrote(n int64, batch []*call) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,8 +47,8 @@ func (a *acks) wrote(n int64, batch []*call) {
 	}
 }
 
-// Settle implements rpc.Settler. It is called before the connection is closed, too, as nothing can be learned
-// afterwards.
+// Settle implements rpc.Settler: it reports the replies that were acknowledged. It is also called
+// before the connection is closed, because the kernel does not tell afterwards.
 func (a *acks) Settle() {
 	a.mu.Lock()
 	var acked []unacked
@@ -66,8 +67,8 @@ func (a *acks) Settle() {
 	}
 }
 
-// unsent is how many bytes of what was written the client's host has not acknowledged, or -1 if that cannot be
-// known any more.
+// unsent is the number of written bytes that the client's host has not acknowledged, or -1 if
+// that is unknown.
 func (a *acks) unsent() int {
 	n := -1
 	_ = a.socket.Control(func(fd uintptr) {

@@ -11,7 +11,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Bounds of connections that a server makes.
+// Bounds of the connections that a server makes to its clients.
 const (
 	callbackDefault = 256
 	// callbackShare is which part of the connections one host may have.
@@ -24,10 +24,11 @@ const (
 	callbackIdle = time.Minute
 )
 
-// CallbackDialer makes calls to peers on connections of its own: what a client of NFS version
-// 4.0 wants of a server. It connects when there is something to say, closes what nobody
-// uses, and has a bounded number of connections. Its methods may be called from any
-// goroutine.
+// CallbackDialer calls clients on connections of its own, as NFS version 4.0 needs for callbacks.
+// It connects when there is a call, closes idle connections, and bounds their number. Its methods
+// may be called from any goroutine.
+//
+// Lock order: CallbackDialer.mu, then callbackCaller.mu.
 type CallbackDialer struct {
 	limit int
 	idle  time.Duration
@@ -44,8 +45,8 @@ type CallbackDialer struct {
 	at     map[netip.AddrPort]*callbackCaller // one of those
 }
 
-// NewCallbackDialer makes one of at most limit connections, an eighth of them to one host; 0 means
-// 256.
+// NewCallbackDialer makes a CallbackDialer with at most limit connections, an eighth of them to one
+// host; 0 means 256.
 func NewCallbackDialer(limit int) *CallbackDialer {
 	if limit <= 0 {
 		limit = callbackDefault
@@ -55,7 +56,7 @@ func NewCallbackDialer(limit int) *CallbackDialer {
 	return o
 }
 
-// Close ends all connections and waits for the calls that are under way to fail.
+// Close ends all connections, and waits until the calls in progress have failed.
 func (o *CallbackDialer) Close() {
 	o.mu.Lock()
 	o.closed = true
@@ -86,23 +87,23 @@ func (o *CallbackDialer) Conns() int {
 	return o.conns
 }
 
-// To is the Caller of an address: that of before, while it has a connection. It makes none
-// yet, and need not be closed.
+// To returns the Caller for an address: the same one as before while that has a connection. To does
+// not connect, and the Caller need not be closed.
 func (o *CallbackDialer) To(addr netip.AddrPort) rpc.Caller {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if c := o.at[addr]; c != nil {
 		return c
 	}
-	return &callbackCaller{o: o, addr: addr, slots: make(chan struct{}, callbackCalls), dial: make(chan struct{}, 1)}
+	return &callbackCaller{o: o, addr: addr, inFlight: make(chan struct{}, callbackCalls), dial: make(chan struct{}, 1)}
 }
 
 // callbackCaller is a Caller of an address.
 type callbackCaller struct {
-	o     *CallbackDialer
-	addr  netip.AddrPort
-	slots chan struct{} // calls outstanding
-	dial  chan struct{} // held to connect
+	o        *CallbackDialer
+	addr     netip.AddrPort
+	inFlight chan struct{} // has an element for each call in progress
+	dial     chan struct{} // has an element while a goroutine connects
 
 	mu    sync.Mutex
 	conn  *Client
@@ -149,13 +150,13 @@ func (c *callbackCaller) call(b *rpc.BackwardCall) {
 	ctx, cancel := context.WithTimeout(c.o.end, b.Timeout)
 	defer cancel()
 	select {
-	case c.slots <- struct{}{}:
+	case c.inFlight <- struct{}{}:
 	case <-ctx.Done():
 		b.Done(nil, rpc.ErrTimeout)
 		return
 	}
-	defer func() { <-c.slots }()
-	told := false
+	defer func() { <-c.inFlight }()
+	done := false
 	for {
 		conn, old, err := c.connect(ctx)
 		if err == nil {
@@ -163,7 +164,7 @@ func (c *callbackCaller) call(b *rpc.BackwardCall) {
 				Prog: b.Prog, Vers: b.Vers, Proc: b.Proc, Cred: b.Cred,
 				Args: func(e *xdr.Encoder) { e.B = append(e.B, b.Args...) },
 				Res: func(d *xdr.Decoder) error {
-					told = true
+					done = true
 					b.Done(d, nil)
 					return nil
 				},
@@ -176,7 +177,7 @@ func (c *callbackCaller) call(b *rpc.BackwardCall) {
 			}
 		}
 		switch {
-		case told:
+		case done:
 		case errors.Is(err, context.DeadlineExceeded):
 			b.Done(nil, rpc.ErrTimeout)
 		case errors.Is(err, context.Canceled):
@@ -188,7 +189,8 @@ func (c *callbackCaller) call(b *rpc.BackwardCall) {
 	}
 }
 
-// connect finds the connection or makes one. old says that it was there.
+// connect returns the connection, or makes one. old says that it existed before: then the peer
+// may have closed it, and the call is worth a second attempt.
 func (c *callbackCaller) connect(ctx context.Context) (conn *Client, old bool, err error) {
 	select {
 	case c.dial <- struct{}{}:
@@ -234,14 +236,14 @@ func (c *callbackCaller) connect(ctx context.Context) (conn *Client, old bool, e
 	return conn, false, nil
 }
 
-// release ends the use of a connection, which is closed if it is of no more use or nobody
-// uses it for a while.
+// release ends the use of a connection by a call. It closes the connection if it is broken
+// (gone), or later if there are no calls for a while.
 func (c *callbackCaller) release(conn *Client, gone bool) {
 	c.mu.Lock()
 	c.using--
 	if c.using == 0 && c.conn == conn && !gone {
 		if c.timer == nil {
-			c.timer = time.AfterFunc(c.o.idle, c.tire)
+			c.timer = time.AfterFunc(c.o.idle, c.closeIdle)
 		} else {
 			c.timer.Reset(c.o.idle)
 		}
@@ -252,8 +254,8 @@ func (c *callbackCaller) release(conn *Client, gone bool) {
 	}
 }
 
-// tire closes a connection that nobody uses.
-func (c *callbackCaller) tire() {
+// closeIdle closes a connection without calls.
+func (c *callbackCaller) closeIdle() {
 	c.mu.Lock()
 	used := c.using > 0
 	c.mu.Unlock()
@@ -262,7 +264,7 @@ func (c *callbackCaller) tire() {
 	}
 }
 
-// disconnect closes the connection, if it is this one; nil is any.
+// disconnect closes the connection if it is conn, or any if conn is nil.
 func (c *callbackCaller) disconnect(conn *Client) {
 	c.o.mu.Lock()
 	c.mu.Lock()

@@ -106,7 +106,7 @@ func TestOutward(t *testing.T) {
 	}
 	// A call tells of its results before it gives the connection back.
 	for deadline := time.Now().Add(10 * time.Second); o.Conns() != 0 && time.Now().Before(deadline); {
-		c.(*callbackCaller).tire()
+		c.(*callbackCaller).closeIdle()
 	}
 	if o.Conns() != 0 {
 		t.Errorf("%d connections that nobody uses", o.Conns())

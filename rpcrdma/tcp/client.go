@@ -94,8 +94,8 @@ func Dial(ctx context.Context, addr string) (*Client, error) {
 }
 
 // DialTLS connects to a server and has it begin TLS (RFC 9289), which the configuration is for;
-// the program and the version are those that the connection is for. A server that does not, or whose
-// certificate is no good, is an error: nothing but the question for TLS was said to it.
+// the program and the version are those that the connection is for. A server that does not, or
+// whose certificate is no good, is an error: nothing but the question for TLS was said to it.
 func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint32) (*Client, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -276,13 +276,13 @@ func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.En
 	return p.err
 }
 
-// drainTimeout is how long replies are read of a connection that nothing can be written to. It has been closed by
-// the server, so that what is there comes at once.
+// drainTimeout is how long replies are read of a connection that nothing can be written to. It
+// has been closed by the server, so that what is there comes at once.
 const drainTimeout = 5 * time.Second
 
-// unsendable ends a connection that nothing can be written to. Replies that have come already are read first:
-// the server has the acknowledgment of the client's host for them, and need not know them when they are asked for
-// again.
+// unsendable ends a connection that nothing can be written to. Replies that have come already are
+// read first: the server has the acknowledgment of the client's host for them, and need not know
+// them when they are asked for again.
 func (c *Client) unsendable(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
 		c.fail(err)

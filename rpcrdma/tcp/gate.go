@@ -2,16 +2,16 @@ package tcp
 
 import "sync"
 
-// gate keeps the reader of a connection from reading on while its calls hold too much memory, or
-// some of them wait for their client's limits to let them go on. The socket fills up, and the
-// client cannot send.
+// gate stops the reader of a connection while its calls use too much memory, or while some of
+// them are deferred by the limits of their client. The socket's buffer then fills, and TCP stops
+// the client.
 type gate struct {
 	limit int
 
 	mu      sync.Mutex
 	changed sync.Cond
 	held    int // bytes
-	late    int // calls that wait for their time
+	late    int // deferred calls
 	ended   bool
 }
 
@@ -20,7 +20,7 @@ func (g *gate) init(limit int) {
 	g.changed.L = &g.mu
 }
 
-// wait waits until the connection may be read, and reports whether it had to.
+// wait blocks while the connection may not be read, and reports whether it blocked.
 func (g *gate) wait() (waited bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -41,7 +41,7 @@ func (g *gate) hold(n int) {
 	}
 }
 
-// delay counts n calls more, or less, that wait for their time.
+// delay adds n, 1 or -1, to the deferred calls.
 func (g *gate) delay(n int) {
 	g.mu.Lock()
 	g.late += n
@@ -49,7 +49,7 @@ func (g *gate) delay(n int) {
 	g.changed.Signal()
 }
 
-// open ends the gate: nobody waits any more.
+// open opens the gate for good.
 func (g *gate) open() {
 	g.mu.Lock()
 	g.ended = true

@@ -16,27 +16,27 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// snapshot is the connections of a Listener, each with a file of its socket.
+// snapshot is the quiescent connections of a Listener; their sockets are passed as files.
 type snapshot struct{ Conns []snapshotConn }
 
 type snapshotConn struct {
 	Peer  rpc.Peer
 	Since time.Time
 	Calls uint64
-	// Rest was read from the socket and belongs to no call that was served.
+	// Rest was read from the socket, and is not part of a served call.
 	Rest []byte
 }
 
-// longPast wakes whoever reads.
+// longPast is a deadline in the past: setting it interrupts a blocked read or accept.
 var longPast = time.Unix(1, 0)
 
-// hold has readers stand still where they are. Its zero value holds nobody.
+// hold pauses readers where they are. The zero value pauses nobody.
 type hold struct {
 	mu   sync.Mutex
 	gate chan struct{} // closed when they may go on; nil while they may
 }
 
-// wait returns when nobody is held.
+// wait blocks while readers are paused.
 func (h *hold) wait() {
 	h.mu.Lock()
 	gate := h.gate
@@ -46,14 +46,14 @@ func (h *hold) wait() {
 	}
 }
 
-// on reports whether somebody is held.
+// on reports whether readers are paused.
 func (h *hold) on() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.gate != nil
 }
 
-// end lets everybody go on.
+// end ends the pause.
 func (h *hold) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,8 @@ func (s *Listener) Pause(on bool) {
 	}
 }
 
-// stand is called by a reader that was interrupted, and returns when it may go on.
+// stand is called by an interrupted reader, and returns when the pause ends. Export takes the
+// partial record from here.
 func (c *conn) stand(r *rpc.Records, record []byte) {
 	c.where.Lock()
 	c.standing, c.reader, c.record = true, r, record
@@ -102,8 +103,8 @@ func (c *conn) stand(r *rpc.Records, record []byte) {
 	c.where.Unlock()
 }
 
-// still reports whether all that was read has been answered, or is in the record that the reader stands in. Calls are
-// those in progress.
+// still reports whether the connection is quiescent: the reader is paused, and all complete calls
+// that it read are answered. calls is the number of calls in progress.
 func (c *conn) still() (ok bool, calls int) {
 	c.where.Lock()
 	defer c.where.Unlock()
@@ -114,13 +115,13 @@ func (c *conn) still() (ok bool, calls int) {
 	return c.standing && calls == 0 && c.calling.Load() == 0 && len(c.replies) == 0 && !c.writing.Load(), calls
 }
 
-// Busy is a connection with something under way.
+// Busy is a connection that is not quiescent.
 type Busy struct {
 	Remote netip.AddrPort
 	Calls  int
 }
 
-// Busy lists the connections that cannot be exported yet, while the Listener is held.
+// Busy lists the connections that are not quiescent, while the Listener is paused.
 func (s *Listener) Busy() []Busy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +134,7 @@ func (s *Listener) Busy() []Busy {
 	return out
 }
 
-// Drop closes the connection of a client that takes no replies.
+// Drop closes the connection of a client that takes no replies, so that it never becomes quiescent.
 func (s *Listener) Drop(remote netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,8 +146,8 @@ func (s *Listener) Drop(remote netip.AddrPort) {
 	}
 }
 
-// Export describes the connections that are still, while the Listener is held, with a copy of the
-// socket of each. The Listener stays as it is.
+// Export describes the quiescent connections while the Listener is paused, with a copy of the
+// socket of each. The Listener does not change.
 func (s *Listener) Export() (data []byte, files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -183,7 +184,8 @@ func (s *Listener) Export() (data []byte, files []*os.File, err error) {
 	return b.Bytes(), files, nil
 }
 
-// Fixed is the number of connections that cannot be handed over, as they have TLS. They end with this process.
+// Fixed is the number of connections with TLS. They cannot be handed over, because their keys are
+// in this process, and end with it.
 func (s *Listener) Fixed() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,8 +197,8 @@ func (s *Listener) Fixed() (n int) {
 	return n
 }
 
-// Import adds the connections that another process has exported to a Listener that has not been started. It
-// takes the files, and returns the number of connections.
+// Import adds the connections that another process exported to a Listener that was not started.
+// It owns the files, and returns the number of connections.
 func (s *Listener) Import(data []byte, files []*os.File) (int, error) {
 	defer func() {
 		for _, f := range files {
@@ -226,7 +228,7 @@ func (s *Listener) Import(data []byte, files []*os.File) (int, error) {
 	return len(in.Conns), nil
 }
 
-// Start begins to serve, if that was left to it.
+// Start begins to serve, if Config.Later was set.
 func (s *Listener) Start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +240,7 @@ func (s *Listener) Start() {
 	go s.accept()
 }
 
-// Callers are the ways to call the clients of the connections.
+// Callers returns, for each connection, the Caller that calls its client.
 func (s *Listener) Callers() map[rpc.Peer]rpc.Caller {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,5 +261,5 @@ func (c *conn) stream() *bufio.Reader {
 	return bufio.NewReaderSize(r, 32<<10)
 }
 
-// interrupted reports whether a read or an accept was ended by Hold.
+// interrupted reports whether a read or an accept was interrupted by Pause.
 func interrupted(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

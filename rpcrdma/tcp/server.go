@@ -1,6 +1,3 @@
-// Package tcp carries ONC RPC over TCP with record marking (RFC 5531 section
-// 11): a server for the same rpc.Server that RPC-over-RDMA serves, and a
-// client. Either end begins TLS on its connections where it is asked to (RFC 9289).
 package tcp
 
 import (
@@ -33,26 +30,26 @@ type Config struct {
 	// MaxConns is the number of connections; further ones are closed at once.
 	// 0 means 1024.
 	MaxConns int
-	// ConnMemory is how many bytes the calls of a connection may hold, in requests and in replies
-	// that were not taken yet, before no more of it is read; what was read is served. 0
-	// means 8 MiB.
+	// ConnMemory is the memory in bytes that the calls of a connection may use, in requests and in
+	// replies that the client has not taken. Beyond it the connection is not read. 0 means 8 MiB.
 	ConnMemory int
-	// Door, if not nil, lets connections in.
+	// Limiter, if not nil, admits connections by client.
 	Limiter *rpc.ConnLimiter
 	// WriteTimeout ends connections whose peer does not take its replies. 0
 	// means one minute.
 	WriteTimeout time.Duration
-	// Later leaves the beginning to Start, so that connections of another process can be imported before.
+	// Later defers serving to Start, so that connections of another process can be imported first.
 	Later bool
 	// TLS is what clients that ask for TLS are given; the version and the protocol are set
 	// here. It is called for each of them. nil, or a result of nil: there is no TLS.
 	TLS func() *tls.Config
 	// HandshakeTimeout is how long the beginning of TLS may take. 0 means ten seconds.
 	HandshakeTimeout time.Duration
-	// Secured is told of every handshake; err is nil if the connection has TLS now. It must not
-	// wait. nil: nobody is.
+	// Secured, if not nil, is called after every handshake; err is nil if the connection has TLS.
+	// It must not wait.
 	Secured func(p *rpc.Peer, st *tls.ConnectionState, err error)
-	// Closed is told of the end of every connection, when none of its calls is in progress. nil: nobody is.
+	// Closed, if not nil, is called after the end of every connection, when none of its calls is in
+	// progress.
 	Closed func(p rpc.Peer)
 	Logger *slog.Logger
 }
@@ -216,7 +213,7 @@ func (s *Listener) accept() {
 	}
 }
 
-// admit lets a connection in, or says why not.
+// admit counts a connection, or says why it is refused.
 func (s *Listener) admit(c *conn) error {
 	if err := s.cfg.Limiter.Admit(c.peer.Addr.Addr(), true); err != nil {
 		return err
@@ -248,9 +245,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// conn is one connection: a goroutine that reads calls and dispatches them,
-// and one that writes replies, so that a peer that does not read holds up
-// nobody but itself.
+// conn is one connection. One goroutine reads calls and dispatches them, another writes replies,
+// so a peer that does not read delays only itself.
 type conn struct {
 	s     *Listener
 	c     net.Conn // the socket
@@ -270,8 +266,8 @@ type conn struct {
 	record   []byte
 	rest     []byte // was read by another process
 
-	// asked says that the writer has sent the answer to a question for TLS and waits, and begin
-	// whether it may go on.
+	// The writer sends on asked after the reply to an AUTH_TLS probe, and then waits for begin,
+	// which says whether the connection has TLS.
 	asked chan struct{}
 	begin chan bool
 
@@ -293,7 +289,7 @@ type call struct {
 	back    bool // a call to the peer
 }
 
-// end closes the connection, and has its reader notice.
+// end closes the connection, which ends its reader.
 func (c *conn) end() {
 	c.gate.open()
 	c.acks.Settle()
@@ -371,8 +367,9 @@ func (c *conn) hangUp() {
 	c.out.Close()
 }
 
-// startTLS answers a question for TLS and begins it. All that was asked before is answered before,
-// and what is said from the answer on, calls to the peer among it, waits for TLS.
+// startTLS answers an AUTH_TLS probe and starts TLS (RFC 9289 section 4.1). It waits for the
+// calls in progress, so that their replies precede the answer. The answer is the last cleartext:
+// everything after it, calls to the peer included, waits for the handshake.
 func (c *conn) startTLS(k *call, in *bufio.Reader, cfg *tls.Config) error {
 	s := c.s
 	s.n.tls.probes.Add(1)

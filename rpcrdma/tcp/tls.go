@@ -17,10 +17,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// ALPN is what both ends call the protocol in the handshake (RFC 9289 section 7.2). A peer that
-// names another is refused, but one that names none is not, though it should be: the Linux kernel's
-// tlshd (ktls-utils 1.0) does not, as client and as server, and what is spoken is
-// certain from the question before.
+// ALPN is the protocol name in the handshake (RFC 9289 section 7.2). A peer that offers another
+// name is refused. A peer without ALPN should be refused too, but is not: the Linux kernel's
+// tlshd (ktls-utils 1.0) sends none, as client and as server, and the AUTH_TLS probe before has
+// agreed on the protocol.
 const ALPN = "sunrpc"
 
 // Failure is a reason for which a connection that began TLS has none.
@@ -90,8 +90,8 @@ const (
 	flowBuffer = 32 << 10
 )
 
-// flow is the connection below TLS. It reads several records at once, and can hold back what
-// is written, so that records leave together.
+// flow is the connection below TLS. It reads several records at once, and can buffer writes, so
+// that records leave together.
 type flow struct {
 	net.Conn
 	in *bufio.Reader
@@ -121,7 +121,7 @@ func (f *flow) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// hold has what is written from now on wait for release.
+// hold buffers what is written from now on, until release or flushMax.
 func (f *flow) hold() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,7 +198,7 @@ func writeParts(c net.Conn, parts *net.Buffers) (int64, error) {
 	return parts.WriteTo(c)
 }
 
-// forRPC is a configuration as the protocol wants it.
+// forRPC returns a copy of a configuration with the settings that RFC 9289 requires.
 func forRPC(cfg *tls.Config) *tls.Config {
 	cfg = cfg.Clone()
 	cfg.MinVersion = tls.VersionTLS13 // RFC 9289 section 5
