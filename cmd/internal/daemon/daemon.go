@@ -21,6 +21,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/counters"
 	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/measure"
@@ -59,7 +60,7 @@ type Daemon struct {
 	hosts          *hosts.Hosts
 	idmap          *idmap.Map
 	mounts         *desired.MountWatcher
-	counters       counters
+	counters       counters.Transports
 	monitor        monitor
 	traces         traces
 	// recorder measures the calls of rpc.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/capture"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/counters"
 	"github.com/rstored/rstored/cmd/internal/ops"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
@@ -181,7 +182,7 @@ func (v *device) release() error {
 	d.forget(v)
 	close(v.gone)
 	_, faults := v.counters()
-	d.counters.dropDevice(faults)
+	d.counters.DropDevice(faults)
 	return v.Close()
 }
 
@@ -234,7 +235,7 @@ func (d *Daemon) deviceCounters(faults map[string]uint64) map[string]map[string]
 	out := make(map[string]map[string]uint64)
 	for _, v := range d.deviceList() {
 		all, wrong := v.counters()
-		addCounts(faults, wrong)
+		counters.Add(faults, wrong)
 		out[v.name()] = all
 	}
 	return out
@@ -246,7 +247,7 @@ func (v *device) counters() (all, faults map[string]uint64) {
 	if v.soft != nil {
 		st := v.soft.Stats()
 		st.Each(func(name string, n uint64) { all[name] = n })
-		return all, deviceFaults(&st)
+		return all, counters.DeviceFaults(&st)
 	}
 	informant, ok := v.kernel.(provider.Informant)
 	if !ok {
@@ -264,7 +265,7 @@ func (v *device) counters() (all, faults map[string]uint64) {
 			all[ops.KernelFailed+rdma.Status(s).String()] = n
 		}
 	}
-	return all, kernelFaults(&st)
+	return all, counters.KernelFaults(&st)
 }
 
 // Devices implements control.Backend.
@@ -356,20 +357,4 @@ func (d *Daemon) findDevice(name string) (*device, error) {
 		return found[0], nil
 	}
 	return nil, fmt.Errorf("there are %d devices; name one of %v", len(found), d.deviceNames())
-}
-
-// kernelFaults are the counters of a device of the kernel that tell of a peer, or of the network,
-// doing what it should not, by the names of deviceFaults where they are the same.
-func kernelFaults(st *verbs.Stats) map[string]uint64 {
-	f := &st.Failed
-	return map[string]uint64{
-		"rdma_nak_invalid_request_received":  f[rdma.RemInvReqErr],
-		"rdma_nak_remote_access_received":    f[rdma.RemAccessErr],
-		"rdma_nak_remote_operation_received": f[rdma.RemOpErr],
-		"rdma_bad_response":                  f[rdma.BadRespErr],
-		"rdma_retries_exceeded":              f[rdma.RetryExcErr],
-		"rdma_rnr_retries_exceeded":          f[rdma.RNRRetryExcErr],
-		"rdma_local_error": f[rdma.LocLenErr] + f[rdma.LocQPOpErr] + f[rdma.LocProtErr] +
-			f[rdma.LocAccessErr] + f[rdma.MWBindErr] + f[rdma.FatalErr] + f[rdma.GeneralErr],
-	}
 }

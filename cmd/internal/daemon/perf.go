@@ -68,7 +68,7 @@ func (d *Daemon) openPerf(l perf.Limits) (*perf.Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.counters.addPerf(srv)
+		d.counters.AddPerf(srv)
 		m.srv = srv
 	}
 	m.ports++
@@ -85,6 +85,6 @@ func (d *Daemon) closePerf() error {
 	}
 	srv := m.srv
 	m.srv = nil
-	d.counters.dropPerf(srv)
+	d.counters.DropPerf(srv)
 	return srv.Close()
 }

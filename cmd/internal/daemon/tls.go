@@ -103,26 +103,6 @@ func (d *Daemon) tlsStatus() *control.TLS {
 	if st.Err != nil {
 		t.Error = st.Err.Error()
 	}
-	t.Counts = d.counters.tls()
+	t.Counts = d.counters.TLS()
 	return t
-}
-
-// tls sums up what the transports counted.
-func (m *counters) tls() (sum control.TLSCounts) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	sum.Failed = make(map[string]uint64)
-	addTLS(&sum, &m.pastTLS)
-	for _, l := range m.tcp {
-		n := l.Counters()
-		addTLS(&sum, &n)
-	}
-	return sum
-}
-
-func addTLS(sum *control.TLSCounts, n *tcp.Counters) {
-	sum.Probes += n.TLSProbes
-	sum.Handshakes += n.TLSHandshakes
-	sum.Mutual += n.TLSMutual
-	addCounts(sum.Failed, n.Failed())
 }

@@ -33,10 +33,10 @@ func (d *Daemon) serveOn(l net.Listener, srv *rpc.Server) (endpoint, error) {
 		}
 	}
 	d.from.whenServing(t.Start)
-	d.counters.addTCP(t)
+	d.counters.AddTCP(t)
 	return endpoint{addr: at, tcp: t, stop: func(ctx context.Context) error {
 		err := t.Shutdown(ctx)
-		d.counters.dropTCP(t)
+		d.counters.DropTCP(t)
 		return err
 	}}, nil
 }
@@ -76,10 +76,10 @@ func (d *Daemon) serveRDMA(c provider.Choice, port uint16) (endpoint, error) {
 			return endpoint{}, err // and the process ends
 		}
 	}
-	d.counters.addRDMA(l)
+	d.counters.AddRDMA(l)
 	return endpoint{addr: at, dev: dev, rdma: l, stop: func(ctx context.Context) error {
 		err := l.Shutdown(ctx)
-		d.counters.dropRDMA(l)
+		d.counters.DropRDMA(l)
 		return errors.Join(err, dev.release())
 	}}, nil
 }
