@@ -3,6 +3,9 @@ package posixfs
 import (
 	"fmt"
 	"maps"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -151,10 +154,14 @@ func (c *changes) changedFD(fd int, before time.Time) {
 	}
 }
 
-// coarseTimes reports whether ctimes of a filesystem have the resolution of a tick.
-func coarseTimes(magic int64) bool {
+// coarseTimes reports whether ctimes of the filesystem of a directory have the resolution of a tick, or a longer one.
+func coarseTimes(fd int, magic int64) bool {
 	switch magic {
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+	case unix.EXT4_SUPER_MAGIC: // of ext2 and ext3 too
+		if mountedAs(fd) != "ext4" {
+			return true
+		}
+	case unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
 	default:
 		return true
 	}
@@ -167,4 +174,24 @@ func coarseTimes(magic int64) bool {
 		return true
 	}
 	return major < 6 || major == 6 && minor < 13
+}
+
+// mountedAs is the type that the filesystem of a directory is mounted as; empty if that is not known.
+func mountedAs(fd int) string {
+	var sx unix.Statx_t
+	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &sx) != nil || sx.Mask&unix.STATX_MNT_ID == 0 {
+		return ""
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(mounts)) {
+		mount, rest, _ := strings.Cut(line, " ")
+		if _, super, ok := strings.Cut(rest, " - "); ok && mount == strconv.FormatUint(sx.Mnt_id, 10) {
+			kind, _, _ := strings.Cut(super, " ")
+			return kind
+		}
+	}
+	return ""
 }

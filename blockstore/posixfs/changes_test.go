@@ -151,3 +151,36 @@ func TestChangesWithinTick(t *testing.T) {
 		t.Skip("this kernel's times move with every change here")
 	}
 }
+
+// TestChangesOverRestart: on a filesystem whose times move by ticks ctime does not go back when the store is opened
+// again in the tick of many changes.
+func TestChangesOverRestart(t *testing.T) {
+	dir, state := loopDisk(t, "ext2", filepath.Join(t.TempDir(), "image"), 16<<20, ""), t.TempDir()
+	var h blockstore.Handle
+	var last time.Time
+	mode := uint32(0o644)
+	for i := range 20 {
+		f, err := Open(dir, Options{Async: true, StateDir: state})
+		must(t, err)
+		root, err := f.Root()
+		must(t, err)
+		if i == 0 {
+			h, _, _, err = f.Create(nil, root, "file", blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
+			must(t, err)
+		}
+		a, err := f.GetAttr(nil, h)
+		must(t, err)
+		if a.Ctime.Before(last) {
+			t.Errorf("restart %d: ctime went from %v back to %v", i, last, a.Ctime)
+		}
+		for range 20 {
+			_, _, w, err := f.WriteAt(nil, h, []byte("data"), 0, blockstore.Unstable)
+			must(t, err)
+			if !w.Post.Ctime.After(last) {
+				t.Errorf("restart %d: a change has ctime %v after %v", i, w.Post.Ctime, last)
+			}
+			last = w.Post.Ctime
+		}
+		must(t, f.Close())
+	}
+}

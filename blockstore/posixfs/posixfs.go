@@ -280,7 +280,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.limits = limitsOf(int64(sfs.Type))
 	f.inMemory = sfs.Type == unix.TMPFS_MAGIC || sfs.Type == unix.RAMFS_MAGIC
 	f.near = nearFS(int64(sfs.Type))
-	f.changes.init(coarseTimes(int64(sfs.Type)))
+	f.changes.init(coarseTimes(fd, int64(sfs.Type)))
 	f.changes.sealNow()
 	f.layered = sfs.Type == unix.OVERLAYFS_SUPER_MAGIC
 	f.mappable, f.seesAll, f.uid = opts.MapAfter >= 0 && mappable(&sfs), canSwitch(), uint32(unix.Geteuid())
