@@ -47,8 +47,8 @@ const (
 	backwardQueue = 64
 )
 
-// Backward is a Caller for a carrier: it keeps the calls of one connection. The
-// carrier tells it what arrives and when the connection ends.
+// Backward is a Caller for a transport: it keeps the calls of one connection. The
+// transport tells it what arrives and when the connection ends.
 type Backward struct {
 	send func(msg []byte) bool
 	max  int // bytes of a message

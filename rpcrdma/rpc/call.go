@@ -1,7 +1,6 @@
-// Package rpc is ONC RPC version 2 (RFC 5531) without a transport: message
-// headers, AUTH_NONE and AUTH_SYS, program tables, and the duplicate request
-// cache. Carriers (RPC-over-RDMA in rpcrdma, record-marked TCP in rpcrdma/tcp)
-// bring messages in as Calls and take replies out.
+// Package rpc is ONC RPC version 2 (RFC 5531) without a transport: message headers, AUTH_NONE and
+// AUTH_SYS, program tables, workers, and the duplicate request cache. Transports (RPC-over-RDMA in
+// rpcrdma, record-marked TCP in rpcrdma/tcp) pass messages in as Calls and send the replies.
 package rpc
 
 import (
@@ -11,7 +10,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Transport names the kind of carrier a call came by.
+// Transport is the kind of transport of a call.
 type Transport uint8
 
 // Transports.
@@ -30,16 +29,16 @@ func (t Transport) String() string {
 	return "unknown"
 }
 
-// Peer describes who is at the other end of a carrier's connection.
+// Peer describes the other end of a connection.
 type Peer struct {
 	Addr      netip.AddrPort
 	Local     netip.AddrPort
 	Transport Transport
-	PKey      uint16 // our key of the partition of an RDMA connection; 0 for other carriers
+	PKey      uint16 // our key of the partition of an RDMA connection; 0 for other transports
 	// Conn is the connection's number, see NextConn.
 	Conn int64
-	// Security is how the connection itself is protected, and Name who the peer is by his
-	// certificate, if that was verified.
+	// Security is the protection of the connection. Name is the peer's name in its certificate, if
+	// that was verified.
 	Security Security
 	Name     string
 }
@@ -102,9 +101,8 @@ const (
 	SystemErr    AcceptStat = 5
 )
 
-// Call is one request on its way through the server. The carrier owns it and
-// its buffers; a handler may use everything in it until it returns its status
-// and no longer.
+// Call is one request on its way through the server. The transport owns it and its buffers. A
+// handler may use everything in it until it returns its status.
 type Call struct {
 	XID  uint32
 	Prog uint32
@@ -121,32 +119,32 @@ type Call struct {
 	// Res.Bulk, from memory obtained by Payload.
 	Res xdr.Encoder
 
-	// Back makes calls to the client on the connection of this call. It is set by a
-	// carrier that can; it may be kept.
+	// Back makes calls to the client on the connection of this call. Transports that can set it.
+	// The handler may retain it.
 	Back Caller
-	// Alloc is set by the carrier. See Payload.
+	// Alloc is set by the transport. See Payload.
 	Alloc func(n int) []byte
-	// Loans is set by a carrier that can send memory of others. See Borrow.
+	// Loans is set by a transport that can send memory of others. See Borrow.
 	Loans Lender
-	// BulkMax is how many bytes of bulk result the carrier can place for the
-	// first bulk item, or -1 if it sets no limit of its own (no Write chunk).
+	// BulkMax is the room of the transport for the first bulk result in bytes, or -1 if it has no
+	// limit of its own.
 	BulkMax int
-	// BulkNext is set by a carrier that limits further bulk items. See NextBulk.
+	// BulkNext is set by a transport that limits further bulk results. See NextBulk.
 	BulkNext func() int
 
-	// Reply is set by the carrier and called exactly once per dispatched call,
-	// from any goroutine, with the whole reply message in Res. drop says that
-	// no reply is to be sent. The carrier owns the call again from then on.
+	// Reply is set by the transport and called exactly once per dispatched call, from any
+	// goroutine, with the whole reply message in Res. drop says that no reply is sent. From then
+	// on the transport owns the call again.
 	Reply func(c *Call, drop bool)
-	// Elsewhere is set by a carrier whose loop must not serve any procedure, not even those that never wait:
-	// all go to workers.
+	// Elsewhere is set by a transport whose loop must serve no procedure, not even one that never
+	// waits: all go to workers.
 	Elsewhere bool
-	// CanTLS is set by a carrier that can begin TLS once the reply was sent, and StartTLS by
-	// the server if it is to.
+	// CanTLS is set by a transport that can start TLS after the reply, and StartTLS by the server
+	// if it has to.
 	CanTLS, StartTLS bool
-	// Settler is set by a carrier that learns of the delivery of replies only when it asks.
+	// Settler is set by a transport that learns of the delivery of replies only by asking.
 	Settler Settler
-	// TransportData is the carrier's own state of the call.
+	// TransportData is the transport's own state of the call.
 	TransportData any
 	// Notes are for the server's Observer.
 	Meta CallMeta
@@ -177,8 +175,8 @@ type Call struct {
 	Paid bool
 }
 
-// Defer asks for a place among the calls that wait, for so long, before they are served. If ok
-// the procedure returns Later and is called again then, on a worker; otherwise too many wait.
+// Defer reserves a place among the deferred calls for the duration d. If ok, the procedure
+// returns Later and is called again after d, on a worker. Otherwise too many calls are deferred.
 func (c *Call) Defer(d time.Duration) (ok bool) {
 	if c.deferrals == nil || !c.deferrals.reserve() {
 		return false
@@ -208,7 +206,7 @@ func (c *Call) Detach() { c.detached = true }
 func (c *Call) Detached() bool { return c.detached }
 
 // Reset prepares a call for reuse, keeping the memory of its encoder, its
-// credential's groups, and what the carrier set.
+// credential's groups, and what the transport set.
 func (c *Call) Reset() {
 	c.Res.Reset()
 	*c = Call{
@@ -218,7 +216,8 @@ func (c *Call) Reset() {
 	}
 }
 
-// Delivery is, in Reply and until Reset, how the carrier reports that the client has acknowledged the reply.
+// Delivery is, in Reply and until Reset, how the transport reports that the client has
+// acknowledged the reply.
 func (c *Call) Delivery() Delivery { return c.delivery }
 
 // Journaled reports whether the server wants to know by Intend what the call is
@@ -245,7 +244,7 @@ func (c *Call) Doubt() []byte {
 	return c.entry.doubt
 }
 
-// NextBulk is how many bytes of bulk result the carrier can place for the next bulk
+// NextBulk is how many bytes of bulk result the transport can place for the next bulk
 // item, behind what is in Res, or -1 if it sets no limit of its own.
 func (c *Call) NextBulk() int {
 	switch {
@@ -257,9 +256,9 @@ func (c *Call) NextBulk() int {
 	return -1
 }
 
-// Payload returns n bytes of the carrier's memory to read a bulk result into
+// Payload returns n bytes of the transport's memory to read a bulk result into
 // (registered memory for RDMA). The memory belongs to the call and is released
-// by the carrier once the reply has been delivered. It is nil if the carrier
+// by the transport once the reply has been delivered. It is nil if the transport
 // has none to give; the handler then answers with a retryable error.
 func (c *Call) Payload(n int) []byte {
 	if c.Alloc == nil {
@@ -278,10 +277,10 @@ type Borrowed interface {
 	Release()
 }
 
-// Lender is what a carrier does to send memory that is not its own.
+// Lender is what a transport does to send memory that is not its own.
 type Lender interface {
 	// Borrows reports whether the next bulk result of a call can be n bytes of such memory,
-	// which the carrier does not look at.
+	// which the transport does not look at.
 	Borrows(c *Call, n int) bool
 	// Borrow takes it over.
 	Borrow(b Borrowed)
@@ -293,7 +292,7 @@ func (c *Call) Borrows(n int) bool {
 	return c.Loans != nil && c.entry == nil && c.Loans.Borrows(c, n)
 }
 
-// Borrow puts memory that is not the carrier's in as the next bulk result. The carrier
+// Borrow puts memory that is not the transport's in as the next bulk result. The transport
 // releases it once the reply has been delivered, or is not sent.
 func (c *Call) Borrow(b Borrowed) {
 	c.Loans.Borrow(b)
@@ -330,7 +329,7 @@ type Proc struct {
 	// Once says so of a call by its arguments, where it is not the same for all of a
 	// procedure. It gets a copy of the decoder, and must not wait.
 	Once func(args xdr.Decoder) bool
-	// Inline: never waits; may be served on a carrier's loop with mayBlock
+	// Inline: never waits; may be served on a transport's loop with mayBlock
 	// false, and returns Again if it must wait after all. Rows without it are
 	// sent to a worker at once.
 	Inline bool

@@ -25,7 +25,7 @@ type Request struct {
 	Res func(*xdr.Decoder) error
 	// Dst is where a bulk result is to land. Decoder.Bulk, or Opaque if the
 	// bulk item is the last of the results, then returns a slice of Dst when
-	// the carrier could place it there, and a slice of other memory when it
+	// the transport could place it there, and a slice of other memory when it
 	// could not. Over RDMA, Dst is registered for the peer to write to during
 	// the call alone.
 	Dst []byte
@@ -44,7 +44,7 @@ type Client interface {
 	Close() error
 }
 
-// Registrar is what a Client of a carrier has that moves bulk data to and from the
+// Registrar is what a Client of a transport has that moves bulk data to and from the
 // caller's memory by itself.
 type Registrar interface {
 	// Register prepares buf for being the memory of calls' bulk data: the Dst of
@@ -55,13 +55,15 @@ type Registrar interface {
 	Register(buf []byte) (release func(), err error)
 }
 
-// ErrNotForDMABufs is what a connection refuses memory of another device with that one made with WithDMABufs takes.
+// ErrNotForDMABufs is what a connection refuses memory of another device with that one made with
+// WithDMABufs takes.
 var ErrNotForDMABufs = errors.New("rpc: the connection was not made for memory of other devices")
 
 type forDMABufs struct{}
 
-// WithDMABufs asks who connects to a server for a connection that can have memory of other devices. What such
-// a connection opens to the server cannot be what costs least for memory of the host.
+// WithDMABufs asks who connects to a server for a connection that can have memory of other
+// devices. What such a connection opens to the server cannot be what costs least for memory of
+// the host.
 func WithDMABufs(ctx context.Context) context.Context {
 	return context.WithValue(ctx, forDMABufs{}, true)
 }
@@ -69,16 +71,18 @@ func WithDMABufs(ctx context.Context) context.Context {
 // ForDMABufs reports whether ctx is of WithDMABufs.
 func ForDMABufs(ctx context.Context) bool { return ctx.Value(forDMABufs{}) != nil }
 
-// ErrNoDMABuf is what memory of another device is refused with that the carrier cannot reach.
+// ErrNoDMABuf is what memory of another device is refused with that the transport cannot reach.
 var ErrNoDMABuf = errors.New("rpc: the carrier does not reach memory of other devices")
 
-// DMABufRegistrar is a Registrar whose carrier may reach memory of another device, such as a
-// GPU's, without the processor. ErrNoDMABuf if it cannot, ErrNotForDMABufs if another connection could.
+// DMABufRegistrar is a Registrar whose transport may reach memory of another device, such as a
+// GPU's, without the processor. ErrNoDMABuf if it cannot, ErrNotForDMABufs if another connection
+// could.
 type DMABufRegistrar interface {
 	Registrar
-	// RegisterDMABuf is Register for len(names) bytes from offset on of the dma-buf fd. names is address space
-	// that stands for them: parts of it are the memory of calls' bulk data, which is never moved in any other
-	// way, nor touched by the processor. A call for which that cannot be done fails.
+	// RegisterDMABuf is Register for len(names) bytes from offset on of the dma-buf fd. names is
+	// address space that stands for them: parts of it are the memory of calls' bulk data, which
+	// is never moved in any other way, nor touched by the processor. A call for which that cannot
+	// be done fails.
 	RegisterDMABuf(fd int, offset uint64, names []byte) (release func(), err error)
 }
 

@@ -28,7 +28,7 @@ type Served struct {
 // CallMeta is metadata of a call for the Observer: its subject, and where its time went. The
 // transport and the procedure fill it in.
 type CallMeta struct {
-	// Fetch is the time from the arrival of the message until the carrier had all of the call:
+	// Fetch is the time from the arrival of the message until the transport had all of the call:
 	// over RDMA until there was memory, and the client's was read. It is over before Dispatch.
 	Fetch time.Duration
 	// Store is the time that the procedure spent in a store, where it is measured.

@@ -36,11 +36,11 @@ type ServerConfig struct {
 	Logger *slog.Logger
 }
 
-// Server dispatches calls of any carrier to program tables. It knows no
+// Server dispatches calls of any transport to program tables. It knows no
 // transport. Its methods may be called from any goroutine.
 //
-// The work queue holds at most the calls that all carriers have accepted, and
-// every carrier bounds those by its credits; so the queue needs no limit of
+// The work queue holds at most the calls that all transports have accepted, and
+// every transport bounds those by its credits; so the queue needs no limit of
 // its own and giving it a call never blocks.
 type Server struct {
 	programs []Program

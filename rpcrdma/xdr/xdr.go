@@ -3,7 +3,7 @@
 //
 // A Decoder runs over a list of byte segments: the inline part of a message
 // and the bulk data that RDMA placed elsewhere. An Encoder appends to one
-// buffer and keeps bulk results by reference, so that a carrier can move them
+// buffer and keeps bulk results by reference, so that a transport can move them
 // by RDMA WRITE, by writev, or inline.
 package xdr
 
@@ -200,8 +200,9 @@ func (d *Decoder) Opaque(limit int) []byte {
 // String reads a string of at most limit bytes (a copy).
 func (d *Decoder) String(limit int) string { return string(d.Opaque(limit)) }
 
-// Next consumes and returns up to limit bytes that lie together, without a copy. It returns nothing when the stream
-// has been consumed, and sets no error then. It stops before an item that was moved out of the stream.
+// Next consumes and returns up to limit bytes that lie together, without a copy. It returns
+// nothing when the stream has been consumed, and sets no error then. It stops before an item that
+// was moved out of the stream.
 func (d *Decoder) Next(limit int) []byte {
 	if d.err != nil {
 		return nil
@@ -309,8 +310,8 @@ func (e *Encoder) String(s string) {
 }
 
 // Bulk appends variable-length opaque data by reference: the count word is
-// encoded, the bytes stay where they are until the carrier moves them. The
-// caller leaves data alone until the carrier has released it. Empty data
+// encoded, the bytes stay where they are until the transport moves them. The
+// caller leaves data alone until the transport has released it. Empty data
 // counts as an item too: the chunk that a peer gave for it is used up.
 func (e *Encoder) Bulk(data []byte) {
 	e.Uint32(uint32(len(data)))
