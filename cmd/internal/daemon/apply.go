@@ -160,7 +160,7 @@ func samePortNumber(a, b control.PortSpec) bool {
 	return err == nil && err2 == nil && x.Port == y.Port
 }
 
-// drop closes what nobody has taken.
+// drop closes the stores and ports that no export or port has taken.
 func (p *prepared) drop() {
 	if p.stores != nil {
 		p.stores.Close()

@@ -98,7 +98,7 @@ func (d *Daemon) stopLoops() (release func()) {
 	}
 }
 
-// quiet reports whether nothing is under way over RDMA, while the loops stand. Call with mu held.
+// quiet reports whether no message over RDMA is in progress. The loops are stopped. Call with mu held.
 func (d *Daemon) quiet() bool {
 	return !slices.ContainsFunc(d.ends(), func(e endpoint) bool { return e.rdma != nil && !e.rdma.Quiescent() })
 }

@@ -142,8 +142,7 @@ func millis(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
 }
 
-// errReplaced is what is said to who asks a process for a change that another has taken the place
-// of.
+// errReplaced is returned by a process after it has handed over to its successor.
 var errReplaced = errors.New("another process has taken over; ask that one")
 
 // mayChange locks mu for a change, or says why there can be none any more.
@@ -160,11 +159,11 @@ func (d *Daemon) mayChange() error {
 	return nil
 }
 
-// errActing says that somebody takes from clients what they have, which would be lost in the middle
-// of it.
+// errActing is returned while an administrator takes state from clients: an upgrade must not interrupt
+// that.
 var errActing = errors.New("a client is being evicted, or the grace period ended")
 
-// mayAct keeps everything from being handed over until done is called, or says that it was.
+// mayAct prevents an upgrade until done is called. It fails after one.
 func (d *Daemon) mayAct() (done func(), err error) {
 	d.acting.RLock()
 	if d.handedOver {
@@ -174,7 +173,7 @@ func (d *Daemon) mayAct() (done func(), err error) {
 	return d.acting.RUnlock, nil
 }
 
-// isReplaced reports whether another process has taken over.
+// isReplaced reports whether a successor has taken over.
 func (d *Daemon) isReplaced() bool {
 	select {
 	case <-d.replaced:
@@ -184,12 +183,12 @@ func (d *Daemon) isReplaced() bool {
 	}
 }
 
-// errSuccessorFailed is the end of a process whose successor died: what that has begun nobody
-// knows.
+// errSuccessorFailed ends a process whose successor failed after the word go. What the successor has
+// done by then is unknown.
 var errSuccessorFailed = errors.New("the new process failed after it had taken over")
 
-// abandon ends a process that has handed everything over to one that does not say that it serves.
-// The service manager starts another, as after a crash.
+// abandon kills a successor that does not report that it serves, and ends this process. The service
+// manager starts another one, as after a crash.
 func (d *Daemon) abandon(h *upgrade.Successor, why error) error {
 	err := errors.Join(fmt.Errorf("%w: %w", errSuccessorFailed, why), h.Kill())
 	d.notify(d.manager.MainPID(os.Getpid()))
@@ -197,7 +196,7 @@ func (d *Daemon) abandon(h *upgrade.Successor, why error) error {
 	return err
 }
 
-// hand sends everything to a process and waits until that has made it its own. Call with mu held.
+// hand sends all parts to the successor and waits until it has restored them. Call with mu held.
 func (d *Daemon) hand(h *upgrade.Successor, u *control.Upgraded) error {
 	if err := h.SetDeadline(time.Now().Add(d.times.restore)); err != nil {
 		return err
