@@ -66,7 +66,7 @@ var about = map[string]string{
 	"mount-portmap":            "mount by rstored's own port mapper; rpcinfo and showmount",
 	"bridge":                   "version 4.2 over TCP through `rstorectl bridge`, with RDMA behind it",
 	"bridge-deleg":             "delegations and their recall through the bridge",
-	"mount-tcp-and-rdma":       "one file by both carriers at once",
+	"mount-tcp-and-rdma":       "one file over both transports at once",
 	"tls-v3":                   "the kernel's client with TLS by tlshd, version 3: xprtsec=tls and mtls, refusals, a certificate renewed under a mount; of another kernel, see `test/guest/tls.config`",
 	"tls-v42":                  "the same by version 4.2",
 	"tls-knfsd":                "the Go client on that kernel's NFS server with TLS by tlshd, version 4.2: xprtsec=tls, and refusals",
@@ -131,7 +131,7 @@ var about4 = map[string]string{
 	"deleg-two": "files delegated to one guest, and changed, truncated, renamed, removed and read by another",
 	"frozen":    "a guest frozen for longer than its lease: it keeps its lock while nobody wants it, and hears that it has lost it when somebody did",
 	"reclaim":   "the server killed while a guest holds a lock, which it reclaims",
-	"once":      "names made, linked, renamed and removed, and files opened, while the server is killed eight times: nothing is done twice",
+	"once":      "names made, linked, renamed and removed, from version 4.1 on files opened too, while the server is killed eight times: nothing is done twice",
 	"deleg":     "files delegated to a guest over RDMA, and given back when other clients read, write and remove them",
 }
 
