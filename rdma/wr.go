@@ -230,7 +230,7 @@ type WC struct {
 }
 
 // GRHLen is the number of bytes in front of the payload in a UD receive. In RoCEv2 they hold
-// the IP header (IBTA annex A17.4.3.2): all of an IPv6 one, or 20 bytes of zero and an IPv4 one.
+// the IP header (IBTA annex A17.4.5.2): all of an IPv6 one, or 20 bytes of zero and an IPv4 one.
 const GRHLen = 40
 
 // GRHAddrs reads the addresses of a datagram from the first GRHLen bytes of its receive. They are

@@ -25,7 +25,7 @@ const (
 	sizeMax         = 256 * sizeUnit
 
 	// DefaultInline is the longest message in bytes to a peer that sent no
-	// private message (RFC 8166 section 3.3.2).
+	// private message (RFC 8166 section 3.3.3).
 	DefaultInline = 1024
 )
 
@@ -38,7 +38,7 @@ type PrivateMessage struct {
 }
 
 // ParsePrivate looks for a private message in private data; other data may precede it. Without one,
-// or with an unknown version, ok is false and m has the defaults of RFC 8166 section 3.3.2.
+// or with an unknown version, ok is false and m has the defaults of RFC 8166 section 3.3.3.
 func ParsePrivate(data []byte) (m PrivateMessage, ok bool) {
 	for i := 0; i+privateLen <= len(data); i++ {
 		p := data[i:]

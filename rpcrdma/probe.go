@@ -12,7 +12,7 @@ import (
 // memory of a client that was switched off.
 //
 // So a side that saw no completion for a while posts an RDMA WRITE of zero bytes. It needs no
-// memory and no receive at the peer (IBTA 9.7.2: no R_Key check for length 0), and costs one
+// memory and no receive at the peer (IBTA 9.7.4.1.5: no R_Key check for length 0), and costs one
 // packet and its ACK. If nobody answers it fails like any request.
 const (
 	// clientProbe is the silence after which a client with calls in flight probes. serverProbe

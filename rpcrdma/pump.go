@@ -87,7 +87,7 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		c.slots[index].fetched(int(wc.ByteLen))
 	case idSend:
 		// The SEND is the last request of a reply and the only one signaled. Its completion
-		// covers the RDMA WRITEs before it (IBTA 9.5), so all memory of the call is free.
+		// covers the RDMA WRITEs before it, so all memory of the call is free.
 		s := c.slots[index]
 		c.stall.progress = true
 		c.sqFree += s.posted

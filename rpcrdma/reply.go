@@ -10,7 +10,7 @@ import (
 )
 
 // A reply is one list of work requests: RDMA WRITEs into the chunks of the client, then the SEND of
-// the transport header and what is inline. A reliable connection executes them in order (IBTA 9.5),
+// the transport header and what is inline. A reliable connection executes them in order,
 // so the client has the data before it sees the message. Only the SEND is signaled: its completion
 // covers the WRITEs, and releases everything that the reply used.
 

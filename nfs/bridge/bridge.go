@@ -7,7 +7,7 @@
 //
 // The bridge knows the calls that carry bulk data, so that data moves by RDMA on
 // the far side: READ and READLINK results, WRITE and SYMLINK arguments (RFC 8267
-// section 2). Everything else passes as it is. Calls keep their XIDs and credentials;
+// sections 4 and 6.1). Everything else passes as it is. Calls keep their XIDs and credentials;
 // the far server sees the address of the bridge.
 package bridge
 

@@ -2,7 +2,7 @@
 // github.com/willscott/go-nfs-client to RPC-over-RDMA.
 //
 //   - Serve serves a go-nfs handler on an RDMA device, and ServeFS any go-billy file system. The data of READ and
-//     READLINK goes by RDMA WRITE, that of WRITE and SYMLINK by RDMA READ (RFC 8267 section 2).
+//     READLINK goes by RDMA WRITE, that of WRITE and SYMLINK by RDMA READ (RFC 8267 section 4).
 //   - Dial connects a go-nfs-client to the server that an nfs+rdma URL names.
 //
 // Both libraries speak NFS version 3 over TCP streams. The package gives the server an in-memory stream for each

@@ -115,7 +115,8 @@ func (c *conn) LocalAddr() net.Addr { return udp(c.peer.Local) }
 
 func udp(a netip.AddrPort) net.Addr { return net.UDPAddrFromAddrPort(a) }
 
-// cut finds the data of READ and READLINK in a reply message, which Write chunks take (RFC 8267 section 2).
+// cut finds the data of READ and READLINK in a reply message, which Write chunks take (RFC 8267
+// section 4).
 func cut(prog, vers, proc uint32, reply []byte) (at, n int) {
 	if prog != nfs3.Program || vers != nfs3.Version || proc != nfs3.ProcRead && proc != nfs3.ProcReadLink {
 		return 0, 0

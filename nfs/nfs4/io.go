@@ -46,7 +46,7 @@ const payloads = 8
 // read is READ (RFC 8881 section 18.22). The data goes from the store into memory of
 // the carrier and from there to the client; it is never encoded. The READs of a
 // compound are matched with the chunks of a call by RDMA in their order (RFC 8267
-// section 5.3).
+// section 6.4).
 func read(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(decodeStateid(d))

@@ -106,7 +106,7 @@ func (t *timers) base() rdma.Time {
 }
 
 // progress is called after una has moved. It updates the timeout, and resets the retries (IBTA
-// 9.9.2.1).
+// 9.9.2).
 func (q *QP) progress(now rdma.Time) {
 	r := &q.req
 	if q.seen.FullSent && !q.seen.FullArrived {
@@ -201,7 +201,7 @@ func (q *QP) Expire(now rdma.Time) {
 }
 
 // retry uses one retry, or fails the oldest request with RetryExcErr if there is none left (IBTA
-// 9.9.2.1). Our timeouts are shorter than the local ACK timeout, so in addition the time of
+// 9.9.2). Our timeouts are shorter than the local ACK timeout, so in addition the time of
 // RetryCount local ACK timeouts must have passed without progress.
 func (q *QP) retry(now rdma.Time) bool {
 	r := &q.req

@@ -56,7 +56,7 @@ func (q *QP) notify(b *wire.Batch) {
 	q.n.TxCNP++
 }
 
-// cnpBody is reserved and zero (annex A17.9.3.1).
+// cnpBody is reserved and zero (annex A17.9.3).
 var cnpBody = [][]byte{make([]byte, 16)}
 
 // congested handles a CNP. It does not say whether our requests or our READ responses were

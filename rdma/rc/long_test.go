@@ -18,7 +18,7 @@ func (a anywhere) Remote(_, _, _ uint32, _ uint64, n uint32, _ rdma.Access) ([]b
 func (anywhere) Invalidate(_, _, _ uint32) rdma.Status        { return rdma.Success }
 func (anywhere) Bind(_, _ uint32, _ *rdma.SendWR) rdma.Status { return rdma.Success }
 
-// TestLongestMessage: a message of 2^31 bytes (IBTA 9.7.2) by RDMA WRITE, RDMA READ and
+// TestLongestMessage: a message of 2^31 bytes (IBTA 9.7.4.1.6) by RDMA WRITE, RDMA READ and
 // SEND. With the least path MTU it has 2^23 packets, half of all PSNs.
 func TestLongestMessage(t *testing.T) {
 	const pieces = 32

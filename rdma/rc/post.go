@@ -45,7 +45,7 @@ func (q *QP) PostSend(now rdma.Time, wrs []rdma.SendWR) error {
 	return nil
 }
 
-// checkSend checks a request against the limits of the QP and of IBTA 9.7.2. The memory of its
+// checkSend checks a request against the limits of the QP and MessageMax. The memory of its
 // SGL is checked when the request is started, in begin.
 func (q *QP) checkSend(w *rdma.SendWR) error {
 	if len(w.SGL) > q.cfg.Caps.MaxSendSGE {

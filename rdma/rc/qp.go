@@ -33,7 +33,7 @@ const (
 	sgeMax            = wire.PartsMax
 )
 
-// MessageMax is the longest message (IBTA 9.7.2).
+// MessageMax is the longest message (IBTA 9.7.4.1.6).
 const MessageMax = 1 << 31
 
 // Config describes a QP to create.
@@ -89,8 +89,8 @@ type QP struct {
 
 // sqe is an entry of the send queue. The ring reuses entries, with the memory of sgl and inline.
 //
-// A request has one PSN for each of its packets, a READ one for each packet of its response (IBTA
-// 9.7.3). The PSNs are assigned when its first packet is sent (started), and stay the same in
+// A request has one PSN for each of its packets, a READ one for each packet of its response.
+// The PSNs are assigned when its first packet is sent (started), and stay the same in
 // retransmissions.
 type sqe struct {
 	wr      rdma.SendWR
@@ -218,8 +218,8 @@ func sameFamily(a, b netip.Addr) bool {
 	return a.IsValid() && b.IsValid() && a.Unmap().Is4() == b.Unmap().Is4()
 }
 
-// ackTimeout is the local ACK timeout of the connection, 4.096 us * 2^code (IBTA 9.7.6); 0 for
-// none.
+// ackTimeout is the local ACK timeout of the connection, 4.096 us * 2^code (IBTA 9.7.6.1.3);
+// 0 for none.
 func (q *QP) ackTimeout() rdma.Time {
 	if q.attr.AckTimeout == 0 {
 		return 0

@@ -12,7 +12,7 @@ import (
 var ErrPeerStopped = errors.New("the peer has stopped sending its requests")
 
 // The responder repeats its NAK for missing packets. A packet out of sequence shows that earlier
-// packets were sent. A requester retransmits all of them after one NAK (IBTA 9.7.5.2.4), or when
+// packets were sent. A requester retransmits all of them after one NAK (IBTA 9.7.5.2), or when
 // its timer expires.
 //
 // rdma_rxe does not always. When it goes back it executes the memory registrations between its

@@ -11,7 +11,7 @@ import (
 // message then shows before its end.
 const ackInterval = 32
 
-// requester is the sending half (IBTA 9.7.3): a cursor over the send queue.
+// requester is the sending half: a cursor over the send queue.
 //
 //	 acknowledged      sent, not acknowledged              never sent
 //	---------------+---------------------------------+------------------
@@ -101,7 +101,7 @@ func (q *QP) transmitRequests(now rdma.Time, b *wire.Batch, budget int) {
 			p.AckReq = true
 			// The request is for packets k to end-1 of the response. After a loss k need not
 			// be 0: a partial READ request continues where the response stopped (IBTA
-			// 9.7.5.1.2).
+			// 9.4.4).
 			k := int(r.psn.Sub(e.psn))
 			end := k + e.asks(k)
 			off := uint32(k * q.mtu)
@@ -181,7 +181,7 @@ const (
 //
 // The response to one request arrives at the peer's full speed. Smaller requests are the only means
 // of a requester to keep a peer of any make from sending more than the network carries. A
-// retransmission uses the same parts, because the responder remembers them (IBTA 9.7.5.1.2).
+// retransmission uses the same parts, because the responder remembers them (IBTA 9.4.4).
 //
 // While the network loses nothing the parts are long: first and last packets of a response are
 // longer than those between, and each change of size ends a run of the peer's segmentation offload.
@@ -240,7 +240,7 @@ var (
 )
 
 // segment sends the packet at the cursor of a SEND or RDMA WRITE, and returns the length of its
-// payload. All packets but the last carry exactly the path MTU (IBTA 9.7.3).
+// payload. All packets but the last carry exactly the path MTU (IBTA 9.7.4.1.6).
 func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 	r := &q.req
 	k := int(r.psn.Sub(e.psn))

@@ -17,7 +17,7 @@ func (q *QP) answers(now rdma.Time) bool {
 	return r.active > 0 || r.nakDue || r.ackDue
 }
 
-// duplicate answers a request that was executed before (IBTA 9.7.5.1.2): a SEND or WRITE is
+// duplicate answers a request that was executed before (IBTA 9.7.5): a SEND or WRITE is
 // acknowledged, a READ is read again, the remembered result of an atomic is repeated. Nothing is
 // executed twice. A READ may name only a part of the original: the peer asks for the missing rest.
 func (q *QP) duplicate(now rdma.Time, p *wire.Packet) {

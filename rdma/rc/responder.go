@@ -23,7 +23,7 @@ const (
 type responder struct {
 	epsn  wire.PSN // expected PSN: that of the next request packet
 	acked wire.PSN // epsn when the last acknowledgement was sent
-	msn   uint32   // completed messages, 24 bits (IBTA 9.7.7.1)
+	msn   uint32   // completed messages, 24 bits (IBTA C9-148)
 
 	in      message
 	inRecv  bool   // the message in progress has a receive
@@ -52,7 +52,7 @@ type responder struct {
 
 // resource is a READ or atomic request of the peer. The responder remembers as many of the last
 // ones as the connection allows at once (responder resources), so that it can answer a
-// retransmission without executing an atomic twice (IBTA 9.7.5.1.2).
+// retransmission without executing an atomic twice (IBTA 9.7.5).
 type resource struct {
 	used, active, atomic bool
 	// answered: the whole response was sent once.
@@ -82,7 +82,7 @@ func (r *responder) nakWith(syndrome uint8, psn wire.PSN) {
 	}
 }
 
-// serve handles a request packet, with the checks in the order of IBTA 9.7.4.1: PSN, opcode
+// serve handles a request packet, with the checks of IBTA 9.7.4.1 in this order: PSN, opcode
 // sequence, opcode and length, rights. A packet behind epsn is a duplicate; one ahead shows a
 // loss and causes one NAK per gap.
 func (q *QP) serve(now rdma.Time, p *wire.Packet) {
@@ -127,7 +127,7 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 	q.came(now)
 }
 
-// reserved handles a packet with a reserved opcode of RC (IBTA 9.7.4.1.5). Only a request can have
+// reserved handles a packet with a reserved opcode of RC (IBTA 9.7.4.1). Only a request can have
 // one.
 func (q *QP) reserved(now rdma.Time, p *wire.Packet) {
 	q.n.DropOpcode++
@@ -138,7 +138,7 @@ func (q *QP) reserved(now rdma.Time, p *wire.Packet) {
 	}
 }
 
-// inOrder checks the opcode against the message in progress (IBTA 9.7.4.1.4).
+// inOrder checks the opcode against the message in progress (IBTA 9.7.4.1).
 func (q *QP) inOrder(op wire.Opcode) bool {
 	if op.Is(wire.Starts) {
 		return q.resp.in == noMessage
@@ -259,7 +259,7 @@ func received(p *wire.Packet, op rdma.WCOp, n uint32) rdma.WC {
 }
 
 // serveWrite executes an RDMA WRITE packet. The first packet's RETH is checked for the whole
-// message (IBTA 9.7.4.1.3), and the memory again for each packet: the user can invalidate it in
+// message (IBTA 9.7.4.1.5), and the memory again for each packet: the user can invalidate it in
 // between.
 func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
@@ -312,7 +312,7 @@ func (q *QP) serveWrite(now rdma.Time, p *wire.Packet) {
 }
 
 // newResource replaces the oldest resource by one for a new READ or atomic. A peer with more
-// READs and atomics in flight than negotiated gets a NAK "invalid request" (IBTA 9.7.4.1.3).
+// READs and atomics in flight than negotiated gets a NAK "invalid request" (IBTA 9.7.4.1).
 func (q *QP) newResource(p *wire.Packet, need rdma.Access) *resource {
 	r := &q.resp
 	if len(r.resources) == 0 || q.attr.Access&need == 0 {

@@ -48,7 +48,7 @@ func (n *NAKs) add(syndrome uint8, psn wire.PSN) {
 // Seen returns what the QP has recorded.
 func (q *QP) Seen() Seen { return q.seen }
 
-// SyndromeText describes the syndrome of an AETH (IBTA 9.7.5.2.4).
+// SyndromeText describes the syndrome of an AETH (IBTA 9.7.5.2).
 func SyndromeText(s uint8) string {
 	switch s & wire.SyndromeTypeMask {
 	case wire.SyndromeTypeAck:

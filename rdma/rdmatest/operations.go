@@ -289,7 +289,7 @@ func testLongMessage(t *testing.T, open Provider) {
 	m := p.region(p.a, 1001, 1, 0)
 	ok(t, p.a.Send(p.ctx, m, 0, 1000))
 	wc, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSend, SGL: []rdma.SGE{{Buf: m.Bytes(), LKey: m.LKey()}}})
-	// An invalid request (IBTA 9.7.5.2.5), which rdma_rxe takes for trouble of its own.
+	// An invalid request (IBTA 9.9.3), which rdma_rxe takes for trouble of its own.
 	if wc.Status != rdma.RemInvReqErr && wc.Status != rdma.RemOpErr && rdma.LimitsOf(p.devs[0]).Acknowledged {
 		t.Errorf("got %v, %v", wc.Status, err)
 	}

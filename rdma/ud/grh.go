@@ -14,7 +14,7 @@ const (
 	hopLimit = 64
 )
 
-// putGRH writes the IP header of p, with traffic class tos, in the form of IBTA annex A17.4.3.2.
+// putGRH writes the IP header of p, with traffic class tos, in the form of IBTA annex A17.4.5.2.
 // A UDP socket does not show all fields: the identification is set to 0, the TTL to the usual 64.
 //
 //	          0                   20                                 40

@@ -78,7 +78,7 @@ type RETH struct {
 	VA   uint64
 	RKey uint32
 	// Len is the length of the whole message, not of the packet. A peer may claim up to
-	// 4 GiB; more than 2^31 bytes is an invalid request (IBTA 9.7.2).
+	// 4 GiB; more than 2^31 bytes is an invalid request (IBTA 9.7.4.1.6).
 	Len uint32
 }
 
@@ -94,10 +94,10 @@ type RETH struct {
 //	T: 0 ACK, value = credit count   1 RNR NAK, value = timer code   3 NAK, value = code
 type AETH struct {
 	Syndrome uint8
-	MSN      uint32 // 24 bits: messages that the responder has completed (IBTA 9.7.7.1)
+	MSN      uint32 // 24 bits: messages that the responder has completed (IBTA C9-148)
 }
 
-// AETH syndromes (IBTA 9.7.5.1): the type is in bits 6 and 5, the value below.
+// AETH syndromes (IBTA 9.7.5.2): the type is in bits 6 and 5, the value below.
 const (
 	SyndromeAck       = 0x1f // ACK without end-to-end credits
 	SyndromeRNR       = 0x20 // RNR NAK, or-ed with the timer code

@@ -1,6 +1,6 @@
 package wire
 
-// PSN is a 24-bit packet sequence number (IBTA 9.7.1). Arithmetic is modulo 2^24, and comparison
+// PSN is a 24-bit packet sequence number (IBTA 9.7). Arithmetic is modulo 2^24, and comparison
 // is by signed distance: of two PSNs less than 2^23 apart, the one that is reached by counting up
 // is the later. A requester has at most 2^23 PSNs outstanding, so comparing with < is
 // always wrong and Before is always right.

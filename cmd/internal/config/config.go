@@ -17,7 +17,7 @@ import (
 	"github.com/rstored/rstored/rdma/provider"
 )
 
-// Default ports: NFS over RDMA (RFC 8267 section 7) and NFS over TCP.
+// Default ports: NFS over RDMA (RFC 8267 section 9) and NFS over TCP.
 const (
 	RDMAPort = 20049
 	TCPPort  = 2049
