@@ -102,14 +102,15 @@ type call40 struct {
 }
 
 type model struct {
-	now     time.Time
-	until   time.Time       // of the grace period
-	stuck   bool            // its end could not be written down
-	known   map[string]bool // who may reclaim in it
-	clients []*modelClient
-	files   []lock.File
-	held    []map[holder][]uint8 // by file and segment: 1 shared, 2 exclusive
-	current state.Stateid
+	now      time.Time
+	until    time.Time       // of the grace period
+	stuck    bool            // its end could not be written down
+	known    map[string]bool // who may reclaim in it
+	finished map[string]bool // who has said in it that he is done: also a client that has started anew since
+	clients  []*modelClient
+	files    []lock.File
+	held     []map[holder][]uint8 // by file and segment: 1 shared, 2 exclusive
+	current  state.Stateid
 }
 
 func (m *model) expired(c *modelClient) bool { return m.now.Sub(c.seen) > modelLease }
@@ -120,7 +121,7 @@ func (m *model) graceSure() bool {
 		return false
 	}
 	for owner := range m.known {
-		if !slices.ContainsFunc(m.clients, func(c *modelClient) bool { return c.owner == owner && c.complete }) {
+		if !m.finished[owner] {
 			return true
 		}
 	}
