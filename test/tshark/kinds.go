@@ -46,7 +46,10 @@ var number = regexp.MustCompile(`[0-9]+`)
 // Without tshark the error is exec.ErrNotFound. When tshark fails half way, at a
 // capture that ends inside a packet for one, what it said so far comes with the error.
 func Kinds(ctx context.Context, pcap string, from ...string) (map[string]int, error) {
-	filter := fmt.Sprintf("infiniband and (_ws.expert.severity >= %d or _ws.malformed)", severityWarning)
+	// File data that begins with the number of an Ethernet protocol and two bytes of zero is taken for an encapsulated
+	// frame. It is data of files, and no message of ours.
+	filter := fmt.Sprintf("infiniband and not frame.protocols contains \"infiniband:ethertype\" and "+
+		"(_ws.expert.severity >= %d or _ws.malformed)", severityWarning)
 	var senders []string
 	for _, a := range from {
 		field := "ip.src"
