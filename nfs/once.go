@@ -33,27 +33,27 @@ type Once struct {
 	FS   blockstore.FS
 }
 
-// Witness are the objects under the one or two names of a call, 0 = none. An
-// object is told by a hash of its handle, which is never given to another.
-type Witness [2]uint64
+// Objects identifies the objects that the one or two names of a call refer to; 0 means that there is none. An
+// object is identified by a hash of its handle, which no other object ever gets.
+type Objects [2]uint64
 
-func (o Once) holds(dir blockstore.Handle, name string) uint64 {
+func (o Once) objectAt(dir blockstore.Handle, name string) uint64 {
 	h, _, err := o.FS.Lookup(nil, dir, name)
 	if err != nil {
 		return 0
 	}
-	return witnessed(&h)
+	return objectID(&h)
 }
 
-func witnessed(h *blockstore.Handle) uint64 {
+func objectID(h *blockstore.Handle) uint64 {
 	f := fnv.New64a()
 	_, _ = f.Write(h.Bytes())
 	return max(f.Sum64(), 1)
 }
 
-// Testify notes what stands under the names now. If the call was cut off earlier
-// it returns what stood there then.
-func (o Once) Testify(now Witness) (then Witness, cutOff bool) {
+// RecordObjects writes into the journal which objects the names refer to now. If the server was killed during an
+// earlier execution of the call, it returns the objects that were recorded then, and records nothing.
+func (o Once) RecordObjects(now Objects) (then Objects, cutOff bool) {
 	if then, cutOff = o.Past(); !cutOff {
 		now.note(o.Call)
 	}
@@ -61,18 +61,18 @@ func (o Once) Testify(now Witness) (then Witness, cutOff bool) {
 }
 
 // Past is what the call noted if it was cut off earlier.
-func (o Once) Past() (then Witness, cutOff bool) {
+func (o Once) Past() (then Objects, cutOff bool) {
 	if !o.Call.Journaled() {
 		return then, false
 	}
 	if note := o.Call.Doubt(); len(note) == 16 {
-		return Witness{binary.BigEndian.Uint64(note), binary.BigEndian.Uint64(note[8:])}, true
+		return Objects{binary.BigEndian.Uint64(note), binary.BigEndian.Uint64(note[8:])}, true
 	}
 	return then, false
 }
 
-// note writes the witness into the journal.
-func (w Witness) note(c Noter) {
+// note writes the objects into the journal.
+func (w Objects) note(c Noter) {
 	var note [16]byte
 	binary.BigEndian.PutUint64(note[:], w[0])
 	binary.BigEndian.PutUint64(note[8:], w[1])
@@ -88,9 +88,9 @@ func (o Once) Opened(h *blockstore.Handle) (made, finished bool) {
 	}
 	var now uint64
 	if h != nil {
-		now = witnessed(h)
+		now = objectID(h)
 	}
-	then, cutOff := o.Testify(Witness{now})
+	then, cutOff := o.RecordObjects(Objects{now})
 	if !cutOff || now == 0 || then[1] != 0 && then[1] != now {
 		return false, false
 	}
@@ -102,7 +102,7 @@ func (o Once) Finished(h *blockstore.Handle, made bool) {
 	if !o.Call.Journaled() {
 		return
 	}
-	w := Witness{witnessed(h), witnessed(h)}
+	w := Objects{objectID(h), objectID(h)}
 	if made {
 		w[0] = 0
 	}
@@ -116,11 +116,11 @@ func (o Once) Made(cred *blockstore.Cred, dir blockstore.Handle, name string, ty
 		return h, a, false
 	}
 	h, a, err := o.FS.Lookup(nil, dir, name)
-	var now Witness
+	var now Objects
 	if err == nil {
-		now[0] = witnessed(&h)
+		now[0] = objectID(&h)
 	}
-	then, cutOff := o.Testify(now)
+	then, cutOff := o.RecordObjects(now)
 	if !cutOff || then[0] != 0 || now[0] == 0 || a.Type != typ {
 		return h, a, false
 	}
@@ -144,8 +144,8 @@ func (o Once) Unlinked(dir blockstore.Handle, name string) bool {
 	if !o.Call.Journaled() {
 		return false
 	}
-	now := Witness{o.holds(dir, name)}
-	then, cutOff := o.Testify(now)
+	now := Objects{o.objectAt(dir, name)}
+	then, cutOff := o.RecordObjects(now)
 	return cutOff && then[0] != 0 && then[0] != now[0]
 }
 
@@ -154,8 +154,8 @@ func (o Once) Renamed(from blockstore.Handle, fromName string, to blockstore.Han
 	if !o.Call.Journaled() {
 		return false
 	}
-	now := Witness{o.holds(from, fromName), o.holds(to, toName)}
-	then, cutOff := o.Testify(now)
+	now := Objects{o.objectAt(from, fromName), o.objectAt(to, toName)}
+	then, cutOff := o.RecordObjects(now)
 	// Two names of one object stay as they are, so doing it again is right then.
 	return cutOff && then[0] != 0 && then[0] != now[0]
 }
@@ -165,7 +165,7 @@ func (o Once) Linked(h, dir blockstore.Handle, name string) bool {
 	if !o.Call.Journaled() {
 		return false
 	}
-	now := Witness{o.holds(dir, name)}
-	then, cutOff := o.Testify(now)
-	return cutOff && then[0] == 0 && now[0] == witnessed(&h)
+	now := Objects{o.objectAt(dir, name)}
+	then, cutOff := o.RecordObjects(now)
+	return cutOff && then[0] == 0 && now[0] == objectID(&h)
 }

@@ -242,8 +242,8 @@ func TestFailingDisk(t *testing.T) {
 	t.Logf("%d blocks stable, %d writes failed, %d syncs", len(stable), failed, f.Counters().SyncFailures)
 }
 
-// TestWrittenAfterFailure: what is written in the place of data that could not be written back is on the disk when that is
-// said, in parts of a file that had no data before as well.
+// TestWrittenAfterFailure: the kernel fails to write some data back, and a client writes it again. When the server says
+// that the data is on the disk, it is there, also in parts of the file that had no data before.
 func TestWrittenAfterFailure(t *testing.T) {
 	d := newFailingDisk(t)
 	f, err := Open(d.dir, Options{StateDir: t.TempDir()})
@@ -258,7 +258,8 @@ func TestWrittenAfterFailure(t *testing.T) {
 	for _, how := range []blockstore.Stability{blockstore.Unstable, blockstore.DataSync, blockstore.FileSync} {
 		name := fmt.Sprint(how)
 		mode, length := uint32(0o600), uint64(size)
-		h, _, _, err := f.Create(nil, root, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode, Size: &length}, [8]byte{})
+		h, _, _, err := f.Create(nil, root, name, blockstore.Guarded,
+			&blockstore.SetAttr{Mode: &mode, Size: &length}, [8]byte{})
 		must(t, err)
 		must(t, f.Allocate(nil, h, 0, size)) // so that it is about data alone
 		write := func(fill byte) error {

@@ -33,10 +33,12 @@ func TestOverlayWithoutHandles(t *testing.T) {
 			t.Skipf("mounting a tmpfs: %v", err)
 		}
 		t.Cleanup(func() { _ = unix.Unmount(layers, unix.MNT_DETACH) })
-		for _, d := range []string{dir, filepath.Join(layers, "lower"), filepath.Join(layers, "upper"), filepath.Join(layers, "work")} {
-			must(t, os.MkdirAll(d, 0o755))
+		must(t, os.Mkdir(dir, 0o755))
+		for _, d := range []string{"lower", "upper", "work"} {
+			must(t, os.Mkdir(filepath.Join(layers, d), 0o755))
 		}
-		if err := unix.Mount("overlay", dir, "overlay", 0, "lowerdir="+layers+"/lower,upperdir="+layers+"/upper,workdir="+layers+"/work"+options); err != nil {
+		data := "lowerdir=" + layers + "/lower,upperdir=" + layers + "/upper,workdir=" + layers + "/work" + options
+		if err := unix.Mount("overlay", dir, "overlay", 0, data); err != nil {
 			t.Skipf("mounting an overlay: %v", err)
 		}
 		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })

@@ -302,8 +302,9 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		}
 	}
 	if f.layered && f.kind == kindBirth {
-		f.log.Warn("this overlay makes no file handles that fit: a file gets another handle when it is copied up, and clients "+
-			"that have it open get ESTALE; mount the overlay with index=on,nfs_export=on, with layers on ext4, XFS or tmpfs",
+		f.log.Warn("this overlay makes no file handles that fit: a file gets another handle when it is copied up, and "+
+			"clients that have it open get ESTALE; mount the overlay with index=on,nfs_export=on, "+
+			"with layers on ext4, XFS or tmpfs",
 			"path", f.dir)
 	}
 	f.fsid = opts.FSID

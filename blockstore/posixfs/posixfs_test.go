@@ -156,7 +156,8 @@ func TestUnprivileged(t *testing.T) {
 // TestCapabilities: with the capabilities of the unit file the daemon need not be root to act as
 // its clients.
 func TestCapabilities(t *testing.T) {
-	asNobody(t, "TestConformance/auto|TestOutside|TestHostRenames|TestOthersHandles|TestACL|TestSwitches|TestQuotaThread", unitCaps...)
+	const tests = "TestConformance/auto|TestOutside|TestHostRenames|TestOthersHandles|TestACL|TestSwitches|TestQuotaThread"
+	asNobody(t, tests, unitCaps...)
 }
 
 // unitCaps are the capabilities over files that the unit file gives a daemon that is not root.

@@ -130,10 +130,10 @@ func (f *FS) sync(o *object, all bool, since failures) error {
 	return err
 }
 
-// distrust has the kernel forget what it has in memory of a file, of which some could not be written back. Those pages
-// count as clean, though the disk has not what they say. And ext4 takes them for pages with a place on the disk, though
-// the place has not become one of data: what is written to them later reaches the disk, a sync of it succeeds, and after
-// a restart of the host it reads as zeros.
+// distrust drops a file's pages from the page cache after the kernel has failed to write some of them back. The kernel
+// marks those pages clean, although the disk does not have their data. On ext4 it also takes their extents for written,
+// although they are still unwritten on the disk. Data written to such a page later reaches the disk, and its sync
+// succeeds. But after a restart of the host it reads as zeros.
 //
 // Nobody writes meanwhile. What was written up to here goes to the disk first, as dirty pages cannot be forgotten; the
 // verifier is still that of before, and the failure is not counted yet, so whoever wrote it will write it again.

@@ -250,8 +250,8 @@ func TestLastUser(t *testing.T) {
 	})
 }
 
-// TestEvicted: the failure of a sync that the kernel has reported to one descriptor of a file, and to no other any more,
-// is that of every COMMIT that begins before the server knows of it, also if the file was to leave the cache.
+// TestEvicted: the kernel reports a failed sync to one descriptor of a file, and then to no other. Every COMMIT that
+// begins before the server knows of the failure fails too, also when the file is about to leave the cache.
 func TestEvicted(t *testing.T) {
 	for _, inUse := range []bool{true, false} {
 		t.Run(fmt.Sprintf("in use %v", inUse), func(t *testing.T) {

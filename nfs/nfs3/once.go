@@ -17,7 +17,7 @@ func (o *op) attributed(h blockstore.Handle, s *blockstore.SetAttr, guard *time.
 	if guard == nil || !o.c.Journaled() {
 		return false
 	}
-	if _, cutOff := o.once().Testify(nfs.Witness{}); !cutOff {
+	if _, cutOff := o.once().RecordObjects(nfs.Objects{}); !cutOff {
 		return false
 	}
 	a, err := o.x.FS.GetAttr(nil, h)

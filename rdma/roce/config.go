@@ -90,9 +90,9 @@ type Config struct {
 	// lock of the device.
 	Random func() uint32
 
-	// Obituary, if set, is told of each connection that ended badly and of each
+	// OnFailure, if set, gets the record of each connection that ended badly and of each
 	// REQ that was refused. It is called on a loop, and must not wait.
-	Obituary func(Record)
+	OnFailure func(Record)
 
 	// Wrap, if set, is given each shard's link and returns the one to use: the
 	// place for link.Tap.

@@ -187,7 +187,7 @@ func TestHalfOpenFlood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg := roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15, Obituary: func(r roce.Record) { records = append(records, r) }}
+			cfg := roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15, OnFailure: func(r roce.Record) { records = append(records, r) }}
 			if w.dev[i], err = roce.NewWithLink(l, cfg); err != nil {
 				t.Fatal(err)
 			}

@@ -96,7 +96,7 @@ func (s *shard) request(id *cm.ID) {
 	r := &request{id: id, req: id.REQ, remote: id.Peer, port: id.Service}
 	reject := func(why cm.Reason) {
 		r.s = s
-		r.bury(s, why, nil)
+		r.reportFailure(s, why, nil)
 		s.cm.Reject(id, why, nil)
 	}
 	switch {
@@ -119,7 +119,7 @@ func (s *shard) request(id *cm.ID) {
 		d.cfg.Logger.Warn("an RDMA connection was refused: its path MTU does not fit our interface",
 			"peer", id.Peer, "path_mtu", mtu, "interface_mtu", s.link.MTU())
 		r.s = s
-		r.bury(s, cm.InvalidMTU, nil)
+		r.reportFailure(s, cm.InvalidMTU, nil)
 		s.cm.RejectMTU(id, d.mtu.Code())
 		return
 	}
@@ -151,7 +151,7 @@ func (r *request) reject(reason cm.Reason, private []byte, why error) {
 	private = append([]byte(nil), private[:min(len(private), cm.REJPrivateLen)]...)
 	first := r.s.dev.shards[0]
 	r.s.on(first, func() { first.cm.Reject(r.id, reason, private) })
-	r.bury(r.s, reason, why)
+	r.reportFailure(r.s, reason, why)
 }
 
 // Accept implements rdma.ConnRequest.

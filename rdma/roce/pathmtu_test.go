@@ -58,7 +58,7 @@ func TestNarrowPath(t *testing.T) {
 			var records []roce.Record
 			w := newWorld(t, sim.Config{Seed: 5}, func(side int, cfg *roce.Config) {
 				if side == 0 {
-					cfg.Obituary = func(r roce.Record) { records = append(records, r) }
+					cfg.OnFailure = func(r roce.Record) { records = append(records, r) }
 				}
 				if side == c.side {
 					wrap := cfg.Wrap
@@ -94,7 +94,7 @@ func TestNarrowPathIsSeen(t *testing.T) {
 	var records []roce.Record
 	w := newWorld(t, sim.Config{Seed: 6}, func(side int, cfg *roce.Config) {
 		if side == 0 {
-			cfg.Obituary = func(r roce.Record) { records = append(records, r) }
+			cfg.OnFailure = func(r roce.Record) { records = append(records, r) }
 		}
 	})
 	w.connect()

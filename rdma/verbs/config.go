@@ -24,9 +24,9 @@ type Config struct {
 	// NoSpin: loops sleep at once when there is nothing to do. Otherwise a loop that is busy looks
 	// for completions before it sleeps, for as long as that takes: 50 to 200 µs, and less where it looks in vain.
 	NoSpin bool
-	// Obituary, if set, is told of each connection that ended badly and of each
+	// OnFailure, if set, gets the record of each connection that ended badly and of each
 	// request that was refused, on a loop and after the last event.
-	Obituary func(Record)
+	OnFailure func(Record)
 	// BusyPoll: loops look for completions all the time while they have queue pairs, as perftest does. Each takes a
 	// processor then. It goes before NoSpin.
 	BusyPoll bool

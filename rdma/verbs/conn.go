@@ -691,7 +691,7 @@ func (r *request) reject(reason uint16, private []byte, err error) {
 	defer C.free(data)
 	C.rs_reject(r.id.id, data, C.int(min(len(private), 148)))
 	r.id.destroy()
-	r.bury(reason, err)
+	r.reportFailure(reason, err)
 }
 
 // Accept implements rdma.ConnRequest.
@@ -721,7 +721,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 		if err := prepare(c); err != nil {
 			C.rs_reject(r.id.id, nil, 0)
 			c.discard()
-			r.bury(rejConsumer, err)
+			r.reportFailure(rejConsumer, err)
 			return nil, err
 		}
 	}
@@ -733,7 +733,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 	if e := C.rs_accept(r.id.id, &x); e != 0 {
 		c.discard()
 		err := fmt.Errorf("answering %v: %w", r.remote, errno(e))
-		r.bury(0, err)
+		r.reportFailure(0, err)
 		return nil, err
 	}
 	c.q.state = rdma.StateRTS

@@ -68,21 +68,21 @@ func loopback() netip.Addr {
 
 // daemon is one rstored process over a state directory that outlives it.
 type daemon struct {
-	t       *testing.T
-	addr    netip.Addr
-	export  string
-	state   string
-	control string
-	args    []string
-	as      *syscall.Credential // who runs rstorectl; nil is this process's user
-	log     logBuffer
-	cmd     *exec.Cmd
-	exited  chan struct{}
-	program string               // that start starts
-	heir    int                  // the process that has taken its place, 0 for none
-	runs    *syscall.SysProcAttr // who runs the daemon; nil is this process's user
-	bridged *os.Process          // the bridge that was started last
-	nofile  int                  // limit of file descriptors at the next start; 0 is the process's own
+	t         *testing.T
+	addr      netip.Addr
+	export    string
+	state     string
+	control   string
+	args      []string
+	as        *syscall.Credential // who runs rstorectl; nil is this process's user
+	log       logBuffer
+	cmd       *exec.Cmd
+	exited    chan struct{}
+	program   string               // that start starts
+	successor int                  // the process that has taken its place, 0 for none
+	runs      *syscall.SysProcAttr // who runs the daemon; nil is this process's user
+	bridged   *os.Process          // the bridge that was started last
+	nofile    int                  // limit of file descriptors at the next start; 0 is the process's own
 }
 
 // logBuffer is what a process has written so far.
@@ -225,11 +225,11 @@ func (d *daemon) stop(sig syscall.Signal) {
 		return
 	}
 	_ = d.cmd.Process.Signal(sig)
-	if d.heir != 0 {
-		_ = syscall.Kill(d.heir, sig)
+	if d.successor != 0 {
+		_ = syscall.Kill(d.successor, sig)
 	}
 	select {
-	case <-d.exited: // the heir has the same log, whose end is waited for
+	case <-d.exited: // the successor has the same log, whose end is waited for
 	case <-time.After(20 * time.Second):
 		d.t.Errorf("rstored did not end within 20 s of %v", sig)
 		_ = d.cmd.Process.Kill()

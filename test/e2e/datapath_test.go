@@ -386,7 +386,7 @@ func TestDataPath(t *testing.T) {
 // end ends the daemon, whichever process it is.
 func (w *datapath) end(sig syscall.Signal) {
 	w.d.stop(sig)
-	w.d.heir = 0
+	w.d.successor = 0
 }
 
 const (
@@ -484,7 +484,7 @@ func (w *datapath) run(r *rand.Rand) {
 			what = "an upgrade"
 			w.disk.fail(r.IntN(2)*10, 0, 0)
 			w.d.takeOver("upgrade")
-			_, w.d.heir = w.d.serving()
+			_, w.d.successor = w.d.serving()
 		case n == 3 || n == 4:
 			what = "failures of writes"
 			w.disk.fail(5+r.IntN(40), r.IntN(2)*10, 0)

@@ -100,7 +100,7 @@ func TestUpgrade(t *testing.T) {
 	d := newDaemonOf(t, program)
 	t.Cleanup(func() {
 		if _, pid := d.serving(); pid != d.cmd.Process.Pid {
-			d.heir = pid
+			d.successor = pid
 		}
 	})
 
@@ -222,7 +222,7 @@ func TestUpgradeLimited(t *testing.T) {
 	d := newDaemon(t, "--export", narrow+"=/narrow(rw,no_root_squash,bandwidth=2M)")
 	t.Cleanup(func() {
 		if _, pid := d.serving(); pid != d.cmd.Process.Pid {
-			d.heir = pid
+			d.successor = pid
 		}
 	})
 	var stop atomic.Bool

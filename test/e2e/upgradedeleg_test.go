@@ -267,7 +267,7 @@ func TestUpgradeDelegation(t *testing.T) {
 	d := newDaemon(t)
 	t.Cleanup(func() {
 		if _, pid := d.serving(); pid != d.cmd.Process.Pid {
-			d.heir = pid
+			d.successor = pid
 		}
 	})
 	other := d.clientOf(client.Version42, "tcp")

@@ -22,7 +22,7 @@ func TestUpgradeHolds(t *testing.T) {
 	d := newDaemon(t)
 	t.Cleanup(func() {
 		if _, pid := d.serving(); pid != d.cmd.Process.Pid {
-			d.heir = pid
+			d.successor = pid
 		}
 	})
 	for transport, version := range map[string]client.Version{"rdma": client.Version42, "tcp": client.Version41} {

@@ -18,7 +18,7 @@ func TestUpgradeRemoved(t *testing.T) {
 	d := newDaemon(t)
 	t.Cleanup(func() {
 		if _, pid := d.serving(); pid != d.cmd.Process.Pid {
-			d.heir = pid
+			d.successor = pid
 		}
 	})
 	one, two := d.clientOf(client.Version42, "rdma"), d.clientOf(client.Version41, "tcp")

@@ -104,7 +104,7 @@ func (d *Daemon) acquire(c provider.Choice) (*device, error) {
 	if c.Kind == provider.Verbs {
 		rd, err := d.rdma.open(provider.Config{
 			Choice: c, Loops: d.cfg.Load().Shards, Logger: d.log.Slog("verbs"),
-			Verbs: verbs.Config{Obituary: d.failures.Kernel},
+			Verbs: verbs.Config{OnFailure: d.failures.Kernel},
 		})
 		if err != nil {
 			return nil, err
@@ -138,7 +138,7 @@ func (v *device) openSoft() error {
 		}
 	}
 	rd, err := d.rdma.open(provider.Config{Choice: v.choice, Loops: shards, Logger: d.log.Slog("roce"), Soft: roce.Config{
-		From: from, Wrap: v.capture.Wrap, Ledger: ledger, Obituary: d.failures.Soft, PKeys: d.pkeys(),
+		From: from, Wrap: v.capture.Wrap, Ledger: ledger, OnFailure: d.failures.Soft, PKeys: d.pkeys(),
 		CNPDSCP: uint8(d.cfg.Load().RDMACNPDSCP), Sockets: d.sockets, Starting: !d.portsOpen,
 	}})
 	if err != nil {

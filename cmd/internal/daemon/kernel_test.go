@@ -119,8 +119,8 @@ func (k *kernel) opener() *opener {
 		if a, ok := k.devices[c.Device]; !ok || a != c.Addr {
 			return nil, fmt.Errorf("%s, %v: %w", c.Device, c.Addr, verbs.ErrNoDevice)
 		}
-		d, err := roce.Open(roce.Config{Addr: c.Addr, Obituary: func(r roce.Record) {
-			c.Verbs.Obituary(verbs.Record{
+		d, err := roce.Open(roce.Config{Addr: c.Addr, OnFailure: func(r roce.Record) {
+			c.Verbs.OnFailure(verbs.Record{
 				Outcome: r.Outcome, Device: c.Device, Transport: verbs.RoCEv2, Local: r.Local, Remote: r.Remote, Reason: uint16(r.Reason), Err: r.Err, Note: r.Note,
 				Established: r.Established, LocalQPN: r.LocalQPN,
 			})

@@ -82,7 +82,7 @@ func TestPostMortemRefused(t *testing.T) {
 	}
 
 	// Loopback has room for every path MTU, so this device stands for one on Ethernet.
-	small, err := roce.Open(roce.Config{PathMTUMax: 1024, Obituary: d.failures.Soft, Wrap: func(_ int, l link.Link) link.Link { return narrow{l} }})
+	small, err := roce.Open(roce.Config{PathMTUMax: 1024, OnFailure: d.failures.Soft, Wrap: func(_ int, l link.Link) link.Link { return narrow{l} }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ const (
 // probeRDMA connects as a client and makes the calls of a mount.
 func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, local netip.Addr, path string) {
 	ends := make(chan end, 1) // of the one connection that is made
-	bury := func(e end) {
+	reportFailure := func(e end) {
 		select {
 		case ends <- e:
 		default:
@@ -53,8 +53,8 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 	host := provider.System()
 	choice, err := host.ChooseFor(provider.Auto, at.Addr(), local)
 	if err == nil && choice.Kind == provider.Verbs {
-		dev, err = host.Open(provider.Config{Choice: choice, Verbs: verbs.Config{Obituary: func(x verbs.Record) {
-			bury(end{x.Outcome, cm.Reason(x.Reason), !x.Software || x.Transport != verbs.RoCEv2})
+		dev, err = host.Open(provider.Config{Choice: choice, Verbs: verbs.Config{OnFailure: func(x verbs.Record) {
+			reportFailure(end{x.Outcome, cm.Reason(x.Reason), !x.Software || x.Transport != verbs.RoCEv2})
 		}}})
 		r.ok("provider", "RDMA is tried by the kernel's %s: %s", choice.Device, choice.Why)
 	}
@@ -62,7 +62,7 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 		if dev != nil {
 			break
 		}
-		dev, err = openSoft(roce.Config{Addr: from, ConnectLimit: rdma.Time(connectTime), Obituary: func(x roce.Record) { bury(end{x.Outcome, x.Reason, false}) }})
+		dev, err = openSoft(roce.Config{Addr: from, ConnectLimit: rdma.Time(connectTime), OnFailure: func(x roce.Record) { reportFailure(end{x.Outcome, x.Reason, false}) }})
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}

@@ -24,7 +24,7 @@ func TestReclaim(t *testing.T) {
 	for _, n := range []int{100, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			if n > 100 && testing.Short() {
-				t.Skip("it syncs some thousand times")
+				t.Skip("-short: a thousand clients sync the list some thousand times")
 			}
 			reclaims(t, n)
 		})

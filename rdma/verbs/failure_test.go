@@ -22,7 +22,7 @@ import (
 func buried(t *testing.T, at netip.Addr) (rdma.Device, chan verbs.Record) {
 	t.Helper()
 	records := make(chan verbs.Record, 16)
-	d, err := verbs.Open(verbs.Config{Addr: at, Obituary: func(r verbs.Record) { records <- r }})
+	d, err := verbs.Open(verbs.Config{Addr: at, OnFailure: func(r verbs.Record) { records <- r }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +84,8 @@ func serve(t *testing.T, d rdma.Device, note func() rdma.Note) (netip.AddrPort, 
 	return l.Addr(), conns
 }
 
-// TestObituary: what is left of connections that ended badly, and of requests that were refused, on both sides.
-func TestObituary(t *testing.T) {
+// TestFailureRecord: what is left of connections that ended badly, and of requests that were refused, on both sides.
+func TestFailureRecord(t *testing.T) {
 	at := addrs(t)
 	server, served := buried(t, at[0])
 	client, asked := buried(t, at[1])
@@ -231,8 +231,8 @@ func connected(ctx context.Context, t *testing.T, client, server rdma.Device) (c
 	return c, s
 }
 
-// TestObituaryRemoved: connections of a device that the kernel is removing, which of a soft one it tells nobody.
-func TestObituaryRemoved(t *testing.T) {
+// TestFailureRecordRemoved: connections of a device that the kernel is removing, which of a soft one it tells nobody.
+func TestFailureRecordRemoved(t *testing.T) {
 	addrs(t)
 	kind := "rxe"
 	if _, err := os.Stat("/sys/class/infiniband/siw0"); err == nil {

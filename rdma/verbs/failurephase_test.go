@@ -13,7 +13,7 @@ import (
 // under way; before the record is made, the loop hears of completions.
 func mourned(sq []sent, heard func(*qp)) []Record {
 	var got []Record
-	d := &Device{iwarp: true, cfg: Config{Obituary: func(r Record) { got = append(got, r) }}}
+	d := &Device{iwarp: true, cfg: Config{OnFailure: func(r Record) { got = append(got, r) }}}
 	l := &loop{dev: d, now: rdma.Second}
 	q := &qp{l: l, sq: sq, sqTail: uint32(len(sq))}
 	c := &conn{l: l, q: q}

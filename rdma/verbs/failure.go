@@ -68,10 +68,10 @@ func (c *conn) Annotate(note func() rdma.Note) { c.note = note }
 // Annotate implements rdma.Annotated.
 func (r *request) Annotate(note func() rdma.Note) { r.note = note }
 
-// bury reports a request that was refused.
-func (r *request) bury(reason uint16, err error) {
+// reportFailure reports a request that was refused.
+func (r *request) reportFailure(reason uint16, err error) {
 	d := r.l.dev
-	if d.cfg.Obituary == nil {
+	if d.cfg.OnFailure == nil {
 		return
 	}
 	x := Record{
@@ -81,7 +81,7 @@ func (r *request) bury(reason uint16, err error) {
 	if r.note != nil {
 		x.Note = r.note()
 	}
-	d.cfg.Obituary(x)
+	d.cfg.OnFailure(x)
 }
 
 func (r *request) req() *REQ {
@@ -102,7 +102,7 @@ func ordinary(why error) bool {
 // something to add. What the queue pair knows is taken now, as the user may destroy it.
 func (c *conn) mourn(kind rdma.ConnEventKind, reason uint16, why error, was phase, seen *Seen) {
 	d := c.l.dev
-	if d.cfg.Obituary == nil {
+	if d.cfg.OnFailure == nil {
 		return
 	}
 	r := Record{
@@ -138,11 +138,11 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason uint16, why error, was phas
 		why = errCut
 		r.Err = why
 	}
-	c.l.after = append(c.l.after, func() { c.bury(&r, kind, why, was) })
+	c.l.after = append(c.l.after, func() { c.reportFailure(&r, kind, why, was) })
 }
 
-// bury finds out whether it was a bad end.
-func (c *conn) bury(r *Record, kind rdma.ConnEventKind, why error, was phase) {
+// reportFailure finds out whether it was a bad end.
+func (c *conn) reportFailure(r *Record, kind rdma.ConnEventKind, why error, was phase) {
 	var note rdma.Note
 	if c.note != nil {
 		note = c.note()
@@ -162,7 +162,7 @@ func (c *conn) bury(r *Record, kind rdma.ConnEventKind, why error, was phase) {
 		r.Outcome, r.Err = rdma.Dropped, nil
 	}
 	r.Note = note
-	c.l.dev.cfg.Obituary(*r)
+	c.l.dev.cfg.OnFailure(*r)
 }
 
 // saw is what the queue pair has kept, with what is under way.

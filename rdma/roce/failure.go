@@ -48,21 +48,21 @@ type Record struct {
 	Ended  rdma.Time
 }
 
-// bury reports a connection or request. Nothing of it is on the packet path.
-func (s *shard) bury(r *Record, note func() rdma.Note) {
-	if s.dev.cfg.Obituary == nil {
+// reportFailure reports a connection or request. Nothing of it is on the packet path.
+func (s *shard) reportFailure(r *Record, note func() rdma.Note) {
+	if s.dev.cfg.OnFailure == nil {
 		return
 	}
 	if note != nil {
 		r.Note = note()
 	}
 	r.InterfaceMTU, r.PathMTUMax = s.link.MTU(), s.dev.mtu
-	s.dev.cfg.Obituary(*r)
+	s.dev.cfg.OnFailure(*r)
 }
 
 // refused reports a REQ that the connection manager rejected by itself.
 func (s *shard) refused(src netip.Addr, req *cm.REQ, why cm.Reason) {
-	if s.dev.cfg.Obituary == nil {
+	if s.dev.cfg.OnFailure == nil {
 		return
 	}
 	q := *req
@@ -71,15 +71,15 @@ func (s *shard) refused(src netip.Addr, req *cm.REQ, why cm.Reason) {
 	if ip, err := cm.ParseIPHeader(q.Private[:]); err == nil && ip.Src.Addr() == src.Unmap() {
 		remote = ip.Src
 	}
-	s.bury(&Record{Outcome: rdma.Refused, Local: netip.AddrPortFrom(s.dev.ip, port), Remote: remote, Reason: why, REQ: &q}, nil)
+	s.reportFailure(&Record{Outcome: rdma.Refused, Local: netip.AddrPortFrom(s.dev.ip, port), Remote: remote, Reason: why, REQ: &q}, nil)
 }
 
 // Annotate implements rdma.Annotated.
 func (r *request) Annotate(note func() rdma.Note) { r.note = note }
 
-// bury reports a request that was refused.
-func (r *request) bury(s *shard, reason cm.Reason, err error) {
-	s.bury(&Record{Outcome: rdma.Refused, Local: r.Local(), Remote: r.remote, Reason: reason, Err: err, REQ: &r.req}, r.note)
+// reportFailure reports a request that was refused.
+func (r *request) reportFailure(s *shard, reason cm.Reason, err error) {
+	s.reportFailure(&Record{Outcome: rdma.Refused, Local: r.Local(), Remote: r.remote, Reason: reason, Err: err, REQ: &r.req}, r.note)
 }
 
 // Annotate implements rdma.Annotated.
@@ -93,7 +93,7 @@ func ordinary(why error) bool {
 // mourn reports the end of the connection if it was a bad one. It runs after
 // the user was told, who may have something to add.
 func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was phase) {
-	if c.s.dev.cfg.Obituary == nil || errors.Is(why, cm.ErrEvicted) {
+	if c.s.dev.cfg.OnFailure == nil || errors.Is(why, cm.ErrEvicted) {
 		return
 	}
 	r := Record{
@@ -130,5 +130,5 @@ func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was p
 	if c.tooBig != nil && r.Err != nil {
 		r.Err = fmt.Errorf("%w; %w", r.Err, c.tooBig)
 	}
-	c.s.bury(&r, c.note)
+	c.s.reportFailure(&r, c.note)
 }
