@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/cmd/internal/handover"
 )
@@ -11,15 +12,18 @@ import (
 // partsMax bounds the parts of a handover.
 const partsMax = 1 << 16
 
-// Predecessor is the process that this one takes the place of, and what it has handed over.
+// Predecessor is the process that this one takes the place of, and what it has handed over. A nil
+// Predecessor is that of a process which no upgrade has started: it has no parts, and the process may
+// serve. The methods up to Commit belong to the goroutine that starts the server.
 type Predecessor struct {
 	// Restored is what this process has taken over so far.
 	Restored Restored
 
 	conn  *handover.Conn
 	parts map[string]*handover.Part
-	// start are what begins to serve once the old process has said that it does not any more.
-	start []func()
+	// start runs in Commit, after the old process has said that it serves no more.
+	start   []func()
+	serving atomic.Bool
 }
 
 // Receive checks what the old process says of itself, tells it that this one is ready, and receives
@@ -67,14 +71,21 @@ func (t *Predecessor) say(word string) error {
 	return t.conn.Send(&handover.Part{Name: word, Version: WordVersion, Data: data})
 }
 
-// Has reports whether there is a part of a name that was not taken.
-func (t *Predecessor) Has(name string) bool { return t.parts[name] != nil }
+// Waiting reports whether this process has to wait for the old one before it may serve. Any goroutine
+// may call it.
+func (t *Predecessor) Waiting() bool { return t != nil && !t.serving.Load() }
 
-// Left are the names of the parts that were not taken.
+// Has reports whether there is a part of a name that no room has taken.
+func (t *Predecessor) Has(name string) bool { return t.Waiting() && t.parts[name] != nil }
+
+// Left returns the names of the parts that no room has taken.
 func (t *Predecessor) Left() []string { return slices.Sorted(maps.Keys(t.parts)) }
 
-// Take is the part of a name, which is the caller's from now on; nil if there is none.
+// Take returns the part of a name, or nil if there is none. It belongs to the caller.
 func (t *Predecessor) Take(name string) (*handover.Part, error) {
+	if !t.Waiting() {
+		return nil, nil
+	}
 	p := t.parts[name]
 	delete(t.parts, name)
 	if p != nil && (p.Version < 1 || p.Version > PartVersion) {
@@ -85,8 +96,16 @@ func (t *Predecessor) Take(name string) (*handover.Part, error) {
 	return p, nil
 }
 
-// Need is Take for a part that there must be. It must have that many files, unless files is
-// negative.
+// Restore passes the data of the part of a name to restore. The part must be there and have no files.
+func (t *Predecessor) Restore(name string, restore func(data []byte) error) error {
+	p, err := t.Need(name, 0)
+	if err != nil {
+		return err
+	}
+	return restore(p.Data)
+}
+
+// Need is Take for a part that must be there. It must have that many files, unless files is negative.
 func (t *Predecessor) Need(name string, files int) (*handover.Part, error) {
 	p, err := t.Take(name)
 	switch {
@@ -100,10 +119,16 @@ func (t *Predecessor) Need(name string, files int) (*handover.Part, error) {
 	return p, nil
 }
 
-// WhenServing has fn run when this process may serve.
-func (t *Predecessor) WhenServing(fn func()) { t.start = append(t.start, fn) }
+// WhenServing runs fn when this process may serve: in Commit, or at once.
+func (t *Predecessor) WhenServing(fn func()) {
+	if !t.Waiting() {
+		fn()
+		return
+	}
+	t.start = append(t.start, fn)
+}
 
-// Commit waits for the old process to say that it does not serve any more, and begins.
+// Commit waits for the old process to say that it serves no more, and begins.
 func (t *Predecessor) Commit() error {
 	if err := t.say(WordRestored); err != nil {
 		return err
@@ -121,6 +146,7 @@ func (t *Predecessor) Commit() error {
 
 // Begin runs what waits until this process may serve.
 func (t *Predecessor) Begin() {
+	t.serving.Store(true)
 	for _, fn := range t.start {
 		fn()
 	}

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -59,7 +60,7 @@ func (s *Successor) Kill() error {
 // Release lets go of a process that serves.
 func (s *Successor) Release() { _ = s.conn.Close() }
 
-// Await receives one word, within a time.
+// Await receives one word and its value, within a time.
 func (s *Successor) Await(word string, within time.Duration, v any) error {
 	if err := s.conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return err
@@ -102,8 +103,34 @@ func (s *Successor) Prepare(within time.Duration, say Hello) (got Restored, err 
 	return got, err
 }
 
-// PID is the process.
+// PID is the number of the process.
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
+
+// HandOver sends the parts of rooms that stand still, and returns when the process has restored them.
+func (s *Successor) HandOver(rooms []Room, within time.Duration) (got Restored, err error) {
+	if err := s.conn.SetDeadline(time.Now().Add(within)); err != nil {
+		return got, err
+	}
+	var parts Parts
+	defer parts.close()
+	for _, r := range rooms {
+		r.Snapshot(&parts)
+	}
+	if parts.err != nil {
+		return got, parts.err
+	}
+	for _, p := range append(parts.list, &handover.Part{Name: WordRestore}) {
+		if err := s.conn.Send(p); err != nil {
+			// The process may have sent why it ended.
+			return got, fmt.Errorf("the new process takes nothing over: %w",
+				cmp.Or(s.Await(WordRestored, time.Second, nil), err))
+		}
+	}
+	if err := s.Await(WordRestored, within, &got); err != nil {
+		return got, fmt.Errorf("the new process cannot take over: %w", err)
+	}
+	return got, nil
+}
 
 // SetDeadline bounds what is sent.
 func (s *Successor) SetDeadline(t time.Time) error { return s.conn.SetDeadline(t) }
@@ -122,5 +149,5 @@ func (s *Successor) Send(parts []*handover.Part) error {
 	return nil
 }
 
-// Go lets the process serve. This one must not, from here on.
+// Go lets the process serve. From here on this process must not.
 func (s *Successor) Go() error { return s.conn.Send(&handover.Part{Name: WordGo}) }
