@@ -17,54 +17,38 @@ func testPermissions(e *env) {
 	a := e.attr(f)
 	e.wantNot(a.UID != u.UID || a.GID != u.GID, "made by %d:%d, owned by %d:%d", u.UID, u.GID, a.UID, a.GID)
 	buf := make([]byte, 4)
-	_, _, err := e.ReadAt(Other, f, buf, 0, false)
-	e.want(err, blockstore.ErrAccess)
-	_, _, _, err = e.WriteAt(Other, f, buf, 0, blockstore.Unstable)
-	e.want(err, blockstore.ErrAccess)
-	_, err = e.Commit(Other, f, 0, 0)
-	e.want(err, blockstore.ErrAccess)
+	e.want(third(e.ReadAt(Other, f, buf, 0, false)), blockstore.ErrAccess)
+	e.want(fourth(e.WriteAt(Other, f, buf, 0, blockstore.Unstable)), blockstore.ErrAccess)
+	e.want(second(e.Commit(Other, f, 0, 0)), blockstore.ErrAccess)
 	// By group: as first or as another group.
 	for _, c := range []*blockstore.Cred{{UID: 4242, GID: u.GID}, {UID: 4242, GID: 4243, Groups: []uint32{1, u.GID, 5}}} {
-		_, _, err = e.ReadAt(c, f, buf, 0, false)
-		e.ok(err)
-		_, _, _, err = e.WriteAt(c, f, buf, 0, blockstore.Unstable)
-		e.want(err, blockstore.ErrAccess)
+		e.ok(third(e.ReadAt(c, f, buf, 0, false)))
+		e.want(fourth(e.WriteAt(c, f, buf, 0, blockstore.Unstable)), blockstore.ErrAccess)
 	}
 	// More groups than a remembered decision has room for.
 	many := &blockstore.Cred{UID: 4242, GID: 4243}
 	for g := range uint32(40) {
 		many.Groups = append(many.Groups, 9000+g)
 	}
-	_, _, err = e.ReadAt(many, f, buf, 0, false)
-	e.want(err, blockstore.ErrAccess)
+	e.want(third(e.ReadAt(many, f, buf, 0, false)), blockstore.ErrAccess)
 	many.Groups = append(many.Groups, u.GID)
-	_, _, err = e.ReadAt(many, f, buf, 0, false)
-	e.ok(err)
+	e.ok(third(e.ReadAt(many, f, buf, 0, false)))
 	// A change of mode counts at once.
-	_, err = e.SetAttr(u, f, &blockstore.SetAttr{Mode: ptr(uint32(0o666))}, nil)
-	e.ok(err)
-	_, _, _, err = e.WriteAt(Other, f, buf, 0, blockstore.Unstable)
-	e.ok(err)
-	_, err = e.SetAttr(u, f, &blockstore.SetAttr{Mode: ptr(uint32(0o600))}, nil)
-	e.ok(err)
-	_, _, _, err = e.WriteAt(Other, f, buf, 0, blockstore.Unstable)
-	e.want(err, blockstore.ErrAccess)
+	e.chmod(u, f, 0o666)
+	e.ok(fourth(e.WriteAt(Other, f, buf, 0, blockstore.Unstable)))
+	e.chmod(u, f, 0o600)
+	e.want(fourth(e.WriteAt(Other, f, buf, 0, blockstore.Unstable)), blockstore.ErrAccess)
 	// What may be executed may be read, for a client must read it to run it.
-	_, err = e.SetAttr(u, f, &blockstore.SetAttr{Mode: ptr(uint32(0o711))}, nil)
-	e.ok(err)
-	_, _, err = e.ReadAt(Other, f, buf, 0, false)
-	e.ok(err)
+	e.chmod(u, f, 0o711)
+	e.ok(third(e.ReadAt(Other, f, buf, 0, false)))
 	// The classes exclude each other: the group's bits bind its members.
-	_, err = e.SetAttr(u, f, &blockstore.SetAttr{Mode: ptr(uint32(0o606))}, nil)
-	e.ok(err)
-	_, _, err = e.ReadAt(&blockstore.Cred{UID: 4242, GID: u.GID}, f, buf, 0, false)
-	e.want(err, blockstore.ErrAccess)
+	e.chmod(u, f, 0o606)
+	e.want(third(e.ReadAt(&blockstore.Cred{UID: 4242, GID: u.GID}, f, buf, 0, false)), blockstore.ErrAccess)
 
 	// Directories: search, list and change are three rights.
 	d := e.mkdir(u, e.root, "d", 0o711)
 	e.mkfile(u, d, "in", 0o644, "x")
-	_, _, err = e.Lookup(Other, d, "in")
-	e.ok(err)
+	e.ok(third(e.Lookup(Other, d, "in")))
 	list := func(c *blockstore.Cred, plus bool) (n int, err error) {
 		_, _, err = e.ReadDir(c, d, 0, [8]byte{}, plus, func(x *blockstore.DirEntry) bool {
 			if x.Attr != nil {
@@ -74,8 +58,7 @@ func testPermissions(e *env) {
 		})
 		return n, err
 	}
-	_, err = list(Other, false)
-	e.want(err, blockstore.ErrAccess)
+	e.want(second(list(Other, false)), blockstore.ErrAccess)
 	for _, err := range []error{
 		second(e.Remove(Other, d, "in")), second(e.Rmdir(Other, d, "in")),
 		fourth(e.Create(Other, d, "new", blockstore.Guarded, nil, [8]byte{})),
@@ -86,38 +69,26 @@ func testPermissions(e *env) {
 	} {
 		e.want(err, blockstore.ErrAccess)
 	}
-	_, _, _, err = e.Create(Other, d, "in", blockstore.Guarded, nil, [8]byte{})
-	e.want(err, blockstore.ErrExist)
-	_, err = e.SetAttr(u, d, &blockstore.SetAttr{Mode: ptr(uint32(0o744))}, nil)
-	e.ok(err)
-	_, _, err = e.Lookup(Other, d, "in")
-	e.want(err, blockstore.ErrAccess)
-	_, _, err = e.Lookup(Other, d, "absent")
-	e.want(err, blockstore.ErrAccess)
+	e.want(fourth(e.Create(Other, d, "in", blockstore.Guarded, nil, [8]byte{})), blockstore.ErrExist)
+	e.chmod(u, d, 0o744)
+	e.want(third(e.Lookup(Other, d, "in")), blockstore.ErrAccess)
+	e.want(third(e.Lookup(Other, d, "absent")), blockstore.ErrAccess)
 	n, err := list(Other, true)
 	e.ok(err)
 	e.wantNot(n > 2, "attributes of entries without search permission")
 	// Root may do all that.
 	root := &blockstore.Cred{}
-	_, _, err = e.Lookup(root, d, "in")
-	e.ok(err)
-	_, _, err = e.ReadAt(root, f, buf, 0, false)
-	e.ok(err)
+	e.ok(third(e.Lookup(root, d, "in")))
+	e.ok(third(e.ReadAt(root, f, buf, 0, false)))
 }
-
-func second[A any](_ A, err error) error                 { return err }
-func third[A, B any](_ A, _ B, err error) error          { return err }
-func fourth[A, B, C any](_ A, _ B, _ C, err error) error { return err }
 
 func testOwnerOverride(e *env) {
 	u := e.needUser()
 	f := e.mkfile(u, e.root, "f", 0o000, "")
 	e.put(u, f, "written", 0)
 	e.wantNot(e.get(u, f) != "written", "the owner cannot read")
-	_, err := e.SetAttr(u, f, &blockstore.SetAttr{Size: ptr(uint64(4))}, nil)
-	e.ok(err)
-	_, err = e.Commit(u, f, 0, 0)
-	e.ok(err)
+	e.ok(second(e.SetAttr(u, f, &blockstore.SetAttr{Size: ptr(uint64(4))}, nil)))
+	e.ok(second(e.Commit(u, f, 0, 0)))
 	got, _, err := e.Access(u, f, 0x3f)
 	e.ok(err)
 	e.wantNot(got != 0, "access %#x for mode 0", got)
@@ -162,18 +133,12 @@ func testSticky(e *env) {
 	d := e.mkdir(nil, e.root, "tmp", 0o1777)
 	e.mkfile(u, d, "mine", 0o666, "")
 	e.mkfile(Other, d, "theirs", 0o666, "")
-	_, err := e.Remove(Other, d, "mine")
-	e.want(err, blockstore.ErrPerm)
-	_, _, err = e.Rename(Other, d, "mine", d, "x")
-	e.want(err, blockstore.ErrPerm)
-	_, _, err = e.Rename(Other, d, "theirs", d, "mine")
-	e.want(err, blockstore.ErrPerm)
-	_, _, err = e.Rename(Other, d, "theirs", d, "renamed")
-	e.ok(err)
-	_, err = e.Remove(u, d, "mine")
-	e.ok(err)
-	_, err = e.Remove(Other, d, "renamed")
-	e.ok(err)
+	e.want(second(e.Remove(Other, d, "mine")), blockstore.ErrPerm)
+	e.want(third(e.Rename(Other, d, "mine", d, "x")), blockstore.ErrPerm)
+	e.want(third(e.Rename(Other, d, "theirs", d, "mine")), blockstore.ErrPerm)
+	e.ok(third(e.Rename(Other, d, "theirs", d, "renamed")))
+	e.ok(second(e.Remove(u, d, "mine")))
+	e.ok(second(e.Remove(Other, d, "renamed")))
 }
 
 func testSetGIDDirectory(e *env) {
@@ -182,10 +147,8 @@ func testSetGIDDirectory(e *env) {
 		e.Skip("groups cannot be given away")
 	}
 	d := e.mkdir(nil, e.root, "d", 0o777)
-	_, err := e.SetAttr(nil, d, &blockstore.SetAttr{GID: ptr(uint32(600))}, nil)
-	e.ok(err)
-	_, err = e.SetAttr(nil, d, &blockstore.SetAttr{Mode: ptr(uint32(0o2777))}, nil)
-	e.ok(err)
+	e.ok(second(e.SetAttr(nil, d, &blockstore.SetAttr{GID: ptr(uint32(600))}, nil)))
+	e.chmod(nil, d, 0o2777)
 	f := e.mkfile(u, d, "f", 0o644, "")
 	e.wantNot(e.attr(f).GID != 600, "gid %d of a file in a set-group-ID directory", e.attr(f).GID)
 	sub := e.attr(e.mkdir(u, d, "sub", 0o755))
@@ -200,8 +163,7 @@ func testSetIDBits(e *env) {
 	u := e.needUser()
 	fresh := func(name string) blockstore.Handle {
 		h := e.mkfile(u, e.root, name, 0o777, "data")
-		_, err := e.SetAttr(u, h, &blockstore.SetAttr{Mode: ptr(uint32(0o6777))}, nil)
-		e.ok(err)
+		e.chmod(u, h, 0o6777)
 		e.wantNot(e.attr(h).Mode != 0o6777, "mode %o", e.attr(h).Mode)
 		return h
 	}
@@ -209,16 +171,13 @@ func testSetIDBits(e *env) {
 	e.put(Other, f, "x", 0)
 	e.wantNot(e.attr(f).Mode != 0o777, "mode %o after a write", e.attr(f).Mode)
 	f = fresh("truncated")
-	_, err := e.SetAttr(Other, f, &blockstore.SetAttr{Size: ptr(uint64(1))}, nil)
-	e.ok(err)
+	e.ok(second(e.SetAttr(Other, f, &blockstore.SetAttr{Size: ptr(uint64(1))}, nil)))
 	e.wantNot(e.attr(f).Mode != 0o777, "mode %o after a truncation", e.attr(f).Mode)
 	f = fresh("given")
-	_, err = e.SetAttr(u, f, &blockstore.SetAttr{GID: ptr(u.GID)}, nil)
-	e.ok(err)
+	e.ok(second(e.SetAttr(u, f, &blockstore.SetAttr{GID: ptr(u.GID)}, nil)))
 	e.wantNot(e.attr(f).Mode != 0o777, "mode %o after a chown", e.attr(f).Mode)
 	f = fresh("both")
-	_, err = e.SetAttr(u, f, &blockstore.SetAttr{GID: ptr(u.GID), Mode: ptr(uint32(0o6755))}, nil)
-	e.ok(err)
+	e.ok(second(e.SetAttr(u, f, &blockstore.SetAttr{GID: ptr(u.GID), Mode: ptr(uint32(0o6755))}, nil)))
 	e.wantNot(e.attr(f).Mode != 0o755, "mode %o after chown and chmod in one", e.attr(f).Mode)
 }
 

@@ -126,6 +126,16 @@ func (e *env) wantNot(ok bool, format string, args ...any) {
 	}
 }
 
+// second, third and fourth return the error of a call that has as many results.
+func second[A any](_ A, err error) error                 { return err }
+func third[A, B any](_ A, _ B, err error) error          { return err }
+func fourth[A, B, C any](_ A, _ B, _ C, err error) error { return err }
+
+func (e *env) chmod(c *blockstore.Cred, h blockstore.Handle, mode uint32) {
+	e.Helper()
+	e.ok(second(e.SetAttr(c, h, &blockstore.SetAttr{Mode: &mode}, nil)))
+}
+
 func (e *env) mkfile(c *blockstore.Cred, dir blockstore.Handle, name string, mode uint32, data string) blockstore.Handle {
 	e.Helper()
 	h, _, _, err := e.Create(c, dir, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{})
@@ -187,6 +197,14 @@ func (e *env) attr(h blockstore.Handle) blockstore.Attr {
 func (e *env) lookup(dir blockstore.Handle, name string) (blockstore.Handle, error) {
 	h, _, err := e.Lookup(nil, dir, name)
 	return h, err
+}
+
+// find is lookup of a name that is there.
+func (e *env) find(dir blockstore.Handle, name string) blockstore.Handle {
+	e.Helper()
+	h, err := e.lookup(dir, name)
+	e.ok(err)
+	return h
 }
 
 // list reads a directory, per entries a call (0: all in one).
