@@ -1,5 +1,7 @@
 package rc
 
+import "github.com/rstored/rstored/rdma"
+
 // Counters count what happened on a QP, or on those that share them. They are plain
 // integers, which only the loop of the QP touches.
 type Counters struct {
@@ -44,44 +46,4 @@ type Counters struct {
 }
 
 // Add adds o.
-func (c *Counters) Add(o *Counters) {
-	c.TxPackets += o.TxPackets
-	c.RxPackets += o.RxPackets
-	c.TxRetransmits += o.TxRetransmits
-	c.ReadReissues += o.ReadReissues
-	c.AckTimeouts += o.AckTimeouts
-	c.RetryExceeded += o.RetryExceeded
-	c.RNRRetryExceeded += o.RNRRetryExceeded
-	c.RxNAKSequence += o.RxNAKSequence
-	c.RxNAKInvalid += o.RxNAKInvalid
-	c.RxNAKAccess += o.RxNAKAccess
-	c.RxNAKOperation += o.RxNAKOperation
-	c.RxRNR += o.RxRNR
-	c.RxBadResponse += o.RxBadResponse
-	c.RxGhostAck += o.RxGhostAck
-	c.RxStaleResponse += o.RxStaleResponse
-	c.TxNAKSequence += o.TxNAKSequence
-	c.TxReminders += o.TxReminders
-	c.PeerStopped += o.PeerStopped
-	c.TxNAKInvalid += o.TxNAKInvalid
-	c.TxNAKAccess += o.TxNAKAccess
-	c.TxNAKOperation += o.TxNAKOperation
-	c.TxRNR += o.TxRNR
-	c.RxDuplicate += o.RxDuplicate
-	c.RxDuplicateNoResource += o.RxDuplicateNoResource
-	c.RxOutOfSequence += o.RxOutOfSequence
-	c.DropState += o.DropState
-	c.DropPeer += o.DropPeer
-	c.DropPKey += o.DropPKey
-	c.DropOpcode += o.DropOpcode
-	c.TxBytesSend += o.TxBytesSend
-	c.TxBytesWrite += o.TxBytesWrite
-	c.TxBytesReadResponse += o.TxBytesReadResponse
-	c.RxBytesSend += o.RxBytesSend
-	c.RxBytesWrite += o.RxBytesWrite
-	c.RxBytesReadResponse += o.RxBytesReadResponse
-	c.RxECN += o.RxECN
-	c.RxCNP += o.RxCNP
-	c.CNPHandled += o.CNPHandled
-	c.TxCNP += o.TxCNP
-}
+func (c *Counters) Add(o *Counters) { rdma.AddCounters(c, o) }

@@ -26,11 +26,13 @@ type Memory interface {
 	Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status
 }
 
-// Defaults of Config.
 const (
-	DefaultWindow     = 256
-	DefaultReadWindow = 2 << 20
-	sgeMax            = wire.PartsMax
+	// sendWindow bounds the request packets without an acknowledgement, readWindow the bytes of READ
+	// requests without a response.
+	sendWindow = 256
+	readWindow = 2 << 20
+	// sgeMax is the number of gather or scatter elements of a work request.
+	sgeMax = wire.PartsMax
 )
 
 // MessageMax is the longest message (IBTA 9.7.4.1.6).
@@ -44,10 +46,6 @@ type Config struct {
 	SRQ      *SRQ // source of receives; nil for a receive queue of the QP's own
 	Caps     rdma.QPCaps
 	Counters *Counters // may be shared with other QPs of the loop; nil for its own
-	// Window bounds the request packets without an acknowledgement. ReadWindow bounds the bytes
-	// of READ requests without a response.
-	Window     int
-	ReadWindow int
 	// Fixed disables congestion control: the window has its maximum, and packets are sent without
 	// ECN. It is for lossless networks, and for comparisons.
 	Fixed bool
@@ -119,12 +117,6 @@ func (e *sqe) atomic() bool {
 
 // New makes a QP in RESET.
 func New(cfg Config) *QP {
-	if cfg.Window <= 0 {
-		cfg.Window = DefaultWindow
-	}
-	if cfg.ReadWindow <= 0 {
-		cfg.ReadWindow = DefaultReadWindow
-	}
 	cfg.Caps.MaxSendSGE = min(max(cfg.Caps.MaxSendSGE, 1), sgeMax)
 	cfg.Caps.MaxRecvSGE = min(max(cfg.Caps.MaxRecvSGE, 1), sgeMax)
 	if cfg.Counters == nil {
@@ -201,7 +193,7 @@ func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 			q.attr.Access = a.Access
 		}
 		q.req.start(now, wire.PSN(a.SQPSN&wire.PSNMask), q.ackTimeout(),
-			q.cfg.Window, max(1, q.cfg.ReadWindow/q.mtu), q.cfg.Fixed)
+			sendWindow, readWindow/q.mtu, q.cfg.Fixed)
 	case a.State == rdma.StateRTS && (q.state == rdma.StateRTS || q.state == rdma.StateSQD):
 		if a.Access != 0 {
 			q.attr.Access = a.Access

@@ -80,11 +80,6 @@ type Config struct {
 	// QPMax bounds the queue pairs of the device; 0 means DefaultQPMax.
 	QPMax int
 
-	// Window and ReadWindow bound what a queue pair has under way, see
-	// rc.Config; 0 for the defaults.
-	Window     int
-	ReadWindow int
-
 	// Random gives unpredictable words for QP numbers, sequence numbers and
 	// keys; nil means a generator seeded by the system. It is called under a
 	// lock of the device.

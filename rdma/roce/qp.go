@@ -124,7 +124,7 @@ func (s *shard) newQPNumbered(c rdma.QPConfig, num uint32) (*qp, error) {
 	q.timer.qp = q
 	q.rc = rc.New(rc.Config{
 		Num: q.num, PD: k.pd.id, Mem: &s.dev.mem, Caps: c.Caps, SRQ: k.source(),
-		Window: s.dev.cfg.Window, ReadWindow: s.dev.cfg.ReadWindow, CNPTrafficClass: s.dev.cfg.CNPDSCP << dscpShift,
+		CNPTrafficClass: s.dev.cfg.CNPDSCP << dscpShift,
 	})
 	s.qps[q.num] = q
 	return q, nil

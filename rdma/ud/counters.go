@@ -1,5 +1,7 @@
 package ud
 
+import "github.com/rstored/rstored/rdma"
+
 // Counters count what happened on a QP, or on those that share them. They are plain
 // integers, which only the loop of the QP touches.
 type Counters struct {
@@ -15,16 +17,4 @@ type Counters struct {
 }
 
 // Add adds o.
-func (c *Counters) Add(o *Counters) {
-	c.TxPackets += o.TxPackets
-	c.RxPackets += o.RxPackets
-	c.TxBytes += o.TxBytes
-	c.RxBytes += o.RxBytes
-	c.TxTooLong += o.TxTooLong
-	c.DropOpcode += o.DropOpcode
-	c.DropState += o.DropState
-	c.DropPKey += o.DropPKey
-	c.DropQKey += o.DropQKey
-	c.DropNoReceive += o.DropNoReceive
-	c.DropTooLong += o.DropTooLong
-}
+func (c *Counters) Add(o *Counters) { rdma.AddCounters(c, o) }

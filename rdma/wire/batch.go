@@ -13,39 +13,19 @@ type Datagram struct {
 	Pad        uint8
 	// Again marks a retransmission.
 	Again bool
-	// Volatile is not nil if another process can change or truncate the payload (pages of a
-	// file) while the link reads it. The link sends such a packet from a copy if it is a
-	// retransmission, or if reading the payload faults.
+	// Volatile is that of the work request, see rdma.Volatile and link.Own.
 	Volatile Volatile
-	// Void is set when the payload could not be read. The link then sends the packet with a
-	// wrong ICRC, so that the receiver drops it and the PSN stays open.
-	Void bool
+	// BadICRC makes the link send a wrong ICRC, so that the receiver drops the packet.
+	BadICRC bool
 }
 
-// Volatile copies a payload that can change or vanish; see rdma.Volatile.
+// Volatile is the owner of a payload that others can change, see rdma.Volatile.
 type Volatile interface {
 	Copy(dst, src []byte) error
 }
 
 // Size is the length of the datagram in bytes, BTH to ICRC.
 func (d *Datagram) Size() int { return len(d.Hdr) + d.PayloadLen + int(d.Pad) + ICRCLen }
-
-// Own replaces a volatile payload by a copy in b, which has room for PayloadLen bytes. The
-// datagram refers to b until the batch is sent. If a part cannot be copied, the rest of the copy
-// is zero and the datagram is Void.
-func (d *Datagram) Own(b []byte) {
-	b = b[:d.PayloadLen:d.PayloadLen]
-	at := 0
-	for _, src := range d.Payload {
-		if d.Volatile.Copy(b[at:at+len(src)], src) != nil {
-			clear(b[at:])
-			d.Void = true
-			break
-		}
-		at += len(src)
-	}
-	d.Payload, d.Volatile = [][]byte{b}, nil
-}
 
 // trailerMax is the room for pad and ICRC behind the headers.
 const trailerMax = 8

@@ -99,7 +99,7 @@ func (t *capturedLink) Send(b *wire.Batch) error {
 		// What is shown must not change, or go, before it was.
 		for i := range b.D {
 			if d := &b.D[i]; d.Volatile != nil {
-				d.Own(make([]byte, d.PayloadLen))
+				link.Own(d, make([]byte, d.PayloadLen))
 			}
 		}
 	}

@@ -265,7 +265,7 @@ func (t *sender) add(r *run, d *wire.Datagram) {
 	n, tail := len(d.Hdr), int(d.Pad)+wire.ICRCLen
 	t.at = d
 	icrc := d.Flow.ICRC(uint16(r.n), d.Hdr, d.Payload, int(d.Pad))
-	if d.Void {
+	if d.BadICRC {
 		icrc = ^icrc
 	}
 	b := d.Hdr[:n+tail]

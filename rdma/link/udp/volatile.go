@@ -94,8 +94,8 @@ func (t *sender) copy(p *wire.Datagram) {
 	n := len(t.copies)
 	// What is outgrown stays as it is for those who refer to it.
 	t.copies = slices.Grow(t.copies, p.PayloadLen)[:n+p.PayloadLen]
-	p.Own(t.copies[n:])
-	if p.Void {
+	link.Own(p, t.copies[n:])
+	if p.BadICRC {
 		t.l.stats.TxVoid++
 	}
 	t.l.stats.TxCopied++

@@ -34,9 +34,8 @@ type Config struct {
 	// Receiver is how the host takes in data that it comes to.
 	Receiver sim.Receiver
 
-	// Window and Fixed are those of rc.Config.
-	Window int
-	Fixed  bool
+	// Fixed is that of rc.Config.
+	Fixed bool
 }
 
 // Result is what came of an experiment.
@@ -189,7 +188,7 @@ func (x *Experiment) host(addr netip.Addr) *host {
 func (x *Experiment) connect(a, b *host, mem pages) (*end, *end) {
 	side := func(h *host, n *rc.Counters) *end {
 		e := &end{qp: rc.New(rc.Config{
-			Num: uint32(firstQPN + len(h.ends)), Mem: mem, Counters: n, Window: x.cfg.Window, Fixed: x.cfg.Fixed,
+			Num: uint32(firstQPN + len(h.ends)), Mem: mem, Counters: n, Fixed: x.cfg.Fixed,
 			Caps: rdma.QPCaps{MaxSendWR: x.cfg.Depth, MaxRecvWR: 2 * x.cfg.Depth, MaxSendSGE: 1, MaxRecvSGE: 1},
 		})}
 		h.ends = append(h.ends, e)
