@@ -185,7 +185,6 @@ type snapOpen struct {
 	Num, Seq          uint32
 	Access, Deny      uint8
 	Accesses, Denials uint8
-	By                *string // open-owner of version 4.0
 	Pinned            bool
 }
 
@@ -195,7 +194,6 @@ type snapLocks struct {
 	Num, Seq uint32
 	Open     uint32
 	Any      bool
-	By       *string // lock-owner of version 4.0
 }
 
 type snapOrigin struct {
@@ -393,22 +391,16 @@ func (p *snapper) client(c *Client) (*snapClient, error) {
 		}
 		x.Sessions = append(x.Sessions, *y)
 	}
-	name := func(o *seqOwner) *string {
-		if o == nil {
-			return nil
-		}
-		return &o.name
-	}
 	for _, o := range c.opens {
 		x.Opens = append(x.Opens, snapOpen{
 			Owner: o.key.owner, File: fileSnap(o.key.file), Num: o.num, Seq: o.seq,
-			Access: o.access, Deny: o.deny, Accesses: o.accesses, Denials: o.denials, By: name(o.by),
+			Access: o.access, Deny: o.deny, Accesses: o.accesses, Denials: o.denials,
 			Pinned: o.pinned,
 		})
 		// In the order in which CLOSE ends them.
 		for _, l := range o.locks {
 			x.Locks = append(x.Locks, snapLocks{
-				Owner: l.key.owner, File: fileSnap(l.key.file), Num: l.num, Seq: l.seq, Open: o.num, Any: l.any, By: name(l.by),
+				Owner: l.key.owner, File: fileSnap(l.key.file), Num: l.num, Seq: l.seq, Open: o.num, Any: l.any,
 			})
 		}
 	}
@@ -794,11 +786,8 @@ func (r *restorer) open(c *Client, x *snapOpen) error {
 	if err := c.enter(o.num, o); err != nil {
 		return err
 	}
-	if (x.By != nil) != (c.v40 != nil) {
-		return damaged("an open with the wrong kind of owner")
-	}
-	if x.By != nil {
-		if o.by = c.v40.openOwners[*x.By]; o.by == nil {
+	if c.v40 != nil {
+		if o.by = c.v40.openOwners[x.Owner]; o.by == nil {
 			return damaged("an open of nobody")
 		}
 		c.use(o.by)
@@ -823,11 +812,8 @@ func (r *restorer) locks(c *Client, x *snapLocks) error {
 	if err := c.enter(l.num, l); err != nil {
 		return err
 	}
-	if (x.By != nil) != (c.v40 != nil) {
-		return damaged("a lock stateid with the wrong kind of owner")
-	}
-	if x.By != nil {
-		if l.by = c.v40.lockOwners[*x.By]; l.by == nil {
+	if c.v40 != nil {
+		if l.by = c.v40.lockOwners[x.Owner]; l.by == nil {
 			return damaged("a lock stateid of nobody")
 		}
 		l.by.locks[l] = struct{}{}

@@ -472,6 +472,25 @@ func TestSnapshot40(t *testing.T) {
 	}
 }
 
+// TestSnapshotEmptyOwner: an owner of version 4.0 may have an empty name (open_owner4 is opaque<1024>).
+func TestSnapshotEmptyOwner(t *testing.T) {
+	s := New(Config{Boot: 7, Lease: 90 * time.Second})
+	got, _ := s.SetClientID(begin, &SetClientID{Owner: []byte("four"), Verifier: verifier(1), Principal: user})
+	c, _, st := s.ConfirmClientID(begin, got.Client, got.Confirm, user)
+	if st != nfs.OK {
+		t.Fatal(st)
+	}
+	t1, _, _ := c.BeginOpen(begin, nil, 5, 55, false)
+	if _, st = c.Open(begin, &Open{File: testFile(1), Access: Read, Turn: t1}); st != nfs.OK {
+		t.Fatal(st)
+	}
+	t1.End(&Answer{Status: nfs.OK})
+	next := restored(t, s, new(wire), 0)
+	if n := next.Counts(); n.Opens != 1 {
+		t.Errorf("%+v", n)
+	}
+}
+
 func (c *Client) openID(t *testing.T, owner string) Stateid {
 	for k, o := range c.opens {
 		if k.owner == owner {
