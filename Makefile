@@ -45,31 +45,38 @@ build-rdma:
 # Everything that runs without privileges and without other hosts.
 test:
 	$(GO) vet ./...
+	$(GO) vet -C test ./...
 	$(GO) test -timeout 20m ./...
+	$(GO) test -C test -timeout 20m ./...
 
 # What administrators use with it: real programs of others look at what is in deploy/ and
 # at what the daemon says. They are installed if they can be.
 test-ops:
 	test/ops/install
-	RSTORED_OPS=1 $(GO) test -count=1 -timeout 20m ./test/ops ./cmd/internal/exportsfile
-	cd test/ops/kubernetes && RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./...
+	RSTORED_OPS=1 $(GO) test -count=1 -timeout 10m ./cmd/internal/exportsfile
+	RSTORED_OPS=1 $(GO) test -C test -count=1 -timeout 20m ./ops
+	RSTORED_OPS=1 $(GO) test -C test/ops/kubernetes -count=1 -timeout 10m ./...
 
 # The build for RDMA devices, where it can be made: its tests need no device, or are skipped.
 test-rdma: $(LINTER)
 	@deploy/rdma.sh check || { [ $$? = 3 ] && echo 'make test-rdma: what uses RDMA devices was not tried' >&2; exit; }; set -ex; \
 	export CGO_ENABLED=1; \
 	$(GO) vet -tags rdmacore ./...; \
+	$(GO) vet -C test -tags rdmacore ./...; \
 	$(GO) test -tags rdmacore ./rdma/verbs/...; \
 	$(LINTER) run --build-tags rdmacore ./rdma/verbs/...
 
 race:
 	$(GO) test -race $(RACEFLAGS) ./...
+	$(GO) test -C test -race $(RACEFLAGS) ./...
 
 lint: $(LINTER) vulncheck
 	$(LINTER) run ./...
+	cd test && ../$(LINTER) run ./...
 
 format: $(LINTER)
 	$(LINTER) fmt ./...
+	cd test && ../$(LINTER) fmt ./...
 
 $(LINTER):
 	mkdir -p .bin
@@ -86,7 +93,7 @@ vulncheck:
 # BENCHDIR; test/bench/versus -help shows what BENCHFLAGS can be.
 bench:
 	test/bench/versus/install
-	$(GO) build -o bin/versus ./test/bench/versus
+	$(GO) build -C test -o ../bin/versus ./bench/versus
 	@exec bin/versus -json $(BENCHDIR)/results.json -svg $(BENCHDIR)/results.svg -markdown $(BENCHDIR)/README.md $(BENCHFLAGS)
 
 # rstored beside the kernel's own server, for the kernel's client in a guest: some 12 minutes, as root.
@@ -94,7 +101,7 @@ bench:
 # measures some of it again.
 bench-guest:
 	test/guest/build
-	$(GO) build -o bin/guests ./test/bench/guests
+	$(GO) build -C test -o ../bin/guests ./bench/guests
 	@exec bin/guests -json $(BENCHDIR)/guest.json -svg $(BENCHDIR)/guest.svg -markdown $(BENCHDIR)/guest.md $(GUESTFLAGS)
 
 # rstorectl perf on a device of the kernel and in user space, beside perftest, in two guests with rdma_rxe: some
@@ -102,19 +109,20 @@ bench-guest:
 # VERBSFLAGS='-rows WRITE -merge' measures some of it and keeps the rest.
 bench-verbs:
 	test/guest/build
-	$(GO) build -o bin/verbs ./test/bench/verbs
+	$(GO) build -C test -o ../bin/verbs ./bench/verbs
 	@exec bin/verbs -json $(BENCHDIR)/verbs.json -markdown $(BENCHDIR)/verbs.md $(VERBSFLAGS)
 
 # How the cost of rstored grows with queue pairs, sizes, clients and directories, in
 # namespaces of its own: some 10 minutes, as root, with ip and ethtool. SCALEFLAGS='-scale clients' measures
 # one part again and keeps the others. Writes BENCHDIR.
 bench-scale:
-	$(GO) build -o bin/versus ./test/bench/versus
+	$(GO) build -C test -o ../bin/versus ./bench/versus
 	@exec bin/versus -rounds 3 -time 500ms -json $(BENCHDIR)/scaling.json -svg $(BENCHDIR)/scaling.svg -markdown $(BENCHDIR)/scaling.md $(SCALEFLAGS)
 
 # The Go benchmarks of each layer.
 microbench:
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
+	$(GO) test -C test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) ./...
 
 # Each fuzz target in turn for FUZZTIME.
 fuzz:
@@ -122,10 +130,10 @@ fuzz:
 
 # Random programs of verbs with random faults on a simulated network, for TORTURETIME:
 # some 700,000 an hour. A failure prints its seed and a smaller program
-# that fails too; RSTORED_SEED=n go test -run Torture ./test/torture runs it again.
+# that fails too; RSTORED_SEED=n go test -C test -run Torture ./torture runs it again.
 # Then random programs of NFS clients against a model of the server's state.
 torture:
-	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestTorture|TestSame' ./test/torture
+	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -C test -count=1 -v -timeout 0 -run 'TestTorture|TestSame' ./torture
 	RSTORED_TORTURE=$(TORTURETIME) $(GO) test -count=1 -v -timeout 0 -run 'TestRandom$$' ./nfs/nfs4
 
 # What takes too long for every change: some hours.
@@ -137,7 +145,8 @@ nightly:
 
 # The pictures of docs/transport.md, drawn from the simulator: some minutes.
 plots:
-	$(GO) run ./test/plots
+	$(GO) build -C test -o ../bin/plots ./plots
+	bin/plots
 
 # What the documentation takes from the code: docs/man and the tables of docs/configuration.md.
 manual:
@@ -154,7 +163,7 @@ demo: build
 interop:
 	test/guest/build
 	[ '$(CASES)' = quick ] || test/guest/build tls
-	cd test/guest && RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' RSTORED_GUEST_JOBS='$(PARALLEL)' RSTORED_GUEST_TABLE=../../docs/interop.md $(GO) test -count=1 -timeout 3h -run TestInterop
+	RSTORED_GUEST=1 RSTORED_GUEST_CASES='$(CASES)' RSTORED_GUEST_JOBS='$(PARALLEL)' RSTORED_GUEST_TABLE=../../docs/interop.md $(GO) test -C test/guest -count=1 -timeout 3h -run TestInterop
 
 # Packages for Debian and for RPM in OUT, of each of ARCHES and FORMATS. Those with the programs for RDMA devices
 # where they can be built; RDMA=yes insists on them, and RDMA=no does without.

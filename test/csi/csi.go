@@ -17,7 +17,7 @@ const Sanity = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.4.0"
 func Tools(ctx context.Context, root, dir string) error {
 	for _, args := range [][]string{
 		{"build", "-o", dir + "/rstored-csi", "./deploy/csi"},
-		{"build", "-o", dir + "/csicall", "./test/csi/csicall"},
+		{"build", "-C", "test", "-o", dir + "/csicall", "./csi/csicall"},
 		{"install", Sanity},
 	} {
 		cmd := exec.CommandContext(ctx, "go", args...)

@@ -44,7 +44,8 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "../../cmd/rstored", "../../cmd/rstorectl")
+	build := exec.Command("go", "build", "-C", "../..", "-o", dir+string(filepath.Separator),
+		"./cmd/rstored", "./cmd/rstorectl")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building the commands: %v\n%s", err, out)

@@ -21,7 +21,7 @@ import (
 func version(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "rstored")
-	build := exec.Command("go", "build", "-ldflags", "-X github.com/rstored/rstored/cmd/internal/cli.version="+name, "-o", path, "../../cmd/rstored")
+	build := exec.Command("go", "build", "-C", "../..", "-ldflags", "-X github.com/rstored/rstored/cmd/internal/cli.version="+name, "-o", path, "./cmd/rstored")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building version %s: %v\n%s", name, err, out)

@@ -35,8 +35,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rstored/rstored/rdma/wire/wiretest/tshark"
 	"github.com/rstored/rstored/test/bench/compare"
-	"github.com/rstored/rstored/test/tshark"
 )
 
 // library is what every script begins with.

@@ -39,10 +39,13 @@ func TestInterop(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Runner{Cache: cache, Bin: t.TempDir(), Keep: filepath.Join("..", "..", "out", "interop")}
-	build := exec.Command("go", "build", "-o", r.Bin, "./cmd/rstored", "./cmd/rstorectl", "./test/rdma/rping", "./test/rdma/cmatose", "./test/rdma/udaddy", "./test/rdma/verbs")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for _, args := range [][]string{
+		{"-C", "../..", "-o", r.Bin, "./cmd/rstored", "./cmd/rstorectl"},
+		{"-o", r.Bin, "../rdma/rping", "../rdma/cmatose", "../rdma/udaddy", "../rdma/verbs"},
+	} {
+		if out, err := exec.Command("go", append([]string{"build"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
 	chosen := func(c *Case) bool { return which.MatchString(c.Name) && !(quick && c.slowly()) }
 	if slices.ContainsFunc(cases, func(c Case) bool { return chosen(&c) && (c.RDMACore || c.servedByGuest()) }) {
@@ -104,13 +107,13 @@ func buildVerbs(dir string) error {
 		return err
 	}
 	for _, args := range [][]string{
-		{"build", "-tags", "rdmacore", "-o", dir, "./cmd/rstored", "./cmd/rstorectl", "./test/guest/reconnect"},
-		{"test", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "verbs.test"), "./rdma/verbs"},
-		{"test", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "rpcrdma.test"), "./rpcrdma"},
-		{"test", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "dial.test"), "./nfs/dial"},
+		{"build", "-C", "../..", "-tags", "rdmacore", "-o", dir, "./cmd/rstored", "./cmd/rstorectl"},
+		{"build", "-tags", "rdmacore", "-o", dir, "./reconnect"},
+		{"test", "-C", "../..", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "verbs.test"), "./rdma/verbs"},
+		{"test", "-C", "../..", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "rpcrdma.test"), "./rpcrdma"},
+		{"test", "-C", "../..", "-c", "-tags", "rdmacore", "-o", filepath.Join(dir, "dial.test"), "./nfs/dial"},
 	} {
 		build := exec.Command("go", args...)
-		build.Dir = filepath.Join("..", "..")
 		build.Env = append(os.Environ(), "CGO_ENABLED=1")
 		if _, err := output(build); err != nil {
 			return err

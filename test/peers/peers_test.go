@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	rstorectl = filepath.Join(dir, "rstorectl")
-	build := exec.Command("go", "build", "-o", rstorectl, "../../cmd/rstorectl")
+	build := exec.Command("go", "build", "-C", "../..", "-o", rstorectl, "./cmd/rstorectl")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building rstorectl: %v\n%s", err, out)
 		os.Exit(1)

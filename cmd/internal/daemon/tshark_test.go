@@ -25,9 +25,9 @@ import (
 	"github.com/rstored/rstored/rdma"
 	rdmaend "github.com/rstored/rstored/rdma/endpoint"
 	"github.com/rstored/rstored/rdma/wire"
+	"github.com/rstored/rstored/rdma/wire/wiretest/tshark"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
-	"github.com/rstored/rstored/test/tshark"
 )
 
 // TestTshark: tshark dissects what our client and server say to each other down to

@@ -27,7 +27,7 @@ func architecture(t *testing.T, heading string) string {
 // forTests reports whether a package serves tests alone: those are not in the drawing.
 func forTests(rel string) bool {
 	return rel == "cmd/internal/lint" || rel == "blockstore/fault" || strings.HasSuffix(path.Base(rel), "test") ||
-		under(rel, "test") || under(rel, "rdma/rdmatest") || under(rel, "rdma/sim")
+		under(rel, "rdma/rdmatest") || under(rel, "rdma/wire/wiretest") || under(rel, "rdma/sim")
 }
 
 // TestDrawing: the drawing of ARCHITECTURE.md has every package, and each imports only what stands on lines below it.

@@ -84,7 +84,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	defer os.RemoveAll(bin)
-	build := exec.CommandContext(ctx, "go", "build", "-o", bin, "github.com/rstored/rstored/cmd/rstored", "github.com/rstored/rstored/cmd/rstorectl")
+	build := exec.CommandContext(ctx, "go", "build", "-o", bin, "./cmd/rstored", "./cmd/rstorectl")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest's libraries are others
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {

@@ -73,7 +73,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	defer os.RemoveAll(bin)
-	build := exec.CommandContext(ctx, "go", "build", "-tags", "rdmacore", "-o", bin, "github.com/rstored/rstored/cmd/rstorectl")
+	build := exec.CommandContext(ctx, "go", "build", "-tags", "rdmacore", "-o", bin, "./cmd/rstorectl")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {

@@ -179,21 +179,25 @@ func writeScaling(o *options, measured []byte) error {
 // build makes the programs that are compared, in bin below dir; ours alone makes no
 // others.
 func build(ctx context.Context, dir string, ours bool) (*tools, error) {
-	bin := filepath.Join(dir, "bin")
+	bin, err := filepath.Abs(filepath.Join(dir, "bin"))
+	if err != nil {
+		return nil, err
+	}
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		return nil, err
 	}
-	const versus = module + "/test/bench/versus/"
-	if ours {
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", bin+"/", module+"/cmd/rstored", module+"/cmd/rstorectl", versus+"load")
-		cmd.Stderr = os.Stderr
-		return &tools{}, cmd.Run()
+	const versus = "./bench/versus/"
+	commands := [][]string{
+		{"build", "-o", bin + "/", "./cmd/rstored", "./cmd/rstorectl"},
+		{"build", "-C", tests, "-o", bin + "/", versus + "load"},
 	}
-	for _, args := range [][]string{
-		{"build", "-o", bin + "/", module + "/cmd/rstored", module + "/cmd/rstorectl", versus + "load", versus + "gonfs", versus + "udp"},
-		{"test", "-c", "-o", bin + "/roce.test", module + "/rdma/roce"},
-		{"test", "-c", "-o", bin + "/nfs.test", module + "/test/bench"},
-	} {
+	if !ours {
+		commands = append(commands,
+			[]string{"build", "-C", tests, "-o", bin + "/", versus + "gonfs", versus + "udp"},
+			[]string{"test", "-c", "-o", bin + "/roce.test", "./rdma/roce"},
+			[]string{"test", "-C", tests, "-c", "-o", bin + "/nfs.test", "./bench"})
+	}
+	for _, args := range commands {
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Stderr = os.Stderr
 		if err := cmd.Run(); err != nil {
@@ -201,17 +205,16 @@ func build(ctx context.Context, dir string, ours bool) (*tools, error) {
 		}
 	}
 	t := &tools{}
-	source, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", versus+"load").Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list: %w", err)
+	if ours {
+		return t, nil
 	}
-	libnfs := filepath.Join(filepath.Dir(string(source)), "libnfs", "load.c")
+	libnfs := filepath.Join(tests, versus, "libnfs", "load.c")
 	// Without the library there is one client less.
 	cc := exec.CommandContext(ctx, "gcc", "-O2", "-o", filepath.Join(bin, "load-libnfs"), libnfs, "-lnfs")
 	if out, err := cc.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "libnfs is left out: %v: %s\n", err, compare.FirstLine(out))
 	}
-	gonfs, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}", "github.com/willscott/go-nfs").Output()
+	gonfs, err := exec.CommandContext(ctx, "go", "list", "-C", tests, "-m", "-f", "{{.Version}}", "github.com/willscott/go-nfs").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const module = "github.com/rstored/rstored"
+// tests is the directory of the tests' module, from that of the repository, where the program runs.
+const tests = "test"
 
 // fileSize is that of the files that are read and written, in bytes.
 const fileSize = 256 << 20

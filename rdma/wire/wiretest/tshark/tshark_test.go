@@ -54,7 +54,7 @@ func TestKernel(t *testing.T) {
 	if *update {
 		var b bytes.Buffer
 		b.WriteString("# What tshark holds against the Linux kernel's own packets, client and server.\n" +
-			"# Written by: RSTORED_CAPTURES=dir go test ./test/tshark -run Kernel -update\n")
+			"# Written by: RSTORED_CAPTURES=dir go test ./rdma/wire/wiretest/tshark -run Kernel -update\n")
 		for _, k := range kinds {
 			fmt.Fprintln(&b, k)
 		}
