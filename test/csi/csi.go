@@ -1,5 +1,5 @@
-// Package csi puts together what tests of the driver in deploy/csi need: the driver itself, csi-sanity,
-// which Kubernetes tests drivers with, and a client that makes single calls.
+// Package csi puts together what tests of the driver in deploy/csi need: the driver itself,
+// csi-sanity, which Kubernetes tests drivers with, and a client that makes single calls.
 package csi
 
 import (
@@ -12,8 +12,8 @@ import (
 // Sanity is the version of csi-sanity.
 const Sanity = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@v5.4.0"
 
-// Tools builds rstored-csi, csicall and csi-sanity into dir, as static binaries. root is that of the repository.
-// csi-sanity comes from the proxy of Go modules, or from the module cache.
+// Tools builds rstored-csi, csicall and csi-sanity into dir, as static binaries. root is that of
+// the repository. csi-sanity comes from the proxy of Go modules, or from the module cache.
 func Tools(ctx context.Context, root, dir string) error {
 	for _, args := range [][]string{
 		{"build", "-o", dir + "/rstored-csi", "./deploy/csi"},

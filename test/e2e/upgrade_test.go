@@ -21,7 +21,8 @@ import (
 func version(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "rstored")
-	build := exec.Command("go", "build", "-C", "../..", "-ldflags", "-X github.com/rstored/rstored/cmd/internal/cli.version="+name, "-o", path, "./cmd/rstored")
+	build := exec.Command("go", "build", "-C", "../..", "-ldflags",
+		"-X github.com/rstored/rstored/cmd/internal/cli.version="+name, "-o", path, "./cmd/rstored")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building version %s: %v\n%s", name, err, out)
@@ -57,8 +58,8 @@ func (d *daemon) serving() (version string, pid int) {
 	return s.Version, s.PID
 }
 
-// takeOver is ctl for what has another process take over. On a slow host the calls in progress may need more time than
-// there is for them: then nothing has changed, and it is tried again.
+// takeOver is ctl for what has another process take over. On a slow host the calls in progress may
+// need more time than there is for them: then nothing has changed, and it is tried again.
 func (d *daemon) takeOver(args ...string) string {
 	d.t.Helper()
 	for n := 1; ; n++ {
@@ -90,9 +91,9 @@ func (d *daemon) connections() map[string]time.Time {
 	return out
 }
 
-// TestUpgrade has two versions take over from each other, five times, while clients of versions 3 and 4.2
-// write and read over RDMA and TCP: no connection is made anew, and what is read is what was written. A program
-// that cannot take over leaves everything as it is.
+// TestUpgrade has two versions take over from each other, five times, while clients of versions 3
+// and 4.2 write and read over RDMA and TCP: no connection is made anew, and what is read is what
+// was written. A program that cannot take over leaves everything as it is.
 func TestUpgrade(t *testing.T) {
 	builds := map[string]string{"v1.1.1": version(t, "v1.1.1"), "v1.1.2": version(t, "v1.1.2")}
 	program := filepath.Join(t.TempDir(), "rstored")
@@ -198,7 +199,8 @@ func TestUpgrade(t *testing.T) {
 				t.Fatal(err)
 			}
 			replace(t, program, other)
-			if _, text, err := d.try(time.Minute, "upgrade"); err == nil || !strings.Contains(text, c.want) || !strings.Contains(text, v+" goes on") {
+			if _, text, err := d.try(time.Minute, "upgrade"); err == nil || !strings.Contains(text, c.want) ||
+				!strings.Contains(text, v+" goes on") {
 				t.Errorf("%s: %v, %s", c.what, err, text)
 			}
 			if now, p := d.serving(); now != v || p != pid {
@@ -215,8 +217,8 @@ func TestUpgrade(t *testing.T) {
 	settle()
 }
 
-// TestUpgradeLimited upgrades while calls of clients over RDMA and TCP wait for their limits: those fail no upgrade, and
-// no connection and no call is lost.
+// TestUpgradeLimited upgrades while calls of clients over RDMA and TCP wait for their limits: those
+// fail no upgrade, and no connection and no call is lost.
 func TestUpgradeLimited(t *testing.T) {
 	narrow := t.TempDir()
 	d := newDaemon(t, "--export", narrow+"=/narrow(rw,no_root_squash,bandwidth=2M)")

@@ -50,10 +50,12 @@ const (
 	HostAddr6 = "fd99::1"
 )
 
-// Clients are the networks of a run, for exports: guests on either wire, the namespace, and what serves itself.
+// Clients are the networks of a run, for exports: guests on either wire, the namespace, and what
+// serves itself.
 const Clients = "10.99.0.0/24 10.98.0.0/24 fd99::/64 127.0.0.0/8 ::1"
 
-// exportOf is an export for --export; one that names no clients is for those of the run, by the options after its path.
+// exportOf is an export for --export; one that names no clients is for those of the run, by the
+// options after its path.
 func exportOf(export, dir string) string {
 	if !strings.Contains(export, " ") {
 		export += " " + Clients
@@ -69,29 +71,35 @@ func guestAddr6(i int) string { return "fd99::" + strconv.Itoa(2+i) }
 
 // Case is one thing that must work.
 type Case struct {
-	Name     string
-	Script   string            // what runs in each guest, after lib.sh; $GUEST is a or b
-	Guests   int               // one if not said
-	MTU      int               // of the bridge and the guests; 1500 if not said
-	Env      map[string]string // for the script
-	Exports  []string          // for --export; %s is the directory of the run's exports; see exportOf. None: no daemon
-	Daemon   []string          // further flags of the daemon, with %s as in Exports
-	Prepare  func(exports string) error
-	Host     func(context.Context, *Run) error         // runs beside the guests; the case fails if it does
-	Timeout  time.Duration                             // a minute if not said
-	FS       func(*Run) (undo func() error, err error) // of the exports; that of the run if nil
-	Payload  bool                                      // capture packets whole
-	Lossy    bool                                      // packets are lost on purpose: tshark, which puts chunks together from them, is not asked
-	NotRPC   bool                                      // messages that are not RPC: tshark, which takes them for it, is not asked
-	Back     bool                                      // tshark sees calls to the guest and their replies on RDMA
-	MemMB    int                                       // of each guest; 768 if not said
-	Wires    int                                       // interfaces of each guest, one if not said. Nothing is done with vec1 and those after it
-	Kernel   func(r *Run, i int) []string              // further parameters of guest i's kernel
-	Quiet    bool                                      // packets are neither recorded nor looked at
-	TLS      bool                                      // the guests are of "build tls": a kernel with TLS, and tlshd; without RDMA
-	Device   string                                    // kind of the guests' RDMA device: rxe, if not said, or siw
-	Server   string                                    // what the daemon is on: soft, on the host, if not said; "verbs" makes it run in one more guest, s, on that guest's device
-	RDMACore bool                                      // the case needs programs with the provider of rdma-core
+	Name    string
+	Script  string            // what runs in each guest, after lib.sh; $GUEST is a or b
+	Guests  int               // one if not said
+	MTU     int               // of the bridge and the guests; 1500 if not said
+	Env     map[string]string // for the script
+	Exports []string          // for --export; %s is the directory of the run's exports; see exportOf. None: no daemon
+	Daemon  []string          // further flags of the daemon, with %s as in Exports
+	Prepare func(exports string) error
+	Host    func(context.Context, *Run) error         // runs beside the guests; the case fails if it does
+	Timeout time.Duration                             // a minute if not said
+	FS      func(*Run) (undo func() error, err error) // of the exports; that of the run if nil
+	Payload bool                                      // capture packets whole
+	// packets are lost on purpose: tshark, which puts chunks together from them, is not asked
+	Lossy bool
+	// messages that are not RPC: tshark, which takes them for it, is not asked
+	NotRPC bool
+	Back   bool // tshark sees calls to the guest and their replies on RDMA
+	MemMB  int  // of each guest; 768 if not said
+	// interfaces of each guest, one if not said. Nothing is done with vec1 and those after it
+	Wires  int
+	Kernel func(r *Run, i int) []string // further parameters of guest i's kernel
+	Quiet  bool                         // packets are neither recorded nor looked at
+	// the guests are of "build tls": a kernel with TLS, and tlshd; without RDMA
+	TLS    bool
+	Device string // kind of the guests' RDMA device: rxe, if not said, or siw
+	// what the daemon is on: soft, on the host, if not said; "verbs" makes it run in one more guest,
+	// s, on that guest's device
+	Server   string
+	RDMACore bool // the case needs programs with the provider of rdma-core
 }
 
 // Runner runs cases.
@@ -346,7 +354,8 @@ const inspected = 3000
 // sample records the first RoCE packets of the first guest, whole. At the tap they are
 // as on the wire; the bridge sees what is still to be segmented.
 func (r *Run) sample(ctx context.Context) (*process, error) {
-	return r.tcpdump(ctx, "sample.pcap0", "-s", "0", "-c", strconv.Itoa(inspected), "-i", "tap0", "-w", r.path("sample.pcap0"),
+	return r.tcpdump(ctx, "sample.pcap0", "-s", "0", "-c", strconv.Itoa(inspected), "-i", "tap0", "-w",
+		r.path("sample.pcap0"),
 		"udp", "port", "4791")
 }
 
@@ -371,7 +380,8 @@ func (r *Run) inspect(ctx context.Context) error {
 	}
 	beyond := tshark.Beyond(kinds)
 	if len(beyond) > 0 {
-		return fmt.Errorf("%d complaints of tshark that the kernel's own packets do not have: %s", len(beyond), strings.Join(beyond[:min(len(beyond), 5)], "; "))
+		return fmt.Errorf("%d complaints of tshark that the kernel's own packets do not have: %s", len(beyond),
+			strings.Join(beyond[:min(len(beyond), 5)], "; "))
 	}
 	if err != nil || !r.Case.Back {
 		return err
@@ -603,12 +613,14 @@ func (r *Run) guest(ctx context.Context, i int) error {
 	args := []string{
 		filepath.Join(r.runner.Cache, "linux"+suffix),
 		"mem=" + strconv.Itoa(mem) + "M", "umid=" + name, "uml_dir=" + r.Dir,
-		"ubd0r=" + filepath.Join(r.runner.Cache, "root"+suffix+".ext4"), "root=/dev/ubda", "ro", "rootfstype=ext4", "init=/guest/init",
+		"ubd0r=" + filepath.Join(r.runner.Cache, "root"+suffix+".ext4"), "root=/dev/ubda", "ro", "rootfstype=ext4",
+		"init=/guest/init",
 		"loglevel=4", "panic=-1", "con=null", "con0=null,fd:1", "con1=null,fd:3", "ssl=null",
 		"g.name=" + name, "g.dir=" + r.Share, "g.mtu=" + mtu, "g.ip4=" + guestAddr(i), "g.ip6=" + guestAddr6(i),
 	}
 	for w := range max(1, r.Case.Wires) {
-		args = append(args, fmt.Sprintf("vec%d:transport=tap,ifname=%s,depth=128,gro=1,mtu=%s,mac=02:99:00:00:%02x:%02x", w, tap(i, w), mtu, w, 2+i))
+		args = append(args, fmt.Sprintf("vec%d:transport=tap,ifname=%s,depth=128,gro=1,mtu=%s,mac=02:99:00:00:%02x:%02x", w,
+			tap(i, w), mtu, w, 2+i))
 	}
 	if r.Case.Kernel != nil {
 		args = append(args, r.Case.Kernel(r, i)...)

@@ -16,8 +16,9 @@ import (
 
 // TestInterop runs the cases whose names match RSTORED_GUEST_CASES, all if it is
 // empty, and all but the slow ones if it is "quick". A run of all writes the table
-// of results to RSTORED_GUEST_TABLE. RSTORED_GUEST_JOBS cases, one if it is not set, are run at a time. It needs root and what the script build has made, and thus runs only
-// where RSTORED_GUEST=1 asks for it: make interop.
+// of results to RSTORED_GUEST_TABLE. RSTORED_GUEST_JOBS cases, one if it is not set, are run at a
+// time. It needs root and what the script build has made, and thus runs only where RSTORED_GUEST=1
+// asks for it: make interop.
 func TestInterop(t *testing.T) {
 	if os.Getenv("RSTORED_GUEST") != "1" {
 		t.Skip("guests are booted by make interop")
@@ -119,7 +120,8 @@ func buildVerbs(dir string) error {
 			return err
 		}
 	}
-	_, err := output(exec.Command("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", filepath.Join(dir, "dmabuf.so"), filepath.Join("dmabuf", "dmabuf.c")))
+	_, err := output(exec.Command("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",
+		filepath.Join(dir, "dmabuf.so"), filepath.Join("dmabuf", "dmabuf.c")))
 	return err
 }
 

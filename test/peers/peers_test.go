@@ -185,6 +185,7 @@ func random(seed byte, n int) []byte {
 func same(t *testing.T, what string, got, want []byte) {
 	t.Helper()
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s: %d bytes with SHA-256 %x, want %d with %x", what, len(got), sha256.Sum256(got), len(want), sha256.Sum256(want))
+		t.Errorf("%s: %d bytes with SHA-256 %x, want %d with %x", what, len(got), sha256.Sum256(got), len(want),
+			sha256.Sum256(want))
 	}
 }

@@ -308,7 +308,8 @@ func workload(ctx context.Context, t *testing.T, server string) {
 	check(c.Rename(ctx, root, "other", root, "another"))
 	check(c.SetAttr(ctx, n.Handle, attr, nil))
 	for i := range 100 { // more than fits inline
-		_, err := c.Create(ctx, root, fmt.Sprintf("a-file-with-quite-a-long-name-%03d", i), blockstore.Unchecked, attr, [8]byte{})
+		_, err := c.Create(ctx, root, fmt.Sprintf("a-file-with-quite-a-long-name-%03d", i), blockstore.Unchecked, attr,
+			[8]byte{})
 		check(err)
 	}
 	entries := 0

@@ -30,7 +30,8 @@ func forTests(rel string) bool {
 		under(rel, "rdma/rdmatest") || under(rel, "rdma/wire/wiretest") || under(rel, "rdma/sim")
 }
 
-// TestDrawing: the drawing of ARCHITECTURE.md has every package, and each imports only what stands on lines below it.
+// TestDrawing: the drawing of ARCHITECTURE.md has every package, and each imports only what stands
+// on lines below it.
 func TestDrawing(t *testing.T) {
 	_, drawing, _ := strings.Cut(architecture(t, "The house"), "```\n")
 	drawing, _, _ = strings.Cut(drawing, "```")
@@ -67,8 +68,8 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
-// TestRooms: every package has a row in the table of rooms, its own or that of a package above it which serves tests,
-// and every row is of a package.
+// TestRooms: every package has a row in the table of rooms, its own or that of a package above it
+// which serves tests, and every row is of a package.
 func TestRooms(t *testing.T) {
 	rows := make(map[string]bool)
 	name := regexp.MustCompile("`([^`]+)`")

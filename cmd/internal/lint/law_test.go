@@ -45,7 +45,8 @@ var law = []struct {
 	{dir: "rdma/perf", allow: []string{"rdma"}},
 	{dir: "rdma/link", allow: []string{"rdma", "rdma/wire", "rdma/link"}},
 	{dir: "rdma/link/udp", allow: []string{"rdma", "rdma/wire", "rdma/link"}, unix: true},
-	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rdma/inbox", "rdma/link/..."}},
+	{dir: "rdma/roce", allow: []string{"rdma", "rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rdma/inbox",
+		"rdma/link/..."}},
 	{dir: "rdma/inbox"},
 	{dir: "rdma/verbs", allow: []string{"rdma", "rdma/inbox", "rdma/sysfs"}, unix: true},
 	{dir: "rdma/sysfs"},
@@ -62,17 +63,25 @@ var law = []struct {
 	{dir: "nfs/clock", allow: []string{"rpcrdma/rpc"}},                    // the clock of the boot
 	{dir: "nfs/idmap"}, // who knows names is passed in
 	{dir: "nfs/hosts"}, // and who knows hosts
-	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/clock", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc", "blockstore"}},
-	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp"}}, // puts the client together
-	{dir: "nfs/bridge", allow: []string{"nfs/...", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr"}},                      // TCP to RDMA
-	{dir: "nfs/gonfs", allow: []string{"nfs/...", "rdma", "rpcrdma", "rpcrdma/rpc", "rpcrdma/xdr"}},                              // go-nfs over RDMA
+	{dir: "nfs/nfs4", allow: []string{"nfs", "nfs/acl", "nfs/clock", "nfs/lock", "nfs/state", "rpcrdma/xdr", "rpcrdma/rpc",
+		"blockstore"}},
+	// puts the client together
+	{dir: "nfs/dial", allow: []string{"nfs/...", "rdma", "rdma/provider", "rdma/roce", "rpcrdma", "rpcrdma/rpc",
+		"rpcrdma/tcp"}},
+	// TCP to RDMA
+	{dir: "nfs/bridge", allow: []string{"nfs/...", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr"}},
+	// go-nfs over RDMA
+	{dir: "nfs/gonfs", allow: []string{"nfs/...", "rdma", "rpcrdma", "rpcrdma/rpc", "rpcrdma/xdr"}},
 	{dir: "blockstore", allow: []string{"blockstore/..."}},
 	{dir: "blockstore/posixfs", allow: []string{"blockstore", "blockstore/boltfile"}, unix: true},
-	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true}, // a client as any other
+	// a client as any other
+	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true},
 	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
 	{dir: "cmd/internal/capture", allow: []string{"rdma", "rdma/link", "rdma/link/udp", "rdma/wire"}},
-	{dir: "cmd/internal/counters", allow: []string{"cmd/internal/control", "rdma", "rdma/perf", "rdma/roce", "rdma/verbs", "rpcrdma", "rpcrdma/tcp"}},
-	{dir: "cmd/internal/desired", allow: []string{"cmd/internal/config", "cmd/internal/control", "cmd/internal/state"}, unix: true},
+	{dir: "cmd/internal/counters",
+		allow: []string{"cmd/internal/control", "rdma", "rdma/perf", "rdma/roce", "rdma/verbs", "rpcrdma", "rpcrdma/tcp"}},
+	{dir: "cmd/internal/desired", allow: []string{"cmd/internal/config", "cmd/internal/control", "cmd/internal/state"},
+		unix: true},
 	{dir: "cmd/internal/exports", allow: []string{
 		"blockstore/...", "cmd/internal/config", "cmd/internal/control", "cmd/internal/desired",
 		"cmd/internal/measure", "cmd/internal/state", "cmd/internal/telemetry", "nfs", "rdma/verbs",
@@ -82,7 +91,8 @@ var law = []struct {
 		"cmd/internal/config", "cmd/internal/control", "cmd/internal/desired", "cmd/internal/exports",
 		"cmd/internal/measure", "nfs", "nfs/hosts", "nfs/lock", "nfs/state", "rpcrdma/rpc",
 	}},
-	{dir: "cmd/internal/postmortem", allow: []string{"cmd/internal/config", "cmd/internal/control", "rdma/...", "rpcrdma", "rpcrdma/rpc"}},
+	{dir: "cmd/internal/postmortem",
+		allow: []string{"cmd/internal/config", "cmd/internal/control", "rdma/...", "rpcrdma", "rpcrdma/rpc"}},
 	{dir: "cmd/internal/upgrade", allow: []string{"cmd/internal/handover"}, unix: true},
 	{dir: "cmd", allow: []string{"..."}, unix: true},
 }
@@ -93,7 +103,8 @@ var pure = []string{"rdma/wire", "rdma/wq", "rdma/rc", "rdma/ud", "rdma/cm", "rp
 
 // impureImports are the imports that a pure package must do without.
 var impureImports = []string{
-	"time", "net", "os", "sync", "sync/atomic", "context", "math/rand", "math/rand/v2", "log", "log/slog", "syscall", "runtime",
+	"time", "net", "os", "sync", "sync/atomic", "context", "math/rand", "math/rand/v2", "log", "log/slog", "syscall",
+	"runtime",
 }
 
 // pkg is the part of go list's answer that is needed.
@@ -115,7 +126,8 @@ func (p *pkg) rel() string {
 // far enough to have type information.
 func packages(t *testing.T, args ...string) []*pkg {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Export,GoFiles,CgoFiles,Imports,Standard"}, args...)...)
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Export,GoFiles,CgoFiles,Imports,Standard"},
+		args...)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -150,9 +162,9 @@ func allowed(rel, imp string, allow []string) bool {
 	return rel == imp
 }
 
-// TestLeasesGoByTheirClock: the packages whose leases, recalls, grace periods and limits must not depend on how the
-// host's clock is set read nfs/clock, or no clock at all. Where a file says what time of the wall clock it needs, that
-// is listed here.
+// TestLeasesGoByTheirClock: the packages whose leases, recalls, grace periods and limits must not
+// depend on how the host's clock is set read nfs/clock, or no clock at all. Where a file says what
+// time of the wall clock it needs, that is listed here.
 func TestLeasesGoByTheirClock(t *testing.T) {
 	wall := map[string]string{"nfs/nfs4/server.go": "s.wall = time.Now"} // times of files
 	reads := regexp.MustCompile(`\btime\.(Now|Since|Until)\b`)
@@ -196,7 +208,8 @@ func TestDependencyLaw(t *testing.T) {
 		}
 		for _, imp := range p.Imports {
 			if imp == "golang.org/x/sys/unix" && !law[row].unix {
-				t.Errorf("%s makes system calls of its own; that is for %s", rel, "the link, TCP, the clock of the reply cache, the arena, the host stores and the commands")
+				t.Errorf("%s makes system calls of its own; that is for %s", rel,
+					"the link, TCP, the clock of the reply cache, the arena, the host stores and the commands")
 			}
 			ours, ok := strings.CutPrefix(imp, module+"/")
 			if !ok {
@@ -205,16 +218,19 @@ func TestDependencyLaw(t *testing.T) {
 			if !allowed(rel, ours, law[row].allow) {
 				t.Errorf("%s imports %s, which the law does not allow", rel, ours)
 			}
-			if base := path.Base(ours); (base == "sim" || strings.HasSuffix(base, "test")) && !strings.HasSuffix(rel, "test") && !under(rel, "rdma/sim") {
+			if base := path.Base(ours); (base == "sim" || strings.HasSuffix(base, "test")) && !strings.HasSuffix(rel, "test") &&
+				!under(rel, "rdma/sim") {
 				t.Errorf("%s imports %s, which is for tests", rel, ours)
 			}
 		}
 	}
 }
 
-// notLinked are what the driver for Kubernetes or the adapters of nfs/gonfs need, and the two programs do without.
+// notLinked are what the driver for Kubernetes or the adapters of nfs/gonfs need, and the two
+// programs do without.
 var notLinked = []string{
-	"google.golang.org/grpc", "google.golang.org/genproto", "github.com/container-storage-interface", "k8s.io", "sigs.k8s.io",
+	"google.golang.org/grpc", "google.golang.org/genproto", "github.com/container-storage-interface", "k8s.io",
+	"sigs.k8s.io",
 	"github.com/willscott", "github.com/vmware", "github.com/go-git",
 }
 
@@ -238,11 +254,12 @@ func TestLinked(t *testing.T) {
 	}
 }
 
-// TestFewDependencies: a program that imports the transport, RPC, a server of NFS, the client or the contract of stores
-// downloads golang.org/x/sys and nothing else.
+// TestFewDependencies: a program that imports the transport, RPC, a server of NFS, the client or
+// the contract of stores downloads golang.org/x/sys and nothing else.
 func TestFewDependencies(t *testing.T) {
 	seen := 0
-	for _, p := range packages(t, "-deps", "./rdma/...", "./rpcrdma/...", "./nfs", "./nfs/nfs3", "./nfs/nfs4", "./nfs/client", "./nfs/dial",
+	for _, p := range packages(t, "-deps", "./rdma/...", "./rpcrdma/...", "./nfs", "./nfs/nfs3", "./nfs/nfs4",
+		"./nfs/client", "./nfs/dial",
 		"./blockstore", "./blockstore/memfs") {
 		switch {
 		case p.Standard || under(p.ImportPath, module):

@@ -41,13 +41,15 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.rounds, "rounds", 3, "how often everything is measured; ratios are medians of the rounds")
-	flag.DurationVar(&o.took, "time", 2*time.Second, "how long each measurement takes, without starting fio; whole seconds")
+	flag.DurationVar(&o.took, "time", 2*time.Second,
+		"how long each measurement takes, without starting fio; whole seconds")
 	rows := flag.String("rows", "", "measure rows alone whose text matches this regular `expression`")
 	flag.BoolVar(&o.merge, "merge", false, "keep what is in the results already and is not measured now")
 	flag.StringVar(&o.JSON, "json", "", "write the results to this `file`")
 	flag.StringVar(&o.SVG, "svg", "", "draw the ratios in this `file`")
 	flag.StringVar(&o.Markdown, "markdown", "", "write the table to this `file`")
-	flag.StringVar(&o.keep, "keep", filepath.Join("out", "bench-guest"), "`directory` for consoles and logs if a guest fails")
+	flag.StringVar(&o.keep, "keep", filepath.Join("out", "bench-guest"),
+		"`directory` for consoles and logs if a guest fails")
 	flag.Parse()
 	var err error
 	if o.rows, err = regexp.Compile("(?i)" + *rows); err == nil {
@@ -99,7 +101,8 @@ func run(ctx context.Context, o *options) error {
 	r.Host.Versions["guests with Linux"] = strings.TrimPrefix(runner.Kernel(), "Linux version ")
 	r.compare()
 	return o.Write(r, func(w io.Writer) error {
-		return r.Markdown(w, "The kernel's client in a guest", "make bench-guest", "../measuring.md#the-kernels-client-in-guests", "guest.svg", "")
+		return r.Markdown(w, "The kernel's client in a guest", "make bench-guest",
+			"../measuring.md#the-kernels-client-in-guests", "guest.svg", "")
 	})
 }
 

@@ -4,7 +4,8 @@
 //	verbs     rstorectl perf --provider verbs, in Go on libibverbs
 //	soft      rstorectl perf --provider soft, on the stack in user space
 //
-// The first two once polling for completions, and once sleeping until there is an event, each beside its like.
+// The first two once polling for completions, and once sleeping until there is an event, each
+// beside its like.
 //
 // Two guests (see test/guest) are the client and the server. The first two are on
 // rdma_rxe, the third on an interface beside it, of the same kind and with the same MTU. Needs
@@ -45,7 +46,8 @@ func main() {
 	flag.BoolVar(&o.merge, "merge", false, "keep what is in the results already and is not measured now")
 	flag.StringVar(&o.JSON, "json", "", "write the results to this `file`")
 	flag.StringVar(&o.Markdown, "markdown", "", "write the table to this `file`")
-	flag.StringVar(&o.keep, "keep", filepath.Join("out", "bench-verbs"), "`directory` for consoles and logs if a guest fails")
+	flag.StringVar(&o.keep, "keep", filepath.Join("out", "bench-verbs"),
+		"`directory` for consoles and logs if a guest fails")
 	flag.Parse()
 	var err error
 	if o.rows, err = regexp.Compile("(?i)" + *rows); err == nil {
@@ -119,9 +121,11 @@ perftest, with the least and the largest of them. "Polling" are both in a loop t
 asleep until there is one; soft sleeps always.
 
 `, r.Rounds)
-	fmt.Fprintf(&b, "%d cores of %s, Linux %s, %s, load %s; guests with Linux %s, perftest %s, librdmacm and libibverbs %s, rstored %s.\n\n", h.Cores, h.Processor, h.Kernel, h.Go, h.Load,
+	fmt.Fprintf(&b, "%d cores of %s, Linux %s, %s, load %s; guests with Linux %s, perftest %s, librdmacm and "+
+		"libibverbs %s, rstored %s.\n\n", h.Cores, h.Processor, h.Kernel, h.Go, h.Load,
 		h.Versions["guests with Linux"], h.Versions["perftest"], h.Versions["rdma-core"], h.Versions["rstored"])
-	b.WriteString("| measure | perftest on rxe | verbs on rxe | of perftest | soft | of perftest |\n| --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString("| measure | perftest on rxe | verbs on rxe | of perftest | soft | of perftest |\n| --- | --- | --- " +
+		"| --- | --- | --- |\n")
 	for i := range r.Rows {
 		x := &r.Rows[i]
 		if x.Missing != "" {
@@ -133,7 +137,8 @@ asleep until there is one; soft sleeps always.
 		if len(x.Also) > 0 {
 			beside, of = value(&x.Also[0]), compare.Number(x.Also[0].Ratio)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s (%s to %s) | %s | %s |\n", x.Measure, value(x.Peer), value(x.Ours), compare.Number(x.Ratio), compare.Number(x.Min), compare.Number(x.Max), beside, of)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s (%s to %s) | %s | %s |\n", x.Measure, value(x.Peer), value(x.Ours),
+			compare.Number(x.Ratio), compare.Number(x.Min), compare.Number(x.Max), beside, of)
 	}
 	fmt.Fprintf(&b, `
 More is better of bandwidths, which are in MiB/s as perftest has them, and less of latencies, which are half the round trip, and all of it of READs. Two

@@ -53,7 +53,9 @@ func main() {
 	flag.StringVar(&o.SVG, "svg", "", "draw the ratios in this `file`")
 	flag.StringVar(&o.Markdown, "markdown", "", "write the table to this `file`")
 	flag.StringVar(&o.log, "log", "", "write what the servers say to this `file`")
-	scale := flag.String("scale", "", "measure how cost grows instead, parts that match this regular `expression`; -json is read first, and keeps what is there of other parts")
+	scale := flag.String("scale", "",
+		"measure how cost grows instead, parts that match this regular `expression`; -json is read first, and keeps what "+
+			"is there of other parts")
 	flag.StringVar(&o.stage, "stage", "", "for its own use")
 	flag.Parse()
 	var err, bad error
@@ -145,7 +147,8 @@ func versions(ctx context.Context, h *compare.Host, t *tools) {
 	h.Versions = map[string]string{"go-nfs": t.gonfs}
 	for _, p := range []string{"nfs-ganesha", "libnfs-dev"} {
 		h.Versions[p] = "not installed"
-		if out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", p).Output(); err == nil && len(out) > 0 {
+		if out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", p).Output(); err == nil &&
+			len(out) > 0 {
 			h.Versions[p] = compare.FirstLine(out)
 		}
 	}
@@ -214,7 +217,8 @@ func build(ctx context.Context, dir string, ours bool) (*tools, error) {
 	if out, err := cc.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "libnfs is left out: %v: %s\n", err, compare.FirstLine(out))
 	}
-	gonfs, err := exec.CommandContext(ctx, "go", "list", "-C", tests, "-m", "-f", "{{.Version}}", "github.com/willscott/go-nfs").Output()
+	gonfs, err := exec.CommandContext(ctx, "go", "list", "-C", tests, "-m", "-f", "{{.Version}}",
+		"github.com/willscott/go-nfs").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
