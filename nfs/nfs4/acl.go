@@ -2,7 +2,6 @@ package nfs4
 
 import (
 	"errors"
-	"strings"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
@@ -34,7 +33,7 @@ type aclSet struct {
 
 // decodeACL reads the attribute acl. whole is false if nothing behind it can be read.
 func (k *compound) decodeACL(d *xdr.Decoder) (s *aclSet, st nfs.Status, whole bool) {
-	aces, err := acl.Decode(d, k.s.people.Parse)
+	aces, err := acl.Decode(d, k.s.idmap.Parse)
 	switch {
 	case errors.Is(err, acl.ErrTooMany):
 		return nil, nfs.ErrFBig, false
@@ -42,11 +41,6 @@ func (k *compound) decodeACL(d *xdr.Decoder) (s *aclSet, st nfs.Status, whole bo
 		return nil, nfs.ErrBadOwner, true
 	}
 	return &aclSet{aces: aces}, nfs.OK, true
-}
-
-// encodeACL appends the attribute acl.
-func (k *compound) encodeACL(e *xdr.Encoder, aces []acl.ACE) {
-	acl.Encode(e, aces, k.s.people.Append)
 }
 
 // aces are the ACEs of an object of an export that has ACLs.
@@ -127,24 +121,8 @@ func (k *compound) setACL(o *object, s *aclSet, dir bool) nfs.Status {
 
 // setNewACL gives a new object its ACL, if one is set. The object stays without it: what
 // was set the result tells.
-func (k *compound) setNewACL(o *object, s *attrSet, dir bool, set *bitmap) {
+func (k *compound) setNewACL(o *object, s *attrSet, dir bool, set *Bitmap) {
 	if s.acl != nil && k.setACL(o, s.acl, dir) != nfs.OK {
-		set.clear(attrACL)
+		set.clear(AttrACL)
 	}
-}
-
-// encodeLocations appends an fs_locations: where its file system is in the pseudo file
-// system, and nowhere else.
-func (k *compound) encodeLocations(e *xdr.Encoder, o *object) {
-	var names []string
-	if o.x != nil { // the pseudo file system is at the root
-		if n := k.s.tree().byExport[o.x.ID]; n != nil && n.parent != nil {
-			names = strings.Split(strings.Trim(n.path, "/"), "/")
-		}
-	}
-	e.Uint32(uint32(len(names)))
-	for _, name := range names {
-		e.String(name)
-	}
-	e.Uint32(0)
 }

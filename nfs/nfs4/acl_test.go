@@ -20,8 +20,8 @@ func aclArg(aces ...acl.ACE) args {
 // acl reads the attribute acl of a file.
 func (x *sess) acl(fh []byte) []acl.ACE {
 	x.r.t.Helper()
-	k := compound{s: &Server{people: byNumber{}}}
-	s, st, whole := k.decodeACL(x.attr(fh, attrACL))
+	k := compound{s: &Server{idmap: byNumber{}}}
+	s, st, whole := k.decodeACL(x.attr(fh, AttrACL))
 	if st != nfs.OK || !whole {
 		x.r.t.Fatal(st)
 	}
@@ -42,18 +42,18 @@ func TestACLs(t *testing.T) {
 	dir := x.handle("one")
 	fh, _ := x.make(dir, "file") // mode 0644
 	stateid := state.Anonymous
-	set := func(list args) args { return op(OpSetAttr, stateid, attrs(bits4(attrACL), list)) }
+	set := func(list args) args { return op(OpSetAttr, stateid, attrs(BitmapOf(AttrACL), list)) }
 
-	supported, _ := decodeBitmap(x.attr(fh, attrSupported))
-	pseudo, _ := decodeBitmap(x.attr(x.handle(), attrSupported))
-	excl, _ := decodeBitmap(x.attr(fh, attrExclCreat))
-	if !supported.has(attrACL) || pseudo.has(attrACL) || !excl.has(attrACL) {
+	supported, _ := DecodeBitmap(x.attr(fh, AttrSupported))
+	pseudo, _ := DecodeBitmap(x.attr(x.handle(), AttrSupported))
+	excl, _ := DecodeBitmap(x.attr(fh, AttrExclCreat))
+	if !supported.Has(AttrACL) || pseudo.Has(AttrACL) || !excl.Has(AttrACL) {
 		t.Error("supported_attrs, suppattr_exclcreat")
 	}
-	if n := x.attr(fh, attrACLSupport).Uint32(); n != 3 {
+	if n := x.attr(fh, AttrACLSupport).Uint32(); n != 3 {
 		t.Errorf("aclsupport %d", n)
 	}
-	if n := x.attr(x.handle(), attrACLSupport).Uint32(); n != 0 {
+	if n := x.attr(x.handle(), AttrACLSupport).Uint32(); n != 0 {
 		t.Errorf("aclsupport of the pseudo file system %d", n)
 	}
 	want := []acl.ACE{{Mask: aclR | aclW | aclO, Who: acl.Owner}, {Mask: aclR | aclT, Who: acl.Group}, {Mask: aclR | aclT, Who: acl.Everyone}}
@@ -69,31 +69,31 @@ func TestACLs(t *testing.T) {
 		{Mask: aclT, Flags: acl.IdentifierGroup, ID: 2000},
 		{Mask: aclT, Who: acl.Everyone},
 	}
-	was := x.attr(fh, attrChange).Uint64()
+	was := x.attr(fh, AttrChange).Uint64()
 	p := x.do(op(OpPutFH, fh), set(aclArg(list...))).ok(OpPutFH).ok(OpSetAttr)
-	if done, _ := decodeBitmap(p.Decoder); done != bits4(attrACL) {
+	if done, _ := DecodeBitmap(p.Decoder); done != BitmapOf(AttrACL) {
 		t.Errorf("set %x", done)
 	}
 	if got := x.acl(fh); !slices.Equal(got, list) {
 		t.Errorf("%+v instead of %+v", got, list)
 	}
-	if m := x.attr(fh, attrMode).Uint32(); m != 0o660 || x.attr(fh, attrChange).Uint64() == was {
+	if m := x.attr(fh, AttrMode).Uint32(); m != 0o660 || x.attr(fh, AttrChange).Uint64() == was {
 		t.Errorf("mode %o", m)
 	}
-	x.do(op(OpPutFH, fh), op(OpSetAttr, stateid, attrs(bits4(attrMode), uint32(0o640)))).ok(OpPutFH).ok(OpSetAttr)
+	x.do(op(OpPutFH, fh), op(OpSetAttr, stateid, attrs(BitmapOf(AttrMode), uint32(0o640)))).ok(OpPutFH).ok(OpSetAttr)
 	list[1].Mask = aclR | aclT
 	if got := x.acl(fh); !slices.Equal(got, list) {
 		t.Errorf("after a chmod %+v instead of %+v", got, list)
 	}
 	// Both at once: the ACL is set last.
-	p = x.do(op(OpPutFH, fh), op(OpSetAttr, stateid, attrs(bits4(attrACL, attrMode), aclArg(list[0], list[4]), uint32(0o4777)))).ok(OpPutFH).ok(OpSetAttr)
-	if done, _ := decodeBitmap(p.Decoder); done != bits4(attrACL, attrMode) || x.attr(fh, attrMode).Uint32() != 0o4600 {
-		t.Errorf("set %x, mode %o", done, x.attr(fh, attrMode).Uint32())
+	p = x.do(op(OpPutFH, fh), op(OpSetAttr, stateid, attrs(BitmapOf(AttrACL, AttrMode), aclArg(list[0], list[4]), uint32(0o4777)))).ok(OpPutFH).ok(OpSetAttr)
+	if done, _ := DecodeBitmap(p.Decoder); done != BitmapOf(AttrACL, AttrMode) || x.attr(fh, AttrMode).Uint32() != 0o4600 {
+		t.Errorf("set %x, mode %o", done, x.attr(fh, AttrMode).Uint32())
 	}
 
 	// VERIFY knows it.
-	x.do(op(OpPutFH, fh), op(OpVerify, attrs(bits4(attrACL), aclArg(x.acl(fh)...)))).ok(OpPutFH).ok(OpVerify)
-	x.do(op(OpPutFH, fh), op(OpVerify, attrs(bits4(attrACL), aclArg()))).ok(OpPutFH).fails(OpVerify, nfs.ErrNotSame)
+	x.do(op(OpPutFH, fh), op(OpVerify, attrs(BitmapOf(AttrACL), aclArg(x.acl(fh)...)))).ok(OpPutFH).ok(OpVerify)
+	x.do(op(OpPutFH, fh), op(OpVerify, attrs(BitmapOf(AttrACL), aclArg()))).ok(OpPutFH).fails(OpVerify, nfs.ErrNotSame)
 
 	// What a directory's children begin with, and the umask that does not count then.
 	inherit := []acl.ACE{
@@ -106,34 +106,34 @@ func TestACLs(t *testing.T) {
 		{Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclT, Who: acl.Everyone},
 	}
 	inherit = slices.Insert(inherit, 4, acl.ACE{Type: acl.Deny, Flags: inherit[3].Flags, Mask: aclX, ID: 1000})
-	p = x.do(op(OpPutFH, dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", attrs(bits4(attrACL, attrMode), aclArg(inherit...), uint32(0o700))), op(OpGetFH))
+	p = x.do(op(OpPutFH, dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", attrs(BitmapOf(AttrACL, AttrMode), aclArg(inherit...), uint32(0o700))), op(OpGetFH))
 	p.ok(OpPutFH).ok(OpCreate).change()
-	if done, _ := decodeBitmap(p.Decoder); done != bits4(attrACL, attrMode) {
+	if done, _ := DecodeBitmap(p.Decoder); done != BitmapOf(AttrACL, AttrMode) {
 		t.Errorf("set %x", done)
 	}
 	p.ok(OpGetFH)
-	below := slices.Clone(p.Opaque(fhMax))
+	below := slices.Clone(p.Opaque(FHMax))
 	if got := x.acl(below); !slices.Equal(got, inherit) {
 		t.Errorf("%+v instead of %+v", got, inherit)
 	}
-	umasked := attrs(bits4(attrModeUmask), uint32(0o666), uint32(0o077))
+	umasked := attrs(BitmapOf(AttrModeUmask), uint32(0o666), uint32(0o077))
 	for _, how := range []args{
-		openCreateOp(state.Both, "owner", "guarded", createGuarded, umasked),
-		openCreateOp(state.Both, "owner", "exclusive", createExclusive41, [8]byte{1}, umasked),
+		openCreateOp(state.Both, "owner", "guarded", CreateGuarded, umasked),
+		openCreateOp(state.Both, "owner", "exclusive", CreateExclusive41, [8]byte{1}, umasked),
 	} {
 		p = x.do(op(OpPutFH, below), how, op(OpGetFH))
 		p.ok(OpPutFH).ok(OpOpen).opened()
 		p.ok(OpGetFH)
-		fh := slices.Clone(p.Opaque(fhMax))
+		fh := slices.Clone(p.Opaque(FHMax))
 		list := x.acl(fh)
-		if m := x.attr(fh, attrMode).Uint32(); m != 0o660 || len(list) != 4 || list[1].ID != 1000 || list[1].Mask != aclR|aclW|aclT {
+		if m := x.attr(fh, AttrMode).Uint32(); m != 0o660 || len(list) != 4 || list[1].ID != 1000 || list[1].Mask != aclR|aclW|aclT {
 			t.Errorf("mode %o, %+v", m, list)
 		}
 	}
-	p = x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "without", createGuarded, umasked), op(OpGetFH))
+	p = x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "without", CreateGuarded, umasked), op(OpGetFH))
 	p.ok(OpPutFH).ok(OpOpen).opened()
 	p.ok(OpGetFH)
-	if m := x.attr(slices.Clone(p.Opaque(fhMax)), attrMode).Uint32(); m != 0o600 {
+	if m := x.attr(slices.Clone(p.Opaque(FHMax)), AttrMode).Uint32(); m != 0o600 {
 		t.Errorf("mode %o", m)
 	}
 	// Without ACEs to be inherited there is nothing any more.
@@ -143,12 +143,12 @@ func TestACLs(t *testing.T) {
 	}
 
 	// OPEN with an ACL.
-	p = x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "opened", createUnchecked, attrs(bits4(attrACL), aclArg(list...))), op(OpGetFH))
-	if _, _, done := p.ok(OpPutFH).ok(OpOpen).opened(); !done.has(attrACL) {
+	p = x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "opened", CreateUnchecked, attrs(BitmapOf(AttrACL), aclArg(list...))), op(OpGetFH))
+	if _, _, done := p.ok(OpPutFH).ok(OpOpen).opened(); !done.Has(AttrACL) {
 		t.Errorf("set %x", done)
 	}
 	p.ok(OpGetFH)
-	if got := x.acl(slices.Clone(p.Opaque(fhMax))); !slices.Equal(got, list) {
+	if got := x.acl(slices.Clone(p.Opaque(FHMax))); !slices.Equal(got, list) {
 		t.Errorf("%+v instead of %+v", got, list)
 	}
 
@@ -166,7 +166,7 @@ func TestACLs(t *testing.T) {
 		if st := p.next(OpSetAttr); st != c.want {
 			t.Errorf("%v instead of %v", st, c.want)
 		}
-		if done, _ := decodeBitmap(p.Decoder); !done.empty() {
+		if done, _ := DecodeBitmap(p.Decoder); !done.empty() {
 			t.Errorf("set %x", done)
 		}
 	}
@@ -187,7 +187,7 @@ func TestFSLocations(t *testing.T) {
 	for _, c := range []struct{ path, want []string }{
 		{nil, nil}, {[]string{"deep"}, nil}, {[]string{"one"}, []string{"one"}}, {[]string{"deep", "two"}, []string{"deep", "two"}},
 	} {
-		d := x.attr(x.handle(c.path...), attrFSLocations)
+		d := x.attr(x.handle(c.path...), AttrFSLocations)
 		var got []string
 		for range d.Uint32() {
 			got = append(got, d.String(100))
@@ -214,18 +214,18 @@ func TestNoACLs(t *testing.T) {
 	}
 	x := r.session(2, "one")
 	dir := x.handle("plain")
-	supported, _ := decodeBitmap(x.attr(dir, attrSupported))
-	if excl, _ := decodeBitmap(x.attr(dir, attrExclCreat)); supported.has(attrACL) || excl.has(attrACL) || x.attr(dir, attrACLSupport).Uint32() != 0 {
+	supported, _ := DecodeBitmap(x.attr(dir, AttrSupported))
+	if excl, _ := DecodeBitmap(x.attr(dir, AttrExclCreat)); supported.Has(AttrACL) || excl.Has(AttrACL) || x.attr(dir, AttrACLSupport).Uint32() != 0 {
 		t.Error("ACLs are said to be supported")
 	}
-	p := x.do(op(OpPutFH, dir), op(OpGetAttr, bits4(attrACL))).ok(OpPutFH).ok(OpGetAttr)
-	if got, _ := decodeBitmap(p.Decoder); !got.empty() {
+	p := x.do(op(OpPutFH, dir), op(OpGetAttr, BitmapOf(AttrACL))).ok(OpPutFH).ok(OpGetAttr)
+	if got, _ := DecodeBitmap(p.Decoder); !got.empty() {
 		t.Errorf("%x", got)
 	}
-	set := attrs(bits4(attrACL), aclArg())
+	set := attrs(BitmapOf(AttrACL), aclArg())
 	if st := x.do(op(OpPutFH, dir), op(OpSetAttr, state.Anonymous, set)).ok(OpPutFH).next(OpSetAttr); st != nfs.ErrAttrNotSupp {
 		t.Error(st)
 	}
 	x.do(op(OpPutFH, dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", set)).ok(OpPutFH).fails(OpCreate, nfs.ErrAttrNotSupp)
-	x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "file", createGuarded, set)).ok(OpPutFH).fails(OpOpen, nfs.ErrAttrNotSupp)
+	x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "file", CreateGuarded, set)).ok(OpPutFH).fails(OpOpen, nfs.ErrAttrNotSupp)
 }

@@ -22,14 +22,14 @@ func BenchmarkCompound(b *testing.B) {
 	fh, id := x.make(x.handle("one"), "file")
 	data := make([]byte, 4096)
 	x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), data)).ok(OpPutFH).ok(OpWrite)
-	standard := bits4(1, 3, 4, 8, 20, 33, 35, 36, 37, 41, 45, 47, 52, 53, 55)
+	standard := BitmapOf(1, 3, 4, 8, 20, 33, 35, 36, 37, 41, 45, 47, 52, 53, 55)
 	for _, bm := range []struct {
 		name string
 		ops  []args
 	}{
 		{"SEQUENCE", nil},
 		{"READ of 4 KiB", []args{op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(4096))}},
-		{"WRITE of 4 KiB", []args{op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), data), op(OpGetAttr, bits4(3, 4, 52, 53))}},
+		{"WRITE of 4 KiB", []args{op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), data), op(OpGetAttr, BitmapOf(3, 4, 52, 53))}},
 		{"GETATTR", []args{op(OpPutFH, fh), op(OpGetAttr, standard)}},
 		{"LOOKUP", []args{op(OpPutFH, x.handle("one")), op(OpLookup, "file"), op(OpGetFH), op(OpGetAttr, standard)}},
 	} {
@@ -80,7 +80,7 @@ func BenchmarkCreate(b *testing.B) {
 			c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend)}}
 			serve := r.s.Programs()[0].Procs[ProcCompound].Serve
 			var e xdr.Encoder
-			mode := attrs(bits4(attrMode), uint32(0o644))
+			mode := attrs(BitmapOf(AttrMode), uint32(0o644))
 			n := 0
 			b.ReportAllocs()
 			for b.Loop() {
@@ -88,8 +88,8 @@ func BenchmarkCreate(b *testing.B) {
 				n++
 				e.Truncate(0)
 				encodeCompound(&e, "", 2, x.sequence(x.seq, 0), op(OpPutFH, dir),
-					op(OpOpen, uint32(0), uint32(3), uint32(0), x.client, "owner", uint32(openCreate), uint32(createUnchecked), mode, uint32(claimNull), fmt.Sprint("file", n)),
-					op(OpGetFH), op(OpGetAttr, bits4(attrType, attrChange, attrSize, attrFileID, attrMode)), op(OpClose, uint32(0), state.Current))
+					op(OpOpen, uint32(0), uint32(3), uint32(0), x.client, "owner", uint32(OpenCreate), uint32(CreateUnchecked), mode, uint32(ClaimNull), fmt.Sprint("file", n)),
+					op(OpGetFH), op(OpGetAttr, BitmapOf(AttrType, AttrChange, AttrSize, AttrFileID, AttrMode)), op(OpClose, uint32(0), state.Current))
 				c.Reset()
 				c.Cred.Flavor = rpc.AuthSys
 				c.Args = xdr.NewDecoder(e.B)

@@ -6,46 +6,50 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// bitmap is a bitmap4 of the attributes that have numbers here. Bit n is bit n%32 of
+// Bitmap is a bitmap4 of the attributes that have numbers here. Bit n is bit n%32 of
 // word n/32.
-type bitmap [3]uint32
+type Bitmap [3]uint32
 
-func bits4(attrs ...int) (b bitmap) {
+// BitmapOf is the bitmap of the attributes with these numbers.
+func BitmapOf(attrs ...int) (b Bitmap) {
 	for _, n := range attrs {
-		b[n/32] |= 1 << (n % 32)
+		b.set(n)
 	}
 	return b
 }
 
-func (b *bitmap) has(n int) bool { return b[n/32]&(1<<(n%32)) != 0 }
+// Has reports whether attribute n is in the bitmap.
+func (b *Bitmap) Has(n int) bool { return b[n/32]&(1<<(n%32)) != 0 }
 
-func (b *bitmap) clear(n int) { b[n/32] &^= 1 << (n % 32) }
+func (b *Bitmap) set(n int) { b[n/32] |= 1 << (n % 32) }
 
-func (b bitmap) and(o bitmap) bitmap {
+func (b *Bitmap) clear(n int) { b[n/32] &^= 1 << (n % 32) }
+
+func (b Bitmap) and(o Bitmap) Bitmap {
 	for i := range b {
 		b[i] &= o[i]
 	}
 	return b
 }
 
-func (b bitmap) without(o bitmap) bitmap {
+func (b Bitmap) without(o Bitmap) Bitmap {
 	for i := range b {
 		b[i] &^= o[i]
 	}
 	return b
 }
 
-func (b bitmap) or(o bitmap) bitmap {
+func (b Bitmap) or(o Bitmap) Bitmap {
 	for i := range b {
 		b[i] |= o[i]
 	}
 	return b
 }
 
-func (b bitmap) empty() bool { return b == bitmap{} }
+func (b Bitmap) empty() bool { return b == Bitmap{} }
 
-// each calls f for every bit that is set, in ascending order.
-func (b bitmap) each(f func(n int)) {
+// Each calls f for every attribute in the bitmap, in ascending order.
+func (b Bitmap) Each(f func(n int)) {
 	for i, w := range b {
 		for ; w != 0; w &= w - 1 {
 			f(i*32 + bits.TrailingZeros32(w))
@@ -53,10 +57,10 @@ func (b bitmap) each(f func(n int)) {
 	}
 }
 
-// decodeBitmap reads a bitmap4. more says that bits are set that bitmap has no room for: attributes of later minor
+// DecodeBitmap reads a bitmap4. more says that bits are set that Bitmap has no room for: attributes of later minor
 // versions, which exist for no object here. A bitmap4 has no bound (RFC 8881 section 3.2) but the end of the message,
 // which is looked for first: n is the peer's.
-func decodeBitmap(d *xdr.Decoder) (b bitmap, more bool) {
+func DecodeBitmap(d *xdr.Decoder) (b Bitmap, more bool) {
 	n := d.Uint32()
 	if 4*uint64(n) > uint64(d.Remaining()) {
 		d.Fail(xdr.ErrShort)
@@ -73,8 +77,8 @@ func decodeBitmap(d *xdr.Decoder) (b bitmap, more bool) {
 	return b, more
 }
 
-// encode appends a bitmap4 without zero words at its end.
-func (b bitmap) encode(e *xdr.Encoder) {
+// Encode appends a bitmap4 without zero words at its end.
+func (b Bitmap) Encode(e *xdr.Encoder) {
 	n := len(b)
 	for n > 0 && b[n-1] == 0 {
 		n--
@@ -85,5 +89,5 @@ func (b bitmap) encode(e *xdr.Encoder) {
 	}
 }
 
-// bitmapLen is the most that encode appends.
+// bitmapLen is the most that Encode appends.
 const bitmapLen = 4 + 3*4

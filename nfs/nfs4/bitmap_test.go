@@ -30,9 +30,9 @@ func TestLongBitmaps(t *testing.T) {
 	dir := x.handle("one")
 	fh, id := x.make(dir, "file")
 	for _, words := range []int{4, 8, 9, 40, 4000} {
-		b := longBitmap(words, attrType)
+		b := longBitmap(words, AttrType)
 		p := x.do(op(OpPutFH, fh), op(OpGetAttr, b)).ok(OpPutFH).ok(OpGetAttr)
-		if got, more := decodeBitmap(p.Decoder); got != bits4(attrType) || more {
+		if got, more := DecodeBitmap(p.Decoder); got != BitmapOf(AttrType) || more {
 			t.Errorf("%d words: GETATTR has %x", words, got)
 		}
 		if typ := p.Opaque(4); len(typ) != 4 || typ[3] != 1 {
@@ -45,12 +45,12 @@ func TestLongBitmaps(t *testing.T) {
 		}
 		p.Uint64()
 		p.String(nameMax)
-		if got, more := decodeBitmap(p.Decoder); got != bits4(attrType) || more {
+		if got, more := DecodeBitmap(p.Decoder); got != BitmapOf(AttrType) || more {
 			t.Errorf("%d words: READDIR has %x", words, got)
 		}
 		x.do(op(OpPutFH, fh), op(OpIOAdvise, id, uint64(0), uint64(1), b)).ok(OpPutFH).ok(OpIOAdvise)
 		x.do(op(OpPutFH, dir), op(OpGetDirDelegation, false, b, uint64(0), uint32(0), uint64(0), uint32(0), b, b)).ok(OpPutFH).ok(OpGetDirDelegation)
-		size := part(longBitmap(words, attrSize), string(make([]byte, 8)))
+		size := part(longBitmap(words, AttrSize), string(make([]byte, 8)))
 		for _, c := range []struct {
 			fh []byte
 			o  args
@@ -60,8 +60,8 @@ func TestLongBitmaps(t *testing.T) {
 			{fh, op(OpNVerify, size), OpNVerify},
 			{fh, op(OpSetAttr, id, size), OpSetAttr},
 			{dir, op(OpCreate, uint32(2), "d", size), OpCreate},
-			{dir, openCreateOp(3, "o", "new", createUnchecked, size), OpOpen},
-			{dir, openCreateOp(3, "o", "new", createExclusive41, [8]byte{}, size), OpOpen},
+			{dir, openCreateOp(3, "o", "new", CreateUnchecked, size), OpOpen},
+			{dir, openCreateOp(3, "o", "new", CreateExclusive41, [8]byte{}, size), OpOpen},
 		} {
 			if st := x.do(op(OpPutFH, c.fh), c.o).ok(OpPutFH).next(c.n); st != nfs.ErrAttrNotSupp {
 				t.Errorf("%d words: %s: %v", words, table[c.n].name, st)
@@ -76,7 +76,7 @@ func TestLongBitmaps(t *testing.T) {
 	}
 	// What a client says of a file that is delegated to it has the attributes that it was asked for, and no others.
 	var e xdr.Encoder
-	part(longBitmap(40, attrSize), strings.Repeat("s", 8))(&e)
+	part(longBitmap(40, AttrSize), strings.Repeat("s", 8))(&e)
 	d := xdr.NewDecoder(e.B)
 	if f := decodeFileState(&d); f.ok {
 		t.Errorf("a client was believed that knows too much: %+v", f)

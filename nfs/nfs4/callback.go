@@ -84,8 +84,8 @@ func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
 			}
 		case gss:
 			d.Uint32() // service
-			d.Opaque(ownerMax)
-			d.Opaque(ownerMax)
+			d.Opaque(OwnerMax)
+			d.Opaque(OwnerMax)
 		default:
 			d.Fail(xdr.ErrValue)
 		}
@@ -100,7 +100,7 @@ func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
 // connection need not be bound: which session they are of they say themselves.
 func bindConn(k *compound) nfs.Status {
 	d := &k.c.Args
-	id := decodeSessionID(d)
+	id := DecodeSessionID(d)
 	dir := d.Uint32()
 	d.Bool() // change to RDMA
 	if k.bad() {
@@ -198,10 +198,9 @@ func (r recalling) op() uint32            { return opCBRecall }
 func (r recalling) refers() *state.Origin { return &r.Origin }
 
 func (r recalling) encode(s *Server, e *xdr.Encoder) {
-	encodeStateid(e, r.ID)
+	EncodeStateid(e, r.ID)
 	e.Bool(false) // it is not about to be truncated
-	var b [nfs.HandleMax]byte
-	e.Opaque(s.codec.Append(b[:0], r.File.Export, &r.File.Handle))
+	s.encodeFile(e, &r.File)
 }
 
 func (r recalling) answered(s *Server, heard bool, st nfs.Status, _ *xdr.Decoder) {

@@ -63,10 +63,9 @@ func (s *Server) recall40(r *state.Recall) {
 	e.Uint32(p.Ident)
 	e.Uint32(1)
 	e.Uint32(opCBRecall)
-	encodeStateid(&e, r.ID)
+	EncodeStateid(&e, r.ID)
 	e.Bool(false)
-	var b [nfs.HandleMax]byte
-	e.Opaque(s.codec.Append(b[:0], r.File.Export, &r.File.Handle))
+	s.encodeFile(&e, &r.File)
 	s.callbacks.Add(1)
 	p.Caller.Call(&rpc.BackwardCall{
 		Prog: p.Program, Vers: callbackVersion, Proc: procCBCompound, Cred: p.Cred, Args: e.B, Timeout: s.callbackWait(),

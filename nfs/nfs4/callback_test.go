@@ -17,7 +17,7 @@ func (x *sess) bind(dir uint32) (got uint32, st nfs.Status) {
 	if st := p.next(OpBindConnToSession); st != nfs.OK {
 		return 0, st
 	}
-	if id := decodeSessionID(p.Decoder); id != x.id {
+	if id := DecodeSessionID(p.Decoder); id != x.id {
 		x.r.t.Errorf("session %x", id)
 	}
 	got = p.Uint32()
@@ -75,7 +75,7 @@ func TestPathDown(t *testing.T) {
 	a := r.called("a", ca)
 	p := a.openFH(fh, state.Read, "o").ok(OpOpen)
 	p.opened()
-	if f := a.flags(); f != 0 || p.delegKind == delegNone {
+	if f := a.flags(); f != 0 || p.delegKind == DelegNone {
 		t.Fatalf("flags %x, delegation %d", f, p.delegKind)
 	}
 	f := r.file(fh)
@@ -100,7 +100,7 @@ func TestPathDown(t *testing.T) {
 	// Nothing can be given now, and nothing be asked for.
 	q := a.openFH(other, state.Read, "o").ok(OpOpen)
 	q.opened()
-	if q.delegKind != delegNone {
+	if q.delegKind != DelegNone {
 		t.Errorf("delegation %d without a backchannel", q.delegKind)
 	}
 	r.now = r.now.Add(2 * time.Second)
@@ -261,7 +261,7 @@ func TestCallbackCredential(t *testing.T) {
 		r.back = cl
 		fore := channelArgs(1<<20, 1<<20, 2048, 16, 8)
 		q := r.compound(1, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), c.list)).ok(OpCreateSession)
-		x := &sess{r: r, minor: 1, client: id, id: decodeSessionID(q.Decoder)}
+		x := &sess{r: r, minor: 1, client: id, id: DecodeSessionID(q.Decoder)}
 		q.Uint32()
 		if flags := q.Uint32(); (flags == sessionBack) != c.ok {
 			t.Errorf("%s: flags %x", c.name, flags)
@@ -322,7 +322,7 @@ func TestNoUseBackchannel(t *testing.T) {
 		id, seq := p.Uint64(), p.Uint32()
 		r.back = newCallee(t)
 		q := r.compound(1, op(OpCreateSession, id, seq, uint32(2), channelArgs(1<<20, 1<<20, 2048, 16, 8), back, uint32(0x40000000), uint32(0))).ok(OpCreateSession)
-		x := &sess{r: r, minor: 1, client: id, id: decodeSessionID(q.Decoder)}
+		x := &sess{r: r, minor: 1, client: id, id: DecodeSessionID(q.Decoder)}
 		q.Uint32()
 		if flags := q.Uint32(); flags != 0 {
 			t.Errorf("flags %x", flags)

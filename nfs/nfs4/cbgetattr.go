@@ -10,7 +10,7 @@ import (
 )
 
 // volatile are the attributes that a client with a write delegation changes by itself.
-var volatile = bits4(attrChange, attrSize, attrSpaceUsed, attrTimeMetadata, attrTimeModify, attrTimeAccess)
+var volatile = BitmapOf(AttrChange, AttrSize, AttrSpaceUsed, AttrTimeMetadata, AttrTimeModify, AttrTimeAccess)
 
 // getattrWait is how long a client is waited for that is asked for attributes. One that
 // does not answer in this time is asked for its delegation.
@@ -33,9 +33,8 @@ func (a *asking) op() uint32            { return opCBGetattr }
 func (a *asking) refers() *state.Origin { return &a.Origin }
 
 func (a *asking) encode(s *Server, e *xdr.Encoder) {
-	var b [nfs.HandleMax]byte
-	e.Opaque(s.codec.Append(b[:0], a.File.Export, &a.File.Handle))
-	bits4(attrChange, attrSize).encode(e)
+	s.encodeFile(e, &a.File)
+	BitmapOf(AttrChange, AttrSize).Encode(e)
 }
 
 func (a *asking) answered(_ *Server, heard bool, st nfs.Status, d *xdr.Decoder) {
@@ -51,9 +50,9 @@ func (a *asking) answered(_ *Server, heard bool, st nfs.Status, d *xdr.Decoder) 
 
 // decodeFileState reads a fattr4 of what was asked for.
 func decodeFileState(d *xdr.Decoder) (f fileState) {
-	got, more := decodeBitmap(d)
+	got, more := DecodeBitmap(d)
 	vals := xdr.NewDecoder(d.Opaque(fattrMax))
-	if d.Err() != nil || more || got != bits4(attrChange, attrSize) {
+	if d.Err() != nil || more || got != BitmapOf(AttrChange, AttrSize) {
 		return f
 	}
 	f.change, f.size = vals.Uint64(), vals.Uint64()
@@ -93,7 +92,7 @@ type knowledge struct {
 
 // current makes sure that nobody else knows better what these attributes of the current
 // file are, or finds out what he knows.
-func (k *compound) current(want bitmap) (n knowledge, st nfs.Status) {
+func (k *compound) current(want Bitmap) (n knowledge, st nfs.Status) {
 	if k.cur.x == nil || want.and(volatile).empty() {
 		return n, nfs.OK
 	}

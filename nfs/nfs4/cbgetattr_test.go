@@ -14,7 +14,7 @@ import (
 
 // fileStateArgs is a CB_GETATTR4resok.
 func fileStateArgs(change, size uint64) args {
-	return attrs(bits4(attrChange, attrSize), change, size)
+	return attrs(BitmapOf(AttrChange, AttrSize), change, size)
 }
 
 // writerRig is a rig with a client that has a file delegated for writing, and another one.
@@ -35,11 +35,11 @@ func writerRig(t *testing.T) (r *rig, ca *callee, a, b *sess, fh []byte, deleg s
 // look is a GETATTR of size, change and times.
 func (x *sess) look(fh []byte) (size, change uint64, mtime, ctime time.Time, st nfs.Status) {
 	x.r.t.Helper()
-	p := x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(attrChange, attrSize, attrTimeMetadata, attrTimeModify))).ok(OpPutFH)
+	p := x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrChange, AttrSize, AttrTimeMetadata, AttrTimeModify))).ok(OpPutFH)
 	if st = p.next(OpGetAttr); st != nfs.OK {
 		return size, change, mtime, ctime, st
 	}
-	decodeBitmap(p.Decoder)
+	DecodeBitmap(p.Decoder)
 	d := xdr.NewDecoder(p.Opaque(fattrMax))
 	change, size = d.Uint64(), d.Uint64()
 	ctime, _ = decodeTime(&d)
@@ -82,13 +82,13 @@ func TestAsked(t *testing.T) {
 		last = change
 	}
 	// By VERIFY as well.
-	b.do(op(OpPutFH, fh), op(OpVerify, attrs(bits4(attrSize), uint64(12345)))).ok(OpPutFH).ok(OpVerify)
+	b.do(op(OpPutFH, fh), op(OpVerify, attrs(BitmapOf(AttrSize), uint64(12345)))).ok(OpPutFH).ok(OpVerify)
 	if asked != 5 || ca.recalls() != 0 {
 		t.Errorf("asked %d times, %d recalls", asked, ca.recalls())
 	}
 	// What it does not change nobody is asked for.
-	b.attr(fh, attrMode)
-	a.attr(fh, attrSize)
+	b.attr(fh, AttrMode)
+	a.attr(fh, AttrSize)
 	if asked != 5 {
 		t.Error("asked for nothing")
 	}
@@ -108,7 +108,7 @@ func TestAsked(t *testing.T) {
 
 // TestAskedInVain: who does not answer as he should is asked for the delegation.
 func TestAskedInVain(t *testing.T) {
-	whole := attrs(bits4(attrChange, attrSize, attrMode), uint64(1), uint64(2), uint32(3))
+	whole := attrs(BitmapOf(AttrChange, AttrSize, AttrMode), uint64(1), uint64(2), uint32(3))
 	for _, c := range []struct {
 		name string
 		v    verdict
@@ -117,9 +117,9 @@ func TestAskedInVain(t *testing.T) {
 		{"come again", verdict{recall: nfs.ErrJukebox}},
 		{"unknown", verdict{illegal: true}},
 		{"nothing behind it", verdict{}},
-		{"too little", verdict{result: attrs(bits4(attrSize), uint64(2))}},
+		{"too little", verdict{result: attrs(BitmapOf(AttrSize), uint64(2))}},
 		{"too much", verdict{result: whole}},
-		{"short", verdict{result: attrs(bits4(attrChange, attrSize), uint64(2))}},
+		{"short", verdict{result: attrs(BitmapOf(AttrChange, AttrSize), uint64(2))}},
 		{"no such session", verdict{sequence: nfs.ErrBadSession}},
 		{"executed before", verdict{sequence: nfs.ErrRetryUncachedRep}},
 		{"no reply", verdict{err: rpc.ErrTimeout}},

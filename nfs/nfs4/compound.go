@@ -95,7 +95,7 @@ func quick(d xdr.Decoder) bool {
 		if d.Uint32() != OpPutFH {
 			return false
 		}
-		d.Opaque(fhMax)
+		d.Opaque(FHMax)
 		if d.Uint32() != OpRead {
 			return false
 		}
@@ -228,7 +228,7 @@ func (k *compound) step(op uint32) nfs.Status {
 	if st != nfs.OK && !k.keep {
 		e.Truncate(at)
 		if op == OpSetAttr {
-			e.Uint32(0) // its result has a bitmap whatever the status
+			e.Uint32(0) // its result has a Bitmap whatever the status
 		}
 	}
 	patch(e, at-4, uint32(st))
@@ -401,7 +401,7 @@ func (s *Server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time
 	if op != OpPutFH {
 		return 0, 0, true
 	}
-	fh := d.Opaque(fhMax)
+	fh := d.Opaque(FHMax)
 	if d.Err() != nil {
 		return 0, 0, true
 	}

@@ -134,7 +134,7 @@ func TestReplay(t *testing.T) {
 	x.cache = true
 	dir := x.handle("one")
 	mkdir := func(name string) args {
-		return op(OpCreate, uint32(2), name, attrs(bits4(attrMode), uint32(0o755)))
+		return op(OpCreate, uint32(2), name, attrs(BitmapOf(AttrMode), uint32(0o755)))
 	}
 	p := x.do(op(OpPutFH, dir), mkdir("d"), op(OpGetFH))
 	if p.status != nfs.OK {
@@ -199,7 +199,7 @@ func TestSizes(t *testing.T) {
 	x := r.sessionOf(2, "small", channelArgs(1100, 1024, 180, 5, 2))
 	x.r.t = t
 	dir := x.handle("one")
-	get := op(OpGetAttr, supported42.without(writeOnly))
+	get := op(OpGetAttr, supportedBy[2].without(writeOnly))
 	x.do(op(OpPutFH, dir), get).ok(OpPutFH).ok(OpGetAttr)
 	x.do(op(OpPutFH, dir), get, get).ok(OpPutFH).ok(OpGetAttr)
 	x.seq++
@@ -224,8 +224,8 @@ func TestSizes(t *testing.T) {
 	p = x.do(op(OpPutFH, dir), get)
 	p.ok(OpPutFH).fails(OpGetAttr, nfs.ErrRepTooBigToCache)
 	for i := range 2 {
-		p = x.do(op(OpPutFH, dir), op(OpGetFH), op(OpCreate, uint32(2), "d", attrs(bitmap{})))
-		p.ok(OpPutFH).ok(OpGetFH).Opaque(fhMax)
+		p = x.do(op(OpPutFH, dir), op(OpGetFH), op(OpCreate, uint32(2), "d", attrs(Bitmap{})))
+		p.ok(OpPutFH).ok(OpGetFH).Opaque(FHMax)
 		p.fails(OpCreate, nfs.ErrRepTooBigToCache)
 		if _, st := func() ([]byte, nfs.Status) {
 			x.cache = false
@@ -239,7 +239,7 @@ func TestSizes(t *testing.T) {
 	for i := range 30 {
 		x.make(dir, strings.Repeat("n", 20)+string(rune('a'+i)))
 	}
-	p = x.do(op(OpPutFH, dir), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(1<<20), bits4(attrFileID)))
+	p = x.do(op(OpPutFH, dir), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(1<<20), BitmapOf(AttrFileID)))
 	p.ok(OpPutFH).ok(OpReadDir)
 	if len(r.raw) > 1024 {
 		t.Errorf("READDIR of %d bytes", len(r.raw))
@@ -264,8 +264,8 @@ func TestSmallSessions(t *testing.T) {
 	r := newRig(t)
 	fh := r.session(2, "big").handle("one")
 	x := r.sessionOf(2, "small", channelArgs(512, 400, 400, 8, 2))
-	x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(attrType))).ok(OpPutFH).ok(OpGetAttr)
-	get := op(OpGetAttr, supported42.without(writeOnly))
+	x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrType))).ok(OpPutFH).ok(OpGetAttr)
+	get := op(OpGetAttr, supportedBy[2].without(writeOnly))
 	x.do(op(OpPutFH, fh), get, get).ok(OpPutFH).fails(OpGetAttr, nfs.ErrRepTooBig)
 	x.cache = true
 	x.do(op(OpPutFH, fh), get, get).ok(OpPutFH).fails(OpGetAttr, nfs.ErrRepTooBig)
@@ -274,7 +274,7 @@ func TestSmallSessions(t *testing.T) {
 	r.compound(2, x.sequence(x.seq, 0), op(OpPutFH, fh), op(OpLookup, strings.Repeat("n", 400))).fails(OpSequence, nfs.ErrReqTooBig)
 	id, seq, _ := r.exchange("least", 1)
 	p := r.compound(2, op(OpCreateSession, id, seq, uint32(0), channelArgs(requestMin, responseMin, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
-	least := &sess{r: r, minor: 2, client: id, id: decodeSessionID(p.Decoder)}
+	least := &sess{r: r, minor: 2, client: id, id: DecodeSessionID(p.Decoder)}
 	least.seq++
 	if st := r.compound(2, least.sequence(1, 0)).next(OpSequence); st != nfs.OK {
 		t.Errorf("SEQUENCE: %v", st)
@@ -296,7 +296,7 @@ func TestSessionOps(t *testing.T) {
 		return r.compound(1, op(OpBindConnToSession, id, dir, false))
 	}
 	p := bind(x.id, 3).ok(OpBindConnToSession)
-	if id, dir, rdma := decodeSessionID(p.Decoder), p.Uint32(), p.Bool(); id != x.id || dir != 1 || rdma {
+	if id, dir, rdma := DecodeSessionID(p.Decoder), p.Uint32(), p.Bool(); id != x.id || dir != 1 || rdma {
 		t.Errorf("bound %x %d %v", id, dir, rdma)
 	}
 	p.end()
@@ -343,15 +343,15 @@ func TestReclaim(t *testing.T) {
 	dir := x.handle("one")
 	fh, id := x.make(dir, "file")
 	lockOp := func(id state.Stateid, reclaim bool) args {
-		return op(OpLock, lockWrite, reclaim, uint64(0), uint64(10), true, uint32(0), id, uint32(0), uint64(0), "o")
+		return op(OpLock, LockWrite, reclaim, uint64(0), uint64(10), true, uint32(0), id, uint32(0), uint64(0), "o")
 	}
-	reclaim := op(OpOpen, uint32(0), uint32(3), uint32(0), uint64(0), "owner", uint32(openNoCreate), uint32(claimPrevious), uint32(0))
+	reclaim := op(OpOpen, uint32(0), uint32(3), uint32(0), uint64(0), "owner", uint32(OpenNoCreate), uint32(ClaimPrevious), uint32(0))
 	x.do(op(OpPutFH, fh), lockOp(id, false)).ok(OpPutFH).ok(OpLock)
 	r.locks = lock.New(0)
 	r.start(8)
 	y := r.session(2, "two")
 	y.do(op(OpPutFH, dir), openOp(1, 0, "o", "file")).ok(OpPutFH).fails(OpOpen, nfs.ErrGrace)
-	y.do(op(OpPutFH, dir), openCreateOp(1, "o", "new", createUnchecked, attrs(bitmap{}))).ok(OpPutFH).fails(OpOpen, nfs.ErrGrace)
+	y.do(op(OpPutFH, dir), openCreateOp(1, "o", "new", CreateUnchecked, attrs(Bitmap{}))).ok(OpPutFH).fails(OpOpen, nfs.ErrGrace)
 	if _, st := y.tryHandle("one", "new"); st != nfs.ErrNoEnt {
 		t.Errorf("it was made all the same: %v", st)
 	}
@@ -361,7 +361,7 @@ func TestReclaim(t *testing.T) {
 	y.do(op(OpPutFH, fh), reclaim).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
 	cid, seq, _ := r.exchange("one", 1)
 	p := r.compound(2, op(OpCreateSession, cid, seq, uint32(0), channelArgs(4096, 4096, 512, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
-	x = &sess{r: r, minor: 2, client: cid, id: decodeSessionID(p.Decoder)}
+	x = &sess{r: r, minor: 2, client: cid, id: DecodeSessionID(p.Decoder)}
 	r.uid = 0
 	id, _, _ = x.do(op(OpPutFH, fh), reclaim).ok(OpPutFH).ok(OpOpen).opened()
 	x.do(op(OpPutFH, fh), lockOp(id, true)).ok(OpPutFH).ok(OpLock)
@@ -382,8 +382,8 @@ func TestRestart(t *testing.T) {
 	r.compound(2, op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).fails(OpCreateSession, nfs.ErrStaleClientID)
 	y := r.session(2, "one")
 	y.do(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrBadStateID)
-	y.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(1), uint32(0), uint64(0), "o", uint32(0), uint32(claimPrevious), uint32(0))).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
-	y.do(op(OpPutFH, fh), op(OpGetAttr, bits4(attrSize))).ok(OpPutFH).ok(OpGetAttr)
+	y.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(1), uint32(0), uint64(0), "o", uint32(0), uint32(ClaimPrevious), uint32(0))).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
+	y.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrSize))).ok(OpPutFH).ok(OpGetAttr)
 }
 
 // TestPanic: a fault of ours costs a call; its slot is free for the next.

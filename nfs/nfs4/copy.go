@@ -27,7 +27,7 @@ type copying struct {
 	transfer
 	// Two exports may have two rules, and two identities.
 	reads, writes blockstore.Cred
-	verf          [verifierLen]byte
+	verf          [VerifierLen]byte
 	done          uint64
 	pieces        bool // the store cannot copy by itself
 	filled        bool // the target's store cannot make holes
@@ -97,7 +97,7 @@ func (k *compound) encodeCopied(c *copying, o *offload) {
 	e := &k.c.Res
 	if o != nil {
 		e.Uint32(1)
-		encodeStateid(e, o.ID())
+		EncodeStateid(e, o.ID())
 		e.Uint64(0)
 	} else {
 		e.Uint32(0)

@@ -11,16 +11,16 @@ import (
 
 // Words of delegations.
 const (
-	delegNone    = 0
+	DelegNone    = 0
 	delegRead    = 1
 	delegWrite   = 2
-	delegNoneExt = 3
+	DelegNoneExt = 3
 
 	wantMask    = 0xff00
 	wantRead    = 0x0100
 	wantWrite   = 0x0200
 	wantAny     = 0x0300
-	wantNoDeleg = 0x0400
+	WantNoDeleg = 0x0400
 	wantCancel  = 0x0500
 	wantSignals = wantWhenAvail | wantWhenFree
 	// Delegations that are given later.
@@ -41,7 +41,7 @@ func (k *compound) delegate(a *openArgs) {
 	}
 	want := a.want & wantMask
 	switch want {
-	case wantNoDeleg:
+	case WantNoDeleg:
 		k.encodeNoDelegation(whyNotWanted)
 		return
 	case wantCancel:
@@ -52,7 +52,7 @@ func (k *compound) delegate(a *openArgs) {
 	why := state.WhyResource
 	var got state.Delegated
 	switch a.claim {
-	case claimNull, claimFH:
+	case ClaimNull, ClaimFH:
 		switch {
 		case want == wantRead && d.Write:
 			// It would be of no use to who writes, and he cannot have both.
@@ -64,7 +64,7 @@ func (k *compound) delegate(a *openArgs) {
 			d.Write = d.Write || want == wantWrite
 			got, why = k.give(&d)
 		}
-	case claimPrevious:
+	case ClaimPrevious:
 		if a.deleg == delegRead || a.deleg == delegWrite {
 			d.Write, d.Reclaim = a.deleg == delegWrite, true
 			got, why = k.give(&d)
@@ -74,7 +74,7 @@ func (k *compound) delegate(a *openArgs) {
 	case why == state.Given:
 		k.encodeDelegation(&got)
 	case want == 0 && a.want&wantSignals == 0:
-		k.c.Res.Uint32(delegNone)
+		k.c.Res.Uint32(DelegNone)
 	default:
 		k.encodeNoDelegation(uint32(why))
 	}
@@ -83,7 +83,7 @@ func (k *compound) delegate(a *openArgs) {
 // encodeNoDelegation appends an open_delegation4 that says why there is none.
 func (k *compound) encodeNoDelegation(why uint32) {
 	e := &k.c.Res
-	e.Uint32(delegNoneExt)
+	e.Uint32(DelegNoneExt)
 	e.Uint32(why)
 	if w := state.WhyNot(why); w == state.WhyContention || w == state.WhyResource {
 		e.Bool(false) // nobody will tell when that changes
@@ -95,13 +95,13 @@ func (k *compound) encodeDelegation(got *state.Delegated) {
 	e := &k.c.Res
 	if !got.Write {
 		e.Uint32(delegRead)
-		encodeStateid(e, got.ID)
+		EncodeStateid(e, got.ID)
 		e.Bool(false)
 		k.encodeNobody()
 		return
 	}
 	e.Uint32(delegWrite)
-	encodeStateid(e, got.ID)
+	EncodeStateid(e, got.ID)
 	e.Bool(false)
 	// Space: none is set aside, so that the client writes everything when it
 	// closes the file, and hears of a full disk then.
@@ -148,7 +148,7 @@ func (k *compound) origin() state.Origin {
 
 // delegReturn is DELEGRETURN (RFC 8881 section 18.6).
 func delegReturn(k *compound) nfs.Status {
-	id := k.stateid(decodeStateid(&k.c.Args))
+	id := k.stateid(DecodeStateid(&k.c.Args))
 	switch {
 	case k.bad():
 		return nfs.ErrBadXDR

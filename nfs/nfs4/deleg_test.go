@@ -128,14 +128,14 @@ func (c *callee) parse(args []byte) *callback {
 	if op := d.Uint32(); op != opCBSequence || ident != 0 || minor != 1 && minor != 2 {
 		c.t.Errorf("operation %d, ident %d, minor version %d", op, ident, minor)
 	}
-	k.session = decodeSessionID(&d)
+	k.session = DecodeSessionID(&d)
 	k.seq, k.slot = d.Uint32(), d.Uint32()
 	if highest := d.Uint32(); highest < k.slot {
 		c.t.Errorf("slot %d, highest %d", k.slot, highest)
 	}
 	d.Bool()
 	for range d.Uint32() {
-		decodeSessionID(&d)
+		DecodeSessionID(&d)
 		for range d.Uint32() {
 			k.refers = append(k.refers, d.Uint32(), d.Uint32())
 		}
@@ -143,15 +143,15 @@ func (c *callee) parse(args []byte) *callback {
 	if n == 2 {
 		switch k.op = d.Uint32(); k.op {
 		case opCBRecall:
-			k.recall = &recalled{id: decodeStateid(&d)}
+			k.recall = &recalled{id: DecodeStateid(&d)}
 			d.Bool()
-			k.recall.fh = bytes.Clone(d.Opaque(fhMax))
+			k.recall.fh = bytes.Clone(d.Opaque(FHMax))
 		case opCBRecallAny:
 			k.any = &anyRecalled{keep: d.Uint32()}
-			k.any.kinds, _ = decodeBitmap(&d)
+			k.any.kinds, _ = DecodeBitmap(&d)
 		case opCBGetattr:
-			k.getattr = bytes.Clone(d.Opaque(fhMax))
-			if want, _ := decodeBitmap(&d); want != bits4(attrChange, attrSize) {
+			k.getattr = bytes.Clone(d.Opaque(FHMax))
+			if want, _ := DecodeBitmap(&d); want != BitmapOf(AttrChange, AttrSize) {
 				c.t.Errorf("asked for attributes %x", want)
 			}
 		case opCBOffload:
@@ -234,7 +234,7 @@ func (x *sess) flags() uint32 {
 
 func (x *sess) openFH(fh []byte, access uint32, owner string) *reply {
 	x.r.t.Helper()
-	return x.do(op(OpPutFH, fh), op(OpOpen, uint32(0), access, uint32(0), uint64(0), owner, uint32(openNoCreate), uint32(claimFH))).ok(OpPutFH)
+	return x.do(op(OpPutFH, fh), op(OpOpen, uint32(0), access, uint32(0), uint64(0), owner, uint32(OpenNoCreate), uint32(ClaimFH))).ok(OpPutFH)
 }
 
 // file makes a file that nobody has open.
@@ -250,8 +250,8 @@ func (x *sess) file(name string) []byte {
 // is returned.
 func TestDelegationRecalled(t *testing.T) {
 	zero := state.Stateid{}
-	size := attrs(bits4(attrSize), uint64(3))
-	mode := attrs(bits4(attrMode), uint32(0o600))
+	size := attrs(BitmapOf(AttrSize), uint64(3))
+	mode := attrs(BitmapOf(AttrMode), uint32(0o600))
 	for _, c := range []struct {
 		name string
 		op   uint32
@@ -261,7 +261,7 @@ func TestDelegationRecalled(t *testing.T) {
 		{"OPEN to read", OpOpen, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), openFHOp(state.Read)} }, true},
 		{"OPEN to write", OpOpen, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), openFHOp(state.Write)} }, false},
 		{"OPEN that truncates", OpOpen, func(dir, _ []byte) []args {
-			return []args{op(OpPutFH, dir), openCreateOp(state.Read, "o", "f", createUnchecked, attrs(bits4(attrSize), uint64(0)))}
+			return []args{op(OpPutFH, dir), openCreateOp(state.Read, "o", "f", CreateUnchecked, attrs(BitmapOf(AttrSize), uint64(0)))}
 		}, false},
 		{"READ", OpRead, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpRead, zero, uint64(0), 10)} }, true},
 		{"WRITE", OpWrite, func(_, fh []byte) []args {
@@ -269,9 +269,9 @@ func TestDelegationRecalled(t *testing.T) {
 		}, false},
 		{"SETATTR of the size", OpSetAttr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetAttr, zero, size)} }, false},
 		{"SETATTR of the mode", OpSetAttr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetAttr, zero, mode)} }, false},
-		{"GETATTR of the size", OpGetAttr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpGetAttr, bits4(attrSize))} }, true},
+		{"GETATTR of the size", OpGetAttr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrSize))} }, true},
 		{"VERIFY", OpVerify, func(_, fh []byte) []args {
-			return []args{op(OpPutFH, fh), op(OpVerify, attrs(bits4(attrSize), uint64(0)))}
+			return []args{op(OpPutFH, fh), op(OpVerify, attrs(BitmapOf(AttrSize), uint64(0)))}
 		}, true},
 		{"ALLOCATE", OpAllocate, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpAllocate, zero, uint64(0), uint64(10))} }, false},
 		{"SETXATTR", OpSetXattr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetXattr, uint32(0), "x", "value")} }, false},
@@ -341,10 +341,10 @@ func TestDelegationRecalled(t *testing.T) {
 					t.Errorf("%v, %d recalls", got, ca.recalls())
 				}
 				// What the client opened by itself it claims before it returns the delegation.
-				a.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o", uint32(openNoCreate), uint32(claimDelegCurFH), p.deleg)).ok(OpPutFH).ok(OpOpen).opened()
-				a.do(op(OpPutFH, dir), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o2", uint32(openNoCreate), uint32(claimDelegCur), p.deleg, "f")).ok(OpPutFH).ok(OpOpen).opened()
+				a.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o", uint32(OpenNoCreate), uint32(claimDelegCurFH), p.deleg)).ok(OpPutFH).ok(OpOpen).opened()
+				a.do(op(OpPutFH, dir), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o2", uint32(OpenNoCreate), uint32(claimDelegCur), p.deleg, "f")).ok(OpPutFH).ok(OpOpen).opened()
 				a.do(op(OpPutFH, fh), op(OpDelegReturn, p.deleg)).ok(OpPutFH).ok(OpDelegReturn).end()
-				a.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o", uint32(openNoCreate), uint32(claimDelegCurFH), p.deleg)).ok(OpPutFH).fails(OpOpen, nfs.ErrBadStateID)
+				a.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o", uint32(OpenNoCreate), uint32(claimDelegCurFH), p.deleg)).ok(OpPutFH).fails(OpOpen, nfs.ErrBadStateID)
 				if got := last(b.do(c.do(dir, fh)...)); got != nfs.OK && got != nfs.ErrNotSame {
 					t.Errorf("%v after it was returned", got)
 				}
@@ -357,7 +357,7 @@ func TestDelegationRecalled(t *testing.T) {
 }
 
 func openFHOp(access uint32) args {
-	return op(OpOpen, uint32(0), access, uint32(0), uint64(0), "q", uint32(openNoCreate), uint32(claimFH))
+	return op(OpOpen, uint32(0), access, uint32(0), uint64(0), "q", uint32(OpenNoCreate), uint32(ClaimFH))
 }
 
 // TestReturnedInTime: who wants a file that is returned at once hears nothing of it.
@@ -405,18 +405,18 @@ func TestWantedDelegations(t *testing.T) {
 		kind, why    uint32
 	}{
 		{0, state.Read, true, delegRead, 0},
-		{0, state.Write, true, delegNone, 0},
+		{0, state.Write, true, DelegNone, 0},
 		{wantAny, state.Write, true, delegWrite, 0},
 		{0, state.Both, true, delegWrite, 0},
-		{0, state.Read, false, delegNone, 0},
+		{0, state.Read, false, DelegNone, 0},
 		{wantRead, state.Read, true, delegRead, 0},
-		{wantRead, state.Both, true, delegNoneExt, 2},
+		{wantRead, state.Both, true, DelegNoneExt, 2},
 		{wantWrite, state.Read, true, delegWrite, 0},
 		{wantAny, state.Read, true, delegRead, 0},
 		{wantAny | wantWhenAvail, state.Read, true, delegRead, 0},
-		{wantAny, state.Read, false, delegNoneExt, 2},
-		{wantNoDeleg, state.Read, true, delegNoneExt, whyNotWanted},
-		{wantCancel, state.Read, true, delegNoneExt, whyWantCancelled},
+		{wantAny, state.Read, false, DelegNoneExt, 2},
+		{WantNoDeleg, state.Read, true, DelegNoneExt, whyNotWanted},
+		{wantCancel, state.Read, true, DelegNoneExt, whyWantCancelled},
 	} {
 		r := newRig(t)
 		fh := r.session(2, "maker").file("f")
@@ -432,7 +432,7 @@ func TestWantedDelegations(t *testing.T) {
 		p.end()
 		q := x.openFH(fh, c.access, "o").ok(OpOpen)
 		q.opened()
-		if (c.kind == delegRead || c.kind == delegWrite) && q.delegKind != delegNone {
+		if (c.kind == delegRead || c.kind == delegWrite) && q.delegKind != DelegNone {
 			t.Errorf("a second delegation of the same file, %d", q.delegKind)
 		}
 	}

@@ -59,7 +59,7 @@ func describe(op uint32, d *xdr.Decoder) (args string, known bool) {
 		d.Skip(2 * 4)
 		return fmt.Sprintf("slot=%d seq=%d", slot, seq), true
 	case OpPutFH:
-		return fmt.Sprintf("fh=%#08x", nfs.HandleSum(d.Opaque(fhMax))), true
+		return fmt.Sprintf("fh=%#08x", nfs.HandleSum(d.Opaque(FHMax))), true
 	case OpPutRootFH, OpPutPubFH, OpGetFH, OpSaveFH, OpRestoreFH, OpLookupP, OpReadLink:
 		return "", true
 	case OpAccess:
@@ -72,7 +72,7 @@ func describe(op uint32, d *xdr.Decoder) (args string, known bool) {
 		from := d.Opaque(nameMax)
 		return fmt.Sprintf("from=%q to=%q", from, d.Opaque(nameMax)), true
 	case OpGetAttr:
-		decodeBitmap(d)
+		DecodeBitmap(d)
 		return "", true
 	case OpRead, OpReadPlus:
 		d.Skip(resStateid)
@@ -87,9 +87,9 @@ func describe(op uint32, d *xdr.Decoder) (args string, known bool) {
 		return fmt.Sprintf("offset=%d count=%d", off, d.Uint32()), true
 	case OpReadDir:
 		cookie := d.Uint64()
-		d.Skip(verifierLen + 4)
+		d.Skip(VerifierLen + 4)
 		count := d.Uint32()
-		decodeBitmap(d)
+		DecodeBitmap(d)
 		return fmt.Sprintf("cookie=%d count=%d", cookie, count), true
 	case OpClose:
 		d.Skip(4 + resStateid)

@@ -36,7 +36,7 @@ const listEnd = 4 + 4
 type listing struct {
 	k       *compound
 	dir     object
-	want    bitmap
+	want    Bitmap
 	start   int // of READDIR4resok in the reply
 	limit   int // of READDIR4resok, less its end
 	entries int
@@ -51,7 +51,7 @@ func readDir(k *compound) nfs.Status {
 	verf := decodeVerifier(d)
 	d.Uint32()
 	maxCount := d.Uint32()
-	want, _ := decodeBitmap(d)
+	want, _ := DecodeBitmap(d)
 	switch {
 	case k.bad():
 		return nfs.ErrBadXDR
@@ -97,7 +97,7 @@ func (l *listing) put(name string, cookie uint64, what func() (subject, nfs.Stat
 	if st == nfs.ErrNoEnt || st == nfs.ErrStale {
 		return true // it has gone meanwhile
 	}
-	if st == nfs.ErrJukebox || st != nfs.OK && !l.want.has(attrRdattrError) {
+	if st == nfs.ErrJukebox || st != nfs.OK && !l.want.Has(AttrRdattrError) {
 		l.fault = st
 		return false
 	}
@@ -105,7 +105,8 @@ func (l *listing) put(name string, cookie uint64, what func() (subject, nfs.Stat
 	e.Bool(true)
 	e.Uint64(cookie)
 	e.String(name)
-	l.k.encodeAttrs(e, l.want, &s, st)
+	s.k, s.fault = l.k, st
+	encodeAttrs(e, l.want, &s)
 	if len(e.B)-l.start > l.limit {
 		e.Truncate(at)
 		l.full = true
@@ -141,10 +142,10 @@ func (l *listing) mounted(c *node) (subject, nfs.Status) {
 }
 
 // cheap are the attributes that are known of an entry without looking at it.
-var cheap = bits4(attrRdattrError, attrFileID, attrMountedOn, attrFSID, attrSupported, attrLeaseTime)
+var cheap = BitmapOf(AttrRdattrError, AttrFileID, AttrMountedOn, AttrFSID, AttrSupported, AttrLeaseTime)
 
 // store lists a directory of an export.
-func (l *listing) store(cookie uint64, verf [verifierLen]byte) ([verifierLen]byte, bool, error) {
+func (l *listing) store(cookie uint64, verf [VerifierLen]byte) ([VerifierLen]byte, bool, error) {
 	k, x := l.k, l.dir.x
 	plus := !l.want.without(cheap).empty()
 	over := l.k.s.tree().byExport[x.ID]
@@ -181,7 +182,7 @@ func (l *listing) entry(ent *blockstore.DirEntry, plus bool) (s subject, st nfs.
 	}
 	s.h = *ent.Handle
 	want := l.want
-	want.clear(attrMountedOn) // it is not the root
+	want.clear(AttrMountedOn) // it is not the root
 	return s, l.k.of(&s, ent.Attr, want)
 }
 

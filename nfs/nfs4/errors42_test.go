@@ -21,7 +21,7 @@ type op42 struct {
 var ops42 = []op42{
 	{"SEEK", OpSeek, false, func(_, id state.Stateid) args { return op(OpSeek, id, uint64(0), 0) }},
 	{"READ_PLUS", OpReadPlus, false, func(_, id state.Stateid) args { return op(OpReadPlus, id, uint64(0), 10) }},
-	{"IO_ADVISE", OpIOAdvise, false, func(_, id state.Stateid) args { return op(OpIOAdvise, id, uint64(0), uint64(10), bits4(2)) }},
+	{"IO_ADVISE", OpIOAdvise, false, func(_, id state.Stateid) args { return op(OpIOAdvise, id, uint64(0), uint64(10), BitmapOf(2)) }},
 	{"ALLOCATE", OpAllocate, true, func(_, id state.Stateid) args { return op(OpAllocate, id, uint64(0), uint64(10)) }},
 	{"DEALLOCATE", OpDeallocate, true, func(_, id state.Stateid) args { return op(OpDeallocate, id, uint64(0), uint64(10)) }},
 	{"COPY", OpCopy, true, func(saved, id state.Stateid) args {
@@ -46,7 +46,7 @@ func TestErrors42(t *testing.T) {
 	}
 	made := func(typ int, name string, rest ...any) []byte {
 		t.Helper()
-		x.do(op(OpPutFH, dir), op(OpCreate, append(append([]any{typ}, rest...), name, attrs(bitmap{}))...)).ok(OpPutFH).ok(OpCreate)
+		x.do(op(OpPutFH, dir), op(OpCreate, append(append([]any{typ}, rest...), name, attrs(Bitmap{}))...)).ok(OpPutFH).ok(OpCreate)
 		return x.handle("one", name)
 	}
 	link, fifo := made(5, "link", "file"), made(7, "fifo")
@@ -103,7 +103,7 @@ func TestErrors42(t *testing.T) {
 		op(OpCopy, state.Current, state.Current, uint64(0), uint64(0), uint64(2), true, true, uint32(0)), op(OpSeek, state.Current, uint64(0), 0))
 	p.ok(OpPutFH).ok(OpOpen).opened()
 	p.ok(OpSaveFH).ok(OpPutFH).ok(OpOpen).opened()
-	p.ok(OpCopy).Skip(4 + 8 + 4 + verifierLen + 4 + 4)
+	p.ok(OpCopy).Skip(4 + 8 + 4 + VerifierLen + 4 + 4)
 	p.ok(OpSeek)
 	// Whoever may not.
 	r.uid = 1000
@@ -147,7 +147,7 @@ func TestCutOff(t *testing.T) {
 	dir := x.handle("one")
 	fh, id := x.make(dir, "file")
 	x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), 0, "some data"), op(OpSetXattr, 0, "name", "value")).ok(OpPutFH).ok(OpWrite)
-	before := x.attr(fh, attrChange).Uint64()
+	before := x.attr(fh, AttrChange).Uint64()
 	list := []op42{
 		{"GETXATTR", OpGetXattr, false, func(_, _ state.Stateid) args { return op(OpGetXattr, "name") }},
 		{"SETXATTR", OpSetXattr, true, func(_, _ state.Stateid) args { return op(OpSetXattr, 0, "name", "other value") }},
@@ -165,7 +165,7 @@ func TestCutOff(t *testing.T) {
 			}
 		}
 	}
-	if after := x.attr(fh, attrChange).Uint64(); after != before {
+	if after := x.attr(fh, AttrChange).Uint64(); after != before {
 		t.Error("the file was changed")
 	}
 }

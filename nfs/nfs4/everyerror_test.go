@@ -44,7 +44,7 @@ func newWorld(t testing.TB) *world {
 	x.do(op(OpPutFH, dir), op(OpRemove, "gone")).ok(OpPutFH).ok(OpRemove)
 	x.do(op(OpPutFH, w.fhs["file"]), op(OpWrite, w.ids["open"], uint64(0), uint32(0), "some data"), op(OpSetXattr, uint32(0), "name", "value")).ok(OpPutFH).ok(OpWrite)
 	for kind, how := range map[string]args{"link": part(uint32(5), "file"), "fifo": part(uint32(7)), "sub": part(uint32(2))} {
-		x.do(op(OpPutFH, dir), op(OpCreate, how, kind, attrs(bitmap{}))).ok(OpPutFH).ok(OpCreate)
+		x.do(op(OpPutFH, dir), op(OpCreate, how, kind, attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 		w.fhs[kind] = x.handle("one", kind)
 	}
 	sub := w.fhs["sub"]
@@ -65,8 +65,8 @@ func newWorld(t testing.TB) *world {
 		return id
 	}
 	w.ids["reads"], w.ids["writes"] = only(1, "reader"), only(2, "writer")
-	locked := x.do(op(OpPutFH, w.fhs["file"]), op(OpLock, lockWrite, false, uint64(100), uint64(1), true, uint32(0), w.ids["open"], uint32(0), uint64(0), "locker")).ok(OpPutFH).ok(OpLock)
-	w.ids["lock"] = decodeStateid(locked.Decoder)
+	locked := x.do(op(OpPutFH, w.fhs["file"]), op(OpLock, LockWrite, false, uint64(100), uint64(1), true, uint32(0), w.ids["open"], uint32(0), uint64(0), "locker")).ok(OpPutFH).ok(OpLock)
+	w.ids["lock"] = DecodeStateid(locked.Decoder)
 	w.y = w.session(2, "two")
 	_, w.ids["of another client"] = w.y.make(dir, "other")
 	return w
@@ -91,22 +91,22 @@ var subjects = []subject4{
 	{OpAccess, "file", "", "", "", func(given) args { return op(OpAccess, uint32(63)) }},
 	{OpClose, "file", "", "open", "", func(g given) args { return op(OpClose, uint32(0), g.id) }},
 	{OpCommit, "file", "", "", "", func(given) args { return op(OpCommit, uint64(0), uint32(0)) }},
-	{OpCreate, "dir", "", "", "new", func(g given) args { return op(OpCreate, uint32(2), g.name, attrs(bits4(attrMode), uint32(0o755))) }},
+	{OpCreate, "dir", "", "", "new", func(g given) args { return op(OpCreate, uint32(2), g.name, attrs(BitmapOf(AttrMode), uint32(0o755))) }},
 	{OpDelegPurge, "", "", "", "", func(given) args { return op(OpDelegPurge, uint64(1)) }},
 	{OpDelegReturn, "file", "", "open", "", func(g given) args { return op(OpDelegReturn, g.id) }},
-	{OpGetAttr, "file", "", "", "", func(given) args { return op(OpGetAttr, supported42.without(writeOnly)) }},
+	{OpGetAttr, "file", "", "", "", func(given) args { return op(OpGetAttr, supportedBy[2].without(writeOnly)) }},
 	{OpGetFH, "file", "", "", "", func(given) args { return op(OpGetFH) }},
 	{OpLink, "dir", "file", "", "new", func(g given) args { return op(OpLink, g.name) }},
 	{OpLock, "file", "", "open", "", func(g given) args {
-		return op(OpLock, lockWrite, false, uint64(1), uint64(2), true, uint32(0), g.id, uint32(0), uint64(0), "o")
+		return op(OpLock, LockWrite, false, uint64(1), uint64(2), true, uint32(0), g.id, uint32(0), uint64(0), "o")
 	}},
-	{OpLockT, "file", "", "", "", func(given) args { return op(OpLockT, lockWrite, uint64(1), uint64(2), uint64(0), "o") }},
-	{OpLockU, "file", "", "lock", "", func(g given) args { return op(OpLockU, lockWrite, uint32(0), g.id, uint64(1), uint64(2)) }},
+	{OpLockT, "file", "", "", "", func(given) args { return op(OpLockT, LockWrite, uint64(1), uint64(2), uint64(0), "o") }},
+	{OpLockU, "file", "", "lock", "", func(g given) args { return op(OpLockU, LockWrite, uint32(0), g.id, uint64(1), uint64(2)) }},
 	{OpLookup, "dir", "", "", "file", func(g given) args { return op(OpLookup, g.name) }},
 	{OpLookupP, "sub", "", "", "", func(given) args { return op(OpLookupP) }},
-	{OpNVerify, "file", "", "", "", func(given) args { return op(OpNVerify, attrs(bits4(attrSize), uint64(7))) }},
+	{OpNVerify, "file", "", "", "", func(given) args { return op(OpNVerify, attrs(BitmapOf(AttrSize), uint64(7))) }},
 	{OpOpen, "dir", "", "", "new", func(g given) args {
-		return openCreateOp(3, "o", g.name, createUnchecked, attrs(bits4(attrMode), uint32(0o644)))
+		return openCreateOp(3, "o", g.name, CreateUnchecked, attrs(BitmapOf(AttrMode), uint32(0o644)))
 	}},
 	{OpOpenAttr, "file", "", "", "", func(given) args { return op(OpOpenAttr, false) }},
 	{OpOpenConfirm, "file", "", "", "", func(given) args { return op(OpOpenConfirm, state.Anonymous, uint32(0)) }},
@@ -116,7 +116,7 @@ var subjects = []subject4{
 	{OpPutRootFH, "", "", "", "", func(given) args { return op(OpPutRootFH) }},
 	{OpRead, "file", "", "open", "", func(g given) args { return op(OpRead, g.id, uint64(0), uint32(9)) }},
 	{OpReadDir, "dir", "", "", "", func(given) args {
-		return op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), bits4(attrFileID, attrMode, attrFilesFree))
+		return op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrFileID, AttrMode, AttrFilesFree))
 	}},
 	{OpReadLink, "link", "", "", "", func(given) args { return op(OpReadLink) }},
 	{OpRemove, "dir", "", "", "fifo", func(g given) args { return op(OpRemove, g.name) }},
@@ -126,19 +126,19 @@ var subjects = []subject4{
 	{OpSaveFH, "dir", "", "", "", func(given) args { return op(OpSaveFH) }},
 	{OpSecInfo, "dir", "", "", "file", func(g given) args { return op(OpSecInfo, g.name) }},
 	{OpSetAttr, "file", "", "open", "", func(g given) args {
-		return op(OpSetAttr, g.id, attrs(bits4(attrSize, attrMode), uint64(5), uint32(0o640)))
+		return op(OpSetAttr, g.id, attrs(BitmapOf(AttrSize, AttrMode), uint64(5), uint32(0o640)))
 	}},
 	{OpSetClientID, "", "", "", "", func(given) args { return op(OpSetClientID) }},
 	{OpSetClientIDConfirm, "", "", "", "", func(given) args { return op(OpSetClientIDConfirm, uint64(1), [8]byte{}) }},
-	{OpVerify, "file", "", "", "", func(given) args { return op(OpVerify, attrs(bits4(attrSize), uint64(9))) }},
+	{OpVerify, "file", "", "", "", func(given) args { return op(OpVerify, attrs(BitmapOf(AttrSize), uint64(9))) }},
 	{OpWrite, "file", "", "open", "", func(g given) args { return op(OpWrite, g.id, uint64(0), uint32(0), "data") }},
 	{OpReleaseLockOwner, "", "", "", "", func(given) args { return op(OpReleaseLockOwner, uint64(0), "o") }},
 	{OpBackchannelCtl, "", "", "", "", func(given) args { return op(OpBackchannelCtl, uint32(1), uint32(1), uint32(0)) }},
 	{OpFreeStateID, "", "", "lock", "", func(g given) args { return op(OpFreeStateID, g.id) }},
 	{OpGetDirDelegation, "dir", "", "", "", func(given) args {
-		return op(OpGetDirDelegation, false, bitmap{}, uint64(0), uint32(0), uint64(0), uint32(0), bitmap{}, bitmap{})
+		return op(OpGetDirDelegation, false, Bitmap{}, uint64(0), uint32(0), uint64(0), uint32(0), Bitmap{}, Bitmap{})
 	}},
-	{OpGetDeviceInfo, "", "", "", "", func(given) args { return op(OpGetDeviceInfo, state.SessionID{}, uint32(1), uint32(0), bitmap{}) }},
+	{OpGetDeviceInfo, "", "", "", "", func(given) args { return op(OpGetDeviceInfo, state.SessionID{}, uint32(1), uint32(0), Bitmap{}) }},
 	{OpGetDeviceList, "dir", "", "", "", func(given) args { return op(OpGetDeviceList, uint32(1), uint32(1), uint64(0), [8]byte{}) }},
 	{OpLayoutCommit, "file", "", "", "", func(given) args {
 		return op(OpLayoutCommit, uint64(0), uint64(1), false, state.Anonymous, false, false, uint32(1), "")
@@ -150,7 +150,7 @@ var subjects = []subject4{
 	{OpSecInfoNoName, "sub", "", "", "", func(given) args { return op(OpSecInfoNoName, uint32(1)) }},
 	{OpSetSSV, "", "", "", "", func(given) args { return op(OpSetSSV, "a", "b") }},
 	{OpTestStateID, "", "", "open", "", func(g given) args { return op(OpTestStateID, uint32(1), g.id) }},
-	{OpWantDelegation, "file", "", "", "", func(given) args { return op(OpWantDelegation, uint32(wantRead), uint32(claimFH)) }},
+	{OpWantDelegation, "file", "", "", "", func(given) args { return op(OpWantDelegation, uint32(wantRead), uint32(ClaimFH)) }},
 	{OpReclaimComplete, "", "", "", "", func(given) args { return op(OpReclaimComplete, false) }},
 	{OpAllocate, "file", "", "open", "", func(g given) args { return op(OpAllocate, g.id, uint64(0), uint64(10)) }},
 	{OpCopy, "file", "other", "open", "", func(g given) args {
@@ -158,7 +158,7 @@ var subjects = []subject4{
 	}},
 	{OpCopyNotify, "file", "", "open", "", func(g given) args { return op(OpCopyNotify, g.id, uint32(1), "there") }},
 	{OpDeallocate, "file", "", "open", "", func(g given) args { return op(OpDeallocate, g.id, uint64(0), uint64(10)) }},
-	{OpIOAdvise, "file", "", "open", "", func(g given) args { return op(OpIOAdvise, g.id, uint64(0), uint64(10), bits4(2)) }},
+	{OpIOAdvise, "file", "", "open", "", func(g given) args { return op(OpIOAdvise, g.id, uint64(0), uint64(10), BitmapOf(2)) }},
 	{OpLayoutError, "file", "", "", "", func(given) args { return op(OpLayoutError, uint64(0), uint64(1), state.Anonymous, uint32(0)) }},
 	{OpLayoutStats, "file", "", "", "", func(given) args { return op(OpLayoutStats) }},
 	{OpOffloadCancel, "file", "", "open", "", func(g given) args { return op(OpOffloadCancel, g.id) }},

@@ -31,7 +31,7 @@ func (k *compound) extents() (blockstore.Extents, nfs.Status) {
 // seek is SEEK (RFC 7862 section 15.11).
 func seek(k *compound) nfs.Status {
 	d := &k.c.Args
-	id := k.stateid(decodeStateid(d))
+	id := k.stateid(DecodeStateid(d))
 	off, what := d.Uint64(), d.Uint32()
 	if k.bad() {
 		return nfs.ErrBadXDR
@@ -71,7 +71,7 @@ func deallocate(k *compound) nfs.Status { return k.reserve(blockstore.Extents.De
 
 func (k *compound) reserve(do func(x blockstore.Extents, c *blockstore.Cred, h blockstore.Handle, off, n uint64) error) nfs.Status {
 	d := &k.c.Args
-	id := k.stateid(decodeStateid(d))
+	id := k.stateid(DecodeStateid(d))
 	off, n := d.Uint64(), d.Uint64()
 	if k.bad() {
 		return nfs.ErrBadXDR
@@ -99,7 +99,7 @@ type transfer struct {
 
 func (k *compound) decodeTransfer() (t transfer) {
 	d := &k.c.Args
-	t.source, t.target = decodeStateid(d), decodeStateid(d)
+	t.source, t.target = DecodeStateid(d), DecodeStateid(d)
 	if t.source == state.Current {
 		t.source = k.savedID
 	}

@@ -34,16 +34,16 @@ func TestExtents(t *testing.T) {
 		}
 		p.end()
 	}
-	x.do(put, op(OpSetAttr, id, attrs(bits4(attrSize), uint64(size+1<<20)))).ok(OpPutFH).ok(OpSetAttr)
+	x.do(put, op(OpSetAttr, id, attrs(BitmapOf(AttrSize), uint64(size+1<<20)))).ok(OpPutFH).ok(OpSetAttr)
 	p := x.do(put, seek(size+5, contentData)).ok(OpPutFH).ok(OpSeek)
 	if eof, at := p.Bool(), p.Uint64(); !eof || at != size+1<<20 {
 		t.Errorf("data behind all data: %d, %v", at, eof)
 	}
-	x.do(put, op(OpSetAttr, id, attrs(bits4(attrSize), uint64(size)))).ok(OpPutFH).ok(OpSetAttr)
+	x.do(put, op(OpSetAttr, id, attrs(BitmapOf(AttrSize), uint64(size)))).ok(OpPutFH).ok(OpSetAttr)
 	x.do(put, seek(size, contentData)).ok(OpPutFH).fails(OpSeek, nfs.ErrNXIO)
 	x.do(put, seek(0, 2)).ok(OpPutFH).fails(OpSeek, nfs.ErrUnionNotSupp)
 	x.do(op(OpPutFH, dir), seek(0, 0)).ok(OpPutFH).fails(OpSeek, nfs.ErrIsDir)
-	used := func(fh []byte) uint64 { return x.attr(fh, attrSpaceUsed).Uint64() }
+	used := func(fh []byte) uint64 { return x.attr(fh, AttrSpaceUsed).Uint64() }
 	before := used(fh)
 	x.do(put, op(OpAllocate, id, uint64(0), uint64(1<<18))).ok(OpPutFH).ok(OpAllocate).end()
 	if n := used(fh); n < before+1<<18 {
@@ -93,7 +93,7 @@ func TestExtents(t *testing.T) {
 	if p.Uint32(); p.Uint64() != 120 {
 		t.Error("not all was copied")
 	}
-	p.Skip(4 + verifierLen + 4)
+	p.Skip(4 + VerifierLen + 4)
 	if !p.Bool() {
 		t.Error("the copy is not synchronous")
 	}
@@ -130,7 +130,7 @@ func TestExtents(t *testing.T) {
 	}
 	// A share reservation counts for those without a stateid.
 	y := r.session(2, "two")
-	y.do(op(OpPutFH, dir), openCreateOp(state.Read, "makes", "reserved", createUnchecked, attrs(bitmap{}))).ok(OpPutFH).ok(OpOpen)
+	y.do(op(OpPutFH, dir), openCreateOp(state.Read, "makes", "reserved", CreateUnchecked, attrs(Bitmap{}))).ok(OpPutFH).ok(OpOpen)
 	y.do(op(OpPutFH, dir), openOp(state.Read, state.Both, "denies", "reserved")).ok(OpPutFH).fails(OpOpen, nfs.ErrShareDenied)
 	y.do(op(OpPutFH, dir), openOp(state.Read, state.Write, "denies", "reserved")).ok(OpPutFH).ok(OpOpen)
 	reserved := op(OpPutFH, x.handle("one", "reserved"))

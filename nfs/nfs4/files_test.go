@@ -18,7 +18,7 @@ import (
 )
 
 // list reads a whole directory by READDIRs of at most n bytes.
-func (x *sess) list(dir []byte, n uint32, want bitmap) (names []string, rounds int) {
+func (x *sess) list(dir []byte, n uint32, want Bitmap) (names []string, rounds int) {
 	x.r.t.Helper()
 	var cookie uint64
 	for {
@@ -30,7 +30,7 @@ func (x *sess) list(dir []byte, n uint32, want bitmap) (names []string, rounds i
 				x.r.t.Errorf("cookie %d", cookie)
 			}
 			names = append(names, p.String(nameMax))
-			decodeBitmap(p.Decoder)
+			DecodeBitmap(p.Decoder)
 			p.Opaque(fattrMax)
 		}
 		eof := p.Bool()
@@ -51,9 +51,9 @@ func (x *sess) list(dir []byte, n uint32, want bitmap) (names []string, rounds i
 // attr reads one attribute of a handle.
 func (x *sess) attr(fh []byte, n int) *xdr.Decoder {
 	x.r.t.Helper()
-	p := x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(n))).ok(OpPutFH).ok(OpGetAttr)
-	if got, _ := decodeBitmap(p.Decoder); got != bits4(n) {
-		x.r.t.Fatalf("attribute %d: bitmap %x", n, got)
+	p := x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(n))).ok(OpPutFH).ok(OpGetAttr)
+	if got, _ := DecodeBitmap(p.Decoder); got != BitmapOf(n) {
+		x.r.t.Fatalf("attribute %d: Bitmap %x", n, got)
 	}
 	d := xdr.NewDecoder(p.Opaque(fattrMax))
 	p.end()
@@ -87,7 +87,7 @@ func TestPseudo(t *testing.T) {
 			continue
 		}
 		if st == nfs.OK {
-			if names, _ := x.list(fh, 4096, bits4(attrRdattrError, attrFSID, attrMountedOn)); strings.Join(names, " ") != c.names {
+			if names, _ := x.list(fh, 4096, BitmapOf(AttrRdattrError, AttrFSID, AttrMountedOn)); strings.Join(names, " ") != c.names {
 				t.Errorf("%s at %q: %q", c.peer, c.path, names)
 			}
 		}
@@ -97,7 +97,7 @@ func TestPseudo(t *testing.T) {
 	// Up again, out of the exports.
 	for _, c := range []struct{ from, to []byte }{{deep, root}, {two, deep}, {one, root}, {nested, one}} {
 		p := x.do(op(OpPutFH, c.from), op(OpLookupP), op(OpGetFH)).ok(OpPutFH).ok(OpLookupP).ok(OpGetFH)
-		if got := p.Opaque(fhMax); !bytes.Equal(got, c.to) {
+		if got := p.Opaque(FHMax); !bytes.Equal(got, c.to) {
 			t.Errorf("above %x is %x, not %x", c.from, got, c.to)
 		}
 	}
@@ -105,26 +105,26 @@ func TestPseudo(t *testing.T) {
 	// Every file system has its own fsid, and its roots tell on what they are mounted.
 	seen := make(map[[2]uint64]bool)
 	for _, fh := range [][]byte{root, one, two, nested} {
-		d := x.attr(fh, attrFSID)
+		d := x.attr(fh, AttrFSID)
 		id := [2]uint64{d.Uint64(), d.Uint64()}
 		if seen[id] {
 			t.Errorf("fsid %v twice", id)
 		}
 		seen[id] = true
 	}
-	if a, b := x.attr(one, attrMountedOn).Uint64(), x.attr(one, attrFileID).Uint64(); a == b || a == 0 {
+	if a, b := x.attr(one, AttrMountedOn).Uint64(), x.attr(one, AttrFileID).Uint64(); a == b || a == 0 {
 		t.Errorf("mounted on %d, is %d", a, b)
 	}
-	if a, b := x.attr(deep, attrMountedOn).Uint64(), x.attr(deep, attrFileID).Uint64(); a != b {
+	if a, b := x.attr(deep, AttrMountedOn).Uint64(), x.attr(deep, AttrFileID).Uint64(); a != b {
 		t.Errorf("a pseudo directory is mounted on %d, is %d", a, b)
 	}
 	// Nothing can be changed there.
-	attr := attrs(bits4(attrMode), uint32(0o755))
+	attr := attrs(BitmapOf(AttrMode), uint32(0o755))
 	x.do(op(OpPutFH, root), op(OpCreate, uint32(2), "d", attr)).ok(OpPutFH).fails(OpCreate, nfs.ErrROFS)
 	x.do(op(OpPutFH, root), op(OpRemove, "one")).ok(OpPutFH).fails(OpRemove, nfs.ErrROFS)
 	x.do(op(OpPutFH, root), openOp(1, 0, "o", "one")).ok(OpPutFH).fails(OpOpen, nfs.ErrIsDir)
 	x.do(op(OpPutFH, root), openOp(1, 0, "o", "none")).ok(OpPutFH).fails(OpOpen, nfs.ErrNoEnt)
-	x.do(op(OpPutFH, root), openCreateOp(2, "o", "new", createUnchecked, attrs(bitmap{}))).ok(OpPutFH).fails(OpOpen, nfs.ErrROFS)
+	x.do(op(OpPutFH, root), openCreateOp(2, "o", "new", CreateUnchecked, attrs(Bitmap{}))).ok(OpPutFH).fails(OpOpen, nfs.ErrROFS)
 	x.do(op(OpPutFH, root), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrIsDir)
 	x.do(op(OpPutFH, root), op(OpSetAttr, state.Anonymous, attr)).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrROFS, 4)
 	x.do(op(OpPutFH, root), op(OpSaveFH), op(OpPutFH, one), op(OpRename, "deep", "x")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpRename, nfs.ErrXDev)
@@ -134,14 +134,14 @@ func TestPseudo(t *testing.T) {
 	}
 	x.do(op(OpPutFH, two)).fails(OpPutFH, nfs.ErrStale)
 	x.do(op(OpPutFH, deep)).fails(OpPutFH, nfs.ErrStale)
-	if names, _ := x.list(x.handle(), 4096, bits4(attrFileID)); strings.Join(names, " ") != "one" {
+	if names, _ := x.list(x.handle(), 4096, BitmapOf(AttrFileID)); strings.Join(names, " ") != "one" {
 		t.Errorf("left: %q", names)
 	}
 	// A table with nothing in it still has a root.
 	if err := r.table.Replace(nil); err != nil {
 		t.Fatal(err)
 	}
-	if names, _ := x.list(x.handle(), 4096, bits4(attrFileID)); len(names) != 0 {
+	if names, _ := x.list(x.handle(), 4096, BitmapOf(AttrFileID)); len(names) != 0 {
 		t.Errorf("left: %q", names)
 	}
 }
@@ -170,7 +170,7 @@ func TestRootExport(t *testing.T) {
 	}
 	x := r.session(2, "one")
 	x.make(x.handle(), "file")
-	x.do(op(OpPutRootFH), op(OpCreate, uint32(2), "deep", attrs(bitmap{}))).ok(OpPutRootFH).ok(OpCreate)
+	x.do(op(OpPutRootFH), op(OpCreate, uint32(2), "deep", attrs(Bitmap{}))).ok(OpPutRootFH).ok(OpCreate)
 	x.handle("deep")
 	if st := func() nfs.Status { _, st := x.tryHandle("deep", "two"); return st }(); st != nfs.ErrNoEnt {
 		t.Errorf("a real directory hides the way to an export: %v", st)
@@ -178,7 +178,7 @@ func TestRootExport(t *testing.T) {
 	x.do(op(OpPutRootFH), op(OpRemove, "deep")).ok(OpPutRootFH).ok(OpRemove)
 	two := x.handle("deep", "two")
 	p := x.do(op(OpPutFH, two), op(OpLookupP), op(OpLookupP), op(OpGetFH)).ok(OpPutFH).ok(OpLookupP).ok(OpLookupP).ok(OpGetFH)
-	if got := p.Opaque(fhMax); !bytes.Equal(got, x.handle()) {
+	if got := p.Opaque(FHMax); !bytes.Equal(got, x.handle()) {
 		t.Errorf("above is %x", got)
 	}
 }
@@ -192,28 +192,28 @@ func TestAttributes(t *testing.T) {
 		x := r.session(minor, fmt.Sprint("v", minor))
 		dir := x.handle("one")
 		fh, _ := x.make(dir, fmt.Sprint("file", minor))
-		all, _ := decodeBitmap(x.attr(fh, attrSupported))
-		if want := map[uint32]bitmap{1: supported41, 2: supported42}[minor]; all != want {
+		all, _ := DecodeBitmap(x.attr(fh, AttrSupported))
+		if want := supportedBy[minor]; all != want {
 			t.Errorf("minor version %d: %x", minor, all)
 		}
 		for i, o := range [][]byte{x.handle(), dir, fh} {
 			all := all
 			if i == 0 {
 				all = all.without(ofQuota) // the pseudo file system has none of these
-				all.clear(attrACL)
-				all.clear(attrCloneBlock)
+				all.clear(AttrACL)
+				all.clear(AttrCloneBlock)
 			}
-			p := x.do(op(OpPutFH, o), op(OpGetAttr, bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1], ^uint32(0) &^ writeOnly[2]})).ok(OpPutFH).ok(OpGetAttr)
-			got, _ := decodeBitmap(p.Decoder)
+			p := x.do(op(OpPutFH, o), op(OpGetAttr, Bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1], ^uint32(0) &^ writeOnly[2]})).ok(OpPutFH).ok(OpGetAttr)
+			got, _ := DecodeBitmap(p.Decoder)
 			if got != all.without(writeOnly) {
 				t.Errorf("minor version %d: %x of %x", minor, got, all)
 			}
 			vals := p.Opaque(fattrMax)
 			p.end()
 			total := 0
-			got.each(func(n int) {
-				one := x.do(op(OpPutFH, o), op(OpGetAttr, bits4(n))).ok(OpPutFH).ok(OpGetAttr)
-				decodeBitmap(one.Decoder)
+			got.Each(func(n int) {
+				one := x.do(op(OpPutFH, o), op(OpGetAttr, BitmapOf(n))).ok(OpPutFH).ok(OpGetAttr)
+				DecodeBitmap(one.Decoder)
 				v := one.Opaque(fattrMax)
 				one.end()
 				if len(v) == 0 || !bytes.Equal(vals[total:min(total+len(v), len(vals))], v) {
@@ -226,9 +226,9 @@ func TestAttributes(t *testing.T) {
 			}
 			// They are what VERIFY compares, but for the error of reading them.
 			all = got
-			all.clear(attrRdattrError)
+			all.clear(AttrRdattrError)
 			p = x.do(op(OpPutFH, o), op(OpGetAttr, all)).ok(OpPutFH).ok(OpGetAttr)
-			decodeBitmap(p.Decoder)
+			DecodeBitmap(p.Decoder)
 			vals = bytes.Clone(p.Opaque(fattrMax))
 			x.do(op(OpPutFH, o), op(OpVerify, all, vals)).ok(OpPutFH).ok(OpVerify).end()
 			x.do(op(OpPutFH, o), op(OpNVerify, all, vals)).ok(OpPutFH).fails(OpNVerify, nfs.ErrSame)
@@ -237,12 +237,12 @@ func TestAttributes(t *testing.T) {
 			x.do(op(OpPutFH, o), op(OpVerify, all, vals)).ok(OpPutFH).fails(OpVerify, nfs.ErrNotSame)
 		}
 		for _, c := range []struct {
-			b    bitmap
+			b    Bitmap
 			want nfs.Status
-		}{{bits4(attrTimeModifySet), nfs.ErrInval}, {bits4(attrRdattrError), nfs.ErrInval}, {bits4(14), nfs.ErrAttrNotSupp}} {
+		}{{BitmapOf(AttrTimeModSet), nfs.ErrInval}, {BitmapOf(AttrRdattrError), nfs.ErrInval}, {BitmapOf(14), nfs.ErrAttrNotSupp}} {
 			x.do(op(OpPutFH, fh), op(OpVerify, c.b, "")).ok(OpPutFH).fails(OpVerify, c.want)
 		}
-		x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(attrTimeAccessSet))).ok(OpPutFH).fails(OpGetAttr, nfs.ErrInval)
+		x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrTimeAccSet))).ok(OpPutFH).fails(OpGetAttr, nfs.ErrInval)
 	}
 }
 
@@ -258,47 +258,47 @@ func TestSetAttr(t *testing.T) {
 		want nfs.Status
 	}{
 		{"everything", id, attrs(settable, uint64(100), aclArg(acl.ACE{Mask: aclR, Who: acl.Everyone}), uint32(0o640), "1000", "1001", uint32(1), at, uint32(5), uint32(0)), nfs.OK},
-		{"size by another stateid", state.Anonymous, attrs(bits4(attrSize), uint64(7)), nfs.OK},
-		{"size by a bad one", state.Stateid{Seq: 9, Other: id.Other}, attrs(bits4(attrSize), uint64(7)), nfs.ErrBadStateID},
-		{"mode by a bad one, which does not matter", state.Stateid{Seq: 9, Other: id.Other}, attrs(bits4(attrMode), uint32(0o600)), nfs.OK},
-		{"mode with a type", id, attrs(bits4(attrMode), uint32(0o100644)), nfs.ErrInval},
-		{"no name as owner", id, attrs(bits4(attrOwner), ""), nfs.ErrInval},
-		{"no name as group", id, attrs(bits4(attrOwnerGroup), ""), nfs.ErrInval},
-		{"a name as owner", id, attrs(bits4(attrOwner), "root@localdomain"), nfs.ErrBadOwner},
-		{"an owner that is no number quite", id, attrs(bits4(attrOwner), "007"), nfs.ErrBadOwner},
-		{"an owner beyond 32 bits", id, attrs(bits4(attrOwnerGroup), "4294967296"), nfs.ErrBadOwner},
-		{"what can only be read", id, attrs(bits4(attrFileID), uint64(7)), nfs.ErrInval},
-		{"what is not supported", id, attrs(bits4(14), uint32(0)), nfs.ErrAttrNotSupp},
+		{"size by another stateid", state.Anonymous, attrs(BitmapOf(AttrSize), uint64(7)), nfs.OK},
+		{"size by a bad one", state.Stateid{Seq: 9, Other: id.Other}, attrs(BitmapOf(AttrSize), uint64(7)), nfs.ErrBadStateID},
+		{"mode by a bad one, which does not matter", state.Stateid{Seq: 9, Other: id.Other}, attrs(BitmapOf(AttrMode), uint32(0o600)), nfs.OK},
+		{"mode with a type", id, attrs(BitmapOf(AttrMode), uint32(0o100644)), nfs.ErrInval},
+		{"no name as owner", id, attrs(BitmapOf(AttrOwner), ""), nfs.ErrInval},
+		{"no name as group", id, attrs(BitmapOf(AttrOwnerGroup), ""), nfs.ErrInval},
+		{"a name as owner", id, attrs(BitmapOf(AttrOwner), "root@localdomain"), nfs.ErrBadOwner},
+		{"an owner that is no number quite", id, attrs(BitmapOf(AttrOwner), "007"), nfs.ErrBadOwner},
+		{"an owner beyond 32 bits", id, attrs(BitmapOf(AttrOwnerGroup), "4294967296"), nfs.ErrBadOwner},
+		{"what can only be read", id, attrs(BitmapOf(AttrFileID), uint64(7)), nfs.ErrInval},
+		{"what is not supported", id, attrs(BitmapOf(14), uint32(0)), nfs.ErrAttrNotSupp},
 		{"what nobody knows", id, part(uint32(4), uint32(0), uint32(0), uint32(0), uint32(1), ""), nfs.ErrAttrNotSupp},
-		{"nanoseconds", id, attrs(bits4(attrTimeModifySet), uint32(1), at, uint32(1_000_000_000)), nfs.ErrInval},
-		{"too few values", id, attrs(bits4(attrMode)), nfs.ErrBadXDR},
-		{"too many", id, attrs(bits4(attrMode), uint32(0), uint32(0)), nfs.ErrBadXDR},
-		{"a bitmap without end", id, part(uint32(1<<30), ""), nfs.ErrBadXDR},
-		{"nothing", id, attrs(bitmap{}), nfs.OK},
+		{"nanoseconds", id, attrs(BitmapOf(AttrTimeModSet), uint32(1), at, uint32(1_000_000_000)), nfs.ErrInval},
+		{"too few values", id, attrs(BitmapOf(AttrMode)), nfs.ErrBadXDR},
+		{"too many", id, attrs(BitmapOf(AttrMode), uint32(0), uint32(0)), nfs.ErrBadXDR},
+		{"a Bitmap without end", id, part(uint32(1<<30), ""), nfs.ErrBadXDR},
+		{"nothing", id, attrs(Bitmap{}), nfs.OK},
 	} {
 		p := x.do(op(OpPutFH, fh), op(OpSetAttr, c.id, c.a)).ok(OpPutFH)
 		if st := p.next(OpSetAttr); st != c.want {
 			t.Errorf("%s: %v", c.name, st)
 		}
-		set, _ := decodeBitmap(p.Decoder)
-		if c.want != nfs.OK && set != (bitmap{}) || c.name == "everything" && set != settable {
+		set, _ := DecodeBitmap(p.Decoder)
+		if c.want != nfs.OK && set != (Bitmap{}) || c.name == "everything" && set != settable {
 			t.Errorf("%s: set %x", c.name, set)
 		}
 		p.end()
 	}
-	d := x.attr(fh, attrTimeAccess)
+	d := x.attr(fh, AttrTimeAccess)
 	if s, ns := d.Uint64(), d.Uint32(); s != at || ns != 5 {
 		t.Errorf("time of access %d.%d", s, ns)
 	}
-	if u, g := x.attr(fh, attrOwner).String(100), x.attr(fh, attrOwnerGroup).String(100); u != "1000" || g != "1001" {
+	if u, g := x.attr(fh, AttrOwner).String(100), x.attr(fh, AttrOwnerGroup).String(100); u != "1000" || g != "1001" {
 		t.Errorf("owner %s:%s", u, g)
 	}
-	if n := x.attr(fh, attrSize).Uint64(); n != 7 {
+	if n := x.attr(fh, AttrSize).Uint64(); n != 7 {
 		t.Errorf("size %d", n)
 	}
-	x.do(op(OpPutFH, x.handle("one")), op(OpSetAttr, state.Anonymous, attrs(bits4(attrSize), uint64(7)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
+	x.do(op(OpPutFH, x.handle("one")), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(7)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
 	r.peer = reader
-	x.do(op(OpPutFH, fh), op(OpSetAttr, id, attrs(bits4(attrMode), uint32(0)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrROFS, 4)
+	x.do(op(OpPutFH, fh), op(OpSetAttr, id, attrs(BitmapOf(AttrMode), uint32(0)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrROFS, 4)
 }
 
 func TestReadDir(t *testing.T) {
@@ -311,9 +311,9 @@ func TestReadDir(t *testing.T) {
 		x.make(dir, name)
 		want[name] = true
 	}
-	x.do(op(OpPutFH, dir), op(OpCreate, uint32(2), "nested", attrs(bitmap{}))).ok(OpPutFH).ok(OpCreate)
+	x.do(op(OpPutFH, dir), op(OpCreate, uint32(2), "nested", attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 	want["nested"] = true
-	for _, attr := range []bitmap{{}, bits4(attrFileID, attrMountedOn), bits4(attrACL), supported42.without(writeOnly).without(bits4(attrACL))} {
+	for _, attr := range []Bitmap{{}, BitmapOf(AttrFileID, AttrMountedOn), BitmapOf(AttrACL), supportedBy[2].without(writeOnly).without(BitmapOf(AttrACL))} {
 		for _, n := range []uint32{512, 4096, 1 << 20} {
 			names, rounds := x.list(dir, n, attr)
 			seen := make(map[string]bool)
@@ -329,18 +329,18 @@ func TestReadDir(t *testing.T) {
 		}
 	}
 	ask := func(rest ...any) *reply { return x.do(op(OpPutFH, dir), op(OpReadDir, rest...)).ok(OpPutFH) }
-	ask(uint64(0), [8]byte{}, uint32(0), uint32(20), bitmap{}).fails(OpReadDir, nfs.ErrTooSmall)
-	ask(uint64(1), [8]byte{}, uint32(0), uint32(4096), bitmap{}).fails(OpReadDir, nfs.ErrBadCookie)
-	ask(uint64(1<<40), [8]byte{}, uint32(0), uint32(4096), bitmap{}).fails(OpReadDir, nfs.ErrBadCookie)
-	ask(uint64(0), [8]byte{}, uint32(0), uint32(4096), bits4(attrTimeModifySet)).fails(OpReadDir, nfs.ErrInval)
+	ask(uint64(0), [8]byte{}, uint32(0), uint32(20), Bitmap{}).fails(OpReadDir, nfs.ErrTooSmall)
+	ask(uint64(1), [8]byte{}, uint32(0), uint32(4096), Bitmap{}).fails(OpReadDir, nfs.ErrBadCookie)
+	ask(uint64(1<<40), [8]byte{}, uint32(0), uint32(4096), Bitmap{}).fails(OpReadDir, nfs.ErrBadCookie)
+	ask(uint64(0), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrTimeModSet)).fails(OpReadDir, nfs.ErrInval)
 	// Where another export is mounted, that is what is seen.
-	p := ask(uint64(0), [8]byte{}, uint32(0), uint32(1<<20), bits4(attrFSID)).ok(OpReadDir)
+	p := ask(uint64(0), [8]byte{}, uint32(0), uint32(1<<20), BitmapOf(AttrFSID)).ok(OpReadDir)
 	p.Skip(8)
 	other := 0
 	for p.Bool() {
 		p.Uint64()
 		name := p.String(nameMax)
-		decodeBitmap(p.Decoder)
+		DecodeBitmap(p.Decoder)
 		v := xdr.NewDecoder(p.Opaque(fattrMax))
 		if major := v.Uint64(); (major == 79) != (name == "nested") {
 			t.Errorf("%s is of file system %d", name, major)
@@ -352,7 +352,7 @@ func TestReadDir(t *testing.T) {
 		t.Errorf("%d of the other export", other)
 	}
 	fh, _ := x.make(dir, "file")
-	x.do(op(OpPutFH, fh), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), bitmap{})).ok(OpPutFH).fails(OpReadDir, nfs.ErrNotDir)
+	x.do(op(OpPutFH, fh), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), Bitmap{})).ok(OpPutFH).fails(OpReadDir, nfs.ErrNotDir)
 }
 
 func TestCookies(t *testing.T) {
@@ -368,7 +368,7 @@ func TestNames(t *testing.T) {
 	r := newRig(t)
 	x := r.session(2, "one")
 	dir := x.handle("one")
-	before := func() uint64 { return x.attr(dir, attrChange).Uint64() }
+	before := func() uint64 { return x.attr(dir, AttrChange).Uint64() }
 	check := func(c changeInfo, was uint64) {
 		t.Helper()
 		if !c.atomic || c.before != was || c.after != before() {
@@ -376,20 +376,20 @@ func TestNames(t *testing.T) {
 		}
 	}
 	was := before()
-	p := x.do(op(OpPutFH, dir), op(OpCreate, uint32(2), "d", attrs(bits4(attrMode), uint32(0o700))), op(OpGetFH)).ok(OpPutFH).ok(OpCreate)
+	p := x.do(op(OpPutFH, dir), op(OpCreate, uint32(2), "d", attrs(BitmapOf(AttrMode), uint32(0o700))), op(OpGetFH)).ok(OpPutFH).ok(OpCreate)
 	c := p.change()
-	if set, _ := decodeBitmap(p.Decoder); set != bits4(attrMode) {
+	if set, _ := DecodeBitmap(p.Decoder); set != BitmapOf(AttrMode) {
 		t.Errorf("set %x", set)
 	}
-	d := bytes.Clone(p.ok(OpGetFH).Opaque(fhMax))
+	d := bytes.Clone(p.ok(OpGetFH).Opaque(FHMax))
 	p.end()
 	check(c, was)
 	for _, o := range []args{
-		op(OpCreate, uint32(5), "../target", "link", attrs(bitmap{})),
-		op(OpCreate, uint32(7), "fifo", attrs(bitmap{})),
-		op(OpCreate, uint32(6), "sock", attrs(bitmap{})),
-		op(OpCreate, uint32(4), uint32(1), uint32(3), "null", attrs(bitmap{})),
-		op(OpCreate, uint32(3), uint32(8), uint32(1), "disk", attrs(bitmap{})),
+		op(OpCreate, uint32(5), "../target", "link", attrs(Bitmap{})),
+		op(OpCreate, uint32(7), "fifo", attrs(Bitmap{})),
+		op(OpCreate, uint32(6), "sock", attrs(Bitmap{})),
+		op(OpCreate, uint32(4), uint32(1), uint32(3), "null", attrs(Bitmap{})),
+		op(OpCreate, uint32(3), uint32(8), uint32(1), "disk", attrs(Bitmap{})),
 	} {
 		x.do(op(OpPutFH, d), o).ok(OpPutFH).ok(OpCreate)
 	}
@@ -405,29 +405,29 @@ func TestNames(t *testing.T) {
 		n    uint32
 		want nfs.Status
 	}{
-		{dir, op(OpCreate, uint32(1), "x", attrs(bitmap{})), OpCreate, nfs.ErrBadType},
-		{dir, op(OpCreate, uint32(5), "", "x", attrs(bitmap{})), OpCreate, nfs.ErrInval},
-		{dir, op(OpCreate, uint32(2), "", attrs(bitmap{})), OpCreate, nfs.ErrInval},
-		{dir, op(OpCreate, uint32(2), "..", attrs(bitmap{})), OpCreate, nfs.ErrBadName},
-		{dir, op(OpCreate, uint32(2), "a/b", attrs(bitmap{})), OpCreate, nfs.ErrBadChar},
-		{dir, op(OpCreate, uint32(2), "a\x00b", attrs(bitmap{})), OpCreate, nfs.ErrBadChar},
-		{dir, op(OpCreate, uint32(2), strings.Repeat("x", 256), attrs(bitmap{})), OpCreate, nfs.ErrNameTooLong},
-		{dir, op(OpCreate, uint32(2), "d", attrs(bitmap{})), OpCreate, nfs.ErrExist},
-		{fh, op(OpCreate, uint32(2), "d", attrs(bitmap{})), OpCreate, nfs.ErrNotDir},
+		{dir, op(OpCreate, uint32(1), "x", attrs(Bitmap{})), OpCreate, nfs.ErrBadType},
+		{dir, op(OpCreate, uint32(5), "", "x", attrs(Bitmap{})), OpCreate, nfs.ErrInval},
+		{dir, op(OpCreate, uint32(2), "", attrs(Bitmap{})), OpCreate, nfs.ErrInval},
+		{dir, op(OpCreate, uint32(2), "..", attrs(Bitmap{})), OpCreate, nfs.ErrBadName},
+		{dir, op(OpCreate, uint32(2), "a/b", attrs(Bitmap{})), OpCreate, nfs.ErrBadChar},
+		{dir, op(OpCreate, uint32(2), "a\x00b", attrs(Bitmap{})), OpCreate, nfs.ErrBadChar},
+		{dir, op(OpCreate, uint32(2), strings.Repeat("x", 256), attrs(Bitmap{})), OpCreate, nfs.ErrNameTooLong},
+		{dir, op(OpCreate, uint32(2), "d", attrs(Bitmap{})), OpCreate, nfs.ErrExist},
+		{fh, op(OpCreate, uint32(2), "d", attrs(Bitmap{})), OpCreate, nfs.ErrNotDir},
 		{dir, op(OpLookup, "."), OpLookup, nfs.ErrBadName},
 		{dir, op(OpLookup, ""), OpLookup, nfs.ErrInval},
 		{fh, op(OpLookup, "x"), OpLookup, nfs.ErrNotDir},
 		{link, op(OpLookup, "x"), OpLookup, nfs.ErrSymlink},
 		{fh, op(OpLookupP), OpLookupP, nfs.ErrNotDir},
 		{link, op(OpLookupP), OpLookupP, nfs.ErrSymlink},
-		{link, op(OpCreate, uint32(2), "d", attrs(bitmap{})), OpCreate, nfs.ErrSymlink},
-		{link, op(OpCreate, uint32(5), "to", "l", attrs(bitmap{})), OpCreate, nfs.ErrSymlink},
-		{link, op(OpCreate, uint32(7), "fifo", attrs(bitmap{})), OpCreate, nfs.ErrSymlink},
+		{link, op(OpCreate, uint32(2), "d", attrs(Bitmap{})), OpCreate, nfs.ErrSymlink},
+		{link, op(OpCreate, uint32(5), "to", "l", attrs(Bitmap{})), OpCreate, nfs.ErrSymlink},
+		{link, op(OpCreate, uint32(7), "fifo", attrs(Bitmap{})), OpCreate, nfs.ErrSymlink},
 		{link, op(OpRemove, "x"), OpRemove, nfs.ErrSymlink},
-		{link, op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), bitmap{}), OpReadDir, nfs.ErrSymlink},
+		{link, op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), Bitmap{}), OpReadDir, nfs.ErrSymlink},
 		{link, openOp(1, 0, "o", "x"), OpOpen, nfs.ErrSymlink},
-		{link, openCreateOp(3, "o", "x", createUnchecked, attrs(bitmap{})), OpOpen, nfs.ErrSymlink},
-		{link, openCreateOp(3, "o", "x", createGuarded, attrs(bitmap{})), OpOpen, nfs.ErrSymlink},
+		{link, openCreateOp(3, "o", "x", CreateUnchecked, attrs(Bitmap{})), OpOpen, nfs.ErrSymlink},
+		{link, openCreateOp(3, "o", "x", CreateGuarded, attrs(Bitmap{})), OpOpen, nfs.ErrSymlink},
 		{link, openCreateOp(3, "o", "x", createExclusive, [8]byte{}), OpOpen, nfs.ErrSymlink},
 		{link, op(OpSecInfo, "x"), OpSecInfo, nfs.ErrNotDir},
 		{link, op(OpSecInfoNoName, uint32(1)), OpSecInfoNoName, nfs.ErrNotDir},
@@ -462,10 +462,10 @@ func TestNames(t *testing.T) {
 	}
 	// LINK and RENAME, with two directories.
 	was = before()
-	p = x.do(op(OpPutFH, fh), op(OpSaveFH), op(OpPutFH, dir), op(OpLink, "second"), op(OpRestoreFH), op(OpGetAttr, bits4(attrNumLinks)))
+	p = x.do(op(OpPutFH, fh), op(OpSaveFH), op(OpPutFH, dir), op(OpLink, "second"), op(OpRestoreFH), op(OpGetAttr, BitmapOf(AttrNumLinks)))
 	c = p.ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpLink).change()
 	p.ok(OpRestoreFH).ok(OpGetAttr)
-	decodeBitmap(p.Decoder)
+	DecodeBitmap(p.Decoder)
 	if n := p.Opaque(8); n[3] != 2 {
 		t.Errorf("links: %x", n)
 	}
@@ -490,7 +490,7 @@ func TestNames(t *testing.T) {
 	// Whoever may only read does not change anything.
 	r.peer = reader
 	for n, o := range map[uint32]args{
-		OpRemove: op(OpRemove, "d"), OpCreate: op(OpCreate, uint32(2), "x", attrs(bitmap{})), OpWrite: op(OpWrite, state.Anonymous, uint64(0), uint32(0), ""),
+		OpRemove: op(OpRemove, "d"), OpCreate: op(OpCreate, uint32(2), "x", attrs(Bitmap{})), OpWrite: op(OpWrite, state.Anonymous, uint64(0), uint32(0), ""),
 		OpOpen: openOp(2, 0, "o", "d"),
 	} {
 		want := nfs.ErrROFS
@@ -516,10 +516,10 @@ func TestOpen(t *testing.T) {
 	fh, id := x.make(dir, "file")
 	x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(2), "content")).ok(OpPutFH).ok(OpWrite)
 
-	set := bits4(attrMode)
+	set := BitmapOf(AttrMode)
 	how := attrs(set, uint32(0o600))
 	noClaim := func(access, deny uint32, claim ...any) args {
-		return op(OpOpen, uint32(0), access, deny, uint64(0), "o", uint32(openNoCreate), part(claim...))
+		return op(OpOpen, uint32(0), access, deny, uint64(0), "o", uint32(OpenNoCreate), part(claim...))
 	}
 	for _, c := range []struct {
 		name string
@@ -533,20 +533,20 @@ func TestOpen(t *testing.T) {
 		{"a delegation that is not had", openOp(0x101, 0, "o", "file"), nfs.OK},
 		{"none wanted", openOp(0x401, 0, "o", "file"), nfs.OK},
 		{"wants nobody knows", openOp(0x601, 0, "o", "file"), nfs.ErrInval},
-		{"guarded, there", openCreateOp(1, "o", "file", createGuarded, how), nfs.ErrExist},
-		{"guarded, new", openCreateOp(1, "o", "guarded", createGuarded, how), nfs.OK},
-		{"unchecked, there", openCreateOp(1, "o", "file", createUnchecked, how), nfs.OK},
-		{"exclusive", openCreateOp(1, "o", "excl", createExclusive41, [8]byte{1}, how), nfs.OK},
-		{"exclusive, again", openCreateOp(1, "o", "excl", createExclusive41, [8]byte{1}, how), nfs.OK},
-		{"exclusive, by another", openCreateOp(1, "o", "excl", createExclusive41, [8]byte{2}, how), nfs.ErrExist},
+		{"guarded, there", openCreateOp(1, "o", "file", CreateGuarded, how), nfs.ErrExist},
+		{"guarded, new", openCreateOp(1, "o", "guarded", CreateGuarded, how), nfs.OK},
+		{"unchecked, there", openCreateOp(1, "o", "file", CreateUnchecked, how), nfs.OK},
+		{"exclusive", openCreateOp(1, "o", "excl", CreateExclusive41, [8]byte{1}, how), nfs.OK},
+		{"exclusive, again", openCreateOp(1, "o", "excl", CreateExclusive41, [8]byte{1}, how), nfs.OK},
+		{"exclusive, by another", openCreateOp(1, "o", "excl", CreateExclusive41, [8]byte{2}, how), nfs.ErrExist},
 		{"exclusive of 4.0", openCreateOp(1, "o", "excl0", createExclusive, [8]byte{1}), nfs.OK},
-		{"exclusive with a time", openCreateOp(1, "o", "excl2", createExclusive41, [8]byte{1}, attrs(bits4(attrTimeModifySet), uint32(0))), nfs.ErrInval},
+		{"exclusive with a time", openCreateOp(1, "o", "excl2", CreateExclusive41, [8]byte{1}, attrs(BitmapOf(AttrTimeModSet), uint32(0))), nfs.ErrInval},
 		{"a mode of creating nobody knows", openCreateOp(1, "o", "x", 4), nfs.ErrBadXDR},
 		{"a directory", openOp(1, 0, "o", "nested"), nfs.ErrIsDir},
 		{"a delegation of before", noClaim(1, 0, uint32(claimDelegPrev), "file"), nfs.ErrNotSupp},
 		{"by a delegation", noClaim(1, 0, uint32(claimDelegCur), id, "file"), nfs.ErrBadStateID},
 		{"a claim nobody knows", noClaim(1, 0, uint32(7)), nfs.ErrBadXDR},
-		{"a directory by its handle", noClaim(1, 0, uint32(claimFH)), nfs.ErrIsDir},
+		{"a directory by its handle", noClaim(1, 0, uint32(ClaimFH)), nfs.ErrIsDir},
 	} {
 		p := x.do(op(OpPutFH, dir), c.o).ok(OpPutFH)
 		if st := p.next(OpOpen); st != c.want {
@@ -565,24 +565,24 @@ func TestOpen(t *testing.T) {
 		p.end()
 	}
 	// What is open by name is open by handle; truncated only on demand.
-	if n := x.attr(fh, attrSize).Uint64(); n != 7 {
+	if n := x.attr(fh, AttrSize).Uint64(); n != 7 {
 		t.Errorf("size %d", n)
 	}
-	p := x.do(op(OpPutFH, dir), openCreateOp(2, "o", "file", createUnchecked, attrs(bits4(attrSize), uint64(0)))).ok(OpPutFH).ok(OpOpen)
-	if _, _, got := p.opened(); got != bits4(attrSize) {
+	p := x.do(op(OpPutFH, dir), openCreateOp(2, "o", "file", CreateUnchecked, attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).ok(OpOpen)
+	if _, _, got := p.opened(); got != BitmapOf(AttrSize) {
 		t.Errorf("set %x", got)
 	}
-	if n := x.attr(fh, attrSize).Uint64(); n != 0 {
+	if n := x.attr(fh, AttrSize).Uint64(); n != 0 {
 		t.Errorf("size %d", n)
 	}
 	// Reservations are between all clients, and hold for READ without an open too.
-	p = y.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(1), uint32(1), uint64(0), "o", uint32(0), uint32(claimFH)))
+	p = y.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(1), uint32(1), uint64(0), "o", uint32(0), uint32(ClaimFH)))
 	p.ok(OpPutFH).fails(OpOpen, nfs.ErrShareDenied)
 	excl := x.handle("one", "excl0")
-	p = y.do(op(OpPutFH, excl), op(OpOpen, uint32(0), uint32(1), uint32(2), uint64(0), "o", uint32(0), uint32(claimFH)))
+	p = y.do(op(OpPutFH, excl), op(OpOpen, uint32(0), uint32(1), uint32(2), uint64(0), "o", uint32(0), uint32(ClaimFH)))
 	his, _, _ := p.ok(OpPutFH).ok(OpOpen).opened()
 	x.do(op(OpPutFH, excl), op(OpWrite, state.Anonymous, uint64(0), uint32(0), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrLocked)
-	x.do(op(OpPutFH, excl), op(OpSetAttr, state.Anonymous, attrs(bits4(attrSize), uint64(0)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrLocked, 4)
+	x.do(op(OpPutFH, excl), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrLocked, 4)
 	x.do(op(OpPutFH, excl), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).ok(OpRead)
 	y.do(op(OpPutFH, excl), op(OpWrite, his, uint64(0), uint32(0), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrOpenMode)
 	// The silent lose it.
@@ -598,7 +598,7 @@ func TestOpen(t *testing.T) {
 	z.do(op(OpPutFH, dir), openOp(2, 0, "o", "file")).ok(OpPutFH).fails(OpOpen, nfs.ErrAcces)
 	r.uid = 0
 	// A file may be made for more than its mode allows.
-	z.do(op(OpPutFH, dir), openCreateOp(3, "o", "locked", createGuarded, attrs(set, uint32(0)))).ok(OpPutFH).ok(OpOpen)
+	z.do(op(OpPutFH, dir), openCreateOp(3, "o", "locked", CreateGuarded, attrs(set, uint32(0)))).ok(OpPutFH).ok(OpOpen)
 }
 
 // TestData: READ and WRITE, several in a compound, by the stateid of the operation
@@ -664,7 +664,7 @@ func TestData(t *testing.T) {
 	p.ok(OpSaveFH).ok(OpRead)
 	p.Skip(4 + 4 + 8)
 	p.ok(OpPutFH).ok(OpRestoreFH).ok(OpRead).Skip(4 + 4 + 4)
-	if id := decodeStateid(p.ok(OpClose).Decoder); id != state.Invalid {
+	if id := DecodeStateid(p.ok(OpClose).Decoder); id != state.Invalid {
 		t.Errorf("after CLOSE: %+v", id)
 	}
 	p.end()
@@ -672,11 +672,11 @@ func TestData(t *testing.T) {
 	// Wrong places.
 	x.do(op(OpPutFH, dir), read(id, 0, 1)).ok(OpPutFH).fails(OpRead, nfs.ErrIsDir)
 	x.do(op(OpPutFH, dir), op(OpWrite, state.Anonymous, uint64(0), uint32(0), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrIsDir)
-	x.do(op(OpPutFH, dir), op(OpCreate, uint32(5), "t", "link", attrs(bitmap{}))).ok(OpPutFH).ok(OpCreate)
+	x.do(op(OpPutFH, dir), op(OpCreate, uint32(5), "t", "link", attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 	x.do(op(OpPutFH, x.handle("one", "link")), read(state.Anonymous, 0, 1)).ok(OpPutFH).fails(OpRead, nfs.ErrSymlink)
 	x.do(put, op(OpWrite, id, uint64(0), uint32(3), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrBadXDR)
 	x.do(put, op(OpOpenDowngrade, id, uint32(0), uint32(2), uint32(0))).ok(OpPutFH).fails(OpOpenDowngrade, nfs.ErrInval)
-	next := decodeStateid(x.do(put, op(OpOpenDowngrade, id, uint32(0), uint32(3), uint32(0))).ok(OpPutFH).ok(OpOpenDowngrade).Decoder)
+	next := DecodeStateid(x.do(put, op(OpOpenDowngrade, id, uint32(0), uint32(3), uint32(0))).ok(OpPutFH).ok(OpOpenDowngrade).Decoder)
 	x.do(put, op(OpClose, uint32(0), id)).ok(OpPutFH).fails(OpClose, nfs.ErrOldStateID)
 	p = x.do(op(OpTestStateID, uint32(3), id, next, state.Anonymous)).ok(OpTestStateID)
 	if n, a, b, c := p.Uint32(), nfs.Status(p.Uint32()), nfs.Status(p.Uint32()), nfs.Status(p.Uint32()); n != 3 || a != nfs.ErrOldStateID || b != nfs.OK || c != nfs.ErrBadStateID {
@@ -755,28 +755,28 @@ func TestLocks(t *testing.T) {
 	byOpen := func(typ int, off, n uint64, id state.Stateid, owner string) args {
 		return op(OpLock, typ, false, off, n, true, uint32(0), id, uint32(0), uint64(0), owner)
 	}
-	p := x.do(put, byOpen(lockWrite, 10, 5, id, "mine")).ok(OpPutFH).ok(OpLock)
-	lockID := decodeStateid(p.Decoder)
+	p := x.do(put, byOpen(LockWrite, 10, 5, id, "mine")).ok(OpPutFH).ok(OpLock)
+	lockID := DecodeStateid(p.Decoder)
 	p.end()
-	for _, o := range []args{byOpen(lockRead, 0, lock.ToEnd, his, "his"), byOpen(lockWriteWait, 14, 1, his, "his")} {
+	for _, o := range []args{byOpen(LockRead, 0, lock.ToEnd, his, "his"), byOpen(lockWriteWait, 14, 1, his, "his")} {
 		d := y.do(put, o).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 8+8+4+8+4+4)
-		if off, n, typ, client, owner := d.Uint64(), d.Uint64(), d.Uint32(), d.Uint64(), d.String(100); off != 10 || n != 5 || typ != lockWrite || client != x.client || owner != "mine" {
+		if off, n, typ, client, owner := d.Uint64(), d.Uint64(), d.Uint32(), d.Uint64(), d.String(100); off != 10 || n != 5 || typ != LockWrite || client != x.client || owner != "mine" {
 			t.Errorf("denied by %d+%d %d %x %q", off, n, typ, client, owner)
 		}
 	}
-	y.do(put, op(OpLockT, lockRead, uint64(12), uint64(1), uint64(0), "his")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied, 36)
-	y.do(put, op(OpLockT, lockRead, uint64(15), uint64(1), uint64(0), "his")).ok(OpPutFH).ok(OpLockT).end()
-	x.do(put, op(OpLockT, lockRead, uint64(12), uint64(1), uint64(0), "mine")).ok(OpPutFH).ok(OpLockT).end()
+	y.do(put, op(OpLockT, LockRead, uint64(12), uint64(1), uint64(0), "his")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied, 36)
+	y.do(put, op(OpLockT, LockRead, uint64(15), uint64(1), uint64(0), "his")).ok(OpPutFH).ok(OpLockT).end()
+	x.do(put, op(OpLockT, LockRead, uint64(12), uint64(1), uint64(0), "mine")).ok(OpPutFH).ok(OpLockT).end()
 	// A version 3 client's lock is in the way as well.
 	f := lock.File{Export: 1}
 	_, f.Handle, _ = r.codec.Parse(fh)
 	if _, ok, _ := r.locks.Lock(f, lock.Lock{Owner: lock.Owner{Client: "10.0.0.9 host", ID: "p"}, Start: 100, End: 200}); !ok {
 		t.Fatal("not locked")
 	}
-	if d := x.do(put, op(OpLock, lockWrite, false, uint64(150), uint64(1), false, lockID, uint32(0))).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 36); d.Uint64() != 100 || d.Uint64() != 101 || d.Uint32() != lockRead || d.Uint64() != 0 {
+	if d := x.do(put, op(OpLock, LockWrite, false, uint64(150), uint64(1), false, lockID, uint32(0))).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 36); d.Uint64() != 100 || d.Uint64() != 101 || d.Uint32() != LockRead || d.Uint64() != 0 {
 		t.Error("denied by something else")
 	}
-	next := decodeStateid(x.do(put, op(OpLock, lockRead, false, uint64(150), uint64(1), false, lockID, uint32(0))).ok(OpPutFH).ok(OpLock).Decoder)
+	next := DecodeStateid(x.do(put, op(OpLock, LockRead, false, uint64(150), uint64(1), false, lockID, uint32(0))).ok(OpPutFH).ok(OpLock).Decoder)
 	if next.Seq != lockID.Seq+1 || next.Other != lockID.Other {
 		t.Errorf("%+v after %+v", next, lockID)
 	}
@@ -787,24 +787,24 @@ func TestLocks(t *testing.T) {
 		want nfs.Status
 	}{
 		{fh, byOpen(9, 0, 1, id, "mine"), OpLock, nfs.ErrBadXDR},
-		{fh, byOpen(lockRead, 0, 0, id, "mine"), OpLock, nfs.ErrInval},
-		{fh, byOpen(lockRead, 5, lock.ToEnd-1, id, "mine"), OpLock, nfs.ErrInval},
-		{dir, byOpen(lockRead, 0, 1, id, "mine"), OpLock, nfs.ErrIsDir},
-		{fh, byOpen(lockRead, 0, 1, state.Anonymous, "mine"), OpLock, nfs.ErrBadStateID},
-		{fh, op(OpLock, lockRead, true, uint64(0), uint64(1), false, next, uint32(0)), OpLock, nfs.ErrNoGrace},
-		{fh, op(OpLock, lockRead, false, uint64(0), uint64(1), false, lockID, uint32(0)), OpLock, nfs.ErrOldStateID},
-		{fh, op(OpLockU, lockRead, uint32(0), next, uint64(0), uint64(0)), OpLockU, nfs.ErrInval},
-		{fh, op(OpLockU, lockRead, uint32(0), id, uint64(0), uint64(1)), OpLockU, nfs.ErrBadStateID},
-		{dir, op(OpLockU, lockRead, uint32(0), next, uint64(0), uint64(1)), OpLockU, nfs.ErrBadStateID},
+		{fh, byOpen(LockRead, 0, 0, id, "mine"), OpLock, nfs.ErrInval},
+		{fh, byOpen(LockRead, 5, lock.ToEnd-1, id, "mine"), OpLock, nfs.ErrInval},
+		{dir, byOpen(LockRead, 0, 1, id, "mine"), OpLock, nfs.ErrIsDir},
+		{fh, byOpen(LockRead, 0, 1, state.Anonymous, "mine"), OpLock, nfs.ErrBadStateID},
+		{fh, op(OpLock, LockRead, true, uint64(0), uint64(1), false, next, uint32(0)), OpLock, nfs.ErrNoGrace},
+		{fh, op(OpLock, LockRead, false, uint64(0), uint64(1), false, lockID, uint32(0)), OpLock, nfs.ErrOldStateID},
+		{fh, op(OpLockU, LockRead, uint32(0), next, uint64(0), uint64(0)), OpLockU, nfs.ErrInval},
+		{fh, op(OpLockU, LockRead, uint32(0), id, uint64(0), uint64(1)), OpLockU, nfs.ErrBadStateID},
+		{dir, op(OpLockU, LockRead, uint32(0), next, uint64(0), uint64(1)), OpLockU, nfs.ErrBadStateID},
 	} {
 		x.do(op(OpPutFH, c.fh), c.o).ok(OpPutFH).fails(c.n, c.want)
 	}
 	x.do(op(OpFreeStateID, next)).fails(OpFreeStateID, nfs.ErrLocksHeld)
-	last := decodeStateid(x.do(put, op(OpLockU, lockRead, uint32(0), next, uint64(0), uint64(lock.ToEnd))).ok(OpPutFH).ok(OpLockU).Decoder)
+	last := DecodeStateid(x.do(put, op(OpLockU, LockRead, uint32(0), next, uint64(0), uint64(lock.ToEnd))).ok(OpPutFH).ok(OpLockU).Decoder)
 	x.do(op(OpFreeStateID, last)).ok(OpFreeStateID).end()
-	y.do(put, byOpen(lockWrite, 10, 5, his, "his")).ok(OpPutFH).ok(OpLock)
+	y.do(put, byOpen(LockWrite, 10, 5, his, "his")).ok(OpPutFH).ok(OpLock)
 	y.do(put, op(OpClose, uint32(0), his)).ok(OpPutFH).ok(OpClose)
-	x.do(put, byOpen(lockWrite, 10, 5, id, "mine")).ok(OpPutFH).ok(OpLock)
+	x.do(put, byOpen(LockWrite, 10, 5, id, "mine")).ok(OpPutFH).ok(OpLock)
 }
 
 // FuzzCompound has any bytes follow a SEQUENCE. The server stays whole, and what it
@@ -822,12 +822,12 @@ func FuzzCompound(f *testing.F) {
 		f.Add(uint32(len(ops)), e.B)
 	}
 	add(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(9)))
-	add(op(OpPutFH, dir), openCreateOp(3, "o", "name", createUnchecked, attrs(bits4(attrMode), uint32(0o600))), op(OpGetFH), op(OpGetAttr, supported42.without(writeOnly)))
-	add(op(OpPutFH, dir), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), supported42.without(writeOnly)))
+	add(op(OpPutFH, dir), openCreateOp(3, "o", "name", CreateUnchecked, attrs(BitmapOf(AttrMode), uint32(0o600))), op(OpGetFH), op(OpGetAttr, supportedBy[2].without(writeOnly)))
+	add(op(OpPutFH, dir), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), supportedBy[2].without(writeOnly)))
 	add(op(OpPutFH, fh), op(OpSetAttr, id, attrs(settable, uint64(100), uint32(0o640), "1", "1", uint32(0), uint32(0))))
-	add(op(OpPutFH, fh), op(OpLock, lockWrite, false, uint64(1), uint64(2), true, uint32(0), id, uint32(0), uint64(0), "o"))
+	add(op(OpPutFH, fh), op(OpLock, LockWrite, false, uint64(1), uint64(2), true, uint32(0), id, uint32(0), uint64(0), "o"))
 	add(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, dir), op(OpRename, "a", "b"))
-	add(op(OpPutFH, dir), op(OpCreate, uint32(5), "t", "link", attrs(bitmap{})))
+	add(op(OpPutFH, dir), op(OpCreate, uint32(5), "t", "link", attrs(Bitmap{})))
 	add(op(OpTestStateID, uint32(1), id))
 	for _, o := range ops42 {
 		add(op(OpPutFH, fh), op(OpSaveFH), o.args(id, id))

@@ -10,7 +10,7 @@ import (
 
 // getAttr is GETATTR (RFC 8881 section 18.7). What is not supported is left out.
 func getAttr(k *compound) nfs.Status {
-	want, _ := decodeBitmap(&k.c.Args)
+	want, _ := DecodeBitmap(&k.c.Args)
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
@@ -24,72 +24,8 @@ func getAttr(k *compound) nfs.Status {
 	s, st := k.subject(&k.cur, want)
 	if st == nfs.OK {
 		known.apply(k.s.wall(), &s)
-		k.encodeAttrs(&k.c.Res, want, &s, nfs.OK)
+		encodeAttrs(&k.c.Res, want, &s)
 	}
-	return st
-}
-
-// setAttr is SETATTR (section 18.30). Its result has the attributes that were set,
-// also when it fails: none then.
-func setAttr(k *compound) nfs.Status {
-	id := k.stateid(decodeStateid(&k.c.Args))
-	from := k.c.Args
-	s, set, st := k.decodeSetAttr(settable)
-	if k.bad() {
-		return k.attrsSet(bitmap{}, nfs.ErrBadXDR)
-	}
-	if st == nfs.OK {
-		st = k.cur.changeable()
-	}
-	if st == nfs.OK && s.Size != nil {
-		switch st = k.regular(); {
-		case st == nfs.ErrIsDir && k.minor == 0: // a status of SETATTR no more in version 4.1 (RFC 7530 section 13.2, RFC 8881 section 15.2)
-		case st == nfs.ErrIsDir, st == nfs.ErrSymlink, st == nfs.ErrWrongType:
-			st = nfs.ErrInval
-		}
-		if st == nfs.OK {
-			st = k.ioState(id, true)
-		}
-	}
-	if st == nfs.OK && k.cur.x != nil && len(k.holds) == 0 {
-		st = k.hold(k.file())
-	}
-	var dir bool
-	if st == nfs.OK && s.acl != nil {
-		a, err := k.cur.x.FS.GetAttr(k.who(&k.cur), k.cur.h)
-		dir = a.Type == blockstore.TypeDir
-		if st = nfs.StatusOf(err); st == nfs.OK {
-			st = s.prepare(dir)
-		}
-	}
-	var once nfs.Once
-	if st == nfs.OK {
-		once = k.onceSet(from)
-		if _, made := once.Past(); made {
-			return k.attrsSet(set, st)
-		}
-	}
-	if st == nfs.OK && (s.acl == nil || s.SetAttr != (blockstore.SetAttr{})) {
-		_, err := k.cur.x.FS.SetAttr(k.who(&k.cur), k.cur.h, &s.SetAttr, nil)
-		st = nfs.StatusOf(err)
-	}
-	if st != nfs.OK {
-		set = bitmap{}
-	}
-	if st == nfs.OK && s.acl != nil { // after the mode (section 6.4.1.3)
-		if st = k.setACL(&k.cur, s.acl, dir); st != nfs.OK {
-			set.clear(attrACL)
-		}
-	}
-	if st == nfs.OK {
-		once.Finished(&k.cur.h, false)
-	}
-	return k.attrsSet(set, st)
-}
-
-func (k *compound) attrsSet(set bitmap, st nfs.Status) nfs.Status {
-	set.encode(&k.c.Res)
-	k.keep = true
 	return st
 }
 
@@ -158,12 +94,12 @@ func nverify(k *compound) nfs.Status {
 // compare reads a fattr4 and holds it against the attributes of the current file.
 func (k *compound) compare() (same bool, st nfs.Status) {
 	d := &k.c.Args
-	want, more := decodeBitmap(d)
+	want, more := DecodeBitmap(d)
 	vals := d.Opaque(fattrMax)
 	switch {
 	case k.bad():
 		return false, nfs.ErrBadXDR
-	case !want.and(writeOnly).empty() || want.has(attrRdattrError):
+	case !want.and(writeOnly).empty() || want.Has(AttrRdattrError):
 		return false, nfs.ErrInval
 	case more || !want.without(k.supported(k.cur.x)).empty():
 		return false, nfs.ErrAttrNotSupp
@@ -178,8 +114,8 @@ func (k *compound) compare() (same bool, st nfs.Status) {
 	}
 	known.apply(k.s.wall(), &s)
 	var e xdr.Encoder
-	k.encodeAttrs(&e, want, &s, nfs.OK)
+	encodeAttrs(&e, want, &s)
 	mine := xdr.NewDecoder(e.B)
-	decodeBitmap(&mine)
+	DecodeBitmap(&mine)
 	return bytes.Equal(mine.Opaque(len(e.B)), vals), nfs.OK
 }

@@ -4,11 +4,12 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
 // putFH is PUTFH (RFC 8881 section 18.19).
 func putFH(k *compound) nfs.Status {
-	fh := k.c.Args.Opaque(fhMax)
+	fh := k.c.Args.Opaque(FHMax)
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
@@ -67,9 +68,20 @@ func putRootFH(k *compound) nfs.Status {
 
 // getFH is GETFH (section 18.8).
 func getFH(k *compound) nfs.Status {
-	var b [nfs.HandleMax]byte
-	k.c.Res.Opaque(k.appendHandle(b[:0], &k.cur))
+	k.encodeHandle(&k.c.Res, &k.cur)
 	return nfs.OK
+}
+
+// encodeHandle appends the nfs_fh4 of an object.
+func (k *compound) encodeHandle(e *xdr.Encoder, o *object) {
+	var b [nfs.HandleMax]byte
+	e.Opaque(k.appendHandle(b[:0], o))
+}
+
+// encodeFile appends the nfs_fh4 of a file.
+func (s *Server) encodeFile(e *xdr.Encoder, f *lock.File) {
+	var b [nfs.HandleMax]byte
+	e.Opaque(s.codec.Append(b[:0], f.Export, &f.Handle))
 }
 
 func (k *compound) appendHandle(b []byte, o *object) []byte {

@@ -56,8 +56,8 @@ func TestSucceeded(t *testing.T) {
 	r.back = nil
 	b := r.session(1, "b")
 	fh, open := a.make(a.handle("one"), "locked")
-	p := a.do(op(OpPutFH, fh), op(OpLock, lockWrite, false, uint64(0), uint64(10), true, uint32(0), open, uint32(0), uint64(0), "o"))
-	lockID := decodeStateid(p.ok(OpPutFH).ok(OpLock).Decoder)
+	p := a.do(op(OpPutFH, fh), op(OpLock, LockWrite, false, uint64(0), uint64(10), true, uint32(0), open, uint32(0), uint64(0), "o"))
+	lockID := DecodeStateid(p.ok(OpPutFH).ok(OpLock).Decoder)
 	dfh := b.file("delegated")
 	p = a.openFH(dfh, state.Both, "o").ok(OpOpen)
 	dOpen, _, _ := p.opened()
@@ -81,7 +81,7 @@ func TestSucceeded(t *testing.T) {
 		if flags := b.flags(); flags != 0 {
 			t.Errorf("flags %x", flags)
 		}
-		b.do(op(OpPutFH, fh), op(OpLockT, lockRead, uint64(5), uint64(1), b.client, "x")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied, 8+8+4+8+4+4)
+		b.do(op(OpPutFH, fh), op(OpLockT, LockRead, uint64(5), uint64(1), b.client, "x")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied, 8+8+4+8+4+4)
 		a.do(op(OpPutFH, fh), op(OpRead, lockID, uint64(0), uint32(4))).ok(OpPutFH).ok(OpRead)
 		a.do(op(OpPutFH, dfh), op(OpWrite, deleg, uint64(0), uint32(0), []byte("x"))).ok(OpPutFH).ok(OpWrite)
 		a.do(op(OpPutFH, dfh), op(OpRead, dOpen, uint64(0), uint32(4))).ok(OpPutFH).ok(OpRead)
@@ -105,8 +105,8 @@ func TestSucceeded(t *testing.T) {
 	a.do(op(OpPutFH, dfh), op(OpClose, uint32(0), dOpen)).ok(OpPutFH).ok(OpClose)
 	a.do(op(OpPutFH, dfh), op(OpDelegReturn, deleg)).ok(OpPutFH).ok(OpDelegReturn)
 	b.openFH(dfh, state.Read, "o").ok(OpOpen)
-	a.do(op(OpPutFH, fh), op(OpLockU, lockWrite, uint32(0), lockID, uint64(0), uint64(10))).ok(OpPutFH).ok(OpLockU)
-	b.do(op(OpPutFH, fh), op(OpLockT, lockRead, uint64(5), uint64(1), b.client, "x")).ok(OpPutFH).ok(OpLockT)
+	a.do(op(OpPutFH, fh), op(OpLockU, LockWrite, uint32(0), lockID, uint64(0), uint64(10))).ok(OpPutFH).ok(OpLockU)
+	b.do(op(OpPutFH, fh), op(OpLockT, LockRead, uint64(5), uint64(1), b.client, "x")).ok(OpPutFH).ok(OpLockT)
 }
 
 // TestRecallSucceeded: a recall that was not answered is sent again in the same slot with the

@@ -49,7 +49,7 @@ const payloads = 8
 // section 6.4).
 func read(k *compound) nfs.Status {
 	d := &k.c.Args
-	id := k.stateid(decodeStateid(d))
+	id := k.stateid(DecodeStateid(d))
 	off, count := d.Uint64(), d.Uint32()
 	switch {
 	case k.bad():
@@ -127,7 +127,7 @@ func (k *compound) ioFailed(st nfs.Status) nfs.Status {
 // write is WRITE (section 18.32).
 func write(k *compound) nfs.Status {
 	d := &k.c.Args
-	id := k.stateid(decodeStateid(d))
+	id := k.stateid(DecodeStateid(d))
 	off := d.Uint64()
 	how := blockstore.Stability(d.Uint32())
 	data := d.Bulk(nfs.MaxIO)

@@ -29,18 +29,18 @@ type learned struct {
 // a body too.
 func walkResult(d *xdr.Decoder, op uint32, st nfs.Status) (l learned) {
 	stateid := func() *state.Stateid {
-		id := decodeStateid(d)
+		id := DecodeStateid(d)
 		return &id
 	}
 	at, rest := d.Offset(), *d
 	defer func() { l.body = rest.Fixed((d.Offset() - at + 3) &^ 3) }()
 	switch {
 	case op == OpSetAttr:
-		decodeBitmap(d)
+		DecodeBitmap(d)
 		return l
 	case (op == OpLock || op == OpLockT) && st == nfs.ErrDenied:
 		d.Skip(28)
-		d.Opaque(ownerMax)
+		d.Opaque(OwnerMax)
 		return l
 	case st != nfs.OK:
 		return l
@@ -49,26 +49,26 @@ func walkResult(d *xdr.Decoder, op uint32, st nfs.Status) (l learned) {
 	case OpSequence:
 		d.Skip(36)
 	case OpGetFH:
-		l.fh = bytes.Clone(d.Opaque(fhMax))
+		l.fh = bytes.Clone(d.Opaque(FHMax))
 	case OpGetAttr:
-		decodeBitmap(d)
+		DecodeBitmap(d)
 		d.Opaque(fattrMax)
 	case OpAccess, OpCommit:
 		d.Skip(8)
 	case OpOpen:
 		l.id = stateid()
 		d.Skip(changeInfoLen + 4)
-		decodeBitmap(d)
+		DecodeBitmap(d)
 		switch d.Uint32() {
 		case 1:
 			l.delegation = stateid()
 			d.Skip(4 + 12)
-			d.Opaque(ownerMax)
+			d.Opaque(OwnerMax)
 		case 2:
 			l.delegation = stateid()
 			d.Skip(4 + 12 + 12)
-			d.Opaque(ownerMax)
-		case delegNoneExt:
+			d.Opaque(OwnerMax)
+		case DelegNoneExt:
 			if why := d.Uint32(); why == 1 || why == 2 {
 				d.Uint32()
 			}
@@ -82,7 +82,7 @@ func walkResult(d *xdr.Decoder, op uint32, st nfs.Status) (l learned) {
 		d.Skip(16)
 	case OpCreate:
 		d.Skip(changeInfoLen)
-		decodeBitmap(d)
+		DecodeBitmap(d)
 	case OpRemove, OpLink, OpSetXattr:
 		d.Skip(changeInfoLen)
 	case OpRename:
@@ -92,7 +92,7 @@ func walkResult(d *xdr.Decoder, op uint32, st nfs.Status) (l learned) {
 		for d.Bool() && d.Err() == nil {
 			d.Uint64()
 			d.Opaque(nameMax)
-			decodeBitmap(d)
+			DecodeBitmap(d)
 			d.Opaque(fattrMax)
 		}
 		d.Bool()
@@ -108,11 +108,11 @@ func walkResult(d *xdr.Decoder, op uint32, st nfs.Status) (l learned) {
 	case OpExchangeID:
 		l.client = d.Uint64()
 		d.Skip(8 + 4 + 8)
-		d.Opaque(ownerMax)
-		d.Opaque(ownerMax)
+		d.Opaque(OwnerMax)
+		d.Opaque(OwnerMax)
 		decodeImplID(d)
 	case OpCreateSession:
-		id := decodeSessionID(d)
+		id := DecodeSessionID(d)
 		l.session = &id
 		d.Skip(8 + 2*28)
 	case OpFreeStateID, OpPutFH, OpPutRootFH, OpLookup, OpSaveFH, OpRestoreFH, OpReclaimComplete, OpDestroySession, OpDestroyClientID, OpDelegReturn,

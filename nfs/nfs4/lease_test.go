@@ -82,7 +82,7 @@ func TestLeased(t *testing.T) {
 			r, l, _, a, fh := leased(t)
 			p := a.openFH(fh, access, "o").ok(OpOpen)
 			p.opened()
-			if p.delegKind == delegNone || l.leases != 1 || l.write != (access == state.Both) || l.released != 0 {
+			if p.delegKind == DelegNone || l.leases != 1 || l.write != (access == state.Both) || l.released != 0 {
 				t.Fatalf("%s: delegation %d, %d leases, to write %v", c.name, p.delegKind, l.leases, l.write)
 			}
 			c.end(r, a, fh, p.deleg)

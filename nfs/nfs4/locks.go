@@ -9,16 +9,16 @@ import (
 // Types of locks (nfs_lock_type4). Those that wait are refused like the others: the
 // client comes again.
 const (
-	lockRead      = 1
-	lockWrite     = 2
+	LockRead      = 1
+	LockWrite     = 2
 	lockReadWait  = 3
 	lockWriteWait = 4
 )
 
 func decodeLockType(d *xdr.Decoder) (exclusive bool) {
 	switch d.Uint32() {
-	case lockRead, lockReadWait:
-	case lockWrite, lockWriteWait:
+	case LockRead, lockReadWait:
+	case LockWrite, lockWriteWait:
 		return true
 	default:
 		d.Fail(xdr.ErrValue)
@@ -29,7 +29,7 @@ func decodeLockType(d *xdr.Decoder) (exclusive bool) {
 // decodeOwner reads a state_owner4, whose client ID means nothing in a session.
 func decodeOwner(d *xdr.Decoder) []byte {
 	d.Uint64()
-	return d.Opaque(ownerMax)
+	return d.Opaque(OwnerMax)
 }
 
 // lockRange is LOCK (RFC 8881 section 18.10).
@@ -41,11 +41,11 @@ func lockRange(k *compound) nfs.Status {
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
 	if a.ByOpen = d.Bool(); a.ByOpen {
 		d.Uint32() // seqid of the open-owner
-		a.ID = decodeStateid(d)
+		a.ID = DecodeStateid(d)
 		d.Uint32() // seqid of the lock-owner
 		a.Owner = decodeOwner(d)
 	} else {
-		a.ID = decodeStateid(d)
+		a.ID = DecodeStateid(d)
 		d.Uint32()
 	}
 	if k.bad() {
@@ -61,7 +61,7 @@ func lockRange(k *compound) nfs.Status {
 		k.denied(holder)
 	case nfs.OK:
 		k.curID = id
-		encodeStateid(&k.c.Res, id)
+		EncodeStateid(&k.c.Res, id)
 	}
 	return badState(st)
 }
@@ -72,12 +72,12 @@ func (k *compound) denied(h *state.Denied) {
 	e.Uint64(h.Offset)
 	e.Uint64(h.Length)
 	if h.Exclusive {
-		e.Uint32(lockWrite)
+		e.Uint32(LockWrite)
 	} else {
-		e.Uint32(lockRead)
+		e.Uint32(LockRead)
 	}
 	e.Uint64(h.Client)
-	e.String(h.Owner[:min(len(h.Owner), ownerMax)])
+	e.String(h.Owner[:min(len(h.Owner), OwnerMax)])
 	k.keep = true
 }
 
@@ -113,7 +113,7 @@ func unlock(k *compound) nfs.Status {
 	var a state.Lock
 	decodeLockType(d)
 	d.Uint32() // seqid
-	a.ID = k.stateid(decodeStateid(d))
+	a.ID = k.stateid(DecodeStateid(d))
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
 	switch {
 	case k.bad():
@@ -125,7 +125,7 @@ func unlock(k *compound) nfs.Status {
 	id, st := k.client.Unlock(&a)
 	if st == nfs.OK {
 		k.curID = id
-		encodeStateid(&k.c.Res, id)
+		EncodeStateid(&k.c.Res, id)
 	}
 	return badState(st)
 }
@@ -142,7 +142,7 @@ func testStateid(k *compound) nfs.Status {
 	}
 	e.Uint32(n)
 	for range n {
-		e.Uint32(uint32(badState(k.client.TestStateid(k.stateid(decodeStateid(d))))))
+		e.Uint32(uint32(badState(k.client.TestStateid(k.stateid(DecodeStateid(d))))))
 	}
 	if k.bad() {
 		return nfs.ErrBadXDR
@@ -152,7 +152,7 @@ func testStateid(k *compound) nfs.Status {
 
 // freeStateid is FREE_STATEID (section 18.38).
 func freeStateid(k *compound) nfs.Status {
-	id := k.stateid(decodeStateid(&k.c.Args))
+	id := k.stateid(DecodeStateid(&k.c.Args))
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}

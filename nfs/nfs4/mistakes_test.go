@@ -95,8 +95,8 @@ func TestVerifierOfLostWrites(t *testing.T) {
 // change is the change attribute of an object.
 func (x *sess) change(fh []byte) uint64 {
 	x.r.t.Helper()
-	p := x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(attrChange))).ok(OpPutFH).ok(OpGetAttr)
-	decodeBitmap(p.Decoder)
+	p := x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrChange))).ok(OpPutFH).ok(OpGetAttr)
+	DecodeBitmap(p.Decoder)
 	p.Uint32()
 	return p.Uint64()
 }
@@ -108,19 +108,19 @@ func TestChangeIsSeen(t *testing.T) {
 	x := r.session(2, "one")
 	top := x.handle("one")
 	for _, name := range []string{"a", "b"} {
-		x.do(op(OpPutFH, top), op(OpCreate, uint32(2), name, attrs(bitmap{}))).ok(OpPutFH).ok(OpCreate)
+		x.do(op(OpPutFH, top), op(OpCreate, uint32(2), name, attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 	}
 	a, b := x.handle("one", "a"), x.handle("one", "b")
 	fh, id := x.make(a, "file")
 	for what, o := range map[string]args{
 		"WRITE":          op(OpWrite, id, uint64(0), uint32(0), "data"),
-		"SETATTR mode":   op(OpSetAttr, state.Anonymous, attrs(bits4(attrMode), uint32(0o600))),
-		"SETATTR size":   op(OpSetAttr, id, attrs(bits4(attrSize), uint64(2))),
-		"SETATTR times":  op(OpSetAttr, state.Anonymous, attrs(bits4(attrTimeModifySet), uint32(1), uint64(5), uint32(0))),
+		"SETATTR mode":   op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrMode), uint32(0o600))),
+		"SETATTR size":   op(OpSetAttr, id, attrs(BitmapOf(AttrSize), uint64(2))),
+		"SETATTR times":  op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrTimeModSet), uint32(1), uint64(5), uint32(0))),
 		"SETXATTR":       op(OpSetXattr, uint32(0), "name", "value"),
 		"ALLOCATE":       op(OpAllocate, id, uint64(0), uint64(1<<16)),
 		"DEALLOCATE":     op(OpDeallocate, id, uint64(0), uint64(1)),
-		"SETATTR owners": op(OpSetAttr, state.Anonymous, attrs(bits4(attrOwner), "5")),
+		"SETATTR owners": op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrOwner), "5")),
 	} {
 		before := x.change(fh)
 		if p := x.do(op(OpPutFH, fh), o); p.status != nfs.OK {
@@ -152,7 +152,7 @@ func TestChangeIsSeen(t *testing.T) {
 	beforeB = x.change(b)
 	check("REMOVE", b, beforeB, x.do(op(OpPutFH, b), op(OpRemove, "second")).ok(OpPutFH).ok(OpRemove).change())
 	beforeB = x.change(b)
-	_, c, _ := x.do(op(OpPutFH, b), openCreateOp(3, "o", "new", createGuarded, attrs(bitmap{}))).ok(OpPutFH).ok(OpOpen).opened()
+	_, c, _ := x.do(op(OpPutFH, b), openCreateOp(3, "o", "new", CreateGuarded, attrs(Bitmap{}))).ok(OpPutFH).ok(OpOpen).opened()
 	check("OPEN", b, beforeB, c)
 }
 
@@ -162,7 +162,7 @@ func TestHandlesOutliveRenames(t *testing.T) {
 	r := newRig(t)
 	x := r.session(2, "one")
 	top := x.handle("one")
-	x.do(op(OpPutFH, top), op(OpCreate, uint32(2), "a", attrs(bitmap{}))).ok(OpPutFH).ok(OpCreate)
+	x.do(op(OpPutFH, top), op(OpCreate, uint32(2), "a", attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 	dir := x.handle("one", "a")
 	fh, id := x.make(dir, "file")
 	for _, names := range [][2]string{{"a", "b"}, {"b", "c"}} {
@@ -170,7 +170,7 @@ func TestHandlesOutliveRenames(t *testing.T) {
 	}
 	x.do(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, top), op(OpRename, "file", "elsewhere")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpRename)
 	for range 2 {
-		x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), "data"), op(OpGetAttr, bits4(attrSize))).ok(OpPutFH).ok(OpWrite)
+		x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), "data"), op(OpGetAttr, BitmapOf(AttrSize))).ok(OpPutFH).ok(OpWrite)
 		x.do(op(OpPutFH, dir), op(OpLookupP), op(OpGetFH)).ok(OpPutFH).ok(OpLookupP).ok(OpGetFH)
 		if got := x.handle("one", "elsewhere"); !bytes.Equal(got, fh) {
 			t.Errorf("%x is now %x", fh, got)
@@ -194,13 +194,13 @@ func TestExclusiveOverRestarts(t *testing.T) {
 	dir := x.handle("one")
 	create := func(verf byte, mode uint32) *reply {
 		how := []any{[8]byte{verf}}
-		if mode == createExclusive41 {
-			how = append(how, attrs(bits4(attrMode), uint32(0o640)))
+		if mode == CreateExclusive41 {
+			how = append(how, attrs(BitmapOf(AttrMode), uint32(0o640)))
 		}
 		return x.do(op(OpPutFH, dir), openCreateOp(3, "o", []string{2: "4.0", 3: "4.1"}[mode], mode, how...)).ok(OpPutFH)
 	}
 	for boot := uint32(8); boot < 11; boot++ {
-		for _, mode := range []uint32{createExclusive, createExclusive41} {
+		for _, mode := range []uint32{createExclusive, CreateExclusive41} {
 			create(7, mode).ok(OpOpen)
 			create(8, mode).fails(OpOpen, nfs.ErrExist)
 			create(7, mode).ok(OpOpen)

@@ -113,7 +113,7 @@ func create(k *compound) nfs.Status {
 	k.setNewACL(&made, &s, typ == blockstore.TypeDir, &set)
 	c := k.changed(&dir, &w)
 	c.encode(&k.c.Res)
-	set.encode(&k.c.Res)
+	set.Encode(&k.c.Res)
 	k.setCurrent(made)
 	return nfs.OK
 }

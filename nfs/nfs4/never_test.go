@@ -134,10 +134,10 @@ func special(t *testing.T, seen map[opStatus]string) {
 			for _, c := range []struct {
 				want, claim uint32
 				st          nfs.Status
-			}{{0, claimFH, nfs.ErrInval}, {wantRead, claimDelegPrevFH, nfs.ErrNotSupp}} {
+			}{{0, ClaimFH, nfs.ErrInval}, {wantRead, claimDelegPrevFH, nfs.ErrNotSupp}} {
 				x.do(op(OpPutFH, w.fhs["file"]), op(OpWantDelegation, c.want, c.claim)).ok(OpPutFH).fails(OpWantDelegation, c.st)
 			}
-			x.do(op(OpPutFH, w.fhs["file"]), op(OpWantDelegation, wantRead, claimPrevious, delegRead)).ok(OpPutFH).fails(OpWantDelegation, nfs.ErrNoGrace)
+			x.do(op(OpPutFH, w.fhs["file"]), op(OpWantDelegation, wantRead, ClaimPrevious, delegRead)).ok(OpPutFH).fails(OpWantDelegation, nfs.ErrNoGrace)
 		},
 		"EXCHANGE_ID": func(w *world, _ *sess) {
 			for _, c := range []struct {
@@ -208,16 +208,16 @@ func special(t *testing.T, seen map[opStatus]string) {
 		"attributes": func(w *world, x *sess) {
 			dir, file := op(OpPutFH, w.fhs["dir"]), op(OpPutFH, w.fhs["file"])
 			for want, a := range map[nfs.Status]args{
-				nfs.ErrAttrNotSupp: attrs(bits4(14), uint32(0)), nfs.ErrBadOwner: attrs(bits4(attrOwner), "somebody@example.org"),
+				nfs.ErrAttrNotSupp: attrs(BitmapOf(14), uint32(0)), nfs.ErrBadOwner: attrs(BitmapOf(AttrOwner), "somebody@example.org"),
 			} {
 				x.do(dir, op(OpCreate, uint32(2), "n", a)).ok(OpPutFH).fails(OpCreate, want)
-				x.do(dir, openCreateOp(1, "o", "n", createGuarded, a)).ok(OpPutFH).fails(OpOpen, want)
+				x.do(dir, openCreateOp(1, "o", "n", CreateGuarded, a)).ok(OpPutFH).fails(OpOpen, want)
 				x.do(file, op(OpSetAttr, state.Anonymous, a)).ok(OpPutFH)
 			}
-			x.do(dir, op(OpCreate, uint32(1), "n", attrs(bitmap{}))).ok(OpPutFH).fails(OpCreate, nfs.ErrBadType)
-			x.do(file, op(OpVerify, attrs(bits4(14), uint32(0)))).ok(OpPutFH).fails(OpVerify, nfs.ErrAttrNotSupp)
-			x.do(file, op(OpNVerify, attrs(bits4(14), uint32(0)))).ok(OpPutFH).fails(OpNVerify, nfs.ErrAttrNotSupp)
-			x.do(file, op(OpNVerify, attrs(bits4(attrSize), uint64(9)))).ok(OpPutFH).fails(OpNVerify, nfs.ErrSame)
+			x.do(dir, op(OpCreate, uint32(1), "n", attrs(Bitmap{}))).ok(OpPutFH).fails(OpCreate, nfs.ErrBadType)
+			x.do(file, op(OpVerify, attrs(BitmapOf(14), uint32(0)))).ok(OpPutFH).fails(OpVerify, nfs.ErrAttrNotSupp)
+			x.do(file, op(OpNVerify, attrs(BitmapOf(14), uint32(0)))).ok(OpPutFH).fails(OpNVerify, nfs.ErrAttrNotSupp)
+			x.do(file, op(OpNVerify, attrs(BitmapOf(AttrSize), uint64(9)))).ok(OpPutFH).fails(OpNVerify, nfs.ErrSame)
 			x.do(dir, op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), writeOnly)).ok(OpPutFH).fails(OpReadDir, nfs.ErrInval)
 			w.faults.Set() // no more
 			x.do(file, op(OpSeek, state.Anonymous, uint64(0), uint32(2))).ok(OpPutFH).fails(OpSeek, nfs.ErrUnionNotSupp)
@@ -227,17 +227,17 @@ func special(t *testing.T, seen map[opStatus]string) {
 			claim := func(kind uint32, rest ...any) args {
 				return op(OpOpen, append([]any{uint32(0), uint32(1), uint32(0), uint64(0), "o", uint32(0), kind}, rest...)...)
 			}
-			x.do(file, claim(claimPrevious, uint32(0))).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
+			x.do(file, claim(ClaimPrevious, uint32(0))).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
 			x.do(file, claim(claimDelegCurFH, w.ids["of nothing"])).ok(OpPutFH).fails(OpOpen, nfs.ErrBadStateID)
 			x.do(file, claim(claimDelegCurFH, w.ids["old"])).ok(OpPutFH).fails(OpOpen, nfs.ErrOldStateID)
 			w.y.do(dir, openOp(1, 2, "denier", "file")).ok(OpPutFH).fails(OpOpen, nfs.ErrShareDenied)
 			lock := func(id state.Stateid, reclaim bool) args {
-				return op(OpLock, lockWrite, reclaim, uint64(100), uint64(1), true, uint32(0), id, uint32(0), uint64(0), "p")
+				return op(OpLock, LockWrite, reclaim, uint64(100), uint64(1), true, uint32(0), id, uint32(0), uint64(0), "p")
 			}
 			x.do(file, lock(w.ids["open"], false)).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 8+8+4+8+4+8)
 			x.do(file, lock(w.ids["open"], true)).ok(OpPutFH).fails(OpLock, nfs.ErrNoGrace)
-			x.do(file, op(OpLockT, lockWrite, uint64(100), uint64(1), uint64(0), "p")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied, 8+8+4+8+4+8)
-			x.do(file, op(OpLockU, lockWrite, uint32(0), w.ids["lock"], uint64(1), uint64(0))).ok(OpPutFH).fails(OpLockU, nfs.ErrInval)
+			x.do(file, op(OpLockT, LockWrite, uint64(100), uint64(1), uint64(0), "p")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied, 8+8+4+8+4+8)
+			x.do(file, op(OpLockU, LockWrite, uint32(0), w.ids["lock"], uint64(1), uint64(0))).ok(OpPutFH).fails(OpLockU, nfs.ErrInval)
 		},
 		"reclaims": func(w *world, _ *sess) {
 			// Somebody reclaims what stands against what another one has reclaimed.
@@ -246,14 +246,14 @@ func special(t *testing.T, seen map[opStatus]string) {
 			reclaimer := func(owner string) *sess {
 				id, seq, _ := w.exchange(owner, 1)
 				p := w.compound(2, op(OpCreateSession, id, seq, uint32(0), channelArgs(4096, 4096, 512, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).ok(OpCreateSession)
-				return &sess{r: w.rig, minor: 2, client: id, id: decodeSessionID(p.Decoder)}
+				return &sess{r: w.rig, minor: 2, client: id, id: DecodeSessionID(p.Decoder)}
 			}
 			a, b := reclaimer("one"), reclaimer("two")
 			open := func(access, deny uint32) args {
-				return op(OpOpen, uint32(0), access, deny, uint64(0), "o", uint32(0), uint32(claimPrevious), uint32(0))
+				return op(OpOpen, uint32(0), access, deny, uint64(0), "o", uint32(0), uint32(ClaimPrevious), uint32(0))
 			}
 			lock := func(id state.Stateid) args {
-				return op(OpLock, lockWrite, true, uint64(7), uint64(1), true, uint32(0), id, uint32(0), uint64(0), "p")
+				return op(OpLock, LockWrite, true, uint64(7), uint64(1), true, uint32(0), id, uint32(0), uint64(0), "p")
 			}
 			aID, _, _ := a.do(file, open(3, 0)).ok(OpPutFH).ok(OpOpen).opened()
 			bID, _, _ := b.do(file, open(3, 0)).ok(OpPutFH).ok(OpOpen).opened()

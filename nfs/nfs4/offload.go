@@ -238,9 +238,8 @@ func (o *offload) op() uint32            { return opCBOffload }
 func (o *offload) refers() *state.Origin { return &o.Origin }
 
 func (o *offload) encode(s *Server, e *xdr.Encoder) {
-	var b [nfs.HandleMax]byte
-	e.Opaque(s.codec.Append(b[:0], o.File.Export, &o.File.Handle))
-	encodeStateid(e, o.ID())
+	s.encodeFile(e, &o.File)
+	EncodeStateid(e, o.ID())
 	n, _, st := o.Progress()
 	e.Uint32(uint32(st))
 	if st != nfs.OK {
@@ -265,7 +264,7 @@ func (o *offload) answered(_ *Server, heard bool, st nfs.Status, _ *xdr.Decoder)
 
 // findOffload reads the stateid of a copy into the current file.
 func (k *compound) findOffload() (*state.Offload, nfs.Status) {
-	id := k.stateid(decodeStateid(&k.c.Args))
+	id := k.stateid(DecodeStateid(&k.c.Args))
 	switch {
 	case k.bad():
 		return nil, nfs.ErrBadXDR

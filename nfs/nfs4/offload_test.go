@@ -21,11 +21,11 @@ type offloaded struct {
 	status nfs.Status
 	count  uint64
 	how    uint32
-	verf   [verifierLen]byte
+	verf   [VerifierLen]byte
 }
 
 func parseOffload(t testing.TB, d *xdr.Decoder) *offloaded {
-	o := &offloaded{fh: bytes.Clone(d.Opaque(fhMax)), id: decodeStateid(d), status: nfs.Status(d.Uint32())}
+	o := &offloaded{fh: bytes.Clone(d.Opaque(FHMax)), id: DecodeStateid(d), status: nfs.Status(d.Uint32())}
 	if o.status != nfs.OK {
 		o.count = d.Uint64()
 		return o
@@ -64,9 +64,9 @@ func newOffloadRig(t *testing.T, export ...string) *offloadRig {
 	r.data = make([]byte, offloadSize)
 	_, _ = rnd.Read(r.data)
 	r.from, r.fromID = r.x.make(r.x.handle("one"), "from")
-	p := r.x.do(op(OpPutFH, r.x.handle(export...)), openCreateOp(state.Both|wantNoDeleg, "owner", "to", createUnchecked, attrs(bitmap{})), op(OpGetFH))
+	p := r.x.do(op(OpPutFH, r.x.handle(export...)), openCreateOp(state.Both|WantNoDeleg, "owner", "to", CreateUnchecked, attrs(Bitmap{})), op(OpGetFH))
 	r.toID, _, _ = p.ok(OpPutFH).ok(OpOpen).opened()
-	r.to = bytes.Clone(p.ok(OpGetFH).Opaque(fhMax))
+	r.to = bytes.Clone(p.ok(OpGetFH).Opaque(FHMax))
 	_, h, err := r.codec.Parse(r.from)
 	if err != nil {
 		t.Fatal(err)
@@ -120,11 +120,11 @@ func (r *offloadRig) copyOp(synchronous bool) []args {
 
 // copy asks for the whole file, and returns the copy stateid, if there is one, and how
 // much was copied.
-func (r *offloadRig) copy() (id state.Stateid, async bool, n uint64, verf [verifierLen]byte) {
+func (r *offloadRig) copy() (id state.Stateid, async bool, n uint64, verf [VerifierLen]byte) {
 	r.t.Helper()
 	p := r.x.do(r.copyOp(false)...).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpCopy)
 	if ids := p.Uint32(); ids == 1 {
-		id, async = decodeStateid(p.Decoder), true
+		id, async = DecodeStateid(p.Decoder), true
 	}
 	n = p.Uint64()
 	if how := p.Uint32(); how != uint32(blockstore.Unstable) {
@@ -242,7 +242,7 @@ func TestOffloadNot(t *testing.T) {
 			client, seq := p.Uint64(), p.Uint32()
 			fore := channelArgs(1<<20+4096, 1<<20+4096, 2048, 16, 8)
 			p = r.compound(1, op(OpCreateSession, client, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(0)))
-			y := &sess{r: r.rig, minor: 1, client: client, id: decodeSessionID(p.ok(OpCreateSession).Decoder)}
+			y := &sess{r: r.rig, minor: 1, client: client, id: DecodeSessionID(p.ok(OpCreateSession).Decoder)}
 			y.flags()
 		},
 	} {
@@ -562,7 +562,7 @@ func TestOffloadHolds(t *testing.T) {
 	y := r.called("other", newCallee(t))
 	p := y.openFH(r.to, state.Read, "o").ok(OpOpen)
 	p.opened()
-	if p.delegKind != delegNone {
+	if p.delegKind != DelegNone {
 		t.Errorf("delegation %d of what is being written", p.delegKind)
 	}
 	go func() {

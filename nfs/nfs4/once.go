@@ -207,9 +207,8 @@ func (a *attempt) Doubt() []byte {
 	e.Uint32(k.c.Cred.UID)
 	e.Uint32(k.c.Cred.GID)
 	for _, o := range [...]*object{&k.cur, &k.saved} {
-		var b [nfs.HandleMax]byte
 		if o.set() {
-			e.Opaque(k.appendHandle(b[:0], o))
+			k.encodeHandle(&e, o)
 		}
 	}
 	for _, w := range a.head {

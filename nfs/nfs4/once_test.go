@@ -83,10 +83,10 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 		again nfs.Status // of another call that looks the same
 	}{
 		{"MKDIR", func(w *world) []args {
-			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "new", attrs(bits4(attrMode), uint32(0o750))), op(OpGetFH)}
+			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "new", attrs(BitmapOf(AttrMode), uint32(0o750))), op(OpGetFH)}
 		}, nfs.ErrExist},
 		{"SYMLINK", func(w *world) []args {
-			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeLnk), "target", "new", attrs(bits4(attrMode), uint32(0o777))), op(OpGetFH)}
+			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeLnk), "target", "new", attrs(BitmapOf(AttrMode), uint32(0o777))), op(OpGetFH)}
 		}, nfs.ErrExist},
 		{"REMOVE", func(w *world) []args { return []args{op(OpPutFH, w.dir), op(OpRemove, "file")} }, nfs.ErrNoEnt},
 		{"REMOVE of a directory", func(w *world) []args { return []args{op(OpPutFH, w.dir), op(OpRemove, "dir")} }, nfs.ErrNoEnt},
@@ -107,7 +107,7 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 					w := &world{x: r.session(minor, "owner")}
 					w.dir = w.x.handle("one")
 					w.file, _ = w.x.make(w.dir, "file")
-					w.x.do(op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", attrs(bits4(attrMode), uint32(0o755)))).ok(OpPutFH).ok(OpCreate)
+					w.x.do(op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", attrs(BitmapOf(AttrMode), uint32(0o755)))).ok(OpPutFH).ok(OpCreate)
 					w.fh = w.x.handle("one", "dir")
 					ops := c.ops(w)
 					fs.off = kill == "before"
@@ -228,7 +228,7 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 		set
 	)
 	verf := [8]byte{7: 9}
-	readOnly, empty := attrs(bits4(attrMode), uint32(0o400)), attrs(bits4(attrSize), uint64(0))
+	readOnly, empty := attrs(BitmapOf(AttrMode), uint32(0o400)), attrs(BitmapOf(AttrSize), uint64(0))
 	verfAttrs := func(e *xdr.Encoder) { part(verf, readOnly)(e) }
 	for _, c := range []struct {
 		name  string
@@ -239,12 +239,12 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 		again nfs.Status // of another call that looks the same
 		minor uint32     // the least
 	}{
-		{"GUARDED", createGuarded, readOnly, "new", made, nfs.ErrExist, 0},
-		{"UNCHECKED", createUnchecked, readOnly, "new", made, nfs.ErrAcces, 0},
+		{"GUARDED", CreateGuarded, readOnly, "new", made, nfs.ErrExist, 0},
+		{"UNCHECKED", CreateUnchecked, readOnly, "new", made, nfs.ErrAcces, 0},
 		{"EXCLUSIVE", createExclusive, part(verf), "new", made, nfs.ErrExist, 0}, // somebody has written, so the verifier is gone
-		{"EXCLUSIVE4_1", createExclusive41, verfAttrs, "new", made, nfs.ErrExist, 1},
-		{"GUARDED, is there", createGuarded, readOnly, "file", there, nfs.ErrExist, 0},
-		{"truncated", createUnchecked, empty, "file", trunc, nfs.OK, 0},
+		{"EXCLUSIVE4_1", CreateExclusive41, verfAttrs, "new", made, nfs.ErrExist, 1},
+		{"GUARDED, is there", CreateGuarded, readOnly, "file", there, nfs.ErrExist, 0},
+		{"truncated", CreateUnchecked, empty, "file", trunc, nfs.OK, 0},
 		{"SETATTR", 0, nil, "file", set, nfs.OK, 1},
 	} {
 		for minor := c.minor; minor <= 2; minor++ {
@@ -256,10 +256,10 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 					r.start(8)
 					host := r.session(1, "host")
 					dir := host.handle("one")
-					host.do(op(OpPutFH, dir), op(OpSetAttr, state.Anonymous, attrs(bits4(attrMode), uint32(0o777)))).ok(OpPutFH).ok(OpSetAttr)
+					host.do(op(OpPutFH, dir), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrMode), uint32(0o777)))).ok(OpPutFH).ok(OpSetAttr)
 					file, id := host.make(dir, "file")
 					host.do(op(OpPutFH, file), op(OpWrite, id, uint64(0), uint32(0), []byte("before"))).ok(OpPutFH).ok(OpWrite)
-					host.do(op(OpPutFH, file), op(OpSetAttr, id, attrs(bits4(attrMode), uint32(0o666)))).ok(OpPutFH).ok(OpSetAttr)
+					host.do(op(OpPutFH, file), op(OpSetAttr, id, attrs(BitmapOf(AttrMode), uint32(0o666)))).ok(OpPutFH).ok(OpSetAttr)
 					// call is the client's call, by what it has of the server at the time.
 					type call func() nfs.Status
 					begin := func() call {
@@ -274,9 +274,9 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 						return func() nfs.Status {
 							r.uid = max(r.uid, 1000)
 							defer func() { r.uid = 0 }()
-							ops := []args{op(OpPutFH, dir), op(OpOpen, uint32(1), uint32(state.Write), uint32(0), client, "opener", uint32(openCreate), c.mode, c.how, uint32(claimNull), c.file), op(OpGetFH)}
+							ops := []args{op(OpPutFH, dir), op(OpOpen, uint32(1), uint32(state.Write), uint32(0), client, "opener", uint32(OpenCreate), c.mode, c.how, uint32(ClaimNull), c.file), op(OpGetFH)}
 							if c.kind == set {
-								ops = []args{op(OpPutFH, file), op(OpSetAttr, state.Anonymous, attrs(bits4(attrSize), uint64(0)))}
+								ops = []args{op(OpPutFH, file), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(0)))}
 							}
 							if x != nil {
 								ops = append([]args{x.sequence(x.seq, 0)}, ops...)
@@ -353,10 +353,10 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 						x.do(op(OpPutFH, dir), op(OpRemove, c.file)).ok(OpPutFH).ok(OpRemove)
 						h, id := x.make(dir, c.file)
 						x.do(op(OpPutFH, h), op(OpWrite, id, uint64(0), uint32(0), []byte("other"))).ok(OpPutFH).ok(OpWrite)
-						x.do(op(OpPutFH, h), op(OpSetAttr, id, attrs(bits4(attrMode), uint32(0o666)))).ok(OpPutFH).ok(OpSetAttr)
+						x.do(op(OpPutFH, h), op(OpSetAttr, id, attrs(BitmapOf(AttrMode), uint32(0o666)))).ok(OpPutFH).ok(OpSetAttr)
 						left = "other"
 						switch {
-						case c.mode == createGuarded && c.kind != set, c.mode == createExclusive, c.mode == createExclusive41:
+						case c.mode == CreateGuarded && c.kind != set, c.mode == createExclusive, c.mode == CreateExclusive41:
 							want = nfs.ErrExist
 						case c.kind == trunc:
 							left = ""
@@ -368,7 +368,7 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 						y := begin()
 						r.uid = 1001
 						st := y()
-						if c.kind == made && c.mode <= createGuarded && st == nfs.OK {
+						if c.kind == made && c.mode <= CreateGuarded && st == nfs.OK {
 							t.Error("a call of another user is taken for one that made the file")
 						}
 						return

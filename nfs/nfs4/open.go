@@ -9,19 +9,19 @@ import (
 
 // Words of OPEN.
 const (
-	openNoCreate = 0
-	openCreate   = 1
+	OpenNoCreate = 0
+	OpenCreate   = 1
 
-	createUnchecked   = 0
-	createGuarded     = 1
+	CreateUnchecked   = 0
+	CreateGuarded     = 1
 	createExclusive   = 2
-	createExclusive41 = 3
+	CreateExclusive41 = 3
 
-	claimNull        = 0
-	claimPrevious    = 1
+	ClaimNull        = 0
+	ClaimPrevious    = 1
 	claimDelegCur    = 2
 	claimDelegPrev   = 3
-	claimFH          = 4
+	ClaimFH          = 4
 	claimDelegCurFH  = 5
 	claimDelegPrevFH = 6
 	resultLocktype   = 4 // OPEN4_RESULT_LOCKTYPE_POSIX
@@ -33,13 +33,13 @@ type openArgs struct {
 	owner              []byte
 	create             bool
 	mode               uint32
-	verf               [verifierLen]byte
+	verf               [VerifierLen]byte
 	set                attrSet
-	attrs              bitmap
+	attrs              Bitmap
 	fault              nfs.Status // of the attributes
 	claim              uint32
 	name               string
-	deleg              uint32 // claimPrevious: the type of the delegation
+	deleg              uint32 // ClaimPrevious: the type of the delegation
 	seq                uint32 // of version 4.0, as what follows
 	client             uint64
 	fromOwner          xdr.Decoder   // the arguments from the owner on
@@ -54,17 +54,17 @@ func (k *compound) decodeOpen() (a openArgs) {
 	a.deny = d.Uint32()
 	a.client = d.Uint64() // in a session, that of the session counts
 	a.fromOwner = *d
-	a.owner = d.Opaque(ownerMax)
+	a.owner = d.Opaque(OwnerMax)
 	switch d.Uint32() {
-	case openNoCreate:
-	case openCreate:
+	case OpenNoCreate:
+	case OpenCreate:
 		a.create = true
 		switch a.mode = d.Uint32(); a.mode {
-		case createUnchecked, createGuarded:
+		case CreateUnchecked, CreateGuarded:
 			a.set, a.attrs, a.fault = k.decodeSetAttr(settableNew)
 		case createExclusive:
 			a.verf = decodeVerifier(d)
-		case createExclusive41:
+		case CreateExclusive41:
 			a.verf = decodeVerifier(d)
 			a.set, a.attrs, a.fault = k.decodeSetAttr(settableExcl)
 		default:
@@ -74,16 +74,16 @@ func (k *compound) decodeOpen() (a openArgs) {
 		d.Fail(xdr.ErrValue)
 	}
 	switch a.claim = d.Uint32(); a.claim {
-	case claimNull, claimDelegPrev:
+	case ClaimNull, claimDelegPrev:
 		a.name = d.String(nameMax)
-	case claimPrevious:
+	case ClaimPrevious:
 		a.deleg = d.Uint32()
 	case claimDelegCur:
-		a.delegID = k.stateid(decodeStateid(d))
+		a.delegID = k.stateid(DecodeStateid(d))
 		a.name = d.String(nameMax)
 	case claimDelegCurFH:
-		a.delegID = k.stateid(decodeStateid(d))
-	case claimFH, claimDelegPrevFH:
+		a.delegID = k.stateid(DecodeStateid(d))
+	case ClaimFH, claimDelegPrevFH:
 	default:
 		d.Fail(xdr.ErrValue)
 	}
@@ -95,7 +95,7 @@ type opening struct {
 	file   object
 	attr   blockstore.Attr
 	change changeInfo
-	set    bitmap // attributes that were set at creation
+	set    Bitmap // attributes that were set at creation
 	made   bool
 	// Of an OPEN with a name that may make the file.
 	once      nfs.Once
@@ -131,7 +131,7 @@ func (k *compound) openAs(a *openArgs) nfs.Status {
 	var f opening
 	var st nfs.Status
 	switch {
-	case a.claim == claimFH, a.claim == claimPrevious, a.claim == claimDelegCurFH:
+	case a.claim == ClaimFH, a.claim == ClaimPrevious, a.claim == claimDelegCurFH:
 		f, st = k.openHandle(a)
 	case a.create && k.s.state.Grace(k.now):
 		st = nfs.ErrGrace // before anything is made
@@ -144,7 +144,7 @@ func (k *compound) openAs(a *openArgs) nfs.Status {
 	if st = k.mayOpen(&f, a); st != nfs.OK {
 		return st
 	}
-	truncate := a.create && !f.made && a.mode == createUnchecked && a.set.Size != nil && *a.set.Size == 0
+	truncate := a.create && !f.made && a.mode == CreateUnchecked && a.set.Size != nil && *a.set.Size == 0
 	k.cur = f.file
 	if a.claim == claimDelegCur || a.claim == claimDelegCurFH {
 		if st := k.client.HasDelegation(a.delegID, k.file()); st != nfs.OK {
@@ -156,9 +156,9 @@ func (k *compound) openAs(a *openArgs) nfs.Status {
 			return st
 		}
 	}
-	opening := state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == claimPrevious, Turn: k.turn}
+	opening := state.Open{Owner: a.owner, File: k.file(), Access: a.access, Deny: a.deny, Reclaim: a.claim == ClaimPrevious, Turn: k.turn}
 	if opening.Pinned, st = k.pin(); st != nfs.OK {
-		if a.claim == claimNull || a.claim == claimDelegCur {
+		if a.claim == ClaimNull || a.claim == claimDelegCur {
 			st = nfs.ErrJukebox // removed since it was looked up: the name may be another file's now
 		}
 		return st
@@ -181,18 +181,18 @@ func (k *compound) openAs(a *openArgs) nfs.Status {
 			}
 			f.once.Finished(&f.file.h, false)
 		}
-		f.set = bits4(attrSize)
+		f.set = BitmapOf(AttrSize)
 	}
 	k.curID = got.ID
 	e := &k.c.Res
-	encodeStateid(e, got.ID)
+	EncodeStateid(e, got.ID)
 	f.change.encode(e)
 	flags := uint32(resultLocktype)
 	if got.Confirm {
 		flags |= resultConfirm
 	}
 	e.Uint32(flags)
-	f.set.encode(e)
+	f.set.Encode(e)
 	k.delegate(a)
 	return nfs.OK
 }
@@ -232,7 +232,7 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 			return f, st
 		}
 		f.once = k.onceOpen(a)
-		exclusive := a.mode == createExclusive || a.mode == createExclusive41
+		exclusive := a.mode == createExclusive || a.mode == CreateExclusive41
 		if st := k.prepareNew(&dir, &a.set, false, exclusive); st != nfs.OK {
 			return f, st
 		}
@@ -254,13 +254,13 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 			return f, nfs.OK
 		}
 		switch {
-		case found == nfs.OK && a.create && a.mode == createGuarded:
+		case found == nfs.OK && a.create && a.mode == CreateGuarded:
 			return f, nfs.ErrExist
 		case found != nfs.ErrNoEnt || !a.create:
 			return f, found
 		}
 		var w blockstore.Wcc
-		f.file.h, f.attr, w, err = fs.Create(who, dir.h, a.name, blockstore.Guarded, &a.set.SetAttr, [verifierLen]byte{})
+		f.file.h, f.attr, w, err = fs.Create(who, dir.h, a.name, blockstore.Guarded, &a.set.SetAttr, [VerifierLen]byte{})
 		if err == nil {
 			f.made, f.set, f.change = true, a.attrs, k.changed(&dir, &w)
 			k.setNewACL(&f.file, &a.set, false, &f.set)
@@ -296,7 +296,7 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 }
 
 // timesSet is what an exclusive OPEN says of the times. A store may keep the verifier in them; the client sets them right.
-var timesSet = bits4(attrTimeAccess, attrTimeModify)
+var timesSet = BitmapOf(AttrTimeAccess, AttrTimeModify)
 
 // makeExclusive makes a file once, however often it is asked to with one verifier,
 // and gives it its attributes afterwards.
@@ -353,7 +353,7 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	if writing && f.file.readOnly() {
 		return nfs.ErrROFS
 	}
-	if f.made || a.claim != claimNull && k.who(&f.file).Owns(&f.attr) {
+	if f.made || a.claim != ClaimNull && k.who(&f.file).Owns(&f.attr) {
 		return nfs.OK
 	}
 	const reads, writes = blockstore.AccessRead | blockstore.AccessExecute, blockstore.AccessModify
@@ -371,7 +371,7 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 func closeFile(k *compound) nfs.Status {
 	d := &k.c.Args
 	d.Uint32() // seqid
-	id := k.stateid(decodeStateid(d))
+	id := k.stateid(DecodeStateid(d))
 	switch {
 	case k.bad():
 		return nfs.ErrBadXDR
@@ -382,14 +382,14 @@ func closeFile(k *compound) nfs.Status {
 		return badState(st)
 	}
 	k.curID = state.Invalid
-	encodeStateid(&k.c.Res, state.Invalid)
+	EncodeStateid(&k.c.Res, state.Invalid)
 	return nfs.OK
 }
 
 // openDowngrade is OPEN_DOWNGRADE (section 18.18).
 func openDowngrade(k *compound) nfs.Status {
 	d := &k.c.Args
-	id := k.stateid(decodeStateid(d))
+	id := k.stateid(DecodeStateid(d))
 	d.Uint32() // seqid
 	access, deny := d.Uint32(), d.Uint32()
 	access &^= wantMask | wantSignals
@@ -406,6 +406,6 @@ func openDowngrade(k *compound) nfs.Status {
 		return badState(st)
 	}
 	k.curID = next
-	encodeStateid(&k.c.Res, next)
+	EncodeStateid(&k.c.Res, next)
 	return nfs.OK
 }

@@ -65,8 +65,8 @@ func (x *sess) works(fh []byte, id state.Stateid, want nfs.Status) {
 		OpRead:    op(OpRead, id, uint64(0), uint32(8)),
 		OpWrite:   op(OpWrite, id, uint64(0), uint32(0), []byte("data")),
 		OpCommit:  op(OpCommit, uint64(0), uint32(0)),
-		OpGetAttr: op(OpGetAttr, bits4(attrSize)),
-		OpSetAttr: op(OpSetAttr, id, attrs(bits4(attrSize), uint64(4))),
+		OpGetAttr: op(OpGetAttr, BitmapOf(AttrSize)),
+		OpSetAttr: op(OpSetAttr, id, attrs(BitmapOf(AttrSize), uint64(4))),
 	} {
 		if st := x.do(op(OpPutFH, fh), o).ok(OpPutFH).next(n); st != want {
 			x.r.t.Errorf("operation %d: %v, want %v", n, st, want)
@@ -152,18 +152,18 @@ func TestPins(t *testing.T) {
 	is("no longer exported", 0)
 
 	p.fail = errors.New("no truncation")
-	b.do(op(OpPutFH, dir), openCreateOp(state.Both, "o", "g", createUnchecked, attrs(bits4(attrSize), uint64(0)))).ok(OpPutFH).next(OpOpen)
+	b.do(op(OpPutFH, dir), openCreateOp(state.Both, "o", "g", CreateUnchecked, attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).next(OpOpen)
 	is("an OPEN that failed after all", 0)
 	p.fail = nil
 
 	p.err = blockstore.ErrJukebox
-	b.openFH(fh, state.Read|wantNoDeleg, "o").ok(OpOpen)
+	b.openFH(fh, state.Read|WantNoDeleg, "o").ok(OpOpen)
 	is("no room", 0)
 	if n := r.s.Faults()[CountUnpinned]; n != 1 {
 		t.Errorf("%d opens are counted", n)
 	}
 	p.err = blockstore.ErrStale
-	if st := b.openFH(fh, state.Read|wantNoDeleg, "o2").next(OpOpen); st != nfs.ErrStale {
+	if st := b.openFH(fh, state.Read|WantNoDeleg, "o2").next(OpOpen); st != nfs.ErrStale {
 		t.Errorf("OPEN of a file that is gone: %v", st)
 	}
 	if st := b.do(op(OpPutFH, dir), openOp(state.Read, 0, "o2", "g")).ok(OpPutFH).next(OpOpen); st != nfs.ErrJukebox {

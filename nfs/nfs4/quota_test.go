@@ -14,12 +14,12 @@ func TestQuotas(t *testing.T) {
 	r := newRig(t)
 	x := r.session(2, "o")
 	fh := x.file("f")
-	for _, n := range []int{attrQuotaHard, attrQuotaSoft, attrQuotaUsed} {
-		p := x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(n))).ok(OpPutFH).ok(OpGetAttr)
-		if got, _ := decodeBitmap(p.Decoder); !got.empty() {
+	for _, n := range []int{AttrQuotaHard, AttrQuotaSoft, AttrQuotaUsed} {
+		p := x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(n))).ok(OpPutFH).ok(OpGetAttr)
+		if got, _ := DecodeBitmap(p.Decoder); !got.empty() {
 			t.Errorf("attribute %d of a store without quotas", n)
 		}
-		x.do(op(OpPutFH, fh), op(OpVerify, bits4(n), "12345678")).ok(OpPutFH).fails(OpVerify, nfs.ErrAttrNotSupp)
+		x.do(op(OpPutFH, fh), op(OpVerify, BitmapOf(n), "12345678")).ok(OpPutFH).fails(OpVerify, nfs.ErrAttrNotSupp)
 	}
 	for _, c := range []struct {
 		q                blockstore.Quota
@@ -31,7 +31,7 @@ func TestQuotas(t *testing.T) {
 	} {
 		r.fs.quota = &c.q
 		r.uid = 7
-		avail := x.attr(fh, attrSpaceAvail).Uint64()
+		avail := x.attr(fh, AttrSpaceAvail).Uint64()
 		want := func(v uint64, limit uint64) uint64 {
 			switch {
 			case limit == 0 || v == 0:
@@ -41,16 +41,16 @@ func TestQuotas(t *testing.T) {
 			}
 			return v
 		}
-		if got := x.attr(fh, attrQuotaHard).Uint64(); got != want(c.hard, c.q.Hard) {
+		if got := x.attr(fh, AttrQuotaHard).Uint64(); got != want(c.hard, c.q.Hard) {
 			t.Errorf("%+v: hard %d", c.q, got)
 		}
-		if got := x.attr(fh, attrQuotaSoft).Uint64(); got != want(c.soft, c.q.Soft) {
+		if got := x.attr(fh, AttrQuotaSoft).Uint64(); got != want(c.soft, c.q.Soft) {
 			t.Errorf("%+v: soft %d", c.q, got)
 		}
-		if got := x.attr(fh, attrQuotaUsed).Uint64(); got != c.used {
+		if got := x.attr(fh, AttrQuotaUsed).Uint64(); got != c.used {
 			t.Errorf("%+v: used %d", c.q, got)
 		}
-		x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous, attrs(bits4(attrQuotaUsed), uint64(1)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
+		x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrQuotaUsed), uint64(1)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
 	}
 }
 
@@ -69,14 +69,14 @@ func TestAttributesOfNobody(t *testing.T) {
 	r.fs.clones, r.fs.quota = true, &blockstore.Quota{}
 	x := r.session(2, "o")
 	for _, fh := range [][]byte{x.handle(), x.handle("one"), x.file("f")} {
-		all, _ := decodeBitmap(x.attr(fh, attrSupported))
+		all, _ := DecodeBitmap(x.attr(fh, AttrSupported))
 		for _, n := range []int{
 			archive, hidden, mimetype, system, timeBackup, timeCreate, dirNotifDelay, direntNotifDelay, dacl, sacl, changePolicy, fsStatus,
 			fsLayoutType, layoutHint, layoutType, layoutBlksize, layoutAlign, fsLocationsInfo, mdsThreshold, retentionGet, retentionSet,
 			retentEvtGet, retentEvtSet, retentionHold, modeSetMasked, spaceFreed, secLabel,
 		} {
-			p := x.do(op(OpPutFH, fh), op(OpGetAttr, bits4(n))).ok(OpPutFH).ok(OpGetAttr)
-			if got, _ := decodeBitmap(p.Decoder); !got.empty() || all.has(n) {
+			p := x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(n))).ok(OpPutFH).ok(OpGetAttr)
+			if got, _ := DecodeBitmap(p.Decoder); !got.empty() || all.Has(n) {
 				t.Errorf("attribute %d", n)
 			}
 		}

@@ -238,9 +238,9 @@ func (w *randomWorld) setUp() {
 	w.dir = w.rig.root()
 	maker := w.rig.session(1, "maker")
 	for i := range randomFiles {
-		p := maker.do(op(OpPutFH, w.dir), openCreateOp(state.Both, "maker", fileNames[i:i+1], createUnchecked, attrs(bits4(attrMode), uint32(0o666))), op(OpGetFH))
+		p := maker.do(op(OpPutFH, w.dir), openCreateOp(state.Both, "maker", fileNames[i:i+1], CreateUnchecked, attrs(BitmapOf(AttrMode), uint32(0o666))), op(OpGetFH))
 		id, _, _ := p.ok(OpPutFH).ok(OpOpen).opened()
-		fh := bytes.Clone(p.ok(OpGetFH).Opaque(fhMax))
+		fh := bytes.Clone(p.ok(OpGetFH).Opaque(FHMax))
 		maker.do(op(OpPutFH, fh), op(OpClose, uint32(0), id)).ok(OpPutFH).ok(OpClose)
 		export, h, err := w.codec.Parse(fh)
 		if err != nil {
@@ -556,7 +556,7 @@ func (w *randomWorld) newSession(c *modelClient) {
 	}
 	st, p := w.one(c, OpCreateSession, createOp(c.pending, seq, 2))
 	w.expect("CREATE_SESSION", st, nil, nil)
-	id := decodeSessionID(p.Decoder)
+	id := DecodeSessionID(p.Decoder)
 	if c.pending != c.id {
 		w.lost(c)
 		c.id = c.pending
@@ -570,7 +570,7 @@ func (w *randomWorld) newSession(c *modelClient) {
 func (w *randomWorld) sameSession(c *modelClient) {
 	st, p := w.one(c, OpCreateSession, createOp(c.id, c.creates, 2))
 	w.expect("CREATE_SESSION again", st, nil, nil)
-	if id := decodeSessionID(p.Decoder); c.creates > 0 && len(c.sessions) > 0 && id != c.sessions[len(c.sessions)-1].id {
+	if id := DecodeSessionID(p.Decoder); c.creates > 0 && len(c.sessions) > 0 && id != c.sessions[len(c.sessions)-1].id {
 		panic("another session")
 	}
 }
@@ -910,20 +910,20 @@ func (w *randomWorld) someRange() (off, n uint64) {
 func (w *randomWorld) openPiece(c *modelClient, owner string, file int, access, deny, claim uint32, t *turn40) piece {
 	want := access
 	if !w.deleg && c.minor > 0 {
-		want |= wantNoDeleg
+		want |= WantNoDeleg
 	}
 	seq := uint32(0)
 	if t != nil {
 		seq = t.seq
 	}
-	how := part(uint32(claimNull), fileNames[file:file+1])
+	how := part(uint32(ClaimNull), fileNames[file:file+1])
 	switch claim {
-	case claimPrevious:
-		how = part(uint32(claimPrevious), uint32(delegNone))
-	case claimFH:
-		how = part(uint32(claimFH))
+	case ClaimPrevious:
+		how = part(uint32(ClaimPrevious), uint32(DelegNone))
+	case ClaimFH:
+		how = part(uint32(ClaimFH))
 	}
-	p := piece{op: OpOpen, a: op(OpOpen, seq, want, deny, c.id, owner, uint32(openNoCreate), how)}
+	p := piece{op: OpOpen, a: op(OpOpen, seq, want, deny, c.id, owner, uint32(OpenNoCreate), how)}
 	p.text = fmt.Sprintf("file %d, owner %s, access %d, deny %d, claim %d:", file, owner, access, deny, claim)
 	var waits []*modelState
 	forgotten := false // the owner may be
@@ -940,7 +940,7 @@ func (w *randomWorld) openPiece(c *modelClient, owner string, file int, access, 
 			}
 		}
 		conflict := nfs.ErrShareDenied
-		if claim == claimPrevious {
+		if claim == ClaimPrevious {
 			conflict = nfs.ErrReclaimConflict
 			if c.complete || !w.model.known[c.owner] || !w.graceMaybe() {
 				must = append(must, nfs.ErrNoGrace, nfs.ErrReclaimBad)
@@ -1002,7 +1002,7 @@ func (w *randomWorld) openPiece(c *modelClient, owner string, file int, access, 
 			}
 			o.confirmed = !confirm
 		}
-		if c.minor > 0 && p.delegKind != 0 && p.delegKind != delegNoneExt {
+		if c.minor > 0 && p.delegKind != 0 && p.delegKind != DelegNoneExt {
 			w.count("delegated")
 			d := &modelState{kind: aDelegation, id: p.deleg, file: file, write: p.delegKind == delegWrite}
 			c.states = append(c.states, d)
@@ -1043,15 +1043,15 @@ func (w *randomWorld) openConfirm(c *modelClient, s *modelState) {
 		op: OpOpenConfirm, a: op(OpOpenConfirm, s.id, t.seq), text: s.owner,
 		want: func() (must, may []nfs.Status) { w.renewed(c, s.id); return nil, nil },
 		ok: func(p *reply) {
-			s.id, o.confirmed = decodeStateid(p.Decoder), true
+			s.id, o.confirmed = DecodeStateid(p.Decoder), true
 		},
 	})
 }
 
 func (w *randomWorld) lockPiece(c *modelClient, byOpen bool, id state.Stateid, s *modelState, locker string, file int, off, n uint64, exclusive, reclaim bool, t, l *turn40) piece {
-	kind, typ := aLock, uint32(lockRead)
+	kind, typ := aLock, uint32(LockRead)
 	if exclusive {
-		typ = lockWrite
+		typ = LockWrite
 	}
 	var seq, lockSeq uint32
 	if t != nil {
@@ -1141,7 +1141,7 @@ func (w *randomWorld) lockPiece(c *modelClient, byOpen bool, id state.Stateid, s
 		}
 	}
 	p.ok = func(p *reply) {
-		id := decodeStateid(p.Decoder)
+		id := DecodeStateid(p.Decoder)
 		switch {
 		case have != nil && (id.Other != have.id.Other || id.Seq != have.id.Seq+1):
 			panic(fmt.Sprintf("stateid %v after %v", id, have.id))
@@ -1183,7 +1183,7 @@ func (w *randomWorld) badOnly(list []nfs.Status, not nfs.Status) (out []nfs.Stat
 
 // deniedBy checks that a LOCK4denied is of a lock that stands against the one that was asked for.
 func (w *randomWorld) deniedBy(p *reply, c *modelClient, file, from, to int, exclusive bool) {
-	off, n, typ, client, owner := p.Uint64(), p.Uint64(), p.Uint32(), p.Uint64(), p.String(ownerMax)
+	off, n, typ, client, owner := p.Uint64(), p.Uint64(), p.Uint32(), p.Uint64(), p.String(OwnerMax)
 	i, j, ok := segments(off, n)
 	if !ok {
 		panic(fmt.Sprintf("denied by %d+%d", off, n))
@@ -1193,7 +1193,7 @@ func (w *randomWorld) deniedBy(p *reply, c *modelClient, file, from, to int, exc
 			continue
 		}
 		for k := max(i, from); k < min(j, to); k++ {
-			if segs[k] == uint8(typ) && (exclusive || typ == lockWrite) {
+			if segs[k] == uint8(typ) && (exclusive || typ == LockWrite) {
 				return
 			}
 		}
@@ -1219,9 +1219,9 @@ func (w *randomWorld) action(c *modelClient) (pieces []piece, t *turn40) {
 			t = w.turn(c.owners, owner, nil)
 		}
 		if !v40 && w.chance(40) {
-			return []piece{w.putFH(w.fhs[file]), w.openPiece(c, owner, file, access, deny, claimFH, t)}, t
+			return []piece{w.putFH(w.fhs[file]), w.openPiece(c, owner, file, access, deny, ClaimFH, t)}, t
 		}
-		return []piece{w.putFH(w.dir), w.openPiece(c, owner, file, access, deny, claimNull, t)}, t
+		return []piece{w.putFH(w.dir), w.openPiece(c, owner, file, access, deny, ClaimNull, t)}, t
 	case n < 37:
 		return w.closeAction(c)
 	case n < 42:
@@ -1289,7 +1289,7 @@ func (w *randomWorld) closeAction(c *modelClient) ([]piece, *turn40) {
 			return w.badOnly(must, nfs.ErrDelegRevoked), nil
 		},
 		ok: func(p *reply) {
-			decodeStateid(p.Decoder)
+			DecodeStateid(p.Decoder)
 			w.drop(c, of)
 			w.current = state.Invalid
 			if t != nil {
@@ -1335,7 +1335,7 @@ func (w *randomWorld) downgradeAction(c *modelClient) ([]piece, *turn40) {
 
 // next reads the stateid after another.
 func (w *randomWorld) next(p *reply, s *modelState) state.Stateid {
-	id := decodeStateid(p.Decoder)
+	id := DecodeStateid(p.Decoder)
 	if id.Other != s.id.Other || id.Seq != s.id.Seq+1 {
 		panic(fmt.Sprintf("stateid %v after %v", id, s.id))
 	}
@@ -1359,7 +1359,7 @@ func (w *randomWorld) unlockAction(c *modelClient) ([]piece, *turn40) {
 	}
 	var of *modelState
 	return []piece{w.putFH(w.fhs[file]), {
-		op: OpLockU, a: op(OpLockU, uint32(lockWrite), seq, id, off, n), text: fmt.Sprintf("file %d, %x, %d+%d:", file, id, off, n),
+		op: OpLockU, a: op(OpLockU, uint32(LockWrite), seq, id, off, n), text: fmt.Sprintf("file %d, %x, %d+%d:", file, id, off, n),
 		want: func() (must, may []nfs.Status) {
 			w.renewed(c, id)
 			of, must = w.of(c, w.boot, id, aLock, file)
@@ -1380,9 +1380,9 @@ func (w *randomWorld) testAction(c *modelClient) []piece {
 	off, n := w.someRange()
 	i, j, fits := segments(off, n)
 	exclusive := w.chance(50)
-	typ := uint32(lockRead)
+	typ := uint32(LockRead)
 	if exclusive {
-		typ = lockWrite
+		typ = LockWrite
 	}
 	return []piece{w.putFH(w.fhs[file]), {
 		op: OpLockT, a: op(OpLockT, typ, off, n, c.id, owner), text: fmt.Sprintf("file %d, %s, %d+%d:", file, owner, off, n),
@@ -1613,10 +1613,10 @@ func (w *randomWorld) reclaim(c *modelClient) {
 		if !allowed && w.chance(30) {
 			file := w.rnd.IntN(randomFiles)
 			if c.minor > 0 {
-				w.run(c, w.putFH(w.fhs[file]), w.openPiece(c, "p", file, state.Read, 0, claimPrevious, nil))
+				w.run(c, w.putFH(w.fhs[file]), w.openPiece(c, "p", file, state.Read, 0, ClaimPrevious, nil))
 			} else {
 				t := w.turn(c.owners, "p", nil)
-				w.run40(c, t, w.putFH(w.fhs[file]), w.openPiece(c, "p", file, state.Read, 0, claimPrevious, t))
+				w.run40(c, t, w.putFH(w.fhs[file]), w.openPiece(c, "p", file, state.Read, 0, ClaimPrevious, t))
 			}
 		}
 		return
@@ -1648,7 +1648,7 @@ func (w *randomWorld) reclaim(c *modelClient) {
 			w.reclaim40(c, o, locks)
 			continue
 		}
-		all = append(all, w.putFH(w.fhs[o.file]), w.openPiece(c, o.owner, o.file, o.access, o.deny, claimPrevious, nil), save)
+		all = append(all, w.putFH(w.fhs[o.file]), w.openPiece(c, o.owner, o.file, o.access, o.deny, ClaimPrevious, nil), save)
 		for _, l := range locks {
 			all = append(all, restore)
 			byOpen := true
@@ -1684,7 +1684,7 @@ func (s *modelState) eachRange(do func(off, n uint64, exclusive bool)) {
 
 func (w *randomWorld) reclaim40(c *modelClient, o *modelState, locks []*modelState) {
 	t := w.turn(c.owners, o.owner, nil)
-	w.run40(c, t, w.putFH(w.fhs[o.file]), w.openPiece(c, o.owner, o.file, o.access, o.deny, claimPrevious, t))
+	w.run40(c, t, w.putFH(w.fhs[o.file]), w.openPiece(c, o.owner, o.file, o.access, o.deny, ClaimPrevious, t))
 	open := c.has(anOpen, o.owner, o.file)
 	for _, l := range locks {
 		l.eachRange(func(off, n uint64, exclusive bool) {

@@ -25,7 +25,7 @@ const (
 // are holes as their lengths, none of which goes beyond what was asked for.
 func readPlus(k *compound) nfs.Status {
 	d := &k.c.Args
-	id := k.stateid(decodeStateid(d))
+	id := k.stateid(DecodeStateid(d))
 	off, count := d.Uint64(), d.Uint32()
 	switch {
 	case k.bad():
@@ -162,9 +162,9 @@ func (p *parts) data(stop uint64) (all, eof bool, err error) {
 // of a file's here, so that no hint is taken.
 func ioAdvise(k *compound) nfs.Status {
 	d := &k.c.Args
-	id := k.stateid(decodeStateid(d))
+	id := k.stateid(DecodeStateid(d))
 	off, n := d.Uint64(), d.Uint64()
-	decodeBitmap(d)
+	DecodeBitmap(d)
 	switch {
 	case k.bad():
 		return nfs.ErrBadXDR
@@ -179,6 +179,6 @@ func ioAdvise(k *compound) nfs.Status {
 	if st := k.regular(); st != nfs.OK {
 		return st
 	}
-	bitmap{}.encode(&k.c.Res)
+	Bitmap{}.Encode(&k.c.Res)
 	return nfs.OK
 }

@@ -52,7 +52,7 @@ func TestReadPlus(t *testing.T) {
 		copy(want[at:], data)
 		x.do(put, op(OpWrite, id, uint64(at), 0, string(data))).ok(OpPutFH).ok(OpWrite)
 	}
-	x.do(put, op(OpSetAttr, id, attrs(bits4(attrSize), uint64(size)))).ok(OpPutFH).ok(OpSetAttr)
+	x.do(put, op(OpSetAttr, id, attrs(BitmapOf(AttrSize), uint64(size)))).ok(OpPutFH).ok(OpSetAttr)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range 500 {
 		off := uint64(rnd.IntN(size + 1000))
@@ -138,7 +138,7 @@ func TestReadPlus(t *testing.T) {
 	r.uid = 1000
 	x.do(op(OpPutFH, fh), op(OpReadPlus, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).ok(OpReadPlus)
 	r.uid = 0
-	x.do(put, op(OpSetAttr, id, attrs(bits4(attrMode), uint32(0o600)))).ok(OpPutFH).ok(OpSetAttr)
+	x.do(put, op(OpSetAttr, id, attrs(BitmapOf(AttrMode), uint32(0o600)))).ok(OpPutFH).ok(OpSetAttr)
 	r.uid = 1000
 	x.do(op(OpPutFH, fh), op(OpReadPlus, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).fails(OpReadPlus, nfs.ErrAcces)
 }
@@ -183,9 +183,9 @@ func TestIOAdvise(t *testing.T) {
 	dir := x.handle("one")
 	fh, id := x.make(dir, "file")
 	put := op(OpPutFH, fh)
-	advise := func(off, n uint64) args { return op(OpIOAdvise, id, off, n, bits4(1, 4)) }
+	advise := func(off, n uint64) args { return op(OpIOAdvise, id, off, n, BitmapOf(1, 4)) }
 	p := x.do(put, advise(0, 0)).ok(OpPutFH).ok(OpIOAdvise)
-	if hints, more := decodeBitmap(p.Decoder); !hints.empty() || more {
+	if hints, more := DecodeBitmap(p.Decoder); !hints.empty() || more {
 		t.Errorf("hints %x", hints)
 	}
 	p.end()
@@ -193,7 +193,7 @@ func TestIOAdvise(t *testing.T) {
 	x.do(put, op(OpIOAdvise, id, uint64(0), uint64(0))).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrBadXDR)
 	x.do(op(OpPutFH, dir), advise(0, 0)).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrIsDir)
 	x.do(op(OpPutRootFH), advise(0, 0)).ok(OpPutRootFH).fails(OpIOAdvise, nfs.ErrIsDir)
-	x.do(op(OpPutFH, dir), op(OpIOAdvise, state.Anonymous, uint64(0), uint64(0), bitmap{})).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrIsDir)
+	x.do(op(OpPutFH, dir), op(OpIOAdvise, state.Anonymous, uint64(0), uint64(0), Bitmap{})).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrIsDir)
 }
 
 // TestRefused: what nobody has to do is refused for what it is, and not as unknown.

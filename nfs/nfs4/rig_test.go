@@ -214,13 +214,13 @@ func op(n uint32, rest ...any) args {
 			case []byte:
 				e.Opaque(v)
 			case state.Stateid:
-				encodeStateid(e, v)
+				EncodeStateid(e, v)
 			case state.SessionID:
 				e.Fixed(v[:])
 			case [8]byte:
 				e.Fixed(v[:])
-			case bitmap:
-				v.encode(e)
+			case Bitmap:
+				v.Encode(e)
 			case args:
 				v(e)
 			default:
@@ -410,7 +410,7 @@ func (r *rig) exchange(owner string, verf byte) (id uint64, seq uint32, flags ui
 		r.t.Errorf("state protection %d", how)
 	}
 	p.Uint64()
-	if major, scope := p.String(ownerMax), p.String(ownerMax); major != scope || !strings.HasPrefix(major, "rstored-") {
+	if major, scope := p.String(OwnerMax), p.String(OwnerMax); major != scope || !strings.HasPrefix(major, "rstored-") {
 		r.t.Errorf("owner %q, scope %q", major, scope)
 	}
 	if n := p.Uint32(); n != 1 {
@@ -433,7 +433,7 @@ func (r *rig) sessionOf(minor uint32, owner string, fore args) *sess {
 	id, seq, _ := r.exchange(owner, 1)
 	p := r.compound(minor, op(OpCreateSession, id, seq, uint32(2), fore, channelArgs(4096, 4096, 0, 2, 16), uint32(0x40000000), uint32(1), uint32(0)))
 	p.ok(OpCreateSession)
-	x := &sess{r: r, minor: minor, client: id, id: decodeSessionID(p.Decoder), uid: r.uid, peer: r.peer}
+	x := &sess{r: r, minor: minor, client: id, id: DecodeSessionID(p.Decoder), uid: r.uid, peer: r.peer}
 	granted := uint32(0)
 	if r.back != nil {
 		granted = sessionBack
@@ -458,7 +458,7 @@ func (x *sess) do(ops ...args) *reply {
 	x.seq++
 	p := x.r.compound(x.minor, append([]args{x.sequence(x.seq, 0)}, ops...)...)
 	p.ok(OpSequence)
-	if id := decodeSessionID(p.Decoder); id != x.id {
+	if id := DecodeSessionID(p.Decoder); id != x.id {
 		x.r.t.Errorf("session %x", id)
 	}
 	if seq, slot := p.Uint32(), p.Uint32(); seq != x.seq || slot != 0 {
@@ -493,15 +493,15 @@ func (x *sess) tryHandle(path ...string) ([]byte, nfs.Status) {
 		p.ok(OpLookup)
 	}
 	p.ok(OpGetFH)
-	fh := p.Opaque(fhMax)
+	fh := p.Opaque(FHMax)
 	p.end()
 	return fh, nfs.OK
 }
 
 // attrs is a fattr4 of values in order.
-func attrs(b bitmap, vals ...any) args {
+func attrs(b Bitmap, vals ...any) args {
 	return func(e *xdr.Encoder) {
-		b.encode(e)
+		b.Encode(e)
 		var v xdr.Encoder
 		part(vals...)(&v)
 		e.Opaque(v.B)
@@ -510,22 +510,22 @@ func attrs(b bitmap, vals ...any) args {
 
 // openArgs of an OPEN by name, without creating.
 func openOp(access, deny uint32, owner, name string) args {
-	return op(OpOpen, uint32(0), access, deny, uint64(0), owner, uint32(openNoCreate), uint32(claimNull), name)
+	return op(OpOpen, uint32(0), access, deny, uint64(0), owner, uint32(OpenNoCreate), uint32(ClaimNull), name)
 }
 
 func openCreateOp(access uint32, owner, name string, mode uint32, how ...any) args {
-	return op(OpOpen, uint32(0), access, uint32(0), uint64(0), owner, uint32(openCreate), mode, part(how...), uint32(claimNull), name)
+	return op(OpOpen, uint32(0), access, uint32(0), uint64(0), owner, uint32(OpenCreate), mode, part(how...), uint32(ClaimNull), name)
 }
 
 // opened reads an OPEN4resok.
-func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
+func (p *reply) opened() (id state.Stateid, change changeInfo, set Bitmap) {
 	p.t.Helper()
-	id = decodeStateid(p.Decoder)
+	id = DecodeStateid(p.Decoder)
 	change = p.change()
 	if flags := p.Uint32(); flags != resultLocktype {
 		p.t.Errorf("flags of OPEN: %x", flags)
 	}
-	set, _ = decodeBitmap(p.Decoder)
+	set, _ = DecodeBitmap(p.Decoder)
 	p.delegation()
 	return id, change, set
 }
@@ -534,14 +534,14 @@ func (p *reply) opened() (id state.Stateid, change changeInfo, set bitmap) {
 func (p *reply) delegation() {
 	p.t.Helper()
 	switch deleg := p.Uint32(); deleg {
-	case delegNone:
-	case delegNoneExt:
+	case DelegNone:
+	case DelegNoneExt:
 		p.delegKind, p.why = deleg, p.Uint32()
 		if why := state.WhyNot(p.why); why == state.WhyContention || why == state.WhyResource {
 			p.Bool()
 		}
 	case delegRead, delegWrite:
-		p.deleg = decodeStateid(p.Decoder)
+		p.deleg = DecodeStateid(p.Decoder)
 		p.delegKind = deleg
 		p.recall = p.Bool()
 		if deleg == delegWrite {
@@ -564,10 +564,10 @@ func (p *reply) change() changeInfo {
 // make makes a file of an export's root, and returns its handle and an open of it.
 func (x *sess) make(dir []byte, name string) ([]byte, state.Stateid) {
 	x.r.t.Helper()
-	p := x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", name, createUnchecked, attrs(bits4(attrMode), uint32(0o644))), op(OpGetFH))
+	p := x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", name, CreateUnchecked, attrs(BitmapOf(AttrMode), uint32(0o644))), op(OpGetFH))
 	id, _, _ := p.ok(OpPutFH).ok(OpOpen).opened()
 	p.ok(OpGetFH)
-	fh := p.Opaque(fhMax)
+	fh := p.Opaque(FHMax)
 	p.end()
 	return fh, id
 }

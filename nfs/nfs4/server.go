@@ -75,7 +75,7 @@ type Server struct {
 	wall     func() time.Time
 	identity string
 	names    names
-	people   nfs.Names
+	idmap    nfs.Names
 	groups   nfs.Groups
 	minors   [minorMax + 1]bool
 	utf8     bool
@@ -115,10 +115,10 @@ type Server struct {
 
 // New makes a server.
 func New(cfg Config) *Server {
-	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now, people: cfg.Names, groups: cfg.Groups, utf8: cfg.UTF8, connect: cfg.CallBack}
+	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now, idmap: cfg.Names, groups: cfg.Groups, utf8: cfg.UTF8, connect: cfg.CallBack}
 	s.serveMinors(cfg.Minors)
-	if s.people == nil {
-		s.people = byNumber{}
+	if s.idmap == nil {
+		s.idmap = byNumber{}
 	}
 	if s.count == nil {
 		s.count = new(nfs.Counters)

@@ -60,8 +60,8 @@ func decodeImplID(d *xdr.Decoder) {
 	switch d.Uint32() {
 	case 0:
 	case 1:
-		d.Opaque(ownerMax) // domain
-		d.Opaque(ownerMax) // name
+		d.Opaque(OwnerMax) // domain
+		d.Opaque(OwnerMax) // name
 		d.Skip(8 + 4)      // date
 	default:
 		d.Fail(xdr.ErrLength)
@@ -71,7 +71,7 @@ func decodeImplID(d *xdr.Decoder) {
 // exchangeID is EXCHANGE_ID (section 18.35).
 func exchangeID(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.ExchangeID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
+	a := state.ExchangeID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax)}
 	asked := d.Uint32()
 	a.Update = asked&exchUpdate != 0
 	protect := d.Uint32()
@@ -145,8 +145,8 @@ func backTooSmall(c *state.Channel, wanted bool) bool {
 	return c.MaxRequest < state.BackRequestMin || c.MaxResponse < backResponseMin || c.MaxOps < state.BackOpsMin
 }
 
-// decodeChannel reads a channel_attrs4.
-func decodeChannel(d *xdr.Decoder) (c state.Channel) {
+// DecodeChannel reads a channel_attrs4.
+func DecodeChannel(d *xdr.Decoder) (c state.Channel) {
 	d.Uint32() // header padding: none
 	c.MaxRequest, c.MaxResponse, c.MaxCached = d.Uint32(), d.Uint32(), d.Uint32()
 	c.MaxOps, c.MaxSlots = d.Uint32(), d.Uint32()
@@ -160,7 +160,8 @@ func decodeChannel(d *xdr.Decoder) (c state.Channel) {
 	return c
 }
 
-func encodeChannel(e *xdr.Encoder, c *state.Channel) {
+// EncodeChannel appends a channel_attrs4.
+func EncodeChannel(e *xdr.Encoder, c *state.Channel) {
 	e.Uint32(0)
 	e.Uint32(c.MaxRequest)
 	e.Uint32(c.MaxResponse)
@@ -192,8 +193,8 @@ func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.CreateSession{Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Minor: k.minor}
 	flags := d.Uint32()
-	a.Fore = decodeChannel(d)
-	back := decodeChannel(d)
+	a.Fore = DecodeChannel(d)
+	back := DecodeChannel(d)
 	program := d.Uint32() // of the callbacks
 	cred, ok := decodeSecParms(d)
 	switch {
@@ -226,8 +227,8 @@ func createSession(k *compound) nfs.Status {
 	} else {
 		e.Uint32(0)
 	}
-	encodeChannel(e, &got.Fore)
-	encodeChannel(e, &back)
+	EncodeChannel(e, &got.Fore)
+	EncodeChannel(e, &back)
 	return nfs.OK
 }
 
@@ -270,7 +271,7 @@ func (s *Server) denied(op string, client uint64, from state.From) {
 // destroySession is DESTROY_SESSION (section 18.37). The session in use can be
 // destroyed by the last operation only.
 func destroySession(k *compound) nfs.Status {
-	id := decodeSessionID(&k.c.Args)
+	id := DecodeSessionID(&k.c.Args)
 	switch {
 	case k.bad():
 		return nfs.ErrBadXDR
@@ -309,7 +310,7 @@ func reclaimComplete(k *compound) nfs.Status {
 // sequence is SEQUENCE (section 18.46).
 func sequence(k *compound) nfs.Status {
 	d := &k.c.Args
-	id := decodeSessionID(d)
+	id := DecodeSessionID(d)
 	r := state.Request{
 		Session: id, Sequence: d.Uint32(), Slot: d.Uint32(), Digest: k.digest, Ops: k.count, Size: k.size,
 		Minor: k.minor, MayWait: k.mayBlock, From: state.FromPeer(&k.c.Peer),

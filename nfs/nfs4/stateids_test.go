@@ -31,13 +31,13 @@ func TestStateidsOfEveryOperation(t *testing.T) {
 			[]nfs.Status{nfs.ErrInval, old, bad, bad, bad, bad, bad, bad, bad, bad, ok, nfs.ErrInval, bad},
 		},
 		{OpLock, func(id state.Stateid) args {
-			return op(OpLock, lockWrite, false, uint64(1), uint64(2), true, uint32(0), id, uint32(0), uint64(0), "new")
+			return op(OpLock, LockWrite, false, uint64(1), uint64(2), true, uint32(0), id, uint32(0), uint64(0), "new")
 		}, []nfs.Status{ok, old, bad, bad, bad, bad, bad, bad, bad, bad, mode, ok, bad}},
 		{OpLock, func(id state.Stateid) args {
-			return op(OpLock, lockWrite, false, uint64(1), uint64(2), false, id, uint32(0))
+			return op(OpLock, LockWrite, false, uint64(1), uint64(2), false, id, uint32(0))
 		}, []nfs.Status{bad, old, bad, bad, bad, bad, bad, bad, bad, bad, bad, bad, ok}},
 		{
-			OpLockU, func(id state.Stateid) args { return op(OpLockU, lockWrite, uint32(0), id, uint64(1), uint64(2)) },
+			OpLockU, func(id state.Stateid) args { return op(OpLockU, LockWrite, uint32(0), id, uint64(1), uint64(2)) },
 			[]nfs.Status{bad, old, bad, bad, bad, bad, bad, bad, bad, bad, bad, bad, ok},
 		},
 		{
@@ -49,11 +49,11 @@ func TestStateidsOfEveryOperation(t *testing.T) {
 			[]nfs.Status{ok, old, bad, bad, bad, bad, bad, ok, ok, bad, mode, ok, ok},
 		},
 		{
-			OpSetAttr, func(id state.Stateid) args { return op(OpSetAttr, id, attrs(bits4(attrSize), uint64(3))) },
+			OpSetAttr, func(id state.Stateid) args { return op(OpSetAttr, id, attrs(BitmapOf(AttrSize), uint64(3))) },
 			[]nfs.Status{ok, old, bad, bad, bad, bad, bad, ok, ok, bad, mode, ok, ok},
 		},
 		{ // the mode alone is nobody's open
-			OpSetAttr, func(id state.Stateid) args { return op(OpSetAttr, id, attrs(bits4(attrMode), uint32(0o600))) },
+			OpSetAttr, func(id state.Stateid) args { return op(OpSetAttr, id, attrs(BitmapOf(AttrMode), uint32(0o600))) },
 			slices.Repeat([]nfs.Status{ok}, len(kinds)),
 		},
 		{

@@ -32,7 +32,7 @@ func (o *operation) is(f flags) bool { return o.flags&f != 0 }
 const (
 	resStateid = 16
 	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + delegResult
-	resCopy    = 4 + resStateid + 8 + 4 + verifierLen + 4 + 4
+	resCopy    = 4 + resStateid + 8 + 4 + VerifierLen + 4 + 4
 	resCreate  = changeInfoLen + bitmapLen
 	resLock    = resStateid // who is in the way is told if there is room
 )
@@ -79,7 +79,7 @@ func init() {
 		OpSetClientID:        {"SETCLIENTID", 0, 0, 0, nil},
 		OpSetClientIDConfirm: {"SETCLIENTID_CONFIRM", 0, 0, 0, nil},
 		OpVerify:             {"VERIFY", 0, h, 0, verify},
-		OpWrite:              {"WRITE", 0, h | changing, 4 + 4 + verifierLen, write},
+		OpWrite:              {"WRITE", 0, h | changing, 4 + 4 + VerifierLen, write},
 		OpReleaseLockOwner:   {"RELEASE_LOCKOWNER", 0, 0, 0, nil},
 		OpBackchannelCtl:     {"BACKCHANNEL_CTL", 1, 0, 0, backchannelCtl},
 		OpBindConnToSession:  {"BIND_CONN_TO_SESSION", 1, alone, 0, bindConn},

@@ -179,7 +179,7 @@ const resultConfirm = 2 // OPEN4_RESULT_CONFIRM
 func open40(k *compound) nfs.Status {
 	from := k.c.Args
 	a := k.decodeOpen()
-	if k.bad() || a.create && a.mode == createExclusive41 || a.claim > claimDelegPrev {
+	if k.bad() || a.create && a.mode == CreateExclusive41 || a.claim > claimDelegPrev {
 		return nfs.ErrBadXDR
 	}
 	if st := k.byClient(a.client); st != nfs.OK {
@@ -188,7 +188,7 @@ func open40(k *compound) nfs.Status {
 		}
 		return st
 	}
-	t, r, st := k.client.BeginOpen(k.now, a.owner, a.seq, k.request(OpOpen, from), a.claim == claimPrevious)
+	t, r, st := k.client.BeginOpen(k.now, a.owner, a.seq, k.request(OpOpen, from), a.claim == ClaimPrevious)
 	switch {
 	case r != nil:
 		return k.answer(r)
@@ -208,20 +208,20 @@ func (k *compound) delegate40(a *openArgs) {
 	e := &k.c.Res
 	d := state.Delegate{File: k.file(), By: k.turn}
 	switch {
-	case a.claim == claimNull && a.access == state.Read:
-	case a.claim == claimPrevious && a.deleg == delegRead:
+	case a.claim == ClaimNull && a.access == state.Read:
+	case a.claim == ClaimPrevious && a.deleg == delegRead:
 		d.Reclaim = true
 	default:
-		e.Uint32(delegNone)
+		e.Uint32(DelegNone)
 		return
 	}
 	got, why := k.give(&d)
 	if why != state.Given {
-		e.Uint32(delegNone)
+		e.Uint32(DelegNone)
 		return
 	}
 	e.Uint32(delegRead)
-	encodeStateid(e, got.ID)
+	EncodeStateid(e, got.ID)
 	e.Bool(false)
 	k.encodeNobody()
 }
@@ -230,7 +230,7 @@ func (k *compound) delegate40(a *openArgs) {
 func openConfirm(k *compound) nfs.Status {
 	d := &k.c.Args
 	from := *d
-	id := decodeStateid(d)
+	id := DecodeStateid(d)
 	seq := d.Uint32()
 	if st := k.ofFile(); st != nfs.OK {
 		return st
@@ -258,7 +258,7 @@ func (k *compound) ofFile() nfs.Status {
 // stated appends the stateid that is the result of an operation.
 func (k *compound) stated(id state.Stateid, st nfs.Status) nfs.Status {
 	if st == nfs.OK {
-		encodeStateid(&k.c.Res, id)
+		EncodeStateid(&k.c.Res, id)
 	}
 	return st
 }
@@ -268,7 +268,7 @@ func close40(k *compound) nfs.Status {
 	d := &k.c.Args
 	from := *d
 	seq := d.Uint32()
-	id := decodeStateid(d)
+	id := DecodeStateid(d)
 	if st := k.ofFile(); st != nfs.OK {
 		return st
 	}
@@ -283,7 +283,7 @@ func close40(k *compound) nfs.Status {
 func openDowngrade40(k *compound) nfs.Status {
 	d := &k.c.Args
 	from := *d
-	id := decodeStateid(d)
+	id := DecodeStateid(d)
 	seq := d.Uint32()
 	access, deny := d.Uint32(), d.Uint32()
 	if st := k.ofFile(); st != nfs.OK {
@@ -312,11 +312,11 @@ func lock40(k *compound) nfs.Status {
 	var owner uint64
 	if a.ByOpen {
 		seq = d.Uint32()
-		a.ID = decodeStateid(d)
+		a.ID = DecodeStateid(d)
 		lockSeq = d.Uint32()
-		owner, a.Owner = d.Uint64(), d.Opaque(ownerMax)
+		owner, a.Owner = d.Uint64(), d.Opaque(OwnerMax)
 	} else {
-		a.ID = decodeStateid(d)
+		a.ID = DecodeStateid(d)
 		seq = d.Uint32()
 	}
 	if st := k.ofFile(); st != nfs.OK {
@@ -358,7 +358,7 @@ func lockTest40(k *compound) nfs.Status {
 	a.Exclusive = decodeLockType(d)
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
 	owner := d.Uint64()
-	a.Owner = d.Opaque(ownerMax)
+	a.Owner = d.Opaque(OwnerMax)
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
@@ -375,7 +375,7 @@ func unlock40(k *compound) nfs.Status {
 	var a state.Lock
 	decodeLockType(d)
 	seq := d.Uint32()
-	a.ID = decodeStateid(d)
+	a.ID = DecodeStateid(d)
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
 	if st := k.ofFile(); st != nfs.OK {
 		return st
@@ -391,7 +391,7 @@ func unlock40(k *compound) nfs.Status {
 // releaseLockOwner is RELEASE_LOCKOWNER (section 16.37).
 func releaseLockOwner(k *compound) nfs.Status {
 	client := k.c.Args.Uint64()
-	owner := k.c.Args.Opaque(ownerMax)
+	owner := k.c.Args.Opaque(OwnerMax)
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
@@ -403,7 +403,7 @@ func releaseLockOwner(k *compound) nfs.Status {
 
 // delegReturn40 is DELEGRETURN (section 16.6).
 func delegReturn40(k *compound) nfs.Status {
-	id := decodeStateid(&k.c.Args)
+	id := DecodeStateid(&k.c.Args)
 	if st := k.ofFile(); st != nfs.OK {
 		return st
 	}
@@ -436,7 +436,7 @@ const (
 // setClientID is SETCLIENTID (section 16.33).
 func setClientID(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.SetClientID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Verifier: decodeVerifier(d), Owner: d.Opaque(ownerMax)}
+	a := state.SetClientID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax)}
 	a.Callback.Program = d.Uint32()
 	a.Callback.Netid, a.Callback.Addr = d.String(netidMax), d.String(uaddrMax)
 	a.Callback.Ident = d.Uint32()
@@ -537,20 +537,20 @@ func Once(d xdr.Decoder) bool {
 		case OpCommit:
 			d.Skip(8 + 4)
 		case OpGetAttr:
-			decodeBitmap(&d)
+			DecodeBitmap(&d)
 		case OpGetFH, OpLookupP, OpPutPubFH, OpPutRootFH, OpReadLink, OpRestoreFH, OpSaveFH:
 		case OpLookup, OpSecInfo:
 			d.Opaque(nameMax)
 		case OpNVerify, OpVerify:
-			decodeBitmap(&d)
+			DecodeBitmap(&d)
 			d.Opaque(fattrMax)
 		case OpPutFH:
-			d.Opaque(fhMax)
+			d.Opaque(FHMax)
 		case OpRead:
 			d.Skip(resStateid + 8 + 4)
 		case OpReadDir:
-			d.Skip(8 + verifierLen + 4 + 4)
-			decodeBitmap(&d)
+			d.Skip(8 + VerifierLen + 4 + 4)
+			DecodeBitmap(&d)
 		case OpRenew:
 			d.Skip(8)
 		case OpWrite:

@@ -52,16 +52,16 @@ func (c *client40) next(owner string) uint32 {
 }
 
 func (c *client40) openOp(seq, access, deny uint32, owner, name string) args {
-	return op(OpOpen, seq, access, deny, c.id, owner, uint32(openNoCreate), uint32(claimNull), name)
+	return op(OpOpen, seq, access, deny, c.id, owner, uint32(OpenNoCreate), uint32(ClaimNull), name)
 }
 
 func (c *client40) createOp(seq, access uint32, owner, name string) args {
-	return op(OpOpen, seq, access, uint32(0), c.id, owner, uint32(openCreate), uint32(createUnchecked), attrs(bits4(attrMode), uint32(0o644)),
-		uint32(claimNull), name)
+	return op(OpOpen, seq, access, uint32(0), c.id, owner, uint32(OpenCreate), uint32(CreateUnchecked), attrs(BitmapOf(AttrMode), uint32(0o644)),
+		uint32(ClaimNull), name)
 }
 
 func (c *client40) reclaimOp(seq, access uint32, owner string) args {
-	return op(OpOpen, seq, access, uint32(0), c.id, owner, uint32(openNoCreate), uint32(claimPrevious), uint32(delegNone))
+	return op(OpOpen, seq, access, uint32(0), c.id, owner, uint32(OpenNoCreate), uint32(ClaimPrevious), uint32(DelegNone))
 }
 
 // lockOp is a LOCK by a new lock-owner, lockMore one by its stateid.
@@ -74,14 +74,14 @@ func lockMore(seq uint32, id state.Stateid, typ uint32, off, n uint64) args {
 }
 
 func lockUOp(seq uint32, id state.Stateid, off, n uint64) args {
-	return op(OpLockU, lockWrite, seq, id, off, n)
+	return op(OpLockU, LockWrite, seq, id, off, n)
 }
 
 // root is the handle of the export /one.
 func (r *rig) root() []byte {
 	r.t.Helper()
 	p := r.compound(0, op(OpPutRootFH), op(OpLookup, "one"), op(OpGetFH)).ok(OpPutRootFH).ok(OpLookup).ok(OpGetFH)
-	return p.Opaque(fhMax)
+	return p.Opaque(FHMax)
 }
 
 // opened40 reads an OPEN4resok.
@@ -95,16 +95,16 @@ type opened40 struct {
 
 func (p *reply) opened40() (o opened40) {
 	p.t.Helper()
-	o.id = decodeStateid(p.Decoder)
+	o.id = DecodeStateid(p.Decoder)
 	p.change()
 	flags := p.Uint32()
 	if flags&^resultConfirm != resultLocktype {
 		p.t.Errorf("flags of OPEN: %x", flags)
 	}
 	o.confirm = flags&resultConfirm != 0
-	decodeBitmap(p.Decoder)
-	if o.deleg = p.Uint32(); o.deleg != delegNone {
-		o.delegID = decodeStateid(p.Decoder)
+	DecodeBitmap(p.Decoder)
+	if o.deleg = p.Uint32(); o.deleg != DelegNone {
+		o.delegID = DecodeStateid(p.Decoder)
 		o.recall = p.Bool()
 		p.Skip(12)
 		p.String(10)
@@ -129,7 +129,7 @@ func (c *client40) opens(open args, owner string) ([]byte, opened40) {
 	c.r.t.Helper()
 	p := c.r.compound(0, op(OpPutFH, c.r.root()), open, op(OpGetFH)).ok(OpPutFH).ok(OpOpen)
 	o := p.opened40()
-	fh := bytes.Clone(p.ok(OpGetFH).Opaque(fhMax))
+	fh := bytes.Clone(p.ok(OpGetFH).Opaque(FHMax))
 	p.end()
 	if o.confirm {
 		o.id = c.on(fh, op(OpOpenConfirm, o.id, c.next(owner))).ok(OpOpenConfirm).id()
@@ -146,7 +146,7 @@ func (c *client40) on(fh []byte, ops ...args) *reply {
 // id reads a stateid that is the result.
 func (p *reply) id() state.Stateid {
 	p.t.Helper()
-	id := decodeStateid(p.Decoder)
+	id := DecodeStateid(p.Decoder)
 	p.end()
 	return id
 }
@@ -195,9 +195,9 @@ func (c *callee40) Call(b *rpc.BackwardCall) {
 	if minor, ident, n, op := d.Uint32(), d.Uint32(), d.Uint32(), d.Uint32(); minor != 0 || ident != 99 || n != 1 || op != opCBRecall {
 		c.t.Errorf("minor version %d, ident %d, %d operations, the first %d", minor, ident, n, op)
 	}
-	r := recalled{id: decodeStateid(&d)}
+	r := recalled{id: DecodeStateid(&d)}
 	d.Bool()
-	r.fh = bytes.Clone(d.Opaque(fhMax))
+	r.fh = bytes.Clone(d.Opaque(FHMax))
 	if d.Err() != nil || d.Remaining() > 0 {
 		c.t.Errorf("%v, %d bytes left", d.Err(), d.Remaining())
 	}

@@ -152,13 +152,13 @@ func TestOpenOwner(t *testing.T) {
 	same("OPEN", c.createOp(77, state.Both, "o", "file"), op(OpGetFH))
 	p := r.compound(0, op(OpPutFH, dir), c.createOp(77, state.Both, "o", "file"), op(OpGetFH)).ok(OpPutFH).ok(OpOpen)
 	o := p.opened40()
-	fh := bytes.Clone(p.ok(OpGetFH).Opaque(fhMax))
+	fh := bytes.Clone(p.ok(OpGetFH).Opaque(FHMax))
 	if !o.confirm {
 		t.Fatal("need not be confirmed")
 	}
 	c.on(fh, op(OpWrite, o.id, uint64(0), uint32(2), "x")).fails(OpWrite, nfs.ErrBadStateID)
 	c.on(fh, op(OpClose, uint32(78), o.id)).fails(OpClose, nfs.ErrBadStateID)
-	c.on(fh, c.lockOp(78, o.id, 0, "l", lockWrite, 0, 1)).fails(OpLock, nfs.ErrBadStateID)
+	c.on(fh, c.lockOp(78, o.id, 0, "l", LockWrite, 0, 1)).fails(OpLock, nfs.ErrBadStateID)
 	c.on(fh, op(OpOpenConfirm, o.id, uint32(80))).fails(OpOpenConfirm, nfs.ErrBadSeqID)
 	// Another OPEN instead, with any number: the first one counts for nothing.
 	p = r.compound(0, op(OpPutFH, dir), c.openOp(5, state.Both, 0, "o", "file")).ok(OpPutFH).ok(OpOpen)
@@ -191,7 +191,7 @@ func TestOpenOwner(t *testing.T) {
 	}
 	p = r.compound(0, op(OpPutFH, dir), c.openOp(9, 1, 0, "o", "file"), op(OpGetFH)).ok(OpPutFH).ok(OpOpen)
 	p.opened40()
-	if got := p.ok(OpGetFH).Opaque(fhMax); !bytes.Equal(got, fh) {
+	if got := p.ok(OpGetFH).Opaque(FHMax); !bytes.Equal(got, fh) {
 		t.Error("another file")
 	}
 	r.compound(0, op(OpPutFH, dir), op(OpLookup, "nested"), c.openOp(9, 1, 0, "o", "file")).ok(OpPutFH).ok(OpLookup).fails(OpOpen, nfs.ErrBadSeqID)
@@ -232,22 +232,22 @@ func TestLockOwner(t *testing.T) {
 			t.Errorf("%s, sent again:\n% x\n% x", what, first, second)
 		}
 	}
-	a := c.lockOp(c.next("o"), id, 41, "l", lockWrite, 0, 10)
+	a := c.lockOp(c.next("o"), id, 41, "l", LockWrite, 0, 10)
 	twice("LOCK", a)
 	l := c.on(fh, a).ok(OpLock).id()
 	// Refused: the number counts, and who is in the way is told again.
-	a = other.lockOp(other.next("o"), his.id, 1, "l", lockRead, 5, 10)
+	a = other.lockOp(other.next("o"), his.id, 1, "l", LockRead, 5, 10)
 	twice("LOCK refused", a)
 	d := other.on(fh, a).fails2(OpLock, nfs.ErrDenied, held+4+4)
-	if off, n, typ, id, who := d.Uint64(), d.Uint64(), d.Uint32(), d.Uint64(), d.String(10); off != 0 || n != 10 || typ != lockWrite || id != c.id || who != "l" {
+	if off, n, typ, id, who := d.Uint64(), d.Uint64(), d.Uint32(), d.Uint64(), d.String(10); off != 0 || n != 10 || typ != LockWrite || id != c.id || who != "l" {
 		t.Errorf("%d %d %d %x %q", off, n, typ, id, who)
 	}
-	other.on(fh, op(OpLockT, lockRead, uint64(0), uint64(1), other.id, "l")).fails2(OpLockT, nfs.ErrDenied, held+4+4)
-	c.on(fh, op(OpLockT, lockRead, uint64(0), uint64(1), c.id, "l")).ok(OpLockT).end()
+	other.on(fh, op(OpLockT, LockRead, uint64(0), uint64(1), other.id, "l")).fails2(OpLockT, nfs.ErrDenied, held+4+4)
+	c.on(fh, op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "l")).ok(OpLockT).end()
 	// By its own stateid.
-	c.on(fh, lockMore(41, l, lockWrite, 20, 1)).fails(OpLock, nfs.ErrBadSeqID)
-	c.on(fh, lockMore(43, l, lockWrite, 20, 1)).fails(OpLock, nfs.ErrBadSeqID)
-	a = lockMore(42, l, lockWrite, 20, 1)
+	c.on(fh, lockMore(41, l, LockWrite, 20, 1)).fails(OpLock, nfs.ErrBadSeqID)
+	c.on(fh, lockMore(43, l, LockWrite, 20, 1)).fails(OpLock, nfs.ErrBadSeqID)
+	a = lockMore(42, l, LockWrite, 20, 1)
 	twice("LOCK by a stateid", a)
 	l2 := c.on(fh, a).ok(OpLock).id()
 	if l2.Other != l.Other || l2.Seq != l.Seq+1 {
@@ -259,19 +259,19 @@ func TestLockOwner(t *testing.T) {
 	l = c.on(fh, a).ok(OpLockU).id()
 	// Another open and the same lock-owner: both numbers have to be right.
 	fh2, id2 := c.make("o", "second")
-	c.on(fh2, c.lockOp(c.seqs["o"]+1, id2, 44, "l", lockWrite, 0, 1)).fails(OpLock, nfs.ErrBadSeqID)
-	c.on(fh2, c.lockOp(c.seqs["o"]+1, id2, 46, "l", lockWrite, 0, 1)).fails(OpLock, nfs.ErrBadSeqID)
-	c.on(fh2, c.lockOp(c.seqs["o"]+5, id2, 45, "l", lockWrite, 0, 1)).fails(OpLock, nfs.ErrBadSeqID)
-	c.on(fh2, c.lockOp(c.next("o"), id2, 45, "l", lockWrite, 0, 1)).ok(OpLock).id()
+	c.on(fh2, c.lockOp(c.seqs["o"]+1, id2, 44, "l", LockWrite, 0, 1)).fails(OpLock, nfs.ErrBadSeqID)
+	c.on(fh2, c.lockOp(c.seqs["o"]+1, id2, 46, "l", LockWrite, 0, 1)).fails(OpLock, nfs.ErrBadSeqID)
+	c.on(fh2, c.lockOp(c.seqs["o"]+5, id2, 45, "l", LockWrite, 0, 1)).fails(OpLock, nfs.ErrBadSeqID)
+	c.on(fh2, c.lockOp(c.next("o"), id2, 45, "l", LockWrite, 0, 1)).ok(OpLock).id()
 	// What is of another kind, of another file, or another client's.
-	c.on(fh, lockMore(46, id, lockWrite, 0, 1)).fails(OpLock, nfs.ErrBadStateID)
+	c.on(fh, lockMore(46, id, LockWrite, 0, 1)).fails(OpLock, nfs.ErrBadStateID)
 	c.on(fh, lockUOp(46, id, 0, 1)).fails(OpLockU, nfs.ErrBadStateID)
 	c.on(fh, op(OpClose, uint32(46), l)).fails(OpClose, nfs.ErrBadStateID)
-	c.on(fh2, lockMore(46, l, lockWrite, 0, 1)).fails(OpLock, nfs.ErrBadStateID)
-	c.on(fh, op(OpLock, lockWrite, false, uint64(0), uint64(1), true, c.seqs["o"]+1, id, uint32(46), other.id, "l")).fails(OpLock, nfs.ErrBadStateID)
-	c.on(fh, op(OpLock, lockWrite, false, uint64(0), uint64(1), true, c.seqs["o"]+1, id, uint32(46), uint64(1), "l")).fails(OpLock, nfs.ErrStaleClientID)
+	c.on(fh2, lockMore(46, l, LockWrite, 0, 1)).fails(OpLock, nfs.ErrBadStateID)
+	c.on(fh, op(OpLock, LockWrite, false, uint64(0), uint64(1), true, c.seqs["o"]+1, id, uint32(46), other.id, "l")).fails(OpLock, nfs.ErrBadStateID)
+	c.on(fh, op(OpLock, LockWrite, false, uint64(0), uint64(1), true, c.seqs["o"]+1, id, uint32(46), uint64(1), "l")).fails(OpLock, nfs.ErrStaleClientID)
 	c.on(fh, op(OpLock, uint32(9), false, uint64(0), uint64(1), false, l, uint32(46))).fails(OpLock, nfs.ErrBadXDR)
-	c.on(fh, lockMore(46, l, lockWrite, 5, 0)).fails(OpLock, nfs.ErrInval)
+	c.on(fh, lockMore(46, l, LockWrite, 5, 0)).fails(OpLock, nfs.ErrInval)
 	c.on(fh, lockUOp(47, l, 5, 1<<64-3)).fails(OpLockU, nfs.ErrInval)
 	// Released as soon as nothing is locked.
 	c.on(fh, op(OpReleaseLockOwner, c.id, "l")).fails(OpReleaseLockOwner, nfs.ErrLocksHeld)
@@ -279,11 +279,11 @@ func TestLockOwner(t *testing.T) {
 	c.on(fh2, op(OpReleaseLockOwner, c.id, "l")).fails(OpReleaseLockOwner, nfs.ErrLocksHeld)
 	c.on(fh2, op(OpClose, c.next("o"), id2)).ok(OpClose)
 	c.on(fh, op(OpReleaseLockOwner, c.id, "l")).ok(OpReleaseLockOwner).end()
-	c.on(fh, lockMore(49, l, lockWrite, 0, 1)).fails(OpLock, nfs.ErrBadStateID)
+	c.on(fh, lockMore(49, l, LockWrite, 0, 1)).fails(OpLock, nfs.ErrBadStateID)
 	c.on(fh, op(OpReleaseLockOwner, c.id, "l")).ok(OpReleaseLockOwner).end()
 	c.on(fh, op(OpReleaseLockOwner, uint64(1), "l")).fails(OpReleaseLockOwner, nfs.ErrStaleClientID)
 	// Then it may begin with any number.
-	c.on(fh, c.lockOp(c.next("o"), id, 1, "l", lockRead, 0, 1)).ok(OpLock).id()
+	c.on(fh, c.lockOp(c.next("o"), id, 1, "l", LockRead, 0, 1)).ok(OpLock).id()
 }
 
 // TestErrors40: what an operation of version 4.0 is answered that is wrong.
@@ -324,10 +324,10 @@ func TestErrors40(t *testing.T) {
 		{"SETCLIENTID, long owner", OpSetClientID, []args{setClientOp(strings.Repeat("x", 1025), 1, "tcp", uaddr)}, nfs.ErrBadXDR},
 		{"SETCLIENTID, long address", OpSetClientID, []args{setClientOp("x", 1, "tcp", strings.Repeat("1", 129))}, nfs.ErrBadXDR},
 		{"SETCLIENTID_CONFIRM cut short", OpSetClientIDConfirm, []args{op(OpSetClientIDConfirm, c.id)}, nfs.ErrBadXDR},
-		{"OPEN by nobody", OpOpen, []args{top, op(OpOpen, uint32(1), uint32(1), uint32(0), uint64(5), "o", uint32(0), uint32(claimNull), "file")}, nfs.ErrStaleClientID},
-		{"OPEN, EXCLUSIVE4_1", OpOpen, []args{top, open(uint32(openCreate), uint32(createExclusive41), [8]byte{}, attrs(bitmap{}), uint32(claimNull), "n")}, nfs.ErrBadXDR},
-		{"OPEN, CLAIM_FH", OpOpen, []args{file, open(uint32(openNoCreate), uint32(claimFH))}, nfs.ErrBadXDR},
-		{"OPEN, CLAIM_DELEGATE_PREV", OpOpen, []args{top, open(uint32(openNoCreate), uint32(claimDelegPrev), "file")}, nfs.ErrNotSupp},
+		{"OPEN by nobody", OpOpen, []args{top, op(OpOpen, uint32(1), uint32(1), uint32(0), uint64(5), "o", uint32(0), uint32(ClaimNull), "file")}, nfs.ErrStaleClientID},
+		{"OPEN, EXCLUSIVE4_1", OpOpen, []args{top, open(uint32(OpenCreate), uint32(CreateExclusive41), [8]byte{}, attrs(Bitmap{}), uint32(ClaimNull), "n")}, nfs.ErrBadXDR},
+		{"OPEN, CLAIM_FH", OpOpen, []args{file, open(uint32(OpenNoCreate), uint32(ClaimFH))}, nfs.ErrBadXDR},
+		{"OPEN, CLAIM_DELEGATE_PREV", OpOpen, []args{top, open(uint32(OpenNoCreate), uint32(claimDelegPrev), "file")}, nfs.ErrNotSupp},
 		{"READ, stale", OpRead, []args{file, op(OpRead, stale, uint64(0), uint32(1))}, nfs.ErrStaleStateID},
 		{"READ, of a client that never was", OpRead, []args{file, op(OpRead, never, uint64(0), uint32(1))}, nfs.ErrBadStateID},
 		{"READ, of no state", OpRead, []args{file, op(OpRead, unknown, uint64(0), uint32(1))}, nfs.ErrBadStateID},
@@ -342,15 +342,15 @@ func TestErrors40(t *testing.T) {
 		{"CLOSE, number", OpClose, []args{file, op(OpClose, uint32(100), id)}, nfs.ErrBadSeqID},
 		{"CLOSE, number before stateid", OpClose, []args{file, op(OpClose, uint32(100), later)}, nfs.ErrBadSeqID},
 		{"LOCKU, special", OpLockU, []args{file, lockUOp(1, state.Bypass, 0, 1)}, nfs.ErrBadStateID},
-		{"LOCKT by nobody", OpLockT, []args{file, op(OpLockT, lockRead, uint64(0), uint64(1), uint64(5), "l")}, nfs.ErrStaleClientID},
-		{"LOCKT, empty", OpLockT, []args{file, op(OpLockT, lockRead, uint64(0), uint64(0), c.id, "l")}, nfs.ErrInval},
-		{"LOCKT of a directory", OpLockT, []args{top, op(OpLockT, lockRead, uint64(0), uint64(1), c.id, "l")}, nfs.ErrIsDir},
+		{"LOCKT by nobody", OpLockT, []args{file, op(OpLockT, LockRead, uint64(0), uint64(1), uint64(5), "l")}, nfs.ErrStaleClientID},
+		{"LOCKT, empty", OpLockT, []args{file, op(OpLockT, LockRead, uint64(0), uint64(0), c.id, "l")}, nfs.ErrInval},
+		{"LOCKT of a directory", OpLockT, []args{top, op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "l")}, nfs.ErrIsDir},
 		{"DELEGRETURN of an open", OpDelegReturn, []args{file, op(OpDelegReturn, id)}, nfs.ErrBadStateID},
 		{"DELEGRETURN, stale", OpDelegReturn, []args{file, op(OpDelegReturn, stale)}, nfs.ErrStaleStateID},
-		{"SETATTR of the size of a directory", OpSetAttr, []args{op(OpPutFH, r.root()), op(OpSetAttr, state.Anonymous, attrs(bits4(attrSize), uint64(0)))}, nfs.ErrIsDir},
-		{"SETATTR, stale", OpSetAttr, []args{file, op(OpSetAttr, stale, attrs(bits4(attrSize), uint64(0)))}, nfs.ErrStaleStateID},
+		{"SETATTR of the size of a directory", OpSetAttr, []args{op(OpPutFH, r.root()), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(0)))}, nfs.ErrIsDir},
+		{"SETATTR, stale", OpSetAttr, []args{file, op(OpSetAttr, stale, attrs(BitmapOf(AttrSize), uint64(0)))}, nfs.ErrStaleStateID},
 		{"READLINK of a file", OpReadLink, []args{file, op(OpReadLink)}, nfs.ErrInval},
-		{"VERIFY of an attribute of 4.1", OpVerify, []args{file, op(OpVerify, attrs(bits4(attrExclCreat), bitmap{}))}, nfs.ErrAttrNotSupp},
+		{"VERIFY of an attribute of 4.1", OpVerify, []args{file, op(OpVerify, attrs(BitmapOf(AttrExclCreat), Bitmap{}))}, nfs.ErrAttrNotSupp},
 		{"RESTOREFH of nothing", OpRestoreFH, []args{op(OpRestoreFH)}, nfs.ErrRestoreFH},
 	} {
 		p := r.compound(0, k.ops...)
@@ -389,15 +389,15 @@ func TestErrors40(t *testing.T) {
 	}
 	r.uid = 0
 	// SECINFO keeps the file handle; what is asked beyond version 4.0 is left out.
-	p = r.compound(0, op(OpPutRootFH), op(OpSecInfo, "one"), op(OpGetAttr, bits4(attrType, attrExclCreat, attrXattrSupport))).ok(OpPutRootFH).ok(OpSecInfo)
+	p = r.compound(0, op(OpPutRootFH), op(OpSecInfo, "one"), op(OpGetAttr, BitmapOf(AttrType, AttrExclCreat, AttrXattrSupport))).ok(OpPutRootFH).ok(OpSecInfo)
 	p.Skip(12)
-	if got, _ := decodeBitmap(p.ok(OpGetAttr).Decoder); got != bits4(attrType) {
+	if got, _ := DecodeBitmap(p.ok(OpGetAttr).Decoder); got != BitmapOf(AttrType) {
 		t.Errorf("attributes %x", got)
 	}
-	p = r.compound(0, op(OpPutPubFH), op(OpGetAttr, bits4(attrSupported))).ok(OpPutPubFH).ok(OpGetAttr)
-	decodeBitmap(p.Decoder)
+	p = r.compound(0, op(OpPutPubFH), op(OpGetAttr, BitmapOf(AttrSupported))).ok(OpPutPubFH).ok(OpGetAttr)
+	DecodeBitmap(p.Decoder)
 	p.Uint32()
-	if got, more := decodeBitmap(p.Decoder); got[2] != 0 || more || !got.has(attrMountedOn) {
+	if got, more := DecodeBitmap(p.Decoder); got[2] != 0 || more || !got.Has(AttrMountedOn) {
 		t.Errorf("supported attributes %x", got)
 	}
 }
@@ -418,15 +418,15 @@ func TestShares40(t *testing.T) {
 	c.on(fh, op(OpWrite, state.Anonymous, uint64(0), uint32(2), "x")).fails(OpWrite, nfs.ErrLocked)
 	c.on(fh, op(OpRead, state.Anonymous, uint64(0), uint32(9))).ok(OpRead)
 	c.on(fh, op(OpRead, state.Bypass, uint64(0), uint32(9))).ok(OpRead)
-	l := c.on(fh, c.lockOp(c.next("o"), mine.id, 1, "l", lockWrite, 0, 10)).ok(OpLock).id()
-	x.do(op(OpPutFH, fh), op(OpLock, lockRead, false, uint64(0), uint64(10), true, uint32(0), his, uint32(0), uint64(0), "o")).ok(OpPutFH).
+	l := c.on(fh, c.lockOp(c.next("o"), mine.id, 1, "l", LockWrite, 0, 10)).ok(OpLock).id()
+	x.do(op(OpPutFH, fh), op(OpLock, LockRead, false, uint64(0), uint64(10), true, uint32(0), his, uint32(0), uint64(0), "o")).ok(OpPutFH).
 		fails2(OpLock, nfs.ErrDenied, held+4)
 	// Locks go with the open; the other's then stand in the way.
 	c.on(fh, op(OpClose, c.next("o"), mine.id)).ok(OpClose)
 	c.on(fh, lockUOp(2, l, 0, 1)).fails(OpLockU, nfs.ErrBadStateID)
-	x.do(op(OpPutFH, fh), op(OpLock, lockRead, false, uint64(0), uint64(10), true, uint32(0), his, uint32(0), uint64(0), "o")).ok(OpPutFH).ok(OpLock)
+	x.do(op(OpPutFH, fh), op(OpLock, LockRead, false, uint64(0), uint64(10), true, uint32(0), his, uint32(0), uint64(0), "o")).ok(OpPutFH).ok(OpLock)
 	_, mine = c.open(state.Both, 0, "o", "file")
-	d := c.on(fh, c.lockOp(c.next("o"), mine.id, 1, "l", lockWrite, 0, 10)).fails2(OpLock, nfs.ErrDenied, held+4)
+	d := c.on(fh, c.lockOp(c.next("o"), mine.id, 1, "l", LockWrite, 0, 10)).fails2(OpLock, nfs.ErrDenied, held+4)
 	if d.Skip(8 + 8 + 4); d.Uint64() != x.client {
 		t.Error("another holder")
 	}
@@ -437,17 +437,17 @@ func TestLease40(t *testing.T) {
 	r := newRig(t)
 	c, other := r.client40("x", 1), r.client40("y", 1)
 	fh, id := c.make("o", "file")
-	l := c.on(fh, c.lockOp(c.next("o"), id, 1, "l", lockWrite, 0, 10)).ok(OpLock).id()
+	l := c.on(fh, c.lockOp(c.next("o"), id, 1, "l", LockWrite, 0, 10)).ok(OpLock).id()
 	_, his := other.open(state.Both, 0, "o", "file")
 	seq := uint32(1)
 	for name, renewing := range map[string]func(){
 		"READ":    func() { c.on(fh, op(OpRead, id, uint64(0), uint32(1))).ok(OpRead) },
 		"WRITE":   func() { c.on(fh, op(OpWrite, id, uint64(0), uint32(2), "x")).ok(OpWrite) },
-		"SETATTR": func() { c.on(fh, op(OpSetAttr, id, attrs(bits4(attrSize), uint64(5)))).ok(OpSetAttr) },
-		"LOCKT":   func() { c.on(fh, op(OpLockT, lockRead, uint64(0), uint64(1), c.id, "l")).ok(OpLockT) },
+		"SETATTR": func() { c.on(fh, op(OpSetAttr, id, attrs(BitmapOf(AttrSize), uint64(5)))).ok(OpSetAttr) },
+		"LOCKT":   func() { c.on(fh, op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "l")).ok(OpLockT) },
 		"RENEW":   func() { r.compound(0, op(OpRenew, c.id)).ok(OpRenew) },
 		"OPEN":    func() { c.open(1, 0, "o", "file") },
-		"LOCK":    func() { seq++; l = c.on(fh, lockMore(seq, l, lockWrite, 0, 10)).ok(OpLock).id() },
+		"LOCK":    func() { seq++; l = c.on(fh, lockMore(seq, l, LockWrite, 0, 10)).ok(OpLock).id() },
 		"LOCKU":   func() { seq++; l = c.on(fh, lockUOp(seq, l, 50, 10)).ok(OpLockU).id() },
 	} {
 		r.now = r.now.Add(80 * time.Second)
@@ -460,7 +460,7 @@ func TestLease40(t *testing.T) {
 		if name == "OPEN" {
 			id.Seq++
 		}
-		other.on(fh, other.lockOp(other.next("o"), his.id, 1, "l", lockWrite, 0, 1)).fails2(OpLock, nfs.ErrDenied, 8+8+4+8+4+4)
+		other.on(fh, other.lockOp(other.next("o"), his.id, 1, "l", LockWrite, 0, 1)).fails2(OpLock, nfs.ErrDenied, 8+8+4+8+4+4)
 	}
 	// Silent, but nobody wants anything of it: it is as if nothing had been.
 	r.now = r.now.Add(time.Hour)
@@ -468,7 +468,7 @@ func TestLease40(t *testing.T) {
 	c.on(fh, op(OpRead, id, uint64(0), uint32(1))).ok(OpRead)
 	r.now = r.now.Add(91 * time.Second)
 	r.compound(0, op(OpRenew, other.id)).ok(OpRenew)
-	other.on(fh, other.lockOp(other.next("o"), his.id, 1, "l", lockWrite, 0, 1)).ok(OpLock)
+	other.on(fh, other.lockOp(other.next("o"), his.id, 1, "l", LockWrite, 0, 1)).ok(OpLock)
 	c.on(fh, op(OpRead, id, uint64(0), uint32(1))).fails(OpRead, nfs.ErrExpired)
 	c.on(fh, op(OpClose, c.seqs["o"]+1, id)).fails(OpClose, nfs.ErrExpired)
 	r.compound(0, op(OpRenew, c.id)).fails(OpRenew, nfs.ErrExpired)
@@ -483,14 +483,14 @@ func TestReclaim40(t *testing.T) {
 	r := newRig(t)
 	c, third := r.client40("x", 1), r.client40("z", 1)
 	fh, id := c.make("o", "file")
-	c.on(fh, c.lockOp(c.next("o"), id, 1, "l", lockWrite, 0, 10)).ok(OpLock)
+	c.on(fh, c.lockOp(c.next("o"), id, 1, "l", LockWrite, 0, 10)).ok(OpLock)
 	third.make("o", "third")
 	restart := func(boot uint32) {
 		r.locks = lock.New(0)
 		r.start(boot)
 	}
 	lockReclaim := func(c *client40, id state.Stateid, reclaim bool) args {
-		return op(OpLock, lockWrite, reclaim, uint64(0), uint64(10), true, c.next("o"), id, uint32(1), c.id, "l")
+		return op(OpLock, LockWrite, reclaim, uint64(0), uint64(10), true, c.next("o"), id, uint32(1), c.id, "l")
 	}
 	restart(8)
 	r.compound(0, op(OpRenew, c.id)).fails(OpRenew, nfs.ErrStaleClientID)
@@ -525,7 +525,7 @@ func TestReclaim40(t *testing.T) {
 	r.now = r.now.Add(200 * time.Second)
 	other = r.client40("y", 2)
 	_, his := other.open(state.Both, 0, "o", "file")
-	other.on(fh, other.lockOp(other.next("o"), his.id, 1, "l", lockWrite, 0, 1)).ok(OpLock)
+	other.on(fh, other.lockOp(other.next("o"), his.id, 1, "l", LockWrite, 0, 1)).ok(OpLock)
 	restart(10)
 	c, other = r.client40("x", 1), r.client40("y", 2)
 	c.on(fh, c.reclaimOp(c.next("o"), state.Both, "o")).fails(OpOpen, nfs.ErrNoGrace)
@@ -545,18 +545,18 @@ func TestDelegation40(t *testing.T) {
 	if back.null != 1 || back.to != netip.MustParseAddrPort("10.0.0.1:1000") {
 		t.Errorf("tried %d times, at %v", back.null, back.to)
 	}
-	if _, o := c.open(state.Read, 0, "o", "file"); o.deleg != delegNone {
+	if _, o := c.open(state.Read, 0, "o", "file"); o.deleg != DelegNone {
 		t.Error("delegated before the open was confirmed")
 	}
 	_, o := c.open(state.Read, 0, "o", "file")
 	if o.deleg != delegRead || o.recall {
 		t.Fatalf("delegation %d", o.deleg)
 	}
-	if _, again := c.open(state.Read, 0, "o", "file"); again.deleg != delegNone {
+	if _, again := c.open(state.Read, 0, "o", "file"); again.deleg != DelegNone {
 		t.Error("delegated twice")
 	}
 	c.on(fh, op(OpRead, o.delegID, uint64(0), uint32(1))).ok(OpRead)
-	c.on(fh, op(OpGetAttr, bits4(attrSize))).ok(OpGetAttr)
+	c.on(fh, op(OpGetAttr, BitmapOf(AttrSize))).ok(OpGetAttr)
 	x.do(op(OpPutFH, fh), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).ok(OpRead)
 	// Wanted.
 	x.do(op(OpPutFH, dir), openOp(state.Write, 0, "o", "file")).ok(OpPutFH).fails(OpOpen, nfs.ErrJukebox)
@@ -564,22 +564,22 @@ func TestDelegation40(t *testing.T) {
 		t.Fatalf("recalled: %v", back.recall)
 	}
 	// What it has opened by itself it says, and then gives it back.
-	claim := op(OpOpen, c.next("o"), uint32(state.Read), uint32(0), c.id, "o", uint32(openNoCreate), uint32(claimDelegCur), o.delegID, "file")
-	if got := c.on(dir, claim).ok(OpOpen).opened40(); got.confirm || got.deleg != delegNone {
+	claim := op(OpOpen, c.next("o"), uint32(state.Read), uint32(0), c.id, "o", uint32(OpenNoCreate), uint32(claimDelegCur), o.delegID, "file")
+	if got := c.on(dir, claim).ok(OpOpen).opened40(); got.confirm || got.deleg != DelegNone {
 		t.Errorf("%+v", got)
 	}
 	c.on(fh, op(OpDelegReturn, o.delegID)).ok(OpDelegReturn).end()
 	c.on(fh, op(OpDelegReturn, o.delegID)).fails(OpDelegReturn, nfs.ErrBadStateID)
-	claim = op(OpOpen, c.next("o"), uint32(state.Read), uint32(0), c.id, "o", uint32(openNoCreate), uint32(claimDelegCur), o.delegID, "file")
+	claim = op(OpOpen, c.next("o"), uint32(state.Read), uint32(0), c.id, "o", uint32(OpenNoCreate), uint32(claimDelegCur), o.delegID, "file")
 	c.on(dir, claim).fails(OpOpen, nfs.ErrBadStateID)
 	c.seqs["o"]--
 	his, _, _ := x.do(op(OpPutFH, dir), openOp(state.Write, 0, "o", "file")).ok(OpPutFH).ok(OpOpen).opened()
 	x.do(op(OpPutFH, fh), op(OpClose, uint32(0), his)).ok(OpPutFH).ok(OpClose)
-	if _, o := c.open(state.Read, 0, "o", "file"); o.deleg != delegNone {
+	if _, o := c.open(state.Read, 0, "o", "file"); o.deleg != DelegNone {
 		t.Error("delegated again at once")
 	}
 	// Not for writing.
-	if _, o := c.open(state.Both, 0, "o", "file"); o.deleg != delegNone {
+	if _, o := c.open(state.Both, 0, "o", "file"); o.deleg != DelegNone {
 		t.Errorf("delegation %d", o.deleg)
 	}
 	// A client that does not answer loses it, and hears before that it cannot be called.
@@ -604,7 +604,7 @@ func TestDelegation40(t *testing.T) {
 	c.on(fh, op(OpRead, o.delegID, uint64(0), uint32(1))).fails(OpRead, nfs.ErrBadStateID)
 	r.compound(0, op(OpRenew, c.id)).ok(OpRenew) // it has none now
 	x.file("third")
-	if _, o := c.open(state.Read, 0, "o", "third"); o.deleg != delegNone {
+	if _, o := c.open(state.Read, 0, "o", "third"); o.deleg != DelegNone {
 		t.Error("delegated to a client that does not answer")
 	}
 	// It is tried again, but not all the time; at once when it says where it is.
@@ -678,9 +678,9 @@ func TestOnce(t *testing.T) {
 	put := op(OpPutFH, dir)
 	read := op(OpRead, id, uint64(0), uint32(9))
 	harmless := []args{
-		put, op(OpSaveFH), op(OpRestoreFH), op(OpLookup, "file"), op(OpGetFH), op(OpAccess, uint32(3)), op(OpGetAttr, bits4(attrSize)), read,
-		op(OpWrite, id, uint64(0), uint32(2), "data"), op(OpCommit, uint64(0), uint32(0)), op(OpVerify, attrs(bits4(attrSize), uint64(4))), op(OpLookupP),
-		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), bits4(attrType)), op(OpSecInfo, "file"), op(OpRenew, c.id), op(OpPutPubFH), op(OpPutRootFH), op(OpReadLink),
+		put, op(OpSaveFH), op(OpRestoreFH), op(OpLookup, "file"), op(OpGetFH), op(OpAccess, uint32(3)), op(OpGetAttr, BitmapOf(AttrSize)), read,
+		op(OpWrite, id, uint64(0), uint32(2), "data"), op(OpCommit, uint64(0), uint32(0)), op(OpVerify, attrs(BitmapOf(AttrSize), uint64(4))), op(OpLookupP),
+		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrType)), op(OpSecInfo, "file"), op(OpRenew, c.id), op(OpPutPubFH), op(OpPutRootFH), op(OpReadLink),
 	}
 	for _, k := range []struct {
 		name  string
@@ -690,7 +690,7 @@ func TestOnce(t *testing.T) {
 	}{
 		{"harmless", 0, harmless, false},
 		{"and a REMOVE", 0, append(harmless[:len(harmless):len(harmless)], op(OpRemove, "file")), true},
-		{"CREATE", 0, []args{put, op(OpCreate, uint32(2), "d", attrs(bitmap{}))}, true},
+		{"CREATE", 0, []args{put, op(OpCreate, uint32(2), "d", attrs(Bitmap{}))}, true},
 		{"SETCLIENTID", 0, []args{setClientOp("x", 1, "", "")}, true},
 		{"OPEN", 0, []args{put, c.openOp(1, 1, 0, "o", "file")}, true},
 		{"in a session", 1, []args{put, op(OpRemove, "file")}, false},
@@ -705,7 +705,7 @@ func TestOnce(t *testing.T) {
 	}
 	// On the wire: the same transaction, the same reply, by another connection too.
 	var e xdr.Encoder
-	encodeCompound(&e, "tag", 0, put, op(OpCreate, uint32(2), "d", attrs(bitmap{})), put, op(OpRename, "x", "y"))
+	encodeCompound(&e, "tag", 0, put, op(OpCreate, uint32(2), "d", attrs(Bitmap{})), put, op(OpRename, "x", "y"))
 	d, _ := r.send(e.B)
 	first := bytes.Clone(r.raw)
 	if st := nfs.Status(d.Uint32()); st != nfs.ErrNoFileHandle {
@@ -797,7 +797,7 @@ func FuzzCompound40(f *testing.F) {
 	c := r.client40("x", 1)
 	fh, id := c.make("o", "file")
 	dir := r.root()
-	l := c.on(fh, c.lockOp(c.next("o"), id, 1, "l", lockWrite, 0, 10)).ok(OpLock).id()
+	l := c.on(fh, c.lockOp(c.next("o"), id, 1, "l", LockWrite, 0, 10)).ok(OpLock).id()
 	add := func(ops ...args) {
 		var e xdr.Encoder
 		for _, o := range ops {
@@ -806,11 +806,11 @@ func FuzzCompound40(f *testing.F) {
 		f.Add(uint32(len(ops)), e.B)
 	}
 	add(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(9)))
-	add(op(OpPutFH, dir), c.createOp(9, 3, "p", "name"), op(OpGetFH), op(OpGetAttr, supported41.without(writeOnly)))
+	add(op(OpPutFH, dir), c.createOp(9, 3, "p", "name"), op(OpGetFH), op(OpGetAttr, supportedBy[1].without(writeOnly)))
 	add(op(OpPutFH, dir), c.openOp(c.seqs["o"]+1, 1, 0, "o", "file"), op(OpClose, c.seqs["o"]+2, id))
 	add(op(OpPutFH, fh), op(OpOpenDowngrade, id, c.seqs["o"]+1, uint32(1), uint32(0)), op(OpOpenConfirm, id, c.seqs["o"]+2))
-	add(op(OpPutFH, fh), c.lockOp(c.seqs["o"]+1, id, 1, "m", lockRead, 50, 10), lockMore(2, l, lockWrite, 20, 1), lockUOp(3, l, 0, 5))
-	add(op(OpPutFH, fh), op(OpLockT, lockRead, uint64(0), uint64(1), c.id, "z"), op(OpReleaseLockOwner, c.id, "l"))
+	add(op(OpPutFH, fh), c.lockOp(c.seqs["o"]+1, id, 1, "m", LockRead, 50, 10), lockMore(2, l, LockWrite, 20, 1), lockUOp(3, l, 0, 5))
+	add(op(OpPutFH, fh), op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "z"), op(OpReleaseLockOwner, c.id, "l"))
 	add(op(OpPutFH, fh), c.reclaimOp(1, 1, "q"), op(OpDelegReturn, id))
 	add(setClientOp("y", 1, "tcp", uaddr), confirmOp(c.id+1, [8]byte{7}), op(OpRenew, c.id))
 	f.Fuzz(func(t *testing.T, n uint32, b []byte) {
@@ -866,9 +866,9 @@ func TestDelegationReclaimed40(t *testing.T) {
 	c = r.client40("x", 1)
 	reclaim := func(owner string, kind uint32) opened40 {
 		t.Helper()
-		return c.on(fh, op(OpOpen, c.next(owner), uint32(state.Read), uint32(0), c.id, owner, uint32(openNoCreate), uint32(claimPrevious), kind)).ok(OpOpen).opened40()
+		return c.on(fh, op(OpOpen, c.next(owner), uint32(state.Read), uint32(0), c.id, owner, uint32(OpenNoCreate), uint32(ClaimPrevious), kind)).ok(OpOpen).opened40()
 	}
-	if o := reclaim("p", delegWrite); o.deleg != delegNone {
+	if o := reclaim("p", delegWrite); o.deleg != DelegNone {
 		t.Errorf("delegation %d", o.deleg)
 	}
 	o := reclaim("o", delegRead)
@@ -880,7 +880,7 @@ func TestDelegationReclaimed40(t *testing.T) {
 		t.Fatalf("%d calls", len(kept.calls))
 	}
 	kept.calls[0].Done(nil, rpc.ErrTimeout)
-	if o := reclaim("q", delegRead); o.deleg != delegNone {
+	if o := reclaim("q", delegRead); o.deleg != DelegNone {
 		t.Error("delegated to a client that does not answer")
 	}
 }

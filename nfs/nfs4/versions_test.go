@@ -45,7 +45,7 @@ func TestUTF8(t *testing.T) {
 		x := r.session(2, "o")
 		dir := x.handle("one")
 		x.file("f")
-		mkdir := func(name string) args { return op(OpCreate, uint32(2), name, attrs(bitmap{})) }
+		mkdir := func(name string) args { return op(OpCreate, uint32(2), name, attrs(Bitmap{})) }
 		put := op(OpPutFH, dir)
 		for _, c := range []struct {
 			what string
@@ -81,11 +81,11 @@ func TestUTF8(t *testing.T) {
 		if p := x.do(put, op(OpLookup, "日本")).ok(OpPutFH); p.next(OpLookup) != nfs.ErrNoEnt {
 			t.Errorf("strict %v: a name of UTF-8 is refused", strict)
 		}
-		want := uint32(charsetNonUTF8)
+		want := uint32(1) // FSCHARSET_CAP4_CONTAINS_NON_UTF8
 		if strict {
-			want = charsetOnlyUTF8
+			want = 2
 		}
-		if got := x.attr(dir, attrCharsetCap).Uint32(); got != want {
+		if got := x.attr(dir, AttrCharsetCap).Uint32(); got != want {
 			t.Errorf("strict %v: fs_charset_cap %d", strict, got)
 		}
 	}

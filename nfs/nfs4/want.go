@@ -14,16 +14,16 @@ func wantDelegation(k *compound) nfs.Status {
 	want, claim := d.Uint32()&^state.Both, d.Uint32()
 	kind := uint32(0)
 	switch claim {
-	case claimPrevious:
+	case ClaimPrevious:
 		kind = d.Uint32()
-	case claimFH, claimDelegPrevFH:
+	case ClaimFH, claimDelegPrevFH:
 	default:
 		return nfs.ErrBadXDR
 	}
 	switch {
 	case k.bad():
 		return nfs.ErrBadXDR
-	case want&^(wantMask|wantSignals) != 0, want&wantMask > wantCancel, want&wantMask&^wantNoDeleg == 0:
+	case want&^(wantMask|wantSignals) != 0, want&wantMask > wantCancel, want&wantMask&^WantNoDeleg == 0:
 		return nfs.ErrInval
 	case claim == claimDelegPrevFH:
 		return nfs.ErrNotSupp
@@ -48,7 +48,7 @@ func wantDelegation(k *compound) nfs.Status {
 		return nfs.OK
 	}
 	f := state.Delegate{File: k.file(), Write: want == wantWrite, Origin: k.origin(), Change: changeOf(&a)}
-	if claim == claimPrevious {
+	if claim == ClaimPrevious {
 		if kind != delegRead && kind != delegWrite {
 			return nfs.ErrInval
 		}
@@ -88,19 +88,19 @@ func (k *compound) mayHave(a *blockstore.Attr, write bool) nfs.Status {
 	if write {
 		access = state.Write
 	}
-	return k.mayOpen(&f, &openArgs{access: access, claim: claimFH})
+	return k.mayOpen(&f, &openArgs{access: access, claim: ClaimFH})
 }
 
 // getDirDelegation is GET_DIR_DELEGATION (section 18.39): there is none to be had.
 func getDirDelegation(k *compound) nfs.Status {
 	d := &k.c.Args
 	d.Bool() // signal when there is
-	decodeBitmap(d)
+	DecodeBitmap(d)
 	for range 2 {
 		d.Skip(8 + 4)
 	}
-	decodeBitmap(d)
-	decodeBitmap(d)
+	DecodeBitmap(d)
+	DecodeBitmap(d)
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
@@ -137,7 +137,7 @@ func (*relieving) refers() *state.Origin { return nil }
 
 func (r *relieving) encode(_ *Server, e *xdr.Encoder) {
 	e.Uint32(uint32(r.keep))
-	bits4(recallAnyRead, recallAnyWrite).encode(e)
+	BitmapOf(recallAnyRead, recallAnyWrite).Encode(e)
 }
 
 // answered implements request. Who does nothing gets no more.

@@ -11,7 +11,7 @@ import (
 // anyRecalled is a CB_RECALL_ANY.
 type anyRecalled struct {
 	keep  uint32
-	kinds bitmap
+	kinds Bitmap
 }
 
 // TestWants: what OPEN answers to the wishes that it may come with.
@@ -27,22 +27,22 @@ func TestWants(t *testing.T) {
 	}{
 		{"nothing, reading", state.Read, 0, false, delegRead, none, 0},
 		{"nothing, writing", state.Both, 0, false, delegWrite, none, 0},
-		{"nothing, only writing", state.Write, 0, false, delegNone, none, 0},
-		{"nothing, contended", state.Read, 0, true, delegNone, none, 0},
-		{"signal, contended", state.Read, wantWhenAvail, true, delegNoneExt, uint32(state.WhyContention), 0},
-		{"push, contended", state.Read, wantWhenFree, true, delegNoneExt, uint32(state.WhyContention), 0},
-		{"both, contended", state.Read, wantRead | wantSignals, true, delegNoneExt, uint32(state.WhyContention), 0},
+		{"nothing, only writing", state.Write, 0, false, DelegNone, none, 0},
+		{"nothing, contended", state.Read, 0, true, DelegNone, none, 0},
+		{"signal, contended", state.Read, wantWhenAvail, true, DelegNoneExt, uint32(state.WhyContention), 0},
+		{"push, contended", state.Read, wantWhenFree, true, DelegNoneExt, uint32(state.WhyContention), 0},
+		{"both, contended", state.Read, wantRead | wantSignals, true, DelegNoneExt, uint32(state.WhyContention), 0},
 		{"signal", state.Read, wantWhenAvail, false, delegRead, none, 0},
 		{"read", state.Read, wantRead, false, delegRead, none, 0},
-		{"read, contended", state.Read, wantRead, true, delegNoneExt, uint32(state.WhyContention), 0},
-		{"read, writing", state.Both, wantRead, false, delegNoneExt, uint32(state.WhyResource), 0},
+		{"read, contended", state.Read, wantRead, true, DelegNoneExt, uint32(state.WhyContention), 0},
+		{"read, writing", state.Both, wantRead, false, DelegNoneExt, uint32(state.WhyResource), 0},
 		{"write, reading", state.Read, wantWrite, false, delegWrite, none, 0},
 		{"write, only writing", state.Write, wantWrite, false, delegWrite, none, 0},
 		{"any", state.Read, wantAny, false, delegRead, none, 0},
 		{"any, only writing", state.Write, wantAny, false, delegWrite, none, 0},
-		{"none", state.Both, wantNoDeleg, false, delegNoneExt, whyNotWanted, 0},
-		{"none, with a signal", state.Both, wantNoDeleg | wantWhenAvail, false, delegNoneExt, whyNotWanted, 0},
-		{"cancel", state.Both, wantCancel, false, delegNoneExt, whyWantCancelled, 0},
+		{"none", state.Both, WantNoDeleg, false, DelegNoneExt, whyNotWanted, 0},
+		{"none, with a signal", state.Both, WantNoDeleg | wantWhenAvail, false, DelegNoneExt, whyNotWanted, 0},
+		{"cancel", state.Both, wantCancel, false, DelegNoneExt, whyWantCancelled, 0},
 		{"what there is not", state.Both, 0x600, false, 0, none, nfs.ErrInval},
 		{"a bit that there is not", state.Both, 0x40000, false, 0, none, nfs.ErrInval},
 	} {
@@ -79,30 +79,30 @@ func TestWantDelegation(t *testing.T) {
 		kind, why uint32
 		fails     nfs.Status
 	}{
-		{"read", wantRead, []any{claimFH}, 0, "f", delegRead, none, 0},
-		{"write", wantWrite, []any{claimFH}, 0, "f", delegWrite, none, 0},
-		{"any", wantAny | state.Both, []any{claimFH}, 0, "f", delegRead, none, 0},
-		{"upgrade", wantWrite, []any{claimFH}, state.Read, "f", delegNoneExt, uint32(state.WhyUpgrade), 0},
-		{"downgrade", wantRead, []any{claimFH}, state.Both, "f", delegNoneExt, uint32(state.WhyDowngrade), 0},
-		{"cancel", wantCancel, []any{claimFH}, 0, "f", delegNoneExt, whyWantCancelled, 0},
-		{"nothing", 0, []any{claimFH}, 0, "f", 0, none, nfs.ErrInval},
-		{"no", wantNoDeleg, []any{claimFH}, 0, "f", 0, none, nfs.ErrInval},
-		{"signals alone", wantSignals, []any{claimFH}, 0, "f", 0, none, nfs.ErrInval},
-		{"what there is not", 0x600, []any{claimFH}, 0, "f", 0, none, nfs.ErrInval},
+		{"read", wantRead, []any{ClaimFH}, 0, "f", delegRead, none, 0},
+		{"write", wantWrite, []any{ClaimFH}, 0, "f", delegWrite, none, 0},
+		{"any", wantAny | state.Both, []any{ClaimFH}, 0, "f", delegRead, none, 0},
+		{"upgrade", wantWrite, []any{ClaimFH}, state.Read, "f", DelegNoneExt, uint32(state.WhyUpgrade), 0},
+		{"downgrade", wantRead, []any{ClaimFH}, state.Both, "f", DelegNoneExt, uint32(state.WhyDowngrade), 0},
+		{"cancel", wantCancel, []any{ClaimFH}, 0, "f", DelegNoneExt, whyWantCancelled, 0},
+		{"nothing", 0, []any{ClaimFH}, 0, "f", 0, none, nfs.ErrInval},
+		{"no", WantNoDeleg, []any{ClaimFH}, 0, "f", 0, none, nfs.ErrInval},
+		{"signals alone", wantSignals, []any{ClaimFH}, 0, "f", 0, none, nfs.ErrInval},
+		{"what there is not", 0x600, []any{ClaimFH}, 0, "f", 0, none, nfs.ErrInval},
 		{"of before", wantRead, []any{claimDelegPrevFH}, 0, "f", 0, none, nfs.ErrNotSupp},
-		{"reclaimed too late", wantRead, []any{claimPrevious, delegRead}, 0, "f", 0, none, nfs.ErrNoGrace},
-		{"reclaimed as nothing", wantRead, []any{claimPrevious, delegNone}, 0, "f", 0, none, nfs.ErrInval},
-		{"by name", wantRead, []any{claimNull}, 0, "f", 0, none, nfs.ErrBadXDR},
-		{"a directory", wantRead, []any{claimFH}, 0, "", 0, none, nfs.ErrWrongType},
-		{"a link, to write", wantWrite, []any{claimFH}, 0, "link", delegNoneExt, whyNoWriteOfType, 0},
-		{"a link", wantRead, []any{claimFH}, 0, "link", delegNoneExt, whyNotOfType, 0},
+		{"reclaimed too late", wantRead, []any{ClaimPrevious, delegRead}, 0, "f", 0, none, nfs.ErrNoGrace},
+		{"reclaimed as nothing", wantRead, []any{ClaimPrevious, DelegNone}, 0, "f", 0, none, nfs.ErrInval},
+		{"by name", wantRead, []any{ClaimNull}, 0, "f", 0, none, nfs.ErrBadXDR},
+		{"a directory", wantRead, []any{ClaimFH}, 0, "", 0, none, nfs.ErrWrongType},
+		{"a link, to write", wantWrite, []any{ClaimFH}, 0, "link", DelegNoneExt, whyNoWriteOfType, 0},
+		{"a link", wantRead, []any{ClaimFH}, 0, "link", DelegNoneExt, whyNotOfType, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
 			maker := r.session(2, "maker")
 			maker.file("f")
 			dir := maker.handle("one")
-			maker.do(op(OpPutFH, dir), op(OpCreate, 5, "to", "link", attrs(bitmap{}))).ok(OpPutFH).ok(OpCreate)
+			maker.do(op(OpPutFH, dir), op(OpCreate, 5, "to", "link", attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 			a := r.called("a", newCallee(t))
 			fh := dir
 			if c.file != "" {
@@ -121,7 +121,7 @@ func TestWantDelegation(t *testing.T) {
 			if p.delegKind != c.kind || c.why != none && p.why != c.why {
 				t.Errorf("delegation %d, %d instead of %d, %d", p.delegKind, p.why, c.kind, c.why)
 			}
-			if c.kind == delegNoneExt {
+			if c.kind == DelegNoneExt {
 				return
 			}
 			if r.s.Free(r.file(fh), true, false) {
@@ -133,10 +133,10 @@ func TestWantDelegation(t *testing.T) {
 	r := newRig(t)
 	fh := r.session(2, "maker").file("f")
 	a := r.called("a", newCallee(t))
-	a.do(op(OpPutRootFH), op(OpWantDelegation, uint32(wantRead), claimFH)).ok(OpPutRootFH).fails(OpWantDelegation, nfs.ErrWrongType)
+	a.do(op(OpPutRootFH), op(OpWantDelegation, uint32(wantRead), ClaimFH)).ok(OpPutRootFH).fails(OpWantDelegation, nfs.ErrWrongType)
 	r.uid = 4711 // the file is 0644 and root's
-	p := a.do(op(OpPutFH, fh), op(OpWantDelegation, uint32(wantWrite), claimFH)).ok(OpPutFH).ok(OpWantDelegation)
-	if p.delegation(); p.delegKind != delegNoneExt || p.why != uint32(state.WhyResource) {
+	p := a.do(op(OpPutFH, fh), op(OpWantDelegation, uint32(wantWrite), ClaimFH)).ok(OpPutFH).ok(OpWantDelegation)
+	if p.delegation(); p.delegKind != DelegNoneExt || p.why != uint32(state.WhyResource) {
 		t.Errorf("not to be written: delegation %d, %d", p.delegKind, p.why)
 	}
 }
@@ -146,7 +146,7 @@ func TestGetDirDelegation(t *testing.T) {
 	r := newRig(t)
 	x := r.session(1, "one")
 	fh, _ := x.make(x.handle("one"), "file")
-	ask := op(OpGetDirDelegation, true, bits4(1, 2), uint64(1), 0, uint64(1), 0, bitmap{}, bitmap{})
+	ask := op(OpGetDirDelegation, true, BitmapOf(1, 2), uint64(1), 0, uint64(1), 0, Bitmap{}, Bitmap{})
 	for _, dir := range [][]byte{x.handle(), x.handle("one")} {
 		p := x.do(op(OpPutFH, dir), ask).ok(OpPutFH).ok(OpGetDirDelegation)
 		if status, signal := p.Uint32(), p.Bool(); status != 1 || signal {
@@ -175,7 +175,7 @@ func TestRecallAny(t *testing.T) {
 	a := r.called("a", cl)
 	dir := a.handle("one")
 	for i := range 10 {
-		p := a.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", fmt.Sprint(i), createUnchecked, attrs(bitmap{})))
+		p := a.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", fmt.Sprint(i), CreateUnchecked, attrs(Bitmap{})))
 		p.ok(OpPutFH).ok(OpOpen).opened()
 		if want := i < 8; (p.delegKind == delegWrite) != want {
 			t.Errorf("file %d: delegation %d", i, p.delegKind)
@@ -184,7 +184,7 @@ func TestRecallAny(t *testing.T) {
 			t.Errorf("file %d: asked %d times", i, len(asked))
 		}
 	}
-	if asked[0].keep != 6 || asked[0].kinds != bits4(recallAnyRead, recallAnyWrite) {
+	if asked[0].keep != 6 || asked[0].kinds != BitmapOf(recallAnyRead, recallAnyWrite) {
 		t.Errorf("asked for %+v", asked[0])
 	}
 	if n := r.s.Faults()[CountRecallAny]; n != 1 {

@@ -13,22 +13,22 @@ func (byNumber) Append(b []byte, id uint32, _ bool) []byte {
 	return strconv.AppendUint(b, uint64(id), 10)
 }
 
-func (byNumber) Parse(who []byte, _ bool) (uint32, bool) { return decodeID(who) }
+func (byNumber) Parse(who []byte, _ bool) (uint32, bool) { return DecodeID(who) }
 
 // encodeWho appends the name of an owner or of a group (RFC 8881 section 5.9).
 func (k *compound) encodeWho(e *xdr.Encoder, id uint32, group bool) {
 	var b [64]byte
-	e.Opaque(k.s.people.Append(b[:0], id, group))
+	e.Opaque(k.s.idmap.Append(b[:0], id, group))
 }
 
-// encodeID appends an owner or group as a decimal number.
-func encodeID(e *xdr.Encoder, id uint32) {
+// EncodeID appends an owner or group as a decimal number.
+func EncodeID(e *xdr.Encoder, id uint32) {
 	var b [10]byte
 	e.Opaque(strconv.AppendUint(b[:0], uint64(id), 10))
 }
 
-// decodeID reads one; a name is none.
-func decodeID(b []byte) (uint32, bool) {
+// DecodeID reads one; a name is none.
+func DecodeID(b []byte) (uint32, bool) {
 	if len(b) == 0 || len(b) > 1 && b[0] == '0' || b[0] == '+' {
 		return 0, false
 	}

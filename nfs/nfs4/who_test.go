@@ -37,14 +37,14 @@ func (users) ID(name string, group bool) (uint32, error) {
 func TestOwnersByName(t *testing.T) {
 	for _, names := range []bool{true, false} {
 		r := newRig(t)
-		r.s.people = idmap.New(idmap.Config{Domain: "example.org", Names: names, Source: users{}})
+		r.s.idmap = idmap.New(idmap.Config{Domain: "example.org", Names: names, Source: users{}})
 		x := r.session(2, "o")
 		fh := x.file("f")
 		put := op(OpPutFH, fh)
-		owners := bits4(attrOwner, attrOwnerGroup)
+		owners := BitmapOf(AttrOwner, AttrOwnerGroup)
 		told := func(uid, gid string) {
 			t.Helper()
-			if u, g := x.attr(fh, attrOwner).String(ownerMax), x.attr(fh, attrOwnerGroup).String(ownerMax); u != uid || g != gid {
+			if u, g := x.attr(fh, AttrOwner).String(OwnerMax), x.attr(fh, AttrOwnerGroup).String(OwnerMax); u != uid || g != gid {
 				t.Errorf("names %v: %q and %q instead of %q and %q", names, u, g, uid, gid)
 			}
 		}
@@ -85,7 +85,7 @@ func TestOwnersByName(t *testing.T) {
 			{0, "1234", nfs.OK},
 			{0, "EVE@", nfs.ErrBadOwner},
 		} {
-			p := x.do(put, op(OpSetAttr, state.Anonymous, attrs(bits4(attrACL), ace(c.flags, c.who)))).ok(OpPutFH)
+			p := x.do(put, op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrACL), ace(c.flags, c.who)))).ok(OpPutFH)
 			if st := p.next(OpSetAttr); st != c.want {
 				t.Errorf("names %v: an ACE of %s: %v", names, c.who, st)
 				continue
@@ -93,11 +93,11 @@ func TestOwnersByName(t *testing.T) {
 			if c.want != nfs.OK {
 				continue
 			}
-			d := x.attr(fh, attrACL)
+			d := x.attr(fh, AttrACL)
 			found := false
 			for range d.Uint32() {
 				d.Skip(12)
-				who := d.String(ownerMax)
+				who := d.String(OwnerMax)
 				found = found || who == c.who
 			}
 			if want := names || c.who == "1234"; found != want {

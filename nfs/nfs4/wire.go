@@ -110,32 +110,38 @@ const (
 // Limits of what is decoded, in bytes. Names may be longer than any store takes, so
 // that a long one is answered NAMETOOLONG.
 const (
-	tagMax   = 1024
-	nameMax  = 4096
-	pathMax  = 8192
-	ownerMax = 1024 // NFS4_OPAQUE_LIMIT
-	fhMax    = 128  // NFS4_FHSIZE
+	tagMax  = 1024
+	nameMax = 4096
+	pathMax = 8192
+	// OwnerMax is the longest owner string or other short opaque item (NFS4_OPAQUE_LIMIT).
+	OwnerMax = 1024
+	// FHMax is the longest file handle (NFS4_FHSIZE).
+	FHMax = 128
 )
 
-const verifierLen = 8
+// VerifierLen is the length of a verifier4 in bytes.
+const VerifierLen = 8
 
-func decodeVerifier(d *xdr.Decoder) (v [verifierLen]byte) {
-	copy(v[:], d.Fixed(verifierLen))
+func decodeVerifier(d *xdr.Decoder) (v [VerifierLen]byte) {
+	copy(v[:], d.Fixed(VerifierLen))
 	return v
 }
 
-func decodeStateid(d *xdr.Decoder) (id state.Stateid) {
+// DecodeStateid reads a stateid4.
+func DecodeStateid(d *xdr.Decoder) (id state.Stateid) {
 	id.Seq = d.Uint32()
 	copy(id.Other[:], d.Fixed(len(id.Other)))
 	return id
 }
 
-func encodeStateid(e *xdr.Encoder, id state.Stateid) {
+// EncodeStateid appends a stateid4.
+func EncodeStateid(e *xdr.Encoder, id state.Stateid) {
 	e.Uint32(id.Seq)
 	e.Fixed(id.Other[:])
 }
 
-func decodeSessionID(d *xdr.Decoder) (id state.SessionID) {
+// DecodeSessionID reads a sessionid4.
+func DecodeSessionID(d *xdr.Decoder) (id state.SessionID) {
 	copy(id[:], d.Fixed(len(id)))
 	return id
 }

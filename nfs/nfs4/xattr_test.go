@@ -43,13 +43,13 @@ func TestXattrs(t *testing.T) {
 	put := op(OpPutFH, fh)
 	const either, create, replace = 0, 1, 2
 	set := func(how int, name, value string) args { return op(OpSetXattr, how, name, value) }
-	if !x.attr(fh, attrXattrSupport).Bool() {
+	if !x.attr(fh, AttrXattrSupport).Bool() {
 		t.Error("xattr_support is false")
 	}
 	if names, _ := x.listedXattrs(fh, 4096); len(names) != 0 {
 		t.Errorf("a new file has %q", names)
 	}
-	before := x.attr(fh, attrChange).Uint64()
+	before := x.attr(fh, AttrChange).Uint64()
 	p := x.do(put, set(create, "a/b", "one"), set(replace, "a/b", "two"), set(either, "c", "")).ok(OpPutFH)
 	for range 3 {
 		c := p.ok(OpSetXattr).change()
@@ -114,13 +114,13 @@ func TestXattrs(t *testing.T) {
 	}
 	// Directories have them; links and what leads to the exports do not.
 	x.do(op(OpPutFH, dir), set(either, "d", "v"), op(OpGetXattr, "d")).ok(OpPutFH).ok(OpSetXattr)
-	x.do(op(OpPutFH, dir), op(OpCreate, uint32(5), "target", "link", attrs(bitmap{}))).ok(OpPutFH).ok(OpCreate)
+	x.do(op(OpPutFH, dir), op(OpCreate, uint32(5), "target", "link", attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 	link := x.handle("one", "link")
 	x.do(op(OpPutFH, link), set(either, "d", "v")).ok(OpPutFH).fails(OpSetXattr, nfs.ErrPerm)
 	x.do(op(OpPutFH, link), op(OpGetXattr, "d")).ok(OpPutFH).fails(OpGetXattr, nfs.ErrNoXattr)
 	x.do(op(OpPutRootFH), op(OpGetXattr, "d")).ok(OpPutRootFH).fails(OpGetXattr, nfs.ErrNotSupp)
 	x.do(op(OpPutRootFH), set(either, "d", "v")).ok(OpPutRootFH).fails(OpSetXattr, nfs.ErrNotSupp)
-	if x.attr(x.handle(), attrXattrSupport).Bool() {
+	if x.attr(x.handle(), AttrXattrSupport).Bool() {
 		t.Error("xattr_support of the pseudo file system is true")
 	}
 	x.do(op(OpGetXattr, "d")).fails(OpGetXattr, nfs.ErrNoFileHandle)
