@@ -86,7 +86,8 @@ func TestACLs(t *testing.T) {
 		t.Errorf("after a chmod %+v instead of %+v", got, list)
 	}
 	// Both at once: the ACL is set last.
-	p = x.do(op(OpPutFH, fh), op(OpSetAttr, stateid, attrs(BitmapOf(AttrACL, AttrMode), aclArg(list[0], list[4]), uint32(0o4777)))).ok(OpPutFH).ok(OpSetAttr)
+	p = x.do(op(OpPutFH, fh), op(OpSetAttr, stateid, attrs(BitmapOf(AttrACL, AttrMode), aclArg(list[0], list[4]),
+		uint32(0o4777)))).ok(OpPutFH).ok(OpSetAttr)
 	if done, _ := DecodeBitmap(p.Decoder); done != BitmapOf(AttrACL, AttrMode) || x.attr(fh, AttrMode).Uint32() != 0o4600 {
 		t.Errorf("set %x, mode %o", done, x.attr(fh, AttrMode).Uint32())
 	}
@@ -106,7 +107,8 @@ func TestACLs(t *testing.T) {
 		{Flags: acl.FileInherit | acl.DirInherit | acl.InheritOnly, Mask: aclT, Who: acl.Everyone},
 	}
 	inherit = slices.Insert(inherit, 4, acl.ACE{Type: acl.Deny, Flags: inherit[3].Flags, Mask: aclX, ID: 1000})
-	p = x.do(op(OpPutFH, dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", attrs(BitmapOf(AttrACL, AttrMode), aclArg(inherit...), uint32(0o700))), op(OpGetFH))
+	p = x.do(op(OpPutFH, dir), op(OpCreate, uint32(blockstore.TypeDir), "dir",
+		attrs(BitmapOf(AttrACL, AttrMode), aclArg(inherit...), uint32(0o700))), op(OpGetFH))
 	p.ok(OpPutFH).ok(OpCreate).change()
 	if done, _ := DecodeBitmap(p.Decoder); done != BitmapOf(AttrACL, AttrMode) {
 		t.Errorf("set %x", done)
@@ -126,7 +128,8 @@ func TestACLs(t *testing.T) {
 		p.ok(OpGetFH)
 		fh := slices.Clone(p.Opaque(FHMax))
 		list := x.acl(fh)
-		if m := x.attr(fh, AttrMode).Uint32(); m != 0o660 || len(list) != 4 || list[1].ID != 1000 || list[1].Mask != aclR|aclW|aclT {
+		if m := x.attr(fh, AttrMode).Uint32(); m != 0o660 || len(list) != 4 || list[1].ID != 1000 ||
+			list[1].Mask != aclR|aclW|aclT {
 			t.Errorf("mode %o, %+v", m, list)
 		}
 	}
@@ -143,7 +146,8 @@ func TestACLs(t *testing.T) {
 	}
 
 	// OPEN with an ACL.
-	p = x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "opened", CreateUnchecked, attrs(BitmapOf(AttrACL), aclArg(list...))), op(OpGetFH))
+	p = x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "opened", CreateUnchecked,
+		attrs(BitmapOf(AttrACL), aclArg(list...))), op(OpGetFH))
 	if _, _, done := p.ok(OpPutFH).ok(OpOpen).opened(); !done.Has(AttrACL) {
 		t.Errorf("set %x", done)
 	}
@@ -215,7 +219,8 @@ func TestNoACLs(t *testing.T) {
 	x := r.session(2, "one")
 	dir := x.handle("plain")
 	supported, _ := DecodeBitmap(x.attr(dir, AttrSupported))
-	if excl, _ := DecodeBitmap(x.attr(dir, AttrExclCreat)); supported.Has(AttrACL) || excl.Has(AttrACL) || x.attr(dir, AttrACLSupport).Uint32() != 0 {
+	if excl, _ := DecodeBitmap(x.attr(dir, AttrExclCreat)); supported.Has(AttrACL) || excl.Has(AttrACL) ||
+		x.attr(dir, AttrACLSupport).Uint32() != 0 {
 		t.Error("ACLs are said to be supported")
 	}
 	p := x.do(op(OpPutFH, dir), op(OpGetAttr, BitmapOf(AttrACL))).ok(OpPutFH).ok(OpGetAttr)
@@ -227,5 +232,6 @@ func TestNoACLs(t *testing.T) {
 		t.Error(st)
 	}
 	x.do(op(OpPutFH, dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", set)).ok(OpPutFH).fails(OpCreate, nfs.ErrAttrNotSupp)
-	x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "file", CreateGuarded, set)).ok(OpPutFH).fails(OpOpen, nfs.ErrAttrNotSupp)
+	x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", "file", CreateGuarded, set)).ok(OpPutFH).fails(OpOpen,
+		nfs.ErrAttrNotSupp)
 }

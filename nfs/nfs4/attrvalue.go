@@ -169,7 +169,8 @@ func encodeACLSupport(e *xdr.Encoder, s *subject) {
 	e.Uint32(support)
 }
 
-// encodeLocations appends an fs_locations: the path of the file system in the pseudo file system, and no other server.
+// encodeLocations appends an fs_locations: the path of the file system in the pseudo file system. It names no other
+// server.
 func encodeLocations(e *xdr.Encoder, s *subject) {
 	var names []string
 	if s.x != nil { // the pseudo file system is at the root

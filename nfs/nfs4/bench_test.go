@@ -29,7 +29,8 @@ func BenchmarkCompound(b *testing.B) {
 	}{
 		{"SEQUENCE", nil},
 		{"READ of 4 KiB", []args{op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(4096))}},
-		{"WRITE of 4 KiB", []args{op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), data), op(OpGetAttr, BitmapOf(3, 4, 52, 53))}},
+		{"WRITE of 4 KiB", []args{op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), data),
+			op(OpGetAttr, BitmapOf(3, 4, 52, 53))}},
 		{"GETATTR", []args{op(OpPutFH, fh), op(OpGetAttr, standard)}},
 		{"LOOKUP", []args{op(OpPutFH, x.handle("one")), op(OpLookup, "file"), op(OpGetFH), op(OpGetAttr, standard)}},
 	} {
@@ -88,8 +89,10 @@ func BenchmarkCreate(b *testing.B) {
 				n++
 				e.Truncate(0)
 				encodeCompound(&e, "", 2, x.sequence(x.seq, 0), op(OpPutFH, dir),
-					op(OpOpen, uint32(0), uint32(3), uint32(0), x.client, "owner", uint32(OpenCreate), uint32(CreateUnchecked), mode, uint32(ClaimNull), fmt.Sprint("file", n)),
-					op(OpGetFH), op(OpGetAttr, BitmapOf(AttrType, AttrChange, AttrSize, AttrFileID, AttrMode)), op(OpClose, uint32(0), state.Current))
+					op(OpOpen, uint32(0), uint32(3), uint32(0), x.client, "owner", uint32(OpenCreate), uint32(CreateUnchecked), mode,
+						uint32(ClaimNull), fmt.Sprint("file", n)),
+					op(OpGetFH), op(OpGetAttr, BitmapOf(AttrType, AttrChange, AttrSize, AttrFileID, AttrMode)),
+					op(OpClose, uint32(0), state.Current))
 				c.Reset()
 				c.Cred.Flavor = rpc.AuthSys
 				c.Args = xdr.NewDecoder(e.B)

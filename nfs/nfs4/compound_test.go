@@ -345,13 +345,15 @@ func TestReclaim(t *testing.T) {
 	lockOp := func(id state.Stateid, reclaim bool) args {
 		return op(OpLock, LockWrite, reclaim, uint64(0), uint64(10), true, uint32(0), id, uint32(0), uint64(0), "o")
 	}
-	reclaim := op(OpOpen, uint32(0), uint32(3), uint32(0), uint64(0), "owner", uint32(OpenNoCreate), uint32(ClaimPrevious), uint32(0))
+	reclaim := op(OpOpen, uint32(0), uint32(3), uint32(0), uint64(0), "owner", uint32(OpenNoCreate),
+		uint32(ClaimPrevious), uint32(0))
 	x.do(op(OpPutFH, fh), lockOp(id, false)).ok(OpPutFH).ok(OpLock)
 	r.locks = lock.New(0)
 	r.start(8)
 	y := r.session(2, "two")
 	y.do(op(OpPutFH, dir), openOp(1, 0, "o", "file")).ok(OpPutFH).fails(OpOpen, nfs.ErrGrace)
-	y.do(op(OpPutFH, dir), openCreateOp(1, "o", "new", CreateUnchecked, attrs(Bitmap{}))).ok(OpPutFH).fails(OpOpen, nfs.ErrGrace)
+	y.do(op(OpPutFH, dir), openCreateOp(1, "o", "new", CreateUnchecked, attrs(Bitmap{}))).ok(OpPutFH).fails(OpOpen,
+		nfs.ErrGrace)
 	if _, st := y.tryHandle("one", "new"); st != nfs.ErrNoEnt {
 		t.Errorf("it was made all the same: %v", st)
 	}
@@ -382,7 +384,8 @@ func TestRestart(t *testing.T) {
 	r.compound(2, op(OpCreateSession, x.client, uint32(2), uint32(0), channelArgs(4096, 4096, 0, 8, 1), channelArgs(0, 0, 0, 0, 0), uint32(0), uint32(0))).fails(OpCreateSession, nfs.ErrStaleClientID)
 	y := r.session(2, "one")
 	y.do(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrBadStateID)
-	y.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(1), uint32(0), uint64(0), "o", uint32(0), uint32(ClaimPrevious), uint32(0))).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
+	y.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(1), uint32(0), uint64(0), "o", uint32(0), uint32(ClaimPrevious),
+		uint32(0))).ok(OpPutFH).fails(OpOpen, nfs.ErrNoGrace)
 	y.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrSize))).ok(OpPutFH).ok(OpGetAttr)
 }
 

@@ -234,7 +234,8 @@ func (x *sess) flags() uint32 {
 
 func (x *sess) openFH(fh []byte, access uint32, owner string) *reply {
 	x.r.t.Helper()
-	return x.do(op(OpPutFH, fh), op(OpOpen, uint32(0), access, uint32(0), uint64(0), owner, uint32(OpenNoCreate), uint32(ClaimFH))).ok(OpPutFH)
+	return x.do(op(OpPutFH, fh), op(OpOpen, uint32(0), access, uint32(0), uint64(0), owner, uint32(OpenNoCreate),
+		uint32(ClaimFH))).ok(OpPutFH)
 }
 
 // file makes a file that nobody has open.
@@ -261,7 +262,8 @@ func TestDelegationRecalled(t *testing.T) {
 		{"OPEN to read", OpOpen, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), openFHOp(state.Read)} }, true},
 		{"OPEN to write", OpOpen, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), openFHOp(state.Write)} }, false},
 		{"OPEN that truncates", OpOpen, func(dir, _ []byte) []args {
-			return []args{op(OpPutFH, dir), openCreateOp(state.Read, "o", "f", CreateUnchecked, attrs(BitmapOf(AttrSize), uint64(0)))}
+			return []args{op(OpPutFH, dir), openCreateOp(state.Read, "o", "f", CreateUnchecked,
+				attrs(BitmapOf(AttrSize), uint64(0)))}
 		}, false},
 		{"READ", OpRead, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpRead, zero, uint64(0), 10)} }, true},
 		{"WRITE", OpWrite, func(_, fh []byte) []args {
@@ -269,7 +271,10 @@ func TestDelegationRecalled(t *testing.T) {
 		}, false},
 		{"SETATTR of the size", OpSetAttr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetAttr, zero, size)} }, false},
 		{"SETATTR of the mode", OpSetAttr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpSetAttr, zero, mode)} }, false},
-		{"GETATTR of the size", OpGetAttr, func(_, fh []byte) []args { return []args{op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrSize))} }, true},
+		{"GETATTR of the size", OpGetAttr, func(_, fh []byte) []args {
+			return []args{op(OpPutFH, fh),
+				op(OpGetAttr, BitmapOf(AttrSize))}
+		}, true},
 		{"VERIFY", OpVerify, func(_, fh []byte) []args {
 			return []args{op(OpPutFH, fh), op(OpVerify, attrs(BitmapOf(AttrSize), uint64(0)))}
 		}, true},
@@ -341,10 +346,13 @@ func TestDelegationRecalled(t *testing.T) {
 					t.Errorf("%v, %d recalls", got, ca.recalls())
 				}
 				// What the client opened by itself it claims before it returns the delegation.
-				a.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o", uint32(OpenNoCreate), uint32(claimDelegCurFH), p.deleg)).ok(OpPutFH).ok(OpOpen).opened()
-				a.do(op(OpPutFH, dir), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o2", uint32(OpenNoCreate), uint32(claimDelegCur), p.deleg, "f")).ok(OpPutFH).ok(OpOpen).opened()
+				a.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o", uint32(OpenNoCreate),
+					uint32(claimDelegCurFH), p.deleg)).ok(OpPutFH).ok(OpOpen).opened()
+				a.do(op(OpPutFH, dir), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o2", uint32(OpenNoCreate),
+					uint32(claimDelegCur), p.deleg, "f")).ok(OpPutFH).ok(OpOpen).opened()
 				a.do(op(OpPutFH, fh), op(OpDelegReturn, p.deleg)).ok(OpPutFH).ok(OpDelegReturn).end()
-				a.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o", uint32(OpenNoCreate), uint32(claimDelegCurFH), p.deleg)).ok(OpPutFH).fails(OpOpen, nfs.ErrBadStateID)
+				a.do(op(OpPutFH, fh), op(OpOpen, uint32(0), uint32(state.Read), uint32(0), uint64(0), "o", uint32(OpenNoCreate),
+					uint32(claimDelegCurFH), p.deleg)).ok(OpPutFH).fails(OpOpen, nfs.ErrBadStateID)
 				if got := last(b.do(c.do(dir, fh)...)); got != nfs.OK && got != nfs.ErrNotSame {
 					t.Errorf("%v after it was returned", got)
 				}

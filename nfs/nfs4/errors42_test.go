@@ -21,7 +21,10 @@ type op42 struct {
 var ops42 = []op42{
 	{"SEEK", OpSeek, false, func(_, id state.Stateid) args { return op(OpSeek, id, uint64(0), 0) }},
 	{"READ_PLUS", OpReadPlus, false, func(_, id state.Stateid) args { return op(OpReadPlus, id, uint64(0), 10) }},
-	{"IO_ADVISE", OpIOAdvise, false, func(_, id state.Stateid) args { return op(OpIOAdvise, id, uint64(0), uint64(10), BitmapOf(2)) }},
+	{"IO_ADVISE", OpIOAdvise, false, func(_, id state.Stateid) args {
+		return op(OpIOAdvise, id, uint64(0), uint64(10),
+			BitmapOf(2))
+	}},
 	{"ALLOCATE", OpAllocate, true, func(_, id state.Stateid) args { return op(OpAllocate, id, uint64(0), uint64(10)) }},
 	{"DEALLOCATE", OpDeallocate, true, func(_, id state.Stateid) args { return op(OpDeallocate, id, uint64(0), uint64(10)) }},
 	{"COPY", OpCopy, true, func(saved, id state.Stateid) args {
@@ -46,7 +49,8 @@ func TestErrors42(t *testing.T) {
 	}
 	made := func(typ int, name string, rest ...any) []byte {
 		t.Helper()
-		x.do(op(OpPutFH, dir), op(OpCreate, append(append([]any{typ}, rest...), name, attrs(Bitmap{}))...)).ok(OpPutFH).ok(OpCreate)
+		x.do(op(OpPutFH, dir), op(OpCreate, append(append([]any{typ}, rest...), name,
+			attrs(Bitmap{}))...)).ok(OpPutFH).ok(OpCreate)
 		return x.handle("one", name)
 	}
 	link, fifo := made(5, "link", "file"), made(7, "fifo")

@@ -65,7 +65,8 @@ func newWorld(t testing.TB) *world {
 		return id
 	}
 	w.ids["reads"], w.ids["writes"] = only(1, "reader"), only(2, "writer")
-	locked := x.do(op(OpPutFH, w.fhs["file"]), op(OpLock, LockWrite, false, uint64(100), uint64(1), true, uint32(0), w.ids["open"], uint32(0), uint64(0), "locker")).ok(OpPutFH).ok(OpLock)
+	locked := x.do(op(OpPutFH, w.fhs["file"]), op(OpLock, LockWrite, false, uint64(100), uint64(1), true, uint32(0),
+		w.ids["open"], uint32(0), uint64(0), "locker")).ok(OpPutFH).ok(OpLock)
 	w.ids["lock"] = DecodeStateid(locked.Decoder)
 	w.y = w.session(2, "two")
 	_, w.ids["of another client"] = w.y.make(dir, "other")
@@ -91,7 +92,10 @@ var subjects = []subject4{
 	{OpAccess, "file", "", "", "", func(given) args { return op(OpAccess, uint32(63)) }},
 	{OpClose, "file", "", "open", "", func(g given) args { return op(OpClose, uint32(0), g.id) }},
 	{OpCommit, "file", "", "", "", func(given) args { return op(OpCommit, uint64(0), uint32(0)) }},
-	{OpCreate, "dir", "", "", "new", func(g given) args { return op(OpCreate, uint32(2), g.name, attrs(BitmapOf(AttrMode), uint32(0o755))) }},
+	{OpCreate, "dir", "", "", "new", func(g given) args {
+		return op(OpCreate, uint32(2), g.name,
+			attrs(BitmapOf(AttrMode), uint32(0o755)))
+	}},
 	{OpDelegPurge, "", "", "", "", func(given) args { return op(OpDelegPurge, uint64(1)) }},
 	{OpDelegReturn, "file", "", "open", "", func(g given) args { return op(OpDelegReturn, g.id) }},
 	{OpGetAttr, "file", "", "", "", func(given) args { return op(OpGetAttr, supportedBy[2].without(writeOnly)) }},
@@ -100,8 +104,14 @@ var subjects = []subject4{
 	{OpLock, "file", "", "open", "", func(g given) args {
 		return op(OpLock, LockWrite, false, uint64(1), uint64(2), true, uint32(0), g.id, uint32(0), uint64(0), "o")
 	}},
-	{OpLockT, "file", "", "", "", func(given) args { return op(OpLockT, LockWrite, uint64(1), uint64(2), uint64(0), "o") }},
-	{OpLockU, "file", "", "lock", "", func(g given) args { return op(OpLockU, LockWrite, uint32(0), g.id, uint64(1), uint64(2)) }},
+	{OpLockT, "file", "", "", "", func(given) args {
+		return op(OpLockT, LockWrite, uint64(1), uint64(2), uint64(0),
+			"o")
+	}},
+	{OpLockU, "file", "", "lock", "", func(g given) args {
+		return op(OpLockU, LockWrite, uint32(0), g.id, uint64(1),
+			uint64(2))
+	}},
 	{OpLookup, "dir", "", "", "file", func(g given) args { return op(OpLookup, g.name) }},
 	{OpLookupP, "sub", "", "", "", func(given) args { return op(OpLookupP) }},
 	{OpNVerify, "file", "", "", "", func(given) args { return op(OpNVerify, attrs(BitmapOf(AttrSize), uint64(7))) }},
@@ -138,7 +148,10 @@ var subjects = []subject4{
 	{OpGetDirDelegation, "dir", "", "", "", func(given) args {
 		return op(OpGetDirDelegation, false, Bitmap{}, uint64(0), uint32(0), uint64(0), uint32(0), Bitmap{}, Bitmap{})
 	}},
-	{OpGetDeviceInfo, "", "", "", "", func(given) args { return op(OpGetDeviceInfo, state.SessionID{}, uint32(1), uint32(0), Bitmap{}) }},
+	{OpGetDeviceInfo, "", "", "", "", func(given) args {
+		return op(OpGetDeviceInfo, state.SessionID{}, uint32(1),
+			uint32(0), Bitmap{})
+	}},
 	{OpGetDeviceList, "dir", "", "", "", func(given) args { return op(OpGetDeviceList, uint32(1), uint32(1), uint64(0), [8]byte{}) }},
 	{OpLayoutCommit, "file", "", "", "", func(given) args {
 		return op(OpLayoutCommit, uint64(0), uint64(1), false, state.Anonymous, false, false, uint32(1), "")
@@ -150,7 +163,10 @@ var subjects = []subject4{
 	{OpSecInfoNoName, "sub", "", "", "", func(given) args { return op(OpSecInfoNoName, uint32(1)) }},
 	{OpSetSSV, "", "", "", "", func(given) args { return op(OpSetSSV, "a", "b") }},
 	{OpTestStateID, "", "", "open", "", func(g given) args { return op(OpTestStateID, uint32(1), g.id) }},
-	{OpWantDelegation, "file", "", "", "", func(given) args { return op(OpWantDelegation, uint32(wantRead), uint32(ClaimFH)) }},
+	{OpWantDelegation, "file", "", "", "", func(given) args {
+		return op(OpWantDelegation, uint32(wantRead),
+			uint32(ClaimFH))
+	}},
 	{OpReclaimComplete, "", "", "", "", func(given) args { return op(OpReclaimComplete, false) }},
 	{OpAllocate, "file", "", "open", "", func(g given) args { return op(OpAllocate, g.id, uint64(0), uint64(10)) }},
 	{OpCopy, "file", "other", "open", "", func(g given) args {
@@ -158,7 +174,10 @@ var subjects = []subject4{
 	}},
 	{OpCopyNotify, "file", "", "open", "", func(g given) args { return op(OpCopyNotify, g.id, uint32(1), "there") }},
 	{OpDeallocate, "file", "", "open", "", func(g given) args { return op(OpDeallocate, g.id, uint64(0), uint64(10)) }},
-	{OpIOAdvise, "file", "", "open", "", func(g given) args { return op(OpIOAdvise, g.id, uint64(0), uint64(10), BitmapOf(2)) }},
+	{OpIOAdvise, "file", "", "open", "", func(g given) args {
+		return op(OpIOAdvise, g.id, uint64(0), uint64(10),
+			BitmapOf(2))
+	}},
 	{OpLayoutError, "file", "", "", "", func(given) args { return op(OpLayoutError, uint64(0), uint64(1), state.Anonymous, uint32(0)) }},
 	{OpLayoutStats, "file", "", "", "", func(given) args { return op(OpLayoutStats) }},
 	{OpOffloadCancel, "file", "", "open", "", func(g given) args { return op(OpOffloadCancel, g.id) }},

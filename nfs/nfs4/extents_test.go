@@ -130,7 +130,8 @@ func TestExtents(t *testing.T) {
 	}
 	// A share reservation counts for those without a stateid.
 	y := r.session(2, "two")
-	y.do(op(OpPutFH, dir), openCreateOp(state.Read, "makes", "reserved", CreateUnchecked, attrs(Bitmap{}))).ok(OpPutFH).ok(OpOpen)
+	y.do(op(OpPutFH, dir), openCreateOp(state.Read, "makes", "reserved", CreateUnchecked,
+		attrs(Bitmap{}))).ok(OpPutFH).ok(OpOpen)
 	y.do(op(OpPutFH, dir), openOp(state.Read, state.Both, "denies", "reserved")).ok(OpPutFH).fails(OpOpen, nfs.ErrShareDenied)
 	y.do(op(OpPutFH, dir), openOp(state.Read, state.Write, "denies", "reserved")).ok(OpPutFH).ok(OpOpen)
 	reserved := op(OpPutFH, x.handle("one", "reserved"))

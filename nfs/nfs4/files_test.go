@@ -87,7 +87,8 @@ func TestPseudo(t *testing.T) {
 			continue
 		}
 		if st == nfs.OK {
-			if names, _ := x.list(fh, 4096, BitmapOf(AttrRdattrError, AttrFSID, AttrMountedOn)); strings.Join(names, " ") != c.names {
+			if names, _ := x.list(fh, 4096, BitmapOf(AttrRdattrError, AttrFSID, AttrMountedOn)); strings.Join(names,
+				" ") != c.names {
 				t.Errorf("%s at %q: %q", c.peer, c.path, names)
 			}
 		}
@@ -124,7 +125,8 @@ func TestPseudo(t *testing.T) {
 	x.do(op(OpPutFH, root), op(OpRemove, "one")).ok(OpPutFH).fails(OpRemove, nfs.ErrROFS)
 	x.do(op(OpPutFH, root), openOp(1, 0, "o", "one")).ok(OpPutFH).fails(OpOpen, nfs.ErrIsDir)
 	x.do(op(OpPutFH, root), openOp(1, 0, "o", "none")).ok(OpPutFH).fails(OpOpen, nfs.ErrNoEnt)
-	x.do(op(OpPutFH, root), openCreateOp(2, "o", "new", CreateUnchecked, attrs(Bitmap{}))).ok(OpPutFH).fails(OpOpen, nfs.ErrROFS)
+	x.do(op(OpPutFH, root), openCreateOp(2, "o", "new", CreateUnchecked, attrs(Bitmap{}))).ok(OpPutFH).fails(OpOpen,
+		nfs.ErrROFS)
 	x.do(op(OpPutFH, root), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).fails(OpRead, nfs.ErrIsDir)
 	x.do(op(OpPutFH, root), op(OpSetAttr, state.Anonymous, attr)).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrROFS, 4)
 	x.do(op(OpPutFH, root), op(OpSaveFH), op(OpPutFH, one), op(OpRename, "deep", "x")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).fails(OpRename, nfs.ErrXDev)
@@ -203,7 +205,8 @@ func TestAttributes(t *testing.T) {
 				all.clear(AttrACL)
 				all.clear(AttrCloneBlock)
 			}
-			p := x.do(op(OpPutFH, o), op(OpGetAttr, Bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1], ^uint32(0) &^ writeOnly[2]})).ok(OpPutFH).ok(OpGetAttr)
+			p := x.do(op(OpPutFH, o), op(OpGetAttr, Bitmap{^uint32(0), ^uint32(0) &^ writeOnly[1],
+				^uint32(0) &^ writeOnly[2]})).ok(OpPutFH).ok(OpGetAttr)
 			got, _ := DecodeBitmap(p.Decoder)
 			if got != all.without(writeOnly) {
 				t.Errorf("minor version %d: %x of %x", minor, got, all)
@@ -239,7 +242,8 @@ func TestAttributes(t *testing.T) {
 		for _, c := range []struct {
 			b    Bitmap
 			want nfs.Status
-		}{{BitmapOf(AttrTimeModSet), nfs.ErrInval}, {BitmapOf(AttrRdattrError), nfs.ErrInval}, {BitmapOf(14), nfs.ErrAttrNotSupp}} {
+		}{{BitmapOf(AttrTimeModSet), nfs.ErrInval}, {BitmapOf(AttrRdattrError), nfs.ErrInval},
+			{BitmapOf(14), nfs.ErrAttrNotSupp}} {
 			x.do(op(OpPutFH, fh), op(OpVerify, c.b, "")).ok(OpPutFH).fails(OpVerify, c.want)
 		}
 		x.do(op(OpPutFH, fh), op(OpGetAttr, BitmapOf(AttrTimeAccSet))).ok(OpPutFH).fails(OpGetAttr, nfs.ErrInval)
@@ -259,8 +263,10 @@ func TestSetAttr(t *testing.T) {
 	}{
 		{"everything", id, attrs(settable, uint64(100), aclArg(acl.ACE{Mask: aclR, Who: acl.Everyone}), uint32(0o640), "1000", "1001", uint32(1), at, uint32(5), uint32(0)), nfs.OK},
 		{"size by another stateid", state.Anonymous, attrs(BitmapOf(AttrSize), uint64(7)), nfs.OK},
-		{"size by a bad one", state.Stateid{Seq: 9, Other: id.Other}, attrs(BitmapOf(AttrSize), uint64(7)), nfs.ErrBadStateID},
-		{"mode by a bad one, which does not matter", state.Stateid{Seq: 9, Other: id.Other}, attrs(BitmapOf(AttrMode), uint32(0o600)), nfs.OK},
+		{"size by a bad one", state.Stateid{Seq: 9, Other: id.Other}, attrs(BitmapOf(AttrSize), uint64(7)),
+			nfs.ErrBadStateID},
+		{"mode by a bad one, which does not matter", state.Stateid{Seq: 9, Other: id.Other},
+			attrs(BitmapOf(AttrMode), uint32(0o600)), nfs.OK},
 		{"mode with a type", id, attrs(BitmapOf(AttrMode), uint32(0o100644)), nfs.ErrInval},
 		{"no name as owner", id, attrs(BitmapOf(AttrOwner), ""), nfs.ErrInval},
 		{"no name as group", id, attrs(BitmapOf(AttrOwnerGroup), ""), nfs.ErrInval},
@@ -296,9 +302,11 @@ func TestSetAttr(t *testing.T) {
 	if n := x.attr(fh, AttrSize).Uint64(); n != 7 {
 		t.Errorf("size %d", n)
 	}
-	x.do(op(OpPutFH, x.handle("one")), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(7)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
+	x.do(op(OpPutFH, x.handle("one")), op(OpSetAttr, state.Anonymous,
+		attrs(BitmapOf(AttrSize), uint64(7)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
 	r.peer = reader
-	x.do(op(OpPutFH, fh), op(OpSetAttr, id, attrs(BitmapOf(AttrMode), uint32(0)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrROFS, 4)
+	x.do(op(OpPutFH, fh), op(OpSetAttr, id, attrs(BitmapOf(AttrMode), uint32(0)))).ok(OpPutFH).fails2(OpSetAttr,
+		nfs.ErrROFS, 4)
 }
 
 func TestReadDir(t *testing.T) {
@@ -313,7 +321,8 @@ func TestReadDir(t *testing.T) {
 	}
 	x.do(op(OpPutFH, dir), op(OpCreate, uint32(2), "nested", attrs(Bitmap{}))).ok(OpPutFH).ok(OpCreate)
 	want["nested"] = true
-	for _, attr := range []Bitmap{{}, BitmapOf(AttrFileID, AttrMountedOn), BitmapOf(AttrACL), supportedBy[2].without(writeOnly).without(BitmapOf(AttrACL))} {
+	for _, attr := range []Bitmap{{}, BitmapOf(AttrFileID, AttrMountedOn), BitmapOf(AttrACL),
+		supportedBy[2].without(writeOnly).without(BitmapOf(AttrACL))} {
 		for _, n := range []uint32{512, 4096, 1 << 20} {
 			names, rounds := x.list(dir, n, attr)
 			seen := make(map[string]bool)
@@ -352,7 +361,8 @@ func TestReadDir(t *testing.T) {
 		t.Errorf("%d of the other export", other)
 	}
 	fh, _ := x.make(dir, "file")
-	x.do(op(OpPutFH, fh), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), Bitmap{})).ok(OpPutFH).fails(OpReadDir, nfs.ErrNotDir)
+	x.do(op(OpPutFH, fh), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096),
+		Bitmap{})).ok(OpPutFH).fails(OpReadDir, nfs.ErrNotDir)
 }
 
 func TestCookies(t *testing.T) {
@@ -376,7 +386,8 @@ func TestNames(t *testing.T) {
 		}
 	}
 	was := before()
-	p := x.do(op(OpPutFH, dir), op(OpCreate, uint32(2), "d", attrs(BitmapOf(AttrMode), uint32(0o700))), op(OpGetFH)).ok(OpPutFH).ok(OpCreate)
+	p := x.do(op(OpPutFH, dir), op(OpCreate, uint32(2), "d", attrs(BitmapOf(AttrMode), uint32(0o700))),
+		op(OpGetFH)).ok(OpPutFH).ok(OpCreate)
 	c := p.change()
 	if set, _ := DecodeBitmap(p.Decoder); set != BitmapOf(AttrMode) {
 		t.Errorf("set %x", set)
@@ -462,7 +473,8 @@ func TestNames(t *testing.T) {
 	}
 	// LINK and RENAME, with two directories.
 	was = before()
-	p = x.do(op(OpPutFH, fh), op(OpSaveFH), op(OpPutFH, dir), op(OpLink, "second"), op(OpRestoreFH), op(OpGetAttr, BitmapOf(AttrNumLinks)))
+	p = x.do(op(OpPutFH, fh), op(OpSaveFH), op(OpPutFH, dir), op(OpLink, "second"), op(OpRestoreFH),
+		op(OpGetAttr, BitmapOf(AttrNumLinks)))
 	c = p.ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpLink).change()
 	p.ok(OpRestoreFH).ok(OpGetAttr)
 	DecodeBitmap(p.Decoder)
@@ -490,8 +502,9 @@ func TestNames(t *testing.T) {
 	// Whoever may only read does not change anything.
 	r.peer = reader
 	for n, o := range map[uint32]args{
-		OpRemove: op(OpRemove, "d"), OpCreate: op(OpCreate, uint32(2), "x", attrs(Bitmap{})), OpWrite: op(OpWrite, state.Anonymous, uint64(0), uint32(0), ""),
-		OpOpen: openOp(2, 0, "o", "d"),
+		OpRemove: op(OpRemove, "d"), OpCreate: op(OpCreate, uint32(2), "x", attrs(Bitmap{})),
+		OpWrite: op(OpWrite, state.Anonymous, uint64(0), uint32(0), ""),
+		OpOpen:  openOp(2, 0, "o", "d"),
 	} {
 		want := nfs.ErrROFS
 		if n == OpOpen {
@@ -540,7 +553,8 @@ func TestOpen(t *testing.T) {
 		{"exclusive, again", openCreateOp(1, "o", "excl", CreateExclusive41, [8]byte{1}, how), nfs.OK},
 		{"exclusive, by another", openCreateOp(1, "o", "excl", CreateExclusive41, [8]byte{2}, how), nfs.ErrExist},
 		{"exclusive of 4.0", openCreateOp(1, "o", "excl0", createExclusive, [8]byte{1}), nfs.OK},
-		{"exclusive with a time", openCreateOp(1, "o", "excl2", CreateExclusive41, [8]byte{1}, attrs(BitmapOf(AttrTimeModSet), uint32(0))), nfs.ErrInval},
+		{"exclusive with a time", openCreateOp(1, "o", "excl2", CreateExclusive41, [8]byte{1},
+			attrs(BitmapOf(AttrTimeModSet), uint32(0))), nfs.ErrInval},
 		{"a mode of creating nobody knows", openCreateOp(1, "o", "x", 4), nfs.ErrBadXDR},
 		{"a directory", openOp(1, 0, "o", "nested"), nfs.ErrIsDir},
 		{"a delegation of before", noClaim(1, 0, uint32(claimDelegPrev), "file"), nfs.ErrNotSupp},
@@ -568,7 +582,8 @@ func TestOpen(t *testing.T) {
 	if n := x.attr(fh, AttrSize).Uint64(); n != 7 {
 		t.Errorf("size %d", n)
 	}
-	p := x.do(op(OpPutFH, dir), openCreateOp(2, "o", "file", CreateUnchecked, attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).ok(OpOpen)
+	p := x.do(op(OpPutFH, dir), openCreateOp(2, "o", "file", CreateUnchecked,
+		attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).ok(OpOpen)
 	if _, _, got := p.opened(); got != BitmapOf(AttrSize) {
 		t.Errorf("set %x", got)
 	}
@@ -582,7 +597,8 @@ func TestOpen(t *testing.T) {
 	p = y.do(op(OpPutFH, excl), op(OpOpen, uint32(0), uint32(1), uint32(2), uint64(0), "o", uint32(0), uint32(ClaimFH)))
 	his, _, _ := p.ok(OpPutFH).ok(OpOpen).opened()
 	x.do(op(OpPutFH, excl), op(OpWrite, state.Anonymous, uint64(0), uint32(0), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrLocked)
-	x.do(op(OpPutFH, excl), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrLocked, 4)
+	x.do(op(OpPutFH, excl), op(OpSetAttr, state.Anonymous,
+		attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrLocked, 4)
 	x.do(op(OpPutFH, excl), op(OpRead, state.Anonymous, uint64(0), uint32(1))).ok(OpPutFH).ok(OpRead)
 	y.do(op(OpPutFH, excl), op(OpWrite, his, uint64(0), uint32(0), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrOpenMode)
 	// The silent lose it.
@@ -676,7 +692,8 @@ func TestData(t *testing.T) {
 	x.do(op(OpPutFH, x.handle("one", "link")), read(state.Anonymous, 0, 1)).ok(OpPutFH).fails(OpRead, nfs.ErrSymlink)
 	x.do(put, op(OpWrite, id, uint64(0), uint32(3), "x")).ok(OpPutFH).fails(OpWrite, nfs.ErrBadXDR)
 	x.do(put, op(OpOpenDowngrade, id, uint32(0), uint32(2), uint32(0))).ok(OpPutFH).fails(OpOpenDowngrade, nfs.ErrInval)
-	next := DecodeStateid(x.do(put, op(OpOpenDowngrade, id, uint32(0), uint32(3), uint32(0))).ok(OpPutFH).ok(OpOpenDowngrade).Decoder)
+	next := DecodeStateid(x.do(put, op(OpOpenDowngrade, id, uint32(0), uint32(3),
+		uint32(0))).ok(OpPutFH).ok(OpOpenDowngrade).Decoder)
 	x.do(put, op(OpClose, uint32(0), id)).ok(OpPutFH).fails(OpClose, nfs.ErrOldStateID)
 	p = x.do(op(OpTestStateID, uint32(3), id, next, state.Anonymous)).ok(OpTestStateID)
 	if n, a, b, c := p.Uint32(), nfs.Status(p.Uint32()), nfs.Status(p.Uint32()), nfs.Status(p.Uint32()); n != 3 || a != nfs.ErrOldStateID || b != nfs.OK || c != nfs.ErrBadStateID {
@@ -760,11 +777,13 @@ func TestLocks(t *testing.T) {
 	p.end()
 	for _, o := range []args{byOpen(LockRead, 0, lock.ToEnd, his, "his"), byOpen(lockWriteWait, 14, 1, his, "his")} {
 		d := y.do(put, o).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 8+8+4+8+4+4)
-		if off, n, typ, client, owner := d.Uint64(), d.Uint64(), d.Uint32(), d.Uint64(), d.String(100); off != 10 || n != 5 || typ != LockWrite || client != x.client || owner != "mine" {
+		if off, n, typ, client, owner := d.Uint64(), d.Uint64(), d.Uint32(), d.Uint64(), d.String(100); off != 10 ||
+			n != 5 || typ != LockWrite || client != x.client || owner != "mine" {
 			t.Errorf("denied by %d+%d %d %x %q", off, n, typ, client, owner)
 		}
 	}
-	y.do(put, op(OpLockT, LockRead, uint64(12), uint64(1), uint64(0), "his")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied, 36)
+	y.do(put, op(OpLockT, LockRead, uint64(12), uint64(1), uint64(0), "his")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied,
+		36)
 	y.do(put, op(OpLockT, LockRead, uint64(15), uint64(1), uint64(0), "his")).ok(OpPutFH).ok(OpLockT).end()
 	x.do(put, op(OpLockT, LockRead, uint64(12), uint64(1), uint64(0), "mine")).ok(OpPutFH).ok(OpLockT).end()
 	// A version 3 client's lock is in the way as well.
@@ -773,10 +792,13 @@ func TestLocks(t *testing.T) {
 	if _, ok, _ := r.locks.Lock(f, lock.Lock{Owner: lock.Owner{Client: "10.0.0.9 host", ID: "p"}, Start: 100, End: 200}); !ok {
 		t.Fatal("not locked")
 	}
-	if d := x.do(put, op(OpLock, LockWrite, false, uint64(150), uint64(1), false, lockID, uint32(0))).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 36); d.Uint64() != 100 || d.Uint64() != 101 || d.Uint32() != LockRead || d.Uint64() != 0 {
+	if d := x.do(put, op(OpLock, LockWrite, false, uint64(150), uint64(1), false, lockID,
+		uint32(0))).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 36); d.Uint64() != 100 || d.Uint64() != 101 ||
+		d.Uint32() != LockRead || d.Uint64() != 0 {
 		t.Error("denied by something else")
 	}
-	next := DecodeStateid(x.do(put, op(OpLock, LockRead, false, uint64(150), uint64(1), false, lockID, uint32(0))).ok(OpPutFH).ok(OpLock).Decoder)
+	next := DecodeStateid(x.do(put, op(OpLock, LockRead, false, uint64(150), uint64(1), false, lockID,
+		uint32(0))).ok(OpPutFH).ok(OpLock).Decoder)
 	if next.Seq != lockID.Seq+1 || next.Other != lockID.Other {
 		t.Errorf("%+v after %+v", next, lockID)
 	}
@@ -800,7 +822,8 @@ func TestLocks(t *testing.T) {
 		x.do(op(OpPutFH, c.fh), c.o).ok(OpPutFH).fails(c.n, c.want)
 	}
 	x.do(op(OpFreeStateID, next)).fails(OpFreeStateID, nfs.ErrLocksHeld)
-	last := DecodeStateid(x.do(put, op(OpLockU, LockRead, uint32(0), next, uint64(0), uint64(lock.ToEnd))).ok(OpPutFH).ok(OpLockU).Decoder)
+	last := DecodeStateid(x.do(put, op(OpLockU, LockRead, uint32(0), next, uint64(0),
+		uint64(lock.ToEnd))).ok(OpPutFH).ok(OpLockU).Decoder)
 	x.do(op(OpFreeStateID, last)).ok(OpFreeStateID).end()
 	y.do(put, byOpen(LockWrite, 10, 5, his, "his")).ok(OpPutFH).ok(OpLock)
 	y.do(put, op(OpClose, uint32(0), his)).ok(OpPutFH).ok(OpClose)
@@ -822,10 +845,12 @@ func FuzzCompound(f *testing.F) {
 		f.Add(uint32(len(ops)), e.B)
 	}
 	add(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(9)))
-	add(op(OpPutFH, dir), openCreateOp(3, "o", "name", CreateUnchecked, attrs(BitmapOf(AttrMode), uint32(0o600))), op(OpGetFH), op(OpGetAttr, supportedBy[2].without(writeOnly)))
+	add(op(OpPutFH, dir), openCreateOp(3, "o", "name", CreateUnchecked, attrs(BitmapOf(AttrMode), uint32(0o600))),
+		op(OpGetFH), op(OpGetAttr, supportedBy[2].without(writeOnly)))
 	add(op(OpPutFH, dir), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), supportedBy[2].without(writeOnly)))
 	add(op(OpPutFH, fh), op(OpSetAttr, id, attrs(settable, uint64(100), uint32(0o640), "1", "1", uint32(0), uint32(0))))
-	add(op(OpPutFH, fh), op(OpLock, LockWrite, false, uint64(1), uint64(2), true, uint32(0), id, uint32(0), uint64(0), "o"))
+	add(op(OpPutFH, fh), op(OpLock, LockWrite, false, uint64(1), uint64(2), true, uint32(0), id, uint32(0), uint64(0),
+		"o"))
 	add(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, dir), op(OpRename, "a", "b"))
 	add(op(OpPutFH, dir), op(OpCreate, uint32(5), "t", "link", attrs(Bitmap{})))
 	add(op(OpTestStateID, uint32(1), id))

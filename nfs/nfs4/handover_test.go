@@ -56,7 +56,8 @@ func TestSucceeded(t *testing.T) {
 	r.back = nil
 	b := r.session(1, "b")
 	fh, open := a.make(a.handle("one"), "locked")
-	p := a.do(op(OpPutFH, fh), op(OpLock, LockWrite, false, uint64(0), uint64(10), true, uint32(0), open, uint32(0), uint64(0), "o"))
+	p := a.do(op(OpPutFH, fh), op(OpLock, LockWrite, false, uint64(0), uint64(10), true, uint32(0), open, uint32(0),
+		uint64(0), "o"))
 	lockID := DecodeStateid(p.ok(OpPutFH).ok(OpLock).Decoder)
 	dfh := b.file("delegated")
 	p = a.openFH(dfh, state.Both, "o").ok(OpOpen)
@@ -81,7 +82,8 @@ func TestSucceeded(t *testing.T) {
 		if flags := b.flags(); flags != 0 {
 			t.Errorf("flags %x", flags)
 		}
-		b.do(op(OpPutFH, fh), op(OpLockT, LockRead, uint64(5), uint64(1), b.client, "x")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied, 8+8+4+8+4+4)
+		b.do(op(OpPutFH, fh), op(OpLockT, LockRead, uint64(5), uint64(1), b.client, "x")).ok(OpPutFH).fails2(OpLockT,
+			nfs.ErrDenied, 8+8+4+8+4+4)
 		a.do(op(OpPutFH, fh), op(OpRead, lockID, uint64(0), uint32(4))).ok(OpPutFH).ok(OpRead)
 		a.do(op(OpPutFH, dfh), op(OpWrite, deleg, uint64(0), uint32(0), []byte("x"))).ok(OpPutFH).ok(OpWrite)
 		a.do(op(OpPutFH, dfh), op(OpRead, dOpen, uint64(0), uint32(4))).ok(OpPutFH).ok(OpRead)

@@ -70,10 +70,12 @@ func TestMillionByProtocol(t *testing.T) {
 		make func(i int) args
 	}{
 		{"open", func(i int) args {
-			return op(OpOpen, uint32(0), uint32(state.Both|WantNoDeleg), uint32(0), uint64(0), fmt.Sprintf("open id: %16d", i), uint32(OpenNoCreate), uint32(ClaimFH))
+			return op(OpOpen, uint32(0), uint32(state.Both|WantNoDeleg), uint32(0), uint64(0), fmt.Sprintf("open id: %16d", i),
+				uint32(OpenNoCreate), uint32(ClaimFH))
 		}},
 		{"lock", func(i int) args {
-			return op(OpLock, LockWrite, false, uint64(i), uint64(1), true, uint32(0), ids[i], uint32(0), uint64(0), fmt.Sprintf("lock id: %16d", i))
+			return op(OpLock, LockWrite, false, uint64(i), uint64(1), true, uint32(0), ids[i], uint32(0), uint64(0),
+				fmt.Sprintf("lock id: %16d", i))
 		}},
 	} {
 		begin, longest := time.Now(), time.Duration(0)

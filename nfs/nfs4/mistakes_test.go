@@ -152,7 +152,8 @@ func TestChangeIsSeen(t *testing.T) {
 	beforeB = x.change(b)
 	check("REMOVE", b, beforeB, x.do(op(OpPutFH, b), op(OpRemove, "second")).ok(OpPutFH).ok(OpRemove).change())
 	beforeB = x.change(b)
-	_, c, _ := x.do(op(OpPutFH, b), openCreateOp(3, "o", "new", CreateGuarded, attrs(Bitmap{}))).ok(OpPutFH).ok(OpOpen).opened()
+	_, c, _ := x.do(op(OpPutFH, b), openCreateOp(3, "o", "new", CreateGuarded,
+		attrs(Bitmap{}))).ok(OpPutFH).ok(OpOpen).opened()
 	check("OPEN", b, beforeB, c)
 }
 
@@ -170,7 +171,8 @@ func TestHandlesOutliveRenames(t *testing.T) {
 	}
 	x.do(op(OpPutFH, dir), op(OpSaveFH), op(OpPutFH, top), op(OpRename, "file", "elsewhere")).ok(OpPutFH).ok(OpSaveFH).ok(OpPutFH).ok(OpRename)
 	for range 2 {
-		x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), "data"), op(OpGetAttr, BitmapOf(AttrSize))).ok(OpPutFH).ok(OpWrite)
+		x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), "data"),
+			op(OpGetAttr, BitmapOf(AttrSize))).ok(OpPutFH).ok(OpWrite)
 		x.do(op(OpPutFH, dir), op(OpLookupP), op(OpGetFH)).ok(OpPutFH).ok(OpLookupP).ok(OpGetFH)
 		if got := x.handle("one", "elsewhere"); !bytes.Equal(got, fh) {
 			t.Errorf("%x is now %x", fh, got)

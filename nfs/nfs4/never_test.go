@@ -137,7 +137,8 @@ func special(t *testing.T, seen map[opStatus]string) {
 			}{{0, ClaimFH, nfs.ErrInval}, {wantRead, claimDelegPrevFH, nfs.ErrNotSupp}} {
 				x.do(op(OpPutFH, w.fhs["file"]), op(OpWantDelegation, c.want, c.claim)).ok(OpPutFH).fails(OpWantDelegation, c.st)
 			}
-			x.do(op(OpPutFH, w.fhs["file"]), op(OpWantDelegation, wantRead, ClaimPrevious, delegRead)).ok(OpPutFH).fails(OpWantDelegation, nfs.ErrNoGrace)
+			x.do(op(OpPutFH, w.fhs["file"]), op(OpWantDelegation, wantRead, ClaimPrevious,
+				delegRead)).ok(OpPutFH).fails(OpWantDelegation, nfs.ErrNoGrace)
 		},
 		"EXCHANGE_ID": func(w *world, _ *sess) {
 			for _, c := range []struct {
@@ -208,7 +209,8 @@ func special(t *testing.T, seen map[opStatus]string) {
 		"attributes": func(w *world, x *sess) {
 			dir, file := op(OpPutFH, w.fhs["dir"]), op(OpPutFH, w.fhs["file"])
 			for want, a := range map[nfs.Status]args{
-				nfs.ErrAttrNotSupp: attrs(BitmapOf(14), uint32(0)), nfs.ErrBadOwner: attrs(BitmapOf(AttrOwner), "somebody@example.org"),
+				nfs.ErrAttrNotSupp: attrs(BitmapOf(14), uint32(0)),
+				nfs.ErrBadOwner:    attrs(BitmapOf(AttrOwner), "somebody@example.org"),
 			} {
 				x.do(dir, op(OpCreate, uint32(2), "n", a)).ok(OpPutFH).fails(OpCreate, want)
 				x.do(dir, openCreateOp(1, "o", "n", CreateGuarded, a)).ok(OpPutFH).fails(OpOpen, want)
@@ -236,8 +238,10 @@ func special(t *testing.T, seen map[opStatus]string) {
 			}
 			x.do(file, lock(w.ids["open"], false)).ok(OpPutFH).fails2(OpLock, nfs.ErrDenied, 8+8+4+8+4+8)
 			x.do(file, lock(w.ids["open"], true)).ok(OpPutFH).fails(OpLock, nfs.ErrNoGrace)
-			x.do(file, op(OpLockT, LockWrite, uint64(100), uint64(1), uint64(0), "p")).ok(OpPutFH).fails2(OpLockT, nfs.ErrDenied, 8+8+4+8+4+8)
-			x.do(file, op(OpLockU, LockWrite, uint32(0), w.ids["lock"], uint64(1), uint64(0))).ok(OpPutFH).fails(OpLockU, nfs.ErrInval)
+			x.do(file, op(OpLockT, LockWrite, uint64(100), uint64(1), uint64(0), "p")).ok(OpPutFH).fails2(OpLockT,
+				nfs.ErrDenied, 8+8+4+8+4+8)
+			x.do(file, op(OpLockU, LockWrite, uint32(0), w.ids["lock"], uint64(1), uint64(0))).ok(OpPutFH).fails(OpLockU,
+				nfs.ErrInval)
 		},
 		"reclaims": func(w *world, _ *sess) {
 			// Somebody reclaims what stands against what another one has reclaimed.

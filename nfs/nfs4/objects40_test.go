@@ -20,7 +20,8 @@ func TestEveryObject40(t *testing.T) {
 	l := c.on(fh, c.lockOp(c.next("o"), id, 1, "l", LockWrite, 0, 10)).ok(OpLock).id()
 	made := func(typ uint32, name string, how ...any) []byte {
 		t.Helper()
-		p := r.compound(0, op(OpPutFH, dir), op(OpCreate, typ, part(how...), name, attrs(Bitmap{})), op(OpGetFH)).ok(OpPutFH).ok(OpCreate)
+		p := r.compound(0, op(OpPutFH, dir), op(OpCreate, typ, part(how...), name, attrs(Bitmap{})),
+			op(OpGetFH)).ok(OpPutFH).ok(OpCreate)
 		p.change()
 		DecodeBitmap(p.Decoder)
 		return bytes.Clone(p.ok(OpGetFH).Opaque(FHMax))
@@ -44,10 +45,12 @@ func TestEveryObject40(t *testing.T) {
 		for _, typ := range []uint32{1, 2, 6, 7, 8, 9} {
 			ops = append(ops, op(OpCreate, typ, name, attrs(BitmapOf(AttrMode), uint32(0o700))))
 		}
-		ops = append(ops, op(OpCreate, uint32(5), "", name, attrs(Bitmap{})), op(OpCreate, uint32(5), "to", name, attrs(BitmapOf(AttrSize), uint64(3))))
+		ops = append(ops, op(OpCreate, uint32(5), "", name, attrs(Bitmap{})),
+			op(OpCreate, uint32(5), "to", name, attrs(BitmapOf(AttrSize), uint64(3))))
 		for _, how := range []args{
 			part(uint32(OpenNoCreate)), part(uint32(OpenCreate), uint32(CreateUnchecked), attrs(Bitmap{})),
-			part(uint32(OpenCreate), uint32(CreateGuarded), attrs(BitmapOf(AttrSize), uint64(0))), part(uint32(OpenCreate), uint32(createExclusive), [8]byte{1}),
+			part(uint32(OpenCreate), uint32(CreateGuarded), attrs(BitmapOf(AttrSize), uint64(0))),
+			part(uint32(OpenCreate), uint32(createExclusive), [8]byte{1}),
 			part(uint32(OpenCreate), uint32(CreateUnchecked), attrs(BitmapOf(AttrExclCreat), uint32(0))),
 		} {
 			ops = append(ops, args(func(e *xdr.Encoder) {
@@ -68,21 +71,29 @@ func TestEveryObject40(t *testing.T) {
 			}
 		}
 		ops = append(
-			ops, op(OpRead, s, uint64(0), uint32(9)), op(OpWrite, s, uint64(0), uint32(2), "x"), op(OpSetAttr, s, attrs(BitmapOf(AttrSize), uint64(9))),
+			ops, op(OpRead, s, uint64(0), uint32(9)), op(OpWrite, s, uint64(0), uint32(2), "x"),
+			op(OpSetAttr, s, attrs(BitmapOf(AttrSize), uint64(9))),
 			op(OpSetAttr, s, attrs(BitmapOf(AttrMode), uint32(0o600))), op(OpDelegReturn, s),
 			next(func(seq uint32) args { return op(OpClose, seq+5, s) }), next(func(seq uint32) args { return op(OpOpenConfirm, s, seq+5) }),
 			next(func(seq uint32) args { return op(OpOpenDowngrade, s, seq+5, uint32(1), uint32(0)) }),
-			next(func(seq uint32) args { return c.lockOp(seq+5, s, 1, "m", LockRead, 0, 1) }), lockMore(99, s, LockWrite, 0, 1), lockUOp(99, s, 0, 1),
+			next(func(seq uint32) args { return c.lockOp(seq+5, s, 1, "m", LockRead, 0, 1) }),
+			lockMore(99, s, LockWrite, 0, 1), lockUOp(99, s, 0, 1),
 		)
 	}
 	ops = append(
-		ops, op(OpAccess, uint32(63)), op(OpCommit, uint64(0), uint32(0)), op(OpDelegPurge, c.id), op(OpGetAttr, supportedBy[1].without(writeOnly)),
-		op(OpGetAttr, writeOnly), op(OpGetFH), op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "z"), op(OpLockT, LockRead, uint64(5), uint64(0), c.id, "z"),
-		op(OpLockT, LockRead, uint64(0), uint64(1), c.id+9, "z"), op(OpLookupP), op(OpVerify, attrs(BitmapOf(AttrType), uint32(1))), op(OpNVerify, attrs(BitmapOf(AttrType), uint32(1))),
-		op(OpVerify, attrs(BitmapOf(AttrRdattrError), uint32(1))), op(OpOpenAttr, true), op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrType)),
-		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(8), BitmapOf(AttrType)), op(OpReadDir, uint64(1), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrType)),
+		ops, op(OpAccess, uint32(63)), op(OpCommit, uint64(0), uint32(0)), op(OpDelegPurge, c.id),
+		op(OpGetAttr, supportedBy[1].without(writeOnly)),
+		op(OpGetAttr, writeOnly), op(OpGetFH), op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "z"),
+		op(OpLockT, LockRead, uint64(5), uint64(0), c.id, "z"),
+		op(OpLockT, LockRead, uint64(0), uint64(1), c.id+9, "z"), op(OpLookupP),
+		op(OpVerify, attrs(BitmapOf(AttrType), uint32(1))), op(OpNVerify, attrs(BitmapOf(AttrType), uint32(1))),
+		op(OpVerify, attrs(BitmapOf(AttrRdattrError), uint32(1))), op(OpOpenAttr, true),
+		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrType)),
+		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(8), BitmapOf(AttrType)),
+		op(OpReadDir, uint64(1), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrType)),
 		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), writeOnly), op(OpReadLink), op(OpRestoreFH), op(OpSaveFH),
-		op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrOwner), "nobody at all")), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrType), uint32(1))),
+		op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrOwner), "nobody at all")),
+		op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrType), uint32(1))),
 		op(OpReleaseLockOwner, c.id, "none"), op(OpReleaseLockOwner, c.id+9, "none"), op(OpRenew, c.id), op(OpRenew, c.id+9), op(OpPutFH, "xyz"),
 		args(func(e *xdr.Encoder) { c.reclaimOp(c.next("again"), 1, "again")(e) }),
 	)

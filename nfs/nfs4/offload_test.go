@@ -64,7 +64,8 @@ func newOffloadRig(t *testing.T, export ...string) *offloadRig {
 	r.data = make([]byte, offloadSize)
 	_, _ = rnd.Read(r.data)
 	r.from, r.fromID = r.x.make(r.x.handle("one"), "from")
-	p := r.x.do(op(OpPutFH, r.x.handle(export...)), openCreateOp(state.Both|WantNoDeleg, "owner", "to", CreateUnchecked, attrs(Bitmap{})), op(OpGetFH))
+	p := r.x.do(op(OpPutFH, r.x.handle(export...)), openCreateOp(state.Both|WantNoDeleg, "owner", "to", CreateUnchecked,
+		attrs(Bitmap{})), op(OpGetFH))
 	r.toID, _, _ = p.ok(OpPutFH).ok(OpOpen).opened()
 	r.to = bytes.Clone(p.ok(OpGetFH).Opaque(FHMax))
 	_, h, err := r.codec.Parse(r.from)

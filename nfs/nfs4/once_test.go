@@ -83,10 +83,12 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 		again nfs.Status // of another call that looks the same
 	}{
 		{"MKDIR", func(w *world) []args {
-			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "new", attrs(BitmapOf(AttrMode), uint32(0o750))), op(OpGetFH)}
+			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "new",
+				attrs(BitmapOf(AttrMode), uint32(0o750))), op(OpGetFH)}
 		}, nfs.ErrExist},
 		{"SYMLINK", func(w *world) []args {
-			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeLnk), "target", "new", attrs(BitmapOf(AttrMode), uint32(0o777))), op(OpGetFH)}
+			return []args{op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeLnk), "target", "new",
+				attrs(BitmapOf(AttrMode), uint32(0o777))), op(OpGetFH)}
 		}, nfs.ErrExist},
 		{"REMOVE", func(w *world) []args { return []args{op(OpPutFH, w.dir), op(OpRemove, "file")} }, nfs.ErrNoEnt},
 		{"REMOVE of a directory", func(w *world) []args { return []args{op(OpPutFH, w.dir), op(OpRemove, "dir")} }, nfs.ErrNoEnt},
@@ -107,7 +109,8 @@ func TestKilledServerDoesNothingTwice(t *testing.T) {
 					w := &world{x: r.session(minor, "owner")}
 					w.dir = w.x.handle("one")
 					w.file, _ = w.x.make(w.dir, "file")
-					w.x.do(op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "dir", attrs(BitmapOf(AttrMode), uint32(0o755)))).ok(OpPutFH).ok(OpCreate)
+					w.x.do(op(OpPutFH, w.dir), op(OpCreate, uint32(blockstore.TypeDir), "dir",
+						attrs(BitmapOf(AttrMode), uint32(0o755)))).ok(OpPutFH).ok(OpCreate)
 					w.fh = w.x.handle("one", "dir")
 					ops := c.ops(w)
 					fs.off = kill == "before"
@@ -256,7 +259,8 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 					r.start(8)
 					host := r.session(1, "host")
 					dir := host.handle("one")
-					host.do(op(OpPutFH, dir), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrMode), uint32(0o777)))).ok(OpPutFH).ok(OpSetAttr)
+					host.do(op(OpPutFH, dir), op(OpSetAttr, state.Anonymous,
+						attrs(BitmapOf(AttrMode), uint32(0o777)))).ok(OpPutFH).ok(OpSetAttr)
 					file, id := host.make(dir, "file")
 					host.do(op(OpPutFH, file), op(OpWrite, id, uint64(0), uint32(0), []byte("before"))).ok(OpPutFH).ok(OpWrite)
 					host.do(op(OpPutFH, file), op(OpSetAttr, id, attrs(BitmapOf(AttrMode), uint32(0o666)))).ok(OpPutFH).ok(OpSetAttr)
@@ -274,7 +278,8 @@ func TestKilledServerOpensAndSetsOnce(t *testing.T) {
 						return func() nfs.Status {
 							r.uid = max(r.uid, 1000)
 							defer func() { r.uid = 0 }()
-							ops := []args{op(OpPutFH, dir), op(OpOpen, uint32(1), uint32(state.Write), uint32(0), client, "opener", uint32(OpenCreate), c.mode, c.how, uint32(ClaimNull), c.file), op(OpGetFH)}
+							ops := []args{op(OpPutFH, dir), op(OpOpen, uint32(1), uint32(state.Write), uint32(0), client, "opener",
+								uint32(OpenCreate), c.mode, c.how, uint32(ClaimNull), c.file), op(OpGetFH)}
 							if c.kind == set {
 								ops = []args{op(OpPutFH, file), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(0)))}
 							}

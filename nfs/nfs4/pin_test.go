@@ -152,7 +152,8 @@ func TestPins(t *testing.T) {
 	is("no longer exported", 0)
 
 	p.fail = errors.New("no truncation")
-	b.do(op(OpPutFH, dir), openCreateOp(state.Both, "o", "g", CreateUnchecked, attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).next(OpOpen)
+	b.do(op(OpPutFH, dir), openCreateOp(state.Both, "o", "g", CreateUnchecked,
+		attrs(BitmapOf(AttrSize), uint64(0)))).ok(OpPutFH).next(OpOpen)
 	is("an OPEN that failed after all", 0)
 	p.fail = nil
 

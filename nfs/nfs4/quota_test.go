@@ -50,7 +50,8 @@ func TestQuotas(t *testing.T) {
 		if got := x.attr(fh, AttrQuotaUsed).Uint64(); got != c.used {
 			t.Errorf("%+v: used %d", c.q, got)
 		}
-		x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrQuotaUsed), uint64(1)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
+		x.do(op(OpPutFH, fh), op(OpSetAttr, state.Anonymous,
+			attrs(BitmapOf(AttrQuotaUsed), uint64(1)))).ok(OpPutFH).fails2(OpSetAttr, nfs.ErrInval, 4)
 	}
 }
 

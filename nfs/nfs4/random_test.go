@@ -238,7 +238,8 @@ func (w *randomWorld) setUp() {
 	w.dir = w.rig.root()
 	maker := w.rig.session(1, "maker")
 	for i := range randomFiles {
-		p := maker.do(op(OpPutFH, w.dir), openCreateOp(state.Both, "maker", fileNames[i:i+1], CreateUnchecked, attrs(BitmapOf(AttrMode), uint32(0o666))), op(OpGetFH))
+		p := maker.do(op(OpPutFH, w.dir), openCreateOp(state.Both, "maker", fileNames[i:i+1], CreateUnchecked,
+			attrs(BitmapOf(AttrMode), uint32(0o666))), op(OpGetFH))
 		id, _, _ := p.ok(OpPutFH).ok(OpOpen).opened()
 		fh := bytes.Clone(p.ok(OpGetFH).Opaque(FHMax))
 		maker.do(op(OpPutFH, fh), op(OpClose, uint32(0), id)).ok(OpPutFH).ok(OpClose)
@@ -1359,7 +1360,8 @@ func (w *randomWorld) unlockAction(c *modelClient) ([]piece, *turn40) {
 	}
 	var of *modelState
 	return []piece{w.putFH(w.fhs[file]), {
-		op: OpLockU, a: op(OpLockU, uint32(LockWrite), seq, id, off, n), text: fmt.Sprintf("file %d, %x, %d+%d:", file, id, off, n),
+		op: OpLockU, a: op(OpLockU, uint32(LockWrite), seq, id, off, n),
+		text: fmt.Sprintf("file %d, %x, %d+%d:", file, id, off, n),
 		want: func() (must, may []nfs.Status) {
 			w.renewed(c, id)
 			of, must = w.of(c, w.boot, id, aLock, file)

@@ -193,7 +193,8 @@ func TestIOAdvise(t *testing.T) {
 	x.do(put, op(OpIOAdvise, id, uint64(0), uint64(0))).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrBadXDR)
 	x.do(op(OpPutFH, dir), advise(0, 0)).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrIsDir)
 	x.do(op(OpPutRootFH), advise(0, 0)).ok(OpPutRootFH).fails(OpIOAdvise, nfs.ErrIsDir)
-	x.do(op(OpPutFH, dir), op(OpIOAdvise, state.Anonymous, uint64(0), uint64(0), Bitmap{})).ok(OpPutFH).fails(OpIOAdvise, nfs.ErrIsDir)
+	x.do(op(OpPutFH, dir), op(OpIOAdvise, state.Anonymous, uint64(0), uint64(0), Bitmap{})).ok(OpPutFH).fails(OpIOAdvise,
+		nfs.ErrIsDir)
 }
 
 // TestRefused: what nobody has to do is refused for what it is, and not as unknown.

@@ -514,7 +514,8 @@ func openOp(access, deny uint32, owner, name string) args {
 }
 
 func openCreateOp(access uint32, owner, name string, mode uint32, how ...any) args {
-	return op(OpOpen, uint32(0), access, uint32(0), uint64(0), owner, uint32(OpenCreate), mode, part(how...), uint32(ClaimNull), name)
+	return op(OpOpen, uint32(0), access, uint32(0), uint64(0), owner, uint32(OpenCreate), mode, part(how...),
+		uint32(ClaimNull), name)
 }
 
 // opened reads an OPEN4resok.
@@ -564,7 +565,8 @@ func (p *reply) change() changeInfo {
 // make makes a file of an export's root, and returns its handle and an open of it.
 func (x *sess) make(dir []byte, name string) ([]byte, state.Stateid) {
 	x.r.t.Helper()
-	p := x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", name, CreateUnchecked, attrs(BitmapOf(AttrMode), uint32(0o644))), op(OpGetFH))
+	p := x.do(op(OpPutFH, dir), openCreateOp(state.Both, "owner", name, CreateUnchecked,
+		attrs(BitmapOf(AttrMode), uint32(0o644))), op(OpGetFH))
 	id, _, _ := p.ok(OpPutFH).ok(OpOpen).opened()
 	p.ok(OpGetFH)
 	fh := p.Opaque(FHMax)

@@ -115,7 +115,8 @@ type Server struct {
 
 // New makes a server.
 func New(cfg Config) *Server {
-	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now, idmap: cfg.Names, groups: cfg.Groups, utf8: cfg.UTF8, connect: cfg.CallBack}
+	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now,
+		idmap: cfg.Names, groups: cfg.Groups, utf8: cfg.UTF8, connect: cfg.CallBack}
 	s.serveMinors(cfg.Minors)
 	if s.idmap == nil {
 		s.idmap = byNumber{}

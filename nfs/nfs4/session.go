@@ -71,7 +71,8 @@ func decodeImplID(d *xdr.Decoder) {
 // exchangeID is EXCHANGE_ID (section 18.35).
 func exchangeID(k *compound) nfs.Status {
 	d := &k.c.Args
-	a := state.ExchangeID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax)}
+	a := state.ExchangeID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
+		Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax)}
 	asked := d.Uint32()
 	a.Update = asked&exchUpdate != 0
 	protect := d.Uint32()

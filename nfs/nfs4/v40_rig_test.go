@@ -56,7 +56,8 @@ func (c *client40) openOp(seq, access, deny uint32, owner, name string) args {
 }
 
 func (c *client40) createOp(seq, access uint32, owner, name string) args {
-	return op(OpOpen, seq, access, uint32(0), c.id, owner, uint32(OpenCreate), uint32(CreateUnchecked), attrs(BitmapOf(AttrMode), uint32(0o644)),
+	return op(OpOpen, seq, access, uint32(0), c.id, owner, uint32(OpenCreate), uint32(CreateUnchecked),
+		attrs(BitmapOf(AttrMode), uint32(0o644)),
 		uint32(ClaimNull), name)
 }
 

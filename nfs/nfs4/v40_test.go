@@ -239,7 +239,8 @@ func TestLockOwner(t *testing.T) {
 	a = other.lockOp(other.next("o"), his.id, 1, "l", LockRead, 5, 10)
 	twice("LOCK refused", a)
 	d := other.on(fh, a).fails2(OpLock, nfs.ErrDenied, held+4+4)
-	if off, n, typ, id, who := d.Uint64(), d.Uint64(), d.Uint32(), d.Uint64(), d.String(10); off != 0 || n != 10 || typ != LockWrite || id != c.id || who != "l" {
+	if off, n, typ, id, who := d.Uint64(), d.Uint64(), d.Uint32(), d.Uint64(), d.String(10); off != 0 || n != 10 ||
+		typ != LockWrite || id != c.id || who != "l" {
 		t.Errorf("%d %d %d %x %q", off, n, typ, id, who)
 	}
 	other.on(fh, op(OpLockT, LockRead, uint64(0), uint64(1), other.id, "l")).fails2(OpLockT, nfs.ErrDenied, held+4+4)
@@ -268,8 +269,10 @@ func TestLockOwner(t *testing.T) {
 	c.on(fh, lockUOp(46, id, 0, 1)).fails(OpLockU, nfs.ErrBadStateID)
 	c.on(fh, op(OpClose, uint32(46), l)).fails(OpClose, nfs.ErrBadStateID)
 	c.on(fh2, lockMore(46, l, LockWrite, 0, 1)).fails(OpLock, nfs.ErrBadStateID)
-	c.on(fh, op(OpLock, LockWrite, false, uint64(0), uint64(1), true, c.seqs["o"]+1, id, uint32(46), other.id, "l")).fails(OpLock, nfs.ErrBadStateID)
-	c.on(fh, op(OpLock, LockWrite, false, uint64(0), uint64(1), true, c.seqs["o"]+1, id, uint32(46), uint64(1), "l")).fails(OpLock, nfs.ErrStaleClientID)
+	c.on(fh, op(OpLock, LockWrite, false, uint64(0), uint64(1), true, c.seqs["o"]+1, id, uint32(46), other.id,
+		"l")).fails(OpLock, nfs.ErrBadStateID)
+	c.on(fh, op(OpLock, LockWrite, false, uint64(0), uint64(1), true, c.seqs["o"]+1, id, uint32(46), uint64(1),
+		"l")).fails(OpLock, nfs.ErrStaleClientID)
 	c.on(fh, op(OpLock, uint32(9), false, uint64(0), uint64(1), false, l, uint32(46))).fails(OpLock, nfs.ErrBadXDR)
 	c.on(fh, lockMore(46, l, LockWrite, 5, 0)).fails(OpLock, nfs.ErrInval)
 	c.on(fh, lockUOp(47, l, 5, 1<<64-3)).fails(OpLockU, nfs.ErrInval)
@@ -324,10 +327,13 @@ func TestErrors40(t *testing.T) {
 		{"SETCLIENTID, long owner", OpSetClientID, []args{setClientOp(strings.Repeat("x", 1025), 1, "tcp", uaddr)}, nfs.ErrBadXDR},
 		{"SETCLIENTID, long address", OpSetClientID, []args{setClientOp("x", 1, "tcp", strings.Repeat("1", 129))}, nfs.ErrBadXDR},
 		{"SETCLIENTID_CONFIRM cut short", OpSetClientIDConfirm, []args{op(OpSetClientIDConfirm, c.id)}, nfs.ErrBadXDR},
-		{"OPEN by nobody", OpOpen, []args{top, op(OpOpen, uint32(1), uint32(1), uint32(0), uint64(5), "o", uint32(0), uint32(ClaimNull), "file")}, nfs.ErrStaleClientID},
-		{"OPEN, EXCLUSIVE4_1", OpOpen, []args{top, open(uint32(OpenCreate), uint32(CreateExclusive41), [8]byte{}, attrs(Bitmap{}), uint32(ClaimNull), "n")}, nfs.ErrBadXDR},
+		{"OPEN by nobody", OpOpen, []args{top, op(OpOpen, uint32(1), uint32(1), uint32(0), uint64(5), "o", uint32(0),
+			uint32(ClaimNull), "file")}, nfs.ErrStaleClientID},
+		{"OPEN, EXCLUSIVE4_1", OpOpen, []args{top, open(uint32(OpenCreate), uint32(CreateExclusive41), [8]byte{},
+			attrs(Bitmap{}), uint32(ClaimNull), "n")}, nfs.ErrBadXDR},
 		{"OPEN, CLAIM_FH", OpOpen, []args{file, open(uint32(OpenNoCreate), uint32(ClaimFH))}, nfs.ErrBadXDR},
-		{"OPEN, CLAIM_DELEGATE_PREV", OpOpen, []args{top, open(uint32(OpenNoCreate), uint32(claimDelegPrev), "file")}, nfs.ErrNotSupp},
+		{"OPEN, CLAIM_DELEGATE_PREV", OpOpen, []args{top, open(uint32(OpenNoCreate), uint32(claimDelegPrev), "file")},
+			nfs.ErrNotSupp},
 		{"READ, stale", OpRead, []args{file, op(OpRead, stale, uint64(0), uint32(1))}, nfs.ErrStaleStateID},
 		{"READ, of a client that never was", OpRead, []args{file, op(OpRead, never, uint64(0), uint32(1))}, nfs.ErrBadStateID},
 		{"READ, of no state", OpRead, []args{file, op(OpRead, unknown, uint64(0), uint32(1))}, nfs.ErrBadStateID},
@@ -342,15 +348,19 @@ func TestErrors40(t *testing.T) {
 		{"CLOSE, number", OpClose, []args{file, op(OpClose, uint32(100), id)}, nfs.ErrBadSeqID},
 		{"CLOSE, number before stateid", OpClose, []args{file, op(OpClose, uint32(100), later)}, nfs.ErrBadSeqID},
 		{"LOCKU, special", OpLockU, []args{file, lockUOp(1, state.Bypass, 0, 1)}, nfs.ErrBadStateID},
-		{"LOCKT by nobody", OpLockT, []args{file, op(OpLockT, LockRead, uint64(0), uint64(1), uint64(5), "l")}, nfs.ErrStaleClientID},
+		{"LOCKT by nobody", OpLockT, []args{file, op(OpLockT, LockRead, uint64(0), uint64(1), uint64(5), "l")},
+			nfs.ErrStaleClientID},
 		{"LOCKT, empty", OpLockT, []args{file, op(OpLockT, LockRead, uint64(0), uint64(0), c.id, "l")}, nfs.ErrInval},
 		{"LOCKT of a directory", OpLockT, []args{top, op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "l")}, nfs.ErrIsDir},
 		{"DELEGRETURN of an open", OpDelegReturn, []args{file, op(OpDelegReturn, id)}, nfs.ErrBadStateID},
 		{"DELEGRETURN, stale", OpDelegReturn, []args{file, op(OpDelegReturn, stale)}, nfs.ErrStaleStateID},
-		{"SETATTR of the size of a directory", OpSetAttr, []args{op(OpPutFH, r.root()), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(0)))}, nfs.ErrIsDir},
-		{"SETATTR, stale", OpSetAttr, []args{file, op(OpSetAttr, stale, attrs(BitmapOf(AttrSize), uint64(0)))}, nfs.ErrStaleStateID},
+		{"SETATTR of the size of a directory", OpSetAttr,
+			[]args{op(OpPutFH, r.root()), op(OpSetAttr, state.Anonymous, attrs(BitmapOf(AttrSize), uint64(0)))}, nfs.ErrIsDir},
+		{"SETATTR, stale", OpSetAttr, []args{file, op(OpSetAttr, stale, attrs(BitmapOf(AttrSize), uint64(0)))},
+			nfs.ErrStaleStateID},
 		{"READLINK of a file", OpReadLink, []args{file, op(OpReadLink)}, nfs.ErrInval},
-		{"VERIFY of an attribute of 4.1", OpVerify, []args{file, op(OpVerify, attrs(BitmapOf(AttrExclCreat), Bitmap{}))}, nfs.ErrAttrNotSupp},
+		{"VERIFY of an attribute of 4.1", OpVerify, []args{file, op(OpVerify, attrs(BitmapOf(AttrExclCreat), Bitmap{}))},
+			nfs.ErrAttrNotSupp},
 		{"RESTOREFH of nothing", OpRestoreFH, []args{op(OpRestoreFH)}, nfs.ErrRestoreFH},
 	} {
 		p := r.compound(0, k.ops...)
@@ -389,7 +399,8 @@ func TestErrors40(t *testing.T) {
 	}
 	r.uid = 0
 	// SECINFO keeps the file handle; what is asked beyond version 4.0 is left out.
-	p = r.compound(0, op(OpPutRootFH), op(OpSecInfo, "one"), op(OpGetAttr, BitmapOf(AttrType, AttrExclCreat, AttrXattrSupport))).ok(OpPutRootFH).ok(OpSecInfo)
+	p = r.compound(0, op(OpPutRootFH), op(OpSecInfo, "one"),
+		op(OpGetAttr, BitmapOf(AttrType, AttrExclCreat, AttrXattrSupport))).ok(OpPutRootFH).ok(OpSecInfo)
 	p.Skip(12)
 	if got, _ := DecodeBitmap(p.ok(OpGetAttr).Decoder); got != BitmapOf(AttrType) {
 		t.Errorf("attributes %x", got)
@@ -419,12 +430,14 @@ func TestShares40(t *testing.T) {
 	c.on(fh, op(OpRead, state.Anonymous, uint64(0), uint32(9))).ok(OpRead)
 	c.on(fh, op(OpRead, state.Bypass, uint64(0), uint32(9))).ok(OpRead)
 	l := c.on(fh, c.lockOp(c.next("o"), mine.id, 1, "l", LockWrite, 0, 10)).ok(OpLock).id()
-	x.do(op(OpPutFH, fh), op(OpLock, LockRead, false, uint64(0), uint64(10), true, uint32(0), his, uint32(0), uint64(0), "o")).ok(OpPutFH).
+	x.do(op(OpPutFH, fh), op(OpLock, LockRead, false, uint64(0), uint64(10), true, uint32(0), his, uint32(0), uint64(0),
+		"o")).ok(OpPutFH).
 		fails2(OpLock, nfs.ErrDenied, held+4)
 	// Locks go with the open; the other's then stand in the way.
 	c.on(fh, op(OpClose, c.next("o"), mine.id)).ok(OpClose)
 	c.on(fh, lockUOp(2, l, 0, 1)).fails(OpLockU, nfs.ErrBadStateID)
-	x.do(op(OpPutFH, fh), op(OpLock, LockRead, false, uint64(0), uint64(10), true, uint32(0), his, uint32(0), uint64(0), "o")).ok(OpPutFH).ok(OpLock)
+	x.do(op(OpPutFH, fh), op(OpLock, LockRead, false, uint64(0), uint64(10), true, uint32(0), his, uint32(0), uint64(0),
+		"o")).ok(OpPutFH).ok(OpLock)
 	_, mine = c.open(state.Both, 0, "o", "file")
 	d := c.on(fh, c.lockOp(c.next("o"), mine.id, 1, "l", LockWrite, 0, 10)).fails2(OpLock, nfs.ErrDenied, held+4)
 	if d.Skip(8 + 8 + 4); d.Uint64() != x.client {
@@ -460,7 +473,8 @@ func TestLease40(t *testing.T) {
 		if name == "OPEN" {
 			id.Seq++
 		}
-		other.on(fh, other.lockOp(other.next("o"), his.id, 1, "l", LockWrite, 0, 1)).fails2(OpLock, nfs.ErrDenied, 8+8+4+8+4+4)
+		other.on(fh, other.lockOp(other.next("o"), his.id, 1, "l", LockWrite, 0, 1)).fails2(OpLock, nfs.ErrDenied,
+			8+8+4+8+4+4)
 	}
 	// Silent, but nobody wants anything of it: it is as if nothing had been.
 	r.now = r.now.Add(time.Hour)
@@ -564,13 +578,15 @@ func TestDelegation40(t *testing.T) {
 		t.Fatalf("recalled: %v", back.recall)
 	}
 	// What it has opened by itself it says, and then gives it back.
-	claim := op(OpOpen, c.next("o"), uint32(state.Read), uint32(0), c.id, "o", uint32(OpenNoCreate), uint32(claimDelegCur), o.delegID, "file")
+	claim := op(OpOpen, c.next("o"), uint32(state.Read), uint32(0), c.id, "o", uint32(OpenNoCreate),
+		uint32(claimDelegCur), o.delegID, "file")
 	if got := c.on(dir, claim).ok(OpOpen).opened40(); got.confirm || got.deleg != DelegNone {
 		t.Errorf("%+v", got)
 	}
 	c.on(fh, op(OpDelegReturn, o.delegID)).ok(OpDelegReturn).end()
 	c.on(fh, op(OpDelegReturn, o.delegID)).fails(OpDelegReturn, nfs.ErrBadStateID)
-	claim = op(OpOpen, c.next("o"), uint32(state.Read), uint32(0), c.id, "o", uint32(OpenNoCreate), uint32(claimDelegCur), o.delegID, "file")
+	claim = op(OpOpen, c.next("o"), uint32(state.Read), uint32(0), c.id, "o", uint32(OpenNoCreate),
+		uint32(claimDelegCur), o.delegID, "file")
 	c.on(dir, claim).fails(OpOpen, nfs.ErrBadStateID)
 	c.seqs["o"]--
 	his, _, _ := x.do(op(OpPutFH, dir), openOp(state.Write, 0, "o", "file")).ok(OpPutFH).ok(OpOpen).opened()
@@ -678,9 +694,12 @@ func TestOnce(t *testing.T) {
 	put := op(OpPutFH, dir)
 	read := op(OpRead, id, uint64(0), uint32(9))
 	harmless := []args{
-		put, op(OpSaveFH), op(OpRestoreFH), op(OpLookup, "file"), op(OpGetFH), op(OpAccess, uint32(3)), op(OpGetAttr, BitmapOf(AttrSize)), read,
-		op(OpWrite, id, uint64(0), uint32(2), "data"), op(OpCommit, uint64(0), uint32(0)), op(OpVerify, attrs(BitmapOf(AttrSize), uint64(4))), op(OpLookupP),
-		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrType)), op(OpSecInfo, "file"), op(OpRenew, c.id), op(OpPutPubFH), op(OpPutRootFH), op(OpReadLink),
+		put, op(OpSaveFH), op(OpRestoreFH), op(OpLookup, "file"), op(OpGetFH), op(OpAccess, uint32(3)),
+		op(OpGetAttr, BitmapOf(AttrSize)), read,
+		op(OpWrite, id, uint64(0), uint32(2), "data"), op(OpCommit, uint64(0), uint32(0)),
+		op(OpVerify, attrs(BitmapOf(AttrSize), uint64(4))), op(OpLookupP),
+		op(OpReadDir, uint64(0), [8]byte{}, uint32(0), uint32(4096), BitmapOf(AttrType)), op(OpSecInfo, "file"),
+		op(OpRenew, c.id), op(OpPutPubFH), op(OpPutRootFH), op(OpReadLink),
 	}
 	for _, k := range []struct {
 		name  string
@@ -809,7 +828,8 @@ func FuzzCompound40(f *testing.F) {
 	add(op(OpPutFH, dir), c.createOp(9, 3, "p", "name"), op(OpGetFH), op(OpGetAttr, supportedBy[1].without(writeOnly)))
 	add(op(OpPutFH, dir), c.openOp(c.seqs["o"]+1, 1, 0, "o", "file"), op(OpClose, c.seqs["o"]+2, id))
 	add(op(OpPutFH, fh), op(OpOpenDowngrade, id, c.seqs["o"]+1, uint32(1), uint32(0)), op(OpOpenConfirm, id, c.seqs["o"]+2))
-	add(op(OpPutFH, fh), c.lockOp(c.seqs["o"]+1, id, 1, "m", LockRead, 50, 10), lockMore(2, l, LockWrite, 20, 1), lockUOp(3, l, 0, 5))
+	add(op(OpPutFH, fh), c.lockOp(c.seqs["o"]+1, id, 1, "m", LockRead, 50, 10), lockMore(2, l, LockWrite, 20, 1),
+		lockUOp(3, l, 0, 5))
 	add(op(OpPutFH, fh), op(OpLockT, LockRead, uint64(0), uint64(1), c.id, "z"), op(OpReleaseLockOwner, c.id, "l"))
 	add(op(OpPutFH, fh), c.reclaimOp(1, 1, "q"), op(OpDelegReturn, id))
 	add(setClientOp("y", 1, "tcp", uaddr), confirmOp(c.id+1, [8]byte{7}), op(OpRenew, c.id))
@@ -866,7 +886,8 @@ func TestDelegationReclaimed40(t *testing.T) {
 	c = r.client40("x", 1)
 	reclaim := func(owner string, kind uint32) opened40 {
 		t.Helper()
-		return c.on(fh, op(OpOpen, c.next(owner), uint32(state.Read), uint32(0), c.id, owner, uint32(OpenNoCreate), uint32(ClaimPrevious), kind)).ok(OpOpen).opened40()
+		return c.on(fh, op(OpOpen, c.next(owner), uint32(state.Read), uint32(0), c.id, owner, uint32(OpenNoCreate),
+			uint32(ClaimPrevious), kind)).ok(OpOpen).opened40()
 	}
 	if o := reclaim("p", delegWrite); o.deleg != DelegNone {
 		t.Errorf("delegation %d", o.deleg)

@@ -133,7 +133,8 @@ func TestWantDelegation(t *testing.T) {
 	r := newRig(t)
 	fh := r.session(2, "maker").file("f")
 	a := r.called("a", newCallee(t))
-	a.do(op(OpPutRootFH), op(OpWantDelegation, uint32(wantRead), ClaimFH)).ok(OpPutRootFH).fails(OpWantDelegation, nfs.ErrWrongType)
+	a.do(op(OpPutRootFH), op(OpWantDelegation, uint32(wantRead), ClaimFH)).ok(OpPutRootFH).fails(OpWantDelegation,
+		nfs.ErrWrongType)
 	r.uid = 4711 // the file is 0644 and root's
 	p := a.do(op(OpPutFH, fh), op(OpWantDelegation, uint32(wantWrite), ClaimFH)).ok(OpPutFH).ok(OpWantDelegation)
 	if p.delegation(); p.delegKind != DelegNoneExt || p.why != uint32(state.WhyResource) {

@@ -44,7 +44,8 @@ func TestOwnersByName(t *testing.T) {
 		owners := BitmapOf(AttrOwner, AttrOwnerGroup)
 		told := func(uid, gid string) {
 			t.Helper()
-			if u, g := x.attr(fh, AttrOwner).String(OwnerMax), x.attr(fh, AttrOwnerGroup).String(OwnerMax); u != uid || g != gid {
+			if u, g := x.attr(fh, AttrOwner).String(OwnerMax), x.attr(fh, AttrOwnerGroup).String(OwnerMax); u != uid ||
+				g != gid {
 				t.Errorf("names %v: %q and %q instead of %q and %q", names, u, g, uid, gid)
 			}
 		}
