@@ -149,8 +149,8 @@ func init() {
 	}
 }
 
-// encodeFSID appends an fsid4. Every export is a file system, even two exports of the same directory tree, because their
-// handles differ. The pseudo file system is 0, 0.
+// encodeFSID appends an fsid4. Every export is a file system, even two exports of the same directory tree, because
+// their handles differ. The pseudo file system is 0, 0.
 func encodeFSID(e *xdr.Encoder, s *subject) {
 	if s.x == nil {
 		e.Uint64(0)
