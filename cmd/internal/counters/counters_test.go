@@ -42,7 +42,7 @@ func TestClosedStay(t *testing.T) {
 		t.Errorf("%+v, before %+v", after, before)
 	}
 	for range 2 {
-		all.DropDevice(map[string]uint64{"rdma_bad_response": 2, "rdma_local_error": 0})
+		all.AddErrors(map[string]uint64{"rdma_bad_response": 2, "rdma_local_error": 0})
 	}
 	if got := all.Sum().Errors; got["rdma_bad_response"] != 4 || len(got) != len(before.Errors)+1 {
 		t.Errorf("errors %v", got)

@@ -77,8 +77,8 @@ func (m *Transports) DropPerf(s *perf.Server) {
 	drop(m, &m.perf, s, func() { addPerf(&m.past, s.Counters()) })
 }
 
-// DropDevice keeps the error counts of a device that was closed.
-func (m *Transports) DropDevice(faults map[string]uint64) {
+// AddErrors adds errors that no listener counts, such as those of a device that was closed.
+func (m *Transports) AddErrors(faults map[string]uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.past.Errors == nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os/user"
-	"slices"
 	"strconv"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/cmd/internal/exports"
+	"github.com/rstored/rstored/cmd/internal/ports"
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
@@ -85,7 +85,8 @@ func (d *Daemon) Apply(a control.Apply, by control.Peer) (control.Applied, error
 	// Ports come first: some may have to be closed before others can be opened, and that can fail.
 	d.opened = ready
 	defer func() { d.opened = nil }()
-	if err := d.switchPorts(); err != nil {
+	src := d.sources()
+	if err := d.ports.Switch(src.State().Ports, ready.ports); err != nil {
 		d.log.Error("a port of an applied file cannot be opened; going back", zap.Error(err))
 		err = errors.Join(fmt.Errorf("nothing was changed: %w", err), undo())
 		d.opened = nil
@@ -119,7 +120,7 @@ func (d *Daemon) before() (state.Entry, error) {
 // prepared is what was opened for a change that is not made yet.
 type prepared struct {
 	stores *exports.Ready
-	ports  []*port
+	ports  *ports.Ready
 }
 
 // prepare opens what will be needed, but for ports that others are in the way of. Call with mu
@@ -134,30 +135,8 @@ func (d *Daemon) prepare(next *desired.State) (_ *prepared, err error) {
 	if p.stores, err = d.exports.Prepare(next.Exports, desired.HostMounts()); err != nil {
 		return nil, err
 	}
-	for _, w := range next.Ports {
-		if slices.ContainsFunc(d.ports, func(o *port) bool { return o.PortSpec == w.PortSpec && o.open() }) ||
-			slices.ContainsFunc(d.ports, func(o *port) bool {
-				return samePortNumber(o.PortSpec, w.PortSpec) &&
-					!next.HasPort(o.PortSpec)
-			}) {
-			continue
-		}
-		o := &port{Port: w}
-		o.Addresses = []string{}
-		if err = d.openPort(o, true); err != nil && len(o.ends) == 0 {
-			return nil, fmt.Errorf("port %s %s: %w", w.Transport, w.Listen, err)
-		}
-		err = nil // on some addresses only, as ever
-		p.ports = append(p.ports, o)
-	}
-	return p, nil
-}
-
-// samePortNumber reports whether two ports may be in each other's way.
-func samePortNumber(a, b control.PortSpec) bool {
-	x, err := desired.ParseListen(a)
-	y, err2 := desired.ParseListen(b)
-	return err == nil && err2 == nil && x.Port == y.Port
+	p.ports, err = d.ports.Prepare(next.Ports)
+	return p, err
 }
 
 // drop closes the stores and ports that no export or port has taken.
@@ -165,10 +144,7 @@ func (p *prepared) drop() {
 	if p.stores != nil {
 		p.stores.Close()
 	}
-	for _, o := range p.ports {
-		_ = o.remove()
-	}
-	p.ports = nil
+	p.ports.Close()
 }
 
 // exports are the stores. nil has none.
@@ -179,31 +155,14 @@ func (p *prepared) exports() *exports.Ready {
 	return p.stores
 }
 
-// port takes a port that was opened, if it is there.
-func (p *prepared) port(s control.PortSpec) *port {
-	if p == nil {
-		return nil
+// applyPorts brings the ports in line with what is desired. Call with mu held.
+func (d *Daemon) applyPorts(atStart bool) error {
+	src := d.sources()
+	var ready *ports.Ready
+	if d.opened != nil {
+		ready = d.opened.ports
 	}
-	i := slices.IndexFunc(p.ports, func(o *port) bool { return o.PortSpec == s })
-	if i < 0 {
-		return nil
-	}
-	o := p.ports[i]
-	p.ports = slices.Delete(p.ports, i, i+1)
-	return o
-}
-
-// switchPorts is applyPorts where every port that is new has to be opened. Call with mu held.
-func (d *Daemon) switchPorts() error {
-	was := d.running()
-	_ = d.applyPorts(false) // each port tells its error below; that of an old one is none of this
-	var errs []error
-	for _, p := range d.ports {
-		if len(p.ends) == 0 && !was.HasPort(p.PortSpec) {
-			errs = append(errs, fmt.Errorf("port %s %s: %s", p.Transport, p.Listen, p.Error))
-		}
-	}
-	return errors.Join(errs...)
+	return d.ports.Apply(src.State().Ports, ready, atStart)
 }
 
 // History implements control.Backend.

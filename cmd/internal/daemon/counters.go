@@ -20,13 +20,13 @@ func (d *Daemon) Stats() control.Stats { return d.stats(true) }
 func (d *Daemon) stats(loops bool) control.Stats {
 	s := d.counters.Sum()
 	s.UptimeSeconds = int64(time.Since(d.started) / time.Second)
-	s.Memory, s.NFS4Memory = d.memoryNow(), d.nfs4Memory()
-	limiter := d.connLimiter.Stats()
+	s.Memory, s.NFS4Memory = d.ports.Memory(), d.nfs4Memory()
+	limiter := d.ports.Limiter.Stats()
 	s.Addresses, s.Refused = limiter.Clients, make(map[string]uint64)
 	counters.Add(s.Refused, limiter.Refused)
 	counters.Add(s.Errors, map[string]uint64{"log_lines_suppressed": d.log.Suppressed()})
 	s.Procs = make(map[string]control.Proc)
-	for _, srv := range []*rpc.Server{d.rpc, d.portmap} {
+	for _, srv := range []*rpc.Server{d.rpc, d.ports.Portmap} {
 		st := srv.Stats()
 		for _, p := range st.Procs {
 			s.Procs[p.Program+"."+p.Procedure] = control.Proc{
@@ -39,13 +39,12 @@ func (d *Daemon) stats(loops bool) control.Stats {
 	counters.Add(s.Errors, d.faults.Snapshot())
 	counters.Add(s.Errors, d.nfs4.Faults())
 	counters.Add(s.Errors, d.hostLockCounts())
-	counters.Add(s.Errors, map[string]uint64{countControlRefused: d.controlRefused.Load()})
 	for name, n := range d.nfs4.Ops() {
 		s.Procs["nfs4."+name] = control.Proc{Calls: n}
 	}
 	delete(s.Errors, "nfs_status_OK")
 	if loops {
-		s.Devices = d.deviceCounters(s.Errors)
+		s.Devices = d.devices.Stats(s.Errors)
 	}
 	s.Events = make(map[string]uint64)
 	for _, k := range events {

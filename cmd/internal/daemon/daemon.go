@@ -16,17 +16,18 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/audit"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/counters"
 	"github.com/rstored/rstored/cmd/internal/desired"
+	"github.com/rstored/rstored/cmd/internal/devices"
 	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/otlp"
 	"github.com/rstored/rstored/cmd/internal/plan"
+	"github.com/rstored/rstored/cmd/internal/ports"
 	"github.com/rstored/rstored/cmd/internal/postmortem"
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/state"
@@ -38,7 +39,6 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/nfs/nlm"
-	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
@@ -52,7 +52,6 @@ type Daemon struct {
 	table          *nfs.Table
 	faults         *nfs.Counters
 	rpc            *rpc.Server // NFS, MOUNT, NLM and the status monitor
-	portmap        *rpc.Server
 	nlm            *nlm.Server
 	nfs4           *nfs4.Server
 	callbackDialer *tcp.CallbackDialer // calls to clients of version 4.0
@@ -61,33 +60,30 @@ type Daemon struct {
 	idmap          *idmap.Map
 	mounts         *desired.MountWatcher
 	counters       counters.Transports
+	devices        *devices.Set
+	ports          *ports.Set
 	monitor        monitor
 	traces         traces
 	// recorder measures the calls of rpc.
 	recorder *measure.Recorder
 	otlp     *otlp.Tracer
 	audit    *audit.Log
-	tls      atomic.Pointer[tlsSetup]
+	tls      *ports.TLS
 	failures postmortem.Log
-	perf     measuring
 	served   []rpc.Program // for the names of procedures
 	control  *control.Server
-	// controlRefused is countControlRefused.
-	controlRefused atomic.Uint64
-	manager        *telemetry.Notifier
+	manager  *telemetry.Notifier
 	// reloading is held by the reload that is under way.
 	reloading sync.Mutex
 	// acting is held for reading by who changes what clients have, which may wait for stores, and
 	// by an upgrade.
-	acting      sync.RWMutex
-	sockets     *sockets.Set
-	listener    net.Listener  // of the control interface
-	exe         string        // that an upgrade starts
-	from        *predecessor  // the process before this one; nil when this one serves
-	replaced    chan struct{} // closed when another process serves
-	times       upgradeTimes
-	connLimiter *rpc.ConnLimiter
-	openFiles   *posixfs.Files // what the stores share
+	acting   sync.RWMutex
+	sockets  *sockets.Set
+	listener net.Listener  // of the control interface
+	exe      string        // that an upgrade starts
+	from     *predecessor  // the process before this one; nil when this one serves
+	replaced chan struct{} // closed when another process serves
+	times    upgradeTimes
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time
@@ -98,39 +94,26 @@ type Daemon struct {
 	mu         sync.Mutex
 	handedOver bool // another process was let serve: nothing here counts any more. It is set with acting held, too
 	exports    *exports.Set
-	ports      []*port
 	opened     *prepared // for the change that is being made
-	portsOpen  bool      // those of the start
-	// memory is what the RDMA ports on devices in user space share, pinned what those on devices of
-	// the kernel do; nil before there is one.
-	memory, pinned *rpcrdma.Memory
-	calls          []byte // the journal of version 4's calls
-
-	rdma    *opener
-	delays  retryDelays
-	closing sync.WaitGroup // endpoints whose device is gone are being closed
-	devMu   sync.Mutex
-	devices map[deviceAt]*device
+	calls      []byte    // the journal of version 4's calls
 }
 
 // Start brings a server up: state, programs, exports, ports, control socket.
 // What was acquired is released if a later step fails.
 func Start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log) (*Daemon, error) {
-	return start(cfg, load, log, false, nil, systemOpener())
+	return start(cfg, load, log, false, nil, devices.System())
 }
 
 // start is Start; noUmask says that the umask of the process is 0. What another process has handed
 // over is from, if not nil: this one begins when that one lets it. If it cannot, nothing is
 // released: the process is to end, and the other one goes on with all of it.
 func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool,
-	from *predecessor, devices *opener,
+	from *predecessor, opener *devices.Opener,
 ) (_ *Daemon, err error) {
 	d := &Daemon{
 		noUmask: noUmask,
 		load:    load, log: log, started: time.Now(),
-		failed: make(chan error, 1),
-		rdma:   devices, delays: defaultDelays,
-		devices: make(map[deviceAt]*device),
+		failed:  make(chan error, 1),
 		manager: telemetry.NewNotifier(),
 		from:    from, replaced: make(chan struct{}), times: defaultTimes,
 	}
@@ -141,7 +124,6 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if err := d.openSockets(); err != nil {
 		return nil, err
 	}
-	d.budget(cfg)
 	defer func() {
 		if err != nil && from == nil {
 			d.release()
@@ -154,7 +136,8 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		return nil, &cli.ConfigError{Err: err}
 	}
 	d.monitor.pprof.Store(cfg.OpsPprof)
-	if err := d.applyTLS(cfg); err != nil {
+	d.tls = &ports.TLS{Audit: d.audit, Counters: &d.counters, Log: log}
+	if err := d.tls.Apply(cfg); err != nil {
 		return nil, &cli.ConfigError{Err: err}
 	}
 	secret, err := d.state.Secret()
@@ -182,17 +165,15 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if d.calls, err = d.state.Memory(callsName, callsSize); err != nil {
 		return nil, err
 	}
-	if err := d.wire(secret, journal); err != nil {
+	d.control = control.NewServer(d, access, log.Slog("control"), d.auditAction)
+	if err := d.wire(secret, journal, opener); err != nil {
 		return nil, err
 	}
 	if err := d.applyOTLP(cfg); err != nil {
 		return nil, &cli.ConfigError{Err: err}
 	}
-	d.control = control.NewServer(d, access, log.Slog("control"), d.auditAction)
-
 	d.mu.Lock()
 	err = errors.Join(d.applyExports(true), d.applyPorts(true))
-	d.allOpen()
 	d.mu.Unlock()
 	if err != nil {
 		if from == nil {
@@ -212,10 +193,11 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 		}
 		d.from = nil
 	}
+	d.ports.Started()
 	d.mu.Lock()
 	d.mounts = desired.WatchMounts(d.mountsChanged)
 	d.mu.Unlock()
-	d.logProviders()
+	d.devices.LogProviders()
 	for _, s := range d.sockets.Sweep() {
 		d.log.Info("an inherited socket that no port asks for is closed", zap.String("socket", s))
 	}
@@ -247,7 +229,7 @@ func (d *Daemon) openSockets() (err error) {
 		return nil
 	}
 	d.sockets, err = d.from.sockets(store, d)
-	d.from.whenServing(d.sockets.Live)
+	d.from.handover().WhenServing(d.sockets.Live)
 	return err
 }
 
@@ -263,7 +245,7 @@ func (d *Daemon) openState() (err error) {
 		return err
 	}
 	if d.state, err = state.Inherit(dir, lock); err == nil {
-		d.from.whenServing(d.state.Begin)
+		d.from.handover().WhenServing(d.state.Begin)
 	}
 	return err
 }
@@ -275,20 +257,6 @@ func (d *Daemon) listenControl(access control.Access) (net.Listener, error) {
 	}
 	return control.Listen(d.cfg.Load().Control, access)
 }
-
-// budget shares out the connections and the file descriptors.
-func (d *Daemon) budget(cfg *config.Config) {
-	fds := posixfs.Descriptors()
-	d.connLimiter = rpc.NewConnLimiter(rpc.ConnLimits{
-		Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections,
-		Descriptors: fds / connectionShare,
-	})
-	d.openFiles = posixfs.NewFiles(fds)
-}
-
-// connectionShare is the part of the file descriptors that is for connections: 1/connectionShare.
-// posixfs.Files takes less than three quarters.
-const connectionShare = 4
 
 // logWarnings logs what is probably not meant in the exports, and what they let everybody do.
 func (d *Daemon) logWarnings(cfg *config.Config, exports []control.Export) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/exports"
@@ -13,9 +14,9 @@ import (
 )
 
 // newExports makes the set of exports. They have no stores yet.
-func (d *Daemon) newExports() *exports.Set {
+func (d *Daemon) newExports(files *posixfs.Files) *exports.Set {
 	return exports.New(exports.Config{
-		State: d.state, Table: d.table, Recorder: d.recorder, Files: d.openFiles, NoUmask: d.noUmask, Log: d.log,
+		State: d.state, Table: d.table, Recorder: d.recorder, Files: files, NoUmask: d.noUmask, Log: d.log,
 		XprtSec: func() []string { return d.cfg.Load().TLS.XprtSec },
 		Opened: func(pseudo string, fs blockstore.FS) error {
 			m, ok := fs.(restorable)
@@ -25,7 +26,7 @@ func (d *Daemon) newExports() *exports.Set {
 			if err := d.from.store(pseudo, m); err != nil {
 				return err
 			}
-			d.from.whenServing(settleStore(d, pseudo, m))
+			d.from.handover().WhenServing(settleStore(d, pseudo, m))
 			return nil
 		},
 		Removed: func(id uint32) {

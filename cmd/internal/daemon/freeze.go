@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
 // freeze stops everything, once the calls that have arrived are answered and clients know the
@@ -25,19 +26,12 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 		fn(true)
 		undo = append(undo, func() error { fn(false); return nil })
 	}
-	for _, v := range d.softDevices() {
-		hold(v.soft.Hold)
-	}
-	for _, e := range d.ends() {
-		switch {
-		case e.rdma != nil:
-			hold(e.rdma.Pause)
-		case e.tcp != nil:
-			hold(e.tcp.Pause)
-		}
+	resume, err := d.ports.Freeze(upgrade.Intake)
+	undo = append(undo, resume)
+	if err != nil {
+		return thaw, err
 	}
 	hold(d.rpc.ServeDeferred)
-	hold(d.portmap.ServeDeferred)
 	began := time.Now()
 	u.Dropped, err = d.drain()
 	if err == nil {
@@ -49,13 +43,11 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 		u.Dropped += more
 	}
 	for until := time.Now().Add(d.times.drain); err == nil; {
-		release := d.stopLoops()
-		if d.quiet() {
-			undo = append(undo, func() error { release(); return nil })
+		if release, stopErr := d.ports.Freeze(upgrade.Loops); stopErr == nil {
+			undo = append(undo, release)
 			break
 		}
 		// A client was in the middle of a message when the loops stood.
-		release()
 		if time.Now().After(until) {
 			err = errors.New("clients do not come to rest")
 			break
@@ -85,55 +77,11 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 	return thaw, nil
 }
 
-// stopLoops stops the loops of all devices, until release is called.
-func (d *Daemon) stopLoops() (release func()) {
-	var all []func()
-	for _, v := range d.softDevices() {
-		all = append(all, v.soft.Park())
-	}
-	return func() {
-		for _, fn := range all {
-			fn()
-		}
-	}
-}
-
-// quiet reports whether no message over RDMA is in progress. The loops are stopped. Call with mu held.
-func (d *Daemon) quiet() bool {
-	return !slices.ContainsFunc(d.ends(), func(e endpoint) bool { return e.rdma != nil && !e.rdma.Quiescent() })
-}
-
-// ends are all endpoints. Call with mu held.
-func (d *Daemon) ends() (out []endpoint) {
-	for _, p := range d.ports {
-		out = append(out, p.ends...)
-	}
-	return out
-}
-
 // busy is what is under way on the connections: those that calls of clients wait on, and those that
 // only clients can end.
 func (d *Daemon) busy() (calls int, drops []func()) {
-	for _, e := range d.ends() {
-		switch {
-		case e.rdma != nil:
-			for _, b := range e.rdma.Busy() {
-				calls += b.Calls
-				if b.Calls == 0 {
-					drops = append(drops, func() {
-						e.rdma.Drop(b.Remote, errors.New("it does not answer, and another process takes over"))
-					})
-				}
-			}
-		case e.tcp != nil:
-			for _, b := range e.tcp.Busy() {
-				// What is only not written yet is not in progress in the server.
-				drops = append(drops, func() { e.tcp.Drop(b.Remote) })
-			}
-		}
-	}
-	l := d.rpc.Load()
-	return calls + l.Busy + l.Queued, drops
+	w, l := d.ports.Work(), d.rpc.Load()
+	return w.Calls + l.Busy + l.Queued, w.Drops
 }
 
 // drain waits until nothing is under way, and ends the connections of clients that are not there to

@@ -44,7 +44,7 @@ func TestIPv6(t *testing.T) {
 		"tcp": func() (rpc.Client, error) { return tcp.Dial(ctx, port) },
 		// There is one loopback address of IPv6, so that the device speaks to itself.
 		"rdma": func() (rpc.Client, error) {
-			return rpcrdma.Dial(ctx, d.deviceList()[0].Device, netip.MustParseAddrPort("[::1]:20049"), rpcrdma.ClientConfig{})
+			return rpcrdma.Dial(ctx, d.devices.List()[0].Device, netip.MustParseAddrPort("[::1]:20049"), rpcrdma.ClientConfig{})
 		},
 	}
 	for name, dial := range dials {

@@ -6,16 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
@@ -23,173 +20,23 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/devices/devicestest"
 	"github.com/rstored/rstored/cmd/internal/handover"
 	"github.com/rstored/rstored/cmd/internal/ops"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
-	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/provider"
 	"github.com/rstored/rstored/rdma/roce"
-	"github.com/rstored/rstored/rdma/sysfs"
 	"github.com/rstored/rstored/rdma/verbs"
 	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// kernel is a host whose kernel has RDMA devices, each with one address, that come and go. They are
-// devices in user space behind what a device of the kernel can do.
-type kernel struct {
-	mu        sync.Mutex
-	available error
-	devices   map[string]netip.Addr
-	leaving   map[string]bool // being removed, which its users are not told
-	open      map[*kernelDevice]bool
-	opens     int // that were asked for
-}
-
-func newKernel() *kernel {
-	return &kernel{devices: make(map[string]netip.Addr), leaving: make(map[string]bool), open: make(map[*kernelDevice]bool)}
-}
-
-// add is "rdma link add".
-func (k *kernel) add(name, addr string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.devices[name] = netip.MustParseAddr(addr)
-	delete(k.leaving, name)
-}
-
-// leave is "rdma link delete" of a soft device, which waits for its users.
-func (k *kernel) leave(name string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.leaving[name] = true
-}
-
-// remove is "rdma link delete".
-func (k *kernel) remove(name string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.devices, name)
-	for d := range k.open {
-		if d.name == name {
-			close(d.removed)
-			delete(k.open, d)
-		}
-	}
-}
-
-// Open implements fs.FS: what sysfs has of the devices.
-func (k *kernel) Open(name string) (fs.File, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	sys := fstest.MapFS{}
-	for n, a := range k.devices {
-		a16 := a.As16()
-		for file, text := range map[string]string{
-			"node_type": "1: CA", "ports/1/state": "4: ACTIVE", "ports/1/link_layer": "Ethernet", "ports/1/gids/1": netip.AddrFrom16(a16).StringExpanded(),
-		} {
-			sys["class/infiniband/"+n+"/"+file] = &fstest.MapFile{Data: []byte(text + "\n")}
-		}
-		if !k.leaving[n] {
-			sys["class/infiniband_verbs/uverbs_"+n+"/ibdev"] = &fstest.MapFile{Data: []byte(n + "\n")}
-		}
-	}
-	sys["class/infiniband_verbs/abi_version"] = &fstest.MapFile{Data: []byte("6\n")}
-	return sys.Open(name)
-}
-
-func (k *kernel) opener() *opener {
-	h := &provider.Host{
-		Sys: k, Source: roce.SourceFor, Interfaces: func() ([]sysfs.Interface, error) { return nil, nil },
-		Available: func() error {
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			return k.available
-		},
-	}
-	return &opener{host: h, open: func(c provider.Config) (rdma.Device, error) {
-		if c.Kind == provider.Soft {
-			return h.Open(c)
-		}
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.opens++
-		if a, ok := k.devices[c.Device]; !ok || a != c.Addr {
-			return nil, fmt.Errorf("%s, %v: %w", c.Device, c.Addr, verbs.ErrNoDevice)
-		}
-		d, err := roce.Open(roce.Config{Addr: c.Addr, OnFailure: func(r roce.Record) {
-			c.Verbs.OnFailure(verbs.Record{
-				Outcome: r.Outcome, Device: c.Device, Transport: verbs.RoCEv2, Local: r.Local, Remote: r.Remote, Reason: uint16(r.Reason), Err: r.Err, Note: r.Note,
-				Established: r.Established, LocalQPN: r.LocalQPN,
-			})
-		}})
-		if err != nil {
-			return nil, err
-		}
-		v := &kernelDevice{Device: d, k: k, soft: d, name: c.Device, removed: make(chan struct{})}
-		k.open[v] = true
-		return v, nil
-	}}
-}
-
-// kernelDevice is a device of such a kernel.
-type kernelDevice struct {
-	rdma.Device
-	k       *kernel
-	soft    *roce.Device
-	name    string
-	removed chan struct{}
-}
-
-func (d *kernelDevice) Name() string             { return d.name }
-func (d *kernelDevice) Removed() <-chan struct{} { return d.removed }
-
-func (d *kernelDevice) Info() verbs.Info {
-	return verbs.Info{Name: d.name, Port: 1, Transport: verbs.RoCEv2, PathMTU: d.soft.MTU(), Firmware: "7.1"}
-}
-
-func (d *kernelDevice) Stats() verbs.Stats {
-	st := verbs.Stats{Completions: 1000, Wakeups: 7}
-	st.Failed[rdma.RetryExcErr] = 3
-	return st
-}
-
-// Limits implements rdma.Limited.
-func (d *kernelDevice) Limits() rdma.Limits {
-	lim := rdma.LimitsOf(d.soft)
-	lim.QPs, lim.RegionBytes = kernelQPMax, 32<<20
-	return lim
-}
-
-// kernelQPMax is how many queue pairs such a device has.
-const kernelQPMax = 3
-
-func (d *kernelDevice) QPs() []verbs.QPInfo {
-	var out []verbs.QPInfo
-	for _, q := range d.soft.QPs() {
-		out = append(out, verbs.QPInfo{QPN: q.QPN, State: q.State, Local: q.Local, Remote: q.Remote, SendDepth: q.SendDepth})
-	}
-	return out
-}
-
-func (d *kernelDevice) Close() error {
-	d.k.mu.Lock()
-	delete(d.k.open, d)
-	d.k.mu.Unlock()
-	return d.soft.Close()
-}
-
-// openNow is how many of its devices are open.
-func (k *kernel) openNow() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.open)
-}
-
 // startOn starts a daemon on such a host.
-func startOn(t *testing.T, cfg *config.Config, k *kernel, load func() (*config.Config, error)) (*Daemon, *control.Dialer, error) {
+func startOn(
+	t *testing.T, cfg *config.Config, k *devicestest.Kernel, load func() (*config.Config, error),
+) (*Daemon, *control.Dialer, error) {
 	t.Helper()
 	log, err := telemetry.NewLog("error", config.LogConsole)
 	if err != nil {
@@ -198,7 +45,7 @@ func startOn(t *testing.T, cfg *config.Config, k *kernel, load func() (*config.C
 	if load == nil {
 		load = func() (*config.Config, error) { return cfg, nil }
 	}
-	d, err := start(cfg, load, log, false, nil, k.opener())
+	d, err := start(cfg, load, log, false, nil, k.Opener())
 	return d, control.Dial(cfg.Control), err
 }
 
@@ -273,7 +120,7 @@ func metricsText(t *testing.T, d *Daemon) string {
 
 // TestKernelProviders: what the program has of RDMA is told, and why it cannot be used.
 func TestKernelProviders(t *testing.T) {
-	k := newKernel()
+	k := devicestest.NewKernel()
 	d, ctl, err := startOn(t, testConfig(t), k, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -287,9 +134,7 @@ func TestKernelProviders(t *testing.T) {
 		{errors.New("libibverbs.so.1: no such file"), []control.Provider{{Name: "soft"}, {Name: "verbs", Error: "libibverbs.so.1: no such file"}}},
 		{verbs.ErrNotBuilt, []control.Provider{{Name: "soft"}}},
 	} {
-		k.mu.Lock()
-		k.available = c.available
-		k.mu.Unlock()
+		k.SetAvailable(c.available)
 		st, err := ctl.Status(t.Context())
 		if err != nil || !slices.Equal(st.Providers, c.want) {
 			t.Errorf("%v: %+v, %v", c.available, st.Providers, err)
@@ -300,9 +145,9 @@ func TestKernelProviders(t *testing.T) {
 // TestKernelDevice: one export over a device of the kernel, over one in user space, and over TCP at once, by the
 // same handles; the device is taken away, and comes back.
 func TestKernelDevice(t *testing.T) {
-	k := newKernel()
+	k := devicestest.NewKernel()
 	hard := testAddr()
-	k.add("card0", hard)
+	k.Add("card0", hard)
 	dir := t.TempDir()
 	want := bytes.Repeat([]byte("rstored "), 100_000)
 	if err := os.WriteFile(filepath.Join(dir, "f"), want, 0o644); err != nil {
@@ -377,10 +222,10 @@ func TestKernelDevice(t *testing.T) {
 
 	for n := range 4 {
 		if n == 3 {
-			k.leave("card0")
-			becomes(t, "nobody uses the device", func() bool { return k.openNow() == 0 })
+			k.Leave("card0")
+			becomes(t, "nobody uses the device", func() bool { return k.OpenNow() == 0 })
 		}
-		k.remove("card0")
+		k.Remove("card0")
 		becomes(t, "the port waits", func() bool { return len(listed(t, ctl, on).Waiting) == 1 })
 		if p := listed(t, ctl, on); len(p.Addresses) != 0 || !strings.Contains(p.Error, "waits for its RDMA device") {
 			t.Errorf("%+v", p)
@@ -395,7 +240,7 @@ func TestKernelDevice(t *testing.T) {
 		if err := ctl.Reload(ctx); err != nil {
 			t.Errorf("a reload without the device: %v", err)
 		}
-		k.add("card0", hard)
+		k.Add("card0", hard)
 		becomes(t, "the port is served", func() bool {
 			p := listed(t, ctl, on)
 			return len(p.Addresses) == 1 && p.Error == "" && len(p.Waiting) == 0
@@ -406,7 +251,7 @@ func TestKernelDevice(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	becomes(t, "one device is open", func() bool { return k.openNow() == 1 })
+	becomes(t, "one device is open", func() bool { return k.OpenNow() == 1 })
 	if n := d.Stats().Errors["rdma_retries_exceeded"]; n < 3*5 {
 		t.Errorf("the counts of devices that are gone are lost: %d", n)
 	}
@@ -414,9 +259,9 @@ func TestKernelDevice(t *testing.T) {
 
 // TestKernelDeviceRemoved: a port that is removed while its device is away does not come back with it.
 func TestKernelDeviceRemoved(t *testing.T) {
-	k := newKernel()
+	k := devicestest.NewKernel()
 	hard := testAddr()
-	k.add("card0", hard)
+	k.Add("card0", hard)
 	cfg := testConfig(t, t.TempDir()+"=/e")
 	d, ctl, err := startOn(t, cfg, k, nil)
 	if err != nil {
@@ -434,10 +279,10 @@ func TestKernelDeviceRemoved(t *testing.T) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
-	if n := k.openNow(); n != 1 {
+	if n := k.OpenNow(); n != 1 {
 		t.Errorf("%d devices are open for two ports of one address", n)
 	}
-	k.remove("card0")
+	k.Remove("card0")
 	for _, p := range []control.PortSpec{byName, byAddr} {
 		becomes(t, "the port waits", func() bool { return len(listed(t, ctl, p.Listen).Waiting) == 1 })
 		if _, err := ctl.AddPort(ctx, p); err == nil {
@@ -449,36 +294,32 @@ func TestKernelDeviceRemoved(t *testing.T) {
 	}
 	// The device of that name has another address now.
 	other := testAddr()
-	k.add("card0", other)
+	k.Add("card0", other)
 	becomes(t, "the port is served", func() bool { return len(listed(t, ctl, byName.Listen).Addresses) == 1 })
 	if p := listed(t, ctl, byName.Listen); !strings.HasPrefix(p.Addresses[0], other) {
 		t.Errorf("%+v", p)
 	}
-	k.remove("card0")
+	k.Remove("card0")
 	becomes(t, "the port waits", func() bool { return len(listed(t, ctl, byName.Listen).Waiting) == 1 })
 	if err := ctl.RemovePort(ctx, byName); err != nil {
 		t.Error(err)
 	}
-	k.add("card0", other)
-	k.mu.Lock()
-	was := k.opens
-	k.mu.Unlock()
+	k.Add("card0", other)
+	was := k.Opens()
 	if _, err := ctl.Ports(ctx); err != nil { // whoever was about to try has tried
 		t.Error(err)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.opens != was || len(k.open) != 0 {
-		t.Errorf("a port that was removed is opened again: %d devices are open", len(k.open))
+	if k.Opens() != was || k.OpenNow() != 0 {
+		t.Errorf("a port that was removed is opened again: %d devices are open", k.OpenNow())
 	}
 }
 
 // TestKernelDeviceMissing: at the start a port of the configuration must have its device; one that was added
 // at run time waits for it.
 func TestKernelDeviceMissing(t *testing.T) {
-	k := newKernel()
+	k := devicestest.NewKernel()
 	hard := testAddr()
-	k.add("card0", hard)
+	k.Add("card0", hard)
 	cfg := testConfig(t, t.TempDir()+"=/e")
 	d, ctl, err := startOn(t, cfg, k, nil)
 	if err != nil {
@@ -489,18 +330,18 @@ func TestKernelDeviceMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopDaemon(t, d)
-	k.remove("card0")
+	k.Remove("card0")
 	if d, ctl, err = startOn(t, cfg, k, nil); err != nil {
 		t.Fatal(err)
 	}
 	if p := listed(t, ctl, added.Listen); len(p.Waiting) != 1 {
 		t.Errorf("%+v", p)
 	}
-	k.add("card0", hard)
+	k.Add("card0", hard)
 	becomes(t, "the port is served", func() bool { return len(listed(t, ctl, added.Listen).Addresses) == 1 })
 	stopDaemon(t, d)
 
-	k.remove("card0")
+	k.Remove("card0")
 	other := testConfig(t, t.TempDir()+"=/e")
 	for listen, want := range map[string]string{
 		"verbs://" + hard + ":20049": "none has the address", "verbs://card0:20049": "none is named card0", "verbs://:20049": "no RDMA device that is up",
@@ -510,8 +351,8 @@ func TestKernelDeviceMissing(t *testing.T) {
 			t.Errorf("%s: %v", listen, err)
 		}
 	}
-	k.available = verbs.ErrNotBuilt
-	k.add("card0", hard)
+	k.SetAvailable(verbs.ErrNotBuilt)
+	k.Add("card0", hard)
 	if _, _, err := startOn(t, other, k, nil); !errors.Is(err, verbs.ErrNotBuilt) {
 		t.Errorf("without the provider: %v", err)
 	}
@@ -519,10 +360,10 @@ func TestKernelDeviceMissing(t *testing.T) {
 
 // TestProviderChosen: what the setting says, and what auto takes; a reload changes it.
 func TestProviderChosen(t *testing.T) {
-	k := newKernel()
+	k := devicestest.NewKernel()
 	cfg := testConfig(t, t.TempDir()+"=/e")
 	at := cfg.RDMAListen[0]
-	k.add("card0", netip.MustParseAddrPort(at).Addr().String())
+	k.Add("card0", netip.MustParseAddrPort(at).Addr().String())
 	next := *cfg
 	d, ctl, err := startOn(t, cfg, k, func() (*config.Config, error) { c := next; return &c, c.Validate() })
 	if err != nil {
@@ -540,9 +381,7 @@ func TestProviderChosen(t *testing.T) {
 		{"verbs", nil, "verbs"},
 		{"auto", nil, "verbs"},
 	} {
-		k.mu.Lock()
-		k.available = c.available
-		k.mu.Unlock()
+		k.SetAvailable(c.available)
 		next.RDMAProvider = c.setting
 		if err := ctl.Reload(t.Context()); err != nil {
 			t.Fatal(err)
@@ -559,9 +398,9 @@ func TestProviderChosen(t *testing.T) {
 
 // TestKernelDeviceLimits: no more connections than the device has queue pairs, and no more memory than it takes.
 func TestKernelDeviceLimits(t *testing.T) {
-	k := newKernel()
+	k := devicestest.NewKernel()
 	hard := testAddr()
-	k.add("card0", hard)
+	k.Add("card0", hard)
 	cfg := testConfig(t, t.TempDir()+"=/e")
 	cfg.RDMAListen = []string{"verbs://card0:20049"}
 	d, _, err := startOn(t, cfg, k, nil)
@@ -578,9 +417,9 @@ func TestKernelDeviceLimits(t *testing.T) {
 	}
 	defer func() { _ = dev.Close() }()
 	at := netip.AddrPortFrom(netip.MustParseAddr(hard), config.RDMAPort)
-	for n := range kernelQPMax + 1 {
+	for n := range devicestest.QPMax + 1 {
 		c, err := rpcrdma.Dial(t.Context(), dev, at, rpcrdma.ClientConfig{})
-		if (err == nil) != (n < kernelQPMax) {
+		if (err == nil) != (n < devicestest.QPMax) {
 			t.Errorf("connection %d: %v", n, err)
 		}
 		if err == nil {
@@ -612,9 +451,9 @@ func serveAsSuccessor(conn *handover.Conn) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	k := newKernel()
+	k := devicestest.NewKernel()
 	name, addr, _ := strings.Cut(os.Getenv(successorDevice), "=")
-	k.add(name, addr)
+	k.Add(name, addr)
 	log, err := telemetry.NewLog("error", config.LogConsole)
 	if err != nil {
 		return err
@@ -623,7 +462,7 @@ func serveAsSuccessor(conn *handover.Conn) error {
 	if err != nil {
 		return err
 	}
-	d, err := start(cfg, func() (*config.Config, error) { return cfg, nil }, log, false, from, k.opener())
+	d, err := start(cfg, func() (*config.Config, error) { return cfg, nil }, log, false, from, k.Opener())
 	if err != nil {
 		return err
 	}
@@ -639,9 +478,9 @@ func TestUpgradeKernelDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := newKernel()
+	k := devicestest.NewKernel()
 	hard := testAddr()
-	k.add("card0", hard)
+	k.Add("card0", hard)
 	cfg := testConfig(t, t.TempDir()+"=/e(rw,no_root_squash)")
 	on := "verbs://card0:20049"
 	cfg.RDMAListen = append(cfg.RDMAListen, on)
@@ -697,8 +536,8 @@ func TestUpgradeKernelDevice(t *testing.T) {
 	if u.RDMA != 1 || u.Dropped != 1 {
 		t.Errorf("%+v", u)
 	}
-	if !d.isReplaced() || k.openNow() != 0 {
-		t.Errorf("the old process has %d devices of the kernel", k.openNow())
+	if !d.isReplaced() || k.OpenNow() != 0 {
+		t.Errorf("the old process has %d devices of the kernel", k.OpenNow())
 	}
 	becomes(t, "the new process has the port", func() bool { p := listed(t, ctl, on); return len(p.Addresses) == 1 && p.Error == "" })
 	for i, f := range files {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/devices/devicestest"
 	"github.com/rstored/rstored/rdma"
 	rdmaend "github.com/rstored/rstored/rdma/endpoint"
 	"github.com/rstored/rstored/rpcrdma"
@@ -20,9 +21,9 @@ import (
 // TestKernelPostMortems: the daemon keeps what a device of the kernel has left, with the calls, writes down who was refused, and
 // counts those that come again.
 func TestKernelPostMortems(t *testing.T) {
-	k := newKernel()
+	k := devicestest.NewKernel()
 	hard := testAddr()
-	k.add("card0", hard)
+	k.Add("card0", hard)
 	cfg := testConfig(t)
 	cfg.RDMAListen = []string{"verbs://" + hard + ":20049"}
 	audit := filepath.Join(t.TempDir(), "audit")

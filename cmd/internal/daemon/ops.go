@@ -23,10 +23,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/ops"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/nfs4"
-	"github.com/rstored/rstored/rdma"
-	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
-	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
 // newRecorder measures the calls of the file programs, and logs which of them fail for a reason
@@ -118,17 +115,11 @@ func (w *monitor) progress(l rpc.Load, now time.Time) time.Duration {
 }
 
 // serveOps answers Prometheus and health checks on a listener.
-func (d *Daemon) serveOps(l net.Listener) endpoint {
-	var s *ops.Server
-	// A process that does not serve yet is not well, and has not counted anything: nobody is to
-	// hear that of it.
-	d.from.whenServing(func() {
-		s = ops.Serve(l, ops.Config{
-			Gatherer: d.registry(), Live: d.live, Ready: d.ready,
-			Profiles: d.monitor.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Slog("ops"),
-		})
-	})
-	return endpoint{addr: boundAddr(l), stop: func(ctx context.Context) error { return s.Close(ctx) }}
+func (d *Daemon) serveOps(l net.Listener) (stop func(context.Context) error) {
+	return ops.Serve(l, ops.Config{
+		Gatherer: d.registry(), Live: d.live, Ready: d.ready,
+		Profiles: d.monitor.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Slog("ops"),
+	}).Close
 }
 
 // opsNames are the names that the ops ports are asked for by: what the host calls itself, and what
@@ -151,8 +142,8 @@ func (d *Daemon) opsState() ops.State {
 		Exports: d.Exports(), Ports: d.Ports(), Devices: d.Devices(), Drift: d.Drift(), Conns: d.Clients(),
 		Workers: d.rpc.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(),
-		Loops: d.pingLoops(ctx), Volumes: d.monitor.volumes.read(d), Audit: d.audit.Counts(),
-		AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tlsStatus(),
+		Loops: d.devices.Ping(ctx), Volumes: d.monitor.volumes.read(d), Audit: d.audit.Counts(),
+		AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tls.Status(),
 	}
 	s.LocksHeld, s.LocksWaiting = d.locks.Count()
 	answer := true
@@ -171,59 +162,12 @@ func (d *Daemon) nfs4Memory() control.NFS4Memory {
 	return control.NFS4Memory{Bytes: m.Bytes, Limit: m.Limit}
 }
 
-// memoryNow is the use of the memory for RDMA.
-func (d *Daemon) memoryNow() control.Memory {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var sum control.Memory
-	for _, mem := range []*rpcrdma.Memory{d.memory, d.pinned} {
-		if mem == nil {
-			continue
-		}
-		m := mem.Stats(0)
-		sum.Limit += m.Limit
-		sum.Messages += m.Messages
-		sum.Bulk += m.Bulk
-		sum.Peak += m.Peak
-		sum.Waiting += m.Waiting
-		if sum.Share == 0 || m.Share < sum.Share {
-			sum.Share = m.Share
-		}
-	}
-	return sum
-}
-
-// pingLoops has every packet loop answer, until ctx ends.
-func (d *Daemon) pingLoops(ctx context.Context) []ops.Loop {
-	var out []ops.Loop
-	for _, v := range d.deviceList() {
-		for i, l := range v.Loops() {
-			out = append(out, ping(ctx, v.name(), i, l))
-		}
-	}
-	return out
-}
-
-func ping(ctx context.Context, device string, i int, l rdma.Loop) ops.Loop {
-	began, answered := time.Now(), make(chan struct{})
-	out := ops.Loop{Device: device, Loop: i}
-	if l.Submit(func() { close(answered) }) {
-		select {
-		case <-answered:
-			out.OK = true
-		case <-ctx.Done():
-		}
-	}
-	out.Took = time.Since(began)
-	return out
-}
-
 // live are the checks that only a restart repairs.
 func (d *Daemon) live(ctx context.Context) []ops.Check {
 	ctx, cancel := context.WithTimeout(ctx, pingTime)
 	defer cancel()
 	var out []ops.Check
-	for _, l := range d.pingLoops(ctx) {
+	for _, l := range d.devices.Ping(ctx) {
 		c := ops.Check{Name: fmt.Sprintf("loop %s/%d", l.Device, l.Loop)}
 		if !l.OK {
 			c.Err = fmt.Errorf("no answer for %v", l.Took.Round(time.Millisecond))
@@ -359,40 +303,4 @@ func (d *Daemon) auditAction(a control.Action) {
 		what = append(what, zap.String("error", a.Error))
 	}
 	d.audit.Record("control", what...)
-}
-
-// connected writes down a connection over RDMA, and serves it.
-func (d *Daemon) connected(p rpc.Peer, v *device) rpcrdma.Handler {
-	d.audit.Event("rdma_connect", zap.String("client", p.Addr.String()), zap.String("local", p.Local.String()),
-		zap.String("pkey", fmt.Sprintf("%#04x", p.PKey)))
-	return &connection{d: d, peer: p, elsewhere: v.kernel != nil}
-}
-
-// connection serves the calls of a connection over RDMA.
-type connection struct {
-	d    *Daemon
-	peer rpc.Peer
-	// elsewhere: on a device of the kernel, which is not to be asked by a thread that was ever
-	// another user (ib_safe_file_access), as threads are that serve calls.
-	elsewhere bool
-}
-
-// Dispatch implements rpcrdma.Handler.
-func (c *connection) Dispatch(call *rpc.Call, msg xdr.Decoder, mayBlock bool) {
-	call.Elsewhere = c.elsewhere
-	c.d.rpc.Dispatch(call, msg, mayBlock)
-}
-
-// Pace implements rpcrdma.Pacer.
-func (c *connection) Pace(call *rpc.Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration,
-	ok bool,
-) {
-	return c.d.rpc.Pace(call, msg, bulk, take)
-}
-
-// Close implements io.Closer: the connection has ended.
-func (c *connection) Close() error {
-	c.d.audit.Event("rdma_disconnect", zap.String("client", c.peer.Addr.String()),
-		zap.String("local", c.peer.Local.String()))
-	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -26,10 +25,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/ops"
-	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/dial"
-	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
@@ -274,43 +271,6 @@ func TestHealth(t *testing.T) {
 	stopDaemon(t, d)
 }
 
-// watched is a listener that tells when somebody listens.
-type watched struct {
-	net.Listener
-	listens chan struct{}
-	once    sync.Once
-}
-
-func (w *watched) Accept() (net.Conn, error) {
-	w.once.Do(func() { close(w.listens) })
-	return w.Listener.Accept()
-}
-
-// TestOpsAfterTakeover: a process that is about to take over answers no health checks before it serves.
-func TestOpsAfterTakeover(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	log, err := telemetry.NewLog("error", config.LogConsole)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &watched{Listener: l, listens: make(chan struct{})}
-	d := &Daemon{log: log, from: new(predecessor)}
-	e := d.serveOps(w)
-	select {
-	case <-w.listens:
-		t.Fatal("it listens")
-	case <-time.After(20 * time.Millisecond):
-	}
-	d.from.Begin()
-	<-w.listens
-	if err := e.stop(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestStuckWorkers: workers that are all busy for too long with the same calls are no sign of
 // life, and one that finishes a call is.
 func TestStuckWorkers(t *testing.T) {
@@ -463,34 +423,6 @@ func TestTrace(t *testing.T) {
 	} {
 		if !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("nothing like %s in\n%s", want, text)
-		}
-	}
-}
-
-// loop is a packet loop in one of three conditions.
-type loop struct {
-	rdma.Loop
-	runs, ended bool
-}
-
-func (l loop) Submit(fn func()) bool {
-	if l.runs {
-		go fn()
-	}
-	return !l.ended
-}
-
-// TestPing: a loop that does not answer, or has ended, is told from one that does.
-func TestPing(t *testing.T) {
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, tc := range []struct {
-		loop loop
-		ctx  context.Context
-		want bool
-	}{{loop{runs: true}, t.Context(), true}, {loop{}, over, false}, {loop{ended: true}, t.Context(), false}} {
-		if got := ping(tc.ctx, "127.0.0.1", 3, tc.loop); got.OK != tc.want || got.Loop != 3 || got.Device != "127.0.0.1" {
-			t.Errorf("%+v: %+v", tc.loop, got)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestTenants(t *testing.T) {
 		if err != nil || !slices.Equal(describe(keys), want) {
 			t.Errorf("%q, %v", describe(keys), err)
 		}
-		if got := d.deviceList()[0].soft.PKeys(); !slices.Equal(got, []uint16{0xffff, 0x8002}) {
+		if got := d.devices.List()[0].Soft.PKeys(); !slices.Equal(got, []uint16{0xffff, 0x8002}) {
 			t.Errorf("the device has %#x", got)
 		}
 		stopDaemon(t, d)

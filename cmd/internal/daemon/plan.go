@@ -18,9 +18,7 @@ func (d *Daemon) running() desired.State {
 	for _, s := range d.exports.All() {
 		p.Exports = append(p.Exports, s.Export)
 	}
-	for _, o := range d.ports {
-		p.Ports = append(p.Ports, o.Port)
-	}
+	p.Ports = d.ports.List()
 	return p
 }
 

@@ -3,9 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net"
-	"net/netip"
 	"os"
 
 	"go.uber.org/zap"
@@ -15,16 +13,13 @@ import (
 	"github.com/rstored/rstored/cmd/internal/handover"
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
-	"github.com/rstored/rstored/rdma/roce"
-	"github.com/rstored/rstored/rpcrdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
-	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
 // predecessor is the process that this one takes the place of: what the rooms take over from it. A
 // nil predecessor has handed nothing over.
 type predecessor struct {
-	upgrade.Predecessor
+	*upgrade.Predecessor
 	// restoreErr is why a store could not take over what was handed to it.
 	restoreErr error
 }
@@ -43,16 +38,15 @@ func prepare(conn *handover.Conn, cfg *config.Config) (*predecessor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &predecessor{Predecessor: *p}, nil
+	return &predecessor{Predecessor: p}, nil
 }
 
-// whenServing has fn run when this process may serve; at once if there is none before it.
-func (t *predecessor) whenServing(fn func()) {
+// handover is what the rooms take over. It is nil if there is no process before this one.
+func (t *predecessor) handover() *upgrade.Predecessor {
 	if t == nil {
-		fn()
-		return
+		return nil
 	}
-	t.WhenServing(fn)
+	return t.Predecessor
 }
 
 // done tells the old process that this one serves.
@@ -76,44 +70,6 @@ func (t *predecessor) sockets(store sockets.Store, d *Daemon) (*sockets.Set, err
 		return nil, err
 	}
 	return sockets.FromFiles(store, d.log.Slog("sockets"), p.Files, names), nil
-}
-
-// hasDevice reports whether there was a device in user space on an address, whose connections wait
-// to go on.
-func (t *predecessor) hasDevice(addr netip.Addr) bool {
-	return t != nil && t.Has(partDevice+addr.String())
-}
-
-// device is what the device of an address was; nil if there was none.
-func (t *predecessor) device(addr netip.Addr) (*roce.Snapshot, error) {
-	p, err := t.Take(partDevice + addr.String())
-	if p == nil {
-		return nil, err
-	}
-	s := new(roce.Snapshot)
-	return s, upgrade.Decode(p, s)
-}
-
-// rdma has a listener go on with the connections of its port.
-func (t *predecessor) rdma(l *rpcrdma.Listener, at netip.AddrPort) error {
-	p, err := t.Take(partRDMA + at.String())
-	if p == nil {
-		return err
-	}
-	n, err := l.Import(p.Data)
-	t.Restored.RDMA += n
-	return err
-}
-
-// tcp has a listener go on with the connections of its port, when it may.
-func (t *predecessor) tcp(l *tcp.Listener, at netip.AddrPort) error {
-	p, err := t.Take(partTCP + at.String())
-	if p == nil {
-		return err
-	}
-	n, err := l.Import(p.Data, p.Files)
-	t.Restored.TCP += n
-	return err
 }
 
 // lock is the lock of the state directory, which the old process holds too.
@@ -175,15 +131,7 @@ func (t *predecessor) state(d *Daemon) error {
 	if err != nil {
 		return err
 	}
-	now := make(map[rpc.Peer]rpc.Caller)
-	for _, e := range d.ends() {
-		switch {
-		case e.rdma != nil:
-			maps.Copy(now, e.rdma.Callers())
-		case e.tcp != nil:
-			maps.Copy(now, e.tcp.Callers())
-		}
-	}
+	now := d.ports.Callers()
 	for _, r := range []struct {
 		part    string
 		restore func(data []byte) error

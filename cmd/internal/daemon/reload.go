@@ -50,7 +50,7 @@ func (d *Daemon) reload() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)
-	if err := errors.Join(d.applyTLS(cfg), d.applyOTLP(cfg), d.applyPKeys(), d.applyExports(false),
+	if err := errors.Join(d.tls.Apply(cfg), d.applyOTLP(cfg), d.devices.ApplyPKeys(), d.applyExports(false),
 		d.applyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}

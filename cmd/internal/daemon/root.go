@@ -13,6 +13,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/ctl"
+	"github.com/rstored/rstored/cmd/internal/devices"
 	"github.com/rstored/rstored/cmd/internal/handover"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
@@ -162,7 +163,7 @@ func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 			return err
 		}
 	}
-	d, err := start(cfg, load, log, true, from, systemOpener())
+	d, err := start(cfg, load, log, true, from, devices.System())
 	if err != nil {
 		return err
 	}

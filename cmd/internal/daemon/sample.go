@@ -17,7 +17,7 @@ func (d *Daemon) Sample() live.Sample {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTime)
 	defer cancel()
 	var silent []string
-	for _, l := range d.pingLoops(ctx) {
+	for _, l := range d.devices.Ping(ctx) {
 		if !l.OK {
 			silent = append(silent, fmt.Sprintf("packet loop %s/%d: no answer for %v", l.Device, l.Loop,
 				l.Took.Round(time.Millisecond)))
@@ -103,7 +103,7 @@ func (d *Daemon) sampleServer(s *live.Server) {
 			s.GraceUntil = until
 		}
 	}
-	s.Memory = uint64(d.memoryNow().Bulk)
+	s.Memory = uint64(d.ports.Memory().Bulk)
 	load := d.rpc.Load()
 	s.Workers, s.WorkersBusy, s.Queued = load.Workers, load.Busy, load.Queued
 	s.Problems = d.problems()

@@ -23,10 +23,10 @@ func (d *Daemon) Status() control.Status {
 		StateDir:      cfg.StateDir,
 		LogLevel:      d.log.Level.String(),
 		Clients:       len(d.Clients()),
-		Devices:       []string{},
+		Devices:       d.devices.Names(),
 		Problems:      d.problems(),
-		TLS:           d.tlsStatus(),
-		Providers:     d.rdma.providers(),
+		TLS:           d.tls.Status(),
+		Providers:     d.devices.Providers(),
 		NFS4Memory:    d.nfs4Memory(),
 	}
 	if d.draining.Load() {
@@ -42,7 +42,6 @@ func (d *Daemon) Status() control.Status {
 			s.Ports++
 		}
 	}
-	s.Devices = append(s.Devices, d.deviceNames()...)
 	return s
 }
 
@@ -59,7 +58,7 @@ func (d *Daemon) problems() []string {
 			out = append(out, fmt.Sprintf("port %s %s: %s", p.Transport, p.Listen, p.Error))
 		}
 	}
-	if s := d.tlsStatus(); s != nil && s.Error != "" {
+	if s := d.tls.Status(); s != nil && s.Error != "" {
 		out = append(out, "tls: "+s.Error+" (the files of before are in use)")
 	}
 	return out

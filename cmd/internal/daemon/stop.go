@@ -3,11 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"go.uber.org/zap"
-
-	"github.com/rstored/rstored/cmd/internal/control"
 )
 
 // Stop takes the server down: no new connections, the calls in progress end as
@@ -17,9 +14,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	d.draining.Store(true)
 	d.sockets.Freeze()
 	if d.sockets.Keeps() {
-		for _, v := range d.softDevices() {
-			v.soft.Ending()
-		}
+		d.devices.Ending()
 	}
 	d.mounts.Stop()
 	d.mu.Lock()
@@ -27,42 +22,24 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		d.mu.Unlock()
 		return d.stopReplaced()
 	}
-	ports := d.ports
-	d.ports = nil
-	for _, p := range ports {
-		p.stopWaiting()
-	}
+	stopServing, stopOps := d.ports.Detach()
 	d.mu.Unlock()
 	d.audit.Record("stop")
-	// Whoever watches sees the drain.
-	watching := new(port)
-	ports = slices.DeleteFunc(ports, func(p *port) bool {
-		if p.Transport != control.TransportOps {
-			return false
-		}
-		watching.ends = append(watching.ends, p.ends...)
-		return true
-	})
 	defer func() {
 		d.otlp.Close(ctx)
 		d.monitor.stop()
-		_ = watching.remove()
+		_ = stopOps()
 		_ = d.audit.Close()
 	}()
 
 	drained := make(chan error, 1)
 	go func() {
-		all := new(port)
-		for _, p := range ports {
-			all.ends = append(all.ends, p.ends...)
-		}
-		err := all.stop(ctx)
-		d.closing.Wait()
+		err := stopServing(ctx)
 		d.nlm.Close()
 		d.nfs4.Close()
 		d.rpc.Close()
 		d.callbackDialer.Close()
-		d.portmap.Close()
+		d.ports.Portmap.Close()
 		drained <- err
 	}()
 	var err error
@@ -73,7 +50,9 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		return d.control.Close()
 	}
 	err = errors.Join(err, d.exports.Close(), d.control.Close(), d.state.Close())
-	d.freeMemory(err)
+	if err == nil {
+		d.ports.FreeMemory()
+	}
 	d.log.Info("stopped", zap.Error(err))
 	return err
 }
@@ -96,13 +75,9 @@ func (d *Daemon) release() {
 	if d.otlp != nil {
 		d.otlp.Close(context.Background())
 	}
-	d.mu.Lock()
-	for _, p := range d.ports {
-		_ = p.remove()
+	if d.ports != nil {
+		_ = d.ports.Close()
 	}
-	d.ports = nil
-	d.mu.Unlock()
-	d.closing.Wait()
 	if d.nlm != nil {
 		d.nlm.Close()
 	}
@@ -114,7 +89,6 @@ func (d *Daemon) release() {
 	}
 	if d.rpc != nil {
 		d.rpc.Close()
-		d.portmap.Close()
 	}
 	if d.exports != nil {
 		_ = d.exports.Close()

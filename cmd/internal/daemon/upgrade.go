@@ -125,7 +125,7 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	if err := h.Go(); err != nil {
 		return control.Upgraded{}, d.abandon(h, err)
 	}
-	u.Dropped += d.closeKernelPorts()
+	u.Dropped += d.ports.CloseKernel()
 	if err := h.Await(upgrade.WordServing, d.times.serving, nil); err != nil {
 		return control.Upgraded{}, d.abandon(h, err)
 	}
@@ -198,30 +198,11 @@ func (d *Daemon) abandon(h *upgrade.Successor, why error) error {
 
 // hand sends all parts to the successor and waits until it has restored them. Call with mu held.
 func (d *Daemon) hand(h *upgrade.Successor, u *control.Upgraded) error {
-	if err := h.SetDeadline(time.Now().Add(d.times.restore)); err != nil {
-		return err
-	}
-	parts, err := d.parts()
-	defer func() {
-		for _, p := range parts {
-			p.Close()
-		}
-	}()
+	got, err := h.HandOver([]upgrade.Room{rest{d}, d.ports}, d.times.restore)
 	if err != nil {
 		return err
 	}
-	if err := h.Send(parts); err != nil {
-		return err
-	}
-	var got upgrade.Restored
-	if err := h.Await(upgrade.WordRestored, d.times.restore, &got); err != nil {
-		return fmt.Errorf("the new process cannot take over: %w", err)
-	}
 	u.RDMA, u.TCP = got.RDMA, got.TCP
-	for _, e := range d.ends() {
-		if e.tcp != nil {
-			u.Dropped += e.tcp.Fixed()
-		}
-	}
+	u.Dropped += d.ports.Fixed()
 	return nil
 }

@@ -35,14 +35,14 @@ func TestVersionsSwitchedOff(t *testing.T) {
 		}
 		null := func(p prog) error { return conn.Call(t.Context(), &rpc.Request{Prog: p.prog, Vers: p.vers}) }
 		for _, p := range c.on {
-			if err := null(p); err != nil || !d.serves(p.prog, p.vers) {
+			if err := null(p); err != nil || !d.ports.Serves(p.prog, p.vers) {
 				t.Errorf("%v: program %d version %d: %v", c.versions, p.prog, p.vers, err)
 			}
 		}
 		for _, p := range c.off {
 			err := null(p)
 			var refused *rpc.AcceptError
-			if !errors.As(err, &refused) || d.serves(p.prog, p.vers) {
+			if !errors.As(err, &refused) || d.ports.Serves(p.prog, p.vers) {
 				t.Errorf("%v: program %d version %d: %v", c.versions, p.prog, p.vers, err)
 				continue
 			}

@@ -14,7 +14,7 @@ import (
 // does, and a new process would wait for it too.
 func (d *Daemon) CheckLoops(ctx context.Context) error {
 	var errs []error
-	for _, l := range d.pingLoops(ctx) {
+	for _, l := range d.devices.Ping(ctx) {
 		if !l.OK {
 			errs = append(errs, fmt.Errorf("packet loop %d of RDMA device %s does not answer: "+
 				"%w", l.Loop, l.Device, ctx.Err()))

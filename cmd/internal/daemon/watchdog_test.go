@@ -15,13 +15,13 @@ func TestWatchdog(t *testing.T) {
 		t.Fatal(err)
 	}
 	release := make(chan struct{})
-	dev := d.deviceList()[0]
+	dev := d.devices.List()[0]
 	hangs := make(chan struct{})
 	dev.Loops()[0].Submit(func() { close(hangs); <-release })
 	<-hangs
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := d.CheckLoops(ctx); err == nil || !strings.Contains(err.Error(), dev.addr.String()) {
+	if err := d.CheckLoops(ctx); err == nil || !strings.Contains(err.Error(), dev.Choice.Addr.String()) {
 		t.Errorf("with a loop that hangs: %v", err)
 	}
 	close(release)

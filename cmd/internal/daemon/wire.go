@@ -4,10 +4,13 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/devices"
 	"github.com/rstored/rstored/cmd/internal/names"
 	"github.com/rstored/rstored/cmd/internal/otlp"
+	"github.com/rstored/rstored/cmd/internal/ports"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/nfs3"
 	"github.com/rstored/rstored/nfs/nfs4"
@@ -18,7 +21,7 @@ import (
 
 // wire makes the programs. What they export and where they are heard comes
 // later and changes while they run.
-func (d *Daemon) wire(secret, journal []byte) error {
+func (d *Daemon) wire(secret, journal []byte, opener *devices.Opener) error {
 	cfg := d.cfg.Load()
 	d.hosts = names.NewHosts(d.log.Slog("hosts"))
 	d.table = nfs.NewTable(d.hosts)
@@ -57,7 +60,7 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	if d.from != nil {
 		d.nlm.Hold(true)
 		d.nfs4.StandStill(true)
-		d.from.whenServing(func() {
+		d.from.handover().WhenServing(func() {
 			d.nlm.Hold(false)
 			d.nfs4.StandStill(false)
 		})
@@ -72,7 +75,8 @@ func (d *Daemon) wire(secret, journal []byte) error {
 	}
 	d.failures.Programs, d.failures.Refused = d.served, d.refused
 	d.recorder = newRecorder(d.served, cfg.OpsClients, d.log.Slog("store"))
-	d.exports = d.newExports()
+	fds := posixfs.Descriptors()
+	d.exports = d.newExports(posixfs.NewFiles(fds))
 	d.otlp = otlp.New(otlp.Config{Recorder: d.recorder, Version: cli.ReadBuild().Version, Log: d.log.Slog("otlp")})
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
@@ -82,12 +86,21 @@ func (d *Daemon) wire(secret, journal []byte) error {
 		Journal:  journal,
 		Logger:   d.log.Slog("rpc"),
 	})
-	d.portmap = rpc.NewServer(rpc.ServerConfig{
-		Programs: d.portmapPrograms(), Workers: portmapWorkers,
-		Logger: d.log.Slog("portmap"),
+	d.devices = devices.New(devices.Config{
+		Opener: opener, Settings: d.cfg.Load, State: d.state, Sockets: d.sockets, Failures: &d.failures,
+		Counters: &d.counters, Log: d.log, From: d.from.handover(),
+	})
+	d.ports = ports.New(ports.Config{
+		Settings: d.cfg.Load, State: d.state, Sockets: d.sockets, Devices: d.devices, Counters: &d.counters,
+		Limiter: rpc.NewConnLimiter(rpc.ConnLimits{
+			Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare,
+		}),
+		TLS: d.tls, Audit: d.audit, Log: d.log, From: d.from.handover(),
+		RPC: d.rpc, Control: d.control, Programs: d.served, Ops: d.serveOps,
 	})
 	return nil
 }
 
-// portmapWorkers serve queries, which never wait.
-const portmapWorkers = 1
+// connectionShare is the part of the file descriptors that is for connections: 1/connectionShare.
+// posixfs.Files takes less than three quarters.
+const connectionShare = 4

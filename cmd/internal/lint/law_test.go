@@ -82,6 +82,17 @@ var law = []struct {
 		allow: []string{"cmd/internal/control", "rdma", "rdma/perf", "rdma/roce", "rdma/verbs", "rpcrdma", "rpcrdma/tcp"}},
 	{dir: "cmd/internal/desired", allow: []string{"cmd/internal/config", "cmd/internal/control", "cmd/internal/state"},
 		unix: true},
+	{dir: "cmd/internal/devices", allow: []string{
+		"cmd/internal/capture", "cmd/internal/config", "cmd/internal/control", "cmd/internal/counters",
+		"cmd/internal/devices", "cmd/internal/ops", "cmd/internal/postmortem", "cmd/internal/sockets", "cmd/internal/state",
+		"cmd/internal/telemetry", "cmd/internal/upgrade", "rdma/...",
+	}},
+	{dir: "cmd/internal/ports", allow: []string{
+		"cmd/internal/audit", "cmd/internal/certs", "cmd/internal/config", "cmd/internal/control",
+		"cmd/internal/counters", "cmd/internal/desired", "cmd/internal/devices", "cmd/internal/sockets",
+		"cmd/internal/state", "cmd/internal/telemetry", "cmd/internal/upgrade", "nfs/nfs3", "nfs/nfs4", "nfs/nlm",
+		"nfs/portmap", "rdma", "rdma/perf", "rdma/provider", "rpcrdma", "rpcrdma/rpc", "rpcrdma/tcp", "rpcrdma/xdr",
+	}},
 	{dir: "cmd/internal/exports", allow: []string{
 		"blockstore/...", "cmd/internal/config", "cmd/internal/control", "cmd/internal/desired",
 		"cmd/internal/measure", "cmd/internal/state", "cmd/internal/telemetry", "nfs", "rdma/verbs",

@@ -1,0 +1,166 @@
+package ports
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/cmd/internal/upgrade"
+	"github.com/rstored/rstored/rpcrdma"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/tcp"
+)
+
+// Names of the parts of the handover, before the address of their endpoint.
+const (
+	partRDMA = "rdma "
+	partTCP  = "tcp "
+)
+
+// all returns all endpoints.
+func (s *Set) all() (out []endpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.list {
+		out = append(out, p.ends...)
+	}
+	return out
+}
+
+// Freeze implements upgrade.Room, for the devices too.
+func (s *Set) Freeze(stage upgrade.Stage) (thaw func() error, err error) {
+	switch stage {
+	case upgrade.Intake:
+		return upgrade.Switch(s.pause), nil
+	case upgrade.Loops:
+		release := s.Devices.StopLoops()
+		for _, e := range s.all() {
+			if l, ok := e.listener.(*rpcrdma.Listener); ok && !l.Quiescent() {
+				release()
+				return nil, upgrade.ErrBusy
+			}
+		}
+		return func() error { release(); return nil }, nil
+	}
+	return nil, nil
+}
+
+// pause freezes the set, or lets it go on. Meanwhile no connection begins, calls that arrive are
+// postponed, waiting ports are not opened, and the removal of a device waits.
+func (s *Set) pause(on bool) {
+	s.mu.Lock()
+	s.frozen = on
+	s.mu.Unlock()
+	s.Devices.Pause(on)
+	for _, e := range s.all() {
+		if e.listener != nil {
+			e.listener.Pause(on)
+		}
+	}
+	s.Portmap.ServeDeferred(on)
+}
+
+// Work returns the calls over RDMA in progress, and the connections that only their clients can bring
+// to rest.
+func (s *Set) Work() (w upgrade.Work) {
+	for _, e := range s.all() {
+		switch l := e.listener.(type) {
+		case *rpcrdma.Listener:
+			for _, b := range l.Busy() {
+				w.Calls += b.Calls
+				if b.Calls == 0 {
+					w.Drops = append(w.Drops, func() {
+						l.Drop(b.Remote, errors.New("it does not answer, and another process takes over"))
+					})
+				}
+			}
+		case *tcp.Listener:
+			// The RPC server counts the calls in progress. A reply that is not written yet is none.
+			for _, b := range l.Busy() {
+				w.Drops = append(w.Drops, func() { l.Drop(b.Remote) })
+			}
+		}
+	}
+	return w
+}
+
+// Snapshot implements upgrade.Room. Connections on devices of the kernel end.
+func (s *Set) Snapshot(parts *upgrade.Parts) {
+	s.Devices.Snapshot(parts)
+	for _, e := range s.all() {
+		if e.listener == nil || e.onKernelDevice() {
+			continue
+		}
+		name := partTCP
+		if e.dev != nil {
+			name = partRDMA
+		}
+		data, files, err := e.listener.Export()
+		parts.Add(name+e.addr.String(), data, files, err)
+	}
+}
+
+// Callers returns the connections by which the server can call clients, and which an upgrade hands
+// over.
+func (s *Set) Callers() map[rpc.Peer]rpc.Caller {
+	out := make(map[rpc.Peer]rpc.Caller)
+	for _, e := range s.all() {
+		if e.listener != nil && !e.onKernelDevice() {
+			maps.Copy(out, e.listener.Callers())
+		}
+	}
+	return out
+}
+
+// Fixed returns the number of connections with TLS, which end in an upgrade.
+func (s *Set) Fixed() (n int) {
+	for _, e := range s.all() {
+		if l, ok := e.listener.(*tcp.Listener); ok {
+			n += l.Fixed()
+		}
+	}
+	return n
+}
+
+// CloseKernel closes the endpoints on devices of the kernel: the new process can only open them after
+// that. It returns the number of connections that this ends.
+func (s *Set) CloseKernel() (dropped int) {
+	var closing port
+	for _, e := range s.all() {
+		if !e.onKernelDevice() {
+			continue
+		}
+		if l, ok := e.listener.(*rpcrdma.Listener); ok {
+			dropped += len(l.Conns())
+		}
+		closing.ends = append(closing.ends, e)
+	}
+	if err := closing.stopNow(); err != nil {
+		s.Log.Warn("closing the ports on devices of the kernel", zap.Error(err))
+	}
+	return dropped
+}
+
+// restoreRDMA takes over the connections that the old process had on an address over RDMA.
+func (s *Set) restoreRDMA(l *rpcrdma.Listener, at netip.AddrPort) error {
+	p, err := s.From.Take(partRDMA + at.String())
+	if p == nil {
+		return err
+	}
+	n, err := l.Import(p.Data)
+	s.From.Restored.RDMA += n
+	return err
+}
+
+// restoreTCP takes over the connections that the old process had on an address over TCP.
+func (s *Set) restoreTCP(l *tcp.Listener, at netip.AddrPort) error {
+	p, err := s.From.Take(partTCP + at.String())
+	if p == nil {
+		return err
+	}
+	n, err := l.Import(p.Data, p.Files)
+	s.From.Restored.TCP += n
+	return err
+}

@@ -1,0 +1,169 @@
+package ports
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"reflect"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/cmd/internal/certs"
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/desired"
+	"github.com/rstored/rstored/cmd/internal/devices"
+	"github.com/rstored/rstored/rdma/provider"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// port is a port and its endpoints. Set.mu guards it.
+type port struct {
+	control.Port
+	ends    []endpoint
+	waiting []*waiting // for their devices
+	failed  error      // why other endpoints cannot be opened
+	opened  settings
+}
+
+// endpoint is an address that is served.
+type endpoint struct {
+	addr netip.AddrPort
+	// stop closes the endpoint and releases what it uses. Calls in progress may end as long as ctx
+	// lasts.
+	stop func(ctx context.Context) error
+	dev  *devices.Device // nil without RDMA
+	want config.Listen   // with RDMA: the address or device that was asked for
+	// listener carries RPC calls: *rpcrdma.Listener or *tcp.Listener. It is nil for other transports.
+	listener listener
+}
+
+// listener is what the listeners of RPC have in common.
+type listener interface {
+	Pause(on bool)
+	Callers() map[rpc.Peer]rpc.Caller
+	Export() (data []byte, files []*os.File, err error)
+	Shutdown(ctx context.Context) error
+}
+
+// onKernelDevice reports whether the connections of an endpoint are the kernel's.
+func (e *endpoint) onKernelDevice() bool { return e.dev != nil && e.dev.Kernel != nil }
+
+// settings are the parts of the configuration that a port is opened with. When they change the port
+// is opened anew.
+type settings struct {
+	provider provider.Kind
+	perf     config.Perf
+	certs    certs.Files
+}
+
+func settingsOf(p control.PortSpec, cfg *config.Config) (s settings) {
+	if desired.OnDevice(p.Transport) {
+		at, _ := desired.ParseListen(p) // with an error the port is not open
+		s.provider = cmp.Or(at.Provider, provider.Kind(cfg.RDMAProvider))
+	}
+	switch p.Transport {
+	case control.TransportPerf:
+		s.perf = cfg.Perf
+		s.perf.Listen = nil
+	case control.TransportControl:
+		s.certs = controlFiles(cfg)
+	}
+	return s
+}
+
+func newPort(p control.Port) *port {
+	p.Addresses = []string{}
+	return &port{Port: p}
+}
+
+// current reports whether the settings that a port was opened with are those of cfg.
+func (p *port) current(cfg *config.Config) bool {
+	return reflect.DeepEqual(p.opened, settingsOf(p.PortSpec, cfg))
+}
+
+// open reports whether the port is served, or will be when its devices are there.
+func (p *port) open() bool { return len(p.ends)+len(p.waiting) > 0 }
+
+// refresh brings what users see of the port up to date.
+func (p *port) refresh() {
+	p.Addresses, p.Devices, p.Waiting = []string{}, nil, nil
+	for _, e := range p.ends {
+		p.Addresses = append(p.Addresses, e.addr.String())
+		if e.dev != nil {
+			p.Devices = append(p.Devices, e.dev.Name())
+		}
+	}
+	errs := []error{p.failed}
+	for _, w := range p.waiting {
+		p.Waiting = append(p.Waiting, w.where())
+		errs = append(errs, w.err())
+	}
+	p.Error = ""
+	if err := errors.Join(errs...); err != nil {
+		p.Error = err.Error()
+	}
+}
+
+// stop closes all endpoints at once, so that they share the time of ctx.
+func (p *port) stop(ctx context.Context) error {
+	p.stopWaiting()
+	ends := p.ends
+	p.ends = nil
+	errs := make([]error, len(ends))
+	var wg sync.WaitGroup
+	for i, e := range ends {
+		wg.Go(func() { errs[i] = e.stop(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// removeTime is how long calls in progress may take when their port is closed and others stay.
+const removeTime = 5 * time.Second
+
+// remove is stop, with removeTime.
+func (p *port) remove() error {
+	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
+	defer cancel()
+	return p.stop(ctx)
+}
+
+// stopNow closes endpoints whose calls have ended, or whose connections are lost.
+func (p *port) stopNow() error {
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	return p.stop(over)
+}
+
+// open opens the endpoints of a port. Some may be open, or wait for their devices, although it
+// returns an error. With must set none waits.
+func (s *Set) open(p *port, must bool) error {
+	at, err := desired.ParseListen(p.PortSpec)
+	if err != nil {
+		p.Error = err.Error()
+		return err
+	}
+	p.opened = settingsOf(p.PortSpec, s.Settings())
+	if desired.OnDevice(p.Transport) {
+		p.failed = s.openOnDevices(p, at, must)
+	} else {
+		var e endpoint
+		if e, p.failed = s.openTCP(p.Transport, at); p.failed == nil {
+			p.ends = append(p.ends, e)
+			s.Log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr))
+		}
+	}
+	p.refresh()
+	errs := []error{p.failed}
+	for _, w := range p.waiting {
+		if !errors.Is(w.reason, errPredecessor) { // which is as it should be
+			errs = append(errs, w.err())
+		}
+	}
+	return errors.Join(errs...)
+}

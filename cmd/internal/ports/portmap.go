@@ -1,0 +1,70 @@
+package ports
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/nfs/nfs3"
+	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/nfs/nlm"
+	"github.com/rstored/rstored/nfs/portmap"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// portmapWorkers serve queries, which never wait.
+const portmapWorkers = 1
+
+// filePrograms are the programs that a port over TCP or RDMA may serve, lockPrograms those that a port
+// over TCP may serve besides.
+var (
+	filePrograms = []portmap.Service{
+		{Program: nfs3.Program, Version: nfs3.Version},
+		{Program: nfs4.Program, Version: nfs4.Version},
+		{Program: nfs3.MountProgram, Version: nfs3.MountVersion},
+	}
+	lockPrograms = []portmap.Service{
+		{Program: nlm.Program, Version: nlm.Version},
+		{Program: nlm.StatusProgram, Version: nlm.StatusVersion},
+	}
+	portmapPrograms = []portmap.Service{
+		{Program: portmap.Program, Version: portmap.Version2},
+		{Program: portmap.Program, Version: portmap.Version3},
+		{Program: portmap.Program, Version: portmap.Version4},
+	}
+)
+
+// portmapPrograms answer with what is served at the moment of the query.
+func (s *Set) portmapPrograms() []rpc.Program {
+	return portmap.Programs(func() (out []portmap.Service) {
+		for _, p := range s.List() {
+			transport, programs := rpc.TransportTCP, slices.Concat(filePrograms, lockPrograms)
+			switch p.Transport {
+			case control.TransportTCP:
+			case control.TransportRDMA:
+				transport, programs = rpc.TransportRDMA, filePrograms
+			case control.TransportPortmap:
+				programs = portmapPrograms
+			default:
+				continue
+			}
+			for _, a := range p.Addresses {
+				at, err := netip.ParseAddrPort(a)
+				if err != nil {
+					continue
+				}
+				for _, v := range programs {
+					if v.Transport, v.Addr = transport, at; v.Program == portmap.Program || s.Serves(v.Program, v.Version) {
+						out = append(out, v)
+					}
+				}
+			}
+		}
+		return out
+	})
+}
+
+// Serves reports whether the port mapper lists a version of a file program.
+func (s *Set) Serves(prog, vers uint32) bool {
+	return slices.ContainsFunc(s.Programs, func(p rpc.Program) bool { return p.Prog == prog && p.Vers == vers })
+}

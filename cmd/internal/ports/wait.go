@@ -1,0 +1,133 @@
+package ports
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/devices"
+	"github.com/rstored/rstored/rdma/provider"
+)
+
+// The devices of the kernel come and go: a card is pulled, a driver is loaded, a soft device is
+// deleted and made again. A port whose device is gone waits, and is served again when there is one.
+
+// A waiting endpoint looks for its device after retryFirst, and then after twice as long each time, up
+// to retryMost.
+const (
+	retryFirst = 20 * time.Millisecond
+	retryMost  = 2 * time.Second
+)
+
+// waiting is an endpoint that waits for a device of the kernel. Set.mu guards it.
+type waiting struct {
+	want   config.Listen // one address, or one device
+	since  time.Time
+	reason error // of the last try
+	delay  time.Duration
+	timer  *time.Timer
+}
+
+// where is the address or device that the endpoint is for.
+func (w *waiting) where() string {
+	l := w.want
+	l.Provider = ""
+	return l.String()
+}
+
+func (w *waiting) err() error {
+	return fmt.Errorf("%s waits for its RDMA device since %s, and is served when the kernel has it ('rstorectl "+
+		"device list' shows those there are): %w", w.where(), w.since.Local().Format(time.DateTime), w.reason)
+}
+
+// stopWaiting ends the waiting of a port's endpoints. A retry that has begun finds that it is too late.
+func (p *port) stopWaiting() {
+	for _, w := range p.waiting {
+		w.timer.Stop()
+	}
+	p.waiting = nil
+}
+
+// errPredecessor is why a port on a device of the kernel is not opened before this process may serve.
+var errPredecessor = errors.New("the process before this one has the port")
+
+// wait makes an endpoint of a port wait for its device.
+func (s *Set) wait(p *port, l config.Listen, why error) {
+	w := &waiting{want: l, since: time.Now(), reason: why, delay: retryFirst}
+	w.timer = time.AfterFunc(w.delay, func() { s.retry(p, w) })
+	p.waiting = append(p.waiting, w)
+}
+
+// retry looks for the device of an endpoint that waits.
+func (s *Set) retry(p *port, w *waiting) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(p.waiting, w) {
+		return
+	}
+	if s.frozen || s.From.Waiting() {
+		w.timer.Reset(w.delay)
+		return
+	}
+	// The provider is not chosen anew: a device in user space would take UDP port 4791 from a device
+	// of the kernel that comes back.
+	c, err := s.Devices.Host.Choose(provider.Verbs, w.want.Addr, w.want.Device)
+	var e endpoint
+	if err == nil {
+		e, err = s.openOn(p.Transport, c, w.want)
+	}
+	if err != nil {
+		if w.reason.Error() != err.Error() && !errors.Is(err, syscall.EADDRINUSE) {
+			s.Log.Warn("a port waits for its RDMA device", zap.String("transport", p.Transport),
+				zap.String("on", w.where()), zap.Error(err))
+		}
+		w.reason = err
+		w.delay = min(2*w.delay, retryMost)
+		w.timer.Reset(w.delay)
+		p.refresh()
+		return
+	}
+	p.waiting = slices.DeleteFunc(p.waiting, func(o *waiting) bool { return o == w })
+	p.ends = append(p.ends, e)
+	p.refresh()
+	s.listening(p, &e)
+}
+
+// deviceRemoved closes the endpoints of a device that the kernel took away, and makes them wait for
+// it. While the set is frozen it does nothing and returns false.
+func (s *Set) deviceRemoved(v *devices.Device) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.frozen {
+		return false
+	}
+	s.Devices.Forget(v)
+	removed := new(port)
+	for _, p := range s.list {
+		of := func(e endpoint) bool { return e.dev == v }
+		for _, e := range p.ends {
+			if of(e) {
+				s.Log.Error("a port has lost its RDMA device: the kernel took it away, and its clients are cut "+
+					"off; it is served again when the device is back ('rstorectl device list' shows those there are)",
+					zap.String("transport", p.Transport), zap.Stringer("on", e.addr), zap.String("device", v.Name()))
+				removed.ends = append(removed.ends, e)
+				s.wait(p, e.want, fmt.Errorf("the kernel took %s away", v.Kernel.Name()))
+			}
+		}
+		p.ends = slices.DeleteFunc(p.ends, of)
+		p.refresh()
+	}
+	if len(removed.ends) > 0 {
+		s.closing.Go(func() {
+			if err := removed.stopNow(); err != nil {
+				s.Log.Warn("closing what was on an RDMA device that is gone", zap.String("device", v.Name()), zap.Error(err))
+			}
+		})
+	}
+	return true
+}
