@@ -30,7 +30,7 @@ var ofEntry = func() nfs4.Bitmap {
 	return b
 }()
 
-// attrs4 are the attributes of a fattr4 that mean something to the client.
+// attrs4 are the attributes of a fattr4 that the client uses.
 type attrs4 struct {
 	has   nfs4.Bitmap
 	attr  nfs3.Attr
@@ -57,13 +57,17 @@ func (a *attrs4) decode(d *xdr.Decoder) {
 		return
 	}
 	if more {
-		d.Fail(errResults) // nobody asked for those
+		d.Fail(errResults) // the server returned attributes that the client did not ask for
 		return
 	}
 	a.has = has
 	has.Each(func(n int) {
-		if vals.Err() == nil && !a.value(&vals, n) {
+		switch {
+		case vals.Err() != nil:
+		case attrDecoders[n] == nil:
 			vals.Fail(errResults)
+		default:
+			attrDecoders[n](a, &vals)
 		}
 	})
 	if vals.Err() != nil || vals.Remaining() != 0 {
@@ -79,96 +83,48 @@ func (a *attrs4) decode(d *xdr.Decoder) {
 	a.attr.FSID = a.fsid[0] ^ bits.RotateLeft64(a.fsid[1], 32)
 }
 
-// value reads one attribute. It reports false for one that it does not know.
-func (a *attrs4) value(d *xdr.Decoder, n int) bool {
-	o := &a.attr
-	switch n {
-	case nfs4.AttrType:
-		o.Type = blockstore.FileType(d.Uint32())
-	case nfs4.AttrSize:
-		o.Size = d.Uint64()
-	case nfs4.AttrFSID:
-		a.fsid = [2]uint64{d.Uint64(), d.Uint64()}
-	case nfs4.AttrLeaseTime:
-		a.lease = d.Uint32()
-	case nfs4.AttrRdattrError:
-		a.fault = nfs.Status(d.Uint32())
-	case nfs4.AttrFileHandle:
-		a.fh = copyHandle(d.Opaque(nfs4.FHMax))
-	case nfs4.AttrFileID:
-		o.FileID = d.Uint64()
-	case nfs4.AttrMode:
-		o.Mode = d.Uint32()
-	case nfs4.AttrNumLinks:
-		o.NLink = d.Uint32()
-	case nfs4.AttrOwner:
-		o.UID = ids.users.id(d.Opaque(nfs4.OwnerMax))
-	case nfs4.AttrOwnerGroup:
-		o.GID = ids.groups.id(d.Opaque(nfs4.OwnerMax))
-	case nfs4.AttrRawDev:
-		o.Major, o.Minor = d.Uint32(), d.Uint32()
-	case nfs4.AttrSpaceUsed:
-		o.Used = d.Uint64()
-	case nfs4.AttrTimeAccess:
-		o.Atime = nfs4.DecodeTime(d)
-	case nfs4.AttrTimeMetadata:
-		o.Ctime = nfs4.DecodeTime(d)
-	case nfs4.AttrTimeModify:
-		o.Mtime = nfs4.DecodeTime(d)
-	default:
-		return a.ofFileSystem(d, n)
-	}
-	return true
-}
-
-// ofFileSystem is value for what is the same for all objects of a file system.
-func (a *attrs4) ofFileSystem(d *xdr.Decoder, n int) bool {
-	switch n {
-	case nfs4.AttrFilesAvail:
-		a.stat.AvailFiles = d.Uint64()
-	case nfs4.AttrFilesFree:
-		a.stat.FreeFiles = d.Uint64()
-	case nfs4.AttrFilesTotal:
-		a.stat.TotalFiles = d.Uint64()
-	case nfs4.AttrSpaceAvail:
-		a.stat.AvailBytes = d.Uint64()
-	case nfs4.AttrSpaceFree:
-		a.stat.FreeBytes = d.Uint64()
-	case nfs4.AttrSpaceTotal:
-		a.stat.TotalBytes = d.Uint64()
-	case nfs4.AttrMaxFileSize:
-		a.info.FileMax = d.Uint64()
-	case nfs4.AttrMaxRead:
-		a.info.ReadMax = uint32(min(d.Uint64(), 1<<32-1))
-	case nfs4.AttrMaxWrite:
-		a.info.WriteMax = uint32(min(d.Uint64(), 1<<32-1))
-	case nfs4.AttrTimeDelta:
+// attrDecoders decode the attributes that the client asks for, by their numbers (RFC 8881
+// section 5.8).
+var attrDecoders = [32 * len(nfs4.Bitmap{})]func(*attrs4, *xdr.Decoder){
+	nfs4.AttrType:         func(a *attrs4, d *xdr.Decoder) { a.attr.Type = blockstore.FileType(d.Uint32()) },
+	nfs4.AttrSize:         func(a *attrs4, d *xdr.Decoder) { a.attr.Size = d.Uint64() },
+	nfs4.AttrFSID:         func(a *attrs4, d *xdr.Decoder) { a.fsid = [2]uint64{d.Uint64(), d.Uint64()} },
+	nfs4.AttrLeaseTime:    func(a *attrs4, d *xdr.Decoder) { a.lease = d.Uint32() },
+	nfs4.AttrRdattrError:  func(a *attrs4, d *xdr.Decoder) { a.fault = nfs.Status(d.Uint32()) },
+	nfs4.AttrFileHandle:   func(a *attrs4, d *xdr.Decoder) { a.fh = copyHandle(d.Opaque(nfs4.FHMax)) },
+	nfs4.AttrFileID:       func(a *attrs4, d *xdr.Decoder) { a.attr.FileID = d.Uint64() },
+	nfs4.AttrMode:         func(a *attrs4, d *xdr.Decoder) { a.attr.Mode = d.Uint32() },
+	nfs4.AttrNumLinks:     func(a *attrs4, d *xdr.Decoder) { a.attr.NLink = d.Uint32() },
+	nfs4.AttrOwner:        func(a *attrs4, d *xdr.Decoder) { a.attr.UID = ids.users.id(d.Opaque(nfs4.OwnerMax)) },
+	nfs4.AttrOwnerGroup:   func(a *attrs4, d *xdr.Decoder) { a.attr.GID = ids.groups.id(d.Opaque(nfs4.OwnerMax)) },
+	nfs4.AttrRawDev:       func(a *attrs4, d *xdr.Decoder) { a.attr.Major, a.attr.Minor = d.Uint32(), d.Uint32() },
+	nfs4.AttrSpaceUsed:    func(a *attrs4, d *xdr.Decoder) { a.attr.Used = d.Uint64() },
+	nfs4.AttrTimeAccess:   func(a *attrs4, d *xdr.Decoder) { a.attr.Atime = nfs4.DecodeTime(d) },
+	nfs4.AttrTimeMetadata: func(a *attrs4, d *xdr.Decoder) { a.attr.Ctime = nfs4.DecodeTime(d) },
+	nfs4.AttrTimeModify:   func(a *attrs4, d *xdr.Decoder) { a.attr.Mtime = nfs4.DecodeTime(d) },
+	nfs4.AttrFilesAvail:   func(a *attrs4, d *xdr.Decoder) { a.stat.AvailFiles = d.Uint64() },
+	nfs4.AttrFilesFree:    func(a *attrs4, d *xdr.Decoder) { a.stat.FreeFiles = d.Uint64() },
+	nfs4.AttrFilesTotal:   func(a *attrs4, d *xdr.Decoder) { a.stat.TotalFiles = d.Uint64() },
+	nfs4.AttrSpaceAvail:   func(a *attrs4, d *xdr.Decoder) { a.stat.AvailBytes = d.Uint64() },
+	nfs4.AttrSpaceFree:    func(a *attrs4, d *xdr.Decoder) { a.stat.FreeBytes = d.Uint64() },
+	nfs4.AttrSpaceTotal:   func(a *attrs4, d *xdr.Decoder) { a.stat.TotalBytes = d.Uint64() },
+	nfs4.AttrMaxFileSize:  func(a *attrs4, d *xdr.Decoder) { a.info.FileMax = d.Uint64() },
+	nfs4.AttrMaxRead:      func(a *attrs4, d *xdr.Decoder) { a.info.ReadMax = uint32(min(d.Uint64(), 1<<32-1)) },
+	nfs4.AttrMaxWrite:     func(a *attrs4, d *xdr.Decoder) { a.info.WriteMax = uint32(min(d.Uint64(), 1<<32-1)) },
+	nfs4.AttrTimeDelta: func(a *attrs4, d *xdr.Decoder) {
 		s, ns := d.Uint64(), d.Uint32()
 		a.info.TimeDelta = time.Duration(min(s, 1<<32))*time.Second + time.Duration(ns)
-	case nfs4.AttrLinkSupport:
-		a.property(d, nfs3.PropLink)
-	case nfs4.AttrSymlinkSupp:
-		a.property(d, nfs3.PropSymlink)
-	case nfs4.AttrHomogeneous:
-		a.property(d, nfs3.PropHomogeneous)
-	case nfs4.AttrCanSetTime:
-		a.property(d, nfs3.PropCanSetTime)
-	case nfs4.AttrMaxLink:
-		a.conf.LinkMax = d.Uint32()
-	case nfs4.AttrMaxName:
-		a.conf.NameMax = d.Uint32()
-	case nfs4.AttrNoTrunc:
-		a.conf.NoTrunc = d.Bool()
-	case nfs4.AttrChownRestr:
-		a.conf.ChownRestricted = d.Bool()
-	case nfs4.AttrCaseInsens:
-		a.conf.CaseInsensitive = d.Bool()
-	case nfs4.AttrCasePreserv:
-		a.conf.CasePreserving = d.Bool()
-	default:
-		return false
-	}
-	return true
+	},
+	nfs4.AttrLinkSupport: func(a *attrs4, d *xdr.Decoder) { a.property(d, nfs3.PropLink) },
+	nfs4.AttrSymlinkSupp: func(a *attrs4, d *xdr.Decoder) { a.property(d, nfs3.PropSymlink) },
+	nfs4.AttrHomogeneous: func(a *attrs4, d *xdr.Decoder) { a.property(d, nfs3.PropHomogeneous) },
+	nfs4.AttrCanSetTime:  func(a *attrs4, d *xdr.Decoder) { a.property(d, nfs3.PropCanSetTime) },
+	nfs4.AttrMaxLink:     func(a *attrs4, d *xdr.Decoder) { a.conf.LinkMax = d.Uint32() },
+	nfs4.AttrMaxName:     func(a *attrs4, d *xdr.Decoder) { a.conf.NameMax = d.Uint32() },
+	nfs4.AttrNoTrunc:     func(a *attrs4, d *xdr.Decoder) { a.conf.NoTrunc = d.Bool() },
+	nfs4.AttrChownRestr:  func(a *attrs4, d *xdr.Decoder) { a.conf.ChownRestricted = d.Bool() },
+	nfs4.AttrCaseInsens:  func(a *attrs4, d *xdr.Decoder) { a.conf.CaseInsensitive = d.Bool() },
+	nfs4.AttrCasePreserv: func(a *attrs4, d *xdr.Decoder) { a.conf.CasePreserving = d.Bool() },
 }
 
 func (a *attrs4) property(d *xdr.Decoder, bit uint32) {
@@ -230,34 +186,32 @@ func encodeSetTime4(e *xdr.Encoder, how blockstore.TimeSet, t time.Time) {
 	nfs4.EncodeTime(e, t)
 }
 
-// nobody is who an owner is taken for whose name is not known here.
+// nobody is the user of objects whose owner has a name that this host does not know.
 const nobody = 65534
 
-// idNames remembers what owner strings that are names stand for. Servers send numbers
-// to clients that prove nothing of who they are (RFC 8881 section 5.9); some do not.
+// idNames caches the users or groups of owner strings. Most servers send numbers in decimal to
+// clients that use AUTH_SYS (RFC 8881 section 5.9). Others send names with a domain.
 type idNames struct {
 	mu     sync.Mutex
 	known  map[string]uint32
-	lookup func(name string) (string, error)
+	lookup func(name string) string // empty if there is none
 }
 
 // namesMax bounds how many names are remembered.
 const namesMax = 4096
 
 var ids = struct{ users, groups idNames }{
-	idNames{lookup: func(name string) (string, error) {
-		u, err := user.Lookup(name)
-		if err != nil {
-			return "", err
+	idNames{lookup: func(name string) string {
+		if u, err := user.Lookup(name); err == nil {
+			return u.Uid
 		}
-		return u.Uid, nil
+		return ""
 	}},
-	idNames{lookup: func(name string) (string, error) {
-		g, err := user.LookupGroup(name)
-		if err != nil {
-			return "", err
+	idNames{lookup: func(name string) string {
+		if g, err := user.LookupGroup(name); err == nil {
+			return g.Gid
 		}
-		return g.Gid, nil
+		return ""
 	}},
 }
 
@@ -272,10 +226,8 @@ func (n *idNames) id(owner []byte) uint32 {
 		return id
 	}
 	id := uint32(nobody)
-	if s, err := n.lookup(name); err == nil {
-		if v, err := strconv.ParseUint(s, 10, 32); err == nil {
-			id = uint32(v)
-		}
+	if v, err := strconv.ParseUint(n.lookup(name), 10, 32); err == nil {
+		id = uint32(v)
 	}
 	if n.known == nil || len(n.known) >= namesMax {
 		n.known = make(map[string]uint32)

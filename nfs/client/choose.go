@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rstored/rstored/nfs"
@@ -11,17 +12,16 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// choice is the version of NFS that a client speaks. Handles of one version mean
-// nothing to another, so it stays once somebody has a handle.
+// choice is the version of NFS that a client speaks. It is fixed once the client has returned a
+// handle, because handles of one version mean nothing in another. Client.mu guards the fields.
 type choice struct {
-	// turn is held by who asks the server.
-	turn  chan struct{}
-	fixed bool // by the configuration, or by the first handle; guarded by Client.mu
-	procs procs
-	four  *session4 // nil for version 3
+	probing ctxMutex // held while the client finds out which versions the server speaks
+	fixed   bool     // by the configuration, or by the first handle
+	procs   procs
+	four    *session4 // nil for version 3
 }
 
-// Version is the version that the client speaks, VersionAuto as long as that is open.
+// Version returns the version that the client speaks. It is VersionAuto until the client knows.
 func (c *Client) Version() Version {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,7 +34,7 @@ func (c *Client) Version() Version {
 	return Version(40 + c.choice.four.minor)
 }
 
-// procs are the procedures of the version that is chosen, which is final then.
+// procs returns the procedures of the version that the client speaks, and fixes the version.
 func (c *Client) procs(ctx context.Context) (procs, error) {
 	p, fixed, err := c.probe(ctx)
 	if err == nil && !fixed {
@@ -56,8 +56,8 @@ func (c *Client) fix(p procs) {
 	}
 }
 
-// probe finds out the highest version that the server speaks. fixed says that no
-// other will do any more.
+// probe finds the highest version that the server speaks. fixed says that the version cannot change
+// any more.
 func (c *Client) probe(ctx context.Context) (p procs, fixed bool, err error) {
 	c.mu.Lock()
 	p, fixed = c.choice.procs, c.choice.fixed
@@ -65,12 +65,10 @@ func (c *Client) probe(ctx context.Context) (p procs, fixed bool, err error) {
 	if p != nil {
 		return p, fixed, nil
 	}
-	select {
-	case c.choice.turn <- struct{}{}:
-		defer func() { <-c.choice.turn }()
-	case <-ctx.Done():
-		return nil, false, ctx.Err()
+	if err := c.choice.probing.lock(ctx); err != nil {
+		return nil, false, err
 	}
+	defer c.choice.probing.unlock()
 	c.mu.Lock()
 	p, fixed = c.choice.procs, c.choice.fixed
 	c.mu.Unlock()
@@ -106,7 +104,7 @@ func (c *Client) probe(ctx context.Context) (p procs, fixed bool, err error) {
 	return c.choice.procs, c.choice.fixed, nil
 }
 
-// refused says that the one version that is wanted is not there.
+// refused returns the error for a server that does not speak the only version that is wanted.
 func (c *Client) refused(v Version, err error) error {
 	if !lower(err) {
 		return err
@@ -114,26 +112,20 @@ func (c *Client) refused(v Version, err error) error {
 	return fmt.Errorf("%s does not serve NFS version %v: %w", c.cfg.Peer, v, err)
 }
 
-// lower reports whether a server that answered a version so may speak a lower one.
-// There are servers that take every version for theirs, and answer what is nonsense in
-// this one.
+// lower reports whether a server that answered EXCHANGE_ID or CREATE_SESSION with err may speak
+// a lower version. Some servers accept every minor version and send results that do not decode.
 func lower(err error) bool {
-	var refused *rpc.AcceptError
-	var st nfs.Status
-	if errors.As(err, &refused) || errors.As(err, &st) {
+	if errors.As(err, new(*rpc.AcceptError)) || errors.As(err, new(nfs.Status)) {
 		return true
 	}
-	for _, nonsense := range []error{errTooSmall, errResults, xdr.ErrShort, xdr.ErrLength, xdr.ErrValue} {
-		if errors.Is(err, nonsense) {
-			return true
-		}
-	}
-	return false
+	undecodable := []error{errTooSmall, errResults, xdr.ErrShort, xdr.ErrLength, xdr.ErrValue}
+	return slices.ContainsFunc(undecodable, func(target error) bool { return errors.Is(err, target) })
 }
 
-// resolve is Resolve where the version may not be final: a path may mean something to
-// version 3 alone, as when an export appears at "/" there, or where a server has no
-// pseudo file system. Then that is the version.
+// resolve is Resolve. While the version is not fixed, a path that version 4 does not find is
+// tried with version 3: some servers export a path only there, because they have no pseudo file
+// system, or because the export is at "/". If version 3 finds the path, the client speaks
+// version 3 from then on.
 func (c *Client) resolve(ctx context.Context, name string) (*Node, error) {
 	p, fixed, err := c.probe(ctx)
 	if err != nil {
@@ -163,20 +155,19 @@ func (c *Client) resolve(ctx context.Context, name string) (*Node, error) {
 	return n, err
 }
 
-// pseudo reports whether the root looks like that of a pseudo file system, which has
-// no number of its own.
+// pseudo reports whether the root seems to be that of a pseudo file system, whose fsid is 0:0 on
+// many servers (RFC 8881 section 7.3).
 func (p proc4) pseudo() bool {
 	x := p.current()
 	return x != nil && x.fsid == [2]uint64{}
 }
 
-// releaseTime bounds how long the CLOSE of a file may take after its user has lost
-// interest.
+// releaseTime bounds the CLOSE of a file. The context of the File does not end it.
 const releaseTime = 30 * time.Second
 
-// hold has a file open at the server, in versions that have such a thing, until
-// release is called.
-func (c *Client) hold(ctx context.Context, h Handle, access, deny uint32) (release func() error, err error) {
+// acquire has the server open a file until release is called. In version 3, which has no OPEN,
+// it does nothing.
+func (c *Client) acquire(ctx context.Context, h Handle, access, deny uint32) (release func() error, err error) {
 	p, err := c.procs(ctx)
 	if err != nil {
 		return nil, err
@@ -188,7 +179,7 @@ func (c *Client) hold(ctx context.Context, h Handle, access, deny uint32) (relea
 		}
 		return func() error { return nil }, nil
 	}
-	if err := four.opens.hold(ctx, h, access, deny); err != nil {
+	if err := four.opens.acquire(ctx, h, access, deny); err != nil {
 		return nil, as3(err)
 	}
 	return func() error {

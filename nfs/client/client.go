@@ -1,15 +1,3 @@
-// Package client is an NFS client, of versions 4.2, 4.1 (RFC 7862, RFC 8881) and 3
-// (RFC 1813), over any carrier of package rpc: typed procedures, files as io.ReaderAt
-// and io.WriterAt, bulk transfers with many requests in flight. The procedures are
-// those of version 3 in every version, with its statuses.
-//
-// A Client may be used from any goroutine. It makes its connection again when
-// that is lost, and repeats what was in flight: in version 3 with the same transaction
-// IDs, in version 4 with the same slots and sequence IDs of its session, so that the
-// server executes it once. A session that is lost is made again, and files that were
-// open are reclaimed. Writes that the server acknowledged as unstable are kept by
-// their caller until a commit, and are sent again if the server has restarted in
-// between.
 package client
 
 import (
@@ -61,7 +49,7 @@ type Client struct {
 
 	mu     sync.Mutex
 	choice choice
-	idle   []*session4 // tried and not used
+	idle   []*session4 // sessions of version 4 that are not used, as the version is 3
 }
 
 // New makes a client. It connects with the first call.
@@ -74,7 +62,7 @@ func New(cfg Config) *Client {
 	}
 	c := &Client{cfg: cfg, nfs: newSession(cfg.Peer, cfg.GiveUp, cfg.Dial)}
 	c.mount = c.nfs
-	c.choice.turn = make(chan struct{}, 1)
+	c.choice.probing = newCtxMutex()
 	if cfg.Version == Version3 {
 		c.choice.procs, c.choice.fixed = proc3{c}, true
 	}
@@ -126,7 +114,8 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Handle is a filehandle, at most 64 bytes in version 3 and 128 in version 4. It belongs to whoever has it.
+// Handle is a filehandle, at most 64 bytes in version 3 and 128 in version 4. It belongs to
+// whoever has it.
 type Handle []byte
 
 // Node is an object: its handle, and its attributes as last seen.
@@ -135,14 +124,14 @@ type Node struct {
 	Attr   nfs3.Attr
 }
 
-// Jukebox delays: a server that asks to come later is asked later and later.
+// Delays after NFS3ERR_JUKEBOX and NFS4ERR_DELAY. Each is twice the one before.
 const (
 	jukeboxFirst = 20 * time.Millisecond
 	jukeboxMax   = 5 * time.Second
 )
 
-// headroom is what the results of a procedure need beside their lists and
-// data: status, attributes before and after of two directories, handles.
+// headroom is the size of what results have beside their lists and data: the status, attributes
+// before and after of two directories, handles.
 const headroom = 1024
 
 // request is one NFS call whose results begin with a status.
@@ -153,8 +142,8 @@ type request struct {
 	dst    []byte
 	resMax int
 
-	// Of a transmission, here so that a request is all that a call allocates, and so that
-	// one which is used again allocates nothing.
+	// State of a transmission. It is part of the request, so that a call allocates nothing else, and
+	// nothing at all if the request is reused.
 	rpc    rpc.Request
 	status nfs.Status
 	res    func(*xdr.Decoder) error // q.results, made once
@@ -169,8 +158,8 @@ func (q *request) results(d *xdr.Decoder) error {
 	return d.Err()
 }
 
-// do makes the call, and again while the server answers JUKEBOX. A status
-// other than OK is returned as nfs.Status.
+// do makes the call, and repeats it while the server answers NFS3ERR_JUKEBOX. A status other
+// than OK is returned as nfs.Status.
 func (c *Client) do(ctx context.Context, q *request) error {
 	if q.res == nil {
 		q.res = q.results
@@ -195,8 +184,7 @@ func (c *Client) do(ctx context.Context, q *request) error {
 	}
 }
 
-// pathError says which operation failed on what. The statuses that the
-// standard library has errors for match those with errors.Is.
+// pathError wraps err as an fs.PathError. Statuses match the errors of io/fs by errors.Is.
 func pathError(op, name string, err error) error {
 	if err == nil {
 		return nil
@@ -227,8 +215,8 @@ func (e *statusError) Is(target error) bool {
 	return false
 }
 
-// Mount asks the MOUNT service for the handle of a directory, and makes the version 3
-// if that is open. In version 4 the path is looked up.
+// Mount returns the handle of a directory. It asks the MOUNT service, and fixes the version at
+// 3, unless the client speaks version 4 already; then it looks the path up.
 func (c *Client) Mount(ctx context.Context, dir string) (Handle, error) {
 	c.mu.Lock()
 	v, fixed := c.cfg.Version, c.choice.fixed
@@ -248,22 +236,28 @@ func (c *Client) Mount(ctx context.Context, dir string) (Handle, error) {
 	return h, err
 }
 
-// mountDir is the MNT of MOUNT.
+// callMount calls a procedure of the MOUNT service.
+func (c *Client) callMount(ctx context.Context, proc uint32, resMax int, args func(*xdr.Encoder),
+	res func(*xdr.Decoder)) error {
+	return c.mount.Call(ctx, &rpc.Request{
+		Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: proc, Cred: c.cfg.Cred, ResMax: resMax, Args: args,
+		Res: func(d *xdr.Decoder) error {
+			res(d)
+			return d.Err()
+		},
+	})
+}
+
+// mountDir asks for the handle of a directory (MNT, RFC 1813 section 5.2.1).
 func (c *Client) mountDir(ctx context.Context, dir string) (Handle, error) {
 	var status nfs.Status
 	var h Handle
-	r := rpc.Request{
-		Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountMnt, Cred: c.cfg.Cred,
-		Args: func(e *xdr.Encoder) { e.String(dir) },
-		Res: func(d *xdr.Decoder) error {
-			status = nfs.Status(d.Uint32())
-			if status == nfs.OK {
-				h = append(Handle(nil), nfs3.DecodeHandle(d)...)
-			}
-			return d.Err()
-		},
-	}
-	if err := c.mount.Call(ctx, &r); err != nil {
+	err := c.callMount(ctx, nfs3.MountMnt, 0, func(e *xdr.Encoder) { e.String(dir) }, func(d *xdr.Decoder) {
+		if status = nfs.Status(d.Uint32()); status == nfs.OK {
+			h = copyHandle(nfs3.DecodeHandle(d))
+		}
+	})
+	if err != nil {
 		return nil, fmt.Errorf("mounting %s from %s: %w", dir, c.cfg.Peer, err)
 	}
 	if status != nfs.OK {
@@ -272,37 +266,31 @@ func (c *Client) mountDir(ctx context.Context, dir string) (Handle, error) {
 	return h, nil
 }
 
-// Exports lists what the server offers: paths by name.
+// Exports returns the paths that the server exports (EXPORT of the MOUNT service).
 func (c *Client) Exports(ctx context.Context) (paths []string, err error) {
-	r := rpc.Request{
-		Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountExport, Cred: c.cfg.Cred,
-		ResMax: 1 << 16,
-		Res: func(d *xdr.Decoder) error {
-			paths = nil
+	err = c.callMount(ctx, nfs3.MountExport, 1<<16, nil, func(d *xdr.Decoder) {
+		paths = nil
+		for d.Bool() && d.Err() == nil {
+			paths = append(paths, d.String(1024))
 			for d.Bool() && d.Err() == nil {
-				paths = append(paths, d.String(1024))
-				for d.Bool() && d.Err() == nil {
-					d.String(255)
-				}
+				d.String(255)
 			}
-			return d.Err()
-		},
-	}
-	if err := c.mount.Call(ctx, &r); err != nil {
+		}
+	})
+	if err != nil {
 		return nil, fmt.Errorf("listing the exports of %s: %w", c.cfg.Peer, err)
 	}
 	return paths, nil
 }
 
-// Resolve finds the object that an absolute path names on the server. In version 4
-// it is looked up from the root; in version 3 the longest part of the path that can
-// be mounted is mounted, and the rest is looked up. Symbolic links are not followed.
+// Resolve finds the object of an absolute path on the server. In version 4 it looks the path up
+// from the root. In version 3 it mounts the longest part of the path that the server lets it
+// mount, and looks the rest up. It does not follow symbolic links.
 func (c *Client) Resolve(ctx context.Context, name string) (*Node, error) {
 	return c.resolve(ctx, path.Clean("/"+name))
 }
 
-// resolve3 is Resolve in version 3. mounted says that a part of the path could be
-// mounted.
+// resolve3 is Resolve in version 3. mounted says that the server let it mount a part of the path.
 func (c *Client) resolve3(ctx context.Context, name string) (n *Node, mounted bool, err error) {
 	var h Handle
 	var first error

@@ -76,7 +76,7 @@ func (c *Client) Extents(ctx context.Context, h Handle, size uint64) (list []Ext
 	if !ok {
 		return nil, nfs.ErrNotSupp
 	}
-	release, err := c.hold(ctx, h, ShareRead, 0)
+	release, err := c.acquire(ctx, h, ShareRead, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (c *Client) Copy(ctx context.Context, from, to Handle, off, size uint64, pr
 		h      Handle
 		access uint32
 	}{{from, ShareRead}, {to, ShareWrite}} {
-		release, err := c.hold(ctx, f.h, f.access, 0)
+		release, err := c.acquire(ctx, f.h, f.access, 0)
 		if err != nil {
 			return err
 		}

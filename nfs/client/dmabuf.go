@@ -7,34 +7,36 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// DMABuf is memory that another device's driver gives away as a dma-buf, such as a GPU's. It has the fields of
-// rdma.DMABuf, which rdma.OpenDMABuf makes.
+// DMABuf is memory that another device's driver gives away as a dma-buf, such as a GPU's. It has
+// the fields of rdma.DMABuf, which rdma.OpenDMABuf makes.
 type DMABuf struct {
 	FD     int
 	Offset uint64 // in the dma-buf, in bytes
 	Names  []byte // address space that stands for the memory
-	// Mapped: Names is a mapping of the memory. Connections that cannot have the network's device reach the other
-	// one then use it as any memory.
+	// Mapped: Names is a mapping of the memory. Connections that cannot have the network's device
+	// reach the other one then use it as any memory.
 	Mapped bool
 }
 
-// ErrNoDMABuf is what memory of another device fails with over a connection that does not reach it: over TCP, and over
-// RDMA devices that cannot, soft RoCE among them.
+// ErrNoDMABuf is what memory of another device fails with over a connection that does not reach
+// it: over TCP, and over RDMA devices that cannot, soft RoCE among them.
 var ErrNoDMABuf = rpc.ErrNoDMABuf
 
-// RegisterDMABuf registers memory of another device, so that what Read and ReadAt bring into it goes there from
-// the network by RDMA WRITE, and what Write and WriteAt take out of it comes from there by RDMA READ, without the
-// processor's touch. All of b is the caller's, and stays as it is until Close of the returned Memory.
+// RegisterDMABuf registers memory of another device, so that what Read and ReadAt bring into it
+// goes there from the network by RDMA WRITE, and what Write and WriteAt take out of it comes
+// from there by RDMA READ, without the processor's touch. All of b is the caller's, and stays as
+// it is until Close of the returned Memory.
 //
-// Parts of b.Names, which is Memory.Bytes, are the buffers of calls. Unless it is Mapped it is address space
-// alone, and a program that reads or writes there ends by a fault; copy, append, and every reader or writer that
-// takes a []byte does. Buffers of calls must lie in it wholly.
+// Parts of b.Names, which is Memory.Bytes, are the buffers of calls. Unless it is Mapped it is
+// address space alone, and a program that reads or writes there ends by a fault; copy, append,
+// and every reader or writer that takes a []byte does. Buffers of calls must lie in it wholly.
 //
-// A connection that was made before there was such memory may be given up for one that can have it, over which
-// calls in flight are sent again. Config.Dial hands its context on to the carrier for that.
+// A connection that was made before there was such memory may be given up for one that can have
+// it, over which calls in flight are sent again. Config.Dial hands its context on to the carrier
+// for that.
 //
-// A connection that does not reach the memory fails with ErrNoDMABuf: RegisterDMABuf if there is one, and the
-// first call otherwise.
+// A connection that does not reach the memory fails with ErrNoDMABuf: RegisterDMABuf if there is
+// one, and the first call otherwise.
 func (c *Client) RegisterDMABuf(b DMABuf) (*Memory, error) {
 	if len(b.Names) == 0 {
 		return nil, fmt.Errorf("client: a dma-buf without names")

@@ -198,7 +198,7 @@ func TestLocksLost(t *testing.T) {
 	mu.Lock()
 	now = now.Add(100 * time.Second)
 	mu.Unlock()
-	must(t, four(t, two).renew(context.Background()))
+	must(t, four(t, two).do(context.Background(), &compound4{}))
 	must(t, g.TryLock(0, 10, true))
 	// The next call finds the session gone, and makes another one.
 	if _, err := other.ReadAt(make([]byte, 10), 0); err != nil {

@@ -8,13 +8,13 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Memory is memory that is registered with a client: what Read, ReadAt and
-// Download bring into any part of it, and Write, WriteAt and Upload take out of
-// it, is moved by the carrier itself, and costs no registration per call. Memory that
-// is not registered works as well.
+// Memory is memory that is registered with a client. The transport moves data between the
+// network and any part of it (Read, ReadAt and Download into it, Write, WriteAt and Upload out
+// of it), and does not register the memory for each call. Calls with memory that is not
+// registered work as well.
 //
-// Over RDMA the server is never given more than the part that a call names, and
-// only until the call returns. Over TCP registration does nothing.
+// Over RDMA a call opens only the part of the memory that it names to the server, and only until
+// the call returns. Over TCP registration does nothing.
 type Memory struct {
 	s   *session
 	buf []byte
@@ -26,9 +26,9 @@ type Memory struct {
 	closed  bool
 }
 
-// Register registers buf until Close of the returned Memory or of the client,
-// across all connections that the client makes. buf belongs to the caller, who
-// may use it as ever but must keep it until then.
+// Register registers buf until Close of the returned Memory or of the client, with every
+// connection that the client makes. buf stays the caller's, who may use it but must not free or
+// unmap it until then.
 func (c *Client) Register(buf []byte) (*Memory, error) {
 	return c.register(&Memory{s: c.nfs, buf: buf})
 }
@@ -36,11 +36,11 @@ func (c *Client) Register(buf []byte) (*Memory, error) {
 func (c *Client) register(m *Memory) (*Memory, error) {
 	conn := c.nfs.enroll(m)
 	if conn == nil {
-		return m, nil // with the first connection
+		return m, nil // the first connection registers it
 	}
 	switch err := m.attach(conn); {
 	case errors.Is(err, rpc.ErrNotForDMABufs):
-		c.nfs.drop(conn) // the next one is; calls in flight are sent again
+		c.nfs.drop(conn) // the client makes the next one for such memory, and sends calls in flight again
 	case err != nil:
 		m.Close()
 		return nil, err
@@ -48,7 +48,8 @@ func (c *Client) register(m *Memory) (*Memory, error) {
 	return m, nil
 }
 
-// Bytes is the memory. Of a DMABuf that is not mapped it is the names of the memory alone, not to be touched.
+// Bytes returns the memory. For a DMABuf that is not Mapped it is address space that only names the
+// memory: to read or write it is a fault.
 func (m *Memory) Bytes() []byte { return m.buf }
 
 // Close ends the registration. Calls that use the memory must have returned.
@@ -62,8 +63,8 @@ func (m *Memory) Close() {
 	m.release, m.closed = nil, true
 }
 
-// attach registers the memory with a connection. That of an earlier connection
-// ended with it.
+// attach registers the memory with a connection. The registration with an earlier connection
+// ended when that connection did.
 func (m *Memory) attach(conn rpc.Client) error {
 	r, ok := conn.(rpc.Registrar)
 	if !ok && m.dma == nil {
@@ -72,7 +73,7 @@ func (m *Memory) attach(conn rpc.Client) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.conn == conn || m.closed {
-		return nil // it may not be there any more, nor its descriptor
+		return nil // after Close the caller may have freed the memory and closed its descriptor
 	}
 	var release func()
 	var err error
@@ -88,8 +89,7 @@ func (m *Memory) attach(conn rpc.Client) error {
 	return nil
 }
 
-// enroll adds memory to what each new connection gets, and returns the present
-// connection.
+// enroll adds memory to what each new connection registers, and returns the current connection.
 func (s *session) enroll(m *Memory) rpc.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +113,8 @@ func (s *session) hasDMABufs() bool {
 	return false
 }
 
-// untouchable reports whether b begins in memory of another device that is not mapped.
-func (s *session) untouchable(b []byte) bool {
+// unmapped reports whether b begins in memory of another device that is not mapped here.
+func (s *session) unmapped(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for m := range s.memory {
@@ -135,7 +135,8 @@ func (s *session) expel(m *Memory) {
 	delete(s.memory, m)
 }
 
-// attachAll registers all memory with a new connection, which has what was enrolled by then. mu is not held.
+// attachAll registers all memory that is enrolled with a new connection. enrolled counts the
+// enrolments up to then. mu is not held.
 func (s *session) attachAll(c rpc.Client) (enrolled uint64, err error) {
 	s.mu.Lock()
 	enrolled = s.enrolled

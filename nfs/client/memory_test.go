@@ -273,7 +273,7 @@ func TestUntouchable(t *testing.T) {
 		b    []byte
 		want bool
 	}{{names, true}, {names[9:], true}, {names[3:5], true}, {names[:0], false}, {mapped, false}, {plain, false}, {make([]byte, 3), false}, {nil, false}} {
-		if c.nfs.untouchable(x.b) != x.want {
+		if c.nfs.unmapped(x.b) != x.want {
 			t.Errorf("%d bytes: %t", len(x.b), !x.want)
 		}
 	}

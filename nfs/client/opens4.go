@@ -19,42 +19,42 @@ const (
 	ShareBoth  = state.Both
 )
 
-// open4 is a file that the client has open, as one open of one open-owner however
-// many have it open here. What is not said otherwise is guarded by opens.mu.
+// open4 is a file that the client has open. It is one open of one open-owner, however many callers
+// here have it open. opens.mu guards what is not said otherwise.
 type open4 struct {
 	h Handle
-	// turn is held by who opens it or closes it at the server.
-	turn chan struct{}
-	refs int // that want it open, those in the queue for turn included
+	// mu is held while the file is opened or closed at the server.
+	mu   ctxMutex
+	refs int // callers that want it open, those that wait for mu included
 
 	access, deny uint32
-	id           state.Stateid // with seqid 0: the newest
-	held         bool          // the server has it
+	id           state.Stateid // with seqid 0, which stands for the newest (RFC 8881 section 8.2.2)
+	open         bool          // the server has it open
 	locks        []*locks4
 }
 
-// opens are the files that a client has open. They are opened by their handles, so
-// that there is one entry for each file from the beginning.
+// opens are the files that a client has open, by their handles. The client opens files by handle
+// (CLAIM_FH), so a file has one entry before its OPEN is sent.
 type opens struct {
 	s *session4
 
-	mu      sync.Mutex
-	byFile  map[string]*open4
-	keeping bool          // a goroutine renews the lease
-	lockers uint64        // numbers the lock-owners
-	stop    chan struct{} // closed at the end of the client
-	stopped bool
+	mu       sync.Mutex
+	byFile   map[string]*open4
+	renewing bool          // a goroutine renews the lease
+	lockers  uint64        // numbers the lock-owners
+	stop     chan struct{} // closed at the end of the client
+	stopped  bool
 }
 
 func newOpens(s *session4) *opens {
 	return &opens{s: s, byFile: make(map[string]*open4), stop: make(chan struct{})}
 }
 
-// openOwner is the owner of the opens in the table. Files that are made have other
-// owners, one for each slot, and are closed in the compound that makes them.
+// openOwner is the open-owner of the opens in the table. A file that the client creates has an
+// open-owner of its own, and is closed in the compound that creates it.
 const openOwner = "files"
 
-// openOp is an OPEN without creating.
+// openOp is an OPEN that creates nothing (RFC 8881 section 18.16).
 func openOp(access, deny uint32, claim func(*xdr.Encoder), res *opened4) op4 {
 	return op4{nfs4.OpOpen, func(e *xdr.Encoder) {
 		e.Uint32(0) // seqid
@@ -124,60 +124,38 @@ func (o *opened4) decode(d *xdr.Decoder) {
 	o.id.Seq = 0
 }
 
-func putFH(h Handle) op4 {
-	return op4{num: nfs4.OpPutFH, args: func(e *xdr.Encoder) { e.Opaque(h) }}
-}
-
-func closeOp(id state.Stateid) op4 {
-	return op4{nfs4.OpClose, func(e *xdr.Encoder) {
-		e.Uint32(0) // seqid
-		nfs4.EncodeStateid(e, id)
-	}, func(d *xdr.Decoder) { nfs4.DecodeStateid(d) }}
-}
-
 // openCompound opens a file by its handle.
 func openCompound(h Handle, access, deny uint32, claim func(*xdr.Encoder), res *opened4) *compound4 {
 	return &compound4{cache: true, ops: []op4{putFH(h), openOp(access, deny, claim, res)}}
 }
 
-// hold has a file open until release.
-func (o *opens) hold(ctx context.Context, h Handle, access, deny uint32) error {
+// acquire has a file open until release.
+func (o *opens) acquire(ctx context.Context, h Handle, access, deny uint32) error {
 	o.mu.Lock()
 	f := o.byFile[string(h)]
 	if f == nil {
-		f = &open4{h: copyHandle(h), turn: make(chan struct{}, 1)}
+		f = &open4{h: copyHandle(h), mu: newCtxMutex()}
 		o.byFile[string(h)] = f
 	}
 	f.refs++
 	o.mu.Unlock()
 	err := o.widen(ctx, f, access, deny)
 	if err != nil {
-		_ = o.drop(ctx, f) // it was not opened here
+		_ = o.drop(ctx, f) // the error of the OPEN is the one to report
 	}
 	return err
 }
 
-// begin waits until nobody else opens or closes the file at the server; follow with end.
-func (f *open4) begin(ctx context.Context) error {
-	select {
-	case f.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (f *open4) end() { <-f.turn }
-
-// widen makes sure that the server has a file open in this way.
+// widen makes sure that the server has a file open with this access and denial, or more. An OPEN by
+// the same owner adds to what the open has (RFC 8881 section 9.9).
 func (o *opens) widen(ctx context.Context, f *open4, access, deny uint32) error {
-	if err := f.begin(ctx); err != nil {
+	if err := f.mu.lock(ctx); err != nil {
 		return err
 	}
-	defer f.end()
+	defer f.mu.unlock()
 	o.mu.Lock()
-	enough := f.held && access&^f.access == 0 && deny&^f.deny == 0
-	if f.held {
+	enough := f.open && access&^f.access == 0 && deny&^f.deny == 0
+	if f.open {
 		access, deny = access|f.access, deny|f.deny
 	}
 	o.mu.Unlock()
@@ -187,33 +165,33 @@ func (o *opens) widen(ctx context.Context, f *open4, access, deny uint32) error 
 	return o.open(ctx, f, access, deny)
 }
 
-// open opens a file at the server. Call with turn held.
+// open opens a file at the server. f.mu is held.
 func (o *opens) open(ctx context.Context, f *open4, access, deny uint32) error {
 	var res opened4
 	if err := o.s.do(ctx, openCompound(f.h, access, deny, claimFH, &res)); err != nil {
 		return err
 	}
 	o.mu.Lock()
-	f.held, f.id, f.access, f.deny = true, res.id, access, deny
-	if !o.keeping && !o.stopped {
-		o.keeping = true
-		go o.keep()
+	f.open, f.id, f.access, f.deny = true, res.id, access, deny
+	if !o.renewing && !o.stopped {
+		o.renewing = true
+		go o.renew()
 	}
 	o.mu.Unlock()
 	if res.given {
-		o.giveBack(ctx, f.h, res.deleg)
+		o.returnDelegation(ctx, f.h, res.deleg)
 	}
 	return nil
 }
 
-// giveBack returns a delegation.
-func (o *opens) giveBack(ctx context.Context, h Handle, id state.Stateid) {
-	_ = o.s.do(ctx, &compound4{cache: true, ops: []op4{putFH(h), {
+// returnDelegation returns a delegation that the server granted although none was wanted.
+func (o *opens) returnDelegation(ctx context.Context, h Handle, id state.Stateid) {
+	_ = o.s.change(ctx, putFH(h), op4{
 		num: nfs4.OpDelegReturn, args: func(e *xdr.Encoder) { nfs4.EncodeStateid(e, id) },
-	}}})
+	})
 }
 
-// release undoes a hold.
+// release ends one acquire.
 func (o *opens) release(ctx context.Context, h Handle) error {
 	o.mu.Lock()
 	f := o.byFile[string(h)]
@@ -224,27 +202,23 @@ func (o *opens) release(ctx context.Context, h Handle) error {
 	return o.drop(ctx, f)
 }
 
-// drop undoes one reference; the last one closes the file.
+// drop takes one reference away. The last one closes the file.
 func (o *opens) drop(ctx context.Context, f *open4) error {
-	f.turn <- struct{}{}
-	defer func() { <-f.turn }()
+	f.mu <- struct{}{} // the reference goes even if ctx has ended
+	defer f.mu.unlock()
 	o.mu.Lock()
 	f.refs--
-	last := f.refs == 0
-	held := f.held
-	id := f.id
-	if last {
-		// Who comes now makes another entry, and its OPEN is not sent before this
-		// CLOSE has been answered only if it waits for it: so it is left in the table
-		// until then.
-		f.held = false
-	}
-	o.mu.Unlock()
-	if !last {
+	if f.refs > 0 {
+		o.mu.Unlock()
 		return nil
 	}
+	// The entry stays in the table until the CLOSE is answered: a caller that opens the file meanwhile
+	// waits for f.mu, so that its OPEN does not overtake the CLOSE.
+	open, id := f.open, f.id
+	f.open = false
+	o.mu.Unlock()
 	var err error
-	if held {
+	if open {
 		err = o.close(ctx, f.h, id)
 	}
 	o.mu.Lock()
@@ -255,9 +229,9 @@ func (o *opens) drop(ctx context.Context, f *open4) error {
 	return err
 }
 
-// close closes a file at the server. One that the server has lost is closed.
+// close closes a file at the server. A file whose state the server has lost is closed already.
 func (o *opens) close(ctx context.Context, h Handle, id state.Stateid) error {
-	err := o.s.do(ctx, &compound4{cache: true, ops: []op4{putFH(h), closeOp(id)}})
+	err := o.s.change(ctx, putFH(h), closeOp(id))
 	if lostState(err) {
 		return nil
 	}
@@ -273,30 +247,30 @@ func lostState(err error) bool {
 	return false
 }
 
-// stateid is what a READ or WRITE of a file is sent with: the open, if there is one
-// that allows it, or the anonymous one.
+// stateid returns the stateid for a READ or WRITE of a file: that of the open f if there is one
+// with this access, else the anonymous one (RFC 8881 section 8.2.3).
 func (o *opens) stateid(h Handle, access uint32) (id state.Stateid, f *open4) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f = o.byFile[string(h)]
-	if f == nil || !f.held || access&^f.access != 0 {
+	if f == nil || !f.open || access&^f.access != 0 {
 		return state.Anonymous, nil
 	}
 	return f.id, f
 }
 
-// restore opens a file again whose open the server has lost, unless somebody has
-// done so already.
+// restore opens a file again after the server has lost its open, whose stateid was lost. It does
+// nothing if another call has done so already.
 func (o *opens) restore(ctx context.Context, f *open4, lost state.Stateid) error {
-	if err := f.begin(ctx); err != nil {
+	if err := f.mu.lock(ctx); err != nil {
 		return err
 	}
-	defer f.end()
+	defer f.mu.unlock()
 	o.mu.Lock()
-	stale := f.held && f.id == lost
+	stale := f.open && f.id == lost
 	access, deny := f.access, f.deny
 	if stale {
-		f.gone()
+		f.loseLocks()
 	}
 	o.mu.Unlock()
 	if !stale {
@@ -305,79 +279,72 @@ func (o *opens) restore(ctx context.Context, f *open4, lost state.Stateid) error
 	return o.open(ctx, f, access, deny)
 }
 
-// held are the files that the server should have open.
-func (o *opens) held() (list []*open4) {
+// list returns the files that the server should have open.
+func (o *opens) list() (list []*open4) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, f := range o.byFile {
-		if f.held {
+		if f.open {
 			list = append(list, f)
 		}
 	}
 	return list
 }
 
-// reclaim gets back what was open before the server's restart (RFC 8881 section
-// 8.4.2.1). What cannot be had so is left to reopen.
+// reclaim reclaims the opens and locks from before the server's restart (RFC 8881 section
+// 8.4.2.1). What the server refuses is left to reopen.
 func (o *opens) reclaim(ctx context.Context, x *live) error {
-	for _, f := range o.held() {
-		o.mu.Lock()
-		old, access, deny := f.id, f.access, f.deny
-		o.mu.Unlock()
-		var res opened4
-		err := o.s.within(ctx, x, openCompound(f.h, access, deny, claimPrevious, &res))
+	for _, f := range o.list() {
+		err := o.openAgain(ctx, x, f, claimPrevious)
 		if err == nil {
-			o.mu.Lock()
-			if f.held && f.id == old {
-				f.id = res.id
-			}
-			o.mu.Unlock()
 			o.s.reclaimed.Add(1)
-			if err := o.reclaimLocks(ctx, x, f); err != nil {
-				return err
-			}
-			continue
+			err = o.reclaimLocks(ctx, x, f)
+		} else if errors.As(err, new(nfs.Status)) {
+			err = nil
 		}
-		if !errors.As(err, new(nfs.Status)) {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// reopen opens anew what could not be reclaimed, because the server has no grace
-// period or did not know the client. Where that is refused, those who have the file
-// open find out by their next call.
+// openAgain opens a file in the new session x as it was open before.
+func (o *opens) openAgain(ctx context.Context, x *live, f *open4, claim func(*xdr.Encoder)) error {
+	o.mu.Lock()
+	old, access, deny := f.id, f.access, f.deny
+	o.mu.Unlock()
+	var res opened4
+	if err := o.s.during(ctx, x, openCompound(f.h, access, deny, claim, &res)); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f.open && f.id == old {
+		f.id = res.id
+	}
+	return nil
+}
+
+// reopen opens anew what could not be reclaimed, because the server has no grace period or did not
+// know the client. The locks of such a file are lost. If the server refuses the OPEN too, the next
+// READ or WRITE of the file fails.
 func (o *opens) reopen(ctx context.Context, x *live) {
-	for _, f := range o.held() {
+	for _, f := range o.list() {
 		o.mu.Lock()
-		old, access, deny := f.id, f.access, f.deny
+		id := f.id
 		o.mu.Unlock()
-		if o.known(ctx, x, old) {
+		if st, err := o.test(ctx, x, []state.Stateid{id}); err == nil && st[0] == nfs.OK {
 			continue
 		}
 		o.mu.Lock()
-		f.gone()
+		f.loseLocks()
 		o.mu.Unlock()
-		var res opened4
-		if o.s.within(ctx, x, openCompound(f.h, access, deny, claimFH, &res)) != nil {
-			continue
-		}
-		o.mu.Lock()
-		if f.held && f.id == old {
-			f.id = res.id
-		}
-		o.mu.Unlock()
+		_ = o.openAgain(ctx, x, f, claimFH)
 	}
 }
 
-// known reports whether the server knows a stateid.
-func (o *opens) known(ctx context.Context, x *live, id state.Stateid) bool {
-	st, err := o.test(ctx, x, []state.Stateid{id})
-	return err == nil && st[0] == nfs.OK
-}
-
-// closeAll closes what its users have not, at the end of the client.
+// closeAll closes every file that is still open, at the end of the client.
 func (o *opens) closeAll(ctx context.Context, x *live) {
 	o.mu.Lock()
 	if !o.stopped {
@@ -385,22 +352,22 @@ func (o *opens) closeAll(ctx context.Context, x *live) {
 		close(o.stop)
 	}
 	o.mu.Unlock()
-	for _, f := range o.held() {
+	for _, f := range o.list() {
 		o.mu.Lock()
 		id := f.id
-		f.held = false
+		f.open = false
 		o.mu.Unlock()
-		if o.s.within(ctx, x, &compound4{cache: true, ops: []op4{putFH(f.h), closeOp(id)}}) != nil && ctx.Err() != nil {
+		if o.s.changeDuring(ctx, x, putFH(f.h), closeOp(id)) != nil && ctx.Err() != nil {
 			return
 		}
 	}
 }
 
-// leasePart is the part of the lease after which it is renewed.
+// leasePart is the part of the lease time after which the lease is renewed.
 const leasePart = 3
 
-// keep renews the lease while files are open.
-func (o *opens) keep() {
+// renew renews the lease while files are open. Every SEQUENCE renews it (RFC 8881 section 8.3).
+func (o *opens) renew() {
 	for {
 		lease := 30 * time.Second
 		if x := o.s.current(); x != nil && x.lease > 0 {
@@ -414,14 +381,14 @@ func (o *opens) keep() {
 			return
 		}
 		o.mu.Lock()
-		if len(o.byFile) == 0 {
-			o.keeping = false
-			o.mu.Unlock()
+		o.renewing = len(o.byFile) > 0
+		idle := !o.renewing
+		o.mu.Unlock()
+		if idle {
 			return
 		}
-		o.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), lease)
-		_ = o.s.renew(ctx) // a server that cannot be reached may be there next time
+		_ = o.s.do(ctx, &compound4{}) // if the server cannot be reached, the next round tries again
 		cancel()
 	}
 }

@@ -19,14 +19,6 @@ import (
 // proc4 are the procedures by COMPOUNDs of versions 4.1 and 4.2.
 type proc4 struct{ *session4 }
 
-func getFH(h *Handle) op4 {
-	return op4{num: nfs4.OpGetFH, res: func(d *xdr.Decoder) { *h = copyHandle(d.Opaque(nfs4.FHMax)) }}
-}
-
-func lookupOp(name string) op4 {
-	return op4{num: nfs4.OpLookup, args: func(e *xdr.Encoder) { e.String(name) }}
-}
-
 // as3 is a status as version 3 would have given it: what callers of the client test
 // for is the same for all versions.
 func as3(err error) error {
@@ -66,15 +58,15 @@ func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, gua
 		if s.Size != nil {
 			id, f = p.opens.stateid(h, ShareWrite)
 		}
-		q := &compound4{cache: true, ops: []op4{putFH(h)}}
+		ops := []op4{putFH(h)}
 		if guard != nil {
-			q.ops = append(q.ops, compareOp(nfs4.OpVerify, nfs4.AttrTimeMetadata, func(e *xdr.Encoder) { nfs4.EncodeTime(e, *guard) }))
+			ops = append(ops, compareOp(nfs4.OpVerify, nfs4.AttrTimeMetadata,
+				func(e *xdr.Encoder) { nfs4.EncodeTime(e, *guard) }))
 		}
-		q.ops = append(q.ops, op4{nfs4.OpSetAttr, func(e *xdr.Encoder) {
+		err := p.change(ctx, append(ops, op4{nfs4.OpSetAttr, func(e *xdr.Encoder) {
 			nfs4.EncodeStateid(e, id)
 			encodeSetAttr4(e, s)
-		}, func(d *xdr.Decoder) { nfs4.DecodeBitmap(d) }})
-		err := p.do(ctx, q)
+		}, func(d *xdr.Decoder) { nfs4.DecodeBitmap(d) }})...)
 		switch {
 		case err == nfs.ErrNotSame:
 			return nfs.ErrNotSync
@@ -87,16 +79,6 @@ func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, gua
 		return as3(err)
 	}
 	return nfs.ErrBadStateID
-}
-
-// compareOp is a VERIFY or NVERIFY of one attribute.
-func compareOp(num uint32, attr int, value func(*xdr.Encoder)) op4 {
-	return op4{num: num, args: func(e *xdr.Encoder) {
-		nfs4.BitmapOf(attr).Encode(e)
-		var v xdr.Encoder
-		value(&v)
-		e.Opaque(v.B)
-	}}
 }
 
 func (p proc4) lookup(ctx context.Context, dir Handle, name string) (*Node, error) {
@@ -201,7 +183,7 @@ func (p proc4) made(ctx context.Context, dir Handle, name string, makes op4, aft
 }
 
 func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
-	owner := p.makers.Add(1)
+	owner := p.creates.Add(1)
 	var res opened4
 	n, err := p.made(ctx, dir, name, op4{nfs4.OpOpen, func(e *xdr.Encoder) {
 		e.Uint32(0) // seqid
@@ -232,7 +214,7 @@ func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockst
 		err = nfs.ErrExist
 	}
 	if err == nil && res.given {
-		p.opens.giveBack(ctx, n.Handle, res.deleg)
+		p.opens.returnDelegation(ctx, n.Handle, res.deleg)
 	}
 	return n, err
 }
@@ -283,9 +265,9 @@ func (p proc4) removed(ctx context.Context, dir Handle, name string, test uint32
 	}}
 	err := p.do(ctx, q)
 	if err == nfs.ErrNoEnt && q.resent && q.failed == nfs4.OpLookup {
-		// It may have been removed before the session was lost. A server that remembers its calls over a restart says so
-		// to a REMOVE with the same handles.
-		err = p.do(ctx, &compound4{cache: true, ops: []op4{q.ops[0], q.ops[1], q.ops[5]}})
+		// It may have been removed before the session was lost. A server that remembers its calls over
+		// a restart says so to a REMOVE with the same handles.
+		err = p.change(ctx, q.ops[0], q.ops[1], q.ops[5])
 	}
 	return as3(err)
 }
@@ -307,21 +289,15 @@ func (p proc4) rmdir(ctx context.Context, dir Handle, name string) error {
 }
 
 func (p proc4) rename(ctx context.Context, from Handle, fromName string, to Handle, toName string) error {
-	return as3(p.do(ctx, &compound4{cache: true, ops: []op4{
-		putFH(from), {num: nfs4.OpSaveFH}, putFH(to), {nfs4.OpRename, func(e *xdr.Encoder) {
-			e.String(fromName)
-			e.String(toName)
-		}, func(d *xdr.Decoder) { d.Skip(2 * changeInfoBytes) }},
-	}}))
+	return as3(p.change(ctx, putFH(from), op4{num: nfs4.OpSaveFH}, putFH(to), op4{nfs4.OpRename, func(e *xdr.Encoder) {
+		e.String(fromName)
+		e.String(toName)
+	}, func(d *xdr.Decoder) { d.Skip(2 * changeInfoBytes) }}))
 }
 
 func (p proc4) link(ctx context.Context, h, dir Handle, name string) error {
-	return as3(p.do(ctx, &compound4{cache: true, ops: []op4{
-		putFH(h),
-		{num: nfs4.OpSaveFH},
-		putFH(dir),
-		{nfs4.OpLink, func(e *xdr.Encoder) { e.String(name) }, func(d *xdr.Decoder) { d.Skip(changeInfoBytes) }},
-	}}))
+	return as3(p.change(ctx, putFH(h), op4{num: nfs4.OpSaveFH}, putFH(dir),
+		op4{nfs4.OpLink, func(e *xdr.Encoder) { e.String(name) }, func(d *xdr.Decoder) { d.Skip(changeInfoBytes) }}))
 }
 
 func (p proc4) stat(ctx context.Context, h Handle) (blockstore.Stat, error) {

@@ -9,6 +9,15 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
+// proc3 are the procedures of version 3 (RFC 1813).
+type proc3 struct{ *Client }
+
+func (c proc3) null(ctx context.Context) error {
+	r := rpcNull()
+	r.Cred = c.cfg.Cred
+	return c.nfs.Call(ctx, r)
+}
+
 func (c proc3) getAttr(ctx context.Context, h Handle) (a nfs3.Attr, err error) {
 	err = c.do(ctx, &request{
 		proc: nfs3.ProcGetAttr,
@@ -16,6 +25,19 @@ func (c proc3) getAttr(ctx context.Context, h Handle) (a nfs3.Attr, err error) {
 		ok:   func(d *xdr.Decoder) { a = nfs3.DecodeAttr(d) },
 	})
 	return a, err
+}
+
+// ask calls a procedure whose only argument is a handle, and whose results begin with the
+// attributes of the object (post_op_attr).
+func (c proc3) ask(ctx context.Context, proc uint32, h Handle, resMax int, ok func(*xdr.Decoder)) error {
+	return c.do(ctx, &request{
+		proc: proc, resMax: resMax,
+		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
+		ok: func(d *xdr.Decoder) {
+			nfs3.SkipPostOp(d)
+			ok(d)
+		},
+	})
 }
 
 func (c proc3) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
@@ -43,16 +65,8 @@ func (c proc3) lookup(ctx context.Context, dir Handle, name string) (*Node, erro
 	return c.complete(ctx, n, a, err)
 }
 
-// proc3 are the procedures of version 3 (RFC 1813).
-type proc3 struct{ *Client }
-
-func (c proc3) null(ctx context.Context) error {
-	r := rpcNull()
-	r.Cred = c.cfg.Cred
-	return c.nfs.Call(ctx, r)
-}
-
-// complete fills in attributes that a reply left out.
+// complete asks for the attributes of n if the reply had none (a is nil): they are optional in
+// version 3 (RFC 1813 section 2.6).
 func (c proc3) complete(ctx context.Context, n *Node, a *nfs3.Attr, err error) (*Node, error) {
 	if err != nil {
 		return nil, err
@@ -88,14 +102,7 @@ func (c proc3) access(ctx context.Context, h Handle, want uint32) (granted uint3
 }
 
 func (c proc3) readLink(ctx context.Context, h Handle) (target string, err error) {
-	err = c.do(ctx, &request{
-		proc: nfs3.ProcReadLink, resMax: nfs3.PathLimit,
-		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
-		ok: func(d *xdr.Decoder) {
-			nfs3.DecodePostOp(d)
-			target = d.String(nfs3.PathLimit)
-		},
-	})
+	err = c.ask(ctx, nfs3.ProcReadLink, h, nfs3.PathLimit, func(d *xdr.Decoder) { target = d.String(nfs3.PathLimit) })
 	return target, err
 }
 
@@ -115,8 +122,8 @@ func (c proc3) commit(ctx context.Context, h Handle, off uint64, n uint32) (veri
 	return verifier, err
 }
 
-// made decodes what the procedures that create objects return; a server that
-// leaves the handle out is asked for it.
+// made calls a procedure that creates an object. Handle and attributes are optional in its
+// results; the client asks for those that are missing.
 func (c proc3) made(ctx context.Context, proc uint32, dir Handle, name string, rest func(*xdr.Encoder)) (*Node, error) {
 	n := &Node{}
 	var a *nfs3.Attr
@@ -199,46 +206,33 @@ func (c proc3) link(ctx context.Context, h, dir Handle, name string) error {
 }
 
 func (c proc3) stat(ctx context.Context, h Handle) (s blockstore.Stat, err error) {
-	err = c.do(ctx, &request{
-		proc: nfs3.ProcFSStat,
-		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
-		ok: func(d *xdr.Decoder) {
-			nfs3.DecodePostOp(d)
-			for _, p := range []*uint64{&s.TotalBytes, &s.FreeBytes, &s.AvailBytes, &s.TotalFiles, &s.FreeFiles, &s.AvailFiles} {
-				*p = d.Uint64()
-			}
-			d.Uint32()
-		},
+	err = c.ask(ctx, nfs3.ProcFSStat, h, 0, func(d *xdr.Decoder) {
+		s = blockstore.Stat{
+			TotalBytes: d.Uint64(), FreeBytes: d.Uint64(), AvailBytes: d.Uint64(),
+			TotalFiles: d.Uint64(), FreeFiles: d.Uint64(), AvailFiles: d.Uint64(),
+		}
+		d.Uint32() // invarsec
 	})
 	return s, err
 }
 
 func (c proc3) info(ctx context.Context, h Handle) (i Info, err error) {
-	err = c.do(ctx, &request{
-		proc: nfs3.ProcFSInfo,
-		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
-		ok: func(d *xdr.Decoder) {
-			nfs3.DecodePostOp(d)
-			for _, p := range []*uint32{&i.ReadMax, &i.ReadPref, &i.ReadMult, &i.WriteMax, &i.WritePref, &i.WriteMult, &i.DirPref} {
-				*p = d.Uint32()
-			}
-			i.FileMax = d.Uint64()
-			i.TimeDelta = time.Duration(d.Uint32())*time.Second + time.Duration(d.Uint32())
-			i.Properties = d.Uint32()
-		},
+	err = c.ask(ctx, nfs3.ProcFSInfo, h, 0, func(d *xdr.Decoder) {
+		i = Info{
+			ReadMax: d.Uint32(), ReadPref: d.Uint32(), ReadMult: d.Uint32(),
+			WriteMax: d.Uint32(), WritePref: d.Uint32(), WriteMult: d.Uint32(),
+			DirPref: d.Uint32(), FileMax: d.Uint64(),
+			TimeDelta:  time.Duration(d.Uint32())*time.Second + time.Duration(d.Uint32()),
+			Properties: d.Uint32(),
+		}
 	})
 	return i, err
 }
 
 func (c proc3) pathConf(ctx context.Context, h Handle) (p PathConf, err error) {
-	err = c.do(ctx, &request{
-		proc: nfs3.ProcPathConf,
-		args: func(e *xdr.Encoder) { nfs3.EncodeHandle(e, h) },
-		ok: func(d *xdr.Decoder) {
-			nfs3.DecodePostOp(d)
-			p.LinkMax, p.NameMax = d.Uint32(), d.Uint32()
-			p.NoTrunc, p.ChownRestricted, p.CaseInsensitive, p.CasePreserving = d.Bool(), d.Bool(), d.Bool(), d.Bool()
-		},
+	err = c.ask(ctx, nfs3.ProcPathConf, h, 0, func(d *xdr.Decoder) {
+		p.LinkMax, p.NameMax = d.Uint32(), d.Uint32()
+		p.NoTrunc, p.ChownRestricted, p.CaseInsensitive, p.CasePreserving = d.Bool(), d.Bool(), d.Bool(), d.Bool()
 	})
 	return p, err
 }

@@ -13,14 +13,14 @@ import (
 // TransferMax is the largest READ or WRITE that is asked for, in bytes.
 const TransferMax = 1 << 20
 
-// errResults is a reply whose results contradict themselves or the call.
+// errResults is the error of a reply whose results contradict each other or the call.
 var errResults = errors.New("the server's results do not fit the call")
 
-// copyHandle takes a handle out of a message that will be reused.
+// copyHandle copies a handle out of a message, whose memory is reused after the decoder returns.
 func copyHandle(b []byte) Handle { return append(Handle(nil), b...) }
 
-// procs are the procedures of one version of NFS. Their errors are those of version
-// 3: callers need not know which one it is.
+// procs are the procedures of one version of NFS. Their errors are statuses of version 3, so that
+// callers need not know the version.
 type procs interface {
 	null(ctx context.Context) error
 	getAttr(ctx context.Context, h Handle) (nfs3.Attr, error)
@@ -46,59 +46,53 @@ type procs interface {
 	readDir(ctx context.Context, dir Handle, at *dirAt) ([]Entry, error)
 }
 
-// Null does nothing, at the server.
-func (c *Client) Null(ctx context.Context) error {
+// using calls do with the procedures of the version that the server and the client speak.
+func using[T any](ctx context.Context, c *Client, do func(procs) (T, error)) (v T, err error) {
+	p, err := c.procs(ctx)
+	if err != nil {
+		return v, err
+	}
+	return do(p)
+}
+
+// with is using for procedures without results.
+func (c *Client) with(ctx context.Context, do func(procs) error) error {
 	p, err := c.procs(ctx)
 	if err != nil {
 		return err
 	}
-	return p.null(ctx)
+	return do(p)
+}
+
+// Null calls the NULL procedure, which does nothing.
+func (c *Client) Null(ctx context.Context) error {
+	return c.with(ctx, func(p procs) error { return p.null(ctx) })
 }
 
 // GetAttr reads the attributes of an object.
-func (c *Client) GetAttr(ctx context.Context, h Handle) (a nfs3.Attr, err error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return a, err
-	}
-	return p.getAttr(ctx, h)
+func (c *Client) GetAttr(ctx context.Context, h Handle) (nfs3.Attr, error) {
+	return using(ctx, c, func(p procs) (nfs3.Attr, error) { return p.getAttr(ctx, h) })
 }
 
 // SetAttr changes attributes. With guard it fails with nfs.ErrNotSync unless
 // the object's ctime is *guard.
 func (c *Client) SetAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return err
-	}
-	return p.setAttr(ctx, h, s, guard)
+	return c.with(ctx, func(p procs) error { return p.setAttr(ctx, h, s, guard) })
 }
 
 // Lookup finds a name in a directory.
 func (c *Client) Lookup(ctx context.Context, dir Handle, name string) (*Node, error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.lookup(ctx, dir, name)
+	return using(ctx, c, func(p procs) (*Node, error) { return p.lookup(ctx, dir, name) })
 }
 
 // Access returns which of the access bits of want the caller has.
-func (c *Client) Access(ctx context.Context, h Handle, want uint32) (granted uint32, err error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return p.access(ctx, h, want)
+func (c *Client) Access(ctx context.Context, h Handle, want uint32) (uint32, error) {
+	return using(ctx, c, func(p procs) (uint32, error) { return p.access(ctx, h, want) })
 }
 
 // ReadLink reads the target of a symbolic link.
-func (c *Client) ReadLink(ctx context.Context, h Handle) (target string, err error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return "", err
-	}
-	return p.readLink(ctx, h)
+func (c *Client) ReadLink(ctx context.Context, h Handle) (string, error) {
+	return using(ctx, c, func(p procs) (string, error) { return p.readLink(ctx, h) })
 }
 
 // limits are the largest READ and WRITE of a server, in bytes.
@@ -108,8 +102,9 @@ type limits struct{ read, write int }
 // WRITE (RFC 1813 section 3.3.19 leaves it open; none offers less).
 const limitsAsked = 8 << 10
 
-// limit is what the server takes at once, which is asked when it first matters: a
-// server refuses a longer call as a whole, RPC-over-RDMA ones by the chunk.
+// limit returns the largest READ and WRITE of the server. The client asks for them (FSINFO)
+// before the first call of more than limitsAsked bytes: a server can refuse a longer call as a
+// whole, and over RDMA a chunk that is longer.
 func (c *Client) limit(ctx context.Context, h Handle, n int) (limits, error) {
 	if l := c.limits.Load(); l != nil {
 		return *l, nil
@@ -127,9 +122,9 @@ func (c *Client) limit(ctx context.Context, h Handle, n int) (limits, error) {
 	return *l, nil
 }
 
-// Read reads up to len(p) bytes at off into p, at most TransferMax and what the
-// server takes at once. Over RDMA the bytes are placed there by the server. It may
-// return fewer bytes than asked without the end of the file being reached.
+// Read reads up to len(p) bytes at off into p, but no more than TransferMax and the largest READ
+// of the server. Over RDMA the server places the bytes in p (RDMA WRITE). Read can return fewer
+// bytes than asked for before the end of the file.
 func (c *Client) Read(ctx context.Context, h Handle, p []byte, off uint64) (n int, eof bool, err error) {
 	v, err := c.procs(ctx)
 	if err != nil {
@@ -149,10 +144,11 @@ type Written struct {
 	Verifier  [nfs3.VerifierLen]byte
 }
 
-// Write writes p at off, at most TransferMax and what the server takes at once, and
-// asks the server to make it as stable as how says before it answers. Over RDMA the
-// server fetches the bytes from p.
-func (c *Client) Write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (w Written, err error) {
+// Write writes p at off, but no more than TransferMax and the largest WRITE of the server. The
+// server makes the data as stable as how says before it replies. Over RDMA the server fetches
+// the bytes from p (RDMA READ).
+func (c *Client) Write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (
+	w Written, err error) {
 	v, err := c.procs(ctx)
 	if err != nil {
 		return w, err
@@ -169,96 +165,59 @@ func (c *Client) Write(ctx context.Context, h Handle, p []byte, off uint64, how 
 	return w, err
 }
 
-// Commit makes unstable writes stable; n 0 means to the end of the file. If
-// the verifier is not that of the writes, they have to be sent again.
-func (c *Client) Commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte, err error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return verifier, err
-	}
-	return p.commit(ctx, h, off, n)
+// Commit makes unstable writes of a range stable; n 0 means to the end of the file. If the
+// verifier that it returns is not that of a Write, the server has restarted and the caller must
+// write that data again.
+func (c *Client) Commit(ctx context.Context, h Handle, off uint64, n uint32) ([nfs3.VerifierLen]byte, error) {
+	return using(ctx, c, func(p procs) ([nfs3.VerifierLen]byte, error) { return p.commit(ctx, h, off, n) })
 }
 
-// Create makes a regular file. mode says what happens if the name exists;
-// verifier is used by blockstore.Exclusive, where s is not sent.
-func (c *Client) Create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.create(ctx, dir, name, mode, s, verifier)
+// Create creates a regular file. mode says what happens if the name exists. With
+// blockstore.Exclusive the client sends verifier, and does not send s.
+func (c *Client) Create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode,
+	s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
+	return using(ctx, c, func(p procs) (*Node, error) { return p.create(ctx, dir, name, mode, s, verifier) })
 }
 
 // Mkdir makes a directory.
 func (c *Client) Mkdir(ctx context.Context, dir Handle, name string, s *blockstore.SetAttr) (*Node, error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.mkdir(ctx, dir, name, s)
+	return using(ctx, c, func(p procs) (*Node, error) { return p.mkdir(ctx, dir, name, s) })
 }
 
 // Symlink makes a symbolic link.
 func (c *Client) Symlink(ctx context.Context, dir Handle, name, target string, s *blockstore.SetAttr) (*Node, error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.symlink(ctx, dir, name, target, s)
+	return using(ctx, c, func(p procs) (*Node, error) { return p.symlink(ctx, dir, name, target, s) })
 }
 
-// Mknod makes a device, socket or fifo. Device numbers are used for devices.
-func (c *Client) Mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32, s *blockstore.SetAttr) (*Node, error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.mknod(ctx, dir, name, typ, major, minor, s)
+// Mknod creates a device, socket or fifo. major and minor are for devices.
+func (c *Client) Mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType,
+	major, minor uint32, s *blockstore.SetAttr) (*Node, error) {
+	return using(ctx, c, func(p procs) (*Node, error) { return p.mknod(ctx, dir, name, typ, major, minor, s) })
 }
 
-// Remove removes a name that is no directory's.
+// Remove removes a name of anything but a directory.
 func (c *Client) Remove(ctx context.Context, dir Handle, name string) error {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return err
-	}
-	return p.remove(ctx, dir, name)
+	return c.with(ctx, func(p procs) error { return p.remove(ctx, dir, name) })
 }
 
 // Rmdir removes an empty directory.
 func (c *Client) Rmdir(ctx context.Context, dir Handle, name string) error {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return err
-	}
-	return p.rmdir(ctx, dir, name)
+	return c.with(ctx, func(p procs) error { return p.rmdir(ctx, dir, name) })
 }
 
-// Rename moves a name, over one that may be there.
+// Rename renames an object. It replaces toName if that exists.
 func (c *Client) Rename(ctx context.Context, from Handle, fromName string, to Handle, toName string) error {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return err
-	}
-	return p.rename(ctx, from, fromName, to, toName)
+	return c.with(ctx, func(p procs) error { return p.rename(ctx, from, fromName, to, toName) })
 }
 
 // Link gives an object another name.
 func (c *Client) Link(ctx context.Context, h, dir Handle, name string) error {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return err
-	}
-	return p.link(ctx, h, dir, name)
+	return c.with(ctx, func(p procs) error { return p.link(ctx, h, dir, name) })
 }
 
 // Stat reads the numbers of a filesystem.
-func (c *Client) Stat(ctx context.Context, h Handle) (s blockstore.Stat, err error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return s, err
-	}
-	return p.stat(ctx, h)
+func (c *Client) Stat(ctx context.Context, h Handle) (blockstore.Stat, error) {
+	return using(ctx, c, func(p procs) (blockstore.Stat, error) { return p.stat(ctx, h) })
 }
 
 // Info are the limits and preferences of a server (FSINFO).
@@ -272,12 +231,8 @@ type Info struct {
 }
 
 // Info reads the limits and preferences of a server.
-func (c *Client) Info(ctx context.Context, h Handle) (i Info, err error) {
-	p, err := c.procs(ctx)
-	if err != nil {
-		return i, err
-	}
-	return p.info(ctx, h)
+func (c *Client) Info(ctx context.Context, h Handle) (Info, error) {
+	return using(ctx, c, func(p procs) (Info, error) { return p.info(ctx, h) })
 }
 
 // PathConf are the limits of names and links.
@@ -287,12 +242,8 @@ type PathConf struct {
 }
 
 // PathConf reads the limits of names and links.
-func (c *Client) PathConf(ctx context.Context, h Handle) (p PathConf, err error) {
-	v, err := c.procs(ctx)
-	if err != nil {
-		return p, err
-	}
-	return v.pathConf(ctx, h)
+func (c *Client) PathConf(ctx context.Context, h Handle) (PathConf, error) {
+	return using(ctx, c, func(p procs) (PathConf, error) { return p.pathConf(ctx, h) })
 }
 
 // Entry is one entry of a directory. Handle and Attr are nil where the server
@@ -304,7 +255,7 @@ type Entry struct {
 	Attr   *nfs3.Attr
 }
 
-// dirAt is how far a directory was read.
+// dirAt is the place in a directory up to which it was read.
 type dirAt struct {
 	cookie   uint64
 	verifier [nfs3.VerifierLen]byte

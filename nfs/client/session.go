@@ -186,8 +186,8 @@ func (s *session) get(ctx context.Context) (rpc.Client, error) {
 	}
 }
 
-// complete makes a connection that hook has seen and that has all registered memory. It returns with mu held, so that who
-// registers memory from then on finds the connection.
+// complete makes a connection that hook has seen and that has all registered memory. It returns
+// with mu held, so that who registers memory from then on finds the connection.
 func (s *session) complete(ctx context.Context, hook func(context.Context, rpc.Client) error) (rpc.Client, error) {
 	c, has, err := s.connect(ctx, hook)
 	for {

@@ -25,7 +25,7 @@ func (c *Client) Stream(ctx context.Context, h Handle, w io.Writer, off uint64) 
 	// One READ first: most files are no longer than that.
 	ahead := []*fetched{c.fetch(ctx, h, off)}
 	next := off + TransferMax
-	held := false
+	open := false
 	defer func() {
 		cancel()
 		for _, f := range ahead {
@@ -38,9 +38,9 @@ func (c *Client) Stream(ctx context.Context, h Handle, w io.Writer, off uint64) 
 		if f.err != nil {
 			return total, f.err
 		}
-		if !f.eof && !held {
-			held = true
-			release, e := c.hold(ctx, h, ShareRead, 0)
+		if !f.eof && !open {
+			open = true
+			release, e := c.acquire(ctx, h, ShareRead, 0)
 			if e != nil {
 				return total, e
 			}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs/nfs3"
@@ -29,72 +31,58 @@ var buffers = sync.Pool{New: func() any {
 	return &b
 }}
 
-// pieces cuts [off, off+size) where the server likes it.
-func pieces(off, size uint64) (list []piece) {
+// pieces cuts [off, off+size) at multiples of TransferMax.
+func pieces(off, size uint64) (list []*piece) {
 	for end := off + size; off < end; {
 		n := min(end-off, TransferMax-off%TransferMax)
-		list = append(list, piece{off: off, n: int(n)})
+		list = append(list, &piece{off: off, n: int(n)})
 		off += n
 	}
 	return list
 }
 
-// each runs f for the pieces, Depth at a time, until one fails.
+// each runs f for the pieces, Depth at a time. The first error ends it: f is not started any
+// more, and the context of the calls in flight ends.
 func (c *Client) each(ctx context.Context, list []*piece, f func(context.Context, *piece, []byte) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	next := make(chan *piece)
+	var next atomic.Int64
 	var wg sync.WaitGroup
 	for range min(c.cfg.Depth, len(list)) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			buf := buffers.Get().(*[]byte)
 			defer buffers.Put(buf)
-			for p := range next {
-				if err := f(ctx, p, (*buf)[:p.n]); err != nil {
+			for i := int(next.Add(1)) - 1; i < len(list) && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				if err := f(ctx, list[i], (*buf)[:list[i].n]); err != nil {
 					cancel(err)
-					return
 				}
 			}
-		}()
+		})
 	}
-feed:
-	for _, p := range list {
-		select {
-		case next <- p:
-		case <-ctx.Done():
-			break feed
-		}
-	}
-	close(next)
 	wg.Wait()
 	return context.Cause(ctx)
 }
 
-// during has a file open for a transfer in n pieces. One piece is moved without: that
-// the server lets it through is all that counts.
-func (c *Client) during(ctx context.Context, h Handle, access uint32, n int) (release func() error, err error) {
+// acquireFor has the server open a file for a transfer of n pieces. A single piece needs no
+// open: the server checks the permission of each READ and WRITE.
+func (c *Client) acquireFor(ctx context.Context, h Handle, access uint32, n int) (release func() error, err error) {
 	if n < 2 {
 		return func() error { return nil }, nil
 	}
-	return c.hold(ctx, h, access, 0)
+	return c.acquire(ctx, h, access, 0)
 }
 
-// Upload writes size bytes of src, from off on, to the same place in a file
-// and makes them stable. src is read again where the server lost unstable writes.
-// progress, if not nil, is told of bytes as they are acknowledged.
+// Upload writes size bytes of src, from off on, to the same place in a file, and makes them
+// stable. It reads src again where the server has lost unstable writes by a restart. progress,
+// if not nil, gets the number of bytes that the server has acknowledged, and a negative number
+// for bytes that are lost.
 func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, size uint64, progress func(int)) (err error) {
-	list := pieces(off, size)
-	todo := make([]*piece, len(list))
-	for i := range list {
-		todo[i] = &list[i]
-	}
+	todo := pieces(off, size)
 	how := blockstore.Unstable
-	if len(list) == 1 {
+	if len(todo) == 1 {
 		how = blockstore.FileSync // one call instead of two
 	}
-	release, err := c.during(ctx, h, ShareWrite, len(list))
+	release, err := c.acquireFor(ctx, h, ShareWrite, len(todo))
 	if err != nil {
 		return err
 	}
@@ -128,11 +116,7 @@ func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, siz
 		if err != nil {
 			return err
 		}
-		unstable := false
-		for _, p := range todo {
-			unstable = unstable || !p.stable
-		}
-		if !unstable {
+		if !slices.ContainsFunc(todo, func(p *piece) bool { return !p.stable }) {
 			return nil
 		}
 		verifier, err := c.Commit(ctx, h, 0, 0)
@@ -157,16 +141,12 @@ func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, siz
 // that is shorter is an io.ErrUnexpectedEOF.
 func (c *Client) Download(ctx context.Context, h Handle, dst io.WriterAt, off, size uint64, progress func(int)) (err error) {
 	list := pieces(off, size)
-	todo := make([]*piece, len(list))
-	for i := range list {
-		todo[i] = &list[i]
-	}
-	release, err := c.during(ctx, h, ShareRead, len(list))
+	release, err := c.acquireFor(ctx, h, ShareRead, len(list))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	return c.each(ctx, todo, func(ctx context.Context, p *piece, buf []byte) error {
+	return c.each(ctx, list, func(ctx context.Context, p *piece, buf []byte) error {
 		for at := 0; at < len(buf); {
 			n, eof, err := c.Read(ctx, h, buf[at:], p.off+uint64(at))
 			if err != nil {

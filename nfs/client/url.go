@@ -36,7 +36,8 @@ type URL struct {
 // Providers are what a URL may ask for: see package rdma/provider.
 var Providers = []string{"auto", "soft", "verbs"}
 
-// Options of a connection that the end of a URL has, after a question mark and with ampersands between them.
+// Options of a connection that the end of a URL has, after a question mark and with ampersands
+// between them.
 const (
 	securityKey = "xprtsec="
 	providerKey = "provider="
@@ -45,7 +46,8 @@ const (
 	dscpMax = 63
 )
 
-// splitOptions cuts the options off a URL. A question mark that no option follows is part of a name.
+// splitOptions cuts the options off a URL. A question mark that no option follows is part of a
+// name.
 func splitOptions(s string) (rest, options string) {
 	at := -1
 	for _, key := range [...]string{securityKey, providerKey, dscpKey} {
@@ -94,9 +96,9 @@ func ParseSecurity(s string) (rpc.Security, error) {
 	return 0, fmt.Errorf("xprtsec %q is none of none, tls and mtls", s)
 }
 
-// ParseURL parses a URL. The path is taken literally, byte by byte, but for
-// percent-encoding of what a URL cannot hold (%25, %3F, %23), and options at its end: with TCP
-// ?xprtsec=tls or mtls, with RDMA ?provider=soft, verbs or auto, and ?dscp=26. An ampersand is between two of them.
+// ParseURL parses a URL. The path is taken literally, byte by byte, but for percent-encoding of
+// what a URL cannot hold (%25, %3F, %23), and options at its end: with TCP ?xprtsec=tls or mtls,
+// with RDMA ?provider=soft, verbs or auto, and ?dscp=26. An ampersand is between two of them.
 func ParseURL(s string) (URL, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {

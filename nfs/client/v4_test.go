@@ -309,7 +309,7 @@ func TestSilentClient(t *testing.T) {
 	pass := func(d time.Duration) { mu.Lock(); defer mu.Unlock(); now = now.Add(d) }
 	for range 4 {
 		pass(60 * time.Second)
-		if err := four(t, c).renew(ctx); err != nil {
+		if err := four(t, c).do(ctx, &compound4{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := other.OpenShare(ctx, "/data/0", ShareWrite, 0); !IsStatus(err, nfs.ErrShareDenied) {
@@ -498,7 +498,7 @@ func TestParseVersion(t *testing.T) {
 // everyOp is a compound with the decoder of every operation that the client uses. The
 // numbers of bytes and entries that were decoded are added up.
 func everyOp(total *int) []op4 {
-	x := &live{notice: func(uint32) {}}
+	seq := &sequence4{x: &live{onStatusFlags: func(uint32) {}}}
 	var a attrs4
 	var o opened4
 	var w copied
@@ -507,12 +507,12 @@ func everyOp(total *int) []op4 {
 	_ = p
 	bulk := op4{num: nfs4.OpRead, res: func(d *xdr.Decoder) { d.Bool(); *total += len(d.Bulk(1 << 20)) }}
 	return []op4{
-		x.sequence(&slot{}, false), bindOp(state.SessionID{}),
+		{nfs4.OpSequence, seq.encode, seq.decode}, bindOp(state.SessionID{}),
 		{num: nfs4.OpPutRootFH},
 		getFH(&h), a.get(ofObject),
 		openOp(1, 0, claimFH, &o), closeOp(state.Anonymous), bulk,
 		{num: nfs4.OpCopy, res: w.decode},
-		(&locks4{f: new(open4)}).lockOp(lockRange{}, false, new(state.Stateid)), unlockAllOp(state.Anonymous),
+		(&locks4{f: new(open4)}).lockOp(lockRange{}, false, new(state.Stateid)), unlockOp(state.Anonymous, lockRange{}),
 		createOp(blockstore.TypeDir, func(*xdr.Encoder) {}, "n", nil),
 		{num: nfs4.OpReadDir, res: func(d *xdr.Decoder) {
 			page, _ := decodePage(d, nil)

@@ -1,0 +1,168 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+)
+
+// ErrLockLost says that the server has given up the locks of a File, because it has not heard
+// from the client for longer than the lease, or because it restarted and the client could not
+// reclaim them. Other clients may have changed what the locks protected, so every call of the
+// File but Close fails.
+var ErrLockLost = errors.New("the server has given up the file's locks")
+
+// LockedError is a lock that somebody else's stands in the way of. It matches
+// nfs.ErrDenied.
+type LockedError struct{ Holder LockHolder }
+
+// LockHolder is a lock of somebody else.
+type LockHolder struct {
+	Offset    uint64
+	Length    uint64 // 0: to the end of the file, however long it becomes
+	Exclusive bool
+	Owner     []byte // as its client calls it
+}
+
+// Error implements error.
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("bytes from %d on are locked by somebody else", e.Holder.Offset)
+}
+
+// Is implements errors.Is.
+func (e *LockedError) Is(target error) bool { return target == nfs.ErrDenied }
+
+// How often Lock asks for a lock that another owner has. The client has no callback path on
+// which the server could say that the lock is free (CB_NOTIFY_LOCK), so it polls.
+const (
+	lockWaitFirst = 20 * time.Millisecond
+	lockWaitMax   = time.Second
+)
+
+// lockOwner returns the lock-owner of the File, and makes it at the first call. It opens the
+// file for access, as a LOCK needs it.
+func (f *File) lockOwner(access uint32) (*locks4, error) {
+	p, err := f.c.procs(f.ctx)
+	if err != nil {
+		return nil, err
+	}
+	four, ok := p.(proc4)
+	if !ok || f.node.Attr.Type != blockstore.TypeReg {
+		return nil, nfs.ErrNotSupp
+	}
+	if err := f.acquire(access, 0); err != nil {
+		return nil, err
+	}
+	f.opening.Lock()
+	defer f.opening.Unlock()
+	if f.locks == nil {
+		if f.locks = four.opens.newLocks(f.node.Handle); f.locks == nil {
+			return nil, nfs.ErrBadStateID
+		}
+	}
+	return f.locks, nil
+}
+
+// lockAccess returns the access with which a file must be open for a lock: a write lock needs an
+// open for writing (RFC 8881 section 9.1.2).
+func lockAccess(exclusive bool) uint32 {
+	if exclusive {
+		return ShareWrite
+	}
+	return ShareRead
+}
+
+// TryLock locks n bytes from off on, or all bytes from off on if n is 0. Several Files can lock
+// a range if none of them does so exclusively; it does not matter of which clients they are. A
+// lock replaces those of the same File. A range that another File has locked is refused with a
+// *LockedError.
+//
+// Locks are advisory: READ and WRITE of others still work. A lock stays until Unlock or Close,
+// and the client reclaims it after a restart of the server; see ErrLockLost. Locks need version
+// 4. With version 3 the error is nfs.ErrNotSupp.
+func (f *File) TryLock(off, n uint64, exclusive bool) error { return f.lock(f.ctx, off, n, exclusive) }
+
+func (f *File) lock(ctx context.Context, off, n uint64, exclusive bool) error {
+	r, err := newLockRange(off, n, exclusive)
+	if err != nil {
+		return pathError("lock", f.name, err)
+	}
+	l, err := f.lockOwner(lockAccess(exclusive))
+	if err == nil {
+		err = l.lock(ctx, r)
+	}
+	return pathError("lock", f.name, err)
+}
+
+// Lock is TryLock, and waits until ctx ends for a range that another File has locked.
+func (f *File) Lock(ctx context.Context, off, n uint64, exclusive bool) error {
+	for wait := lockWaitFirst; ; wait = min(2*wait, lockWaitMax) {
+		err := f.lock(ctx, off, n, exclusive)
+		if !errors.As(err, new(*LockedError)) {
+			return err
+		}
+		if err := pause(ctx, wait); err != nil {
+			return pathError("lock", f.name, err)
+		}
+	}
+}
+
+// Unlock gives up what the File has locked of n bytes from off on; n 0 means all bytes from off on.
+func (f *File) Unlock(off, n uint64) error {
+	r, err := newLockRange(off, n, true)
+	if l := f.ownLocks(); err == nil && l != nil {
+		err = l.unlock(f.ctx, r)
+	}
+	return pathError("unlock", f.name, err)
+}
+
+// TestLock returns a lock of another owner that is in the way, or nil.
+func (f *File) TestLock(off, n uint64, exclusive bool) (*LockHolder, error) {
+	r, err := newLockRange(off, n, exclusive)
+	if err != nil {
+		return nil, pathError("lock", f.name, err)
+	}
+	l, err := f.lockOwner(ShareRead)
+	if err != nil {
+		return nil, pathError("lock", f.name, err)
+	}
+	h, err := l.test(f.ctx, r)
+	return h, pathError("lock", f.name, err)
+}
+
+// ownLocks returns the lock-owner of the File, or nil if there has been no lock.
+func (f *File) ownLocks() *locks4 {
+	f.opening.Lock()
+	defer f.opening.Unlock()
+	return f.locks
+}
+
+// lockLost returns ErrLockLost if the server has given up the file's locks.
+func (f *File) lockLost() error {
+	l := f.ownLocks()
+	if l == nil {
+		return nil
+	}
+	l.opens.mu.Lock()
+	defer l.opens.mu.Unlock()
+	if l.lost {
+		return ErrLockLost
+	}
+	return nil
+}
+
+// unlockAll ends the lock-owner when the File is closed. opening is held.
+func (f *File) unlockAll() error {
+	l := f.locks
+	if l == nil {
+		return nil
+	}
+	f.locks = nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.ctx), releaseTime)
+	defer cancel()
+	return l.free(ctx)
+}

@@ -1,0 +1,125 @@
+package client
+
+import (
+	"context"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/nfs4"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// The flags of a SEQUENCE reply to which this client reacts (SEQ4_STATUS_*, RFC 8881 section
+// 18.46.3). A client without delegations does not need the callback path whose failure other flags
+// report, and it does not follow file systems that move.
+const (
+	statusExpiredAll    = 0x008
+	statusExpiredSome   = 0x010
+	statusAdminRevoked  = 0x020
+	statusRecallRevoked = 0x040
+	statusReclaimNeeded = 0x100 // SEQ4_STATUS_RESTART_RECLAIM_NEEDED
+	statusUsed          = statusExpiredAll | statusExpiredSome | statusAdminRevoked | statusRecallRevoked |
+		statusReclaimNeeded
+
+	// stateidsOfOneTest bounds a TEST_STATEID.
+	stateidsOfOneTest = 64
+)
+
+// statusFlags gets the flags of every SEQUENCE reply. The server repeats a flag until the client
+// has reacted, so only flags that the reply before did not have start a reaction.
+func (s *session4) statusFlags(x *live, flags uint32) {
+	flags &= statusUsed
+	if fresh := flags &^ x.statusFlags.Swap(flags); fresh != 0 {
+		go s.react(x, fresh)
+	}
+}
+
+// react reclaims the state of the client if the server asks for it. Then it frees the stateids that
+// the server has revoked, and opens the files again where that is possible.
+func (s *session4) react(x *live, flags uint32) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.conn.giveUp)
+	defer cancel()
+	select {
+	case s.recovery <- struct{}{}:
+		defer s.recovery.unlock()
+	case <-x.ended:
+		return
+	case <-ctx.Done():
+		return
+	}
+	if s.current() != x {
+		return // making the session after x has recovered everything
+	}
+	if flags&statusReclaimNeeded != 0 && s.reclaim(ctx, x) != nil {
+		return
+	}
+	s.opens.freeRevoked(ctx, x)
+}
+
+// freeRevoked asks the server about every stateid of the client (TEST_STATEID), frees those that it
+// has revoked (FREE_STATEID, RFC 8881 section 18.38), and opens their files anew.
+func (o *opens) freeRevoked(ctx context.Context, x *live) {
+	type entry struct {
+		l  *locks4 // nil: the stateid is of an open
+		id state.Stateid
+	}
+	var list []entry
+	o.mu.Lock()
+	for _, f := range o.byFile {
+		if !f.open {
+			continue
+		}
+		list = append(list, entry{nil, f.id})
+		for _, l := range f.locks {
+			if l.made {
+				list = append(list, entry{l, l.id})
+			}
+		}
+	}
+	o.mu.Unlock()
+	for len(list) > 0 {
+		some := list[:min(len(list), stateidsOfOneTest)]
+		list = list[len(some):]
+		ids := make([]state.Stateid, len(some))
+		for i := range some {
+			ids[i] = some[i].id
+		}
+		statuses, err := o.test(ctx, x, ids)
+		if err != nil {
+			return
+		}
+		for i, st := range statuses {
+			e := &some[i]
+			if st == nfs.OK || st == nfs.ErrOldStateID {
+				continue
+			}
+			_ = o.s.changeDuring(ctx, x, freeStateidOp(e.id))
+			o.mu.Lock()
+			if e.l != nil && e.l.id == e.id {
+				e.l.lose()
+			}
+			o.mu.Unlock()
+		}
+	}
+	o.reopen(ctx, x)
+}
+
+// test asks the server for the status of each stateid (TEST_STATEID, RFC 8881 section 18.48).
+func (o *opens) test(ctx context.Context, x *live, ids []state.Stateid) (statuses []nfs.Status, err error) {
+	err = o.s.during(ctx, x, &compound4{resMax: 4 * len(ids), ops: []op4{{nfs4.OpTestStateID, func(e *xdr.Encoder) {
+		e.Uint32(uint32(len(ids)))
+		for _, id := range ids {
+			nfs4.EncodeStateid(e, id)
+		}
+	}, func(d *xdr.Decoder) {
+		if int(d.Uint32()) != len(ids) {
+			d.Fail(errResults)
+			return
+		}
+		statuses = statuses[:0]
+		for range ids {
+			statuses = append(statuses, nfs.Status(d.Uint32()))
+		}
+	}}}})
+	return statuses, err
+}
