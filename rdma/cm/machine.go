@@ -444,9 +444,7 @@ func (m *Machine) Reject(id *ID, why Reason, private []byte) { m.reject(id, REJ{
 
 // RejectMTU rejects a ConnRequest because the path MTU of its REQ is too large. The REJ suggests the MTU code most.
 func (m *Machine) RejectMTU(id *ID, most uint8) {
-	r := REJ{Reason: InvalidMTU}
-	r.suggestMTU(most)
-	m.reject(id, r, nil)
+	m.reject(id, REJ{Reason: InvalidMTU, InfoLen: 1, Info: [REJInfoLen]byte{most}}, nil)
 }
 
 func (m *Machine) reject(id *ID, r REJ, private []byte) {

@@ -1,7 +1,6 @@
 package cm
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -62,25 +61,18 @@ type SIDRREQ struct {
 	Private   [SIDRREQPrivateLen]byte
 }
 
-// ParseSIDRREQ reads a SIDR REQ.
-func ParseSIDRREQ(b []byte) (r SIDRREQ) {
-	p := b[bodyAt:]
-	r.RequestID, r.PKey, r.ServiceID = be32(p), binary.BigEndian.Uint16(p[4:]), binary.BigEndian.Uint64(p[8:])
-	copy(r.Private[:], p[16:])
-	return r
+func (r *SIDRREQ) fields(c coder) {
+	bits(c, 0, 0, 32, &r.RequestID)
+	bits(c, 4, 0, 16, &r.PKey)
+	bits(c, 8, 0, 64, &r.ServiceID)
+	c.bytes(16, r.Private[:])
 }
 
+// ParseSIDRREQ reads a SIDR REQ.
+func ParseSIDRREQ(b []byte) (r SIDRREQ) { r.fields(decoder(b)); return r }
+
 // Encode makes the MAD of a SIDR REQ.
-func (r *SIDRREQ) Encode(h Header) []byte {
-	h.Attr = AttrSIDRREQ
-	b := newMAD(h)
-	p := b[bodyAt:]
-	put32(p, r.RequestID)
-	binary.BigEndian.PutUint16(p[4:], r.PKey)
-	binary.BigEndian.PutUint64(p[8:], r.ServiceID)
-	copy(p[16:], r.Private[:])
-	return b
-}
+func (r *SIDRREQ) Encode(h Header) []byte { return encode(AttrSIDRREQ, h, r.fields) }
 
 // SIDRREP answers a SIDR REQ (IBTA 12.11.2).
 type SIDRREP struct {
@@ -94,30 +86,22 @@ type SIDRREP struct {
 	Private   [SIDRREPPrivateLen]byte
 }
 
-// ParseSIDRREP reads a SIDR REP.
-func ParseSIDRREP(b []byte) (r SIDRREP) {
-	p := b[bodyAt:]
-	r.RequestID, r.Status, r.InfoLen = be32(p), SIDRStatus(p[4]), p[5]
-	r.QPN, r.ServiceID, r.QKey = be24(p[8:]), binary.BigEndian.Uint64(p[12:]), be32(p[20:])
-	copy(r.Info[:], p[24:])
-	copy(r.Private[:], p[96:])
-	return r
+func (r *SIDRREP) fields(c coder) {
+	bits(c, 0, 0, 32, &r.RequestID)
+	bits(c, 4, 0, 8, &r.Status)
+	bits(c, 5, 0, 8, &r.InfoLen)
+	bits(c, 8, 0, 24, &r.QPN)
+	bits(c, 12, 0, 64, &r.ServiceID)
+	bits(c, 20, 0, 32, &r.QKey)
+	c.bytes(24, r.Info[:])
+	c.bytes(96, r.Private[:])
 }
 
+// ParseSIDRREP reads a SIDR REP.
+func ParseSIDRREP(b []byte) (r SIDRREP) { r.fields(decoder(b)); return r }
+
 // Encode makes the MAD of a SIDR REP.
-func (r *SIDRREP) Encode(h Header) []byte {
-	h.Attr = AttrSIDRREP
-	b := newMAD(h)
-	p := b[bodyAt:]
-	put32(p, r.RequestID)
-	p[4], p[5] = uint8(r.Status), r.InfoLen
-	put24(p[8:], r.QPN)
-	binary.BigEndian.PutUint64(p[12:], r.ServiceID)
-	put32(p[20:], r.QKey)
-	copy(p[24:96], r.Info[:])
-	copy(p[96:], r.Private[:])
-	return b
-}
+func (r *SIDRREP) Encode(h Header) []byte { return encode(AttrSIDRREP, h, r.fields) }
 
 // Resolution is the part of an ID that is for datagrams.
 type Resolution struct {
