@@ -154,9 +154,9 @@ func flood(t *testing.T, seed uint64, from func(*rand.Rand) netip.Addr, perSecon
 	if connected < connections/2 {
 		t.Errorf("%d of %d connections came about, with %d REQs", connected, tried, client.n.TxREQ+client.n.Resent)
 	}
-	if server.n.HalfOpenEvicted == 0 || len(server.halfOpen) > 1024 || len(server.askers) > 512 || len(server.qpns) > 512+connected || len(server.queue) > 256 {
+	if server.n.HalfOpenEvicted == 0 || len(server.halfOpen) > 1024 || len(server.askers) > 512 || len(server.qpns) > 512+connected || len(server.queue.reqs) > 256 {
 		t.Errorf("%d half-open connections made room, %d are listed, of %d addresses, with %d queue pairs, %d wait",
-			server.n.HalfOpenEvicted, len(server.halfOpen), len(server.askers), len(server.qpns), len(server.queue))
+			server.n.HalfOpenEvicted, len(server.halfOpen), len(server.askers), len(server.qpns), len(server.queue.reqs))
 	}
 }
 
@@ -276,9 +276,9 @@ func TestRepeatedGoFirst(t *testing.T) {
 	flood()
 	waits := func(mad []byte) bool {
 		r := ParseREQ(mad)
-		for i := range server.queue {
-			if server.queue[i].req.LocalID == r.LocalID && server.queue[i].req.GUID == r.GUID {
-				return i < server.repeated
+		for i := range server.queue.reqs {
+			if server.queue.reqs[i].req.LocalID == r.LocalID && server.queue.reqs[i].req.GUID == r.GUID {
+				return i < server.queue.repeated
 			}
 		}
 		return false
@@ -290,8 +290,8 @@ func TestRepeatedGoFirst(t *testing.T) {
 		send(m)
 	}
 	flood()
-	if len(server.queue) != 256 || server.repeated != 128 {
-		t.Fatalf("%d wait, %d of them were dropped before", len(server.queue), server.repeated)
+	if len(server.queue.reqs) != 256 || server.queue.repeated != 128 {
+		t.Fatalf("%d wait, %d of them were dropped before", len(server.queue.reqs), server.queue.repeated)
 	}
 	there := 0
 	for _, m := range mine {
@@ -311,8 +311,8 @@ func TestRepeatedGoFirst(t *testing.T) {
 		send(mine[0]) // which has them accepted
 		n.now += queueEvery
 	}
-	if len(server.queue) != 0 || server.repeated != 0 {
-		t.Errorf("there is room, and %d wait", len(server.queue))
+	if len(server.queue.reqs) != 0 || server.queue.repeated != 0 {
+		t.Errorf("there is room, and %d wait", len(server.queue.reqs))
 	}
 }
 

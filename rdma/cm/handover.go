@@ -11,34 +11,35 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// Snapshot is what a machine knows of its connections, for the process that goes on with them:
-// those that are established or end, and those whose REP is out. Attempts of ours and
-// datagram services are not in it.
+// Snapshot has the connections with which another process continues: those that are established or
+// end, and those whose REP is sent. It has neither attempts of ours nor datagram services.
 type Snapshot struct {
 	GUID uint64
 	IDs  []SnapshotID
 }
 
-// SnapshotID is a connection. Times are from the moment of the export, in nanoseconds.
+// SnapshotID is a connection. In a Snapshot its times count from the moment of the export, in
+// nanoseconds.
 type SnapshotID struct {
 	State               State
-	Active              bool
+	Active              bool // we sent the REQ
 	Local, Remote       uint32
-	Peer                netip.AddrPort
+	Peer                netip.AddrPort // port: active side the service, passive side the peer's own
 	Service             uint16
 	REQ                 REQ
 	REP                 REP
 	LocalQPN, RemoteQPN uint32
 	TID                 uint64
 	GUID                uint64
-	Comm                uint32
-	Record              int32 // in the ledger, -1 = none
-	Msg                 []byte
-	Every, Due, Limit   rdma.Time
-	Age                 rdma.Time // of Msg
+	Comm                uint32    // the peer's communication ID in the tables
+	Record              int32     // in the ledger, -1 = none
+	Msg                 []byte    // the message that is repeated
+	Every, Due, Limit   rdma.Time // interval, time and end of the repetitions
+	Age                 rdma.Time // of Msg, in a Snapshot
 }
 
-// Export describes the connections at a time. Ask for it when no event waits. The machine stays as it is.
+// Export describes the connections at a time. There must be no event that was not fetched. The
+// machine does not change.
 func (m *Machine) Export(now rdma.Time) Snapshot {
 	s := Snapshot{GUID: m.cfg.GUID}
 	for _, id := range m.sorted() {
@@ -47,37 +48,35 @@ func (m *Machine) Export(now rdma.Time) Snapshot {
 		default:
 			continue
 		}
-		e := SnapshotID{
-			State: id.State, Active: id.Active, Local: id.Local, Remote: id.Remote, Peer: id.Peer, Service: id.Service, REQ: id.REQ, REP: id.REP,
-			LocalQPN: id.localQPN, RemoteQPN: id.remoteQPN, TID: id.tid, GUID: id.guid, Comm: id.comm, Record: id.record,
-		}
+		e := id.SnapshotID
 		if id.index >= 0 {
-			e.Msg, e.Every, e.Due, e.Limit, e.Age = id.msg, id.every, id.due-now, id.limit-now, now-id.since
+			e.Due, e.Limit, e.Age = id.Due-now, id.Limit-now, now-id.since
+		} else {
+			e.Msg, e.Every, e.Due, e.Limit = nil, 0, 0, 0
 		}
 		s.IDs = append(s.IDs, e)
 	}
 	return s
 }
 
-// errSnapshot is what is wrong with a Snapshot that cannot be.
+// errSnapshot is the error of an invalid Snapshot.
 var errSnapshot = errors.New("cm: not the state of a connection manager")
 
-// Import makes a new machine know the connections of s, instead of Resume. Nothing is sent, and the ledger
-// keeps its contents: another process may go on with it if this one does not.
+// Import adds the connections of s to a new machine, instead of Resume. It sends nothing, and the
+// ledger keeps its contents: if this process fails, another one can use it.
 func (m *Machine) Import(now rdma.Time, s *Snapshot) error {
 	taken := make(map[int32]bool)
 	for i := range s.IDs {
-		e := &s.IDs[i]
-		id := &ID{
-			State: e.State, Active: e.Active, Local: e.Local, Remote: e.Remote, Peer: e.Peer, Service: e.Service, REQ: e.REQ, REP: e.REP,
-			localQPN: e.LocalQPN, tid: e.TID, index: -1, record: -1,
-		}
+		e := s.IDs[i]
+		id := &ID{SnapshotID: e, index: -1, since: now - e.Age}
+		id.Due, id.Limit, id.Age = now+max(e.Due, 0), now+e.Limit, 0
 		if m.ids[id.Local] != nil || id.Local == 0 || !id.Peer.IsValid() {
 			return fmt.Errorf("%w: connection %#x of %v", errSnapshot, e.Local, e.Peer)
 		}
 		if e.Record >= 0 && int(e.Record) < len(m.cfg.Ledger)/LedgerRecord && !taken[e.Record] {
-			id.record = e.Record
 			taken[e.Record] = true
+		} else {
+			id.Record = -1
 		}
 		m.ids[id.Local] = id
 		switch e.State {
@@ -92,8 +91,8 @@ func (m *Machine) Import(now rdma.Time, s *Snapshot) error {
 		}
 		m.bind(id, e.GUID, e.Comm, e.RemoteQPN)
 		if e.State != Established {
-			id.msg, id.every, id.since, id.limit = e.Msg, max(e.Every, resendFirst), now-e.Age, now+e.Limit
-			m.schedule(id, now+max(e.Due, 0))
+			id.Every = max(e.Every, resendFirst)
+			m.schedule(id, id.Due)
 		}
 	}
 	m.blank = m.blank[:0]
@@ -108,14 +107,14 @@ func (m *Machine) Import(now rdma.Time, s *Snapshot) error {
 // Lookup is the connection with our communication ID, or nil.
 func (m *Machine) Lookup(local uint32) *ID { return m.ids[local] }
 
-// Orphans are the connections that peers believe in and that have no User.
+// Orphans are the connections that exist for their peers and have no User.
 func (m *Machine) Orphans() []*ID {
 	return slices.DeleteFunc(m.sorted(), func(id *ID) bool {
 		return id.User != nil || id.State != Established && id.State != REPSent
 	})
 }
 
-// sorted is the IDs by their numbers, so that the order is not chance.
+// sorted is the IDs ordered by their numbers, so that the order is not random.
 func (m *Machine) sorted() []*ID {
 	return slices.SortedFunc(maps.Values(m.ids), func(a, b *ID) int { return cmp.Compare(a.Local, b.Local) })
 }

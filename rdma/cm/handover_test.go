@@ -52,7 +52,7 @@ func TestHandover(t *testing.T) {
 	})
 	t.Run("without an RTU", func(t *testing.T) {
 		old := newLone(t, REPSent)
-		rep := bytes.Clone(old.id.msg)
+		rep := bytes.Clone(old.id.Msg)
 		l := old.moved()
 		if setup, _ := l.m.Pending(); setup != 1 || l.m.HasWork() {
 			t.Fatalf("%d connections are being set up", setup)

@@ -8,17 +8,23 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// The ledger remembers established connections in memory that outlives the
-// process. A program that was killed finds there, at its next start, which peers
-// still believe in a connection. A packet to a queue pair that does not exist is
-// dropped in silence (IBTA 9.6), so each of those peers would go on sending until
-// its retries are used up, 17 seconds by the Linux defaults; a DREQ tells it
-// at once.
+// The ledger lists the established connections in memory that outlives the process. After a kill the
+// next process finds there which peers still use a connection. A packet to a queue pair that does not
+// exist is dropped silently (IBTA 9.6), so each of those peers would go on sending until its retries
+// are used up, 17 seconds by the Linux defaults. A DREQ ends the connection at once.
+//
+// A record has 32 bytes. Its checksum also covers ledgerTag, the version of the format: a record that
+// was half written, or that another version wrote, is ignored.
+//
+//	 0           4           8           12          16                   32
+//	+-----------+-----------+-----------+-----------+--------------------+
+//	|  CRC-32   |  local ID | remote ID | remote QPN|  peer address      |
+//	+-----------+-----------+-----------+-----------+--------------------+
 
-// LedgerRecord is the number of bytes of Config.Ledger for each connection.
+// LedgerRecord is the length of a record in bytes.
 const LedgerRecord = 32
 
-const ledgerTag = 0x636d6c31 // what the checksums begin with: the record's format
+const ledgerTag = 0x636d6c31
 
 func ledgerSum(r []byte) uint32 {
 	var tag [4]byte
@@ -30,33 +36,33 @@ func (m *Machine) ledgerRecord(i int32) []byte {
 	return m.cfg.Ledger[int(i)*LedgerRecord:][:LedgerRecord:LedgerRecord]
 }
 
-// remember enters a connection that is established.
+// remember adds an established connection, if a record is free.
 func (m *Machine) remember(id *ID) {
-	if id.record >= 0 || len(m.blank) == 0 {
+	if id.Record >= 0 || len(m.blank) == 0 {
 		return
 	}
-	id.record = m.blank[len(m.blank)-1]
+	id.Record = m.blank[len(m.blank)-1]
 	m.blank = m.blank[:len(m.blank)-1]
-	r := m.ledgerRecord(id.record)
+	r := m.ledgerRecord(id.Record)
 	binary.BigEndian.PutUint32(r[4:], id.Local)
 	binary.BigEndian.PutUint32(r[8:], id.Remote)
-	binary.BigEndian.PutUint32(r[12:], id.remoteQPN)
+	binary.BigEndian.PutUint32(r[12:], id.RemoteQPN)
 	a := id.Peer.Addr().As16()
 	copy(r[16:], a[:])
 	binary.BigEndian.PutUint32(r, ledgerSum(r))
 }
 
-// strike takes a connection out that the peer knows to be over.
+// strike removes a connection that has ended for the peer too.
 func (m *Machine) strike(id *ID) {
-	if id.record >= 0 {
-		clear(m.ledgerRecord(id.record))
-		m.blank = append(m.blank, id.record)
-		id.record = -1
+	if id.Record >= 0 {
+		clear(m.ledgerRecord(id.Record))
+		m.blank = append(m.blank, id.Record)
+		id.Record = -1
 	}
 }
 
-// Resume ends the connections of the program's earlier life that Config.Ledger
-// remembers, and returns how many there are. Call it once, before anything else.
+// Resume ends the connections of the process before, which Config.Ledger lists, and returns their
+// number. Call it once, before anything else.
 func (m *Machine) Resume(now rdma.Time) int {
 	var left []*ID
 	for i := int32(len(m.cfg.Ledger)/LedgerRecord) - 1; i >= 0; i-- {
@@ -68,10 +74,10 @@ func (m *Machine) Resume(now rdma.Time) int {
 			m.blank = append(m.blank, i)
 			continue
 		}
-		id := &ID{
-			Local: local, Remote: binary.BigEndian.Uint32(r[8:]), remoteQPN: binary.BigEndian.Uint32(r[12:]),
-			Peer: netip.AddrPortFrom(a, 0), State: Established, index: -1, record: i,
-		}
+		id := &ID{index: -1, SnapshotID: SnapshotID{
+			Local: local, Remote: binary.BigEndian.Uint32(r[8:]), RemoteQPN: binary.BigEndian.Uint32(r[12:]),
+			Peer: netip.AddrPortFrom(a, 0), State: Established, Record: i,
+		}}
 		m.ids[local] = id
 		left = append(left, id)
 	}

@@ -8,9 +8,11 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// Receive takes the payload of a datagram to QP1 whose Q_Key and ICRC were
-// checked, from src to dst.
+// Receive handles the payload of a datagram to QP1 from src to dst. The caller has checked Q_Key and
+// ICRC. A message that fits no connection and no state is counted and dropped, unless its sender
+// would repeat it for long.
 func (m *Machine) Receive(now rdma.Time, src, dst netip.Addr, mad []byte) {
+	src, dst = src.Unmap(), dst.Unmap()
 	h, err := ParseHeader(mad)
 	if err != nil {
 		m.n.DropMalformed++
@@ -51,27 +53,33 @@ func (m *Machine) Receive(now rdma.Time, src, dst netip.Addr, mad []byte) {
 	case AttrLAP:
 		m.n.Unsupported++
 		if id := m.find(src, ParseIDs(mad)); id != nil && id.State == Established {
-			d := IDs{LocalID: id.Local, RemoteID: id.Remote}
-			m.send(src, d.apr(Header{TID: h.TID}))
+			m.send(src, IDs{LocalID: id.Local, RemoteID: id.Remote}.apr(Header{TID: h.TID}))
 		}
 	default:
 		m.n.Unsupported++
 	}
 }
 
-// find looks a connection up by both communication IDs and the peer's address.
-func (m *Machine) find(src netip.Addr, d IDs) *ID {
-	id := m.ids[d.RemoteID]
-	if id == nil || id.Remote != d.LocalID || id.Peer.Addr() != src.Unmap() {
-		m.n.DropUnknown++
-		return nil
+// ofPeer is the connection with our communication ID local if it is one with src, or nil.
+func (m *Machine) ofPeer(src netip.Addr, local uint32) *ID {
+	if id := m.ids[local]; id != nil && id.Peer.Addr() == src {
+		return id
 	}
-	return id
+	return nil
 }
 
-// request takes a REQ (spec: IBTA 12.9.7.1, passive side).
+// find is ofPeer for a message with both communication IDs. It counts the messages of none.
+func (m *Machine) find(src netip.Addr, d IDs) *ID {
+	if id := m.ofPeer(src, d.RemoteID); id != nil && id.Remote == d.LocalID {
+		return id
+	}
+	m.n.DropUnknown++
+	return nil
+}
+
+// request handles a REQ. A REQ that is known already is a repetition: it gets the same answer again.
+// The addresses in the REQ must be those of the packet, because everything is sent to them.
 func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
-	src, dst = src.Unmap(), dst.Unmap()
 	reject := func(why Reason) {
 		m.sendREJ(src, h.TID, &REJ{RemoteID: r.LocalID, Message: OfREQ, Reason: why}, nil)
 		if m.cfg.Refused != nil {
@@ -84,7 +92,7 @@ func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
 		case REQReceived:
 			m.sendMRA(known, h.TID, OfREQ)
 		case REPSent:
-			m.send(src, known.msg)
+			m.send(src, known.Msg)
 		case TimeWait:
 			m.n.Stale++
 			reject(StaleConnection)
@@ -93,7 +101,7 @@ func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
 	}
 	port, ok := ServicePort(r.ServiceID)
 	if !ok || !m.listen[port] {
-		if !ok || !m.keep(earlyREQ{now, src, dst, h, r}) {
+		if !ok || !m.postpone(waitingREQ{now, src, dst, h, r}) {
 			reject(InvalidServiceID)
 		}
 		return
@@ -117,27 +125,26 @@ func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
 	}
 	if room, due := m.makeRoom(now, src); !room {
 		if due != 0 {
-			m.enqueue(now, due, earlyREQ{now, src, dst, h, r})
+			m.enqueue(now, due, waitingREQ{now, src, dst, h, r})
 			return
 		}
 		m.n.DropFull++
 		reject(NoResources)
 		return
 	}
-	id := m.newID()
-	id.State, id.Remote, id.Peer, id.Service, id.REQ, id.tid = REQReceived, r.LocalID, ip.Src, port, r, h.TID
+	id := m.newID(REQReceived, ip.Src, port)
+	id.Remote, id.REQ, id.TID = r.LocalID, r, h.TID
 	m.ask(id)
 	m.bind(id, r.GUID, r.LocalID, r.QPN)
 	m.event(Event{Kind: ConnRequest, ID: id})
 }
 
-// reply takes a REP (active side).
+// reply handles a REP. A REP of a connection that does not exist is rejected: its sender would
+// otherwise repeat it for a minute, and retain its queue pair for so long. We may have given up, or
+// restarted.
 func (m *Machine) reply(src netip.Addr, h Header, r REP) {
-	src = src.Unmap()
-	id := m.ids[r.RemoteID]
-	if id == nil || id.Peer.Addr() != src || !id.Active {
-		// We gave up, or this is from before a restart. The peer would repeat
-		// its REP for a minute and hold its queue pair for so long.
+	id := m.ofPeer(src, r.RemoteID)
+	if id == nil || !id.Active {
 		m.n.DropUnknown++
 		m.sendREJ(src, h.TID, &REJ{LocalID: r.RemoteID, RemoteID: r.LocalID, Message: OfREP, Reason: InvalidCommID}, nil)
 		return
@@ -149,7 +156,7 @@ func (m *Machine) reply(src netip.Addr, h Header, r REP) {
 	switch id.State {
 	case REQSent:
 		m.stop(id)
-		id.State, id.Remote, id.REP, id.tid = REPReceived, r.LocalID, r, h.TID
+		id.State, id.Remote, id.REP, id.TID = REPReceived, r.LocalID, r, h.TID
 		m.bind(id, r.GUID, r.LocalID, r.QPN)
 		m.event(Event{Kind: Reply, ID: id})
 	case REPReceived:
@@ -158,35 +165,33 @@ func (m *Machine) reply(src netip.Addr, h Header, r REP) {
 	case Established:
 		m.n.Duplicates++
 		m.n.TxRTU++
-		m.sendIDs(id, AttrRTU, id.tid) // our RTU was lost
+		m.sendIDs(id, AttrRTU, id.TID) // our RTU was lost
 	default:
 		m.n.DropState++
 	}
 }
 
-// rejectedID finds the connection that a REJ is about. A REJ of a REQ may come
-// without an ID of the peer's. One of a peer that waited in vain for our REP comes without
-// ours, and says by its GUID whose communication ID it gives. It ends attempts only: a peer that
-// has our REP knows our ID.
+// rejectedID finds the connection that a REJ is about, or nil. Usually both communication IDs name it.
+//
+//   - A REJ of a REQ may come without an ID of the peer.
+//   - A peer that waited in vain for our REP does not know our ID. Its REJ for a timeout has its GUID
+//     and its own ID. Such a REJ ends attempts only: a peer that has our REP knows our ID.
 func (m *Machine) rejectedID(src netip.Addr, r *REJ) *ID {
 	if r.Reason == Timeout && r.InfoLen >= guidLen {
-		if id := m.comms[peerComm{src, binary.BigEndian.Uint64(r.Info[:]), r.LocalID}]; id != nil && (id.State == REQReceived || id.State == REPSent) {
+		id := m.comms[peerComm{src, binary.BigEndian.Uint64(r.Info[:]), r.LocalID}]
+		if id != nil && (id.State == REQReceived || id.State == REPSent) {
 			return id
 		}
 	}
-	id := m.ids[r.RemoteID]
-	if id == nil || id.Peer.Addr() != src {
-		return nil
-	}
-	if id.State == REQSent || id.Remote == r.LocalID {
+	if id := m.ofPeer(src, r.RemoteID); id != nil && (id.State == REQSent || id.Remote == r.LocalID) {
 		return id
 	}
 	return nil
 }
 
-// rejected takes a REJ: of our REQ, of our REP, or because the peer gave up.
+// rejected handles a REJ: of our REQ, of our REP, or because the peer gave up.
 func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
-	id := m.rejectedID(src.Unmap(), &r)
+	id := m.rejectedID(src, &r)
 	if id == nil {
 		m.n.DropUnknown++
 		return
@@ -212,11 +217,11 @@ func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
 	m.event(e)
 }
 
-// retryMTU sends a new REQ with a smaller path MTU if the REJ says that the peer's interface does not carry the
-// MTU of the last REQ. It reports whether it did. The new MTU is what the REJ suggests in its additional
-// information (IBTA 12.6.7), or the next smaller one. CM has no other way to negotiate the path MTU: the
-// passive side of a connection takes the MTU of the REQ, or refuses. The new REQ has a new communication ID,
-// because the peer may still remember the old one.
+// retryMTU sends a new REQ with a smaller path MTU if a REJ says that the peer's interface does not
+// carry the MTU of the last REQ, and reports whether it did. The new MTU is the suggestion of the
+// REJ's additional information (IBTA 12.6.7), or the next smaller one. CM has no other negotiation of
+// the path MTU: the passive side uses the MTU of the REQ, or refuses it. The new REQ has a new
+// communication ID, because the peer may still know the old one.
 func (m *Machine) retryMTU(now rdma.Time, id *ID, r *REJ) bool {
 	code := id.REQ.MTU
 	if id.State != REQSent || r.Reason != InvalidMTU || code <= 1 || rdma.MTUFromCode(code) == 0 {
@@ -227,18 +232,22 @@ func (m *Machine) retryMTU(now rdma.Time, id *ID, r *REJ) bool {
 		code = min(code, most)
 	}
 	delete(m.ids, id.Local)
-	id.Local, id.tid, id.mra = m.newCommID(), m.newTID(), false
+	id.Local, id.TID, id.mra = m.newCommID(), m.newTID(), false
 	m.ids[id.Local] = id
 	id.REQ.LocalID, id.REQ.MTU = id.Local, code
 	m.n.TxREQ++
-	m.repeat(now, id, id.REQ.Encode(Header{TID: id.tid}), m.cfg.ConnectLimit)
+	m.repeat(now, id, id.REQ.Encode(Header{TID: id.TID}), m.cfg.ConnectLimit)
 	return true
 }
 
-// moreTime takes an MRA: the peer has our REQ or REP and needs longer.
+// mraMax bounds the time that an MRA of a peer is granted.
+const mraMax = 60 * rdma.Second
+
+// moreTime handles an MRA: the peer has our REQ or REP and needs longer. It is granted once for each
+// message, so that a peer cannot retain our resources for ever.
 func (m *Machine) moreTime(now rdma.Time, src netip.Addr, a MRA) {
-	id := m.ids[a.RemoteID]
-	if id == nil || id.Peer.Addr() != src.Unmap() {
+	id := m.ofPeer(src, a.RemoteID)
+	if id == nil {
 		m.n.DropUnknown++
 		return
 	}
@@ -250,43 +259,33 @@ func (m *Machine) moreTime(now rdma.Time, src netip.Addr, a MRA) {
 		return
 	}
 	if id.mra {
-		m.n.Duplicates++ // once: a peer cannot hold our resources for ever
+		m.n.Duplicates++
 		return
 	}
 	id.mra = true
-	wait := min(max(rdma.Time(4096)<<a.Timeout, id.every), mraMax)
-	id.limit = max(id.limit, now+wait+m.cfg.ConnectLimit)
+	wait := min(max(rdma.Time(4096)<<a.Timeout, id.Every), mraMax)
+	id.Limit = max(id.Limit, now+wait+m.cfg.ConnectLimit)
 	m.schedule(id, now+wait)
 }
 
-// sendMRA tells a peer that repeats itself that our consumer is still busy with
-// what it sent.
-func (m *Machine) sendMRA(id *ID, tid uint64, of uint8) {
-	a := MRA{LocalID: id.Local, RemoteID: id.Remote, Message: of, Timeout: mraService}
-	m.n.TxMRA++
-	m.send(id.Peer.Addr(), a.Encode(Header{TID: tid}))
-}
-
-// disconnect takes a DREQ. One for a connection that is unknown is answered
-// all the same, so that its sender can forget it.
+// disconnect handles a DREQ. A DREQ of an unknown connection is answered too, so that its sender can
+// end the connection.
 func (m *Machine) disconnect(now rdma.Time, src netip.Addr, h Header, d IDs) {
-	id := m.ids[d.RemoteID]
-	if id == nil || id.Remote != d.LocalID || id.Peer.Addr() != src.Unmap() {
-		m.n.DropUnknown++
+	id := m.find(src, d)
+	if id == nil {
 		m.n.TxDREP++
-		a := IDs{LocalID: d.RemoteID, RemoteID: d.LocalID}
-		m.send(src, a.Encode(Header{TID: h.TID, Attr: AttrDREP}))
+		m.send(src, IDs{LocalID: d.RemoteID, RemoteID: d.LocalID}.Encode(Header{TID: h.TID, Attr: AttrDREP}))
 		return
 	}
-	if d.QPN != id.localQPN {
+	if d.QPN != id.LocalQPN {
 		m.n.DropState++ // not meant for this connection
 		return
 	}
 	switch id.State {
 	case REPSent, Established, DREQSent:
-		told := id.State == DREQSent
+		crossed := id.State == DREQSent // both sides sent a DREQ
 		m.timeWait(now, id)
-		if !told {
+		if !crossed {
 			m.event(Event{Kind: Disconnected, ID: id})
 		}
 	case TimeWait:

@@ -8,9 +8,9 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Service ID resolution (IBTA 12.11): one host asks another which queue pair serves
-// datagrams, and with which Q_Key. There is no connection: a request, repeated until it
-// is answered, and the answer, which is remembered for as long as the request may come again.
+// Service ID resolution (IBTA 12.11): one host asks another which queue pair serves datagrams, and
+// with which Q_Key. There is no connection. The request is repeated until it is answered. The answer
+// is remembered for as long as the request may come again.
 
 // Lengths of private data.
 const (
@@ -38,8 +38,8 @@ type SIDRStatus uint8
 // Statuses.
 const (
 	SIDRValid       SIDRStatus = 0
-	SIDRUnsupported SIDRStatus = 1 // nothing listens
-	SIDRReject      SIDRStatus = 2 // the service will not
+	SIDRUnsupported SIDRStatus = 1 // nobody listens on the port
+	SIDRReject      SIDRStatus = 2 // the service refuses
 	SIDRNoQP        SIDRStatus = 3
 	SIDRRedirect    SIDRStatus = 4
 	SIDRVersion     SIDRStatus = 5
@@ -141,24 +141,18 @@ func (m *Machine) Resolve(now rdma.Time, p ResolveParams) (*ID, error) {
 	if m.resolving >= m.cfg.PendingMax {
 		return nil, ErrTooMany
 	}
-	if len(p.Private) > ResolvePrivateLen {
-		return nil, fmt.Errorf("cm: %d bytes of private data, a SIDR REQ carries %d", len(p.Private), ResolvePrivateLen)
+	to, err := m.checkRequest("SIDR REQ", p.Remote, p.Private, ResolvePrivateLen)
+	if err != nil {
+		return nil, err
 	}
-	to := p.Remote.Addr().Unmap()
-	if !to.IsValid() || to.Is4() != m.cfg.Addr.Unmap().Is4() {
-		return nil, fmt.Errorf("%w: %v from %v", ErrAddress, p.Remote, m.cfg.Addr)
-	}
-	id := m.newID()
-	id.Active, id.State, id.Peer, id.Service = true, SIDRREQSent, netip.AddrPortFrom(to, p.Remote.Port()), p.Remote.Port()
-	id.tid = m.newTID()
-	id.Resolution = &Resolution{REQ: SIDRREQ{RequestID: id.Local, PKey: p.PKey, ServiceID: UDPServiceID(p.Remote.Port())}}
+	id := m.newID(SIDRREQSent, to, to.Port())
+	id.Active, id.TID = true, m.newTID()
+	id.Resolution = &Resolution{REQ: SIDRREQ{RequestID: id.Local, PKey: p.PKey, ServiceID: UDPServiceID(to.Port())}}
 	r := &id.Resolution.REQ
-	h := IPHeader{Src: netip.AddrPortFrom(m.cfg.Addr.Unmap(), p.SourcePort), Dst: to}
-	h.Put(r.Private[:])
-	copy(r.Private[IPHeaderLen:], p.Private)
+	m.putPrivate(r.Private[:], id, p.SourcePort, p.Private)
 	m.resolving++
 	m.n.TxSIDRREQ++
-	m.repeat(now, id, r.Encode(Header{TID: id.tid}), m.cfg.ConnectLimit)
+	m.repeat(now, id, r.Encode(Header{TID: id.TID}), m.cfg.ConnectLimit)
 	return id, nil
 }
 
@@ -170,7 +164,7 @@ type AnswerParams struct {
 	Private []byte // at most SIDRREPPrivateLen
 }
 
-// Answer answers a ResolveRequest. The ID is the machine's from here on.
+// Answer answers a ResolveRequest. The ID belongs to the machine from here on.
 func (m *Machine) Answer(now rdma.Time, id *ID, p AnswerParams) error {
 	if id.State != SIDRREQReceived {
 		return ErrState
@@ -181,18 +175,17 @@ func (m *Machine) Answer(now rdma.Time, id *ID, p AnswerParams) error {
 	q := &id.Resolution.REQ
 	r := SIDRREP{RequestID: q.RequestID, ServiceID: q.ServiceID, Status: p.Status, QPN: p.QPN, QKey: p.QKey}
 	copy(r.Private[:], p.Private)
-	id.State, id.msg = SIDRAnswered, r.Encode(Header{TID: id.tid})
+	id.State, id.Msg = SIDRAnswered, r.Encode(Header{TID: id.TID})
 	m.n.TxSIDRREP++
 	m.tidyAnswered()
 	m.answered = append(m.answered, id)
-	m.send(id.Peer.Addr(), id.msg)
+	m.send(id.Peer.Addr(), id.Msg)
 	m.schedule(id, now+replyLimit)
 	return nil
 }
 
-// resolveRequest takes a SIDR REQ.
+// resolveRequest handles a SIDR REQ.
 func (m *Machine) resolveRequest(now rdma.Time, src, dst netip.Addr, h Header, r SIDRREQ) {
-	src, dst = src.Unmap(), dst.Unmap()
 	refuse := func(why SIDRStatus) {
 		a := SIDRREP{RequestID: r.RequestID, ServiceID: r.ServiceID, Status: why}
 		m.n.TxSIDRREP++
@@ -218,7 +211,7 @@ func (m *Machine) resolveRequest(now rdma.Time, src, dst netip.Addr, h Header, r
 	if known := m.sidrs[key]; known != nil {
 		m.n.Duplicates++
 		if known.State == SIDRAnswered {
-			m.send(src, known.msg) // it was lost
+			m.send(src, known.Msg) // it was lost
 		}
 		return
 	}
@@ -227,8 +220,8 @@ func (m *Machine) resolveRequest(now rdma.Time, src, dst netip.Addr, h Header, r
 		refuse(SIDRNoQP)
 		return
 	}
-	id := m.newID()
-	id.State, id.Remote, id.Peer, id.Service, id.tid = SIDRREQReceived, r.RequestID, ip.Src, port, h.TID
+	id := m.newID(SIDRREQReceived, ip.Src, port)
+	id.Remote, id.TID = r.RequestID, h.TID
 	id.Resolution = &Resolution{REQ: r}
 	m.sidrs[key] = id
 	m.schedule(id, now+replyLimit)
@@ -245,8 +238,7 @@ func (m *Machine) forgetAnswer() bool {
 	return true
 }
 
-// tidyAnswered drops from the front of the list what was forgotten: they are forgotten in
-// the order of the list.
+// tidyAnswered removes forgotten IDs from the front of the list. IDs are forgotten in its order.
 func (m *Machine) tidyAnswered() {
 	for len(m.answered) > 0 && m.answered[0].State != SIDRAnswered {
 		m.answered[0] = nil
@@ -254,10 +246,10 @@ func (m *Machine) tidyAnswered() {
 	}
 }
 
-// resolved takes a SIDR REP.
+// resolved handles a SIDR REP.
 func (m *Machine) resolved(src netip.Addr, r SIDRREP) {
-	id := m.ids[r.RequestID]
-	if id == nil || id.State != SIDRREQSent || id.Peer.Addr() != src.Unmap() || id.Resolution.REQ.ServiceID != r.ServiceID {
+	id := m.ofPeer(src, r.RequestID)
+	if id == nil || id.State != SIDRREQSent || id.Resolution.REQ.ServiceID != r.ServiceID {
 		m.n.DropUnknown++
 		return
 	}
@@ -281,11 +273,4 @@ func (m *Machine) leaveSIDR(id *ID) {
 	case SIDRREQReceived, SIDRAnswered:
 		delete(m.sidrs, peerSIDR{id.Peer, id.Remote})
 	}
-}
-
-// unresolved ends the wait for a SIDR REP.
-func (m *Machine) unresolved(id *ID) {
-	m.n.Timeouts++
-	m.Forget(id)
-	m.event(Event{Kind: Unreachable, ID: id, Err: fmt.Errorf("%v did not answer the SIDR REQ: is UDP port %d open on both sides?", id.Peer, wire.Port)})
 }

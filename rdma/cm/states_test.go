@@ -107,7 +107,7 @@ func (l *lone) reply() []byte {
 func (l *lone) ids(a Attr) []byte {
 	d := IDs{LocalID: peerComm1, RemoteID: l.local()}
 	if l.id != nil {
-		d.QPN = l.id.localQPN
+		d.QPN = l.id.LocalQPN
 	}
 	return d.Encode(Header{TID: 1, Attr: a})
 }

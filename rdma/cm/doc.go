@@ -1,0 +1,35 @@
+// Package cm is the communication manager of InfiniBand (IBTA chapter 12) as RDMA-CM uses it over
+// RoCEv2: the management datagrams, and a state machine for one address. It does no IO and reads no
+// clock. The owner of a Machine makes the queue pairs; the machine says when, and what the messages
+// of the peers were.
+//
+// # A connection
+//
+//	active side                                 passive side
+//	Connect   REQSent      ---- REQ ---->       REQReceived    ConnRequest
+//	Reply     REPReceived  <--- REP -----       REPSent        Accept
+//	Confirm   Established  ---- RTU ---->       Established    ConnEstablished
+//	          ...
+//	Disconnect  DREQSent   ---- DREQ --->       TimeWait       Disconnected
+//	          TimeWait     <--- DREP ----
+//	Gone                                                       Gone
+//
+// Either side can end an attempt by a REJ: Rejected. An MRA asks the peer to wait longer. The
+// sender of a REQ, REP, DREQ or SIDR REQ repeats it until it is answered or its time is over:
+// Unreachable. In TimeWait the IDs and the queue pair number of a connection are not used again,
+// because packets of it may still be on their way.
+//
+//	SIDR (datagram services):  Resolve  SIDRREQSent  -- SIDR REQ -->  SIDRREQReceived  ResolveRequest
+//	                           Resolved              <-- SIDR REP --  SIDRAnswered     Answer
+//
+// # What a peer may do
+//
+// Everything that arrives is believed as little as possible. A datagram can be lost, repeated, late
+// or forged. A forged source address can be that of a host that exists. So a message counts for a
+// connection only if both communication IDs and the address fit, and communication IDs are random.
+// Only a REQ needs no earlier message: Config says how many of them take which resources.
+//
+// # Concurrency
+//
+// A Machine is not safe for concurrent use. It belongs to one loop, and takes no locks.
+package cm
