@@ -7,8 +7,23 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Words of RFC 5531 section 9.
+// A call and a reply begin like this (RFC 5531 section 9). Each line is a word, big-endian; opaque
+// data is a length, the bytes, and zeros up to a multiple of 4.
+//
+//	call                                  reply
+//	xid                                   xid
+//	0 = CALL                              1 = REPLY
+//	2 = RPC version                       0 = accepted        | 1 = denied
+//	program                               verifier flavor     | 0 = RPC_MISMATCH  | 1 = AUTH_ERROR
+//	version                               verifier (opaque)   | lowest version    | auth_stat
+//	procedure                             accept_stat         | highest version
+//	credential flavor                     results, or for PROG_MISMATCH two versions
+//	credential (opaque, up to 400 bytes)
+//	verifier flavor
+//	verifier (opaque, up to 400 bytes)
+//	arguments
 const (
+	// Version is the version of RPC.
 	Version = 2
 
 	MsgCall  = 0
@@ -50,8 +65,9 @@ const (
 	headerVerf
 )
 
-// decodeHeader reads a call header up to the arguments, without allocating in
-// the steady state. After headerNotACall nothing may be answered.
+// decodeHeader reads a call header up to the arguments, without allocating in the steady state. A
+// message that is no call, or is too short to show it, is not answered: a reply to a reply could go
+// on for ever.
 func decodeHeader(d *xdr.Decoder, c *Call) headerFault {
 	c.XID = d.Uint32()
 	if d.Uint32() != MsgCall || d.Err() != nil {
@@ -70,7 +86,7 @@ func decodeHeader(d *xdr.Decoder, c *Call) headerFault {
 	if d.Err() != nil || c.Cred.Flavor == AuthSys && !c.Cred.decodeSys(body) {
 		return headerCred
 	}
-	verf := d.Uint32() // that of AUTH_NONE and AUTH_SYS says nothing
+	verf := d.Uint32() // ignored with AUTH_NONE and AUTH_SYS
 	verfBody := d.Opaque(AuthBodyMax)
 	if d.Err() != nil {
 		return headerVerf
@@ -106,47 +122,31 @@ func (c *Cred) decodeSys(body []byte) bool {
 	return d.Err() == nil
 }
 
-// EncodeCall appends a call header.
+// EncodeCall appends a call header. The stamp of an AUTH_SYS credential is 0 (RFC 5531 appendix A):
+// a retransmission is then equal byte for byte.
 func EncodeCall(e *xdr.Encoder, xid, prog, vers, proc uint32, cred *Cred) {
-	e.Uint32(xid)
-	e.Uint32(MsgCall)
-	e.Uint32(Version)
-	e.Uint32(prog)
-	e.Uint32(vers)
-	e.Uint32(proc)
+	e.Uint32s(xid, MsgCall, Version, prog, vers, proc)
 	if cred == nil || cred.Flavor == AuthNone {
-		e.Uint32(uint32(AuthNone))
-		e.Uint32(0)
+		e.Uint32s(uint32(AuthNone), 0)
 	} else {
 		groups := cred.Groups[:min(len(cred.Groups), GroupsMax)]
 		name := cred.Machine[:min(len(cred.Machine), MachineNameMax)]
-		e.Uint32(uint32(AuthSys))
-		e.Uint32(uint32(4 + 4 + len(name) + xdr.Pad(len(name)) + 4*(3+len(groups))))
-		e.Uint32(0)
+		const stamp = 0
+		e.Uint32s(uint32(AuthSys), uint32(4+4+len(name)+xdr.Pad(len(name))+4*(3+len(groups))), stamp)
 		e.String(name)
-		e.Uint32(cred.UID)
-		e.Uint32(cred.GID)
-		e.Uint32(uint32(len(groups)))
-		for _, g := range groups {
-			e.Uint32(g)
-		}
+		e.Uint32s(cred.UID, cred.GID, uint32(len(groups)))
+		e.Uint32s(groups...)
 	}
-	e.Uint32(uint32(AuthNone))
-	e.Uint32(0)
+	e.Uint32s(uint32(AuthNone), 0)
 }
 
-// encodeAccepted appends the header of an accepted reply. For ProgMismatch the
+// encodeAccepted appends the header of an accepted reply with an empty verifier. For ProgMismatch the
 // caller appends the lowest and highest version.
 func encodeAccepted(e *xdr.Encoder, xid uint32, s AcceptStat) {
-	e.Uint32(xid)
-	e.Uint32(MsgReply)
-	e.Uint32(replyAccepted)
-	e.Uint32(uint32(AuthNone))
-	e.Uint32(0)
-	e.Uint32(uint32(s))
+	e.Uint32s(xid, MsgReply, replyAccepted, uint32(AuthNone), 0, uint32(s))
 }
 
-// tokenTLS is the verifier of a reply by which a server takes up TLS (RFC 9289 section 4.1).
+// tokenTLS is the verifier of a reply by which a server agrees to TLS (RFC 9289 section 4.1).
 const tokenTLS = "STARTTLS"
 
 // acceptedHeader is the length of an accepted reply up to accept_stat, with an empty verifier.
@@ -166,23 +166,21 @@ func IsTLSProbe(msg []byte) bool {
 	return len(msg) >= flavor+4 && binary.BigEndian.Uint32(msg[4:]) == MsgCall && binary.BigEndian.Uint32(msg[flavor:]) == uint32(AuthTLS)
 }
 
-// EncodeTLSProbe appends the call that asks for TLS.
+// EncodeTLSProbe appends the AUTH_TLS probe: a call of procedure NULL.
 func EncodeTLSProbe(e *xdr.Encoder, xid, prog, vers uint32) {
-	for _, w := range [...]uint32{xid, MsgCall, Version, prog, vers, 0, uint32(AuthTLS), 0, uint32(AuthNone), 0} {
-		e.Uint32(w)
-	}
+	e.Uint32s(xid, MsgCall, Version, prog, vers, 0, uint32(AuthTLS), 0, uint32(AuthNone), 0)
 }
 
-// ErrNoTLS is a server's answer to the call that asks for TLS that is another than yes.
+// ErrNoTLS means that a server's answer to the AUTH_TLS probe is not the token.
 var ErrNoTLS = errors.New("the server does not offer TLS")
 
-// DecodeTLSReply is nil if a reply to the call that asks for TLS says yes.
+// DecodeTLSReply returns nil if a reply to the AUTH_TLS probe has the token.
 func DecodeTLSReply(msg []byte, xid uint32) error {
 	d := xdr.NewDecoder(msg)
 	if d.Uint32() != xid || d.Uint32() != MsgReply || d.Err() != nil {
 		return ErrReply
 	}
-	// What became of the procedure is of no interest.
+	// The accept_stat does not matter: NULL need not exist.
 	accepted := d.Uint32() == replyAccepted
 	flavor := AuthFlavor(d.Uint32())
 	token := d.Opaque(AuthBodyMax)
@@ -192,23 +190,13 @@ func DecodeTLSReply(msg []byte, xid uint32) error {
 	return nil
 }
 
-// EncodeUnavailable appends the reply to a call for a program that is not
-// offered.
+// EncodeUnavailable appends the reply to a call of a program that is not offered.
 func EncodeUnavailable(e *xdr.Encoder, xid uint32) { encodeAccepted(e, xid, ProgUnavail) }
 
 func encodeVersionMismatch(e *xdr.Encoder, xid uint32) {
-	e.Uint32(xid)
-	e.Uint32(MsgReply)
-	e.Uint32(replyDenied)
-	e.Uint32(rejectRPCMismatch)
-	e.Uint32(Version)
-	e.Uint32(Version)
+	e.Uint32s(xid, MsgReply, replyDenied, rejectRPCMismatch, Version, Version)
 }
 
 func encodeAuthError(e *xdr.Encoder, xid uint32, s AuthStat) {
-	e.Uint32(xid)
-	e.Uint32(MsgReply)
-	e.Uint32(replyDenied)
-	e.Uint32(rejectAuthError)
-	e.Uint32(uint32(s))
+	e.Uint32s(xid, MsgReply, replyDenied, rejectAuthError, uint32(s))
 }

@@ -15,20 +15,18 @@ import (
 // ServerConfig says what a Server serves and with how much.
 type ServerConfig struct {
 	Programs []Program
-	// Workers is the number of goroutines that serve calls which may wait.
-	// 0 means 16.
+	// Workers is the number of goroutines that serve calls which may wait. 0 means 16.
 	Workers int
-	// ReplyCacheBytes and ReplyCacheEntries bound the duplicate request cache;
-	// 0 means 8 MiB and 4096.
+	// ReplyCacheBytes and ReplyCacheEntries bound the duplicate request cache; 0 means 8 MiB and
+	// 4096.
 	ReplyCacheBytes   int
 	ReplyCacheEntries int
-	// Journal is memory that outlives the process, such as a shared mapping of a
-	// file, at least 512 bytes for each entry of the cache. The server keeps there
-	// what it needs to recognise retransmissions after a restart over the same
-	// memory; it must be zero or what an earlier server left. It is the server's
-	// until Close. nil: a restart forgets.
+	// Journal is memory that outlives the process, such as a shared mapping of a file, at least 512
+	// bytes for each entry of the cache. From it a server recognizes retransmissions after a
+	// restart. It must be zero, or as an earlier server left it. It belongs to the server until
+	// Close. With nil the server does not recognize them.
 	Journal []byte
-	// Observer is told of every call that was served; nil: nobody is.
+	// Observer, if not nil, observes every call that was served.
 	Observer Observer
 	// Paced reports whether any client is under a limit that a Proc's Pace knows of. It is called
 	// for each call with bulk data; nil: never.
@@ -36,43 +34,35 @@ type ServerConfig struct {
 	Logger *slog.Logger
 }
 
-// Server dispatches calls of any transport to program tables. It knows no
-// transport. Its methods may be called from any goroutine.
+// Server dispatches calls of any transport to program tables. It knows no transport. Its methods may
+// be called from any goroutine.
 //
-// The work queue holds at most the calls that all transports have accepted, and
-// every transport bounds those by its credits; so the queue needs no limit of
-// its own and giving it a call never blocks.
+// The work queue has at most the calls that all transports have accepted, and every transport bounds
+// its calls by credits. So the queue needs no limit of its own, and adding a call never blocks.
+//
+// Lock order: deferred.mu, then mu. The cache's mutex is taken alone.
 type Server struct {
 	programs []Program
 	stats    [][]procStats // by program, by procedure
-	faults   faultCounters
+	faults   [faultsEnd]atomic.Uint64
 	cache    replyCache
 	observer Observer
 	paced    func() bool
 	log      *slog.Logger
 	epoch    time.Time // the server's start, for its clock
 	tracing  atomic.Bool
-	rows     []int // by program: the place of its first procedure in Procedures
+	rows     []int // by program: the index of its first procedure in Procedures
 
 	mu     sync.Mutex
 	ready  sync.Cond
 	head   *Call
 	tail   *Call
 	load   Load
-	busy   []working // what each worker does
+	busy   []working // the call of each worker
 	closed bool
 	done   sync.WaitGroup
 
 	deferred deferred
-}
-
-type procStats struct {
-	calls, errors, retransmits atomic.Uint64
-	nanos, bytesIn, bytesOut   atomic.Uint64
-}
-
-type faultCounters struct {
-	notCalls, rpcMismatch, badCred, progUnavail, progMismatch, procUnavail, garbage, system, panics, dropped atomic.Uint64
 }
 
 // NewServer starts a server's workers. Close ends them.
@@ -107,8 +97,8 @@ func NewServer(cfg ServerConfig) *Server {
 	return s
 }
 
-// Close waits for the calls in progress and ends the workers. Calls that are
-// still queued are dropped without a reply.
+// Close waits for the calls in progress and ends the workers. Queued calls are dropped without a
+// reply.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -118,32 +108,27 @@ func (s *Server) Close() {
 	s.done.Wait()
 }
 
-// Dispatch serves one call message. It sets up c from the header in msg, runs
-// the procedure, here if it needs no waiting or mayBlock allows it, otherwise
-// on a worker, and calls c.Reply exactly once, possibly before it returns. The
-// bytes of msg must stay until then.
+// Dispatch serves one call message. It sets up c from the header in msg and runs the procedure: here
+// if it never waits or mayBlock is set, otherwise on a worker. It calls c.Reply exactly once, possibly
+// before it returns. The bytes of msg must not change until then.
 func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	c.came = time.Since(s.epoch)
 	c.Args = msg
 	switch decodeHeader(&c.Args, c) {
 	case headerNotACall:
-		s.faults.notCalls.Add(1)
+		s.faults[notCalls].Add(1)
 		c.Reply(c, true)
 		return
 	case headerVersion:
-		s.faults.rpcMismatch.Add(1)
+		s.faults[rpcMismatch].Add(1)
 		encodeVersionMismatch(&c.Res, c.XID)
 		c.Reply(c, false)
 		return
 	case headerCred:
-		s.faults.badCred.Add(1)
-		encodeAuthError(&c.Res, c.XID, AuthBadCred)
-		c.Reply(c, false)
+		s.deny(c, AuthBadCred)
 		return
 	case headerVerf:
-		s.faults.badCred.Add(1)
-		encodeAuthError(&c.Res, c.XID, AuthBadVerf)
-		c.Reply(c, false)
+		s.deny(c, AuthBadVerf)
 		return
 	}
 	if c.Cred.Flavor == AuthTLS {
@@ -162,9 +147,7 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	}
 	c.stats.bytesIn.Add(uint64(c.size))
 	if c.Cred.Flavor != AuthNone && c.Cred.Flavor != AuthSys {
-		s.faults.badCred.Add(1)
-		encodeAuthError(&c.Res, c.XID, AuthRejectedCred)
-		c.Reply(c, false)
+		s.deny(c, AuthRejectedCred)
 		return
 	}
 	if (c.proc.Mutates || c.proc.Once != nil && c.proc.Once(c.Args)) && !s.first(c) {
@@ -183,16 +166,22 @@ func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	s.enqueue(c)
 }
 
-// startTLS answers a call with AUTH_TLS, which is for procedure NULL of a connection without TLS.
+// deny answers a call with a credential that is refused.
+func (s *Server) deny(c *Call, why AuthStat) {
+	s.faults[badCred].Add(1)
+	encodeAuthError(&c.Res, c.XID, why)
+	c.Reply(c, false)
+}
+
+// startTLS answers a call with AUTH_TLS. It must be for procedure NULL on a connection without TLS
+// (RFC 9289 section 4.1). The transport starts TLS after the reply.
 func (s *Server) startTLS(c *Call) {
 	const null = 0
 	switch {
 	case c.Proc != null || c.Peer.Security != Cleartext:
-		s.faults.badCred.Add(1)
-		encodeAuthError(&c.Res, c.XID, AuthBadCred)
+		s.deny(c, AuthBadCred)
 	case !c.CanTLS:
-		s.faults.badCred.Add(1)
-		encodeAuthError(&c.Res, c.XID, AuthRejectedCred)
+		s.deny(c, AuthRejectedCred)
 	default:
 		if s.route(c) {
 			c.stats.calls.Add(1)
@@ -200,14 +189,14 @@ func (s *Server) startTLS(c *Call) {
 		}
 		offerTLS(&c.Res)
 		c.StartTLS = true
+		c.Reply(c, false)
 	}
-	c.Reply(c, false)
 }
 
-// Pace counts a call against the limits of its client before its bulk argument, of bulk bytes,
-// is there; msg is the rest of it. limit tells apart what limits calls, 0 if nothing does.
-// Unless take is set that is all. Else the call is counted, which c.Paid says, and has to wait so
-// long, or, with ok false, is to be asked for again after that.
+// Pace applies the rate limits of a client to a call whose bulk argument, of bulk bytes, has not
+// arrived; msg is the rest of the call. limit identifies the limit that applies, 0 for none. With
+// take, Pace also counts the call, and sets c.Paid. The call may begin after wait. If ok is false it
+// was not counted, and the caller asks again after wait.
 func (s *Server) Pace(c *Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
 	if s.paced == nil || !s.paced() {
 		return 0, 0, true
@@ -225,7 +214,8 @@ func (s *Server) Pace(c *Call, msg xdr.Decoder, bulk int, take bool) (limit uint
 	return 0, 0, true
 }
 
-// route finds the procedure, or encodes why there is none.
+// route finds the procedure, or encodes the error. PROG_MISMATCH has the lowest and highest version
+// of the program (RFC 5531 section 9).
 func (s *Server) route(c *Call) bool {
 	low, high := uint32(1<<32-1), uint32(0)
 	for i := range s.programs {
@@ -238,7 +228,7 @@ func (s *Server) route(c *Call) bool {
 			continue
 		}
 		if uint64(c.Proc) >= uint64(len(p.Procs)) || p.Procs[c.Proc].Serve == nil {
-			s.faults.procUnavail.Add(1)
+			s.faults[procUnavail].Add(1)
 			encodeAccepted(&c.Res, c.XID, ProcUnavail)
 			return false
 		}
@@ -246,19 +236,18 @@ func (s *Server) route(c *Call) bool {
 		return true
 	}
 	if high == 0 && low != 0 {
-		s.faults.progUnavail.Add(1)
+		s.faults[progUnavail].Add(1)
 		encodeAccepted(&c.Res, c.XID, ProgUnavail)
 		return false
 	}
-	s.faults.progMismatch.Add(1)
+	s.faults[progMismatch].Add(1)
 	encodeAccepted(&c.Res, c.XID, ProgMismatch)
-	c.Res.Uint32(low)
-	c.Res.Uint32(high)
+	c.Res.Uint32s(low, high)
 	return false
 }
 
-// run serves the call and replies. It reports false, with nothing done, when
-// the procedure would have to wait.
+// run serves the call and replies. It reports false if the procedure would have to wait: then nothing
+// was done.
 func (s *Server) run(c *Call, mayBlock bool) bool {
 	args := c.Args
 	status := s.serve(c, mayBlock)
@@ -278,18 +267,18 @@ func (s *Server) run(c *Call, mayBlock bool) bool {
 			return false
 		}
 		s.log.Error("a procedure asked to be called again where it may wait", "procedure", c.proc.Name)
-		s.refuse(c, &s.faults.system, SystemErr)
+		s.refuse(c, system, SystemErr)
 	case Garbage:
-		s.refuse(c, &s.faults.garbage, GarbageArgs)
+		s.refuse(c, garbage, GarbageArgs)
 	case Failed:
-		s.refuse(c, &s.faults.system, SystemErr)
+		s.refuse(c, system, SystemErr)
 	case BadCred:
-		s.faults.badCred.Add(1)
+		s.faults[badCred].Add(1)
 		c.stats.errors.Add(1)
 		c.Res.Reset()
 		encodeAuthError(&c.Res, c.XID, AuthTooWeak)
 	case Drop:
-		s.faults.dropped.Add(1)
+		s.faults[dropped].Add(1)
 	}
 	took, out := time.Since(s.epoch)-c.came, c.Res.Len()
 	c.stats.nanos.Add(uint64(took))
@@ -304,18 +293,19 @@ func (s *Server) run(c *Call, mayBlock bool) bool {
 	return true
 }
 
-func (s *Server) refuse(c *Call, n *atomic.Uint64, why AcceptStat) {
-	n.Add(1)
+// refuse replaces the results by an error.
+func (s *Server) refuse(c *Call, n fault, why AcceptStat) {
+	s.faults[n].Add(1)
 	c.stats.errors.Add(1)
 	c.Res.Reset()
 	encodeAccepted(&c.Res, c.XID, why)
 }
 
-// serve calls the procedure. A panic in it costs that call, not the server.
+// serve calls the procedure. A panic in it fails the call, and not the server.
 func (s *Server) serve(c *Call, mayBlock bool) (status Status) {
 	defer func() {
 		if r := recover(); r != nil {
-			s.faults.panics.Add(1)
+			s.faults[panics].Add(1)
 			s.log.Error("panic while serving a call", "procedure", c.proc.Name, "peer", c.Peer.Addr.String(),
 				"panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 			status = Failed
@@ -324,14 +314,12 @@ func (s *Server) serve(c *Call, mayBlock bool) (status Status) {
 	return c.proc.Serve(c, mayBlock)
 }
 
+// enqueue passes a call to the workers. From here on another goroutine may have it.
 func (s *Server) enqueue(c *Call) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		if c.entry != nil {
-			s.cache.finish(c, false, 0)
-		}
-		c.Reply(c, true)
+		s.abandon(c)
 		return
 	}
 	c.next = nil
@@ -347,6 +335,7 @@ func (s *Server) enqueue(c *Call) {
 	s.mu.Unlock()
 }
 
+// work is the goroutine of worker i.
 func (s *Server) work(i int) {
 	defer s.done.Done()
 	for served := false; ; served = true {
@@ -375,10 +364,7 @@ func (s *Server) work(i int) {
 		c.next = nil
 		s.mu.Unlock()
 		if closed {
-			if c.entry != nil {
-				s.cache.finish(c, false, 0)
-			}
-			c.Reply(c, true)
+			s.abandon(c)
 			continue
 		}
 		c.moved = max(time.Since(s.epoch)-c.came, 1)
@@ -386,8 +372,8 @@ func (s *Server) work(i int) {
 	}
 }
 
-// first looks a mutating call up in the reply cache. It reports whether the
-// call is to be executed; if not, it has been or will be answered.
+// first looks a call up in the reply cache. It reports whether the call is to be executed; if not, it
+// was answered or will be.
 func (s *Server) first(c *Call) bool {
 	c.start = BootTime()
 	entry, verdict := s.cache.begin(c.key(), c)
@@ -402,53 +388,6 @@ func (s *Server) first(c *Call) bool {
 		c.stats.retransmits.Add(1)
 	}
 	return false
-}
-
-// ProcStats are the counts of one procedure since the server started.
-type ProcStats struct {
-	Program     string `json:"program"`
-	Version     uint32 `json:"version"`
-	Procedure   string `json:"procedure"`
-	Calls       uint64 `json:"calls"`
-	Errors      uint64 `json:"errors"` // answered on the RPC level: GARBAGE_ARGS, SYSTEM_ERR, AUTH_ERROR
-	Retransmits uint64 `json:"retransmits"`
-	Nanoseconds uint64 `json:"nanoseconds"` // summed from arrival to reply
-	BytesIn     uint64 `json:"bytes_in"`    // arguments, bulk data included
-	BytesOut    uint64 `json:"bytes_out"`   // replies, bulk data included
-}
-
-// Stats is a snapshot of a server's counters.
-type Stats struct {
-	Procs  []ProcStats       `json:"procs"`
-	Errors map[string]uint64 `json:"errors"`
-}
-
-// Stats returns the counts of every procedure that was called, and of the
-// errors by kind.
-func (s *Server) Stats() Stats {
-	var out Stats
-	for i := range s.programs {
-		p := &s.programs[i]
-		for j := range p.Procs {
-			st := &s.stats[i][j]
-			if st.calls.Load() == 0 {
-				continue
-			}
-			out.Procs = append(out.Procs, ProcStats{
-				Program: p.Name, Version: p.Vers, Procedure: p.Procs[j].Name, Calls: st.calls.Load(),
-				Errors: st.errors.Load(), Retransmits: st.retransmits.Load(), Nanoseconds: st.nanos.Load(),
-				BytesIn: st.bytesIn.Load(), BytesOut: st.bytesOut.Load(),
-			})
-		}
-	}
-	f := &s.faults
-	out.Errors = map[string]uint64{
-		"rpc_not_a_call": f.notCalls.Load(), "rpc_version_mismatch": f.rpcMismatch.Load(), "rpc_bad_credential": f.badCred.Load(),
-		"rpc_program_unavailable": f.progUnavail.Load(), "rpc_program_mismatch": f.progMismatch.Load(),
-		"rpc_procedure_unavailable": f.procUnavail.Load(), "rpc_garbage_arguments": f.garbage.Load(),
-		"rpc_system_error": f.system.Load(), "rpc_panics": f.panics.Load(), "rpc_dropped": f.dropped.Load(),
-	}
-	return out
 }
 
 // ReplyXID reads the XID of a message, or 0 if it is too short to have one.

@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// A snapshot is what a server must tell the one that takes its place: the replies that it
-// keeps for retransmissions, oldest first, as a gob value to which fields may be added. The
-// journal, which the next server has found at its start, knows only those that are short.
+// A snapshot is what a server hands over to its successor: the replies of the reply cache, oldest
+// first, and its counters. It is a gob value, to which fields may be added. The journal, which the
+// successor has read at its start, has only the short replies.
 
 type snapshot struct {
 	Replies []snapReply
@@ -47,16 +46,10 @@ type snapProc struct {
 	Nanos, BytesIn, BytesOut   uint64
 }
 
-// errBusy says that the server is not quiet.
+// errBusy means that the server is not quiescent.
 var errBusy = errors.New("a call is still being executed")
 
-func (f *faultCounters) list() []*atomic.Uint64 {
-	return []*atomic.Uint64{
-		&f.notCalls, &f.rpcMismatch, &f.badCred, &f.progUnavail, &f.progMismatch, &f.procUnavail, &f.garbage, &f.system, &f.panics, &f.dropped,
-	}
-}
-
-// Snapshot is what the server must not forget. No call is being executed.
+// Snapshot returns the snapshot. No call is being executed.
 func (s *Server) Snapshot() ([]byte, error) {
 	var out snapshot
 	for i := range s.programs {
@@ -70,8 +63,8 @@ func (s *Server) Snapshot() ([]byte, error) {
 			}
 		}
 	}
-	for _, n := range s.faults.list() {
-		out.Faults = append(out.Faults, n.Load())
+	for i := range s.faults {
+		out.Faults = append(out.Faults, s.faults[i].Load())
 	}
 	if err := s.cache.snapshot(&out); err != nil {
 		return nil, err
@@ -101,7 +94,7 @@ func (r *replyCache) snapshot(out *snapshot) error {
 	return nil
 }
 
-// settle has connections say what was delivered.
+// settle makes the connections report which replies were delivered.
 func (r *replyCache) settle() {
 	ask := make(map[Settler]struct{})
 	r.mu.Lock()
@@ -122,8 +115,8 @@ func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errSnapshot}, args...)...)
 }
 
-// Restore has a server that has served nothing go on from a snapshot. What its journal knows
-// of the same calls is in doubt no more. After an error the server is of no use.
+// Restore makes a server that has served nothing continue from a snapshot. A call of the journal that
+// the snapshot has with its reply is no longer in doubt. After an error the server must not be used.
 func (s *Server) Restore(data []byte) error {
 	var in snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&in); err != nil {
@@ -146,10 +139,8 @@ func (s *Server) Restore(data []byte) error {
 			}
 		}
 	}
-	for i, n := range s.faults.list() {
-		if i < len(in.Faults) {
-			n.Add(in.Faults[i])
-		}
+	for i, n := range in.Faults[:min(len(in.Faults), len(s.faults))] {
+		s.faults[i].Add(n)
 	}
 	return nil
 }
@@ -168,7 +159,7 @@ func (r *replyCache) restore(in *snapshot) error {
 	for i := range in.Replies {
 		x := &in.Replies[i]
 		if x.Key == nil {
-			continue // of a version that kept too little of a call to recognize it
+			continue // from a version whose keys recognize nothing
 		}
 		e := &drcEntry{
 			key: drcKey{xid: x.XID}, conn: x.Conn, addr: x.Addr, transport: x.Transport, delivered: x.Delivered,
@@ -214,7 +205,7 @@ func (r *replyCache) claim(loaded map[drcKey]*drcEntry, k drcKey, i int32) int32
 			return i
 		}
 	}
-	if d := r.doubts[k]; d != nil && d.record == i { // its reply was too long to be kept there
+	if d := r.doubts[k]; d != nil && d.record == i { // its reply was too long for the journal
 		delete(r.doubts, k)
 		return i
 	}

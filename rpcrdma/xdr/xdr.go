@@ -275,6 +275,13 @@ func (e *Encoder) Reset() { e.B, e.Refs = e.B[:0], e.Refs[:0] }
 // Uint32 appends an unsigned integer.
 func (e *Encoder) Uint32(v uint32) { e.B = binary.BigEndian.AppendUint32(e.B, v) }
 
+// Uint32s appends unsigned integers.
+func (e *Encoder) Uint32s(v ...uint32) {
+	for _, w := range v {
+		e.Uint32(w)
+	}
+}
+
 // Int32 appends an integer.
 func (e *Encoder) Int32(v int32) { e.Uint32(uint32(v)) }
 
