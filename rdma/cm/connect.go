@@ -34,7 +34,9 @@ type ConnectParams struct {
 }
 
 // checkRequest checks a request of ours: its peer, and that its private data fits the room for it.
-func (m *Machine) checkRequest(message string, remote netip.AddrPort, private []byte, room int) (netip.AddrPort, error) {
+func (m *Machine) checkRequest(
+	message string, remote netip.AddrPort, private []byte, room int,
+) (netip.AddrPort, error) {
 	if len(private) > room {
 		return remote, fmt.Errorf("cm: %d bytes of private data, a %s carries %d", len(private), message, room)
 	}

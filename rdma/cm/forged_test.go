@@ -154,7 +154,8 @@ func flood(t *testing.T, seed uint64, from func(*rand.Rand) netip.Addr, perSecon
 	if connected < connections/2 {
 		t.Errorf("%d of %d connections came about, with %d REQs", connected, tried, client.n.TxREQ+client.n.Resent)
 	}
-	if server.n.HalfOpenEvicted == 0 || len(server.halfOpen) > 1024 || len(server.askers) > 512 || len(server.qpns) > 512+connected || len(server.queue.reqs) > 256 {
+	if server.n.HalfOpenEvicted == 0 || len(server.halfOpen) > 1024 || len(server.askers) > 512 ||
+		len(server.qpns) > 512+connected || len(server.queue.reqs) > 256 {
 		t.Errorf("%d half-open connections made room, %d are listed, of %d addresses, with %d queue pairs, %d wait",
 			server.n.HalfOpenEvicted, len(server.halfOpen), len(server.askers), len(server.qpns), len(server.queue.reqs))
 	}

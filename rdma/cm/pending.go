@@ -180,7 +180,8 @@ func (q *reqQueue) mark(e *waitingREQ) (i int, mark uint32) {
 	a := e.src.As16()
 	h := q.key
 	for _, w := range [...]uint64{
-		binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]), e.req.GUID, uint64(e.req.LocalID)<<32 | uint64(e.req.QPN),
+		binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]), e.req.GUID,
+		uint64(e.req.LocalID)<<32 | uint64(e.req.QPN),
 	} {
 		h = (h ^ w) * 0x9e3779b97f4a7c15
 		h ^= h >> 32

@@ -156,11 +156,11 @@ func (m *Machine) giveUp(now rdma.Time, id *ID) {
 	case SIDRREQSent:
 		err = fmt.Errorf("%v did not answer the SIDR REQ: is UDP port %d open on both sides?", id.Peer, wire.Port)
 	case REPSent:
-		err = fmt.Errorf("%v asked for a connection and did not confirm our REP for %d s: does UDP port %d get through to it?",
-			id.Peer, waited, wire.Port)
+		err = fmt.Errorf("%v asked for a connection and did not confirm our REP for %d s: "+
+			"does UDP port %d get through to it?", id.Peer, waited, wire.Port)
 	default:
-		err = fmt.Errorf("%v did not answer the CM REQ for %d s: is UDP port %d open on both sides, and does something serve RDMA there?",
-			id.Peer, waited, wire.Port)
+		err = fmt.Errorf("%v did not answer the CM REQ for %d s: "+
+			"is UDP port %d open on both sides, and does something serve RDMA there?", id.Peer, waited, wire.Port)
 	}
 	if id.State != SIDRREQSent {
 		m.sendTimeout(id)
