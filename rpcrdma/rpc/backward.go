@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,20 +17,19 @@ import (
 type Caller interface {
 	// Call sends a call. It does not wait.
 	Call(b *BackwardCall)
-	// Alive reports whether the connection is still there.
+	// Alive reports whether the connection still exists.
 	Alive() bool
 }
 
-// BackwardCall is a call in the backward direction. It is the Caller's until Done.
+// BackwardCall is a call in the backward direction. It belongs to the Caller until Done.
 type BackwardCall struct {
 	Prog, Vers, Proc uint32
 	Cred             *Cred  // nil is AUTH_NONE
 	Args             []byte // encoded
-	// Timeout is how long to wait for the reply, and for the call's turn.
+	// Timeout bounds the wait for a credit and for the reply.
 	Timeout time.Duration
-	// Done is called once, from any goroutine, possibly before Call returns: with the
-	// results, which are valid during the call of Done only, or with why there are
-	// none. It must not wait.
+	// Done is called once, from any goroutine, possibly before Call returns. It gets the results,
+	// which are valid only during the call of Done, or an error. It must not wait.
 	Done func(res *xdr.Decoder, err error)
 }
 
@@ -41,14 +42,19 @@ var (
 
 // Bounds of the calls of one connection in the backward direction.
 const (
-	// BackwardCalls is how many are outstanding at most.
+	// BackwardCalls bounds the calls without a reply.
 	BackwardCalls = 8
-	// backwardQueue is how many wait for one of those.
+	// backwardQueue bounds the calls that wait to be sent.
 	backwardQueue = 64
 )
 
-// Backward is a Caller for a transport: it keeps the calls of one connection. The
-// transport tells it what arrives and when the connection ends.
+// Backward is the Caller of a transport's connection. It has the calls of the connection; the transport
+// sends them, and passes in the replies and the end of the connection.
+//
+//	Call --> queue --credit--> calls --Receive, or Close--> Done
+//	           |                 |
+//	           +--- Timeout -----+--> Done(ErrTimeout); a call that was sent retains its credit
+//	                                  until the peer has answered it
 type Backward struct {
 	send func(msg []byte) bool
 	max  int // bytes of a message
@@ -62,8 +68,7 @@ type Backward struct {
 	queue   []*backward
 }
 
-// backward is a call; b is nil once its caller has been told that it took too long.
-// A call that was sent holds its credit until it is answered all the same.
+// backward is a call. b is nil after Done. mu protects all fields.
 type backward struct {
 	b     *BackwardCall
 	msg   []byte
@@ -71,9 +76,9 @@ type backward struct {
 	timer *time.Timer
 }
 
-// NewBackward makes the Caller of a connection. send sends a message of at most max
-// bytes, which it may keep; it must not wait, and reports false if it cannot. At most
-// credits calls are outstanding until the peer says something else.
+// NewBackward makes the Caller of a connection. send sends a message of at most limit bytes, which
+// belongs to it; it must not wait, and reports false if it cannot send. credits is the number of calls
+// without a reply until the peer grants another number.
 func NewBackward(send func(msg []byte) bool, limit, credits int) *Backward {
 	return &Backward{send: send, max: limit, credits: credits, calls: make(map[uint32]*backward), xid: uint32(time.Now().UnixNano())}
 }
@@ -116,21 +121,22 @@ func (w *Backward) call(b *BackwardCall) error {
 	return nil
 }
 
-// pump sends what there is credit for. It reports false if the last one in the queue
-// could not be sent. Call with mu held.
+// pump sends the calls for which there are credits. It reports false if the only call in the queue could
+// not be sent. If there are several, they are tried again with the next reply, or time out. The caller
+// holds mu.
 func (w *Backward) pump() bool {
 	for len(w.queue) > 0 && len(w.calls) < w.credits {
 		k := w.queue[0]
 		if !w.send(k.msg) {
 			if len(w.queue) > 1 {
-				return true // tried again with the next reply; else their time runs out
+				return true
 			}
 			w.queue = w.queue[:0]
 			return false
 		}
 		k.msg = nil
 		w.calls[k.xid] = k
-		w.queue = append(w.queue[:0], w.queue[1:]...)
+		w.queue = slices.Delete(w.queue, 0, 1)
 	}
 	return true
 }
@@ -140,12 +146,7 @@ func (w *Backward) expire(k *backward) {
 	w.mu.Lock()
 	b := k.b
 	k.b = nil
-	for i := range w.queue {
-		if w.queue[i] == k {
-			w.queue = append(w.queue[:i], w.queue[i+1:]...)
-			break
-		}
-	}
+	w.queue = slices.DeleteFunc(w.queue, func(q *backward) bool { return q == k })
 	w.mu.Unlock()
 	if b != nil {
 		b.Done(nil, ErrTimeout)
@@ -157,9 +158,8 @@ func IsReply(msg []byte) bool {
 	return len(msg) >= 8 && msg[4] == 0 && msg[5] == 0 && msg[6] == 0 && msg[7] == MsgReply
 }
 
-// Receive takes a reply, whose peer now allows as many calls to be outstanding as
-// credits says; 0 says nothing. It reports false if nobody waits for such a reply. It
-// does not keep msg.
+// Receive handles a reply. credits is the peer's new grant; 0 leaves the grant as it is. It reports
+// false for a reply to no call. msg belongs to the caller again when Receive returns.
 func (w *Backward) Receive(msg []byte, credits uint32) bool {
 	w.mu.Lock()
 	k := w.calls[ReplyXID(msg)]
@@ -177,7 +177,7 @@ func (w *Backward) Receive(msg []byte, credits uint32) bool {
 	w.pump()
 	w.mu.Unlock()
 	if b == nil {
-		return true // too late
+		return true // the caller got ErrTimeout
 	}
 	d := xdr.NewDecoder(msg)
 	if err := DecodeReply(&d, k.xid); err != nil {
@@ -188,7 +188,7 @@ func (w *Backward) Receive(msg []byte, credits uint32) bool {
 	return true
 }
 
-// Close ends all calls, after the connection. Nothing is sent once it has returned.
+// Close fails all calls, because the connection has ended. After it has returned nothing is sent.
 func (w *Backward) Close() {
 	w.mu.Lock()
 	if w.dead.Swap(true) {
@@ -196,18 +196,12 @@ func (w *Backward) Close() {
 		return
 	}
 	var ended []*BackwardCall
-	add := func(k *backward) {
+	for _, k := range slices.Concat(slices.Collect(maps.Values(w.calls)), w.queue) {
 		k.timer.Stop()
 		if k.b != nil {
 			ended = append(ended, k.b)
 			k.b = nil
 		}
-	}
-	for _, k := range w.calls {
-		add(k)
-	}
-	for _, k := range w.queue {
-		add(k)
 	}
 	clear(w.calls)
 	w.queue = nil

@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
@@ -11,25 +10,34 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// The duplicate request cache keeps the replies of calls that must not be executed twice. It keeps the RPC
-// reply message, never the bytes of a transport, because a retransmission may come by another transport.
+// The duplicate request cache has the replies of calls that must not be executed twice (RFC 8881
+// section 2.10.6 has the same for sessions). It caches the RPC reply message, never the bytes of a
+// transport, because a retransmission may arrive by another transport.
 //
-// A call is a retransmission of a kept one if both of the following hold:
+// A call is a retransmission of a cached call if both of the following are true:
 //
-//   - It is the same call of the same caller: the XID, the host's address, the program, version and procedure,
-//     the credential, the TLS identity and every byte of the arguments are equal (drcKey).
-//   - It comes from the same client, and not from another process of the host that has chosen the same XID
-//     (drcEntry.answers): on the connection of the kept call; or over TCP from its source port, because
-//     kernels reconnect from the port that they had; or on a newer connection, while the client has not
-//     acknowledged the reply. A client that has its reply does not ask for it again.
+//   - It is the same call of the same caller. The XID, the host's address, the program, version and
+//     procedure, the credential, the TLS identity and every byte of the arguments are equal (drcKey).
+//   - It comes from the same client, and not from another process of the host that chose the same XID
+//     (drcEntry.answers). It arrives on the connection of the cached call; or over TCP from its source
+//     port, because kernels reconnect from the same port; or on a newer connection, while the client
+//     has not acknowledged the reply. A client that has its reply does not send the call again.
 //
-// An entry lives as long as a client retransmits, from the last time that it was asked for:
+// An entry lives for as long as a client retransmits, counted from the last arrival of the call:
 //
-//   - answeredAge after the reply was acknowledged. Then only a client whose host lost the reply behind the
-//     acknowledgment retransmits, and it does so when it reconnects. One minute is also how long a TCP
-//     port stays in TIME_WAIT: the next process that uses the port of the kept call comes later.
-//   - lostAge if the reply was not acknowledged. It is the major timeout of Linux over TCP and RDMA by its
-//     defaults, 60 + 120 + 180 seconds.
+//   - answeredAge after the reply was acknowledged. Then only a client whose host lost the reply after
+//     the acknowledgment retransmits, and it does so when it reconnects. One minute is also the time of
+//     a TCP port in TIME_WAIT: another process cannot use the port of the cached call before.
+//   - lostAge if the reply was not acknowledged. It is the major timeout of Linux over TCP and RDMA by
+//     its defaults, 60 + 120 + 180 seconds.
+//
+// States of an entry. Only finished entries are in the ring of the oldest, and count against the
+// limits:
+//
+//	begin --> running --finish--> finished --find, evict: too old, or too many--> removed
+//	            |                   ^   |
+//	            | joined calls      +---+ replay: the call arrived again
+//	            +--finish without a reply--> removed
 const (
 	answeredAge = 60 * 1e9 // ns
 	lostAge     = 360 * 1e9
@@ -50,8 +58,9 @@ type hasher struct {
 
 var hashers = sync.Pool{New: func() any { return &hasher{h: sha256.New()} }}
 
-// key is the key of a call whose arguments have not been read. The stamp of an AUTH_SYS credential is left out: it may
-// be the time, and older Linux clients encode it anew for a retransmission (RFC 5531 appendix A).
+// key is the key of a call whose arguments have not been read. It leaves out the stamp of an AUTH_SYS
+// credential (RFC 5531 appendix A): it may be the time, and older Linux clients encode it anew for a
+// retransmission.
 func (c *Call) key() drcKey {
 	x := hashers.Get().(*hasher)
 	defer hashers.Put(x)
@@ -90,14 +99,14 @@ func (c *Call) key() drcKey {
 type drcEntry struct {
 	key  drcKey
 	same *drcEntry // the next entry of the same key, of another client
-	// conn, addr and transport are those of the connection that the reply was sent on last.
+	// The connection that the reply was sent on last.
 	conn      int64
 	addr      netip.AddrPort
 	transport Transport
 
 	done      bool
 	delivered bool    // the client has acknowledged the reply
-	via       Settler // may know of that
+	via       Settler // the connection to ask for that
 	sent      uint32  // how often the reply was sent
 	at        int64   // when the call arrived last, see now
 	reply     []byte
@@ -105,12 +114,12 @@ type drcEntry struct {
 	size      int       // of both
 	waiting   *Call     // retransmissions that arrived during the execution
 	record    int32     // in the journal, -1 = none
-	doubt     []byte    // note of an execution that a crash cut off
+	doubt     []byte    // note of an execution that a crash interrupted
 
 	prev, next *drcEntry
 }
 
-// Settler is a connection whose carrier learns of delivered replies only when it asks.
+// Settler is a connection whose transport learns of delivered replies only when it asks the kernel.
 type Settler interface {
 	// Settle reports every reply that the client has acknowledged by now, see Call.Delivery.
 	Settle()
@@ -134,11 +143,11 @@ type replyCache struct {
 	countMax int
 	bytesMax int
 	journal  journal
-	doubts   map[drcKey]*drcEntry // begun before the last crash, and not asked for since
+	doubts   map[drcKey]*drcEntry // begun before the last crash, and not sent again since
 }
 
-// init sets the limits and takes over what mem, the journal, knows. A journal
-// holds a record for each reply that is kept, and some for calls in progress.
+// init sets the limits, and loads the journal mem. A quarter of the journal's records is for calls in
+// progress, the rest for cached replies.
 func (r *replyCache) init(entries, bytes int, mem []byte, now int64) {
 	r.entries = make(map[drcKey]*drcEntry)
 	r.oldest.next, r.oldest.prev = &r.oldest, &r.oldest
@@ -152,7 +161,7 @@ func (r *replyCache) init(entries, bytes int, mem []byte, now int64) {
 	if len(list) == 0 {
 		return
 	}
-	// What was kept at the end of the server before is kept: clients wait for this one, however long that takes.
+	// Replies age only while a server runs: clients wait for it, however long that takes.
 	last := list[0].at
 	for _, e := range list {
 		last = max(last, e.at)
@@ -178,8 +187,8 @@ func (r *replyCache) init(entries, bytes int, mem []byte, now int64) {
 	}
 }
 
-// answers reports whether a call of the entry's key from p is a retransmission of the entry's call. The other
-// clients may be processes of the same host.
+// answers reports whether a call of the entry's key from p is a retransmission of the entry's call.
+// Otherwise p is another process of the same host.
 func (e *drcEntry) answers(p *Peer) bool { return e.ofClient(p) || !e.delivered && p.Conn > e.conn }
 
 // ofClient reports whether p is the entry's connection, or comes from its port.
@@ -195,8 +204,8 @@ func (e *drcEntry) lives(now int64) bool {
 	return now-e.at <= lostAge
 }
 
-// find returns the entry that a call from p at the time now is a retransmission of. The connection's
-// own entry goes before those of others.
+// find returns the entry that a call from p at the time now retransmits, or nil. An entry of the same
+// connection goes before others.
 func (r *replyCache) find(k drcKey, p *Peer, now int64) (found *drcEntry) {
 	for e := r.entries[k]; e != nil; {
 		this := e
@@ -213,7 +222,8 @@ func (r *replyCache) find(k drcKey, p *Peer, now int64) (found *drcEntry) {
 	return found
 }
 
-// unsettled returns the connection to ask before find, if there is one.
+// unsettled returns the connection to ask before find, or nil: it may know that the reply of an entry was
+// delivered.
 func (r *replyCache) unsettled(k drcKey, p *Peer) Settler {
 	for e := r.entries[k]; e != nil; e = e.same {
 		if e.done && !e.delivered && !e.ofClient(p) && e.via != nil {
@@ -246,7 +256,7 @@ func (r *replyCache) remove(e *drcEntry) {
 	}
 }
 
-// enter adds an entry to those that are done.
+// enter adds a finished entry, and evicts what is too old or too much.
 func (r *replyCache) enter(e *drcEntry, at int64) {
 	e.done = true
 	r.count++
@@ -257,7 +267,7 @@ func (r *replyCache) enter(e *drcEntry, at int64) {
 	}
 }
 
-// link makes an entry that is done the youngest.
+// link makes a finished entry the youngest.
 func (r *replyCache) link(e *drcEntry, at int64) {
 	e.at = at
 	last := r.oldest.prev
@@ -266,13 +276,13 @@ func (r *replyCache) link(e *drcEntry, at int64) {
 
 func (e *drcEntry) unlink() { e.prev.next, e.next.prev = e.next, e.prev }
 
-// intend notes in the journal that a call is about to change something.
+// intend writes to the journal that a call is about to change something.
 func (r *replyCache) intend(c *Call, note []byte) {
 	e := c.entry
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e.record >= 0 {
-		return // of the execution that was cut off; what it intended still holds
+		return // of the interrupted execution: its intent is the same
 	}
 	if len(r.journal.free) == 0 {
 		for k, d := range r.doubts {
@@ -285,13 +295,15 @@ func (r *replyCache) intend(c *Call, note []byte) {
 	e.record = r.journal.begin(e, c.start, note)
 }
 
+// begin looks a call up. The connection that may know of a delivery is asked first, without the mutex,
+// because Settle calls Delivered.
 func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 	p := &c.Peer
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if via := r.unsettled(k, p); via != nil {
 		r.mu.Unlock()
-		via.Settle() // takes the mutex for each
+		via.Settle()
 		r.mu.Lock()
 	}
 	e := r.find(k, p, c.start)
@@ -324,20 +336,20 @@ func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 	}
 }
 
-// over notes that the client is reached by the connection of c from now on.
+// over notes that the connection of c leads to the client, unless a newer one is known.
 func (e *drcEntry) over(c *Call) {
 	if c.Peer.Conn >= e.conn {
 		e.conn, e.addr, e.transport = c.Peer.Conn, c.Peer.Addr, c.Peer.Transport
 	}
 }
 
-// finish stores the reply in c.Res, or forgets the call if keep is false, and
-// answers the retransmissions that waited for it.
-func (r *replyCache) finish(c *Call, keep bool, at int64) {
+// finish caches the reply in c.Res, or forgets the call if done is false. It answers the
+// retransmissions that arrived during the execution, in their order.
+func (r *replyCache) finish(c *Call, done bool, at int64) {
 	e := c.entry
 	c.entry = nil
 	r.mu.Lock()
-	var waiting *Call // the one that came first is the first
+	var waiting *Call
 	for w := e.waiting; w != nil; {
 		next := w.next
 		w.next, waiting = waiting, w
@@ -345,8 +357,8 @@ func (r *replyCache) finish(c *Call, keep bool, at int64) {
 	}
 	e.waiting = nil
 	r.running--
-	if keep {
-		e.keep(&c.Res)
+	if done {
+		e.store(&c.Res)
 		if e.record >= 0 && len(e.refs) == 0 {
 			r.journal.finish(e.record, e.reply)
 		}
@@ -363,61 +375,8 @@ func (r *replyCache) finish(c *Call, keep bool, at int64) {
 	for w := waiting; w != nil; {
 		next := w.next
 		w.next = nil
-		w.Reply(w, !keep)
+		w.Reply(w, !done)
 		w = next
-	}
-}
-
-// keep copies a reply. Bulk results stay apart, for a carrier may have a place
-// of their own for them the next time, too.
-func (e *drcEntry) keep(res *xdr.Encoder) {
-	e.reply, e.size = bytes.Clone(res.B), res.Len()
-	for _, r := range res.Refs {
-		e.refs = append(e.refs, xdr.Ref{At: r.At, Data: bytes.Clone(r.Data)})
-	}
-}
-
-// replay answers c with the entry's reply.
-func (r *replyCache) replay(e *drcEntry, c *Call) {
-	c.Res.B = append(c.Res.B, e.reply...)
-	c.Res.Refs = append(c.Res.Refs, e.refs...)
-	r.sending(e, c)
-}
-
-// sending notes that the carrier sends the entry's reply to c. That the reply was delivered before does not count any
-// more: the client would not have asked again.
-func (r *replyCache) sending(e *drcEntry, c *Call) {
-	e.over(c)
-	e.via = c.Settler
-	e.sent++
-	if e.delivered {
-		e.delivered = false
-		r.journal.deliver(e.record, false)
-	}
-	c.delivery = Delivery{r, e, e.sent}
-}
-
-// Delivery is how a carrier reports that a client has a reply that is kept for its retransmissions.
-type Delivery struct {
-	cache *replyCache
-	entry *drcEntry
-	sent  uint32
-}
-
-// Wanted reports whether the reply is kept at all.
-func (d Delivery) Wanted() bool { return d.entry != nil }
-
-// Delivered says that the client has acknowledged the reply.
-func (d Delivery) Delivered() {
-	e := d.entry
-	if e == nil {
-		return
-	}
-	d.cache.mu.Lock()
-	defer d.cache.mu.Unlock()
-	if e.sent == d.sent {
-		e.delivered, e.via = true, nil
-		d.cache.journal.deliver(e.record, true)
 	}
 }
 
@@ -429,7 +388,7 @@ func (r *replyCache) evict(e *drcEntry) {
 	r.forget(e)
 }
 
-// forget gives an entry's record back.
+// forget frees the record of an entry.
 func (r *replyCache) forget(e *drcEntry) {
 	if e.record >= 0 {
 		r.journal.release(e.record)

@@ -12,22 +12,19 @@ import (
 type Request struct {
 	Prog, Vers, Proc uint32
 	Cred             *Cred // nil is AUTH_NONE
-	// XID is the transaction's identity. 0 lets the client choose one and
-	// stores it here; a request that is sent again on another connection keeps
-	// its XID, so that the server's reply cache knows it.
+	// XID identifies the transaction. With 0 the client chooses one and stores it here. A request that
+	// is sent again on another connection has the same XID, so that the server's reply cache
+	// recognizes it.
 	XID uint32
-	// Args encodes the arguments, bulk data by Encoder.Bulk. It is called once
-	// per transmission. Bulk data must stay until Call returns.
+	// Args encodes the arguments, bulk data by Encoder.Bulk. It is called once per transmission. Bulk
+	// data must not change until Call returns.
 	Args func(*xdr.Encoder)
-	// Res decodes the results. It is called once, if the call was accepted
-	// with SUCCESS. Slices it takes from the decoder are valid during the call
-	// of Res only, but for those that alias Dst.
+	// Res decodes the results. It is called once, if the call was accepted with SUCCESS. Slices of
+	// the decoder are valid only during the call of Res, except those that alias Dst.
 	Res func(*xdr.Decoder) error
-	// Dst is where a bulk result is to land. Decoder.Bulk, or Opaque if the
-	// bulk item is the last of the results, then returns a slice of Dst when
-	// the transport could place it there, and a slice of other memory when it
-	// could not. Over RDMA, Dst is registered for the peer to write to during
-	// the call alone.
+	// Dst is memory for a bulk result. If the transport could place the result there, Decoder.Bulk
+	// returns a slice of Dst, as does Opaque if the bulk item is the last of the results; otherwise
+	// they return other memory. Over RDMA, the peer can write to Dst during the call only.
 	Dst []byte
 	// ResMax bounds the encoded results in bytes, bulk excluded. 0 means 1024.
 	ResMax int
@@ -35,35 +32,31 @@ type Request struct {
 
 // Client sends calls over one connection. It may be used from any goroutine.
 type Client interface {
-	// Call sends r and waits for its reply. When ctx ends first the memory of
-	// r is no longer touched once Call has returned. A *ConnError means that
-	// the connection is gone and that the call may or may not have been
-	// executed.
+	// Call sends r and waits for its reply. After Call has returned nobody uses the memory of r, also
+	// if ctx ended. A *ConnError means that the connection has ended, and that the call may or may
+	// not have been executed.
 	Call(ctx context.Context, r *Request) error
 	// Close ends the connection. Calls in flight return a *ConnError.
 	Close() error
 }
 
-// Registrar is what a Client of a transport has that moves bulk data to and from the
-// caller's memory by itself.
+// Registrar is a Client whose transport moves bulk data to and from the caller's memory by itself.
 type Registrar interface {
-	// Register prepares buf for being the memory of calls' bulk data: the Dst of
-	// requests, or arguments by Encoder.Bulk. Such calls cost less then; memory
-	// that is not registered is registered for each call. A server can still
-	// reach no more than the part that a call names, and no longer than the call.
-	// buf must not be moved before release, which comes after those calls.
+	// Register prepares buf for bulk data of calls: the Dst of requests, or arguments by
+	// Encoder.Bulk. Such calls cost less; other memory is registered for each call. A server still
+	// reaches only the part that a call names, and only during that call. buf must not be moved
+	// before release, which is called after those calls.
 	Register(buf []byte) (release func(), err error)
 }
 
-// ErrNotForDMABufs is what a connection refuses memory of another device with that one made with
-// WithDMABufs takes.
+// ErrNotForDMABufs means that a connection cannot use memory of another device, and that one made with
+// WithDMABufs could.
 var ErrNotForDMABufs = errors.New("rpc: the connection was not made for memory of other devices")
 
 type forDMABufs struct{}
 
-// WithDMABufs asks who connects to a server for a connection that can have memory of other
-// devices. What such a connection opens to the server cannot be what costs least for memory of
-// the host.
+// WithDMABufs makes Dial functions make a connection for memory of other devices. Such a connection may
+// open memory of the host to the server in a more expensive way.
 func WithDMABufs(ctx context.Context) context.Context {
 	return context.WithValue(ctx, forDMABufs{}, true)
 }
@@ -71,18 +64,17 @@ func WithDMABufs(ctx context.Context) context.Context {
 // ForDMABufs reports whether ctx is of WithDMABufs.
 func ForDMABufs(ctx context.Context) bool { return ctx.Value(forDMABufs{}) != nil }
 
-// ErrNoDMABuf is what memory of another device is refused with that the transport cannot reach.
-var ErrNoDMABuf = errors.New("rpc: the carrier does not reach memory of other devices")
+// ErrNoDMABuf means that the transport cannot reach memory of another device.
+var ErrNoDMABuf = errors.New("rpc: the transport does not reach memory of other devices")
 
-// DMABufRegistrar is a Registrar whose transport may reach memory of another device, such as a
-// GPU's, without the processor. ErrNoDMABuf if it cannot, ErrNotForDMABufs if another connection
+// DMABufRegistrar is a Registrar whose transport may reach memory of another device, such as a GPU,
+// without the processor. It returns ErrNoDMABuf if it cannot, and ErrNotForDMABufs if another connection
 // could.
 type DMABufRegistrar interface {
 	Registrar
-	// RegisterDMABuf is Register for len(names) bytes from offset on of the dma-buf fd. names is
-	// address space that stands for them: parts of it are the memory of calls' bulk data, which
-	// is never moved in any other way, nor touched by the processor. A call for which that cannot
-	// be done fails.
+	// RegisterDMABuf is Register for len(names) bytes of the dma-buf fd, from offset on. names is
+	// address space that stands for them: calls use parts of it as memory of bulk data. The processor
+	// never touches it. A call whose bulk data cannot be moved by the device alone fails.
 	RegisterDMABuf(fd int, offset uint64, names []byte) (release func(), err error)
 }
 
@@ -98,7 +90,8 @@ func (e *ConnError) Unwrap() error { return e.Err }
 // ErrClosed is the reason in a ConnError after Close.
 var ErrClosed = errors.New("closed")
 
-// AcceptError is a call that the server accepted and did not execute.
+// AcceptError is a call that the server accepted and did not execute (RFC 5531 section 9,
+// accepted_reply).
 type AcceptError struct {
 	Stat      AcceptStat
 	Low, High uint32 // of ProgMismatch
@@ -120,7 +113,7 @@ func (e *AcceptError) Error() string {
 	return fmt.Sprintf("RPC accept status %d", uint32(e.Stat))
 }
 
-// DeniedError is a call that the server refused to look at.
+// DeniedError is a call that the server denied (RFC 5531 section 9, rejected_reply).
 type DeniedError struct {
 	Auth      AuthStat // 0 for a version mismatch
 	Low, High uint32

@@ -9,25 +9,38 @@ import (
 	"slices"
 )
 
-// The journal is the part of the duplicate request cache that outlives the
-// process. A call that changes something is noted in it twice: before it is
-// executed, with what its procedure needs in order to see afterwards whether it
-// was executed, and when it has been, with its reply. A server that is started
-// over the same memory answers what was answered before, and tells the procedure
-// of a call that it finds begun (Call.Doubt).
+// The journal is the part of the duplicate request cache that outlives the process. A call that changes
+// something is written to it twice:
 //
-// The memory is the caller's, usually a shared mapping of a file: what was
-// stored there before a SIGKILL is there after it, and what was being stored is
-// told by its checksum. It says nothing after a crash of the machine.
+//  1. before it is executed, with the note from which its procedure can see later whether the change
+//     was made (the intent),
+//  2. after it was executed, with its reply (the outcome).
+//
+// A server that starts with the same memory answers what was answered before. A call with an intent and
+// no outcome is in doubt: when the client sends it again, its procedure gets the note (Call.Doubt).
+//
+// The memory belongs to the caller. Usually it is a shared mapping of a file: its content survives a
+// SIGKILL. A record that was half written then has a wrong checksum. After a crash of the machine the
+// journal is of no use: the file need not have its content.
+//
+// A record (big-endian; seq grows with every use of any record):
+//
+//	  0        4     12     20       24             56       72     74       75           140
+//	+--------+-----+------+-----+----------------+---------+------+--------+-----------+--------
+//	| CRC-32 | seq | time | XID | SHA-256 of key | address | port | transp.| len, note | outcome
+//	+--------+-----+------+-----+----------------+---------+------+--------+-----------+--------
+//	  140      144                     511
+//	+--------+-----------------------+-----------+
+//	| CRC-32 | length, reply         | delivered |
+//	+--------+-----------------------+-----------+
 
 const (
 	recordLen  = 512
 	noteMax    = 64
-	journalTag = 0x72736a32 // what the checksums begin with: the record's format
+	journalTag = 0x72736a32 // version of the format, covered by the checksums
 
-	// Offsets in a record: the intent, up to replyAt, and the outcome. Each begins
-	// with a CRC-32 of the tag, the sequence number and what follows.
-	recSeq   = 4 // grows with every use of any record
+	// Offsets in a record. Each checksum covers the tag, the sequence number and what follows it.
+	recSeq   = 4
 	recAt    = 12
 	recXID   = 20
 	recSum   = 24
@@ -37,7 +50,7 @@ const (
 	recNote  = 75 // length, then bytes
 	replyAt  = recNote + 1 + noteMax
 	recReply = replyAt + 4 // length, then bytes
-	// The client has acknowledged the reply: 1, behind everything and in no checksum, as it is changed alone.
+	// 1 if the client has acknowledged the reply. No checksum covers it, because it changes alone.
 	recDelivered = recordLen - 1
 	replyMax     = recDelivered - recReply - 2
 )
@@ -45,7 +58,7 @@ const (
 type journal struct {
 	mem  []byte
 	seq  uint64
-	free []int32 // records nobody uses
+	free []int32 // unused records
 }
 
 func recordSum(seq uint64, b []byte) uint32 {
@@ -57,7 +70,7 @@ func recordSum(seq uint64, b []byte) uint32 {
 
 func (j *journal) record(i int32) []byte { return j.mem[int(i)*recordLen:][:recordLen:recordLen] }
 
-// begin writes an intent into a free record, or reports -1.
+// begin writes an intent into a free record and returns its number, or -1 if there is none.
 func (j *journal) begin(e *drcEntry, at int64, note []byte) int32 {
 	if len(j.free) == 0 || len(note) > noteMax {
 		return -1
@@ -85,8 +98,7 @@ func (j *journal) begin(e *drcEntry, at int64, note []byte) int32 {
 	return i
 }
 
-// finish writes the outcome. A reply that is too long is left out: the call
-// stays in doubt, and its procedure finds out again.
+// finish writes the outcome. If the reply is too long the call stays in doubt.
 func (j *journal) finish(i int32, reply []byte) {
 	if len(reply) > replyMax {
 		return
@@ -98,7 +110,7 @@ func (j *journal) finish(i int32, reply []byte) {
 	binary.BigEndian.PutUint32(r[replyAt:], recordSum(seq, r[recReply:recReply+2+len(reply)]))
 }
 
-// deliver writes whether the client has the reply.
+// deliver writes whether the client has acknowledged the reply.
 func (j *journal) deliver(i int32, yes bool) {
 	if i < 0 {
 		return
@@ -110,14 +122,14 @@ func (j *journal) deliver(i int32, yes bool) {
 	}
 }
 
-// release makes a record free again.
+// release frees a record.
 func (j *journal) release(i int32) {
 	clear(j.record(i)[:4])
 	j.free = append(j.free, i)
 }
 
-// load takes over the memory. It returns each call that the journal knows, oldest first, with its reply or, while in
-// doubt, its note.
+// load reads the memory. It returns the calls of the journal, oldest first: each with its reply, or with
+// its note if it is in doubt.
 func (j *journal) load(mem []byte) []*drcEntry {
 	j.mem = mem
 	type found struct {

@@ -6,31 +6,39 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"sync"
 )
 
-// Over a stream a message is a record: a sequence of fragments, each behind a
-// word that holds its length and, in the top bit, whether it is the last (RFC
-// 5531 section 11).
+// Over a stream a message is a record: a sequence of fragments (RFC 5531 section 11). A word with the
+// length precedes each fragment.
+//
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|L|                  Length of the fragment                     |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//
+//	L: last fragment of the record
 const (
 	MarkLen      = 4
 	lastFragment = 1 << 31
 	// FragmentMax is the longest record of one fragment.
 	FragmentMax = lastFragment - 1
 
-	// MaxRecord is the longest record in bytes that is accepted unless
-	// configured otherwise: 1 MiB of data and room for everything around it.
+	// MaxRecord is the default for the longest record in bytes: 1 MiB of data and room for the rest
+	// of the message.
 	MaxRecord = 1<<20 + 64<<10
 
-	// fragmentsMax bounds the fragments of one record, so that a peer cannot
-	// keep a reader busy with empty ones.
+	// fragmentsMax bounds the fragments of one record: a peer could send empty ones for ever.
 	fragmentsMax = 1024
-	// firstRead is how much memory a record gets on the word of its length
-	// alone; more follows as bytes arrive.
+	// firstRead bounds the memory that a record gets for its announced length; more follows as bytes
+	// arrive.
 	firstRead = 64 << 10
 )
 
-// Errors of ReadRecord. The stream cannot be used after any of them.
+// Errors of Next. The stream cannot be used after any of them.
 var (
 	ErrRecordTooLong    = errors.New("rpc: record longer than allowed")
 	ErrTooManyFragments = errors.New("rpc: record of too many fragments")
@@ -46,14 +54,14 @@ func RecordMark(n int) (mark [MarkLen]byte) {
 type Records struct {
 	r     io.Reader
 	limit int
-	// long says that the peer has sent a record longer than firstRead: the next one gets
-	// its memory at once.
+	// long: the peer has sent a record longer than firstRead, so the next one gets its memory at
+	// once.
 	long bool
 	part *partial // of the record that was interrupted
 }
 
-// NewRecords reads records of at most limit bytes from r. Reads of r should be cheap: the
-// words of lengths are read by themselves.
+// NewRecords reads records of at most limit bytes from r. Reads of r should be cheap, because the length
+// of a fragment is read alone.
 func NewRecords(r io.Reader, limit int) *Records { return &Records{r: r, limit: limit} }
 
 // ReadRecord reads one record; see Next.
@@ -61,21 +69,20 @@ func ReadRecord(r io.Reader, buf []byte, limit int) ([]byte, error) {
 	return NewRecords(r, limit).Next(buf)
 }
 
-// Next reads one record into buf, which it returns, grown where needed; FreeRecord takes
-// it when it is used up. It is io.EOF if the stream ends between records. Memory grows
-// with what arrives, not with what is announced.
+// Next reads one record into buf, and returns it, grown if necessary. FreeRecord takes the memory back.
+// The error is io.EOF if the stream ends between records. Memory grows with the bytes that arrive, not
+// with the length that the peer announces.
 //
-// If the stream is a bufio.Reader and a read ends with os.ErrDeadlineExceeded, Next can be called again with
-// what it has returned, and goes on.
+// If the stream is a bufio.Reader and a read ends with os.ErrDeadlineExceeded, Next can be called again
+// with the buffer that it has returned, and continues.
 func (s *Records) Next(buf []byte) ([]byte, error) {
 	b, _, err := s.Head(buf, nil)
 	return b, err
 }
 
-// Head is Next, but leaves the last bytes of a record in the stream if tail, which is told the
-// record's first word and its length, asks for that: left is their number, and the caller
-// reads them by Tail before the next record. Tail is asked about records of one
-// fragment alone. It may leave all but the first word.
+// Head is Next, but may leave the last bytes of a record in the stream; left is their number, and the
+// caller reads them by Tail before the next record. The function tail gets the first word and the length
+// of a record of one fragment, and returns how many bytes to leave: all but the first word at most.
 func (s *Records) Head(buf []byte, tail func(first uint32, size int) int) (b []byte, left int, err error) {
 	n := 0
 	if p := s.part; p == nil {
@@ -122,7 +129,7 @@ func (s *Records) Head(buf []byte, tail func(first uint32, size int) int) (b []b
 	}
 }
 
-// Tail reads from the stream what Head has left.
+// Tail reads the bytes that Head has left.
 func (s *Records) Tail(p []byte) (int, error) {
 	n, err := io.ReadFull(s.r, p)
 	return n, unexpected(err)
@@ -130,7 +137,7 @@ func (s *Records) Tail(p []byte) (int, error) {
 
 // word reads the word before a fragment.
 func (s *Records) word() (uint32, error) {
-	if b, ok := s.r.(*bufio.Reader); ok { // by which nothing escapes
+	if b, ok := s.r.(*bufio.Reader); ok { // Peek does not allocate
 		p, err := b.Peek(MarkLen)
 		if err != nil {
 			if len(p) > 0 {
@@ -147,7 +154,7 @@ func (s *Records) word() (uint32, error) {
 	return binary.BigEndian.Uint32(mark[:]), err
 }
 
-// unexpected is err inside of a record.
+// unexpected returns err, or io.ErrUnexpectedEOF for an io.EOF inside of a record.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -155,7 +162,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// take is fragment for the last of the fragments that were begun; it remembers where it was interrupted.
+// take is fragment, and remembers where it was interrupted.
 func (s *Records) take(buf []byte, fragments, size int, last bool) ([]byte, error) {
 	before := len(buf)
 	buf, err := s.fragment(buf, size)
@@ -183,8 +190,7 @@ func (s *Records) fragment(buf []byte, size int) ([]byte, error) {
 	return buf, nil
 }
 
-// longRecords is memory for records that are longer than firstRead, which would be
-// cleared at each use if it were made anew.
+// longRecords is memory for records longer than firstRead. New memory would be cleared for each record.
 var longRecords = sync.Pool{New: func() any { return new([MaxRecord]byte) }}
 
 // grow makes room for more bytes after buf, of which size are announced.
@@ -205,9 +211,39 @@ func (s *Records) grow(buf []byte, size int) []byte {
 	return grown
 }
 
-// FreeRecord takes back the memory of a record that nobody looks at any more. Nobody needs to.
+// FreeRecord takes back the memory of a record for reuse. Calling it is optional.
 func FreeRecord(b []byte) {
 	if cap(b) == MaxRecord {
 		longRecords.Put((*[MaxRecord]byte)(b[:MaxRecord]))
 	}
+}
+
+// partial is a record of which a part has been read.
+type partial struct {
+	fragments int // begun
+	left      int // bytes of the last one that have not arrived
+	last      bool
+}
+
+// interrupted reports whether a read ended at its deadline. Next can then be called again with the buffer
+// that it has returned, and continues.
+func interrupted(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// Rest returns what was read from the stream and is not part of a complete record, as a stream again:
+// another reader can begin with it. record is the buffer that Next has returned with
+// os.ErrDeadlineExceeded.
+func (s *Records) Rest(record []byte) []byte {
+	var out []byte
+	if p := s.part; p != nil {
+		mark := RecordMark(len(record) + p.left)
+		if !p.last {
+			mark[0] &^= lastFragment >> 24
+		}
+		out = slices.Concat(mark[:], record)
+	}
+	if b, ok := s.r.(*bufio.Reader); ok {
+		buffered, _ := b.Peek(b.Buffered())
+		out = append(out, buffered...)
+	}
+	return out
 }
