@@ -5,17 +5,15 @@ import (
 	"slices"
 )
 
-// ACLs is what a store may do beside FS: POSIX ACLs, as of the withdrawn POSIX 1003.1e
-// draft 17 and Linux. It is there if Limits says so.
+// ACLs is optional: POSIX ACLs, as Linux has them after draft 17 of POSIX 1003.1e, if
+// Limits.ACLs says so.
 //
-// Mode and access ACL are one: setting either changes the other, as acl(5) says. The
-// default ACL of a directory is what new objects in it begin with, in the place of
-// the umask.
+// Setting the mode changes the access ACL, and setting the access ACL changes the mode (acl(5)).
+// New objects in a directory begin with its default ACL, which replaces the umask.
 type ACLs interface {
-	// GetACL returns the access or default ACL, nil where there is none: then the
-	// mode says all, or nothing is inherited. Anybody may ask.
+	// GetACL returns the access or default ACL, or nil if there is none. Every user may call it.
 	GetACL(c *Cred, h Handle, kind ACLKind) (ACL, error)
-	// SetACL replaces it; nil removes it. It is for the owner.
+	// SetACL replaces an ACL; nil removes it. Only the owner may call it.
 	SetACL(c *Cred, h Handle, kind ACLKind, l ACL) (Wcc, error)
 }
 

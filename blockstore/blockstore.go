@@ -1,7 +1,3 @@
-// Package blockstore is the contract between the file protocols and what
-// stores the bytes: inode- and handle-based, with the caller's identity on
-// every operation, and data moved between the store and memory that the caller
-// owns.
 package blockstore
 
 import (
@@ -15,8 +11,8 @@ type Cred struct {
 	UID    uint32
 	GID    uint32
 	Groups []uint32
-	// Spent is the time in nanoseconds that calls of a store with this Cred took, where somebody
-	// measures it and adds it up. A Cred is used by one goroutine at a time.
+	// Spent is the sum of the times in nanoseconds that calls of a store with this Cred took. Whoever
+	// measures the calls adds to it. A Cred is used by one goroutine at a time.
 	Spent int64
 }
 
@@ -75,8 +71,8 @@ type Attr struct {
 	Atime  time.Time
 	Mtime  time.Time
 	Ctime  time.Time
-	// ACL is the access ACL, where the store leaves it to Cred's checks; nil where
-	// Mode says all, or the store checks by itself. It is not changed any more.
+	// ACL is the access ACL if Cred has to check it. It is nil if there is none, or if the store
+	// checks permission by itself. It is never modified.
 	ACL *ACL
 }
 
@@ -109,8 +105,8 @@ type Wcc struct {
 	Pre, Post WccAttr
 }
 
-// WccAttr are attributes that may not be known. They are held by value: each
-// operation that changes something has two, and no memory is allocated for them.
+// WccAttr are attributes that may be unknown. They are values and no pointers: each operation that
+// changes something returns two, and allocates no memory for them.
 type WccAttr struct {
 	Attr
 	Known bool
@@ -140,24 +136,25 @@ const (
 	AccessExecute = 32
 )
 
-// Note is what the caller of ReadDir has made of an entry's handle. A store may keep it, and
-// has it in the entry again when it gives out the same handle. To be used during emit only.
+// Note is a value that the caller of ReadDir derives from an entry's handle, such as its MAC. A
+// store may cache it. It then returns it in the entry when it returns the same handle again. It
+// is used during emit only.
 type Note struct {
 	Made bool
-	For  uint32 // tells notes apart that are made for different ends
+	For  uint32 // tells apart notes that were derived in different ways
 	B    [16]byte
 }
 
-// DirEntry is one directory entry. Attr and Handle are filled only when the
-// caller of ReadDir asked for them, and may then still be absent for one entry.
-// All of it, Name included, is good until emit returns.
+// DirEntry is one directory entry. Attr and Handle are set only if the caller of ReadDir asked
+// for them, and can be nil for one entry even then. The entry is valid until emit returns, but
+// Name may be retained.
 type DirEntry struct {
 	Name   string
 	FileID uint64
 	Cookie uint64 // continue after this entry; never 0
 	Attr   *Attr
 	Handle *Handle
-	Note   *Note // nil where the store keeps none
+	Note   *Note // nil if the store does not cache one
 }
 
 // Stat are the numbers of a filesystem, bytes and inodes.
@@ -174,8 +171,8 @@ type Limits struct {
 	// WccExact says that nobody but the store changes its objects, so that nothing
 	// else has happened between the two sides of a Wcc.
 	WccExact bool
-	// BlockSize is the unit in which space is given out, in bytes; 0 if unknown.
-	// Clones begin and end at multiples of it.
+	// BlockSize is the unit of allocation in bytes; 0 if it is not known. Clones begin and end at
+	// multiples of it.
 	BlockSize uint32
 	// Clones says that files can share blocks.
 	Clones bool
@@ -202,8 +199,7 @@ const (
 // "." and ".." are accepted by Lookup only. Errors are those of this package
 // (possibly wrapped) and are to be tested with errors.Is.
 //
-// Methods take the attributes that their callers report from one place in
-// time where the store can do so; Attr pointers returned are the caller's.
+// Attributes that one call returns are those of one moment, where the store can do so.
 type FS interface {
 	// Root is the handle of the export's root directory.
 	Root() (Handle, error)
@@ -219,13 +215,12 @@ type FS interface {
 	Access(c *Cred, h Handle, want uint32) (uint32, Attr, error)
 	ReadLink(c *Cred, h Handle) (string, error)
 
-	// ReadAt reads into p at off. It returns the bytes read and whether the
-	// end of the file was reached (off+n >= size). With nowait it returns
-	// ErrWouldBlock instead of waiting for a device, or fewer bytes without eof if
-	// the rest is to be waited for.
+	// ReadAt reads into p at off. It returns the bytes read and whether the end of the file was
+	// reached (off+n >= size). With nowait it does not wait for a device: it returns ErrWouldBlock,
+	// or fewer bytes without eof if only a part is in memory.
 	ReadAt(c *Cred, h Handle, p []byte, off uint64, nowait bool) (n int, eof bool, err error)
-	// WriteAt writes p at off and makes it as stable as asked. It may write
-	// less than len(p), never 0 without an error for a non-empty p.
+	// WriteAt writes p at off and makes it at least as stable as how. It can write less than p; if p
+	// is not empty it writes something or returns an error.
 	WriteAt(c *Cred, h Handle, p []byte, off uint64, how Stability) (n int, committed Stability, w Wcc, err error)
 	// Commit makes earlier writes of the range stable; n 0 means to the end.
 	Commit(c *Cred, h Handle, off uint64, n uint32) (Wcc, error)
@@ -242,11 +237,9 @@ type FS interface {
 	Rename(c *Cred, from Handle, fromName string, to Handle, toName string) (fromW, toW Wcc, err error)
 	Link(c *Cred, h Handle, dir Handle, name string) (Attr, Wcc, error)
 
-	// ReadDir calls emit for the entries after cookie (0 = from the start, "."
-	// and ".." included) until emit returns false or the end is reached.
-	// An entry is emit's until it returns; its Name may be kept. plus asks for Attr and Handle of
-	// each entry. verf is the verifier the
-	// client got with the cookie; the current one is returned.
+	// ReadDir calls emit for the entries after cookie, until emit returns false or the directory
+	// ends. Cookie 0 is the start, with "." and "..". plus asks for Attr and Handle of each entry.
+	// verf is the verifier that the client got with the cookie. ReadDir returns the current one.
 	ReadDir(c *Cred, dir Handle, cookie uint64, verf [8]byte, plus bool, emit func(*DirEntry) bool) (newVerf [8]byte, eof bool, err error)
 
 	Stat(c *Cred, h Handle) (Stat, error)

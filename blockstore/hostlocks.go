@@ -1,22 +1,22 @@
 package blockstore
 
-// HostLocker is what a store of the host's files may do beside FS: take byte-range locks
-// in the host's kernel, so that programs of the host see them. All of them are one owner
-// to the host, which the caller has to divide among its own. None of the methods waits for
-// a lock. They may be called from any goroutine, but for one file by one at a time.
+// HostLocker is optional: a store of the host's files that takes byte-range locks in the host's
+// kernel, so that programs of the host see them. To the host all these locks have one owner; the
+// caller divides them among its clients. No method waits for a lock. The methods may be called from
+// any goroutine, but not two at once for the same file.
 //
-// Ranges are of bytes, end included; what a host cannot express, beyond 2^63-2, is
-// between clients alone.
+// Both ends belong to a range. The host cannot lock bytes beyond 2^63-2; locks there are between
+// clients only.
 type HostLocker interface {
-	// LockHost takes the range, in the place of what is held of it, or says who is in
-	// the way; then nothing has changed. ErrNotSupp means that this file cannot be
-	// locked there, ErrJukebox that too many are.
+	// LockHost locks a range, and replaces locks of it that were taken before. If a program of the
+	// host has a lock that is in the way, LockHost returns that lock and changes nothing. ErrNotSupp
+	// says that the host cannot lock this file, ErrJukebox that too many files are locked.
 	LockHost(h Handle, start, end uint64, exclusive bool) (in *HostLock, err error)
-	// UnlockHost gives the range up.
+	// UnlockHost unlocks a range.
 	UnlockHost(h Handle, start, end uint64)
-	// ReleaseHost gives up everything of a file.
+	// ReleaseHost unlocks all of a file.
 	ReleaseHost(h Handle)
-	// TestHost says who is in the way of a lock, nil if nobody is.
+	// TestHost returns a lock of the host that is in the way of a range, or nil.
 	TestHost(h Handle, start, end uint64, exclusive bool) (in *HostLock, err error)
 }
 
@@ -24,6 +24,6 @@ type HostLocker interface {
 type HostLock struct {
 	Start, End uint64
 	Exclusive  bool
-	// PID is the process that holds it; 0 if that is not known.
+	// PID is the process that has the lock; 0 if that is not known.
 	PID int
 }

@@ -1,11 +1,10 @@
 package blockstore
 
-// NowaitWriter is what a store may do beside FS that can often write without waiting for
-// anything.
+// NowaitWriter is optional: a store that can often write without waiting.
 type NowaitWriter interface {
-	// WriteNowait is WriteAt that never waits: it writes, or returns ErrWouldBlock, and the
-	// caller then calls WriteAt where waiting is allowed. What would fail is left to that
-	// too, so there is no other error. A part of p may have been written when it returns
-	// ErrWouldBlock, which writing it again makes good. It may be called from any goroutine.
+	// WriteNowait is WriteAt that never waits. It writes, or returns ErrWouldBlock; the caller then
+	// calls WriteAt where it may wait. It returns no other error: a call that would fail is left to
+	// WriteAt as well. When it returns ErrWouldBlock a part of p may have been written, which WriteAt
+	// writes again. WriteNowait may be called from any goroutine.
 	WriteNowait(c *Cred, h Handle, p []byte, off uint64, how Stability) (n int, committed Stability, w Wcc, err error)
 }

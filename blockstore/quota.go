@@ -1,9 +1,8 @@
 package blockstore
 
-// Quotas is what a store may do beside FS: tell what a user may still fill. It is there if
-// Limits says so.
+// Quotas is optional: a store that has quotas of users, if Limits.Quotas says so.
 type Quotas interface {
-	// Quota is that of the caller in the filesystem of an object.
+	// Quota returns the quota of the caller in the filesystem of an object.
 	Quota(c *Cred, h Handle) (Quota, error)
 }
 

@@ -16,10 +16,10 @@ const (
 	XattrValueMax = 64 << 10
 )
 
-// Xattrs is what a store may do beside FS: extended attributes of users. Names are without the prefix "user.", and
-// checked to be non-empty and without NUL. Whoever may read the object may read
-// them, whoever may write to it may change them. What has been changed is stable when
-// a method returns. Stores that have them say so in Limits.
+// Xattrs is optional: extended attributes of users, if Limits.Xattrs says so. Names are without
+// the prefix "user."; the caller has checked that they are not empty and have no NUL. Read
+// permission on the object lets a user read its attributes, write permission lets him change
+// them. A change is stable when the method returns.
 type Xattrs interface {
 	GetXattr(c *Cred, h Handle, name string) ([]byte, error)
 	SetXattr(c *Cred, h Handle, name string, value []byte, mode SetXattrMode) (Wcc, error)
