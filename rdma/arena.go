@@ -58,7 +58,8 @@ func NewArena(limit int) (*Arena, error) {
 		return nil, fmt.Errorf("rdma: an arena cannot have %d bytes", limit)
 	}
 	pages := (limit + ArenaBlockMin - 1) / ArenaBlockMin
-	mem, err := unix.Mmap(-1, 0, pages*ArenaBlockMin, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	mem, err := unix.Mmap(-1, 0, pages*ArenaBlockMin, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: mapping %d bytes for buffers: %w", limit, err)
 	}

@@ -37,6 +37,21 @@ type QPCaps struct {
 	MaxInline  int // bytes of a request with the flag Inline
 }
 
+// Check refuses queues, gather lists and inline data that exceed the limits of a device. Inline is
+// always known.
+func (l *Limits) Check(c *QPCaps) error {
+	switch {
+	case min(c.MaxSendWR, c.MaxRecvWR) < 0 || l.WRs > 0 && max(c.MaxSendWR, c.MaxRecvWR) > l.WRs:
+		return fmt.Errorf("%w: queues of %d and %d requests; the most is %d", ErrInvalidWR, c.MaxSendWR, c.MaxRecvWR, l.WRs)
+	case l.SGEs > 0 && max(c.MaxSendSGE, c.MaxRecvSGE) > l.SGEs:
+		return fmt.Errorf("%w: requests of %d and %d elements; the most is %d", ErrInvalidWR, c.MaxSendSGE, c.MaxRecvSGE,
+			l.SGEs)
+	case c.MaxInline < 0 || c.MaxInline > l.Inline:
+		return fmt.Errorf("%w: %d bytes inline; the most is %d", ErrInvalidWR, c.MaxInline, l.Inline)
+	}
+	return nil
+}
+
 // QPAttr carries the attributes of QP.Modify; which are read depends on the
 // transition (IBTA 11.2.4.2 table). CM drives these for connected QPs.
 type QPAttr struct {

@@ -130,14 +130,14 @@ func TestHandover(t *testing.T) {
 	}
 	for round := range 4 {
 		progress()
-		dev.Hold(true)
+		dev.PostponeCM(true)
 		l.Pause(true)
 		var release func()
 		for {
 			for len(l.Busy()) > 0 {
 				time.Sleep(time.Millisecond)
 			}
-			release = dev.Park()
+			release = dev.Pause()
 			if l.Quiescent() {
 				break
 			}
@@ -146,7 +146,7 @@ func TestHandover(t *testing.T) {
 		if round == 1 { // that one goes on
 			release()
 			l.Pause(false)
-			dev.Hold(false)
+			dev.PostponeCM(false)
 			continue
 		}
 		snapshot, err := dev.Export()
@@ -171,7 +171,8 @@ func TestHandover(t *testing.T) {
 		}
 		// It has no room for so many, and takes them all the same.
 		door := rpc.NewConnLimiter(rpc.ConnLimits{Clients: 1, PerClient: 1})
-		restorer, err := rpcrdma.Serve(next, 20049, srv, rpcrdma.Config{ReadBytes: 64 << 10, MaxConns: 1, Memory: rpcrdma.MemoryMin, Limiter: door})
+		restorer, err := rpcrdma.Serve(next, 20049, srv,
+			rpcrdma.Config{ReadBytes: 64 << 10, MaxConns: 1, Memory: rpcrdma.MemoryMin, Limiter: door})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,9 +240,9 @@ func TestOrphans(t *testing.T) {
 	for len(l.Conns()) == 0 || len(l.Busy()) > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	dev.Hold(true)
+	dev.PostponeCM(true)
 	l.Pause(true)
-	dev.Park()
+	dev.Pause()
 	from, err := dev.Export()
 	if err != nil || len(from.Conns) != 1 {
 		t.Fatalf("%+v, %v", from, err)

@@ -15,8 +15,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Config describes a device. The zero value is a device on a free loopback
-// address.
+// Config describes a device. The zero value is a device on a free loopback address.
 type Config struct {
 	// Addr is the local address. Invalid means a free address of 127.0.0.0/8,
 	// for a client whose server is on the same host: RoCEv2 has one port, so
@@ -37,7 +36,7 @@ type Config struct {
 	ReceiveBuffer int
 	SendBuffer    int
 
-	// Sockets, if not nil, has sockets that outlive the process, see udp.Config.
+	// Sockets, if not nil, stores sockets that outlive the process, see udp.Config.
 	Sockets udp.Sockets
 
 	// PathMTUMax bounds the path MTU of connections; 0 means 4096. What the
@@ -49,9 +48,9 @@ type Config struct {
 	// made within partitions of the table only.
 	PKeys []uint16
 
-	// AckTimeout is the code of the local ACK timeout that our REQs propose
-	// (4.096 us * 2^n); 0 means DefaultAckTimeout. Silence of a peer for
-	// RetryCount times as long ends a connection.
+	// AckTimeout is the code of the local ACK timeout that our REQs propose (4.096 us * 2^n); 0
+	// means DefaultAckTimeout. A connection ends when its peer is silent for RetryCount times as
+	// long.
 	AckTimeout uint8
 
 	// CNPDSCP is the DSCP of congestion notifications; 0 means that of the connection.
@@ -61,20 +60,20 @@ type Config struct {
 	// seconds.
 	ConnectLimit rdma.Time
 
-	// Ledger is memory that outlives the process, such as a shared mapping of a
-	// file, cm.LedgerRecord bytes for each connection; zero, or what an earlier
-	// device of the address left. With it a device that follows one that was
-	// killed tells the peers at once that their connections are over. nil: they
-	// find out by their timeouts.
+	// Ledger is memory that outlives the process, such as a shared mapping of a file, with
+	// cm.LedgerRecord bytes for each connection. At first it is zero; later it has what an earlier
+	// device of the address left. After a crash, the next device uses it to end the connections at
+	// once. Without a ledger, peers detect the crash by their timeouts.
 	Ledger []byte
 
-	// From, if not nil, is what a device of another process on the same sockets was. Its
-	// connections are to be taken over by Inherit; nothing is received or sent before Start.
+	// From, if not nil, describes the device of another process on the same sockets. Its
+	// connections can be restored by RestoreConn. The device receives and sends nothing before
+	// Start.
 	From *Snapshot
 
-	// Starting says that listeners are about to be opened: until Device.Started, who asks
-	// for a port that is not open yet waits for it. It is for a device on a socket of an
-	// earlier process, which peers reach before the listeners are there.
+	// Starting says that listeners are about to be opened: until Device.Started, REQs for ports
+	// that are not open yet wait. It is for a device on the sockets of an earlier process, which
+	// peers reach before the listeners are open.
 	Starting bool
 
 	// QPMax bounds the queue pairs of the device; 0 means DefaultQPMax.
@@ -89,8 +88,8 @@ type Config struct {
 	// REQ that was refused. It is called on a loop, and must not wait.
 	OnFailure func(Record)
 
-	// Wrap, if set, is given each shard's link and returns the one to use: the
-	// place for link.Tap.
+	// Wrap, if set, gets the link of each shard and returns the one to use, such as one that
+	// captures packets.
 	Wrap func(shard int, l link.Link) link.Link
 }
 
@@ -99,26 +98,24 @@ const (
 	// DefaultAckTimeout is 2.1 s, as the Linux CM uses it.
 	DefaultAckTimeout = 19
 	DefaultQPMax      = 65536
-	// MaxRdAtomic is the most READs and atomics that a queue pair has under
-	// way, in either direction.
+	// MaxRdAtomic is the most READs and atomics that a queue pair has in flight, in either
+	// direction.
 	MaxRdAtomic = 16
 	// ShardsMax is the largest number of shards.
 	ShardsMax = 64
 
 	minRNRTimer    = 12 // 0.64 ms, in our RNR NAKs
 	targetAckDelay = 15 // 134 ms, in our REPs, as rxe
-	defaultRetries = 7
-	rnrForever     = 7
 	hopLimit       = 64
 
 	dscpShift = 2 // of a DSCP in a traffic class, above ECN
 
-	// headersMax is what a packet has around its payload, with the margin that
-	// the Linux CM takes when it chooses a path MTU: 40 bytes of IPv6 (or GRH),
-	// 8 of UDP, 12 of BTH, 4 of XRC, 28 of atomics, 4 of ICRC.
+	// headersMax are the bytes around the payload of a packet, with the margin by which the Linux
+	// CM chooses a path MTU: 40 bytes of IPv6 (or GRH), 8 of UDP, 12 of BTH, 4 of XRC, 28 of
+	// atomics, 4 of ICRC.
 	headersMax = 96
-	// headersRC4 and headersRC6 is the most that an RC packet with a full
-	// payload really has: IP, UDP, BTH, RETH, immediate and ICRC.
+	// headersRC4 and headersRC6 are the most bytes around a full payload of an RC packet: IP, UDP,
+	// BTH, RETH, immediate and ICRC.
 	headersRC4 = 20 + 8 + 12 + 16 + 4 + 4
 	headersRC6 = headersRC4 + 20
 
@@ -169,7 +166,7 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// source is a Config's Random for several goroutines.
+// source is Config.Random for several goroutines.
 type source struct {
 	mu sync.Mutex
 	f  func() uint32
@@ -183,7 +180,6 @@ func (s *source) uint32() uint32 {
 
 func (s *source) uint64() uint64 { return uint64(s.uint32())<<32 | uint64(s.uint32()) }
 
-// SourceFor is the address to open a device on that is to reach remote: what
-// routing chooses, or the invalid address (see Config.Addr) when remote is on
-// this host.
+// SourceFor is the address to open a device on that is to reach remote. It is the address that
+// routing chooses, or the invalid address (see Config.Addr) if remote is on this host.
 func SourceFor(remote netip.Addr) (netip.Addr, error) { return udp.SourceFor(remote) }

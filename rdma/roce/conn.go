@@ -1,193 +1,159 @@
 package roce
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/connstate"
 	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// phase is where a connection is in its life, as its own shard sees it.
-type phase uint8
-
-const (
-	requested   phase = iota // active side: the REQ is out
-	accepted                 // passive side: the REP is out
-	established              //
-	down                     // over; the user has been told, or will be
-)
-
 // conn is a connection of RDMA-CM and its queue pair. It implements rdma.Conn.
 //
-// It belongs to the shard of its queue pair, but its id to the first shard,
-// where the connection manager is: cmDo takes the way there, and connections
-// the way back.
+// It belongs to the shard of its queue pair. Its cm.ID belongs to the first shard, where the
+// connection manager is: cmDo goes there, and report comes back.
 type conn struct {
-	s      *shard
-	q      *qp
-	id     *cm.ID // on the first shard only
-	local  netip.AddrPort
-	remote netip.AddrPort
-	phase  phase
-	closed bool // by the user: no callback any more
-	on     func(rdma.Conn, rdma.ConnEvent)
+	connstate.Conn
+	s       *shard
+	q       *qp
+	id      *cm.ID // first shard only
+	timeout uint8  // code of the local ACK timeout
+	rqPSN   uint32 // where the peer's packets begin
 
-	// Negotiated. mtu and the depths are settled by accept or replied.
-	resources uint8
-	depth     uint8
-	mtu       rdma.MTU
-	timeout   uint8
-	retries   uint8
-	rqPSN     uint32
-
-	// For a post-mortem.
-	active bool
+	// For the failure record.
 	since  rdma.Time
 	req    *cm.REQ
-	note   func() rdma.Note
 	tooBig *link.TooBigError
 }
 
-var _ rdma.Conn = (*conn)(nil)
-
 var (
-	errPeerLeft  = errors.New("the peer disconnected")
-	errLocalLeft = errors.New("disconnected")
+	_ rdma.Conn      = (*conn)(nil)
+	_ rdma.Annotated = (*conn)(nil)
 )
 
-func (c *conn) Loop() rdma.Loop        { return c.s }
-func (c *conn) QP() rdma.QP            { return c.q }
-func (c *conn) Local() netip.AddrPort  { return c.local }
-func (c *conn) Remote() netip.AddrPort { return c.remote }
-func (c *conn) PKey() uint16           { return c.q.rc.Attr().PKey }
+func (c *conn) Loop() rdma.Loop { return c.s }
+func (c *conn) QP() rdma.QP     { return c.q }
+func (c *conn) PKey() uint16    { return c.q.rc.Attr().PKey }
 
-// cmDo runs fn where the connection manager is.
-func (c *conn) cmDo(fn func(s *shard)) {
+// cmDo runs fn on the first shard.
+func (c *conn) cmDo(fn func(first *shard)) {
 	first := c.s.dev.shards[0]
 	c.s.on(first, func() { fn(first) })
 }
 
-// tell reports an event to the user, later in this turn.
-func (c *conn) tell(e rdma.ConnEvent) {
-	c.s.later = append(c.s.later, func() {
-		if !c.closed && c.on != nil {
-			c.on(c, e)
-		}
-	})
-}
+// tell queues an event for the user, for the callbacks of this turn.
+func (c *conn) tell(e rdma.ConnEvent) { c.s.later.Add(func() { c.Deliver(c, e) }) }
 
 // Disconnect implements rdma.Conn.
-func (c *conn) Disconnect() { c.goDown(rdma.EventDisconnected, 0, nil, errLocalLeft, true) }
+func (c *conn) Disconnect() {
+	c.goDown(rdma.EventDisconnected, 0, nil, connstate.ErrLocalLeft, true)
+}
 
 // Close implements rdma.Conn.
 func (c *conn) Close() {
-	if c.closed {
+	if c.Closed {
 		return
 	}
-	c.closed = true
-	c.goDown(rdma.EventDisconnected, 0, nil, errLocalLeft, true)
+	c.Closed = true
+	c.Disconnect()
+	c.discard()
+}
+
+// discard destroys the queue pair, without an event for the user or the peer.
+func (c *conn) discard() {
+	c.Closed, c.Phase = true, connstate.Down
 	c.q.Destroy()
 	delete(c.s.conns, c)
 }
 
-// close ends the connection because its device does.
-func (c *conn) close(why error) {
-	c.goDown(rdma.EventDisconnected, 0, nil, why, true)
-}
-
-// failed is called when the queue pair is in ERR; why is nil if its user put
-// it there.
+// failed is called when the queue pair is in ERR. why is nil if its user put it there.
 func (c *conn) failed(why error) {
 	if why == nil {
 		return
 	}
-	c.goDown(rdma.EventDisconnected, 0, nil, fmt.Errorf("the connection to %v failed: %w", c.remote, why), false)
+	c.goDown(rdma.EventDisconnected, 0, nil, fmt.Errorf("the connection to %v failed: %w", c.RemoteAddr, why), false)
 	if n := c.q.rc.Seen().TxNAK; n.Count > 0 && n.Last.Syndrome == wire.NAKRemoteAccess {
-		c.cmDo(func(first *shard) { first.suspects.violated(c.remote.Addr(), first.now) })
+		c.cmDo(func(first *shard) { first.penalties.violated(c.RemoteAddr.Addr(), first.now) })
 	}
-	// The NAK that says why is still to be sent. A DREQ that overtook it would
-	// leave the peer without a reason.
-	c.s.afterFlush = append(c.s.afterFlush, c.farewell)
+	// The DREQ must not overtake the NAK that says why.
+	c.s.afterFlush.Add(c.sendDREQ)
 }
 
-// goDown ends the connection: the queue pair's requests are flushed, the user
-// is told, and the peer too unless it was the one to end it.
+// goDown ends the connection: the requests of the queue pair are flushed, the user gets an event,
+// and the peer gets a DREQ unless it ended the connection itself.
 func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, why error, tellPeer bool) {
-	if c.phase == down {
+	if c.Phase == connstate.Down {
 		return
 	}
-	was := c.phase
-	c.phase = down
+	was := c.Phase
+	c.Phase = connstate.Down
 	c.q.quiet = true
 	if !c.q.dead {
-		_ = c.q.rc.Modify(c.s.now, rdma.QPAttr{State: rdma.StateErr}) // always possible
-		c.s.touch(c.q)
+		c.q.fail()
 	}
 	c.tell(rdma.ConnEvent{Kind: kind, Reason: reason, PrivateData: private, Err: why})
-	// After the user was told, and the NAK is among the packets that were sent.
-	c.s.afterFlush = append(c.s.afterFlush, func() { c.mourn(kind, cm.Reason(reason), why, was) })
+	// The record is made after the event, because the user may add to it, and when the final NAK
+	// is among the packets that were sent.
+	c.s.afterFlush.Add(func() { c.recordEnd(kind, cm.Reason(reason), why, was) })
 	if tellPeer {
-		c.farewell()
+		c.sendDREQ()
 	}
 }
 
-// farewell tells the peer that the connection is over.
-func (c *conn) farewell() {
+// sendDREQ makes the connection manager end the connection.
+func (c *conn) sendDREQ() {
 	c.cmDo(func(first *shard) {
 		if c.id == nil {
 			return
 		}
 		first.cm.Disconnect(first.now, c.id)
 		if first.leaving {
-			first.goodbyes = append(first.goodbyes, c.id)
+			first.dreqs = append(first.dreqs, c.id)
 		}
 	})
 }
 
-// proven reports whether the queue pair has accepted a request of its peer. That takes the queue pair
-// number and the PSN of our REP, which nobody knows who forged the REQ in another host's name.
-// (Our own PSNs are those that the REQ named, so that an acknowledgement proves nothing.)
+// proven reports whether the queue pair has accepted a request of its peer. Such a request needs
+// the queue pair number and the PSN of our REP, which a host that forged the REQ in the name of
+// another never saw. (The PSNs of our own packets come from the REQ, so an acknowledgement proves
+// nothing.)
 func (c *conn) proven() bool {
 	_, _, expected, _ := c.q.rc.Cursor()
 	return expected != wire.PSN(c.q.rc.Attr().RQPSN)
 }
 
-// traffic is called when a passive connection whose peer has not said RTU yet has
-// accepted a packet: the packet says it too (IBTA 12.9.6).
+// traffic is called when the queue pair of a connection without an RTU has accepted a packet, which
+// counts as an RTU (IBTA 12.9.6).
 func (c *conn) traffic() {
 	c.up(nil)
 	c.cmDo(func(first *shard) { first.cm.Traffic(c.id) })
 }
 
-// up says that the connection is established.
+// up makes the connection established.
 func (c *conn) up(private []byte) {
-	if c.phase == established || c.phase == down {
-		return
+	if c.Establish() {
+		c.tell(c.EstablishedEvent(private))
 	}
-	c.phase = established
-	c.tell(rdma.ConnEvent{
-		Kind: rdma.EventEstablished, PrivateData: private,
-		ResponderResources: c.resources, InitiatorDepth: c.depth, PathMTU: c.mtu,
-	})
 }
 
 // start takes the queue pair from INIT to RTS.
 func (c *conn) start(destQPN, sqPSN uint32, tclass, rnrRetries uint8) error {
 	now := c.s.now
 	err := c.q.rc.Modify(now, rdma.QPAttr{
-		State: rdma.StateRTR, LocalAddr: c.local.Addr(), RemoteAddr: c.remote.Addr(), TrafficClass: tclass,
-		PathMTU: c.mtu, DestQPN: destQPN, RQPSN: c.rqPSN, MaxDestRd: c.resources, MinRNRTimer: minRNRTimer,
+		State: rdma.StateRTR, LocalAddr: c.LocalAddr.Addr(), RemoteAddr: c.RemoteAddr.Addr(), TrafficClass: tclass,
+		PathMTU: c.MTU, DestQPN: destQPN, RQPSN: c.rqPSN, MaxDestRd: c.Params.ResponderResources, MinRNRTimer: minRNRTimer,
 	})
 	if err != nil {
 		return err
 	}
 	return c.q.rc.Modify(now, rdma.QPAttr{
-		State: rdma.StateRTS, SQPSN: sqPSN, MaxRdAtomic: c.depth,
-		AckTimeout: c.timeout, RetryCount: c.retries, RNRRetryCount: rnrRetries,
+		State: rdma.StateRTS, SQPSN: sqPSN, MaxRdAtomic: c.Params.InitiatorDepth,
+		AckTimeout: c.timeout, RetryCount: c.Params.RetryCount, RNRRetryCount: rnrRetries,
 	})
 }
 
@@ -200,11 +166,9 @@ func (s *shard) newConn(c rdma.QPConfig, remote netip.AddrPort, localPort, pkey 
 	if err != nil {
 		return nil, err
 	}
-	k := &conn{
-		s: s, q: q, since: s.now, remote: netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port()),
-		local: netip.AddrPortFrom(s.dev.ip, localPort),
-		rqPSN: s.dev.random.uint32() & wire.PSNMask,
-	}
+	k := &conn{s: s, q: q, since: s.now, rqPSN: s.dev.random.uint32() & wire.PSNMask}
+	k.RemoteAddr = netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())
+	k.LocalAddr = netip.AddrPortFrom(s.dev.ip, localPort)
 	err = q.rc.Modify(s.now, rdma.QPAttr{
 		State: rdma.StateInit, PKey: pkey,
 		Access: rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic,
@@ -218,27 +182,14 @@ func (s *shard) newConn(c rdma.QPConfig, remote netip.AddrPort, localPort, pkey 
 	return k, nil
 }
 
-// discard undoes newConn.
-func (c *conn) discard() {
-	c.closed, c.phase = true, down
-	c.q.Destroy()
-	delete(c.s.conns, c)
-}
-
 // Dial implements rdma.Device.
 func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	s, err := d.shardOf(l)
 	if err != nil {
 		return nil, err
 	}
-	if !p.Remote.Addr().IsValid() || p.Remote.Addr().Unmap().Is4() != d.addr.Is4() {
-		return nil, fmt.Errorf("%w: %v cannot be reached from %v", rdma.ErrInvalidWR, p.Remote, d.addr)
-	}
-	if len(p.Params.PrivateData) > cm.ConnPrivateLen {
-		return nil, fmt.Errorf("%w: %d bytes of private data; a REQ carries %d", rdma.ErrInvalidWR, len(p.Params.PrivateData), cm.ConnPrivateLen)
-	}
-	if p.DSCP > rdma.DSCPMax {
-		return nil, fmt.Errorf("%w: a DSCP is at most %d, not %d", rdma.ErrInvalidWR, rdma.DSCPMax, p.DSCP)
+	if err := connstate.CheckDial(d.addr, &p, cm.ConnPrivateLen); err != nil {
+		return nil, err
 	}
 	pkey, err := d.partition(p.PKey)
 	if err != nil {
@@ -248,17 +199,8 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.on, c.phase, c.active = p.On, requested, true
-	c.mtu = d.mtu
-	c.resources, c.depth = min(p.Params.ResponderResources, MaxRdAtomic), min(p.Params.InitiatorDepth, MaxRdAtomic)
-	c.retries = p.Params.RetryCount
-	if c.retries == 0 {
-		c.retries = defaultRetries
-	}
-	rnr := p.Params.RNRRetryCount
-	if rnr == 0 {
-		rnr = rnrForever
-	}
+	c.On, c.Active, c.MTU = p.On, true, d.mtu
+	c.Params = connstate.Bound(p.Params, MaxRdAtomic)
 	if p.Prepare != nil {
 		if err := p.Prepare(c); err != nil {
 			c.discard()
@@ -266,9 +208,10 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 		}
 	}
 	req := cm.ConnectParams{
-		Remote: c.remote, SourcePort: c.local.Port(), QPN: c.q.num, PSN: c.rqPSN, MTU: c.mtu.Code(), PKey: pkey,
-		ResponderResources: c.resources, InitiatorDepth: c.depth, RetryCount: c.retries & 7, RNRRetryCount: rnr & 7,
-		AckTimeout: d.cfg.AckTimeout, HopLimit: hopLimit, TrafficClass: p.DSCP << dscpShift, Private: append([]byte(nil), p.Params.PrivateData...),
+		Remote: c.RemoteAddr, SourcePort: c.LocalAddr.Port(), QPN: c.q.num, PSN: c.rqPSN, MTU: c.MTU.Code(), PKey: pkey,
+		ResponderResources: c.Params.ResponderResources, InitiatorDepth: c.Params.InitiatorDepth,
+		RetryCount: c.Params.RetryCount & 7, RNRRetryCount: c.Params.RNRRetryCount & 7, AckTimeout: d.cfg.AckTimeout,
+		HopLimit: hopLimit, TrafficClass: p.DSCP << dscpShift, Private: slices.Clone(p.Params.PrivateData),
 	}
 	c.cmDo(func(first *shard) {
 		id, err := first.cm.Connect(first.now, req)
@@ -284,14 +227,13 @@ func (d *Device) Dial(l rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 	return c, nil
 }
 
-// ephemeral is a port number for the active side to be known by.
+// ephemeral draws a port number for the active side.
 func (d *Device) ephemeral() uint16 {
 	const first = 1 << 15
 	return uint16(first | d.random.uint32()%first)
 }
 
-// connections handles what the connection manager reports. It runs on the
-// first shard.
+// connections handles the events of the connection manager. First shard only.
 func (s *shard) connections() {
 	for {
 		n := s.cm.Events(s.cmEvents[:])
@@ -306,7 +248,7 @@ func (s *shard) connections() {
 				s.request(e.ID)
 				continue
 			case cm.ResolveRequest:
-				s.question(e.ID)
+				s.sidrRequest(e.ID)
 				continue
 			}
 			switch u := e.ID.User.(type) {
@@ -319,8 +261,12 @@ func (s *shard) connections() {
 	}
 }
 
-// report takes an event of a connection to its shard.
+// report takes an event of a connection from the first shard to the shard of the connection.
 func (s *shard) report(c *conn, e cm.Event) {
+	down := func(kind rdma.ConnEventKind, why error) {
+		reason, private := uint16(e.Reason), slices.Clone(e.Private)
+		s.on(c.s, func() { c.goDown(kind, reason, private, why, false) })
+	}
 	switch e.Kind {
 	case cm.Reply:
 		req, rep := e.ID.REQ, e.ID.REP
@@ -330,40 +276,36 @@ func (s *shard) report(c *conn, e cm.Event) {
 	case cm.ConnEstablished:
 		s.on(c.s, func() { c.up(nil) })
 	case cm.Rejected:
-		private := append([]byte(nil), e.Private...)
-		s.on(c.s, func() { c.goDown(rdma.EventRejected, uint16(e.Reason), private, e.Err, false) })
+		down(rdma.EventRejected, e.Err)
 	case cm.Unreachable:
-		s.on(c.s, func() { c.goDown(rdma.EventUnreachable, 0, nil, e.Err, false) })
+		down(rdma.EventUnreachable, e.Err)
 	case cm.Disconnected:
-		reason := uint16(e.Reason)
-		why := e.Err
-		if why == nil {
-			why = errPeerLeft
-		}
-		s.on(c.s, func() { c.goDown(rdma.EventDisconnected, reason, nil, why, false) })
+		down(rdma.EventDisconnected, cmp.Or(e.Err, connstate.ErrPeerLeft))
 	}
 }
 
-// replied takes the REP to req, the last REQ that we sent. Its path MTU may be smaller than that of the first.
+// replied handles the REP to req, the last REQ that we sent. The path MTU of that REQ may be
+// smaller than that of the first.
 func (c *conn) replied(req *cm.REQ, rep *cm.REP) {
-	if c.phase != requested {
-		return // given up meanwhile; the connection manager was told
+	if c.Phase != connstate.Requested {
+		return // the user gave up meanwhile, and the connection manager knows
 	}
-	c.req, c.mtu = req, rdma.MTUFromCode(req.MTU)
-	c.depth = min(c.depth, rep.ResponderResources)
-	c.resources = min(c.resources, rep.InitiatorDepth)
+	c.req, c.MTU = req, rdma.MTUFromCode(req.MTU)
+	c.Params.InitiatorDepth = min(c.Params.InitiatorDepth, rep.ResponderResources)
+	c.Params.ResponderResources = min(c.Params.ResponderResources, rep.InitiatorDepth)
 	c.timeout = min(ackTimeout(rep.TargetAckDelay, c.s.dev.cfg.AckTimeout-1), max(ackTimeoutMax, c.s.dev.cfg.AckTimeout))
 	if err := c.start(rep.QPN, rep.PSN, req.Primary.TrafficClass, rep.RNRRetryCount); err != nil {
 		c.cmDo(func(first *shard) { first.cm.Reject(c.id, cm.ConsumerDefined, nil) })
-		c.goDown(rdma.EventUnreachable, 0, nil, fmt.Errorf("the reply of %v cannot be used: %w", c.remote, err), false)
+		c.goDown(rdma.EventUnreachable, 0, nil, fmt.Errorf("the reply of %v cannot be used: %w", c.RemoteAddr, err), false)
 		return
 	}
-	c.cmDo(func(first *shard) { _ = first.cm.Confirm(c.id) }) // it fails if the peer has left again, of which it will report
-	c.up(append([]byte(nil), rep.Private[:]...))
+	// Confirm fails if the peer has disconnected again. The connection manager then reports that.
+	c.cmDo(func(first *shard) { _ = first.cm.Confirm(c.id) })
+	c.up(slices.Clone(rep.Private[:]))
 }
 
-// Bounds of the ACK timeout code that a peer's REQ names, 1 ms and 17 s. A peer that names 0, no
-// timeout, or 31, 2.4 hours, would hold its connection for ever after it has vanished.
+// Bounds of the ACK timeout code that a peer's REQ names: 1 ms and 17 s. A peer that names 0 (no
+// timeout) or 31 (2.4 hours) would keep its connection for ever after it has vanished.
 const (
 	ackTimeoutMin = 8
 	ackTimeoutMax = 22
@@ -377,8 +319,8 @@ func boundAckTimeout(code uint8) uint8 {
 	return min(max(code, ackTimeoutMin), ackTimeoutMax)
 }
 
-// ackTimeout is the ACK timeout code for a peer's ACK delay and the packet's
-// life on the way, both as codes, as the Linux CM adds them up.
+// ackTimeout is the code of the local ACK timeout, from the peer's ACK delay and the packet life
+// time, both as codes. It adds them as the Linux CM does.
 func ackTimeout(delay, life uint8) uint8 {
 	x := life + 1
 	if x >= delay {

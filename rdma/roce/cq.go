@@ -19,25 +19,27 @@ const (
 	always
 )
 
-// cq is a completion queue. Completions that do not fit stay with their queue
-// pairs, which hold one for each posted request at most, until Poll makes
-// room: a completion is never lost.
+// cq is a completion queue. Completions that do not fit stay in the engines of their queue pairs,
+// at most one for each posted request, until Poll makes room. So no completion is lost. It
+// implements rdma.CQ.
 type cq struct {
 	s       *shard
 	depth   int
 	ring    []rdma.WC // grows up to depth
-	head    int
-	n       int
+	head    int       // oldest completion
+	n       int       // completions in ring
 	onEvent func()
 	armed   armed
 	pending bool        // in shard.events
 	waiting []harvester // have completions that did not fit
 }
 
-// harvester is a queue pair of any type, as its completion queues see it.
+// harvester is a queue pair of any type, as its completion queues use it.
 type harvester interface {
+	// harvest moves completions from the engine to the queues. If a queue is full, the queue pair
+	// enters itself in cq.waiting of that queue.
 	harvest()
-	gone() bool
+	gone() bool // destroyed
 }
 
 func checkDepth(depth int) error {
@@ -51,19 +53,15 @@ func checkDepth(depth int) error {
 func (c *cq) Poll(dst []rdma.WC) int {
 	total := 0
 	for {
-		k := 0
-		for k < len(dst) && c.n > 0 {
-			m := copy(dst[k:], c.ring[c.head:min(c.head+c.n, len(c.ring))])
-			k += m
-			c.head += m
+		for total < len(dst) && c.n > 0 {
+			m := copy(dst[total:], c.ring[c.head:min(c.head+c.n, len(c.ring))])
+			total += m
 			c.n -= m
-			if c.head == len(c.ring) {
+			if c.head += m; c.head == len(c.ring) {
 				c.head = 0
 			}
 		}
-		total += k
-		dst = dst[k:]
-		if len(dst) == 0 || len(c.waiting) == 0 {
+		if total == len(dst) || len(c.waiting) == 0 {
 			return total
 		}
 		w := c.waiting
@@ -90,7 +88,7 @@ func (c *cq) Arm(solicited bool) {
 	}
 }
 
-// Close implements rdma.CQ. There is nothing to let go of but what the collector does.
+// Close implements rdma.CQ. The garbage collector frees the queue.
 func (c *cq) Close() { c.onEvent = func() {} }
 
 // Resize implements rdma.CQ.
@@ -108,7 +106,7 @@ func (c *cq) Resize(depth int) error {
 	return nil
 }
 
-// move gives the ring another size, which takes what is in it.
+// move makes a ring of another size, in which the completions fit.
 func (c *cq) move(size int) {
 	ring := make([]rdma.WC, size)
 	k := copy(ring, c.ring[c.head:min(c.head+c.n, len(c.ring))])
@@ -116,8 +114,7 @@ func (c *cq) move(size int) {
 	c.ring, c.head = ring, 0
 }
 
-// room returns space for completions to be written to, at most want; none if
-// the queue is full. Follow with added.
+// room returns space for completions, none if the queue is full. added follows.
 func (c *cq) room() []rdma.WC {
 	if c.n == len(c.ring) {
 		if len(c.ring) == c.depth {
@@ -127,35 +124,44 @@ func (c *cq) room() []rdma.WC {
 	}
 	tail := c.head + c.n
 	if tail >= len(c.ring) {
-		tail -= len(c.ring)
-		return c.ring[tail:c.head]
+		return c.ring[tail-len(c.ring) : c.head]
 	}
 	return c.ring[tail:]
 }
 
-// added says that the completions were written to what room returned.
+// added adds the completions that were written to the space of room, and makes the event that Arm
+// asked for.
 func (c *cq) added(wcs []rdma.WC) {
 	c.n += len(wcs)
-	if len(wcs) == 0 || c.pending || c.onEvent == nil {
+	if len(wcs) == 0 || c.pending || c.onEvent == nil || c.armed == disarmed ||
+		c.armed == forSolicited && !solicited(wcs) {
 		return
-	}
-	switch c.armed {
-	case disarmed:
-		return
-	case forSolicited:
-		if !solicited(wcs) {
-			return
-		}
 	}
 	if c.armed != always {
 		c.armed = disarmed
 	}
 	c.pending = true
-	c.s.events = append(c.s.events, c)
+	c.s.events.Add(c)
 }
 
-// solicited reports whether one of the completions is an event that its peer asked for,
-// or an error.
+// fill moves completions from an engine to the queue. It reports false if the queue is full before
+// the engine is empty.
+func (c *cq) fill(poll func([]rdma.WC) int) bool {
+	for {
+		dst := c.room()
+		if len(dst) == 0 {
+			return false
+		}
+		n := poll(dst)
+		c.added(dst[:n])
+		if n < len(dst) {
+			return true
+		}
+	}
+}
+
+// solicited reports whether one of the completions is an error, or of a message with the
+// solicited-event bit.
 func solicited(wcs []rdma.WC) bool {
 	for i := range wcs {
 		if wcs[i].Flags&rdma.WithEvent != 0 || wcs[i].Status != rdma.Success {

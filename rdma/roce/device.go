@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"os"
 	"slices"
@@ -30,16 +31,17 @@ type Device struct {
 	pkeys  atomic.Pointer[partitions]
 	next   atomic.Uint32 // shard of the next incoming connection
 	manual bool          // driven by Turn
-	ending atomic.Bool
-	// inherited are the connections of the process before this one that nobody has taken over, by the
-	// number of their queue pair, until Start.
-	inherited map[uint32]*SnapshotConn
+	ending atomic.Bool   // see Ending
+	// restorable are the connections of the process before this one that were not restored yet, by
+	// QP number. Until Start only.
+	restorable map[uint32]*SnapshotConn
 
+	// mu guards the rest but ended. It is never held while a loop is waited for.
 	mu        sync.Mutex
 	listeners map[uint16]*listener[rdma.ConnRequest]
 	services  map[uint16]*listener[rdma.UDRequest]
 	closed    bool
-	ended     sync.WaitGroup
+	ended     sync.WaitGroup // the goroutines of the loops
 }
 
 var (
@@ -87,10 +89,9 @@ func Open(cfg Config) (*Device, error) {
 	return d, nil
 }
 
-// NewWithLink makes a device of one shard on a link, without a goroutine: its
-// owner calls Turn. That is how a simulation runs many devices in one
-// goroutine. All methods of the device and its objects are then to be called
-// by that goroutine.
+// NewWithLink makes a device of one shard on a link, without a goroutine: its owner calls Turn. A
+// simulation so runs many devices in one goroutine, which calls all methods of the devices and
+// their objects.
 func NewWithLink(l link.Link, cfg Config) (*Device, error) {
 	cfg.Shards = 1
 	if err := cfg.setDefaults(); err != nil {
@@ -105,21 +106,25 @@ func NewWithLink(l link.Link, cfg Config) (*Device, error) {
 }
 
 func newDevice(cfg Config, links []link.Link) (*Device, error) {
-	d := &Device{cfg: cfg, addr: links[0].LocalAddr(), ip: links[0].LocalAddr().WithZone(""), listeners: map[uint16]*listener[rdma.ConnRequest]{}, services: map[uint16]*listener[rdma.UDRequest]{}}
+	d := &Device{
+		cfg: cfg, addr: links[0].LocalAddr(), ip: links[0].LocalAddr().WithZone(""),
+		listeners: map[uint16]*listener[rdma.ConnRequest]{}, services: map[uint16]*listener[rdma.UDRequest]{},
+	}
 	table := partitions(slices.Clone(cfg.PKeys))
 	d.pkeys.Store(&table)
 	d.random.f = cfg.Random
 	d.mem.init(&d.random)
 	if d.mtu = d.pathMTU(links[0].MTU()); d.mtu == 0 {
-		return nil, fmt.Errorf("the interface of %v has an MTU of %d bytes, too small for RDMA: the least is %d", d.addr, links[0].MTU(), 256+headersMax)
+		return nil, fmt.Errorf("the interface of %v has an MTU of %d bytes, too small for RDMA: the least is %d", d.addr,
+			links[0].MTU(), 256+headersMax)
 	}
 	for i, l := range links {
-		wrapped := l
+		inner := l
 		if cfg.Wrap != nil {
 			l = cfg.Wrap(i, l)
 		}
 		s := newShard(d, i, l)
-		s.wrapped = wrapped
+		s.inner = inner
 		d.shards = append(d.shards, s)
 	}
 	s := d.shards[0]
@@ -127,12 +132,16 @@ func newDevice(cfg Config, links []link.Link) (*Device, error) {
 	if cfg.From != nil {
 		guid = cfg.From.CM.GUID
 	}
-	s.cm = cm.New(cm.Config{Addr: d.ip, GUID: guid, Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting, Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM})
+	s.cm = cm.New(cm.Config{
+		Addr: d.ip, GUID: guid, Random: d.random.uint32, ConnectLimit: cfg.ConnectLimit, Starting: cfg.Starting,
+		Ledger: cfg.Ledger, Refused: s.refused, Counters: &s.stats.CM,
+	})
 	if cfg.From != nil {
 		return d, d.restore(cfg.From)
 	}
 	if n := s.cm.Resume(s.link.Now()); n > 0 {
-		cfg.Logger.Info("ending the connections of an earlier run, so that their peers connect anew at once", "device", d.addr.String(), "connections", n)
+		cfg.Logger.Info("ending the connections of an earlier run, so that their peers connect anew at once", "device",
+			d.addr.String(), "connections", n)
 	}
 	return d, nil
 }
@@ -148,33 +157,20 @@ func (d *Device) pathMTU(mtu int) rdma.MTU {
 	return 0
 }
 
-// guid is the CA GUID: the same for each life of a device on the address of a
-// host, and different between hosts. Peers tell connections apart by it and by
-// communication IDs and QP numbers, which start at random.
+// guid is the CA GUID. It is the same whenever a device is opened on an address of a host, and
+// different on other hosts. A peer tells our connections apart by it, communication IDs and QP
+// numbers; the last two start at random.
 func (d *Device) guid() uint64 {
-	h := uint64(fnvOffset)
-	mix := func(b []byte) {
-		for _, c := range b {
-			h = (h ^ uint64(c)) * fnvPrime
-		}
-	}
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil || d.addr.IsLoopback() {
-		// Loopback addresses are taken at random by clients that come and go.
+		// Clients that come and go take loopback addresses at random.
 		id = binary.BigEndian.AppendUint64(nil, d.random.uint64())
 	}
-	mix(id)
-	a := d.addr.As16()
-	mix(a[:])
-	const local = 1 << 57 // locally administered, as in an EUI-64
-	return h | local
+	h, a := fnv.New64a(), d.addr.As16()
+	_, _ = h.Write(append(id, a[:]...)) // does not fail
+	const local = 1 << 57               // locally administered, as in an EUI-64
+	return h.Sum64() | local
 }
-
-// The FNV-1a hash, 64 bits.
-const (
-	fnvOffset = 0xcbf29ce484222325
-	fnvPrime  = 0x100000001b3
-)
 
 // Loops lists the shards.
 func (d *Device) Loops() []rdma.Loop {
@@ -185,15 +181,15 @@ func (d *Device) Loops() []rdma.Loop {
 	return l
 }
 
-// Started says that every listener of the start is open, see Config.Starting: requests for
-// other ports are refused from now on.
+// Started says that all listeners are open, see Config.Starting. From now on, requests for closed
+// ports are rejected.
 func (d *Device) Started() {
 	first := d.shards[0]
 	first.Submit(func() { first.cm.Started() })
 }
 
-// Ending says that another process has the sockets of the device next: requests for ports
-// that are closed are dropped from now on, so that their senders ask again and reach it.
+// Ending says that another process gets the sockets of the device. From now on, requests for closed
+// ports are dropped: their senders send them again, and that process answers.
 func (d *Device) Ending() {
 	d.ending.Store(true)
 	first := d.shards[0]
@@ -210,11 +206,11 @@ func (d *Device) MTU() rdma.MTU { return d.mtu }
 // device was opened.
 func (d *Device) InterfaceMTU() int { return d.shards[0].link.MTU() }
 
-// Turn runs one turn of a device made by NewWithLink.
+// Turn runs one turn of a device of NewWithLink.
 func (d *Device) Turn() error { return d.shards[0].turn() }
 
-// Deadline is when the next Turn of a device made by NewWithLink is due though
-// nothing arrives: 0 for never, negative for at once.
+// Deadline is when the next Turn of a device of NewWithLink is due if nothing arrives: 0 for never,
+// negative for at once.
 func (d *Device) Deadline() rdma.Time {
 	s := d.shards[0]
 	if s.inbox.Waits() {
@@ -223,9 +219,8 @@ func (d *Device) Deadline() rdma.Time {
 	return s.deadline()
 }
 
-// Close ends the device. Connections are told to their peers as disconnected,
-// and to their users with rdma.ErrClosed; Close returns when the loops have
-// ended. It must not be called on a loop.
+// Close ends the device and all connections: peers get a DREQ, and users EventDisconnected with
+// rdma.ErrClosed. Close returns when the loops have ended. It must not be called on a loop.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	if d.closed {
@@ -236,8 +231,7 @@ func (d *Device) Close() error {
 	clear(d.listeners)
 	clear(d.services)
 	d.mu.Unlock()
-	// The connection manager's shard ends last: the others' goodbyes go
-	// through it.
+	// The first shard ends last, because the DREQs of the others go through its connection manager.
 	var left sync.WaitGroup
 	for _, s := range d.shards[1:] {
 		left.Add(1)
@@ -264,8 +258,7 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// manualTurns is how many turns a closed device without a goroutine makes for
-// its goodbyes to leave.
+// manualTurns is how many turns a closed device without a goroutine makes to send its DREQs.
 const manualTurns = 4
 
 func (d *Device) shardOf(l rdma.Loop) (*shard, error) {

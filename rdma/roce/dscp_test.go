@@ -39,8 +39,8 @@ func (l dscpLink) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	return n, err
 }
 
-// TestDSCP: the packets of a connection have the DSCP of who made it, in both directions, and congestion notifications
-// their own.
+// TestDSCP: the packets of a connection have the DSCP of who made it, in both directions, and
+// congestion notifications their own.
 func TestDSCP(t *testing.T) {
 	const data, cnp = 26, 48
 	sent := [2]map[wire.Opcode]map[uint8]int{{}, {}}
@@ -54,7 +54,8 @@ func TestDSCP(t *testing.T) {
 	w.connect()
 	local, remote := w.side[0].mr, w.side[1].mr
 	for _, op := range []rdma.SendOp{rdma.OpWrite, rdma.OpRead} {
-		if wc := w.post(rdma.SendWR{Op: op, SGL: []rdma.SGE{{Buf: local.Bytes()[:20000], LKey: local.LKey()}}, RemoteAddr: remote.Addr(), RKey: remote.RKey()}); wc.Status != rdma.Success {
+		if wc := w.post(rdma.SendWR{Op: op, SGL: []rdma.SGE{{Buf: local.Bytes()[:20000], LKey: local.LKey()}},
+			RemoteAddr: remote.Addr(), RKey: remote.RKey()}); wc.Status != rdma.Success {
 			t.Fatal(wc.Status)
 		}
 	}
@@ -81,7 +82,8 @@ func TestDSCP(t *testing.T) {
 	if _, err := roce.NewWithLink(l, roce.Config{CNPDSCP: 64}); err == nil {
 		t.Error("a DSCP of 64 is taken")
 	}
-	if _, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{Remote: netip.AddrPortFrom(simAddr[1], 7), QP: w.qp(0), DSCP: 64}); !errors.Is(err, rdma.ErrInvalidWR) {
+	if _, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{Remote: netip.AddrPortFrom(simAddr[1], 7),
+		QP: w.qp(0), DSCP: 64}); !errors.Is(err, rdma.ErrInvalidWR) {
 		t.Errorf("a connection with a DSCP of 64: %v", err)
 	}
 }

@@ -7,12 +7,12 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/connstate"
 	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/rc"
 )
 
-// Record is what a device knows of a connection that ended badly, or of a
-// request for one that it refused.
+// Record is the failure record of a connection that ended badly, or of a REQ that we refused.
 type Record struct {
 	Outcome rdma.Outcome
 	Local   netip.AddrPort
@@ -23,44 +23,38 @@ type Record struct {
 	REQ     *cm.REQ   // nil if it had not been sent
 	Note    rdma.Note // of the connection's user
 
-	// InterfaceMTU is that of our interface in bytes, PathMTUMax what we would
-	// agree to on it.
+	// InterfaceMTU is that of our interface in bytes. PathMTUMax is the largest path MTU that fits
+	// it.
 	InterfaceMTU int
 	PathMTUMax   rdma.MTU
-	// TooBig tells of the last packet to the peer that our interface did not take, nil if there was none.
+	// TooBig is about the last packet to the peer that did not fit our interface, nil if all did.
 	TooBig *link.TooBigError
 
-	// The rest is zero where there never was a queue pair.
+	// The rest is zero if there was no queue pair.
 	Established   bool
 	Age           rdma.Time
 	LocalQPN      uint32
-	LocalPSN      uint32 // where the peer's packets began
+	LocalPSN      uint32 // of the first packet of the peer
 	PathMTU       rdma.MTU
-	ReadsServed   uint8 // RDMA READs of the peer at once
-	ReadsStarted  uint8 // ours
+	ReadsServed   uint8 // most RDMA READs of the peer at once
+	ReadsStarted  uint8 // most of ours at once
 	AckTimeout    uint8 // code
 	RetryCount    uint8
 	RNRRetryCount uint8
 	Seen          rc.Seen
-	// Recent are the last packets, oldest first, and Ended the time of the end on their
-	// clock.
+	// Recent are the last packets, oldest first. Ended is the time of the end, on their clock.
 	Recent []rc.Run
 	Ended  rdma.Time
 }
 
-// reportFailure reports a connection or request. Nothing of it is on the packet path.
-func (s *shard) reportFailure(r *Record, note func() rdma.Note) {
-	if s.dev.cfg.OnFailure == nil {
-		return
-	}
-	if note != nil {
-		r.Note = note()
-	}
+// record hands a record to the user of the device. Nothing of it is on the packet path.
+func (s *shard) record(r *Record) {
 	r.InterfaceMTU, r.PathMTUMax = s.link.MTU(), s.dev.mtu
 	s.dev.cfg.OnFailure(*r)
 }
 
-// refused reports a REQ that the connection manager rejected by itself.
+// refused records a REQ that the connection manager rejected by itself. The sender's port is in
+// the private data (IBTA annex A11), if that can be believed.
 func (s *shard) refused(src netip.Addr, req *cm.REQ, why cm.Reason) {
 	if s.dev.cfg.OnFailure == nil {
 		return
@@ -71,64 +65,49 @@ func (s *shard) refused(src netip.Addr, req *cm.REQ, why cm.Reason) {
 	if ip, err := cm.ParseIPHeader(q.Private[:]); err == nil && ip.Src.Addr() == src.Unmap() {
 		remote = ip.Src
 	}
-	s.reportFailure(&Record{Outcome: rdma.Refused, Local: netip.AddrPortFrom(s.dev.ip, port), Remote: remote, Reason: why, REQ: &q}, nil)
+	s.record(&Record{Outcome: rdma.Refused, Local: netip.AddrPortFrom(s.dev.ip, port), Remote: remote, Reason: why,
+		REQ: &q})
 }
 
-// Annotate implements rdma.Annotated.
-func (r *request) Annotate(note func() rdma.Note) { r.note = note }
-
-// reportFailure reports a request that was refused.
-func (r *request) reportFailure(s *shard, reason cm.Reason, err error) {
-	s.reportFailure(&Record{Outcome: rdma.Refused, Local: r.Local(), Remote: r.remote, Reason: reason, Err: err, REQ: &r.req}, r.note)
+// recordRefusal records a REQ that the device or its user rejected.
+func (r *request) recordRefusal(reason cm.Reason, err error) {
+	if r.s.dev.cfg.OnFailure == nil {
+		return
+	}
+	x := Record{Outcome: rdma.Refused, Local: r.Local(), Remote: r.remote, Reason: reason, Err: err, REQ: &r.req}
+	if r.note != nil {
+		x.Note = r.note()
+	}
+	r.s.record(&x)
 }
 
-// Annotate implements rdma.Annotated.
-func (c *conn) Annotate(note func() rdma.Note) { c.note = note }
-
-// ordinary ends are those that nobody has to look into.
-func ordinary(why error) bool {
-	return why == nil || errors.Is(why, errPeerLeft) || errors.Is(why, errLocalLeft) || errors.Is(why, rdma.ErrClosed)
-}
-
-// mourn reports the end of the connection if it was a bad one. It runs after
-// the user was told, who may have something to add.
-func (c *conn) mourn(kind rdma.ConnEventKind, reason cm.Reason, why error, was phase) {
+// recordEnd records the end of the connection if it is a failure. It runs after the user got the
+// event.
+func (c *conn) recordEnd(kind rdma.ConnEventKind, reason cm.Reason, why error, was connstate.Phase) {
 	if c.s.dev.cfg.OnFailure == nil || errors.Is(why, cm.ErrEvicted) {
 		return
 	}
+	attr := c.q.rc.Attr()
 	r := Record{
-		Local: c.local, Remote: c.remote, Active: c.active, Reason: reason, Err: why, REQ: c.req,
-		Established: was == established, Age: c.s.now - c.since,
-		LocalQPN: c.q.num, LocalPSN: c.rqPSN, PathMTU: c.mtu, ReadsServed: c.resources, ReadsStarted: c.depth,
-		AckTimeout: c.timeout, RetryCount: c.retries, RNRRetryCount: c.q.rc.Attr().RNRRetryCount, Seen: c.q.rc.Seen(),
-		Recent: c.q.rc.Recent(), Ended: c.s.now, TooBig: c.tooBig,
+		Local: c.LocalAddr, Remote: c.RemoteAddr, Active: c.Active, Reason: reason, Err: why, REQ: c.req, TooBig: c.tooBig,
+		Established: was == connstate.Established, Age: c.s.now - c.since, Ended: c.s.now,
+		LocalQPN: c.q.num, LocalPSN: c.rqPSN, PathMTU: c.MTU,
+		ReadsServed: c.Params.ResponderResources, ReadsStarted: c.Params.InitiatorDepth,
+		AckTimeout: c.timeout, RetryCount: c.Params.RetryCount, RNRRetryCount: attr.RNRRetryCount,
+		Seen: c.q.rc.Seen(), Recent: c.q.rc.Recent(),
 	}
-	if err := c.q.rc.Err(); err != nil && ordinary(why) {
-		why = err // of which its user heard first, by a completion
-		r.Err = err
+	if err := c.q.rc.Err(); err != nil && connstate.Ordinary(why) {
+		// The queue pair failed, and the user disconnected when it got the completion.
+		why, r.Err = err, err
 	}
-	switch {
-	case kind == rdma.EventRejected || reason != 0:
-		r.Outcome = rdma.Rejected
-	case kind == rdma.EventUnreachable && was == accepted:
-		r.Outcome = rdma.Unconfirmed
-	case kind == rdma.EventUnreachable:
-		r.Outcome = rdma.Unreachable
-	case !ordinary(why):
-		r.Outcome = rdma.Broken
-	case c.note == nil:
+	if r.Outcome, r.Note = c.Outcome(kind, uint16(reason), was, why); r.Outcome == "" {
 		return
-	default:
-		r.Outcome = rdma.Dropped
-		note := c.note()
-		if note.Why == "" {
-			return
-		}
-		c.note = func() rdma.Note { return note }
+	}
+	if r.Outcome == rdma.Dropped {
 		r.Err = nil
 	}
 	if c.tooBig != nil && r.Err != nil {
 		r.Err = fmt.Errorf("%w; %w", r.Err, c.tooBig)
 	}
-	c.s.reportFailure(&r, c.note)
+	c.s.record(&r)
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestForgedPacketsCost measures what is left of a link of 10 Gbit/s to RDMA WRITEs of 1 MiB while somebody who does
-// not see their packets sends others in the name of either side. docs/security.md has the numbers. What hits no queue
-// pair costs nothing; what does costs throughput, and neither data nor the connection.
+// TestForgedPacketsCost measures what is left of a link of 10 Gbit/s to RDMA WRITEs of 1 MiB while
+// somebody who does not see their packets sends others in the name of either side. docs/security.md
+// has the numbers. What hits no queue pair costs nothing; what does costs throughput, and neither
+// data nor the connection.
 func TestForgedPacketsCost(t *testing.T) {
 	const (
 		bandwidth = 1250e6 // bytes a second
@@ -78,7 +79,8 @@ func TestForgedPacketsCost(t *testing.T) {
 			}
 			share := float64(total*size) / (float64(w.net.Now()-start) / float64(rdma.Second)) / bandwidth
 			a, b := w.dev[0].Stats(), w.dev[1].Stats()
-			t.Logf("%.3f of the link; %d forged; %d CNPs taken, %d NAKs sent, %d packets again", share, sent, a.RC.CNPHandled, b.RC.TxNAKSequence, a.RC.TxRetransmits)
+			t.Logf("%.3f of the link; %d forged; %d CNPs taken, %d NAKs sent, %d packets again", share, sent, a.RC.CNPHandled,
+				b.RC.TxNAKSequence, a.RC.TxRetransmits)
 			if share < c.least {
 				t.Errorf("%.3f of the link, want %.3f", share, c.least)
 			}
@@ -100,6 +102,7 @@ func toWriter(op wire.Opcode) func(w *world) (int, wire.Packet) {
 // toReader forges packets of the side that writes.
 func toReader(w *world) (int, wire.Packet) {
 	return 1, wire.Packet{
-		Op: wire.WriteMiddle, AckReq: true, DestQPN: w.side[1].conn.QP().Num(), PSN: wire.PSN(w.net.Rand().Uint32() & wire.PSNMask),
+		Op: wire.WriteMiddle, AckReq: true, DestQPN: w.side[1].conn.QP().Num(),
+		PSN: wire.PSN(w.net.Rand().Uint32() & wire.PSNMask),
 	}
 }

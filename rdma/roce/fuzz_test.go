@@ -54,7 +54,8 @@ func FuzzDatagrams(f *testing.F) {
 	ip.Put(sidr.Private[:])
 	f.Add(record(toCM, sidr.Encode(cm.Header{TID: 1})))
 	for _, op := range []wire.Opcode{wire.UDSendOnly, wire.UDSendOnlyImm, wire.SendOnly} {
-		f.Add(record(toQP|toDatagrams, packet(&wire.Packet{Op: op, DETH: wire.DETH{QKey: rdma.UDQKey, SrcQPN: 99}}, make([]byte, 300))))
+		f.Add(record(toQP|toDatagrams, packet(&wire.Packet{Op: op, DETH: wire.DETH{QKey: rdma.UDQKey, SrcQPN: 99}},
+			make([]byte, 300))))
 	}
 	f.Add(record(toAnyone, []byte{0, 1, 2}))
 
@@ -70,15 +71,20 @@ func FuzzDatagrams(f *testing.F) {
 			t.Fatal(err)
 		}
 		// One request tells the PSN.
-		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: bad[1].mr.Addr(), RKey: bad[1].mr.RKey()}); wc.Status != rdma.Success {
+		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: bad[1].mr.Addr(),
+			RKey: bad[1].mr.RKey()}); wc.Status != rdma.Success {
 			t.Fatal(wc.Status)
 		}
 		datagrams, room := w.udSide(1), w.side[1]
 		const dgramRoom = rdma.GRHLen + 300
-		if err := datagrams.PostRecv([]rdma.RecvWR{{SGL: []rdma.SGE{{Buf: room.mr.Bytes()[:dgramRoom], LKey: room.mr.LKey()}}}}); err != nil {
+		if err := datagrams.PostRecv([]rdma.RecvWR{{SGL: []rdma.SGE{{Buf: room.mr.Bytes()[:dgramRoom],
+			LKey: room.mr.LKey()}}}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.dev[1].ListenUD(7, func(r rdma.UDRequest) { _ = r.Accept(datagrams.Num(), rdma.UDQKey, nil) }); err != nil {
+		if _, err := w.dev[1].ListenUD(7, func(r rdma.UDRequest) {
+			_ = r.Accept(datagrams.Num(), rdma.UDQKey,
+				nil)
+		}); err != nil {
 			t.Fatal(err)
 		}
 		m := w.mallory()
@@ -104,7 +110,9 @@ func FuzzDatagrams(f *testing.F) {
 		w.side[0], w.side[1] = good[0], good[1]
 		local, remote := good[0].mr, good[1].mr
 		copy(local.Bytes(), "still here")
-		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:10], LKey: local.LKey()}}, RemoteAddr: remote.Addr(), RKey: remote.RKey()}); wc.Status != rdma.Success || string(remote.Bytes()[:10]) != "still here" {
+		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:10], LKey: local.LKey()}},
+			RemoteAddr: remote.Addr(), RKey: remote.RKey()}); wc.Status != rdma.Success ||
+			string(remote.Bytes()[:10]) != "still here" {
 			t.Errorf("the other connection: %v", wc.Status)
 		}
 		for _, d := range w.dev {
@@ -143,7 +151,8 @@ func (m *mallory) raw(kind byte, b []byte, qpn uint32) {
 	case toCM:
 		mad := make([]byte, cm.MADLen)
 		copy(mad, b)
-		p := wire.Packet{Op: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQPN: wire.QP1, DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1}}
+		p := wire.Packet{Op: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQPN: wire.QP1,
+			DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1}}
 		b = append(wire.AppendHeaders(nil, &p), mad...)
 	}
 	if len(b) < wire.BTHLen {

@@ -38,7 +38,8 @@ func (w *world) stranger() *stranger {
 func (s *stranger) ask(port uint16, ackTimeout uint8) {
 	s.w.t.Helper()
 	r := cm.REQ{
-		LocalID: strangerComm, ServiceID: cm.ServiceID(port), GUID: 7, QPN: strangerQPN, PSN: strangerPSN, MTU: rdma.MTU(1024).Code(),
+		LocalID: strangerComm, ServiceID: cm.ServiceID(port), GUID: 7, QPN: strangerQPN, PSN: strangerPSN,
+		MTU:                rdma.MTU(1024).Code(),
 		ResponderResources: 4, InitiatorDepth: 4, RetryCount: 7, RNRRetryCount: 7, PKey: wire.DefaultPKey,
 		Primary: cm.Path{LocalGID: s.link.LocalAddr(), RemoteGID: simAddr[1], AckTimeout: ackTimeout},
 	}
@@ -52,7 +53,8 @@ func (s *stranger) manage(mad []byte) {
 	s.w.t.Helper()
 	m := &mallory{w: s.w, link: s.link}
 	m.send(s.link.LocalAddr(), &wire.Packet{
-		Op: wire.UDSendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQPN: wire.QP1, DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1},
+		Op: wire.UDSendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQPN: wire.QP1,
+		DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1},
 	}, mad)
 }
 
@@ -87,9 +89,10 @@ func (w *world) listen(port uint16) {
 	if _, err := w.dev[1].Listen(port, func(r rdma.ConnRequest) {
 		cfg := w.qp(1)
 		s := w.side[1]
-		c, err := r.Accept(cfg, rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}, nil, func(_ rdma.Conn, e rdma.ConnEvent) {
-			s.events = append(s.events, e)
-		})
+		c, err := r.Accept(cfg, rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}, nil,
+			func(_ rdma.Conn, e rdma.ConnEvent) {
+				s.events = append(s.events, e)
+			})
 		if err != nil {
 			w.t.Error(err)
 			return
@@ -101,8 +104,9 @@ func (w *world) listen(port uint16) {
 	_ = w.dev[1].Turn()
 }
 
-// TestHalfOpen: a half-open connection is established by the request that its queue pair accepts, and by
-// no packet that it drops: not in another partition, not with another packet number, not of another host.
+// TestHalfOpen: a half-open connection is established by the request that its queue pair accepts,
+// and by no packet that it drops: not in another partition, not with another packet number, not of
+// another host.
 func TestHalfOpen(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 21})
 	w.listen(7)
@@ -137,7 +141,8 @@ func TestHalfOpen(t *testing.T) {
 	try("an ACK of nothing", peer, func(p *wire.Packet) { p.Op, p.PSN = wire.Acknowledge, strangerPSN })
 	try("an ACK of what was before", peer, func(p *wire.Packet) { p.Op, p.PSN = wire.Acknowledge, strangerPSN-1 })
 	try("another host", m.link.LocalAddr(), func(*wire.Packet) {})
-	if s := w.dev[1].Stats(); s.RC.DropPKey == 0 || s.RC.RxOutOfSequence == 0 || s.RC.RxDuplicate == 0 || s.RC.DropPeer == 0 {
+	if s := w.dev[1].Stats(); s.RC.DropPKey == 0 || s.RC.RxOutOfSequence == 0 || s.RC.RxDuplicate == 0 ||
+		s.RC.DropPeer == 0 {
 		t.Errorf("the packets did not reach the queue pair: %+v", s.RC)
 	}
 	m.send(peer, &good, []byte("data"))
@@ -146,8 +151,8 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// TestAckTimeoutOfPeer: whatever ACK timeout a REQ names, a peer that has vanished is found dead in two
-// minutes, and one that names hardly any time has a few milliseconds.
+// TestAckTimeoutOfPeer: whatever ACK timeout a REQ names, a peer that has vanished is found dead in
+// two minutes, and one that names hardly any time has a few milliseconds.
 func TestAckTimeoutOfPeer(t *testing.T) {
 	for _, code := range []uint8{0, 1, 14, 31} {
 		w := newWorld(t, sim.Config{Seed: 22})
@@ -161,7 +166,8 @@ func TestAckTimeoutOfPeer(t *testing.T) {
 		if !w.run(rdma.Second, func() bool { return len(side.events) > 0 }) || side.events[0].Kind != rdma.EventEstablished {
 			t.Fatalf("code %d: %+v", code, side.events)
 		}
-		if err := side.conn.QP().PostSend([]rdma.SendWR{{Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: 4096, RKey: 1}}); err != nil {
+		if err := side.conn.QP().PostSend([]rdma.SendWR{{Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: 4096,
+			RKey: 1}}); err != nil {
 			t.Fatal(err)
 		}
 		start := w.net.Now()
@@ -175,9 +181,9 @@ func TestAckTimeoutOfPeer(t *testing.T) {
 	}
 }
 
-// TestHalfOpenFlood: REQs that nobody confirms, in the names of a client and of nobody, by many thousands a
-// second: connections that exist go on, and that client gets new ones. Half-open connections that make room have no
-// post-mortem.
+// TestHalfOpenFlood: REQs that nobody confirms, in the names of a client and of nobody, by many
+// thousands a second: connections that exist go on, and that client gets new ones. Half-open
+// connections that make room have no post-mortem.
 func TestHalfOpenFlood(t *testing.T) {
 	for seed := range uint64(2) {
 		w := &world{t: t, net: sim.New(sim.Config{Seed: 30 + seed}), dev: make([]*roce.Device, 2), port: 7}
@@ -187,7 +193,8 @@ func TestHalfOpenFlood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg := roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15, OnFailure: func(r roce.Record) { records = append(records, r) }}
+			cfg := roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15,
+				OnFailure: func(r roce.Record) { records = append(records, r) }}
 			if w.dev[i], err = roce.NewWithLink(l, cfg); err != nil {
 				t.Fatal(err)
 			}
@@ -203,7 +210,8 @@ func TestHalfOpenFlood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = r.Accept(rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
+			_, err = r.Accept(rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq,
+				Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
 				params, nil, func(c rdma.Conn, e rdma.ConnEvent) {
 					if e.Kind != rdma.EventEstablished {
 						open--
@@ -223,12 +231,14 @@ func TestHalfOpenFlood(t *testing.T) {
 		rnd := w.net.Rand()
 		nobody := netip.MustParseAddr("192.0.2.99")
 		forge := func(name netip.Addr) {
-			r := cm.REQ{LocalID: rnd.Uint32(), ServiceID: cm.ServiceID(victim), GUID: rnd.Uint64(), QPN: rnd.Uint32() & 0xffffff, MTU: 3, PKey: wire.DefaultPKey, RetryCount: 7}
+			r := cm.REQ{LocalID: rnd.Uint32(), ServiceID: cm.ServiceID(victim), GUID: rnd.Uint64(),
+				QPN: rnd.Uint32() & 0xffffff, MTU: 3, PKey: wire.DefaultPKey, RetryCount: 7}
 			r.Primary.LocalGID, r.Primary.RemoteGID, r.Primary.AckTimeout = name, simAddr[1], 14
 			h := cm.IPHeader{Src: netip.AddrPortFrom(name, 1), Dst: simAddr[1]}
 			h.Put(r.Private[:])
 			m.send(name, &wire.Packet{
-				Op: wire.UDSendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQPN: wire.QP1, DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1},
+				Op: wire.UDSendOnly, MigReq: true, PKey: wire.DefaultPKey, DestQPN: wire.QP1,
+				DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1},
 			}, r.Encode(cm.Header{TID: rnd.Uint64()}))
 		}
 		var events []rdma.ConnEvent
@@ -255,10 +265,12 @@ func TestHalfOpenFlood(t *testing.T) {
 				t.Fatalf("%d half-open connections", open-len(events))
 			}
 		}
-		if len(events) < 2 || slices.ContainsFunc(events, func(e rdma.ConnEvent) bool { return e.Kind != rdma.EventEstablished }) {
+		if len(events) < 2 || slices.ContainsFunc(events,
+			func(e rdma.ConnEvent) bool { return e.Kind != rdma.EventEstablished }) {
 			t.Errorf("seed %d: %d connections, %+v", seed, dialed, events)
 		}
-		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: live[0].mr.Bytes()[:100], LKey: live[0].mr.LKey()}}, RemoteAddr: live[1].mr.Addr(), RKey: live[1].mr.RKey()}); wc.Status != rdma.Success {
+		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: live[0].mr.Bytes()[:100],
+			LKey: live[0].mr.LKey()}}, RemoteAddr: live[1].mr.Addr(), RKey: live[1].mr.RKey()}); wc.Status != rdma.Success {
 			t.Errorf("the connection that was there: %v", wc.Status)
 		}
 		unconfirmed := 0
@@ -268,7 +280,8 @@ func TestHalfOpenFlood(t *testing.T) {
 			}
 		}
 		if s := w.dev[1].Stats(); s.CM.HalfOpenEvicted == 0 || unconfirmed > 0 {
-			t.Errorf("%d made room, %d of %d half-open connections have post-mortems", s.CM.HalfOpenEvicted, unconfirmed, accepted)
+			t.Errorf("%d made room, %d of %d half-open connections have post-mortems", s.CM.HalfOpenEvicted, unconfirmed,
+				accepted)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,31 +9,37 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/connstate"
 	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/rc"
 )
 
-// A device goes from one process to another in these steps. The users of its connections begin nothing more
-// and wait until nothing is under way; Hold keeps what is for the connection manager;
-// Park stops the loops, so that what comes from now on stays in the sockets; Export describes
-// everything. In the other process a device is opened on the same sockets with that
-// (Config.From), users take their connections over by Inherit, and Start begins. Until then the second
-// device sends and receives nothing, and the first can go on.
+// A process hands a device over to its successor in these steps:
 //
-// What is not handed over: memory regions, and with them connections whose peers read or write our memory;
-// queue pairs that the connection manager knows nothing of; datagrams. A connection that nobody
-// inherits is ended by Start, so that its peer knows at once.
+//	old process   the users of the connections begin nothing more, until nothing is in flight
+//	              PostponeCM   datagrams for the connection manager wait
+//	              Pause        the loops stop, and further datagrams wait in the sockets
+//	              Export       a description of everything
+//	new process   Open with Config.From and the same sockets
+//	              RestoreConn  for each connection that its user wants
+//	              Start        the loops run
+//
+// Until Start the new device sends and receives nothing, and the old one can go on.
+//
+// Not handed over are memory regions, and with them connections whose peers access our memory;
+// queue pairs that CM did not connect; datagrams. Start ends connections that were not restored, so
+// that their peers know at once.
 
-// Snapshot is a device whose loops are parked.
+// Snapshot describes a device whose loops are paused.
 type Snapshot struct {
 	Shards int
 	CM     cm.Snapshot
 	Conns  []SnapshotConn
-	// Datagrams came for the connection manager while it was held.
+	// Datagrams arrived for the connection manager while it was postponed.
 	Datagrams []SnapshotDatagram
 }
 
-// SnapshotConn is a connection on which nothing is under way.
+// SnapshotConn is a connection with nothing in flight.
 type SnapshotConn struct {
 	QPN         uint32
 	RC          rc.Snapshot
@@ -50,7 +57,7 @@ type SnapshotConn struct {
 	Age         rdma.Time
 }
 
-// SnapshotDatagram is a datagram as it came.
+// SnapshotDatagram is a datagram as it was received.
 type SnapshotDatagram struct {
 	Src, Dst netip.Addr
 	SrcPort  uint16
@@ -59,8 +66,9 @@ type SnapshotDatagram struct {
 	Data     []byte
 }
 
-// keptMax bounds the datagrams that are kept for the connection manager; more are lost, counted, and sent again.
-const keptMax = 4096
+// postponedMax bounds the datagrams that wait for the connection manager. Datagrams beyond it are
+// lost and counted. Peers send them again.
+const postponedMax = 4096
 
 var (
 	_ rdma.Quiescer = (*conn)(nil)
@@ -69,82 +77,79 @@ var (
 
 // Quiescent implements rdma.Quiescer.
 func (c *conn) Quiescent() bool {
-	return (c.phase == accepted || c.phase == established) && !c.closed && !c.q.dead && c.q.rc.Quiescent()
+	return (c.Phase == connstate.Accepted || c.Phase == connstate.Established) && !c.Closed && !c.q.dead &&
+		c.q.rc.Quiescent()
 }
 
-// Hold keeps what is for the connection manager, or has it done: no connection begins or ends by
-// its peer meanwhile. It must not be called on a loop.
-func (d *Device) Hold(on bool) {
+// PostponeCM makes datagrams for the connection manager wait, so that no peer begins or ends a
+// connection, or ends the postponement. It must not be called on a loop.
+func (d *Device) PostponeCM(on bool) {
 	s := d.shards[0]
-	d.do(s, func() {
-		s.holding = on
-		if !on {
+	do := func() {
+		if s.postponing = on; !on {
 			s.replay()
 		}
-	})
-}
-
-// do runs fn on a shard and waits for it.
-func (d *Device) do(s *shard, fn func()) {
+	}
 	if d.manual {
-		fn()
+		do()
 		return
 	}
 	done := make(chan struct{})
-	if s.Submit(func() { fn(); close(done) }) {
+	if s.Submit(func() { do(); close(done) }) {
 		<-done
 	}
 }
 
-// keep takes a datagram for the connection manager that has to wait.
-func (s *shard) keep(d *link.RxDatagram) {
-	if len(s.kept) == keptMax {
+// postpone stores a datagram for the connection manager.
+func (s *shard) postpone(d *link.RxDatagram) {
+	if len(s.postponed) == postponedMax {
 		s.stats.CM.DropFull++
 		return
 	}
-	s.kept = append(s.kept, SnapshotDatagram{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TOS: d.TOS, Nth: d.Nth, Data: slices.Clone(d.Data)})
+	s.postponed = append(s.postponed, SnapshotDatagram{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TOS: d.TOS, Nth: d.Nth,
+		Data: slices.Clone(d.Data)})
 }
 
-// replay takes the datagrams that were kept.
+// replay handles the postponed datagrams.
 func (s *shard) replay() {
-	kept := s.kept
-	s.kept = nil
-	for i := range kept {
-		k := &kept[i]
+	postponed := s.postponed
+	s.postponed = nil
+	for _, k := range postponed {
 		s.packet(&link.RxDatagram{Src: k.Src, Dst: k.Dst, SrcPort: k.SrcPort, TOS: k.TOS, Nth: k.Nth, Data: k.Data})
 	}
 }
 
-// Park stops the loops, each at the end of a turn, and returns when they stand. Calling
-// release has them go on. What is submitted meanwhile waits. It must not be called on a loop.
-func (d *Device) Park() (release func()) {
+// Pause stops the loops, each at the end of a turn, and returns when all have stopped. Functions
+// that are submitted meanwhile wait. resume makes the loops go on. Pause must not be called on a
+// loop.
+func (d *Device) Pause() (resume func()) {
 	if d.manual {
 		return func() {}
 	}
 	gate := make(chan struct{})
-	var standing sync.WaitGroup
+	var stopped sync.WaitGroup
 	for _, s := range d.shards {
-		standing.Add(1)
-		taken := s.Submit(func() {
-			// The turn's packets are answered, and the answers on their way, before the loop stands.
-			s.afterFlush = append(s.afterFlush, func() {
-				standing.Done()
+		stopped.Add(1)
+		if !s.Submit(func() {
+			// After flush, the answers to the packets of the turn have been sent.
+			s.afterFlush.Add(func() {
+				stopped.Done()
 				<-gate
 			})
-		})
-		if !taken {
-			standing.Done()
+		}) {
+			stopped.Done()
 		}
 	}
-	standing.Wait()
+	stopped.Wait()
 	return sync.OnceFunc(func() { close(gate) })
 }
 
-// Export describes the device, whose loops are parked: of its connections those on
-// which nothing is under way. The device stays as it is.
+// Export describes the device, whose loops are paused, with the connections that have nothing in
+// flight. It does not change the device.
 func (d *Device) Export() (*Snapshot, error) {
 	first := d.shards[0]
-	out := &Snapshot{Shards: len(d.shards), CM: first.cm.Export(first.link.Now()), Datagrams: slices.Clone(first.kept)}
+	out := &Snapshot{Shards: len(d.shards), CM: first.cm.Export(first.link.Now()),
+		Datagrams: slices.Clone(first.postponed)}
 	for _, s := range d.shards {
 		for c := range s.conns {
 			if c.id == nil || !c.Quiescent() {
@@ -155,51 +160,58 @@ func (d *Device) Export() (*Snapshot, error) {
 				return nil, err
 			}
 			out.Conns = append(out.Conns, SnapshotConn{
-				QPN: c.q.num, RC: state, CommID: c.id.Local, Local: c.local, Remote: c.remote, Established: c.phase == established, Active: c.active,
-				Resources: c.resources, Depth: c.depth, MTU: c.mtu, Timeout: c.timeout, Retries: c.retries, RQPSN: c.rqPSN, Age: s.now - c.since,
+				QPN: c.q.num, RC: state, CommID: c.id.Local, Local: c.LocalAddr, Remote: c.RemoteAddr,
+				Established: c.Phase == connstate.Established, Active: c.Active,
+				Resources: c.Params.ResponderResources, Depth: c.Params.InitiatorDepth, MTU: c.MTU, Timeout: c.timeout,
+				Retries: c.Params.RetryCount, RQPSN: c.rqPSN, Age: s.now - c.since,
 			})
 		}
 	}
-	slices.SortFunc(out.Conns, func(a, b SnapshotConn) int { return int(a.QPN) - int(b.QPN) })
+	slices.SortFunc(out.Conns, func(a, b SnapshotConn) int { return cmp.Compare(a.QPN, b.QPN) })
 	return out, nil
 }
 
-// restore makes a new device, whose loops do not run, what s was.
+// restore gives a new device, whose loops do not run yet, the state of a snapshot.
 func (d *Device) restore(s *Snapshot) error {
 	if s.Shards != len(d.shards) {
-		return fmt.Errorf("%w: a device of %d shards cannot go on where one of %d stood", rdma.ErrInvalidWR, len(d.shards), s.Shards)
+		return fmt.Errorf("%w: a device of %d shards cannot go on where one of %d stood", rdma.ErrInvalidWR, len(d.shards),
+			s.Shards)
 	}
 	first := d.shards[0]
 	if err := first.cm.Import(first.now, &s.CM); err != nil {
 		return err
 	}
-	first.kept = slices.Clone(s.Datagrams)
-	d.inherited = make(map[uint32]*SnapshotConn)
+	first.postponed = slices.Clone(s.Datagrams)
+	d.restorable = make(map[uint32]*SnapshotConn)
 	for i := range s.Conns {
 		c := &s.Conns[i]
-		if c.QPN < qpnMin || c.QPN >= 1<<24 || first.cm.Lookup(c.CommID) == nil || d.inherited[c.QPN] != nil {
+		if c.QPN < qpnMin || c.QPN >= 1<<24 || first.cm.Lookup(c.CommID) == nil || d.restorable[c.QPN] != nil {
 			return fmt.Errorf("%w: connection with queue pair %d", rdma.ErrInvalidWR, c.QPN)
 		}
-		d.inherited[c.QPN] = c
+		d.restorable[c.QPN] = c
 	}
 	return nil
 }
 
 // Restorable implements rdma.Restorer.
 func (d *Device) Restorable(qpn uint32) rdma.Loop {
-	if d.inherited[qpn] == nil {
+	if d.restorable[qpn] == nil {
 		return nil
 	}
-	return d.shards[qpn&uint32(len(d.shards)-1)]
+	return d.shardOfQPN(qpn)
 }
 
+// shardOfQPN is the shard of a queue pair: the low bits of the number name it.
+func (d *Device) shardOfQPN(qpn uint32) *shard { return d.shards[qpn&uint32(len(d.shards)-1)] }
+
 // RestoreConn implements rdma.Restorer.
-func (d *Device) RestoreConn(qpn uint32, qc rdma.QPConfig, prepare func(rdma.Conn) error, on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
-	k := d.inherited[qpn]
+func (d *Device) RestoreConn(qpn uint32, qc rdma.QPConfig, prepare func(rdma.Conn) error,
+	on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
+	k := d.restorable[qpn]
 	if k == nil {
 		return nil, fmt.Errorf("%w: no connection with queue pair %d was handed over", rdma.ErrInvalidWR, qpn)
 	}
-	s := d.shards[qpn&uint32(len(d.shards)-1)]
+	s := d.shardOfQPN(qpn)
 	id := d.shards[0].cm.Lookup(k.CommID)
 	q, err := s.newQPNumbered(qc, qpn)
 	if err != nil {
@@ -209,12 +221,13 @@ func (d *Device) RestoreConn(qpn uint32, qc rdma.QPConfig, prepare func(rdma.Con
 		q.Destroy()
 		return nil, err
 	}
-	c := &conn{
-		s: s, q: q, id: id, local: k.Local, remote: k.Remote, phase: accepted, on: on, resources: k.Resources, depth: k.Depth, mtu: k.MTU,
-		timeout: k.Timeout, retries: k.Retries, rqPSN: k.RQPSN, active: k.Active, since: s.now - k.Age, req: &id.REQ,
+	c := &conn{s: s, q: q, id: id, timeout: k.Timeout, rqPSN: k.RQPSN, since: s.now - k.Age, req: &id.REQ}
+	c.Conn = connstate.Conn{
+		Phase: connstate.Accepted, Active: k.Active, LocalAddr: k.Local, RemoteAddr: k.Remote, MTU: k.MTU, On: on,
+		Params: rdma.ConnParams{ResponderResources: k.Resources, InitiatorDepth: k.Depth, RetryCount: k.Retries},
 	}
 	if k.Established {
-		c.phase = established
+		c.Phase = connstate.Established
 	}
 	q.conn = c
 	q.since = c.since
@@ -225,13 +238,14 @@ func (d *Device) RestoreConn(qpn uint32, qc rdma.QPConfig, prepare func(rdma.Con
 			return nil, err
 		}
 	}
-	delete(d.inherited, qpn)
+	delete(d.restorable, qpn)
 	id.User = c
 	s.touch(q)
 	return c, nil
 }
 
-// Start begins the loops of a device that was opened with Config.From. What nobody has inherited ends.
+// Start runs the loops of a device that was opened with Config.From. Connections that were not
+// restored end.
 func (d *Device) Start() {
 	first := d.shards[0]
 	for _, s := range d.shards {
@@ -240,12 +254,12 @@ func (d *Device) Start() {
 	for _, id := range first.cm.Orphans() {
 		first.cm.Disconnect(first.now, id)
 	}
-	d.inherited = nil
+	d.restorable = nil
 	first.replay()
 	d.run()
 }
 
-// run begins the loops.
+// run starts the goroutines of the loops.
 func (d *Device) run() {
 	if d.manual {
 		return

@@ -62,12 +62,14 @@ func TestForgery(t *testing.T) {
 	ops := []wire.Opcode{
 		wire.SendFirst, wire.SendMiddle, wire.SendLast, wire.SendOnly, wire.SendOnlyInv,
 		wire.WriteFirst, wire.WriteMiddle, wire.WriteLast, wire.WriteOnly,
-		wire.ReadRequest, wire.ReadRespFirst, wire.ReadRespOnly, wire.Acknowledge, wire.AtomicAck, wire.CompareSwap, wire.FetchAdd,
+		wire.ReadRequest, wire.ReadRespFirst, wire.ReadRespOnly, wire.Acknowledge, wire.AtomicAck, wire.CompareSwap,
+		wire.FetchAdd,
 	}
 	junk := bytes.Repeat([]byte{0xee}, 1024)
 	for i := range packets {
 		p := &wire.Packet{
-			Op: ops[rnd.IntN(len(ops))], AckReq: rnd.IntN(2) == 0, PKey: wire.DefaultPKey, DestQPN: qpn, PSN: wire.PSN(rnd.Uint32() & wire.PSNMask),
+			Op: ops[rnd.IntN(len(ops))], AckReq: rnd.IntN(2) == 0, PKey: wire.DefaultPKey, DestQPN: qpn,
+			PSN:  wire.PSN(rnd.Uint32() & wire.PSNMask),
 			RETH: wire.RETH{VA: remote.Addr(), RKey: remote.RKey(), Len: 1024},
 			AETH: wire.AETH{Syndrome: uint8(rnd.Uint32())},
 		}
@@ -138,7 +140,8 @@ func TestGuesser(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, err := guesser.Dial(guesser.Loops()[0], rdma.DialParams{
-			Remote: netip.AddrPortFrom(simAddr[1], 7), QP: rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Caps: rdma.QPCaps{MaxSendWR: 4, MaxSendSGE: 1}},
+			Remote: netip.AddrPortFrom(simAddr[1], 7), QP: rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq,
+				Caps: rdma.QPCaps{MaxSendWR: 4, MaxSendSGE: 1}},
 			Params: rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4},
 			On:     func(_ rdma.Conn, e rdma.ConnEvent) { events = append(events, e) },
 		})
@@ -153,7 +156,8 @@ func TestGuesser(t *testing.T) {
 			return false
 		}
 		if err := c.QP().PostSend([]rdma.SendWR{{
-			Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: []rdma.SGE{{Buf: mr.Bytes(), LKey: mr.LKey()}}, RemoteAddr: 4096, RKey: w.net.Rand().Uint32(),
+			Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: []rdma.SGE{{Buf: mr.Bytes(), LKey: mr.LKey()}}, RemoteAddr: 4096,
+			RKey: w.net.Rand().Uint32(),
 		}}); err != nil {
 			t.Fatal(err)
 		}
@@ -169,12 +173,13 @@ func TestGuesser(t *testing.T) {
 		}
 	}
 	s := w.dev[1].Stats()
-	if took > 9 || s.RefusedSuspects != uint64(20-took) || s.RC.TxNAKAccess != uint64(took) {
-		t.Errorf("%d of 20 guesses were let in; %d refused", took, s.RefusedSuspects)
+	if took > 9 || s.RefusedAfterAccessErrors != uint64(20-took) || s.RC.TxNAKAccess != uint64(took) {
+		t.Errorf("%d of 20 guesses were let in; %d refused", took, s.RefusedAfterAccessErrors)
 	}
 	// The others do not notice.
 	w.side[0], w.side[1] = good, goodPeer
-	if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: good.mr.Bytes()[:100], LKey: good.mr.LKey()}}, RemoteAddr: goodPeer.mr.Addr(), RKey: goodPeer.mr.RKey()}); wc.Status != rdma.Success {
+	if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: good.mr.Bytes()[:100], LKey: good.mr.LKey()}},
+		RemoteAddr: goodPeer.mr.Addr(), RKey: goodPeer.mr.RKey()}); wc.Status != rdma.Success {
 		t.Errorf("another connection: %v", wc.Status)
 	}
 	w.net.Advance(w.net.Now() + 11*rdma.Second)

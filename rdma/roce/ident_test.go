@@ -31,7 +31,8 @@ func (l identLink) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	return n, err
 }
 
-// TestIdentifications: a peer may choose the identifications of its packets as it likes. None of them is lost.
+// TestIdentifications: a peer may choose the identifications of its packets as it likes. None of
+// them is lost.
 func TestIdentifications(t *testing.T) {
 	const seed = 7
 	counters := func(n int) func(*rand.Rand) func() uint16 {
@@ -81,14 +82,16 @@ func TestIdentifications(t *testing.T) {
 			w.connect()
 			local, remote := w.side[0].mr, w.side[1].mr
 			for range 20 {
-				wr := rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes(), LKey: local.LKey()}}, RemoteAddr: remote.Addr(), RKey: remote.RKey()}
+				wr := rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes(), LKey: local.LKey()}},
+					RemoteAddr: remote.Addr(), RKey: remote.RKey()}
 				if wc := w.post(wr); wc.Status != rdma.Success {
 					t.Fatal(wc.Status)
 				}
 			}
 			a, b := w.dev[0].Stats(), w.dev[1].Stats()
 			if a.RC.TxRetransmits != 0 || b.RC.RxOutOfSequence != 0 || b.ICRCErrors != 0 {
-				t.Errorf("packets were lost: %d sent again, %d out of sequence, %d errors of the ICRC", a.RC.TxRetransmits, b.RC.RxOutOfSequence, b.ICRCErrors)
+				t.Errorf("packets were lost: %d sent again, %d out of sequence, %d errors of the ICRC", a.RC.TxRetransmits,
+					b.RC.RxOutOfSequence, b.ICRCErrors)
 			}
 			if packets := uint64(20 * simMemory / 4096); b.ICRCExact+b.ICRCResidual < packets {
 				t.Errorf("%d packets verified, want at least %d", b.ICRCExact+b.ICRCResidual, packets)

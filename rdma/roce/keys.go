@@ -1,9 +1,8 @@
 package roce
 
-// cipher is a secret permutation of the 32-bit numbers: a Feistel network of
-// four rounds. It turns the slot of a region and the number of its reuses into
-// a key that a peer cannot guess from the keys it was given, and back without
-// a search.
+// cipher is a secret permutation of the 32-bit numbers: a Feistel network of four rounds. It turns
+// slot and generation into a key, and back without a search. A peer cannot guess another key from
+// the keys that it was given.
 type cipher [4]uint32
 
 func newCipher(r *source) (c cipher) {
@@ -13,7 +12,7 @@ func newCipher(r *source) (c cipher) {
 	return c
 }
 
-// mix is the round function: 16 bits and a round key to 16 bits.
+// mix is the round function. It makes 16 bits of 16 bits and a round key.
 func mix(h uint16, k uint32) uint16 {
 	x := (uint32(h) ^ k) * 0x9e3779b1
 	x ^= x >> 15

@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rdma/roce"
 )
 
-// TestLinkLocal: hosts with IPv6 link-local addresses connect. The name of the interface, without which such an address
-// says nothing, is of one host alone: packets do not have it.
+// TestLinkLocal: hosts with IPv6 link-local addresses connect. The name of the interface, without
+// which such an address says nothing, is of one host alone: packets do not have it.
 func TestLinkLocal(t *testing.T) {
 	left, right := netns.Pair(t, 1500, []string{"fe80::a1/64"}, []string{"fe80::b2/64"})
 	open := func(s *netns.Space, addr string) (d *roce.Device) {

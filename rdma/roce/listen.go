@@ -1,24 +1,26 @@
 package roce
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/connstate"
 )
 
-// listener answers on one port: for connections, or for datagrams. It implements
-// rdma.Listener.
+// listener serves one port: for connections, or for datagrams. It implements rdma.Listener.
 type listener[R any] struct {
 	d      *Device
 	port   uint16
 	accept func(R)
-	among  map[uint16]*listener[R] // of the device, under its mu
+	among  map[uint16]*listener[R] // all listeners of the kind, under Device.mu
 	close  func(m *cm.Machine, port uint16)
 }
 
-// listen enters a listener into its table, and tells the connection manager.
+// listen enters a listener into its table and opens the port at the connection manager.
 func listen[R any](l *listener[R], open func(m *cm.Machine, port uint16) error) (rdma.Listener, error) {
 	d := l.d
 	d.mu.Lock()
@@ -35,7 +37,7 @@ func listen[R any](l *listener[R], open func(m *cm.Machine, port uint16) error) 
 		return nil, fmt.Errorf("RDMA port %d of %v is listened on already", l.port, d.addr)
 	}
 	first := d.shards[0]
-	if !first.Submit(func() { _ = open(first.cm, l.port) }) { // ours is the only table of what is taken
+	if !first.Submit(func() { _ = open(first.cm, l.port) }) { // it fails for a port that is open, and among has those
 		return nil, rdma.ErrClosed
 	}
 	l.among[l.port] = l
@@ -68,77 +70,100 @@ func (l *listener[R]) Close() error {
 	return nil
 }
 
-// request is an incoming REQ. It implements rdma.ConnRequest.
-type request struct {
-	s        *shard // that would own the connection
-	id       *cm.ID // on the first shard only
-	req      cm.REQ
+// incoming is what a REQ and a SIDR REQ have in common.
+type incoming struct {
+	s        *shard // whose loop answers
+	id       *cm.ID // first shard only
 	remote   netip.AddrPort
 	port     uint16
 	answered bool
-	note     func() rdma.Note
 }
 
-var _ rdma.ConnRequest = (*request)(nil)
+func (r *incoming) Loop() rdma.Loop        { return r.s }
+func (r *incoming) Remote() netip.AddrPort { return r.remote }
+func (r *incoming) Local() netip.AddrPort  { return netip.AddrPortFrom(r.s.dev.ip, r.port) }
 
-// request takes a REQ to its listener, on the shard that the connection is
-// going to live on. It runs on the first shard.
+var errAnswered = fmt.Errorf("%w: the request was answered already", rdma.ErrInvalidWR)
+
+// admit decides about a request for a port with a partition key. listening says whether somebody
+// listens. It returns the reason to reject the request, 0 for none. First shard only.
+func (s *shard) admit(id *cm.ID, listening bool, pkey uint16) cm.Reason {
+	switch {
+	case !listening || s.leaving:
+		return cm.InvalidServiceID
+	case s.dev.pkeys.Load().match(pkey) == 0:
+		// A host outside of a partition gets the answer for a closed port, so that it does not
+		// learn what is in the partition.
+		s.stats.RefusedPKey++
+		return cm.InvalidServiceID
+	case s.penalties.refused(id.Peer.Addr(), s.now):
+		s.stats.RefusedAfterAccessErrors++
+		return cm.NoResources
+	}
+	return 0
+}
+
+// request is a REQ that was received. It implements rdma.ConnRequest.
+type request struct {
+	incoming
+	req  cm.REQ
+	note func() rdma.Note
+}
+
+var (
+	_ rdma.ConnRequest = (*request)(nil)
+	_ rdma.Annotated   = (*request)(nil)
+)
+
+// request gives a REQ to its listener, on the shard that the connection is going to live on. First
+// shard only.
 func (s *shard) request(id *cm.ID) {
 	d := s.dev
 	d.mu.Lock()
 	l := d.listeners[id.Service]
 	d.mu.Unlock()
-	mtu := int(rdma.MTUFromCode(id.REQ.MTU))
-	around := headersRC4
-	if d.addr.Is6() {
-		around = headersRC6
+	if (l == nil || s.leaving) && d.ending.Load() {
+		s.cm.Forget(id) // the next process on the sockets answers the repetition
+		return
 	}
-	r := &request{id: id, req: id.REQ, remote: id.Peer, port: id.Service}
+	r := &request{incoming: incoming{s: s, id: id, remote: id.Peer, port: id.Service}, req: id.REQ}
 	reject := func(why cm.Reason) {
 		r.s = s
-		r.reportFailure(s, why, nil)
+		r.recordRefusal(why, nil)
 		s.cm.Reject(id, why, nil)
 	}
-	switch {
-	case (l == nil || s.leaving) && d.ending.Load():
-		s.cm.Forget(id)
+	if why := s.admit(id, l != nil, id.REQ.PKey); why != 0 {
+		reject(why)
 		return
-	case l == nil || s.leaving:
-		reject(cm.InvalidServiceID)
-		return
-	case d.pkeys.Load().hears(id.REQ.PKey) == 0:
-		// Who is not in the partition need not know what is in it.
-		s.stats.RefusedPKey++
-		reject(cm.InvalidServiceID)
-		return
-	case s.suspects.refused(id.Peer.Addr(), s.now):
-		s.stats.RefusedSuspects++
-		reject(cm.NoResources)
-		return
-	case mtu+around > s.link.MTU():
+	}
+	mtu, headers := int(r.PathMTU()), headersRC4
+	if d.addr.Is6() {
+		headers = headersRC6
+	}
+	if mtu+headers > s.link.MTU() {
 		d.cfg.Logger.Warn("an RDMA connection was refused: its path MTU does not fit our interface",
 			"peer", id.Peer, "path_mtu", mtu, "interface_mtu", s.link.MTU())
-		r.s = s
-		r.reportFailure(s, cm.InvalidMTU, nil)
+		r.recordRefusal(cm.InvalidMTU, nil)
 		s.cm.RejectMTU(id, d.mtu.Code())
 		return
 	}
-	home := d.shards[d.next.Add(1)%uint32(len(d.shards))]
-	r.s = home
-	if !s.on(home, func() { l.accept(r) }) {
+	r.s = d.nextShard()
+	if !s.on(r.s, func() { l.accept(r) }) {
 		reject(cm.NoResources)
 	}
 }
 
-func (r *request) Loop() rdma.Loop        { return r.s }
-func (r *request) Remote() netip.AddrPort { return r.remote }
-func (r *request) Local() netip.AddrPort  { return netip.AddrPortFrom(r.s.dev.ip, r.port) }
-func (r *request) PrivateData() []byte    { return r.req.Private[cm.IPHeaderLen:] }
+// nextShard is the shard of the next incoming connection.
+func (d *Device) nextShard() *shard { return d.shards[d.next.Add(1)%uint32(len(d.shards))] }
 
+func (r *request) PrivateData() []byte       { return r.req.Private[cm.IPHeaderLen:] }
 func (r *request) ResponderResources() uint8 { return r.req.ResponderResources }
 func (r *request) InitiatorDepth() uint8     { return r.req.InitiatorDepth }
 func (r *request) PKey() uint16              { return r.s.dev.pkeys.Load().of(r.req.PKey) }
 func (r *request) PathMTU() rdma.MTU         { return rdma.MTUFromCode(r.req.MTU) }
+
+// Annotate implements rdma.Annotated.
+func (r *request) Annotate(note func() rdma.Note) { r.note = note }
 
 // Reject implements rdma.ConnRequest.
 func (r *request) Reject(reason uint16, private []byte) { r.reject(cm.Reason(reason), private, nil) }
@@ -148,21 +173,22 @@ func (r *request) reject(reason cm.Reason, private []byte, why error) {
 		return
 	}
 	r.answered = true
-	private = append([]byte(nil), private[:min(len(private), cm.REJPrivateLen)]...)
+	private = slices.Clone(private[:min(len(private), cm.REJPrivateLen)])
 	first := r.s.dev.shards[0]
 	r.s.on(first, func() { first.cm.Reject(r.id, reason, private) })
-	r.reportFailure(r.s, reason, why)
+	r.recordRefusal(reason, why)
 }
 
 // Accept implements rdma.ConnRequest.
-func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.Conn) error, on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
+func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.Conn) error,
+	on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
 	if r.answered {
-		return nil, fmt.Errorf("%w: the request was answered already", rdma.ErrInvalidWR)
+		return nil, errAnswered
 	}
-	if len(p.PrivateData) > cm.REPPrivateLen {
-		return nil, fmt.Errorf("%w: %d bytes of private data; a REP carries %d", rdma.ErrInvalidWR, len(p.PrivateData), cm.REPPrivateLen)
+	if err := connstate.CheckPrivate(p.PrivateData, cm.REPPrivateLen, "a REP"); err != nil {
+		return nil, err
 	}
-	pkey := r.s.dev.pkeys.Load().hears(r.req.PKey)
+	pkey := r.s.dev.pkeys.Load().match(r.req.PKey)
 	if pkey == 0 {
 		r.reject(cm.InvalidServiceID, nil, errPartition)
 		return nil, errPartition
@@ -172,12 +198,12 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 		r.reject(cm.NoResources, nil, err)
 		return nil, err
 	}
-	c.on, c.phase, c.id, c.req, c.note = on, accepted, r.id, &r.req, r.note
-	c.mtu = r.PathMTU()
-	// What one side can serve bounds what the other starts.
-	c.depth = min(p.InitiatorDepth, r.req.ResponderResources, MaxRdAtomic)
-	c.resources = min(p.ResponderResources, r.req.InitiatorDepth, MaxRdAtomic)
-	c.timeout, c.retries = boundAckTimeout(r.req.Primary.AckTimeout), r.req.RetryCount
+	c.On, c.Phase, c.id, c.req, c.Note = on, connstate.Accepted, r.id, &r.req, r.note
+	c.MTU = r.PathMTU()
+	c.Params = connstate.BoundAccept(p, MaxRdAtomic, r)
+	rnr := c.Params.RNRRetryCount
+	// The retry counts of our own requests are those that the peer asks for.
+	c.Params.RetryCount, c.timeout = r.req.RetryCount, boundAckTimeout(r.req.Primary.AckTimeout)
 	if err = c.start(r.req.QPN, r.req.PSN, r.req.Primary.TrafficClass, r.req.RNRRetryCount); err == nil && prepare != nil {
 		err = prepare(c)
 	}
@@ -187,20 +213,15 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 		return nil, err
 	}
 	r.answered = true
-	rnr := p.RNRRetryCount
-	if rnr == 0 {
-		rnr = rnrForever
-	}
 	rep := cm.AcceptParams{
-		QPN: c.q.num, PSN: c.rqPSN, ResponderResources: c.resources, InitiatorDepth: c.depth,
-		RNRRetryCount: rnr & 7, TargetAckDelay: targetAckDelay, Private: append([]byte(nil), p.PrivateData...),
+		QPN: c.q.num, PSN: c.rqPSN, ResponderResources: c.Params.ResponderResources, InitiatorDepth: c.Params.InitiatorDepth,
+		RNRRetryCount: rnr & 7, TargetAckDelay: targetAckDelay, Private: slices.Clone(p.PrivateData),
 	}
 	c.cmDo(func(first *shard) {
 		r.id.User = c
-		if err := first.cm.Accept(first.now, r.id, rep); err != nil {
-			first.on(c.s, func() {
-				c.goDown(rdma.EventUnreachable, 0, nil, fmt.Errorf("%v gave up before we answered", c.remote), false)
-			})
+		if first.cm.Accept(first.now, r.id, rep) != nil {
+			why := errors.New(c.RemoteAddr.String() + " gave up before we answered")
+			first.on(c.s, func() { c.goDown(rdma.EventUnreachable, 0, nil, why, false) })
 		}
 	})
 	return c, nil

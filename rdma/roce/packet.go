@@ -2,14 +2,17 @@ package roce
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/connstate"
 	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// packet takes one datagram: it is parsed, its queue pair found, its ICRC
-// checked, in this order, as strangers' packets shall cost little.
+// packet handles one datagram: it parses the headers, finds the queue pair, and checks the ICRC.
+// The ICRC comes last because it costs the most: a flood of forged packets for no queue pair stays
+// cheap.
 func (s *shard) packet(d *link.RxDatagram) {
 	p := &s.pkt
 	if err := p.Parse(d.Data); err != nil {
@@ -44,7 +47,7 @@ func (s *shard) packet(d *link.RxDatagram) {
 	s.connected(d, q)
 }
 
-// connected takes the datagram that was parsed to its queue pair.
+// connected gives the parsed datagram to the queue pair of a connection.
 func (s *shard) connected(d *link.RxDatagram, q *qp) {
 	if !s.verify(d) {
 		return
@@ -53,7 +56,7 @@ func (s *shard) connected(d *link.RxDatagram, q *qp) {
 	p.Src, p.Dst, p.ECN = d.Src, d.Dst, d.TOS&ecnMask
 	q.rc.Receive(s.now, p)
 	s.touch(q)
-	if c := q.conn; c != nil && c.phase == accepted && c.proven() {
+	if c := q.conn; c != nil && c.Phase == connstate.Accepted && c.proven() {
 		c.traffic()
 	}
 }
@@ -61,8 +64,9 @@ func (s *shard) connected(d *link.RxDatagram, q *qp) {
 // ecnMask holds the ECN bits of a traffic class.
 const ecnMask = 3
 
-// verify checks the ICRC of a datagram and counts how. Any IPv4 identification is as good as another: a host may have a
-// counter for each stream, or choose at random.
+// verify checks the ICRC of a datagram, and counts the result. The ICRC covers the IPv4
+// identification, which a socket does not see. Any identification is accepted: a host may count for
+// each stream, or choose at random.
 func (s *shard) verify(d *link.RxDatagram) bool {
 	s.flow.Src, s.flow.Dst, s.flow.SrcPort = d.Src, d.Dst, d.SrcPort
 	ok, exact, _ := wire.VerifyICRC(&s.flow, d.Data, d.Nth)
@@ -77,14 +81,14 @@ func (s *shard) verify(d *link.RxDatagram) bool {
 	return ok
 }
 
-// gsi takes a datagram to QP1.
+// gsi handles a datagram to QP1, the general services interface: it is for the connection manager.
 func (s *shard) gsi(d *link.RxDatagram) {
 	if s.cm == nil {
 		s.forward(s.dev.shards[0], d)
 		return
 	}
-	if s.holding {
-		s.keep(d)
+	if s.postponing {
+		s.postpone(d)
 		return
 	}
 	p := &s.pkt
@@ -100,22 +104,22 @@ func (s *shard) gsi(d *link.RxDatagram) {
 	}
 }
 
-// stray takes a datagram to a queue pair that is not here. When the kernel
-// merges datagrams before it steers them, those of another shard may come
-// along.
+// stray handles a datagram to a queue pair that is not on this shard. The kernel may merge
+// datagrams before it chooses the socket, so datagrams of another shard can arrive here.
 func (s *shard) stray(d *link.RxDatagram) {
-	if to := s.dev.shards[s.pkt.DestQPN&uint32(len(s.dev.shards)-1)]; to != s {
+	if to := s.dev.shardOfQPN(s.pkt.DestQPN); to != s {
 		s.forward(to, d)
 		return
 	}
 	s.stats.DropUnknownQPN++
 }
 
-// forwardedMax bounds the datagrams that wait for a shard. Nothing of them is checked yet.
+// forwardedMax bounds the datagrams that wait for a shard. Their ICRC is not checked yet, so
+// anybody can send them.
 const forwardedMax = 1024
 
-// forward hands a datagram to another shard, by copy. What is too much is lost, and sent again by
-// those who are waited for.
+// forward copies a datagram to another shard. Datagrams beyond the bound are lost, as on any
+// network: peers send them again.
 func (s *shard) forward(to *shard, d *link.RxDatagram) {
 	if to.forwarded.Add(1) > forwardedMax {
 		to.forwarded.Add(-1)
@@ -124,7 +128,7 @@ func (s *shard) forward(to *shard, d *link.RxDatagram) {
 	}
 	s.stats.Forwarded++
 	c := *d
-	c.Data = append([]byte(nil), d.Data...)
+	c.Data = slices.Clone(d.Data)
 	to.Submit(func() {
 		to.forwarded.Add(-1)
 		to.packet(&c)

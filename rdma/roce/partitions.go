@@ -16,10 +16,11 @@ const PKeysMax = 128
 // hear each other (IBTA 10.9.3).
 const fullMember = 0x8000
 
-// errPartition ends the connections of a partition that the device leaves.
+// errPartition is why connections of a partition end when the device leaves it.
 var errPartition = errors.New("the device has left the partition of the connection")
 
-// partitions is the table of a device. Its slice is not changed after it was stored.
+// partitions is the table of a device. A stored table does not change: the loops read it without a
+// lock.
 type partitions []uint16
 
 func checkPKeys(keys []uint16) error {
@@ -37,7 +38,7 @@ func checkPKeys(keys []uint16) error {
 	return nil
 }
 
-// of is our key of the partition that a key names, 0 if we are not in it.
+// of returns our key of the partition that key names, 0 if we are not in it.
 func (p partitions) of(key uint16) uint16 {
 	for _, k := range p {
 		if (k^key)&^fullMember == 0 {
@@ -47,9 +48,8 @@ func (p partitions) of(key uint16) uint16 {
 	return 0
 }
 
-// hears is of for a packet or REQ of a member that has sent the key: one of both must
-// be a full member.
-func (p partitions) hears(key uint16) uint16 {
+// match is of for the key in a packet or REQ: one side must be a full member (IBTA 10.9.3).
+func (p partitions) match(key uint16) uint16 {
 	k := p.of(key)
 	if (k|key)&fullMember == 0 {
 		return 0
@@ -57,8 +57,8 @@ func (p partitions) hears(key uint16) uint16 {
 	return k
 }
 
-// partition is our key of the partition that a user asks for, by either membership; 0 is
-// the first of the table.
+// partition returns our key of the partition that a user names, by either membership. 0 means the
+// first of the table.
 func (d *Device) partition(key uint16) (uint16, error) {
 	table := *d.pkeys.Load()
 	if key == 0 {
@@ -98,20 +98,19 @@ func (s *shard) leavePartitions(table partitions) {
 			q.conn.goDown(rdma.EventDisconnected, 0, nil, fmt.Errorf("%w %#04x", errPartition, key), true)
 			continue
 		}
-		_ = q.rc.Modify(s.now, rdma.QPAttr{State: rdma.StateErr}) // always possible
-		s.touch(q)
+		q.fail()
 	}
 	for _, q := range s.uds {
 		key := q.ud.Attr().PKey
 		if q.ud.State() != rdma.StateReset && table.of(key) != key {
-			_ = q.ud.Modify(rdma.QPAttr{State: rdma.StateErr}) // always possible
+			_ = q.ud.Modify(rdma.QPAttr{State: rdma.StateErr}) // legal from every state
 			q.touch()
 		}
 	}
 }
 
-// management reports whether a datagram to QP1 is of a partition that the device is in.
-// Every RoCE device sends them in the default partition, whatever they are about.
+// management reports whether a datagram to QP1 may have the key. RoCE devices send these datagrams
+// in the default partition, whichever partition they are about.
 func (p partitions) management(key uint16) bool {
-	return (key^wire.DefaultPKey)&^fullMember == 0 || p.hears(key) != 0
+	return (key^wire.DefaultPKey)&^fullMember == 0 || p.match(key) != 0
 }

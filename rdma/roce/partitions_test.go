@@ -19,7 +19,8 @@ func (w *world) dialPartition(key uint16) rdma.ConnEvent {
 	port := w.port
 	w.port++
 	l, err := w.dev[1].Listen(port, func(r rdma.ConnRequest) {
-		c, err := r.Accept(w.qp(1), rdma.ConnParams{}, nil, func(_ rdma.Conn, e rdma.ConnEvent) { w.side[1].events = append(w.side[1].events, e) })
+		c, err := r.Accept(w.qp(1), rdma.ConnParams{}, nil,
+			func(_ rdma.Conn, e rdma.ConnEvent) { w.side[1].events = append(w.side[1].events, e) })
 		if err != nil {
 			w.t.Error(err)
 			return
@@ -62,9 +63,12 @@ func TestPartitions(t *testing.T) {
 		keys           [2]uint16
 	}{
 		{"the default", []uint16{0xffff}, []uint16{0xffff}, 0, rdma.EventEstablished, [2]uint16{0xffff, 0xffff}},
-		{"a limited and a full member", []uint16{0x0001}, []uint16{0xffff, 0x8001}, 0, rdma.EventEstablished, [2]uint16{0x0001, 0x8001}},
-		{"the same, the other way", []uint16{0xffff, 0x8001}, []uint16{0x0001}, 1, rdma.EventEstablished, [2]uint16{0x8001, 0x0001}},
-		{"two full members", []uint16{0x8001, 0x8002}, []uint16{0x8002}, 0x8002, rdma.EventEstablished, [2]uint16{0x8002, 0x8002}},
+		{"a limited and a full member", []uint16{0x0001}, []uint16{0xffff, 0x8001}, 0, rdma.EventEstablished,
+			[2]uint16{0x0001, 0x8001}},
+		{"the same, the other way", []uint16{0xffff, 0x8001}, []uint16{0x0001}, 1, rdma.EventEstablished,
+			[2]uint16{0x8001, 0x0001}},
+		{"two full members", []uint16{0x8001, 0x8002}, []uint16{0x8002}, 0x8002, rdma.EventEstablished,
+			[2]uint16{0x8002, 0x8002}},
 		{"two limited members", []uint16{0x0001}, []uint16{0xffff, 0x0001}, 0, rdma.EventRejected, [2]uint16{}},
 		{"other partitions", []uint16{0x8001}, []uint16{0x8002}, 0, rdma.EventRejected, [2]uint16{}},
 		{"a limited member of the default", []uint16{0x7fff}, []uint16{0x7fff}, 0, rdma.EventRejected, [2]uint16{}},
@@ -87,7 +91,8 @@ func TestPartitions(t *testing.T) {
 					t.Errorf("keys %#x, want %#x", got, c.keys)
 				}
 				sge := []rdma.SGE{{Buf: w.side[0].mr.Bytes()[:100], LKey: w.side[0].mr.LKey()}}
-				if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: sge, RemoteAddr: w.side[1].mr.Addr(), RKey: w.side[1].mr.RKey()}); wc.Status != rdma.Success {
+				if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: sge, RemoteAddr: w.side[1].mr.Addr(),
+					RKey: w.side[1].mr.RKey()}); wc.Status != rdma.Success {
 					t.Errorf("%+v", wc)
 				}
 			case rdma.EventRejected:
@@ -122,7 +127,8 @@ func TestLeavePartition(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.run(10*rdma.Second, func() bool { return len(goes.events) > 1 && len(there.events) > 1 })
-	if len(there.events) < 2 || there.events[1].Kind != rdma.EventDisconnected || !strings.Contains(there.events[1].Err.Error(), "0x8001") {
+	if len(there.events) < 2 || there.events[1].Kind != rdma.EventDisconnected ||
+		!strings.Contains(there.events[1].Err.Error(), "0x8001") {
 		t.Errorf("%+v", there.events)
 	}
 	if len(goes.events) < 2 || goes.events[1].Kind != rdma.EventDisconnected {

@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// narrowLink is a way that carries datagrams of at most most bytes. Longer ones are refused by our own interface, or
-// lost.
+// narrowLink is a way that carries datagrams of at most most bytes. Longer ones are refused by our
+// own interface, or lost.
 type narrowLink struct {
 	link.Link
 	most    int
@@ -40,8 +40,8 @@ func (l narrowLink) Send(b *wire.Batch) error {
 	return err
 }
 
-// TestNarrowPath: the post-mortem of a connection says that packets as long as its path MTU do not arrive, be it
-// that the way loses them or that our own interface refuses them.
+// TestNarrowPath: the post-mortem of a connection says that packets as long as its path MTU do not
+// arrive, be it that the way loses them or that our own interface refuses them.
 func TestNarrowPath(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -82,7 +82,8 @@ func TestNarrowPath(t *testing.T) {
 				t.Errorf("a long request: %v", wc.Status)
 			}
 			w.run(rdma.Second, func() bool { return len(records) > 0 })
-			if len(records) != 1 || records[0].Err == nil || !strings.Contains(records[0].Err.Error(), c.want) || c.refused != (records[0].TooBig != nil) {
+			if len(records) != 1 || records[0].Err == nil || !strings.Contains(records[0].Err.Error(), c.want) ||
+				c.refused != (records[0].TooBig != nil) {
 				t.Errorf("%+v", records)
 			}
 		})
@@ -99,7 +100,8 @@ func TestNarrowPathIsSeen(t *testing.T) {
 	})
 	w.connect()
 	local, remote := w.side[0].mr, w.side[1].mr
-	wr := rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:10000], LKey: local.LKey()}}, RemoteAddr: remote.Addr(), RKey: remote.RKey()}
+	wr := rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:10000], LKey: local.LKey()}},
+		RemoteAddr: remote.Addr(), RKey: remote.RKey()}
 	if wc := w.post(wr); wc.Status != rdma.Success {
 		t.Fatal(wc.Status)
 	}

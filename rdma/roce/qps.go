@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -52,7 +53,7 @@ func (d *Device) QPs() []QPInfo {
 		}
 		all = append(all, <-done...)
 	}
-	slices.SortFunc(all, func(a, b QPInfo) int { return int(a.QPN) - int(b.QPN) })
+	slices.SortFunc(all, func(a, b QPInfo) int { return cmp.Compare(a.QPN, b.QPN) })
 	return all
 }
 
@@ -74,7 +75,7 @@ func (s *shard) list() []QPInfo {
 		i.NextPSN, i.AckedPSN, i.ExpectedPSN, i.RTT = q.rc.Cursor()
 		i.SendQueued, i.RecvQueued = q.rc.Outstanding()
 		if c := q.conn; c != nil {
-			i.Active, i.Local, i.Remote = c.active, c.Local(), c.Remote()
+			i.Active, i.Local, i.Remote = c.Active, c.LocalAddr, c.RemoteAddr
 		}
 		list = append(list, i)
 	}

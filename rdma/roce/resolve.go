@@ -1,94 +1,81 @@
 package roce
 
 import (
-	"fmt"
-	"net/netip"
+	"slices"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
+	"github.com/rstored/rstored/rdma/connstate"
 )
 
-// question is a SIDR REQ. It implements rdma.UDRequest.
-type question struct {
-	s        *shard // whose loop it is answered on
-	id       *cm.ID // on the first shard only
-	req      cm.SIDRREQ
-	remote   netip.AddrPort
-	port     uint16
-	answered bool
+// sidrRequest is a SIDR REQ that was received. It implements rdma.UDRequest.
+type sidrRequest struct {
+	incoming
+	req cm.SIDRREQ
 }
 
-var _ rdma.UDRequest = (*question)(nil)
+var _ rdma.UDRequest = (*sidrRequest)(nil)
 
-// question takes a SIDR REQ to its service, on one of the shards in turn. It runs on the
-// first shard.
-func (s *shard) question(id *cm.ID) {
+// sidrRequest gives a SIDR REQ to its service, on one of the shards in turn. First shard only.
+func (s *shard) sidrRequest(id *cm.ID) {
 	d := s.dev
 	d.mu.Lock()
 	l := d.services[id.Service]
 	d.mu.Unlock()
-	refuse := func(why cm.SIDRStatus) { _ = s.cm.Answer(s.now, id, cm.AnswerParams{Status: why}) } // it was not answered yet
-	switch {
-	case l == nil || s.leaving:
+	refuse := func(why cm.SIDRStatus) {
+		_ = s.cm.Answer(s.now, id, cm.AnswerParams{Status: why}) // it fails only for a request that was answered
+	}
+	switch s.admit(id, l != nil, id.Resolution.REQ.PKey) {
+	case cm.InvalidServiceID:
 		refuse(cm.SIDRUnsupported)
 		return
-	case d.pkeys.Load().hears(id.Resolution.REQ.PKey) == 0:
-		// Who is not in the partition need not know what is in it.
-		s.stats.RefusedPKey++
-		refuse(cm.SIDRUnsupported)
-		return
-	case s.suspects.refused(id.Peer.Addr(), s.now):
-		s.stats.RefusedSuspects++
+	case cm.NoResources:
 		refuse(cm.SIDRNoQP)
 		return
 	}
-	home := d.shards[d.next.Add(1)%uint32(len(d.shards))]
-	q := &question{s: home, id: id, req: id.Resolution.REQ, remote: id.Peer, port: id.Service}
-	if !s.on(home, func() { l.accept(q) }) {
+	r := &sidrRequest{incoming{s: d.nextShard(), id: id, remote: id.Peer, port: id.Service}, id.Resolution.REQ}
+	if !s.on(r.s, func() { l.accept(r) }) {
 		refuse(cm.SIDRNoQP)
 	}
 }
 
-func (q *question) Loop() rdma.Loop        { return q.s }
-func (q *question) Remote() netip.AddrPort { return q.remote }
-func (q *question) Local() netip.AddrPort  { return netip.AddrPortFrom(q.s.dev.ip, q.port) }
-func (q *question) PrivateData() []byte    { return q.req.Private[cm.IPHeaderLen:] }
-func (q *question) PKey() uint16           { return q.s.dev.pkeys.Load().of(q.req.PKey) }
+func (r *sidrRequest) PrivateData() []byte { return r.req.Private[cm.IPHeaderLen:] }
+func (r *sidrRequest) PKey() uint16        { return r.s.dev.pkeys.Load().of(r.req.PKey) }
 
 // Accept implements rdma.UDRequest.
-func (q *question) Accept(qpn, qkey uint32, private []byte) error {
-	return q.answer(cm.AnswerParams{QPN: qpn, QKey: qkey, Private: private})
+func (r *sidrRequest) Accept(qpn, qkey uint32, private []byte) error {
+	return r.answer(cm.AnswerParams{QPN: qpn, QKey: qkey, Private: private})
 }
 
 // Reject implements rdma.UDRequest.
-func (q *question) Reject(why rdma.SIDRStatus, private []byte) {
+func (r *sidrRequest) Reject(why rdma.SIDRStatus, private []byte) {
 	if why == rdma.SIDRStatus(cm.SIDRValid) {
 		why = rdma.SIDRReject
 	}
-	_ = q.answer(cm.AnswerParams{Status: cm.SIDRStatus(why), Private: private[:min(len(private), cm.SIDRREPPrivateLen)]})
+	_ = r.answer(cm.AnswerParams{Status: cm.SIDRStatus(why), Private: private[:min(len(private), cm.SIDRREPPrivateLen)]})
 }
 
-func (q *question) answer(a cm.AnswerParams) error {
-	switch {
-	case q.answered:
-		return fmt.Errorf("%w: the request was answered already", rdma.ErrInvalidWR)
-	case len(a.Private) > cm.SIDRREPPrivateLen:
-		return fmt.Errorf("%w: %d bytes of private data; a SIDR REP carries %d", rdma.ErrInvalidWR, len(a.Private), cm.SIDRREPPrivateLen)
+func (r *sidrRequest) answer(a cm.AnswerParams) error {
+	if r.answered {
+		return errAnswered
 	}
-	q.answered = true
-	a.Private = append([]byte(nil), a.Private...)
-	first := q.s.dev.shards[0]
-	q.s.on(first, func() { _ = first.cm.Answer(first.now, q.id, a) }) // it fails if its sender waits no longer
+	if err := connstate.CheckPrivate(a.Private, cm.SIDRREPPrivateLen, "a SIDR REP"); err != nil {
+		return err
+	}
+	r.answered = true
+	a.Private = slices.Clone(a.Private)
+	first := r.s.dev.shards[0]
+	r.s.on(first, func() { _ = first.cm.Answer(first.now, r.id, a) }) // it fails if the peer has given up
 	return nil
 }
 
-// resolution is a question of ours.
+// resolution is a SIDR REQ of ours.
 type resolution struct {
-	s    *shard // whose loop the answer is for
-	id   *cm.ID // on the first shard only
+	s    *shard // of the user
+	id   *cm.ID // first shard only
 	on   func(rdma.UDAddress)
 	pkey uint16
-	over bool // on s
+	over bool // answered or canceled; on s
 }
 
 // ResolveUD implements rdma.Device.
@@ -100,11 +87,11 @@ func (d *Device) ResolveUD(l rdma.Loop, p rdma.ResolveParams) (func(), error) {
 	if s.leaving {
 		return nil, rdma.ErrClosed
 	}
-	if !p.Remote.Addr().IsValid() || p.Remote.Addr().Unmap().Is4() != d.addr.Is4() {
-		return nil, fmt.Errorf("%w: %v cannot be reached from %v", rdma.ErrInvalidWR, p.Remote, d.addr)
+	if err := connstate.CheckRemote(d.addr, p.Remote); err != nil {
+		return nil, err
 	}
-	if len(p.PrivateData) > cm.ResolvePrivateLen {
-		return nil, fmt.Errorf("%w: %d bytes of private data; a SIDR REQ carries %d", rdma.ErrInvalidWR, len(p.PrivateData), cm.ResolvePrivateLen)
+	if err := connstate.CheckPrivate(p.PrivateData, cm.ResolvePrivateLen, "a SIDR REQ"); err != nil {
+		return nil, err
 	}
 	pkey, err := d.partition(p.PKey)
 	if err != nil {
@@ -112,12 +99,12 @@ func (d *Device) ResolveUD(l rdma.Loop, p rdma.ResolveParams) (func(), error) {
 	}
 	r := &resolution{s: s, on: p.On, pkey: pkey}
 	s.resolutions[r] = struct{}{}
-	ask := cm.ResolveParams{Remote: p.Remote, SourcePort: d.ephemeral(), PKey: pkey, Private: append([]byte(nil), p.PrivateData...)}
+	ask := cm.ResolveParams{Remote: p.Remote, SourcePort: d.ephemeral(), PKey: pkey, Private: slices.Clone(p.PrivateData)}
 	first := d.shards[0]
 	if !s.on(first, func() {
 		id, err := first.cm.Resolve(first.now, ask)
 		if err != nil {
-			first.on(s, func() { r.tell(rdma.UDAddress{Err: err}) })
+			first.on(s, func() { r.answer(rdma.UDAddress{Err: err}) })
 			return
 		}
 		id.User, r.id = r, id
@@ -128,7 +115,7 @@ func (d *Device) ResolveUD(l rdma.Loop, p rdma.ResolveParams) (func(), error) {
 	return r.cancel, nil
 }
 
-// cancel abandons the question.
+// cancel abandons the request.
 func (r *resolution) cancel() {
 	if r.over {
 		return
@@ -147,9 +134,9 @@ func (r *resolution) end() {
 	delete(r.s.resolutions, r)
 }
 
-// tell gives the answer, later in this turn.
-func (r *resolution) tell(a rdma.UDAddress) {
-	r.s.later = append(r.s.later, func() {
+// answer queues the answer for the user, for the callbacks of this turn.
+func (r *resolution) answer(a rdma.UDAddress) {
+	r.s.later.Add(func() {
 		if !r.over {
 			r.end()
 			r.on(a)
@@ -157,14 +144,13 @@ func (r *resolution) tell(a rdma.UDAddress) {
 	})
 }
 
-// report takes what the connection manager says to the shard of the question. It runs on
-// the first shard.
+// report takes the answer from the first shard to the shard of the user.
 func (r *resolution) report(e cm.Event) {
 	a := rdma.UDAddress{PKey: r.pkey, Err: e.Err}
 	if e.Kind == cm.Resolved {
 		rep := &e.ID.Resolution.REP
 		a.AH = rdma.AH{Remote: e.ID.Peer.Addr(), QPN: rep.QPN, QKey: rep.QKey}
-		a.PrivateData = append([]byte(nil), rep.Private[:]...)
+		a.PrivateData = slices.Clone(rep.Private[:])
 	}
-	r.s.dev.shards[0].on(r.s, func() { r.tell(a) })
+	r.s.dev.shards[0].on(r.s, func() { r.answer(a) })
 }

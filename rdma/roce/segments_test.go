@@ -14,8 +14,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// segmentLink sends runs of datagrams as segments, as rdma/link/udp does. If it is broken, the segments behind the
-// first are wrong and do not arrive.
+// segmentLink sends runs of datagrams as segments, as rdma/link/udp does. If it is broken, the
+// segments behind the first are wrong and do not arrive.
 type segmentLink struct {
 	link.Link
 	broken    bool
@@ -57,9 +57,9 @@ func (l *segmentLink) Send(b *wire.Batch) error {
 	return l.Link.Send(b)
 }
 
-// TestWrongSegments: a device whose network card makes wrong segments finds out, sends to that peer without
-// segmentation, says so once, and is as fast as one without. Where packets are lost for other reasons, segmentation
-// stays.
+// TestWrongSegments: a device whose network card makes wrong segments finds out, sends to that peer
+// without segmentation, says so once, and is as fast as one without. Where packets are lost for
+// other reasons, segmentation stays.
 func TestWrongSegments(t *testing.T) {
 	const size = 1 << 20
 	for _, c := range []struct {
@@ -95,7 +95,8 @@ func TestWrongSegments(t *testing.T) {
 			local, remote := w.side[0].mr, w.side[1].mr
 			took := func() rdma.Time {
 				start := w.net.Now()
-				wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:size], LKey: local.LKey()}}, RemoteAddr: remote.Addr(), RKey: remote.RKey()})
+				wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:size], LKey: local.LKey()}},
+					RemoteAddr: remote.Addr(), RKey: remote.RKey()})
 				if wc.Status != rdma.Success {
 					t.Fatal(wc.Status)
 				}
@@ -112,7 +113,8 @@ func TestWrongSegments(t *testing.T) {
 			lost := l.lost
 			last := took()
 			says := strings.Count(log.String(), "segmentation offload")
-			t.Logf("the first MiB took %d us, the last %d us, all %d ms; suspected %d times, %d segments lost", first/rdma.Microsecond, last/rdma.Microsecond, total/rdma.Millisecond, l.suspected, l.lost)
+			t.Logf("the first MiB took %d us, the last %d us, all %d ms; suspected %d times, %d segments lost",
+				first/rdma.Microsecond, last/rdma.Microsecond, total/rdma.Millisecond, l.suspected, l.lost)
 			for range 10_000 {
 				l.peers.Allowed(simAddr[1]) // the end of a trial
 			}

@@ -7,70 +7,72 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/cm"
-	"github.com/rstored/rstored/rdma/inbox"
+	"github.com/rstored/rstored/rdma/eventloop"
 	"github.com/rstored/rstored/rdma/link"
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// shard is one loop: a link and the queue pairs that live on it. It implements
-// rdma.Loop. Everything but the inbox belongs to the loop's goroutine.
+// shard is one loop: a link and the queue pairs that live on it. It implements rdma.Loop.
+// Everything but the inbox and forwarded belongs to the goroutine of the loop.
+//
+// The first shard has the connection manager of the device, and with it all cm.IDs. Other shards
+// reach it by Submit.
 type shard struct {
 	dev   *Device
 	index int
 	link  link.Link
-	// wrapped is the link inside of link, or the same one.
-	wrapped link.Link
-	cm      *cm.Machine // in the first shard only
-	now     rdma.Time
+	// inner is the link that Config.Wrap got, or the same as link.
+	inner link.Link
+	cm    *cm.Machine // first shard only
+	now   rdma.Time   // of this turn
 
 	rx    *link.Rx
-	flow  wire.Flow // of the packet being checked
+	flow  wire.Flow // of the packet that is checked
 	pkt   wire.Packet
 	batch *wire.Batch
 
-	qps      map[uint32]*qp
-	uds      map[uint32]*udqp
-	last     *qp      // of the last packet: most come in runs
-	suspects suspects // in the first shard only
-	conns    map[*conn]struct{}
-	// resolutions are questions for datagram services that are not answered.
+	qps  map[uint32]*qp
+	uds  map[uint32]*udqp
+	last *qp // of the last packet: most packets come in runs
+	// penalties are the hosts that may not connect now. First shard only.
+	penalties penalties
+	conns     map[*conn]struct{}
+	// resolutions are our SIDR requests without an answer.
 	resolutions map[*resolution]struct{}
-	resting     restQueue
-	rests       map[uint32]bool
+	// resting are the QP numbers that are not given out again yet, oldest first, and isResting
+	// their set.
+	resting   restQueue
+	isResting map[uint32]bool
 
-	timers timers
-	inbox  inbox.Inbox
-	// forwarded are datagrams in the inbox, from other shards.
+	timers eventloop.Timers
+	inbox  eventloop.Inbox
+	// forwarded counts the datagrams in the inbox, which came to other shards.
 	forwarded atomic.Int64
-	dirty     []*qp // something happened to them
-	ready     []*qp // may have packets to send
-	// owing are those that owe an acknowledgement that may wait, and some that did; owes
-	// counts the first.
+	dirty     eventloop.Batch[*qp] // see touch
+	ready     eventloop.Batch[*qp] // may have packets to send
+	// owing are the queue pairs that owe an acknowledgement which may wait, and some that do not
+	// owe it any more; owes counts the first.
 	owing []*qp
 	owes  int
 	// udDirty and udReady are the same for datagrams.
-	udDirty, udReady []*udqp
-	events           []*cq // have new completions
-	later            []func()
-	// afterFlush is run when the turn's packets are on their way.
-	afterFlush []func()
-	spare      struct {
-		dirty, ready []*qp
-		events       []*cq
-		later        []func()
-	}
-	cmEvents [16]cm.Event
+	udDirty, udReady eventloop.Batch[*udqp]
+	events           eventloop.Batch[*cq] // have new completions
+	later            eventloop.Batch[func()]
+	// afterFlush is run when the packets of the turn have been sent.
+	afterFlush eventloop.Batch[func()]
+	cmEvents   [16]cm.Event
 
-	// holding: what comes for the connection manager is kept.
-	holding bool
-	kept    []SnapshotDatagram
+	// postponing: datagrams for the connection manager wait in postponed.
+	postponing bool
+	postponed  []SnapshotDatagram
 
-	yield    bool // others can run
-	leaving  bool
-	leaveBy  rdma.Time
-	goodbyes []*cm.ID
-	warned   rdma.Time
-	stats    Stats
+	yield   bool // see Yield
+	leaving bool // the device is being closed
+	leaveBy rdma.Time
+	// dreqs are the connections whose DREQ has to be answered, or time out, before the loop ends.
+	dreqs  []*cm.ID
+	warned rdma.Time // last warning about packets that cannot be sent
+	stats  Stats
 }
 
 var (
@@ -82,7 +84,8 @@ func newShard(d *Device, i int, l link.Link) *shard {
 	return &shard{
 		dev: d, index: i, link: l, now: l.Now(),
 		rx: link.NewRx(rxSlots, rxSlot), batch: wire.NewBatch(batchSize),
-		qps: map[uint32]*qp{}, uds: map[uint32]*udqp{}, conns: map[*conn]struct{}{}, resolutions: map[*resolution]struct{}{}, rests: map[uint32]bool{},
+		qps: map[uint32]*qp{}, uds: map[uint32]*udqp{}, conns: map[*conn]struct{}{}, resolutions: map[*resolution]struct{}{},
+		isResting: map[uint32]bool{},
 	}
 }
 
@@ -92,7 +95,29 @@ func (s *shard) Now() rdma.Time { return s.now }
 // Yield implements rdma.Yielder.
 func (s *shard) Yield() { s.yield = true }
 
-// run is the loop's goroutine.
+// After implements rdma.Loop.
+func (s *shard) After(d rdma.Time, fn func()) func() { return s.timers.After(s.now, d, fn) }
+
+// Submit implements rdma.Loop.
+func (s *shard) Submit(fn func()) bool {
+	queued, first := s.inbox.Put(fn)
+	if first {
+		s.link.Wake()
+	}
+	return queued
+}
+
+// on runs fn on the loop of shard to: at once if that is this one. It reports false if the loop of
+// to has ended.
+func (s *shard) on(to *shard, fn func()) bool {
+	if s == to {
+		fn()
+		return true
+	}
+	return to.Submit(fn)
+}
+
+// run is the goroutine of the loop.
 func (s *shard) run() {
 	defer s.dev.ended.Done()
 	defer s.end()
@@ -106,12 +131,11 @@ func (s *shard) run() {
 	}
 }
 
-// roundsMax bounds how often in one turn the users of completions are called
-// because their requests completed on the spot.
+// roundsMax bounds the rounds of callbacks in a turn. A callback may post requests that complete
+// at once, and so cause another round.
 const roundsMax = 4
 
-// turn is one round of the loop. It sleeps in Recv only, and there only if
-// there is nothing to do.
+// turn is one round of the loop. It sleeps in Recv only, and only if there is nothing to do.
 func (s *shard) turn() error {
 	n, err := s.link.Recv(s.rx, s.deadline())
 	s.now = s.link.Now()
@@ -120,14 +144,19 @@ func (s *shard) turn() error {
 		return err
 	}
 	s.stats.Turns++
-	// What was submitted comes first: a listener that was opened before the
-	// peer's packets left is then open when they are looked at.
+	// Submitted functions come before packets: a listener that was opened before the peer's REQ
+	// left is then open when the REQ is handled.
 	s.inbox.Run()
 	for i := range n {
 		s.packet(&s.rx.D[i])
 	}
 	s.acknowledge(n == 0)
-	s.expire()
+	s.timers.Expire(s.now)
+	if s.cm != nil {
+		if d := s.cm.Deadline(); d != 0 && d <= s.now {
+			s.cm.Expire(s.now)
+		}
+	}
 	for range roundsMax {
 		s.settle()
 		if !s.callbacks() {
@@ -138,11 +167,9 @@ func (s *shard) turn() error {
 		s.lost(err)
 		return err
 	}
-	for i, fn := range s.afterFlush {
-		s.afterFlush[i] = nil
+	for fn := range s.afterFlush.Take() {
 		fn()
 	}
-	s.afterFlush = s.afterFlush[:0]
 	if s.yield {
 		s.yield = false
 		runtime.Gosched()
@@ -155,13 +182,11 @@ func (s *shard) turn() error {
 
 // deadline is how long the loop may sleep.
 func (s *shard) deadline() rdma.Time {
-	if len(s.ready) > 0 || s.owes > 0 || len(s.dirty) > 0 || len(s.udReady) > 0 || len(s.udDirty) > 0 || len(s.events) > 0 || len(s.later) > 0 || s.cm != nil && s.cm.HasWork() {
+	if s.ready.Len() > 0 || s.owes > 0 || s.dirty.Len() > 0 || s.udReady.Len() > 0 || s.udDirty.Len() > 0 ||
+		s.events.Len() > 0 || s.later.Len() > 0 || s.cm != nil && s.cm.HasWork() {
 		return link.NoWait
 	}
-	var d rdma.Time
-	if len(s.timers) > 0 {
-		d = s.timers[0].at
-	}
+	d := s.timers.Next()
 	if s.cm != nil {
 		d = rdma.Earlier(d, s.cm.Deadline())
 	}
@@ -171,233 +196,35 @@ func (s *shard) deadline() rdma.Time {
 	return d
 }
 
-// touch notes that something happened to q: completions may be there, packets
-// may have to be sent, its deadline may have moved.
-func (s *shard) touch(q *qp) {
-	if !q.dirty {
-		q.dirty = true
-		s.dirty = append(s.dirty, q)
-	}
-}
-
-// settle looks after the queue pairs that something happened to.
-func (s *shard) settle() {
-	if s.cm != nil {
-		s.connections()
-	}
-	d := s.dirty
-	s.dirty, s.spare.dirty = s.spare.dirty[:0], d
-	for i, q := range d {
-		d[i] = nil
-		q.dirty = false
-		if q.dead {
-			continue
-		}
-		q.harvest()
-		q.watch()
-		if q.rc.Stutters() {
-			s.suspect(q)
-		}
-		if at := q.rc.Deadline(); at != 0 {
-			s.timers.set(&q.timer, at)
-		}
-		if !q.ready && q.rc.HasWork(s.now) {
-			if q.rc.OwesAck(s.now) && q.waited < ackTurns {
-				s.owe(q)
-			} else {
-				s.owesNot(q)
-				q.ready, q.waited = true, 0
-				s.ready = append(s.ready, q)
-			}
-		}
-		if !q.quiet && q.conn != nil && q.rc.State() == rdma.StateErr {
-			q.quiet = true
-			q.conn.failed(q.rc.Err())
-		}
-	}
-	s.settleUD()
-}
-
-// suspect tells the link that packets of q are lost as they are if the network card makes wrong segments.
-func (s *shard) suspect(q *qp) {
-	l, ok := s.link.(link.Segmenter)
-	if !ok {
-		l, ok = s.wrapped.(link.Segmenter)
-	}
-	peer := q.rc.Attr().RemoteAddr
-	if ok && l.Suspect(peer) {
-		s.dev.cfg.Logger.Warn("UDP segmentation offload makes packets that the peer drops; packets to it are sent without: "+
-			"look for a newer driver, or turn the offload off ('ethtool -K IFACE tx-udp-segmentation off')",
-			"address", s.dev.addr.String(), "peer", peer.String())
-	}
-}
-
-// ackTurns is how many turns of the loop an acknowledgement waits at most.
-const ackTurns = 4
-
-// owe has the acknowledgement that q owes wait for the next turn. Each is a datagram, which
-// wakes the peer for itself; while packets come in, or are about to leave, it is worth waiting.
-func (s *shard) owe(q *qp) {
-	if !q.owing {
-		q.owing = true
-		s.owes++
-		s.owing = append(s.owing, q)
-	}
-}
-
-func (s *shard) owesNot(q *qp) {
-	if q.owing {
-		q.owing = false
-		s.owes--
-	}
-}
-
-// acknowledge looks at the acknowledgements that wait: they leave when nothing came in.
-func (s *shard) acknowledge(idle bool) {
-	for i, q := range s.owing {
-		s.owing[i] = nil
-		if !q.owing {
-			continue
-		}
-		s.owesNot(q)
-		if q.waited++; idle {
-			q.waited = ackTurns
-		}
-		s.touch(q)
-	}
-	s.owing = s.owing[:0]
-}
-
-// callbacks tells users what happened and reports whether there was anything.
-func (s *shard) callbacks() bool {
-	if len(s.events) == 0 && len(s.later) == 0 {
-		return false
-	}
-	l := s.later
-	s.later, s.spare.later = s.spare.later[:0], l
-	for i, fn := range l {
-		l[i] = nil
-		fn()
-	}
-	e := s.events
-	s.events, s.spare.events = s.spare.events[:0], e
-	for i, c := range e {
-		e[i] = nil
-		c.pending = false
-		c.onEvent()
-	}
-	return true
-}
-
-// flush sends one batch: a share for each queue pair that has packets, in turn,
-// then what the connection manager has to say. It comes last so that a queue
-// pair's parting NAK is not overtaken by the DREQ, and has room kept for it.
-func (s *shard) flush() error {
-	b := s.batch
-	b.Reset()
-	talk := s.cm != nil && s.cm.HasWork()
-	full := func() bool { return b.Full() || talk && b.Room() < cmRoom }
-	s.flushUD(b)
-	for len(s.ready) > 0 && !full() {
-		r := s.ready
-		s.ready, s.spare.ready = s.spare.ready[:0], r
-		for i, q := range r {
-			r[i] = nil
-			if !full() && q.speaks() {
-				before := len(b.D)
-				more := q.rc.Transmit(s.now, b)
-				// It may have completed requests, failed, or set its timer.
-				s.touch(q)
-				if more && len(b.D) == before && !b.Full() {
-					more = false // it has nothing to send after all
-				}
-				if !more {
-					q.ready = false
-					continue
-				}
-			}
-			if !q.speaks() {
-				q.ready = false
-				continue
-			}
-			s.ready = append(s.ready, q)
-		}
-	}
-	if talk {
-		s.cm.Transmit(b)
-	}
-	if len(b.D) == 0 {
-		return nil
-	}
-	if err := s.link.Send(b); err != nil {
-		if errors.Is(err, link.ErrClosed) {
-			return err
-		}
-		s.stats.SendErrors++
-		s.tooBig(err)
-		if s.warned == 0 || s.now-s.warned > 10*rdma.Second {
-			s.warned = s.now
-			s.dev.cfg.Logger.Warn("RDMA packets cannot be sent", "error", err)
-		}
-	}
-	// What Transmit did beside packets shows in the timers; the rest can wait
-	// for the next turn.
-	for _, q := range s.dirty {
-		if !q.dead {
-			if at := q.rc.Deadline(); at != 0 {
-				s.timers.set(&q.timer, at)
-			}
-		}
-	}
-	return nil
-}
-
-// tooBig notes for the post-mortems of the connections to a peer that a packet to it did not fit our interface.
-func (s *shard) tooBig(err error) {
-	var e *link.TooBigError
-	if !errors.As(err, &e) {
-		return
-	}
-	for c := range s.conns {
-		if c.remote.Addr() == e.Dst.Unmap() {
-			c.tooBig = e
-		}
-	}
-}
-
-// cmRoom is the part of a batch that is kept for the connection manager when it
-// has something to say.
-const cmRoom = 16
-
-// lingerMax bounds how long a closed device waits for answers to its goodbyes.
+// lingerMax bounds how long a closed device waits for the answers to its DREQs.
 const lingerMax = 200 * rdma.Millisecond
 
-// leave begins the end of the loop.
+// leave begins the end of the loop: all connections end, with a DREQ to their peers.
 func (s *shard) leave() {
 	s.leaving = true
 	s.leaveBy = s.now + lingerMax
+	s.closeAll(rdma.ErrClosed)
+}
+
+// closeAll ends the connections of the shard and its SIDR requests.
+func (s *shard) closeAll(why error) {
 	for c := range s.conns {
-		c.close(rdma.ErrClosed)
+		c.goDown(rdma.EventDisconnected, 0, nil, why, true)
 	}
-	s.abandon(rdma.ErrClosed)
-}
-
-// abandon answers the questions that nobody will.
-func (s *shard) abandon(why error) {
 	for r := range s.resolutions {
-		r.tell(rdma.UDAddress{Err: why})
+		r.answer(rdma.UDAddress{Err: why})
 	}
 }
 
-// left reports whether the loop can end: its peers know, or had the time to.
+// left reports whether the loop can end: all peers have answered the DREQ, or had the time to.
 func (s *shard) left() bool {
-	if len(s.later) > 0 || len(s.events) > 0 {
+	if s.later.Len() > 0 || s.events.Len() > 0 {
 		return false
 	}
 	if s.cm == nil || s.now >= s.leaveBy {
 		return true
 	}
-	for _, id := range s.goodbyes {
+	for _, id := range s.dreqs {
 		if id.State == cm.DREQSent {
 			return false
 		}
@@ -405,18 +232,14 @@ func (s *shard) left() bool {
 	return !s.cm.HasWork()
 }
 
-// lost tells the users that the link is gone.
+// lost ends all connections because the link has failed.
 func (s *shard) lost(err error) {
-	for c := range s.conns {
-		c.close(err)
-	}
-	s.abandon(err)
+	s.closeAll(err)
 	s.settle()
 	s.callbacks()
 }
 
-// end releases the link. What was submitted too late is run all the same, as
-// Submit has promised it.
+// end closes the link. It runs the functions in the inbox first: Submit has accepted them.
 func (s *shard) end() {
 	for _, fn := range s.inbox.Close() {
 		fn()
@@ -424,14 +247,4 @@ func (s *shard) end() {
 	s.settle()
 	s.callbacks()
 	_ = s.link.Close()
-}
-
-// on runs fn on shard to: at once if that is this one. It reports false if
-// the loop of to has ended.
-func (s *shard) on(to *shard, fn func()) bool {
-	if s == to {
-		fn()
-		return true
-	}
-	return to.Submit(fn)
 }

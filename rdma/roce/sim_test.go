@@ -56,8 +56,9 @@ type simSide struct {
 
 var simAddr = [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
 
-// simAddr6 are the addresses where bits are flipped: over IPv4 a socket does not see the identification that the ICRC
-// covers, so that one flip in some ten thousands is taken for another identification.
+// simAddr6 are the addresses where bits are flipped: over IPv4 a socket does not see the
+// identification that the ICRC covers, so that one flip in some ten thousands is taken for another
+// identification.
 var simAddr6 = [2]netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")}
 
 const simMemory = 1 << 20
@@ -135,7 +136,8 @@ func (w *world) qp(i int) rdma.QPConfig {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return rdma.QPConfig{PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, Caps: rdma.QPCaps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	return rdma.QPConfig{PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq,
+		Caps: rdma.QPCaps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}}
 }
 
 func (w *world) connect() {
@@ -216,7 +218,8 @@ func TestFaultyNetwork(t *testing.T) {
 }
 
 func faultyRun(t *testing.T, seed uint64) string {
-	w := newWorld(t, sim.Config{Seed: seed, Loss: 0.02, Duplicate: 0.01, Reorder: 0.02, Corrupt: 0.01, Jitter: 5 * rdma.Microsecond})
+	w := newWorld(t, sim.Config{Seed: seed, Loss: 0.02, Duplicate: 0.01, Reorder: 0.02, Corrupt: 0.01,
+		Jitter: 5 * rdma.Microsecond})
 	w.connect()
 	rnd := w.net.Rand()
 	local, remote := w.side[0].mr, w.side[1].mr
@@ -259,12 +262,14 @@ func TestSilence(t *testing.T) {
 	w.net.Cut(simAddr[0], simAddr[1], true)
 	local, remote := w.side[0].mr, w.side[1].mr
 	start := w.net.Now()
-	wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}}, RemoteAddr: remote.Addr(), RKey: remote.RKey()})
+	wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}},
+		RemoteAddr: remote.Addr(), RKey: remote.RKey()})
 	if wc.Status != rdma.RetryExcErr {
 		t.Errorf("got %v", wc.Status)
 	}
 	w.run(rdma.Second, func() bool { return len(w.side[0].events) > 1 })
-	if e := w.side[0].events; len(e) != 2 || e[1].Kind != rdma.EventDisconnected || e[1].Err == nil || !strings.Contains(e[1].Err.Error(), simAddr[1].String()) {
+	if e := w.side[0].events; len(e) != 2 || e[1].Kind != rdma.EventDisconnected || e[1].Err == nil ||
+		!strings.Contains(e[1].Err.Error(), simAddr[1].String()) {
 		t.Errorf("events %+v", e)
 	}
 	// 7 times 134 ms is the budget, with back-off it may take twice as long.
@@ -283,7 +288,8 @@ func TestPartingNAK(t *testing.T) {
 			w.side[1].fallen = func() { w.side[1].conn.Close() }
 		}
 		local, remote := w.side[0].mr, w.side[1].mr
-		wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}}, RemoteAddr: remote.Addr(), RKey: remote.RKey() ^ 1})
+		wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}},
+			RemoteAddr: remote.Addr(), RKey: remote.RKey() ^ 1})
 		if wc.Status != rdma.RemAccessErr {
 			t.Errorf("closed at once %t: %v", hasty, wc.Status)
 		}

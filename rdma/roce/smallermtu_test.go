@@ -20,7 +20,8 @@ type narrowInterface struct{ link.Link }
 // MTU implements link.Link.
 func (narrowInterface) MTU() int { return 1500 }
 
-// TestSmallerMTU: a connection from an interface with a larger MTU than the server's has the path MTU of the server's.
+// TestSmallerMTU: a connection from an interface with a larger MTU than the server's has the path
+// MTU of the server's.
 func TestSmallerMTU(t *testing.T) {
 	w := newWorld(t, sim.Config{Seed: 3, Loss: 0.05}, func(side int, cfg *roce.Config) {
 		wrap := cfg.Wrap
@@ -55,12 +56,13 @@ func TestSmallerMTU(t *testing.T) {
 	}
 }
 
-// TestSameHost: a program on the server's host connects to the address of the server's Ethernet interface. Its own
-// device is on the loopback interface, which has a larger MTU.
+// TestSameHost: a program on the server's host connects to the address of the server's Ethernet
+// interface. Its own device is on the loopback interface, which has a larger MTU.
 func TestSameHost(t *testing.T) {
 	for _, addr := range []string{"192.0.2.2", "2001:db8::2"} {
 		t.Run(addr, func(t *testing.T) {
-			_, host := netns.Pair(t, 1500, []string{"192.0.2.1/24", "2001:db8::1/64"}, []string{"192.0.2.2/24", "2001:db8::2/64"})
+			_, host := netns.Pair(t, 1500, []string{"192.0.2.1/24", "2001:db8::1/64"},
+				[]string{"192.0.2.2/24", "2001:db8::2/64"})
 			open := func(cfg roce.Config) (d *roce.Device) {
 				var err error
 				host.Do(func() { d, err = roce.Open(cfg) })

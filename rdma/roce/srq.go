@@ -31,7 +31,8 @@ func (d *Device) CreateSRQ(l rdma.Loop, c rdma.SRQConfig) (rdma.SRQ, error) {
 		return nil, fmt.Errorf("%w: the queue's protection domain belongs to another device", rdma.ErrInvalidWR)
 	}
 	if c.MaxWR <= 0 || c.MaxWR > workRequestsMax {
-		return nil, fmt.Errorf("%w: a shared receive queue of %d requests; the most is %d", rdma.ErrInvalidWR, c.MaxWR, workRequestsMax)
+		return nil, fmt.Errorf("%w: a shared receive queue of %d requests; the most is %d", rdma.ErrInvalidWR, c.MaxWR,
+			workRequestsMax)
 	}
 	return &srq{s: s, rc: rc.NewSRQ(c.MaxWR, c.MaxSGE), pd: p.id, onLimit: c.OnLimit}, nil
 }
@@ -60,9 +61,9 @@ func (q *srq) Close() error {
 	return nil
 }
 
-// watch tells the user that the queue runs low.
+// watch calls the user if the queue has fallen below its limit.
 func (q *srq) watch() {
 	if q.rc.Low() && q.onLimit != nil {
-		q.s.later = append(q.s.later, q.onLimit)
+		q.s.later.Add(q.onLimit)
 	}
 }

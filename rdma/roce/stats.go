@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"cmp"
 	"reflect"
 
 	"github.com/rstored/rstored/rdma/cm"
@@ -22,15 +23,15 @@ type Stats struct {
 	DropGSI        uint64 // packets to QP1 other than datagrams
 	DropPKey       uint64 // datagrams to QP1 of another partition
 	DropQKey       uint64 // datagrams to QP1 with a wrong Q_Key
-	// RefusedSuspects counts REQs of hosts that had asked for memory that is not
-	// theirs too often.
-	RefusedSuspects uint64
-	RefusedPKey     uint64 // REQs for partitions that the device is not in
-	Forwarded       uint64 // packets handed from one shard to another
-	ForwardDropped  uint64 // packets that were not, as too many waited there
-	SendErrors      uint64 // batches with datagrams that can never be sent
-	QPs             uint64 // queue pairs now
-	Regions         uint64 // memory regions now
+	// RefusedAfterAccessErrors counts REQs of hosts whose connections had ended by remote access
+	// errors too often. The metric has its older name.
+	RefusedAfterAccessErrors uint64 `counter:"RefusedSuspects"`
+	RefusedPKey              uint64 // REQs for partitions that the device is not in
+	Forwarded                uint64 // packets that one shard copied to another
+	ForwardDropped           uint64 // packets for another shard that had too many waiting
+	SendErrors               uint64 // batches with datagrams that can never be sent
+	QPs                      uint64 // queue pairs now
+	Regions                  uint64 // memory regions now
 
 	RC   rc.Counters
 	UD   ud.Counters
@@ -74,7 +75,7 @@ func (s *shard) snapshot() Stats {
 	return t
 }
 
-// add adds the numbers of b to a; truth values become those of any.
+// add adds the numbers of b to a. A truth value is true if it is in one of them.
 func add(a, b reflect.Value) {
 	for i := range a.NumField() {
 		switch x, y := a.Field(i), b.Field(i); x.Kind() {
@@ -95,7 +96,8 @@ func (s *Stats) Each(f func(name string, v uint64)) { each("", reflect.ValueOf(s
 
 func each(prefix string, v reflect.Value, f func(string, uint64)) {
 	for i := range v.NumField() {
-		name := prefix + v.Type().Field(i).Name
+		field := v.Type().Field(i)
+		name := prefix + cmp.Or(field.Tag.Get("counter"), field.Name)
 		switch x := v.Field(i); x.Kind() {
 		case reflect.Struct:
 			each(name+".", x, f)

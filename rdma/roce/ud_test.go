@@ -52,7 +52,9 @@ func TestDatagramsOnAFaultyNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	var to *rdma.UDAddress
-	if _, err := w.dev[0].ResolveUD(w.dev[0].Loops()[0], rdma.ResolveParams{Remote: netip.AddrPortFrom(w.dev[1].Addr(), 7), On: func(r rdma.UDAddress) { to = &r }}); err != nil {
+	if _, err := w.dev[0].ResolveUD(w.dev[0].Loops()[0],
+		rdma.ResolveParams{Remote: netip.AddrPortFrom(w.dev[1].Addr(), 7),
+			On: func(r rdma.UDAddress) { to = &r }}); err != nil {
 		t.Fatal(err)
 	}
 	if !w.run(20*rdma.Second, func() bool { return to != nil }) || to.Err != nil || asked != 1 {
@@ -81,7 +83,8 @@ func TestDatagramsOnAFaultyNetwork(t *testing.T) {
 	for n := range uint32(sends) {
 		buf := out.mr.Bytes()[:size]
 		fill(buf, n)
-		if err := a.PostSend([]rdma.SendWR{{ID: 1, Flags: rdma.Signaled, Op: rdma.OpSendImm, Imm: n, SGL: []rdma.SGE{{Buf: buf, LKey: out.mr.LKey()}}, AH: &to.AH}}); err != nil {
+		if err := a.PostSend([]rdma.SendWR{{ID: 1, Flags: rdma.Signaled, Op: rdma.OpSendImm, Imm: n,
+			SGL: []rdma.SGE{{Buf: buf, LKey: out.mr.LKey()}}, AH: &to.AH}}); err != nil {
 			t.Fatal(err)
 		}
 		w.run(rdma.Millisecond, func() bool { return false })
@@ -92,7 +95,8 @@ func TestDatagramsOnAFaultyNetwork(t *testing.T) {
 		for _, wc := range in.wcs {
 			data := in.mr.Bytes()[int(wc.ID)*piece:][:wc.ByteLen]
 			fill(want, wc.Imm)
-			if src, _ := rdma.GRHAddrs(data); wc.Status != rdma.Success || wc.SrcQPN != a.Num() || src != w.dev[0].Addr() || !bytes.Equal(data[rdma.GRHLen:], want) {
+			if src, _ := rdma.GRHAddrs(data); wc.Status != rdma.Success || wc.SrcQPN != a.Num() || src != w.dev[0].Addr() ||
+				!bytes.Equal(data[rdma.GRHLen:], want) {
 				t.Fatalf("%+v", wc)
 			}
 			got[wc.Imm]++
@@ -101,12 +105,14 @@ func TestDatagramsOnAFaultyNetwork(t *testing.T) {
 		in.wcs = in.wcs[:0]
 	}
 	sent, st := w.dev[0].Stats(), w.dev[1].Stats()
-	if sent.UD.TxPackets != sends || len(got) < sends*3/4 || len(got) == sends || st.ICRCErrors == 0 || st.UD.DropNoReceive != 0 || st.UD.RxBytes%size != 0 {
+	if sent.UD.TxPackets != sends || len(got) < sends*3/4 || len(got) == sends || st.ICRCErrors == 0 ||
+		st.UD.DropNoReceive != 0 || st.UD.RxBytes%size != 0 {
 		t.Errorf("%d of %d arrived; %+v", len(got), sends, st.UD)
 	}
 	for i, q := range []rdma.QP{a, b} {
 		list := w.dev[i].QPs()
-		if len(list) != 1 || list[0].Type != rdma.UD || list[0].QPN != q.Num() || list[0].State != rdma.StateRTS || list[0].Counters.TxPackets+list[0].Counters.RxPackets == 0 || list[0].Remote.IsValid() {
+		if len(list) != 1 || list[0].Type != rdma.UD || list[0].QPN != q.Num() || list[0].State != rdma.StateRTS ||
+			list[0].Counters.TxPackets+list[0].Counters.RxPackets == 0 || list[0].Remote.IsValid() {
 			t.Errorf("listed as %+v", list)
 		}
 		q.Destroy()
@@ -144,7 +150,8 @@ func TestDatagramsAndPartitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got *rdma.UDAddress
-	if _, err := w.dev[0].ResolveUD(w.dev[0].Loops()[0], rdma.ResolveParams{Remote: netip.AddrPortFrom(simAddr[1], 7), On: func(r rdma.UDAddress) { got = &r }}); err != nil {
+	if _, err := w.dev[0].ResolveUD(w.dev[0].Loops()[0],
+		rdma.ResolveParams{Remote: netip.AddrPortFrom(simAddr[1], 7), On: func(r rdma.UDAddress) { got = &r }}); err != nil {
 		t.Fatal(err)
 	}
 	if !w.run(20*rdma.Second, func() bool { return got != nil }) || got.Err == nil || w.dev[1].Stats().RefusedPKey != 1 {
@@ -172,7 +179,8 @@ func TestDatagramsShareTheTurn(t *testing.T) {
 		}
 	}
 	w.side = conn
-	if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: conn[0].mr.Bytes(), LKey: conn[0].mr.LKey()}}, RemoteAddr: conn[1].mr.Addr(), RKey: conn[1].mr.RKey()}); wc.Status != rdma.Success {
+	if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: conn[0].mr.Bytes(), LKey: conn[0].mr.LKey()}},
+		RemoteAddr: conn[1].mr.Addr(), RKey: conn[1].mr.RKey()}); wc.Status != rdma.Success {
 		t.Error(wc.Status)
 	}
 	w.run(rdma.Second, func() bool { return false })

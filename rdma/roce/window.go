@@ -7,9 +7,9 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// bindable is memory that comes and goes by work requests, under keys of its own: a
-// memory window, or a region without memory. Keys are drawn under the table's lock; what is
-// bound is a region of its own in the table, which the packet path finds as any other.
+// bindable is a memory window, or a region without memory (rdma.FastMR): work requests open it and
+// close it, under keys of its own. Keys are drawn under the lock of the table. Opening makes a
+// region, which the packet path finds in the table as any other.
 type bindable struct {
 	t      *table
 	pd     uint32
@@ -17,7 +17,7 @@ type bindable struct {
 	rslot  uint32 // of the R_Key
 	lslot  uint32 // of the L_Key, regions only
 	lkey   uint32
-	next   uint32 // drawn by Rekey and not used, 0 = none; under table.mu
+	next   uint32 // the key that Rekey drew and no request has used, 0 for none; under table.mu
 	window bool
 	closed bool // under table.mu
 	bound  atomic.Pointer[region]
@@ -32,15 +32,16 @@ func (t *table) bindable(pd uint32, most int, window bool) (*bindable, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := &bindable{t: t, pd: pd, most: most, window: window}
-	var ok bool
-	if b.rslot, ok = t.take(); !ok {
-		return nil, fmt.Errorf("%w: too many memory regions", rdma.ErrNoResources)
+	n := 2
+	if window {
+		n = 1
 	}
-	if !window {
-		if b.lslot, ok = t.take(); !ok {
-			t.free = append(t.free, b.rslot)
-			return nil, fmt.Errorf("%w: too many memory regions", rdma.ErrNoResources)
-		}
+	slots, err := t.take(n)
+	if err != nil {
+		return nil, err
+	}
+	if b.rslot = slots[0]; !window {
+		b.lslot = slots[1]
 		b.lkey = t.draw(b.lslot)
 	}
 	t.live++
@@ -79,7 +80,7 @@ func (b *bindable) Rekey() uint32 {
 	return b.next
 }
 
-// live is what is bound now, nil if nothing is.
+// live is the region that is open, nil if none is.
 func (b *bindable) live() *region {
 	r := b.bound.Load()
 	if r == nil || b.t.slot(b.rslot).key.Load() != r.rkey.Load() {
@@ -115,8 +116,8 @@ func (b *bindable) Bytes() []byte {
 	return nil
 }
 
-// Invalidate implements rdma.MR: the memory is gone at once, and the key is what an OpReg
-// may use next.
+// Invalidate implements rdma.MR: it closes the memory at once, and returns the key for the next
+// OpReg.
 func (b *bindable) Invalidate() uint32 {
 	b.t.mu.Lock()
 	b.t.slot(b.rslot).key.Store(0)
@@ -156,7 +157,8 @@ func (b *bindable) Close() {
 func (t *table) Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status {
 	if w.Op == rdma.OpReg {
 		b, ok := w.Bind.MR.(*bindable)
-		if !ok || b.window || b.t != t || b.pd != pd || len(w.Bind.Buf) == 0 || len(w.Bind.Buf) > b.most || !writable(w.Bind.Access, w.Bind.Access) {
+		if !ok || b.window || b.t != t || b.pd != pd || len(w.Bind.Buf) == 0 || len(w.Bind.Buf) > b.most ||
+			!writable(w.Bind.Access, w.Bind.Access) {
 			return rdma.LocProtErr
 		}
 		r := &region{t: t, pd: pd, lkey: b.lkey, fast: true}
@@ -167,18 +169,16 @@ func (t *table) Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status {
 	if !ok || !b.window || b.t != t || b.pd != pd {
 		return rdma.MWBindErr
 	}
-	var of *region
-	switch m := w.Bind.MR.(type) {
-	case *region:
-		of = m
-	case *bindable:
+	of, _ := w.Bind.MR.(*region)
+	if m, ok := w.Bind.MR.(*bindable); ok {
 		of = m.live()
 	}
 	if of == nil || of.t != t || of.pd != pd || of.ended() {
 		return rdma.MWBindErr
 	}
 	v, _ := of.place.get()
-	if v.access&rdma.WindowBind == 0 || len(w.Bind.Buf) == 0 || !rdma.Within(w.Bind.Buf, v.buf) || !writable(w.Bind.Access, v.access) {
+	if v.access&rdma.WindowBind == 0 || len(w.Bind.Buf) == 0 || !rdma.Within(w.Bind.Buf, v.buf) ||
+		!writable(w.Bind.Access, v.access) {
 		return rdma.MWBindErr
 	}
 	r := &region{t: t, pd: pd, parent: of, qpn: qpn}
@@ -186,12 +186,13 @@ func (t *table) Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status {
 	return b.bind(w, r, rdma.MWBindErr)
 }
 
-// writable reports whether rights to change memory rest on the local right to.
+// writable reports whether the access want needs no local write access, or have includes it.
 func writable(want, have rdma.Access) bool {
 	return want&(rdma.RemoteWrite|rdma.RemoteAtomic) == 0 || have&rdma.LocalWrite != 0
 }
 
-// bind makes r what is named by the key that was drawn for it.
+// bind opens r under the key of the request, which must be the one that Rekey drew. Otherwise it
+// returns the status otherwise.
 func (b *bindable) bind(w *rdma.SendWR, r *region, otherwise rdma.Status) rdma.Status {
 	b.t.mu.Lock()
 	defer b.t.mu.Unlock()
@@ -213,7 +214,7 @@ func (b *bindable) bind(w *rdma.SendWR, r *region, otherwise rdma.Status) rdma.S
 	return rdma.Success
 }
 
-// ended reports whether what the region rests on was closed, or taken away again.
+// ended reports whether the region, or the region that it is a window of, is closed or invalidated.
 func (r *region) ended() bool {
 	if r.closed.Load() {
 		return true

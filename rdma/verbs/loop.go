@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/rdma"
-	"github.com/rstored/rstored/rdma/inbox"
+	"github.com/rstored/rstored/rdma/eventloop"
 )
 
 // loop is one goroutine with the queue pairs that live on it. It implements rdma.Loop. Everything
@@ -40,7 +40,7 @@ type loop struct {
 	glance func(fd uintptr)
 	raw    syscall.RawConn
 
-	inbox  inbox.Inbox
+	inbox  eventloop.Inbox
 	timers timers
 	qps    map[uint32]*qp // by handle, which work requests carry
 	srqs   map[uint32]*srq
@@ -63,7 +63,8 @@ type loop struct {
 	yield bool
 	over  bool // leaves after this turn
 
-	// spin is for how long the loop looks for completions before it arms and sleeps, spinMax the most; see idle.
+	// spin is for how long the loop looks for completions before it arms and sleeps, spinMax the
+	// most; see idle.
 	spin      rdma.Time
 	spinMax   rdma.Time
 	idleSince rdma.Time
@@ -89,16 +90,19 @@ const (
 	pollTurn  = 512 // completions of a queue in a turn
 	roundsMax = 4   // how often in a turn the users of completions are called
 
-	// Looking for completions pays off for as long as to sleep and to be woken takes: that is some tens of system calls.
+	// Looking for completions pays off for as long as to sleep and to be woken takes: that is some
+	// tens of system calls.
 	spinLeast = 50 * rdma.Microsecond
 	spinMost  = 200 * rdma.Microsecond
 	spinCalls = 20
-	// A loop that has looked in vain so often sleeps at once, and tries it again after so many sleeps.
+	// A loop that has looked in vain so often sleeps at once, and tries it again after so many
+	// sleeps.
 	missesMax  = 4
 	retryEvery = 64
 
-	// Turns are mostly empty while a loop looks for completions: what there is beside them, and what time it is, is
-	// asked for every so many. With BusyPoll that is every so many, or every so many in which there were completions.
+	// Turns are mostly empty while a loop looks for completions: what there is beside them, and
+	// what time it is, is asked for every so many. With BusyPoll that is every so many, or every so
+	// many in which there were completions.
 	askEverySpin = 8
 	askEvery     = 256
 	askEveryFull = 16
@@ -133,7 +137,8 @@ func newLoop(d *Device, i int) (*loop, error) {
 	}
 	l.ep = os.NewFile(uintptr(ep), "RDMA events")
 	for _, fd := range []int{int(l.comp.fd), int(l.cm.fd), l.wake} {
-		if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+		if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd,
+			&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
 			return fail("epoll", err)
 		}
 	}
@@ -191,7 +196,8 @@ func (l *loop) Submit(fn func()) bool {
 // one is what the counter of an eventfd is given, in the host's order.
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
-// ring ends the sleep of the loop, or the next one. The number of a descriptor that was closed may be another's, a file's even.
+// ring ends the sleep of the loop, or the next one. The number of a descriptor that was closed may
+// be another's, a file's even.
 func (l *loop) ring() {
 	l.bell.Lock()
 	defer l.bell.Unlock()
@@ -239,11 +245,12 @@ func (l *loop) polls() bool { return l.dev.cfg.BusyPoll && len(l.qps) > 0 }
 
 // busy reports whether there is something to do without waiting.
 func (l *loop) busy() bool {
-	return l.over || len(l.hot) > 0 || l.polls() || len(l.events) > 0 || len(l.later) > 0 || len(l.after) > 0 || l.inbox.Waits()
+	return l.over || len(l.hot) > 0 || l.polls() || len(l.events) > 0 || len(l.later) > 0 || len(l.after) > 0 ||
+		l.inbox.Waits()
 }
 
-// wait sleeps until an event, a Submit or the next timer, if there is nothing to do. It reports whether it has looked what
-// there is.
+// wait sleeps until an event, a Submit or the next timer, if there is nothing to do. It reports
+// whether it has looked what there is.
 func (l *loop) wait() (looked bool) {
 	if l.busy() {
 		every := 1
@@ -337,9 +344,9 @@ func (l *loop) completions() bool {
 	return found
 }
 
-// idle decides for how long the loop looks for completions before it sleeps: as long as pays
-// off. Who waits for longer between completions than sleeping and waking takes had better sleep, and so had who
-// waits for somebody that the looking keeps from the processor.
+// idle decides for how long the loop looks for completions before it sleeps: as long as pays off.
+// Who waits for longer between completions than sleeping and waking takes had better sleep, and so
+// had who waits for somebody that the looking keeps from the processor.
 func (l *loop) idle(worked bool) {
 	if l.polls() {
 		l.yield = l.yield || l.turns == 0

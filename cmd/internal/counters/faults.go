@@ -27,7 +27,7 @@ func DeviceFaults(st *roce.Stats) map[string]uint64 {
 		"rdma_packet_malformed": st.DropMalformed + st.DropVersion + st.DropOpcode +
 			st.RC.DropOpcode + st.UD.DropOpcode,
 		"rdma_packet_of_bad_gsi":         st.DropGSI + st.DropQKey,
-		"cm_refused_after_access_errors": st.RefusedSuspects,
+		"cm_refused_after_access_errors": st.RefusedAfterAccessErrors,
 		"cm_malformed":                   st.CM.DropMalformed,
 		"cm_full":                        st.CM.DropFull,
 	}

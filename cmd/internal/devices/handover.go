@@ -17,7 +17,7 @@ const partDevice = "device "
 // connection begins, and none ends because its peer asked for it.
 func (s *Set) Pause(on bool) {
 	for _, v := range s.soft() {
-		v.Soft.Hold(on)
+		v.Soft.PostponeCM(on)
 	}
 }
 
@@ -25,7 +25,7 @@ func (s *Set) Pause(on bool) {
 func (s *Set) StopLoops() (release func()) {
 	var all []func()
 	for _, v := range s.soft() {
-		all = append(all, v.Soft.Park())
+		all = append(all, v.Soft.Pause())
 	}
 	return func() {
 		for _, fn := range all {

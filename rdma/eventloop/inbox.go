@@ -1,15 +1,4 @@
-// Package inbox is the queue of functions that other goroutines submit to a loop. Providers of
-// rdma.Device implement rdma.Loop.Submit with it. It knows nothing of loops or devices: its user
-// wakes the loop when Put says so.
-//
-//	func (l *loop) Submit(fn func()) bool {
-//		taken, first := l.inbox.Put(fn)
-//		if first {
-//			l.wake()
-//		}
-//		return taken
-//	}
-package inbox
+package eventloop
 
 import "sync"
 
@@ -22,9 +11,9 @@ type Inbox struct {
 	closed bool
 }
 
-// Put queues fn. taken is false if the Inbox is closed. first says that the queue was empty: the
-// caller then wakes the loop.
-func (b *Inbox) Put(fn func()) (taken, first bool) {
+// Put queues fn, unless the Inbox is closed. If first is true, the queue was empty, and the caller
+// wakes the loop.
+func (b *Inbox) Put(fn func()) (queued, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {

@@ -7,11 +7,11 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-func TestSuspects(t *testing.T) {
+func TestPenalties(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	var s suspects
+	var s penalties
 	now := rdma.Time(1000)
-	for range suspectFree {
+	for range penaltyFree {
 		s.violated(a, now)
 		now += rdma.Second
 	}
@@ -30,16 +30,16 @@ func TestSuspects(t *testing.T) {
 		}
 		now += wait
 	}
-	now += suspectFade + 1
+	now += penaltyFade + 1
 	s.violated(a, now)
 	if s.refused(a, now) {
 		t.Error("not forgotten")
 	}
-	for i := range 4 * suspectsMax {
+	for i := range 4 * penaltiesMax {
 		s.violated(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), now)
 		now++
 	}
-	if len(s.hosts) != suspectsMax {
+	if len(s.hosts) != penaltiesMax {
 		t.Errorf("%d hosts are remembered", len(s.hosts))
 	}
 }
