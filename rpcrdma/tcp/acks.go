@@ -10,11 +10,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// acks finds out which replies of a connection the client's host has acknowledged, so that the
-// reply cache can free them. The kernel tells, when asked, how many of the written bytes are not
-// acknowledged (SIOCOUTQ).
+// acks finds out which replies of a connection the client's host has acknowledged, so that the reply cache
+// can free them. The ioctl SIOCOUTQ returns how many of the written bytes are not acknowledged.
 type acks struct {
-	socket syscall.RawConn // nil if it is no socket of TCP
+	socket syscall.RawConn // nil if the connection is not a TCP socket
 
 	mu      sync.Mutex
 	written uint64 // without what TLS adds, so that acked is too small rather than too large
@@ -47,8 +46,8 @@ func (a *acks) wrote(n int64, batch []*call) {
 	}
 }
 
-// Settle implements rpc.Settler: it reports the replies that were acknowledged. It is also called
-// before the connection is closed, because the kernel does not tell afterwards.
+// Settle implements rpc.Settler. It reports the acknowledged replies, without mu: Delivered takes the mutex
+// of the cache. It is also called before the socket is closed, because there is no answer afterwards.
 func (a *acks) Settle() {
 	a.mu.Lock()
 	var acked []unacked

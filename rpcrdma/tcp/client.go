@@ -16,23 +16,25 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// ErrXIDInUse is a request whose XID another call in flight on the connection
-// has.
+// ErrXIDInUse means that another call in flight on the connection has the XID.
 var ErrXIDInUse = errors.New("tcp: another call with this XID is in flight")
 
-// clientHandshakeTimeout bounds the beginning of TLS.
+// clientHandshakeTimeout bounds the AUTH_TLS probe and the handshake.
 const clientHandshakeTimeout = 20 * time.Second
 
 // clientWriteTimeout ends connections whose server does not take calls.
 const clientWriteTimeout = time.Minute
 
-// Client sends calls over one connection and keeps any number of them in
-// flight. It does not reconnect. It implements rpc.Client.
+// Client sends calls over one connection, any number at a time. It does not reconnect. It implements
+// rpc.Client.
+//
+// One goroutine reads the replies. Callers write their calls themselves, under writing. mu is never held
+// while the socket is read or written.
 type Client struct {
 	conn net.Conn
 	peer string
 
-	writing sync.Mutex // holds the stream for one record, and the following
+	writing sync.Mutex // of a record, and of the following fields
 	mark    [rpc.MarkLen]byte
 	parts   [][]byte    // of the record
 	left    net.Buffers // what is left of them
@@ -40,44 +42,43 @@ type Client struct {
 	mu      sync.Mutex
 	pending map[uint32]*pending
 	nextXID uint32
-	err     error // why the connection is gone
+	err     error // why the connection has ended
 }
 
-// pending is a call and its reply. It serves further calls after one that was answered:
-// then nobody but the caller knows it any more. A call that was given up, or lost with the
-// connection, may still be known to the reader.
+// pending is a call and its reply. After an answered call it is reused, because only the caller refers to
+// it. After a call that was given up, or failed with the connection, it is not: the reader may still refer
+// to it.
 type pending struct {
 	call  xdr.Encoder
 	done  chan struct{} // has one element when reply or err is there
 	reply []byte        // before that, memory for it
 	err   error
 
-	// dst is where the end of the reply goes if it is of its length, and tail what went
-	// there.
+	// The reader reads the end of the reply into dst if it has the length of dst; tail is that end.
 	dst, tail []byte
 	pad       [3]byte
-	placing   bool // the reader is at it; under the client's lock
-	gone      bool // the caller wants dst back; under the client's lock
+	placing   bool // the reader writes to dst; under the client's mu
+	gone      bool // the caller has given up; under the client's mu
 	segments  [3][]byte
-	results   xdr.Decoder // the caller's
+	results   xdr.Decoder // used by the caller
 }
 
 var idle = sync.Pool{New: func() any { return &pending{done: make(chan struct{}, 1)} }}
 
-// recycle keeps the memory of a call that was answered for another.
+// recycle retains an answered call and its memory for another call.
 func (p *pending) recycle() {
 	p.call.Reset()
 	clear(p.call.Refs[:cap(p.call.Refs)])
-	if cap(p.call.B) > keepMax {
+	if cap(p.call.B) > idleMax {
 		p.call.B = nil
 	}
-	*p = pending{call: p.call, done: p.done, reply: keep(p.reply)}
+	*p = pending{call: p.call, done: p.done, reply: reuse(p.reply)}
 	idle.Put(p)
 }
 
-// keep is the memory of a message for another, or none.
-func keep(b []byte) []byte {
-	if cap(b) > keepMax {
+// reuse returns the memory of a message for another one, or nil if it is too large to retain.
+func reuse(b []byte) []byte {
+	if cap(b) > idleMax {
 		rpc.FreeRecord(b)
 		return nil
 	}
@@ -93,16 +94,17 @@ func Dial(ctx context.Context, addr string) (*Client, error) {
 	return NewClient(conn), nil
 }
 
-// DialTLS connects to a server and has it begin TLS (RFC 9289), which the configuration is for;
-// the program and the version are those that the connection is for. A server that does not, or
-// whose certificate is no good, is an error: nothing but the question for TLS was said to it.
+// DialTLS connects to a server with TLS (RFC 9289). prog and vers are those of the connection's calls. If
+// the server does not offer TLS, or if its certificate is invalid, DialTLS returns an error, and has sent
+// nothing but the AUTH_TLS probe.
 func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint32) (*Client, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, &rpc.ConnError{Peer: addr, Err: err}
 	}
-	_ = conn.SetDeadline(time.Now().Add(clientHandshakeTimeout))                     // before the end of ctx can set another
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // long past
+	// The deadline is set before AfterFunc, which sets one in the past.
+	_ = conn.SetDeadline(time.Now().Add(clientHandshakeTimeout))
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(longPast) })
 	secure, err := clientTLS(conn, cfg, prog, vers, rand.Uint32())
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -116,8 +118,8 @@ func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint3
 	}
 	_ = conn.SetDeadline(time.Time{})
 	c := NewClient(secure)
-	// In TLS 1.3 the client is done before the server has looked at its certificate: a first answer
-	// says that it was accepted.
+	// In TLS 1.3 the client's handshake ends before the server has verified the client's certificate
+	// (RFC 8446 section 2). The first reply shows that the server has accepted it.
 	ctx, cancel := context.WithTimeout(ctx, clientHandshakeTimeout)
 	defer cancel()
 	var lost *rpc.ConnError
@@ -131,7 +133,7 @@ func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint3
 	return c, nil
 }
 
-// TLSError is a connection that has no TLS where it has to.
+// TLSError means that a connection that must have TLS does not have it.
 type TLSError struct {
 	Peer string
 	Err  error
@@ -164,7 +166,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Err is why the connection is gone, or nil while it is there.
+// Err is why the connection has ended, or nil while it exists.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +183,7 @@ func (c *Client) fail(err error) {
 	c.err = &rpc.ConnError{Peer: c.peer, Err: err}
 	for _, p := range c.pending {
 		p.err = c.err
-		if !p.placing { // else by the reader, when it has let go
+		if !p.placing { // otherwise place sends, when it does not write to dst any more
 			p.done <- struct{}{}
 		}
 	}
@@ -190,7 +192,7 @@ func (c *Client) fail(err error) {
 	c.conn.Close()
 }
 
-// register enters a call, choosing its XID if it is 0. The end of its reply may go to dst.
+// register adds a call, and chooses an XID if xid is 0. The end of its reply may be read into dst.
 func (c *Client) register(xid uint32, dst []byte) (uint32, *pending, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,8 +214,8 @@ func (c *Client) register(xid uint32, dst []byte) (uint32, *pending, error) {
 	return xid, p, nil
 }
 
-// forget gives a call up. What is being placed in its memory is interrupted, however
-// slowly it comes.
+// forget gives a call up, and returns when its memory is not written any more. A read deadline in the past
+// interrupts a reader that writes to it, also if the peer sends slowly or not at all.
 func (c *Client) forget(xid uint32, p *pending) {
 	c.mu.Lock()
 	if c.pending[xid] == p {
@@ -222,7 +224,7 @@ func (c *Client) forget(xid uint32, p *pending) {
 	placing := p.placing
 	p.gone = true
 	if placing {
-		_ = c.conn.SetReadDeadline(time.Unix(1, 0)) // long past: wakes the reader
+		_ = c.conn.SetReadDeadline(longPast)
 	}
 	c.mu.Unlock()
 	if placing {
@@ -261,8 +263,7 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 	return err
 }
 
-// exchange sends a call and waits for its reply. Its memory is not touched any more when it
-// returns.
+// exchange sends a call and waits for its reply. When it returns, nothing uses the memory of the call.
 func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.Encoder) error {
 	if err := c.send(e); err != nil {
 		c.unsendable(err)
@@ -276,13 +277,13 @@ func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.En
 	return p.err
 }
 
-// drainTimeout is how long replies are read of a connection that nothing can be written to. It
-// has been closed by the server, so that what is there comes at once.
+// drainTimeout bounds the reading of replies after a failed write. The server has closed the connection, so
+// the replies are in the socket already.
 const drainTimeout = 5 * time.Second
 
-// unsendable ends a connection that nothing can be written to. Replies that have come already are
-// read first: the server has the acknowledgment of the client's host for them, and need not know
-// them when they are asked for again.
+// unsendable ends a connection after a failed write. It first reads the replies that have arrived: our host
+// has acknowledged them, so the server may have removed them from its reply cache, and sending these
+// calls again would execute them twice.
 func (c *Client) unsendable(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
 		c.fail(err)
@@ -297,14 +298,15 @@ func (c *Client) send(e *xdr.Encoder) error {
 	c.mark = rpc.RecordMark(e.Len())
 	c.parts = appendMessage(append(c.parts[:0], c.mark[:]), e)
 	c.left = c.parts
-	// Not the deadline of the call: half a record would end the stream for
-	// all of them.
+	// The deadline is not that of the call: half a record would end the connection for all calls.
 	c.conn.SetWriteDeadline(time.Now().Add(clientWriteTimeout))
 	_, err := writeParts(c.conn, &c.left)
 	clear(c.parts)
 	return err
 }
 
+// read reads replies until the connection ends. The end of a reply goes directly to the memory of its
+// caller, if its length fits.
 func (c *Client) read() {
 	r := rpc.NewRecords(bufio.NewReaderSize(c.conn, 32<<10), rpc.MaxRecord)
 	var p *pending
@@ -317,7 +319,7 @@ func (c *Client) read() {
 		}
 		return padded(len(p.dst))
 	}
-	var spare []byte // memory for the next reply: that of the call that was answered last
+	var spare []byte // memory for the next reply
 	for {
 		b, left, err := r.Head(spare, tail)
 		if err == nil && left > 0 {
@@ -329,11 +331,11 @@ func (c *Client) read() {
 		}
 		xid := rpc.ReplyXID(b)
 		c.mu.Lock()
-		p = c.pending[xid] // nil if the caller gave up
+		p = c.pending[xid] // nil if the caller has given up
 		delete(c.pending, xid)
 		c.mu.Unlock()
 		if p == nil {
-			spare = keep(b)
+			spare = reuse(b)
 			continue
 		}
 		spare, p.reply = p.reply, b
@@ -341,8 +343,8 @@ func (c *Client) read() {
 	}
 }
 
-// A reply whose results end with as much data as the caller has room for is that much
-// longer than what is before it: the RPC header and a few words.
+// A reply that ends with as much data as the caller has room for has between headMin and headMax bytes
+// before that data: the RPC header and a few words.
 const (
 	headMin = 24
 	headMax = 4 << 10
@@ -350,13 +352,14 @@ const (
 
 func padded(n int) int { return n + xdr.Pad(n) }
 
-// place reads the end of a reply into its caller's memory, until he wants it back.
+// place reads the end of a reply into the memory of its caller. If the caller gives up meanwhile, the rest
+// of the record is read to other memory.
 func (c *Client) place(r *rpc.Records, p *pending) error {
 	c.mu.Lock()
 	p.placing = !p.gone && p.err == nil
 	placing := p.placing
 	c.mu.Unlock()
-	if !placing { // given up since
+	if !placing { // the caller gave up before
 		_, err := r.Tail(make([]byte, padded(len(p.dst))))
 		return err
 	}
@@ -369,7 +372,6 @@ func (c *Client) place(r *rpc.Records, p *pending) error {
 		p.done <- struct{}{}
 	}
 	if gone && !lost {
-		// The stream has to be read to the end of the record all the same.
 		_ = c.conn.SetReadDeadline(time.Time{})
 		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			_, err = r.Tail(make([]byte, len(p.dst)-n))
@@ -382,7 +384,7 @@ func (c *Client) place(r *rpc.Records, p *pending) error {
 	return err
 }
 
-// decoder reads the reply, wherever it is.
+// decoder decodes the reply from its two parts.
 func (p *pending) decoder() xdr.Decoder {
 	if p.tail == nil {
 		return xdr.NewDecoder(p.reply)

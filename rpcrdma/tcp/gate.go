@@ -10,7 +10,7 @@ type gate struct {
 
 	mu      sync.Mutex
 	changed sync.Cond
-	held    int // bytes
+	used    int // bytes of calls in progress
 	late    int // deferred calls
 	ended   bool
 }
@@ -24,17 +24,17 @@ func (g *gate) init(limit int) {
 func (g *gate) wait() (waited bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for !g.ended && (g.held > g.limit || g.late > 0) {
+	for !g.ended && (g.used > g.limit || g.late > 0) {
 		waited = true
 		g.changed.Wait()
 	}
 	return waited
 }
 
-// hold counts n bytes more, or less.
-func (g *gate) hold(n int) {
+// charge adds n bytes to those in use, or subtracts them.
+func (g *gate) charge(n int) {
 	g.mu.Lock()
-	g.held += n
+	g.used += n
 	g.mu.Unlock()
 	if n < 0 {
 		g.changed.Signal()
@@ -60,12 +60,13 @@ func (g *gate) open() {
 func (g *gate) memory() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.held
+	return g.used
 }
 
-func (k *call) hold(n int) {
-	k.held += n
-	k.c.gate.hold(n)
+// charge adds n bytes to the memory of the call, or subtracts them.
+func (k *call) charge(n int) {
+	k.charged += n
+	k.c.gate.charge(n)
 }
 
 // Delayed implements rpc.Delayer.

@@ -30,14 +30,14 @@ type snapshotConn struct {
 // longPast is a deadline in the past: setting it interrupts a blocked read or accept.
 var longPast = time.Unix(1, 0)
 
-// hold pauses readers where they are. The zero value pauses nobody.
-type hold struct {
+// pause pauses readers where they are. The zero value pauses nobody.
+type pause struct {
 	mu   sync.Mutex
-	gate chan struct{} // closed when they may go on; nil while they may
+	gate chan struct{} // closed at the end of the pause; nil without one
 }
 
 // wait blocks while readers are paused.
-func (h *hold) wait() {
+func (h *pause) wait() {
 	h.mu.Lock()
 	gate := h.gate
 	h.mu.Unlock()
@@ -47,14 +47,14 @@ func (h *hold) wait() {
 }
 
 // on reports whether readers are paused.
-func (h *hold) on() bool {
+func (h *pause) on() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.gate != nil
 }
 
 // end ends the pause.
-func (h *hold) end() {
+func (h *pause) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.gate != nil {
@@ -63,12 +63,12 @@ func (h *hold) end() {
 	}
 }
 
-// Pause stops accepting and reading, or goes on with both. What comes meanwhile stays in the
-// sockets; calls that were read go on.
+// Pause stops accepting and reading, or resumes both. What arrives meanwhile stays in the sockets. Calls
+// that were read are served.
 func (s *Listener) Pause(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := &s.hold
+	h := &s.pause
 	if on == h.on() {
 		return
 	}
@@ -91,28 +91,29 @@ func (s *Listener) Pause(on bool) {
 	}
 }
 
-// stand is called by an interrupted reader, and returns when the pause ends. Export takes the
-// partial record from here.
-func (c *conn) stand(r *rpc.Records, record []byte) {
-	c.where.Lock()
-	c.standing, c.reader, c.record = true, r, record
-	c.where.Unlock()
-	c.s.hold.wait()
-	c.where.Lock()
-	c.standing, c.reader, c.record = false, nil, nil
-	c.where.Unlock()
+// waitPaused is called by an interrupted reader, and returns when the pause ends. Export reads the
+// partial record meanwhile.
+func (c *conn) waitPaused(r *rpc.Records, record []byte) {
+	set := func(paused bool, r *rpc.Records, record []byte) {
+		c.pausing.Lock()
+		defer c.pausing.Unlock()
+		c.paused, c.reader, c.record = paused, r, record
+	}
+	set(true, r, record)
+	c.s.pause.wait()
+	set(false, nil, nil)
 }
 
-// still reports whether the connection is quiescent: the reader is paused, and all complete calls
-// that it read are answered. calls is the number of calls in progress.
-func (c *conn) still() (ok bool, calls int) {
-	c.where.Lock()
-	defer c.where.Unlock()
+// quiescent reports whether the reader is paused and all complete calls that it read are answered. calls
+// is the number of calls in progress.
+func (c *conn) quiescent() (ok bool, calls int) {
+	c.pausing.Lock()
+	defer c.pausing.Unlock()
 	calls = c.s.cfg.MaxCalls - len(c.free)
-	if c.standing {
-		calls-- // the reader holds one
+	if c.paused {
+		calls-- // that of the reader
 	}
-	return c.standing && calls == 0 && c.calling.Load() == 0 && len(c.replies) == 0 && !c.writing.Load(), calls
+	return c.paused && calls == 0 && c.calling.Load() == 0 && len(c.replies) == 0 && !c.writing.Load(), calls
 }
 
 // Busy is a connection that is not quiescent.
@@ -122,28 +123,24 @@ type Busy struct {
 }
 
 // Busy lists the connections that are not quiescent, while the Listener is paused.
-func (s *Listener) Busy() []Busy {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var out []Busy
-	for c := range s.conns {
-		if ok, calls := c.still(); !ok {
+func (s *Listener) Busy() (out []Busy) {
+	s.each(func(c *conn) {
+		if ok, calls := c.quiescent(); !ok {
 			out = append(out, Busy{c.peer.Addr, calls})
 		}
-	}
+	})
 	return out
 }
 
 // Drop closes the connection of a client that takes no replies, so that it never becomes quiescent.
 func (s *Listener) Drop(remote netip.AddrPort) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
+	s.each(func(c *conn) {
 		if c.peer.Addr == remote {
-			s.cfg.Logger.Warn("closing a connection", "peer", remote.String(), "error", "its client takes no replies, and another process takes over")
+			s.cfg.Logger.Warn("closing a connection", "peer", remote.String(),
+				"error", "its client takes no replies, and another process takes over")
 			c.end()
 		}
-	}
+	})
 }
 
 // Export describes the quiescent connections while the Listener is paused, with a copy of the
@@ -161,8 +158,8 @@ func (s *Listener) Export() (data []byte, files []*os.File, err error) {
 	defer s.mu.Unlock()
 	var out snapshot
 	for c := range s.conns {
-		if ok, _ := c.still(); !ok || c.peer.Security != rpc.Cleartext {
-			continue // the keys of TLS are in this process
+		if ok, _ := c.quiescent(); !ok || c.peer.Security != rpc.Cleartext {
+			continue // the keys of TLS exist only in this process
 		}
 		t, ok := c.c.(*net.TCPConn)
 		if !ok {
@@ -173,9 +170,11 @@ func (s *Listener) Export() (data []byte, files []*os.File, err error) {
 			return nil, files, fmt.Errorf("tcp: the socket of %v: %w", c.peer.Addr, err)
 		}
 		files = append(files, f)
-		c.where.Lock()
-		out.Conns = append(out.Conns, snapshotConn{Peer: c.peer, Since: c.since, Calls: c.calls.Load(), Rest: c.reader.Rest(c.record)})
-		c.where.Unlock()
+		c.pausing.Lock()
+		out.Conns = append(out.Conns, snapshotConn{
+			Peer: c.peer, Since: c.since, Calls: c.calls.Load(), Rest: c.reader.Rest(c.record),
+		})
+		c.pausing.Unlock()
 	}
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(&out); err != nil {
@@ -187,13 +186,11 @@ func (s *Listener) Export() (data []byte, files []*os.File, err error) {
 // Fixed is the number of connections with TLS. They cannot be handed over, because their keys are
 // in this process, and end with it.
 func (s *Listener) Fixed() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
+	s.each(func(c *conn) {
 		if c.peer.Security != rpc.Cleartext {
 			n++
 		}
-	}
+	})
 	return n
 }
 
@@ -242,12 +239,8 @@ func (s *Listener) Start() {
 
 // Callers returns, for each connection, the Caller that calls its client.
 func (s *Listener) Callers() map[rpc.Peer]rpc.Caller {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := make(map[rpc.Peer]rpc.Caller, len(s.conns))
-	for c := range s.conns {
-		out[c.peer] = c.back
-	}
+	out := make(map[rpc.Peer]rpc.Caller)
+	s.each(func(c *conn) { out[c.peer] = c.back })
 	return out
 }
 

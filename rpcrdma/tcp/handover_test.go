@@ -57,10 +57,10 @@ func TestCallBackUnderWay(t *testing.T) {
 	defer far.Close()
 	s, _, _ := serve(t, Config{})
 	c := newConn(s, near, rpc.Peer{}) // without goroutines
-	c.standing = true
+	c.paused = true
 	rests := func(want bool, when string) {
 		t.Helper()
-		if ok, calls := c.still(); ok != want {
+		if ok, calls := c.quiescent(); ok != want {
 			t.Errorf("%s: still is %t, with %d calls", when, ok, calls)
 		}
 	}

@@ -9,9 +9,9 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -23,33 +23,34 @@ import (
 // agreed on the protocol.
 const ALPN = "sunrpc"
 
-// Failure is a reason for which a connection that began TLS has none.
+// Failure is the reason why a connection has no TLS after an AUTH_TLS probe.
 type Failure int
 
 // Failures.
 const (
 	FailedTimeout     Failure = iota // the peer was too slow
-	FailedGone                       // the peer went away
-	FailedEarly                      // the peer said something between its question and the answer
-	FailedGarbage                    // what came was not TLS
-	FailedCertificate                // the peer's certificate is none, or no good
-	FailedRefused                    // the peer refused us: our certificate, mostly
-	FailedProtocol                   // any other: no common version, cipher or protocol, say
+	FailedGone                       // the peer closed the connection
+	FailedEarly                      // the peer sent data between the probe and its answer
+	FailedGarbage                    // the peer did not send TLS
+	FailedCertificate                // the peer's certificate is missing or invalid
+	FailedRefused                    // the peer refused us, usually our certificate
+	FailedProtocol                   // any other, such as no common version, cipher or protocol
 	numFailures
 )
 
-// String is the failure as counters have it.
+// String is the name of the counter.
 func (f Failure) String() string {
 	return [...]string{"timeout", "gone", "early_data", "garbage", "certificate", "refused_by_peer", "protocol"}[f]
 }
 
-// errEarly is of bytes that came behind the question for TLS, before its answer.
+// errEarly means that bytes followed the AUTH_TLS probe before its answer. They could be an attacker's, who
+// prepends cleartext to the protected connection.
 var errEarly = errors.New("the peer did not wait for the answer to its question for TLS")
 
-// errNoCertificate begins what crypto/tls says where one is required; it has no type for it.
+// errNoCertificate is the text of the error of crypto/tls for a missing certificate, which has no type.
 const errNoCertificate = "tls: client didn't provide a certificate"
 
-// failureOf sorts the errors of handshakes.
+// failureOf classifies the error of a handshake.
 func failureOf(err error) Failure {
 	var (
 		record  tls.RecordHeaderError
@@ -75,127 +76,10 @@ func failureOf(err error) Failure {
 	return FailedProtocol
 }
 
-// handshakes counts them.
+// handshakes counts handshakes.
 type handshakes struct {
 	probes, done, mutual atomic.Uint64
 	failed               [numFailures]atomic.Uint64
-}
-
-// Sizes of what is sent by TLS.
-const (
-	recordMax = 16 << 10 // plaintext of a record (RFC 8446 section 5.1)
-	// flushMax is what is encrypted before it is sent, in bytes.
-	flushMax = 128 << 10
-	// flowBuffer is what is read at once, in bytes.
-	flowBuffer = 32 << 10
-)
-
-// flow is the connection below TLS. It reads several records at once, and can buffer writes, so
-// that records leave together.
-type flow struct {
-	net.Conn
-	in *bufio.Reader
-
-	mu   sync.Mutex
-	held *[]byte // what was written since hold; nil without one
-}
-
-var flushes = sync.Pool{New: func() any { b := make([]byte, 0, flushMax+2*recordMax); return &b }}
-
-func newFlow(c net.Conn) *flow { return &flow{Conn: c, in: bufio.NewReaderSize(c, flowBuffer)} }
-
-func (f *flow) Read(p []byte) (int, error) { return f.in.Read(p) }
-
-func (f *flow) Write(p []byte) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.held == nil {
-		return f.Conn.Write(p)
-	}
-	*f.held = append(*f.held, p...)
-	if len(*f.held) < flushMax {
-		return len(p), nil
-	}
-	_, err := f.Conn.Write(*f.held)
-	*f.held = (*f.held)[:0]
-	return len(p), err
-}
-
-// hold buffers what is written from now on, until release or flushMax.
-func (f *flow) hold() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.held = flushes.Get().(*[]byte)
-}
-
-func (f *flow) release() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	b := f.held
-	f.held = nil
-	var err error
-	if len(*b) > 0 {
-		_, err = f.Conn.Write(*b)
-	}
-	if cap(*b) <= flushMax+2*recordMax {
-		*b = (*b)[:0]
-		flushes.Put(b)
-	}
-	return err
-}
-
-// secured is a connection with TLS. Its Write may be called from one goroutine at a time, as
-// may writeParts.
-type secured struct {
-	*tls.Conn
-	flow *flow
-}
-
-// writeParts sends the pieces of messages, in as few records as there can be. The number is
-// that of their bytes, not of those on the wire.
-func (s *secured) writeParts(parts [][]byte) (n int64, err error) {
-	s.flow.hold()
-	defer func() {
-		if rerr := s.flow.release(); err == nil {
-			err = rerr
-		}
-	}()
-	b := flushes.Get().(*[]byte)
-	defer flushes.Put(b)
-	plain := (*b)[:0] // less than a record
-	for _, p := range parts {
-		n += int64(len(p))
-		for len(p) > 0 {
-			if len(plain) == 0 && len(p) >= recordMax {
-				whole := len(p) - len(p)%recordMax
-				if _, err := s.Write(p[:whole]); err != nil {
-					return n, err
-				}
-				p = p[whole:]
-				continue
-			}
-			k := min(len(p), recordMax-len(plain))
-			plain, p = append(plain, p[:k]...), p[k:]
-			if len(plain) == recordMax {
-				if _, err := s.Write(plain); err != nil {
-					return n, err
-				}
-				plain = plain[:0]
-			}
-		}
-	}
-	if len(plain) > 0 {
-		_, err = s.Write(plain)
-	}
-	return n, err
-}
-
-// writeParts sends the pieces of messages over any connection. parts is used up.
-func writeParts(c net.Conn, parts *net.Buffers) (int64, error) {
-	if s, ok := c.(*secured); ok {
-		return s.writeParts(*parts)
-	}
-	return parts.WriteTo(c)
 }
 
 // forRPC returns a copy of a configuration with the settings that RFC 9289 requires.
@@ -203,7 +87,7 @@ func forRPC(cfg *tls.Config) *tls.Config {
 	cfg = cfg.Clone()
 	cfg.MinVersion = tls.VersionTLS13 // RFC 9289 section 5
 	cfg.NextProtos = []string{ALPN}
-	// Records of a packet each are for browsers that show a page before it has arrived.
+	// The first records of crypto/tls are short, for browsers that show a page before all of it is here.
 	cfg.DynamicRecordSizingDisabled = true
 	if inner := cfg.GetConfigForClient; inner != nil {
 		cfg.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -219,8 +103,8 @@ func forRPC(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// nameOf is who a verified certificate is of: its first name or address, or its subject. The
-// serial number and the issuer tell it from others (RFC 9289 section 5.2.1).
+// nameOf is the name in a verified certificate: the first DNS name or address, or else the subject (RFC
+// 9289 section 5.2.1). Its length is bounded, because the peer chooses it.
 func nameOf(c *x509.Certificate) string {
 	who := c.Subject.String()
 	switch {
@@ -229,12 +113,11 @@ func nameOf(c *x509.Certificate) string {
 	case len(c.IPAddresses) > 0:
 		who = c.IPAddresses[0].String()
 	}
-	// What a peer may choose is bounded.
 	const long = 255
 	return who[:min(len(who), long)]
 }
 
-// serverTLS has a client begin TLS on a connection, of which a reader may have read too much.
+// serverTLS makes the server's handshake. early is the number of bytes that were read after the probe.
 func serverTLS(c net.Conn, cfg *tls.Config, early int) (*secured, error) {
 	if early > 0 {
 		return nil, errEarly
@@ -247,8 +130,8 @@ func serverTLS(c net.Conn, cfg *tls.Config, early int) (*secured, error) {
 	return s, nil
 }
 
-// clientTLS asks a server for TLS and begins it. The program and the version are of what the
-// connection is for. The caller has set a deadline.
+// clientTLS sends the AUTH_TLS probe and makes the client's handshake. prog and vers are those of the
+// connection's calls. The caller has set a deadline.
 func clientTLS(c net.Conn, cfg *tls.Config, prog, vers, xid uint32) (net.Conn, error) {
 	var e xdr.Encoder
 	rpc.EncodeTLSProbe(&e, xid, prog, vers)
@@ -257,7 +140,7 @@ func clientTLS(c net.Conn, cfg *tls.Config, prog, vers, xid uint32) (net.Conn, e
 		return nil, err
 	}
 	const replyMax = 1024
-	b, err := rpc.ReadRecord(c, nil, replyMax) // and no byte more
+	b, err := rpc.ReadRecord(c, nil, replyMax) // reads no byte behind the record
 	if err != nil {
 		return nil, fmt.Errorf("asking for TLS: %w", err)
 	}
@@ -270,4 +153,70 @@ func clientTLS(c net.Conn, cfg *tls.Config, prog, vers, xid uint32) (net.Conn, e
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
 	return s, nil
+}
+
+// startTLS answers an AUTH_TLS probe and starts TLS (RFC 9289 section 4.1). It waits for the
+// calls in progress, so that their replies precede the answer. The answer is the last cleartext:
+// everything after it, calls to the peer included, waits for the handshake.
+func (c *conn) startTLS(k *call, in *bufio.Reader, cfg *tls.Config) error {
+	s := c.s
+	s.n.tls.probes.Add(1)
+	for range s.cfg.MaxCalls - 1 {
+		<-c.free
+	}
+	defer func() { // new calls, because the old ones have the peer without TLS
+		for range s.cfg.MaxCalls - 1 {
+			c.free <- nil
+		}
+	}()
+	k.Reset()
+	k.CanTLS = true
+	s.srv.Dispatch(&k.Call, xdr.NewDecoder(k.record), false)
+	// If the server refuses TLS, the writer writes the answer like any other and frees the call.
+	select {
+	case k := <-c.free:
+		c.free <- k
+		return nil
+	case <-c.asked:
+	}
+	_ = c.c.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+	var tc *secured
+	err := net.ErrClosed
+	if !c.draining.Load() {
+		tc, err = serverTLS(c.c, cfg, in.Buffered())
+	}
+	if err != nil {
+		s.n.tls.failed[failureOf(err)].Add(1)
+		if s.cfg.Secured != nil {
+			s.cfg.Secured(&c.peer, nil, err)
+		}
+		c.begin <- false
+		<-c.free
+		c.free <- nil
+		return fmt.Errorf("TLS: %w", err)
+	}
+	s.mu.Lock()
+	_ = c.c.SetDeadline(time.Time{})
+	if c.draining.Load() || s.pause.on() { // SetDeadline may have replaced theirs
+		_ = c.c.SetReadDeadline(longPast)
+	}
+	s.mu.Unlock()
+	st := tc.ConnectionState()
+	s.n.tls.done.Add(1)
+	s.mu.Lock()
+	c.peer.Security = rpc.TLS
+	if len(st.VerifiedChains) > 0 {
+		s.n.tls.mutual.Add(1)
+		c.peer.Security, c.peer.Name = rpc.MutualTLS, nameOf(st.PeerCertificates[0])
+	}
+	s.mu.Unlock()
+	if s.cfg.Secured != nil {
+		s.cfg.Secured(&c.peer, &st, nil)
+	}
+	in.Reset(tc)
+	c.out = tc
+	c.begin <- true
+	<-c.free
+	c.free <- nil
+	return nil
 }
