@@ -1,10 +1,6 @@
 package control
 
 import (
-	"context"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/rstored/rstored/cmd/internal/state"
@@ -135,47 +131,3 @@ type Drift struct {
 
 // None reports whether there is nothing to say.
 func (d *Drift) None() bool { return len(d.Changes)+len(d.Problems) == 0 }
-
-func (s *Server) changes(mux *http.ServeMux) {
-	b := s.b
-	mux.HandleFunc("POST /v1/plan", put(func(_ *http.Request, f File) (any, error) { return b.Plan(f) }))
-	mux.HandleFunc("POST /v1/apply", put(func(r *http.Request, a Apply) (any, error) {
-		p, _ := r.Context().Value(peerKey{}).(Peer)
-		return b.Apply(a, p)
-	}))
-	mux.HandleFunc("GET /v1/history", get(func(*http.Request) (any, error) { return b.History() }))
-	mux.HandleFunc("GET /v1/history-entry", get(func(r *http.Request) (any, error) {
-		n, err := strconv.Atoi(r.FormValue("number"))
-		if err != nil {
-			return nil, err
-		}
-		return b.HistoryEntry(n)
-	}))
-	mux.HandleFunc("GET /v1/drift", get(func(*http.Request) (any, error) { return b.Drift(), nil }))
-}
-
-// Plan asks what a file would change.
-func (d *Dialer) Plan(ctx context.Context, f File) (p Plan, err error) {
-	return p, d.do(ctx, http.MethodPost, "/v1/plan", nil, f, &p)
-}
-
-// Apply changes the running state, for good.
-func (d *Dialer) Apply(ctx context.Context, a Apply) (done Applied, err error) {
-	return done, d.do(ctx, http.MethodPost, "/v1/apply", nil, a, &done)
-}
-
-// History lists the files that were applied.
-func (d *Dialer) History(ctx context.Context) (h []state.Entry, err error) {
-	return h, d.do(ctx, http.MethodGet, "/v1/history", nil, nil, &h)
-}
-
-// HistoryEntry is one of them, with its text. 0 is the one before the last: after the first file, what
-// was served before it, as an entry with the number 0.
-func (d *Dialer) HistoryEntry(ctx context.Context, number int) (e state.Entry, err error) {
-	return e, d.do(ctx, http.MethodGet, "/v1/history-entry", url.Values{"number": {strconv.Itoa(number)}}, nil, &e)
-}
-
-// Drift asks in what the running state differs from what is written.
-func (d *Dialer) Drift(ctx context.Context) (x Drift, err error) {
-	return x, d.do(ctx, http.MethodGet, "/v1/drift", nil, nil, &x)
-}

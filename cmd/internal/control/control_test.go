@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
+
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/live"
@@ -112,7 +114,7 @@ func serve(t *testing.T, access Access) (*Dialer, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(&fake{}, access, slog.New(slog.DiscardHandler), nil)
+	s := NewServer(&fake{}, access, zap.NewNop(), nil)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {

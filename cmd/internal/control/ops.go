@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"net/url"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // OpsBackend is the part of a Backend that says how it is watched.
@@ -90,7 +92,7 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := s.b.Trace(r.Context(), client.Unmap(), w, control.Flush); err != nil {
-		s.log.Warn("control: a trace ended", "error", err)
+		s.log.Warn("control: a trace ended", zap.Error(err))
 	}
 }
 

@@ -7,12 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
 // Role is what somebody may do who controls the daemon.
@@ -86,7 +87,7 @@ func (s *Server) ServeRemote(l net.Listener, r Remote) (stop func()) {
 		ReadHeaderTimeout: s.http.ReadHeaderTimeout,
 		IdleTimeout:       s.http.IdleTimeout,
 		MaxHeaderBytes:    remoteHeader,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ErrorLog:          telemetry.ErrorLog(s.log),
 	}
 	s.mu.Lock()
 	s.remotes = append(s.remotes, h)

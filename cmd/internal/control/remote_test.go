@@ -6,7 +6,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"io"
-	"log/slog"
+
 	"net"
 	"net/netip"
 	"net/url"
@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/certs"
 	"github.com/rstored/rstored/cmd/internal/certs/certstest"
@@ -91,7 +93,7 @@ func serveRemote(t *testing.T) *remote {
 		t.Fatal(err)
 	}
 	r.addr = l.Addr().String()
-	r.s = NewServer(&fake{}, access, slog.New(slog.DiscardHandler), func(a Action) {
+	r.s = NewServer(&fake{}, access, zap.NewNop(), func(a Action) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.actions = append(r.actions, a)
