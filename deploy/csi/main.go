@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/rstored/rstored/deploy/csi/driver"
 )
@@ -62,11 +63,13 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		fmt.Fprintln(out, "rstored-csi", cfg.Version)
 		return nil
 	}
-	var l slog.Level
+	var l zapcore.Level
 	if err := l.UnmarshalText([]byte(*level)); err != nil {
 		return fmt.Errorf("--log-level %s: use debug, info, warn or error", *level)
 	}
-	cfg.Log = slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: l}))
+	enc := zap.NewProductionEncoderConfig()
+	enc.TimeKey, enc.EncodeTime, enc.EncodeDuration = "time", zapcore.RFC3339NanoTimeEncoder, zapcore.StringDurationEncoder
+	cfg.Log = zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(enc), zapcore.Lock(zapcore.AddSync(logs)), l))
 	if cfg.NodeID == "" {
 		host, err := os.Hostname()
 		if err != nil {

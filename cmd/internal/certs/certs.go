@@ -15,10 +15,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // Files name what a Store loads. A server needs Cert and Key; a client has them if it is to
@@ -57,7 +58,7 @@ var ErrNoAuthorities = errors.New("certificates of clients are required, but the
 // Store is what was loaded. Its methods may be called from any goroutine.
 type Store struct {
 	files Files
-	log   *slog.Logger
+	log   *zap.Logger
 	now   func() time.Time
 
 	mu     sync.Mutex
@@ -109,9 +110,9 @@ type Status struct {
 }
 
 // Load loads the files. The logger, which may be nil, is told of what is loaded and what fails later.
-func Load(f Files, log *slog.Logger) (*Store, error) {
+func Load(f Files, log *zap.Logger) (*Store, error) {
 	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+		log = zap.NewNop()
 	}
 	s := &Store{files: f, log: log, now: time.Now, status: Status{Files: f}}
 	if (f.Cert == "") != (f.Key == "") {
@@ -219,7 +220,8 @@ func (s *Store) load() error {
 		}
 	}
 	if again {
-		s.log.Info("loaded certificates again", "certificate", s.files.Cert, "ca", s.files.CA, "expires", st.NotAfter)
+		s.log.Info("loaded certificates again", zap.String("certificate", s.files.Cert),
+			zap.String("ca", s.files.CA), zap.Time("expires", st.NotAfter))
 	}
 	return nil
 }
@@ -233,7 +235,7 @@ func (s *Store) fail(raw [3][]byte, err error) error {
 	}
 	s.status.Failures++
 	if s.cur != nil {
-		s.log.Warn("certificates have changed and cannot be used; those of before stay", "error", err)
+		s.log.Warn("certificates have changed and cannot be used; those of before stay", zap.Error(err))
 	}
 	return err
 }

@@ -5,13 +5,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/rstored/rstored/cmd/internal/certs/certstest"
 )
@@ -142,7 +144,8 @@ func TestRenewed(t *testing.T) {
 	first := hours(10)
 	f.Cert, f.Key = ca.Issue(t, first, name).Write(t, dir, "server")
 	var out bytes.Buffer
-	s, err := Load(f, slog.New(slog.NewTextHandler(&out, nil)))
+	enc := zapcore.NewJSONEncoder(zapcore.EncoderConfig{MessageKey: "msg"})
+	s, err := Load(f, zap.New(zapcore.NewCore(enc, zapcore.AddSync(&out), zapcore.InfoLevel)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -195,7 +197,7 @@ func start(t *testing.T) (*fake, runner) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := control.NewServer(f, access, slog.New(slog.DiscardHandler), nil)
+	s := control.NewServer(f, access, zap.NewNop(), nil)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {

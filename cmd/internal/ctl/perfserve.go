@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -14,9 +13,12 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/perf"
 	"github.com/rstored/rstored/rdma/provider"
@@ -83,12 +85,13 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 			list = append(list, config.Listen{Addr: a, Port: port})
 		}
 	}
-	level := slog.LevelInfo
+	level := zapcore.InfoLevel
 	if t.g.Quiet {
-		level = slog.LevelError
+		level = zapcore.ErrorLevel
 	}
-	log := slog.New(slog.NewTextHandler(t.g.Err, &slog.HandlerOptions{Level: level}))
-	srv, err := perf.NewServer(l, log)
+	log := telemetry.Console(t.g.Err, level)
+	library := telemetry.Slog(log)
+	srv, err := perf.NewServer(l, library)
 	if err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 			return errNoBusyPoll
 		}
 		if err == nil {
-			dev, err = devices.Open(provider.Config{Choice: choice, BusyPoll: busyPoll, Logger: log})
+			dev, err = devices.Open(provider.Config{Choice: choice, BusyPoll: busyPoll, Logger: library})
 		}
 		if err != nil {
 			if errors.Is(err, syscall.EADDRINUSE) {
@@ -111,7 +114,7 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 			if !every {
 				return err
 			}
-			log.Warn("not every address is served", "address", l.Addr.String(), "error", err)
+			log.Warn("not every address is served", zap.Stringer("address", l.Addr), zap.Error(err))
 			continue
 		}
 		defer func() { _ = dev.Close() }()
@@ -120,7 +123,8 @@ func (t *tool) servePerf(ctx context.Context, l perf.Limits, args []string, port
 			return err
 		}
 		defer func() { _ = pl.Close() }()
-		log.Info("waiting for measurements", "address", pl.Addr().String(), "provider", choice.Kind.String(), "because", choice.Why)
+		log.Info("waiting for measurements", zap.Stringer("address", pl.Addr()), zap.Stringer("provider", choice.Kind),
+			zap.String("because", choice.Why))
 		open++
 	}
 	if open == 0 {

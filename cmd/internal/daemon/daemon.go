@@ -165,7 +165,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if d.calls, err = d.state.Memory(callsName, callsSize); err != nil {
 		return nil, err
 	}
-	d.control = control.NewServer(d, access, log.Slog("control"), d.auditAction)
+	d.control = control.NewServer(d, access, log.Library("control"), d.auditAction)
 	if err := d.wire(secret, journal, opener); err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (d *Daemon) openSockets() (err error) {
 		store = d.manager
 	}
 	if d.from == nil {
-		d.sockets = sockets.Inherit(store, d.log.Slog("sockets"))
+		d.sockets = sockets.Inherit(store, d.log.Library("sockets"))
 		return nil
 	}
 	d.sockets, err = d.from.sockets(store, d)

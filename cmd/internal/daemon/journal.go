@@ -1,9 +1,10 @@
 package daemon
 
 import (
-	"log/slog"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/nfs/state"
 )
@@ -16,7 +17,7 @@ const repeatInterval = time.Minute
 // reclaimed.
 type loggedJournal struct {
 	state.Journal
-	log *slog.Logger
+	log *zap.Logger
 
 	mu     sync.Mutex
 	failed time.Time // when that was logged last; zero while all is well
@@ -41,7 +42,7 @@ func (j *loggedJournal) logChange(err error) error {
 		j.failed = now
 		j.log.Error("the list of the clients of NFS version 4 cannot be written: new clients have to wait, as "+
 			"they could not be remembered; make room in the state directory, or make it writable",
-			"error", err)
+			zap.Error(err))
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/cmd/internal/cli"
@@ -28,21 +28,21 @@ import (
 
 // newRecorder measures the calls of the file programs, and logs which of them fail for a reason
 // that is not the client's.
-func newRecorder(programs []rpc.Program, clients int, log *slog.Logger) *measure.Recorder {
+func newRecorder(programs []rpc.Program, clients int, log *zap.Logger) *measure.Recorder {
 	cfg := measure.Config{
 		Programs: programs, Operations: nfs4.Operations, OperationName: nfs4.OperationName, Clients: clients,
 		StatusName: func(n uint32) string { return nfs.Status(n).String() },
 		Troubles:   []uint32{uint32(nfs.ErrIO), uint32(nfs.ErrNoSpc), uint32(nfs.ErrDQuot)},
 		Tell: func(x measure.Trouble) {
-			level, what := slog.LevelError, "the file system of an export fails; the kernel's log says why"
+			level, what := zapcore.ErrorLevel, "the file system of an export fails; the kernel's log says why"
 			switch x.Status {
 			case nfs.ErrNoSpc.String():
-				level, what = slog.LevelWarn, "the file system of an export is full"
+				level, what = zapcore.WarnLevel, "the file system of an export is full"
 			case nfs.ErrDQuot.String():
-				level, what = slog.LevelWarn, "a quota of an export is used up"
+				level, what = zapcore.WarnLevel, "a quota of an export is used up"
 			}
-			log.Log(context.Background(), level, what, "export", x.Export, "operation", x.Operation, "status", x.Status,
-				"client", x.Client.Addr().String(), "calls", x.Calls)
+			log.Log(level, what, zap.String("export", x.Export), zap.String("operation", x.Operation),
+				zap.String("status", x.Status), zap.Stringer("client", x.Client.Addr()), zap.Any("calls", x.Calls))
 		},
 	}
 	cfg.Compound.Prog, cfg.Compound.Vers, cfg.Compound.Proc = nfs4.Program, nfs4.Version, nfs4.ProcCompound
@@ -118,7 +118,7 @@ func (w *monitor) progress(l rpc.Load, now time.Time) time.Duration {
 func (d *Daemon) serveOps(l net.Listener) (stop func(context.Context) error) {
 	return ops.Serve(l, ops.Config{
 		Gatherer: d.registry(), Live: d.live, Ready: d.ready,
-		Profiles: d.monitor.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Slog("ops"),
+		Profiles: d.monitor.pprof.Load, Sample: d.Sample, Names: d.opsNames, Logger: d.log.Library("ops"),
 	}).Close
 }
 

@@ -69,7 +69,7 @@ func (t *predecessor) sockets(store sockets.Store, d *Daemon) (*sockets.Set, err
 	if err := upgrade.Decode(p, &names); err != nil {
 		return nil, err
 	}
-	return sockets.FromFiles(store, d.log.Slog("sockets"), p.Files, names), nil
+	return sockets.FromFiles(store, d.log.Library("sockets"), p.Files, names), nil
 }
 
 // lock is the lock of the state directory, which the old process holds too.

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"go.uber.org/zap"
+
 	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -23,7 +25,7 @@ import (
 // later and changes while they run.
 func (d *Daemon) wire(secret, journal []byte, opener *devices.Opener) error {
 	cfg := d.cfg.Load()
-	d.hosts = names.NewHosts(d.log.Slog("hosts"))
+	d.hosts = names.NewHosts(d.log.Library("hosts"))
 	d.table = nfs.NewTable(d.hosts)
 	d.faults = new(nfs.Counters)
 	codec := nfs.NewCodec(secret)
@@ -39,15 +41,15 @@ func (d *Daemon) wire(secret, journal []byte, opener *devices.Opener) error {
 		}
 	}
 	if err := d.state.Journal().Damage(); err != nil {
-		d.log.Slog("nfs").Error("the list of the clients of NFS version 4 was lost: what they had open or locked "+
-			"before this start cannot be reclaimed", "error", err)
+		d.log.Library("nfs").Error("the list of the clients of NFS version 4 was lost: what they had open or locked "+
+			"before this start cannot be reclaimed", zap.Error(err))
 	}
 	common := nfs.Config{
 		Exports: d.table, Codec: codec, Counters: d.faults, Logger: d.log.Slog("nfs"), Groups: d.idmap, Audit: d.audit.Slog(),
 		ShowAll: func() bool { return d.cfg.Load().ShowMount == config.ShowAll },
 	}
 	d.callbackDialer = tcp.NewCallbackDialer(0)
-	remembered := &loggedJournal{Journal: d.state.Journal(), log: d.log.Slog("nfs")}
+	remembered := &loggedJournal{Journal: d.state.Journal(), log: d.log.Library("nfs")}
 	four := nfs4.Config{
 		Config: common, Identity: secret, Boot: rand.Uint32(), Locks: d.locks,
 		Lease: d.cfg.Load().LeaseTime, Grace: d.cfg.Load().GraceTime,
@@ -74,10 +76,10 @@ func (d *Daemon) wire(secret, journal []byte, opener *devices.Opener) error {
 		d.served = append(d.served, d.nfs4.Programs()...)
 	}
 	d.failures.Programs, d.failures.Refused = d.served, d.refused
-	d.recorder = newRecorder(d.served, cfg.OpsClients, d.log.Slog("store"))
+	d.recorder = newRecorder(d.served, cfg.OpsClients, d.log.Library("store"))
 	fds := posixfs.Descriptors()
 	d.exports = d.newExports(posixfs.NewFiles(fds))
-	d.otlp = otlp.New(otlp.Config{Recorder: d.recorder, Version: cli.ReadBuild().Version, Log: d.log.Slog("otlp")})
+	d.otlp = otlp.New(otlp.Config{Recorder: d.recorder, Version: cli.ReadBuild().Version, Log: d.log.Library("otlp")})
 	d.rpc = rpc.NewServer(rpc.ServerConfig{
 		Programs: d.served,
 		Observer: d.recorder,

@@ -98,7 +98,9 @@ var law = []struct {
 		"blockstore/...", "cmd/internal/config", "cmd/internal/control", "cmd/internal/desired",
 		"cmd/internal/measure", "cmd/internal/state", "cmd/internal/telemetry", "nfs", "rdma/verbs",
 	}, unix: true},
-	{dir: "cmd/internal/names", allow: []string{"cmd/internal/config", "nfs/hosts", "nfs/idmap"}},
+	{dir: "cmd/internal/names", allow: []string{
+		"cmd/internal/config", "cmd/internal/telemetry", "nfs/hosts", "nfs/idmap",
+	}},
 	{dir: "cmd/internal/plan", allow: []string{
 		"cmd/internal/config", "cmd/internal/control", "cmd/internal/desired", "cmd/internal/exports",
 		"cmd/internal/measure", "nfs", "nfs/hosts", "nfs/lock", "nfs/state", "rpcrdma/rpc",

@@ -3,19 +3,21 @@ package names
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/nfs/hosts"
 	"github.com/rstored/rstored/nfs/idmap"
 )
 
 // NewHosts knows clients by host name and netgroup.
-func NewHosts(log *slog.Logger) *hosts.Hosts {
-	return hosts.New(hosts.Config{Source: hostNames{}, Logger: log})
+func NewHosts(log *zap.Logger) *hosts.Hosts {
+	return hosts.New(hosts.Config{Source: hostNames{}, Logger: telemetry.Slog(log)})
 }
 
 // hostNames knows hosts as the resolver of this one does, and netgroups by getent(1).

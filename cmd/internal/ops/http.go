@@ -6,7 +6,6 @@ package ops
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -17,8 +16,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/live"
+	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
 // Check is one thing that has to be well, and what is wrong with it; nil is nothing.
@@ -39,7 +40,7 @@ type Config struct {
 	Names func() []string
 	// Sample is for the page.
 	Sample func() live.Sample
-	Logger *slog.Logger
+	Logger *zap.Logger
 }
 
 // checkTime bounds a health check. Those who ask for it give up after less than that, mostly.
@@ -52,7 +53,7 @@ const answerTime = time.Minute
 func Handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn), MaxRequestsInFlight: 4, EnableOpenMetrics: true,
+		ErrorLog: telemetry.ErrorLog(cfg.Logger), MaxRequestsInFlight: 4, EnableOpenMetrics: true,
 		ErrorHandling: promhttp.ContinueOnError,
 	}))
 	mux.HandleFunc("GET /livez", health(cfg.Live))
@@ -128,7 +129,7 @@ type Server struct{ http http.Server }
 func Serve(l net.Listener, cfg Config) *Server {
 	s := &Server{http.Server{
 		Handler: Handler(cfg), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
+		ErrorLog: telemetry.ErrorLog(cfg.Logger),
 	}}
 	go func() { _ = s.http.Serve(l) }() // until Close; what fails before shows in the answers
 	return s

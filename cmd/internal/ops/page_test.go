@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/live"
 )
@@ -96,7 +96,7 @@ func TestFeed(t *testing.T) {
 func TestPage(t *testing.T) {
 	f := newFeeder()
 	nothing := prometheus.NewRegistry()
-	h := Handler(Config{Gatherer: nothing, Profiles: func() bool { return false }, Sample: f.sample, Logger: slog.New(slog.DiscardHandler)})
+	h := Handler(Config{Gatherer: nothing, Profiles: func() bool { return false }, Sample: f.sample, Logger: zap.NewNop()})
 	get := func(path string, header ...string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.Host = "127.0.0.1:9049"
@@ -161,8 +161,9 @@ func TestPage(t *testing.T) {
 func TestHostNames(t *testing.T) {
 	var names []string
 	h := Handler(Config{
-		Gatherer: prometheus.NewRegistry(), Profiles: func() bool { return true }, Sample: newFeeder().sample, Logger: slog.New(slog.DiscardHandler),
-		Live: func(context.Context) []Check { return nil }, Ready: func(context.Context) []Check { return nil },
+		Gatherer: prometheus.NewRegistry(), Profiles: func() bool { return true }, Sample: newFeeder().sample,
+		Logger: zap.NewNop(),
+		Live:   func(context.Context) []Check { return nil }, Ready: func(context.Context) []Check { return nil },
 		Names: func() []string { return names },
 	})
 	get := func(host, path string) int {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -20,6 +19,8 @@ import (
 
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -93,7 +94,9 @@ func newTracer(t *testing.T, log io.Writer) *Tracer {
 		StatusName: func(n uint32) string { return map[uint32]string{2: "NOENT", 5: "IO"}[n] },
 	})
 	r.SetExports(map[uint32]string{1: "/a"})
-	tr := New(Config{Recorder: r, Version: "1.2.3", Log: slog.New(slog.NewTextHandler(log, nil))})
+	enc := zapcore.NewJSONEncoder(zapcore.EncoderConfig{MessageKey: "msg"})
+	lines := zap.New(zapcore.NewCore(enc, zapcore.AddSync(log), zapcore.InfoLevel))
+	tr := New(Config{Recorder: r, Version: "1.2.3", Log: lines})
 	tr.flush, tr.send = time.Minute, time.Minute // this host may be slow
 	t.Cleanup(func() { tr.Close(t.Context()) })
 	return tr
@@ -329,10 +332,10 @@ func TestTold(t *testing.T) {
 		err   error
 		want  string
 	}{
-		{0, bad, "calls=2"},
+		{0, bad, `"calls":2`},
 		{time.Second, bad, ""},
 		{tellTime - 1, bad, ""},
-		{tellTime, bad, "calls=6"},
+		{tellTime, bad, `"calls":6`},
 		{tellTime + 1, nil, "takes calls again"},
 		{tellTime + 2, nil, ""},
 	} {

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -17,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/rpcrdma/rpc"
@@ -59,7 +60,7 @@ type Counts struct {
 type Config struct {
 	Recorder *measure.Recorder // whose calls they are
 	Version  string            // of the program
-	Log      *slog.Logger
+	Log      *zap.Logger
 }
 
 // Tracer draws calls and sends them. Its methods may be called from any goroutine.
@@ -246,7 +247,7 @@ func (x *stream) account(err error, calls int, now time.Time) {
 	if err == nil {
 		x.t.sent.Add(uint64(calls))
 		if x.down {
-			x.t.cfg.Log.Info("the collector of traces takes calls again", "endpoint", x.out.url)
+			x.t.cfg.Log.Info("the collector of traces takes calls again", zap.String("endpoint", x.out.url))
 			x.down = false
 		}
 		return
@@ -257,7 +258,8 @@ func (x *stream) account(err error, calls int, now time.Time) {
 	if !x.told.IsZero() && now.Sub(x.told) < tellTime {
 		return
 	}
-	x.t.cfg.Log.Warn("the collector of traces does not take calls", "endpoint", x.out.url, "error", err, "calls", x.lost)
+	x.t.cfg.Log.Warn("the collector of traces does not take calls", zap.String("endpoint", x.out.url),
+		zap.Error(err), zap.Any("calls", x.lost))
 	x.told, x.lost = now, 0
 }
 

@@ -2,10 +2,11 @@ package ports
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
@@ -17,7 +18,7 @@ import (
 func TestOpsAfterTakeover(t *testing.T) {
 	serving, stopped := false, false
 	s := &Set{Config: Config{
-		From: new(upgrade.Predecessor), Sockets: sockets.New(nil, slog.New(slog.DiscardHandler), nil, nil),
+		From: new(upgrade.Predecessor), Sockets: sockets.New(nil, zap.NewNop(), nil, nil),
 		Ops: func(l net.Listener) func(context.Context) error {
 			serving = true
 			return func(context.Context) error { stopped = true; return l.Close() }

@@ -53,7 +53,7 @@ func (t *TLS) Apply(cfg *config.Config) error {
 		}
 		return nil
 	}
-	store, err := certs.Load(want, t.Log.Slog("tls"))
+	store, err := certs.Load(want, t.Log.Library("tls"))
 	if err != nil {
 		return fmt.Errorf("tls: %w", err)
 	}
@@ -136,7 +136,7 @@ func (s *Set) remoteControl() (r control.Remote, err error) {
 	if err := cfg.ControlTLS.Complete(); err != nil {
 		return r, fmt.Errorf("control_tls: %w", err)
 	}
-	store, err := certs.Load(controlFiles(cfg), s.Log.Slog("control"))
+	store, err := certs.Load(controlFiles(cfg), s.Log.Library("control"))
 	if err != nil {
 		return r, err
 	}

@@ -1,11 +1,11 @@
 package sockets
 
 import (
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,13 +29,13 @@ func (s *Set) Copies() (names []string, files []*os.File, err error) {
 
 // FromFiles makes a Set of what another process had in use, and takes the files. The store, which
 // has those sockets already, is not told anything before Live: the other process may go on.
-func FromFiles(store Store, log *slog.Logger, files []*os.File, names []string) *Set {
+func FromFiles(store Store, log *zap.Logger, files []*os.File, names []string) *Set {
 	fds := make([]int, 0, len(files))
 	for _, f := range files {
 		fd, err := copyOf(f)
 		_ = f.Close()
 		if err != nil {
-			log.Warn("a socket that was handed over is of no use", "error", err)
+			log.Warn("a socket that was handed over is of no use", zap.Error(err))
 		}
 		fds = append(fds, fd)
 	}

@@ -1,10 +1,11 @@
 package sockets
 
 import (
-	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/rdma/link/udp"
 )
@@ -33,7 +34,7 @@ func TestCopies(t *testing.T) {
 		t.Fatalf("%v, %d files, store %v: %v", names, len(files), m, err)
 	}
 
-	second := FromFiles(m, slog.New(slog.DiscardHandler), files, names)
+	second := FromFiles(m, zap.NewNop(), files, names)
 	again, err := second.Listen(at, func() (net.Listener, error) { t.Fatal("opened although it is there"); return nil, nil })
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ package sockets
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,7 +30,7 @@ type Store interface {
 // Set is what was inherited, and what is kept. Its methods may be called from any goroutine.
 type Set struct {
 	store Store
-	log   *slog.Logger
+	log   *zap.Logger
 
 	mu     sync.Mutex
 	in     []inherited
@@ -59,7 +59,7 @@ const firstFD = 3
 // Inherit takes the descriptors that the environment tells of, if they are for this
 // process, and forgets the variables, so that no child takes them for its own. What is no
 // bound IP socket is closed. What is opened later is kept in store, unless that is nil.
-func Inherit(store Store, log *slog.Logger) *Set {
+func Inherit(store Store, log *zap.Logger) *Set {
 	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	for _, v := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		_ = os.Unsetenv(v)
@@ -76,7 +76,7 @@ func Inherit(store Store, log *slog.Logger) *Set {
 }
 
 // New makes a set of descriptors, which it owns from now on, with as many names or fewer.
-func New(store Store, log *slog.Logger, fds []int, names []string) *Set {
+func New(store Store, log *zap.Logger, fds []int, names []string) *Set {
 	s := &Set{store: store, log: log, open: make(map[string]copier)}
 	for i, fd := range fds {
 		var name string
@@ -86,7 +86,7 @@ func New(store Store, log *slog.Logger, fds []int, names []string) *Set {
 		unix.CloseOnExec(fd)
 		in, err := classify(name, fd)
 		if err != nil {
-			log.Warn("an inherited descriptor is of no use", "name", name, "error", err)
+			log.Warn("an inherited descriptor is of no use", zap.String("name", name), zap.Error(err))
 			s.discard(in)
 			continue
 		}
@@ -167,7 +167,7 @@ func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.
 		if err != nil {
 			return nil, fmt.Errorf("inherited socket %s: %w", in.name, err)
 		}
-		s.log.Info("listening on an inherited socket", "on", in.addr)
+		s.log.Info("listening on an inherited socket", zap.Stringer("on", in.addr))
 		return s.listener(l, in.name), nil
 	}
 	l, err := open()
@@ -197,10 +197,11 @@ func (s *Set) makeRoom(at netip.AddrPort, open func() (net.Listener, error), err
 		if !ok {
 			break
 		}
-		s.log.Info("an inherited socket is in the way of another address and is closed", "on", in.addr, "for", at)
+		s.log.Info("an inherited socket is in the way of another address and is closed",
+			zap.Stringer("on", in.addr), zap.Stringer("for", at))
 		// The service manager has it open too, until it has seen that it is to be removed.
 		if e := unix.Shutdown(in.fd, unix.SHUT_RDWR); e != nil {
-			s.log.Warn("an inherited socket goes on listening", "on", in.addr, "error", e)
+			s.log.Warn("an inherited socket goes on listening", zap.Stringer("on", in.addr), zap.Error(e))
 		}
 		s.discard(in)
 	}
@@ -240,7 +241,7 @@ func (s *Set) keep(name string, t *net.TCPListener) {
 		}
 	}
 	if err != nil {
-		s.log.Warn("a socket is not kept over a restart", "name", name, "error", err)
+		s.log.Warn("a socket is not kept over a restart", zap.String("name", name), zap.Error(err))
 	}
 }
 
@@ -282,7 +283,7 @@ func (s *Set) forget(name string) {
 
 func (s *Set) remove(name string) {
 	if err := s.store.RemoveFD(name); err != nil {
-		s.log.Warn("the service manager cannot be told", "error", err)
+		s.log.Warn("the service manager cannot be told", zap.Error(err))
 	}
 }
 
@@ -303,7 +304,7 @@ func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
 		return !in.stream && in.addr == addr && (in.name == name || shards == 1 && !strings.HasPrefix(in.name, "rdma."))
 	})
 	if ok {
-		s.log.Info("RDMA on an inherited socket", "on", in.addr)
+		s.log.Info("RDMA on an inherited socket", zap.Stringer("on", in.addr))
 		s.open[name] = func() (*os.File, error) { return duplicate(in.fd) }
 		return in.fd, true
 	}
@@ -313,7 +314,8 @@ func (s *Set) Take(addr netip.AddrPort, shard, shards int) (fd int, ok bool) {
 		if !ok {
 			return -1, false
 		}
-		s.log.Info("an inherited socket does not fit the number of shards and is closed", "on", in.addr, "name", in.name)
+		s.log.Info("an inherited socket does not fit the number of shards and is closed",
+			zap.Stringer("on", in.addr), zap.String("name", in.name))
 		s.discard(in)
 	}
 }
@@ -330,7 +332,7 @@ func (s *Set) Keep(addr netip.AddrPort, shard, shards, fd int) {
 	}
 	s.tell(func() {
 		if err := s.store.StoreFD(name, fd); err != nil {
-			s.log.Warn("a socket is not kept over a restart", "on", addr, "error", err)
+			s.log.Warn("a socket is not kept over a restart", zap.Stringer("on", addr), zap.Error(err))
 		}
 	})
 }

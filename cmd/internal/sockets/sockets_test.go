@@ -2,7 +2,6 @@ package sockets
 
 import (
 	"errors"
-	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/rdma"
@@ -49,10 +49,10 @@ func (m manager) next(t *testing.T) *Set {
 		}
 		fds = append(fds, fd)
 	}
-	return New(m, slog.New(slog.DiscardHandler), fds, names)
+	return New(m, zap.NewNop(), fds, names)
 }
 
-func empty(m manager) *Set { return New(m, slog.New(slog.DiscardHandler), nil, nil) }
+func empty(m manager) *Set { return New(m, zap.NewNop(), nil, nil) }
 
 func listen(t *testing.T, at string) func() (net.Listener, error) {
 	return func() (net.Listener, error) { return new(net.ListenConfig).Listen(t.Context(), "tcp", at) }
@@ -129,7 +129,7 @@ func TestOverlap(t *testing.T) {
 		{"127.0.0.8:0", "0.0.0.0", "0.0.0.0"},
 	} {
 		m := &slow{manager: manager{}}
-		l, err := New(m, slog.New(slog.DiscardHandler), nil, nil).Listen(netip.MustParseAddrPort(c.was), listen(t, c.was))
+		l, err := New(m, zap.NewNop(), nil, nil).Listen(netip.MustParseAddrPort(c.was), listen(t, c.was))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestOverlap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		successor := FromFiles(m, slog.New(slog.DiscardHandler), []*os.File{f}, []string{label("tcp", l.Addr().String())})
+		successor := FromFiles(m, zap.NewNop(), []*os.File{f}, []string{label("tcp", l.Addr().String())})
 		if _, err := successor.Listen(at, open); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("%s beside a process on %s: %v", c.is, c.was, err)
 		}
@@ -184,7 +184,7 @@ func TestOverlapOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(manager{}, slog.New(slog.DiscardHandler), []int{fd}, []string{"rstored.socket"})
+	s := New(manager{}, zap.NewNop(), []int{fd}, []string{"rstored.socket"})
 	port := l.Addr().(*net.TCPAddr).Port
 	where := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))
 	if _, err := s.Listen(where, listen(t, where.String())); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "rstored.socket") {

@@ -1,7 +1,12 @@
-// Package telemetry is the daemon's logging and its conversation with systemd.
+// Package telemetry is the daemon's logging and its notifications to systemd.
+//
+// The programs log with zap. The public packages may import the standard library alone and take a *slog.Logger, so
+// Slog makes one that writes to a zap logger.
 package telemetry
 
 import (
+	"io"
+	"log"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -51,16 +56,11 @@ func NewLog(level, format string) (*Log, error) {
 	if os.Getenv("JOURNAL_STREAM") != "" {
 		enc.TimeKey = zapcore.OmitKey // the journal stamps every line itself
 	}
-	var encoder zapcore.Encoder
+	encoder := zapcore.NewJSONEncoder(enc)
 	if format == config.LogConsole || format == config.LogAuto && isTerminal(os.Stderr) {
-		enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
-		enc.EncodeLevel = zapcore.CapitalLevelEncoder
-		enc.ConsoleSeparator = " "
-		encoder = zapcore.NewConsoleEncoder(enc)
-	} else {
-		encoder = zapcore.NewJSONEncoder(enc)
+		encoder = consoleEncoder(enc)
 	}
-	enc.TimeKey, enc.EncodeTime, enc.EncodeLevel = "time", zapcore.RFC3339NanoTimeEncoder, zapcore.LowercaseLevelEncoder
+	enc.TimeKey = "time" // of the lines in memory
 	l := &Log{Level: lv, ring: new(ring)}
 	out := zapcore.Lock(os.Stderr)
 	logger := func(encoder zapcore.Encoder, level zapcore.LevelEnabler) *zap.Logger {
@@ -75,9 +75,36 @@ func NewLog(level, format string) (*Log, error) {
 	return l, nil
 }
 
-// Slog is the logger for libraries that take log/slog, under the name given.
-func (l *Log) Slog(name string) *slog.Logger {
-	return slog.New(zapslog.NewHandler(l.sampled, zapslog.WithName(name), zapslog.AddStacktraceAt(slog.LevelError+1)))
+// Console returns a logger that writes lines for people to w.
+func Console(w io.Writer, level zapcore.Level) *zap.Logger {
+	enc := consoleEncoder(zap.NewProductionEncoderConfig())
+	return zap.New(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), level))
+}
+
+func consoleEncoder(enc zapcore.EncoderConfig) zapcore.Encoder {
+	enc.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+	enc.EncodeLevel = zapcore.CapitalLevelEncoder
+	enc.ConsoleSeparator = " "
+	return zapcore.NewConsoleEncoder(enc)
+}
+
+// Library is the logger of a room whose messages can be about single packets or connections. Lines with the same
+// message are sampled.
+func (l *Log) Library(name string) *zap.Logger { return zap.New(l.sampled).Named(name) }
+
+// Slog is Library for a public package, which takes a *slog.Logger because it imports the standard library alone.
+func (l *Log) Slog(name string) *slog.Logger { return Slog(l.Library(name)) }
+
+// Slog returns a logger of log/slog that writes to l.
+func Slog(l *zap.Logger) *slog.Logger {
+	const never = slog.LevelError + 1
+	return slog.New(zapslog.NewHandler(l.Core(), zapslog.WithName(l.Name()), zapslog.AddStacktraceAt(never)))
+}
+
+// ErrorLog returns a logger for http.Server.ErrorLog that writes warnings to l.
+func ErrorLog(l *zap.Logger) *log.Logger {
+	std, _ := zap.NewStdLogAt(l, zapcore.WarnLevel) // fails for unknown levels alone
+	return std
 }
 
 func isTerminal(f *os.File) bool {

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -21,6 +20,8 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -42,7 +43,7 @@ type Config struct {
 	Mounter    Mounter
 	// GiveUp bounds how long a call of the controller waits for a server that does not answer.
 	GiveUp time.Duration
-	Log    *slog.Logger
+	Log    *zap.Logger
 }
 
 // Serve serves until ctx ends, and then ends the calls that have begun.
@@ -69,7 +70,8 @@ func Serve(ctx context.Context, cfg Config) error {
 		defer force.Stop()
 		s.GracefulStop()
 	}()
-	cfg.Log.Info("serving", "endpoint", cfg.Endpoint, "version", cfg.Version, "node", cfg.NodeID)
+	cfg.Log.Info("serving", zap.String("endpoint", cfg.Endpoint), zap.String("version", cfg.Version),
+		zap.String("node", cfg.NodeID))
 	if err := s.Serve(l); err != nil {
 		return err
 	}
@@ -115,29 +117,31 @@ func listen(endpoint string) (net.Listener, error) {
 	return net.Listen("unix", name)
 }
 
-// logged writes a line for each call: what fails is news, what succeeds only if it changes something.
-func logged(log *slog.Logger) grpc.UnaryServerInterceptor {
+// logged writes a line for each call: a failure as an error, a success that changes something as information.
+func logged(log *zap.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, call grpc.UnaryHandler) (any, error) {
 		begin := time.Now()
 		res, err := call(ctx, req)
 		method := info.FullMethod[strings.LastIndexByte(info.FullMethod, '/')+1:]
-		args := []any{"method", method, "took", time.Since(begin).Round(time.Microsecond)}
+		line := log.With(zap.String("method", method), zap.Duration("took", time.Since(begin).Round(time.Microsecond)))
 		if r, ok := req.(interface{ GetVolumeId() string }); ok {
-			args = append(args, "volume", r.GetVolumeId())
+			line = line.With(zap.String("volume", r.GetVolumeId()))
 		}
 		if r, ok := req.(interface{ GetTargetPath() string }); ok {
-			args = append(args, "path", r.GetTargetPath())
+			line = line.With(zap.String("path", r.GetTargetPath()))
 		}
+		level := zapcore.DebugLevel
 		switch {
 		case err != nil:
-			log.Error("failed", append(args, "code", status.Code(err), "error", status.Convert(err).Message())...)
+			line.Error("failed", zap.Stringer("code", status.Code(err)), zap.String("error", status.Convert(err).Message()))
+			return res, err
 		case method == "CreateVolume":
-			log.Info("done", append(args, "volume", res.(*csi.CreateVolumeResponse).GetVolume().GetVolumeId())...)
-		case method == "DeleteVolume" || strings.HasSuffix(method, "publishVolume") || strings.HasSuffix(method, "PublishVolume"):
-			log.Info("done", args...)
-		default:
-			log.Debug("done", args...)
+			line = line.With(zap.String("volume", res.(*csi.CreateVolumeResponse).GetVolume().GetVolumeId()))
+			level = zapcore.InfoLevel
+		case method == "DeleteVolume", strings.HasSuffix(method, "publishVolume"), strings.HasSuffix(method, "PublishVolume"):
+			level = zapcore.InfoLevel
 		}
+		line.Log(level, "done")
 		return res, err
 	}
 }
