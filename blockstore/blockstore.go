@@ -2,6 +2,7 @@ package blockstore
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -40,6 +41,19 @@ func MakeHandle(b []byte) (h Handle, ok bool) {
 	h.Len = uint8(len(b))
 	copy(h.B[:], b)
 	return h, true
+}
+
+// MarshalBinary is for encoding/gob, which would write all of B otherwise.
+func (h Handle) MarshalBinary() ([]byte, error) { return h.B[:h.Len], nil }
+
+// UnmarshalBinary is the counterpart of MarshalBinary.
+func (h *Handle) UnmarshalBinary(b []byte) error {
+	got, ok := MakeHandle(b)
+	if !ok && len(b) > 0 {
+		return fmt.Errorf("a handle of %d bytes", len(b))
+	}
+	*h = got
+	return nil
 }
 
 // FileType is the type of an object. The numbers are NFSv3's ftype3.

@@ -96,13 +96,15 @@ func (c *snapCred) cred() blockstore.Cred {
 }
 
 // Snapshot describes what the server remembers, while it stands still. connection numbers the
-// connections that the next process will have, too; see state.Carry.
+// connections that the next process will have, too; see state.SnapshotFuncs.
 func (s *Server) Snapshot(connection func(rpc.Caller) (id uint64, ok bool)) ([]byte, error) {
-	return s.state.Snapshot(s.now(), state.Carry{Connection: connection, Asked: s.asked42, Copy: s.offloads.snapshot})
+	return s.state.Snapshot(s.now(), state.SnapshotFuncs{
+		Connection: connection, Callback: s.pending, Copy: s.offloads.snapshot,
+	})
 }
 
-// asked42 describes a callback.
-func (s *Server) asked42(what any) (a state.Asked) {
+// pending describes a callback.
+func (s *Server) pending(what any) (a state.PendingCallback) {
 	r, ok := what.(request)
 	if !ok {
 		return a
@@ -140,8 +142,8 @@ func (s *Server) Restore(data []byte, connection func(id uint64) rpc.Caller) err
 	if len(s.calls.mem) > 0 {
 		s.calls.load(s.calls.mem, s.now()) // the process of before has written since
 	}
-	return s.state.Restore(data, s.now(), state.Carried{
-		Connection: connection, Asked: askedAgain, Copy: s.restoreCopy, Leased: s.leaseAgain, Connect: s.connect,
+	return s.state.Restore(data, s.now(), state.RestoreFuncs{
+		Connection: connection, Callback: callbackAgain, Copy: s.restoreCopy, Leased: s.leaseAgain, Connect: s.connect,
 	})
 }
 
@@ -166,7 +168,7 @@ func (r resent) refers() *state.Origin {
 // answered implements request. Who waited for the answer is gone, or asks anew.
 func (resent) answered(*Server, bool, nfs.Status, *xdr.Decoder) {}
 
-func askedAgain(a *state.Asked, r *state.Recall) any {
+func callbackAgain(a *state.PendingCallback, r *state.Recall) any {
 	switch {
 	case a.Op == 0:
 		return probing{}

@@ -93,21 +93,21 @@ const hostsMax = 16
 
 // binding is whom a client belongs to.
 type binding struct {
-	identity Identity
-	hosts    []netip.Addr
+	Identity Identity
+	Hosts    []netip.Addr
 }
 
 // is reports whether a connection shows the identity of the client. A client that
 // came from a process that did not note it is anybody's.
 func (c *Client) is(i *Identity) bool {
 	b := c.bound.Load()
-	return b == nil || b.identity == *i
+	return b == nil || b.Identity == *i
 }
 
 // at reports whether the client is known to be at the address.
 func (c *Client) at(from *From) bool {
 	b := c.bound.Load()
-	return b == nil || b.identity == from.Identity && slices.Contains(b.hosts, from.Host)
+	return b == nil || b.Identity == from.Identity && slices.Contains(b.Hosts, from.Host)
 }
 
 // by reports whether somebody may change what the client's sessions are.
@@ -117,11 +117,11 @@ func (c *Client) by(b *By) bool { return c.is(&b.From.Identity) && c.principal =
 func (c *Client) join(host netip.Addr) {
 	for {
 		b := c.bound.Load()
-		if b == nil || slices.Contains(b.hosts, host) {
+		if b == nil || slices.Contains(b.Hosts, host) {
 			return
 		}
-		old := b.hosts[max(len(b.hosts)-hostsMax+1, 0):]
-		if c.bound.CompareAndSwap(b, &binding{b.identity, append(slices.Clone(old), host)}) {
+		old := b.Hosts[max(len(b.Hosts)-hostsMax+1, 0):]
+		if c.bound.CompareAndSwap(b, &binding{b.Identity, append(slices.Clone(old), host)}) {
 			return
 		}
 	}

@@ -190,22 +190,26 @@ func (s *Server) record(now time.Time, r *records, known string, verf Verifier, 
 	for s.clients[s.next] != nil {
 		s.next++
 	}
-	c := &Client{
-		ID: uint64(s.cfg.Boot)<<32 | uint64(s.next), s: s, owner: known, verifier: verf, principal: p,
-		sessions: make(map[SessionID]*Session), opens: make(map[openKey]*open),
-		locks: make(map[openKey]*locks), states: make(map[uint32]any),
-	}
+	c := s.newClient(uint64(s.cfg.Boot)<<32|uint64(s.next), known, verf, p)
 	if !c.enterAccount(from.Host, stranger) {
 		return nil
 	}
-	c.name, c.known = lockClient(c.ID), s.grace.known[c.owner]
-	c.create.status = nfs.ErrSeqMisordered
+	c.known = s.grace.known[c.owner]
+	c.create.Status = nfs.ErrSeqMisordered
 	c.bound.Store(&binding{from.Identity, []netip.Addr{from.Host}})
 	c.renew(now)
 	r.unconfirmed = c
 	s.clients[s.next] = c
 	s.owners[c.owner] = r
 	return c
+}
+
+func (s *Server) newClient(id uint64, known string, verf Verifier, p Principal) *Client {
+	return &Client{
+		ID: id, s: s, name: lockClient(id), owner: known, verifier: verf, principal: p,
+		sessions: make(map[SessionID]*Session), opens: make(map[openKey]*open),
+		locks: make(map[openKey]*locks), states: make(map[uint32]any),
+	}
 }
 
 // dropUnconfirmed forgets the client that has not taken the place of the confirmed one yet. Call with mu held.
@@ -224,7 +228,7 @@ func (s *Server) dropUnconfirmed(r *records) {
 func (c *Client) exchanged() Exchanged {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Exchanged{Client: c.ID, Sequence: c.create.seq + 1, Confirmed: c.confirmed.Load()}
+	return Exchanged{Client: c.ID, Sequence: c.create.Seq + 1, Confirmed: c.confirmed.Load()}
 }
 
 // DestroyClient is DESTROY_CLIENTID (section 18.50.3).

@@ -20,29 +20,42 @@ import (
 
 // deleg is a delegation of a file to a client.
 type deleg struct {
-	c     *Client
-	file  lock.File
-	num   uint32
-	seq   uint32
-	write bool
-	from  Origin
-	given time.Time
-	// leave is called when the delegation ends, Config.Unpin if pinned; its client's mu guards them.
-	leave  func()
-	pinned bool
-	// change is the change attribute that the client knows the file by.
-	change uint64
+	c *Client
+	delegRecord
 
-	revoked bool // its client's mu guards it
+	// leave is called once when the delegation ends: it gives up the lease of the host's kernel. The
+	// client's mu guards it.
+	leave func()
+
+	// until is when the server revokes a recalled delegation, in Unix nanoseconds; 0: it is not
+	// recalled. The file's shard guards changes from 0.
+	until atomic.Int64
 
 	// The file's shard guards these.
-	recalled bool
-	until    atomic.Int64 // when it is taken away, in nanoseconds of the Unix time
-	last     int64        // until cannot be later
-	flying   bool         // the client is being called
-	told     bool         // it has answered
-	tried    int64        // when it was called
-	saw      uint64       // the last change attribute told of a file changed by the client
+	calling bool  // a CB_RECALL is in flight
+	called  int64 // when the last one was sent, in Unix nanoseconds
+}
+
+// delegRecord is the part of a delegation that a snapshot has.
+type delegRecord struct {
+	File   lock.File
+	Num    uint32
+	Seq    uint32
+	Write  bool
+	Origin Origin
+	Given  int64 // when, in Unix nanoseconds
+	// Change is the change attribute of the file when the client got the delegation.
+	Change uint64
+
+	// The client's mu guards these.
+	Pinned  bool // Config.Unpin is called when the delegation ends
+	Revoked bool
+
+	// The file's shard guards these.
+	Recalled     bool
+	Last         int64  // limit of until, however long the client goes on writing
+	Acknowledged bool   // the client has answered CB_RECALL with OK
+	Reported     uint64 // the last change attribute of a file that the client has changed, see Writer.Change
 }
 
 // Origin is the request whose reply gave a delegation. A recall names it, as it may
@@ -115,11 +128,14 @@ type clash struct {
 	gone   []*Client
 }
 
+// any reports whether there is such a delegation.
+func (k *clash) any() bool { return k.wait || len(k.revoke)+len(k.gone) > 0 }
+
 // clash finds the delegations of a file that stand against reading, or anything else,
 // by a client, or by somebody who is none. Call with the shard's lock held.
 func (sh *fileShard) clash(now time.Time, f lock.File, by *Client, change bool, lease time.Duration) (k clash) {
 	for _, d := range sh.deleg.m[f] {
-		if d.c == by || !change && !d.write {
+		if d.c == by || !change && !d.Write {
 			continue
 		}
 		at := now.UnixNano()
@@ -127,18 +143,18 @@ func (sh *fileShard) clash(now time.Time, f lock.File, by *Client, change bool, 
 		case d.c.expired(now):
 			k.gone = append(k.gone, d.c)
 			continue
-		case d.recalled && at > d.until.Load():
+		case d.Recalled && at > d.until.Load():
 			k.revoke = append(k.revoke, d)
 			continue
-		case !d.recalled:
-			d.recalled = true
-			d.last = at + patience*int64(lease)
+		case !d.Recalled:
+			d.Recalled = true
+			d.Last = at + patience*int64(lease)
 			d.until.Store(at + int64(lease)) // who sees this sees last
 			sh.deleg.chill(f, at)
 		}
 		k.wait = true
-		if !d.told && !d.flying && (d.tried == 0 || at-d.tried > int64(again)) {
-			d.flying, d.tried = true, at
+		if !d.Acknowledged && !d.calling && (d.called == 0 || at-d.called > int64(again)) {
+			d.calling, d.called = true, at
 			k.recall = append(k.recall, d.recall())
 		}
 	}
@@ -146,7 +162,7 @@ func (sh *fileShard) clash(now time.Time, f lock.File, by *Client, change bool, 
 }
 
 func (d *deleg) recall() Recall {
-	return Recall{Client: d.c, ID: d.c.stateid(d.num, d.seq), File: d.file, Origin: d.from, d: d}
+	return Recall{Client: d.c, ID: d.c.stateid(d.Num, d.Seq), File: d.File, Origin: d.Origin, d: d}
 }
 
 // chill has a file not delegated for a while.
@@ -196,7 +212,7 @@ func (s *Server) Recalled(r *Recall, told bool) {
 	sh := s.shardOfFile(r.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	r.d.flying, r.d.told = false, told
+	r.d.calling, r.d.Acknowledged = false, told
 }
 
 // Free asks for the delegations back that stand against reading a file, or changing
@@ -211,7 +227,7 @@ func (s *Server) Free(now time.Time, f lock.File, by *Client, change bool) bool 
 		sh.mu.Lock()
 		k := sh.clash(now, f, by, change, s.cfg.Lease)
 		sh.mu.Unlock()
-		if len(k.recall)+len(k.revoke)+len(k.gone) == 0 && !k.wait {
+		if !k.any() {
 			return true
 		}
 		if !s.settle(&k) {
@@ -299,9 +315,9 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 		return res, WhyResource
 	}
 	switch d := c.delegs[a.File]; {
-	case d != nil && a.Write && !d.write:
+	case d != nil && a.Write && !d.Write:
 		return res, WhyUpgrade
-	case d != nil && !a.Write && d.write:
+	case d != nil && !a.Write && d.Write:
 		return res, WhyDowngrade
 	case d != nil || c.revoked > 0:
 		return res, WhyResource // there is one already, or the client has one to give up first
@@ -310,10 +326,12 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 	if !proven && (!a.Reclaim || !live) {
 		return res, WhyResource
 	}
-	if o := a.By; o != nil && !o.owner.confirmed {
+	if o := a.By; o != nil && !o.owner.Confirmed {
 		return res, WhyResource // the open may be no open at all
 	}
-	d := &deleg{c: c, file: a.File, write: a.Write, from: a.Origin, change: a.Change, given: now, seq: 1}
+	d := &deleg{c: c, delegRecord: delegRecord{
+		File: a.File, Write: a.Write, Origin: a.Origin, Change: a.Change, Given: now.UnixNano(), Seq: 1,
+	}}
 	sh := s.shardOfFile(a.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -330,7 +348,7 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 		return res, WhyContention
 	}
 	for _, o := range sh.m[a.File] {
-		if o.c != c && (a.Write || o.access&Write != 0) {
+		if o.c != c && (a.Write || o.Share.Access&Write != 0) {
 			return res, WhyContention
 		}
 	}
@@ -338,26 +356,31 @@ func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot
 		return res, WhyContention
 	}
 	for _, o := range sh.deleg.m[a.File] {
-		if a.Write || o.write {
+		if a.Write || o.Write {
 			return res, WhyContention
 		}
 	}
-	d.num = c.number(d)
+	d.Num = c.number(d)
+	c.addDeleg(sh, d)
+	s.delegs.given.Add(1)
+	res.ID, res.Write = c.stateid(d.Num, d.Seq), d.Write
+	return res, Given
+}
+
+// addDeleg enters a delegation that has its number. Call with mu and the shard's lock held.
+func (c *Client) addDeleg(sh *fileShard, d *deleg) {
 	if c.delegs == nil {
 		c.delegs = make(map[lock.File]*deleg)
 	}
-	c.delegs[a.File] = d
+	c.delegs[d.File] = d
 	if sh.deleg.m == nil {
 		sh.deleg.m = make(map[lock.File][]*deleg)
 	}
-	sh.deleg.m[a.File] = append(sh.deleg.m[a.File], d)
-	s.delegs.given.Add(1)
-	s.delegs.all.Add(1)
-	if d.write {
-		s.delegs.writes.Add(1)
+	sh.deleg.m[d.File] = append(sh.deleg.m[d.File], d)
+	c.s.delegs.all.Add(1)
+	if d.Write {
+		c.s.delegs.writes.Add(1)
 	}
-	res.ID, res.Write = c.stateid(d.num, d.seq), d.write
-	return res, Given
 }
 
 // calledBack reports whether the client can be called. Call with mu held.
@@ -425,10 +448,10 @@ func (x *Session) Notices() (n Notices) {
 // unshareDeleg takes a delegation out of the table of files. Call with the client's mu
 // held.
 func (s *Server) unshareDeleg(d *deleg) {
-	sh := s.shardOfFile(d.file)
+	sh := s.shardOfFile(d.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	list := sh.deleg.m[d.file]
+	list := sh.deleg.m[d.File]
 	i := slices.Index(list, d)
 	if i < 0 {
 		return
@@ -436,20 +459,20 @@ func (s *Server) unshareDeleg(d *deleg) {
 	if d.leave != nil {
 		d.leave() // before those who wait for the file go on
 	}
-	if d.pinned {
-		s.cfg.Unpin(d.file)
+	if d.Pinned {
+		s.cfg.Unpin(d.File)
 	}
 	if list = slices.Delete(list, i, i+1); len(list) == 0 {
-		delete(sh.deleg.m, d.file)
+		delete(sh.deleg.m, d.File)
 	} else {
-		sh.deleg.m[d.file] = list
+		sh.deleg.m[d.File] = list
 	}
-	if ch := sh.deleg.watch[d.file]; ch != nil {
+	if ch := sh.deleg.watch[d.File]; ch != nil {
 		close(ch)
-		delete(sh.deleg.watch, d.file)
+		delete(sh.deleg.watch, d.File)
 	}
 	s.delegs.all.Add(-1)
-	if d.write {
+	if d.Write {
 		s.delegs.writes.Add(-1)
 	}
 }
@@ -470,8 +493,8 @@ func (c *Client) Leased(id Stateid, f lock.File, leave func()) {
 func (c *Client) Pinned(id Stateid, f lock.File) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d, st := c.findDeleg(id, f); st == nfs.OK && !d.revoked && !d.pinned {
-		d.pinned = true
+	if d, st := c.findDeleg(id, f); st == nfs.OK && !d.Revoked && !d.Pinned {
+		d.Pinned = true
 		return
 	}
 	c.s.cfg.Unpin(f)
@@ -479,14 +502,14 @@ func (c *Client) Pinned(id Stateid, f lock.File) {
 
 // dropDeleg ends a delegation. Call with mu held.
 func (c *Client) dropDeleg(d *deleg) {
-	if d.revoked {
+	if d.Revoked {
 		c.revoked--
 		c.anyRevoked.Store(c.revoked > 0)
 	} else {
 		c.s.unshareDeleg(d)
-		delete(c.delegs, d.file)
+		delete(c.delegs, d.File)
 	}
-	delete(c.states, d.num)
+	delete(c.states, d.Num)
 	c.charge(-costOf(d))
 }
 
@@ -494,7 +517,7 @@ func (c *Client) dropDeleg(d *deleg) {
 func (c *Client) revoke(d *deleg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.dead || d.revoked || c.delegs[d.file] != d {
+	if c.dead || d.Revoked || c.delegs[d.File] != d {
 		return
 	}
 	if c.v40 != nil {
@@ -503,8 +526,8 @@ func (c *Client) revoke(d *deleg) {
 		return
 	}
 	c.s.unshareDeleg(d)
-	delete(c.delegs, d.file)
-	d.revoked = true
+	delete(c.delegs, d.File)
+	d.Revoked = true
 	c.revoked++
 	c.anyRevoked.Store(true)
 	c.s.delegs.revoked.Add(1)
@@ -536,7 +559,7 @@ func (c *Client) findDeleg(id Stateid, f lock.File) (*deleg, nfs.Status) {
 		return nil, st
 	}
 	d, ok := what.(*deleg)
-	if !ok || d.file != f {
+	if !ok || d.File != f {
 		return nil, nfs.ErrBadStateID
 	}
 	return d, nfs.OK
@@ -546,13 +569,13 @@ func (c *Client) findDeleg(id Stateid, f lock.File) (*deleg, nfs.Status) {
 // kept gets more time. Call with the client's mu held.
 func (d *deleg) io(now time.Time, f lock.File, write bool) nfs.Status {
 	switch {
-	case d.file != f:
+	case d.File != f:
 		return nfs.ErrBadStateID
-	case write && !d.write:
+	case write && !d.Write:
 		return nfs.ErrOpenMode
 	}
 	if u := d.until.Load(); write && u != 0 {
-		d.until.Store(max(u, min(now.UnixNano()+int64(d.c.s.cfg.Lease), d.last)))
+		d.until.Store(max(u, min(now.UnixNano()+int64(d.c.s.cfg.Lease), d.Last)))
 	}
 	return nfs.OK
 }
@@ -572,7 +595,7 @@ func (s *Server) Watch(f lock.File) <-chan struct{} {
 	sh := s.shardOfFile(f)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if !slices.ContainsFunc(sh.deleg.m[f], func(d *deleg) bool { return d.recalled }) {
+	if !slices.ContainsFunc(sh.deleg.m[f], func(d *deleg) bool { return d.Recalled }) {
 		return nil
 	}
 	ch := sh.deleg.watch[f]

@@ -31,13 +31,13 @@ func (s *Server) Holders(want func(export uint32) bool) []Holder {
 		}
 		c.mu.Lock()
 		for k := range c.opens {
-			if want(k.file.Export) {
-				of(k.file.Export).Opens++
+			if want(k.File.Export) {
+				of(k.File.Export).Opens++
 			}
 		}
 		for k := range c.locks {
-			if want(k.file.Export) {
-				of(k.file.Export).Locks++
+			if want(k.File.Export) {
+				of(k.File.Export).Locks++
 			}
 		}
 		for f := range c.delegs {

@@ -91,7 +91,7 @@ func (s *Server) Sessions() []SessionInfo {
 			x.mu.Lock()
 			i.Used = len(x.slots)
 			for k := range x.slots {
-				i.Kept += len(x.slots[k].reply)
+				i.Kept += len(x.slots[k].Reply)
 				if x.slots[k].busy {
 					i.Busy++
 				}

@@ -16,8 +16,8 @@ type DelegInfo struct {
 	Given  time.Time
 	// Recalled: the client was asked for it, Told: it has answered that. Until is when it
 	// is taken away then.
-	Recalled, Told bool
-	Until          time.Time
+	Recalled, Acknowledged bool
+	Until                  time.Time
 }
 
 // DelegationList lists up to most delegations by client, the oldest of each first.
@@ -30,10 +30,10 @@ func (s *Server) DelegationList(most int) []DelegInfo {
 			if len(out) >= most {
 				break
 			}
-			i := DelegInfo{Client: c.ID, File: f, Write: d.write, Given: d.given}
+			i := DelegInfo{Client: c.ID, File: f, Write: d.Write, Given: time.Unix(0, d.Given)}
 			sh := s.shardOfFile(f)
 			sh.mu.Lock()
-			if i.Recalled, i.Told = d.recalled, d.told; d.recalled {
+			if i.Recalled, i.Acknowledged = d.Recalled, d.Acknowledged; d.Recalled {
 				i.Until = time.Unix(0, d.until.Load())
 			}
 			sh.mu.Unlock()

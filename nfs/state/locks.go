@@ -12,26 +12,26 @@ import (
 // the lock table.
 type locks struct {
 	c    *Client
-	key  openKey // of the lock-owner
-	num  uint32
-	seq  uint32
+	Key  openKey // of the lock-owner
+	Num  uint32
+	Seq  uint32
 	by   *seqOwner // of version 4.0
 	open *open
-	any  bool // there may be some
+	Any  bool // there may be some
 }
 
-func (l *locks) owner() lock.Owner { return lock.Owner{Client: l.c.name, ID: l.key.owner} }
+func (l *locks) owner() lock.Owner { return lock.Owner{Client: l.c.name, ID: l.Key.Owner} }
 
 // dropLocks ends a lock stateid and its locks. Call with mu held.
 func (c *Client) dropLocks(l *locks) {
-	if l.any {
-		c.s.cfg.Locks.Unlock(l.key.file, l.owner(), 0, lock.ToEnd)
+	if l.Any {
+		c.s.cfg.Locks.Unlock(l.Key.File, l.owner(), 0, lock.ToEnd)
 	}
-	if i := slices.Index(l.open.locks, l); i >= 0 {
-		l.open.locks = slices.Delete(l.open.locks, i, i+1)
+	if i := slices.Index(l.open.Locks, l); i >= 0 {
+		l.open.Locks = slices.Delete(l.open.Locks, i, i+1)
 	}
-	delete(c.locks, l.key)
-	delete(c.states, l.num)
+	delete(c.locks, l.Key)
+	delete(c.states, l.Num)
 	c.charge(-costOf(l))
 	if l.by != nil {
 		delete(l.by.locks, l)
@@ -152,7 +152,7 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 			if c.full(len(a.Owner)) {
 				return id, holder, nfs.ErrJukebox
 			}
-			l, isNew = &locks{c: c, key: key, open: o}, true
+			l, isNew = &locks{c: c, Key: key, open: o}, true
 		}
 	} else {
 		what, st := c.findState(a.ID)
@@ -160,13 +160,13 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 			return id, holder, st
 		}
 		var ok bool
-		if l, ok = what.(*locks); !ok || l.key.file != a.File {
+		if l, ok = what.(*locks); !ok || l.Key.File != a.File {
 			return id, holder, nfs.ErrBadStateID
 		}
 	}
 	switch {
 	case a.Reclaim: // it was admitted when it was taken; the open may have been downgraded since
-	case a.Exclusive && l.open.access&Write == 0, !a.Exclusive && l.open.access&Read == 0:
+	case a.Exclusive && l.open.Share.Access&Write == 0, !a.Exclusive && l.open.Share.Access&Read == 0:
 		return id, holder, nfs.ErrOpenMode
 	}
 	holder, ok, err := c.s.cfg.Locks.Lock(a.File, lock.Lock{Owner: l.owner(), Start: a.Offset, End: end, Exclusive: a.Exclusive})
@@ -177,14 +177,21 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 		return id, holder, nfs.ErrDenied
 	}
 	if isNew {
-		l.num = c.number(l)
-		c.locks[l.key] = l
-		c.lockedBy(l, a.Turn)
-		l.open.locks = append(l.open.locks, l)
+		l.Num = c.number(l)
+		c.locks[l.Key] = l
+		if t := a.Turn; t != nil {
+			by := c.v40.lockOwners[l.Key.Owner]
+			if by == nil {
+				by = &seqOwner{Name: l.Key.Owner, Seq: t.lockSeq}
+				c.addLockOwner(by)
+			}
+			c.lockedBy(l, by)
+		}
+		l.open.Locks = append(l.open.Locks, l)
 	}
-	l.any = true
-	l.seq = bump(l.seq)
-	return c.stateid(l.num, l.seq), holder, nfs.OK
+	l.Any = true
+	l.Seq = bump(l.Seq)
+	return c.stateid(l.Num, l.Seq), holder, nfs.OK
 }
 
 // TestLock is LOCKT (section 18.11.3).
@@ -226,11 +233,11 @@ func (c *Client) Unlock(a *Lock) (Stateid, nfs.Status) {
 		return Stateid{}, st
 	}
 	l, ok := what.(*locks)
-	if !ok || l.key.file != a.File {
+	if !ok || l.Key.File != a.File {
 		return Stateid{}, nfs.ErrBadStateID
 	}
 	c.s.cfg.Locks.Unlock(a.File, l.owner(), a.Offset, end)
-	l.any = c.s.cfg.Locks.Owns(a.File, l.owner())
-	l.seq = bump(l.seq)
-	return c.stateid(l.num, l.seq), nfs.OK
+	l.Any = c.s.cfg.Locks.Owns(a.File, l.owner())
+	l.Seq = bump(l.Seq)
+	return c.stateid(l.Num, l.Seq), nfs.OK
 }

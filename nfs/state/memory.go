@@ -197,16 +197,16 @@ func (c *Client) admitted() {
 func costOf(what any) int64 {
 	switch w := what.(type) {
 	case *open:
-		return int64(stateCost + len(w.key.owner))
+		return int64(stateCost + len(w.Key.Owner))
 	case *locks:
-		return int64(stateCost + len(w.key.owner))
+		return int64(stateCost + len(w.Key.Owner))
 	case *Offload:
 		return offloadCost
 	}
 	return stateCost
 }
 
-func (o *seqOwner) cost() int64 { return int64(ownerCost + len(o.name)) }
+func (o *seqOwner) cost() int64 { return int64(ownerCost + len(o.Name)) }
 
 // full reports whether the client can have no further state, for an owner with a name so long. Who asks is admitted by
 // an export. Call with mu held.

@@ -29,8 +29,8 @@ func (s *Server) Writer(now time.Time, f lock.File, by *Client) (w Writer, ok bo
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	for _, d := range sh.deleg.m[f] {
-		if d.write && d.c != by && !d.recalled && !d.c.expired(now) {
-			return Writer{Client: d.c, File: f, Origin: d.from, d: d}, true
+		if d.Write && d.c != by && !d.Recalled && !d.c.expired(now) {
+			return Writer{Client: d.c, File: f, Origin: d.Origin, d: d}, true
 		}
 	}
 	return w, false
@@ -47,9 +47,9 @@ func (w *Writer) Change(now time.Time, actual, seen uint64) (change uint64, modi
 	sh := w.Client.s.shardOfFile(w.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if seen == w.d.change {
+	if seen == w.d.Change {
 		return actual, false
 	}
-	w.d.saw = max(w.d.saw+1, actual+1, uint64(max(now.Add(-ctimeGrain).UnixNano(), 0)))
-	return w.d.saw, true
+	w.d.Reported = max(w.d.Reported+1, actual+1, uint64(max(now.Add(-ctimeGrain).UnixNano(), 0)))
+	return w.d.Reported, true
 }

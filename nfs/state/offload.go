@@ -46,13 +46,22 @@ func (c *Client) Offload(f lock.File, from Origin) (*Offload, bool) {
 		s.offloads.Add(-1)
 		return nil, false
 	}
-	o := &Offload{Client: c, File: f, Origin: from, gone: make(chan struct{}), done: make(chan struct{})}
+	o := newOffload(c, f, from)
 	o.num = c.number(o)
+	c.addOffload(o)
+	return o, true
+}
+
+func newOffload(c *Client, f lock.File, from Origin) *Offload {
+	return &Offload{Client: c, File: f, Origin: from, gone: make(chan struct{}), done: make(chan struct{})}
+}
+
+// addOffload enters a copy that has its number. Call with mu held.
+func (c *Client) addOffload(o *Offload) {
 	if c.offloads == nil {
 		c.offloads = make(map[uint32]*Offload)
 	}
 	c.offloads[o.num] = o
-	return o, true
 }
 
 // calledBack42 reports whether the client can be called with what minor version 2 has.

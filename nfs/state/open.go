@@ -19,34 +19,34 @@ const (
 // openKey tells an open, or the locks, of a client: there is one of an owner for
 // each file.
 type openKey struct {
-	owner string
-	file  lock.File
+	Owner string
+	File  lock.File
 }
 
 // open is an open of a file by an open-owner. Its client's mu guards it, but the
 // reservation, which others look at, is changed with the file's shard held too.
 type open struct {
 	c   *Client
-	key openKey
-	num uint32
-	seq uint32
+	Key openKey
+	Num uint32
+	Seq uint32
 	by  *seqOwner // of version 4.0
-	// pinned: Config.Unpin is called when it ends.
-	pinned bool
-	reservation
-	locks []*locks
+	// Pinned: Config.Unpin is called when it ends.
+	Pinned bool
+	Share  reservation
+	Locks  []*locks
 }
 
 // reservation is what an open has reserved, and the modes of the OPENs that made it
 // so, as bits: OPEN_DOWNGRADE may go back to a union of those and nothing else.
 type reservation struct {
-	access, deny      uint8
-	accesses, denials uint8
+	Access, Deny      uint8
+	Accesses, Denials uint8
 }
 
 // conflicts reports whether an OPEN for access that denies deny is refused because of r.
 func (r *reservation) conflicts(access, deny uint8) bool {
-	return access&r.deny != 0 || deny&r.access != 0
+	return access&r.Deny != 0 || deny&r.Access != 0
 }
 
 // Open are the arguments of an OPEN, or what is to be opened of it.
@@ -85,7 +85,7 @@ func (c *Client) Open(now time.Time, a *Open) (Opened, nfs.Status) {
 	}
 	for {
 		res, st, victim, k := c.open(now, a)
-		if k.wait || len(k.revoke)+len(k.gone) > 0 {
+		if k.any() {
 			if !c.s.settle(&k) {
 				return Opened{}, nfs.ErrJukebox
 			}
@@ -131,16 +131,16 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 		if c.full(len(a.Owner)) {
 			return res, nfs.ErrJukebox, nil, k
 		}
-		o = &open{c: c, key: key}
+		o = &open{c: c, Key: key}
 		res.New = true
 	}
-	want := o.reservation
-	want.access |= uint8(a.Access)
-	want.deny |= uint8(a.Deny)
-	want.accesses |= 1 << a.Access
-	want.denials |= 1 << a.Deny
+	want := o.Share
+	want.Access |= uint8(a.Access)
+	want.Deny |= uint8(a.Deny)
+	want.Accesses |= 1 << a.Access
+	want.Denials |= 1 << a.Deny
 	other, foreign, k := c.s.share(now, o, a, &want, &res.prev, res.New)
-	if k.wait || len(k.revoke)+len(k.gone) > 0 {
+	if k.any() {
 		return res, nfs.ErrJukebox, nil, k
 	}
 	if foreign {
@@ -153,13 +153,15 @@ func (c *Client) open(now time.Time, a *Open) (res Opened, st nfs.Status, victim
 		return res, nfs.ErrShareDenied, nil, k
 	}
 	if res.New {
-		o.num, o.pinned = c.number(o), a.Pinned
+		o.Num, o.Pinned = c.number(o), a.Pinned
 		c.opens[key] = o
-		c.byTurn(o, a.Turn)
+		if a.Turn != nil {
+			c.openedBy(o, a.Turn.owner)
+		}
 	}
-	res.prevSeq = o.seq
-	o.seq = bump(o.seq)
-	res.o, res.ID, res.Confirm = o, c.stateid(o.num, o.seq), o.unconfirmed()
+	res.prevSeq = o.Seq
+	o.Seq = bump(o.Seq)
+	res.o, res.ID, res.Confirm = o, c.stateid(o.Num, o.Seq), o.unconfirmed()
 	return res, nfs.OK, nil, k
 }
 
@@ -168,14 +170,14 @@ func (c *Client) Revert(r *Opened) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := r.o
-	if c.dead || c.opens[o.key] != o || o.seq != r.ID.Seq {
+	if c.dead || c.opens[o.Key] != o || o.Seq != r.ID.Seq {
 		return
 	}
 	if r.New {
 		c.dropOpen(o)
 		return
 	}
-	o.seq = r.prevSeq
+	o.Seq = r.prevSeq
 	c.s.setShare(o, r.prev)
 }
 
@@ -184,12 +186,12 @@ func (c *Client) Revert(r *Opened) {
 // that of others (RFC 8881 section 9.7): "with no exception for an existing OPEN for the same open-owner".
 func (s *Server) share(now time.Time, o *open, a *Open, want, prev *reservation, isNew bool) (denier *Client, foreign bool, k clash) {
 	access, deny := uint8(a.Access), uint8(a.Deny)
-	sh := s.shardOfFile(o.key.file)
+	sh := s.shardOfFile(o.Key.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	list := sh.m[o.key.file]
+	list := sh.m[o.Key.File]
 	for _, other := range list {
-		if !other.conflicts(access, deny) {
+		if !other.Share.conflicts(access, deny) {
 			continue
 		}
 		// Those of clients that are there come first: they are not to be undone.
@@ -197,63 +199,63 @@ func (s *Server) share(now time.Time, o *open, a *Open, want, prev *reservation,
 			return denier, false, k
 		}
 	}
-	if sh.foreignDeny(o.key.file, access, deny) {
+	if sh.foreignDeny(o.Key.File, access, deny) {
 		return nil, true, k
 	}
 	if denier != nil {
 		return denier, false, k
 	}
 	// What the owner has open already was compared when it was opened.
-	k = sh.clash(now, o.key.file, o.c, access&Write != 0 || deny != 0, s.cfg.Lease)
-	if k.wait || len(k.revoke)+len(k.gone) > 0 {
+	k = sh.clash(now, o.Key.File, o.c, access&Write != 0 || deny != 0, s.cfg.Lease)
+	if k.any() {
 		return nil, false, k
 	}
-	*prev = o.reservation
-	o.reservation = *want
-	s.shares.changed(prev.deny, want.deny)
+	*prev = o.Share
+	o.Share = *want
+	s.shares.changed(prev.Deny, want.Deny)
 	if isNew {
-		sh.m[o.key.file] = append(list, o)
+		sh.m[o.Key.File] = append(list, o)
 	}
 	return nil, false, k
 }
 
 func (s *Server) setShare(o *open, r reservation) {
-	sh := s.shardOfFile(o.key.file)
+	sh := s.shardOfFile(o.Key.File)
 	sh.mu.Lock()
-	s.shares.changed(o.deny, r.deny)
-	o.reservation = r
+	s.shares.changed(o.Share.Deny, r.Deny)
+	o.Share = r
 	sh.mu.Unlock()
 }
 
 // unshare takes an open out of its file's list.
 func (s *Server) unshare(o *open) {
-	sh := s.shardOfFile(o.key.file)
+	sh := s.shardOfFile(o.Key.File)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	list := sh.m[o.key.file]
+	list := sh.m[o.Key.File]
 	i := slices.Index(list, o)
 	if i < 0 {
 		return
 	}
-	s.shares.changed(o.deny, 0)
-	if o.pinned {
-		s.cfg.Unpin(o.key.file)
+	s.shares.changed(o.Share.Deny, 0)
+	if o.Pinned {
+		s.cfg.Unpin(o.Key.File)
 	}
 	if len(list) == 1 {
-		delete(sh.m, o.key.file)
+		delete(sh.m, o.Key.File)
 		return
 	}
-	sh.m[o.key.file] = slices.Delete(list, i, i+1)
+	sh.m[o.Key.File] = slices.Delete(list, i, i+1)
 }
 
 // dropOpen ends an open and its locks. Call with mu held.
 func (c *Client) dropOpen(o *open) {
-	for len(o.locks) > 0 {
-		c.dropLocks(o.locks[0])
+	for len(o.Locks) > 0 {
+		c.dropLocks(o.Locks[0])
 	}
 	c.s.unshare(o)
-	delete(c.opens, o.key)
-	delete(c.states, o.num)
+	delete(c.opens, o.Key)
+	delete(c.states, o.Num)
 	c.charge(-costOf(o))
 	if o.by != nil {
 		if o.by.trial == o {
@@ -282,27 +284,27 @@ func (c *Client) Downgrade(id Stateid, f lock.File, access, deny uint32) (Statei
 	if st != nfs.OK {
 		return Stateid{}, st
 	}
-	r := reservation{access: uint8(access), deny: uint8(deny)}
+	r := reservation{Access: uint8(access), Deny: uint8(deny)}
 	var union uint8
 	for mode := uint8(1); mode <= Both; mode++ {
-		if o.accesses&(1<<mode) != 0 && mode&^r.access == 0 {
+		if o.Share.Accesses&(1<<mode) != 0 && mode&^r.Access == 0 {
 			union |= mode
-			r.accesses |= 1 << mode
+			r.Accesses |= 1 << mode
 		}
 	}
 	var denied uint8
 	for mode := uint8(0); mode <= Both; mode++ {
-		if o.denials&(1<<mode) != 0 && mode&^r.deny == 0 {
+		if o.Share.Denials&(1<<mode) != 0 && mode&^r.Deny == 0 {
 			denied |= mode
-			r.denials |= 1 << mode
+			r.Denials |= 1 << mode
 		}
 	}
-	if union != r.access || denied != r.deny {
+	if union != r.Access || denied != r.Deny {
 		return Stateid{}, nfs.ErrInval
 	}
 	c.s.setShare(o, r)
-	o.seq = bump(o.seq)
-	return c.stateid(o.num, o.seq), nfs.OK
+	o.Seq = bump(o.Seq)
+	return c.stateid(o.Num, o.Seq), nfs.OK
 }
 
 // DropExport ends the opens and locks of an export that is no longer served. Its
@@ -312,7 +314,7 @@ func (s *Server) DropExport(export uint32) {
 	for _, c := range s.clientList() {
 		c.mu.Lock()
 		for key, o := range c.opens {
-			if key.file.Export == export {
+			if key.File.Export == export {
 				c.dropOpen(o)
 			}
 		}
@@ -345,9 +347,9 @@ func (c *Client) IO(now time.Time, id Stateid, f lock.File, write bool) nfs.Stat
 		o = what.(*locks).open
 	}
 	switch {
-	case o.key.file != f, o.unconfirmed():
+	case o.Key.File != f, o.unconfirmed():
 		return nfs.ErrBadStateID
-	case write && o.access&Write == 0:
+	case write && o.Share.Access&Write == 0:
 		return nfs.ErrOpenMode
 	}
 	return nfs.OK

@@ -18,7 +18,7 @@ import (
 // seqOwner is an open-owner or a lock-owner of version 4.0.
 type seqOwner struct {
 	c    *Client
-	name string
+	Name string
 	open bool // it is an open-owner
 
 	// turn is held by the request that is being executed. It is taken before every
@@ -26,17 +26,17 @@ type seqOwner struct {
 	turn sync.Mutex
 
 	// The client's mu guards these.
-	seq       uint32 // of the last request
-	digest    uint64 // of that; 0: its answer is not kept
-	last      Answer
-	confirmed bool                // an open-owner that need not be confirmed (any more)
-	fresh     bool                // there was no request yet
+	Seq       uint32 // of the last request
+	Digest    uint64 // of that; 0: its answer is not kept
+	Last      Answer
+	Confirmed bool                // an open-owner that need not be confirmed (any more)
+	Fresh     bool                // there was no request yet
 	uses      int                 // opens or lock stateids
 	busy      int                 // requests that have a turn, or wait for it
-	closed    uint32              // number of the stateid that was closed last; 0: of none
+	Closed    uint32              // number of the stateid that was closed last; 0: of none
 	trial     *open               // what it opened and has not confirmed
 	locks     map[*locks]struct{} // of a lock-owner
-	used      int64               // when, in nanoseconds of the Unix time
+	Used      int64               // when, in nanoseconds of the Unix time
 	gone      bool
 }
 
@@ -80,27 +80,25 @@ func (c *Client) BeginOpen(now time.Time, owner []byte, seq uint32, digest uint6
 				c.mu.Unlock()
 				return nil, nil, nfs.ErrResource
 			}
-			o = &seqOwner{c: c, name: string(owner), open: true, fresh: true, confirmed: reclaim, used: now.UnixNano()}
-			c.v40.openOwners[o.name] = o
-			c.charge(o.cost())
-			c.v40.idle[o] = struct{}{}
+			o = &seqOwner{Name: string(owner), Fresh: true, Confirmed: reclaim, Used: now.UnixNano()}
+			c.addOpenOwner(o)
 		}
 		if !c.take(o) {
 			continue
 		}
 		t := &Turn{owner: o, seq: seq, digest: digest}
-		o.used = now.UnixNano()
+		o.Used = now.UnixNano()
 		switch {
-		case !o.fresh && seq == o.seq && digest == o.digest:
-			r := o.last
+		case !o.Fresh && seq == o.Seq && digest == o.Digest:
+			r := o.Last
 			c.drop(o)
 			return nil, &r, nfs.OK
-		case !o.fresh && !o.confirmed:
+		case !o.Fresh && !o.Confirmed:
 			// What the first OPEN of an owner opened counts for nothing until it is
 			// confirmed: it may have been an old one, sent again by the network.
 			c.cancel(o)
-			o.confirmed = reclaim
-		case !o.fresh && !follows(seq, o.seq):
+			o.Confirmed = reclaim
+		case !o.Fresh && !follows(seq, o.Seq):
 			c.drop(o)
 			return nil, nil, nfs.ErrBadSeqID
 		}
@@ -150,16 +148,16 @@ func (c *Client) BeginState(now time.Time, id Stateid, kind Kind, seq uint32, di
 		if !c.take(o) {
 			continue
 		}
-		o.used = now.UnixNano()
+		o.Used = now.UnixNano()
 		switch {
-		case seq == o.seq && o.digest == digest:
-			r := o.last
+		case seq == o.Seq && o.Digest == digest:
+			r := o.Last
 			c.drop(o)
 			return nil, &r, nfs.OK
-		case o.open && !o.confirmed && kind != OfUnconfirmed:
+		case o.open && !o.Confirmed && kind != OfUnconfirmed:
 			c.drop(o)
 			return nil, nil, nfs.ErrBadStateID
-		case !follows(seq, o.seq):
+		case !follows(seq, o.Seq):
 			c.drop(o)
 			return nil, nil, nfs.ErrBadSeqID
 		}
@@ -182,7 +180,7 @@ func (t *Turn) Locker(owner []byte, seq uint32) nfs.Status {
 		if !c.take(o) {
 			continue
 		}
-		if !follows(seq, o.seq) {
+		if !follows(seq, o.Seq) {
 			c.drop(o)
 			return nfs.ErrBadSeqID
 		}
@@ -233,16 +231,16 @@ func (t *Turn) End(r *Answer) {
 	c.mu.Lock()
 	if advances(r.Status) && !c.dead && !o.gone {
 		if !t.closes {
-			delete(c.v40.closed, o.closed)
-			o.closed = 0
+			delete(c.v40.closed, o.Closed)
+			o.Closed = 0
 		}
-		o.fresh, o.seq, o.digest = false, t.seq, t.digest
-		o.last = Answer{Status: r.Status, Result: slices.Clone(r.Result), File: r.File}
+		o.Fresh, o.Seq, o.Digest = false, t.seq, t.digest
+		o.Last = Answer{Status: r.Status, Result: slices.Clone(r.Result), File: r.File}
 		if l := t.locker; l != nil && !l.gone {
-			l.seq, l.digest, l.last = t.lockSeq, 0, Answer{}
+			l.Seq, l.Digest, l.Last = t.lockSeq, 0, Answer{}
 		}
 	}
-	if o.fresh && o.uses == 0 && o.busy == 1 && !o.gone {
+	if o.Fresh && o.uses == 0 && o.busy == 1 && !o.gone {
 		c.forget(o) // its first request did not count
 	}
 	if t.locker != nil {
@@ -260,13 +258,13 @@ func (c *Client) ConfirmOpen(id Stateid, f lock.File) (Stateid, nfs.Status) {
 	switch {
 	case st != nfs.OK:
 		return Stateid{}, st
-	case o.by == nil || o.by.confirmed:
+	case o.by == nil || o.by.Confirmed:
 		return Stateid{}, nfs.ErrBadStateID
 	}
-	o.by.confirmed, o.by.trial = true, nil
+	o.by.Confirmed, o.by.trial = true, nil
 	c.settled(o.by)
-	o.seq = bump(o.seq)
-	return c.stateid(o.num, o.seq), nfs.OK
+	o.Seq = bump(o.Seq)
+	return c.stateid(o.Num, o.Seq), nfs.OK
 }
 
 // Close40 is CLOSE of version 4.0 (section 16.2), in a turn of its owner. Until the
@@ -281,10 +279,10 @@ func (c *Client) Close40(t *Turn, id Stateid, f lock.File) (Stateid, nfs.Status)
 	}
 	c.dropOpen(o)
 	if by := t.owner; by == o.by && !by.gone {
-		delete(c.v40.closed, by.closed)
-		c.v40.closed[o.num], by.closed, t.closes = by, o.num, true
+		delete(c.v40.closed, by.Closed)
+		c.v40.closed[o.Num], by.Closed, t.closes = by, o.Num, true
 	}
-	return c.stateid(o.num, bump(o.seq)), nfs.OK
+	return c.stateid(o.Num, bump(o.Seq)), nfs.OK
 }
 
 // ReleaseLockOwner is RELEASE_LOCKOWNER (section 16.37).
@@ -297,7 +295,7 @@ func (c *Client) ReleaseLockOwner(owner []byte) nfs.Status {
 	}
 	var list []*locks
 	for l := range o.locks {
-		if l.any {
+		if l.Any {
 			return nfs.ErrLocksHeld
 		}
 		list = append(list, l)
@@ -309,34 +307,37 @@ func (c *Client) ReleaseLockOwner(owner []byte) nfs.Status {
 }
 
 // unconfirmed reports whether an open counts for nothing yet.
-func (o *open) unconfirmed() bool { return o.by != nil && !o.by.confirmed }
+func (o *open) unconfirmed() bool { return o.by != nil && !o.by.Confirmed }
 
-// byTurn notes whose an open is that was made in a turn. Call with mu held.
-func (c *Client) byTurn(o *open, t *Turn) {
-	if t == nil {
-		return
-	}
-	o.by = t.owner
-	if !o.by.confirmed {
-		o.by.trial = o
-	}
-	c.use(o.by)
+// addOpenOwner enters an open-owner that has nothing open. Call with mu held.
+func (c *Client) addOpenOwner(o *seqOwner) {
+	o.c, o.open = c, true
+	c.v40.openOwners[o.Name] = o
+	c.v40.idle[o] = struct{}{}
+	c.charge(o.cost())
 }
 
-// lockedBy notes whose a new lock stateid is, for one made in a turn. Call with mu held.
-func (c *Client) lockedBy(l *locks, t *Turn) {
-	if t == nil {
-		return
+// addLockOwner enters a lock-owner. Call with mu held.
+func (c *Client) addLockOwner(o *seqOwner) {
+	o.c, o.locks = c, make(map[*locks]struct{})
+	c.v40.lockOwners[o.Name] = o
+	c.charge(o.cost())
+}
+
+// openedBy links an open to its open-owner. Call with mu held.
+func (c *Client) openedBy(o *open, by *seqOwner) {
+	o.by = by
+	if !by.Confirmed {
+		by.trial = o
 	}
-	o := c.v40.lockOwners[l.key.owner]
-	if o == nil {
-		o = &seqOwner{c: c, name: l.key.owner, seq: t.lockSeq, locks: make(map[*locks]struct{})}
-		c.v40.lockOwners[o.name] = o
-		c.charge(o.cost())
-	}
-	l.by = o
-	o.locks[l] = struct{}{}
-	c.use(o)
+	c.use(by)
+}
+
+// lockedBy links a lock stateid to its lock-owner. Call with mu held.
+func (c *Client) lockedBy(l *locks, by *seqOwner) {
+	l.by = by
+	by.locks[l] = struct{}{}
+	c.use(by)
 }
 
 // settled puts an open-owner into the set where it belongs. Call with mu held.
@@ -347,16 +348,13 @@ func (c *Client) settled(o *seqOwner) {
 	case o.gone:
 	case o.uses == 0:
 		c.v40.idle[o] = struct{}{}
-	case !o.confirmed:
+	case !o.Confirmed:
 		c.v40.pending[o] = struct{}{}
 	}
 }
 
 // use and unuse count the states of an owner. Call with mu held.
 func (c *Client) use(o *seqOwner) {
-	if o == nil {
-		return
-	}
 	o.uses++
 	if o.open {
 		c.settled(o)
@@ -364,16 +362,13 @@ func (c *Client) use(o *seqOwner) {
 }
 
 func (c *Client) unuse(o *seqOwner) {
-	if o == nil {
-		return
-	}
 	o.uses--
 	switch {
 	case o.open:
 		c.settled(o)
 	case o.uses == 0:
 		o.gone = true
-		delete(c.v40.lockOwners, o.name)
+		delete(c.v40.lockOwners, o.Name)
 		c.charge(-o.cost())
 	}
 }
@@ -391,8 +386,8 @@ func (c *Client) forget(o *seqOwner) {
 		c.charge(-o.cost())
 	}
 	o.gone = true
-	delete(c.v40.openOwners, o.name)
-	delete(c.v40.closed, o.closed)
+	delete(c.v40.openOwners, o.Name)
+	delete(c.v40.closed, o.Closed)
 	c.settled(o)
 }
 
@@ -401,15 +396,15 @@ func (c *Client) forget(o *seqOwner) {
 // that was used least recently (RFC 7530 sections 9.1.10 and 16.18.5). Call with mu held.
 func (c *Client) reap(now time.Time) {
 	v, at := c.v40, now.UnixNano()
-	if at-v.reaped > int64(c.s.cfg.Lease)/2 {
-		v.reaped = at
+	if at-v.Reaped > int64(c.s.cfg.Lease)/2 {
+		v.Reaped = at
 		for o := range v.pending {
-			if o.busy == 0 && at-o.used > int64(c.s.cfg.Lease) {
+			if o.busy == 0 && at-o.Used > int64(c.s.cfg.Lease) {
 				c.cancel(o)
 			}
 		}
 		for o := range v.idle {
-			if o.busy == 0 && at-o.used > int64(c.s.cfg.Lease) {
+			if o.busy == 0 && at-o.Used > int64(c.s.cfg.Lease) {
 				c.forget(o)
 			}
 		}
@@ -423,7 +418,7 @@ func (c *Client) reap(now time.Time) {
 			list = append(list, o)
 		}
 	}
-	slices.SortFunc(list, func(a, b *seqOwner) int { return cmp.Compare(a.used, b.used) })
+	slices.SortFunc(list, func(a, b *seqOwner) int { return cmp.Compare(a.Used, b.Used) })
 	for _, o := range list[:(len(list)+1)/2] {
 		c.forget(o)
 	}

@@ -31,10 +31,10 @@ type Session struct {
 
 // slot is one entry of the reply cache (section 2.10.6.1).
 type slot struct {
-	seq    uint32
-	digest uint64 // of the request with seq
-	cached bool
-	reply  []byte
+	Seq    uint32
+	Digest uint64 // of the request with seq
+	Cached bool
+	Reply  []byte
 	busy   bool   // seq+1 is being executed
 	next   uint64 // its digest
 	done   chan struct{}
@@ -42,9 +42,9 @@ type slot struct {
 
 // createSlot is the reply cache of CREATE_SESSION, one per client.
 type createSlot struct {
-	seq    uint32
-	result Created
-	status nfs.Status
+	Seq    uint32
+	Result Created
+	Status nfs.Status
 }
 
 // CreateSession are the arguments of CREATE_SESSION that count here. The channel is
@@ -103,10 +103,10 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 	case c.dead, c.unused(now):
 		c.mu.Unlock()
 		return Created{}, nfs.ErrStaleClientID
-	case a.Sequence == c.create.seq:
+	case a.Sequence == c.create.Seq:
 		defer c.mu.Unlock()
-		return c.create.result, c.create.status
-	case a.Sequence != c.create.seq+1:
+		return c.create.Result, c.create.Status
+	case a.Sequence != c.create.Seq+1:
 		c.mu.Unlock()
 		return Created{}, nfs.ErrSeqMisordered
 	case len(c.sessions) >= s.cfg.Sessions:
@@ -125,14 +125,14 @@ func (s *Server) CreateSession(now time.Time, a *CreateSession) (Created, nfs.St
 		a.Back.Bind(a.Path)
 		s.delegs.possible.Store(true)
 	}
-	c.create = createSlot{seq: a.Sequence, result: Created{ID: x.ID, Sequence: a.Sequence, Fore: a.Fore, Bound: bound}}
+	c.create = createSlot{Seq: a.Sequence, Result: Created{ID: x.ID, Sequence: a.Sequence, Fore: a.Fore, Bound: bound}}
 	c.sessions[x.ID] = x
 	c.renew(now)
 	sh := s.shardOf(x.ID)
 	sh.mu.Lock()
 	sh.m[x.ID] = x
 	sh.mu.Unlock()
-	res := c.create.result
+	res := c.create.Result
 	c.mu.Unlock()
 	if st := s.confirm(now, c); st != nfs.OK {
 		s.remove(c)
@@ -290,9 +290,9 @@ func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) 
 	k := &x.slots[r.Slot]
 	u := Use{Session: x, Slot: r.Slot, Sequence: r.Sequence}
 	switch {
-	case k.busy && r.Sequence == k.seq+1 && !r.MayWait:
+	case k.busy && r.Sequence == k.Seq+1 && !r.MayWait:
 		return u, Wait, nfs.OK
-	case k.busy && r.Sequence == k.seq+1:
+	case k.busy && r.Sequence == k.Seq+1:
 		if r.Digest != k.next || k.done != nil {
 			return u, Execute, nfs.ErrJukebox // one may wait, no more
 		}
@@ -301,18 +301,18 @@ func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) 
 		return u, Wait, nfs.OK
 	case k.busy:
 		return u, Execute, nfs.ErrSeqMisordered
-	case r.Sequence == k.seq+1:
-	case r.Sequence == k.seq && k.seq == 0 && k.digest == 0:
+	case r.Sequence == k.Seq+1:
+	case r.Sequence == k.Seq && k.Seq == 0 && k.Digest == 0:
 		return u, Execute, nfs.ErrSeqMisordered // nothing was executed here
-	case r.Sequence == k.seq:
+	case r.Sequence == k.Seq:
 		x.Client.renew(now)
-		if r.Digest != k.digest {
+		if r.Digest != k.Digest {
 			return u, Execute, nfs.ErrSeqFalseRetry
 		}
-		if !k.cached {
+		if !k.Cached {
 			return u, Uncached, nfs.OK
 		}
-		u.Reply = append([]byte(nil), k.reply...)
+		u.Reply = append([]byte(nil), k.Reply...)
 		return u, Replay, nfs.OK
 	default:
 		return u, Execute, nfs.ErrSeqMisordered
@@ -338,13 +338,13 @@ func (u *Use) Finish(reply []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	k := &x.slots[u.Slot]
-	k.seq++
-	k.digest = k.next
-	k.cached = reply != nil
-	if cap(k.reply) > keepMax {
-		k.reply = nil
+	k.Seq++
+	k.Digest = k.next
+	k.Cached = reply != nil
+	if cap(k.Reply) > keepMax {
+		k.Reply = nil
 	}
-	k.reply = append(k.reply[:0], reply...)
+	k.Reply = append(k.Reply[:0], reply...)
 	k.free()
 }
 

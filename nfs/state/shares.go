@@ -15,9 +15,9 @@ const foreignMax = 4096
 
 // foreign is a share reservation of another protocol. Its file's shard guards it.
 type foreign struct {
-	owner        lock.Owner
-	host         netip.Addr
-	access, deny uint8
+	Owner        lock.Owner
+	Host         netip.Addr
+	Access, Deny uint8
 }
 
 // shareCounts are of all files.
@@ -41,7 +41,7 @@ func (n *shareCounts) changed(was, is uint8) {
 // foreignDeny reports whether a reservation of another protocol stands against these.
 // Call with the shard's lock held.
 func (sh *fileShard) foreignDeny(f lock.File, access, deny uint8) bool {
-	return slices.ContainsFunc(sh.foreign[f], func(x foreign) bool { return x.deny&access != 0 || x.access&deny != 0 })
+	return slices.ContainsFunc(sh.foreign[f], func(x foreign) bool { return x.Deny&access != 0 || x.Access&deny != 0 })
 }
 
 // Denying reports whether there is a reservation that denies anything.
@@ -82,7 +82,7 @@ func (s *Server) denier(now time.Time, f lock.File, host netip.Addr, mode uint8)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	for _, o := range sh.m[f] {
-		if o.deny&mode == 0 {
+		if o.Share.Deny&mode == 0 {
 			continue
 		}
 		if c = o.c; !c.expired(now) {
@@ -90,7 +90,7 @@ func (s *Server) denier(now time.Time, f lock.File, host netip.Addr, mode uint8)
 		}
 	}
 	for i := range sh.foreign[f] {
-		if x := &sh.foreign[f][i]; x.deny&mode != 0 && (x.host != host || !host.IsValid()) {
+		if x := &sh.foreign[f][i]; x.Deny&mode != 0 && (x.Host != host || !host.IsValid()) {
 			return nil, true
 		}
 	}
@@ -100,7 +100,7 @@ func (s *Server) denier(now time.Time, f lock.File, host netip.Addr, mode uint8)
 // Reserve enters a share reservation of another protocol in the place of what its owner
 // has of the file. See nfs.Shares.
 func (s *Server) Reserve(now time.Time, f lock.File, owner lock.Owner, host netip.Addr, access, deny uint32) nfs.Status {
-	want := foreign{owner: owner, host: host, access: uint8(access & Both), deny: uint8(deny & Both)}
+	want := foreign{Owner: owner, Host: host, Access: uint8(access & Both), Deny: uint8(deny & Both)}
 	for {
 		st, victim, k := s.reserve(now, f, &want)
 		switch {
@@ -108,7 +108,7 @@ func (s *Server) Reserve(now time.Time, f lock.File, owner lock.Owner, host neti
 			if !s.give(victim) {
 				return nfs.ErrJukebox
 			}
-		case k.wait || len(k.revoke)+len(k.gone) > 0:
+		case k.any():
 			if !s.settle(&k) {
 				return nfs.ErrJukebox
 			}
@@ -124,7 +124,7 @@ func (s *Server) reserve(now time.Time, f lock.File, want *foreign) (st nfs.Stat
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	for _, o := range sh.m[f] {
-		if o.access&want.deny == 0 && o.deny&want.access == 0 {
+		if o.Share.Access&want.Deny == 0 && o.Share.Deny&want.Access == 0 {
 			continue
 		}
 		if !o.c.expired(now) {
@@ -138,18 +138,18 @@ func (s *Server) reserve(now time.Time, f lock.File, want *foreign) (st nfs.Stat
 	list, mine := sh.foreign[f], -1
 	for i := range list {
 		switch x := &list[i]; {
-		case x.owner == want.owner:
+		case x.Owner == want.Owner:
 			mine = i
-		case x.access&want.deny != 0 || x.deny&want.access != 0:
+		case x.Access&want.Deny != 0 || x.Deny&want.Access != 0:
 			return nfs.ErrShareDenied, nil, k
 		}
 	}
 	// A client opens by itself what is delegated to it.
-	if k = sh.clash(now, f, nil, want.access&Write != 0 || want.deny != 0, s.cfg.Lease); k.wait || len(k.revoke)+len(k.gone) > 0 {
+	if k = sh.clash(now, f, nil, want.Access&Write != 0 || want.Deny != 0, s.cfg.Lease); k.any() {
 		return st, nil, k
 	}
 	if mine >= 0 {
-		s.shares.changed(list[mine].deny, want.deny)
+		s.shares.changed(list[mine].Deny, want.Deny)
 		list[mine] = *want
 		return nfs.OK, nil, k
 	}
@@ -157,12 +157,17 @@ func (s *Server) reserve(now time.Time, f lock.File, want *foreign) (st nfs.Stat
 		s.shares.foreign.Add(-1)
 		return nfs.ErrResource, nil, k
 	}
+	s.addForeign(sh, f, *want)
+	return nfs.OK, nil, k
+}
+
+// addForeign enters a reservation that has been counted. Call with the shard's lock held.
+func (s *Server) addForeign(sh *fileShard, f lock.File, x foreign) {
 	if sh.foreign == nil {
 		sh.foreign = make(map[lock.File][]foreign)
 	}
-	sh.foreign[f] = append(list, *want)
-	s.shares.changed(0, want.deny)
-	return nfs.OK, nil, k
+	sh.foreign[f] = append(sh.foreign[f], x)
+	s.shares.changed(0, x.Deny)
 }
 
 // Unreserve gives up the reservation of an owner of another protocol.
@@ -170,12 +175,12 @@ func (s *Server) Unreserve(f lock.File, owner lock.Owner) {
 	sh := s.shardOfFile(f)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	s.unreserve(sh, f, func(x *foreign) bool { return x.owner == owner })
+	s.unreserve(sh, f, func(x *foreign) bool { return x.Owner == owner })
 }
 
 // UnreserveAll gives up those of a client of another protocol.
 func (s *Server) UnreserveAll(client string) {
-	s.sweepForeign(func(_ lock.File, x *foreign) bool { return x.owner.Client == client })
+	s.sweepForeign(func(_ lock.File, x *foreign) bool { return x.Owner.Client == client })
 }
 
 func (s *Server) sweepForeign(gone func(lock.File, *foreign) bool) {
@@ -199,7 +204,7 @@ func (s *Server) unreserve(sh *fileShard, f lock.File, gone func(*foreign) bool)
 			return false
 		}
 		s.shares.foreign.Add(-1)
-		s.shares.changed(x.deny, 0)
+		s.shares.changed(x.Deny, 0)
 		return true
 	})
 	if len(list) == 0 {

@@ -5,10 +5,10 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,8 +28,8 @@ func (d *disk) successor(s *Server, now time.Time) (*Server, error) {
 		return nil, err
 	}
 	next := New(Config{Boot: 4711, Lease: s.cfg.Lease, Locks: locks, Known: d.list, GraceUntil: now.Add(90 * time.Second), Journal: d})
-	if b, err = s.Snapshot(now, Carry{}); err == nil {
-		err = next.Restore(b, now, Carried{})
+	if b, err = s.Snapshot(now, SnapshotFuncs{}); err == nil {
+		err = next.Restore(b, now, RestoreFuncs{})
 	}
 	return next, err
 }
@@ -52,34 +52,34 @@ func (w *wire) path() *line {
 	return w.paths[len(w.paths)-1]
 }
 
-func (w *wire) carry() Carry {
-	return Carry{
+func (w *wire) snapshotFuncs() SnapshotFuncs {
+	return SnapshotFuncs{
 		Connection: func(c rpc.Caller) (uint64, bool) {
 			i := slices.Index(w.paths, c.(*line))
 			return uint64(i), i >= 0
 		},
-		Asked: func(what any) Asked {
+		Callback: func(what any) PendingCallback {
 			switch v := what.(type) {
 			case *Recall:
-				return Asked{Recall: v.Number(), Op: 4}
-			case Asked: // of the process of before
+				return PendingCallback{Recall: v.Number(), Op: 4}
+			case PendingCallback: // of the process of before
 				return v
 			}
-			return Asked{Op: 99, Args: []byte(what.(string)), Origin: &Origin{Slot: 3}}
+			return PendingCallback{Op: 99, Args: []byte(what.(string)), Origin: &Origin{Slot: 3}}
 		},
 		Copy: func(o *Offload) ([]byte, error) { return []byte(w.copies[o.num]), nil },
 	}
 }
 
-func (w *wire) carried() Carried {
-	return Carried{
+func (w *wire) restoreFuncs() RestoreFuncs {
+	return RestoreFuncs{
 		Connection: func(id uint64) rpc.Caller {
 			if id >= uint64(len(w.paths)) {
 				return nil
 			}
 			return w.paths[id]
 		},
-		Asked: func(a *Asked, r *Recall) any {
+		Callback: func(a *PendingCallback, r *Recall) any {
 			if r != nil {
 				return r
 			}
@@ -236,39 +236,54 @@ func full40(t testing.TB, s *Server, w *wire) {
 	}
 }
 
-// readable is a snapshot as values, in an order that does not depend on chance.
-func readable(t testing.TB, b []byte) (h snapHead, clients []snapClient) {
+// readable is a snapshot as values, with times relative to its moment, in an order that does not
+// depend on chance.
+func readable(t testing.TB, b []byte) (h savedServer, clients []savedClient) {
 	t.Helper()
 	dec := gob.NewDecoder(bytes.NewReader(b))
 	if err := dec.Decode(&h); err != nil {
 		t.Fatal(err)
 	}
+	r := &restorer{delta: time.Duration(-h.Now)}
 	for {
-		var c snapClient
-		err := dec.Decode(&c)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
+		var c savedClient
+		if err := dec.Decode(&c); err != nil {
 			t.Fatal(err)
+		}
+		if c.ID == 0 {
+			break
 		}
 		clients = append(clients, c)
 	}
+	h.Now, h.Swept, h.Grace.Until = 0, r.shift(h.Swept), r.shiftTime(h.Grace.Until)
 	slices.Sort(h.Grace.Known)
 	slices.Sort(h.Grace.Waiting)
-	slices.Sort(h.Grace.Here)
-	slices.Sort(h.Grace.Gone)
+	slices.Sort(h.Grace.List)
+	for i := range h.Cool {
+		h.Cool[i].At = r.shift(h.Cool[i].At)
+	}
 	sortBy(h.Cool)
 	sortBy(h.Foreign)
 	for i := range clients {
 		c := &clients[i]
-		slices.SortFunc(c.Opens, func(a, b snapOpen) int { return int(a.Num) - int(b.Num) })
-		slices.SortFunc(c.Locks, func(a, b snapLocks) int { return int(a.Num) - int(b.Num) })
-		slices.SortFunc(c.Delegs, func(a, b snapDeleg) int { return int(a.Num) - int(b.Num) })
-		slices.SortFunc(c.Offloads, func(a, b snapOffload) int { return int(a.Num) - int(b.Num) })
-		slices.SortFunc(c.Sessions, func(a, b snapSession) int { return bytes.Compare(a.ID, b.ID) })
-		if c.V40 != nil {
-			slices.SortFunc(c.V40.Owners, func(a, b snapOwner) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })
+		c.Renewed, c.Relieved = r.shift(c.Renewed), r.shift(c.Relieved)
+		for i := range c.Delegs {
+			d := &c.Delegs[i]
+			d.Record.Given, d.Record.Last, d.Until = r.shift(d.Record.Given), r.shift(d.Record.Last), r.shift(d.Until)
+		}
+		slices.SortFunc(c.Opens, func(a, b *open) int { return int(a.Num) - int(b.Num) })
+		slices.SortFunc(c.Delegs, func(a, b savedDeleg) int { return int(a.Record.Num) - int(b.Record.Num) })
+		slices.SortFunc(c.Offloads, func(a, b savedOffload) int { return int(a.Num) - int(b.Num) })
+		slices.SortFunc(c.Sessions, func(a, b savedSession) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+		if v := c.V40; v != nil {
+			v.V40.Reaped = r.shift(v.V40.Reaped)
+			if v.Path != nil {
+				v.Path.Asked = r.shiftTime(v.Path.Asked)
+			}
+			for _, o := range slices.Concat(v.OpenOwners, v.LockOwners) {
+				o.Used = r.shift(o.Used)
+			}
+			slices.SortFunc(v.OpenOwners, func(a, b *seqOwner) int { return strings.Compare(a.Name, b.Name) })
 		}
 	}
 	return h, clients
@@ -281,7 +296,7 @@ func sortBy[T any](l []T) {
 // restored is a server that goes on from another one's snapshot, later.
 func restored(t testing.TB, s *Server, w *wire, pause time.Duration) *Server {
 	t.Helper()
-	b, err := s.Snapshot(begin, w.carry())
+	b, err := s.Snapshot(begin, w.snapshotFuncs())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +308,7 @@ func restored(t testing.TB, s *Server, w *wire, pause time.Duration) *Server {
 	if err := next.cfg.Locks.Restore(locks, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Restore(b, begin.Add(pause), w.carried()); err != nil {
+	if err := next.Restore(b, begin.Add(pause), w.restoreFuncs()); err != nil {
 		t.Fatal(err)
 	}
 	return next
@@ -303,7 +318,7 @@ func restored(t testing.TB, s *Server, w *wire, pause time.Duration) *Server {
 // so has the one of before.
 func TestSnapshot(t *testing.T) {
 	s, w := fullServer(t)
-	before, err := s.Snapshot(begin, w.carry())
+	before, err := s.Snapshot(begin, w.snapshotFuncs())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +329,7 @@ func TestSnapshot(t *testing.T) {
 		if x == next {
 			at = at.Add(pause)
 		}
-		after, err := x.Snapshot(at, w.carry())
+		after, err := x.Snapshot(at, w.snapshotFuncs())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -493,8 +508,8 @@ func TestSnapshotEmptyOwner(t *testing.T) {
 
 func (c *Client) openID(t *testing.T, owner string) Stateid {
 	for k, o := range c.opens {
-		if k.owner == owner {
-			return c.stateid(o.num, o.seq)
+		if k.Owner == owner {
+			return c.stateid(o.Num, o.Seq)
 		}
 	}
 	t.Fatalf("%s has nothing open", owner)
@@ -506,15 +521,15 @@ func TestSnapshotOfBusy(t *testing.T) {
 	s := testServer()
 	_, x := join(t, s, begin, "one")
 	u, _, _ := s.Sequence(begin, &Request{Session: x.ID, Slot: 0, Sequence: 1, Minor: 1})
-	if _, err := s.Snapshot(begin, Carry{}); !errors.Is(err, errBusy) {
+	if _, err := s.Snapshot(begin, SnapshotFuncs{}); !errors.Is(err, errBusy) {
 		t.Error(err)
 	}
 	u.Cancel()
-	b, err := s.Snapshot(begin, Carry{})
+	b, err := s.Snapshot(begin, SnapshotFuncs{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Restore(b, begin, Carried{}); err == nil {
+	if err := s.Restore(b, begin, RestoreFuncs{}); err == nil {
 		t.Error("a server with clients was restored")
 	}
 }
@@ -522,12 +537,12 @@ func TestSnapshotOfBusy(t *testing.T) {
 // TestLostConnection: a session whose connection did not come along says so.
 func TestLostConnection(t *testing.T) {
 	s, w := fullServer(t)
-	b, err := s.Snapshot(begin, w.carry())
+	b, err := s.Snapshot(begin, w.snapshotFuncs())
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := New(Config{Boot: 1})
-	by := w.carried()
+	by := w.restoreFuncs()
 	by.Connection = func(uint64) rpc.Caller { return nil }
 	if err := next.Restore(b, begin, by); err != nil {
 		t.Fatal(err)
@@ -545,22 +560,22 @@ func TestLostConnection(t *testing.T) {
 // zero.
 func TestSnapshotOfAnother(t *testing.T) {
 	type client struct {
-		ID       uint64
-		Owner    string
-		Verifier []byte
-		Create   struct{ ID, News []byte }
+		ID    uint64
+		Owner string
+		News  []string
 	}
 	var b bytes.Buffer
 	enc := gob.NewEncoder(&b)
-	if err := errors.Join(enc.Encode(struct {
-		Boot    uint32
-		Clients int
-		News    []string
-	}{5, 1, []string{"x"}}), enc.Encode(client{ID: 5<<32 | 3, Owner: "one", Verifier: make([]byte, 8), Create: struct{ ID, News []byte }{ID: make([]byte, 16)}})); err != nil {
+	err := enc.Encode(struct {
+		Boot uint32
+		News []string
+	}{5, []string{"x"}})
+	one := client{ID: 5<<32 | 3, Owner: "one", News: []string{"y"}}
+	if err := errors.Join(err, enc.Encode(one), enc.Encode(client{})); err != nil {
 		t.Fatal(err)
 	}
 	s := New(Config{Boot: 1})
-	if err := s.Restore(b.Bytes(), begin, Carried{}); err != nil || s.client(5<<32|3) == nil {
+	if err := s.Restore(b.Bytes(), begin, RestoreFuncs{}); err != nil || s.client(5<<32|3) == nil {
 		t.Error(err)
 	}
 }
@@ -568,7 +583,7 @@ func TestSnapshotOfAnother(t *testing.T) {
 // FuzzRestore: a snapshot is refused, or makes a server that can be used.
 func FuzzRestore(f *testing.F) {
 	s, w := fullServer(f)
-	b, err := s.Snapshot(begin, w.carry())
+	b, err := s.Snapshot(begin, w.snapshotFuncs())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -577,14 +592,14 @@ func FuzzRestore(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := New(Config{Boot: 99, Lease: 90 * time.Second})
 		w := new(wire)
-		if s.Restore(b, begin, w.carried()) != nil {
+		if s.Restore(b, begin, w.restoreFuncs()) != nil {
 			return
 		}
 		s.Counts()
 		s.Sessions()
 		s.Clients(begin)
 		s.DelegationList(100)
-		if _, err := s.Snapshot(begin, w.carry()); err != nil {
+		if _, err := s.Snapshot(begin, w.snapshotFuncs()); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range s.sortedClients() {
@@ -608,7 +623,7 @@ func TestStandStill(t *testing.T) {
 	if !s.Grace(late) || len(d.list) != 1 {
 		t.Errorf("the list is %v", d.list)
 	}
-	if _, err := s.Snapshot(late, Carry{}); err != nil {
+	if _, err := s.Snapshot(late, SnapshotFuncs{}); err != nil {
 		t.Error(err)
 	}
 	s.StandStill(false)
@@ -622,7 +637,7 @@ func TestStandStill(t *testing.T) {
 	s.StandStill(true)
 	done := make(chan bool)
 	go func() { done <- s.Evict(c.ID) }()
-	if b, err := s.Snapshot(late, Carry{}); err != nil || len(b) == 0 {
+	if b, err := s.Snapshot(late, SnapshotFuncs{}); err != nil || len(b) == 0 {
 		t.Error(err)
 	}
 	s.StandStill(false)

@@ -358,7 +358,7 @@ func TestSlotWraps(t *testing.T) {
 	r := Request{Session: x.ID, Sequence: 1, Digest: 5, Minor: 1}
 	u, _, _ := s.Sequence(begin, &r)
 	u.Finish([]byte("x"))
-	x.slots[0].seq = 1<<32 - 1
+	x.slots[0].Seq = 1<<32 - 1
 	for _, seq := range []uint32{0, 1} {
 		r.Sequence = seq
 		u, v, st := s.Sequence(begin, &r)
@@ -448,7 +448,7 @@ func TestSeqWraps(t *testing.T) {
 	s := testServer()
 	c, _ := join(t, s, begin, "o")
 	got, _ := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Read})
-	got.o.seq = 1<<32 - 1
+	got.o.Seq = 1<<32 - 1
 	old := got.ID
 	old.Seq = 1<<32 - 1
 	next, _ := c.Open(begin, &Open{Owner: []byte("p"), File: fileA, Access: Read})

@@ -73,12 +73,12 @@ func (c *Client) find(id Stateid) (any, nfs.Status) {
 	var seq uint32
 	switch w := what.(type) {
 	case *open:
-		seq = w.seq
+		seq = w.Seq
 	case *locks:
-		seq = w.seq
+		seq = w.Seq
 	case *deleg:
-		seq = w.seq
-		if w.revoked {
+		seq = w.Seq
+		if w.Revoked {
 			return nil, nfs.ErrDelegRevoked
 		}
 	default:
@@ -110,7 +110,7 @@ func (c *Client) findOpen(id Stateid, f lock.File) (*open, nfs.Status) {
 		return nil, st
 	}
 	o, ok := what.(*open)
-	if !ok || o.key.file != f {
+	if !ok || o.Key.File != f {
 		return nil, nfs.ErrBadStateID
 	}
 	return o, nfs.OK
@@ -137,7 +137,7 @@ func (c *Client) FreeStateid(id Stateid) nfs.Status {
 		return st
 	}
 	l, ok := what.(*locks)
-	if !ok || l.any {
+	if !ok || l.Any {
 		return nfs.ErrLocksHeld
 	}
 	c.dropLocks(l)

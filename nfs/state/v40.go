@@ -16,22 +16,22 @@ import (
 
 // v40 is what a client of version 4.0 has beside that. Its client's mu guards it.
 type v40 struct {
-	confirm  Verifier // setclientid_confirm of the record
-	callback Callback
-	update   *update // waits for SETCLIENTID_CONFIRM
+	Confirm  Verifier // setclientid_confirm of the record
+	Callback Callback
+	Update   *update // waits for SETCLIENTID_CONFIRM
 	path     *Path   // nil: the client cannot be called
 
 	openOwners, lockOwners map[string]*seqOwner
 	idle                   map[*seqOwner]struct{} // open-owners without an open
 	pending                map[*seqOwner]struct{} // open-owners with an open to be confirmed
 	closed                 map[uint32]*seqOwner   // stateids whose CLOSE may be sent again, by number
-	reaped                 int64                  // when, in nanoseconds of the Unix time
+	Reaped                 int64                  // when, in nanoseconds of the Unix time
 }
 
 // update is callback information of a client that is known already.
 type update struct {
-	confirm  Verifier
-	callback Callback
+	Confirm  Verifier
+	Callback Callback
 }
 
 // SetClientID are the arguments of SETCLIENTID.
@@ -74,22 +74,19 @@ func (s *Server) SetClientID(now time.Time, a *SetClientID) (ClientIDSet, nfs.St
 		}
 	case old.v40 != nil && old.verifier == a.Verifier:
 		s.dropUnconfirmed(r) // of another start: its confirmation is late, and must not end this one
-		u := &update{confirm: s.nextConfirm(), callback: a.Callback}
+		u := &update{Confirm: s.nextConfirm(), Callback: a.Callback}
 		old.mu.Lock()
-		old.v40.update = u
+		old.v40.Update = u
 		old.mu.Unlock()
-		return ClientIDSet{Client: old.ID, Confirm: u.confirm}, nfs.OK
+		return ClientIDSet{Client: old.ID, Confirm: u.Confirm}, nfs.OK
 	}
 	c := s.record(now, r, known, a.Verifier, a.Principal, &a.From, a.Stranger)
 	if c == nil {
 		return ClientIDSet{}, nfs.ErrResource
 	}
-	c.v40 = &v40{
-		confirm: s.nextConfirm(), callback: a.Callback, closed: make(map[uint32]*seqOwner),
-		openOwners: make(map[string]*seqOwner), lockOwners: make(map[string]*seqOwner),
-		idle: make(map[*seqOwner]struct{}), pending: make(map[*seqOwner]struct{}),
-	}
-	return ClientIDSet{Client: c.ID, Confirm: c.v40.confirm}, nfs.OK
+	c.v40 = &v40{Confirm: s.nextConfirm(), Callback: a.Callback}
+	c.v40.init()
+	return ClientIDSet{Client: c.ID, Confirm: c.v40.Confirm}, nfs.OK
 }
 
 // calledAt is how a client wants to be called; nothing for one of a later version.
@@ -99,7 +96,7 @@ func (c *Client) calledAt() Callback {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.v40.callback
+	return c.v40.Callback
 }
 
 // nextConfirm is a setclientid_confirm that there was not before. Call with the server's
@@ -119,16 +116,16 @@ func (s *Server) ConfirmClientID(now time.Time, id uint64, confirm Verifier, p P
 		return nil, false, nfs.ErrStaleClientID
 	}
 	c.mu.Lock()
-	u := c.v40.update
+	u := c.v40.Update
 	switch {
-	case c.dead, c.unused(now), c.v40.confirm != confirm && (u == nil || u.confirm != confirm):
+	case c.dead, c.unused(now), c.v40.Confirm != confirm && (u == nil || u.Confirm != confirm):
 		c.mu.Unlock()
 		return nil, false, nfs.ErrStaleClientID
 	case c.principal != p:
 		c.mu.Unlock()
 		return nil, false, nfs.ErrClientIDInUse
-	case c.v40.confirm != confirm:
-		c.v40.confirm, c.v40.callback, c.v40.update = u.confirm, u.callback, nil
+	case c.v40.Confirm != confirm:
+		c.v40.Confirm, c.v40.Callback, c.v40.Update = u.Confirm, u.Callback, nil
 		c.mu.Unlock()
 		return c, true, nfs.OK
 	}
@@ -204,6 +201,12 @@ func (s *Server) Holder(now time.Time, id Stateid, from *From) (*Client, nfs.Sta
 // AnonymousIO is IO of somebody of whom nothing is known.
 func (s *Server) AnonymousIO(now time.Time, f lock.File, write, bypass bool) nfs.Status {
 	return s.anonymous(now, f, write, bypass)
+}
+
+func (v *v40) init() {
+	v.closed = make(map[uint32]*seqOwner)
+	v.openOwners, v.lockOwners = make(map[string]*seqOwner), make(map[string]*seqOwner)
+	v.idle, v.pending = make(map[*seqOwner]struct{}), make(map[*seqOwner]struct{})
 }
 
 func (v *v40) release() {

@@ -103,7 +103,7 @@ func (d *Daemon) Delegations() []control.Delegation {
 	for i, l := range list {
 		out[i] = control.Delegation{
 			Client: control.ClientID(l.Client), Write: l.Write, Given: l.Given,
-			Recalled: l.Recalled, Acknowledged: l.Told,
+			Recalled: l.Recalled, Acknowledged: l.Acknowledged,
 		}
 		out[i].Export, out[i].FileID = file(l.File)
 		if l.Recalled {
