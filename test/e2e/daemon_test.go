@@ -121,8 +121,10 @@ func newDaemonOf(t *testing.T, program string, args ...string) *daemon {
 func newDaemonOn(t *testing.T, prepare func(*daemon), args ...string) *daemon {
 	t.Helper()
 	dir := t.TempDir()
-	d := &daemon{t: t, addr: loopback(), export: filepath.Join(dir, "data"), state: filepath.Join(dir, "state"),
-		args: args, program: filepath.Join(binDir, "rstored")}
+	d := &daemon{
+		t: t, addr: loopback(), export: filepath.Join(dir, "data"), state: filepath.Join(dir, "state"),
+		args: args, program: filepath.Join(binDir, "rstored"),
+	}
 	// A Unix socket's path is short; a test's directory need not be.
 	run, err := os.MkdirTemp("", "rs")
 	if err != nil {
@@ -151,12 +153,14 @@ func newDaemonOn(t *testing.T, prepare func(*daemon), args ...string) *daemon {
 // asUnit has the daemon run as the unit file has it: not as root, with its capabilities.
 func (d *daemon) asUnit() {
 	d.t.Helper()
-	d.runs = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: service, Gid: service, Groups: []uint32{}},
+	d.runs = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: service, Gid: service, Groups: []uint32{}},
 		AmbientCaps: []uintptr{
 			unix.CAP_DAC_READ_SEARCH, unix.CAP_DAC_OVERRIDE, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_CHOWN, unix.CAP_FOWNER,
 			unix.CAP_FSETID,
 			unix.CAP_LEASE, unix.CAP_MKNOD, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_ADMIN,
-		}}
+		},
+	}
 	for _, p := range []string{d.state, filepath.Dir(d.control)} {
 		if err := os.Chown(p, service, service); err != nil {
 			d.t.Fatal(err)
