@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"net/netip"
 )
 
@@ -55,12 +54,6 @@ const (
 	// datagramMax is the longest UDP payload: lengths are 16 bits wide.
 	datagramMax = 1<<16 - 1 - udpLen - ip4Len
 
-	// prefixLen is how many bytes, ones included, are gathered into one buffer for the first
-	// step of the CRC. A call of crc32.Update costs as much for a header of 12 bytes as for
-	// 100, so one call for all headers is faster than one for each. 128 is a multiple of 16,
-	// the step of the fast implementation.
-	prefixLen = 128
-
 	// FlagsDF is the flags and fragment offset word of every packet we send.
 	FlagsDF = 0x4000
 )
@@ -76,7 +69,7 @@ type Flow struct {
 
 	// prefix is the ones, the masked IP and UDP headers, and then the first bytes of the
 	// packet. The headers are built once and patched for each packet.
-	prefix [prefixLen]byte
+	prefix [crcHead]byte
 	n      int // bytes of IP and UDP headers, 0 = not built
 	// src and dst are the addresses that prefix was built for. Src and Dst are exported and
 	// may change, so begin compares them.
@@ -112,10 +105,10 @@ func (f *Flow) build() {
 	b[f.n-2], b[f.n-1] = 0xff, 0xff
 }
 
-// begin returns the CRC over the IP and UDP headers, the BTH and the first n bytes behind the
-// BTH: extended headers, and then payload if all of hdr was taken. size is the length of the
-// datagram, BTH to ICRC.
-func (f *Flow) begin(id uint16, size int, hdr, payload []byte) (crc uint32, n int) {
+// begin returns the CRC over the IP and UDP headers, hdr (BTH and extended headers) and payload.
+// size is the length of the datagram, BTH to ICRC. The headers and the first bytes of payload are
+// gathered in prefix, so that one pass goes over all.
+func (f *Flow) begin(id uint16, size int, hdr, payload []byte) uint32 {
 	if f.n == 0 || f.src != f.Src || f.dst != f.Dst {
 		f.build()
 	}
@@ -130,11 +123,17 @@ func (f *Flow) begin(id uint16, size int, hdr, payload []byte) (crc uint32, n in
 	binary.BigEndian.PutUint16(b[f.n-4:], uint16(udpLen+size))
 	at := f.n + copy(b[f.n:], hdr[:BTHLen])
 	b[f.n+4] = 0xff
-	n = copy(b[at:], hdr[BTHLen:])
-	if n == len(hdr)-BTHLen {
-		n += copy(b[at+n:], payload)
+	ext := hdr[BTHLen:]
+	n := copy(b[at:], ext)
+	if n < len(ext) {
+		return crcUpdate(crcUpdate(crcOf(&f.prefix, nil), ext[n:]), payload)
 	}
-	return crc32.Update(0, crc32.IEEETable, f.prefix[:lrhLen+at+n]), n
+	at += n
+	n = copy(b[at:], payload)
+	if at+n < len(b) {
+		return crcShort(0, f.prefix[:lrhLen+at+n])
+	}
+	return crcOf(&f.prefix, payload[n:])
 }
 
 var padding [4]byte
@@ -151,17 +150,14 @@ func (f *Flow) ICRC(id uint16, hdr []byte, payload [][]byte, pad int) uint32 {
 	if len(payload) > 0 {
 		first = payload[0]
 	}
-	c, n := f.begin(id, size, hdr, first)
-	if ext := hdr[BTHLen:]; n < len(ext) {
-		c, n = crc32.Update(c, crc32.IEEETable, ext[n:]), 0
-	} else {
-		n -= len(ext)
-	}
-	for _, p := range payload {
-		c, n = crc32.Update(c, crc32.IEEETable, p[n:]), 0
+	c := f.begin(id, size, hdr, first)
+	if len(payload) > 1 {
+		for _, p := range payload[1:] {
+			c = crcUpdate(c, p)
+		}
 	}
 	if pad > 0 {
-		c = crc32.Update(c, crc32.IEEETable, padding[:pad])
+		c = crcShort(c, padding[:pad])
 	}
 	return c
 }
@@ -182,10 +178,7 @@ func VerifyICRC(f *Flow, dgram []byte, guess uint16) (ok, exact bool, id uint16)
 	if n < BTHLen || len(dgram) > datagramMax {
 		return false, false, 0
 	}
-	c, k := f.begin(guess, len(dgram), dgram[:BTHLen], dgram[BTHLen:n])
-	if BTHLen+k < n {
-		c = crc32.Update(c, crc32.IEEETable, dgram[BTHLen+k:n])
-	}
+	c := f.begin(guess, len(dgram), dgram[:BTHLen], dgram[BTHLen:n])
 	diff := c ^ binary.LittleEndian.Uint32(dgram[n:])
 	if diff == 0 {
 		return true, true, guess
@@ -238,9 +231,9 @@ func backByte(reg uint32) uint32 {
 	return reg
 }
 
-// mulmod multiplies two bit-reflected polynomials modulo the CRC polynomial. It does not branch
+// mulmodGo multiplies two bit-reflected polynomials modulo the CRC polynomial. It does not branch
 // on the operands: they look random, and mispredicted branches would cost more than the work.
-func mulmod(a, b uint32) uint32 {
+func mulmodGo(a, b uint32) uint32 {
 	var p uint32
 	for range 32 {
 		p ^= b & -(a >> 31)

@@ -1,0 +1,7 @@
+//go:build !amd64
+
+package wire
+
+import "testing"
+
+func crcImplementations(testing.TB) []string { return []string{"go"} }
