@@ -14,35 +14,19 @@ import (
 // connection, and the other calls fail with it.
 func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 	x := newExchange(c)
-	xid := r.XID
-	if xid == 0 {
-		xid = c.nextXID()
-		r.XID = xid
+	for r.XID == 0 {
+		r.XID = c.xid.Add(1)
 	}
-	x.xid = xid
-	rpc.EncodeCall(&x.call, xid, r.Prog, r.Vers, r.Proc, r.Cred)
-	if r.Args != nil {
-		r.Args(&x.call)
-	}
+	x.xid = r.XID
+	r.Encode(&x.call)
 	x.dst, x.resMax = r.Dst, cmp.Or(r.ResMax, 1024)
 	if err := x.run(ctx); err != nil {
 		return err
 	}
 	x.results = x.decoder()
-	err := rpc.DecodeReply(&x.results, xid)
-	if err == nil && r.Res != nil {
-		err = r.Res(&x.results)
-	}
+	err := r.Decode(&x.results)
 	x.recycle()
 	return err
-}
-
-func (c *Client) nextXID() uint32 {
-	for {
-		if x := c.xid.Add(1); x != 0 {
-			return x
-		}
-	}
 }
 
 // exchange is a call and its reply. The caller owns it, except from start to finish: then it

@@ -3,7 +3,6 @@ package rpcrdma
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -316,110 +315,4 @@ func (c *Client) end() {
 		close(c.ended)
 	}
 	c.loop.Submit(func() { c.loop.Submit(release) })
-}
-
-func (c *Client) post(i int) {
-	c.repost = append(c.repost, rdma.RecvWR{ID: workID(idReceive, i), SGL: c.recvs[i : i+1 : i+1]})
-}
-
-func (c *Client) postReceives(conn rdma.Conn) error {
-	if len(c.repost) == 0 {
-		return nil
-	}
-	err := conn.QP().PostRecv(c.repost)
-	c.repost = c.repost[:0]
-	return err
-}
-
-func (c *Client) poll() {
-	for !c.closed {
-		n := c.cq.Poll(c.wcs[:])
-		if n == 0 {
-			break
-		}
-		for i := range c.wcs[:n] {
-			if !c.closed {
-				c.complete(&c.wcs[i])
-			}
-		}
-	}
-	if c.closed {
-		return
-	}
-	if err := c.postReceives(c.conn); err != nil {
-		c.fail(fmt.Errorf("posting receives: %w", err))
-		return
-	}
-	if c.win != nil {
-		if err := c.win.postEnds(); err != nil {
-			c.fail(fmt.Errorf("closing the memory of calls: %w", err))
-			return
-		}
-	}
-	c.sendBackward()
-	c.startWaiting()
-}
-
-func (c *Client) complete(wc *rdma.WC) {
-	i := int(uint32(wc.ID))
-	if wc.Status == rdma.WRFlushErr {
-		return // flushed because the connection ended; its event has the reason
-	}
-	if wc.Status != rdma.Success {
-		switch wc.ID >> 32 {
-		case idSend:
-			c.n.add(errSendFailed)
-			c.fail(fmt.Errorf("sending a call: %v", wc.Status))
-		case idProbe:
-			c.n.add(errPeerSilent)
-			c.fail(fmt.Errorf("probing a silent server: %v", wc.Status))
-		case idBind:
-			c.n.add(errSendFailed)
-			c.fail(fmt.Errorf("opening memory for a call: %v", wc.Status))
-		case idEnd:
-			c.n.add(errSendFailed)
-			c.fail(fmt.Errorf("closing the memory of a call: %v", wc.Status))
-		default:
-			c.n.add(errReceiveFailed)
-			c.fail(fmt.Errorf("receiving a reply: %v", wc.Status))
-		}
-		return
-	}
-	c.probe.progress = true
-	switch wc.ID >> 32 {
-	case idSend:
-		c.sendFree = append(c.sendFree, i)
-		if c.win != nil {
-			c.win.sent(i)
-		}
-		return
-	case idProbe:
-		c.probe.answered()
-		return
-	case idEnd:
-		c.win.ended()
-		if c.yield != nil {
-			c.yield()
-		}
-		return
-	}
-	c.receive(c.recvs[i].Buf[:wc.ByteLen], wc)
-	c.post(i)
-	if c.yield != nil {
-		c.yield()
-	}
-}
-
-// room reports whether there are a send buffer and send queue entries for one more call.
-func (c *Client) room() bool { return len(c.sendFree) > 0 && (c.win == nil || c.win.ready()) }
-
-// startWaiting sends waiting calls as far as there are credits and room.
-func (c *Client) startWaiting() {
-	for !c.closed && c.inflight < c.credits && c.room() {
-		x := c.waiting.pop()
-		if x == nil {
-			return
-		}
-		c.send(x)
-	}
 }

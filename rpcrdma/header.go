@@ -60,24 +60,16 @@ const (
 	TypeError MessageType = 4
 )
 
+var typeNames = [...]string{"RDMA_MSG", "RDMA_NOMSG", "RDMA_MSGP", "RDMA_DONE", "RDMA_ERROR"}
+
 func (t MessageType) String() string {
-	switch t {
-	case TypeMsg:
-		return "RDMA_MSG"
-	case TypeNoMsg:
-		return "RDMA_NOMSG"
-	case TypeMsgP:
-		return "RDMA_MSGP"
-	case TypeDone:
-		return "RDMA_DONE"
-	case TypeError:
-		return "RDMA_ERROR"
+	if uint64(t) < uint64(len(typeNames)) {
+		return typeNames[t]
 	}
 	return fmt.Sprintf("message type %d", uint32(t))
 }
 
-// ErrorCode says what an RDMA_ERROR message complains about (RFC 8166 section
-// 4.5).
+// ErrorCode is the reason of an RDMA_ERROR message (RFC 8166 section 4.5).
 type ErrorCode uint32
 
 // Error codes.
@@ -164,7 +156,7 @@ func (c Chunk) Len() int {
 type Header struct {
 	XID     uint32
 	Version uint32
-	// Credits are asked for in a call and granted in a reply.
+	// Credits are requested in a call and granted in a reply.
 	Credits uint32
 	Type    MessageType
 
@@ -182,20 +174,21 @@ type Header struct {
 	counts []int     // number of segments of each chunk in Writes
 }
 
-// Reset empties h, keeping its memory.
+// Reset empties h, and retains its memory.
 func (h *Header) Reset() {
 	*h = Header{Reads: h.Reads[:0], Writes: h.Writes[:0], segs: h.segs[:0], counts: h.counts[:0]}
 }
 
-// cursor reads words. short is sticky: it is set by a read beyond the end.
+// cursor reads words. bad is sticky: a read beyond the end sets it, or an illegal value. After that all
+// words are 0, so every list ends.
 type cursor struct {
-	b     []byte
-	short bool
+	b   []byte
+	bad bool
 }
 
 func (c *cursor) word() uint32 {
 	if len(c.b) < 4 {
-		c.b, c.short = nil, true
+		c.b, c.bad = nil, true
 		return 0
 	}
 	v := binary.BigEndian.Uint32(c.b)
@@ -203,18 +196,14 @@ func (c *cursor) word() uint32 {
 	return v
 }
 
-// follows reads the word that says whether an optional item follows. Only 0 and 1 are legal.
-func (c *cursor) follows() (bool, error) {
-	switch c.word() {
-	case nothingFollows:
-		if c.short {
-			return false, ErrMalformed
-		}
-		return false, nil
-	case itemFollows:
-		return true, nil
+// follows reads the word that says whether an optional item follows. Only 0 and 1 are legal (RFC 4506
+// section 4.19).
+func (c *cursor) follows() bool {
+	w := c.word()
+	if w > itemFollows {
+		c.b, c.bad = nil, true
 	}
-	return false, ErrMalformed
+	return w == itemFollows
 }
 
 func (c *cursor) segment() Segment {
@@ -227,7 +216,7 @@ func (c *cursor) segment() Segment {
 // count, which the peer chose, with the bytes that are there before it appends.
 func (h *Header) chunk(c *cursor) (int, error) {
 	n := c.word()
-	if c.short || uint64(n)*segmentLen > uint64(len(c.b)) {
+	if c.bad || uint64(n)*segmentLen > uint64(len(c.b)) {
 		return 0, ErrMalformed
 	}
 	if n > MaxChunkSegments || len(h.segs)+int(n) > MaxSegments {
@@ -272,30 +261,13 @@ func (h *Header) Parse(msg []byte) (rest []byte, err error) {
 
 // lists reads the Read list, the Write list and the Reply chunk.
 func (h *Header) lists(c *cursor) error {
-	for {
-		more, err := c.follows()
-		if err != nil {
-			return err
-		}
-		if !more {
-			break
-		}
+	for c.follows() {
 		if len(h.Reads) == MaxReadSegments {
 			return ErrTooComplex
 		}
 		h.Reads = append(h.Reads, ReadSegment{Position: c.word(), Segment: c.segment()})
-		if c.short {
-			return ErrMalformed
-		}
 	}
-	for {
-		more, err := c.follows()
-		if err != nil {
-			return err
-		}
-		if !more {
-			break
-		}
+	for c.follows() {
 		if len(h.counts) == MaxWriteChunks {
 			return ErrTooComplex
 		}
@@ -305,16 +277,15 @@ func (h *Header) lists(c *cursor) error {
 		}
 		h.counts = append(h.counts, n)
 	}
-	more, err := c.follows()
-	if err != nil {
-		return err
-	}
 	reply := 0
-	if more {
-		h.HasReply = true
+	if h.HasReply = c.follows(); h.HasReply {
+		var err error
 		if reply, err = h.chunk(c); err != nil {
 			return err
 		}
+	}
+	if c.bad {
+		return ErrMalformed
 	}
 	at := 0
 	for _, n := range h.counts { // all appends to segs are done, so its memory does not move
@@ -335,7 +306,7 @@ func (h *Header) fault(c *cursor) error {
 	default:
 		return ErrMalformed
 	}
-	if c.short {
+	if c.bad {
 		return ErrMalformed
 	}
 	return nil

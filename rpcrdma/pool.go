@@ -190,12 +190,11 @@ func (m *Memory) addConn(want, inline int) (credits int) {
 	if m.messagesUsed+receives(credits)*inline > m.messages/2 {
 		credits = min(want, floorCredits)
 	}
-	if n := receives(credits) * inline; m.messagesUsed+n <= m.messages {
-		m.charge(n)
-		return credits
+	if !m.chargeUpTo(receives(credits)*inline, m.messages) {
+		m.conns--
+		return 0
 	}
-	m.conns--
-	return 0
+	return credits
 }
 
 // restoreConn charges n bytes for the receives of a connection that another process handed over,
@@ -216,6 +215,15 @@ func (m *Memory) charge(n int) {
 		each = m.part()
 	}
 	m.each.Store(int64(each))
+}
+
+// chargeUpTo charges n bytes, if no more than limit are in use then. The caller holds mu.
+func (m *Memory) chargeUpTo(n, limit int) bool {
+	if m.messagesUsed+n > limit {
+		return false
+	}
+	m.charge(n)
+	return true
 }
 
 func (m *Memory) note() { m.peak = max(m.peak, m.messagesUsed+m.bulkUsed) }
@@ -241,11 +249,10 @@ func (m *Memory) allowed(credits, inline int) int {
 func (m *Memory) grow(n, credits, inline int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.messagesUsed+n > m.messages/2 && (credits > m.share(inline) || m.messagesUsed+n > m.messages/4*3) {
-		return false
+	if credits > m.share(inline) {
+		return m.chargeUpTo(n, m.messages/2)
 	}
-	m.charge(n)
-	return true
+	return m.chargeUpTo(n, m.messages/4*3)
 }
 
 // raiseInitial charges n bytes for the first grant of an established connection, unless half of the
@@ -253,11 +260,7 @@ func (m *Memory) grow(n, credits, inline int) bool {
 func (m *Memory) raiseInitial(n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.messagesUsed+n > m.messages/2 {
-		return false
-	}
-	m.charge(n)
-	return true
+	return m.chargeUpTo(n, m.messages/2)
 }
 
 // shrink releases n bytes of receives that are not posted again.
@@ -271,11 +274,7 @@ func (m *Memory) shrink(n int) {
 func (m *Memory) extra(n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.messagesUsed+n > m.messages {
-		return false
-	}
-	m.charge(n)
-	return true
+	return m.chargeUpTo(n, m.messages)
 }
 
 // ceiling returns the most bulk memory that a connection may have now: most, or an equal share if

@@ -20,9 +20,9 @@ const (
 	clientProbe = 5 * rdma.Second
 	serverProbe = 60 * rdma.Second
 
-	// probeLimit is how long a probe may go unanswered. It is longer than a queue pair repeats a request with the largest
-	// ACK timeout that is used. But a device may repeat for ever: rdma_rxe does for the retry count 7, which the
-	// peer names in its REQ.
+	// probeLimit bounds the wait for the answer to a probe. It is longer than the retries of a queue pair
+	// with the largest ACK timeout in use. But a device may retry for ever: rdma_rxe does with the retry
+	// count 7, which the peer sets in its REQ.
 	probeLimit = 180 * rdma.Second
 )
 
@@ -37,7 +37,7 @@ type prober struct {
 	probing  bool        // a probe is in flight; at most one is
 	waited   rdma.Time   // for that probe, without progress
 	lost     func(error) // ends the connection
-	cancel   func()
+	timer
 }
 
 // start starts the ticks of an established connection.
@@ -71,10 +71,12 @@ func (p *prober) tick() {
 // answered handles the completion of a probe.
 func (p *prober) answered() { p.probing, p.progress = false, true }
 
-// stop ends the ticks.
-func (p *prober) stop() {
-	if p.cancel != nil {
-		p.cancel()
+// timer is a timer of a loop that may be running.
+type timer struct{ cancel func() }
+
+func (t *timer) stop() {
+	if t.cancel != nil {
+		t.cancel()
 	}
-	p.cancel = nil
+	t.cancel = nil
 }

@@ -23,21 +23,23 @@ func (c *serverConn) poll() {
 	c.pump()
 }
 
-// failure describes the purpose of a failed work request, and the counter for it.
-func failure(kind uint64) (string, counter) {
-	switch kind {
-	case idRead:
-		return "fetching a Read chunk", errReadFailed
-	case idWrite:
-		return "filling a Write or Reply chunk", errWriteFailed
-	case idSend:
-		return "sending a reply", errSendFailed
-	case idBackward:
-		return "sending a call", errSendFailed
-	case idProbe:
-		return "probing a silent client", errPeerSilent
-	}
-	return "receiving", errReceiveFailed
+// serverFailures is clientFailures for the server.
+var serverFailures = [...]struct {
+	what string
+	counter
+}{
+	idReceive:  {"receiving", errReceiveFailed},
+	idRead:     {"fetching a Read chunk", errReadFailed},
+	idWrite:    {"filling a Write or Reply chunk", errWriteFailed},
+	idSend:     {"sending a reply", errSendFailed},
+	idBackward: {"sending a call", errSendFailed},
+	idProbe:    {"probing a silent client", errPeerSilent},
+}
+
+// failed ends the connection because of a work request that failed.
+func (c *serverConn) failed(wc *rdma.WC) {
+	f := &serverFailures[wc.ID>>32]
+	c.fail(f.counter, fmt.Errorf("%s: %v", f.what, wc.Status))
 }
 
 // countFailure looks for the completion with the error that ended the connection. The event of the
@@ -50,8 +52,7 @@ func (c *serverConn) countFailure() {
 		}
 		for _, wc := range c.wcs[:n] {
 			if wc.Status != rdma.Success && wc.Status != rdma.WRFlushErr {
-				what, k := failure(wc.ID >> 32)
-				c.fail(k, fmt.Errorf("%s: %v", what, wc.Status))
+				c.failed(&wc)
 				return
 			}
 		}
@@ -65,8 +66,7 @@ func (c *serverConn) complete(wc *rdma.WC) {
 		return
 	}
 	if wc.Status != rdma.Success {
-		what, k := failure(kind)
-		c.fail(k, fmt.Errorf("%s: %v", what, wc.Status))
+		c.failed(wc)
 		return
 	}
 	c.probe.progress = true

@@ -28,11 +28,11 @@ type Pacer interface {
 //
 // throttle belongs to the loop.
 type throttle struct {
-	c      *serverConn
-	pacer  Pacer     // nil if there are no limits
-	cap    int       // bound of the credits to grant
-	calls  []*slot   // delayed calls, in the order of arrival
-	cancel func()    // of the timer
+	c     *serverConn
+	pacer Pacer   // nil if there are no limits
+	cap   int     // bound of the credits to grant
+	calls []*slot // delayed calls, in the order of arrival
+	timer
 	at     rdma.Time // when the timer expires
 	passed []uint32  // scratch
 }
@@ -155,13 +155,6 @@ func (t *throttle) release() {
 	t.c.pump()
 }
 
-func (t *throttle) stop() {
-	if t.cancel != nil {
-		t.cancel()
-	}
-	t.cancel = nil
-}
-
 // stall ends connections whose client takes nothing. A queue pair with infinite RNR retries waits
 // for a receive of its peer forever, and replies with their memory wait with it. stall belongs to
 // the loop.
@@ -169,7 +162,7 @@ type stall struct {
 	c        *serverConn
 	progress bool // something completed since the last tick
 	idle     int  // ticks without progress
-	cancel   func()
+	timer
 }
 
 // stallTicks is the number of ticks in SlowTimeout.
@@ -203,11 +196,4 @@ func (w *stall) tick() {
 		return
 	}
 	w.arm()
-}
-
-func (w *stall) stop() {
-	if w.cancel != nil {
-		w.cancel()
-	}
-	w.cancel = nil
 }

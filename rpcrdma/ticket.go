@@ -2,6 +2,7 @@ package rpcrdma
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/rstored/rstored/rdma"
 )
@@ -69,17 +70,8 @@ func (m *Memory) cancel(t *ticket) {
 		m.put(t.b)
 		t.have = false
 	}
-	for i, w := range m.waiting {
-		if w == t {
-			m.waiting = append(m.waiting[:i], m.waiting[i+1:]...)
-			break
-		}
-	}
-	woken := m.next()
-	m.mu.Unlock()
-	for _, t := range woken {
-		t.wake()
-	}
+	m.waiting = slices.DeleteFunc(m.waiting, func(w *ticket) bool { return w == t })
+	m.unlockAndWake()
 }
 
 // get is alloc. The caller holds mu.
@@ -104,10 +96,11 @@ func (m *Memory) put(b []byte) {
 	}
 }
 
-// next allocates blocks for the tickets in the queue, in order, as far as there is memory. A large
-// request at the head is not overtaken, or it might wait forever. The caller holds mu, and calls
-// wake of the returned tickets without it.
-func (m *Memory) next() (woken []*ticket) {
+// unlockAndWake allocates blocks for the tickets in the queue, in order, as far as there is memory. A
+// large request at the head is not overtaken, or it might wait forever. The caller holds mu. wake is
+// called without it, because it submits to a loop.
+func (m *Memory) unlockAndWake() {
+	var woken []*ticket
 	for len(m.waiting) > 0 && m.both(m.waiting[0]) {
 		t := m.waiting[0]
 		m.waiting[0] = nil
@@ -115,7 +108,10 @@ func (m *Memory) next() (woken []*ticket) {
 		t.have = true
 		woken = append(woken, t)
 	}
-	return woken
+	m.mu.Unlock()
+	for _, t := range woken {
+		t.wake()
+	}
 }
 
 // free frees a block and wakes those for whom there is memory now.
@@ -125,11 +121,7 @@ func (m *Memory) free(b []byte) {
 	}
 	m.mu.Lock()
 	m.put(b)
-	woken := m.next()
-	m.mu.Unlock()
-	for _, t := range woken {
-		t.wake()
-	}
+	m.unlockAndWake()
 }
 
 // inUse is the memory in allocated bulk blocks.

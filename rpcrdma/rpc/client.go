@@ -30,6 +30,23 @@ type Request struct {
 	ResMax int
 }
 
+// Encode appends the call.
+func (r *Request) Encode(e *xdr.Encoder) {
+	EncodeCall(e, r.XID, r.Prog, r.Vers, r.Proc, r.Cred)
+	if r.Args != nil {
+		r.Args(e)
+	}
+}
+
+// Decode reads the reply.
+func (r *Request) Decode(d *xdr.Decoder) error {
+	err := DecodeReply(d, r.XID)
+	if err == nil && r.Res != nil {
+		err = r.Res(d)
+	}
+	return err
+}
+
 // Client sends calls over one connection. It may be used from any goroutine.
 type Client interface {
 	// Call sends r and waits for its reply. After Call has returned nobody uses the memory of r, also

@@ -243,10 +243,7 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 	}
 	r.XID = xid
 	e := &p.call
-	rpc.EncodeCall(e, xid, r.Prog, r.Vers, r.Proc, r.Cred)
-	if r.Args != nil {
-		r.Args(e)
-	}
+	r.Encode(e)
 	if e.Len() > rpc.FragmentMax {
 		c.forget(xid, p)
 		return fmt.Errorf("tcp: a call of %d bytes is longer than a record can be", e.Len())
@@ -255,10 +252,7 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 		return err
 	}
 	p.results = p.decoder()
-	err = rpc.DecodeReply(&p.results, xid)
-	if err == nil && r.Res != nil {
-		err = r.Res(&p.results)
-	}
+	err = r.Decode(&p.results)
 	p.recycle()
 	return err
 }
