@@ -6,21 +6,20 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// slotLen is the room that each receive and each message of this package has for
-// itself.
+// slotLen is the memory of each receive, and of each message of this package.
 const slotLen = 64
 
 var errMemory = errors.New("no memory is left for the buffers")
 
-// buffers is the registered memory of one end of a connection, in a protection domain
-// of its own: a key that a peer guesses opens nothing of another's.
+// buffers is the registered memory of one end of a connection. It has a protection domain of its own, so that
+// a peer that guesses keys reaches no memory of other connections.
 type buffers struct {
 	arena *rdma.Arena
 	pd    rdma.PD
 
-	source rdma.MR // what the end posts comes from here, or is read to here; nil if it posts nothing
-	target rdma.MR // what the peer posts goes here, or comes from here; nil if it posts nothing
-	slots  rdma.MR // of receives, then of messages that are sent
+	source rdma.MR // local memory of the messages that the end posts; nil if it posts none
+	target rdma.MR // memory that the peer writes, reads or sends to; nil if it does not
+	slots  rdma.MR // of the receives, then of the messages of this package
 }
 
 // need is the arena's memory, in bytes, for one end. Blocks are powers of two.
@@ -44,7 +43,7 @@ func block(n int) int {
 	return b
 }
 
-// newBuffers takes and registers the memory of an end.
+// newBuffers allocates and registers the memory of an end.
 func newBuffers(dev rdma.Device, arena *rdma.Arena, p *plan, server bool) (_ *buffers, err error) {
 	b := &buffers{arena: arena}
 	defer func() {
@@ -69,13 +68,13 @@ func newBuffers(dev rdma.Device, arena *rdma.Arena, p *plan, server bool) (_ *bu
 		if b.target, err = b.register(p.size, p.access()); err != nil {
 			return nil, err
 		}
-		clear(b.target.Bytes()) // of what an earlier client wrote
+		clear(b.target.Bytes()) // from data of an earlier client
 	}
 	return b, nil
 }
 
-// touch writes to each page. Pages that were never written are one page of zeros, and
-// faster than memory is.
+// touch writes to each page. Pages that were never written are all the same page of zeros, which is in the
+// cache: reading them would be faster than reading memory.
 func touch(b []byte) {
 	for i := 0; i < len(b); i += rdma.ArenaBlockMin {
 		b[i] = 1
@@ -95,7 +94,7 @@ func (b *buffers) register(n int, access rdma.Access) (rdma.MR, error) {
 	return mr, nil
 }
 
-// release gives the memory back. Nothing may be about to be sent from it.
+// release frees the memory. The device must not use it any more.
 func (b *buffers) release() {
 	for _, mr := range []rdma.MR{b.source, b.target, b.slots} {
 		if mr != nil {
@@ -109,10 +108,10 @@ func (b *buffers) release() {
 	}
 }
 
-// slot is the memory of receive i, or with recvs added of message i.
+// slot is the memory of receive i; the messages follow the receives.
 func (b *buffers) slot(i int) []byte { return b.slots.Bytes()[i*slotLen : (i+1)*slotLen] }
 
-// remote is how the peer names the memory that it may use.
+// remote is the name of the target for the peer.
 func (b *buffers) remote() remote {
 	if b.target == nil {
 		return remote{}

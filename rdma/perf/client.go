@@ -2,7 +2,6 @@ package perf
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,102 +11,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// Options say what to measure.
-type Options struct {
-	Op      Op
-	Latency bool // else bandwidth
-	// Sizes of messages in bytes, one test each.
-	Sizes []int
-	// Iterations is the number of messages of a test on each queue pair. If Duration
-	// is set, as many are posted as it allows instead.
-	Iterations int
-	Duration   time.Duration
-	// Depth is how many messages are under way on each queue pair, as far as they are
-	// 64 MiB together or one on each; QPs is how many queue pairs there are. Both are 1
-	// in tests of latency.
-	Depth int
-	QPs   int
-	// Bidirectional has the server post as well.
-	Bidirectional bool
-}
-
-// latencyMax bounds the iterations of a test of latency, of which each has a time
-// stamp.
-const latencyMax = 10_000_000
-
-// ErrOptions is matched by the error of options that make no sense.
-var ErrOptions = errors.New("bad options")
-
-// Validate says what makes no sense. The server may allow less.
-func (o *Options) Validate() error {
-	bad := func(format string, a ...any) error {
-		return fmt.Errorf("%w: %s", ErrOptions, fmt.Sprintf(format, a...))
-	}
-	switch {
-	case !o.Op.known():
-		return bad("%v", o.Op)
-	case len(o.Sizes) == 0:
-		return bad("no size")
-	case o.Duration < 0 || o.Duration == 0 && o.Iterations < 1:
-		return bad("%d iterations", o.Iterations)
-	case o.Latency && o.Duration == 0 && o.Iterations > latencyMax:
-		return bad("%d iterations; the most for latency is %d", o.Iterations, latencyMax)
-	case o.Depth < 1 || o.Depth > math.MaxUint16:
-		return bad("a queue depth of %d", o.Depth)
-	case o.QPs < 1 || o.QPs > math.MaxUint16:
-		return bad("%d queue pairs", o.QPs)
-	case o.Latency && o.Bidirectional:
-		return bad("latency has one direction")
-	case o.Latency && (o.QPs > 1 || o.Depth > 1):
-		return bad("latency is that of one message at a time, on one queue pair")
-	}
-	for _, n := range o.Sizes {
-		switch {
-		case n < 1 || n > SizeMax:
-			return bad("a size of %d bytes; it is 1 to %d", n, SizeMax)
-		case o.Op.Atomic() && n != AtomicSize:
-			return bad("a size of %d bytes; atomics have %d", n, AtomicSize)
-		}
-	}
-	return nil
-}
-
-// plan is what the options ask of a connection.
-func (o *Options) plan() plan {
-	p := plan{op: o.Op, latency: o.Latency, bidirectional: o.Bidirectional, depth: o.Depth, qps: o.QPs}
-	for _, n := range o.Sizes {
-		p.size = max(p.size, n)
-	}
-	return p
-}
-
-// Result is what a test of one size measured.
-type Result struct {
-	Size    int       // bytes of a message
-	Sent    Direction // what the client posted
-	Back    Direction // what the server posted, in bidirectional tests
-	Latency Latency   // of tests of latency
-}
-
-// RefusedError is a server's refusal.
-type RefusedError struct {
-	Server netip.AddrPort
-	Why    string
-}
-
-func (e *RefusedError) Error() string { return fmt.Sprintf("%v refuses: %s", e.Server, e.Why) }
-
-// ConnectError is a connection that did not come about for another reason.
-type ConnectError struct {
-	Server netip.AddrPort
-	Reason uint16 // of the REJ, if there was one
-	Err    error
-}
-
-func (e *ConnectError) Error() string { return fmt.Sprintf("connecting to %v: %v", e.Server, e.Err) }
-func (e *ConnectError) Unwrap() error { return e.Err }
-
-// Run connects to a server, measures each size in turn, and calls each with the results.
+// Run connects to a server, measures the sizes one after the other, and calls each with the results.
 func Run(ctx context.Context, dev rdma.Device, server netip.AddrPort, o Options, each func(Result)) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -125,12 +29,12 @@ func Run(ctx context.Context, dev rdma.Device, server netip.AddrPort, o Options,
 		if err := c.wait(ctx, func() { c.begin(n) }, c.done); err != nil {
 			return err
 		}
-		each(c.result) // the loop has let go of it
+		each(c.result) // the loop does not use it until the next begin
 	}
 	return nil
 }
 
-// newClient prepares a run and takes its memory, which release gives back.
+// newClient prepares a run, and allocates its memory. The caller calls release.
 func newClient(dev rdma.Device, server netip.AddrPort, o Options) (_ *client, err error) {
 	c := &client{
 		o: o, dev: dev, loop: dev.Loops()[0], server: server, run: rand.Uint64(),
@@ -158,7 +62,7 @@ func newClient(dev rdma.Device, server netip.AddrPort, o Options) (_ *client, er
 	return c, nil
 }
 
-// release gives the memory back. The run is closed, or never connected.
+// release frees the memory. The run is closed, or was never connected.
 func (c *client) release() {
 	for _, m := range c.mems {
 		m.release()
@@ -166,10 +70,10 @@ func (c *client) release() {
 	_ = c.arena.Close()
 }
 
-// closeTime is how long the loop may take to let go of a run.
+// closeTime bounds the wait for the loop to end a run.
 const closeTime = 5 * time.Second
 
-// client is a run. Its fields but for the channels belong to the loop once it connects.
+// client is a run. When it connects, its fields belong to the loop, except the channels.
 type client struct {
 	o      Options
 	dev    rdma.Device
@@ -184,18 +88,18 @@ type client struct {
 
 	gauge   gauge       // of all ends
 	stamps  []rdma.Time // of tests of latency: the start of each message, then the end
-	pings   uint64      // still to come
-	seq     uint32      // of the size
-	busy    int         // ends that post, or whose server does
+	pings   uint64      // messages of a test of latency that are not posted yet
+	seq     uint32      // of the test
+	busy    int         // ends that post messages, and servers that do
 	allowed time.Duration
 	result  Result
 
 	up     chan struct{} // all are connected
-	done   chan struct{} // a size is measured
-	broken chan error    // the first thing that went wrong
+	done   chan struct{} // the test of a size has ended
+	broken chan error    // the first error
 }
 
-// wait has the loop do something and waits for the outcome.
+// wait runs do on the loop and waits for the outcome.
 func (c *client) wait(ctx context.Context, do func(), outcome <-chan struct{}) error {
 	if !c.loop.Submit(do) {
 		return rdma.ErrClosed
@@ -210,7 +114,7 @@ func (c *client) wait(ctx context.Context, do func(), outcome <-chan struct{}) e
 	}
 }
 
-// fail ends the run. On the loop.
+// fail ends the run with an error. It runs on the loop.
 func (c *client) fail(err error) {
 	select {
 	case c.broken <- err:
@@ -218,7 +122,7 @@ func (c *client) fail(err error) {
 	}
 }
 
-// close ends all connections and returns when their memory is not used any more.
+// close ends all connections. When it returns, the device uses none of their memory.
 func (c *client) close() {
 	ended := make(chan struct{})
 	if !c.loop.Submit(func() { c.disconnect(func() { close(ended) }) }) {
@@ -226,12 +130,12 @@ func (c *client) close() {
 	}
 	select {
 	case <-ended:
-	case <-time.After(closeTime): // the loop has ended meanwhile
+	case <-time.After(closeTime): // the loop has ended
 	}
 }
 
-// disconnect ends all connections and calls then when their memory is not used any
-// more. On the loop.
+// disconnect ends all connections, and calls then when the device uses none of their memory. It runs on the
+// loop.
 func (c *client) disconnect(then func()) {
 	if c.cancel != nil {
 		c.cancel()
@@ -249,7 +153,7 @@ func (c *client) disconnect(then func()) {
 	}
 }
 
-// connect dials one connection for each queue pair. On the loop.
+// connect dials one connection for each queue pair. It runs on the loop.
 func (c *client) connect() {
 	p := c.o.plan()
 	for _, mem := range c.mems {
@@ -285,7 +189,8 @@ func (c *client) connect() {
 	}
 }
 
-// event takes a connection's events.
+// event handles an event of a connection. The server is not trusted: its memory must have room for the
+// largest message.
 func (c *client) event(e *end, ev rdma.ConnEvent) {
 	switch ev.Kind {
 	case rdma.EventEstablished:
@@ -321,7 +226,7 @@ func (c *client) event(e *end, ev rdma.ConnEvent) {
 	}
 }
 
-// alive tells the server from time to time that the client is there.
+// alive sends msgAlive at an interval.
 func (c *client) alive(e *end, every rdma.Time) {
 	c.loop.After(every, func() {
 		if !e.over {
@@ -331,7 +236,7 @@ func (c *client) alive(e *end, every rdma.Time) {
 	})
 }
 
-// begin starts the test of a size. On the loop.
+// begin starts the test of a size. It runs on the loop.
 func (c *client) begin(size int) {
 	c.seq++
 	c.result = Result{Size: size}
@@ -366,7 +271,7 @@ func (c *client) begin(size int) {
 	}
 }
 
-// enough ends the test of a size whose time is over.
+// enough ends a test at the end of Options.Duration: no more messages are posted.
 func (c *client) enough() {
 	c.pings = 0
 	for _, e := range c.ends {
@@ -384,7 +289,7 @@ func (c *client) enough() {
 	}
 }
 
-// ended counts an end whose messages have all completed, or whose server's have.
+// ended counts an end, or a server, all of whose messages have completed. The last one ends the test.
 func (c *client) ended() {
 	if c.busy--; c.busy > 0 {
 		return
@@ -393,7 +298,7 @@ func (c *client) ended() {
 	c.done <- struct{}{}
 }
 
-// message takes a message of the server.
+// message handles a message of the server. Only the report of the running test is legal.
 func (c *client) message(m *message) {
 	if m.kind != msgReport || m.seq != c.seq || c.busy == 0 {
 		c.fail(errOrder)
@@ -407,7 +312,8 @@ func (c *client) message(m *message) {
 	c.ended()
 }
 
-// pong is called when a message of a test of latency has come back, and to begin one.
+// pong is called when a message of a test of latency was answered, and to begin the test. It posts the next
+// message, or ends the test.
 func (c *client) pong(at rdma.Time) {
 	e := c.ends[0]
 	first := c.gauge.began == 0

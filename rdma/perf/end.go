@@ -13,8 +13,11 @@ const (
 	idControl = 1 << 33 // with the number of the message's slot
 )
 
-// end is one end of a connection: its queues, the messages of the test that it posts,
-// and those of this package. On the loop only.
+// end is one end of a connection: its queues, the messages of the test that it posts, and the messages of this
+// package. It belongs to the loop.
+//
+// A receive is posted again after its completion, and a slot of a message is free again after the completion
+// of its SEND. The data of the test is never read, so its buffers are used by several messages at a time.
 type end struct {
 	plan   plan
 	server bool
@@ -25,33 +28,33 @@ type end struct {
 	conn   rdma.Conn
 	peer   remote
 
-	// message, failed and pong are the owner's: a message came; the connection is of
-	// no use any more; the answer to a ping came, or a READ or atomic completed.
+	// Callbacks of the owner: a message has arrived; the connection has failed; the answer to a ping has
+	// arrived, or a READ or atomic of a test of latency has completed.
 	message func(*message)
 	failed  func(error)
 	pong    func(at rdma.Time)
 
 	// What is posted.
 	gauge *gauge
-	left  uint64 // still to be posted
-	under int    // posted and not completed
-	most  int    // that may be under way
-	idle  func() // everything has completed; nil while nobody waits for it
+	left  uint64 // messages that are not posted yet
+	under int    // messages in flight
+	most  int    // bound of under
+	idle  func() // called once when all messages have completed; may be nil
 
 	recvs []rdma.RecvWR // by slot
 	spent []rdma.RecvWR // to be posted again
 	wrs   []rdma.SendWR // alike: the message of the test
 	ctrl  []rdma.SendWR // one for each slot
 	pings int           // messages of ping and pong since one that completes
-	busy  uint          // slots of messages under way, a bit each
+	busy  uint          // slots of messages in flight, a bit each
 	wcs   [64]rdma.WC
-	heard bool // something came since the owner looked
+	heard bool // something arrived since the last check of the idle timeout
 	over  bool
 }
 
 var errFlooded = errors.New("the peer sent more than it may have under way")
 
-// newEnd makes an end without a connection. Its buffers are the caller's.
+// newEnd makes an end without a connection. The caller frees its buffers.
 func newEnd(dev rdma.Device, loop rdma.Loop, p plan, server bool, mem *buffers) (*end, error) {
 	e := &end{plan: p, server: server, dev: dev, loop: loop, mem: mem, gauge: new(gauge)}
 	sends, recvs := p.queues(server)
@@ -63,7 +66,7 @@ func newEnd(dev rdma.Device, loop rdma.Loop, p plan, server bool, mem *buffers) 
 	for i := range e.recvs {
 		sgl := []rdma.SGE{{Buf: mem.slot(i), LKey: mem.slots.LKey()}}
 		if mem.target != nil && p.op == Send && p.size > slotLen {
-			// The rest of each message goes to the same place. Nobody reads it.
+			// The rest of each message goes to the same memory, because nobody reads it.
 			sgl = append(sgl, rdma.SGE{Buf: mem.target.Bytes()[:p.size-slotLen], LKey: mem.target.LKey()})
 		}
 		e.recvs[i] = rdma.RecvWR{ID: uint64(i), SGL: sgl}
@@ -89,13 +92,13 @@ func (e *end) config() rdma.QPConfig {
 	}}
 }
 
-// prepare posts the receives.
+// prepare posts the receives, before the peer can send.
 func (e *end) prepare(c rdma.Conn) error {
 	e.conn = c
 	return c.QP().PostRecv(e.recvs)
 }
 
-// size makes the messages to be posted ones of n bytes.
+// size sets the length of the messages to n bytes.
 func (e *end) size(n int) {
 	e.most = e.plan.window(n)
 	wr := rdma.SendWR{
@@ -110,7 +113,7 @@ func (e *end) size(n int) {
 	}
 }
 
-// post posts as many messages as are left and may be under way.
+// post posts messages until most are in flight or none are left.
 func (e *end) post() {
 	n := int(min(e.left, uint64(e.most-e.under)))
 	if n == 0 || e.over {
@@ -125,7 +128,7 @@ func (e *end) post() {
 	e.under += n
 }
 
-// signal has the next message of a test of latency complete, or do so silently.
+// signal chooses whether the next message of a test of latency has a completion, see pingSignal.
 func (e *end) signal() {
 	wr := &e.wrs[0]
 	wr.Flags |= rdma.Signaled
@@ -157,7 +160,7 @@ func (e *end) echo(n int) {
 	}
 }
 
-// say sends a message of this package.
+// say sends a message of this package. A peer that requests more reports than it receives is an error.
 func (e *end) say(m *message) {
 	for i := range e.ctrl {
 		if e.busy&(1<<i) != 0 {
@@ -170,7 +173,7 @@ func (e *end) say(m *message) {
 		}
 		return
 	}
-	e.fail(errFlooded) // it asks for more reports than it receives
+	e.fail(errFlooded)
 }
 
 // completions is the callback of the completion queue.
@@ -228,8 +231,8 @@ func (e *end) completions() {
 	}
 }
 
-// received takes a receive's completion, and reports whether it is a message of the
-// test.
+// received handles the completion of a receive, and reports whether it was a message of the test. Messages of
+// this package have an immediate.
 func (e *end) received(wc *rdma.WC) bool {
 	slot := int(wc.ID)
 	e.spent = append(e.spent, e.recvs[slot])
@@ -249,7 +252,7 @@ func (e *end) received(wc *rdma.WC) bool {
 	return true
 }
 
-// fail tells the owner, once, that the connection is of no use.
+// fail calls failed, once.
 func (e *end) fail(err error) {
 	if e.over {
 		return
@@ -258,15 +261,14 @@ func (e *end) fail(err error) {
 	e.failed(err)
 }
 
-// close ends the connection and calls then when nothing is sent from the end's memory
-// any more.
+// close ends the connection, and calls then when the device does not use the end's memory any more. At the end
+// of this turn the loop may still send packets from it, so then is called two turns later.
 func (e *end) close(then func()) {
 	e.over = true
 	if e.conn != nil {
 		e.conn.Close()
 	}
 	e.cq.Close()
-	// The loop may still send, at the end of this turn, what lies in the memory.
 	if !e.loop.Submit(func() {
 		if !e.loop.Submit(then) {
 			then()

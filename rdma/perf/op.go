@@ -42,34 +42,33 @@ func (o Op) Atomic() bool { return o == FetchAdd || o == CompareSwap }
 // AtomicSize is the size of an atomic operation in bytes.
 const AtomicSize = 8
 
-// plan is what a test asks of the two ends of a connection.
+// plan describes a test for the two ends of a connection.
 type plan struct {
 	op            Op
 	latency       bool
 	bidirectional bool
 	size          int // bytes of the largest message
-	depth         int // messages under way at once, on each queue pair
+	depth         int // messages in flight on each queue pair
 	qps           int
 }
 
-// underWay is the number of bytes that an end posts ahead on all queue pairs of a run.
-// More would not be faster, but a test for a duration would end late, and msgAlive, which
-// queues behind them, come late, where the network is slow.
-const underWay = 64 << 20
+// inFlightMax bounds the bytes in flight on all queue pairs of a run. More would not be faster. On a slow
+// network a test for a duration would end late, and msgAlive, which waits behind the bytes, would be late.
+const inFlightMax = 64 << 20
 
-// window is how many messages of n bytes are under way at once.
-func (p *plan) window(n int) int { return max(1, min(p.depth, underWay/(n*p.qps))) }
+// window is the number of messages of n bytes in flight on a queue pair.
+func (p *plan) window(n int) int { return max(1, min(p.depth, inFlightMax/(n*p.qps))) }
 
-// pingPong: the server answers each message by one of its own.
+// pingPong reports whether the server answers each message by a message.
 func (p *plan) pingPong() bool { return p.latency && (p.op == Write || p.op == Send) }
 
 // posts reports whether an end posts messages of the test.
 func (p *plan) posts(server bool) bool { return !server || p.bidirectional || p.pingPong() }
 
-// target reports whether an end's memory is where messages go to or come from.
+// target reports whether messages of the peer use memory of an end.
 func (p *plan) target(server bool) bool { return server || p.bidirectional || p.pingPong() }
 
-// access is what the peer of an end may do to its memory.
+// access is the access of the target.
 func (p *plan) access() rdma.Access {
 	switch {
 	case p.op == Write:
@@ -82,9 +81,8 @@ func (p *plan) access() rdma.Access {
 	return rdma.LocalWrite
 }
 
-// request is the operation of a message's work request. The server of a test of latency
-// has to notice that it was written to, and memory does not call back: so WRITE has an
-// immediate there, as with --write_with_imm of ib_write_lat.
+// request is the operation of a message's work request. In a test of latency the server must notice an RDMA
+// WRITE, so it has an immediate, as with --write_with_imm of ib_write_lat.
 func (p *plan) request() rdma.SendOp {
 	switch p.op {
 	case Write:
@@ -105,22 +103,21 @@ func (p *plan) request() rdma.SendOp {
 
 // Sizes of queues.
 const (
-	// controlDepth is the room of each queue for the messages of this package, which
-	// are two for a size and one every few seconds.
+	// controlDepth is the part of each queue for the messages of this package: two for each size, and one
+	// every few seconds.
 	controlDepth = 8
-	// receiveDepth is how many receives an end has that messages of the test consume,
-	// as with perftest. More than the peer has under way, so that it never finds the
-	// receiver not ready.
+	// receiveDepth is the number of receives for messages of the test, as in perftest. It is more than the
+	// peer has in flight, so that it gets no RNR NAK.
 	receiveDepth = 512
-	// pingDepth is the send queue in tests of latency: more than the one message that
-	// is under way, because its completion may come after the answer to it.
+	// pingDepth is the part of the send queue in tests of latency. It is more than the one message in
+	// flight, because the answer to a message can arrive before its completion.
 	pingDepth = 64
-	// pingSignal is how many of these messages have one completion, at the last of them: the answer tells as much, and
-	// a completion of its own would wake the loop once more for each.
+	// pingSignal is the number of these messages that have one completion together. The answer shows as
+	// much as a completion, and each completion would wake the loop once more.
 	pingSignal = pingDepth / 4
 )
 
-// queues are the depths of an end's queues.
+// queues returns the depths of the queues of an end.
 func (p *plan) queues(server bool) (sends, recvs int) {
 	sends, recvs = controlDepth, controlDepth
 	if p.posts(server) {

@@ -13,34 +13,31 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// Port is where perftest, and so the server, listens unless told otherwise.
+// Port is the default port, that of perftest.
 const Port = 18515
 
-// Limits bound what clients make a server do. Every one of them counts.
+// Limits bound what clients can make a server do.
 type Limits struct {
-	// Clients may connect; nobody else.
+	// Clients are the addresses that may connect.
 	Clients []netip.Prefix
 	// MaxSize is the largest message, in bytes.
 	MaxSize int
-	// MaxDepth is how many messages may be under way on a queue pair.
+	// MaxDepth bounds the messages in flight on a queue pair.
 	MaxDepth int
-	// MaxQPs is how many queue pairs a run may have, MaxConnections how many all
-	// runs may have together.
+	// MaxQPs bounds the queue pairs of a run, MaxConnections those of all runs together.
 	MaxQPs         int
 	MaxConnections int
-	// Memory is for all buffers together, in bytes.
+	// Memory bounds all buffers together, in bytes.
 	Memory int
-	// IdleTimeout ends a connection whose client says nothing, MaxDuration every
-	// connection.
+	// IdleTimeout ends a connection whose client sends nothing, MaxDuration every connection.
 	IdleTimeout time.Duration
 	MaxDuration time.Duration
 }
 
-// SizeMax is the largest message that a server can be told to allow: 2^23 bytes, the last
-// size of -a.
+// SizeMax is the largest value of Limits.MaxSize: 2^23 bytes, the last size of perftest's -a.
 const SizeMax = 1 << 23
 
-// DefaultLimits allow what perftest does by default, to nobody.
+// DefaultLimits allow what perftest does by default, and no client.
 func DefaultLimits() Limits {
 	return Limits{
 		MaxSize: SizeMax, MaxDepth: 512, MaxQPs: 16, MaxConnections: 64, Memory: 256 << 20,
@@ -48,7 +45,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Validate says which limit makes no sense.
+// Validate checks the limits.
 func (l *Limits) Validate() error {
 	for _, x := range []struct {
 		name           string
@@ -69,22 +66,22 @@ func (l *Limits) Validate() error {
 	return nil
 }
 
-// Kind is a way in which a server refuses or ends a measurement. It is the name of its
-// counter, and in Note.Detail of the connection's post-mortem.
+// Kind is the kind of reason for which a server refuses or ends a measurement. It is the name of a counter, and
+// the Note.Detail of the connection's post-mortem.
 type Kind string
 
 // The kinds.
 const (
 	RefusedClient    Kind = "refused_client"    // not one of Limits.Clients
-	RefusedVersion   Kind = "refused_version"   // speaks another version
-	RefusedMalformed Kind = "refused_malformed" // asks for no measurement
-	RefusedLimit     Kind = "refused_limit"     // asks for more than a limit
-	RefusedFull      Kind = "refused_full"      // too many at once
-	RefusedMemory    Kind = "refused_memory"    // no memory left
-	EndedIdle        Kind = "ended_idle"        // said nothing for too long
-	EndedDuration    Kind = "ended_duration"    // took too long
-	EndedMisused     Kind = "ended_misused"     // sent what it should not
-	EndedFailed      Kind = "ended_failed"      // a message could not be delivered
+	RefusedVersion   Kind = "refused_version"   // another version
+	RefusedMalformed Kind = "refused_malformed" // no request for a measurement
+	RefusedLimit     Kind = "refused_limit"     // more than a limit
+	RefusedFull      Kind = "refused_full"      // MaxConnections
+	RefusedMemory    Kind = "refused_memory"    // no memory is free
+	EndedIdle        Kind = "ended_idle"        // IdleTimeout
+	EndedDuration    Kind = "ended_duration"    // MaxDuration
+	EndedMisused     Kind = "ended_misused"     // an illegal message
+	EndedFailed      Kind = "ended_failed"      // a work request failed
 )
 
 // Kinds are all of them.
@@ -93,7 +90,7 @@ var Kinds = [...]Kind{
 	EndedIdle, EndedDuration, EndedMisused, EndedFailed,
 }
 
-// Counters are what a server counted. They only grow.
+// Counters count since the start of a server.
 type Counters struct {
 	accepted atomic.Uint64
 	kinds    [len(Kinds)]atomic.Uint64
@@ -102,7 +99,7 @@ type Counters struct {
 // Accepted is the number of connections that were accepted.
 func (c *Counters) Accepted() uint64 { return c.accepted.Load() }
 
-// Of is the number of connections that were refused or ended in a way.
+// Of is the number of connections that were refused or ended for a reason of kind k.
 func (c *Counters) Of(k Kind) uint64 {
 	if i := slices.Index(Kinds[:], k); i >= 0 {
 		return c.kinds[i].Load()
@@ -112,8 +109,7 @@ func (c *Counters) Of(k Kind) uint64 {
 
 func (c *Counters) add(k Kind) { c.kinds[slices.Index(Kinds[:], k)].Add(1) }
 
-// Server is the other side of measurements, on any number of ports and devices, which
-// share its limits.
+// Server is the passive side of measurements, on any number of ports and devices. They share its limits.
 type Server struct {
 	limits Limits
 	log    *slog.Logger
@@ -123,10 +119,10 @@ type Server struct {
 	mu       sync.Mutex
 	sessions map[*session]struct{}
 	runs     map[runKey]int // queue pairs
-	gone     *sync.Cond     // a session is
+	gone     *sync.Cond     // a session was removed
 }
 
-// runKey names a run. Two hosts may have chosen the same number.
+// runKey identifies a run. Two hosts may choose the same number.
 type runKey struct {
 	client netip.Addr
 	id     uint64
@@ -149,21 +145,21 @@ func NewServer(l Limits, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Counters are what the server has counted.
+// Counters returns the counters.
 func (s *Server) Counters() *Counters { return &s.n }
 
-// Connections is how many connections measure.
+// Connections is the number of connections.
 func (s *Server) Connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.sessions)
 }
 
-// Memory is how much of the arena is in use, in bytes.
+// Memory is the used part of the arena in bytes.
 func (s *Server) Memory() int { return s.arena.Stats().InUse }
 
-// Close gives the server's memory back. Its listeners have been closed before; if one of
-// them could not end its connections, the memory stays.
+// Close frees the server's memory. The caller has closed its listeners. If one of them could not end its
+// connections, Close returns an error, and the memory stays mapped.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,14 +169,14 @@ func (s *Server) Close() error {
 	return s.arena.Close()
 }
 
-// Listener is one port of a device that a server answers at.
+// Listener is a port of a device on which a server listens.
 type Listener struct {
 	s   *Server
 	dev rdma.Device
 	l   rdma.Listener
 }
 
-// Listen answers at a port of a device; 0 is any free one.
+// Listen listens on a port of a device; 0 is any free one.
 func (s *Server) Listen(dev rdma.Device, port uint16) (*Listener, error) {
 	l := &Listener{s: s, dev: dev}
 	var err error
@@ -191,21 +187,20 @@ func (s *Server) Listen(dev rdma.Device, port uint16) (*Listener, error) {
 	return l, nil
 }
 
-// Addr is where the listener listens.
+// Addr is the address listened on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Close ends the listener and its connections, and returns when their memory is back.
-// The device must still be open.
+// Close ends the listener and its connections, and returns when their memory is free. The device must still be
+// open.
 func (l *Listener) Close() error {
 	err := l.l.Close()
-	// A request that was on its way to the listener has been answered when every loop
-	// has come round.
+	// When every loop has made a turn, all requests are answered.
 	for _, loop := range l.dev.Loops() {
 		turned := make(chan struct{})
 		if loop.Submit(func() { close(turned) }) {
 			select {
 			case <-turned:
-			case <-time.After(closeTime): // the loop ended meanwhile
+			case <-time.After(closeTime): // the loop has ended
 			}
 		}
 	}
@@ -244,8 +239,8 @@ type refusal struct {
 	why  string
 }
 
-// judge decides about a request. On success the session is counted, and has to be
-// forgotten.
+// judge checks a request against the limits. On success the session is counted, and the caller ends it by
+// forget. Everything in the request is the choice of the client.
 func (l *Listener) judge(r rdma.ConnRequest) (*session, *refusal) {
 	s := l.s
 	from := r.Remote().Addr().Unmap()
@@ -293,7 +288,7 @@ func (l *Listener) judge(r rdma.ConnRequest) (*session, *refusal) {
 	return x, nil
 }
 
-// accept answers a request. On the loop.
+// accept answers a request. It runs on the loop.
 func (l *Listener) accept(r rdma.ConnRequest) {
 	x, no := l.judge(r)
 	if no == nil {
@@ -310,10 +305,10 @@ func (l *Listener) accept(r rdma.ConnRequest) {
 	r.Reject(rejectConsumer, encodeReject(no.why))
 }
 
-// rejectConsumer is the reason of a REJ that says more in its private data.
+// rejectConsumer is the CM reject reason "consumer reject" (IBTA 12.6.7.2).
 const rejectConsumer = 28
 
-// forget is called when nothing of a session is in use any more.
+// forget removes a session whose memory is free.
 func (s *Server) forget(x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

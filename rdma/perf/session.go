@@ -9,8 +9,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// session is the server's end of one connection. Its fields but for the first four are
-// used on the loop only.
+// session is the server's end of one connection. Its fields belong to the loop, except the first four.
 type session struct {
 	s      *Server
 	l      *Listener
@@ -19,21 +18,20 @@ type session struct {
 	client netip.AddrPort
 	req    request
 	end    *end
-	seq    uint32 // of the msgGo that is obeyed
-	going  bool   // posting, or waiting for completions
+	seq    uint32 // of the last msgGo
+	going  bool   // messages are posted or in flight
 	kind   Kind   // why the server ended it
-	why    string // in words
+	why    string // the reason as text
 	closed bool
 	cancel []func() // of timers
 }
 
-// depthRDMA is how many READs and atomics an end serves and starts at once: as many as
-// providers have.
+// depthRDMA is the number of READs and atomics in flight in each direction, the maximum of the providers.
 const depthRDMA = 16
 
 var connParams = rdma.ConnParams{ResponderResources: depthRDMA, InitiatorDepth: depthRDMA}
 
-// open accepts a request, or says why not.
+// open accepts a request, or returns why it is refused.
 func (x *session) open(r rdma.ConnRequest) *refusal {
 	p := x.req.plan()
 	mem, err := newBuffers(x.l.dev, x.s.arena, &p, true)
@@ -67,7 +65,7 @@ func (x *session) open(r rdma.ConnRequest) *refusal {
 		drop()
 		x.s.n.add(RefusedMemory)
 		x.s.log.Warn("a measurement was refused", "client", x.client.String(), "error", err)
-		return nil // Accept has answered
+		return nil // Accept has sent a REJ
 	}
 	x.s.n.accepted.Add(1)
 	x.s.log.Info("measuring", "client", x.client.String(), "operation", p.op.String(), "latency", p.latency,
@@ -81,11 +79,11 @@ func (x *session) open(r rdma.ConnRequest) *refusal {
 
 func (x *session) after(d rdma.Time, f func()) { x.cancel = append(x.cancel, x.loop.After(d, f)) }
 
-// watch looks after the idle timeout.
+// watch checks the idle timeout.
 func (x *session) watch() {
 	idle := rdma.Time(x.s.limits.IdleTimeout)
 	x.end.heard = false
-	x.cancel = x.cancel[:1] // the timer before has run
+	x.cancel = x.cancel[:1] // the previous timer has expired
 	x.after(idle, func() {
 		if !x.end.heard {
 			x.stop(EndedIdle, fmt.Sprintf("the client said nothing for %v", x.s.limits.IdleTimeout))
@@ -95,7 +93,7 @@ func (x *session) watch() {
 	})
 }
 
-// event takes the connection's events.
+// event handles an event of the connection.
 func (x *session) event(_ rdma.Conn, e rdma.ConnEvent) {
 	if e.Kind == rdma.EventEstablished {
 		return
@@ -104,7 +102,7 @@ func (x *session) event(_ rdma.Conn, e rdma.ConnEvent) {
 	x.close()
 }
 
-// failed is called when the end is of no use.
+// failed ends the session after an error of its end.
 func (x *session) failed(err error) {
 	kind := EndedFailed
 	if errors.Is(err, errOrder) || errors.Is(err, errFlooded) || errors.Is(err, errMalformed) || errors.As(err, new(versionError)) {
@@ -113,7 +111,7 @@ func (x *session) failed(err error) {
 	x.stop(kind, err.Error())
 }
 
-// stop ends the session for a reason of the server's.
+// stop ends the session, and counts the reason.
 func (x *session) stop(kind Kind, why string) {
 	if x.closed {
 		return
@@ -124,7 +122,7 @@ func (x *session) stop(kind Kind, why string) {
 	x.close()
 }
 
-// close releases what the session holds.
+// close ends the session. Its memory is freed when the device does not use it any more.
 func (x *session) close() {
 	if x.closed {
 		return
@@ -141,7 +139,7 @@ func (x *session) close() {
 
 var errOrder = errors.New("a message that does not fit the measurement")
 
-// message takes a message of the client.
+// message handles a message of the client. A message that is illegal now ends the session.
 func (x *session) message(m *message) {
 	e := x.end
 	switch m.kind {
@@ -175,7 +173,7 @@ func (x *session) message(m *message) {
 	}
 }
 
-// report tells the client what the gauge says.
+// report sends the server's measurement.
 func (x *session) report() {
 	x.going = false
 	d := x.end.gauge.direction()

@@ -8,14 +8,13 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// epoch is where now begins.
+// epoch is the zero of now.
 var epoch = time.Now()
 
-// now is the time of this moment, where Loop.Now is that of the turn.
+// now is the current time. Loop.Now is the time of the beginning of the turn.
 func now() rdma.Time { return rdma.Time(time.Since(epoch)) }
 
-// samplesMax is the number of messages of a test up to which a peak is calculated, as
-// with perftest.
+// samplesMax bounds the messages of a test with a peak, as in perftest.
 const samplesMax = 20000
 
 // gauge counts and times the messages of a test that one side posts.
@@ -27,7 +26,7 @@ type gauge struct {
 	completed    []rdma.Time
 }
 
-// begin is called before the first of count messages; 0 is unknown.
+// begin is called before the first of count messages; 0 means that their number is unknown.
 func (g *gauge) begin(size int, count uint64) {
 	g.size, g.count, g.began, g.ended = size, 0, 0, 0
 	n := 0
@@ -62,7 +61,7 @@ func note(s []rdma.Time, at rdma.Time, n int) []rdma.Time {
 	return s
 }
 
-// direction is what the gauge measured.
+// direction returns the measurement.
 func (g *gauge) direction() Direction {
 	d := Direction{Iterations: g.count, Bytes: g.count * uint64(g.size), Elapsed: time.Duration(g.ended - g.began)}
 	if g.count > 0 && g.count == uint64(len(g.completed)) {
@@ -106,7 +105,7 @@ func peak(posted, completed []rdma.Time) float64 {
 	return best
 }
 
-// Direction is what one side posted.
+// Direction is the measurement of the messages that one side posted.
 type Direction struct {
 	Iterations uint64        // messages that completed
 	Bytes      uint64        // of these messages
@@ -130,8 +129,8 @@ func (d *Direction) Bandwidth() float64 {
 	return float64(d.Bytes) / d.Elapsed.Seconds()
 }
 
-// Latency is the distribution of what the messages took, in nanoseconds. Of tests for a
-// duration there is the average alone, as with perftest.
+// Latency is the distribution of the times of the messages, in nanoseconds. A test for a duration has only the
+// average, as in perftest.
 type Latency struct {
 	Min, Max, Typical, Average, StdDev, P99, P999 float64
 }
