@@ -53,7 +53,8 @@ func (c *Client) poll() {
 	c.startWaiting()
 }
 
-// clientFailures describes the purpose of a failed work request by its kind, and has the counter for it.
+// clientFailures describes the purpose of a failed work request by its kind, and has the counter
+// for it.
 var clientFailures = [...]struct {
 	what string
 	counter

@@ -179,8 +179,8 @@ func (h *Header) Reset() {
 	*h = Header{Reads: h.Reads[:0], Writes: h.Writes[:0], segs: h.segs[:0], counts: h.counts[:0]}
 }
 
-// cursor reads words. bad is sticky: a read beyond the end sets it, or an illegal value. After that all
-// words are 0, so every list ends.
+// cursor reads words. bad is sticky: a read beyond the end sets it, or an illegal value. After that
+// all words are 0, so every list ends.
 type cursor struct {
 	b   []byte
 	bad bool
@@ -196,8 +196,8 @@ func (c *cursor) word() uint32 {
 	return v
 }
 
-// follows reads the word that says whether an optional item follows. Only 0 and 1 are legal (RFC 4506
-// section 4.19).
+// follows reads the word that says whether an optional item follows. Only 0 and 1 are legal (RFC
+// 4506 section 4.19).
 func (c *cursor) follows() bool {
 	w := c.word()
 	if w > itemFollows {

@@ -20,9 +20,9 @@ const (
 	clientProbe = 5 * rdma.Second
 	serverProbe = 60 * rdma.Second
 
-	// probeLimit bounds the wait for the answer to a probe. It is longer than the retries of a queue pair
-	// with the largest ACK timeout in use. But a device may retry for ever: rdma_rxe does with the retry
-	// count 7, which the peer sets in its REQ.
+	// probeLimit bounds the wait for the answer to a probe. It is longer than the retries of a
+	// queue pair with the largest ACK timeout in use. But a device may retry for ever: rdma_rxe
+	// does with the retry count 7, which the peer sets in its REQ.
 	probeLimit = 180 * rdma.Second
 )
 

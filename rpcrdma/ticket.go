@@ -96,9 +96,9 @@ func (m *Memory) put(b []byte) {
 	}
 }
 
-// unlockAndWake allocates blocks for the tickets in the queue, in order, as far as there is memory. A
-// large request at the head is not overtaken, or it might wait forever. The caller holds mu. wake is
-// called without it, because it submits to a loop.
+// unlockAndWake allocates blocks for the tickets in the queue, in order, as far as there is memory.
+// A large request at the head is not overtaken, or it might wait forever. The caller holds mu. wake
+// is called without it, because it submits to a loop.
 func (m *Memory) unlockAndWake() {
 	var woken []*ticket
 	for len(m.waiting) > 0 && m.both(m.waiting[0]) {

@@ -123,8 +123,8 @@ func (m *Machine) Accept(now rdma.Time, id *ID, p AcceptParams) error {
 // Reject answers a ConnRequest or a Reply with a REJ. The ID is dead.
 func (m *Machine) Reject(id *ID, why Reason, private []byte) { m.reject(id, REJ{Reason: why}, private) }
 
-// RejectMTU rejects a ConnRequest because the path MTU of its REQ is too large. The REJ suggests the
-// MTU code most in its additional information (IBTA 12.6.7).
+// RejectMTU rejects a ConnRequest because the path MTU of its REQ is too large. The REJ suggests
+// the MTU code most in its additional information (IBTA 12.6.7).
 func (m *Machine) RejectMTU(id *ID, most uint8) {
 	m.reject(id, REJ{Reason: InvalidMTU, InfoLen: 1, Info: [REJInfoLen]byte{most}}, nil)
 }

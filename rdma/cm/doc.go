@@ -19,8 +19,10 @@
 // Unreachable. In TimeWait the IDs and the queue pair number of a connection are not used again,
 // because packets of it may still be on their way.
 //
-//	SIDR (datagram services):  Resolve  SIDRREQSent  -- SIDR REQ -->  SIDRREQReceived  ResolveRequest
-//	                           Resolved              <-- SIDR REP --  SIDRAnswered     Answer
+// A request for a datagram service (SIDR) has two messages:
+//
+//	Resolve   SIDRREQSent  -- SIDR REQ -->      SIDRREQReceived  ResolveRequest
+//	Resolved               <-- SIDR REP --      SIDRAnswered     Answer
 //
 // # What a peer may do
 //

@@ -8,13 +8,13 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// The ledger lists the established connections in memory that outlives the process. After a kill the
-// next process finds there which peers still use a connection. A packet to a queue pair that does not
-// exist is dropped silently (IBTA 9.6), so each of those peers would go on sending until its retries
-// are used up, 17 seconds by the Linux defaults. A DREQ ends the connection at once.
+// The ledger lists the established connections in memory that outlives the process. After a kill
+// the next process finds there which peers still use a connection. A packet to a queue pair that
+// does not exist is dropped silently (IBTA 9.6), so each of those peers would go on sending until
+// its retries are used up, 17 seconds by the Linux defaults. A DREQ ends the connection at once.
 //
-// A record has 32 bytes. Its checksum also covers ledgerTag, the version of the format: a record that
-// was half written, or that another version wrote, is ignored.
+// A record has 32 bytes. Its checksum also covers ledgerTag, the version of the format: a record
+// that was half written, or that another version wrote, is ignored.
 //
 //	 0           4           8           12          16                   32
 //	+-----------+-----------+-----------+-----------+--------------------+

@@ -197,7 +197,8 @@ var (
 	ErrPortTaken = errors.New("cm: the port is listened on already")
 	ErrTooMany   = errors.New("cm: too many connections are being set up")
 	ErrState     = errors.New("cm: not possible in this state")
-	// ErrEvicted is of connections that never had an RTU. There may be many: anybody can ask for one.
+	// ErrEvicted is of connections that never had an RTU. There may be many: anybody can ask for
+	// one.
 	ErrEvicted = errors.New("cm: a half-open connection was given up for a newer request")
 	ErrAddress = errors.New("cm: the remote address cannot be reached from the local one")
 )

@@ -25,8 +25,8 @@ import (
 //	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //	|                  Message (232 bytes, messages.go)             |
 //
-// REQ and DREQ choose a transaction ID, and the other messages of the exchange repeat it. A receiver
-// matches messages to connections by communication IDs, not by transaction IDs.
+// REQ and DREQ choose a transaction ID, and the other messages of the exchange repeat it. A
+// receiver matches messages to connections by communication IDs, not by transaction IDs.
 const (
 	baseVersion  = 1
 	classCM      = 7

@@ -44,7 +44,8 @@ func (m *Machine) ask(id *ID) {
 	a.pending++
 }
 
-// leavePending ends the count of an ID, if it is being set up. It is called before its state changes.
+// leavePending ends the count of an ID, if it is being set up. It is called before its state
+// changes.
 func (m *Machine) leavePending(id *ID) {
 	if !id.State.pending() {
 		return
@@ -90,8 +91,8 @@ func (m *Machine) waitForRTU(id *ID) {
 	m.askers[id.Peer.Addr()].halfOpen.add(id, 2*m.cfg.PeerPendingMax)
 }
 
-// makeRoom finds a place for a connection that src asks for; it gives up an older one if it must. If
-// there is none, due is the time when there may be one, 0 if that is unknown.
+// makeRoom finds a place for a connection that src asks for; it gives up an older one if it must.
+// If there is none, due is the time when there may be one, 0 if that is unknown.
 func (m *Machine) makeRoom(now rdma.Time, src netip.Addr) (room bool, due rdma.Time) {
 	list := &m.halfOpen
 	if a := m.askers[src]; a != nil && a.pending >= m.cfg.PeerPendingMax {

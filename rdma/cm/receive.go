@@ -8,9 +8,9 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// Receive handles the payload of a datagram to QP1 from src to dst. The caller has checked Q_Key and
-// ICRC. A message that fits no connection and no state is counted and dropped, unless its sender
-// would repeat it for long.
+// Receive handles the payload of a datagram to QP1 from src to dst. The caller has checked Q_Key
+// and ICRC. A message that fits no connection and no state is counted and dropped, unless its
+// sender would repeat it for long.
 func (m *Machine) Receive(now rdma.Time, src, dst netip.Addr, mad []byte) {
 	src, dst = src.Unmap(), dst.Unmap()
 	h, err := ParseHeader(mad)
@@ -77,8 +77,8 @@ func (m *Machine) find(src netip.Addr, d IDs) *ID {
 	return nil
 }
 
-// request handles a REQ. A REQ that is known already is a repetition: it gets the same answer again.
-// The addresses in the REQ must be those of the packet, because everything is sent to them.
+// request handles a REQ. A REQ that is known already is a repetition: it gets the same answer
+// again. The addresses in the REQ must be those of the packet, because everything is sent to them.
 func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
 	reject := func(why Reason) {
 		m.sendREJ(src, h.TID, &REJ{RemoteID: r.LocalID, Message: OfREQ, Reason: why}, nil)
@@ -171,11 +171,12 @@ func (m *Machine) reply(src netip.Addr, h Header, r REP) {
 	}
 }
 
-// rejectedID finds the connection that a REJ is about, or nil. Usually both communication IDs name it.
+// rejectedID finds the connection that a REJ is about, or nil. Usually both communication IDs name
+// it.
 //
 //   - A REJ of a REQ may come without an ID of the peer.
-//   - A peer that waited in vain for our REP does not know our ID. Its REJ for a timeout has its GUID
-//     and its own ID. Such a REJ ends attempts only: a peer that has our REP knows our ID.
+//   - A peer that waited in vain for our REP does not know our ID. Its REJ for a timeout has its
+//     GUID and its own ID. Such a REJ ends attempts only: a peer that has our REP knows our ID.
 func (m *Machine) rejectedID(src netip.Addr, r *REJ) *ID {
 	if r.Reason == Timeout && r.InfoLen >= guidLen {
 		id := m.comms[peerComm{src, binary.BigEndian.Uint64(r.Info[:]), r.LocalID}]
@@ -219,8 +220,8 @@ func (m *Machine) rejected(now rdma.Time, src netip.Addr, r REJ) {
 
 // retryMTU sends a new REQ with a smaller path MTU if a REJ says that the peer's interface does not
 // carry the MTU of the last REQ, and reports whether it did. The new MTU is the suggestion of the
-// REJ's additional information (IBTA 12.6.7), or the next smaller one. CM has no other negotiation of
-// the path MTU: the passive side uses the MTU of the REQ, or refuses it. The new REQ has a new
+// REJ's additional information (IBTA 12.6.7), or the next smaller one. CM has no other negotiation
+// of the path MTU: the passive side uses the MTU of the REQ, or refuses it. The new REQ has a new
 // communication ID, because the peer may still know the old one.
 func (m *Machine) retryMTU(now rdma.Time, id *ID, r *REJ) bool {
 	code := id.REQ.MTU
@@ -243,8 +244,8 @@ func (m *Machine) retryMTU(now rdma.Time, id *ID, r *REJ) bool {
 // mraMax bounds the time that an MRA of a peer is granted.
 const mraMax = 60 * rdma.Second
 
-// moreTime handles an MRA: the peer has our REQ or REP and needs longer. It is granted once for each
-// message, so that a peer cannot retain our resources for ever.
+// moreTime handles an MRA: the peer has our REQ or REP and needs longer. It is granted once for
+// each message, so that a peer cannot retain our resources for ever.
 func (m *Machine) moreTime(now rdma.Time, src netip.Addr, a MRA) {
 	id := m.ofPeer(src, a.RemoteID)
 	if id == nil {
@@ -268,8 +269,8 @@ func (m *Machine) moreTime(now rdma.Time, src netip.Addr, a MRA) {
 	m.schedule(id, now+wait)
 }
 
-// disconnect handles a DREQ. A DREQ of an unknown connection is answered too, so that its sender can
-// end the connection.
+// disconnect handles a DREQ. A DREQ of an unknown connection is answered too, so that its sender
+// can end the connection.
 func (m *Machine) disconnect(now rdma.Time, src netip.Addr, h Header, d IDs) {
 	id := m.find(src, d)
 	if id == nil {

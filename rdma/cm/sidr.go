@@ -9,8 +9,8 @@ import (
 )
 
 // Service ID resolution (IBTA 12.11): one host asks another which queue pair serves datagrams, and
-// with which Q_Key. There is no connection. The request is repeated until it is answered. The answer
-// is remembered for as long as the request may come again.
+// with which Q_Key. There is no connection. The request is repeated until it is answered. The
+// answer is remembered for as long as the request may come again.
 
 // Lengths of private data.
 const (

@@ -174,8 +174,8 @@ func (m *Machine) gone(id *ID) {
 	m.event(Event{Kind: Gone, ID: id})
 }
 
-// timeWait prevents that the identities of a connection are used again while packets of it may still
-// be on their way.
+// timeWait prevents that the identities of a connection are used again while packets of it may
+// still be on their way.
 func (m *Machine) timeWait(now rdma.Time, id *ID) {
 	m.stop(id)
 	m.leavePending(id)

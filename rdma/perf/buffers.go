@@ -11,8 +11,8 @@ const slotLen = 64
 
 var errMemory = errors.New("no memory is left for the buffers")
 
-// buffers is the registered memory of one end of a connection. It has a protection domain of its own, so that
-// a peer that guesses keys reaches no memory of other connections.
+// buffers is the registered memory of one end of a connection. It has a protection domain of its
+// own, so that a peer that guesses keys reaches no memory of other connections.
 type buffers struct {
 	arena *rdma.Arena
 	pd    rdma.PD
@@ -73,8 +73,8 @@ func newBuffers(dev rdma.Device, arena *rdma.Arena, p *plan, server bool) (_ *bu
 	return b, nil
 }
 
-// touch writes to each page. Pages that were never written are all the same page of zeros, which is in the
-// cache: reading them would be faster than reading memory.
+// touch writes to each page. Pages that were never written are all the same page of zeros, which is
+// in the cache: reading them would be faster than reading memory.
 func touch(b []byte) {
 	for i := 0; i < len(b); i += rdma.ArenaBlockMin {
 		b[i] = 1

@@ -11,7 +11,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// Run connects to a server, measures the sizes one after the other, and calls each with the results.
+// Run connects to a server, measures the sizes one after the other, and calls each with the
+// results.
 func Run(ctx context.Context, dev rdma.Device, server netip.AddrPort, o Options, each func(Result)) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -134,8 +135,8 @@ func (c *client) close() {
 	}
 }
 
-// disconnect ends all connections, and calls then when the device uses none of their memory. It runs on the
-// loop.
+// disconnect ends all connections, and calls then when the device uses none of their memory. It
+// runs on the loop.
 func (c *client) disconnect(then func()) {
 	if c.cancel != nil {
 		c.cancel()
@@ -189,8 +190,8 @@ func (c *client) connect() {
 	}
 }
 
-// event handles an event of a connection. The server is not trusted: its memory must have room for the
-// largest message.
+// event handles an event of a connection. The server is not trusted: its memory must have room for
+// the largest message.
 func (c *client) event(e *end, ev rdma.ConnEvent) {
 	switch ev.Kind {
 	case rdma.EventEstablished:
@@ -289,7 +290,8 @@ func (c *client) enough() {
 	}
 }
 
-// ended counts an end, or a server, all of whose messages have completed. The last one ends the test.
+// ended counts an end, or a server, all of whose messages have completed. The last one ends the
+// test.
 func (c *client) ended() {
 	if c.busy--; c.busy > 0 {
 		return
@@ -312,8 +314,8 @@ func (c *client) message(m *message) {
 	c.ended()
 }
 
-// pong is called when a message of a test of latency was answered, and to begin the test. It posts the next
-// message, or ends the test.
+// pong is called when a message of a test of latency was answered, and to begin the test. It posts
+// the next message, or ends the test.
 func (c *client) pong(at rdma.Time) {
 	e := c.ends[0]
 	first := c.gauge.began == 0

@@ -13,11 +13,12 @@ const (
 	idControl = 1 << 33 // with the number of the message's slot
 )
 
-// end is one end of a connection: its queues, the messages of the test that it posts, and the messages of this
-// package. It belongs to the loop.
+// end is one end of a connection: its queues, the messages of the test that it posts, and the
+// messages of this package. It belongs to the loop.
 //
-// A receive is posted again after its completion, and a slot of a message is free again after the completion
-// of its SEND. The data of the test is never read, so its buffers are used by several messages at a time.
+// A receive is posted again after its completion, and a slot of a message is free again after the
+// completion of its SEND. The data of the test is never read, so its buffers are used by several
+// messages at a time.
 type end struct {
 	plan   plan
 	server bool
@@ -28,8 +29,8 @@ type end struct {
 	conn   rdma.Conn
 	peer   remote
 
-	// Callbacks of the owner: a message has arrived; the connection has failed; the answer to a ping has
-	// arrived, or a READ or atomic of a test of latency has completed.
+	// Callbacks of the owner: a message has arrived; the connection has failed; the answer to a
+	// ping has arrived, or a READ or atomic of a test of latency has completed.
 	message func(*message)
 	failed  func(error)
 	pong    func(at rdma.Time)
@@ -160,7 +161,8 @@ func (e *end) echo(n int) {
 	}
 }
 
-// say sends a message of this package. A peer that requests more reports than it receives is an error.
+// say sends a message of this package. A peer that requests more reports than it receives is an
+// error.
 func (e *end) say(m *message) {
 	for i := range e.ctrl {
 		if e.busy&(1<<i) != 0 {
@@ -231,8 +233,8 @@ func (e *end) completions() {
 	}
 }
 
-// received handles the completion of a receive, and reports whether it was a message of the test. Messages of
-// this package have an immediate.
+// received handles the completion of a receive, and reports whether it was a message of the test.
+// Messages of this package have an immediate.
 func (e *end) received(wc *rdma.WC) bool {
 	slot := int(wc.ID)
 	e.spent = append(e.spent, e.recvs[slot])
@@ -261,8 +263,9 @@ func (e *end) fail(err error) {
 	e.failed(err)
 }
 
-// close ends the connection, and calls then when the device does not use the end's memory any more. At the end
-// of this turn the loop may still send packets from it, so then is called two turns later.
+// close ends the connection, and calls then when the device does not use the end's memory any more.
+// At the end of this turn the loop may still send packets from it, so then is called two turns
+// later.
 func (e *end) close(then func()) {
 	e.over = true
 	if e.conn != nil {

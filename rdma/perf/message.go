@@ -81,7 +81,8 @@ func checkHead(b []byte, length int) error {
 	return nil
 }
 
-// coder moves the numbers of a message between a struct and bytes, in the order of the calls of num.
+// coder moves the numbers of a message between a struct and bytes, in the order of the calls of
+// num.
 type coder struct {
 	b   []byte
 	put bool // into b; otherwise out of it
@@ -167,7 +168,8 @@ func (r *request) decode(b []byte) error {
 	return nil
 }
 
-// reply is the private data of a REP: the memory of the server, and how long a measurement may take.
+// reply is the private data of a REP: the memory of the server, and how long a measurement may
+// take.
 type reply struct {
 	size     uint32
 	mem      remote
@@ -211,8 +213,8 @@ func encodeReject(why string) []byte {
 	return append(b, why...)
 }
 
-// decodeReject returns the text of a REJ, or "" if it has none. Control characters are replaced, because the
-// text is shown in a terminal. In other versions the text is in the same place.
+// decodeReject returns the text of a REJ, or "" if it has none. Control characters are replaced,
+// because the text is shown in a terminal. In other versions the text is in the same place.
 func decodeReject(b []byte) string {
 	if len(b) < headLen || binary.BigEndian.Uint32(b) != magic {
 		return ""

@@ -52,8 +52,9 @@ type plan struct {
 	qps           int
 }
 
-// inFlightMax bounds the bytes in flight on all queue pairs of a run. More would not be faster. On a slow
-// network a test for a duration would end late, and msgAlive, which waits behind the bytes, would be late.
+// inFlightMax bounds the bytes in flight on all queue pairs of a run. More would not be faster. On
+// a slow network a test for a duration would end late, and msgAlive, which waits behind the bytes,
+// would be late.
 const inFlightMax = 64 << 20
 
 // window is the number of messages of n bytes in flight on a queue pair.
@@ -81,8 +82,8 @@ func (p *plan) access() rdma.Access {
 	return rdma.LocalWrite
 }
 
-// request is the operation of a message's work request. In a test of latency the server must notice an RDMA
-// WRITE, so it has an immediate, as with --write_with_imm of ib_write_lat.
+// request is the operation of a message's work request. In a test of latency the server must notice
+// an RDMA WRITE, so it has an immediate, as with --write_with_imm of ib_write_lat.
 func (p *plan) request() rdma.SendOp {
 	switch p.op {
 	case Write:
@@ -103,17 +104,17 @@ func (p *plan) request() rdma.SendOp {
 
 // Sizes of queues.
 const (
-	// controlDepth is the part of each queue for the messages of this package: two for each size, and one
-	// every few seconds.
+	// controlDepth is the part of each queue for the messages of this package: two for each size,
+	// and one every few seconds.
 	controlDepth = 8
-	// receiveDepth is the number of receives for messages of the test, as in perftest. It is more than the
-	// peer has in flight, so that it gets no RNR NAK.
+	// receiveDepth is the number of receives for messages of the test, as in perftest. It is more
+	// than the peer has in flight, so that it gets no RNR NAK.
 	receiveDepth = 512
-	// pingDepth is the part of the send queue in tests of latency. It is more than the one message in
-	// flight, because the answer to a message can arrive before its completion.
+	// pingDepth is the part of the send queue in tests of latency. It is more than the one message
+	// in flight, because the answer to a message can arrive before its completion.
 	pingDepth = 64
-	// pingSignal is the number of these messages that have one completion together. The answer shows as
-	// much as a completion, and each completion would wake the loop once more.
+	// pingSignal is the number of these messages that have one completion together. The answer
+	// shows as much as a completion, and each completion would wake the loop once more.
 	pingSignal = pingDepth / 4
 )
 

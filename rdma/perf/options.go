@@ -18,8 +18,8 @@ type Options struct {
 	// lasts for that time instead.
 	Iterations int
 	Duration   time.Duration
-	// Depth bounds the messages in flight on each of QPs queue pairs. All of them together have 64 MiB
-	// at most, but each queue pair has one message in any case. Depth and QPs are 1 in tests of
+	// Depth bounds the messages in flight on each of QPs queue pairs. All of them together have 64
+	// MiB at most, but each queue pair has one message in any case. Depth and QPs are 1 in tests of
 	// latency.
 	Depth int
 	QPs   int

@@ -66,8 +66,8 @@ func (l *Limits) Validate() error {
 	return nil
 }
 
-// Kind is the kind of reason for which a server refuses or ends a measurement. It is the name of a counter, and
-// the Note.Detail of the connection's post-mortem.
+// Kind is the kind of reason for which a server refuses or ends a measurement. It is the name of a
+// counter, and the Note.Detail of the connection's post-mortem.
 type Kind string
 
 // The kinds.
@@ -109,7 +109,8 @@ func (c *Counters) Of(k Kind) uint64 {
 
 func (c *Counters) add(k Kind) { c.kinds[slices.Index(Kinds[:], k)].Add(1) }
 
-// Server is the passive side of measurements, on any number of ports and devices. They share its limits.
+// Server is the passive side of measurements, on any number of ports and devices. They share its
+// limits.
 type Server struct {
 	limits Limits
 	log    *slog.Logger
@@ -158,8 +159,8 @@ func (s *Server) Connections() int {
 // Memory is the used part of the arena in bytes.
 func (s *Server) Memory() int { return s.arena.Stats().InUse }
 
-// Close frees the server's memory. The caller has closed its listeners. If one of them could not end its
-// connections, Close returns an error, and the memory stays mapped.
+// Close frees the server's memory. The caller has closed its listeners. If one of them could not
+// end its connections, Close returns an error, and the memory stays mapped.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,8 +191,8 @@ func (s *Server) Listen(dev rdma.Device, port uint16) (*Listener, error) {
 // Addr is the address listened on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Close ends the listener and its connections, and returns when their memory is free. The device must still be
-// open.
+// Close ends the listener and its connections, and returns when their memory is free. The device
+// must still be open.
 func (l *Listener) Close() error {
 	err := l.l.Close()
 	// When every loop has made a turn, all requests are answered.
@@ -239,8 +240,8 @@ type refusal struct {
 	why  string
 }
 
-// judge checks a request against the limits. On success the session is counted, and the caller ends it by
-// forget. Everything in the request is the choice of the client.
+// judge checks a request against the limits. On success the session is counted, and the caller ends
+// it by forget. Everything in the request is the choice of the client.
 func (l *Listener) judge(r rdma.ConnRequest) (*session, *refusal) {
 	s := l.s
 	from := r.Remote().Addr().Unmap()

@@ -9,7 +9,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// session is the server's end of one connection. Its fields belong to the loop, except the first four.
+// session is the server's end of one connection. Its fields belong to the loop, except the first
+// four.
 type session struct {
 	s      *Server
 	l      *Listener
@@ -26,7 +27,8 @@ type session struct {
 	cancel []func() // of timers
 }
 
-// depthRDMA is the number of READs and atomics in flight in each direction, the maximum of the providers.
+// depthRDMA is the number of READs and atomics in flight in each direction, the maximum of the
+// providers.
 const depthRDMA = 16
 
 var connParams = rdma.ConnParams{ResponderResources: depthRDMA, InitiatorDepth: depthRDMA}

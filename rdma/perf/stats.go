@@ -129,8 +129,8 @@ func (d *Direction) Bandwidth() float64 {
 	return float64(d.Bytes) / d.Elapsed.Seconds()
 }
 
-// Latency is the distribution of the times of the messages, in nanoseconds. A test for a duration has only the
-// average, as in perftest.
+// Latency is the distribution of the times of the messages, in nanoseconds. A test for a duration
+// has only the average, as in perftest.
 type Latency struct {
 	Min, Max, Typical, Average, StdDev, P99, P999 float64
 }

@@ -27,8 +27,8 @@ type Memory interface {
 }
 
 const (
-	// sendWindow bounds the request packets without an acknowledgement, readWindow the bytes of READ
-	// requests without a response.
+	// sendWindow bounds the request packets without an acknowledgement, readWindow the bytes of
+	// READ requests without a response.
 	sendWindow = 256
 	readWindow = 2 << 20
 	// sgeMax is the number of gather or scatter elements of a work request.

@@ -48,8 +48,8 @@ const (
 	backwardQueue = 64
 )
 
-// Backward is the Caller of a transport's connection. It has the calls of the connection; the transport
-// sends them, and passes in the replies and the end of the connection.
+// Backward is the Caller of a transport's connection. It has the calls of the connection; the
+// transport sends them, and passes in the replies and the end of the connection.
 //
 //	Call --> queue --credit--> calls --Receive, or Close--> Done
 //	           |                 |
@@ -77,8 +77,8 @@ type backward struct {
 }
 
 // NewBackward makes the Caller of a connection. send sends a message of at most limit bytes, which
-// belongs to it; it must not wait, and reports false if it cannot send. credits is the number of calls
-// without a reply until the peer grants another number.
+// belongs to it; it must not wait, and reports false if it cannot send. credits is the number of
+// calls without a reply until the peer grants another number.
 func NewBackward(send func(msg []byte) bool, limit, credits int) *Backward {
 	return &Backward{send: send, max: limit, credits: credits, calls: make(map[uint32]*backward), xid: uint32(time.Now().UnixNano())}
 }
@@ -121,9 +121,9 @@ func (w *Backward) call(b *BackwardCall) error {
 	return nil
 }
 
-// pump sends the calls for which there are credits. It reports false if the only call in the queue could
-// not be sent. If there are several, they are tried again with the next reply, or time out. The caller
-// holds mu.
+// pump sends the calls for which there are credits. It reports false if the only call in the queue
+// could not be sent. If there are several, they are tried again with the next reply, or time out.
+// The caller holds mu.
 func (w *Backward) pump() bool {
 	for len(w.queue) > 0 && len(w.calls) < w.credits {
 		k := w.queue[0]

@@ -17,19 +17,22 @@ import (
 // A call is a retransmission of a cached call if both of the following are true:
 //
 //   - It is the same call of the same caller. The XID, the host's address, the program, version and
-//     procedure, the credential, the TLS identity and every byte of the arguments are equal (drcKey).
-//   - It comes from the same client, and not from another process of the host that chose the same XID
-//     (drcEntry.answers). It arrives on the connection of the cached call; or over TCP from its source
-//     port, because kernels reconnect from the same port; or on a newer connection, while the client
-//     has not acknowledged the reply. A client that has its reply does not send the call again.
+//     procedure, the credential, the TLS identity and every byte of the arguments are equal
+//     (drcKey).
+//   - It comes from the same client, and not from another process of the host that chose the same
+//     XID (drcEntry.answers). It arrives on the connection of the cached call; or over TCP from its
+//     source port, because kernels reconnect from the same port; or on a newer connection, while
+//     the client has not acknowledged the reply. A client that has its reply does not send the call
+//     again.
 //
 // An entry lives for as long as a client retransmits, counted from the last arrival of the call:
 //
-//   - answeredAge after the reply was acknowledged. Then only a client whose host lost the reply after
-//     the acknowledgment retransmits, and it does so when it reconnects. One minute is also the time of
-//     a TCP port in TIME_WAIT: another process cannot use the port of the cached call before.
-//   - lostAge if the reply was not acknowledged. It is the major timeout of Linux over TCP and RDMA by
-//     its defaults, 60 + 120 + 180 seconds.
+//   - answeredAge after the reply was acknowledged. Then only a client whose host lost the reply
+//     after the acknowledgment retransmits, and it does so when it reconnects. One minute is also
+//     the time of a TCP port in TIME_WAIT: another process cannot use the port of the cached call
+//     before.
+//   - lostAge if the reply was not acknowledged. It is the major timeout of Linux over TCP and RDMA
+//     by its defaults, 60 + 120 + 180 seconds.
 //
 // States of an entry. Only finished entries are in the ring of the oldest, and count against the
 // limits:
@@ -58,9 +61,9 @@ type hasher struct {
 
 var hashers = sync.Pool{New: func() any { return &hasher{h: sha256.New()} }}
 
-// key is the key of a call whose arguments have not been read. It leaves out the stamp of an AUTH_SYS
-// credential (RFC 5531 appendix A): it may be the time, and older Linux clients encode it anew for a
-// retransmission.
+// key is the key of a call whose arguments have not been read. It leaves out the stamp of an
+// AUTH_SYS credential (RFC 5531 appendix A): it may be the time, and older Linux clients encode it
+// anew for a retransmission.
 func (c *Call) key() drcKey {
 	x := hashers.Get().(*hasher)
 	defer hashers.Put(x)
@@ -95,7 +98,8 @@ func (c *Call) key() drcKey {
 	return k
 }
 
-// drcEntry is a call that must not be executed twice. The fields are protected by the cache's mutex.
+// drcEntry is a call that must not be executed twice. The fields are protected by the cache's
+// mutex.
 type drcEntry struct {
 	key  drcKey
 	same *drcEntry // the next entry of the same key, of another client
@@ -146,8 +150,8 @@ type replyCache struct {
 	doubts   map[drcKey]*drcEntry // begun before the last crash, and not sent again since
 }
 
-// init sets the limits, and loads the journal mem. A quarter of the journal's records is for calls in
-// progress, the rest for cached replies.
+// init sets the limits, and loads the journal mem. A quarter of the journal's records is for calls
+// in progress, the rest for cached replies.
 func (r *replyCache) init(entries, bytes int, mem []byte, now int64) {
 	r.entries = make(map[drcKey]*drcEntry)
 	r.oldest.next, r.oldest.prev = &r.oldest, &r.oldest
@@ -204,8 +208,8 @@ func (e *drcEntry) lives(now int64) bool {
 	return now-e.at <= lostAge
 }
 
-// find returns the entry that a call from p at the time now retransmits, or nil. An entry of the same
-// connection goes before others.
+// find returns the entry that a call from p at the time now retransmits, or nil. An entry of the
+// same connection goes before others.
 func (r *replyCache) find(k drcKey, p *Peer, now int64) (found *drcEntry) {
 	for e := r.entries[k]; e != nil; {
 		this := e
@@ -222,8 +226,8 @@ func (r *replyCache) find(k drcKey, p *Peer, now int64) (found *drcEntry) {
 	return found
 }
 
-// unsettled returns the connection to ask before find, or nil: it may know that the reply of an entry was
-// delivered.
+// unsettled returns the connection to ask before find, or nil: it may know that the reply of an
+// entry was delivered.
 func (r *replyCache) unsettled(k drcKey, p *Peer) Settler {
 	for e := r.entries[k]; e != nil; e = e.same {
 		if e.done && !e.delivered && !e.ofClient(p) && e.via != nil {
@@ -295,8 +299,8 @@ func (r *replyCache) intend(c *Call, note []byte) {
 	e.record = r.journal.begin(e, c.start, note)
 }
 
-// begin looks a call up. The connection that may know of a delivery is asked first, without the mutex,
-// because Settle calls Delivered.
+// begin looks a call up. The connection that may know of a delivery is asked first, without the
+// mutex, because Settle calls Delivered.
 func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 	p := &c.Peer
 	r.mu.Lock()

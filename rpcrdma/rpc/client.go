@@ -12,12 +12,12 @@ import (
 type Request struct {
 	Prog, Vers, Proc uint32
 	Cred             *Cred // nil is AUTH_NONE
-	// XID identifies the transaction. With 0 the client chooses one and stores it here. A request that
-	// is sent again on another connection has the same XID, so that the server's reply cache
+	// XID identifies the transaction. With 0 the client chooses one and stores it here. A request
+	// that is sent again on another connection has the same XID, so that the server's reply cache
 	// recognizes it.
 	XID uint32
-	// Args encodes the arguments, bulk data by Encoder.Bulk. It is called once per transmission. Bulk
-	// data must not change until Call returns.
+	// Args encodes the arguments, bulk data by Encoder.Bulk. It is called once per transmission.
+	// Bulk data must not change until Call returns.
 	Args func(*xdr.Encoder)
 	// Res decodes the results. It is called once, if the call was accepted with SUCCESS. Slices of
 	// the decoder are valid only during the call of Res, except those that alias Dst.
@@ -49,9 +49,9 @@ func (r *Request) Decode(d *xdr.Decoder) error {
 
 // Client sends calls over one connection. It may be used from any goroutine.
 type Client interface {
-	// Call sends r and waits for its reply. After Call has returned nobody uses the memory of r, also
-	// if ctx ended. A *ConnError means that the connection has ended, and that the call may or may
-	// not have been executed.
+	// Call sends r and waits for its reply. After Call has returned nobody uses the memory of r,
+	// also if ctx ended. A *ConnError means that the connection has ended, and that the call may or
+	// may not have been executed.
 	Call(ctx context.Context, r *Request) error
 	// Close ends the connection. Calls in flight return a *ConnError.
 	Close() error
@@ -66,14 +66,14 @@ type Registrar interface {
 	Register(buf []byte) (release func(), err error)
 }
 
-// ErrNotForDMABufs means that a connection cannot use memory of another device, and that one made with
-// WithDMABufs could.
+// ErrNotForDMABufs means that a connection cannot use memory of another device, and that one made
+// with WithDMABufs could.
 var ErrNotForDMABufs = errors.New("rpc: the connection was not made for memory of other devices")
 
 type forDMABufs struct{}
 
-// WithDMABufs makes Dial functions make a connection for memory of other devices. Such a connection may
-// open memory of the host to the server in a more expensive way.
+// WithDMABufs makes Dial functions make a connection for memory of other devices. Such a connection
+// may open memory of the host to the server in a more expensive way.
 func WithDMABufs(ctx context.Context) context.Context {
 	return context.WithValue(ctx, forDMABufs{}, true)
 }
@@ -85,13 +85,13 @@ func ForDMABufs(ctx context.Context) bool { return ctx.Value(forDMABufs{}) != ni
 var ErrNoDMABuf = errors.New("rpc: the transport does not reach memory of other devices")
 
 // DMABufRegistrar is a Registrar whose transport may reach memory of another device, such as a GPU,
-// without the processor. It returns ErrNoDMABuf if it cannot, and ErrNotForDMABufs if another connection
-// could.
+// without the processor. It returns ErrNoDMABuf if it cannot, and ErrNotForDMABufs if another
+// connection could.
 type DMABufRegistrar interface {
 	Registrar
 	// RegisterDMABuf is Register for len(names) bytes of the dma-buf fd, from offset on. names is
-	// address space that stands for them: calls use parts of it as memory of bulk data. The processor
-	// never touches it. A call whose bulk data cannot be moved by the device alone fails.
+	// address space that stands for them: calls use parts of it as memory of bulk data. The
+	// processor never touches it. A call whose bulk data cannot be moved by the device alone fails.
 	RegisterDMABuf(fd int, offset uint64, names []byte) (release func(), err error)
 }
 

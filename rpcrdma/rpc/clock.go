@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BootTime is the time since the machine was started, in nanoseconds. Suspended time counts, and setting the
-// date changes nothing. Processes of the same boot have the same clock.
+// BootTime is the time since the machine was started, in nanoseconds. Suspended time counts, and
+// setting the date changes nothing. Processes of the same boot have the same clock.
 func BootTime() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
@@ -18,8 +18,8 @@ func BootTime() int64 {
 
 var lastConn atomic.Int64
 
-// NextConn is a number for a new connection (Peer.Conn): greater than that of every connection that this
-// process or one before it, since the machine was started, has had.
+// NextConn is a number for a new connection (Peer.Conn): greater than that of every connection that
+// this process or one before it, since the machine was started, has had.
 func NextConn() int64 {
 	for {
 		last := lastConn.Load()

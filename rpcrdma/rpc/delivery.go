@@ -22,8 +22,8 @@ func (r *replyCache) replay(e *drcEntry, c *Call) {
 	r.sending(e, c)
 }
 
-// sending notes that the transport sends the entry's reply to c. An earlier delivery does not count any
-// more: the client that has its reply does not send the call again.
+// sending notes that the transport sends the entry's reply to c. An earlier delivery does not count
+// any more: the client that has its reply does not send the call again.
 func (r *replyCache) sending(e *drcEntry, c *Call) {
 	e.over(c)
 	e.via = c.Settler
@@ -35,8 +35,8 @@ func (r *replyCache) sending(e *drcEntry, c *Call) {
 	c.delivery = Delivery{r, e, e.sent}
 }
 
-// Delivery is a cached reply that a transport sends. The transport reports by it that the client has
-// the reply.
+// Delivery is a cached reply that a transport sends. The transport reports by it that the client
+// has the reply.
 type Delivery struct {
 	cache *replyCache
 	entry *drcEntry
@@ -46,7 +46,8 @@ type Delivery struct {
 // Wanted reports whether the reply is cached.
 func (d Delivery) Wanted() bool { return d.entry != nil }
 
-// Delivered reports that the client has acknowledged the reply. The entry then lives for answeredAge.
+// Delivered reports that the client has acknowledged the reply. The entry then lives for
+// answeredAge.
 func (d Delivery) Delivered() {
 	e := d.entry
 	if e == nil {

@@ -140,8 +140,8 @@ func EncodeCall(e *xdr.Encoder, xid, prog, vers, proc uint32, cred *Cred) {
 	e.Uint32s(uint32(AuthNone), 0)
 }
 
-// encodeAccepted appends the header of an accepted reply with an empty verifier. For ProgMismatch the
-// caller appends the lowest and highest version.
+// encodeAccepted appends the header of an accepted reply with an empty verifier. For ProgMismatch
+// the caller appends the lowest and highest version.
 func encodeAccepted(e *xdr.Encoder, xid uint32, s AcceptStat) {
 	e.Uint32s(xid, MsgReply, replyAccepted, uint32(AuthNone), 0, uint32(s))
 }

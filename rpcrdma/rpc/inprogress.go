@@ -15,7 +15,8 @@ type working struct {
 	came time.Duration
 }
 
-// InProgress describes the calls that workers serve, for people, the one that has taken longest first.
+// InProgress describes the calls that workers serve, for people, the one that has taken longest
+// first.
 func (s *Server) InProgress() []string {
 	s.mu.Lock()
 	list := slices.Clone(s.busy)

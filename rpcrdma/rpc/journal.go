@@ -9,19 +9,20 @@ import (
 	"slices"
 )
 
-// The journal is the part of the duplicate request cache that outlives the process. A call that changes
-// something is written to it twice:
+// The journal is the part of the duplicate request cache that outlives the process. A call that
+// changes something is written to it twice:
 //
-//  1. before it is executed, with the note from which its procedure can see later whether the change
-//     was made (the intent),
+//  1. before it is executed, with the note from which its procedure can see later whether the
+//     change was made (the intent),
 //  2. after it was executed, with its reply (the outcome).
 //
-// A server that starts with the same memory answers what was answered before. A call with an intent and
-// no outcome is in doubt: when the client sends it again, its procedure gets the note (Call.Doubt).
+// A server that starts with the same memory answers what was answered before. A call with an intent
+// and no outcome is in doubt: when the client sends it again, its procedure gets the note
+// (Call.Doubt).
 //
-// The memory belongs to the caller. Usually it is a shared mapping of a file: its content survives a
-// SIGKILL. A record that was half written then has a wrong checksum. After a crash of the machine the
-// journal is of no use: the file need not have its content.
+// The memory belongs to the caller. Usually it is a shared mapping of a file: its content survives
+// a SIGKILL. A record that was half written then has a wrong checksum. After a crash of the machine
+// the journal is of no use: the file need not have its content.
 //
 // A record (big-endian; seq grows with every use of any record):
 //
@@ -128,8 +129,8 @@ func (j *journal) release(i int32) {
 	j.free = append(j.free, i)
 }
 
-// load reads the memory. It returns the calls of the journal, oldest first: each with its reply, or with
-// its note if it is in doubt.
+// load reads the memory. It returns the calls of the journal, oldest first: each with its reply, or
+// with its note if it is in doubt.
 func (j *journal) load(mem []byte) []*drcEntry {
 	j.mem = mem
 	type found struct {

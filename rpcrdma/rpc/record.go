@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Over a stream a message is a record: a sequence of fragments (RFC 5531 section 11). A word with the
-// length precedes each fragment.
+// Over a stream a message is a record: a sequence of fragments (RFC 5531 section 11). A word with
+// the length precedes each fragment.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -33,8 +33,8 @@ const (
 
 	// fragmentsMax bounds the fragments of one record: a peer could send empty ones for ever.
 	fragmentsMax = 1024
-	// firstRead bounds the memory that a record gets for its announced length; more follows as bytes
-	// arrive.
+	// firstRead bounds the memory that a record gets for its announced length; more follows as
+	// bytes arrive.
 	firstRead = 64 << 10
 )
 
@@ -60,8 +60,8 @@ type Records struct {
 	part *partial // of the record that was interrupted
 }
 
-// NewRecords reads records of at most limit bytes from r. Reads of r should be cheap, because the length
-// of a fragment is read alone.
+// NewRecords reads records of at most limit bytes from r. Reads of r should be cheap, because the
+// length of a fragment is read alone.
 func NewRecords(r io.Reader, limit int) *Records { return &Records{r: r, limit: limit} }
 
 // ReadRecord reads one record; see Next.
@@ -69,20 +69,21 @@ func ReadRecord(r io.Reader, buf []byte, limit int) ([]byte, error) {
 	return NewRecords(r, limit).Next(buf)
 }
 
-// Next reads one record into buf, and returns it, grown if necessary. FreeRecord takes the memory back.
-// The error is io.EOF if the stream ends between records. Memory grows with the bytes that arrive, not
-// with the length that the peer announces.
+// Next reads one record into buf, and returns it, grown if necessary. FreeRecord takes the memory
+// back. The error is io.EOF if the stream ends between records. Memory grows with the bytes that
+// arrive, not with the length that the peer announces.
 //
-// If the stream is a bufio.Reader and a read ends with os.ErrDeadlineExceeded, Next can be called again
-// with the buffer that it has returned, and continues.
+// If the stream is a bufio.Reader and a read ends with os.ErrDeadlineExceeded, Next can be called
+// again with the buffer that it has returned, and continues.
 func (s *Records) Next(buf []byte) ([]byte, error) {
 	b, _, err := s.Head(buf, nil)
 	return b, err
 }
 
-// Head is Next, but may leave the last bytes of a record in the stream; left is their number, and the
-// caller reads them by Tail before the next record. The function tail gets the first word and the length
-// of a record of one fragment, and returns how many bytes to leave: all but the first word at most.
+// Head is Next, but may leave the last bytes of a record in the stream; left is their number, and
+// the caller reads them by Tail before the next record. The function tail gets the first word and
+// the length of a record of one fragment, and returns how many bytes to leave: all but the first
+// word at most.
 func (s *Records) Head(buf []byte, tail func(first uint32, size int) int) (b []byte, left int, err error) {
 	n := 0
 	if p := s.part; p == nil {
@@ -190,7 +191,8 @@ func (s *Records) fragment(buf []byte, size int) ([]byte, error) {
 	return buf, nil
 }
 
-// longRecords is memory for records longer than firstRead. New memory would be cleared for each record.
+// longRecords is memory for records longer than firstRead. New memory would be cleared for each
+// record.
 var longRecords = sync.Pool{New: func() any { return new([MaxRecord]byte) }}
 
 // grow makes room for more bytes after buf, of which size are announced.
@@ -225,12 +227,12 @@ type partial struct {
 	last      bool
 }
 
-// interrupted reports whether a read ended at its deadline. Next can then be called again with the buffer
-// that it has returned, and continues.
+// interrupted reports whether a read ended at its deadline. Next can then be called again with the
+// buffer that it has returned, and continues.
 func interrupted(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// Rest returns what was read from the stream and is not part of a complete record, as a stream again:
-// another reader can begin with it. record is the buffer that Next has returned with
+// Rest returns what was read from the stream and is not part of a complete record, as a stream
+// again: another reader can begin with it. record is the buffer that Next has returned with
 // os.ErrDeadlineExceeded.
 func (s *Records) Rest(record []byte) []byte {
 	var out []byte

@@ -34,11 +34,12 @@ type ServerConfig struct {
 	Logger *slog.Logger
 }
 
-// Server dispatches calls of any transport to program tables. It knows no transport. Its methods may
-// be called from any goroutine.
+// Server dispatches calls of any transport to program tables. It knows no transport. Its methods
+// may be called from any goroutine.
 //
-// The work queue has at most the calls that all transports have accepted, and every transport bounds
-// its calls by credits. So the queue needs no limit of its own, and adding a call never blocks.
+// The work queue has at most the calls that all transports have accepted, and every transport
+// bounds its calls by credits. So the queue needs no limit of its own, and adding a call never
+// blocks.
 //
 // Lock order: deferred.mu, then mu. The cache's mutex is taken alone.
 type Server struct {
@@ -108,9 +109,9 @@ func (s *Server) Close() {
 	s.done.Wait()
 }
 
-// Dispatch serves one call message. It sets up c from the header in msg and runs the procedure: here
-// if it never waits or mayBlock is set, otherwise on a worker. It calls c.Reply exactly once, possibly
-// before it returns. The bytes of msg must not change until then.
+// Dispatch serves one call message. It sets up c from the header in msg and runs the procedure:
+// here if it never waits or mayBlock is set, otherwise on a worker. It calls c.Reply exactly once,
+// possibly before it returns. The bytes of msg must not change until then.
 func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	c.came = time.Since(s.epoch)
 	c.Args = msg
@@ -195,8 +196,8 @@ func (s *Server) startTLS(c *Call) {
 
 // Pace applies the rate limits of a client to a call whose bulk argument, of bulk bytes, has not
 // arrived; msg is the rest of the call. limit identifies the limit that applies, 0 for none. With
-// take, Pace also counts the call, and sets c.Paid. The call may begin after wait. If ok is false it
-// was not counted, and the caller asks again after wait.
+// take, Pace also counts the call, and sets c.Paid. The call may begin after wait. If ok is false
+// it was not counted, and the caller asks again after wait.
 func (s *Server) Pace(c *Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
 	if s.paced == nil || !s.paced() {
 		return 0, 0, true
@@ -246,8 +247,8 @@ func (s *Server) route(c *Call) bool {
 	return false
 }
 
-// run serves the call and replies. It reports false if the procedure would have to wait: then nothing
-// was done.
+// run serves the call and replies. It reports false if the procedure would have to wait: then
+// nothing was done.
 func (s *Server) run(c *Call, mayBlock bool) bool {
 	args := c.Args
 	status := s.serve(c, mayBlock)
@@ -372,8 +373,8 @@ func (s *Server) work(i int) {
 	}
 }
 
-// first looks a call up in the reply cache. It reports whether the call is to be executed; if not, it
-// was answered or will be.
+// first looks a call up in the reply cache. It reports whether the call is to be executed; if not,
+// it was answered or will be.
 func (s *Server) first(c *Call) bool {
 	c.start = BootTime()
 	entry, verdict := s.cache.begin(c.key(), c)

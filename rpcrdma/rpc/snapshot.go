@@ -115,8 +115,9 @@ func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errSnapshot}, args...)...)
 }
 
-// Restore makes a server that has served nothing continue from a snapshot. A call of the journal that
-// the snapshot has with its reply is no longer in doubt. After an error the server must not be used.
+// Restore makes a server that has served nothing continue from a snapshot. A call of the journal
+// that the snapshot has with its reply is no longer in doubt. After an error the server must not be
+// used.
 func (s *Server) Restore(data []byte) error {
 	var in snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&in); err != nil {

@@ -8,8 +8,8 @@ type procStats struct {
 	nanos, bytesIn, bytesOut   atomic.Uint64
 }
 
-// fault is the number of a counter of errors. Snapshots have the counters in this order: new ones go
-// to the end.
+// fault is the number of a counter of errors. Snapshots have the counters in this order: new ones
+// go to the end.
 type fault uint8
 
 const (

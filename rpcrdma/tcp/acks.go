@@ -10,8 +10,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// acks finds out which replies of a connection the client's host has acknowledged, so that the reply cache
-// can free them. The ioctl SIOCOUTQ returns how many of the written bytes are not acknowledged.
+// acks finds out which replies of a connection the client's host has acknowledged, so that the
+// reply cache can free them. The ioctl SIOCOUTQ returns how many of the written bytes are not
+// acknowledged.
 type acks struct {
 	socket syscall.RawConn // nil if the connection is not a TCP socket
 
@@ -46,8 +47,9 @@ func (a *acks) wrote(n int64, batch []*call) {
 	}
 }
 
-// Settle implements rpc.Settler. It reports the acknowledged replies, without mu: Delivered takes the mutex
-// of the cache. It is also called before the socket is closed, because there is no answer afterwards.
+// Settle implements rpc.Settler. It reports the acknowledged replies, without mu: Delivered takes
+// the mutex of the cache. It is also called before the socket is closed, because there is no answer
+// afterwards.
 func (a *acks) Settle() {
 	a.mu.Lock()
 	var acked []unacked

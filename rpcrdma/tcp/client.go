@@ -25,11 +25,11 @@ const clientHandshakeTimeout = 20 * time.Second
 // clientWriteTimeout ends connections whose server does not take calls.
 const clientWriteTimeout = time.Minute
 
-// Client sends calls over one connection, any number at a time. It does not reconnect. It implements
-// rpc.Client.
+// Client sends calls over one connection, any number at a time. It does not reconnect. It
+// implements rpc.Client.
 //
-// One goroutine reads the replies. Callers write their calls themselves, under writing. mu is never held
-// while the socket is read or written.
+// One goroutine reads the replies. Callers write their calls themselves, under writing. mu is never
+// held while the socket is read or written.
 type Client struct {
 	conn net.Conn
 	peer string
@@ -45,9 +45,9 @@ type Client struct {
 	err     error // why the connection has ended
 }
 
-// pending is a call and its reply. After an answered call it is reused, because only the caller refers to
-// it. After a call that was given up, or failed with the connection, it is not: the reader may still refer
-// to it.
+// pending is a call and its reply. After an answered call it is reused, because only the caller
+// refers to it. After a call that was given up, or failed with the connection, it is not: the
+// reader may still refer to it.
 type pending struct {
 	call  xdr.Encoder
 	done  chan struct{} // has one element when reply or err is there
@@ -94,9 +94,9 @@ func Dial(ctx context.Context, addr string) (*Client, error) {
 	return NewClient(conn), nil
 }
 
-// DialTLS connects to a server with TLS (RFC 9289). prog and vers are those of the connection's calls. If
-// the server does not offer TLS, or if its certificate is invalid, DialTLS returns an error, and has sent
-// nothing but the AUTH_TLS probe.
+// DialTLS connects to a server with TLS (RFC 9289). prog and vers are those of the connection's
+// calls. If the server does not offer TLS, or if its certificate is invalid, DialTLS returns an
+// error, and has sent nothing but the AUTH_TLS probe.
 func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint32) (*Client, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -118,8 +118,8 @@ func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint3
 	}
 	_ = conn.SetDeadline(time.Time{})
 	c := NewClient(secure)
-	// In TLS 1.3 the client's handshake ends before the server has verified the client's certificate
-	// (RFC 8446 section 2). The first reply shows that the server has accepted it.
+	// In TLS 1.3 the client's handshake ends before the server has verified the client's
+	// certificate (RFC 8446 section 2). The first reply shows that the server has accepted it.
 	ctx, cancel := context.WithTimeout(ctx, clientHandshakeTimeout)
 	defer cancel()
 	var lost *rpc.ConnError
@@ -214,8 +214,8 @@ func (c *Client) register(xid uint32, dst []byte) (uint32, *pending, error) {
 	return xid, p, nil
 }
 
-// forget gives a call up, and returns when its memory is not written any more. A read deadline in the past
-// interrupts a reader that writes to it, also if the peer sends slowly or not at all.
+// forget gives a call up, and returns when its memory is not written any more. A read deadline in
+// the past interrupts a reader that writes to it, also if the peer sends slowly or not at all.
 func (c *Client) forget(xid uint32, p *pending) {
 	c.mu.Lock()
 	if c.pending[xid] == p {
@@ -257,7 +257,8 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 	return err
 }
 
-// exchange sends a call and waits for its reply. When it returns, nothing uses the memory of the call.
+// exchange sends a call and waits for its reply. When it returns, nothing uses the memory of the
+// call.
 func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.Encoder) error {
 	if err := c.send(e); err != nil {
 		c.unsendable(err)
@@ -271,13 +272,13 @@ func (c *Client) exchange(ctx context.Context, xid uint32, p *pending, e *xdr.En
 	return p.err
 }
 
-// drainTimeout bounds the reading of replies after a failed write. The server has closed the connection, so
-// the replies are in the socket already.
+// drainTimeout bounds the reading of replies after a failed write. The server has closed the
+// connection, so the replies are in the socket already.
 const drainTimeout = 5 * time.Second
 
-// unsendable ends a connection after a failed write. It first reads the replies that have arrived: our host
-// has acknowledged them, so the server may have removed them from its reply cache, and sending these
-// calls again would execute them twice.
+// unsendable ends a connection after a failed write. It first reads the replies that have arrived:
+// our host has acknowledged them, so the server may have removed them from its reply cache, and
+// sending these calls again would execute them twice.
 func (c *Client) unsendable(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
 		c.fail(err)
@@ -299,8 +300,8 @@ func (c *Client) send(e *xdr.Encoder) error {
 	return err
 }
 
-// read reads replies until the connection ends. The end of a reply goes directly to the memory of its
-// caller, if its length fits.
+// read reads replies until the connection ends. The end of a reply goes directly to the memory of
+// its caller, if its length fits.
 func (c *Client) read() {
 	r := rpc.NewRecords(bufio.NewReaderSize(c.conn, 32<<10), rpc.MaxRecord)
 	var p *pending
@@ -337,8 +338,8 @@ func (c *Client) read() {
 	}
 }
 
-// A reply that ends with as much data as the caller has room for has between headMin and headMax bytes
-// before that data: the RPC header and a few words.
+// A reply that ends with as much data as the caller has room for has between headMin and headMax
+// bytes before that data: the RPC header and a few words.
 const (
 	headMin = 24
 	headMax = 4 << 10
@@ -346,8 +347,8 @@ const (
 
 func padded(n int) int { return n + xdr.Pad(n) }
 
-// place reads the end of a reply into the memory of its caller. If the caller gives up meanwhile, the rest
-// of the record is read to other memory.
+// place reads the end of a reply into the memory of its caller. If the caller gives up meanwhile,
+// the rest of the record is read to other memory.
 func (c *Client) place(r *rpc.Records, p *pending) error {
 	c.mu.Lock()
 	p.placing = !p.gone && p.err == nil

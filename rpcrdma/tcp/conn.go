@@ -13,16 +13,16 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// conn is one connection. One goroutine reads calls and dispatches them, another writes replies, so a
-// peer that does not read delays only itself.
+// conn is one connection. One goroutine reads calls and dispatches them, another writes replies, so
+// a peer that does not read delays only itself.
 //
 //	socket --read--> call --Dispatch--> rpc.Server --reply--> replies --write--> socket
 //	                   ^                                                  |
 //	                   +-------------------- free <-----------------------+
 //
-// A call belongs to the reader, then to the server, then to the writer, and is in free otherwise. There
-// are MaxCalls of them: a reader that finds none waits, the socket's buffer fills, and TCP stops the
-// client.
+// A call belongs to the reader, then to the server, then to the writer, and is in free otherwise.
+// There are MaxCalls of them: a reader that finds none waits, the socket's buffer fills, and TCP
+// stops the client.
 type conn struct {
 	s     *Listener
 	c     net.Conn // the socket
@@ -199,7 +199,8 @@ func (c *conn) reply(rc *rpc.Call, drop bool) {
 	c.replies <- k
 }
 
-// callBack queues a call to the peer. It reports false if the peer answers calls before it receives them.
+// callBack queues a call to the peer. It reports false if the peer answers calls before it receives
+// them.
 func (c *conn) callBack(msg []byte) bool {
 	k := &call{back: true}
 	k.Res.B = msg
@@ -236,9 +237,9 @@ func (c *conn) recycle(k *call) {
 	c.free <- k
 }
 
-// write writes replies. It writes the replies that are ready by one call and without a copy. After an
-// error it takes the replies without writing, so that their calls end. A reply that starts TLS is the
-// last of its batch, because it is the last cleartext.
+// write writes replies. It writes the replies that are ready by one call and without a copy. After
+// an error it takes the replies without writing, so that their calls end. A reply that starts TLS
+// is the last of its batch, because it is the last cleartext.
 func (c *conn) write() {
 	var batch []*call
 	var parts [][]byte

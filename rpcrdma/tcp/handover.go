@@ -63,8 +63,8 @@ func (h *pause) end() {
 	}
 }
 
-// Pause stops accepting and reading, or resumes both. What arrives meanwhile stays in the sockets. Calls
-// that were read are served.
+// Pause stops accepting and reading, or resumes both. What arrives meanwhile stays in the sockets.
+// Calls that were read are served.
 func (s *Listener) Pause(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,8 +104,8 @@ func (c *conn) waitPaused(r *rpc.Records, record []byte) {
 	set(false, nil, nil)
 }
 
-// quiescent reports whether the reader is paused and all complete calls that it read are answered. calls
-// is the number of calls in progress.
+// quiescent reports whether the reader is paused and all complete calls that it read are answered.
+// calls is the number of calls in progress.
 func (c *conn) quiescent() (ok bool, calls int) {
 	c.pausing.Lock()
 	defer c.pausing.Unlock()

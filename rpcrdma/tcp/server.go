@@ -26,8 +26,8 @@ type Config struct {
 	MaxCalls int
 	// MaxConns bounds the connections; further ones are closed at once. 0 means 1024.
 	MaxConns int
-	// ConnMemory bounds the memory in bytes of the calls of a connection: of requests, and of replies
-	// that the client has not taken. Beyond it the connection is not read. 0 means 8 MiB.
+	// ConnMemory bounds the memory in bytes of the calls of a connection: of requests, and of
+	// replies that the client has not taken. Beyond it the connection is not read. 0 means 8 MiB.
 	ConnMemory int
 	// Limiter, if not nil, admits connections by client.
 	Limiter *rpc.ConnLimiter
@@ -60,8 +60,8 @@ type Counters struct {
 	WriteErrors                    uint64 // connections lost while a reply was written
 	SlowClients                    uint64 // of these, because the peer took nothing for WriteTimeout
 	Paused                         uint64 // times a connection was not read because of its memory or limits
-	// TLSProbes are clients that asked for TLS. TLSHandshakes of them have it, TLSMutual of these with
-	// a verified certificate. TLSFailures do not have it.
+	// TLSProbes are clients that asked for TLS. TLSHandshakes of them have it, TLSMutual of these
+	// with a verified certificate. TLSFailures do not have it.
 	TLSProbes, TLSHandshakes, TLSMutual uint64
 	TLSFailures                         [numFailures]uint64
 }
@@ -108,8 +108,8 @@ type Listener struct {
 	pause  pause
 }
 
-// Serve serves srv to the connections that l accepts, with default bounds. It returns at once; Close ends
-// it.
+// Serve serves srv to the connections that l accepts, with default bounds. It returns at once;
+// Close ends it.
 func Serve(l net.Listener, srv *rpc.Server) *Listener { return Config{}.Serve(l, srv) }
 
 // Serve is Serve with the bounds of c.
@@ -133,8 +133,8 @@ func (c Config) Serve(l net.Listener, srv *rpc.Server) *Listener {
 // Addr is the address listened on.
 func (s *Listener) Addr() net.Addr { return s.l.Addr() }
 
-// Close stops accepting, ends every connection and waits for the calls in progress. Their replies are
-// lost.
+// Close stops accepting, ends every connection and waits for the calls in progress. Their replies
+// are lost.
 func (s *Listener) Close() error {
 	err := s.stop((*conn).end)
 	s.done.Wait()
@@ -154,9 +154,9 @@ func (s *Listener) stop(fn func(*conn)) (err error) {
 	return err
 }
 
-// Shutdown is Close, but first lets every connection finish the calls that it has read and deliver their
-// replies, until ctx ends. A call that has arrived only in part is not served; its client sends it again
-// on another connection.
+// Shutdown is Close, but first lets every connection finish the calls that it has read and deliver
+// their replies, until ctx ends. A call that has arrived only in part is not served; its client
+// sends it again on another connection.
 func (s *Listener) Shutdown(ctx context.Context) error {
 	err := s.stop((*conn).drain)
 	drained := make(chan struct{})

@@ -43,11 +43,12 @@ func (f Failure) String() string {
 	return [...]string{"timeout", "gone", "early_data", "garbage", "certificate", "refused_by_peer", "protocol"}[f]
 }
 
-// errEarly means that bytes followed the AUTH_TLS probe before its answer. They could be an attacker's, who
-// prepends cleartext to the protected connection.
+// errEarly means that bytes followed the AUTH_TLS probe before its answer. They could be an
+// attacker's, who prepends cleartext to the protected connection.
 var errEarly = errors.New("the peer did not wait for the answer to its question for TLS")
 
-// errNoCertificate is the text of the error of crypto/tls for a missing certificate, which has no type.
+// errNoCertificate is the text of the error of crypto/tls for a missing certificate, which has no
+// type.
 const errNoCertificate = "tls: client didn't provide a certificate"
 
 // failureOf classifies the error of a handshake.
@@ -87,7 +88,8 @@ func forRPC(cfg *tls.Config) *tls.Config {
 	cfg = cfg.Clone()
 	cfg.MinVersion = tls.VersionTLS13 // RFC 9289 section 5
 	cfg.NextProtos = []string{ALPN}
-	// The first records of crypto/tls are short, for browsers that show a page before all of it is here.
+	// The first records of crypto/tls are short, for browsers that show a page before all of it is
+	// here.
 	cfg.DynamicRecordSizingDisabled = true
 	if inner := cfg.GetConfigForClient; inner != nil {
 		cfg.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -103,8 +105,8 @@ func forRPC(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// nameOf is the name in a verified certificate: the first DNS name or address, or else the subject (RFC
-// 9289 section 5.2.1). Its length is bounded, because the peer chooses it.
+// nameOf is the name in a verified certificate: the first DNS name or address, or else the subject
+// (RFC 9289 section 5.2.1). Its length is bounded, because the peer chooses it.
 func nameOf(c *x509.Certificate) string {
 	who := c.Subject.String()
 	switch {
@@ -117,7 +119,8 @@ func nameOf(c *x509.Certificate) string {
 	return who[:min(len(who), long)]
 }
 
-// serverTLS makes the server's handshake. early is the number of bytes that were read after the probe.
+// serverTLS makes the server's handshake. early is the number of bytes that were read after the
+// probe.
 func serverTLS(c net.Conn, cfg *tls.Config, early int) (*secured, error) {
 	if early > 0 {
 		return nil, errEarly
@@ -130,8 +133,8 @@ func serverTLS(c net.Conn, cfg *tls.Config, early int) (*secured, error) {
 	return s, nil
 }
 
-// clientTLS sends the AUTH_TLS probe and makes the client's handshake. prog and vers are those of the
-// connection's calls. The caller has set a deadline.
+// clientTLS sends the AUTH_TLS probe and makes the client's handshake. prog and vers are those of
+// the connection's calls. The caller has set a deadline.
 func clientTLS(c net.Conn, cfg *tls.Config, prog, vers, xid uint32) (net.Conn, error) {
 	var e xdr.Encoder
 	rpc.EncodeTLSProbe(&e, xid, prog, vers)

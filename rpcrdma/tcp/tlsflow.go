@@ -76,8 +76,8 @@ type secured struct {
 	flow *flow
 }
 
-// writeParts writes the pieces of messages in as few TLS records as possible. It returns the number of
-// their bytes, which is less than the number on the wire.
+// writeParts writes the pieces of messages in as few TLS records as possible. It returns the number
+// of their bytes, which is less than the number on the wire.
 func (s *secured) writeParts(parts [][]byte) (n int64, err error) {
 	s.flow.cork()
 	defer func() {
