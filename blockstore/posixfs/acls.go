@@ -7,7 +7,7 @@ import (
 
 var _ blockstore.ACLs = (*FS)(nil)
 
-// aclXattr are the names under which Linux has the ACLs of an object.
+// aclXattr are the extended attributes in which Linux stores the ACLs of an object.
 var aclXattr = [...]string{
 	blockstore.ACLAccess:  "system.posix_acl_access",
 	blockstore.ACLDefault: "system.posix_acl_default",
@@ -19,8 +19,8 @@ func hasACLs(fd int) bool {
 	return err == nil || err == unix.ENODATA
 }
 
-// canHave refuses what has no such ACL: symlinks have none, and only directories have
-// one to be inherited.
+// canHave refuses objects that have no such ACL. Symbolic links have none, and only directories have a
+// default ACL.
 func (o *object) canHave(kind blockstore.ACLKind) error {
 	switch {
 	case o.typ == blockstore.TypeLnk:
@@ -31,23 +31,8 @@ func (o *object) canHave(kind blockstore.ACLKind) error {
 	return nil
 }
 
-// GetACL reads one as it is stored.
-func (f *FS) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind) (blockstore.ACL, error) {
-	if !f.limits.ACLs {
-		return nil, blockstore.ErrNotSupp
-	}
-	o, err := f.acquire(h)
-	if err != nil {
-		return nil, err
-	}
-	defer f.release(o)
-	var st unix.Stat_t
-	if err := o.stat(&st); err != nil {
-		return nil, err
-	}
-	if o.canHave(kind) != nil {
-		return nil, nil
-	}
+// readACL reads an ACL of an object; nil if it has none.
+func (o *object) readACL(kind blockstore.ACLKind) (blockstore.ACL, error) {
 	b, err := grown(func(b []byte) (int, error) { return unix.Getxattr(procPath(o.path), aclXattr[kind], b) })
 	switch {
 	case err == unix.ENODATA || err == nil && len(b) == 0:
@@ -58,9 +43,27 @@ func (f *FS) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 	return blockstore.ParseACL(b)
 }
 
-// SetACL sets one as the client, and makes it stable. The kernel changes the mode with
-// it.
-func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind, l blockstore.ACL) (w blockstore.Wcc, err error) {
+// GetACL returns an ACL as it is stored.
+func (f *FS) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind) (blockstore.ACL, error) {
+	if !f.limits.ACLs {
+		return nil, blockstore.ErrNotSupp
+	}
+	o, err := f.acquire(h)
+	if err != nil {
+		return nil, err
+	}
+	defer f.release(o)
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil || o.canHave(kind) != nil {
+		return nil, err
+	}
+	return o.readACL(kind)
+}
+
+// SetACL sets or removes an ACL as the client, and makes it stable. The kernel changes the mode with the
+// access ACL.
+func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind, l blockstore.ACL) (
+	w blockstore.Wcc, err error) {
 	if !f.limits.ACLs {
 		return w, blockstore.ErrNotSupp
 	}
@@ -74,54 +77,36 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 		return w, err
 	}
 	defer f.release(o)
-	since := f.failures(o)
-	err = func() error {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		var st unix.Stat_t
-		if err := o.stat(&st); err != nil {
-			return err
-		}
-		f.before(&w, &st)
+	err = f.update(o, &w, func(*unix.Stat_t) (changed bool, err error) {
 		switch {
 		case f.readOnly:
-			return blockstore.ErrROFS
+			return false, blockstore.ErrROFS
 		case !c.Owns(&w.Pre.Attr):
-			return blockstore.ErrPerm
+			return false, blockstore.ErrPerm
 		}
 		if err := o.canHave(kind); err != nil {
 			if l == nil {
-				err = nil
+				err = nil // there is nothing to remove
 			}
-			o.after(&w)
-			return err
+			return false, err
 		}
 		path := procPath(o.path)
-		err := f.who.as(c, func() error {
-			if l == nil {
-				err := unix.Removexattr(path, aclXattr[kind])
-				if err == unix.ENODATA {
-					err = nil
-				}
+		err = f.who.as(c, func() error {
+			if l != nil {
+				return unix.Setxattr(path, aclXattr[kind], l.AppendXattr(nil), 0)
+			}
+			if err := unix.Removexattr(path, aclXattr[kind]); err != unix.ENODATA {
 				return err
 			}
-			return unix.Setxattr(path, aclXattr[kind], l.AppendXattr(nil), 0)
+			return nil
 		})
-		if err != nil {
-			o.after(&w)
-			return mapErr(err)
-		}
-		o.changed(&w)
-		return nil
-	}()
-	if err != nil {
-		return w, err
-	}
-	return w, f.syncObject(o, since)
+		return err == nil, err
+	})
+	return w, err
 }
 
-// judgedBy is the ACL that decides about c on o where the server and not the kernel
-// does. One that cannot be read grants what the mode does.
+// judgedBy returns the ACL that decides about c on o, where the server and not the kernel decides. If
+// the ACL cannot be read the mode decides.
 func (f *FS) judgedBy(c *blockstore.Cred, o *object) *blockstore.ACL {
 	if f.who.on || c.Privileged() {
 		return nil
@@ -129,18 +114,13 @@ func (f *FS) judgedBy(c *blockstore.Cred, o *object) *blockstore.ACL {
 	return f.accessACL(o)
 }
 
-// accessACL is the ACL of an object; nil if it has none, or none that can be read.
+// accessACL returns the access ACL of an object; nil if it has none, or none that can be read.
 func (f *FS) accessACL(o *object) *blockstore.ACL {
 	if !f.limits.ACLs || o.canHave(blockstore.ACLAccess) != nil {
 		return nil
 	}
-	b, err := grown(func(b []byte) (int, error) { return unix.Getxattr(procPath(o.path), aclXattr[blockstore.ACLAccess], b) })
-	if err != nil || len(b) == 0 {
-		return nil
+	if l, err := o.readACL(blockstore.ACLAccess); err == nil && l != nil {
+		return &l
 	}
-	l, err := blockstore.ParseACL(b)
-	if err != nil || l == nil {
-		return nil
-	}
-	return &l
+	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GetAttr returns the attributes of an object; anybody may ask.
+// GetAttr returns the attributes of an object. Every user may call it.
 func (f *FS) GetAttr(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, error) {
 	o, err := f.acquire(h)
 	if err != nil {
@@ -21,85 +21,97 @@ func (f *FS) GetAttr(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, 
 	return a, err
 }
 
-// SetAttr makes the changes in the order of the Linux NFS server: size, owner,
-// mode, times. All is checked first, so that a refusal changes nothing.
-func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (blockstore.Wcc, error) {
-	var w blockstore.Wcc
+// update is changeLocked, and makes the object stable afterwards.
+func (f *FS) update(o *object, w *blockstore.Wcc, do func(st *unix.Stat_t) (changed bool, err error)) error {
+	since := f.failures(o)
+	if err := f.changeLocked(o, w, do); err != nil {
+		return err
+	}
+	return f.syncObject(o, since)
+}
+
+// changeLocked runs do with o.mu held, and sets the attributes of o before and after do in w. do gets
+// the attributes before, and reports whether it has changed the object.
+//
+// o.mu keeps other operations of this server away, so that none of them is between the attributes
+// before and after. A program of the host can still change the object in between.
+func (f *FS) changeLocked(o *object, w *blockstore.Wcc, do func(st *unix.Stat_t) (changed bool, err error)) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil {
+		return err
+	}
+	f.before(w, &st)
+	changed, err := do(&st)
+	if changed {
+		o.changed(w)
+	} else {
+		o.after(w)
+	}
+	return mapErr(err)
+}
+
+// SetAttr changes attributes in the order of the Linux NFS server: size, owner, mode, times. It checks
+// everything first, so that a refusal changes nothing.
+func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (
+	w blockstore.Wcc, err error) {
 	o, err := f.acquire(h)
 	if err != nil {
 		return w, err
 	}
 	defer f.release(o)
-	since := f.failures(o)
-	err = func() error {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		var st unix.Stat_t
-		if err := o.stat(&st); err != nil {
-			return err
-		}
-		f.before(&w, &st)
+	err = f.update(o, &w, func(st *unix.Stat_t) (changed bool, err error) {
 		if f.readOnly {
-			return blockstore.ErrROFS
+			return false, blockstore.ErrROFS
 		}
 		if guard != nil && !guard.Equal(w.Pre.Ctime) {
-			return blockstore.ErrNotSync
+			return false, blockstore.ErrNotSync
 		}
-		do, err := c.PrepareSetAttr(&w.Pre.Attr, s, func() bool { return f.mayWrite(c, o, &st) })
+		do, err := c.PrepareSetAttr(&w.Pre.Attr, s, func() bool { return f.mayWrite(c, o, st) })
 		if err != nil {
-			return err
+			return false, err
 		}
-		err = f.change(c, o, &w.Pre.Attr, &do)
-		if err != nil || do == (blockstore.SetAttr{}) {
-			o.after(&w)
-			return err
-		}
-		o.changed(&w)
-		return nil
-	}()
-	if err != nil {
-		return w, err
-	}
-	return w, f.syncObject(o, since)
+		err = f.applyAttrs(c, o, &w.Pre.Attr, &do)
+		return err == nil && do != (blockstore.SetAttr{}), err
+	})
+	return w, err
 }
 
-// change makes checked changes to o.
-func (f *FS) change(c *blockstore.Cred, o *object, a *blockstore.Attr, s *blockstore.SetAttr) error {
+// applyAttrs makes changes that were checked.
+func (f *FS) applyAttrs(c *blockstore.Cred, o *object, a *blockstore.Attr, s *blockstore.SetAttr) error {
 	if s.Size != nil {
 		if *s.Size > 1<<63-1 {
 			return blockstore.ErrFBig
 		}
 		fd, err := o.writer()
 		if err != nil {
-			return mapErr(err)
-		}
-		err = f.who.as(c, func() error {
-			_, err := again(func() (int, error) { return 0, unix.Ftruncate(fd, int64(*s.Size)) })
 			return err
-		})
-		if err != nil {
-			return mapErr(err)
 		}
-		if !f.who.on {
-			st := unix.Stat_t{Mode: a.Mode}
-			if err := f.dropSetID(c, o, &st); err != nil {
-				return mapErr(err)
-			}
+		// As the client's user, so that the kernel removes the set-ID bits.
+		err = f.who.as(c, func() error {
+			return retry(func() error { return unix.Ftruncate(fd, int64(*s.Size)) })
+		})
+		if err == nil && !f.who.on {
+			err = f.dropSetID(c, o, a.Mode)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	err := f.who.as(c, func() error { return changeOwnerMode(o, s) })
-	if err != nil {
-		return mapErr(err)
+	if err := f.who.as(c, func() error { return changeOwnerMode(o, s) }); err != nil {
+		return err
 	}
 	if s.AtimeHow == blockstore.TimeKeep && s.MtimeHow == blockstore.TimeKeep {
 		return nil
 	}
-	// As the daemon: the kernel has no "now" for one of the two times without
-	// ownership, where NFS asks for write permission only.
+	// As the daemon: utimensat sets one of the two times to the current time for the owner only, and
+	// NFS allows it with write permission.
 	ts := []unix.Timespec{timespec(s.AtimeHow, s.Atime), timespec(s.MtimeHow, s.Mtime)}
-	return mapErr(utimes(o.path, ts))
+	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(o.path), ts, 0)
 }
 
+// changeOwnerMode changes the owner, then the mode: chown removes set-ID bits that chmod sets again.
 func changeOwnerMode(o *object, s *blockstore.SetAttr) error {
 	if s.UID != nil || s.GID != nil {
 		uid, gid := -1, -1
@@ -136,12 +148,9 @@ func timespec(how blockstore.TimeSet, t time.Time) unix.Timespec {
 	return unix.Timespec{Nsec: unix.UTIME_OMIT}
 }
 
-func utimes(fd int, ts []unix.Timespec) error {
-	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), ts, 0)
-}
-
-// syncObject makes the attributes of o stable, and fails if a sync of it has failed since. Only files and
-// directories can be synced by themselves.
+// syncObject makes an object and its attributes stable. It fails if a sync of the object has failed
+// since. Only files and directories have an fsync; other objects follow with the journal of the
+// filesystem.
 func (f *FS) syncObject(o *object, since failures) error {
 	if o.typ != blockstore.TypeReg && o.typ != blockstore.TypeDir {
 		return nil
@@ -163,7 +172,7 @@ func (f *FS) ReadLink(c *blockstore.Cred, h blockstore.Handle) (string, error) {
 	if err := o.stat(&st); err != nil {
 		return "", err
 	}
-	buf := make([]byte, unix.PathMax)
+	buf := make([]byte, unix.PathMax) // readlinkat truncates a longer target
 	n, err := unix.Readlinkat(o.path, "", buf)
 	if err != nil {
 		return "", mapErr(err)

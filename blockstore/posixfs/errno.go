@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errnoTable maps what the kernel answers to the vocabulary of blockstore. What
-// is not in it is an ErrIO that names the errno.
+// errnoTable maps the errors of the kernel to those of blockstore. Another errno becomes an ErrIO that
+// names it.
 var errnoTable = map[unix.Errno]error{
 	unix.EPERM:        blockstore.ErrPerm,
 	unix.ENOENT:       blockstore.ErrNotExist,
@@ -35,7 +35,7 @@ var errnoTable = map[unix.Errno]error{
 	unix.EOPNOTSUPP:   blockstore.ErrNotSupp,
 	unix.ENOSYS:       blockstore.ErrNotSupp,
 	unix.EBUSY:        blockstore.ErrAccess, // a mount point or a swap file: it stays
-	// Shortages that pass: the client is asked to come again.
+	// Shortages that pass: the client waits and sends the call again (NFS3ERR_JUKEBOX, NFS4ERR_DELAY).
 	unix.EAGAIN:    blockstore.ErrJukebox,
 	unix.EINTR:     blockstore.ErrJukebox,
 	unix.ENOMEM:    blockstore.ErrJukebox,
@@ -45,7 +45,7 @@ var errnoTable = map[unix.Errno]error{
 	unix.ETIMEDOUT: blockstore.ErrJukebox,
 }
 
-// mapErr turns an errno into the store's error; others pass as they are.
+// mapErr returns the error of blockstore for an errno. It returns other errors as they are.
 func mapErr(err error) error {
 	if err == nil {
 		return nil
@@ -60,7 +60,17 @@ func mapErr(err error) error {
 	return fmt.Errorf("%w: %v", blockstore.ErrIO, e)
 }
 
-// again runs a system call until no signal interrupts it.
+// retry is again for a system call that returns no value.
+func retry(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// again repeats a system call that a signal interrupts (EINTR), such as those with which the Go runtime
+// preempts threads.
 func again[T any](call func() (T, error)) (T, error) {
 	for {
 		v, err := call()

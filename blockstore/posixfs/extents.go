@@ -74,7 +74,7 @@ func (f *FS) modify(c *blockstore.Cred, o *object, do func(fd int) error) error 
 		// As the client's user, so that the kernel takes the set-ID bits away.
 		err = f.who.as(c, func() error { return do(fd) })
 		if err == nil && !f.who.on {
-			err = f.dropSetID(c, o, &st)
+			err = f.dropSetID(c, o, st.Mode)
 		}
 	case f.limited(c):
 		err = f.who.within(c, func() error { return do(fd) })
@@ -99,8 +99,7 @@ func (f *FS) fallocate(c *blockstore.Cred, h blockstore.Handle, mode uint32, off
 	since := f.failures(o)
 	o.mu.Lock()
 	err = f.modify(c, o, func(fd int) error {
-		_, err := again(func() (int, error) { return 0, unix.Fallocate(fd, mode, int64(off), int64(n)) })
-		return err
+		return retry(func() error { return unix.Fallocate(fd, mode, int64(off), int64(n)) })
 	})
 	o.mu.Unlock()
 	if err != nil {
@@ -157,7 +156,7 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 	since := f.failures(o)
 	err = f.both(c, from, to, func(in, out int, _ uint64) error {
 		r := unix.FileCloneRange{Src_fd: int64(in), Src_offset: fromOff, Src_length: n, Dest_offset: toOff}
-		_, err := again(func() (int, error) { return 0, unix.IoctlFileCloneRange(out, &r) })
+		err := retry(func() error { return unix.IoctlFileCloneRange(out, &r) })
 		if err == unix.ENOTTY {
 			err = unix.EOPNOTSUPP
 		}
@@ -245,16 +244,14 @@ func makeHole(fd int, off, n int64) error {
 	}
 	if off < st.Size {
 		const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
-		_, err := again(func() (int, error) { return 0, unix.Fallocate(fd, mode, off, min(n, st.Size-off)) })
-		if err != nil {
+		if err := retry(func() error { return unix.Fallocate(fd, mode, off, min(n, st.Size-off)) }); err != nil {
 			return err
 		}
 	}
 	if off+n <= st.Size {
 		return nil
 	}
-	_, err := again(func() (int, error) { return 0, unix.Ftruncate(fd, off+n) })
-	return err
+	return retry(func() error { return unix.Ftruncate(fd, off+n) })
 }
 
 // checkOffsets refuses ranges beyond what offsets of files can be; n 0 is to the end.

@@ -224,8 +224,7 @@ func (f *FS) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 
 // ofd makes a call on an open file description lock that does not wait.
 func ofd(fd, cmd int, l *unix.Flock_t) error {
-	_, err := again(func() (int, error) { return 0, unix.FcntlFlock(uintptr(fd), cmd, l) })
-	return err
+	return retry(func() error { return unix.FcntlFlock(uintptr(fd), cmd, l) })
 }
 
 // hostLock is what F_OFD_GETLK says.

@@ -441,7 +441,7 @@ func (f *FS) Stat(c *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, err
 	}
 	defer f.release(o)
 	var s unix.Statfs_t
-	if _, err := again(func() (int, error) { return 0, unix.Fstatfs(o.path, &s) }); err != nil {
+	if err := retry(func() error { return unix.Fstatfs(o.path, &s) }); err != nil {
 		return blockstore.Stat{}, mapErr(err)
 	}
 	unit := uint64(s.Frsize)

@@ -79,6 +79,16 @@ func (f *FS) below(fd int) (bool, error) {
 	return found, err
 }
 
+// mustBeBelow returns ErrStale for a directory that is not below the root.
+func (f *FS) mustBeBelow(fd int) error {
+	ok, err := f.below(fd)
+	if err == nil && !ok {
+		f.count.outside.Add(1)
+		err = blockstore.ErrStale
+	}
+	return err
+}
+
 // above says whether id is the directory or one of its ancestors in the export,
 // as far as the daemon may look; the kernel checks again.
 func (f *FS) above(id *ident, fd int) bool {
@@ -150,12 +160,7 @@ func (k *byHandle) open(id *ident) (int, error) {
 		return -1, mapErr(err)
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Nlink > 0 {
-		ok, err := k.fs.below(fd)
-		if err == nil && !ok {
-			k.fs.count.outside.Add(1)
-			err = blockstore.ErrStale
-		}
-		if err != nil {
+		if err := k.fs.mustBeBelow(fd); err != nil {
 			unix.Close(fd)
 			return -1, mapErr(err)
 		}

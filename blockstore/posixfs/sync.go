@@ -178,11 +178,10 @@ func (f *FS) syncWhole(since failures) error {
 
 // kernelSync is fsync, or fdatasync.
 func kernelSync(fd int, all bool) error {
-	_, err := again(func() (int, error) {
+	return retry(func() error {
 		if all {
-			return 0, unix.Fsync(fd)
+			return unix.Fsync(fd)
 		}
-		return 0, unix.Fdatasync(fd)
+		return unix.Fdatasync(fd)
 	})
-	return err
 }

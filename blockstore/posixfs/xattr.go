@@ -18,64 +18,54 @@ func hasXattrs(fd int) bool {
 	return err == nil || err == unix.ENODATA || err == unix.EACCES
 }
 
-// xattr checks that c has permission want on an object and that it can have
-// attributes, and runs fn as the client's user with its path.
-func (f *FS) xattr(c *blockstore.Cred, h blockstore.Handle, want uint32, w *blockstore.Wcc, fn func(path string) error) error {
+// xattr checks that c has permission want on an object, and that the object can have attributes. Then it
+// runs fn as the client's user with the path of the object. With MayWrite it makes the change stable.
+func (f *FS) xattr(c *blockstore.Cred, h blockstore.Handle, want uint32, w *blockstore.Wcc,
+	fn func(path string) error) error {
 	o, err := f.acquire(h)
 	if err != nil {
 		return err
 	}
 	defer f.release(o)
 	change := want == blockstore.MayWrite
-	since := f.failures(o)
-	err = func() error {
-		if change {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-		}
-		var st unix.Stat_t
-		if err := o.stat(&st); err != nil {
-			return err
-		}
-		f.before(w, &st)
+	do := func(st *unix.Stat_t) (changed bool, err error) {
 		switch {
 		case o.typ != blockstore.TypeReg && o.typ != blockstore.TypeDir:
 			if change {
-				return blockstore.ErrPerm // as Linux has it
+				return false, blockstore.ErrPerm // as Linux has it
 			}
-			return blockstore.ErrNoXattr
+			return false, blockstore.ErrNoXattr
 		case change && f.readOnly:
-			return blockstore.ErrROFS
-		case !f.may(c, o, &st, want):
-			return blockstore.ErrAccess
-		case change && !f.who.on && o.typ == blockstore.TypeDir && st.Mode&unix.S_ISVTX != 0 && !c.Privileged() && c.UID != st.Uid:
-			return blockstore.ErrPerm
+			return false, blockstore.ErrROFS
+		case !f.may(c, o, st, want):
+			return false, blockstore.ErrAccess
+		case change && !f.who.on && o.typ == blockstore.TypeDir && st.Mode&unix.S_ISVTX != 0 &&
+			!c.Privileged() && c.UID != st.Uid:
+			return false, blockstore.ErrPerm
 		}
-		err := f.who.as(c, func() error { return fn(procPath(o.path)) })
-		switch {
-		case change && err == nil:
-			o.changed(w)
-		case change:
-			o.after(w)
-		}
-		switch err {
+		switch err := f.who.as(c, func() error { return fn(procPath(o.path)) }); err {
 		case unix.ENODATA:
-			return blockstore.ErrNoXattr
+			return false, blockstore.ErrNoXattr
 		case unix.E2BIG, unix.ERANGE:
-			return blockstore.ErrXattrTooBig
+			return false, blockstore.ErrXattrTooBig
+		default:
+			return err == nil, mapErr(err)
 		}
-		return mapErr(err)
-	}()
-	if err != nil || !change {
+	}
+	if change {
+		return f.update(o, w, do)
+	}
+	var st unix.Stat_t
+	if err := o.stat(&st); err != nil {
 		return err
 	}
-	return f.syncObject(o, since)
+	_, err = do(&st)
+	return err
 }
 
 // GetXattr reads an attribute.
 func (f *FS) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) (value []byte, err error) {
-	var w blockstore.Wcc
-	err = f.xattr(c, h, blockstore.MayRead, &w, func(path string) error {
+	err = f.xattr(c, h, blockstore.MayRead, nil, func(path string) error {
 		value, err = grown(func(p []byte) (int, error) { return unix.Getxattr(path, userPrefix+name, p) })
 		return err
 	})
@@ -83,14 +73,11 @@ func (f *FS) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) (val
 }
 
 // SetXattr makes or changes an attribute.
-func (f *FS) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte, mode blockstore.SetXattrMode) (w blockstore.Wcc, err error) {
-	flags := 0
-	switch mode {
-	case blockstore.XattrCreate:
-		flags = unix.XATTR_CREATE
-	case blockstore.XattrReplace:
-		flags = unix.XATTR_REPLACE
-	}
+func (f *FS) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte, mode blockstore.SetXattrMode) (
+	w blockstore.Wcc, err error) {
+	flags := map[blockstore.SetXattrMode]int{
+		blockstore.XattrCreate: unix.XATTR_CREATE, blockstore.XattrReplace: unix.XATTR_REPLACE,
+	}[mode]
 	if len(value) > blockstore.XattrValueMax {
 		return w, blockstore.ErrXattrTooBig
 	}
@@ -98,16 +85,14 @@ func (f *FS) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, valu
 		return w, blockstore.ErrNameTooLong
 	}
 	err = f.xattr(c, h, blockstore.MayWrite, &w, func(path string) error {
-		_, err := again(func() (int, error) { return 0, unix.Setxattr(path, userPrefix+name, value, flags) })
-		return err
+		return retry(func() error { return unix.Setxattr(path, userPrefix+name, value, flags) })
 	})
 	return w, err
 }
 
 // ListXattrs lists the attributes of users.
 func (f *FS) ListXattrs(c *blockstore.Cred, h blockstore.Handle) (names []string, err error) {
-	var w blockstore.Wcc
-	err = f.xattr(c, h, blockstore.MayRead, &w, func(path string) error {
+	err = f.xattr(c, h, blockstore.MayRead, nil, func(path string) error {
 		list, err := grown(func(p []byte) (int, error) { return unix.Listxattr(path, p) })
 		for name := range strings.SplitSeq(string(list), "\x00") {
 			if name, ok := strings.CutPrefix(name, userPrefix); ok && name != "" {
@@ -125,13 +110,13 @@ func (f *FS) ListXattrs(c *blockstore.Cred, h blockstore.Handle) (names []string
 // RemoveXattr removes an attribute.
 func (f *FS) RemoveXattr(c *blockstore.Cred, h blockstore.Handle, name string) (w blockstore.Wcc, err error) {
 	err = f.xattr(c, h, blockstore.MayWrite, &w, func(path string) error {
-		_, err := again(func() (int, error) { return 0, unix.Removexattr(path, userPrefix+name) })
-		return err
+		return retry(func() error { return unix.Removexattr(path, userPrefix+name) })
 	})
 	return w, err
 }
 
-// grown calls get with as much memory as it wants, which may change meanwhile.
+// grown calls get with nil for the size of a value, and then with that much memory. It repeats both if
+// the value has become larger in between.
 func grown(get func(p []byte) (int, error)) ([]byte, error) {
 	for {
 		n, err := again(func() (int, error) { return get(nil) })

@@ -1,0 +1,113 @@
+package posixfs
+
+import (
+	"github.com/rstored/rstored/blockstore"
+	"golang.org/x/sys/unix"
+)
+
+// Lookup finds a name in a directory. ".." of the root is the root. A mount point of the host is
+// ErrAccess, because what is mounted there is not exported.
+func (f *FS) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (
+	_ blockstore.Handle, a blockstore.Attr, err error) {
+	fail := func(err error) (blockstore.Handle, blockstore.Attr, error) {
+		return blockstore.Handle{}, blockstore.Attr{}, mapErr(err)
+	}
+	d, err := f.acquireDir(dir)
+	if err != nil {
+		return fail(err)
+	}
+	defer f.release(d)
+	if name != "." && name != ".." {
+		if err := blockstore.CheckName(name); err != nil {
+			return fail(err)
+		}
+	}
+	o, err := f.openChild(c, d, name)
+	if err != nil {
+		return fail(err)
+	}
+	defer f.release(o)
+	if a, err = o.attr(); err == blockstore.ErrStale {
+		err = blockstore.ErrNotExist // the name was removed meanwhile
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return o.h, a, nil
+}
+
+// openChild returns the object of a name, if c may search the directory.
+func (f *FS) openChild(c *blockstore.Cred, d *object, name string) (*object, error) {
+	var st unix.Stat_t
+	if err := d.stat(&st); err != nil {
+		return nil, err
+	}
+	// A single name needs search permission on d and nothing else. The answer is mostly cached; to
+	// open the name with the identity of c costs twice as much as all the rest.
+	if !f.may(c, d, &st, blockstore.MayExec) {
+		return nil, blockstore.ErrAccess
+	}
+	if o := f.knownChild(d, name); o != nil {
+		return o, nil
+	}
+	var fd int
+	var err error
+	switch {
+	case name == "." || (name == ".." && d == f.root):
+		fd, err = f.openName(d.path, ".")
+	case name == "..":
+		fd, err = f.openDotDot(d.path)
+	default:
+		fd, err = f.openName(d.path, name)
+	}
+	switch {
+	case err == unix.EXDEV:
+		return nil, blockstore.ErrAccess
+	case err != nil:
+		return nil, mapErr(err)
+	}
+	return f.adoptChild(d, name, fd)
+}
+
+// openDotDot opens the parent of a directory other than the root. It is ErrStale if the directory is
+// no longer below the root: the host has moved it, and its parent is not exported.
+func (f *FS) openDotDot(dir int) (int, error) {
+	fd, err := unix.Openat(dir, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := f.mustBeBelow(fd); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// knownChild returns the object of a name if it is open already. To find its identity by the name
+// (name_to_handle_at) costs a third of opening it.
+func (f *FS) knownChild(d *object, name string) *object {
+	if f.kind != kindKernel || f.mountID == 0 || name == "." || name == ".." {
+		return nil
+	}
+	id, mount, err := kernelIdent(d.path, name)
+	if err != nil || mount != f.mountID {
+		return nil
+	}
+	h := f.tag.handle(&id)
+	o := f.objects.get(&h)
+	if o != nil {
+		f.find.seen(&o.id, &d.id, name)
+	}
+	return o
+}
+
+// adoptChild makes an object of a descriptor of name in d. It owns the descriptor, also if it fails.
+func (f *FS) adoptChild(d *object, name string, fd int) (*object, error) {
+	id, err := identify(f.kind, fd, "")
+	if err != nil {
+		unix.Close(fd)
+		return nil, mapErr(err)
+	}
+	f.find.seen(&id, &d.id, name)
+	return f.adopt(id, fd)
+}
