@@ -19,8 +19,8 @@ func hasACLs(fd int) bool {
 	return err == nil || err == unix.ENODATA
 }
 
-// canHave refuses objects that have no such ACL. Symbolic links have none, and only directories have a
-// default ACL.
+// canHave refuses objects that have no such ACL. Symbolic links have none, and only directories
+// have a default ACL.
 func (o *object) canHave(kind blockstore.ACLKind) error {
 	switch {
 	case o.typ == blockstore.TypeLnk:
@@ -60,8 +60,8 @@ func (f *FS) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 	return o.readACL(kind)
 }
 
-// SetACL sets or removes an ACL as the client, and makes it stable. The kernel changes the mode with the
-// access ACL.
+// SetACL sets or removes an ACL as the client, and makes it stable. The kernel changes the mode
+// with the access ACL.
 func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind, l blockstore.ACL) (
 	w blockstore.Wcc, err error) {
 	if !f.limits.ACLs {
@@ -105,8 +105,8 @@ func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 	return w, err
 }
 
-// judgedBy returns the ACL that decides about c on o, where the server and not the kernel decides. If
-// the ACL cannot be read the mode decides.
+// judgedBy returns the ACL that decides about c on o, where the server and not the kernel
+// decides. If the ACL cannot be read the mode decides.
 func (f *FS) judgedBy(c *blockstore.Cred, o *object) *blockstore.ACL {
 	if f.who.on || c.Privileged() {
 		return nil

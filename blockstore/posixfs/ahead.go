@@ -6,15 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel reads ahead of a descriptor whose reads follow one another. Those of a client that has several
-// under way come by several threads, in any order, and what of them is in memory is sent without a
-// read at all, so that it often sees no stream where there is one. It is found here, for files of which
-// something was not in memory, and the kernel asked to have the next of it there in time.
+// The kernel reads ahead of a descriptor whose reads follow one another. Those of a client that
+// has several under way come by several threads, in any order, and what of them is in memory is
+// sent without a read at all, so that it often sees no stream where there is one. It is found
+// here, for files of which something was not in memory, and the kernel asked to have the next of
+// it there in time.
 const (
 	// aheadMin is the shortest read that may be part of a stream.
 	aheadMin = 64 << 10
-	// aheadDepth is how far ahead of the furthest read the kernel is asked to be, in bytes; at the beginning of a
-	// stream it is twice what was read of it.
+	// aheadDepth is how far ahead of the furthest read the kernel is asked to be, in bytes; at the
+	// beginning of a stream it is twice what was read of it.
 	aheadDepth = 8 << 20
 	// aheadStep is how much is asked for at a time: the kernel takes no more than the device's largest
 	// request or read_ahead_kb, and leaves the rest out.
@@ -50,9 +51,10 @@ func (r *run) near(off, n uint64) bool {
 	return r.used != 0 && off <= r.front+slack && off+n+slack >= r.start
 }
 
-// note takes a read of n bytes at off of a file of size bytes, cold if it has to wait for some of them. It returns what
-// of its stream is wanted in memory next; from is to if there is nothing, and else the caller has the kernel read it
-// and then calls done. Until then, and if may is false, nothing is wanted.
+// note takes a read of n bytes at off of a file of size bytes, cold if it has to wait for some
+// of them. It returns what of its stream is wanted in memory next; from is to if there is
+// nothing, and else the caller has the kernel read it and then calls done. Until then, and if
+// may is false, nothing is wanted.
 func (a *ahead) note(off, n, size uint64, cold, may bool) (from, to uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,9 +101,9 @@ func (a *ahead) done() {
 	a.mu.Unlock()
 }
 
-// hasRead is told of n bytes at off of an object that were read, or are about to be. size is that of the file, and cold
-// says that not all of them are in memory. It does not wait: what is wanted ahead of them is asked for by
-// a goroutine.
+// hasRead is told of n bytes at off of an object that were read, or are about to be. size is
+// that of the file, and cold says that not all of them are in memory. It does not wait: what is
+// wanted ahead of them is asked for by a goroutine.
 func (f *FS) hasRead(o *object, fd int, off, n, size uint64, cold bool) {
 	a := o.ahead.Load()
 	switch {

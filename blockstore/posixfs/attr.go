@@ -30,11 +30,11 @@ func (f *FS) update(o *object, w *blockstore.Wcc, do func(st *unix.Stat_t) (chan
 	return f.syncObject(o, since)
 }
 
-// changeLocked runs do with o.mu held, and sets the attributes of o before and after do in w. do gets
-// the attributes before, and reports whether it has changed the object.
+// changeLocked runs do with o.mu held, and sets the attributes of o before and after do in w. do
+// gets the attributes before, and reports whether it has changed the object.
 //
-// o.mu keeps other operations of this server away, so that none of them is between the attributes
-// before and after. A program of the host can still change the object in between.
+// o.mu keeps other operations of this server away, so that none of them is between the
+// attributes before and after. A program of the host can still change the object in between.
 func (f *FS) changeLocked(o *object, w *blockstore.Wcc, do func(st *unix.Stat_t) (changed bool, err error)) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -52,8 +52,8 @@ func (f *FS) changeLocked(o *object, w *blockstore.Wcc, do func(st *unix.Stat_t)
 	return mapErr(err)
 }
 
-// SetAttr changes attributes in the order of the Linux NFS server: size, owner, mode, times. It checks
-// everything first, so that a refusal changes nothing.
+// SetAttr changes attributes in the order of the Linux NFS server: size, owner, mode, times. It
+// checks everything first, so that a refusal changes nothing.
 func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (
 	w blockstore.Wcc, err error) {
 	o, err := f.acquire(h)
@@ -111,7 +111,8 @@ func (f *FS) applyAttrs(c *blockstore.Cred, o *object, a *blockstore.Attr, s *bl
 	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(o.path), ts, 0)
 }
 
-// changeOwnerMode changes the owner, then the mode: chown removes set-ID bits that chmod sets again.
+// changeOwnerMode changes the owner, then the mode: chown removes set-ID bits that chmod sets
+// again.
 func changeOwnerMode(o *object, s *blockstore.SetAttr) error {
 	if s.UID != nil || s.GID != nil {
 		uid, gid := -1, -1

@@ -153,7 +153,8 @@ func BenchmarkReadDirPlus(b *testing.B) {
 	}
 }
 
-// BenchmarkIdentity is what it costs to act as a client's user, and to write within that user's limits.
+// BenchmarkIdentity is what it costs to act as a client's user, and to write within that user's
+// limits.
 func BenchmarkIdentity(b *testing.B) {
 	if !canSwitch() {
 		b.Skip("needs root")

@@ -8,10 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cache holds the open objects by handle, a bounded number of them, the least recently used leaving first. An object
-// that is in use, or has unstable writes, does not leave for room: a COMMIT has to go by the descriptor that they
-// were written by, as the kernel reports an error of writing them back to descriptors that it finds open. An object
-// that is gone leaves at once, and outlives its place here while it is in use.
+// cache holds the open objects by handle, a bounded number of them, the least recently used
+// leaving first. An object that is in use, or has unstable writes, does not leave for room: a
+// COMMIT has to go by the descriptor that they were written by, as the kernel reports an error
+// of writing them back to descriptors that it finds open. An object that is gone leaves at once,
+// and outlives its place here while it is in use.
 type cache struct {
 	mu      sync.Mutex
 	max     int
@@ -90,8 +91,9 @@ func (c *cache) count(n int64) {
 	c.files.open.Add(n)
 }
 
-// evictOldest evicts the object that was not used for longest, of those that nobody uses, and reports whether there
-// is one. Unstable writes are synced first; if the object is used or written meanwhile, it stays.
+// evictOldest evicts the object that was not used for longest, of those that nobody uses, and
+// reports whether there is one. Unstable writes are synced first; if the object is used or
+// written meanwhile, it stays.
 func (c *cache) evictOldest() bool {
 	for range evictTries {
 		c.mu.Lock()
@@ -142,7 +144,8 @@ func (c *cache) evict(o *object) *object {
 	return o
 }
 
-// dropUnused takes an object out that has one user, the caller, and no unstable writes, and reports whether it has.
+// dropUnused takes an object out that has one user, the caller, and no unstable writes, and
+// reports whether it has.
 func (c *cache) dropUnused(o *object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -321,8 +324,8 @@ func (f *FS) discard(o *object) {
 	o.closeFiles()
 }
 
-// clean syncs unstable writes before their object is closed: an error of writing them back would otherwise
-// have nobody left to report to, and no verifier would change.
+// clean syncs unstable writes before their object is closed: an error of writing them back would
+// otherwise have nobody left to report to, and no verifier would change.
 func (f *FS) clean(o *object) {
 	var st unix.Stat_t
 	if o.dirty.Swap(false) && o.stat(&st) == nil {
@@ -333,9 +336,9 @@ func (f *FS) clean(o *object) {
 // leavingMax is how many objects may wait for leaving before calls that open further ones wait.
 const leavingMax = 64
 
-// leaving are objects that were gone while they were in use, and that nobody uses any more. To discard them may take
-// long: the last descriptor of a file without names is closed. One goroutine does it, because the last user may be a
-// loop that moves packets.
+// leaving are objects that were gone while they were in use, and that nobody uses any more. To
+// discard them may take long: the last descriptor of a file without names is closed. One
+// goroutine does it, because the last user may be a loop that moves packets.
 type leaving struct {
 	mu   sync.Mutex
 	less sync.Cond // an object was discarded

@@ -17,20 +17,21 @@ import (
 const (
 	// changesMax bounds each of the two generations of objects that changed more than once in a tick.
 	changesMax = 1 << 15
-	// sealTime is what a sealed ctime is ahead of the kernel's, and sealMost the most changes that are counted in a
-	// tick. Together they are less than the shortest tick, of a millisecond.
+	// sealTime is what a sealed ctime is ahead of the kernel's, and sealMost the most changes that
+	// are counted in a tick. Together they are less than the shortest tick, of a millisecond.
 	sealTime = 500 * time.Microsecond
 	sealMost = 400_000
 )
 
-// changes makes the times of attribute changes differ for every two changes of this server, as caching clients
-// need: version 3 compares ctime, and the change attribute of version 4 is made of it. The kernel's own differ by the
-// tick of its clock only, before Linux 6.13 and on some filesystems since. A change that leaves the ctime as it was
-// adds a nanosecond to what is reported, by whatever name of the inode it is asked for.
+// changes makes the times of attribute changes differ for every two changes of this server, as
+// caching clients need: version 3 compares ctime, and the change attribute of version 4 is made
+// of it. The kernel's own differ by the tick of its clock only, before Linux 6.13 and on some
+// filesystems since. A change that leaves the ctime as it was adds a nanosecond to what is
+// reported, by whatever name of the inode it is asked for.
 //
-// The nanoseconds are in memory alone. What was last changed before the store was opened, or was forgotten for room,
-// may have had some: it is reported as sealed, later than with any of them, and earlier than after the next tick. So
-// ctime never goes back.
+// The nanoseconds are in memory alone. What was last changed before the store was opened, or was
+// forgotten for room, may have had some: it is reported as sealed, later than with any of them,
+// and earlier than after the next tick. So ctime never goes back.
 type changes struct {
 	coarse bool // ctimes have the resolution of a tick
 	max    int  // changesMax
@@ -55,8 +56,8 @@ func (c *changes) init(coarse bool) {
 	c.recent = make(map[inode]stamp)
 }
 
-// sealNow seals what has changed up to now, and waits until the clock of ctimes has moved on: what changes in a tick
-// that is sealed already cannot be sealed again.
+// sealNow seals what has changed up to now, and waits until the clock of ctimes has moved on:
+// what changes in a tick that is sealed already cannot be sealed again.
 func (c *changes) sealNow() {
 	now := time.Now().UnixNano()
 	c.seal(now)
@@ -136,7 +137,8 @@ func (c *changes) attrOfStatx(sx *unix.Statx_t) blockstore.Attr {
 	return a
 }
 
-// changed returns the attributes of an inode that was changed, which st has, and differ from those before.
+// changed returns the attributes of an inode that was changed, which st has, and differ from
+// those before.
 func (c *changes) changed(st *unix.Stat_t, before time.Time) blockstore.Attr {
 	a := c.attrOf(st)
 	if a.Ctime.Equal(before) {
@@ -154,7 +156,8 @@ func (c *changes) changedFD(fd int, before time.Time) {
 	}
 }
 
-// coarseTimes reports whether ctimes of the filesystem of a directory have the resolution of a tick, or a longer one.
+// coarseTimes reports whether ctimes of the filesystem of a directory have the resolution of a
+// tick, or a longer one.
 func coarseTimes(fd int, magic int64) bool {
 	switch magic {
 	case unix.EXT4_SUPER_MAGIC: // of ext2 and ext3 too
@@ -176,7 +179,8 @@ func coarseTimes(fd int, magic int64) bool {
 	return major < 6 || major == 6 && minor < 13
 }
 
-// mountedAs is the type that the filesystem of a directory is mounted as; empty if that is not known.
+// mountedAs is the type that the filesystem of a directory is mounted as; empty if that is not
+// known.
 func mountedAs(fd int) string {
 	var sx unix.Statx_t
 	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &sx) != nil || sx.Mask&unix.STATX_MNT_ID == 0 {

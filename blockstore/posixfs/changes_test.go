@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestChangesModel: with a clock that moves by ticks, what is reported of an inode moves with every change, stays
-// where it is without one, and never goes back, over restarts of the store and when much is forgotten.
+// TestChangesModel: with a clock that moves by ticks, what is reported of an inode moves with
+// every change, stays where it is without one, and never goes back, over restarts of the store
+// and when much is forgotten.
 func TestChangesModel(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -59,8 +60,9 @@ func TestChangesModel(t *testing.T) {
 	}
 }
 
-// TestChangesWithinTick: on a filesystem whose times move by ticks every change of an object moves its reported ctime,
-// by whatever name it was made, and a listing says the same as GETATTR.
+// TestChangesWithinTick: on a filesystem whose times move by ticks every change of an object
+// moves its reported ctime, by whatever name it was made, and a listing says the same as
+// GETATTR.
 func TestChangesWithinTick(t *testing.T) {
 	dir := loopDisk(t, "ext2", filepath.Join(t.TempDir(), "image"), 16<<20, "")
 	f, err := Open(dir, Options{Async: true})
@@ -152,8 +154,8 @@ func TestChangesWithinTick(t *testing.T) {
 	}
 }
 
-// TestChangesOverRestart: on a filesystem whose times move by ticks ctime does not go back when the store is opened
-// again in the tick of many changes.
+// TestChangesOverRestart: on a filesystem whose times move by ticks ctime does not go back when
+// the store is opened again in the tick of many changes.
 func TestChangesOverRestart(t *testing.T) {
 	dir, state := loopDisk(t, "ext2", filepath.Join(t.TempDir(), "image"), 16<<20, ""), t.TempDir()
 	var h blockstore.Handle

@@ -17,17 +17,19 @@ type creation struct {
 	typ  blockstore.FileType
 	s    *blockstore.SetAttr
 	mode uint32 // with which the object is created
-	// chgrp is the group that the server gives the object; -1 if the kernel has given it the right one.
+	// chgrp is the group that the server gives the object; -1 if the kernel has given it the right
+	// one.
 	chgrp int
 	w     blockstore.Wcc
 	since failures // of d
 }
 
-// create runs do with the directory locked, and makes the new object and its name stable. do reports
-// whether it has made a name; without one it returns the object that exists, or an error.
+// create runs do with the directory locked, and makes the new object and its name stable. do
+// reports whether it has made a name; without one it returns the object that exists, or an
+// error.
 //
-// The object is synced before the directory. After a crash in between the name is not there, and an
-// object that has no name is removed by the filesystem.
+// The object is synced before the directory. After a crash in between the name is not there, and
+// an object that has no name is removed by the filesystem.
 func (f *FS) create(k *creation, dir blockstore.Handle, do func() (o *object, made bool, err error)) (
 	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 	fail := func(err error) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
@@ -65,8 +67,8 @@ func (f *FS) create(k *creation, dir blockstore.Handle, do func() (o *object, ma
 	return o.h, a, k.w, err
 }
 
-// begin checks what can be checked before an object is created. canMake is an error if no object can
-// be created, although one that exists can be returned.
+// begin checks what can be checked before an object is created. canMake is an error if no object
+// can be created, although one that exists can be returned.
 func (f *FS) begin(k *creation) (canMake error, err error) {
 	if err := k.d.stat(&k.dst); err != nil {
 		return nil, err
@@ -109,8 +111,8 @@ func (f *FS) begin(k *creation) (canMake error, err error) {
 	return nil, nil
 }
 
-// finish gives a new object what the call that created it could not: the bits of the mode that a umask
-// removed, the owner (for root only), and the times.
+// finish gives a new object what the call that created it could not: the bits of the mode that a
+// umask removed, the owner (for root only), and the times.
 func (f *FS) finish(k *creation, o *object) error {
 	a, err := o.attr()
 	if err != nil {
@@ -267,9 +269,9 @@ func timeOfHalf(half uint32) time.Time {
 	return time.Unix(int64(half&lower), int64(half>>31+1)*int64(250*time.Millisecond))
 }
 
-// sameHalf reports whether the time of a file stores the same half of a verifier as want. A filesystem
-// that stores whole seconds has lost the upper bit, and so has a file that an earlier version of
-// rstored created.
+// sameHalf reports whether the time of a file stores the same half of a verifier as want. A
+// filesystem that stores whole seconds has lost the upper bit, and so has a file that an earlier
+// version of rstored created.
 func sameHalf(got, want time.Time) bool {
 	return got.Equal(want) || got.Equal(want.Truncate(time.Second))
 }

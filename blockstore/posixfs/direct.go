@@ -39,8 +39,8 @@ func span(p []byte, off uint64, align, memAlign uint32) (from, to int) {
 }
 
 // openDirect opens an object past the page cache and finds what of p can be moved. A descriptor
-// for one transfer costs less than a hundredth of it, and holds nothing up that others want with the file.
-// to is 0, and nothing is open, if nothing can.
+// for one transfer costs less than a hundredth of it, and holds nothing up that others want with
+// the file. to is 0, and nothing is open, if nothing can.
 func (o *object) openDirect(flags int, p []byte, off uint64) (fd, from, to int) {
 	fd, err := o.reopen(flags | unix.O_DIRECT)
 	if err != nil {

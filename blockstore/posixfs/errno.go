@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errnoTable maps the errors of the kernel to those of blockstore. Another errno becomes an ErrIO that
-// names it.
+// errnoTable maps the errors of the kernel to those of blockstore. Another errno becomes an
+// ErrIO that names it.
 var errnoTable = map[unix.Errno]error{
 	unix.EPERM:        blockstore.ErrPerm,
 	unix.ENOENT:       blockstore.ErrNotExist,
@@ -69,8 +69,8 @@ func retry(call func() error) error {
 	}
 }
 
-// again repeats a system call that a signal interrupts (EINTR), such as those with which the Go runtime
-// preempts threads.
+// again repeats a system call that a signal interrupts (EINTR), such as those with which the Go
+// runtime preempts threads.
 func again[T any](call func() (T, error)) (T, error) {
 	for {
 		v, err := call()

@@ -168,8 +168,8 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 	return f.syncObject(o, since) // there is no COMMIT of a clone
 }
 
-// Copy is copy_file_range, which shares blocks where the filesystem can. Where it cannot it fills holes, so the holes
-// are made here.
+// Copy is copy_file_range, which shares blocks where the filesystem can. Where it cannot it
+// fills holes, so the holes are made here.
 func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (done uint64, err error) {
 	if err := checkOffsets(fromOff, toOff, n); err != nil {
 		return 0, err
@@ -210,7 +210,8 @@ func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to
 	return done, err
 }
 
-// unlessSome is the error of a copy that ends early. What was copied counts; the caller comes again for the rest.
+// unlessSome is the error of a copy that ends early. What was copied counts; the caller comes
+// again for the rest.
 func unlessSome(done uint64, err error) error {
 	if done > 0 {
 		return nil
@@ -218,8 +219,8 @@ func unlessSome(done uint64, err error) error {
 	return err
 }
 
-// extentOf returns the length of the hole that is at off, or else of the data that is there, n at most. Where the
-// filesystem knows no holes, all is data.
+// extentOf returns the length of the hole that is at off, or else of the data that is there, n
+// at most. Where the filesystem knows no holes, all is data.
 func extentOf(fd int, off, n uint64) (hole, data uint64) {
 	at, err := unix.Seek(fd, int64(off), unix.SEEK_DATA)
 	switch {

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// failingDisk is a filesystem on a disk that has less room than it says: a sparse file on a tmpfs. Writing
-// back fails where the tmpfs has no page left.
+// failingDisk is a filesystem on a disk that has less room than it says: a sparse file on a
+// tmpfs. Writing back fails where the tmpfs has no page left.
 type failingDisk struct {
 	t                 *testing.T
 	small, image, dir string
@@ -35,14 +35,15 @@ func newFailingDisk(t *testing.T) *failingDisk {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(small, unix.MNT_DETACH) })
 	d := &failingDisk{t: t, small: small, image: filepath.Join(small, "image")}
-	// Without a journal, which would end all writing at the first failure. A page for each request: of a longer one
-	// of which the tmpfs has room for a part, the loop driver says that all of it was written.
+	// Without a journal, which would end all writing at the first failure. A page for each request:
+	// of a longer one of which the tmpfs has room for a part, the loop driver says that all of it
+	// was written.
 	d.dir = loopDisk(t, "ext4", d.image, 64<<20, "4", "-O", "^has_journal", "-E", "lazy_itable_init=0")
 	return d
 }
 
-// loopDisk makes an ext4, or an older kind of it, in a file and mounts it. The disk takes requests of so many KiB, if
-// that is said.
+// loopDisk makes an ext4, or an older kind of it, in a file and mounts it. The disk takes
+// requests of so many KiB, if that is said.
 func loopDisk(t *testing.T, kind, image string, size int64, request string, options ...string) (dir string) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount")
@@ -118,8 +119,8 @@ func (d *failingDisk) extents(name string) *fileExtents {
 	return &m
 }
 
-// thin has the disk forget the data of a file, so that writing it again takes room. The filesystem's
-// own blocks stay: were they lost, data would be lost that was on the disk before.
+// thin has the disk forget the data of a file, so that writing it again takes room. The
+// filesystem's own blocks stay: were they lost, data would be lost that was on the disk before.
 func (d *failingDisk) thin(name string) {
 	d.t.Helper()
 	m := d.extents(name)
@@ -242,8 +243,9 @@ func TestFailingDisk(t *testing.T) {
 	t.Logf("%d blocks stable, %d writes failed, %d syncs", len(stable), failed, f.Counters().SyncFailures)
 }
 
-// TestWrittenAfterFailure: the kernel fails to write some data back, and a client writes it again. When the server says
-// that the data is on the disk, it is there, also in parts of the file that had no data before.
+// TestWrittenAfterFailure: the kernel fails to write some data back, and a client writes it
+// again. When the server says that the data is on the disk, it is there, also in parts of the
+// file that had no data before.
 func TestWrittenAfterFailure(t *testing.T) {
 	d := newFailingDisk(t)
 	f, err := Open(d.dir, Options{StateDir: t.TempDir()})
@@ -289,8 +291,8 @@ func TestWrittenAfterFailure(t *testing.T) {
 	}
 }
 
-// TestUnreadablePart: what the disk cannot read is no end of the file: a READ that goes beyond what can be read returns
-// what is before, without an end, and one that begins there fails.
+// TestUnreadablePart: what the disk cannot read is no end of the file: a READ that goes beyond
+// what can be read returns what is before, without an end, and one that begins there fails.
 func TestUnreadablePart(t *testing.T) {
 	d := newFailingDisk(t)
 	f, err := Open(d.dir, Options{StateDir: t.TempDir()})

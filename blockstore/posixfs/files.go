@@ -7,9 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files is what the stores of a process share of its file descriptors: those that are open may be
-// of one store or of many. When there are too many, the store that has most closes the
-// one that it used longest ago, so that each has an equal part at least, if it wants it. Its methods may be called from any goroutine.
+// Files is what the stores of a process share of its file descriptors: those that are open may
+// be of one store or of many. When there are too many, the store that has most closes the one
+// that it used longest ago, so that each has an equal part at least, if it wants it. Its methods
+// may be called from any goroutine.
 type Files struct {
 	objects int // the most, of all stores
 	locks   int // files with locks on the host, of all stores

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listings remember which handles a listing of a large directory gave out, in its order.
-// The next one comes to the entries in that order, and need neither look their identities
-// up nor make handles of them: what statx says of an entry, which it is asked each time, says whether
+// listings remember which handles a listing of a large directory gave out, in its order. The
+// next one comes to the entries in that order, and need neither look their identities up nor
+// make handles of them: what statx says of an entry, which it is asked each time, says whether
 // it is still the inode of before. Attributes are not remembered.
 type listings struct {
 	mu    sync.Mutex

@@ -69,8 +69,8 @@ func (f *FS) openChild(c *blockstore.Cred, d *object, name string) (*object, err
 	return f.adoptChild(d, name, fd)
 }
 
-// openDotDot opens the parent of a directory other than the root. It is ErrStale if the directory is
-// no longer below the root: the host has moved it, and its parent is not exported.
+// openDotDot opens the parent of a directory other than the root. It is ErrStale if the
+// directory is no longer below the root: the host has moved it, and its parent is not exported.
 func (f *FS) openDotDot(dir int) (int, error) {
 	fd, err := unix.Openat(dir, "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -101,7 +101,8 @@ func (f *FS) knownChild(d *object, name string) *object {
 	return o
 }
 
-// adoptChild makes an object of a descriptor of name in d. It owns the descriptor, also if it fails.
+// adoptChild makes an object of a descriptor of name in d. It owns the descriptor, also if it
+// fails.
 func (f *FS) adoptChild(d *object, name string, fd int) (*object, error) {
 	id, err := identify(f.kind, fd, "")
 	if err != nil {

@@ -11,35 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// object is an open inode. Its identity and path descriptor never change; the
-// data descriptors are opened on first use. The cache counts its users.
+// object is an open inode. Its identity and path descriptor never change. The data descriptors
+// are opened by the first read or write. The cache counts its users: whoever gets an object from
+// acquire or adopt calls release. The last user of an object that has left the cache closes its
+// descriptors.
 type object struct {
 	id      ident
 	h       blockstore.Handle
 	typ     blockstore.FileType
 	path    int      // O_PATH, or the descriptor that created the file
 	changes *changes // of the store
-	near    bool     // on a filesystem whose attributes are in memory as long as path is open
+	near    bool     // see nearFS
 
 	refs       int     // cache.mu
 	evicted    bool    // cache.mu
 	newer, old *object // cache.mu: the LRU list
-	pinned     bool    // cache.mu: not in that list, as it is leased
+	pinned     bool    // cache.mu: not in the LRU list, because it has a lease
 
 	pins *pins // of the store
 
-	windows *window // windows.mu: the first of those that are mapped
+	windows *window // windows.mu: the first of its windows
 
 	openMu sync.Mutex
 	ro, rw atomic.Int32 // -1: not open
 	lease  *lease       // openMu
-	// dirty: written since the last sync through this object.
+	// dirty: it has unstable writes, which no sync through this object covers yet.
 	dirty atomic.Bool
 	syncs syncs
-	ahead atomic.Pointer[ahead] // nil until a long read finds that it is not all in memory
+	ahead atomic.Pointer[ahead] // nil until a long read has to wait for the disk
 
-	// mu makes what is reported as before and after an operation adjacent to it,
-	// against other operations of this server.
+	// mu is held for a change and the attributes before and after it; see changeLocked.
 	mu sync.Mutex
 
 	decMu     sync.Mutex
@@ -54,11 +55,11 @@ func (f *FS) newObject(id ident, fd int, typ blockstore.FileType) *object {
 	return o
 }
 
-// procPath names an open descriptor for calls that take only paths. The kernel
-// follows it to the very object, even one that has no name.
+// procPath names an open descriptor, for system calls that take only paths. The link in /proc
+// leads to the object itself, even if it has no name any more. An O_PATH descriptor works too.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// stat returns what the kernel knows now; an object without names is stale, unless it is pinned.
+// stat calls fstat. An object without names is ErrStale, unless it is pinned.
 func (o *object) stat(st *unix.Stat_t) error {
 	for {
 		err := o.fstat(st)
@@ -75,8 +76,8 @@ func (o *object) stat(st *unix.Stat_t) error {
 	}
 }
 
-// fstat asks the kernel. Where it need not wait for anything the runtime is not told, which
-// would give the processor to another thread as if this one waited.
+// fstat calls fstat(2). If the call cannot wait it goes past the Go runtime (RawSyscall), which
+// would else give the processor to another thread.
 func (o *object) fstat(st *unix.Stat_t) error {
 	if !o.near {
 		return unix.Fstat(o.path, st)
@@ -87,8 +88,9 @@ func (o *object) fstat(st *unix.Stat_t) error {
 	return nil
 }
 
-// nearFS reports whether a filesystem has the attributes of an open object in memory: not
-// one that asks a server or a daemon for them, nor one that is not known here.
+// nearFS reports whether fstat never waits on a filesystem: it has the inode of an open
+// descriptor in memory, and does not ask a server or a FUSE daemon. Unknown filesystems may
+// wait.
 func nearFS(magic int64) bool {
 	switch magic {
 	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC:
@@ -106,8 +108,9 @@ func (o *object) attr() (blockstore.Attr, error) {
 	return o.changes.attrOf(&st), nil
 }
 
-// dataType is the error of doing IO on what is not a regular file. Devices and
-// fifos are for the client's kernel; opening them here could block or act.
+// dataType returns the error for reading or writing an object that is not a regular file.
+// Devices and fifos belong to the client's kernel. To open one here could block, or have an
+// effect on a device.
 func (o *object) dataType() error {
 	switch o.typ {
 	case blockstore.TypeReg:
@@ -118,8 +121,8 @@ func (o *object) dataType() error {
 	return blockstore.ErrInval
 }
 
-// reader returns a descriptor to read a regular file or to list or sync a
-// directory, opened as the daemon: whether the client may is decided per call.
+// reader returns a descriptor to read a regular file, or to list or sync a directory. It is
+// opened as the daemon, because clients share it; each call checks the permission of its client.
 func (o *object) reader() (int, error) {
 	if fd := o.ro.Load(); fd >= 0 {
 		return int(fd), nil
@@ -150,7 +153,7 @@ func (o *object) writer() (int, error) {
 	if fd := o.rw.Load(); fd >= 0 {
 		return int(fd), nil
 	}
-	o.unlease(o.lease) // it is one to read, which this would wait for
+	o.unlease(o.lease) // a lease to read: the kernel would make this open wait for its end
 	fd, err := o.reopen(unix.O_RDWR)
 	if err == unix.EACCES {
 		fd, err = o.reopen(unix.O_WRONLY)
@@ -162,6 +165,8 @@ func (o *object) writer() (int, error) {
 	return fd, nil
 }
 
+// reopen opens the inode itself, whatever its name is now. O_NONBLOCK: the open does not wait
+// for a lease of another program, but fails.
 func (o *object) reopen(flags int) (int, error) {
 	return again(func() (int, error) {
 		return unix.Open(procPath(o.path), flags|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK, 0)

@@ -22,7 +22,8 @@ func TestOverlay(t *testing.T) {
 	t.Run("two filesystems below", func(t *testing.T) { testOverlay(t, true) })
 }
 
-// TestOverlayWithoutHandles: the log says that files of an overlay that makes no handles change theirs.
+// TestOverlayWithoutHandles: the log says that files of an overlay that makes no handles change
+// theirs.
 func TestOverlayWithoutHandles(t *testing.T) {
 	needRoot(t)
 	for _, options := range []string{"", ",index=on,nfs_export=on"} {

@@ -98,7 +98,8 @@ func (f *FS) askKernel(c *blockstore.Cred, o *object, want uint32) bool {
 		return unix.Faccessat2(o.path, "", want, unix.AT_EACCESS|unix.AT_EMPTY_PATH)
 	})
 	if err == unix.ENOSYS {
-		// Before Linux 5.8: mode and ACL decide. With an ACL the mode alone would grant the group what the mask does.
+		// Before Linux 5.8: mode and ACL decide. With an ACL the mode alone would grant the group what
+		// the mask does.
 		a, aerr := o.attr()
 		a.ACL = f.accessACL(o)
 		return aerr == nil && c.May(&a, want)

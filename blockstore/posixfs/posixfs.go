@@ -1,41 +1,3 @@
-// Package posixfs is a file store over a directory of the host.
-//
-// # What a handle is
-//
-// A handle holds the filesystem's own file handle (or inode number and birth
-// time, where the filesystem makes none) and a tag of the export. It names the
-// object over renames and restarts, also after a crash, because nothing about it
-// is stored. It has no code of its own: the protocol layer has to authenticate the
-// handles that clients send. Where the daemon may use
-// open_by_handle_at the kernel finds the object; elsewhere a table of where
-// objects were last seen does, and when that is out of date a search of the
-// export.
-//
-// # What can be reached
-//
-// Names are resolved one component at a time below an open directory, never
-// through a symlink and never over a mount point, so a path leads nowhere but
-// down. Handles of other exports fail by their tag. Directories found by handle are walked up
-// to the root of the export before use, so one that the host moved away is
-// stale and its ".." no way out. A file that the host moved out of the export
-// but not off the filesystem stays readable to those who hold its handle where
-// the kernel resolves handles, as with every NFS server that checks no subtrees.
-//
-// # Who does it
-//
-// A privileged daemon makes each system call that checks permission as the
-// client's user, so that the kernel decides, ACLs included. An unprivileged one
-// compares mode bits itself, and can do no more than its own user: it makes
-// objects for its own uid (and for a client's root) and refuses others with
-// ErrPerm.
-//
-// # What is on disk
-//
-// Stable writes, commits and every change of the namespace are on disk before a
-// method returns, unless Options.Async. The attributes of symlinks and special
-// files cannot be synced one by one and follow with the filesystem's journal. A
-// failed sync fails every request that it was for and changes the verifier, so that
-// clients send their unstable writes again.
 package posixfs
 
 import (
@@ -53,93 +15,6 @@ import (
 	"github.com/rstored/rstored/blockstore"
 	"golang.org/x/sys/unix"
 )
-
-// Mechanism forces one way of doing a thing where Open would choose by what
-// the process may do.
-type Mechanism uint8
-
-// Mechanisms.
-const (
-	// Auto uses the kernel where permitted, else the server.
-	Auto Mechanism = iota
-	// Kernel insists on the kernel's way and makes Open fail without it.
-	Kernel
-	// Server uses the server's own way although the kernel's may be there.
-	Server
-)
-
-// Options of Open.
-type Options struct {
-	// StateDir keeps the table of locations, without open_by_handle_at. Several exports
-	// may share it; it must not be below an export. Where it is empty the table
-	// ends with the process.
-	StateDir string
-	// ReadOnly makes every change fail with ErrROFS.
-	ReadOnly bool
-	// Async answers before changes are on disk, as the async export option of
-	// other servers: faster, and a crash of the host loses acknowledged data.
-	Async bool
-	// FSID identifies the export, in its handles and to clients; 0 derives one
-	// from Filesystem and the root directory.
-	FSID uint64
-	// Filesystem identifies the filesystem; 0 is that of ProbeFilesystem.
-	Filesystem uint64
-	// OpenFiles bounds the objects kept open, each with up to three
-	// descriptors; 0 takes a share of RLIMIT_NOFILE, at most 4096.
-	OpenFiles int
-	// Files is what stores of the process share; nil: the store has all descriptors for itself.
-	Files *Files
-	// SearchEntries bounds the search for one object that moved behind the
-	// server's back; 0 means 1<<20. Not used with open_by_handle_at.
-	SearchEntries int
-	// Identity is how permission is enforced: Kernel switches thread
-	// identities, Server compares mode bits.
-	Identity Mechanism
-	// Handles is how they are resolved: Kernel by open_by_handle_at, Server by
-	// the table of locations.
-	Handles Mechanism
-	// NoUmask says that the umask of the process is 0 and stays so: new objects get
-	// their mode without the help of threads that have a umask of their own.
-	NoUmask bool
-	// OwnThreads says that identities of clients are taken on threads that do nothing else, for
-	// programs whose other threads must keep the credentials that the process began with, as
-	// the kernel's RDMA devices demand. It costs two changes of thread for each such call.
-	OwnThreads bool
-	// MapAfter is how long a file must not have changed for its data to be lent from where
-	// it is in memory; see Map. 0 means one second, less than 0 never to lend any.
-	MapAfter time.Duration
-	// Logger gets what an operator should know; nil drops it.
-	Logger *slog.Logger
-
-	// For tests: what an older kernel or a poorer filesystem would do.
-	forceBirth, noOpenat2, noFaccessat2 bool
-}
-
-// Counters are totals since Open, for statistics.
-type Counters struct {
-	Opens          uint64 // objects opened because they were not in the cache
-	Evictions      uint64 // objects closed for room
-	ForeignHandles uint64 // handles that are of another export
-	Outside        uint64 // handles of objects no longer below the root
-	Searches       uint64 // walks of the export for a moved object
-	SearchMisses   uint64 // walks that did not find it
-	SyncFailures   uint64 // fsyncs that failed, each with a new verifier
-	SyncsShared    uint64 // writes and commits that another's sync stood for, or that shared theirs
-	ReadAhead      uint64 // bytes that the kernel was asked to read ahead of streams
-	WouldBlock     uint64 // reads sent back because data was not in memory
-	DirectReads    uint64 // reads that went past the page cache
-	DirectWrites   uint64 // writes that did
-	WritesBlock    uint64 // writes sent back because they might have to wait
-	DirStreamHits  uint64 // directory reads that continued an open stream
-	Leases         uint64 // leases of files
-	LeaseBreaks    uint64 // leases that another program broke
-	Mapped         uint64 // reads whose data was lent, not copied
-	MapCopies      uint64 // packets of lent data that were copied after all
-}
-
-type counters struct {
-	opens, evictions, foreign, outside, searches, searchMisses, syncFailures, syncsShared, readAhead, wouldBlock, streamHits, leases, leaseBreaks, mapped, mapCopies, writesBlock, directReads, directWrites atomic.Uint64
-}
 
 // FS is a store over a directory. It implements blockstore.FS; its methods may
 // be called from any goroutine, but none after or during Close.
@@ -162,7 +37,7 @@ type FS struct {
 	changes      changes
 	root         *object
 	windows      windows
-	aheads       atomic.Int32 // goroutines that ask for what is ahead of streams
+	aheads       atomic.Int32 // goroutines that have the kernel read ahead
 	streams      streams
 	limits       blockstore.Limits
 	count        counters
@@ -177,19 +52,20 @@ type FS struct {
 	mountID   uint64
 	// kernelSync is replaced in tests.
 	kernelSync func(fd int, all bool) error
-	// noNowait is set once the filesystem has refused RWF_NOWAIT, noNowaitWrite for a write.
+	// noNowait is set when the filesystem has refused RWF_NOWAIT for a read, noNowaitWrite for a
+	// write.
 	noNowait, noNowaitWrite atomic.Bool
 	direct                  atomic.Bool // see SetDirect
-	// limitsUsers: the filesystem has quotas or a reserve that the daemon overrides by who it is.
+	// limitsUsers: the filesystem has quotas or a reserve that apply to users and not to the daemon.
 	limitsUsers bool
-	// inMemory: there is no disk that a read would wait for.
+	// inMemory: tmpfs or ramfs, where no read or write waits for a disk.
 	inMemory bool
 	near     bool // see nearFS
-	layered  bool // an overlay: files may have the device of the layer that they are in
-	// mappable: files are mapped to be sent. seesAll: mincore tells the truth of all of
-	// them, else of uid's.
+	layered  bool // an overlay: files can have the device number of their layer
+	// mappable: Map may map files. seesAll: mincore tells of all files whether they are in memory,
+	// else only of those of uid.
 	mappable, seesAll bool
-	noatime           bool // reading a file does not set its time of access
+	noatime           bool // a read does not set the atime
 	uid               uint32
 	writeRest         time.Duration // of Options.MapAfter
 
@@ -207,15 +83,15 @@ var (
 
 var errClosed = errors.New("the store is closed")
 
-// finder gets from an identity to a descriptor (O_PATH) of the object, and is
-// told where objects are seen.
+// finder opens the object of an identity: byHandle or byTable.
 type finder interface {
+	// open returns a descriptor (O_PATH).
 	open(id *ident) (int, error)
-	// seen notes that id is name in the directory parent.
+	// seen records that id is name in the directory parent.
 	seen(id, parent *ident, name string)
-	// gone notes that id has no name left.
+	// gone records that id has no name any more.
 	gone(id *ident)
-	// epoch is a number that stays as long as everything that was seen is known.
+	// epoch returns the same number as long as the finder remembers all that it has seen.
 	epoch() uint64
 	close() error
 }
@@ -252,8 +128,11 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	if err := f.checkStateDir(); err != nil {
 		return nil, err
 	}
-	// What the path leads to has been found out: a link that somebody puts there meanwhile is not followed.
-	fd, err := unix.Openat2(unix.AT_FDCWD, abs, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	// EvalSymlinks has resolved the links of the path. A link that another program puts there now
+	// is not followed.
+	fd, err := unix.Openat2(unix.AT_FDCWD, abs, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
 	if err == unix.ENOSYS || err == unix.EPERM { // an old kernel, or a filter
 		fd, err = unix.Open(abs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	}
@@ -320,12 +199,15 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		f.fsid = exportID(filesystem, &id)
 	}
 	f.tag = newTag(&id, f.fsid)
-	if err := f.chooseIdentity(); err != nil {
-		return nil, err
+	can := canSwitch()
+	if opts.Identity == Kernel && !can {
+		return nil, errors.New("taking on the identity of clients needs CAP_SETUID, CAP_SETGID, CAP_CHOWN, CAP_FOWNER and " +
+			"CAP_DAC_OVERRIDE")
 	}
+	f.who = newCaller(can && opts.Identity != Server, opts.OwnThreads)
 	f.quotas.get = f.who.quotaOf
 	f.limits.Quotas = f.quotas.found(fd)
-	// XFS asks who owns the file, not who writes. In memory there is no reserve.
+	// XFS charges the owner of the file, whoever writes. A filesystem in memory has no reserve.
 	f.limitsUsers = f.who.overrides() && sfs.Type != unix.XFS_SUPER_MAGIC && (!f.inMemory || f.limits.Quotas)
 	if err := f.chooseFinder(fd, &id); err != nil {
 		return nil, err
@@ -357,7 +239,7 @@ func (f *FS) checkStateDir() error {
 	if err != nil {
 		return err
 	}
-	// The directory may not be there yet: resolve what is.
+	// The directory may not exist yet: resolve the part of its path that does.
 	for probe, rest := abs, ""; ; {
 		real, err := filepath.EvalSymlinks(probe)
 		if err == nil {
@@ -376,15 +258,8 @@ func (f *FS) checkStateDir() error {
 	return nil
 }
 
-func (f *FS) chooseIdentity() error {
-	can := canSwitch()
-	if f.opts.Identity == Kernel && !can {
-		return errors.New("taking on the identity of clients needs CAP_SETUID, CAP_SETGID, CAP_CHOWN, CAP_FOWNER and CAP_DAC_OVERRIDE")
-	}
-	f.who = newCaller(can && f.opts.Identity != Server, f.opts.OwnThreads)
-	return nil
-}
-
+// chooseFinder uses open_by_handle_at if it works for the root. It needs CAP_DAC_READ_SEARCH, and a
+// filesystem with handles.
 func (f *FS) chooseFinder(root int, id *ident) error {
 	if f.opts.Handles != Server && f.kind == kindKernel {
 		k := &byHandle{fs: f, root: root}
@@ -411,7 +286,7 @@ func (f *FS) chooseFinder(root int, id *ident) error {
 // Root returns the handle of the exported directory.
 func (f *FS) Root() (blockstore.Handle, error) { return f.root.h, nil }
 
-// SetAsync changes Options.Async. What was answered before is not on disk by that.
+// SetAsync changes Options.Async. It does not sync what was acknowledged before.
 func (f *FS) SetAsync(on bool) { f.async.Store(on) }
 
 // FSID identifies the export, stable over restarts.
@@ -419,19 +294,6 @@ func (f *FS) FSID() uint64 { return f.fsid }
 
 // Limits returns the static properties of the filesystem.
 func (f *FS) Limits() blockstore.Limits { return f.limits }
-
-// Counters returns the totals so far.
-func (f *FS) Counters() Counters {
-	c := &f.count
-	return Counters{
-		Opens: c.opens.Load(), Evictions: c.evictions.Load(), ForeignHandles: c.foreign.Load(), Outside: c.outside.Load(),
-		Searches: c.searches.Load(), SearchMisses: c.searchMisses.Load(), SyncFailures: c.syncFailures.Load(), SyncsShared: c.syncsShared.Load(), ReadAhead: c.readAhead.Load(),
-		WouldBlock: c.wouldBlock.Load(), WritesBlock: c.writesBlock.Load(), DirectReads: c.directReads.Load(), DirectWrites: c.directWrites.Load(),
-		DirStreamHits: c.streamHits.Load(),
-		Leases:        c.leases.Load(), LeaseBreaks: c.leaseBreaks.Load(),
-		Mapped: c.mapped.Load(), MapCopies: c.mapCopies.Load(),
-	}
-}
 
 // Stat returns the numbers of the filesystem under the object.
 func (f *FS) Stat(c *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, error) {
@@ -467,8 +329,8 @@ func (f *FS) newVerifier() {
 	rand.Read(f.verf[:])
 }
 
-// syncFailed records that data or names may be lost: clients learn by the
-// verifier that they must send unstable writes again.
+// syncFailed records a sync that failed, so that data or names may be lost. The new write verifier
+// makes clients send their unstable writes again (RFC 1813 section 3.3.21).
 func (f *FS) syncFailed(err error) error {
 	f.count.syncFailures.Add(1)
 	f.newVerifier()
@@ -496,7 +358,7 @@ func (f *FS) Close() error {
 	return f.find.close()
 }
 
-// limitsOf knows the link limits of filesystems, which no system call tells.
+// limitsOf returns the limits of a type of filesystem. No system call returns the number of links.
 func limitsOf(magic int64) blockstore.Limits {
 	l := blockstore.Limits{MaxFileSize: 1<<63 - 1, LinkMax: 32000, NameMax: blockstore.NameMax}
 	switch magic {

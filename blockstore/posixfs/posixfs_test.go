@@ -234,7 +234,7 @@ func TestQuotaThread(t *testing.T) {
 			before, err := capabilities()
 			must(t, err)
 			here := k
-			here.apart = false // on this thread
+			here.ownThreads = false // on this thread
 			for _, uid := range []uint32{4711, 0, noID, k.uid} {
 				_, _ = here.quotaOf(-1, uid)
 				after, err := capabilities()

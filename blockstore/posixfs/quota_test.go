@@ -133,8 +133,8 @@ func TestQuotaOfOthers(t *testing.T) {
 	}
 }
 
-// TestReserve: a client's user other than root does not get the blocks that a filesystem reserves for root, by whatever
-// way data comes, although the daemon is root.
+// TestReserve: a client's user other than root does not get the blocks that a filesystem
+// reserves for root, by whatever way data comes, although the daemon is root.
 func TestReserve(t *testing.T) {
 	dir := loopDisk(t, "ext4", filepath.Join(t.TempDir(), "image"), 32<<20, "", "-m", "25")
 	must(t, os.Chmod(dir, 0o777))

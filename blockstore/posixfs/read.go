@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadAt reads from the page cache or the disk straight into p: one fstat and
-// one preadv2, no allocation. With nowait the kernel is asked for what is in
-// memory only, and an object that is not open yet counts as not there.
+// ReadAt reads from the page cache or the disk into p, with one fstat and one pread, and without
+// an allocation. With nowait it reads only what is in memory (RWF_NOWAIT), of an object that is
+// open already.
 func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
 	var o *object
 	var err error
@@ -73,12 +73,13 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 		if n == 0 && err != nil {
 			return 0, false, mapErr(err)
 		}
-		// At the size seen, or at a smaller one that a truncation left; not at what the disk cannot read.
+		// eof at the size that fstat returned, or at a smaller one after a truncation. A short read
+		// with an error is not the end of the file: the disk cannot read the rest.
 		return n, off+uint64(n) == size || n < len(p) && err == nil, nil
 	}
 	flags := uintptr(unix.RWF_NOWAIT)
 	if f.inMemory {
-		flags = 0 // which such file systems need not know
+		flags = 0 // these filesystems may refuse RWF_NOWAIT, and never wait
 	}
 	n, e := preadNowait(fd, p, off, flags)
 	switch e {
@@ -94,14 +95,15 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 	if n == 0 {
 		return 0, true, nil
 	}
-	// A short count may mean that the rest is on disk, for which the call comes again and may wait.
+	// After a short read the rest may be on disk. The caller then calls again and may wait.
 	if n == len(p) {
 		f.hasRead(o, fd, off, uint64(n), size, false)
 	}
 	return n, off+uint64(n) == size, nil
 }
 
-// readWait is pread of a file of size bytes that has the kernel read ahead where reads form a stream.
+// readWait is pread that may wait. It finds out whether all data was in memory, so that the
+// kernel reads ahead of streams; see ahead.go. size is the size of the file.
 func (f *FS) readWait(o *object, fd int, p []byte, off, size uint64) (int, error) {
 	want := int(min(uint64(len(p)), size-off))
 	if want < aheadMin || f.inMemory || f.noNowait.Load() {
@@ -113,7 +115,7 @@ func (f *FS) readWait(o *object, fd int, p []byte, off, size uint64) (int, error
 		return pread(fd, p, off)
 	}
 	if e != 0 {
-		n = 0 // what is wrong with it the read that waits finds out
+		n = 0 // pread reports the error, if it has one too
 	}
 	f.hasRead(o, fd, off, uint64(want), size, n < want)
 	if n == want {
@@ -123,8 +125,9 @@ func (f *FS) readWait(o *object, fd int, p []byte, off, size uint64) (int, error
 	return n + k, err
 }
 
-// pread fills p unless the file ends, or what follows n bytes cannot be read: then there is an error. The kernel
-// may stop early at a signal.
+// pread fills p, up to the end of the file. If it fails in the middle it returns the error and
+// the number of bytes before. The kernel may return fewer bytes when a signal arrives, so it
+// calls again.
 func pread(fd int, p []byte, off uint64) (int, error) {
 	done := 0
 	for done < len(p) {
@@ -143,14 +146,15 @@ func pread(fd int, p []byte, off uint64) (int, error) {
 	return done, nil
 }
 
-// preadNowait is preadv2 with RWF_NOWAIT on one buffer, without the slice of
-// slices that the wrapper would allocate, and without telling the runtime, which
-// would give the processor to another thread as if this one waited.
+// preadNowait is preadv2 with one buffer. It avoids the slice of slices that the wrapper would
+// allocate, and goes past the Go runtime (RawSyscall), which would else give the processor to
+// another thread.
 func preadNowait(fd int, p []byte, off uint64, flags uintptr) (int, unix.Errno) {
 	iov := unix.Iovec{Base: unsafe.SliceData(p)}
 	iov.SetLen(len(p))
 	for {
-		n, _, e := unix.RawSyscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), uintptr(off>>32), flags)
+		n, _, e := unix.RawSyscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1,
+			uintptr(off), uintptr(off>>32), flags)
 		if e != unix.EINTR {
 			return int(n), e
 		}

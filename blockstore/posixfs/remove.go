@@ -73,8 +73,8 @@ func (f *FS) peek(d *object, name string) entryView {
 	return v
 }
 
-// viewChanged records a change of the object: the kernel sets the ctime of an object that is renamed or
-// loses a name.
+// viewChanged records a change of the object: the kernel sets the ctime of an object that is
+// renamed or loses a name.
 func (f *FS) viewChanged(v *entryView) {
 	if v.fd >= 0 && v.err == nil {
 		f.changes.changedFD(v.fd, v.a.Ctime)
@@ -98,7 +98,8 @@ func (f *FS) mayDelete(c *blockstore.Cred, dir *blockstore.Attr, v *entryView) e
 	return c.MayDelete(dir, &v.a)
 }
 
-// reap closes an object whose last name was removed, so that its descriptors do not retain its space.
+// reap closes an object whose last name was removed, so that its descriptors do not retain its
+// space.
 func (f *FS) reap(v *entryView) {
 	if v.fd < 0 || v.err != nil {
 		return

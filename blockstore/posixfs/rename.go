@@ -9,8 +9,8 @@ import (
 )
 
 // Rename renames an object. It replaces an object of the new name if the types allow that. Both
-// directories are synced, the new name first: a crash in between can leave the object with both names,
-// but not with none.
+// directories are synced, the new name first: a crash in between can leave the object with both
+// names, but not with none.
 func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle,
 	toName string) (fromW, toW blockstore.Wcc, err error) {
 	fd, err := f.acquireDir(from)
@@ -37,8 +37,8 @@ func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string,
 	return fromW, toW, err
 }
 
-// renameLocked renames with both directories locked. The rename is atomic in the kernel; a victim whose
-// last name it replaces is closed afterwards.
+// renameLocked renames with both directories locked. The rename is atomic in the kernel; a
+// victim whose last name it replaces is closed afterwards.
 func (f *FS) renameLocked(c *blockstore.Cred, fd *object, fromName string, td *object, toName string,
 	fromW, toW *blockstore.Wcc) error {
 	lockBoth(fd, td)
@@ -139,8 +139,8 @@ func (f *FS) checkRename(c *blockstore.Cred, fd, td *object, fa, ta *blockstore.
 	return nil
 }
 
-// lockBoth locks two directories, the one at the lower address first, so that two renames in opposite
-// directions do not deadlock. The Go heap does not move objects.
+// lockBoth locks two directories, the one at the lower address first, so that two renames in
+// opposite directions do not deadlock. The Go heap does not move objects.
 func lockBoth(a, b *object) {
 	if a == b {
 		a.mu.Lock()
@@ -160,7 +160,8 @@ func unlockBoth(a, b *object) {
 	}
 }
 
-// Link gives a file another name. Where the kernel checks permissions, its protected_hardlinks applies.
+// Link gives a file another name. Where the kernel checks permissions, its protected_hardlinks
+// applies.
 func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a blockstore.Attr, w blockstore.Wcc, err error) {
 	o, err := f.acquire(h)
 	if err != nil {
@@ -195,9 +196,9 @@ func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a 
 	return a, w, err
 }
 
-// link makes the name, if c may do so. linkat of an O_PATH descriptor with AT_EMPTY_PATH would need
-// CAP_DAC_READ_SEARCH, which a thread with the identity of c does not have; following the link in /proc
-// does not.
+// link makes the name, if c may do so. linkat of an O_PATH descriptor with AT_EMPTY_PATH would
+// need CAP_DAC_READ_SEARCH, which a thread with the identity of c does not have; following the
+// link in /proc does not.
 func (f *FS) link(c *blockstore.Cred, o, d *object, name string) error {
 	if err := blockstore.CheckName(name); err != nil {
 		return err

@@ -11,9 +11,10 @@ import (
 // caller's data was written covers it. One is under way at a time, and all that come meanwhile
 // share the next. Its zero value is ready; it may be used from any goroutine.
 //
-// The kernel reports that it could not write some data back once, to the sync that it happened in or to the
-// next, and takes the pages for clean afterwards. A later sync succeeds although the data is lost. So failures
-// are counted: a caller reads the count before it changes the object, and do fails if a sync has failed since.
+// The kernel reports that it could not write some data back once, to the sync that it happened
+// in or to the next, and takes the pages for clean afterwards. A later sync succeeds although
+// the data is lost. So failures are counted: a caller reads the count before it changes the
+// object, and do fails if a sync has failed since.
 type syncs struct {
 	mu      sync.Mutex
 	more    sync.Cond // a sync has ended
@@ -38,9 +39,9 @@ func (s *syncs) failures() uint64 {
 	return s.failed
 }
 
-// do returns when a sync that began after do was called has ended, with its error, or with that of
-// another sync if one has failed since there were since failures. all asks for attributes that are not
-// needed to find the data. alone says that no other caller was covered.
+// do returns when a sync that began after do was called has ended, with its error, or with that
+// of another sync if one has failed since there were since failures. all asks for attributes
+// that are not needed to find the data. alone says that no other caller was covered.
 func (s *syncs) do(all bool, since uint64, sync func(all bool) error) (alone bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +98,8 @@ func (f *FS) failures(o *object) failures {
 	return failures{o.syncs.failures(), f.syncs.failures()}
 }
 
-// syncData puts the data of a file on disk, and of its attributes what finds it. It fails if a sync of
-// the object has failed since.
+// syncData puts the data of a file on disk, and of its attributes what finds it. It fails if a
+// sync of the object has failed since.
 func (f *FS) syncData(o *object, since failures) error { return f.sync(o, false, since) }
 
 // syncAll puts the data and the attributes of an object on disk.
@@ -130,13 +131,15 @@ func (f *FS) sync(o *object, all bool, since failures) error {
 	return err
 }
 
-// distrust drops a file's pages from the page cache after the kernel has failed to write some of them back. The kernel
-// marks those pages clean, although the disk does not have their data. On ext4 it also takes their extents for written,
-// although they are still unwritten on the disk. Data written to such a page later reaches the disk, and its sync
-// succeeds. But after a restart of the host it reads as zeros.
+// distrust drops a file's pages from the page cache after the kernel has failed to write some of
+// them back. The kernel marks those pages clean, although the disk does not have their data. On
+// ext4 it also takes their extents for written, although they are still unwritten on the disk.
+// Data written to such a page later reaches the disk, and its sync succeeds. But after a restart
+// of the host it reads as zeros.
 //
-// Nobody writes meanwhile. What was written up to here goes to the disk first, as dirty pages cannot be forgotten; the
-// verifier is still that of before, and the failure is not counted yet, so whoever wrote it will write it again.
+// Nobody writes meanwhile. What was written up to here goes to the disk first, as dirty pages
+// cannot be forgotten; the verifier is still that of before, and the failure is not counted yet,
+// so whoever wrote it will write it again.
 func (f *FS) distrust(o *object, fd int) {
 	if o.typ != blockstore.TypeReg {
 		return
@@ -148,8 +151,9 @@ func (f *FS) distrust(o *object, fd int) {
 	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED)
 }
 
-// syncer returns the descriptor to sync an object by. It is the one that data was written by, if there is
-// one: the kernel does not report to a descriptor what failed, and was reported to another, before it was opened.
+// syncer returns the descriptor to sync an object by. It is the one that data was written by, if
+// there is one: the kernel does not report to a descriptor what failed, and was reported to
+// another, before it was opened.
 func (o *object) syncer() (int, error) {
 	if fd := o.rw.Load(); fd >= 0 {
 		return int(fd), nil

@@ -61,7 +61,8 @@ func TestSyncsShare(t *testing.T) {
 			t.Errorf("%d syncs at once", len(d.begun))
 		}
 		end(nil, 2, map[string]error{"a": nil})
-		// The second has begun: what comes now was perhaps written too late for it, or in time and lost by it.
+		// The second has begun: what comes now was perhaps written too late for it, or in time and
+		// lost by it.
 		do("e", false)
 		do("f", false)
 		end(lost, 3, map[string]error{"b": lost, "c": lost, "d": lost})
@@ -100,8 +101,8 @@ func TestSyncsCover(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSharedSyncFails: every write and commit that was under way when a sync failed fails, also one that a
-// later sync covered, and the verifier changes once.
+// TestSharedSyncFails: every write and commit that was under way when a sync failed fails, also
+// one that a later sync covered, and the verifier changes once.
 func TestSharedSyncFails(t *testing.T) {
 	f, _ := openTemp(t, Options{})
 	h := dataFile(t, f, 8192)

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pageCache is the kernel's page cache of one file, as far as failures go: an error of writing back is
-// reported once, and the pages that it was of are clean afterwards. Each write has a page of its own.
+// pageCache is the kernel's page cache of one file, as far as failures go: an error of writing
+// back is reported once, and the pages that it was of are clean afterwards. Each write has a
+// page of its own.
 type pageCache struct {
 	dirty, durable map[int]bool
 	unseen         bool         // an error was not reported yet
@@ -41,7 +42,8 @@ func (k *pageCache) lose(r *rand.Rand) {
 	}
 }
 
-// end ends the sync that is under way, which writes back what was dirty when it began and, if it fails, perhaps more.
+// end ends the sync that is under way, which writes back what was dirty when it began and, if it
+// fails, perhaps more.
 func (k *pageCache) end() {
 	for page := range k.covered {
 		if k.dirty[page] {
@@ -79,8 +81,9 @@ type unstableWrite struct {
 	verf [8]byte
 }
 
-// TestSyncModel: whatever the order of writes, commits and failures, no client takes for stable what is lost. A
-// write that is stable by its reply is on disk, and so is an unstable one after a COMMIT with the same verifier.
+// TestSyncModel: whatever the order of writes, commits and failures, no client takes for stable
+// what is lost. A write that is stable by its reply is on disk, and so is an unstable one after
+// a COMMIT with the same verifier.
 func TestSyncModel(t *testing.T) {
 	seeds := []uint64{rand.Uint64()}
 	for seed := range uint64(40) {
@@ -194,8 +197,9 @@ func runSyncModel(t *testing.T, f *FS, h blockstore.Handle, seed uint64) (failed
 	return failed, changed, kept
 }
 
-// TestLastUser: the last user of an evicted object that has unstable writes waits for no sync, a COMMIT of them does,
-// and calls that open further objects wait when many of them are to be synced.
+// TestLastUser: the last user of an evicted object that has unstable writes waits for no sync, a
+// COMMIT of them does, and calls that open further objects wait when many of them are to be
+// synced.
 func TestLastUser(t *testing.T) {
 	f, _ := openTemp(t, Options{})
 	h := dataFile(t, f, 8192)
@@ -250,8 +254,9 @@ func TestLastUser(t *testing.T) {
 	})
 }
 
-// TestEvicted: the kernel reports a failed sync to one descriptor of a file, and then to no other. Every COMMIT that
-// begins before the server knows of the failure fails too, also when the file is about to leave the cache.
+// TestEvicted: the kernel reports a failed sync to one descriptor of a file, and then to no
+// other. Every COMMIT that begins before the server knows of the failure fails too, also when
+// the file is about to leave the cache.
 func TestEvicted(t *testing.T) {
 	for _, inUse := range []bool{true, false} {
 		t.Run(fmt.Sprintf("in use %v", inUse), func(t *testing.T) {

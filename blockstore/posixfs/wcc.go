@@ -5,13 +5,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// before, after and changed fill consistency data; all start at what was found, so that
-// a failure reports an unchanged object.
+// before sets both sides of consistency data to the attributes before an operation, so that a
+// failure reports an unchanged object.
 func (f *FS) before(w *blockstore.Wcc, st *unix.Stat_t) {
 	a := f.changes.attrOf(st)
 	w.Pre, w.Post = blockstore.Known(&a), blockstore.Known(&a)
 }
 
+// after sets the attributes after an operation that has not changed the object, or may have
+// failed in the middle.
 func (o *object) after(w *blockstore.Wcc) {
 	var st unix.Stat_t
 	w.Post.Known = false
@@ -21,7 +23,8 @@ func (o *object) after(w *blockstore.Wcc) {
 	}
 }
 
-// changed is after for an object that was changed.
+// changed sets the attributes after an operation that has changed the object. Their ctime
+// differs from that before; see changes.
 func (o *object) changed(w *blockstore.Wcc) {
 	var st unix.Stat_t
 	w.Post.Known = false
@@ -31,8 +34,8 @@ func (o *object) changed(w *blockstore.Wcc) {
 	}
 }
 
-// forget drops an object without names from the cache, which frees its space,
-// and from the table, unless it is pinned.
+// forget removes an object without names from the cache, which frees its space, and from the
+// finder. It does nothing if the object is pinned.
 func (f *FS) forget(o *object) {
 	if f.pins.has(&o.h) {
 		return

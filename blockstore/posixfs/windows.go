@@ -23,8 +23,8 @@ const (
 	// windowRest is how long a window that nobody uses is kept from making room for others.
 	// To map and to unmap costs more than to copy once.
 	windowRest = time.Second
-	// writeRest is how long a file must not have changed, unless Options say otherwise. A change between the
-	// checksum of a packet and its way to the network costs the packet.
+	// writeRest is how long a file must not have changed, unless Options say otherwise. A change
+	// between the checksum of a packet and its way to the network costs the packet.
 	writeRest = time.Second
 )
 

@@ -7,10 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WriteAt writes p and syncs it as asked. The attributes before and after are
-// adjacent to the write among operations of this server; a process of the host
-// that writes the same file in between goes unnoticed.
-func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+// WriteAt writes p, and syncs as how says. No other operation of this server is between the
+// attributes before and after; a program of the host may write the file in between.
+//
+// The count of failed syncs is read before the write, so that a failure meanwhile fails this
+// call too; see syncs.
+func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (
+	int, blockstore.Stability, blockstore.Wcc, error) {
 	o, err := f.acquire(h)
 	if err != nil {
 		return 0, how, blockstore.Wcc{}, err
@@ -36,10 +39,11 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 	return n, how, w, nil
 }
 
-// WriteNowait implements blockstore.NowaitWriter, of files that are open and that nobody else
-// is writing. Where data is on disk the kernel is asked not to wait (RWF_NOWAIT), and what is
-// to be stable at once is not for here.
-func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+// WriteNowait implements blockstore.NowaitWriter. It writes only to a file that is open for
+// writing, that no other call is changing, and with RWF_NOWAIT. Stable writes wait for a disk,
+// except on filesystems in memory, so they get ErrWouldBlock.
+func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (
+	int, blockstore.Stability, blockstore.Wcc, error) {
 	var w blockstore.Wcc
 	if n, ok := f.writeNowait(c, h, p, off, how, &w); ok {
 		return n, how, w, nil
@@ -48,8 +52,10 @@ func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 	return 0, how, blockstore.Wcc{}, blockstore.ErrWouldBlock
 }
 
-func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability, w *blockstore.Wcc) (int, bool) {
-	if !f.inMemory && (how != blockstore.Unstable || f.noNowaitWrite.Load()) || len(p) == 0 || !writable(off, len(p)) || f.readOnly || f.goesDirect(len(p)) {
+func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability,
+	w *blockstore.Wcc) (int, bool) {
+	if !f.inMemory && (how != blockstore.Unstable || f.noNowaitWrite.Load()) || len(p) == 0 ||
+		!writable(off, len(p)) || f.readOnly || f.goesDirect(len(p)) {
 		return 0, false
 	}
 	o := f.objects.get(&h)
@@ -70,7 +76,7 @@ func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 	n, ok := 0, false
 	if !f.limited(c) {
 		n, ok = f.pwriteNowait(fd, p, off)
-	} else if !f.who.apart { // another thread would have to be waited for
+	} else if !f.who.ownThreads { // an identity thread would have to be waited for
 		n, ok = f.pwriteNowaitWithin(c, fd, p, off)
 	}
 	if ok {
@@ -80,7 +86,8 @@ func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 	return n, ok
 }
 
-// pwriteNowaitWithin is pwriteNowait within the limits of the client's user. It is apart as pwriteAs is.
+// pwriteNowaitWithin is pwriteNowait within the limits of the client's user. It is a function of
+// its own for the same reason as pwriteAs.
 func (f *FS) pwriteNowaitWithin(c *blockstore.Cred, fd int, p []byte, off uint64) (n int, ok bool) {
 	err := f.who.within(c, func() error {
 		n, ok = f.pwriteNowait(fd, p, off)
@@ -89,8 +96,8 @@ func (f *FS) pwriteNowaitWithin(c *blockstore.Cred, fd int, p []byte, off uint64
 	return n, ok && err == nil
 }
 
-// pwriteNowait writes p if nothing is to be waited for, without telling the runtime, which
-// would give the processor to another thread as if this one waited.
+// pwriteNowait writes all of p, or reports false if that would have to wait. Like preadNowait it
+// goes past the Go runtime.
 func (f *FS) pwriteNowait(fd int, p []byte, off uint64) (int, bool) {
 	if f.inMemory {
 		n, e := rawPwrite(fd, p, off)
@@ -98,11 +105,12 @@ func (f *FS) pwriteNowait(fd int, p []byte, off uint64) (int, bool) {
 	}
 	iov := unix.Iovec{Base: unsafe.SliceData(p)}
 	iov.SetLen(len(p))
-	n, _, e := unix.RawSyscall6(unix.SYS_PWRITEV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off), uintptr(off>>32), unix.RWF_NOWAIT)
+	n, _, e := unix.RawSyscall6(unix.SYS_PWRITEV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1,
+		uintptr(off), uintptr(off>>32), unix.RWF_NOWAIT)
 	if e == unix.EOPNOTSUPP || e == unix.ENOSYS {
 		f.noNowaitWrite.Store(true)
 	}
-	return int(n), e == 0 && int(n) == len(p) // the rest of a short one would have to wait
+	return int(n), e == 0 && int(n) == len(p) // the rest of a short write would have to wait
 }
 
 // writable reports whether a file can have n bytes at off.
@@ -159,8 +167,9 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	return n, mapErr(err)
 }
 
-// pwriteAs is pwrite as the client's user, so that the kernel takes the set-ID bits away. It is apart from its
-// caller because that would pay for what it shares with the thread that does it.
+// pwriteAs is pwrite as the client's user, so that the kernel removes the set-ID bits. It is a
+// function of its own because its closure moves variables to the heap, for which other writes
+// must not pay.
 func (f *FS) pwriteAs(c *blockstore.Cred, fd int, p []byte, off uint64) (n int, err error) {
 	err = f.who.as(c, func() (err error) {
 		n, err = f.pwrite(fd, p, off)
@@ -169,10 +178,11 @@ func (f *FS) pwriteAs(c *blockstore.Cred, fd int, p []byte, off uint64) (n int, 
 	return n, err
 }
 
-// limited reports whether the filesystem asks who writes for limits of space that c has and the daemon has not.
+// limited reports whether c has limits of space in the filesystem that the daemon does not have,
+// so that the write must be made as c's user.
 func (f *FS) limited(c *blockstore.Cred) bool { return f.limitsUsers && !c.Privileged() }
 
-// pwriteWithin is pwriteAny within the limits of the client's user. It is apart for the same reason.
+// pwriteWithin is pwriteAny within the limits of the client's user.
 func (f *FS) pwriteWithin(c *blockstore.Cred, o *object, fd int, p []byte, off uint64) (n int, err error) {
 	err = f.who.within(c, func() (err error) {
 		n, err = f.pwriteAny(o, fd, p, off)
@@ -181,7 +191,7 @@ func (f *FS) pwriteWithin(c *blockstore.Cred, o *object, fd int, p []byte, off u
 	return n, err
 }
 
-// pwriteAny is pwrite, or writeDirect where that is wanted.
+// pwriteAny is pwrite or writeDirect.
 func (f *FS) pwriteAny(o *object, fd int, p []byte, off uint64) (int, error) {
 	if f.goesDirect(len(p)) {
 		return f.writeDirect(o, fd, p, off)
@@ -205,18 +215,19 @@ func (f *FS) pwrite(fd int, p []byte, off uint64) (int, error) {
 	}
 }
 
-// rawPwrite is pwrite to memory: a copy, of which the runtime is not told.
+// rawPwrite is pwrite to a filesystem in memory, past the Go runtime: it copies and never waits.
 func rawPwrite(fd int, p []byte, off uint64) (int, unix.Errno) {
 	for {
-		n, _, e := unix.RawSyscall6(unix.SYS_PWRITE64, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(off), uintptr(off>>32), 0)
+		n, _, e := unix.RawSyscall6(unix.SYS_PWRITE64, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
+			uintptr(len(p)), uintptr(off), uintptr(off>>32), 0)
 		if e != unix.EINTR {
 			return int(n), e
 		}
 	}
 }
 
-// dropSetID removes the set-ID bits after a write or truncation. The kernel does that only if the thread
-// has no CAP_FSETID, and here the daemon's user wrote.
+// dropSetID removes the set-ID bits after a write or truncation. The kernel does that only if
+// the thread has no CAP_FSETID, and here the daemon's user wrote.
 func (f *FS) dropSetID(c *blockstore.Cred, o *object, mode uint32) error {
 	mode &= 0o7777
 	if c.Privileged() || blockstore.DropSetID(mode) == mode {
@@ -225,8 +236,8 @@ func (f *FS) dropSetID(c *blockstore.Cred, o *object, mode uint32) error {
 	return unix.Chmod(procPath(o.path), blockstore.DropSetID(mode))
 }
 
-// Commit syncs the data of the file. The range is not used: Linux has no sync
-// of a range that is also a barrier of the disk's cache.
+// Commit syncs the data of the file (fdatasync), whatever the range: sync_file_range(2) neither
+// flushes the cache of the disk nor writes the metadata that finds the data.
 func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count uint32) (blockstore.Wcc, error) {
 	var w blockstore.Wcc
 	o, err := f.acquire(h)

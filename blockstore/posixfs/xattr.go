@@ -18,8 +18,9 @@ func hasXattrs(fd int) bool {
 	return err == nil || err == unix.ENODATA || err == unix.EACCES
 }
 
-// xattr checks that c has permission want on an object, and that the object can have attributes. Then it
-// runs fn as the client's user with the path of the object. With MayWrite it makes the change stable.
+// xattr checks that c has permission want on an object, and that the object can have attributes.
+// Then it runs fn as the client's user with the path of the object. With MayWrite it makes the
+// change stable.
 func (f *FS) xattr(c *blockstore.Cred, h blockstore.Handle, want uint32, w *blockstore.Wcc,
 	fn func(path string) error) error {
 	o, err := f.acquire(h)
@@ -115,8 +116,8 @@ func (f *FS) RemoveXattr(c *blockstore.Cred, h blockstore.Handle, name string) (
 	return w, err
 }
 
-// grown calls get with nil for the size of a value, and then with that much memory. It repeats both if
-// the value has become larger in between.
+// grown calls get with nil for the size of a value, and then with that much memory. It repeats
+// both if the value has become larger in between.
 func grown(get func(p []byte) (int, error)) ([]byte, error) {
 	for {
 		n, err := again(func() (int, error) { return get(nil) })
