@@ -8,19 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cache holds the open objects by handle, a bounded number of them, the least recently used
-// leaving first. An object that is in use, or has unstable writes, does not leave for room: a
-// COMMIT has to go by the descriptor that they were written by, as the kernel reports an error
-// of writing them back to descriptors that it finds open. An object that is gone leaves at once,
-// and outlives its place here while it is in use.
+// cache holds the open objects by handle. It holds a bounded number of them, and evicts the
+// least recently used one first.
+//
+// It does not evict an object that is in use. It syncs one that has unstable writes before it
+// evicts it: the kernel reports an error of writing data back only to descriptors that were open
+// then, so that a COMMIT through a later descriptor would succeed although the data is lost. An
+// object without names leaves the cache at once, and is closed by its last user.
 type cache struct {
 	mu      sync.Mutex
 	max     int
-	pinned  int
+	pinned  int // objects with leases, which are not evicted
 	byH     map[blockstore.Handle]*object
-	ends    object        // sentinel: ends.newer is the oldest, ends.old the newest
+	ends    object        // sentinel of the LRU list: ends.newer is the oldest, ends.old the newest
 	clean   func(*object) // syncs unstable writes
-	discard func(*object)
+	discard func(*object) // closes an object that has left the cache. mu is not held
 	files   *Files
 	size    atomic.Int64 // of byH
 }
@@ -42,7 +44,7 @@ func (c *cache) linkNewest(o *object) {
 	o.old.newer, c.ends.old = o, o
 }
 
-// get returns the object of h with one more user, or nil.
+// get returns the object of h with one more user, or nil. The caller releases it.
 func (c *cache) get(h *blockstore.Handle) *object {
 	c.mu.Lock()
 	o := c.byH[*h]
@@ -57,15 +59,15 @@ func (c *cache) get(h *blockstore.Handle) *object {
 	return o
 }
 
-// share gives an object that has a user one more.
+// share adds a user to an object that has one.
 func (c *cache) share(o *object) {
 	c.mu.Lock()
 	o.refs++
 	c.mu.Unlock()
 }
 
-// put adds o with one user, or returns the object that is already there with
-// one more, and then closes o.
+// put adds o with one user, and makes room. If there is an object of this handle already, put
+// closes o and returns that one with one more user.
 func (c *cache) put(o *object) *object {
 	c.mu.Lock()
 	if have := c.byH[o.h]; have != nil {
@@ -85,15 +87,14 @@ func (c *cache) put(o *object) *object {
 	return o
 }
 
-// count notes n objects more, or less.
+// count adds n to the number of objects.
 func (c *cache) count(n int64) {
 	c.size.Add(n)
 	c.files.open.Add(n)
 }
 
-// evictOldest evicts the object that was not used for longest, of those that nobody uses, and
-// reports whether there is one. Unstable writes are synced first; if the object is used or
-// written meanwhile, it stays.
+// evictOldest evicts the least recently used object without users, and reports whether there was
+// one. It syncs unstable writes first. An object that is used or written meanwhile stays.
 func (c *cache) evictOldest() bool {
 	for range evictTries {
 		c.mu.Lock()
@@ -116,7 +117,7 @@ func (c *cache) evictOldest() bool {
 				continue
 			}
 		}
-		if !o.evicted { // by somebody who found it gone
+		if !o.evicted { // by a call that found it without names
 			c.evict(o)
 		}
 		c.mu.Unlock()
@@ -129,8 +130,7 @@ func (c *cache) evictOldest() bool {
 // evictTries bounds how many objects with unstable writes are synced to make room for one.
 const evictTries = 4
 
-// evict takes o out and returns it if nobody uses it; else the last user
-// discards it. c.mu is held.
+// evict removes o. It returns o if it has no users; else the last user discards it. c.mu is held.
 func (c *cache) evict(o *object) *object {
 	if !o.pinned {
 		c.unlink(o)
@@ -144,8 +144,8 @@ func (c *cache) evict(o *object) *object {
 	return o
 }
 
-// dropUnused takes an object out that has one user, the caller, and no unstable writes, and
-// reports whether it has.
+// dropUnused removes an object that has no user but the caller and no unstable writes, and reports
+// whether it has done so.
 func (c *cache) dropUnused(o *object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +156,7 @@ func (c *cache) dropUnused(o *object) bool {
 	return true
 }
 
-// drop takes the object of h out, because it is gone.
+// drop removes the object of h, which has no names any more.
 func (c *cache) drop(h *blockstore.Handle) {
 	c.mu.Lock()
 	var out *object
@@ -169,7 +169,7 @@ func (c *cache) drop(h *blockstore.Handle) {
 	}
 }
 
-// leave takes a user away, who is to discard the object if leave reports true.
+// leave removes a user. It reports whether the caller has to discard the object.
 func (c *cache) leave(o *object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,8 +177,8 @@ func (c *cache) leave(o *object) bool {
 	return o.evicted && o.refs == 0
 }
 
-// pin keeps an object that has a user in the cache, which counts it then among the
-// pinned ones. It reports false if those are too many, or the object has left.
+// pin keeps an object that has a user in the cache. It reports false if too many objects are
+// pinned, or if the object has left the cache.
 func (c *cache) pin(o *object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,13 +205,10 @@ func (c *cache) unpin(o *object) {
 	}
 }
 
-// leased is the objects that are pinned.
+// leased returns the pinned objects.
 func (c *cache) leased() (list []*object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pinned == 0 {
-		return nil
-	}
 	for _, o := range c.byH {
 		if o.pinned {
 			list = append(list, o)
@@ -220,8 +217,7 @@ func (c *cache) leased() (list []*object) {
 	return list
 }
 
-// close closes all objects. None is pinned, and those that have a user yet are closed by
-// him.
+// close closes all objects. None is pinned. An object that still has a user is closed by that user.
 func (c *cache) close() {
 	for {
 		c.mu.Lock()
@@ -238,7 +234,8 @@ func (c *cache) close() {
 	}
 }
 
-// acquire returns the open object of a handle; release gives it back.
+// acquire returns the open object of a handle, and opens it if it is not in the cache. The caller
+// releases it.
 func (f *FS) acquire(h blockstore.Handle) (*object, error) {
 	if h == f.root.h {
 		return f.root, nil
@@ -269,7 +266,8 @@ func (f *FS) acquire(h blockstore.Handle) (*object, error) {
 	return f.adopt(id, fd)
 }
 
-// adopt makes an object of a path descriptor, which it owns from now on.
+// adopt makes an object of a path descriptor. It owns the descriptor, also if it fails. The caller
+// releases the object.
 func (f *FS) adopt(id ident, fd int) (*object, error) {
 	if id == f.root.id {
 		unix.Close(fd)
@@ -290,6 +288,8 @@ func (f *FS) adopt(id ident, fd int) (*object, error) {
 	return f.objects.put(o), nil
 }
 
+// release ends the use of an object. After the last use of an object without names, or with
+// unstable writes, closing it can take long: another goroutine does it.
 func (f *FS) release(o *object) {
 	if o == f.root || !f.objects.leave(o) {
 		return
@@ -324,8 +324,9 @@ func (f *FS) discard(o *object) {
 	o.closeFiles()
 }
 
-// clean syncs unstable writes before their object is closed: an error of writing them back would
-// otherwise have nobody left to report to, and no verifier would change.
+// clean syncs unstable writes before their object is closed. Otherwise the kernel would have no
+// descriptor to which it could report an error of writing them back, and the verifier would not
+// change.
 func (f *FS) clean(o *object) {
 	var st unix.Stat_t
 	if o.dirty.Swap(false) && o.stat(&st) == nil {
@@ -333,12 +334,12 @@ func (f *FS) clean(o *object) {
 	}
 }
 
-// leavingMax is how many objects may wait for leaving before calls that open further ones wait.
+// leavingMax bounds the objects that wait to be discarded. Calls that open objects wait beyond it.
 const leavingMax = 64
 
-// leaving are objects that were gone while they were in use, and that nobody uses any more. To
-// discard them may take long: the last descriptor of a file without names is closed. One
-// goroutine does it, because the last user may be a loop that moves packets.
+// leaving are objects that lost their last name while they were in use, and now have no users.
+// Discarding one can take long, because the kernel frees the file when its last descriptor is
+// closed. One goroutine does it: the last user can be an event loop, which must not wait.
 type leaving struct {
 	mu   sync.Mutex
 	less sync.Cond // an object was discarded
@@ -351,7 +352,7 @@ func (l *leaving) init() {
 	l.max = leavingMax
 }
 
-// add has o discarded, without waiting.
+// add gives o to the goroutine, without waiting.
 func (l *leaving) add(f *FS, o *object) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

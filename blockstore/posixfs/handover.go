@@ -12,13 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A store can be handed over to another process, with what belongs to open file descriptions
-// and would end with this one: locks and leases of the host, and the objects that have
-// unstable writes, so that an error of writing them back is seen by somebody. Both
-// processes have the descriptions then, and until one of them ends nothing is given up. The one
-// that is left must not Close its store: it would give up what is the other's.
+// A store can be handed over to a successor process. What belongs to open file descriptions goes
+// with it, because it would end with this process: locks and leases of the host, files without a
+// name, and objects with unstable writes, so that the successor learns of an error of writing
+// them back.
+//
+//	old process                       successor
+//	Handover  ->  data and files  ->  Open, Restore, Lease for each lease, Settle
+//	ends without Close
+//
+// Both processes share the descriptions in between, so that no lock or lease ends. The old
+// process must not Close its store: that would release locks and leases of the successor. If the
+// successor fails, the old process calls Settle and continues.
 
-// handedOver is a gob value, to which fields may be added. Places of files count from 1.
+// handedOver is encoded by gob, so that a later version can add fields. Numbers of files count
+// from 1; 0 is none.
 type handedOver struct {
 	Root     []byte
 	Verifier []byte
@@ -31,8 +39,8 @@ type handedObject struct {
 	Handle       []byte
 	Path, RO, RW int
 	Dirty        bool
-	Leases       int // users of its lease
-	Write        bool
+	Leases       int  // users of its lease
+	Write        bool // it is a lease to write
 }
 
 type handedLocks struct {
@@ -40,8 +48,8 @@ type handedLocks struct {
 	File   int
 }
 
-// Settle ends a handover in the process that goes on: leases tell that one, and those that
-// nobody has asked for end.
+// Settle ends a handover in the process that continues. The kernel signals breaks of leases to this
+// process from now on. Leases that no call of Lease has claimed end.
 func (f *FS) Settle() error {
 	var err error
 	for _, o := range f.objects.leased() {
@@ -52,14 +60,15 @@ func (f *FS) Settle() error {
 			o.unlease(l)
 		default:
 			l.unclaimed = 0
-			err = errors.Join(err, l.retake())
+			err = errors.Join(err, l.redirect())
 		}
 		o.openMu.Unlock()
 	}
 	return err
 }
 
-// Handover describes a store that nobody calls. The files are the caller's.
+// Handover describes a store for a successor. No other method runs meanwhile. The caller closes the
+// files.
 func (f *FS) Handover() (data []byte, files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -109,7 +118,7 @@ func (f *FS) Handover() (data []byte, files []*os.File, err error) {
 	return b.Bytes(), files, err
 }
 
-// list is all objects of the cache.
+// list returns all objects of the cache.
 func (c *cache) list() (list []*object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,11 +130,11 @@ func (c *cache) list() (list []*object) {
 
 var errHandover = errors.New("what was handed over of the open files is damaged")
 
-// Takeover has a store that was just opened go on where another process was. Each lease is to
-// be asked for again, by Lease, before Settle; who does so is told at once if somebody waits for
-// it. The files stay the caller's. After an error the store is of no use, but to be closed by the
-// end of the process.
-func (f *FS) Takeover(data []byte, files []*os.File) error {
+// Restore continues in a store that was just opened what another process has handed over. The
+// caller claims each lease again by Lease before Settle; broken is called at once if a program
+// waits for the lease. The caller closes the files. After an error the store cannot be used and
+// must not be closed: it ends with the process.
+func (f *FS) Restore(data []byte, files []*os.File) error {
 	var in handedOver
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&in); err != nil {
 		return fmt.Errorf("%w: %w", errHandover, err)
@@ -136,17 +145,17 @@ func (f *FS) Takeover(data []byte, files []*os.File) error {
 	if len(in.Verifier) != len(f.verf) {
 		return errHandover
 	}
-	f.changes.sealNow() // what the other process has counted is not handed over
+	f.changes.sealNow() // the counts of the other process are not handed over
 	f.verfMu.Lock()
 	copy(f.verf[:], in.Verifier)
 	f.verfMu.Unlock()
 	for i := range in.Pins {
-		if err := f.takePin(&in.Pins[i], files); err != nil {
+		if err := f.restorePin(&in.Pins[i], files); err != nil {
 			return err
 		}
 	}
 	for i := range in.Objects {
-		if err := f.takeObject(&in.Objects[i], files); err != nil {
+		if err := f.restoreObject(&in.Objects[i], files); err != nil {
 			return err
 		}
 	}
@@ -171,7 +180,7 @@ func (f *FS) Takeover(data []byte, files []*os.File) error {
 	return nil
 }
 
-// dupOf is another descriptor of a file, -1 for none.
+// dupOf returns another descriptor of file number place, -1 for none.
 func dupOf(files []*os.File, place int) (int, error) {
 	if place == 0 {
 		return -1, nil
@@ -190,8 +199,8 @@ func dupOf(files []*os.File, place int) (int, error) {
 	return fd, err
 }
 
-// takeObject makes an object of open files.
-func (f *FS) takeObject(x *handedObject, files []*os.File) error {
+// restoreObject makes an object of open files.
+func (f *FS) restoreObject(x *handedObject, files []*os.File) error {
 	h, ok := blockstore.MakeHandle(x.Handle)
 	if !ok || x.Path == 0 || x.Leases < 0 {
 		return errHandover
@@ -210,7 +219,7 @@ func (f *FS) takeObject(x *handedObject, files []*os.File) error {
 	}
 	o, err := f.adopt(id, path)
 	if errors.Is(err, blockstore.ErrStale) {
-		return nil // it has no name any more
+		return nil // its last name was removed
 	}
 	if err != nil {
 		return err
@@ -244,64 +253,63 @@ func (f *FS) takeObject(x *handedObject, files []*os.File) error {
 	if ro < 0 {
 		return fmt.Errorf("%w: a lease of nothing", errHandover)
 	}
-	return f.takeLease(o, ro, x)
+	return f.restoreLease(o, ro, x)
 }
 
-// takeLease makes the lease of an open file one of this process. Call with openMu held.
-func (f *FS) takeLease(o *object, fd int, x *handedObject) error {
+// restoreLease makes the lease of an open file one of this process. openMu is held.
+func (f *FS) restoreLease(o *object, fd int, x *handedObject) error {
 	if err := watch.start(); err != nil {
 		return err
 	}
 	if !f.objects.pin(o) {
-		return nil // there are too many, or the file is gone: it is given up with its description
+		return nil // too many, or the file is gone: the lease ends with its description
 	}
 	late := new(lateBreak)
-	o.lease = &lease{fs: f, o: o, fd: fd, write: x.Write, unclaimed: x.Leases, late: late, broken: late.happen}
-	return o.lease.retake()
+	o.lease = &lease{fs: f, o: o, fd: fd, write: x.Write, unclaimed: x.Leases, late: late, broken: late.occur}
+	return o.lease.redirect()
 }
 
-// retake has the kernel tell this process, by this descriptor, of a lease that was set by
-// another one, or was told to another one.
-func (l *lease) retake() error {
+// redirect makes the kernel signal a break of the lease to this process, with this descriptor.
+// Another process has set the lease, or its signals went there.
+func (l *lease) redirect() error {
 	if err := l.own(); err != nil {
 		return err
 	}
 	if !l.isBroken() {
-		// Setting it again changes the descriptor that the signal names, and fails if somebody is
-		// about to break it.
+		// Setting the lease again changes the descriptor in the signal. It fails if a program is just
+		// breaking the lease.
 		_, _ = unix.FcntlInt(uintptr(l.fd), unix.F_SETLEASE, l.kind())
 	}
-	watch.tell(l.fd)
+	watch.check(l.fd)
 	return nil
 }
 
-// lateBreak is the break of a lease of which it is not known yet who is to be told.
+// lateBreak is the break of a lease that no call of Lease has claimed yet, so that its callback
+// is not known.
 type lateBreak struct {
-	mu     sync.Mutex
-	happed bool
-	tell   func()
+	mu       sync.Mutex
+	occurred bool
+	broken   func()
 }
 
-func (b *lateBreak) happen() {
+func (b *lateBreak) occur() {
 	b.mu.Lock()
-	b.happed = true
-	tell := b.tell
+	b.occurred = true
+	broken := b.broken
 	b.mu.Unlock()
-	if tell != nil {
-		tell()
+	if broken != nil {
+		broken()
 	}
 }
 
-// then says who is told: once.
-func (b *lateBreak) then(tell func()) {
+// claim sets the callback, if it is not set, and calls it if the lease was broken before.
+func (b *lateBreak) claim(broken func()) {
 	b.mu.Lock()
-	first := b.tell == nil
-	if first {
-		b.tell = tell
+	defer b.mu.Unlock()
+	if b.broken != nil {
+		return
 	}
-	happed := b.happed
-	b.mu.Unlock()
-	if first && happed {
-		go tell()
+	if b.broken = broken; b.occurred {
+		go broken()
 	}
 }

@@ -52,7 +52,7 @@ func succeed(t *testing.T, f *FS) (*FS, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = next.Takeover(data, files)
+	err = next.Restore(data, files)
 	for _, x := range files {
 		_ = x.Close()
 	}
@@ -354,15 +354,15 @@ func TestDamagedHandover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := next.Takeover(b.Bytes(), []*os.File{file}); err == nil {
+		if err := next.Restore(b.Bytes(), []*os.File{file}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 		vanish(next)
 	}
 }
 
-// FuzzTakeover: what is handed over is refused, or makes a store that can be closed.
-func FuzzTakeover(f *testing.F) {
+// FuzzRestore: what is handed over is refused, or makes a store that can be closed.
+func FuzzRestore(f *testing.F) {
 	dir, state := f.TempDir(), f.TempDir()
 	first, err := Open(dir, Options{StateDir: state})
 	if err != nil {
@@ -395,7 +395,7 @@ func FuzzTakeover(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = next.Takeover(b, files)
+		_ = next.Restore(b, files)
 		vanish(next)
 	})
 }

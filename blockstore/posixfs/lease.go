@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -13,14 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Leases of the host's kernel (fcntl(2), F_SETLEASE) tell of the opens and truncations of
-// other programs. The kernel tells by a signal, which one thread for all stores has
-// blocked and reads. A lease is on a descriptor of the object, which stays open and in the
-// cache as long: at most half of the cache can be leased.
+// Leases of the host's kernel (fcntl(2), F_SETLEASE) report opens and truncations by other
+// programs. The kernel sends a signal and makes the program wait, for up to
+// /proc/sys/fs/lease-break-time seconds. One thread for all stores blocks the signal and reads
+// it from a signalfd. A lease belongs to an open file description: the object stays open and in
+// the cache as long, and at most half of the cache can have leases.
 //
-// The kernel makes no difference between other programs and this one. So an object that is
-// leased to write is only used by the descriptor that has the lease, and before
-// one that is leased to read is opened for writing the lease is given up.
+// The kernel does not distinguish other programs from this one. So the store uses an object with
+// a lease to write only through the descriptor that has the lease, and ends a lease to read
+// before it opens the object for writing.
 
 // Numbers that golang.org/x/sys/unix does not have.
 const (
@@ -40,15 +43,15 @@ type lease struct {
 	write  bool
 	users  int
 	broken func()
-	told   atomic.Bool
+	told   atomic.Bool // broken was called
 
-	// Of one that another process has handed over: those who are to ask for it again, and what
-	// becomes of a break meanwhile. openMu guards unclaimed.
+	// Of a lease that another process has handed over: users that have not claimed it yet (openMu),
+	// and a break in the meantime.
 	unclaimed int
 	late      *lateBreak
 }
 
-// watcher is the thread that is told of broken leases.
+// watcher is the thread that receives the signals of broken leases.
 type watcher struct {
 	once sync.Once
 	err  error
@@ -79,7 +82,8 @@ func signalSet(signals ...unix.Signal) (set unix.Sigset_t) {
 	return set
 }
 
-// run never gives its thread back, which has the signals blocked.
+// run receives signals for as long as the process lives. It never unlocks its thread, on which the
+// signals are blocked.
 func (w *watcher) run(ready chan error) {
 	runtime.LockOSThread()
 	set := signalSet(leaseSignal, unix.SIGIO)
@@ -96,23 +100,24 @@ func (w *watcher) run(ready chan error) {
 	for {
 		n, err := again(func() (int, error) { return unix.Read(w.fd, b[:]) })
 		if err != nil {
-			return // it was closed, which nobody does
+			return // does not occur: nothing closes w.fd
 		}
 		const size = int(unsafe.Sizeof(unix.SignalfdSiginfo{}))
 		for at := 0; at+size <= n; at += size {
 			// ssi_signo is the first word, ssi_fd the sixth.
 			signo, fd := binary.NativeEndian.Uint32(b[at:]), binary.NativeEndian.Uint32(b[at+20:])
 			if signo == leaseSignal {
-				w.tell(int(int32(fd)))
+				w.check(int(int32(fd)))
 			} else {
-				w.tellAll() // there were more signals than the kernel keeps
+				w.checkAll() // SIGIO: the queue of real-time signals was full
 			}
 		}
 	}
 }
 
-// tell looks at one lease. The descriptor may be another's meanwhile.
-func (w *watcher) tell(fd int) {
+// check calls broken if the lease of a descriptor is broken. The descriptor may have been closed
+// and opened again since the signal, so check asks the kernel.
+func (w *watcher) check(fd int) {
 	w.mu.Lock()
 	l := w.byFD[fd]
 	w.mu.Unlock()
@@ -122,15 +127,12 @@ func (w *watcher) tell(fd int) {
 	}
 }
 
-func (w *watcher) tellAll() {
+func (w *watcher) checkAll() {
 	w.mu.Lock()
-	fds := make([]int, 0, len(w.byFD))
-	for fd := range w.byFD {
-		fds = append(fds, fd)
-	}
+	fds := slices.Collect(maps.Keys(w.byFD))
 	w.mu.Unlock()
 	for _, fd := range fds {
-		w.tell(fd)
+		w.check(fd)
 	}
 }
 
@@ -141,7 +143,8 @@ func (l *lease) kind() int {
 	return unix.F_RDLCK
 }
 
-// isBroken reports whether the kernel waits for the lease to be given up.
+// isBroken reports whether a program waits for the end of the lease. F_GETLEASE returns the type to
+// which it has to be reduced.
 func (l *lease) isBroken() bool {
 	kind, err := unix.FcntlInt(uintptr(l.fd), unix.F_GETLEASE, 0)
 	return err == nil && kind != l.kind()
@@ -161,28 +164,28 @@ func (f *FS) Lease(h blockstore.Handle, write bool, broken func()) (func(), erro
 		if err == nil {
 			return sync.OnceFunc(func() { l.release() }), nil
 		}
-		// Who is in the way may be this store, with a descriptor that it keeps.
+		// The conflicting descriptor may be one of this store's cache.
 		if errors.Is(err, unix.EAGAIN) && try == 0 && o != f.root {
 			unused, dirty := f.objects.dropUnused(o), o.dirty.Load()
 			f.release(o)
 			switch {
 			case unused:
 				continue
-			case dirty: // to sync it first is not worth the time
+			case dirty: // a sync would take too long
 				return nil, blockstore.ErrNotSupp
 			}
 			return nil, blockstore.ErrJukebox
 		}
 		f.release(o)
 		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
-			return nil, blockstore.ErrNotSupp // not by this user, or not on this file system
+			return nil, blockstore.ErrNotSupp // this user may not, or the filesystem has no leases
 		}
 		return nil, mapErr(err)
 	}
 }
 
-// lease makes a lease of an object, or uses the one that there is. On success the
-// object's user is the lease's.
+// lease takes a lease of an object, or adds a user to the one that exists. If it succeeds, the
+// lease owns the caller's use of the object, and lease.release ends it.
 func (f *FS) lease(o *object, write bool, broken func()) (*lease, error) {
 	if err := o.dataType(); err != nil {
 		return nil, err
@@ -192,7 +195,7 @@ func (f *FS) lease(o *object, write bool, broken func()) (*lease, error) {
 	if l := o.lease; l != nil && l.unclaimed > 0 && l.write == write {
 		l.unclaimed--
 		l.users++
-		l.late.then(broken)
+		l.late.claim(broken)
 		return l, nil
 	}
 	if l := o.lease; l != nil {
@@ -239,7 +242,7 @@ func (l *lease) set() error {
 	return nil
 }
 
-// own has signals of the descriptor come to this process's watcher.
+// own makes the kernel send the signals of the descriptor to the watcher of this process.
 func (l *lease) own() error {
 	owner := struct{ kind, pid int32 }{ownerThread, watch.tid}
 	if _, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(l.fd), fSetOwnEx, uintptr(unsafe.Pointer(&owner))); e != 0 {
@@ -249,7 +252,7 @@ func (l *lease) own() error {
 		return err
 	}
 	watch.mu.Lock()
-	watch.byFD[l.fd] = l // before there is a lease that can be broken
+	watch.byFD[l.fd] = l // before the lease exists and can be broken
 	watch.mu.Unlock()
 	return nil
 }
@@ -262,8 +265,8 @@ func (l *lease) forget() {
 	}
 }
 
-// release is of one user. If the object has left the cache meanwhile, closing it may mean
-// to sync it, for which nobody here waits.
+// release ends the lease of one user. Releasing the object can mean to sync it, for which the
+// caller does not wait.
 func (l *lease) release() {
 	o := l.o
 	o.openMu.Lock()
@@ -276,7 +279,7 @@ func (l *lease) release() {
 	go l.fs.release(o)
 }
 
-// unlease gives a lease up, if it is still there. Call with openMu held.
+// unlease ends a lease, if the object still has it. openMu is held.
 func (o *object) unlease(l *lease) {
 	if l == nil || o.lease != l {
 		return

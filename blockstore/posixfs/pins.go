@@ -11,14 +11,14 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// pins are the files that stay when their last name is removed. Each has a descriptor of its
-// own (O_PATH), as objects leave the cache for room.
+// pins are the files that stay when their last name is removed. Each has a descriptor of its own
+// (O_PATH), because the cache may evict the object.
 type pins struct {
 	files *Files
 
 	mu sync.Mutex
 	m  map[blockstore.Handle]*pin
-	wg sync.WaitGroup // of those that end without a name
+	wg sync.WaitGroup // goroutines that close files without a name
 }
 
 type pin struct {
@@ -48,7 +48,7 @@ func (p *pins) share(h *blockstore.Handle) bool {
 	return x != nil
 }
 
-// dup is another descriptor of a pinned file.
+// dup returns another descriptor of a file, if it is pinned.
 func (p *pins) dup(h *blockstore.Handle) (fd int, pinned bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +60,7 @@ func (p *pins) dup(h *blockstore.Handle) (fd int, pinned bool, err error) {
 	return fd, true, err
 }
 
-// add pins a file for n users more; it owns the descriptor.
+// add pins a file for n more users. It owns the descriptor, also if it fails.
 func (p *pins) add(h *blockstore.Handle, fd, n int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (f *FS) Pin(h blockstore.Handle) error {
 	if err := o.stat(&st); err != nil {
 		return err
 	}
-	// Not a copy of o.path, which may be open for writing: that would stand against leases.
+	// Not a duplicate of o.path, which may be open for writing and so conflict with leases.
 	fd, err := again(func() (int, error) { return unix.Open(procPath(o.path), unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return mapErr(err)
@@ -124,7 +124,7 @@ func (f *FS) Unpin(h blockstore.Handle) {
 	p.wg.Go(func() { f.unpinned(h, x.fd) })
 }
 
-// unpinned closes a file that may have no name left, which takes a while if it is large.
+// unpinned closes a file that may have no name any more. That takes a while if the file is large.
 func (f *FS) unpinned(h blockstore.Handle, fd int) {
 	defer unix.Close(fd)
 	var st unix.Stat_t
@@ -151,15 +151,14 @@ func (p *pins) close() {
 	}
 }
 
-// handedPin is a pinned file of another process. Those with a name are opened again by
-// their handle.
+// handedPin is a pinned file that is handed over. A file with a name is opened again by its handle.
 type handedPin struct {
 	Handle []byte
 	File   int // 0: it has a name
 	Users  int
 }
 
-// handover describes the pins; add gives files their places.
+// handover describes the pins. add adds a file and returns its number.
 func (p *pins) handover(add func(fd int) int) (list []handedPin) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,15 +173,15 @@ func (p *pins) handover(add func(fd int) int) (list []handedPin) {
 	return list
 }
 
-// takePin pins a file as another process had.
-func (f *FS) takePin(x *handedPin, files []*os.File) error {
+// restorePin pins a file as another process had.
+func (f *FS) restorePin(x *handedPin, files []*os.File) error {
 	h, ok := blockstore.MakeHandle(x.Handle)
 	if !ok || x.Users <= 0 || f.pins.has(&h) {
 		return errHandover
 	}
 	if x.File == 0 {
 		if err := f.Pin(h); err != nil {
-			return nil //nolint:nilerr // it has lost its name since, or there is no room: it ends with it
+			return nil //nolint:nilerr // its name was removed, or too many are pinned: the pin ends
 		}
 		f.pins.mu.Lock()
 		f.pins.m[h].n = x.Users

@@ -140,7 +140,7 @@ func TestHandoverPins(t *testing.T) {
 			must(t, old.Release())
 			next, err := Open(old.s.dir, old.s.opts)
 			must(t, err)
-			must(t, next.Takeover(data, files))
+			must(t, next.Restore(data, files))
 			for _, x := range files {
 				must(t, x.Close())
 			}
@@ -181,7 +181,7 @@ func TestHandoverBadPins(t *testing.T) {
 		"another export": {Handle: other, File: 1, Users: 1},
 		"no such place":  {Handle: f.gone.Bytes(), File: 2, Users: 1},
 	} {
-		if err := fresh.takePin(&x, []*os.File{file}); err == nil {
+		if err := fresh.restorePin(&x, []*os.File{file}); err == nil {
 			t.Errorf("%s: taken", name)
 		}
 	}

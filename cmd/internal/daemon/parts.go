@@ -68,7 +68,7 @@ type restorable interface {
 	Resume() error
 	Settle() error
 	Handover() (data []byte, files []*os.File, err error)
-	Takeover(data []byte, files []*os.File) error
+	Restore(data []byte, files []*os.File) error
 }
 
 // movable is the store of an export, if it can go on in another process.

@@ -104,7 +104,7 @@ func (t *predecessor) control() (net.Listener, error) {
 func (t *predecessor) store(pseudo string, fs restorable) error {
 	p, err := t.Take(partStore + pseudo)
 	if p != nil {
-		if err = fs.Takeover(p.Data, p.Files); err != nil {
+		if err = fs.Restore(p.Data, p.Files); err != nil {
 			t.restoreErr = errors.Join(t.restoreErr, fmt.Errorf("export %s: %w", pseudo, err))
 		}
 		p.Close()
