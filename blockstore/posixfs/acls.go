@@ -63,7 +63,8 @@ func (f *FS) GetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACL
 // SetACL sets or removes an ACL as the client, and makes it stable. The kernel changes the mode
 // with the access ACL.
 func (f *FS) SetACL(c *blockstore.Cred, h blockstore.Handle, kind blockstore.ACLKind, l blockstore.ACL) (
-	w blockstore.Wcc, err error) {
+	w blockstore.Wcc, err error,
+) {
 	if !f.limits.ACLs {
 		return w, blockstore.ErrNotSupp
 	}

@@ -55,7 +55,8 @@ func (f *FS) changeLocked(o *object, w *blockstore.Wcc, do func(st *unix.Stat_t)
 // SetAttr changes attributes in the order of the Linux NFS server: size, owner, mode, times. It
 // checks everything first, so that a refusal changes nothing.
 func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (
-	w blockstore.Wcc, err error) {
+	w blockstore.Wcc, err error,
+) {
 	o, err := f.acquire(h)
 	if err != nil {
 		return w, err

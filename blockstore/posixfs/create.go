@@ -31,7 +31,8 @@ type creation struct {
 // The object is synced before the directory. After a crash in between the name is not there, and
 // an object that has no name is removed by the filesystem.
 func (f *FS) create(k *creation, dir blockstore.Handle, do func() (o *object, made bool, err error)) (
-	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error,
+) {
 	fail := func(err error) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 		return blockstore.Handle{}, blockstore.Attr{}, k.w, mapErr(err)
 	}
@@ -159,7 +160,8 @@ func (f *FS) finished(k *creation, o *object) (_ *object, made bool, err error) 
 // Create creates a regular file. It stores the verifier of an exclusive create in the times of the
 // file, where a retry finds it, also after a crash (RFC 1813 section 3.3.8).
 func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode blockstore.CreateMode,
-	s *blockstore.SetAttr, verf [8]byte) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+	s *blockstore.SetAttr, verf [8]byte,
+) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 	if mode == blockstore.Exclusive {
 		s = exclusiveAttr(verf)
 	}
@@ -278,7 +280,8 @@ func sameHalf(got, want time.Time) bool {
 
 // makeNew is Mkdir, Symlink and Mknod: the name must not exist yet.
 func (f *FS) makeNew(k *creation, dir blockstore.Handle, call func(dir int, mode uint32) error) (
-	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error,
+) {
 	return f.create(k, dir, func() (o *object, made bool, err error) {
 		canMake, err := f.begin(k)
 		if err != nil {
@@ -312,21 +315,24 @@ func (o *object) hasName(name string) bool {
 
 // Mkdir makes a directory.
 func (f *FS) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *blockstore.SetAttr) (
-	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error,
+) {
 	k := &creation{c: c, name: name, typ: blockstore.TypeDir, s: s}
 	return f.makeNew(k, dir, func(dir int, mode uint32) error { return unix.Mkdirat(dir, name, mode) })
 }
 
 // Symlink makes a symbolic link with any target; the server never follows it.
 func (f *FS) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target string, s *blockstore.SetAttr) (
-	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error,
+) {
 	k := &creation{c: c, name: name, typ: blockstore.TypeLnk, s: s}
 	return f.makeNew(k, dir, func(dir int, _ uint32) error { return unix.Symlinkat(target, dir, name) })
 }
 
 // Mknod makes a fifo, a socket or, for the privileged, a device.
 func (f *FS) Mknod(c *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType,
-	major, minor uint32, s *blockstore.SetAttr) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+	major, minor uint32, s *blockstore.SetAttr,
+) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
 	var kind uint32
 	var dev uint64
 	switch typ {

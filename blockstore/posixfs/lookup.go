@@ -8,7 +8,8 @@ import (
 // Lookup finds a name in a directory. ".." of the root is the root. A mount point of the host is
 // ErrAccess, because what is mounted there is not exported.
 func (f *FS) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (
-	_ blockstore.Handle, a blockstore.Attr, err error) {
+	_ blockstore.Handle, a blockstore.Attr, err error,
+) {
 	fail := func(err error) (blockstore.Handle, blockstore.Attr, error) {
 		return blockstore.Handle{}, blockstore.Attr{}, mapErr(err)
 	}

@@ -12,7 +12,8 @@ import (
 // directories are synced, the new name first: a crash in between can leave the object with both
 // names, but not with none.
 func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle,
-	toName string) (fromW, toW blockstore.Wcc, err error) {
+	toName string,
+) (fromW, toW blockstore.Wcc, err error) {
 	fd, err := f.acquireDir(from)
 	if err != nil {
 		return fromW, toW, err
@@ -40,7 +41,8 @@ func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string,
 // renameLocked renames with both directories locked. The rename is atomic in the kernel; a
 // victim whose last name it replaces is closed afterwards.
 func (f *FS) renameLocked(c *blockstore.Cred, fd *object, fromName string, td *object, toName string,
-	fromW, toW *blockstore.Wcc) error {
+	fromW, toW *blockstore.Wcc,
+) error {
 	lockBoth(fd, td)
 	defer unlockBoth(fd, td)
 	var fst, tst unix.Stat_t
@@ -162,7 +164,9 @@ func unlockBoth(a, b *object) {
 
 // Link gives a file another name. Where the kernel checks permissions, its protected_hardlinks
 // applies.
-func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (a blockstore.Attr, w blockstore.Wcc, err error) {
+func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (
+	a blockstore.Attr, w blockstore.Wcc, err error,
+) {
 	o, err := f.acquire(h)
 	if err != nil {
 		return a, w, err

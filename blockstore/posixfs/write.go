@@ -13,7 +13,8 @@ import (
 // The count of failed syncs is read before the write, so that a failure meanwhile fails this
 // call too; see syncs.
 func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (
-	int, blockstore.Stability, blockstore.Wcc, error) {
+	int, blockstore.Stability, blockstore.Wcc, error,
+) {
 	o, err := f.acquire(h)
 	if err != nil {
 		return 0, how, blockstore.Wcc{}, err
@@ -43,7 +44,8 @@ func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint
 // writing, that no other call is changing, and with RWF_NOWAIT. Stable writes wait for a disk,
 // except on filesystems in memory, so they get ErrWouldBlock.
 func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (
-	int, blockstore.Stability, blockstore.Wcc, error) {
+	int, blockstore.Stability, blockstore.Wcc, error,
+) {
 	var w blockstore.Wcc
 	if n, ok := f.writeNowait(c, h, p, off, how, &w); ok {
 		return n, how, w, nil
@@ -53,7 +55,8 @@ func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 }
 
 func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability,
-	w *blockstore.Wcc) (int, bool) {
+	w *blockstore.Wcc,
+) (int, bool) {
 	if !f.inMemory && (how != blockstore.Unstable || f.noNowaitWrite.Load()) || len(p) == 0 ||
 		!writable(off, len(p)) || f.readOnly || f.goesDirect(len(p)) {
 		return 0, false

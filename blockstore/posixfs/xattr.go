@@ -22,7 +22,8 @@ func hasXattrs(fd int) bool {
 // Then it runs fn as the client's user with the path of the object. With MayWrite it makes the
 // change stable.
 func (f *FS) xattr(c *blockstore.Cred, h blockstore.Handle, want uint32, w *blockstore.Wcc,
-	fn func(path string) error) error {
+	fn func(path string) error,
+) error {
 	o, err := f.acquire(h)
 	if err != nil {
 		return err
@@ -74,8 +75,9 @@ func (f *FS) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) (val
 }
 
 // SetXattr makes or changes an attribute.
-func (f *FS) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte, mode blockstore.SetXattrMode) (
-	w blockstore.Wcc, err error) {
+func (f *FS) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte,
+	mode blockstore.SetXattrMode,
+) (w blockstore.Wcc, err error) {
 	flags := map[blockstore.SetXattrMode]int{
 		blockstore.XattrCreate: unix.XATTR_CREATE, blockstore.XattrReplace: unix.XATTR_REPLACE,
 	}[mode]

@@ -238,7 +238,8 @@ func (c *Client) Mount(ctx context.Context, dir string) (Handle, error) {
 
 // callMount calls a procedure of the MOUNT service.
 func (c *Client) callMount(ctx context.Context, proc uint32, resMax int, args func(*xdr.Encoder),
-	res func(*xdr.Decoder)) error {
+	res func(*xdr.Decoder),
+) error {
 	return c.mount.Call(ctx, &rpc.Request{
 		Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: proc, Cred: c.cfg.Cred, ResMax: resMax, Args: args,
 		Res: func(d *xdr.Decoder) error {

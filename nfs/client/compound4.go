@@ -182,7 +182,8 @@ var transmissions = sync.Pool{New: func() any {
 // send sends a compound over conn, once. seq is its SEQUENCE; without a session in it the compound
 // has none.
 func (s *session4) send(ctx context.Context, conn rpc.Client, minor uint32, q *compound4, seq sequence4) (
-	headStatus, status nfs.Status, err error) {
+	headStatus, status nfs.Status, err error,
+) {
 	t := transmissions.Get().(*transmission)
 	t.q, t.minor, t.seq = q, minor, seq
 	if seq.x != nil {

@@ -148,7 +148,8 @@ type Written struct {
 // server makes the data as stable as how says before it replies. Over RDMA the server fetches
 // the bytes from p (RDMA READ).
 func (c *Client) Write(ctx context.Context, h Handle, p []byte, off uint64, how blockstore.Stability) (
-	w Written, err error) {
+	w Written, err error,
+) {
 	v, err := c.procs(ctx)
 	if err != nil {
 		return w, err
@@ -175,7 +176,8 @@ func (c *Client) Commit(ctx context.Context, h Handle, off uint64, n uint32) ([n
 // Create creates a regular file. mode says what happens if the name exists. With
 // blockstore.Exclusive the client sends verifier, and does not send s.
 func (c *Client) Create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode,
-	s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
+	s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte,
+) (*Node, error) {
 	return using(ctx, c, func(p procs) (*Node, error) { return p.create(ctx, dir, name, mode, s, verifier) })
 }
 
@@ -191,7 +193,8 @@ func (c *Client) Symlink(ctx context.Context, dir Handle, name, target string, s
 
 // Mknod creates a device, socket or fifo. major and minor are for devices.
 func (c *Client) Mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType,
-	major, minor uint32, s *blockstore.SetAttr) (*Node, error) {
+	major, minor uint32, s *blockstore.SetAttr,
+) (*Node, error) {
 	return using(ctx, c, func(p procs) (*Node, error) { return p.mknod(ctx, dir, name, typ, major, minor, s) })
 }
 

@@ -507,7 +507,8 @@ func everyOp(total *int) []op4 {
 	_ = p
 	bulk := op4{num: nfs4.OpRead, res: func(d *xdr.Decoder) { d.Bool(); *total += len(d.Bulk(1 << 20)) }}
 	return []op4{
-		{nfs4.OpSequence, seq.encode, seq.decode}, bindOp(state.SessionID{}),
+		{nfs4.OpSequence, seq.encode, seq.decode},
+		bindOp(state.SessionID{}),
 		{num: nfs4.OpPutRootFH},
 		getFH(&h), a.get(ofObject),
 		openOp(1, 0, claimFH, &o), closeOp(state.Anonymous), bulk,
