@@ -73,39 +73,43 @@ func (s *Set) ApplyPKeys() error {
 
 // AddPKey adds a P_Key at run time, and remembers it. Changes of P_Keys must not run at the same time.
 func (s *Set) AddPKey(key string) error {
-	k, err := config.ParsePKey(key)
-	if err != nil {
-		return err
-	}
-	key = config.PKeyString(k)
-	now := s.PKeys()
-	if slices.ContainsFunc(now, func(o control.PKey) bool { return partition(o.PKey) == partition(key) }) {
-		return fmt.Errorf("partition %#x: %w; remove its key first", partition(key), control.ErrConflict)
-	}
-	if len(now) >= roce.PKeysMax {
-		return fmt.Errorf("a device is in %d partitions at most", roce.PKeysMax)
-	}
-	if err := s.State.PutPKey(key, slices.Contains(s.Settings().PKeys, key)); err != nil {
-		return err
-	}
-	return s.ApplyPKeys()
+	return s.changePKey(key, s.State.PutPKey, func(now []control.PKey, key string) error {
+		if slices.ContainsFunc(now, func(o control.PKey) bool { return partition(o.PKey) == partition(key) }) {
+			return fmt.Errorf("partition %#x: %w; remove its key first", partition(key), control.ErrConflict)
+		}
+		if len(now) >= roce.PKeysMax {
+			return fmt.Errorf("a device is in %d partitions at most", roce.PKeysMax)
+		}
+		return nil
+	})
 }
 
 // RemovePKey removes a P_Key at run time, and remembers that.
 func (s *Set) RemovePKey(key string) error {
+	return s.changePKey(key, s.State.RemovePKey, func(now []control.PKey, key string) error {
+		if !slices.ContainsFunc(now, func(o control.PKey) bool { return o.PKey == key }) {
+			return fmt.Errorf("partition key %s: %w", key, control.ErrNotFound)
+		}
+		if len(now) == 1 {
+			return errors.New("the last partition key cannot be removed: add another first")
+		}
+		return nil
+	})
+}
+
+// changePKey saves and applies a change that check allows.
+func (s *Set) changePKey(
+	key string, save func(key string, configured bool) error, check func(now []control.PKey, key string) error,
+) error {
 	k, err := config.ParsePKey(key)
 	if err != nil {
 		return err
 	}
 	key = config.PKeyString(k)
-	now := s.PKeys()
-	if !slices.ContainsFunc(now, func(o control.PKey) bool { return o.PKey == key }) {
-		return fmt.Errorf("partition key %s: %w", key, control.ErrNotFound)
+	if err := check(s.PKeys(), key); err != nil {
+		return err
 	}
-	if len(now) == 1 {
-		return errors.New("the last partition key cannot be removed: add another first")
-	}
-	if err := s.State.RemovePKey(key, slices.Contains(s.Settings().PKeys, key)); err != nil {
+	if err := save(key, slices.Contains(s.Settings().PKeys, key)); err != nil {
 		return err
 	}
 	return s.ApplyPKeys()

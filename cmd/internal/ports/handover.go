@@ -13,11 +13,13 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// Names of the parts of the handover, before the address of their endpoint.
-const (
-	partRDMA = "rdma "
-	partTCP  = "tcp "
-)
+// partName returns the name of a listener's part of the handover.
+func partName(l listener, at netip.AddrPort) string {
+	if _, ok := l.(*tcp.Listener); ok {
+		return "tcp " + at.String()
+	}
+	return "rdma " + at.String()
+}
 
 // all returns all endpoints.
 func (s *Set) all() (out []endpoint) {
@@ -93,12 +95,8 @@ func (s *Set) Snapshot(parts *upgrade.Parts) {
 		if e.listener == nil || e.onKernelDevice() {
 			continue
 		}
-		name := partTCP
-		if e.dev != nil {
-			name = partRDMA
-		}
 		data, files, err := e.listener.Export()
-		parts.Add(name+e.addr.String(), data, files, err)
+		parts.Add(partName(e.listener, e.addr), data, files, err)
 	}
 }
 
@@ -128,14 +126,15 @@ func (s *Set) Fixed() (n int) {
 // that. It returns the number of connections that this ends.
 func (s *Set) CloseKernel() (dropped int) {
 	var closing port
-	for _, e := range s.all() {
-		if !e.onKernelDevice() {
-			continue
-		}
+	s.mu.Lock()
+	for _, p := range s.list {
+		closing.ends = append(closing.ends, p.take(endpoint.onKernelDevice)...)
+	}
+	s.mu.Unlock()
+	for _, e := range closing.ends {
 		if l, ok := e.listener.(*rpcrdma.Listener); ok {
 			dropped += len(l.Conns())
 		}
-		closing.ends = append(closing.ends, e)
 	}
 	if err := closing.stopNow(); err != nil {
 		s.Log.Warn("closing the ports on devices of the kernel", zap.Error(err))
@@ -143,24 +142,20 @@ func (s *Set) CloseKernel() (dropped int) {
 	return dropped
 }
 
-// restoreRDMA takes over the connections that the old process had on an address over RDMA.
-func (s *Set) restoreRDMA(l *rpcrdma.Listener, at netip.AddrPort) error {
-	p, err := s.From.Take(partRDMA + at.String())
+// restore takes over the connections that the old process had on an address, if there was one.
+func (s *Set) restore(l listener, at netip.AddrPort) error {
+	p, err := s.From.Take(partName(l, at))
 	if p == nil {
 		return err
 	}
-	n, err := l.Import(p.Data)
-	s.From.Restored.RDMA += n
-	return err
-}
-
-// restoreTCP takes over the connections that the old process had on an address over TCP.
-func (s *Set) restoreTCP(l *tcp.Listener, at netip.AddrPort) error {
-	p, err := s.From.Take(partTCP + at.String())
-	if p == nil {
-		return err
+	var n int
+	switch l := l.(type) {
+	case *rpcrdma.Listener:
+		n, err = l.Import(p.Data)
+		s.From.Restored.RDMA += n
+	case *tcp.Listener:
+		n, err = l.Import(p.Data, p.Files)
+		s.From.Restored.TCP += n
 	}
-	n, err := l.Import(p.Data, p.Files)
-	s.From.Restored.TCP += n
 	return err
 }

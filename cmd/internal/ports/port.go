@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +24,8 @@ import (
 
 // port is a port and its endpoints. Set.mu guards it.
 type port struct {
-	control.Port
+	control.PortSpec
+	origin  string
 	ends    []endpoint
 	waiting []*waiting // for their devices
 	failed  error      // why other endpoints cannot be opened
@@ -51,7 +53,7 @@ type listener interface {
 }
 
 // onKernelDevice reports whether the connections of an endpoint are the kernel's.
-func (e *endpoint) onKernelDevice() bool { return e.dev != nil && e.dev.Kernel != nil }
+func (e endpoint) onKernelDevice() bool { return e.dev != nil && e.dev.Kernel != nil }
 
 // settings are the parts of the configuration that a port is opened with. When they change the port
 // is opened anew.
@@ -76,11 +78,6 @@ func settingsOf(p control.PortSpec, cfg *config.Config) (s settings) {
 	return s
 }
 
-func newPort(p control.Port) *port {
-	p.Addresses = []string{}
-	return &port{Port: p}
-}
-
 // current reports whether the settings that a port was opened with are those of cfg.
 func (p *port) current(cfg *config.Config) bool {
 	return reflect.DeepEqual(p.opened, settingsOf(p.PortSpec, cfg))
@@ -89,24 +86,36 @@ func (p *port) current(cfg *config.Config) bool {
 // open reports whether the port is served, or will be when its devices are there.
 func (p *port) open() bool { return len(p.ends)+len(p.waiting) > 0 }
 
-// refresh brings what users see of the port up to date.
-func (p *port) refresh() {
-	p.Addresses, p.Devices, p.Waiting = []string{}, nil, nil
+// status is the port as users see it.
+func (p *port) status() control.Port {
+	out := control.Port{PortSpec: p.PortSpec, Origin: p.origin, Addresses: []string{}}
 	for _, e := range p.ends {
-		p.Addresses = append(p.Addresses, e.addr.String())
+		out.Addresses = append(out.Addresses, e.addr.String())
 		if e.dev != nil {
-			p.Devices = append(p.Devices, e.dev.Name())
+			out.Devices = append(out.Devices, e.dev.Name())
 		}
 	}
 	errs := []error{p.failed}
 	for _, w := range p.waiting {
-		p.Waiting = append(p.Waiting, w.where())
+		out.Waiting = append(out.Waiting, w.where())
 		errs = append(errs, w.err())
 	}
-	p.Error = ""
 	if err := errors.Join(errs...); err != nil {
-		p.Error = err.Error()
+		out.Error = err.Error()
 	}
+	return out
+}
+
+// take removes the endpoints that match from the port, and returns them.
+func (p *port) take(match func(endpoint) bool) (taken []endpoint) {
+	p.ends = slices.DeleteFunc(p.ends, func(e endpoint) bool {
+		if !match(e) {
+			return false
+		}
+		taken = append(taken, e)
+		return true
+	})
+	return taken
 }
 
 // stop closes all endpoints at once, so that they share the time of ctx.
@@ -144,22 +153,20 @@ func (p *port) stopNow() error {
 // returns an error. With must set none waits.
 func (s *Set) open(p *port, must bool) error {
 	at, err := desired.ParseListen(p.PortSpec)
-	if err != nil {
-		p.Error = err.Error()
-		return err
-	}
 	p.opened = settingsOf(p.PortSpec, s.Settings())
-	if desired.OnDevice(p.Transport) {
-		p.failed = s.openOnDevices(p, at, must)
-	} else {
+	switch {
+	case err != nil:
+	case desired.OnDevice(p.Transport):
+		err = s.openOnDevices(p, at, must)
+	default:
 		var e endpoint
-		if e, p.failed = s.openTCP(p.Transport, at); p.failed == nil {
+		if e, err = s.openTCP(p.Transport, at); err == nil {
 			p.ends = append(p.ends, e)
 			s.Log.Info("listening", zap.String("transport", p.Transport), zap.Stringer("on", e.addr))
 		}
 	}
-	p.refresh()
-	errs := []error{p.failed}
+	p.failed = err
+	errs := []error{err}
 	for _, w := range p.waiting {
 		if !errors.Is(w.reason, errPredecessor) { // which is as it should be
 			errs = append(errs, w.err())

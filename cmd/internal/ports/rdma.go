@@ -149,7 +149,7 @@ func (s *Set) serveRDMA(e *endpoint) error {
 	if err != nil {
 		return err
 	}
-	if err := s.restoreRDMA(l, e.addr); err != nil {
+	if err := s.restore(l, e.addr); err != nil {
 		return err
 	}
 	s.Counters.AddRDMA(l)

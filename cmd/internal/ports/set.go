@@ -108,7 +108,7 @@ func (s *Set) apply(want []control.Port, ready *Ready, atStart bool) error {
 			p = ready.take(w.PortSpec)
 		}
 		if p == nil {
-			p = newPort(w)
+			p = &port{PortSpec: w.PortSpec}
 			configured := w.Origin == control.OriginConfig
 			if err := s.open(p, atStart && configured); err != nil {
 				err = fmt.Errorf("%s %s: %w", p.Transport, p.Listen, err)
@@ -122,7 +122,7 @@ func (s *Set) apply(want []control.Port, ready *Ready, atStart bool) error {
 				}
 			}
 		}
-		p.Origin = w.Origin
+		p.origin = w.Origin
 		s.list = append(s.list, p)
 	}
 	return errors.Join(errs...)
@@ -138,7 +138,7 @@ func (s *Set) Switch(want []control.Port, ready *Ready) error {
 	var errs []error
 	for _, p := range s.list {
 		if len(p.ends) == 0 && find(before, p.PortSpec) < 0 {
-			errs = append(errs, fmt.Errorf("port %s %s: %s", p.Transport, p.Listen, p.Error))
+			errs = append(errs, fmt.Errorf("port %s %s: %s", p.Transport, p.Listen, p.status().Error))
 		}
 	}
 	return errors.Join(errs...)
@@ -167,7 +167,7 @@ func (s *Set) Prepare(want []control.Port) (_ *Ready, err error) {
 		}) {
 			continue
 		}
-		p := newPort(w)
+		p := &port{PortSpec: w.PortSpec}
 		if err := s.open(p, true); err != nil && len(p.ends) == 0 {
 			return nil, fmt.Errorf("port %s %s: %w", w.Transport, w.Listen, err)
 		}
@@ -236,10 +236,10 @@ func (s *Set) Add(spec control.PortSpec) (control.Port, error) {
 	if i >= 0 && s.list[i].open() {
 		return control.Port{}, fmt.Errorf("port %s %s: %w", spec.Transport, spec.Listen, control.ErrConflict)
 	}
-	p := newPort(control.Port{PortSpec: spec, Origin: control.OriginRuntime})
+	p := &port{PortSpec: spec, origin: control.OriginRuntime}
 	configured := s.configured(spec)
 	if configured {
-		p.Origin = control.OriginConfig
+		p.origin = control.OriginConfig
 	}
 	if err := s.open(p, true); err != nil && len(p.ends) == 0 {
 		return control.Port{}, fmt.Errorf("%s %s: %w", spec.Transport, spec.Listen, err)
@@ -252,7 +252,7 @@ func (s *Set) Add(spec control.PortSpec) (control.Port, error) {
 	} else {
 		s.list = append(s.list, p)
 	}
-	return p.Port, nil
+	return p.status(), nil
 }
 
 // Remove closes a port at run time, and remembers that.
@@ -288,9 +288,7 @@ func (s *Set) List() []control.Port {
 	defer s.mu.Unlock()
 	out := make([]control.Port, 0, len(s.list))
 	for _, p := range s.list {
-		c := p.Port
-		c.Addresses, c.Devices, c.Waiting = slices.Clone(c.Addresses), slices.Clone(c.Devices), slices.Clone(c.Waiting)
-		out = append(out, c)
+		out = append(out, p.status())
 	}
 	return out
 }

@@ -92,7 +92,7 @@ func (s *Set) serveRPC(l net.Listener, srv *rpc.Server) (endpoint, error) {
 		MaxConns: cfg.MaxConnections, Limiter: s.Limiter, WriteTimeout: cfg.SlowTimeout, Logger: s.Log.Slog("tcp"),
 		TLS: s.TLS.config, Secured: s.TLS.secured, Later: true,
 	}.Serve(l, srv)
-	if err := s.restoreTCP(t, boundAddr(l)); err != nil {
+	if err := s.restore(t, boundAddr(l)); err != nil {
 		return endpoint{}, errors.Join(err, t.Close())
 	}
 	s.From.WhenServing(t.Start)

@@ -89,12 +89,10 @@ func (s *Set) retry(p *port, w *waiting) {
 		w.reason = err
 		w.delay = min(2*w.delay, retryMost)
 		w.timer.Reset(w.delay)
-		p.refresh()
 		return
 	}
 	p.waiting = slices.DeleteFunc(p.waiting, func(o *waiting) bool { return o == w })
 	p.ends = append(p.ends, e)
-	p.refresh()
 	s.listening(p, &e)
 }
 
@@ -109,18 +107,13 @@ func (s *Set) deviceRemoved(v *devices.Device) bool {
 	s.Devices.Forget(v)
 	removed := new(port)
 	for _, p := range s.list {
-		of := func(e endpoint) bool { return e.dev == v }
-		for _, e := range p.ends {
-			if of(e) {
-				s.Log.Error("a port has lost its RDMA device: the kernel took it away, and its clients are cut "+
-					"off; it is served again when the device is back ('rstorectl device list' shows those there are)",
-					zap.String("transport", p.Transport), zap.Stringer("on", e.addr), zap.String("device", v.Name()))
-				removed.ends = append(removed.ends, e)
-				s.wait(p, e.want, fmt.Errorf("the kernel took %s away", v.Kernel.Name()))
-			}
+		for _, e := range p.take(func(e endpoint) bool { return e.dev == v }) {
+			s.Log.Error("a port has lost its RDMA device: the kernel took it away, and its clients are cut "+
+				"off; it is served again when the device is back ('rstorectl device list' shows those there are)",
+				zap.String("transport", p.Transport), zap.Stringer("on", e.addr), zap.String("device", v.Name()))
+			removed.ends = append(removed.ends, e)
+			s.wait(p, e.want, fmt.Errorf("the kernel took %s away", v.Kernel.Name()))
 		}
-		p.ends = slices.DeleteFunc(p.ends, of)
-		p.refresh()
 	}
 	if len(removed.ends) > 0 {
 		s.closing.Go(func() {
