@@ -3,12 +3,13 @@ package devices_test
 import (
 	"bytes"
 	"errors"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
@@ -38,7 +39,7 @@ func newSet(t *testing.T, k *devicestest.Kernel) (*devices.Set, *config.Config) 
 	cfg := config.Default()
 	return devices.New(devices.Config{
 		Opener: k.Opener(), Settings: func() *config.Config { return cfg }, State: st, Log: log,
-		Sockets: sockets.New(nil, slog.New(slog.DiscardHandler), nil, nil), Failures: new(postmortem.Log),
+		Sockets: sockets.New(nil, zap.NewNop(), nil, nil), Failures: new(postmortem.Log),
 		Counters: new(counters.Transports),
 	}), cfg
 }

@@ -3,11 +3,12 @@ package ports
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
@@ -35,7 +36,7 @@ func newSet(t *testing.T, k *devicestest.Kernel) *Set {
 	}
 	cfg, all := config.Default(), new(counters.Transports)
 	settings := func() *config.Config { return cfg }
-	socks := sockets.New(nil, slog.New(slog.DiscardHandler), nil, nil)
+	socks := sockets.New(nil, zap.NewNop(), nil, nil)
 	srv := rpc.NewServer(rpc.ServerConfig{Workers: 1})
 	s := New(Config{
 		Settings: settings, State: st, Sockets: socks, Counters: all, Log: log, RPC: srv,
