@@ -174,9 +174,20 @@ func Prepare(root *cobra.Command) {
 	})
 }
 
-// Run executes the tree, prints the error if there is one, and returns the exit
-// code for os.Exit.
+// noArguments refuses arguments to the commands that do not say how many they take.
+func noArguments(c *cobra.Command) {
+	if c.Args == nil && c.Runnable() {
+		c.Args = Args(cobra.NoArgs)
+	}
+	for _, sub := range c.Commands() {
+		noArguments(sub)
+	}
+}
+
+// Run executes the tree, prints the error if there is one, and returns the exit code for os.Exit. A command without
+// Args takes no arguments.
 func Run(root *cobra.Command, stderr io.Writer) int {
+	noArguments(root)
 	err := root.Execute()
 	if err != nil && err.Error() != "" {
 		fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)

@@ -8,9 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +33,8 @@ mount_listen, portmap_listen, ops_listen), or is a table as /etc/exports, with t
 that FILE does not have stays as it is. With --configuration, in its place, it is about what the
 daemon has read from rstored.yaml, environment and flags.`
 
-// coded has a command use exit codes for what it found: a mistake on its command line is not one.
+// coded makes a command whose exit codes 2 and 3 tell what it found. A mistake on its command line therefore ends with
+// ExitFailed, not with ExitUsage.
 func (t *tool) coded(c *cobra.Command) *cobra.Command {
 	failed := func(err error) error {
 		if err == nil {
@@ -109,7 +108,8 @@ func readChange(name, syntax string, stdin io.Reader) (f control.File, err error
 			return f, err
 		}
 		slices.Sort(more)
-		files = append(files, slices.DeleteFunc(more, func(p string) bool { return strings.HasPrefix(filepath.Base(p), ".") })...)
+		hidden := func(p string) bool { return strings.HasPrefix(filepath.Base(p), ".") }
+		files = append(files, slices.DeleteFunc(more, hidden)...)
 	}
 	for i, p := range files {
 		b, err := readAtMost(p)
@@ -142,9 +142,12 @@ func readAtMost(name string) ([]byte, error) {
 func (t *tool) plan() *cobra.Command {
 	var in input
 	c := &cobra.Command{
-		Use:     "plan FILE",
-		Short:   "Show what a file of exports and ports would change, and which clients that would hurt",
-		Long:    "Show what a file of exports and ports would change, and which clients that would hurt. The\ndaemon checks its connections and the clients of the last day. Nothing is changed.\n\n" + fileText + "\n\n" + changeCodes,
+		Use:   "plan FILE",
+		Short: "Show what a file of exports and ports would change, and which clients that would hurt",
+		Long: `Show what a file of exports and ports would change, and which clients that would hurt. The
+daemon checks its connections and the clients of the last day. Nothing is changed.
+
+` + fileText + "\n\n" + changeCodes,
 		Example: "  rstorectl plan exports.yaml\n  rstorectl plan --syntax exports /etc/exports.new",
 		Args:    cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -166,7 +169,7 @@ func (t *tool) plan() *cobra.Command {
 	return t.coded(c)
 }
 
-// input is the file of a command line.
+// input is the file that a command line names.
 type input struct {
 	syntax string
 	own    bool
@@ -175,7 +178,7 @@ type input struct {
 func (i *input) declare(c *cobra.Command) {
 	c.Flags().StringVar(&i.syntax, "syntax", "", "`SYNTAX` of the file: yaml or exports (default: by its name)")
 	c.Flags().BoolVar(&i.own, "configuration", false, "in the place of FILE: the daemon's own configuration")
-	_ = c.RegisterFlagCompletionFunc("syntax", cobra.FixedCompletions([]string{config.SyntaxYAML, config.SyntaxTable}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(c, "syntax", config.SyntaxYAML, config.SyntaxTable)
 }
 
 func (i *input) read(cmd *cobra.Command, args []string) (control.File, error) {
@@ -188,25 +191,24 @@ func (i *input) read(cmd *cobra.Command, args []string) (control.File, error) {
 	return readChange(args[0], i.syntax, cmd.InOrStdin())
 }
 
-// printPlan prints a plan as it is for people, or as it came.
+// printPlan prints a plan as lines, or in a machine format.
 func (t *tool) printPlan(p *control.Plan) error {
 	if t.g.Output != cli.FormatTable {
 		return t.g.Print(p, nil)
 	}
 	w := t.g.Out
 	printChanges(w, p.Changes)
-	for _, s := range p.Ignored {
-		fmt.Fprintf(w, "ignored: %s is no setting of exports and ports\n", s)
+	each := func(format string, list []string) {
+		for _, s := range list {
+			fmt.Fprintf(w, format, s)
+		}
 	}
-	for _, s := range p.Warnings {
-		fmt.Fprintf(w, "warning: %s\n", s)
-	}
+	each("ignored: %s is no setting of exports and ports\n", p.Ignored)
+	each("warning: %s\n", p.Warnings)
 	for _, h := range p.Hurts {
 		fmt.Fprintf(w, "hurts: %s\n", h.Text)
 	}
-	for _, s := range p.Problems {
-		fmt.Fprintf(w, "impossible: %s\n", s)
-	}
+	each("impossible: %s\n", p.Problems)
 	if len(p.Changes) == 0 {
 		fmt.Fprintln(w, "nothing would change")
 	} else {
@@ -232,7 +234,7 @@ func printChanges(w io.Writer, list []control.Change) {
 	}
 }
 
-// applying is what apply and rollback have in common.
+// applying are the flags of apply and rollback.
 type applying struct {
 	yes, disrupt bool
 	comment      string
@@ -244,40 +246,33 @@ func (a *applying) declare(c *cobra.Command) {
 	c.Flags().StringVar(&a.comment, "comment", "", "`TEXT` for the history")
 }
 
-// run plans, shows that, and does what was shown.
+// apply asks for a plan, prints it, and applies exactly that plan.
 func (t *tool) apply(cmd *cobra.Command, f control.File, a *applying, rollback int) error {
 	d := t.daemon()
 	p, err := d.Plan(cmd.Context(), f)
 	if err != nil {
 		return err
 	}
-	table := t.g.Output == cli.FormatTable
-	if table {
+	stop := len(p.Hurts) > 0 && !a.yes && !a.disrupt && len(p.Problems) == 0
+	if stop || t.g.Output == cli.FormatTable {
 		if err := t.printPlan(&p); err != nil {
 			return err
 		}
 	}
-	if len(p.Hurts) > 0 && !a.yes && !a.disrupt && len(p.Problems) == 0 {
-		if !table {
-			if err := t.printPlan(&p); err != nil {
-				return err
-			}
-		}
-		return &cli.ExitError{Code: exitHurts, Err: errors.New("nothing was changed: it would hurt somebody; --allow-disruption applies it all the same")}
+	if stop {
+		err := errors.New("nothing was changed: it would hurt somebody; --allow-disruption applies it all the same")
+		return &cli.ExitError{Code: exitHurts, Err: err}
 	}
-	done, err := d.Apply(cmd.Context(), control.Apply{File: f, State: p.State, Disrupt: a.yes || a.disrupt, Comment: a.comment, RollbackOf: rollback})
-	if err != nil {
+	done, err := d.Apply(cmd.Context(), control.Apply{
+		File: f, State: p.State, Disrupt: a.yes || a.disrupt, Comment: a.comment, RollbackOf: rollback,
+	})
+	switch {
+	case err != nil:
 		return err
+	case done.Number == 0:
+		return t.done(done, "applied already")
 	}
-	if !table {
-		return t.g.Print(done, nil)
-	}
-	if done.Number == 0 {
-		t.sayf(t.g.Out, "applied already")
-	} else {
-		t.sayf(t.g.Out, "applied as number %d of the history", done.Number)
-	}
-	return nil
+	return t.done(done, "applied as number %d of the history", done.Number)
 }
 
 func (t *tool) applyFile() *cobra.Command {
@@ -296,8 +291,9 @@ changes by 'rstorectl export' and 'rstorectl port' are forgotten, later ones are
 and the configuration is in force again.
 
 ` + fileText,
-		Example: "  rstorectl apply exports.yaml --comment 'ticket 4711'\n  rstorectl apply --syntax exports --allow-disruption /etc/exports.new",
-		Args:    cli.Args(cobra.MaximumNArgs(1)),
+		Example: `  rstorectl apply exports.yaml --comment 'ticket 4711'
+  rstorectl apply --syntax exports --allow-disruption /etc/exports.new`,
+		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := in.read(cmd, args)
 			if err != nil {
@@ -309,125 +305,4 @@ and the configuration is in force again.
 	a.declare(c)
 	in.declare(c)
 	return c
-}
-
-func (t *tool) rollback() *cobra.Command {
-	var a applying
-	c := &cobra.Command{
-		Use:   "rollback [NUMBER]",
-		Short: "Apply a file of the history again",
-		Long: `Apply a file of the history again, like 'rstorectl apply': it shows the plan, and hurts no client
-without --allow-disruption. Without NUMBER it applies the file before the last one, or if only one
-file was applied, the state before it. The result is a new entry of the history.`,
-		Example: "  rstorectl rollback\n  rstorectl rollback 3 --allow-disruption",
-		Args:    cli.Args(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n := 0
-			if len(args) > 0 {
-				var err error
-				if n, err = strconv.Atoi(args[0]); err != nil || n < 1 {
-					return cli.Usagef("%q is no number of the history", args[0])
-				}
-			}
-			e, err := t.daemon().HistoryEntry(cmd.Context(), n)
-			if err != nil {
-				return err
-			}
-			if e.Number == 0 && a.comment == "" {
-				a.comment = "rollback to what was served before the first file"
-			}
-			return t.apply(cmd, control.File{Name: e.Name, Syntax: e.Syntax, Text: e.Text}, &a, e.Number)
-		},
-	}
-	a.declare(c)
-	return c
-}
-
-func (t *tool) history() *cobra.Command {
-	return &cobra.Command{
-		Use:   "history [NUMBER]",
-		Short: "List the files that were applied, or print one",
-		Long:  "List the files that were applied, the latest first, or print the text of one. The last 32 are kept.",
-		Args:  cli.Args(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				n, err := strconv.Atoi(args[0])
-				if err != nil || n < 1 {
-					return cli.Usagef("%q is no number of the history", args[0])
-				}
-				e, err := t.daemon().HistoryEntry(cmd.Context(), n)
-				if err != nil {
-					return err
-				}
-				return t.g.Print(e, func(w io.Writer) { fmt.Fprint(w, e.Text) })
-			}
-			list, err := t.daemon().History(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "NUMBER\tTIME\tBY\tFILE\tDIGEST\tCOMMENT")
-				for _, e := range list {
-					by, comment := e.User, e.Comment
-					if by == "" {
-						by = fmt.Sprint(e.UID)
-					}
-					if e.RollbackOf > 0 {
-						comment = strings.TrimSpace(fmt.Sprintf("rollback of %d  %s", e.RollbackOf, comment))
-					}
-					const digits = 12
-					fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", e.Number, e.Time.Local().Format(time.DateTime), by, e.Name, e.Digest[:min(digits, len(e.Digest))], dash(strings.ReplaceAll(comment, "\n", " ")))
-				}
-			})
-		},
-	}
-}
-
-// printShadowed says which settings of the configuration an applied file has others for.
-func printShadowed(w io.Writer, x *control.Drift) {
-	if len(x.Shadowed) > 0 {
-		fmt.Fprintf(w, "not in force: %s of the configuration, as %s stands in their place; "+
-			"'rstorectl apply --configuration' ends that\n", strings.Join(x.Shadowed, ", "), x.Against[0])
-	}
-}
-
-func (t *tool) drift() *cobra.Command {
-	return t.coded(&cobra.Command{
-		Use:   "drift",
-		Short: "Show how the running exports and ports differ from the written ones",
-		Long: `Show how the running exports and ports differ from the written ones. Written is the file that
-was applied last, and for keys that it does not have, the configuration on disk with its export
-table. The changes lead from the written to the running state.
-
-The exit code is 0 without a difference, 2 with one, and 1 without an answer, also if the
-configuration cannot be read. The metric rstored_config_drift reports the same.`,
-		Args: cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			x, err := t.daemon().Drift(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if t.g.Output != cli.FormatTable {
-				err = t.g.Print(x, nil)
-			} else {
-				printChanges(t.g.Out, x.Changes)
-				for _, p := range x.Problems {
-					fmt.Fprintln(t.g.Out, "problem:", p)
-				}
-				if x.None() {
-					fmt.Fprintf(t.g.Out, "what runs is what %s says\n", strings.Join(x.Against, " and "))
-				}
-				printShadowed(t.g.Out, &x)
-			}
-			switch {
-			case err != nil:
-				return err
-			case len(x.Problems) > 0:
-				return outcome(cli.ExitFailed)
-			case len(x.Changes) > 0:
-				return outcome(exitChanges)
-			}
-			return nil
-		},
-	})
 }

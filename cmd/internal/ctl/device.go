@@ -26,7 +26,6 @@ func (t *tool) device() *cobra.Command {
 		Long: `List the RDMA devices of this host's kernel, a line for each port: network cards, and soft
 devices on ordinary network interfaces. rstored needs none of them. The programs of the
 package rstored-rdma may use them. The kernel's NFS client needs one.`,
-		Args: cli.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			all, err := sysfs.Host()
 			if err != nil {
@@ -40,8 +39,9 @@ package rstored-rdma may use them. The kernel's NFS client needs one.`,
 				fmt.Fprintln(w, "DEVICE\tPORT\tDRIVER\tLINK\tSTATE\tRATE\tNETDEV\tADDRESSES")
 				for _, d := range all {
 					for _, p := range d.Ports {
-						fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, p.Number, dash(d.Driver), dash(p.Layer), dash(p.State), dash(p.Rate),
-							dash(p.NetDev), dash(strings.Join(addresses(&d, &p, interfaceAddrs), ",")))
+						at := strings.Join(addresses(&d, &p, interfaceAddrs), ",")
+						fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, p.Number, dash(d.Driver), dash(p.Layer),
+							dash(p.State), dash(p.Rate), dash(p.NetDev), dash(at))
 					}
 				}
 				if err := provider.System().Available(); err != nil {
@@ -71,7 +71,8 @@ package rstored-rdma may use them. The kernel's NFS client needs one.`,
 					fmt.Fprintf(w, "NUMA node\t%d\n", *d.NUMA)
 				}
 				for _, p := range d.Ports {
-					fmt.Fprintf(w, "port %d\t%s, %s, %s, %s, interface %s\n", p.Number, p.State, dash(p.Phys), dash(p.Layer), dash(p.Rate), dash(p.NetDev))
+					fmt.Fprintf(w, "port %d\t%s, %s, %s, %s, interface %s\n", p.Number, p.State,
+						dash(p.Phys), dash(p.Layer), dash(p.Rate), dash(p.NetDev))
 					if p.LID != 0 {
 						fmt.Fprintf(w, "  LID\t%d\n", p.LID)
 					}
@@ -104,7 +105,7 @@ rstored's own RDMA cannot run beside it.`,
 			if err := rdmadev.Add(kind, netdev, name); err != nil {
 				return err
 			}
-			return t.g.Print(map[string]string{"device": name}, func(w io.Writer) { t.sayf(w, "added %s on %s", name, netdev) })
+			return t.done(map[string]string{"device": name}, "added %s on %s", name, netdev)
 		},
 	}
 	add.Flags().StringVar(&name, "name", "", "`NAME` of the device; the kind and the interface if not said")
@@ -119,14 +120,14 @@ on the same interface. It needs root.`,
 			if err := rdmadev.Remove(args[0]); err != nil {
 				return err
 			}
-			return t.g.Print(map[string]string{"device": args[0]}, func(w io.Writer) { t.sayf(w, "removed %s", args[0]) })
+			return t.done(map[string]string{"device": args[0]}, "removed %s", args[0])
 		},
 	}
 	return group("device", "List, make and remove the RDMA devices of this host's kernel", list, show, add, remove)
 }
 
-// addresses are those of a port by which others reach it, each once: of iWARP devices, whose GIDs are MAC addresses,
-// those of the interface.
+// addresses lists once each address by which other hosts reach a port. The GIDs of an iWARP device are MAC addresses,
+// so its addresses are those of the network interface.
 func addresses(d *sysfs.Device, p *sysfs.Port, interfaceAddrs func(string) []netip.Addr) []string {
 	var all []netip.Addr
 	switch {

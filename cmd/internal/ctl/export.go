@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -15,10 +16,11 @@ import (
 )
 
 func (t *tool) export() *cobra.Command {
-	return group("export", "Manage the exports", t.exportAdd(), t.exportRemove(), t.exportList(), t.exportShow(), t.exportSet(), t.exportCheck())
+	return group("export", "Manage the exports",
+		t.exportAdd(), t.exportRemove(), t.exportList(), t.exportShow(), t.exportSet(), t.exportCheck())
 }
 
-// exportFlags are those that add and set have in common.
+// exportFlags are the flags of add and set.
 type exportFlags struct {
 	ro, rw, async, sync bool
 	hostLocks           bool
@@ -31,10 +33,11 @@ func (f *exportFlags) declare(c *cobra.Command) {
 	c.Flags().BoolVar(&f.async, "async", false, "acknowledge stable writes before they are on disk (risks data)")
 	c.Flags().BoolVar(&f.sync, "sync", false, "acknowledge stable writes once they are on disk")
 	c.Flags().BoolVar(&f.hostLocks, "host-locks", true, "share locks with programs of the server's host")
-	c.Flags().StringArrayVar(&f.clients, "client", nil, "`RULE` CLIENT[(OPTION,...)] with the options of exports(5); * is everyone; repeatable")
+	c.Flags().StringArrayVar(&f.clients, "client", nil,
+		"`RULE` CLIENT[(OPTION,...)] with the options of exports(5); * is everyone; repeatable")
 }
 
-// check refuses contradictions.
+// check refuses contradictions, and client rules that would be read as several.
 func (f *exportFlags) check() error {
 	if f.ro && f.rw {
 		return cli.Usagef("--ro and --rw exclude each other")
@@ -42,29 +45,21 @@ func (f *exportFlags) check() error {
 	if f.async && f.sync {
 		return cli.Usagef("--async and --sync exclude each other")
 	}
-	return nil
-}
-
-// rules parses the client rules by letting the exports(5) parser read them
-// after a path that does not matter.
-func (f *exportFlags) rules() ([]config.Client, error) {
-	if err := f.checkClients(); err != nil {
-		return nil, err
-	}
-	e, err := config.ParseExport("/- " + strings.Join(f.clients, " "))
-	if err != nil {
-		return nil, cli.Usagef("--client: %v", err)
-	}
-	return e.Clients, nil
-}
-
-func (f *exportFlags) checkClients() error {
 	for _, r := range f.clients {
 		if strings.ContainsAny(r, " \t\n") || r == "" {
 			return cli.Usagef("--client %q: one rule per flag", r)
 		}
 	}
 	return nil
+}
+
+// rules parses the rules of --client with the parser of exports(5), after a path that does not matter.
+func (f *exportFlags) rules() ([]config.Client, error) {
+	e, err := config.ParseExport("/- " + strings.Join(f.clients, " "))
+	if err != nil {
+		return nil, cli.Usagef("--client: %v", err)
+	}
+	return e.Clients, nil
 }
 
 func (t *tool) exportAdd() *cobra.Command {
@@ -93,9 +88,6 @@ export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has the
 			} else if typ != "" && typ != config.TypePosix && typ != config.TypeMemory {
 				return cli.Usagef("--type %q is neither %s nor %s", typ, config.TypePosix, config.TypeMemory)
 			}
-			if err := f.checkClients(); err != nil {
-				return err
-			}
 			e, err := parseExportArg(spec, f.clients)
 			if err != nil {
 				return err
@@ -116,13 +108,11 @@ export_iops=, manage_gids, pkey=, no_host_locks, direct; docs/exports.md has the
 				return err
 			}
 			warnExposed(cmd, &got)
-			return t.g.Print(got, func(w io.Writer) {
-				if len(got.Clients) == 0 {
-					t.sayf(w, "exported %s as %s for the server's own host alone; --client CIDR names others", got.Path, got.Pseudo)
-					return
-				}
-				t.sayf(w, "exported %s as %s", got.Path, got.Pseudo)
-			})
+			if len(got.Clients) == 0 {
+				return t.done(got, "exported %s as %s for the server's own host alone; --client CIDR names others",
+					got.Path, got.Pseudo)
+			}
+			return t.done(got, "exported %s as %s", got.Path, got.Pseudo)
 		},
 	}
 	f.declare(c)
@@ -150,10 +140,11 @@ func parseExportArg(s string, clients []string) (config.Export, error) {
 
 func (t *tool) exportRemove() *cobra.Command {
 	return &cobra.Command{
-		Use:               "remove NAME...",
-		Aliases:           []string{"rm", "delete"},
-		Short:             "Stop exporting, now and after restarts",
-		Long:              "Stop exporting, now and after restarts. The files stay. NAME is an export's pseudo path or its path on the host.",
+		Use:     "remove NAME...",
+		Aliases: []string{"rm", "delete"},
+		Short:   "Stop exporting, now and after restarts",
+		Long: "Stop exporting, now and after restarts. The files stay. NAME is an export's pseudo path or its path " +
+			"on the host.",
 		Args:              cli.Args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: t.completeExports,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -163,8 +154,8 @@ func (t *tool) exportRemove() *cobra.Command {
 					errs = append(errs, err)
 					continue
 				}
-				if !t.g.Quiet && t.g.Output == cli.FormatTable {
-					fmt.Fprintf(t.g.Out, "removed export %s\n", name)
+				if t.g.Output == cli.FormatTable {
+					t.sayf(t.g.Out, "removed export %s", name)
 				}
 			}
 			return errors.Join(errs...)
@@ -177,20 +168,11 @@ func (t *tool) exportList() *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the exports",
-		Args:    cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := t.daemon().Exports(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "PSEUDO\tPATH\tTYPE\tMODE\tCLIENTS\tORIGIN\tSTATE")
-				for _, e := range list {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-						strings.Join(append([]string{e.Pseudo}, e.Aliases...), ","), e.Path, e.Type, mode(&e), clientList(&e.Export), e.Origin, state(&e))
-				}
-			})
-		},
+		RunE: list(t, (*control.Dialer).Exports, "PSEUDO\tPATH\tTYPE\tMODE\tCLIENTS\tORIGIN\tSTATE",
+			func(e *control.Export) []any {
+				names := append([]string{e.Pseudo}, e.Aliases...)
+				return []any{strings.Join(names, ","), e.Path, e.Type, mode(e), clientList(&e.Export), e.Origin, serving(e)}
+			}),
 	}
 }
 
@@ -207,7 +189,7 @@ func (t *tool) exportShow() *cobra.Command {
 			}
 			return t.g.Print(e, func(w io.Writer) {
 				fmt.Fprintf(w, "pseudo\t%s\npath\t%s\ntype\t%s\nid\t%d\naliases\t%s\nmode\t%s\norigin\t%s\nstate\t%s\n",
-					e.Pseudo, e.Path, e.Type, e.ID, dash(strings.Join(e.Aliases, " ")), mode(&e), e.Origin, state(&e))
+					e.Pseudo, e.Path, e.Type, e.ID, dash(strings.Join(e.Aliases, " ")), mode(&e), e.Origin, serving(&e))
 				for _, c := range e.Rules() {
 					fmt.Fprintf(w, "client\t%s\n", c.String())
 				}
@@ -255,7 +237,7 @@ func (t *tool) exportSet() *cobra.Command {
 				return err
 			}
 			warnExposed(cmd, &e)
-			return t.g.Print(e, func(w io.Writer) { t.sayf(w, "changed export %s", e.Pseudo) })
+			return t.done(e, "changed export %s", e.Pseudo)
 		},
 	}
 	f.declare(c)
@@ -284,11 +266,9 @@ its exports. Warnings of probable mistakes and the wrong line go to standard err
 				return &cli.ConfigError{Err: err}
 			}
 			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "PATH\tPSEUDO\tOPTIONS\tCLIENTS\tLINE")
-				for i := range list {
-					e := control.Export{Export: list[i]}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Path, e.Pseudo, dash(strings.Join(e.Options(), ",")), clientList(&list[i]), e.Source)
-				}
+				rows(w, "PATH\tPSEUDO\tOPTIONS\tCLIENTS\tLINE", list, func(e *config.Export) []any {
+					return []any{e.Path, e.Pseudo, dash(strings.Join(e.Options(), ",")), clientList(e), e.Source}
+				})
 			})
 		},
 	}
@@ -306,32 +286,12 @@ func (t *tool) completeExports(cmd *cobra.Command, _ []string, _ string) ([]stri
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// sayf prints a confirmation unless asked to be quiet.
-func (t *tool) sayf(w io.Writer, format string, a ...any) {
-	if !t.g.Quiet {
-		fmt.Fprintf(w, format+"\n", a...)
-	}
-}
-
 func mode(e *control.Export) string {
-	m := "rw"
-	if e.ReadOnly {
-		m = "ro"
-	}
-	if e.Async {
-		m += ",async"
-	} else {
-		m += ",sync"
-	}
-	return strings.Join(append([]string{m}, e.Options()...), ",")
+	m := []string{choose(e.ReadOnly, "ro", "rw"), choose(e.Async, "async", "sync")}
+	return strings.Join(append(m, e.Options()...), ",")
 }
 
-func state(e *control.Export) string {
-	if e.Error != "" {
-		return e.Error
-	}
-	return "serving"
-}
+func serving(e *control.Export) string { return cmp.Or(e.Error, "serving") }
 
 func clientList(e *config.Export) string {
 	rules := e.Rules()
@@ -342,7 +302,7 @@ func clientList(e *config.Export) string {
 	return strings.Join(s, " ")
 }
 
-// warnExposed says on standard error what an export lets everybody do.
+// warnExposed prints on standard error what an export allows to everybody.
 func warnExposed(cmd *cobra.Command, e *control.Export) {
 	for _, w := range e.Exposure() {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)

@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +8,9 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,63 +23,56 @@ func (t *tool) status() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show whether and how the server runs",
-		Args:  cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := t.daemon().Status(cmd.Context())
-			if err != nil {
-				return err
+		RunE: show(t, (*control.Dialer).Status, func(w io.Writer, s control.Status) {
+			fmt.Fprintf(w, "state\t%s\nversion\t%s\npid\t%d\nup\t%s\nconfiguration\t%s\nstate directory\t%s\n",
+				s.State, s.Version, s.PID, time.Duration(s.UptimeSeconds)*time.Second, dash(s.Config), s.StateDir)
+			fmt.Fprintf(w, "log level\t%s\nexports\t%d\nports\t%d\nclients\t%d\ndevices\t%s\n",
+				s.LogLevel, s.Exports, s.Ports, s.Clients, dash(strings.Join(s.Devices, " ")))
+			fmt.Fprintf(w, "NFS version 4 state\t%d of %d bytes\n", s.NFS4Memory.Bytes, s.NFS4Memory.Limit)
+			for _, p := range s.Providers {
+				fmt.Fprintf(w, "RDMA provider\t%s\n", strings.TrimSuffix(p.Name+": "+p.Error, ": "))
 			}
-			return t.g.Print(s, func(w io.Writer) {
-				fmt.Fprintf(w, "state\t%s\nversion\t%s\npid\t%d\nup\t%s\nconfiguration\t%s\nstate directory\t%s\nlog level\t%s\nexports\t%d\nports\t%d\nclients\t%d\ndevices\t%s\n",
-					s.State, s.Version, s.PID, time.Duration(s.UptimeSeconds)*time.Second, dash(s.Config), s.StateDir, s.LogLevel,
-					s.Exports, s.Ports, s.Clients, dash(strings.Join(s.Devices, " ")))
-				fmt.Fprintf(w, "NFS version 4 state\t%d of %d bytes\n", s.NFS4Memory.Bytes, s.NFS4Memory.Limit)
-				for _, p := range s.Providers {
-					fmt.Fprintf(w, "RDMA provider\t%s\n", strings.TrimSuffix(p.Name+": "+p.Error, ": "))
-				}
-				for _, p := range s.Problems {
-					fmt.Fprintf(w, "problem\t%s\n", p)
-				}
-			})
-		},
+			for _, p := range s.Problems {
+				fmt.Fprintf(w, "problem\t%s\n", p)
+			}
+		}),
 	}
 }
 
 func (t *tool) clients() *cobra.Command {
 	var failed bool
+	all := list(t, (*control.Dialer).Clients,
+		"ADDRESS\tTRANSPORT\tXPRTSEC\tLOCAL\tSINCE\tCALLS\tCREDITS\tIN USE\tMEMORY\tNAME",
+		func(c *control.Client) []any {
+			var credits, used, memory any = "-", "-", "-" // TCP has no credits
+			if r := c.RDMA; r != nil {
+				credits, used, memory = r.Credits, r.InUse, r.Memory
+			}
+			return []any{
+				c.Address, c.Transport, dash(c.XprtSec), c.Local, c.Since.Local().Format(time.DateTime), c.Calls,
+				credits, used, memory, quoted(c.Name),
+			}
+		})
+	postMortems := show(t, (*control.Dialer).PostMortems, printPostMortems)
 	c := &cobra.Command{
 		Use:   "clients",
 		Short: "List the connected clients, or RDMA connections that failed",
 		Long: `List the connected clients. With --failed, list the RDMA connections that failed and
 the refused requests for one, the latest first: the request, the agreed parameters, the
 cause, and the remedy. The server keeps the last 64 of them until it ends.`,
-		Args: cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if failed {
-				return t.postMortems(cmd.Context())
+				return postMortems(cmd, args)
 			}
-			list, err := t.daemon().Clients(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "ADDRESS\tTRANSPORT\tXPRTSEC\tLOCAL\tSINCE\tCALLS\tCREDITS\tIN USE\tMEMORY\tNAME")
-				for _, c := range list {
-					credits, used, memory := "-", "-", "-" // TCP has no credits
-					if r := c.RDMA; r != nil {
-						credits, used, memory = strconv.Itoa(r.Credits), strconv.Itoa(r.InUse), strconv.Itoa(r.Memory)
-					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", c.Address, c.Transport, cmp.Or(c.XprtSec, "-"), c.Local, c.Since.Local().Format(time.DateTime), c.Calls, credits, used, memory, nameOf(c.Name))
-				}
-			})
+			return all(cmd, args)
 		},
 	}
 	c.Flags().BoolVar(&failed, "failed", false, "RDMA connections that failed or were refused, and why")
 	return c
 }
 
-// nameOf is what a certificate calls a client, which may be anything.
-func nameOf(s string) string {
+// quoted is the name of a client in its certificate. The client chooses it, so control characters are escaped.
+func quoted(s string) string {
 	if s == "" {
 		return "-"
 	}
@@ -93,46 +83,36 @@ func (t *tool) stats() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stats",
 		Short: "Show the counters",
-		Args:  cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := t.daemon().Stats(cmd.Context())
-			if err != nil {
-				return err
+		RunE: show(t, (*control.Dialer).Stats, func(w io.Writer, s control.Stats) {
+			fmt.Fprintf(w, "up\t%s\nrdma_write_bytes\t%d\nrdma_read_bytes\t%d\n",
+				time.Duration(s.UptimeSeconds)*time.Second, s.RDMAWriteBytes, s.RDMAReadBytes)
+			fmt.Fprintf(w, "lent_bytes\t%d\ninline_bytes\t%d\ntcp_bytes\t%d\n", s.LentBytes, s.InlineBytes, s.TCPBytes)
+			counts(w, "message", s.Messages)
+			fmt.Fprintf(w, "memory messages\t%d\nmemory bulk\t%d\nmemory limit\t%d\n",
+				s.Memory.Messages, s.Memory.Bulk, s.Memory.Limit)
+			fmt.Fprintf(w, "nfs4 memory\t%d\nnfs4 memory limit\t%d\n", s.NFS4Memory.Bytes, s.NFS4Memory.Limit)
+			counts(w, "refused", s.Refused)
+			counts(w, "event", s.Events)
+			counts(w, "error", s.Errors)
+			for _, k := range slices.Sorted(maps.Keys(s.Procs)) {
+				fmt.Fprintf(w, "calls %s\t%d\n", k, s.Procs[k].Calls)
 			}
-			return t.g.Print(s, func(w io.Writer) {
-				fmt.Fprintf(w, "up\t%s\nrdma_write_bytes\t%d\nrdma_read_bytes\t%d\nlent_bytes\t%d\ninline_bytes\t%d\ntcp_bytes\t%d\n",
-					time.Duration(s.UptimeSeconds)*time.Second, s.RDMAWriteBytes, s.RDMAReadBytes, s.LentBytes, s.InlineBytes, s.TCPBytes)
-				for _, k := range slices.Sorted(maps.Keys(s.Messages)) {
-					fmt.Fprintf(w, "message %s\t%d\n", k, s.Messages[k])
-				}
-				fmt.Fprintf(w, "memory messages\t%d\nmemory bulk\t%d\nmemory limit\t%d\n", s.Memory.Messages, s.Memory.Bulk, s.Memory.Limit)
-				fmt.Fprintf(w, "nfs4 memory\t%d\nnfs4 memory limit\t%d\n", s.NFS4Memory.Bytes, s.NFS4Memory.Limit)
-				for _, k := range slices.Sorted(maps.Keys(s.Refused)) {
-					fmt.Fprintf(w, "refused %s\t%d\n", k, s.Refused[k])
-				}
-				for _, k := range slices.Sorted(maps.Keys(s.Events)) {
-					fmt.Fprintf(w, "event %s\t%d\n", k, s.Events[k])
-				}
-				for _, k := range slices.Sorted(maps.Keys(s.Errors)) {
-					fmt.Fprintf(w, "error %s\t%d\n", k, s.Errors[k])
-				}
-				for _, k := range slices.Sorted(maps.Keys(s.Procs)) {
-					fmt.Fprintf(w, "calls %s\t%d\n", k, s.Procs[k].Calls)
-				}
-				for _, d := range slices.Sorted(maps.Keys(s.Devices)) {
-					for _, k := range slices.Sorted(maps.Keys(s.Devices[d])) {
-						if n := s.Devices[d][k]; n != 0 {
-							fmt.Fprintf(w, "device %s %s\t%d\n", d, k, n)
-						}
-					}
-				}
-			})
-		},
+			for _, d := range slices.Sorted(maps.Keys(s.Devices)) {
+				maps.DeleteFunc(s.Devices[d], func(_ string, n uint64) bool { return n == 0 })
+				counts(w, "device "+d, s.Devices[d])
+			}
+		}),
 	}
 }
 
-// lateFile is a file that is made, or emptied, by the first byte that is written to it: a server that refuses
-// has sent none.
+func counts(w io.Writer, what string, m map[string]uint64) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(w, "%s %s\t%d\n", what, k, m[k])
+	}
+}
+
+// lateFile creates or truncates its file at the first Write. A server that refuses a capture sends no byte, and the
+// file stays as it is.
 type lateFile struct {
 	name string
 	f    *os.File
@@ -169,8 +149,8 @@ file for wireshark and tshark. The server records the packets, so no privilege i
 beyond access to the control socket. The capture ends after --for, after --count packets,
 or at an interrupt. --peer and --qp choose packets. Packets of the connection manager
 belong to no queue pair.`,
-		Example: "  rstorectl capture -w roce.pcap --for 10s\n  rstorectl capture -w roce.pcap --peer 10.0.0.9 --snap 128 --count 10000",
-		Args:    cli.Args(cobra.NoArgs),
+		Example: `  rstorectl capture -w roce.pcap --for 10s
+  rstorectl capture -w roce.pcap --peer 10.0.0.9 --snap 128 --count 10000`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if file == "" {
 				return cli.Usagef("name the file to write with -w FILE, or -w - for standard output")
@@ -198,13 +178,8 @@ belong to no queue pair.`,
 				defer func() { err = errors.Join(err, f.close()) }()
 				out = f
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := untilSignal(cmd, limit)
 			defer stop()
-			if limit > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, limit)
-				defer cancel()
-			}
 			n := &counter{w: out}
 			err = t.daemon().Capture(ctx, spec, n)
 			if !t.g.Quiet && (err == nil || errors.Is(err, context.DeadlineExceeded)) {
@@ -239,7 +214,6 @@ func (t *tool) idmap() *cobra.Command {
 	return group("idmap", "What the server knows of users, groups and hosts", &cobra.Command{
 		Use:   "flush",
 		Short: "Let the server look up users, groups and names of clients again",
-		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return t.daemon().FlushIDMap(cmd.Context())
 		},
@@ -250,7 +224,6 @@ func (t *tool) reload() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",
 		Short: "Let the server read its configuration again (like SIGHUP)",
-		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := t.daemon()
 			if err := d.Reload(cmd.Context()); err != nil {

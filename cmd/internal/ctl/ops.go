@@ -1,16 +1,12 @@
 package ctl
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,19 +16,12 @@ import (
 )
 
 func (t *tool) ops() *cobra.Command {
-	show := &cobra.Command{
+	state := &cobra.Command{
 		Use:   "show",
 		Short: "Show the addresses of metrics and health checks, and whether profiles are on",
-		Args:  cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := t.daemon().Ops(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(o, func(w io.Writer) {
-				fmt.Fprintf(w, "addresses\t%s\npprof\t%s\n", dash(strings.Join(o.Addresses, " ")), map[bool]string{true: "on", false: "off"}[o.Pprof])
-			})
-		},
+		RunE: show(t, (*control.Dialer).Ops, func(w io.Writer, o control.Ops) {
+			fmt.Fprintf(w, "addresses\t%s\npprof\t%s\n", dash(strings.Join(o.Addresses, " ")), choose(o.Pprof, "on", "off"))
+		}),
 	}
 	pprof := &cobra.Command{
 		Use:   "pprof on|off",
@@ -50,7 +39,7 @@ names of functions and the command line.`,
 			return t.daemon().SetPprof(cmd.Context(), args[0] == "on")
 		},
 	}
-	return group("ops", "Metrics, health checks and profiles", show, pprof)
+	return group("ops", "Metrics, health checks and profiles", state, pprof)
 }
 
 func (t *tool) slow() *cobra.Command {
@@ -62,7 +51,6 @@ func (t *tool) slow() *cobra.Command {
 for a worker (QUEUE), for memory and RDMA READs of the client's data (RDMA), and in the
 store (STORE). The rest is the server's own time.`,
 		Example: "  rstorectl slow\n  rstorectl slow -n 5 -o json",
-		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if most < 1 {
 				return cli.Usagef("--count is at least 1")
@@ -72,13 +60,14 @@ store (STORE). The rest is the server's own time.`,
 				return err
 			}
 			list = list[:min(most, len(list))]
-			us := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "ENDED\tTOOK\tQUEUE\tRDMA\tSTORE\tOPERATION\tSTATUS\tEXPORT\tCLIENT\tTRANSPORT\tIN\tOUT")
-				for _, s := range list {
-					fmt.Fprintf(w, "%s\t%v\t%v\t%v\t%v\t%s\t%s\t%s\t%s\t%s\t%d\t%d\n", s.Ended.Local().Format(time.TimeOnly), us(s.TookUS), us(s.QueueUS),
-						us(s.RDMAUS), us(s.StoreUS), s.Operation, s.Status, dash(s.Export), s.Client, s.Transport, s.BytesIn, s.BytesOut)
-				}
+				const heading = "ENDED\tTOOK\tQUEUE\tRDMA\tSTORE\tOPERATION\tSTATUS\tEXPORT\tCLIENT\tTRANSPORT\tIN\tOUT"
+				rows(w, heading, list, func(s *control.SlowCall) []any {
+					return []any{
+						s.Ended.Local().Format(time.TimeOnly), since(s.TookUS), since(s.QueueUS), since(s.RDMAUS), since(s.StoreUS),
+						s.Operation, s.Status, dash(s.Export), s.Client, s.Transport, s.BytesIn, s.BytesOut,
+					}
+				})
 			})
 		},
 	}
@@ -106,13 +95,8 @@ trace. Calls that are too many to be shown are counted.`,
 					return cli.Usagef("%q is not an IP address", args[0])
 				}
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := untilSignal(cmd, limit)
 			defer stop()
-			if limit > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, limit)
-				defer cancel()
-			}
 			enc := json.NewEncoder(t.g.Out)
 			n := 0
 			err := t.daemon().Trace(ctx, client, func(c *control.TraceCall) error {
@@ -124,8 +108,10 @@ trace. Calls that are too many to be shown are counted.`,
 					if c.Missed > 0 {
 						fmt.Fprintf(t.g.Out, "(%d calls are not shown)\n", c.Missed)
 					}
-					fmt.Fprintf(t.g.Out, "%s %s %s xid %s uid %d %s %s: %s %dus (queue %d, rdma %d, store %d) in %d out %d\n", c.Ended.Local().Format("15:04:05.000000"),
-						c.Client, c.Transport, c.XID, c.UID, c.Operation, c.Arguments, c.Status, c.TookUS, c.QueueUS, c.RDMAUS, c.StoreUS, c.BytesIn, c.BytesOut)
+					fmt.Fprintf(t.g.Out, "%s %s %s xid %s uid %d %s %s: %s ", c.Ended.Local().Format("15:04:05.000000"),
+						c.Client, c.Transport, c.XID, c.UID, c.Operation, c.Arguments, c.Status)
+					fmt.Fprintf(t.g.Out, "%dus (queue %d, rdma %d, store %d) in %d out %d\n",
+						c.TookUS, c.QueueUS, c.RDMAUS, c.StoreUS, c.BytesIn, c.BytesOut)
 				}
 				if n++; n == most {
 					return errEnough

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,8 +21,8 @@ import (
 
 func (t *tool) perf() *cobra.Command {
 	c := group("perf", "Measure bandwidth and latency between two hosts, as perftest does",
-		t.perfOp("write", "RDMA WRITE", perf.Write), t.perfOp("read", "RDMA READ", perf.Read), t.perfOp("send", "SEND", perf.Send),
-		t.perfOp("atomic", "atomic operations", perf.FetchAdd), t.perfServe())
+		t.perfOp("write", "RDMA WRITE", perf.Write), t.perfOp("read", "RDMA READ", perf.Read),
+		t.perfOp("send", "SEND", perf.Send), t.perfOp("atomic", "atomic operations", perf.FetchAdd), t.perfServe())
 	c.Long = `Measure the RDMA transport between two hosts, or two processes, without files: with
 the options, the units and the columns of perftest (ib_write_bw, ib_write_lat and the
 others). The other side is 'rstorectl perf serve', or rstored where its configuration
@@ -88,7 +85,7 @@ func (t *tool) perfTest(name, what string, op perf.Op, latency bool) *cobra.Comm
 		Example: fmt.Sprintf("  rstorectl perf %s %s server", name, f.kind),
 		Args:    cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := untilSignal(cmd, 0)
 			defer stop()
 			err := t.measure(ctx, f, args[0])
 			if ctx.Err() != nil && errors.Is(err, context.Canceled) {
@@ -116,19 +113,23 @@ func (t *tool) perfTest(name, what string, op perf.Op, latency bool) *cobra.Comm
 	fl.Uint32VarP(&f.mtu, "mtu", "m", 0, "path `MTU`, 256 to 4096 (default: the largest that the interface carries)")
 	fl.Uint16VarP(&f.port, "port", "p", perf.Port, "RDMA `PORT` of the server")
 	f.provider = provider.Auto
-	fl.Var(&f.provider, "provider", "who provides the RDMA device: soft, the stack in user space; verbs, the kernel; or auto, the kernel where one of its devices has the address")
+	fl.Var(&f.provider, "provider", "who provides the RDMA device: soft, the stack in user space; verbs, the kernel; "+
+		"or auto, the kernel where one of its devices has the address")
 	busyPollFlag(fl, &f.busyPoll)
-	fl.TextVar(&f.source, "source", netip.Addr{}, "local `ADDRESS` (default: as routing says; a free loopback address for a server on this host)")
+	fl.TextVar(&f.source, "source", netip.Addr{},
+		"local `ADDRESS` (default: as routing says; a free loopback address for a server on this host)")
 	return c
 }
 
 // busyPollFlag adds the flag of both sides.
 func busyPollFlag(f *pflag.FlagSet, busy *bool) {
-	f.BoolVar(busy, "busy-poll", false, "with the provider verbs: look for completions all the time, as perftest does without --events, and do not sleep until one comes")
+	f.BoolVar(busy, "busy-poll", false, "with the provider verbs: look for completions all the time, "+
+		"as perftest does without --events, and do not sleep until one comes")
 }
 
 // errNoBusyPoll is of asking a device for it that has none.
-var errNoBusyPoll = cli.Usagef("--busy-poll is of the provider verbs: the stack in user space sleeps until a packet comes")
+var errNoBusyPoll = cli.Usagef(
+	"--busy-poll is of the provider verbs: the stack in user space sleeps until a packet comes")
 
 // plainQuiet takes the short form of --quiet away, which perftest uses for queue pairs.
 func (t *tool) plainQuiet(f *pflag.FlagSet) {
@@ -186,7 +187,9 @@ func (t *tool) measure(ctx context.Context, f *perfFlags, host string) error {
 	if choice.Kind == provider.Soft && f.busyPoll {
 		return errNoBusyPoll
 	}
-	dev, err := devices.Open(provider.Config{Choice: choice, BusyPoll: f.busyPoll, Soft: roce.Config{PathMTUMax: rdma.MTU(f.mtu)}})
+	dev, err := devices.Open(provider.Config{
+		Choice: choice, BusyPoll: f.busyPoll, Soft: roce.Config{PathMTUMax: rdma.MTU(f.mtu)},
+	})
 	if err != nil {
 		return fmt.Errorf("opening an RDMA device: %w", err)
 	}

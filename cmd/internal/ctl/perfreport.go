@@ -67,7 +67,9 @@ type perfLatency struct {
 	PerSec  float64  `json:"transactions_per_second"`
 }
 
-func newPerfReport(f *perfFlags, o *perf.Options, c *provider.Choice, dev rdma.Device, server netip.AddrPort) *perfReport {
+func newPerfReport(
+	f *perfFlags, o *perf.Options, c *provider.Choice, dev rdma.Device, server netip.AddrPort,
+) *perfReport {
 	r := &perfReport{
 		Test: f.name + " " + f.kind, Operation: o.Op.String(), Server: server.String(), Client: dev.Addr().String(),
 		Provider: c.Kind.String(), QPs: o.QPs, TxDepth: o.Depth, Bidirectional: o.Bidirectional,
@@ -138,7 +140,8 @@ func (r *perfReport) banner(w io.Writer) {
 		title += " Bidirectional"
 	}
 	fmt.Fprintf(w, " %s %s Test\n", title, what[kind])
-	fmt.Fprintf(w, " server %s, client %s\n path MTU %d, queue pairs %d, TX depth %d", r.Server, r.Client, r.PathMTU, r.QPs, r.TxDepth)
+	fmt.Fprintf(w, " server %s, client %s\n path MTU %d, queue pairs %d, TX depth %d",
+		r.Server, r.Client, r.PathMTU, r.QPs, r.TxDepth)
 	if r.Seconds > 0 {
 		fmt.Fprintf(w, ", %d s for each size", r.Seconds)
 	}
@@ -153,18 +156,23 @@ func (r *perfReport) header(w io.Writer) {
 	case r.Seconds > 0:
 		fmt.Fprintln(w, " #bytes        #iterations       t_avg[usec]    tps average")
 	default:
-		fmt.Fprintln(w, " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]")
+		fmt.Fprintln(w, " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]"+
+			"   99% percentile[usec]   99.9% percentile[usec]")
 	}
 }
 
 func (r *perfReport) row(w io.Writer, x *perfResult) {
 	switch {
 	case !r.latency:
-		fmt.Fprintf(w, " %-7d    %-10d       %-7.2f            %-7.2f              %-7.6f\n", x.Bytes, x.Iterations, x.Peak, x.perfBandwidth.Average, x.Rate)
+		fmt.Fprintf(w, " %-7d    %-10d       %-7.2f            %-7.2f              %-7.6f\n",
+			x.Bytes, x.Iterations, x.Peak, x.perfBandwidth.Average, x.Rate)
 	case r.Seconds > 0:
-		fmt.Fprintf(w, " %-7d       %-10d        %-7.2f        %-7.2f\n", x.Bytes, x.Iterations, x.perfLatency.Average, x.PerSec)
+		fmt.Fprintf(w, " %-7d       %-10d        %-7.2f        %-7.2f\n",
+			x.Bytes, x.Iterations, x.perfLatency.Average, x.PerSec)
 	default:
-		fmt.Fprintf(w, " %-7d %-10d     %-7.2f        %-7.2f      %-7.2f            %-7.2f        %-7.2f         %-7.2f                %-7.2f\n", x.Bytes, x.Iterations,
-			*x.Min, *x.Max, *x.Typical, x.perfLatency.Average, *x.StdDev, *x.P99, *x.P999)
+		fmt.Fprintf(w, " %-7d %-10d     %-7.2f        %-7.2f      %-7.2f  ",
+			x.Bytes, x.Iterations, *x.Min, *x.Max, *x.Typical)
+		fmt.Fprintf(w, "          %-7.2f        %-7.2f         %-7.2f                %-7.2f\n",
+			x.perfLatency.Average, *x.StdDev, *x.P99, *x.P999)
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -37,8 +35,10 @@ address of the host. RoCEv2 has one UDP port, 4791, so an address that rstored s
 not free: use the perf section of its configuration there. soft:// and verbs:// before an
 address choose the provider of its RDMA device, the stack in user space or the kernel. The
 default is the kernel where one of its devices has the address.`,
-		Example: "  rstorectl perf serve\n  rstorectl perf serve 10.0.0.1 --client 10.0.0.0/24\n  rstorectl perf serve verbs://mlx5_0",
-		Args:    cli.Args(cobra.ArbitraryArgs),
+		Example: `  rstorectl perf serve
+  rstorectl perf serve 10.0.0.1 --client 10.0.0.0/24
+  rstorectl perf serve verbs://mlx5_0`,
+		Args: cli.Args(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if l.Clients, err = config.ParseNetworks(clients); err != nil {
@@ -47,7 +47,7 @@ default is the kernel where one of its devices has the address.`,
 			if err := l.Validate(); err != nil {
 				return cli.Usagef("%v", err)
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := untilSignal(cmd, 0)
 			defer stop()
 			return t.servePerf(ctx, l, args, port, busyPoll)
 		},
@@ -55,7 +55,8 @@ default is the kernel where one of its devices has the address.`,
 	f := c.Flags()
 	f.Uint16VarP(&port, "port", "p", perf.Port, "RDMA `PORT` to listen on")
 	busyPollFlag(f, &busyPoll)
-	f.StringSliceVar(&clients, "client", []string{config.Everyone}, "`CIDR` of clients that may measure, * for all; repeatable")
+	f.StringSliceVar(&clients, "client", []string{config.Everyone},
+		"`CIDR` of clients that may measure, * for all; repeatable")
 	f.IntVar(&l.MaxSize, "max-size", l.MaxSize, "largest message in bytes")
 	f.IntVar(&l.MaxDepth, "max-depth", l.MaxDepth, "messages under way on a queue pair")
 	f.IntVar(&l.MaxQPs, "max-qps", l.MaxQPs, "queue pairs of a measurement")

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -26,7 +27,10 @@ var defaultPorts = map[string]uint16{
 	control.TransportControl: config.ControlPort,
 }
 
-var transports = []string{control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps, control.TransportControl}
+var transports = []string{
+	control.TransportRDMA, control.TransportTCP, control.TransportPortmap, control.TransportPerf, control.TransportOps,
+	control.TransportControl,
+}
 
 func (t *tool) port() *cobra.Command {
 	complete := func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -35,12 +39,18 @@ func (t *tool) port() *cobra.Command {
 		}
 		return transports, cobra.ShellCompDirectiveNoFileComp
 	}
-	const long = "\nTRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515), ops\n(9049) or control (9048, if control_tls has its certificates). Without an address the port is on every address of the host.\nFor rdma and perf, soft://ADDR and verbs://ADDR choose the provider of the RDMA device, user space or the kernel.\nverbs://DEVICE names a device of the kernel, such as mlx5_0."
+	const long = `
+TRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515), ops
+(9049) or control (9048, if control_tls has its certificates). Without an address the port is on every address of the host.
+For rdma and perf, soft://ADDR and verbs://ADDR choose the provider of the RDMA device, user space or the kernel.
+verbs://DEVICE names a device of the kernel, such as mlx5_0.`
 	add := &cobra.Command{
-		Use:               "add TRANSPORT [PROVIDER://][ADDR][:PORT]",
-		Short:             "Listen on another port, now and after restarts",
-		Long:              "Listen on another port, now and after restarts." + long,
-		Example:           "  rstorectl port add rdma 192.168.7.1\n  rstorectl port add rdma verbs://mlx5_0\n  rstorectl port add tcp 127.0.0.1:3049",
+		Use:   "add TRANSPORT [PROVIDER://][ADDR][:PORT]",
+		Short: "Listen on another port, now and after restarts",
+		Long:  "Listen on another port, now and after restarts." + long,
+		Example: `  rstorectl port add rdma 192.168.7.1
+  rstorectl port add rdma verbs://mlx5_0
+  rstorectl port add tcp 127.0.0.1:3049`,
 		Args:              cli.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,36 +85,25 @@ func (t *tool) port() *cobra.Command {
 			if err := t.daemon().RemovePort(cmd.Context(), spec); err != nil {
 				return err
 			}
-			return t.g.Print(spec, func(w io.Writer) { t.sayf(w, "removed port %s %s", spec.Transport, spec.Listen) })
+			return t.done(spec, "removed port %s %s", spec.Transport, spec.Listen)
 		},
 	}
-	list := &cobra.Command{
+	all := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the ports",
-		Args:    cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ports, err := t.daemon().Ports(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(ports, func(w io.Writer) {
-				fmt.Fprintln(w, "TRANSPORT\tLISTEN\tADDRESSES\tDEVICES\tORIGIN\tSTATE")
-				for _, p := range ports {
-					st := "listening"
-					if p.Error != "" {
-						st = strings.ReplaceAll(p.Error, "\n", "; ")
-					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Transport, p.Listen, dash(strings.Join(p.Addresses, " ")), dash(strings.Join(p.Devices, " ")), p.Origin, st)
+		RunE: list(t, (*control.Dialer).Ports, "TRANSPORT\tLISTEN\tADDRESSES\tDEVICES\tORIGIN\tSTATE",
+			func(p *control.Port) []any {
+				return []any{
+					p.Transport, p.Listen, dash(strings.Join(p.Addresses, " ")), dash(strings.Join(p.Devices, " ")), p.Origin,
+					cmp.Or(strings.ReplaceAll(p.Error, "\n", "; "), "listening"),
 				}
-			})
-		},
+			}),
 	}
-	return group("port", "Manage the ports that are served", add, remove, list)
+	return group("port", "Manage the ports that are served", add, remove, all)
 }
 
-// portSpec reads TRANSPORT [WHERE], where WHERE is ADDR:PORT, or an address, or
-// a port number alone.
+// portSpec reads TRANSPORT [WHERE]. WHERE is ADDR:PORT, an address, or a port number.
 func portSpec(args []string) (control.PortSpec, error) {
 	p := control.PortSpec{Transport: args[0]}
 	if !slices.Contains(transports, p.Transport) {
@@ -121,8 +120,8 @@ func portSpec(args []string) (control.PortSpec, error) {
 	return p, nil
 }
 
-// listenAt reads where to listen: ADDR:PORT, or an address, or a port number alone; over RDMA with who
-// provides the device before it, or a device in the place of the address.
+// listenAt reads where to listen: ADDR:PORT, an address, or a port number. Over RDMA a provider can stand before it,
+// and a device in place of the address.
 func listenAt(transport, where string, port uint16) (config.Listen, error) {
 	parse := config.ParseListen
 	kind, host, ok := strings.Cut(where, "://")

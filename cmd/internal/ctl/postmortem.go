@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"time"
@@ -9,22 +8,16 @@ import (
 	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-func (t *tool) postMortems(ctx context.Context) error {
-	list, err := t.daemon().PostMortems(ctx)
-	if err != nil {
-		return err
+func printPostMortems(w io.Writer, list []control.PostMortem) {
+	if len(list) == 0 {
+		fmt.Fprintln(w, "no RDMA connection has failed since the server's start")
 	}
-	return t.g.Print(list, func(w io.Writer) {
-		if len(list) == 0 {
-			fmt.Fprintln(w, "no RDMA connection has failed since the server's start")
+	for i := range list {
+		if i > 0 {
+			fmt.Fprintln(w)
 		}
-		for i := range list {
-			if i > 0 {
-				fmt.Fprintln(w)
-			}
-			printPostMortem(w, &list[i])
-		}
-	})
+		printPostMortem(w, &list[i])
+	}
 }
 
 // printPostMortem is made for reading from the top: what happened, what to do,
@@ -49,7 +42,8 @@ func printPostMortem(w io.Writer, p *control.PostMortem) {
 			fmt.Fprintf(w, "  GIDs: %s -> %s\n", r.LocalGID, r.RemoteGID)
 		}
 		if v := r.Private; v != nil {
-			fmt.Fprintf(w, "  RPC-over-RDMA: sends %d, receives %d bytes, remote invalidation %v\n", v.Send, v.Receive, v.RemoteInvalidation)
+			fmt.Fprintf(w, "  RPC-over-RDMA: sends %d, receives %d bytes, remote invalidation %v\n",
+				v.Send, v.Receive, v.RemoteInvalidation)
 		}
 		fmt.Fprintf(w, "  private data: %s\n", r.PrivateData)
 	}
@@ -60,11 +54,8 @@ func printPostMortem(w io.Writer, p *control.PostMortem) {
 		fmt.Fprintf(w, "  our interface: MTU %d, path MTU up to %d\n", p.InterfaceMTU, p.PathMTUMax)
 	}
 	if c := p.Connection; c != nil {
-		up := "never established"
-		if c.Established {
-			up = "established"
-		}
-		fmt.Fprintf(w, "  connection: %s, after %v, QPN %#x, ", up, time.Duration(c.AgeMillis)*time.Millisecond, c.QPN)
+		fmt.Fprintf(w, "  connection: %s, after %v, QPN %#x, ", choose(c.Established, "established", "never established"),
+			time.Duration(c.AgeMillis)*time.Millisecond, c.QPN)
 		if p.Events == nil {
 			fmt.Fprintf(w, "PSN %d, ", c.PSN)
 		} else if c.RemoteQPN != 0 {
@@ -78,23 +69,22 @@ func printPostMortem(w io.Writer, p *control.PostMortem) {
 		switch f := c.Failed; {
 		case f != nil:
 			fmt.Fprintf(w, "  failed request: %s: %s (completion status %d, vendor error %#x), %v before the end\n",
-				f.Op, c.Status, f.Code, f.Vendor, time.Duration(f.BeforeUS)*time.Microsecond)
+				f.Op, c.Status, f.Code, f.Vendor, since(f.BeforeUS))
 		case c.Status != "":
 			fmt.Fprintf(w, "  failed request: %s\n", c.Status)
 		}
 		printWork(w, c.Work)
-		for _, n := range []struct {
-			what string
-			nak  *control.PostMortemNAK
-		}{{"NAKs sent", c.NAKSent}, {"NAKs received", c.NAKReceived}, {"RNR NAKs sent", c.RNRSent}, {"RNR NAKs received", c.RNRReceived}} {
-			printNAK(w, n.what, n.nak)
-		}
+		printNAK(w, "NAKs sent", c.NAKSent)
+		printNAK(w, "NAKs received", c.NAKReceived)
+		printNAK(w, "RNR NAKs sent", c.RNRSent)
+		printNAK(w, "RNR NAKs received", c.RNRReceived)
 		printPackets(w, c.Recent)
 		printRequests(w, c.Requests)
 	}
 	if r := p.RPC; r != nil {
-		fmt.Fprintf(w, "  RPC: %d calls, %d in progress, %d bytes by RDMA WRITE, %d by RDMA READ, messages up to %d in and %d out\n",
-			r.Calls, r.InProgress, r.RDMAWriteBytes, r.RDMAReadBytes, r.InlineIn, r.InlineOut)
+		fmt.Fprintf(w, "  RPC: %d calls, %d in progress, %d bytes by RDMA WRITE, %d by RDMA READ, ",
+			r.Calls, r.InProgress, r.RDMAWriteBytes, r.RDMAReadBytes)
+		fmt.Fprintf(w, "messages up to %d in and %d out\n", r.InlineIn, r.InlineOut)
 		printCall(w, "first call", r.First)
 		printCall(w, "last call", r.Last)
 	}
@@ -109,7 +99,7 @@ func printEvents(w io.Writer, e *control.PostMortemEvents) {
 		fmt.Fprintln(w)
 	}
 	if e.Async != "" {
-		fmt.Fprintf(w, "  last event of the device: %s, %v before the end\n", e.Async, time.Duration(e.AsyncUS)*time.Microsecond)
+		fmt.Fprintf(w, "  last event of the device: %s, %v before the end\n", e.Async, since(e.AsyncUS))
 	}
 }
 
@@ -119,9 +109,10 @@ func printWork(w io.Writer, k *control.PostMortemWork) {
 	}
 	fmt.Fprintf(w, "  requests: %d of %d bytes posted, %d outstanding", k.Posted, k.PostedBytes, k.Outstanding)
 	if k.Outstanding > 0 {
-		fmt.Fprintf(w, " (the oldest for %v)", time.Duration(k.OldestUS)*time.Microsecond)
+		fmt.Fprintf(w, " (the oldest for %v)", since(k.OldestUS))
 	}
-	fmt.Fprintf(w, ", %d flushed; %d messages of %d bytes received, receives for %d more\n", k.Flushed, k.Received, k.ReceivedBytes, k.Receives)
+	fmt.Fprintf(w, ", %d flushed; %d messages of %d bytes received, receives for %d more\n",
+		k.Flushed, k.Received, k.ReceivedBytes, k.Receives)
 }
 
 // printRequests lists the last requests, with the time before the end.
@@ -130,7 +121,7 @@ func printRequests(w io.Writer, list []control.PostMortemRequest) {
 		fmt.Fprintln(w, "  last requests:")
 	}
 	for _, k := range list {
-		fmt.Fprintf(w, "    -%-10v %-8s %s", time.Duration(k.BeforeUS)*time.Microsecond, k.Did, k.Op)
+		fmt.Fprintf(w, "    -%-10v %-8s %s", since(k.BeforeUS), k.Did, k.Op)
 		if k.Count > 1 {
 			fmt.Fprintf(w, " and %d more", k.Count-1)
 		}
@@ -150,11 +141,7 @@ func printPackets(w io.Writer, list []control.PostMortemPackets) {
 		fmt.Fprintln(w, "  last packets:")
 	}
 	for _, k := range list {
-		dir := "received"
-		if k.Sent {
-			dir = "sent"
-		}
-		fmt.Fprintf(w, "    -%-10v %-8s %s PSN %d", time.Duration(k.BeforeUS)*time.Microsecond, dir, k.Opcode, k.PSN)
+		fmt.Fprintf(w, "    -%-10v %-8s %s PSN %d", since(k.BeforeUS), choose(k.Sent, "sent", "received"), k.Opcode, k.PSN)
 		if k.Count > 1 {
 			fmt.Fprintf(w, " and %d more", k.Count-1)
 		}

@@ -24,21 +24,16 @@ func (t *tool) qpList() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the queue pairs",
-		Args:  cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := t.daemon().QPs(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "QPN\tTYPE\tSTATE\tREMOTE\tREMOTE QPN\tMTU\tAGE\tRTT\tSEND\tRECEIVE\tRETRANSMITS")
-				for i := range list {
-					q := &list[i]
-					fmt.Fprintf(w, "%#x\t%s\t%s\t%s\t%#x\t%d\t%v\t%s\t%d/%d\t%d/%d\t%d\n", q.QPN, q.Type, q.State, dash(q.Remote), q.RemoteQPN, q.PathMTU,
-						(time.Duration(q.AgeUS) * time.Microsecond).Round(time.Second), rtt(q), q.SendQueued, q.SendDepth, q.RecvQueued, q.RecvDepth, q.Counters["retransmits"])
+		RunE: list(t, (*control.Dialer).QPs,
+			"QPN\tTYPE\tSTATE\tREMOTE\tREMOTE QPN\tMTU\tAGE\tRTT\tSEND\tRECEIVE\tRETRANSMITS",
+			func(q *control.QP) []any {
+				hex := func(n uint32) string { return fmt.Sprintf("%#x", n) }
+				use := func(n, of int) string { return fmt.Sprintf("%d/%d", n, of) }
+				return []any{
+					hex(q.QPN), q.Type, q.State, dash(q.Remote), hex(q.RemoteQPN), q.PathMTU, since(q.AgeUS).Round(time.Second),
+					rtt(q), use(q.SendQueued, q.SendDepth), use(q.RecvQueued, q.RecvDepth), q.Counters["retransmits"],
 				}
-			})
-		},
+			}),
 	}
 }
 
@@ -46,7 +41,7 @@ func rtt(q *control.QP) string {
 	if q.RTTUS == 0 {
 		return dash("")
 	}
-	return (time.Duration(q.RTTUS) * time.Microsecond).String()
+	return since(q.RTTUS).String()
 }
 
 func (t *tool) qpShow() *cobra.Command {
@@ -66,13 +61,17 @@ func (t *tool) qpShow() *cobra.Command {
 			}
 			i := slices.IndexFunc(list, func(q control.QP) bool { return q.QPN == n })
 			if i < 0 {
-				return fmt.Errorf("there is no queue pair %#x; rstorectl qp list shows those that there are, rstorectl clients --failed those that failed", n)
+				return fmt.Errorf("there is no queue pair %#x; rstorectl qp list shows those that there are, "+
+					"rstorectl clients --failed those that failed", n)
 			}
 			q := &list[i]
 			return t.g.Print(q, func(w io.Writer) {
-				fmt.Fprintf(w, "qpn\t%#x\ntype\t%s\nstate\t%s\ndevice\t%s, loop %d\nlocal\t%s\nremote\t%s, queue pair %#x\nage\t%v\npath MTU\t%d\n",
-					q.QPN, q.Type, q.State, q.Device, q.Loop, q.Local, dash(q.Remote), q.RemoteQPN, (time.Duration(q.AgeUS) * time.Microsecond).Round(time.Millisecond), q.PathMTU)
-				fmt.Fprintf(w, "next PSN\t%#x, acknowledged before %#x\nexpected PSN\t%#x\nround trip\t%s\n", q.NextPSN, q.AckedPSN, q.ExpectedPSN, rtt(q))
+				fmt.Fprintf(w, "qpn\t%#x\ntype\t%s\nstate\t%s\ndevice\t%s, loop %d\nlocal\t%s\n",
+					q.QPN, q.Type, q.State, q.Device, q.Loop, q.Local)
+				fmt.Fprintf(w, "remote\t%s, queue pair %#x\nage\t%v\npath MTU\t%d\n",
+					dash(q.Remote), q.RemoteQPN, since(q.AgeUS).Round(time.Millisecond), q.PathMTU)
+				fmt.Fprintf(w, "next PSN\t%#x, acknowledged before %#x\nexpected PSN\t%#x\nround trip\t%s\n",
+					q.NextPSN, q.AckedPSN, q.ExpectedPSN, rtt(q))
 				fmt.Fprintf(w, "send queue\t%d of %d\nreceive queue\t%d of %d\nREADs at once\t%d ours, %d of the peer\n",
 					q.SendQueued, q.SendDepth, q.RecvQueued, q.RecvDepth, q.ReadsStarted, q.ReadsServed)
 				fmt.Fprintf(w, "ACK timeout\tcode %d\nretries\t%d, receiver not ready %d\n", q.AckTimeout, q.RetryCount, q.RNRRetryCount)

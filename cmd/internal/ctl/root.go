@@ -10,6 +10,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
+	"github.com/rstored/rstored/cmd/internal/filecmd"
 )
 
 // Root makes the command tree. The flags are parsed into g.
@@ -64,8 +65,7 @@ server by URL (ls, cat, cp, put, get, ...):
 	}
 	f.StringVarP(&g.Output, "output", "o", cli.FormatTable, "output `FORMAT`: table, json or yaml")
 	f.BoolVarP(&g.Quiet, "quiet", "q", false, "no progress and no confirmations")
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
-		[]string{cli.FormatTable, cli.FormatJSON, cli.FormatYAML}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(root, "output", cli.FormatTable, cli.FormatJSON, cli.FormatYAML)
 	root.SetOut(g.Out)
 	root.SetErr(g.Err)
 
@@ -74,11 +74,16 @@ server by URL (ls, cat, cp, put, get, ...):
 		&cobra.Group{ID: groupServer, Title: "Server commands:"},
 		&cobra.Group{ID: groupFiles, Title: "File commands:"},
 	)
-	for _, c := range []*cobra.Command{t.export(), t.port(), t.pkey(), t.device(), t.plan(), t.applyFile(), t.rollback(), t.history(), t.drift(), t.status(), t.clients(), t.client(), t.sessions(), t.locks(), t.grace(), t.qp(), t.stats(), t.top(), t.slow(), t.trace(), t.ops(), t.doctor(), t.supportBundle(), t.perf(), t.capture(), t.reload(), t.upgrade(), t.idmap(), t.logLevel()} {
+	for _, c := range []*cobra.Command{
+		t.export(), t.port(), t.pkey(), t.device(), t.plan(), t.applyFile(), t.rollback(), t.history(), t.drift(),
+		t.status(), t.clients(), t.client(), t.sessions(), t.locks(), t.grace(), t.qp(), t.stats(), t.top(), t.slow(),
+		t.trace(), t.ops(), t.doctor(), t.supportBundle(), t.perf(), t.capture(), t.reload(), t.upgrade(), t.idmap(),
+		t.logLevel(),
+	} {
 		c.GroupID = groupServer
 		root.AddCommand(c)
 	}
-	for _, c := range fileCommands(g) {
+	for _, c := range filecmd.Commands(g) {
 		c.GroupID = groupFiles
 		root.AddCommand(c)
 	}
@@ -107,27 +112,4 @@ func (t *tool) daemon() *control.Dialer {
 		return control.DialRemote(g.Server, certs.Files{Cert: g.Cert, Key: g.Key, CA: g.CA})
 	}
 	return control.Dial(t.g.Control)
-}
-
-// group makes a command that only has subcommands.
-func group(use, short string, subs ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{
-		Use: use, Short: short,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return cli.Usagef("unknown command %q; see '%s --help'", args[0], cmd.CommandPath())
-			}
-			return cmd.Help()
-		},
-	}
-	c.AddCommand(subs...)
-	return c
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rstored/rstored/cmd/internal/cli"
+	"github.com/rstored/rstored/cmd/internal/control"
 )
 
-// client is the commands for the clients of version 4 that the server remembers.
+// client is the commands for the clients of version 4 that have state on the server.
 func (t *tool) client() *cobra.Command {
-	list := &cobra.Command{
+	all := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the clients of NFS version 4 and their state",
@@ -22,28 +23,23 @@ numbers of sessions, open files, lock owners, delegated files and copies under w
 that is silent for longer than the lease, 90 seconds, is "expired": it keeps its state until
 another client wants it. A client of version 4.0 has no session. Files are delegated to clients
 that have answered a callback. The server makes a connection for callbacks of version 4.0.`,
-		Args: cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := t.daemon().NFS4Clients(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "ID\tVERSION\tSTATE\tSESSIONS\tOPENS\tLOCKS\tDELEGATIONS\tCALLBACKS\tCOPIES\tHEARD OF\tOWNER")
-				for _, c := range list {
-					state := "active"
-					switch {
-					case !c.Confirmed:
-						state = "unconfirmed"
-					case c.Expired:
-						state = "expired"
-					case c.Reclaims:
-						state = "reclaiming"
-					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\n", c.ID, dash(c.Version), state, c.Sessions, c.Opens, c.Locks, c.Delegations, c.Callbacks, c.Copies, c.Renewed.Local().Format(time.DateTime), c.Owner)
+		RunE: list(t, (*control.Dialer).NFS4Clients,
+			"ID\tVERSION\tSTATE\tSESSIONS\tOPENS\tLOCKS\tDELEGATIONS\tCALLBACKS\tCOPIES\tHEARD OF\tOWNER",
+			func(c *control.NFS4Client) []any {
+				state := "active"
+				switch {
+				case !c.Confirmed:
+					state = "unconfirmed"
+				case c.Expired:
+					state = "expired"
+				case c.Reclaims:
+					state = "reclaiming"
 				}
-			})
-		},
+				return []any{
+					c.ID, dash(c.Version), state, c.Sessions, c.Opens, c.Locks, c.Delegations, c.Callbacks, c.Copies,
+					c.Renewed.Local().Format(time.DateTime), c.Owner,
+				}
+			}),
 	}
 	evict := &cobra.Command{
 		Use:   "evict ID",
@@ -56,10 +52,10 @@ The kernel's client reports lost locks as input/output errors.`,
 			if err := t.daemon().EvictClient(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			return t.g.Print(map[string]string{"id": args[0]}, func(w io.Writer) { t.sayf(w, "evicted client %s", args[0]) })
+			return t.done(map[string]string{"id": args[0]}, "evicted client %s", args[0])
 		},
 	}
-	return group("client", "Manage the clients of NFS version 4", list, t.delegations(), evict)
+	return group("client", "Manage the clients of NFS version 4", all, t.delegations(), evict)
 }
 
 func (t *tool) delegations() *cobra.Command {
@@ -69,29 +65,20 @@ func (t *tool) delegations() *cobra.Command {
 		Long: `List the files that are delegated to clients of NFS version 4. Such a client opens and reads a
 file, or also writes it, without asking. Somebody else waits for a "recalled" delegation. It is
 revoked a lease, 90 seconds, after the recall. FILEID is the inode number.`,
-		Args: cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := t.daemon().Delegations(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "EXPORT\tFILEID\tKIND\tSTATE\tAGE\tCLIENT")
-				for _, d := range list {
-					kind, state := "read", "held"
-					if d.Write {
-						kind = "write"
-					}
-					switch {
-					case d.Acknowledged:
-						state = "recalled"
-					case d.Recalled:
-						state = "recalled, not acknowledged"
-					}
-					fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\n", dash(d.Export), d.FileID, kind, state, time.Since(d.Given).Round(time.Second), d.Client)
+		RunE: list(t, (*control.Dialer).Delegations, "EXPORT\tFILEID\tKIND\tSTATE\tAGE\tCLIENT",
+			func(d *control.Delegation) []any {
+				state := "held"
+				switch {
+				case d.Acknowledged:
+					state = "recalled"
+				case d.Recalled:
+					state = "recalled, not acknowledged"
 				}
-			})
-		},
+				return []any{
+					dash(d.Export), d.FileID, choose(d.Write, "write", "read"), state,
+					time.Since(d.Given).Round(time.Second), d.Client,
+				}
+			}),
 	}
 }
 
@@ -100,19 +87,12 @@ func (t *tool) sessions() *cobra.Command {
 		Use:   "sessions",
 		Short: "List the sessions of NFS version 4",
 		Long:  "List the sessions of NFS versions 4.1 and 4.2. Clients of version 4.0 have none.",
-		Args:  cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := t.daemon().NFS4Sessions(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "SESSION\tCLIENT\tVERSION\tSLOTS\tUSED\tBUSY\tREQUEST\tRESPONSE\tKEPT")
-				for _, s := range list {
-					fmt.Fprintf(w, "%s\t%s\t4.%d\t%d\t%d\t%d\t%d\t%d\t%d\n", s.ID, s.Client, s.Minor, s.Slots, s.Used, s.Busy, s.MaxRequest, s.MaxResponse, s.Kept)
-				}
-			})
-		},
+		RunE: list(t, (*control.Dialer).NFS4Sessions,
+			"SESSION\tCLIENT\tVERSION\tSLOTS\tUSED\tBUSY\tREQUEST\tRESPONSE\tKEPT",
+			func(s *control.NFS4Session) []any {
+				version := fmt.Sprintf("4.%d", s.Minor)
+				return []any{s.ID, s.Client, version, s.Slots, s.Used, s.Busy, s.MaxRequest, s.MaxResponse, s.Kept}
+			}),
 	}
 }
 
@@ -122,29 +102,17 @@ func (t *tool) locks() *cobra.Command {
 		Short: "List the byte-range locks of all clients",
 		Long: `List the byte-range locks of NFS version 3 (NLM) and of version 4 together, and the
 requests that wait for one. FILEID is the inode number.`,
-		Args: cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := t.daemon().Locks(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return t.g.Print(list, func(w io.Writer) {
-				fmt.Fprintln(w, "EXPORT\tFILEID\tRANGE\tKIND\tSTATE\tCLIENT\tOWNER")
-				for _, l := range list {
-					kind, state, end := "shared", "held", "end"
-					if l.Exclusive {
-						kind = "exclusive"
-					}
-					if l.Waiting {
-						state = "waiting"
-					}
-					if l.End != math.MaxUint64 {
-						end = fmt.Sprint(l.End)
-					}
-					fmt.Fprintf(w, "%s\t%d\t%d-%s\t%s\t%s\t%s\t%s\n", dash(l.Export), l.FileID, l.Start, end, kind, state, l.Client, l.Owner)
+		RunE: list(t, (*control.Dialer).Locks, "EXPORT\tFILEID\tRANGE\tKIND\tSTATE\tCLIENT\tOWNER",
+			func(l *control.FileLock) []any {
+				last := "end"
+				if l.End != math.MaxUint64 {
+					last = fmt.Sprint(l.End)
 				}
-			})
-		},
+				return []any{
+					dash(l.Export), l.FileID, fmt.Sprintf("%d-%s", l.Start, last), choose(l.Exclusive, "exclusive", "shared"),
+					choose(l.Waiting, "waiting", "held"), l.Client, l.Owner,
+				}
+			}),
 	}
 }
 
@@ -154,44 +122,37 @@ func (t *tool) grace() *cobra.Command {
 After a restart clients may reclaim the files and locks that they had, for 90 seconds with
 version 4 and 45 with version 3, and nobody gets others meanwhile. It ends by itself when all
 have, and at once when nobody had any.`
-	show := &cobra.Command{
+	state := &cobra.Command{
 		Use:   "show",
 		Short: "Show whether there is a grace period, and for whom",
 		Long:  "Show whether there is a grace period, and for whom." + long,
-		Args:  cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			g, err := t.daemon().Grace(cmd.Context())
-			if err != nil {
-				return err
+		RunE: show(t, (*control.Dialer).Grace, func(w io.Writer, g control.Grace) {
+			if !g.On {
+				fmt.Fprintln(w, "no grace period")
+				return
 			}
-			return t.g.Print(g, func(w io.Writer) {
-				if !g.On {
-					fmt.Fprintln(w, "no grace period")
-					return
+			until := func(version int, end *time.Time) {
+				if end != nil {
+					fmt.Fprintf(w, "version %d\tuntil %s\n", version, end.Local().Format(time.DateTime))
 				}
-				if g.NFS4Until != nil {
-					fmt.Fprintf(w, "version 4\tuntil %s\n", g.NFS4Until.Local().Format(time.DateTime))
-				}
-				if g.NLMUntil != nil {
-					fmt.Fprintf(w, "version 3\tuntil %s\n", g.NLMUntil.Local().Format(time.DateTime))
-				}
-				for _, c := range g.Waiting {
-					fmt.Fprintf(w, "waits for\t%s\n", c)
-				}
-			})
-		},
+			}
+			until(4, g.NFS4Until)
+			until(3, g.NLMUntil)
+			for _, c := range g.Waiting {
+				fmt.Fprintf(w, "waits for\t%s\n", c)
+			}
+		}),
 	}
 	end := &cobra.Command{
 		Use:   "end",
 		Short: "End the grace period. State that was not reclaimed is lost",
 		Long:  "End the grace period. Clients lose the state that they have not reclaimed." + long,
-		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := t.daemon().EndGrace(cmd.Context()); err != nil {
 				return err
 			}
-			return t.g.Print(map[string]bool{"on": false}, func(w io.Writer) { t.sayf(w, "the grace period is over") })
+			return t.done(map[string]bool{"on": false}, "the grace period is over")
 		},
 	}
-	return group("grace", "Show or end the time in which clients may reclaim", show, end)
+	return group("grace", "Show or end the time in which clients may reclaim", state, end)
 }

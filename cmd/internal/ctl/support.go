@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +31,6 @@ Keys, passwords, tokens and comments of configurations are left out. The state d
 Names of exports and addresses of clients are in the archive. --anonymous replaces them, and names of
 hosts and files, by other names, the same in the whole archive. Look at it before you give it away.`,
 		Example: "  rstorectl support-bundle\n  rstorectl support-bundle -w case.tar.gz --profile 10s --anonymous",
-		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if profile < 0 || profile > control.ProfileMax || profile%time.Second != 0 {
 				return cli.Usagef("--profile is whole seconds, at most %v", control.ProfileMax)
@@ -48,13 +45,15 @@ hosts and files, by other names, the same in the whole archive. Look at it befor
 					file = config.SystemFile
 				}
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := untilSignal(cmd, 0)
 			defer stop()
 			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if err != nil {
 				return err
 			}
-			m, err := bundle.Write(ctx, f, bundle.Config{Daemon: t.daemon(), File: file, Unit: unit, Profile: profile, Anonymous: anonymous})
+			m, err := bundle.Write(ctx, f, bundle.Config{
+				Daemon: t.daemon(), File: file, Unit: unit, Profile: profile, Anonymous: anonymous,
+			})
 			if err = errors.Join(err, ctx.Err(), f.Close()); err != nil {
 				return errors.Join(err, os.Remove(out))
 			}

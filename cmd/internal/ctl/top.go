@@ -3,9 +3,7 @@ package ctl
 import (
 	"context"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,8 +32,10 @@ average number of calls in progress.
 With --batch, or without a terminal, it writes plain text: every table, or that of --table. The
 first report comes after an interval. With --json, or -o json, each report is a JSON object in a line of its
 own, in which bytes are bytes and times microseconds.`,
-		Example: "  rstorectl top\n  rstorectl top --table qps --sort retx\n  rstorectl top -b -n 3 -d 5s\n  rstorectl top --json -n 1",
-		Args:    cli.Args(cobra.NoArgs),
+		Example: `  rstorectl top
+  rstorectl top --table qps --sort retx
+  rstorectl top -b -n 3 -d 5s
+  rstorectl top --json -n 1`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			asJSON = asJSON || t.g.Output == cli.FormatJSON
 			switch {
@@ -61,12 +61,16 @@ own, in which bytes are bytes and times microseconds.`,
 			}
 			if out, ok := t.g.Out.(*os.File); ok && !batch && !asJSON && top.Usable(os.Stdin, out) {
 				m.Color = os.Getenv("NO_COLOR") == ""
-				return (&top.Screen{In: os.Stdin, Out: out, Fetch: fetch, Count: count, Model: m}).Run(cmd.Context())
+				screen := &top.Screen{In: os.Stdin, Out: out, Fetch: fetch, Count: count, Model: m}
+				return screen.Run(cmd.Context())
 			}
 			m.Width = 1 << 16 // nothing is left out
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := untilSignal(cmd, 0)
 			defer stop()
-			return (&top.Batch{Fetch: fetch, Interval: interval, Count: count, JSON: asJSON, All: table == "", Rows: rows, Model: m}).Run(ctx, t.g.Out)
+			batch := &top.Batch{
+				Fetch: fetch, Interval: interval, Count: count, JSON: asJSON, All: table == "", Rows: rows, Model: m,
+			}
+			return batch.Run(ctx, t.g.Out)
 		},
 	}
 	f := c.Flags()
@@ -78,6 +82,6 @@ own, in which bytes are bytes and times microseconds.`,
 	f.StringVarP(&sortBy, "sort", "s", "", "`COLUMN` to sort by, as in its heading: ops, in, out, p99, ...")
 	f.IntVar(&rows, "rows", 0, "at most `N` rows of each table in plain text, 0 for all")
 	f.BoolVar(&idle, "idle", false, "show rows in which nothing happens, too")
-	_ = c.RegisterFlagCompletionFunc("table", cobra.FixedCompletions(top.TableNames(), cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(c, "table", top.TableNames()...)
 	return c
 }
