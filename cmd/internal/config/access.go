@@ -29,9 +29,8 @@ func (e *Export) Rules() []Client {
 	return ownHost(Client{Squash: RootSquash})
 }
 
-// Exposure is what the export lets everybody do who can reach the server, in words for its administrator, or nil.
-// Partitions and certificates of clients are bounds, too: what only their holders may do is not meant.
-// The export must have been normalized.
+// Exposure lists, for the administrator, what the export allows to every host that can reach the server. Rules for
+// partitions, and for clients with certificates, do not count. The export must have been normalized.
 func (e *Export) Exposure() (list []string) {
 	if len(e.PKeys) > 0 {
 		return nil
@@ -49,18 +48,20 @@ func (e *Export) Exposure() (list []string) {
 			}
 			nets = append(nets, c.Prefixes()...)
 		}
-		return covers(nets, netip.PrefixFrom(netip.IPv4Unspecified(), 0)) || covers(nets, netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+		return slices.ContainsFunc(everywhere, func(p netip.Prefix) bool { return covers(nets, p) })
 	}
 	if !e.ReadOnly && all(func(c *Client) bool { return !c.ReadOnly }) {
-		list = append(list, fmt.Sprintf("export %s: every host that can reach this server may write here; name its clients in the place of everybody", e.Pseudo))
+		list = append(list, fmt.Sprintf("export %s: every host that can reach this server may write here; "+
+			"name its clients in the place of everybody", e.Pseudo))
 	}
 	if all(func(c *Client) bool { return c.Squash == NoRootSquash }) {
-		list = append(list, fmt.Sprintf("export %s: root of every host that can reach this server is root here (no_root_squash); name the clients that need it", e.Pseudo))
+		list = append(list, fmt.Sprintf("export %s: root of every host that can reach this server is root here "+
+			"(no_root_squash); name the clients that need it", e.Pseudo))
 	}
 	return list
 }
 
-// Advice is what is probably not meant in a configuration that was validated, and what its exports let everybody do.
+// Advice lists probable mistakes in a configuration that was validated, and the Exposure of its exports.
 func (c *Config) Advice() []string {
 	list := slices.Clone(c.Warnings)
 	if w := c.ControlTLS.Warning(); w != "" {
@@ -100,15 +101,15 @@ func halves(p netip.Prefix) (low, high netip.Prefix) {
 	return netip.PrefixFrom(p.Addr(), bits), netip.PrefixFrom(top, bits)
 }
 
-// Confines reports whether the export is stricter than over, around it: a client of over could not come here, or could do
-// less. The exports must have been normalized.
+// Confines reports whether the export is stricter than over, the export around it: it refuses a client of over, or
+// allows it less. The exports must have been normalized.
 func (e *Export) Confines(over *Export) bool {
 	mine := e.Rules()
 	for _, o := range over.Rules() {
 		if !slices.ContainsFunc(mine, func(c Client) bool {
 			writes := !c.ReadOnly && !e.ReadOnly || o.ReadOnly || over.ReadOnly
 			squash := c.Squash == o.Squash || c.Squash == NoRootSquash || o.Squash == AllSquash
-			return writes && squash && c.stands(&o)
+			return writes && squash && c.contains(&o)
 		}) {
 			return true
 		}
@@ -116,8 +117,9 @@ func (e *Export) Confines(over *Export) bool {
 	return len(e.PKeys) > 0 && !slices.Equal(e.PKeys, over.PKeys)
 }
 
-// stands reports whether every client of another rule is one of this one, as far as that can be said.
-func (c *Client) stands(o *Client) bool {
+// contains reports whether every client of another rule is a client of this one. Between names it can only tell that
+// two are equal.
+func (c *Client) contains(o *Client) bool {
 	if c.Name() == o.Name() {
 		return true
 	}

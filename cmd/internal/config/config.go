@@ -4,6 +4,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -133,11 +134,6 @@ const (
 	LogJSON    = "json"    // for machines
 )
 
-var (
-	logLevels  = []string{"debug", "info", "warn", "error"}
-	logFormats = []string{LogAuto, LogConsole, LogJSON}
-)
-
 // Default is the configuration that no file, variable or flag has touched. It
 // depends on who runs the daemon: root gets the system's directories, everyone
 // else directories of their own.
@@ -224,7 +220,8 @@ func DefaultControl() string {
 // is one, or else that of root and of the service. A directory that others can change has none.
 func FindControl() string {
 	own := DefaultControl()
-	if _, err := os.Lstat(own); own == systemControl || err == nil && safepath.Check(filepath.Dir(own), uint32(os.Geteuid())) == nil {
+	_, err := os.Lstat(own)
+	if own == systemControl || err == nil && safepath.Check(filepath.Dir(own), uint32(os.Geteuid())) == nil {
 		return own
 	}
 	if _, err := os.Lstat(systemControl); err == nil {
@@ -243,7 +240,8 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("exports[%d]: %w", i, err)
 		}
 		if other, dup := seen[e.Pseudo]; dup {
-			return fmt.Errorf("exports[%d]: %s and %s would both appear at %s; give one another pseudo path", i, other, e.Path, e.Pseudo)
+			return fmt.Errorf("exports[%d]: %s and %s would both appear at %s; give one another pseudo path",
+				i, other, e.Path, e.Pseudo)
 		}
 		seen[e.Pseudo] = e.Path
 	}
@@ -322,36 +320,47 @@ func (c *Config) Validate() error {
 	case c.Control == "":
 		return fmt.Errorf("control: the path of the control socket is empty")
 	case len(c.Control) > maxSocketPath:
-		return fmt.Errorf("control: %q is %d bytes long, but a socket's path has at most %d", c.Control, len(c.Control), maxSocketPath)
-	case !slices.Contains(logLevels, c.LogLevel):
-		return fmt.Errorf("log_level: %q is none of %s", c.LogLevel, strings.Join(logLevels, ", "))
-	case !slices.Contains(logFormats, c.LogFormat):
-		return fmt.Errorf("log_format: %q is none of %s", c.LogFormat, strings.Join(logFormats, ", "))
+		return fmt.Errorf("control: %q is %d bytes long, but a socket's path has at most %d",
+			c.Control, len(c.Control), maxSocketPath)
 	case c.Shards < 0 || c.Shards > maxShards || c.Shards&(c.Shards-1) != 0:
 		return fmt.Errorf("shards: %d is no power of two up to %d", c.Shards, maxShards)
-	case c.Workers < 0 || c.Workers > maxWorkers:
-		return fmt.Errorf("workers: %d is not within 0 to %d", c.Workers, maxWorkers)
-	case c.OpsClients < 0 || c.OpsClients > maxOpsClients:
-		return fmt.Errorf("ops_clients: %d is not within 0 to %d", c.OpsClients, maxOpsClients)
-	case c.MaxConnections < 1 || c.MaxConnections > maxConnections:
-		return fmt.Errorf("max_connections: %d is not within 1 to %d", c.MaxConnections, maxConnections)
 	case c.MaxClients < 0 || c.MaxClientConnections < 0:
-		return fmt.Errorf("max_clients, max_client_connections: %d, %d: neither can be negative", c.MaxClients, c.MaxClientConnections)
-	case c.SlowTimeout < minSlow || c.SlowTimeout > maxSlow:
-		return fmt.Errorf("slow_timeout: %v is not within %v to %v", c.SlowTimeout, minSlow, maxSlow)
-	case c.LeaseTime < minLease || c.LeaseTime > maxLease:
-		return fmt.Errorf("lease_time: %v is not within %v to %v", c.LeaseTime, minLease, maxLease)
+		return fmt.Errorf("max_clients, max_client_connections: %d, %d: neither can be negative",
+			c.MaxClients, c.MaxClientConnections)
 	case c.GraceTime != 0 && (c.GraceTime < c.LeaseTime || c.GraceTime > maxLease):
 		// A client learns of a restart when it renews its lease.
 		return fmt.Errorf("grace_time: %v is not within lease_time (%v) to %v, nor 0", c.GraceTime, c.LeaseTime, maxLease)
-	case c.UTF8 != UTF8Any && c.UTF8 != UTF8Strict:
-		return fmt.Errorf("utf8: %q is neither %s nor %s", c.UTF8, UTF8Any, UTF8Strict)
-	case c.ShowMount != ShowOwn && c.ShowMount != ShowAll:
-		return fmt.Errorf("showmount: %q is neither %s nor %s", c.ShowMount, ShowOwn, ShowAll)
 	case c.StopTimeout < 0:
 		return fmt.Errorf("stop_timeout: %v is negative", c.StopTimeout)
 	}
+	return cmp.Or(
+		oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error"),
+		oneOf("log_format", c.LogFormat, LogAuto, LogConsole, LogJSON),
+		oneOf("utf8", c.UTF8, UTF8Any, UTF8Strict),
+		oneOf("showmount", c.ShowMount, ShowOwn, ShowAll),
+		within("workers", c.Workers, 0, maxWorkers),
+		within("ops_clients", c.OpsClients, 0, maxOpsClients),
+		within("max_connections", c.MaxConnections, 1, maxConnections),
+		within("slow_timeout", c.SlowTimeout, minSlow, maxSlow),
+		within("lease_time", c.LeaseTime, minLease, maxLease),
+	)
+}
+
+func within[T cmp.Ordered](key string, v, low, high T) error {
+	if v < low || v > high {
+		return fmt.Errorf("%s: %v is not within %v to %v", key, v, low, high)
+	}
 	return nil
+}
+
+func oneOf(key, v string, values ...string) error {
+	switch {
+	case slices.Contains(values, v):
+		return nil
+	case len(values) == 2:
+		return fmt.Errorf("%s: %q is neither %s nor %s", key, v, values[0], values[1])
+	}
+	return fmt.Errorf("%s: %q is none of %s", key, v, strings.Join(values, ", "))
 }
 
 // Bounds of the numeric settings. maxSocketPath is sun_path less its NUL.

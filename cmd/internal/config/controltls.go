@@ -2,8 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
-	"path/filepath"
 )
 
 // ControlTLS lets other hosts control the daemon, by TLS with certificates on both sides. Nothing
@@ -28,7 +26,8 @@ func (c *ControlTLS) Complete() error {
 	case c.Cert == "" || c.Key == "":
 		return errors.New("certificate and key: a certificate of the server is needed")
 	case c.ClientCA == "":
-		return errors.New("client_ca: the authority of clients' certificates is needed; without it nobody could be told from anybody")
+		return errors.New("client_ca: the authority of clients' certificates is needed; " +
+			"without it nobody could be told from anybody")
 	}
 	return nil
 }
@@ -38,17 +37,14 @@ func (c *ControlTLS) Warning() string {
 	if len(c.Listen) == 0 || len(c.Admins) > 0 || len(c.Readers) > 0 {
 		return ""
 	}
-	return "control_tls: nobody may control this server from other hosts until control_tls.admins or control_tls.readers name somebody"
+	return "control_tls: nobody may control this server from other hosts until " +
+		"control_tls.admins or control_tls.readers name somebody"
 }
 
 func (c *ControlTLS) validate() error {
-	for _, f := range []struct{ key, name string }{{"certificate", c.Cert}, {"key", c.Key}, {"client_ca", c.ClientCA}} {
-		if f.name != "" && !filepath.IsAbs(f.name) {
-			return fmt.Errorf("%s: %q is not an absolute path", f.key, f.name)
-		}
-	}
-	if len(c.Listen) == 0 {
-		return nil
+	err := absolutePaths([]string{"certificate", "key", "client_ca"}, c.Cert, c.Key, c.ClientCA)
+	if err != nil || len(c.Listen) == 0 {
+		return err
 	}
 	return c.Complete()
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/spf13/viper"
@@ -40,7 +41,8 @@ type Document struct {
 // ParseDocument reads a text. Its errors and warnings call it name.
 func ParseDocument(name, syntax string, text []byte) (d *Document, err error) {
 	if len(text) > DocumentMax {
-		return nil, fmt.Errorf("%s has %d bytes, more than the %d of a file that can be applied", name, len(text), DocumentMax)
+		return nil, fmt.Errorf("%s has %d bytes, more than the %d of a file that can be applied",
+			name, len(text), DocumentMax)
 	}
 	switch syntax {
 	case SyntaxTable:
@@ -93,7 +95,8 @@ func yamlDocument(text []byte) (*Document, error) {
 	}
 	c.dropEmpty()
 	if c.ExportsFile != "" {
-		return nil, fmt.Errorf("exports_file: a table is applied by itself, with --syntax %s; or write its exports here", SyntaxTable)
+		return nil, fmt.Errorf("exports_file: a table is applied by itself, with --syntax %s; or write its exports here",
+			SyntaxTable)
 	}
 	// A whole configuration is checked as a whole.
 	c.LogLevel, c.LogFormat = Default().LogLevel, Default().LogFormat
@@ -152,9 +155,7 @@ func (c *Config) With(d *Document) *Config {
 	}
 	for i := range settings {
 		if list, ok := d.Listen[settings[i].Key]; ok {
-			if p, ok := settings[i].field(&out).(*[]string); ok {
-				*p = list
-			}
+			settings[i].field(&out).Set(reflect.ValueOf(list))
 		}
 	}
 	return &out

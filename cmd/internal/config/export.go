@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -207,6 +208,11 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
+// everywhere has every address of each family.
+var everywhere = []netip.Prefix{
+	netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0),
+}
+
 // Prefixes is the rule's CIDR as prefixes: one, or for everyone one of each
 // address family, or none if it has a name. The rule must have been normalized.
 func (c *Client) Prefixes() []netip.Prefix {
@@ -214,10 +220,7 @@ func (c *Client) Prefixes() []netip.Prefix {
 		return nil
 	}
 	if c.CIDR == Everyone {
-		return []netip.Prefix{
-			netip.PrefixFrom(netip.IPv4Unspecified(), 0),
-			netip.PrefixFrom(netip.IPv6Unspecified(), 0),
-		}
+		return slices.Clone(everywhere)
 	}
 	p, err := parsePrefix(c.CIDR)
 	if err != nil {

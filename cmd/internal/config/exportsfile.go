@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/rstored/rstored/cmd/internal/exportsfile"
@@ -63,7 +64,8 @@ func fromTable(t *exportsfile.Table) (list []Export, warnings []string, err erro
 			// What is a property of the directory must be the same for all its clients.
 			if first, ok := whole[dir]; ok {
 				if what := difference(&first, &e); what != "" {
-					return nil, warnings, fail(in.Pos, fmt.Errorf("%s is for all clients of an export, but is not the same for those of %s before this one", what, dir))
+					return nil, warnings, fail(in.Pos, fmt.Errorf("%s is for all clients of an export, "+
+						"but is not the same for those of %s before this one", what, dir))
 				}
 				// One client with the number says it for all.
 				first.FSID = cmp.Or(first.FSID, e.FSID)
@@ -73,7 +75,7 @@ func fromTable(t *exportsfile.Table) (list []Export, warnings []string, err erro
 				e.Clients = nil
 				list[n] = e
 			}
-			if twice(list[n].Clients, &c) {
+			if slices.ContainsFunc(list[n].Clients, func(o Client) bool { return strings.EqualFold(o.Name(), c.Name()) }) {
 				warn(in.Pos, "%s is exported to %s more than once: the first counts", dir, c.Name())
 				continue
 			}
@@ -112,15 +114,6 @@ func difference(a, b *Export) string {
 	return ""
 }
 
-func twice(list []Client, c *Client) bool {
-	for i := range list {
-		if strings.EqualFold(list[i].Name(), c.Name()) {
-			return true
-		}
-	}
-	return false
-}
-
 // arrange gives the exports of a table their places in version 4: where they are on the host,
 // but what lies below the one with fsid=0 without that one's path.
 func arrange(list []Export) error {
@@ -130,7 +123,8 @@ func arrange(list []Export) error {
 		e := &list[i]
 		if e.Root() {
 			if root >= 0 {
-				return fmt.Errorf("%s: fsid=0 is for one export, and is %s already (%s)", e.Source, list[root].Path, list[root].Source)
+				return fmt.Errorf("%s: fsid=0 is for one export, and is %s already (%s)",
+					e.Source, list[root].Path, list[root].Source)
 			}
 			root = i
 		} else if e.FSID != "" {

@@ -44,7 +44,8 @@ func ParseRDMAListen(s string) (Listen, error) {
 			return l, fmt.Errorf("%q: %w", s, err)
 		}
 		if k == provider.Soft {
-			return l, fmt.Errorf("%q: %s would be a device of the kernel, of which the provider soft has none; name an address", s, host)
+			return l, fmt.Errorf("%q: %s would be a device of the kernel, of which the provider soft has none; name an address",
+				s, host)
 		}
 		l.Device, l.Provider = host, provider.Verbs
 		return l, nil

@@ -173,13 +173,18 @@ func absolute(spec string) string {
 
 // dropEmpty removes empty list entries, so that --tcp-listen= means none.
 func (c *Config) dropEmpty() {
-	for _, l := range []*[]string{&c.RDMAListen, &c.TCPListen, &c.MountListen, &c.PortmapListen, &c.OpsListen, &c.OpsHosts, &c.PKeys, &c.NFSVersions, &c.TLS.XprtSec, &c.Perf.Listen, &c.Perf.Clients, &c.ControlTLS.Listen, &c.ControlTLS.Admins, &c.ControlTLS.Readers} {
-		keep := (*l)[:0:0]
-		for _, s := range *l {
-			if s = strings.TrimSpace(s); s != "" {
-				keep = append(keep, s)
-			}
+	for i := range settings {
+		if list, ok := settings[i].field(c).Addr().Interface().(*[]string); ok {
+			*list = dropBlank(*list)
 		}
-		*l = keep
 	}
+}
+
+func dropBlank(list []string) (out []string) {
+	for _, s := range list {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
 }

@@ -65,7 +65,9 @@ func (p *Perf) validate(rdma []string) error {
 			return fmt.Errorf("perf: listen: %w", err)
 		}
 		for _, b := range rdma {
-			if l, err := ParseRDMAListen(b); err == nil && l.Port == at.Port && (l.Any() || at.Any() || l.Addr == at.Addr && l.Device == at.Device) {
+			l, err := ParseRDMAListen(b)
+			same := l.Any() || at.Any() || l.Addr == at.Addr && l.Device == at.Device
+			if err == nil && same && l.Port == at.Port {
 				return fmt.Errorf("perf: listen: port %d of %s is taken by rdma_listen; the usual one is %d", at.Port, a, PerfPort)
 			}
 		}

@@ -58,7 +58,7 @@ func TestSettingsFields(t *testing.T) {
 	c := new(Config)
 	seen := make(map[any]string)
 	for _, s := range Settings() {
-		at := s.field(c)
+		at := s.field(c).Addr().Interface()
 		if other, twice := seen[at]; twice {
 			t.Errorf("%s and %s are one field", s.Key, other)
 		}

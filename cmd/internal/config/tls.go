@@ -36,19 +36,29 @@ func (t *TLS) validate() error {
 		return errors.New("tls: certificate and key belong together: one of the two is missing")
 	}
 	if t.ClientCA != "" && t.Certificate == "" {
-		return errors.New("tls: client_ca says whose certificates are accepted, but there is no TLS without certificate and key")
+		return errors.New("tls: client_ca says whose certificates are accepted, " +
+			"but there is no TLS without certificate and key")
 	}
-	for _, f := range []struct{ key, name string }{{"certificate", t.Certificate}, {"key", t.Key}, {"client_ca", t.ClientCA}} {
-		if f.name != "" && !filepath.IsAbs(f.name) {
-			return fmt.Errorf("tls: %s: %q is not an absolute path", f.key, f.name)
-		}
+	err := absolutePaths([]string{"certificate", "key", "client_ca"}, t.Certificate, t.Key, t.ClientCA)
+	if err != nil {
+		return fmt.Errorf("tls: %w", err)
 	}
-	var err error
 	if t.XprtSec, err = normalizeXprtSec(t.XprtSec); err != nil {
 		return fmt.Errorf("tls: %w", err)
 	}
 	if len(t.XprtSec) == 0 {
-		return fmt.Errorf("tls: xprtsec: nothing is left by which clients may come; name some of %s", strings.Join(xprtsecs, ", "))
+		return fmt.Errorf("tls: xprtsec: nothing is left by which clients may come; name some of %s",
+			strings.Join(xprtsecs, ", "))
+	}
+	return nil
+}
+
+// absolutePaths refuses files whose names are relative. Keys and names are in the same order; a name may be empty.
+func absolutePaths(keys []string, names ...string) error {
+	for i, name := range names {
+		if name != "" && !filepath.IsAbs(name) {
+			return fmt.Errorf("%s: %q is not an absolute path", keys[i], name)
+		}
 	}
 	return nil
 }
@@ -79,23 +89,21 @@ func OnlyTLS(list []string) bool { return len(list) > 0 && !slices.Contains(list
 func (c *Config) tlsWarnings() (list []string) {
 	for i := range c.Exports {
 		e := &c.Exports[i]
-		var want [][]string
 		for _, r := range e.Rules() {
-			if len(r.XprtSec) > 0 {
-				want = append(want, r.XprtSec)
-			} else {
-				want = append(want, c.TLS.XprtSec)
+			want := r.XprtSec
+			if len(want) == 0 {
+				want = c.TLS.XprtSec
 			}
-		}
-		for _, w := range want {
+			missing := ""
 			switch {
-			case OnlyTLS(w) && !c.TLS.On():
-				list = append(list, fmt.Sprintf("%s wants xprtsec=%s, but there is no TLS without tls.certificate and tls.key", e.Pseudo, strings.Join(w, ":")))
-			case len(w) == 1 && w[0] == XprtMutual && c.TLS.ClientCA == "":
-				list = append(list, fmt.Sprintf("%s wants xprtsec=%s, but no certificate of a client is verified without tls.client_ca", e.Pseudo, XprtMutual))
+			case OnlyTLS(want) && !c.TLS.On():
+				missing = "there is no TLS without tls.certificate and tls.key"
+			case slices.Equal(want, []string{XprtMutual}) && c.TLS.ClientCA == "":
+				missing = "no certificate of a client is verified without tls.client_ca"
 			default:
 				continue
 			}
+			list = append(list, fmt.Sprintf("%s wants xprtsec=%s, but %s", e.Pseudo, strings.Join(want, ":"), missing))
 			break
 		}
 	}
