@@ -154,7 +154,8 @@ func (c *collector) host(ctx context.Context) {
 	c.add("memory.txt", "memory of the host", text, b, err)
 	b, err = c.read("/proc/net/snmp")
 	udp, err2 := c.read("/proc/net/softnet_stat")
-	c.add("protocols.txt", "counters of IP, TCP, UDP, and of the packet queues", text, append(b, udp...), errors.Join(err, err2))
+	c.add("protocols.txt", "counters of IP, TCP, UDP, and of the packet queues", text, append(b, udp...),
+		errors.Join(err, err2))
 	report := doctor.Server(ctx, doctor.This(), c.cfg.Daemon)
 	var out bytes.Buffer
 	report.Print(&out)
@@ -178,7 +179,8 @@ func (c *collector) tree(name, what, top string, patterns []string) {
 		slices.Sort(list)
 		for _, f := range list {
 			if b, err := os.ReadFile(f); err == nil {
-				fmt.Fprintf(&out, "%s = %s\n", strings.TrimPrefix(f, root), strings.ReplaceAll(strings.TrimSpace(string(b)), "\n", "; "))
+				fmt.Fprintf(&out, "%s = %s\n", strings.TrimPrefix(f, root),
+					strings.ReplaceAll(strings.TrimSpace(string(b)), "\n", "; "))
 			}
 		}
 	}
@@ -214,7 +216,8 @@ func (c *collector) journal(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "journalctl", "--unit="+c.cfg.Unit, "--lines="+journalLines, "--no-pager", "--no-hostname", "--output=short-iso", "--quiet")
+	cmd := exec.CommandContext(ctx, "journalctl", "--unit="+c.cfg.Unit, "--lines="+journalLines, "--no-pager",
+		"--no-hostname", "--output=short-iso", "--quiet")
 	b, err := cmd.Output()
 	if err == nil && len(bytes.TrimSpace(b)) == 0 {
 		err = fmt.Errorf("the journal has nothing of %s that this user may read", c.cfg.Unit)

@@ -53,7 +53,8 @@ const (
 
 // ErrNoAuthorities is what Server says if certificates are required that nothing can be held
 // against.
-var ErrNoAuthorities = errors.New("certificates of clients are required, but there are no authorities to verify them with")
+var ErrNoAuthorities = errors.New(
+	"certificates of clients are required, but there are no authorities to verify them with")
 
 // Store is what was loaded. Its methods may be called from any goroutine.
 type Store struct {

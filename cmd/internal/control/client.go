@@ -53,7 +53,8 @@ func DialRemote(server string, files certs.Files) *Dialer {
 	at := net.JoinHostPort(host, port)
 	d := &Dialer{where: at, scheme: "https", remote: true}
 	if files.Cert == "" || files.Key == "" {
-		d.err = errors.New("control of another host needs a certificate: --cert and --key, or RSTORECTL_CERT and RSTORECTL_KEY")
+		d.err = errors.New(
+			"control of another host needs a certificate: --cert and --key, or RSTORECTL_CERT and RSTORECTL_KEY")
 		return d
 	}
 	store, err := certs.Load(files, nil)
@@ -62,7 +63,8 @@ func DialRemote(server string, files certs.Files) *Dialer {
 		return d
 	}
 	d.http.Transport = &http.Transport{DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTime}, Config: store.Client(host)}).DialContext(ctx, "tcp", at)
+		return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTime}, Config: store.Client(host)}).DialContext(ctx, "tcp",
+			at)
 	}}
 	return d
 }
@@ -135,7 +137,8 @@ func (d *Dialer) explain(err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("no rstored answers at %s; is it running, and is this its --control socket?", d.where)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s: permission denied; use the user that rstored runs as, root, or a member of its control group", d.where)
+		return fmt.Errorf(
+			"%s: permission denied; use the user that rstored runs as, root, or a member of its control group", d.where)
 	}
 	return err
 }

@@ -33,7 +33,8 @@ const anyone = "*"
 // RoleOf is the role of somebody with these names. Who is on no list is Nobody.
 func RoleOf(names, admins, readers []string) Role {
 	on := func(list []string) bool {
-		return slices.Contains(list, anyone) || slices.ContainsFunc(names, func(n string) bool { return n != "" && n != anyone && slices.Contains(list, n) })
+		return slices.Contains(list, anyone) || slices.ContainsFunc(names,
+			func(n string) bool { return n != "" && n != anyone && slices.Contains(list, n) })
 	}
 	switch {
 	case on(admins):
@@ -92,7 +93,8 @@ func (s *Server) ServeRemote(l net.Listener, r Remote) (stop func()) {
 	s.mu.Lock()
 	s.remotes = append(s.remotes, h)
 	s.mu.Unlock()
-	shaker := &handshaker{Listener: l, remote: r, slots: make(chan struct{}, remoteConns), ready: make(chan net.Conn), ended: make(chan struct{})}
+	shaker := &handshaker{Listener: l, remote: r, slots: make(chan struct{},
+		remoteConns), ready: make(chan net.Conn), ended: make(chan struct{})}
 	go shaker.run()
 	go func() { _ = h.Serve(shaker) }() // until stop
 	return func() {

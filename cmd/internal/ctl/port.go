@@ -41,9 +41,9 @@ func (t *tool) port() *cobra.Command {
 	}
 	const long = `
 TRANSPORT is rdma (port 20049 by default), tcp (2049), portmap (111), perf (18515), ops
-(9049) or control (9048, if control_tls has its certificates). Without an address the port is on every address of the host.
-For rdma and perf, soft://ADDR and verbs://ADDR choose the provider of the RDMA device, user space or the kernel.
-verbs://DEVICE names a device of the kernel, such as mlx5_0.`
+(9049) or control (9048, if control_tls has its certificates). Without an address the port is on
+every address of the host. For rdma and perf, soft://ADDR and verbs://ADDR choose the provider of
+the RDMA device, user space or the kernel. verbs://DEVICE names a device of the kernel, such as mlx5_0.`
 	add := &cobra.Command{
 		Use:   "add TRANSPORT [PROVIDER://][ADDR][:PORT]",
 		Short: "Listen on another port, now and after restarts",

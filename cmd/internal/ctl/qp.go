@@ -74,7 +74,8 @@ func (t *tool) qpShow() *cobra.Command {
 					q.NextPSN, q.AckedPSN, q.ExpectedPSN, rtt(q))
 				fmt.Fprintf(w, "send queue\t%d of %d\nreceive queue\t%d of %d\nREADs at once\t%d ours, %d of the peer\n",
 					q.SendQueued, q.SendDepth, q.RecvQueued, q.RecvDepth, q.ReadsStarted, q.ReadsServed)
-				fmt.Fprintf(w, "ACK timeout\tcode %d\nretries\t%d, receiver not ready %d\n", q.AckTimeout, q.RetryCount, q.RNRRetryCount)
+				fmt.Fprintf(w, "ACK timeout\tcode %d\nretries\t%d, receiver not ready %d\n", q.AckTimeout, q.RetryCount,
+					q.RNRRetryCount)
 				for _, k := range slices.Sorted(maps.Keys(q.Counters)) {
 					fmt.Fprintf(w, "%s\t%d\n", k, q.Counters[k])
 				}

@@ -199,7 +199,8 @@ func (d *demo) serve(ctx context.Context) (stop func(), err error) {
 // ctl runs rstorectl.
 func (d *demo) ctl(ctx context.Context, args ...string) ([]byte, error) {
 	var out, errOut bytes.Buffer
-	c := exec.CommandContext(ctx, filepath.Join(d.bin, "rstorectl"), append([]string{"--quiet", "--control", d.path("control.sock")}, args...)...)
+	c := exec.CommandContext(ctx, filepath.Join(d.bin, "rstorectl"),
+		append([]string{"--quiet", "--control", d.path("control.sock")}, args...)...)
 	c.Stdout, c.Stderr = &out, &errOut
 	if err := c.Run(); err != nil {
 		return nil, fmt.Errorf("rstorectl %s: %w\n%s", strings.Join(args, " "), err, errOut.String())

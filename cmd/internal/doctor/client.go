@@ -74,7 +74,8 @@ func (r *Report) local(h *Host, server netip.Addr, overRDMA bool) (netip.Addr, b
 		r.modules(h)
 	}
 	if !local.IsValid() {
-		r.ok("route", "%v is an address of this host; unless a device of the kernel has it, it is tried from a loopback address", server)
+		r.ok("route",
+			"%v is an address of this host; unless a device of the kernel has it, it is tried from a loopback address", server)
 		return local, true
 	}
 	name, ifMTU := h.interfaceOf(local)
@@ -85,7 +86,8 @@ func (r *Report) local(h *Host, server netip.Addr, overRDMA bool) (netip.Addr, b
 	r.link(h, name)
 	switch {
 	case pathMTU(ifMTU) == 0 && ifMTU != 0:
-		r.add(Fail, "mtu", fmt.Sprintf("ip link set dev %s mtu 1500", name), "the MTU of %s is %d, too small for RDMA", name, ifMTU)
+		r.add(Fail, "mtu", fmt.Sprintf("ip link set dev %s mtu 1500", name), "the MTU of %s is %d, too small for RDMA",
+			name, ifMTU)
 	case mtu != 0 && ifMTU != 0 && pathMTU(mtu) < pathMTU(ifMTU):
 		r.add(Warn, "mtu", fmt.Sprintf("'ip link set dev %s mtu %d', and 'ip route flush cache'", name, mtu),
 			"the MTU of %s is %d, but the kernel knows that the path to %v carries %d: RDMA packets of %d bytes will be lost", name, ifMTU, server, mtu, pathMTU(ifMTU))
@@ -127,7 +129,8 @@ func (r *Report) link(h *Host, name string) {
 			kind = d.Driver
 		}
 		if p.State != "ACTIVE" && p.State != "" {
-			r.add(Fail, "rdma-link", fmt.Sprintf("ip link set dev %s up", name), "RDMA link %s/%d on %s (%s) is %s", d.Name, p.Number, name, kind, p.State)
+			r.add(Fail, "rdma-link", fmt.Sprintf("ip link set dev %s up", name), "RDMA link %s/%d on %s (%s) is %s", d.Name,
+				p.Number, name, kind, p.State)
 			return
 		}
 		r.ok("rdma-link", "RDMA link %s/%d on %s (%s) is active", d.Name, p.Number, name, kind)

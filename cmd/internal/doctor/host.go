@@ -271,6 +271,7 @@ func (r *Report) firewall(h *Host) {
 		r.ok("firewall", "no packet filter is loaded in this kernel (others on the way cannot be seen from here)")
 		return
 	}
-	r.add(Warn, "firewall", fmt.Sprintf("'nft list ruleset' and 'iptables -S' as root; they must let UDP port %d in and out", wire.Port),
+	r.add(Warn, "firewall", fmt.Sprintf(
+		"'nft list ruleset' and 'iptables -S' as root; they must let UDP port %d in and out", wire.Port),
 		"a packet filter is loaded (%s); its rules are not read here", strings.Join(loaded, ", "))
 }

@@ -100,7 +100,8 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 		return
 	}
 	if n := min(c.Info().InlineOut, int(c.Info().PathMTU)) - callHead; n > 0 {
-		do := fmt.Sprintf("the network between carries less than the interfaces: 'ping -M do -s %d %v' must pass; else lower the MTU of the interface on both sides", n+callHead+btcrc, at.Addr())
+		do := fmt.Sprintf("the network between carries less than the interfaces: 'ping -M do -s %d %v' must pass; else "+
+			"lower the MTU of the interface on both sides", n+callHead+btcrc, at.Addr())
 		if !r.null(ctx, c, "RDMA", n, do) {
 			return
 		}
@@ -134,7 +135,8 @@ func connectHint(e end, dev rdma.Device, at netip.AddrPort) string {
 	case rdma.Rejected:
 		switch e.reason {
 		case cm.InvalidServiceID:
-			return fmt.Sprintf("on the server: 'rstorectl port list' shows what is served, 'rstorectl port add rdma %v' adds it; or give the right port in the URL and as port= when mounting", at)
+			return fmt.Sprintf("on the server: 'rstorectl port list' shows what is served, 'rstorectl port add rdma %v' "+
+				"adds it; or give the right port in the URL and as port= when mounting", at)
 		case cm.InvalidMTU:
 			soft, ok := dev.(*roce.Device)
 			if !ok {
@@ -151,13 +153,16 @@ func connectHint(e end, dev rdma.Device, at netip.AddrPort) string {
 		if e.other {
 			return "see that the device there is up, and that rstored serves RDMA by a device of the same kind: 'rstorectl doctor' and 'rstorectl port list' on the server"
 		}
-		return fmt.Sprintf("let UDP port %d in and out on both hosts and between ('nft list ruleset', cloud security groups), and see that rstored runs there: 'rstorectl doctor' on the server", wire.Port)
+		return fmt.Sprintf("let UDP port %d in and out on both hosts and between ('nft list ruleset', cloud security "+
+			"groups), and see that rstored runs there: 'rstorectl doctor' on the server", wire.Port)
 	}
 	return "rstorectl doctor, on the server"
 }
 
 func smallerMTUHint(own rdma.MTU) string {
-	return fmt.Sprintf("the server's interface has a smaller MTU: 'ip link set dev IFACE mtu %d' there, or the server's MTU here", int(own)+headers)
+	return fmt.Sprintf(
+		"the server's interface has a smaller MTU: 'ip link set dev IFACE mtu %d' there, or the server's MTU here",
+		int(own)+headers)
 }
 
 // comparePathMTU warns when the path MTU of a connection is smaller than that of our interface. A device in user space
@@ -186,7 +191,8 @@ func (r *Report) null(ctx context.Context, c rpc.Client, over string, padding in
 	q := rpc.Request{Prog: nfs3.Program, Vers: nfs3.Version, Proc: nfs3.ProcNull}
 	check, what := "null", "NULL call over "+over
 	if padding > 0 {
-		check, what = "full-packet", fmt.Sprintf("a packet with %d bytes of payload, from here to the server", padding&^3+callHead)
+		check, what = "full-packet", fmt.Sprintf("a packet with %d bytes of payload, from here to the server",
+			padding&^3+callHead)
 		q.Args = func(e *xdr.Encoder) { e.B = append(e.B, make([]byte, padding&^3)...) }
 	}
 	begun := time.Now()
@@ -215,7 +221,8 @@ func (r *Report) mount(ctx context.Context, c *client.Client, over, path string,
 	r.ok("mount", "MOUNT of %s over %s from %v", path, over, from)
 	i, err := c.Info(ctx, root)
 	if err != nil {
-		r.add(level, "fsinfo", "rstorectl log-level debug, on the server, and look at its log", "FSINFO of %s over %s: %v", path, over, err)
+		r.add(level, "fsinfo", "rstorectl log-level debug, on the server, and look at its log", "FSINFO of %s over %s: %v",
+			path, over, err)
 		return
 	}
 	r.ok("fsinfo", "FSINFO of %s over %s: reads up to %d bytes, writes up to %d", path, over, i.ReadMax, i.WriteMax)
@@ -231,7 +238,8 @@ func (r *Report) mountFailed(ctx context.Context, c *client.Client, over, path s
 		return
 	case !errors.As(err, &s):
 	case s == nfs.ErrAcces || s == nfs.ErrPerm:
-		do = fmt.Sprintf("on the server: 'rstorectl export show %s' lists the rules; 'rstorectl export set %s --client %v', with the rules to keep, lets this host in", path, path, from)
+		do = fmt.Sprintf("on the server: 'rstorectl export show %s' lists the rules; 'rstorectl export set %s --client "+
+			"%v', with the rules to keep, lets this host in", path, path, from)
 	case s == nfs.ErrNoEnt || s == nfs.ErrNotDir:
 		do = "rstorectl export list, on the server"
 		if list, err := c.Exports(ctx); err == nil && len(list) > 0 {

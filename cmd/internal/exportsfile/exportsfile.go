@@ -166,7 +166,8 @@ func (t *Table) clients(s *scanner, e *Entry) error {
 		c.Host = host
 		if c.Host == "" {
 			// The classic mistake: "host (rw)" is two clients.
-			t.warn(w.Pos, "%s is a client of its own, everybody: is there a blank too many before it? Without one it belongs to the client; if everybody is meant write *%s", w.text, w.text)
+			t.warn(w.Pos, "%s is a client of its own, everybody: is there a blank too many before it? Without one it "+
+				"belongs to the client; if everybody is meant write *%s", w.text, w.text)
 			c.Host = "*"
 		}
 		c.Options = append(slices.Clone(defaults), split(own)...)

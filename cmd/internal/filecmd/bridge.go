@@ -62,7 +62,8 @@ func (t *tool) bridge() *cobra.Command {
 		"MOUNT version 3. Each connection of a client has one to the server, on which callbacks of versions 4.1 and 4.2 come. For the server all clients " +
 		"are this host. Version 4.0 has no delegations through the bridge, and version 3 no locks (mount with nolock)."
 	f := c.Flags()
-	f.StringVar(&listen, "listen", "127.0.0.1:2049", "`ADDRESS` to take TCP connections at; everybody who reaches it is passed on as who he says he is")
+	f.StringVar(&listen, "listen", "127.0.0.1:2049",
+		"`ADDRESS` to take TCP connections at; everybody who reaches it is passed on as who he says he is")
 	f.StringVar(&pm, "portmap", "", "also answer portmap queries at this `ADDRESS`, usually 127.0.0.1:111")
 	return c
 }

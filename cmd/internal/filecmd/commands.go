@@ -97,7 +97,8 @@ func tlsFlags(f *pflag.FlagSet, d *dial.Dialer) {
 		d.Security, err = client.ParseSecurity(s)
 		return err
 	})
-	f.StringVar(&files.CA, "tls-ca", "", "`FILE` of the authorities that the server's certificate must come from (default: those of the system)")
+	f.StringVar(&files.CA, "tls-ca", "",
+		"`FILE` of the authorities that the server's certificate must come from (default: those of the system)")
 	f.StringVar(&files.Cert, "tls-cert", "", "`FILE` of a certificate of this client")
 	f.StringVar(&files.Key, "tls-key", "", "`FILE` of its private key")
 	load := sync.OnceValues(func() (*certs.Store, error) { return certs.Load(files, nil) })
@@ -112,15 +113,19 @@ func tlsFlags(f *pflag.FlagSet, d *dial.Dialer) {
 
 // connectFlags adds the flags that all commands which connect have.
 func connectFlags(f *pflag.FlagSet, d *dial.Dialer) {
-	f.Uint16Var(&d.MountPort, "mount-port", 0, "TCP `PORT` of the MOUNT service (default: the server's NFS port, or what its portmap says)")
-	f.TextVar(&d.Source, "source", netip.Addr{}, "local `ADDRESS` for RDMA (default: as routing says; a free loopback address for a server on this host)")
+	f.Uint16Var(&d.MountPort, "mount-port", 0,
+		"TCP `PORT` of the MOUNT service (default: the server's NFS port, or what its portmap says)")
+	f.TextVar(&d.Source, "source", netip.Addr{},
+		"local `ADDRESS` for RDMA (default: as routing says; a free loopback address for a server on this host)")
 	d.Provider = cmp.Or(d.Provider, provider.Auto)
-	f.Var(&d.Provider, "provider", "who provides the RDMA device: soft, the stack in user space; verbs, the kernel; or auto, the kernel where one of its devices has the address. ?provider= of a URL goes first")
+	f.Var(&d.Provider, "provider", "who provides the RDMA device: soft, the stack in user space; verbs, the kernel; "+
+		"or auto, the kernel where one of its devices has the address. ?provider= of a URL goes first")
 	f.Func("pkey", "partition `KEY` to connect in over RDMA (default: 0xffff)", func(s string) (err error) {
 		d.PKey, err = config.ParsePKey(s)
 		return err
 	})
-	f.Uint8Var(&d.DSCP, "dscp", 0, "`DSCP` of RDMA packets, 1 to 63 (default: none in user space, a setting of the host on devices of the kernel). ?dscp= of a URL goes first")
+	f.Uint8Var(&d.DSCP, "dscp", 0, "`DSCP` of RDMA packets, 1 to 63 (default: none in user space, a setting of the "+
+		"host on devices of the kernel). ?dscp= of a URL goes first")
 	f.Func("nfs-version", "`VERSION` of NFS: 3, 4.1 or 4.2 (default: the highest that the server speaks)", func(s string) (err error) {
 		d.Version, err = client.ParseVersion(s)
 		return err

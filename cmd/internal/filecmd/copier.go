@@ -289,7 +289,8 @@ func (k *copier) tryOne(ctx context.Context, from, into *object, name string) (t
 		if err != nil {
 			return nil, err
 		}
-		return nil, atTarget(k.replacing(into, name, func(name string) error { return k.dst.symlink(ctx, into, name, target) }))
+		return nil, atTarget(k.replacing(into, name,
+			func(name string) error { return k.dst.symlink(ctx, into, name, target) }))
 	case blockstore.TypeFifo, blockstore.TypeSock, blockstore.TypeBlk, blockstore.TypeChr:
 		part := partName(name, newID())
 		if to, err = k.dst.mknod(ctx, into, part, &from.attr); err != nil {

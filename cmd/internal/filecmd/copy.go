@@ -28,7 +28,8 @@ func (o *copyFlags) add(c *cobra.Command) {
 	f.BoolVarP(&o.recursive, "recursive", "r", false, "copy directories and what is in them")
 	f.BoolVar(&o.verify, "verify", false, "read every copy again and compare its SHA-256 with the source's")
 	f.BoolVar(&o.owner, "owner", false, "keep user and group, which usually takes root")
-	f.BoolVar(&o.resume, "resume", false, "keep what there is of a large file when its copy fails, and go on there next time")
+	f.BoolVar(&o.resume, "resume", false,
+		"keep what there is of a large file when its copy fails, and go on there next time")
 	f.IntVarP(&o.jobs, "jobs", "j", defaultJobs, "how many files at once")
 }
 

@@ -224,7 +224,8 @@ func printEntries(w io.Writer, list []*entry, long bool) {
 		if e.Target != "" {
 			name += " -> " + printable(e.Target)
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", e.mode, e.NLink, e.UID, e.GID, size, e.mtime.Format("2006-01-02 15:04"), name)
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", e.mode, e.NLink, e.UID, e.GID, size,
+			e.mtime.Format("2006-01-02 15:04"), name)
 	}
 }
 
@@ -300,7 +301,8 @@ func (t *tool) df() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all = append(all, &usage{u.String(), s.TotalBytes, s.FreeBytes, s.AvailBytes, s.TotalFiles, s.FreeFiles, s.AvailFiles})
+			all = append(all,
+				&usage{u.String(), s.TotalBytes, s.FreeBytes, s.AvailBytes, s.TotalFiles, s.FreeFiles, s.AvailFiles})
 			return nil
 		})
 		if err != nil {
@@ -314,7 +316,8 @@ func (t *tool) df() *cobra.Command {
 				if of := used + s.BytesAvail; of > 0 {
 					share = fmt.Sprintf("%d%%", (used*100+of-1)/of)
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", amount(s.Bytes), amount(used), amount(s.BytesAvail), share, s.Files, s.FilesFree, s.URL)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", amount(s.Bytes), amount(used), amount(s.BytesAvail), share,
+					s.Files, s.FilesFree, s.URL)
 			}
 		})
 	})

@@ -79,7 +79,8 @@ func (s *remote) mkdir(ctx context.Context, dir *object, name string) (*object, 
 
 func (s *remote) create(ctx context.Context, dir *object, name string) (*object, error) {
 	mode, size := uint32(fileMode), uint64(0)
-	n, err := s.c.Create(ctx, dir.h, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode, Size: &size}, [nfs3.VerifierLen]byte{})
+	n, err := s.c.Create(ctx, dir.h, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode, Size: &size},
+		[nfs3.VerifierLen]byte{})
 	if err != nil {
 		return nil, err
 	}

@@ -127,7 +127,8 @@ func daemonPage() string {
 	p.text("Each flag has a key in `rstored.yaml`(5), which says more.")
 	flags(p, root.PersistentFlags())
 	p.section("Signals")
-	p.item("`SIGTERM`, `SIGINT`", "Stop: calls in progress are finished, for as long as `stop_timeout` allows. A second signal stops at once.")
+	p.item("`SIGTERM`, `SIGINT`",
+		"Stop: calls in progress are finished, for as long as `stop_timeout` allows. A second signal stops at once.")
 	p.item("`SIGHUP`", "Read the configuration again. A bad one changes nothing, and the log says why.")
 	p.section("Environment")
 	for _, s := range config.Settings() {
@@ -139,7 +140,8 @@ func daemonPage() string {
 	exitCodes(p)
 	p.section("Files")
 	p.item("`"+config.SystemFile+"`", "The configuration that is read when no other is named.")
-	p.item("`/var/lib/rstored`", "State of root's daemon: numbers of exports, the secret of file handles, clients that may reclaim.")
+	p.item("`/var/lib/rstored`",
+		"State of root's daemon: numbers of exports, the secret of file handles, clients that may reclaim.")
 	p.item("`/run/rstored/rstored.sock`", "Control socket of root's daemon, and of the service.")
 	p.section("See also")
 	p.text("`rstorectl`(1), `rstored.yaml`(5), exports(5), nfs(5)")
@@ -172,10 +174,12 @@ func controlPage() string {
 	}
 	p.section("Environment")
 	p.item("`RSTORED_CONTROL`", "The control socket, where `--control` does not name it.")
-	p.item("`RSTORECTL_SERVER`, `RSTORECTL_CERT`, `RSTORECTL_KEY`, `RSTORECTL_CA`", "What `--server`, `--cert`, `--key` and `--ca` are without the flags. `--control` goes before them.")
+	p.item("`RSTORECTL_SERVER`, `RSTORECTL_CERT`, `RSTORECTL_KEY`, `RSTORECTL_CA`",
+		"What `--server`, `--cert`, `--key` and `--ca` are without the flags. `--control` goes before them.")
 	exitCodes(p)
 	p.section("Files")
-	p.item("`/run/rstored/rstored.sock`", "Control socket of root's daemon, and of the service. Others use it too, unless they have a server of their own at `$XDG_RUNTIME_DIR/rstored/rstored.sock`.")
+	p.item("`/run/rstored/rstored.sock`", "Control socket of root's daemon, and of the service. Others use it too, "+
+		"unless they have a server of their own at `$XDG_RUNTIME_DIR/rstored/rstored.sock`.")
 	p.section("See also")
 	p.text("`rstored`(8), `rstored.yaml`(5)")
 	return p.String()

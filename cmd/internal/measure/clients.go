@@ -89,7 +89,8 @@ func put(t []atomic.Pointer[client], x *client) {
 
 func slot(a netip.Addr) int {
 	b := a.As16()
-	hi, lo := bits.Mul64(binary.LittleEndian.Uint64(b[:])^0x9e3779b97f4a7c15, binary.LittleEndian.Uint64(b[8:])^0xc2b2ae3d27d4eb4f)
+	hi, lo := bits.Mul64(binary.LittleEndian.Uint64(b[:])^0x9e3779b97f4a7c15,
+		binary.LittleEndian.Uint64(b[8:])^0xc2b2ae3d27d4eb4f)
 	return int((hi ^ lo) >> 33)
 }
 

@@ -85,7 +85,8 @@ func (r *Recorder) SetExports(names map[uint32]string) {
 		if n := int(id) + 1; n > len(next) {
 			next = slices.Grow(next, n-len(next))[:n]
 		}
-		next[id] = &export{name: name, calls: newPoints(int(kinds) * len(transports)), store: r.store(id), troubles: make([]trouble, len(r.cfg.Troubles))}
+		next[id] = &export{name: name, calls: newPoints(int(kinds) * len(transports)), store: r.store(id), troubles: make(
+			[]trouble, len(r.cfg.Troubles))}
 		if int(id) < len(old) && old[id] != nil {
 			next[id].calls = old[id].calls
 		}

@@ -61,7 +61,8 @@ func Handler(cfg Config) http.Handler {
 	guarded := func(h http.HandlerFunc) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			if !cfg.Profiles() {
-				http.Error(w, "profiles are off: ops_pprof in the configuration or 'rstorectl ops pprof on' turns them on", http.StatusForbidden)
+				http.Error(w, "profiles are off: ops_pprof in the configuration or 'rstorectl ops pprof on' turns them on",
+					http.StatusForbidden)
 				return
 			}
 			// A profile takes as long as was asked for.
@@ -78,7 +79,8 @@ func Handler(cfg Config) http.Handler {
 	pageHandlers(mux, cfg.Sample)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !meant(r.Host, cfg.Names) {
-			http.Error(w, "this server is not asked for by that name: use its address, or name it in ops_hosts", http.StatusMisdirectedRequest)
+			http.Error(w, "this server is not asked for by that name: use its address, or name it in ops_hosts",
+				http.StatusMisdirectedRequest)
 			return
 		}
 		// Not the server's WriteTimeout: profiles may be longer, and refuse to be if that is set.
@@ -97,7 +99,8 @@ func meant(host string, names func() []string) bool {
 	if _, err := netip.ParseAddr(host); err == nil || host == "" || strings.EqualFold(host, "localhost") {
 		return true
 	}
-	return names != nil && slices.ContainsFunc(names(), func(n string) bool { return n == "*" || strings.EqualFold(n, host) })
+	return names != nil && slices.ContainsFunc(names(),
+		func(n string) bool { return n == "*" || strings.EqualFold(n, host) })
 }
 
 // health answers 200 if all is well and 503 if not, with a line for each check.

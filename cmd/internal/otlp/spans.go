@@ -41,7 +41,8 @@ func newSpans(ctx context.Context, version string) *spans {
 	if err != nil || res == nil {
 		res = resource.NewSchemaless(own...)
 	}
-	p := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithResource(res), sdktrace.WithSpanProcessor(s))
+	p := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.AlwaysSample()), sdktrace.WithResource(res),
+		sdktrace.WithSpanProcessor(s))
 	s.tracer = p.Tracer(scope, trace.WithInstrumentationVersion(version))
 	return s
 }

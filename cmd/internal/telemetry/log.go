@@ -64,7 +64,8 @@ func NewLog(level, format string) (*Log, error) {
 	l := &Log{Level: lv, ring: new(ring)}
 	out := zapcore.Lock(os.Stderr)
 	logger := func(encoder zapcore.Encoder, level zapcore.LevelEnabler) *zap.Logger {
-		return zap.New(zapcore.NewTee(zapcore.NewCore(encoder, out, level), &ringCore{level, zapcore.NewJSONEncoder(enc), l.ring}))
+		return zap.New(zapcore.NewTee(zapcore.NewCore(encoder, out, level),
+			&ringCore{level, zapcore.NewJSONEncoder(enc), l.ring}))
 	}
 	l.Logger, l.Always = logger(encoder, lv), logger(encoder.Clone(), zapcore.InfoLevel)
 	l.sampled = zapcore.NewSamplerWithOptions(l.Core(), sampleTick, sampleFirst, sampleThen, zapcore.SamplerHook(func(_ zapcore.Entry, d zapcore.SamplingDecision) {

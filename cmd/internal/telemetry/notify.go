@@ -112,5 +112,6 @@ func (n *Notifier) sendWith(rights []byte, lines ...string) error {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	// A name that begins with @ is in the abstract namespace, here as in the variable.
-	return unix.Sendmsg(fd, []byte(strings.Join(lines, "\n")), rights, &unix.SockaddrUnix{Name: n.socket}, unix.MSG_NOSIGNAL)
+	return unix.Sendmsg(fd, []byte(strings.Join(lines, "\n")), rights, &unix.SockaddrUnix{Name: n.socket},
+		unix.MSG_NOSIGNAL)
 }

@@ -75,7 +75,8 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	}
 	want := record{Name: r.GetName(), Required: r.GetCapacityRange().GetRequiredBytes(), Limit: r.GetCapacityRange().GetLimitBytes()}
 	if want.Required < 0 || want.Limit < 0 || want.Limit > 0 && want.Limit < want.Required {
-		return nil, status.Errorf(codes.InvalidArgument, "no size is at least %d and at most %d bytes", want.Required, want.Limit)
+		return nil, status.Errorf(codes.InvalidArgument, "no size is at least %d and at most %d bytes", want.Required,
+			want.Limit)
 	}
 	v := volume{share: cl.controller, directory: dirName(r.GetName()), retain: cl.retain}
 	id, err := v.id()
@@ -128,7 +129,8 @@ func (c *controller) claim(ctx context.Context, v volume, want record) error {
 		return serverError(v.share, err)
 	}
 	if total > 0 && uint64(want.Required) > total {
-		return status.Errorf(codes.OutOfRange, "%d bytes were asked for, and the file system of %s has %d", want.Required, v.share, total)
+		return status.Errorf(codes.OutOfRange, "%d bytes were asked for, and the file system of %s has %d", want.Required,
+			v.share, total)
 	}
 	if b, err = json.Marshal(want); err != nil {
 		return status.Error(codes.Internal, err.Error())

@@ -49,7 +49,8 @@ func arguments(ctx context.Context, m Mount, lookup func(context.Context, string
 	for _, f := range m.Options.Flags {
 		flags |= mountFlags[f]
 	}
-	return flags, strings.Join(append(m.Options.Data[:len(m.Options.Data):len(m.Options.Data)], "addr="+addrs[0]), ","), nil
+	return flags, strings.Join(append(m.Options.Data[:len(m.Options.Data):len(m.Options.Data)], "addr="+addrs[0]),
+		","), nil
 }
 
 // Unmount implements Mounter. If the server does not answer, what waits for it is given up after a while.

@@ -103,7 +103,8 @@ func mountOptions(p place, flags []string, readOnly bool) (o Options, err error)
 		case key == "addr" || key == "clientaddr" || key == "source":
 			return o, fmt.Errorf("mount option %q is set by the driver", f)
 		case f == "bg" || f == "fg" || key == "retry":
-			return o, fmt.Errorf("mount option %q is for mount(8), which is not used: a mount that fails is tried again by Kubernetes", f)
+			return o, fmt.Errorf(
+				"mount option %q is for mount(8), which is not used: a mount that fails is tried again by Kubernetes", f)
 		case f == "nolock" || key == "local_lock" && value == "all":
 			nolock = true
 		}
@@ -132,7 +133,8 @@ func mountOptions(p place, flags []string, readOnly bool) (o Options, err error)
 	case "3":
 		// Nobody here starts a status monitor, without which the kernel refuses locks when they are asked for.
 		if !nolock {
-			return o, fmt.Errorf("version 3 needs the mount option nolock, as no rpc.statd is started; versions 4 have locks of their own")
+			return o, fmt.Errorf(
+				"version 3 needs the mount option nolock, as no rpc.statd is started; versions 4 have locks of their own")
 		}
 	default:
 		return o, fmt.Errorf("mount option vers=%s: use 4.2, 4.1, 4.0 or 3", version)

@@ -70,10 +70,12 @@ func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRe
 		defer release()
 		readOnly := slices.Contains(m.Options.Flags, "ro")
 		if !strings.HasPrefix(there.Type, "nfs") || there.Source != m.Source {
-			return nil, status.Errorf(codes.AlreadyExists, "%s (%s) is mounted at %s, not %s", there.Source, there.Type, target, m.Source)
+			return nil, status.Errorf(codes.AlreadyExists, "%s (%s) is mounted at %s, not %s", there.Source, there.Type,
+				target, m.Source)
 		}
 		if there.ReadOnly != readOnly {
-			return nil, status.Errorf(codes.AlreadyExists, "%s is mounted at %s, but read-only is %t, not %t", there.Source, target, there.ReadOnly, readOnly)
+			return nil, status.Errorf(codes.AlreadyExists, "%s is mounted at %s, but read-only is %t, not %t", there.Source,
+				target, there.ReadOnly, readOnly)
 		}
 		return &csi.NodePublishVolumeResponse{}, nil
 	}

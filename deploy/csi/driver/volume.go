@@ -240,7 +240,8 @@ func (v volume) id() (string, error) {
 		id += retained
 	}
 	if len(id) > idMax {
-		return "", fmt.Errorf("the volume's identifier %s would have %d bytes, which is more than %d: give the server a shorter name, or the export a shorter path", id, len(id), idMax)
+		return "", fmt.Errorf("the volume's identifier %s would have %d bytes, which is more than %d: give the server a "+
+			"shorter name, or the export a shorter path", id, len(id), idMax)
 	}
 	return id, nil
 }

@@ -1,0 +1,142 @@
+package ops
+
+// Metric describes a metric of the daemon.
+type Metric struct {
+	Name   string
+	Type   string // counter, gauge, histogram
+	Labels []string
+	Help   string
+}
+
+const (
+	counter   = "counter"
+	gauge     = "gauge"
+	histogram = "histogram"
+)
+
+func labels(l ...string) []string { return l }
+
+// catalog is every metric but those of devices, of the process and of the Go runtime.
+var catalog = []Metric{
+	{"rstored_build_info", gauge, labels("version", "revision", "goversion"), "Version of the program; always 1."},
+	{"rstored_start_time_seconds", gauge, nil, "Start time of the daemon, in seconds since 1970."},
+	{"rstored_draining", gauge, nil, "1 while the daemon stops."},
+	{"rstored_exports", gauge, labels("state"), "Exports by state: served, or not opened because of an error."},
+	{"rstored_ports", gauge, labels("transport", "state"), "Ports by state: listening, or with an error."},
+
+	{"rstored_config_drift", gauge, labels("kind"),
+		"Exports and ports that differ from the written configuration, as in 'rstorectl drift'; kind unreadable is 1 " +
+			"while the configuration cannot be read."},
+
+	{"rstored_rpc_duration_seconds", histogram, labels("program", "operation", "transport"),
+		"Time from the arrival of a call to its reply, including RDMA READs of its data. A compound of version 4 counts " +
+			"as the operation that it was sent for."},
+	{"rstored_rpc_received_bytes_total", counter, labels("program", "operation", "transport"),
+		"Bytes of arguments, including bulk data."},
+	{"rstored_rpc_sent_bytes_total", counter, labels("program", "operation", "transport"),
+		"Bytes of replies, including bulk data."},
+	{"rstored_rpc_failures_total", counter, labels("program", "operation", "status"),
+		"Calls whose status is not OK. Many are normal answers, such as NOENT of a LOOKUP."},
+	{"rstored_rpc_retransmits_total", counter, labels("program", "operation"),
+		"Repeated calls that were recognized and not executed again."},
+	{"rstored_rpc_queue_duration_seconds", histogram, nil,
+		"Time that calls waited for a worker. Calls that need no worker are not included."},
+	{"rstored_rpc_fetch_duration_seconds", histogram, nil,
+		"Time that calls over RDMA waited for memory and for their data by RDMA READ. Calls without data to fetch are " +
+			"not included."},
+	{"rstored_rpc_queue_length", gauge, nil, "Calls that wait for a worker."},
+	{"rstored_rpc_workers", gauge, labels("state"), "Workers by state: busy or idle."},
+	{"rstored_rpc_worker_calls_total", counter, nil, "Calls that workers have served."},
+	{"rstored_nfs4_operations_total", counter, labels("operation"),
+		"Operations of version 4 that were started; a compound has several."},
+
+	{"rstored_export_duration_seconds", histogram, labels("export", "kind", "transport"),
+		"Time from the arrival of a call about an export to its reply. kind is read, write or meta."},
+	{"rstored_export_received_bytes_total", counter, labels("export", "kind", "transport"),
+		"Bytes of arguments of calls about an export."},
+	{"rstored_export_sent_bytes_total", counter, labels("export", "kind", "transport"),
+		"Bytes of replies about an export."},
+	{"rstored_export_failures_total", counter, labels("export", "kind", "transport"),
+		"Calls about an export whose status is not OK."},
+	{"rstored_store_duration_seconds", histogram, labels("export", "operation"),
+		"Duration of a call of an export's store. READs that are served from memory at once are not included."},
+	{"rstored_store_size_bytes", gauge, labels("export"), "Size of the file system of an export."},
+	{"rstored_store_free_bytes", gauge, labels("export"), "Free bytes of the file system of an export."},
+	{"rstored_store_available_bytes", gauge, labels("export"),
+		"Free bytes of the file system that are available to users."},
+	{"rstored_store_files", gauge, labels("export"), "Most files of the file system; 0 without a limit."},
+	{"rstored_store_free_files", gauge, labels("export"), "Free inodes of the file system."},
+
+	{"rstored_client_duration_seconds", histogram, labels("client", "transport"),
+		"Time from the arrival of a client's call to its reply, in fewer buckets. Clients beyond ops_clients are 'other'."},
+	{"rstored_client_received_bytes_total", counter, labels("client", "transport"),
+		"Bytes of arguments of a client's calls."},
+	{"rstored_client_sent_bytes_total", counter, labels("client", "transport"), "Bytes of replies to a client."},
+	{"rstored_client_failures_total", counter, labels("client", "transport"), "A client's calls whose status is not OK."},
+	{"rstored_connections", gauge, labels("transport"), "Connections of clients."},
+	{"rstored_client_addresses", gauge, nil, "Client addresses with connections."},
+	{"rstored_connections_refused_total", counter, labels("reason"),
+		"Refused connections by reason: clients, connections_per_client, connections, memory, descriptors."},
+
+	{"rstored_rdma_written_bytes_total", counter, nil, "Bytes sent by RDMA WRITE: what clients read."},
+	{"rstored_rdma_read_bytes_total", counter, nil, "Bytes fetched by RDMA READ: what clients wrote."},
+	{"rstored_rdma_lent_bytes_total", counter, nil, "Bytes sent by RDMA WRITE from the page cache without a copy."},
+	{"rstored_rdma_inline_bytes_total", counter, nil, "Bytes inside RPC-over-RDMA messages, both directions."},
+	{"rstored_rdma_messages_total", counter, labels("type"), "RPC-over-RDMA messages by type."},
+	{"rstored_rdma_credits", gauge, nil, "Credits granted to all connections."},
+	{"rstored_rdma_credits_in_use", gauge, nil, "Calls in progress on RDMA connections."},
+	{"rstored_rdma_memory_in_use_bytes", gauge, nil, "Registered memory of calls in progress."},
+	{"rstored_rdma_memory_bytes", gauge, labels("use"),
+		"Registered memory by use: messages (receives of connections) and bulk (data of calls in progress)."},
+	{"rstored_rdma_memory_limit_bytes", gauge, nil, "Limit of registered memory for messages and bulk data together."},
+	{"rstored_rdma_memory_waiting_connections", gauge, nil, "Connections with a call that waits for bulk memory."},
+	{"rstored_rdma_queue_pairs", gauge, labels("device", "type", "state"), "Queue pairs by type and state."},
+	{"rstored_rdma_send_queue_length", gauge, labels("device"), "Work requests in the send queues."},
+	{"rstored_rdma_device_info", gauge, labels("device", "provider", "kernel_device", "speaks"),
+		"Open RDMA devices by provider: soft or verbs; for verbs the kernel's name, and what it speaks; always 1."},
+	{"rstored_rdma_completions_failed_total", counter, labels("device", "status"),
+		"Work requests that a device of the kernel completed with an error, by status."},
+	{"rstored_rdma_waiting_ports", gauge, nil,
+		"Addresses and devices of ports that wait for an RDMA device of the kernel."},
+	{"rstored_rdma_loop_response_seconds", gauge, labels("device", "loop"),
+		"Response time of a packet loop to the latest probe."},
+	{"rstored_tcp_bytes_total", counter, nil, "Bytes over TCP, both directions."},
+
+	{"rstored_tls_connections", gauge, labels("xprtsec"),
+		"Connections over TCP by protection: none, tls, or mtls with a verified certificate."},
+	{"rstored_tls_handshakes_total", counter, labels("result"),
+		"TLS handshakes by result: tls, mtls, or the reason of the failure."},
+	{"rstored_tls_certificate_not_after_seconds", gauge, labels("file"),
+		"When the certificate, or one of its chain, expires, and the last authority of clients, in seconds since 1970."},
+	{"rstored_tls_certificate_loads_total", counter, labels("result"),
+		"Sets of certificate files that were taken, OK, and that could not be used, failed."},
+
+	{"rstored_errors_total", counter, labels("kind"),
+		"What went wrong, by kind, as 'rstorectl stats' has it; statuses of NFS are in rstored_rpc_failures_total."},
+	{"rstored_events_total", counter, labels("kind"), "What was not as usual, but not wrong, by kind."},
+
+	{"rstored_grace_active", gauge, labels("protocol"),
+		"1 while clients may reclaim what they had before a restart: nfs4 or nlm."},
+	{"rstored_grace_waiting_clients", gauge, nil, "Clients of version 4 that the grace period waits for."},
+	{"rstored_nfs4_clients", gauge, labels("state"),
+		"Clients of version 4: confirmed, unconfirmed, or expired (silent for longer than the lease)."},
+	{"rstored_nfs4_sessions", gauge, nil, "Sessions."},
+	{"rstored_nfs4_session_slots_busy", gauge, nil, "Requests that sessions execute."},
+	{"rstored_nfs4_opens", gauge, nil, "Files that clients of version 4 have open, for each open-owner."},
+	{"rstored_nfs4_lock_owners", gauge, nil, "Lock-owners of version 4, for each file."},
+	{"rstored_nfs4_delegations", gauge, nil, "Files that are delegated."},
+	{"rstored_nfs4_delegations_revoked", gauge, nil,
+		"Delegations that were taken away, and that their clients have not given up."},
+	{"rstored_nfs4_memory_bytes", gauge, nil, "Memory of the state of clients of version 4."},
+	{"rstored_nfs4_memory_limit_bytes", gauge, nil, "The most that may be: the setting nfs4_memory."},
+	{"rstored_nfs4_copies", gauge, nil, "Copies that go on after their replies."},
+	{"rstored_locks", gauge, labels("state"), "Byte-range locks of all protocols that are held, and that are waited for."},
+
+	{"rstored_audit_events_total", counter, labels("event"), "Events of the audit log."},
+	{"rstored_audit_dropped_total", counter, nil,
+		"Events that were not written to the audit log, because there were too many."},
+
+	{"rstored_otlp_traces_total", counter, labels("result"),
+		"Calls that were drawn for traces: sent, dropped because too many waited, or failed because the collector did " +
+			"not take them."},
+}
