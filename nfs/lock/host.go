@@ -8,14 +8,14 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// Hosts finds who takes the locks of an export in the host's kernel, nil if nobody does.
-// take is false if no new ones are to be taken there. It is called from any goroutine.
+// Hosts finds the store that takes the locks of an export in the host's kernel, or nil. take is false
+// if the store takes no new ones; old ones are still to be unlocked. Hosts is called from any goroutine.
 type Hosts func(export uint32) (h blockstore.HostLocker, take bool)
 
-// HostClient is the client of the locks of the host's own programs.
+// HostClient is Owner.Client of the locks of the host's own programs.
 const HostClient = "host"
 
-// UseHost has the locks of clients taken on the host too. Call it before anything else.
+// UseHost makes the table take the locks of clients on the host too. Call it before anything else.
 func (t *Table) UseHost(h Hosts) { t.hosts = h }
 
 // OnHost reports whether there may be locks of the host.
@@ -25,12 +25,11 @@ type hostCounts struct{ conflicts, without, full atomic.Uint64 }
 
 // HostCounts are totals since the start.
 type HostCounts struct {
-	// Conflicts are locks that a program of the host was in the way of.
+	// Conflicts are locks that were refused because of a lock of a program of the host.
 	Conflicts uint64
-	// Without are locks that could not be taken on the host, so that only clients see
-	// them.
+	// Without are locks that the host could not take. Programs of the host do not see them.
 	Without uint64
-	// Full are locks that were refused because too many files are locked on the host.
+	// Full are locks that were refused because the host has locks on too many files.
 	Full uint64
 }
 
@@ -46,39 +45,40 @@ func (t *Table) hostOf(f File) (h blockstore.HostLocker, take bool) {
 	return t.hosts(f.Export)
 }
 
-// onHost is what became of a lock on the host.
+// onHost is the result of a lock on the host.
 type onHost uint8
 
 const (
-	hostAside  onHost = iota // it is none of the host's business
-	hostTaken                // it is to be given up there
-	hostHeld                 // somebody there is in the way
-	hostFilled               // too much is locked there
+	hostUnused   onHost = iota // the host has no part in the lock
+	hostTaken                  // it is to be unlocked there
+	hostConflict               // a lock of a program conflicts
+	hostFull                   // the host has too many locks of the server
 )
 
-// takeOnHost takes on the host what l makes of the range of all clients together: as no
-// other client is in the way, that is as l says. Call in the file's turn.
-func (t *Table) takeOnHost(f File, l *Lock) (holder Lock, what onHost) {
+// takeOnHost takes a lock on the host's kernel. All clients are one owner there. As no lock of another
+// client conflicts with l, the lock of all clients together on its range is as l says. Call with
+// update held, and mu not.
+func (t *Table) takeOnHost(f File, l *Lock) (holder Lock, res onHost) {
 	h, take := t.hostOf(f)
 	if h == nil || !take {
-		return holder, hostAside
+		return holder, hostUnused
 	}
 	in, err := h.LockHost(f.Handle, l.Start, l.End, l.Exclusive)
 	switch {
 	case in != nil:
 		t.host.conflicts.Add(1)
-		return hostHolder(in), hostHeld
+		return hostHolder(in), hostConflict
 	case err == nil:
 		return holder, hostTaken
 	case errors.Is(err, blockstore.ErrJukebox):
 		t.host.full.Add(1)
-		return holder, hostFilled
+		return holder, hostFull
 	}
 	t.host.without.Add(1)
-	return holder, hostAside
+	return holder, hostUnused
 }
 
-// hostHolder is a lock of the host as one of the table.
+// hostHolder makes a lock of the host one of the table.
 func hostHolder(in *blockstore.HostLock) Lock {
 	id := "a program of the server's host"
 	if in.PID > 0 {
@@ -87,7 +87,7 @@ func hostHolder(in *blockstore.HostLock) Lock {
 	return Lock{Owner: Owner{Client: HostClient, ID: id}, Start: in.Start, End: in.End, Exclusive: in.Exclusive}
 }
 
-// Probe is Test that asks the host, too.
+// Probe is Test that asks the host, too. If the host cannot answer, it has no part in the lock.
 func (t *Table) Probe(f File, l Lock) (holder Lock, free bool) {
 	if holder, free = t.Test(f, l); !free {
 		return holder, false
@@ -97,8 +97,8 @@ func (t *Table) Probe(f File, l Lock) (holder Lock, free bool) {
 		return holder, true
 	}
 	s := t.shard(f)
-	s.turn.Lock()
-	defer s.turn.Unlock()
+	s.update.Lock()
+	defer s.update.Unlock()
 	in, err := h.TestHost(f.Handle, l.Start, l.End, l.Exclusive)
 	if err != nil || in == nil {
 		return holder, true
@@ -106,71 +106,9 @@ func (t *Table) Probe(f File, l Lock) (holder Lock, free bool) {
 	return hostHolder(in), false
 }
 
-// Retry grants what waited for the host alone and can be had now, and reports how many
-// requests are waiting for whomever.
-func (t *Table) Retry() (waiting int) {
-	var files []File
-	t.each(func(f File, x *file) {
-		if len(x.queue) > 0 {
-			files = append(files, f)
-		}
-	})
-	for _, f := range files {
-		t.change(f, everything, func(*file) {})
-	}
-	_, waiting = t.Count()
-	return waiting
-}
-
-// span is a range of bytes, end included.
-type span struct{ start, end uint64 }
-
-var everything = span{0, ToEnd}
-
-// spans are the bytes of a file from start to end that are locked, in order, without
-// overlaps.
-func (f *file) spans(within span) (out []span) {
-	for i := range f.held {
-		l := span{max(f.held[i].Start, within.start), min(f.held[i].End, within.end)}
-		n := len(out) - 1
-		switch {
-		case l.start > l.end:
-		case n < 0 || out[n].end != ToEnd && l.start > out[n].end+1:
-			out = append(out, l)
-		default:
-			out[n].end = max(out[n].end, l.end)
-		}
-	}
-	return out
-}
-
-// without is a without the bytes of b; both are in order.
-func without(a, b []span) (out []span) {
-	for _, x := range a {
-		done := false
-		for _, y := range b {
-			if y.end < x.start || y.start > x.end {
-				continue
-			}
-			if y.start > x.start {
-				out = append(out, span{x.start, y.start - 1})
-			}
-			if y.end >= x.end {
-				done = true
-				break
-			}
-			x.start = y.end + 1
-		}
-		if !done {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
-// giveUpOnHost gives up what was held by any client, and is by none now. What is still
-// held is held as it was: two clients can only share. Call in the file's turn.
-func (t *Table) giveUpOnHost(f File, gone []span) {
+// unlockOnHost unlocks on the host what no client has locked any more. A byte that another client
+// still has locked stays as it is: two clients can only share a lock. Call with update held.
+func (t *Table) unlockOnHost(f File, gone []span) {
 	h, _ := t.hostOf(f)
 	if h == nil {
 		return
@@ -180,6 +118,7 @@ func (t *Table) giveUpOnHost(f File, gone []span) {
 	}
 }
 
+// releaseOnHost ends all locks of the server on a file. Call with update held.
 func (t *Table) releaseOnHost(f File) {
 	if h, _ := t.hostOf(f); h != nil {
 		h.ReleaseHost(f.Handle)

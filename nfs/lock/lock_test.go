@@ -155,7 +155,7 @@ func TestAgainstBytes(t *testing.T) {
 		}
 		left := len(tab.waiting) + int(tab.count.Load())
 		for i := range shards {
-			left += len(tab.shards[i].files) + len(tab.clients[i].held)
+			left += len(tab.shards[i].files) + len(tab.clients[i].count)
 		}
 		if left != 0 {
 			t.Fatalf("round %d: something is left: %+v", round, tab)

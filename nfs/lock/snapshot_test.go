@@ -44,48 +44,63 @@ func encoded(t testing.TB, v any) []byte {
 // zero.
 func TestSnapshotOfAnother(t *testing.T) {
 	type someFile struct {
-		Handle []byte
-		Held   []Lock
-		News   string
+		File  File
+		Locks []Lock
+		News  string
 	}
 	b := encoded(t, struct {
 		Files []someFile
 		More  []uint64
-	}{[]someFile{{Handle: []byte{1}, Held: []Lock{{Owner: owner(1), End: 5, Exclusive: true}}, News: "x"}}, []uint64{1}})
+	}{[]someFile{{File: theFile, Locks: []Lock{{Owner: owner(1), End: 5, Exclusive: true}}, News: "x"}}, []uint64{1}})
 	tab := New(0)
 	if err := tab.Restore(b, nil); err != nil {
 		t.Fatal(err)
 	}
-	f := File{}
-	f.Handle.Len, f.Handle.B[0] = 1, 1
-	if holder, free := tab.Test(f, Lock{Owner: owner(2), Start: 5, End: 5}); free || holder.Owner != owner(1) {
+	if holder, free := tab.Test(theFile, Lock{Owner: owner(2), Start: 5, End: 5}); free || holder.Owner != owner(1) {
 		t.Fatalf("%+v %v", holder, free)
 	}
 }
 
+// wide is a handle as gob writes it, of any length.
+type wide []byte
+
+func (w wide) MarshalBinary() ([]byte, error) { return w, nil }
+
 func TestDamagedSnapshots(t *testing.T) {
-	h := []byte{1}
 	shared, excl := Lock{Owner: owner(1), End: 5}, Lock{Owner: owner(2), Start: 3, End: 9, Exclusive: true}
 	for name, x := range map[string][]snapFile{
-		"no handle":       {{Held: []Lock{shared}}},
-		"long handle":     {{Handle: make([]byte, blockstore.HandleMax+1), Held: []Lock{shared}}},
-		"nothing held":    {{Handle: h}},
-		"a file twice":    {{Handle: h, Held: []Lock{shared}}, {Handle: h, Held: []Lock{shared}}},
-		"conflict":        {{Handle: h, Held: []Lock{shared, excl}}},
-		"no order":        {{Handle: h, Held: []Lock{excl, shared}}},
-		"backwards":       {{Handle: h, Held: []Lock{{Owner: owner(1), Start: 2, End: 1}}}},
-		"waits backwards": {{Handle: h, Queue: []snapWaiter{{Lock: Lock{Start: 2, End: 1}}}}},
+		"no handle":       {{Locks: []Lock{shared}}},
+		"no locks":        {{File: theFile}},
+		"a file twice":    {{File: theFile, Locks: []Lock{shared}}, {File: theFile, Locks: []Lock{shared}}},
+		"conflict":        {{File: theFile, Locks: []Lock{shared, excl}}},
+		"no order":        {{File: theFile, Locks: []Lock{excl, shared}}},
+		"backwards":       {{File: theFile, Locks: []Lock{{Owner: owner(1), Start: 2, End: 1}}}},
+		"waits backwards": {{File: theFile, Queue: []*Waiter{{Lock: Lock{Start: 2, End: 1}}}}},
 	} {
-		if err := New(0).Restore(encoded(t, snapshot{Files: x}), func(File, *Waiter) error { return nil }); !errors.Is(err, errSnapshot) {
+		err := New(0).Restore(encoded(t, snapshot{Files: x}), func(File, *Waiter) error { return nil })
+		if !errors.Is(err, errSnapshot) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	type wideFile struct {
+		File  struct{ Handle wide }
+		Locks []Lock
+	}
+	x := wideFile{Locks: []Lock{shared}}
+	x.File.Handle = make(wide, blockstore.HandleMax)
+	if err := New(0).Restore(encoded(t, struct{ Files []wideFile }{[]wideFile{x}}), nil); err != nil {
+		t.Errorf("the longest handle: %v", err)
+	}
+	x.File.Handle = make(wide, blockstore.HandleMax+1)
+	if err := New(0).Restore(encoded(t, struct{ Files []wideFile }{[]wideFile{x}}), nil); !errors.Is(err, errSnapshot) {
+		t.Errorf("a longer handle: %v", err)
 	}
 	if err := New(0).Restore(nil, nil); !errors.Is(err, errSnapshot) {
 		t.Error(err)
 	}
 	bad := errors.New("no")
-	one := snapFile{Handle: h, Queue: []snapWaiter{{Lock: shared}}}
-	if err := New(0).Restore(encoded(t, snapshot{Files: []snapFile{one}}), func(File, *Waiter) error { return bad }); !errors.Is(err, bad) {
+	one := encoded(t, snapshot{Files: []snapFile{{File: theFile, Queue: []*Waiter{{Lock: shared}}}}})
+	if err := New(0).Restore(one, func(File, *Waiter) error { return bad }); !errors.Is(err, bad) {
 		t.Error(err)
 	}
 	tab := New(0)

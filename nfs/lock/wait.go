@@ -1,0 +1,148 @@
+package lock
+
+import "slices"
+
+// enqueue puts a request into its file's queue. Call with update held.
+func (t *Table) enqueue(f File, w *Waiter) error {
+	// Owners can wait for each other in a circle over any files: all shards stand still meanwhile.
+	for i := range shards {
+		t.shards[i].mu.Lock()
+		defer t.shards[i].mu.Unlock()
+	}
+	t.waits.Lock()
+	defer t.waits.Unlock()
+	s := t.shard(f)
+	x := s.get(f)
+	defer s.tidy(f, x)
+	switch {
+	case slices.ContainsFunc(x.queue, func(q *Waiter) bool { return q.Lock == w.Lock }):
+		return nil
+	case t.waitsFor(x, &w.Lock, w.Lock.Owner, 0):
+		return ErrDeadlock
+	case !t.room(w.Lock.Owner.Client):
+		return ErrFull
+	}
+	w.file = f
+	x.queue = append(x.queue, w)
+	t.waiting[w.Lock.Owner] = w
+	t.add(w.Lock.Owner.Client, 1)
+	return nil
+}
+
+// waitsFor reports whether one of the owners whose locks conflict with l waits for who, directly or
+// by others. Call with mu of all shards and waits held. The recursion is bounded: a longer chain, as
+// a hostile client can make, counts as a deadlock.
+func (t *Table) waitsFor(x *file, l *Lock, who Owner, depth int) bool {
+	const longest = 64
+	if depth == longest {
+		return true
+	}
+	for i := range x.locks {
+		h := &x.locks[i]
+		if !h.conflicts(l) {
+			continue
+		}
+		if h.Owner == who && depth > 0 {
+			return true
+		}
+		if w := t.waiting[h.Owner]; w != nil && t.waitsFor(t.shard(w.file).files[w.file], &w.Lock, who, depth+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// Cancel takes a request out of its file's queue. It reports whether the request was there: if not,
+// it was granted before, or never made.
+func (t *Table) Cancel(f File, l Lock) bool {
+	s := t.shard(f)
+	s.update.Lock()
+	defer s.update.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.files[f]
+	if x == nil {
+		return false
+	}
+	i := slices.IndexFunc(x.queue, func(q *Waiter) bool { return q.Lock == l })
+	if i < 0 {
+		return false
+	}
+	t.dequeue(x, i)
+	s.tidy(f, x)
+	return true
+}
+
+// dequeue takes request i out of the queue. Call with the shard's mu held.
+func (t *Table) dequeue(x *file, i int) {
+	w := x.queue[i]
+	x.queue = slices.Delete(x.queue, i, i+1)
+	t.waits.Lock()
+	if t.waiting[w.Lock.Owner] == w {
+		delete(t.waiting, w.Lock.Owner)
+	}
+	t.waits.Unlock()
+	t.add(w.Lock.Owner.Client, -1)
+}
+
+// triesMax bounds the requests of one file that the host refuses in one call of grant: programs of
+// the host can be in the way of a long queue.
+const triesMax = 64
+
+// grant takes the locks of waiting requests that can be had now, in the order of the queue. Call with
+// update held; notify the result without.
+func (t *Table) grant(f File) (granted []*Waiter) {
+	var refused []*Waiter
+	for len(refused) < triesMax {
+		w := t.next(f, refused)
+		if w == nil {
+			break
+		}
+		_, host := t.takeOnHost(f, &w.Lock)
+		if host == hostConflict || host == hostFull {
+			refused = append(refused, w)
+			continue
+		}
+		s := t.shard(f)
+		s.mu.Lock()
+		x := s.files[f]
+		t.dequeue(x, slices.Index(x.queue, w))
+		x.onHost = x.onHost || host == hostTaken
+		t.put(x, w.Lock)
+		s.mu.Unlock()
+		granted = append(granted, w)
+	}
+	return granted
+}
+
+// next finds the first request in the queue that no lock of a client conflicts with, and that the
+// host has not refused.
+func (t *Table) next(f File, refused []*Waiter) *Waiter {
+	s := t.shard(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.files[f]; x != nil {
+		for _, w := range x.queue {
+			if x.conflict(&w.Lock) == nil && !slices.Contains(refused, w) {
+				return w
+			}
+		}
+	}
+	return nil
+}
+
+func notify(granted []*Waiter) {
+	for _, w := range granted {
+		w.Granted()
+	}
+}
+
+// Retry grants requests for which only the host was in the way and is no longer. It reports how many
+// requests still wait, for whatever reason.
+func (t *Table) Retry() (waiting int) {
+	for _, f := range t.find(func(_ File, x *file) bool { return len(x.queue) > 0 }) {
+		t.remove(f, everything, func(*file) {})
+	}
+	_, waiting = t.Count()
+	return waiting
+}
