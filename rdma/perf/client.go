@@ -167,9 +167,9 @@ func (c *client) connect() {
 		if c.o.Latency {
 			e.pong = c.pong
 		}
-		req := request{
-			run: c.run, op: c.o.Op, size: uint32(p.size), depth: uint16(p.depth), qps: uint16(c.o.QPs), mem: mem.remote(),
-		}
+		req := request{op: c.o.Op, requestBody: requestBody{
+			Run: c.run, Size: uint32(p.size), Depth: uint16(p.depth), QPs: uint16(c.o.QPs), Mem: mem.remote(),
+		}}
 		if c.o.Latency {
 			req.test |= flagLatency
 		}
@@ -200,17 +200,17 @@ func (c *client) event(e *end, ev rdma.ConnEvent) {
 			c.fail(&ConnectError{Server: c.server, Err: fmt.Errorf("the answer is none: %w", err)})
 			return
 		}
-		if int64(r.size) < int64(e.plan.size) {
-			c.fail(&ConnectError{Server: c.server, Err: fmt.Errorf("room for %d bytes instead of %d", r.size, e.plan.size)})
+		if int64(r.Size) < int64(e.plan.size) {
+			c.fail(&ConnectError{Server: c.server, Err: fmt.Errorf("room for %d bytes instead of %d", r.Size, e.plan.size)})
 			return
 		}
-		e.peer = r.mem
-		c.allowed = time.Duration(r.duration) * time.Millisecond
+		e.peer = r.Mem
+		c.allowed = time.Duration(r.Duration) * time.Millisecond
 		if c.o.Duration > c.allowed {
 			c.fail(&RefusedError{Server: c.server, Why: fmt.Sprintf("%v is longer than the %v that a measurement may take", c.o.Duration, c.allowed)})
 			return
 		}
-		c.alive(e, rdma.Time(r.idle)*rdma.Millisecond/4)
+		c.alive(e, rdma.Time(r.Idle)*rdma.Millisecond/4)
 		if c.open++; c.open == len(c.mems) {
 			c.up <- struct{}{}
 		}
@@ -262,7 +262,7 @@ func (c *client) begin(size int) {
 	if c.o.Bidirectional {
 		c.busy *= 2
 		for _, e := range c.ends {
-			e.say(&message{kind: msgGo, seq: c.seq, size: uint32(size), count: count})
+			e.say(&message{msgGo, messageBody{Seq: c.seq, Size: uint32(size), Count: count}})
 		}
 	}
 	for _, e := range c.ends {
@@ -281,7 +281,7 @@ func (c *client) enough() {
 		}
 		e.left = 0
 		if c.o.Bidirectional {
-			e.say(&message{kind: msgStop, seq: c.seq})
+			e.say(&message{msgStop, messageBody{Seq: c.seq}})
 		}
 		if !c.o.Latency && e.under == 0 && e.idle != nil {
 			e.idle = nil
@@ -302,15 +302,15 @@ func (c *client) ended() {
 
 // message handles a message of the server. Only the report of the running test is legal.
 func (c *client) message(m *message) {
-	if m.kind != msgReport || m.seq != c.seq || c.busy == 0 {
+	if m.kind != msgReport || m.Seq != c.seq || c.busy == 0 {
 		c.fail(errOrder)
 		return
 	}
 	b := &c.result.Back
-	b.Iterations += m.count
-	b.Bytes += m.count * uint64(c.result.Size)
-	b.Elapsed = max(b.Elapsed, time.Duration(min(m.elapsed, math.MaxInt64)))
-	b.Peak += float64(m.peak)
+	b.Iterations += m.Count
+	b.Bytes += m.Count * uint64(c.result.Size)
+	b.Elapsed = max(b.Elapsed, time.Duration(min(m.Elapsed, math.MaxInt64)))
+	b.Peak += float64(m.Peak)
 	c.ended()
 }
 

@@ -107,7 +107,7 @@ func (e *end) size(n int) {
 		SGL: []rdma.SGE{{Buf: e.mem.source.Bytes()[:n], LKey: e.mem.source.LKey()}},
 	}
 	if e.plan.op != Send {
-		wr.RemoteAddr, wr.RKey = e.peer.addr, e.peer.rkey
+		wr.RemoteAddr, wr.RKey = e.peer.Addr, e.peer.RKey
 	}
 	for i := range e.wrs {
 		e.wrs[i] = wr

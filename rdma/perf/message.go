@@ -56,12 +56,6 @@ func (e versionError) Error() string {
 	return fmt.Sprintf("version %d of the measurement's messages, not %d", uint8(e), Version)
 }
 
-// head writes the head of a message.
-func head(b []byte, a, c uint8) {
-	binary.BigEndian.PutUint32(b, magic)
-	b[4], b[5], b[6], b[7] = Version, a, c, 0
-}
-
 // checkHead checks the head of a message, and that zeros follow its length bytes.
 func checkHead(b []byte, length int) error {
 	if len(b) < headLen || binary.BigEndian.Uint32(b) != magic {
@@ -81,88 +75,64 @@ func checkHead(b []byte, length int) error {
 	return nil
 }
 
-// coder moves the numbers of a message between a struct and bytes, in the order of the calls of
-// num.
-type coder struct {
-	b   []byte
-	put bool // into b; otherwise out of it
+// encode appends a message to b: the head, and the fields of body in their order.
+func encode(b []byte, a, c uint8, body any) []byte {
+	b = append(binary.BigEndian.AppendUint32(b, magic), Version, a, c, 0)
+	b, _ = binary.Append(b, binary.BigEndian, body) // fails only for a body without a fixed size
+	return b
 }
 
-// num moves a number of n bytes.
-func num[T ~uint8 | ~uint16 | ~uint32 | ~uint64](c *coder, n int, v *T) {
-	w := uint64(*v)
-	if !c.put {
-		w = 0
+// decode checks the head of a message and reads the fields of body.
+func decode(b []byte, length int, body any) error {
+	if err := checkHead(b, length); err != nil {
+		return err
 	}
-	for i := range n {
-		if c.put {
-			c.b[i] = byte(w >> (8 * (n - 1 - i)))
-		} else {
-			w = w<<8 | uint64(c.b[i])
-		}
-	}
-	*v, c.b = T(w), c.b[n:]
+	_, err := binary.Decode(b[headLen:], binary.BigEndian, body)
+	return err
 }
 
 // remote is memory of the peer.
 type remote struct {
-	addr uint64
-	rkey uint32
-}
-
-func (r *remote) fields(c *coder) {
-	num(c, 8, &r.addr)
-	num(c, 4, &r.rkey)
+	Addr uint64
+	RKey uint32
 }
 
 // request is the private data of a REQ: what the client wants of this queue pair.
 type request struct {
-	run  uint64 // the same for all queue pairs of a run
 	op   Op
 	test uint8 // flags
-	size uint32
-	qps  uint16
-	mem  remote // of the client, for what the server posts
+	requestBody
+}
 
-	depth uint16
+type requestBody struct {
+	Run   uint64 // the same for all queue pairs of a run
+	Size  uint32
+	Depth uint16
+	QPs   uint16
+	Mem   remote // of the client, for the messages of the server
+	Zero  uint64
 }
 
 func (r *request) plan() plan {
 	return plan{
 		op: r.op, latency: r.test&flagLatency != 0, bidirectional: r.test&flagBidirectional != 0,
-		size: int(r.size), depth: int(r.depth), qps: int(r.qps),
+		size: int(r.Size), depth: int(r.Depth), qps: int(r.QPs),
 	}
 }
 
-func (r *request) fields(c *coder) {
-	num(c, 8, &r.run)
-	num(c, 4, &r.size)
-	num(c, 2, &r.depth)
-	num(c, 2, &r.qps)
-	r.mem.fields(c)
-}
-
-func (r *request) encode() []byte {
-	b := make([]byte, requestLen)
-	head(b, uint8(r.op), r.test)
-	r.fields(&coder{b[headLen:], true})
-	return b
-}
+func (r *request) encode() []byte { return encode(nil, uint8(r.op), r.test, &r.requestBody) }
 
 // decode reads a request. Whether sizes and numbers are granted is decided by the server's limits.
 func (r *request) decode(b []byte) error {
-	if err := checkHead(b, requestLen); err != nil {
+	if err := decode(b, requestLen, &r.requestBody); err != nil {
 		return err
 	}
-	*r = request{op: Op(b[5]), test: b[6]}
-	r.fields(&coder{b: b[headLen:]})
+	r.op, r.test = Op(b[5]), b[6]
 	both := r.test&flagLatency != 0 && r.test&flagBidirectional != 0
 	switch {
-	case !r.op.known(), r.test&^(flagLatency|flagBidirectional) != 0, both:
+	case !r.op.known(), r.test&^(flagLatency|flagBidirectional) != 0, both, b[7] != 0, r.Zero != 0:
 		return errMalformed
-	case b[7] != 0, binary.BigEndian.Uint64(b[36:]) != 0:
-		return errMalformed
-	case r.size == 0, r.depth == 0, r.qps == 0, r.op.Atomic() && r.size != AtomicSize:
+	case r.Size == 0, r.Depth == 0, r.QPs == 0, r.op.Atomic() && r.Size != AtomicSize:
 		return errMalformed
 	}
 	return nil
@@ -171,32 +141,20 @@ func (r *request) decode(b []byte) error {
 // reply is the private data of a REP: the memory of the server, and how long a measurement may
 // take.
 type reply struct {
-	size     uint32
-	mem      remote
-	idle     uint32 // ms without a message after which the server ends the connection
-	duration uint32 // ms after which it ends the connection in any case
+	Size     uint32
+	Mem      remote
+	Idle     uint32 // ms without a message after which the server ends the connection
+	Duration uint32 // ms after which it ends the connection in any case
+	Zero     uint32
 }
 
-func (r *reply) fields(c *coder) {
-	num(c, 4, &r.size)
-	r.mem.fields(c)
-	num(c, 4, &r.idle)
-	num(c, 4, &r.duration)
-}
-
-func (r *reply) encode() []byte {
-	b := make([]byte, replyLen)
-	head(b, 0, 0)
-	r.fields(&coder{b[headLen:], true})
-	return b
-}
+func (r *reply) encode() []byte { return encode(nil, 0, 0, r) }
 
 func (r *reply) decode(b []byte) error {
-	if err := checkHead(b, replyLen); err != nil {
+	if err := decode(b, replyLen, r); err != nil {
 		return err
 	}
-	r.fields(&coder{b: b[headLen:]})
-	if b[5]|b[6]|b[7] != 0 || r.size == 0 || r.idle == 0 || r.duration == 0 || binary.BigEndian.Uint32(b[32:]) != 0 {
+	if b[5]|b[6]|b[7] != 0 || r.Size == 0 || r.Idle == 0 || r.Duration == 0 || r.Zero != 0 {
 		return errMalformed
 	}
 	return nil
@@ -208,9 +166,7 @@ func encodeReject(why string) []byte {
 		_, n := utf8.DecodeLastRuneInString(why)
 		why = why[:len(why)-n]
 	}
-	b := make([]byte, headLen, rejectMax)
-	head(b, uint8(len(why)), 0)
-	return append(b, why...)
+	return append(encode(nil, uint8(len(why)), 0, [0]byte{}), why...)
 }
 
 // decodeReject returns the text of a REJ, or "" if it has none. Control characters are replaced,
@@ -244,34 +200,26 @@ const (
 
 // message is a control message of an established connection.
 type message struct {
-	kind    kind
-	seq     uint32 // of the test of a size; a report has that of its msgGo
-	size    uint32 // bytes
-	count   uint64
-	elapsed uint64 // ns
-	peak    uint64 // bytes per second
+	kind kind
+	messageBody
 }
 
-func (m *message) fields(c *coder) {
-	num(c, 4, &m.seq)
-	num(c, 4, &m.size)
-	num(c, 8, &m.count)
-	num(c, 8, &m.elapsed)
-	num(c, 8, &m.peak)
+type messageBody struct {
+	Seq     uint32 // of the test of a size; a report has that of its msgGo
+	Size    uint32 // bytes
+	Count   uint64
+	Elapsed uint64 // ns
+	Peak    uint64 // bytes per second
 }
 
 // encode writes messageLen bytes to b.
-func (m *message) encode(b []byte) {
-	head(b, uint8(m.kind), 0)
-	m.fields(&coder{b[headLen:], true})
-}
+func (m *message) encode(b []byte) { encode(b[:0], uint8(m.kind), 0, &m.messageBody) }
 
 func (m *message) decode(b []byte) error {
-	if err := checkHead(b, messageLen); err != nil {
+	if err := decode(b, messageLen, &m.messageBody); err != nil {
 		return err
 	}
 	m.kind = kind(b[5])
-	m.fields(&coder{b: b[headLen:]})
 	if m.kind < msgGo || m.kind > msgReport || b[6]|b[7] != 0 {
 		return errMalformed
 	}

@@ -17,17 +17,17 @@ func padded(b []byte, n int) []byte {
 }
 
 func TestMessages(t *testing.T) {
-	q := request{run: 1 << 60, op: Send, test: flagBidirectional, size: 4096, depth: 3, qps: 2, mem: remote{1 << 50, 7}}
+	q := request{Send, flagBidirectional, requestBody{Run: 1 << 60, Size: 4096, Depth: 3, QPs: 2, Mem: remote{1 << 50, 7}}}
 	var q2 request
 	if err := q2.decode(padded(q.encode(), privateMax)); err != nil || q2 != q {
 		t.Errorf("%+v, %v; want %+v", q2, err, q)
 	}
-	r := reply{size: 9, mem: remote{1 << 51, 8}, idle: 5, duration: 6}
+	r := reply{Size: 9, Mem: remote{1 << 51, 8}, Idle: 5, Duration: 6}
 	var r2 reply
 	if err := r2.decode(padded(r.encode(), 196)); err != nil || r2 != r {
 		t.Errorf("%+v, %v; want %+v", r2, err, r)
 	}
-	m := message{msgReport, 1, 2, 3, 4, 5}
+	m := message{msgReport, messageBody{1, 2, 3, 4, 5}}
 	var m2 message
 	b := make([]byte, messageLen)
 	m.encode(b)
@@ -66,8 +66,8 @@ func TestReject(t *testing.T) {
 // FuzzDecode: no private data and no message does harm, and what is accepted says the
 // same when encoded again.
 func FuzzDecode(f *testing.F) {
-	f.Add((&request{run: 1, op: Write, size: 1, depth: 1, qps: 1}).encode())
-	f.Add((&reply{size: 1, idle: 1, duration: 1}).encode())
+	f.Add((&request{op: Write, requestBody: requestBody{Run: 1, Size: 1, Depth: 1, QPs: 1}}).encode())
+	f.Add((&reply{Size: 1, Idle: 1, Duration: 1}).encode())
 	f.Add(EncodeMessage(1, 2, 3, 4))
 	f.Add(encodeReject("because"))
 	f.Add([]byte{})

@@ -267,20 +267,20 @@ func (l *Listener) judge(r rdma.ConnRequest) (*session, *refusal) {
 		return &refusal{RefusedLimit, fmt.Sprintf("%s %d; the most here is %d", what, is, most)}
 	}
 	for _, no := range []*refusal{
-		over("a size of", int(q.size), s.limits.MaxSize),
-		over("a queue depth of", int(q.depth), s.limits.MaxDepth),
-		over("queue pairs:", int(q.qps), s.limits.MaxQPs),
+		over("a size of", int(q.Size), s.limits.MaxSize),
+		over("a queue depth of", int(q.Depth), s.limits.MaxDepth),
+		over("queue pairs:", int(q.QPs), s.limits.MaxQPs),
 	} {
 		if no != nil {
 			return nil, no
 		}
 	}
-	x.key = runKey{from, q.run}
+	x.key = runKey{from, q.Run}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.runs[x.key] >= int(q.qps):
-		return nil, &refusal{RefusedLimit, fmt.Sprintf("more than the %d queue pairs that the run has", q.qps)}
+	case s.runs[x.key] >= int(q.QPs):
+		return nil, &refusal{RefusedLimit, fmt.Sprintf("more than the %d queue pairs that the run has", q.QPs)}
 	case len(s.sessions) >= s.limits.MaxConnections:
 		return nil, &refusal{RefusedFull, fmt.Sprintf("%d connections measure already", len(s.sessions))}
 	}

@@ -50,13 +50,13 @@ func (x *session) open(r rdma.ConnRequest) *refusal {
 		return &refusal{RefusedMemory, err.Error()}
 	}
 	e := x.end
-	e.peer, e.message, e.failed = x.req.mem, x.message, x.failed
+	e.peer, e.message, e.failed = x.req.Mem, x.message, x.failed
 	if p.posts(true) {
 		e.size(p.size)
 	}
 	answer := reply{
-		size: x.req.size, mem: mem.remote(),
-		idle: uint32(x.s.limits.IdleTimeout.Milliseconds()), duration: uint32(x.s.limits.MaxDuration.Milliseconds()),
+		Size: x.req.Size, Mem: mem.remote(),
+		Idle: uint32(x.s.limits.IdleTimeout.Milliseconds()), Duration: uint32(x.s.limits.MaxDuration.Milliseconds()),
 	}
 	params := connParams
 	params.PrivateData = answer.encode()
@@ -71,7 +71,7 @@ func (x *session) open(r rdma.ConnRequest) *refusal {
 	}
 	x.s.n.accepted.Add(1)
 	x.s.log.Info("measuring", "client", x.client.String(), "operation", p.op.String(), "latency", p.latency,
-		"bidirectional", p.bidirectional, "size", p.size, "depth", p.depth, "qps", x.req.qps)
+		"bidirectional", p.bidirectional, "size", p.size, "depth", p.depth, "qps", x.req.QPs)
 	x.after(rdma.Time(x.s.limits.MaxDuration), func() {
 		x.stop(EndedDuration, fmt.Sprintf("the measurement took more than %v", x.s.limits.MaxDuration))
 	})
@@ -147,23 +147,23 @@ func (x *session) message(m *message) {
 	switch m.kind {
 	case msgAlive:
 	case msgGo:
-		fits := m.size > 0 && m.size <= x.req.size && (!e.plan.op.Atomic() || m.size == AtomicSize)
+		fits := m.Size > 0 && m.Size <= x.req.Size && (!e.plan.op.Atomic() || m.Size == AtomicSize)
 		if !e.plan.bidirectional || x.going || !fits {
 			e.fail(errOrder)
 			return
 		}
-		x.going, x.seq = true, m.seq
-		e.left = m.count
-		if m.count == 0 {
+		x.going, x.seq = true, m.Seq
+		e.left = m.Count
+		if m.Count == 0 {
 			e.left = math.MaxUint64
 		}
-		size := int(m.size)
+		size := int(m.Size)
 		e.size(size)
-		e.gauge.begin(size, m.count)
+		e.gauge.begin(size, m.Count)
 		e.idle = x.report
 		e.post()
 	case msgStop:
-		if x.going && m.seq == x.seq {
+		if x.going && m.Seq == x.seq {
 			e.left = 0
 			if e.under == 0 && e.idle != nil {
 				e.idle = nil
@@ -179,7 +179,7 @@ func (x *session) message(m *message) {
 func (x *session) report() {
 	x.going = false
 	d := x.end.gauge.direction()
-	x.end.say(&message{
-		kind: msgReport, seq: x.seq, size: uint32(x.end.gauge.size), count: d.Iterations, elapsed: uint64(d.Elapsed), peak: uint64(d.Peak),
-	})
+	x.end.say(&message{msgReport, messageBody{
+		Seq: x.seq, Size: uint32(x.end.gauge.size), Count: d.Iterations, Elapsed: uint64(d.Elapsed), Peak: uint64(d.Peak),
+	}})
 }
