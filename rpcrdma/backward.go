@@ -26,6 +26,8 @@ const backwardInline = 4096
 // backwardMemory is what the buffers of a connection take.
 const backwardMemory = rpc.BackwardCalls * backwardInline
 
+// init makes the Caller of the connection. Calls are built on the goroutine of their caller, and sent on
+// the loop. The client grants one call until its first reply grants more (RFC 8167).
 func (b *backward) init(c *serverConn) {
 	b.c = c
 	b.calls = rpc.NewBackward(func(msg []byte) bool {

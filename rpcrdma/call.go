@@ -62,6 +62,7 @@ type exchange struct {
 	results xdr.Decoder // over reply and bulk; used by the caller
 }
 
+// newExchange returns an idle exchange with its memory, or a new one.
 func newExchange(c *Client) *exchange {
 	x, _ := c.idle.Get().(*exchange)
 	if x == nil {
@@ -123,6 +124,8 @@ func (x *exchange) run(ctx context.Context) error {
 	return <-x.done
 }
 
+// decoder decodes the reply. A bulk result that the server wrote to dst is not in the message: only its
+// length is.
 func (x *exchange) decoder() xdr.Decoder {
 	d := xdr.NewDecoder(x.reply)
 	if x.hasBulk {
@@ -156,6 +159,7 @@ func (q *exchangeQueue) pop() *exchange {
 	return x
 }
 
+// remove removes a call that was given up. It walks the queue, because giving up is rare.
 func (q *exchangeQueue) remove(x *exchange) {
 	var rest exchangeQueue
 	for y := q.pop(); y != nil; y = q.pop() {

@@ -17,6 +17,7 @@ type readChunk struct {
 // chunkAlign is the alignment of chunks in memory: decoded data begins at a cache line.
 const chunkAlign = 64
 
+// alignUp rounds n up to a multiple of chunkAlign.
 func alignUp(n int) int { return (n + chunkAlign - 1) &^ (chunkAlign - 1) }
 
 // queue puts the call in a queue for bulk memory.

@@ -112,6 +112,9 @@ func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg Clien
 // backwardReceives is the number of receives beyond the credits, for calls of the server.
 const backwardReceives = 8
 
+// dial makes the resources and the connection, on the loop. The outcome goes to c.up. The REQ offers
+// ReadDepth responder resources, because the server reads the arguments of calls by RDMA READ, and has
+// the private message of RFC 8797. The receives are posted before the REQ is sent.
 func (c *Client) dial(remote netip.AddrPort) {
 	err := c.setUp()
 	if err == nil {
@@ -209,6 +212,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
+// event handles an event of the connection. Without a private message from the server the inline
+// thresholds are those of RFC 8166 section 3.3.3, 1024 bytes.
 func (c *Client) event(_ rdma.Conn, e rdma.ConnEvent) {
 	switch e.Kind {
 	case rdma.EventEstablished:

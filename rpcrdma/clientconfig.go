@@ -31,6 +31,7 @@ type ClientConfig struct {
 	Logger   *slog.Logger
 }
 
+// withDefaults returns the configuration with defaults, and every value within its bounds.
 func (c ClientConfig) withDefaults() ClientConfig {
 	c.Credits = min(max(cmp.Or(c.Credits, 128), 1), 4096)
 	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit

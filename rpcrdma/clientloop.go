@@ -13,6 +13,7 @@ func (c *Client) post(i int) {
 	c.repost = append(c.repost, rdma.RecvWR{ID: workID(idReceive, i), SGL: c.recvs[i : i+1 : i+1]})
 }
 
+// postReceives posts the collected receives as one list.
 func (c *Client) postReceives(conn rdma.Conn) error {
 	if len(c.repost) == 0 {
 		return nil

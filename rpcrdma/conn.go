@@ -130,12 +130,15 @@ const (
 	idEnd  // the windows of a client's call are invalidated
 )
 
+// workID is the ID of a work request. Completions have it.
 func workID(kind, slot int) uint64 { return uint64(kind)<<32 | uint64(slot) }
 
 // sendQueueMin is the longest list of work requests of one reply: an RDMA WRITE for every segment
 // of every chunk, one more wherever two pieces of the reply share a segment, and the SEND.
 const sendQueueMin = MaxSegments + 2*MaxWriteChunks + 64
 
+// newServerConn makes the connection of a request. The client decides how many RDMA READs it serves at a
+// time: the responder resources of its REQ (IBTA 12.6.5).
 func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	cfg := &l.cfg
 	depth := min(int(req.ResponderResources()), cfg.ReadDepth)
@@ -263,6 +266,8 @@ func (c *serverConn) adopt(conn rdma.Conn) {
 	}
 }
 
+// post collects receive i for postReceives. Its buffer belongs to the device until a message arrives, or
+// until the queue pair is flushed.
 func (c *serverConn) post(slot int) {
 	c.repost = append(c.repost, rdma.RecvWR{ID: workID(idReceive, slot), SGL: c.recvs[slot : slot+1 : slot+1]})
 }
@@ -273,6 +278,7 @@ func (c *serverConn) takeRepost() []rdma.RecvWR {
 	return r
 }
 
+// info describes the connection. It runs on any goroutine, so it reads atomics and constants only.
 func (c *serverConn) info() ConnInfo {
 	return ConnInfo{
 		Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load(),
@@ -282,6 +288,8 @@ func (c *serverConn) info() ConnInfo {
 	}
 }
 
+// event handles an event of the connection. EventDisconnected is the last one: the queue pair has
+// stopped, and has flushed its work requests.
 func (c *serverConn) event(_ rdma.Conn, e rdma.ConnEvent) {
 	switch e.Kind {
 	case rdma.EventEstablished:

@@ -88,6 +88,7 @@ type Stats struct {
 	Messages, Errors map[string]uint64
 }
 
+// stats reads the counters. They are read one after the other, while loops count.
 func (c *counters) stats() Stats {
 	s := Stats{
 		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(),

@@ -122,6 +122,8 @@ func (c *Client) send(x *exchange) {
 	}
 }
 
+// postMessage posts the SEND of b, which lies in send buffer i. The buffer is in use until the SEND has
+// completed. The binds of the call's windows precede the SEND in the same list.
 func (c *Client) postMessage(i int, b []byte) error {
 	c.sge[0] = rdma.SGE{Buf: b, LKey: c.mr.LKey()}
 	c.wr[0] = rdma.SendWR{ID: workID(idSend, i), Op: rdma.OpSend, Flags: rdma.Signaled, SGL: c.sge[:]}

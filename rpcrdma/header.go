@@ -186,6 +186,7 @@ type cursor struct {
 	bad bool
 }
 
+// word reads a word, or returns 0 at the end.
 func (c *cursor) word() uint32 {
 	if len(c.b) < 4 {
 		c.b, c.bad = nil, true
@@ -363,6 +364,7 @@ func (h *Header) Append(b []byte) []byte {
 	return appendChunk(b, h.Reply)
 }
 
+// appendChunk appends an item of the Write list, or the Reply chunk.
 func appendChunk(b []byte, c Chunk) []byte {
 	b = appendWords(b, itemFollows, uint32(len(c)))
 	for i := range c {

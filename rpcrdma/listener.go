@@ -75,6 +75,7 @@ const bulkMax = 4 << 20
 // receiveMemory is what the receives of a connection take at the most.
 func (c *Config) receiveMemory() int { return receives(c.Credits) * c.Inline }
 
+// withDefaults returns the configuration with defaults, and every value within its bounds.
 func (c Config) withDefaults() Config {
 	credits := 128
 	if c.Pinned {
@@ -245,6 +246,13 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	return l.end(ctx, (*serverConn).drain)
 }
 
+// end stops listening and ends the connections: first is called for each, and disconnect for those that
+// are left when ctx ends. The memory is unmapped when no connection and no loop uses it:
+//
+//	listener closed --> connections ended, handlers returned (wait) --> loops turned (settle)
+//	                --> memory deregistered --> protection domain freed
+//
+// If a handler does not return within closeTime, the memory stays mapped.
 func (l *Listener) end(ctx context.Context, first func(*serverConn)) error {
 	l.mu.Lock()
 	l.each(first)
@@ -323,6 +331,7 @@ func (l *Listener) wait(ctx context.Context) bool {
 	return true
 }
 
+// forget removes a connection whose memory is free.
 func (l *Listener) forget(c *serverConn) {
 	l.mu.Lock()
 	delete(l.conns, c)

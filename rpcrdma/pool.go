@@ -226,6 +226,7 @@ func (m *Memory) chargeUpTo(n, limit int) bool {
 	return true
 }
 
+// note updates the peak. The caller holds mu.
 func (m *Memory) note() { m.peak = max(m.peak, m.messagesUsed+m.bulkUsed) }
 
 // removeConn ends a connection, whose last n bytes of receives are free.
@@ -304,6 +305,7 @@ type pool struct {
 	own  bool // the Listener made the Memory and closes it
 }
 
+// newPool registers the memory with a device. own says that the Listener closes it.
 func newPool(pd rdma.PD, m *Memory, own bool) (*pool, error) {
 	mr, err := pd.Register(m.arena.Bytes(), rdma.LocalWrite)
 	if err != nil {

@@ -46,6 +46,8 @@ func (p *prober) start(conn rdma.Conn, every rdma.Time, wanted func() bool, lost
 	p.cancel = conn.Loop().After(every, p.tick)
 }
 
+// tick posts a probe after an interval without a completion, if none is in flight. A failed PostSend (the
+// send queue is full) is repeated at the next tick.
 func (p *prober) tick() {
 	p.cancel = p.conn.Loop().After(p.every, p.tick)
 	progress := p.progress
@@ -74,6 +76,7 @@ func (p *prober) answered() { p.probing, p.progress = false, true }
 // timer is a timer of a loop that may be running.
 type timer struct{ cancel func() }
 
+// stop stops the timer, if it is running.
 func (t *timer) stop() {
 	if t.cancel != nil {
 		t.cancel()

@@ -59,6 +59,12 @@ func (c *serverConn) countFailure() {
 	}
 }
 
+// complete handles a completion. What the work request used is ours again:
+//
+//	receive    the buffer has a message, and belongs to its slot
+//	RDMA READ  a part of the slot's chunk memory has arrived
+//	SEND       the client has the reply; everything of the slot is free, and the buffer is posted
+//	probe      nothing
 func (c *serverConn) complete(wc *rdma.WC) {
 	index, kind := int(uint32(wc.ID)), wc.ID>>32
 	if wc.Status == rdma.WRFlushErr {
@@ -244,6 +250,7 @@ func (c *serverConn) count() {
 // slotQueue is a list of slots. A slot is in one list at most.
 type slotQueue struct{ head, tail *slot }
 
+// push appends a slot.
 func (q *slotQueue) push(s *slot) {
 	s.next = nil
 	if q.tail == nil {
@@ -254,6 +261,7 @@ func (q *slotQueue) push(s *slot) {
 	q.tail = s
 }
 
+// pop removes the first slot. The queue is not empty.
 func (q *slotQueue) pop() {
 	s := q.head
 	q.head = s.next

@@ -33,6 +33,7 @@ func (r *regions) put(mrs []rdma.MR, most int) {
 	}
 }
 
+// close closes all regions.
 func (r *regions) close() {
 	for _, m := range *r {
 		m.Close()

@@ -49,6 +49,8 @@ type filler struct {
 	used  uint32 // bytes of it
 }
 
+// put adds RDMA WRITEs of b to the next segments. The WRITEs refer to b: it must not change before the
+// SEND of the reply has completed.
 func (f *filler) put(b []byte) error {
 	key, err := f.s.lkey(b)
 	if err != nil {
@@ -89,6 +91,7 @@ func (f *filler) done() {
 	}
 }
 
+// padded is the length of n bytes with their XDR padding.
 func padded(n int) int { return n + xdr.Pad(n) }
 
 // oneKey returns the R_Key of all segments of a call, if they have the same. The reply can then
@@ -288,6 +291,7 @@ func (s *slot) saveReply() {
 	}
 }
 
+// clearSavedReply empties the saved list.
 func (s *slot) clearSavedReply() {
 	if len(s.wrs) > 8 {
 		s.wrs, s.sges = nil, nil
@@ -297,6 +301,8 @@ func (s *slot) clearSavedReply() {
 	s.wrs, s.sges = s.wrs[:0], s.sges[:0]
 }
 
+// postReply posts the list of a reply. The device copies the list; the memory that it refers to belongs to
+// the device until the SEND has completed.
 func (s *slot) postReply(wrs []rdma.SendWR) {
 	c := s.c
 	s.posted = len(wrs)

@@ -78,6 +78,7 @@ type slot struct {
 	sges   []rdma.SGE    // of wrs
 }
 
+// newSlot makes a slot. Slots are reused, and most connections need few of them.
 func newSlot(c *serverConn) *slot {
 	s := &slot{c: c}
 	s.call.Peer, s.call.Back = c.peer, c.back.calls

@@ -180,6 +180,7 @@ func (w *stall) arm() {
 	w.cancel = w.c.loop.After(max(rdma.Time(w.c.l.cfg.SlowTimeout)/stallTicks, 1), w.tick)
 }
 
+// tick ends the connection after stallTicks ticks without progress, while something is in flight.
 func (w *stall) tick() {
 	w.cancel = nil
 	c := w.c
