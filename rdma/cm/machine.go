@@ -263,6 +263,7 @@ func (m *Machine) bind(id *ID, guid uint64, comm, qpn uint32) {
 	}
 }
 
+// unbind removes the peer's identities, unless a newer connection has them.
 func (m *Machine) unbind(id *ID) {
 	if k := (peerComm{id.Peer.Addr(), id.GUID, id.Comm}); m.comms[k] == id {
 		delete(m.comms, k)

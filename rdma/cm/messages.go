@@ -42,6 +42,15 @@ type Path struct {
 }
 
 // REQ asks for a connection (IBTA 12.6.5). PSN is the first PSN that the receiver of the REQ sends.
+//
+//	byte   0 local communication ID       44 starting PSN, CM timeout, retry count
+//	       5 vendor ID                    48 P_Key
+//	       8 service ID                   50 path MTU, RNR retry count, CM retries, SRQ
+//	      16 GUID                         52 primary path: LIDs, GIDs, flow label, rate,
+//	      28 Q_Key                           traffic class, hop limit, SL, ACK timeout
+//	      32 QPN, responder resources     96 alternate path, in the same form
+//	      39 initiator depth             140 private data
+//	      43 CM timeout, transport type
 type REQ struct {
 	LocalID            uint32
 	Vendor             uint32 // 24 bits, for ECE
@@ -68,6 +77,7 @@ type REQ struct {
 	Private            [REQPrivateLen]byte
 }
 
+// fields lists the fields of a REQ. Those that are missing are reserved, or for other transports.
 func (r *REQ) fields(c coder) {
 	bits(c, 0, 0, 32, &r.LocalID)
 	bits(c, 5, 0, 24, &r.Vendor)
@@ -114,6 +124,13 @@ func ParseREQ(b []byte) (r REQ) { r.fields(decoder(b)); return r }
 func (r *REQ) Encode(h Header) []byte { return encode(AttrREQ, h, r.fields) }
 
 // REP accepts a connection (IBTA 12.6.8). PSN is the first PSN that the receiver of the REP sends.
+//
+//	byte   0 local communication ID       20 starting PSN
+//	       4 remote communication ID      24 responder resources, initiator depth
+//	       8 Q_Key                        26 target ACK delay, failover, flow control
+//	      12 QPN                          27 RNR retry count, SRQ
+//	   15, 19, 23 vendor ID               28 GUID
+//	                                      36 private data
 type REP struct {
 	LocalID, RemoteID  uint32
 	QKey               uint32
@@ -134,6 +151,7 @@ type REP struct {
 // FailoverUnsupported answers a REQ with an alternate path (IBTA 12.6.8, failover accepted).
 const FailoverUnsupported = 1
 
+// fields lists the fields of a REP.
 func (r *REP) fields(c coder) {
 	bits(c, 0, 0, 32, &r.LocalID)
 	bits(c, 4, 0, 32, &r.RemoteID)
@@ -174,6 +192,12 @@ const (
 const guidLen = 8
 
 // REJ refuses or gives up a connection (IBTA 12.6.7).
+//
+//	byte   0 local communication ID, 0 if the sender has none
+//	       4 remote communication ID
+//	       8 message that is rejected     12 additional information
+//	       9 length of the information    84 private data
+//	      10 reason
 type REJ struct {
 	LocalID, RemoteID uint32
 	Message           uint8 // what is rejected: OfREQ, OfREP or OfOther
@@ -183,6 +207,7 @@ type REJ struct {
 	Private           [REJPrivateLen]byte
 }
 
+// fields lists the fields of a REJ.
 func (r *REJ) fields(c coder) {
 	bits(c, 0, 0, 32, &r.LocalID)
 	bits(c, 4, 0, 32, &r.RemoteID)
@@ -219,6 +244,7 @@ type MRA struct {
 	Timeout           uint8 // 5 bits
 }
 
+// fields lists the fields of an MRA. Its private data is not read.
 func (r *MRA) fields(c coder) {
 	bits(c, 0, 0, 32, &r.LocalID)
 	bits(c, 4, 0, 32, &r.RemoteID)
@@ -238,6 +264,7 @@ type IDs struct {
 	QPN               uint32 // DREQ: the QPN of its receiver
 }
 
+// fields lists the fields of an RTU, DREQ or DREP. Their private data is not read.
 func (r *IDs) fields(c coder) {
 	bits(c, 0, 0, 32, &r.LocalID)
 	bits(c, 4, 0, 32, &r.RemoteID)

@@ -63,6 +63,7 @@ func (m *Machine) leavePending(id *ID) {
 // halfOpen lists connections whose REP was sent, oldest first. Some have left that state.
 type halfOpen []*ID
 
+// left reports whether a connection is not half-open any more.
 func left(id *ID) bool { return id.State != REPSent }
 
 // oldest is the connection that has waited longest for its RTU, or nil.

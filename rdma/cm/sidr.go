@@ -54,6 +54,9 @@ func (s SIDRStatus) String() string {
 }
 
 // SIDRREQ asks for a queue pair (IBTA 12.11.1).
+//
+//	byte   0 request ID        8 service ID
+//	       4 P_Key            16 private data
 type SIDRREQ struct {
 	RequestID uint32
 	PKey      uint16
@@ -61,6 +64,7 @@ type SIDRREQ struct {
 	Private   [SIDRREQPrivateLen]byte
 }
 
+// fields lists the fields of a SIDR REQ.
 func (r *SIDRREQ) fields(c coder) {
 	bits(c, 0, 0, 32, &r.RequestID)
 	bits(c, 4, 0, 16, &r.PKey)
@@ -75,6 +79,11 @@ func ParseSIDRREQ(b []byte) (r SIDRREQ) { r.fields(decoder(b)); return r }
 func (r *SIDRREQ) Encode(h Header) []byte { return encode(AttrSIDRREQ, h, r.fields) }
 
 // SIDRREP answers a SIDR REQ (IBTA 12.11.2).
+//
+//	byte   0 request ID       12 service ID
+//	       4 status           20 Q_Key
+//	       5 length of info   24 additional information
+//	       8 QPN              96 private data
 type SIDRREP struct {
 	RequestID uint32
 	Status    SIDRStatus
@@ -86,6 +95,7 @@ type SIDRREP struct {
 	Private   [SIDRREPPrivateLen]byte
 }
 
+// fields lists the fields of a SIDR REP. The vendor ID is not read.
 func (r *SIDRREP) fields(c coder) {
 	bits(c, 0, 0, 32, &r.RequestID)
 	bits(c, 4, 0, 8, &r.Status)

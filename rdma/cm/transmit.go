@@ -54,6 +54,7 @@ func (m *Machine) Transmit(b *wire.Batch) (more bool) {
 	return len(m.out) > 0
 }
 
+// send queues a datagram for Transmit. It is lost if too many wait.
 func (m *Machine) send(to netip.Addr, mad []byte) {
 	if len(m.out) >= outMax {
 		m.n.DropFull++
@@ -94,6 +95,7 @@ func (m *Machine) repeat(now rdma.Time, id *ID, mad []byte, limit rdma.Time) {
 	m.schedule(id, now+id.Every)
 }
 
+// schedule sets the deadline of an ID.
 func (m *Machine) schedule(id *ID, at rdma.Time) {
 	id.Due = at
 	if id.index < 0 {
@@ -169,6 +171,7 @@ func (m *Machine) giveUp(now rdma.Time, id *ID) {
 	m.event(Event{Kind: Unreachable, ID: id, Err: err})
 }
 
+// gone ends TimeWait. The owner may use the QPN again.
 func (m *Machine) gone(id *ID) {
 	m.Forget(id)
 	m.event(Event{Kind: Gone, ID: id})

@@ -56,6 +56,7 @@ type timers struct {
 	rnrTries int
 }
 
+// start initializes the timers. Without a local ACK timeout (code 0) the ceiling is rtoCeiling.
 func (t *timers) start(now, ackTimeout rdma.Time) {
 	t.moved = now
 	t.ceiling = ackTimeout
@@ -69,6 +70,7 @@ func (t *timers) deadline() rdma.Time {
 	return rdma.Earlier(t.rnrUntil, t.expireAt)
 }
 
+// arm starts the retransmission timer anew.
 func (t *timers) arm(now rdma.Time) { t.expireAt = now + t.rto }
 
 // measured updates the estimates with a round-trip time (RFC 6298 section 2).
@@ -98,6 +100,7 @@ func (t *timers) queued() bool {
 	return t.srtt == 0 || least > shortTime || t.srtt-least > max(least/4, queueTime)
 }
 
+// base is the timeout without back-off (RFC 6298 section 2).
 func (t *timers) base() rdma.Time {
 	if t.srtt == 0 {
 		return min(rtoInitial, t.ceiling)

@@ -55,6 +55,7 @@ func (p *pacer) charge(now rdma.Time, n int) {
 	}
 }
 
+// fill adds the tokens since the last call, a second's worth at most.
 func (p *pacer) fill(now rdma.Time) {
 	if now <= p.at {
 		return

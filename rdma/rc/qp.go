@@ -90,6 +90,10 @@ type QP struct {
 // A request has one PSN for each of its packets, a READ one for each packet of its response.
 // The PSNs are assigned when its first packet is sent (started), and stay the same in
 // retransmissions.
+//
+//	posted --begin--> started --sent--> in flight --acknowledged--> completed
+//	                     ^                 |
+//	                     +---- goBack -----+
 type sqe struct {
 	wr      rdma.SendWR
 	sgl     []rdma.SGE // the user's memory, until the request completes
@@ -102,6 +106,7 @@ type sqe struct {
 	got     uint32   // READ: bytes that have arrived
 }
 
+// last is the PSN of the last packet of the request, or of its response.
 func (e *sqe) last() wire.PSN { return e.psn.Add(e.count - 1) }
 
 // reads reports whether the response to the request has data: READ and atomics. An ACK does not

@@ -38,6 +38,8 @@ type requester struct {
 	asking window // of READ responses
 }
 
+// start initializes the requester for the transition to RTS: most packets in flight, and ask packets of
+// READ responses.
 func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, most, ask int, fixed bool) {
 	*r = requester{psn: psn, una: psn, next: psn}
 	r.window.start(most, fixed)
@@ -45,6 +47,8 @@ func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, mos
 	r.timers.start(now, ackTimeout)
 }
 
+// reset forgets all requests. The next PSN stays: a late response to an old request is then recognized
+// as stale.
 func (r *requester) reset() {
 	*r = requester{psn: r.next, una: r.next, next: r.next}
 }

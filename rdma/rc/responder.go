@@ -20,6 +20,10 @@ const (
 
 // responder is the serving half (IBTA 9.7.4, 9.7.5): the state of the peer's requests, and the
 // responses that are due.
+//
+//	   duplicates (executed)         expected        ahead: a loss
+//	----------------------------+---------------+----------------------> PSN
+//	 resources: READs, atomics       epsn            one NAK per gap
 type responder struct {
 	epsn  wire.PSN // expected PSN: that of the next request packet
 	acked wire.PSN // epsn when the last acknowledgement was sent
@@ -67,6 +71,7 @@ type resource struct {
 	start, at, end wire.PSN // of the response being sent: first, next, behind the last
 }
 
+// start initializes the responder for the transition to RTR. depth is the number of resources.
 func (r *responder) start(psn wire.PSN, depth int) {
 	*r = responder{epsn: psn, acked: psn, resources: make([]resource, depth)}
 }

@@ -37,6 +37,7 @@ type NAK struct {
 	PSN      wire.PSN
 }
 
+// add records a NAK.
 func (n *NAKs) add(syndrome uint8, psn wire.PSN) {
 	n.Last = NAK{syndrome, psn}
 	if n.Count == 0 {

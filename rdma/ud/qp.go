@@ -149,6 +149,8 @@ func (q *QP) PostSend(wrs []rdma.SendWR) error {
 	return nil
 }
 
+// checkSend checks a send against the limits of the QP. A destination that cannot be reached from the QP's
+// address is an error of the user, and would otherwise be lost silently.
 func (q *QP) checkSend(w *rdma.SendWR) error {
 	if w.Op != rdma.OpSend && w.Op != rdma.OpSendImm {
 		return fmt.Errorf("%w: operation %d on a queue pair for datagrams, which only sends", rdma.ErrInvalidWR, w.Op)
@@ -341,6 +343,7 @@ func (q *QP) next() *wq.Recv {
 	return nil
 }
 
+// take takes the oldest receive. The caller has checked that there is one.
 func (q *QP) take() {
 	if q.cfg.SRQ != nil {
 		q.cfg.SRQ.Take(&q.cur)
@@ -366,18 +369,21 @@ func (q *QP) completeSend(s rdma.Status) {
 	q.sq.Pop()
 }
 
+// fail moves the QP to ERR.
 func (q *QP) fail() {
 	q.state = rdma.StateErr
 	q.flushSends()
 	q.flushRecvs()
 }
 
+// flushSends completes the sends with WRFlushErr.
 func (q *QP) flushSends() {
 	for q.sq.Len() > 0 {
 		q.completeSend(rdma.WRFlushErr)
 	}
 }
 
+// flushRecvs completes the receives with WRFlushErr. Those of an SRQ stay for other QPs.
 func (q *QP) flushRecvs() {
 	for q.rq.Len() > 0 {
 		q.rq.Take(&q.cur)

@@ -117,6 +117,7 @@ func (o Opcode) IsRC() bool { return o < 0x20 && infos[o].len != 0 }
 // no meaning there.
 func (o Opcode) ReservedRC() bool { return o < 0x20 && infos[o].len == 0 }
 
+// String is the name of the opcode in the specification.
 func (o Opcode) String() string {
 	if n := infos[o].name; n != "" {
 		return n
