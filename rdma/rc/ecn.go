@@ -17,6 +17,8 @@ const cnpGap = 50 * rdma.Microsecond
 
 // notifier is the notification point of a queue pair (annex A17.9.3): it sends CNPs to the peer
 // when a switch has marked the peer's packets.
+//
+//	peer --ECT(0)--> switch with a queue --CE--> notifier --CNP--> peer slows down (congested)
 type notifier struct {
 	due  bool
 	last rdma.Time // when a CNP became due, 0 = never

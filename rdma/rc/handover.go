@@ -39,7 +39,9 @@ type Snapshot struct {
 // SnapshotWindow is a congestion window.
 type SnapshotWindow struct{ Size, Threshold int }
 
-// Export describes the QP, which must be quiescent. The QP does not change.
+// Export describes the QP, which must be quiescent. The QP does not change. The owner has stopped
+// the loop: no packet arrives between Export and the end of this QP. The peer notices nothing,
+// because both processes use the same addresses, QPN and PSNs.
 func (q *QP) Export() (Snapshot, error) {
 	if !q.Quiescent() {
 		return Snapshot{}, fmt.Errorf("%w: queue pair %d in %v is not quiescent", rdma.ErrBadTransition, q.cfg.Num, q.state)

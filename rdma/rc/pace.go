@@ -4,6 +4,11 @@ import "github.com/rstored/rstored/rdma"
 
 // pacer spreads packets over time, so that queues in the network stay short. It is a token bucket
 // of bytes; rate 0 means no limit.
+//
+//	credit(t) = min(burst, credit + rate * (t - at)); a packet of n bytes takes n + headerCharge
+//
+// The credit may become negative: a packet is sent whole, and the next one waits until the credit
+// is positive again by a quantum.
 type pacer struct {
 	rate   int64     // bytes per second
 	burst  int64     // bytes that may be sent at once

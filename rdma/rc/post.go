@@ -9,6 +9,14 @@ import (
 
 // PostSend queues requests, all or none. The memory of their SGLs belongs to the QP until the
 // completion that covers the request; with Inline it is copied here. In ERR they are flushed.
+//
+//	flag or kind    the memory of the SGL is the user's again
+//	Inline          when PostSend returns
+//	SEND, WRITE     when the request has completed: the peer has acknowledged all of it
+//	READ, atomic    when the request has completed: the response has arrived
+//	unsignaled      when a later request has completed
+//
+// Until then a retransmission can read it at any time.
 func (q *QP) PostSend(now rdma.Time, wrs []rdma.SendWR) error {
 	switch q.state {
 	case rdma.StateRTS, rdma.StateSQD, rdma.StateErr:

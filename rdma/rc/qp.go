@@ -161,6 +161,16 @@ func (q *QP) Cursor() (next, acked, expected wire.PSN, rtt rdma.Time) {
 // (11.2.4.2). If it returns an error the QP is unchanged.
 //
 //	RESET -> INIT -> RTR -> RTS <-> SQD     any -> ERR, RESET
+//
+// What a QP does in its states:
+//
+//	state   PostRecv   requests of the peer   PostSend   our requests
+//	RESET   error      dropped                error      none
+//	INIT    queued     dropped                error      none
+//	RTR     queued     executed, answered     error      none
+//	RTS     queued     executed, answered     queued     sent
+//	SQD     queued     executed, answered     queued     started requests are finished
+//	ERR     flushed    dropped                flushed    none
 func (q *QP) Modify(now rdma.Time, a rdma.QPAttr) error {
 	switch {
 	case a.State == rdma.StateReset:
@@ -228,6 +238,12 @@ func (q *QP) ackTimeout() rdma.Time {
 // returns. It drops packets that fail the checks of IBTA 9.6.1: class of the opcode, state of the
 // QP, addresses and P_Key. A peer can send anything at any time, so all drops are silent and
 // counted.
+//
+//	check                                     counter of the dropped packets
+//	opcode of RC, reserved one, or CNP        DropOpcode
+//	state RTR, RTS or SQD                     DropState
+//	source and destination of the connection  DropPeer
+//	P_Key of the connection                   DropPKey
 func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 	q.n.RxPackets++
 	q.seen.RxPackets++
@@ -335,6 +351,7 @@ func (q *QP) packet(op wire.Opcode, psn wire.PSN) *wire.Packet {
 }
 
 // fail moves the QP to ERR. why is nil if the owner requested it.
+// All work requests complete as flushed. After that the QP accesses no memory of the user.
 func (q *QP) fail(why error) {
 	if q.state == rdma.StateErr {
 		return

@@ -27,8 +27,8 @@ type recorder struct {
 	n    uint32 // recorded so far
 }
 
-// add records a packet. A packet that continues the last run extends it; one with an AETH never does,
-// because the syndrome of each is of interest.
+// add records a packet. A packet that continues the last run extends it; one with an AETH never
+// does, because the syndrome of each is of interest.
 func (r *recorder) add(now rdma.Time, out bool, p *wire.Packet, bytes int) {
 	if last := &r.runs[(r.n-1)%runsMax]; r.n > 0 && last.Op == p.Op && last.Out == out &&
 		p.PSN == last.PSN.Add(int(last.Count)) && !p.Op.Is(wire.HasAETH) {
@@ -58,6 +58,7 @@ func (q *QP) Recent() []Run {
 
 // put appends a packet to the batch, records and counts it. payload stays where it is until the
 // link has sent the batch.
+// Packets with data and packets without have different flows, see flows.
 func (q *QP) put(b *wire.Batch, p *wire.Packet, payload [][]byte) {
 	f := &q.flow
 	switch {

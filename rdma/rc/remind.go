@@ -41,6 +41,12 @@ const (
 )
 
 // reminder is the state of the reminders.
+//
+//	gap        wait          1.5 wait        2.25 wait         remindStop after the last packet
+//	 |----------|---------------|----------------|---- ... -----------|
+//	NAK      ACK, NAK        ACK, NAK         ACK, NAK         the connection ends
+//
+// A packet of the peer restarts the silence. When known has arrived, reminding ends.
 type reminder struct {
 	on    bool      // request packets are missing
 	known wire.PSN  // the last PSN that the peer is known to have sent

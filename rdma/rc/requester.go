@@ -38,8 +38,8 @@ type requester struct {
 	asking window // of READ responses
 }
 
-// start initializes the requester for the transition to RTS: most packets in flight, and ask packets of
-// READ responses.
+// start initializes the requester for the transition to RTS: most packets in flight, and ask
+// packets of READ responses.
 func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, most, ask int, fixed bool) {
 	*r = requester{psn: psn, una: psn, next: psn}
 	r.window.start(most, fixed)
@@ -47,8 +47,8 @@ func (r *requester) start(now rdma.Time, psn wire.PSN, ackTimeout rdma.Time, mos
 	r.timers.start(now, ackTimeout)
 }
 
-// reset forgets all requests. The next PSN stays: a late response to an old request is then recognized
-// as stale.
+// reset forgets all requests. The next PSN stays: a late response to an old request is then
+// recognized as stale.
 func (r *requester) reset() {
 	*r = requester{psn: r.next, una: r.next, next: r.next}
 }
@@ -189,6 +189,9 @@ const (
 //
 // While the network loses nothing the parts are long: first and last packets of a response are
 // longer than those between, and each change of size ends a run of the peer's segmentation offload.
+//
+//	READ of e.count packets    |<-- part -->|<-- part -->|<-- part -->|<rest>|
+//	READ requests              ^e.psn       ^            ^            ^
 func (q *QP) readPart() int {
 	a := &q.req.asking
 	reads := max(1, int(q.attr.MaxRdAtomic))
@@ -318,6 +321,7 @@ func (q *QP) seek(psn wire.PSN) {
 
 // goBack retransmits from the oldest packet without acknowledgement (go-back-N). The responder
 // accepts packets in order only (IBTA 9.7.4), so everything behind a loss has to be sent again.
+// The memory of all requests behind una is still the QP's, because none of them has completed.
 func (q *QP) goBack(now rdma.Time) {
 	r := &q.req
 	r.probing = false

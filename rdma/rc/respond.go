@@ -20,6 +20,12 @@ func (q *QP) answers(now rdma.Time) bool {
 // duplicate answers a request that was executed before (IBTA 9.7.5): a SEND or WRITE is
 // acknowledged, a READ is read again, the remembered result of an atomic is repeated. Nothing is
 // executed twice. A READ may name only a part of the original: the peer asks for the missing rest.
+//
+//	duplicate            answer                              executed again
+//	SEND, WRITE          ACK of everything so far            no
+//	READ                 the requested part, read anew       read only
+//	atomic               the stored result                   no
+//	not remembered       none: the peer's retries run out    no
 func (q *QP) duplicate(now rdma.Time, p *wire.Packet) {
 	q.n.RxDuplicate++
 	r := &q.resp

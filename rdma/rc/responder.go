@@ -81,6 +81,7 @@ const againGuard = 20 * rdma.Microsecond
 
 // nakWith makes a NAK due. If another NAK is due already, this one is dropped: its cause repeats
 // if it matters.
+// A fatal NAK replaces what is due, see refuse.
 func (r *responder) nakWith(syndrome uint8, psn wire.PSN) {
 	if !r.nakDue {
 		r.nakDue, r.nak, r.nakPSN = true, syndrome, psn
@@ -90,6 +91,17 @@ func (r *responder) nakWith(syndrome uint8, psn wire.PSN) {
 // serve handles a request packet, with the checks of IBTA 9.7.4.1 in this order: PSN, opcode
 // sequence, opcode and length, rights. A packet behind epsn is a duplicate; one ahead shows a
 // loss and causes one NAK per gap.
+//
+//	check                                              if it fails
+//	PSN is not ahead of epsn                           NAK "PSN sequence error", one per gap
+//	PSN is not behind epsn                             duplicate: answered again, not executed
+//	opcode fits the message in progress                NAK "invalid request"
+//	operation is allowed on the QP                     NAK "invalid request"
+//	length of packet, message and receive              NAK "invalid request"
+//	R_Key, range and rights of the memory              NAK "remote access error"
+//	a receive is posted                                RNR NAK; the packet is not executed
+//
+// A sequence or RNR NAK lets the connection live. The others end it (refuse).
 func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
 	switch d := p.PSN.Sub(r.epsn); {
@@ -170,6 +182,7 @@ func (q *QP) refuse(p *wire.Packet, nak uint8, what string) {
 }
 
 // rnr makes an RNR NAK due: there is no receive for the packet. Nothing of the packet is executed.
+// The peer waits for the time in the syndrome, and then sends the packet and all behind it again.
 func (q *QP) rnr(now rdma.Time, psn wire.PSN) {
 	syndrome := wire.SyndromeRNR | q.attr.MinRNRTimer&wire.SyndromeValueMask
 	q.n.TxRNR++
@@ -206,7 +219,10 @@ func (q *QP) badLength(p *wire.Packet) bool {
 	return n > q.mtu
 }
 
-// serveSend executes a SEND packet: it copies the payload to the receive of the message.
+// serveSend executes a SEND packet: it copies the payload to the receive of the message. The
+// receive is taken by the first packet and completed by the last. In between its memory may be
+// partly written. A SEND with invalidate closes the region or window before the receive completes,
+// so that the user who sees the completion knows that the peer cannot reach the memory any more.
 func (q *QP) serveSend(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
 	if q.badLength(p) {

@@ -14,6 +14,18 @@ import "github.com/rstored/rstored/rdma"
 //   - With a queue it behaves as in TCP (RFC 5681): one step per round trip, half at a loss.
 //   - Notifications are answered as DCTCP answers marks (RFC 8257 section 3.3): the window
 //     shrinks by a share that grows with the share of round trips that have one.
+//
+// In detail:
+//
+//	event                          size                              threshold
+//	ACK, size below threshold      doubles in a round trip
+//	ACK, otherwise                 + 1/2 packet in a round trip, or
+//	                               + 1/16 of it without a queue
+//	loss, with a queue             / 2                               size
+//	loss, without a queue          - 1/8; / 2 after mildMax losses   size
+//	notification                   - alpha / 2                       size
+//	timeout                        2 packets                         1/2 of the size before
+//	all acknowledged after that    the size before                   none
 type window struct {
 	size      int // packets, in units of windowUnit
 	most      int // bound of size
