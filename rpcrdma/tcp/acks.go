@@ -36,6 +36,12 @@ func newAcks(c net.Conn) *acks {
 }
 
 // wrote counts n written bytes, with the replies of batch at their end.
+//
+//	written      0 ........ 900 | reply A ends at 1000 | reply B ends at 1200
+//	SIOCOUTQ     150 bytes are not acknowledged: byte 1050 is
+//	Settle       reports A, retains B
+//
+// With TLS the wire has more bytes than written counts, so fewer replies are reported, never more.
 func (a *acks) wrote(n int64, batch []*call) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

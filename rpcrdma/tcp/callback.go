@@ -99,6 +99,10 @@ func (o *CallbackDialer) To(addr netip.AddrPort) rpc.Caller {
 }
 
 // callbackCaller is a Caller of an address.
+//
+//	no connection --Call: connect--> connected --idle for callbackIdle, or broken--> no connection
+//	                                  |      ^
+//	                                  +-call-+  using counts them
 type callbackCaller struct {
 	o        *CallbackDialer
 	addr     netip.AddrPort
@@ -146,6 +150,9 @@ func (c *callbackCaller) Call(b *rpc.BackwardCall) {
 	}()
 }
 
+// call waits for one of callbackCalls places, connects if there is no connection, and makes the
+// call. If a connection that existed before turns out to be closed, it makes the call again on a
+// new one.
 func (c *callbackCaller) call(b *rpc.BackwardCall) {
 	ctx, cancel := context.WithTimeout(c.o.end, b.Timeout)
 	defer cancel()
@@ -189,8 +196,10 @@ func (c *callbackCaller) call(b *rpc.BackwardCall) {
 	}
 }
 
-// connect returns the connection, or makes one. old says that it existed before: then the peer
-// may have closed it, and the call is worth a second attempt.
+// connect returns the connection, or makes one. old says that it existed before: then the peer may
+// have closed it, and the call is worth a second attempt. At most one goroutine connects at a time;
+// it has the element of c.dial. The number of connections is counted before Dial, so that the
+// bounds hold during it too.
 func (c *callbackCaller) connect(ctx context.Context) (conn *Client, old bool, err error) {
 	select {
 	case c.dial <- struct{}{}:

@@ -48,6 +48,12 @@ type Client struct {
 // pending is a call and its reply. After an answered call it is reused, because only the caller
 // refers to it. After a call that was given up, or failed with the connection, it is not: the
 // reader may still refer to it.
+//
+//	register --> pending, in the map --reply--> done --recycle--> idle
+//	                 |                  |
+//	                 | forget           | fail: err is set
+//	                 v                  v
+//	          not in the map; never reused
 type pending struct {
 	call  xdr.Encoder
 	done  chan struct{} // has one element when reply or err is there
@@ -139,6 +145,7 @@ type TLSError struct {
 	Err  error
 }
 
+// Error says who refused: the server has no TLS, the server refuses us, or we refuse the server.
 func (e *TLSError) Error() string {
 	if errors.Is(e.Err, rpc.ErrNoTLS) {
 		return fmt.Sprintf("%s does not offer TLS, and nothing is sent to it without", e.Peer)
@@ -287,6 +294,9 @@ func (c *Client) unsendable(err error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(drainTimeout))
 }
 
+// send writes a call. The bytes of the call are not used any more when it returns. Calls of several
+// goroutines are written one after the other; a slow server delays all of them, and fails the
+// connection after clientWriteTimeout.
 func (c *Client) send(e *xdr.Encoder) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -345,10 +355,18 @@ const (
 	headMax = 4 << 10
 )
 
+// padded is the length of n bytes with their XDR padding.
 func padded(n int) int { return n + xdr.Pad(n) }
 
 // place reads the end of a reply into the memory of its caller. If the caller gives up meanwhile,
 // the rest of the record is read to other memory.
+//
+//	reader   placing = true ... reads into dst ...  placing = false
+//	caller            gone = true, deadline in the past, waits for done
+//
+// One of two orders is possible. If the caller is first, the reader sees gone and reads to other
+// memory. If the reader is first, the caller waits until the reader does not write to dst any more.
+// Then the deadline is removed, because the other calls of the connection go on.
 func (c *Client) place(r *rpc.Records, p *pending) error {
 	c.mu.Lock()
 	p.placing = !p.gone && p.err == nil

@@ -82,6 +82,8 @@ func (c *conn) drain() {
 // idleMax is the most memory that an idle call retains for its next record or reply.
 const idleMax = 16 << 10
 
+// newConn makes a connection that serve serves. It has no calls yet: each is made when it is first
+// used, so an idle connection costs little.
 func newConn(s *Listener, nc net.Conn, peer rpc.Peer) *conn {
 	c := &conn{s: s, c: nc, out: nc, since: time.Now(), peer: peer, acks: newAcks(nc)}
 	c.free = make(chan *call, s.cfg.MaxCalls)
@@ -295,6 +297,7 @@ func (c *conn) write() {
 	}
 }
 
+// pad is the source of XDR padding.
 var pad [4]byte
 
 // appendParts appends the reply as one record of one fragment.

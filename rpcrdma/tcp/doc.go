@@ -8,7 +8,20 @@
 //	defer s.Close()
 //	c, err := tcp.Dial(ctx, s.Addr().String())
 //
-// Begin with conn.read and conn.write in server.go, and with Client.Call.
+// Begin with conn.read and conn.write in conn.go, and with Client.Call.
+//
+// # Ownership
+//
+// The bytes of a call belong to the connection until its reply was written: the procedure may use
+// slices of them. The results belong to the call too, and are written without a copy. Memory of
+// Payload returns to a pool when the reply was written.
+//
+// # What a client may do
+//
+// It can send records that are too long or of too many fragments, and then loses its connection. It
+// can send calls without reading replies: its calls then use MaxCalls or ConnMemory, the connection
+// is not read any more, and after WriteTimeout it is closed. It can answer callbacks that were
+// never made: such replies are counted and ignored.
 //
 // # Concurrency
 //

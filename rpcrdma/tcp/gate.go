@@ -5,6 +5,12 @@ import "sync"
 // gate stops the reader of a connection while its calls use too much memory, or while some of
 // them are deferred by the limits of their client. The socket's buffer then fills, and TCP stops
 // the client.
+//
+//	charge(+n)  a record was read; a reply was encoded; memory for a result was allocated
+//	charge(-n)  the call is over: its reply was written or dropped
+//	delay(+1)   a call is deferred by the limits of its client; delay(-1) when it is served
+//
+// mu is a leaf: nothing is called while it is held.
 type gate struct {
 	limit int
 

@@ -17,6 +17,17 @@ import (
 )
 
 // snapshot is the quiescent connections of a Listener; their sockets are passed as files.
+// A connection goes to another process in these steps:
+//
+//	old process                                          new process
+//	Pause(true)   readers stop at a record's end,
+//	              or within a record
+//	Busy          until all calls are answered
+//	Export        state, and a copy of each socket  -->  Import  connections, not served yet
+//	                                                     Start   reads Rest, then the socket
+//	ends without closing the sockets
+//
+// Both processes have the socket for a moment, but only one reads it.
 type snapshot struct{ Conns []snapshotConn }
 
 type snapshotConn struct {
@@ -145,6 +156,7 @@ func (s *Listener) Drop(remote netip.AddrPort) {
 
 // Export describes the quiescent connections while the Listener is paused, with a copy of the
 // socket of each. The Listener does not change.
+// The files belong to the caller, who passes them to the other process and closes them.
 func (s *Listener) Export() (data []byte, files []*os.File, err error) {
 	defer func() {
 		if err != nil {

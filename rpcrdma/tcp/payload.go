@@ -30,6 +30,7 @@ func (k *call) alloc(n int) []byte {
 	return (*p)[:n]
 }
 
+// freePayload takes memory of alloc back.
 func freePayload(p *[]byte) {
 	if len(*p) <= 64<<10 {
 		smallPayloads.Put(p)

@@ -219,6 +219,8 @@ func (s *Listener) Conns() (out []ConnInfo) {
 	return out
 }
 
+// accept accepts connections until the socket is closed. A connection beyond a bound is closed at
+// once, without a byte: the client retries, with a delay.
 func (s *Listener) accept() {
 	defer s.done.Done()
 	for {
@@ -278,6 +280,7 @@ func (s *Listener) admit(c *conn) (err error) {
 	return nil
 }
 
+// addrPort is the address of a TCP connection, an IPv4 address without its IPv6 form.
 func addrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
 		ap := t.AddrPort()

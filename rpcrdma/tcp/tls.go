@@ -52,6 +52,7 @@ var errEarly = errors.New("the peer did not wait for the answer to its question 
 const errNoCertificate = "tls: client didn't provide a certificate"
 
 // failureOf classifies the error of a handshake.
+// The order matters: an error can be of several kinds, and the first one is the most precise.
 func failureOf(err error) Failure {
 	var (
 		record  tls.RecordHeaderError
@@ -161,6 +162,18 @@ func clientTLS(c net.Conn, cfg *tls.Config, prog, vers, xid uint32) (net.Conn, e
 // startTLS answers an AUTH_TLS probe and starts TLS (RFC 9289 section 4.1). It waits for the
 // calls in progress, so that their replies precede the answer. The answer is the last cleartext:
 // everything after it, calls to the peer included, waits for the handshake.
+//
+//	client                       reader                          writer
+//	probe (AUTH_TLS)  ------->   waits for the other calls
+//	                             dispatches the probe  ------->  replies of the other calls
+//	                  <----------------------------------------  STARTTLS, the last cleartext
+//	                             reads asked           <-------  asked
+//	handshake         <------>   Handshake                       waits
+//	                             begin                 ------->  goes on, over TLS
+//	calls             ------->   reads from TLS
+//
+// Bytes between the probe and STARTTLS end the connection (errEarly): an attacker could have
+// inserted them.
 func (c *conn) startTLS(k *call, in *bufio.Reader, cfg *tls.Config) error {
 	s := c.s
 	s.n.tls.probes.Add(1)

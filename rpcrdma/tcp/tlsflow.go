@@ -18,6 +18,8 @@ const (
 
 // flow is the connection below TLS. It reads several records at once, and can buffer writes, so
 // that records leave together.
+//
+//	writeParts --pieces--> plain (one record) --tls.Conn--> flow, corked --flushMax--> socket
 type flow struct {
 	net.Conn
 	in *bufio.Reader
@@ -32,6 +34,7 @@ func newFlow(c net.Conn) *flow { return &flow{Conn: c, in: bufio.NewReaderSize(c
 
 func (f *flow) Read(p []byte) (int, error) { return f.in.Read(p) }
 
+// Write writes a TLS record to the socket, or to the buffer while the flow is corked.
 func (f *flow) Write(p []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,6 +57,7 @@ func (f *flow) cork() {
 	f.corked = flushes.Get().(*[]byte)
 }
 
+// uncork ends cork and writes the buffer.
 func (f *flow) uncork() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
