@@ -18,15 +18,9 @@ func notReg(n *inode) error {
 func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	n, err := f.lookup(h)
+	n, err := f.readable(c, h)
 	if err != nil {
 		return 0, false, err
-	}
-	if err := notReg(n); err != nil {
-		return 0, false, err
-	}
-	if !c.MayReadData(&n.attr) {
-		return 0, false, blockstore.ErrAccess
 	}
 	if off >= n.attr.Size {
 		return 0, true, nil
@@ -36,51 +30,39 @@ func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint6
 	return int(k), off+k >= n.attr.Size, nil
 }
 
-// WriteAt copies into the file. All stability is FileSync here: the store
-// lives as long as the process and loses nothing before.
-func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+// WriteAt copies into the file. Every write is FileSync: the store loses nothing while the
+// process lives.
+func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (
+	int, blockstore.Stability, blockstore.Wcc, error,
+) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, err := f.lookup(h)
 	if err != nil {
 		return 0, how, blockstore.Wcc{}, err
 	}
-	pre := n.attr
-	fail := func(err error) (int, blockstore.Stability, blockstore.Wcc, error) {
+	pre, k := n.attr, 0
+	switch err = f.checkWrite(c, n); {
+	case err != nil:
+	case len(p) == 0:
+		return 0, blockstore.FileSync, same(pre), nil
+	case off >= maxFileSize:
+		err = blockstore.ErrFBig
+	default:
+		k, err = n.write(p[:min(uint64(len(p)), maxFileSize-off)], off, f.charge)
+	}
+	if k == 0 {
 		return 0, how, wcc(pre, n), err
 	}
-	if err := notReg(n); err != nil {
-		return fail(err)
-	}
-	if f.opts.ReadOnly {
-		return fail(blockstore.ErrROFS)
-	}
-	if !c.MayWriteData(&n.attr) {
-		return fail(blockstore.ErrAccess)
-	}
-	if len(p) == 0 {
-		return 0, blockstore.FileSync, same(pre), nil
-	}
-	if off >= maxFileSize {
-		return fail(blockstore.ErrFBig)
-	}
-	p = p[:min(uint64(len(p)), maxFileSize-off)]
-	k, err := n.write(p, off, f.charge)
-	if k == 0 {
-		return fail(err)
-	}
 	n.attr.Size = max(n.attr.Size, off+uint64(k))
-	if !c.Privileged() {
-		n.attr.Mode = blockstore.DropSetID(n.attr.Mode)
-	}
-	now := f.now()
-	n.attr.Mtime, n.attr.Ctime = now, now
-	n.hasVerf = false
+	f.changed(c, n)
 	return k, blockstore.FileSync, wcc(pre, n), nil
 }
 
 // WriteNowait implements blockstore.NowaitWriter: there is nothing to wait for.
-func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
+func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (
+	int, blockstore.Stability, blockstore.Wcc, error,
+) {
 	n, how, w, err := f.WriteAt(c, h, p, off, how)
 	if err != nil {
 		return 0, how, blockstore.Wcc{}, blockstore.ErrWouldBlock
@@ -88,7 +70,7 @@ func (f *FS) WriteNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 	return n, how, w, nil
 }
 
-// Commit has nothing left to do; it checks what it is asked.
+// Commit only checks the permission: every write is stable already.
 func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count uint32) (blockstore.Wcc, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

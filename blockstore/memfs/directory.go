@@ -1,6 +1,9 @@
 package memfs
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // Cookies of the two entries that are not stored; stored ones come after.
 const (
@@ -8,8 +11,8 @@ const (
 	cookieDotDot = 2
 )
 
-// entry is one name of a directory. A removed one stays in the order, dead,
-// until the order is compacted.
+// entry is one name of a directory. A removed entry stays in the order as dead, until the order is
+// compacted.
 type entry struct {
 	name   string
 	id     uint64
@@ -17,9 +20,8 @@ type entry struct {
 	dead   bool
 }
 
-// directory holds entries by name and in the order of their cookies. A cookie
-// is given once, so that a listing continues correctly whatever is added to or
-// removed from the directory meanwhile.
+// directory has its entries by name, and in the order of their cookies. A cookie is used once,
+// so that a listing continues at the right place whatever was added or removed meanwhile.
 type directory struct {
 	byName map[string]*entry
 	order  []*entry
@@ -46,13 +48,7 @@ func (d *directory) remove(name string) {
 	if d.dead <= 32 || d.dead*2 < len(d.order) {
 		return
 	}
-	live := make([]*entry, 0, len(d.order)-d.dead)
-	for _, e := range d.order {
-		if !e.dead {
-			live = append(live, e)
-		}
-	}
-	d.order, d.dead = live, 0
+	d.order, d.dead = slices.DeleteFunc(d.order, func(e *entry) bool { return e.dead }), 0
 }
 
 // after returns the index in order of the first entry beyond cookie.

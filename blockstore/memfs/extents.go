@@ -4,7 +4,7 @@ import "github.com/rstored/rstored/blockstore"
 
 var _ blockstore.Extents = (*FS)(nil)
 
-// copyMax bounds one Copy in bytes: the store stands still meanwhile.
+// copyMax bounds one Copy in bytes: it holds the lock of the store.
 const copyMax = 4 << 20
 
 // Seek finds data and holes by the pages that are there.
@@ -55,6 +55,7 @@ func (n *inode) data(off uint64) (at uint64, ok bool) {
 	return at, ok
 }
 
+// readable returns a regular file that c may read.
 func (f *FS) readable(c *blockstore.Cred, h blockstore.Handle) (*inode, error) {
 	n, err := f.lookup(h)
 	if err != nil {
@@ -69,24 +70,30 @@ func (f *FS) readable(c *blockstore.Cred, h blockstore.Handle) (*inode, error) {
 	return n, nil
 }
 
+// writable returns a regular file that c may write.
 func (f *FS) writable(c *blockstore.Cred, h blockstore.Handle) (*inode, error) {
 	n, err := f.lookup(h)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = f.checkWrite(c, n)
 	}
-	if err := notReg(n); err != nil {
-		return nil, err
-	}
-	if f.opts.ReadOnly {
-		return nil, blockstore.ErrROFS
-	}
-	if !c.MayWriteData(&n.attr) {
-		return nil, blockstore.ErrAccess
-	}
-	return n, nil
+	return n, err
 }
 
-// changed stamps a file whose data was changed.
+// checkWrite checks that c may write the data of n.
+func (f *FS) checkWrite(c *blockstore.Cred, n *inode) error {
+	if err := notReg(n); err != nil {
+		return err
+	}
+	if f.opts.ReadOnly {
+		return blockstore.ErrROFS
+	}
+	if !c.MayWriteData(&n.attr) {
+		return blockstore.ErrAccess
+	}
+	return nil
+}
+
+// changed sets the times of a file whose data has changed, and removes its set-ID bits.
 func (f *FS) changed(c *blockstore.Cred, n *inode) {
 	if !c.Privileged() {
 		n.attr.Mode = blockstore.DropSetID(n.attr.Mode)
@@ -96,12 +103,12 @@ func (f *FS) changed(c *blockstore.Cred, n *inode) {
 	n.hasVerf = false
 }
 
-// allocStep is how much Allocate makes at a time, in bytes: others have a turn in
+// allocStep is how much Allocate makes at a time in bytes. It releases the lock of the store in
 // between.
 const allocStep = 4 << 20
 
-// allocMax bounds one Allocate, in bytes: memory is taken at once and not, as on a
-// disk, set aside.
+// allocMax bounds one Allocate in bytes: it allocates the memory, and does not only reserve it
+// as a disk does.
 const allocMax = 1 << 30
 
 // Allocate makes the pages of a range.
@@ -199,7 +206,7 @@ func (f *FS) punch(n *inode, off, end uint64) {
 	}
 }
 
-// Clone is not done: there is nothing that files could share.
+// Clone is not supported: files cannot share pages.
 func (f *FS) Clone(*blockstore.Cred, blockstore.Handle, uint64, blockstore.Handle, uint64, uint64) error {
 	return blockstore.ErrNotSupp
 }

@@ -31,7 +31,7 @@ type inode struct {
 	hasVerf bool
 }
 
-// read copies from the file; the caller has cut p at the size.
+// read copies from the file. p does not reach beyond its size.
 func (n *inode) read(p []byte, off uint64) {
 	for len(p) > 0 {
 		at := off % pageSize
@@ -46,8 +46,8 @@ func (n *inode) read(p []byte, off uint64) {
 	}
 }
 
-// write copies into the file, growing pages through charge, and returns how
-// many bytes went in before space ran out.
+// write copies into the file and returns how many bytes it has copied, which are fewer if charge
+// fails.
 func (n *inode) write(p []byte, off uint64, charge func(uint64) error) (int, error) {
 	done := 0
 	for done < len(p) {

@@ -1,6 +1,7 @@
-// Package memfs is a file store in memory: the semantics of a Linux filesystem
-// behind a Linux NFS server, without a disk. Tests and simulations use it, and
-// it serves scratch exports. Its contents go with the process.
+// Package memfs is a file store in memory, for tests, simulations and scratch exports. It
+// behaves as a Linux filesystem behind a Linux NFS server. Its contents end with the process. It
+// has all optional interfaces of package blockstore that need no host: Extents, Xattrs, ACLs,
+// Pinner and NowaitWriter. Begin reading at New.
 package memfs
 
 import (
@@ -46,8 +47,8 @@ type Options struct {
 	ReadOnly bool
 }
 
-// FS is a store in memory. It implements blockstore.FS; its methods may be
-// called from any goroutine. Atime is not updated by reads.
+// FS is a store in memory. Its methods may be called from any goroutine: mu guards everything,
+// so that each of them is atomic. Reads do not update atime.
 type FS struct {
 	opts Options
 	fsid uint64
@@ -159,7 +160,7 @@ func (f *FS) lookupDir(h blockstore.Handle) (*inode, error) {
 	return n, nil
 }
 
-// now returns a stamp later than every one before it.
+// now returns a time later than every one before. mu is held.
 func (f *FS) now() time.Time {
 	t := f.opts.Now().UnixNano()
 	if t <= f.last {
@@ -169,7 +170,8 @@ func (f *FS) now() time.Time {
 	return time.Unix(0, t)
 }
 
-// charge accounts for n more bytes, or fails.
+// charge counts n more bytes against Options.MaxBytes, or fails. mu is held, as for all that
+// follows.
 func (f *FS) charge(n uint64) error {
 	if n > f.opts.MaxBytes || f.used > f.opts.MaxBytes-n {
 		return blockstore.ErrNoSpace
@@ -190,7 +192,7 @@ func (f *FS) newInode(typ blockstore.FileType, mode, uid, gid uint32) *inode {
 	return n
 }
 
-// drop takes a name from n and frees it with the last one.
+// drop removes a name of n, and frees n after the last one.
 func (f *FS) drop(n *inode, now time.Time) {
 	n.attr.NLink--
 	n.attr.Ctime = now
