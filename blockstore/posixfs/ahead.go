@@ -6,25 +6,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel reads ahead of a descriptor whose reads follow one another. Those of a client that
-// has several under way come by several threads, in any order, and what of them is in memory is
-// sent without a read at all, so that it often sees no stream where there is one. It is found
-// here, for files of which something was not in memory, and the kernel asked to have the next of
-// it there in time.
+// The kernel reads ahead of a descriptor whose reads follow one another. But the READs of a
+// client with several in flight arrive on several threads and in any order, and data in memory
+// is sent without a read. So the kernel often sees no stream where there is one. This file finds
+// the streams of files that are not all in memory, and asks the kernel to read ahead of them
+// (fadvise, POSIX_FADV_WILLNEED).
 const (
 	// aheadMin is the shortest read that may be part of a stream.
 	aheadMin = 64 << 10
-	// aheadDepth is how far ahead of the furthest read the kernel is asked to be, in bytes; at the
-	// beginning of a stream it is twice what was read of it.
+	// aheadDepth is how far the kernel reads ahead of the furthest read, in bytes. At the beginning
+	// of a stream it is twice what was read of it.
 	aheadDepth = 8 << 20
-	// aheadStep is how much is asked for at a time: the kernel takes no more than the device's largest
-	// request or read_ahead_kb, and leaves the rest out.
+	// aheadStep is the length of one fadvise. The kernel reads no more than the device's largest
+	// request or read_ahead_kb, and ignores the rest.
 	aheadStep = 512 << 10
-	// aheadFlight is how many reads may be under way: how far from the others one may come.
+	// aheadFlight is how many reads of a stream may be in flight, and so how far a read may be from
+	// the others.
 	aheadFlight = 16
 	// aheadRuns is how many streams of a file are known at a time.
 	aheadRuns = 4
-	// aheadMax is how many files are about read ahead of at the same moment, by a goroutine each.
+	// aheadMax is about how many files are read ahead at the same time, each by a goroutine.
 	aheadMax = 8
 )
 
@@ -41,20 +42,20 @@ type run struct {
 	start, front uint64 // where it begins, and the end of the furthest read
 	covered      uint64 // bytes of it that were read
 	asked        uint64 // up to where the kernel was asked to read
-	cold         bool   // something was not in memory
+	cold         bool   // some of it was not in memory
 	used         uint64 // tick of the last read
 }
 
-// near reports whether a read of n bytes at off may be of the run.
+// near reports whether a read of n bytes at off can belong to the run.
 func (r *run) near(off, n uint64) bool {
 	slack := aheadFlight * n
 	return r.used != 0 && off <= r.front+slack && off+n+slack >= r.start
 }
 
-// note takes a read of n bytes at off of a file of size bytes, cold if it has to wait for some
-// of them. It returns what of its stream is wanted in memory next; from is to if there is
-// nothing, and else the caller has the kernel read it and then calls done. Until then, and if
-// may is false, nothing is wanted.
+// note records a read of n bytes at off of a file of size bytes. cold says that it has to wait
+// for the disk. note returns the range that the kernel should read next; it is empty (from ==
+// to) if there is none, if may is false, or until done is called. The caller has the kernel read
+// a range that is not empty, and then calls done.
 func (a *ahead) note(off, n, size uint64, cold, may bool) (from, to uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,7 +66,7 @@ func (a *ahead) note(off, n, size uint64, cold, may bool) (from, to uint64) {
 			r = x
 			break
 		} else if x.used < r.used {
-			r = x // the one that nobody has read of for longest
+			r = x // the least recently used run
 		}
 	}
 	if !r.near(off, n) {
@@ -79,12 +80,12 @@ func (a *ahead) note(off, n, size uint64, cold, may bool) (from, to uint64) {
 		r.start += span / 2
 		r.covered = min(r.covered-r.covered/2, span-span/2)
 	}
-	// With gaps it is no stream, or one of which most is on its way here.
+	// With gaps it is no stream, or most READs of it have not arrived yet.
 	if span := r.front - r.start; !r.cold || r.covered < 2*n || r.covered < span-span/4 {
 		return 0, 0
 	}
 	if r.asked > r.front+aheadDepth {
-		r.asked = 0 // of a stream that was further
+		r.asked = 0 // of an earlier stream, which was further
 	}
 	depth := min(2*r.covered, aheadDepth)
 	from, to = max(r.front, r.asked), min(r.front+depth, size)
@@ -101,16 +102,16 @@ func (a *ahead) done() {
 	a.mu.Unlock()
 }
 
-// hasRead is told of n bytes at off of an object that were read, or are about to be. size is
-// that of the file, and cold says that not all of them are in memory. It does not wait: what is
-// wanted ahead of them is asked for by a goroutine.
+// hasRead records that n bytes at off of an object were read, or are about to be read. size is
+// the size of the file. cold says that not all of the bytes are in memory. hasRead does not
+// wait: a goroutine asks the kernel to read ahead. It uses fd, and so has a use of the object.
 func (f *FS) hasRead(o *object, fd int, off, n, size uint64, cold bool) {
 	a := o.ahead.Load()
 	switch {
 	case n < aheadMin || f.inMemory:
 		return
 	case a == nil && !cold:
-		return // nothing to gain so far
+		return // all was in memory so far
 	case a == nil:
 		o.ahead.CompareAndSwap(nil, new(ahead))
 		a = o.ahead.Load()

@@ -17,26 +17,26 @@ import (
 const (
 	// changesMax bounds each of the two generations of objects that changed more than once in a tick.
 	changesMax = 1 << 15
-	// sealTime is what a sealed ctime is ahead of the kernel's, and sealMost the most changes that
-	// are counted in a tick. Together they are less than the shortest tick, of a millisecond.
+	// sealTime is added to a sealed ctime. sealMost is the most changes that are counted in a tick,
+	// of a nanosecond each. Together they are less than the shortest tick, which is a millisecond.
 	sealTime = 500 * time.Microsecond
 	sealMost = 400_000
 )
 
-// changes makes the times of attribute changes differ for every two changes of this server, as
-// caching clients need: version 3 compares ctime, and the change attribute of version 4 is made
-// of it. The kernel's own differ by the tick of its clock only, before Linux 6.13 and on some
-// filesystems since. A change that leaves the ctime as it was adds a nanosecond to what is
-// reported, by whatever name of the inode it is asked for.
+// changes makes the ctimes of any two changes by this server differ. Clients that cache need
+// that: version 3 compares ctime, and the change attribute of version 4 is derived from it. The
+// ctimes of the kernel advance by the tick of its clock only (1 to 10 ms), before Linux 6.13 and
+// on some filesystems since. A change that leaves the ctime of the kernel as it was adds a
+// nanosecond to the ctime that the store reports for the inode.
 //
-// The nanoseconds are in memory alone. What was last changed before the store was opened, or was
-// forgotten for room, may have had some: it is reported as sealed, later than with any of them,
-// and earlier than after the next tick. So ctime never goes back.
+// These nanoseconds are in memory only. An inode that last changed before the store was opened,
+// or that was removed for room, may have had some. Its ctime is sealed: reported later than with
+// any number of them, and earlier than after the next tick. So ctime never goes back.
 type changes struct {
 	coarse bool // ctimes have the resolution of a tick
 	max    int  // changesMax
 
-	some   atomic.Bool  // recent or before has something
+	some   atomic.Bool  // recent or before is not empty
 	sealed atomic.Int64 // ctimes up to this one, in nanoseconds since 1970
 	mu     sync.Mutex
 	recent map[inode]stamp
@@ -45,7 +45,7 @@ type changes struct {
 
 type inode struct{ dev, ino uint64 }
 
-// stamp is how many changes after the first an inode had within the tick of a ctime.
+// stamp is the number of changes of an inode after the first one in the tick of a ctime.
 type stamp struct {
 	ctime int64
 	n     int64
@@ -56,8 +56,8 @@ func (c *changes) init(coarse bool) {
 	c.recent = make(map[inode]stamp)
 }
 
-// sealNow seals what has changed up to now, and waits until the clock of ctimes has moved on:
-// what changes in a tick that is sealed already cannot be sealed again.
+// sealNow seals all changes up to now, and waits until the clock of ctimes has advanced: a
+// change in a tick that is sealed already could not be sealed again.
 func (c *changes) sealNow() {
 	now := time.Now().UnixNano()
 	c.seal(now)
@@ -67,7 +67,7 @@ func (c *changes) sealNow() {
 	}
 }
 
-// seal seals what has changed up to a time.
+// seal seals all changes up to a time.
 func (c *changes) seal(at int64) { c.sealed.Store(max(c.sealed.Load(), at)) }
 
 // find returns the stamp of an inode; mu is held.
@@ -78,7 +78,7 @@ func (c *changes) find(i inode) stamp {
 	return c.before[i]
 }
 
-// ctime is what is reported of an inode with a ctime.
+// ctime returns the ctime to report for an inode whose ctime in the kernel is t.
 func (c *changes) ctime(i inode, t time.Time) time.Time {
 	at := t.UnixNano()
 	var add time.Duration
@@ -95,7 +95,7 @@ func (c *changes) ctime(i inode, t time.Time) time.Time {
 	return t.Add(add)
 }
 
-// add notes a change that left the ctime of an inode as it was.
+// add records a change that left the ctime of an inode as it was.
 func (c *changes) add(i inode, t time.Time) {
 	at := t.UnixNano()
 	c.mu.Lock()
@@ -112,10 +112,10 @@ func (c *changes) add(i inode, t time.Time) {
 			if _, ok := c.before[i]; s.ctime != at {
 				c.seal(s.ctime)
 			} else if !ok {
-				c.recent[i] = s // it may change again in this tick
+				c.recent[i] = s // the inode can change again in this tick
 			}
 		}
-		if sealed := c.sealed.Load(); c.coarse { // what is sealed by that loses its count at once, and not later
+		if sealed := c.sealed.Load(); c.coarse { // sealed inodes lose their counts now, all at the same time
 			maps.DeleteFunc(c.before, func(_ inode, s stamp) bool { return s.ctime <= sealed })
 		}
 	}
@@ -123,7 +123,7 @@ func (c *changes) add(i inode, t time.Time) {
 	c.some.Store(true)
 }
 
-// attrOf is the attributes as they are reported.
+// attrOf returns the attributes to report.
 func (c *changes) attrOf(st *unix.Stat_t) blockstore.Attr {
 	a := attrOf(st)
 	a.Ctime = c.ctime(inode{st.Dev, st.Ino}, a.Ctime)
@@ -137,8 +137,8 @@ func (c *changes) attrOfStatx(sx *unix.Statx_t) blockstore.Attr {
 	return a
 }
 
-// changed returns the attributes of an inode that was changed, which st has, and differ from
-// those before.
+// changed returns the attributes to report for an inode that was changed. st is from after the
+// change. The ctime differs from before.
 func (c *changes) changed(st *unix.Stat_t, before time.Time) blockstore.Attr {
 	a := c.attrOf(st)
 	if a.Ctime.Equal(before) {
@@ -148,7 +148,7 @@ func (c *changes) changed(st *unix.Stat_t, before time.Time) blockstore.Attr {
 	return a
 }
 
-// changedFD is changed for a descriptor, where the attributes are not wanted.
+// changedFD is changed for the inode of a descriptor.
 func (c *changes) changedFD(fd int, before time.Time) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) == nil {
@@ -156,11 +156,11 @@ func (c *changes) changedFD(fd int, before time.Time) {
 	}
 }
 
-// coarseTimes reports whether ctimes of the filesystem of a directory have the resolution of a
-// tick, or a longer one.
+// coarseTimes reports whether ctimes of a filesystem have the resolution of a tick, or a longer
+// one. Since Linux 6.13 ext4, XFS, btrfs and tmpfs have finer ones.
 func coarseTimes(fd int, magic int64) bool {
 	switch magic {
-	case unix.EXT4_SUPER_MAGIC: // of ext2 and ext3 too
+	case unix.EXT4_SUPER_MAGIC: // ext2 and ext3 have the same magic
 		if mountedAs(fd) != "ext4" {
 			return true
 		}
@@ -179,8 +179,8 @@ func coarseTimes(fd int, magic int64) bool {
 	return major < 6 || major == 6 && minor < 13
 }
 
-// mountedAs is the type that the filesystem of a directory is mounted as; empty if that is not
-// known.
+// mountedAs returns the type of filesystem that /proc/self/mountinfo has for a directory; empty
+// if that is not known.
 func mountedAs(fd int) string {
 	var sx unix.Statx_t
 	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &sx) != nil || sx.Mask&unix.STATX_MNT_ID == 0 {

@@ -28,8 +28,8 @@ type creation struct {
 // reports whether it has made a name; without one it returns the object that exists, or an
 // error.
 //
-// The object is synced before the directory. After a crash in between the name is not there, and
-// an object that has no name is removed by the filesystem.
+// The object is synced before the directory, so that no name on the disk leads to an object that
+// is not on the disk.
 func (f *FS) create(k *creation, dir blockstore.Handle, do func() (o *object, made bool, err error)) (
 	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error,
 ) {

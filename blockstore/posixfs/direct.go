@@ -6,22 +6,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directMin is the shortest piece in bytes that goes past the page cache: below it a disk's
-// time for a request is more than what the copy costs.
+// directMin is the shortest piece in bytes that goes past the page cache. For a shorter one a
+// disk needs more time for the request than the copy costs.
 const directMin = 256 << 10
 
-// SetDirect says whether long reads and writes go past the page cache (O_DIRECT), as far as they
-// and their memory are aligned. What is not, heads and tails, and what the file system
-// refuses goes through it, and the kernel keeps the two in agreement. What is stable when stays
-// the same. It may be called from any goroutine at any time.
+// SetDirect says whether long reads and writes go past the page cache (O_DIRECT), as far as
+// their offsets and their memory are aligned. The rest, and what the filesystem refuses, goes
+// through the cache; the kernel keeps both coherent. When data is stable does not change.
+// SetDirect may be called from any goroutine at any time.
 func (f *FS) SetDirect(on bool) { f.direct.Store(on && !f.inMemory) }
 
-// goesDirect reports whether a transfer of n bytes is for direct or writeDirect.
+// goesDirect reports whether a transfer of n bytes is for readDirect or writeDirect.
 func (f *FS) goesDirect(n int) bool { return n >= directMin && f.direct.Load() }
 
-// span is the part of p that can be moved directly to or from where a file has p at off:
-// whole pages, so that no page of the cache holds any of it and something else. It is empty if
-// there are fewer than directMin bytes.
+// span returns the part of p, which is at off in the file, that can be transferred directly. It
+// has whole pages, so that no page of the cache has bytes of it and others. It is empty if it
+// would be shorter than directMin.
 func span(p []byte, off uint64, align, memAlign uint32) (from, to int) {
 	if align == 0 || memAlign == 0 || align&(align-1) != 0 {
 		return 0, 0
@@ -38,19 +38,19 @@ func span(p []byte, off uint64, align, memAlign uint32) (from, to int) {
 	return from, to
 }
 
-// openDirect opens an object past the page cache and finds what of p can be moved. A descriptor
-// for one transfer costs less than a hundredth of it, and holds nothing up that others want with
-// the file. to is 0, and nothing is open, if nothing can.
+// openDirect opens an object with O_DIRECT, and returns the part of p that can be transferred.
+// If there is none, to is 0 and nothing is open. A descriptor for one transfer costs less than a
+// hundredth of the transfer. A descriptor that stays open would conflict with leases.
 func (o *object) openDirect(flags int, p []byte, off uint64) (fd, from, to int) {
 	fd, err := o.reopen(flags | unix.O_DIRECT)
 	if err != nil {
 		return -1, 0, 0
 	}
-	// Before Linux 6.1, and where a file system does not say: a page suits all disks.
+	// Before Linux 6.1, and on filesystems that do not report it: the size of a page suits all disks.
 	align, memAlign := uint32(unix.Getpagesize()), uint32(unix.Getpagesize())
 	var st unix.Statx_t
 	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st) == nil && st.Mask&unix.STATX_DIOALIGN != 0 {
-		align, memAlign = st.Dio_offset_align, st.Dio_mem_align // 0: it cannot
+		align, memAlign = st.Dio_offset_align, st.Dio_mem_align // 0: no O_DIRECT for this file
 	}
 	if from, to = span(p, off, align, memAlign); to == 0 {
 		unix.Close(fd)
@@ -59,7 +59,7 @@ func (o *object) openDirect(flags int, p []byte, off uint64) (fd, from, to int) 
 	return fd, from, to
 }
 
-// readDirect is pread, of which the longest aligned part goes past the page cache.
+// readDirect is pread. The longest aligned part goes past the page cache.
 func (f *FS) readDirect(o *object, cached int, p []byte, off uint64) (int, error) {
 	fd, from, to := o.openDirect(unix.O_RDONLY, p, off)
 	if to == 0 {
@@ -70,8 +70,8 @@ func (f *FS) readDirect(o *object, cached int, p []byte, off uint64) (int, error
 	if err != nil || n < from {
 		return n, err
 	}
-	// At the end of the file it stops short, and where it fails the cache has its turn: the
-	// error that counts is that of the last way.
+	// A direct read is short at the end of the file. If it fails, the rest is read through the
+	// cache, and the error of that read counts.
 	if k, err := again(func() (int, error) { return unix.Pread(fd, p[from:to], int64(off)+int64(from)) }); err == nil {
 		n += k
 		f.count.directReads.Add(1)
@@ -80,7 +80,7 @@ func (f *FS) readDirect(o *object, cached int, p []byte, off uint64) (int, error
 	return n + k, err
 }
 
-// writeDirect is pwrite in the same way. It may write less than p.
+// writeDirect is pwrite in the same way. It can write less than p.
 func (f *FS) writeDirect(o *object, cached int, p []byte, off uint64) (int, error) {
 	fd, from, to := o.openDirect(unix.O_WRONLY, p, off)
 	if to == 0 {

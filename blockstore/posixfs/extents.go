@@ -7,11 +7,11 @@ import (
 
 var _ blockstore.Extents = (*FS)(nil)
 
-// copyMax bounds one Copy in bytes, so that its caller has an answer in time.
+// copyMax bounds one Copy in bytes, so that it ends in time. The caller continues.
 const copyMax = 256 << 20
 
-// Seek asks the filesystem, by lseek; the position of a descriptor means nothing else
-// here.
+// Seek calls lseek with SEEK_DATA or SEEK_HOLE. The store uses the position of a descriptor for
+// nothing else.
 func (f *FS) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool) (uint64, error) {
 	o, err := f.acquire(h)
 	if err != nil {
@@ -33,7 +33,7 @@ func (f *FS) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool
 	return uint64(at), mapErr(err)
 }
 
-// source is a descriptor to read a file by, and its size.
+// source returns a descriptor to read a file, and the size of the file.
 func (f *FS) source(c *blockstore.Cred, o *object) (fd int, size uint64, err error) {
 	if err := o.dataType(); err != nil {
 		return -1, 0, err
@@ -49,7 +49,8 @@ func (f *FS) source(c *blockstore.Cred, o *object) (fd int, size uint64, err err
 	return fd, uint64(st.Size), mapErr(err)
 }
 
-// modify has do change the data of a file, whose mu is held.
+// modify runs do, which changes the data of a file, with the identity that the kernel has to
+// see. o.mu is held.
 func (f *FS) modify(c *blockstore.Cred, o *object, do func(fd int) error) error {
 	if err := o.dataType(); err != nil {
 		return err
@@ -118,7 +119,8 @@ func (f *FS) Deallocate(c *blockstore.Cred, h blockstore.Handle, off, n uint64) 
 	return f.fallocate(c, h, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
 }
 
-// both has do move data between two files.
+// both runs do, which moves data from one file to another. to is locked; from is not, and may be
+// the same file.
 func (f *FS) both(c *blockstore.Cred, from, to blockstore.Handle, do func(in, out int, size uint64) error) error {
 	src, err := f.acquire(from)
 	if err != nil {
@@ -143,7 +145,7 @@ func (f *FS) both(c *blockstore.Cred, from, to blockstore.Handle, do func(in, ou
 	return err
 }
 
-// Clone is FICLONERANGE, where the filesystem has it.
+// Clone is ioctl FICLONERANGE, where the filesystem has it.
 func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) error {
 	if err := checkOffsets(fromOff, toOff, n); err != nil {
 		return err
@@ -165,11 +167,11 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 	if err != nil {
 		return err
 	}
-	return f.syncObject(o, since) // there is no COMMIT of a clone
+	return f.syncObject(o, since) // no COMMIT follows a CLONE
 }
 
-// Copy is copy_file_range, which shares blocks where the filesystem can. Where it cannot it
-// fills holes, so the holes are made here.
+// Copy is copy_file_range, which shares blocks if the filesystem can. If it cannot, the kernel
+// fills holes with zeros, so that Copy makes the holes itself.
 func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to blockstore.Handle, toOff, n uint64) (done uint64, err error) {
 	if err := checkOffsets(fromOff, toOff, n); err != nil {
 		return 0, err
@@ -210,8 +212,8 @@ func (f *FS) Copy(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, to
 	return done, err
 }
 
-// unlessSome is the error of a copy that ends early. What was copied counts; the caller comes
-// again for the rest.
+// unlessSome returns the error of a copy that ends early, or nil if a part was copied: the
+// caller copies the rest by another call, which returns the error.
 func unlessSome(done uint64, err error) error {
 	if done > 0 {
 		return nil
@@ -219,8 +221,8 @@ func unlessSome(done uint64, err error) error {
 	return err
 }
 
-// extentOf returns the length of the hole that is at off, or else of the data that is there, n
-// at most. Where the filesystem knows no holes, all is data.
+// extentOf returns the length of the hole or of the data at off, n at most. On a filesystem
+// without holes all is data.
 func extentOf(fd int, off, n uint64) (hole, data uint64) {
 	at, err := unix.Seek(fd, int64(off), unix.SEEK_DATA)
 	switch {
@@ -255,7 +257,7 @@ func makeHole(fd int, off, n int64) error {
 	return retry(func() error { return unix.Ftruncate(fd, off+n) })
 }
 
-// checkOffsets refuses ranges beyond what offsets of files can be; n 0 is to the end.
+// checkOffsets refuses ranges beyond the largest offset. n 0 means to the end.
 func checkOffsets(from, to, n uint64) error {
 	if err := blockstore.CheckRange(from, max(n, 1)); err != nil {
 		return err

@@ -1,20 +1,20 @@
 package posixfs
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// Files is what the stores of a process share of its file descriptors: those that are open may
-// be of one store or of many. When there are too many, the store that has most closes the one
-// that it used longest ago, so that each has an equal part at least, if it wants it. Its methods
-// may be called from any goroutine.
+// Files are the file descriptors that the stores of a process share. When too many objects are
+// open, the store with the most closes its least recently used one. So every store can have an
+// equal part at least. Its methods may be called from any goroutine.
 type Files struct {
-	objects int // the most, of all stores
-	locks   int // files with locks on the host, of all stores
-	pins    int // files that are pinned, of all stores
+	objects int // the most objects of all stores
+	locks   int // the most files with locks of the host
+	pins    int // the most pinned files
 	open    atomic.Int64
 	locked  atomic.Int64
 	pinned  atomic.Int64
@@ -23,7 +23,7 @@ type Files struct {
 	caches []*cache
 }
 
-// Descriptors is how many file descriptors the process may have.
+// Descriptors returns how many file descriptors the process may have.
 func Descriptors() int {
 	const most = 1 << 20
 	var lim unix.Rlimit
@@ -33,13 +33,13 @@ func Descriptors() int {
 	return int(min(lim.Cur, most))
 }
 
-// NewFiles shares out so many descriptors: an object has up to three, and half of all is for
-// objects; a sixth is for files with locks, a sixteenth for files that are pinned.
+// NewFiles divides a number of descriptors. Half of them is for objects, which have up to three
+// each, a sixth for files with locks, and a sixteenth for pinned files.
 func NewFiles(descriptors int) *Files {
 	return &Files{objects: max(descriptors/6, openFilesMin), locks: max(descriptors/6, openFilesMin), pins: max(descriptors/16, openFilesMin)}
 }
 
-// Open is how many objects are kept open.
+// Open returns how many objects are open.
 func (f *Files) Open() int { return int(f.open.Load()) }
 
 func (f *Files) join(c *cache) {
@@ -51,15 +51,10 @@ func (f *Files) join(c *cache) {
 func (f *Files) leave(c *cache) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i, o := range f.caches {
-		if o == c {
-			f.caches = append(f.caches[:i], f.caches[i+1:]...)
-			return
-		}
-	}
+	f.caches = slices.DeleteFunc(f.caches, func(o *cache) bool { return o == c })
 }
 
-// settle closes objects while there are too many, where most of them are.
+// settle closes objects while too many are open, of the store that has the most.
 func (f *Files) settle() {
 	for f.open.Load() > int64(f.objects) {
 		f.mu.Lock()
@@ -71,28 +66,26 @@ func (f *Files) settle() {
 		}
 		f.mu.Unlock()
 		if most == nil || !most.evictOldest() {
-			return // all that there are may not be closed
+			return // all of them are in use
 		}
 	}
 }
 
-// pin counts one more file that is pinned, or less, and reports whether there may be one.
-func (f *Files) pin(n int) bool {
-	if f.pinned.Add(int64(n)) > int64(f.pins) && n > 0 {
-		f.pinned.Add(int64(-n))
+// addBounded adds n to a count. It adds nothing and reports false if n is positive and the sum
+// exceeds most.
+func addBounded(count *atomic.Int64, n, most int) bool {
+	if count.Add(int64(n)) > int64(most) && n > 0 {
+		count.Add(int64(-n))
 		return false
 	}
 	return true
 }
 
-// takeLock counts a file that had locks in another process, however many there are.
-func (f *Files) takeLock() { f.locked.Add(1) }
+// pin counts n more pinned files, and reports whether there may be so many.
+func (f *Files) pin(n int) bool { return addBounded(&f.pinned, n, f.pins) }
 
-// lock counts one more file with locks, or less, and reports whether there may be one.
-func (f *Files) lock(n int) bool {
-	if f.locked.Add(int64(n)) > int64(f.locks) && n > 0 {
-		f.locked.Add(int64(-n))
-		return false
-	}
-	return true
-}
+// restoreLock counts a file whose locks another process has handed over, however many there are.
+func (f *Files) restoreLock() { f.locked.Add(1) }
+
+// lock counts n more files with locks, and reports whether there may be so many.
+func (f *Files) lock(n int) bool { return addBounded(&f.locked, n, f.locks) }

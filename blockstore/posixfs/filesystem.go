@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Filesystem is what is known of the filesystem that a directory is in.
+// Filesystem identifies the filesystem of a directory.
 type Filesystem struct {
-	UUID [16]byte // all zeros: it has none, or the kernel does not say
-	// Statfs is f_fsid of statfs(2). It follows from the UUID on some filesystems and from
-	// the number of the device on others.
+	UUID [16]byte // all zeros: it has none, or the kernel does not return it
+	// Statfs is f_fsid of statfs(2). Some filesystems derive it from the UUID, others from the
+	// device number.
 	Statfs uint64
-	// ByDevice: without the UUID nothing is known that outlives a change of the device's number.
+	// ByDevice: without the UUID, only the device number identifies the filesystem.
 	ByDevice bool
 	Dev      uint64
 	root     ident
@@ -55,17 +55,20 @@ func probeFilesystem(fd int, root *ident) (fs Filesystem, err error) {
 	if err := unix.Fstatfs(fd, &sfs); err != nil {
 		return fs, err
 	}
-	fs = Filesystem{Statfs: uint64(uint32(sfs.Fsid.Val[0])) | uint64(uint32(sfs.Fsid.Val[1]))<<32, Dev: st.Dev, root: *root}
+	statfs := uint64(uint32(sfs.Fsid.Val[0])) | uint64(uint32(sfs.Fsid.Val[1]))<<32
+	fs = Filesystem{Statfs: statfs, Dev: st.Dev, root: *root}
 	fs.UUID = uuidOf(fd, int64(sfs.Type))
 	switch sfs.Type {
-	case unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC: // of their UUID, or not there after a restart
+	case unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC: // f_fsid is derived from the UUID
+	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC: // gone after a restart
 	default:
 		fs.ByDevice = fs.UUID == [16]byte{}
 	}
 	return fs, nil
 }
 
-// uuidOf is the UUID of the filesystem of a directory.
+// uuidOf returns the UUID of the filesystem of a directory. Before Linux 6.9 only XFS has an
+// ioctl for it.
 func uuidOf(path int, magic int64) (uuid [16]byte) {
 	fd, err := again(func() (int, error) {
 		return unix.Open(procPath(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -79,7 +82,8 @@ func uuidOf(path int, magic int64) (uuid [16]byte) {
 		b [16]byte
 	}
 	const getFSUUID = 2<<30 | unsafe.Sizeof(u)<<16 | 0x15<<8 // FS_IOC_GETFSUUID, since Linux 6.9
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getFSUUID, uintptr(unsafe.Pointer(&u))); e == 0 && int(u.n) == len(uuid) {
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), getFSUUID, uintptr(unsafe.Pointer(&u)))
+	if e == 0 && int(u.n) == len(uuid) {
 		return u.b
 	}
 	if magic != unix.XFS_SUPER_MAGIC {
@@ -98,7 +102,8 @@ func uuidOf(path int, magic int64) (uuid [16]byte) {
 	return uuid
 }
 
-// ID is what the filesystem is known by: its UUID, if it has one.
+// ID returns a number that identifies the filesystem: derived from its UUID if it has one, else
+// from Statfs.
 func (fs *Filesystem) ID() uint64 {
 	b := fs.UUID[:]
 	if fs.UUID == [16]byte{} {
@@ -108,13 +113,13 @@ func (fs *Filesystem) ID() uint64 {
 	return binary.BigEndian.Uint64(sum[:]) | 1
 }
 
-// SameDirectory reports whether both are of the same directory, or of one and its copy in a
-// copy of the filesystem.
+// SameDirectory reports whether both were probed at the same directory, or at its copy in a copy
+// of the filesystem.
 func (fs *Filesystem) SameDirectory(o *Filesystem) bool {
 	return bytes.Equal(fs.root.bytes(), o.root.bytes())
 }
 
-// exportID is the identity of an exported directory.
+// exportID derives the FSID of an exported directory.
 func exportID(filesystem uint64, root *ident) uint64 {
 	sum := sha256.New()
 	sum.Write(binary.BigEndian.AppendUint64(nil, filesystem))

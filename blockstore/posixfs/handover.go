@@ -172,7 +172,7 @@ func (f *FS) Restore(data []byte, files []*os.File) error {
 		if err != nil {
 			return err
 		}
-		f.hostLocks.files.takeLock()
+		f.hostLocks.files.restoreLock()
 		f.hostLocks.mu.Lock()
 		f.hostLocks.fds[h] = fd
 		f.hostLocks.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 
 var _ blockstore.HostLocker = (*FS)(nil)
 
-// Locks of the host are open file description locks (fcntl(2)): those of a description do
-// not conflict with each other, they do with those of everybody else, fcntl's own and
-// lockf's included. A file has one description for them as long as there are any. It is
-// that of the object's descriptor for writing, so that nothing is opened for them alone,
-// which a lease of the file would mind; a duplicate outlives the object's place in the cache.
+// Locks of the host are open file description locks (fcntl(2), F_OFD_SETLK). Locks of one
+// description do not conflict with each other, but with all others, those of fcntl and lockf
+// included. A file has one description for its locks while there are any. It is that of the
+// object's descriptor for writing: a description that is opened only for locks would conflict
+// with a lease of the file. The duplicate descriptor stays when the cache evicts the object.
 
 // hostLocks are the descriptors, by file.
 type hostLocks struct {
@@ -22,7 +22,7 @@ type hostLocks struct {
 
 	mu  sync.Mutex
 	fds map[blockstore.Handle]int
-	// remote filesystems ask somebody else, for as long as that takes.
+	// remote filesystems have their locks at a server, for which a call would have to wait.
 	remote bool
 }
 
@@ -30,7 +30,7 @@ func (l *hostLocks) init(files *Files, remote bool) {
 	l.files, l.remote, l.fds = files, remote, make(map[blockstore.Handle]int)
 }
 
-// remoteFS reports whether a filesystem has its locks elsewhere.
+// remoteFS reports whether a filesystem has its locks at a server or in a FUSE daemon.
 func remoteFS(magic int64) bool {
 	switch uint32(magic) {
 	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC, unix.CEPH_SUPER_MAGIC,
@@ -41,10 +41,10 @@ func remoteFS(magic int64) bool {
 	return false
 }
 
-// hostMax is the last byte that the host can lock: a length counts up to there.
+// hostMax is the last byte that the host can lock: off_t is signed.
 const hostMax = math.MaxInt64 - 1
 
-// flock is a range for fcntl; ok is false if the host has no such bytes.
+// flock returns a range for fcntl. ok is false if the host cannot lock such bytes.
 func flock(start, end uint64, typ int16) (l unix.Flock_t, ok bool) {
 	if start > hostMax {
 		return l, false
@@ -63,7 +63,7 @@ func lockType(exclusive bool) int16 {
 	return unix.F_RDLCK
 }
 
-// descriptor is that of a file's locks, which it opens. made says that it did.
+// descriptor returns the descriptor for a file's locks. made says that there was none before.
 func (l *hostLocks) descriptor(f *FS, h blockstore.Handle) (fd int, made bool, err error) {
 	l.mu.Lock()
 	fd, ok := l.fds[h]
@@ -80,7 +80,7 @@ func (l *hostLocks) descriptor(f *FS, h blockstore.Handle) (fd int, made bool, e
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if have, ok := l.fds[h]; ok { // somebody was faster
+	if have, ok := l.fds[h]; ok { // made by another call meanwhile
 		unix.Close(fd)
 		l.files.lock(-1)
 		return have, false, nil
@@ -89,8 +89,9 @@ func (l *hostLocks) descriptor(f *FS, h blockstore.Handle) (fd int, made bool, e
 	return fd, true, nil
 }
 
-// dupForLocks is a duplicate of a regular file's descriptor, opened as the daemon: whether
-// a client may lock it is decided elsewhere. One for reading is enough to share it.
+// dupForLocks duplicates a descriptor of a regular file. It is opened as the daemon: the
+// protocol layer checks whether a client may lock the file. A descriptor for reading is enough
+// for shared locks.
 func (f *FS) dupForLocks(h blockstore.Handle) (int, error) {
 	o, err := f.acquire(h)
 	if err != nil {
@@ -135,7 +136,7 @@ func (f *FS) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 		in := &blockstore.HostLock{Start: start, End: end, Exclusive: true}
 		if ofd(fd, unix.F_OFD_GETLK, &got) == nil {
 			if got.Type == unix.F_UNLCK {
-				continue // it was given up meanwhile
+				continue // it was released meanwhile
 			}
 			in = hostLock(&got)
 		}
@@ -148,8 +149,8 @@ func (f *FS) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 		if made {
 			f.ReleaseHost(h)
 		}
-		// A filesystem without locks, a file that cannot be opened for writing, or a
-		// kernel without such locks: there is nothing to be seen on the host.
+		// A filesystem without locks, a file that cannot be opened for writing, or a kernel without
+		// such locks: programs of the host see no locks.
 		return nil, blockstore.ErrNotSupp
 	}
 	return nil, nil
@@ -181,8 +182,8 @@ func (f *FS) ReleaseHost(h blockstore.Handle) {
 	}
 }
 
-// unlockAll gives up the locks of a descriptor, which is not the only one of its
-// description, and closes it.
+// unlockAll unlocks everything, and closes the descriptor. To close it alone would not unlock:
+// the description has other descriptors.
 func unlockAll(fd int) {
 	_ = ofd(fd, unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Whence: unix.SEEK_SET})
 	unix.Close(fd)
@@ -222,21 +223,23 @@ func (f *FS) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 	return hostLock(&l), nil
 }
 
-// ofd makes a call on an open file description lock that does not wait.
+// ofd calls fcntl for an open file description lock. It never waits for a lock.
 func ofd(fd, cmd int, l *unix.Flock_t) error {
 	return retry(func() error { return unix.FcntlFlock(uintptr(fd), cmd, l) })
 }
 
-// hostLock is what F_OFD_GETLK says.
+// hostLock converts the lock that F_OFD_GETLK returns.
 func hostLock(l *unix.Flock_t) *blockstore.HostLock {
-	x := &blockstore.HostLock{Start: uint64(l.Start), End: math.MaxUint64, Exclusive: l.Type == unix.F_WRLCK, PID: int(max(l.Pid, 0))}
+	x := &blockstore.HostLock{
+		Start: uint64(l.Start), End: math.MaxUint64, Exclusive: l.Type == unix.F_WRLCK, PID: int(max(l.Pid, 0)),
+	}
 	if l.Len > 0 {
 		x.End = uint64(l.Start + l.Len - 1)
 	}
 	return x
 }
 
-// close ends all of them.
+// close releases all locks.
 func (l *hostLocks) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,12 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A handle is: kind (2 bits) and length (6 bits) of the identity, tag of the export,
-// the identity. The identity alone says which object
-// it is, so that a handle needs nothing stored to be valid after a crash. The tag tells
-// exports apart: the number of an export may lead to another filesystem later, where
-// the same identity is another object. Nothing here stops a client from making up a
-// handle: the protocol layer authenticates all of it.
+// The layout of a handle:
+//
+//	0        kind of the identity (2 bits), length of the identity (6 bits)
+//	1..4     tag of the export
+//	5..      identity
+//
+// The identity alone names the object, so that a handle is valid after a crash without anything
+// stored. The tag distinguishes exports: the number of an export can stand for another
+// filesystem later, where the same identity is another object. Nothing here prevents a client
+// from making up a handle. The protocol layer authenticates it.
 const (
 	tagLen     = 4
 	handleHead = 1 + tagLen
@@ -25,26 +29,26 @@ const (
 
 // Kinds of identity.
 const (
-	// kindKernel: the filesystem's own handle from name_to_handle_at, its type
-	// in the first byte. It has the inode number and its generation.
+	// kindKernel: the filesystem's own handle from name_to_handle_at, after its type in one byte.
+	// It has the inode number and a generation number.
 	kindKernel = 1
-	// kindBirth: inode number and birth time (or zero), for filesystems that
-	// make no handles.
+	// kindBirth: inode number and birth time (or zero), for filesystems that make no handles. If
+	// they have no birth time either, a new file with the number of a removed one gets its handle.
 	kindBirth = 2
 )
 
-// lenBits is how many bits of the first byte are the length.
+// lenBits is the number of bits of the first byte that are the length.
 const (
 	lenBits = 6
 	_       = uint(1<<lenBits - 1 - identMax)
 )
 
-// sealed began the handles of earlier versions, which had a code of their own.
+// sealed was the first byte of handles of earlier versions, which had a MAC of their own.
 const sealed = 1
 
 const birthLen = 8 + 8 + 4
 
-// ident says which object of the filesystem is meant, for as long as it exists.
+// ident identifies an object of the filesystem for as long as it exists.
 type ident struct {
 	kind uint8
 	n    uint8
@@ -64,8 +68,8 @@ func identFromBytes(b []byte) (id ident, ok bool) {
 
 var errNoHandle = errors.New("the filesystem makes no handles that fit")
 
-// identify returns the identity of the object at (fd, name); an empty name is
-// fd itself. It follows no symlink.
+// identify returns the identity of the object at (fd, name). An empty name is fd itself. It
+// follows no symbolic link.
 func identify(kind uint8, fd int, name string) (ident, error) {
 	if kind == kindKernel {
 		id, _, err := kernelIdent(fd, name)
@@ -74,20 +78,22 @@ func identify(kind uint8, fd int, name string) (ident, error) {
 	return birthIdent(fd, name)
 }
 
-// fileHandle is a struct file_handle with room for what fits into an identity.
+// fileHandle is a struct file_handle of name_to_handle_at(2), with room for the longest handle
+// that fits into an identity.
 type fileHandle struct {
 	n   uint32
 	typ int32
 	b   [identMax - 1]byte
 }
 
-// kernelIdent returns the identity and the mount of the object at (fd, name).
+// kernelIdent returns the identity and the mount ID of the object at (fd, name). It allocates
+// nothing.
 func kernelIdent(fd int, name string) (id ident, mount uint64, err error) {
 	flags := 0
 	if name == "" {
 		flags = unix.AT_EMPTY_PATH
 	}
-	var path [blockstore.NameMax + 1]byte // with the zero behind it
+	var path [blockstore.NameMax + 1]byte // with the NUL
 	if len(name) >= len(path) {
 		return id, 0, unix.ENAMETOOLONG
 	}
@@ -143,10 +149,10 @@ func birthIdent(fd int, name string) (ident, error) {
 	return id, nil
 }
 
-// tag tells the handles of an export from those of others.
+// tag distinguishes the handles of an export from those of others.
 type tag [tagLen]byte
 
-// newTag is the tag of a directory in a filesystem.
+// newTag derives the tag of a directory in a filesystem.
 func newTag(root *ident, fsid uint64) (t tag) {
 	m := sha256.New()
 	m.Write([]byte("posixfs handle"))
@@ -156,7 +162,7 @@ func newTag(root *ident, fsid uint64) (t tag) {
 	return t
 }
 
-// handle returns the handle of an identity; it is the same each time.
+// handle returns the handle of an identity. It is the same each time.
 func (t tag) handle(id *ident) blockstore.Handle {
 	h := blockstore.Handle{Len: handleHead + id.n}
 	h.B[0] = id.kind<<lenBits | id.n
@@ -165,8 +171,8 @@ func (t tag) handle(id *ident) blockstore.Handle {
 	return h
 }
 
-// ident returns the identity in a handle: ErrBadHandle if it has not the form of
-// one, ErrStale if it has but is of another export or of an earlier version.
+// ident returns the identity in a handle. It is ErrBadHandle if the handle is malformed, and
+// ErrStale if it is of another export or of an earlier version.
 func (t tag) ident(h *blockstore.Handle) (ident, error) {
 	if h.Len > 0 && h.B[0] == sealed {
 		return ident{}, blockstore.ErrStale

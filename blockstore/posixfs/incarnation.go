@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entryMask is what statx is asked for: attributes, and what tells inodes and mounts apart.
+// entryMask asks statx for attributes, and for what distinguishes inodes and mounts.
 const entryMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME | unix.STATX_MNT_ID
 
-// statx looks at the entry's name in its directory, without following or mounting anything. The
-// name is passed on as the kernel gave it, with its NUL.
+// statx looks up the entry's name in its directory, without following a link or triggering an
+// automount. The name is still followed by the NUL that getdents has put there.
 func (d *dirent) statx(dir int, sx *unix.Statx_t) unix.Errno {
 	for {
 		_, _, e := unix.Syscall6(unix.SYS_STATX, uintptr(dir), uintptr(unsafe.Pointer(unsafe.SliceData(d.name))),
@@ -24,7 +24,7 @@ func (d *dirent) statx(dir int, sx *unix.Statx_t) unix.Errno {
 	}
 }
 
-// statx is that of an entry. Where nothing has to be waited for the runtime is not told.
+// statx is dirent.statx. On a filesystem in memory, which never waits, it goes past the Go runtime.
 func (f *FS) statx(dir int, e *listed, sx *unix.Statx_t) unix.Errno {
 	if !f.inMemory {
 		return e.dirent.statx(dir, sx)
@@ -37,7 +37,8 @@ func (f *FS) statx(dir int, e *listed, sx *unix.Statx_t) unix.Errno {
 	return errno
 }
 
-// ours says whether what was looked at is on the mount of the export.
+// ours reports whether the object of a statx is on the mount of the export. Files of an overlay
+// have the device numbers of their layers, so that only the mount tells there.
 func (f *FS) ours(sx *unix.Statx_t) bool {
 	known := sx.Mask&unix.STATX_MNT_ID != 0 && f.mountID != 0
 	if known && f.layered {
@@ -66,7 +67,7 @@ func attrOfStatx(sx *unix.Statx_t) blockstore.Attr {
 	}
 }
 
-// incarnation tells an inode from all that had or will have its number.
+// incarnation identifies an inode among all that have had or will have its number.
 type incarnation struct {
 	ino  uint64
 	dev  uint64 // layers of an overlay have devices and inode numbers of their own
@@ -74,14 +75,14 @@ type incarnation struct {
 	nsec uint32
 }
 
-// incarnations remembers which identity an inode has, which costs a descriptor to find
-// out, by what a statx tells: its number and its birth. Only inodes that
-// have been there for grownUp are remembered. A later one of the same number is born
-// later then, however coarse the clock is.
+// incarnations caches the identities of inodes by what statx returns: the inode number and the
+// birth time. To find the identity otherwise needs a descriptor. It caches only inodes that are
+// older than grownUp. A later inode with the same number then has a later birth time, however
+// coarse the clock is.
 type incarnations struct {
 	mu sync.RWMutex
-	// Two generations of at most incarnationsMax; what was not asked for while the
-	// first filled goes.
+	// Two generations of at most incarnationsMax. When recent is full it becomes before, and
+	// entries of before that were not used since are dropped.
 	recent, before map[incarnation]ident
 }
 
@@ -118,7 +119,7 @@ func (c *incarnations) get(sx *unix.Statx_t) (id ident, ok bool) {
 	return id, ok
 }
 
-// put remembers the identity of an inode, both found out by one descriptor.
+// put caches the identity of an inode. Both come from the same descriptor.
 func (c *incarnations) put(sx *unix.Statx_t, id *ident) {
 	if k, ok := keyOf(sx); ok && time.Since(time.Unix(k.sec, int64(k.nsec))) > grownUp {
 		c.set(k, id)

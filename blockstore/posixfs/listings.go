@@ -2,6 +2,7 @@ package posixfs
 
 import (
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -9,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listings remember which handles a listing of a large directory gave out, in its order. The
-// next one comes to the entries in that order, and need neither look their identities up nor
-// make handles of them: what statx says of an entry, which it is asked each time, says whether
-// it is still the inode of before. Attributes are not remembered.
+// listings cache the handles of the entries of large directories, in the order of the directory.
+// The next listing of a directory finds the entries in the same order, and needs neither to look
+// up their identities nor to make handles. It calls statx for each entry anyway, and the result
+// tells whether the entry is still the same inode. Attributes are not cached.
 type listings struct {
 	mu    sync.Mutex
 	of    map[ident]*listing
@@ -22,22 +23,22 @@ type listings struct {
 }
 
 const (
-	// listingMin is the least directory that is remembered, listingsMax the most entries of
-	// all that are, of some 110 bytes.
+	// listingMin is the smallest directory that is cached. listingsMax bounds the cached entries of
+	// all directories; an entry has some 110 bytes.
 	listingMin  = 256
 	listingsMax = 1 << 18
-	// resync is how many entries that have gone since may lie between two that have not.
+	// resync bounds how many removed entries between two that exist are skipped.
 	resync = 8
 )
 
-// listing is of one directory. Its entries do not change once it is in listings.
+// listing is the cached listing of one directory. Its entries do not change once it is in listings.
 type listing struct {
 	list []known
-	// told is the finder's epoch in which all places were known to it.
+	// told is the finder's epoch in which it knew the places of all entries.
 	told atomic.Uint64
 }
 
-// known is an entry with an identity that is remembered.
+// known is a cached entry.
 type known struct {
 	inc  incarnation
 	name uint64 // its hash
@@ -53,7 +54,7 @@ func (l *listings) get(dir *ident) *listing {
 	return l.of[*dir]
 }
 
-// put remembers a listing that went from begin to end.
+// put caches a listing that went from the beginning to the end of a directory.
 func (l *listings) put(dir *ident, x *listing) {
 	if len(x.list) < listingMin || len(x.list) > listingsMax {
 		return
@@ -69,7 +70,7 @@ func (l *listings) put(dir *ident, x *listing) {
 	l.n += len(x.list)
 }
 
-// drop forgets a listing, if it is still the one that is remembered.
+// drop removes a listing, if it is still the cached one.
 func (l *listings) drop(dir *ident, x *listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,27 +79,23 @@ func (l *listings) drop(dir *ident, x *listing) {
 	}
 }
 
-// remove forgets a directory; l.mu is held.
+// remove removes the listing of a directory. l.mu is held.
 func (l *listings) remove(dir *ident) {
 	x := l.of[*dir]
 	if x == nil {
 		return
 	}
 	l.n -= len(x.list)
-	id := *dir // which may be in order
+	id := *dir // dir can point into l.order
 	delete(l.of, id)
-	for i := range l.order {
-		if l.order[i] == id {
-			l.order = append(l.order[:i], l.order[i+1:]...)
-			break
-		}
-	}
+	i := slices.Index(l.order, id)
+	l.order = slices.Delete(l.order, i, i+1)
 }
 
-// course is where a stream is in the listing of before, or the one that it makes.
+// course is the place of a stream in the cached listing, or the new listing that it makes.
 type course struct {
 	old    *listing
-	at     int // entries of old that are passed
+	at     int // entries of old that the stream has passed
 	missed int // entries that were not in it
 	next   *listing
 	epoch  uint64 // of the finder when it began
@@ -126,7 +123,7 @@ func (c *course) end(f *FS, dir *ident) {
 	}
 }
 
-// find finds an entry in the listing of before, from place at on, and returns the place behind it.
+// find finds an entry in the cached listing, from place at on, and returns the place behind it.
 func (c *course) find(at int, ino, name uint64) (*known, int) {
 	if c.old == nil {
 		return nil, at
@@ -140,7 +137,7 @@ func (c *course) find(at int, ino, name uint64) (*known, int) {
 	return nil, at
 }
 
-// pass notes that an entry was told of.
+// pass records that an entry was emitted.
 func (c *course) pass(e *listed) {
 	if c.old != nil {
 		c.at = e.at
@@ -158,7 +155,7 @@ func (c *course) pass(e *listed) {
 	c.next.list = append(c.next.list, known{e.inc, e.hash, e.h, e.note})
 }
 
-// is reports whether the entry is what statx has looked at.
+// is reports whether the entry is the inode of a statx.
 func (k *known) is(sx *unix.Statx_t) bool {
 	inc, ok := keyOf(sx)
 	return ok && inc == k.inc

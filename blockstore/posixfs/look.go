@@ -11,55 +11,56 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entries are looked at some at a time: few at first, as what does not fit into the
-// reply was looked at in vain.
+// Sizes of batches of entries. The first batch is small: looking up entries that do not fit into
+// the reply is wasted work.
 const (
 	batchFirst = 16
 	batchMax   = 512
-	// chunk is how many one goroutine takes at once.
+	// chunk is how many entries a goroutine takes at once.
 	chunk = 16
-	// helpMin is how many there are in a batch, at least, for others to help.
+	// helpMin is the smallest batch for which other goroutines help.
 	helpMin = 64
 	// helpersMax bounds the goroutines that help with one listing.
 	helpersMax = 3
 )
 
-// batch is a run of entries that is being looked at, by the goroutine of the listing and
-// those that help it.
+// batch is a run of entries whose attributes are being looked up, by the goroutine of the
+// listing and those that help it.
 type batch struct {
 	mu   sync.Mutex
-	nth  int // of the listing
+	nth  int // its number in the listing
 	list []listed
-	next int // the first that nobody has taken
+	next int // the first entry that no goroutine has taken
 
-	left atomic.Int32 // those that are not looked at
+	left atomic.Int32 // entries that are not looked up yet
 	done chan struct{}
 }
 
-// job is a batch to help with. The batch may be another one by then.
+// job is a batch to help with. When a helper receives it, b may already be used for a later
+// batch; nth tells.
 type job struct {
 	b   *batch
 	nth int
 }
 
-// looker looks at the entries of a listing, one batch ahead of what is told of: nearly all
-// of the time goes into the kernel's looking up of names, on several processors where
-// there are many. It looks at nothing before the request for it.
+// looker looks up the entries of a listing, one batch ahead of the entries that are being
+// emitted. Nearly all time goes into the kernel's lookup of names, so that several goroutines
+// share a large batch. It looks up nothing before a request needs it.
 type looker struct {
 	f    *FS
 	d    *object
 	st   *unix.Stat_t
 	s    *stream
 	plus bool
-	told bool // see FS.entry
+	told bool // the finder knows the places of the entries of the listing before; see FS.entry
 
 	batches [2]batch
 	lists   [2][]listed // of the batches
 	nth     int         // batches so far
 	size    int         // of the last one
-	scan    []byte      // what is not in a batch
+	scan    []byte      // records that are not in a batch yet
 	then    int         // buffers of s.then that are
-	at      int         // where scan is in the listing of before
+	at      int         // the place of scan in the listing before
 
 	helpers int
 	work    chan job
@@ -80,7 +81,7 @@ func (l *looker) begin(f *FS, d *object, st *unix.Stat_t, s *stream, plus bool) 
 	l.scan, l.then, l.at, l.size = s.rest, 0, s.at, 0
 }
 
-// end waits for the helpers, as what they look at is the listing's.
+// end waits for the helpers, because they write to entries of the listing.
 func (l *looker) end() {
 	l.nth++
 	for i := range l.batches {
@@ -98,8 +99,8 @@ func (l *looker) end() {
 	l.f, l.d, l.st, l.s, l.scan = nil, nil, nil, nil, nil
 }
 
-// next is the next batch, nil at the end of the directory. before is how many the batches
-// before it have.
+// next returns the next batch, or nil at the end of the directory. before is the number of
+// entries in the batches before it.
 func (l *looker) next(before int) (*batch, error) {
 	s := l.s
 	if len(l.scan) == 0 && l.then == len(s.then) {
@@ -117,7 +118,7 @@ func (l *looker) next(before int) (*batch, error) {
 		l.scan = s.then[l.then]
 		l.then++
 	}
-	// A reply that has as many as the one before ends with a batch.
+	// A reply with as many entries as the one before then ends with a batch.
 	n := min(max(batchFirst, 2*l.size), batchMax)
 	if d := s.took - before; d > 0 {
 		n = min(max(d, batchFirst), batchMax)
@@ -146,7 +147,7 @@ func (l *looker) next(before int) (*batch, error) {
 	return b, nil
 }
 
-// help has others look at a batch, too.
+// help gives a batch to other goroutines, too.
 func (l *looker) help(b *batch) {
 	if !l.plus || len(b.list) < helpMin {
 		return
@@ -165,12 +166,12 @@ func (l *looker) help(b *batch) {
 	for range l.helpers {
 		select {
 		case l.work <- job{b, b.nth}:
-		default: // they are behind
+		default: // the helpers are busy
 		}
 	}
 }
 
-// take takes some entries that nobody else looks at, none if there are no more.
+// take takes entries that no other goroutine has taken; none if there are no more.
 func (b *batch) take(nth int) []listed {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -182,7 +183,7 @@ func (b *batch) take(nth int) []listed {
 	return b.list[from:b.next]
 }
 
-// set makes it another batch, which nobody has begun.
+// set reuses b for another batch.
 func (b *batch) set(nth int, list []listed) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,12 +191,12 @@ func (b *batch) set(nth int, list []listed) {
 	b.left.Store(int32(len(list)))
 }
 
-// look looks at entries as long as there are some that nobody else does.
+// look looks up entries until other goroutines have taken the rest.
 func (b *batch) look(l *looker, nth int) {
 	for list := b.take(nth); len(list) > 0; list = b.take(nth) {
 		for i := range list {
 			e := &list[i]
-			e.told = blockstore.DirEntry{Name: unsafe.String(unsafe.SliceData(e.name), len(e.name)), FileID: e.ino, Cookie: e.off}
+			e.out = blockstore.DirEntry{Name: unsafe.String(unsafe.SliceData(e.name), len(e.name)), FileID: e.ino, Cookie: e.off}
 			e.here = l.f.entry(l.d, l.st, e, l.plus, l.told)
 		}
 		if b.left.Add(int32(-len(list))) == 0 {
@@ -207,10 +208,10 @@ func (b *batch) look(l *looker, nth int) {
 	}
 }
 
-// finish looks at what nobody does yet, and waits for the rest.
+// finish looks up the entries that no other goroutine has taken, and waits for the rest.
 func (b *batch) finish(l *looker) {
 	b.look(l, b.nth)
 	for b.left.Load() != 0 {
-		<-b.done // which may be of a batch before
+		<-b.done // can be left from an earlier batch
 	}
 }

@@ -8,19 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settled is how old a ctime must be before a decision under it is kept. Some
-// kernels stamp with the clock of the last tick, so that two changes of an ACL
-// within one may have the same ctime.
+// settled is how old a ctime must be before a decision is cached under it. Two changes of an ACL
+// within one tick of the kernel's clock can have the same ctime.
 const settled = 50 * time.Millisecond
 
-// decision remembers what the kernel granted one caller on an object, for as
-// long as the object's mode, owner and ctime say that nothing about it changed.
+// decision caches what the kernel has granted one caller on an object. It is valid as long as
+// the object's mode, owner and ctime do not change.
 type decision struct {
 	uid, gid uint32
 	n        int
 	groups   [16]uint32
 	under    state
-	asked    uint32 // bits that were asked
+	asked    uint32 // bits for which the answer is known
 	granted  uint32
 }
 
@@ -34,8 +33,8 @@ func (d *decision) is(c *blockstore.Cred) bool {
 	return d.asked != 0 && d.uid == c.UID && d.gid == c.GID && d.n == len(c.Groups) && slices.Equal(d.groups[:d.n], c.Groups)
 }
 
-// may says whether c has permission want (blockstore.MayRead and so on) on o
-// in state st. Where identities are switched the kernel decides.
+// may reports whether c has permission want (blockstore.MayRead and so on) on o, whose
+// attributes are st. Where identities are switched the kernel decides.
 func (f *FS) may(c *blockstore.Cred, o *object, st *unix.Stat_t, want uint32) bool {
 	if !f.who.on || c.Privileged() {
 		a := blockstore.Attr{Type: o.typ, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, ACL: f.judgedBy(c, o)}
@@ -75,8 +74,8 @@ func (f *FS) may(c *blockstore.Cred, o *object, st *unix.Stat_t, want uint32) bo
 	return ok
 }
 
-// note records an answer. A refusal of several bits says nothing of each, so
-// only single bits and grants are kept.
+// note records an answer. A refusal of several bits does not say which of them, so that only
+// grants and refusals of single bits are recorded.
 func (d *decision) note(want uint32, ok bool) {
 	switch {
 	case ok:
@@ -88,8 +87,8 @@ func (d *decision) note(want uint32, ok bool) {
 	}
 }
 
-// askKernel asks as c. faccessat2 with AT_EACCESS judges by the thread's
-// filesystem identity and so knows ACLs and read-only mounts.
+// askKernel calls faccessat2 as c. AT_EACCESS checks the effective user of the thread, and so
+// ACLs and read-only mounts too.
 func (f *FS) askKernel(c *blockstore.Cred, o *object, want uint32) bool {
 	err := f.who.as(c, func() error {
 		if f.opts.noFaccessat2 {
@@ -107,8 +106,8 @@ func (f *FS) askKernel(c *blockstore.Cred, o *object, want uint32) bool {
 	return err == nil
 }
 
-// mayRead and mayWrite add to may what an NFS server owes the owner of a file;
-// see blockstore.Cred.MayReadData.
+// mayRead and mayWrite are may with the exceptions of an NFS server: the owner always may, and
+// execute permission lets a user read. See blockstore.Cred.MayReadData.
 func (f *FS) mayRead(c *blockstore.Cred, o *object, st *unix.Stat_t) bool {
 	return c.Privileged() || c.UID == st.Uid || f.may(c, o, st, blockstore.MayRead) || f.may(c, o, st, blockstore.MayExec)
 }
@@ -117,8 +116,7 @@ func (f *FS) mayWrite(c *blockstore.Cred, o *object, st *unix.Stat_t) bool {
 	return c.Privileged() || c.UID == st.Uid || f.may(c, o, st, blockstore.MayWrite)
 }
 
-// checkDir checks permissions on a directory where the server and not the
-// kernel enforces them.
+// checkDir checks permission on a directory, where the server and not the kernel enforces it.
 func (f *FS) checkDir(c *blockstore.Cred, o *object, want uint32) error {
 	if f.who.on || c.Privileged() {
 		return nil

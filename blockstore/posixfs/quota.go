@@ -23,13 +23,13 @@ const (
 	quotaGet   = 0x800007 // Q_GETQUOTA
 	quotaUser  = 0        // USRQUOTA
 	quotaBlock = 1024
-	// quotaProbe is a user that the daemon is not: if it may ask for nobody but itself it
-	// has no use for quotas.
+	// quotaProbe is another user than the daemon's. A daemon that may read only its own quota has
+	// no use for quotas.
 	quotaProbe = 65534
 )
 
-// getQuota asks for the quota of a user in the filesystem of a descriptor, which may be a
-// path. It is there since Linux 5.14.
+// getQuota returns the quota of a user in the filesystem of a descriptor, which may be O_PATH
+// (quotactl_fd(2), since Linux 5.14).
 func getQuota(fd int, uid uint32) (d dqblk, err error) {
 	_, _, e := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), quotaGet<<8|quotaUser, uintptr(uid), uintptr(unsafe.Pointer(&d)), 0, 0)
 	if e != 0 {
@@ -38,7 +38,7 @@ func getQuota(fd int, uid uint32) (d dqblk, err error) {
 	return d, nil
 }
 
-// quotas has the filesystem asked; tests have their own.
+// quotas reads quotas. Tests replace get.
 type quotas struct {
 	get func(fd int, uid uint32) (dqblk, error)
 }
@@ -46,10 +46,10 @@ type quotas struct {
 // found reports whether there are quotas of users.
 func (q *quotas) found(fd int) bool {
 	_, err := q.get(fd, quotaProbe)
-	return err == nil || err == unix.ENOENT // XFS knows nothing yet of that user
+	return err == nil || err == unix.ENOENT // XFS has no quota of that user yet
 }
 
-// quotaOf is getQuota as the user himself, who needs no privileges for that.
+// quotaOf is getQuota as the user itself, who needs no privileges for that.
 func (k *caller) quotaOf(fd int, uid uint32) (d dqblk, err error) {
 	if !k.on || uid == k.uid {
 		return getQuota(fd, uid)
@@ -58,7 +58,8 @@ func (k *caller) quotaOf(fd int, uid uint32) (d dqblk, err error) {
 	case noID:
 		return d, unix.EPERM
 	case 0:
-		// The kernel takes all capabilities for good from a thread that stops being root: this one ends.
+		// The kernel removes all capabilities for good from a thread that stops being root, so this
+		// thread ends.
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -94,7 +95,7 @@ func (f *FS) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, e
 	d, err := f.quotas.get(o.path, c.UID)
 	switch err {
 	case nil:
-	case unix.ENOENT, unix.ESRCH: // the user has nothing there, or quotas are off by now
+	case unix.ENOENT, unix.ESRCH: // the user has no files there, or quotas were turned off
 		return blockstore.Quota{}, nil
 	default:
 		return blockstore.Quota{}, mapErr(err)
@@ -108,8 +109,8 @@ func (f *FS) Quota(c *blockstore.Cred, h blockstore.Handle) (blockstore.Quota, e
 	return blockstore.Quota{Used: d.space, Soft: bytes(d.soft), Hard: bytes(d.hard)}, nil
 }
 
-// hasClones asks the filesystem of a directory whether files can share blocks, by files
-// without a name.
+// hasClones reports whether files of a filesystem can share blocks. It tries with two files
+// without names (O_TMPFILE).
 func hasClones(fd int) bool {
 	var files [2]int
 	for i := range files {

@@ -3,6 +3,7 @@ package posixfs
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"sync"
 
 	"github.com/rstored/rstored/blockstore"
@@ -13,7 +14,7 @@ const (
 	direntBuf = 32 << 10
 	// streamsMax bounds the directory listings kept open between requests.
 	streamsMax = 64
-	// zeroCookie stands for an offset of 0, which NFS keeps for the start.
+	// zeroCookie stands for an offset of 0. Cookie 0 of NFS is the start of the directory.
 	zeroCookie = 1 << 63
 )
 
@@ -58,18 +59,18 @@ func parseDirent(b []byte) (d dirent, size int, ok bool) {
 	return d, size, true
 }
 
-// stream is an open listing between two requests of one client: what was read
-// and not yet sent. Without it each request would open, seek, and read again
-// what the last one had left over.
+// stream is an open listing between two requests of a client, with records that were read and
+// not sent yet. Without it each request would open the directory, seek, and read again what the
+// last request had left.
 type stream struct {
 	fd  int
 	pos uint64 // cookie of the entry before rest
-	// rest is what is left of a buffer of getdents, then are those behind it. They are
-	// not written again: names refer to them.
+	// rest is the rest of a buffer of getdents, then are the buffers behind it. They are never written
+	// again, because names alias them.
 	rest []byte
 	then [][]byte
-	eof  bool // there are no more
-	took int  // entries of the last reply
+	eof  bool // there are no further records
+	took int  // entries in the last reply
 	course
 }
 
@@ -86,7 +87,7 @@ type streams struct {
 
 func (s *streams) init() { s.open = make(map[streamKey]*stream) }
 
-// take returns the stream of h at cookie, which is then the caller's.
+// take removes and returns the stream of h at cookie. The caller owns it.
 func (s *streams) take(h blockstore.Handle, cookie uint64) *stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,15 +101,11 @@ func (s *streams) take(h blockstore.Handle, cookie uint64) *stream {
 
 func (s *streams) remove(k streamKey) {
 	delete(s.open, k)
-	for i, o := range s.order {
-		if o == k {
-			s.order = append(s.order[:i], s.order[i+1:]...)
-			break
-		}
-	}
+	i := slices.Index(s.order, k)
+	s.order = slices.Delete(s.order, i, i+1)
 }
 
-// give keeps a stream for the next request.
+// give retains a stream for the next request. It closes the oldest one if there are too many.
 func (s *streams) give(h blockstore.Handle, st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +132,8 @@ func (s *streams) close() {
 	s.open, s.order = make(map[streamKey]*stream), nil
 }
 
-// openStream opens a listing at a cookie. Cookies are the filesystem's own
-// offsets, good over changes of the directory and restarts.
+// openStream opens a listing at a cookie. Cookies are the filesystem's own offsets, which stay
+// valid over changes of the directory and restarts.
 func openStream(d *object, cookie uint64) (*stream, error) {
 	fd, err := again(func() (int, error) {
 		// Not by ".", which would need search permission of the daemon.
@@ -175,7 +172,8 @@ func (s *stream) read() ([]byte, error) {
 	return b[:n], nil
 }
 
-// pass consumes an entry that was told of, and reports whether it goes on with the next buffer.
+// pass consumes an entry that was emitted, and reports whether the stream continues with the
+// next buffer.
 func (s *stream) pass(e *listed) (turned bool) {
 	s.course.pass(e)
 	s.rest, s.pos = e.rest, e.off
@@ -186,10 +184,12 @@ func (s *stream) pass(e *listed) (turned bool) {
 	return false
 }
 
-// ReadDir lists in the filesystem's order. The verifier is always zero, because
-// its cookies do not expire. With plus, an entry that cannot be looked at (a
-// mount point, a directory without search permission) comes without attributes.
-func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, verf [8]byte, plus bool, emit func(*blockstore.DirEntry) bool) ([8]byte, bool, error) {
+// ReadDir lists a directory in the filesystem's order. The verifier is always zero, because
+// cookies do not expire. With plus, an entry that cannot be looked up (a mount point, or without
+// search permission on the directory) has no attributes.
+func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, verf [8]byte, plus bool,
+	emit func(*blockstore.DirEntry) bool,
+) ([8]byte, bool, error) {
 	var zero [8]byte
 	d, err := f.acquireDir(dir)
 	if err != nil {
@@ -215,7 +215,7 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, v
 	} else if cookie == 0 && plus {
 		s.begin(f, &d.id)
 	}
-	full, err := f.tell(d, &st, s, plus, emit)
+	full, err := f.emitEntries(d, &st, s, plus, emit)
 	if err == nil && full {
 		f.streams.give(d.h, s)
 		return zero, false, nil
@@ -227,8 +227,10 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, v
 	return zero, err == nil, err
 }
 
-// tell tells of the entries from s on, until emit has enough.
-func (f *FS) tell(d *object, st *unix.Stat_t, s *stream, plus bool, emit func(*blockstore.DirEntry) bool) (full bool, err error) {
+// emitEntries emits the entries from s on. full says that emit has returned false.
+func (f *FS) emitEntries(d *object, st *unix.Stat_t, s *stream, plus bool, emit func(*blockstore.DirEntry) bool) (
+	full bool, err error,
+) {
 	l := lookers.Get().(*looker)
 	defer lookers.Put(l)
 	l.begin(f, d, st, s, plus)
@@ -236,12 +238,12 @@ func (f *FS) tell(d *object, st *unix.Stat_t, s *stream, plus bool, emit func(*b
 	took := 0
 	cur, err := l.next(0)
 	for cur != nil {
-		// While these are told of, others are looked at.
+		// Helpers look up the next batch while this one is emitted.
 		nxt, failed := l.next(took + len(cur.list))
 		cur.finish(l)
 		for i := range cur.list {
 			e := &cur.list[i]
-			if e.here && !emit(&e.told) {
+			if e.here && !emit(&e.out) {
 				s.took = took
 				return true, nil
 			}
@@ -255,32 +257,32 @@ func (f *FS) tell(d *object, st *unix.Stat_t, s *stream, plus bool, emit func(*b
 	return false, err
 }
 
-// listed is an entry and what is told of it.
+// listed is an entry of a directory while it is being listed.
 type listed struct {
 	dirent
 	rest []byte // behind its record
 	hash uint64 // of its name
-	was  *known // nil if it was not there before
-	at   int    // the place behind it in the listing of before
-	here bool   // it has not gone
-	// lasting: its identity is remembered, by inc.
+	was  *known // the cached entry; nil if there is none
+	at   int    // the place behind it in the cached listing
+	here bool   // it was not removed meanwhile
+	// lasting: incarnations has its identity, by inc.
 	lasting bool
 	inc     incarnation
-	told    blockstore.DirEntry
+	out     blockstore.DirEntry // for emit; points to what follows
 	attr    blockstore.Attr
 	h       blockstore.Handle
 	note    blockstore.Note
 }
 
-// entry finds out what is told of one entry, and whether it is still there.
-// told says that the finder knows the places of those that were there before.
+// entry looks up one entry and fills in e.out. It reports false if the entry was removed
+// meanwhile. told says that the finder knows the places of entries that are cached.
 func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here bool) {
-	name := e.told.Name
+	name := e.out.Name
 	switch {
 	case name == "." || (name == ".." && d == f.root):
-		e.told.FileID = st.Ino
+		e.out.FileID = st.Ino
 		if plus {
-			e.tell(f.changes.attrOf(st), d.h)
+			e.fill(f.changes.attrOf(st), d.h)
 		}
 		return true
 	case !plus:
@@ -294,7 +296,7 @@ func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here
 			unix.Close(up)
 			return true
 		}
-		f.tellOf(up, d, e)
+		f.fillFrom(up, d, e)
 		return true
 	}
 	var sx unix.Statx_t
@@ -310,27 +312,27 @@ func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here
 			f.find.seen(&id, &d.id, name)
 		}
 		e.note = e.was.note
-		e.tell(f.changes.attrOfStatx(&sx), e.was.h)
-		e.told.Note = &e.note
+		e.fill(f.changes.attrOfStatx(&sx), e.was.h)
+		e.out.Note = &e.note
 		return true
 	}
 	if id, ok := f.incarnations.get(&sx); ok {
 		f.find.seen(&id, &d.id, name)
-		e.tell(f.changes.attrOfStatx(&sx), f.tag.handle(&id))
+		e.fill(f.changes.attrOfStatx(&sx), f.tag.handle(&id))
 		e.inc, e.lasting = keyOf(&sx)
-		e.told.Note = &e.note
+		e.out.Note = &e.note
 		return true
 	}
 	fd, err := f.openName(d.path, name)
 	if err != nil {
 		return err != unix.ENOENT
 	}
-	f.tellOf(fd, d, e)
+	f.fillFrom(fd, d, e)
 	return true
 }
 
-// tellOf tells of what a descriptor, which it closes, stands for.
-func (f *FS) tellOf(fd int, d *object, e *listed) {
+// fillFrom fills in e.out from a descriptor, which it closes.
+func (f *FS) fillFrom(fd int, d *object, e *listed) {
 	defer unix.Close(fd)
 	var sx unix.Statx_t
 	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, entryMask, &sx) != nil {
@@ -341,11 +343,12 @@ func (f *FS) tellOf(fd int, d *object, e *listed) {
 		return
 	}
 	f.incarnations.put(&sx, &id)
-	f.find.seen(&id, &d.id, e.told.Name)
-	e.tell(f.changes.attrOfStatx(&sx), f.tag.handle(&id))
+	f.find.seen(&id, &d.id, e.out.Name)
+	e.fill(f.changes.attrOfStatx(&sx), f.tag.handle(&id))
 }
 
-func (e *listed) tell(a blockstore.Attr, h blockstore.Handle) {
+// fill sets attributes and handle of e.out.
+func (e *listed) fill(a blockstore.Attr, h blockstore.Handle) {
 	e.attr, e.h = a, h
-	e.told.Attr, e.told.Handle, e.told.FileID = &e.attr, &e.h, a.FileID
+	e.out.Attr, e.out.Handle, e.out.FileID = &e.attr, &e.h, a.FileID
 }

@@ -9,8 +9,7 @@ import (
 )
 
 // Rename renames an object. It replaces an object of the new name if the types allow that. Both
-// directories are synced, the new name first: a crash in between can leave the object with both
-// names, but not with none.
+// directories are synced, the new name first, so that a crash in between does not lose the object.
 func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle,
 	toName string,
 ) (fromW, toW blockstore.Wcc, err error) {

@@ -8,12 +8,12 @@ import (
 // maxDepth bounds every walk towards the root.
 const maxDepth = 4096
 
-// confine is how names are resolved: below the directory, through no symlink
-// of any kind, on its own mount.
+// confine makes openat2 resolve a name below the directory, through no symbolic link of any
+// kind, and on the mount of the directory.
 const confine = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
-// probeOpenat2 says whether openat2 must be done without (old kernels, filters
-// of containers), and the mount of the root.
+// probeOpenat2 reports whether openat2 is missing (old kernels, seccomp filters of containers),
+// and returns the mount ID of the root.
 func probeOpenat2(root int) (missing bool, mountID uint64) {
 	fd, err := unix.Openat2(root, ".", &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: confine})
 	if err == nil {
@@ -26,21 +26,20 @@ func probeOpenat2(root int) (missing bool, mountID uint64) {
 	return err != nil, mountID
 }
 
-// openName opens one component (O_PATH) below dir. A mount point is refused
-// with EXDEV.
+// openName opens one name (O_PATH) below dir. A mount point is EXDEV.
 func (f *FS) openName(dir int, name string) (int, error) {
 	const flags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	if !f.noOpenat2 {
 		return again(func() (int, error) {
 			fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: flags, Resolve: confine})
 			if err == unix.EAGAIN {
-				// A rename somewhere made the kernel unsure about "..", of which
-				// a single component has none: try again.
+				// A rename on the host made the kernel unsure about "..", although a single name has none: try
+				// again.
 				err = unix.EINTR
 			}
 			if err == unix.EXDEV {
-				// A mount point, or it was moved to another directory while the kernel
-				// looked, which then finds that it is no longer beneath this one.
+				// A mount point, or the object was renamed to another directory during the lookup, so that the
+				// kernel finds it no longer beneath this one.
 				var e dirent
 				e.name = append([]byte(name), 0)
 				var sx unix.Statx_t
@@ -48,7 +47,7 @@ func (f *FS) openName(dir int, name string) (int, error) {
 				case errno != 0:
 					err = errno
 				case f.ours(&sx):
-					err = unix.EINTR // it is back
+					err = unix.EINTR // no mount point: try again
 				}
 			}
 			return fd, err
@@ -73,7 +72,8 @@ func (f *FS) sameMount(fd int) bool {
 	return f.ours(&sx)
 }
 
-// below walks from a directory up to the root and says whether it got there.
+// below reports whether a directory is the root or below it. It walks up by "..", and so needs
+// no names.
 func (f *FS) below(fd int) (bool, error) {
 	found, _, err := f.climb(fd, nil)
 	return found, err
@@ -89,15 +89,15 @@ func (f *FS) mustBeBelow(fd int) error {
 	return err
 }
 
-// above says whether id is the directory or one of its ancestors in the export,
-// as far as the daemon may look; the kernel checks again.
+// above reports whether id is the directory or one of its ancestors in the export, as far as the
+// daemon may look. The kernel checks this again in renameat2.
 func (f *FS) above(id *ident, fd int) bool {
 	_, met, _ := f.climb(fd, id)
 	return met
 }
 
-// climb walks up from a directory and says whether it came to the root, and
-// whether to the directory id before or there.
+// climb walks up from a directory. root says that it came to the root, met that it came to the
+// directory id before or there.
 func (f *FS) climb(fd int, id *ident) (root, met bool, err error) {
 	cur, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -137,7 +137,7 @@ func (f *FS) climb(fd int, id *ident) (root, met bool, err error) {
 // byHandle resolves identities by open_by_handle_at.
 type byHandle struct {
 	fs   *FS
-	root int // a descriptor on the mount; the root object owns it
+	root int // a descriptor on the mount, which the root object owns
 }
 
 func (k *byHandle) openRaw(id *ident) (int, error) {

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// search walks the export for an object that is not where it was seen last.
-// One walk runs at a time and they are spaced out; meanwhile clients are asked
-// to come again. A walk also corrects the places of other objects that it
-// passes, so that a moved tree costs one walk and not one per file.
+// search walks the export for an object that is not at its last place. One walk runs at a time,
+// and there are pauses between walks. Meanwhile calls get ErrJukebox, so that clients try again
+// later. A walk also corrects the places of other objects that it passes, so that a moved tree
+// costs one walk and not one for each file.
 func (t *byTable) search(id *ident) (int, error) {
 	if !t.searchMu.TryLock() {
 		return -1, blockstore.ErrJukebox
@@ -52,8 +52,8 @@ func (t *byTable) search(id *ident) (int, error) {
 	return -1, blockstore.ErrStale
 }
 
-// walk is one search: breadth first, directories by identity, so that it needs
-// few descriptors however deep the tree is.
+// walk is one search, breadth first. Its queue has identities of directories, so that it needs few
+// descriptors however deep the tree is.
 type walk struct {
 	t     *byTable
 	want  ident
@@ -133,7 +133,8 @@ func (w *walk) list(dir *ident, buf []byte) error {
 	}
 }
 
-// still says whether id is also at p: another hard link, which need not change.
+// still reports whether id is also at p. Then it has another hard link, and its place need not
+// change.
 func (w *walk) still(id *ident, p *place) bool {
 	dir, err := w.t.openParent(&p.parent, 0)
 	if err != nil {

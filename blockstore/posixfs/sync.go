@@ -7,41 +7,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncs lets concurrent syncs of one inode stand for one another: one that begins after a
-// caller's data was written covers it. One is under way at a time, and all that come meanwhile
-// share the next. Its zero value is ready; it may be used from any goroutine.
+// syncs combines concurrent syncs of one inode. A sync that begins after a caller's data was
+// written covers that data. One sync runs at a time; all callers that come meanwhile share the
+// next one. The zero value is ready. It may be used from any goroutine.
 //
-// The kernel reports that it could not write some data back once, to the sync that it happened
-// in or to the next, and takes the pages for clean afterwards. A later sync succeeds although
-// the data is lost. So failures are counted: a caller reads the count before it changes the
-// object, and do fails if a sync has failed since.
+// The kernel reports a failure to write data back once, to the sync in which it occurs or to the
+// next one, and then marks the pages as clean. A later sync succeeds although the data is lost.
+// So syncs counts failures: a caller reads the count before it changes the object, and do fails
+// if a sync has failed since.
 type syncs struct {
 	mu      sync.Mutex
 	more    sync.Cond // a sync has ended
 	running bool
-	next    *shared // nil while nobody waits
+	next    *shared // nil while no caller waits
 	failed  uint64  // syncs that failed
 	lost    error   // of the last of them
 }
 
-// shared is one sync that several wait for. syncs.mu guards it.
+// shared is one sync for which several callers wait. syncs.mu guards it.
 type shared struct {
-	all     bool // somebody wants the attributes as well
+	all     bool // a caller wants the attributes as well
 	callers int
 	ended   bool
 	err     error
 }
 
-// failures returns how many syncs have failed.
+// failures returns how many syncs have failed so far.
 func (s *syncs) failures() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed
 }
 
-// do returns when a sync that began after do was called has ended, with its error, or with that
-// of another sync if one has failed since there were since failures. all asks for attributes
-// that are not needed to find the data. alone says that no other caller was covered.
+// do returns when a sync has ended that began after do was called. It returns the error of that
+// sync, or of another one that has failed since the count of failures was since. all asks for
+// all attributes (fsync), not only those that are needed to find the data (fdatasync). alone
+// says that the sync covered no other caller.
 func (s *syncs) do(all bool, since uint64, sync func(all bool) error) (alone bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,13 +67,13 @@ func (s *syncs) do(all bool, since uint64, sync func(all bool) error) (alone boo
 	if b.ended {
 		return false, b.err
 	}
-	s.next = nil // from here on it covers nobody else
+	s.next = nil // callers from here on are not covered by b
 	b.err = s.run(b.all, sync)
 	b.ended = true
 	return b.callers == 1, b.err
 }
 
-// run syncs without mu, which is held.
+// run calls sync and releases mu meanwhile. mu is held.
 func (s *syncs) run(all bool, sync func(all bool) error) error {
 	s.running = true
 	s.mu.Unlock()
@@ -87,19 +88,19 @@ func (s *syncs) run(all bool, sync func(all bool) error) error {
 	return err
 }
 
-// failures is how many syncs had failed when a change of an object began.
+// failures are the counts of failed syncs when a change of an object began.
 type failures struct {
 	object uint64
-	whole  uint64 // syncs of the whole filesystem, where they stand for those of the object
+	whole  uint64 // syncs of the whole filesystem, where they replace those of the object
 }
 
-// failures is to be called before a change that is synced.
+// failures returns the counts. It is called before a change that will be synced.
 func (f *FS) failures(o *object) failures {
 	return failures{o.syncs.failures(), f.syncs.failures()}
 }
 
-// syncData puts the data of a file on disk, and of its attributes what finds it. It fails if a
-// sync of the object has failed since.
+// syncData puts the data of a file on disk, with the attributes that are needed to find it. It
+// fails if a sync of the object has failed since.
 func (f *FS) syncData(o *object, since failures) error { return f.sync(o, false, since) }
 
 // syncAll puts the data and the attributes of an object on disk.
@@ -111,8 +112,8 @@ func (f *FS) sync(o *object, all bool, since failures) error {
 	}
 	fd, err := o.syncer()
 	if err == unix.EACCES && !f.who.on {
-		// The daemon's user cannot open its own object by its mode: the whole
-		// filesystem is the only sync left.
+		// The mode forbids the daemon's user to open its own object, so that only the whole filesystem
+		// can be synced.
 		return f.syncWhole(since)
 	}
 	if err != nil {
@@ -120,7 +121,7 @@ func (f *FS) sync(o *object, all bool, since failures) error {
 	}
 	alone, err := o.syncs.do(all, since.object, func(all bool) error {
 		if err := f.kernelSync(fd, all); err != nil {
-			f.distrust(o, fd)
+			f.dropPages(o, fd)
 			return f.syncFailed(err)
 		}
 		return nil
@@ -131,29 +132,31 @@ func (f *FS) sync(o *object, all bool, since failures) error {
 	return err
 }
 
-// distrust drops a file's pages from the page cache after the kernel has failed to write some of
-// them back. The kernel marks those pages clean, although the disk does not have their data. On
-// ext4 it also takes their extents for written, although they are still unwritten on the disk.
-// Data written to such a page later reaches the disk, and its sync succeeds. But after a restart
+// dropPages drops a file's pages from the page cache after the kernel has failed to write some
+// of them back.
+//
+// The kernel marks those pages as clean, although the disk does not have their data. On ext4 it
+// also takes their extents for written, although they are still unwritten on the disk. Data that
+// is written to such a page later reaches the disk, and its sync succeeds. But after a restart
 // of the host it reads as zeros.
 //
-// Nobody writes meanwhile. What was written up to here goes to the disk first, as dirty pages
-// cannot be forgotten; the verifier is still that of before, and the failure is not counted yet,
-// so whoever wrote it will write it again.
-func (f *FS) distrust(o *object, fd int) {
+// o.mu keeps writes away meanwhile. The data that was written up to now is synced first, because
+// dirty pages cannot be dropped. Its writers still get the old verifier, and the failure is not
+// counted yet, so that they will write the data again.
+func (f *FS) dropPages(o *object, fd int) {
 	if o.typ != blockstore.TypeReg {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	f.windows.dropIdle(o) // mapped pages are kept
+	f.windows.dropIdle(o) // the kernel does not drop mapped pages
 	_ = kernelSync(fd, false)
 	_ = unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED)
 }
 
-// syncer returns the descriptor to sync an object by. It is the one that data was written by, if
-// there is one: the kernel does not report to a descriptor what failed, and was reported to
-// another, before it was opened.
+// syncer returns the descriptor to sync an object with. It is the one that wrote the data, if
+// there is one: the kernel does not report to a descriptor a failure that it has reported before
+// that was opened.
 func (o *object) syncer() (int, error) {
 	if fd := o.rw.Load(); fd >= 0 {
 		return int(fd), nil

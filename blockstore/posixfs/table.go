@@ -19,19 +19,18 @@ import (
 
 // Sizes and times of the table of locations.
 const (
-	// flushEvery and flushAt say when locations seen go to the disk: one
-	// transaction, with one sync, for many of them. Losing the last ones in a
-	// crash costs a search, not a handle.
+	// flushEvery and flushAt say when new places go to the disk: one transaction, with one sync,
+	// for many of them. A crash that loses the last ones costs a search, and no handle.
 	flushEvery = 250 * time.Millisecond
 	flushAt    = 8192
 	// recentMax bounds each of the two generations of locations in memory.
 	recentMax = 1 << 16
-	// missFor is how long an object that a search did not find is not looked
-	// for again, and missMax how many such objects are remembered.
+	// missFor is how long an object that a search has not found is not searched for again. missMax
+	// bounds how many such objects are remembered.
 	missFor = 5 * time.Second
 	missMax = 4096
-	// searchShare: after a search that took t the next waits searchShare*t, so
-	// that stale handles cannot keep the disk busy.
+	// searchShare: after a search that took t the next one waits searchShare*t, so that a client
+	// with stale handles cannot keep the disk busy.
 	searchShare = 4
 	lockWait    = 2 * time.Second
 )
@@ -44,15 +43,18 @@ type place struct {
 	name   string
 }
 
-// byTable resolves identities without privileges: it walks from the root along
-// the places where an object and its parents were last seen, checks at each
-// step that what is there is what is meant, and searches where it is not.
+// byTable resolves identities without privileges. It walks from the root along the places where
+// the object and its parents were seen last. At each step it checks that the object there has
+// the identity; if not, it searches the export.
+//
+// A place is a hint: a wrong one costs a search, and never leads to another object. That is why
+// places need no sync, and a damaged table starts empty.
 type byTable struct {
 	fs   *FS
 	root ident
 	path string // of db; empty without a state directory
 
-	// dbMu is held for writing while another process has the file; see FS.Release.
+	// dbMu is held for writing from FS.Release to FS.Resume, while another process uses the file.
 	dbMu sync.RWMutex
 	db   *bolt.DB
 
@@ -110,7 +112,7 @@ func openPlaces(path string) (db *bolt.DB, damage, err error) {
 		there = tx.Bucket(bucketPlaces) != nil
 		return nil
 	})
-	if err == nil && !there { // a change costs a sync
+	if err == nil && !there { // an Update costs a sync, also if it changes nothing
 		err = db.Update(func(tx *bolt.Tx) error {
 			_, err := tx.CreateBucketIfNotExists(bucketPlaces)
 			return err
@@ -123,7 +125,7 @@ func openPlaces(path string) (db *bolt.DB, damage, err error) {
 	return db, damage, nil
 }
 
-// lookup returns the last known place of id.
+// lookup returns the place where id was seen last.
 func (t *byTable) lookup(id *ident) (place, bool) {
 	t.mu.Lock()
 	p, ok := t.known(id)
@@ -140,16 +142,14 @@ func (t *byTable) lookup(id *ident) (place, bool) {
 	return p, ok
 }
 
-// known looks in memory; t.mu is held.
+// known is lookup in memory. t.mu is held.
 func (t *byTable) known(id *ident) (place, bool) {
-	if p, ok := t.recent[*id]; ok {
-		return p, true
+	for _, m := range [...]map[ident]place{t.recent, t.before, t.pending} {
+		if p, ok := m[*id]; ok {
+			return p, true
+		}
 	}
-	if p, ok := t.before[*id]; ok {
-		return p, true
-	}
-	p, ok := t.pending[*id]
-	return p, ok
+	return place{}, false
 }
 
 func encodePlace(p *place) []byte {
@@ -180,15 +180,15 @@ func (t *byTable) seen(id, parent *ident, name string) {
 	if ok {
 		t.changes.Add(1)
 	}
-	p.name = strings.Clone(name) // it may be a small part of something large
+	p.name = strings.Clone(name) // name can be a part of a large buffer
 	t.set(id, p)
 	n := len(t.pending)
 	t.mu.Unlock()
 	t.pressure(n)
 }
 
-// epoch is another number after places have changed, or were forgotten: what was seen in
-// one and the same is still known.
+// epoch returns another number after places have changed or were forgotten. All places that were
+// seen under the present number are known.
 func (t *byTable) epoch() uint64 { return t.changes.Load() }
 
 func (t *byTable) gone(id *ident) {
@@ -215,8 +215,8 @@ func (t *byTable) set(id *ident, p place) {
 	}
 }
 
-// pressure wakes the flusher when much is pending, and does its work where it
-// does not keep up, so that memory stays bounded.
+// pressure wakes the flusher when n places are pending. If the flusher does not keep up the
+// caller flushes, so that memory stays bounded.
 func (t *byTable) pressure(n int) {
 	switch {
 	case n >= 4*flushAt:
@@ -244,7 +244,7 @@ func (t *byTable) flusher() {
 	}
 }
 
-// flush writes what is pending in one transaction.
+// flush writes the pending places in one transaction.
 func (t *byTable) flush() error {
 	t.dbMu.RLock()
 	defer t.dbMu.RUnlock()
@@ -261,7 +261,7 @@ func (t *byTable) write() error {
 		return err
 	}
 	t.pending = make(map[ident]place)
-	// While it is written the batch must stay visible to lookups.
+	// Lookups must find the batch while it is being written.
 	for id, p := range batch {
 		if _, ok := t.recent[id]; !ok {
 			t.recent[id] = p
@@ -302,9 +302,12 @@ func (t *byTable) close() error {
 	return err
 }
 
-// release has another process open the file; resume goes on.
-func (t *byTable) release() error {
-	if t.path == "" {
+// Release closes the table, so that another process can open the store with the same state
+// directory. This store serves nothing until Resume, after that process has ended; calls may
+// wait until then.
+func (f *FS) Release() error {
+	t, ok := f.find.(*byTable)
+	if !ok || t.path == "" {
 		return nil
 	}
 	t.dbMu.Lock()
@@ -316,8 +319,10 @@ func (t *byTable) release() error {
 	return nil
 }
 
-func (t *byTable) resume() error {
-	if t.path == "" {
+// Resume continues after Release.
+func (f *FS) Resume() error {
+	t, ok := f.find.(*byTable)
+	if !ok || t.path == "" {
 		return nil
 	}
 	defer t.dbMu.Unlock()
@@ -326,23 +331,6 @@ func (t *byTable) resume() error {
 		return err
 	}
 	t.db = db
-	return nil
-}
-
-// Release lets another process open the store with the same state directory, while this one
-// serves nothing; Resume goes on here, once that process has ended. Calls in between may wait.
-func (f *FS) Release() error {
-	if t, ok := f.find.(*byTable); ok {
-		return t.release()
-	}
-	return nil
-}
-
-// Resume goes on after Release.
-func (f *FS) Resume() error {
-	if t, ok := f.find.(*byTable); ok {
-		return t.resume()
-	}
 	return nil
 }
 
@@ -361,7 +349,7 @@ func (t *byTable) follow(id *ident, depth int) (int, error) {
 		return unix.FcntlInt(uintptr(t.fs.root.path), unix.F_DUPFD_CLOEXEC, 0)
 	}
 	if depth > maxDepth {
-		return -1, blockstore.ErrStale // places that go round in a circle
+		return -1, blockstore.ErrStale // places that form a circle
 	}
 	p, ok := t.lookup(id)
 	if !ok {
@@ -375,7 +363,7 @@ func (t *byTable) follow(id *ident, depth int) (int, error) {
 	return t.openIf(dir, p.name, id)
 }
 
-// openParent is follow for a directory, which is often open already.
+// openParent is follow for a directory, which is often in the cache.
 func (t *byTable) openParent(id *ident, depth int) (int, error) {
 	h := t.fs.tag.handle(id)
 	if o := t.fs.objects.get(&h); o != nil {
@@ -388,7 +376,7 @@ func (t *byTable) openParent(id *ident, depth int) (int, error) {
 	return t.follow(id, depth+1)
 }
 
-// openIf opens name in dir if it is id, and is ErrStale if not.
+// openIf opens name in dir if that is id. Otherwise it returns ErrStale.
 func (t *byTable) openIf(dir int, name string, id *ident) (int, error) {
 	fd, err := t.fs.openName(dir, name)
 	switch err {

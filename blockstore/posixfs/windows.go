@@ -14,17 +14,18 @@ import (
 const (
 	// windowSize is the size in bytes of what is mapped at once, at multiples of it.
 	windowSize = 4 << 20
-	// windowsMax bounds the windows of a store, and so its address space; windowsTotal
-	// those of all stores, as a process has 65,530 mappings and needs some for itself.
+	// windowsMax bounds the windows of a store, and so its address space. windowsTotal bounds those
+	// of all stores: a process has 65,530 mappings at most (vm.max_map_count), and needs some for
+	// itself.
 	windowsMax   = 1024
 	windowsTotal = 16 << 10
-	// mapMin is the least that is mapped: for less, copying is as fast.
+	// mapMin is the shortest range that is lent. To copy a shorter one is as fast.
 	mapMin = 64 << 10
-	// windowRest is how long a window that nobody uses is kept from making room for others.
-	// To map and to unmap costs more than to copy once.
+	// windowRest is how long a window without users is retained although another one is needed. To
+	// map and unmap costs more than to copy once.
 	windowRest = time.Second
-	// writeRest is how long a file must not have changed, unless Options say otherwise. A change
-	// between the checksum of a packet and its way to the network costs the packet.
+	// writeRest is the default of Options.MapAfter. A change of the data after the checksum of a
+	// packet was computed makes the peer drop the packet.
 	writeRest = time.Second
 )
 
@@ -38,7 +39,7 @@ type windows struct {
 	rest time.Duration // windowRest
 	n    int
 	byAt map[windowKey]*window
-	ends window // sentinel of the list of windows without users, ends.newer the oldest
+	ends window // sentinel of the LRU list of windows without users; ends.newer is the oldest
 }
 
 type windowKey struct {
@@ -46,14 +47,15 @@ type windowKey struct {
 	at uint64 // offset divided by windowSize
 }
 
-// window is a mapped part of an object. Its object stays while it has users.
+// window is a mapped part of an object. A loan has a use of the object, so that the object stays
+// open while the window has users.
 type window struct {
 	key        windowKey
 	mem        []byte
 	users      int       // windows.mu
-	since      time.Time // windows.mu: without users
-	newer, old *window   // windows.mu: the list
-	sibling    *window   // windows.mu: the object's next
+	since      time.Time // windows.mu: when the last user left
+	newer, old *window   // windows.mu: the LRU list
+	sibling    *window   // windows.mu: the next window of the object
 }
 
 func (w *windows) init() {
@@ -67,8 +69,8 @@ func (x *window) unlink() {
 	x.newer, x.old = nil, nil
 }
 
-// take returns the window of an object at a place with one more user, or nil if it cannot
-// be mapped now.
+// take returns a window with one more user, and maps it if necessary. It returns nil if there is
+// no room, or mmap fails.
 func (w *windows) take(k windowKey, fd int, now time.Time) *window {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,7 +104,7 @@ func (w *windows) take(k windowKey, fd int, now time.Time) *window {
 	return x
 }
 
-// put takes a user away.
+// put removes a user.
 func (w *windows) put(x *window) {
 	now := time.Now()
 	w.mu.Lock()
@@ -114,7 +116,7 @@ func (w *windows) put(x *window) {
 	}
 }
 
-// unmap ends a window that has no users. mu is held.
+// unmap unmaps a window that has no users. mu is held.
 func (w *windows) unmap(x *window) {
 	x.unlink()
 	delete(w.byAt, x.key)
@@ -129,7 +131,7 @@ func (w *windows) unmap(x *window) {
 	x.mem = nil
 }
 
-// drop unmaps the windows of an object that nobody uses any more.
+// drop unmaps the windows of an object that has no users any more.
 func (w *windows) drop(o *object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,7 +140,7 @@ func (w *windows) drop(o *object) {
 	}
 }
 
-// dropIdle unmaps the windows of an object that nobody uses now.
+// dropIdle unmaps those windows of an object that have no users.
 func (w *windows) dropIdle(o *object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,8 +153,9 @@ func (w *windows) dropIdle(o *object) {
 	}
 }
 
-// mappable reports whether a filesystem keeps its files in the page cache, and maps its
-// pages without asking anybody; and that not every read is to set a time of access.
+// mappable reports whether Map can lend files of a filesystem. It must have its files in the
+// page cache, map them without asking a server or a FUSE daemon, and must not set the atime at
+// every read (strictatime), because touching a mapping does not set it.
 func mappable(s *unix.Statfs_t) bool {
 	if s.Flags&(unix.ST_NOATIME|unix.ST_RELATIME|unix.ST_RDONLY) == 0 {
 		return false
@@ -164,7 +167,8 @@ func mappable(s *unix.Statfs_t) bool {
 	return false
 }
 
-// loan is a part of a window that was lent. It implements blockstore.Window.
+// loan is a part of a window that is lent. It implements blockstore.Window. It has one use of
+// the window and one of the object; Release ends both.
 type loan struct {
 	f  *FS
 	w  *window
@@ -172,7 +176,7 @@ type loan struct {
 	fd int
 }
 
-// loans are those that were given back.
+// loans are unused loans, so that Map allocates nothing.
 var loans = sync.Pool{New: func() any { return new(loan) }}
 
 var _ blockstore.Mapper = (*FS)(nil)
@@ -208,9 +212,10 @@ func (f *FS) lend(c *blockstore.Cred, o *object, off uint64, n int) (*loan, bool
 		return nil, false
 	}
 	if !f.noatime && atimeDue(&st, now) {
-		return nil, false // ReadAt sets it
+		return nil, false // ReadAt sets the atime
 	}
-	// Of files that are not the caller's, mincore says that everything is in memory.
+	// For files of other users mincore says that all pages are in memory, unless the daemon is
+	// privileged.
 	if !f.seesAll && st.Uid != f.uid {
 		return nil, false
 	}
@@ -234,8 +239,7 @@ func (f *FS) lend(c *blockstore.Cred, o *object, off uint64, n int) (*loan, bool
 	return l, off+uint64(n) == size
 }
 
-// atimeDue reports whether reading a file sets the time of its last access, which
-// touching its pages does not: the rule of relatime.
+// atimeDue reports whether a read sets the atime of a file, by the rule of relatime (mount(8)).
 func atimeDue(st *unix.Stat_t, now time.Time) bool {
 	at := time.Unix(st.Atim.Unix())
 	return !at.After(time.Unix(st.Mtim.Unix())) || !at.After(time.Unix(st.Ctim.Unix())) || now.Sub(at) >= 24*time.Hour
@@ -243,13 +247,16 @@ func atimeDue(st *unix.Stat_t, now time.Time) bool {
 
 var pageSize = unix.Getpagesize()
 
-// resident reports whether all pages of b, a part of the mapping mem, are in memory.
+// resident reports whether all pages of b, a part of the mapping mem, are in memory
+// (mincore(2)). The answer can be old when the network reads them; then the network waits for
+// the disk.
 func resident(mem, b []byte) bool {
 	var vec [windowSize / 4096]byte
 	at := offset(b, mem)
 	first := at / pageSize
 	pages := (at+len(b)+pageSize-1)/pageSize - first
-	_, _, e := unix.RawSyscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&mem[first*pageSize])), uintptr(pages*pageSize), uintptr(unsafe.Pointer(&vec)))
+	_, _, e := unix.RawSyscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&mem[first*pageSize])), uintptr(pages*pageSize),
+		uintptr(unsafe.Pointer(&vec)))
 	if e != 0 {
 		return false
 	}
@@ -261,7 +268,7 @@ func resident(mem, b []byte) bool {
 	return true
 }
 
-// offset is where b begins in mem, which it is a part of.
+// offset returns where b begins in mem. b is a part of mem.
 func offset(b, mem []byte) int {
 	return int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 }
