@@ -1,6 +1,6 @@
-// Package audit is the daemon's audit log: who mounted what, which clients came and went, and who
-// changed which setting from what to what. It is apart from the log for people, so that neither
-// the level of that nor what it is full of hides anything here.
+// Package audit is the daemon's audit log: mounts, clients that come and go, and changes of
+// settings with the old and the new value. It has its own output, so that neither the level nor the
+// amount of the ordinary log hides an event.
 package audit
 
 import (
@@ -19,16 +19,16 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 )
 
-// What clients can make happen is written by a goroutine of its own, as it happens on packet
-// loops, and no more often than this, as a client can make it happen as often as it likes.
+// Packet loops report events of clients, so a goroutine writes them. A client can cause any number
+// of events, so the rate of writing has a bound.
 const (
 	queued = 1024
 	burst  = 256
 	perSec = 64
 )
 
-// Log is the audit log. Its methods may be called from any goroutine. Everything that is turned
-// away because there is too much is counted, and told with the next line that is not.
+// Log is the audit log. Its methods may be called from any goroutine. It counts the events that it
+// drops because there are too many, and reports their number in the next line that it writes.
 type Log struct {
 	out    *zap.Logger // nil: off
 	file   *file       // nil: the log for people
@@ -52,7 +52,7 @@ type entry struct {
 	flush  chan struct{} // closed when everything before it is written
 }
 
-// Open opens the audit log that the setting asks for, see config.ParseAudit. log writes lines of
+// Open opens the audit log that the setting names (see config.ParseAudit). Its logger must write at
 // any level.
 func Open(setting string, log *zap.Logger) (*Log, error) {
 	path, err := config.ParseAudit(setting)
@@ -77,7 +77,7 @@ func Open(setting string, log *zap.Logger) (*Log, error) {
 	return l, nil
 }
 
-// Record writes down what somebody who may has done. It returns when it is written.
+// Record writes an action of an administrator. It returns when the line is written.
 func (l *Log) Record(event string, fields ...zap.Field) {
 	if l == nil || l.out == nil {
 		return
@@ -86,8 +86,8 @@ func (l *Log) Record(event string, fields ...zap.Field) {
 	l.put(entry{event: event, at: l.now(), fields: fields})
 }
 
-// Event writes down what a client has done, sooner or later, or drops it if there is too much of
-// that. It does not wait.
+// Event queues an event of a client. It does not wait. It drops the event if the queue is full or
+// the rate is exceeded.
 func (l *Log) Event(event string, fields ...zap.Field) {
 	if l == nil || l.out == nil {
 		return
@@ -168,7 +168,7 @@ func (l *Log) flush() {
 	}
 }
 
-// Reopen opens the file of the log anew, after it was renamed by who rotates logs.
+// Reopen opens the file of the log again, after a program that rotates logs has renamed it.
 func (l *Log) Reopen() error {
 	if l == nil || l.file == nil {
 		return nil
@@ -176,7 +176,7 @@ func (l *Log) Reopen() error {
 	return l.file.reopen()
 }
 
-// Close ends the log. What is recorded later is lost.
+// Close ends the log. Later events are lost.
 func (l *Log) Close() error {
 	if l == nil || l.closed.Swap(true) {
 		return nil
@@ -188,7 +188,7 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// Counts are the events by name, written or not.
+// Counts are the numbers of events by name, dropped ones included.
 func (l *Log) Counts() map[string]uint64 {
 	out := make(map[string]uint64)
 	if l == nil {
@@ -202,7 +202,7 @@ func (l *Log) Counts() map[string]uint64 {
 	return out
 }
 
-// Dropped is how many events were not written, because there were too many.
+// Dropped is the number of events that were dropped because there were too many.
 func (l *Log) Dropped() uint64 {
 	if l == nil {
 		return 0
@@ -210,7 +210,8 @@ func (l *Log) Dropped() uint64 {
 	return l.dropped.Load()
 }
 
-// Slog is the log for libraries: messages become events. Groups are not for it.
+// Slog returns the audit log for the public packages, which take a *slog.Logger. Each message
+// becomes an event. Groups are ignored.
 func (l *Log) Slog() *slog.Logger { return slog.New(handler{l: l}) }
 
 type handler struct {
@@ -242,7 +243,7 @@ func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h handler) WithGroup(string) slog.Handler { return h }
 
-// file is a file that can be opened anew.
+// file is a file that can be opened again under its name.
 type file struct {
 	path string
 	mu   sync.Mutex

@@ -1,9 +1,9 @@
-// Package certs loads a certificate with its key, and the certificates of the authorities that
-// peers are held against, from PEM files, makes configurations of TLS 1.3 from them, and loads
-// them again when the files change, so that what is renewed is used without a restart.
+// Package certs loads a certificate with its key, and the certificates of authorities for peers,
+// from PEM files. It makes configurations of TLS 1.3 from them. When the files change, it loads
+// them again, so that renewed certificates need no restart.
 //
-// A new set of files that is no good, such as a certificate without its key, changes nothing:
-// what was loaded before stays, and the failure is logged and counted.
+// A new set of files with a mistake, such as a certificate without its key, changes nothing. The
+// old certificates stay in use, and the failure is logged and counted.
 package certs
 
 import (
@@ -22,41 +22,41 @@ import (
 	"go.uber.org/zap"
 )
 
-// Files name what a Store loads. A server needs Cert and Key; a client has them if it is to
-// say who it is. CA are the authorities that certificates of peers must come from: without it a
-// server verifies no clients, and a client uses the authorities of the system.
+// Files name what a Store loads. A server needs Cert and Key. A client has them if it authenticates
+// itself. CA has the authorities that certificates of peers must come from. Without CA a server
+// verifies no clients, and a client uses the authorities of the system.
 type Files struct {
 	Cert, Key string // PEM; Cert may have intermediate certificates behind the first
 	CA        string // PEM
 }
 
-// Empty says that no file is named.
+// Empty reports whether no file is named.
 func (f Files) Empty() bool { return f == Files{} }
 
 // maxFile bounds a file in bytes; the authorities of a whole system are some 200 KiB.
 const maxFile = 4 << 20
 
-// settled is how old a file must be for its time of change to tell it from what is written
-// later; file systems have clocks as coarse as that.
+// settled is the age from which the modification time of a file tells it from a later version. It
+// covers the coarsest clocks of file systems.
 const settled = 2 * time.Second
 
-// Clients is what a server wants of its clients' certificates.
+// Clients is the policy of a server for certificates of its clients.
 type Clients int
 
-// A client without a certificate is let in by Ask, and not by Require. One with a certificate
-// that does not come from the authorities is let in by neither, unless there are no authorities:
-// then Ask verifies nothing, and the connection has no verified chains.
+// Ask admits a client without a certificate, Require does not. Neither admits a certificate that
+// does not come from the authorities. Without authorities Ask verifies nothing, and connections
+// have no verified chains.
 const (
 	Ask Clients = iota
 	Require
 )
 
-// ErrNoAuthorities is what Server says if certificates are required that nothing can be held
-// against.
+// ErrNoAuthorities is returned by Server if certificates are required and there are no authorities
+// to verify them.
 var ErrNoAuthorities = errors.New(
 	"certificates of clients are required, but there are no authorities to verify them with")
 
-// Store is what was loaded. Its methods may be called from any goroutine.
+// Store has the loaded certificates. Its methods may be called from any goroutine.
 type Store struct {
 	files Files
 	log   *zap.Logger
@@ -70,7 +70,7 @@ type Store struct {
 	status Status
 }
 
-// loaded is a set of files that fit together.
+// loaded is a valid set of files.
 type loaded struct {
 	raw         [3][]byte
 	cert        *tls.Certificate // nil without files for it
@@ -80,7 +80,7 @@ type loaded struct {
 	authAfter   time.Time
 }
 
-// stamp tells whether a file is the one that was read.
+// stamp identifies the version of a file that was read.
 type stamp struct {
 	info fs.FileInfo
 }
@@ -92,25 +92,25 @@ func (s stamp) same(o stamp) bool {
 	return os.SameFile(s.info, o.info) && s.info.Size() == o.info.Size() && s.info.ModTime().Equal(o.info.ModTime())
 }
 
-// Status is what a Store has loaded.
+// Status describes a Store.
 type Status struct {
 	Files Files
-	// Loads are sets of files that were taken, the first among them. Failures are those that
-	// were not, and Err is why, until a set is taken again.
+	// Loads counts the sets of files that were loaded, Failures those that could not be. Err is the
+	// last failure; the next success clears it.
 	Loads, Failures uint64
 	Err             error
-	// Loaded is when the set in use was taken.
+	// Loaded is when the current set was loaded.
 	Loaded time.Time
-	// Subject and Names are those of the certificate, and NotBefore and NotAfter when it is
-	// valid: NotAfter with its chain, whichever ends first. Zero without a certificate.
+	// Subject and Names are those of the certificate. NotBefore and NotAfter bound its validity;
+	// NotAfter is the earliest end in its chain. All are zero without a certificate.
 	Subject             string
 	Names               []string // DNS names and addresses
 	NotBefore, NotAfter time.Time
-	// Authorities is when the last of the authorities expires; zero without a file of them.
+	// Authorities is when the last authority expires. It is zero without a file of authorities.
 	Authorities time.Time
 }
 
-// Load loads the files. The logger, which may be nil, is told of what is loaded and what fails later.
+// Load loads the files. The logger may be nil. It gets later loads and failures.
 func Load(f Files, log *zap.Logger) (*Store, error) {
 	if log == nil {
 		log = zap.NewNop()
@@ -124,7 +124,7 @@ func Load(f Files, log *zap.Logger) (*Store, error) {
 	return s, s.load()
 }
 
-// Reload loads the files again. If they are no good, what was loaded stays.
+// Reload loads the files again. After a failure the old certificates stay in use.
 func (s *Store) Reload() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,21 +132,21 @@ func (s *Store) Reload() error {
 }
 
 // Poll loads the files again if they have changed. It costs a few system calls. Every handshake
-// does it, so that it is to be called only where there may be none for long.
+// polls, so only programs with long pauses between handshakes call it.
 func (s *Store) Poll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.poll()
 }
 
-// Status says what is loaded.
+// Status describes the loaded certificates.
 func (s *Store) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// current is what is loaded, after a look at the files.
+// current polls and returns the loaded certificates.
 func (s *Store) current() *loaded {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,13 +168,12 @@ func (s *Store) stamps() (list [3]stamp) {
 	return list
 }
 
-// poll is Poll with mu held.
+// poll is Poll. The caller holds mu.
 func (s *Store) poll() {
 	now := s.stamps()
 	for i := range now {
 		changed := !now[i].same(s.seen[i])
-		// A file that was changed just before it was read may have been changed again
-		// without a sign of it.
+		// A file can change again within the resolution of its modification time, after it was read.
 		young := now[i].info != nil && s.read.Sub(now[i].info.ModTime()) < settled
 		if changed || young {
 			_ = s.load() // logged and counted
@@ -183,7 +182,7 @@ func (s *Store) poll() {
 	}
 }
 
-// load reads the files and takes them if they are good. Call with mu held.
+// load reads the files and uses them if they are valid. The caller holds mu.
 func (s *Store) load() error {
 	s.seen, s.read = s.stamps(), s.now() // before reading: what changes meanwhile is seen next time
 	var raw [3][]byte
@@ -227,7 +226,7 @@ func (s *Store) load() error {
 	return nil
 }
 
-// fail counts a set of files that was not taken, once for as long as it is there.
+// fail counts an invalid set of files, once for each version of the files.
 func (s *Store) fail(raw [3][]byte, err error) error {
 	said := s.status.Err != nil && s.status.Err.Error() == err.Error() && same(raw, s.failed)
 	s.failed, s.status.Err = raw, err
@@ -312,9 +311,9 @@ func (s *Store) parse(raw [3][]byte) (*loaded, error) {
 	return l, nil
 }
 
-// Server is a configuration for a server that speaks one of the protocols (ALPN), if any are
-// named. Each handshake uses the files as they are then. Sessions are not resumed, so that each
-// connection is held against them.
+// Server is the configuration of a server that speaks one of the protocols (ALPN), if any are
+// named. Each handshake uses the current files. Sessions are not resumed, so that each connection
+// is verified against them.
 func (s *Store) Server(clients Clients, protocols ...string) (*tls.Config, error) {
 	if s.files.Cert == "" {
 		return nil, errors.New("a server needs a certificate and a key")
@@ -337,20 +336,22 @@ func (s *Store) Server(clients Clients, protocols ...string) (*tls.Config, error
 		c.Certificates, c.ClientCAs = []tls.Certificate{*l.cert}, l.authorities
 		return c, nil
 	}
-	// Nothing asks for it, but a configuration without any certificate is refused by some users of it.
+	// GetConfigForClient makes this unnecessary for crypto/tls, but some packages refuse a configuration
+	// without any certificate.
 	outer.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.current().cert, nil }
 	return outer, nil
 }
 
-// Client is a configuration for one connection to the server of a name, or an address, which its
-// certificate must have. Every connection should ask for its own, so that it uses the files as
-// they are then.
+// Client is the configuration for one connection to the server with a name or an address, which its
+// certificate must have. A caller should ask for one for each connection, so that the connection
+// uses the current files.
 func (s *Store) Client(server string, protocols ...string) *tls.Config {
 	l := s.current()
 	c := &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: protocols, ServerName: server, RootCAs: l.authorities}
 	if l.cert != nil {
 		cert := *l.cert
-		// Given even where the server names other authorities: it then refuses with a reason.
+		// The certificate is sent even if the server names other authorities, because the server then
+		// refuses it with a reason.
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
 	}
 	return c

@@ -1,5 +1,5 @@
-// Package cli holds what the subcommands of rstorectl and rstored share: the
-// global flags, the three output formats, and the exit codes.
+// Package cli has what the subcommands of rstorectl and rstored share: global flags, output formats
+// and exit codes.
 package cli
 
 import (
@@ -29,12 +29,12 @@ const (
 	FormatYAML  = "yaml"
 )
 
-// Globals are the flags that every subcommand understands and the streams it
-// talks to. One value is shared by a whole command tree; it is filled in by the
-// flag parser before any subcommand runs.
+// Globals are the flags of every subcommand, and its streams. A command tree shares one value. The
+// flag parser fills it before a subcommand runs.
 type Globals struct {
 	Control string // the daemon's control socket
-	// Server is the daemon of another host, HOST:PORT, in place of the socket; the files are for that.
+	// Server is the daemon of another host, HOST:PORT, in place of Control. Cert, Key and CA are PEM
+	// files for it.
 	Server, Cert, Key, CA string
 	Output                string // FormatTable, FormatJSON or FormatYAML
 	Quiet                 bool   // no progress, no confirmations
@@ -56,9 +56,8 @@ func (g *Globals) Check() error {
 	return Usagef("unknown output format %q: use table, json or yaml", g.Output)
 }
 
-// Print writes v as JSON or YAML, or calls table for the human form. The table
-// callback separates columns by tabs. YAML takes its field names from the json
-// tags, so that both machine formats agree.
+// Print writes v as JSON or YAML, or calls table for people. table separates columns by tabs. YAML
+// takes its field names from the json tags, so that both formats agree.
 func (g *Globals) Print(v any, table func(w io.Writer)) error {
 	switch g.Output {
 	case FormatJSON:
@@ -74,8 +73,7 @@ func (g *Globals) Print(v any, table func(w io.Writer)) error {
 	return w.Flush()
 }
 
-// printYAML goes by way of JSON, whose output is also YAML; decoding it into a
-// node keeps the order of the fields.
+// printYAML decodes the JSON form into a YAML node, which keeps the order of the fields.
 func printYAML(out io.Writer, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -94,8 +92,7 @@ func printYAML(out io.Writer, v any) error {
 	return enc.Close()
 }
 
-// blockStyle drops the flow style and the quotes that the JSON text had where
-// YAML can do without them.
+// blockStyle removes flow style, and quotes that YAML does not need.
 func blockStyle(n *yaml.Node) {
 	n.Style = 0
 	for _, c := range n.Content {
@@ -153,8 +150,7 @@ func Code(err error) int {
 	return ExitFailed
 }
 
-// Args wraps a cobra argument check so that its complaint is a UsageError with
-// the command's usage line.
+// Args makes errors of a cobra argument check UsageErrors with the command's usage line.
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -164,8 +160,8 @@ func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// Prepare sets up a root command the way both binaries want it: errors are
-// returned and not printed by cobra, and flag errors are usage errors.
+// Prepare sets up a root command. cobra returns errors and does not print them, and errors of flags
+// are usage errors.
 func Prepare(root *cobra.Command) {
 	root.SilenceErrors = true
 	root.SilenceUsage = true

@@ -6,14 +6,14 @@ import (
 	"syscall"
 )
 
-// EnvProgram is the name of a variable of the environment: with "static" as its value the
-// static program goes on itself.
+// EnvProgram names an environment variable. With the value "static" the static program does not run
+// the other build.
 const EnvProgram = "RSTORED_PROGRAM"
 
-// PreferRDMA runs the build of a program that uses RDMA devices in the place of this one, if it is
-// installed: as name in ../lib/rstored/rdma, seen from the directory of this program. The process,
-// its arguments and its environment stay. It returns where there is no such program, or one that cannot
-// be executed, as without a C library, and always in that build itself.
+// PreferRDMA executes the build of a program that uses RDMA devices, if it is installed as
+// ../lib/rstored/rdma/NAME, relative to the directory of this program. Process, arguments and
+// environment stay. It returns if there is no such program, if the kernel cannot execute it (as
+// without a C library), and always in that build itself.
 func PreferRDMA(name string) {
 	if rdmaCore || os.Getenv(EnvProgram) == "static" {
 		return

@@ -2,5 +2,5 @@
 
 package cli
 
-// rdmaCore says that this program was built to use RDMA devices through rdma-core.
+// rdmaCore reports whether this program was built to use RDMA devices through rdma-core.
 const rdmaCore = true

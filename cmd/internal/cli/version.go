@@ -14,7 +14,7 @@ import (
 // version is set at link time for releases.
 var version = ""
 
-// Build says what program this is.
+// Build identifies a program.
 type Build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`

@@ -10,7 +10,7 @@ import (
 // loopback are the networks of the server's own host.
 var loopback = []string{"127.0.0.0/8", "::1/128"}
 
-// ownHost are the rules that give the server's own host what rule gives.
+// ownHost returns rules that give the server's own host the rights of rule.
 func ownHost(rule Client) []Client {
 	list := make([]Client, len(loopback))
 	for i, cidr := range loopback {
@@ -20,8 +20,8 @@ func ownHost(rule Client) []Client {
 	return list
 }
 
-// Rules are the rules that count: those of Clients. An export that names no clients is for the server's own host
-// alone, with root squashed; everybody else must be named, by "*" if everybody is meant.
+// Rules returns the rules in force. An export that names no clients is for the server's own host
+// alone, with root squashed. "*" names everybody.
 func (e *Export) Rules() []Client {
 	if len(e.Clients) > 0 {
 		return e.Clients

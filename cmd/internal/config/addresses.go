@@ -6,13 +6,12 @@ import (
 	"net/netip"
 )
 
-// maxAddresses bounds how many devices one listener for every address opens.
+// maxAddresses bounds the devices that one listener for every address opens.
 const maxAddresses = 64
 
-// HostAddresses lists the addresses that "every address" means for RDMA: those
-// of the interfaces that are up. Of loopback only the usual address counts,
-// because the others are for clients on this host. Link-local addresses are
-// left out: RoCE has no place for their zone.
+// HostAddresses lists the addresses that "every address" means for RDMA: those of the interfaces
+// that are up. Of loopback it has the usual address alone, because the others are for clients on
+// this host. It leaves out link-local addresses.
 func HostAddresses() ([]netip.Addr, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Where the audit log goes, beside "file PATH".
+// Destinations of the audit log, besides "file PATH".
 const (
 	AuditLog = "log" // to the log, with the logger's name "audit", whatever the level
 	AuditOff = "off"
 )
 
-// ParseAudit takes the setting apart: file is the path of "file PATH", and empty for AuditLog
-// and AuditOff.
+// ParseAudit parses the setting. file is the path in "file PATH", and empty for AuditLog and
+// AuditOff.
 func ParseAudit(s string) (file string, err error) {
 	if s == AuditLog || s == AuditOff {
 		return "", nil

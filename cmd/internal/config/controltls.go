@@ -14,8 +14,8 @@ type ControlTLS struct {
 	Cert     string `mapstructure:"certificate" yaml:"certificate"`
 	Key      string `mapstructure:"key" yaml:"key"`
 	ClientCA string `mapstructure:"client_ca" yaml:"client_ca"`
-	// Admins and Readers are the names in certificates of those who may do everything, and who may
-	// look; "*" is everyone. Who is on neither list may do nothing.
+	// Admins and Readers are the names in certificates of administrators and of readers; "*" is
+	// everyone. A name on neither list may do nothing.
 	Admins  []string `mapstructure:"admins" yaml:"admins"`
 	Readers []string `mapstructure:"readers" yaml:"readers"`
 }
@@ -32,7 +32,7 @@ func (c *ControlTLS) Complete() error {
 	return nil
 }
 
-// Warning says that nobody could control the daemon where it listens, or is empty.
+// Warning is non-empty if the daemon listens but no name may control it.
 func (c *ControlTLS) Warning() string {
 	if len(c.Listen) == 0 || len(c.Admins) > 0 || len(c.Readers) > 0 {
 		return ""

@@ -25,20 +25,20 @@ const DocumentMax = 512 << 10
 // ListenKeys are the settings of ports that a Document may have.
 var ListenKeys = []string{"rdma_listen", "tcp_listen", "mount_listen", "portmap_listen", "ops_listen"}
 
-// Document is the part of a configuration that is applied as a whole while the daemon runs:
+// Document is the part of a configuration that can be applied as a whole while the daemon runs:
 // exports and ports.
 type Document struct {
-	// Exports are all there are to be; nil: the document says nothing of exports. An empty
-	// list is not nil.
+	// Exports are all exports. nil means that the document has none of its own; an empty list means
+	// that nothing is exported.
 	Exports []Export `json:"exports"`
-	// Listen are addresses by the keys of ListenKeys that the document has.
+	// Listen has addresses by the keys of ListenKeys that are in the document.
 	Listen map[string][]string `json:"listen,omitempty"`
-	// Ignored are the other settings that it has. Warnings are what is probably not meant.
+	// Ignored are other settings of the document. Warnings are probable mistakes.
 	Ignored  []string `json:"-"`
 	Warnings []string `json:"-"`
 }
 
-// ParseDocument reads a text. Its errors and warnings call it name.
+// ParseDocument reads a text. name is its name in errors and warnings.
 func ParseDocument(name, syntax string, text []byte) (d *Document, err error) {
 	if len(text) > DocumentMax {
 		return nil, fmt.Errorf("%s has %d bytes, more than the %d of a file that can be applied",
@@ -120,7 +120,7 @@ func yamlDocument(text []byte) (*Document, error) {
 	return d, nil
 }
 
-// Own is the part of a configuration that a Document can have, and its text.
+// Own returns the part of a configuration that a Document can have, and its text.
 func (c *Config) Own() (d *Document, text []byte, err error) {
 	d = &Document{Exports: append([]Export{}, c.Exports...), Listen: make(map[string][]string)}
 	all := map[string]any{exportsKey: d.Exports}
@@ -134,7 +134,7 @@ func (c *Config) Own() (d *Document, text []byte, err error) {
 	return d, text, err
 }
 
-// Normalize brings what was kept into its full form again.
+// Normalize completes exports that were read from a record.
 func (d *Document) Normalize() error {
 	for i := range d.Exports {
 		if err := d.Exports[i].Normalize(); err != nil {
@@ -144,7 +144,7 @@ func (d *Document) Normalize() error {
 	return nil
 }
 
-// With is a configuration with exports and ports of a document in the place of its own.
+// With returns a configuration with the exports and ports of a document in place of its own.
 func (c *Config) With(d *Document) *Config {
 	if d == nil {
 		return c

@@ -18,7 +18,7 @@ const (
 	FlavorNone = "none"
 )
 
-// Carriers of a rule.
+// Transports of a rule.
 const (
 	CarrierRDMA = "rdma"
 	CarrierTCP  = "tcp"
@@ -27,7 +27,7 @@ const (
 // FSIDRoot is the fsid of the root of version 4.
 const FSIDRoot = "root"
 
-// Name is whom the rule is for, as it is written.
+// Name is the client of the rule, as it is written.
 func (c *Client) Name() string {
 	if c.Host != "" {
 		return c.Host
@@ -35,7 +35,7 @@ func (c *Client) Name() string {
 	return c.CIDR
 }
 
-// normalizeName tells prefixes from names; either may stand in either place.
+// normalizeName distinguishes prefixes from names. Both keys accept both.
 func (c *Client) normalizeName() error {
 	if c.CIDR != "" && c.Host != "" {
 		return fmt.Errorf("a rule is for cidr %q or for host %q, not for both", c.CIDR, c.Host)
@@ -63,13 +63,13 @@ func (c *Client) normalizeName() error {
 	return nil
 }
 
-// numeric reports whether a name looks like an address that is wrong, or like a pattern of
-// addresses, which names are not compared with.
+// numeric reports whether a name looks like a wrong address, or like a pattern of addresses.
+// Patterns match names only.
 func numeric(name string) bool {
 	return strings.Trim(name, "0123456789.*?") == "" && strings.Contains(name, ".")
 }
 
-// normalizeRules checks what a client's rule says beside its name.
+// normalizeRules checks the rule of a client except its name.
 func (c *Client) normalizeRules() error {
 	for _, s := range c.Sec {
 		if s != FlavorSys && s != FlavorNone {
@@ -96,10 +96,10 @@ func (c *Client) normalizeRules() error {
 	return checkLimit(c.Bandwidth, c.IOPS)
 }
 
-// minIO is the smallest size that clients take for READ and WRITE.
+// minIO is the smallest size of READ and WRITE that clients accept.
 const minIO = 1024
 
-// normalizeRules checks what an export says beside its clients.
+// normalizeRules checks the settings of an export except its clients.
 func (e *Export) normalizeRules() error {
 	if e.FSID != "" {
 		if _, err := ParseFSID(e.FSID); err != nil {
@@ -141,8 +141,8 @@ func ParseRate(s string) (uint64, error) {
 	return n << shift, nil
 }
 
-// ParseFSID reads an fsid: a number, "root", or a UUID with any punctuation. The root's is 0,
-// which leaves it to the store.
+// ParseFSID reads an fsid: a number, "root", or a UUID with any punctuation. It returns 0 for the
+// root, which leaves the number to the store.
 func ParseFSID(s string) (uint64, error) {
 	if s == FSIDRoot {
 		return 0, nil
@@ -174,17 +174,16 @@ func (e *Export) Root() bool {
 	return e.FSID != "" && err == nil && n == 0
 }
 
-// Limit is what bandwidth and iops mean; they were checked.
+// limit converts bandwidth and iops, which were checked before.
 func limit(bandwidth string, iops uint64) nfs.Limit {
 	n, _ := ParseRate(bandwidth)
 	return nfs.Limit{Bytes: n, Ops: iops}
 }
 
-// Limit is that of all clients together.
+// Limit is the limit of all clients together.
 func (e *Export) Limit() nfs.Limit { return limit(e.Bandwidth, e.IOPS) }
 
-// NFS are the rule's settings as the server has them, without whom it is for. The rule must
-// have been normalized.
+// NFS converts the rule for the server, without its client. The rule must have been normalized.
 func (c *Client) NFS() nfs.ClientRule {
 	uid, gid := c.Anon()
 	r := nfs.ClientRule{

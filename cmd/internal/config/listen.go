@@ -15,8 +15,8 @@ import (
 type Listen struct {
 	Addr netip.Addr // invalid: every address, or Device's
 	Port uint16
-	// Of RDMA only: who provides the device, empty for what the setting rdma_provider says; and the name of a
-	// device of the kernel in the place of an address.
+	// For RDMA only: the provider of the device, empty for the setting rdma_provider; and the name
+	// of a kernel device in place of an address.
 	Provider provider.Kind
 	Device   string
 }
@@ -24,7 +24,8 @@ type Listen struct {
 // schemeMark is between a provider and an address.
 const schemeMark = "://"
 
-// ParseRDMAListen reads what ParseListen does, with PROVIDER:// before it, and PROVIDER://DEVICE:PORT.
+// ParseRDMAListen reads the forms of ParseListen with PROVIDER:// before them, and
+// PROVIDER://DEVICE:PORT.
 func ParseRDMAListen(s string) (Listen, error) {
 	kind, rest, ok := strings.Cut(s, schemeMark)
 	if !ok {
@@ -78,8 +79,8 @@ const deviceNameMax = 64
 
 func letter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// ParseListen reads ADDR:PORT, [ADDR]:PORT or :PORT. Names are not resolved:
-// which address a server listens on should not depend on a name service.
+// ParseListen reads ADDR:PORT, [ADDR]:PORT or :PORT. It resolves no names, because the addresses of
+// a server should not depend on a name service.
 func ParseListen(s string) (Listen, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {

@@ -22,9 +22,8 @@ const (
 // envPrefix begins the name of every environment variable that is read.
 const envPrefix = "RSTORED"
 
-// Load reads the configuration: flags over environment over file over
-// defaults. Unknown keys are errors. Every error it returns is about the
-// configuration.
+// Load reads the configuration: flags over environment over file over defaults. Unknown keys are
+// errors. All its errors are about the configuration.
 func Load(f *pflag.FlagSet) (*Config, error) {
 	v := viper.New()
 	v.SetConfigType("yaml")
@@ -97,8 +96,7 @@ func origin(file string) string {
 	return file
 }
 
-// readFile finds and reads the file: the one that was named must exist, the
-// system's need not.
+// readFile reads the configuration file. A file that was named must exist, the system's need not.
 func readFile(f *pflag.FlagSet) (name string, data []byte, err error) {
 	name, _ = f.GetString(FlagConfig)
 	named := true
@@ -118,8 +116,8 @@ func readFile(f *pflag.FlagSet) (name string, data []byte, err error) {
 	return "", nil, err
 }
 
-// overrideExports applies --export, or RSTORED_EXPORT with its exports
-// separated by semicolons. Both name relative directories freely.
+// overrideExports applies --export, or RSTORED_EXPORT with its exports separated by semicolons.
+// Both accept relative directories.
 func (c *Config) overrideExports(f *pflag.FlagSet) error {
 	var specs []string
 	squash := RootSquash
@@ -158,8 +156,8 @@ func (c *Config) readExports() error {
 	return nil
 }
 
-// absolute makes the path at the start of an export relative to the working
-// directory, which is what a shell user means by "--export data".
+// absolute resolves the path at the start of an export against the working directory, for "--export
+// data" in a shell.
 func absolute(spec string) string {
 	if spec == "" || spec[0] == '/' || strings.HasPrefix(spec, TypeMemory+":") {
 		return spec

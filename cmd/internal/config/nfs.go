@@ -16,8 +16,8 @@ const (
 
 var nfsVersions = []string{Version3, Version40, Version41, Version42}
 
-// normalizeVersions brings a list of versions into one spelling. A file without quotation
-// marks has 4.0 as a number, which is 4.
+// normalizeVersions normalizes the spelling of versions. A YAML file without quotation marks has
+// 4.0 as the number 4.
 func normalizeVersions(list []string) ([]string, error) {
 	var out []string
 	for _, v := range list {
@@ -52,13 +52,13 @@ func (c *Config) Minors() (out []uint32) {
 	return out
 }
 
-// Ways to tell users and groups to clients of version 4.
+// Ways to identify users and groups in version 4.
 const (
 	IDNumeric = "numeric" // by number
 	IDNames   = "names"   // user@domain
 )
 
-// IDMap is how users and groups are called in version 4.
+// IDMap configures names of users and groups in version 4.
 type IDMap struct {
 	// Domain is what names end with; empty means that of the host.
 	Domain string `mapstructure:"domain" yaml:"domain"`
@@ -77,13 +77,13 @@ func (m *IDMap) validate() error {
 	return nil
 }
 
-// What showmount tells a client.
+// Values of showmount.
 const (
 	ShowOwn = "own" // exports that the client may mount, and its own mounts
 	ShowAll = "all" // all exports with all their clients, and the mounts of everybody
 )
 
-// What names of files may be in version 4.
+// Values of utf8.
 const (
 	UTF8Any    = "any"    // bytes
 	UTF8Strict = "strict" // UTF-8 alone
@@ -91,7 +91,8 @@ const (
 
 const minNFS4Memory = 1 << 20
 
-// NFS4MemoryBytes is what clients of version 4 can make the server remember, in bytes: over all, and of one host.
+// NFS4MemoryBytes returns the limits for the state of clients of version 4, in bytes: of all hosts
+// and of one.
 func (c *Config) NFS4MemoryBytes() (all, client int64) {
 	a, _ := ParseRate(c.NFS4Memory) // Validate has seen them
 	b, _ := ParseRate(c.NFS4ClientMemory)

@@ -14,8 +14,8 @@ type errMeaningless struct{ why string }
 
 func (e *errMeaningless) Error() string { return e.why }
 
-// ApplyOptions applies options of exports(5), and our own, to a client's rule. Some are
-// properties of the whole export.
+// ApplyOptions applies options of exports(5), and our own, to a client's rule. Some of them change
+// the whole export.
 func (e *Export) ApplyOptions(c *Client, opts []string) error {
 	for _, o := range opts {
 		var nothing *errMeaningless
@@ -119,7 +119,7 @@ const (
 	locksChecked = " does nothing: a user who may neither read nor write a file cannot lock it"
 )
 
-// options are those of exports(5), then our own. docs/exports.md has the same table.
+// options has the options of exports(5), then our own. docs/exports.md has the same table.
 var options = map[string]option{
 	"ro":            flag(func(_ *Export, c *Client) { c.ReadOnly = true }),
 	"rw":            flag(func(_ *Export, c *Client) { c.ReadOnly = false }),
@@ -191,7 +191,7 @@ func (e *Export) addPKey(k string) {
 	}
 }
 
-// setFSID sets one of the two that exports(5) allows, a number or a UUID; the number counts.
+// setFSID sets the fsid. exports(5) allows a number and a UUID together; the number then counts.
 func (e *Export) setFSID(val string) error {
 	if _, err := ParseFSID(val); err != nil {
 		return errors.New("neither a number, nor root, nor a UUID of 32 hexadecimal digits")

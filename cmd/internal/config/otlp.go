@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// OTLP gives traces of calls to a collector of OpenTelemetry. It is off without an endpoint.
+// OTLP configures traces of calls to an OpenTelemetry collector. Without an endpoint there are
+// none.
 type OTLP struct {
 	// Endpoint is the base URL of the collector, http or https.
 	Endpoint string `mapstructure:"endpoint" yaml:"endpoint"`

@@ -10,10 +10,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// checkTypes refuses what viper would turn into another value without a word: a number with a fraction, a number where
-// there must be true or false, a key that differs from a known one by case alone. In exports it also refuses a value
-// that is empty, because the zero value of many keys admits more than the others. Keys that are not known are
-// reported by whoever decodes the text.
+// checkTypes refuses values that viper would convert silently: a number with a fraction, a number
+// in place of true or false, a key that differs from a known one by case alone. In exports it also
+// refuses empty values, because the zero value of many keys admits more clients. The decoder
+// reports unknown keys.
 func checkTypes(text []byte) error {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
@@ -89,7 +89,7 @@ func checkMapping(n *yaml.Node, t reflect.Type, at string) error {
 	return nil
 }
 
-// wrongValue says why a node is no value of a type, or is empty.
+// wrongValue is the reason why a node is no value of a type, or is empty.
 func wrongValue(n *yaml.Node, t reflect.Type, strict bool) string {
 	const empty = "has no value; leave the key out for its default"
 	null := n.Kind == yaml.ScalarNode && n.Tag == "!!null"

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// What protects a connection over TCP (RFC 9289), as exports(5) and the mount option have it.
+// Protection of a connection over TCP (RFC 9289), with the names of exports(5) and of the mount
+// option.
 const (
 	XprtNone   = "none" // nothing
 	XprtTLS    = "tls"  // TLS
@@ -24,7 +25,7 @@ type TLS struct {
 	Key         string `mapstructure:"key" yaml:"key,omitempty"`
 	// ClientCA is a PEM file of the authorities that clients' certificates must come from.
 	ClientCA string `mapstructure:"client_ca" yaml:"client_ca,omitempty"`
-	// XprtSec is what exports accept that do not say it themselves.
+	// XprtSec is the default of exports.
 	XprtSec []string `mapstructure:"xprtsec" yaml:"xprtsec"`
 }
 
@@ -82,10 +83,10 @@ func normalizeXprtSec(list []string) ([]string, error) {
 	return out, nil
 }
 
-// OnlyTLS reports whether connections without TLS are of no use to a list that was normalized.
+// OnlyTLS reports whether a normalized list admits no connection without TLS.
 func OnlyTLS(list []string) bool { return len(list) > 0 && !slices.Contains(list, XprtNone) }
 
-// tlsWarnings are about exports that nobody over TCP can use as TLS is set up.
+// tlsWarnings lists exports that no client over TCP can use with this TLS configuration.
 func (c *Config) tlsWarnings() (list []string) {
 	for i := range c.Exports {
 		e := &c.Exports[i]

@@ -1,7 +1,6 @@
-// Package control is the daemon's control interface: JSON over HTTP on a Unix
-// socket, for rstorectl and for scripts (curl --unix-socket). Who may use it is
-// decided by the credentials the kernel reports for the peer. The same by HTTPS is for other
-// hosts; there the certificates of clients decide.
+// Package control is the daemon's control interface: JSON over HTTP on a Unix socket, for rstorectl
+// and for scripts (curl --unix-socket). The credentials that the kernel reports for the peer decide
+// who may use it. Other hosts use HTTPS; there the certificates of clients decide.
 //
 //	GET    /v1/status
 //	GET    /v1/exports            POST /v1/exports (ExportSpec)
@@ -46,7 +45,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/live"
 )
 
-// Where an export or a port comes from.
+// Origins of exports and ports.
 const (
 	OriginConfig  = "config"  // file, environment or flags
 	OriginRuntime = "runtime" // added or changed by rstorectl
@@ -62,10 +61,10 @@ type Export struct {
 	// Aliases are further paths it can be mounted by.
 	Aliases []string `json:"aliases"`
 	Origin  string   `json:"origin"`
-	// Error says why it is not being served; empty if it is.
+	// Error is why the export is not served; empty if it is.
 	Error string `json:"error,omitempty"`
-	// Identity says what file handles depend on beside the filesystem's UUID: IdentityDevice or IdentityState. It is empty
-	// where they depend on nothing else, or on the option fsid.
+	// Identity is what file handles depend on besides the UUID of the file system: IdentityDevice or
+	// IdentityState. It is empty if they depend on nothing else, or on the option fsid.
 	Identity string `json:"identity,omitempty"`
 }
 
@@ -102,15 +101,16 @@ type PortSpec struct {
 // Port is a port as the daemon serves it.
 type Port struct {
 	PortSpec
-	// Addresses are the actual ones, more than one where Listen stands for
-	// every address of the host.
+	// Addresses are the actual addresses. There are several if Listen stands for every address of
+	// the host.
 	Addresses []string `json:"addresses"`
 	Origin    string   `json:"origin"`
-	// Devices are the RDMA devices of Addresses, in their order; none for other transports.
+	// Devices are the RDMA devices of Addresses, in the same order. Other transports have none.
 	Devices []string `json:"devices,omitempty"`
-	// Waiting are addresses or devices that are served again when the kernel has their RDMA device.
+	// Waiting are addresses or devices without an RDMA device in the kernel. The daemon serves them
+	// when the kernel has the device.
 	Waiting []string `json:"waiting,omitempty"`
-	// Error says what is wrong with it, for some addresses or for all.
+	// Error is the failure of some addresses or of all.
 	Error string `json:"error,omitempty"`
 }
 
@@ -121,7 +121,7 @@ type PKey struct {
 	Origin     string `json:"origin"`
 }
 
-// Status is the daemon at a glance.
+// Status is the state of the daemon.
 type Status struct {
 	Version       string    `json:"version"`
 	State         string    `json:"state"`
@@ -136,9 +136,9 @@ type Status struct {
 	Clients       int       `json:"clients"`
 	Devices       []string  `json:"devices"`
 	Problems      []string  `json:"problems"`
-	// Providers are those of RDMA that the program has.
+	// Providers are the RDMA providers of the program.
 	Providers []Provider `json:"rdma_providers"`
-	// TLS is that of NFS over TCP, nil if it is not offered.
+	// TLS is for NFS over TCP, nil if it is not offered.
 	TLS *TLS `json:"tls,omitempty"`
 	// NFS4Memory is the state of clients of version 4.
 	NFS4Memory NFS4Memory `json:"nfs4_memory"`
@@ -164,7 +164,7 @@ type TLS struct {
 	Loaded           time.Time  `json:"loaded"` // when the files in use were read
 	Loads            uint64     `json:"loads"`
 	Failures         uint64     `json:"failures"` // changed files that could not be used
-	// Error is why the files as they are cannot be used; those of before are.
+	// Error is why the current files cannot be used. The earlier ones stay in use.
 	Error  string    `json:"error,omitempty"`
 	Counts TLSCounts `json:"counts"`
 }
@@ -190,11 +190,11 @@ type Client struct {
 	Transport string    `json:"transport"`
 	Since     time.Time `json:"since"`
 	Calls     uint64    `json:"calls"`
-	// XprtSec is how a connection over TCP is protected, none, tls or mtls; Name who the client is
-	// by his certificate.
+	// XprtSec is the protection of a TCP connection: none, tls or mtls. Name is the name in the
+	// client's certificate.
 	XprtSec string `json:"xprtsec,omitempty"`
 	Name    string `json:"name,omitempty"`
-	// RDMA is what only connections over RDMA have.
+	// RDMA has the fields of connections over RDMA, nil for others.
 	RDMA *ClientRDMA `json:"rdma,omitempty"`
 }
 
@@ -214,22 +214,21 @@ type ClientRDMA struct {
 // Stats are counters since the daemon's start.
 type Stats struct {
 	UptimeSeconds int64 `json:"uptime_seconds"`
-	// RDMAWriteBytes left by RDMA WRITE (what clients read), RDMAReadBytes came
-	// by RDMA READ (what clients wrote).
+	// RDMAWriteBytes were sent by RDMA WRITE (READs of clients), RDMAReadBytes were fetched by RDMA
+	// READ (WRITEs of clients).
 	RDMAWriteBytes uint64 `json:"rdma_write_bytes"`
 	RDMAReadBytes  uint64 `json:"rdma_read_bytes"`
 	// LentBytes of RDMAWriteBytes were sent from the page cache, without a copy.
 	LentBytes uint64 `json:"lent_bytes"`
-	// InlineBytes travelled inside RPC-over-RDMA messages, headers included,
-	// both directions.
+	// InlineBytes are the bytes of RPC-over-RDMA messages, headers included, in both directions.
 	InlineBytes uint64 `json:"inline_bytes"`
-	// TCPBytes travelled by the TCP carrier, both directions.
+	// TCPBytes are the bytes over TCP, in both directions.
 	TCPBytes uint64            `json:"tcp_bytes"`
 	Messages map[string]uint64 `json:"messages"` // RPC-over-RDMA messages by type
 	Errors   map[string]uint64 `json:"errors"`   // everything that went wrong, by kind; zeros left out
-	// Refused are connections that were not let in, by reason; zeros left out.
+	// Refused counts refused connections by reason; zeros are left out.
 	Refused map[string]uint64 `json:"refused"`
-	// Addresses are those that connections come from now.
+	// Addresses is the number of client addresses with connections now.
 	Addresses int `json:"addresses"`
 	// Memory is what the connections over RDMA share.
 	Memory Memory `json:"memory"`
@@ -252,7 +251,7 @@ type Memory struct {
 	Share    int `json:"share"`    // credits of each connection when memory is short
 }
 
-// NFS4Memory is what clients of version 4 have made the server remember, in bytes.
+// NFS4Memory is the memory for the state of clients of version 4, in bytes.
 type NFS4Memory struct {
 	Bytes int64 `json:"bytes"`
 	Limit int64 `json:"limit"` // the setting nfs4_memory
@@ -271,19 +270,21 @@ type Proc struct {
 	BytesOut    uint64 `json:"bytes_out"`   // replies, bulk data included
 }
 
-// Upgraded is what became of an upgrade.
+// Upgraded is the result of an upgrade.
 type Upgraded struct {
 	Executable string `json:"executable"`
 	OldVersion string `json:"old_version"`
 	NewVersion string `json:"new_version"`
 	OldPID     int    `json:"old_pid"`
 	PID        int    `json:"pid"`
-	// PrepareMillis is how long the new process took to get ready while the old one served, PauseMillis how
-	// long no call was begun, DrainMillis among it, in which those that had arrived were finished.
+	// PrepareMillis is the time in which the new process prepares while the old one serves.
+	// PauseMillis is the time in which no call begins. It includes DrainMillis, in which the old
+	// process completes the calls that have arrived.
 	PrepareMillis float64 `json:"prepare_ms"`
 	DrainMillis   float64 `json:"drain_ms"`
 	PauseMillis   float64 `json:"pause_ms"`
-	// Connections that went over, and those that were ended, as their clients did not answer.
+	// Connections that the new process has, and connections that ended because their clients did not
+	// answer.
 	RDMA    int `json:"rdma_connections"`
 	TCP     int `json:"tcp_connections"`
 	Dropped int `json:"dropped_connections"`
@@ -316,12 +317,12 @@ type Backend interface {
 	PostMortems() []PostMortem
 	SetLogLevel(level string) error
 	Reload() error
-	// Upgrade has another process, the executable at a path, or that of this process if the path is empty,
-	// take this one's place.
+	// Upgrade hands over to a new process. It runs the executable at a path, or at the path of this
+	// process if the path is empty.
 	Upgrade(executable string) (Upgraded, error)
-	// FlushIDMap forgets what is known of users, groups and hosts.
+	// FlushIDMap clears the caches of users, groups and hosts.
 	FlushIDMap()
-	// Capture writes packets of a device to w as a pcap file until ctx ends, or as
-	// many as there should be have come.
+	// Capture writes packets of a device to w as a pcap file, until ctx ends or it has c.Packets of
+	// them.
 	Capture(ctx context.Context, c CaptureSpec, w io.Writer) error
 }

@@ -7,18 +7,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Action is a request that could change something, that shows what clients do, or that was refused.
+// Action is a request that can change something, that shows what clients do, or that was refused.
 type Action struct {
 	Peer    Peer
 	Method  string
 	Request string // path and query
 	Status  int    // of HTTP
 	Error   string // that was answered; empty if it was done
-	// Old and New are what has changed, by name; what was not there is left out.
+	// Old and New are the values that have changed, by name. A value that did not exist is missing.
 	Old, New map[string]any
 }
 
-// answered keeps the status of an answer, and the error if it is one.
+// answered records the status of an answer, and its error.
 type answered struct {
 	http.ResponseWriter
 	status int
@@ -34,7 +34,7 @@ func (a *answered) WriteHeader(status int) {
 // Unwrap is for http.ResponseController.
 func (a *answered) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// Snapshot is what actions can change, by name.
+// Snapshot has everything that actions can change, by name.
 func Snapshot(b Backend) map[string]any {
 	out := map[string]any{"log_level": b.Status().LogLevel, "pprof": b.Ops().Pprof, "grace": b.Grace().On}
 	for _, e := range b.Exports() {
@@ -58,7 +58,7 @@ func Snapshot(b Backend) map[string]any {
 	return out
 }
 
-// Difference is what two snapshots do not have in common.
+// Difference returns the values of two snapshots that differ.
 func Difference(before, after map[string]any) (was, is map[string]any) {
 	was, is = make(map[string]any), make(map[string]any)
 	for k, v := range before {

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// CaptureSpec says which packets a capture takes. The zero value takes all of the only
-// device, whole, until somebody hangs up.
+// CaptureSpec selects the packets of a capture. The zero value selects all packets of the only
+// device, whole, until the client closes the connection.
 type CaptureSpec struct {
 	Device  string     // address; may be empty if there is one device
 	Peer    netip.Addr // to and from this host only, if valid

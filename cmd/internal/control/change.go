@@ -6,17 +6,17 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
-// ChangeBackend is the part of a Backend that changes exports and ports as a whole, by a file.
+// ChangeBackend is the part of a Backend that changes exports and ports by a file.
 type ChangeBackend interface {
-	// Plan says what a file would change, and changes nothing.
+	// Plan returns what a file would change. It changes nothing.
 	Plan(f File) (Plan, error)
-	// Apply does what a plan says, or nothing.
+	// Apply does everything that a plan says, or nothing.
 	Apply(a Apply, by Peer) (Applied, error)
 	// History lists the files that were applied, the latest first, without their texts.
 	History() ([]state.Entry, error)
-	// HistoryEntry is one of them; 0 is the one before the last.
+	// HistoryEntry is one of them. Number 0 is the entry before the last.
 	HistoryEntry(number int) (state.Entry, error)
-	// Drift says in what the running state differs from what is written.
+	// Drift returns the differences between the running and the written state.
 	Drift() Drift
 }
 
@@ -29,18 +29,18 @@ type File struct {
 
 // Plan is what a file would change in the running state.
 type Plan struct {
-	// State is a digest of the running state that the plan is about, File one of the text. Both
-	// are SHA-256 in hexadecimal.
+	// State is a digest of the running state for which the plan was made, File a digest of the text.
+	// Both are SHA-256 in hexadecimal.
 	State string `json:"state"`
 	File  string `json:"file"`
-	// Changes are none where nothing would change.
+	// Changes is empty if nothing would change.
 	Changes []Change `json:"changes"`
-	// Hurts are those whom it would hurt.
+	// Hurts are the clients that the change would disrupt.
 	Hurts []Hurt `json:"hurts"`
-	// Problems keep the file from being applied. Warnings do not.
+	// Problems prevent the file from being applied. Warnings do not.
 	Problems []string `json:"problems"`
 	Warnings []string `json:"warnings"`
-	// Ignored are settings of the file that are none of exports and ports.
+	// Ignored are settings of the file that are not about exports and ports.
 	Ignored []string `json:"ignored"`
 }
 
@@ -56,11 +56,12 @@ type Change struct {
 	Kind   string `json:"kind"` // "export" or "port"
 	Name   string `json:"name"` // pseudo path, or transport and address
 	Action string `json:"action"`
-	// Options are those of an export that differ; of one that is added or removed, all.
+	// Options are the options of an export that differ. For an export that is added or removed they
+	// are all options.
 	Options []OptionChange `json:"options,omitempty"`
 }
 
-// OptionChange is an option of an export. What is empty was not there, or will not be.
+// OptionChange is a change of an option. Old or New is empty where the option does not exist.
 type OptionChange struct {
 	Option string `json:"option"`
 	Old    string `json:"old,omitempty"`
@@ -82,26 +83,26 @@ const (
 	HurtOthers  = "more-clients" // there are clients that could not be looked at
 )
 
-// Hurt is somebody whom a change would hurt, and how.
+// Hurt is a client that a change would disrupt, and how.
 type Hurt struct {
 	Kind   string `json:"kind"`
 	Export string `json:"export,omitempty"`
 	Client string `json:"client,omitempty"` // address, or for HurtState how it calls itself
-	// Connected: it has a connection now. Seen is when it used the export last, nil if it has
-	// not since the daemon's start.
+	// Connected reports a connection now. Seen is the last use of the export, nil if there was none
+	// since the daemon's start.
 	Connected bool       `json:"connected"`
 	Seen      *time.Time `json:"seen,omitempty"`
-	// Text says it in words.
+	// Text is the description for people.
 	Text string `json:"text"`
 }
 
-// Apply asks for a file to be applied.
+// Apply is the request to apply a file.
 type Apply struct {
 	File
-	// State is that of the plan; anything else that runs by now is not changed. Empty: whatever
-	// runs.
+	// State is Plan.State. If the running state has another digest, nothing is changed. If it is
+	// empty, any state is accepted.
 	State string `json:"state"`
-	// Disrupt allows it to hurt somebody.
+	// Disrupt allows changes that disrupt clients.
 	Disrupt    bool   `json:"disrupt"`
 	Comment    string `json:"comment,omitempty"`
 	RollbackOf int    `json:"rollback_of,omitempty"`
@@ -113,21 +114,20 @@ type Applied struct {
 	Plan   Plan `json:"plan"`
 }
 
-// Drift is what runs and is not written, or the other way round.
+// Drift has the differences between the running and the written state.
 type Drift struct {
-	// Against says what is written where: "the configuration (FILE)" or "the applied file N".
+	// Against names the written state: "the configuration (FILE)" or "the applied file N".
 	Against []string `json:"against"`
-	// Changes lead from what is written to what runs. Unread says that some of them are in a
-	// configuration on disk that was not loaded yet, RunTime that some were made at run time.
+	// Changes lead from the written to the running state. Unread: some of them are in a
+	// configuration on disk that was not loaded yet. RunTime: some were made at run time.
 	Changes []Change `json:"changes"`
 	Unread  bool     `json:"unread"`
 	RunTime bool     `json:"run_time"`
-	// Shadowed are settings of the configuration that are not in force, as the applied file has
-	// others. That is no drift.
+	// Shadowed are settings of the configuration that an applied file replaces. They are no drift.
 	Shadowed []string `json:"shadowed"`
-	// Problems keep what is written from being read.
+	// Problems prevent the written state from being read.
 	Problems []string `json:"problems"`
 }
 
-// None reports whether there is nothing to say.
+// None reports whether there are neither changes nor problems.
 func (d *Drift) None() bool { return len(d.Changes)+len(d.Problems) == 0 }

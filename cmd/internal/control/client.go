@@ -22,8 +22,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 )
 
-// Dialer is the client's side of the control interface. It may be used from
-// several goroutines.
+// Dialer is the client of the control interface. Several goroutines may use it.
 type Dialer struct {
 	where  string // the socket, or HOST:PORT
 	scheme string
@@ -32,8 +31,7 @@ type Dialer struct {
 	http   http.Client
 }
 
-// Dial prepares to talk to the daemon behind the socket. It connects when
-// something is asked.
+// Dial makes a Dialer for the daemon at a socket. It connects at the first request.
 func Dial(socket string) *Dialer {
 	return &Dialer{where: socket, scheme: "http", http: http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -43,8 +41,8 @@ func Dial(socket string) *Dialer {
 	}}}
 }
 
-// DialRemote prepares to talk to the daemon of another host, at HOST:PORT or at HOST, as who the
-// certificate says.
+// DialRemote makes a Dialer for the daemon of another host, at HOST:PORT or at HOST. The
+// certificate identifies the client.
 func DialRemote(server string, files certs.Files) *Dialer {
 	host, port, err := net.SplitHostPort(server)
 	if err != nil {
@@ -72,7 +70,7 @@ func DialRemote(server string, files certs.Files) *Dialer {
 // dialTime bounds the time for a connection to another host.
 const dialTime = 10 * time.Second
 
-// do makes one request. in and out may be nil.
+// do makes one request. in is the body and out receives the answer; both may be nil.
 func (d *Dialer) do(ctx context.Context, method, path string, q url.Values, in, out any) error {
 	res, err := d.open(ctx, method, path, q, in)
 	if err != nil {
@@ -124,7 +122,7 @@ func (d *Dialer) open(ctx context.Context, method, path string, q url.Values, in
 	return nil, errors.New(f.Error)
 }
 
-// explain turns the errors of connecting into advice.
+// explain adds advice to errors of connecting.
 func (d *Dialer) explain(err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {

@@ -14,24 +14,24 @@ import (
 	"go.uber.org/zap"
 )
 
-// OpsBackend is the part of a Backend that says how it is watched.
+// OpsBackend is the part of a Backend for monitoring.
 type OpsBackend interface {
 	Ops() Ops
 	SetPprof(on bool)
 	Slow() []SlowCall
-	// Trace writes calls as lines of JSON (TraceCall) to w until ctx ends. flush is called
-	// after each.
+	// Trace writes calls as lines of JSON (TraceCall) to w until ctx ends, and calls flush after
+	// each line.
 	Trace(ctx context.Context, client netip.Addr, w io.Writer, flush func() error) error
 }
 
-// Ops says how the daemon is watched.
+// Ops describes the ops ports.
 type Ops struct {
 	Addresses []string `json:"addresses"` // of the ops ports
 	Pprof     bool     `json:"pprof"`     // profiles are answered there
 }
 
-// SlowCall is a call that took long, and where its time went, in microseconds. What is left of
-// TookUS was spent in the server itself.
+// SlowCall is a slow call with the places where its time went, in microseconds. The server itself
+// took the rest of TookUS.
 type SlowCall struct {
 	Ended     time.Time `json:"ended"`
 	Client    string    `json:"client"`
@@ -43,8 +43,8 @@ type SlowCall struct {
 	BytesIn   int       `json:"bytes_in"`
 	BytesOut  int       `json:"bytes_out"`
 	TookUS    int64     `json:"took_us"`
-	// QueueUS: it waited for a worker. RDMAUS: it waited for registered memory, and for
-	// its data by RDMA READ. StoreUS: in the store.
+	// QueueUS is the wait for a worker, RDMAUS the wait for registered memory and for data by RDMA
+	// READ, StoreUS the time in the store.
 	QueueUS int64 `json:"queue_us"`
 	RDMAUS  int64 `json:"rdma_us"`
 	StoreUS int64 `json:"store_us"`
@@ -67,12 +67,12 @@ func setOps(b Backend, r *http.Request) error {
 	}
 }
 
-// TraceCall is a call as a trace shows it.
+// TraceCall is a call in a trace.
 type TraceCall struct {
 	SlowCall
 	UID       uint32 `json:"uid"` // of AUTH_SYS
 	Arguments string `json:"arguments"`
-	// Missed are calls before this one that the trace was too slow for.
+	// Missed counts the calls before this one that the trace dropped because it was too slow.
 	Missed uint64 `json:"missed,omitempty"`
 }
 
@@ -96,8 +96,8 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Trace calls f for each call of a client, or of all if it is not valid, until ctx ends or
-// f reports an error.
+// Trace calls f for each call of a client, or of all clients if the address is not valid, until ctx
+// ends or f returns an error.
 func (d *Dialer) Trace(ctx context.Context, client netip.Addr, f func(*TraceCall) error) error {
 	q := url.Values{}
 	if client.IsValid() {

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is who is at the other end: of the control socket, as the kernel knew them when they
-// connected, or of a connection from another host, as their certificate says.
+// Peer identifies a client of the interface: on the socket by the credentials that the kernel
+// recorded at connect, from another host by its certificate.
 type Peer struct {
 	PID int32
 	UID uint32
 	GID uint32
-	// Remote is the address of another host; empty on the socket, and what follows as well. Subject
-	// and Serial are of the certificate.
+	// Remote is the address of another host. On the socket it is empty, and so are Subject and
+	// Serial, which are those of the certificate.
 	Remote  string
 	Subject string
 	Serial  string
@@ -31,7 +31,7 @@ func (p Peer) String() string {
 	return "user " + strconv.FormatUint(uint64(p.UID), 10)
 }
 
-// peerOf asks the kernel (SO_PEERCRED, unix(7)).
+// peerOf gets the peer's credentials from the kernel (SO_PEERCRED, unix(7)).
 func peerOf(c net.Conn) (Peer, error) {
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
@@ -54,8 +54,8 @@ func peerOf(c net.Conn) (Peer, error) {
 	return Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
 }
 
-// Access says who may use the socket: root, the user that the daemon runs as,
-// and the members of one group.
+// Access decides who may use the socket: root, the user of the daemon, and the members of one
+// group.
 type Access struct {
 	self     uint32
 	group    uint32

@@ -2,18 +2,17 @@ package control
 
 import "time"
 
-// PostMortem is what is left of an RDMA connection that ended badly, or of a
-// request for one that was refused.
+// PostMortem describes an RDMA connection that failed, or a request for one that was refused.
 type PostMortem struct {
-	// Time is when it happened last, First when it happened first: refusals that
-	// a peer runs into again and again are one entry, and Count of them.
+	// Time is when it happened last, First when it happened first. Repeated refusals of a peer are
+	// one entry; Count is their number.
 	Time  time.Time `json:"time"`
 	First time.Time `json:"first"`
 	Count int       `json:"count"`
 
 	Device string `json:"device"`
-	// Provider is soft, or verbs for a device of the kernel, of which packets are not known but requests and
-	// events are.
+	// Provider is soft or verbs. For verbs, a device of the kernel, there are requests and events
+	// but no packets.
 	Provider string `json:"provider"`
 	Peer     string `json:"peer"`
 	Local    string `json:"local"`
@@ -98,7 +97,7 @@ type PostMortemFailed struct {
 	Vendor   uint32 `json:"vendor_error"` // in the driver's own code
 }
 
-// PostMortemWork counts what the queue pair was given, and what came of it.
+// PostMortemWork counts the work requests of the queue pair, and their results.
 type PostMortemWork struct {
 	Posted        uint64 `json:"posted"` // requests
 	PostedBytes   uint64 `json:"posted_bytes"`
@@ -121,8 +120,8 @@ type PostMortemRequest struct {
 	Vendor   uint32 `json:"vendor_error,omitempty"`
 }
 
-// PostMortemEvents are the last events of a device of the kernel about a connection, by the names in the headers of
-// rdma-core.
+// PostMortemEvents are the last events of a kernel device about a connection, with their names in
+// the headers of rdma-core.
 type PostMortemEvents struct {
 	Transport string `json:"transport"`
 	CM        string `json:"cm,omitempty"` // of the connection manager
@@ -143,8 +142,7 @@ type PostMortemPackets struct {
 	AETH     string `json:"aeth,omitempty"` // what an acknowledgement says
 }
 
-// PostMortemNAK is the first negative acknowledgement of a kind, and the last if
-// it is another one.
+// PostMortemNAK is the first negative acknowledgement of a kind, and the last one if it differs.
 type PostMortemNAK struct {
 	Count    uint64 `json:"count"`
 	Syndrome uint8  `json:"syndrome"`
@@ -154,7 +152,7 @@ type PostMortemNAK struct {
 	LastPSN  uint32 `json:"last_psn,omitempty"`
 }
 
-// PostMortemCalls is what the connection was used for.
+// PostMortemCalls are the RPCs of the connection.
 type PostMortemCalls struct {
 	Calls          uint64          `json:"calls"`
 	InProgress     int             `json:"in_progress"`
@@ -178,11 +176,11 @@ type PostMortemCall struct {
 
 // Device is an RDMA device of the daemon.
 type Device struct {
-	// Name is what the device goes by: its address, or of a device of the kernel NAME/ADDRESS.
+	// Name is the device's address, or NAME/ADDRESS for a device of the kernel.
 	Name     string `json:"name"`
 	Address  string `json:"address"`
 	Provider string `json:"provider"` // soft or verbs
-	// Of a device of the kernel: its name there, its port, what it speaks, and its firmware.
+	// For a device of the kernel: its name, its port, its protocol, and its firmware.
 	Kernel   string `json:"kernel_device,omitempty"`
 	Port     int    `json:"kernel_port,omitempty"`
 	Speaks   string `json:"speaks,omitempty"`

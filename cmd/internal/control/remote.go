@@ -16,21 +16,21 @@ import (
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
-// Role is what somebody may do who controls the daemon.
+// Role is what a client of the interface may do.
 type Role int
 
-// Roles. A reader may ask for everything but for what clients do: a capture has their data in it, a trace
-// the names of their files.
+// Roles. A Reader may make all requests that change nothing, except captures and traces: a capture
+// has the data of clients in it, a trace the names of their files.
 const (
 	Nobody Role = iota
 	Reader
 	Admin
 )
 
-// anyone is the name that stands for all of them.
+// anyone is the name that matches every certificate.
 const anyone = "*"
 
-// RoleOf is the role of somebody with these names. Who is on no list is Nobody.
+// RoleOf is the role for a certificate with these names. Names on no list have the role Nobody.
 func RoleOf(names, admins, readers []string) Role {
 	on := func(list []string) bool {
 		return slices.Contains(list, anyone) || slices.ContainsFunc(names,
@@ -45,8 +45,8 @@ func RoleOf(names, admins, readers []string) Role {
 	return Nobody
 }
 
-// Names are what a certificate calls its holder: the common name, and the subject's alternative
-// names that are DNS names, addresses of electronic mail or URIs.
+// Names returns the names in a certificate: the common name, and the alternative names that are DNS
+// names, mail addresses or URIs.
 func Names(c *x509.Certificate) []string {
 	names := slices.Concat([]string{c.Subject.CommonName}, c.DNSNames, c.EmailAddresses)
 	for _, u := range c.URIs {
@@ -57,16 +57,17 @@ func Names(c *x509.Certificate) []string {
 
 // Remote is a port for control from other hosts.
 type Remote struct {
-	// TLS wants certificates of clients, and verifies them.
+	// TLS requires and verifies certificates of clients.
 	TLS *tls.Config
-	// Role says what a client may do, by the names in its certificate. It is asked for every request.
+	// Role returns the role of a client by the names in its certificate. It is called for every
+	// request.
 	Role func(names []string) Role
-	// Refused is told of connections that came to nothing. It must not wait.
+	// Refused is called for connections that fail before their first request. It must not wait.
 	Refused func(client net.Addr, err error)
 }
 
-// Bounds of a remote port. handshakes end soon or not at all; connections beyond the limit are closed at
-// once, and the socket is still there.
+// Bounds of a remote port. A handshake has a time limit. Connections beyond the limit are closed at
+// once; the Unix socket still works then.
 const (
 	remoteConns    = 64
 	handshakeTime  = 5 * time.Second
@@ -75,13 +76,13 @@ const (
 	remoteAcceptIn = 50 * time.Millisecond // after an error that may pass
 )
 
-// ErrFull is why a connection is closed that is one too many.
+// ErrFull is the reason for closing a connection beyond the limit.
 var ErrFull = errors.New("too many connections")
 
 type roleKey struct{}
 
-// ServeRemote answers on a listener of TCP until the function it returns is called, or Close. That function
-// lets requests in progress end by themselves: one of them may be what called it.
+// ServeRemote serves on a TCP listener until the returned function is called, or Close. That
+// function does not interrupt requests in progress, because one of them may have called it.
 func (s *Server) ServeRemote(l net.Listener, r Remote) (stop func()) {
 	h := &http.Server{
 		Handler:           s.certified(r.Role, s.http.Handler),
@@ -111,7 +112,8 @@ func (s *Server) ServeRemote(l net.Listener, r Remote) (stop func()) {
 	}
 }
 
-// certified lets those in whose certificate has been verified and is still valid, with their role.
+// certified admits requests whose certificate was verified and has not expired, and adds their
+// role.
 func (s *Server) certified(role func([]string) Role, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(r.TLS.VerifiedChains[0]) == 0 {
@@ -134,8 +136,8 @@ func (s *Server) certified(role func([]string) Role, next http.Handler) http.Han
 	})
 }
 
-// handshaker is a listener whose connections have been through their handshakes, each in a goroutine of
-// its own, so that a slow one holds nobody up.
+// handshaker is a listener that returns connections after their handshakes. Each handshake has its
+// own goroutine, so that a slow one does not delay others.
 type handshaker struct {
 	net.Listener
 	remote Remote
@@ -187,8 +189,9 @@ func (h *handshaker) shake(c net.Conn) {
 	}
 }
 
-// linger waits for a refused client to go, for a moment. It has sent its request by now, most likely; to close
-// with that unread would reset the connection, and the client would not learn why.
+// linger waits briefly until a refused client closes the connection. The client has probably sent
+// its request already. A close with unread data would reset the connection, and the client would
+// not see the reason.
 func linger(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok && t.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(c, maxBody))
@@ -214,7 +217,7 @@ func (h *handshaker) Close() (err error) {
 	return err
 }
 
-// slotted is a connection that gives its slot back when it is closed.
+// slotted is a connection that releases its slot at Close.
 type slotted struct {
 	net.Conn
 	slots chan struct{}

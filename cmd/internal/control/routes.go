@@ -95,9 +95,10 @@ type failure struct {
 var (
 	ErrNotFound = errors.New("not found")
 	ErrConflict = errors.New("exists already")
-	// ErrForbidden is what the peer may not do, though it controls the server.
+	// ErrForbidden is the refusal of a request that even an administrator may not make from where it
+	// comes.
 	ErrForbidden = errors.New("not allowed")
-	// ErrChanged and ErrHurts are why a plan is not carried out.
+	// ErrChanged and ErrHurts are the reasons for not carrying out a plan.
 	ErrChanged = errors.New("the running state has changed since the plan was made; plan again")
 	ErrHurts   = errors.New("it would hurt somebody")
 )

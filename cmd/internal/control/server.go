@@ -18,8 +18,8 @@ import (
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 )
 
-// maxBody bounds a request's body in bytes: the largest file that can be applied (config.DocumentMax),
-// with every byte of it escaped.
+// maxBody bounds the body of a request in bytes: the largest file that can be applied
+// (config.DocumentMax), with every byte of it escaped.
 const maxBody = 4 << 20
 
 // Server serves the control interface.
@@ -36,8 +36,8 @@ type Server struct {
 
 type peerKey struct{}
 
-// NewServer makes a server for the backend. audit is told of every request that could change
-// something, and of those who are refused; nil is told nothing.
+// NewServer makes a server for the backend. It calls audit for every request that can change
+// something, and for every refused request. audit may be nil.
 func NewServer(b Backend, access Access, log *zap.Logger, audit func(Action)) *Server {
 	if audit == nil {
 		audit = func(Action) {}
@@ -60,8 +60,8 @@ func NewServer(b Backend, access Access, log *zap.Logger, audit func(Action)) *S
 	return s
 }
 
-// Listen makes the socket. A leftover of a process that is gone is replaced;
-// one that answers is an error.
+// Listen makes the socket. It replaces the socket of a process that has ended. If another process
+// answers there, it returns an error.
 func Listen(path string, access Access) (net.Listener, error) {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err == nil {
@@ -86,7 +86,7 @@ func Listen(path string, access Access) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
-	// Peer credentials decide; the mode only keeps the uninvited from knocking.
+	// The credentials of the peer decide. The mode only keeps other users from connecting.
 	mode := fs.FileMode(0o600)
 	if access.hasGroup {
 		mode = 0o660
@@ -107,7 +107,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Shutdown stops listening, and lets requests that have arrived be answered, those of other hosts too, as
+// Shutdown stops listening. Requests that have arrived, those of other hosts too, are answered as
 // long as ctx allows.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
@@ -135,7 +135,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// role is what the peer of a request may do.
+// role is the role of the peer of a request.
 func (s *Server) role(r *http.Request) (Peer, Role) {
 	p, ok := r.Context().Value(peerKey{}).(Peer)
 	switch {
@@ -150,7 +150,7 @@ func (s *Server) role(r *http.Request) (Peer, Role) {
 	return p, Nobody
 }
 
-// watches reports whether a request changes nothing, but shows what clients do.
+// watches reports whether a request changes nothing but shows what clients do.
 func watches(r *http.Request) bool {
 	switch r.URL.Path {
 	case "/v1/capture", "/v1/trace", "/v1/log", "/v1/goroutines", "/v1/profile":
@@ -159,7 +159,7 @@ func watches(r *http.Request) bool {
 	return false
 }
 
-// guard lets only those in whom Access allows.
+// guard admits the requests that Access or the role allows, and records changes in the audit log.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p, role := s.role(r)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// StateBackend is the part of a Backend that knows what clients have: opens, locks, sessions.
+// StateBackend is the part of a Backend for the state of clients: opens, locks, sessions.
 type StateBackend interface {
 	NFS4Clients() []NFS4Client
 	EvictClient(id string) error
@@ -17,15 +17,15 @@ type StateBackend interface {
 	EndGrace() error
 }
 
-// NFS4Client is a client of NFS version 4 that the server remembers, connected or not.
+// NFS4Client is a client of NFS version 4 that has state on the server, connected or not.
 type NFS4Client struct {
 	ID    string `json:"id"`    // hexadecimal
 	Owner string `json:"owner"` // as it calls itself; what cannot be printed is escaped
-	// Version is the minor version that it uses, as in 4.2; empty while it has no session.
+	// Version is the version in use, such as 4.2. It is empty while the client has no session.
 	Version string `json:"version"`
-	// Confirmed: it has made a session, or in version 4.0 said SETCLIENTID_CONFIRM. Expired: it was silent for longer than the lease,
-	// and loses what it has when somebody else wants it. Reclaims: it may reclaim what it
-	// had before the server's restart.
+	// Confirmed: it has made a session, or in version 4.0 sent SETCLIENTID_CONFIRM. Expired: it was
+	// silent for longer than the lease, and loses its state when another client needs it. Reclaims:
+	// it may reclaim its state from before the restart of the server.
 	Confirmed bool      `json:"confirmed"`
 	Expired   bool      `json:"expired"`
 	Reclaims  bool      `json:"reclaims"`
@@ -33,34 +33,34 @@ type NFS4Client struct {
 	Sessions  int       `json:"sessions"`
 	Opens     int       `json:"opens"`
 	Locks     int       `json:"locks"` // lock-owners, for each file
-	// Delegations are files; Revoked those that were taken away, while the client has not
-	// given them up. Callbacks says whether it can be called to give them back: one of
-	// the constants below.
+	// Delegations counts delegated files. Revoked counts delegations that the server has revoked and
+	// the client has not returned. Callbacks says whether the server can call the client: one of the
+	// constants below.
 	Delegations int    `json:"delegations"`
 	Revoked     int    `json:"delegations_revoked"`
 	Callbacks   string `json:"callbacks"`
-	// Copies are those that the server makes after its reply.
+	// Copies counts the copies that continue after their replies.
 	Copies int `json:"copies"`
 }
 
-// Whether a client can be called.
+// Values of NFS4Client.Callbacks.
 const (
 	CallbacksAnswered = "answered"
 	CallbacksUntried  = "untried"
 	CallbacksNone     = "none"
 )
 
-// NFS4Session is a session of one.
+// NFS4Session is a session of a client.
 type NFS4Session struct {
 	ID     string `json:"id"`
 	Client string `json:"client"`
 	Minor  uint32 `json:"minor_version"`
-	// Slots are those that the client may use, Used those that it has, Busy the requests
-	// being executed.
+	// Slots is the number of slots that the client may use, Used the number that exist, Busy the
+	// number of requests in progress.
 	Slots uint32 `json:"slots"`
 	Used  int    `json:"used"`
 	Busy  int    `json:"busy"`
-	// MaxRequest and MaxResponse are sizes in bytes; Kept is of replies for retries.
+	// MaxRequest and MaxResponse are sizes in bytes. Kept is the size of the cached replies.
 	MaxRequest  uint32 `json:"max_request"`
 	MaxResponse uint32 `json:"max_response"`
 	Kept        int    `json:"kept_bytes"`
@@ -79,37 +79,37 @@ type FileLock struct {
 	Waiting   bool   `json:"waiting"`
 }
 
-// Delegation is a file that a client opens, reads, and if Write is set changes without
-// asking.
+// Delegation is a file that a client may open, read and, if Write is set, change without calls to
+// the server.
 type Delegation struct {
 	Export string    `json:"export"`
 	FileID uint64    `json:"fileid"` // inode number; 0 if it cannot be found out
 	Client string    `json:"client"` // ID
 	Write  bool      `json:"write"`
 	Given  time.Time `json:"given"`
-	// Recalled: the client was asked to return it. Acknowledged: it has answered that. Until is
-	// when it is taken away if it is not returned, nil while it is not recalled.
+	// Recalled: the server has sent CB_RECALL. Acknowledged: the client has replied to it. Until is
+	// when the server revokes the delegation, nil before a recall.
 	Recalled     bool       `json:"recalled"`
 	Acknowledged bool       `json:"acknowledged"`
 	Until        *time.Time `json:"until,omitempty"`
 }
 
-// Grace is the time after a restart in which clients may reclaim what they had, and nobody
-// gets anything new.
+// Grace is the grace period after a restart. Clients may reclaim their state, and nobody gets new
+// state.
 type Grace struct {
 	On bool `json:"on"`
-	// NFS4Until and NLMUntil are when it ends for version 4 and for the locks of version
-	// 3; nil when it has.
+	// NFS4Until and NLMUntil are the ends for version 4 and for the locks of version 3, nil when
+	// they have passed.
 	NFS4Until *time.Time `json:"nfs4_until,omitempty"`
 	NLMUntil  *time.Time `json:"nlm_until,omitempty"`
-	// Waiting are the clients of version 4 that may still come.
+	// Waiting are the clients of version 4 that may still reclaim.
 	Waiting []string `json:"waiting"`
 }
 
-// ClientID is how a client of version 4 is called.
+// ClientID is the spelling of a client ID.
 func ClientID(id uint64) string { return fmt.Sprintf("%#016x", id) }
 
-// Printable is a name that a client has chosen, fit for a terminal.
+// Printable escapes a name that a client has chosen, for a terminal.
 func Printable(s string) string {
 	q := strconv.Quote(s)
 	return q[1 : len(q)-1]

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// SupportBackend is the part of a Backend that is for a support bundle.
+// SupportBackend is the part of a Backend for support bundles.
 type SupportBackend interface {
 	// Metrics writes the metrics in the text format of Prometheus.
 	Metrics(w io.Writer) error
 	// RecentLog are the last lines of the log, JSON.
 	RecentLog() []byte
-	// Goroutines writes where the goroutines are, without arguments.
+	// Goroutines writes the stacks of the goroutines, without arguments.
 	Goroutines(w io.Writer) error
-	// Profile writes a CPU profile of as long as ctx lasts.
+	// Profile writes a CPU profile until ctx ends.
 	Profile(ctx context.Context, w io.Writer) error
 }
 

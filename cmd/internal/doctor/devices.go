@@ -24,7 +24,7 @@ func public(ports []control.Port) bool {
 	})
 }
 
-// ports says what is served. Without a host, that is another one's.
+// ports checks the ports. h is nil for a server of another host.
 func (r *Report) ports(h *Host, ports []control.Port, pid int) {
 	serving := make(map[string]bool)
 	for _, p := range ports {
@@ -57,7 +57,7 @@ func (r *Report) ports(h *Host, ports []control.Port, pid int) {
 	}
 }
 
-// portmap says who answers queries for ports.
+// portmap checks which process answers portmap queries.
 func (r *Report) portmap(h *Host, ours bool, pid int) {
 	list := h.listeners("tcp", portmapPort)
 	for _, o := range h.owners(list) {
@@ -115,7 +115,7 @@ func (r *Report) devices(h *Host, devices []control.Device) {
 	}
 }
 
-// kernelDevice says how a device of the kernel is.
+// kernelDevice checks a device of the kernel.
 func (r *Report) kernelDevice(h *Host, d *control.Device) {
 	list := h.rdmaDevices()
 	i := slices.IndexFunc(list, func(k sysfs.Device) bool { return k.Name == d.Kernel })
@@ -138,8 +138,8 @@ func (r *Report) kernelDevice(h *Host, d *control.Device) {
 	}
 }
 
-// udpPort says who has UDP port 4791 on which address. Process pid is the daemon,
-// which has the devices.
+// udpPort reports the owner of UDP port 4791 on each address. pid is the daemon's process, which
+// has the devices.
 func (r *Report) udpPort(h *Host, pid int, devices []control.Device) {
 	list := h.listeners("udp", wire.Port)
 	who := h.owners(list)
@@ -174,7 +174,7 @@ func (r *Report) udpPort(h *Host, pid int, devices []control.Device) {
 	}
 }
 
-// once adds a finding about UDP port 4791 unless it was made: a process has a
+// once adds a finding about UDP port 4791 unless it was already made, because a process has a
 // socket for each loop.
 func (r *Report) once(said map[string]bool, l Level, do, format string, a ...any) {
 	if what := fmt.Sprintf(format, a...); !said[what] {
@@ -190,7 +190,7 @@ func enlarge() string {
 		udp.DefaultReceiveBuffer)
 }
 
-// receiveLimit is for a daemon that cannot be asked what it got.
+// receiveLimit checks the limit of receive buffers when the daemon does not answer.
 func (r *Report) receiveLimit(h *Host) {
 	if n := h.number(rmemMax); n > 0 && n < udp.DefaultReceiveBuffer {
 		r.add(Warn, "receive-buffer", enlarge(),

@@ -16,7 +16,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Daemon is the part of the control interface that is asked.
+// Daemon is the part of the control interface that the doctor uses.
 type Daemon interface {
 	Status(context.Context) (control.Status, error)
 	Exports(context.Context) ([]control.Export, error)
@@ -28,7 +28,7 @@ type Daemon interface {
 }
 
 const (
-	// recent is how old a post-mortem may be to be shown, and recentMax how many are.
+	// recent is the greatest age of a post-mortem that is shown, recentMax the most that are shown.
 	recent    = 24 * time.Hour
 	recentMax = 8
 
@@ -38,7 +38,7 @@ const (
 	pathMax  = 4096
 )
 
-// Server looks at the server of this host.
+// Server checks the server of this host.
 func Server(ctx context.Context, h *Host, d Daemon) Report {
 	var r Report
 	st, err := d.Status(ctx)
@@ -87,7 +87,7 @@ func (r *Report) askPostMortems(ctx context.Context, d Daemon) {
 	})
 }
 
-// providers looks at who provides RDMA.
+// providers checks the RDMA providers.
 func (r *Report) providers(h *Host, list []control.Provider) {
 	i := slices.IndexFunc(list, func(p control.Provider) bool { return p.Name == string(provider.Verbs) })
 	var devices []string
@@ -109,10 +109,10 @@ func (r *Report) providers(h *Host, list []control.Provider) {
 	}
 }
 
-// expiring is how long before the end of a certificate it is told of.
+// expiring is the time before the end of a certificate from which on the doctor warns.
 const expiring = 14 * 24 * time.Hour
 
-// tls looks at the certificates. Without TLS there is nothing to say.
+// tls checks the certificates, if TLS is offered.
 func (r *Report) tls(t *control.TLS, now time.Time) {
 	if t == nil {
 		return
@@ -146,7 +146,7 @@ func (r *Report) tls(t *control.TLS, now time.Time) {
 	}
 }
 
-// wantTLS finds rules of exports that nobody over TCP can meet.
+// wantTLS finds rules of exports that no client over TCP can meet.
 func (r *Report) wantTLS(t *control.TLS, exports []control.Export) {
 	for _, e := range exports {
 		for _, c := range e.Clients {
@@ -162,7 +162,7 @@ func (r *Report) wantTLS(t *control.TLS, exports []control.Export) {
 	}
 }
 
-// Remote looks at a server of another host, as far as it tells by itself.
+// Remote checks a server of another host, as far as it reports about itself.
 func Remote(ctx context.Context, d Daemon) Report {
 	var r Report
 	st, err := d.Status(ctx)

@@ -1,6 +1,6 @@
-// Package filecmd holds the commands of rstorectl that work on files by URL, and
-// the bridge: ls, cat, stat, df, mkdir, rm, mv, and put, get and cp, which are
-// one copy between two trees, of which either may be remote.
+// Package filecmd has the commands of rstorectl that work on files by URL, and the bridge: ls, cat,
+// stat, df, mkdir, rm, mv, put, get and cp. The last three are one copy between two trees, each of
+// them local or remote.
 package filecmd
 
 import (
@@ -30,8 +30,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// Commands returns the commands. Their results go to g.Out, what went wrong with
-// single files and progress to g.Err.
+// Commands returns the commands. They write results to g.Out. Progress and failures of single files
+// go to g.Err.
 func Commands(g *cli.Globals) []*cobra.Command {
 	t := &tool{g: g}
 	return []*cobra.Command{
@@ -43,8 +43,7 @@ func Commands(g *cli.Globals) []*cobra.Command {
 // tool carries the globals into the commands.
 type tool struct{ g *cli.Globals }
 
-// errSome ends a command that has said already what went wrong. Of one failure
-// there is no more to say.
+// errSome ends a command that has printed its failures. Its message is empty for a single failure.
 type errSome struct{ failed int }
 
 func (e *errSome) Error() string {
@@ -54,7 +53,7 @@ func (e *errSome) Error() string {
 	return fmt.Sprintf("%d objects failed", e.failed)
 }
 
-// run is what one invocation of a command works with.
+// run is one invocation of a command.
 type run struct {
 	*tool
 	ctx    context.Context
@@ -145,7 +144,7 @@ func (r *run) fail(err error) {
 	fmt.Fprintf(r.g.Err, "rstorectl: %v\n", err)
 }
 
-// each runs do for every argument, reporting failures and going on.
+// each runs do for every argument. It reports failures and continues.
 func (r *run) each(args []string, do func(client.URL) error) error {
 	for _, a := range args {
 		u, err := remoteURL(a)
@@ -171,8 +170,8 @@ func remoteURL(s string) (client.URL, error) {
 	return u, nil
 }
 
-// named says in the user's words which file an error is about. The errors of
-// the client and of the os package name it in theirs.
+// named adds the name of a file, as the user wrote it, to an error. It removes the name that the
+// client or the os package has added.
 func named(name string, err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

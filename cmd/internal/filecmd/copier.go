@@ -17,17 +17,16 @@ import (
 )
 
 const (
-	// defaultJobs is how many objects are worked on at once.
+	// defaultJobs is the number of objects that are copied at once.
 	defaultJobs = 16
-	// largeFile is the size from which on a file has a transfer deep enough to
-	// fill a connection by itself; largeJobs bounds the memory of those.
+	// largeFile is the size from which on one transfer fills a connection. largeJobs bounds the
+	// memory of such transfers.
 	largeFile = 8 * client.TransferMax
 	largeJobs = 4
 )
 
-// copier copies trees from one side to the other. One goroutine walks; what it
-// finds is copied by a bounded number of others. A failure is reported and the
-// rest goes on.
+// copier copies trees from one side to the other. One goroutine walks the source, a bounded number
+// of others copy objects. A failure is reported, and the rest continues.
 type copier struct {
 	r         *run
 	src, dst  side
@@ -76,15 +75,16 @@ func (k *copier) run(from, into *object, name string) {
 	k.complete(into)
 }
 
-// complete waits for the copies into a directory and does what has to come after them.
+// complete waits for the copies into a directory. It then makes hard links and sets the attributes
+// of directories.
 func (k *copier) complete(into *object) {
 	k.wg.Wait()
 	for _, f := range k.again {
 		k.start(func() { k.linkOrCopy(f) })
 	}
 	k.wg.Wait()
-	// What is in a directory changes its times, so they come last; and inner
-	// ones first, as an outer one may not let us in any more.
+	// Copies into a directory change its times, so directories come last. Inner directories come
+	// before outer ones, because an outer mode can deny access.
 	for i := len(k.dirs) - 1; i >= 0 && k.r.ctx.Err() == nil; i-- {
 		d := &k.dirs[i]
 		k.syncDir(d.o) // before its mode may forbid that
@@ -106,7 +106,7 @@ func (k *copier) syncDir(into *object) {
 	}
 }
 
-// start runs do beside the walk, when there is a slot.
+// start runs do in a goroutine when there is a slot.
 func (k *copier) start(do func()) {
 	select {
 	case k.slots <- struct{}{}:
@@ -194,7 +194,7 @@ func exists(err error) bool {
 	return errors.Is(err, fs.ErrExist) || client.IsStatus(err, nfs.ErrExist)
 }
 
-// other starts the copy of what is no directory.
+// other starts the copy of an object that is not a directory.
 func (k *copier) other(from, into *object, name string) {
 	if from.attr.Type == blockstore.TypeReg && from.attr.NLink > 1 {
 		if lead := k.links[from.id()]; lead != nil {
@@ -223,7 +223,7 @@ func (k *copier) linkOrCopy(f follower) {
 	k.files.Add(1)
 }
 
-// replacing makes a symbolic link or a further name of a file. One that is there is replaced.
+// replacing makes a symbolic link or a hard link. It replaces an existing object.
 func (k *copier) replacing(into *object, name string, make func(name string) error) error {
 	err := make(name)
 	if !exists(err) {
@@ -238,18 +238,18 @@ func (k *copier) replacing(into *object, name string, make func(name string) err
 	return err
 }
 
-// discardTime bounds how long an interrupted copy tidies up after itself.
+// discardTime bounds the cleanup of an interrupted copy.
 const discardTime = 10 * time.Second
 
-// discard removes what was not finished, if it is there.
+// discard removes an incomplete object, if it exists.
 func (k *copier) discard(into *object, part string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.r.ctx), discardTime)
 	defer cancel()
 	_ = k.dst.remove(ctx, into, part)
 }
 
-// one copies an object that is no directory. It returns the copy, or nil after
-// a failure or of a symbolic link.
+// one copies an object that is not a directory. It returns the copy, or nil after a failure or for
+// a symbolic link.
 func (k *copier) one(from, into *object, name string) (to *object) {
 	to, err := k.tryOne(k.r.ctx, from, into, name)
 	if err != nil {
@@ -264,7 +264,7 @@ func (k *copier) one(from, into *object, name string) (to *object) {
 	return to
 }
 
-// errTarget marks a failure of the side that is written.
+// errTarget matches a failure of the side that is written.
 var errTarget = errors.New("writing")
 
 // targetError is a failure of the side that is written.
@@ -369,7 +369,7 @@ func (k *copier) file(ctx context.Context, from, into *object, name string) (to 
 	return to, nil
 }
 
-// place gives what is finished the name that it is for.
+// place renames a complete object to its final name.
 func (k *copier) place(ctx context.Context, o, into *object, part, name string) error {
 	if err := k.dst.rename(ctx, into, part, name); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// copyFlags are what the three copying commands have in common.
+// copyFlags are the flags of put, get and cp.
 type copyFlags struct {
 	recursive, verify, owner, resume bool
 
@@ -96,7 +96,7 @@ func (t *tool) copy() *cobra.Command {
 	return c
 }
 
-// place is an argument of a copy: a side and what is found there.
+// place is an argument of a copy: its side, and the object there.
 type place struct {
 	arg  string
 	url  client.URL
@@ -108,8 +108,7 @@ type place struct {
 
 func (p *place) remote() bool { _, ok := p.side.(*remote); return ok }
 
-// find looks at an argument. With missing allowed, a name that is not there is
-// to be made.
+// find looks up an argument. If missing is allowed, a missing object is no error.
 func (r *run) find(arg string, follow, missing bool) (*place, error) {
 	if client.IsURL(arg) {
 		return r.findRemote(arg, follow, missing)
@@ -249,7 +248,7 @@ func (r *run) copyOne(arg string, dst *place, o *copyFlags) (*copier, error) {
 	return k, nil
 }
 
-// contents copies what is in a root, which has no name to copy it by.
+// contents copies the entries of a root, which has no name of its own.
 func (k *copier) contents(from, into *object) error {
 	if !k.recursive {
 		return named(from.shown, errors.New("is a directory (use -r)"))
@@ -272,7 +271,7 @@ func (k *copier) contents(from, into *object) error {
 	return nil
 }
 
-// parentOf is the directory of a target that exists and is no directory.
+// parentOf is the parent of an existing target that is not a directory.
 func (r *run) parentOf(p *place) (*object, error) {
 	if !p.remote() {
 		return localObject(filepath.Dir(filepath.Clean(p.arg)), true)

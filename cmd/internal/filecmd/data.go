@@ -14,9 +14,9 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// copyData copies a file's bytes into one that was just created: those of x, which is all of a
-// sparse file, and of one that the server copies. progress is told of bytes as they arrive, and of a negative
-// number if some have to be sent again.
+// copyData copies the bytes of x to a file that was just created. x is the whole file for a sparse
+// file, and for one that the server copies. It calls progress with the bytes that arrive, and with
+// a negative number if bytes must be sent again.
 func copyData(ctx context.Context, src side, from *object, dst side, to *object, x client.Extent, progress func(int)) error {
 	target, upload := dst.(*remote)
 	source, download := src.(*remote)
@@ -39,8 +39,8 @@ func copyData(ctx context.Context, src side, from *object, dst side, to *object,
 	return errors.New("neither side is remote")
 }
 
-// copyThere has the server copy a file, and nothing of it come here. It fails with
-// nfs.ErrNotSupp, and progress is taken back, where the server cannot.
+// copyThere makes the server copy a file. If the server cannot, it fails with nfs.ErrNotSupp and
+// takes progress back.
 func copyThere(ctx context.Context, c *client.Client, from, to *object, progress func(int)) error {
 	list := []client.Extent{{Size: from.attr.Size}}
 	if from.sparse() {
@@ -65,8 +65,7 @@ func copyThere(ctx context.Context, c *client.Client, from, to *object, progress
 	return nil
 }
 
-// downloadData reads a sparse file but for its holes, where the server tells where they
-// are.
+// downloadData reads a sparse file without its holes, if the server reports them.
 func downloadData(ctx context.Context, c *client.Client, from *object, w io.WriterAt, progress func(int)) error {
 	list, err := c.Extents(ctx, from.h, from.attr.Size)
 	if client.IsStatus(err, nfs.ErrNotSupp) {
@@ -113,8 +112,7 @@ func downloadLocal(ctx context.Context, source *remote, from, to *object, part c
 	return changed(source.c.Download(ctx, from.h, to.f, part.Off, part.Size, progress))
 }
 
-// changed explains the end of a file before the size that it had when it was
-// listed.
+// changed explains an end of file before the size that the file had when it was listed.
 func changed(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("the file became shorter while it was copied")
@@ -144,7 +142,7 @@ func (r remoteReader) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// remoteWriter writes a remote file at any place, and at once to its disk.
+// remoteWriter writes a remote file at any place, with stable writes.
 type remoteWriter struct {
 	ctx context.Context
 	c   *client.Client

@@ -23,7 +23,7 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// entry is one object as ls and stat print it.
+// entry is an object in the output of ls and stat.
 type entry struct {
 	Name string `json:"name"`
 	// Raw is the name in base64 if it is not UTF-8, which JSON cannot hold.
@@ -71,7 +71,7 @@ func newEntry(name string, a *nfs3.Attr) *entry {
 	return e
 }
 
-// modeString is type and permissions as ls(1) prints them.
+// modeString returns type and permissions as ls(1) prints them.
 func modeString(a *nfs3.Attr) string {
 	b := []byte("?rwxrwxrwx")
 	b[0] = "?-dbclsp"[min(a.Type, blockstore.TypeFifo)]
@@ -96,7 +96,7 @@ func modeString(a *nfs3.Attr) string {
 	return string(b)
 }
 
-// printable is a name for people: with escapes for what would disturb a line.
+// printable escapes a name that would disturb a line.
 func printable(name string) string {
 	q := strconv.Quote(name)
 	if q[1:len(q)-1] == name || strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`) == name {
@@ -107,7 +107,7 @@ func printable(name string) string {
 
 func isDir(n *client.Node) bool { return n.Attr.Type == blockstore.TypeDir }
 
-// regular refuses what has no bytes.
+// regular refuses objects that are not regular files.
 func regular(n *client.Node) error {
 	switch n.Attr.Type {
 	case blockstore.TypeReg:
@@ -118,7 +118,7 @@ func regular(n *client.Node) error {
 	return fmt.Errorf("is a %s, not a regular file", typeNames[n.Attr.Type])
 }
 
-// gone reports whether an object vanished while its directory was listed.
+// gone reports whether an object was removed while its directory was listed.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || client.IsStatus(err, nfs.ErrNoEnt) || client.IsStatus(err, nfs.ErrStale)
 }

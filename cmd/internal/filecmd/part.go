@@ -20,7 +20,7 @@ import (
 // chunk is durable, so that the size of a part says which chunks are complete.
 const resumeChunk = 64 << 20
 
-// part is a file while it is written, under a name of its own beside the target.
+// part is a file during its copy, under a temporary name beside the target.
 type part struct {
 	o     *object
 	name  string
@@ -46,14 +46,15 @@ func partName(name, id string) string {
 // idLen is the length of an ID.
 const idLen = 16
 
-// newID is an ID for the name of a part that nobody knows.
+// newID is an unpredictable ID for the name of a part.
 func newID() string {
 	var b [idLen / 2]byte
 	_, _ = rand.Read(b[:]) // does not fail
 	return hex.EncodeToString(b[:])
 }
 
-// version is an ID of what a file is now: it, its size and when it changed.
+// version is an ID of the current version of a file: its identity, its size, and its times of
+// change.
 func version(a *nfs3.Attr) string {
 	b := make([]byte, 0, 40)
 	for _, v := range []uint64{a.FSID, a.FileID, a.Size, uint64(a.Mtime.UnixNano()), uint64(a.Ctime.UnixNano())} {
@@ -63,7 +64,7 @@ func version(a *nfs3.Attr) string {
 	return hex.EncodeToString(sum[:idLen/2])
 }
 
-// begin makes the part that a file is copied to, or takes that of an earlier copy.
+// begin makes the part for a file, or opens the part of an earlier copy.
 func (k *copier) begin(ctx context.Context, from, into *object, name string) (*part, error) {
 	p := &part{name: partName(name, newID())}
 	var err error
@@ -106,11 +107,11 @@ func (k *copier) begin(ctx context.Context, from, into *object, name string) (*p
 	return p, nil
 }
 
-// partExpires is how old a part gets that nobody goes on with.
+// partExpires is the age at which an abandoned part is removed.
 const partExpires = 24 * time.Hour
 
-// expire removes the parts that earlier copies of what the source was before have left, but for known. now was
-// made just now, on the same side: its times and those of parts are of one clock. A failure leaves a part.
+// expire removes parts of earlier versions of the source, except known. now was just made on the
+// same side, so its times and those of the parts come from one clock. Failures are ignored.
 func (k *copier) expire(ctx context.Context, now, into *object, name, known string) {
 	prefix := partName(name, strings.Repeat("0", idLen))
 	prefix = prefix[:len(prefix)-idLen]
@@ -127,7 +128,7 @@ func (k *copier) expire(ctx context.Context, now, into *object, name, known stri
 	}
 }
 
-// data copies what is not there yet.
+// data copies the bytes that the part does not have yet.
 func (k *copier) data(ctx context.Context, from *object, p *part) error {
 	size, step := from.attr.Size, from.attr.Size
 	if p.stays {

@@ -108,8 +108,8 @@ func (x *remover) dir(parent client.Handle, name, shown string, h client.Handle)
 		name   string
 		handle client.Handle // of a directory
 	}
-	// The whole list comes before the first removal: some servers lose their
-	// place when a directory changes while it is read.
+	// The whole list is read before the first removal: some servers lose their place when a
+	// directory changes while it is read.
 	var items []item
 	err := x.c.ReadDir(x.r.ctx, h, func(e *client.Entry) error {
 		n, err := child(x.r.ctx, x.c, &client.Node{Handle: h}, e)

@@ -11,8 +11,8 @@ import (
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
-// object is one file, directory or other thing on a side of a copy. Which of
-// the fields are set is the side's business, but for shown and attr.
+// object is a file, a directory or another object on a side of a copy. Each side sets the fields
+// that it uses; all set shown and attr.
 type object struct {
 	shown string // how messages name it
 	attr  nfs3.Attr
@@ -23,7 +23,7 @@ type object struct {
 
 func (o *object) dir() bool { return o.attr.Type == blockstore.TypeDir }
 
-// sparse reports whether a file has less allocated than it is long.
+// sparse reports whether a file has fewer bytes allocated than its size.
 func (o *object) sparse() bool { return o.attr.Used < o.attr.Size }
 
 // id tells the names of one file apart from those of others.
@@ -31,10 +31,10 @@ type id struct{ fsid, file uint64 }
 
 func (o *object) id() id { return id{o.attr.FSID, o.attr.FileID} }
 
-// side is where a copy comes from or goes to: a tree of this host or of a
-// server. Its methods may be called from any goroutine.
+// side is the source or the target of a copy: a tree of this host or of a server. Its methods may
+// be called from any goroutine.
 type side interface {
-	// list calls each for what is in a directory, in any order.
+	// list calls each for the entries of a directory, in any order.
 	list(ctx context.Context, dir *object, each func(name string, o *object) error) error
 	readlink(ctx context.Context, o *object) (string, error)
 	// stream writes a file's bytes in order.
@@ -44,14 +44,14 @@ type side interface {
 	lookup(ctx context.Context, dir *object, name string) (*object, error)
 	// attr asks for the attributes of an object again.
 	attr(ctx context.Context, o *object) (nfs3.Attr, error)
-	// The following make objects for their owner alone; finish gives them the
-	// rest. They fail with fs.ErrExist if the name is taken.
+	// The following make objects for their owner alone; finish sets the other attributes. They fail
+	// with fs.ErrExist if the name is taken.
 	mkdir(ctx context.Context, dir *object, name string) (*object, error)
 	// create makes a file and opens it, and close closes it.
 	create(ctx context.Context, dir *object, name string) (*object, error)
 	close(o *object) error
-	// reopen opens what create made earlier for the user who has now made like: see ours. It fails with
-	// errNotOurs if another file has the name.
+	// reopen opens a file that create has made earlier for the same user as like (see ours). It
+	// fails with errNotOurs if another file has the name.
 	reopen(ctx context.Context, dir *object, name string, like *object) (*object, error)
 	// sync makes the data of a file that is open durable.
 	sync(o *object) error
@@ -60,12 +60,12 @@ type side interface {
 	symlink(ctx context.Context, dir *object, name, target string) error
 	mknod(ctx context.Context, dir *object, name string, a *nfs3.Attr) (*object, error)
 	link(ctx context.Context, o, dir *object, name string) error
-	// rename gives an object of a directory another name there; what has that name, and is no directory, is replaced.
+	// rename renames an object within a directory. It replaces an object that is not a directory.
 	rename(ctx context.Context, dir *object, from, to string) error
-	// remove removes what is no directory.
+	// remove removes an object that is not a directory.
 	remove(ctx context.Context, dir *object, name string) error
-	// finish sets mode and times to those of a, the owner too if asked, and the
-	// size of a file. Without the owner nobody's set-ID bits are taken over.
+	// finish sets mode and times to those of a, the size of a file, and if owner is set the owner.
+	// Without owner it clears set-ID bits.
 	finish(ctx context.Context, o *object, a *nfs3.Attr, owner bool) error
 }
 
@@ -80,13 +80,13 @@ func finalMode(a *nfs3.Attr, owner bool) uint32 {
 
 var errNotOurs = errors.New("is no part of a copy by this user")
 
-// ours reports whether what has the attributes a can only be what the user who has made like has left there: nobody
-// else can have written to it.
+// ours reports whether an object with the attributes a can only be the work of the user who has
+// made like. Nobody else can have written to it.
 func ours(a *nfs3.Attr, like *object) bool {
 	return a.Type == blockstore.TypeReg && a.Mode&0o7777 == fileMode && a.NLink == 1 && a.UID == like.attr.UID
 }
 
-// fileMode is the mode of what is not finished yet.
+// fileMode and dirMode are the modes of incomplete objects.
 const (
 	fileMode = 0o600
 	dirMode  = 0o700

@@ -11,19 +11,19 @@ import (
 
 // Config says what is recorded.
 type Config struct {
-	// Programs are those of the server that is watched.
+	// Programs are the RPC programs of the server.
 	Programs []rpc.Program
-	// Compound is the procedure whose calls are told apart by their operation
-	// (rpc.CallMeta.Op), and OperationName names these; all numbers are below Operations.
+	// Compound is the procedure whose calls are recorded by operation (rpc.CallMeta.Op).
+	// OperationName names the operations; all numbers are below Operations.
 	Compound      struct{ Prog, Vers, Proc uint32 }
 	Operations    uint32
 	OperationName func(op uint32) string
 	// StatusName names an outcome.
 	StatusName func(outcome uint32) string
-	// Clients is how many clients are told apart at most.
+	// Clients is the most clients that are recorded separately.
 	Clients int
-	// Troubles are outcomes that say that something is wrong with a store. Tell is called for
-	// them, on a goroutine of its own, once in a while for each export and outcome.
+	// Troubles are outcomes that mean a failure of a store. Tell is called for them, on its own
+	// goroutine, from time to time for each export and outcome.
 	Troubles []uint32
 	Tell     func(Trouble)
 }
@@ -66,7 +66,7 @@ func newRow(program, operation string) row {
 	return row{program, operation, kindOf(operation), slices.Contains(changing, operation)}
 }
 
-// Kind is the sort of an operation, for what is recorded by export.
+// Kind is the class of an operation in the records of exports.
 type Kind uint8
 
 // Kinds.
@@ -162,8 +162,8 @@ func (r *Recorder) Observe(c *rpc.Call, s rpc.Served) {
 	}
 }
 
-// Places of outcomes: statuses of NFS below 100 are their own, those from 10000 on follow, and
-// what RPC has to say comes last.
+// Indexes of outcomes: first NFS statuses below 100, then those from 10000 on, then the results of
+// RPC.
 const (
 	outcomes     = 204
 	outcomeHigh  = 100 // of 10000
@@ -194,7 +194,7 @@ func (r *Recorder) outcomeName(i int) string {
 	return r.cfg.StatusName(uint32(i))
 }
 
-// Operation says what was recorded of an operation.
+// Operation has the records of an operation.
 type Operation struct {
 	Program, Name string
 	Transport     rpc.Transport
@@ -220,7 +220,7 @@ type Failure struct {
 	Count                      uint64
 }
 
-// Failures lists what went wrong, by operation and status.
+// Failures lists failed calls by operation and status.
 func (r *Recorder) Failures() []Failure {
 	var out []Failure
 	for i := range r.outcomes {
@@ -232,15 +232,15 @@ func (r *Recorder) Failures() []Failure {
 	return out
 }
 
-// Queue is how long calls waited for a worker, Fetch how long those over RDMA waited for their
-// memory and for RDMA READs.
+// Queue has the times that calls waited for a worker. Fetch has the times that calls over RDMA
+// waited for memory and for RDMA READs.
 func (r *Recorder) Queue() Sums { return r.queue.sums(0) }
 
 // Fetch is described at Queue.
 func (r *Recorder) Fetch() Sums { return r.fetch.sums(0) }
 
-// Trace has f called for every call until it is replaced; nil ends it. f is called as
-// rpc.Observer's Observe is, with what Describe needs beside.
+// Trace sets a function that is called for every call, until it is replaced; nil ends the trace. f
+// runs like rpc.Observer.Observe, and also gets the row that Describe needs.
 func (r *Recorder) Trace(f func(c *rpc.Call, s rpc.Served, row int)) {
 	if f == nil {
 		r.tracer.Store(nil)

@@ -14,9 +14,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// clients tells a bounded number of clients apart, by address. Those beyond it are counted
-// together, and change places with the least active ones when they have done more than twice as much
-// between two calls of rotate.
+// clients records a bounded number of clients by address. The others are recorded together. At a
+// rotation, a client that made more than twice as many calls as the least active recorded one takes
+// its place.
 type clients struct {
 	limit int
 	index atomic.Pointer[[]atomic.Pointer[client]] // a hash table; see slot
@@ -62,7 +62,7 @@ func (c *clients) init(limit int) {
 	c.build()
 }
 
-// build makes the hash table from the list. Call with mu held, or before there is anybody else.
+// build makes the hash table from the list. The caller holds mu, or is alone.
 func (c *clients) build() {
 	n := 16
 	for n < 4*c.limit {
@@ -75,8 +75,8 @@ func (c *clients) build() {
 	c.index.Store(&t)
 }
 
-// put gives a client a slot. If there is none it does without, and is found in the list by some of
-// its calls.
+// put gives a client a slot of the hash table. If all its slots are taken, calls of the client are
+// found through the list.
 func put(t []atomic.Pointer[client], x *client) {
 	at := slot(x.addr)
 	for i := range probes {
@@ -94,7 +94,7 @@ func slot(a netip.Addr) int {
 	return int((hi ^ lo) >> 33)
 }
 
-// find is where the calls of a client are recorded.
+// find returns the cells for calls of a client.
 func (c *clients) find(a netip.Addr) clientCells {
 	a = a.Unmap()
 	t := *c.index.Load()
@@ -114,7 +114,7 @@ func (c *clients) find(a netip.Addr) clientCells {
 	return c.miss(a)
 }
 
-// miss makes place for a client, or notes that it was there.
+// miss adds a client if there is room, or counts its call.
 func (c *clients) miss(a netip.Addr) clientCells {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +136,7 @@ func (c *clients) miss(a netip.Addr) clientCells {
 	return c.other
 }
 
-// rotate looks who did most since the last time.
+// rotate replaces the least active clients since the last rotation.
 func (c *clients) rotate() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,7 +180,7 @@ func (c *clients) rotate() {
 	}
 }
 
-// fold adds what was counted of a client to those that are counted together.
+// fold adds the cells of a client to the common ones.
 func (c clientCells) fold(o clientCells) {
 	for k := range o {
 		for t := range o[k] {
@@ -203,17 +203,17 @@ func (c clientCells) sums(t int) (s Sums) {
 	return s
 }
 
-// OtherClients is what the clients that are not told apart are called.
+// OtherClients is the name for all clients that are not recorded separately.
 const OtherClients = "other"
 
-// ClientCalls says what was recorded of a client.
+// ClientCalls has the records of a client.
 type ClientCalls struct {
 	Client    string
 	Transport rpc.Transport
 	Sums
 }
 
-// Clients lists what there was, by client and transport.
+// Clients lists the records by client and transport.
 func (r *Recorder) Clients() []ClientCalls {
 	c := &r.clients
 	c.mu.Lock()
@@ -237,8 +237,8 @@ func (r *Recorder) Clients() []ClientCalls {
 	return out
 }
 
-// Rotate is to be called once a minute: it has the most active clients told apart, and
-// forgets slow calls and users of long ago.
+// Rotate must be called once a minute. It selects the most active clients, and removes old slow
+// calls and users.
 func (r *Recorder) Rotate() {
 	r.clients.rotate()
 	r.users.rotate(time.Now())

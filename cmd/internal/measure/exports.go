@@ -12,7 +12,7 @@ import (
 // StoreOp is a call of a store.
 type StoreOp uint8
 
-// Calls of a store, those of a kind together.
+// Calls of a store. Similar ones are counted together.
 const (
 	StoreRead StoreOp = iota
 	StoreWrite
@@ -43,13 +43,13 @@ func (o StoreOp) String() string { return storeOpNames[o] }
 // goroutine.
 type Store struct{ ops points }
 
-// epoch is of Begin's clock.
+// epoch is the zero of Begin's clock.
 var epoch = time.Now()
 
-// Begin is the beginning of a call.
+// Begin returns the time at the beginning of a call.
 func (*Store) Begin() time.Duration { return time.Since(epoch) }
 
-// End records a call that began then, and adds it up in c, which may be nil.
+// End records a call that began at a time of Begin, and adds its duration to c, which may be nil.
 func (s *Store) End(op StoreOp, c *blockstore.Cred, began time.Duration) {
 	d := time.Since(epoch) - began
 	if c != nil {
@@ -60,7 +60,7 @@ func (s *Store) End(op StoreOp, c *blockstore.Cred, began time.Duration) {
 	}
 }
 
-// exportMax bounds the numbers of exports that are told apart.
+// exportMax bounds the numbers of exports that are recorded.
 const exportMax = 1 << 16
 
 type export struct {
@@ -71,8 +71,8 @@ type export struct {
 	troubles []trouble // as Config.Troubles
 }
 
-// SetExports says which exports there are, by number. What was recorded of those that stay is
-// kept, and of the others forgotten.
+// SetExports sets the exports by number. The records of exports that stay are kept, the others are
+// removed.
 func (r *Recorder) SetExports(names map[uint32]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,15 +96,15 @@ func (r *Recorder) SetExports(names map[uint32]string) {
 	r.users.keep(func(x *user) bool { return names[x.export] != "" })
 }
 
-// Store is where the calls of an export's store are recorded, which may be opened before there
-// is the export.
+// Store returns the recorder for the store of an export. The store may open before SetExports names
+// the export.
 func (r *Recorder) Store(id uint32) *Store {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.store(id)
 }
 
-// store is Store with mu held.
+// store is Store. The caller holds mu.
 func (r *Recorder) store(id uint32) *Store {
 	s := r.stores[id]
 	if s == nil {
@@ -114,7 +114,7 @@ func (r *Recorder) store(id uint32) *Store {
 	return s
 }
 
-// ExportCalls says what was recorded of the calls about an export.
+// ExportCalls has the records of the calls about an export.
 type ExportCalls struct {
 	Export    string
 	Kind      Kind
@@ -122,7 +122,7 @@ type ExportCalls struct {
 	Sums
 }
 
-// Exports lists what there was, by export, kind and transport.
+// Exports lists the records by export, kind and transport.
 func (r *Recorder) Exports() []ExportCalls {
 	var out []ExportCalls
 	for _, x := range *r.exports.Load() {
@@ -138,14 +138,14 @@ func (r *Recorder) Exports() []ExportCalls {
 	return out
 }
 
-// StoreCalls says what was recorded of the calls of a store.
+// StoreCalls has the records of the calls of a store.
 type StoreCalls struct {
 	Export string
 	Op     StoreOp
 	Sums
 }
 
-// Stores lists what there was, by export and call.
+// Stores lists the records by export and call.
 func (r *Recorder) Stores() []StoreCalls {
 	var out []StoreCalls
 	for _, x := range *r.exports.Load() {

@@ -9,9 +9,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// users remembers who has used which export, so that a change of exports can say whom it is
-// about. Calls that succeed pass without a lock once their client is known, and write only what
-// has changed: a second that began, or something that the client had not done yet.
+// users records which client has used which export, so that a plan can name the clients of a
+// changed export. Calls of a known client take no lock. They write only what has changed: the
+// current second, or the first change of something.
 type users struct {
 	index  atomic.Pointer[[]atomic.Pointer[user]] // a hash table, as that of clients
 	missed atomic.Bool                            // somebody found no room since the last rotation
@@ -31,7 +31,7 @@ type user struct {
 	lanes [len(transports)]lane
 }
 
-// lane is what a user did over a transport.
+// lane is the use over one transport.
 type lane struct {
 	seen     atomic.Int64 // the second of the last call, from 1; 0: there was none
 	from     atomic.Uint32
@@ -39,7 +39,7 @@ type lane struct {
 	security atomic.Uint32 // of the last call's connection
 }
 
-// Marks of what was seen.
+// Marks of a lane.
 const (
 	markWrote = 1 << iota
 	markRoot
@@ -48,7 +48,7 @@ const (
 const (
 	// usersMax bounds the pairs of clients and exports; one takes some 150 bytes.
 	usersMax = 1 << 14
-	// usersKept is how long one is remembered.
+	// usersKept is the time for which a user is recorded.
 	usersKept = 24 * time.Hour
 )
 
@@ -57,7 +57,7 @@ func (u *users) init() {
 	u.build()
 }
 
-// build makes the hash table from the list. Call with mu held, or before there is anybody else.
+// build makes the hash table from the list. The caller holds mu, or is alone.
 func (u *users) build() {
 	n := 64
 	for n < 4*len(u.list) {
@@ -78,7 +78,7 @@ func (u *users) build() {
 
 func (k userKey) slot() int { return slot(k.addr) + int(k.export)*0x9e3779b1 }
 
-// put gives a user a slot; ok is false if all that it can be in are taken.
+// put gives a user a slot of the hash table. ok is false if all its slots are taken.
 func (x *user) put(t []atomic.Pointer[user]) (ok bool) {
 	at := x.slot()
 	for i := range probes {
@@ -90,7 +90,7 @@ func (x *user) put(t []atomic.Pointer[user]) (ok bool) {
 	return false
 }
 
-// note notes a call that succeeded.
+// note records a successful call.
 func (u *users) note(c *rpc.Call, t int, at time.Duration, wrote bool) {
 	k := userKey{c.Peer.Addr.Addr().Unmap(), c.Meta.Export}
 	var x *user
@@ -133,7 +133,7 @@ func (u *users) note(c *rpc.Call, t int, at time.Duration, wrote bool) {
 	}
 }
 
-// miss makes room for a user; nil if there is none.
+// miss adds a user. It returns nil if there is no room.
 func (u *users) miss(k userKey) *user {
 	if u.missed.Load() {
 		return nil
@@ -157,7 +157,7 @@ func (u *users) miss(k userKey) *user {
 	return x
 }
 
-// keep forgets all others.
+// keep removes all users that are not wanted.
 func (u *users) keep(wanted func(*user) bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -173,7 +173,7 @@ func (u *users) keep(wanted func(*user) bool) {
 	}
 }
 
-// rotate forgets those who were not seen for long.
+// rotate removes users that were not active for usersKept.
 func (u *users) rotate(now time.Time) {
 	u.missed.Store(false)
 	oldest := int64(now.Add(-usersKept).Sub(u.begun) / time.Second)
@@ -196,12 +196,12 @@ type User struct {
 	// Port, PKey and Security are those of the last call.
 	Port, PKey uint16
 	Security   rpc.Security
-	// Wrote: it has changed something. Root: it has come as root.
+	// Wrote: it has changed something. Root: it has used the credential of root.
 	Wrote, Root bool
 }
 
-// Users lists who has used exports since the start, for a day at most. all is false if there
-// were more than fit lately.
+// Users lists the users of exports since the start, for a day at most. all is false if there was no
+// room for some of them.
 func (r *Recorder) Users() (list []User, all bool) {
 	u := &r.users
 	u.mu.Lock()

@@ -45,7 +45,7 @@ type State struct {
 	Traces    otlp.Counts
 }
 
-// Loop says how long a packet loop took to answer.
+// Loop is the response time of a packet loop.
 type Loop struct {
 	Device string
 	Loop   int
@@ -84,8 +84,8 @@ func deviceMetric(counterName string) Metric {
 	return m
 }
 
-// snake turns RC.TxBytesSend into rc_tx_bytes_send. Runs of capital letters are a word, and end
-// where one in small letters begins.
+// snake turns RC.TxBytesSend into rc_tx_bytes_send. A run of capital letters is a word; it ends
+// before the capital that begins a word in small letters.
 func snake(s string) string {
 	var b strings.Builder
 	r := []rune(s)
@@ -105,8 +105,8 @@ func snake(s string) string {
 	return b.String()
 }
 
-// Catalog lists the metrics of the daemon itself; those of the process and of the Go runtime,
-// process_... and go_..., are the usual ones.
+// Catalog lists the metrics of the daemon itself, without those of the process and of the Go
+// runtime (process_... and go_...).
 func Catalog() []Metric {
 	out := slices.Clone(catalog)
 	new(roce.Stats).Each(func(name string, _ uint64) { out = append(out, deviceMetric(name)) })
@@ -124,8 +124,7 @@ type collector struct {
 	kinds map[string]prometheus.ValueType
 }
 
-// NewCollector makes a collector of the daemon's metrics. What it shows is read when it is
-// asked for.
+// NewCollector makes a collector of the daemon's metrics. It reads them at each scrape.
 func NewCollector(state func() State) prometheus.Collector {
 	c := &collector{state: state, descs: make(map[string]*prometheus.Desc), kinds: make(map[string]prometheus.ValueType)}
 	for _, m := range Catalog() {

@@ -21,14 +21,14 @@ import (
 // answerMax bounds what is read of an answer, in bytes.
 const answerMax = 64 << 10
 
-// exporter sends spans by OTLP over HTTP. The exporter of OpenTelemetry's own would bring gRPC along.
+// exporter sends spans by OTLP over HTTP. OpenTelemetry's own exporter would link gRPC.
 type exporter struct {
 	url    string
 	client *http.Client
 }
 
-// ExportSpans implements sdktrace.SpanExporter. All spans are of one resource and scope. Nothing is sent
-// again.
+// ExportSpans implements sdktrace.SpanExporter. All spans have one resource and scope. It does not
+// send again after a failure.
 func (e *exporter) ExportSpans(ctx context.Context, list []sdktrace.ReadOnlySpan) error {
 	if len(list) == 0 {
 		return nil
@@ -63,8 +63,8 @@ func (e *exporter) Shutdown(context.Context) error { return nil }
 
 var errAnswer = errors.New("its answer cannot be understood")
 
-// refused reads an ExportTraceServiceResponse for spans that the collector did not take. The type itself
-// is in a package with gRPC.
+// refused reads the number of rejected spans from an ExportTraceServiceResponse. The type itself is
+// in a package that links gRPC.
 func refused(answer []byte) error {
 	const fieldPartial, fieldSpans, fieldText = 1, 1, 2
 	var spans uint64

@@ -17,26 +17,26 @@ import (
 // scope names who made the spans.
 const scope = "github.com/rstored/rstored/cmd/internal/otlp"
 
-// faults are statuses that say that the server, or its store, failed. Others are answers: NOENT of a
-// LOOKUP is none of the server's errors.
+// faults are the statuses of failures of the server or its store. Other statuses, such as NOENT of
+// a LOOKUP, are normal answers.
 var faults = map[string]bool{"IO": true, "NOSPC": true, "DQUOT": true, "SERVERFAULT": true, "SYSTEM_ERR": true}
 
-// spans turns calls into spans. It is for one goroutine.
+// spans makes spans from calls. One goroutine uses it.
 type spans struct {
 	ctx    context.Context // without a span
 	tracer trace.Tracer
 	ended  []sdktrace.ReadOnlySpan
 }
 
-// newSpans makes one. What OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME say of the server counts
-// more than what it knows of itself.
+// newSpans makes a spans. OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME override the server's own
+// attributes.
 func newSpans(ctx context.Context, version string) *spans {
 	s := &spans{ctx: ctx}
 	own := []attribute.KeyValue{attribute.String("service.name", "rstored"), attribute.String("service.version", version)}
 	if host, err := os.Hostname(); err == nil {
 		own = append(own, attribute.String("host.name", host))
 	}
-	// What is wrong in the environment is left out.
+	// Invalid parts of the environment are ignored.
 	res, err := resource.New(ctx, resource.WithAttributes(own...), resource.WithFromEnv())
 	if err != nil || res == nil {
 		res = resource.NewSchemaless(own...)
@@ -52,8 +52,8 @@ func (s *spans) add(c *measure.SlowCall) {
 	begin := c.Ended.Add(-c.Took)
 	ctx, span := s.tracer.Start(s.ctx, c.Program+"."+c.Operation, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(begin),
 		trace.WithAttributes(attributes(c)...))
-	// Waiting for memory and data comes first, then for a worker. When it was in the store is not
-	// measured, only how long.
+	// A call first waits for memory and data, then for a worker. Only the duration in the store is
+	// known, not its position.
 	at := begin
 	for _, part := range []struct {
 		name string
@@ -75,7 +75,7 @@ func (s *spans) add(c *measure.SlowCall) {
 	span.End(trace.WithTimestamp(c.Ended))
 }
 
-// attributes are named as the semantic conventions for RPC have it, where they have a name.
+// attributes have the names of the semantic conventions for RPC, where these have one.
 func attributes(c *measure.SlowCall) []attribute.KeyValue {
 	list := []attribute.KeyValue{
 		attribute.String("rpc.system", "onc_rpc"),
@@ -96,7 +96,7 @@ func attributes(c *measure.SlowCall) []attribute.KeyValue {
 	return list
 }
 
-// take hands out the spans that have come together.
+// take returns the collected spans.
 func (s *spans) take() []sdktrace.ReadOnlySpan {
 	out := s.ended
 	s.ended = nil

@@ -1,5 +1,5 @@
-// Package otlp gives traces of calls to a collector of OpenTelemetry: a part of the calls, drawn by
-// chance, each as a span with children for where its time went, by OTLP over HTTP.
+// Package otlp sends traces of a random sample of calls to an OpenTelemetry collector, by OTLP over
+// HTTP. Each call is a span with children for the places where its time went.
 package otlp
 
 import (
@@ -35,12 +35,12 @@ const (
 // tracesPath is where collectors take traces, below their base (OTLP, section OTLP/HTTP request).
 const tracesPath = "/v1/traces"
 
-// Settings say which calls go where.
+// Settings choose the calls and the collector.
 type Settings struct {
-	// Endpoint is the base URL of the collector, such as http://127.0.0.1:4318; empty: no calls
-	// are traced.
+	// Endpoint is the base URL of the collector, such as http://127.0.0.1:4318. If it is empty, no
+	// calls are traced.
 	Endpoint string
-	// Sample is the part of the calls that is traced, 0 to 1.
+	// Sample is the fraction of the calls that is traced, 0 to 1.
 	Sample float64
 	// CA is a PEM file of the authorities of the collector's certificate; empty: those of the host.
 	CA string
@@ -49,7 +49,7 @@ type Settings struct {
 // On reports whether any call is traced.
 func (s *Settings) On() bool { return s.Endpoint != "" && s.Sample > 0 }
 
-// Counts are traced calls by what became of them.
+// Counts are traced calls by result.
 type Counts struct {
 	Sent    uint64 // the collector has them
 	Dropped uint64 // too many waited
@@ -63,7 +63,7 @@ type Config struct {
 	Log      *zap.Logger
 }
 
-// Tracer draws calls and sends them. Its methods may be called from any goroutine.
+// Tracer chooses calls and sends them. Its methods may be called from any goroutine.
 type Tracer struct {
 	cfg    Config
 	root   context.Context // of all requests
@@ -89,8 +89,9 @@ func New(cfg Config) *Tracer {
 	return t
 }
 
-// Configure changes the settings. What was drawn under those of before is sent as they said, within
-// flushTime, without waiting for it. If the new ones cannot be used nothing changes.
+// Configure changes the settings. Calls that were chosen under the old settings are sent as those
+// say, within flushTime, without waiting for it. If the new settings cannot be used, nothing
+// changes.
 func (t *Tracer) Configure(s Settings) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,8 +128,8 @@ func (t *Tracer) change(next *stream) {
 // On reports whether calls are traced; if not, Observe need not be called.
 func (t *Tracer) On() bool { return t.to.Load() != nil }
 
-// Observe draws whether a call is traced, and has it sent. It never waits, and costs no memory for
-// a call that is not drawn.
+// Observe decides by chance whether a call is traced, and queues it. It never waits, and allocates
+// nothing for a call that is not chosen.
 func (t *Tracer) Observe(c *rpc.Call, s rpc.Served, row int) {
 	x := t.to.Load()
 	if x == nil || rand.Float64() >= x.sample { //nolint:gosec // nobody gains by guessing
@@ -141,12 +142,12 @@ func (t *Tracer) Observe(c *rpc.Call, s rpc.Served, row int) {
 	}
 }
 
-// Counts says what became of the calls that were drawn.
+// Counts returns the results of the chosen calls.
 func (t *Tracer) Counts() Counts {
 	return Counts{t.sent.Load(), t.dropped.Load(), t.failed.Load()}
 }
 
-// Close ends it. What waits is sent within flushTime, and as long as ctx allows.
+// Close ends the tracer. Queued calls are sent within flushTime, as long as ctx allows.
 func (t *Tracer) Close(ctx context.Context) {
 	t.mu.Lock()
 	t.closed = true
@@ -170,7 +171,7 @@ func (t *Tracer) Close(ctx context.Context) {
 	<-done
 }
 
-// stream is the way of calls to one collector. Its goroutine owns what is not said to be others'.
+// stream sends calls to one collector. Its goroutine owns the fields without another owner.
 type stream struct {
 	t      *Tracer
 	sample float64
@@ -241,8 +242,8 @@ func (x *stream) flush(ctx context.Context) {
 	x.calls = 0
 }
 
-// account counts what became of some calls, and tells of a collector that fails, once in a while, and
-// of its return.
+// account counts the results of calls. It logs from time to time that a collector fails, and once
+// that it works again.
 func (x *stream) account(err error, calls int, now time.Time) {
 	if err == nil {
 		x.t.sent.Add(uint64(calls))
@@ -280,7 +281,7 @@ func newExporter(endpoint string, ca []byte) (*exporter, error) {
 		}
 		tr.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
-	// A redirect would turn the request into another one.
+	// The client does not follow redirects, because a redirect can turn a POST into a GET.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &exporter{url: u.String(), client: &http.Client{Transport: tr, CheckRedirect: stay}}, nil
 }

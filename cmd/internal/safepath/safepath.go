@@ -1,5 +1,5 @@
-// Package safepath says whether anybody else can change what a path leads to: the file or directory itself, a directory
-// on the way to it, or a symbolic link there.
+// Package safepath checks whether another user can change what a path leads to: the file or
+// directory itself, a directory on the way to it, or a symbolic link there.
 package safepath
 
 import (
@@ -15,14 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linksMax is how many symbolic links a path may lead through, as in the kernel.
+// linksMax is the most symbolic links that a path may lead through, as in the kernel.
 const linksMax = 40
 
-// overflow is the owner of what belongs to nobody in this user namespace.
+// overflow is the user ID that the kernel shows for owners without an ID in this user namespace.
 const overflow = 65534
 
-// Check returns nil if the path exists and only root and the owners can change what it leads to. A directory on the way
-// that everybody may write is good if it is sticky, such as /tmp: nobody can replace in there what belongs to others.
+// Check returns nil if the path exists and only root and the owners can change what it leads to. A
+// world-writable directory on the way is accepted if it is sticky, like /tmp: there users can
+// replace only their own files.
 func Check(path string, owners ...uint32) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("%s is not an absolute path", path)
@@ -45,7 +46,8 @@ func Check(path string, owners ...uint32) error {
 			if !filepath.IsAbs(to) {
 				to = filepath.Dir(at) + "/" + to
 			}
-			// Whoever can change the link is found by its owner here, and by its directory before.
+			// A link can be changed by its owner, checked here, and through its directory, checked
+			// before.
 			if err := owned(at, st, owners); err != nil {
 				return err
 			}
@@ -71,8 +73,8 @@ func Check(path string, owners ...uint32) error {
 	}
 }
 
-// Me are the owners besides root that this process may trust with what it executes: itself, unless it has capabilities
-// that its user does not have without it.
+// Me returns the owners besides root whose files this process may execute: its own user, unless it
+// has capabilities that its user lacks.
 func Me() []uint32 {
 	uid := uint32(os.Geteuid())
 	if uid == 0 || privileged() {
@@ -105,7 +107,8 @@ func owned(at string, st fs.FileInfo, owners []uint32) error {
 	return nil
 }
 
-// others are the bits by which somebody else can write. A user's private group, of the same number, is the user.
+// others are the permission bits by which other users can write. A private group, with the number
+// of the user, counts as the user.
 func others(st fs.FileInfo) fs.FileMode {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Uid != 0 && sys.Gid == sys.Uid {
 		return 0o002
@@ -113,8 +116,8 @@ func others(st fs.FileInfo) fs.FileMode {
 	return 0o022
 }
 
-// outside reports whether the overflow user stands for users of the outer user namespace, root among them. Nobody in
-// this one can be that user.
+// outside reports whether the overflow user stands for users of the outer user namespace, root
+// among them. No process in this namespace can have that ID.
 func outside() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {

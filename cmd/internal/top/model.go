@@ -17,13 +17,13 @@ const (
 	MaxInterval = time.Minute
 )
 
-// Model is what the screen shows, and what keys do to it. Its methods are called from one goroutine.
+// Model is the contents of the screen, changed by keys. One goroutine calls its methods.
 type Model struct {
-	// Width and Height of the terminal in characters. Color: it understands SGR.
+	// Width and Height are in characters. Color: the terminal understands SGR.
 	Width, Height int
 	Color         bool
 	Interval      time.Duration
-	// Paused: what comes is not shown.
+	// Paused: new views are not shown.
 	Paused bool
 
 	view   *live.View
@@ -42,7 +42,8 @@ type order struct {
 	reverse bool
 }
 
-// NewModel makes a Model that shows a table by name, sorted by a column; empty is the usual one.
+// NewModel makes a Model that shows a table by name, sorted by a column. Empty names are the
+// defaults.
 func NewModel(name, sortBy string) (*Model, error) {
 	m := &Model{Width: 80, Height: 24, Interval: time.Second, orders: make([]order,
 		len(tables)), scroll: make([]int, len(tables))}
@@ -70,7 +71,7 @@ func NewModel(name, sortBy string) (*Model, error) {
 	return m, nil
 }
 
-// Show has a view shown, unless the screen is paused.
+// Show shows a view, unless the screen is paused.
 func (m *Model) Show(v *live.View) {
 	m.fault = ""
 	if !m.Paused {
@@ -78,10 +79,10 @@ func (m *Model) Show(v *live.View) {
 	}
 }
 
-// Fail says that there is no newer view.
+// Fail shows that there is no newer view.
 func (m *Model) Fail(err error) { m.fault = err.Error() }
 
-// Key is a key that was pressed; see keys. It reports whether the screen is to be left.
+// Key handles a key (see keys). It reports whether to leave the screen.
 func (m *Model) Key(k string) (quit bool) {
 	if m.typing {
 		return m.typed(k)
@@ -132,7 +133,7 @@ func (m *Model) Key(k string) (quit bool) {
 	return false
 }
 
-// maxFilter bounds what is typed.
+// maxFilter bounds the filter in bytes.
 const maxFilter = 64
 
 func (m *Model) typed(k string) (quit bool) {
@@ -173,7 +174,7 @@ var helpText = []string{
 	"  powers of two. DEPTH is how many calls were in progress on average.",
 }
 
-// Lines are the lines of the screen, none wider than it.
+// Lines returns the lines of the screen. None is wider than it.
 func (m *Model) Lines() []string {
 	var out []string
 	if m.view == nil {
@@ -201,7 +202,7 @@ func (m *Model) Lines() []string {
 	return out
 }
 
-// header says how the server as a whole does.
+// header returns the lines about the server as a whole.
 func (m *Model) header() []string {
 	v := m.view
 	s := &v.Server
@@ -295,8 +296,7 @@ func (m *Model) body(n int) []string {
 	return out
 }
 
-// lines are the rows of a table that are to be shown, in order, and how many are not because
-// nothing happens in them.
+// lines returns the rows of a table in order, and the number of hidden idle rows.
 func (m *Model) lines(i int) (list []line, hidden int) {
 	t := &tables[i]
 	for _, l := range t.rows(m.view) {

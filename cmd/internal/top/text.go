@@ -6,7 +6,8 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// format is the heading and rows of a table. Of the first column what does not fit is left out.
+// format returns the heading and the rows of a table. A first column that does not fit is
+// shortened.
 func (m *Model) format(i int, list []line) []string {
 	t := &tables[i]
 	first, rest := t.columns[0].width, 0
@@ -55,7 +56,7 @@ func pad(s string, width int, left bool) string {
 	return blanks + s
 }
 
-// shorten takes the end off a name that is too wide.
+// shorten cuts off the end of a name that is too wide.
 func shorten(s string, width int) string {
 	if uniseg.StringWidth(s) <= width {
 		return s
@@ -63,7 +64,7 @@ func shorten(s string, width int) string {
 	return cut(s, max(width-1, 0)) + "~"
 }
 
-// cut is what of a line fits. Sequences of SGR have no width, and stay.
+// cut returns the part of a line that fits. SGR sequences have no width, and stay.
 func cut(s string, width int) string {
 	var b strings.Builder
 	n := 0

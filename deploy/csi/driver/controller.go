@@ -13,37 +13,38 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// controller is the Controller service. It has what it needs done by servers, and mounts nothing.
+// controller is the Controller service. It works through servers and mounts nothing.
 //
-// Sizes are not enforced by it: it keeps what was asked for, so that a volume is not given to somebody who
-// asks for another size, refuses what the server's file system could never hold, and says of no volume how
-// much it holds. Snapshots and clones are not offered: a server's COPY is of one file, so that a copy of a
-// directory in use would be of no moment.
+// It does not enforce sizes. It records the requested size, so that a second request for the volume
+// with another size is refused, and refuses a size larger than the server's file system. It reports
+// no capacity of a volume. It offers neither snapshots nor clones: the server's COPY is of one
+// file, so a copy of a directory in use would not be of one moment.
 type controller struct {
 	csi.UnimplementedControllerServer
 	servers servers
 	volumes busy
 }
 
-// servers are what the controller has done. The methods may be called from any goroutine.
+// servers are the operations on servers. The methods may be called from any goroutine.
 type servers interface {
 	// Total is the size in bytes of the file system of a share.
 	Total(ctx context.Context, share client.URL) (uint64, error)
-	// Record reads the record of a volume; fs.ErrNotExist if there is none.
+	// Record reads the record of a volume. The error is fs.ErrNotExist if there is none.
 	Record(ctx context.Context, share client.URL, directory string) ([]byte, error)
 	// PutRecord writes it, whole or not at all.
 	PutRecord(ctx context.Context, share client.URL, directory string, b []byte) error
-	// RemoveRecord removes it. One that is gone is no error.
+	// RemoveRecord removes the record. A missing record is no error.
 	RemoveRecord(ctx context.Context, share client.URL, directory string) error
-	// Exists reports whether a share has the directory; other objects of that name are errors.
+	// Exists reports whether a share has the directory. An object of another type with that name is
+	// an error.
 	Exists(ctx context.Context, share client.URL, directory string) (bool, error)
-	// Make makes a directory, or gives one that is there the attributes that are asked for.
+	// Make makes a directory, or sets the attributes of an existing one.
 	Make(ctx context.Context, share client.URL, directory string, mode uint32, uid, gid *uint32) error
-	// Remove removes a directory with everything in it. One that is gone is no error.
+	// Remove removes a directory and its contents. A missing directory is no error.
 	Remove(ctx context.Context, share client.URL, directory string) error
 }
 
-// record is what is kept of a volume, as JSON, in recordDir of the share.
+// record describes a volume, as JSON, in recordDir of the share.
 type record struct {
 	Name     string `json:"name"`     // in CreateVolume
 	Required int64  `json:"required"` // bytes that were asked for; 0 is any
@@ -57,8 +58,8 @@ func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 	}}}, nil
 }
 
-// CreateVolume implements csi.ControllerServer. The record comes first: a directory without one is somebody
-// else's, and is neither handed out nor removed.
+// CreateVolume implements csi.ControllerServer. It writes the record first. A directory without a
+// record was not made by this driver, and the driver neither uses nor removes it.
 func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if r.GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's name is missing")
@@ -98,7 +99,7 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: id, VolumeContext: cl.context()}}, nil
 }
 
-// claim writes the record of a volume, or finds that it is that of the same volume.
+// claim writes the record of a volume, or checks that the existing record is for the same volume.
 func (c *controller) claim(ctx context.Context, v volume, want record) error {
 	b, err := c.servers.Record(ctx, v.share, v.directory)
 	switch {
@@ -141,8 +142,8 @@ func (c *controller) claim(ctx context.Context, v volume, want record) error {
 	return nil
 }
 
-// DeleteVolume implements csi.ControllerServer. What this driver has not made is nothing that it could
-// remove, and so is gone.
+// DeleteVolume implements csi.ControllerServer. An identifier that this driver has not made names
+// no volume of it, so the volume counts as deleted.
 func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's identifier is missing")
@@ -197,7 +198,7 @@ func (c *controller) ValidateVolumeCapabilities(ctx context.Context, r *csi.Vali
 	}}, nil
 }
 
-// objection is why a volume cannot be what is asked of it; nothing if it can.
+// objection is the reason why a volume does not meet a request, or empty.
 func objection(r *csi.ValidateVolumeCapabilitiesRequest) string {
 	var p place
 	var err error

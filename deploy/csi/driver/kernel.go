@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kernel is the Mounter of this host: the kernel's own client, by mount(2). No program of nfs-utils is
-// used, so that none has to be in the image.
+// Kernel is the Mounter of this host. It calls mount(2) for the kernel's client, so the image needs
+// no program of nfs-utils.
 type Kernel struct{}
 
-// forceAfter is how long an unmount waits for a server before what is still to be written is given up.
+// forceAfter is the time after which an unmount drops unwritten data of a server that does not
+// answer.
 const forceAfter = 20 * time.Second
 
 var mountFlags = map[string]uintptr{
@@ -40,7 +41,7 @@ func (Kernel) Mount(ctx context.Context, m Mount, finished func()) error {
 	})
 }
 
-// arguments are those of mount(2). The kernel takes an address and resolves no names.
+// arguments returns the arguments of mount(2). The kernel takes an address and resolves no names.
 func arguments(ctx context.Context, m Mount, lookup func(context.Context, string) ([]string, error)) (flags uintptr, data string, err error) {
 	addrs, err := lookup(ctx, m.Server)
 	if err != nil {
@@ -53,7 +54,8 @@ func arguments(ctx context.Context, m Mount, lookup func(context.Context, string
 		","), nil
 }
 
-// Unmount implements Mounter. If the server does not answer, what waits for it is given up after a while.
+// Unmount implements Mounter. If the server does not answer, the kernel drops waiting calls after
+// forceAfter.
 func (Kernel) Unmount(ctx context.Context, target string, finished func()) error {
 	return within(ctx, finished, func() error {
 		force := time.AfterFunc(forceAfter, func() { _ = unix.Unmount(target, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) })
@@ -111,8 +113,8 @@ func (Kernel) Usage(ctx context.Context, path string, finished func()) (u Usage,
 	}, nil
 }
 
-// within runs a system call that may wait for a server for as long as it likes, and waits for it until ctx
-// ends. finished is called when the system call has returned, which may be later.
+// within runs a system call that can wait for a server without limit, and returns at the end of
+// ctx. It calls finished when the system call has returned, which can be later.
 func within(ctx context.Context, finished func(), call func() error) error {
 	done := make(chan error, 1)
 	go func() {

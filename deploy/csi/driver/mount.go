@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// Mounter is what the Node service needs of the host. Its methods may be called from any goroutine.
+// Mounter is the part of the host that the Node service uses. Its methods may be called from any
+// goroutine.
 type Mounter interface {
-	// Mount mounts source at target, an existing directory. It may take as long as ctx lasts and
-	// longer: then it returns with ctx's error, and finished is called when it has come to its end.
+	// Mount mounts source at target, an existing directory. If it lasts longer than ctx, it returns
+	// ctx's error and continues. It calls finished at its end.
 	Mount(ctx context.Context, m Mount, finished func()) error
-	// Unmount ends the uppermost mount at target. finished as with Mount.
+	// Unmount removes the uppermost mount at target. finished is as in Mount.
 	Unmount(ctx context.Context, target string, finished func()) error
-	// Mounts are those of this mount namespace, later ones over earlier ones.
+	// Mounts lists the mounts of this mount namespace. A later one covers an earlier one.
 	Mounts() ([]Mounted, error)
-	// Usage is what statfs says of a mounted directory. finished as with Mount.
+	// Usage returns the result of statfs for a mounted directory. finished is as in Mount.
 	Usage(ctx context.Context, path string, finished func()) (Usage, error)
 }
 
@@ -28,19 +29,20 @@ type Mount struct {
 	Options Options
 }
 
-// Mounted is what is mounted.
+// Mounted is a mount.
 type Mounted struct {
 	Source, Target, Type string
 	ReadOnly             bool
 }
 
-// Usage are the numbers of the file system that a volume is in, in bytes and in inodes.
+// Usage describes the file system of a volume, in bytes and in inodes.
 type Usage struct {
 	TotalBytes, AvailBytes, UsedBytes uint64
 	TotalFiles, FreeFiles, UsedFiles  uint64
 }
 
-// Options are those of a mount(2): flags of the virtual file system, and what the file system reads itself.
+// Options are the arguments of mount(2): flags of the virtual file system, and the string for the
+// file system.
 type Options struct {
 	Flags []string // by their names in fstab(5)
 	Data  []string
@@ -52,14 +54,14 @@ var flagOptions = map[string]bool{
 	"nodev": true, "noexec": true, "nosuid": true, "sync": true, "dirsync": true,
 }
 
-// without are options that are the default, or for programs that read fstab(5).
+// without are options that are the default, or that only programs which read fstab(5) use.
 var without = map[string]bool{
 	"defaults": true, "rw": true, "async": true, "atime": true, "diratime": true, "dev": true, "exec": true, "suid": true,
 	"_netdev": true, "auto": true, "noauto": true, "nofail": true,
 }
 
-// mountOptions are the options for a place: what the StorageClass lists, completed by what it says of
-// the transport, and by RDMA and version 4.2 where nothing is said.
+// mountOptions returns the options for a place: those that the StorageClass lists, and its
+// transport. The defaults are RDMA and version 4.2.
 func mountOptions(p place, flags []string, readOnly bool) (o Options, err error) {
 	transport, port, version := p.transport, p.port, ""
 	nolock := false
@@ -131,7 +133,7 @@ func mountOptions(p place, flags []string, readOnly bool) (o Options, err error)
 		version = "4.2"
 	case "4.2", "4.1", "4.0", "4":
 	case "3":
-		// Nobody here starts a status monitor, without which the kernel refuses locks when they are asked for.
+		// The node runs no status monitor. Without it the kernel refuses locks of version 3.
 		if !nolock {
 			return o, fmt.Errorf(
 				"version 3 needs the mount option nolock, as no rpc.statd is started; versions 4 have locks of their own")

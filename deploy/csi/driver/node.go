@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// node is the Node service. Volumes are not staged: each publication is a mount of its own, which shares
-// connections and caches with the others of the same server in the kernel.
+// node is the Node service. It does not stage volumes. Each publication is a mount, and mounts of
+// one server share connections and caches in the kernel.
 type node struct {
 	csi.UnimplementedNodeServer
 	id      string
@@ -37,7 +37,7 @@ func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 	}}}, nil
 }
 
-// claim keeps a target from other calls until release, and says what is mounted there.
+// claim reserves a target until release is called, and returns the mount there.
 func (n *node) claim(target string) (there *Mounted, release func(), err error) {
 	if release, err = n.targets.take(target); err != nil {
 		return nil, nil, err
@@ -109,7 +109,7 @@ func mountOf(r *csi.NodePublishVolumeRequest, target string) (m Mount, err error
 	return m, err
 }
 
-// mountError says what a person can do.
+// mountError adds advice for the administrator to an error of mount(2).
 func mountError(m Mount, err error) error {
 	code, hint := codes.Internal, ""
 	switch {
@@ -169,7 +169,7 @@ func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolu
 	return n.tidy(target)
 }
 
-// tidy removes a target path that is not mounted. Never with what may be in it.
+// tidy removes a target path that is not mounted. It removes an empty directory only.
 func (n *node) tidy(target string) (*csi.NodeUnpublishVolumeResponse, error) {
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, status.Errorf(codes.Internal, "removing the target path, which is not mounted: %v", err)
@@ -177,8 +177,8 @@ func (n *node) tidy(target string) (*csi.NodeUnpublishVolumeResponse, error) {
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeGetVolumeStats implements csi.NodeServer. The numbers are those of the exported file system, which all
-// volumes of the export share.
+// NodeGetVolumeStats implements csi.NodeServer. The numbers are for the exported file system, which
+// all volumes of the export share.
 func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's identifier or its path is missing")
@@ -191,7 +191,7 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 	if there == nil {
 		return nil, status.Errorf(codes.NotFound, "no volume is mounted at %s", path)
 	}
-	// One that waits for a server that is away is enough.
+	// At most one call waits for a server that does not answer.
 	release, err := n.asked.take(path)
 	if err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStats
 	}}, nil
 }
 
-// mounted is what is mounted at a path; nil for nothing.
+// mounted returns the mount at a path, or nil.
 func (n *node) mounted(target string) (*Mounted, error) {
 	list, err := n.mounter.Mounts()
 	if err != nil {

@@ -19,18 +19,18 @@ import (
 	"github.com/rstored/rstored/nfs/dial"
 )
 
-// recordDir is where a share keeps the records of its volumes. Pods do not see it: they mount directories
-// beside it.
+// recordDir is the directory of a share with the records of its volumes. Pods do not see it,
+// because they mount the directories beside it.
 const recordDir = ".rstored-csi"
 
-// recordMax is the size that a record may have, in bytes.
+// recordMax bounds a record in bytes.
 const recordMax = 4096
 
-// remote does what servers is for, as a client of NFS.
+// remote implements servers as an NFS client.
 type remote struct{ dialer *dial.Dialer }
 
-// at is the client for a share and the share's directory. A share that is a symbolic link is
-// followed on the server; nothing below it is.
+// at returns the client for a share and the directory of the share. A share can be a symbolic link
+// on the server. Below it no link is followed.
 func (s *remote) at(ctx context.Context, share client.URL) (*client.Client, client.Handle, error) {
 	c := s.dialer.Client(share)
 	n, err := c.Follow(ctx, share.Path, true)
@@ -96,7 +96,7 @@ func (s *remote) PutRecord(ctx context.Context, share client.URL, directory stri
 		return err
 	}
 	name, part := recordName(directory), "."+recordName(directory)+".part"
-	// Unchecked: what a controller that has gone has left is written over.
+	// Unchecked: it replaces the partial file of a controller that was killed.
 	f, err := c.CreateFile(ctx, share.Join(recordDir).Join(part).Path, 0o600)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (s *remote) Make(ctx context.Context, share client.URL, directory string, m
 	if err != nil {
 		return err
 	}
-	// The umask is the server's; and this completes what another attempt has begun.
+	// SETATTR undoes the server's umask. It also completes the attempt of an earlier call.
 	if uid != nil || gid != nil {
 		if err := c.SetAttr(ctx, n.Handle, &blockstore.SetAttr{UID: uid, GID: gid}, nil); err != nil {
 			return fmt.Errorf("giving %s to its owner: %w", directory, err)
@@ -163,8 +163,8 @@ func (s *remote) Make(ctx context.Context, share client.URL, directory string, m
 	return c.SetAttr(ctx, n.Handle, &blockstore.SetAttr{Mode: &mode}, nil)
 }
 
-// Remove implements servers. Directories are found by handle, and symbolic links removed, not followed:
-// what their targets name stays.
+// Remove implements servers. It finds directories by handle and removes symbolic links without
+// following them, so the targets of links stay.
 func (s *remote) Remove(ctx context.Context, share client.URL, directory string) error {
 	c, dir, err := s.at(ctx, share)
 	if err != nil {
@@ -186,7 +186,7 @@ const (
 	batchSize = 1024 // names that are read before they are removed
 )
 
-// level is a directory that is being emptied.
+// level is a directory whose contents are being removed.
 type level struct {
 	parent client.Handle
 	name   string
@@ -196,8 +196,8 @@ type level struct {
 // errFull ends the reading of a directory when a batch is complete.
 var errFull = errors.New("a batch of names")
 
-// removeTree removes a directory with what is in it, however deep and large: names are read in batches, each
-// after what was read before it has gone, and depth costs no stack.
+// removeTree removes a directory and its contents, however deep and large. It reads names in
+// batches and removes each batch before it reads the next one. Depth costs no stack.
 func removeTree(ctx context.Context, c *client.Client, parent client.Handle, name string, h client.Handle) error {
 	for stack := []level{{parent, name, h}}; len(stack) > 0; {
 		at := stack[len(stack)-1]
@@ -254,7 +254,7 @@ func removeTree(ctx context.Context, c *client.Client, parent client.Handle, nam
 	return nil
 }
 
-// removeFiles removes names that are no directories'.
+// removeFiles removes names of objects that are not directories.
 func removeFiles(ctx context.Context, c *client.Client, dir client.Handle, names []string) error {
 	var wg sync.WaitGroup
 	errs := make([]error, min(removals, len(names)))
@@ -282,10 +282,10 @@ func unlessGone(err error) error {
 	return err
 }
 
-// errShare is a share that is not there.
+// errShare means that the server does not have the share.
 var errShare = errors.New("there is no such share")
 
-// limited is a writer that takes no more than n bytes: a server may send what it likes.
+// limited is a writer that accepts at most n bytes, because a server can send any amount.
 type limited struct {
 	w io.Writer
 	n int
@@ -299,8 +299,8 @@ func (l *limited) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// serverError says which server it was, with a code that tells the caller whether to try again, and what a
-// person can do.
+// serverError names the server, has a code that tells the caller whether to try again, and says
+// what an administrator can do.
 func serverError(share client.URL, err error) error {
 	code, hint := codes.Unavailable, ""
 	switch {

@@ -3,8 +3,8 @@
 // export. The controller makes and removes it with nfs/dial and mounts nothing; a node mounts it with the
 // kernel's client, over RDMA unless it is told otherwise, directly at the path of the pod.
 //
-// The services keep no state between calls but which volumes and paths are being worked on. What has to be
-// remembered of a volume is in its identifier and in a record on the server, beside the directory.
+// The services keep no state between calls except the volumes and paths that calls work on. A
+// volume's identifier, and a record on the server beside its directory, have the rest.
 package driver
 
 import (
@@ -33,7 +33,7 @@ import (
 // Name is what StorageClasses and CSIDriver call this driver.
 const Name = "rstored.github.io"
 
-// Config says what a process serves.
+// Config configures a process.
 type Config struct {
 	Endpoint   string // unix:///path
 	NodeID     string // at most 192 bytes
@@ -41,12 +41,12 @@ type Config struct {
 	Controller bool // serve the Controller service
 	Node       bool // serve the Node service
 	Mounter    Mounter
-	// GiveUp bounds how long a call of the controller waits for a server that does not answer.
+	// GiveUp bounds the time that a call of the controller waits for a server that does not answer.
 	GiveUp time.Duration
 	Log    *zap.Logger
 }
 
-// Serve serves until ctx ends, and then ends the calls that have begun.
+// Serve serves until ctx ends, and then completes the calls in progress.
 func Serve(ctx context.Context, cfg Config) error {
 	if !cfg.Controller && !cfg.Node {
 		return errors.New("nothing to serve: give --controller, --node, or both")
@@ -79,7 +79,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// newServer is a gRPC server with the services that cfg asks for.
+// newServer makes a gRPC server with the services of cfg.
 func newServer(cfg Config, dialer *dial.Dialer) *grpc.Server {
 	s := grpc.NewServer(grpc.UnaryInterceptor(logged(cfg.Log)))
 	csi.RegisterIdentityServer(s, &identity{version: cfg.Version})
@@ -92,7 +92,7 @@ func newServer(cfg Config, dialer *dial.Dialer) *grpc.Server {
 	return s
 }
 
-// listen opens the socket of an endpoint, in the place of one that a process which is gone has left.
+// listen opens the socket of an endpoint. It replaces the socket of a process that has ended.
 func listen(endpoint string) (net.Listener, error) {
 	name, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok || !strings.HasPrefix(name, "/") {
@@ -157,27 +157,27 @@ func (i *identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 	return &csi.GetPluginInfoResponse{Name: Name, VendorVersion: i.version}, nil
 }
 
-// GetPluginCapabilities implements csi.IdentityServer. The controller's service is the plugin's, whichever
-// of its processes answers.
+// GetPluginCapabilities implements csi.IdentityServer. The plugin has the Controller service,
+// whichever of its processes answers.
 func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
 		Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}},
 	}}}, nil
 }
 
-// Probe implements csi.IdentityServer. That a server of some volume is away is no reason to restart this
-// process, so that it says only that the process answers.
+// Probe implements csi.IdentityServer. It reports only that the process answers, because a restart
+// of the process does not help against a failed NFS server.
 func (i *identity) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }
 
-// busy are the things that are being worked on. A second call for one of them is told to come again.
+// busy are the names that calls work on. A second call for a name gets ABORTED.
 type busy struct {
 	mu  sync.Mutex
 	set map[string]bool
 }
 
-// take reserves a thing until release is called.
+// take reserves a name until release is called.
 func (b *busy) take(what string) (release func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// Parameters of a StorageClass; those that say how nodes mount are the context of its volumes, and the
-// attributes of volumes that were not made by the controller.
+// Parameters of a StorageClass. Those about mounts on nodes are also in the context of its volumes,
+// and in the attributes of volumes that the controller has not made.
 const (
 	paramServer              = "server"
 	paramShare               = "share"
@@ -61,7 +61,7 @@ type place struct {
 	port      uint16 // 0 if it was left open
 }
 
-// class is what a StorageClass says.
+// class has the parameters of a StorageClass.
 type class struct {
 	place
 	controller client.URL // the share, as the controller reaches it
@@ -70,7 +70,7 @@ type class struct {
 	uid, gid   *uint32 // nil: those that the server gives
 }
 
-// keys complains of what is not among the known ones: a mistake in a name would be ignored otherwise.
+// keys refuses unknown parameters. Without it a misspelt name would be ignored.
 func keys(params map[string]string, known []string) error {
 	for _, k := range slices.Sorted(maps.Keys(params)) {
 		if !foreign(k) && !slices.Contains(known, k) {
@@ -158,7 +158,7 @@ func parsePlace(attrs map[string]string) (p place, err error) {
 	return p, err
 }
 
-// context is what parsePlace reads.
+// context is the inverse of parsePlace.
 func (p place) context() map[string]string {
 	m := map[string]string{paramServer: p.server, paramShare: p.share, attrDirectory: p.directory}
 	if p.transport != "" {
@@ -221,8 +221,9 @@ func location(transport, server string, port uint16, share string) (client.URL, 
 	return u, err
 }
 
-// volume is a directory that the controller has made. Its identifier says all that DeleteVolume, which is given
-// nothing else, has to know: nfs+tcp://server:2049/share#directory, and #retain if the directory stays.
+// volume is a directory that the controller has made. Its identifier has everything that
+// DeleteVolume needs, because DeleteVolume gets nothing else:
+// nfs+tcp://server:2049/share#directory, with #retain if the directory stays.
 type volume struct {
 	share     client.URL
 	directory string // one component, as dirName makes it
@@ -246,7 +247,7 @@ func (v volume) id() (string, error) {
 	return id, nil
 }
 
-// errNotOurs is an identifier that the controller has not made.
+// errNotOurs means that the controller has not made an identifier.
 var errNotOurs = errors.New("not a volume of this driver")
 
 func parseID(id string) (v volume, err error) {
@@ -261,19 +262,20 @@ func parseID(id string) (v volume, err error) {
 	if v.share, err = client.ParseURL(at); err != nil {
 		return v, errNotOurs
 	}
-	// Only the form that id makes: one volume has one name, and nothing is hidden in it.
+	// Only the form that id makes is accepted, so that one volume has one name.
 	if again, err := v.id(); err != nil || again != id {
 		return v, errNotOurs
 	}
 	return v, nil
 }
 
-// Names of directories: nothing that a path could be made of, and short enough for the identifier.
+// Names of directories have no separator and are short enough for the identifier.
 var dirNames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$`)
 
 func isDirName(s string) bool { return dirNames.MatchString(s) }
 
-// dirName is the directory of a volume: its name, or where that cannot be a directory's, its hash.
+// dirName is the directory of a volume: its name, or a hash of it if the name cannot be a
+// directory's.
 func dirName(name string) string {
 	if isDirName(name) {
 		return name
@@ -282,8 +284,8 @@ func dirName(name string) string {
 	return "csi-" + hex.EncodeToString(h[:20])
 }
 
-// modes are the access modes that hold. Single writers on several nodes are not among them, as nothing keeps
-// the others from writing.
+// modes are the supported access modes. A single writer on several nodes is not among them, because
+// nothing keeps the other nodes from writing.
 var modes = []csi.VolumeCapability_AccessMode_Mode{
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
@@ -291,7 +293,7 @@ var modes = []csi.VolumeCapability_AccessMode_Mode{
 	csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
 }
 
-// capability complains of what a volume cannot do.
+// capability refuses what a volume cannot do.
 func capability(c *csi.VolumeCapability, p place) error {
 	if c == nil {
 		return errors.New("the volume capability is missing")
@@ -312,7 +314,7 @@ func capability(c *csi.VolumeCapability, p place) error {
 	return err
 }
 
-// capabilities is capability for all of a list that must not be empty.
+// capabilities checks each capability of a list, which must not be empty.
 func capabilities(list []*csi.VolumeCapability, p place) error {
 	if len(list) == 0 {
 		return errors.New("the volume capabilities are missing")
