@@ -1,10 +1,12 @@
 package nfs
 
 import (
+	"cmp"
 	"log/slog"
 	"sync/atomic"
 
 	"github.com/rstored/rstored/nfs/lock"
+	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // MaxIO is the most data of one READ, WRITE or directory listing, in bytes.
@@ -35,6 +37,18 @@ type Config struct {
 	Shares Shares
 }
 
+// SetDefaults sets what may be nil to what nil means.
+func (c *Config) SetDefaults() {
+	silent := slog.New(slog.DiscardHandler)
+	c.Logger, c.Audit = cmp.Or(c.Logger, silent), cmp.Or(c.Audit, silent)
+	if c.Counters == nil {
+		c.Counters = new(Counters)
+	}
+	if c.ShowAll == nil {
+		c.ShowAll = func() bool { return false }
+	}
+}
+
 // Names tells users and groups by what version 4 calls them. The methods may be called from
 // any goroutine, and may wait.
 type Names interface {
@@ -53,10 +67,11 @@ type Delegations interface {
 	// Free asks for leave to read a file, or to change it. If it may, it waits for a
 	// moment.
 	Free(f lock.File, change, mayWait bool) bool
-	// Hold asks for leave to change a file, for which it may wait for a moment, and
-	// keeps the file from being delegated until Unhold, which must be called if held is true.
-	Hold(f lock.File) (held, ok bool)
-	Unhold(f lock.File)
+	// BeginChange recalls the delegations of a file that is about to change, and waits a
+	// moment for their return. ok reports that the change may go on. If begun, nobody gets a
+	// delegation of the file until EndChange, which must be called then, whatever ok is.
+	BeginChange(f lock.File) (begun, ok bool)
+	EndChange(f lock.File)
 }
 
 // Counters count what went wrong in serving NFS. The zero value is ready for
@@ -111,4 +126,12 @@ func (c *Counters) Snapshot() map[string]uint64 {
 		out["nfs_status_other"] = n
 	}
 	return out
+}
+
+// AuditCaller returns the attributes by which the audit log names the caller.
+func AuditCaller(c *rpc.Call) []any {
+	p := &c.Peer
+	return []any{
+		"client", p.Addr.String(), "transport", p.Transport.String(), "xprtsec", p.Security.String(), "uid", c.Cred.UID,
+	}
 }

@@ -9,14 +9,11 @@ import (
 )
 
 // getAttr is GETATTR (RFC 1813 section 3.3.1).
-func getAttr(o *op, _ bool) rpc.Status {
+func getAttr(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
-	if o.bad() {
-		return rpc.Garbage
-	}
 	h, st := o.resolve(fh)
 	if st == nfs.OK {
-		st = o.readable(h, true)
+		st = o.readable(h)
 	}
 	if st == nfs.OK {
 		var err error
@@ -31,7 +28,7 @@ func getAttr(o *op, _ bool) rpc.Status {
 }
 
 // setAttr is SETATTR (section 3.3.2).
-func setAttr(o *op, _ bool) rpc.Status {
+func setAttr(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
 	s := DecodeSetAttr(d)
@@ -40,16 +37,13 @@ func setAttr(o *op, _ bool) rpc.Status {
 		t := DecodeTime(d)
 		guard = &t
 	}
-	if o.bad() {
-		return rpc.Garbage
-	}
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
 	if st == nfs.OK && s.Size != nil {
-		st = o.denied(h, true, true)
+		st = o.denied(h, true)
 	}
 	if st == nfs.OK {
-		st = o.hold(h)
+		st = o.beginChange(h)
 	}
 	if st == nfs.OK && !o.attributed(h, &s, guard) {
 		var err error
@@ -63,12 +57,9 @@ func setAttr(o *op, _ bool) rpc.Status {
 const accessChanges = blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
 
 // access is ACCESS (section 3.3.4).
-func access(o *op, _ bool) rpc.Status {
+func access(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
 	want := o.c.Args.Uint32()
-	if o.bad() {
-		return rpc.Garbage
-	}
 	h, st := o.resolve(fh)
 	if st != nfs.OK {
 		return o.failPost(st, &h)
@@ -88,11 +79,8 @@ func access(o *op, _ bool) rpc.Status {
 }
 
 // readLink is READLINK (section 3.3.5).
-func readLink(o *op, _ bool) rpc.Status {
+func readLink(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
-	if o.bad() {
-		return rpc.Garbage
-	}
 	h, st := o.resolve(fh)
 	if st != nfs.OK {
 		return o.failPost(st, &h)
@@ -106,7 +94,7 @@ func readLink(o *op, _ bool) rpc.Status {
 	// offers just enough for its longest target; the carrier refuses what does not fit.
 	p := o.c.Payload(len(target))
 	if len(p) != len(target) {
-		o.s.count.NoMemory.Add(1)
+		o.s.Counters.NoMemory.Add(1)
 		return o.failPost(nfs.ErrJukebox, &h)
 	}
 	copy(p, target)

@@ -12,21 +12,21 @@ import (
 func (o *op) file(h blockstore.Handle) lock.File { return lock.File{Export: o.x.ID, Handle: h} }
 
 // readable makes sure that nobody has changed a file without saying so yet.
-func (o *op) readable(h blockstore.Handle, mayWait bool) nfs.Status {
-	if o.s.delegs == nil || o.s.delegs.Free(o.file(h), false, mayWait) {
+func (o *op) readable(h blockstore.Handle) nfs.Status {
+	if o.s.Delegations == nil || o.s.Delegations.Free(o.file(h), false, o.mayBlock) {
 		return nfs.OK
 	}
 	return nfs.ErrJukebox
 }
 
 // hold is for a file that is about to be changed.
-func (o *op) hold(h blockstore.Handle) nfs.Status {
-	if o.s.delegs == nil {
+func (o *op) beginChange(h blockstore.Handle) nfs.Status {
+	if o.s.Delegations == nil {
 		return nfs.OK
 	}
-	held, ok := o.s.delegs.Hold(o.file(h))
-	if held {
-		o.held = append(o.held, o.file(h))
+	begun, ok := o.s.Delegations.BeginChange(o.file(h))
+	if begun {
+		o.changing = append(o.changing, o.file(h))
 	}
 	if !ok {
 		return nfs.ErrJukebox
@@ -34,22 +34,22 @@ func (o *op) hold(h blockstore.Handle) nfs.Status {
 	return nfs.OK
 }
 
-// holdName is hold for a file whose name, if it is there, is about to go or to mean
+// beginChangeName is hold for a file whose name, if it is there, is about to go or to mean
 // something else.
-func (o *op) holdName(dir blockstore.Handle, name string) nfs.Status {
-	if o.s.delegs == nil || !o.s.delegs.Delegating() {
+func (o *op) beginChangeName(dir blockstore.Handle, name string) nfs.Status {
+	if o.s.Delegations == nil || !o.s.Delegations.Delegating() {
 		return nfs.OK
 	}
 	h, a, err := o.x.FS.Lookup(&o.cred, dir, name)
 	if err != nil || a.Type != blockstore.TypeReg {
 		return nfs.OK // what is wrong with it is for the procedure itself to say
 	}
-	return o.hold(h)
+	return o.beginChange(h)
 }
 
-func (o *op) unhold() {
-	for _, f := range o.held {
-		o.s.delegs.Unhold(f)
+func (o *op) endChanges() {
+	for _, f := range o.changing {
+		o.s.Delegations.EndChange(f)
 	}
-	o.held = o.held[:0]
+	o.changing = o.changing[:0]
 }

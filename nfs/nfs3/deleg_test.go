@@ -25,7 +25,7 @@ func (g *delegated) Free(f lock.File, change, _ bool) bool {
 
 func (g *delegated) Delegating() bool { return true }
 
-func (g *delegated) Hold(f lock.File) (held, ok bool) {
+func (g *delegated) BeginChange(f lock.File) (begun, ok bool) {
 	if !g.Free(f, true, true) {
 		return false, false
 	}
@@ -33,7 +33,7 @@ func (g *delegated) Hold(f lock.File) (held, ok bool) {
 	return true, true
 }
 
-func (g *delegated) Unhold(f lock.File) {
+func (g *delegated) EndChange(f lock.File) {
 	if g.held[f]--; g.held[f] < 0 {
 		g.t.Error("not held")
 	}
@@ -128,12 +128,12 @@ func TestHeldInPanic(t *testing.T) {
 	})
 	t.Cleanup(r.srv.Close)
 	fh := r.file(r.root(), "f", "content")
-	s := &server{delegs: g, count: &r.count, exports: r.table, codec: r.codec}
+	s := &server{Config: nfs.Config{Delegations: g, Counters: &r.count, Exports: r.table, Codec: r.codec}}
 	s.ops.New = func() any { return &op{s: s} }
 	_, h, _ := r.codec.Parse(fh)
-	serve := s.serve(func(o *op, _ bool) rpc.Status {
+	serve := s.serve(func(o *op) rpc.Status {
 		o.x = r.table.ByID(1)
-		if st := o.hold(h); st != nfs.OK || g.held[o.file(h)] != 1 {
+		if st := o.beginChange(h); st != nfs.OK || g.held[o.file(h)] != 1 {
 			t.Errorf("%v, held %v", st, g.held)
 		}
 		panic("as the test wants it")

@@ -20,26 +20,20 @@ const (
 func entryLen(name string) int { return entryFixed + len(name) + xdr.Pad(len(name)) }
 
 // readDir is READDIR (RFC 1813 section 3.3.16).
-func readDir(o *op, _ bool) rpc.Status {
+func readDir(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
 	cookie, verf := d.Uint64(), DecodeVerifier(d)
 	count := d.Uint32()
-	if o.bad() {
-		return rpc.Garbage
-	}
 	return o.list(fh, cookie, verf, false, count, count)
 }
 
 // readDirPlus is READDIRPLUS (section 3.3.17).
-func readDirPlus(o *op, _ bool) rpc.Status {
+func readDirPlus(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
 	cookie, verf := d.Uint64(), DecodeVerifier(d)
 	dirCount, maxCount := d.Uint32(), d.Uint32()
-	if o.bad() {
-		return rpc.Garbage
-	}
 	return o.list(fh, cookie, verf, true, dirCount, maxCount)
 }
 
@@ -93,7 +87,7 @@ func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, d
 			e.Bool(ent.Handle != nil)
 			if ent.Handle != nil {
 				var b [nfs.HandleMax]byte
-				EncodeHandle(e, o.s.codec.AppendNoted(b[:0], o.x.ID, ent.Handle, ent.Note))
+				EncodeHandle(e, o.s.Codec.AppendNoted(b[:0], o.x.ID, ent.Handle, ent.Note))
 			}
 		}
 		if len(e.B)-start > limit {
@@ -117,6 +111,6 @@ func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, d
 	copy(e.B[verfAt:], newVerf[:])
 	e.Bool(false)
 	e.Bool(eof && !full)
-	o.s.count.Status(nfs.OK)
+	o.s.Counters.Status(nfs.OK)
 	return rpc.Done
 }

@@ -14,26 +14,19 @@ const (
 	dirPreferred = 64 << 10
 )
 
-// simple starts a procedure whose only argument is a file handle.
-func (o *op) simple() (h blockstore.Handle, st nfs.Status, garbage bool) {
-	fh := DecodeHandle(&o.c.Args)
-	if o.bad() {
-		return h, st, true
-	}
-	if h, st = o.resolve(fh); st == nfs.OK {
+// object finds the object of a procedure whose only argument is a file handle, and its attributes.
+func (o *op) object() (h blockstore.Handle, st nfs.Status) {
+	if h, st = o.resolve(DecodeHandle(&o.c.Args)); st == nfs.OK {
 		var err error
 		o.attr, err = o.x.FS.GetAttr(&o.cred, h)
 		st = nfs.StatusOf(err)
 	}
-	return h, st, false
+	return h, st
 }
 
 // fsStat is FSSTAT (RFC 1813 section 3.3.18).
-func fsStat(o *op, _ bool) rpc.Status {
-	h, st, garbage := o.simple()
-	if garbage {
-		return rpc.Garbage
-	}
+func fsStat(o *op) rpc.Status {
+	h, st := o.object()
 	if st != nfs.OK {
 		return o.failPost(st, &h)
 	}
@@ -44,22 +37,16 @@ func fsStat(o *op, _ bool) rpc.Status {
 	o.status(nfs.OK)
 	o.putPostOp(&o.attr)
 	e := &o.c.Res
-	e.Uint64(s.TotalBytes)
-	e.Uint64(s.FreeBytes)
-	e.Uint64(s.AvailBytes)
-	e.Uint64(s.TotalFiles)
-	e.Uint64(s.FreeFiles)
-	e.Uint64(s.AvailFiles)
+	for _, v := range [...]uint64{s.TotalBytes, s.FreeBytes, s.AvailBytes, s.TotalFiles, s.FreeFiles, s.AvailFiles} {
+		e.Uint64(v)
+	}
 	e.Uint32(0) // invarsec: may change at any time
 	return rpc.Done
 }
 
 // fsInfo is FSINFO (section 3.3.19).
-func fsInfo(o *op, _ bool) rpc.Status {
-	h, st, garbage := o.simple()
-	if garbage {
-		return rpc.Garbage
-	}
+func fsInfo(o *op) rpc.Status {
+	h, st := o.object()
 	if st != nfs.OK {
 		return o.failPost(st, &h)
 	}
@@ -80,11 +67,8 @@ func fsInfo(o *op, _ bool) rpc.Status {
 }
 
 // pathConf is PATHCONF (section 3.3.20).
-func pathConf(o *op, _ bool) rpc.Status {
-	h, st, garbage := o.simple()
-	if garbage {
-		return rpc.Garbage
-	}
+func pathConf(o *op) rpc.Status {
+	h, st := o.object()
 	if st != nfs.OK {
 		return o.failPost(st, &h)
 	}

@@ -28,8 +28,6 @@ const (
 	MountUmnt    = 3
 	MountUmntAll = 4
 	MountExport  = 5
-
-	numMountProcs = 6
 )
 
 // MountNameMax bounds a client's name in DUMP (MNTNAMLEN).
@@ -74,14 +72,14 @@ func (m *mounts) all() []mountEntry {
 }
 
 func (s *server) mountProcs() []rpc.Proc {
-	procs := make([]rpc.Proc, numMountProcs)
-	procs[MountNull] = rpc.Proc{Name: "NULL", Inline: true, Serve: s.serve(null)}
-	procs[MountMnt] = rpc.Proc{Name: "MNT", Serve: s.serve(mountMnt)}
-	procs[MountDump] = rpc.Proc{Name: "DUMP", Serve: s.serve(mountDump)}
-	procs[MountUmnt] = rpc.Proc{Name: "UMNT", Serve: s.serve(mountUmnt)}
-	procs[MountUmntAll] = rpc.Proc{Name: "UMNTALL", Serve: s.serve(mountUmntAll)}
-	procs[MountExport] = rpc.Proc{Name: "EXPORT", Serve: s.serve(mountExport)}
-	return procs
+	return []rpc.Proc{
+		MountNull:    {Name: "NULL", Inline: true, Serve: s.serve(null)},
+		MountMnt:     {Name: "MNT", Serve: s.serve(mountMnt)},
+		MountDump:    {Name: "DUMP", Serve: s.serve(mountDump)},
+		MountUmnt:    {Name: "UMNT", Serve: s.serve(mountUmnt)},
+		MountUmntAll: {Name: "UMNTALL", Serve: s.serve(mountUmntAll)},
+		MountExport:  {Name: "EXPORT", Serve: s.serve(mountExport)},
+	}
 }
 
 func (o *op) host() netip.Addr { return o.c.Peer.Addr.Addr().Unmap() }
@@ -92,13 +90,11 @@ func (o *op) audit(event, path string, more ...any) {
 	if o.x != nil {
 		export = o.x.Pseudo
 	}
-	o.s.audit.Info(event, append([]any{
-		"client", o.c.Peer.Addr.String(), "transport", o.c.Peer.Transport.String(), "xprtsec", o.c.Peer.Security.String(), "uid", o.c.Cred.UID, "path", path, "export", export,
-	}, more...)...)
+	o.s.Audit.Info(event, append(append(nfs.AuditCaller(o.c), "path", path, "export", export), more...)...)
 }
 
 // mountMnt is MNT: the handle of an export or of a directory below one.
-func mountMnt(o *op, _ bool) rpc.Status {
+func mountMnt(o *op) rpc.Status {
 	p := o.c.Args.String(nfs.PathMax)
 	if o.bad() {
 		return rpc.Garbage
@@ -111,10 +107,10 @@ func mountMnt(o *op, _ bool) rpc.Status {
 	o.audit("mount", p, "result", st.String())
 	if st != nfs.OK {
 		// Only for who looks for it: a peer that is turned away could fill a log.
-		o.s.log.Debug("a mount was refused", "client", o.host().String(), "path", p, "why", st.Error())
+		o.s.Logger.Debug("a mount was refused", "client", o.host().String(), "path", p, "why", st.Error())
 		return rpc.Done
 	}
-	o.s.log.Info("mounted", "client", o.host().String(), "path", p, "export", o.x.Pseudo)
+	o.s.Logger.Info("mounted", "client", o.host().String(), "path", p, "export", o.x.Pseudo)
 	o.s.mounts.add(mountEntry{o.host(), p})
 	o.putHandle(&h)
 	flavors := o.rule.Flavors.List()
@@ -135,7 +131,7 @@ func (o *op) mountPoint(p string) (h blockstore.Handle, st nfs.Status) {
 	if strings.ContainsRune(p, 0) {
 		return h, nfs.ErrInval
 	}
-	x, rest := o.s.exports.ByPath(p)
+	x, rest := o.s.Exports.ByPath(p)
 	if x == nil {
 		return h, nfs.ErrNoEnt
 	}
@@ -174,7 +170,7 @@ const (
 func (o *op) enterMount(x *nfs.Export) nfs.Status {
 	rule, st := o.admitted(x, &o.c.Peer)
 	if st == nfs.ErrAcces {
-		o.s.count.DeniedClients.Add(1)
+		o.s.Counters.DeniedClients.Add(1)
 	}
 	if st != nfs.OK {
 		return st
@@ -189,7 +185,7 @@ func (o *op) admitted(x *nfs.Export, p *rpc.Peer) (*nfs.ClientRule, nfs.Status) 
 		if o.s.waiting.Add(1) <= whoWaits {
 			ctx, cancel := context.WithTimeout(context.Background(), whoWait)
 			for st == nfs.ErrJukebox && ctx.Err() == nil {
-				o.s.exports.Hosts().Wait(o.host(), ctx.Done())
+				o.s.Exports.Hosts().Wait(o.host(), ctx.Done())
 				rule, st = x.AdmitsMount(p)
 			}
 			cancel()
@@ -211,9 +207,9 @@ func mountStatus(err error) nfs.Status {
 }
 
 // mountDump is DUMP.
-func mountDump(o *op, _ bool) rpc.Status {
+func mountDump(o *op) rpc.Status {
 	e := &o.c.Res
-	all, host := o.s.showAll(), o.host()
+	all, host := o.s.ShowAll(), o.host()
 	for _, m := range o.s.mounts.all() {
 		if !all && m.host != host {
 			continue
@@ -227,7 +223,7 @@ func mountDump(o *op, _ bool) rpc.Status {
 }
 
 // mountUmnt is UMNT. It takes a line off the list; handles stay good.
-func mountUmnt(o *op, _ bool) rpc.Status {
+func mountUmnt(o *op) rpc.Status {
 	p := o.c.Args.String(nfs.PathMax)
 	if o.bad() {
 		return rpc.Garbage
@@ -239,7 +235,7 @@ func mountUmnt(o *op, _ bool) rpc.Status {
 }
 
 // mountUmntAll is UMNTALL.
-func mountUmntAll(o *op, _ bool) rpc.Status {
+func mountUmntAll(o *op) rpc.Status {
 	host := o.host()
 	o.s.mounts.remove(func(m mountEntry) bool { return m.host == host })
 	o.audit("unmount_all", "")
@@ -248,12 +244,12 @@ func mountUmntAll(o *op, _ bool) rpc.Status {
 
 // mountExport is EXPORT: what is exported and to whom. Unless everybody may see all, a client sees what it may mount
 // from a port below 1024, and of the rules the one that is for it.
-func mountExport(o *op, _ bool) rpc.Status {
+func mountExport(o *op) rpc.Status {
 	e := &o.c.Res
-	all, peer := o.s.showAll(), o.c.Peer
+	all, peer := o.s.ShowAll(), o.c.Peer
 	const reserved = 1
 	peer.Addr = netip.AddrPortFrom(peer.Addr.Addr(), reserved) // showmount needs no privilege on the client
-	for _, x := range o.s.exports.Exports() {
+	for _, x := range o.s.Exports.Exports() {
 		rules := x.Clients
 		if !all {
 			rule, st := o.admitted(x, &peer)

@@ -13,11 +13,8 @@ func dirOp(d *xdr.Decoder) (fh []byte, name string) {
 }
 
 // lookup is LOOKUP (RFC 1813 section 3.3.3).
-func lookup(o *op, _ bool) rpc.Status {
+func lookup(o *op) rpc.Status {
 	fh, name := dirOp(&o.c.Args)
-	if o.bad() {
-		return rpc.Garbage
-	}
 	dir, st := o.resolve(fh)
 	if st == nfs.OK {
 		st = checkName(name)
@@ -43,7 +40,7 @@ func lookup(o *op, _ bool) rpc.Status {
 // child is the export that the client finds under a name of a directory, or nil. As with the
 // kernel's server one has to be asked for by version 3, or it is hidden; version 4 always goes on.
 func (o *op) child(dir *blockstore.Handle, name string) *nfs.Export {
-	c := o.s.exports.Below(o.x, dir, name)
+	c := o.s.Exports.Below(o.x, dir, name)
 	if c == nil {
 		return nil
 	}
@@ -91,18 +88,6 @@ func (o *op) cross(c *nfs.Export, dir *blockstore.Handle) rpc.Status {
 	return rpc.Done
 }
 
-// newObject ends a procedure that makes an object.
-func (o *op) newObject(st nfs.Status, h *blockstore.Handle, a *blockstore.Attr, w *blockstore.Wcc, dir *blockstore.Handle) rpc.Status {
-	o.status(st)
-	if st == nfs.OK {
-		o.c.Res.Bool(true)
-		o.putHandle(h)
-		o.putPostOp(a)
-	}
-	o.wcc(w, dir)
-	return rpc.Done
-}
-
 // resolveNew resolves the directory for a new name.
 func (o *op) resolveNew(fh []byte, name string) (blockstore.Handle, nfs.Status) {
 	dir, st := o.resolveForChange(fh)
@@ -112,8 +97,37 @@ func (o *op) resolveNew(fh []byte, name string) (blockstore.Handle, nfs.Status) 
 	return dir, st
 }
 
+// newObject is what a store returns for an object that it has made. op.attr has its attributes.
+type newObject struct {
+	h blockstore.Handle
+	w blockstore.Wcc
+}
+
+// makeObject ends a procedure that makes an object. st is what the checks of the procedure said. If they passed, do
+// makes the object, unless an earlier execution of the call made it before the server was killed.
+func (o *op) makeObject(
+	st nfs.Status, dir *blockstore.Handle, name string, typ blockstore.FileType, s *blockstore.SetAttr,
+	do func(n *newObject) error,
+) rpc.Status {
+	var n newObject
+	if st == nfs.OK {
+		var yes bool
+		if n.h, o.attr, yes = o.once().Made(&o.cred, *dir, name, typ, s); !yes {
+			st = nfs.StatusOf(do(&n))
+		}
+	}
+	o.status(st)
+	if st == nfs.OK {
+		o.c.Res.Bool(true)
+		o.putHandle(&n.h)
+		o.putPostOp(&o.attr)
+	}
+	o.wcc(&n.w, dir)
+	return rpc.Done
+}
+
 // create is CREATE (section 3.3.8).
-func create(o *op, _ bool) rpc.Status {
+func create(o *op) rpc.Status {
 	d := &o.c.Args
 	fh, name := dirOp(d)
 	var s blockstore.SetAttr
@@ -129,115 +143,82 @@ func create(o *op, _ bool) rpc.Status {
 	default:
 		d.Fail(xdr.ErrValue)
 	}
-	if o.bad() {
-		return rpc.Garbage
-	}
-	var h blockstore.Handle
-	var w blockstore.Wcc
 	dir, st := o.resolveNew(fh, name)
 	if st == nfs.OK && mode == blockstore.Unchecked {
 		if st = o.deniedName(dir, name, s.Size != nil); st == nfs.OK {
-			st = o.holdName(dir, name)
+			st = o.beginChangeName(dir, name)
 		}
 	}
-	if st == nfs.OK {
-		h, w, st = o.makeOnce(dir, name, blockstore.TypeReg, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-			return o.x.FS.Create(&o.cred, dir, name, mode, &s, verf)
-		})
-	}
-	return o.newObject(st, &h, &o.attr, &w, &dir)
+	return o.makeObject(st, &dir, name, blockstore.TypeReg, &s, func(n *newObject) (err error) {
+		n.h, o.attr, n.w, err = o.x.FS.Create(&o.cred, dir, name, mode, &s, verf)
+		return err
+	})
 }
 
 // mkdir is MKDIR (section 3.3.9).
-func mkdir(o *op, _ bool) rpc.Status {
+func mkdir(o *op) rpc.Status {
 	fh, name := dirOp(&o.c.Args)
 	s := DecodeSetAttr(&o.c.Args)
-	if o.bad() {
-		return rpc.Garbage
-	}
-	var h blockstore.Handle
-	var w blockstore.Wcc
 	dir, st := o.resolveNew(fh, name)
-	if st == nfs.OK {
-		h, w, st = o.makeOnce(dir, name, blockstore.TypeDir, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-			return o.x.FS.Mkdir(&o.cred, dir, name, &s)
-		})
-	}
-	return o.newObject(st, &h, &o.attr, &w, &dir)
+	return o.makeObject(st, &dir, name, blockstore.TypeDir, &s, func(n *newObject) (err error) {
+		n.h, o.attr, n.w, err = o.x.FS.Mkdir(&o.cred, dir, name, &s)
+		return err
+	})
 }
 
 // symlink is SYMLINK (section 3.3.10). The target may arrive as a bulk item.
-func symlink(o *op, _ bool) rpc.Status {
+func symlink(o *op) rpc.Status {
 	d := &o.c.Args
 	fh, name := dirOp(d)
 	s := DecodeSetAttr(d)
 	target := string(d.Bulk(PathLimit))
-	if o.bad() {
-		return rpc.Garbage
-	}
-	var h blockstore.Handle
-	var w blockstore.Wcc
 	dir, st := o.resolveNew(fh, name)
-	if st == nfs.OK {
-		h, w, st = o.makeOnce(dir, name, blockstore.TypeLnk, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-			return o.x.FS.Symlink(&o.cred, dir, name, target, &s)
-		})
-	}
-	return o.newObject(st, &h, &o.attr, &w, &dir)
+	return o.makeObject(st, &dir, name, blockstore.TypeLnk, &s, func(n *newObject) (err error) {
+		n.h, o.attr, n.w, err = o.x.FS.Symlink(&o.cred, dir, name, target, &s)
+		return err
+	})
 }
 
-// mknod is MKNOD (section 3.3.11).
-func mknod(o *op, _ bool) rpc.Status {
+// mknod is MKNOD (section 3.3.11). A type that is no special file is well-formed, and BADTYPE.
+func mknod(o *op) rpc.Status {
 	d := &o.c.Args
 	fh, name := dirOp(d)
 	typ := blockstore.FileType(d.Uint32())
+	device := typ == blockstore.TypeChr || typ == blockstore.TypeBlk
+	special := device || typ == blockstore.TypeSock || typ == blockstore.TypeFifo
 	var s blockstore.SetAttr
 	var major, minor uint32
-	special := false
-	switch typ {
-	case blockstore.TypeChr, blockstore.TypeBlk:
+	if special {
 		s = DecodeSetAttr(d)
+	}
+	if device {
 		major, minor = d.Uint32(), d.Uint32()
-		special = true
-	case blockstore.TypeSock, blockstore.TypeFifo:
-		s = DecodeSetAttr(d)
-		special = true
 	}
-	if o.bad() {
-		return rpc.Garbage
-	}
-	var h blockstore.Handle
-	var w blockstore.Wcc
 	dir, st := o.resolveNew(fh, name)
 	if st == nfs.OK && !special {
 		st = nfs.ErrBadType
 	}
-	if st == nfs.OK {
-		h, w, st = o.makeOnce(dir, name, typ, &s, func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-			return o.x.FS.Mknod(&o.cred, dir, name, typ, major, minor, &s)
-		})
-	}
-	return o.newObject(st, &h, &o.attr, &w, &dir)
+	return o.makeObject(st, &dir, name, typ, &s, func(n *newObject) (err error) {
+		n.h, o.attr, n.w, err = o.x.FS.Mknod(&o.cred, dir, name, typ, major, minor, &s)
+		return err
+	})
 }
 
 // remove is REMOVE (section 3.3.12).
-func remove(o *op, _ bool) rpc.Status { return o.unlink(false) }
+func remove(o *op) rpc.Status { return o.unlink(false) }
 
 // rmdir is RMDIR (section 3.3.13).
-func rmdir(o *op, _ bool) rpc.Status { return o.unlink(true) }
+func rmdir(o *op) rpc.Status { return o.unlink(true) }
 
 func (o *op) unlink(directory bool) rpc.Status {
 	fh, name := dirOp(&o.c.Args)
-	if o.bad() {
-		return rpc.Garbage
-	}
 	var w blockstore.Wcc
 	dir, st := o.resolveForChange(fh)
 	if st == nfs.OK {
 		st = checkOldName(name)
 	}
 	if st == nfs.OK && !directory {
-		st = o.holdName(dir, name)
+		st = o.beginChangeName(dir, name)
 	}
 	if st == nfs.OK && !o.once().Unlinked(dir, name) {
 		var err error
@@ -252,12 +233,9 @@ func (o *op) unlink(directory bool) rpc.Status {
 }
 
 // rename is RENAME (section 3.3.14).
-func rename(o *op, _ bool) rpc.Status {
+func rename(o *op) rpc.Status {
 	fromFH, fromName := dirOp(&o.c.Args)
 	toFH, toName := dirOp(&o.c.Args)
-	if o.bad() {
-		return rpc.Garbage
-	}
 	var fromW, toW blockstore.Wcc
 	from, to, x, st := o.resolveTwo(fromFH, toFH)
 	if st == nfs.OK {
@@ -267,10 +245,10 @@ func rename(o *op, _ bool) rpc.Status {
 		st = checkOldName(toName)
 	}
 	if st == nfs.OK {
-		st = o.holdName(from, fromName)
+		st = o.beginChangeName(from, fromName)
 	}
 	if st == nfs.OK {
-		st = o.holdName(to, toName)
+		st = o.beginChangeName(to, toName)
 	}
 	if st == nfs.OK && !o.once().Renamed(from, fromName, to, toName) {
 		var err error
@@ -287,12 +265,9 @@ func rename(o *op, _ bool) rpc.Status {
 }
 
 // link is LINK (section 3.3.15).
-func link(o *op, _ bool) rpc.Status {
+func link(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
 	dirFH, name := dirOp(&o.c.Args)
-	if o.bad() {
-		return rpc.Garbage
-	}
 	var w blockstore.Wcc
 	h, dir, x, st := o.resolveTwo(fh, dirFH)
 	if st == nfs.OK {
@@ -300,7 +275,7 @@ func link(o *op, _ bool) rpc.Status {
 	}
 	known := false
 	if st == nfs.OK {
-		st = o.hold(h)
+		st = o.beginChange(h)
 	}
 	if st == nfs.OK && !o.once().Linked(h, dir, name) {
 		var err error

@@ -27,17 +27,3 @@ func (o *op) attributed(h blockstore.Handle, s *blockstore.SetAttr, guard *time.
 		(s.AtimeHow != blockstore.TimeClient || s.Atime.Equal(a.Atime)) &&
 		(s.MtimeHow != blockstore.TimeClient || s.Mtime.Equal(a.Mtime))
 }
-
-// makeOnce runs the store's part of a procedure that makes an object, unless it is
-// made already.
-func (o *op) makeOnce(dir blockstore.Handle, name string, typ blockstore.FileType, s *blockstore.SetAttr,
-	do func() (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error),
-) (h blockstore.Handle, w blockstore.Wcc, st nfs.Status) {
-	if h, a, yes := o.once().Made(&o.cred, dir, name, typ, s); yes {
-		o.attr = a
-		return h, w, nfs.OK
-	}
-	var err error
-	h, o.attr, w, err = do()
-	return h, w, nfs.StatusOf(err)
-}

@@ -10,23 +10,20 @@ import (
 
 // read is READ (RFC 1813 section 3.3.6). The data goes from the store into
 // memory of the carrier and from there to the client; it is never encoded.
-func read(o *op, mayBlock bool) rpc.Status {
+func read(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
 	off, count := d.Uint64(), d.Uint32()
-	if o.bad() {
-		return rpc.Garbage
-	}
 	o.data += int(min(count, nfs.MaxIO))
 	h, st := o.resolve(fh)
 	if st == nfs.OK {
-		st = o.denied(h, false, mayBlock)
+		st = o.denied(h, false)
 	}
 	if st == nfs.OK {
-		st = o.readable(h, mayBlock)
+		st = o.readable(h)
 	}
 	if st != nfs.OK {
-		return o.readFailed(st, &h, mayBlock)
+		return o.readFailed(st, &h)
 	}
 	count = min(count, o.rule.ReadMax())
 	if m := o.c.BulkMax; m >= 0 && int(count) > m {
@@ -43,20 +40,20 @@ func read(o *op, mayBlock bool) rpc.Status {
 	var p []byte
 	if count > 0 {
 		if p = o.c.Payload(int(count)); len(p) != int(count) {
-			o.s.count.NoMemory.Add(1)
-			return o.readFailed(nfs.ErrJukebox, &h, mayBlock)
+			o.s.Counters.NoMemory.Add(1)
+			return o.readFailed(nfs.ErrJukebox, &h)
 		}
 	}
-	n, eof, err := o.x.FS.ReadAt(&o.cred, h, p, off, !mayBlock)
-	if err == nil && !mayBlock && n < len(p) && !eof {
+	n, eof, err := o.x.FS.ReadAt(&o.cred, h, p, off, !o.mayBlock)
+	if err == nil && !o.mayBlock && n < len(p) && !eof {
 		err = blockstore.ErrWouldBlock // a short reply, though legal, costs the client a second call
 	}
 	if err != nil {
-		if !mayBlock && errors.Is(err, blockstore.ErrWouldBlock) {
-			o.s.count.ReadsMoved.Add(1)
+		if !o.mayBlock && errors.Is(err, blockstore.ErrWouldBlock) {
+			o.s.Counters.ReadsMoved.Add(1)
 			return rpc.Again
 		}
-		return o.readFailed(nfs.StatusOf(err), &h, mayBlock)
+		return o.readFailed(nfs.StatusOf(err), &h)
 	}
 	o.status(nfs.OK)
 	o.postOp(&h)
@@ -77,8 +74,8 @@ func (o *op) mapped(h blockstore.Handle, off uint64, n int) (blockstore.Window, 
 // readFailed answers a READ that failed. The store may have to wait for the
 // attributes, so the answer is worked out where waiting is allowed; failures
 // are rare enough for that, and the outcome there is the one that counts.
-func (o *op) readFailed(st nfs.Status, h *blockstore.Handle, mayBlock bool) rpc.Status {
-	if o.x != nil && !mayBlock {
+func (o *op) readFailed(st nfs.Status, h *blockstore.Handle) rpc.Status {
+	if o.x != nil && !o.mayBlock {
 		return rpc.Again
 	}
 	return o.failPost(st, h)

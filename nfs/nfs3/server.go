@@ -1,7 +1,6 @@
 package nfs3
 
 import (
-	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -18,17 +17,9 @@ import (
 // server is what all procedures share. It has no state of its own beyond the
 // list of mounts.
 type server struct {
-	exports *nfs.Table
-	codec   *nfs.Codec
-	count   *nfs.Counters
-	showAll func() bool
-	log     *slog.Logger
-	audit   *slog.Logger
-	delegs  nfs.Delegations
-	shares  nfs.Shares
-	groups  nfs.Groups
+	nfs.Config
 	mounts  mounts
-	waiting atomic.Int32 // mounts that wait for who the client is
+	waiting atomic.Int32 // mounts that wait until a name of the client is resolved
 	ops     sync.Pool    // of *op
 	// inlineWrite is the longest WRITE in bytes that a loop does itself.
 	inlineWrite int
@@ -43,70 +34,66 @@ type op struct {
 	rule *nfs.ClientRule
 	cred blockstore.Cred
 	attr blockstore.Attr // backs the attributes of the reply
-	held []lock.File     // not to be delegated
 	last nfs.Parsed      // across calls
+	// changing are the files that nobody is given a delegation of until the call ends.
+	changing []lock.File
 
 	mayBlock bool
 	data     int        // bytes of data that the call moves, for limits
 	instead  rpc.Status // what comes in the place of the procedure's own outcome; Done: nothing
 }
 
-// handler serves one procedure. It returns Garbage before it has changed anything.
-type handler func(o *op, mayBlock bool) rpc.Status
+// handler serves one procedure. It decodes all its arguments and calls resolve before it does anything else: resolve
+// refuses what did not decode. Then serve drops the handler's result, and the call ends with GARBAGE_ARGS.
+type handler func(o *op) rpc.Status
+
+// procs has a row for every procedure of version 3. Changing ones go through the duplicate request cache
+// (rpc.Proc.Mutates): executed again they would fail, as a REMOVE with NOENT. WRITE and COMMIT may be executed again.
+var procs = [numProcs]struct {
+	name    string
+	mutates bool
+	do      handler
+}{
+	ProcNull:        {"NULL", false, null},
+	ProcGetAttr:     {"GETATTR", false, getAttr},
+	ProcSetAttr:     {"SETATTR", true, setAttr},
+	ProcLookup:      {"LOOKUP", false, lookup},
+	ProcAccess:      {"ACCESS", false, access},
+	ProcReadLink:    {"READLINK", false, readLink},
+	ProcRead:        {"READ", false, read},
+	ProcWrite:       {"WRITE", false, write},
+	ProcCreate:      {"CREATE", true, create},
+	ProcMkdir:       {"MKDIR", true, mkdir},
+	ProcSymlink:     {"SYMLINK", true, symlink},
+	ProcMknod:       {"MKNOD", true, mknod},
+	ProcRemove:      {"REMOVE", true, remove},
+	ProcRmdir:       {"RMDIR", true, rmdir},
+	ProcRename:      {"RENAME", true, rename},
+	ProcLink:        {"LINK", true, link},
+	ProcReadDir:     {"READDIR", false, readDir},
+	ProcReadDirPlus: {"READDIRPLUS", false, readDirPlus},
+	ProcFSStat:      {"FSSTAT", false, fsStat},
+	ProcFSInfo:      {"FSINFO", false, fsInfo},
+	ProcPathConf:    {"PATHCONF", false, pathConf},
+	ProcCommit:      {"COMMIT", false, commit},
+}
 
 // Programs returns the tables of NFS version 3 and MOUNT version 3.
 func Programs(cfg nfs.Config) []rpc.Program {
-	s := &server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, audit: cfg.Audit, delegs: cfg.Delegations, shares: cfg.Shares, groups: cfg.Groups, showAll: cfg.ShowAll}
-	if s.showAll == nil {
-		s.showAll = func() bool { return false }
-	}
-	if s.count == nil {
-		s.count = new(nfs.Counters)
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	if s.audit == nil {
-		s.audit = slog.New(slog.DiscardHandler)
-	}
-	s.inlineWrite = inlineWrite(runtime.GOMAXPROCS(0))
+	cfg.SetDefaults()
+	s := &server{Config: cfg, inlineWrite: inlineWrite(runtime.GOMAXPROCS(0))}
 	s.ops.New = func() any { return &op{s: s} }
-
-	procs := make([]rpc.Proc, numProcs)
-	row := func(n int, name string, mutates bool, h handler) {
-		procs[n] = rpc.Proc{Name: name, Mutates: mutates, Serve: s.serve(h)}
+	table := make([]rpc.Proc, numProcs)
+	for n, p := range procs {
+		table[n] = rpc.Proc{Name: p.name, Mutates: p.mutates, Serve: s.serve(p.do)}
 	}
-	row(ProcNull, "NULL", false, null)
-	row(ProcGetAttr, "GETATTR", false, getAttr)
-	row(ProcSetAttr, "SETATTR", true, setAttr)
-	row(ProcLookup, "LOOKUP", false, lookup)
-	row(ProcAccess, "ACCESS", false, access)
-	row(ProcReadLink, "READLINK", false, readLink)
-	row(ProcRead, "READ", false, read)
-	row(ProcWrite, "WRITE", false, write)
-	row(ProcCreate, "CREATE", true, create)
-	row(ProcMkdir, "MKDIR", true, mkdir)
-	row(ProcSymlink, "SYMLINK", true, symlink)
-	row(ProcMknod, "MKNOD", true, mknod)
-	row(ProcRemove, "REMOVE", true, remove)
-	row(ProcRmdir, "RMDIR", true, rmdir)
-	row(ProcRename, "RENAME", true, rename)
-	row(ProcLink, "LINK", true, link)
-	row(ProcReadDir, "READDIR", false, readDir)
-	row(ProcReadDirPlus, "READDIRPLUS", false, readDirPlus)
-	row(ProcFSStat, "FSSTAT", false, fsStat)
-	row(ProcFSInfo, "FSINFO", false, fsInfo)
-	row(ProcPathConf, "PATHCONF", false, pathConf)
-	row(ProcCommit, "COMMIT", false, commit)
 	// Only these never wait: READ and WRITE ask the store not to.
-	procs[ProcNull].Inline = true
-	procs[ProcRead].Inline = true
-	procs[ProcWrite].Inline = true
-	procs[ProcRead].Pace = s.pace
-	procs[ProcWrite].Pace = s.pace
-
+	for _, n := range []int{ProcNull, ProcRead, ProcWrite} {
+		table[n].Inline = true
+	}
+	table[ProcRead].Pace, table[ProcWrite].Pace = s.pace, s.pace
 	return []rpc.Program{
-		{Name: "nfs3", Prog: Program, Vers: Version, Procs: procs},
+		{Name: "nfs3", Prog: Program, Vers: Version, Procs: table},
 		{Name: "mount3", Prog: MountProgram, Vers: MountVersion, Procs: s.mountProcs()},
 	}
 }
@@ -115,20 +102,23 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 	return func(c *rpc.Call, mayBlock bool) rpc.Status {
 		o := s.ops.Get().(*op)
 		o.c, o.mayBlock, o.instead, o.data = c, mayBlock, rpc.Done, c.Args.Remaining()
+		base := len(c.Res.B)
 		returned := false
 		defer func() {
 			if !returned { // it panicked; otherwise o is another call's by now
-				o.unhold()
+				o.endChanges()
 			}
 		}()
-		st := h(o, mayBlock)
-		o.unhold()
+		st := h(o)
+		o.endChanges()
 		returned = true
-		if o.instead != rpc.Done && st != rpc.Garbage {
+		switch {
+		case o.bad():
+			s.Counters.Garbage.Add(1)
+			c.Res.Truncate(base)
+			st = rpc.Garbage
+		case o.instead != rpc.Done:
 			st = o.instead
-		}
-		if st == rpc.Garbage {
-			s.count.Garbage.Add(1)
 		}
 		c.Meta.Store += time.Duration(o.cred.Spent)
 		o.cred.Spent = 0
@@ -138,20 +128,23 @@ func (s *server) serve(h handler) func(*rpc.Call, bool) rpc.Status {
 	}
 }
 
-func null(*op, bool) rpc.Status { return rpc.Done }
+func null(*op) rpc.Status { return rpc.Done }
 
 // bad reports whether the arguments did not decode.
 func (o *op) bad() bool { return o.c.Args.Err() != nil }
 
 // resolve finds the object of a file handle, the export it is in, and who the
-// caller is there.
+// caller is there. It fails if the arguments did not decode.
 func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
-	id, h, err := o.s.codec.ParseNext(&o.last, fh)
+	if o.bad() {
+		return blockstore.Handle{}, nfs.ErrBadXDR // never sent: serve answers GARBAGE_ARGS
+	}
+	id, h, err := o.s.Codec.ParseNext(&o.last, fh)
 	if err != nil {
 		if err == nfs.ErrHandleCode {
-			o.s.count.ForgedHandles.Add(1)
+			o.s.Counters.ForgedHandles.Add(1)
 		} else {
-			o.s.count.BadHandles.Add(1)
+			o.s.Counters.BadHandles.Add(1)
 		}
 		return h, nfs.ErrBadHandle
 	}
@@ -159,9 +152,9 @@ func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
 	if o.x != nil && o.x.ID == id {
 		return h, nfs.OK
 	}
-	x := o.s.exports.ByID(id)
+	x := o.s.Exports.ByID(id)
 	if x == nil {
-		o.s.count.GoneExports.Add(1)
+		o.s.Counters.GoneExports.Add(1)
 		return none, nfs.ErrStale
 	}
 	if st := o.enter(x); st != nfs.OK {
@@ -177,7 +170,7 @@ func (o *op) enter(x *nfs.Export) nfs.Status {
 		return st
 	}
 	if !rule.Protects(&o.c.Peer) {
-		o.s.count.UnprotectedClients.Add(1)
+		o.s.Counters.UnprotectedClients.Add(1)
 		return nfs.ErrAcces
 	}
 	if !rule.Flavors.Has(o.c.Cred.Flavor) {
@@ -196,14 +189,14 @@ func (o *op) enter(x *nfs.Export) nfs.Status {
 func (o *op) admit(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	rule, st := x.Admits(&o.c.Peer)
 	if st == nfs.ErrAcces {
-		o.s.count.DeniedClients.Add(1)
+		o.s.Counters.DeniedClients.Add(1)
 	}
 	return rule, st
 }
 
 // assume takes on the caller's identity.
 func (o *op) assume(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
-	if !rule.Identity(&o.c.Cred, o.s.groups, o.mayBlock, &o.cred) {
+	if !rule.Identity(&o.c.Cred, o.s.Groups, o.mayBlock, &o.cred) {
 		o.instead = rpc.Again
 		return nfs.ErrJukebox
 	}
@@ -217,7 +210,7 @@ func (o *op) assume(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 func (o *op) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 	wait, ok := x.Reserve(rule, clock.Now(), o.host(), o.data)
 	if !ok {
-		o.s.count.ThrottledAway.Add(1)
+		o.s.Counters.ThrottledAway.Add(1)
 		return nfs.ErrJukebox
 	}
 	o.c.Paid = true
@@ -225,10 +218,10 @@ func (o *op) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 		return nfs.OK
 	}
 	if !o.c.Defer(wait) {
-		o.s.count.ThrottledAway.Add(1)
+		o.s.Counters.ThrottledAway.Add(1)
 		return nfs.ErrJukebox
 	}
-	o.s.count.Throttled.Add(1)
+	o.s.Counters.Throttled.Add(1)
 	o.instead = rpc.Later
 	return nfs.ErrJukebox
 }
@@ -244,9 +237,9 @@ func (s *server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time
 	if c.Args.Err() != nil {
 		return 0, 0, true
 	}
-	limit, wait, ok = s.exports.Pace(s.codec, c, fh, size, take, clock.Now())
+	limit, wait, ok = s.Exports.Pace(s.Codec, c, fh, size, take, clock.Now())
 	if take && wait > 0 && ok {
-		s.count.Throttled.Add(1)
+		s.Counters.Throttled.Add(1)
 	}
 	return limit, wait, ok
 }
@@ -264,7 +257,10 @@ func (o *op) readOnly() bool { return o.x.ReadOnly || o.rule.RO }
 
 // status appends the status of the reply and counts it.
 func (o *op) status(st nfs.Status) {
-	o.s.count.Status(st)
+	if o.bad() {
+		return
+	}
+	o.s.Counters.Status(st)
 	o.c.Meta.Outcome = uint32(st)
 	o.c.Res.Uint32(uint32(st))
 }
@@ -322,7 +318,7 @@ func (o *op) failWcc(st nfs.Status, w *blockstore.Wcc, h *blockstore.Handle) rpc
 // putHandle appends an nfs_fh3 of an object of the export.
 func (o *op) putHandle(h *blockstore.Handle) {
 	var b [nfs.HandleMax]byte
-	EncodeHandle(&o.c.Res, o.s.codec.Append(b[:0], o.x.ID, h))
+	EncodeHandle(&o.c.Res, o.s.Codec.Append(b[:0], o.x.ID, h))
 }
 
 // checkName refuses what cannot be one component of a path. "." and ".." pass.

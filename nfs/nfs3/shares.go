@@ -10,8 +10,8 @@ import (
 // once: for how long it will be so nobody knows.
 
 // denied is the status for reading or writing a file.
-func (o *op) denied(h blockstore.Handle, write, mayWait bool) nfs.Status {
-	if o.s.shares != nil && o.s.shares.Denied(o.file(h), o.c.Peer.Addr.Addr().Unmap(), write, mayWait) {
+func (o *op) denied(h blockstore.Handle, write bool) nfs.Status {
+	if o.s.Shares != nil && o.s.Shares.Denied(o.file(h), o.c.Peer.Addr.Addr().Unmap(), write, o.mayBlock) {
 		return nfs.ErrAcces
 	}
 	return nfs.OK
@@ -19,12 +19,12 @@ func (o *op) denied(h blockstore.Handle, write, mayWait bool) nfs.Status {
 
 // deniedName is denied for a CREATE that cuts off what it finds.
 func (o *op) deniedName(dir blockstore.Handle, name string, cuts bool) nfs.Status {
-	if !cuts || o.s.shares == nil || !o.s.shares.Denying() {
+	if !cuts || o.s.Shares == nil || !o.s.Shares.Denying() {
 		return nfs.OK
 	}
 	h, a, err := o.x.FS.Lookup(&o.cred, dir, name)
 	if err != nil || a.Type != blockstore.TypeReg {
 		return nfs.OK
 	}
-	return o.denied(h, true, true)
+	return o.denied(h, true)
 }

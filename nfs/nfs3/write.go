@@ -25,9 +25,10 @@ func inlineWrite(procs int) int {
 
 // write is WRITE (RFC 1813 section 3.3.7). On a loop it is done if nothing has to be waited
 // for, and whatever goes wrong there is found out again by a worker.
-func write(o *op, mayBlock bool) rpc.Status {
+func write(o *op) rpc.Status {
 	// The goroutine that reads a TCP connection would not read on meanwhile.
-	if !mayBlock && (o.c.Peer.Transport != rpc.TransportRDMA || o.c.Args.Remaining() > o.s.inlineWrite+nfs.HandleMax+64) {
+	const head = nfs.HandleMax + 64
+	if !o.mayBlock && (o.c.Peer.Transport != rpc.TransportRDMA || o.c.Args.Remaining() > o.s.inlineWrite+head) {
 		return rpc.Again
 	}
 	d := &o.c.Args
@@ -38,53 +39,45 @@ func write(o *op, mayBlock bool) rpc.Status {
 	if how > blockstore.FileSync {
 		d.Fail(xdr.ErrValue)
 	}
-	if o.bad() {
-		return rpc.Garbage
-	}
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
-	if !mayBlock && o.x != nil && (st != nfs.OK || o.s.delegs != nil && o.s.delegs.Delegating()) {
+	if !o.mayBlock && o.x != nil && (st != nfs.OK || o.s.Delegations != nil && o.s.Delegations.Delegating()) {
 		return rpc.Again
 	}
 	if st == nfs.OK {
-		st = o.denied(h, true, mayBlock)
+		st = o.denied(h, true)
 	}
 	if st == nfs.OK {
-		st = o.hold(h)
+		st = o.beginChange(h)
 	}
-	switch {
-	case !mayBlock && o.x != nil && st != nfs.OK:
-		return rpc.Again
-	case st != nfs.OK:
-	case uint64(count) > uint64(len(data)):
+	if st == nfs.OK && uint64(count) > uint64(len(data)) {
 		st = nfs.ErrInval // section 3.3.7: count is the data's, or less
-	default:
+	}
+	if st == nfs.OK {
 		count = min(count, o.rule.WriteMax()) // the client sends the rest again
 		// The verifier of before: if the data is lost before the reply, the client has to see at COMMIT
 		// that its own does not match.
 		v := o.x.FS.Verifier()
-		n, committed, wcc, err := o.writeAt(h, data[:count], off, how, mayBlock)
-		if err != nil && !mayBlock {
-			return rpc.Again
+		n, committed, wcc, err := o.writeAt(h, data[:count], off, how)
+		if w, st = wcc, nfs.StatusOf(err); st == nfs.OK {
+			o.status(nfs.OK)
+			o.wcc(&w, &h)
+			o.c.Res.Uint32(uint32(n))
+			o.c.Res.Uint32(uint32(committed))
+			o.c.Res.Fixed(v[:])
+			return rpc.Done
 		}
-		if w, st = wcc, nfs.StatusOf(err); st != nfs.OK {
-			break
-		}
-		o.status(nfs.OK)
-		o.wcc(&w, &h)
-		o.c.Res.Uint32(uint32(n))
-		o.c.Res.Uint32(uint32(committed))
-		o.c.Res.Fixed(v[:])
-		return rpc.Done
 	}
-	if !mayBlock && o.x != nil {
+	if !o.mayBlock && o.x != nil {
 		return rpc.Again
 	}
 	return o.failWcc(st, &w, &h)
 }
 
-func (o *op) writeAt(h blockstore.Handle, p []byte, off uint64, how blockstore.Stability, mayBlock bool) (int, blockstore.Stability, blockstore.Wcc, error) {
-	if mayBlock {
+func (o *op) writeAt(
+	h blockstore.Handle, p []byte, off uint64, how blockstore.Stability,
+) (int, blockstore.Stability, blockstore.Wcc, error) {
+	if o.mayBlock {
 		return o.x.FS.WriteAt(&o.cred, h, p, off, how)
 	}
 	if x, ok := o.x.FS.(blockstore.NowaitWriter); ok {
@@ -94,13 +87,10 @@ func (o *op) writeAt(h blockstore.Handle, p []byte, off uint64, how blockstore.S
 }
 
 // commit is COMMIT (section 3.3.21).
-func commit(o *op, _ bool) rpc.Status {
+func commit(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
 	off, count := d.Uint64(), d.Uint32()
-	if o.bad() {
-		return rpc.Garbage
-	}
 	var w blockstore.Wcc
 	h, st := o.resolveForChange(fh)
 	if st == nfs.OK {

@@ -33,7 +33,7 @@ type aclSet struct {
 
 // decodeACL reads the attribute acl. whole is false if nothing behind it can be read.
 func (k *compound) decodeACL(d *xdr.Decoder) (s *aclSet, st nfs.Status, whole bool) {
-	aces, err := acl.Decode(d, k.s.idmap.Parse)
+	aces, err := acl.Decode(d, k.s.cfg.Names.Parse)
 	switch {
 	case errors.Is(err, acl.ErrTooMany):
 		return nil, nfs.ErrFBig, false

@@ -20,7 +20,7 @@ func aclArg(aces ...acl.ACE) args {
 // acl reads the attribute acl of a file.
 func (x *sess) acl(fh []byte) []acl.ACE {
 	x.r.t.Helper()
-	k := compound{s: &Server{idmap: byNumber{}}}
+	k := compound{s: &Server{cfg: Config{Names: byNumber{}}}}
 	s, st, whole := k.decodeACL(x.attr(fh, AttrACL))
 	if st != nfs.OK || !whole {
 		x.r.t.Fatal(st)

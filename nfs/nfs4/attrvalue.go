@@ -29,7 +29,7 @@ type subject struct {
 func (k *compound) subject(o *object, want Bitmap) (s subject, st nfs.Status) {
 	s.object, s.k = *o, k
 	if o.node != nil {
-		t := k.s.tree()
+		t := k.s.pseudo()
 		s.attr, s.change = t.attr(o.node), o.node.change
 		s.limit = blockstore.Limits{MaxFileSize: 1<<63 - 1, LinkMax: 1, NameMax: blockstore.NameMax}
 		return s, nfs.OK
@@ -104,7 +104,7 @@ func init() {
 		AttrFSID:         encodeFSID,
 		AttrLeaseTime:    func(e *xdr.Encoder, s *subject) { e.Uint32(uint32(s.k.s.state.Lease() / time.Second)) },
 		AttrRdattrError:  func(e *xdr.Encoder, s *subject) { e.Uint32(uint32(s.fault)) },
-		AttrACL:          func(e *xdr.Encoder, s *subject) { acl.Encode(e, s.aces, s.k.s.idmap.Append) },
+		AttrACL:          func(e *xdr.Encoder, s *subject) { acl.Encode(e, s.aces, s.k.s.cfg.Names.Append) },
 		AttrACLSupport:   encodeACLSupport,
 		AttrFSLocations:  encodeLocations,
 		AttrFileHandle:   func(e *xdr.Encoder, s *subject) { s.k.encodeHandle(e, &s.object) },
@@ -174,7 +174,7 @@ func encodeACLSupport(e *xdr.Encoder, s *subject) {
 func encodeLocations(e *xdr.Encoder, s *subject) {
 	var names []string
 	if s.x != nil { // the pseudo file system is at the root
-		if n := s.k.s.tree().byExport[s.x.ID]; n != nil && n.parent != nil {
+		if n := s.k.s.pseudo().byExport[s.x.ID]; n != nil && n.parent != nil {
 			names = strings.Split(strings.Trim(n.path, "/"), "/")
 		}
 	}
@@ -199,7 +199,7 @@ func encodeMountedOn(e *xdr.Encoder, s *subject) {
 func encodeCharset(e *xdr.Encoder, s *subject) {
 	const anyBytes, onlyUTF8 = 1, 2 // FSCHARSET_CAP4_CONTAINS_NON_UTF8, FSCHARSET_CAP4_ALLOWS_ONLY_UTF8
 	capability := uint32(anyBytes)
-	if s.k.s.utf8 {
+	if s.k.s.cfg.UTF8 {
 		capability = onlyUTF8
 	}
 	e.Uint32(capability)

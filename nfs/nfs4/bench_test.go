@@ -77,7 +77,7 @@ func BenchmarkCreate(b *testing.B) {
 			}
 			x := r.session(2, "one")
 			dir := x.handle("one")
-			r.s.seen = nil
+			r.s.observe = nil
 			c := &rpc.Call{Peer: rpc.Peer{Addr: netip.MustParseAddrPort(friend)}}
 			serve := r.s.Programs()[0].Procs[ProcCompound].Serve
 			var e xdr.Encoder

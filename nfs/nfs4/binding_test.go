@@ -173,7 +173,7 @@ func TestSessionIDsAreRandom(t *testing.T) {
 func TestStrangersAreAudited(t *testing.T) {
 	r := newRig(t)
 	var b strings.Builder
-	r.s.audit = slog.New(slog.NewTextHandler(&b, nil))
+	r.s.cfg.Audit = slog.New(slog.NewTextHandler(&b, nil))
 	x := r.session(1, "owner")
 	b.Reset()
 	r.peer, r.uid = stranger, 1000
@@ -218,7 +218,7 @@ func TestMemoryByExports(t *testing.T) {
 	}
 	r.start(8)
 	b := new(strings.Builder)
-	r.s.log = slog.New(slog.NewTextHandler(b, nil))
+	r.s.cfg.Logger = slog.New(slog.NewTextHandler(b, nil))
 	r.peer = stranger
 	refused := 0
 	for i := range 200 {

@@ -362,11 +362,11 @@ func (s *Server) Delegating() bool { return s.state.Delegating() }
 
 // Free implements nfs.Delegations.
 func (s *Server) Free(f lock.File, change, mayWait bool) bool {
-	return !s.state.Delegating() || s.free(s.now(), f, nil, change, mayWait)
+	return !s.state.Delegating() || s.free(s.cfg.Now(), f, nil, change, mayWait)
 }
 
-// Hold implements nfs.Delegations.
-func (s *Server) Hold(f lock.File) (held, ok bool) { return s.holdFile(s.now(), f, nil) }
+// BeginChange implements nfs.Delegations.
+func (s *Server) BeginChange(f lock.File) (begun, ok bool) { return s.beginChange(s.cfg.Now(), f, nil) }
 
-// Unhold implements nfs.Delegations.
-func (s *Server) Unhold(f lock.File) { s.state.Unhold(f) }
+// EndChange implements nfs.Delegations.
+func (s *Server) EndChange(f lock.File) { s.state.Unhold(f) }

@@ -17,18 +17,18 @@ const procCBNull = 0
 // pathTo gives a client the path that it asked for, and tries it.
 func (s *Server) pathTo(c *state.Client) {
 	cb := c.Callback()
-	if s.connect == nil || !cb.To.IsValid() {
+	if s.cfg.CallBack == nil || !cb.To.IsValid() {
 		c.SetPath(nil)
 		return
 	}
-	c.SetPath(&state.Path{Callback: cb, Caller: s.connect(cb.To)})
+	c.SetPath(&state.Path{Callback: cb, Caller: s.cfg.CallBack(cb.To)})
 	s.probe40(c)
 }
 
 // probe40 finds out whether a client answers, if that is not known.
 func (s *Server) probe40(c *state.Client) {
 	p := c.Path()
-	if !p.Probe(s.now(), s.state.Lease()/2) {
+	if !p.Probe(s.cfg.Now(), s.state.Lease()/2) {
 		return
 	}
 	s.callbacks.Add(1)

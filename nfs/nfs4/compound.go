@@ -36,7 +36,7 @@ type compound struct {
 	client    *state.Client // nil outside a session, and in version 4.0 before anything is said of one
 	use       state.Use
 	executing bool // use has to be finished
-	holds     []lock.File
+	inChange  []lock.File
 	cacheThis bool
 	limit     int         // of the whole reply in bytes
 	replayed  bool        // the reply is one that was given before
@@ -61,16 +61,17 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 		return rpc.Again
 	}
 	k := s.pool.Get().(*compound)
-	k.c, k.mayBlock, k.now = c, mayBlock, s.now()
+	k.c, k.mayBlock, k.now = c, mayBlock, s.cfg.Now()
 	st := k.serve()
 	if st == rpc.Garbage {
-		s.count.Garbage.Add(1)
+		s.cfg.Counters.Garbage.Add(1)
 	}
 	c.Meta.Store += time.Duration(k.cred.Spent)
 	if k.cur.x != nil {
 		c.Meta.Export = k.cur.x.ID
 	}
-	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept, holds: k.holds[:0], last: k.last}
+	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept, inChange: k.inChange[:0],
+		last: k.last}
 	s.pool.Put(k)
 	return st
 }
@@ -147,7 +148,7 @@ func (k *compound) serve() rpc.Status {
 	patch(e, k.base, uint32(st))
 	patch(e, countAt, k.index)
 	if st == nfs.ErrMinorVersMismatch {
-		k.s.count.Status(st)
+		k.s.cfg.Counters.Status(st)
 	}
 	if k.executing {
 		k.finish()
@@ -163,7 +164,7 @@ func (k *compound) run() (st nfs.Status) {
 	defer func() {
 		// A panic on the way ends the call; the slot must not stay taken.
 		if r := recover(); r != nil {
-			k.unhold()
+			k.endChanges()
 			k.endTurn(nfs.ErrResource, nil)
 			if k.executing {
 				k.use.Finish(nil)
@@ -177,9 +178,9 @@ func (k *compound) run() (st nfs.Status) {
 			return st
 		}
 		k.index++
-		k.s.count.Status(st)
-		if k.s.seen != nil {
-			k.s.seen(k.minor, op, st)
+		k.s.cfg.Counters.Status(st)
+		if k.s.observe != nil {
+			k.s.observe(k.minor, op, st)
 		}
 	}
 	return st
@@ -211,7 +212,7 @@ func (k *compound) step(op uint32) nfs.Status {
 	st := k.admit(row, op)
 	if st == nfs.OK {
 		st = k.status(op, k.handler(row, op)(k))
-		k.unhold()
+		k.endChanges()
 		if k.again || k.replayed {
 			return st
 		}
@@ -315,7 +316,7 @@ func (k *compound) bad() bool { return k.c.Args.Err() != nil }
 func (k *compound) who(o *object) *blockstore.Cred {
 	if k.credOf != o.rule {
 		// Where it must not wait for the groups it is looked up before; see enter.
-		o.rule.Identity(&k.c.Cred, k.s.groups, true, &k.cred)
+		o.rule.Identity(&k.c.Cred, k.s.cfg.Groups, true, &k.cred)
 		k.credOf = o.rule
 	}
 	return &k.cred
@@ -335,7 +336,7 @@ func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	case rule == nil:
 		return nil, st
 	case !rule.Protects(&k.c.Peer):
-		k.s.count.UnprotectedClients.Add(1)
+		k.s.cfg.Counters.UnprotectedClients.Add(1)
 		k.auditDenied(x.Pseudo, nfs.ErrWrongSec)
 		return nil, nfs.ErrWrongSec
 	case !rule.Flavors.Has(k.c.Cred.Flavor):
@@ -344,7 +345,7 @@ func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	}
 	if k.credOf != rule && rule.ManageGIDs {
 		k.credOf = nil
-		if !rule.Identity(&k.c.Cred, k.s.groups, k.mayBlock, &k.cred) {
+		if !rule.Identity(&k.c.Cred, k.s.cfg.Groups, k.mayBlock, &k.cred) {
 			k.again = true
 			return nil, nfs.ErrJukebox
 		}
@@ -377,10 +378,10 @@ func (k *compound) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 		ok = k.c.Defer(wait)
 	}
 	if !ok {
-		k.s.count.ThrottledAway.Add(1)
+		k.s.cfg.Counters.ThrottledAway.Add(1)
 		return nfs.ErrJukebox
 	}
-	k.s.count.Throttled.Add(1)
+	k.s.cfg.Counters.Throttled.Add(1)
 	k.again, k.later = true, true
 	return nfs.ErrJukebox
 }
@@ -412,9 +413,9 @@ func (s *Server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time
 			size += int(min(n, nfs.MaxIO))
 		}
 	}
-	limit, wait, ok = s.exports.Pace(s.codec, c, fh, size, take, s.now())
+	limit, wait, ok = s.cfg.Exports.Pace(s.cfg.Codec, c, fh, size, take, s.cfg.Now())
 	if take && wait > 0 && ok {
-		s.count.Throttled.Add(1)
+		s.cfg.Counters.Throttled.Add(1)
 	}
 	return limit, wait, ok
 }

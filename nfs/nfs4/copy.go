@@ -79,7 +79,7 @@ func copyFile(k *compound) nfs.Status {
 		}
 	}
 	var buf []byte
-	for begin := k.s.now(); c.done < min(c.count, copyMax) && k.s.now().Sub(begin) < copyTime; {
+	for begin := k.s.cfg.Now(); c.done < min(c.count, copyMax) && k.s.cfg.Now().Sub(begin) < copyTime; {
 		n, err := c.step(&buf)
 		if err != nil && c.done == 0 {
 			return nfs.StatusOf(err)

@@ -160,10 +160,10 @@ func delegReturn(k *compound) nfs.Status {
 
 // hold keeps others from having a file delegated, until the operation is over. It is
 // for changes that no open announces.
-func (k *compound) hold(f lock.File) nfs.Status {
-	held, ok := k.s.holdFile(k.now, f, k.client)
+func (k *compound) beginChange(f lock.File) nfs.Status {
+	held, ok := k.s.beginChange(k.now, f, k.client)
 	if held {
-		k.holds = append(k.holds, f)
+		k.inChange = append(k.inChange, f)
 	}
 	if !ok {
 		return nfs.ErrJukebox
@@ -172,7 +172,7 @@ func (k *compound) hold(f lock.File) nfs.Status {
 }
 
 // holdName is hold for what a name in a directory stands for, if it is there.
-func (k *compound) holdName(dir *object, name string) nfs.Status {
+func (k *compound) beginChangeName(dir *object, name string) nfs.Status {
 	if !k.s.state.Delegating() {
 		return nfs.OK
 	}
@@ -180,14 +180,14 @@ func (k *compound) holdName(dir *object, name string) nfs.Status {
 	if err != nil || a.Type != blockstore.TypeReg {
 		return nfs.OK // what is wrong with it is for the operation itself to say
 	}
-	return k.hold(lock.File{Export: dir.x.ID, Handle: h})
+	return k.beginChange(lock.File{Export: dir.x.ID, Handle: h})
 }
 
-func (k *compound) unhold() {
-	for _, f := range k.holds {
+func (k *compound) endChanges() {
+	for _, f := range k.inChange {
 		k.s.state.Unhold(f)
 	}
-	k.holds = k.holds[:0]
+	k.inChange = k.inChange[:0]
 }
 
 const (
@@ -232,8 +232,8 @@ func (s *Server) free(now time.Time, f lock.File, by *state.Client, change, mayW
 	}
 }
 
-// holdFile is state.Hold, which waits for a moment.
-func (s *Server) holdFile(now time.Time, f lock.File, by *state.Client) (held, ok bool) {
+// beginChange is state.Hold, which waits for a moment.
+func (s *Server) beginChange(now time.Time, f lock.File, by *state.Client) (held, ok bool) {
 	for {
 		if held, ok = s.state.Hold(now, f, by); ok || !s.await(f) {
 			return held, ok

@@ -397,8 +397,8 @@ func TestReturnedInTime(t *testing.T) {
 			t.Fatal(st)
 		}
 	}
-	if _, ok := r.s.Hold(f); ok {
-		r.s.Unhold(f)
+	if _, ok := r.s.BeginChange(f); ok {
+		r.s.EndChange(f)
 	}
 	if n := r.s.State().Delegations(); n.Now != 0 {
 		t.Errorf("%+v", n)

@@ -44,15 +44,13 @@ func (d *denials) fresh(k denial, now time.Time) bool {
 
 // deny counts a client that an export, or what is below a directory of the pseudo file system, is not for.
 func (k *compound) deny(path string, st nfs.Status) {
-	k.s.count.DeniedClients.Add(1)
+	k.s.cfg.Counters.DeniedClients.Add(1)
 	k.auditDenied(path, st)
 }
 
 // auditDenied has it written down that a client was refused an export, or what leads to some.
 func (k *compound) auditDenied(path string, st nfs.Status) {
-	peer := &k.c.Peer
-	if k.s.denials.fresh(denial{peer.Addr.Addr().Unmap(), path, st}, k.s.now()) {
-		k.s.audit.Info("nfs4_denied", "client", peer.Addr.String(), "transport", peer.Transport.String(), "xprtsec", peer.Security.String(),
-			"uid", k.c.Cred.UID, "path", path, "result", st.String())
+	if k.s.denials.fresh(denial{k.c.Peer.Addr.Addr().Unmap(), path, st}, k.s.cfg.Now()) {
+		k.s.cfg.Audit.Info("nfs4_denied", append(nfs.AuditCaller(k.c), "path", path, "result", st.String())...)
 	}
 }

@@ -15,7 +15,7 @@ import (
 func TestDenialsAreAudited(t *testing.T) {
 	r := newRig(t)
 	var b strings.Builder
-	r.s.audit = slog.New(slog.NewTextHandler(&b, nil))
+	r.s.cfg.Audit = slog.New(slog.NewTextHandler(&b, nil))
 	x := r.session(2, "one")
 	one := x.handle("one")
 	lines := func(want int, parts ...string) {

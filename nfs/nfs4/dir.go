@@ -148,7 +148,7 @@ var cheap = BitmapOf(AttrRdattrError, AttrFileID, AttrMountedOn, AttrFSID, AttrS
 func (l *listing) store(cookie uint64, verf [VerifierLen]byte) ([VerifierLen]byte, bool, error) {
 	k, x := l.k, l.dir.x
 	plus := !l.want.without(cheap).empty()
-	over := l.k.s.tree().byExport[x.ID]
+	over := l.k.s.pseudo().byExport[x.ID]
 	if over != nil && (len(over.children) == 0 || k.mountpoint(&l.dir) == nil) {
 		over = nil
 	}

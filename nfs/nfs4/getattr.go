@@ -23,7 +23,7 @@ func getAttr(k *compound) nfs.Status {
 	}
 	s, st := k.subject(&k.cur, want)
 	if st == nfs.OK {
-		known.apply(k.s.wall(), &s)
+		known.apply(k.s.cfg.Wall(), &s)
 		encodeAttrs(&k.c.Res, want, &s)
 	}
 	return st
@@ -112,7 +112,7 @@ func (k *compound) compare() (same bool, st nfs.Status) {
 	if st != nfs.OK {
 		return false, st
 	}
-	known.apply(k.s.wall(), &s)
+	known.apply(k.s.cfg.Wall(), &s)
 	var e xdr.Encoder
 	encodeAttrs(&e, want, &s)
 	mine := xdr.NewDecoder(e.B)

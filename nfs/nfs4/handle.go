@@ -23,27 +23,27 @@ func putFH(k *compound) nfs.Status {
 // resolve finds what a file handle stands for. That it is still there is for the
 // store to say.
 func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
-	id, h, err := k.s.codec.ParseNext(&k.last, fh)
+	id, h, err := k.s.cfg.Codec.ParseNext(&k.last, fh)
 	if err != nil {
 		if err == nfs.ErrHandleCode {
-			k.s.count.ForgedHandles.Add(1)
+			k.s.cfg.Counters.ForgedHandles.Add(1)
 		} else {
-			k.s.count.BadHandles.Add(1)
+			k.s.cfg.Counters.BadHandles.Add(1)
 		}
 		return o, nfs.ErrBadHandle
 	}
 	client := &k.c.Peer
 	if id == pseudoExport {
-		n := k.s.tree().byHandle[h]
+		n := k.s.pseudo().byHandle[h]
 		if n == nil || n.parent != nil && !n.visible(client) {
-			k.s.count.GoneExports.Add(1)
+			k.s.cfg.Counters.GoneExports.Add(1)
 			return o, nfs.ErrStale
 		}
 		return object{node: n}, nfs.OK
 	}
-	x := k.s.exports.ByID(id)
+	x := k.s.cfg.Exports.ByID(id)
 	if x == nil {
-		k.s.count.GoneExports.Add(1)
+		k.s.cfg.Counters.GoneExports.Add(1)
 		return o, nfs.ErrStale
 	}
 	rule, st := k.enter(x)
@@ -59,7 +59,7 @@ func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
 
 // putRootFH is PUTROOTFH and PUTPUBFH (sections 18.21, 18.20).
 func putRootFH(k *compound) nfs.Status {
-	o, st := k.at(k.s.tree().root)
+	o, st := k.at(k.s.pseudo().root)
 	if st == nfs.OK {
 		k.setCurrent(o)
 	}
@@ -81,14 +81,14 @@ func (k *compound) encodeHandle(e *xdr.Encoder, o *object) {
 // encodeFile appends the nfs_fh4 of a file.
 func (s *Server) encodeFile(e *xdr.Encoder, f *lock.File) {
 	var b [nfs.HandleMax]byte
-	e.Opaque(s.codec.Append(b[:0], f.Export, &f.Handle))
+	e.Opaque(s.cfg.Codec.Append(b[:0], f.Export, &f.Handle))
 }
 
 func (k *compound) appendHandle(b []byte, o *object) []byte {
 	if o.node != nil {
-		return k.s.codec.Append(b, pseudoExport, &o.node.handle)
+		return k.s.cfg.Codec.Append(b, pseudoExport, &o.node.handle)
 	}
-	return k.s.codec.Append(b, o.x.ID, &o.h)
+	return k.s.cfg.Codec.Append(b, o.x.ID, &o.h)
 }
 
 // saveFH is SAVEFH (section 18.28): the stateid is saved too.

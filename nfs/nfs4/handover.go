@@ -19,45 +19,45 @@ import (
 // described. The next server goes on with it: callbacks whose answers nobody has seen
 // are sent again as they were, and copies go on where they are.
 
-// StandStill has the server stand still, or go on. It waits for the steps of copies.
-func (s *Server) StandStill(on bool) {
-	f := &s.offloads
+// Pause stops the server for an upgrade, or resumes it. While it is paused no callback is sent, nothing is recalled
+// for programs of the host, and copies wait between two steps. Pause waits for the steps under way.
+func (s *Server) Pause(on bool) {
 	s.acting.Lock()
-	s.still = on
-	s.acting.Unlock()
 	s.calling.Lock()
-	was := s.held
-	s.held = on
+	was := s.paused
+	s.paused = on
 	s.calling.Unlock()
+	s.acting.Unlock()
 	if was == on {
 		return
 	}
 	s.state.StandStill(on)
+	f := &s.offloads
 	if on {
-		for i := range f.hostages {
-			f.hostages[i] = <-f.turns
+		for i := range f.taken {
+			f.taken[i] = <-f.turns
 		}
 		return
 	}
-	for i := range f.hostages {
-		f.turns <- f.hostages[i]
-		f.hostages[i] = nil
+	for i := range f.taken {
+		f.turns <- f.taken[i]
+		f.taken[i] = nil
 	}
-	for _, o := range f.waiting {
+	for _, o := range f.restored {
 		if f.enter() {
-			go o.goOn()
+			go o.resume()
 		}
 	}
-	f.waiting = nil
+	f.restored = nil
 	for _, x := range s.state.Lost() {
-		s.callBack(x, probing{}) // what was lost goes first
+		s.callBack(x, probing{}) // sends what was lost first
 	}
 }
 
-// mayCall reports whether clients may be called, until done is called.
+// mayCall reports whether callbacks may be sent, until done is called.
 func (s *Server) mayCall() (done func(), ok bool) {
 	s.calling.RLock()
-	if s.held {
+	if s.paused {
 		s.calling.RUnlock()
 		return nil, false
 	}
@@ -98,7 +98,7 @@ func (c *snapCred) cred() blockstore.Cred {
 // Snapshot describes what the server remembers, while it stands still. connection numbers the
 // connections that the next process will have, too; see state.SnapshotFuncs.
 func (s *Server) Snapshot(connection func(rpc.Caller) (id uint64, ok bool)) ([]byte, error) {
-	return s.state.Snapshot(s.now(), state.SnapshotFuncs{
+	return s.state.Snapshot(s.cfg.Now(), state.SnapshotFuncs{
 		Connection: connection, Callback: s.pending, Copy: s.offloads.snapshot,
 	})
 }
@@ -139,11 +139,11 @@ func (f *offloads) snapshot(st *state.Offload) ([]byte, error) {
 // stands still no more. connection finds a connection by its number, or is nil. The lock table
 // and the exports are there. After an error the server is of no use.
 func (s *Server) Restore(data []byte, connection func(id uint64) rpc.Caller) error {
-	if len(s.calls.mem) > 0 {
-		s.calls.load(s.calls.mem, s.now()) // the process of before has written since
+	if len(s.journal.mem) > 0 {
+		s.journal.load(s.journal.mem, s.cfg.Now()) // the process of before has written since
 	}
-	return s.state.Restore(data, s.now(), state.RestoreFuncs{
-		Connection: connection, Callback: callbackAgain, Copy: s.restoreCopy, Leased: s.leaseAgain, Connect: s.connect,
+	return s.state.Restore(data, s.cfg.Now(), state.RestoreFuncs{
+		Connection: connection, Callback: callbackAgain, Copy: s.restoreCopy, Leased: s.leaseAgain, Connect: s.cfg.CallBack,
 	})
 }
 
@@ -184,7 +184,7 @@ func callbackAgain(a *state.PendingCallback, r *state.Recall) any {
 
 // leaseAgain is compound.lease for a delegation that was handed over.
 func (s *Server) leaseAgain(f lock.File, write bool) (leave func()) {
-	x := s.exports.ByID(f.Export)
+	x := s.cfg.Exports.ByID(f.Export)
 	if x == nil {
 		return nil
 	}
@@ -194,7 +194,8 @@ func (s *Server) leaseAgain(f lock.File, write bool) (leave func()) {
 	}
 	leave, err := l.Lease(f.Handle, write, func() { s.wanted(f) })
 	if err != nil {
-		s.log.Warn("the host does not tell any more what its programs do with a delegated file", "export", f.Export, "error", err)
+		s.cfg.Logger.Warn("the host does not tell any more what its programs do with a delegated file", "export", f.Export,
+			"error", err)
 		s.unleased.Add(1)
 		return nil
 	}
@@ -206,7 +207,7 @@ func (s *Server) objectOf(x *snapObject) (object, error) {
 	if !ok {
 		return object{}, fmt.Errorf("the handle of a copied file has %d bytes", len(x.Handle))
 	}
-	return object{x: s.exports.ByID(x.Export), h: h}, nil
+	return object{x: s.cfg.Exports.ByID(x.Export), h: h}, nil
 }
 
 func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
@@ -233,18 +234,18 @@ func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
 	f.mu.Lock()
 	f.all[st] = o
 	f.mu.Unlock()
-	f.waiting = append(f.waiting, o)
+	f.restored = append(f.restored, o)
 	return nil
 }
 
-// goOn is the goroutine of a copy that was handed over.
-func (o *offload) goOn() {
+// resume is the goroutine of a copy that was handed over.
+func (o *offload) resume() {
 	defer o.s.offloads.wg.Done()
 	if _, done, _ := o.Progress(); !done {
 		if o.c.from.x == nil || o.c.to.x == nil {
 			o.Finish(o.ended(nfs.ErrStale)) // an export is gone
 		} else {
-			held, _ := o.s.state.Hold(o.s.now(), o.File, o.Client)
+			held, _ := o.s.state.Hold(o.s.cfg.Now(), o.File, o.Client)
 			o.Finish(o.run(held))
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // still from then on. The connections are those of the callees.
 func (r *rig) succeed(conns ...*callee) {
 	r.t.Helper()
-	r.s.StandStill(true)
+	r.s.Pause(true)
 	b, err1 := r.s.Snapshot(func(c rpc.Caller) (uint64, bool) {
 		i := slices.IndexFunc(conns, func(x *callee) bool { return rpc.Caller(x) == c })
 		return uint64(i), i >= 0
@@ -32,7 +32,7 @@ func (r *rig) succeed(conns ...*callee) {
 	r.t.Cleanup(old.Close)
 	r.locks = lock.New(0)
 	r.start(4711)
-	r.s.StandStill(true)
+	r.s.Pause(true)
 	if err := errors.Join(
 		r.locks.Restore(locks, nil), r.srv.Restore(drc),
 		r.s.Restore(b, func(id uint64) rpc.Caller {
@@ -44,7 +44,7 @@ func (r *rig) succeed(conns ...*callee) {
 	); err != nil {
 		r.t.Fatal(err)
 	}
-	r.s.StandStill(false)
+	r.s.Pause(false)
 	r.t.Cleanup(r.s.Close)
 }
 
@@ -307,7 +307,7 @@ func TestGoesOn(t *testing.T) {
 	fh := b.file("f")
 	p := a.openFH(fh, state.Both, "o").ok(OpOpen)
 	p.opened()
-	r.s.StandStill(true)
+	r.s.Pause(true)
 	if _, err := r.s.Snapshot(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -315,8 +315,8 @@ func TestGoesOn(t *testing.T) {
 	if cl.recalls() != 0 {
 		t.Error("a server that stands still has called")
 	}
-	r.s.StandStill(false)
-	r.s.StandStill(false)
+	r.s.Pause(false)
+	r.s.Pause(false)
 	r.now = r.now.Add(2 * again)
 	b.openFH(fh, state.Read, "o").fails(OpOpen, nfs.ErrJukebox)
 	if cl.recalls() != 1 {

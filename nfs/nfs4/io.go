@@ -23,7 +23,7 @@ func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Stat
 		}
 		// An open would have asked for the delegations of others.
 		if write {
-			if st := k.hold(f); st != nfs.OK {
+			if st := k.beginChange(f); st != nfs.OK {
 				return st
 			}
 		} else if !k.s.free(k.now, f, k.client, false, k.mayBlock) {
@@ -83,7 +83,7 @@ func read(k *compound) nfs.Status {
 			p = make([]byte, n) // all of them together are bounded by the session
 		}
 		if len(p) != n {
-			k.s.count.NoMemory.Add(1)
+			k.s.cfg.Counters.NoMemory.Add(1)
 			return nfs.ErrJukebox
 		}
 	}
@@ -96,7 +96,7 @@ func read(k *compound) nfs.Status {
 			// What there is to say of the failure may be on disk as well.
 			k.again = true
 			if errors.Is(err, blockstore.ErrWouldBlock) {
-				k.s.count.ReadsMoved.Add(1)
+				k.s.cfg.Counters.ReadsMoved.Add(1)
 			}
 			return nfs.ErrJukebox
 		}

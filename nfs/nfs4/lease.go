@@ -68,5 +68,5 @@ func (s *Server) wanted(f lock.File) {
 func (s *Server) freed(f lock.File) bool {
 	s.acting.RLock()
 	defer s.acting.RUnlock()
-	return !s.still && s.state.Free(s.now(), f, nil, true)
+	return !s.paused && s.state.Free(s.cfg.Now(), f, nil, true)
 }

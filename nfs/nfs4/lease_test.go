@@ -161,16 +161,16 @@ func TestHostOpens(t *testing.T) {
 // TestClocks: a server goes by a clock that the host's administrator does not set. What files say goes by the host's.
 func TestClocks(t *testing.T) {
 	s := New(Config{Config: nfs.Config{Exports: nfs.NewTable(nil)}})
-	if at := s.now(); at != at.Round(0) || clock.Since(at).Abs() > time.Minute {
+	if at := s.cfg.Now(); at != at.Round(0) || clock.Since(at).Abs() > time.Minute {
 		t.Errorf("leases go by %v, at %v", at, clock.Now())
 	}
-	if at := s.wall(); time.Since(at).Abs() > time.Minute {
+	if at := s.cfg.Wall(); time.Since(at).Abs() > time.Minute {
 		t.Errorf("files go by %v", at)
 	}
 	// A wall clock that is set back and forth ends no lease, and prolongs none.
 	r := newRig(t)
 	wall := r.now
-	r.s.wall = func() time.Time { return wall }
+	r.s.cfg.Wall = func() time.Time { return wall }
 	x := r.session(2, "one")
 	_, id := x.make(x.handle("one"), "file")
 	read := func(want nfs.Status) {

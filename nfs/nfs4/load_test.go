@@ -37,7 +37,7 @@ func TestMillionByProtocol(t *testing.T) {
 	for i := range fhs {
 		fhs[i], _ = xs[0].make(dir, fmt.Sprint("file", i))
 	}
-	r.s.seen = nil
+	r.s.observe = nil
 	heap := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()

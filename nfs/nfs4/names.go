@@ -14,7 +14,7 @@ import (
 // (fs_charset_cap says so).
 func (k *compound) checkName(name string) nfs.Status {
 	switch {
-	case name == "", k.s.utf8 && !utf8.ValidString(name):
+	case name == "", k.s.cfg.UTF8 && !utf8.ValidString(name):
 		return nfs.ErrInval
 	case name == "." || name == "..":
 		return nfs.ErrBadName
@@ -135,7 +135,7 @@ func remove(k *compound) nfs.Status {
 	if k.s.state.Grace(k.now) {
 		return nfs.ErrGrace // somebody may have it open who has not said so yet
 	}
-	if st := k.holdName(&k.cur, name); st != nfs.OK {
+	if st := k.beginChangeName(&k.cur, name); st != nfs.OK {
 		return st
 	}
 	fs, who := k.cur.x.FS, k.who(&k.cur)
@@ -177,10 +177,10 @@ func rename(k *compound) nfs.Status {
 	if k.s.state.Grace(k.now) {
 		return nfs.ErrGrace
 	}
-	if st := k.holdName(&k.saved, from); st != nfs.OK {
+	if st := k.beginChangeName(&k.saved, from); st != nfs.OK {
 		return st
 	}
-	if st := k.holdName(&k.cur, to); st != nfs.OK {
+	if st := k.beginChangeName(&k.cur, to); st != nfs.OK {
 		return st
 	}
 	var fromW, toW blockstore.Wcc
@@ -238,7 +238,7 @@ func link(k *compound) nfs.Status {
 	if st := k.cur.changeable(); st != nfs.OK {
 		return st
 	}
-	if st := k.hold(lock.File{Export: k.saved.x.ID, Handle: k.saved.h}); st != nfs.OK {
+	if st := k.beginChange(lock.File{Export: k.saved.x.ID, Handle: k.saved.h}); st != nfs.OK {
 		return st
 	}
 	var w blockstore.Wcc
@@ -276,7 +276,7 @@ func readLink(k *compound) nfs.Status {
 	// A target cannot be cut; the carrier refuses what does not fit.
 	p := k.c.Payload(len(target))
 	if len(p) != len(target) {
-		k.s.count.NoMemory.Add(1)
+		k.s.cfg.Counters.NoMemory.Add(1)
 		return nfs.ErrJukebox
 	}
 	copy(p, target)

@@ -40,9 +40,9 @@ type offloads struct {
 	wg     sync.WaitGroup
 	all    map[*state.Offload]*offload
 
-	// Of a server that stands still: the turns, and copies that go on with it.
-	hostages [copiers][]byte
-	waiting  []*offload
+	// While the server is paused: the turns, and the copies of the process before, which begin when it resumes.
+	taken    [copiers][]byte
+	restored []*offload
 
 	begun, cancelled atomic.Uint64
 }
@@ -102,7 +102,7 @@ func (k *compound) offload(c *copying) (*offload, nfs.Status) {
 	}
 	// The open may be closed before the copy ends, and then nothing else would keep
 	// others from having the file delegated.
-	held, ok := s.holdFile(k.now, k.file(), k.client)
+	held, ok := s.beginChange(k.now, k.file(), k.client)
 	if !ok {
 		st.Drop()
 		s.offloads.wg.Done()
@@ -128,13 +128,13 @@ func (o *offload) run(held bool) (st nfs.Status) {
 			o.s.state.Unhold(o.File)
 		}
 		if r := recover(); r != nil {
-			o.s.log.Error("a copy failed badly", "panic", r)
+			o.s.cfg.Logger.Error("a copy failed badly", "panic", r)
 			st = nfs.ErrServerFault
 		}
 	}()
 	f := &o.s.offloads
 	for o.c.done < o.c.count {
-		if stop, _ := o.Silent(o.s.now()); stop {
+		if stop, _ := o.Silent(o.s.cfg.Now()); stop {
 			return o.ended(nfs.ErrJukebox)
 		}
 		select {
@@ -228,7 +228,7 @@ func (o *offload) over() bool {
 		return true
 	default:
 	}
-	_, forget := o.Silent(o.s.now())
+	_, forget := o.Silent(o.s.cfg.Now())
 	return forget || o.told.Load()
 }
 

@@ -81,8 +81,8 @@ type askedCall struct {
 	at time.Time
 }
 
-// calls is the journal. The zero value remembers nothing.
-type calls struct {
+// journal is the journal. The zero value remembers nothing.
+type journal struct {
 	mu     sync.Mutex
 	mem    []byte
 	number uint64
@@ -93,10 +93,10 @@ type calls struct {
 	asked  map[callSumOf][]askedCall
 }
 
-func (j *calls) record(i int) []byte { return j.mem[i*callRecord:][:callRecord:callRecord] }
+func (j *journal) record(i int) []byte { return j.mem[i*callRecord:][:callRecord:callRecord] }
 
 // load takes over what earlier processes left. Nobody else may call.
-func (j *calls) load(mem []byte, now time.Time) {
+func (j *journal) load(mem []byte, now time.Time) {
 	n := len(mem) / callRecord
 	j.mem, j.used, j.slots = mem[:n*callRecord], make([]slotKey, n), make(map[slotKey]int)
 	j.before, j.asked = make(map[slotKey]begun), make(map[callSumOf][]askedCall)
@@ -126,7 +126,7 @@ func (j *calls) load(mem []byte, now time.Time) {
 }
 
 // again notes that a client has sent a call of a session of before.
-func (j *calls) again(k slotKey, seq uint32, now time.Time) {
+func (j *journal) again(k slotKey, seq uint32, now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b, ok := j.before[k]
@@ -139,7 +139,7 @@ func (j *calls) again(k slotKey, seq uint32, now time.Time) {
 }
 
 // take finds a call that has no answer, by its hash.
-func (j *calls) take(sum callSumOf, now time.Time) (note []byte) {
+func (j *journal) take(sum callSumOf, now time.Time) (note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	list := j.asked[sum]
@@ -160,7 +160,7 @@ func (j *calls) take(sum callSumOf, now time.Time) (note []byte) {
 }
 
 // begin writes what a call is about to do, in the place of the call that was in its slot before.
-func (j *calls) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
+func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	i, ok := j.slots[k]
@@ -196,7 +196,7 @@ type attempt struct {
 // Journaled implements nfs.Noter.
 func (a *attempt) Journaled() bool { return a.k.journaled() }
 
-func (k *compound) journaled() bool { return len(k.s.calls.mem) > 0 }
+func (k *compound) journaled() bool { return len(k.s.journal.mem) > 0 }
 
 // Doubt implements nfs.Noter.
 func (a *attempt) Doubt() []byte {
@@ -221,7 +221,7 @@ func (a *attempt) Doubt() []byte {
 	if cap(e.B) <= cachedMax {
 		k.kept = e.B
 	}
-	note := k.s.calls.take(a.sum, k.now)
+	note := k.s.journal.take(a.sum, k.now)
 	if note != nil {
 		a.Intend(note) // for another kill
 	}
@@ -229,7 +229,7 @@ func (a *attempt) Doubt() []byte {
 }
 
 // Intend implements nfs.Noter.
-func (a *attempt) Intend(note []byte) { a.k.s.calls.begin(a.slot, a.seq, a.sum, note) }
+func (a *attempt) Intend(note []byte) { a.k.s.journal.begin(a.slot, a.seq, a.sum, note) }
 
 // done implements nfs.Noter for operations that are not journaled.
 type done struct{}

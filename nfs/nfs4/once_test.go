@@ -169,7 +169,7 @@ func TestCallsJournal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	const records = 4
 	mem := make([]byte, records*callRecord)
-	var j calls
+	var j journal
 	j.load(mem, now)
 	key := func(i int) slotKey { return slotKey{slot: uint32(i)} }
 	sum := func(i int) callSumOf { return callSumOf{byte(i)} }
@@ -179,7 +179,7 @@ func TestCallsJournal(t *testing.T) {
 	}
 	j.begin(key(5), 2, sum(50), note)
 	took := func(i int, seq uint32, s callSumOf) bool {
-		var next calls
+		var next journal
 		next.load(bytes.Clone(mem), now)
 		next.again(key(i), seq, now)
 		return bytes.Equal(next.take(s, now), note) && next.take(s, now) == nil
@@ -198,7 +198,7 @@ func TestCallsJournal(t *testing.T) {
 		}
 		b := bytes.Clone(mem)
 		b[i] ^= 0x10
-		var next calls
+		var next journal
 		next.load(b, now)
 		if len(next.before) != records-1 {
 			t.Fatalf("byte %d is damaged, and %d records count", i, len(next.before))

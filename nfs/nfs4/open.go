@@ -152,7 +152,7 @@ func (k *compound) openAs(a *openArgs) nfs.Status {
 		}
 	}
 	if truncate {
-		if st := k.hold(k.file()); st != nfs.OK {
+		if st := k.beginChange(k.file()); st != nfs.OK {
 			return st
 		}
 	}

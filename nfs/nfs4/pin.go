@@ -31,7 +31,7 @@ func (k *compound) pin() (pinned bool, st nfs.Status) {
 
 // unpin ends a pin, unless the export has ended, and its store with all of its pins.
 func (s *Server) unpin(f lock.File) {
-	x := s.exports.ByID(f.Export)
+	x := s.cfg.Exports.ByID(f.Export)
 	if x == nil {
 		return
 	}

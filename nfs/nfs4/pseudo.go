@@ -48,16 +48,17 @@ type tree struct {
 	made     time.Time
 }
 
-// names keeps the tree of the current list.
-type names struct{ cur atomic.Pointer[tree] }
+// treeCache has the tree of the export list that was current at the last call. A tree is made again when the list has
+// changed; two goroutines may make the same one.
+type treeCache = atomic.Pointer[tree]
 
-func (s *Server) tree() *tree {
-	list := s.exports.Exports()
-	if t := s.names.cur.Load(); t != nil && len(t.exports) == len(list) && (len(list) == 0 || &t.exports[0] == &list[0]) {
+func (s *Server) pseudo() *tree {
+	list := s.cfg.Exports.Exports()
+	if t := s.tree.Load(); t != nil && len(t.exports) == len(list) && (len(list) == 0 || &t.exports[0] == &list[0]) {
 		return t
 	}
-	t := makeTree(list, s.wall())
-	s.names.cur.Store(t)
+	t := makeTree(list, s.cfg.Wall())
+	s.tree.Store(t)
 	return t
 }
 
@@ -187,7 +188,7 @@ func (k *compound) mountpoint(o *object) *node {
 	if o.x == nil {
 		return nil
 	}
-	n := k.s.tree().byExport[o.x.ID]
+	n := k.s.pseudo().byExport[o.x.ID]
 	if n == nil {
 		return nil
 	}
@@ -205,7 +206,7 @@ func (k *compound) over(dir *object, name string) *node {
 	if c := k.s.below(dir, name); c != nil && c.visible(&k.c.Peer) {
 		return c
 	}
-	if n := k.s.tree().byExport[dir.x.ID]; n == nil || len(n.children) == 0 {
+	if n := k.s.pseudo().byExport[dir.x.ID]; n == nil || len(n.children) == 0 {
 		return nil
 	}
 	n := k.mountpoint(dir)
@@ -220,8 +221,8 @@ func (k *compound) over(dir *object, name string) *node {
 
 // below is the node of an export that lies in a directory of another one.
 func (s *Server) below(dir *object, name string) *node {
-	if x := s.exports.Below(dir.x, &dir.h, name); x != nil {
-		return s.tree().byExport[x.ID]
+	if x := s.cfg.Exports.Below(dir.x, &dir.h, name); x != nil {
+		return s.pseudo().byExport[x.ID]
 	}
 	return nil
 }
@@ -283,7 +284,7 @@ func (k *compound) up(o *object) (object, nfs.Status) {
 	if n != nil {
 		if o.x != nil && n.export != nil && n.export.Place != nil {
 			p := n.export.Place
-			if x := k.s.exports.ByID(p.Export); x != nil {
+			if x := k.s.cfg.Exports.ByID(p.Export); x != nil {
 				if rule, st := k.enter(x); st != nfs.ErrAcces {
 					return object{x: x, rule: rule, h: p.Dir}, st
 				}

@@ -188,7 +188,7 @@ func (r *rig) start(boot uint32) {
 		Boot: boot, Locks: r.locks, Now: func() time.Time { return r.now },
 		Known: r.known, Journal: r, Limits: r.limits, Calls: r.calls,
 	})
-	r.s.seen = r.see
+	r.s.observe = r.see
 	r.srv = rpc.NewServer(rpc.ServerConfig{Programs: r.s.Programs(), Workers: 2})
 	r.t.Cleanup(r.srv.Close)
 }

@@ -3,8 +3,8 @@ package nfs4
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,112 +63,84 @@ const leaseDefault = 90 * time.Second
 
 // Server serves NFS version 4. See Programs.
 type Server struct {
-	exports  *nfs.Table
-	codec    *nfs.Codec
-	count    *nfs.Counters
-	log      *slog.Logger
-	audit    *slog.Logger
+	cfg      Config // complete: nothing is nil that New says what nil means of
 	denials  denials
-	lease    time.Duration
 	state    *state.Server
-	now      func() time.Time
-	wall     func() time.Time
-	identity string
-	names    names
-	idmap    nfs.Names
-	groups   nfs.Groups
-	minors   [minorMax + 1]bool
-	utf8     bool
-	connect  func(to netip.AddrPort) rpc.Caller
+	identity string // server_owner4 and server_scope
+	tree     treeCache
 	pool     sync.Pool // of *compound
 
-	// calling is held for reading while a client is called, and guards held.
-	calling sync.RWMutex
-	held    bool
-	// acting, taken before calling, is held for reading by who does something by himself, and
-	// guards still.
-	acting sync.RWMutex
-	still  bool
+	// calling is held for reading while a callback is sent. acting is held for reading by a goroutine that acts for
+	// no client, and is taken before calling. paused is guarded by both: either is enough to read it.
+	calling, acting sync.RWMutex
+	paused          bool
 
 	ops                      [numOps]atomic.Uint64 // executed
 	illegal                  atomic.Uint64
 	replays                  atomic.Uint64 // answered from the reply cache
 	joined                   atomic.Uint64 // retries that waited for the request that they repeat
 	callbacks, callbacksLost atomic.Uint64
-	waiters                  atomic.Int32
+	waiters                  atomic.Int32 // workers that wait for a client, of waitersMax
 	offloads                 offloads
-	calls                    calls
-	asked                    atomic.Uint64 // callbacks for attributes
-	relieved                 atomic.Uint64 // callbacks for any delegations
-	unleased                 atomic.Uint64 // delegations of files whose store cannot tell what others do
+	journal                  journal
+	asked                    atomic.Uint64 // CB_GETATTRs
+	relieved                 atomic.Uint64 // CB_RECALL_ANYs
+	unleased                 atomic.Uint64 // delegations of files whose store cannot watch other users of the host
 	unpinned                 atomic.Uint64 // opens of files that end with their last name, for want of room
-	hostOpens                atomic.Uint64 // what others did with delegated files
+	hostOpens                atomic.Uint64 // delegations that other users of the host had recalled
 	strangers                atomic.Uint64 // calls for sessions or clients of others
-	fullNoted                atomic.Int64  // when it was logged that there was no room
+	fullNoted                atomic.Int64  // when it was last logged that there was no room
 	refusedNoted             atomic.Uint64 // refusals by then
-	strangersNoted           atomic.Int64  // when one was written down
-	moved                    atomic.Uint64 // compounds begun on a carrier's loop that went to a worker
+	strangersNoted           atomic.Int64  // when a refusal of strangers was last written to the audit log
+	moved                    atomic.Uint64 // compounds begun on a transport's loop that went to a worker
 
-	// seen is told of every operation and its status, by tests; otherwise nil.
-	seen func(minor, op uint32, st nfs.Status)
+	// observe gets every operation and its status, in tests; otherwise nil.
+	observe func(minor, op uint32, st nfs.Status)
 }
 
 // New makes a server.
 func New(cfg Config) *Server {
-	s := &Server{exports: cfg.Exports, codec: cfg.Codec, count: cfg.Counters, log: cfg.Logger, now: cfg.Now,
-		idmap: cfg.Names, groups: cfg.Groups, utf8: cfg.UTF8, connect: cfg.CallBack}
-	s.serveMinors(cfg.Minors)
-	if s.idmap == nil {
-		s.idmap = byNumber{}
+	cfg.SetDefaults()
+	if cfg.Names == nil {
+		cfg.Names = byNumber{}
 	}
-	if s.count == nil {
-		s.count = new(nfs.Counters)
+	if cfg.Wall == nil {
+		cfg.Wall = cfg.Now
 	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+	if cfg.Now == nil {
+		cfg.Now = clock.Now
 	}
-	if s.wall = cfg.Wall; s.wall == nil {
-		s.wall = cfg.Now
+	if cfg.Wall == nil {
+		cfg.Wall = time.Now
 	}
-	if s.now == nil {
-		s.now = clock.Now
-	}
-	if s.wall == nil {
-		s.wall = time.Now
-	}
-	sum := sha256.Sum256(append([]byte("rstored NFSv4 server identity\x00"), cfg.Identity...))
-	s.identity = "rstored-" + hex.EncodeToString(sum[:16])
 	if cfg.Lease <= 0 {
 		cfg.Lease = leaseDefault
 	}
 	if cfg.Grace <= 0 {
 		cfg.Grace = cfg.Lease
 	}
+	sum := sha256.Sum256(append([]byte("rstored NFSv4 server identity\x00"), cfg.Identity...))
+	s := &Server{cfg: cfg, identity: "rstored-" + hex.EncodeToString(sum[:16])}
 	if len(cfg.Known) > 0 {
-		s.log.Info("clients of version 4 may reclaim what they had", "clients", len(cfg.Known), "for", cfg.Grace.String())
+		cfg.Logger.Info("clients of version 4 may reclaim what they had", "clients", len(cfg.Known), "for",
+			cfg.Grace.String())
 	}
-	s.state = state.New(state.Config{
-		Boot: cfg.Boot, Lease: cfg.Lease, Locks: cfg.Locks,
-		Known: cfg.Known, GraceUntil: s.now().Add(cfg.Grace), Journal: cfg.Journal, OthersReclaim: cfg.OthersReclaim,
-		Recall:  s.recall,
-		Unpin:   s.unpin,
-		Changed: s.changed,
-		Denied:  s.denied,
-		Memory:  cfg.Limits.Memory, ClientMemory: cfg.Limits.ClientMemory,
-		Clients: cfg.Limits.Clients, Sessions: cfg.Limits.Sessions, States: cfg.Limits.States,
-		Delegations: cfg.Limits.Delegations, ClientDelegations: cfg.Limits.ClientDelegations,
-		Offloads: cfg.Limits.Offloads, ClientOffloads: cfg.Limits.ClientOffloads,
-	})
-	s.lease = cfg.Lease
+	limits := cfg.Limits
+	limits.Boot, limits.Lease, limits.Locks = cfg.Boot, cfg.Lease, cfg.Locks
+	limits.Known, limits.GraceUntil, limits.Journal = cfg.Known, cfg.Now().Add(cfg.Grace), cfg.Journal
+	limits.OthersReclaim = cfg.OthersReclaim
+	limits.Recall, limits.Unpin, limits.Changed, limits.Denied = s.recall, s.unpin, s.changed, s.denied
+	s.state = state.New(limits)
 	if len(cfg.Calls) >= callRecord {
-		s.calls.load(cfg.Calls, s.now())
-	}
-	if s.audit = cfg.Audit; s.audit == nil {
-		s.audit = slog.New(slog.DiscardHandler)
+		s.journal.load(cfg.Calls, cfg.Now())
 	}
 	s.offloads.init()
 	s.pool.New = func() any { return &compound{s: s} }
 	return s
+}
+
+func (s *Server) servesMinor(m uint32) bool {
+	return m <= minorMax && (s.cfg.Minors == nil || slices.Contains(s.cfg.Minors, m))
 }
 
 // State is what the server remembers of its clients.

@@ -49,7 +49,7 @@ func (k *compound) by() *state.By {
 
 // stranger reports whether no export is for the client, as far as is known yet.
 func (k *compound) stranger() bool {
-	return !slices.ContainsFunc(k.s.exports.Exports(), func(x *nfs.Export) bool {
+	return !slices.ContainsFunc(k.s.cfg.Exports.Exports(), func(x *nfs.Export) bool {
 		_, st := x.Admits(&k.c.Peer)
 		return st == nfs.OK
 	})
@@ -218,8 +218,8 @@ func createSession(k *compound) nfs.Status {
 		k.s.noteFull()
 		return st
 	}
-	k.s.audit.Info("nfs4_session", "client", k.c.Peer.Addr.String(), "transport", k.c.Peer.Transport.String(), "xprtsec", k.c.Peer.Security.String(), "uid", k.c.Cred.UID,
-		"client_id", fmt.Sprintf("%#016x", a.Client), "version", fmt.Sprintf("4.%d", k.minor))
+	k.s.cfg.Audit.Info("nfs4_session", append(nfs.AuditCaller(k.c),
+		"client_id", fmt.Sprintf("%#016x", a.Client), "version", fmt.Sprintf("4.%d", k.minor))...)
 	e := &k.c.Res
 	e.Fixed(got.ID[:])
 	e.Uint32(got.Sequence)
@@ -237,9 +237,10 @@ func createSession(k *compound) nfs.Status {
 func (s *Server) changed(what state.Change, c state.ClientInfo) {
 	args := []any{"client_id", fmt.Sprintf("%#016x", c.ID), "owner", strconv.QuoteToGraphic(c.Owner)}
 	if what == state.Ended {
-		args = append(args, "silent_for", s.now().Sub(c.Renewed).Round(time.Second).String(), "expired", s.now().Sub(c.Renewed) > s.lease)
+		silent := s.cfg.Now().Sub(c.Renewed)
+		args = append(args, "silent_for", silent.Round(time.Second).String(), "expired", silent > s.cfg.Lease)
 	}
-	s.audit.Info("nfs4_client_"+what.String(), args...)
+	s.cfg.Audit.Info("nfs4_client_"+what.String(), args...)
 }
 
 // deniedEvery is how often at most refusals of calls for others' sessions are written down.
@@ -247,13 +248,14 @@ const deniedEvery = int64(time.Second)
 
 // noteFull logs, now and then, that clients had no room.
 func (s *Server) noteFull() {
-	m, now := s.state.Memory(), s.now().UnixNano()
+	m, now := s.state.Memory(), s.cfg.Now().UnixNano()
 	last := s.fullNoted.Load()
 	if m.Refused == s.refusedNoted.Load() || last != 0 && now-last < int64(time.Minute) && now >= last || !s.fullNoted.CompareAndSwap(last, now) {
 		return
 	}
 	s.refusedNoted.Store(m.Refused)
-	s.log.Warn("clients of version 4 are put off: they have as much state as nfs4_memory or nfs4_client_memory allow",
+	s.cfg.Logger.Warn(
+		"clients of version 4 are put off: they have as much state as nfs4_memory or nfs4_client_memory allow",
 		"bytes", m.Bytes, "limit", m.Limit, "refused", m.Refused)
 }
 
@@ -261,11 +263,12 @@ func (s *Server) noteFull() {
 // written down.
 func (s *Server) denied(op string, client uint64, from state.From) {
 	n := s.strangers.Add(1)
-	last, now := s.strangersNoted.Load(), s.now().UnixNano()
+	last, now := s.strangersNoted.Load(), s.cfg.Now().UnixNano()
 	if last != 0 && now-last < deniedEvery && now >= last || !s.strangersNoted.CompareAndSwap(last, now) {
 		return
 	}
-	s.audit.Warn("nfs4_session_denied", "client", from.Host.String(), "xprtsec", from.Security.String(), "name", from.Name, "partition", from.Partition,
+	s.cfg.Audit.Warn("nfs4_session_denied", "client", from.Host.String(), "xprtsec", from.Security.String(), "name",
+		from.Name, "partition", from.Partition,
 		"operation", op, "client_id", fmt.Sprintf("%#016x", client), "denied", n)
 }
 
@@ -333,7 +336,7 @@ func sequence(k *compound) nfs.Status {
 	}
 	switch {
 	case st == nfs.ErrBadSession && k.journaled():
-		k.s.calls.again(slotKey{r.Session, r.Slot}, r.Sequence, k.now)
+		k.s.journal.again(slotKey{r.Session, r.Slot}, r.Sequence, k.now)
 		return st
 	case st != nfs.OK:
 		return st

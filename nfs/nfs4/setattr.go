@@ -24,8 +24,8 @@ func setAttr(k *compound) nfs.Status {
 	if st == nfs.OK && s.Size != nil {
 		st = k.mayResize(id)
 	}
-	if st == nfs.OK && len(k.holds) == 0 {
-		st = k.hold(k.file())
+	if st == nfs.OK && len(k.inChange) == 0 {
+		st = k.beginChange(k.file())
 	}
 	if st != nfs.OK {
 		return st
@@ -122,7 +122,7 @@ func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.
 			s.Mode = &v
 		case AttrOwner, AttrOwnerGroup:
 			name := vals.Opaque(OwnerMax)
-			v, ok := k.s.idmap.Parse(name, n == AttrOwnerGroup)
+			v, ok := k.s.cfg.Names.Parse(name, n == AttrOwnerGroup)
 			switch {
 			case len(name) == 0:
 				fault(nfs.ErrInval) // nobody's name, as the Linux server has it

@@ -134,7 +134,7 @@ func (k *compound) answer(r *state.Answer) nfs.Status {
 	if r.Status != nfs.OK || r.File == (lock.File{}) {
 		return r.Status
 	}
-	if x := k.s.exports.ByID(r.File.Export); x != nil {
+	if x := k.s.cfg.Exports.ByID(r.File.Export); x != nil {
 		if rule, st := k.enter(x); st == nfs.OK {
 			k.setCurrent(object{x: x, rule: rule, h: r.File.Handle})
 			return r.Status
@@ -184,7 +184,7 @@ func open40(k *compound) nfs.Status {
 	}
 	if st := k.byClient(a.client); st != nfs.OK {
 		if st == nfs.ErrStaleClientID && a.create && k.journaled() {
-			k.s.calls.again(ownerSlot(&a), a.seq, k.now)
+			k.s.journal.again(ownerSlot(&a), a.seq, k.now)
 		}
 		return st
 	}

@@ -215,7 +215,7 @@ func (c *callee40) Call(b *rpc.BackwardCall) {
 
 // called40 has the server call its clients of version 4.0 by c.
 func (r *rig) called40(c *callee40) {
-	r.s.connect = func(to netip.AddrPort) rpc.Caller {
+	r.s.cfg.CallBack = func(to netip.AddrPort) rpc.Caller {
 		c.to = to
 		return c
 	}

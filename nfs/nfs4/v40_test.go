@@ -859,7 +859,7 @@ func FuzzCompound40(f *testing.F) {
 func TestMinor0(t *testing.T) {
 	for _, served := range []uint32{0, 1} {
 		r := newRig(t)
-		r.s.serveMinors([]uint32{served})
+		r.s.cfg.Minors = []uint32{served}
 		p := r.compound(0, setClientOp("x", 1, "tcp", uaddr))
 		if got := p.status; served == 0 && got != nfs.OK || served != 0 && got != nfs.ErrMinorVersMismatch {
 			t.Errorf("4.%d is served: 4.0 ends with %v", served, got)
@@ -882,7 +882,7 @@ func TestDelegationReclaimed40(t *testing.T) {
 	fh, _ := c.open(state.Read, 0, "o", "file")
 	r.start(8)
 	kept := &holding{}
-	r.s.connect = func(netip.AddrPort) rpc.Caller { return kept }
+	r.s.cfg.CallBack = func(netip.AddrPort) rpc.Caller { return kept }
 	c = r.client40("x", 1)
 	reclaim := func(owner string, kind uint32) opened40 {
 		t.Helper()

@@ -19,7 +19,7 @@ func TestMinors(t *testing.T) {
 		{[]uint32{1, 2, 3, 1 << 31}, map[uint32]bool{1: true, 2: true}},
 	} {
 		r := newRig(t)
-		r.s.serveMinors(c.list)
+		r.s.cfg.Minors = c.list
 		for _, minor := range []uint32{1, 2, 3, 1 << 31, 1<<32 - 1} {
 			want := nfs.ErrMinorVersMismatch
 			if c.serves[minor] {
@@ -41,7 +41,7 @@ func TestUTF8(t *testing.T) {
 	const bad = "na\xffme"
 	for _, strict := range []bool{false, true} {
 		r := newRig(t)
-		r.s.utf8 = strict
+		r.s.cfg.UTF8 = strict
 		x := r.session(2, "o")
 		dir := x.handle("one")
 		x.file("f")

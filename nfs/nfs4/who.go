@@ -18,7 +18,7 @@ func (byNumber) Parse(who []byte, _ bool) (uint32, bool) { return DecodeID(who) 
 // encodeWho appends the name of an owner or of a group (RFC 8881 section 5.9).
 func (k *compound) encodeWho(e *xdr.Encoder, id uint32, group bool) {
 	var b [64]byte
-	e.Opaque(k.s.idmap.Append(b[:0], id, group))
+	e.Opaque(k.s.cfg.Names.Append(b[:0], id, group))
 }
 
 // EncodeID appends an owner or group as a decimal number.

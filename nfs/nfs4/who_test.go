@@ -37,7 +37,7 @@ func (users) ID(name string, group bool) (uint32, error) {
 func TestOwnersByName(t *testing.T) {
 	for _, names := range []bool{true, false} {
 		r := newRig(t)
-		r.s.idmap = idmap.New(idmap.Config{Domain: "example.org", Names: names, Source: users{}})
+		r.s.cfg.Names = idmap.New(idmap.Config{Domain: "example.org", Names: names, Source: users{}})
 		x := r.session(2, "o")
 		fh := x.file("f")
 		put := op(OpPutFH, fh)

@@ -130,7 +130,7 @@ func (k *compound) changeXattr(name string, do func(blockstore.Xattrs) (blocksto
 		st = k.cur.changeable()
 	}
 	if st == nfs.OK {
-		st = k.hold(k.file())
+		st = k.beginChange(k.file())
 	}
 	if st != nfs.OK {
 		return st

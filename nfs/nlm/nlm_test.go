@@ -635,14 +635,14 @@ func (g *delegated) Free(lock.File, bool, bool) bool { return !g.taken }
 
 func (g *delegated) Delegating() bool { return true }
 
-func (g *delegated) Hold(lock.File) (held, ok bool) {
+func (g *delegated) BeginChange(lock.File) (begun, ok bool) {
 	if !g.taken {
 		g.held++
 	}
 	return !g.taken, !g.taken
 }
 
-func (g *delegated) Unhold(lock.File) { g.held-- }
+func (g *delegated) EndChange(lock.File) { g.held-- }
 
 // TestDelegatedToOthers: clients come again, as in a grace period.
 func TestDelegatedToOthers(t *testing.T) {

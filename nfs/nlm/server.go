@@ -369,9 +369,9 @@ func (s *Server) lock(c *rpc.Call, monitored bool) (func(*xdr.Encoder), bool) {
 	}
 	if s.cfg.Delegations != nil && !reclaim {
 		// Who has the file delegated takes locks without a word.
-		held, ok := s.cfg.Delegations.Hold(f)
-		if held {
-			defer s.cfg.Delegations.Unhold(f)
+		begun, ok := s.cfg.Delegations.BeginChange(f)
+		if begun {
+			defer s.cfg.Delegations.EndChange(f)
 		}
 		if !ok {
 			return result(cookie, DeniedGrace), true // come again

@@ -36,7 +36,7 @@ func (d *Daemon) freeze(u *control.Upgraded) (thaw func() error, err error) {
 	u.Dropped, err = d.drain()
 	if err == nil {
 		hold(d.nlm.Hold)
-		hold(d.nfs4.StandStill)
+		hold(d.nfs4.Pause)
 		// What they were about to tell clients is to be on its way.
 		var more int
 		more, err = d.drain()

@@ -53,8 +53,8 @@ func (g delegations) Free(f lock.File, change, mayWait bool) bool {
 
 func (g delegations) Delegating() bool { return g.d.nfs4.Delegating() }
 
-func (g delegations) Hold(f lock.File) (held, ok bool) { return g.d.nfs4.Hold(f) }
-func (g delegations) Unhold(f lock.File)               { g.d.nfs4.Unhold(f) }
+func (g delegations) BeginChange(f lock.File) (begun, ok bool) { return g.d.nfs4.BeginChange(f) }
+func (g delegations) EndChange(f lock.File)                    { g.d.nfs4.EndChange(f) }
 
 // reservations are those of version 4, likewise.
 type reservations struct{ d *Daemon }

@@ -61,10 +61,10 @@ func (d *Daemon) wire(secret, journal []byte, opener *devices.Opener) error {
 	d.nfs4 = nfs4.New(four)
 	if d.from != nil {
 		d.nlm.Hold(true)
-		d.nfs4.StandStill(true)
+		d.nfs4.Pause(true)
 		d.from.handover().WhenServing(func() {
 			d.nlm.Hold(false)
-			d.nfs4.StandStill(false)
+			d.nfs4.Pause(false)
 		})
 	}
 	common.Delegations, common.Shares = d.nfs4, d.nfs4
