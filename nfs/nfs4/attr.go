@@ -65,8 +65,9 @@ const (
 	AttrXattrSupport  = 82
 )
 
-// lastAttr is the highest attribute number of each minor version. RFC 7530 ends with mounted_on_fileid, RFC 8881 with
-// fs_charset_cap. RFC 7862, 8275 and 8276 added those of version 4.2.
+// lastAttr is the highest attribute number of each minor version. RFC 7530 ends with
+// mounted_on_fileid, RFC 8881 with fs_charset_cap. RFC 7862, 8275 and 8276 added those of version
+// 4.2.
 var lastAttr = [minorMax + 1]int{AttrMountedOn, AttrCharsetCap, AttrXattrSupport}
 
 var (
@@ -74,9 +75,11 @@ var (
 	settable = BitmapOf(AttrSize, AttrACL, AttrMode, AttrOwner, AttrOwnerGroup, AttrTimeAccSet, AttrTimeModSet)
 	// settableNew can be set at creation.
 	settableNew = settable.or(BitmapOf(AttrModeUmask))
-	// settableExcl can be set by an exclusive create: no times, because the store keeps the verifier in them.
+	// settableExcl can be set by an exclusive create: no times, because the store keeps the verifier
+	// in them.
 	settableExcl = settableNew.without(BitmapOf(AttrTimeAccSet, AttrTimeModSet))
-	// writeOnly cannot be read: GETATTR, READDIR, VERIFY and NVERIFY of one of them are INVAL (RFC 8881 section 5.5).
+	// writeOnly cannot be read: GETATTR, READDIR, VERIFY and NVERIFY of one of them are INVAL (RFC
+	// 8881 section 5.5).
 	writeOnly = BitmapOf(AttrTimeAccSet, AttrTimeModSet, AttrModeUmask)
 	// ofStat needs the store's Stat, ofQuota its Quota. A GETATTR without them makes neither call.
 	ofStat = BitmapOf(AttrQuotaHard, AttrQuotaSoft, AttrFilesAvail, AttrFilesFree, AttrFilesTotal,
@@ -87,7 +90,8 @@ var (
 	supportedBy [minorMax + 1]Bitmap
 )
 
-// supported returns the attributes of the minor version that an export has. x is nil for the pseudo file system.
+// supported returns the attributes of the minor version that an export has. x is nil for the pseudo
+// file system.
 func (k *compound) supported(x *nfs.Export) Bitmap {
 	b := supportedBy[k.minor]
 	if aclsOf(x) == nil {

@@ -68,8 +68,8 @@ func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
 	return nfs.OK
 }
 
-// encodeAttrs appends a fattr4 of the attributes that are wanted and supported. If the object's attributes could not be
-// read, rdattr_error is the only one (RFC 8881 section 5.8.1.12).
+// encodeAttrs appends a fattr4 of the attributes that are wanted and supported. If the object's
+// attributes could not be read, rdattr_error is the only one (RFC 8881 section 5.8.1.12).
 func encodeAttrs(e *xdr.Encoder, want Bitmap, s *subject) {
 	want = want.and(s.k.supported(s.x))
 	if s.fault != nfs.OK {
@@ -82,8 +82,8 @@ func encodeAttrs(e *xdr.Encoder, want Bitmap, s *subject) {
 	patch(e, at, uint32(len(e.B)-at-4))
 }
 
-// encoders has a function for each attribute that can be read. init fills it in, because the functions refer to
-// supportedBy, which is made of it.
+// encoders has a function for each attribute that can be read. init fills it in, because the
+// functions refer to supportedBy, which is made of it.
 var encoders [AttrXattrSupport + 1]func(e *xdr.Encoder, s *subject)
 
 func init() {
@@ -149,8 +149,8 @@ func init() {
 	}
 }
 
-// encodeFSID appends an fsid4. Every export is a file system, even two exports of the same directory tree, because
-// their handles differ. The pseudo file system is 0, 0.
+// encodeFSID appends an fsid4. Every export is a file system, even two exports of the same
+// directory tree, because their handles differ. The pseudo file system is 0, 0.
 func encodeFSID(e *xdr.Encoder, s *subject) {
 	if s.x == nil {
 		e.Uint64(0)
@@ -169,8 +169,8 @@ func encodeACLSupport(e *xdr.Encoder, s *subject) {
 	e.Uint32(support)
 }
 
-// encodeLocations appends an fs_locations: the path of the file system in the pseudo file system. It names no other
-// server.
+// encodeLocations appends an fs_locations: the path of the file system in the pseudo file system.
+// It names no other server.
 func encodeLocations(e *xdr.Encoder, s *subject) {
 	var names []string
 	if s.x != nil { // the pseudo file system is at the root
@@ -185,8 +185,8 @@ func encodeLocations(e *xdr.Encoder, s *subject) {
 	e.Uint32(0)
 }
 
-// encodeMountedOn appends mounted_on_fileid: at the root of an export the number of the directory that the export
-// covers, elsewhere fileid (RFC 8881 section 5.8.2.23).
+// encodeMountedOn appends mounted_on_fileid: at the root of an export the number of the directory
+// that the export covers, elsewhere fileid (RFC 8881 section 5.8.2.23).
 func encodeMountedOn(e *xdr.Encoder, s *subject) {
 	id := s.attr.FileID
 	if s.at != nil && s.at.parent != nil {
@@ -230,7 +230,8 @@ func DecodeTime(d *xdr.Decoder) time.Time {
 	return t
 }
 
-// decodeTime is DecodeTime for the server: too many nanoseconds are well-formed XDR, whose status is INVAL.
+// decodeTime is DecodeTime for the server: too many nanoseconds are well-formed XDR, whose status
+// is INVAL.
 func decodeTime(d *xdr.Decoder) (t time.Time, ok bool) {
 	s, ns := int64(d.Uint64()), d.Uint32()
 	return time.Unix(s, int64(ns)), ns < uint32(time.Second)

@@ -57,9 +57,9 @@ func (b Bitmap) Each(f func(n int)) {
 	}
 }
 
-// DecodeBitmap reads a bitmap4. more says that bits are set that Bitmap has no room for: attributes of later minor
-// versions, which exist for no object here. A bitmap4 has no bound (RFC 8881 section 3.2) but the end of the message,
-// which is looked for first: n is the peer's.
+// DecodeBitmap reads a bitmap4. more says that bits are set that Bitmap has no room for: attributes
+// of later minor versions, which exist for no object here. A bitmap4 has no bound (RFC 8881 section
+// 3.2) but the end of the message, which is looked for first: n is the peer's.
 func DecodeBitmap(d *xdr.Decoder) (b Bitmap, more bool) {
 	n := d.Uint32()
 	if 4*uint64(n) > uint64(d.Remaining()) {

@@ -2,6 +2,7 @@ package nfs4
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/rstored/rstored/nfs"
@@ -155,14 +156,15 @@ func backchannelCtl(k *compound) nfs.Status {
 // statusFlags is what SEQUENCE tells a client.
 func statusFlags(x *state.Session) (flags uint32) {
 	n := x.Notices()
-	for _, f := range [...]struct {
-		on  bool
-		bit uint32
-	}{{n.PathDown, statusPathDown}, {n.SessionPathDown, statusSessionPathDown}, {n.Fault, statusBackFault}, {n.Revoked, statusRevoked}} {
-		if f.on {
-			flags |= f.bit
+	set := func(on bool, bit uint32) {
+		if on {
+			flags |= bit
 		}
 	}
+	set(n.PathDown, statusPathDown)
+	set(n.SessionPathDown, statusSessionPathDown)
+	set(n.Fault, statusBackFault)
+	set(n.Revoked, statusRevoked)
 	return flags
 }
 
@@ -204,8 +206,14 @@ func (r recalling) encode(s *Server, e *xdr.Encoder) {
 }
 
 func (r recalling) answered(s *Server, heard bool, st nfs.Status, _ *xdr.Decoder) {
-	// Who knows no such delegation may not have heard of it yet, or has returned it.
-	s.state.Recalled(r.Recall, heard && st != nfs.ErrJukebox && st != nfs.ErrBadStateID && st != nfs.ErrBadHandle)
+	s.state.Recalled(r.Recall, heard && willReturn(st))
+}
+
+// willReturn reports whether a client will return the delegation of a CB_RECALL. A client that does
+// not know the delegation may not have got the reply to its OPEN yet, or has returned the
+// delegation already.
+func willReturn(st nfs.Status) bool {
+	return st != nfs.ErrJukebox && st != nfs.ErrBadStateID && st != nfs.ErrBadHandle
 }
 
 // recall asks clients for delegations. See state.Config.
@@ -220,12 +228,17 @@ func (s *Server) recallOne(r *state.Recall) {
 		s.recall40(r)
 		return
 	}
-	for _, x := range r.Client.Backchannels() {
-		if s.callBack(x, recalling{r}) {
-			return
-		}
+	if !s.callAny(r.Client, 1, recalling{r}) {
+		s.state.Recalled(r, false)
 	}
-	s.state.Recalled(r, false)
+}
+
+// callAny sends a callback by the first of the client's backchannels on which that is possible now.
+// minor is the lowest minor version that has the operation.
+func (s *Server) callAny(c *state.Client, minor uint32, what any) bool {
+	return slices.ContainsFunc(c.Backchannels(), func(x *state.Session) bool {
+		return x.Minor >= minor && s.callBack(x, what)
+	})
 }
 
 // callBack sends a callback by a session's backchannel, after those of which it is not

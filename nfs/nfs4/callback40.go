@@ -63,9 +63,7 @@ func (s *Server) recall40(r *state.Recall) {
 	e.Uint32(p.Ident)
 	e.Uint32(1)
 	e.Uint32(opCBRecall)
-	EncodeStateid(&e, r.ID)
-	e.Bool(false)
-	s.encodeFile(&e, &r.File)
+	recalling{r}.encode(s, &e)
 	s.callbacks.Add(1)
 	p.Caller.Call(&rpc.BackwardCall{
 		Prog: p.Program, Vers: callbackVersion, Proc: procCBCompound, Cred: p.Cred, Args: e.B, Timeout: s.callbackWait(),
@@ -85,5 +83,5 @@ func told40(d *xdr.Decoder) bool {
 	d.Opaque(tagMax)
 	n := d.Uint32()
 	op, st := d.Uint32(), nfs.Status(d.Uint32())
-	return d.Err() == nil && n > 0 && op == opCBRecall && st != nfs.ErrJukebox && st != nfs.ErrBadStateID && st != nfs.ErrBadHandle
+	return d.Err() == nil && n > 0 && op == opCBRecall && willReturn(st)
 }

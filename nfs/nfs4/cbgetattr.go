@@ -62,25 +62,13 @@ func decodeFileState(d *xdr.Decoder) (f fileState) {
 
 // ask asks a client. It is waited for in a worker, of which there are not many.
 func (s *Server) ask(w state.Writer) (f fileState) {
-	if s.waiters.Add(1) > waitersMax {
-		s.waiters.Add(-1)
-		return f
-	}
-	defer s.waiters.Add(-1)
-	a := &asking{Writer: w, answer: make(chan fileState, 1)}
-	for _, x := range w.Client.Backchannels() {
-		if !s.callBack(x, a) {
-			continue
+	s.waiting(func() {
+		a := &asking{Writer: w, answer: make(chan fileState, 1)}
+		if s.callAny(w.Client, 1, a) {
+			s.asked.Add(1)
+			f, _ = receive(a.answer, getattrWait)
 		}
-		s.asked.Add(1)
-		t := time.NewTimer(getattrWait)
-		defer t.Stop()
-		select {
-		case f = <-a.answer:
-		case <-t.C:
-		}
-		return f
-	}
+	})
 	return f
 }
 

@@ -23,8 +23,10 @@ type compound struct {
 	now      time.Time
 
 	minor, count, index uint32
-	size                uint32 // of the call in bytes
-	base                int    // where the reply's results begin
+	op                  uint32      // the operation being executed
+	args                xdr.Decoder // at the beginning of its arguments
+	size                uint32      // of the call in bytes
+	base                int         // where the reply's results begin
 	digest              uint64
 
 	cur, saved     object
@@ -208,10 +210,10 @@ func (k *compound) step(op uint32) nfs.Status {
 	}
 	e.Uint32(0)
 	at := len(e.B)
-	k.keep = false
+	k.keep, k.op, k.args = false, op, *d
 	st := k.admit(row, op)
 	if st == nfs.OK {
-		st = k.status(op, k.handler(row, op)(k))
+		st = k.minorStatus(row.do(k))
 		k.endChanges()
 		if k.again || k.replayed {
 			return st
@@ -258,7 +260,7 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		return nfs.ErrNotOnlyOp
 	}
 	switch {
-	case k.handler(row, op) == nil:
+	case row.do == nil, row.is(minor0) && k.minor > 0:
 		return nfs.ErrNotSupp
 	case row.is(needsHandle) && !k.cur.set():
 		return nfs.ErrNoFileHandle
@@ -274,7 +276,6 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		if st := k.tooBig(row.result); st != nfs.OK {
 			return st
 		}
-		k.intend(op)
 	}
 	return nfs.OK
 }
@@ -325,8 +326,8 @@ func (k *compound) who(o *object) *blockstore.Cred {
 // nobodysRule is that of a client that an export is not for.
 var nobodysRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
 
-// enter finds the rule for the client in an export: OK, ErrAcces if there is none, ErrWrongSec
-// if its calls are of a wrong flavor or its connection lacks TLS, ErrJukebox if it has to come again.
+// enter finds the rule for the client in an export: OK, ErrAcces if there is none, ErrWrongSec if
+// its calls are of a wrong flavor or its connection lacks TLS, ErrJukebox if it has to come again.
 func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 	rule, st := x.Admits(&k.c.Peer)
 	if st == nfs.ErrAcces {
@@ -433,11 +434,20 @@ func (k *compound) stateid(id state.Stateid) state.Stateid {
 	return id
 }
 
+// minorStatus is a handler's status as version 4.0 has it for the operation (RFC 7530 section
+// 13.2). A handler returns those of later versions.
+func (k *compound) minorStatus(st nfs.Status) nfs.Status {
+	if k.minor == 0 && (st == nfs.ErrWrongType || st == nfs.ErrSymlink && (k.op == OpLock || k.op == OpLockT)) {
+		return nfs.ErrInval
+	}
+	return st
+}
+
 // badState is a state's status as an operation of this minor version may return it:
 // in a session a stateid of an earlier start of the server is just a bad one (RFC
 // 8881 section 15.1.5.5).
-func badState(st nfs.Status) nfs.Status {
-	if st == nfs.ErrStaleStateID {
+func (k *compound) badState(st nfs.Status) nfs.Status {
+	if st == nfs.ErrStaleStateID && k.minor > 0 {
 		return nfs.ErrBadStateID
 	}
 	return st

@@ -146,16 +146,17 @@ func (k *compound) origin() state.Origin {
 	return state.Origin{Session: k.use.Session.ID, Slot: k.use.Slot, Sequence: k.use.Sequence}
 }
 
-// delegReturn is DELEGRETURN (RFC 8881 section 18.6).
+// delegReturn is DELEGRETURN (RFC 8881 section 18.6, RFC 7530 section 16.6).
 func delegReturn(k *compound) nfs.Status {
 	id := k.stateid(DecodeStateid(&k.c.Args))
-	switch {
-	case k.bad():
-		return nfs.ErrBadXDR
-	case k.cur.x == nil:
-		return nfs.ErrBadStateID
+	st := k.ofFile()
+	if st == nfs.OK && k.minor == 0 {
+		st = k.byState(id)
 	}
-	return badState(k.client.ReturnDelegation(id, k.file()))
+	if st != nfs.OK {
+		return st
+	}
+	return k.badState(k.client.ReturnDelegation(id, k.file()))
 }
 
 // hold keeps others from having a file delegated, until the operation is over. It is
@@ -200,23 +201,33 @@ const (
 
 // await waits for a moment for the return of a delegation. It reports whether there is
 // reason to try again.
-func (s *Server) await(f lock.File) bool {
-	if s.waiters.Add(1) > waitersMax {
-		s.waiters.Add(-1)
-		return false
-	}
+func (s *Server) await(f lock.File) (ended bool) {
+	s.waiting(func() {
+		if watch := s.state.Watch(f); watch != nil {
+			_, ended = receive(watch, returnWait)
+		}
+	})
+	return ended
+}
+
+// waiting calls wait, which waits for a client. It does not if too many workers do so already.
+func (s *Server) waiting(wait func()) {
 	defer s.waiters.Add(-1)
-	ended := s.state.Watch(f)
-	if ended == nil {
-		return false
+	if s.waiters.Add(1) <= waitersMax {
+		wait()
 	}
-	t := time.NewTimer(returnWait)
+}
+
+// receive receives from c, or gives up after some time. A channel that is closed counts as
+// received.
+func receive[T any](c <-chan T, within time.Duration) (v T, ok bool) {
+	t := time.NewTimer(within)
 	defer t.Stop()
 	select {
-	case <-ended:
-		return true
+	case v = <-c:
+		return v, true
 	case <-t.C:
-		return false
+		return v, false
 	}
 }
 

@@ -39,9 +39,9 @@ func TestDocumented(t *testing.T) {
 		}
 		want := "yes"
 		switch {
-		case o.do == nil && table40[n] == nil, n == OpSetSSV:
+		case o.do == nil, n == OpSetSSV:
 			want = "no"
-		case o.do == nil:
+		case o.is(minor0):
 			want = "4.0 only"
 		}
 		if r.served != want {

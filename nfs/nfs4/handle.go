@@ -105,11 +105,7 @@ func restoreFH(k *compound) nfs.Status {
 
 // lookup is LOOKUP (section 18.13).
 func lookup(k *compound) nfs.Status {
-	name := k.c.Args.String(nameMax)
-	if k.bad() {
-		return nfs.ErrBadXDR
-	}
-	st := k.checkName(name)
+	name, st := k.decodeName()
 	if st != nfs.OK {
 		return st
 	}
@@ -131,12 +127,8 @@ func lookupParent(k *compound) nfs.Status {
 
 // secInfo is SECINFO (section 18.29). Afterwards there is no current file handle.
 func secInfo(k *compound) nfs.Status {
-	name := k.c.Args.String(nameMax)
-	if k.bad() {
-		return nfs.ErrBadXDR
-	}
 	var o object
-	st := k.checkName(name)
+	name, st := k.decodeName()
 	if st == nfs.OK {
 		o, st = k.walk(&k.cur, name)
 	}

@@ -19,8 +19,9 @@ import (
 // described. The next server goes on with it: callbacks whose answers nobody has seen
 // are sent again as they were, and copies go on where they are.
 
-// Pause stops the server for an upgrade, or resumes it. While it is paused no callback is sent, nothing is recalled
-// for programs of the host, and copies wait between two steps. Pause waits for the steps under way.
+// Pause stops the server for an upgrade, or resumes it. While it is paused no callback is sent,
+// nothing is recalled for programs of the host, and copies wait between two steps. Pause waits for
+// the steps under way.
 func (s *Server) Pause(on bool) {
 	s.acting.Lock()
 	s.calling.Lock()

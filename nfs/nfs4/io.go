@@ -33,7 +33,26 @@ func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Stat
 	if k.minor == 0 {
 		return k.io40(id, f, write)
 	}
-	return badState(k.client.IO(k.now, id, f, write))
+	return k.badState(k.client.IO(k.now, id, f, write))
+}
+
+// dataOp begins an operation on the data of the current file, whose arguments have been read.
+func (k *compound) dataOp(id state.Stateid, write bool) nfs.Status {
+	switch {
+	case k.bad():
+		return nfs.ErrBadXDR
+	case k.cur.node != nil:
+		return nfs.ErrIsDir
+	case write && k.cur.readOnly():
+		return nfs.ErrROFS
+	case !k.mayBlock && k.s.state.GracePending():
+		k.again = true // to find out whether it is over may mean to write that down
+		return nfs.ErrJukebox
+	}
+	if st := k.ioState(id, write); st != nfs.OK {
+		return k.ioFailed(st)
+	}
+	return nfs.OK
 }
 
 // readOverhead is what a READ4resok holds beside its data, with padding.
@@ -51,18 +70,8 @@ func read(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
 	off, count := d.Uint64(), d.Uint32()
-	switch {
-	case k.bad():
-		return nfs.ErrBadXDR
-	case k.cur.node != nil:
-		return nfs.ErrIsDir
-	}
-	if !k.mayBlock && k.s.state.GracePending() {
-		k.again = true // to find out whether it is over may mean to write that down
-		return nfs.ErrJukebox
-	}
-	if st := k.ioState(id, false); st != nfs.OK {
-		return k.ioFailed(st)
+	if st := k.dataOp(id, false); st != nfs.OK {
+		return st
 	}
 	n := min(int(count), int(k.cur.rule.ReadMax()), max(k.room()-readOverhead, 0))
 	if m := k.c.NextBulk(); m >= 0 {
@@ -131,16 +140,11 @@ func write(k *compound) nfs.Status {
 	off := d.Uint64()
 	how := blockstore.Stability(d.Uint32())
 	data := d.Bulk(nfs.MaxIO)
-	switch {
-	case k.bad(), how > blockstore.FileSync:
+	if how > blockstore.FileSync {
 		return nfs.ErrBadXDR
-	case k.cur.node != nil:
-		return nfs.ErrIsDir
-	case k.cur.readOnly():
-		return nfs.ErrROFS
 	}
-	if st := k.ioState(id, true); st != nfs.OK {
-		return k.ioFailed(st)
+	if st := k.dataOp(id, true); st != nfs.OK {
+		return st
 	}
 	fs := k.cur.x.FS
 	data = data[:min(len(data), int(k.cur.rule.WriteMax()))] // the client sends the rest again

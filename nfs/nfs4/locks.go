@@ -26,108 +26,101 @@ func decodeLockType(d *xdr.Decoder) (exclusive bool) {
 	return false
 }
 
-// decodeOwner reads a state_owner4, whose client ID means nothing in a session.
-func decodeOwner(d *xdr.Decoder) []byte {
-	d.Uint64()
-	return d.Opaque(OwnerMax)
-}
-
-// lockRange is LOCK (RFC 8881 section 18.10).
+// lockRange is LOCK (RFC 8881 section 18.10, RFC 7530 section 16.10). The client ID of the
+// lock-owner means nothing in a session, nor do the sequence numbers: they are version 4.0's.
 func lockRange(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
 	a.Exclusive = decodeLockType(d)
 	a.Reclaim = d.Bool()
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
+	var seq, lockSeq uint32
+	var client uint64
 	if a.ByOpen = d.Bool(); a.ByOpen {
-		d.Uint32() // seqid of the open-owner
-		a.ID = DecodeStateid(d)
-		d.Uint32() // seqid of the lock-owner
-		a.Owner = decodeOwner(d)
+		seq = d.Uint32()
+		a.ID = k.stateid(DecodeStateid(d))
+		lockSeq = d.Uint32()
+		client, a.Owner = d.Uint64(), d.Opaque(OwnerMax)
 	} else {
-		a.ID = DecodeStateid(d)
-		d.Uint32()
+		a.ID = k.stateid(DecodeStateid(d))
+		seq = d.Uint32()
 	}
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
+	if k.minor == 0 {
+		if done, st := k.lockTurn(&a, client, seq, lockSeq); done {
+			return st
+		}
+	}
 	if st := k.regular(); st != nfs.OK {
 		return st
 	}
-	a.ID, a.File = k.stateid(a.ID), k.file()
+	a.File, a.Turn = k.file(), k.turn
 	id, holder, st := k.client.Lock(k.now, &a)
-	switch st {
-	case nfs.ErrDenied:
+	if st == nfs.ErrDenied {
 		k.denied(holder)
-	case nfs.OK:
-		k.curID = id
-		EncodeStateid(&k.c.Res, id)
 	}
-	return badState(st)
+	return k.stated(id, st)
 }
 
-// denied appends a LOCK4denied, the result of a LOCK or LOCKT that failed.
+// denied appends a LOCK4denied, the result of a LOCK or LOCKT that failed. The owner of a lock of
+// another protocol may be longer than an owner of version 4.
 func (k *compound) denied(h *state.Denied) {
+	typ := uint32(LockRead)
+	if h.Exclusive {
+		typ = LockWrite
+	}
 	e := &k.c.Res
 	e.Uint64(h.Offset)
 	e.Uint64(h.Length)
-	if h.Exclusive {
-		e.Uint32(LockWrite)
-	} else {
-		e.Uint32(LockRead)
-	}
+	e.Uint32(typ)
 	e.Uint64(h.Client)
 	e.String(h.Owner[:min(len(h.Owner), OwnerMax)])
 	k.keep = true
 }
 
-// lockTest is LOCKT (section 18.11).
+// lockTest is LOCKT (RFC 8881 section 18.11, RFC 7530 section 16.11). It needs no stateid and takes
+// no lock.
 func lockTest(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
 	a.Exclusive = decodeLockType(d)
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
-	a.Owner = decodeOwner(d)
+	client := d.Uint64()
+	a.Owner = d.Opaque(OwnerMax)
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	return k.testLock(&a)
-}
-
-// testLock tells who holds what is in the way of a lock of the current file.
-func (k *compound) testLock(a *state.Lock) nfs.Status {
+	if k.minor == 0 {
+		if st := k.byClient(client); st != nfs.OK {
+			return st
+		}
+	}
 	if st := k.regular(); st != nfs.OK {
 		return st
 	}
 	a.File = k.file()
-	holder, st := k.client.TestLock(k.now, a)
+	holder, st := k.client.TestLock(k.now, &a)
 	if st == nfs.ErrDenied {
 		k.denied(holder)
 	}
 	return st
 }
 
-// unlock is LOCKU (section 18.12).
+// unlock is LOCKU (RFC 8881 section 18.12, RFC 7530 section 16.12).
 func unlock(k *compound) nfs.Status {
 	d := &k.c.Args
 	var a state.Lock
-	decodeLockType(d)
-	d.Uint32() // seqid
+	decodeLockType(d) // says nothing: all locks of the range end
+	seq := d.Uint32()
 	a.ID = k.stateid(DecodeStateid(d))
 	a.Offset, a.Length = d.Uint64(), d.Uint64()
-	switch {
-	case k.bad():
-		return nfs.ErrBadXDR
-	case k.cur.x == nil:
-		return nfs.ErrBadStateID
+	if done, st := k.takeTurn(a.ID, state.OfLock, seq); done {
+		return st
 	}
 	a.File = k.file()
-	id, st := k.client.Unlock(&a)
-	if st == nfs.OK {
-		k.curID = id
-		EncodeStateid(&k.c.Res, id)
-	}
-	return badState(st)
+	return k.stated(k.client.Unlock(&a))
 }
 
 // stateidsMax bounds a TEST_STATEID.
@@ -142,7 +135,7 @@ func testStateid(k *compound) nfs.Status {
 	}
 	e.Uint32(n)
 	for range n {
-		e.Uint32(uint32(badState(k.client.TestStateid(k.stateid(DecodeStateid(d))))))
+		e.Uint32(uint32(k.badState(k.client.TestStateid(k.stateid(DecodeStateid(d))))))
 	}
 	if k.bad() {
 		return nfs.ErrBadXDR
@@ -156,5 +149,5 @@ func freeStateid(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	return badState(k.client.FreeStateid(id))
+	return k.badState(k.client.FreeStateid(id))
 }

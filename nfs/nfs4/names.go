@@ -26,6 +26,15 @@ func (k *compound) checkName(name string) nfs.Status {
 	return nfs.OK
 }
 
+// decodeName reads the argument of an operation that has a component4 alone.
+func (k *compound) decodeName() (name string, st nfs.Status) {
+	name = k.c.Args.String(nameMax)
+	if k.bad() {
+		return "", nfs.ErrBadXDR
+	}
+	return name, k.checkName(name)
+}
+
 // changeable makes sure that the client may change a directory's entries.
 func (o *object) changeable() nfs.Status {
 	if o.readOnly() {
@@ -57,7 +66,6 @@ func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
 // create is CREATE (RFC 8881 section 18.4), for everything but regular files.
 func create(k *compound) nfs.Status {
 	d := &k.c.Args
-	from := *d
 	typ := blockstore.FileType(d.Uint32())
 	var target string
 	var major, minor uint32
@@ -96,7 +104,7 @@ func create(k *compound) nfs.Status {
 	}
 	var w blockstore.Wcc
 	var err error
-	h, _, isMade := k.once(from).Made(who, dir.h, name, typ, &s.SetAttr)
+	h, _, isMade := k.once(k.args).Made(who, dir.h, name, typ, &s.SetAttr)
 	switch {
 	case isMade:
 	case typ == blockstore.TypeDir:
@@ -111,8 +119,7 @@ func create(k *compound) nfs.Status {
 	}
 	made := object{x: dir.x, rule: dir.rule, h: h}
 	k.setNewACL(&made, &s, typ == blockstore.TypeDir, &set)
-	c := k.changed(&dir, &w)
-	c.encode(&k.c.Res)
+	k.changed(&dir, &w).encode(&k.c.Res)
 	set.Encode(&k.c.Res)
 	k.setCurrent(made)
 	return nfs.OK
@@ -120,12 +127,7 @@ func create(k *compound) nfs.Status {
 
 // remove is REMOVE (section 18.25), for directories too.
 func remove(k *compound) nfs.Status {
-	args := k.c.Args
-	name := k.c.Args.String(nameMax)
-	if k.bad() {
-		return nfs.ErrBadXDR
-	}
-	st := k.checkName(name)
+	name, st := k.decodeName()
 	if st == nfs.OK {
 		st = k.cur.changeable()
 	}
@@ -141,7 +143,7 @@ func remove(k *compound) nfs.Status {
 	fs, who := k.cur.x.FS, k.who(&k.cur)
 	var w blockstore.Wcc
 	var err error
-	if !k.once(args).Unlinked(k.cur.h, name) {
+	if !k.once(k.args).Unlinked(k.cur.h, name) {
 		w, err = fs.Remove(who, k.cur.h, name)
 		if nfs.StatusOf(err) == nfs.ErrIsDir {
 			w, err = fs.Rmdir(who, k.cur.h, name)
@@ -150,14 +152,12 @@ func remove(k *compound) nfs.Status {
 	if err != nil {
 		return k.within(&k.cur, err)
 	}
-	c := k.changed(&k.cur, &w)
-	c.encode(&k.c.Res)
+	k.changed(&k.cur, &w).encode(&k.c.Res)
 	return nfs.OK
 }
 
 // rename is RENAME (section 18.26): from the saved directory to the current one.
 func rename(k *compound) nfs.Status {
-	args := k.c.Args
 	from, to := k.c.Args.String(nameMax), k.c.Args.String(nameMax)
 	if k.bad() {
 		return nfs.ErrBadXDR
@@ -185,7 +185,7 @@ func rename(k *compound) nfs.Status {
 	}
 	var fromW, toW blockstore.Wcc
 	var err error
-	if !k.once(args).Renamed(k.saved.h, from, k.cur.h, to) {
+	if !k.once(k.args).Renamed(k.saved.h, from, k.cur.h, to) {
 		fromW, toW, err = k.cur.x.FS.Rename(k.who(&k.cur), k.saved.h, from, k.cur.h, to)
 	}
 	switch st := nfs.StatusOf(err); st {
@@ -197,9 +197,8 @@ func rename(k *compound) nfs.Status {
 	default:
 		return st
 	}
-	source, target := k.changed(&k.saved, &fromW), k.changed(&k.cur, &toW)
-	source.encode(&k.c.Res)
-	target.encode(&k.c.Res)
+	k.changed(&k.saved, &fromW).encode(&k.c.Res)
+	k.changed(&k.cur, &toW).encode(&k.c.Res)
 	return nfs.OK
 }
 
@@ -224,12 +223,8 @@ func (k *compound) twoFS() nfs.Status {
 
 // link is LINK (section 18.9): of the saved file, in the current directory.
 func link(k *compound) nfs.Status {
-	args := k.c.Args
-	name := k.c.Args.String(nameMax)
-	if k.bad() {
-		return nfs.ErrBadXDR
-	}
-	if st := k.checkName(name); st != nfs.OK {
+	name, st := k.decodeName()
+	if st != nfs.OK {
 		return st
 	}
 	if !k.saved.sameFS(&k.cur) {
@@ -243,7 +238,7 @@ func link(k *compound) nfs.Status {
 	}
 	var w blockstore.Wcc
 	var err error
-	if !k.once(args).Linked(k.saved.h, k.cur.h, name) {
+	if !k.once(k.args).Linked(k.saved.h, k.cur.h, name) {
 		_, w, err = k.cur.x.FS.Link(k.who(&k.cur), k.saved.h, k.cur.h, name)
 	}
 	if st := k.within(&k.cur, err); st == nfs.ErrPerm {
@@ -255,8 +250,7 @@ func link(k *compound) nfs.Status {
 	} else if st != nfs.OK {
 		return st
 	}
-	c := k.changed(&k.cur, &w)
-	c.encode(&k.c.Res)
+	k.changed(&k.cur, &w).encode(&k.c.Res)
 	return nfs.OK
 }
 

@@ -14,26 +14,29 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Sessions end with the process. A client of version 4.1 or later that has not got the answer to a call
-// then does two things, which tell such a call from a new one that looks alike:
+// Sessions end with the process. A client of version 4.1 or later that has not got the answer to a
+// call then does two things, which tell such a call from a new one that looks alike:
 //
 //  1. it sends the call again as it was, in the slot of the session of before, and is answered BADSESSION;
 //  2. it makes a new session, and sends the operations in a slot of that.
 //
-// The journal has a record for each slot that was used to make, open, remove, rename or link something or to set
-// attributes, with a hash of what was asked for, and what nfs.Once needs to see whether it was done. By 1 the record is
-// known to be of a call without an answer; 2 finds it by the hash, once. A record of which the client has the answer
-// is never used: the slot does not come again.
+// The journal has a record for each slot that was used to make, open, remove, rename or link
+// something or to set attributes, with a hash of what was asked for, and what nfs.Once needs to see
+// whether it was done. By 1 the record is known to be of a call without an answer; 2 finds it by
+// the hash, once. A record of which the client has the answer is never used: the slot does not come
+// again.
 //
-// An OPEN that made its file opens that file when it comes again, whatever its createmode and the file's mode say, and
-// truncates it no more. Its stateid is a new one: the client had none of before to reclaim.
+// An OPEN that made its file opens that file when it comes again, whatever its createmode and the
+// file's mode say, and truncates it no more. Its stateid is a new one: the client had none of
+// before to reclaim.
 //
-// In version 4.0 the duplicate request cache has the replies of other operations. That of an OPEN would be of no
-// use, as the client ID is stale; 1 is then the OPEN with the client ID of before, 2 that with the next one. An
-// open-owner and the number of its request take the place of slot and sequence.
+// In version 4.0 the duplicate request cache has the replies of other operations. That of an OPEN
+// would be of no use, as the client ID is stale; 1 is then the OPEN with the client ID of before, 2
+// that with the next one. An open-owner and the number of its request take the place of slot and
+// sequence.
 //
-// The memory is a shared mapping of a file. It outlives a kill of the process, not a crash of the host; so sessions are
-// not persistent as CREATE_SESSION4_FLAG_PERSIST means it.
+// The memory is a shared mapping of a file. It outlives a kill of the process, not a crash of the
+// host; so sessions are not persistent as CREATE_SESSION4_FLAG_PERSIST means it.
 
 // A record, of 128 bytes:
 //
@@ -183,7 +186,8 @@ func (j *journal) begin(k slotKey, seq uint32, sum callSumOf, note []byte) {
 	be.PutUint32(r, crc32.ChecksumIEEE(r[callNumber:callEnd]))
 }
 
-// attempt is the operation of a compound that the journal is for: the first that changes names or attributes.
+// attempt is the operation of a compound that the journal is for: the first that changes names or
+// attributes.
 type attempt struct {
 	k    *compound
 	slot slotKey
@@ -238,8 +242,8 @@ func (done) Journaled() bool { return false }
 func (done) Intend([]byte)   {}
 func (done) Doubt() []byte   { return nil }
 
-// once finds out whether an operation, whose arguments begin at from, has changed names in the current directory's
-// store before the server was killed.
+// once finds out whether an operation, whose arguments begin at from, has changed names in the
+// current directory's store before the server was killed.
 func (k *compound) once(from xdr.Decoder) nfs.Once {
 	o := nfs.Once{Call: done{}, FS: k.cur.x.FS}
 	switch {
@@ -254,8 +258,8 @@ func (k *compound) once(from xdr.Decoder) nfs.Once {
 	return o
 }
 
-// onceSet is once for a SETATTR. Its arguments count from behind the stateid: a client that has reclaimed its open sends
-// another one. In version 4.0 the duplicate request cache has the reply.
+// onceSet is once for a SETATTR. Its arguments count from behind the stateid: a client that has
+// reclaimed its open sends another one. In version 4.0 the duplicate request cache has the reply.
 func (k *compound) onceSet(from xdr.Decoder) nfs.Once {
 	o := nfs.Once{Call: done{}}
 	if k.executing {
@@ -265,8 +269,8 @@ func (k *compound) onceSet(from xdr.Decoder) nfs.Once {
 	return o
 }
 
-// onceOpen is once for an OPEN that may make a file. Its arguments count from the owner, together with what is shared:
-// after a restart the client has another client ID.
+// onceOpen is once for an OPEN that may make a file. Its arguments count from the owner, together
+// with what is shared: after a restart the client has another client ID.
 func (k *compound) onceOpen(a *openArgs) nfs.Once {
 	first := !k.noted
 	o := k.once(a.fromOwner)
@@ -278,8 +282,8 @@ func (k *compound) onceOpen(a *openArgs) nfs.Once {
 	return o
 }
 
-// ownerSlot is what an open-owner of version 4.0 has for a slot: its requests are numbered, and one is under way at a
-// time. No session has the slot.
+// ownerSlot is what an open-owner of version 4.0 has for a slot: its requests are numbered, and one
+// is under way at a time. No session has the slot.
 func ownerSlot(a *openArgs) (k slotKey) {
 	binary.BigEndian.PutUint64(k.session[:], a.client)
 	f := fnv.New64a()

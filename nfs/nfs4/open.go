@@ -102,17 +102,22 @@ type opening struct {
 	truncated bool // by this very OPEN, before the server was killed
 }
 
-// open is OPEN (RFC 8881 section 18.16).
+// open is OPEN (RFC 8881 section 18.16, RFC 7530 section 16.16).
 func open(k *compound) nfs.Status {
 	a := k.decodeOpen()
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	return k.openAs(&a)
+	if k.minor == 0 {
+		if done, st := k.openTurn(&a); done {
+			return st
+		}
+	}
+	return k.openFile(&a)
 }
 
-// openAs is OPEN with its arguments.
-func (k *compound) openAs(a *openArgs) nfs.Status {
+// openFile is OPEN with its arguments.
+func (k *compound) openFile(a *openArgs) nfs.Status {
 	switch {
 	case a.access == 0, a.deny > state.Both, a.want&^(wantMask|wantSignals) != 0, a.want&wantMask > wantCancel:
 		return nfs.ErrInval
@@ -147,8 +152,12 @@ func (k *compound) openAs(a *openArgs) nfs.Status {
 	truncate := a.create && !f.made && a.mode == CreateUnchecked && a.set.Size != nil && *a.set.Size == 0
 	k.cur = f.file
 	if a.claim == claimDelegCur || a.claim == claimDelegCurFH {
-		if st := k.client.HasDelegation(a.delegID, k.file()); st != nfs.OK {
-			return badState(st)
+		switch st := k.client.HasDelegation(a.delegID, k.file()); st {
+		case nfs.OK:
+		case nfs.ErrStaleStateID:
+			return nfs.ErrBadStateID // OPEN has no STALE_STATEID in any version
+		default:
+			return st
 		}
 	}
 	if truncate {
@@ -275,7 +284,8 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 	return f, nfs.ErrJukebox
 }
 
-// openedBefore finds out what this OPEN did before the server was killed, and reports whether it made the file.
+// openedBefore finds out what this OPEN did before the server was killed, and reports whether it
+// made the file.
 func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool) bool {
 	h := &f.file.h
 	if !found {
@@ -287,7 +297,8 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 		return false // somebody else made it after the kill
 	}
 	f.made, f.set, f.change = true, a.attrs, k.changed(dir, &blockstore.Wcc{})
-	// The Linux client takes a file for one that it made only if the directory changed. It would check the mode otherwise.
+	// The Linux client takes a file for one that it made only if the directory changed. It would check
+	// the mode otherwise.
 	f.change.before = f.change.after - 1
 	if !finished {
 		f.once.Complete(k.who(dir), f.file.h, &f.attr, &a.set.SetAttr)
@@ -296,14 +307,16 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 	return true
 }
 
-// timesSet is what an exclusive OPEN says of the times. A store may keep the verifier in them; the client sets them right.
+// timesSet is what an exclusive OPEN says of the times. A store may keep the verifier in them; the
+// client sets them right.
 var timesSet = BitmapOf(AttrTimeAccess, AttrTimeModify)
 
 // makeExclusive makes a file once, however often it is asked to with one verifier,
 // and gives it its attributes afterwards.
 func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Status {
 	fs, who := dir.x.FS, k.who(dir)
-	// A server that was killed may not have put the verifier where it belongs, and whoever writes takes it away.
+	// A server that was killed may not have put the verifier where it belongs, and whoever writes
+	// takes it away.
 	if f.once.Call.Journaled() {
 		var err error
 		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
@@ -348,8 +361,8 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	default:
 		return nfs.ErrSymlink // of special files too: the Linux client knows no WRONG_TYPE here
 	}
-	// To keep others from reading takes the right to write, as with the Linux server: else whoever may read a file
-	// could keep everybody from it.
+	// To keep others from reading takes the right to write, as with the Linux server: else whoever may
+	// read a file could keep everybody from it.
 	writing := a.access&state.Write != 0 || a.deny&state.Read != 0
 	if writing && f.file.readOnly() {
 		return nfs.ErrROFS
@@ -368,45 +381,35 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	return nfs.OK
 }
 
-// closeFile is CLOSE (section 18.2).
+// closeFile is CLOSE (RFC 8881 section 18.2, RFC 7530 section 16.2). In a session its result is the
+// invalid special stateid (RFC 8881 section 8.2.3), so that a client that uses it is told.
 func closeFile(k *compound) nfs.Status {
 	d := &k.c.Args
-	d.Uint32() // seqid
+	seq := d.Uint32()
 	id := k.stateid(DecodeStateid(d))
-	switch {
-	case k.bad():
-		return nfs.ErrBadXDR
-	case k.cur.x == nil:
-		return nfs.ErrBadStateID
+	if done, st := k.takeTurn(id, state.OfOpen, seq); done {
+		return st
 	}
-	if st := k.client.Close(id, k.file()); st != nfs.OK {
-		return badState(st)
+	if k.minor == 0 {
+		return k.stated(k.client.Close40(k.turn, id, k.file()))
 	}
-	k.curID = state.Invalid
-	EncodeStateid(&k.c.Res, state.Invalid)
-	return nfs.OK
+	return k.stated(state.Invalid, k.client.Close(id, k.file()))
 }
 
-// openDowngrade is OPEN_DOWNGRADE (section 18.18).
+// openDowngrade is OPEN_DOWNGRADE (RFC 8881 section 18.18, RFC 7530 section 16.19).
 func openDowngrade(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
-	d.Uint32() // seqid
+	seq := d.Uint32()
 	access, deny := d.Uint32(), d.Uint32()
-	access &^= wantMask | wantSignals
-	switch {
-	case k.bad():
-		return nfs.ErrBadXDR
-	case access == 0 || access > state.Both || deny > state.Both:
+	if k.minor > 0 {
+		access &^= wantMask | wantSignals
+	}
+	if done, st := k.takeTurn(id, state.OfOpen, seq); done {
+		return st
+	}
+	if access == 0 || access > state.Both || deny > state.Both {
 		return nfs.ErrInval
-	case k.cur.x == nil:
-		return nfs.ErrBadStateID
 	}
-	next, st := k.client.Downgrade(id, k.file(), access, deny)
-	if st != nfs.OK {
-		return badState(st)
-	}
-	k.curID = next
-	EncodeStateid(&k.c.Res, next)
-	return nfs.OK
+	return k.stated(k.client.Downgrade(id, k.file(), access, deny))
 }

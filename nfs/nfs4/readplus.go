@@ -27,14 +27,8 @@ func readPlus(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
 	off, count := d.Uint64(), d.Uint32()
-	switch {
-	case k.bad():
-		return nfs.ErrBadXDR
-	case k.cur.node != nil:
-		return nfs.ErrIsDir
-	}
-	if st := k.ioState(id, false); st != nfs.OK {
-		return k.ioFailed(st)
+	if st := k.dataOp(id, false); st != nfs.OK {
+		return st
 	}
 	const head = 4 + 4 + partHole + 3
 	n := min(int(min(count, readPlusMax)), max(k.room()-head, 0))

@@ -39,8 +39,8 @@ type Config struct {
 	// OthersReclaim reports whether clients of another protocol may be reclaiming locks
 	// of the same table; nil means never.
 	OthersReclaim func() bool
-	// Calls is memory that outlives the process, in which it is written what calls of sessions are about
-	// to change: a call that is sent again after a kill is not executed again. nil: it is.
+	// Calls is memory that outlives the process, in which it is written what calls of sessions are
+	// about to change: a call that is sent again after a kill is not executed again. nil: it is.
 	Calls []byte
 	// Limits are the bounds of state.Config; of the rest nothing counts.
 	Limits state.Config
@@ -54,8 +54,8 @@ type Config struct {
 	// connection of its own, at an address that the client's own calls come from.
 	// It must not wait. nil: nobody is called, and none of them gets a delegation.
 	CallBack func(to netip.AddrPort) rpc.Caller
-	// Now is the clock of leases, recalls and limits; nil means clock.Now. Wall is that of what files say, which is the
-	// host's; nil means Now where there is one, else time.Now.
+	// Now is the clock of leases, recalls and limits; nil means clock.Now. Wall is that of what files
+	// say, which is the host's; nil means Now where there is one, else time.Now.
 	Now, Wall func() time.Time
 }
 
@@ -70,8 +70,9 @@ type Server struct {
 	tree     treeCache
 	pool     sync.Pool // of *compound
 
-	// calling is held for reading while a callback is sent. acting is held for reading by a goroutine that acts for
-	// no client, and is taken before calling. paused is guarded by both: either is enough to read it.
+	// calling is held for reading while a callback is sent. acting is held for reading by a goroutine
+	// that acts for no client, and is taken before calling. paused is guarded by both: either is
+	// enough to read it.
 	calling, acting sync.RWMutex
 	paused          bool
 
@@ -188,14 +189,13 @@ const (
 	CountCancelled = "nfs4_offloads_cancelled"
 )
 
-// Faults are the counts of what is out of the ordinary, by name, for what there was:
-// operations that no version has, callbacks that were not answered, delegations taken
-// away, and, which are nobody's fault, copies that went on after their replies, those
-// that were stopped, callbacks for the attributes of a file that is delegated for writing, and for delegations of the client's choice, callbacks, delegations, those recalled, and how
-// often somebody had to wait for one, retries answered
-// from a session's reply cache, retries that waited for what they repeat, and
-// compounds that went from a carrier's loop to a worker. Statuses are counted in
-// nfs.Counters.
+// Faults are the counts of what is out of the ordinary, by name, for what there was: operations
+// that no version has, callbacks that were not answered, delegations taken away, and, which are
+// nobody's fault, copies that went on after their replies, those that were stopped, callbacks for
+// the attributes of a file that is delegated for writing, and for delegations of the client's
+// choice, callbacks, delegations, those recalled, and how often somebody had to wait for one,
+// retries answered from a session's reply cache, retries that waited for what they repeat, and
+// compounds that went from a carrier's loop to a worker. Statuses are counted in nfs.Counters.
 func (s *Server) Faults() map[string]uint64 {
 	out := make(map[string]uint64)
 	n := s.state.Delegations()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/nfs"
@@ -128,17 +129,18 @@ const (
 	secParmsMax = 16
 )
 
-// What a channel takes at least, in bytes: a SEQUENCE alone with its RPC headers and without a credential, or its
-// result. A channel of less is of no use, one of a little more is for the client to know. Of the other direction a
-// recall with its SEQUENCE, a credential and the longest handle, and its result (section 18.36.3).
+// What a channel takes at least, in bytes: a SEQUENCE alone with its RPC headers and without a
+// credential, or its result. A channel of less is of no use, one of a little more is for the client
+// to know. Of the other direction a recall with its SEQUENCE, a credential and the longest handle,
+// and its result (section 18.36.3).
 const (
 	requestMin      = 128
 	responseMin     = 96
 	backResponseMin = 128
 )
 
-// backTooSmall reports whether nothing could be called for by the backchannel that a client describes. One of zeros
-// says that there is none to be, where it is not asked for at once.
+// backTooSmall reports whether nothing could be called for by the backchannel that a client
+// describes. One of zeros says that there is none to be, where it is not asked for at once.
 func backTooSmall(c *state.Channel, wanted bool) bool {
 	if *c == (state.Channel{}) && !wanted {
 		return false
@@ -163,16 +165,12 @@ func DecodeChannel(d *xdr.Decoder) (c state.Channel) {
 
 // EncodeChannel appends a channel_attrs4.
 func EncodeChannel(e *xdr.Encoder, c *state.Channel) {
-	e.Uint32(0)
-	e.Uint32(c.MaxRequest)
-	e.Uint32(c.MaxResponse)
-	e.Uint32(c.MaxCached)
-	e.Uint32(c.MaxOps)
-	e.Uint32(c.MaxSlots)
-	e.Uint32(0)
+	for _, v := range [...]uint32{0, c.MaxRequest, c.MaxResponse, c.MaxCached, c.MaxOps, c.MaxSlots, 0} {
+		e.Uint32(v)
+	}
 }
 
-// grant is what of the wishes for a channel can be had.
+// grant lowers what a client asked for in a channel to what it can have.
 func grant(c, most *state.Channel) {
 	c.MaxRequest = min(c.MaxRequest, most.MaxRequest)
 	c.MaxResponse = min(c.MaxResponse, most.MaxResponse)
@@ -243,14 +241,20 @@ func (s *Server) changed(what state.Change, c state.ClientInfo) {
 	s.cfg.Audit.Info("nfs4_client_"+what.String(), args...)
 }
 
-// deniedEvery is how often at most refusals of calls for others' sessions are written down.
-const deniedEvery = int64(time.Second)
+// due reports whether a message that is logged once in a period may be logged now. last is when it
+// was logged before.
+func (s *Server) due(last *atomic.Int64, period time.Duration) bool {
+	before, now := last.Load(), s.cfg.Now().UnixNano()
+	if before != 0 && now-before < int64(period) && now >= before {
+		return false
+	}
+	return last.CompareAndSwap(before, now)
+}
 
 // noteFull logs, now and then, that clients had no room.
 func (s *Server) noteFull() {
-	m, now := s.state.Memory(), s.cfg.Now().UnixNano()
-	last := s.fullNoted.Load()
-	if m.Refused == s.refusedNoted.Load() || last != 0 && now-last < int64(time.Minute) && now >= last || !s.fullNoted.CompareAndSwap(last, now) {
+	m := s.state.Memory()
+	if m.Refused == s.refusedNoted.Load() || !s.due(&s.fullNoted, time.Minute) {
 		return
 	}
 	s.refusedNoted.Store(m.Refused)
@@ -259,12 +263,11 @@ func (s *Server) noteFull() {
 		"bytes", m.Bytes, "limit", m.Limit, "refused", m.Refused)
 }
 
-// denied counts a call that was refused because what it names is another client's, and has some of them
-// written down.
+// denied counts a call that was refused because what it names is another client's, and has some of
+// them written down.
 func (s *Server) denied(op string, client uint64, from state.From) {
 	n := s.strangers.Add(1)
-	last, now := s.strangersNoted.Load(), s.cfg.Now().UnixNano()
-	if last != 0 && now-last < deniedEvery && now >= last || !s.strangersNoted.CompareAndSwap(last, now) {
+	if !s.due(&s.strangersNoted, time.Second) {
 		return
 	}
 	s.cfg.Audit.Warn("nfs4_session_denied", "client", from.Host.String(), "xprtsec", from.Security.String(), "name",

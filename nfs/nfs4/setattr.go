@@ -9,9 +9,12 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// setAttr is SETATTR (RFC 8881 section 18.30). Its result is a bitmap of the attributes that were set, whatever the
-// status is. The loop appends an empty one to a failure that sets none.
+// setAttr is SETATTR (RFC 8881 section 18.30). Its result is a bitmap of the attributes that were
+// set, whatever the status is. The loop appends an empty one to a failure that sets none.
 func setAttr(k *compound) nfs.Status {
+	if k.minor == 0 && k.client == nil {
+		k.c.Intend(nil) // the reply outlives the server, in the duplicate request cache
+	}
 	id := k.stateid(DecodeStateid(&k.c.Args))
 	from := k.c.Args
 	s, set, st := k.decodeSetAttr(settable)
@@ -64,7 +67,8 @@ func setAttr(k *compound) nfs.Status {
 	return st
 }
 
-// mayResize checks the type of the current file and the stateid of a SETATTR of its size, which counts as a WRITE.
+// mayResize checks the type of the current file and the stateid of a SETATTR of its size, which
+// counts as a WRITE.
 func (k *compound) mayResize(id state.Stateid) nfs.Status {
 	switch st := k.regular(); {
 	case st == nfs.OK:

@@ -13,6 +13,8 @@ const (
 	needsSaved
 	// changing: not idempotent. That its result fits is made sure before.
 	changing
+	// minor0: of version 4.0 alone. Later versions have it in their XDR, and answer NOTSUPP.
+	minor0
 )
 
 // operation is a row of the table.
@@ -61,7 +63,7 @@ func init() {
 		OpNVerify:            {"NVERIFY", 0, h, 0, nverify},
 		OpOpen:               {"OPEN", 0, h | changing, resOpen, open},
 		OpOpenAttr:           {"OPENATTR", 0, h, 0, nil},
-		OpOpenConfirm:        {"OPEN_CONFIRM", 0, 0, 0, nil},
+		OpOpenConfirm:        {"OPEN_CONFIRM", 0, h | minor0, 0, openConfirm},
 		OpOpenDowngrade:      {"OPEN_DOWNGRADE", 0, h | changing, resStateid, openDowngrade},
 		OpPutFH:              {"PUTFH", 0, 0, 0, putFH},
 		OpPutPubFH:           {"PUTPUBFH", 0, 0, 0, putRootFH},
@@ -71,16 +73,16 @@ func init() {
 		OpReadLink:           {"READLINK", 0, h, 0, readLink},
 		OpRemove:             {"REMOVE", 0, h | changing, changeInfoLen, remove},
 		OpRename:             {"RENAME", 0, h | needsSaved | changing, 2 * changeInfoLen, rename},
-		OpRenew:              {"RENEW", 0, 0, 0, nil},
+		OpRenew:              {"RENEW", 0, minor0, 0, renew},
 		OpRestoreFH:          {"RESTOREFH", 0, needsSaved, 0, restoreFH},
 		OpSaveFH:             {"SAVEFH", 0, h, 0, saveFH},
 		OpSecInfo:            {"SECINFO", 0, h, 0, secInfo},
 		OpSetAttr:            {"SETATTR", 0, h | changing, bitmapLen, setAttr},
-		OpSetClientID:        {"SETCLIENTID", 0, 0, 0, nil},
-		OpSetClientIDConfirm: {"SETCLIENTID_CONFIRM", 0, 0, 0, nil},
+		OpSetClientID:        {"SETCLIENTID", 0, minor0, 0, setClientID},
+		OpSetClientIDConfirm: {"SETCLIENTID_CONFIRM", 0, minor0, 0, confirmClientID},
 		OpVerify:             {"VERIFY", 0, h, 0, verify},
 		OpWrite:              {"WRITE", 0, h | changing, 4 + 4 + VerifierLen, write},
-		OpReleaseLockOwner:   {"RELEASE_LOCKOWNER", 0, 0, 0, nil},
+		OpReleaseLockOwner:   {"RELEASE_LOCKOWNER", 0, minor0, 0, releaseLockOwner},
 		OpBackchannelCtl:     {"BACKCHANNEL_CTL", 1, 0, 0, backchannelCtl},
 		OpBindConnToSession:  {"BIND_CONN_TO_SESSION", 1, alone, 0, bindConn},
 		OpExchangeID:         {"EXCHANGE_ID", 1, alone, 0, exchangeID},

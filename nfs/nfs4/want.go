@@ -144,10 +144,7 @@ func (r *relieving) encode(_ *Server, e *xdr.Encoder) {
 func (*relieving) answered(*Server, bool, nfs.Status, *xdr.Decoder) {}
 
 func (s *Server) recallAny(r *state.Relief) {
-	for _, x := range r.Client.Backchannels() {
-		if s.callBack(x, &relieving{keep: r.Keep}) {
-			s.relieved.Add(1)
-			return
-		}
+	if s.callAny(r.Client, 1, &relieving{keep: r.Keep}) {
+		s.relieved.Add(1)
 	}
 }

@@ -152,7 +152,7 @@ type changeInfo struct {
 	before, after uint64
 }
 
-func (c *changeInfo) encode(e *xdr.Encoder) {
+func (c changeInfo) encode(e *xdr.Encoder) {
 	e.Bool(c.atomic)
 	e.Uint64(c.before)
 	e.Uint64(c.after)

@@ -139,8 +139,7 @@ func (k *compound) changeXattr(name string, do func(blockstore.Xattrs) (blocksto
 	if err != nil {
 		return nfs.StatusOf(err)
 	}
-	c := k.changed(&k.cur, &w)
-	c.encode(&k.c.Res)
+	k.changed(&k.cur, &w).encode(&k.c.Res)
 	return nfs.OK
 }
 

@@ -1,0 +1,133 @@
+package nfs4
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/state"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+)
+
+// releaseLockOwner is RELEASE_LOCKOWNER (section 16.37).
+func releaseLockOwner(k *compound) nfs.Status {
+	client := k.c.Args.Uint64()
+	owner := k.c.Args.Opaque(OwnerMax)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	if st := k.byClient(client); st != nfs.OK {
+		return st
+	}
+	return k.client.ReleaseLockOwner(owner)
+}
+
+// renew is RENEW (section 16.28).
+func renew(k *compound) nfs.Status {
+	id := k.c.Args.Uint64()
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	if st := k.byClient(id); st != nfs.OK {
+		return st
+	}
+	k.s.probe40(k.client)
+	return k.client.Renewed()
+}
+
+// netidMax and uaddrMax bound what a client says of its address, in bytes: longer than
+// any of these is.
+const (
+	netidMax = 32
+	uaddrMax = 128
+)
+
+// setClientID is SETCLIENTID (section 16.33).
+func setClientID(k *compound) nfs.Status {
+	d := &k.c.Args
+	a := state.SetClientID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
+		Verifier: decodeVerifier(d), Owner: d.Opaque(OwnerMax)}
+	a.Callback.Program = d.Uint32()
+	a.Callback.Netid, a.Callback.Addr = d.String(netidMax), d.String(uaddrMax)
+	a.Callback.Ident = d.Uint32()
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	if to := callbackAddr(a.Callback.Netid, a.Callback.Addr); to.IsValid() && to.Addr() == k.c.Peer.Addr.Addr().Unmap().WithZone("") {
+		// The client's own address and no other: else anybody could have the server
+		// make connections for him. Its zone is that by which the client is reached.
+		a.Callback.To = netip.AddrPortFrom(k.c.Peer.Addr.Addr().Unmap(), to.Port())
+	}
+	if k.c.Cred.Flavor == rpc.AuthSys {
+		// The Linux client takes no callback of AUTH_NONE.
+		a.Callback.Cred = &rpc.Cred{Flavor: rpc.AuthSys, Machine: implName, UID: k.c.Cred.UID, GID: k.c.Cred.GID}
+	}
+	got, st := k.s.state.SetClientID(k.now, &a)
+	e := &k.c.Res
+	switch st {
+	case nfs.OK:
+		e.Uint64(got.Client)
+		e.Fixed(got.Confirm[:])
+	case nfs.ErrClientIDInUse:
+		e.String(got.InUse.Netid)
+		e.String(got.InUse.Addr)
+		k.keep = true
+	}
+	return st
+}
+
+// callbackAddr takes a universal address apart (RFC 5665 section 5.2.3). A client that
+// came by RDMA listens for connections of TCP all the same: so does that of Linux, and
+// there is no other connection that a server could make to it.
+func callbackAddr(netid, uaddr string) (to netip.AddrPort) {
+	rest, low, ok := cutLast(uaddr)
+	host, high, ok2 := cutLast(rest)
+	hi, err := strconv.ParseUint(high, 10, 8)
+	lo, err2 := strconv.ParseUint(low, 10, 8)
+	if !ok || !ok2 || err != nil || err2 != nil {
+		return to
+	}
+	addr, err := netip.ParseAddr(host)
+	port := uint16(hi<<8 | lo)
+	if err != nil || port == 0 || addr.Zone() != "" {
+		return to
+	}
+	switch netid {
+	case "tcp":
+		ok = addr.Is4()
+	case "tcp6":
+		ok = addr.Is6()
+	case "rdma", "rdma6": // Linux says "rdma" in both cases
+		ok = true
+	default:
+		ok = false
+	}
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(addr.Unmap(), port)
+}
+
+func cutLast(s string) (before, after string, ok bool) {
+	i := strings.LastIndexByte(s, '.')
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// confirmClientID is SETCLIENTID_CONFIRM (section 16.34).
+func confirmClientID(k *compound) nfs.Status {
+	d := &k.c.Args
+	id := d.Uint64()
+	confirm := decodeVerifier(d)
+	if k.bad() {
+		return nfs.ErrBadXDR
+	}
+	c, news, st := k.s.state.ConfirmClientID(k.now, id, confirm, k.principal())
+	if st == nfs.OK && news {
+		k.s.pathTo(c)
+	}
+	return st
+}
