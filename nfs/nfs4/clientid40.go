@@ -54,7 +54,8 @@ func setClientID(k *compound) nfs.Status {
 	if k.bad() {
 		return nfs.ErrBadXDR
 	}
-	if to := callbackAddr(a.Callback.Netid, a.Callback.Addr); to.IsValid() && to.Addr() == k.c.Peer.Addr.Addr().Unmap().WithZone("") {
+	if to := callbackAddr(a.Callback.Netid, a.Callback.Addr); to.IsValid() &&
+		to.Addr() == k.c.Peer.Addr.Addr().Unmap().WithZone("") {
 		// The client's own address and no other: else anybody could have the server
 		// make connections for him. Its zone is that by which the client is reached.
 		a.Callback.To = netip.AddrPortFrom(k.c.Peer.Addr.Addr().Unmap(), to.Port())

@@ -15,11 +15,13 @@ import (
 // minorMax is the highest minor version that is served.
 const minorMax = 2
 
-// compound is a COMPOUND being served, reused from call to call.
+// compound is a COMPOUND being served. Server.pool reuses it, so it and its buffers belong to one
+// call at a time, and nothing in it may be referred to after Server.compound has returned: what
+// outlives the call, as an asynchronous COPY does, is copied.
 type compound struct {
 	s        *Server
 	c        *rpc.Call
-	mayBlock bool
+	mayBlock bool // on a worker; false on a transport's loop, which must not wait
 	now      time.Time
 
 	minor, count, index uint32
@@ -27,37 +29,41 @@ type compound struct {
 	args                xdr.Decoder // at the beginning of its arguments
 	size                uint32      // of the call in bytes
 	base                int         // where the reply's results begin
-	digest              uint64
+	digest              uint64      // tells this request from another in its slot
 
+	// The current and the saved file handle, each with its stateid (RFC 8881 section 16.2.3.1).
 	cur, saved     object
-	curID, savedID state.Stateid // the current stateid and the one saved with the handle
+	curID, savedID state.Stateid
 
-	cred   blockstore.Cred
-	credOf *nfs.ClientRule // by which cred was made
+	cred   blockstore.Cred // of the caller in the export that was asked for last
+	credOf *nfs.ClientRule // the rule by which cred was made
 
-	client    *state.Client // nil outside a session, and in version 4.0 before anything is said of one
-	use       state.Use
-	executing bool // use has to be finished
-	inChange  []lock.File
-	cacheThis bool
-	limit     int         // of the whole reply in bytes
-	replayed  bool        // the reply is one that was given before
-	uncached  bool        // it was given before, and not kept
-	again     bool        // the compound has to begin again where it may wait
-	later     bool        // and after its turn has come
-	keep      bool        // the result of the operation is the same when it fails
-	noted     bool        // once was asked for an operation
-	attempt   attempt     // that operation
-	changes   bool        // an operation that is not idempotent was begun
-	kept      []byte      // memory for the reply as it is kept
-	last      nfs.Parsed  // across calls
-	turn      *state.Turn // of the operation being executed, in version 4.0
-	weight    uint8       // of the operation in the call's notes
+	// client is nil until SEQUENCE, and in version 4.0 until an operation names its client.
+	client    *state.Client
+	use       state.Use // of the session's slot
+	executing bool      // use must end: by finish, or by Cancel if nothing was done
+	cacheThis bool      // sa_cachethis
+	limit     int       // of the whole reply in bytes
+	replayed  bool      // the reply came from the slot's cache
+	uncached  bool      // it would have, but the slot did not cache it
+	again     bool      // the compound has to begin again on a worker
+	later     bool      // and not before its limit allows
+
+	keep     bool        // the result of the operation stays though it failed
+	inChange []lock.File // files that nobody gets a delegation of until the operation ends
+	turn     *state.Turn // of the operation's owner, in version 4.0
+	noted    bool        // the compound has used the journal
+	attempt  attempt     // for this operation
+	changes  bool        // an operation that is not idempotent has begun
+	weight   uint8       // of the operation in CallMeta; see weights
+
+	kept []byte     // buffer for the cached reply, reused
+	last nfs.Parsed // the file handle of the call before
 }
 
-// compound serves a COMPOUND (RFC 8881 section 16.2). Where it must not wait it
-// serves what never does, and READ, which asks the store not to: if that has to wait
-// after all, nothing has been done yet that cannot be taken back.
+// compound serves a COMPOUND (RFC 8881 section 16.2). On a transport's loop it serves only what quick
+// admits. A READ asks the store not to wait there. If it has to wait, the slot is given back
+// unused, and the whole compound begins again on a worker: SEQUENCE and PUTFH have changed nothing.
 func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	if !mayBlock && !quick(c.Args) {
 		return rpc.Again
@@ -78,8 +84,8 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	return st
 }
 
-// quick reports whether a compound is a SEQUENCE, with or without a READ of a file, or, in
-// version 4.0, such a READ.
+// quick reports whether a loop may begin the compound: SEQUENCE alone, or PUTFH and READ, after
+// SEQUENCE in a session. It only looks at the arguments, which may be anything.
 func quick(d xdr.Decoder) bool {
 	d.Opaque(tagMax)
 	minor, n := d.Uint32(), d.Uint32()
@@ -161,10 +167,11 @@ func (k *compound) serve() rpc.Status {
 	return rpc.Done
 }
 
-// run executes the operations up to the first that fails.
+// run executes the operations up to the first that fails (RFC 8881 section 16.2.3).
 func (k *compound) run() (st nfs.Status) {
 	defer func() {
-		// A panic on the way ends the call; the slot must not stay taken.
+		// A panic ends the call. Slot, turn and files are given back, or the client could never
+		// use them again.
 		if r := recover(); r != nil {
 			k.endChanges()
 			k.endTurn(nfs.ErrResource, nil)
@@ -188,7 +195,13 @@ func (k *compound) run() (st nfs.Status) {
 	return st
 }
 
-// step executes one operation and appends its nfs_resop4.
+// step executes one operation and appends its nfs_resop4: number, status, result. If the arguments
+// of the operation before did not decode, where this one begins is not known. It then has no
+// number of its own in the reply. An unknown number is answered as OP_ILLEGAL (RFC 8881 section
+// 18.52).
+//
+// The result must fit into the session's limit. A changing operation was refused by admit if its
+// longest result might not. For the others the result that was appended is measured, and cut off.
 func (k *compound) step(op uint32) nfs.Status {
 	d, e := &k.c.Args, &k.c.Res
 	if d.Err() != nil {
@@ -239,7 +252,11 @@ func (k *compound) step(op uint32) nfs.Status {
 	return st
 }
 
-// admit decides whether an operation may be executed where it stands.
+// admit decides whether an operation may be executed where it stands. Its first switch is about the
+// session: the first operation of a compound is SEQUENCE, or one that needs no session and stands
+// alone (RFC 8881 sections 2.10.6.4 and 18.46.3). Version 4.0 only bounds the number of operations.
+// The second is about file handles. The order of the checks decides which of several errors a
+// client sees.
 func (k *compound) admit(row *operation, op uint32) nfs.Status {
 	switch {
 	case k.uncached:
@@ -280,8 +297,9 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 	return nfs.OK
 }
 
-// forNobody reports whether an operation is executed with the handle of an export that the
-// client may not use any more: one that needs no handle, or gives up what it had.
+// forNobody reports whether an operation is executed with the handle of an export that the client
+// may not use any more. A client that has lost its access can still close, unlock and return what it
+// has: otherwise its state would stay until the lease ends.
 func forNobody(op uint32) bool {
 	switch op {
 	case OpClose, OpLockU, OpDelegReturn, OpOpenDowngrade, OpOpenConfirm, OpSaveFH, OpGetFH:
@@ -290,8 +308,9 @@ func forNobody(op uint32) bool {
 	return !table[op].is(needsHandle)
 }
 
-// tooBig says whether the reply is longer than the session, or version 4.0, allows with n
-// more bytes.
+// tooBig reports whether the reply with n more bytes is longer than the session's ca_maxresponsesize,
+// or ca_maxresponsesize_cached if it is to be cached (RFC 8881 section 2.10.6.4). In version 4.0 the
+// bound is ours.
 func (k *compound) tooBig(n int) nfs.Status {
 	n += k.c.Res.Len()
 	switch {
@@ -307,126 +326,21 @@ func (k *compound) tooBig(n int) nfs.Status {
 	return nfs.OK
 }
 
-// room is how many bytes the reply may still grow.
+// room is how many bytes the reply may still grow. READ and READDIR return less than they were
+// asked for when there is no more room.
 func (k *compound) room() int { return max(k.limit-k.c.Res.Len(), 0) }
 
 // bad reports whether the arguments did not decode.
 func (k *compound) bad() bool { return k.c.Args.Err() != nil }
 
-// who is the identity that the caller has in an export.
-func (k *compound) who(o *object) *blockstore.Cred {
-	if k.credOf != o.rule {
-		// Where it must not wait for the groups it is looked up before; see enter.
-		o.rule.Identity(&k.c.Cred, k.s.cfg.Groups, true, &k.cred)
-		k.credOf = o.rule
-	}
-	return &k.cred
-}
-
-// nobodysRule is that of a client that an export is not for.
-var nobodysRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
-
-// enter finds the rule for the client in an export: OK, ErrAcces if there is none, ErrWrongSec if
-// its calls are of a wrong flavor or its connection lacks TLS, ErrJukebox if it has to come again.
-func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
-	rule, st := x.Admits(&k.c.Peer)
-	if st == nfs.ErrAcces {
-		k.deny(x.Pseudo, st)
-	}
-	switch {
-	case rule == nil:
-		return nil, st
-	case !rule.Protects(&k.c.Peer):
-		k.s.cfg.Counters.UnprotectedClients.Add(1)
-		k.auditDenied(x.Pseudo, nfs.ErrWrongSec)
-		return nil, nfs.ErrWrongSec
-	case !rule.Flavors.Has(k.c.Cred.Flavor):
-		k.auditDenied(x.Pseudo, nfs.ErrWrongSec)
-		return nil, nfs.ErrWrongSec
-	}
-	if k.credOf != rule && rule.ManageGIDs {
-		k.credOf = nil
-		if !rule.Identity(&k.c.Cred, k.s.cfg.Groups, k.mayBlock, &k.cred) {
-			k.again = true
-			return nil, nfs.ErrJukebox
-		}
-		k.credOf = rule
-	}
-	return rule, nfs.OK
-}
-
-// pay counts the compound against what the client may do in an export, once. Who has to wait
-// for that begins again when it is his turn, and holds no worker meanwhile.
-func (k *compound) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
-	if !x.Limited(rule) || k.c.Paid || k.changes {
-		return nfs.OK
-	}
-	data := int(k.size)
-	next := k.c.Args
-	if next.Uint32() == OpRead {
-		const fixed = 16 + 8 // stateid and offset
-		next.Skip(fixed)
-		if n := next.Uint32(); next.Err() == nil {
-			data += int(min(n, nfs.MaxIO))
-		}
-	}
-	wait, ok := x.Reserve(rule, k.now, k.c.Peer.Addr.Addr(), data)
-	if ok {
-		k.c.Paid = true
-		if wait <= 0 {
-			return nfs.OK
-		}
-		ok = k.c.Defer(wait)
-	}
-	if !ok {
-		k.s.cfg.Counters.ThrottledAway.Add(1)
-		return nfs.ErrJukebox
-	}
-	k.s.cfg.Counters.Throttled.Add(1)
-	k.again, k.later = true, true
-	return nfs.ErrJukebox
-}
-
-// pace counts a compound that begins, behind SEQUENCE, with PUTFH before it is served. Others are
-// counted by pay.
-func (s *Server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
-	d := &c.Args
-	size := d.Offset() + d.Remaining() + bulk
-	d.Opaque(tagMax)
-	minor := d.Uint32()
-	d.Uint32()
-	op := d.Uint32()
-	if minor > 0 && op == OpSequence {
-		d.Skip(sequenceLen)
-		op = d.Uint32()
-	}
-	if op != OpPutFH {
-		return 0, 0, true
-	}
-	fh := d.Opaque(FHMax)
-	if d.Err() != nil {
-		return 0, 0, true
-	}
-	if d.Uint32() == OpRead {
-		const fixed = 16 + 8 // stateid and offset
-		d.Skip(fixed)
-		if n := d.Uint32(); d.Err() == nil {
-			size += int(min(n, nfs.MaxIO))
-		}
-	}
-	limit, wait, ok = s.cfg.Exports.Pace(s.cfg.Codec, c, fh, size, take, s.cfg.Now())
-	if take && wait > 0 && ok {
-		s.cfg.Counters.Throttled.Add(1)
-	}
-	return limit, wait, ok
-}
-
-// setCurrent makes o the current file handle; there is no stateid for it yet.
+// setCurrent makes o the current file handle. A new file handle has no current stateid yet (RFC 8881
+// section 16.2.3.1.2).
 func (k *compound) setCurrent(o object) {
 	k.cur, k.curID = o, state.Anonymous
 }
 
-// stateid is the stateid that an argument stands for.
+// stateid returns the stateid that an argument stands for: the special one with other zero and seqid
+// one is the current stateid (RFC 8881 section 8.2.3). Version 4.0 has none.
 func (k *compound) stateid(id state.Stateid) state.Stateid {
 	if id == state.Current && k.minor > 0 {
 		return k.curID

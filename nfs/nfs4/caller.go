@@ -1,0 +1,121 @@
+package nfs4
+
+import (
+	"time"
+
+	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/rpcrdma/rpc"
+	"github.com/rstored/rstored/rpcrdma/xdr"
+)
+
+// who returns the identity by which the store serves the caller in an object's export. It is made
+// once for each rule, as most compounds stay in one export. It belongs to the compound: what
+// outlives that clones its groups.
+func (k *compound) who(o *object) *blockstore.Cred {
+	if k.credOf != o.rule {
+		// enter has looked up groups where that may have to wait.
+		o.rule.Identity(&k.c.Cred, k.s.cfg.Groups, true, &k.cred)
+		k.credOf = o.rule
+	}
+	return &k.cred
+}
+
+// nobodysRule is the rule of a client that an export is not for. It allows what forNobody allows.
+var nobodysRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
+
+// enter finds the rule for the client in an export: OK, ErrAcces if there is none, ErrWrongSec if
+// its calls are of a wrong flavor or its connection lacks TLS, ErrJukebox if it has to come again.
+func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
+	rule, st := x.Admits(&k.c.Peer)
+	if st == nfs.ErrAcces {
+		k.deny(x.Pseudo, st)
+	}
+	switch {
+	case rule == nil:
+		return nil, st
+	case !rule.Protects(&k.c.Peer):
+		k.s.cfg.Counters.UnprotectedClients.Add(1)
+		k.auditDenied(x.Pseudo, nfs.ErrWrongSec)
+		return nil, nfs.ErrWrongSec
+	case !rule.Flavors.Has(k.c.Cred.Flavor):
+		k.auditDenied(x.Pseudo, nfs.ErrWrongSec)
+		return nil, nfs.ErrWrongSec
+	}
+	if k.credOf != rule && rule.ManageGIDs {
+		k.credOf = nil
+		if !rule.Identity(&k.c.Cred, k.s.cfg.Groups, k.mayBlock, &k.cred) {
+			k.again = true
+			return nil, nfs.ErrJukebox
+		}
+		k.credOf = rule
+	}
+	return rule, nfs.OK
+}
+
+// pay counts the compound once against the limits of an export. If they are exhausted for a moment,
+// the compound leaves its worker and begins again later. If it would wait too long, the client gets
+// DELAY and repeats the call itself. After a change there is no beginning again, so the rest of such
+// a compound is not counted.
+func (k *compound) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
+	if !x.Limited(rule) || k.c.Paid || k.changes {
+		return nfs.OK
+	}
+	wait, ok := x.Reserve(rule, k.now, k.c.Peer.Addr.Addr(), int(k.size)+readCount(k.c.Args))
+	if ok {
+		k.c.Paid = true
+		if wait <= 0 {
+			return nfs.OK
+		}
+		ok = k.c.Defer(wait)
+	}
+	if !ok {
+		k.s.cfg.Counters.ThrottledAway.Add(1)
+		return nfs.ErrJukebox
+	}
+	k.s.cfg.Counters.Throttled.Add(1)
+	k.again, k.later = true, true
+	return nfs.ErrJukebox
+}
+
+// pace is rpc.Proc.Pace: it counts a compound that begins with PUTFH, after SEQUENCE in a session,
+// before it is served. The transport can then delay the call before it has memory for its data.
+// pay counts the others.
+func (s *Server) pace(c *rpc.Call, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
+	d := &c.Args
+	size := d.Offset() + d.Remaining() + bulk
+	d.Opaque(tagMax)
+	minor := d.Uint32()
+	d.Uint32()
+	op := d.Uint32()
+	if minor > 0 && op == OpSequence {
+		d.Skip(sequenceLen)
+		op = d.Uint32()
+	}
+	if op != OpPutFH {
+		return 0, 0, true
+	}
+	fh := d.Opaque(FHMax)
+	if d.Err() != nil {
+		return 0, 0, true
+	}
+	size += readCount(*d)
+	limit, wait, ok = s.cfg.Exports.Pace(s.cfg.Codec, c, fh, size, take, s.cfg.Now())
+	if take && wait > 0 && ok {
+		s.cfg.Counters.Throttled.Add(1)
+	}
+	return limit, wait, ok
+}
+
+// readCount is how much data a READ asks for, if that is the next operation.
+func readCount(d xdr.Decoder) int {
+	if d.Uint32() != OpRead {
+		return 0
+	}
+	d.Skip(resStateid + 8) // stateid and offset
+	n := d.Uint32()
+	if d.Err() != nil {
+		return 0
+	}
+	return int(min(n, nfs.MaxIO))
+}
