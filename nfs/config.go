@@ -30,8 +30,8 @@ type Config struct {
 	// Groups are those of the server's users, for rules with ManageGIDs; nil means that
 	// there are none.
 	Groups Groups
-	// ShowAll reports whether MOUNT's lists are of all exports and mounts, for everybody; nil, or false: a client
-	// sees what it may mount and has mounted.
+	// ShowAll reports whether MOUNT's lists are of all exports and mounts, for everybody; nil, or
+	// false: a client sees what it may mount and has mounted.
 	ShowAll func() bool
 	// Shares are the share reservations, for version 3; nil means that there are none.
 	Shares Shares

@@ -21,20 +21,20 @@ type Noter interface {
 	Journaled() bool
 	// Intend notes that the call is about to change something.
 	Intend(note []byte)
-	// Doubt is the note of an earlier execution of this call that was cut off, or of which the client has not got
-	// the answer; nil: there was none.
+	// Doubt is the note of an earlier execution of this call that was cut off, or of which the client
+	// has not got the answer; nil: there was none.
 	Doubt() []byte
 }
 
-// Once finds out whether a call has made its change already. One of its methods is called for a call, once and before
-// the change; Finished is called after it.
+// Once finds out whether a call has made its change already. One of its methods is called for a
+// call, once and before the change; Finished is called after it.
 type Once struct {
 	Call Noter
 	FS   blockstore.FS
 }
 
-// Objects identifies the objects that the one or two names of a call refer to; 0 means that there is none. An
-// object is identified by a hash of its handle, which no other object ever gets.
+// Objects identifies the objects that the one or two names of a call refer to; 0 means that there
+// is none. An object is identified by a hash of its handle, which no other object ever gets.
 type Objects [2]uint64
 
 func (o Once) objectAt(dir blockstore.Handle, name string) uint64 {
@@ -51,8 +51,9 @@ func objectID(h *blockstore.Handle) uint64 {
 	return max(f.Sum64(), 1)
 }
 
-// RecordObjects writes into the journal which objects the names refer to now. If the server was killed during an
-// earlier execution of the call, it returns the objects that were recorded then, and records nothing.
+// RecordObjects writes into the journal which objects the names refer to now. If the server was
+// killed during an earlier execution of the call, it returns the objects that were recorded then,
+// and records nothing.
 func (o Once) RecordObjects(now Objects) (then Objects, cutOff bool) {
 	if then, cutOff = o.Past(); !cutOff {
 		now.note(o.Call)
@@ -79,9 +80,10 @@ func (w Objects) note(c Noter) {
 	c.Intend(note[:])
 }
 
-// Opened reports what this call, an OPEN, did before it was cut off to the object that now stands under its name, which
-// is nil if there is none: it made the object, and it finished what it does to an object that it makes, or that was there.
-// Without a note of Finished the call is taken to have made an object that was not there before.
+// Opened reports what this call, an OPEN, did before it was cut off to the object that now stands
+// under its name, which is nil if there is none: it made the object, and it finished what it does
+// to an object that it makes, or that was there. Without a note of Finished the call is taken to
+// have made an object that was not there before.
 func (o Once) Opened(h *blockstore.Handle) (made, finished bool) {
 	if !o.Call.Journaled() {
 		return false, false
@@ -97,7 +99,8 @@ func (o Once) Opened(h *blockstore.Handle) (made, finished bool) {
 	return then[0] == 0, then[1] != 0
 }
 
-// Finished notes that the call has changed an object, or made it. It is for changes that cannot be seen afterwards.
+// Finished notes that the call has changed an object, or made it. It is for changes that cannot be
+// seen afterwards.
 func (o Once) Finished(h *blockstore.Handle, made bool) {
 	if !o.Call.Journaled() {
 		return
@@ -109,8 +112,9 @@ func (o Once) Finished(h *blockstore.Handle, made bool) {
 	w.note(o.Call)
 }
 
-// Made reports the object that this call made before it was cut off. What was asked for of its attributes is set, as it
-// may have been cut off before that; what was written into a file since then stays.
+// Made reports the object that this call made before it was cut off. What was asked for of its
+// attributes is set, as it may have been cut off before that; what was written into a file since
+// then stays.
 func (o Once) Made(cred *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType, s *blockstore.SetAttr) (h blockstore.Handle, a blockstore.Attr, yes bool) {
 	if !o.Call.Journaled() {
 		return h, a, false

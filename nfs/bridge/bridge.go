@@ -1,14 +1,15 @@
-// Package bridge makes a server that speaks RPC-over-RDMA reachable for clients
-// that speak RPC over TCP only. It takes record-marked calls of NFS versions 3, 4.0, 4.1 and 4.2
-// and of MOUNT version 3, sends each on over a connection that is made for its client's connection, and answers
-// portmap queries with its own port. Calls of the server on that connection (callbacks of versions 4.1 and 4.2) go
-// to the client on its own. Those of version 4.0 would come over connections that the server makes to the
-// client's address, which is not the bridge's: a server does not make them, and gives no delegations.
+// Package bridge makes a server that speaks RPC-over-RDMA reachable for clients that speak RPC over
+// TCP only. It takes record-marked calls of NFS versions 3, 4.0, 4.1 and 4.2 and of MOUNT version
+// 3, sends each on over a connection that is made for its client's connection, and answers portmap
+// queries with its own port. Calls of the server on that connection (callbacks of versions 4.1 and
+// 4.2) go to the client on its own. Those of version 4.0 would come over connections that the
+// server makes to the client's address, which is not the bridge's: a server does not make them, and
+// gives no delegations.
 //
-// The bridge knows the calls that carry bulk data, so that data moves by RDMA on
-// the far side: READ and READLINK results, WRITE and SYMLINK arguments (RFC 8267
-// sections 4 and 6.1). Everything else passes as it is. Calls keep their XIDs and credentials;
-// the far server sees the address of the bridge.
+// The bridge knows the calls that carry bulk data, so that data moves by RDMA on the far side: READ
+// and READLINK results, WRITE and SYMLINK arguments (RFC 8267 sections 4 and 6.1). Everything else
+// passes as it is. Calls keep their XIDs and credentials; the far server sees the address of the
+// bridge.
 package bridge
 
 import (
@@ -36,8 +37,8 @@ const defaultWorkers = 64
 
 // Config describes a Bridge.
 type Config struct {
-	// Dial connects to the far server. backward gets the server's calls on the connection, as whole messages, and
-	// replies to them by its argument.
+	// Dial connects to the far server. backward gets the server's calls on the connection, as whole
+	// messages, and replies to them by its argument.
 	Dial func(ctx context.Context, backward func(msg []byte, reply func(msg []byte))) (rpc.Client, error)
 	// Version is the only version of NFS to be passed on; the zero value is all of them.
 	Version client.Version
@@ -257,7 +258,8 @@ func (b *Bridge) forward(c *rpc.Call, mayBlock bool) rpc.Status {
 	return rpc.Drop
 }
 
-// callbackTime is how long a client may take to answer a call of the server, which has a shorter limit of its own.
+// callbackTime is how long a client may take to answer a call of the server, which has a shorter
+// limit of its own.
 const callbackTime = time.Minute
 
 // called passes a call of the server to the client.

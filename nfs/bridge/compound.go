@@ -21,9 +21,10 @@ const (
 	wordMax = 64 << 10 // of opaque arguments: handles, names, owners, attributes
 )
 
-// compound makes the plan of a COMPOUND. The data of a READ that is the last operation, and that of the first WRITE,
-// move by chunks of their own; other results have room in the Reply chunk. Counts of more than the bridge has memory
-// for are lowered in the message: a server may return less than it is asked for.
+// compound makes the plan of a COMPOUND. The data of a READ that is the last operation, and that of
+// the first WRITE, move by chunks of their own; other results have room in the Reply chunk. Counts
+// of more than the bridge has memory for are lowered in the message: a server may return less than
+// it is asked for.
 func (p *plan) compound(c *rpc.Call) (*plan, bool) {
 	msg := c.Args.Fixed(c.Args.Remaining())
 	d := xdr.NewDecoder(msg)

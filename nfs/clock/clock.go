@@ -1,5 +1,5 @@
-// Package clock is the time by which leases, recalls and limits go: it runs while the host is suspended, and nobody
-// sets it.
+// Package clock is the time by which leases, recalls and limits go: it runs while the host is
+// suspended, and nobody sets it.
 package clock
 
 import (
@@ -8,13 +8,14 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// begin is the wall clock's time less that of boot when the process began. It makes times of this clock readable, and
-// those of two processes nearly comparable; nothing is decided by it.
+// begin is the wall clock's time less that of boot when the process began. It makes times of this
+// clock readable, and those of two processes nearly comparable; nothing is decided by it.
 var begin = time.Now().UnixNano() - rpc.BootTime()
 
-// Now is the time since the host was started, counted from where the wall clock was when the process began. Times of
-// Now are for differences: setting the wall clock does not change them, and what is shown of them is off by as much as
-// the wall clock was set since. They have no monotonic reading of Go, whose clock stands while the host is suspended.
+// Now is the time since the host was started, counted from where the wall clock was when the
+// process began. Times of Now are for differences: setting the wall clock does not change them, and
+// what is shown of them is off by as much as the wall clock was set since. They have no monotonic
+// reading of Go, whose clock stands while the host is suspended.
 func Now() time.Time { return time.Unix(0, begin+rpc.BootTime()) }
 
 // Since is the time since at, which is one of Now.

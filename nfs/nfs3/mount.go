@@ -242,8 +242,8 @@ func mountUmntAll(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// mountExport is EXPORT: what is exported and to whom. Unless everybody may see all, a client sees what it may mount
-// from a port below 1024, and of the rules the one that is for it.
+// mountExport is EXPORT: what is exported and to whom. Unless everybody may see all, a client sees
+// what it may mount from a port below 1024, and of the rules the one that is for it.
 func mountExport(o *op) rpc.Status {
 	e := &o.c.Res
 	all, peer := o.s.ShowAll(), o.c.Peer

@@ -103,8 +103,9 @@ type newObject struct {
 	w blockstore.Wcc
 }
 
-// makeObject ends a procedure that makes an object. st is what the checks of the procedure said. If they passed, do
-// makes the object, unless an earlier execution of the call made it before the server was killed.
+// makeObject ends a procedure that makes an object. st is what the checks of the procedure said. If
+// they passed, do makes the object, unless an earlier execution of the call made it before the
+// server was killed.
 func (o *op) makeObject(
 	st nfs.Status, dir *blockstore.Handle, name string, typ blockstore.FileType, s *blockstore.SetAttr,
 	do func(n *newObject) error,

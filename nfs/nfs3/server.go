@@ -43,12 +43,14 @@ type op struct {
 	instead  rpc.Status // what comes in the place of the procedure's own outcome; Done: nothing
 }
 
-// handler serves one procedure. It decodes all its arguments and calls resolve before it does anything else: resolve
-// refuses what did not decode. Then serve drops the handler's result, and the call ends with GARBAGE_ARGS.
+// handler serves one procedure. It decodes all its arguments and calls resolve before it does
+// anything else: resolve refuses what did not decode. Then serve drops the handler's result, and
+// the call ends with GARBAGE_ARGS.
 type handler func(o *op) rpc.Status
 
-// procs has a row for every procedure of version 3. Changing ones go through the duplicate request cache
-// (rpc.Proc.Mutates): executed again they would fail, as a REMOVE with NOENT. WRITE and COMMIT may be executed again.
+// procs has a row for every procedure of version 3. Changing ones go through the duplicate request
+// cache (rpc.Proc.Mutates): executed again they would fail, as a REMOVE with NOENT. WRITE and
+// COMMIT may be executed again.
 var procs = [numProcs]struct {
 	name    string
 	mutates bool

@@ -55,8 +55,8 @@ func (k *compound) enter(x *nfs.Export) (*nfs.ClientRule, nfs.Status) {
 
 // pay counts the compound once against the limits of an export. If they are exhausted for a moment,
 // the compound leaves its worker and begins again later. If it would wait too long, the client gets
-// DELAY and repeats the call itself. After a change there is no beginning again, so the rest of such
-// a compound is not counted.
+// DELAY and repeats the call itself. After a change there is no beginning again, so the rest of
+// such a compound is not counted.
 func (k *compound) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 	if !x.Limited(rule) || k.c.Paid || k.changes {
 		return nfs.OK

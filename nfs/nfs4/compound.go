@@ -61,8 +61,8 @@ type compound struct {
 	last nfs.Parsed // the file handle of the call before
 }
 
-// compound serves a COMPOUND (RFC 8881 section 16.2). On a transport's loop it serves only what quick
-// admits. A READ asks the store not to wait there. If it has to wait, the slot is given back
+// compound serves a COMPOUND (RFC 8881 section 16.2). On a transport's loop it serves only what
+// quick admits. A READ asks the store not to wait there. If it has to wait, the slot is given back
 // unused, and the whole compound begins again on a worker: SEQUENCE and PUTFH have changed nothing.
 func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	if !mayBlock && !quick(c.Args) {
@@ -298,8 +298,8 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 }
 
 // forNobody reports whether an operation is executed with the handle of an export that the client
-// may not use any more. A client that has lost its access can still close, unlock and return what it
-// has: otherwise its state would stay until the lease ends.
+// may not use any more. A client that has lost its access can still close, unlock and return what
+// it has: otherwise its state would stay until the lease ends.
 func forNobody(op uint32) bool {
 	switch op {
 	case OpClose, OpLockU, OpDelegReturn, OpOpenDowngrade, OpOpenConfirm, OpSaveFH, OpGetFH:
@@ -308,9 +308,9 @@ func forNobody(op uint32) bool {
 	return !table[op].is(needsHandle)
 }
 
-// tooBig reports whether the reply with n more bytes is longer than the session's ca_maxresponsesize,
-// or ca_maxresponsesize_cached if it is to be cached (RFC 8881 section 2.10.6.4). In version 4.0 the
-// bound is ours.
+// tooBig reports whether the reply with n more bytes is longer than the session's
+// ca_maxresponsesize, or ca_maxresponsesize_cached if it is to be cached (RFC 8881 section
+// 2.10.6.4). In version 4.0 the bound is ours.
 func (k *compound) tooBig(n int) nfs.Status {
 	n += k.c.Res.Len()
 	switch {
@@ -333,14 +333,14 @@ func (k *compound) room() int { return max(k.limit-k.c.Res.Len(), 0) }
 // bad reports whether the arguments did not decode.
 func (k *compound) bad() bool { return k.c.Args.Err() != nil }
 
-// setCurrent makes o the current file handle. A new file handle has no current stateid yet (RFC 8881
-// section 16.2.3.1.2).
+// setCurrent makes o the current file handle. A new file handle has no current stateid yet (RFC
+// 8881 section 16.2.3.1.2).
 func (k *compound) setCurrent(o object) {
 	k.cur, k.curID = o, state.Anonymous
 }
 
-// stateid returns the stateid that an argument stands for: the special one with other zero and seqid
-// one is the current stateid (RFC 8881 section 8.2.3). Version 4.0 has none.
+// stateid returns the stateid that an argument stands for: the special one with other zero and
+// seqid one is the current stateid (RFC 8881 section 8.2.3). Version 4.0 has none.
 func (k *compound) stateid(id state.Stateid) state.Stateid {
 	if id == state.Current && k.minor > 0 {
 		return k.curID

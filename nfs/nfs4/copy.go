@@ -159,9 +159,9 @@ func (c *copying) piece(p []byte) (uint64, error) {
 	return skipped + uint64(n), nil
 }
 
-// extent is what is next in the source: a hole of so many bytes, and the data behind it, neither of which
-// goes beyond what is to be copied. No data means that the hole is the rest. Where either store knows no holes, all is
-// data.
+// extent is what is next in the source: a hole of so many bytes, and the data behind it, neither of
+// which goes beyond what is to be copied. No data means that the hole is the rest. Where either
+// store knows no holes, all is data.
 func (c *copying) extent() (hole, data uint64, err error) {
 	begin, left := c.sourceOff+c.done, c.count-c.done
 	x, ok := c.from.x.FS.(blockstore.Extents)
@@ -190,8 +190,8 @@ func (c *copying) extent() (hole, data uint64, err error) {
 	return next - begin, min(end-next, left-(next-begin)), nil
 }
 
-// hole makes the next n bytes a hole in the target. Behind its end they are one already, and the target grows by
-// the data that follows, if the hole is not the last thing that is copied.
+// hole makes the next n bytes a hole in the target. Behind its end they are one already, and the
+// target grows by the data that follows, if the hole is not the last thing that is copied.
 func (c *copying) hole(n uint64, last bool) error {
 	fs, begin := c.to.x.FS, c.dstOff+c.done
 	a, err := fs.GetAttr(&c.writes, c.to.h)

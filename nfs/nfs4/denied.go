@@ -8,8 +8,8 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// denials remembers which clients were refused which exports, so that a client that asks on and on has one line in the
-// audit log for each refusedEvery.
+// denials remembers which clients were refused which exports, so that a client that asks on and on
+// has one line in the audit log for each refusedEvery.
 type denials struct {
 	mu   sync.Mutex
 	seen map[denial]time.Time
@@ -23,8 +23,8 @@ type denial struct {
 
 const (
 	refusedEvery = time.Minute
-	// refusedMax bounds what is remembered. When it is full all of it is forgotten: lines are repeated, and the audit
-	// log has a limit of its own.
+	// refusedMax bounds what is remembered. When it is full all of it is forgotten: lines are
+	// repeated, and the audit log has a limit of its own.
 	refusedMax = 4096
 )
 
@@ -42,7 +42,8 @@ func (d *denials) fresh(k denial, now time.Time) bool {
 	return true
 }
 
-// deny counts a client that an export, or what is below a directory of the pseudo file system, is not for.
+// deny counts a client that an export, or what is below a directory of the pseudo file system, is
+// not for.
 func (k *compound) deny(path string, st nfs.Status) {
 	k.s.cfg.Counters.DeniedClients.Add(1)
 	k.auditDenied(path, st)

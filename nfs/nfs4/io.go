@@ -148,8 +148,8 @@ func write(k *compound) nfs.Status {
 	}
 	fs := k.cur.x.FS
 	data = data[:min(len(data), int(k.cur.rule.WriteMax()))] // the client sends the rest again
-	// The verifier of before: if the data is lost before the reply, the client has to see at COMMIT that
-	// its own does not match.
+	// The verifier of before: if the data is lost before the reply, the client has to see at COMMIT
+	// that its own does not match.
 	v := fs.Verifier()
 	n, committed, _, err := fs.WriteAt(k.who(&k.cur), k.cur.h, data, off, how)
 	if err != nil {

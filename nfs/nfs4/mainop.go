@@ -1,8 +1,8 @@
 package nfs4
 
-// A compound is called for one of its operations, and the others lead there or look after
-// it: SEQUENCE, PUTFH, OPEN, GETFH, ACCESS, GETATTR is an OPEN. weights has how much each operation says
-// of what a compound is for; the first with the most does.
+// A compound is called for one of its operations, and the others lead there or look after it:
+// SEQUENCE, PUTFH, OPEN, GETFH, ACCESS, GETATTR is an OPEN. weights has how much each operation
+// says of what a compound is for; the first with the most does.
 var weights = func() (w [numOps]uint8) {
 	for i := range w {
 		w[i] = 5

@@ -40,7 +40,8 @@ type offloads struct {
 	wg     sync.WaitGroup
 	all    map[*state.Offload]*offload
 
-	// While the server is paused: the turns, and the copies of the process before, which begin when it resumes.
+	// While the server is paused: the turns, and the copies of the process before, which begin when it
+	// resumes.
 	taken    [copiers][]byte
 	restored []*offload
 

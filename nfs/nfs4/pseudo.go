@@ -48,8 +48,8 @@ type tree struct {
 	made     time.Time
 }
 
-// treeCache has the tree of the export list that was current at the last call. A tree is made again when the list has
-// changed; two goroutines may make the same one.
+// treeCache has the tree of the export list that was current at the last call. A tree is made again
+// when the list has changed; two goroutines may make the same one.
 type treeCache = atomic.Pointer[tree]
 
 func (s *Server) pseudo() *tree {
@@ -262,8 +262,8 @@ func (k *compound) maySearch(dir *object) nfs.Status {
 	return nfs.StatusOf(err)
 }
 
-// within is the status of an operation on the entries of a directory. A file handle that is no directory is
-// NOTDIR, that of a symlink SYMLINK, in every such operation as with the Linux server.
+// within is the status of an operation on the entries of a directory. A file handle that is no
+// directory is NOTDIR, that of a symlink SYMLINK, in every such operation as with the Linux server.
 func (k *compound) within(dir *object, err error) nfs.Status {
 	st := nfs.StatusOf(err)
 	if st != nfs.ErrNotDir {

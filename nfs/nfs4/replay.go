@@ -7,8 +7,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// digestMax is how much of a request its digest covers, in bytes: all of it, unless it is a WRITE of more data. What a
-// carrier has moved out of the stream, which is the data of a WRITE too, is covered by its length alone.
+// digestMax is how much of a request its digest covers, in bytes: all of it, unless it is a WRITE
+// of more data. What a carrier has moved out of the stream, which is the data of a WRITE too, is
+// covered by its length alone.
 const (
 	digestMax   = 64 << 10
 	digestChunk = 1 << 10
