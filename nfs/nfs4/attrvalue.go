@@ -26,8 +26,10 @@ type subject struct {
 }
 
 // subject asks the store for what the wanted attributes of an object are made of.
-func (k *compound) subject(o *object, want Bitmap) (s subject, st nfs.Status) {
-	s.object, s.k = *o, k
+// It belongs to the compound until the next call of subject: on the heap, each GETATTR would
+// allocate one.
+func (k *compound) subject(o *object, want Bitmap) (*subject, nfs.Status) {
+	s := k.newSubject(o)
 	if o.node != nil {
 		t := k.s.pseudo()
 		s.attr, s.change = t.attr(o.node), o.node.change
@@ -38,12 +40,17 @@ func (k *compound) subject(o *object, want Bitmap) (s subject, st nfs.Status) {
 	if err != nil {
 		return s, nfs.StatusOf(err)
 	}
-	return s, k.of(&s, &a, want)
+	return s, k.of(s, &a, want)
+}
+
+func (k *compound) newSubject(o *object) *subject {
+	k.sub = subject{object: *o, k: k}
+	return &k.sub
 }
 
 // of is subject for an object of an export whose attributes the store has returned already.
 func (k *compound) of(s *subject, a *blockstore.Attr, want Bitmap) nfs.Status {
-	s.k, s.attr, s.change, s.limit = k, *a, changeOf(a), s.x.FS.Limits()
+	s.attr, s.change, s.limit = *a, changeOf(a), s.x.FS.Limits()
 	if want.Has(AttrMountedOn) && a.Type == blockstore.TypeDir {
 		s.at = k.mountpoint(&s.object)
 	}

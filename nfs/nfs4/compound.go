@@ -57,6 +57,7 @@ type compound struct {
 	changes  bool        // an operation that is not idempotent has begun
 	weight   uint8       // of the operation in CallMeta; see weights
 
+	sub  subject    // see compound.subject
 	kept []byte     // buffer for the cached reply, reused
 	last nfs.Parsed // the file handle of the call before
 }

@@ -91,7 +91,7 @@ func readDir(k *compound) nfs.Status {
 }
 
 // put appends an entry4, if there is room. what fills in who it is.
-func (l *listing) put(name string, cookie uint64, what func() (subject, nfs.Status)) bool {
+func (l *listing) put(name string, cookie uint64, what func() (*subject, nfs.Status)) bool {
 	e := &l.k.c.Res
 	s, st := what()
 	if st == nfs.ErrNoEnt || st == nfs.ErrStale {
@@ -105,8 +105,8 @@ func (l *listing) put(name string, cookie uint64, what func() (subject, nfs.Stat
 	e.Bool(true)
 	e.Uint64(cookie)
 	e.String(name)
-	s.k, s.fault = l.k, st
-	encodeAttrs(e, l.want, &s)
+	s.fault = st
+	encodeAttrs(e, l.want, s)
 	if len(e.B)-l.start > l.limit {
 		e.Truncate(at)
 		l.full = true
@@ -124,7 +124,7 @@ func (l *listing) pseudo(cookie uint64) (eof bool) {
 		if at <= cookie || !c.visible(client) {
 			continue
 		}
-		ok := l.put(c.name, at, func() (subject, nfs.Status) { return l.mounted(c) })
+		ok := l.put(c.name, at, func() (*subject, nfs.Status) { return l.mounted(c) })
 		if !ok {
 			return false
 		}
@@ -133,10 +133,10 @@ func (l *listing) pseudo(cookie uint64) (eof bool) {
 }
 
 // mounted is what is seen at a node: the root of its export.
-func (l *listing) mounted(c *node) (subject, nfs.Status) {
+func (l *listing) mounted(c *node) (*subject, nfs.Status) {
 	o, st := l.k.at(c)
 	if st != nfs.OK {
-		return subject{}, st
+		return l.k.newSubject(&o), st
 	}
 	return l.k.subject(&o, l.want)
 }
@@ -156,7 +156,7 @@ func (l *listing) store(cookie uint64, verf [VerifierLen]byte) ([VerifierLen]byt
 		if ent.Name == "." || ent.Name == ".." {
 			return true
 		}
-		return l.put(ent.Name, toWire(ent.Cookie), func() (subject, nfs.Status) {
+		return l.put(ent.Name, toWire(ent.Cookie), func() (*subject, nfs.Status) {
 			if c := k.s.below(&l.dir, ent.Name); c != nil && c.visible(&k.c.Peer) {
 				return l.mounted(c)
 			}
@@ -171,8 +171,8 @@ func (l *listing) store(cookie uint64, verf [VerifierLen]byte) ([VerifierLen]byt
 }
 
 // entry is what a store says of an entry.
-func (l *listing) entry(ent *blockstore.DirEntry, plus bool) (s subject, st nfs.Status) {
-	s.object = object{x: l.dir.x, rule: l.dir.rule}
+func (l *listing) entry(ent *blockstore.DirEntry, plus bool) (*subject, nfs.Status) {
+	s := l.k.newSubject(&object{x: l.dir.x, rule: l.dir.rule})
 	if !plus {
 		s.attr.FileID = ent.FileID
 		return s, nfs.OK
@@ -183,7 +183,7 @@ func (l *listing) entry(ent *blockstore.DirEntry, plus bool) (s subject, st nfs.
 	s.h = *ent.Handle
 	want := l.want
 	want.clear(AttrMountedOn) // it is not the root
-	return s, l.k.of(&s, ent.Attr, want)
+	return s, l.k.of(s, ent.Attr, want)
 }
 
 // patch writes a word into what is encoded.

@@ -23,8 +23,8 @@ func getAttr(k *compound) nfs.Status {
 	}
 	s, st := k.subject(&k.cur, want)
 	if st == nfs.OK {
-		known.apply(k.s.cfg.Wall(), &s)
-		encodeAttrs(&k.c.Res, want, &s)
+		known.apply(k.s.cfg.Wall(), s)
+		encodeAttrs(&k.c.Res, want, s)
 	}
 	return st
 }
@@ -112,9 +112,9 @@ func (k *compound) compare() (same bool, st nfs.Status) {
 	if st != nfs.OK {
 		return false, st
 	}
-	known.apply(k.s.cfg.Wall(), &s)
+	known.apply(k.s.cfg.Wall(), s)
 	var e xdr.Encoder
-	encodeAttrs(&e, want, &s)
+	encodeAttrs(&e, want, s)
 	mine := xdr.NewDecoder(e.B)
 	DecodeBitmap(&mine)
 	return bytes.Equal(mine.Opaque(len(e.B)), vals), nfs.OK

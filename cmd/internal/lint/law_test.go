@@ -180,7 +180,7 @@ func allowed(rel, imp string, allow []string) bool {
 // depend on how the host's clock is set read nfs/clock, or no clock at all. Where a file says what
 // time of the wall clock it needs, that is listed here.
 func TestLeasesGoByTheirClock(t *testing.T) {
-	wall := map[string]string{"nfs/nfs4/server.go": "s.wall = time.Now"} // times of files
+	wall := map[string]string{"nfs/nfs4/server.go": "cfg.Wall = time.Now"} // times of files
 	reads := regexp.MustCompile(`\btime\.(Now|Since|Until)\b`)
 	for _, dir := range []string{"nfs", "nfs/state", "nfs/lock", "nfs/nfs3", "nfs/nfs4", "nfs/nlm"} {
 		files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
