@@ -145,7 +145,8 @@ const (
 	// UD is unreliable datagrams: a SEND, perhaps with immediate, of one packet of at most the
 	// device's path MTU, to the destination SendWR.AH. A longer SEND completes and is not sent
 	// (IBTA C10-93.1.1). A datagram is dropped silently if it has another Q_Key, if there is no
-	// receive for it, or if it is longer than the receive less GRHLen (see Limits.LongLost).
+	// receive for it, or if it is longer than the receive less GRHLen. (On kernel devices such a
+	// datagram fails the receive, and with it the queue pair.)
 	UD
 )
 

@@ -56,31 +56,19 @@ type Limits struct {
 	RdAtomic                      int // READs and atomics of a queue pair in flight, in either direction
 	RegionBytes                   uint64
 
-	Atomics      bool // OpCompareSwap, OpFetchAdd
-	Datagrams    bool // queue pairs of type UD
-	Windows      bool // PD.AllocMW, OpBindMW
-	FastRegions  bool // PD.AllocMR, OpReg
-	PeerInval    bool // the peer's SEND with invalidate may name a region of PD.Register
-	Immediate    bool // OpSendImm, OpWriteImm
-	ResizableCQs bool
-	Drains       bool // StateSQD
-	// Acknowledged: a WRITE or SEND completes when the peer's device has it. Otherwise (iWARP) it
-	// completes when it is sent, and a later failure ends the connection.
-	Acknowledged bool
-	// NotReady: a SEND that finds no receive waits for one. Otherwise it may end the connection.
-	NotReady      bool
-	Unconnected   bool // CreateQP and QP.Modify: users may connect queue pairs themselves
-	Solicited     bool // CQ.Arm for solicited completions alone; otherwise it is for any
-	RejectReasons bool // ConnRequest.Reject carries reasons other than 28
-	ServiceQKeys  bool // UDRequest.Accept takes Q_Keys other than UDQKey
-	SendErrors    bool // a failed send of datagrams leaves its queue pair in SQE, not in ERR
-	// LongLost: a datagram that is longer than the receive is dropped. Otherwise it fails the
-	// receive, and the queue pair with it.
-	LongLost   bool
-	EventFlags bool // completions have WithEvent
-	// ReadRights: a peer's READ needs RemoteRead. Otherwise it can read all memory that is
-	// registered in its domain.
-	ReadRights bool
+	Atomics     bool // OpCompareSwap, OpFetchAdd
+	Datagrams   bool // queue pairs of type UD
+	Windows     bool // PD.AllocMW, OpBindMW
+	FastRegions bool // PD.AllocMR, OpReg
+	PeerInval   bool // the peer's SEND with invalidate may name a region of PD.Register
+
+	// IWARP says that the transport is iWARP (RFC 5040), not one of IBTA:
+	//   - there is no immediate data;
+	//   - a WRITE or SEND completes when it is sent, and a later failure ends the connection;
+	//   - a SEND that finds no receive may end the connection;
+	//   - only the connection manager connects queue pairs;
+	//   - CQ.Arm for solicited completions makes an event for any.
+	IWARP bool
 }
 
 // Limited is a Device that implements less than all of this contract, or has bounds of its own.
@@ -94,12 +82,7 @@ func LimitsOf(d Device) Limits {
 	if l, ok := d.(Limited); ok {
 		return l.Limits()
 	}
-	return Limits{
-		Atomics: true, Datagrams: true, Windows: true, FastRegions: true, PeerInval: true, Immediate: true,
-		ResizableCQs: true, RejectReasons: true, ServiceQKeys: true, SendErrors: true, LongLost: true,
-		EventFlags: true, ReadRights: true, Drains: true, Acknowledged: true, NotReady: true, Unconnected: true,
-		Solicited: true,
-	}
+	return Limits{Atomics: true, Datagrams: true, Windows: true, FastRegions: true, PeerInval: true}
 }
 
 // Loop is the single thread of execution that owns a set of QPs.

@@ -16,12 +16,12 @@ func (b *Batch[T]) Len() int { return len(b.values) }
 // Take.
 func (b *Batch[T]) Values() []T { return b.values }
 
-// Take empties the batch and yields the values that were in it, in order. Values that are added
-// meanwhile are for the next Take, which must not begin before this one has ended.
+// Take empties the batch and returns the values that were in it, in order. Values that are added
+// afterwards are for the next Take, which must not come before the loop over these has ended.
 func (b *Batch[T]) Take() iter.Seq[T] {
+	values := b.values
+	b.values, b.spare = b.spare[:0], values
 	return func(yield func(T) bool) {
-		values := b.values
-		b.values, b.spare = b.spare[:0], values
 		defer clear(values) // the spare slice retains nothing
 		for _, v := range values {
 			if !yield(v) {

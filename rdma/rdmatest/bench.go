@@ -122,7 +122,8 @@ func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float6
 		under++
 		at := int(id) * size
 		wrs[0] = rdma.SendWR{
-			ID: id, Op: op, Flags: rdma.Signaled, SGL: append(wrs[0].SGL[:0], rdma.SGE{Buf: ma.Bytes()[at : at+size], LKey: ma.LKey()}),
+			ID: id, Op: op, Flags: rdma.Signaled, SGL: append(wrs[0].SGL[:0],
+				rdma.SGE{Buf: ma.Bytes()[at : at+size], LKey: ma.LKey()}),
 			RemoteAddr: mb.Addr() + uint64(at), RKey: mb.RKey(),
 		}
 		if err := active.QP().PostSend(wrs); err != nil {

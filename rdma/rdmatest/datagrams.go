@@ -95,7 +95,8 @@ func testDatagrams(t *testing.T, open Provider) {
 	arrives := func(from, at *dgram, id uint64, data []byte, flags rdma.WCFlags) {
 		t.Helper()
 		wc := at.succeeded(id)
-		if wc.Op != rdma.WCRecv || wc.SrcQPN != from.qp.Num() || wc.QPN != at.qp.Num() || int(wc.ByteLen) != rdma.GRHLen+len(data) || wc.Flags != rdma.GRH|flags {
+		if wc.Op != rdma.WCRecv || wc.SrcQPN != from.qp.Num() || wc.QPN != at.qp.Num() ||
+			int(wc.ByteLen) != rdma.GRHLen+len(data) || wc.Flags != rdma.GRH|flags {
 			t.Fatalf("%+v", wc)
 		}
 		got := at.piece(id).Buf[:wc.ByteLen]
@@ -107,7 +108,7 @@ func testDatagrams(t *testing.T, open Provider) {
 		}
 	}
 	event := rdma.WithEvent
-	if !rdma.LimitsOf(a.dev).EventFlags {
+	if quirksOf(a.dev).NoEventFlags {
 		event = 0
 	}
 	for i, n := range []int{0, 1, 255, 256} {
@@ -117,7 +118,8 @@ func testDatagrams(t *testing.T, open Provider) {
 		arrives(a, b, id, a.out(n)[0].Buf, 0)
 		// Back to where it came from, by what the completion says.
 		a.recv(id)
-		b.say(rdma.SendWR{ID: 200, Op: rdma.OpSendImm, Imm: 0xabcdef01, Flags: rdma.Solicited, SGL: b.out(n), AH: b.to(a, 1<<31)})
+		b.say(rdma.SendWR{ID: 200, Op: rdma.OpSendImm, Imm: 0xabcdef01, Flags: rdma.Solicited, SGL: b.out(n),
+			AH: b.to(a, 1<<31)})
 		arrives(b, a, id, b.out(n)[0].Buf, rdma.WithImm|event)
 	}
 	// Lost: no receive, another Q_Key, longer than the receive. The sender knows nothing.
@@ -127,7 +129,7 @@ func testDatagrams(t *testing.T, open Provider) {
 	after.succeeded(0)
 	b.recv(7) // from here on
 	a.say(rdma.SendWR{ID: 2, SGL: a.out(9), AH: a.to(b, testQKey+1)})
-	if rdma.LimitsOf(b.dev).LongLost {
+	if !quirksOf(b.dev).LongFails {
 		a.say(rdma.SendWR{ID: 3, SGL: a.out(257), AH: a.to(b, testQKey)})
 	}
 	a.say(rdma.SendWR{ID: 4, SGL: a.out(5000), AH: a.to(b, testQKey)}) // more than any MTU
@@ -159,7 +161,7 @@ func testDatagrams(t *testing.T, open Provider) {
 			t.Errorf("%+v, want %v", wc, want)
 		}
 	}
-	if !rdma.LimitsOf(b.dev).SendErrors {
+	if quirksOf(b.dev).NoSQE {
 		if s := b.qp.State(); s != rdma.StateErr {
 			t.Errorf("a queue pair whose send has failed is in %v", s)
 		}
@@ -200,11 +202,12 @@ func testDatagramService(t *testing.T, open Provider) {
 	}
 	a, b := newDgram(t, open(t)), newDgram(t, open(t))
 	qkey := uint32(testQKey)
-	if !rdma.LimitsOf(b.dev).ServiceQKeys {
+	if quirksOf(b.dev).NoServiceQKeys {
 		qkey = rdma.UDQKey
 	}
 	l, err := b.dev.ListenUD(port, func(r rdma.UDRequest) {
-		if r.Remote().Addr() != a.dev.Addr() || r.Local().Addr() != b.dev.Addr() || r.Local().Port() != port || len(r.PrivateData()) != 180 || r.PKey() != 0xffff {
+		if r.Remote().Addr() != a.dev.Addr() || r.Local().Addr() != b.dev.Addr() || r.Local().Port() != port ||
+			len(r.PrivateData()) != 180 || r.PKey() != 0xffff {
 			t.Errorf("asked by %v for %v, partition %#x, with %d bytes", r.Remote(), r.Local(), r.PKey(), len(r.PrivateData()))
 		}
 		if bytes.HasPrefix(r.PrivateData(), []byte("no")) {
@@ -238,7 +241,8 @@ func testDatagramService(t *testing.T, open Provider) {
 
 	got := a.ask(rdma.ResolveParams{Remote: l.Addr(), PrivateData: []byte("hello")})
 	ok(t, got.Err)
-	if got.AH.Remote != b.dev.Addr() || got.AH.QPN != b.qp.Num() || got.AH.QKey != qkey || !bytes.HasPrefix(got.PrivateData, []byte("here")) || got.PKey != 0xffff {
+	if got.AH.Remote != b.dev.Addr() || got.AH.QPN != b.qp.Num() || got.AH.QKey != qkey ||
+		!bytes.HasPrefix(got.PrivateData, []byte("here")) || got.PKey != 0xffff {
 		t.Errorf("%+v", got)
 	}
 	b.recv(0)
@@ -269,7 +273,8 @@ func testDatagramService(t *testing.T, open Provider) {
 	}
 	// One that is abandoned on the spot is not answered: what is asked after it is, and later.
 	a.do(func() error {
-		cancel, err := a.dev.ResolveUD(a.loop, rdma.ResolveParams{Remote: l.Addr(), On: func(rdma.UDAddress) { t.Error("an abandoned question was answered") }})
+		cancel, err := a.dev.ResolveUD(a.loop, rdma.ResolveParams{Remote: l.Addr(),
+			On: func(rdma.UDAddress) { t.Error("an abandoned question was answered") }})
 		if err == nil {
 			cancel()
 			cancel()

@@ -72,7 +72,7 @@ func unsupported(t *testing.T, p *pair, w rdma.SendWR) {
 func testImmediate(t *testing.T, open Provider) {
 	p := newPair(t, open, endpoint.Config{})
 	src, dst := p.region(p.a, 10000, 1, anyAccess), p.region(p.b, 10000, 2, anyAccess)
-	if !rdma.LimitsOf(p.devs[0]).Immediate {
+	if iwarp(p.devs[0]) {
 		unsupported(t, p, rdma.SendWR{Op: rdma.OpSendImm})
 		unsupported(t, p, rdma.SendWR{Op: rdma.OpWriteImm, RemoteAddr: dst.Addr(), RKey: dst.RKey()})
 		return
@@ -89,7 +89,8 @@ func testImmediate(t *testing.T, open Provider) {
 			t.Errorf("WRITE with immediate of %d bytes: %+v", n, m)
 		}
 		k := min(n, 4096)
-		_, err = p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSendImm, SGL: []rdma.SGE{{Buf: src.Bytes()[:k], LKey: src.LKey()}}, Imm: 7})
+		_, err = p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSendImm, SGL: []rdma.SGE{{Buf: src.Bytes()[:k], LKey: src.LKey()}},
+			Imm: 7})
 		ok(t, err)
 		m, err = p.b.Recv(p.ctx)
 		ok(t, err)
@@ -110,21 +111,24 @@ func testGatherScatter(t *testing.T, open Provider) {
 		return l
 	}
 	// Pieces that end inside packets, are empty, and are longer than packets.
-	_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpWrite, SGL: cut(src, 0, 1, 1, 9001, 20000), RemoteAddr: dst.Addr(), RKey: dst.RKey()})
+	_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpWrite, SGL: cut(src, 0, 1, 1, 9001, 20000), RemoteAddr: dst.Addr(),
+		RKey: dst.RKey()})
 	ok(t, err)
 	settle(p.b)
 	if !bytes.Equal(src.Bytes(), dst.Bytes()) {
 		t.Error("a gathered WRITE arrived wrong")
 	}
 	back := p.region(p.a, 20000, 3, rdma.LocalWrite)
-	_, err = p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpRead, SGL: cut(back, 0, 4097, 4098, 12000, 20000), RemoteAddr: dst.Addr(), RKey: dst.RKey()})
+	_, err = p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpRead, SGL: cut(back, 0, 4097, 4098, 12000, 20000),
+		RemoteAddr: dst.Addr(), RKey: dst.RKey()})
 	ok(t, err)
 	if !bytes.Equal(src.Bytes(), back.Bytes()) {
 		t.Error("a scattered READ arrived wrong")
 	}
 }
 
-// testPageEnds moves data that is short and lies on both sides of the end of a page, on either side, several at once.
+// testPageEnds moves data that is short and lies on both sides of the end of a page, on either
+// side, several at once.
 func testPageEnds(t *testing.T, open Provider) {
 	const page, lanes = 4096, 8
 	p := newPair(t, open, endpoint.Config{})
@@ -146,8 +150,10 @@ func testPageEnds(t *testing.T, open Provider) {
 						return
 					}
 					settle(p.b)
-					if want := src.Bytes()[from : from+n]; !bytes.Equal(dst.Bytes()[to:to+n], want) || !bytes.Equal(back.Bytes()[at:at+n], want) {
-						t.Errorf("%d bytes, %d of them before the end of a page: %x is there and %x here, not %x", n, before, dst.Bytes()[to:to+n], back.Bytes()[at:at+n], want)
+					if want := src.Bytes()[from : from+n]; !bytes.Equal(dst.Bytes()[to:to+n], want) ||
+						!bytes.Equal(back.Bytes()[at:at+n], want) {
+						t.Errorf("%d bytes, %d of them before the end of a page: %x is there and %x here, not %x", n, before,
+							dst.Bytes()[to:to+n], back.Bytes()[at:at+n], want)
 					}
 					settle(p.b) // the loop of b writes there next
 				}
@@ -196,7 +202,8 @@ func testOrderOfList(t *testing.T, open Provider) {
 	for i := range 20 {
 		copy(src.Bytes(), pattern(n, byte(i)))
 		wc, err := p.a.Do(p.ctx,
-			rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: src.Bytes(), LKey: src.LKey()}}, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
+			rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: src.Bytes(), LKey: src.LKey()}}, RemoteAddr: dst.Addr(),
+				RKey: dst.RKey()},
 			rdma.SendWR{Op: rdma.OpSend, SGL: []rdma.SGE{{Buf: src.Bytes()[:8], LKey: src.LKey()}}})
 		ok(t, err)
 		if wc.Op != rdma.WCSend {
@@ -224,7 +231,8 @@ func testRemoteAccess(t *testing.T, open Provider) {
 		{"local key", rdma.OpWrite, anyAccess, func(_ *pair, m rdma.MR, w *rdma.SendWR) { w.RKey = m.LKey() + 1 }},
 		{"before the region", rdma.OpWrite, anyAccess, func(_ *pair, _ rdma.MR, w *rdma.SendWR) { w.RemoteAddr-- }},
 		{"beyond the region", rdma.OpWrite, anyAccess, func(_ *pair, _ rdma.MR, w *rdma.SendWR) { w.RemoteAddr++ }},
-		{"around the address space", rdma.OpRead, anyAccess, func(_ *pair, _ rdma.MR, w *rdma.SendWR) { w.RemoteAddr = ^uint64(0) - 5 }},
+		{"around the address space", rdma.OpRead, anyAccess,
+			func(_ *pair, _ rdma.MR, w *rdma.SendWR) { w.RemoteAddr = ^uint64(0) - 5 }},
 		{"WRITE to read-only", rdma.OpWrite, rdma.LocalWrite | rdma.RemoteRead, nil},
 		{"READ of write-only", rdma.OpRead, rdma.LocalWrite | rdma.RemoteWrite, nil},
 		{"READ of a local region", rdma.OpRead, rdma.LocalWrite, nil},
@@ -241,15 +249,16 @@ func testRemoteAccess(t *testing.T, open Provider) {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, open, endpoint.Config{})
 			src, dst := p.region(p.a, n, 1, anyAccess), p.region(p.b, n, 2, c.access)
-			w := rdma.SendWR{Op: c.op, SGL: []rdma.SGE{{Buf: src.Bytes(), LKey: src.LKey()}}, RemoteAddr: dst.Addr(), RKey: dst.RKey()}
+			w := rdma.SendWR{Op: c.op, SGL: []rdma.SGE{{Buf: src.Bytes(), LKey: src.LKey()}}, RemoteAddr: dst.Addr(),
+				RKey: dst.RKey()}
 			if c.spoil != nil {
 				c.spoil(p, dst, &w)
 			}
 			wc, err := p.a.Do(p.ctx, w)
-			if err == nil && c.op == rdma.OpRead && c.access&rdma.RemoteRead == 0 && !rdma.LimitsOf(p.devs[1]).ReadRights {
+			if err == nil && c.op == rdma.OpRead && c.access&rdma.RemoteRead == 0 && quirksOf(p.devs[1]).NoReadRights {
 				t.Skip("the device lets peers read what they may not")
 			}
-			if wc.Status != rdma.RemAccessErr && rdma.LimitsOf(p.devs[0]).Acknowledged {
+			if wc.Status != rdma.RemAccessErr && !iwarp(p.devs[0]) {
 				t.Errorf("got %v, %v", wc.Status, err)
 			}
 			_ = over(t, p.a)
@@ -269,7 +278,10 @@ func testLocalAccess(t *testing.T, open Provider) {
 	}{
 		{"unknown key", rdma.OpSend, func(m rdma.MR) rdma.SGE { return rdma.SGE{Buf: m.Bytes(), LKey: m.LKey() ^ 0x1234} }},
 		{"other memory", rdma.OpWrite, func(m rdma.MR) rdma.SGE { return rdma.SGE{Buf: make([]byte, 10), LKey: m.LKey()} }},
-		{"READ into constant memory", rdma.OpRead, func(m rdma.MR) rdma.SGE { return rdma.SGE{Buf: m.Bytes(), LKey: m.LKey()} }},
+		{"READ into constant memory", rdma.OpRead, func(m rdma.MR) rdma.SGE {
+			return rdma.SGE{Buf: m.Bytes(),
+				LKey: m.LKey()}
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPair(t, open, endpoint.Config{})
@@ -290,7 +302,7 @@ func testLongMessage(t *testing.T, open Provider) {
 	ok(t, p.a.Send(p.ctx, m, 0, 1000))
 	wc, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSend, SGL: []rdma.SGE{{Buf: m.Bytes(), LKey: m.LKey()}}})
 	// An invalid request (IBTA 9.9.3), which rdma_rxe takes for trouble of its own.
-	if wc.Status != rdma.RemInvReqErr && wc.Status != rdma.RemOpErr && rdma.LimitsOf(p.devs[0]).Acknowledged {
+	if wc.Status != rdma.RemInvReqErr && wc.Status != rdma.RemOpErr && !iwarp(p.devs[0]) {
 		t.Errorf("got %v, %v", wc.Status, err)
 	}
 	_ = over(t, p.b)
@@ -303,7 +315,8 @@ func testInvalidate(t *testing.T, open Provider) {
 	to := endpoint.RemoteOf(dst)
 	ok(t, p.a.Write(p.ctx, src, 0, 100, to))
 	if rdma.LimitsOf(p.devs[1]).PeerInval {
-		_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSendInv, SGL: []rdma.SGE{{Buf: src.Bytes()[:4], LKey: src.LKey()}}, InvRKey: key})
+		_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSendInv, SGL: []rdma.SGE{{Buf: src.Bytes()[:4], LKey: src.LKey()}},
+			InvRKey: key})
 		ok(t, err)
 		m, err := p.b.Recv(p.ctx)
 		ok(t, err)
@@ -322,7 +335,7 @@ func testInvalidate(t *testing.T, open Provider) {
 // shut is for a WRITE that the peer's device must refuse, which ends the connection.
 func shut(t *testing.T, p *pair, err error, what string) {
 	t.Helper()
-	if err == nil && rdma.LimitsOf(p.devs[0]).Acknowledged {
+	if err == nil && !iwarp(p.devs[0]) {
 		t.Error(what)
 	}
 	_ = over(t, p.a)
@@ -362,7 +375,7 @@ func testWindow(t *testing.T, open Provider) {
 
 func testReceiverNotReady(t *testing.T, open Provider) {
 	p := newPair(t, open, endpoint.Config{RecvDepth: 1})
-	if !rdma.LimitsOf(p.devs[1]).NotReady {
+	if iwarp(p.devs[1]) {
 		t.Skip("a SEND that finds no receive ends the connection")
 	}
 	m := p.region(p.a, 5000, 1, 0)
@@ -396,7 +409,8 @@ func testQueueFull(t *testing.T, open Provider) {
 	if _, err := p.a.Do(p.ctx, w, w, w, w, w); !errors.Is(err, rdma.ErrQueueFull) {
 		t.Errorf("5 requests in a queue of 4: %v", err)
 	}
-	if _, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSend, SGL: []rdma.SGE{sge, sge, sge}}); !errors.Is(err, rdma.ErrInvalidWR) {
+	if _, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSend, SGL: []rdma.SGE{sge, sge, sge}}); !errors.Is(err,
+		rdma.ErrInvalidWR) {
 		t.Errorf("3 elements where 2 are allowed: %v", err)
 	}
 	_, err := p.a.Do(p.ctx, w, w, w, w)
@@ -424,7 +438,8 @@ func testTransitions(t *testing.T, open Provider) {
 			t.Error(err)
 			return
 		}
-		q, err := d.CreateQP(l, rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}})
+		q, err := d.CreateQP(l, rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq,
+			Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}})
 		if err != nil {
 			t.Error(err)
 			return
@@ -438,7 +453,7 @@ func testTransitions(t *testing.T, open Provider) {
 			}
 		}
 		err = q.Modify(rdma.QPAttr{State: rdma.StateInit})
-		if !rdma.LimitsOf(d).Unconnected {
+		if iwarp(d) {
 			if !errors.Is(err, rdma.ErrUnsupported) {
 				t.Errorf("INIT of a device whose connection manager does that: %v", err)
 			}
@@ -506,7 +521,8 @@ func testRandomProgram(t *testing.T, open Provider) {
 	all.Wait()
 }
 
-func randomProgram(ctx context.Context, seed uint64, steps int, a, b *endpoint.Conn, src, back, dst rdma.MR, model []byte) error {
+func randomProgram(ctx context.Context, seed uint64, steps int, a, b *endpoint.Conn, src, back, dst rdma.MR,
+	model []byte) error {
 	x := seed
 	next := func(n int) int { // splitmix64
 		x += 0x9e3779b97f4a7c15

@@ -28,7 +28,8 @@ type end struct {
 // newEnd makes queues; o may ask for other than what is usual.
 func newEnd(t testing.TB, d rdma.Device, o rdma.CQOptions) *end {
 	t.Helper()
-	e := &end{t: t, dev: d, loop: d.Loops()[0], up: make(chan error, 1), wcs: make(chan rdma.WC, 1024), note: make(chan struct{}, 1024), told: make(chan rdma.QPEvent, 16)}
+	e := &end{t: t, dev: d, loop: d.Loops()[0], up: make(chan error, 1), wcs: make(chan rdma.WC, 1024),
+		note: make(chan struct{}, 1024), told: make(chan rdma.QPEvent, 16)}
 	var err error
 	e.pd, err = d.AllocPD()
 	ok(t, err)
@@ -44,7 +45,8 @@ func newEnd(t testing.TB, d rdma.Device, o rdma.CQOptions) *end {
 	e.on(func() { e.cq, err = d.CreateCQ(e.loop, o) })
 	ok(t, err)
 	e.cfg = rdma.QPConfig{
-		PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, Caps: rdma.QPCaps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64},
+		PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, Caps: rdma.QPCaps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2,
+			MaxInline: 64},
 		OnEvent: func(v rdma.QPEvent) { e.told <- v },
 	}
 	return e
@@ -198,7 +200,8 @@ func testSharedReceives(t *testing.T, open Provider) {
 	low := make(chan int, 4)
 	var srq rdma.SRQ
 	b[0].do(func() (err error) {
-		srq, err = db.CreateSRQ(b[0].loop, rdma.SRQConfig{PD: b[0].pd, MaxWR: 8, MaxSGE: 1, OnLimit: func() { low <- srq.Len() }})
+		srq, err = db.CreateSRQ(b[0].loop, rdma.SRQConfig{PD: b[0].pd, MaxWR: 8, MaxSGE: 1,
+			OnLimit: func() { low <- srq.Len() }})
 		return err
 	})
 	const size = 10000
@@ -243,13 +246,14 @@ func testSharedReceives(t *testing.T, open Provider) {
 		t.Error("nobody said that the queue runs low")
 	}
 	// The third receive, a message that takes it, and one that finds none.
-	if !rdma.LimitsOf(db).NotReady {
+	if iwarp(db) {
 		b[0].do(func() error { return srq.PostRecv([]rdma.RecvWR{recv(3)}) })
 	}
 	for i := range a {
-		a[i].post(rdma.SendWR{ID: 10, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline, SGL: []rdma.SGE{{Buf: []byte{1, 2}}}})
+		a[i].post(rdma.SendWR{ID: 10, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline,
+			SGL: []rdma.SGE{{Buf: []byte{1, 2}}}})
 	}
-	if rdma.LimitsOf(db).NotReady {
+	if !iwarp(db) {
 		b[0].do(func() error { return srq.PostRecv([]rdma.RecvWR{recv(3)}) })
 	}
 	got := map[uint64]bool{}
@@ -306,10 +310,12 @@ func testInline(t *testing.T, open Provider) {
 	sgl := []rdma.SGE{{Buf: buf[:7]}, {Buf: buf[7:]}}
 	a.do(func() error {
 		q := a.conn.QP()
-		if err := q.PostSend([]rdma.SendWR{{Op: rdma.OpSend, Flags: rdma.Inline, SGL: []rdma.SGE{{Buf: make([]byte, 65)}}}}); !errors.Is(err, rdma.ErrInvalidWR) {
+		if err := q.PostSend([]rdma.SendWR{{Op: rdma.OpSend, Flags: rdma.Inline,
+			SGL: []rdma.SGE{{Buf: make([]byte, 65)}}}}); !errors.Is(err, rdma.ErrInvalidWR) {
 			t.Errorf("65 bytes where 64 are taken: %v", err)
 		}
-		if err := q.PostSend([]rdma.SendWR{{Op: rdma.OpRead, Flags: rdma.Inline, SGL: sgl, RemoteAddr: dst.Addr(), RKey: dst.RKey()}}); !errors.Is(err, rdma.ErrInvalidWR) {
+		if err := q.PostSend([]rdma.SendWR{{Op: rdma.OpRead, Flags: rdma.Inline, SGL: sgl, RemoteAddr: dst.Addr(),
+			RKey: dst.RKey()}}); !errors.Is(err, rdma.ErrInvalidWR) {
 			t.Errorf("an inline READ: %v", err)
 		}
 		err := q.PostSend([]rdma.SendWR{
@@ -389,7 +395,8 @@ func testMemoryWindow(t *testing.T, open Provider) {
 		t.Errorf("a window that is not bound has the key %#x", k)
 	}
 	bind := func(key uint32) rdma.SendWR {
-		return rdma.SendWR{ID: 1, Op: rdma.OpBindMW, Flags: rdma.Signaled, RKey: key, Bind: &rdma.Bind{MW: w, MR: of, Buf: of.Bytes()[100:164], Access: rdma.RemoteWrite}}
+		return rdma.SendWR{ID: 1, Op: rdma.OpBindMW, Flags: rdma.Signaled, RKey: key,
+			Bind: &rdma.Bind{MW: w, MR: of, Buf: of.Bytes()[100:164], Access: rdma.RemoteWrite}}
 	}
 	write := func(addr uint64, key uint32) rdma.WC {
 		a.post(rdma.SendWR{ID: 2, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(src, 0, 64), RemoteAddr: addr, RKey: key})
@@ -407,7 +414,8 @@ func testMemoryWindow(t *testing.T, open Provider) {
 		t.Fatalf("%+v", wc)
 	}
 	b.settle()
-	if !bytes.Equal(of.Bytes()[100:164], src.Bytes()) || firstNonZero(of.Bytes()[164:]) >= 0 || firstNonZero(of.Bytes()[:100]) >= 0 {
+	if !bytes.Equal(of.Bytes()[100:164], src.Bytes()) || firstNonZero(of.Bytes()[164:]) >= 0 ||
+		firstNonZero(of.Bytes()[:100]) >= 0 {
 		t.Error("the bytes are not in the window")
 	}
 	// Bound anew, after the owner and then the peer has invalidated it.
@@ -435,7 +443,8 @@ func testMemoryWindow(t *testing.T, open Provider) {
 	d.cfg.PD = b.pd
 	join(c, d, port+1)
 	other := c.register(pattern(64, 2), 0)
-	c.post(rdma.SendWR{ID: 6, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(other, 0, 64), RemoteAddr: of.Addr() + 100, RKey: last})
+	c.post(rdma.SendWR{ID: 6, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(other, 0, 64),
+		RemoteAddr: of.Addr() + 100, RKey: last})
 	if wc := c.completion(); wc.Status != rdma.RemAccessErr {
 		t.Errorf("by another queue pair: %+v", wc)
 	}
@@ -494,7 +503,8 @@ func testBadBinds(t *testing.T, open Provider) {
 				}
 			}
 		})
-		wr := c.wr(b, w, b.register(make([]byte, 100), rdma.LocalWrite|rdma.WindowBind), b.register(make([]byte, 100), rdma.LocalWrite))
+		wr := c.wr(b, w, b.register(make([]byte, 100), rdma.LocalWrite|rdma.WindowBind),
+			b.register(make([]byte, 100), rdma.LocalWrite))
 		wr.ID = 1
 		want := rdma.LocQPOpErr
 		if wr.Op != rdma.OpLocalInv {
@@ -535,7 +545,8 @@ func testFastRegistration(t *testing.T, open Provider) {
 	for i := range bufs {
 		bufs[i] = make([]byte, 64)
 		keys[i] = m.Rekey()
-		b.post(rdma.SendWR{ID: 1, Op: rdma.OpReg, Flags: rdma.Signaled, RKey: keys[i], Bind: &rdma.Bind{MR: m, Buf: bufs[i], Access: rdma.LocalWrite | rdma.RemoteWrite}})
+		b.post(rdma.SendWR{ID: 1, Op: rdma.OpReg, Flags: rdma.Signaled, RKey: keys[i],
+			Bind: &rdma.Bind{MR: m, Buf: bufs[i], Access: rdma.LocalWrite | rdma.RemoteWrite}})
 		if wc := b.succeeded(1); wc.Op != rdma.WCReg {
 			t.Errorf("%+v", wc)
 		}
@@ -573,7 +584,8 @@ func testArming(t *testing.T, open Provider) {
 		b.do(func() error {
 			return b.conn.QP().PostRecv([]rdma.RecvWR{{ID: 7, SGL: part(dst, 0, 64)}})
 		})
-		a.post(rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: flags | rdma.Signaled | rdma.Inline, SGL: []rdma.SGE{{Buf: []byte{1}}}})
+		a.post(rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: flags | rdma.Signaled | rdma.Inline,
+			SGL: []rdma.SGE{{Buf: []byte{1}}}})
 		a.succeeded(1)
 		b.settle()
 	}
@@ -594,7 +606,7 @@ func testArming(t *testing.T, open Provider) {
 	b.event()
 	send(0)
 	quiet("that was not asked for")
-	if rdma.LimitsOf(b.dev).Solicited {
+	if !iwarp(b.dev) {
 		b.on(func() { b.drain(); b.cq.Arm(true) })
 		send(0)
 		quiet("for a message that is not solicited")
@@ -652,8 +664,9 @@ func testDrain(t *testing.T, open Provider) {
 	a, b := newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{})
 	join(a, b, port)
 	src, dst := a.register(pattern(1<<20, 1), 0), b.register(make([]byte, 1<<20), anyAccess)
-	wr := rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(src, 0, 1<<20), RemoteAddr: dst.Addr(), RKey: dst.RKey()}
-	if !rdma.LimitsOf(a.dev).Drains {
+	wr := rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(src, 0, 1<<20), RemoteAddr: dst.Addr(),
+		RKey: dst.RKey()}
+	if quirksOf(a.dev).NoSQD {
 		a.on(func() {
 			if err := a.conn.QP().Modify(rdma.QPAttr{State: rdma.StateSQD}); !errors.Is(err, rdma.ErrUnsupported) {
 				t.Errorf("SQD of a device that has none: %v", err)

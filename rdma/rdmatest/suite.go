@@ -19,6 +19,27 @@ import (
 // and all can reach each other.
 type Provider func(t testing.TB) rdma.Device
 
+// Quirks are deviations of a device from the contract, to which the tests adapt. A device that has
+// some has a method Quirks() Quirks.
+type Quirks struct {
+	NoSQD          bool // Modify to SQD fails with ErrUnsupported
+	NoSQE          bool // a failed send of datagrams leaves the queue pair in ERR, not in SQE
+	NoReadRights   bool // a peer can READ memory that was registered without RemoteRead
+	NoEventFlags   bool // completions have no flag WithEvent
+	NoServiceQKeys bool // UDRequest.Accept takes the Q_Key UDQKey only
+	LongFails      bool // a datagram that is longer than the receive fails the receive
+}
+
+func quirksOf(d rdma.Device) Quirks {
+	if q, ok := d.(interface{ Quirks() Quirks }); ok {
+		return q.Quirks()
+	}
+	return Quirks{}
+}
+
+// iwarp reports whether the transport of a device is iWARP.
+func iwarp(d rdma.Device) bool { return rdma.LimitsOf(d).IWARP }
+
 // patience is how long anything may take before a test gives up.
 const patience = 20 * time.Second
 

@@ -12,7 +12,8 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// TestAckTimeoutOfPeer: a peer whose REQ names an ACK timeout of 137 s and that vanishes is found dead within a minute.
+// TestAckTimeoutOfPeer: a peer whose REQ names an ACK timeout of 137 s and that vanishes is found
+// dead within a minute.
 func TestAckTimeoutOfPeer(t *testing.T) {
 	const named, ours = 25, 19
 	at := addrs(t)
@@ -51,8 +52,9 @@ func TestAckTimeoutOfPeer(t *testing.T) {
 			return err
 		}
 		c, err = client.Dial(loop, rdma.DialParams{
-			Remote:  l.Addr(),
-			QP:      rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
+			Remote: l.Addr(),
+			QP: rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq,
+				Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
 			Params:  rdma.ConnParams{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 6, RNRRetryCount: 7},
 			Prepare: func(c rdma.Conn) error { verbs.NameAckTimeout(c, named); return nil },
 			On: func(c rdma.Conn, e rdma.ConnEvent) {

@@ -7,7 +7,8 @@ import (
 )
 
 // ErrNotBuilt is what Open returns in a program that was built without the provider.
-var ErrNotBuilt = errors.New("verbs: this program was built without rdma-core (build tag rdmacore): install the package rstored-rdma")
+var ErrNotBuilt = errors.New(
+	"verbs: this program was built without rdma-core (build tag rdmacore): install the package rstored-rdma")
 
 // Config says which device is opened.
 type Config struct {
@@ -22,12 +23,13 @@ type Config struct {
 	// Logger receives what an operator should know; nil for none.
 	Logger *slog.Logger
 	// NoSpin: loops sleep at once when there is nothing to do. Otherwise a loop that is busy looks
-	// for completions before it sleeps, for as long as that takes: 50 to 200 µs, and less where it looks in vain.
+	// for completions before it sleeps, for as long as that takes: 50 to 200 µs, and less where it
+	// looks in vain.
 	NoSpin bool
 	// OnFailure, if set, gets the record of each connection that ended badly and of each
 	// request that was refused, on a loop and after the last event.
 	OnFailure func(Record)
-	// BusyPoll: loops look for completions all the time while they have queue pairs, as perftest does. Each takes a
-	// processor then. It goes before NoSpin.
+	// BusyPoll: loops look for completions all the time while they have queue pairs, as perftest
+	// does. Each takes a processor then. It goes before NoSpin.
 	BusyPoll bool
 }

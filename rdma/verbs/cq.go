@@ -13,29 +13,31 @@ import (
 
 // cq is a completion queue. It implements rdma.CQ.
 //
-// One whose user does not arm it is emptied by the loop into a ring without a bound but that of the
-// requests that are posted; Poll empties one whose user does.
+// There are two kinds. If the user does not arm the queue, the loop polls the device and moves the
+// completions into ring, which grows with the number of posted requests. If the user arms the queue
+// (manual), Poll polls the device; ring then has only what a resize, or a request that did not
+// reach the device, has left there.
 type cq struct {
 	l       *loop
 	cq      *C.struct_ibv_cq
 	cookie  uint64
-	depth   int // as the user wants it
-	cqe     int // as the device has it
-	needs   int // requests that queue pairs may have under way
+	depth   int // that the user asked for
+	cqe     int // entries of the device's queue
+	needs   int // most requests of the queue pairs at once
 	manual  bool
 	onEvent func()
 
 	ring    []rdma.WC
-	owed    bool // the device makes no event for some of the ring
-	head    int
+	head    int  // oldest completion in ring
+	owed    bool // ring has completions for which the device makes no event
 	isHot   bool // in loop.hot
 	pending bool // in loop.events
-	users   int  // queue pairs; one that uses it for both counts twice
+	users   int  // queue pairs; one that uses the queue for sends and receives counts twice
 	closed  bool // by its user
-	dead    bool
+	dead    bool // destroyed
 }
 
-// completionsMin is the least size of a queue: sizes cannot be changed on every device.
+// completionsMin is the least size of a queue. It saves most resizes.
 const completionsMin = 256
 
 // CreateCQ implements rdma.Device.
@@ -45,23 +47,24 @@ func (d *Device) CreateCQ(lp rdma.Loop, o rdma.CQOptions) (rdma.CQ, error) {
 		return nil, err
 	}
 	if o.Depth <= 0 || d.limits.CQEs > 0 && o.Depth > d.limits.CQEs {
-		return nil, fmt.Errorf("%w: a completion queue of %d entries; the most of %s is %d", rdma.ErrInvalidWR, o.Depth, d.name, d.limits.CQEs)
+		return nil, fmt.Errorf("%w: a completion queue of %d entries; the most of %s is %d", rdma.ErrInvalidWR, o.Depth,
+			d.name, d.limits.CQEs)
 	}
 	c := &cq{l: l, depth: o.Depth, manual: o.Armed, onEvent: o.OnEvent}
-	c.cookie = cookies.add(c)
+	c.cookie = newCookie(c)
 	n := max(o.Depth, completionsMin)
-	if !d.limits.ResizableCQs {
-		n = max(8*o.Depth, 4*completionsMin) // what queue pairs need is not known yet
+	if d.quirks.fixedCQs {
+		n = max(8*o.Depth, 4*completionsMin) // a guess at what the queue pairs will need
 	}
 	n = min(n, d.limits.CQEs)
 	if c.cq, err = C.rs_create_cq(d.ctx, C.int(n), C.uint64_t(c.cookie), l.comp); c.cq == nil {
-		cookies.remove(c.cookie)
+		dropCookie(c.cookie)
 		return nil, fmt.Errorf("%w: a completion queue of %d entries of %s: %w", rdma.ErrNoResources, n, d.name, cause(err))
 	}
 	c.cqe = int(c.cq.cqe)
 	l.cqs[c.cookie] = c
 	if !c.manual {
-		c.event() // which arms it
+		c.event() // polls and then arms it
 	}
 	return c, nil
 }
@@ -71,36 +74,28 @@ func (c *cq) home() *loop { return c.l }
 // async implements eventful.
 func (c *cq) async(kind int) {
 	if kind == C.IBV_EVENT_CQ_ERR {
-		c.l.dev.log.Error("a completion queue has failed: its connections hang until their peers give up", "device", c.l.dev.name, "entries", c.cqe)
+		c.l.dev.log.Error("a completion queue has failed: its connections hang until their peers give up",
+			"device", c.l.dev.name, "entries", c.cqe)
 	}
 }
 
-// event is called when the device says that there are completions.
+// event handles an event of the device for new completions.
 func (c *cq) event() {
-	if c.dead {
-		return
-	}
-	if c.manual {
-		c.tell()
-		return
-	}
-	if !c.isHot {
+	switch {
+	case c.dead:
+	case c.manual:
+		c.notify()
+	case !c.isHot:
 		c.isHot = true
 		c.l.hot = append(c.l.hot, c)
 	}
 }
 
-// tell has the user called.
-func (c *cq) tell() {
+// notify queues the callback of the user.
+func (c *cq) notify() {
 	if !c.pending && !c.closed && c.onEvent != nil {
 		c.pending = true
-		c.l.events = append(c.l.events, c)
-	}
-}
-
-func (c *cq) on() {
-	if !c.closed {
-		c.onEvent()
+		c.l.events.Add(c)
 	}
 }
 
@@ -132,13 +127,13 @@ func (c *cq) fetch() bool {
 	return total > 0
 }
 
-// push adds a completion of a request that did not reach the device.
+// push adds a completion for a request that did not reach the device.
 func (c *cq) push(wc rdma.WC) {
 	c.add(wc)
 	c.owed = c.manual
 }
 
-// add adds a completion, and has the user called that does not arm the queue.
+// add adds a completion to the ring, and notifies a user who does not arm the queue.
 func (c *cq) add(wc rdma.WC) {
 	if c.head > 0 && len(c.ring) == cap(c.ring) {
 		c.ring = c.ring[:copy(c.ring, c.ring[c.head:])]
@@ -146,7 +141,7 @@ func (c *cq) add(wc rdma.WC) {
 	}
 	c.ring = append(c.ring, wc)
 	if !c.manual {
-		c.tell()
+		c.notify()
 	}
 }
 
@@ -178,11 +173,11 @@ func (c *cq) Arm(solicited bool) {
 	}
 	if c.owed {
 		c.owed = false
-		c.tell()
+		c.notify()
 		return
 	}
 	n := C.int(0)
-	if solicited && c.l.dev.limits.Solicited {
+	if solicited && !c.l.dev.iwarp { // iWARP has no such events: any completion makes one
 		n = 1
 	}
 	C.rs_arm(c.cq, n)
@@ -191,14 +186,15 @@ func (c *cq) Arm(solicited bool) {
 // Resize implements rdma.CQ.
 func (c *cq) Resize(depth int) error {
 	if depth <= 0 || c.l.dev.limits.CQEs > 0 && depth > c.l.dev.limits.CQEs {
-		return fmt.Errorf("%w: a completion queue of %d entries; the most is %d", rdma.ErrInvalidWR, depth, c.l.dev.limits.CQEs)
+		return fmt.Errorf("%w: a completion queue of %d entries; the most is %d", rdma.ErrInvalidWR, depth,
+			c.l.dev.limits.CQEs)
 	}
 	c.fetch()
 	if n := len(c.ring) - c.head; depth < n {
 		return fmt.Errorf("%w: %d completions do not fit into %d entries", rdma.ErrInvalidWR, n, depth)
 	}
 	n := max(depth, c.needs, min(completionsMin, c.l.dev.limits.CQEs))
-	if n > c.cqe || n < c.cqe && c.l.dev.limits.ResizableCQs {
+	if n > c.cqe || n < c.cqe && !c.l.dev.quirks.fixedCQs {
 		if err := c.resize(n); err != nil {
 			return err
 		}
@@ -209,14 +205,15 @@ func (c *cq) Resize(depth int) error {
 
 func (c *cq) resize(n int) error {
 	if e := C.rs_resize_cq(c.cq, C.int(n)); e != 0 {
-		return fmt.Errorf("%w: %s does not resize a completion queue of %d entries to %d: %w", rdma.ErrInvalidWR, c.l.dev.name, c.cqe, n, errno(e))
+		return fmt.Errorf("%w: %s does not resize a completion queue of %d entries to %d: %w", rdma.ErrInvalidWR,
+			c.l.dev.name, c.cqe, n, errno(e))
 	}
 	c.cqe = int(c.cq.cqe)
 	return nil
 }
 
-// reserve makes room for the completions of a queue pair, give takes it back. A completion for which a
-// device has no room ends everything on the queue.
+// reserve makes room for the completions of a queue pair, and release undoes that. A completion for
+// which there is no room is an overflow, and ends every queue pair of the queue.
 func (c *cq) reserve(n int) error {
 	if c.needs+n > c.cqe {
 		if err := c.resize(max(c.needs+n, min(2*c.cqe, c.l.dev.limits.CQEs))); err != nil {
@@ -228,7 +225,7 @@ func (c *cq) reserve(n int) error {
 	return nil
 }
 
-func (c *cq) give(n int) {
+func (c *cq) release(n int) {
 	c.needs -= n
 	c.users--
 	if c.closed && c.users == 0 {
@@ -236,13 +233,13 @@ func (c *cq) give(n int) {
 	}
 }
 
-// destroy releases the queue, which no queue pair uses any more.
+// destroy destroys the queue. No queue pair uses it any more, or the loop ends.
 func (c *cq) destroy() {
 	if c.dead {
 		return
 	}
 	c.dead = true
-	cookies.remove(c.cookie)
+	dropCookie(c.cookie)
 	delete(c.l.cqs, c.cookie)
 	C.rs_destroy_cq(c.cq)
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/rstored/rstored/rdma/verbs"
 )
 
-// TestDMABufRefused: a device that registers no dma-bufs says so, keeps nothing, and registers a mapping of the same
-// memory.
+// TestDMABufRefused: a device that registers no dma-bufs says so, keeps nothing, and registers a
+// mapping of the same memory.
 func TestDMABufRefused(t *testing.T) {
 	dev := provider(verbs.Config{}, addrs(t))(t)
 	if os.Getenv(rdmatest.DMABufEnv) == "taken" {
@@ -45,7 +45,8 @@ func TestDMABufRefused(t *testing.T) {
 	case err == nil:
 		m.Close()
 		t.Skip("the device registers dma-bufs")
-	case !errors.Is(err, rdma.ErrUnsupported) || !errors.Is(err, unix.EOPNOTSUPP) || !strings.Contains(err.Error(), dev.(*verbs.Device).Name()):
+	case !errors.Is(err, rdma.ErrUnsupported) || !errors.Is(err, unix.EOPNOTSUPP) ||
+		!strings.Contains(err.Error(), dev.(*verbs.Device).Name()):
 		t.Errorf("refused with %v", err)
 	}
 	t.Log(err)
@@ -63,8 +64,8 @@ func TestDMABufRefused(t *testing.T) {
 	m.Close()
 }
 
-// TestDMABufDeviceRemoved: the device is removed under a region of a dma-buf. The kernel waits for who has the device,
-// and when he closes it, device and dma-buf are free.
+// TestDMABufDeviceRemoved: the device is removed under a region of a dma-buf. The kernel waits for
+// who has the device, and when he closes it, device and dma-buf are free.
 func TestDMABufDeviceRemoved(t *testing.T) {
 	addrs(t)
 	const n = 64 << 10

@@ -2,7 +2,19 @@
 
 package verbs
 
-import "github.com/rstored/rstored/rdma"
+import (
+	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/rdmatest"
+)
+
+// Quirks are the deviations of the device from the contract: those of libibverbs and librdmacm,
+// which all devices have, and those of the driver.
+func (d *Device) Quirks() rdmatest.Quirks {
+	return rdmatest.Quirks{
+		NoEventFlags: true, NoServiceQKeys: true, LongFails: true,
+		NoSQD: d.quirks.noSQD, NoSQE: d.quirks.noSQE, NoReadRights: d.quirks.noReadRights,
+	}
+}
 
 // NameAckTimeout has the REQ of a connection that is being prepared name an ACK timeout.
 func NameAckTimeout(c rdma.Conn, code uint8) { c.(*conn).id.setAckTimeout(code) }

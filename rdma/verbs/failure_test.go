@@ -41,7 +41,8 @@ func record(t *testing.T, from chan verbs.Record) verbs.Record {
 	return verbs.Record{}
 }
 
-// nothing sees to it that no record comes: of a good end, which the records after it are held against.
+// nothing sees to it that no record comes: of a good end, which the records after it are held
+// against.
 func nothing(t *testing.T, from chan verbs.Record) {
 	t.Helper()
 	select {
@@ -65,7 +66,8 @@ func serve(t *testing.T, d rdma.Device, note func() rdma.Note) (netip.AddrPort, 
 			t.Error(err)
 			return
 		}
-		c, err := r.Accept(rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
+		c, err := r.Accept(rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq,
+			Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
 			rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}, nil, func(c rdma.Conn, e rdma.ConnEvent) {
 				if e.Kind == rdma.EventEstablished {
 					conns <- c
@@ -84,7 +86,8 @@ func serve(t *testing.T, d rdma.Device, note func() rdma.Note) (netip.AddrPort, 
 	return l.Addr(), conns
 }
 
-// TestFailureRecord: what is left of connections that ended badly, and of requests that were refused, on both sides.
+// TestFailureRecord: what is left of connections that ended badly, and of requests that were
+// refused, on both sides.
 func TestFailureRecord(t *testing.T) {
 	at := addrs(t)
 	server, served := buried(t, at[0])
@@ -102,19 +105,23 @@ func TestFailureRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = l.Close() }()
-		if _, err := endpoint.Dial(ctx, client, l.Addr(), endpoint.Config{Params: rdma.ConnParams{PrivateData: []byte("please")}}); err == nil {
+		if _, err := endpoint.Dial(ctx, client, l.Addr(),
+			endpoint.Config{Params: rdma.ConnParams{PrivateData: []byte("please")}}); err == nil {
 			t.Fatal("connected")
 		}
 		r := record(t, served)
-		if r.Outcome != rdma.Refused || r.Reason != 28 || r.Note.Why != "the house is full" || r.Note.Detail != 7 || r.Local != l.Addr() || r.Remote.Addr() != client.Addr() ||
+		if r.Outcome != rdma.Refused || r.Reason != 28 || r.Note.Why != "the house is full" || r.Note.Detail != 7 ||
+			r.Local != l.Addr() || r.Remote.Addr() != client.Addr() ||
 			r.Device == "" || !r.Software || r.Event != "RDMA_CM_EVENT_CONNECT_REQUEST" || r.LocalQPN != 0 || r.PathMTUMax == 0 {
 			t.Errorf("here: %+v", r)
 		}
-		if q := r.REQ; q == nil || !bytes.HasPrefix(q.Private, []byte("please")) || q.ResponderResources == 0 || !iwarp && q.QPN == 0 {
+		if q := r.REQ; q == nil || !bytes.HasPrefix(q.Private, []byte("please")) || q.ResponderResources == 0 ||
+			!iwarp && q.QPN == 0 {
 			t.Errorf("the request: %+v", q)
 		}
 		r = record(t, asked)
-		if r.Outcome != rdma.Rejected || r.Reason != 28 || !r.Active || r.REQ != nil || r.Event != "RDMA_CM_EVENT_REJECTED" || r.LocalQPN == 0 || r.Established || r.Err == nil {
+		if r.Outcome != rdma.Rejected || r.Reason != 28 || !r.Active || r.REQ != nil ||
+			r.Event != "RDMA_CM_EVENT_REJECTED" || r.LocalQPN == 0 || r.Established || r.Err == nil {
 			t.Errorf("there: %+v", r)
 		}
 	})
@@ -147,7 +154,8 @@ func TestFailureRecord(t *testing.T) {
 				nothing(t, served)
 				continue
 			}
-			if r := record(t, served); r.Outcome != rdma.Dropped || r.Err != nil || r.Note.Why != w || r.LocalQPN == 0 || r.REQ == nil || !iwarp && r.RemoteQPN != r.REQ.QPN {
+			if r := record(t, served); r.Outcome != rdma.Dropped || r.Err != nil || r.Note.Why != w || r.LocalQPN == 0 ||
+				r.REQ == nil || !iwarp && r.RemoteQPN != r.REQ.QPN {
 				t.Errorf("%+v", r)
 			}
 		}
@@ -172,10 +180,12 @@ func TestFailureRecord(t *testing.T) {
 		<-c.Done()
 		<-s.Done()
 		r := record(t, asked)
-		if r.Outcome != rdma.Broken || !r.Established || !r.Active || r.Err == nil || r.Age <= 0 || r.PathMTU == 0 || r.ReadsStarted == 0 || r.Ended < r.Recent[0].At {
+		if r.Outcome != rdma.Broken || !r.Established || !r.Active || r.Err == nil || r.Age <= 0 || r.PathMTU == 0 ||
+			r.ReadsStarted == 0 || r.Ended < r.Recent[0].At {
 			t.Errorf("there: %+v", r)
 		}
-		if s := r.Seen; s.Posted != 2 || s.PostedBytes != 3500 || s.Received != 0 || s.Receives == 0 && s.Flushed == 0 { // siw flushes them before it says that the connection is over
+		// siw flushes them before it says that the connection is over
+		if s := r.Seen; s.Posted != 2 || s.PostedBytes != 3500 || s.Received != 0 || s.Receives == 0 && s.Flushed == 0 {
 			t.Errorf("there: %+v", s)
 		}
 		posted := slices.IndexFunc(r.Recent, func(q verbs.Request) bool {
@@ -186,7 +196,8 @@ func TestFailureRecord(t *testing.T) {
 		}
 		if !iwarp {
 			f := r.Seen.Failed
-			if f.Status != rdma.RemAccessErr || f.Op != rdma.WCRead || f.Did != verbs.Failed || r.AckTimeout == 0 || r.RemoteQPN == 0 {
+			if f.Status != rdma.RemAccessErr || f.Op != rdma.WCRead || f.Did != verbs.Failed || r.AckTimeout == 0 ||
+				r.RemoteQPN == 0 {
 				t.Errorf("there: %+v of %+v", f, r)
 			}
 			if last := r.Recent[len(r.Recent)-1]; last != f {
@@ -231,7 +242,8 @@ func connected(ctx context.Context, t *testing.T, client, server rdma.Device) (c
 	return c, s
 }
 
-// TestFailureRecordRemoved: connections of a device that the kernel is removing, which of a soft one it tells nobody.
+// TestFailureRecordRemoved: connections of a device that the kernel is removing, which of a soft
+// one it tells nobody.
 func TestFailureRecordRemoved(t *testing.T) {
 	addrs(t)
 	kind := "rxe"
@@ -264,10 +276,11 @@ func TestFailureRecordRemoved(t *testing.T) {
 	}()
 	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		// The file of the device goes before the kernel waits.
-		if b, err := os.ReadDir("/sys/class/infiniband_verbs"); err == nil && !slices.ContainsFunc(b, func(e os.DirEntry) bool {
-			name, _ := os.ReadFile("/sys/class/infiniband_verbs/" + e.Name() + "/ibdev")
-			return strings.TrimSpace(string(name)) == gone
-		}) {
+		if b, err := os.ReadDir("/sys/class/infiniband_verbs"); err == nil &&
+			!slices.ContainsFunc(b, func(e os.DirEntry) bool {
+				name, _ := os.ReadFile("/sys/class/infiniband_verbs/" + e.Name() + "/ibdev")
+				return strings.TrimSpace(string(name)) == gone
+			}) {
 			break
 		}
 		if time.Now().After(until) {
@@ -275,7 +288,8 @@ func TestFailureRecordRemoved(t *testing.T) {
 		}
 	}
 	s.Loop().Submit(func() { s.Disconnect() })
-	if r := record(t, served); r.Outcome != rdma.Broken || !errors.Is(r.Err, rdma.ErrRemoved) || !r.Established || r.Device != gone {
+	if r := record(t, served); r.Outcome != rdma.Broken || !errors.Is(r.Err, rdma.ErrRemoved) || !r.Established ||
+		r.Device != gone {
 		t.Errorf("%+v", r)
 	}
 	_ = client.Close()

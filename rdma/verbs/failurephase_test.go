@@ -7,29 +7,30 @@ import (
 	"testing"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/connstate"
 )
 
-// mourned is what is recorded of a connection over iWARP whose peer disconnects while those requests are taken to be
-// under way; before the record is made, the loop hears of completions.
-func mourned(sq []sent, heard func(*qp)) []Record {
+// recordsOf are the records of a connection over iWARP whose peer disconnects while the requests sq
+// are in the queue. completions runs between the disconnection and the record.
+func recordsOf(sq []sent, completions func(*qp)) []Record {
 	var got []Record
 	d := &Device{iwarp: true, cfg: Config{OnFailure: func(r Record) { got = append(got, r) }}}
 	l := &loop{dev: d, now: rdma.Second}
 	q := &qp{l: l, sq: sq, sqTail: uint32(len(sq))}
 	c := &conn{l: l, q: q}
-	seen := q.saw()
-	heard(q)
-	c.mourn(rdma.EventDisconnected, 0, errPeerLeft, established, &seen)
+	seen := q.outstanding()
+	completions(q)
+	c.recordEnd(rdma.EventDisconnected, 0, connstate.ErrPeerLeft, connstate.Established, &seen)
 	for l.callbacks() {
 	}
 	return got
 }
 
-// TestMournCompleted: a peer that goes once it has the last reply ends nothing, though its going is heard of before the
-// reply's completion; one that leaves requests behind does.
-func TestMournCompleted(t *testing.T) {
+// TestRecordCompleted: a peer that goes once it has the last reply ends nothing, though its going
+// is heard of before the reply's completion; one that leaves requests behind does.
+func TestRecordCompleted(t *testing.T) {
 	reply := func() []sent { return []sent{{at: 1, op: rdma.WCSend}} }
-	if got := mourned(reply(), func(q *qp) { q.sq[0].fin, q.sqHead = true, 1 }); len(got) != 0 {
+	if got := recordsOf(reply(), func(q *qp) { q.sq[0].fin, q.sqHead = true, 1 }); len(got) != 0 {
 		t.Errorf("a record of a good end: %v, %d outstanding", got[0].Err, got[0].Seen.Outstanding)
 	}
 	for what, heard := range map[string]func(*qp){
@@ -39,15 +40,17 @@ func TestMournCompleted(t *testing.T) {
 			q.cut++
 		},
 	} {
-		if got := mourned(reply(), heard); len(got) != 1 || got[0].Outcome != rdma.Broken || !errors.Is(got[0].Err, errCut) || got[0].Seen.Outstanding != 1 || got[0].Seen.Oldest != 1 {
+		if got := recordsOf(reply(), heard); len(got) != 1 || got[0].Outcome != rdma.Broken ||
+			!errors.Is(got[0].Err, errCut) || got[0].Seen.Outstanding != 1 || got[0].Seen.Oldest != 1 {
 			t.Errorf("%s: %+v", what, got)
 		}
 	}
 }
 
-// TestMournAsync: an event that the device has told while the loop's clock stood still for a turn is not from after the end.
-func TestMournAsync(t *testing.T) {
-	got := mourned([]sent{{at: 1, op: rdma.WCSend}}, func(q *qp) {
+// TestRecordAsync: an event that the device has told while the loop's clock stood still for a turn
+// is not from after the end.
+func TestRecordAsync(t *testing.T) {
+	got := recordsOf([]sent{{at: 1, op: rdma.WCSend}}, func(q *qp) {
 		q.l.dev.lastAsync.Store(&asyncEvent{kind: 1, at: q.l.now + rdma.Microsecond})
 	})
 	if len(got) != 1 || got[0].Async == "" || got[0].AsyncAt != got[0].Ended {
@@ -55,8 +58,9 @@ func TestMournAsync(t *testing.T) {
 	}
 }
 
-// TestSaw: a request that is posted in parts is one, and those that complete silently count as long as a later one tells.
-func TestSaw(t *testing.T) {
+// TestOutstanding: a request that is posted in parts is one, and those that complete silently count
+// as long as a later one tells.
+func TestOutstanding(t *testing.T) {
 	at := func(n rdma.Time, s sent) sent {
 		s.at = n
 		return s
@@ -77,8 +81,8 @@ func TestSaw(t *testing.T) {
 		{"silent ones alone", []sent{at(5, silent), at(6, silent)}, false, 0, 0},
 		{"silent ones of siw, which all complete", []sent{at(5, silent), at(6, silent)}, true, 2, 5},
 	} {
-		q := &qp{l: &loop{dev: &Device{siw: c.siw}}, sq: c.sq, sqTail: uint32(len(c.sq))}
-		if s := q.saw(); s.Outstanding != c.n || s.Oldest != c.oldest {
+		q := &qp{l: &loop{dev: &Device{quirks: quirksOf(c.siw, c.siw)}}, sq: c.sq, sqTail: uint32(len(c.sq))}
+		if s := q.outstanding(); s.Outstanding != c.n || s.Oldest != c.oldest {
 			t.Errorf("%s: %d outstanding since %d, not %d since %d", c.what, s.Outstanding, s.Oldest, c.n, c.oldest)
 		}
 	}

@@ -81,6 +81,7 @@ type QPInfo struct {
 	RecvQueued    int
 	ReadsStarted  uint8
 	ReadsServed   uint8
-	// Counters are those of rdma-core's users where the provider has them, such as sent_bytes; nil if none.
+	// Counters are those of rdma-core's users where the provider has them, such as sent_bytes; nil
+	// if none.
 	Counters map[string]uint64
 }

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRingAfterEnd: who was about to wake a loop that has ended meanwhile writes into nothing that was opened since.
-func TestRingAfterEnd(t *testing.T) {
+// TestWakeAfterFree: a goroutine that wakes a loop which has been freed writes to no descriptor
+// that was opened since.
+func TestWakeAfterFree(t *testing.T) {
 	eventfd := func() int {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 		if err != nil {
@@ -17,15 +18,15 @@ func TestRingAfterEnd(t *testing.T) {
 		}
 		return fd
 	}
-	l := &loop{wake: eventfd()}
-	was := l.wake
+	l := &loop{wakeFD: eventfd()}
+	was := l.wakeFD
 	l.free()
 	other := eventfd()
 	defer func() { _ = unix.Close(other) }()
 	if other != was {
 		t.Skipf("the descriptor %d has gone to somebody else", was)
 	}
-	l.ring()
+	l.wake()
 	var b [8]byte
 	if n, err := unix.Read(other, b[:]); err != unix.EAGAIN {
 		t.Errorf("another descriptor was written: %d bytes, %v", n, err)

@@ -46,42 +46,37 @@ func (p *pd) Close() {
 		return
 	}
 	p.ahs.close()
-	if C.rs_dealloc_pd(p.pd) == 0 { // it is in use otherwise, and goes with the device
+	if C.rs_dealloc_pd(p.pd) == 0 { // a domain in use is freed with the device
 		delete(p.d.pds, p)
 	}
 }
 
-// mr is a memory region. It implements rdma.MR and rdma.Reregisterer. A window of it is a region of
-// its own: windows in the sense of the devices belong to queue pairs, see mw.
+// mr is a memory region. It implements rdma.MR and rdma.Reregisterer. A Window of it is another
+// region: memory windows of devices are bound to queue pairs, see mw.
 type mr struct {
-	pd     *pd
-	parent *mr     // of a window
-	dma    *dmabuf // if the memory is another device's
+	pd  *pd
+	dma *dmabuf // nil for memory of the host
 
 	mu     sync.Mutex
-	mr     *C.struct_ibv_mr // nil when it is closed, or has no memory
-	buf    []byte           // stays when it is closed
+	mr     *C.struct_ibv_mr // nil if it is closed, or has no memory
+	buf    []byte           // also after Close
 	access rdma.Access
 	closed bool
-	pin    runtime.Pinner
+	pin    runtime.Pinner // of buf, while mr is not nil
 }
 
 var _ rdma.Reregisterer = (*mr)(nil)
 
 // Register implements rdma.PD.
 func (p *pd) Register(buf []byte, access rdma.Access) (rdma.MR, error) {
-	return p.register(buf, access, nil)
-}
-
-func (p *pd) register(buf []byte, access rdma.Access, parent *mr) (rdma.MR, error) {
-	m := &mr{pd: p, parent: parent}
+	m := &mr{pd: p}
 	if err := p.add(m, buf, access); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// add opens a region, which is the device's from then on.
+// add registers the memory of a region, and enters the region into Device.mrs.
 func (p *pd) add(m *mr, buf []byte, access rdma.Access) error {
 	if err := m.open(buf, access); err != nil {
 		return err
@@ -96,7 +91,7 @@ func (p *pd) add(m *mr, buf []byte, access rdma.Access) error {
 	return nil
 }
 
-// open registers memory. With mu held, or before there is anybody else.
+// open registers memory. mu is held, or nobody else has m yet.
 func (m *mr) open(buf []byte, access rdma.Access) error {
 	if len(buf) == 0 {
 		return fmt.Errorf("%w: a region without memory", rdma.ErrInvalidWR)
@@ -116,22 +111,25 @@ func (m *mr) open(buf []byte, access rdma.Access) error {
 	x, err := C.rs_reg_mr(m.pd.pd, C.uint64_t(uintptr(unsafe.Pointer(at))), C.uint64_t(len(buf)), m.pd.d.access(access))
 	if x == nil {
 		m.pin.Unpin()
-		return fmt.Errorf("%w: %s does not register %d bytes: %w (is the limit of locked memory, ulimit -l, high enough?)", rdma.ErrNoResources, m.pd.d.name, len(buf), cause(err))
+		return fmt.Errorf(
+			"%w: %s does not register %d bytes: %w (is the limit of locked memory, ulimit -l, high enough?)",
+			rdma.ErrNoResources, m.pd.d.name, len(buf), cause(err))
 	}
 	m.mr, m.buf, m.access = x, buf, access
 	return nil
 }
 
-// access is what the device is told. Over iWARP the answer to a READ names the region that it is for to the peer
-// (RFC 5040 section 5.2), and adapters want that to allow remote writing; siw does not.
+// access is the access for the device. Over iWARP, a READ Response is a tagged message to the
+// region of the READ (RFC 5040 section 5.2), and adapters demand remote write access for that. siw
+// does not.
 func (d *Device) access(a rdma.Access) C.int {
-	if d.iwarp && !d.software && a&rdma.LocalWrite != 0 {
+	if d.iwarp && !d.quirks.siw && a&rdma.LocalWrite != 0 {
 		a |= rdma.RemoteWrite
 	}
 	return C.int(a)
 }
 
-// free takes the memory from the region. With mu held, or when there is nobody else.
+// free deregisters the memory. mu is held, or nobody else uses m any more.
 func (m *mr) free() {
 	if m.mr != nil {
 		C.rs_dereg_mr(m.mr)
@@ -152,38 +150,25 @@ func (m *mr) Close() {
 	m.closed = true
 	if ok {
 		m.free()
-		if m.dma != nil {
-			m.dma.close()
-		}
+		m.dma.close()
 	}
+}
+
+// keys are the keys of the memory, 0 while there is none.
+func (m *mr) keys() (lkey, rkey uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mr == nil {
+		return 0, 0
+	}
+	return uint32(m.mr.lkey), uint32(m.mr.rkey)
 }
 
 // LKey implements rdma.MR.
-func (m *mr) LKey() uint32 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.mr == nil {
-		return 0
-	}
-	return uint32(m.mr.lkey)
-}
+func (m *mr) LKey() uint32 { k, _ := m.keys(); return k }
 
 // RKey implements rdma.MR.
-func (m *mr) RKey() uint32 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.mr == nil {
-		return 0
-	}
-	return uint32(m.mr.rkey)
-}
-
-// Addr implements rdma.MR.
-func (m *mr) Addr() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))))
-}
+func (m *mr) RKey() uint32 { _, k := m.keys(); return k }
 
 // Bytes implements rdma.MR.
 func (m *mr) Bytes() []byte {
@@ -192,7 +177,10 @@ func (m *mr) Bytes() []byte {
 	return m.buf
 }
 
-// Invalidate implements rdma.MR: the memory is registered anew.
+// Addr implements rdma.MR.
+func (m *mr) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.Bytes())))) }
+
+// Invalidate implements rdma.MR: it registers the memory anew.
 func (m *mr) Invalidate() uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,7 +193,8 @@ func (m *mr) Invalidate() uint32 {
 		return 0
 	}
 	if m.mr.rkey == old {
-		// The device gave the key out again. The next one is another while this region is there.
+		// The device has given the same key again. While this region exists, another gets another
+		// key.
 		again := &mr{pd: m.pd, dma: m.dma}
 		if again.open(buf, access) == nil {
 			m.free()
@@ -252,5 +241,5 @@ func (m *mr) Window(buf []byte, access rdma.Access) (rdma.MR, error) {
 	if m.dma != nil {
 		return m.window(buf, access)
 	}
-	return m.pd.register(buf, access, m)
+	return m.pd.Register(buf, access)
 }

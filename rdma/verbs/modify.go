@@ -14,11 +14,12 @@ import (
 )
 
 var states = [...]uint32{
-	rdma.StateReset: C.IBV_QPS_RESET, rdma.StateInit: C.IBV_QPS_INIT, rdma.StateRTR: C.IBV_QPS_RTR, rdma.StateRTS: C.IBV_QPS_RTS,
+	rdma.StateReset: C.IBV_QPS_RESET, rdma.StateInit: C.IBV_QPS_INIT, rdma.StateRTR: C.IBV_QPS_RTR,
+	rdma.StateRTS: C.IBV_QPS_RTS,
 	rdma.StateSQD: C.IBV_QPS_SQD, rdma.StateSQE: C.IBV_QPS_SQE, rdma.StateErr: C.IBV_QPS_ERR,
 }
 
-// legal are the transitions of IBTA 10.3.1 that a user may ask for.
+// legal reports whether a user may request a transition (IBTA 10.3.1).
 func legal(from, to rdma.QPState) bool {
 	switch to {
 	case rdma.StateReset, rdma.StateErr:
@@ -44,16 +45,16 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 		return fmt.Errorf("%w: %v to %v", rdma.ErrBadTransition, q.state, a.State)
 	}
 	d := q.l.dev
-	if a.State == rdma.StateSQD && !d.limits.Drains {
+	if a.State == rdma.StateSQD && d.quirks.noSQD {
 		return fmt.Errorf("%w: %s does not go on by itself after SQD", rdma.ErrUnsupported, d.name)
+	}
+	connects := a.State == rdma.StateInit || a.State == rdma.StateRTR ||
+		a.State == rdma.StateRTS && q.state == rdma.StateRTR
+	if connects && d.iwarp {
+		return fmt.Errorf("%w: an iWARP queue pair is connected by the connection manager alone", rdma.ErrUnsupported)
 	}
 	attr := C.struct_ibv_qp_attr{qp_state: states[a.State]}
 	mask := C.int(C.IBV_QP_STATE)
-	if a.State == rdma.StateInit || a.State == rdma.StateRTR || a.State == rdma.StateRTS && q.state == rdma.StateRTR {
-		if d.iwarp {
-			return fmt.Errorf("%w: an iWARP queue pair is connected by the connection manager alone", rdma.ErrUnsupported)
-		}
-	}
 	switch a.State {
 	case rdma.StateInit:
 		if a.PKey != 0 && a.PKey&0x7fff != defaultPKey&0x7fff {
@@ -85,7 +86,8 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 		attr.path_mtu = uint32(a.PathMTU.Code())
 		attr.dest_qp_num, attr.rq_psn = C.uint32_t(a.DestQPN), C.uint32_t(a.RQPSN)
 		attr.max_dest_rd_atomic, attr.min_rnr_timer = C.uint8_t(a.MaxDestRd), C.uint8_t(a.MinRNRTimer)
-		mask |= C.IBV_QP_AV | C.IBV_QP_PATH_MTU | C.IBV_QP_DEST_QPN | C.IBV_QP_RQ_PSN | C.IBV_QP_MAX_DEST_RD_ATOMIC | C.IBV_QP_MIN_RNR_TIMER
+		mask |= C.IBV_QP_AV | C.IBV_QP_PATH_MTU | C.IBV_QP_DEST_QPN | C.IBV_QP_RQ_PSN |
+			C.IBV_QP_MAX_DEST_RD_ATOMIC | C.IBV_QP_MIN_RNR_TIMER
 	case rdma.StateRTS:
 		if q.state != rdma.StateRTR {
 			break
@@ -95,7 +97,8 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 		if q.typ == rdma.UD {
 			break
 		}
-		attr.timeout, attr.retry_cnt, attr.rnr_retry = C.uint8_t(a.AckTimeout), C.uint8_t(a.RetryCount), C.uint8_t(a.RNRRetryCount)
+		attr.timeout, attr.retry_cnt, attr.rnr_retry = C.uint8_t(a.AckTimeout), C.uint8_t(a.RetryCount),
+			C.uint8_t(a.RNRRetryCount)
 		attr.max_rd_atomic = C.uint8_t(a.MaxRdAtomic)
 		mask |= C.IBV_QP_TIMEOUT | C.IBV_QP_RETRY_CNT | C.IBV_QP_RNR_RETRY | C.IBV_QP_MAX_QP_RD_ATOMIC
 	case rdma.StateSQD:
@@ -115,7 +118,7 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 	return nil
 }
 
-// path fills in the way to an address. Only RoCE's addresses say it by themselves.
+// path fills in the path to an address. On RoCE, the GID of the peer is its IP address.
 func (d *Device) path(ah *C.struct_ibv_ah_attr, to netip.Addr, class uint8) error {
 	if d.ib {
 		return fmt.Errorf("%w: InfiniBand's paths are found by the connection manager alone", rdma.ErrUnsupported)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/connstate"
 )
 
 // addrChange is RDMA_CM_EVENT_ADDR_CHANGE.
@@ -27,36 +28,38 @@ func happens(t *testing.T, handler any, kind int32) {
 	h.Call([]reflect.Value{e})
 }
 
-// TestAddrChange: when a bond takes another interface, connections end with a reason, and the device says that it is to
-// be opened again, once, whoever hears of it first.
+// TestAddrChange: when a bond takes another interface, connections end with a reason, and the
+// device says that it is to be opened again, once, whoever hears of it first.
 func TestAddrChange(t *testing.T) {
-	if got := eventName(cmEvents, addrChange); got != "RDMA_CM_EVENT_ADDR_CHANGE" {
+	if got := cmEventName(addrChange); got != "RDMA_CM_EVENT_ADDR_CHANGE" {
 		t.Fatalf("the event is %s", got)
 	}
 	var records []Record
-	d := &Device{removed: make(chan struct{}), log: slog.New(slog.DiscardHandler), cfg: Config{OnFailure: func(r Record) { records = append(records, r) }}}
-	l := &loop{dev: d, now: rdma.Second, ids: map[*conn]struct{}{}, misc: map[*ident]struct{}{}}
+	d := &Device{removed: make(chan struct{}), log: slog.New(slog.DiscardHandler),
+		cfg: Config{OnFailure: func(r Record) { records = append(records, r) }}}
+	l := &loop{dev: d, now: rdma.Second, conns: map[*conn]struct{}{}, ids: map[*cmID]struct{}{}}
 	d.loops = []*loop{l}
 	var events []rdma.ConnEvent
-	add := func(p phase) *conn {
-		c := &conn{l: l, phase: p, q: &qp{l: l, dead: true}, id: &ident{l: l}, on: func(_ rdma.Conn, e rdma.ConnEvent) { events = append(events, e) }}
-		l.ids[c] = struct{}{}
+	add := func() *conn {
+		c := &conn{l: l, q: &qp{l: l, dead: true}, id: &cmID{l: l}}
+		c.Phase, c.On = connstate.Established, func(_ rdma.Conn, e rdma.ConnEvent) { events = append(events, e) }
+		l.conns[c] = struct{}{}
 		return c
 	}
-	c, other := add(established), add(established)
+	c, other := add(), add()
 	happens(t, c.event, addrChange)
 	select {
 	case <-d.Removed():
 	default:
 		t.Error("the device is not to be opened again")
 	}
-	happens(t, (&request{l: l}).event, addrChange)
-	happens(t, (&udRequest{l: l}).event, addrChange)
+	happens(t, (&request{incoming: incoming{l: l}}).event, addrChange)
+	happens(t, (&sidrRequest{incoming{l: l}}).event, addrChange)
 	happens(t, c.event, addrChange)
 	l.inbox.Run()
 	for l.callbacks() {
 	}
-	if len(events) != 2 || c.phase != down || other.phase != down {
+	if len(events) != 2 || c.Phase != connstate.Down || other.Phase != connstate.Down {
 		t.Fatalf("%+v", events)
 	}
 	for _, e := range events {
@@ -64,10 +67,11 @@ func TestAddrChange(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	if len(records) != 2 || records[0].Event != "RDMA_CM_EVENT_ADDR_CHANGE" || records[0].Outcome != rdma.Broken || !errors.Is(records[1].Err, rdma.ErrAddrChanged) {
+	if len(records) != 2 || records[0].Event != "RDMA_CM_EVENT_ADDR_CHANGE" || records[0].Outcome != rdma.Broken ||
+		!errors.Is(records[1].Err, rdma.ErrAddrChanged) {
 		t.Errorf("%+v", records)
 	}
-	d.taken()
+	d.removedByKernel()
 	if err := d.lost(); !errors.Is(err, rdma.ErrAddrChanged) {
 		t.Errorf("lost: %v", err)
 	}

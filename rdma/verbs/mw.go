@@ -15,7 +15,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// windows are the memory windows of a protection domain, by the part of their keys that stays.
+// windows are the memory windows of a protection domain. The upper 24 bits of a window's key stay
+// the same, and name it here.
 type windows struct {
 	mu sync.Mutex
 	m  map[uint32]*mw
@@ -27,7 +28,7 @@ func (s *windows) of(key uint32) *mw {
 	return s.m[key>>8]
 }
 
-// all is a copy: windows are locked before the set is.
+// all returns a copy, because a window is locked before the set.
 func (s *windows) all() []*mw {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,18 +54,18 @@ func (s *windows) remove(w *mw, key uint32) {
 
 // mw is a memory window of type 2. It implements rdma.MW.
 //
-// The device knows the last key that a bind was posted with, and takes a bind of that state only. What
-// it holds when a bind has failed nobody can say, nor may a queue pair end that a window is bound
-// to: in both cases the device's window is replaced.
+// The window of the device knows the key of the last bind that was posted, and accepts the next
+// bind only from that state. After a bind that failed the state is unknown, and a queue pair must
+// not end while a window is bound to it. In both cases the window of the device is replaced.
 type mw struct {
 	pd *pd
 
 	mu     sync.Mutex
-	mw     *C.struct_ibv_mw // nil when it is closed, or to be made again
-	drawn  uint32           // key of the next bind; 0 when none was drawn
-	posted uint32           // key of the last bind that was posted; the device's own before the first
-	on     *qp              // that it is bound to, or is about to be
-	bound  bool             // the bind has completed, and no end of it
+	mw     *C.struct_ibv_mw // nil if it is closed, or has to be made again
+	drawn  uint32           // key of the next bind, 0 if none was drawn
+	posted uint32           // key of the last bind that was posted; before the first, that of the device
+	on     *qp              // to which the window is bound, or is about to be
+	bound  bool             // the bind has completed, and no invalidation
 	closed bool
 }
 
@@ -73,7 +74,7 @@ var _ rdma.MW = (*mw)(nil)
 // AllocMW implements rdma.PD.
 func (p *pd) AllocMW() (rdma.MW, error) {
 	if !p.d.limits.Windows {
-		return nil, fmt.Errorf("%w: %s has no memory windows of type 2", rdma.ErrUnsupported, p.d.name)
+		return nil, p.d.noWindows()
 	}
 	w := &mw{pd: p}
 	if err := w.make(); err != nil {
@@ -89,7 +90,7 @@ func (p *pd) AllocMW() (rdma.MW, error) {
 	return w, nil
 }
 
-// make takes a window of the device. With mu held, or before there is anybody else.
+// make makes the window of the device. mu is held, or nobody else has w yet.
 func (w *mw) make() error {
 	x, err := C.rs_alloc_mw(w.pd.pd)
 	if x == nil {
@@ -100,7 +101,7 @@ func (w *mw) make() error {
 	return nil
 }
 
-// drop gives the device's window back, whatever it is bound to. With mu held.
+// drop frees the window of the device, whatever it is bound to. mu is held.
 func (w *mw) drop() {
 	if w.mw == nil {
 		return
@@ -110,7 +111,7 @@ func (w *mw) drop() {
 	w.mw, w.on, w.bound, w.drawn = nil, nil, false, 0
 }
 
-// free is Close without the device's list.
+// free closes the window, and leaves it in Device.mws.
 func (w *mw) free() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +129,8 @@ func (w *mw) RKey() uint32 {
 	return w.posted
 }
 
-// Rekey implements rdma.MW. It is 0 when the window is closed, or the device has none any more.
+// Rekey implements rdma.MW. It returns 0 if the window is closed, or the device has no more
+// windows.
 func (w *mw) Rekey() uint32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -151,17 +153,22 @@ func (w *mw) Close() {
 	w.free()
 }
 
-// AllocMR implements rdma.PD. libibverbs has no such regions.
-func (p *pd) AllocMR(int) (rdma.FastMR, error) {
-	return nil, fmt.Errorf("%w: registration by work request", rdma.ErrUnsupported)
+// errNoFastRegions: libibverbs has no fast registration.
+var errNoFastRegions = fmt.Errorf("%w: registration by work request", rdma.ErrUnsupported)
+
+// AllocMR implements rdma.PD.
+func (p *pd) AllocMR(int) (rdma.FastMR, error) { return nil, errNoFastRegions }
+
+func (d *Device) noWindows() error {
+	return fmt.Errorf("%w: %s has no memory windows of type 2", rdma.ErrUnsupported, d.name)
 }
 
-// checkBind refuses what cannot be bound: devices differ in what they look at.
+// checkBind refuses binds that must fail, because devices differ in what they check.
 func (q *qp) checkBind(wr *rdma.SendWR) error {
 	bad := func(why string) error { return fmt.Errorf("%w: a bind of %s", rdma.ErrInvalidWR, why) }
 	b := wr.Bind
 	if !q.l.dev.limits.Windows {
-		return fmt.Errorf("%w: %s has no memory windows of type 2", rdma.ErrUnsupported, q.l.dev.name)
+		return q.l.dev.noWindows()
 	}
 	if b == nil || b.MW == nil || b.MR == nil {
 		return bad("nothing")
@@ -197,8 +204,8 @@ func (q *qp) checkBind(wr *rdma.SendWR) error {
 	return nil
 }
 
-// checkInv refuses the end of a key of a window that is not bound and has no bind under way: some kernels
-// fall over it.
+// checkInv refuses the invalidation of a window that is neither bound nor about to be: some kernels
+// crash.
 func (q *qp) checkInv(key uint32) error {
 	w := q.pd.windows.of(key)
 	if w == nil {
@@ -212,28 +219,29 @@ func (q *qp) checkInv(key uint32) error {
 	return nil
 }
 
-// bind fills in a request that was checked.
+// bind fills in the request of a checked bind.
 func (q *qp) bind(wr *rdma.SendWR, x *C.struct_rs_send) *mw {
 	w, m := wr.Bind.MW.(*mw), wr.Bind.MR.(*mr)
 	m.mu.Lock()
 	x.mr = unsafe.Pointer(m.mr)
 	m.mu.Unlock()
-	x.bind_addr, x.bind_len = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(wr.Bind.Buf)))), C.uint64_t(len(wr.Bind.Buf))
+	x.bind_addr, x.bind_len = C.uint64_t(uintptr(unsafe.Pointer(unsafe.SliceData(wr.Bind.Buf)))),
+		C.uint64_t(len(wr.Bind.Buf))
 	x.bind_access = C.uint32_t(wr.Bind.Access &^ rdma.LocalWrite)
 	w.mu.Lock()
 	x.mw = unsafe.Pointer(w.mw)
-	// Until the request is refused or completes, the key is taken for bound.
+	// Until the request is refused or completes, the key counts as bound.
 	w.posted, w.drawn, w.on, w.bound = wr.RKey, 0, q, false
 	w.mu.Unlock()
 	return w
 }
 
-// binds says how the bind of a key has ended.
-func (w *mw) binds(key uint32, ok bool) {
+// bindDone handles the end of the bind of a key.
+func (w *mw) bindDone(key uint32, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mw == nil || w.posted != key || w.on == nil {
-		return // it has ended since, or is about to be bound anew
+		return // invalidated since, or about to be bound anew
 	}
 	if ok {
 		w.bound = true
@@ -242,7 +250,7 @@ func (w *mw) binds(key uint32, ok bool) {
 	w.drop()
 }
 
-// invalidated says that a key is over, by our doing or the peer's.
+// invalidated handles the end of a key, by our request or by the peer's message.
 func (q *qp) invalidated(key uint32) {
 	w := q.pd.windows.of(key)
 	if w == nil {
@@ -255,7 +263,7 @@ func (q *qp) invalidated(key uint32) {
 	}
 }
 
-// unbind takes the windows from a queue pair that is about to end.
+// unbind frees the windows that are bound to a queue pair which is about to be destroyed.
 func (q *qp) unbind() {
 	for _, w := range q.pd.windows.all() {
 		w.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// numaNode is the node that a device is on, -1 if it is on none or the host has but one.
+// numaNode is the NUMA node of a device, -1 if it is on none or the host has only one.
 func numaNode(device string) int {
 	nodes, _ := filepath.Glob("/sys/devices/system/node/node[0-9]*")
 	n, err := strconv.Atoi(line(filepath.Join("/sys/class/infiniband", device, "device/numa_node")))
@@ -21,8 +21,9 @@ func numaNode(device string) int {
 	return n
 }
 
-// stayNear keeps the loop on the processors of the device's node, with a thread of its own: the queues of the
-// device, and the memory that the loop touches first, are there. What the process may not use stays out.
+// stayNear binds the loop, with a thread of its own, to the processors of the device's NUMA node:
+// the queues of the device are there, and memory that the loop touches first. Processors that the
+// process must not use are left out.
 func (l *loop) stayNear() {
 	if l.dev.numa < 0 {
 		return

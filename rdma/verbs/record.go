@@ -25,8 +25,8 @@ type Record struct {
 	// RDMA_CM_EVENT_DISCONNECTED, with its status; empty if there was none.
 	Event       string
 	EventStatus int
-	// Async is the last asynchronous event of the queue pair, or of the device and its port while the connection
-	// was there, such as IBV_EVENT_PORT_ERR, at AsyncAt; empty if there was none.
+	// Async is the last asynchronous event of the queue pair, or of the device and its port while
+	// the connection was there, such as IBV_EVENT_PORT_ERR, at AsyncAt; empty if there was none.
 	Async   string
 	AsyncAt rdma.Time
 
@@ -70,7 +70,8 @@ type Seen struct {
 	Outstanding   int    // requests that had neither completed nor been flushed, as far as completions tell
 	Oldest        rdma.Time
 	Receives      int // posted, and not used by a message
-	// Failed is the first request that failed by itself, and was not flushed; Status is Success if none did.
+	// Failed is the first request that failed by itself, and was not flushed; Status is Success if
+	// none did.
 	Failed Request
 }
 
@@ -107,7 +108,8 @@ type recent struct {
 // add counts a request in.
 func (r *recent) add(q Request) {
 	if r.next > 0 {
-		if k := &r.runs[(r.next-1)%recentMax]; k.Did == q.Did && k.Op == q.Op && k.Status == q.Status && k.Vendor == q.Vendor {
+		if k := &r.runs[(r.next-1)%recentMax]; k.Did == q.Did && k.Op == q.Op && k.Status == q.Status &&
+			k.Vendor == q.Vendor {
 			k.Count++
 			k.Bytes += q.Bytes
 			return

@@ -10,7 +10,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestRefusedDMABuf: that there are no dma-bufs here is told from one that is none, and from want of memory.
+// TestRefusedDMABuf: that there are no dma-bufs here is told from one that is none, and from want
+// of memory.
 func TestRefusedDMABuf(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -24,7 +25,8 @@ func TestRefusedDMABuf(t *testing.T) {
 		{syscall.ENOMEM, rdma.ErrNoResources},
 		{nil, rdma.ErrNoResources},
 	} {
-		if err := (&dmabuf{3, 4096}).refused("dev0", 10, c.err); !errors.Is(err, c.want) || c.err != nil && !errors.Is(err, c.err) {
+		if err := (&dmabuf{3, 4096}).refused("dev0", 10, c.err); !errors.Is(err, c.want) ||
+			c.err != nil && !errors.Is(err, c.err) {
 			t.Errorf("%v: %v", c.err, err)
 		}
 	}

@@ -12,21 +12,24 @@ import (
 	"unsafe"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/connstate"
 )
 
-// siw of Linux sends the MPA reply to a caller before it puts the queue pair in charge of the socket. What the caller
-// sends in between waits in the socket until more arrives, which it does not where the caller waits for an answer.
+// siw of Linux sends its MPA reply before the queue pair takes over the socket. Data that the peer
+// sends in between stays in the socket until more arrives. A peer that waits for an answer sends no
+// more, so both sides would wait for ever.
 
-// lull is how long a peer that has connected to siw may say nothing before somebody looks whether it has.
-const lull = 20 * rdma.Millisecond
+// siwSilence is how long a peer that has connected to siw may be silent before the socket is
+// checked.
+const siwSilence = 20 * rdma.Millisecond
 
-// overlooked has the peer nudged if it has said something that the kernel does not see. Reading the table of sockets may take
-// a while where there are many.
-func (c *conn) overlooked() {
-	if c.heard || c.phase != established || c.params.InitiatorDepth == 0 {
+// checkUnread makes the peer send something if the socket has data that the kernel has not read. To
+// read the table of sockets may take a while, so a goroutine does it.
+func (c *conn) checkUnread() {
+	if c.heard || c.Phase != connstate.Established || c.Params.InitiatorDepth == 0 {
 		return
 	}
-	l, local, remote := c.l, c.local, c.remote
+	l, local, remote := c.l, c.LocalAddr, c.RemoteAddr
 	go func() {
 		if unread(local, remote) {
 			l.Submit(c.nudge)
@@ -34,27 +37,28 @@ func (c *conn) overlooked() {
 	}()
 }
 
-// nudge asks the peer for a READ of no bytes, which it answers whatever memory it has (RFC 5040 section 5.2), and
-// whose completion nobody sees. The peer has sent something, and may be sent to (RFC 5044 section 7.1.2).
+// nudge sends a READ of no bytes, which the peer answers without memory (RFC 5040 section 5.2). We
+// may send, because the peer has sent its first message (RFC 5044 section 7.1.2).
 func (c *conn) nudge() {
-	if !c.heard && c.phase == established && !c.q.dead {
+	if !c.heard && c.Phase == connstate.Established && !c.q.dead {
 		c.q.readNothing()
 	}
 }
 
-// What siw sends of 32 bytes or fewer from memory of one element goes into the same piece as its header. Where the end of a
-// page lies within, siw copies wrong bytes (siw_try_1seg of Linux 6.1), unless it sends them before the call that
-// posts the request has come back.
+// siw copies up to 32 bytes from one element behind the header. It copies wrong bytes if the
+// element crosses the end of a page (siw_try_1seg of Linux 6.1), unless it sends within the call
+// that posts the request.
 const (
 	siwShort = 32
 	siwPage  = 4096 // pages may be larger, and none ends elsewhere
 )
 
-// cut is a request's list as siw is to have it: short data is cut in two where a page ends, that of SENDs and WRITEs here, which
-// go as two elements, and that of READs at the peer, which has siw too: they go as two requests. It is valid until
-// the next call.
+// cut returns the list of a request as siw can send it: short elements are cut in two where a page
+// ends. For a SEND or WRITE these are our pages, and the parts are two elements. For a READ these
+// are pages of the peer, which uses siw too, and the parts are two requests. The list is valid
+// until the next call.
 func (l *loop) cut(w *rdma.SendWR) []rdma.SGE {
-	if !l.dev.siw || w.Flags&rdma.Inline != 0 {
+	if !l.dev.quirks.siw || w.Flags&rdma.Inline != 0 {
 		return w.SGL
 	}
 	l.cuts = l.cuts[:0]
@@ -81,8 +85,8 @@ func (l *loop) cut(w *rdma.SendWR) []rdma.SGE {
 	return l.cuts
 }
 
-// unread reports whether the kernel's table of TCP connections has something that has arrived on one and
-// that nobody has read.
+// unread reports whether a TCP connection has received data that nobody has read, according to the
+// kernel's table of connections.
 func unread(local, remote netip.AddrPort) bool {
 	name := "/proc/self/net/tcp6"
 	if remote.Addr().Unmap().Is4() {
@@ -102,8 +106,8 @@ func unread(local, remote netip.AddrPort) bool {
 	return false
 }
 
-// queued is how many bytes wait to be read according to a line of that table, if it is that of a connection between two
-// addresses as tableAddr has them.
+// queued is the number of unread bytes in a line of that table. It reports false if the line is
+// about other addresses, which are in the form of tableAddr.
 func queued(line []byte, local, remote string) (n uint32, ok bool) {
 	// number, local and remote address, state, bytes to be sent and to be read
 	fields := bytes.Fields(line)
@@ -114,7 +118,7 @@ func queued(line []byte, local, remote string) (n uint32, ok bool) {
 	return n, err == nil
 }
 
-// tableAddr is how that table has an address: words in the host's order, and a port.
+// tableAddr is an address in the form of that table: words in the host's order, and a port.
 func tableAddr(a netip.AddrPort) (out string) {
 	for b := a.Addr().Unmap().AsSlice(); len(b) >= 4; b = b[4:] {
 		out += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(b))

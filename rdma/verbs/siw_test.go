@@ -12,9 +12,11 @@ import (
 	"unsafe"
 
 	"github.com/rstored/rstored/rdma"
+	"github.com/rstored/rstored/rdma/connstate"
 )
 
-// TestUnread: what has arrived on a connection and nobody has read is seen, and gone once it is read.
+// TestUnread: what has arrived on a connection and nobody has read is seen, and gone once it is
+// read.
 func TestUnread(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {
 		ln, err := net.Listen("tcp", at)
@@ -61,7 +63,8 @@ func TestUnread(t *testing.T) {
 
 func TestQueued(t *testing.T) {
 	const line = "   2: 0300630A:4E51 0200630A:A868 01 00000000:0000005C 00:00000000 00000000     0        0 0 3 00000000067dc12d"
-	local, remote := tableAddr(netip.MustParseAddrPort("10.99.0.3:20049")), tableAddr(netip.MustParseAddrPort("10.99.0.2:43112"))
+	local, remote := tableAddr(netip.MustParseAddrPort("10.99.0.3:20049")),
+		tableAddr(netip.MustParseAddrPort("10.99.0.2:43112"))
 	if n, ok := queued([]byte(line), local, remote); !ok || n != 92 {
 		t.Errorf("%d, %v", n, ok)
 	}
@@ -101,9 +104,10 @@ func TestCut(t *testing.T) {
 		{"nothing", rdma.SendWR{Op: rdma.OpSend}, nil},
 		{"READ within a page", rdma.SendWR{Op: rdma.OpRead, SGL: at(siwPage-3, 5), RemoteAddr: 4 * siwPage}, []int{5}},
 		{"READ beyond its end", rdma.SendWR{Op: rdma.OpRead, SGL: at(0, 5), RemoteAddr: 4*siwPage - 1}, []int{1, 4}},
-		{"READ in elements", rdma.SendWR{Op: rdma.OpRead, SGL: at(0, 10, 20, 20), RemoteAddr: 4*siwPage - 11}, []int{10, 1, 19, 20}},
+		{"READ in elements", rdma.SendWR{Op: rdma.OpRead, SGL: at(0, 10, 20, 20), RemoteAddr: 4*siwPage - 11},
+			[]int{10, 1, 19, 20}},
 	} {
-		l := &loop{dev: &Device{siw: true}}
+		l := &loop{dev: &Device{quirks: quirksOf(true, true)}}
 		var got []int
 		for _, e := range l.cut(&c.w) {
 			if e.LKey != 7 {
@@ -119,12 +123,14 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestNudgeFailed: a queue pair that has failed, of which its connection is told later, is given no READ: siw would never
-// complete it.
+// TestNudgeFailed: a queue pair that has failed, of which its connection is told later, is given no
+// READ: siw would never complete it.
 func TestNudgeFailed(t *testing.T) {
-	l := &loop{dev: &Device{siw: true}}
+	l := &loop{dev: &Device{quirks: quirksOf(true, true)}}
 	q := &qp{l: l, state: rdma.StateErr, sq: make([]sent, 4)}
-	(&conn{l: l, q: q, phase: established}).nudge()
+	c := &conn{l: l, q: q}
+	c.Phase = connstate.Established
+	c.nudge()
 	if q.sqTail != 0 || len(l.sends) != 0 {
 		t.Errorf("%d requests were made, %d posted", len(l.sends), q.sqTail)
 	}

@@ -8,26 +8,26 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// TestSpin: a loop looks for completions before it sleeps as far as they come within what a sleep costs, and not where
-// looking is in vain.
+// TestSpin: a loop looks for completions before it sleeps as far as they come within what a sleep
+// costs, and not where looking is in vain.
 func TestSpin(t *testing.T) {
 	const most = 50 * rdma.Microsecond
-	l := &loop{dev: &Device{}, spinMax: most, now: rdma.Second}
-	// round is what a loop does whose next completions come a time after it has nothing to do; vain says that they come only
-	// to a loop that sleeps. It reports whether the loop slept.
+	l := &loop{dev: &Device{}, spin: spin{most: most}, now: rdma.Second}
+	// round is what a loop does whose next completions come a time after it has nothing to do; vain
+	// says that they come only to a loop that sleeps. It reports whether the loop slept.
 	round := func(after rdma.Time, vain bool) (slept bool) {
 		l.idle(false)
-		if !vain && after < l.spin {
+		if !vain && after < l.spin.limit {
 			l.now += after
 			l.idle(true)
 			return false
 		}
-		l.now += l.spin
-		l.dozes()
+		l.now += l.spin.limit
+		l.spin.sleep(l.now)
 		if vain {
 			l.now += after
 		} else {
-			l.now += after - l.spin
+			l.now += after - l.spin.limit
 		}
 		l.idle(true)
 		return true
@@ -35,18 +35,18 @@ func TestSpin(t *testing.T) {
 	for range 10 {
 		round(most/2, false)
 	}
-	if l.spin == 0 || round(most/2, false) {
-		t.Errorf("sleeps after %v though completions come after %v", l.spin, most/2)
+	if l.spin.limit == 0 || round(most/2, false) {
+		t.Errorf("sleeps after %v though completions come after %v", l.spin.limit, most/2)
 	}
 	for range 20 {
 		round(100*most, false)
 	}
-	if l.spin != 0 {
-		t.Errorf("looks for %v though completions come after %v", l.spin, 100*most)
+	if l.spin.limit != 0 {
+		t.Errorf("looks for %v though completions come after %v", l.spin.limit, 100*most)
 	}
 	spun, slept := rdma.Time(0), 0
 	for range 10 * retryEvery {
-		before := l.spin
+		before := l.spin.limit
 		if round(most/4, true) {
 			slept++
 		}
@@ -59,6 +59,6 @@ func TestSpin(t *testing.T) {
 		round(most/4, false)
 	}
 	if round(most/4, false) {
-		t.Errorf("sleeps after %v though completions come after %v again", l.spin, most/4)
+		t.Errorf("sleeps after %v though completions come after %v again", l.spin.limit, most/4)
 	}
 }

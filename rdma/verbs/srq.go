@@ -22,8 +22,8 @@ type srq struct {
 	slots   slots
 	users   int // queue pairs
 	onLimit func()
-	limit   int // that the device is to be told at the end of the turn
-	dead    bool
+	limit   int  // for the device, at the end of the turn
+	dead    bool // destroyed
 }
 
 // CreateSRQ implements rdma.Device.
@@ -37,13 +37,14 @@ func (d *Device) CreateSRQ(lp rdma.Loop, c rdma.SRQConfig) (rdma.SRQ, error) {
 		return nil, fmt.Errorf("%w: the queue's protection domain belongs to another device", rdma.ErrInvalidWR)
 	}
 	if c.MaxWR <= 0 || d.limits.WRs > 0 && c.MaxWR > d.limits.WRs {
-		return nil, fmt.Errorf("%w: a shared receive queue of %d requests; the most of %s is %d", rdma.ErrInvalidWR, c.MaxWR, d.name, d.limits.WRs)
+		return nil, fmt.Errorf("%w: a shared receive queue of %d requests; the most of %s is %d", rdma.ErrInvalidWR, c.MaxWR,
+			d.name, d.limits.WRs)
 	}
-	s := &srq{l: l, pd: p, handle: l.number(), sges: c.MaxSGE, onLimit: c.OnLimit}
+	s := &srq{l: l, pd: p, handle: l.newHandle(), sges: c.MaxSGE, onLimit: c.OnLimit}
 	s.slots.init(c.MaxWR)
-	s.cookie = cookies.add(s)
+	s.cookie = newCookie(s)
 	if s.srq, err = C.rs_create_srq(p.pd, C.uint64_t(s.cookie), C.int(c.MaxWR), C.int(max(c.MaxSGE, 1))); s.srq == nil {
-		cookies.remove(s.cookie)
+		dropCookie(s.cookie)
 		return nil, fmt.Errorf("%w: a shared receive queue of %s: %w", rdma.ErrNoResources, d.name, cause(err))
 	}
 	l.srqs[s.handle] = s
@@ -59,17 +60,17 @@ func (s *srq) async(kind int) {
 		if s.onLimit != nil && !s.dead {
 			for _, q := range s.l.qps {
 				if q.srq == s && !q.recv.manual {
-					q.recv.fetch() // so that Len knows what the device does
+					q.recv.fetch() // which frees slots, so that Len is right
 				}
 			}
-			s.l.later = append(s.l.later, s.onLimit)
+			s.l.later.Add(s.onLimit)
 		}
 	case C.IBV_EVENT_SRQ_ERR:
 		s.l.dev.log.Error("a shared receive queue has failed", "device", s.l.dev.name)
 	}
 }
 
-// user is the queue pair with a number that uses the queue.
+// user is the queue pair with a number among those that use the queue, or nil.
 func (s *srq) user(qpn uint32) *qp {
 	for _, q := range s.l.qps {
 		if q.srq == s && q.Num() == qpn {
@@ -86,20 +87,21 @@ func (s *srq) PostRecv(wrs []rdma.RecvWR) error {
 	}
 	e, err := s.l.postRecv(nil, s.srq, s.handle, &s.slots, s.sges, wrs)
 	if err == nil && e != 0 {
-		err = fmt.Errorf("%w: %s does not take the receive: %w", rdma.ErrInvalidWR, s.l.dev.name, errno(e))
+		err = s.l.dev.recvRefused(e)
 	}
 	return err
 }
 
-// Arm implements rdma.SRQ. The device is told at the end of the turn, when what is posted meanwhile is
-// there: some take a limit that is above what they have for one that was crossed.
+// Arm implements rdma.SRQ. The device gets the limit at the end of the turn, after the receives
+// that the user posts meanwhile: some devices report a limit at once that is above the receives
+// they have.
 func (s *srq) Arm(limit int) {
 	waits := s.limit > 0
 	s.limit = limit
 	if waits || limit <= 0 {
 		return
 	}
-	s.l.after = append(s.l.after, func() {
+	s.l.after.Add(func() {
 		n := s.limit
 		s.limit = 0
 		switch {
@@ -117,7 +119,7 @@ func (s *srq) Len() int {
 	if s.dead {
 		return 0
 	}
-	return len(s.slots.ids) - len(s.slots.free)
+	return s.slots.posted()
 }
 
 // Close implements rdma.SRQ.
@@ -134,7 +136,7 @@ func (s *srq) destroy() {
 		return
 	}
 	s.dead = true
-	cookies.remove(s.cookie)
+	dropCookie(s.cookie)
 	delete(s.l.srqs, s.handle)
 	C.rs_destroy_srq(s.srq)
 }

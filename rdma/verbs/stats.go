@@ -15,7 +15,7 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// counters are those of a loop: written there, read anywhere.
+// counters are the counters of a loop. The loop writes them, and any goroutine reads them.
 type counters struct {
 	postsSend, postsRecv, sends, recvs, completions, polls, wakeups, async, cm atomic.Uint64
 	accepted, dialed, refused, disconnected                                    atomic.Uint64
@@ -34,25 +34,13 @@ func (c *counters) failure(s rdma.Status) {
 func (d *Device) Stats() (s Stats) {
 	for _, l := range d.loops {
 		n := &l.n
-		for _, x := range []struct {
-			to   *uint64
-			from *atomic.Uint64
-		}{
-			{&s.PostsSend, &n.postsSend},
-			{&s.PostsRecv, &n.postsRecv},
-			{&s.SendRequests, &n.sends},
-			{&s.RecvRequests, &n.recvs},
-			{&s.Completions, &n.completions},
-			{&s.Polls, &n.polls},
-			{&s.Wakeups, &n.wakeups},
-			{&s.AsyncEvents, &n.async},
-			{&s.CMEvents, &n.cm},
-			{&s.Accepted, &n.accepted},
-			{&s.Dialed, &n.dialed},
-			{&s.Refused, &n.refused},
-			{&s.Disconnected, &n.disconnected},
+		for to, from := range map[*uint64]*atomic.Uint64{
+			&s.PostsSend: &n.postsSend, &s.PostsRecv: &n.postsRecv, &s.SendRequests: &n.sends, &s.RecvRequests: &n.recvs,
+			&s.Completions: &n.completions, &s.Polls: &n.polls, &s.Wakeups: &n.wakeups, &s.AsyncEvents: &n.async,
+			&s.CMEvents: &n.cm, &s.Accepted: &n.accepted, &s.Dialed: &n.dialed, &s.Refused: &n.refused,
+			&s.Disconnected: &n.disconnected,
 		} {
-			*x.to += x.from.Load()
+			*to += from.Load()
 		}
 		s.QPs += uint64(max(n.qps.Load(), 0))
 		for i := range n.failed {
@@ -65,27 +53,28 @@ func (d *Device) Stats() (s Stats) {
 	return s
 }
 
-// Info is what the device is.
+// Info describes the device.
 func (d *Device) Info() Info {
 	i := Info{Name: d.name, Port: d.port, Transport: d.kind, GIDIndex: d.gid, PathMTU: d.mtu, NUMA: d.numa}
 	i.Firmware = line(filepath.Join("/sys/class/infiniband", d.name, "fw_ver"))
 	return i
 }
 
-// transport finds out what the device speaks.
+// transport is the protocol of the device.
 func (d *Device) transport() Transport {
 	switch {
 	case d.iwarp:
 		return IWARP
 	case d.ib:
 		return InfiniBand
-	case d.gid >= 0 && line(filepath.Join("/sys/class/infiniband", d.name, "ports", strconv.Itoa(d.port), "gid_attrs/types", strconv.Itoa(d.gid))) == "IB/RoCE v1":
+	case d.gid >= 0 && line(filepath.Join("/sys/class/infiniband", d.name, "ports", strconv.Itoa(d.port),
+		"gid_attrs/types", strconv.Itoa(d.gid))) == "IB/RoCE v1":
 		return RoCEv1
 	}
 	return RoCEv2
 }
 
-// line is what a file of sysfs says; empty if there is none.
+// line is the content of a file of sysfs, empty if there is no such file.
 func line(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -94,7 +83,7 @@ func line(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// QPs lists the queue pairs. It asks the loops, so it is not to be called on one.
+// QPs lists the queue pairs. It waits for the loops, so it must not be called on one.
 func (d *Device) QPs() (out []QPInfo) {
 	for _, l := range d.loops {
 		got := make(chan []QPInfo, 1)
@@ -110,14 +99,15 @@ func (l *loop) queuePairs() []QPInfo {
 	for _, q := range l.qps {
 		i := QPInfo{
 			QPN: q.Num(), Type: q.typ, State: q.state, Loop: l.index, Age: l.now - q.since, PathMTU: l.dev.mtu,
-			SendDepth: q.caps.MaxSendWR, SendQueued: int(q.sqTail - q.sqHead), RecvDepth: q.caps.MaxRecvWR, RecvQueued: len(q.rq.ids) - len(q.rq.free),
+			SendDepth: q.caps.MaxSendWR, SendQueued: int(q.sqTail - q.sqHead), RecvDepth: q.caps.MaxRecvWR,
+			RecvQueued: q.rq.posted(),
 		}
 		if q.srq != nil {
 			i.RecvDepth, i.RecvQueued = len(q.srq.slots.ids), q.srq.Len()
 		}
 		if c := q.conn; c != nil {
-			i.Active, i.Local, i.Remote, i.PathMTU, i.PKey = c.active, c.local, c.remote, c.mtu, c.pkey
-			i.ReadsStarted, i.ReadsServed = c.params.InitiatorDepth, c.params.ResponderResources
+			i.Active, i.Local, i.Remote, i.PathMTU, i.PKey = c.Active, c.LocalAddr, c.RemoteAddr, c.MTU, c.pkey
+			i.ReadsStarted, i.ReadsServed = c.Params.InitiatorDepth, c.Params.ResponderResources
 		}
 		if !l.dev.iwarp {
 			var attr C.struct_ibv_qp_attr

@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// addrs are addresses of RDMA devices that reach each other, from RDMA_TEST_ADDRS, which the guests'
-// cases set: this machine's kernel need not have such devices.
+// addrs are addresses of RDMA devices that reach each other, from RDMA_TEST_ADDRS, which the
+// guests' cases set: this machine's kernel need not have such devices.
 func addrs(t testing.TB) (out []netip.Addr) {
 	t.Helper()
 	text := os.Getenv("RDMA_TEST_ADDRS")
@@ -74,8 +74,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestManyQueues: a queue can be made wherever in what the kernel maps for the program it begins. libsiw fails at one
-// offset.
+// TestManyQueues: a queue can be made wherever in what the kernel maps for the program it begins.
+// libsiw fails at one offset.
 func TestManyQueues(t *testing.T) {
 	at := addrs(t)
 	d := provider(verbs.Config{}, at)(t)
