@@ -56,19 +56,14 @@ func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float6
 	p := newPair(b, open, endpoint.Config{RecvDepth: -1})
 	da, db := p.devs[0], p.devs[1]
 	la, lb := da.Loops()[0], db.Loops()[0]
-	must := func(err error) {
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
 	pa, err := da.AllocPD()
-	must(err)
+	ok(b, err)
 	pb, err := db.AllocPD()
-	must(err)
+	ok(b, err)
 	ma, err := pa.Register(make([]byte, size*depth), anyAccess)
-	must(err)
+	ok(b, err)
 	mb, err := pb.Register(make([]byte, size*max(depth, recvs)), anyAccess)
-	must(err)
+	ok(b, err)
 
 	// The passive side posts each receive again as soon as it completes.
 	recv := make([]rdma.RecvWR, 1)
@@ -89,7 +84,7 @@ func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float6
 			}
 		}
 	}})
-	must(err)
+	ok(b, err)
 	caps := rdma.QPCaps{MaxSendWR: depth + 1, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1}
 	params := rdma.ConnParams{ResponderResources: 16, InitiatorDepth: 16}
 	l, err := db.Listen(port+1, func(r rdma.ConnRequest) {
@@ -103,7 +98,7 @@ func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float6
 			return nil
 		}, nil)
 	})
-	must(err)
+	ok(b, err)
 	defer l.Close()
 
 	var (
@@ -148,7 +143,7 @@ func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float6
 			}
 		}
 	}})
-	must(err)
+	ok(b, err)
 	up := make(chan error, 2)
 	la.Submit(func() {
 		c, err := da.Dial(la, rdma.DialParams{
@@ -160,7 +155,7 @@ func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float6
 			up <- err
 		}
 	})
-	must(<-up)
+	ok(b, <-up)
 	run := func(n int) {
 		la.Submit(func() {
 			left = n
@@ -168,7 +163,7 @@ func stream(b *testing.B, open Provider, op rdma.SendOp, size, depth int) float6
 				next(uint64(i))
 			}
 		})
-		must(<-done)
+		ok(b, <-done)
 	}
 	run(4 * depth) // warm up
 	b.SetBytes(int64(size))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"testing"
@@ -108,7 +109,7 @@ func testDisconnect(t *testing.T, open Provider) {
 			}
 			_ = over(t, p.a)
 			_ = over(t, p.b)
-			_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSend, SGL: []rdma.SGE{{Buf: m.Bytes(), LKey: m.LKey()}}})
+			_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSend, SGL: whole(m)})
 			var e *endpoint.Error
 			if !errors.As(err, &e) || e.Status != rdma.WRFlushErr {
 				t.Errorf("a request after the end: %v", err)
@@ -205,13 +206,8 @@ func testLoop(t *testing.T, open Provider) {
 			cancel()
 		})
 		for want := range 4 {
-			select {
-			case got := <-order:
-				if got != want {
-					t.Errorf("step %d came when %d was due", got, want)
-				}
-			case <-time.After(patience):
-				t.Fatalf("step %d does not come", want)
+			if got := await(t, order, fmt.Sprintf("step %d does not come", want)); got != want {
+				t.Errorf("step %d came when %d was due", got, want)
 			}
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/rstored/rstored/rdma"
 )
@@ -187,13 +186,7 @@ func (e *dgram) ask(p rdma.ResolveParams) rdma.UDAddress {
 	got := make(chan rdma.UDAddress, 2)
 	p.On = func(a rdma.UDAddress) { got <- a }
 	e.do(func() error { _, err := e.dev.ResolveUD(e.loop, p); return err })
-	select {
-	case a := <-got:
-		return a
-	case <-time.After(patience):
-		e.t.Fatal("no answer")
-	}
-	panic("not reached")
+	return await(e.t, got, "no answer")
 }
 
 func testDatagramService(t *testing.T, open Provider) {
@@ -235,7 +228,7 @@ func testDatagramService(t *testing.T, open Provider) {
 		t.Error("two services on one port")
 	}
 	// Ports for connections are others.
-	c, err := b.dev.Listen(port, func(r rdma.ConnRequest) { r.Reject(consumerReject, nil) })
+	c, err := b.dev.Listen(port, func(r rdma.ConnRequest) { r.Reject(rejectConsumer, nil) })
 	ok(t, err)
 	ok(t, c.Close())
 

@@ -126,10 +126,10 @@ func testDMABuf(t *testing.T, open Provider) {
 		} else {
 			clear(other.Bytes())
 		}
-		settleEnd(far)
+		far.settle()
 		do()
-		settleEnd(far)
-		settleEnd(near)
+		far.settle()
+		near.settle()
 		if !bytes.Equal(d.all, want) {
 			t.Fatalf("%s of %d bytes at %d: the memory differs from %d on", what, n, off, differ(d.all, want)-d.start)
 		}
@@ -143,37 +143,29 @@ func testDMABuf(t *testing.T, open Provider) {
 	} {
 		at := m.Addr() + uint64(c.off)
 		moved("the peer's WRITE", c.off, c.n, true, func() {
-			far.post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(other, 0, c.n), RemoteAddr: at,
+			far.exec(rdma.SendWR{Op: rdma.OpWrite, SGL: part(other, 0, c.n), RemoteAddr: at,
 				RKey: m.RKey()})
-			far.succeeded(1)
 		})
 		moved("the peer's READ", c.off, c.n, false, func() {
-			far.post(rdma.SendWR{ID: 2, Op: rdma.OpRead, Flags: rdma.Signaled, SGL: part(other, 0, c.n), RemoteAddr: at,
+			far.exec(rdma.SendWR{Op: rdma.OpRead, SGL: part(other, 0, c.n), RemoteAddr: at,
 				RKey: m.RKey()})
-			far.succeeded(2)
 		})
 		moved("READ", c.off, c.n, true, func() {
-			near.post(rdma.SendWR{ID: 3, Op: rdma.OpRead, Flags: rdma.Signaled, SGL: part(m, c.off, c.n),
-				RemoteAddr: other.Addr(), RKey: other.RKey()})
-			near.succeeded(3)
+			near.exec(transfer(rdma.OpRead, part(m, c.off, c.n), other))
 		})
 		moved("WRITE", c.off, c.n, false, func() {
-			near.post(rdma.SendWR{ID: 4, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(m, c.off, c.n),
-				RemoteAddr: other.Addr(), RKey: other.RKey()})
-			near.succeeded(4)
+			near.exec(transfer(rdma.OpWrite, part(m, c.off, c.n), other))
 		})
 		moved("RECV", c.off, c.n, true, func() {
-			near.do(func() error { return near.conn.QP().PostRecv([]rdma.RecvWR{{ID: 5, SGL: part(m, c.off, c.n)}}) })
-			far.post(rdma.SendWR{ID: 6, Op: rdma.OpSend, Flags: rdma.Signaled, SGL: part(other, 0, c.n)})
-			far.succeeded(6)
+			near.recv(5, part(m, c.off, c.n))
+			far.exec(rdma.SendWR{Op: rdma.OpSend, SGL: part(other, 0, c.n)})
 			if wc := near.succeeded(5); int(wc.ByteLen) != c.n {
 				t.Fatalf("%d of %d bytes were received", wc.ByteLen, c.n)
 			}
 		})
 		moved("SEND", c.off, c.n, false, func() {
-			far.do(func() error { return far.conn.QP().PostRecv([]rdma.RecvWR{{ID: 7, SGL: part(other, 0, c.n)}}) })
-			near.post(rdma.SendWR{ID: 8, Op: rdma.OpSend, Flags: rdma.Signaled, SGL: part(m, c.off, c.n)})
-			near.succeeded(8)
+			far.recv(7, part(other, 0, c.n))
+			near.exec(rdma.SendWR{Op: rdma.OpSend, SGL: part(m, c.off, c.n)})
 			far.succeeded(7)
 		})
 	}
@@ -182,17 +174,12 @@ func testDMABuf(t *testing.T, open Provider) {
 	ok(t, err)
 	defer w.Close()
 	moved("WRITE to a part", 5*page+100, 3*page, true, func() {
-		far.post(rdma.SendWR{ID: 9, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(other, 0, 3*page),
-			RemoteAddr: w.Addr(), RKey: w.RKey()})
-		far.succeeded(9)
+		far.exec(transfer(rdma.OpWrite, part(other, 0, 3*page), w))
 	})
 	copy(own.Bytes(), pattern(100, 200))
 	moved("gathered WRITE", 17, 5000, false, func() {
-		near.post(rdma.SendWR{
-			ID: 10, Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: other.Addr(), RKey: other.RKey(),
-			SGL: append(part(m, 17, 5000), part(own, 0, 100)...),
-		})
-		near.succeeded(10)
+		near.exec(rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: other.Addr(), RKey: other.RKey(),
+			SGL: append(part(m, 17, 5000), part(own, 0, 100)...)})
 	})
 	if !bytes.Equal(other.Bytes()[5000:5100], own.Bytes()) {
 		t.Error("what was gathered from the host's memory differs")
@@ -201,23 +188,18 @@ func testDMABuf(t *testing.T, open Provider) {
 		t.Error("the key is the old one")
 	}
 	moved("WRITE by the new key", 1, 5, true, func() {
-		far.post(rdma.SendWR{ID: 11, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(other, 0, 5),
+		far.exec(rdma.SendWR{Op: rdma.OpWrite, SGL: part(other, 0, 5),
 			RemoteAddr: m.Addr() + 1, RKey: m.RKey()})
-		far.succeeded(11)
 	})
 	if rdma.LimitsOf(near.dev).Atomics && rdma.LimitsOf(far.dev).Atomics {
 		clear(d.all[d.start+64:][:8])
-		far.post(rdma.SendWR{ID: 12, Op: rdma.OpFetchAdd, Flags: rdma.Signaled, SGL: part(other, 0, 8),
+		far.exec(rdma.SendWR{Op: rdma.OpFetchAdd, SGL: part(other, 0, 8),
 			RemoteAddr: m.Addr() + 64, RKey: m.RKey(), SwapAdd: 0x0101010101010101})
-		far.succeeded(12)
 		if !bytes.Equal(d.all[d.start+64:][:8], bytes.Repeat([]byte{1}, 8)) {
 			t.Errorf("FETCH_ADD left %x", d.all[d.start+64:][:8])
 		}
 	}
 }
-
-// settleEnd is settle for an end.
-func settleEnd(e *end) { e.on(func() {}) }
 
 // differ is where two slices of one length begin to differ.
 func differ(a, b []byte) int {
@@ -252,8 +234,7 @@ func testDMABufAccess(t *testing.T, open Provider) {
 			p, pd := newDevicePair(t, open)
 			d := newDevice(t, n)
 			src, dst := p.region(p.a, n, 1, anyAccess), d.register(t, pd, c.access)
-			w := rdma.SendWR{Op: c.op, SGL: []rdma.SGE{{Buf: src.Bytes(), LKey: src.LKey()}}, RemoteAddr: dst.Addr(),
-				RKey: dst.RKey()}
+			w := transfer(c.op, whole(src), dst)
 			if c.spoil != nil {
 				c.spoil(dst, &w)
 			}
@@ -272,7 +253,7 @@ func testDMABufAccess(t *testing.T, open Provider) {
 		p, pd := newDevicePair(t, open)
 		d := newDevice(t, n)
 		src, m := p.region(p.a, n, 1, anyAccess), d.register(t, pd, 0)
-		wc, err := p.b.Do(p.ctx, rdma.SendWR{Op: rdma.OpRead, SGL: part(m, 0, n), RemoteAddr: src.Addr(), RKey: src.RKey()})
+		wc, err := p.b.Do(p.ctx, transfer(rdma.OpRead, part(m, 0, n), src))
 		if wc.Status != rdma.LocProtErr && wc.Status != rdma.LocAccessErr && wc.Status != rdma.LocQPOpErr {
 			t.Errorf("got %v, %v", wc.Status, err)
 		}

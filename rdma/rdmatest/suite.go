@@ -171,6 +171,17 @@ func settle(c *endpoint.Conn) {
 	}
 }
 
+// await receives from a channel. It fails the test if that takes too long.
+func await[T any](t testing.TB, c <-chan T, otherwise string) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(patience):
+		t.Fatal(otherwise)
+	}
+	return v
+}
+
 // ok fails the test on an error.
 func ok(t testing.TB, err error) {
 	t.Helper()
@@ -182,11 +193,7 @@ func ok(t testing.TB, err error) {
 // over waits for the end of a connection and returns why.
 func over(t testing.TB, c *endpoint.Conn) error {
 	t.Helper()
-	select {
-	case <-c.Done():
-	case <-time.After(patience):
-		t.Fatal("the connection does not end")
-	}
+	await(t, c.Done(), "the connection does not end")
 	if c.Err() == nil {
 		t.Error("a connection ended without saying why")
 	}
