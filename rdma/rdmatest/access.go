@@ -20,8 +20,10 @@ func testRemoteAccess(t *testing.T, open Provider) {
 		{"local key", rdma.OpWrite, anyAccess, func(_ *pair, m rdma.MR, w *rdma.SendWR) { w.RKey = m.LKey() + 1 }},
 		{"before the region", rdma.OpWrite, anyAccess, func(_ *pair, _ rdma.MR, w *rdma.SendWR) { w.RemoteAddr-- }},
 		{"beyond the region", rdma.OpWrite, anyAccess, func(_ *pair, _ rdma.MR, w *rdma.SendWR) { w.RemoteAddr++ }},
-		{"around the address space", rdma.OpRead, anyAccess,
-			func(_ *pair, _ rdma.MR, w *rdma.SendWR) { w.RemoteAddr = ^uint64(0) - 5 }},
+		{
+			"around the address space", rdma.OpRead, anyAccess,
+			func(_ *pair, _ rdma.MR, w *rdma.SendWR) { w.RemoteAddr = ^uint64(0) - 5 },
+		},
 		{"WRITE to read-only", rdma.OpWrite, rdma.LocalWrite | rdma.RemoteRead, nil},
 		{"READ of write-only", rdma.OpRead, rdma.LocalWrite | rdma.RemoteWrite, nil},
 		{"READ of a local region", rdma.OpRead, rdma.LocalWrite, nil},
@@ -67,8 +69,10 @@ func testLocalAccess(t *testing.T, open Provider) {
 		{"unknown key", rdma.OpSend, func(m rdma.MR) rdma.SGE { return rdma.SGE{Buf: m.Bytes(), LKey: m.LKey() ^ 0x1234} }},
 		{"other memory", rdma.OpWrite, func(m rdma.MR) rdma.SGE { return rdma.SGE{Buf: make([]byte, 10), LKey: m.LKey()} }},
 		{"READ into constant memory", rdma.OpRead, func(m rdma.MR) rdma.SGE {
-			return rdma.SGE{Buf: m.Bytes(),
-				LKey: m.LKey()}
+			return rdma.SGE{
+				Buf:  m.Bytes(),
+				LKey: m.LKey(),
+			}
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -103,8 +107,10 @@ func testInvalidate(t *testing.T, open Provider) {
 	to := endpoint.RemoteOf(dst)
 	ok(t, p.a.Write(p.ctx, src, 0, 100, to))
 	if rdma.LimitsOf(p.devs[1]).PeerInval {
-		_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSendInv, SGL: part(src, 0, 4),
-			InvRKey: key})
+		_, err := p.a.Do(p.ctx, rdma.SendWR{
+			Op: rdma.OpSendInv, SGL: part(src, 0, 4),
+			InvRKey: key,
+		})
 		ok(t, err)
 		m, err := p.b.Recv(p.ctx)
 		ok(t, err)

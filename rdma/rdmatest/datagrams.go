@@ -117,8 +117,10 @@ func testDatagrams(t *testing.T, open Provider) {
 		arrives(a, b, id, a.out(n)[0].Buf, 0)
 		// Back to where it came from, by what the completion says.
 		a.recv(id)
-		b.say(rdma.SendWR{ID: 200, Op: rdma.OpSendImm, Imm: 0xabcdef01, Flags: rdma.Solicited, SGL: b.out(n),
-			AH: b.to(a, 1<<31)})
+		b.say(rdma.SendWR{
+			ID: 200, Op: rdma.OpSendImm, Imm: 0xabcdef01, Flags: rdma.Solicited, SGL: b.out(n),
+			AH: b.to(a, 1<<31),
+		})
 		arrives(b, a, id, b.out(n)[0].Buf, rdma.WithImm|event)
 	}
 	// Lost: no receive, another Q_Key, longer than the receive. The sender knows nothing.
@@ -266,8 +268,10 @@ func testDatagramService(t *testing.T, open Provider) {
 	}
 	// One that is abandoned on the spot is not answered: what is asked after it is, and later.
 	a.do(func() error {
-		cancel, err := a.dev.ResolveUD(a.loop, rdma.ResolveParams{Remote: l.Addr(),
-			On: func(rdma.UDAddress) { t.Error("an abandoned question was answered") }})
+		cancel, err := a.dev.ResolveUD(a.loop, rdma.ResolveParams{
+			Remote: l.Addr(),
+			On:     func(rdma.UDAddress) { t.Error("an abandoned question was answered") },
+		})
 		if err == nil {
 			cancel()
 			cancel()

@@ -138,17 +138,29 @@ func testDMABuf(t *testing.T, open Provider) {
 		}
 	}
 	for _, c := range []struct{ off, n int }{
-		{0, 0}, {0, 1}, {0, page}, {1, page}, {page - 1, 2}, {page - 3, 3*page + 7}, {256*page - 5, 10}, {7, 65536},
-		{size - 1, 1}, {0, size},
+		{0, 0},
+		{0, 1},
+		{0, page},
+		{1, page},
+		{page - 1, 2},
+		{page - 3, 3*page + 7},
+		{256*page - 5, 10},
+		{7, 65536},
+		{size - 1, 1},
+		{0, size},
 	} {
 		at := m.Addr() + uint64(c.off)
 		moved("the peer's WRITE", c.off, c.n, true, func() {
-			far.exec(rdma.SendWR{Op: rdma.OpWrite, SGL: part(other, 0, c.n), RemoteAddr: at,
-				RKey: m.RKey()})
+			far.exec(rdma.SendWR{
+				Op: rdma.OpWrite, SGL: part(other, 0, c.n), RemoteAddr: at,
+				RKey: m.RKey(),
+			})
 		})
 		moved("the peer's READ", c.off, c.n, false, func() {
-			far.exec(rdma.SendWR{Op: rdma.OpRead, SGL: part(other, 0, c.n), RemoteAddr: at,
-				RKey: m.RKey()})
+			far.exec(rdma.SendWR{
+				Op: rdma.OpRead, SGL: part(other, 0, c.n), RemoteAddr: at,
+				RKey: m.RKey(),
+			})
 		})
 		moved("READ", c.off, c.n, true, func() {
 			near.exec(transfer(rdma.OpRead, part(m, c.off, c.n), other))
@@ -178,8 +190,10 @@ func testDMABuf(t *testing.T, open Provider) {
 	})
 	copy(own.Bytes(), pattern(100, 200))
 	moved("gathered WRITE", 17, 5000, false, func() {
-		near.exec(rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: other.Addr(), RKey: other.RKey(),
-			SGL: append(part(m, 17, 5000), part(own, 0, 100)...)})
+		near.exec(rdma.SendWR{
+			Op: rdma.OpWrite, RemoteAddr: other.Addr(), RKey: other.RKey(),
+			SGL: append(part(m, 17, 5000), part(own, 0, 100)...),
+		})
 	})
 	if !bytes.Equal(other.Bytes()[5000:5100], own.Bytes()) {
 		t.Error("what was gathered from the host's memory differs")
@@ -188,13 +202,17 @@ func testDMABuf(t *testing.T, open Provider) {
 		t.Error("the key is the old one")
 	}
 	moved("WRITE by the new key", 1, 5, true, func() {
-		far.exec(rdma.SendWR{Op: rdma.OpWrite, SGL: part(other, 0, 5),
-			RemoteAddr: m.Addr() + 1, RKey: m.RKey()})
+		far.exec(rdma.SendWR{
+			Op: rdma.OpWrite, SGL: part(other, 0, 5),
+			RemoteAddr: m.Addr() + 1, RKey: m.RKey(),
+		})
 	})
 	if rdma.LimitsOf(near.dev).Atomics && rdma.LimitsOf(far.dev).Atomics {
 		clear(d.all[d.start+64:][:8])
-		far.exec(rdma.SendWR{Op: rdma.OpFetchAdd, SGL: part(other, 0, 8),
-			RemoteAddr: m.Addr() + 64, RKey: m.RKey(), SwapAdd: 0x0101010101010101})
+		far.exec(rdma.SendWR{
+			Op: rdma.OpFetchAdd, SGL: part(other, 0, 8),
+			RemoteAddr: m.Addr() + 64, RKey: m.RKey(), SwapAdd: 0x0101010101010101,
+		})
 		if !bytes.Equal(d.all[d.start+64:][:8], bytes.Repeat([]byte{1}, 8)) {
 			t.Errorf("FETCH_ADD left %x", d.all[d.start+64:][:8])
 		}

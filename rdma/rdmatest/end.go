@@ -26,8 +26,10 @@ type end struct {
 // newEnd makes queues; o may ask for other than what is usual.
 func newEnd(t testing.TB, d rdma.Device, o rdma.CQOptions) *end {
 	t.Helper()
-	e := &end{t: t, dev: d, loop: d.Loops()[0], up: make(chan error, 1), wcs: make(chan rdma.WC, 1024),
-		note: make(chan struct{}, 1024), told: make(chan rdma.QPEvent, 16)}
+	e := &end{
+		t: t, dev: d, loop: d.Loops()[0], up: make(chan error, 1), wcs: make(chan rdma.WC, 1024),
+		note: make(chan struct{}, 1024), told: make(chan rdma.QPEvent, 16),
+	}
 	var err error
 	e.pd, err = d.AllocPD()
 	ok(t, err)
@@ -43,8 +45,10 @@ func newEnd(t testing.TB, d rdma.Device, o rdma.CQOptions) *end {
 	e.on(func() { e.cq, err = d.CreateCQ(e.loop, o) })
 	ok(t, err)
 	e.cfg = rdma.QPConfig{
-		PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, Caps: rdma.QPCaps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2,
-			MaxInline: 64},
+		PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq, Caps: rdma.QPCaps{
+			MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2,
+			MaxInline: 64,
+		},
 		OnEvent: func(v rdma.QPEvent) { e.told <- v },
 	}
 	return e
@@ -169,12 +173,12 @@ func (e *end) recv(id uint64, sgl []rdma.SGE) {
 }
 
 // exec posts a request and waits for its completion, which must be the next one, and a success.
-func (e *end) exec(wr rdma.SendWR) rdma.WC {
+func (e *end) exec(wr rdma.SendWR) {
 	e.t.Helper()
 	const id = 1 << 40
 	wr.ID, wr.Flags = id, wr.Flags|rdma.Signaled
 	e.post(wr)
-	return e.succeeded(id)
+	e.succeeded(id)
 }
 
 func (e *end) post(wrs ...rdma.SendWR) {

@@ -88,8 +88,10 @@ func testImmediate(t *testing.T, open Provider) {
 			t.Errorf("WRITE with immediate of %d bytes: %+v", n, m)
 		}
 		k := min(n, 4096)
-		_, err = p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpSendImm, SGL: part(src, 0, k),
-			Imm: 7})
+		_, err = p.a.Do(p.ctx, rdma.SendWR{
+			Op: rdma.OpSendImm, SGL: part(src, 0, k),
+			Imm: 7,
+		})
 		ok(t, err)
 		m, err = p.b.Recv(p.ctx)
 		ok(t, err)
@@ -110,16 +112,20 @@ func testGatherScatter(t *testing.T, open Provider) {
 		return l
 	}
 	// Pieces that end inside packets, are empty, and are longer than packets.
-	_, err := p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpWrite, SGL: cut(src, 0, 1, 1, 9001, 20000), RemoteAddr: dst.Addr(),
-		RKey: dst.RKey()})
+	_, err := p.a.Do(p.ctx, rdma.SendWR{
+		Op: rdma.OpWrite, SGL: cut(src, 0, 1, 1, 9001, 20000), RemoteAddr: dst.Addr(),
+		RKey: dst.RKey(),
+	})
 	ok(t, err)
 	settle(p.b)
 	if !bytes.Equal(src.Bytes(), dst.Bytes()) {
 		t.Error("a gathered WRITE arrived wrong")
 	}
 	back := p.region(p.a, 20000, 3, rdma.LocalWrite)
-	_, err = p.a.Do(p.ctx, rdma.SendWR{Op: rdma.OpRead, SGL: cut(back, 0, 4097, 4098, 12000, 20000),
-		RemoteAddr: dst.Addr(), RKey: dst.RKey()})
+	_, err = p.a.Do(p.ctx, rdma.SendWR{
+		Op: rdma.OpRead, SGL: cut(back, 0, 4097, 4098, 12000, 20000),
+		RemoteAddr: dst.Addr(), RKey: dst.RKey(),
+	})
 	ok(t, err)
 	if !bytes.Equal(src.Bytes(), back.Bytes()) {
 		t.Error("a scattered READ arrived wrong")

@@ -17,8 +17,10 @@ func testSharedReceives(t *testing.T, open Provider) {
 	low := make(chan int, 4)
 	var srq rdma.SRQ
 	b[0].do(func() (err error) {
-		srq, err = db.CreateSRQ(b[0].loop, rdma.SRQConfig{PD: b[0].pd, MaxWR: 8, MaxSGE: 1,
-			OnLimit: func() { low <- srq.Len() }})
+		srq, err = db.CreateSRQ(b[0].loop, rdma.SRQConfig{
+			PD: b[0].pd, MaxWR: 8, MaxSGE: 1,
+			OnLimit: func() { low <- srq.Len() },
+		})
 		return err
 	})
 	const size = 10000
@@ -61,8 +63,10 @@ func testSharedReceives(t *testing.T, open Provider) {
 		b[0].do(func() error { return srq.PostRecv([]rdma.RecvWR{recv(3)}) })
 	}
 	for i := range a {
-		a[i].post(rdma.SendWR{ID: 10, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline,
-			SGL: []rdma.SGE{{Buf: []byte{1, 2}}}})
+		a[i].post(rdma.SendWR{
+			ID: 10, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline,
+			SGL: []rdma.SGE{{Buf: []byte{1, 2}}},
+		})
 	}
 	if !iwarp(db) {
 		b[0].do(func() error { return srq.PostRecv([]rdma.RecvWR{recv(3)}) })
@@ -114,12 +118,16 @@ func testInline(t *testing.T, open Provider) {
 	sgl := []rdma.SGE{{Buf: buf[:7]}, {Buf: buf[7:]}}
 	a.do(func() error {
 		q := a.conn.QP()
-		if err := q.PostSend([]rdma.SendWR{{Op: rdma.OpSend, Flags: rdma.Inline,
-			SGL: []rdma.SGE{{Buf: make([]byte, 65)}}}}); !errors.Is(err, rdma.ErrInvalidWR) {
+		if err := q.PostSend([]rdma.SendWR{{
+			Op: rdma.OpSend, Flags: rdma.Inline,
+			SGL: []rdma.SGE{{Buf: make([]byte, 65)}},
+		}}); !errors.Is(err, rdma.ErrInvalidWR) {
 			t.Errorf("65 bytes where 64 are taken: %v", err)
 		}
-		if err := q.PostSend([]rdma.SendWR{{Op: rdma.OpRead, Flags: rdma.Inline, SGL: sgl, RemoteAddr: dst.Addr(),
-			RKey: dst.RKey()}}); !errors.Is(err, rdma.ErrInvalidWR) {
+		if err := q.PostSend([]rdma.SendWR{{
+			Op: rdma.OpRead, Flags: rdma.Inline, SGL: sgl, RemoteAddr: dst.Addr(),
+			RKey: dst.RKey(),
+		}}); !errors.Is(err, rdma.ErrInvalidWR) {
 			t.Errorf("an inline READ: %v", err)
 		}
 		err := q.PostSend([]rdma.SendWR{
@@ -183,8 +191,10 @@ func testArming(t *testing.T, open Provider) {
 	send := func(flags rdma.SendFlags) {
 		t.Helper()
 		b.recv(7, part(dst, 0, 64))
-		a.post(rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: flags | rdma.Signaled | rdma.Inline,
-			SGL: []rdma.SGE{{Buf: []byte{1}}}})
+		a.post(rdma.SendWR{
+			ID: 1, Op: rdma.OpSend, Flags: flags | rdma.Signaled | rdma.Inline,
+			SGL: []rdma.SGE{{Buf: []byte{1}}},
+		})
 		a.succeeded(1)
 		b.settle()
 	}
@@ -259,8 +269,10 @@ func testDrain(t *testing.T, open Provider) {
 	a, b := newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{})
 	join(a, b, port)
 	src, dst := a.register(pattern(1<<20, 1), 0), b.register(make([]byte, 1<<20), anyAccess)
-	wr := rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(src, 0, 1<<20), RemoteAddr: dst.Addr(),
-		RKey: dst.RKey()}
+	wr := rdma.SendWR{
+		ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(src, 0, 1<<20), RemoteAddr: dst.Addr(),
+		RKey: dst.RKey(),
+	}
 	if quirksOf(a.dev).NoSQD {
 		a.on(func() {
 			if err := a.conn.QP().Modify(rdma.QPAttr{State: rdma.StateSQD}); !errors.Is(err, rdma.ErrUnsupported) {

@@ -41,7 +41,8 @@ func testRandomProgram(t *testing.T, open Provider) {
 }
 
 func randomProgram(ctx context.Context, seed uint64, steps int, a, b *endpoint.Conn, src, back, dst rdma.MR,
-	model []byte) error {
+	model []byte,
+) error {
 	x := seed
 	next := func(n int) int { // splitmix64
 		x += 0x9e3779b97f4a7c15

@@ -31,8 +31,10 @@ func testMemoryWindow(t *testing.T, open Provider) {
 		t.Errorf("a window that is not bound has the key %#x", k)
 	}
 	bind := func(key uint32) rdma.SendWR {
-		return rdma.SendWR{ID: 1, Op: rdma.OpBindMW, Flags: rdma.Signaled, RKey: key,
-			Bind: &rdma.Bind{MW: w, MR: of, Buf: of.Bytes()[100:164], Access: rdma.RemoteWrite}}
+		return rdma.SendWR{
+			ID: 1, Op: rdma.OpBindMW, Flags: rdma.Signaled, RKey: key,
+			Bind: &rdma.Bind{MW: w, MR: of, Buf: of.Bytes()[100:164], Access: rdma.RemoteWrite},
+		}
 	}
 	write := func(addr uint64, key uint32) rdma.WC {
 		a.post(rdma.SendWR{ID: 2, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(src, 0, 64), RemoteAddr: addr, RKey: key})
@@ -75,8 +77,10 @@ func testMemoryWindow(t *testing.T, open Provider) {
 	d.cfg.PD = b.pd
 	join(c, d, port+1)
 	other := c.register(pattern(64, 2), 0)
-	c.post(rdma.SendWR{ID: 6, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(other, 0, 64),
-		RemoteAddr: of.Addr() + 100, RKey: last})
+	c.post(rdma.SendWR{
+		ID: 6, Op: rdma.OpWrite, Flags: rdma.Signaled, SGL: part(other, 0, 64),
+		RemoteAddr: of.Addr() + 100, RKey: last,
+	})
 	if wc := c.completion(); wc.Status != rdma.RemAccessErr {
 		t.Errorf("by another queue pair: %+v", wc)
 	}
@@ -177,8 +181,10 @@ func testFastRegistration(t *testing.T, open Provider) {
 	for i := range bufs {
 		bufs[i] = make([]byte, 64)
 		keys[i] = m.Rekey()
-		b.post(rdma.SendWR{ID: 1, Op: rdma.OpReg, Flags: rdma.Signaled, RKey: keys[i],
-			Bind: &rdma.Bind{MR: m, Buf: bufs[i], Access: rdma.LocalWrite | rdma.RemoteWrite}})
+		b.post(rdma.SendWR{
+			ID: 1, Op: rdma.OpReg, Flags: rdma.Signaled, RKey: keys[i],
+			Bind: &rdma.Bind{MR: m, Buf: bufs[i], Access: rdma.LocalWrite | rdma.RemoteWrite},
+		})
 		if wc := b.succeeded(1); wc.Op != rdma.WCReg {
 			t.Errorf("%+v", wc)
 		}

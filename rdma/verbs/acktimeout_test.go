@@ -53,8 +53,10 @@ func TestAckTimeoutOfPeer(t *testing.T) {
 		}
 		c, err = client.Dial(loop, rdma.DialParams{
 			Remote: l.Addr(),
-			QP: rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq,
-				Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
+			QP: rdma.QPConfig{
+				PD: pd, SendCQ: cq, RecvCQ: cq,
+				Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1},
+			},
 			Params:  rdma.ConnParams{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 6, RNRRetryCount: 7},
 			Prepare: func(c rdma.Conn) error { verbs.NameAckTimeout(c, named); return nil },
 			On: func(c rdma.Conn, e rdma.ConnEvent) {

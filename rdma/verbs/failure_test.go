@@ -66,8 +66,10 @@ func serve(t *testing.T, d rdma.Device, note func() rdma.Note) (netip.AddrPort, 
 			t.Error(err)
 			return
 		}
-		c, err := r.Accept(rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq,
-			Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
+		c, err := r.Accept(rdma.QPConfig{
+			PD: pd, SendCQ: cq, RecvCQ: cq,
+			Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1},
+		},
 			rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4}, nil, func(c rdma.Conn, e rdma.ConnEvent) {
 				if e.Kind == rdma.EventEstablished {
 					conns <- c

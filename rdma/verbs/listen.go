@@ -128,7 +128,8 @@ func (r *request) reject(reason uint16, private []byte, err error) {
 
 // Accept implements rdma.ConnRequest.
 func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.Conn) error,
-	on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
+	on func(rdma.Conn, rdma.ConnEvent),
+) (rdma.Conn, error) {
 	if r.answered || r.id.id == nil {
 		return nil, rdma.ErrClosed
 	}

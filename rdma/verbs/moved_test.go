@@ -35,8 +35,10 @@ func TestAddrChange(t *testing.T) {
 		t.Fatalf("the event is %s", got)
 	}
 	var records []Record
-	d := &Device{removed: make(chan struct{}), log: slog.New(slog.DiscardHandler),
-		cfg: Config{OnFailure: func(r Record) { records = append(records, r) }}}
+	d := &Device{
+		removed: make(chan struct{}), log: slog.New(slog.DiscardHandler),
+		cfg: Config{OnFailure: func(r Record) { records = append(records, r) }},
+	}
 	l := &loop{dev: d, now: rdma.Second, conns: map[*conn]struct{}{}, ids: map[*cmID]struct{}{}}
 	d.loops = []*loop{l}
 	var events []rdma.ConnEvent

@@ -342,7 +342,8 @@ func (d *Device) recvRefused(e C.int) error {
 // postRecv posts receives to the queue pair q or the shared queue s. It returns the errno of the
 // device apart from other errors.
 func (l *loop) postRecv(q *C.struct_ibv_qp, s *C.struct_ibv_srq, handle uint32, to *slots, sgesMax int,
-	wrs []rdma.RecvWR) (C.int, error) {
+	wrs []rdma.RecvWR,
+) (C.int, error) {
 	if len(wrs) > len(to.free) {
 		return 0, rdma.ErrQueueFull
 	}

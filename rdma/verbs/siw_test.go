@@ -104,8 +104,11 @@ func TestCut(t *testing.T) {
 		{"nothing", rdma.SendWR{Op: rdma.OpSend}, nil},
 		{"READ within a page", rdma.SendWR{Op: rdma.OpRead, SGL: at(siwPage-3, 5), RemoteAddr: 4 * siwPage}, []int{5}},
 		{"READ beyond its end", rdma.SendWR{Op: rdma.OpRead, SGL: at(0, 5), RemoteAddr: 4*siwPage - 1}, []int{1, 4}},
-		{"READ in elements", rdma.SendWR{Op: rdma.OpRead, SGL: at(0, 10, 20, 20), RemoteAddr: 4*siwPage - 11},
-			[]int{10, 1, 19, 20}},
+		{
+			"READ in elements",
+			rdma.SendWR{Op: rdma.OpRead, SGL: at(0, 10, 20, 20), RemoteAddr: 4*siwPage - 11},
+			[]int{10, 1, 19, 20},
+		},
 	} {
 		l := &loop{dev: &Device{quirks: quirksOf(true, true)}}
 		var got []int
