@@ -2,98 +2,12 @@ package endpoint
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/rstored/rstored/rdma"
 )
-
-// Config describes one side of a connection. Zero fields get defaults.
-type Config struct {
-	// PD is the protection domain; nil makes one for the connection.
-	PD rdma.PD
-	// Loop is the device's loop for connections that are dialed; nil means the
-	// first.
-	Loop rdma.Loop
-
-	SendDepth int // send requests at once; default 128
-	SendSGE   int // gather elements of one; default 4
-	// RecvDepth is the number of posted receives, RecvSize their size in bytes; defaults 16 and
-	// 4096. A negative RecvDepth posts none: SENDs of the peer then wait.
-	RecvDepth int
-	RecvSize  int
-
-	Params rdma.ConnParams // depths of 0 mean 16 both ways; NoReads for none
-	// NoReads leaves the depths of Params as they are.
-	NoReads bool
-
-	// Admit, on the listening side, may refuse a connection: by a reject reason (IBTA 12.6.7.2)
-	// other than 0, and private data for the peer.
-	Admit func(r rdma.ConnRequest) (reason uint16, private []byte)
-}
-
-func (c *Config) setDefaults() {
-	def := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	def(&c.SendDepth, 128)
-	def(&c.SendSGE, 4)
-	def(&c.RecvDepth, 16)
-	def(&c.RecvSize, 4096)
-	c.RecvDepth = max(c.RecvDepth, 0)
-	if !c.NoReads {
-		const depth = 16
-		if c.Params.ResponderResources == 0 {
-			c.Params.ResponderResources = depth
-		}
-		if c.Params.InitiatorDepth == 0 {
-			c.Params.InitiatorDepth = depth
-		}
-	}
-}
-
-// Message is a received message.
-type Message struct {
-	Data    []byte // a copy
-	Len     int    // bytes of the SEND, or of the WRITE with immediate
-	Imm     uint32
-	HasImm  bool
-	InvRKey uint32 // the key that the peer's SEND invalidated
-	HasInv  bool
-}
-
-// Remote names memory of the peer.
-type Remote struct {
-	Addr uint64
-	RKey uint32
-}
-
-// At is the memory off bytes on.
-func (r Remote) At(off int) Remote { return Remote{r.Addr + uint64(off), r.RKey} }
-
-// RemoteOf is a region as a peer names it.
-func RemoteOf(m rdma.MR) Remote { return Remote{m.Addr(), m.RKey()} }
-
-// Error is a completion with a status other than success.
-type Error struct {
-	Op     rdma.WCOp
-	Status rdma.Status
-}
-
-func (e *Error) Error() string { return fmt.Sprintf("RDMA request failed: %v", e.Status) }
-
-// RejectedError is the peer's refusal of a connection.
-type RejectedError struct {
-	Reason      uint16
-	PrivateData []byte
-	Err         error
-}
-
-func (e *RejectedError) Error() string { return e.Err.Error() }
-func (e *RejectedError) Unwrap() error { return e.Err }
 
 // Conn is a connection. Its methods may be called from any goroutine.
 type Conn struct {
@@ -120,24 +34,6 @@ type Conn struct {
 	err     error
 }
 
-// op is a list of send requests that a goroutine waits for. It belongs to the loop from submit to
-// finish.
-type op struct {
-	c    *Conn
-	wrs  []rdma.SendWR
-	post func() // made once
-	done chan struct{}
-	wc   rdma.WC
-	err  error
-	fail bool
-}
-
-var ops = sync.Pool{New: func() any {
-	o := &op{done: make(chan struct{}, 1)}
-	o.post = o.submit
-	return o
-}}
-
 func newConn(dev rdma.Device, loop rdma.Loop, cfg Config) (*Conn, error) {
 	c := &Conn{
 		dev: dev, loop: loop, pd: cfg.PD, cfg: cfg, ops: map[uint64]*op{},
@@ -160,7 +56,8 @@ func newConn(dev rdma.Device, loop rdma.Loop, cfg Config) (*Conn, error) {
 // qp is the queue pair's description. On the loop.
 func (c *Conn) qp() (rdma.QPConfig, error) {
 	var err error
-	c.cq, err = c.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: c.cfg.SendDepth + c.cfg.RecvDepth + 1, OnEvent: c.completions})
+	c.cq, err = c.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: c.cfg.SendDepth + c.cfg.RecvDepth + 1,
+		OnEvent: c.completions})
 	return rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
 		MaxSendWR: c.cfg.SendDepth, MaxRecvWR: c.cfg.RecvDepth, MaxSendSGE: c.cfg.SendSGE, MaxRecvSGE: 1,
 	}}, err
@@ -241,7 +138,7 @@ func (c *Conn) received(wc *rdma.WC) {
 func (c *Conn) handle(_ rdma.Conn, e rdma.ConnEvent) {
 	c.mu.Lock()
 	if e.Kind == rdma.EventEstablished {
-		c.private = append([]byte(nil), e.PrivateData...)
+		c.private = slices.Clone(e.PrivateData)
 		c.event = e
 		c.event.PrivateData = nil
 		close(c.up)
@@ -250,7 +147,7 @@ func (c *Conn) handle(_ rdma.Conn, e rdma.ConnEvent) {
 	}
 	c.err = e.Err
 	if e.Kind == rdma.EventRejected {
-		c.err = &RejectedError{Reason: e.Reason, PrivateData: append([]byte(nil), e.PrivateData...), Err: e.Err}
+		c.err = &RejectedError{Reason: e.Reason, PrivateData: slices.Clone(e.PrivateData), Err: e.Err}
 	}
 	c.mu.Unlock()
 	c.once.Do(func() { close(c.done) })
@@ -271,7 +168,8 @@ func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg Confi
 	if !loop.Submit(func() {
 		qp, err := c.qp()
 		if err == nil {
-			_, err = dev.Dial(loop, rdma.DialParams{Remote: remote, QP: qp, Params: cfg.Params, Prepare: c.prepare, On: c.handle})
+			_, err = dev.Dial(loop, rdma.DialParams{Remote: remote, QP: qp, Params: cfg.Params, Prepare: c.prepare,
+				On: c.handle})
 		}
 		begun <- err
 	}) {
@@ -373,105 +271,11 @@ func (c *Conn) abandon() {
 	}
 }
 
-// submit posts the requests. On the loop.
-func (o *op) submit() {
-	c := o.c
-	id := c.next
-	c.next++
-	for i := range o.wrs {
-		o.wrs[i].ID = id << 1
-	}
-	last := &o.wrs[len(o.wrs)-1]
-	last.ID |= 1
-	last.Flags |= rdma.Signaled
-	if err := c.conn.QP().PostSend(o.wrs); err != nil {
-		o.err = err
-		o.finish()
-		return
-	}
-	c.ops[id] = o
-}
-
-func (o *op) finish() { o.done <- struct{}{} }
-
-// Do posts requests as one list and waits until the last has completed. The
-// completion is that of the last, or of the first that failed.
-func (c *Conn) Do(ctx context.Context, wrs ...rdma.SendWR) (rdma.WC, error) {
-	if len(wrs) == 0 {
-		return rdma.WC{}, nil
-	}
-	o := ops.Get().(*op)
-	o.c, o.err, o.fail, o.wc = c, nil, false, rdma.WC{}
-	o.wrs = append(o.wrs[:0], wrs...)
-	if !c.loop.Submit(o.post) {
-		return rdma.WC{}, rdma.ErrClosed
-	}
-	var late error
-	select {
-	case <-o.done:
-	case <-ctx.Done():
-		late = ctx.Err()
-		c.Disconnect()
-		<-o.done
-	}
-	wc, err := o.wc, o.err
-	clear(o.wrs)
-	ops.Put(o)
-	switch {
-	case late != nil && (err != nil || wc.Status != rdma.Success):
-		return wc, late
-	case err != nil:
-		return wc, err
-	case wc.Status != rdma.Success:
-		return wc, &Error{Op: wc.Op, Status: wc.Status}
-	}
-	return wc, nil
-}
-
-// sgl is a gather or scatter list of the bytes at [off, off+n) of a region.
-func sgl(m rdma.MR, off, n int) []rdma.SGE {
-	if m == nil || n == 0 {
-		return nil
-	}
-	return []rdma.SGE{{Buf: m.Bytes()[off : off+n], LKey: m.LKey()}}
-}
-
-// Send sends n bytes of a region as one message.
-func (c *Conn) Send(ctx context.Context, m rdma.MR, off, n int) error {
-	_, err := c.Do(ctx, rdma.SendWR{Op: rdma.OpSend, SGL: sgl(m, off, n)})
-	return err
-}
-
-// Write writes n bytes of a region into memory of the peer.
-func (c *Conn) Write(ctx context.Context, m rdma.MR, off, n int, to Remote) error {
-	_, err := c.Do(ctx, rdma.SendWR{Op: rdma.OpWrite, SGL: sgl(m, off, n), RemoteAddr: to.Addr, RKey: to.RKey})
-	return err
-}
-
-// Read reads memory of the peer into n bytes of a region.
-func (c *Conn) Read(ctx context.Context, m rdma.MR, off, n int, from Remote) error {
-	_, err := c.Do(ctx, rdma.SendWR{Op: rdma.OpRead, SGL: sgl(m, off, n), RemoteAddr: from.Addr, RKey: from.RKey})
-	return err
-}
-
-// CompareSwap replaces 8 bytes of the peer's memory by swap if they are
-// compare, and puts what they were into 8 bytes of a region, in the order of
-// this host.
-func (c *Conn) CompareSwap(ctx context.Context, m rdma.MR, off int, at Remote, compare, swap uint64) error {
-	_, err := c.Do(ctx, rdma.SendWR{Op: rdma.OpCompareSwap, SGL: sgl(m, off, 8), RemoteAddr: at.Addr, RKey: at.RKey, Compare: compare, SwapAdd: swap})
-	return err
-}
-
-// FetchAdd adds to 8 bytes of the peer's memory and puts what they were into 8
-// bytes of a region.
-func (c *Conn) FetchAdd(ctx context.Context, m rdma.MR, off int, at Remote, add uint64) error {
-	_, err := c.Do(ctx, rdma.SendWR{Op: rdma.OpFetchAdd, SGL: sgl(m, off, 8), RemoteAddr: at.Addr, RKey: at.RKey, SwapAdd: add})
-	return err
-}
-
 // Recv waits for a message. Messages that arrived before the end of the connection are still
 // delivered.
 func (c *Conn) Recv(ctx context.Context) (Message, error) {
+	// select chooses at random among the channels that are ready, so messages are tried first and
+	// last.
 	select {
 	case r := <-c.messages:
 		return c.take(r), nil
@@ -495,7 +299,7 @@ func (c *Conn) Recv(ctx context.Context) (Message, error) {
 // take copies a message out of its buffer and posts the buffer again.
 func (c *Conn) take(r received) Message {
 	if r.inBuffer {
-		r.Data = append([]byte(nil), c.buffer(r.buffer)[:r.Len]...)
+		r.Data = slices.Clone(c.buffer(r.buffer)[:r.Len])
 	}
 	c.loop.Submit(func() { _ = c.repost(r.buffer) }) // fails when the connection is over
 	return r.Message
