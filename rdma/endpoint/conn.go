@@ -56,8 +56,10 @@ func newConn(dev rdma.Device, loop rdma.Loop, cfg Config) (*Conn, error) {
 // qp is the queue pair's description. On the loop.
 func (c *Conn) qp() (rdma.QPConfig, error) {
 	var err error
-	c.cq, err = c.dev.CreateCQ(c.loop, rdma.CQOptions{Depth: c.cfg.SendDepth + c.cfg.RecvDepth + 1,
-		OnEvent: c.completions})
+	c.cq, err = c.dev.CreateCQ(c.loop, rdma.CQOptions{
+		Depth:   c.cfg.SendDepth + c.cfg.RecvDepth + 1,
+		OnEvent: c.completions,
+	})
 	return rdma.QPConfig{PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: rdma.QPCaps{
 		MaxSendWR: c.cfg.SendDepth, MaxRecvWR: c.cfg.RecvDepth, MaxSendSGE: c.cfg.SendSGE, MaxRecvSGE: 1,
 	}}, err
@@ -168,8 +170,10 @@ func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg Confi
 	if !loop.Submit(func() {
 		qp, err := c.qp()
 		if err == nil {
-			_, err = dev.Dial(loop, rdma.DialParams{Remote: remote, QP: qp, Params: cfg.Params, Prepare: c.prepare,
-				On: c.handle})
+			_, err = dev.Dial(loop, rdma.DialParams{
+				Remote: remote, QP: qp, Params: cfg.Params, Prepare: c.prepare,
+				On: c.handle,
+			})
 		}
 		begun <- err
 	}) {

@@ -55,7 +55,10 @@ func (d *Device) SendsVolatile() bool {
 	return ok && l.SendsVolatile()
 }
 
-// Open opens a device on UDP sockets and starts its loops.
+// Open opens a device on UDP sockets and starts its loops. With Config.From, Start does the latter.
+//
+// All sockets of a device have the same address. The first one decides it, if Config leaves it
+// open.
 func Open(cfg Config) (*Device, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -105,6 +108,7 @@ func NewWithLink(l link.Link, cfg Config) (*Device, error) {
 	return d, nil
 }
 
+// newDevice makes a device on its links. The loops do not run yet, so the caller owns everything.
 func newDevice(cfg Config, links []link.Link) (*Device, error) {
 	d := &Device{
 		cfg: cfg, addr: links[0].LocalAddr(), ip: links[0].LocalAddr().WithZone(""),

@@ -54,8 +54,10 @@ func TestDSCP(t *testing.T) {
 	w.connect()
 	local, remote := w.side[0].mr, w.side[1].mr
 	for _, op := range []rdma.SendOp{rdma.OpWrite, rdma.OpRead} {
-		if wc := w.post(rdma.SendWR{Op: op, SGL: []rdma.SGE{{Buf: local.Bytes()[:20000], LKey: local.LKey()}},
-			RemoteAddr: remote.Addr(), RKey: remote.RKey()}); wc.Status != rdma.Success {
+		if wc := w.post(rdma.SendWR{
+			Op: op, SGL: []rdma.SGE{{Buf: local.Bytes()[:20000], LKey: local.LKey()}},
+			RemoteAddr: remote.Addr(), RKey: remote.RKey(),
+		}); wc.Status != rdma.Success {
 			t.Fatal(wc.Status)
 		}
 	}
@@ -82,8 +84,10 @@ func TestDSCP(t *testing.T) {
 	if _, err := roce.NewWithLink(l, roce.Config{CNPDSCP: 64}); err == nil {
 		t.Error("a DSCP of 64 is taken")
 	}
-	if _, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{Remote: netip.AddrPortFrom(simAddr[1], 7),
-		QP: w.qp(0), DSCP: 64}); !errors.Is(err, rdma.ErrInvalidWR) {
+	if _, err := w.dev[0].Dial(w.dev[0].Loops()[0], rdma.DialParams{
+		Remote: netip.AddrPortFrom(simAddr[1], 7),
+		QP:     w.qp(0), DSCP: 64,
+	}); !errors.Is(err, rdma.ErrInvalidWR) {
 		t.Errorf("a connection with a DSCP of 64: %v", err)
 	}
 }

@@ -65,8 +65,10 @@ func (s *shard) refused(src netip.Addr, req *cm.REQ, why cm.Reason) {
 	if ip, err := cm.ParseIPHeader(q.Private[:]); err == nil && ip.Src.Addr() == src.Unmap() {
 		remote = ip.Src
 	}
-	s.record(&Record{Outcome: rdma.Refused, Local: netip.AddrPortFrom(s.dev.ip, port), Remote: remote, Reason: why,
-		REQ: &q})
+	s.record(&Record{
+		Outcome: rdma.Refused, Local: netip.AddrPortFrom(s.dev.ip, port), Remote: remote, Reason: why,
+		REQ: &q,
+	})
 }
 
 // recordRefusal records a REQ that the device or its user rejected.

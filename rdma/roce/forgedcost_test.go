@@ -78,13 +78,17 @@ func BenchmarkForged(b *testing.B) {
 		return link.RxDatagram{Src: peer, Dst: d.addr, SrcPort: wire.Port, Data: data}
 	}
 	req := func(port uint16) link.RxDatagram {
-		r := cm.REQ{LocalID: rnd.Uint32(), ServiceID: cm.ServiceID(port), GUID: rnd.Uint64(),
-			QPN: rnd.Uint32() & wire.PSNMask, MTU: 3, PKey: wire.DefaultPKey, ResponderResources: 16}
+		r := cm.REQ{
+			LocalID: rnd.Uint32(), ServiceID: cm.ServiceID(port), GUID: rnd.Uint64(),
+			QPN: rnd.Uint32() & wire.PSNMask, MTU: 3, PKey: wire.DefaultPKey, ResponderResources: 16,
+		}
 		r.Primary.LocalGID, r.Primary.RemoteGID, r.Primary.AckTimeout = peer, d.addr, 14
 		h := cm.IPHeader{Src: netip.AddrPortFrom(peer, 1), Dst: d.addr}
 		h.Put(r.Private[:])
-		return datagram(&wire.Packet{Op: wire.UDSendOnly, DestQPN: wire.QP1,
-			DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1}}, r.Encode(cm.Header{TID: rnd.Uint64()}))
+		return datagram(&wire.Packet{
+			Op: wire.UDSendOnly, DestQPN: wire.QP1,
+			DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1},
+		}, r.Encode(cm.Header{TID: rnd.Uint64()}))
 	}
 	// step passes packets as a turn does, in so much time on the loop's clock.
 	step := func(b *testing.B, each rdma.Time, packets []link.RxDatagram) {
@@ -125,8 +129,10 @@ func BenchmarkForged(b *testing.B) {
 	}{
 		{"no queue pair", datagram(&wire.Packet{Op: wire.CNP, DestQPN: known ^ 1}, kib[:16])},
 		{"wrong ICRC, 1 KiB", wrong},
-		{"wrong PSN, 1 KiB", datagram(&wire.Packet{Op: wire.WriteMiddle, DestQPN: known,
-			PSN: wire.PSN(rnd.Uint32() & wire.PSNMask)}, kib)},
+		{"wrong PSN, 1 KiB", datagram(&wire.Packet{
+			Op: wire.WriteMiddle, DestQPN: known,
+			PSN: wire.PSN(rnd.Uint32() & wire.PSNMask),
+		}, kib)},
 	} {
 		b.Run(c.name, func(b *testing.B) { step(b, rdma.Microsecond, []link.RxDatagram{c.d}) })
 	}

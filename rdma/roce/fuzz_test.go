@@ -71,14 +71,18 @@ func FuzzDatagrams(f *testing.F) {
 			t.Fatal(err)
 		}
 		// One request tells the PSN.
-		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: bad[1].mr.Addr(),
-			RKey: bad[1].mr.RKey()}); wc.Status != rdma.Success {
+		if wc := w.post(rdma.SendWR{
+			Op: rdma.OpWrite, RemoteAddr: bad[1].mr.Addr(),
+			RKey: bad[1].mr.RKey(),
+		}); wc.Status != rdma.Success {
 			t.Fatal(wc.Status)
 		}
 		datagrams, room := w.udSide(1), w.side[1]
 		const dgramRoom = rdma.GRHLen + 300
-		if err := datagrams.PostRecv([]rdma.RecvWR{{SGL: []rdma.SGE{{Buf: room.mr.Bytes()[:dgramRoom],
-			LKey: room.mr.LKey()}}}}); err != nil {
+		if err := datagrams.PostRecv([]rdma.RecvWR{{SGL: []rdma.SGE{{
+			Buf:  room.mr.Bytes()[:dgramRoom],
+			LKey: room.mr.LKey(),
+		}}}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.dev[1].ListenUD(7, func(r rdma.UDRequest) {
@@ -110,8 +114,10 @@ func FuzzDatagrams(f *testing.F) {
 		w.side[0], w.side[1] = good[0], good[1]
 		local, remote := good[0].mr, good[1].mr
 		copy(local.Bytes(), "still here")
-		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:10], LKey: local.LKey()}},
-			RemoteAddr: remote.Addr(), RKey: remote.RKey()}); wc.Status != rdma.Success ||
+		if wc := w.post(rdma.SendWR{
+			Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:10], LKey: local.LKey()}},
+			RemoteAddr: remote.Addr(), RKey: remote.RKey(),
+		}); wc.Status != rdma.Success ||
 			string(remote.Bytes()[:10]) != "still here" {
 			t.Errorf("the other connection: %v", wc.Status)
 		}
@@ -151,8 +157,10 @@ func (m *mallory) raw(kind byte, b []byte, qpn uint32) {
 	case toCM:
 		mad := make([]byte, cm.MADLen)
 		copy(mad, b)
-		p := wire.Packet{Op: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQPN: wire.QP1,
-			DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1}}
+		p := wire.Packet{
+			Op: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQPN: wire.QP1,
+			DETH: wire.DETH{QKey: cm.QKey, SrcQPN: wire.QP1},
+		}
 		b = append(wire.AppendHeaders(nil, &p), mad...)
 	}
 	if len(b) < wire.BTHLen {

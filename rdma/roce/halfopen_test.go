@@ -166,8 +166,10 @@ func TestAckTimeoutOfPeer(t *testing.T) {
 		if !w.run(rdma.Second, func() bool { return len(side.events) > 0 }) || side.events[0].Kind != rdma.EventEstablished {
 			t.Fatalf("code %d: %+v", code, side.events)
 		}
-		if err := side.conn.QP().PostSend([]rdma.SendWR{{Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: 4096,
-			RKey: 1}}); err != nil {
+		if err := side.conn.QP().PostSend([]rdma.SendWR{{
+			Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: 4096,
+			RKey: 1,
+		}}); err != nil {
 			t.Fatal(err)
 		}
 		start := w.net.Now()
@@ -193,8 +195,10 @@ func TestHalfOpenFlood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg := roce.Config{Random: w.net.Rand().Uint32, AckTimeout: 15,
-				OnFailure: func(r roce.Record) { records = append(records, r) }}
+			cfg := roce.Config{
+				Random: w.net.Rand().Uint32, AckTimeout: 15,
+				OnFailure: func(r roce.Record) { records = append(records, r) },
+			}
 			if w.dev[i], err = roce.NewWithLink(l, cfg); err != nil {
 				t.Fatal(err)
 			}
@@ -210,8 +214,10 @@ func TestHalfOpenFlood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = r.Accept(rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq,
-				Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}},
+			_, err = r.Accept(rdma.QPConfig{
+				PD: pd, SendCQ: cq, RecvCQ: cq,
+				Caps: rdma.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1},
+			},
 				params, nil, func(c rdma.Conn, e rdma.ConnEvent) {
 					if e.Kind != rdma.EventEstablished {
 						open--
@@ -231,8 +237,10 @@ func TestHalfOpenFlood(t *testing.T) {
 		rnd := w.net.Rand()
 		nobody := netip.MustParseAddr("192.0.2.99")
 		forge := func(name netip.Addr) {
-			r := cm.REQ{LocalID: rnd.Uint32(), ServiceID: cm.ServiceID(victim), GUID: rnd.Uint64(),
-				QPN: rnd.Uint32() & 0xffffff, MTU: 3, PKey: wire.DefaultPKey, RetryCount: 7}
+			r := cm.REQ{
+				LocalID: rnd.Uint32(), ServiceID: cm.ServiceID(victim), GUID: rnd.Uint64(),
+				QPN: rnd.Uint32() & 0xffffff, MTU: 3, PKey: wire.DefaultPKey, RetryCount: 7,
+			}
 			r.Primary.LocalGID, r.Primary.RemoteGID, r.Primary.AckTimeout = name, simAddr[1], 14
 			h := cm.IPHeader{Src: netip.AddrPortFrom(name, 1), Dst: simAddr[1]}
 			h.Put(r.Private[:])
@@ -269,8 +277,10 @@ func TestHalfOpenFlood(t *testing.T) {
 			func(e rdma.ConnEvent) bool { return e.Kind != rdma.EventEstablished }) {
 			t.Errorf("seed %d: %d connections, %+v", seed, dialed, events)
 		}
-		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: live[0].mr.Bytes()[:100],
-			LKey: live[0].mr.LKey()}}, RemoteAddr: live[1].mr.Addr(), RKey: live[1].mr.RKey()}); wc.Status != rdma.Success {
+		if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{
+			Buf:  live[0].mr.Bytes()[:100],
+			LKey: live[0].mr.LKey(),
+		}}, RemoteAddr: live[1].mr.Addr(), RKey: live[1].mr.RKey()}); wc.Status != rdma.Success {
 			t.Errorf("the connection that was there: %v", wc.Status)
 		}
 		unconfirmed := 0

@@ -106,8 +106,10 @@ func (s *shard) postpone(d *link.RxDatagram) {
 		s.stats.CM.DropFull++
 		return
 	}
-	s.postponed = append(s.postponed, SnapshotDatagram{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TOS: d.TOS, Nth: d.Nth,
-		Data: slices.Clone(d.Data)})
+	s.postponed = append(s.postponed, SnapshotDatagram{
+		Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TOS: d.TOS, Nth: d.Nth,
+		Data: slices.Clone(d.Data),
+	})
 }
 
 // replay handles the postponed datagrams.
@@ -148,8 +150,10 @@ func (d *Device) Pause() (resume func()) {
 // flight. It does not change the device.
 func (d *Device) Export() (*Snapshot, error) {
 	first := d.shards[0]
-	out := &Snapshot{Shards: len(d.shards), CM: first.cm.Export(first.link.Now()),
-		Datagrams: slices.Clone(first.postponed)}
+	out := &Snapshot{
+		Shards: len(d.shards), CM: first.cm.Export(first.link.Now()),
+		Datagrams: slices.Clone(first.postponed),
+	}
 	for _, s := range d.shards {
 		for c := range s.conns {
 			if c.id == nil || !c.Quiescent() {
@@ -206,7 +210,8 @@ func (d *Device) shardOfQPN(qpn uint32) *shard { return d.shards[qpn&uint32(len(
 
 // RestoreConn implements rdma.Restorer.
 func (d *Device) RestoreConn(qpn uint32, qc rdma.QPConfig, prepare func(rdma.Conn) error,
-	on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
+	on func(rdma.Conn, rdma.ConnEvent),
+) (rdma.Conn, error) {
 	k := d.restorable[qpn]
 	if k == nil {
 		return nil, fmt.Errorf("%w: no connection with queue pair %d was handed over", rdma.ErrInvalidWR, qpn)

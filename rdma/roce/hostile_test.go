@@ -140,8 +140,10 @@ func TestGuesser(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, err := guesser.Dial(guesser.Loops()[0], rdma.DialParams{
-			Remote: netip.AddrPortFrom(simAddr[1], 7), QP: rdma.QPConfig{PD: pd, SendCQ: cq, RecvCQ: cq,
-				Caps: rdma.QPCaps{MaxSendWR: 4, MaxSendSGE: 1}},
+			Remote: netip.AddrPortFrom(simAddr[1], 7), QP: rdma.QPConfig{
+				PD: pd, SendCQ: cq, RecvCQ: cq,
+				Caps: rdma.QPCaps{MaxSendWR: 4, MaxSendSGE: 1},
+			},
 			Params: rdma.ConnParams{ResponderResources: 4, InitiatorDepth: 4},
 			On:     func(_ rdma.Conn, e rdma.ConnEvent) { events = append(events, e) },
 		})
@@ -178,8 +180,10 @@ func TestGuesser(t *testing.T) {
 	}
 	// The others do not notice.
 	w.side[0], w.side[1] = good, goodPeer
-	if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: good.mr.Bytes()[:100], LKey: good.mr.LKey()}},
-		RemoteAddr: goodPeer.mr.Addr(), RKey: goodPeer.mr.RKey()}); wc.Status != rdma.Success {
+	if wc := w.post(rdma.SendWR{
+		Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: good.mr.Bytes()[:100], LKey: good.mr.LKey()}},
+		RemoteAddr: goodPeer.mr.Addr(), RKey: goodPeer.mr.RKey(),
+	}); wc.Status != rdma.Success {
 		t.Errorf("another connection: %v", wc.Status)
 	}
 	w.net.Advance(w.net.Now() + 11*rdma.Second)

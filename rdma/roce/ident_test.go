@@ -82,8 +82,10 @@ func TestIdentifications(t *testing.T) {
 			w.connect()
 			local, remote := w.side[0].mr, w.side[1].mr
 			for range 20 {
-				wr := rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes(), LKey: local.LKey()}},
-					RemoteAddr: remote.Addr(), RKey: remote.RKey()}
+				wr := rdma.SendWR{
+					Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes(), LKey: local.LKey()}},
+					RemoteAddr: remote.Addr(), RKey: remote.RKey(),
+				}
 				if wc := w.post(wr); wc.Status != rdma.Success {
 					t.Fatal(wc.Status)
 				}

@@ -103,7 +103,8 @@ func (s *shard) admit(id *cm.ID, listening bool, pkey uint16) cm.Reason {
 	return 0
 }
 
-// request is a REQ that was received. It implements rdma.ConnRequest.
+// request is a REQ that was received. It implements rdma.ConnRequest. The connection manager
+// remembers the ID until the answer, and bounds the number of those without one.
 type request struct {
 	incoming
 	req  cm.REQ
@@ -140,6 +141,8 @@ func (s *shard) request(id *cm.ID) {
 	if d.addr.Is6() {
 		headers = headersRC6
 	}
+	// The peer chooses the path MTU. Its packets would not fit our interface, and would be lost one
+	// by one: the REJ names the MTU that fits, and a peer of ours tries again with it.
 	if mtu+headers > s.link.MTU() {
 		d.cfg.Logger.Warn("an RDMA connection was refused: its path MTU does not fit our interface",
 			"peer", id.Peer, "path_mtu", mtu, "interface_mtu", s.link.MTU())
@@ -181,7 +184,8 @@ func (r *request) reject(reason cm.Reason, private []byte, why error) {
 
 // Accept implements rdma.ConnRequest.
 func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.Conn) error,
-	on func(rdma.Conn, rdma.ConnEvent)) (rdma.Conn, error) {
+	on func(rdma.Conn, rdma.ConnEvent),
+) (rdma.Conn, error) {
 	if r.answered {
 		return nil, errAnswered
 	}
@@ -217,6 +221,8 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 		QPN: c.q.num, PSN: c.rqPSN, ResponderResources: c.Params.ResponderResources, InitiatorDepth: c.Params.InitiatorDepth,
 		RNRRetryCount: rnr & 7, TargetAckDelay: targetAckDelay, Private: slices.Clone(p.PrivateData),
 	}
+	// The REP leaves after the queue pair is in RTS and has its receives: the peer may send at
+	// once.
 	c.cmDo(func(first *shard) {
 		r.id.User = c
 		if first.cm.Accept(first.now, r.id, rep) != nil {

@@ -32,6 +32,8 @@ func (s *shard) packet(d *link.RxDatagram) {
 		s.gsi(d)
 		return
 	}
+	// Most packets are for the queue pair of the packet before, so it is compared before the map is
+	// read.
 	q := s.last
 	if q == nil || q.num != p.DestQPN {
 		if q = s.qps[p.DestQPN]; q == nil {

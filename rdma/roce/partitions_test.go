@@ -63,12 +63,27 @@ func TestPartitions(t *testing.T) {
 		keys           [2]uint16
 	}{
 		{"the default", []uint16{0xffff}, []uint16{0xffff}, 0, rdma.EventEstablished, [2]uint16{0xffff, 0xffff}},
-		{"a limited and a full member", []uint16{0x0001}, []uint16{0xffff, 0x8001}, 0, rdma.EventEstablished,
-			[2]uint16{0x0001, 0x8001}},
-		{"the same, the other way", []uint16{0xffff, 0x8001}, []uint16{0x0001}, 1, rdma.EventEstablished,
-			[2]uint16{0x8001, 0x0001}},
-		{"two full members", []uint16{0x8001, 0x8002}, []uint16{0x8002}, 0x8002, rdma.EventEstablished,
-			[2]uint16{0x8002, 0x8002}},
+		{
+			"a limited and a full member",
+			[]uint16{0x0001},
+			[]uint16{0xffff, 0x8001},
+			0, rdma.EventEstablished,
+			[2]uint16{0x0001, 0x8001},
+		},
+		{
+			"the same, the other way",
+			[]uint16{0xffff, 0x8001},
+			[]uint16{0x0001},
+			1, rdma.EventEstablished,
+			[2]uint16{0x8001, 0x0001},
+		},
+		{
+			"two full members",
+			[]uint16{0x8001, 0x8002},
+			[]uint16{0x8002},
+			0x8002, rdma.EventEstablished,
+			[2]uint16{0x8002, 0x8002},
+		},
 		{"two limited members", []uint16{0x0001}, []uint16{0xffff, 0x0001}, 0, rdma.EventRejected, [2]uint16{}},
 		{"other partitions", []uint16{0x8001}, []uint16{0x8002}, 0, rdma.EventRejected, [2]uint16{}},
 		{"a limited member of the default", []uint16{0x7fff}, []uint16{0x7fff}, 0, rdma.EventRejected, [2]uint16{}},
@@ -91,8 +106,10 @@ func TestPartitions(t *testing.T) {
 					t.Errorf("keys %#x, want %#x", got, c.keys)
 				}
 				sge := []rdma.SGE{{Buf: w.side[0].mr.Bytes()[:100], LKey: w.side[0].mr.LKey()}}
-				if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: sge, RemoteAddr: w.side[1].mr.Addr(),
-					RKey: w.side[1].mr.RKey()}); wc.Status != rdma.Success {
+				if wc := w.post(rdma.SendWR{
+					Op: rdma.OpWrite, SGL: sge, RemoteAddr: w.side[1].mr.Addr(),
+					RKey: w.side[1].mr.RKey(),
+				}); wc.Status != rdma.Success {
 					t.Errorf("%+v", wc)
 				}
 			case rdma.EventRejected:

@@ -100,8 +100,10 @@ func TestNarrowPathIsSeen(t *testing.T) {
 	})
 	w.connect()
 	local, remote := w.side[0].mr, w.side[1].mr
-	wr := rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:10000], LKey: local.LKey()}},
-		RemoteAddr: remote.Addr(), RKey: remote.RKey()}
+	wr := rdma.SendWR{
+		Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:10000], LKey: local.LKey()}},
+		RemoteAddr: remote.Addr(), RKey: remote.RKey(),
+	}
 	if wc := w.post(wr); wc.Status != rdma.Success {
 		t.Fatal(wc.Status)
 	}

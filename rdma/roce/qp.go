@@ -86,8 +86,10 @@ func (s *shard) newBase(c *rdma.QPConfig, num uint32) (b qpBase, err error) {
 	if shared != nil {
 		shared.users++
 	}
-	return qpBase{s: s, num: num, pd: p, caps: c.Caps, since: s.now, send: send, recv: recv, srq: shared,
-		onEvent: c.OnEvent}, nil
+	return qpBase{
+		s: s, num: num, pd: p, caps: c.Caps, since: s.now, send: send, recv: recv, srq: shared,
+		onEvent: c.OnEvent,
+	}, nil
 }
 
 // receives is the engine's side of the shared receive queue, nil for none.
@@ -166,8 +168,8 @@ func (s *shard) newQPNumbered(c rdma.QPConfig, num uint32) (*qp, error) {
 	return q, nil
 }
 
-// newQPN finds a free random number whose low bits name the shard: the kernel chooses the socket by
-// them.
+// newQPN finds a free number. It is random, so that a host which does not see the packets of a
+// connection cannot guess it. Its low bits name the shard: the kernel chooses the socket by them.
 func (s *shard) newQPN() uint32 {
 	for s.resting.len() > 0 && s.resting.oldest().until <= s.now {
 		delete(s.isResting, s.resting.pop().qpn)

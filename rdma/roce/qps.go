@@ -57,6 +57,7 @@ func (d *Device) QPs() []QPInfo {
 	return all
 }
 
+// list describes the queue pairs of the shard. On the loop.
 func (s *shard) list() []QPInfo {
 	list := make([]QPInfo, 0, len(s.qps)+len(s.uds))
 	for _, q := range s.uds {

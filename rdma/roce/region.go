@@ -99,6 +99,7 @@ func (t *table) register(pd uint32, buf []byte, access rdma.Access) (*region, er
 		return nil, err
 	}
 	l, k := slots[0], slots[1]
+	// The slots get the region before the keys: see table.
 	r := &region{t: t, pd: pd, lslot: l, rslot: k}
 	r.place.set(view{buf, t.address(), access})
 	t.slot(l).region.Store(r)

@@ -25,6 +25,8 @@ func (s *shard) sidrRequest(id *cm.ID) {
 	refuse := func(why cm.SIDRStatus) {
 		_ = s.cm.Answer(s.now, id, cm.AnswerParams{Status: why}) // it fails only for a request that was answered
 	}
+	// The reasons of a REJ have their counterparts among the statuses of a SIDR REP (IBTA
+	// 12.11.2.2).
 	switch s.admit(id, l != nil, id.Resolution.REQ.PKey) {
 	case cm.InvalidServiceID:
 		refuse(cm.SIDRUnsupported)

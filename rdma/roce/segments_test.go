@@ -95,8 +95,10 @@ func TestWrongSegments(t *testing.T) {
 			local, remote := w.side[0].mr, w.side[1].mr
 			took := func() rdma.Time {
 				start := w.net.Now()
-				wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:size], LKey: local.LKey()}},
-					RemoteAddr: remote.Addr(), RKey: remote.RKey()})
+				wc := w.post(rdma.SendWR{
+					Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:size], LKey: local.LKey()}},
+					RemoteAddr: remote.Addr(), RKey: remote.RKey(),
+				})
 				if wc.Status != rdma.Success {
 					t.Fatal(wc.Status)
 				}

@@ -136,8 +136,10 @@ func (w *world) qp(i int) rdma.QPConfig {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return rdma.QPConfig{PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq,
-		Caps: rdma.QPCaps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	return rdma.QPConfig{
+		PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq,
+		Caps: rdma.QPCaps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1},
+	}
 }
 
 func (w *world) connect() {
@@ -218,8 +220,10 @@ func TestFaultyNetwork(t *testing.T) {
 }
 
 func faultyRun(t *testing.T, seed uint64) string {
-	w := newWorld(t, sim.Config{Seed: seed, Loss: 0.02, Duplicate: 0.01, Reorder: 0.02, Corrupt: 0.01,
-		Jitter: 5 * rdma.Microsecond})
+	w := newWorld(t, sim.Config{
+		Seed: seed, Loss: 0.02, Duplicate: 0.01, Reorder: 0.02, Corrupt: 0.01,
+		Jitter: 5 * rdma.Microsecond,
+	})
 	w.connect()
 	rnd := w.net.Rand()
 	local, remote := w.side[0].mr, w.side[1].mr
@@ -262,8 +266,10 @@ func TestSilence(t *testing.T) {
 	w.net.Cut(simAddr[0], simAddr[1], true)
 	local, remote := w.side[0].mr, w.side[1].mr
 	start := w.net.Now()
-	wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}},
-		RemoteAddr: remote.Addr(), RKey: remote.RKey()})
+	wc := w.post(rdma.SendWR{
+		Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}},
+		RemoteAddr: remote.Addr(), RKey: remote.RKey(),
+	})
 	if wc.Status != rdma.RetryExcErr {
 		t.Errorf("got %v", wc.Status)
 	}
@@ -288,8 +294,10 @@ func TestPartingNAK(t *testing.T) {
 			w.side[1].fallen = func() { w.side[1].conn.Close() }
 		}
 		local, remote := w.side[0].mr, w.side[1].mr
-		wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}},
-			RemoteAddr: remote.Addr(), RKey: remote.RKey() ^ 1})
+		wc := w.post(rdma.SendWR{
+			Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: local.Bytes()[:100], LKey: local.LKey()}},
+			RemoteAddr: remote.Addr(), RKey: remote.RKey() ^ 1,
+		})
 		if wc.Status != rdma.RemAccessErr {
 			t.Errorf("closed at once %t: %v", hasty, wc.Status)
 		}

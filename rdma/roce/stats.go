@@ -39,8 +39,8 @@ type Stats struct {
 	Link udp.Stats
 }
 
-// Stats adds up the counters of all shards. It must not be called on a loop of
-// a device that has several.
+// Stats adds up the counters of all shards. A loop counts without atomic operations, so the
+// counters are read on the loops. It must not be called on a loop of a device that has several.
 func (d *Device) Stats() Stats {
 	var sum Stats
 	for _, s := range d.shards {

@@ -18,15 +18,18 @@ type udqp struct {
 
 var _ rdma.QP = (*udqp)(nil)
 
-// newUD makes a queue pair for datagrams.
+// newUD makes a queue pair for datagrams. Datagrams need no timer: they are neither acknowledged
+// nor repeated.
 func (s *shard) newUD(c rdma.QPConfig) (*udqp, error) {
 	b, err := s.newBase(&c, s.newQPN())
 	if err != nil {
 		return nil, err
 	}
 	q := &udqp{qpBase: b}
-	q.ud = ud.New(ud.Config{Num: q.num, PD: b.pd.id, Mem: &s.dev.mem, SRQ: b.receives(), Caps: c.Caps, Addr: s.dev.ip,
-		MTU: s.dev.mtu})
+	q.ud = ud.New(ud.Config{
+		Num: q.num, PD: b.pd.id, Mem: &s.dev.mem, SRQ: b.receives(), Caps: c.Caps, Addr: s.dev.ip,
+		MTU: s.dev.mtu,
+	})
 	s.uds[q.num] = q
 	return q, nil
 }
@@ -99,7 +102,7 @@ func (q *udqp) harvest() {
 	}
 }
 
-// datagram gives a packet to a queue pair for datagrams.
+// datagram checks the ICRC of a packet and gives it to a queue pair for datagrams.
 func (s *shard) datagram(d *link.RxDatagram, q *udqp) {
 	if !s.verify(d) {
 		return

@@ -53,8 +53,10 @@ func TestDatagramsOnAFaultyNetwork(t *testing.T) {
 	}
 	var to *rdma.UDAddress
 	if _, err := w.dev[0].ResolveUD(w.dev[0].Loops()[0],
-		rdma.ResolveParams{Remote: netip.AddrPortFrom(w.dev[1].Addr(), 7),
-			On: func(r rdma.UDAddress) { to = &r }}); err != nil {
+		rdma.ResolveParams{
+			Remote: netip.AddrPortFrom(w.dev[1].Addr(), 7),
+			On:     func(r rdma.UDAddress) { to = &r },
+		}); err != nil {
 		t.Fatal(err)
 	}
 	if !w.run(20*rdma.Second, func() bool { return to != nil }) || to.Err != nil || asked != 1 {
@@ -83,8 +85,10 @@ func TestDatagramsOnAFaultyNetwork(t *testing.T) {
 	for n := range uint32(sends) {
 		buf := out.mr.Bytes()[:size]
 		fill(buf, n)
-		if err := a.PostSend([]rdma.SendWR{{ID: 1, Flags: rdma.Signaled, Op: rdma.OpSendImm, Imm: n,
-			SGL: []rdma.SGE{{Buf: buf, LKey: out.mr.LKey()}}, AH: &to.AH}}); err != nil {
+		if err := a.PostSend([]rdma.SendWR{{
+			ID: 1, Flags: rdma.Signaled, Op: rdma.OpSendImm, Imm: n,
+			SGL: []rdma.SGE{{Buf: buf, LKey: out.mr.LKey()}}, AH: &to.AH,
+		}}); err != nil {
 			t.Fatal(err)
 		}
 		w.run(rdma.Millisecond, func() bool { return false })
@@ -179,8 +183,10 @@ func TestDatagramsShareTheTurn(t *testing.T) {
 		}
 	}
 	w.side = conn
-	if wc := w.post(rdma.SendWR{Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: conn[0].mr.Bytes(), LKey: conn[0].mr.LKey()}},
-		RemoteAddr: conn[1].mr.Addr(), RKey: conn[1].mr.RKey()}); wc.Status != rdma.Success {
+	if wc := w.post(rdma.SendWR{
+		Op: rdma.OpWrite, SGL: []rdma.SGE{{Buf: conn[0].mr.Bytes(), LKey: conn[0].mr.LKey()}},
+		RemoteAddr: conn[1].mr.Addr(), RKey: conn[1].mr.RKey(),
+	}); wc.Status != rdma.Success {
 		t.Error(wc.Status)
 	}
 	w.run(rdma.Second, func() bool { return false })

@@ -153,7 +153,11 @@ func (b *bindable) Close() {
 	t.live--
 }
 
-// Bind implements rc.Memory.
+// Bind implements rc.Memory: it executes an OpBindMW or OpReg, at its place in the send queue. The
+// request was checked when it was posted, but region and window may have been closed since.
+//
+//	OpBindMW   part of a region that allows it, for one queue pair (type 2B, IBTA 10.6.7.2.3)
+//	OpReg      new memory for a region of AllocMR, for the whole domain
 func (t *table) Bind(pd, qpn uint32, w *rdma.SendWR) rdma.Status {
 	if w.Op == rdma.OpReg {
 		b, ok := w.Bind.MR.(*bindable)
@@ -200,6 +204,8 @@ func (b *bindable) bind(w *rdma.SendWR, r *region, otherwise rdma.Status) rdma.S
 	if b.closed || b.next == 0 || w.RKey != b.next || s.key.Load() != 0 {
 		return otherwise
 	}
+	// The slots get the region before the keys: the packet path, which takes no lock, reads the key
+	// first.
 	r.rslot, r.lslot = b.rslot, b.lslot
 	r.rkey.Store(b.next)
 	b.next = 0

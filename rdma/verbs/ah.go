@@ -36,7 +36,10 @@ type ah struct {
 	used  uint64           // last use, counted by handles.uses
 }
 
-// handles are the address handles of a protection domain.
+// handles are the address handles of a protection domain. A handle is made for the first datagram
+// to a destination and reused, because the kernel may have to ask for the link address of the
+// neighbor. mu is a leaf: nothing is locked under it, but rs_create_ah may wait under it for that
+// answer.
 type handles struct {
 	mu     sync.Mutex
 	m      map[destination]*ah
@@ -57,6 +60,8 @@ func (p *pd) handle(to *rdma.AH, now rdma.Time) (*ah, error) {
 	key := destination{to.Remote.Unmap(), to.TrafficClass}
 	h.uses++
 	a := h.m[key]
+	// A failed resolution is remembered, so that a user who sends to an unreachable host does not
+	// stop the loop with each datagram.
 	if a != nil && a.err != nil && now >= a.until {
 		delete(h.m, key)
 		a = nil

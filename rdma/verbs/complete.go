@@ -36,6 +36,7 @@ func (l *loop) translate(in *C.struct_rs_wc, out *rdma.WC) bool {
 	if q == nil {
 		return false
 	}
+	// A device may complete a request twice, or one that was completed here (noFlush).
 	s := q.at(number)
 	if number-q.sqHead >= q.sqTail-q.sqHead || s.fin {
 		return false // the request is not in the queue

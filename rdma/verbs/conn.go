@@ -89,7 +89,7 @@ func (c *conn) discard() {
 	c.id.destroy()
 }
 
-// newConn makes a connection with a queue pair for an rdma_cm_id.
+// newConn makes a connection, in phase Requested, with a queue pair for an rdma_cm_id.
 func (l *loop) newConn(i *cmID, qc rdma.QPConfig) (*conn, error) {
 	if qc.Type != rdma.RC {
 		return nil, fmt.Errorf("%w: a connection with a queue pair of type %v", rdma.ErrInvalidWR, qc.Type)
@@ -138,6 +138,7 @@ func (d *Device) Dial(lp rdma.Loop, p rdma.DialParams) (rdma.Conn, error) {
 			return nil, err
 		}
 	}
+	// A failure is reported as an event, as a failure later would be.
 	i.resolve(p.Remote, c.unreachable)
 	return c, nil
 }
@@ -155,7 +156,14 @@ func (c *conn) connect() {
 	}
 }
 
-// event handles an event of the connection manager.
+// event handles an event of the connection manager. The usual sequences:
+//
+//	active    ADDR_RESOLVED, ROUTE_RESOLVED, then ESTABLISHED, REJECTED or UNREACHABLE
+//	passive   CONNECT_REQUEST (to the listener), then ESTABLISHED or UNREACHABLE
+//	both      DISCONNECTED when the peer disconnects, or answers our DREQ
+//
+// Any event may come after the end of the connection, as the channel was read before it: the phase
+// Down ignores them.
 func (c *conn) event(e *C.struct_rs_event) {
 	if c.Phase != connstate.Down {
 		c.eventful, c.lastEvent, c.lastStatus = true, int(e._type), int(e.status)
@@ -303,6 +311,8 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 		c.l.n.disconnected.Add(1)
 	}
 	if !c.q.dead {
+		// rdma_disconnect ends an iWARP connection in order: what was sent arrives. To move the queue
+		// pair to ERR instead would abort the TCP connection.
 		if tellPeer && was != connstate.Requested {
 			C.rs_disconnect(c.id.id)
 		}

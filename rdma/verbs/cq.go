@@ -107,7 +107,8 @@ func (c *cq) Close() {
 	}
 }
 
-// fetch moves completions from the device to the ring. It reports whether there were any.
+// fetch polls until the device has no more completions, or pollTurn: other queues of the loop have
+// their turn then. It moves them to the ring, and reports whether there were any.
 func (c *cq) fetch() bool {
 	total := 0
 	for total < pollTurn {

@@ -53,7 +53,7 @@ type Device struct {
 	// gone is why the device cannot be used any more: it was removed, or its address moved.
 	gone atomic.Pointer[error]
 
-	// mu guards the rest. It is locked before the mutex of a region or window.
+	// mu guards the rest. It is locked after the mutex of a region, and before that of a window.
 	mu        sync.Mutex
 	closed    bool
 	listeners map[*listener]struct{}

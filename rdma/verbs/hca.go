@@ -89,6 +89,8 @@ func shareHCA(ctx *C.struct_ibv_context, siw bool, log *slog.Logger) (*hca, erro
 func (h *hca) leave(removed bool) {
 	libraries.Lock()
 	defer libraries.Unlock()
+	// A context of a device that stays is kept for the next Open: librdmacm gives the same one
+	// again.
 	if h.users--; h.users == 0 && (removed || C.rs_being_removed(h.ctx) != 0) {
 		h.end()
 		h.dead = true
@@ -110,7 +112,8 @@ func (h *hca) end() {
 	}
 }
 
-// run reads the asynchronous events.
+// run reads the asynchronous events. Each is acknowledged when it is read: otherwise the
+// destruction of the object that it is about would wait (ibv_ack_async_event).
 func (h *hca) run() {
 	defer close(h.done)
 	for {

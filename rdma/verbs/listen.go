@@ -76,7 +76,9 @@ func (s *listener) Close() error {
 	return err
 }
 
-// free closes the port. It runs on any goroutine, so it leaves the fields of the cmID as they are.
+// free closes the port. rdma_destroy_id waits until the loop has acknowledged an event of the
+// rdma_cm_id, which it does while it reads it (rs_cm_event), so this cannot wait for long. It runs
+// on any goroutine, so it leaves the fields of the cmID as they are.
 func (s *listener) free() {
 	dropCookie(s.id.cookie)
 	C.rs_destroy_id(s.id.id)
@@ -142,6 +144,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 		r.reject(rejNoResources, nil, err)
 		return nil, err
 	}
+	// From here on the rdma_cm_id belongs to the connection, which destroys it.
 	delete(r.l.ids, r.id)
 	r.answered = true
 	c.On, c.Phase, c.LocalAddr, c.RemoteAddr, c.MTU, c.pkey = on, connstate.Accepted, r.local, r.remote, r.PathMTU(),
@@ -167,6 +170,7 @@ func (r *request) Accept(qc rdma.QPConfig, p rdma.ConnParams, prepare func(rdma.
 		r.recordRefusal(0, err)
 		return nil, err
 	}
+	// rdma_accept has moved the queue pair to RTS. Messages may arrive before the RTU.
 	c.q.state = rdma.StateRTS
 	c.setRNRTimer()
 	return c, nil

@@ -106,6 +106,8 @@ func (m *mr) open(buf []byte, access rdma.Access) error {
 		}
 		return err
 	}
+	// The kernel locks the pages. Pin keeps the Go object from being freed; the runtime does not
+	// move it.
 	at := unsafe.SliceData(buf)
 	m.pin.Pin(at)
 	x, err := C.rs_reg_mr(m.pd.pd, C.uint64_t(uintptr(unsafe.Pointer(at))), C.uint64_t(len(buf)), m.pd.d.access(access))

@@ -36,7 +36,18 @@ func legal(from, to rdma.QPState) bool {
 	return false
 }
 
-// Modify implements rdma.QP.
+// Modify implements rdma.QP. Which attributes a transition takes depends on the type of the queue
+// pair (IBTA 11.2.4.2). The kernel refuses a transition if one is missing or too many:
+//
+//	to     RC                                             UD
+//	INIT   port, P_Key index, access flags                port, P_Key index, Q_Key
+//	RTR    path, MTU, peer's QPN and first PSN,           nothing
+//	       READs served at once, RNR timer
+//	RTS    first PSN, timeout, retries, READs started     first PSN
+//	SQD    an event when the queue has drained            the same
+//
+// librdmacm makes these transitions for connections. An iWARP queue pair becomes connected together
+// with its TCP connection, so only librdmacm can connect it.
 func (q *qp) Modify(a rdma.QPAttr) error {
 	if q.dead {
 		return rdma.ErrClosed
@@ -70,7 +81,7 @@ func (q *qp) Modify(a rdma.QPAttr) error {
 			if access == 0 {
 				access = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic
 			}
-			if !d.limits.Atomics {
+			if !d.limits.Atomics { // the kernel refuses the flag
 				access &^= rdma.RemoteAtomic
 			}
 			attr.qp_access_flags = C.uint(access)

@@ -99,6 +99,8 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 	if len(wrs) > q.caps.MaxSendWR || int(q.sqTail-q.sqHead)+need > len(q.sq) {
 		return rdma.ErrQueueFull
 	}
+	// The requests are built in the arrays of the loop. Nothing of the queue pair changes before
+	// the device has taken them.
 	l.sends, l.sges = l.sends[:0], l.sges[:0]
 	tail, unsignaled := q.sqTail, q.unsignaled
 	for i := range wrs {
@@ -138,10 +140,13 @@ func (q *qp) PostSend(wrs []rdma.SendWR) error {
 	}
 	e := C.int(syscall.ENOTCONN)
 	if q.flushes() {
+		// C has the addresses of the data as integers, which keep nothing alive: the wrs do.
 		e = C.rs_post_send(q.qp, &l.sends[0], C.int(len(l.sends)), l.elements())
 		runtime.KeepAlive(wrs)
 	}
 	if e != 0 {
+		// The device has room for all of them, because their number was checked. In ERR, requests
+		// complete as flushed; if the device refuses them, they are completed here.
 		q.discard(tail)
 		if q.state == rdma.StateErr {
 			q.send.fetch()

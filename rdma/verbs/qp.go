@@ -62,7 +62,8 @@ func (d *Device) CreateQP(lp rdma.Loop, c rdma.QPConfig) (rdma.QP, error) {
 	return q, nil
 }
 
-// newQP makes a queue pair, of an rdma_cm_id if id is not nil.
+// newQP makes a queue pair, of an rdma_cm_id if id is not nil. librdmacm then makes the
+// transitions, and the queue pair must be destroyed before the rdma_cm_id.
 func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 	d := l.dev
 	p, ok := c.PD.(*pd)
@@ -90,6 +91,8 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 				rdma.ErrInvalidWR)
 		}
 	}
+	// The completion queues get room before the queue pair exists: an overflow later would end all
+	// their queue pairs.
 	depth, sges := q.depth()
 	if err := send.reserve(depth); err != nil {
 		return nil, err
@@ -107,12 +110,13 @@ func (l *loop) newQP(c rdma.QPConfig, id *C.struct_rdma_cm_id) (*qp, error) {
 	if c.Type == rdma.UD {
 		init._type = C.IBV_QPT_UD
 	}
-	if q.srq != nil {
+	if q.srq != nil { // the queue pair has no receive queue of its own
 		init.srq, init.recv_wr = q.srq.srq, 0
 	} else {
 		q.rq.init(c.Caps.MaxRecvWR)
 		init.recv_wr = max(init.recv_wr, 1)
 	}
+	// The cookie goes into qp_context. Asynchronous events find the queue pair by it.
 	q.cookie = newCookie(q)
 	init.cookie = C.uint64_t(q.cookie)
 	var err error
@@ -164,7 +168,8 @@ func (q *qp) receives() int {
 
 func (q *qp) home() *loop { return q.l }
 
-// async implements eventful.
+// async implements eventful. An event may have been on its way when the queue pair was destroyed.
+// COMM_EST says that a message came before the RTU.
 func (q *qp) async(kind int) {
 	if q.dead {
 		return

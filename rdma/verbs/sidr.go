@@ -71,7 +71,12 @@ func (r *sidrRequest) Reject(_ rdma.SIDRStatus, private []byte) {
 	}
 }
 
-// resolution is a SIDR REQ of ours.
+// resolution is a SIDR REQ of ours. Its rdma_cm_id lives until the answer, the end of the device,
+// or cancel, whichever comes first:
+//
+//	resolve -> ADDR_RESOLVED -> ROUTE_RESOLVED -> send -> ESTABLISHED: the SIDR REP is positive
+//	                                                   -> UNREACHABLE, REJECTED: it is negative
+//	                                                      (status > 0), or there is none
 type resolution struct {
 	l    *loop
 	id   *cmID
@@ -97,6 +102,7 @@ func (d *Device) ResolveUD(lp rdma.Loop, p rdma.ResolveParams) (func(), error) {
 	if r.id, err = l.newCMID(C.RDMA_PS_UDP, 0, r.event); err != nil {
 		return nil, fmt.Errorf("asking %v: %w", p.Remote, err)
 	}
+	// abandon calls it, so that the user gets an answer when the device ends.
 	r.id.ended = func(why error) { r.answer(rdma.UDAddress{Err: why}) }
 	l.ids[r.id] = struct{}{}
 	r.id.resolve(p.Remote, r.fail)

@@ -70,7 +70,8 @@ func (s *srq) async(kind int) {
 	}
 }
 
-// user is the queue pair with a number among those that use the queue, or nil.
+// user is the queue pair with a number among those that use the queue, or nil. A completion of a
+// shared receive names the queue pair by number only.
 func (s *srq) user(qpn uint32) *qp {
 	for _, q := range s.l.qps {
 		if q.srq == s && q.Num() == qpn {
