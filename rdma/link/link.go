@@ -27,8 +27,8 @@ import (
 // ErrClosed is returned by the methods of a link that was closed.
 var ErrClosed = errors.New("link: closed")
 
-// TooBigError is returned by Send for datagrams that are longer than the interface to Dst carries. Longer than a router
-// on the way carries are others; they are lost without a word.
+// TooBigError is returned by Send for datagrams that do not fit the interface to Dst. Datagrams
+// that do not fit a later hop are lost without an error.
 type TooBigError struct {
 	Dst  netip.Addr
 	Size int // of the IP packet
@@ -51,17 +51,15 @@ type VolatileSender interface {
 // Link moves datagrams between one local address and its peers, all of them
 // to UDP port 4791.
 type Link interface {
-	// Recv waits for datagrams until deadline (0: for ever, negative: not at
-	// all), fills rx.D with what arrived and returns its length. It returns 0
-	// without error when the deadline passes, when Wake is called, and
-	// sometimes for no reason.
+	// Recv waits for datagrams until deadline (0: for ever, negative: not at all). It fills rx.D
+	// with them and returns their number. It returns 0 without error when the deadline passes, when
+	// Wake is called, and sometimes for no reason.
 	Recv(rx *Rx, deadline rdma.Time) (n int, err error)
 
-	// Send sends the batch. It writes pad and ICRC behind the headers of each
-	// datagram, and may set the source port of the flows to the one it sends
-	// from. Like the network, a link may lose datagrams; the error, if any,
-	// tells of datagrams that can never leave, such as those over the MTU, and
-	// the others were sent nevertheless.
+	// Send sends the batch. It writes pad and ICRC behind the headers of each datagram, and may set
+	// the source port of the flows. A link may lose datagrams, as the network does. The error, if
+	// any, is about datagrams that can never be sent, such as those over the MTU; the others were
+	// sent.
 	Send(b *wire.Batch) error
 
 	// Wake makes the Recv under way, or else the next one, return at once.

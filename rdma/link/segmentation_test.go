@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestSegmentation: segmentation is off for a peer when its losses end without it and come back with it, and only then.
+// TestSegmentation: segmentation is off for a peer when its losses end without it and come back
+// with it, and only then.
 func TestSegmentation(t *testing.T) {
 	peer, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	var s Segmentation

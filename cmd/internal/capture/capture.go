@@ -2,7 +2,6 @@ package capture
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rdma/link"
+	"github.com/rstored/rstored/rdma/link/pcap"
 	"github.com/rstored/rstored/rdma/link/udp"
 	"github.com/rstored/rstored/rdma/wire"
 )
@@ -83,7 +83,7 @@ func (t *capturedLink) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 			d := &rx.D[i]
 			f := wire.Flow{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TOS: d.TOS}
 			if c.wants(f.Src, false, d.Data) {
-				buf = appendRecord(buf, now, &f, d.Data, c.Snap)
+				buf = pcap.AppendRecord(buf, now, &f, d.Data, c.Snap)
 			}
 		}
 		c.put(buf)
@@ -118,7 +118,7 @@ func (t *capturedLink) Send(b *wire.Batch) error {
 			}
 			end := len(d.Hdr) + int(d.Pad) + wire.ICRCLen
 			dgram = append(dgram, d.Hdr[len(d.Hdr):end]...)
-			buf = appendRecord(buf, now, d.Flow, dgram, c.Snap)
+			buf = pcap.AppendRecord(buf, now, d.Flow, dgram, c.Snap)
 		}
 		c.put(buf)
 	}
@@ -170,7 +170,7 @@ func (s *Slot) Run(
 	}
 	defer s.cur.Store(nil)
 	begun()
-	_, err = w.Write(fileHeader())
+	_, err = w.Write(pcap.FileHeader())
 	if err == nil {
 		err = c.write(ctx, w, closed)
 	}
@@ -187,7 +187,7 @@ func (c *capture) write(ctx context.Context, w io.Writer, closed <-chan struct{}
 		case buf := <-c.records:
 			c.queued.Add(-int64(len(buf)))
 			if c.Packets > 0 {
-				buf, left = firstRecords(buf, left)
+				buf, left = pcap.FirstRecords(buf, left)
 			}
 			_, err := w.Write(buf)
 			if err != nil || c.Packets > 0 && left == 0 {
@@ -195,14 +195,4 @@ func (c *capture) write(ctx context.Context, w io.Writer, closed <-chan struct{}
 			}
 		}
 	}
-}
-
-// firstRecords cuts records off behind the first n, and returns how many of those are
-// still to come.
-func firstRecords(b []byte, n int) (first []byte, left int) {
-	at := 0
-	for ; n > 0 && at < len(b); n-- {
-		at += recordHdrLen + int(binary.LittleEndian.Uint32(b[at+8:]))
-	}
-	return b[:at], n
 }

@@ -78,7 +78,7 @@ var law = []struct {
 	// a client as any other
 	{dir: "deploy/csi", allow: []string{"deploy/csi/...", "nfs", "nfs/client", "nfs/dial", "blockstore"}, unix: true},
 	{dir: "cmd/internal/lint", allow: []string{"cmd/..."}},
-	{dir: "cmd/internal/capture", allow: []string{"rdma", "rdma/link", "rdma/link/udp", "rdma/wire"}},
+	{dir: "cmd/internal/capture", allow: []string{"rdma", "rdma/link", "rdma/link/pcap", "rdma/link/udp", "rdma/wire"}},
 	{dir: "cmd/internal/counters",
 		allow: []string{"cmd/internal/control", "rdma", "rdma/perf", "rdma/roce", "rdma/verbs", "rpcrdma", "rpcrdma/tcp"}},
 	{dir: "cmd/internal/desired", allow: []string{"cmd/internal/config", "cmd/internal/control", "cmd/internal/state"},

@@ -1,14 +1,14 @@
-// Package udp is the link of the soft provider: RoCEv2 datagrams through an
-// ordinary UDP socket.
+// Package udp is the link of the software provider: RoCEv2 datagrams through an ordinary UDP
+// socket.
 //
-// Three facts shape it. The ICRC covers the IPv4 identification, so the socket
-// must send a known one: bound, never connected, and with DF set (IP_PMTUDISC_PROBE),
-// Linux sends identification 0, and segment k of a UDP_SEGMENT send carries
-// identification k. UDP_SEGMENT cuts a buffer into equal pieces, so FIRST, a
-// run of MIDDLEs with the LAST, and what follows are messages of one sendmmsg.
-// And a receiver with UDP_GRO gets such a run back as one buffer.
+// Three facts shape it:
 //
-// The socket waits in the runtime's poller and not in a system call of its own:
-// a loop that sleeps in ppoll keeps its processor from the other goroutines
-// until the runtime's monitor takes it away, which costs them up to 10 ms.
+//   - The ICRC covers the IPv4 identification, so the socket must send a known one. A socket that is
+//     bound, not connected, and has DF set (IP_PMTUDISC_PROBE) sends identification 0 on Linux, and
+//     segment k of a UDP_SEGMENT send has identification k.
+//   - UDP_SEGMENT cuts a buffer into pieces of one size. So FIRST, a run of MIDDLEs with the LAST, and
+//     the next packets are separate messages of one sendmmsg.
+//   - A receiver with UDP_GRO gets such a run back as one buffer.
+//
+// A busy loop sleeps in ppoll, other loops as goroutines; type waiter says why.
 package udp

@@ -17,8 +17,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// TestForgedPathMTU: an ICMP message that names a small path MTU stops no packet. Its sender needs to know nothing but
-// the two addresses, as both ports are always 4791.
+// TestForgedPathMTU: an ICMP message that names a small path MTU stops no packet. Its sender needs
+// to know nothing but the two addresses, as both ports are always 4791.
 func TestForgedPathMTU(t *testing.T) {
 	const mtu = 4200
 	left, right := netns.Pair(t, mtu, []string{"192.0.2.1/24", "fd00::1/64"}, []string{"192.0.2.2/24", "fd00::2/64"})
@@ -85,7 +85,8 @@ func TestForgedPathMTU(t *testing.T) {
 		})
 	}
 	t.Run("a smaller interface leads there", func(t *testing.T) {
-		// The packets leave by another interface than the one of our address. Not segmentation is what fails.
+		// The packets leave by another interface than the one of our address. Not segmentation is
+		// what fails.
 		third := netns.New(t)
 		left.Join(t, "small-left", third, "small-right", 1500)
 		left.Addr(t, "198.51.100.1/24", "small-left")
@@ -123,9 +124,11 @@ func TestForgedPathMTU(t *testing.T) {
 			}
 			defer a.Close()
 			batch := wire.NewBatch(1)
-			batch.Add(&wire.Flow{Src: a.LocalAddr(), Dst: netip.MustParseAddr(c.to)}, &wire.Packet{Op: wire.WriteMiddle}, [][]byte{make([]byte, 4200)})
+			batch.Add(&wire.Flow{Src: a.LocalAddr(), Dst: netip.MustParseAddr(c.to)}, &wire.Packet{Op: wire.WriteMiddle},
+				[][]byte{make([]byte, 4200)})
 			var big *link.TooBigError
-			if err := a.Send(batch); !errors.As(err, &big) || big.Dst != netip.MustParseAddr(c.to) || big.MTU != mtu || big.Size <= mtu {
+			if err := a.Send(batch); !errors.As(err, &big) || big.Dst != netip.MustParseAddr(c.to) || big.MTU != mtu ||
+				big.Size <= mtu {
 				t.Errorf("%s: %v", c.from, err)
 			}
 		}
@@ -140,7 +143,8 @@ func udpHeader() []byte {
 	return binary.BigEndian.AppendUint16(b, 0)
 }
 
-// fragmentationNeeded sends from an ICMP message that a packet to the address to did not fit 600 bytes (RFC 1191).
+// fragmentationNeeded sends from an ICMP message that a packet to the address to did not fit 600
+// bytes (RFC 1191).
 func fragmentationNeeded(from, to netip.Addr) error {
 	src, dst := from.As4(), to.As4()
 	b := []byte{3, 4, 0, 0, 0, 0, 600 >> 8, 600 & 0xff}

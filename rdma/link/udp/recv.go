@@ -24,12 +24,7 @@ type receiver struct {
 	err  error
 }
 
-func (r *receiver) init(l *Link) {
-	r.l = l
-}
-
-// use prepares the message headers for an Rx; it costs something when the Rx
-// is not the one of the last call.
+// use prepares the message headers for an Rx, if it is not that of the last call.
 func (r *receiver) use(rx *link.Rx) {
 	if r.rx == rx {
 		return
@@ -49,10 +44,9 @@ func (r *receiver) use(rx *link.Rx) {
 	r.n = n
 }
 
-// receive takes what there is. It reports that there was nothing and that it
-// is worth waiting.
+// receive takes the datagrams that have arrived. It reports whether there were none.
 func (r *receiver) receive() (empty bool) {
-	for i := range r.n { // the kernel wrote over what it used last time
+	for i := range r.n { // the kernel has changed the headers that it used
 		h := &r.msgs[i].hdr
 		h.Namelen = uint32(len(r.name[i]))
 		h.SetControllen(controlMax)
@@ -60,9 +54,11 @@ func (r *receiver) receive() (empty bool) {
 	}
 	r.n, r.err = 0, nil
 	for tries := 0; ; tries++ {
-		// It never waits: the runtime need not know, which would have it take the processor
-		// away from this thread and look after it 50,000 times a second.
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(r.l.fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(len(r.msgs)), unix.MSG_DONTWAIT, 0, 0)
+		// The call does not wait. So it is a raw one, without the work by which the runtime gives
+		// the processor of a waiting thread to another: that would cost much at 50,000 calls a
+		// second.
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(r.l.fd), uintptr(unsafe.Pointer(&r.msgs[0])),
+			uintptr(len(r.msgs)), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
 			r.n = int(n)
@@ -75,7 +71,7 @@ func (r *receiver) receive() (empty bool) {
 			r.err = errno
 			return false
 		default:
-			// An error that the network reported and that taking it cleared.
+			// An error of the network, such as an ICMP message. The call has cleared it.
 			r.l.stats.RxErrors++
 			if tries == errorsMax {
 				r.err = errno

@@ -21,8 +21,8 @@ const (
 	iovMax      = 1024  // pieces of one message (UIO_MAXIOV)
 	messagesMax = 1024  // messages of one sendmmsg (UIO_MAXIOV)
 
-	// hotBytes is how much of a batch has its checksums made before it is sent: as much as
-	// is still in a processor's own cache when the kernel copies it.
+	// hotBytes is how much of a batch is built before it is sent. It is still in the cache of the
+	// processor when the kernel copies it.
 	hotBytes = 256 << 10
 
 	// sendWait bounds the wait for room in the send buffer. What finds none is
@@ -34,21 +34,21 @@ const (
 type sender struct {
 	l   *Link
 	gso bool
-	// doubt: segmentation is off because a run could not be sent, and no packet was sent alone since. If that cannot be
-	// sent either, it is too long for the interface that leads to the peer, and segmentation is not to blame.
+	// doubt: segmentation is off because a run could not be sent, and no packet was sent alone
+	// since. If a single packet cannot be sent either, it is too long for the interface that leads
+	// to the peer, and segmentation is not at fault.
 	doubt bool
-	peers link.Segmentation // those that are sent to without segmentation
+	peers link.Segmentation // which peers get no segments
 	msgs  []mmsghdr
 	run   []run
 	iovs  []unix.Iovec
 	name  []sockaddr
 	ctl   [][controlMax]byte
 
-	at       *wire.Datagram // whose checksum is being made
+	at       *wire.Datagram // whose checksum is computed
 	poll     [1]unix.PollFd // for waitRoom
 	copies   []byte         // of volatile payloads of the batch
-	built    func()         // for tests: the checksums are made, and nothing is sent
-	volatile bool           // the batch has some that are not copied
+	volatile bool           // the batch has volatile payloads that are not copied
 }
 
 // run is what one message carries: datagrams from first on. Its addresses are
@@ -60,43 +60,44 @@ type run struct {
 	bytes     int
 }
 
-func (t *sender) init(l *Link) {
-	t.l = l
-}
-
 // Send implements link.Link.
 func (l *Link) Send(b *wire.Batch) error {
 	if l.closed {
 		return link.ErrClosed
 	}
-	t := &l.tx
+	l.tx.prepare(b.D)
+	return l.tx.sendAll(b.D)
+}
+
+// prepare begins a batch. Its volatile payloads are copied where settle says so.
+func (t *sender) prepare(d []wire.Datagram) {
 	t.copies = t.copies[:0]
-	t.volatile = t.settle(b.D)
-	var first error
-	for at := 0; at < len(b.D); {
-		n, err := t.send(b.D[at:])
-		at += n
-		if err != nil && first == nil {
+	t.volatile = t.settle(d)
+}
+
+// sendAll sends the datagrams and returns the first error.
+func (t *sender) sendAll(d []wire.Datagram) (first error) {
+	for len(d) > 0 {
+		for !t.tryBuild(d) {
+		}
+		n, err := t.transmit(d)
+		if d = d[n:]; first == nil {
 			first = err
 		}
 	}
 	return first
 }
 
-// send sends as many of the datagrams as one sendmmsg takes, at least one, and
-// returns how many are done with, sent or lost.
-func (t *sender) send(d []wire.Datagram) (int, error) {
-	for !t.tryBuild(d) {
-	}
-	if t.built != nil {
-		t.built()
-	}
+// transmit sends what tryBuild built of d by sendmmsg. It returns how many datagrams are done with,
+// sent or lost. It may return early, so that the rest is built again.
+func (t *sender) transmit(d []wire.Datagram) (int, error) {
 	s := &t.l.stats
 	done := 0 // messages
 	for done < len(t.msgs) {
 		s.TxCalls++
-		// It never waits; see receive.
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(t.l.fd), uintptr(unsafe.Pointer(&t.msgs[done])), uintptr(len(t.msgs)-done), unix.MSG_DONTWAIT, 0, 0)
+		// The call does not wait, see receive.
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(t.l.fd), uintptr(unsafe.Pointer(&t.msgs[done])),
+			uintptr(len(t.msgs)-done), unix.MSG_DONTWAIT, 0, 0)
 		if errno == 0 {
 			t.doubt = false
 			for i := done; i < done+int(n); i++ {
@@ -129,7 +130,7 @@ func (t *sender) send(d []wire.Datagram) (int, error) {
 			done++
 			continue
 		case unix.EFAULT:
-			// What the packets are of was taken away since their checksums were made.
+			// Volatile memory was truncated after the checksums were made.
 			if t.copyAll(d[r.first:], nil) {
 				s.TxFaults++
 				return r.first, nil
@@ -139,9 +140,9 @@ func (t *sender) send(d []wire.Datagram) (int, error) {
 		case unix.EMSGSIZE, unix.EINVAL, unix.EIO, unix.EOPNOTSUPP:
 			tooBig := r.size+t.overhead(flow) > t.l.mtu
 			if r.n > 1 && !tooBig {
-				// Segmentation does not work on this path: an interface
-				// without checksums, a tunnel, an old kernel. Do without from
-				// here on; the identifications change, so build again.
+				// Segmentation does not work on this path: an interface without checksums, a
+				// tunnel, an old kernel. It is off from now on. The identifications change, so the
+				// datagrams are built again.
 				t.gso, t.doubt = false, true
 				s.GSODisabled++
 				return r.first, nil
@@ -159,8 +160,8 @@ func (t *sender) send(d []wire.Datagram) (int, error) {
 		case unix.EBADF, unix.ENOTSOCK:
 			return len(d), fmt.Errorf("%w: %w", link.ErrClosed, errno)
 		default:
-			// No route, a firewall, a peer's ICMP error: the datagrams are
-			// lost, and the sender will find out as it does about any loss.
+			// No route, a firewall, an ICMP error of the peer: the datagrams are lost, as on any
+			// network.
 			s.TxErrors += uint64(r.n)
 			done++
 		}
@@ -228,10 +229,10 @@ func (t *sender) build(d []wire.Datagram) {
 	}
 }
 
-// joins reports whether datagram i may be part of the run: its first, or like
-// its first, of the same size or, as the last one, smaller. All are for one queue pair: where a run arrives as it
-// left, the peer's kernel gives it to one of its sockets as a whole, and the loop of that one would have to hand those of
-// others on.
+// joins reports whether datagram i may be part of the run. UDP_SEGMENT cuts a buffer into pieces of
+// one size, of which the last may be smaller. All datagrams of a run are for one queue pair: a peer
+// with several sockets may receive the run merged, on the socket of the first datagram, and would
+// have to copy the others to other loops.
 func (t *sender) joins(r *run, d []wire.Datagram, i int) bool {
 	if r.n == 0 {
 		return true

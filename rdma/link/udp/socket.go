@@ -28,7 +28,7 @@ const loopbackTries = 64
 func openLoopback(cfg Config) (*Link, error) {
 	var err error
 	for range loopbackTries {
-		// 127.0.x.y is left to people, who give addresses by hand there.
+		// 127.0.x.y is for addresses that are configured by hand.
 		r := rand.Uint32()
 		cfg.Addr = netip.AddrFrom4([4]byte{127, byte(1 + r%254), byte(r >> 8), byte(1 + r>>16%254)})
 		var l *Link
@@ -42,9 +42,9 @@ func openLoopback(cfg Config) (*Link, error) {
 	return nil, err
 }
 
-// SourceFor is the local address to speak to remote from: the one that routing
-// chooses, or the invalid address, which makes Open choose a loopback address, if
-// remote is an address of this host. A server there has port 4791 of its address.
+// SourceFor is the local address for packets to remote. It is the address that routing chooses, or
+// the invalid address if remote is on this host: a server there has port 4791 of its address, so
+// Open chooses a free loopback address.
 func SourceFor(remote netip.Addr) (netip.Addr, error) {
 	remote = remote.Unmap()
 	if remote.IsLoopback() && remote.Is4() {
@@ -62,8 +62,7 @@ func SourceFor(remote netip.Addr) (netip.Addr, error) {
 	return local, nil
 }
 
-// interfaceOf finds the MTU of the interface that has addr, and its index if
-// the address means nothing without.
+// interfaceOf finds the MTU of the interface that has addr, and for a link-local address its index.
 func interfaceOf(addr netip.Addr) (mtu int, scope uint32, err error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -129,8 +128,8 @@ func (l *Link) socket() (int, error) {
 	return fd, nil
 }
 
-// free checks that nobody has the address: SO_REUSEPORT would let us join the
-// sockets of another process of the same user.
+// free checks that no process has the address. SO_REUSEPORT would let this socket join those of
+// another process of the same user.
 func free(sa unix.Sockaddr, family int) error {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
 	if err != nil {
@@ -140,7 +139,7 @@ func free(sa unix.Sockaddr, family int) error {
 	return unix.Bind(fd, sa)
 }
 
-// bindError says why the address cannot be had, and what to do.
+// bindError says why the address cannot be bound, and what to do.
 func bindError(addr netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
@@ -163,15 +162,15 @@ func bindError(addr netip.Addr, err error) error {
 	return fmt.Errorf("taking UDP port %d on %v: %w", wire.Port, addr, err)
 }
 
-// setup sets the options of the bound socket. Those that the link cannot be
-// without return an error, the others degrade.
+// setup sets the options of the bound socket. It fails if an option that the link needs is missing.
+// Without the others the link is slower.
 func (l *Link) setup() error {
 	set := func(level, opt, v int) error { return unix.SetsockoptInt(l.fd, level, opt, v) }
 	var err error
 	if l.addr.Is4() {
-		// PROBE sets DF, without which the identification is unknown and every ICRC wrong. Unlike DO it
-		// takes the MTU of the interface, not what ICMP messages say of the path. Anybody can forge
-		// those, as both ports are always 4791, and connections have a path MTU of their own.
+		// PROBE sets DF, without which the identification is unknown and every ICRC wrong. Unlike
+		// DO it takes the MTU of the interface, not what ICMP messages say of the path. Anybody can
+		// forge those, as both ports are always 4791, and connections have a path MTU of their own.
 		err = set(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 		_ = set(unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
 	} else {
@@ -188,14 +187,14 @@ func (l *Link) setup() error {
 	l.stats.RcvBufBytes = l.buffer(unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, l.cfg.ReceiveBuffer)
 	l.stats.SndBufBytes = l.buffer(unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, l.cfg.SendBuffer)
 	if !l.cfg.NoGSO {
-		// Reading the option tells whether the kernel knows it.
+		// A kernel without the option fails the read.
 		_, e := unix.GetsockoptInt(l.fd, unix.IPPROTO_UDP, udpSegment)
 		l.tx.gso = e == nil
 	}
 	if !l.cfg.NoGRO {
 		l.rx.gro = set(unix.IPPROTO_UDP, udpGRO, 1) == nil
 	} else if l.cfg.Sockets != nil {
-		_ = set(unix.IPPROTO_UDP, udpGRO, 0) // the socket may come from a process that wanted it
+		_ = set(unix.IPPROTO_UDP, udpGRO, 0) // an earlier process may have set it
 	}
 	if l.cfg.Shards > 1 {
 		if err := l.steer(); err != nil {
@@ -205,8 +204,8 @@ func (l *Link) setup() error {
 	return nil
 }
 
-// buffer asks for a socket buffer, past the system's limit if we may, and
-// returns what was granted. The kernel doubles what it is asked for.
+// buffer sets the size of a socket buffer, beyond the limit of the system if that is permitted, and
+// returns the size that the kernel granted. The kernel doubles the requested size.
 func (l *Link) buffer(force, plain, size int) int {
 	if unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, force, size/2) != nil {
 		_ = unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, plain, size/2)
@@ -223,8 +222,8 @@ const (
 	gsiQPN  = 1
 )
 
-// steer makes the kernel choose the socket by the destination QPN. The program
-// belongs to the group of sockets; each one that joins sets the same.
+// steer makes the kernel choose the socket by the destination QPN. The program belongs to the group
+// of sockets, and each socket that joins sets the same program.
 func (l *Link) steer() error {
 	prog := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: qpnWord},

@@ -15,9 +15,8 @@ import (
 
 // Config describes a link.
 type Config struct {
-	// Addr is the local address. Invalid means a free loopback address,
-	// 127.x.y.z, chosen at random: what a client takes whose server is on the
-	// same host, as both need port 4791.
+	// Addr is the local address. Invalid means a free loopback address, 127.x.y.z, chosen at
+	// random, for a client whose server is on the same host: both need port 4791.
 	Addr netip.Addr
 
 	// ReceiveBuffer and SendBuffer are the socket's buffers in bytes; 0 means
@@ -37,18 +36,17 @@ type Config struct {
 	Shard  int
 	Shards int
 
-	// Sockets, if not nil, may have the socket from a process before this one.
+	// Sockets, if not nil, may have the socket of an earlier process.
 	Sockets Sockets
 }
 
-// Sockets has sockets that outlive the process: those that it inherited, and those that it
-// keeps for the one that follows.
+// Sockets stores sockets that outlive the process: for the next process, and from the one before.
 type Sockets interface {
-	// Take gives the bound socket of a shard away.
+	// Take returns the bound socket of a shard, if an earlier process left it. The link closes it.
 	Take(at netip.AddrPort, shard, shards int) (fd int, ok bool)
-	// Keep is told of a socket that was opened; the descriptor is to be copied.
+	// Keep stores a copy of the descriptor of a socket that was opened.
 	Keep(at netip.AddrPort, shard, shards, fd int)
-	// Forget is told of a socket that is about to be closed.
+	// Forget closes the copy, because the socket is about to be closed.
 	Forget(at netip.AddrPort, shard, shards int)
 }
 
@@ -75,12 +73,12 @@ type Stats struct {
 	TxNoBuffers  uint64 // datagrams lost to ENOBUFS or a send buffer that stayed full
 	TxTooBig     uint64 // datagrams over the path MTU
 	TxErrors     uint64 // datagrams lost to other errors, such as no route
-	TxFaults     uint64 // volatile payloads that were not there any more
+	TxFaults     uint64 // volatile payloads that were truncated meanwhile
 	TxCopied     uint64 // datagrams with volatile payload that were sent from a copy
-	TxVoid       uint64 // of these, whose payload could not be had: peers drop them
+	TxVoid       uint64 // of these, datagrams whose payload could not be copied: peers drop them
 	TxWaits      uint64 // times the send buffer was full
 	GSODisabled  uint64 // times segmentation was turned off for not working
-	GSOPeersOff  uint64 // peers that are sent to without segmentation, because segments arrived wrong
+	GSOPeersOff  uint64 // peers that get no segments, because segments arrived wrong
 	Waits        uint64 // times Recv went to sleep
 	RcvBufBytes  int    // receive buffer that the system granted
 	SndBufBytes  int
@@ -98,7 +96,6 @@ type Link struct {
 	scope uint32 // interface index of a link-local address
 	port  uint16
 	mtu   int
-	base  time.Time
 
 	stats Stats
 	rx    receiver
@@ -125,13 +122,15 @@ func Open(cfg Config) (*Link, error) {
 	}
 	cfg.Addr = cfg.Addr.Unmap()
 	if cfg.Addr.IsUnspecified() || cfg.Addr.IsMulticast() {
-		return nil, fmt.Errorf("%v cannot be an RDMA address: the packets' checksum covers the address they come from, so it must be one address of this host", cfg.Addr)
+		return nil,
+			fmt.Errorf("%v cannot be an RDMA address: the packets' checksum covers the address they come from, so it must be one address of this host", cfg.Addr)
 	}
 	return open(cfg)
 }
 
 func open(cfg Config) (*Link, error) {
-	l := &Link{cfg: cfg, addr: cfg.Addr, port: wire.Port, base: clockBase}
+	l := &Link{cfg: cfg, addr: cfg.Addr, port: wire.Port}
+	l.rx.l, l.tx.l = l, l
 	var err error
 	if l.mtu, l.scope, err = interfaceOf(cfg.Addr); err != nil {
 		return nil, err
@@ -159,17 +158,14 @@ func open(cfg Config) (*Link, error) {
 	if s := cfg.Sockets; s != nil && !taken {
 		s.Keep(netip.AddrPortFrom(l.addr, l.port), cfg.Shard, max(cfg.Shards, 1), l.fd)
 	}
-	l.rx.init(l)
-	l.tx.init(l)
 	return l, nil
 }
 
-// clockBase is common to all links of the process, so that their times can be
-// compared.
+// clockBase is common to all links of the process, so that their times can be compared.
 var clockBase = time.Now()
 
 // Now reads the monotonic clock. It never returns 0.
-func (l *Link) Now() rdma.Time { return rdma.Time(time.Since(l.base)) + 1 }
+func (l *Link) Now() rdma.Time { return rdma.Time(time.Since(clockBase)) + 1 }
 
 // LocalAddr is the address that the socket is bound to.
 func (l *Link) LocalAddr() netip.Addr { return l.addr }

@@ -382,7 +382,8 @@ func TestRunsOfOneQueuePair(t *testing.T) {
 	const each = 5
 	batch := wire.NewBatch(2 * each)
 	for i := range 2 * each {
-		batch.Add(f, &wire.Packet{Op: wire.WriteMiddle, PKey: wire.DefaultPKey, DestQPN: uint32(2 + i/each), PSN: wire.PSN(i)}, [][]byte{make([]byte, 1024)})
+		batch.Add(f, &wire.Packet{Op: wire.WriteMiddle, PKey: wire.DefaultPKey, DestQPN: uint32(2 + i/each),
+			PSN: wire.PSN(i)}, [][]byte{make([]byte, 1024)})
 	}
 	if err := a.Send(batch); err != nil {
 		t.Fatal(err)
@@ -404,7 +405,8 @@ func TestRunsOfOneQueuePair(t *testing.T) {
 	}
 }
 
-// TestSuspectedPeer: a peer that is suspected to get wrong segments is sent to without segmentation; another one is not.
+// TestSuspectedPeer: a peer that is suspected to get wrong segments is sent to without
+// segmentation; another one is not.
 func TestSuspectedPeer(t *testing.T) {
 	a, err := Open(Config{})
 	if err != nil {
@@ -435,7 +437,8 @@ func TestSuspectedPeer(t *testing.T) {
 	}
 	is := func(what string, first, second, off uint64) {
 		t.Helper()
-		if n, m, s := segmented(peers[0]), segmented(peers[1]), a.Stats(); n != first || m != second || s.GSOPeersOff != off || !s.GSOActive {
+		if n, m, s := segmented(peers[0]), segmented(peers[1]), a.Stats(); n != first || m != second ||
+			s.GSOPeersOff != off || !s.GSOActive {
 			t.Errorf("%s: %d and %d datagrams are segments; %+v", what, n, m, s)
 		}
 	}

@@ -15,9 +15,10 @@ var _ link.VolatileSender = (*Link)(nil)
 // SendsVolatile implements link.VolatileSender.
 func (l *Link) SendsVolatile() bool { return true }
 
-// settle copies the volatile payloads of packets that are sent again. The first time
-// they may have been lost because their data changed after the checksum was made, and a
-// file that is always written would do that every time. It reports whether there are others.
+// settle copies the volatile payloads of packets that are sent again. The first transmission may
+// have been lost because the data changed after the checksum was computed, and a file that is
+// written all the time would do that every time. It reports whether there are other volatile
+// payloads.
 func (t *sender) settle(d []wire.Datagram) (volatile bool) {
 	for i := range d {
 		switch p := &d[i]; {
@@ -31,14 +32,14 @@ func (t *sender) settle(d []wire.Datagram) (volatile bool) {
 	return volatile
 }
 
-// tryBuild is build. It reports false if a volatile payload was not there, which a copy
-// has taken the place of.
+// tryBuild is build. It reports false if it met a fault in a volatile payload. It has replaced the
+// payload by a copy then, and the caller tries again.
 func (t *sender) tryBuild(d []wire.Datagram) (ok bool) {
 	if !t.volatile {
 		t.build(d)
 		return true
 	}
-	// A fault is a panic from here on, and none that ends the process.
+	// A fault is a panic that can be recovered, until this function returns.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if ok {
@@ -56,7 +57,7 @@ func (t *sender) tryBuild(d []wire.Datagram) (ok bool) {
 	return true
 }
 
-// faultIn reports whether r, which was recovered, is a fault in the volatile payload of p.
+// faultIn reports whether the recovered value r is a fault in the volatile payload of p.
 func faultIn(r any, p *wire.Datagram) bool {
 	f, ok := r.(interface {
 		runtime.Error
@@ -66,7 +67,7 @@ func faultIn(r any, p *wire.Datagram) bool {
 		return false
 	}
 	for _, b := range p.Payload {
-		// The address of a fault is exact to the page on some processors.
+		// Some processors report the page of a fault only.
 		start := uintptr(unsafe.Pointer(unsafe.SliceData(b))) &^ (faultUnit - 1)
 		if a := f.Addr(); a >= start && a < start+uintptr(len(b))+2*faultUnit {
 			return true
@@ -77,8 +78,8 @@ func faultIn(r any, p *wire.Datagram) bool {
 
 const faultUnit = 64 << 10 // the largest page
 
-// copyAll copies the payloads that are of v, or of anybody if v is nil, and reports whether there
-// were any.
+// copyAll copies the volatile payloads of owner v, or of all owners if v is nil. It reports whether
+// there were any.
 func (t *sender) copyAll(d []wire.Datagram, v wire.Volatile) (any bool) {
 	for i := range d {
 		if p := &d[i]; p.Volatile != nil && (v == nil || p.Volatile == v) {
@@ -89,10 +90,10 @@ func (t *sender) copyAll(d []wire.Datagram, v wire.Volatile) (any bool) {
 	return any
 }
 
-// copy puts a copy in the place of a volatile payload. The copies live until the next batch.
+// copy replaces a volatile payload by a copy, which lives until the next batch.
 func (t *sender) copy(p *wire.Datagram) {
 	n := len(t.copies)
-	// What is outgrown stays as it is for those who refer to it.
+	// If the array grows, earlier copies stay valid in the old one.
 	t.copies = slices.Grow(t.copies, p.PayloadLen)[:n+p.PayloadLen]
 	link.Own(p, t.copies[n:])
 	if p.BadICRC {

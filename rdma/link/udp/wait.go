@@ -14,53 +14,52 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// waiter is how the loop of a link sleeps, and is woken. There are two ways.
+// waiter makes the loop of a link sleep, and wakes it. There are two ways to sleep.
 //
-// A thread that waits in the kernel for the socket is woken by the packet itself, and
-// nobody else is. That is best while packets come in numbers: threads of the Go runtime that are idle
-// wait for every descriptor that it knows, and each packet that comes while the loop works would wake one of them,
-// which takes the processor from the peer, or from the loop.
+// A busy loop sleeps in ppoll, as a thread. A packet wakes this thread and no other. If the socket
+// were in the runtime's poller, every packet would wake an idle thread of the runtime while the
+// loop works, which takes the processor from the loop or from the peer.
 //
-// With one call at a time the loop and its callers take turns, and a loop that waits as a
-// goroutine takes them on one thread. The runtime then knows of an epoll instance that has the socket, and
-// reports it only while the loop sleeps.
+// A loop that serves one call at a time sleeps as a goroutine. The loop and its callers then take
+// turns on one thread. The socket is in an epoll instance, which is in the runtime's poller and
+// reports the socket only while the loop sleeps.
 type waiter struct {
 	l *Link
-	// state is for Wake.
+	// state says to wake how the loop sleeps.
 	state  atomic.Int32
-	passed uint64 // datagrams until the last sleep
-	mean   int    // of datagrams between sleeps, see meanUnit
+	passed uint64 // datagrams sent and received before the last sleep
+	mean   int    // datagrams between sleeps, see meanUnit
 
-	event int        // eventfd: ends a wait in the kernel; negative once it is closed
-	bell  sync.Mutex // of event: who wakes may be at it while the link is closed
-	polls [2]unix.PollFd
-	left  unix.Timespec
+	event   int        // eventfd that ends ppoll; negative once it is closed
+	eventMu sync.Mutex // of event: wake may run while the link is closed
+	polls   [2]unix.PollFd
+	left    unix.Timespec
 
 	ep    int // epoll instance with the socket
 	ev    unix.EpollEvent
-	file  *os.File
+	file  *os.File // ep, in the runtime's poller
 	raw   syscall.RawConn
-	ready func(uintptr) bool // made once, it would be allocated each time
-	armed rdma.Time          // read deadline that is set; unarmed if unknown
+	ready func(uintptr) bool // made once, because each use would allocate
+	armed rdma.Time          // read deadline of file; unarmed if unknown
 }
 
 // States of a waiter.
 const (
-	running = iota
-	parked  // as a goroutine
-	waiting // in the kernel
+	running  = iota
+	sleeping // as a goroutine
+	polling  // in ppoll
 	woken
 )
 
 // Special values of waiter.armed.
 const (
 	disarmed rdma.Time = 0
-	unarmed  rdma.Time = -1 // not known
+	unarmed  rdma.Time = -1 // unknown
 )
 
-// The mean of what a loop sends and receives between two sleeps is kept in parts of meanUnit,
-// each sleep being a quarter of it and counting up to busyMax datagrams. From busyMin on the
-// loop counts as busy; one call at a time is about four.
+// The mean number of datagrams between two sleeps is in parts of meanUnit. Each sleep is a quarter
+// of it, and counts up to busyMax datagrams. A loop with a mean over busyMin is busy. One call at a
+// time makes about four datagrams.
 const (
 	meanUnit = 8
 	busyMin  = 6
@@ -90,21 +89,21 @@ func (w *waiter) open(l *Link) (err error) {
 	if err != nil {
 		return errors.Join(err, w.close())
 	}
-	// It is called before the wait too, and has to be: a packet that came before the epoll instance was told to
-	// report it may not be reported.
+	// raw.Read calls it before it waits too. That is necessary: epoll may not report a packet that
+	// arrived before the socket was enabled.
 	w.ready = func(uintptr) bool { return !w.l.rx.receive() }
 	return nil
 }
 
 func (w *waiter) close() error {
-	w.bell.Lock()
-	defer w.bell.Unlock()
+	w.eventMu.Lock()
+	defer w.eventMu.Unlock()
 	event := w.event
 	w.event = -1
 	return errors.Join(w.file.Close(), unix.Close(event))
 }
 
-// busy says whether the loop had much to send and receive between its last sleeps.
+// busy reports whether the loop sent and received much between its last sleeps.
 func (w *waiter) busy() bool {
 	all := w.l.stats.RxDatagrams + w.l.stats.TxDatagrams
 	n := int(min(all-w.passed, busyMax))
@@ -113,37 +112,40 @@ func (w *waiter) busy() bool {
 	return w.mean > busyMin*meanUnit
 }
 
+// wake may be called from any goroutine.
 func (w *waiter) wake() {
 	switch w.state.Swap(woken) {
-	case parked:
-		// A deadline in the past ends the wait. The loop finds out by the error
-		// that the deadline it set is no longer the one that is set.
+	case sleeping:
+		// A deadline in the past ends the read. Its error tells the loop that the deadline has
+		// changed.
 		_ = w.file.SetReadDeadline(time.Unix(1, 0))
-	case waiting:
-		// The number of a descriptor that was closed may be another's, a file's even.
-		w.bell.Lock()
+	case polling:
+		// After close, the number of the descriptor may belong to another file.
+		w.eventMu.Lock()
 		if one := [8]byte{1}; w.event >= 0 {
 			_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(w.event), uintptr(unsafe.Pointer(&one)), 8)
 		}
-		w.bell.Unlock()
+		w.eventMu.Unlock()
 	}
 }
 
-// sleep waits for a packet and receives it, or until the deadline, if that is not 0, or until wake.
+// sleep waits for a packet and receives it. It returns at the deadline too, if that is not 0, and
+// when wake is called.
 func (w *waiter) sleep(deadline rdma.Time) error {
 	if w.busy() {
-		return w.inKernel(deadline)
+		return w.poll(deadline)
 	}
-	return w.park(deadline)
+	return w.read(deadline)
 }
 
-func (w *waiter) inKernel(deadline rdma.Time) error {
+// poll sleeps in the kernel.
+func (w *waiter) poll(deadline rdma.Time) error {
 	var left *unix.Timespec
 	if deadline > 0 {
 		w.left = unix.NsecToTimespec(max(0, int64(deadline-w.l.Now())))
 		left = &w.left
 	}
-	if !w.state.CompareAndSwap(running, waiting) {
+	if !w.state.CompareAndSwap(running, polling) {
 		w.state.Store(running)
 		return nil
 	}
@@ -164,13 +166,14 @@ func (w *waiter) inKernel(deadline rdma.Time) error {
 	return nil
 }
 
-func (w *waiter) park(deadline rdma.Time) error {
-	// The order matters: the deadline is set first, so that a wake after the state changed overrides it and not
+// read sleeps as a goroutine.
+func (w *waiter) read(deadline rdma.Time) error {
+	// The deadline is set before the state changes: a wake after that replaces the deadline, not
 	// the reverse.
 	if err := w.arm(deadline); err != nil {
 		return err
 	}
-	if !w.state.CompareAndSwap(running, parked) {
+	if !w.state.CompareAndSwap(running, sleeping) {
 		w.state.Store(running)
 		return nil
 	}
@@ -186,25 +189,22 @@ func (w *waiter) park(deadline rdma.Time) error {
 	return err
 }
 
-// watch has the epoll instance report the socket, or not.
+// watch sets what the epoll instance reports of the socket.
 func (w *waiter) watch(events uint32) {
 	w.ev.Events = events
-	_, _, _ = unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(w.ep), unix.EPOLL_CTL_MOD, uintptr(w.l.fd), uintptr(unsafe.Pointer(&w.ev)), 0, 0)
+	_, _, _ = unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(w.ep), unix.EPOLL_CTL_MOD, uintptr(w.l.fd),
+		uintptr(unsafe.Pointer(&w.ev)), 0, 0)
 }
 
-// arm sets the read deadline, if the one that is set would not do. Waking up
-// too early is harmless and rare, setting a deadline for each sleep is not
-// cheap: one that is set and earlier stays.
+// arm sets the read deadline, unless an earlier one is set. To wake up too early is harmless and
+// rare, and to set a deadline for each sleep is not cheap.
 func (w *waiter) arm(deadline rdma.Time) error {
-	if w.armed == deadline || deadline == 0 && w.armed > 0 {
-		return nil
-	}
-	if w.armed > 0 && deadline > 0 && w.armed < deadline {
+	if w.armed == deadline || w.armed > 0 && (deadline == 0 || w.armed < deadline) {
 		return nil
 	}
 	var t time.Time
 	if deadline > 0 {
-		t = w.l.base.Add(time.Duration(deadline))
+		t = clockBase.Add(time.Duration(deadline))
 	}
 	if err := w.file.SetReadDeadline(t); err != nil {
 		return err

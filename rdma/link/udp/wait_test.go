@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWakeAfterClose: who was about to wake a loop whose link is closed meanwhile writes into nothing that was opened since.
+// TestWakeAfterClose: a goroutine that wakes a loop whose link is closed writes to no descriptor
+// that was opened since.
 func TestWakeAfterClose(t *testing.T) {
 	eventfd := func() int {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -23,7 +24,7 @@ func TestWakeAfterClose(t *testing.T) {
 	if other != was {
 		t.Skipf("the descriptor %d has gone to somebody else", was)
 	}
-	w.state.Store(waiting)
+	w.state.Store(polling)
 	w.wake()
 	var b [8]byte
 	if n, err := unix.Read(other, b[:]); err != unix.EAGAIN {

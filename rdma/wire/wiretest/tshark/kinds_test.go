@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/rstored/rstored/rdma/link/pcap"
 	"github.com/rstored/rstored/rdma/wire"
 )
 
@@ -26,22 +28,10 @@ func TestDataIsNoFrame(t *testing.T) {
 	p := wire.Packet{Op: wire.WriteMiddle, PKey: wire.DefaultPKey, DestQPN: 5, PSN: 7}
 	hdr := wire.AppendHeaders(nil, &p)
 	f := wire.Flow{Src: src, Dst: dst, SrcPort: wire.Port}
-	udp := binary.LittleEndian.AppendUint32(append(hdr, data...), f.ICRC(0, hdr, [][]byte{data}, 0))
-	b := make([]byte, 12, 512)   // MAC addresses
-	b = append(b, 8, 0, 0x45, 0) // IPv4
-	b = binary.BigEndian.AppendUint16(b, uint16(28+len(udp)))
-	b = append(b, 0, 0, 0x40, 0, 64, 17, 0, 0)
-	b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
-	for _, v := range []uint16{wire.Port, wire.Port, uint16(8 + len(udp)), 0} {
-		b = binary.BigEndian.AppendUint16(b, v)
-	}
-	b = append(b, udp...)
-	var file []byte
-	for _, v := range []uint32{0xa1b2c3d4, 4<<16 | 2, 0, 0, 1 << 16, 1, 0, 0, uint32(len(b)), uint32(len(b))} {
-		file = binary.LittleEndian.AppendUint32(file, v)
-	}
+	dgram := binary.LittleEndian.AppendUint32(append(hdr, data...), f.ICRC(0, hdr, [][]byte{data}, 0))
 	name := filepath.Join(t.TempDir(), "data.pcap")
-	if err := os.WriteFile(name, append(file, b...), 0o600); err != nil {
+	file := pcap.AppendRecord(pcap.FileHeader(), time.Unix(1, 0), &f, dgram, 0)
+	if err := os.WriteFile(name, file, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := Count(ctx, name, "frame.protocols contains \"infiniband:ethertype\" and _ws.malformed"); err != nil || n != 1 {

@@ -1,38 +1,49 @@
-package capture
+// Package pcap writes RoCEv2 packets as a pcap file that Wireshark and tcpdump read: FileHeader,
+// then AppendRecord for each packet. It makes the IP and UDP headers that the packet had on the
+// wire, so it needs no frame. rdma/wire/wiretest reads such files.
+package pcap
 
 import (
 	"encoding/binary"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// The pcap file format, with times in nanoseconds and packets that begin with
-// an IP header.
+// The pcap file format, with times in nanoseconds, and packets that begin with an IP header.
 const (
-	pcapMagic    = 0xa1b23c4d
-	pcapMajor    = 2
-	pcapMinor    = 4
-	pcapSnapLen  = 1 << 16
+	magic        = 0xa1b23c4d
+	major        = 2
+	minor        = 4
+	snapLen      = 1 << 16
 	linkTypeRaw  = 101
 	fileHdrLen   = 24
 	recordHdrLen = 16
 )
 
-func fileHeader() []byte {
+// FileHeader is the beginning of a file.
+func FileHeader() []byte {
 	b := make([]byte, fileHdrLen)
 	le := binary.LittleEndian
-	le.PutUint32(b, pcapMagic)
-	le.PutUint16(b[4:], pcapMajor)
-	le.PutUint16(b[6:], pcapMinor)
-	le.PutUint32(b[16:], pcapSnapLen)
+	le.PutUint32(b, magic)
+	le.PutUint16(b[4:], major)
+	le.PutUint16(b[6:], minor)
+	le.PutUint32(b[16:], snapLen)
 	le.PutUint32(b[20:], linkTypeRaw)
 	return b
 }
 
-// IP and UDP, as much as RoCEv2 needs of them.
+// FirstRecords returns the first n records of b, and how many of the n are missing.
+func FirstRecords(b []byte, n int) (first []byte, missing int) {
+	at := 0
+	for ; n > 0 && at < len(b); n-- {
+		at += recordHdrLen + int(binary.LittleEndian.Uint32(b[at+8:]))
+	}
+	return b[:at], n
+}
+
+// Fields of the IP and UDP headers.
 const (
 	ipv4Len      = 20
 	ipv6Len      = 40
@@ -42,15 +53,13 @@ const (
 	ipv4Version  = 0x45 // version 4, five words
 	ipv6Version  = 6 << 4
 	ipDontFrag   = 0x4000
-	rocePort     = 4791
 	checksumZero = 0xffff // how UDP spells a checksum of zero
 )
 
-// appendRecord appends a packet with the IP and UDP headers it travelled in, its first
-// snap bytes only unless that is 0.
-// The IPv4 identification is not known here, but the packet's own checksum
-// covers it and so tells it.
-func appendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte, snap int) []byte {
+// AppendRecord appends a packet, from the BTH to the ICRC, with the IP and UDP headers of f. If
+// snap is not 0, it cuts the packet off after so many bytes. The socket does not know the IPv4
+// identification, but the ICRC covers it, so it follows from the ICRC.
+func AppendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte, snap int) []byte {
 	src, dst := f.Src.Unmap(), f.Dst.Unmap()
 	ipLen := ipv4Len
 	if dst.Is6() {
@@ -68,14 +77,14 @@ func appendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte, snap int) 
 	le.PutUint32(rec[8:], uint32(size))
 	le.PutUint32(rec[12:], uint32(size))
 	be.PutUint16(u, f.SrcPort)
-	be.PutUint16(u[2:], rocePort)
+	be.PutUint16(u[2:], wire.Port)
 	be.PutUint16(u[4:], uint16(udpLen+len(dgram)))
 	if dst.Is6() {
 		ip[0], ip[1] = ipv6Version|f.TOS>>4, f.TOS<<4
 		be.PutUint16(ip[4:], uint16(udpLen+len(dgram)))
 		ip[6], ip[7] = protoUDP, ipTTL
-		copyAddr(ip[8:24], src)
-		copyAddr(ip[24:40], dst)
+		copy(ip[8:24], src.AsSlice())
+		copy(ip[24:40], dst.AsSlice())
 		sum := fold(sum16(sum16(sum16(protoUDP+uint32(udpLen+len(dgram)), ip[8:]), u), dgram))
 		if sum = ^sum; sum == 0 {
 			sum = checksumZero
@@ -88,8 +97,8 @@ func appendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte, snap int) 
 		be.PutUint16(ip[4:], id)
 		be.PutUint16(ip[6:], ipDontFrag)
 		ip[8], ip[9] = ipTTL, protoUDP
-		copyAddr(ip[12:16], src)
-		copyAddr(ip[16:20], dst)
+		copy(ip[12:16], src.AsSlice())
+		copy(ip[16:20], dst.AsSlice())
 		be.PutUint16(ip[10:], ^fold(sum16(0, ip)))
 		// The UDP checksum stays 0, not used.
 	}
@@ -100,8 +109,6 @@ func appendRecord(b []byte, at time.Time, f *wire.Flow, dgram []byte, snap int) 
 	}
 	return b
 }
-
-func copyAddr(to []byte, a netip.Addr) { copy(to, a.AsSlice()) }
 
 // sum16 adds b as 16-bit words to a sum (RFC 1071).
 func sum16(sum uint32, b []byte) uint32 {

@@ -1,4 +1,4 @@
-package capture
+package pcap
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ func TestRecordIPv6(t *testing.T) {
 		TOS:     0xb9,
 	}
 	dgram := []byte("seventeen bytes!!")
-	b := appendRecord(nil, time.Unix(1, 2), &f, dgram, 0)
+	b := AppendRecord(nil, time.Unix(1, 2), &f, dgram, 0)
 	ip := b[recordHdrLen:]
 	if len(ip) != ipv6Len+udpLen+len(dgram) || binary.LittleEndian.Uint32(b[8:]) != uint32(len(ip)) {
 		t.Fatalf("%d bytes: % x", len(ip), b)
