@@ -123,7 +123,8 @@ func Open(cfg Config) (*Link, error) {
 	cfg.Addr = cfg.Addr.Unmap()
 	if cfg.Addr.IsUnspecified() || cfg.Addr.IsMulticast() {
 		return nil,
-			fmt.Errorf("%v cannot be an RDMA address: the packets' checksum covers the address they come from, so it must be one address of this host", cfg.Addr)
+			fmt.Errorf("%v cannot be an RDMA address: the packets' checksum covers the address they come from, "+
+				"so it must be one address of this host", cfg.Addr)
 	}
 	return open(cfg)
 }
