@@ -63,7 +63,8 @@ func (s *textStore) Access(c *blockstore.Cred, h blockstore.Handle, want uint32)
 }
 
 func (s *textStore) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (
-	blockstore.Handle, blockstore.Attr, error) {
+	blockstore.Handle, blockstore.Attr, error,
+) {
 	h := root
 	switch {
 	case dir != root:
@@ -86,7 +87,8 @@ func (s *textStore) ReadAt(_ *blockstore.Cred, h blockstore.Handle, p []byte, of
 }
 
 func (s *textStore) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, verf [8]byte, plus bool,
-	emit func(*blockstore.DirEntry) bool) ([8]byte, bool, error) {
+	emit func(*blockstore.DirEntry) bool,
+) ([8]byte, bool, error) {
 	if dir != root {
 		return verf, false, blockstore.ErrNotDir
 	}

@@ -121,191 +121,154 @@ func (f *FS) cut(r *Rule, p []byte) []byte {
 	return p[:1+int(f.float()*float64(len(p)-1))]
 }
 
-// GetAttr is blockstore.FS.GetAttr with faults.
+// one, two and three make a call of a store that has so many results beside its error, with faults.
+func one[A any](f *FS, op Op, call func(*Rule) (A, error)) (a A, err error) {
+	r, err := f.before(op)
+	if err == nil {
+		a, err = call(&r)
+		err = r.after(err)
+	}
+	return a, err
+}
+
+func two[A, B any](f *FS, op Op, call func(*Rule) (A, B, error)) (a A, b B, err error) {
+	r, err := f.before(op)
+	if err == nil {
+		a, b, err = call(&r)
+		err = r.after(err)
+	}
+	return a, b, err
+}
+
+func three[A, B, C any](f *FS, op Op, call func(*Rule) (A, B, C, error)) (a A, b B, c C, err error) {
+	r, err := f.before(op)
+	if err == nil {
+		a, b, c, err = call(&r)
+		err = r.after(err)
+	}
+	return a, b, c, err
+}
+
+// The methods of blockstore.FS, with faults.
+
+// GetAttr implements blockstore.FS.
 func (f *FS) GetAttr(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, error) {
-	r, err := f.before(GetAttr)
-	if err != nil {
-		return blockstore.Attr{}, err
-	}
-	a, err := f.FS.GetAttr(c, h)
-	return a, r.after(err)
+	return one(f, GetAttr, func(*Rule) (blockstore.Attr, error) { return f.FS.GetAttr(c, h) })
 }
 
-// SetAttr is blockstore.FS.SetAttr with faults.
-func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (blockstore.Wcc, error) {
-	r, err := f.before(SetAttr)
-	if err != nil {
-		return blockstore.Wcc{}, err
-	}
-	w, err := f.FS.SetAttr(c, h, s, guard)
-	return w, r.after(err)
+// SetAttr implements blockstore.FS.
+func (f *FS) SetAttr(c *blockstore.Cred, h blockstore.Handle, s *blockstore.SetAttr, guard *time.Time) (
+	blockstore.Wcc, error,
+) {
+	return one(f, SetAttr, func(*Rule) (blockstore.Wcc, error) { return f.FS.SetAttr(c, h, s, guard) })
 }
 
-// Lookup is blockstore.FS.Lookup with faults.
-func (f *FS) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (blockstore.Handle, blockstore.Attr, error) {
-	r, err := f.before(Lookup)
-	if err != nil {
-		return blockstore.Handle{}, blockstore.Attr{}, err
-	}
-	h, a, err := f.FS.Lookup(c, dir, name)
-	return h, a, r.after(err)
+// Lookup implements blockstore.FS.
+func (f *FS) Lookup(c *blockstore.Cred, dir blockstore.Handle, name string) (
+	blockstore.Handle, blockstore.Attr, error,
+) {
+	return two(f, Lookup, func(*Rule) (blockstore.Handle, blockstore.Attr, error) { return f.FS.Lookup(c, dir, name) })
 }
 
-// Access is blockstore.FS.Access with faults.
+// Access implements blockstore.FS.
 func (f *FS) Access(c *blockstore.Cred, h blockstore.Handle, want uint32) (uint32, blockstore.Attr, error) {
-	r, err := f.before(Access)
-	if err != nil {
-		return 0, blockstore.Attr{}, err
-	}
-	got, a, err := f.FS.Access(c, h, want)
-	return got, a, r.after(err)
+	return two(f, Access, func(*Rule) (uint32, blockstore.Attr, error) { return f.FS.Access(c, h, want) })
 }
 
-// ReadLink is blockstore.FS.ReadLink with faults.
+// ReadLink implements blockstore.FS.
 func (f *FS) ReadLink(c *blockstore.Cred, h blockstore.Handle) (string, error) {
-	r, err := f.before(ReadLink)
-	if err != nil {
-		return "", err
-	}
-	s, err := f.FS.ReadLink(c, h)
-	return s, r.after(err)
+	return one(f, ReadLink, func(*Rule) (string, error) { return f.FS.ReadLink(c, h) })
 }
 
-// ReadAt is blockstore.FS.ReadAt with faults.
+// ReadAt implements blockstore.FS.
 func (f *FS) ReadAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, nowait bool) (int, bool, error) {
-	r, err := f.before(ReadAt)
-	if err != nil {
-		return 0, false, err
-	}
-	n, eof, err := f.FS.ReadAt(c, h, f.cut(&r, p), off, nowait)
-	return n, eof, r.after(err)
+	return two(f, ReadAt, func(r *Rule) (int, bool, error) { return f.FS.ReadAt(c, h, f.cut(r, p), off, nowait) })
 }
 
-// WriteAt is blockstore.FS.WriteAt with faults.
-func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (int, blockstore.Stability, blockstore.Wcc, error) {
-	r, err := f.before(WriteAt)
-	if err != nil {
-		return 0, how, blockstore.Wcc{}, err
-	}
-	n, committed, w, err := f.FS.WriteAt(c, h, f.cut(&r, p), off, how)
-	return n, committed, w, r.after(err)
+// WriteAt implements blockstore.FS.
+func (f *FS) WriteAt(c *blockstore.Cred, h blockstore.Handle, p []byte, off uint64, how blockstore.Stability) (
+	int, blockstore.Stability, blockstore.Wcc, error,
+) {
+	return three(f, WriteAt, func(r *Rule) (int, blockstore.Stability, blockstore.Wcc, error) {
+		return f.FS.WriteAt(c, h, f.cut(r, p), off, how)
+	})
 }
 
-// Commit is blockstore.FS.Commit with faults.
+// Commit implements blockstore.FS.
 func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, n uint32) (blockstore.Wcc, error) {
-	r, err := f.before(Commit)
-	if err != nil {
-		return blockstore.Wcc{}, err
-	}
-	w, err := f.FS.Commit(c, h, off, n)
-	return w, r.after(err)
+	return one(f, Commit, func(*Rule) (blockstore.Wcc, error) { return f.FS.Commit(c, h, off, n) })
 }
 
-// made ends a method that makes an object.
-func made(r *Rule, h blockstore.Handle, a blockstore.Attr, w blockstore.Wcc, err error) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-	return h, a, w, r.after(err)
+// Create implements blockstore.FS.
+func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode blockstore.CreateMode,
+	s *blockstore.SetAttr, verf [8]byte,
+) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+	return three(f, Create, func(*Rule) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+		return f.FS.Create(c, dir, name, mode, s, verf)
+	})
 }
 
-func notMade(err error) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-	return blockstore.Handle{}, blockstore.Attr{}, blockstore.Wcc{}, err
+// Mkdir implements blockstore.FS.
+func (f *FS) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *blockstore.SetAttr) (
+	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error,
+) {
+	return three(f, Mkdir, func(*Rule) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+		return f.FS.Mkdir(c, dir, name, s)
+	})
 }
 
-// Create is blockstore.FS.Create with faults.
-func (f *FS) Create(c *blockstore.Cred, dir blockstore.Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verf [8]byte) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-	r, err := f.before(Create)
-	if err != nil {
-		return notMade(err)
-	}
-	h, a, w, err := f.FS.Create(c, dir, name, mode, s, verf)
-	return made(&r, h, a, w, err)
+// Symlink implements blockstore.FS.
+func (f *FS) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target string, s *blockstore.SetAttr) (
+	blockstore.Handle, blockstore.Attr, blockstore.Wcc, error,
+) {
+	return three(f, Symlink, func(*Rule) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+		return f.FS.Symlink(c, dir, name, target, s)
+	})
 }
 
-// Mkdir is blockstore.FS.Mkdir with faults.
-func (f *FS) Mkdir(c *blockstore.Cred, dir blockstore.Handle, name string, s *blockstore.SetAttr) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-	r, err := f.before(Mkdir)
-	if err != nil {
-		return notMade(err)
-	}
-	h, a, w, err := f.FS.Mkdir(c, dir, name, s)
-	return made(&r, h, a, w, err)
+// Mknod implements blockstore.FS.
+func (f *FS) Mknod(c *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType, major,
+	minor uint32, s *blockstore.SetAttr,
+) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+	return three(f, Mknod, func(*Rule) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
+		return f.FS.Mknod(c, dir, name, typ, major, minor, s)
+	})
 }
 
-// Symlink is blockstore.FS.Symlink with faults.
-func (f *FS) Symlink(c *blockstore.Cred, dir blockstore.Handle, name, target string, s *blockstore.SetAttr) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-	r, err := f.before(Symlink)
-	if err != nil {
-		return notMade(err)
-	}
-	h, a, w, err := f.FS.Symlink(c, dir, name, target, s)
-	return made(&r, h, a, w, err)
-}
-
-// Mknod is blockstore.FS.Mknod with faults.
-func (f *FS) Mknod(c *blockstore.Cred, dir blockstore.Handle, name string, typ blockstore.FileType, major, minor uint32, s *blockstore.SetAttr) (blockstore.Handle, blockstore.Attr, blockstore.Wcc, error) {
-	r, err := f.before(Mknod)
-	if err != nil {
-		return notMade(err)
-	}
-	h, a, w, err := f.FS.Mknod(c, dir, name, typ, major, minor, s)
-	return made(&r, h, a, w, err)
-}
-
-// Remove is blockstore.FS.Remove with faults.
+// Remove implements blockstore.FS.
 func (f *FS) Remove(c *blockstore.Cred, dir blockstore.Handle, name string) (blockstore.Wcc, error) {
-	r, err := f.before(Remove)
-	if err != nil {
-		return blockstore.Wcc{}, err
-	}
-	w, err := f.FS.Remove(c, dir, name)
-	return w, r.after(err)
+	return one(f, Remove, func(*Rule) (blockstore.Wcc, error) { return f.FS.Remove(c, dir, name) })
 }
 
-// Rmdir is blockstore.FS.Rmdir with faults.
+// Rmdir implements blockstore.FS.
 func (f *FS) Rmdir(c *blockstore.Cred, dir blockstore.Handle, name string) (blockstore.Wcc, error) {
-	r, err := f.before(Rmdir)
-	if err != nil {
-		return blockstore.Wcc{}, err
-	}
-	w, err := f.FS.Rmdir(c, dir, name)
-	return w, r.after(err)
+	return one(f, Rmdir, func(*Rule) (blockstore.Wcc, error) { return f.FS.Rmdir(c, dir, name) })
 }
 
-// Rename is blockstore.FS.Rename with faults.
-func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle, toName string) (fromW, toW blockstore.Wcc, err error) {
-	r, err := f.before(Rename)
-	if err != nil {
-		return fromW, toW, err
-	}
-	fromW, toW, err = f.FS.Rename(c, from, fromName, to, toName)
-	return fromW, toW, r.after(err)
+// Rename implements blockstore.FS.
+func (f *FS) Rename(c *blockstore.Cred, from blockstore.Handle, fromName string, to blockstore.Handle,
+	toName string,
+) (blockstore.Wcc, blockstore.Wcc, error) {
+	return two(f, Rename, func(*Rule) (blockstore.Wcc, blockstore.Wcc, error) {
+		return f.FS.Rename(c, from, fromName, to, toName)
+	})
 }
 
-// Link is blockstore.FS.Link with faults.
-func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (blockstore.Attr, blockstore.Wcc, error) {
-	r, err := f.before(Link)
-	if err != nil {
-		return blockstore.Attr{}, blockstore.Wcc{}, err
-	}
-	a, w, err := f.FS.Link(c, h, dir, name)
-	return a, w, r.after(err)
+// Link implements blockstore.FS.
+func (f *FS) Link(c *blockstore.Cred, h, dir blockstore.Handle, name string) (
+	blockstore.Attr, blockstore.Wcc, error,
+) {
+	return two(f, Link, func(*Rule) (blockstore.Attr, blockstore.Wcc, error) { return f.FS.Link(c, h, dir, name) })
 }
 
-// ReadDir is blockstore.FS.ReadDir with faults.
-func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, verf [8]byte, plus bool, emit func(*blockstore.DirEntry) bool) ([8]byte, bool, error) {
-	r, err := f.before(ReadDir)
-	if err != nil {
-		return verf, false, err
-	}
-	v, eof, err := f.FS.ReadDir(c, dir, cookie, verf, plus, emit)
-	return v, eof, r.after(err)
+// ReadDir implements blockstore.FS.
+func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, verf [8]byte, plus bool,
+	emit func(*blockstore.DirEntry) bool,
+) ([8]byte, bool, error) {
+	return two(f, ReadDir, func(*Rule) ([8]byte, bool, error) { return f.FS.ReadDir(c, dir, cookie, verf, plus, emit) })
 }
 
-// Stat is blockstore.FS.Stat with faults.
+// Stat implements blockstore.FS.
 func (f *FS) Stat(c *blockstore.Cred, h blockstore.Handle) (blockstore.Stat, error) {
-	r, err := f.before(Stat)
-	if err != nil {
-		return blockstore.Stat{}, err
-	}
-	s, err := f.FS.Stat(c, h)
-	return s, r.after(err)
+	return one(f, Stat, func(*Rule) (blockstore.Stat, error) { return f.FS.Stat(c, h) })
 }

@@ -7,13 +7,13 @@ var (
 	_ blockstore.Xattrs  = (*FS)(nil)
 )
 
-// extents makes a call of blockstore.Extents, if the store has that, with faults.
+// extents makes a call of blockstore.Extents with faults, if the store has that interface.
 func extents[T any](f *FS, call func(blockstore.Extents) (T, error)) (v T, err error) {
 	x, ok := f.FS.(blockstore.Extents)
 	if !ok {
 		return v, blockstore.ErrNotSupp
 	}
-	return optional(f, Extents, func() (T, error) { return call(x) })
+	return one(f, Extents, func(*Rule) (T, error) { return call(x) })
 }
 
 // xattrs is the same for blockstore.Xattrs.
@@ -22,16 +22,7 @@ func xattrs[T any](f *FS, call func(blockstore.Xattrs) (T, error)) (v T, err err
 	if !ok {
 		return v, blockstore.ErrNotSupp
 	}
-	return optional(f, Xattrs, func() (T, error) { return call(x) })
-}
-
-func optional[T any](f *FS, op Op, call func() (T, error)) (v T, err error) {
-	r, err := f.before(op)
-	if err != nil {
-		return v, err
-	}
-	v, err = call()
-	return v, r.after(err)
+	return one(f, Xattrs, func(*Rule) (T, error) { return call(x) })
 }
 
 // Seek is blockstore.Extents.Seek with faults.
@@ -70,7 +61,9 @@ func (f *FS) GetXattr(c *blockstore.Cred, h blockstore.Handle, name string) ([]b
 }
 
 // SetXattr is blockstore.Xattrs.SetXattr with faults.
-func (f *FS) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte, mode blockstore.SetXattrMode) (blockstore.Wcc, error) {
+func (f *FS) SetXattr(c *blockstore.Cred, h blockstore.Handle, name string, value []byte,
+	mode blockstore.SetXattrMode,
+) (blockstore.Wcc, error) {
 	return xattrs(f, func(x blockstore.Xattrs) (blockstore.Wcc, error) { return x.SetXattr(c, h, name, value, mode) })
 }
 

@@ -21,8 +21,8 @@ const (
 	seekHole = 1
 )
 
-// absent reports whether an operation of version 4.2 failed because the server does
-// not have it, for this file or at all.
+// absent reports whether an operation of version 4.2 failed because the server does not support
+// it, for this file or at all. Every operation of 4.2 is optional.
 func absent(err error) bool {
 	var st nfs.Status
 	if !errors.As(err, &st) {
@@ -35,7 +35,7 @@ func absent(err error) bool {
 	return false
 }
 
-// four2 is the session if the version has the operations of 4.2.
+// four2 returns the procedures if the version has the operations of 4.2.
 func (c *Client) four2(ctx context.Context) (p proc4, ok bool, err error) {
 	v, err := c.procs(ctx)
 	if err != nil {
@@ -45,8 +45,8 @@ func (c *Client) four2(ctx context.Context) (p proc4, ok bool, err error) {
 	return p, ok && p.minor >= 2, nil
 }
 
-// seek is SEEK: where from off on the next data, or the next hole, begins. ok is false
-// if there is none.
+// seek is SEEK (RFC 7862 section 15.11). It returns where the next data, or the next hole,
+// begins from off on. ok is false if there is none.
 func (p proc4) seek(ctx context.Context, h Handle, off uint64, what uint32) (at uint64, ok bool, err error) {
 	var eof bool
 	err = p.withState(ctx, h, ShareRead, func(id state.Stateid) *compound4 {
@@ -62,12 +62,12 @@ func (p proc4) seek(ctx context.Context, h Handle, off uint64, what uint32) (at 
 	if errors.Is(err, nfs.ErrNXIO) {
 		return 0, false, nil
 	}
-	// With sr_eof a hole is the one behind the end; there is no data to be found.
+	// With sr_eof the hole is the one behind the end of the file, and there is no further data.
 	return at, err == nil && (what == seekHole || !eof), err
 }
 
-// Extents are the runs of data in the first size bytes of a file, in order: what is
-// between them are holes. It is nfs.ErrNotSupp where the server does not tell.
+// Extents returns the runs of data in the first size bytes of a file, in order. Holes are
+// between them. It is nfs.ErrNotSupp if the server has no SEEK.
 func (c *Client) Extents(ctx context.Context, h Handle, size uint64) (list []Extent, err error) {
 	p, ok, err := c.four2(ctx)
 	if err != nil {
@@ -109,10 +109,10 @@ func (c *Client) Extents(ctx context.Context, h Handle, size uint64) (list []Ext
 	return list, nil
 }
 
-// Copy has the server copy size bytes from off on of one file to the same place in
-// another, and makes them stable (COPY, RFC 7862 section 15.2). It is nfs.ErrNotSupp
-// where the server does not do that; a part may be copied then. progress, if not nil,
-// is told of bytes as they are copied.
+// Copy makes the server copy size bytes from off on of one file to the same place in another,
+// and makes them stable (COPY, RFC 7862 section 15.2). It is nfs.ErrNotSupp if the server has no
+// COPY; a part may be copied then. progress, if not nil, gets the number of bytes that were
+// copied.
 func (c *Client) Copy(ctx context.Context, from, to Handle, off, size uint64, progress func(int)) (err error) {
 	p, ok, err := c.four2(ctx)
 	if err != nil {
@@ -149,8 +149,10 @@ func (c *Client) Copy(ctx context.Context, from, to Handle, off, size uint64, pr
 	}
 }
 
-// copyAll copies an extent. verifier is zero if the server restarted in between.
-func (p proc4) copyAll(ctx context.Context, from, to Handle, x Extent, progress func(int)) (stable bool, verifier [nfs3.VerifierLen]byte, err error) {
+// copyAll copies an extent. verifier is zero if the server has restarted in between.
+func (p proc4) copyAll(ctx context.Context, from, to Handle, x Extent, progress func(int)) (
+	stable bool, verifier [nfs3.VerifierLen]byte, err error,
+) {
 	stable = true
 	for first := true; x.Size > 0; first = false {
 		w, err := p.copy(ctx, from, to, x)
@@ -198,14 +200,14 @@ func (w *copied) decode(d *xdr.Decoder) {
 	d.Bool() // synchronous
 }
 
-// copy is COPY, synchronously: the client has no backchannel on which it could be
-// told of the end. The server may copy less than it was asked for.
+// copy is a synchronous COPY: the client has no backchannel for the CB_OFFLOAD of an
+// asynchronous one. The server can copy less than it was asked for.
 func (p proc4) copy(ctx context.Context, from, to Handle, x Extent) (w copied, err error) {
 	for range restores {
 		source, f := p.opens.stateid(from, ShareRead)
 		target, t := p.opens.stateid(to, ShareWrite)
 		w = copied{}
-		// Executed again it copies the same bytes to the same place.
+		// Not cached: a second execution copies the same bytes to the same place.
 		err = p.do(ctx, &compound4{ops: []op4{putFH(from), {num: nfs4.OpSaveFH}, putFH(to), {nfs4.OpCopy, func(e *xdr.Encoder) {
 			nfs4.EncodeStateid(e, source)
 			nfs4.EncodeStateid(e, target)

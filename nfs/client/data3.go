@@ -9,11 +9,11 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// READ and WRITE are most of what a client sends, so what a call of them needs is used
-// again by later calls. A carrier leaves a request alone once its Call has returned, also
-// when the caller gave it up: from then on its memory may be another call's.
+// READ and WRITE are most of what a client sends, so that their requests are pooled and allocate
+// nothing. A transport does not touch a request after its Call has returned, also if the context
+// ended the call. From then on another call may use it.
 
-// read3 is one READ.
+// read3 is one READ (RFC 1813 section 3.3.6). p is both Dst of the request and the caller's buffer.
 type read3 struct {
 	request
 	h     Handle
@@ -42,7 +42,7 @@ func (q *read3) decode(d *xdr.Decoder) {
 	b := d.Bulk(len(q.p))
 	q.n = len(b)
 	if d.Err() == nil && q.n > 0 && &b[0] != &q.p[0] {
-		copy(q.p, b) // a short result came inline
+		copy(q.p, b) // the transport returned a short result inline
 	}
 }
 
@@ -61,7 +61,7 @@ func (c proc3) read(ctx context.Context, h Handle, p []byte, off uint64) (n int,
 	return n, eof, err
 }
 
-// write3 is one WRITE.
+// write3 is one WRITE (RFC 1813 section 3.3.7).
 type write3 struct {
 	request
 	h   Handle
@@ -102,7 +102,7 @@ func (c proc3) write(ctx context.Context, h Handle, p []byte, off uint64, how bl
 	return w, err
 }
 
-// again is the request as it was before the call, with nothing of the caller's.
+// again returns the request without anything of the caller's, for the pool.
 func (q *request) again() request {
 	return request{proc: q.proc, args: q.args, ok: q.ok, res: q.res}
 }

@@ -11,9 +11,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// The compounds of READ and WRITE are used again, as the calls of version 3 are.
+// The compounds of READ and WRITE are pooled, as the requests of version 3 are.
 
-// read4 is the compound of one READ.
+// read4 is the compound of one READ (RFC 8881 section 18.22). with makes the compound anew for
+// each stateid.
 type read4 struct {
 	compound4
 	both [2]op4 // PUTFH and it
@@ -47,7 +48,7 @@ func (q *read4) decode(d *xdr.Decoder) {
 	b := d.Bulk(len(q.p))
 	q.n = len(b)
 	if q.n > 0 && &b[0] != &q.p[0] {
-		copy(q.p, b) // a short result came inline
+		copy(q.p, b) // the transport returned a short result inline
 	}
 }
 
@@ -62,7 +63,7 @@ func (p proc4) read(ctx context.Context, h Handle, b []byte, off uint64) (n int,
 	return n, eof, err
 }
 
-// write4 is the compound of one WRITE.
+// write4 is the compound of one WRITE (RFC 8881 section 18.32).
 type write4 struct {
 	compound4
 	both [2]op4 // PUTFH and it

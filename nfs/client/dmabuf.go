@@ -31,9 +31,9 @@ var ErrNoDMABuf = rpc.ErrNoDMABuf
 // address space alone, and a program that reads or writes there ends by a fault; copy, append,
 // and every reader or writer that takes a []byte does. Buffers of calls must lie in it wholly.
 //
-// A connection that was made before there was such memory may be given up for one that can have
-// it, over which calls in flight are sent again. Config.Dial hands its context on to the carrier
-// for that.
+// A connection that was made before there was such memory may be replaced by one that can
+// register it. Calls in flight are sent again over the new one. Config.Dial must pass its
+// context on to the transport for that.
 //
 // A connection that does not reach the memory fails with ErrNoDMABuf: RegisterDMABuf if there is
 // one, and the first call otherwise.

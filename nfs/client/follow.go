@@ -10,15 +10,15 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// ErrLinkOutside is a symbolic link with an absolute target: what it means, only
-// the server's own host could say.
+// ErrLinkOutside says that a symbolic link in a path has an absolute target. Only the server's
+// host knows which object that is.
 var ErrLinkOutside = errors.New("a symbolic link in the path has an absolute target")
 
-// ErrLinkLoop is a path with too many symbolic links in it.
+// ErrLinkLoop says that a path has too many symbolic links.
 var ErrLinkLoop = errors.New("too many levels of symbolic links")
 
-// Follow is Resolve with relative symbolic links followed: those on the way, and
-// with last the final component too.
+// Follow is Resolve, and follows relative symbolic links on the way; with last also one that is
+// the final component.
 func (c *Client) Follow(ctx context.Context, name string, last bool) (*Node, error) {
 	name = path.Clean("/" + name)
 	for range linksMax {
@@ -41,7 +41,7 @@ func (c *Client) Follow(ctx context.Context, name string, last bool) (*Node, err
 	return nil, pathError("lookup", name, ErrLinkLoop)
 }
 
-// FollowParent is ResolveParent with symbolic links on the way followed.
+// FollowParent is ResolveParent, and follows relative symbolic links on the way.
 func (c *Client) FollowParent(ctx context.Context, name string) (dir *Node, base string, err error) {
 	name = path.Clean("/" + name)
 	if name == "/" {
@@ -51,7 +51,8 @@ func (c *Client) FollowParent(ctx context.Context, name string) (dir *Node, base
 	return dir, path.Base(name), err
 }
 
-// substitute puts the target of the first symbolic link in a path in its place.
+// substitute replaces the first symbolic link in a path by its target. found says that there is
+// one.
 func (c *Client) substitute(ctx context.Context, name string) (next string, found bool, err error) {
 	for end := 1; end <= len(name); end++ {
 		if end < len(name) && name[end] != '/' {
@@ -59,7 +60,7 @@ func (c *Client) substitute(ctx context.Context, name string) (next string, foun
 		}
 		n, err := c.Resolve(ctx, name[:end])
 		if err != nil {
-			continue // above what can be mounted
+			continue // version 3: above the directory that can be mounted
 		}
 		if n.Attr.Type != blockstore.TypeLnk {
 			continue

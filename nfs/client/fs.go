@@ -61,16 +61,15 @@ func FileMode(a *nfs3.Attr) fs.FileMode {
 	return m
 }
 
-// FS is a read-only fs.FS, fs.ReadDirFS and fs.StatFS over a directory of the
-// server. Its Open gives *File, or a fs.ReadDirFile for directories.
+// FS is a directory of the server as a read-only fs.FS, fs.ReadDirFS, fs.StatFS and
+// fs.ReadLinkFS. Its Open returns a *File, or an fs.ReadDirFile for a directory.
 type FS struct {
 	c    *Client
 	ctx  context.Context
 	root *Node
 }
 
-// FS views the directory of an absolute path as a file system. ctx bounds all
-// of its calls.
+// FS returns the directory of an absolute path as a file system. ctx bounds all of its calls.
 func (c *Client) FS(ctx context.Context, root string) (*FS, error) {
 	n, err := c.Resolve(ctx, root)
 	if err != nil {
@@ -82,7 +81,8 @@ func (c *Client) FS(ctx context.Context, root string) (*FS, error) {
 // linksMax bounds the symbolic links followed in one name.
 const linksMax = 40
 
-// find looks a name up below the root, following links that stay inside.
+// find looks a name up below the root. It follows relative symbolic links, of which ".." does
+// not lead above the root.
 func (f *FS) find(op, name string, follow bool) (*Node, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
@@ -112,7 +112,7 @@ func (f *FS) find(op, name string, follow bool) (*Node, error) {
 				return nil, pathError(op, name, err)
 			}
 			if links++; links > linksMax || strings.HasPrefix(target, "/") {
-				return nil, pathError(op, name, nfs.ErrNoEnt) // out of the tree
+				return nil, pathError(op, name, nfs.ErrNoEnt) // an absolute target is not in the tree
 			}
 			todo = append(strings.Split(target, "/"), todo...)
 			continue
@@ -179,7 +179,7 @@ func (c *Client) list(ctx context.Context, dir *Node) (list []fs.DirEntry, err e
 		if e.Attr == nil {
 			n, err := c.Lookup(ctx, dir.Handle, e.Name)
 			if IsStatus(err, nfs.ErrNoEnt) {
-				return nil // gone meanwhile
+				return nil // removed meanwhile
 			}
 			if err != nil {
 				return err

@@ -16,11 +16,12 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// proc4 are the procedures by COMPOUNDs of versions 4.1 and 4.2.
+// proc4 are the procedures as COMPOUNDs of versions 4.1 and 4.2 (RFC 8881 section 18). Most
+// compounds are PUTFH, the operation, and GETATTR.
 type proc4 struct{ *session4 }
 
-// as3 is a status as version 3 would have given it: what callers of the client test
-// for is the same for all versions.
+// as3 returns the status of version 3 for one of version 4, so that callers test for the same
+// status with every version.
 func as3(err error) error {
 	if err == nil {
 		return nil
@@ -52,6 +53,9 @@ func (p proc4) getAttr(ctx context.Context, h Handle) (nfs3.Attr, error) {
 	return a.attr, err
 }
 
+// setAttr is SETATTR (section 18.30). A change of the size needs the stateid of an open for
+// writing, if the client has one: with the anonymous stateid it would conflict with the client's
+// own share reservation. The guard is a VERIFY of the ctime before.
 func (p proc4) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
 	for range restores {
 		id, f := state.Anonymous, (*open4)(nil)
@@ -94,8 +98,8 @@ func (p proc4) lookup(ctx context.Context, dir Handle, name string) (*Node, erro
 // lookupsMax bounds the LOOKUPs of one compound.
 const lookupsMax = 16
 
-// resolve walks an absolute path from the root of the pseudo file system. walked is
-// how many of its components were found.
+// resolve looks up an absolute path from the root of the pseudo file system (RFC 8881 section
+// 7.3), with several LOOKUPs in a compound. walked is the number of components that were found.
 func (p proc4) resolve(ctx context.Context, name string) (n *Node, walked int, err error) {
 	x, err := p.ready(ctx)
 	if err != nil {
@@ -105,7 +109,7 @@ func (p proc4) resolve(ctx context.Context, name string) (n *Node, walked int, e
 	n = &Node{}
 	from := op4{num: nfs4.OpPutRootFH}
 	for first := true; first || len(parts) > 0; first = false {
-		k := min(len(parts), lookupsMax, int(x.fore.MaxOps)-4)
+		k := min(len(parts), lookupsMax, int(x.fore.MaxOps)-4) // SEQUENCE, PUTFH, GETFH and GETATTR
 		var a attrs4
 		q := &compound4{ops: []op4{from}}
 		for _, part := range parts[:k] {
@@ -123,14 +127,16 @@ func (p proc4) resolve(ctx context.Context, name string) (n *Node, walked int, e
 	return n, walked, nil
 }
 
+// access is ACCESS (section 18.1).
 func (p proc4) access(ctx context.Context, h Handle, want uint32) (granted uint32, err error) {
 	err = p.do(ctx, &compound4{ops: []op4{putFH(h), {nfs4.OpAccess, func(e *xdr.Encoder) { e.Uint32(want) }, func(d *xdr.Decoder) {
-		d.Uint32() // what the server can tell
+		d.Uint32() // supported
 		granted = d.Uint32()
 	}}}})
 	return granted, err
 }
 
+// readLink is READLINK (section 18.24).
 func (p proc4) readLink(ctx context.Context, h Handle) (target string, err error) {
 	err = p.do(ctx, &compound4{resMax: nfs3.PathLimit, ops: []op4{putFH(h), {num: nfs4.OpReadLink, res: func(d *xdr.Decoder) {
 		target = string(d.Bulk(nfs3.PathLimit))
@@ -138,11 +144,12 @@ func (p proc4) readLink(ctx context.Context, h Handle) (target string, err error
 	return target, as3(err)
 }
 
-// restores bounds how often a call is sent again because the server has lost the open
-// that it was sent with.
+// restores bounds how often a call is sent again because the server has lost the open whose
+// stateid the call has.
 const restores = 4
 
-// withState executes a compound that io makes for a stateid of a file.
+// withState executes the compound that io makes for a stateid of a file. If the server has lost
+// the open, it opens the file again and repeats the compound.
 func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(state.Stateid) *compound4) error {
 	var err error
 	for range restores {
@@ -157,6 +164,7 @@ func (p proc4) withState(ctx context.Context, h Handle, access uint32, io func(s
 	return err
 }
 
+// commit is COMMIT (section 18.3).
 func (p proc4) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte, err error) {
 	err = p.do(ctx, &compound4{ops: []op4{putFH(h), {nfs4.OpCommit, func(e *xdr.Encoder) {
 		e.Uint64(off)
@@ -165,8 +173,8 @@ func (p proc4) commit(ctx context.Context, h Handle, off uint64, n uint32) (veri
 	return verifier, err
 }
 
-// made executes a compound that makes an object and looks at it. Where the object was
-// made and only the look at it failed, it is looked up.
+// made executes a compound that creates an object and reads its handle and attributes. If the
+// object was created and only a later operation failed, made looks it up.
 func (p proc4) made(ctx context.Context, dir Handle, name string, makes op4, after ...op4) (*Node, error) {
 	n := &Node{}
 	var a attrs4
@@ -182,6 +190,9 @@ func (p proc4) made(ctx context.Context, dir Handle, name string, makes op4, aft
 	return nil, err
 }
 
+// create is an OPEN that creates a file (section 18.16), and a CLOSE with the current stateid
+// (section 16.2.3.1.2). Each has an open-owner of its own, so that concurrent creates do not
+// share an open.
 func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
 	owner := p.creates.Add(1)
 	var res opened4
@@ -219,7 +230,7 @@ func (p proc4) create(ctx context.Context, dir Handle, name string, mode blockst
 	return n, err
 }
 
-// createOp is a CREATE.
+// createOp is a CREATE (section 18.4), of anything but a regular file.
 func createOp(typ blockstore.FileType, rest func(*xdr.Encoder), name string, s *blockstore.SetAttr) op4 {
 	return op4{nfs4.OpCreate, func(e *xdr.Encoder) {
 		e.Uint32(uint32(typ))
@@ -252,8 +263,9 @@ func (p proc4) mknod(ctx context.Context, dir Handle, name string, typ blockstor
 	return n, as3(err)
 }
 
-// removed removes a name if its type is, or is not, that of a directory: REMOVE takes
-// both. That it is still the same object then is not made sure of.
+// removed removes a name if the object is a directory, or if it is not, as test says (VERIFY or
+// NVERIFY of the type). REMOVE (section 18.25) removes both. Another client can replace the
+// object between the test and the REMOVE: a compound is not atomic.
 func (p proc4) removed(ctx context.Context, dir Handle, name string, test uint32) error {
 	q := &compound4{cache: true, ops: []op4{
 		putFH(dir),
@@ -265,8 +277,8 @@ func (p proc4) removed(ctx context.Context, dir Handle, name string, test uint32
 	}}
 	err := p.do(ctx, q)
 	if err == nfs.ErrNoEnt && q.resent && q.failed == nfs4.OpLookup {
-		// It may have been removed before the session was lost. A server that remembers its calls over
-		// a restart says so to a REMOVE with the same handles.
+		// The server may have removed the name before the session was lost. One that remembers replies
+		// over a restart returns the reply of that REMOVE to another with the same handles.
 		err = p.change(ctx, q.ops[0], q.ops[1], q.ops[5])
 	}
 	return as3(err)
@@ -288,6 +300,8 @@ func (p proc4) rmdir(ctx context.Context, dir Handle, name string) error {
 	return err
 }
 
+// rename is RENAME (section 18.26): the saved filehandle is the source directory, the current
+// one the target.
 func (p proc4) rename(ctx context.Context, from Handle, fromName string, to Handle, toName string) error {
 	return as3(p.change(ctx, putFH(from), op4{num: nfs4.OpSaveFH}, putFH(to), op4{nfs4.OpRename, func(e *xdr.Encoder) {
 		e.String(fromName)
@@ -295,6 +309,7 @@ func (p proc4) rename(ctx context.Context, from Handle, fromName string, to Hand
 	}, func(d *xdr.Decoder) { d.Skip(2 * changeInfoBytes) }}))
 }
 
+// link is LINK (section 18.9): the saved filehandle is the object, the current one the directory.
 func (p proc4) link(ctx context.Context, h, dir Handle, name string) error {
 	return as3(p.change(ctx, putFH(h), op4{num: nfs4.OpSaveFH}, putFH(dir),
 		op4{nfs4.OpLink, func(e *xdr.Encoder) { e.String(name) }, func(d *xdr.Decoder) { d.Skip(changeInfoBytes) }}))
@@ -306,9 +321,10 @@ func (p proc4) stat(ctx context.Context, h Handle) (blockstore.Stat, error) {
 	return a.stat, err
 }
 
-// defaultMax is what a server takes at once that does not say.
+// defaultMax is the largest READ and WRITE of a server that returns no maxread or maxwrite.
 const defaultMax = limitsAsked
 
+// info has the limits of FSINFO. READ and WRITE must also fit into the messages of the session.
 func (p proc4) info(ctx context.Context, h Handle) (i Info, err error) {
 	x, err := p.ready(ctx)
 	if err != nil {
@@ -338,6 +354,7 @@ func (p proc4) pathConf(ctx context.Context, h Handle) (PathConf, error) {
 	return a.conf, err
 }
 
+// readDir is READDIR (section 18.23).
 func (p proc4) readDir(ctx context.Context, dir Handle, at *dirAt) (page []Entry, err error) {
 	x, err := p.ready(ctx)
 	if err != nil {
@@ -361,7 +378,8 @@ func (p proc4) readDir(ctx context.Context, dir Handle, at *dirAt) (page []Entry
 	return page, nil
 }
 
-// decodePage reads a READDIR4resok.
+// decodePage reads a READDIR4resok. An entry whose attributes the server cannot read has
+// rdattr_error, and no handle or attributes here.
 func decodePage(d *xdr.Decoder, page []Entry) ([]Entry, dirAt) {
 	at := dirAt{verifier: nfs3.DecodeVerifier(d)}
 	for d.Bool() && d.Err() == nil {

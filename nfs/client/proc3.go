@@ -9,7 +9,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// proc3 are the procedures of version 3 (RFC 1813).
+// proc3 are the procedures of version 3 (RFC 1813 section 3.3). A server may leave out the
+// attributes in most results (post_op_attr); the client asks for those that it needs.
 type proc3 struct{ *Client }
 
 func (c proc3) null(ctx context.Context) error {
@@ -18,6 +19,7 @@ func (c proc3) null(ctx context.Context) error {
 	return c.nfs.Call(ctx, r)
 }
 
+// getAttr is GETATTR (section 3.3.1).
 func (c proc3) getAttr(ctx context.Context, h Handle) (a nfs3.Attr, err error) {
 	err = c.do(ctx, &request{
 		proc: nfs3.ProcGetAttr,
@@ -40,6 +42,7 @@ func (c proc3) ask(ctx context.Context, proc uint32, h Handle, resMax int, ok fu
 	})
 }
 
+// setAttr is SETATTR (section 3.3.2). guard is sattrguard3.
 func (c proc3) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, guard *time.Time) error {
 	return c.do(ctx, &request{proc: nfs3.ProcSetAttr, args: func(e *xdr.Encoder) {
 		nfs3.EncodeHandle(e, h)
@@ -51,6 +54,7 @@ func (c proc3) setAttr(ctx context.Context, h Handle, s *blockstore.SetAttr, gua
 	}})
 }
 
+// lookup is LOOKUP (section 3.3.3).
 func (c proc3) lookup(ctx context.Context, dir Handle, name string) (*Node, error) {
 	n := &Node{}
 	var a *nfs3.Attr
@@ -89,6 +93,7 @@ func diropargs(dir Handle, name string) func(*xdr.Encoder) {
 	}
 }
 
+// access is ACCESS (section 3.3.4).
 func (c proc3) access(ctx context.Context, h Handle, want uint32) (granted uint32, err error) {
 	err = c.do(ctx, &request{
 		proc: nfs3.ProcAccess,
@@ -101,11 +106,13 @@ func (c proc3) access(ctx context.Context, h Handle, want uint32) (granted uint3
 	return granted, err
 }
 
+// readLink is READLINK (section 3.3.5).
 func (c proc3) readLink(ctx context.Context, h Handle) (target string, err error) {
 	err = c.ask(ctx, nfs3.ProcReadLink, h, nfs3.PathLimit, func(d *xdr.Decoder) { target = d.String(nfs3.PathLimit) })
 	return target, err
 }
 
+// commit is COMMIT (section 3.3.21).
 func (c proc3) commit(ctx context.Context, h Handle, off uint64, n uint32) (verifier [nfs3.VerifierLen]byte, err error) {
 	err = c.do(ctx, &request{
 		proc: nfs3.ProcCommit,
@@ -147,6 +154,8 @@ func (c proc3) made(ctx context.Context, proc uint32, dir Handle, name string, r
 	return c.complete(ctx, n, a, err)
 }
 
+// create is CREATE (section 3.3.8). EXCLUSIVE has a verifier in the place of attributes, so that
+// a retry finds the file that the first call has made.
 func (c proc3) create(ctx context.Context, dir Handle, name string, mode blockstore.CreateMode, s *blockstore.SetAttr, verifier [nfs3.VerifierLen]byte) (*Node, error) {
 	return c.made(ctx, nfs3.ProcCreate, dir, name, func(e *xdr.Encoder) {
 		e.Uint32(uint32(mode))
@@ -169,6 +178,7 @@ func (c proc3) symlink(ctx context.Context, dir Handle, name, target string, s *
 	})
 }
 
+// mknod is MKNOD (section 3.3.11). Only devices have device numbers.
 func (c proc3) mknod(ctx context.Context, dir Handle, name string, typ blockstore.FileType, major, minor uint32, s *blockstore.SetAttr) (*Node, error) {
 	return c.made(ctx, nfs3.ProcMknod, dir, name, func(e *xdr.Encoder) {
 		e.Uint32(uint32(typ))
@@ -191,6 +201,7 @@ func (c proc3) rmdir(ctx context.Context, dir Handle, name string) error {
 	return c.do(ctx, &request{proc: nfs3.ProcRmdir, args: diropargs(dir, name)})
 }
 
+// rename is RENAME (section 3.3.14).
 func (c proc3) rename(ctx context.Context, from Handle, fromName string, to Handle, toName string) error {
 	return c.do(ctx, &request{proc: nfs3.ProcRename, args: func(e *xdr.Encoder) {
 		diropargs(from, fromName)(e)
@@ -198,6 +209,7 @@ func (c proc3) rename(ctx context.Context, from Handle, fromName string, to Hand
 	}})
 }
 
+// link is LINK (section 3.3.15).
 func (c proc3) link(ctx context.Context, h, dir Handle, name string) error {
 	return c.do(ctx, &request{proc: nfs3.ProcLink, args: func(e *xdr.Encoder) {
 		nfs3.EncodeHandle(e, h)
@@ -205,6 +217,7 @@ func (c proc3) link(ctx context.Context, h, dir Handle, name string) error {
 	}})
 }
 
+// stat is FSSTAT (section 3.3.18).
 func (c proc3) stat(ctx context.Context, h Handle) (s blockstore.Stat, err error) {
 	err = c.ask(ctx, nfs3.ProcFSStat, h, 0, func(d *xdr.Decoder) {
 		s = blockstore.Stat{
@@ -216,6 +229,7 @@ func (c proc3) stat(ctx context.Context, h Handle) (s blockstore.Stat, err error
 	return s, err
 }
 
+// info is FSINFO (section 3.3.19).
 func (c proc3) info(ctx context.Context, h Handle) (i Info, err error) {
 	err = c.ask(ctx, nfs3.ProcFSInfo, h, 0, func(d *xdr.Decoder) {
 		i = Info{
@@ -229,6 +243,7 @@ func (c proc3) info(ctx context.Context, h Handle) (i Info, err error) {
 	return i, err
 }
 
+// pathConf is PATHCONF (section 3.3.20).
 func (c proc3) pathConf(ctx context.Context, h Handle) (p PathConf, err error) {
 	err = c.ask(ctx, nfs3.ProcPathConf, h, 0, func(d *xdr.Decoder) {
 		p.LinkMax, p.NameMax = d.Uint32(), d.Uint32()
@@ -237,6 +252,8 @@ func (c proc3) pathConf(ctx context.Context, h Handle) (p PathConf, err error) {
 	return p, err
 }
 
+// readDir is READDIRPLUS (section 3.3.17). dircount bounds names and cookies, maxcount the whole
+// reply.
 func (c proc3) readDir(ctx context.Context, dir Handle, at *dirAt) (page []Entry, err error) {
 	next := *at
 	err = c.do(ctx, &request{

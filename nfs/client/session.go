@@ -12,21 +12,21 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// Waiting times between attempts to connect again. The first comes at once: a
-// server that was restarted is there.
+// Delays between attempts to connect again. The first attempt has no delay: a server that was
+// restarted is reachable at once.
 const (
 	backoffFirst = 20 * time.Millisecond
 	backoffMax   = 2 * time.Second
 )
 
-// session is a connection to a server that is made again whenever it is lost.
-// Calls that were in flight are sent again with their XIDs, so that the
-// server's duplicate request cache recognises those it has executed
-// (RFC 1813 section 4.5; RFC 8166 section 3.3.3 on retransmission).
+// session is a connection to a server that is made again whenever it is lost. It sends calls
+// that were in flight again with their XIDs, so that the server's duplicate request cache
+// recognises those that it has executed (RFC 1813 section 4.5; RFC 8166 section 3.3.3 on
+// retransmission). It is no session of NFS version 4: that is session4.
 type session struct {
 	peer string
 	dial func(context.Context) (rpc.Client, error)
-	// giveUp bounds how long a call goes on without a connection.
+	// giveUp bounds how long a call waits without a connection.
 	giveUp time.Duration
 
 	xid        atomic.Uint32
@@ -36,9 +36,9 @@ type session struct {
 	mu       sync.Mutex
 	conn     rpc.Client
 	memory   map[*Memory]struct{}
-	enrolled uint64                                  // how often there was more of it
+	enrolled uint64                                  // counts additions to memory
 	onDial   func(context.Context, rpc.Client) error // of every new connection, before it is used
-	dialing  chan struct{}                           // closed when the attempt under way has ended
+	dialing  chan struct{}                           // closed when the current attempt has ended; nil: there is none
 	err      error                                   // of the last attempt
 	closed   bool
 }
@@ -49,10 +49,9 @@ func newSession(peer string, giveUp time.Duration, dial func(context.Context) (r
 	return s
 }
 
-// Call sends r, and again over a new connection when the one it was sent over
-// is lost, until it is answered, ctx ends, or no connection could be made for
-// the session's time limit. If there has never been a connection, it does not
-// wait for one.
+// Call sends r. When the connection is lost it sends r again over a new one, until r is
+// answered, ctx ends, or there was no connection for giveUp. If there has never been a
+// connection it returns the error of the first attempt at once.
 func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 	if r.XID == 0 {
 		r.XID = s.nextXID()
@@ -83,11 +82,11 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 			return ctx.Err()
 		}
 		if s.isClosed() {
-			return err // it was not another call that gave the connection up
+			return err // Close has ended the connection
 		}
 		if lost.IsZero() {
 			if s.reconnects.Load() == 0 {
-				return err // never was a connection: say why at once
+				return err // there has never been a connection
 			}
 			lost = time.Now()
 		}
@@ -105,7 +104,7 @@ func (s *session) Call(ctx context.Context, r *rpc.Request) error {
 	}
 }
 
-// nextXID is a transaction's identity. 0 is none.
+// nextXID returns a new XID. 0 stands for none.
 func (s *session) nextXID() uint32 {
 	for {
 		if x := s.xid.Add(1); x != 0 {
@@ -114,8 +113,8 @@ func (s *session) nextXID() uint32 {
 	}
 }
 
-// hook has f see every new connection before it is used; a connection that f fails
-// with is not used.
+// hook makes get call f with every new connection before it is used. A connection for which f
+// fails is closed.
 func (s *session) hook(f func(context.Context, rpc.Client) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +134,8 @@ func (s *session) connected() bool {
 	return s.conn != nil
 }
 
-// get returns the connection, making one if there is none. Only one attempt is
-// made at a time; who comes during it gets its outcome.
+// get returns the connection, and makes one if there is none. Only one attempt runs at a time.
+// Calls that come meanwhile wait for its outcome.
 func (s *session) get(ctx context.Context) (rpc.Client, error) {
 	s.mu.Lock()
 	for {
@@ -186,8 +185,8 @@ func (s *session) get(ctx context.Context) (rpc.Client, error) {
 	}
 }
 
-// complete makes a connection that hook has seen and that has all registered memory. It returns
-// with mu held, so that who registers memory from then on finds the connection.
+// complete makes a connection with which hook was called and all memory is registered. It
+// returns with mu held, so that a call that registers memory from then on finds the connection.
 func (s *session) complete(ctx context.Context, hook func(context.Context, rpc.Client) error) (rpc.Client, error) {
 	c, has, err := s.connect(ctx, hook)
 	for {
@@ -205,7 +204,7 @@ func (s *session) complete(ctx context.Context, hook func(context.Context, rpc.C
 	}
 }
 
-// connect makes a connection that has the memory that was enrolled by then.
+// connect makes a connection and registers the memory that is enrolled by then.
 func (s *session) connect(ctx context.Context, hook func(context.Context, rpc.Client) error) (c rpc.Client, enrolled uint64, err error) {
 	for {
 		if s.hasDMABufs() {
@@ -225,11 +224,12 @@ func (s *session) connect(ctx context.Context, hook func(context.Context, rpc.Cl
 		if !errors.Is(err, rpc.ErrNotForDMABufs) || rpc.ForDMABufs(ctx) {
 			return nil, 0, err
 		}
-		// The first memory of another device was registered meanwhile.
+		// The first memory of another device was enrolled meanwhile, for which this connection was not
+		// made.
 	}
 }
 
-// drop forgets a connection that is lost, or is not the right one.
+// drop closes a connection that is lost, or was not made for the memory of the client.
 func (s *session) drop(c rpc.Client) {
 	s.mu.Lock()
 	mine := s.conn == c

@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// slot is an entry of a session's slot table. It belongs to one request at a time.
+// slot is an entry of a session's slot table. One request occupies it at a time.
 type slot struct {
 	id      uint32
-	seq     uint32 // of the request that has it, or of the next one
-	highest uint32 // slot in use when the request took it
+	seq     uint32 // sequence ID of the request that occupies it, or of the next one
+	highest uint32 // sa_highest_slotid: the highest slot in use when the request took the slot
 	busy    bool
 }
 
-// slots is a session's slot table as the client sees it (RFC 8881 section 2.10.6.1):
-// as many requests as it has slots are under way at once, and further ones wait. The
-// slots used are as few as there are requests at a time, so that the server needs to
-// remember no more.
+// slots is the client's side of a session's slot table (RFC 8881 section 2.10.6.1). Each request
+// in flight occupies a slot; further requests wait. The slot that was released last is taken
+// first, so that the client uses no more slots than it has requests in flight, and the server
+// can shrink its reply cache.
 type slots struct {
 	tokens chan struct{} // one for each free slot
 
@@ -35,7 +35,9 @@ func newSlots(n uint32) *slots {
 	return t
 }
 
-// take waits for a free slot. ended is closed when the session is lost.
+// take waits for a free slot. ended is closed when the session is lost. The caller ends with
+// done, unused, or, if it does not know whether the server has executed the request,
+// session4.probeSlot.
 func (t *slots) take(ctx context.Context, ended <-chan struct{}) (*slot, error) {
 	select {
 	case <-t.tokens:
@@ -58,15 +60,16 @@ func (t *slots) take(ctx context.Context, ended <-chan struct{}) (*slot, error) 
 	return s, nil
 }
 
-// done gives a slot back whose request the server has executed.
+// done releases a slot whose request the server has executed: the next request has the next
+// sequence ID.
 func (t *slots) done(s *slot) { t.put(s, 1) }
 
-// unused gives a slot back whose request the server has not executed.
+// unused releases a slot whose request the server has not executed: the sequence ID is used again.
 func (t *slots) unused(s *slot) { t.put(s, 0) }
 
 func (t *slots) put(s *slot, step uint32) {
 	t.mu.Lock()
-	s.seq += step // 32 bits, and round again
+	s.seq += step // wraps around to 0 (section 2.10.6.1)
 	s.busy = false
 	t.free = append(t.free, s)
 	t.mu.Unlock()

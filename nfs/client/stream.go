@@ -16,13 +16,13 @@ type fetched struct {
 	done chan struct{}
 }
 
-// Stream writes a file from off to its end into w, in order, with Depth READs
-// ahead of the writer. It returns the bytes written. The end is where the server
-// says it is when it is reached; a file that grows meanwhile is followed.
+// Stream writes a file from off to its end into w, in order, with Depth READs ahead of the
+// writer. It returns the number of bytes written. It ends where the server reports the end of
+// the file; of a file that grows meanwhile it writes the new data too.
 func (c *Client) Stream(ctx context.Context, h Handle, w io.Writer, off uint64) (total int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// One READ first: most files are no longer than that.
+	// One READ first: most files are not longer.
 	ahead := []*fetched{c.fetch(ctx, h, off)}
 	next := off + TransferMax
 	open := false
@@ -83,7 +83,7 @@ func (c *Client) fetch(ctx context.Context, h Handle, off uint64) *fetched {
 	return f
 }
 
-// release waits for the READ and gives its memory back.
+// release waits for the READ, and then returns its buffer to the pool.
 func (f *fetched) release() {
 	<-f.done
 	buffers.Put(f.buf)

@@ -17,7 +17,8 @@ func rpcNull() *rpc.Request {
 	return &rpc.Request{Prog: nfs3.Program, Vers: nfs3.Version, Proc: nfs3.ProcNull}
 }
 
-// piece is one part of a transfer, at most TransferMax bytes.
+// piece is one part of a transfer, of at most TransferMax bytes. verifier and stable are of its
+// WRITE.
 type piece struct {
 	off      uint64
 	n        int
@@ -102,7 +103,7 @@ func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, siz
 					return err
 				}
 				if !first && w.Verifier != p.verifier {
-					at, first = 0, true // the server restarted within the piece
+					at, first = 0, true // the server has restarted, and lost the beginning of the piece
 					continue
 				}
 				p.verifier, p.stable, first = w.Verifier, w.Committed == blockstore.FileSync, false
@@ -137,8 +138,8 @@ func (c *Client) Upload(ctx context.Context, h Handle, src io.ReaderAt, off, siz
 	return nil
 }
 
-// Download reads [off, off+size) of a file into dst at the same place. A file
-// that is shorter is an io.ErrUnexpectedEOF.
+// Download reads [off, off+size) of a file into dst at the same place. If the file is shorter,
+// the error is io.ErrUnexpectedEOF.
 func (c *Client) Download(ctx context.Context, h Handle, dst io.WriterAt, off, size uint64, progress func(int)) (err error) {
 	list := pieces(off, size)
 	release, err := c.acquireFor(ctx, h, ShareRead, len(list))

@@ -33,11 +33,10 @@ type URL struct {
 	DSCP uint8
 }
 
-// Providers are what a URL may ask for: see package rdma/provider.
+// Providers are the values of the option provider; see package rdma/provider.
 var Providers = []string{"auto", "soft", "verbs"}
 
-// Options of a connection that the end of a URL has, after a question mark and with ampersands
-// between them.
+// Options of a connection, at the end of a URL after a question mark, separated by ampersands.
 const (
 	securityKey = "xprtsec="
 	providerKey = "provider="
@@ -86,7 +85,7 @@ func (u *URL) setOptions(options string) error {
 	return nil
 }
 
-// ParseSecurity reads what the mount option xprtsec has: none, tls or mtls.
+// ParseSecurity reads a value of the mount option xprtsec: none, tls or mtls.
 func ParseSecurity(s string) (rpc.Security, error) {
 	for _, k := range [...]rpc.Security{rpc.Cleartext, rpc.TLS, rpc.MutualTLS} {
 		if s == k.String() {
@@ -141,10 +140,10 @@ func ParseURL(s string) (URL, error) {
 	return u, nil
 }
 
-// ErrNoTLSByRDMA is of TLS that is asked for where there is none.
+// ErrNoTLSByRDMA says that a URL asks for TLS over RDMA.
 var ErrNoTLSByRDMA = errors.New("there is no TLS over RDMA; use nfs+tcp")
 
-// IsURL reports whether s looks like one, rather than like a local path.
+// IsURL reports whether s looks like a URL rather than a local path.
 func IsURL(s string) bool {
 	scheme, _, ok := strings.Cut(s, "://")
 	return ok && strings.HasPrefix(strings.ToLower(scheme), "nfs")

@@ -1,6 +1,7 @@
-// Package dial connects nfs/client to servers that URLs name, over RDMA and over
-// TCP. It is where the client, the carriers and the RDMA device meet; programs that
-// bring carriers of their own do without it.
+// Package dial connects nfs/client to the servers of URLs, over RDMA and over TCP. It chooses
+// and opens the RDMA device, and finds the MOUNT service of version 3. It knows nothing of files
+// and procedures. Programs with transports of their own need only client.Config. Begin reading
+// at Dialer. Its methods may be called from any goroutine.
 package dial
 
 import (
@@ -31,29 +32,28 @@ import (
 // devices that they need. The zero value is ready. Its fields are set before the
 // first use; its methods may be called from any goroutine.
 type Dialer struct {
-	// Cred is who calls are made as; nil is the user of this process on this
-	// host, with his groups.
+	// Cred is the identity of the calls; nil is Self.
 	Cred *rpc.Cred
 	// Version is the version of NFS; the zero value takes the highest that each server
 	// speaks.
 	Version client.Version
 	// MountPort is the TCP port of the MOUNT service; 0 asks the server.
 	MountPort uint16
-	// Source is the local address for RDMA. The zero value takes what routing
-	// says, and a free loopback address for a server on this host.
+	// Source is the local address for RDMA. The zero value takes the address that routing chooses,
+	// and a free loopback address for a server on this host.
 	Source netip.Addr
-	// Provider is who provides the RDMA device where a URL does not say: provider.Soft is the stack in
-	// user space, provider.Verbs a device of the kernel; nothing is provider.Auto.
+	// Provider is the provider of the RDMA device if a URL does not name one: provider.Soft is the
+	// stack in user space, provider.Verbs a device of the kernel. Empty is provider.Auto.
 	Provider provider.Kind
 	// PKey is the partition for RDMA; 0 is the default partition.
 	PKey uint16
-	// DSCP is that of RDMA packets where a URL does not say, 1 to 63. 0 is the default of the device: none in user
-	// space, a setting of the host on devices of the kernel.
+	// DSCP is the DSCP of RDMA packets if a URL has none, 1 to 63. 0 is the default of the device:
+	// none in user space, a setting of the host on devices of the kernel.
 	DSCP uint8
-	// Security is what every connection over TCP must have, where its URL does not ask for more;
-	// nothing is sent without it. TLS makes the configuration for a server, by its name or address
-	// as the URL has it; nil verifies the server by the authorities of the system, and has no
-	// certificate of the client, which MutualTLS wants.
+	// Security is the least security of every connection over TCP; a URL can ask for more. Nothing
+	// is sent without it. TLS returns the configuration for a server, by its name or address in the
+	// URL. nil verifies the server by the certificate authorities of the system. It has no
+	// certificate of the client, so that MutualTLS needs TLS.
 	Security rpc.Security
 	TLS      func(server string) (*tls.Config, error)
 	// GiveUp and Depth are those of client.Config.
@@ -65,7 +65,7 @@ type Dialer struct {
 	devices map[local]rdma.Device
 }
 
-// endpoint is a server as a URL names it.
+// endpoint is a server and how to connect to it. There is one client for each.
 type endpoint struct {
 	transport rpc.Transport
 	host      string
@@ -74,13 +74,13 @@ type endpoint struct {
 	dscp      uint8
 }
 
-// local is where a device is open.
+// local identifies an open device.
 type local struct {
 	kind provider.Kind
 	addr netip.Addr
 }
 
-// Self is the user of this process on this host.
+// Self returns the user of this process, with its groups, as AUTH_SYS credentials.
 func Self() *rpc.Cred {
 	c := &rpc.Cred{Flavor: rpc.AuthSys, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
 	c.Machine, _ = os.Hostname()
@@ -92,11 +92,12 @@ func Self() *rpc.Cred {
 }
 
 func (d *Dialer) endpoint(u client.URL) endpoint {
-	return endpoint{u.Transport, u.Host, max(u.Security, d.Security), cmp.Or(provider.Kind(u.Provider), d.Provider, provider.Auto), cmp.Or(u.DSCP, d.DSCP)}
+	kind := cmp.Or(provider.Kind(u.Provider), d.Provider, provider.Auto)
+	return endpoint{u.Transport, u.Host, max(u.Security, d.Security), kind, cmp.Or(u.DSCP, d.DSCP)}
 }
 
-// Client returns the client for a URL's server. It connects with its first call.
-// It is the dialer's: Close closes it.
+// Client returns the client for a URL's server. It connects with its first call. The Dialer owns
+// it: Dialer.Close closes it.
 func (d *Dialer) Client(u client.URL) *client.Client {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -111,7 +112,7 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 	var c *client.Client
 	c = client.New(client.Config{
 		Peer: u.Host, Cred: cred, Version: d.Version, GiveUp: d.GiveUp, Depth: d.Depth,
-		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.dial(ctx, at) },
+		Dial:      func(ctx context.Context) (rpc.Client, error) { return d.connect(ctx, at, nil) },
 		DialMount: func(ctx context.Context) (rpc.Client, error) { return d.dialMount(ctx, at, c.RPC()) },
 	})
 	if d.clients == nil {
@@ -121,9 +122,12 @@ func (d *Dialer) Client(u client.URL) *client.Client {
 	return c
 }
 
-// Connect makes one connection to a URL's server, for a program that makes calls of its own on it and closes it. Over
-// RDMA backward gets the calls of the server, see rpcrdma.ClientConfig; over TCP they are not answered.
-func (d *Dialer) Connect(ctx context.Context, u client.URL, backward func(msg []byte, reply func(msg []byte))) (rpc.Client, error) {
+// Connect makes one connection to a URL's server, for calls of the caller, who closes it. Over
+// RDMA backward gets the calls of the server, see rpcrdma.ClientConfig. Over TCP they are not
+// answered.
+func (d *Dialer) Connect(ctx context.Context, u client.URL, backward func(msg []byte, reply func(msg []byte))) (
+	rpc.Client, error,
+) {
 	return d.connect(ctx, d.endpoint(u), backward)
 }
 
@@ -152,7 +156,7 @@ func (d *Dialer) Close() error {
 	d.clients = nil
 	d.mu.Unlock()
 	var errs []error
-	for _, c := range clients { // a client that takes leave may have to connect again for it
+	for _, c := range clients { // before the devices: a client may connect again to end its session
 		errs = append(errs, c.Close())
 	}
 	d.mu.Lock()
@@ -165,12 +169,10 @@ func (d *Dialer) Close() error {
 	return errors.Join(errs...)
 }
 
-// dial connects to a server's NFS port.
-func (d *Dialer) dial(ctx context.Context, at endpoint) (rpc.Client, error) {
-	return d.connect(ctx, at, nil)
-}
-
-func (d *Dialer) connect(ctx context.Context, at endpoint, backward func(msg []byte, reply func(msg []byte))) (rpc.Client, error) {
+// connect connects to a server's NFS port.
+func (d *Dialer) connect(ctx context.Context, at endpoint, backward func(msg []byte, reply func(msg []byte))) (
+	rpc.Client, error,
+) {
 	if at.transport != rpc.TransportRDMA {
 		return d.dialTCP(ctx, at, at.host, nfs3.Program, nfs3.Version)
 	}
@@ -209,10 +211,10 @@ func (d *Dialer) dialTCP(ctx context.Context, at endpoint, addr string, prog, ve
 	return tcp.DialTLS(ctx, addr, cfg, prog, vers)
 }
 
-// ErrNoCertificate is of mutual TLS that a client without a certificate is to have.
+// ErrNoCertificate says that mutual TLS is wanted without a certificate of the client.
 var ErrNoCertificate = errors.New("xprtsec=mtls needs a certificate of this client and its key")
 
-// resolve looks a host up; RDMA connects to addresses.
+// resolve looks up the address of a host.
 func resolve(ctx context.Context, host string) (netip.AddrPort, error) {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
@@ -229,8 +231,8 @@ func resolve(ctx context.Context, host string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addrs[0].Unmap(), uint16(n)), nil
 }
 
-// device opens the RDMA device from which a server is reached, once. One of the kernel that was taken away
-// is opened anew.
+// device returns the RDMA device that reaches a server, and opens it if it is not open. It opens
+// a device of the kernel again after its removal.
 func (d *Dialer) device(kind provider.Kind, remote netip.Addr) (rdma.Device, error) {
 	host := provider.System()
 	choice, err := host.ChooseFor(kind, remote, d.Source)
@@ -262,7 +264,7 @@ func (d *Dialer) device(kind provider.Kind, remote netip.Addr) (rdma.Device, err
 	return dev, nil
 }
 
-// removed reports whether the kernel has taken a device away.
+// removed reports whether the kernel has removed a device.
 func removed(dev rdma.Device) bool {
 	k, ok := dev.(provider.Kernel)
 	if !ok {
@@ -276,8 +278,8 @@ func removed(dev rdma.Device) bool {
 	}
 }
 
-// dialMount finds the MOUNT service: at the port the user gave, on the
-// connection of NFS where rstored has it, or where portmap says.
+// dialMount connects to the MOUNT service: at MountPort, else on the connection of NFS if the
+// server has it there, as rstored does, else at the port that portmap returns.
 func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rpc.Client, error) {
 	name, _, err := net.SplitHostPort(at.host)
 	if err != nil {
@@ -289,9 +291,10 @@ func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 	err = own.Call(ctx, &rpc.Request{Prog: nfs3.MountProgram, Vers: nfs3.MountVersion, Proc: nfs3.MountNull})
 	var refused *rpc.AcceptError
 	if !errors.As(err, &refused) {
-		return borrowed{own}, err
+		return shared{own}, err
 	}
-	// Who lies about the port gains nothing: the service has the server's certificate, or is not asked.
+	// portmap has no TLS. Where the client wants TLS a forged port gains nothing: the service there
+	// must have the server's certificate.
 	pm, err := tcp.Dial(ctx, net.JoinHostPort(name, strconv.Itoa(portmap.Port)))
 	if err != nil {
 		return nil, fmt.Errorf("the server has MOUNT elsewhere, and its portmap cannot be asked: %w", err)
@@ -304,7 +307,7 @@ func (d *Dialer) dialMount(ctx context.Context, at endpoint, own rpc.Client) (rp
 	return d.dialTCP(ctx, at, net.JoinHostPort(name, strconv.Itoa(int(port))), nfs3.MountProgram, nfs3.MountVersion)
 }
 
-// borrowed is a connection that somebody else will close.
-type borrowed struct{ rpc.Client }
+// shared is a connection that the client's own session closes.
+type shared struct{ rpc.Client }
 
-func (borrowed) Close() error { return nil }
+func (shared) Close() error { return nil }
