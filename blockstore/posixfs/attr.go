@@ -16,7 +16,7 @@ func (f *FS) GetAttr(c *blockstore.Cred, h blockstore.Handle) (blockstore.Attr, 
 	defer f.release(o)
 	a, err := o.attr()
 	if err == blockstore.ErrStale {
-		f.forget(o)
+		f.forget(o) // a program of the host has removed the last name
 	}
 	return a, err
 }
@@ -174,7 +174,7 @@ func (f *FS) ReadLink(c *blockstore.Cred, h blockstore.Handle) (string, error) {
 	if err := o.stat(&st); err != nil {
 		return "", err
 	}
-	buf := make([]byte, unix.PathMax) // readlinkat truncates a longer target
+	buf := make([]byte, unix.PathMax) // the kernel makes no longer targets
 	n, err := unix.Readlinkat(o.path, "", buf)
 	if err != nil {
 		return "", mapErr(err)

@@ -280,7 +280,7 @@ func (f *FS) adopt(id ident, fd int) (*object, error) {
 	}
 	o := f.newObject(id, fd, typeOf(st.Mode))
 	if st.Nlink == 0 && !f.pins.has(&o.h) {
-		unix.Close(fd)
+		unix.Close(fd) // open_by_handle_at finds removed inodes that are open elsewhere
 		return nil, blockstore.ErrStale
 	}
 	f.leaving.room()

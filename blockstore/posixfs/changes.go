@@ -158,13 +158,9 @@ func (c *changes) changedFD(fd int, before time.Time) {
 
 // coarseTimes reports whether ctimes of a filesystem have the resolution of a tick, or a longer
 // one. Since Linux 6.13 ext4, XFS, btrfs and tmpfs have finer ones.
-func coarseTimes(fd int, magic int64) bool {
-	switch magic {
-	case unix.EXT4_SUPER_MAGIC: // ext2 and ext3 have the same magic
-		if mountedAs(fd) != "ext4" {
-			return true
-		}
-	case unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+func coarseTimes(fd int) bool {
+	switch mountedAs(fd) { // the magic number does not distinguish ext4 from ext2 and ext3
+	case "ext4", "xfs", "btrfs", "tmpfs":
 	default:
 		return true
 	}

@@ -188,6 +188,7 @@ func (f *FS) createFile(k *creation, mode blockstore.CreateMode) (o *object, mad
 	}
 	switch {
 	case canMake != nil || err == unix.EEXIST:
+		// RFC 1813 section 3.3.8: UNCHECKED returns the file that exists, also on a read-only export.
 		o, err = f.createExisting(k, mode)
 		if err == blockstore.ErrNotExist && canMake != nil {
 			err = canMake
@@ -296,6 +297,8 @@ func (f *FS) makeNew(k *creation, dir blockstore.Handle, call func(dir int, mode
 		if err := f.makers.as(&f.who, k.c, func() error { return call(k.d.path, k.mode) }); err != nil {
 			return nil, false, err
 		}
+		// mkdirat and the like return no descriptor. A program of the host can replace the name in
+		// between; finished checks the type.
 		fd, err := f.openName(k.d.path, k.name)
 		if err != nil {
 			return nil, true, err

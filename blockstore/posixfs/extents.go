@@ -29,6 +29,7 @@ func (f *FS) Seek(c *blockstore.Cred, h blockstore.Handle, off uint64, hole bool
 	if hole {
 		whence = unix.SEEK_HOLE
 	}
+	// Concurrent calls with the same descriptor do not disturb each other: the offset is an argument.
 	at, err := unix.Seek(fd, int64(off), whence)
 	return uint64(at), mapErr(err)
 }
@@ -136,6 +137,7 @@ func (f *FS) both(c *blockstore.Cred, from, to blockstore.Handle, do func(in, ou
 	if err != nil {
 		return err
 	}
+	// Only the target is locked. Writes to the source meanwhile can be in the copy or not.
 	dst.mu.Lock()
 	defer dst.mu.Unlock()
 	err = f.modify(c, dst, func(out int) error { return do(in, out, size) })
@@ -159,7 +161,7 @@ func (f *FS) Clone(c *blockstore.Cred, from blockstore.Handle, fromOff uint64, t
 	err = f.both(c, from, to, func(in, out int, _ uint64) error {
 		r := unix.FileCloneRange{Src_fd: int64(in), Src_offset: fromOff, Src_length: n, Dest_offset: toOff}
 		err := retry(func() error { return unix.IoctlFileCloneRange(out, &r) })
-		if err == unix.ENOTTY {
+		if err == unix.ENOTTY { // the filesystem does not know the ioctl
 			err = unix.EOPNOTSUPP
 		}
 		return err
@@ -226,7 +228,7 @@ func unlessSome(done uint64, err error) error {
 func extentOf(fd int, off, n uint64) (hole, data uint64) {
 	at, err := unix.Seek(fd, int64(off), unix.SEEK_DATA)
 	switch {
-	case err == unix.ENXIO:
+	case err == unix.ENXIO: // no data up to the end of the file
 		return n, 0
 	case err != nil:
 		return 0, n

@@ -58,12 +58,8 @@ func probeFilesystem(fd int, root *ident) (fs Filesystem, err error) {
 	statfs := uint64(uint32(sfs.Fsid.Val[0])) | uint64(uint32(sfs.Fsid.Val[1]))<<32
 	fs = Filesystem{Statfs: statfs, Dev: st.Dev, root: *root}
 	fs.UUID = uuidOf(fd, int64(sfs.Type))
-	switch sfs.Type {
-	case unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC: // f_fsid is derived from the UUID
-	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC: // gone after a restart
-	default:
-		fs.ByDevice = fs.UUID == [16]byte{}
-	}
+	kind := typeOfFS(&sfs)
+	fs.ByDevice = fs.UUID == [16]byte{} && !kind.uuidStatfs && !kind.inMemory
 	return fs, nil
 }
 

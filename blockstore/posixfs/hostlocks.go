@@ -30,17 +30,6 @@ func (l *hostLocks) init(files *Files, remote bool) {
 	l.files, l.remote, l.fds = files, remote, make(map[blockstore.Handle]int)
 }
 
-// remoteFS reports whether a filesystem has its locks at a server or in a FUSE daemon.
-func remoteFS(magic int64) bool {
-	switch uint32(magic) {
-	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC, unix.CEPH_SUPER_MAGIC,
-		unix.V9FS_MAGIC, unix.AFS_SUPER_MAGIC, unix.AFS_FS_MAGIC, unix.CODA_SUPER_MAGIC, unix.NCP_SUPER_MAGIC,
-		unix.FUSE_SUPER_MAGIC, unix.OCFS2_SUPER_MAGIC:
-		return true
-	}
-	return false
-}
-
 // hostMax is the last byte that the host can lock: off_t is signed.
 const hostMax = math.MaxInt64 - 1
 
@@ -63,11 +52,16 @@ func lockType(exclusive bool) int16 {
 	return unix.F_RDLCK
 }
 
+func (l *hostLocks) get(h blockstore.Handle) (fd int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fd, ok = l.fds[h]
+	return fd, ok
+}
+
 // descriptor returns the descriptor for a file's locks. made says that there was none before.
 func (l *hostLocks) descriptor(f *FS, h blockstore.Handle) (fd int, made bool, err error) {
-	l.mu.Lock()
-	fd, ok := l.fds[h]
-	l.mu.Unlock()
+	fd, ok := l.get(h)
 	switch {
 	case ok:
 		return fd, false, nil
@@ -159,9 +153,7 @@ func (f *FS) LockHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 // UnlockHost implements blockstore.HostLocker.
 func (f *FS) UnlockHost(h blockstore.Handle, start, end uint64) {
 	l, ok := flock(start, end, unix.F_UNLCK)
-	f.hostLocks.mu.Lock()
-	fd, have := f.hostLocks.fds[h]
-	f.hostLocks.mu.Unlock()
+	fd, have := f.hostLocks.get(h)
 	if !ok || !have {
 		return
 	}
@@ -198,9 +190,7 @@ func (f *FS) TestHost(h blockstore.Handle, start, end uint64, exclusive bool) (*
 	if f.hostLocks.remote {
 		return nil, blockstore.ErrNotSupp
 	}
-	f.hostLocks.mu.Lock()
-	fd, have := f.hostLocks.fds[h]
-	f.hostLocks.mu.Unlock()
+	fd, have := f.hostLocks.get(h)
 	if !have {
 		o, err := f.acquire(h)
 		if err != nil {

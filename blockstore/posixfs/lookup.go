@@ -48,6 +48,7 @@ func (f *FS) openChild(c *blockstore.Cred, d *object, name string) (*object, err
 	if !f.may(c, d, &st, blockstore.MayExec) {
 		return nil, blockstore.ErrAccess
 	}
+	// A rename between the identity and the use of the object is the same as one after the lookup.
 	if o := f.knownChild(d, name); o != nil {
 		return o, nil
 	}

@@ -21,7 +21,7 @@ type object struct {
 	typ     blockstore.FileType
 	path    int      // O_PATH, or the descriptor that created the file
 	changes *changes // of the store
-	near    bool     // see nearFS
+	near    bool     // see fsType
 
 	refs       int     // cache.mu
 	evicted    bool    // cache.mu
@@ -86,17 +86,6 @@ func (o *object) fstat(st *unix.Stat_t) error {
 		return e
 	}
 	return nil
-}
-
-// nearFS reports whether fstat never waits on a filesystem: it has the inode of an open
-// descriptor in memory, and does not ask a server or a FUSE daemon. Unknown filesystems may
-// wait.
-func nearFS(magic int64) bool {
-	switch magic {
-	case unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC:
-		return true
-	}
-	return false
 }
 
 // attr is stat in the store's form.

@@ -94,6 +94,9 @@ func (f *FS) Pin(h blockstore.Handle) error {
 	if err := o.stat(&st); err != nil {
 		return err
 	}
+	// If the last name is removed from here on, the descriptor keeps the inode, and add makes the
+	// handle valid again.
+	//
 	// Not a duplicate of o.path, which may be open for writing and so conflict with leases.
 	fd, err := again(func() (int, error) { return unix.Open(procPath(o.path), unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -116,6 +119,8 @@ func (f *FS) Unpin(h blockstore.Handle) {
 	}
 	delete(p.m, h)
 	p.files.pin(-1)
+	// With a name left, or if it cannot be told without waiting, this close is not the last use of
+	// the inode.
 	var st unix.Stat_t
 	if f.near && unix.Fstat(x.fd, &st) == nil && st.Nlink > 0 {
 		unix.Close(x.fd)

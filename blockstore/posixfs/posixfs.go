@@ -60,7 +60,7 @@ type FS struct {
 	limitsUsers bool
 	// inMemory: tmpfs or ramfs, where no read or write waits for a disk.
 	inMemory bool
-	near     bool // see nearFS
+	near     bool // see fsType
 	layered  bool // an overlay: files can have the device number of their layer
 	// mappable: Map may map files. seesAll: mincore tells of all files whether they are in memory,
 	// else only of those of uid.
@@ -149,6 +149,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 		return nil, fmt.Errorf("/proc must be mounted: %w", err)
 	}
 	f.dev = st.Dev
+	// What the filesystem can do follows from its type, from flags of the mount, and from probes.
 	var sfs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &sfs); err != nil {
 		return nil, err
@@ -156,22 +157,27 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	if sfs.Flags&unix.ST_RDONLY != 0 {
 		f.readOnly = true
 	}
-	f.limits = limitsOf(int64(sfs.Type))
-	f.inMemory = sfs.Type == unix.TMPFS_MAGIC || sfs.Type == unix.RAMFS_MAGIC
-	f.near = nearFS(int64(sfs.Type))
-	f.changes.init(coarseTimes(fd, int64(sfs.Type)))
+	kind := typeOfFS(&sfs)
+	f.limits, f.inMemory, f.near = kind.limits(), kind.inMemory, kind.near
+	f.changes.init(coarseTimes(fd))
 	f.changes.sealNow()
 	f.layered = sfs.Type == unix.OVERLAYFS_SUPER_MAGIC
-	f.mappable, f.seesAll, f.uid = opts.MapAfter >= 0 && mappable(&sfs), canSwitch(), uint32(unix.Geteuid())
+	// Map lends nothing of a filesystem that sets the atime at every read (strictatime), because
+	// touching a mapping does not set it.
+	relaxed := sfs.Flags&(unix.ST_NOATIME|unix.ST_RELATIME|unix.ST_RDONLY) != 0
+	f.mappable = opts.MapAfter >= 0 && relaxed && kind.mappable
+	f.seesAll, f.uid = canSwitch(), uint32(unix.Geteuid())
 	f.noatime = sfs.Flags&(unix.ST_NOATIME|unix.ST_RDONLY) != 0
 	f.limits.BlockSize = uint32(max(sfs.Bsize, 0))
 	f.limits.Xattrs = hasXattrs(fd)
 	f.limits.ACLs = hasACLs(fd)
 	f.limits.Clones = !f.readOnly && hasClones(fd)
+	// Without a mount ID, mount points below the root are recognised by their device numbers.
 	f.noOpenat2, f.mountID = probeOpenat2(fd)
-
 	f.noOpenat2 = f.noOpenat2 || opts.noOpenat2
 
+	// A handle of one kind is stale under the other, so that the kind follows from the filesystem
+	// alone.
 	f.kind = kindKernel
 	id, err := identify(kindKernel, fd, "")
 	if err != nil || opts.forceBirth {
@@ -225,7 +231,7 @@ func open(dir string, opts Options) (_ *FS, err error) {
 	f.streams.init()
 	f.incarnations.init()
 	f.listings.init()
-	f.hostLocks.init(files, remoteFS(int64(sfs.Type)))
+	f.hostLocks.init(files, kind.remote)
 	f.makers = startMakers(opts.NoUmask)
 	return f, nil
 }
@@ -356,20 +362,6 @@ func (f *FS) Close() error {
 	f.leaving.drain()
 	f.root.closeFiles()
 	return f.find.close()
-}
-
-// limitsOf returns the limits of a type of filesystem. No system call returns the number of links.
-func limitsOf(magic int64) blockstore.Limits {
-	l := blockstore.Limits{MaxFileSize: 1<<63 - 1, LinkMax: 32000, NameMax: blockstore.NameMax}
-	switch magic {
-	case unix.EXT4_SUPER_MAGIC:
-		l.LinkMax, l.MaxFileSize = 65000, 16<<40-4096
-	case unix.BTRFS_SUPER_MAGIC:
-		l.LinkMax = 65535
-	case unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
-		l.LinkMax = 1<<31 - 1
-	}
-	return l
 }
 
 // openFiles sizes the cache so that its descriptors stay a part of the limit.

@@ -39,6 +39,8 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 		return 0, false, err
 	}
 	var st unix.Stat_t
+	// The fstat is for the permission, the size and the link count: a program of the host may have
+	// changed each of them since the last call.
 	if err := o.stat(&st); err != nil {
 		if err == blockstore.ErrStale {
 			f.forget(o)
@@ -86,7 +88,7 @@ func (f *FS) readObject(c *blockstore.Cred, o *object, p []byte, off uint64, now
 	case 0:
 	case unix.EAGAIN:
 		return 0, false, f.wouldBlock()
-	case unix.EOPNOTSUPP, unix.ENOSYS:
+	case unix.EOPNOTSUPP, unix.ENOSYS: // this filesystem, or a kernel before 4.14
 		f.noNowait.Store(true)
 		return 0, false, f.wouldBlock()
 	default:

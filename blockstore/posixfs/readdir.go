@@ -203,6 +203,7 @@ func (f *FS) ReadDir(c *blockstore.Cred, dir blockstore.Handle, cookie uint64, v
 	if !f.may(c, d, &st, blockstore.MayRead) {
 		return zero, false, blockstore.ErrAccess
 	}
+	// Attributes and handles of entries are those of a lookup, which needs search permission.
 	plus = plus && f.may(c, d, &st, blockstore.MayExec)
 	var s *stream
 	if cookie != 0 {
@@ -302,7 +303,7 @@ func (f *FS) entry(d *object, st *unix.Stat_t, e *listed, plus, told bool) (here
 	var sx unix.Statx_t
 	switch e := f.statx(d.path, e, &sx); {
 	case e != 0:
-		return e != unix.ENOENT
+		return e != unix.ENOENT // another error: the name is emitted without attributes
 	case !f.ours(&sx):
 		return true // a mount point
 	}

@@ -42,7 +42,7 @@ func (f *FS) unlink(c *blockstore.Cred, dir blockstore.Handle, name string, flag
 		if err != nil {
 			return false, err
 		}
-		f.viewChanged(&v) // it may have other names
+		f.viewChanged(&v) // its link count has changed, and with it its ctime
 		f.reap(&v)
 		return true, nil
 	})
@@ -66,6 +66,8 @@ func (f *FS) peek(d *object, name string) entryView {
 		return v
 	}
 	var st unix.Stat_t
+	// If the name is replaced between this open and the operation on it, viewChanged and reap
+	// concern the object that was there before, and do no harm: both ask the kernel again.
 	if v.err = unix.Fstat(v.fd, &st); v.err == nil {
 		v.a = f.changes.attrOf(&st)
 		v.id, v.err = identify(f.kind, v.fd, "")

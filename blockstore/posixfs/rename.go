@@ -64,12 +64,15 @@ func (f *FS) renameLocked(c *blockstore.Cred, fd *object, fromName string, td *o
 			return err
 		}
 	}
+	// Both are opened before the rename. Afterwards nothing leads to the victim any more, and its
+	// link count tells whether it has lost its last name.
 	moved, victim := f.peek(fd, fromName), f.peek(td, toName)
 	defer moved.close()
 	defer victim.close()
 	if err := f.checkRename(c, fd, td, &fromW.Pre.Attr, &toW.Pre.Attr, &moved, &victim); err != nil {
 		return err
 	}
+	// Flags 0: RENAME of NFS replaces the target, as rename(2) does.
 	err := f.who.as(c, func() error {
 		return retry(func() error { return unix.Renameat2(fd.path, fromName, td.path, toName, 0) })
 	})
@@ -77,14 +80,14 @@ func (f *FS) renameLocked(c *blockstore.Cred, fd *object, fromName string, td *o
 		return err
 	}
 	f.reap(&victim)
-	if moved.err == nil && moved.id != victim.id {
+	if moved.err == nil && moved.id != victim.id { // two names of one file stay as they are (rename(2))
 		f.find.seen(&moved.id, &td.id, toName)
 	}
 	fd.changed(fromW)
 	if fd != td {
 		td.changed(toW)
 	} else {
-		toW.Post = fromW.Post
+		toW.Post = fromW.Post // changed counts a change of the directory once
 	}
 	f.viewChanged(&moved)
 	f.viewChanged(&victim)
@@ -100,7 +103,7 @@ func (f *FS) checkRename(c *blockstore.Cred, fd, td *object, fa, ta *blockstore.
 		return moved.err
 	}
 	if victim.err == nil && victim.id == moved.id {
-		return nil
+		return nil // the kernel does nothing
 	}
 	// In the kernel's order: loops, permissions, kinds, the directory's own "..".
 	if moved.a.Type == blockstore.TypeDir {
@@ -134,6 +137,7 @@ func (f *FS) checkRename(c *blockstore.Cred, fd, td *object, fa, ta *blockstore.
 	default:
 		return victim.err
 	}
+	// A directory that gets another parent is written to: its ".." changes.
 	if moved.a.Type == blockstore.TypeDir && fd != td && !c.May(&moved.a, blockstore.MayWrite) {
 		return blockstore.ErrAccess
 	}

@@ -105,7 +105,7 @@ func (w *walk) list(dir *ident, buf []byte) error {
 				continue
 			}
 			if w.left--; w.left < 0 {
-				return nil
+				return nil // Options.SearchEntries
 			}
 			id, err := identify(f.kind, path, name)
 			if err != nil {
@@ -116,13 +116,15 @@ func (w *walk) list(dir *ident, buf []byte) error {
 					w.t.seen(&id, dir, name)
 					return nil
 				}
-				w.fd = -1
+				w.fd = -1 // renamed again between identify and openIf
 			}
 			isDir := d.typ == unix.DT_DIR
-			if d.typ == unix.DT_UNKNOWN {
+			if d.typ == unix.DT_UNKNOWN { // some filesystems do not store the type in the directory
 				var st unix.Stat_t
 				isDir = unix.Fstatat(path, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 			}
+			// Correct the places of directories, because the walk follows them, and of files that have
+			// moved.
 			if p, ok := w.t.lookup(&id); isDir || (ok && (p.name != name || p.parent != *dir) && !w.still(&id, &p)) {
 				w.t.seen(&id, dir, name)
 			}

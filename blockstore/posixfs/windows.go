@@ -153,20 +153,6 @@ func (w *windows) dropIdle(o *object) {
 	}
 }
 
-// mappable reports whether Map can lend files of a filesystem. It must have its files in the
-// page cache, map them without asking a server or a FUSE daemon, and must not set the atime at
-// every read (strictatime), because touching a mapping does not set it.
-func mappable(s *unix.Statfs_t) bool {
-	if s.Flags&(unix.ST_NOATIME|unix.ST_RELATIME|unix.ST_RDONLY) == 0 {
-		return false
-	}
-	switch int64(s.Type) {
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
-		return true
-	}
-	return false
-}
-
 // loan is a part of a window that is lent. It implements blockstore.Window. It has one use of
 // the window and one of the object; Release ends both.
 type loan struct {

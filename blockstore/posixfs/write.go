@@ -67,6 +67,7 @@ func (f *FS) writeNowait(c *blockstore.Cred, h blockstore.Handle, p []byte, off 
 	}
 	defer f.release(o)
 	fd := int(o.rw.Load())
+	// TryLock: another call of this server is writing, and may be waiting for a disk.
 	if o.typ != blockstore.TypeReg || fd < 0 || !o.mu.TryLock() {
 		return 0, false
 	}
@@ -153,6 +154,7 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	}
 	switch {
 	case st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0:
+		// One write as the client's user removes the bits; the next one takes the fast path.
 		n, err = f.pwriteAs(c, fd, p, off)
 		if err == nil && !f.who.on {
 			err = f.dropSetID(c, o, st.Mode)
@@ -167,7 +169,7 @@ func (f *FS) write(c *blockstore.Cred, o *object, p []byte, off uint64, w *block
 	} else {
 		o.after(w)
 	}
-	return n, mapErr(err)
+	return n, mapErr(err) // ENOSPC and EDQUOT are here; a delayed allocation reports them to the sync
 }
 
 // pwriteAs is pwrite as the client's user, so that the kernel removes the set-ID bits. It is a
@@ -260,6 +262,7 @@ func (f *FS) Commit(c *blockstore.Cred, h blockstore.Handle, off uint64, count u
 	if !f.mayWrite(c, o, &st) {
 		return w, blockstore.ErrAccess
 	}
+	// Before the sync: a write that comes meanwhile makes the object dirty again.
 	o.dirty.Store(false)
 	if err := f.syncData(o, since); err != nil {
 		return w, err

@@ -43,12 +43,13 @@ func (f *FS) xattr(c *blockstore.Cred, h blockstore.Handle, want uint32, w *bloc
 			return false, blockstore.ErrAccess
 		case change && !f.who.on && o.typ == blockstore.TypeDir && st.Mode&unix.S_ISVTX != 0 &&
 			!c.Privileged() && c.UID != st.Uid:
-			return false, blockstore.ErrPerm
+			return false, blockstore.ErrPerm // a sticky directory: only for the owner (xattr(7))
 		}
+		// By the path in /proc, because f*xattr(2) do not take O_PATH descriptors.
 		switch err := f.who.as(c, func() error { return fn(procPath(o.path)) }); err {
 		case unix.ENODATA:
 			return false, blockstore.ErrNoXattr
-		case unix.E2BIG, unix.ERANGE:
+		case unix.E2BIG, unix.ERANGE: // value or name; filesystems differ
 			return false, blockstore.ErrXattrTooBig
 		default:
 			return err == nil, mapErr(err)
