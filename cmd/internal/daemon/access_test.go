@@ -20,7 +20,7 @@ import (
 func TestOwnHostAlone(t *testing.T) {
 	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/a"))
 	defer stopDaemon(t, d)
-	s := d.exports.All()[0].NFS("/a", nil)
+	s := d.ExportSet.All()[0].NFS("/a", nil)
 	var got []string
 	for _, r := range s.Clients {
 		got = append(got, r.CIDR.String()+" "+r.Squash.String())

@@ -132,7 +132,7 @@ func (d *Daemon) prepare(next *desired.State) (_ *prepared, err error) {
 			p.drop()
 		}
 	}()
-	if p.stores, err = d.exports.Prepare(next.Exports, desired.HostMounts()); err != nil {
+	if p.stores, err = d.ExportSet.Prepare(next.Exports, desired.HostMounts()); err != nil {
 		return nil, err
 	}
 	p.ports, err = d.ports.Prepare(next.Ports)

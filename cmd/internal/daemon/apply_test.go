@@ -358,7 +358,7 @@ func TestApplyConcurrently(t *testing.T) {
 			default:
 			}
 			var kinds []string
-			for _, x := range d.table.Exports() {
+			for _, x := range d.Table.Exports() {
 				if n := x.Pseudo; len(n) == 3 && n[1] != 'c' {
 					kinds = append(kinds, n)
 				}

@@ -5,8 +5,8 @@ import (
 
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/counters"
+	"github.com/rstored/rstored/cmd/internal/service"
 	"github.com/rstored/rstored/nfs/nfs4"
-	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
 // Clients implements control.Backend.
@@ -20,29 +20,12 @@ func (d *Daemon) Stats() control.Stats { return d.stats(true) }
 func (d *Daemon) stats(loops bool) control.Stats {
 	s := d.counters.Sum()
 	s.UptimeSeconds = int64(time.Since(d.started) / time.Second)
-	s.Memory, s.NFS4Memory = d.ports.Memory(), d.nfs4Memory()
+	s.Memory = d.ports.Memory()
 	limiter := d.ports.Limiter.Stats()
 	s.Addresses, s.Refused = limiter.Clients, make(map[string]uint64)
 	counters.Add(s.Refused, limiter.Refused)
 	counters.Add(s.Errors, map[string]uint64{"log_lines_suppressed": d.log.Suppressed()})
-	s.Procs = make(map[string]control.Proc)
-	for _, srv := range []*rpc.Server{d.rpc, d.ports.Portmap} {
-		st := srv.Stats()
-		for _, p := range st.Procs {
-			s.Procs[p.Program+"."+p.Procedure] = control.Proc{
-				Calls: p.Calls, Errors: p.Errors, Retransmits: p.Retransmits, Nanoseconds: p.Nanoseconds,
-				BytesIn: p.BytesIn, BytesOut: p.BytesOut,
-			}
-		}
-		counters.Add(s.Errors, st.Errors)
-	}
-	counters.Add(s.Errors, d.faults.Snapshot())
-	counters.Add(s.Errors, d.nfs4.Faults())
-	counters.Add(s.Errors, d.hostLockCounts())
-	for name, n := range d.nfs4.Ops() {
-		s.Procs["nfs4."+name] = control.Proc{Calls: n}
-	}
-	delete(s.Errors, "nfs_status_OK")
+	d.AddStats(&s, d.ports.Portmap)
 	if loops {
 		s.Devices = d.devices.Stats(s.Errors)
 	}
@@ -66,5 +49,5 @@ var events = []string{
 	nfs4.CountCallbacks, nfs4.CountDelegations, nfs4.CountRecalls, nfs4.CountRecallWaits,
 	nfs4.CountAsked, nfs4.CountUnpinned, nfs4.CountUnleased, nfs4.CountHostOpens, nfs4.CountRecallAny,
 	nfs4.CountOffloads, nfs4.CountCancelled,
-	countHostConflicts,
+	service.CountHostConflicts,
 }

@@ -5,17 +5,16 @@ package daemon
 
 import (
 	"errors"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/audit"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/config"
@@ -23,54 +22,35 @@ import (
 	"github.com/rstored/rstored/cmd/internal/counters"
 	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/cmd/internal/devices"
-	"github.com/rstored/rstored/cmd/internal/exports"
-	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/otlp"
 	"github.com/rstored/rstored/cmd/internal/plan"
 	"github.com/rstored/rstored/cmd/internal/ports"
 	"github.com/rstored/rstored/cmd/internal/postmortem"
+	"github.com/rstored/rstored/cmd/internal/service"
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
-	"github.com/rstored/rstored/nfs"
-	"github.com/rstored/rstored/nfs/hosts"
-	"github.com/rstored/rstored/nfs/idmap"
-	"github.com/rstored/rstored/nfs/lock"
-	"github.com/rstored/rstored/nfs/nfs4"
-	"github.com/rstored/rstored/nfs/nlm"
 	"github.com/rstored/rstored/rpcrdma/rpc"
-	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
 // Daemon is a running server. It is the control interface's Backend.
 type Daemon struct {
-	cfg            atomic.Pointer[config.Config]
-	load           func() (*config.Config, error)
-	log            *telemetry.Log
-	state          *state.Store
-	table          *nfs.Table
-	faults         *nfs.Counters
-	rpc            *rpc.Server // NFS, MOUNT, NLM and the status monitor
-	nlm            *nlm.Server
-	nfs4           *nfs4.Server
-	callbackDialer *tcp.CallbackDialer // calls to clients of version 4.0
-	locks          *lock.Table
-	hosts          *hosts.Hosts
-	idmap          *idmap.Map
-	mounts         *desired.MountWatcher
-	counters       counters.Transports
-	devices        *devices.Set
-	ports          *ports.Set
-	monitor        monitor
-	traces         traces
-	// recorder measures the calls of rpc.
-	recorder *measure.Recorder
+	cfg   atomic.Pointer[config.Config]
+	load  func() (*config.Config, error)
+	log   *telemetry.Log
+	state *state.Store
+	*service.Service
+	mounts   *desired.MountWatcher
+	counters counters.Transports
+	devices  *devices.Set
+	ports    *ports.Set
+	monitor  monitor
+	traces   traces
 	otlp     *otlp.Tracer
 	audit    *audit.Log
 	tls      *ports.TLS
 	failures postmortem.Log
-	served   []rpc.Program // for the names of procedures
 	control  *control.Server
 	manager  *telemetry.Notifier
 	// reloading is held by the reload that is under way.
@@ -81,21 +61,17 @@ type Daemon struct {
 	sockets  *sockets.Set
 	listener net.Listener  // of the control interface
 	exe      string        // that an upgrade starts
-	from     *predecessor  // the process before this one; nil when this one serves
 	replaced chan struct{} // closed when another process serves
-	times    upgradeTimes
+	times    upgrade.Times
 	// failed receives the end of the control interface, should it end early.
 	failed   chan error
 	started  time.Time
 	draining atomic.Bool
-	noUmask  bool // see posixfs.Options
 
 	// mu serializes changes of exports and ports, and guards what follows.
 	mu         sync.Mutex
-	handedOver bool // another process was let serve: nothing here counts any more. It is set with acting held, too
-	exports    *exports.Set
+	handedOver bool      // another process was let serve: nothing here counts any more. It is set with acting held, too
 	opened     *prepared // for the change that is being made
-	calls      []byte    // the journal of version 4's calls
 }
 
 // Start brings a server up: state, programs, exports, ports, control socket.
@@ -108,20 +84,23 @@ func Start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 // over is from, if not nil: this one begins when that one lets it. If it cannot, nothing is
 // released: the process is to end, and the other one goes on with all of it.
 func start(cfg *config.Config, load func() (*config.Config, error), log *telemetry.Log, noUmask bool,
-	from *predecessor, opener *devices.Opener,
+	from *upgrade.Predecessor, opener *devices.Opener,
 ) (_ *Daemon, err error) {
 	d := &Daemon{
-		noUmask: noUmask,
-		load:    load, log: log, started: time.Now(),
-		failed:  make(chan error, 1),
-		manager: telemetry.NewNotifier(),
-		from:    from, replaced: make(chan struct{}), times: defaultTimes,
+		load: load, log: log, started: time.Now(),
+		failed:   make(chan error, 1),
+		manager:  telemetry.NewNotifier(),
+		replaced: make(chan struct{}), times: upgrade.DefaultTimes,
 	}
 	d.cfg.Store(cfg)
 	if d.exe, err = upgrade.Executable(); err != nil {
 		return nil, err
 	}
-	if err := d.openSockets(); err != nil {
+	var store sockets.Store
+	if d.manager.Stores() {
+		store = d.manager
+	}
+	if d.sockets, err = sockets.Inherit(store, log.Library("sockets"), from); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -129,7 +108,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 			d.release()
 		}
 	}()
-	if err := d.openState(); err != nil {
+	if d.state, err = state.Restore(cfg.StateDir, from); err != nil {
 		return nil, err
 	}
 	if d.audit, err = audit.Open(cfg.Audit, log.Always); err != nil {
@@ -140,33 +119,19 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	if err := d.tls.Apply(cfg); err != nil {
 		return nil, &cli.ConfigError{Err: err}
 	}
-	secret, err := d.state.Secret()
-	if err != nil {
-		return nil, err
-	}
 	access, err := control.NewAccess(cfg.ControlGroup)
 	if err != nil {
 		return nil, &cli.ConfigError{Err: err}
 	}
 	// The control socket is taken first: a second daemon finds out before it
 	// has touched anything.
-	sock, err := d.listenControl(access)
+	sock, err := listenControl(cfg.Control, access, from)
 	if err != nil {
 		return nil, err
 	}
 	d.listener = sock
-	if d.from == nil {
-		d.putAside()
-	}
-	journal, err := d.state.Memory(journalName, journalSize)
-	if err != nil {
-		return nil, err
-	}
-	if d.calls, err = d.state.Memory(callsName, callsSize); err != nil {
-		return nil, err
-	}
 	d.control = control.NewServer(d, access, log.Library("control"), d.auditAction)
-	if err := d.wire(secret, journal, opener); err != nil {
+	if err := d.makeRooms(opener, noUmask, from); err != nil {
 		return nil, err
 	}
 	if err := d.applyOTLP(cfg); err != nil {
@@ -183,15 +148,14 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}
 	if from != nil {
 		d.mu.Lock()
-		err := from.state(d)
+		err := d.Restore()
 		d.mu.Unlock()
+		if err == nil {
+			err = from.Commit()
+		}
 		if err != nil {
 			return nil, err
 		}
-		if err := from.Commit(); err != nil {
-			return nil, err
-		}
-		d.from = nil
 	}
 	d.ports.Started()
 	d.mu.Lock()
@@ -213,50 +177,47 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	d.logAdvice()
 	d.logWarnings(cfg, d.Exports())
 	if from != nil {
-		from.done(d)
+		for _, name := range from.Left() {
+			log.Info("a part of the handover is of no use here", zap.String("part", name))
+		}
+		if err := from.Done(); err != nil {
+			log.Warn("the old process cannot be told", zap.Error(err))
+		}
 	}
 	return d, nil
 }
 
-// openSockets takes over the sockets that an earlier process, or the service manager, left.
-func (d *Daemon) openSockets() (err error) {
-	var store sockets.Store
-	if d.manager.Stores() {
-		store = d.manager
-	}
-	if d.from == nil {
-		d.sockets = sockets.Inherit(store, d.log.Library("sockets"))
-		return nil
-	}
-	d.sockets, err = d.from.sockets(store, d)
-	d.from.handover().WhenServing(d.sockets.Live)
-	return err
-}
-
-// openState opens the state directory, which an earlier process may still hold.
-func (d *Daemon) openState() (err error) {
-	dir := d.cfg.Load().StateDir
-	if d.from == nil {
-		d.state, err = state.Open(dir)
-		return err
-	}
-	lock, err := d.from.lock()
+// makeRooms makes what serves: the service, the devices and the ports. Nothing is served yet.
+func (d *Daemon) makeRooms(opener *devices.Opener, noUmask bool, from *upgrade.Predecessor) (err error) {
+	cfg, fds := d.cfg.Load(), posixfs.Descriptors()
+	d.Service, err = service.New(service.Config{
+		Settings: d.cfg.Load, State: d.state, Files: posixfs.NewFiles(fds), NoUmask: noUmask, Log: d.log,
+		Audit: d.audit.Slog(), MayAct: d.mayAct, From: from,
+		Callers: func() map[rpc.Peer]rpc.Caller { return d.ports.Callers() },
+	})
 	if err != nil {
 		return err
 	}
-	if d.state, err = state.Inherit(dir, lock); err == nil {
-		d.from.handover().WhenServing(d.state.Begin)
-	}
-	return err
+	d.failures.Programs, d.failures.Refused = d.Programs, d.refused
+	d.otlp = otlp.New(otlp.Config{Recorder: d.Recorder, Version: cli.ReadBuild().Version, Log: d.log.Library("otlp")})
+	d.devices = devices.New(devices.Config{
+		Opener: opener, Settings: d.cfg.Load, State: d.state, Sockets: d.sockets, Failures: &d.failures,
+		Counters: &d.counters, Log: d.log, From: from,
+	})
+	d.ports = ports.New(ports.Config{
+		Settings: d.cfg.Load, State: d.state, Sockets: d.sockets, Devices: d.devices, Counters: &d.counters,
+		Limiter: rpc.NewConnLimiter(rpc.ConnLimits{
+			Clients: cfg.MaxClients, PerClient: cfg.MaxClientConnections, Descriptors: fds / connectionShare,
+		}),
+		TLS: d.tls, Audit: d.audit, Log: d.log, From: from,
+		RPC: d.RPC, Control: d.control, Programs: d.Programs, Ops: d.serveOps,
+	})
+	return nil
 }
 
-// listenControl listens for who controls the server.
-func (d *Daemon) listenControl(access control.Access) (net.Listener, error) {
-	if d.from != nil {
-		return d.from.control()
-	}
-	return control.Listen(d.cfg.Load().Control, access)
-}
+// connectionShare is the part of the file descriptors that is for connections: 1/connectionShare.
+// posixfs.Files takes less than three quarters.
+const connectionShare = 4
 
 // logWarnings logs what is probably not meant in the exports, and what they let everybody do.
 func (d *Daemon) logWarnings(cfg *config.Config, exports []control.Export) {
@@ -275,12 +236,6 @@ func (d *Daemon) tellExposures(exports []control.Export) {
 	}
 }
 
-// FlushIDMap implements control.Backend.
-func (d *Daemon) FlushIDMap() {
-	d.idmap.Flush()
-	d.hosts.Flush()
-}
-
 // logAdvice tells the operator what may not be meant.
 func (d *Daemon) logAdvice() {
 	exports := d.Exports()
@@ -293,31 +248,6 @@ func (d *Daemon) logAdvice() {
 				"set "+e.Pseudo+" --client CIDR' names others",
 				zap.String("export", e.Pseudo))
 		}
-	}
-}
-
-// The journal of the duplicate request cache, in the state directory.
-const (
-	journalName = "replies-2.journal"
-	journalSize = 3 << 20 // 6144 calls; the cache keeps 4096 replies
-	// oldJournalName is that of a format that has too little of a call to tell it from others.
-	oldJournalName = "replies.journal"
-	// Likewise of the sessions of version 4.
-	callsName = "calls.journal"
-	callsSize = 2 << 20 // 16384 slots
-)
-
-// putAside renames the journal of an earlier version.
-func (d *Daemon) putAside() {
-	old := filepath.Join(d.cfg.Load().StateDir, oldJournalName)
-	aside := old + ".old"
-	switch err := os.Rename(old, aside); {
-	case err == nil:
-		d.log.Info("the replies that an earlier version kept for retransmissions are not used: calls that clients "+
-			"send again are executed",
-			zap.String("journal", aside))
-	case !errors.Is(err, fs.ErrNotExist):
-		d.log.Warn("the journal of replies of an earlier version cannot be put aside", zap.Error(err))
 	}
 }
 

@@ -31,7 +31,7 @@ func TestDirectSetting(t *testing.T) {
 	}
 	defer unix.Munmap(p)
 	for name, want := range map[string]uint64{"/on": 1, "/off": 0} {
-		x, _ := d.table.ByPath(name)
+		x, _ := d.Table.ByPath(name)
 		root, err := x.FS.Root()
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestDirectSetting(t *testing.T) {
 		if n, _, _, err := x.FS.WriteAt(nil, h, p, 0, blockstore.Unstable); n != len(p) || err != nil {
 			t.Fatal(n, err)
 		}
-		e, err := d.exports.Find(name)
+		e, err := d.ExportSet.Find(name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,43 +5,18 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/rstored/rstored/blockstore"
-	"github.com/rstored/rstored/blockstore/posixfs"
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/exports"
 	"go.uber.org/zap"
 )
 
-// newExports makes the set of exports. They have no stores yet.
-func (d *Daemon) newExports(files *posixfs.Files) *exports.Set {
-	return exports.New(exports.Config{
-		State: d.state, Table: d.table, Recorder: d.recorder, Files: files, NoUmask: d.noUmask, Log: d.log,
-		XprtSec: func() []string { return d.cfg.Load().TLS.XprtSec },
-		Opened: func(pseudo string, fs blockstore.FS) error {
-			m, ok := fs.(restorable)
-			if !ok || d.from == nil {
-				return nil
-			}
-			if err := d.from.store(pseudo, m); err != nil {
-				return err
-			}
-			d.from.handover().WhenServing(settleStore(d, pseudo, m))
-			return nil
-		},
-		Removed: func(id uint32) {
-			d.nfs4.State().DropExport(id)
-			d.locks.DropExport(id)
-		},
-	})
-}
-
 // applyExports brings the exports in line with what is desired. At the start it is an error only if
 // nothing at all can be served. Call with mu held.
 func (d *Daemon) applyExports(atStart bool) error {
 	src := d.sources()
 	want := src.State().Exports
-	failed, err := d.exports.Apply(want, src.Mounts, d.opened.exports())
+	failed, err := d.ExportSet.Apply(want, src.Mounts, d.opened.exports())
 	if err != nil || atStart && len(failed) < len(want) {
 		return err
 	}
@@ -50,7 +25,7 @@ func (d *Daemon) applyExports(atStart bool) error {
 
 // Exports implements control.Backend.
 func (d *Daemon) Exports() []control.Export {
-	all := d.exports.All()
+	all := d.ExportSet.All()
 	out := make([]control.Export, 0, len(all))
 	for _, s := range all {
 		e := s.Export
@@ -73,14 +48,14 @@ func (d *Daemon) AddExport(e config.Export) (control.Export, error) {
 		return control.Export{}, err
 	}
 	defer d.mu.Unlock()
-	if i := slices.IndexFunc(d.exports.All(),
+	if i := slices.IndexFunc(d.ExportSet.All(),
 		func(s *exports.Export) bool { return s.Pseudo == e.Pseudo && s.Error == "" }); i >= 0 {
 		return control.Export{}, fmt.Errorf("export %s (of %s): %w; use 'export set' to change it", e.Pseudo,
-			d.exports.All()[i].Path, control.ErrConflict)
+			d.ExportSet.All()[i].Path, control.ErrConflict)
 	}
 	// Opening it before anything is written down: what cannot be opened now is
 	// a mistake and not worth remembering.
-	if err := d.exports.Try(&e); err != nil {
+	if err := d.ExportSet.Try(&e); err != nil {
 		return control.Export{}, err
 	}
 	return d.change(e.Pseudo, func() error { return d.state.PutExport(e) })
@@ -92,7 +67,7 @@ func (d *Daemon) SetExport(name string, p control.ExportPatch) (control.Export, 
 		return control.Export{}, err
 	}
 	defer d.mu.Unlock()
-	s, err := d.exports.Find(name)
+	s, err := d.ExportSet.Find(name)
 	if err != nil {
 		return control.Export{}, err
 	}
@@ -122,7 +97,7 @@ func (d *Daemon) change(pseudo string, save func() error) (control.Export, error
 		return control.Export{}, err
 	}
 	_ = d.applyExports(false) // what could not be opened is told below, or is in the log
-	s, err := d.exports.Find(pseudo)
+	s, err := d.ExportSet.Find(pseudo)
 	if err != nil {
 		return control.Export{}, err
 	}
@@ -139,7 +114,7 @@ func (d *Daemon) RemoveExport(name string) error {
 		return err
 	}
 	defer d.mu.Unlock()
-	s, err := d.exports.Find(name)
+	s, err := d.ExportSet.Find(name)
 	if err != nil {
 		return err
 	}
@@ -156,7 +131,7 @@ func (d *Daemon) mountsChanged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.draining.Load() || d.handedOver ||
-		!slices.ContainsFunc(d.exports.All(), func(s *exports.Export) bool { return s.CrossMnt || s.MountPoint != "" }) {
+		!slices.ContainsFunc(d.ExportSet.All(), func(s *exports.Export) bool { return s.CrossMnt || s.MountPoint != "" }) {
 		return
 	}
 	if err := d.applyExports(false); err != nil {

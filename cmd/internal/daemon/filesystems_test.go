@@ -63,7 +63,7 @@ func TestCopiesOfFilesystems(t *testing.T) {
 		d, _ := startDaemon(t, cfg)
 		defer stopDaemon(t, d)
 		out := make(map[string]uint64)
-		for _, s := range d.exports.All() {
+		for _, s := range d.ExportSet.All() {
 			if !s.Open() {
 				t.Fatalf("export %s: %s", s.Pseudo, s.Error)
 			}

@@ -14,18 +14,18 @@ func TestHostLocksSetting(t *testing.T) {
 	d, ctl := startDaemon(t, cfg)
 	check := func(name string, want bool) {
 		t.Helper()
-		x, _ := d.table.ByPath(name)
+		x, _ := d.Table.ByPath(name)
 		if x == nil {
 			t.Fatalf("no export %s", name)
 		}
-		if h, take := d.table.HostLocker(x.ID); h == nil || take != want {
+		if h, take := d.Table.HostLocker(x.ID); h == nil || take != want {
 			t.Errorf("%s: by %v, taken %v", name, h, take)
 		}
 	}
 	check("/on", true)
 	check("/off", false)
 	check("/mem", false)
-	if h, _ := d.table.HostLocker(99); h != nil {
+	if h, _ := d.Table.HostLocker(99); h != nil {
 		t.Error("an export that there is not")
 	}
 	for _, on := range []bool{false, true, false} {

@@ -539,6 +539,10 @@ func TestUpgradeKernelDevice(t *testing.T) {
 	if !d.isReplaced() || k.OpenNow() != 0 {
 		t.Errorf("the old process has %d devices of the kernel", k.OpenNow())
 	}
+	// The old process leaves the control interface to the new one, as it does when it ends.
+	if err := d.exitReplaced(); err != nil {
+		t.Error(err)
+	}
 	becomes(t, "the new process has the port", func() bool { p := listed(t, ctl, on); return len(p.Addresses) == 1 && p.Error == "" })
 	for i, f := range files {
 		got := make([]byte, 6)

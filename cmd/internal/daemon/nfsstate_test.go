@@ -20,7 +20,7 @@ func TestNFSState(t *testing.T) {
 	d, ctl := startDaemon(t, cfg)
 	defer func() { stopDaemon(t, d) }()
 
-	s := d.nfs4.State()
+	s := d.NFS4.State()
 	now := time.Now()
 	x, st := s.ExchangeID(now, &state.ExchangeID{Owner: []byte("host\x1b[2J"), Verifier: state.Verifier{1}, Principal: state.Principal{Flavor: rpc.AuthSys}})
 	if st != 0 {
@@ -37,7 +37,7 @@ func TestNFSState(t *testing.T) {
 	if st := c.ReclaimComplete(); st != 0 {
 		t.Fatal(st)
 	}
-	root, err := d.table.ByID(1).FS.Root()
+	root, err := d.Table.ByID(1).FS.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,11 +45,13 @@ func TestNFSState(t *testing.T) {
 	if _, st := c.Open(now, &state.Open{Owner: []byte("o"), File: file, Access: state.Both}); st != 0 {
 		t.Fatal(st)
 	}
-	attr, err := d.table.ByID(1).FS.GetAttr(&blockstore.Cred{}, root)
+	attr, err := d.Table.ByID(1).FS.GetAttr(&blockstore.Cred{}, root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok, err := d.locks.Lock(file, lock.Lock{Owner: lock.Owner{Client: "client\n", ID: "\x01\x02"}, Start: 5, End: 9, Exclusive: true}); !ok || err != nil {
+	owner := lock.Owner{Client: "client\n", ID: "\x01\x02"}
+	held := lock.Lock{Owner: owner, Start: 5, End: 9, Exclusive: true}
+	if _, ok, err := d.LockTable.Lock(file, held); !ok || err != nil {
 		t.Fatal(err)
 	}
 
@@ -86,7 +88,7 @@ func TestNFSState(t *testing.T) {
 			t.Errorf("evicting %q: %v", id, err)
 		}
 	}
-	x, _ = d.nfs4.State().ExchangeID(time.Now(), &state.ExchangeID{Owner: []byte("other")})
+	x, _ = d.NFS4.State().ExchangeID(time.Now(), &state.ExchangeID{Owner: []byte("other")})
 	if err := ctl.EvictClient(ctx, control.ClientID(x.Client)); err != nil {
 		t.Error(err)
 	}

@@ -13,41 +13,14 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/cmd/internal/cli"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/exports"
-	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/ops"
-	"github.com/rstored/rstored/nfs"
-	"github.com/rstored/rstored/nfs/nfs4"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
-
-// newRecorder measures the calls of the file programs, and logs which of them fail for a reason
-// that is not the client's.
-func newRecorder(programs []rpc.Program, clients int, log *zap.Logger) *measure.Recorder {
-	cfg := measure.Config{
-		Programs: programs, Operations: nfs4.Operations, OperationName: nfs4.OperationName, Clients: clients,
-		StatusName: func(n uint32) string { return nfs.Status(n).String() },
-		Troubles:   []uint32{uint32(nfs.ErrIO), uint32(nfs.ErrNoSpc), uint32(nfs.ErrDQuot)},
-		Tell: func(x measure.Trouble) {
-			level, what := zapcore.ErrorLevel, "the file system of an export fails; the kernel's log says why"
-			switch x.Status {
-			case nfs.ErrNoSpc.String():
-				level, what = zapcore.WarnLevel, "the file system of an export is full"
-			case nfs.ErrDQuot.String():
-				level, what = zapcore.WarnLevel, "a quota of an export is used up"
-			}
-			log.Log(level, what, zap.String("export", x.Export), zap.String("operation", x.Operation),
-				zap.String("status", x.Status), zap.Stringer("client", x.Client.Addr()), zap.Any("calls", x.Calls))
-		},
-	}
-	cfg.Compound.Prog, cfg.Compound.Vers, cfg.Compound.Proc = nfs4.Program, nfs4.Version, nfs4.ProcCompound
-	return measure.NewRecorder(cfg)
-}
 
 // monitor is what the ops ports need between two requests.
 type monitor struct {
@@ -79,16 +52,16 @@ const (
 // start begins to watch a daemon that is complete.
 func (w *monitor) start(d *Daemon) {
 	w.end = make(chan struct{})
-	w.progress(d.rpc.Load(), time.Now())
+	w.progress(d.RPC.Load(), time.Now())
 	w.ended.Go(func() {
 		t := time.NewTicker(monitorTick)
 		defer t.Stop()
 		for n := 1; ; n++ {
 			select {
 			case now := <-t.C:
-				w.progress(d.rpc.Load(), now)
+				w.progress(d.RPC.Load(), now)
 				if n%rotateTicks == 0 {
-					d.recorder.Rotate()
+					d.Recorder.Rotate()
 				}
 			case <-w.end:
 				return
@@ -138,14 +111,14 @@ func (d *Daemon) opsState() ops.State {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTime)
 	defer cancel()
 	s := ops.State{
-		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.recorder,
+		Build: cli.ReadBuild(), Started: d.started, Draining: d.draining.Load(), Recorder: d.Recorder,
 		Exports: d.Exports(), Ports: d.Ports(), Devices: d.Devices(), Drift: d.Drift(), Conns: d.Clients(),
-		Workers: d.rpc.Load(),
+		Workers: d.RPC.Load(),
 		Clients: d.NFS4Clients(), Sessions: d.NFS4Sessions(), Grace: d.Grace(),
 		Loops: d.devices.Ping(ctx), Volumes: d.monitor.volumes.read(d), Audit: d.audit.Counts(),
 		AuditLost: d.audit.Dropped(), Traces: d.otlp.Counts(), TLS: d.tls.Status(),
 	}
-	s.LocksHeld, s.LocksWaiting = d.locks.Count()
+	s.LocksHeld, s.LocksWaiting = d.LockTable.Count()
 	answer := true
 	for _, l := range s.Loops {
 		answer = answer && l.OK
@@ -154,12 +127,6 @@ func (d *Daemon) opsState() ops.State {
 		s.QPs = d.QPs()
 	}
 	return s
-}
-
-// nfs4Memory is the use of the memory for clients of version 4.
-func (d *Daemon) nfs4Memory() control.NFS4Memory {
-	m := d.nfs4.Memory()
-	return control.NFS4Memory{Bytes: m.Bytes, Limit: m.Limit}
 }
 
 // live are the checks that only a restart repairs.
@@ -175,7 +142,7 @@ func (d *Daemon) live(ctx context.Context) []ops.Check {
 		out = append(out, c)
 	}
 	workers := ops.Check{Name: "workers"}
-	load := d.rpc.Load()
+	load := d.RPC.Load()
 	if idle := d.monitor.progress(load, time.Now()); idle > stuckTime {
 		workers.Err = fmt.Errorf("all %d have been busy for %v without finishing a call, and %d wait", load.Workers,
 			idle.Round(time.Second), load.Queued)
@@ -221,7 +188,7 @@ type volumes struct {
 
 // read asks all at once, and lists those that have answered in time.
 func (v *volumes) read(d *Daemon) []ops.Volume {
-	all := d.exports.All()
+	all := d.ExportSet.All()
 	answers, asked := make(chan ops.Volume, len(all)), 0
 	v.mu.Lock()
 	if v.busy == nil {
@@ -282,7 +249,7 @@ func (d *Daemon) SetPprof(on bool) { d.monitor.pprof.Store(on) }
 // Slow implements control.Backend.
 func (d *Daemon) Slow() []control.SlowCall {
 	out := []control.SlowCall{}
-	for _, s := range d.recorder.Slow() {
+	for _, s := range d.Recorder.Slow() {
 		out = append(out, slowCall(&s))
 	}
 	return out

@@ -15,7 +15,7 @@ import (
 // running is what is served now. Call with mu held.
 func (d *Daemon) running() desired.State {
 	var p desired.State
-	for _, s := range d.exports.All() {
+	for _, s := range d.ExportSet.All() {
 		p.Exports = append(p.Exports, s.Export)
 	}
 	p.Ports = d.ports.List()
@@ -51,7 +51,7 @@ func (d *Daemon) Plan(f control.File) (control.Plan, error) {
 		default:
 		}
 		if a, err := netip.ParseAddr(p.Hurts[i].Client); err == nil {
-			d.hosts.Wait(a, done)
+			d.Hosts.Wait(a, done)
 		}
 	}
 }
@@ -74,8 +74,8 @@ func (d *Daemon) plan(f control.File, doc *config.Document) (control.Plan, desir
 	src := d.sources()
 	next := src.With(doc).State()
 	r := plan.Running{
-		State: d.running(), Exports: d.exports, Table: d.table, Hosts: d.hosts, Recorder: d.recorder,
-		NFS4: d.nfs4.State(), Locks: d.locks,
+		State: d.running(), Exports: d.ExportSet, Table: d.Table, Hosts: d.Hosts, Recorder: d.Recorder,
+		NFS4: d.NFS4.State(), Locks: d.LockTable,
 		Clients: d.Clients(), XprtSec: d.cfg.Load().TLS.XprtSec,
 	}
 	p := r.Plan(&next)

@@ -156,7 +156,7 @@ func Run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	unix.Umask(0)
 	sig := hangups()
 	defer signal.Stop(sig)
-	var from *predecessor
+	var from *upgrade.Predecessor
 	if before != nil {
 		var err error
 		if from, err = prepare(before, cfg); err != nil {

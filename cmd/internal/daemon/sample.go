@@ -41,13 +41,13 @@ func (d *Daemon) Sample() live.Sample {
 		s.Retransmits += c["RC.TxRetransmits"]
 		s.Server.Regions += c["Regions"]
 	}
-	for _, o := range d.recorder.Operations() {
+	for _, o := range d.Recorder.Operations() {
 		s.Operations = append(s.Operations, live.NewPoint(o.Program+"."+o.Name, "", o.Transport.String(), &o.Sums))
 	}
-	for _, x := range d.recorder.Exports() {
+	for _, x := range d.Recorder.Exports() {
 		s.Exports = append(s.Exports, live.NewPoint(x.Export, x.Kind.String(), x.Transport.String(), &x.Sums))
 	}
-	for _, c := range d.recorder.Clients() {
+	for _, c := range d.Recorder.Clients() {
 		s.Clients = append(s.Clients, live.NewPoint(c.Client, "", c.Transport.String(), &c.Sums))
 	}
 	if s.Silent = len(silent); s.Silent == 0 {
@@ -95,7 +95,7 @@ func (d *Daemon) sampleServer(s *live.Server) {
 		s.Sessions++
 		s.SlotsBusy += x.Busy
 	}
-	s.LocksHeld, s.LocksWaiting = d.locks.Count()
+	s.LocksHeld, s.LocksWaiting = d.LockTable.Count()
 	g := d.Grace()
 	s.Grace, s.GraceWaiting = g.On, len(g.Waiting)
 	for _, until := range []*time.Time{g.NFS4Until, g.NLMUntil} {
@@ -104,7 +104,7 @@ func (d *Daemon) sampleServer(s *live.Server) {
 		}
 	}
 	s.Memory = uint64(d.ports.Memory().Bulk)
-	load := d.rpc.Load()
+	load := d.RPC.Load()
 	s.Workers, s.WorkersBusy, s.Queued = load.Workers, load.Busy, load.Queued
 	s.Problems = d.problems()
 }

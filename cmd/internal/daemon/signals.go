@@ -84,7 +84,7 @@ const replacedTime = time.Second
 func (d *Daemon) exitReplaced() error {
 	ctx, cancel := context.WithTimeout(context.Background(), replacedTime)
 	defer cancel()
-	d.sockets.Freeze() // what the service manager keeps is the other's
+	d.sockets.Detach() // what the service manager keeps is the other's
 	if l, ok := d.listener.(*net.UnixListener); ok {
 		l.SetUnlinkOnClose(false)
 	}

@@ -27,7 +27,7 @@ func (d *Daemon) Status() control.Status {
 		Problems:      d.problems(),
 		TLS:           d.tls.Status(),
 		Providers:     d.devices.Providers(),
-		NFS4Memory:    d.nfs4Memory(),
+		NFS4Memory:    d.NFS4Memory(),
 	}
 	if d.draining.Load() {
 		s.State = control.StateDraining

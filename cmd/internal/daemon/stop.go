@@ -12,7 +12,7 @@ import (
 // be called once.
 func (d *Daemon) Stop(ctx context.Context) error {
 	d.draining.Store(true)
-	d.sockets.Freeze()
+	d.sockets.Detach()
 	if d.sockets.Keeps() {
 		d.devices.Ending()
 	}
@@ -35,10 +35,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	drained := make(chan error, 1)
 	go func() {
 		err := stopServing(ctx)
-		d.nlm.Close()
-		d.nfs4.Close()
-		d.rpc.Close()
-		d.callbackDialer.Close()
+		d.Service.Close()
 		d.ports.Portmap.Close()
 		drained <- err
 	}()
@@ -49,7 +46,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		d.log.Warn("not everything ended in time; stopping all the same")
 		return d.control.Close()
 	}
-	err = errors.Join(err, d.exports.Close(), d.control.Close(), d.state.Close())
+	err = errors.Join(err, d.ExportSet.Close(), d.control.Close(), d.state.Close())
 	if err == nil {
 		d.ports.FreeMemory()
 	}
@@ -69,7 +66,7 @@ func (d *Daemon) stopReplaced() error {
 
 // release undoes a start that failed half way.
 func (d *Daemon) release() {
-	d.sockets.Freeze() // whoever starts it again finds them
+	d.sockets.Detach() // whoever starts it again finds them
 	defer func() { _ = d.audit.Close() }()
 	d.mounts.Stop()
 	if d.otlp != nil {
@@ -78,20 +75,9 @@ func (d *Daemon) release() {
 	if d.ports != nil {
 		_ = d.ports.Close()
 	}
-	if d.nlm != nil {
-		d.nlm.Close()
-	}
-	if d.nfs4 != nil {
-		d.nfs4.Close()
-	}
-	if d.callbackDialer != nil {
-		d.callbackDialer.Close()
-	}
-	if d.rpc != nil {
-		d.rpc.Close()
-	}
-	if d.exports != nil {
-		_ = d.exports.Close()
+	if d.Service != nil {
+		d.Service.Close()
+		_ = d.ExportSet.Close()
 	}
 	if d.state != nil {
 		_ = d.state.Close()

@@ -68,7 +68,7 @@ func (d *Daemon) changeTraces(change func([]*tracing) []*tracing) {
 	}
 	list = change(list)
 	x.list.Store(&list)
-	d.rpc.Trace(len(list) > 0)
+	d.RPC.Trace(len(list) > 0)
 	d.hookTraces(len(list) > 0)
 }
 
@@ -77,16 +77,16 @@ func (d *Daemon) changeTraces(change func([]*tracing) []*tracing) {
 func (d *Daemon) hookTraces(watched bool) {
 	switch sampled := d.otlp.On(); {
 	case watched && sampled:
-		d.recorder.Trace(func(c *rpc.Call, s rpc.Served, row int) {
+		d.Recorder.Trace(func(c *rpc.Call, s rpc.Served, row int) {
 			d.otlp.Observe(c, s, row)
 			d.traced(c, s, row)
 		})
 	case watched:
-		d.recorder.Trace(d.traced)
+		d.Recorder.Trace(d.traced)
 	case sampled:
-		d.recorder.Trace(d.otlp.Observe)
+		d.Recorder.Trace(d.otlp.Observe)
 	default:
-		d.recorder.Trace(nil)
+		d.Recorder.Trace(nil)
 	}
 }
 
@@ -113,7 +113,7 @@ func (d *Daemon) traced(c *rpc.Call, s rpc.Served, row int) {
 			continue
 		}
 		if call == nil {
-			x := d.recorder.Describe(c, &s, row, time.Now())
+			x := d.Recorder.Describe(c, &s, row, time.Now())
 			call = &control.TraceCall{SlowCall: slowCall(&x), UID: c.Cred.UID, Arguments: arguments(c)}
 		}
 		select {

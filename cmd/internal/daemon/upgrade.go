@@ -19,26 +19,6 @@ import (
 // An upgrade hands everything that clients know of to another process: see cmd/internal/upgrade for
 // the protocol. This file has the order in which the rooms stand still, are described and go on.
 
-// upgradeTimes are how long the steps of an upgrade may take.
-type upgradeTimes struct {
-	prepare time.Duration
-	// drain is how long calls that have arrived may take, and drop how long the loss of clients
-	// that are not there may.
-	drain, drop time.Duration
-	// restore bounds the pause of an upgrade that fails.
-	restore time.Duration
-	// serving is how long the new process has to say that it serves, once it may.
-	serving time.Duration
-}
-
-var defaultTimes = upgradeTimes{
-	prepare: 10 * time.Second, drain: 500 * time.Millisecond, drop: 200 * time.Millisecond, restore: 5 * time.Second,
-	serving: 10 * time.Second,
-}
-
-// drainTick is how often it is looked whether everything stands still.
-const drainTick = 500 * time.Microsecond
-
 // errUpgrading says that only one at a time changes the process.
 var errUpgrading = errors.New("a reload or an upgrade is under way")
 
@@ -91,7 +71,7 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 		return control.Upgraded{}, err
 	}
 	u := control.Upgraded{Executable: path, OldVersion: cli.ReadBuild().String(), OldPID: os.Getpid(), PID: h.PID()}
-	said, err := h.Prepare(d.times.prepare,
+	said, err := h.Prepare(d.times.Prepare,
 		upgrade.Hello{Version: u.OldVersion, StateDir: d.cfg.Load().StateDir, Control: d.cfg.Load().Control})
 	if err != nil {
 		return control.Upgraded{}, errors.Join(fmt.Errorf("%s did not get ready: %w", path, err), h.Kill())
@@ -108,25 +88,27 @@ func (d *Daemon) upgrade(path string) (_ control.Upgraded, err error) {
 	}
 	defer d.acting.Unlock()
 	stood := time.Now()
-	thaw, err := d.freeze(&u)
-	if err == nil {
-		err = d.hand(h, &u)
+	f := upgrade.Freezer{Rooms: d.rooms(), Work: d.work, Slow: d.RPC.InProgress, Times: d.times}
+	var got upgrade.Restored
+	if err = f.Freeze(); err == nil {
+		got, err = h.HandOver(f.Rooms, d.times.Restore)
 	}
 	if err == nil && d.draining.Load() { // since it began
 		err = errDraining
 	}
 	if err != nil {
-		err = errors.Join(err, h.Kill()) // before anything goes on here
-		return control.Upgraded{}, errors.Join(err, thaw())
+		err = errors.Join(err, h.Kill()) // before anything continues here
+		return control.Upgraded{}, errors.Join(err, f.Thaw())
 	}
 	// There is no way back from here.
 	d.handedOver = true
+	u.RDMA, u.TCP, u.DrainMillis, u.Dropped = got.RDMA, got.TCP, millis(f.Drained), f.Dropped+d.ports.Fixed()
 	d.notify(d.manager.MainPID(u.PID))
 	if err := h.Go(); err != nil {
 		return control.Upgraded{}, d.abandon(h, err)
 	}
 	u.Dropped += d.ports.CloseKernel()
-	if err := h.Await(upgrade.WordServing, d.times.serving, nil); err != nil {
+	if err := h.Await(upgrade.WordServing, d.times.Serving, nil); err != nil {
 		return control.Upgraded{}, d.abandon(h, err)
 	}
 	u.PauseMillis = millis(time.Since(stood))
@@ -194,15 +176,4 @@ func (d *Daemon) abandon(h *upgrade.Successor, why error) error {
 	d.notify(d.manager.MainPID(os.Getpid()))
 	d.failed <- err
 	return err
-}
-
-// hand sends all parts to the successor and waits until it has restored them. Call with mu held.
-func (d *Daemon) hand(h *upgrade.Successor, u *control.Upgraded) error {
-	got, err := h.HandOver([]upgrade.Room{rest{d}, d.ports}, d.times.restore)
-	if err != nil {
-		return err
-	}
-	u.RDMA, u.TCP = got.RDMA, got.TCP
-	u.Dropped += d.ports.Fixed()
-	return nil
 }

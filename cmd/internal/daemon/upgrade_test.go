@@ -155,7 +155,7 @@ func TestUpgradeFails(t *testing.T) {
 	cfg := testConfig(t, t.TempDir()+"=/e(rw,no_root_squash)")
 	d, ctl := startDaemon(t, cfg)
 	defer stopDaemon(t, d)
-	d.times.drain = time.Minute
+	d.times.Drain = time.Minute
 	ctx := t.Context()
 	use := make(map[string]func(n int))
 	for _, transport := range []string{"rdma", "tcp"} {
@@ -195,12 +195,12 @@ func TestUpgradeFails(t *testing.T) {
 		{"hang with what it got", exe, "nothing came of it"},
 	} {
 		t.Setenv(conduct, c.how)
-		d.times.prepare, d.times.restore = time.Minute, time.Minute
+		d.times.Prepare, d.times.Restore = time.Minute, time.Minute
 		switch c.how {
 		case "hang":
-			d.times.prepare = time.Second / 2
+			d.times.Prepare = time.Second / 2
 		case "hang with what it got":
-			d.times.restore = time.Second / 2
+			d.times.Restore = time.Second / 2
 		}
 		u, err := ctl.Upgrade(ctx, c.path)
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "goes on") {
@@ -228,7 +228,7 @@ func TestUpgradeLost(t *testing.T) {
 	}
 	t.Setenv(conduct, "exit when it may")
 	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/e"))
-	d.times.prepare, d.times.restore, d.times.serving = time.Minute, time.Minute, time.Minute
+	d.times.Prepare, d.times.Restore, d.times.Serving = time.Minute, time.Minute, time.Minute
 	defer func() { _ = d.control.Close() }() // the rest stands still until the process ends
 	if _, err := d.Upgrade(exe); !errors.Is(err, errSuccessorFailed) {
 		t.Fatalf("the upgrade: %v", err)
@@ -252,7 +252,7 @@ func TestStopDuringUpgrade(t *testing.T) {
 	t.Setenv(conduct, "wait with what it got")
 	t.Setenv(meeting, at)
 	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/e(rw,no_root_squash)"))
-	d.times.prepare, d.times.restore, d.times.drain = time.Minute, time.Minute, time.Minute
+	d.times.Prepare, d.times.Restore, d.times.Drain = time.Minute, time.Minute, time.Minute
 	c, _ := mountOver(t, d, "rdma")
 	if _, err := c.CreateFile(t.Context(), "/e/f", 0o644); err != nil {
 		t.Fatal(err)
@@ -293,7 +293,7 @@ func TestAfterUpgrade(t *testing.T) {
 	}
 	t.Setenv(conduct, "serve")
 	d, _ := startDaemon(t, testConfig(t, t.TempDir()+"=/e"))
-	d.times.prepare, d.times.restore, d.times.serving = time.Minute, time.Minute, time.Minute
+	d.times.Prepare, d.times.Restore, d.times.Serving = time.Minute, time.Minute, time.Minute
 	done, err := d.mayAct()
 	if err != nil {
 		t.Fatal(err)

@@ -143,7 +143,7 @@ func TestCallsClients40(t *testing.T) {
 			t.Fatalf("%+v", list[1])
 		}
 	}
-	if n := len(p.called); n != 0 || d.callbackDialer.Conns() != 1 {
-		t.Errorf("%d more calls, %d connections", n, d.callbackDialer.Conns())
+	if n := len(p.called); n != 0 || d.CallbackDialer.Conns() != 1 {
+		t.Errorf("%d more calls, %d connections", n, d.CallbackDialer.Conns())
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/measure"
 	"github.com/rstored/rstored/cmd/internal/state"
 	"github.com/rstored/rstored/cmd/internal/telemetry"
+	"github.com/rstored/rstored/cmd/internal/upgrade"
 	"github.com/rstored/rstored/nfs"
 	"go.uber.org/zap"
 )
@@ -48,8 +49,8 @@ type Config struct {
 	Log      *telemetry.Log
 	// XprtSec is for rules that do not say how a connection has to be protected.
 	XprtSec func() []string
-	// Opened is called with each store that was opened, before calls reach it.
-	Opened func(pseudo string, fs blockstore.FS) error
+	// From is the process before this one, whose stores continue here; nil without an upgrade.
+	From *upgrade.Predecessor
 	// Removed is called with the number of each export that is not served any more, after the table
 	// has forgotten it and before its store is closed for good.
 	Removed func(id uint32)
@@ -61,6 +62,7 @@ type Set struct {
 	Config
 	list        atomic.Pointer[[]*Export]
 	filesystems map[uint32]filesystem // of exports that are served, by number
+	lost        error                 // of stores that could not be restored
 }
 
 // New makes an empty set.
@@ -89,20 +91,13 @@ func (s *Set) Find(name string) (*Export, error) {
 	return nil, fmt.Errorf("export %q: %w", name, control.ErrNotFound)
 }
 
-// same is the export whose store can serve another one, or nil.
-func (s *Set) same(e *config.Export) *Export {
+// Same returns the export whose store can serve another one, or nil. A change to it keeps its store open.
+func (s *Set) Same(e *config.Export) *Export {
 	i := slices.IndexFunc(s.All(), func(o *Export) bool { return o.store != nil && SameStore(&o.Export.Export, e) })
 	if i < 0 {
 		return nil
 	}
 	return s.All()[i]
-}
-
-// Serves reports whether a change to an export would keep its store open, and returns what it is
-// now.
-func (s *Set) Serves(e *config.Export) (now *Export, ok bool) {
-	now = s.same(e)
-	return now, now != nil
 }
 
 // SameStore reports whether the store can stay open over a change.
@@ -173,7 +168,7 @@ func (s *Set) open(
 		return err
 	}
 	e.ID = id
-	if old := s.same(&e.Export.Export); old != nil {
+	if old := s.Same(&e.Export.Export); old != nil {
 		e.store, kept[old] = old.store, true
 	} else {
 		if e.store = ready.take(&e.Export.Export); e.store == nil {
@@ -201,7 +196,7 @@ func (s *Set) Prepare(want []control.Export, mounts []desired.Mount) (_ *Ready, 
 	}()
 	for i := range want {
 		e := &Export{Export: want[i]}
-		if desired.MountedAt(&e.Export.Export, mounts) != nil || s.same(&e.Export.Export) != nil {
+		if desired.MountedAt(&e.Export.Export, mounts) != nil || s.Same(&e.Export.Export) != nil {
 			continue
 		}
 		if e.ID, err = s.State.ExportID(&e.Export.Export); err != nil {
@@ -266,7 +261,7 @@ func (s *Set) openGate(e *config.Export, id uint32, list []control.Export) (*gat
 	if err := checkLinks(e, fs, list); err != nil {
 		return nil, errors.Join(err, fs.Close())
 	}
-	if err := s.Opened(e.Pseudo, fs); err != nil {
+	if err := s.restore(e.Pseudo, fs); err != nil {
 		return nil, err
 	}
 	return newGate(fs, s.Recorder.Store(id)), nil

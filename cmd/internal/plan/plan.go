@@ -39,7 +39,7 @@ func (r *Running) Plan(next *desired.State) control.Plan {
 	}
 	for i := range next.Exports {
 		e := &next.Exports[i]
-		if now, ok := r.Exports.Serves(&e.Export); ok {
+		if now := r.Exports.Same(&e.Export); now != nil {
 			if e.Async && !now.Async {
 				p.Warnings = append(p.Warnings, fmt.Sprintf("export %s: writes would be acknowledged before they "+
 					"are on disk", e.Pseudo))

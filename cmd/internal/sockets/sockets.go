@@ -18,6 +18,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
 // Store keeps descriptors for the next process. The name has neither colons nor control
@@ -56,10 +58,14 @@ type inherited struct {
 // firstFD is SD_LISTEN_FDS_START.
 const firstFD = 3
 
-// Inherit takes the descriptors that the environment tells of, if they are for this
-// process, and forgets the variables, so that no child takes them for its own. What is no
-// bound IP socket is closed. What is opened later is kept in store, unless that is nil.
-func Inherit(store Store, log *zap.Logger) *Set {
+// Inherit takes the sockets of the process before this one: from hands them over, or without it the
+// environment names their descriptors (sd_listen_fds(3)). It unsets the variables, so that no child
+// takes the descriptors for its own. It closes what is no bound IP socket. The store keeps sockets
+// that are opened later, unless it is nil.
+func Inherit(store Store, log *zap.Logger, from *upgrade.Predecessor) (*Set, error) {
+	if from != nil {
+		return restore(store, log, from)
+	}
 	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	for _, v := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		_ = os.Unsetenv(v)
@@ -72,7 +78,7 @@ func Inherit(store Store, log *zap.Logger) *Set {
 	for i := range fds {
 		fds[i] = firstFD + i
 	}
-	return New(store, log, fds, strings.Split(names, ":"))
+	return New(store, log, fds, strings.Split(names, ":")), nil
 }
 
 // New makes a set of descriptors, which it owns from now on, with as many names or fewer.
@@ -151,7 +157,7 @@ func (s *Set) claim(fits func(*inherited) bool) (inherited, bool) {
 }
 
 // Listen is a TCP listener: the inherited one of that address, or what open returns, which is
-// then kept for the next process until it is closed or the Set is frozen. The
+// then kept for the next process until it is closed or Detach. The
 // unspecified IPv6 address stands for all addresses of both families.
 func (s *Set) Listen(at netip.AddrPort, open func() (net.Listener, error)) (net.Listener, error) {
 	s.mu.Lock()
@@ -345,9 +351,9 @@ func (s *Set) Forget(addr netip.AddrPort, shard, shards int) {
 // Keeps reports whether sockets are kept for the next process.
 func (s *Set) Keeps() bool { return s.store != nil }
 
-// Freeze leaves the store as it is from now on: the process ends, and the next one is to
+// Detach leaves the store as it is from now on: the process ends, and the next one is to
 // find what this one had.
-func (s *Set) Freeze() {
+func (s *Set) Detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.frozen = true

@@ -67,7 +67,7 @@ func TestListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := l.Addr().(*net.TCPAddr).AddrPort()
-	first.Freeze()
+	first.Detach()
 	l.Close()
 	if len(m) != 1 {
 		t.Fatalf("the store has %v", m)
@@ -142,7 +142,7 @@ func TestOverlap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		successor := FromFiles(m, zap.NewNop(), []*os.File{f}, []string{label("tcp", l.Addr().String())})
+		successor := fromFiles(m, zap.NewNop(), []*os.File{f}, []string{label("tcp", l.Addr().String())})
 		if _, err := successor.Listen(at, open); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("%s beside a process on %s: %v", c.is, c.was, err)
 		}
@@ -225,7 +225,7 @@ func TestSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Freeze()
+	s.Detach()
 	l.Close()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -264,7 +264,7 @@ func TestDevice(t *testing.T) {
 	if len(m) != 2 {
 		t.Fatalf("the store has %v", m)
 	}
-	first.Freeze()
+	first.Detach()
 	for _, l := range ls {
 		l.Close()
 	}
@@ -301,7 +301,7 @@ func TestOtherNumberOfShards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.Freeze()
+	first.Detach()
 	l.Close()
 	second := m.next(t)
 	for i := range 2 {

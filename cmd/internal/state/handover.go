@@ -4,17 +4,36 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rstored/rstored/cmd/internal/upgrade"
 )
 
 // A state directory goes from one process to another while neither changes anything in it: the first
-// releases it, the second inherits it, and either resumes. Who changes something meanwhile waits.
+// releases it, the second restores it, and either resumes. A change waits meanwhile.
 
-// Lock is a copy of the file by which the process holds the directory. As long as one copy is open, nobody else can
-// open it.
-func (s *Store) Lock() (*os.File, error) { return duplicate(s.lock) }
+// partState is the part of the handover with a copy of the file by which a process locks the
+// directory. While one copy is open, no other process can open the directory.
+const partState = "state directory"
 
-// Release stops changes until Resume, so that another process can inherit the directory.
-func (s *Store) Release() error {
+// Freeze implements upgrade.Room.
+func (s *Store) Freeze(at upgrade.Stage) (thaw func() error, err error) {
+	if at != upgrade.Files {
+		return nil, nil
+	}
+	if err := s.release(); err != nil {
+		return nil, err
+	}
+	return s.resume, nil
+}
+
+// Snapshot implements upgrade.Room.
+func (s *Store) Snapshot(p *upgrade.Parts) {
+	lock, err := duplicate(s.lock)
+	p.AddFile(partState, lock, err)
+}
+
+// release stops changes until resume, so that another process can open the directory.
+func (s *Store) release() error {
 	s.gate.Lock()
 	s.journal.gate.Lock()
 	if err := s.journal.db.Close(); err != nil {
@@ -25,8 +44,8 @@ func (s *Store) Release() error {
 	return nil
 }
 
-// Resume goes on after Release. The other process must have ended.
-func (s *Store) Resume() error {
+// resume continues after release. The other process must have ended.
+func (s *Store) resume() error {
 	defer s.gate.Unlock()
 	defer s.journal.gate.Unlock()
 	db, _, err := openClients(s.dir)
@@ -37,19 +56,32 @@ func (s *Store) Resume() error {
 	return nil
 }
 
-// Inherit opens a directory that another process has released, by a copy of its lock. The list of
-// clients does not change before Begin.
-func Inherit(dir string, lock *os.File) (*Store, error) {
-	s, err := load(dir, lock)
+// Restore opens a directory that the old process has released. The list of clients does not change
+// before this process serves. Without a predecessor it is Open.
+func Restore(dir string, from *upgrade.Predecessor) (*Store, error) {
+	if from == nil {
+		return Open(dir)
+	}
+	p, err := from.Need(partState, 1)
 	if err != nil {
 		return nil, err
 	}
-	s.journal.gate.Lock()
-	return s, nil
+	s, err := inherit(dir, p.Files[0])
+	if err == nil {
+		from.WhenServing(s.journal.gate.Unlock)
+	}
+	return s, err
 }
 
-// Begin lets the list of clients of an inherited directory change.
-func (s *Store) Begin() { s.journal.gate.Unlock() }
+// inherit opens a directory by its lock. The list of clients does not change until the caller unlocks
+// the journal's gate.
+func inherit(dir string, lock *os.File) (*Store, error) {
+	s, err := load(dir, lock)
+	if err == nil {
+		s.journal.gate.Lock()
+	}
+	return s, err
+}
 
 // duplicate is another descriptor of the same open file.
 func duplicate(f *os.File) (*os.File, error) {

@@ -14,17 +14,17 @@ func TestHandover(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	first := open(t, dir)
 	must(t, first.Journal().Add("a"))
-	lock, err := first.Lock()
+	lock, err := duplicate(first.lock)
 	must(t, err)
-	must(t, first.Release())
-	must(t, first.Resume())
+	must(t, first.release())
+	must(t, first.resume())
 	must(t, first.Journal().Add("b"))
-	must(t, first.Release())
+	must(t, first.release())
 	changed := make(chan error, 2)
 	go func() { changed <- first.Journal().Add("c") }()
 	go func() { changed <- first.PutPort(Port{"tcp", "127.0.0.1:1"}, false) }()
 
-	second, err := Inherit(dir, lock)
+	second, err := inherit(dir, lock)
 	must(t, err)
 	if _, err := Open(dir); !errors.Is(err, ErrBusy) {
 		t.Fatalf("a third: %v", err)
@@ -42,7 +42,7 @@ func TestHandover(t *testing.T) {
 		t.Fatalf("the first changes something: %v", err)
 	default:
 	}
-	second.Begin()
+	second.journal.gate.Unlock()
 	must(t, second.Journal().Add("d"))
 	if _, err := second.ExportID(&config.Export{Path: "/a", Pseudo: "/a"}); err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestHandover(t *testing.T) {
 	must(t, second.Close())
 
 	// The second has ended, and the first goes on.
-	must(t, first.Resume())
+	must(t, first.resume())
 	must(t, <-changed)
 	must(t, <-changed)
 	owners, err = first.Journal().Owners()

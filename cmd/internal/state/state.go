@@ -79,7 +79,7 @@ type Store struct {
 	// after the file was entered, "state" after it counts. It is set before the first change.
 	Reached func(point string)
 
-	// gate is held while another process has the directory; see Release.
+	// gate is locked while another process has the directory; see release.
 	gate sync.Mutex
 
 	mu  sync.Mutex
@@ -89,7 +89,7 @@ type Store struct {
 // ErrBusy says that another process has the state directory open.
 var ErrBusy = errors.New("another rstored is using this state directory")
 
-// Open creates the directory if need be, takes its lock and reads the state.
+// Open creates the directory if need be, locks it and reads the state.
 func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)

@@ -1,4 +1,4 @@
-package daemon
+package service
 
 import (
 	"cmp"
@@ -16,12 +16,12 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// locksListed bounds a list of locks.
+// locksListed is the maximum length of a list of locks.
 const locksListed = 10_000
 
 // NFS4Clients implements control.Backend.
-func (d *Daemon) NFS4Clients() []control.NFS4Client {
-	list := d.nfs4.State().Clients(clock.Now())
+func (s *Service) NFS4Clients() []control.NFS4Client {
+	list := s.NFS4.State().Clients(clock.Now())
 	out := make([]control.NFS4Client, len(list))
 	for i, c := range list {
 		out[i] = control.NFS4Client{
@@ -34,7 +34,7 @@ func (d *Daemon) NFS4Clients() []control.NFS4Client {
 	return out
 }
 
-// callbacks says whether a client can be called.
+// callbacks describes whether a client can be called back.
 func callbacks(live, answers bool) string {
 	switch {
 	case answers:
@@ -46,26 +46,26 @@ func callbacks(live, answers bool) string {
 }
 
 // EvictClient implements control.Backend.
-func (d *Daemon) EvictClient(id string) error {
+func (s *Service) EvictClient(id string) error {
 	n, err := strconv.ParseUint(strings.TrimPrefix(id, "0x"), 16, 64)
 	if err != nil {
 		return fmt.Errorf("%q is no client ID: they are in the list of clients", id)
 	}
-	done, err := d.mayAct()
+	done, err := s.MayAct()
 	if err != nil {
 		return err
 	}
 	defer done()
-	if !d.nfs4.State().Evict(n) {
+	if !s.NFS4.State().Evict(n) {
 		return fmt.Errorf("client %s: %w", control.ClientID(n), control.ErrNotFound)
 	}
-	d.log.Info("a client of version 4 was evicted", zap.String("client", control.ClientID(n)))
+	s.Log.Info("a client of version 4 was evicted", zap.String("client", control.ClientID(n)))
 	return nil
 }
 
 // NFS4Sessions implements control.Backend.
-func (d *Daemon) NFS4Sessions() []control.NFS4Session {
-	list := d.nfs4.State().Sessions()
+func (s *Service) NFS4Sessions() []control.NFS4Session {
+	list := s.NFS4.State().Sessions()
 	out := make([]control.NFS4Session, len(list))
 	for i, s := range list {
 		out[i] = control.NFS4Session{
@@ -76,11 +76,12 @@ func (d *Daemon) NFS4Sessions() []control.NFS4Session {
 	return out
 }
 
-// files finds the names of files for lists, one by one.
-func (d *Daemon) files() func(f lock.File) (export string, id uint64) {
+// files returns a function that finds the export and the file ID of a file. It asks the store once for each
+// file.
+func (s *Service) files() func(f lock.File) (export string, id uint64) {
 	ids := make(map[lock.File]uint64)
 	return func(f lock.File) (export string, id uint64) {
-		e := d.table.ByID(f.Export)
+		e := s.Table.ByID(f.Export)
 		if e == nil {
 			return "", 0
 		}
@@ -96,10 +97,10 @@ func (d *Daemon) files() func(f lock.File) (export string, id uint64) {
 }
 
 // Delegations implements control.Backend.
-func (d *Daemon) Delegations() []control.Delegation {
-	list := d.nfs4.State().DelegationList(locksListed)
+func (s *Service) Delegations() []control.Delegation {
+	list := s.NFS4.State().DelegationList(locksListed)
 	out := make([]control.Delegation, len(list))
-	file := d.files()
+	file := s.files()
 	for i, l := range list {
 		out[i] = control.Delegation{
 			Client: control.ClientID(l.Client), Write: l.Write, Given: l.Given,
@@ -114,10 +115,10 @@ func (d *Daemon) Delegations() []control.Delegation {
 }
 
 // Locks implements control.Backend.
-func (d *Daemon) Locks() []control.FileLock {
-	list := d.locks.List(locksListed)
+func (s *Service) Locks() []control.FileLock {
+	list := s.LockTable.List(locksListed)
 	out := make([]control.FileLock, 0, len(list))
-	file := d.files()
+	file := s.files()
 	for _, l := range list {
 		x := control.FileLock{
 			Client: control.Printable(l.Owner.Client), Owner: hex.EncodeToString([]byte(l.Owner.ID)),
@@ -134,31 +135,31 @@ func (d *Daemon) Locks() []control.FileLock {
 }
 
 // Grace implements control.Backend.
-func (d *Daemon) Grace() control.Grace {
+func (s *Service) Grace() control.Grace {
 	out := control.Grace{Waiting: []string{}}
-	if g := d.nfs4.State().GraceState(clock.Now()); g.On {
+	if g := s.NFS4.State().GraceState(clock.Now()); g.On {
 		out.On, out.NFS4Until = true, &g.Until
 		for _, w := range g.Waiting {
 			out.Waiting = append(out.Waiting, control.Printable(w))
 		}
 	}
-	if until, on := d.nlm.GraceUntil(); on {
+	if until, on := s.NLM.GraceUntil(); on {
 		out.On, out.NLMUntil = true, &until
 	}
 	return out
 }
 
 // EndGrace implements control.Backend.
-func (d *Daemon) EndGrace() error {
-	done, err := d.mayAct()
+func (s *Service) EndGrace() error {
+	done, err := s.MayAct()
 	if err != nil {
 		return err
 	}
 	defer done()
-	d.nlm.EndGrace()
-	if err := d.nfs4.State().EndGrace(clock.Now()); err != nil {
+	s.NLM.EndGrace()
+	if err := s.NFS4.State().EndGrace(clock.Now()); err != nil {
 		return err
 	}
-	d.log.Info("the grace period was ended")
+	s.Log.Info("the grace period was ended")
 	return nil
 }

@@ -1,4 +1,4 @@
-package daemon
+package service
 
 import (
 	"sync"
@@ -9,24 +9,21 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// repeatInterval is how long a failure that lasts is not logged again.
+// repeatInterval is the time after which a failure that lasts is logged again.
 const repeatInterval = time.Minute
 
-// loggedJournal logs when the list of the clients of version 4 cannot be written, and when it
-// can be again. Meanwhile new clients are told to wait, as what is not on the list could not be
-// reclaimed.
+// loggedJournal logs when the list of the clients of version 4 cannot be written, and when it can be
+// written again. New clients have to wait meanwhile, because a client that is not on the list could
+// not reclaim its state after a restart.
 type loggedJournal struct {
 	state.Journal
 	log *zap.Logger
 
 	mu     sync.Mutex
-	failed time.Time // when that was logged last; zero while all is well
+	failed time.Time // of the last log line about a failure; zero after a success
 }
 
-func (j *loggedJournal) Add(owner string) error {
-	return j.logChange(j.Journal.Add(owner))
-}
-
+func (j *loggedJournal) Add(owner string) error { return j.logChange(j.Journal.Add(owner)) }
 func (j *loggedJournal) Remove(owners ...string) error {
 	return j.logChange(j.Journal.Remove(owners...))
 }

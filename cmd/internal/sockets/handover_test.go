@@ -29,12 +29,12 @@ func TestCopies(t *testing.T) {
 		}
 		defer func() { _ = u.Close() }()
 	}
-	names, files, err := first.Copies()
+	names, files, err := first.copies()
 	if err != nil || len(names) != 3 || len(files) != 3 || len(m) != 3 {
 		t.Fatalf("%v, %d files, store %v: %v", names, len(files), m, err)
 	}
 
-	second := FromFiles(m, zap.NewNop(), files, names)
+	second := fromFiles(m, zap.NewNop(), files, names)
 	again, err := second.Listen(at, func() (net.Listener, error) { t.Fatal("opened although it is there"); return nil, nil })
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestCopies(t *testing.T) {
 	if len(m) != 3 {
 		t.Fatalf("the store was told before the process serves: %v", m)
 	}
-	second.Live()
+	second.live()
 	if len(m) != 4 {
 		t.Fatalf("the store has %v", m)
 	}
@@ -64,7 +64,7 @@ func TestCopies(t *testing.T) {
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
-	names, files, err = second.Copies()
+	names, files, err = second.copies()
 	if err != nil || len(names) != 2 {
 		t.Fatalf("%v: %v", names, err)
 	}
