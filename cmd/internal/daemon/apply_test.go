@@ -17,6 +17,7 @@ import (
 	"github.com/rstored/rstored/cmd/internal/config"
 	"github.com/rstored/rstored/cmd/internal/control"
 	"github.com/rstored/rstored/cmd/internal/desired"
+	"github.com/rstored/rstored/cmd/internal/reconcile"
 	"github.com/rstored/rstored/nfs"
 	"github.com/rstored/rstored/nfs/client"
 )
@@ -196,7 +197,7 @@ func TestApplyAllOrNothing(t *testing.T) {
 		{"a memory export that goes", control.Apply{File: yamlFile("exports: [{path: %s, pseudo: /b}]\n", b)}, "all files of /m would be lost"},
 		{"another state", control.Apply{File: good, State: "0123"}, "the running state has changed since"},
 		{"no file", control.Apply{File: yamlFile("")}, "neither exports nor ports"},
-		{"a long comment", control.Apply{File: good, Comment: strings.Repeat("x", commentMax+1)}, "comment"},
+		{"a long comment", control.Apply{File: good, Comment: strings.Repeat("x", reconcile.CommentMax+1)}, "comment"},
 	} {
 		if _, err := ctl.Apply(ctx, tc.a); err == nil || !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: %v, want %q", tc.name, err, tc.err)
@@ -325,7 +326,7 @@ func TestApplyPersists(t *testing.T) {
 		t.Errorf("the configuration from the history: %+v, %v", p, err)
 	}
 	drift("the configuration")
-	d.load = func() (*config.Config, error) { return nil, errors.New("line 7 is wrong") }
+	d.Load = func() (*config.Config, error) { return nil, errors.New("line 7 is wrong") }
 	if x, err := ctl.Drift(ctx); err != nil || len(x.Problems) != 1 || x.None() {
 		t.Errorf("a bad configuration: %+v, %v", x, err)
 	}

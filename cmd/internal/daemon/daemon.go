@@ -23,9 +23,9 @@ import (
 	"github.com/rstored/rstored/cmd/internal/desired"
 	"github.com/rstored/rstored/cmd/internal/devices"
 	"github.com/rstored/rstored/cmd/internal/otlp"
-	"github.com/rstored/rstored/cmd/internal/plan"
 	"github.com/rstored/rstored/cmd/internal/ports"
 	"github.com/rstored/rstored/cmd/internal/postmortem"
+	"github.com/rstored/rstored/cmd/internal/reconcile"
 	"github.com/rstored/rstored/cmd/internal/service"
 	"github.com/rstored/rstored/cmd/internal/sockets"
 	"github.com/rstored/rstored/cmd/internal/state"
@@ -37,10 +37,10 @@ import (
 // Daemon is a running server. It is the control interface's Backend.
 type Daemon struct {
 	cfg   atomic.Pointer[config.Config]
-	load  func() (*config.Config, error)
 	log   *telemetry.Log
 	state *state.Store
 	*service.Service
+	*reconcile.Reconciler
 	mounts   *desired.MountWatcher
 	counters counters.Transports
 	devices  *devices.Set
@@ -70,8 +70,7 @@ type Daemon struct {
 
 	// mu serializes changes of exports and ports, and guards what follows.
 	mu         sync.Mutex
-	handedOver bool      // another process was let serve: nothing here counts any more. It is set with acting held, too
-	opened     *prepared // for the change that is being made
+	handedOver bool // another process was let serve: nothing here counts any more. It is set with acting held, too
 }
 
 // Start brings a server up: state, programs, exports, ports, control socket.
@@ -87,7 +86,7 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	from *upgrade.Predecessor, opener *devices.Opener,
 ) (_ *Daemon, err error) {
 	d := &Daemon{
-		load: load, log: log, started: time.Now(),
+		log: log, started: time.Now(),
 		failed:   make(chan error, 1),
 		manager:  telemetry.NewNotifier(),
 		replaced: make(chan struct{}), times: upgrade.DefaultTimes,
@@ -131,14 +130,14 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 	}
 	d.listener = sock
 	d.control = control.NewServer(d, access, log.Library("control"), d.auditAction)
-	if err := d.makeRooms(opener, noUmask, from); err != nil {
+	if err := d.makeRooms(load, opener, noUmask, from); err != nil {
 		return nil, err
 	}
 	if err := d.applyOTLP(cfg); err != nil {
 		return nil, &cli.ConfigError{Err: err}
 	}
 	d.mu.Lock()
-	err = errors.Join(d.applyExports(true), d.applyPorts(true))
+	err = errors.Join(d.ApplyExports(true), d.ApplyPorts(true))
 	d.mu.Unlock()
 	if err != nil {
 		if from == nil {
@@ -188,7 +187,9 @@ func start(cfg *config.Config, load func() (*config.Config, error), log *telemet
 }
 
 // makeRooms makes what serves: the service, the devices and the ports. Nothing is served yet.
-func (d *Daemon) makeRooms(opener *devices.Opener, noUmask bool, from *upgrade.Predecessor) (err error) {
+func (d *Daemon) makeRooms(load func() (*config.Config, error), opener *devices.Opener, noUmask bool,
+	from *upgrade.Predecessor,
+) (err error) {
 	cfg, fds := d.cfg.Load(), posixfs.Descriptors()
 	d.Service, err = service.New(service.Config{
 		Settings: d.cfg.Load, State: d.state, Files: posixfs.NewFiles(fds), NoUmask: noUmask, Log: d.log,
@@ -212,6 +213,10 @@ func (d *Daemon) makeRooms(opener *devices.Opener, noUmask bool, from *upgrade.P
 		TLS: d.tls, Audit: d.audit, Log: d.log, From: from,
 		RPC: d.RPC, Control: d.control, Programs: d.Programs, Ops: d.serveOps,
 	})
+	d.Reconciler = reconcile.New(reconcile.Config{
+		Settings: d.cfg.Load, Load: load, State: d.state, Service: d.Service, Ports: d.ports, Log: d.log,
+		Clients: d.Clients, Mu: &d.mu, MayChange: d.mayChange,
+	})
 	return nil
 }
 
@@ -227,13 +232,7 @@ func (d *Daemon) logWarnings(cfg *config.Config, exports []control.Export) {
 	if w := cfg.ControlTLS.Warning(); w != "" {
 		d.log.Warn(w)
 	}
-	d.tellExposures(exports)
-}
-
-func (d *Daemon) tellExposures(exports []control.Export) {
-	for _, w := range plan.Exposures(exports) {
-		d.log.Warn(w)
-	}
+	d.LogExposures(exports)
 }
 
 // logAdvice tells the operator what may not be meant.

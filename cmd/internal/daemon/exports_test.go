@@ -59,7 +59,7 @@ func TestLiveRules(t *testing.T) {
 	}
 	d, _ := startDaemon(t, first)
 	defer stopDaemon(t, d)
-	d.load = reread
+	d.Load = reread
 	ctx := t.Context()
 	for _, v := range []client.Version{client.Version3, client.Version42} {
 		line("rw")

@@ -56,7 +56,7 @@ func TestFirstApplyRolledBack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			before := d.running()
+			before := d.Running()
 			if _, err := ctl.HistoryEntry(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "no file was applied") {
 				t.Errorf("before the first file: %v", err)
 			}
@@ -64,11 +64,11 @@ func TestFirstApplyRolledBack(t *testing.T) {
 			if _, err := ctl.Apply(t.Context(), control.Apply{File: f, Disrupt: true}); err != nil {
 				t.Fatal(err)
 			}
-			if now := d.running(); now.Digest() == before.Digest() {
+			if now := d.Running(); now.Digest() == before.Digest() {
 				t.Fatal("the file changed nothing")
 			}
 			rstorectl(t, d, "rollback", "--yes")
-			if now := d.running(); now.Digest() != before.Digest() {
+			if now := d.Running(); now.Digest() != before.Digest() {
 				t.Errorf("back: %+v\nbefore: %+v", now, before)
 			}
 			if applied := d.state.Applied(); (applied == nil) != (change == nil) {
@@ -77,7 +77,7 @@ func TestFirstApplyRolledBack(t *testing.T) {
 			stopDaemon(t, d)
 			d, ctl = startDaemon(t, cfg)
 			defer stopDaemon(t, d)
-			if now := d.running(); now.Digest() != before.Digest() {
+			if now := d.Running(); now.Digest() != before.Digest() {
 				t.Errorf("after a restart: %+v\nbefore: %+v", now, before)
 			}
 			h, err := ctl.History(t.Context())
@@ -121,7 +121,7 @@ func TestReloadShadowed(t *testing.T) {
 	edit := func(change func(*config.Config)) {
 		next := *d.cfg.Load()
 		change(&next)
-		d.load = func() (*config.Config, error) { return &next, nil }
+		d.Load = func() (*config.Config, error) { return &next, nil }
 	}
 	edit(func(*config.Config) {})
 	if out := rstorectl(t, d, "reload"); out != "" {

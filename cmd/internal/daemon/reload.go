@@ -3,8 +3,10 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/rstored/rstored/cmd/internal/config"
+	"github.com/rstored/rstored/cmd/internal/exports"
 	"github.com/rstored/rstored/cmd/internal/upgrade"
 	"go.uber.org/zap"
 )
@@ -30,7 +32,7 @@ func (d *Daemon) reload() error {
 		_, err := d.upgrade("")
 		return err
 	}
-	cfg, err := d.load()
+	cfg, err := d.Load()
 	if err != nil {
 		return fmt.Errorf("the old configuration stays in force: %w", err)
 	}
@@ -50,11 +52,24 @@ func (d *Daemon) reload() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cfg.Store(cfg)
-	if err := errors.Join(d.tls.Apply(cfg), d.applyOTLP(cfg), d.devices.ApplyPKeys(), d.applyExports(false),
-		d.applyPorts(false)); err != nil {
+	if err := errors.Join(d.tls.Apply(cfg), d.applyOTLP(cfg), d.devices.ApplyPKeys(), d.ApplyExports(false),
+		d.ApplyPorts(false)); err != nil {
 		return fmt.Errorf("the new configuration is in force, except: %w", err)
 	}
-	d.logShadowed()
+	d.LogShadowed()
 	d.log.Info("configuration reloaded", zap.String("file", cfg.File))
 	return nil
+}
+
+// mountsChanged brings the exports that depend on mounts in line with them.
+func (d *Daemon) mountsChanged() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	depends := func(e *exports.Export) bool { return e.CrossMnt || e.MountPoint != "" }
+	if d.draining.Load() || d.handedOver || !slices.ContainsFunc(d.ExportSet.All(), depends) {
+		return
+	}
+	if err := d.ApplyExports(false); err != nil {
+		d.log.Warn("after a change of the host's mounts", zap.Error(err))
+	}
 }

@@ -186,7 +186,7 @@ func TestTLSReload(t *testing.T) {
 	d, ctl := startDaemon(t, s.cfg)
 	t.Cleanup(func() { stopDaemon(t, d) }) // after its clients are gone
 	next := *s.cfg
-	d.load = func() (*config.Config, error) { c := next; return &c, nil }
+	d.Load = func() (*config.Config, error) { c := next; return &c, nil }
 	at := "nfs+tcp://" + s.cfg.TCPListen[0] + "/a/f"
 	until := func() time.Time {
 		t.Helper()

@@ -308,7 +308,7 @@ func TestAfterUpgrade(t *testing.T) {
 	if !d.isReplaced() {
 		t.Fatal("the process does not know")
 	}
-	before, ro := d.running(), true
+	before, ro := d.Running(), true
 	for what, change := range map[string]func() error{
 		"add export":    func() error { _, err := d.AddExport(parseExports(t, t.TempDir()+"=/more")[0]); return err },
 		"set export":    func() error { _, err := d.SetExport("/e", control.ExportPatch{ReadOnly: &ro}); return err },
@@ -336,7 +336,7 @@ func TestAfterUpgrade(t *testing.T) {
 		}
 	}
 	d.mountsChanged()
-	if now := d.running(); now.Digest() != before.Digest() {
+	if now := d.Running(); now.Digest() != before.Digest() {
 		t.Errorf("%+v is served, and was %+v", now, before)
 	}
 	if err := d.Stop(t.Context()); err != nil {

@@ -107,6 +107,10 @@ var law = []struct {
 	}},
 	{dir: "cmd/internal/postmortem",
 		allow: []string{"cmd/internal/config", "cmd/internal/control", "rdma/...", "rpcrdma", "rpcrdma/rpc"}},
+	{dir: "cmd/internal/reconcile", allow: []string{
+		"cmd/internal/config", "cmd/internal/control", "cmd/internal/desired", "cmd/internal/exports", "cmd/internal/plan",
+		"cmd/internal/ports", "cmd/internal/service", "cmd/internal/state", "cmd/internal/telemetry",
+	}},
 	{dir: "cmd/internal/service", allow: []string{
 		"blockstore", "blockstore/posixfs", "cmd/internal/config", "cmd/internal/control", "cmd/internal/counters",
 		"cmd/internal/exports", "cmd/internal/measure", "cmd/internal/names", "cmd/internal/state",

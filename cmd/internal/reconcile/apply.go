@@ -1,4 +1,4 @@
-package daemon
+package reconcile
 
 import (
 	"errors"
@@ -18,29 +18,25 @@ import (
 	"github.com/rstored/rstored/cmd/internal/state"
 )
 
-// sources are everything that says what is to be served now.
-func (d *Daemon) sources() desired.Sources { return desired.Read(d.cfg.Load(), d.state) }
+// CommentMax bounds a comment of the history, in bytes.
+const CommentMax = 1024
 
-// commentMax bounds a comment of the history, in bytes.
-const commentMax = 1024
-
-// Apply implements control.Backend. What can fail is done before anything counts: stores are
-// opened, and ports as far as nothing is in their way. Then the state is written, and from there
-// on the new is served, now or after a restart.
-func (d *Daemon) Apply(a control.Apply, by control.Peer) (control.Applied, error) {
-	if len(a.Comment) > commentMax {
-		return control.Applied{}, fmt.Errorf("the comment has more than %d bytes", commentMax)
+// Apply implements control.Backend. What can fail comes first: stores are opened, and ports whose
+// address is free. Then the state is written. From there on the file is served, now or after a restart.
+func (r *Reconciler) Apply(a control.Apply, by control.Peer) (control.Applied, error) {
+	if len(a.Comment) > CommentMax {
+		return control.Applied{}, fmt.Errorf("the comment has more than %d bytes", CommentMax)
 	}
 	release := a.Syntax == config.SyntaxOwn
-	doc, err := d.document(&a.File)
+	doc, err := r.document(&a.File)
 	if err != nil {
 		return control.Applied{}, err
 	}
-	if err := d.mayChange(); err != nil {
+	if err := r.MayChange(); err != nil {
 		return control.Applied{}, err
 	}
-	defer d.mu.Unlock()
-	p, next := d.plan(a.File, doc)
+	defer r.Mu.Unlock()
+	p, next := r.plan(a.File, doc)
 	done := control.Applied{Plan: p}
 	switch {
 	case a.State != "" && a.State != p.State:
@@ -50,14 +46,14 @@ func (d *Daemon) Apply(a control.Apply, by control.Peer) (control.Applied, error
 	case len(p.Hurts) > 0 && !a.Disrupt:
 		return done, fmt.Errorf("nothing was changed: %w: %s", control.ErrHurts, p.Hurts[0].Text)
 	}
-	if last := d.state.Applied(); last != nil && len(p.Changes) == 0 {
-		if e, err := d.state.Entry(last.Entry); err == nil && e.Digest == p.File && !release {
+	if last := r.State.Applied(); last != nil && len(p.Changes) == 0 {
+		if e, err := r.State.Entry(last.Entry); err == nil && e.Digest == p.File && !release {
 			return done, nil
 		}
 	} else if last == nil && len(p.Changes) == 0 && release {
 		return done, nil
 	}
-	ready, err := d.prepare(&next)
+	ready, err := r.prepare(&next)
 	if err != nil {
 		return done, fmt.Errorf("nothing was changed: %w", err)
 	}
@@ -72,44 +68,44 @@ func (d *Daemon) Apply(a control.Apply, by control.Peer) (control.Applied, error
 		e.User = u.Username
 	}
 	if release {
-		e.Syntax = config.SyntaxYAML // as the text is
+		e.Syntax = config.SyntaxYAML // the syntax of the text
 	}
-	before, err := d.before()
+	before, err := r.before()
 	if err != nil {
 		return done, fmt.Errorf("nothing was changed: %w", err)
 	}
-	number, undo, err := d.state.Apply(e, before, doc, desired.Transports(doc), release)
+	number, undo, err := r.State.Apply(e, before, doc, desired.Transports(doc), release)
 	if err != nil {
 		return done, fmt.Errorf("nothing was changed: %w", err)
 	}
-	// Ports come first: some may have to be closed before others can be opened, and that can fail.
-	d.opened = ready
-	defer func() { d.opened = nil }()
-	src := d.sources()
-	if err := d.ports.Switch(src.State().Ports, ready.ports); err != nil {
-		d.log.Error("a port of an applied file cannot be opened; going back", zap.Error(err))
+	// Ports come first: a port may have to be closed before another can be opened, which can fail.
+	r.opened = ready
+	defer func() { r.opened = nil }()
+	src := r.sources()
+	if err := r.Ports.Switch(src.State().Ports, ready.ports); err != nil {
+		r.Log.Error("a port of an applied file cannot be opened; going back", zap.Error(err))
 		err = errors.Join(fmt.Errorf("nothing was changed: %w", err), undo())
-		d.opened = nil
-		return done, errors.Join(err, d.applyPorts(false))
+		r.opened = nil
+		return done, errors.Join(err, r.ApplyPorts(false))
 	}
-	// The stores are open. What fails here fails in the same way after a restart, and is told by
-	// each export: something is not mounted.
-	if err := d.applyExports(false); err != nil {
-		d.log.Warn("after a file was applied", zap.Error(err))
+	// The stores are open. What fails here fails in the same way after a restart, and the export has
+	// the error: something is not mounted.
+	if err := r.ApplyExports(false); err != nil {
+		r.Log.Warn("after a file was applied", zap.Error(err))
 	}
-	if err := d.state.Prune(); err != nil {
-		d.log.Warn("the history cannot be cleared", zap.Error(err))
+	if err := r.State.Prune(); err != nil {
+		r.Log.Warn("the history cannot be cleared", zap.Error(err))
 	}
-	d.log.Info("a file was applied", zap.Int("number", number), zap.String("file", a.Name), zap.String("by", by.String()),
+	r.Log.Info("a file was applied", zap.Int("number", number), zap.String("file", a.Name), zap.String("by", by.String()),
 		zap.String("comment", a.Comment), zap.Int("changes", len(p.Changes)), zap.Int("hurts", len(p.Hurts)))
-	d.tellExposures(next.Exports)
+	r.LogExposures(next.Exports)
 	done.Number = number
 	return done, nil
 }
 
-// before is what is served without an applied file, for the history.
-func (d *Daemon) before() (state.Entry, error) {
-	src := d.sources()
+// before returns what is served without an applied file, for the history.
+func (r *Reconciler) before() (state.Entry, error) {
+	src := r.sources()
 	text, err := src.Text()
 	return state.Entry{
 		Time: time.Now().UTC(), Name: "what was served before the first file", Syntax: config.SyntaxYAML,
@@ -117,25 +113,25 @@ func (d *Daemon) before() (state.Entry, error) {
 	}, err
 }
 
-// prepared is what was opened for a change that is not made yet.
+// prepared has the stores and ports that were opened for a change that is not made yet.
 type prepared struct {
 	stores *exports.Ready
 	ports  *ports.Ready
 }
 
-// prepare opens what will be needed, but for ports that others are in the way of. Call with mu
-// held.
-func (d *Daemon) prepare(next *desired.State) (_ *prepared, err error) {
+// prepare opens the stores and ports of a change, apart from ports whose address is in use. Call with Mu
+// locked.
+func (r *Reconciler) prepare(next *desired.State) (_ *prepared, err error) {
 	p := new(prepared)
 	defer func() {
 		if err != nil {
 			p.drop()
 		}
 	}()
-	if p.stores, err = d.ExportSet.Prepare(next.Exports, desired.HostMounts()); err != nil {
+	if p.stores, err = r.Service.ExportSet.Prepare(next.Exports, desired.HostMounts()); err != nil {
 		return nil, err
 	}
-	p.ports, err = d.ports.Prepare(next.Ports)
+	p.ports, err = r.Ports.Prepare(next.Ports)
 	return p, err
 }
 
@@ -147,7 +143,7 @@ func (p *prepared) drop() {
 	p.ports.Close()
 }
 
-// exports are the stores. nil has none.
+// exports returns the stores. A nil prepared has none.
 func (p *prepared) exports() *exports.Ready {
 	if p == nil {
 		return nil
@@ -155,23 +151,13 @@ func (p *prepared) exports() *exports.Ready {
 	return p.stores
 }
 
-// applyPorts brings the ports in line with what is desired. Call with mu held.
-func (d *Daemon) applyPorts(atStart bool) error {
-	src := d.sources()
-	var ready *ports.Ready
-	if d.opened != nil {
-		ready = d.opened.ports
-	}
-	return d.ports.Apply(src.State().Ports, ready, atStart)
-}
-
 // History implements control.Backend.
-func (d *Daemon) History() ([]state.Entry, error) { return d.state.History() }
+func (r *Reconciler) History() ([]state.Entry, error) { return r.State.History() }
 
 // HistoryEntry implements control.Backend.
-func (d *Daemon) HistoryEntry(number int) (e state.Entry, err error) {
+func (r *Reconciler) HistoryEntry(number int) (e state.Entry, err error) {
 	if number == 0 {
-		list, err := d.state.History()
+		list, err := r.State.History()
 		if err != nil {
 			return e, err
 		}
@@ -183,13 +169,13 @@ func (d *Daemon) HistoryEntry(number int) (e state.Entry, err error) {
 			number = list[1].Number
 		}
 	}
-	e, err = d.state.Entry(number)
+	e, err = r.State.Entry(number)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("entry %d of the history: %w", number, control.ErrNotFound)
 	}
 	if number == 0 && err == nil {
 		// If the configuration still says just that, the way back is that no file is applied.
-		if _, own, err := d.cfg.Load().Own(); err == nil && string(own) == e.Text {
+		if _, own, err := r.Settings().Own(); err == nil && string(own) == e.Text {
 			e.Syntax, e.Text = config.SyntaxOwn, ""
 		}
 	}
@@ -197,12 +183,12 @@ func (d *Daemon) HistoryEntry(number int) (e state.Entry, err error) {
 }
 
 // Drift implements control.Backend.
-func (d *Daemon) Drift() control.Drift {
+func (r *Reconciler) Drift() control.Drift {
 	out := control.Drift{Against: []string{}, Changes: []control.Change{}, Problems: []string{}}
-	loaded := d.sources()
+	loaded := r.sources()
 	disk := loaded
-	if d.load != nil {
-		if cfg, err := d.load(); err != nil {
+	if r.Load != nil {
+		if cfg, err := r.Load(); err != nil {
 			out.Problems = append(out.Problems, fmt.Sprintf("the configuration cannot be read: %v", err))
 		} else {
 			disk.Config = cfg
@@ -215,29 +201,19 @@ func (d *Daemon) Drift() control.Drift {
 	if a := disk.Applied; a != nil {
 		out.Against = append(out.Against, fmt.Sprintf("the applied file %d", a.Entry))
 		if a.Exports != nil && len(a.Listen) == len(config.ListenKeys) {
-			name = "" // it says nothing any more
+			name = "" // the applied file replaces all of it
 		}
 	}
 	if name != "" {
 		out.Against = append(out.Against, name)
 	}
-	d.mu.Lock()
-	now := d.running()
-	d.mu.Unlock()
+	r.Mu.Lock()
+	now := r.Running()
+	r.Mu.Unlock()
 	written, read := disk.Written().State(), loaded.Written().State()
 	out.Changes = desired.Diff(&written, &now)
 	out.Unread = len(desired.Diff(&read, &written)) > 0
 	out.RunTime = len(desired.Diff(&read, &now)) > 0
 	out.Shadowed = disk.Shadowed()
 	return out
-}
-
-// logShadowed logs which settings are not in force, as an applied file has others.
-func (d *Daemon) logShadowed() {
-	src := d.sources()
-	if keys := src.Shadowed(); len(keys) > 0 {
-		d.log.Warn("an applied file stands in the place of settings of the configuration; "+
-			"'rstorectl apply --configuration' ends that",
-			zap.Strings("not_in_force", keys), zap.Int("applied_file", src.Applied.Entry))
-	}
 }
