@@ -62,8 +62,9 @@ func (r *Reconciler) plan(f control.File, doc *config.Document) (control.Plan, d
 	src := r.sources()
 	next := src.With(doc).State()
 	now := plan.Running{
-		State: r.Running(), Exports: r.Service.ExportSet, Table: r.Service.Table, Hosts: r.Service.Hosts, Recorder: r.Service.Recorder,
-		NFS4: r.Service.NFS4.State(), Locks: r.Service.LockTable,
+		State: r.Running(), Exports: r.Service.ExportSet, Table: r.Service.Table, Hosts: r.Service.Hosts,
+		Recorder: r.Service.Recorder,
+		NFS4:     r.Service.NFS4.State(), Locks: r.Service.LockTable,
 		Clients: r.Clients(), XprtSec: r.Settings().TLS.XprtSec,
 	}
 	p := now.Plan(&next)
