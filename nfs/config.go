@@ -58,14 +58,15 @@ type Names interface {
 	Parse(who []byte, group bool) (id uint32, ok bool)
 }
 
-// Delegations of files to clients of version 4 stand against what others do with them.
-// Who gets no leave comes again, soon after the client was asked to give the file back:
-// JUKEBOX is for that. The methods may be called from any goroutine.
+// Delegations are the delegations of files to clients of version 4, for the servers of other
+// protocols. They conflict with reads and changes by others. The answer to a conflict is JUKEBOX:
+// the delegation is being recalled, and the caller repeats its call soon. The methods may be called
+// from any goroutine.
 type Delegations interface {
 	// Delegating reports whether any file may be delegated. If not, everything is free.
 	Delegating() bool
-	// Free asks for leave to read a file, or to change it. If it may, it waits for a
-	// moment.
+	// Free reports whether no delegation is in the way of reading a file, or of changing it, and
+	// recalls those that are. If it may wait, it waits a moment for their return.
 	Free(f lock.File, change, mayWait bool) bool
 	// BeginChange recalls the delegations of a file that is about to change, and waits a
 	// moment for their return. ok reports that the change may go on. If begun, nobody gets a
@@ -86,7 +87,7 @@ type Counters struct {
 	UnprotectedClients atomic.Uint64
 	// ReadsMoved: READs that had to go to a worker because data was not in memory.
 	ReadsMoved atomic.Uint64
-	// NoMemory: READs put off because the carrier had no memory for the data.
+	// NoMemory: READs that got JUKEBOX or DELAY because the transport had no memory for the data.
 	NoMemory atomic.Uint64
 	// Throttled: calls that waited for their turn under a limit of an export.
 	// ThrottledAway: those told to come again, because too many wait, or too long.

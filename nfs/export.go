@@ -1,6 +1,5 @@
-// Package nfs is what the versions of NFS share: which directories are
-// exported and to whom, file handles, whose identity a call runs with, and the
-// statuses.
+// Package nfs has what the versions of NFS share: the table of exports with its rules for clients,
+// file handles, the identity that a call runs with, limits, and the statuses.
 package nfs
 
 import (
@@ -11,10 +10,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// AnonID is the usual user and group for those who are nobody here.
+// AnonID is the usual user and group of anonymous callers.
 const AnonID = 65534
 
-// Squash says whose claims about their identity are not believed.
+// Squash says which callers become anonymous.
 type Squash uint8
 
 // Squash modes, as in exports(5).

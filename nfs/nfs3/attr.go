@@ -8,7 +8,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// getAttr is GETATTR (RFC 1813 section 3.3.1).
+// getAttr is GETATTR (RFC 1813 section 3.3.1). A failure has no attributes, unlike that of other
+// procedures.
 func getAttr(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
 	h, st := o.resolve(fh)
@@ -27,7 +28,9 @@ func getAttr(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// setAttr is SETATTR (section 3.3.2).
+// setAttr is SETATTR (section 3.3.2). The guard is the ctime that the client believes the object to
+// have: another one is NOT_SYNC, which the store finds together with the change. A change of the
+// size counts as a WRITE for share reservations.
 func setAttr(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
@@ -56,7 +59,7 @@ func setAttr(o *op) rpc.Status {
 // accessChanges are the ACCESS bits that a read-only export never grants.
 const accessChanges = blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
 
-// access is ACCESS (section 3.3.4).
+// access is ACCESS (section 3.3.4). The result is advice: the store checks each call again.
 func access(o *op) rpc.Status {
 	fh := DecodeHandle(&o.c.Args)
 	want := o.c.Args.Uint32()
@@ -89,9 +92,9 @@ func readLink(o *op) rpc.Status {
 	if err != nil {
 		return o.failPost(nfs.StatusOf(err), &h)
 	}
-	// A target cannot be cut like the data of a READ, so BulkMax, which is
-	// cautious where the reply is one piece, does not count. The Linux kernel
-	// offers just enough for its longest target; the carrier refuses what does not fit.
+	// A target cannot be shortened like the data of a READ, so BulkMax, a cautious bound where the
+	// reply is one piece, does not count here. The Linux kernel's client offers just enough for its
+	// longest target. The transport refuses a reply that does not fit.
 	p := o.c.Payload(len(target))
 	if len(p) != len(target) {
 		o.s.Counters.NoMemory.Add(1)

@@ -6,12 +6,14 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// Files that are delegated to a client of version 4 are asked back before they are
-// read or changed; meanwhile the answer is JUKEBOX.
+// A file may be delegated to a client of version 4. The delegation is recalled before version 3
+// reads or changes the file. Until it is returned the answer is JUKEBOX, and the client repeats the
+// call (RFC 1813 section 2.6, NFS3ERR_JUKEBOX).
 
 func (o *op) file(h blockstore.Handle) lock.File { return lock.File{Export: o.x.ID, Handle: h} }
 
-// readable makes sure that nobody has changed a file without saying so yet.
+// readable recalls a write delegation of a file, whose holder may have changes that the server does
+// not know.
 func (o *op) readable(h blockstore.Handle) nfs.Status {
 	if o.s.Delegations == nil || o.s.Delegations.Free(o.file(h), false, o.mayBlock) {
 		return nfs.OK
@@ -19,7 +21,8 @@ func (o *op) readable(h blockstore.Handle) nfs.Status {
 	return nfs.ErrJukebox
 }
 
-// hold is for a file that is about to be changed.
+// beginChange recalls the delegations of a file that is about to change. endChanges, after the
+// procedure, lets it be delegated again.
 func (o *op) beginChange(h blockstore.Handle) nfs.Status {
 	if o.s.Delegations == nil {
 		return nfs.OK
@@ -34,8 +37,8 @@ func (o *op) beginChange(h blockstore.Handle) nfs.Status {
 	return nfs.OK
 }
 
-// beginChangeName is hold for a file whose name, if it is there, is about to go or to mean
-// something else.
+// beginChangeName is beginChange for the regular file that a name stands for, if there is one: the
+// name is about to go, or to stand for something else.
 func (o *op) beginChangeName(dir blockstore.Handle, name string) nfs.Status {
 	if o.s.Delegations == nil || !o.s.Delegations.Delegating() {
 		return nfs.OK

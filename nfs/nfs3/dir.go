@@ -37,9 +37,11 @@ func readDirPlus(o *op) rpc.Status {
 	return o.list(fh, cookie, verf, true, dirCount, maxCount)
 }
 
-// list answers both. maxCount bounds the whole result without its status
-// (READDIR3resok, READDIRPLUS3resok); dirCount what the entries would be without
-// attributes and handles, and always leaves room for one.
+// list answers both. maxCount bounds the result without its status (READDIR3resok,
+// READDIRPLUS3resok). dirCount bounds what the entries would be without attributes and handles, and
+// always leaves room for one entry (section 3.3.17). Both are the client's, so MaxIO bounds them:
+// the reply is built in memory. An entry that does not fit is cut off again. The verifier is the
+// store's; cookies of a listing that the store does not know any more are BAD_COOKIE.
 func (o *op) list(fh []byte, cookie uint64, verf [VerifierLen]byte, plus bool, dirCount, maxCount uint32) rpc.Status {
 	dir, st := o.resolve(fh)
 	if st == nfs.OK && plus && o.rule.NoReadDirPlus {

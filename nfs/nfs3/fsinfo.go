@@ -44,7 +44,8 @@ func fsStat(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// fsInfo is FSINFO (section 3.3.19).
+// fsInfo is FSINFO (section 3.3.19). The sizes are those of the client's rule: a READ or WRITE of
+// more is shortened.
 func fsInfo(o *op) rpc.Status {
 	h, st := o.object()
 	if st != nfs.OK {

@@ -93,7 +93,9 @@ func (o *op) audit(event, path string, more ...any) {
 	o.s.Audit.Info(event, append(append(nfs.AuditCaller(o.c), "path", path, "export", export), more...)...)
 }
 
-// mountMnt is MNT: the handle of an export or of a directory below one.
+// mountMnt is MNT (appendix I section 5.2.1): the handle of an export, or of a directory below one.
+// It is a name for what LOOKUP reaches too, and no permission: each later call is checked by
+// itself.
 func mountMnt(o *op) rpc.Status {
 	p := o.c.Args.String(nfs.PathMax)
 	if o.bad() {
@@ -160,7 +162,8 @@ func (o *op) mountPoint(p string) (h blockstore.Handle, st nfs.Status) {
 	return h, nfs.OK
 }
 
-// Mounts that find out who a client is, by name, wait for that, some at a time.
+// A MNT waits until the client's name is resolved, for whoWait. At most whoWaits do so at one time,
+// so that clients of unknown names cannot occupy all workers; others are dropped, and sent again.
 const (
 	whoWait  = 3 * time.Second
 	whoWaits = 4

@@ -37,8 +37,9 @@ func lookup(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// child is the export that the client finds under a name of a directory, or nil. As with the
-// kernel's server one has to be asked for by version 3, or it is hidden; version 4 always goes on.
+// child is the export that the client finds under a name of a directory, or nil. As with the Linux
+// kernel's server, version 3 finds an export below another one only if the outer one has crossmnt,
+// or the inner one nohide. Version 4 always does.
 func (o *op) child(dir *blockstore.Handle, name string) *nfs.Export {
 	c := o.s.Exports.Below(o.x, dir, name)
 	if c == nil {
@@ -52,7 +53,9 @@ func (o *op) child(dir *blockstore.Handle, name string) *nfs.Export {
 	return c
 }
 
-// cross answers a LOOKUP that leads to another export.
+// cross answers a LOOKUP that leads to another export. It checks the search permission of the
+// directory first, which the store does not do here. The inner export has its own rule and identity
+// for the caller; the directory's attributes in the reply need those of the outer one again.
 func (o *op) cross(c *nfs.Export, dir *blockstore.Handle) rpc.Status {
 	from, rule := o.x, o.rule
 	// Who may not search the directory gets no further.
@@ -211,6 +214,8 @@ func remove(o *op) rpc.Status { return o.unlink(false) }
 // rmdir is RMDIR (section 3.3.13).
 func rmdir(o *op) rpc.Status { return o.unlink(true) }
 
+// unlink is both. During a retry of a call that was cut off by a kill, the name may be gone because
+// the earlier execution removed it; see nfs.Once.
 func (o *op) unlink(directory bool) rpc.Status {
 	fh, name := dirOp(&o.c.Args)
 	var w blockstore.Wcc

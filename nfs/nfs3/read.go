@@ -8,8 +8,13 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// read is READ (RFC 1813 section 3.3.6). The data goes from the store into
-// memory of the carrier and from there to the client; it is never encoded.
+// read is READ (RFC 1813 section 3.3.6). The data is never encoded: the store reads into memory of
+// the transport, or the transport sends pages of the page cache where they lie. That memory belongs
+// to the transport from then on, which frees it when the reply has been sent.
+//
+// On a loop the store is asked not to wait. If it would have to, a worker begins the call again, as
+// nothing has been done. The client's count is bounded by the rule and by the client's Write chunk
+// before memory is taken; less data than was asked for is legal.
 func read(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)
@@ -71,9 +76,8 @@ func (o *op) mapped(h blockstore.Handle, off uint64, n int) (blockstore.Window, 
 	return nil, false
 }
 
-// readFailed answers a READ that failed. The store may have to wait for the
-// attributes, so the answer is worked out where waiting is allowed; failures
-// are rare enough for that, and the outcome there is the one that counts.
+// readFailed answers a READ that failed. The reply has attributes, for which the store may have to
+// wait, so a loop leaves the call to a worker. The worker's outcome counts. Failures are rare.
 func (o *op) readFailed(st nfs.Status, h *blockstore.Handle) rpc.Status {
 	if o.x != nil && !o.mayBlock {
 		return rpc.Again

@@ -5,9 +5,9 @@ import (
 	"github.com/rstored/rstored/nfs"
 )
 
-// Version 3 has no opens, so that whoever has reserved a file against others stands
-// against its reads and writes too. The error is one that the caller's program sees at
-// once: for how long it will be so nobody knows.
+// Version 3 has no opens. A share reservation of another client therefore counts against its READs
+// and WRITEs. The status is ACCES, which the program sees at once, and not JUKEBOX: nobody knows
+// how long the reservation stays.
 
 // denied is the status for reading or writing a file.
 func (o *op) denied(h blockstore.Handle, write bool) nfs.Status {

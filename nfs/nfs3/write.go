@@ -23,8 +23,11 @@ func inlineWrite(procs int) int {
 	return inlineMax
 }
 
-// write is WRITE (RFC 1813 section 3.3.7). On a loop it is done if nothing has to be waited
-// for, and whatever goes wrong there is found out again by a worker.
+// write is WRITE (RFC 1813 section 3.3.7). The data lies where the transport has received it, and
+// is the store's only until WriteAt returns. On a loop the call is served if nothing has to wait. A
+// failure there changes nothing, and a worker finds it again.
+//
+// The reply says what the store reports: committed may be more than was asked for, and never less.
 func write(o *op) rpc.Status {
 	// The goroutine that reads a TCP connection would not read on meanwhile.
 	const head = nfs.HandleMax + 64
@@ -86,7 +89,7 @@ func (o *op) writeAt(
 	return 0, how, blockstore.Wcc{}, blockstore.ErrWouldBlock
 }
 
-// commit is COMMIT (section 3.3.21).
+// commit is COMMIT (section 3.3.21). A count of 0 means up to the end of the file.
 func commit(o *op) rpc.Status {
 	d := &o.c.Args
 	fh := DecodeHandle(d)

@@ -47,8 +47,8 @@ const (
 	boundBoth      = 3
 )
 
-// callbackWait is how long a client is waited for: of a lease, but not longer than it
-// takes for somebody else to lose patience.
+// callbackWait is how long the server waits for the reply to a callback: an eighth of the lease,
+// and at most 10 seconds, because another client may be waiting for a recall.
 func (s *Server) callbackWait() time.Duration {
 	return min(max(s.state.Lease()/8, time.Second), 10*time.Second)
 }
@@ -97,8 +97,10 @@ func decodeSecParms(d *xdr.Decoder) (cred *rpc.Cred, ok bool) {
 	return cred, ok
 }
 
-// bindConn is BIND_CONN_TO_SESSION (section 18.34). For calls of the client a
-// connection need not be bound: which session they are of they say themselves.
+// bindConn is BIND_CONN_TO_SESSION (section 18.34). Calls of the client need no bound connection,
+// because SEQUENCE names their session. Callbacks go only over connections that the client has
+// bound for them. Bindable checks that the caller is the session's client: otherwise anybody who
+// knows a session ID could have the callbacks sent to himself.
 func bindConn(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := DecodeSessionID(d)
@@ -171,8 +173,9 @@ func statusFlags(x *state.Session) (flags uint32) {
 // probing is a callback that asks for nothing.
 type probing struct{}
 
-// probe finds out whether a client answers, if that is not known. No delegation is
-// given before.
+// probe sends a CB_SEQUENCE alone, if it is not known yet whether the client answers. The client
+// gets no delegation before it has answered: one that cannot be recalled would block others until
+// its lease ends.
 func (s *Server) probe(x *state.Session) {
 	if x.Back != nil && x.Back.Usable() && x.Back.Probe() {
 		s.callBack(x, probing{})
@@ -187,10 +190,10 @@ type request interface {
 	encode(s *Server, e *xdr.Encoder)
 	// refers is the call of the client that it refers to (section 2.10.6.3).
 	refers() *state.Origin
-	// answered says what became of it: whether the client has heard of it, and if so
-	// the operation's status, behind which the reply is at d. It may run on a carrier's
-	// loop, and more than once.
-	answered(s *Server, heard bool, st nfs.Status, d *xdr.Decoder)
+	// answered gets the outcome: whether the client received the operation, and if so its
+	// status, behind which d is in the reply. It may run on a transport's loop, so it must not
+	// wait; and more than once, if the callback was sent again.
+	answered(s *Server, received bool, st nfs.Status, d *xdr.Decoder)
 }
 
 // recalling is CB_RECALL (section 20.2).
@@ -205,8 +208,8 @@ func (r recalling) encode(s *Server, e *xdr.Encoder) {
 	s.encodeFile(e, &r.File)
 }
 
-func (r recalling) answered(s *Server, heard bool, st nfs.Status, _ *xdr.Decoder) {
-	s.state.Recalled(r.Recall, heard && willReturn(st))
+func (r recalling) answered(s *Server, received bool, st nfs.Status, _ *xdr.Decoder) {
+	s.state.Recalled(r.Recall, received && willReturn(st))
 }
 
 // willReturn reports whether a client will return the delegation of a CB_RECALL. A client that does
@@ -241,8 +244,9 @@ func (s *Server) callAny(c *state.Client, minor uint32, what any) bool {
 	})
 }
 
-// callBack sends a callback by a session's backchannel, after those of which it is not
-// known whether they arrived. It reports false if that is not possible now.
+// callBack sends a callback by a session's backchannel. Callbacks whose replies were lost go first,
+// as they were: the client tells from slot and sequence number whether it has executed them. The
+// result is false if the session has no usable connection or no free slot.
 func (s *Server) callBack(x *state.Session, what any) bool {
 	done, ok := s.mayCall()
 	if !ok {
@@ -266,8 +270,10 @@ func (s *Server) callBack(x *state.Session, what any) bool {
 	}
 }
 
-// encodeCallback makes a CB_COMPOUND4args. No reply has to be kept: what is asked for
-// does no harm when it is executed twice.
+// encodeCallback makes a CB_COMPOUND4args: CB_SEQUENCE (section 20.9), and the operation if there
+// is one. csa_cachethis is false, because every operation here may be executed twice. The referring
+// call lists name the client's request that created the state, which the client may not have the
+// reply of yet (section 2.10.6.3).
 func (s *Server) encodeCallback(x *state.Session, a *state.Attempt) []byte {
 	var e xdr.Encoder
 	r, asks := a.What.(request)
@@ -303,7 +309,7 @@ func (s *Server) encodeCallback(x *state.Session, a *state.Attempt) []byte {
 	return e.B
 }
 
-// calledBack is the end of a callback. It may run on a carrier's loop.
+// calledBack ends a callback. It may run on a transport's loop, so it must not wait.
 func (s *Server) calledBack(x *state.Session, a *state.Attempt, res *xdr.Decoder, err error) {
 	r, asks := a.What.(request)
 	op := uint32(0)
@@ -316,19 +322,26 @@ func (s *Server) calledBack(x *state.Session, a *state.Attempt, res *xdr.Decoder
 	}
 	x.Back.End(a, o.slot)
 	if asks {
-		r.answered(s, o.heard, o.status, res)
+		r.answered(s, o.received, o.status, res)
 	}
 }
 
 // outcome is what became of a callback.
 type outcome struct {
-	slot   state.Outcome
-	heard  bool // the client has heard of the operation that was asked for
-	status nfs.Status
+	slot     state.Outcome
+	received bool // the client has executed the operation, or refused it
+	status   nfs.Status
 }
 
-// outcomeOf reads a reply, and leaves the decoder behind the status of the operation
-// that was asked for.
+// outcomeOf reads a CB_COMPOUND4res, and leaves the decoder behind the status of the operation that
+// was asked for. The reply comes from the client and may be anything. Its slot outcome decides what
+// the backchannel does next:
+//
+//	Lost         no reply: the callback is sent again when there is a connection
+//	Refused      not executed, and may be sent again at once
+//	Executed     the slot's sequence number goes on
+//	Misordered   client and server disagree about the slot
+//	Unknown      the client does not know the session, or its reply makes no sense
 func outcomeOf(d *xdr.Decoder, err error, asked uint32) outcome {
 	var accept *rpc.AcceptError
 	var denied *rpc.DeniedError
@@ -352,7 +365,7 @@ func outcomeOf(d *xdr.Decoder, err error, asked uint32) outcome {
 	case nfs.ErrJukebox:
 		return outcome{slot: state.Refused, status: st}
 	case nfs.ErrRetryUncachedRep:
-		return outcome{slot: state.Executed, heard: true, status: st}
+		return outcome{slot: state.Executed, received: true, status: st}
 	case nfs.ErrSeqMisordered, nfs.ErrSeqFalseRetry, nfs.ErrBadSlot, nfs.ErrBadHighSlot:
 		return outcome{slot: state.Misordered, status: st}
 	default:
@@ -363,7 +376,7 @@ func outcomeOf(d *xdr.Decoder, err error, asked uint32) outcome {
 	if d.Err() != nil || n < 2 || op != asked && op != opCBIllegal {
 		return outcome{slot: state.Executed}
 	}
-	return outcome{slot: state.Executed, heard: true, status: st}
+	return outcome{slot: state.Executed, received: true, status: st}
 }
 
 // Delegations for those who are no clients of version 4; see nfs.Delegations.

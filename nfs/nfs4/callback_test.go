@@ -346,10 +346,10 @@ func FuzzCallbackReply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := xdr.NewDecoder(b)
 		o := outcomeOf(&d, nil, opCBRecall)
-		if o.heard && o.slot != state.Executed || o.slot == state.Lost {
+		if o.received && o.slot != state.Executed || o.slot == state.Lost {
 			t.Errorf("%+v", o)
 		}
-		if o := outcomeOf(nil, errors.New("lost"), opCBRecall); o.slot != state.Lost || o.heard {
+		if o := outcomeOf(nil, errors.New("lost"), opCBRecall); o.slot != state.Lost || o.received {
 			t.Errorf("%+v", o)
 		}
 	})

@@ -9,11 +9,12 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// volatile are the attributes that a client with a write delegation changes by itself.
+// volatile are the attributes that a client with a write delegation changes without a call (RFC
+// 8881 section 10.4.3).
 var volatile = BitmapOf(AttrChange, AttrSize, AttrSpaceUsed, AttrTimeMetadata, AttrTimeModify, AttrTimeAccess)
 
-// getattrWait is how long a client is waited for that is asked for attributes. One that
-// does not answer in this time is asked for its delegation.
+// getattrWait is how long a GETATTR waits for the answer to a CB_GETATTR. If there is none in this
+// time the delegation is recalled.
 const getattrWait = 100 * time.Millisecond
 
 // asking is CB_GETATTR (RFC 8881 section 20.1).
@@ -37,9 +38,9 @@ func (a *asking) encode(s *Server, e *xdr.Encoder) {
 	BitmapOf(AttrChange, AttrSize).Encode(e)
 }
 
-func (a *asking) answered(_ *Server, heard bool, st nfs.Status, d *xdr.Decoder) {
+func (a *asking) answered(_ *Server, received bool, st nfs.Status, d *xdr.Decoder) {
 	var f fileState
-	if heard && st == nfs.OK {
+	if received && st == nfs.OK {
 		f = decodeFileState(d)
 	}
 	select {
@@ -60,7 +61,7 @@ func decodeFileState(d *xdr.Decoder) (f fileState) {
 	return f
 }
 
-// ask asks a client. It is waited for in a worker, of which there are not many.
+// ask sends a CB_GETATTR and waits for the answer, in a worker. f.ok is false if there is none.
 func (s *Server) ask(w state.Writer) (f fileState) {
 	s.waiting(func() {
 		a := &asking{Writer: w, answer: make(chan fileState, 1)}
@@ -78,8 +79,9 @@ type knowledge struct {
 	fileState
 }
 
-// current makes sure that nobody else knows better what these attributes of the current
-// file are, or finds out what he knows.
+// current makes the server's attributes of the current file current, if any of the wanted ones is
+// volatile and another client has a write delegation. It asks that client, or recalls the
+// delegation if the client does not answer.
 func (k *compound) current(want Bitmap) (n knowledge, st nfs.Status) {
 	if k.cur.x == nil || want.and(volatile).empty() {
 		return n, nfs.OK
@@ -94,8 +96,9 @@ func (k *compound) current(want Bitmap) (n knowledge, st nfs.Status) {
 	return n, nfs.ErrJukebox
 }
 
-// apply has a subject be as its client knows it. The times are those of now: the client
-// says only that there were changes.
+// apply puts what the client has answered into the attributes. The client reports that it has
+// changed the file, but no times, so the server makes them up (RFC 8881 section 10.4.3): each
+// change of what the client says is a new change attribute and a new time.
 func (n *knowledge) apply(now time.Time, s *subject) {
 	if !n.ok || s.attr.Type != blockstore.TypeReg {
 		return

@@ -73,7 +73,7 @@ func setClientID(k *compound) nfs.Status {
 	case nfs.ErrClientIDInUse:
 		e.String(got.InUse.Netid)
 		e.String(got.InUse.Addr)
-		k.keep = true
+		k.keepResult = true
 	}
 	return st
 }

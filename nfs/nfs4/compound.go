@@ -49,17 +49,17 @@ type compound struct {
 	again     bool      // the compound has to begin again on a worker
 	later     bool      // and not before its limit allows
 
-	keep     bool        // the result of the operation stays though it failed
-	inChange []lock.File // files that nobody gets a delegation of until the operation ends
-	turn     *state.Turn // of the operation's owner, in version 4.0
-	noted    bool        // the compound has used the journal
-	attempt  attempt     // for this operation
-	changes  bool        // an operation that is not idempotent has begun
-	weight   uint8       // of the operation in CallMeta; see weights
+	keepResult bool        // the result of the operation stays though it failed
+	inChange   []lock.File // files that nobody gets a delegation of until the operation ends
+	turn       *state.Turn // of the operation's owner, in version 4.0
+	noted      bool        // the compound has used the journal
+	attempt    attempt     // for this operation
+	changes    bool        // an operation that is not idempotent has begun
+	weight     uint8       // of the operation in CallMeta; see weights
 
-	sub  subject    // see compound.subject
-	kept []byte     // buffer for the cached reply, reused
-	last nfs.Parsed // the file handle of the call before
+	sub      subject    // see compound.subject
+	cacheBuf []byte     // buffer for the cached reply, reused
+	last     nfs.Parsed // the file handle of the call before
 }
 
 // compound serves a COMPOUND (RFC 8881 section 16.2). On a transport's loop it serves only what
@@ -79,7 +79,7 @@ func (s *Server) compound(c *rpc.Call, mayBlock bool) rpc.Status {
 	if k.cur.x != nil {
 		c.Meta.Export = k.cur.x.ID
 	}
-	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, kept: k.kept, inChange: k.inChange[:0],
+	*k = compound{s: s, cred: blockstore.Cred{Groups: k.cred.Groups[:0]}, cacheBuf: k.cacheBuf, inChange: k.inChange[:0],
 		last: k.last}
 	s.pool.Put(k)
 	return st
@@ -224,7 +224,7 @@ func (k *compound) step(op uint32) nfs.Status {
 	}
 	e.Uint32(0)
 	at := len(e.B)
-	k.keep, k.op, k.args = false, op, *d
+	k.keepResult, k.op, k.args = false, op, *d
 	st := k.admit(row, op)
 	if st == nfs.OK {
 		st = k.minorStatus(row.do(k))
@@ -233,16 +233,16 @@ func (k *compound) step(op uint32) nfs.Status {
 			return st
 		}
 	}
-	if st == nfs.OK || k.keep {
+	if st == nfs.OK || k.keepResult {
 		if over := k.tooBig(0); over != nfs.OK {
-			k.keep, st = false, over
+			k.keepResult, st = false, over
 			if op == OpSequence {
 				k.use.Cancel()
 				k.executing = false
 			}
 		}
 	}
-	if st != nfs.OK && !k.keep {
+	if st != nfs.OK && !k.keepResult {
 		e.Truncate(at)
 		if op == OpSetAttr {
 			e.Uint32(0) // its result has a Bitmap whatever the status

@@ -12,16 +12,17 @@ import (
 // serversMax bounds the source servers of a COPY.
 const serversMax = 64
 
-// A synchronous COPY ends after copyTime or copyMax bytes, so that it holds neither a
-// worker nor its session's slot for long. Every COPY goes in steps of copyStep bytes;
-// one of a single step is always synchronous.
+// A synchronous COPY ends after copyTime or copyMax bytes, so that it occupies neither a worker nor
+// its session's slot for long. A short copy is legal: the client asks for the rest. Every COPY goes
+// in steps of copyStep bytes; a COPY of one step is always synchronous.
 const (
 	copyTime = 250 * time.Millisecond
 	copyMax  = 1 << 30
 	copyStep = 16 << 20
 )
 
-// copying is a COPY that was admitted. It does not need its compound.
+// copying is a COPY that was admitted. It refers to nothing of its compound, which may end before
+// it.
 type copying struct {
 	from, to object
 	transfer
@@ -42,8 +43,9 @@ func (k *compound) copying(t *transfer) *copying {
 	return c
 }
 
-// copyFile is COPY (RFC 7862 section 15.2) within this server. A synchronous one is
-// answered when it is done, at least in part: the client goes on from there.
+// copyFile is COPY (RFC 7862 section 15.2) within this server. A synchronous one is answered when
+// at least a part is copied, and the client continues from there. Ranges that overlap in one file
+// are INVAL. A count of 0 means up to the end of the source.
 func copyFile(k *compound) nfs.Status {
 	d := &k.c.Args
 	t := k.decodeTransfer()

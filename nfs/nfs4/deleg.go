@@ -33,7 +33,10 @@ const (
 	whyWantCancelled = 7
 )
 
-// delegate appends the open_delegation4 of an OPEN of the current file.
+// delegate appends the open_delegation4 of an OPEN of the current file (RFC 8881 section 18.16.3).
+// The server decides: a client can only ask for a type, or for none. An OPEN that does not ask gets
+// a delegation for reading, and one for writing if it opens the file for both. A client that says
+// nothing about what it wants must not get OPEN_DELEGATE_NONE_EXT.
 func (k *compound) delegate(a *openArgs) {
 	if k.minor == 0 {
 		k.delegate40(a)
@@ -55,9 +58,9 @@ func (k *compound) delegate(a *openArgs) {
 	case ClaimNull, ClaimFH:
 		switch {
 		case want == wantRead && d.Write:
-			// It would be of no use to who writes, and he cannot have both.
+			// A client that writes cannot use a delegation for reading.
 		case want == 0 && a.access == state.Write:
-			// Whoever only writes a file seldom comes back to it; others do.
+			// A file that is only written is seldom opened again by its writer, but by others.
 		case want == wantWrite && k.cur.readOnly():
 			why = whyNoWriteOfType
 		default:
@@ -110,7 +113,9 @@ func (k *compound) encodeDelegation(got *state.Delegated) {
 	k.encodeNobody()
 }
 
-// give is Client.Delegate for the current file.
+// give asks package state for a delegation of the current file. The order matters: state first
+// reserves the delegation, and the host's lease comes after it. If a program of the host has the
+// file open, lease returns the delegation, which nobody has seen yet.
 func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
 	if d.Write {
 		// What the client knows the file by is what it says when it is asked for changes.
@@ -159,8 +164,9 @@ func delegReturn(k *compound) nfs.Status {
 	return k.badState(k.client.ReturnDelegation(id, k.file()))
 }
 
-// hold keeps others from having a file delegated, until the operation is over. It is
-// for changes that no open announces.
+// beginChange recalls the delegations that others have of a file, and keeps new ones from being
+// given until the operation is over. It is for changes that no open announces: those with a special
+// stateid, of attributes, of names. The loop ends them after the handler.
 func (k *compound) beginChange(f lock.File) nfs.Status {
 	held, ok := k.s.beginChange(k.now, f, k.client)
 	if held {
@@ -172,7 +178,9 @@ func (k *compound) beginChange(f lock.File) nfs.Status {
 	return nfs.OK
 }
 
-// holdName is hold for what a name in a directory stands for, if it is there.
+// beginChangeName is beginChange for the regular file that a name stands for, if there is one. The
+// store looks the name up again later: if another file has the name by then, that is a file without
+// a reservation, as if the change had come a moment earlier.
 func (k *compound) beginChangeName(dir *object, name string) nfs.Status {
 	if !k.s.state.Delegating() {
 		return nfs.OK
@@ -192,10 +200,11 @@ func (k *compound) endChanges() {
 }
 
 const (
-	// returnWait is how long somebody waits for a delegation to be returned before he
-	// is told to come again. A client does that in less, and comes again in more.
+	// returnWait is how long an operation waits for the return of a delegation before it is answered
+	// DELAY. A client returns one in less, and repeats a delayed call after more.
 	returnWait = 30 * time.Millisecond
-	// waitersMax bounds who waits, as he keeps a worker from doing anything else.
+	// waitersMax bounds the workers that wait for clients, so that clients which do not answer
+	// cannot keep all workers from serving others.
 	waitersMax = 4
 )
 

@@ -44,7 +44,12 @@ type listing struct {
 	fault   nfs.Status // of an entry, if rdattr_error was not asked for
 }
 
-// readDir is READDIR (RFC 8881 section 18.23). dircount is a hint that is not needed.
+// readDir is READDIR (RFC 8881 section 18.23, RFC 7530 section 16.24). maxcount bounds
+// READDIR4resok, and so does what the session's reply has room for. dircount is a hint that is not
+// needed. The cookie verifier is the store's, which refuses a cookie that no longer fits.
+//
+// A cookie that no listing has returned, as a hostile client may send it, is only a position for
+// the store.
 func readDir(k *compound) nfs.Status {
 	d := &k.c.Args
 	cookie := d.Uint64()

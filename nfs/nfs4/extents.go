@@ -28,7 +28,8 @@ func (k *compound) extents() (blockstore.Extents, nfs.Status) {
 	return x, nfs.OK
 }
 
-// seek is SEEK (RFC 7862 section 15.11).
+// seek is SEEK (RFC 7862 section 15.11). An offset at or behind the end of the file is NXIO; a hole
+// that reaches to the end has eof.
 func seek(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
@@ -139,7 +140,8 @@ func (k *compound) admitTransfer(t *transfer) (size uint64, st nfs.Status) {
 	return a.Size, nfs.OK
 }
 
-// clone is CLONE (section 15.13).
+// clone is CLONE (section 15.13). Unlike COPY it does everything or nothing, and needs a store that
+// shares blocks: source and target are in one export.
 func clone(k *compound) nfs.Status {
 	t := k.decodeTransfer()
 	if k.bad() {

@@ -8,7 +8,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// getAttr is GETATTR (RFC 8881 section 18.7). What is not supported is left out.
+// getAttr is GETATTR (RFC 8881 section 18.7, RFC 7530 section 16.7). Attributes that are not
+// supported are left out of the result: the bitmap of the reply says which there are. If another
+// client has a write delegation, that client knows size and change attribute better, and current
+// asks it.
 func getAttr(k *compound) nfs.Status {
 	want, _ := DecodeBitmap(&k.c.Args)
 	if k.bad() {
@@ -36,7 +39,9 @@ const (
 	accessChange = blockstore.AccessModify | blockstore.AccessExtend | blockstore.AccessDelete
 )
 
-// access is ACCESS (section 18.1).
+// access is ACCESS (section 18.1). Two bitmaps go back: those of the requested bits that mean
+// anything for this type of object, and of these the ones that the caller has. It is advice, and no
+// check: the store checks each operation again.
 func access(k *compound) nfs.Status {
 	want := k.c.Args.Uint32()
 	if k.bad() {

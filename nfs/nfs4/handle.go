@@ -7,7 +7,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// putFH is PUTFH (RFC 8881 section 18.19).
+// putFH is PUTFH (RFC 8881 section 18.19, RFC 7530 section 16.20). The handle comes from the client
+// and may be anything: its code, an HMAC, is checked before anything in it is believed.
 func putFH(k *compound) nfs.Status {
 	fh := k.c.Args.Opaque(FHMax)
 	if k.bad() {
@@ -51,13 +52,15 @@ func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
 	case nfs.OK:
 		st = k.pay(x, rule)
 	case nfs.ErrAcces:
-		// PUTFH has no status for those who are not let in; what comes after it has.
+		// PUTFH has no ACCESS among its errors (RFC 8881 section 15.2). The operation behind it has:
+		// admit refuses that, by nobodysRule.
 		rule, st = &nobodysRule, nfs.OK
 	}
 	return object{x: x, rule: rule, h: h}, st
 }
 
-// putRootFH is PUTROOTFH and PUTPUBFH (sections 18.21, 18.20).
+// putRootFH is PUTROOTFH and PUTPUBFH (sections 18.21, 18.20). The public file handle is the root
+// of the pseudo file system too, as nobody has asked for another.
 func putRootFH(k *compound) nfs.Status {
 	o, st := k.at(k.s.pseudo().root)
 	if st == nfs.OK {
@@ -91,19 +94,22 @@ func (k *compound) appendHandle(b []byte, o *object) []byte {
 	return k.s.cfg.Codec.Append(b, o.x.ID, &o.h)
 }
 
-// saveFH is SAVEFH (section 18.28): the stateid is saved too.
+// saveFH is SAVEFH (section 18.28). The current stateid is saved with the file handle (section
+// 16.2.3.1.2): COPY and CLONE take their source's from there.
 func saveFH(k *compound) nfs.Status {
 	k.saved, k.savedID = k.cur, k.curID
 	return nfs.OK
 }
 
-// restoreFH is RESTOREFH (section 18.27).
+// restoreFH is RESTOREFH (section 18.27). admit has answered NOFILEHANDLE, or RESTOREFH in version
+// 4.0, if nothing was saved.
 func restoreFH(k *compound) nfs.Status {
 	k.cur, k.curID = k.saved, k.savedID
 	return nfs.OK
 }
 
-// lookup is LOOKUP (section 18.13).
+// lookup is LOOKUP (section 18.13). It may cross into another export, whose rule for the client
+// counts from there on. If that wants another flavor the client gets WRONGSEC, and asks by SECINFO.
 func lookup(k *compound) nfs.Status {
 	name, st := k.decodeName()
 	if st != nfs.OK {
@@ -116,7 +122,8 @@ func lookup(k *compound) nfs.Status {
 	return st
 }
 
-// lookupParent is LOOKUPP (section 18.14).
+// lookupParent is LOOKUPP (section 18.14). From the root of an export it leads to where the export
+// is mounted, and from the root of all to NOENT.
 func lookupParent(k *compound) nfs.Status {
 	o, st := k.up(&k.cur)
 	if st == nfs.OK {
@@ -125,7 +132,8 @@ func lookupParent(k *compound) nfs.Status {
 	return st
 }
 
-// secInfo is SECINFO (section 18.29). Afterwards there is no current file handle.
+// secInfo is SECINFO (section 18.29). In a session it consumes the current file handle (section
+// 2.6.3.1.1.8), so that a client cannot go on with the flavor that it was asking about.
 func secInfo(k *compound) nfs.Status {
 	var o object
 	name, st := k.decodeName()

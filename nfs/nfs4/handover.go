@@ -14,10 +14,10 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// A server that another process takes over stands still first: no call of a client is under
-// way, nobody is called, and copies stop between two steps. Then all that clients know of is
-// described. The next server goes on with it: callbacks whose answers nobody has seen
-// are sent again as they were, and copies go on where they are.
+// Before another process takes the server over, this one is paused: no call of a client is under
+// way, no callback is sent, and copies wait between two steps. Then Snapshot describes everything
+// that clients know of. The next process restores it and resumes: it sends callbacks that were not
+// answered again, as they were, and continues the copies.
 
 // Pause stops the server for an upgrade, or resumes it. While it is paused no callback is sent,
 // nothing is recalled for programs of the host, and copies wait between two steps. Pause waits for
@@ -129,7 +129,7 @@ func (f *offloads) snapshot(st *state.Offload) ([]byte, error) {
 	c := o.c
 	x := snapCopy{
 		From: objectSnap(&c.from), To: objectSnap(&c.to), SourceOff: c.sourceOff, DstOff: c.dstOff, Count: c.count, Done: c.done,
-		Reads: credSnap(&c.reads), Writes: credSnap(&c.writes), Verifier: bytes.Clone(c.verf[:]), Pieces: c.pieces, Told: o.told.Load(),
+		Reads: credSnap(&c.reads), Writes: credSnap(&c.writes), Verifier: bytes.Clone(c.verf[:]), Pieces: c.pieces, Told: o.notified.Load(),
 	}
 	var b bytes.Buffer
 	err := gob.NewEncoder(&b).Encode(&x)
@@ -230,7 +230,7 @@ func (s *Server) restoreCopy(st *state.Offload, data []byte) error {
 	}
 	copy(c.verf[:], x.Verifier)
 	o := &offload{Offload: st, s: s, c: c, news: make(chan struct{}, 1)}
-	o.told.Store(x.Told)
+	o.notified.Store(x.Told)
 	f := &s.offloads
 	f.mu.Lock()
 	f.all[st] = o

@@ -9,13 +9,18 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// ioState checks the stateid of something like a READ or a WRITE of the current file.
+// ioState checks the stateid of something like a READ or a WRITE of the current file (RFC 8881
+// section 8.2.5): of an open with the mode, of a lock of such an open, of a delegation, or a
+// special one.
 func (k *compound) ioState(id state.Stateid, write bool) nfs.Status {
 	return k.ioStateOf(k.file(), id, write)
 }
 
 // ioStateOf is ioState of another file.
 func (k *compound) ioStateOf(f lock.File, id state.Stateid, write bool) nfs.Status {
+	// The special stateids belong to no client and no open: all zeros is anonymous access, all ones a
+	// READ that passes by mandatory locks (section 8.2.3). They are still subject to share
+	// reservations and delegations of others.
 	if id == state.Anonymous || id == state.Bypass {
 		if !k.mayBlock && k.s.state.Denying() {
 			k.again = true // to end what a silent client denies may mean to write that down
@@ -58,14 +63,19 @@ func (k *compound) dataOp(id state.Stateid, write bool) nfs.Status {
 // readOverhead is what a READ4resok holds beside its data, with padding.
 const readOverhead = 4 + 4 + 3
 
-// payloads is how many blocks of memory every carrier has for a call. Whoever has more
+// payloads is how many blocks of registered memory every carrier has for a call. Whoever has more
 // READs in a compound gets them from memory that is not registered beforehand.
 const payloads = 8
 
-// read is READ (RFC 8881 section 18.22). The data goes from the store into memory of
-// the carrier and from there to the client; it is never encoded. The READs of a
-// compound are matched with the chunks of a call by RDMA in their order (RFC 8267
-// section 6.4).
+// read is READ (RFC 8881 section 18.22, RFC 7530 section 16.23). Its data is never encoded: the
+// store reads into memory of the transport, or the transport sends pages of the page cache. The
+// transport owns that memory from then on, and frees it when the reply has been sent. The READs of
+// a compound are matched with the Write chunks of a call by RDMA in their order (RFC 8267 section
+// 6.4).
+//
+// It returns less than it was asked for where the export's rule, the session's reply size, or the
+// Write chunk allow no more: a short READ without eof is legal, and the client asks for the rest. A
+// client can name any count: n is bounded by all of them before memory is taken.
 func read(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
@@ -117,8 +127,10 @@ func read(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// ioFailed is the status of an operation on data that failed: what is wrong with the
-// type of the object counts before everything else.
+// ioFailed returns the status of an operation on data that failed. An object of the wrong type has
+// its own statuses (ISDIR, SYMLINK, WRONG_TYPE), which count before all others. To find the type
+// out costs a call of the store, so only a failure does. On a loop the compound begins again on a
+// worker, which finds the failure once more and may wait for the type.
 func (k *compound) ioFailed(st nfs.Status) nfs.Status {
 	if !k.mayBlock {
 		k.again = true
@@ -133,7 +145,11 @@ func (k *compound) ioFailed(st nfs.Status) nfs.Status {
 	return st
 }
 
-// write is WRITE (section 18.32).
+// write is WRITE (RFC 8881 section 18.32, RFC 7530 section 16.36). The data lies where the
+// transport has received it, in order with the call's other arguments, and is the store's only
+// until WriteAt returns. The reply says what the store reports: committed may be more than was
+// asked for, and never less. A client that gets another verifier at COMMIT than here writes the
+// data again.
 func write(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))
@@ -162,7 +178,8 @@ func write(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// commit is COMMIT (section 18.3).
+// commit is COMMIT (RFC 8881 section 18.3, RFC 7530 section 16.3). It needs no stateid: whoever may
+// write has written already.
 func commit(k *compound) nfs.Status {
 	off, count := k.c.Args.Uint64(), k.c.Args.Uint32()
 	switch {

@@ -10,17 +10,18 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// What is delegated others can get at who do not come by this server: programs on its
-// host. The store tells of them, if it can, and they wait for the delegation as long
-// as the host lets them.
+// Programs on the host can open a file that is delegated, and they do not come by this server. A
+// store may have leases of the host (fcntl(2), F_SETLEASE): then it reports such an open, and the
+// host makes the program wait for as long as lease-break-time says. Meanwhile the delegation is
+// recalled.
 
 // hostAgain is how long to wait before a client is asked again for what a program on the
 // host waits for.
 const hostAgain = time.Second
 
-// lease has the store tell of what others do with the current file as long as it is
-// delegated. It reports false, and takes the delegation back, if somebody has it open.
-// A store that cannot tell is no reason for that.
+// lease takes the host's lease of the current file for a new delegation. It returns false, and
+// gives the delegation back, if a program of the host has the file open already. A store that has
+// no leases, or has no more of them, is no reason to refuse a delegation; such ones are counted.
 func (k *compound) lease(d *state.Delegate, id state.Stateid) bool {
 	if pinned, st := k.pin(); pinned && st == nfs.OK {
 		k.client.Pinned(id, d.File)
@@ -43,8 +44,8 @@ func (k *compound) lease(d *state.Delegate, id state.Stateid) bool {
 	return true
 }
 
-// wanted asks for the delegations of a file that somebody waits for who is no client,
-// until there are none. It has a goroutine of its own.
+// wanted recalls the delegations of a file for a program of the host, again and again until there
+// are none. The store calls it in a goroutine of its own for each lease that is broken.
 func (s *Server) wanted(f lock.File) {
 	if !s.offloads.enter() {
 		return
@@ -64,7 +65,8 @@ func (s *Server) wanted(f lock.File) {
 	}
 }
 
-// freed asks for the delegations of a file, unless the server stands still.
+// freed recalls the delegations of a file once, and reports whether there are none any more. While
+// the server is paused it does nothing, as the successor will do it.
 func (s *Server) freed(f lock.File) bool {
 	s.acting.RLock()
 	defer s.acting.RUnlock()

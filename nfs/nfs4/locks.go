@@ -77,7 +77,7 @@ func (k *compound) denied(h *state.Denied) {
 	e.Uint32(typ)
 	e.Uint64(h.Client)
 	e.String(h.Owner[:min(len(h.Owner), OwnerMax)])
-	k.keep = true
+	k.keepResult = true
 }
 
 // lockTest is LOCKT (RFC 8881 section 18.11, RFC 7530 section 16.11). It needs no stateid and takes

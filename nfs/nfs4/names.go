@@ -63,7 +63,9 @@ func (k *compound) changed(dir *object, w *blockstore.Wcc) (c changeInfo) {
 	return c
 }
 
-// create is CREATE (RFC 8881 section 18.4), for everything but regular files.
+// create is CREATE (RFC 8881 section 18.4, RFC 7530 section 16.4), for everything but regular
+// files, which OPEN makes. The store gives the object its attributes as it makes it, except the
+// ACL. Which attributes were set is in the result: the client sets the others itself.
 func create(k *compound) nfs.Status {
 	d := &k.c.Args
 	typ := blockstore.FileType(d.Uint32())
@@ -125,7 +127,8 @@ func create(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// remove is REMOVE (section 18.25), for directories too.
+// remove is REMOVE (section 18.25), of directories too: version 4 has no RMDIR. During the grace
+// period a client may not have reclaimed its open yet, whose file would be gone.
 func remove(k *compound) nfs.Status {
 	name, st := k.decodeName()
 	if st == nfs.OK {
@@ -156,7 +159,9 @@ func remove(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// rename is RENAME (section 18.26): from the saved directory to the current one.
+// rename is RENAME (section 18.26): from the saved directory to the current one, both in one
+// export. The delegations of the file and of a file that is replaced are recalled first: a client
+// with a delegation believes that nobody else changes the file's names.
 func rename(k *compound) nfs.Status {
 	from, to := k.c.Args.String(nameMax), k.c.Args.String(nameMax)
 	if k.bad() {
@@ -221,7 +226,8 @@ func (k *compound) twoFS() nfs.Status {
 	return nfs.ErrXDev
 }
 
-// link is LINK (section 18.9): of the saved file, in the current directory.
+// link is LINK (section 18.9): of the saved file, in the current directory. It changes the file's
+// number of links, so a delegation of the file is recalled first.
 func link(k *compound) nfs.Status {
 	name, st := k.decodeName()
 	if st != nfs.OK {
@@ -254,7 +260,8 @@ func link(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// readLink is READLINK (section 18.24).
+// readLink is READLINK (section 18.24). The target is an item of its own for RDMA (RFC 8267 section
+// 6.1), and lies in memory of the transport like the data of a READ.
 func readLink(k *compound) nfs.Status {
 	if k.cur.x == nil {
 		return nfs.ErrWrongType

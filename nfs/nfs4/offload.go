@@ -11,14 +11,12 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// A COPY that the client need not wait for goes on after its reply (RFC 7862 section
-// 4.8), in a goroutine of its own, of which there are as many as state.Config says. They
-// take turns: no more than copiers steps are made at one time, whoever has had one goes
-// to the end of the line, and the memory through which bytes go belongs to the turn. So
-// what all copies together take from the disks, the memory and the processors is what
-// this many take.
+// A COPY that is asynchronous continues after its reply (RFC 7862 section 4.8), in a goroutine of
+// its own. state.Config bounds their number. They take turns: at most copiers steps are under way
+// at one time, and a copy that has had its turn goes to the end of the line. The buffer belongs to
+// the turn. So the load of all copies together is that of copiers copies, however many clients ask.
 //
-// When the copy has ended the same goroutine calls the client until that answers.
+// When the copy has ended, the same goroutine sends CB_OFFLOAD until the client answers it.
 
 // copiers is how many copies move bytes at one time.
 const copiers = 2
@@ -85,12 +83,12 @@ type offload struct {
 	s *Server
 	c *copying
 
-	told atomic.Bool
-	news chan struct{} // a callback has ended; of length 1
+	notified atomic.Bool
+	news     chan struct{} // a callback has ended; of length 1
 }
 
-// offload has a copy go on after the reply. It returns nil, without an error, if it has
-// to be made at once.
+// offload makes the copy asynchronous. It returns nil, with OK, if it cannot: then the copy is made
+// before the reply, as the server may do with any COPY (RFC 7862 section 15.2.3).
 func (k *compound) offload(c *copying) (*offload, nfs.Status) {
 	s := k.s // k is of the call
 	if !s.offloads.enter() {
@@ -101,8 +99,8 @@ func (k *compound) offload(c *copying) (*offload, nfs.Status) {
 		s.offloads.wg.Done()
 		return nil, nfs.OK
 	}
-	// The open may be closed before the copy ends, and then nothing else would keep
-	// others from having the file delegated.
+	// The client may close the file before the copy ends. Then nothing else keeps the file from
+	// being delegated to another client.
 	held, ok := s.beginChange(k.now, k.file(), k.client)
 	if !ok {
 		st.Drop()
@@ -176,8 +174,9 @@ func (o *offload) step(turn *[]byte) (n uint64, err error) {
 	return n, err
 }
 
-// ended is the status of a copy that did not get to the end: as with a synchronous one
-// the client goes on from where that is, and hears then what is wrong.
+// ended is the status of a copy that stopped early. If it has copied anything, that is a success
+// with fewer bytes, as for a synchronous COPY: the client continues with another one, which then
+// fails.
 func (o *offload) ended(st nfs.Status) nfs.Status {
 	if o.c.done > 0 {
 		return nfs.OK
@@ -185,7 +184,7 @@ func (o *offload) ended(st nfs.Status) nfs.Status {
 	return st
 }
 
-// tell calls the client until it has heard that the copy has ended.
+// tell sends CB_OFFLOAD until the client has answered it.
 func (o *offload) tell() {
 	defer func() {
 		o.Drop()
@@ -230,7 +229,7 @@ func (o *offload) over() bool {
 	default:
 	}
 	_, forget := o.Silent(o.s.cfg.Now())
-	return forget || o.told.Load()
+	return forget || o.notified.Load()
 }
 
 // An offload is what a callback asks for: CB_OFFLOAD (section 16.1).
@@ -253,9 +252,9 @@ func (o *offload) encode(s *Server, e *xdr.Encoder) {
 	e.Fixed(o.c.verf[:])
 }
 
-func (o *offload) answered(_ *Server, heard bool, st nfs.Status, _ *xdr.Decoder) {
-	if heard && st != nfs.ErrJukebox {
-		o.told.Store(true)
+func (o *offload) answered(_ *Server, received bool, st nfs.Status, _ *xdr.Decoder) {
+	if received && st != nfs.ErrJukebox {
+		o.notified.Store(true)
 	}
 	select {
 	case o.news <- struct{}{}:
@@ -275,7 +274,8 @@ func (k *compound) findOffload() (*state.Offload, nfs.Status) {
 	return k.client.FindOffload(id, k.file())
 }
 
-// offloadStatus is OFFLOAD_STATUS (section 15.9).
+// offloadStatus is OFFLOAD_STATUS (section 15.9): the bytes copied so far, and a status only if the
+// copy has ended.
 func offloadStatus(k *compound) nfs.Status {
 	o, st := k.findOffload()
 	if st != nfs.OK {
@@ -293,8 +293,8 @@ func offloadStatus(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// offloadCancel is OFFLOAD_CANCEL (section 15.8). When it is answered nothing more is
-// written; the client is not called.
+// offloadCancel is OFFLOAD_CANCEL (section 15.8). After the reply nothing more is written, so it
+// waits for the step under way. No CB_OFFLOAD follows.
 func offloadCancel(k *compound) nfs.Status {
 	o, st := k.findOffload()
 	if st != nfs.OK {

@@ -205,7 +205,7 @@ func (k *compound) journaled() bool { return len(k.s.journal.mem) > 0 }
 // Doubt implements nfs.Noter.
 func (a *attempt) Doubt() []byte {
 	k := a.k
-	e := xdr.Encoder{B: k.kept[:0]} // which is free until finish
+	e := xdr.Encoder{B: k.cacheBuf[:0]} // which is free until finish
 	e.String(k.client.Owner())
 	e.Uint32(uint32(k.c.Cred.Flavor))
 	e.Uint32(k.c.Cred.UID)
@@ -223,7 +223,7 @@ func (a *attempt) Doubt() []byte {
 	}
 	a.sum = sha256.Sum256(e.B)
 	if cap(e.B) <= cachedMax {
-		k.kept = e.B
+		k.cacheBuf = e.B
 	}
 	note := k.s.journal.take(a.sum, k.now)
 	if note != nil {

@@ -123,7 +123,7 @@ func (k *compound) openFile(a *openArgs) nfs.Status {
 	return nfs.OK
 }
 
-// openHandle is an OPEN of the current file itself.
+// openHandle is an OPEN of the current file itself (CLAIM_FH, CLAIM_PREVIOUS, CLAIM_DELEG_CUR_FH).
 func (k *compound) openHandle(a *openArgs) (f opening, st nfs.Status) {
 	if a.create {
 		return f, nfs.ErrInval
@@ -137,7 +137,9 @@ func (k *compound) openHandle(a *openArgs) (f opening, st nfs.Status) {
 	return f, nfs.StatusOf(err)
 }
 
-// openName is an OPEN of a name in the current directory, which it may make.
+// openName is an OPEN of a name in the current directory (CLAIM_NULL, CLAIM_DELEGATE_CUR), which
+// may make the file. Lookup and creation are two calls of the store, and others may act between
+// them. So it creates with Guarded, and looks again if the name exists by then, a few times.
 func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 	if st := k.checkName(a.name); st != nfs.OK {
 		return f, st
@@ -266,9 +268,9 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 	return nfs.OK
 }
 
-// mayOpen checks what a file is and whether the caller may open it so. Whoever makes
-// a file may do so whatever its mode says, and then open it again by its handle if it
-// is his.
+// mayOpen checks the type of a file, and the caller's access to it. A client that has just made a
+// file may open it whatever its mode is, as open(2) with O_CREAT can. Its owner may open it again
+// by its handle: a client does so to reclaim, when the mode may have changed since.
 func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	switch f.attr.Type {
 	case blockstore.TypeReg:

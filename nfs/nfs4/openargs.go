@@ -26,7 +26,7 @@ const (
 	resultLocktype   = 4 // OPEN4_RESULT_LOCKTYPE_POSIX
 )
 
-// openArgs is an OPEN4args.
+// openArgs is an OPEN4args. Its byte slices alias the call.
 type openArgs struct {
 	access, deny, want uint32
 	owner              []byte
@@ -45,6 +45,8 @@ type openArgs struct {
 	delegID            state.Stateid // of that by which the file is open already
 }
 
+// decodeOpen reads an OPEN4args. A union with an unknown discriminator is an error of the decoder:
+// where it ends is not known.
 func (k *compound) decodeOpen() (a openArgs) {
 	d := &k.c.Args
 	a.seq = d.Uint32()

@@ -8,9 +8,9 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// A file that is open, or delegated, stays when its last name is removed, until the last
-// CLOSE or DELEGRETURN: clients of version 4 rename no file that they have open when
-// they remove it, and nothing keeps others, or the host, from removing it.
+// A file that is open or delegated stays when its last name is removed: another client, or a
+// program of the host, can remove it at any time. Each open and each delegation pins its file in
+// the store for this, until CLOSE or DELEGRETURN.
 
 // pin has the current file stay. Where the store cannot do so, or has no room for more, the file
 // ends with its last name, as for clients of version 3.

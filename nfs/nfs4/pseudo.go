@@ -14,14 +14,13 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// The pseudo file system (RFC 8881 section 7.3) is a read-only tree of directories
-// with nothing in them but what leads to exports. A client sees of it what leads to
-// exports that are for it.
+// The pseudo file system (RFC 8881 section 7.3, RFC 7530 section 7.3) is a read-only tree of
+// directories that lead to exports. A client sees the directories that lead to exports which are
+// for it.
 //
-// A name under which an export appears is a node of the tree too, and so are those
-// of exports below another export: they are seen in that one's root in the place of
-// what may be there. The alias "/" of an export is for version 3 alone: here every
-// export has its own name.
+// A name under which an export appears is a node of the tree. An export below another export is a
+// node too, which covers what the outer export has under that name. The alias "/" of an export is
+// for version 3 alone: in version 4 every export has its own name.
 
 // pseudoExport is the export number in handles of the pseudo file system. Exports
 // are numbered from 1.

@@ -8,8 +8,8 @@ import (
 )
 
 // digestMax is how much of a request its digest covers, in bytes: all of it, unless it is a WRITE
-// of more data. What a carrier has moved out of the stream, which is the data of a WRITE too, is
-// covered by its length alone.
+// of more data. Of data that the transport has moved out of the stream the digest covers the
+// length.
 const (
 	digestMax   = 64 << 10
 	digestChunk = 1 << 10
@@ -17,8 +17,11 @@ const (
 
 var digestTable = crc32.MakeTable(crc32.Castagnoli)
 
-// digest tells requests of a slot apart (RFC 8881 section 2.10.6.1.3.1): by length,
-// bytes, and who sent them. The bytes go in as CRCs of chunks, the rest by FNV-1a over words.
+// digest is a hash of a request, by which SEQUENCE tells a retry from another request with the same
+// sequence number, a false retry (RFC 8881 section 2.10.6.1.3.1). It covers the length, the bytes
+// and the caller: another user who repeats a request must not get its cached reply. The bytes go in
+// as CRCs of chunks, the rest by FNV-1a over words. It guards against mistakes of clients. A client
+// that makes collisions gets its own reply.
 func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
 	const prime = 1099511628211
 	sum := uint64(14695981039346656037)
@@ -44,23 +47,30 @@ func digest(args xdr.Decoder, c *rpc.Cred) uint64 {
 	return max(sum, 1)
 }
 
-// alwaysKept is how long a reply may be that is kept though the client did not ask
-// for it, in bytes: so that hardly any retry is answered RETRY_UNCACHED_REP.
-const alwaysKept = 512
+// alwaysCached is how long a reply may be, in bytes, that is cached though sa_cachethis is false
+// (RFC 8881 section 2.10.6.1.3), so that hardly any retry gets RETRY_UNCACHED_REP.
+const alwaysCached = 512
 
-// finish ends the use of the slot. A kept reply is the
-// encoded part, preceded by how long that is and where bulk data belongs in it, and
-// followed by that data.
+// finish ends the use of the slot, with the reply to cache or with none. The slot copies it, in
+// this form:
+//
+//	length of the encoded part, number of bulk items
+//	per item: offset in the encoded part, length
+//	the encoded part
+//	the data of the items
+//
+// Bulk data is registered memory that the transport frees with the reply. A retry may come over
+// another transport, so the cache has the data itself.
 func (k *compound) finish() {
 	base := k.base
 	e := &k.c.Res
 	k.executing = false
 	n := e.Len() - base
-	if !k.cacheThis && (len(e.Refs) > 0 || n > alwaysKept && !k.changes || e.Len() > int(k.use.Session.Fore.MaxCached)) {
+	if !k.cacheThis && (len(e.Refs) > 0 || n > alwaysCached && !k.changes || e.Len() > int(k.use.Session.Fore.MaxCached)) {
 		k.use.Finish(nil)
 		return
 	}
-	kept := xdr.Encoder{B: k.kept[:0]}
+	kept := xdr.Encoder{B: k.cacheBuf[:0]}
 	kept.Uint32(uint32(len(e.B) - base))
 	kept.Uint32(uint32(len(e.Refs)))
 	for _, r := range e.Refs {
@@ -73,11 +83,12 @@ func (k *compound) finish() {
 	}
 	k.use.Finish(kept.B)
 	if cap(kept.B) <= cachedMax {
-		k.kept = kept.B
+		k.cacheBuf = kept.B
 	}
 }
 
-// replay makes a kept reply the reply of this call.
+// replay makes a cached reply the reply of this call. kept is this call's copy of it, so the slot
+// may be used again while the transport sends.
 func (k *compound) replay(kept []byte) {
 	e := &k.c.Res
 	d := xdr.NewDecoder(kept)

@@ -69,7 +69,11 @@ func decodeImplID(d *xdr.Decoder) {
 	}
 }
 
-// exchangeID is EXCHANGE_ID (section 18.35).
+// exchangeID is EXCHANGE_ID (section 18.35). It makes a client record, finds one, or updates one;
+// package state has the table of cases. No record counts before its client has confirmed it by
+// CREATE_SESSION, so a stranger can neither end another's state nor fill memory for long. State
+// protection would need credentials that prove something; AUTH_SYS does not, so a client can have
+// none.
 func exchangeID(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.ExchangeID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
@@ -288,7 +292,8 @@ func destroySession(k *compound) nfs.Status {
 	return k.s.state.DestroySession(id, k.by())
 }
 
-// destroyClientID is DESTROY_CLIENTID (section 18.50).
+// destroyClientID is DESTROY_CLIENTID (section 18.50). A client with sessions or state is
+// CLIENTID_BUSY.
 func destroyClientID(k *compound) nfs.Status {
 	id := k.c.Args.Uint64()
 	if k.bad() {
@@ -300,7 +305,8 @@ func destroyClientID(k *compound) nfs.Status {
 // setSSV is SET_SSV (section 18.47): no client has the protection that it is for.
 func setSSV(*compound) nfs.Status { return nfs.ErrInval }
 
-// reclaimComplete is RECLAIM_COMPLETE (section 18.51).
+// reclaimComplete is RECLAIM_COMPLETE (section 18.51). After it the client gets no more reclaims,
+// and the grace period may end early when all clients have said so.
 func reclaimComplete(k *compound) nfs.Status {
 	one := k.c.Args.Bool()
 	switch {
@@ -314,7 +320,17 @@ func reclaimComplete(k *compound) nfs.Status {
 	return k.client.ReclaimComplete()
 }
 
-// sequence is SEQUENCE (section 18.46).
+// sequence is SEQUENCE (section 18.46). Session, slot and sequence number decide what the compound
+// is (section 2.10.6.1):
+//
+//	the next of its slot      it is executed; the slot is in use until finish
+//	the last one again        the cached reply, or RETRY_UNCACHED_REP
+//	again, still executed     it waits for that to end, on a worker
+//	the number, other bytes   SEQ_FALSE_RETRY: the digest differs
+//	any other                 SEQ_MISORDERED
+//
+// A client can hold one worker for each slot by retries that wait; slotsMax and the transport's
+// credits bound that.
 func sequence(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := DecodeSessionID(d)
@@ -362,6 +378,8 @@ func sequence(k *compound) nfs.Status {
 	return nfs.OK
 }
 
+// putSequence appends a SEQUENCE4resok. The target for slots is what there is: the server never
+// asks a client to use fewer.
 func (k *compound) putSequence(r *state.Request, x *state.Session) {
 	e := &k.c.Res
 	e.Fixed(r.Session[:])

@@ -63,7 +63,7 @@ func setAttr(k *compound) nfs.Status {
 		once.Finished(&k.cur.h, false)
 	}
 	set.Encode(&k.c.Res)
-	k.keep = true
+	k.keepResult = true
 	return st
 }
 

@@ -66,7 +66,7 @@ func (k *compound) request() uint64 {
 // answer gives the answer of before.
 func (k *compound) answer(r *state.Answer) nfs.Status {
 	k.c.Res.Fixed(r.Result)
-	k.keep = true
+	k.keepResult = true
 	k.s.replays.Add(1)
 	if r.Status != nfs.OK || r.File == (lock.File{}) {
 		return r.Status

@@ -91,7 +91,9 @@ func (k *compound) mayHave(a *blockstore.Attr, write bool) nfs.Status {
 	return k.mayOpen(&f, &openArgs{access: access, claim: ClaimFH})
 }
 
-// getDirDelegation is GET_DIR_DELEGATION (section 18.39): there is none to be had.
+// getDirDelegation is GET_DIR_DELEGATION (section 18.39). No directory is ever delegated. The
+// operation succeeds with GDD4_UNAVAIL: NOTSUPP would do as well, but the RFC has this answer for
+// it.
 func getDirDelegation(k *compound) nfs.Status {
 	d := &k.c.Args
 	d.Bool() // signal when there is

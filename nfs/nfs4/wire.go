@@ -1,13 +1,3 @@
-// Package nfs4 serves NFS version 4, minor versions 0 to 2 (RFC 7530, RFC 8881, RFC 7862),
-// from stores, as a program table of package rpc. It knows no transport. What it
-// remembers of clients is in package state.
-//
-// A COMPOUND is a list of operations with a current file handle. The loop in
-// compound.go decides everything that is the same for all of them, by a table with a
-// row for each: whether it may stand where it stands, whether it needs a file handle,
-// how long its result can become. A handler decodes its arguments to the end before
-// it does anything, appends its result, and returns a status; of an operation that
-// fails the loop drops what the handler appended.
 package nfs4
 
 import (
