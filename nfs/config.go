@@ -17,7 +17,7 @@ type Config struct {
 	// Exports and Codec are required.
 	Exports *Table
 	Codec   *Codec
-	// Counters receives the counts; nil counts for nobody.
+	// Counters receives the counts; nil: they are dropped.
 	Counters *Counters
 	// Logger gets what an operator should know; nil is silent.
 	Logger *slog.Logger
@@ -49,8 +49,8 @@ func (c *Config) SetDefaults() {
 	}
 }
 
-// Names tells users and groups by what version 4 calls them. The methods may be called from
-// any goroutine, and may wait.
+// Names translates between users and groups and their names in version 4. The methods may be called
+// from any goroutine, and may wait.
 type Names interface {
 	// Append appends what a user or group is called.
 	Append(b []byte, id uint32, group bool) []byte
@@ -89,8 +89,8 @@ type Counters struct {
 	ReadsMoved atomic.Uint64
 	// NoMemory: READs that got JUKEBOX or DELAY because the transport had no memory for the data.
 	NoMemory atomic.Uint64
-	// Throttled: calls that waited for their turn under a limit of an export.
-	// ThrottledAway: those told to come again, because too many wait, or too long.
+	// Throttled: calls that waited for a limit of an export. ThrottledAway: calls that were refused,
+	// to be repeated by the client, because too many calls wait, or the wait would be too long.
 	Throttled, ThrottledAway atomic.Uint64
 	// Garbage: calls with arguments that do not decode.
 	Garbage atomic.Uint64

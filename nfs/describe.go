@@ -2,5 +2,6 @@ package nfs
 
 import "hash/crc32"
 
-// HandleSum tells file handles apart for people: the CRC-32 of one, as Wireshark shows it.
+// HandleSum is the CRC-32 of a file handle, by which people tell handles apart. Wireshark shows the
+// same.
 func HandleSum(fh []byte) uint32 { return crc32.ChecksumIEEE(fh) }

@@ -65,8 +65,8 @@ type ClientRule struct {
 	MaxRead, MaxWrite uint32
 	// Limit is for each of the clients.
 	Limit Limit
-	// ManageGIDs takes the groups of a user from the server's database, if he is in it, in
-	// the place of those that the client tells.
+	// ManageGIDs takes the groups of a user from the server's database, if it has the user, instead of
+	// those in the call.
 	ManageGIDs bool
 	// NoHide lets these clients get here by version 3 from the export that this one lies in.
 	NoHide bool
@@ -105,7 +105,7 @@ func (f Flavors) List() []rpc.AuthFlavor {
 	return out
 }
 
-// Transports is a set of carriers.
+// Transports is a set of transports.
 type Transports uint8
 
 // Transports.
@@ -158,8 +158,7 @@ func ioMax(n uint32) uint32 {
 	return min(n, MaxIO)
 }
 
-// Hosts tells clients by name. It is asked for every call, and must not wait: see
-// nfs/hosts.
+// Hosts knows clients by name. It is asked for every call, and must not wait: see nfs/hosts.
 type Hosts interface {
 	// Is reports whether a name stands for the host at an address; if known is false that
 	// is being found out.
@@ -172,8 +171,9 @@ type Hosts interface {
 
 // Groups knows the groups of the server's users. Its method may be called from any goroutine.
 type Groups interface {
-	// Groups are those of a user, which the caller does not change; ok is false if he is
-	// not known. If ready is false that has to be looked up, for which wait gives leave.
+	// Groups returns the groups of a user; the caller does not change the list. ok is false if the
+	// database does not have the user. ready is false if the lookup would have to wait and wait is
+	// false.
 	Groups(uid uint32, wait bool) (list []uint32, ok, ready bool)
 }
 
@@ -235,8 +235,9 @@ var everyone = []ClientRule{
 	{CIDR: netip.PrefixFrom(netip.IPv6Unspecified(), 0), AnonUID: AnonID, AnonGID: AnonID},
 }
 
-// Rule is the rule for a client: OK, ErrAcces if there is none, or ErrJukebox if who he is
-// is still being found out. The Table has sorted the rules by what counts more.
+// Rule returns the rule for a client and OK, ErrAcces if there is none, or ErrJukebox while the
+// client's name is being resolved. The Table has sorted the rules, so the first that matches
+// counts.
 func (x *Export) Rule(client netip.Addr) (*ClientRule, Status) {
 	client = client.Unmap().WithZone("")
 	for i := range x.Clients {
@@ -257,8 +258,9 @@ func (x *Export) Rule(client netip.Addr) (*ClientRule, Status) {
 	return nil, ErrAcces
 }
 
-// Admits is the rule for a caller, or ErrAcces if the export is not for him, or ErrJukebox
-// if that is not known yet. The flavor of his calls is another question.
+// Admits returns the rule for a caller, ErrAcces if the export is not for this client by this
+// transport, or ErrJukebox while the client's name is being resolved. It does not check the flavor
+// of the call.
 func (x *Export) Admits(p *rpc.Peer) (*ClientRule, Status) {
 	r, st := x.AdmitsMount(p)
 	if st == OK && !r.Transports.has(p.Transport) {
@@ -277,7 +279,8 @@ func (x *Export) AdmitsMount(p *rpc.Peer) (*ClientRule, Status) {
 	if st != OK {
 		return nil, st
 	}
-	// Ports of RDMA are nobody's privilege; whoever has a device is as good as root there.
+	// A port below 1024 is no privilege with RDMA: a process that can open the device can send from
+	// any port.
 	const reserved = 1024
 	if r.Secure && p.Transport == rpc.TransportTCP && p.Addr.Port() >= reserved {
 		return nil, ErrAcces

@@ -124,7 +124,7 @@ func (c *Codec) ParseNext(last *Parsed, b []byte) (export uint32, h blockstore.H
 	return export, h, err
 }
 
-// Parse takes a file handle apart, however long and whoever made it.
+// Parse takes a file handle apart. The bytes may have any length and come from anybody.
 func (c *Codec) Parse(b []byte) (export uint32, h blockstore.Handle, err error) {
 	n := len(b) - handleHead - handleCode
 	if n <= 0 || n > blockstore.HandleMax || b[0] != handleVersion {

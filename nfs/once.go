@@ -7,13 +7,12 @@ import (
 	"github.com/rstored/rstored/blockstore"
 )
 
-// A server that is killed between making a change and answering gets the same call
-// again after its restart. Executed a second time, a RENAME would say NOENT and
-// an MKDIR EXIST, and a REMOVE could take away what somebody has put there since.
-// So each of these calls notes, before it changes anything, which objects stand
-// under its names; and a call that was cut off looks whether they still do. A call
-// whose change cannot be seen in names, as one that truncates a file, notes afterwards
-// that it has made its change.
+// A client sends a call again if the server was killed between the change and the reply. Executed a
+// second time, a RENAME would fail with NOENT, an MKDIR with EXIST, and a REMOVE could remove what
+// another client has made since. So each of these calls notes, before it changes anything, which
+// objects stand under its names. A call that was cut off compares them with the objects that stand
+// there now. A call whose change cannot be seen in names, as a truncation, notes afterwards that it
+// has made its change.
 
 // Noter remembers notes of calls beyond the end of the process. rpc.Call is one.
 type Noter interface {

@@ -19,9 +19,9 @@ const (
 type Shares interface {
 	// Denying reports whether anybody denies anything.
 	Denying() bool
-	// Denied reports whether somebody denies a host to read a file, or to write it, for
-	// which it has no open. Where it must not wait it may say so of a reservation that
-	// is about to end. It takes no lock while nobody denies anything.
+	// Denied reports whether a reservation denies a host to read a file, or to write it, without an
+	// open of its own. If it must not wait, it may report so of a reservation that is about to end. It
+	// takes no lock while there is no reservation that denies anything.
 	Denied(f lock.File, host netip.Addr, write, mayWait bool) bool
 	// Reserve enters a reservation, in the place of one that its owner has of the file:
 	// OK, ErrShareDenied, ErrJukebox if the file is delegated, or ErrResource. What the

@@ -6,7 +6,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// What FSINFO tells clients, in bytes.
+// Sizes that FSINFO reports, in bytes.
 const (
 	ioMultiple = 4096
 	// dirPreferred is what a directory listing is best asked for with: large

@@ -84,7 +84,7 @@ func (s *server) mountProcs() []rpc.Proc {
 
 func (o *op) host() netip.Addr { return o.c.Peer.Addr.Addr().Unmap() }
 
-// audit has it written down that the client did something with a path.
+// audit writes a line into the audit log about the client and a path.
 func (o *op) audit(event, path string, more ...any) {
 	export := ""
 	if o.x != nil {

@@ -58,7 +58,7 @@ func (o *op) child(dir *blockstore.Handle, name string) *nfs.Export {
 // for the caller; the directory's attributes in the reply need those of the outer one again.
 func (o *op) cross(c *nfs.Export, dir *blockstore.Handle) rpc.Status {
 	from, rule := o.x, o.rule
-	// Who may not search the directory gets no further.
+	// A caller without search permission must not find out what is mounted there.
 	granted, _, err := from.FS.Access(&o.cred, *dir, blockstore.AccessLookup)
 	st := nfs.StatusOf(err)
 	if st == nfs.OK && granted&blockstore.AccessLookup == 0 {

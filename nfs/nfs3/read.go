@@ -68,7 +68,7 @@ func read(o *op) rpc.Status {
 	return rpc.Done
 }
 
-// mapped is the data of a READ where it lies, if the carrier can send it from there; else nil.
+// mapped is the data of a READ where it lies, if the transport can send it from there; else nil.
 func (o *op) mapped(h blockstore.Handle, off uint64, n int) (blockstore.Window, bool) {
 	if m, ok := o.x.FS.(blockstore.Mapper); ok && o.c.Borrows(n) {
 		return m.Map(&o.cred, h, off, n)

@@ -165,7 +165,8 @@ func (o *op) resolve(fh []byte) (blockstore.Handle, nfs.Status) {
 	return h, nfs.OK
 }
 
-// enter takes on the caller's identity in an export, if he is let in, and if it is his turn.
+// enter checks whether the caller may use an export: the rule, protection of the connection,
+// flavor, limits. Then it takes on the caller's identity there.
 func (o *op) enter(x *nfs.Export) nfs.Status {
 	rule, st := o.admit(x)
 	if st != nfs.OK {
@@ -207,8 +208,9 @@ func (o *op) assume(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 	return nfs.OK
 }
 
-// pay counts the call against what the client may do. Who has to wait for that waits where he
-// holds no worker.
+// pay counts the call against the limits of the client in the export. A call that has to wait
+// leaves its worker (rpc.Call.Defer) and comes back when its time has come. If too many wait, or
+// the wait is too long, the answer is JUKEBOX.
 func (o *op) pay(x *nfs.Export, rule *nfs.ClientRule) nfs.Status {
 	wait, ok := x.Reserve(rule, clock.Now(), o.host(), o.data)
 	if !ok {

@@ -175,7 +175,7 @@ func DecodePostOp(d *xdr.Decoder) *Attr {
 	return &a
 }
 
-// SkipPostOp reads a post_op_attr that nobody wants.
+// SkipPostOp skips a post_op_attr.
 func SkipPostOp(d *xdr.Decoder) {
 	if d.Bool() && d.Err() == nil {
 		DecodeAttr(d)
@@ -205,7 +205,7 @@ func DecodeWcc(d *xdr.Decoder) (w Wcc) {
 	return w
 }
 
-// SkipWcc reads a wcc_data that nobody wants.
+// SkipWcc skips a wcc_data.
 func SkipWcc(d *xdr.Decoder) {
 	if d.Bool() {
 		d.Uint64()

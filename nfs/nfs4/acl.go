@@ -119,8 +119,8 @@ func (k *compound) setACL(o *object, s *aclSet, dir bool) nfs.Status {
 	return nfs.StatusOf(err)
 }
 
-// setNewACL gives a new object its ACL, if one is set. The object stays without it: what
-// was set the result tells.
+// setNewACL gives a new object its ACL, if one is set. If that fails the object stays without it,
+// and the bitmap in the result says so.
 func (k *compound) setNewACL(o *object, s *attrSet, dir bool, set *Bitmap) {
 	if s.acl != nil && k.setACL(o, s.acl, dir) != nfs.OK {
 		set.clear(AttrACL)

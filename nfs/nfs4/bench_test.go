@@ -15,7 +15,7 @@ import (
 )
 
 // BenchmarkCompound is what the server does for a call of the kernel's client, but
-// for the carrier's part.
+// for the transport's part.
 func BenchmarkCompound(b *testing.B) {
 	r := newRig(b)
 	x := r.session(2, "one")

@@ -155,7 +155,8 @@ func backchannelCtl(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// statusFlags is what SEQUENCE tells a client.
+// statusFlags are the flags that SEQUENCE returns (section 18.46.3): state of the backchannel, and
+// that delegations were revoked. They stay set until the client has done something about it.
 func statusFlags(x *state.Session) (flags uint32) {
 	n := x.Notices()
 	set := func(on bool, bit uint32) {

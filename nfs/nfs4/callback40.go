@@ -9,8 +9,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Callbacks of version 4.0 (RFC 7530 section 17) go to a program that the client serves
-// itself. Nobody gets a delegation who has not answered there.
+// Callbacks of version 4.0 (RFC 7530 section 17) go to a program that the client serves itself,
+// over a connection that the server makes. A client gets no delegation before it has answered a
+// CB_NULL there.
 
 const procCBNull = 0
 

@@ -21,8 +21,9 @@ func (k *compound) who(o *object) *blockstore.Cred {
 	return &k.cred
 }
 
-// nobodysRule is the rule of a client that an export is not for. It allows what forNobody allows.
-var nobodysRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
+// deniedRule is the rule of a client that an export is not for. It allows what allowedIfDenied
+// allows.
+var deniedRule = nfs.ClientRule{RO: true, Squash: nfs.AllSquash, AnonUID: nfs.AnonID, AnonGID: nfs.AnonID}
 
 // enter finds the rule for the client in an export: OK, ErrAcces if there is none, ErrWrongSec if
 // its calls are of a wrong flavor or its connection lacks TLS, ErrJukebox if it has to come again.

@@ -56,8 +56,8 @@ func setClientID(k *compound) nfs.Status {
 	}
 	if to := callbackAddr(a.Callback.Netid, a.Callback.Addr); to.IsValid() &&
 		to.Addr() == k.c.Peer.Addr.Addr().Unmap().WithZone("") {
-		// The client's own address and no other: else anybody could have the server
-		// make connections for him. Its zone is that by which the client is reached.
+		// Only the client's own address is used: else any client could have the server connect to others.
+		// The zone is that by which the client was reached.
 		a.Callback.To = netip.AddrPortFrom(k.c.Peer.Addr.Addr().Unmap(), to.Port())
 	}
 	if k.c.Cred.Flavor == rpc.AuthSys {

@@ -282,7 +282,8 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 		return nfs.ErrNotSupp
 	case row.is(needsHandle) && !k.cur.set():
 		return nfs.ErrNoFileHandle
-	case k.cur.rule == &nobodysRule && !forNobody(op), k.saved.rule == &nobodysRule && row.is(needsSaved) && op != OpRestoreFH:
+	case k.cur.rule == &deniedRule && !allowedIfDenied(op),
+		k.saved.rule == &deniedRule && row.is(needsSaved) && op != OpRestoreFH:
 		return nfs.ErrAcces
 	case op == OpRestoreFH && k.minor == 0 && !k.saved.set():
 		return nfs.ErrRestoreFH
@@ -298,10 +299,10 @@ func (k *compound) admit(row *operation, op uint32) nfs.Status {
 	return nfs.OK
 }
 
-// forNobody reports whether an operation is executed with the handle of an export that the client
-// may not use any more. A client that has lost its access can still close, unlock and return what
-// it has: otherwise its state would stay until the lease ends.
-func forNobody(op uint32) bool {
+// allowedIfDenied reports whether an operation is executed with the handle of an export that the
+// client may not use any more. A client that has lost its access can still close, unlock and return
+// what it has: otherwise its state would stay until the lease ends.
+func allowedIfDenied(op uint32) bool {
 	switch op {
 	case OpClose, OpLockU, OpDelegReturn, OpOpenDowngrade, OpOpenConfirm, OpSaveFH, OpGetFH:
 		return true

@@ -89,7 +89,7 @@ func (k *compound) encodeNoDelegation(why uint32) {
 	e.Uint32(DelegNoneExt)
 	e.Uint32(why)
 	if w := state.WhyNot(why); w == state.WhyContention || w == state.WhyResource {
-		e.Bool(false) // nobody will tell when that changes
+		e.Bool(false) // no callback will tell when that changes
 	}
 }
 
@@ -100,7 +100,7 @@ func (k *compound) encodeDelegation(got *state.Delegated) {
 		e.Uint32(delegRead)
 		EncodeStateid(e, got.ID)
 		e.Bool(false)
-		k.encodeNobody()
+		k.encodeEmptyACE()
 		return
 	}
 	e.Uint32(delegWrite)
@@ -110,7 +110,7 @@ func (k *compound) encodeDelegation(got *state.Delegated) {
 	// closes the file, and hears of a full disk then.
 	e.Uint32(1) // NFS_LIMIT_SIZE
 	e.Uint64(0)
-	k.encodeNobody()
+	k.encodeEmptyACE()
 }
 
 // give asks package state for a delegation of the current file. The order matters: state first
@@ -136,9 +136,9 @@ func (k *compound) give(d *state.Delegate) (state.Delegated, state.WhyNot) {
 // delegResult is the longest open_delegation4.
 const delegResult = 4 + resStateid + 4 + 12 + 4*4
 
-// encodeNobody appends an nfsace4 that allows nothing: whether a user of the client may
-// open the file is for ACCESS to say.
-func (k *compound) encodeNobody() {
+// encodeEmptyACE appends an nfsace4 that allows nothing: the client has to ask by ACCESS whether a
+// user may open the file.
+func (k *compound) encodeEmptyACE() {
 	e := &k.c.Res
 	e.Uint32(0) // ACCESS_ALLOWED
 	e.Uint32(0)

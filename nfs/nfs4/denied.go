@@ -49,7 +49,8 @@ func (k *compound) deny(path string, st nfs.Status) {
 	k.auditDenied(path, st)
 }
 
-// auditDenied has it written down that a client was refused an export, or what leads to some.
+// auditDenied writes a refusal of an export, or of a directory that leads to exports, into the
+// audit log.
 func (k *compound) auditDenied(path string, st nfs.Status) {
 	if k.s.denials.fresh(denial{k.c.Peer.Addr.Addr().Unmap(), path, st}, k.s.cfg.Now()) {
 		k.s.cfg.Audit.Info("nfs4_denied", append(nfs.AuditCaller(k.c), "path", path, "result", st.String())...)

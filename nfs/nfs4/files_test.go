@@ -713,7 +713,7 @@ func TestReadInline(t *testing.T) {
 	fh, id := x.make(x.handle("one"), "file")
 	x.do(op(OpPutFH, fh), op(OpWrite, id, uint64(0), uint32(0), "content")).ok(OpPutFH).ok(OpWrite)
 	if r.noBlock {
-		t.Error("a WRITE on the carrier's loop")
+		t.Error("a WRITE on the transport's loop")
 	}
 	ask := func(id state.Stateid) *reply {
 		return x.do(op(OpPutFH, fh), op(OpRead, id, uint64(0), uint32(100))).ok(OpPutFH)

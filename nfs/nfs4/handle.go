@@ -53,8 +53,8 @@ func (k *compound) resolve(fh []byte) (o object, st nfs.Status) {
 		st = k.pay(x, rule)
 	case nfs.ErrAcces:
 		// PUTFH has no ACCESS among its errors (RFC 8881 section 15.2). The operation behind it has:
-		// admit refuses that, by nobodysRule.
-		rule, st = &nobodysRule, nfs.OK
+		// admit refuses that, by deniedRule.
+		rule, st = &deniedRule, nfs.OK
 	}
 	return object{x: x, rule: rule, h: h}, st
 }

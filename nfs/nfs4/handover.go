@@ -166,7 +166,8 @@ func (r resent) refers() *state.Origin {
 	return &r.origin
 }
 
-// answered implements request. Who waited for the answer is gone, or asks anew.
+// answered implements request. Nothing waits for the answer: the operation that asked was answered
+// by the process before, or will ask again.
 func (resent) answered(*Server, bool, nfs.Status, *xdr.Decoder) {}
 
 func callbackAgain(a *state.PendingCallback, r *state.Recall) any {

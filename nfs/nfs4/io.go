@@ -63,8 +63,8 @@ func (k *compound) dataOp(id state.Stateid, write bool) nfs.Status {
 // readOverhead is what a READ4resok holds beside its data, with padding.
 const readOverhead = 4 + 4 + 3
 
-// payloads is how many blocks of registered memory every carrier has for a call. Whoever has more
-// READs in a compound gets them from memory that is not registered beforehand.
+// payloads is how many blocks of registered memory every transport has for a call. Further READs of
+// a compound use memory that is registered when the reply is sent.
 const payloads = 8
 
 // read is READ (RFC 8881 section 18.22, RFC 7530 section 16.23). Its data is never encoded: the

@@ -9,9 +9,9 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// checkName refuses what cannot be a component4. Names are bytes unless the server is told
-// otherwise: what other clients made of another character set has to be reachable
-// (fs_charset_cap says so).
+// checkName refuses what cannot be a component4. Names are bytes unless UTF-8 is configured: names
+// that other clients made in another character set stay reachable, as fs_charset_cap says (RFC 8881
+// section 14.4).
 func (k *compound) checkName(name string) nfs.Status {
 	switch {
 	case name == "", k.s.cfg.UTF8 && !utf8.ValidString(name):
@@ -138,7 +138,7 @@ func remove(k *compound) nfs.Status {
 		return st
 	}
 	if k.s.state.Grace(k.now) {
-		return nfs.ErrGrace // somebody may have it open who has not said so yet
+		return nfs.ErrGrace // a client may not have reclaimed its open of it yet
 	}
 	if st := k.beginChangeName(&k.cur, name); st != nfs.OK {
 		return st
@@ -274,7 +274,7 @@ func readLink(k *compound) nfs.Status {
 	default:
 		return st
 	}
-	// A target cannot be cut; the carrier refuses what does not fit.
+	// A target cannot be cut; the transport refuses what does not fit.
 	p := k.c.Payload(len(target))
 	if len(p) != len(target) {
 		k.s.cfg.Counters.NoMemory.Add(1)

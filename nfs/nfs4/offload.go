@@ -21,8 +21,7 @@ import (
 // copiers is how many copies move bytes at one time.
 const copiers = 2
 
-// How long to wait before a client that could not be told is called again: the first
-// time, and at most.
+// How long to wait between two CB_OFFLOADs: at first, and at most.
 const (
 	tellAgain    = 50 * time.Millisecond
 	tellAgainMax = time.Second
@@ -63,9 +62,8 @@ func (f *offloads) enter() bool {
 	return !f.closed
 }
 
-// Close ends the copies that go on after their replies, and waits for them. Their
-// clients are not told: those copies that are asked for later are synchronous. The
-// stores have to be there still.
+// Close ends the asynchronous copies, and waits for them. Their clients get no CB_OFFLOAD. A COPY
+// after Close is synchronous. The stores must be open until Close returns.
 func (s *Server) Close() {
 	f := &s.offloads
 	f.mu.Lock()

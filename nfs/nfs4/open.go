@@ -169,7 +169,7 @@ func (k *compound) openName(a *openArgs) (f opening, st nfs.Status) {
 		}
 	}
 	fs, who := dir.x.FS, k.who(&dir)
-	// Between the looking and the making somebody may make it, or take it away.
+	// Between Lookup and Create another client may make the file or remove it.
 	for i := range 8 {
 		d, err := fs.GetAttr(who, dir.h)
 		if err != nil {
@@ -212,7 +212,7 @@ func (k *compound) openedBefore(dir *object, a *openArgs, f *opening, found bool
 	made, finished := f.once.Opened(h)
 	f.truncated = finished && !made
 	if !made || f.attr.Type != blockstore.TypeReg || !finished && !k.who(dir).Owns(&f.attr) {
-		return false // somebody else made it after the kill
+		return false // another client made it after the kill
 	}
 	f.made, f.set, f.change = true, a.attrs, k.changed(dir, &blockstore.Wcc{})
 	// The Linux client takes a file for one that it made only if the directory changed. It would check
@@ -233,8 +233,8 @@ var timesSet = BitmapOf(AttrTimeAccess, AttrTimeModify)
 // and gives it its attributes afterwards.
 func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Status {
 	fs, who := dir.x.FS, k.who(dir)
-	// A server that was killed may not have put the verifier where it belongs, and whoever writes
-	// takes it away.
+	// A server that was killed may have lost the verifier, and a WRITE overwrites it, as it is kept in
+	// the times. The journal knows better.
 	if f.once.Call.Journaled() {
 		var err error
 		f.file.h, f.attr, err = fs.Lookup(who, dir.h, a.name)
@@ -248,7 +248,7 @@ func (k *compound) makeExclusive(dir *object, a *openArgs, f *opening) nfs.Statu
 		return k.within(dir, err)
 	}
 	if !who.Owns(&attr) {
-		// The times of somebody else's file happen to hold the verifier: it is opened as any other.
+		// The times of another user's file happen to equal the verifier: it is opened as any other.
 		f.file.h, f.attr, f.change = h, attr, k.changed(dir, &w)
 		return nfs.OK
 	}
@@ -279,8 +279,8 @@ func (k *compound) mayOpen(f *opening, a *openArgs) nfs.Status {
 	default:
 		return nfs.ErrSymlink // of special files too: the Linux client knows no WRONG_TYPE here
 	}
-	// To keep others from reading takes the right to write, as with the Linux server: else whoever may
-	// read a file could keep everybody from it.
+	// To deny others reading takes the permission to write, as with the Linux server. Otherwise any
+	// reader of a file could keep all others from it.
 	writing := a.access&state.Write != 0 || a.deny&state.Read != 0
 	if writing && f.file.readOnly() {
 		return nfs.ErrROFS

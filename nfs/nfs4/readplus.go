@@ -12,7 +12,7 @@ import (
 
 // readPlusMax bounds a READ_PLUS in bytes. Its data is not eligible for direct
 // placement (RFC 8267 has no such item of it), so it is part of the reply itself,
-// whose memory stays with the carrier.
+// whose memory stays with the transport.
 const readPlusMax = 256 << 10
 
 // What the parts of a READ_PLUS take beside the data, in bytes.

@@ -123,7 +123,7 @@ type rig struct {
 	conn    rpc.Peer // of the connection, beside the address
 	uid     uint32
 	bulkMax int
-	blocks  int    // of memory that the carrier has for a call; 0 means enough
+	blocks  int    // of memory that the transport has for a call; 0 means enough
 	raw     []byte // the last reply, as it was sent
 	noBlock bool   // the last call was served without a worker
 	known   []string

@@ -19,12 +19,12 @@ import (
 // Config describes a Server.
 type Config struct {
 	nfs.Config
-	// Identity tells this server from others, over restarts and at all addresses: two
-	// servers with the same are taken for one (server_owner4, server_scope). Any bytes,
-	// which are not told.
+	// Identity identifies this server, over restarts and at all addresses (server_owner4,
+	// server_scope): clients take two servers with the same one for one server. Any bytes; clients see
+	// a hash.
 	Identity []byte
-	// Boot tells the starts of the server apart, and Locks is the table of byte-range
-	// locks; see state.Config.
+	// Boot is different for each start of the server. Locks is the table of byte-range locks. See
+	// state.Config.
 	Boot  uint32
 	Locks *lock.Table
 	// Lease is how long a client may be silent; 0 means 90 seconds. Grace is how long
@@ -169,7 +169,7 @@ func (s *Server) Ops() map[string]uint64 {
 	return out
 }
 
-// Names of the counts of Faults that are nobody's fault.
+// Names of counts of Faults that are no faults.
 const (
 	CountReplays = "nfs4_replays"
 	CountJoined  = "nfs4_joined"
@@ -189,13 +189,11 @@ const (
 	CountCancelled = "nfs4_offloads_cancelled"
 )
 
-// Faults are the counts of what is out of the ordinary, by name, for what there was: operations
-// that no version has, callbacks that were not answered, delegations taken away, and, which are
-// nobody's fault, copies that went on after their replies, those that were stopped, callbacks for
-// the attributes of a file that is delegated for writing, and for delegations of the client's
-// choice, callbacks, delegations, those recalled, and how often somebody had to wait for one,
-// retries answered from a session's reply cache, retries that waited for what they repeat, and
-// compounds that went from a carrier's loop to a worker. Statuses are counted in nfs.Counters.
+// Faults are the counts of what is out of the ordinary, by name, without those that are zero:
+// operations that no version has, callbacks without an answer, revoked delegations, refusals. Those
+// with a Count constant are no faults: replayed and joined retries, compounds that went from a loop
+// to a worker, callbacks, delegations and recalls, asynchronous copies. Statuses are counted in
+// nfs.Counters.
 func (s *Server) Faults() map[string]uint64 {
 	out := make(map[string]uint64)
 	n := s.state.Delegations()

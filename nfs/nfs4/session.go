@@ -43,7 +43,7 @@ func (k *compound) principal() state.Principal {
 	return state.Principal{Flavor: k.c.Cred.Flavor, UID: k.c.Cred.UID}
 }
 
-// by is who asks, and from where.
+// by is the caller, and where the call came from.
 func (k *compound) by() *state.By {
 	return &state.By{Principal: k.principal(), From: state.FromPeer(&k.c.Peer)}
 }
@@ -190,7 +190,7 @@ const (
 )
 
 // createSession is CREATE_SESSION (section 18.36). Of the flags that for callbacks is
-// granted, where the carrier can make calls: the reply cache does not outlive the
+// granted, where the transport can make calls: the reply cache does not outlive the
 // server, and a connection that is RDMA was so from the beginning.
 func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
@@ -235,7 +235,7 @@ func createSession(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// changed has it written down what became of a client.
+// changed writes into the audit log that a client was established, or has ended.
 func (s *Server) changed(what state.Change, c state.ClientInfo) {
 	args := []any{"client_id", fmt.Sprintf("%#016x", c.ID), "owner", strconv.QuoteToGraphic(c.Owner)}
 	if what == state.Ended {

@@ -129,7 +129,7 @@ func (k *compound) decodeSetAttr(allowed Bitmap) (s attrSet, set Bitmap, st nfs.
 			v, ok := k.s.cfg.Names.Parse(name, n == AttrOwnerGroup)
 			switch {
 			case len(name) == 0:
-				fault(nfs.ErrInval) // nobody's name, as the Linux server has it
+				fault(nfs.ErrInval) // an empty name is INVAL, as with the Linux server
 			case !ok:
 				fault(nfs.ErrBadOwner)
 			}

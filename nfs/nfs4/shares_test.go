@@ -8,7 +8,7 @@ import (
 	"github.com/rstored/rstored/nfs/state"
 )
 
-// TestReadWhileDenied: who reads without an open is served on the carrier's loop as long
+// TestReadWhileDenied: who reads without an open is served on the transport's loop as long
 // as nobody denies anything, and the denials of a silent client end where that may wait.
 func TestReadWhileDenied(t *testing.T) {
 	r := newRig(t)

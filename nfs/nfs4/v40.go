@@ -192,8 +192,9 @@ func openConfirm(k *compound) nfs.Status {
 	return k.stated(k.client.ConfirmOpen(id, k.file()))
 }
 
-// delegate40 appends the open_delegation4. Files are delegated for reading alone: who asks
-// for attributes does not say who he is, and would get his own delegation recalled.
+// delegate40 appends the open_delegation4. In version 4.0 files are delegated for reading alone: a
+// GETATTR does not say which client sent it, so the server could not tell the holder of a write
+// delegation from others, and would recall the delegation of the client that asks.
 func (k *compound) delegate40(a *openArgs) {
 	e := &k.c.Res
 	d := state.Delegate{File: k.file(), By: k.turn}
@@ -213,5 +214,5 @@ func (k *compound) delegate40(a *openArgs) {
 	e.Uint32(delegRead)
 	EncodeStateid(e, got.ID)
 	e.Bool(false)
-	k.encodeNobody()
+	k.encodeEmptyACE()
 }

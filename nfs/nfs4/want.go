@@ -117,7 +117,7 @@ func getDirDelegation(k *compound) nfs.Status {
 	}
 	const unavailable = 1
 	k.c.Res.Uint32(unavailable)
-	k.c.Res.Bool(false) // nobody will tell when that changes
+	k.c.Res.Bool(false) // no callback will tell when that changes
 	return nfs.OK
 }
 
@@ -142,7 +142,7 @@ func (r *relieving) encode(_ *Server, e *xdr.Encoder) {
 	BitmapOf(recallAnyRead, recallAnyWrite).Encode(e)
 }
 
-// answered implements request. Who does nothing gets no more.
+// answered implements request. A client that returns nothing gets no more delegations.
 func (*relieving) answered(*Server, bool, nfs.Status, *xdr.Decoder) {}
 
 func (s *Server) recallAny(r *state.Relief) {

@@ -6,7 +6,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// byNumber calls everybody by his number, and knows nobody by name.
+// byNumber is the idmap without names: a user or group is its decimal number (RFC 8881 section
+// 5.9).
 type byNumber struct{}
 
 func (byNumber) Append(b []byte, id uint32, _ bool) []byte {
