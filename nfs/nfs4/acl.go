@@ -43,7 +43,8 @@ func (k *compound) decodeACL(d *xdr.Decoder) (s *aclSet, st nfs.Status, whole bo
 	return &aclSet{aces: aces}, nfs.OK, true
 }
 
-// aces are the ACEs of an object of an export that has ACLs.
+// aces returns the ACEs of an object of an export that has ACLs. An object without an ACL has the
+// ACEs that its mode stands for.
 func (k *compound) aces(o *object, a *blockstore.Attr) ([]acl.ACE, nfs.Status) {
 	store, dir := aclsOf(o.x), a.Type == blockstore.TypeDir
 	access, err := store.GetACL(k.who(o), o.h, blockstore.ACLAccess)
@@ -74,9 +75,9 @@ func (s *attrSet) prepare(dir bool) nfs.Status {
 	return nfs.OK
 }
 
-// prepareNew is prepare for a new object in parent, and settles its mode: the umask
-// counts where no ACL is inherited (RFC 8275 section 4). The mode of an exclusive create
-// is set when the object is there, and then has to be what the ACL leaves of it.
+// prepareNew is prepare for a new object in parent, and computes its mode: the umask counts only
+// where no ACL is inherited (RFC 8275 section 4). An exclusive create sets the mode in a second
+// step, when the object has inherited its ACL, so the mode has to be what the ACL leaves of it.
 func (k *compound) prepareNew(parent *object, s *attrSet, dir, exclusive bool) nfs.Status {
 	if st := s.prepare(dir); st != nfs.OK {
 		return st
@@ -102,8 +103,8 @@ func (k *compound) prepareNew(parent *object, s *attrSet, dir, exclusive bool) n
 	return nfs.OK
 }
 
-// setACL sets a prepared ACL, that which is inherited too: without ACEs for that there is
-// none any more.
+// setACL sets a prepared ACL. For a directory that includes the ACL that new objects inherit: an
+// ACL without inherited ACEs removes it.
 func (k *compound) setACL(o *object, s *aclSet, dir bool) nfs.Status {
 	store := aclsOf(o.x)
 	if store == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// releaseLockOwner is RELEASE_LOCKOWNER (section 16.37).
+// releaseLockOwner is RELEASE_LOCKOWNER (section 16.37). An owner that has locks is LOCKS_HELD.
 func releaseLockOwner(k *compound) nfs.Status {
 	client := k.c.Args.Uint64()
 	owner := k.c.Args.Opaque(OwnerMax)
@@ -23,7 +23,8 @@ func releaseLockOwner(k *compound) nfs.Status {
 	return k.client.ReleaseLockOwner(owner)
 }
 
-// renew is RENEW (section 16.28).
+// renew is RENEW (section 16.28). It renews the lease, and reports CB_PATH_DOWN to a client that
+// has delegations and does not answer callbacks. In a session every SEQUENCE does both.
 func renew(k *compound) nfs.Status {
 	id := k.c.Args.Uint64()
 	if k.bad() {
@@ -43,7 +44,9 @@ const (
 	uaddrMax = 128
 )
 
-// setClientID is SETCLIENTID (section 16.33).
+// setClientID is SETCLIENTID (RFC 7530 section 16.33). It makes a client record that counts only
+// after SETCLIENTID_CONFIRM with the verifier of this reply. If another principal has the client
+// string the result is CLID_INUSE, with the address of that client.
 func setClientID(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.SetClientID{Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(),
@@ -118,7 +121,8 @@ func cutLast(s string) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// confirmClientID is SETCLIENTID_CONFIRM (section 16.34).
+// confirmClientID is SETCLIENTID_CONFIRM (section 16.34). A client that has restarted loses the
+// state of its earlier instance here, and not before: a SETCLIENTID alone proves nothing.
 func confirmClientID(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := d.Uint64()

@@ -9,9 +9,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Describe puts a COMPOUND into words, for a trace: its operations with what matters most of
-// their arguments, up to the first whose length is not known here. d is at the arguments, which may
-// be anything.
+// Describe describes a COMPOUND for a trace: its operations with their most important arguments. It
+// stops at the first operation whose arguments it cannot skip. d is at the arguments, which may be
+// anything: traces are of failed calls.
 func Describe(d xdr.Decoder) string {
 	var b strings.Builder
 	tag := d.Opaque(tagMax)

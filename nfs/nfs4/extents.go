@@ -15,8 +15,8 @@ const (
 	contentHole = 1
 )
 
-// extents is the store of the current file, if it can do more than the others. A
-// store that cannot answers NOTSUPP, and the client does without.
+// extents returns the store of the current file, if it has holes, allocation and copies (RFC 7862
+// sections 4, 6 and 7). Without them the operation is NOTSUPP, and the client does without.
 func (k *compound) extents() (blockstore.Extents, nfs.Status) {
 	if k.cur.node != nil {
 		return nil, nfs.ErrIsDir
@@ -66,7 +66,8 @@ func seek(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// allocate is ALLOCATE (section 15.1), deallocate is DEALLOCATE (section 15.4).
+// allocate is ALLOCATE (section 15.1), deallocate is DEALLOCATE (section 15.4). Both need a stateid
+// that allows to write. The store refuses a range that is too large: it is the client's.
 func allocate(k *compound) nfs.Status   { return k.reserve(blockstore.Extents.Allocate) }
 func deallocate(k *compound) nfs.Status { return k.reserve(blockstore.Extents.Deallocate) }
 

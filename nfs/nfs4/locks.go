@@ -126,7 +126,8 @@ func unlock(k *compound) nfs.Status {
 // stateidsMax bounds a TEST_STATEID.
 const stateidsMax = 1 << 16
 
-// testStateid is TEST_STATEID (section 18.48).
+// testStateid is TEST_STATEID (section 18.48). The result has a status for each stateid. The count
+// is the client's: it is compared with the arguments that are there before anything is appended.
 func testStateid(k *compound) nfs.Status {
 	d, e := &k.c.Args, &k.c.Res
 	n := d.Uint32()
@@ -143,7 +144,9 @@ func testStateid(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// freeStateid is FREE_STATEID (section 18.38).
+// freeStateid is FREE_STATEID (section 18.38): a client acknowledges that a state was revoked, or
+// gives up a lock stateid. One with locks is LOCKS_HELD; that of an open is too, as it needs a
+// CLOSE.
 func freeStateid(k *compound) nfs.Status {
 	id := k.stateid(DecodeStateid(&k.c.Args))
 	if k.bad() {

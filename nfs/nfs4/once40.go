@@ -5,9 +5,11 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Once reports whether a compound of version 4.0 has to be executed once, however often it
-// is sent: whether it has more in it than operations that may as well be executed again.
-// In later versions that is what sessions are for. It stops at what it does not know.
+// Once reports whether a compound of version 4.0 has to go through the duplicate request cache:
+// whether it contains an operation that must not be executed twice. Reads, lookups and WRITEs may
+// be. Later versions have sessions for that. It only looks at the arguments, which may be anything,
+// and stops at the first operation that it does not know: the whole compound goes through the cache
+// then.
 func Once(d xdr.Decoder) bool {
 	d.Opaque(tagMax)
 	minor, n := d.Uint32(), d.Uint32()

@@ -21,8 +21,10 @@ const (
 	partHole = 4 + 8 + 8
 )
 
-// readPlus is READ_PLUS (RFC 7862 section 15.10): what is data comes as data, what
-// are holes as their lengths, none of which goes beyond what was asked for.
+// readPlus is READ_PLUS (RFC 7862 section 15.10): a list of parts, each of which is data, or a hole
+// of some length. No part goes beyond the requested range. Holes and data can change while the list
+// is made; each part was true when it was read. A file with many small holes costs a part for each:
+// what parts take is at the expense of data, and the reply ends when there is no more room.
 func readPlus(k *compound) nfs.Status {
 	d := &k.c.Args
 	id := k.stateid(DecodeStateid(d))

@@ -189,9 +189,12 @@ const (
 	sessionFlags = 1 | 2 | 4 // PERSIST, CONN_BACK_CHAN, CONN_RDMA
 )
 
-// createSession is CREATE_SESSION (section 18.36). Of the flags that for callbacks is
-// granted, where the transport can make calls: the reply cache does not outlive the
-// server, and a connection that is RDMA was so from the beginning.
+// createSession is CREATE_SESSION (section 18.36). The client asks for limits of both channels, and
+// gets at most what grant allows, but a channel that could carry nothing is TOOSMALL. It has a
+// sequence of its own (csa_sequence), with the last reply cached in the client record: a retry
+// makes no second session. Of the flags that for callbacks is granted, where the transport can make
+// calls: the reply cache does not outlive the server, and a connection that is RDMA was so from the
+// beginning.
 func createSession(k *compound) nfs.Status {
 	d := &k.c.Args
 	a := state.CreateSession{Client: d.Uint64(), Sequence: d.Uint32(), Principal: k.principal(), From: state.FromPeer(&k.c.Peer), Stranger: k.stranger(), Minor: k.minor}
@@ -279,8 +282,9 @@ func (s *Server) denied(op string, client uint64, from state.From) {
 		"operation", op, "client_id", fmt.Sprintf("%#016x", client), "denied", n)
 }
 
-// destroySession is DESTROY_SESSION (section 18.37). The session in use can be
-// destroyed by the last operation only.
+// destroySession is DESTROY_SESSION (section 18.37). Only the last operation of a compound can
+// destroy the session in use, as nothing could be cached in its slot behind it. The caller must be
+// the session's client: its ID is no secret on the wire.
 func destroySession(k *compound) nfs.Status {
 	id := DecodeSessionID(&k.c.Args)
 	switch {

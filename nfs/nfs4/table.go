@@ -6,7 +6,7 @@ import "github.com/rstored/rstored/nfs"
 type flags uint8
 
 const (
-	// alone: without a session, as the only operation.
+	// alone: needs no session, and is the only operation then (RFC 8881 section 2.10.6.4).
 	alone flags = 1 << iota
 	// needsHandle: with a current file handle; needsSaved: with a saved one.
 	needsHandle
@@ -30,7 +30,8 @@ type operation struct {
 
 func (o *operation) is(f flags) bool { return o.flags&f != 0 }
 
-// Results of changing operations.
+// The longest results of changing operations, in bytes. A change must not be made if its result
+// cannot be returned, so admit refuses the operation before (REP_TOO_BIG, REP_TOO_BIG_TO_CACHE).
 const (
 	resStateid = 16
 	resOpen    = resStateid + changeInfoLen + 4 + bitmapLen + delegResult

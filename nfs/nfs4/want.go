@@ -7,8 +7,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// wantDelegation is WANT_DELEGATION (RFC 8881 section 18.49). Wants are not remembered:
-// a delegation is there now or not.
+// wantDelegation is WANT_DELEGATION (RFC 8881 section 18.49): a delegation without an open. It is
+// checked like an OPEN of the same mode, as the client may open the file without asking then. Wants
+// are not remembered: the delegation is there now or not, and CB_PUSH_DELEG is never sent.
 func wantDelegation(k *compound) nfs.Status {
 	d := &k.c.Args
 	want, claim := d.Uint32()&^state.Both, d.Uint32()
@@ -131,7 +132,8 @@ func (k *compound) relieve(got *state.Delegated) {
 	}
 }
 
-// relieving is CB_RECALL_ANY (section 20.6).
+// relieving is CB_RECALL_ANY (section 20.6): the client chooses which delegations it returns, until
+// it has no more than keep. It knows best which it does not use.
 type relieving struct{ keep int }
 
 func (*relieving) op() uint32            { return opCBRecallAny }

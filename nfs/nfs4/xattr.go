@@ -68,7 +68,12 @@ func checkXattr(name string) nfs.Status {
 	return nfs.OK
 }
 
-// getXattr is GETXATTR (section 8.4.1).
+// Extended attributes are those of the user namespace. The protocol names them without a
+// prefix (RFC 8276); the store adds the host's.
+
+// getXattr is GETXATTR (section 8.4.1). The value is part of the reply itself: no transport moves
+// it by chunks of its own. Its length is bounded by the store, and the reply by the session: a
+// value that does not fit is REP_TOO_BIG.
 func getXattr(k *compound) nfs.Status {
 	name := k.c.Args.String(nameMax)
 	if k.bad() {
@@ -91,7 +96,8 @@ func getXattr(k *compound) nfs.Status {
 	return nfs.OK
 }
 
-// setXattr is SETXATTR (section 8.4.2).
+// setXattr is SETXATTR (section 8.4.2). The client says whether the attribute must exist already. A
+// value that is longer than the store's limit is XATTR2BIG, whatever the host would say.
 func setXattr(k *compound) nfs.Status {
 	d := &k.c.Args
 	mode := d.Uint32()
@@ -119,8 +125,9 @@ func removeXattr(k *compound) nfs.Status {
 	})
 }
 
-// changeXattr has do change an attribute of the current object, whose change_info4
-// it appends.
+// changeXattr runs do, which changes an extended attribute of the current object, and appends the
+// object's change_info4. The object's change attribute changes with it, so a delegation that
+// another client has is recalled first.
 func (k *compound) changeXattr(name string, do func(blockstore.Xattrs) (blockstore.Wcc, error)) nfs.Status {
 	x, st := k.xattrs()
 	if st == nfs.OK {
@@ -156,7 +163,10 @@ func cookieOfXattr(name string) uint64 {
 	return max(h.Sum64(), 1)
 }
 
-// listXattrs is LISTXATTRS (section 8.4.3). maxcount is for all of LISTXATTRS4resok.
+// listXattrs is LISTXATTRS (section 8.4.3). maxcount bounds LISTXATTRS4resok. The store returns all
+// names at once. They are sorted by a hash of the name, which is the cookie: so a listing in
+// several calls finds every name that was there all the time, and none twice, while others come and
+// go. Two names with one hash are in one reply or the second is left out; a hash has 64 bits.
 func listXattrs(k *compound) nfs.Status {
 	d, e := &k.c.Args, &k.c.Res
 	cookie, maxCount := d.Uint64(), d.Uint32()
