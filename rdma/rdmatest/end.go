@@ -10,17 +10,17 @@ import (
 // end is one side of a connection whose queues and queue pair the test uses directly. Its fields
 // belong to the loop, or to a test that waits for the loop.
 type end struct {
-	t    testing.TB
-	dev  rdma.Device
-	loop rdma.Loop
-	pd   rdma.PD
-	cq   rdma.CQ
-	conn rdma.Conn
-	up   chan error
-	wcs  chan rdma.WC
-	note chan struct{} // one for each event of the completion queue
-	told chan rdma.QPEvent
-	cfg  rdma.QPConfig
+	t        testing.TB
+	dev      rdma.Device
+	loop     rdma.Loop
+	pd       rdma.PD
+	cq       rdma.CQ
+	conn     rdma.Conn
+	up       chan error
+	wcs      chan rdma.WC
+	note     chan struct{} // one for each event of the completion queue
+	qpEvents chan rdma.QPEvent
+	cfg      rdma.QPConfig
 }
 
 // newEnd makes queues; o may ask for other than what is usual.
@@ -28,7 +28,7 @@ func newEnd(t testing.TB, d rdma.Device, o rdma.CQOptions) *end {
 	t.Helper()
 	e := &end{
 		t: t, dev: d, loop: d.Loops()[0], up: make(chan error, 1), wcs: make(chan rdma.WC, 1024),
-		note: make(chan struct{}, 1024), told: make(chan rdma.QPEvent, 16),
+		note: make(chan struct{}, 1024), qpEvents: make(chan rdma.QPEvent, 16),
 	}
 	var err error
 	e.pd, err = d.AllocPD()
@@ -49,7 +49,7 @@ func newEnd(t testing.TB, d rdma.Device, o rdma.CQOptions) *end {
 			MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2,
 			MaxInline: 64,
 		},
-		OnEvent: func(v rdma.QPEvent) { e.told <- v },
+		OnEvent: func(v rdma.QPEvent) { e.qpEvents <- v },
 	}
 	return e
 }

@@ -83,7 +83,7 @@ func testSharedReceives(t *testing.T, open Provider) {
 	// A queue pair in ERR leaves the queue to the others.
 	b[0].do(func() error { return srq.PostRecv([]rdma.RecvWR{recv(4)}) })
 	b[0].do(func() error { return b[0].conn.QP().Modify(rdma.QPAttr{State: rdma.StateErr}) })
-	if v := await(t, b[0].told, "no event that no receive completes any more"); v != rdma.LastWQEReached {
+	if v := await(t, b[0].qpEvents, "no event that no receive completes any more"); v != rdma.LastWQEReached {
 		t.Errorf("event %d", v)
 	}
 	b[0].do(func() error {
@@ -263,8 +263,8 @@ func testResize(t *testing.T, open Provider) {
 	}
 }
 
-// testDrain: in SQD what was begun completes, what was not waits, and the user is told
-// when nothing is under way.
+// testDrain: in SQD, requests that were started complete, the others wait, and the user gets an
+// event when the queue has drained.
 func testDrain(t *testing.T, open Provider) {
 	a, b := newEnd(t, open(t), rdma.CQOptions{}), newEnd(t, open(t), rdma.CQOptions{})
 	join(a, b, port)
@@ -283,7 +283,7 @@ func testDrain(t *testing.T, open Provider) {
 	}
 	a.post(wr)
 	a.do(func() error { return a.conn.QP().Modify(rdma.QPAttr{State: rdma.StateSQD}) })
-	if v := await(t, a.told, "the queue does not drain"); v != rdma.SQDrained {
+	if v := await(t, a.qpEvents, "the queue does not drain"); v != rdma.SQDrained {
 		t.Errorf("event %d", v)
 	}
 	a.settle() // the event comes before the completions of its turn

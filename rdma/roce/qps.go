@@ -31,7 +31,7 @@ type QPInfo struct {
 
 	SendDepth, SendQueued int // requests that the send queue takes, and has
 	RecvDepth, RecvQueued int
-	ReadsStarted          uint8 // READs and atomics that we may have under way
+	ReadsStarted          uint8 // READs and atomics that we may have in flight
 	ReadsServed           uint8 // and the peer
 	AckTimeout            uint8 // code: 4.096 us * 2^n
 	RetryCount            uint8

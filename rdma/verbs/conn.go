@@ -20,11 +20,11 @@ import (
 // conn is a connection. It implements rdma.Conn.
 type conn struct {
 	connstate.Conn
-	l     *loop
-	id    *cmID
-	q     *qp
-	pkey  uint16
-	heard bool // a message has arrived
+	l        *loop
+	id       *cmID
+	q        *qp
+	pkey     uint16
+	received bool // a message has arrived
 
 	// For the failure record.
 	req        *REQ // of the peer
@@ -225,7 +225,7 @@ func (c *conn) setRNRTimer() {
 // traffic is called when a message has arrived. If the peer's RTU has not, the message stands for
 // it (IBTA 12.9.6).
 func (c *conn) traffic() {
-	c.heard = true
+	c.received = true
 	if c.Phase == connstate.Accepted {
 		C.rs_notify(c.id.id, C.IBV_EVENT_COMM_EST)
 		c.up(nil)
@@ -311,8 +311,8 @@ func (c *conn) goDown(kind rdma.ConnEventKind, reason uint16, private []byte, wh
 		c.l.n.disconnected.Add(1)
 	}
 	if !c.q.dead {
-		// rdma_disconnect ends an iWARP connection in order: what was sent arrives. To move the queue
-		// pair to ERR instead would abort the TCP connection.
+		// rdma_disconnect ends an iWARP connection in order: what was sent arrives. To move the
+		// queue pair to ERR instead would abort the TCP connection.
 		if tellPeer && was != connstate.Requested {
 			C.rs_disconnect(c.id.id)
 		}

@@ -8,10 +8,10 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// ErrNoDevice is of an address, or of a name, that no RDMA device of the kernel has.
+// ErrNoDevice says that no RDMA device of the kernel has an address or a name.
 var ErrNoDevice = errors.New("the kernel has no such RDMA device")
 
-// Transport is what a device speaks on the wire.
+// Transport is the protocol of a device on the wire.
 type Transport string
 
 // The transports.
@@ -22,7 +22,7 @@ const (
 	IWARP      Transport = "iWARP"
 )
 
-// Info is what a device is. It does not change while the device is open.
+// Info describes a device. It does not change while the device is open.
 type Info struct {
 	Name      string // of the kernel's device, such as mlx5_0
 	Port      int    // of the device, from 1
@@ -50,7 +50,7 @@ type Stats struct {
 	QPs, Regions         uint64 // now
 }
 
-// Each calls f for each counter, by its name, but for those of Failed.
+// Each calls f for each counter with its name, except those of Failed.
 func (s *Stats) Each(f func(name string, v uint64)) {
 	v := reflect.ValueOf(s).Elem()
 	for i := range v.NumField() {
@@ -63,7 +63,7 @@ func (s *Stats) Each(f func(name string, v uint64)) {
 // FailedMax is one more than the largest rdma.Status.
 const FailedMax = 24
 
-// QPInfo is a queue pair as it is at one moment.
+// QPInfo describes a queue pair.
 type QPInfo struct {
 	QPN           uint32
 	Type          rdma.QPType

@@ -6,8 +6,8 @@ import (
 	"github.com/rstored/rstored/rdma"
 )
 
-// Record is what a device knows of a connection that ended badly, or of a request for one that it
-// refused. The packets are the device's own: requests and events are what there is.
+// Record is the failure record of a connection that ended badly, or of a REQ that we refused. The
+// packets are the device's own, so it has work requests and events.
 type Record struct {
 	Outcome   rdma.Outcome
 	Device    string // the kernel's name
@@ -32,7 +32,7 @@ type Record struct {
 
 	PathMTUMax rdma.MTU // that the device's port carries
 
-	// The rest is zero where there never was a queue pair.
+	// The rest is zero if there was no queue pair.
 	Established   bool
 	Age           rdma.Time
 	LocalQPN      uint32
@@ -49,7 +49,7 @@ type Record struct {
 	Ended  rdma.Time
 }
 
-// REQ are the fields of a request that the connection manager passes on.
+// REQ are the fields of a REQ that librdmacm reports.
 type REQ struct {
 	QPN                uint32
 	PathMTU            rdma.MTU
@@ -60,7 +60,7 @@ type REQ struct {
 	Private            []byte
 }
 
-// Seen is what a queue pair keeps for a post-mortem.
+// Seen are the counters of a queue pair for the failure record.
 type Seen struct {
 	Posted        uint64 // requests of the send queue
 	PostedBytes   uint64
@@ -85,7 +85,7 @@ const (
 	Failed              // completed with an error, flushed ones apart
 )
 
-// Request is a request of a queue pair, or several alike one after the other.
+// Request is a run of equal requests of a queue pair, one after the other.
 type Request struct {
 	At     rdma.Time // of the first
 	Bytes  uint64
@@ -96,7 +96,7 @@ type Request struct {
 	Status rdma.Status
 }
 
-// recentMax is how many a queue pair remembers.
+// recentMax bounds the runs of requests that a queue pair remembers.
 const recentMax = 24
 
 // recent are the last requests of a queue pair.
@@ -105,7 +105,7 @@ type recent struct {
 	next uint32
 }
 
-// add counts a request in.
+// add adds a request to the last run, if it is like that, or begins a run.
 func (r *recent) add(q Request) {
 	if r.next > 0 {
 		if k := &r.runs[(r.next-1)%recentMax]; k.Did == q.Did && k.Op == q.Op && k.Status == q.Status &&
@@ -120,7 +120,7 @@ func (r *recent) add(q Request) {
 	r.next++
 }
 
-// list is a copy, oldest first.
+// list returns the runs, oldest first.
 func (r *recent) list() []Request {
 	n := min(r.next, recentMax)
 	out := make([]Request, 0, n)

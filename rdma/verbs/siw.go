@@ -26,7 +26,7 @@ const siwSilence = 20 * rdma.Millisecond
 // checkUnread makes the peer send something if the socket has data that the kernel has not read. To
 // read the table of sockets may take a while, so a goroutine does it.
 func (c *conn) checkUnread() {
-	if c.heard || c.Phase != connstate.Established || c.Params.InitiatorDepth == 0 {
+	if c.received || c.Phase != connstate.Established || c.Params.InitiatorDepth == 0 {
 		return
 	}
 	l, local, remote := c.l, c.LocalAddr, c.RemoteAddr
@@ -40,7 +40,7 @@ func (c *conn) checkUnread() {
 // nudge sends a READ of no bytes, which the peer answers without memory (RFC 5040 section 5.2). We
 // may send, because the peer has sent its first message (RFC 5044 section 7.1.2).
 func (c *conn) nudge() {
-	if !c.heard && c.Phase == connstate.Established && !c.q.dead {
+	if !c.received && c.Phase == connstate.Established && !c.q.dead {
 		c.q.readNothing()
 	}
 }
