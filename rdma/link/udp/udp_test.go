@@ -382,8 +382,10 @@ func TestRunsOfOneQueuePair(t *testing.T) {
 	const each = 5
 	batch := wire.NewBatch(2 * each)
 	for i := range 2 * each {
-		batch.Add(f, &wire.Packet{Op: wire.WriteMiddle, PKey: wire.DefaultPKey, DestQPN: uint32(2 + i/each),
-			PSN: wire.PSN(i)}, [][]byte{make([]byte, 1024)})
+		batch.Add(f, &wire.Packet{
+			Op: wire.WriteMiddle, PKey: wire.DefaultPKey, DestQPN: uint32(2 + i/each),
+			PSN: wire.PSN(i),
+		}, [][]byte{make([]byte, 1024)})
 	}
 	if err := a.Send(batch); err != nil {
 		t.Fatal(err)

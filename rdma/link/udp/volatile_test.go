@@ -79,20 +79,34 @@ func TestVolatilePayload(t *testing.T) {
 	}{
 		{name: "unchanged", want: data},
 		{name: "sent again", again: true, want: data, copied: pages},
-		{name: "cut off before", before: func(m *mapping) error { return m.file.Truncate(2 * page) }, want: cut,
-			copied: pages, faults: true},
-		{name: "cut off before, no GSO", noGSO: true, before: func(m *mapping) error { return m.file.Truncate(2 * page) },
-			want: cut, copied: pages, faults: true},
-		{name: "cut off in between", between: func(m *mapping) error { return m.file.Truncate(2 * page) }, want: cut,
-			copied: pages, faults: true},
-		{name: "cut off in between, no GSO", noGSO: true,
-			between: func(m *mapping) error { return m.file.Truncate(2 * page) }, want: cut, copied: pages - 2, faults: true},
-		{name: "empty", before: func(m *mapping) error { return m.file.Truncate(0) }, want: make([]byte, len(data)),
-			copied: pages, faults: true},
-		{name: "changed in between", between: func(m *mapping) error { _, err := m.file.WriteAt([]byte{99}, 0); return err },
-			want: changed, bad: 1},
-		{name: "not to be had", before: func(m *mapping) error { return m.file.Truncate(0) }, fail: true,
-			want: make([]byte, len(data)), bad: pages, copied: pages, faults: true},
+		{
+			name: "cut off before", before: func(m *mapping) error { return m.file.Truncate(2 * page) }, want: cut,
+			copied: pages, faults: true,
+		},
+		{
+			name: "cut off before, no GSO", noGSO: true, before: func(m *mapping) error { return m.file.Truncate(2 * page) },
+			want: cut, copied: pages, faults: true,
+		},
+		{
+			name: "cut off in between", between: func(m *mapping) error { return m.file.Truncate(2 * page) }, want: cut,
+			copied: pages, faults: true,
+		},
+		{
+			name: "cut off in between, no GSO", noGSO: true,
+			between: func(m *mapping) error { return m.file.Truncate(2 * page) }, want: cut, copied: pages - 2, faults: true,
+		},
+		{
+			name: "empty", before: func(m *mapping) error { return m.file.Truncate(0) }, want: make([]byte, len(data)),
+			copied: pages, faults: true,
+		},
+		{
+			name: "changed in between", between: func(m *mapping) error { _, err := m.file.WriteAt([]byte{99}, 0); return err },
+			want: changed, bad: 1,
+		},
+		{
+			name: "not to be had", before: func(m *mapping) error { return m.file.Truncate(0) }, fail: true,
+			want: make([]byte, len(data)), bad: pages, copied: pages, faults: true,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			at := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{127, 91, 7, byte(2*i + n)}) }
