@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"path"
 	"sync"
 	"syscall"
 	"time"
@@ -92,7 +91,8 @@ func (t *tool) command(use, short string, args cobra.PositionalArgs, do func(*ru
 // tlsFlags adds the flags of TLS. The files are read when the first connection needs them.
 func tlsFlags(f *pflag.FlagSet, d *dial.Dialer) {
 	var files certs.Files
-	f.Func("xprtsec", "what connections over TCP must have: none, `tls` or mtls, which wants --tls-cert and --tls-key (default: what the URL says by ?xprtsec=)", func(s string) (err error) {
+	f.Func("xprtsec", "what connections over TCP must have: none, `tls` or mtls, which wants --tls-cert and --tls-key "+
+		"(default: what the URL says by ?xprtsec=)", func(s string) (err error) {
 		d.Security, err = client.ParseSecurity(s)
 		return err
 	})
@@ -125,10 +125,11 @@ func connectFlags(f *pflag.FlagSet, d *dial.Dialer) {
 	})
 	f.Uint8Var(&d.DSCP, "dscp", 0, "`DSCP` of RDMA packets, 1 to 63 (default: none in user space, a setting of the "+
 		"host on devices of the kernel). ?dscp= of a URL goes first")
-	f.Func("nfs-version", "`VERSION` of NFS: 3, 4.1 or 4.2 (default: the highest that the server speaks)", func(s string) (err error) {
-		d.Version, err = client.ParseVersion(s)
-		return err
-	})
+	f.Func("nfs-version", "`VERSION` of NFS: 3, 4.1 or 4.2 (default: the highest that the server speaks)",
+		func(s string) (err error) {
+			d.Version, err = client.ParseVersion(s)
+			return err
+		})
 	f.DurationVar(&d.GiveUp, "give-up", 2*time.Minute, "how long to wait for a server that has gone away")
 }
 
@@ -161,6 +162,26 @@ func (r *run) each(args []string, do func(client.URL) error) error {
 	return nil
 }
 
+// nodeCommand makes a command that runs do for the object of each URL, and print at the end. print may be nil.
+func (t *tool) nodeCommand(
+	use, short string, follow bool, do func(*run, client.URL, *client.Client, *client.Node) error, print func() error,
+) *cobra.Command {
+	return t.command(use, short, cobra.MinimumNArgs(1), func(r *run, args []string) error {
+		err := r.each(args, func(u client.URL) error {
+			c := r.dialer.Client(u)
+			n, err := c.Follow(r.ctx, u.Path, follow)
+			if err != nil {
+				return err
+			}
+			return do(r, u, c, n)
+		})
+		if err != nil || print == nil {
+			return err
+		}
+		return print()
+	})
+}
+
 // remoteURL parses an argument that has to be a URL.
 func remoteURL(s string) (client.URL, error) {
 	u, err := client.ParseURL(s)
@@ -173,12 +194,10 @@ func remoteURL(s string) (client.URL, error) {
 // named adds the name of a file, as the user wrote it, to an error. It removes the name that the
 // client or the os package has added.
 func named(name string, err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err
 	}
-	var le *os.LinkError
-	if errors.As(err, &le) {
+	if le, ok := errors.AsType[*os.LinkError](err); ok {
 		err = le.Err
 	}
 	return &fileError{name, err}
@@ -201,20 +220,14 @@ func (r *run) say(format string, a ...any) {
 }
 
 func (t *tool) cat() *cobra.Command {
-	return t.command("cat URL...", "Write files to the standard output", cobra.MinimumNArgs(1), func(r *run, args []string) error {
-		return r.each(args, func(u client.URL) error {
-			c := r.dialer.Client(u)
-			n, err := c.Follow(r.ctx, u.Path, true)
-			if err != nil {
-				return err
-			}
+	return t.nodeCommand("cat URL...", "Write files to the standard output", true,
+		func(r *run, _ client.URL, c *client.Client, n *client.Node) error {
 			if err := regular(n); err != nil {
 				return err
 			}
-			_, err = c.Stream(r.ctx, n.Handle, r.g.Out, 0)
+			_, err := c.Stream(r.ctx, n.Handle, r.g.Out, 0)
 			return err
-		})
-	})
+		}, nil)
 }
 
 func (t *tool) move() *cobra.Command {
@@ -253,6 +266,3 @@ func (t *tool) move() *cobra.Command {
 			})
 		})
 }
-
-// baseOf is the last component of a URL's path, or "/" for the root.
-func baseOf(u client.URL) string { return path.Base(u.Path) }

@@ -123,8 +123,7 @@ func (k *copier) fail(name string, err error) {
 	if k.r.ctx.Err() != nil {
 		return // said once, at the end
 	}
-	var of *fileError
-	if errors.As(err, &of) {
+	if of, ok := errors.AsType[*fileError](err); ok {
 		k.r.fail(of)
 		return
 	}
@@ -152,14 +151,10 @@ func (k *copier) walk(from, into *object, name string) {
 	k.dirs = append(k.dirs, finished{to, &from.attr})
 	// Directories wait until the list is complete, so that a deep tree does not
 	// keep a listing open at every level.
-	type sub struct {
-		name string
-		o    *object
-	}
-	var subs []sub
+	var subs []entryOf
 	err = k.src.list(k.r.ctx, from, func(name string, o *object) error {
 		if o.dir() {
-			subs = append(subs, sub{name, o})
+			subs = append(subs, entryOf{name, o})
 		} else {
 			k.other(o, to, name)
 		}
@@ -254,7 +249,7 @@ func (k *copier) one(from, into *object, name string) (to *object) {
 	to, err := k.tryOne(k.r.ctx, from, into, name)
 	if err != nil {
 		shown := from.shown
-		if errors.Is(err, errTarget) {
+		if _, ok := errors.AsType[targetError](err); ok {
 			shown = below(into, name)
 		}
 		k.fail(shown, err)
@@ -264,14 +259,11 @@ func (k *copier) one(from, into *object, name string) (to *object) {
 	return to
 }
 
-// errTarget matches a failure of the side that is written.
-var errTarget = errors.New("writing")
-
 // targetError is a failure of the side that is written.
 type targetError struct{ error }
 
-func (e targetError) Unwrap() error        { return e.error }
-func (e targetError) Is(target error) bool { return target == errTarget }
+// Unwrap returns the failure.
+func (e targetError) Unwrap() error { return e.error }
 
 func atTarget(err error) error {
 	if err == nil {

@@ -229,7 +229,8 @@ func (r *run) copyOne(arg string, dst *place, o *copyFlags) (*copier, error) {
 	k := newCopier(r, src.side, dst.side, o.jobs)
 	k.recursive, k.verify, k.owner, k.resume = o.recursive, o.verify, o.owner, o.resume
 	k.sameSide = src.remote() && dst.remote() && src.url.Host == dst.url.Host
-	if k.sameSide && src.o.dir() && (dst.url.Path+"/" == src.url.Path+"/" || strings.HasPrefix(dst.url.Path, strings.TrimSuffix(src.url.Path, "/")+"/")) {
+	tree := strings.TrimSuffix(src.url.Path, "/") + "/"
+	if k.sameSide && src.o.dir() && strings.HasPrefix(dst.url.Path+"/", tree) {
 		return nil, named(arg, errors.New("a directory cannot be copied into itself"))
 	}
 	into, name := dst.into, dst.name
@@ -248,18 +249,20 @@ func (r *run) copyOne(arg string, dst *place, o *copyFlags) (*copier, error) {
 	return k, nil
 }
 
+// entryOf is an entry of a directory.
+type entryOf struct {
+	name string
+	o    *object
+}
+
 // contents copies the entries of a root, which has no name of its own.
 func (k *copier) contents(from, into *object) error {
 	if !k.recursive {
 		return named(from.shown, errors.New("is a directory (use -r)"))
 	}
-	type sub struct {
-		name string
-		o    *object
-	}
-	var all []sub
+	var all []entryOf
 	if err := k.src.list(k.r.ctx, from, func(name string, o *object) error {
-		all = append(all, sub{name, o})
+		all = append(all, entryOf{name, o})
 		return nil
 	}); err != nil {
 		return named(from.shown, err)

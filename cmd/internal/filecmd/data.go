@@ -17,7 +17,9 @@ import (
 // copyData copies the bytes of x to a file that was just created. x is the whole file for a sparse
 // file, and for one that the server copies. It calls progress with the bytes that arrive, and with
 // a negative number if bytes must be sent again.
-func copyData(ctx context.Context, src side, from *object, dst side, to *object, x client.Extent, progress func(int)) error {
+func copyData(
+	ctx context.Context, src side, from *object, dst side, to *object, x client.Extent, progress func(int),
+) error {
 	target, upload := dst.(*remote)
 	source, download := src.(*remote)
 	if upload && download && target.c == source.c {
@@ -28,9 +30,9 @@ func copyData(ctx context.Context, src side, from *object, dst side, to *object,
 	}
 	switch {
 	case upload && download && from.sparse():
-		return downloadData(ctx, source.c, from, holes{remoteWriter{ctx, target.c, to.h}}, progress)
+		return downloadData(ctx, source.c, from, holes{remoteFile{ctx, target.c, to.h}}, progress)
 	case upload && download:
-		return target.c.Upload(ctx, to.h, remoteReader{ctx, source.c, from.h}, x.Off, x.Size, progress)
+		return target.c.Upload(ctx, to.h, remoteFile{ctx, source.c, from.h}, x.Off, x.Size, progress)
 	case upload:
 		return uploadLocal(ctx, from, target, to, x, progress)
 	case download:
@@ -82,27 +84,31 @@ func downloadData(ctx context.Context, c *client.Client, from *object, w io.Writ
 	return nil
 }
 
-func uploadLocal(ctx context.Context, from *object, target *remote, to *object, part client.Extent, progress func(int)) error {
+func uploadLocal(
+	ctx context.Context, from *object, target *remote, to *object, part client.Extent, progress func(int),
+) error {
 	f, err := os.Open(from.path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	list := []extent{{int64(part.Off), int64(part.Size)}}
+	list := []client.Extent{part}
 	if from.sparse() {
 		if list, err = extents(f, int64(from.attr.Size)); err != nil {
 			return err
 		}
 	}
 	for _, x := range list {
-		if err := target.c.Upload(ctx, to.h, f, uint64(x.off), uint64(x.size), progress); err != nil {
+		if err := target.c.Upload(ctx, to.h, f, x.Off, x.Size, progress); err != nil {
 			return changed(err)
 		}
 	}
 	return nil
 }
 
-func downloadLocal(ctx context.Context, source *remote, from, to *object, part client.Extent, progress func(int)) error {
+func downloadLocal(
+	ctx context.Context, source *remote, from, to *object, part client.Extent, progress func(int),
+) error {
 	if from.sparse() {
 		if err := to.f.Truncate(int64(from.attr.Size)); err != nil {
 			return err
@@ -120,17 +126,17 @@ func changed(err error) error {
 	return err
 }
 
-// remoteReader reads a remote file at any place.
-type remoteReader struct {
+// remoteFile is a remote file that is read and written at any place. Its writes are stable.
+type remoteFile struct {
 	ctx context.Context
 	c   *client.Client
 	h   client.Handle
 }
 
 // ReadAt implements io.ReaderAt.
-func (r remoteReader) ReadAt(p []byte, off int64) (n int, err error) {
+func (f remoteFile) ReadAt(p []byte, off int64) (n int, err error) {
 	for n < len(p) {
-		k, eof, err := r.c.Read(r.ctx, r.h, p[n:], uint64(off)+uint64(n))
+		k, eof, err := f.c.Read(f.ctx, f.h, p[n:], uint64(off)+uint64(n))
 		if err != nil {
 			return n, err
 		}
@@ -142,17 +148,10 @@ func (r remoteReader) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// remoteWriter writes a remote file at any place, with stable writes.
-type remoteWriter struct {
-	ctx context.Context
-	c   *client.Client
-	h   client.Handle
-}
-
 // WriteAt implements io.WriterAt.
-func (w remoteWriter) WriteAt(p []byte, off int64) (n int, err error) {
+func (f remoteFile) WriteAt(p []byte, off int64) (n int, err error) {
 	for n < len(p) {
-		done, err := w.c.Write(w.ctx, w.h, p[n:], uint64(off)+uint64(n), blockstore.FileSync)
+		done, err := f.c.Write(f.ctx, f.h, p[n:], uint64(off)+uint64(n), blockstore.FileSync)
 		if err != nil {
 			return n, err
 		}

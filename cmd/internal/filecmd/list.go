@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -188,7 +189,7 @@ func (r *run) entries(u client.URL, targets bool) ([]*entry, error) {
 		return nil
 	}
 	if !isDir(n) {
-		return list, add(baseOf(u), n)
+		return list, add(path.Base(u.Path), n)
 	}
 	err = c.ReadDir(r.ctx, n.Handle, func(e *client.Entry) error {
 		m, err := child(r.ctx, c, n, e)
@@ -220,12 +221,8 @@ func printEntries(w io.Writer, list []*entry, long bool) {
 		if e.Device != "" {
 			size = e.Device
 		}
-		name := printable(e.Name)
-		if e.Target != "" {
-			name += " -> " + printable(e.Target)
-		}
 		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", e.mode, e.NLink, e.UID, e.GID, size,
-			e.mtime.Format("2006-01-02 15:04"), name)
+			e.mtime.Format("2006-01-02 15:04"), e.label())
 	}
 }
 
@@ -237,44 +234,46 @@ func buffered(w io.Writer, write func(io.Writer)) error {
 }
 
 func (t *tool) stat() *cobra.Command {
-	return t.command("stat URL...", "Show the attributes of files", cobra.MinimumNArgs(1), func(r *run, args []string) error {
-		all := []*entry{}
-		err := r.each(args, func(u client.URL) error {
-			c := r.dialer.Client(u)
-			n, err := c.Follow(r.ctx, u.Path, false)
-			if err != nil {
-				return err
-			}
+	all := []*entry{}
+	return t.nodeCommand("stat URL...", "Show the attributes of files", false,
+		func(r *run, u client.URL, c *client.Client, n *client.Node) (err error) {
 			e := newEntry(u.String(), &n.Attr)
 			if n.Attr.Type == blockstore.TypeLnk {
-				if e.Target, err = c.ReadLink(r.ctx, n.Handle); err != nil {
-					return err
-				}
+				e.Target, err = c.ReadLink(r.ctx, n.Handle)
 			}
-			all = append(all, e)
-			return nil
-		})
-		if err != nil {
+			if err == nil {
+				all = append(all, e)
+			}
 			return err
-		}
-		return r.g.Print(all, func(w io.Writer) {
-			for i, e := range all {
-				if i > 0 {
-					fmt.Fprintln(w)
+		}, func() error {
+			return t.g.Print(all, func(w io.Writer) {
+				for i, e := range all {
+					if i > 0 {
+						fmt.Fprintln(w)
+					}
+					printEntry(w, e)
 				}
-				name := printable(e.Name)
-				if e.Target != "" {
-					name += " -> " + printable(e.Target)
-				}
-				fmt.Fprintf(w, "name\t%s\ntype\t%s\n", name, e.Type)
-				if e.Device != "" {
-					fmt.Fprintf(w, "device\t%s\n", e.Device)
-				}
-				fmt.Fprintf(w, "size\t%d\nallocated\t%d\nmode\t%s (%s)\nlinks\t%d\nowner\t%d:%d\nfile id\t%d\nfilesystem\t%#x\naccessed\t%s\nmodified\t%s\nchanged\t%s\n",
-					e.Size, e.Used, e.Mode, e.mode, e.NLink, e.UID, e.GID, e.FileID, e.FSID, e.Atime, e.Mtime, e.Ctime)
-			}
+			})
 		})
-	})
+}
+
+// label is the name of an object, and the target of a symbolic link.
+func (e *entry) label() string {
+	if e.Target == "" {
+		return printable(e.Name)
+	}
+	return printable(e.Name) + " -> " + printable(e.Target)
+}
+
+func printEntry(w io.Writer, e *entry) {
+	fmt.Fprintf(w, "name\t%s\ntype\t%s\n", e.label(), e.Type)
+	if e.Device != "" {
+		fmt.Fprintf(w, "device\t%s\n", e.Device)
+	}
+	fmt.Fprintf(w, "size\t%d\nallocated\t%d\nmode\t%s (%s)\nlinks\t%d\nowner\t%d:%d\n",
+		e.Size, e.Used, e.Mode, e.mode, e.NLink, e.UID, e.GID)
+	fmt.Fprintf(w, "file id\t%d\nfilesystem\t%#x\naccessed\t%s\nmodified\t%s\nchanged\t%s\n",
+		e.FileID, e.FSID, e.Atime, e.Mtime, e.Ctime)
 }
 
 // usage is one line of df.
@@ -289,38 +288,30 @@ type usage struct {
 }
 
 func (t *tool) df() *cobra.Command {
-	return t.command("df URL...", "Show the space of file systems", cobra.MinimumNArgs(1), func(r *run, args []string) error {
-		all := []*usage{}
-		err := r.each(args, func(u client.URL) error {
-			c := r.dialer.Client(u)
-			n, err := c.Follow(r.ctx, u.Path, true)
-			if err != nil {
-				return err
-			}
+	all := []*usage{}
+	return t.nodeCommand("df URL...", "Show the space of file systems", true,
+		func(r *run, u client.URL, c *client.Client, n *client.Node) error {
 			s, err := c.Stat(r.ctx, n.Handle)
-			if err != nil {
-				return err
+			if err == nil {
+				all = append(all, &usage{
+					u.String(), s.TotalBytes, s.FreeBytes, s.AvailBytes, s.TotalFiles, s.FreeFiles, s.AvailFiles,
+				})
 			}
-			all = append(all,
-				&usage{u.String(), s.TotalBytes, s.FreeBytes, s.AvailBytes, s.TotalFiles, s.FreeFiles, s.AvailFiles})
-			return nil
-		})
-		if err != nil {
 			return err
-		}
-		return r.g.Print(all, func(w io.Writer) {
-			fmt.Fprintln(w, "SIZE\tUSED\tAVAIL\tUSE\tFILES\tFILES FREE\tURL")
-			for _, s := range all {
-				used := s.Bytes - min(s.BytesFree, s.Bytes)
-				share := "-"
-				if of := used + s.BytesAvail; of > 0 {
-					share = fmt.Sprintf("%d%%", (used*100+of-1)/of)
+		}, func() error {
+			return t.g.Print(all, func(w io.Writer) {
+				fmt.Fprintln(w, "SIZE\tUSED\tAVAIL\tUSE\tFILES\tFILES FREE\tURL")
+				for _, s := range all {
+					used := s.Bytes - min(s.BytesFree, s.Bytes)
+					share := "-"
+					if of := used + s.BytesAvail; of > 0 {
+						share = fmt.Sprintf("%d%%", (used*100+of-1)/of)
+					}
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", amount(s.Bytes), amount(used), amount(s.BytesAvail), share,
+						s.Files, s.FilesFree, s.URL)
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", amount(s.Bytes), amount(used), amount(s.BytesAvail), share,
-					s.Files, s.FilesFree, s.URL)
-			}
+			})
 		})
-	})
 }
 
 // amount is a number of bytes for people.

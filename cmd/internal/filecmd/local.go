@@ -12,18 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rstored/rstored/blockstore"
+	"github.com/rstored/rstored/nfs/client"
 	"github.com/rstored/rstored/nfs/nfs3"
 )
 
 // local is this host's side of a copy.
 type local struct{}
 
-// blockSize is the unit of Stat_t.Blocks, in bytes.
+// statBlock is the unit of Stat_t.Blocks, in bytes.
 const statBlock = 512
 
 var typeOf = map[uint32]blockstore.FileType{
-	unix.S_IFREG: blockstore.TypeReg, unix.S_IFDIR: blockstore.TypeDir, unix.S_IFLNK: blockstore.TypeLnk, unix.S_IFIFO: blockstore.TypeFifo,
-	unix.S_IFSOCK: blockstore.TypeSock, unix.S_IFBLK: blockstore.TypeBlk, unix.S_IFCHR: blockstore.TypeChr,
+	unix.S_IFREG: blockstore.TypeReg, unix.S_IFDIR: blockstore.TypeDir, unix.S_IFLNK: blockstore.TypeLnk,
+	unix.S_IFIFO: blockstore.TypeFifo, unix.S_IFSOCK: blockstore.TypeSock, unix.S_IFBLK: blockstore.TypeBlk, unix.S_IFCHR: blockstore.TypeChr,
 }
 
 // localObject describes a file of this host; with follow, what a symbolic link
@@ -259,13 +260,10 @@ func (local) finish(_ context.Context, o *object, a *nfs3.Attr, owner bool) (err
 	return nil
 }
 
-// extent is a run of data of a sparse file.
-type extent struct{ off, size int64 }
-
 // extents are the runs of data of a file of size bytes; one for all of it
 // where the file system does not tell.
-func extents(f *os.File, size int64) ([]extent, error) {
-	var list []extent
+func extents(f *os.File, size int64) ([]client.Extent, error) {
+	var list []client.Extent
 	fd := int(f.Fd())
 	for off := int64(0); off < size; {
 		data, err := unix.Seek(fd, off, unix.SEEK_DATA)
@@ -273,7 +271,7 @@ func extents(f *os.File, size int64) ([]extent, error) {
 			break // a hole up to the end
 		}
 		if err != nil {
-			return []extent{{0, size}}, nil //nolint:nilerr // the file system does not tell
+			return []client.Extent{{Size: uint64(size)}}, nil //nolint:nilerr // the file system does not tell
 		}
 		hole, err := unix.Seek(fd, data, unix.SEEK_HOLE)
 		if err != nil {
@@ -283,7 +281,7 @@ func extents(f *os.File, size int64) ([]extent, error) {
 		if data >= hole {
 			break
 		}
-		list = append(list, extent{data, hole - data})
+		list = append(list, client.Extent{Off: uint64(data), Size: uint64(hole - data)})
 		off = hole
 	}
 	return list, nil

@@ -37,8 +37,16 @@ func newObject(shown string, n *client.Node) *object {
 	return &object{shown: shown, attr: n.Attr, h: n.Handle}
 }
 
+// objectIn describes the result of a call that found or made a name in a directory.
+func objectIn(dir *object, name string, n *client.Node, err error) (*object, error) {
+	if err != nil {
+		return nil, err
+	}
+	return newObject(below(dir, name), n), nil
+}
+
 func (s *remote) list(ctx context.Context, dir *object, each func(string, *object) error) error {
-	err := s.c.ReadDir(ctx, dir.h, func(e *client.Entry) error {
+	return s.c.ReadDir(ctx, dir.h, func(e *client.Entry) error {
 		n, err := child(ctx, s.c, &client.Node{Handle: dir.h}, e)
 		if gone(err) {
 			return nil
@@ -48,7 +56,6 @@ func (s *remote) list(ctx context.Context, dir *object, each func(string, *objec
 		}
 		return each(e.Name, newObject(below(dir, e.Name), n))
 	})
-	return err
 }
 
 func (s *remote) readlink(ctx context.Context, o *object) (string, error) {
@@ -69,22 +76,14 @@ func (s *remote) lookup(ctx context.Context, dir *object, name string) (*object,
 }
 
 func (s *remote) mkdir(ctx context.Context, dir *object, name string) (*object, error) {
-	mode := uint32(dirMode)
-	n, err := s.c.Mkdir(ctx, dir.h, name, &blockstore.SetAttr{Mode: &mode})
-	if err != nil {
-		return nil, err
-	}
-	return newObject(below(dir, name), n), nil
+	n, err := s.c.Mkdir(ctx, dir.h, name, &blockstore.SetAttr{Mode: new(uint32(dirMode))})
+	return objectIn(dir, name, n, err)
 }
 
 func (s *remote) create(ctx context.Context, dir *object, name string) (*object, error) {
-	mode, size := uint32(fileMode), uint64(0)
-	n, err := s.c.Create(ctx, dir.h, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode, Size: &size},
-		[nfs3.VerifierLen]byte{})
-	if err != nil {
-		return nil, err
-	}
-	return newObject(below(dir, name), n), nil
+	set := &blockstore.SetAttr{Mode: new(uint32(fileMode)), Size: new(uint64(0))}
+	n, err := s.c.Create(ctx, dir.h, name, blockstore.Guarded, set, [nfs3.VerifierLen]byte{})
+	return objectIn(dir, name, n, err)
 }
 
 func (s *remote) reopen(ctx context.Context, dir *object, name string, like *object) (*object, error) {
@@ -120,12 +119,9 @@ func (s *remote) symlink(ctx context.Context, dir *object, name, target string) 
 }
 
 func (s *remote) mknod(ctx context.Context, dir *object, name string, a *nfs3.Attr) (*object, error) {
-	mode := uint32(fileMode)
-	n, err := s.c.Mknod(ctx, dir.h, name, a.Type, a.Major, a.Minor, &blockstore.SetAttr{Mode: &mode})
-	if err != nil {
-		return nil, err
-	}
-	return newObject(below(dir, name), n), nil
+	set := &blockstore.SetAttr{Mode: new(uint32(fileMode))}
+	n, err := s.c.Mknod(ctx, dir.h, name, a.Type, a.Major, a.Minor, set)
+	return objectIn(dir, name, n, err)
 }
 
 func (s *remote) link(ctx context.Context, o, dir *object, name string) error {
@@ -143,8 +139,10 @@ func (s *remote) finish(ctx context.Context, o *object, a *nfs3.Attr, owner bool
 			return err
 		}
 	}
-	mode := finalMode(a, owner)
-	set := blockstore.SetAttr{Mode: &mode, AtimeHow: blockstore.TimeClient, Atime: a.Atime, MtimeHow: blockstore.TimeClient, Mtime: a.Mtime}
+	set := blockstore.SetAttr{
+		Mode: new(finalMode(a, owner)), AtimeHow: blockstore.TimeClient, Atime: a.Atime,
+		MtimeHow: blockstore.TimeClient, Mtime: a.Mtime,
+	}
 	if a.Type == blockstore.TypeReg && a.Used < a.Size {
 		set.Size = &a.Size // it may end with a hole
 	}
