@@ -59,7 +59,10 @@ func Open(setting string, log *zap.Logger) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{counts: make(map[string]uint64), queue: make(chan entry, queued), ended: make(chan struct{}), now: time.Now, tokens: burst, filled: time.Now()}
+	l := &Log{
+		counts: make(map[string]uint64), queue: make(chan entry, queued), ended: make(chan struct{}), now: time.Now,
+		tokens: burst, filled: time.Now(),
+	}
 	switch {
 	case path != "":
 		if l.file, err = openFile(path); err != nil {

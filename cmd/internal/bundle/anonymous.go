@@ -38,8 +38,9 @@ func (a *anonymiser) alias(sort, name string) string {
 
 // structure are the parts of paths that say nothing of anybody.
 var structure = []string{
-	"", ".", "..", "etc", "exports", "exports.d", "rstored", "rstored.yaml", "rstored.sock", "var", "lib", "run", "usr", "bin", "sbin", "local", "srv", "home", "mnt",
-	"tmp", "export", "proc", "sys", "dev", "net", "core", "self", "mountinfo", "metrics", "livez", "readyz", "debug", "pprof", "v1", "state", "data",
+	"", ".", "..", "etc", "exports", "exports.d", "rstored", "rstored.yaml", "rstored.sock", "var", "lib", "run", "usr",
+	"bin", "sbin", "local", "srv", "home", "mnt", "tmp", "export", "proc", "sys", "dev", "net", "core", "self",
+	"mountinfo", "metrics", "livez", "readyz", "debug", "pprof", "v1", "state", "data",
 }
 
 var (
@@ -54,7 +55,8 @@ var (
 // address is what stands for an address; those that every host has stay.
 func (a *anonymiser) address(s string) string {
 	ip, err := netip.ParseAddr(s)
-	if err != nil || ip.IsUnspecified() || ip == netip.IPv6Loopback() || ip == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || ip.IsMulticast() {
+	local := ip == netip.IPv6Loopback() || ip == netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if err != nil || ip.IsUnspecified() || local || ip.IsMulticast() {
 		return s
 	}
 	return a.alias("addr", ip.Unmap().String())
@@ -146,7 +148,10 @@ func spellings(name string) []string {
 			octal.WriteByte(c)
 		}
 	}
-	list := []string{name, quoted, strings.Trim(strings.TrimSpace(html.String()), `"`), octal.String(), url.PathEscape(name), url.QueryEscape(name)}
+	list := []string{
+		name, quoted, strings.Trim(strings.TrimSpace(html.String()), `"`), octal.String(),
+		url.PathEscape(name), url.QueryEscape(name),
+	}
 	slices.Sort(list)
 	return slices.Compact(list)
 }

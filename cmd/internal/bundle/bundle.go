@@ -1,5 +1,5 @@
-// Package bundle collects what somebody needs who looks for a fault from afar: one compressed archive
-// without secrets. What cannot be had is left out, and the manifest says why.
+// Package bundle collects data for the search for a fault in one compressed archive without secrets. The manifest
+// lists missing parts with the reason.
 package bundle
 
 import (
@@ -35,7 +35,7 @@ type Config struct {
 	File string
 	// Unit is the unit of systemd whose journal is read.
 	Unit string
-	// Profile is how long the daemon is profiled; 0 means not at all.
+	// Profile is the duration of a CPU profile of the daemon; 0 is none.
 	Profile time.Duration
 	// Anonymous replaces addresses of clients, names of hosts, and paths.
 	Anonymous bool
@@ -49,13 +49,13 @@ type File struct {
 	What   string `json:"what"`
 	Size   int    `json:"size"`
 	SHA256 string `json:"sha256"`
-	// Cut: it was longer, and only its end is there.
+	// Cut: it has only the end of a longer part.
 	Cut bool `json:"cut,omitempty"`
 
 	data []byte
 }
 
-// Missing is a part that could not be had.
+// Missing is a part that could not be collected.
 type Missing struct {
 	Name string `json:"name"`
 	Why  string `json:"why"`
@@ -78,7 +78,7 @@ type collector struct {
 	total int
 }
 
-// kind is how a part is cleared of what must not be in it.
+// kind is the way in which secrets are removed from a part.
 type kind int
 
 const (
@@ -92,7 +92,7 @@ func (c *collector) missing(name string, err error) {
 	c.m.Missing = append(c.m.Missing, Missing{name, err.Error()})
 }
 
-// add enters a part, or why it is not there.
+// add adds a part, or the reason why it is missing.
 func (c *collector) add(name, what string, k kind, data []byte, err error) {
 	if err != nil {
 		c.missing(name, err)
@@ -130,7 +130,9 @@ func Write(ctx context.Context, w io.Writer, cfg Config) (Manifest, error) {
 	if cfg.Root == "" {
 		cfg.Root = "/"
 	}
-	c := &collector{cfg: cfg, kinds: make(map[string]kind), m: Manifest{Made: time.Now().UTC(), By: cli.ReadBuild(), Anonymous: cfg.Anonymous, Files: []File{}, Missing: []Missing{}}}
+	c := &collector{cfg: cfg, kinds: make(map[string]kind), m: Manifest{
+		Made: time.Now().UTC(), By: cli.ReadBuild(), Anonymous: cfg.Anonymous, Files: []File{}, Missing: []Missing{},
+	}}
 	c.daemon(ctx)
 	c.host(ctx)
 	return c.m, c.write(w)
@@ -140,7 +142,9 @@ func (c *collector) write(w io.Writer) error {
 	z := gzip.NewWriter(w)
 	t := tar.NewWriter(z)
 	put := func(name string, data []byte) error {
-		h := &tar.Header{Name: "rstored-support/" + name, Mode: 0o600, Size: int64(len(data)), ModTime: c.m.Made, Typeflag: tar.TypeReg}
+		h := &tar.Header{
+			Name: "rstored-support/" + name, Mode: 0o600, Size: int64(len(data)), ModTime: c.m.Made, Typeflag: tar.TypeReg,
+		}
 		if err := t.WriteHeader(h); err != nil {
 			return err
 		}
@@ -168,7 +172,7 @@ func (c *collector) write(w io.Writer) error {
 	return errors.Join(t.Close(), z.Close())
 }
 
-// read is a file of the host, at most so much of it.
+// read returns a file of the host, or its first bytes if it is larger than fileMax.
 func (c *collector) read(name string) ([]byte, error) {
 	f, err := os.Open(strings.TrimSuffix(c.cfg.Root, "/") + name)
 	if err != nil {

@@ -24,13 +24,13 @@ import (
 	"github.com/rstored/rstored/cmd/internal/exportsfile"
 )
 
-// Daemon is the part of the control interface that is asked.
+// Daemon is the part of the control interface that a bundle uses.
 type Daemon interface {
 	doctor.Daemon
 	Raw(ctx context.Context, path string, q url.Values) ([]byte, error)
 }
 
-// answers are what the daemon is asked for.
+// answers are the parts that come from the daemon.
 var answers = []struct{ name, path, what string }{
 	{"status.json", "/v1/status", "the daemon at a glance"},
 	{"exports.json", "/v1/exports", "exports as they are served"},
@@ -56,7 +56,7 @@ var answers = []struct{ name, path, what string }{
 // answerTime bounds one answer of the daemon.
 const answerTime = 10 * time.Second
 
-// daemon adds what only the daemon knows.
+// daemon adds the parts that come from the daemon.
 func (c *collector) daemon(ctx context.Context) {
 	ask := func(path string, q url.Values, limit time.Duration) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
@@ -85,24 +85,24 @@ func (c *collector) daemon(ctx context.Context) {
 	}
 }
 
-// sysctls are settings of the kernel that count for the daemon.
+// sysctls are settings of the kernel that affect the daemon.
 var sysctls = []string{
-	"net/core/*mem*", "net/core/netdev_*", "net/core/somaxconn", "net/core/busy_*", "net/core/default_qdisc", "net/ipv4/udp_*", "net/ipv4/tcp_*mem",
-	"net/ipv4/tcp_congestion_control", "net/ipv4/ip_local_port_range", "net/ipv4/conf/*/rp_filter", "vm/dirty_*", "vm/overcommit_*", "vm/max_map_count",
-	"fs/file-max", "fs/file-nr", "fs/leases-enable", "fs/lease-break-time", "kernel/io_uring_disabled", "kernel/numa_balancing",
+	"net/core/*mem*", "net/core/netdev_*", "net/core/somaxconn", "net/core/busy_*", "net/core/default_qdisc",
+	"net/ipv4/udp_*", "net/ipv4/tcp_*mem", "net/ipv4/tcp_congestion_control", "net/ipv4/ip_local_port_range",
+	"net/ipv4/conf/*/rp_filter", "vm/dirty_*", "vm/overcommit_*", "vm/max_map_count", "fs/file-max",
+	"fs/file-nr", "fs/leases-enable", "fs/lease-break-time", "kernel/io_uring_disabled", "kernel/numa_balancing",
 }
 
-// host adds what the host knows.
+// host adds the parts that come from the host.
 func (c *collector) host(ctx context.Context) {
 	b, err := c.read(c.cfg.File)
 	c.add("config-file.yaml", "the configuration file on disk", yaml, b, err)
 	if table := exportsFileOf(b); table != "" {
-		files, _ := filepath.Glob(strings.TrimSuffix(c.cfg.Root, "/") + exportsfile.Directory(table) + "/*" + exportsfile.Suffix)
-		var all []byte
-		b, err := c.read(table)
-		all = append(all, b...)
+		root := strings.TrimSuffix(c.cfg.Root, "/")
+		files, _ := filepath.Glob(root + exportsfile.Directory(table) + "/*" + exportsfile.Suffix)
+		all, err := c.read(table)
 		for _, f := range files {
-			if b, err := c.read(strings.TrimPrefix(f, strings.TrimSuffix(c.cfg.Root, "/"))); err == nil {
+			if b, err := c.read(strings.TrimPrefix(f, root)); err == nil {
 				all = append(append(all, '\n'), b...)
 			}
 		}
@@ -120,7 +120,9 @@ func (c *collector) host(ctx context.Context) {
 	}{Rstorectl: cli.ReadBuild(), Rstored: st.Version, CPUs: processors(c)}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
-		v.Kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Version[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+		for _, part := range [][]byte{u.Sysname[:], u.Release[:], u.Version[:], u.Machine[:]} {
+			v.Kernel = strings.TrimSpace(v.Kernel + " " + unix.ByteSliceToString(part))
+		}
 	}
 	release, _ := c.read("/etc/os-release")
 	for line := range strings.Lines(string(release)) {
@@ -132,12 +134,14 @@ func (c *collector) host(ctx context.Context) {
 	c.add("versions.json", "versions of the programs, the kernel, the system", code, b, jsonErr)
 	c.tree("sysctl.txt", "settings of the kernel", "/proc/sys/", sysctls)
 	c.tree("network.txt", "network interfaces and their counters", "/sys/class/net/", []string{
-		"*/mtu", "*/operstate", "*/speed", "*/duplex", "*/tx_queue_len", "*/carrier_changes", "*/statistics/*_errors", "*/statistics/*_dropped", "*/statistics/*_packets",
+		"*/mtu", "*/operstate", "*/speed", "*/duplex", "*/tx_queue_len", "*/carrier_changes",
+		"*/statistics/*_errors", "*/statistics/*_dropped", "*/statistics/*_packets",
 		"*/gro_flush_timeout", "*/queues/*/rps_cpus",
 	})
 	c.addresses()
 	c.tree("rdma.txt", "RDMA devices of the kernel", "/sys/class/infiniband/", []string{
-		"*/node_type", "*/fw_ver", "*/hca_type", "*/ports/*/state", "*/ports/*/rate", "*/ports/*/link_layer", "*/ports/*/hw_counters/*",
+		"*/node_type", "*/fw_ver", "*/hca_type", "*/ports/*/state", "*/ports/*/rate", "*/ports/*/link_layer",
+		"*/ports/*/hw_counters/*",
 	})
 	for _, f := range []struct{ name, file, what string }{
 		{"limits.txt", "limits", "limits of the daemon's process"},

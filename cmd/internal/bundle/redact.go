@@ -14,23 +14,29 @@ const redacted = "REDACTED"
 
 // secretWord is in the name of what must not be told. "pkey" is no secret, and "key" alone neither:
 // the log has it for settings.
-const secretWord = `secret|passw|passphrase|token|credential|private_?key|authorization|bearer|cookie|api_?key|[a-z]_key`
+const secretWord = `secret|passw|passphrase|token|credential|private_?key|` +
+	`authorization|bearer|cookie|api_?key|[a-z]_key`
 
 var (
 	secretName = regexp.MustCompile(`(?i)(?:headers|` + secretWord + `)`)
 	// NAME: VALUE and NAME=VALUE to the end of the line, and in JSON.
 	secretLine  = regexp.MustCompile(`(?im)^(\s*(?:- |#\s*)?[\w.-]*(?:` + secretWord + `)[\w.-]*\s*[:=]\s*)\S.*$`)
 	secretJSON  = regexp.MustCompile(`(?i)("[^"]*(?:` + secretWord + `)[^"]*"\s*:\s*)(?:"(?:[^"\\]|\\.)*"|[^",}\]\s{\[]+)`)
-	secretWords = regexp.MustCompile(`(?i)\b((?:[\w.-]*(?:password|passwd|secret|token|authorization|api_?key)[\w.-]*)\s*[:=]\s*(?:(?:basic|bearer)\s+)?)[^\s"',;&\\]+`)
-	secretAuth  = regexp.MustCompile(`(?i)\b((?:basic|bearer)\s+)[A-Za-z0-9+/._~=-]{8,}`)
+	secretWords = regexp.MustCompile(`(?i)\b((?:[\w.-]*(?:password|passwd|secret|token|authorization|api_?key)[\w.-]*)` +
+		`\s*[:=]\s*(?:(?:basic|bearer)\s+)?)[^\s"',;&\\]+`)
+	secretAuth = regexp.MustCompile(`(?i)\b((?:basic|bearer)\s+)[A-Za-z0-9+/._~=-]{8,}`)
 	// Whoever logs a URL logs what is in it.
 	secretURL = regexp.MustCompile(`(://)[^/\s"'@]+@`)
 	// A key in PEM, with line ends as they are or escaped.
-	secretPEM = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*(?:PRIVATE KEY|SECRET)[A-Z0-9 ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\z)`)
+	secretPEM = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*(?:PRIVATE KEY|SECRET)[A-Z0-9 ]*-----` +
+		`.*?(?:-----END [A-Z0-9 ]*-----|\z)`)
 )
 
 // hints are in every line that has something for the expressions above, in small letters.
-var hints = []string{"secret", "passw", "passphrase", "token", "credential", "private", "authorization", "bearer", "basic", "cookie", "api_key", "apikey", "_key", "://"}
+var hints = []string{
+	"secret", "passw", "passphrase", "token", "credential", "private", "authorization",
+	"bearer", "basic", "cookie", "api_key", "apikey", "_key", "://",
+}
 
 // redact takes secrets out of a text.
 func redact(b []byte) []byte {

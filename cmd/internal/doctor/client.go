@@ -90,7 +90,8 @@ func (r *Report) local(h *Host, server netip.Addr, overRDMA bool) (netip.Addr, b
 			name, ifMTU)
 	case mtu != 0 && ifMTU != 0 && pathMTU(mtu) < pathMTU(ifMTU):
 		r.add(Warn, "mtu", fmt.Sprintf("'ip link set dev %s mtu %d', and 'ip route flush cache'", name, mtu),
-			"the MTU of %s is %d, but the kernel knows that the path to %v carries %d: RDMA packets of %d bytes will be lost", name, ifMTU, server, mtu, pathMTU(ifMTU))
+			"the MTU of %s is %d, but the kernel knows that the path to %v carries %d: RDMA packets of %d bytes will be lost",
+			name, ifMTU, server, mtu, pathMTU(ifMTU))
 	default:
 		r.ok("mtu", "the MTU of %s is %d: path MTU %d", name, ifMTU, pathMTU(ifMTU))
 	}
@@ -112,7 +113,8 @@ func (r *Report) modules(h *Host) {
 		r.add(Warn, "module", "modprobe -a "+l, "kernel modules not loaded: %s", l)
 	}
 	if l := strings.Join(found[moduleUnknown], " "); l != "" {
-		r.add(Warn, "module", "install the rest of the kernel's modules (linux-modules-extra, kernel-modules-extra), then 'modprobe -a "+l+"'",
+		r.add(Warn, "module", "install the rest of the kernel's modules (linux-modules-extra, kernel-modules-extra), "+
+			"then 'modprobe -a "+l+"'",
 			"kernel modules that are neither loaded nor found, so that this host's kernel cannot mount by RDMA: %s", l)
 	}
 }

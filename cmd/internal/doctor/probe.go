@@ -62,15 +62,21 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 		if dev != nil {
 			break
 		}
-		dev, err = openSoft(roce.Config{Addr: from, ConnectLimit: rdma.Time(connectTime), OnFailure: func(x roce.Record) { reportFailure(end{x.Outcome, x.Reason, false}) }})
+		dev, err = openSoft(roce.Config{
+			Addr: from, ConnectLimit: rdma.Time(connectTime),
+			OnFailure: func(x roce.Record) { reportFailure(end{x.Outcome, x.Reason, false}) },
+		})
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		r.add(Warn, "connect", "mount, then see dmesg here and 'rstorectl clients --failed' on the server; to try it from here, install rstored-rdma, whose rstorectl uses the kernel's RDMA devices, or use a host or network namespace without rdma_rxe",
-			"RDMA cannot be tried from %v: UDP port %d is taken, on the other addresses of its interface too; going on with TCP", local, wire.Port)
+		r.add(Warn, "connect", "mount, then see dmesg here and 'rstorectl clients --failed' on the server; "+
+			"to try it from here, install rstored-rdma, whose rstorectl uses the kernel's RDMA devices, "+
+			"or use a host or network namespace without rdma_rxe",
+			"RDMA cannot be tried from %v: UDP port %d is taken, on the other addresses of its interface too; "+
+				"going on with TCP", local, wire.Port)
 		return
 	case err != nil:
 		r.add(Fail, "connect", "", "RDMA cannot be tried: %v", err)
@@ -95,8 +101,10 @@ func (r *Report) probeRDMA(ctx context.Context, h *Host, at netip.AddrPort, loca
 		r.comparePathMTU(c.Info().PathMTU, soft.MTU(), dev.Addr(), at)
 	}
 	r.ok("connect", "RDMA connect from %v to %v in %v: path MTU %d, messages up to %d bytes out and %d in",
-		dev.Addr(), at, time.Since(begun).Round(100*time.Microsecond), c.Info().PathMTU, c.Info().InlineOut, c.Info().InlineIn)
-	if !r.null(ctx, c, "RDMA", 0, fmt.Sprintf("something other than NFS may serve port %d: 'rstorectl port list' on the server", at.Port())) {
+		dev.Addr(), at, time.Since(begun).Round(100*time.Microsecond), c.Info().PathMTU,
+		c.Info().InlineOut, c.Info().InlineIn)
+	other := fmt.Sprintf("something other than NFS may serve port %d: 'rstorectl port list' on the server", at.Port())
+	if !r.null(ctx, c, "RDMA", 0, other) {
 		return
 	}
 	if n := min(c.Info().InlineOut, int(c.Info().PathMTU)) - callHead; n > 0 {
@@ -144,14 +152,16 @@ func connectHint(e end, dev rdma.Device, at netip.AddrPort) string {
 			}
 			return smallerMTUHint(soft.MTU())
 		case cm.InvalidGID:
-			return "there is address translation (NAT) between here and the server, which RoCE does not pass; use a network without, such as the host's for a container"
+			return "there is address translation (NAT) between here and the server, which RoCE does not pass; " +
+				"use a network without, such as the host's for a container"
 		case cm.ConsumerDefined, cm.NoResources:
 			return "on the server: 'rstorectl clients --failed' says why it was refused"
 		}
 		return "on the server: 'rstorectl clients --failed'"
 	case rdma.Unreachable:
 		if e.other {
-			return "see that the device there is up, and that rstored serves RDMA by a device of the same kind: 'rstorectl doctor' and 'rstorectl port list' on the server"
+			return "see that the device there is up, and that rstored serves RDMA by a device of the same kind: " +
+				"'rstorectl doctor' and 'rstorectl port list' on the server"
 		}
 		return fmt.Sprintf("let UDP port %d in and out on both hosts and between ('nft list ruleset', cloud security "+
 			"groups), and see that rstored runs there: 'rstorectl doctor' on the server", wire.Port)
@@ -170,7 +180,8 @@ func smallerMTUHint(own rdma.MTU) string {
 func (r *Report) comparePathMTU(got, own rdma.MTU, local netip.Addr, at netip.AddrPort) {
 	if got < own && !local.IsLoopback() {
 		r.add(Warn, "path-mtu", smallerMTUHint(own),
-			"%v refuses path MTU %d, which the interface of %v carries, and accepts %d: the kernel's client does not try a smaller one and cannot mount", at, own, local, got)
+			"%v refuses path MTU %d, which the interface of %v carries, and accepts %d: "+
+				"the kernel's client does not try a smaller one and cannot mount", at, own, local, got)
 	}
 }
 
@@ -228,7 +239,9 @@ func (r *Report) mount(ctx context.Context, c *client.Client, over, path string,
 	r.ok("fsinfo", "FSINFO of %s over %s: reads up to %d bytes, writes up to %d", path, over, i.ReadMax, i.WriteMax)
 }
 
-func (r *Report) mountFailed(ctx context.Context, c *client.Client, over, path string, from netip.Addr, level Level, err error) {
+func (r *Report) mountFailed(
+	ctx context.Context, c *client.Client, over, path string, from netip.Addr, level Level, err error,
+) {
 	var elsewhere *rpc.AcceptError
 	var s nfs.Status
 	do := "rstorectl doctor, on the server"
@@ -271,7 +284,8 @@ func (r *Report) probeTCP(ctx context.Context, host, path string, level Level) {
 	d := &dial.Dialer{GiveUp: callTime}
 	defer func() { _ = d.Close() }()
 	c := d.Client(client.URL{Transport: rpc.TransportTCP, Host: host, Path: path})
-	if r.null(ctx, c.RPC(), "TCP", 0, "something other than NFS version 3 may serve that port: 'rstorectl port list' on the server") {
+	const other = "something other than NFS version 3 may serve that port: 'rstorectl port list' on the server"
+	if r.null(ctx, c.RPC(), "TCP", 0, other) {
 		r.mount(ctx, c, "TCP", path, from, level)
 	}
 }

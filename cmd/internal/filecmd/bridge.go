@@ -58,8 +58,11 @@ func (t *tool) bridge() *cobra.Command {
 			<-r.ctx.Done()
 			return nil
 		})
-	c.Long = "Offer an NFS/RDMA server to clients on this host that speak TCP: NFS versions 3, 4.0, 4.1 and 4.2, or the one that --nfs-version names, and " +
-		"MOUNT version 3. Each connection of a client has one to the server, on which callbacks of versions 4.1 and 4.2 come. For the server all clients " +
+	c.Long = "Offer an NFS/RDMA server to clients on this host that speak TCP: NFS versions 3, 4.0, 4.1 and 4.2, " +
+		"or the one that --nfs-version names, and " +
+		"MOUNT version 3. Each connection of a client has one to the server, " +
+		"on which callbacks of versions 4.1 and 4.2 come. " +
+		"For the server all clients " +
 		"are this host. Version 4.0 has no delegations through the bridge, and version 3 no locks (mount with nolock)."
 	f := c.Flags()
 	f.StringVar(&listen, "listen", "127.0.0.1:2049",

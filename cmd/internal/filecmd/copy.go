@@ -51,7 +51,7 @@ changed since, and the file is one that only this user can have written.`
 
 func (t *tool) put() *cobra.Command {
 	var o copyFlags
-	c := t.command("put FILE... URL", "Copy files of this host to a server", cobra.MinimumNArgs(2), func(r *run, args []string) error {
+	do := func(r *run, args []string) error {
 		src, dst := args[:len(args)-1], args[len(args)-1]
 		for _, s := range src {
 			if client.IsURL(s) {
@@ -62,7 +62,8 @@ func (t *tool) put() *cobra.Command {
 			return err
 		}
 		return r.copyAll(src, dst, &o)
-	})
+	}
+	c := t.command("put FILE... URL", "Copy files of this host to a server", cobra.MinimumNArgs(2), do)
 	c.Long = c.Short + "." + copyLong
 	o.add(c)
 	return c
@@ -70,7 +71,7 @@ func (t *tool) put() *cobra.Command {
 
 func (t *tool) get() *cobra.Command {
 	var o copyFlags
-	c := t.command("get URL... [FILE]", "Copy files of a server to this host", cobra.MinimumNArgs(1), func(r *run, args []string) error {
+	do := func(r *run, args []string) error {
 		src, dst := args, "."
 		if last := args[len(args)-1]; len(args) > 1 && !client.IsURL(last) {
 			src, dst = args[:len(args)-1], last
@@ -81,7 +82,8 @@ func (t *tool) get() *cobra.Command {
 			}
 		}
 		return r.copyAll(src, dst, &o)
-	})
+	}
+	c := t.command("get URL... [FILE]", "Copy files of a server to this host", cobra.MinimumNArgs(1), do)
 	c.Long = c.Short + "; without FILE into the working directory." + copyLong
 	o.add(c)
 	return c
@@ -89,8 +91,10 @@ func (t *tool) get() *cobra.Command {
 
 func (t *tool) copy() *cobra.Command {
 	var o copyFlags
-	c := t.command("cp SOURCE... TARGET", "Copy files between servers, or between a server and this host", cobra.MinimumNArgs(2),
-		func(r *run, args []string) error { return r.copyAll(args[:len(args)-1], args[len(args)-1], &o) })
+	c := t.command("cp SOURCE... TARGET", "Copy files between servers, or between a server and this host",
+		cobra.MinimumNArgs(2), func(r *run, args []string) error {
+			return r.copyAll(args[:len(args)-1], args[len(args)-1], &o)
+		})
 	c.Long = c.Short + "." + copyLong
 	o.add(c)
 	return c

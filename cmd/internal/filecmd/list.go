@@ -49,16 +49,18 @@ type entry struct {
 }
 
 var typeNames = map[blockstore.FileType]string{
-	blockstore.TypeReg: "file", blockstore.TypeDir: "directory", blockstore.TypeLnk: "symlink", blockstore.TypeFifo: "fifo",
-	blockstore.TypeSock: "socket", blockstore.TypeBlk: "block device", blockstore.TypeChr: "character device",
+	blockstore.TypeReg: "file", blockstore.TypeDir: "directory", blockstore.TypeLnk: "symlink",
+	blockstore.TypeFifo: "fifo", blockstore.TypeSock: "socket",
+	blockstore.TypeBlk: "block device", blockstore.TypeChr: "character device",
 }
 
 func newEntry(name string, a *nfs3.Attr) *entry {
 	e := &entry{
 		Name: name, Type: typeNames[a.Type], Mode: fmt.Sprintf("%04o", a.Mode&0o7777), NLink: a.NLink, UID: a.UID, GID: a.GID,
 		Size: a.Size, Used: a.Used, FileID: a.FileID, FSID: a.FSID,
-		Atime: a.Atime.Format(time.RFC3339Nano), Mtime: a.Mtime.Format(time.RFC3339Nano), Ctime: a.Ctime.Format(time.RFC3339Nano),
-		mode: modeString(a), mtime: a.Mtime,
+		Atime: a.Atime.Format(time.RFC3339Nano), Mtime: a.Mtime.Format(time.RFC3339Nano),
+		Ctime: a.Ctime.Format(time.RFC3339Nano),
+		mode:  modeString(a), mtime: a.Mtime,
 	}
 	if e.Type == "" {
 		e.Type = fmt.Sprintf("type %d", a.Type)

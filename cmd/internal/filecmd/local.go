@@ -24,7 +24,8 @@ const statBlock = 512
 
 var typeOf = map[uint32]blockstore.FileType{
 	unix.S_IFREG: blockstore.TypeReg, unix.S_IFDIR: blockstore.TypeDir, unix.S_IFLNK: blockstore.TypeLnk,
-	unix.S_IFIFO: blockstore.TypeFifo, unix.S_IFSOCK: blockstore.TypeSock, unix.S_IFBLK: blockstore.TypeBlk, unix.S_IFCHR: blockstore.TypeChr,
+	unix.S_IFIFO: blockstore.TypeFifo, unix.S_IFSOCK: blockstore.TypeSock,
+	unix.S_IFBLK: blockstore.TypeBlk, unix.S_IFCHR: blockstore.TypeChr,
 }
 
 // localObject describes a file of this host; with follow, what a symbolic link

@@ -21,7 +21,8 @@ func newMeter(w io.Writer, what string) *meter {
 	}
 	return &meter{progressbar.NewOptions64(-1,
 		progressbar.OptionSetWriter(w), progressbar.OptionSetDescription(what), progressbar.OptionShowBytes(true),
-		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSpinnerType(14), progressbar.OptionClearOnFinish(),
+		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSpinnerType(14),
+		progressbar.OptionClearOnFinish(),
 	)}
 }
 

@@ -33,8 +33,8 @@ const (
 )
 
 var storeOpNames = [storeOps]string{
-	"read", "write", "commit", "getattr", "setattr", "lookup", "access", "readdir", "readlink", "create", "remove", "rename",
-	"statfs", "space", "xattr",
+	"read", "write", "commit", "getattr", "setattr", "lookup", "access", "readdir", "readlink", "create", "remove",
+	"rename", "statfs", "space", "xattr",
 }
 
 func (o StoreOp) String() string { return storeOpNames[o] }
@@ -85,8 +85,10 @@ func (r *Recorder) SetExports(names map[uint32]string) {
 		if n := int(id) + 1; n > len(next) {
 			next = slices.Grow(next, n-len(next))[:n]
 		}
-		next[id] = &export{name: name, calls: newPoints(int(kinds) * len(transports)), store: r.store(id), troubles: make(
-			[]trouble, len(r.cfg.Troubles))}
+		next[id] = &export{
+			name: name, calls: newPoints(int(kinds) * len(transports)), store: r.store(id),
+			troubles: make([]trouble, len(r.cfg.Troubles)),
+		}
 		if int(id) < len(old) && old[id] != nil {
 			next[id].calls = old[id].calls
 		}

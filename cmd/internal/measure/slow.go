@@ -72,8 +72,10 @@ func (w *slow) add(c *rpc.Call, s *rpc.Served, row int) {
 
 func slowCall(c *rpc.Call, s *rpc.Served, row int, ended time.Time) SlowCall {
 	return SlowCall{
-		Ended: ended, Client: c.Peer.Addr, Transport: c.Peer.Transport, XID: c.XID, In: s.Args, Out: s.Reply, Took: s.Took + c.Meta.Fetch,
-		Queue: s.Queued, RDMA: c.Meta.Fetch, Store: c.Meta.Store, row: row, export: c.Meta.Export, status: s.Status, code: c.Meta.Outcome,
+		Ended: ended, Client: c.Peer.Addr, Transport: c.Peer.Transport, XID: c.XID, In: s.Args, Out: s.Reply,
+		Took:  s.Took + c.Meta.Fetch,
+		Queue: s.Queued, RDMA: c.Meta.Fetch, Store: c.Meta.Store, row: row, export: c.Meta.Export, status: s.Status,
+		code: c.Meta.Outcome,
 	}
 }
 

@@ -216,7 +216,8 @@ func (r *Recorder) Users() (list []User, all bool) {
 			from, marks := l.from.Load(), l.marks.Load()
 			list = append(list, User{
 				Client: x.addr, Export: x.export, Transport: t, Seen: u.begun.Add(time.Duration(seen-1) * time.Second),
-				Port: uint16(from >> 16), PKey: uint16(from), Security: rpc.Security(l.security.Load()), Wrote: marks&markWrote != 0, Root: marks&markRoot != 0,
+				Port: uint16(from >> 16), PKey: uint16(from), Security: rpc.Security(l.security.Load()),
+				Wrote: marks&markWrote != 0, Root: marks&markRoot != 0,
 			})
 		}
 	}

@@ -1,6 +1,6 @@
-// Package ops is what watches the daemon from outside: metrics for Prometheus, health checks, and
-// profiles on demand, and a page that shows them live, by HTTP. It changes nothing: that is for the control socket, where the
-// kernel says who asks.
+// Package ops serves metrics for Prometheus, health checks, profiles on demand, and a page that shows
+// them live, by HTTP. It changes nothing: changes need the control socket, where the kernel reports the
+// credentials of the peer.
 package ops
 
 import (

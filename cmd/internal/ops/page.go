@@ -20,7 +20,8 @@ var pageFiles embed.FS
 
 // pagePolicy lets a browser run and load what comes from here as a file, and nothing else: no script in the
 // page itself, nothing from elsewhere, nobody's frame.
-const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // pageHandlers answer for the page and for what it shows.
 func pageHandlers(mux *http.ServeMux, sample func() live.Sample) {
@@ -154,7 +155,8 @@ func (f *feed) refresh() {
 	}
 	f.seq++
 	f.history = append(f.history, moment{
-		f.seq, v.Taken.UnixMilli(), v.Total.Ops, v.Total.In, v.Total.Out, v.Total.Mean, v.Total.P99, v.Total.Depth, v.Retransmits,
+		f.seq, v.Taken.UnixMilli(), v.Total.Ops, v.Total.In, v.Total.Out, v.Total.Mean, v.Total.P99, v.Total.Depth,
+		v.Retransmits,
 	})
 	if n := len(f.history) - feedHistory; n > 0 {
 		f.history = slices.Clone(f.history[n:])

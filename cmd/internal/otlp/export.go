@@ -126,8 +126,10 @@ func message(list []sdktrace.ReadOnlySpan) *tracepb.TracesData {
 	}
 	by := list[0].InstrumentationScope()
 	return &tracepb.TracesData{ResourceSpans: []*tracepb.ResourceSpans{{
-		Resource:   &resourcepb.Resource{Attributes: values(list[0].Resource().Attributes())},
-		ScopeSpans: []*tracepb.ScopeSpans{{Scope: &commonpb.InstrumentationScope{Name: by.Name, Version: by.Version}, Spans: out}},
+		Resource: &resourcepb.Resource{Attributes: values(list[0].Resource().Attributes())},
+		ScopeSpans: []*tracepb.ScopeSpans{{
+			Scope: &commonpb.InstrumentationScope{Name: by.Name, Version: by.Version}, Spans: out,
+		}},
 	}}}
 }
 

@@ -50,7 +50,8 @@ func newSpans(ctx context.Context, version string) *spans {
 // add makes the spans of a call.
 func (s *spans) add(c *measure.SlowCall) {
 	begin := c.Ended.Add(-c.Took)
-	ctx, span := s.tracer.Start(s.ctx, c.Program+"."+c.Operation, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(begin),
+	ctx, span := s.tracer.Start(s.ctx, c.Program+"."+c.Operation,
+		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(begin),
 		trace.WithAttributes(attributes(c)...))
 	// A call first waits for memory and data, then for a worker. Only the duration in the store is
 	// known, not its position.

@@ -273,7 +273,9 @@ func newExporter(endpoint string, ca []byte) (*exporter, error) {
 	if !strings.HasSuffix(u.Path, tracesPath) {
 		u = u.JoinPath(tracesPath)
 	}
-	tr := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 1, IdleConnTimeout: 2 * time.Minute}
+	tr := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 1, IdleConnTimeout: 2 * time.Minute,
+	}
 	if len(ca) > 0 {
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(ca) {

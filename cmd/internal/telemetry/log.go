@@ -68,11 +68,12 @@ func NewLog(level, format string) (*Log, error) {
 			&ringCore{level, zapcore.NewJSONEncoder(enc), l.ring}))
 	}
 	l.Logger, l.Always = logger(encoder, lv), logger(encoder.Clone(), zapcore.InfoLevel)
-	l.sampled = zapcore.NewSamplerWithOptions(l.Core(), sampleTick, sampleFirst, sampleThen, zapcore.SamplerHook(func(_ zapcore.Entry, d zapcore.SamplingDecision) {
+	hook := zapcore.SamplerHook(func(_ zapcore.Entry, d zapcore.SamplingDecision) {
 		if d&zapcore.LogDropped != 0 {
 			l.suppressed.Add(1)
 		}
-	}))
+	})
+	l.sampled = zapcore.NewSamplerWithOptions(l.Core(), sampleTick, sampleFirst, sampleThen, hook)
 	return l, nil
 }
 

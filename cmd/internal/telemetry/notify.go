@@ -46,7 +46,8 @@ func (n *Notifier) PingWatchdog() error { return n.send("WATCHDOG=1") }
 // for ever.
 func (n *Notifier) WatchdogInterval() time.Duration {
 	us, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
-	if pid := os.Getenv("WATCHDOG_PID"); err != nil || us <= 0 || n.socket == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
+	pid := os.Getenv("WATCHDOG_PID")
+	if err != nil || us <= 0 || n.socket == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0
 	}
 	return time.Duration(us) * time.Microsecond

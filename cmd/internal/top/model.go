@@ -223,7 +223,8 @@ func (m *Model) header() []string {
 	out := []string{
 		m.bold(name) + fmt.Sprintf("  up %s  %s  %s", span(v.Uptime), v.Taken.Format(time.TimeOnly), every),
 		fmt.Sprintf("calls %s/s  in %s MB/s  out %s MB/s  mean %s  p99 %s  failed %s/s",
-			amount(v.Total.Ops), megabytes(v.Total.In), megabytes(v.Total.Out), micros(v.Total.Mean), micros(v.Total.P99), amount(v.Total.Failed)),
+			amount(v.Total.Ops), megabytes(v.Total.In), megabytes(v.Total.Out), micros(v.Total.Mean),
+			micros(v.Total.P99), amount(v.Total.Failed)),
 		fmt.Sprintf("in progress %s  waiting %d  workers %d/%d  credits %d/%d  memory %s",
 			small(v.Total.Depth), s.Queued, s.WorkersBusy, s.Workers, s.CreditsInUse, s.Credits, size(s.Memory)),
 		fmt.Sprintf("rdma write %s MB/s  read %s MB/s  retransmits %s/s  errors %s/s",

@@ -52,9 +52,12 @@ type record struct {
 }
 
 // ControllerGetCapabilities implements csi.ControllerServer.
-func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+func (c *controller) ControllerGetCapabilities(
+	context.Context, *csi.ControllerGetCapabilitiesRequest,
+) (*csi.ControllerGetCapabilitiesResponse, error) {
+	volumes := &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
 	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{
-		Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}},
+		Type: &csi.ControllerServiceCapability_Rpc{Rpc: volumes},
 	}}}, nil
 }
 
@@ -74,7 +77,8 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	if err := capabilities(r.GetVolumeCapabilities(), cl.place); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	want := record{Name: r.GetName(), Required: r.GetCapacityRange().GetRequiredBytes(), Limit: r.GetCapacityRange().GetLimitBytes()}
+	size := r.GetCapacityRange()
+	want := record{Name: r.GetName(), Required: size.GetRequiredBytes(), Limit: size.GetLimitBytes()}
 	if want.Required < 0 || want.Limit < 0 || want.Limit > 0 && want.Limit < want.Required {
 		return nil, status.Errorf(codes.InvalidArgument, "no size is at least %d and at most %d bytes", want.Required,
 			want.Limit)
@@ -172,7 +176,9 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 }
 
 // ValidateVolumeCapabilities implements csi.ControllerServer.
-func (c *controller) ValidateVolumeCapabilities(ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+func (c *controller) ValidateVolumeCapabilities(
+	ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest,
+) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's identifier is missing")
 	}

@@ -42,7 +42,9 @@ func (Kernel) Mount(ctx context.Context, m Mount, finished func()) error {
 }
 
 // arguments returns the arguments of mount(2). The kernel takes an address and resolves no names.
-func arguments(ctx context.Context, m Mount, lookup func(context.Context, string) ([]string, error)) (flags uintptr, data string, err error) {
+func arguments(
+	ctx context.Context, m Mount, lookup func(context.Context, string) ([]string, error),
+) (flags uintptr, data string, err error) {
 	addrs, err := lookup(ctx, m.Server)
 	if err != nil {
 		return 0, "", fmt.Errorf("the address of the server: %w", err)

@@ -31,9 +31,12 @@ func (n *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeG
 }
 
 // NodeGetCapabilities implements csi.NodeServer.
-func (n *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (n *node) NodeGetCapabilities(
+	context.Context, *csi.NodeGetCapabilitiesRequest,
+) (*csi.NodeGetCapabilitiesResponse, error) {
+	stats := &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{{
-		Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: csi.NodeServiceCapability_RPC_GET_VOLUME_STATS}},
+		Type: &csi.NodeServiceCapability_Rpc{Rpc: stats},
 	}}}, nil
 }
 
@@ -50,7 +53,9 @@ func (n *node) claim(target string) (there *Mounted, release func(), err error) 
 }
 
 // NodePublishVolume implements csi.NodeServer.
-func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (n *node) NodePublishVolume(
+	ctx context.Context, r *csi.NodePublishVolumeRequest,
+) (*csi.NodePublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's identifier is missing")
 	}
@@ -103,7 +108,8 @@ func mountOf(r *csi.NodePublishVolumeRequest, target string) (m Mount, err error
 		return m, err
 	}
 	mode := c.GetAccessMode().GetMode()
-	readOnly := r.GetReadonly() || mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY || mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	readOnly := r.GetReadonly() || mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY ||
+		mode == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
 	m = Mount{Server: p.server, Source: p.source(), Target: target}
 	m.Options, err = mountOptions(p, c.GetMount().GetMountFlags(), readOnly)
 	return m, err
@@ -122,10 +128,12 @@ func mountError(m Mount, err error) error {
 	case errors.Is(err, syscall.ENODEV):
 		code, hint = codes.FailedPrecondition, "the node's kernel has no NFS client: modprobe nfs"
 	case errors.Is(err, syscall.EPROTONOSUPPORT), errors.Is(err, syscall.EPROTO):
-		code, hint = codes.FailedPrecondition, "the node's kernel has no NFS over RDMA, or the server not that version: modprobe rpcrdma"
+		code = codes.FailedPrecondition
+		hint = "the node's kernel has no NFS over RDMA, or the server not that version: modprobe rpcrdma"
 	case errors.Is(err, syscall.EINVAL):
 		code, hint = codes.InvalidArgument, "the kernel does not take one of the options"
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EIO):
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH),
+		errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EIO):
 		code, hint = codes.Unavailable, "is the server there, and has the node an RDMA device (rdma link) on its way to it?"
 	}
 	if hint != "" {
@@ -135,7 +143,9 @@ func mountError(m Mount, err error) error {
 }
 
 // NodeUnpublishVolume implements csi.NodeServer.
-func (n *node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+func (n *node) NodeUnpublishVolume(
+	ctx context.Context, r *csi.NodeUnpublishVolumeRequest,
+) (*csi.NodeUnpublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's identifier is missing")
 	}
@@ -179,7 +189,9 @@ func (n *node) tidy(target string) (*csi.NodeUnpublishVolumeResponse, error) {
 
 // NodeGetVolumeStats implements csi.NodeServer. The numbers are for the exported file system, which
 // all volumes of the export share.
-func (n *node) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+func (n *node) NodeGetVolumeStats(
+	ctx context.Context, r *csi.NodeGetVolumeStatsRequest,
+) (*csi.NodeGetVolumeStatsResponse, error) {
 	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the volume's identifier or its path is missing")
 	}

@@ -309,7 +309,9 @@ func serverError(share client.URL, err error) error {
 	case errors.Is(err, context.Canceled):
 		code = codes.Canceled
 	case client.IsStatus(err, nfs.ErrAcces), client.IsStatus(err, nfs.ErrPerm):
-		code, hint = codes.PermissionDenied, "export it to the address of the controller with no_root_squash, or let the user that it is squashed to write there"
+		code = codes.PermissionDenied
+		hint = "export it to the address of the controller with no_root_squash, " +
+			"or let the user that it is squashed to write there"
 	case client.IsStatus(err, nfs.ErrROFS):
 		code, hint = codes.PermissionDenied, "the export is read-only for the controller"
 	case client.IsStatus(err, nfs.ErrNoSpc), client.IsStatus(err, nfs.ErrDQuot):

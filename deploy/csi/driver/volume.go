@@ -37,7 +37,10 @@ const (
 )
 
 var (
-	classParams  = []string{paramServer, paramShare, paramTransport, paramPort, paramControllerTransport, paramControllerPort, paramOnDelete, paramMode, paramUID, paramGID}
+	classParams = []string{
+		paramServer, paramShare, paramTransport, paramPort, paramControllerTransport, paramControllerPort, paramOnDelete,
+		paramMode, paramUID, paramGID,
+	}
 	contextAttrs = []string{paramServer, paramShare, paramTransport, paramPort, attrDirectory}
 )
 
@@ -103,17 +106,13 @@ func parseClass(params map[string]string) (*class, error) {
 		}
 		c.mode = uint32(m)
 	}
-	for _, o := range []struct {
-		key string
-		to  **uint32
-	}{{paramUID, &c.uid}, {paramGID, &c.gid}} {
-		if v := params[o.key]; v != "" {
+	for key, to := range map[string]**uint32{paramUID: &c.uid, paramGID: &c.gid} {
+		if v := params[key]; v != "" {
 			n, err := strconv.ParseUint(v, 10, 32)
 			if err != nil {
-				return nil, fmt.Errorf("%s %q: use a number", o.key, v)
+				return nil, fmt.Errorf("%s %q: use a number", key, v)
 			}
-			id := uint32(n)
-			*o.to = &id
+			*to = new(uint32(n))
 		}
 	}
 	transport, err := parseTransport(paramControllerTransport, params[paramControllerTransport])
@@ -198,7 +197,9 @@ func parsePort(key, v string) (uint16, error) {
 	return uint16(n), nil
 }
 
-var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*\.?$`)
+const hostLabel = `[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?`
+
+var hostName = regexp.MustCompile(`^` + hostLabel + `(\.` + hostLabel + `)*\.?$`)
 
 func isHost(s string) bool {
 	if _, err := netip.ParseAddr(s); err == nil {
