@@ -95,7 +95,7 @@ func (c *Config) tlsWarnings() (list []string) {
 			if len(want) == 0 {
 				want = c.TLS.XprtSec
 			}
-			missing := ""
+			var missing string
 			switch {
 			case OnlyTLS(want) && !c.TLS.On():
 				missing = "there is no TLS without tls.certificate and tls.key"

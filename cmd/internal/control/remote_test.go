@@ -6,7 +6,6 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"io"
-
 	"net"
 	"net/netip"
 	"net/url"

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-
 	"net/netip"
 	"os"
 	"path/filepath"
