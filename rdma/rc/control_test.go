@@ -42,7 +42,7 @@ func TestWindow(t *testing.T) {
 	}
 	was := w.packets()
 	w.silent()
-	if w.spoke(false); w.packets() != windowMin {
+	if w.answered(false); w.packets() != windowMin {
 		t.Errorf("%d packets after a silence", w.packets())
 	}
 	if n := rounds(&w, 4, true); n != windowMin<<4 {
@@ -54,7 +54,7 @@ func TestWindow(t *testing.T) {
 	was = w.packets()
 	w.silent()
 	w.silent()
-	if w.spoke(true); w.packets() != was {
+	if w.answered(true); w.packets() != was {
 		t.Errorf("%d packets after a silence in which nothing was lost, %d before", w.packets(), was)
 	}
 	for i := range 100 {

@@ -126,8 +126,8 @@ func (q *QP) progress(now rdma.Time) {
 		// retries within the time of RetryCount.
 		r.rto = max(r.base(), min(r.rto, r.ceiling/rtoKept))
 	}
-	r.window.spoke(r.una == r.next)
-	r.asking.spoke(r.una == r.next)
+	r.window.answered(r.una == r.next)
+	r.asking.answered(r.una == r.next)
 	r.retries, r.rnrTries, r.moved, r.probing = 0, 0, now, false
 	q.pace(now)
 	if r.una == r.next {

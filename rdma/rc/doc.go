@@ -2,7 +2,7 @@
 // queue pair as a state machine. It does no IO, reads no clock and takes no locks. It knows nothing
 // of connection management, of sockets or of other queue pairs.
 //
-// One QP is one value. Its owner feeds it packets and the time, and asks it for packets,
+// One QP is one value. Its owner feeds it packets and the time, and takes from it packets,
 // completions and its next deadline:
 //
 //	for {

@@ -8,7 +8,7 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// ErrPeerStopped means that the peer did not retransmit lost requests although it was asked to.
+// ErrPeerStopped means that the peer did not retransmit lost requests although NAKs requested it.
 var ErrPeerStopped = errors.New("the peer has stopped sending its requests")
 
 // The responder repeats its NAK for missing packets. A packet out of sequence shows that earlier
@@ -70,16 +70,16 @@ func (q *QP) missing(now rdma.Time, psn wire.PSN) {
 	q.remindLater(now)
 }
 
-// cameAgain handles a duplicate request packet.
-func (q *QP) cameAgain(now rdma.Time) {
+// repeated handles a duplicate request packet.
+func (q *QP) repeated(now rdma.Time) {
 	if m := &q.resp.remind; !m.on {
 		m.acks = remindACKs
 	}
 	q.remindLater(now)
 }
 
-// came handles an expected request packet.
-func (q *QP) came(now rdma.Time) {
+// arrived handles an expected request packet.
+func (q *QP) arrived(now rdma.Time) {
 	m := &q.resp.remind
 	if !m.on {
 		*m = reminder{}

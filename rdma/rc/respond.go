@@ -19,7 +19,7 @@ func (q *QP) answers(now rdma.Time) bool {
 
 // duplicate answers a request that was executed before (IBTA 9.7.5): a SEND or WRITE is
 // acknowledged, a READ is read again, the remembered result of an atomic is repeated. Nothing is
-// executed twice. A READ may name only a part of the original: the peer asks for the missing rest.
+// executed twice. A READ may name only a part of the original: the peer requests the missing rest.
 //
 //	duplicate            answer                              executed again
 //	SEND, WRITE          ACK of everything so far            no
@@ -31,7 +31,7 @@ func (q *QP) duplicate(now rdma.Time, p *wire.Packet) {
 	r := &q.resp
 	if p.Op.Is(wire.ClassSend) || p.Op.Is(wire.ClassWrite) {
 		r.ackDue = true
-		q.cameAgain(now)
+		q.repeated(now)
 		return
 	}
 	if r.remind.on {

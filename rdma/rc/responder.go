@@ -141,7 +141,7 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 	default:
 		q.serveAtomic(p)
 	}
-	q.came(now)
+	q.arrived(now)
 }
 
 // reserved handles a packet with a reserved opcode of RC (IBTA 9.7.4.1). Only a request can have
@@ -150,7 +150,7 @@ func (q *QP) reserved(now rdma.Time, p *wire.Packet) {
 	q.n.DropOpcode++
 	if p.PSN == q.resp.epsn {
 		q.resp.gap, q.resp.notReady = false, false
-		q.came(now)
+		q.arrived(now)
 		q.refuse(p, wire.NAKInvalidRequest, fmt.Sprintf("the reserved opcode %#02x", uint8(p.Op)))
 	}
 }

@@ -163,9 +163,9 @@ func (w *window) silent() {
 	w.size, w.arrived = min(windowMin*windowUnit, w.size), 0
 }
 
-// spoke is called at progress. If it is the first after a timeout and acknowledges all packets, the
+// answered is called at progress. If it is the first after a timeout and acknowledges all packets, the
 // peer was only slow and nothing was lost: the window is restored.
-func (w *window) spoke(all bool) {
+func (w *window) answered(all bool) {
 	if w.before != 0 && all {
 		w.size, w.threshold = w.before, w.most
 	}

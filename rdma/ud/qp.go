@@ -219,7 +219,7 @@ func (q *QP) Transmit(b *wire.Batch, most int) (more bool) {
 		case e.length > int(q.cfg.MTU):
 			q.n.TxTooLong++
 			q.completeSend(rdma.Success)
-		case !q.mine(e):
+		case !q.registered(e):
 			q.state = rdma.StateSQE
 			q.completeSend(rdma.LocProtErr)
 			q.flushSends()
@@ -232,8 +232,8 @@ func (q *QP) Transmit(b *wire.Batch, most int) (more bool) {
 	return q.HasWork()
 }
 
-// mine checks that the memory of a send is registered.
-func (q *QP) mine(e *sqe) bool {
+// registered checks that the memory of a send is registered.
+func (q *QP) registered(e *sqe) bool {
 	if e.flags&rdma.Inline != 0 {
 		return true
 	}

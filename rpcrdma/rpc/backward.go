@@ -11,7 +11,7 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// Caller makes calls to the peer of a connection that the peer made: in the backward
+// Caller makes calls to the peer of a connection that the peer made, in the backward
 // direction (RFC 8881 section 2.10.3.1, RFC 8167). It is comparable, and may be used
 // from any goroutine, also after the connection has ended.
 type Caller interface {

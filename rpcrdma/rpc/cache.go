@@ -123,7 +123,7 @@ type drcEntry struct {
 	prev, next *drcEntry
 }
 
-// Settler is a connection whose transport learns of delivered replies only when it asks the kernel.
+// Settler is a connection whose transport reports delivered replies only when Settle is called.
 type Settler interface {
 	// Settle reports every reply that the client has acknowledged by now, see Call.Delivery.
 	Settle()
@@ -299,7 +299,7 @@ func (r *replyCache) intend(c *Call, note []byte) {
 	e.record = r.journal.begin(e, c.start, note)
 }
 
-// begin looks a call up. The connection that may know of a delivery is asked first, without the
+// begin looks a call up. The connection that may know of a delivery is settled first, without the
 // mutex, because Settle calls Delivered.
 func (r *replyCache) begin(k drcKey, c *Call) (*drcEntry, drcVerdict) {
 	p := &c.Peer

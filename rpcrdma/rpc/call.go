@@ -49,9 +49,9 @@ type Security uint8
 // Securities.
 const (
 	Cleartext Security = iota
-	// TLS hides and protects what is said. The peer is anybody.
+	// TLS encrypts and authenticates the messages. The peer is not authenticated.
 	TLS
-	// MutualTLS has verified the peer's certificate as well.
+	// MutualTLS is TLS with a verified certificate of the peer.
 	MutualTLS
 )
 
@@ -75,7 +75,7 @@ type AuthFlavor uint32
 const (
 	AuthNone AuthFlavor = 0
 	AuthSys  AuthFlavor = 1
-	// AuthTLS asks in a call of procedure NULL whether TLS may begin (RFC 9289 section 4.1).
+	// AuthTLS is in a call of procedure NULL, the probe for TLS (RFC 9289 section 4.1).
 	AuthTLS AuthFlavor = 7
 )
 
@@ -103,6 +103,14 @@ const (
 
 // Call is one request on its way through the server. The transport owns it and its buffers. A
 // handler may use everything in it until it returns its status.
+//
+//	transport                    server                              procedure
+//	Reset, sets its fields
+//	Dispatch        ------->     header, reply cache
+//	                             on the loop, or on a worker ----->  Serve
+//	                             Observer                    <-----  Status, results in Res
+//	sends Res       <-------     Reply
+//	Delivery().Delivered ---->   the cached reply may age
 type Call struct {
 	XID  uint32
 	Prog uint32
@@ -111,20 +119,19 @@ type Call struct {
 	Cred Cred
 	Peer Peer
 
-	// Args is positioned at the procedure's arguments. Bulk arguments that
-	// arrived by RDMA READ are segments of their own, so Args.Opaque returns
-	// them in place.
+	// Args is positioned at the procedure's arguments. Bulk arguments that arrived by RDMA READ are
+	// segments of their own, so Args.Opaque returns them in place.
 	Args xdr.Decoder
-	// Res receives the procedure's results. Put bulk results in with
-	// Res.Bulk, from memory obtained by Payload.
+	// Res receives the procedure's results. Bulk results are added by Res.Bulk, in memory of
+	// Payload.
 	Res xdr.Encoder
 
-	// Back makes calls to the client on the connection of this call. Transports that can set it.
-	// The handler may retain it.
+	// Back makes calls to the client on the connection of this call, or is nil if the transport
+	// cannot. The handler may retain it.
 	Back Caller
 	// Alloc is set by the transport. See Payload.
 	Alloc func(n int) []byte
-	// Loans is set by a transport that can send memory of others. See Borrow.
+	// Loans is set by a transport that can send borrowed memory. See Borrow.
 	Loans Lender
 	// BulkMax is the room of the transport for the first bulk result in bytes, or -1 if it has no
 	// limit of its own.
@@ -139,14 +146,14 @@ type Call struct {
 	// Elsewhere is set by a transport whose loop must serve no procedure, not even one that never
 	// waits: all go to workers.
 	Elsewhere bool
-	// CanTLS is set by a transport that can start TLS after the reply, and StartTLS by the server
-	// if it has to.
+	// CanTLS is set by a transport that can start TLS after the reply, StartTLS by the server to
+	// make it do so.
 	CanTLS, StartTLS bool
-	// Settler is set by a transport that learns of the delivery of replies only by asking.
+	// Settler is set by a transport that must be called to report which replies were delivered.
 	Settler Settler
 	// TransportData is the transport's own state of the call.
 	TransportData any
-	// Notes are for the server's Observer.
+	// Meta is for the server's Observer.
 	Meta CallMeta
 
 	proc  *Proc
@@ -154,7 +161,7 @@ type Call struct {
 	entry *drcEntry
 	cache *replyCache
 	base  int           // length of the reply header in Res
-	row   int           // the procedure's place in Procedures
+	row   int           // the procedure's index in Procedures
 	came  time.Duration // when it was dispatched, since the server's start
 	moved time.Duration // when a worker took it, since it was dispatched; 0 if none did
 	size  int           // of the arguments in bytes
@@ -170,8 +177,8 @@ type Call struct {
 	deferrals *deferred
 	deferred  bool          // Defer reserved a place for the call
 	wait      time.Duration // how long it is deferred
-	// Paid is the procedure's own note that the call has been counted against what its
-	// caller may do. It stays when the procedure is called again.
+	// Paid: the procedure has counted the call against the limits of its client. It stays set when
+	// the procedure is called again.
 	Paid bool
 }
 
@@ -197,16 +204,16 @@ func (c *Call) Arguments() (d xdr.Decoder, ok bool) {
 	return *c.args, true
 }
 
-// Detach notes that the call leaves the goroutine that dispatched it. Whoever
-// hands a call over does so before another goroutine can see it.
+// Detach notes that the call leaves the goroutine that dispatched it. It is called before another
+// goroutine has the call.
 func (c *Call) Detach() { c.detached = true }
 
-// Detached reports, in Reply, whether Reply may run on another goroutine than
-// the one that dispatched the call. If not, Dispatch has not returned yet.
+// Detached reports, in Reply, whether Reply may run on another goroutine than the one that
+// dispatched the call. If not, Dispatch has not returned yet.
 func (c *Call) Detached() bool { return c.detached }
 
-// Reset prepares a call for reuse, keeping the memory of its encoder, its
-// credential's groups, and what the transport set.
+// Reset prepares a call for reuse. It retains the memory of the encoder and of the credential's
+// groups, and the fields that the transport has set.
 func (c *Call) Reset() {
 	c.Res.Reset()
 	*c = Call{
@@ -216,27 +223,25 @@ func (c *Call) Reset() {
 	}
 }
 
-// Delivery is, in Reply and until Reset, how the transport reports that the client has
-// acknowledged the reply.
+// Delivery returns, in Reply and until Reset, the value by which the transport reports that the
+// client has acknowledged the reply.
 func (c *Call) Delivery() Delivery { return c.delivery }
 
-// Journaled reports whether the server wants to know by Intend what the call is
-// about to do.
+// Journaled reports whether the call is to be announced by Intend.
 func (c *Call) Journaled() bool { return c.entry != nil && c.cache.journal.mem != nil }
 
-// Intend notes that the call is about to change something. note, at most 64
-// bytes, is what its procedure needs to see, after a crash, whether the change was
-// made; it is copied. Without a journal Intend does nothing.
+// Intend writes to the journal that the call is about to change something. From note, at most 64
+// bytes, the procedure can find out after a crash whether the change was made. note is copied.
+// Without a journal Intend does nothing.
 func (c *Call) Intend(note []byte) {
 	if c.Journaled() {
 		c.cache.intend(c, note)
 	}
 }
 
-// Doubt returns the note of an earlier execution of this very call, sent again,
-// which a crash of the server cut off somewhere between Intend and the reply; nil
-// if there was none. The procedure finds out whether its change was made, and
-// makes it or answers as if it had just done so.
+// Doubt returns the note of an earlier execution of the same call, which a crash of the server
+// interrupted between Intend and the reply. It is nil if there was none. The procedure finds out
+// whether its change was made. It makes the change, or answers as if it had just made it.
 func (c *Call) Doubt() []byte {
 	if c.entry == nil {
 		return nil
@@ -244,8 +249,8 @@ func (c *Call) Doubt() []byte {
 	return c.entry.doubt
 }
 
-// NextBulk is how many bytes of bulk result the transport can place for the next bulk
-// item, behind what is in Res, or -1 if it sets no limit of its own.
+// NextBulk is the room in bytes for the next bulk result, behind what is in Res, or -1 if the
+// transport has no limit of its own.
 func (c *Call) NextBulk() int {
 	switch {
 	case len(c.Res.Refs) == 0:
@@ -256,10 +261,9 @@ func (c *Call) NextBulk() int {
 	return -1
 }
 
-// Payload returns n bytes of the transport's memory to read a bulk result into
-// (registered memory for RDMA). The memory belongs to the call and is released
-// by the transport once the reply has been delivered. It is nil if the transport
-// has none to give; the handler then answers with a retryable error.
+// Payload returns n bytes of the transport's memory for a bulk result: registered memory for RDMA.
+// The memory belongs to the call. The transport releases it when the reply has been delivered.
+// Payload returns nil if there is no memory; the handler then answers with a retryable error.
 func (c *Call) Payload(n int) []byte {
 	if c.Alloc == nil {
 		return make([]byte, n)
@@ -267,33 +271,34 @@ func (c *Call) Payload(n int) []byte {
 	return c.Alloc(n)
 }
 
-// Borrowed is memory that a bulk result is sent from, until it is released. Others may
-// change it meanwhile, or take it away: touching it is a fault then.
+// Borrowed is memory of an owner (mapped pages of a file, say) from which a bulk result is sent
+// without a copy. Others may change it meanwhile. If the file is truncated, reading the memory
+// faults.
 type Borrowed interface {
 	Bytes() []byte
-	// Copy copies src, a part of Bytes, to dst, as it is now, without a fault.
+	// Copy copies src, a part of Bytes, to dst. It returns an error instead of a fault.
 	Copy(dst, src []byte) error
-	// Release is called once nothing uses the memory.
+	// Release is called when nothing uses the memory any more.
 	Release()
 }
 
-// Lender is what a transport does to send memory that is not its own.
+// Lender is implemented by a transport that can send borrowed memory.
 type Lender interface {
-	// Borrows reports whether the next bulk result of a call can be n bytes of such memory,
-	// which the transport does not look at.
+	// Borrows reports whether the next bulk result of a call can be n bytes of borrowed memory. The
+	// transport itself does not read them.
 	Borrows(c *Call, n int) bool
-	// Borrow takes it over.
+	// Borrow adds b to the memory that the transport releases after the reply.
 	Borrow(b Borrowed)
 }
 
 // Borrows reports whether Borrow may be called with n bytes for the next bulk result.
 func (c *Call) Borrows(n int) bool {
-	// A reply that is kept would be copied.
+	// A cached reply would be copied.
 	return c.Loans != nil && c.entry == nil && c.Loans.Borrows(c, n)
 }
 
-// Borrow puts memory that is not the transport's in as the next bulk result. The transport
-// releases it once the reply has been delivered, or is not sent.
+// Borrow adds borrowed memory as the next bulk result. The transport releases it when the reply has
+// been delivered, or is not sent.
 func (c *Call) Borrow(b Borrowed) {
 	c.Loans.Borrow(b)
 	c.Res.Bulk(b.Bytes())
@@ -306,8 +311,8 @@ type Status uint8
 const (
 	// Done: results are in Call.Res.
 	Done Status = iota
-	// Again: the procedure would have to wait and mayBlock was false. Nothing
-	// was changed and Res is reset; call it again where waiting is allowed.
+	// Again: the procedure would have to wait and mayBlock was false. It has changed nothing, and
+	// is called again where it may wait.
 	Again
 	// Garbage: the arguments do not decode; GARBAGE_ARGS.
 	Garbage
@@ -315,7 +320,7 @@ const (
 	Failed
 	// Drop: send no reply at all.
 	Drop
-	// Later: as Again, after the time that Defer was asked for. No worker waits meanwhile.
+	// Later: as Again, after the time of Defer. No worker waits meanwhile.
 	Later
 	// BadCred: the call is denied with AUTH_ERROR/AUTH_TOOWEAK.
 	BadCred
@@ -324,23 +329,22 @@ const (
 // Proc is one row of a program's table.
 type Proc struct {
 	Name string
-	// Mutates: not idempotent, kept in the duplicate request cache.
+	// Mutates: the procedure is not idempotent. Its replies are in the duplicate request cache.
 	Mutates bool
-	// Once says so of a call by its arguments, where it is not the same for all of a
-	// procedure. It gets a copy of the decoder, and must not wait.
+	// Once is Mutates for procedures where that depends on the arguments. It gets a copy of the
+	// decoder, and must not wait.
 	Once func(args xdr.Decoder) bool
-	// Inline: never waits; may be served on a transport's loop with mayBlock
-	// false, and returns Again if it must wait after all. Rows without it are
-	// sent to a worker at once.
+	// Inline: the procedure may be called on a transport's loop with mayBlock false; it returns
+	// Again if it would have to wait. Other procedures are called by workers only.
 	Inline bool
 	Serve  func(c *Call, mayBlock bool) Status
-	// Pace, if set, counts a call against limits before it is served, see Server.Pace. It
-	// must not wait, and gets the arguments up to the bulk argument.
+	// Pace, if set, applies rate limits to a call before it is served, see Server.Pace. It must not
+	// wait, and gets the arguments up to the bulk argument.
 	Pace func(c *Call, bulk int, take bool) (limit uint32, wait time.Duration, ok bool)
 }
 
-// Program is one version of an RPC program. Procs is indexed by procedure
-// number; a row with a nil Serve answers PROC_UNAVAIL.
+// Program is one version of an RPC program. Procs is indexed by procedure number; a row with a nil
+// Serve is answered with PROC_UNAVAIL.
 type Program struct {
 	Name  string
 	Prog  uint32

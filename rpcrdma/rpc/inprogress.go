@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// working is a call that a worker serves; the name is empty where there is none.
+// working is the call that a worker serves; without a call the name is empty.
 type working struct {
 	name string
 	peer netip.AddrPort
 	came time.Duration
 }
 
-// InProgress describes the calls that workers serve, for people, the one that has taken longest
-// first.
+// InProgress describes the calls that workers serve as text, the oldest first.
 func (s *Server) InProgress() []string {
 	s.mu.Lock()
 	list := slices.Clone(s.busy)

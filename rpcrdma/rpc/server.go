@@ -197,7 +197,7 @@ func (s *Server) startTLS(c *Call) {
 // Pace applies the rate limits of a client to a call whose bulk argument, of bulk bytes, has not
 // arrived; msg is the rest of the call. limit identifies the limit that applies, 0 for none. With
 // take, Pace also counts the call, and sets c.Paid. The call may begin after wait. If ok is false
-// it was not counted, and the caller asks again after wait.
+// it was not counted, and the caller calls Pace again after wait.
 func (s *Server) Pace(c *Call, msg xdr.Decoder, bulk int, take bool) (limit uint32, wait time.Duration, ok bool) {
 	if s.paced == nil || !s.paced() {
 		return 0, 0, true

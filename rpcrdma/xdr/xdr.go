@@ -1,10 +1,13 @@
-// Package xdr encodes and decodes XDR (RFC 4506) without reflection, without
-// copying bulk data, and without allocating by lengths that a peer chose.
+// Package xdr encodes and decodes XDR (RFC 4506) without reflection, without copies of bulk data,
+// and without allocations of a length that a peer chose.
 //
-// A Decoder runs over a list of byte segments: the inline part of a message
-// and the bulk data that RDMA placed elsewhere. An Encoder appends to one
-// buffer and keeps bulk results by reference, so that a transport can move them
-// by RDMA WRITE, by writev, or inline.
+// A Decoder reads a list of byte segments: the inline part of a message, and bulk data that RDMA
+// placed elsewhere. An Encoder appends to one buffer and refers to bulk results, so that a
+// transport can move them by RDMA WRITE, by writev, or inline.
+//
+//	B     | header | count | rest of the results |        what Encoder.B has
+//	Refs                   ^ At, Data                     belongs here, with padding
+//	wire  | header | count | Data | pad | rest of the results |
 package xdr
 
 import (
@@ -25,9 +28,9 @@ var zeros [4]byte
 // Pad is the number of zero bytes that follow n bytes of opaque data.
 func Pad(n int) int { return -n & 3 }
 
-// Decoder reads XDR from segments. Its error is sticky: after the first
-// failure every method returns zero values, and Err says why. Slices it
-// returns alias the segments. The zero Decoder is an empty message.
+// Decoder reads XDR from segments. Its error is sticky: after the first error every method returns
+// zero values, and Err returns the error. Slices that it returns alias the segments. The zero
+// Decoder is an empty message.
 type Decoder struct {
 	cur  []byte   // unread rest of the current segment
 	rest [][]byte // segments after it
@@ -41,8 +44,8 @@ type Decoder struct {
 // NewDecoder decodes one contiguous message.
 func NewDecoder(b []byte) Decoder { return Decoder{cur: b} }
 
-// NewSegmented decodes a message that lies in several segments. The slice segs
-// is kept; an item that crosses segments is gathered into fresh memory.
+// NewSegmented decodes a message of several segments. The Decoder refers to segs. An item that
+// crosses segments is copied into new memory.
 func NewSegmented(segs [][]byte) Decoder {
 	if len(segs) == 0 {
 		return Decoder{}
@@ -50,13 +53,12 @@ func NewSegmented(segs [][]byte) Decoder {
 	return Decoder{cur: segs[0], rest: segs[1:]}
 }
 
-// SetBulk tells the decoder of an item of opaque data whose bytes and padding
-// were moved out of the stream while its count word was left in. It belongs
-// where Bulk is called, or behind the last byte of the stream.
+// SetBulk sets an item of opaque data whose bytes and padding are not in the stream, while its
+// count word is. It belongs where Bulk is called, or behind the last byte of the stream.
 func (d *Decoder) SetBulk(b []byte) { d.bulk, d.hasBulk = b, true }
 
-// Bulk reads variable-length opaque data of at most limit bytes that may have
-// been moved out of the stream.
+// Bulk reads variable-length opaque data of at most limit bytes: the item of SetBulk, if there is
+// one. Its length must be that of the count word.
 func (d *Decoder) Bulk(limit int) []byte {
 	if !d.hasBulk {
 		return d.Opaque(limit)
@@ -77,13 +79,13 @@ func (d *Decoder) Bulk(limit int) []byte {
 	return b
 }
 
-// unmoved puts an item that was moved out of the stream at its end.
+// unmoved appends the item of SetBulk to the stream.
 func (d *Decoder) unmoved() {
 	d.rest = append(d.rest[:len(d.rest):len(d.rest)], d.bulk, zeros[:Pad(len(d.bulk))])
 	d.bulk, d.hasBulk = nil, false
 }
 
-// Err is the first error met.
+// Err is the first error.
 func (d *Decoder) Err() error { return d.err }
 
 // Fail sets the sticky error unless one is set.
@@ -130,7 +132,7 @@ func (d *Decoder) take(n int) []byte {
 		d.unmoved()
 		return d.take(n)
 	}
-	b := make([]byte, 0, n) // bounded by what was received
+	b := make([]byte, 0, n) // no more than was received
 	for len(b) < n {
 		for len(d.cur) == 0 {
 			d.cur, d.rest = d.rest[0], d.rest[1:]
@@ -200,9 +202,8 @@ func (d *Decoder) Opaque(limit int) []byte {
 // String reads a string of at most limit bytes (a copy).
 func (d *Decoder) String(limit int) string { return string(d.Opaque(limit)) }
 
-// Next consumes and returns up to limit bytes that lie together, without a copy. It returns
-// nothing when the stream has been consumed, and sets no error then. It stops before an item that
-// was moved out of the stream.
+// Next consumes and returns up to limit contiguous bytes, without a copy. At the end of the stream
+// it returns nothing and sets no error. It stops before the item of SetBulk.
 func (d *Decoder) Next(limit int) []byte {
 	if d.err != nil {
 		return nil
@@ -254,22 +255,21 @@ func (d *Decoder) WriteRest(w io.Writer) error {
 	return err
 }
 
-// Ref is a piece of bulk data that an Encoder holds by reference. It belongs
-// at offset At of the encoded bytes, and its XDR padding follows it. Its count
-// word precedes it and is part of the encoded bytes.
+// Ref is a piece of bulk data to which an Encoder refers. It belongs at offset At of the encoded
+// bytes, and its XDR padding follows it. Its count word precedes it and is part of the encoded
+// bytes.
 type Ref struct {
 	At   int
 	Data []byte
 }
 
-// Encoder appends XDR to B. Its zero value is ready for use; give B capacity
-// to avoid growth. Refs lists bulk data, in order.
+// Encoder appends XDR to B. Its zero value is ready for use. Refs lists bulk data, in order.
 type Encoder struct {
 	B    []byte
 	Refs []Ref
 }
 
-// Reset empties the encoder, keeping its memory.
+// Reset empties the encoder, and retains its memory.
 func (e *Encoder) Reset() { e.B, e.Refs = e.B[:0], e.Refs[:0] }
 
 // Uint32 appends an unsigned integer.
@@ -316,16 +316,15 @@ func (e *Encoder) String(s string) {
 	e.B = append(e.B, zeros[:Pad(len(s))]...)
 }
 
-// Bulk appends variable-length opaque data by reference: the count word is
-// encoded, the bytes stay where they are until the transport moves them. The
-// caller leaves data alone until the transport has released it. Empty data
-// counts as an item too: the chunk that a peer gave for it is used up.
+// Bulk appends variable-length opaque data by reference: the count word is encoded, and the
+// transport moves the bytes later. data must not change until the transport has released it. Empty
+// data is an item too, because it uses up the chunk that the peer offered for it.
 func (e *Encoder) Bulk(data []byte) {
 	e.Uint32(uint32(len(data)))
 	e.Refs = append(e.Refs, Ref{At: len(e.B), Data: data})
 }
 
-// Truncate drops everything encoded after n bytes of B, references included.
+// Truncate removes everything behind the first n bytes of B, references included.
 func (e *Encoder) Truncate(n int) {
 	e.B = e.B[:n]
 	for len(e.Refs) > 0 && e.Refs[len(e.Refs)-1].At > n {
