@@ -61,7 +61,7 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 		return
 	case wire.SyndromeTypeRNR:
 		q.n.RxRNR++
-		q.seen.RxRNR.add(syndrome, p.PSN)
+		q.summary.RxRNR.add(syndrome, p.PSN)
 		if !q.ackBefore(now, p.PSN) {
 			return
 		}
@@ -83,7 +83,7 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 	}
 	if syndrome == wire.NAKSequence {
 		q.n.RxNAKSequence++
-		q.seen.RxNAK.add(syndrome, p.PSN)
+		q.summary.RxNAK.add(syndrome, p.PSN)
 		if !q.ackBefore(now, p.PSN) {
 			// The NAK is for a request behind a READ whose response is missing, so requests were
 			// lost as well. They are sent again with the READ. Sending them at once could take
@@ -122,7 +122,7 @@ func (q *QP) acknowledge(now rdma.Time, p *wire.Packet) {
 	default:
 		q.n.RxNAKOperation++
 	}
-	q.seen.RxNAK.add(syndrome, p.PSN)
+	q.summary.RxNAK.add(syndrome, p.PSN)
 	q.failRequest(0, status,
 		fmt.Errorf("%v answered with %s (NAK %#x at PSN %d)", q.flow.Dst, what, syndrome, p.PSN))
 }

@@ -112,8 +112,8 @@ func (t *timers) base() rdma.Time {
 // 9.9.2).
 func (q *QP) progress(now rdma.Time) {
 	r := &q.req
-	if q.seen.FullSent && !q.seen.FullArrived {
-		q.seen.FullArrived = r.una.After(r.full)
+	if q.summary.FullSent && !q.summary.FullArrived {
+		q.summary.FullArrived = r.una.After(r.full)
 	}
 	if r.rttAt != 0 && r.una.After(r.rttPSN) {
 		r.measured(now, now-r.rttAt)
@@ -215,7 +215,7 @@ func (q *QP) retry(now rdma.Time) bool {
 	}
 	q.n.RetryExceeded++
 	narrow := ""
-	if q.seen.Narrow() {
+	if q.summary.Narrow() {
 		narrow = fmt.Sprintf("; it answered before, but no packet with %d bytes of data ever arrived", q.mtu)
 	}
 	q.failRequest(0, rdma.RetryExcErr, fmt.Errorf("%v did not acknowledge for %d ms, after %d retries%s",

@@ -109,8 +109,8 @@ func TestRefusedPackets(t *testing.T) {
 			if q.State() != rdma.StateErr || q.Err() == nil {
 				t.Errorf("in %v: %v", q.State(), q.Err())
 			}
-			if q.Seen().TxNAK.Last != (NAK{c.nak, last.PSN}) {
-				t.Errorf("remembered %+v", q.Seen().TxNAK)
+			if q.Summary().TxNAK.Last != (NAK{c.nak, last.PSN}) {
+				t.Errorf("remembered %+v", q.Summary().TxNAK)
 			}
 			hear(p, q, last)
 			if out := say(p, q); len(out) != 0 || q.n.DropState != 1 {

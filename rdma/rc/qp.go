@@ -58,18 +58,18 @@ type Config struct {
 // Its rings grow on demand up to Config.Caps; in the steady state nothing is
 // allocated.
 type QP struct {
-	cfg   Config
-	n     *Counters
-	state rdma.QPState
-	attr  rdma.QPAttr
-	flow  wire.Flow // of packets without data
-	data  wire.Flow // of packets with data: their rate can be reduced, so they are ECN-capable
-	about wire.Flow // of congestion notifications
-	cnp   notifier
-	mtu   int
-	err   error // why the QP went to ERR
-	seen  Seen
-	now   rdma.Time // of the current call
+	cfg     Config
+	n       *Counters
+	state   rdma.QPState
+	attr    rdma.QPAttr
+	flow    wire.Flow // of packets without data
+	data    wire.Flow // of packets with data: their rate can be reduced, so they are ECN-capable
+	about   wire.Flow // of congestion notifications
+	cnp     notifier
+	mtu     int
+	err     error // why the QP went to ERR
+	summary Summary
+	now     rdma.Time // of the current call
 
 	recent recorder
 
@@ -246,7 +246,7 @@ func (q *QP) ackTimeout() rdma.Time {
 //	P_Key of the connection                   DropPKey
 func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 	q.n.RxPackets++
-	q.seen.RxPackets++
+	q.summary.RxPackets++
 	if !p.Op.IsRC() && !p.Op.ReservedRC() && p.Op != wire.CNP {
 		q.n.DropOpcode++
 		return

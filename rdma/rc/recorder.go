@@ -69,7 +69,7 @@ func (q *QP) put(b *wire.Batch, p *wire.Packet, payload [][]byte) {
 	}
 	b.Add(f, p, payload)
 	q.n.TxPackets++
-	q.seen.TxPackets++
+	q.summary.TxPackets++
 	n := 0
 	for _, d := range payload {
 		n += len(d)

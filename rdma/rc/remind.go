@@ -129,7 +129,7 @@ func (q *QP) remind(now rdma.Time) {
 	m.at = min(now+m.wait, m.last+remindStop)
 	q.n.TxReminders++
 	q.n.TxNAKSequence++
-	q.seen.TxNAK.add(wire.NAKSequence, r.epsn)
+	q.summary.TxNAK.add(wire.NAKSequence, r.epsn)
 	r.gap, r.gapSent = true, now
 	r.nakDue, r.nak, r.nakPSN = true, wire.NAKSequence, r.epsn
 	m.due = true

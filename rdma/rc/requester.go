@@ -24,7 +24,7 @@ type requester struct {
 	una  wire.PSN
 	next wire.PSN
 
-	full wire.PSN // first packet that filled the path MTU; valid with Seen.FullSent
+	full wire.PSN // first packet that filled the path MTU; valid with Summary.FullSent
 
 	unasked int // packets since the last one with AckReq
 	// reads counts the READ requests and atomics between una and psn, readPSNs the PSNs of their
@@ -300,10 +300,10 @@ func (q *QP) segment(e *sqe, b *wire.Batch, again bool) int {
 }
 
 // fills records the first packet that fills the path MTU: the packet at the cursor, if it or the
-// response that it requests has n bytes of data. See Seen.FullSent.
+// response that it requests has n bytes of data. See Summary.FullSent.
 func (q *QP) fills(n int) {
-	if n >= q.mtu && !q.seen.FullSent {
-		q.seen.FullSent, q.req.full = true, q.req.psn
+	if n >= q.mtu && !q.summary.FullSent {
+		q.summary.FullSent, q.req.full = true, q.req.psn
 	}
 }
 
@@ -340,7 +340,7 @@ func (q *QP) failRequest(i int, s rdma.Status, why error) {
 		q.completeSend(s)
 	}
 	if q.state != rdma.StateErr {
-		q.seen.Status = s
+		q.summary.Status = s
 	}
 	q.fail(why)
 }

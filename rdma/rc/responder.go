@@ -115,7 +115,7 @@ func (q *QP) serve(now rdma.Time, p *wire.Packet) {
 		if !r.gap || back || p.AckReq && now-r.gapSent > nakGuard {
 			r.gap, r.gapSent = true, now
 			q.n.TxNAKSequence++
-			q.seen.TxNAK.add(wire.NAKSequence, r.epsn)
+			q.summary.TxNAK.add(wire.NAKSequence, r.epsn)
 			r.nakWith(wire.NAKSequence, r.epsn)
 		}
 		return
@@ -173,7 +173,7 @@ func (q *QP) refuse(p *wire.Packet, nak uint8, what string) {
 	default:
 		q.n.TxNAKOperation++
 	}
-	q.seen.TxNAK.add(nak, p.PSN)
+	q.summary.TxNAK.add(nak, p.PSN)
 	r := &q.resp
 	r.nakDue = false
 	r.nakWith(nak, p.PSN)
@@ -186,7 +186,7 @@ func (q *QP) refuse(p *wire.Packet, nak uint8, what string) {
 func (q *QP) rnr(now rdma.Time, psn wire.PSN) {
 	syndrome := wire.SyndromeRNR | q.attr.MinRNRTimer&wire.SyndromeValueMask
 	q.n.TxRNR++
-	q.seen.TxRNR.add(syndrome, psn)
+	q.summary.TxRNR.add(syndrome, psn)
 	r := &q.resp
 	r.gap, r.gapSent, r.ahead = true, now, psn // the packets in flight behind it need no NAK
 	r.notReady, r.remind = true, reminder{}

@@ -77,7 +77,7 @@ func (c *conn) failed(why error) {
 		return
 	}
 	c.goDown(rdma.EventDisconnected, 0, nil, fmt.Errorf("the connection to %v failed: %w", c.RemoteAddr, why), false)
-	if n := c.q.rc.Seen().TxNAK; n.Count > 0 && n.Last.Syndrome == wire.NAKRemoteAccess {
+	if n := c.q.rc.Summary().TxNAK; n.Count > 0 && n.Last.Syndrome == wire.NAKRemoteAccess {
 		c.cmDo(func(first *shard) { first.penalties.violated(c.RemoteAddr.Addr(), first.now) })
 	}
 	// The DREQ must not overtake the NAK that says why.

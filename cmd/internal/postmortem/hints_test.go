@@ -18,8 +18,8 @@ import (
 
 // TestHints: each way to fail has its hint.
 func TestHints(t *testing.T) {
-	nak := func(s uint8) rc.Seen { return rc.Seen{TxNAK: rc.NAKs{Count: 1, Last: rc.NAK{Syndrome: s}}} }
-	failed := func(s rdma.Status) rc.Seen { return rc.Seen{Status: s} }
+	nak := func(s uint8) rc.Summary { return rc.Summary{TxNAK: rc.NAKs{Count: 1, Last: rc.NAK{Syndrome: s}}} }
+	failed := func(s rdma.Status) rc.Summary { return rc.Summary{Status: s} }
 	for _, tc := range []struct {
 		r    roce.Record
 		want string
@@ -69,11 +69,11 @@ func TestHints(t *testing.T) {
 		{roce.Record{Outcome: rdma.Broken, PathMTU: 1024, Seen: failed(rdma.RetryExcErr)}, "ping -M do -s 1092 10.0.0.9"},
 		{roce.Record{
 			Outcome: rdma.Broken, PathMTU: 4096,
-			Seen: rc.Seen{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true},
+			Seen: rc.Summary{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true},
 		}, "packets of 4192 bytes do not fit the way"},
 		{roce.Record{
 			Outcome: rdma.Broken, PathMTU: 4096,
-			Seen: rc.Seen{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true, FullArrived: true},
+			Seen: rc.Summary{Status: rdma.RetryExcErr, RxPackets: 9, FullSent: true, FullArrived: true},
 		}, "stopped answering"},
 		{
 			roce.Record{Outcome: rdma.Broken, PathMTU: 4096, Seen: failed(rdma.RetryExcErr), TooBig: &link.TooBigError{}},

@@ -7,9 +7,9 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Seen is what a QP records about itself for a post-mortem. It is updated together with the shared
+// Summary is what a QP records about itself for a post-mortem. It is updated together with the shared
 // Counters, so its cost on the packet path is small.
-type Seen struct {
+type Summary struct {
 	TxPackets, RxPackets uint64
 	// Tx were sent by us, Rx by the peer.
 	TxNAK, RxNAK NAKs
@@ -23,7 +23,7 @@ type Seen struct {
 
 // Narrow reports whether the path seems to carry less than the path MTU of the connection: packets
 // arrive, but no full packet does.
-func (s *Seen) Narrow() bool { return s.FullSent && !s.FullArrived && s.RxPackets > 0 }
+func (s *Summary) Narrow() bool { return s.FullSent && !s.FullArrived && s.RxPackets > 0 }
 
 // NAKs are negative acknowledgements of one kind and direction.
 type NAKs struct {
@@ -46,8 +46,8 @@ func (n *NAKs) add(syndrome uint8, psn wire.PSN) {
 	n.Count++
 }
 
-// Seen returns what the QP has recorded.
-func (q *QP) Seen() Seen { return q.seen }
+// Summary returns what the QP has recorded.
+func (q *QP) Summary() Summary { return q.summary }
 
 // SyndromeText describes the syndrome of an AETH (IBTA 9.7.5.2).
 func SyndromeText(s uint8) string {
