@@ -26,8 +26,8 @@ const backwardInline = 4096
 // backwardMemory is what the buffers of a connection take.
 const backwardMemory = rpc.BackwardCalls * backwardInline
 
-// init makes the Caller of the connection. Calls are built on the goroutine of their caller, and sent on
-// the loop. The client grants one call until its first reply grants more (RFC 8167).
+// init makes the Caller of the connection. Calls are built on the goroutine of their caller, and
+// sent on the loop. The client grants one call until its first reply grants more (RFC 8167).
 func (b *backward) init(c *serverConn) {
 	b.c = c
 	b.calls = rpc.NewBackward(func(msg []byte) bool {
@@ -91,7 +91,8 @@ func (b *backward) sent(i int) {
 }
 
 // receive handles a reply of the client. A reply with chunks, with two XIDs, or that no call waits
-// for is counted and ignored.
+// for is counted and ignored. A client can send replies to calls that were never made, or twice:
+// XIDs without a call are ignored. The buffer is posted again at once.
 func (b *backward) receive(s *slot) {
 	h, n := &s.hdr, &b.c.l.n
 	if len(h.Reads) > 0 || len(h.Writes) > 0 || h.HasReply || rpc.ReplyXID(s.inline) != h.XID ||

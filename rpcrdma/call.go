@@ -31,6 +31,14 @@ func (c *Client) Call(ctx context.Context, r *rpc.Request) error {
 
 // exchange is a call and its reply. The caller owns it, except from start to finish: then it
 // belongs to the loop.
+//
+//	newExchange --run--> start --credit, room--> send --reply--> accept --> finish --> recycle
+//	                       |                       |                          ^
+//	                       v                       | giveUp, fail             |
+//	                    waiting -------------------+--------------------------+
+//
+// With windows, settle comes between accept and finish: the caller gets the reply when the memory
+// of the call is closed.
 type exchange struct {
 	c      *Client
 	xid    uint32
@@ -124,8 +132,8 @@ func (x *exchange) run(ctx context.Context) error {
 	return <-x.done
 }
 
-// decoder decodes the reply. A bulk result that the server wrote to dst is not in the message: only its
-// length is.
+// decoder decodes the reply. A bulk result that the server wrote to dst is not in the message: only
+// its length is.
 func (x *exchange) decoder() xdr.Decoder {
 	d := xdr.NewDecoder(x.reply)
 	if x.hasBulk {

@@ -39,6 +39,11 @@ func (s *slot) queue() {
 // bytes of the message with all chunks in place. In an RDMA_NOMSG message the chunk at position 0
 // is the message itself, the other chunks belong into it (section 3.5.3). The peer chooses
 // positions and lengths, so both are checked against the message and against MaxMessage.
+//
+//	message      | header, args | opaque data, pad | args |      positions count these bytes
+//	             0              p                         ^
+//	inline       | header, args |                  | args |      RDMA_MSG: without the chunk
+//	Read chunk                  | data |                         position p, length without pad
 func (s *slot) plan() error {
 	h, most := &s.hdr, s.c.l.cfg.MaxMessage
 	s.key, s.oneKey = h.oneKey()
@@ -93,6 +98,11 @@ func (s *slot) plan() error {
 // one for the Write chunks. If there is none now it reports false, and the connection is pumped
 // again when there may be some. A call never holds one of the blocks while it waits for the
 // other.
+//
+//	there is memory                       blocks are allocated
+//	there is none                         the ticket waits in the pool's queue
+//	another slot of the connection waits  the slot waits behind it
+//	the connection has its share          the slot waits for a call of the connection
 func (s *slot) reserve() bool {
 	c := s.c
 	n := 0
@@ -139,7 +149,10 @@ func (s *slot) reserve() bool {
 }
 
 // nextRead appends the next RDMA READ of the Read list to the collected ones. It reports false if
-// that was the last of the call.
+// that was the last of the call. A segment longer than ReadSize becomes several RDMA READs. Their
+// completions arrive in order, and the last one of the last segment completes the message. The
+// R_Key and the address are the client's: if they are wrong the READ fails, and the connection
+// ends.
 func (s *slot) nextRead() bool {
 	c := s.c
 	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {

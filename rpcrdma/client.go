@@ -23,10 +23,12 @@ var (
 	ErrCallTooLong = errors.New("rpcrdma: the call has too many bulk arguments")
 )
 
-// Client sends calls over one connection, as many at once as the server grants credits. It does
-// not reconnect: after an *rpc.ConnError the caller dials again. It implements rpc.Client,
+// Client sends calls over one connection, as many at once as the server grants credits. It does not
+// reconnect: after an *rpc.ConnError the caller dials again. It implements rpc.Client,
 // rpc.Registrar and rpc.DMABufRegistrar. Its methods may be called from any goroutine, but not on
-// the device's loops.
+// the device's loops. A Client has Credits + backwardReceives buffers of Inline bytes in each
+// direction. A receive buffer is posted, except while receive handles its message. A send buffer is
+// in use until its SEND has completed.
 type Client struct {
 	dev   rdma.Device
 	loop  rdma.Loop
@@ -112,9 +114,9 @@ func Dial(ctx context.Context, dev rdma.Device, remote netip.AddrPort, cfg Clien
 // backwardReceives is the number of receives beyond the credits, for calls of the server.
 const backwardReceives = 8
 
-// dial makes the resources and the connection, on the loop. The outcome goes to c.up. The REQ offers
-// ReadDepth responder resources, because the server reads the arguments of calls by RDMA READ, and has
-// the private message of RFC 8797. The receives are posted before the REQ is sent.
+// dial makes the resources and the connection, on the loop. The outcome goes to c.up. The REQ
+// offers ReadDepth responder resources, because the server reads the arguments of calls by RDMA
+// READ, and has the private message of RFC 8797. The receives are posted before the REQ is sent.
 func (c *Client) dial(remote netip.AddrPort) {
 	err := c.setUp()
 	if err == nil {
@@ -253,7 +255,10 @@ func (c *Client) drainReplies() {
 	}
 }
 
-// fail begins to end the connection, and fails all calls.
+// fail begins to end the connection, and fails all calls. Disconnect flushes the work requests of
+// the queue pair. Callers get their error at once: retire has closed the memory of their calls to
+// the server, and the rest of it is not accessed by the device once the queue pair has stopped. The
+// Client's own memory is released by end, after that.
 func (c *Client) fail(why error) {
 	if c.closed {
 		return
@@ -284,6 +289,9 @@ func (c *Client) fail(why error) {
 }
 
 // end releases the connection's resources. Its queue pair has stopped.
+//
+//	connection closed --> completion queue closed --> two turns of the loop
+//	  --> regions, windows, arena, protection domain --> ended is closed
 func (c *Client) end() {
 	select {
 	case <-c.ended:

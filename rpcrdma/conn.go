@@ -4,32 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/rstored/rstored/rdma"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
-
-// ConnInfo describes a connection of a Listener.
-type ConnInfo struct {
-	Remote, Local netip.AddrPort
-	Since         time.Time
-	Calls         uint64
-	// Credits is the last grant to the client. InUse is the number of its calls in progress.
-	Credits, InUse int
-	// Memory is the bulk memory of those calls in bytes.
-	Memory int
-	// ReadDepth is the number of RDMA READs that may be in flight.
-	ReadDepth int
-	// InlineIn and InlineOut are the longest messages in bytes.
-	InlineIn, InlineOut int
-	// RDMAWriteBytes and RDMAReadBytes are the bytes moved by chunks of this client.
-	RDMAWriteBytes, RDMAReadBytes uint64
-	// RemoteInvalidation says that replies may invalidate the client's R_Key.
-	RemoteInvalidation bool
-}
 
 // serverConn is one connection of a Listener. All fields belong to the loop, except those marked
 // otherwise.
@@ -137,8 +117,8 @@ func workID(kind, slot int) uint64 { return uint64(kind)<<32 | uint64(slot) }
 // of every chunk, one more wherever two pieces of the reply share a segment, and the SEND.
 const sendQueueMin = MaxSegments + 2*MaxWriteChunks + 64
 
-// newServerConn makes the connection of a request. The client decides how many RDMA READs it serves at a
-// time: the responder resources of its REQ (IBTA 12.6.5).
+// newServerConn makes the connection of a request. The client decides how many RDMA READs it serves
+// at a time: the responder resources of its REQ (IBTA 12.6.5).
 func newServerConn(l *Listener, req rdma.ConnRequest) (*serverConn, error) {
 	cfg := &l.cfg
 	depth := min(int(req.ResponderResources()), cfg.ReadDepth)
@@ -266,8 +246,8 @@ func (c *serverConn) adopt(conn rdma.Conn) {
 	}
 }
 
-// post collects receive i for postReceives. Its buffer belongs to the device until a message arrives, or
-// until the queue pair is flushed.
+// post collects receive i for postReceives. Its buffer belongs to the device until a message
+// arrives, or until the queue pair is flushed.
 func (c *serverConn) post(slot int) {
 	c.repost = append(c.repost, rdma.RecvWR{ID: workID(idReceive, slot), SGL: c.recvs[slot : slot+1 : slot+1]})
 }
@@ -276,16 +256,6 @@ func (c *serverConn) takeRepost() []rdma.RecvWR {
 	r := c.repost
 	c.repost = c.repost[:0]
 	return r
-}
-
-// info describes the connection. It runs on any goroutine, so it reads atomics and constants only.
-func (c *serverConn) info() ConnInfo {
-	return ConnInfo{
-		Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load(),
-		Credits: int(c.creditsNow.Load()), InUse: int(c.activeNow.Load()), Memory: int(c.bulkNow.Load()),
-		ReadDepth: int(c.ords.Load()), InlineIn: c.l.cfg.Inline, InlineOut: c.inlineOut,
-		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(), RemoteInvalidation: c.peerInval,
-	}
 }
 
 // event handles an event of the connection. EventDisconnected is the last one: the queue pair has
@@ -346,6 +316,10 @@ func (c *serverConn) drain() {
 
 // end cleans up after the queue pair has stopped. It frees the memory of every call except those
 // in the handler, which still use it; the last of these to return calls release.
+//
+//	EventDisconnected --> end --> slots that wait or reply: drop
+//	                          --> slots in the handler: finished drops them
+//	last of them --> release: receives to the pool, handler closed, forget
 func (c *serverConn) end() {
 	if c.closed {
 		return

@@ -1,6 +1,10 @@
 package rpcrdma
 
-import "sync/atomic"
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
 
 // counter is the number of a counter of events.
 type counter uint8
@@ -103,4 +107,33 @@ func (c *counters) stats() Stats {
 		m[counterNames[k]] = c.n[k].Load()
 	}
 	return s
+}
+
+// ConnInfo describes a connection of a Listener.
+type ConnInfo struct {
+	Remote, Local netip.AddrPort
+	Since         time.Time
+	Calls         uint64
+	// Credits is the last grant to the client. InUse is the number of its calls in progress.
+	Credits, InUse int
+	// Memory is the bulk memory of those calls in bytes.
+	Memory int
+	// ReadDepth is the number of RDMA READs that may be in flight.
+	ReadDepth int
+	// InlineIn and InlineOut are the longest messages in bytes.
+	InlineIn, InlineOut int
+	// RDMAWriteBytes and RDMAReadBytes are the bytes moved by chunks of this client.
+	RDMAWriteBytes, RDMAReadBytes uint64
+	// RemoteInvalidation says that replies may invalidate the client's R_Key.
+	RemoteInvalidation bool
+}
+
+// info describes the connection. It runs on any goroutine, so it reads atomics and constants only.
+func (c *serverConn) info() ConnInfo {
+	return ConnInfo{
+		Remote: c.peer.Addr, Local: c.peer.Local, Since: c.since, Calls: c.calls.Load(),
+		Credits: int(c.creditsNow.Load()), InUse: int(c.activeNow.Load()), Memory: int(c.bulkNow.Load()),
+		ReadDepth: int(c.ords.Load()), InlineIn: c.l.cfg.Inline, InlineOut: c.inlineOut,
+		RDMAWriteBytes: c.writeBytes.Load(), RDMAReadBytes: c.readBytes.Load(), RemoteInvalidation: c.peerInval,
+	}
 }

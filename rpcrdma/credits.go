@@ -19,6 +19,13 @@ const firstGrant = 16
 
 // grow doubles the grant as far as there is memory. It posts the receives first: the client learns
 // of the grant in a later reply, and then may use it at once.
+//
+//	grant    posted receives (receives)    next grant at more than
+//	    2            6                           1 call in progress
+//	   16           32                          12
+//	   32           48                          24
+//	   64           80                          48
+//	  128          144                         none
 func (c *serverConn) grow() {
 	cfg := &c.l.cfg
 	next := c.l.pool.allowed(min(2*c.grant, cfg.Credits), cfg.Inline)
@@ -67,7 +74,8 @@ func (c *serverConn) credits(requested uint32) uint32 {
 
 // retireReceive reports whether a receive whose call has ended stays unposted because memory is
 // short. It retires one receive per reply at most, and that reply granted one credit less: the
-// client cannot have counted on the receive.
+// client cannot have counted on the receive. The buffer is
+// not posted, its pages go back to the system, and the pool has its bytes for another connection.
 func (c *serverConn) retireReceive(i int) bool {
 	cfg := &c.l.cfg
 	most := c.l.pool.allowed(c.grant, cfg.Inline)

@@ -12,6 +12,25 @@
 // and nextRead fetch its Read chunks, dispatch calls the handler, and answer (reply.go) sends the
 // results. On the client exchange.go has the whole way of a call.
 //
+// # A READ and a WRITE
+//
+//	client                                               server
+//	call READ, with a Write chunk
+//	  SEND (RDMA_MSG)           ------------------>  slot.receive, plan: no Read chunks
+//	                                                 reserve: memory for the result
+//	                                                 dispatch: the handler reads the file into it
+//	                            <------------------  RDMA WRITE into the chunk   \ one list of
+//	  reply                     <------------------  SEND, invalidates R_Key     / work requests
+//	  closes its memory, returns
+//	  ACK                       ------------------>  completion: memory is free, buffer is posted
+//
+//	call WRITE, with a Read chunk
+//	  SEND (RDMA_MSG)           ------------------>  slot.receive, plan, reserve
+//	                            <------------------  RDMA READs, up to mayRead
+//	  the data                  ------------------>  fetched, assemble
+//	                                                 dispatch: the handler writes the file
+//	  reply                     <------------------  SEND
+//
 // # Memory
 //
 // Messages and bulk data lie in memory that is registered for local access only. The server moves

@@ -28,6 +28,10 @@ func (c *Client) start(x *exchange) {
 
 // giveUp ends a call whose context has ended. Its memory is closed to the server. Its credit stays
 // in use until the server has answered (RFC 8166 section 3.3.1).
+//
+//	the call waits to be sent     it leaves the queue
+//	the call was sent             its memory is closed, and its XID becomes an orphan
+//	its reply is being settled    nothing: the caller gets the reply in a moment
 func (c *Client) giveUp(x *exchange, why error) {
 	switch {
 	case x.over, x.closing:
@@ -95,7 +99,9 @@ func (c *Client) expose(x *exchange, b []byte, access rdma.Access) (Segment, err
 	return Segment{Handle: mr.RKey(), Length: uint32(len(b)), Offset: mr.Addr()}, nil
 }
 
-// send encodes and posts a call. There is a credit and room for it.
+// send encodes and posts a call. There is a credit and room for it. A call that cannot be encoded
+// has not used its credit. A call that was posted has, even if PostSend fails later: the connection
+// ends then.
 func (c *Client) send(x *exchange) {
 	_, known := c.calls[x.xid]
 	if _, orphan := c.orphans[x.xid]; known || orphan {
@@ -122,8 +128,8 @@ func (c *Client) send(x *exchange) {
 	}
 }
 
-// postMessage posts the SEND of b, which lies in send buffer i. The buffer is in use until the SEND has
-// completed. The binds of the call's windows precede the SEND in the same list.
+// postMessage posts the SEND of b, which lies in send buffer i. The buffer is in use until the SEND
+// has completed. The binds of the call's windows precede the SEND in the same list.
 func (c *Client) postMessage(i int, b []byte) error {
 	c.sge[0] = rdma.SGE{Buf: b, LKey: c.mr.LKey()}
 	c.wr[0] = rdma.SendWR{ID: workID(idSend, i), Op: rdma.OpSend, Flags: rdma.Signaled, SGL: c.sge[:]}
@@ -136,6 +142,14 @@ func (c *Client) postMessage(i int, b []byte) error {
 // encode encodes the message into b, whose capacity is that of a send buffer, and opens the
 // memory for its chunks. It uses the first form that fits (RFC 8166 section 3.5): everything
 // inline, a Read chunk for each bulk argument, or the whole call in chunks (RDMA_NOMSG).
+//
+//	form                                    inline                 chunks
+//	RDMA_MSG                                header, whole call     none
+//	RDMA_MSG with Read chunks               header, call without   a Read chunk for each bulk argument
+//	                                        its bulk arguments
+//	RDMA_NOMSG                              header                 the whole call, at position 0
+//
+// Each of them can have a Write chunk for the bulk result and a Reply chunk, see offerResults.
 func (c *Client) encode(x *exchange, b []byte) ([]byte, error) {
 	h, e := &x.offered, &x.call
 	h.Reset()
@@ -220,6 +234,10 @@ func (c *Client) encodeLong(x *exchange, b []byte) ([]byte, error) {
 
 // offerResults opens memory for results that may not fit into a message: dst as a Write chunk for
 // the bulk result, room as the Reply chunk for everything else.
+//
+//	the reply fits inline                        no chunk
+//	with the bulk result apart it fits inline    Write chunk (dst)
+//	else                                         Write chunk (dst, if any), Reply chunk (room)
 func (c *Client) offerResults(x *exchange) error {
 	h := &x.offered
 	rest := x.resMax + replyHeaderMax

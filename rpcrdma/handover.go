@@ -14,6 +14,19 @@ import (
 )
 
 // snapshot is the quiescent connections of a Listener.
+// Connections go to another process in these steps:
+//
+//	old process                                       new process
+//	Pause(true)   messages are postponed
+//	Busy, Drop    until all connections are quiescent
+//	(the device stops its loops)
+//	Export        connections, postponed messages --> Import  restore, receives are posted
+//	                                                  (the device starts its loops)
+//	                                                  postponed messages are served
+//	ends without closing the connections
+//
+// If the new process fails before it starts its loops, the old one starts its own again:
+// Pause(false).
 type snapshot struct{ Conns []snapshotConn }
 
 // snapshotConn is one connection. It has no memory: the successor posts receives of its own.

@@ -246,8 +246,8 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	return l.end(ctx, (*serverConn).drain)
 }
 
-// end stops listening and ends the connections: first is called for each, and disconnect for those that
-// are left when ctx ends. The memory is unmapped when no connection and no loop uses it:
+// end stops listening and ends the connections: first is called for each, and disconnect for those
+// that are left when ctx ends. The memory is unmapped when no connection and no loop uses it:
 //
 //	listener closed --> connections ended, handlers returned (wait) --> loops turned (settle)
 //	                --> memory deregistered --> protection domain freed

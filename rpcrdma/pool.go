@@ -19,6 +19,15 @@ import (
 // While less than half of the memory for messages is in use, each connection gets as many credits
 // as it uses. Beyond that, each connection gets an equal share at most, and connections with more
 // are reduced to it, one credit per reply. This leaves memory for the floors of new connections.
+//
+//	+-------- messages: 1/4 --------+----------------- bulk: 3/4 ------------------+
+//	| receives of each connection   | blocks of powers of two, for one call each   |
+//	| half of it: as wanted         | half of it: ConnMemory per connection        |
+//	| above: an equal share of 3/4  | above: an equal share                        |
+//	| the last quarter: floors      |                                              |
+//	+-------------------------------+----------------------------------------------+
+//
+// Lock order: mu is taken last. Nothing is called while it is held, except the arena.
 type Memory struct {
 	arena    *rdma.Arena
 	messages int // bytes for messages

@@ -46,8 +46,8 @@ func (p *prober) start(conn rdma.Conn, every rdma.Time, wanted func() bool, lost
 	p.cancel = conn.Loop().After(every, p.tick)
 }
 
-// tick posts a probe after an interval without a completion, if none is in flight. A failed PostSend (the
-// send queue is full) is repeated at the next tick.
+// tick posts a probe after an interval without a completion, if none is in flight. A failed
+// PostSend (the send queue is full) is repeated at the next tick.
 func (p *prober) tick() {
 	p.cancel = p.conn.Loop().After(p.every, p.tick)
 	progress := p.progress

@@ -117,6 +117,10 @@ func (c *serverConn) cancelWait() {
 
 // pump does all work that has become possible: it posts replies that waited for room in the send
 // queue, reserves memory for waiting calls, posts RDMA READs and posts receives.
+//  1. replies that wait for room         they free memory and buffers
+//  2. calls that wait for memory         admit and fetch, in the order of nextQueue
+//  3. RDMA READs                         one list
+//  4. receives                           one list
 func (c *serverConn) pump() {
 	if c.dead {
 		return

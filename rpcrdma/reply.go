@@ -49,8 +49,8 @@ type filler struct {
 	used  uint32 // bytes of it
 }
 
-// put adds RDMA WRITEs of b to the next segments. The WRITEs refer to b: it must not change before the
-// SEND of the reply has completed.
+// put adds RDMA WRITEs of b to the next segments. The WRITEs refer to b: it must not change before
+// the SEND of the reply has completed.
 func (f *filler) put(b []byte) error {
 	key, err := f.s.lkey(b)
 	if err != nil {
@@ -117,6 +117,14 @@ func (h *Header) oneKey() (uint32, bool) {
 // answer plans and posts the reply in s.call.Res. It chooses the form by size (RFC 8166 section
 // 3.5): RDMA_MSG if header and rest fit the inline threshold, else RDMA_NOMSG if the rest fits the
 // Reply chunk, else ERR_CHUNK.
+//
+//	form                  inline                      RDMA WRITEs
+//	RDMA_MSG              header, reply without       bulk results into the Write chunks
+//	                      the results in chunks
+//	RDMA_NOMSG            header                      likewise, and the rest into the Reply chunk
+//	RDMA_ERROR, ERR_CHUNK header                      none
+//
+// A result whose Write chunk is missing or has no segments goes into the message.
 func (s *slot) answer() {
 	c, h, e := s.c, &s.hdr, &s.call.Res
 	c.wrs, c.sges = c.wrs[:0], c.sges[:0]
@@ -258,6 +266,12 @@ func (s *slot) refuse(code ErrorCode) {
 
 // send completes the list with the SEND of b, which lies in the slot's buffer, and posts it, or
 // saves it while there is no room. Replies are posted in the order of send.
+//
+//	owner of the memory until the completion of the SEND
+//	slot's buffer          transport header and inline reply
+//	room, extra            results in memory of the pool
+//	loans                  borrowed memory, sent from where it lies
+//	mrs                    registrations of other memory, for this reply
 func (s *slot) send(b []byte, invalidate bool, key uint32) {
 	c := s.c
 	c.l.n.inline.Add(uint64(len(b)))
@@ -301,8 +315,8 @@ func (s *slot) clearSavedReply() {
 	s.wrs, s.sges = s.wrs[:0], s.sges[:0]
 }
 
-// postReply posts the list of a reply. The device copies the list; the memory that it refers to belongs to
-// the device until the SEND has completed.
+// postReply posts the list of a reply. The device copies the list; the memory that it refers to
+// belongs to the device until the SEND has completed.
 func (s *slot) postReply(wrs []rdma.SendWR) {
 	c := s.c
 	s.posted = len(wrs)

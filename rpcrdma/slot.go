@@ -109,6 +109,17 @@ var (
 // does not decode with ERR_CHUNK, a message too short for a header not at all. RDMA_MSGP is refused
 // and RDMA_DONE ignored (both are obsolete, section 4.6). A client may send any of this at will,
 // so each case only counts and reuses the buffer.
+//
+//	message                              answer                    counter
+//	too short                            none                      rpcrdma_short_message
+//	another version                      ERR_VERS                  rpcrdma_version_mismatch
+//	more segments than the limits        ERR_CHUNK                 rpcrdma_too_many_segments
+//	other errors of the header           ERR_CHUNK                 rpcrdma_malformed_header
+//	RDMA_MSGP                            ERR_CHUNK                 rpcrdma_obsolete_message
+//	RDMA_DONE, RDMA_ERROR                none                      recv_rdma_done, recv_rdma_error
+//	Read chunks beyond MaxMessage        ERR_CHUNK                 rpcrdma_call_too_long
+//	Read chunks at wrong positions       ERR_CHUNK                 rpcrdma_bad_read_position
+//	a reply                              none                      see backward.receive
 func (s *slot) receive(n int) {
 	c := s.c
 	count := &c.l.n
@@ -244,53 +255,6 @@ func (s *slot) bulkNext() int {
 		}
 	}
 	return max(n-replyOverhead, 0)
-}
-
-// alloc is rpc.Call.Alloc. It runs on the handler's goroutine. It takes room first, and then single
-// blocks of the pool, without waiting: the handler must not block a call that holds memory.
-func (s *slot) alloc(n int) []byte {
-	if n < 0 || n > s.c.l.cfg.MaxMessage {
-		return nil
-	}
-	if n == 0 {
-		return []byte{}
-	}
-	if at := s.roomOff; n <= len(s.room)-at {
-		s.roomOff = min(alignUp(at+n), len(s.room))
-		return s.room[at : at+n : at+n]
-	}
-	if len(s.extra) == MaxWriteChunks {
-		return nil
-	}
-	b := s.c.l.pool.alloc(n)
-	if b == nil {
-		return nil
-	}
-	s.extra = append(s.extra, b)
-	return b
-}
-
-// Borrows implements rpc.Lender. Only results with a Write chunk of their own can be sent without
-// a copy; others become part of a message that is built in our buffer.
-func (s *slot) Borrows(call *rpc.Call, n int) bool {
-	i, h := len(call.Res.Refs), &s.hdr
-	return i < len(h.Writes) && n <= h.Writes[i].Len() && len(s.loans) < MaxWriteChunks
-}
-
-// Borrow implements rpc.Lender.
-func (s *slot) Borrow(b rpc.Borrowed) {
-	s.loans = append(s.loans, b)
-	s.c.l.n.lent.Add(uint64(len(b.Bytes())))
-}
-
-// lender returns the owner of the borrowed memory that b lies in, or nil.
-func (s *slot) lender(b []byte) rdma.Volatile {
-	for _, l := range s.loans {
-		if inside(b, l.Bytes()) {
-			return l
-		}
-	}
-	return nil
 }
 
 // reply is rpc.Call.Reply. On another goroutine it passes the slot back to the loop.

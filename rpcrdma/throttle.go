@@ -27,6 +27,11 @@ type Pacer interface {
 // more than can be served. Each call that was not delayed raises the grant by one.
 //
 // throttle belongs to the loop.
+//
+//	limit    arrival order    due
+//	  7      call 1           in 3 ms      the first of its limit: it has requested its turn
+//	  7      call 2           none         behind call 1
+//	  9      call 3           in 1 ms
 type throttle struct {
 	c     *serverConn
 	pacer Pacer   // nil if there are no limits

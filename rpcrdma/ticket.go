@@ -8,6 +8,14 @@ import (
 )
 
 // ticket is a place in the queue for bulk memory: for two blocks of n and m bytes.
+//
+//	reserve: allocBoth --memory--> blocks
+//	             |
+//	             | none
+//	             v
+//	          waiting --free of others: unlockAndWake--> have, wake --pump: claim--> blocks
+//	             |                                          |
+//	             +------------ cancel: the connection ends -+
 type ticket struct {
 	n, m int
 	a, b []byte

@@ -146,6 +146,9 @@ func (w *windows) room(x *exchange, n int) bool {
 
 // post posts the binds of a call and the SEND of its message, which is in send buffer i. It
 // reserves the entries for the invalidations too, so that these never find the queue full.
+//
+//	list      bind, bind, ..., SEND          n + 1 entries, until the SEND has completed
+//	later     invalidate, invalidate, ...    n entries, until the last one has completed
 func (w *windows) post(i int, send rdma.SendWR) error {
 	n := len(w.wrs)
 	w.took[i] = n + 1
