@@ -1,6 +1,7 @@
 package rpcrdma
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/rstored/rstored/rdma"
@@ -49,15 +50,7 @@ func (s *slot) plan() error {
 	s.key, s.oneKey = h.oneKey()
 	s.waited = false
 	s.chunks, s.fetching, s.roomLen = s.chunks[:0], 0, 0
-	slices.SortStableFunc(h.Reads, func(a, b ReadSegment) int {
-		switch {
-		case a.Position < b.Position:
-			return -1
-		case a.Position > b.Position:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(h.Reads, func(a, b ReadSegment) int { return cmp.Compare(a.Position, b.Position) })
 	for i := range h.Reads {
 		r := &h.Reads[i]
 		if i == 0 || r.Position != h.Reads[i-1].Position {
@@ -155,9 +148,7 @@ func (s *slot) reserve() bool {
 // ends.
 func (s *slot) nextRead() bool {
 	c := s.c
-	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {
-		s.seg, s.off = s.seg+1, 0
-	}
+	s.skipRead()
 	r := &s.hdr.Reads[s.seg]
 	// The bytes go behind those of the preceding segments of the same chunk.
 	k := 0
@@ -178,6 +169,11 @@ func (s *slot) nextRead() bool {
 	s.off += n
 	s.reads++
 	c.reading += n
+	return s.skipRead()
+}
+
+// skipRead moves seg and off behind segments that are read, and reports whether there is another one.
+func (s *slot) skipRead() bool {
 	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {
 		s.seg, s.off = s.seg+1, 0
 	}

@@ -36,9 +36,7 @@ func (c ClientConfig) withDefaults() ClientConfig {
 	c.Credits = min(max(cmp.Or(c.Credits, 128), 1), 4096)
 	c.Inline = min(max(cmp.Or(c.Inline, 4096), sizeUnit), sizeMax) / sizeUnit * sizeUnit
 	c.ReadDepth = min(max(cmp.Or(c.ReadDepth, 16), 1), 255)
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
 

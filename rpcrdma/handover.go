@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -178,14 +179,12 @@ func (l *Listener) Drop(remote netip.AddrPort, why error) {
 // onLoops calls fn for every connection on the connection's loop, and waits.
 func (l *Listener) onLoops(fn func(*serverConn)) {
 	var all sync.WaitGroup
-	l.mu.Lock()
-	for c := range l.conns {
+	for _, c := range l.all() {
 		all.Add(1)
 		if !c.loop.Submit(func() { defer all.Done(); fn(c) }) {
 			all.Done()
 		}
 	}
-	l.mu.Unlock()
 	all.Wait()
 }
 
@@ -201,8 +200,7 @@ func (c *serverConn) quiescent() bool {
 // stopped. The Listener does not change. Calls to clients without a reply are not exported.
 func (l *Listener) Export() ([]byte, []*os.File, error) {
 	var s snapshot
-	l.mu.Lock()
-	for c := range l.conns {
+	for _, c := range l.all() {
 		if _, movable := c.conn.(rdma.Quiescer); !movable || c.dead || !c.quiescent() {
 			continue
 		}
@@ -218,7 +216,6 @@ func (l *Listener) Export() ([]byte, []*os.File, error) {
 		}
 		s.Conns = append(s.Conns, x)
 	}
-	l.mu.Unlock()
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(&s); err != nil {
 		return nil, nil, fmt.Errorf("rpcrdma: %w", err)
@@ -300,22 +297,13 @@ func (l *Listener) restore(restorer rdma.Restorer, loop rdma.Loop, k *snapshotCo
 // Quiescent reports whether all connections are quiescent. It is called while the loops are
 // stopped.
 func (l *Listener) Quiescent() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.conns {
-		if !c.dead && !c.quiescent() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(l.all(), func(c *serverConn) bool { return !c.dead && !c.quiescent() })
 }
 
 // Callers returns, for each connection, the Caller that calls its client.
 func (l *Listener) Callers() map[rpc.Peer]rpc.Caller {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := make(map[rpc.Peer]rpc.Caller, len(l.conns))
-	for c := range l.conns {
+	out := make(map[rpc.Peer]rpc.Caller)
+	for _, c := range l.all() {
 		out[c.peer] = c.back.calls
 	}
 	return out

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -91,9 +92,7 @@ func (c Config) withDefaults() Config {
 	c.Memory = max(cmp.Or(c.Memory, 512<<20), MemoryMin)
 	c.SlowTimeout = cmp.Or(c.SlowTimeout, time.Minute)
 	c.MaxConns = cmp.Or(c.MaxConns, 1024)
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }
 
@@ -221,12 +220,10 @@ func (l *Listener) Stats() Stats {
 
 // Conns describes the connections, ordered by remote address.
 func (l *Listener) Conns() []ConnInfo {
-	l.mu.Lock()
-	out := make([]ConnInfo, 0, len(l.conns))
-	for c := range l.conns {
+	out := make([]ConnInfo, 0)
+	for _, c := range l.all() {
 		out = append(out, c.info())
 	}
-	l.mu.Unlock()
 	slices.SortFunc(out, func(a, b ConnInfo) int { return a.Remote.Compare(b.Remote) })
 	return out
 }
@@ -329,6 +326,13 @@ func (l *Listener) wait(ctx context.Context) bool {
 		l.gone.Wait()
 	}
 	return true
+}
+
+// all lists the connections.
+func (l *Listener) all() []*serverConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.conns))
 }
 
 // forget removes a connection whose memory is free.

@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 
@@ -170,21 +171,11 @@ type Machine struct {
 
 // New makes a machine.
 func New(cfg Config) *Machine {
-	if cfg.ConnectLimit == 0 {
-		cfg.ConnectLimit = 8 * rdma.Second
-	}
-	if cfg.PendingMax == 0 {
-		cfg.PendingMax = 512
-	}
-	if cfg.PeerPendingMax == 0 {
-		cfg.PeerPendingMax = max(cfg.PendingMax/2, 1)
-	}
-	if cfg.TimeWaitMax == 0 {
-		cfg.TimeWaitMax = 8192
-	}
-	if cfg.Counters == nil {
-		cfg.Counters = new(Counters)
-	}
+	cfg.ConnectLimit = cmp.Or(cfg.ConnectLimit, 8*rdma.Second)
+	cfg.PendingMax = cmp.Or(cfg.PendingMax, 512)
+	cfg.PeerPendingMax = cmp.Or(cfg.PeerPendingMax, max(cfg.PendingMax/2, 1))
+	cfg.TimeWaitMax = cmp.Or(cfg.TimeWaitMax, 8192)
+	cfg.Counters = cmp.Or(cfg.Counters, new(Counters))
 	return &Machine{
 		cfg: cfg, n: cfg.Counters, psn: wire.PSN(cfg.Random() & wire.PSNMask),
 		ids: map[uint32]*ID{}, comms: map[peerComm]*ID{}, qpns: map[peerQPN]*ID{},

@@ -18,18 +18,22 @@ const (
 	CompareSwap Op = 5
 )
 
+// ops has the properties of the operations: what a message needs at the peer, and its work request.
+var ops = [...]struct {
+	name   string
+	access rdma.Access
+	wr     rdma.SendOp
+}{
+	Write:       {"write", rdma.RemoteWrite, rdma.OpWrite},
+	Read:        {"read", rdma.RemoteRead, rdma.OpRead},
+	Send:        {"send", 0, rdma.OpSend},
+	FetchAdd:    {"fetch and add", rdma.RemoteAtomic, rdma.OpFetchAdd},
+	CompareSwap: {"compare and swap", rdma.RemoteAtomic, rdma.OpCompareSwap},
+}
+
 func (o Op) String() string {
-	switch o {
-	case Write:
-		return "write"
-	case Read:
-		return "read"
-	case Send:
-		return "send"
-	case FetchAdd:
-		return "fetch and add"
-	case CompareSwap:
-		return "compare and swap"
+	if o.known() {
+		return ops[o].name
 	}
 	return fmt.Sprintf("operation %d", uint8(o))
 }
@@ -70,36 +74,15 @@ func (p *plan) posts(server bool) bool { return !server || p.bidirectional || p.
 func (p *plan) target(server bool) bool { return server || p.bidirectional || p.pingPong() }
 
 // access is the access of the target.
-func (p *plan) access() rdma.Access {
-	switch {
-	case p.op == Write:
-		return rdma.LocalWrite | rdma.RemoteWrite
-	case p.op == Read:
-		return rdma.LocalWrite | rdma.RemoteRead
-	case p.op.Atomic():
-		return rdma.LocalWrite | rdma.RemoteAtomic
-	}
-	return rdma.LocalWrite
-}
+func (p *plan) access() rdma.Access { return rdma.LocalWrite | ops[p.op].access }
 
 // request is the operation of a message's work request. In a test of latency the server must notice
 // an RDMA WRITE, so it has an immediate, as with --write_with_imm of ib_write_lat.
 func (p *plan) request() rdma.SendOp {
-	switch p.op {
-	case Write:
-		if p.latency {
-			return rdma.OpWriteImm
-		}
-		return rdma.OpWrite
-	case Read:
-		return rdma.OpRead
-	case FetchAdd:
-		return rdma.OpFetchAdd
-	case CompareSwap:
-		return rdma.OpCompareSwap
-	default:
-		return rdma.OpSend
+	if p.op == Write && p.latency {
+		return rdma.OpWriteImm
 	}
+	return ops[p.op].wr
 }
 
 // Sizes of queues.

@@ -1,6 +1,7 @@
 package rc
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -124,9 +125,7 @@ func (e *sqe) atomic() bool {
 func New(cfg Config) *QP {
 	cfg.Caps.MaxSendSGE = min(max(cfg.Caps.MaxSendSGE, 1), sgeMax)
 	cfg.Caps.MaxRecvSGE = min(max(cfg.Caps.MaxRecvSGE, 1), sgeMax)
-	if cfg.Counters == nil {
-		cfg.Counters = new(Counters)
-	}
+	cfg.Counters = cmp.Or(cfg.Counters, new(Counters))
 	return (&QP{cfg: cfg, n: cfg.Counters}).init()
 }
 
@@ -262,7 +261,7 @@ func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 		return
 	}
 	// NICs send CNPs with the default P_Key, whatever the partition of the connection.
-	if !pkeyMatches(p.PKey, q.attr.PKey) && (p.Op != wire.CNP || p.PKey != wire.DefaultPKey) {
+	if !wire.PKeysMatch(p.PKey, q.attr.PKey) && (p.Op != wire.CNP || p.PKey != wire.DefaultPKey) {
 		q.n.DropPKey++
 		return
 	}
@@ -285,12 +284,6 @@ func (q *QP) Receive(now rdma.Time, p *wire.Packet) {
 	} else {
 		q.answer(now, p)
 	}
-}
-
-// pkeyMatches implements IBTA 10.9.3: the same partition, and at least one full member (top bit).
-func pkeyMatches(a, b uint16) bool {
-	const full = 0x8000
-	return (a^b)&^uint16(full) == 0 && (a|b)&full != 0
 }
 
 // Transmit appends packets to b until b is full, until transmitBudget is used up, or until there is

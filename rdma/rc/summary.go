@@ -56,17 +56,12 @@ func SyndromeText(s uint8) string {
 		return "ACK"
 	case wire.SyndromeTypeRNR:
 		return fmt.Sprintf("receiver not ready, retry after %d us", rnrTime(s&wire.SyndromeValueMask)/rdma.Microsecond)
-	case wire.SyndromeTypeNAK:
-		switch s {
-		case wire.NAKSequence:
-			return "PSN sequence error"
-		case wire.NAKInvalidRequest:
-			return "invalid request"
-		case wire.NAKRemoteAccess:
-			return "remote access error"
-		case wire.NAKRemoteOp:
-			return "remote operational error"
-		}
+	}
+	if i := int(s) - wire.NAKSequence; i >= 0 && i < len(nakText) {
+		return nakText[i]
 	}
 	return "reserved syndrome"
 }
+
+// nakText is indexed by the code of a NAK.
+var nakText = [...]string{"PSN sequence error", "invalid request", "remote access error", "remote operational error"}

@@ -287,7 +287,7 @@ func (q *QP) Receive(p *wire.Packet, tos uint8) {
 	case q.state != rdma.StateRTR && q.state != rdma.StateRTS && q.state != rdma.StateSQD && q.state != rdma.StateSQE:
 		q.n.DropState++
 		return
-	case !pkeyMatches(p.PKey, q.attr.PKey):
+	case !wire.PKeysMatch(p.PKey, q.attr.PKey):
 		q.n.DropPKey++
 		return
 	case p.DETH.QKey != q.attr.QKey:
@@ -324,12 +324,6 @@ func (q *QP) Receive(p *wire.Packet, tos uint8) {
 		wc.Flags |= rdma.WithEvent
 	}
 	q.completeRecv(wc)
-}
-
-// pkeyMatches implements IBTA 10.9.3: the same partition, and at least one full member (top bit).
-func pkeyMatches(a, b uint16) bool {
-	const full = 0x8000
-	return (a^b)&^uint16(full) == 0 && (a|b)&full != 0
 }
 
 // next is the receive for the next datagram, nil if none is posted.

@@ -6,6 +6,12 @@ const Port = 4791
 // DefaultPKey is the default partition key with full membership.
 const DefaultPKey = 0xffff
 
+// PKeysMatch implements IBTA 10.9.3: the same partition, and at least one full member (top bit).
+func PKeysMatch(a, b uint16) bool {
+	const full = 0x8000
+	return (a^b)&^uint16(full) == 0 && (a|b)&full != 0
+}
+
 // The two well-known queue pairs.
 const (
 	QP0 = 0 // subnet management; unused on RoCE

@@ -115,19 +115,20 @@ type AcceptError struct {
 }
 
 func (e *AcceptError) Error() string {
-	switch e.Stat {
-	case ProgUnavail:
-		return "the server does not offer this RPC program"
-	case ProgMismatch:
+	switch {
+	case e.Stat == ProgMismatch:
 		return fmt.Sprintf("the server offers versions %d to %d of this RPC program", e.Low, e.High)
-	case ProcUnavail:
-		return "the server does not offer this procedure"
-	case GarbageArgs:
-		return "the server could not decode the arguments"
-	case SystemErr:
-		return "the server had an internal error"
+	case uint64(e.Stat) < uint64(len(acceptText)) && acceptText[e.Stat] != "":
+		return acceptText[e.Stat]
 	}
 	return fmt.Sprintf("RPC accept status %d", uint32(e.Stat))
+}
+
+var acceptText = [...]string{
+	ProgUnavail: "the server does not offer this RPC program",
+	ProcUnavail: "the server does not offer this procedure",
+	GarbageArgs: "the server could not decode the arguments",
+	SystemErr:   "the server had an internal error",
 }
 
 // DeniedError is a call that the server denied (RFC 5531 section 9, rejected_reply).

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"log/slog"
@@ -68,18 +69,10 @@ type Server struct {
 
 // NewServer starts a server's workers. Close ends them.
 func NewServer(cfg ServerConfig) *Server {
-	if cfg.Workers <= 0 {
-		cfg.Workers = 16
-	}
-	if cfg.ReplyCacheBytes <= 0 {
-		cfg.ReplyCacheBytes = 8 << 20
-	}
-	if cfg.ReplyCacheEntries <= 0 {
-		cfg.ReplyCacheEntries = 4096
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Workers = cmp.Or(max(cfg.Workers, 0), 16)
+	cfg.ReplyCacheBytes = cmp.Or(max(cfg.ReplyCacheBytes, 0), 8<<20)
+	cfg.ReplyCacheEntries = cmp.Or(max(cfg.ReplyCacheEntries, 0), 4096)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	s := &Server{programs: cfg.Programs, log: cfg.Logger, observer: cfg.Observer, paced: cfg.Paced, epoch: time.Now(), load: Load{Workers: cfg.Workers}}
 	s.ready.L = &s.mu
 	s.busy = make([]working, cfg.Workers)

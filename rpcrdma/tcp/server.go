@@ -120,9 +120,7 @@ func (c Config) Serve(l net.Listener, srv *rpc.Server) *Listener {
 	c.ConnMemory = cmp.Or(c.ConnMemory, 8<<20)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, time.Minute)
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 10*time.Second)
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	s := &Listener{l: l, srv: srv, cfg: c, conns: make(map[*conn]struct{})}
 	if !c.Later {
 		s.Start()
