@@ -12,6 +12,13 @@ import (
 
 // receive handles a message from the server. msg is in a receive buffer, which is posted again when
 // receive returns. wc is the completion of the receive.
+//
+//	message                            handled as
+//	RDMA_MSG with an RPC CALL          call of the server (called)
+//	RDMA_MSG, RDMA_NOMSG, RDMA_ERROR   reply to the call with its XID
+//	with the XID of an orphan          the credit is free again
+//	with another XID                   counted: the server's reply came twice, or is wrong
+//	obsolete types                     counted
 func (c *Client) receive(msg []byte, wc *rdma.WC) {
 	h := &c.hdr
 	c.n.inline.Add(uint64(len(msg)))
@@ -84,6 +91,15 @@ func (c *Client) settle(x *exchange, h *Header, rest []byte, wc *rdma.WC) {
 
 // accept checks a reply against the chunks that the call offered, and stores it in x. The server is
 // not trusted: more data than offered, other segments, or a Read list are protocol errors.
+//
+//	reply                                             error
+//	RDMA_ERROR                                        RemoteError
+//	a Read list                                       ErrProtocol
+//	more Write chunks than offered                    ErrProtocol
+//	a chunk with other segments, or longer ones       ErrProtocol
+//	RDMA_MSG with data in the Reply chunk             ErrProtocol
+//	RDMA_NOMSG without data in the Reply chunk        ErrProtocol
+//	else                                              none; rpc.DecodeReply checks the rest
 func (c *Client) accept(x *exchange, h *Header, rest []byte) error {
 	if h.Type == TypeError {
 		return &RemoteError{Code: h.Code, Low: h.Low, High: h.High}
@@ -161,7 +177,9 @@ func (c *Client) called(xid uint32, msg []byte) {
 }
 
 // answerBackward sends a reply to a call of the server, when there is a send buffer. A reply that
-// is too long for a message is dropped; the server's call then times out.
+// is too long for a message is dropped; the server's call then times out. The queue is bounded by
+// the calls that the server may have in flight. A server that sends more calls than its credits
+// fills it, and loses the answers.
 func (c *Client) answerBackward(msg []byte) {
 	h := Header{XID: rpc.ReplyXID(msg), Version: Version, Credits: 1, Type: TypeMsg}
 	if c.closed || len(c.answers) >= 2*backwardReceives || h.Len()+len(msg) > c.inlineOut {

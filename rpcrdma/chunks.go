@@ -172,7 +172,8 @@ func (s *slot) nextRead() bool {
 	return s.skipRead()
 }
 
-// skipRead moves seg and off behind segments that are read, and reports whether there is another one.
+// skipRead moves seg and off behind segments that are read, and reports whether there is another
+// one.
 func (s *slot) skipRead() bool {
 	for s.seg < len(s.hdr.Reads) && s.off == int(s.hdr.Reads[s.seg].Length) {
 		s.seg, s.off = s.seg+1, 0

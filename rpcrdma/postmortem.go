@@ -39,6 +39,10 @@ const (
 
 // parse reads the beginning of a call (RFC 5531 section 9). It is on the path of every call, so it
 // reads no more than it needs, and trusts no length.
+//
+//	word   0    1     2    3     4     5     6       7       8      9          10 ...
+//	       XID  CALL  RPC  prog  vers  proc  flavor  length  stamp  name len.  name, UID, ...
+//	                                         AUTH_SYS only -------->
 func (r *RPC) parse(msg []byte) {
 	if len(msg) < 4*wordsHead {
 		return

@@ -30,7 +30,9 @@ const (
 )
 
 // PrivateMessage describes one side of a connection. Sizes are in bytes, multiples of 1024 from 1
-// to 256 KiB, of whole messages with their transport headers.
+// to 256 KiB, of whole messages with their transport headers. A side without the message sends and
+// receives 1024 bytes, and its R_Keys are not invalidated. The longest message in a direction is
+// the smaller one of what the sender sends and the receiver receives.
 type PrivateMessage struct {
 	RemoteInvalidation bool // the peer may use SEND with invalidate
 	Send               int  // longest message it will send

@@ -29,6 +29,12 @@ const (
 var errSilent = errors.New("the peer has answered nothing for three minutes")
 
 // prober probes one connection. It belongs to the connection's loop.
+//
+//	tick            tick              tick              tick
+//	 | completions   | nothing         | nothing         | the probe failed, or after probeLimit:
+//	 | no probe      | probe is sent   | the probe waits | lost
+//
+// The peer sees an RDMA WRITE without data, and acknowledges it like any request.
 type prober struct {
 	conn     rdma.Conn
 	every    rdma.Time

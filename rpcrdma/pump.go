@@ -173,6 +173,10 @@ func (c *serverConn) slack() int { return max(min(extraReceives, 2*c.grant)/2, 1
 // last reply. Replies beyond the spare receives wait there, so that a receive is always posted for
 // each credit. A device in user space reports completions before it takes packets, so it needs no
 // such bound.
+//
+//	device          the next call can arrive                   replies in flight
+//	in user space   after the completion of the last reply     as many as the send queue takes
+//	kernel device   before it                                  slack at most
 func (c *serverConn) mayReply(n int) bool {
 	return n <= c.sqFree && (!c.l.bounded || c.repliesInFlight < c.slack())
 }
@@ -184,6 +188,13 @@ func (c *serverConn) mayReply(n int) bool {
 //
 // A call with Read chunks gets memory only when its first RDMA READ can be posted. So few blocks
 // are in use at a time, the same blocks are used again, and they stay in the processor's caches.
+//
+//	state                                          served next
+//	a slot waits with the ticket                   its queue
+//	fetch has the older call, an RDMA READ can     fetch
+//	be posted, and no earlier call has some left
+//	admit has a call                               admit
+//	else                                           none, until a completion
 func (c *serverConn) nextQueue() *slotQueue {
 	a, f := c.admit.head, c.fetch.head
 	switch {

@@ -4,6 +4,8 @@ import "github.com/rstored/rstored/rdma"
 
 // regions are memory regions without memory, left by finished calls. A call that reuses one does
 // not allocate, and reregistering is cheaper than registering. They belong to a loop.
+//
+//	Register, or take --call--> open to the peer --put--> invalid, in the list --take--> ...
 type regions []rdma.Reregisterer
 
 // take reregisters an unused region for b. It returns nil and no error if there is none.

@@ -9,6 +9,10 @@ import (
 
 // alloc is rpc.Call.Alloc. It runs on the handler's goroutine. It takes room first, and then single
 // blocks of the pool, without waiting: the handler must not block a call that holds memory.
+//
+//	n fits what is left of room        part of room, reserved before the call was served
+//	a block is free                    a block of its own, in extra
+//	else                               nil: the handler answers with a retryable error
 func (s *slot) alloc(n int) []byte {
 	if n < 0 || n > s.c.l.cfg.MaxMessage {
 		return nil

@@ -163,6 +163,10 @@ func (t *throttle) release() {
 // stall ends connections whose client takes nothing. A queue pair with infinite RNR retries waits
 // for a receive of its peer forever, and replies with their memory wait with it. stall belongs to
 // the loop.
+//
+//	PostSend: start --tick--tick--tick--tick--> SlowTimeout without a completion: the connection ends
+//	                    |
+//	                    +--a completion: idle ticks begin anew; nothing in flight: no more ticks
 type stall struct {
 	c        *serverConn
 	progress bool // something completed since the last tick

@@ -129,8 +129,8 @@ func (m *Machine) RejectMTU(id *ID, most uint8) {
 	m.reject(id, REJ{Reason: InvalidMTU, InfoLen: 1, Info: [REJInfoLen]byte{most}}, nil)
 }
 
-// reject sends a REJ of the message that waits for an answer. Nothing repeats a REJ: if it is lost, the
-// peer repeats its message, which then belongs to no connection and is rejected again.
+// reject sends a REJ of the message that waits for an answer. Nothing repeats a REJ: if it is lost,
+// the peer repeats its message, which then belongs to no connection and is rejected again.
 func (m *Machine) reject(id *ID, r REJ, private []byte) {
 	switch id.State {
 	case REQReceived:

@@ -13,6 +13,13 @@ import (
 
 // Snapshot has the connections with which another process continues: those that are established or
 // end, and those whose REP is sent. It has neither attempts of ours nor datagram services.
+//
+//	state         exported    the other process
+//	REPSent       yes         repeats the REP
+//	Established   yes         nothing to do
+//	DREQSent      yes         repeats the DREQ
+//	TimeWait      yes         waits for the rest of the time
+//	others        no          the peer repeats its REQ, or our user connects again
 type Snapshot struct {
 	GUID uint64
 	IDs  []SnapshotID

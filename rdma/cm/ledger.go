@@ -26,12 +26,14 @@ const LedgerRecord = 32
 
 const ledgerTag = 0x636d6c31
 
+// ledgerSum is the checksum of a record.
 func ledgerSum(r []byte) uint32 {
 	var tag [4]byte
 	binary.BigEndian.PutUint32(tag[:], ledgerTag)
 	return crc32.Update(crc32.ChecksumIEEE(tag[:]), crc32.IEEETable, r[4:LedgerRecord])
 }
 
+// ledgerRecord is record i.
 func (m *Machine) ledgerRecord(i int32) []byte {
 	return m.cfg.Ledger[int(i)*LedgerRecord:][:LedgerRecord:LedgerRecord]
 }

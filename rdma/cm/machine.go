@@ -142,7 +142,9 @@ type peerQPN struct {
 	qpn  uint32
 }
 
-// Machine is the CM of one address. It is not safe for concurrent use.
+// Machine is the CM of one address. It is not safe for concurrent use. Every ID is in ids. The
+// peer's identities of an ID are in comms and qpns from the REQ or REP until Forget. An ID with a
+// deadline is in timers. An established connection has a record in the ledger.
 type Machine struct {
 	cfg       Config
 	n         *Counters
@@ -245,6 +247,9 @@ func (m *Machine) newID(s State, peer netip.AddrPort, service uint16) *ID {
 func (m *Machine) newTID() uint64 { return uint64(m.cfg.Random())<<32 | uint64(m.cfg.Random()) }
 
 // bind enters the peer's identities into the tables of known ones.
+//
+//	comms   (address, GUID, communication ID) -> ID    finds repeated REQs
+//	qpns    (address, GUID, QPN) -> ID                  finds an earlier connection
 func (m *Machine) bind(id *ID, guid uint64, comm, qpn uint32) {
 	id.GUID, id.Comm, id.RemoteQPN = guid, comm, qpn
 	m.comms[peerComm{id.Peer.Addr(), guid, comm}] = id

@@ -79,6 +79,18 @@ func (m *Machine) find(src netip.Addr, d IDs) *ID {
 
 // request handles a REQ. A REQ that is known already is a repetition: it gets the same answer
 // again. The addresses in the REQ must be those of the packet, because everything is sent to them.
+//
+//	check                                      REJ
+//	known: REQReceived                         none: an MRA
+//	known: REPSent                             none: the REP again
+//	known: TimeWait                            stale connection
+//	known: another state                       none: the peer has the REP
+//	nobody listens on the service ID           invalid service ID
+//	transport is RC                            invalid transport
+//	private data has an IPHeader               unsupported request
+//	addresses are those of the packet          invalid GID
+//	path MTU is a code                         invalid MTU
+//	there is a place                           none: the REQ waits; no resources
 func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
 	reject := func(why Reason) {
 		m.sendREJ(src, h.TID, &REJ{RemoteID: r.LocalID, Message: OfREQ, Reason: why}, nil)
@@ -142,6 +154,12 @@ func (m *Machine) request(now rdma.Time, src, dst netip.Addr, h Header, r REQ) {
 // reply handles a REP. A REP of a connection that does not exist is rejected: its sender would
 // otherwise repeat it for a minute, and retain its queue pair for so long. We may have given up, or
 // restarted.
+//
+//	state          answer
+//	REQSent        Reply
+//	REPReceived    MRA: our user has not confirmed yet
+//	Established    RTU again: ours was lost
+//	other states   none
 func (m *Machine) reply(src netip.Addr, h Header, r REP) {
 	id := m.ofPeer(src, r.RemoteID)
 	if id == nil || !id.Active {
@@ -270,7 +288,8 @@ func (m *Machine) moreTime(now rdma.Time, src netip.Addr, a MRA) {
 }
 
 // disconnect handles a DREQ. A DREQ of an unknown connection is answered too, so that its sender
-// can end the connection.
+// can end the connection. The DREQ has the QPN of its receiver. A DREQ with another QPN is of an
+// earlier connection, or forged, and is dropped, as Linux drops it.
 func (m *Machine) disconnect(now rdma.Time, src netip.Addr, h Header, d IDs) {
 	id := m.find(src, d)
 	if id == nil {

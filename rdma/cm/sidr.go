@@ -194,7 +194,9 @@ func (m *Machine) Answer(now rdma.Time, id *ID, p AnswerParams) error {
 	return nil
 }
 
-// resolveRequest handles a SIDR REQ.
+// resolveRequest handles a SIDR REQ. The table of requests is bounded. When it is full, the oldest
+// answer makes room; if all requests wait for their answers, the request is refused. A known
+// request gets the same answer again.
 func (m *Machine) resolveRequest(now rdma.Time, src, dst netip.Addr, h Header, r SIDRREQ) {
 	refuse := func(why SIDRStatus) {
 		a := SIDRREP{RequestID: r.RequestID, ServiceID: r.ServiceID, Status: why}

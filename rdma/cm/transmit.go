@@ -89,6 +89,8 @@ func (m *Machine) sendMRA(id *ID, tid uint64, of uint8) {
 }
 
 // repeat sends mad now, and again until the ID's state changes or limit is over.
+//
+//	sent at   0   0.2   0.6   1.4   3.0   6.2   10.2   14.2 ...  seconds, until limit
 func (m *Machine) repeat(now rdma.Time, id *ID, mad []byte, limit rdma.Time) {
 	id.Msg, id.Every, id.since, id.Limit = mad, resendFirst, now, now+limit
 	m.send(id.Peer.Addr(), mad)
@@ -125,6 +127,12 @@ func (m *Machine) Deadline() (d rdma.Time) {
 }
 
 // Expire handles the deadlines that have passed.
+//
+//	state                            deadline
+//	REQSent, REPSent, SIDRREQSent    repeat, or give up: Unreachable
+//	DREQSent                         repeat, or TimeWait: the peer may be gone
+//	TimeWait                         Gone
+//	SIDRREQReceived, SIDRAnswered    forget
 func (m *Machine) Expire(now rdma.Time) {
 	if len(m.queue.reqs) > 0 && m.queue.due <= now {
 		m.takeQueue(now)

@@ -6,6 +6,10 @@ import "github.com/rstored/rstored/rdma"
 // trip to measure: a fixed interval (rateRound) takes its place, and the window is what is sent
 // in one. There is no limit until the first sign of congestion. Then the window begins with what
 // was sent in the last interval.
+//
+//	no limit --CNP, or loss of a response--> limited --grows to the maximum--> no limit
+//	                                           |
+//	                                           +--no response for rateIdle--> no limit
 type rate struct {
 	window window
 	pacer

@@ -13,6 +13,11 @@ func NewSRQ(depth, sges int) *SRQ { return wq.NewSRQ(depth, sges, sgeMax) }
 
 // noReceive reports whether there is no receive for the message that begins. A SEND and an RDMA
 // WRITE with immediate need one.
+//
+//	message                    receive taken by
+//	SEND                       its first packet
+//	RDMA WRITE with immediate  its last packet; the receive's memory is not used
+//	RDMA WRITE, READ, atomic   none
 func (q *QP) noReceive() bool {
 	if q.cfg.SRQ != nil {
 		return q.cfg.SRQ.Len() == 0

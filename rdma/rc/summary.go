@@ -7,8 +7,8 @@ import (
 	"github.com/rstored/rstored/rdma/wire"
 )
 
-// Summary is what a QP records about itself for a post-mortem. It is updated together with the shared
-// Counters, so its cost on the packet path is small.
+// Summary is what a QP records about itself for a post-mortem. It is updated together with the
+// shared Counters, so its cost on the packet path is small.
 type Summary struct {
 	TxPackets, RxPackets uint64
 	// Tx were sent by us, Rx by the peer.

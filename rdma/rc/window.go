@@ -163,8 +163,8 @@ func (w *window) silent() {
 	w.size, w.arrived = min(windowMin*windowUnit, w.size), 0
 }
 
-// answered is called at progress. If it is the first after a timeout and acknowledges all packets, the
-// peer was only slow and nothing was lost: the window is restored.
+// answered is called at progress. If it is the first after a timeout and acknowledges all packets,
+// the peer was only slow and nothing was lost: the window is restored.
 func (w *window) answered(all bool) {
 	if w.before != 0 && all {
 		w.size, w.threshold = w.before, w.most

@@ -200,3 +200,11 @@ func encodeVersionMismatch(e *xdr.Encoder, xid uint32) {
 func encodeAuthError(e *xdr.Encoder, xid uint32, s AuthStat) {
 	e.Uint32s(xid, MsgReply, replyDenied, rejectAuthError, uint32(s))
 }
+
+// ReplyXID reads the XID of a message, or 0 if it is too short to have one.
+func ReplyXID(msg []byte) uint32 {
+	if len(msg) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(msg)
+}

@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -105,6 +104,16 @@ func (s *Server) Close() {
 // Dispatch serves one call message. It sets up c from the header in msg and runs the procedure:
 // here if it never waits or mayBlock is set, otherwise on a worker. It calls c.Reply exactly once,
 // possibly before it returns. The bytes of msg must not change until then.
+//
+//	header                                     answer
+//	no call, or too short                      none
+//	RPC version is not 2                       denied, RPC_MISMATCH 2 to 2
+//	credential does not decode                 denied, AUTH_BADCRED
+//	verifier does not decode                   denied, AUTH_BADVERF
+//	program is not served                      PROG_UNAVAIL
+//	version is not served                      PROG_MISMATCH
+//	procedure does not exist                   PROC_UNAVAIL
+//	flavor is not AUTH_NONE or AUTH_SYS        denied, AUTH_REJECTEDCRED
 func (s *Server) Dispatch(c *Call, msg xdr.Decoder, mayBlock bool) {
 	c.came = time.Since(s.epoch)
 	c.Args = msg
@@ -382,12 +391,4 @@ func (s *Server) first(c *Call) bool {
 		c.stats.retransmits.Add(1)
 	}
 	return false
-}
-
-// ReplyXID reads the XID of a message, or 0 if it is too short to have one.
-func ReplyXID(msg []byte) uint32 {
-	if len(msg) < 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(msg)
 }

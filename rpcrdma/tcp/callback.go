@@ -56,7 +56,9 @@ func NewCallbackDialer(limit int) *CallbackDialer {
 	return o
 }
 
-// Close ends all connections, and waits until the calls in progress have failed.
+// Close ends all connections, and waits until the calls in progress have failed. Calls in progress
+// end by the context; their connections are closed, so that a call that waits for a reply ends at
+// once. Close waits for the goroutines of all calls.
 func (o *CallbackDialer) Close() {
 	o.mu.Lock()
 	o.closed = true
@@ -73,6 +75,7 @@ func (o *CallbackDialer) Close() {
 }
 
 // count counts connections. Call with mu held.
+// count is negative when a connection ends, or was not made.
 func (o *CallbackDialer) count(host netip.Addr, n int) {
 	o.conns += n
 	if o.hosts[host] += n; o.hosts[host] == 0 {

@@ -3,7 +3,6 @@ package tcp
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -100,66 +99,6 @@ func Dial(ctx context.Context, addr string) (*Client, error) {
 	return NewClient(conn), nil
 }
 
-// DialTLS connects to a server with TLS (RFC 9289). prog and vers are those of the connection's
-// calls. If the server does not offer TLS, or if its certificate is invalid, DialTLS returns an
-// error, and has sent nothing but the AUTH_TLS probe.
-func DialTLS(ctx context.Context, addr string, cfg *tls.Config, prog, vers uint32) (*Client, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, &rpc.ConnError{Peer: addr, Err: err}
-	}
-	// The deadline is set before AfterFunc, which sets one in the past.
-	_ = conn.SetDeadline(time.Now().Add(clientHandshakeTimeout))
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(longPast) })
-	secure, err := clientTLS(conn, cfg, prog, vers, rand.Uint32())
-	if !stop() && err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		conn.Close()
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return nil, &TLSError{Peer: addr, Err: err}
-	}
-	_ = conn.SetDeadline(time.Time{})
-	c := NewClient(secure)
-	// In TLS 1.3 the client's handshake ends before the server has verified the client's
-	// certificate (RFC 8446 section 2). The first reply shows that the server has accepted it.
-	ctx, cancel := context.WithTimeout(ctx, clientHandshakeTimeout)
-	defer cancel()
-	var lost *rpc.ConnError
-	if err := c.Call(ctx, &rpc.Request{Prog: prog, Vers: vers}); errors.As(err, &lost) || ctx.Err() != nil {
-		c.Close()
-		if lost != nil {
-			err = lost.Err
-		}
-		return nil, &TLSError{Peer: addr, Err: err}
-	}
-	return c, nil
-}
-
-// TLSError means that a connection that must have TLS does not have it.
-type TLSError struct {
-	Peer string
-	Err  error
-}
-
-// Error says who refused: the server has no TLS, the server refuses us, or we refuse the server.
-func (e *TLSError) Error() string {
-	if errors.Is(e.Err, rpc.ErrNoTLS) {
-		return fmt.Sprintf("%s does not offer TLS, and nothing is sent to it without", e.Peer)
-	}
-	var alert tls.AlertError
-	var op *net.OpError
-	if errors.As(e.Err, &alert) || errors.As(e.Err, &op) && op.Op == "remote error" {
-		return fmt.Sprintf("%s refuses TLS with this client: %v", e.Peer, e.Err)
-	}
-	return fmt.Sprintf("no TLS with %s: %v", e.Peer, e.Err)
-}
-
-func (e *TLSError) Unwrap() error { return e.Err }
-
 // NewClient sends calls over a connection that exists. The client owns conn.
 func NewClient(conn net.Conn) *Client {
 	c := &Client{conn: conn, peer: conn.RemoteAddr().String(), pending: make(map[uint32]*pending), nextXID: rand.Uint32()}
@@ -181,6 +120,10 @@ func (c *Client) Err() error {
 }
 
 // fail ends the connection and every call in flight, once.
+//
+//	calls without a reply     err is set, and done is sent
+//	a reply is being placed   err is set; place sends done when it has left dst
+//	later calls               register returns err
 func (c *Client) fail(err error) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -312,6 +255,10 @@ func (c *Client) send(e *xdr.Encoder) error {
 
 // read reads replies until the connection ends. The end of a reply goes directly to the memory of
 // its caller, if its length fits.
+//
+//	record   | xid, header, a few words (headMin to headMax) | data, pad |
+//	Head     b                                               left
+//	place                                                    p.dst
 func (c *Client) read() {
 	r := rpc.NewRecords(bufio.NewReaderSize(c.conn, 32<<10), rpc.MaxRecord)
 	var p *pending

@@ -98,6 +98,9 @@ func newConn(s *Listener, nc net.Conn, peer rpc.Peer) *conn {
 }
 
 // serve reads and writes until the connection ends. The socket is closed when no call uses it.
+//
+//	reader ends --> backward calls fail --> all calls are in free --> replies is closed
+//	            --> writer ends --> socket closed --> Closed
 func (c *conn) serve() {
 	s := c.s
 	defer s.done.Done()
@@ -203,6 +206,7 @@ func (c *conn) reply(rc *rpc.Call, drop bool) {
 
 // callBack queues a call to the peer. It reports false if the peer answers calls before it receives
 // them.
+// The message belongs to the connection until it is written.
 func (c *conn) callBack(msg []byte) bool {
 	k := &call{back: true}
 	k.Res.B = msg

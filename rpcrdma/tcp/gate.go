@@ -27,6 +27,7 @@ func (g *gate) init(limit int) {
 }
 
 // wait blocks while the connection may not be read, and reports whether it blocked.
+// It is called before each record is read, so a connection exceeds its limit by one record at most.
 func (g *gate) wait() (waited bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

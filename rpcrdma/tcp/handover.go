@@ -208,6 +208,7 @@ func (s *Listener) Fixed() (n int) {
 
 // Import adds the connections that another process exported to a Listener that was not started.
 // It owns the files, and returns the number of connections.
+// After an error the caller must not call Start: the old process still has all connections.
 func (s *Listener) Import(data []byte, files []*os.File) (int, error) {
 	defer func() {
 		for _, f := range files {
@@ -257,6 +258,7 @@ func (s *Listener) Callers() map[rpc.Peer]rpc.Caller {
 }
 
 // stream is what the connection's calls are read from.
+// It begins with what the other process has read.
 func (c *conn) stream() *bufio.Reader {
 	var r io.Reader = c.c
 	if len(c.rest) > 0 {

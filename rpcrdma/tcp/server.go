@@ -94,7 +94,8 @@ type ConnInfo struct {
 	Memory int
 }
 
-// Listener serves the connections that a net.Listener accepts.
+// Listener serves the connections that a net.Listener accepts. mu is taken before the pause's and
+// the gates' mutexes. It is not held while a socket is read or written.
 type Listener struct {
 	l   net.Listener
 	srv *rpc.Server
@@ -140,6 +141,7 @@ func (s *Listener) Close() error {
 }
 
 // stop stops accepting and calls fn for every connection. Paused readers continue, and see the end.
+// After stop, accept returns, and admit refuses a connection that was accepted before.
 func (s *Listener) stop(fn func(*conn)) (err error) {
 	s.mu.Lock()
 	s.closed = true

@@ -136,6 +136,10 @@ func serverTLS(c net.Conn, cfg *tls.Config, early int) (*secured, error) {
 
 // clientTLS sends the AUTH_TLS probe and makes the client's handshake. prog and vers are those of
 // the connection's calls. The caller has set a deadline.
+//
+//	probe      XID, CALL, NULL of prog and vers, credential AUTH_TLS, verifier AUTH_NONE
+//	reply      accepted, verifier AUTH_NONE with "STARTTLS"
+//	           any other reply: ErrNoTLS, and the connection is closed
 func clientTLS(c net.Conn, cfg *tls.Config, prog, vers, xid uint32) (net.Conn, error) {
 	var e xdr.Encoder
 	rpc.EncodeTLSProbe(&e, xid, prog, vers)
