@@ -38,7 +38,8 @@ func (q *QP) serveRead(p *wire.Packet) {
 		return
 	}
 	if q.attr.Access&rdma.RemoteRead != 0 && p.RETH.Len > 0 {
-		if _, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, p.RETH.RKey, p.RETH.VA, p.RETH.Len, rdma.RemoteRead); st != rdma.Success {
+		_, st := q.cfg.Mem.Remote(q.cfg.PD, q.cfg.Num, p.RETH.RKey, p.RETH.VA, p.RETH.Len, rdma.RemoteRead)
+		if st != rdma.Success {
 			q.refuse(p, wire.NAKRemoteAccess, "a READ outside of memory it may read")
 			return
 		}
