@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -236,14 +237,9 @@ func (s *Set) Started() {
 func (s *Set) List() []*Device {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]*Device, 0, len(s.open))
-	for _, v := range s.open {
-		out = append(out, v)
-	}
-	slices.SortFunc(out, func(a, b *Device) int {
+	return slices.SortedFunc(maps.Values(s.open), func(a, b *Device) int {
 		return cmp.Or(a.Choice.Addr.Compare(b.Choice.Addr), cmp.Compare(a.Choice.Kind, b.Choice.Kind))
 	})
-	return out
 }
 
 // soft returns the devices of List in user space.
@@ -262,12 +258,8 @@ func (s *Set) Names() []string {
 
 // find returns the device with a name or an address, or the only device if name is empty.
 func (s *Set) find(name string) (*Device, error) {
-	list := s.List()
-	if len(list) == 0 {
-		return nil, errors.New("no RDMA device is open")
-	}
 	var found []*Device
-	for _, v := range list {
+	for _, v := range s.List() {
 		switch {
 		case v.Name() == name:
 			return v, nil
@@ -275,11 +267,14 @@ func (s *Set) find(name string) (*Device, error) {
 			found = append(found, v)
 		}
 	}
-	switch len(found) {
-	case 0:
-		return nil, fmt.Errorf("device %q: %w; there are %v", name, control.ErrNotFound, s.Names())
-	case 1:
+	switch names := s.Names(); {
+	case len(found) == 1:
 		return found[0], nil
+	case len(names) == 0:
+		return nil, errors.New("no RDMA device is open")
+	case len(found) == 0:
+		return nil, fmt.Errorf("device %q: %w; there are %v", name, control.ErrNotFound, names)
+	default:
+		return nil, fmt.Errorf("there are %d devices; name one of %v", len(found), names)
 	}
-	return nil, fmt.Errorf("there are %d devices; name one of %v", len(found), s.Names())
 }

@@ -132,17 +132,18 @@ func (s *Set) serveRDMA(e *endpoint) error {
 		MaxConns: cfg.MaxConnections, Limiter: s.Limiter, SlowTimeout: cfg.SlowTimeout,
 		Logger: s.Log.Slog("rpcrdma"), Pinned: e.onKernelDevice(),
 	}
-	mem, bytes := &s.memory, cfg.MemoryBytes()
+	bytes := cfg.MemoryBytes()
 	if rc.Pinned {
-		mem, bytes = &s.pinned, s.limit(e.dev, &rc, bytes)
+		bytes = s.limit(e.dev, &rc, bytes)
 	}
-	var err error
-	if *mem == nil {
-		if *mem, err = rpcrdma.NewMemory(bytes, rpcrdma.Config{Pinned: rc.Pinned}); err != nil {
+	if s.memory[rc.Pinned] == nil {
+		m, err := rpcrdma.NewMemory(bytes, rpcrdma.Config{Pinned: rc.Pinned})
+		if err != nil {
 			return err
 		}
+		s.memory[rc.Pinned] = m
 	}
-	rc.Shared = *mem
+	rc.Shared = s.memory[rc.Pinned]
 	l, err := rpcrdma.ServeHandler(e.dev.Device, e.addr.Port(), func(p rpc.Peer, _ func()) (rpcrdma.Handler, error) {
 		return newConnection(s.RPC, s.Audit, p, rc.Pinned), nil
 	}, rc)
@@ -183,10 +184,7 @@ func (s *Set) limit(dev *devices.Device, rc *rpcrdma.Config, bytes int) int {
 func (s *Set) Memory() (sum control.Memory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, mem := range []*rpcrdma.Memory{s.memory, s.pinned} {
-		if mem == nil {
-			continue
-		}
+	for _, mem := range s.memory {
 		m := mem.Stats(0)
 		sum.Limit += m.Limit
 		sum.Messages += m.Messages
@@ -205,12 +203,10 @@ func (s *Set) Memory() (sum control.Memory) {
 func (s *Set) FreeMemory() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, m := range []**rpcrdma.Memory{&s.memory, &s.pinned} {
-		if *m != nil {
-			_ = (*m).Close()
-			*m = nil
-		}
+	for _, m := range s.memory {
+		_ = m.Close()
 	}
+	clear(s.memory)
 }
 
 // connection serves the calls of a connection over RDMA, and writes its begin and end to the audit

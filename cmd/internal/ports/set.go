@@ -59,14 +59,14 @@ type Set struct {
 	mu     sync.Mutex // guards what follows, and the ports
 	list   []*port
 	frozen bool
-	// memory is shared by the RDMA ports on devices in user space, pinned by those on devices of the
-	// kernel. Each is nil until the first such port is opened.
-	memory, pinned *rpcrdma.Memory
+	// memory is what the RDMA ports share: pinned memory those on devices of the kernel, other memory
+	// those on devices in user space. It is made for the first such port.
+	memory map[bool]*rpcrdma.Memory // by rpcrdma.Config.Pinned
 }
 
 // New makes a set without ports.
 func New(cfg Config) *Set {
-	s := &Set{Config: cfg}
+	s := &Set{Config: cfg, memory: make(map[bool]*rpcrdma.Memory)}
 	s.Portmap = rpc.NewServer(rpc.ServerConfig{
 		Programs: s.portmapPrograms(), Workers: portmapWorkers, Logger: s.Log.Slog("portmap"),
 	})

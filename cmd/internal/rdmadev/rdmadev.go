@@ -19,10 +19,11 @@ const (
 	SIW = "siw" // iWARP, over TCP
 )
 
-// Add makes a soft device of a kind on a network interface. It needs CAP_NET_ADMIN; the kernel
-// loads its module.
+// Add makes a soft device of a kind on a network interface. It needs CAP_NET_ADMIN. The kernel loads
+// the module of the driver.
 func Add(kind, netdev, name string) error {
 	err := netlink.RdmaLinkAdd(name, kind, netdev)
+	_, statErr := os.Stat(path.Join("/sys/class/net", netdev))
 	switch {
 	case err == nil:
 		return nil
@@ -30,17 +31,18 @@ func Add(kind, netdev, name string) error {
 		return fmt.Errorf("adding the device %s needs root (CAP_NET_ADMIN)", name)
 	case errors.Is(err, unix.EEXIST):
 		return fmt.Errorf("%s has such a device, or there is another named %s: see 'rstorectl device list'", netdev, name)
-	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && !exists(netdev):
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && statErr != nil:
 		return fmt.Errorf("there is no network interface %s: see 'ip link'", netdev)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("the kernel has no %s: its module is %s (%w)", kind, module(kind), err)
 	case errors.Is(err, unix.EADDRINUSE):
-		return fmt.Errorf("a program of this host has UDP port 4791, which %s needs: an rstored with software RDMA, for one (%w)", module(kind), err)
+		return fmt.Errorf("a program of this host has UDP port 4791, which %s needs: an rstored with software RDMA, "+
+			"for one (%w)", module(kind), err)
 	}
 	return fmt.Errorf("adding %s on %s: %w", name, netdev, err)
 }
 
-// Remove removes a soft device.
+// Remove removes a soft device. The kernel refuses to remove hardware.
 func Remove(name string) error {
 	err := netlink.RdmaLinkDel(name)
 	switch {
@@ -54,12 +56,7 @@ func Remove(name string) error {
 	return fmt.Errorf("removing %s: %w", name, err)
 }
 
-func exists(netdev string) bool {
-	_, err := os.Stat(path.Join("/sys/class/net", netdev))
-	return err == nil
-}
-
-// module is the kernel's driver of a kind of soft device.
+// module returns the kernel module of a kind of soft device.
 func module(kind string) string {
 	if kind == RXE {
 		return sysfs.RXEDriver
