@@ -9,9 +9,9 @@
 // metrics and the control interface. It knows how an upgrade hands connections over (handover.go),
 // but not when. It knows nothing of exports and of the state of clients.
 //
-// A Set can be used by several goroutines. Its lock is held while a port is opened or closed, and is
-// taken before the lock of devices.Set. While the set is frozen, for an upgrade, the caller must not
-// change it, and waiting ports are not opened.
+// A Set can be used by several goroutines. Its lock is held while a port is opened or closed. It is taken
+// before the lock of devices.Set and after the lock by which the daemon serializes changes. An upgrade
+// freezes the set: the daemon then changes nothing, and the set opens and closes nothing by itself.
 //
 // Begin with set.go.
 package ports

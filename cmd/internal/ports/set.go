@@ -74,10 +74,10 @@ func New(cfg Config) *Set {
 	return s
 }
 
-// Apply opens and closes ports until they are those of want. Ports of ready need not be opened any
-// more. At the start an error means that a port of the configuration cannot be opened. A port that
-// was added at run time has its error in the list, and does not stop the others. Later that holds
-// for every port.
+// Apply opens and closes ports until they are those of want. It takes ports from ready instead of
+// opening them. A port that cannot be opened does not stop the others, and has its error in the list.
+// The error is about the ports that were opened in vain. At the start it leaves out those that were
+// added at run time, so that a port which cannot be opened any more does not end the server.
 func (s *Set) Apply(want []control.Port, ready *Ready, atStart bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,14 +145,14 @@ func (s *Set) Switch(want []control.Port, ready *Ready) error {
 }
 
 // Ready has ports that are open, and not in the set yet. A nil Ready has none.
-type Ready struct{ list []*port }
+type Ready struct{ ports map[control.PortSpec]*port }
 
 // Prepare opens those ports of want that are not in the set. It leaves out the ports that Apply can
 // only open after it has closed a port with the same number.
 func (s *Set) Prepare(want []control.Port) (_ *Ready, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := new(Ready)
+	r := &Ready{make(map[control.PortSpec]*port)}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -171,7 +171,7 @@ func (s *Set) Prepare(want []control.Port) (_ *Ready, err error) {
 		if err := s.open(p, true); err != nil && len(p.ends) == 0 {
 			return nil, fmt.Errorf("port %s %s: %w", w.Transport, w.Listen, err)
 		}
-		r.list = append(r.list, p)
+		r.ports[w.PortSpec] = p
 	}
 	return r, nil
 }
@@ -188,10 +188,10 @@ func (r *Ready) Close() {
 	if r == nil {
 		return
 	}
-	for _, p := range r.list {
+	for _, p := range r.ports {
 		_ = p.remove()
 	}
-	r.list = nil
+	clear(r.ports)
 }
 
 // take removes a port and returns it; nil if there is none.
@@ -199,12 +199,8 @@ func (r *Ready) take(spec control.PortSpec) *port {
 	if r == nil {
 		return nil
 	}
-	i := find(r.list, spec)
-	if i < 0 {
-		return nil
-	}
-	p := r.list[i]
-	r.list = slices.Delete(r.list, i, i+1)
+	p := r.ports[spec]
+	delete(r.ports, spec)
 	return p
 }
 
