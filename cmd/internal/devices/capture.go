@@ -14,8 +14,8 @@ import (
 	"github.com/rstored/rstored/rdma/roce"
 )
 
-// Capture writes packets of a device in user space to w as a pcap file, until ctx ends, the device is
-// closed, or it has written as many as spec asks for.
+// Capture writes packets of a device in user space to w as a pcap file, until ctx ends, the device
+// is closed, or it has written as many as spec asks for.
 func (s *Set) Capture(ctx context.Context, spec control.CaptureSpec, w io.Writer) error {
 	v, err := s.find(spec.Device)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // partDevice is the name of a device's part of the handover, before its address.
 const partDevice = "device "
 
-// Pause stops the connection managers of the devices in user space, or lets them go on. Meanwhile no
-// connection begins, and none ends because its peer asked for it.
+// Pause stops the connection managers of the devices in user space, or lets them go on. Meanwhile
+// no connection begins, and none ends because its peer asked for it.
 func (s *Set) Pause(on bool) {
 	for _, v := range s.soft() {
 		v.Soft.PostponeCM(on)
@@ -46,7 +46,8 @@ func (s *Set) Snapshot(parts *upgrade.Parts) {
 // yet.
 func (s *Set) Restores(addr netip.Addr) bool { return s.From.Has(partDevice + addr.String()) }
 
-// restored takes the snapshot of the device that the old process had on an address; nil if it had none.
+// restored takes the snapshot of the device that the old process had on an address; nil if it had
+// none.
 func (s *Set) restored(addr netip.Addr) (*roce.Snapshot, error) {
 	p, err := s.From.Take(partDevice + addr.String())
 	if p == nil {

@@ -57,8 +57,8 @@ func (s *Set) pkeyTable() (out []uint16) {
 	return out
 }
 
-// ApplyPKeys writes the P_Key tables of the devices in user space. The subnet manager writes those of
-// the kernel's devices. Connections in a partition that a device leaves are closed.
+// ApplyPKeys writes the P_Key tables of the devices in user space. The subnet manager writes those
+// of the kernel's devices. Connections in a partition that a device leaves are closed.
 func (s *Set) ApplyPKeys() error {
 	table := s.pkeyTable()
 	var errs []error
@@ -71,7 +71,8 @@ func (s *Set) ApplyPKeys() error {
 	return errors.Join(errs...)
 }
 
-// AddPKey adds a P_Key at run time, and remembers it. Changes of P_Keys must not run at the same time.
+// AddPKey adds a P_Key at run time, and remembers it. Changes of P_Keys must not run at the same
+// time.
 func (s *Set) AddPKey(key string) error {
 	return s.changePKey(key, s.State.PutPKey, func(now []control.PKey, key string) error {
 		if slices.ContainsFunc(now, func(o control.PKey) bool { return partition(o.PKey) == partition(key) }) {

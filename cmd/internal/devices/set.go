@@ -49,8 +49,8 @@ type Config struct {
 	Failures *postmortem.Log
 	Counters *counters.Transports
 	Log      *telemetry.Log
-	// From is the process before this one. The devices in user space that it has handed over go on here,
-	// with their connections.
+	// From is the process before this one. The devices in user space that it has handed over go on
+	// here, with their connections.
 	From *upgrade.Predecessor
 }
 
@@ -149,8 +149,8 @@ func (s *Set) openSoft(v *Device) error {
 	cfg := s.Settings()
 	shards := cfg.Shards
 	if from != nil {
-		// The old process has handed over one socket for each of its shards, and a queue pair's number
-		// tells its shard.
+		// The old process has handed over one socket for each of its shards, and a queue pair's
+		// number tells its shard.
 		shards = from.Shards
 	}
 	v.capture = new(capture.Slot)
@@ -168,8 +168,8 @@ func (s *Set) openSoft(v *Device) error {
 	return nil
 }
 
-// removalPoll is how often sysfs is asked whether a device of the kernel is still there. The removal
-// of a soft device (rxe, siw) waits for its users without an event to them.
+// removalPoll is how often sysfs is asked whether a device of the kernel is still there. The
+// removal of a soft device (rxe, siw) waits for its users without an event to them.
 const removalPoll = time.Second
 
 // watchRemoval calls OnRemoval once the kernel takes the device away. It ends when the device is

@@ -61,8 +61,8 @@ func release(t *testing.T, v *devices.Device) {
 	}
 }
 
-// TestShares: ports of the same address share a device, which the last one closes, and the list has the devices by
-// address.
+// TestShares: ports of the same address share a device, which the last one closes, and the list has
+// the devices by address.
 func TestShares(t *testing.T) {
 	k := devicestest.NewKernel()
 	hard, soft := netip.MustParseAddr("127.91.0.2"), netip.MustParseAddr("127.91.0.1")
@@ -97,7 +97,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestRemoval: OnRemoval is called again until it returns true. A device that comes back is another one.
+// TestRemoval: OnRemoval is called again until it returns true. A device that comes back is another
+// one.
 func TestRemoval(t *testing.T) {
 	k := devicestest.NewKernel()
 	addr := netip.MustParseAddr("127.91.0.3")
@@ -151,8 +152,8 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// TestPKeys: the configuration's P_Keys, changed at run time, reach the open devices; a device is in one partition at
-// least, and in each with one membership.
+// TestPKeys: the configuration's P_Keys, changed at run time, reach the open devices; a device is
+// in one partition at least, and in each with one membership.
 func TestPKeys(t *testing.T) {
 	s, cfg := newSet(t, devicestest.NewKernel())
 	cfg.PKeys = []string{"0xffff", "0x8001"}

@@ -1,6 +1,6 @@
-// Package ports has the ports that the server listens on. A port is a line of the configuration or of
-// the state directory: a transport, and where to listen. It has an endpoint for each address that it
-// stands for. Set.Apply opens and closes ports until they are what is desired.
+// Package ports has the ports that the server listens on. A port is a line of the configuration or
+// of the state directory: a transport, and where to listen. It has an endpoint for each address
+// that it stands for. Set.Apply opens and closes ports until they are what is desired.
 //
 // A port over RDMA may listen on a device of the kernel. The kernel can take the device away. Its
 // endpoints are then closed, and the port waits until the device is back (wait.go).
@@ -9,9 +9,10 @@
 // metrics and the control interface. It knows how an upgrade hands connections over (handover.go),
 // but not when. It knows nothing of exports and of the state of clients.
 //
-// A Set can be used by several goroutines. Its lock is held while a port is opened or closed. It is taken
-// before the lock of devices.Set and after the lock by which the daemon serializes changes. An upgrade
-// freezes the set: the daemon then changes nothing, and the set opens and closes nothing by itself.
+// A Set can be used by several goroutines. Its lock is held while a port is opened or closed. It is
+// taken before the lock of devices.Set and after the lock by which the daemon serializes changes.
+// An upgrade freezes the set: the daemon then changes nothing, and the set opens and closes nothing
+// by itself.
 //
 // Begin with set.go.
 package ports

@@ -64,8 +64,8 @@ func (s *Set) pause(on bool) {
 	s.Portmap.ServeDeferred(on)
 }
 
-// Work returns the calls over RDMA in progress, and the connections that only their clients can bring
-// to rest.
+// Work returns the calls over RDMA in progress, and the connections that only their clients can
+// bring to rest.
 func (s *Set) Work() (w upgrade.Work) {
 	for _, e := range s.all() {
 		switch l := e.listener.(type) {
@@ -122,8 +122,8 @@ func (s *Set) Fixed() (n int) {
 	return n
 }
 
-// CloseKernel closes the endpoints on devices of the kernel: the new process can only open them after
-// that. It returns the number of connections that this ends.
+// CloseKernel closes the endpoints on devices of the kernel: the new process can only open them
+// after that. It returns the number of connections that this ends.
 func (s *Set) CloseKernel() (dropped int) {
 	var closing port
 	s.mu.Lock()

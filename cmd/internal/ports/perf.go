@@ -8,8 +8,8 @@ import (
 	"github.com/rstored/rstored/rdma/perf"
 )
 
-// perfServer is the server of 'rstorectl perf'. All perf ports share it, with its bounded memory. It is
-// there while a perf port is open.
+// perfServer is the server of 'rstorectl perf'. All perf ports share it, with its bounded memory.
+// It is there while a perf port is open.
 type perfServer struct {
 	mu    sync.Mutex
 	srv   *perf.Server

@@ -40,7 +40,8 @@ type endpoint struct {
 	stop func(ctx context.Context) error
 	dev  *devices.Device // nil without RDMA
 	want config.Listen   // with RDMA: the address or device that was asked for
-	// listener carries RPC calls: *rpcrdma.Listener or *tcp.Listener. It is nil for other transports.
+	// listener carries RPC calls: *rpcrdma.Listener or *tcp.Listener. It is nil for other
+	// transports.
 	listener listener
 }
 

@@ -15,8 +15,8 @@ import (
 // portmapWorkers serve queries, which never wait.
 const portmapWorkers = 1
 
-// filePrograms are the programs that a port over TCP or RDMA may serve, lockPrograms those that a port
-// over TCP may serve besides.
+// filePrograms are the programs that a port over TCP or RDMA may serve, lockPrograms those that a
+// port over TCP may serve besides.
 var (
 	filePrograms = []portmap.Service{
 		{Program: nfs3.Program, Version: nfs3.Version},

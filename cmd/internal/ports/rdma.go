@@ -20,8 +20,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// openOnDevices opens the endpoints of a port over RDMA. An endpoint whose device is not there waits
-// for it, unless must is set. The error is about the endpoints that neither are open nor wait.
+// openOnDevices opens the endpoints of a port over RDMA. An endpoint whose device is not there
+// waits for it, unless must is set. The error is about the endpoints that neither are open nor
+// wait.
 func (s *Set) openOnDevices(p *port, at config.Listen, must bool) error {
 	list, err := s.spread(at, p.opened.provider)
 	if err != nil {
@@ -92,7 +93,8 @@ func (s *Set) choose(l config.Listen, kind provider.Kind) (provider.Choice, erro
 	return s.Devices.Host.Choose(kind, l.Addr, l.Device)
 }
 
-// openOn opens an endpoint on a device. The endpoint has a share of the device, and stop releases it.
+// openOn opens an endpoint on a device. The endpoint has a share of the device, and stop releases
+// it.
 func (s *Set) openOn(transport string, c provider.Choice, l config.Listen) (endpoint, error) {
 	dev, err := s.Devices.Acquire(c)
 	if err != nil {
@@ -215,9 +217,9 @@ type connection struct {
 	rpc   *rpc.Server
 	audit *audit.Log
 	peer  rpc.Peer
-	// kernel says that the device is the kernel's. The kernel refuses system calls on such a device by
-	// a thread that has ever had another user's credentials (ib_safe_file_access). The threads that
-	// serve calls have, so replies are posted elsewhere.
+	// kernel says that the device is the kernel's. The kernel refuses system calls on such a device
+	// by a thread that has ever had another user's credentials (ib_safe_file_access). The threads
+	// that serve calls have, so replies are posted elsewhere.
 	kernel bool
 }
 

@@ -59,8 +59,8 @@ type Set struct {
 	mu     sync.Mutex // guards what follows, and the ports
 	list   []*port
 	frozen bool
-	// memory is what the RDMA ports share: pinned memory those on devices of the kernel, other memory
-	// those on devices in user space. It is made for the first such port.
+	// memory is what the RDMA ports share: pinned memory those on devices of the kernel, other
+	// memory those on devices in user space. It is made for the first such port.
 	memory map[bool]*rpcrdma.Memory // by rpcrdma.Config.Pinned
 }
 
@@ -75,9 +75,10 @@ func New(cfg Config) *Set {
 }
 
 // Apply opens and closes ports until they are those of want. It takes ports from ready instead of
-// opening them. A port that cannot be opened does not stop the others, and has its error in the list.
-// The error is about the ports that were opened in vain. At the start it leaves out those that were
-// added at run time, so that a port which cannot be opened any more does not end the server.
+// opening them. A port that cannot be opened does not stop the others, and has its error in the
+// list. The error is about the ports that were opened in vain. At the start it leaves out those
+// that were added at run time, so that a port which cannot be opened any more does not end the
+// server.
 func (s *Set) Apply(want []control.Port, ready *Ready, atStart bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +177,8 @@ func (s *Set) Prepare(want []control.Port) (_ *Ready, err error) {
 	return r, nil
 }
 
-// sameNumber reports whether two ports have the same number, so that they may need the same address.
+// sameNumber reports whether two ports have the same number, so that they may need the same
+// address.
 func sameNumber(a, b control.PortSpec) bool {
 	x, err := desired.ParseListen(a)
 	y, err2 := desired.ParseListen(b)
@@ -289,8 +291,8 @@ func (s *Set) List() []control.Port {
 	return out
 }
 
-// Started says that all ports of the start are open, and that this process serves. Ports on devices of
-// the kernel that an old process had are opened now.
+// Started says that all ports of the start are open, and that this process serves. Ports on devices
+// of the kernel that an old process had are opened now.
 func (s *Set) Started() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,9 +304,9 @@ func (s *Set) Started() {
 	}
 }
 
-// Detach empties the set, for good. serving closes its endpoints, except those of ops ports: calls in
-// progress may end as long as the context lasts. ops closes the latter, so that monitoring can see
-// the rest of the stop.
+// Detach empties the set, for good. serving closes its endpoints, except those of ops ports: calls
+// in progress may end as long as the context lasts. ops closes the latter, so that monitoring can
+// see the rest of the stop.
 func (s *Set) Detach() (serving func(context.Context) error, ops func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/rstored/rstored/rpcrdma/tcp"
 )
 
-// TLS is the TLS of NFS over TCP (RFC 9289). It is made before the ports, and can be used by several
-// goroutines.
+// TLS is the TLS of NFS over TCP (RFC 9289). It is made before the ports, and can be used by
+// several goroutines.
 type TLS struct {
 	Audit    *audit.Log
 	Counters *counters.Transports

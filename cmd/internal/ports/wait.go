@@ -17,8 +17,8 @@ import (
 // The devices of the kernel come and go: a card is pulled, a driver is loaded, a soft device is
 // deleted and made again. A port whose device is gone waits, and is served again when there is one.
 
-// A waiting endpoint looks for its device after retryFirst, and then after twice as long each time, up
-// to retryMost.
+// A waiting endpoint looks for its device after retryFirst, and then after twice as long each time,
+// up to retryMost.
 const (
 	retryFirst = 20 * time.Millisecond
 	retryMost  = 2 * time.Second
@@ -45,7 +45,8 @@ func (w *waiting) err() error {
 		"device list' shows those there are): %w", w.where(), w.since.Local().Format(time.DateTime), w.reason)
 }
 
-// stopWaiting ends the waiting of a port's endpoints. A retry that has begun finds that it is too late.
+// stopWaiting ends the waiting of a port's endpoints. A retry that has begun finds that it is too
+// late.
 func (p *port) stopWaiting() {
 	for _, w := range p.waiting {
 		w.timer.Stop()
@@ -53,7 +54,8 @@ func (p *port) stopWaiting() {
 	p.waiting = nil
 }
 
-// errPredecessor is why a port on a device of the kernel is not opened before this process may serve.
+// errPredecessor is why a port on a device of the kernel is not opened before this process may
+// serve.
 var errPredecessor = errors.New("the process before this one has the port")
 
 // wait makes an endpoint of a port wait for its device.
@@ -74,8 +76,8 @@ func (s *Set) retry(p *port, w *waiting) {
 		w.timer.Reset(w.delay)
 		return
 	}
-	// The provider is not chosen anew: a device in user space would take UDP port 4791 from a device
-	// of the kernel that comes back.
+	// The provider is not chosen anew: a device in user space would take UDP port 4791 from a
+	// device of the kernel that comes back.
 	c, err := s.Devices.Host.Choose(provider.Verbs, w.want.Addr, w.want.Device)
 	var e endpoint
 	if err == nil {

@@ -67,8 +67,8 @@ func becomes(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// TestFrozen: while an upgrade freezes the ports, the removal of a device is not noticed, and a port that
-// waits for its device is not opened. Both happen after the upgrade has failed.
+// TestFrozen: while an upgrade freezes the ports, the removal of a device is not noticed, and a
+// port that waits for its device is not opened. Both happen after the upgrade has failed.
 func TestFrozen(t *testing.T) {
 	k := devicestest.NewKernel()
 	addr := fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))

@@ -19,8 +19,8 @@ const (
 	SIW = "siw" // iWARP, over TCP
 )
 
-// Add makes a soft device of a kind on a network interface. It needs CAP_NET_ADMIN. The kernel loads
-// the module of the driver.
+// Add makes a soft device of a kind on a network interface. It needs CAP_NET_ADMIN. The kernel
+// loads the module of the driver.
 func Add(kind, netdev, name string) error {
 	err := netlink.RdmaLinkAdd(name, kind, netdev)
 	_, statErr := os.Stat(path.Join("/sys/class/net", netdev))
