@@ -63,11 +63,17 @@ func TestAllocations(t *testing.T) {
 	for store, fs := range stores(t) {
 		dials := serve(t, fs)
 		// With a client of version 4 there, files may be delegated.
-		four := client.New(client.Config{Version: client.Version42, Peer: "server", Dial: dials["tcp"], Cred: &rpc.Cred{Flavor: rpc.AuthSys}})
+		four := client.New(client.Config{
+			Version: client.Version42, Peer: "server", Dial: dials["tcp"],
+			Cred: &rpc.Cred{Flavor: rpc.AuthSys},
+		})
 		t.Cleanup(func() { _ = four.Close() })
 		file(t, four, "another", nil)
 		for _, transport := range []string{"rdma", "tcp"} {
-			c := client.New(client.Config{Version: client.Version3, Peer: "server", Dial: dials[transport], Cred: &rpc.Cred{Flavor: rpc.AuthSys, Groups: []uint32{1, 2}}})
+			c := client.New(client.Config{
+				Version: client.Version3, Peer: "server", Dial: dials[transport],
+				Cred: &rpc.Cred{Flavor: rpc.AuthSys, Groups: []uint32{1, 2}},
+			})
 			t.Cleanup(func() { _ = c.Close() })
 			name := "file-" + transport
 			h, root := file(t, c, name, make([]byte, 4<<20))
@@ -88,7 +94,10 @@ func TestAllocations(t *testing.T) {
 					return nil
 				}
 			}
-			c4 := client.New(client.Config{Version: client.Version42, Peer: "server", Dial: dials[transport], Cred: &rpc.Cred{Flavor: rpc.AuthSys}})
+			c4 := client.New(client.Config{
+				Version: client.Version42, Peer: "server", Dial: dials[transport],
+				Cred: &rpc.Cred{Flavor: rpc.AuthSys},
+			})
 			t.Cleanup(func() { _ = c4.Close() })
 			h4, _ := file(t, c4, "file4-"+transport, make([]byte, 2<<20))
 			read := func(c *client.Client, h client.Handle, n int) func() error {
@@ -172,7 +181,10 @@ func TestGivenUpCalls(t *testing.T) {
 		{"tcp-4.2", "tcp", client.Version42},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := client.New(client.Config{Version: tc.version, Peer: "server", Dial: dials[tc.transport], Cred: &rpc.Cred{Flavor: rpc.AuthSys}})
+			c := client.New(client.Config{
+				Version: tc.version, Peer: "server", Dial: dials[tc.transport],
+				Cred: &rpc.Cred{Flavor: rpc.AuthSys},
+			})
 			t.Cleanup(func() { _ = c.Close() })
 			h, _ := file(t, c, "file-"+tc.name, data)
 			var wg sync.WaitGroup

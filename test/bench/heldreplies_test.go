@@ -21,9 +21,9 @@ type kernelLike struct{ *roce.Device }
 
 func (d kernelLike) Limits() rdma.Limits { return rdma.LimitsOf(d.Device) }
 
-// BenchmarkHeldReplies is what it costs that replies on devices of the kernel wait until the client would find receives for
-// all its credits: READs from two servers on the stack in user space, in turns, one of which does so. of-free is the time
-// of that one in parts of the other's.
+// BenchmarkHeldReplies is what it costs that replies on devices of the kernel wait until the client
+// would find receives for all its credits: READs from two servers on the stack in user space, in
+// turns, one of which does so. of-free is the time of that one in parts of the other's.
 func BenchmarkHeldReplies(b *testing.B) {
 	ctx := context.Background()
 	type side struct {
@@ -51,7 +51,10 @@ func BenchmarkHeldReplies(b *testing.B) {
 		}); err != nil {
 			b.Fatal(err)
 		}
-		srv := rpc.NewServer(rpc.ServerConfig{Programs: nfs3.Programs(nfs.Config{Exports: table, Codec: nfs.NewCodec([]byte("the secret of the handles"))})})
+		srv := rpc.NewServer(rpc.ServerConfig{Programs: nfs3.Programs(nfs.Config{
+			Exports: table,
+			Codec:   nfs.NewCodec([]byte("the secret of the handles")),
+		})})
 		l, err := rpcrdma.Serve(serves, 20049, srv, rpcrdma.Config{})
 		if err != nil {
 			b.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/rpc"
 )
 
-// BenchmarkOwnThreads is what it costs to take the identities of callers on threads that do nothing else, as programs
-// do that have devices of the kernel: calls of a user to two servers, in turns, one with and one without. of-shared is the
-// time of the first in parts of the second's.
+// BenchmarkOwnThreads is what it costs to take the identities of callers on threads that do nothing
+// else, as programs do that have devices of the kernel: calls of a user to two servers, in turns,
+// one with and one without. of-shared is the time of the first in parts of the second's.
 func BenchmarkOwnThreads(b *testing.B) {
 	if os.Getuid() != 0 {
 		b.Skip("only root takes on identities")
@@ -37,7 +37,8 @@ func BenchmarkOwnThreads(b *testing.B) {
 		}
 		b.Cleanup(func() { _ = fs.Close() })
 		c := client.New(client.Config{
-			Version: client.Version3, Peer: "server", Dial: serve(b, fs)["rdma"], Cred: &rpc.Cred{Flavor: rpc.AuthSys, UID: 1000, GID: 1000},
+			Version: client.Version3, Peer: "server", Dial: serve(b, fs)["rdma"],
+			Cred: &rpc.Cred{Flavor: rpc.AuthSys, UID: 1000, GID: 1000},
 		})
 		b.Cleanup(func() { _ = c.Close() })
 		s := &side{c: c}
@@ -50,7 +51,8 @@ func BenchmarkOwnThreads(b *testing.B) {
 		do   func(s *side, name string) error
 	}{
 		{"CREATE+REMOVE", func(s *side, name string) error {
-			if _, err := s.c.Create(ctx, s.root, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode}, [8]byte{}); err != nil {
+			if _, err := s.c.Create(ctx, s.root, name, blockstore.Guarded, &blockstore.SetAttr{Mode: &mode},
+				[8]byte{}); err != nil {
 				return err
 			}
 			return s.c.Remove(ctx, s.root, name)

@@ -82,7 +82,10 @@ func BenchmarkNFS(b *testing.B) {
 	b.Logf("bare TCP %.0f MB/s", limit/1e6)
 	dials := serve(b, memfs.New(memfs.Options{RootMode: 0o777}))
 	for _, transport := range []string{"rdma", "tcp"} {
-		c := client.New(client.Config{Version: client.Version3, Peer: "server", Dial: dials[transport], Cred: &rpc.Cred{Flavor: rpc.AuthSys}})
+		c := client.New(client.Config{
+			Version: client.Version3, Peer: "server", Dial: dials[transport],
+			Cred: &rpc.Cred{Flavor: rpc.AuthSys},
+		})
 		b.Cleanup(func() { _ = c.Close() })
 		root, err := c.Resolve(ctx, "/")
 		if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// inTurns has two sides do b.N operations by so many callers at once, turn of one before the other's. It reports the time of
-// each, and as of-NAME that of the second in parts of the first's.
+// inTurns has two sides do b.N operations by so many callers at once, turn of one before the
+// other's. It reports the time of each, and as of-NAME that of the second in parts of the first's.
 func inTurns(b *testing.B, first, second string, turn, callers int, do func(side, caller int) error) {
 	var took [2]time.Duration
 	var ops [2]int

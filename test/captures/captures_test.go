@@ -123,7 +123,8 @@ func (w *walk) rdma(pcap []byte) {
 			w.t.Errorf("packet %d (%v)\n got %x\nwant %x", f.Number, p.Op, got, f.Datagram)
 		}
 		if ok, exact, id := wire.VerifyICRC(&flow, f.Datagram, 0); !ok || id != f.ID || exact != (f.ID == 0) {
-			w.t.Errorf("packet %d (%v): its ICRC is good: %v, exact: %v, for identification %#x; it was %#x", f.Number, p.Op, ok, exact, id, f.ID)
+			w.t.Errorf("packet %d (%v): its ICRC is good: %v, exact: %v, for identification %#x; it was %#x", f.Number, p.Op, ok,
+				exact, id, f.ID)
 		}
 		w.packet(f.Number, &p)
 	}
@@ -159,7 +160,8 @@ func (w *walk) packet(number int, p *wire.Packet) {
 }
 
 var attributes = map[cm.Attr]string{
-	cm.AttrREQ: "REQ", cm.AttrMRA: "MRA", cm.AttrREJ: "REJ", cm.AttrREP: "REP", cm.AttrRTU: "RTU", cm.AttrDREQ: "DREQ", cm.AttrDREP: "DREP",
+	cm.AttrREQ: "REQ", cm.AttrMRA: "MRA", cm.AttrREJ: "REJ", cm.AttrREP: "REP", cm.AttrRTU: "RTU", cm.AttrDREQ: "DREQ",
+	cm.AttrDREP: "DREP",
 }
 
 // mad is a message of the connection manager.

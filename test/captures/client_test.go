@@ -52,7 +52,8 @@ func (r *recorded) Call(_ context.Context, q *rpc.Request) error {
 	}
 	d := xdr.NewDecoder(r.results)
 	err := q.Res(&d)
-	if status := nfs.Status(rpc.ReplyXID(r.results)); r.err == nil && status == nfs.OK && d.Remaining() != 0 && !hasRest[r.proc] {
+	if status := nfs.Status(rpc.ReplyXID(r.results)); r.err == nil && status == nfs.OK && d.Remaining() != 0 &&
+		!hasRest[r.proc] {
 		r.err = fmt.Errorf("%d bytes of the results are left over", d.Remaining())
 	}
 	return err
@@ -60,14 +61,18 @@ func (r *recorded) Call(_ context.Context, q *rpc.Request) error {
 
 // hasRest are the procedures of whose results our client has no use for all.
 var hasRest = map[uint32]bool{
-	nfs3.ProcLookup: true, nfs3.ProcSetAttr: true, nfs3.ProcRemove: true, nfs3.ProcRmdir: true, nfs3.ProcRename: true, nfs3.ProcLink: true,
+	nfs3.ProcLookup: true, nfs3.ProcSetAttr: true, nfs3.ProcRemove: true, nfs3.ProcRmdir: true, nfs3.ProcRename: true,
+	nfs3.ProcLink: true,
 }
 
 // replay makes a recorded call with our client: it has to encode the same arguments
 // and to take the results.
 func replay(proc uint32, args, results []byte) error {
 	r := &recorded{proc: proc, args: args, results: results, ownArgs: proc == nfs3.ProcReadDirPlus}
-	c := client.New(client.Config{Version: client.Version3, GiveUp: time.Second, Dial: func(context.Context) (rpc.Client, error) { return r, nil }})
+	c := client.New(client.Config{
+		Version: client.Version3, GiveUp: time.Second,
+		Dial: func(context.Context) (rpc.Client, error) { return r, nil },
+	})
 	defer c.Close()
 	err := ask(c, proc, args)
 	var got nfs.Status

@@ -147,7 +147,8 @@ func (w *walk) exchange(x, m *half) {
 	}
 	var prog, vers, proc uint32
 	if len(call) >= 24 {
-		prog, vers, proc = binary.BigEndian.Uint32(call[12:]), binary.BigEndian.Uint32(call[16:]), binary.BigEndian.Uint32(call[20:])
+		prog, vers, proc = binary.BigEndian.Uint32(call[12:]), binary.BigEndian.Uint32(call[16:]),
+			binary.BigEndian.Uint32(call[20:])
 	}
 	k := kind(prog, vers)
 	ours := prog == nfs3.Program && vers == nfs3.Version || prog == nfs3.MountProgram && vers == nfs3.MountVersion
@@ -290,7 +291,10 @@ type decoder struct{ srv *rpc.Server }
 
 func newDecoder() *decoder {
 	codec := nfs.NewCodec(make([]byte, 32))
-	return &decoder{rpc.NewServer(rpc.ServerConfig{Workers: 1, Programs: nfs3.Programs(nfs.Config{Exports: nfs.NewTable(nil), Codec: codec})})}
+	return &decoder{rpc.NewServer(rpc.ServerConfig{
+		Workers:  1,
+		Programs: nfs3.Programs(nfs.Config{Exports: nfs.NewTable(nil), Codec: codec}),
+	})}
 }
 
 func (s *decoder) decodes(msg []byte) error {

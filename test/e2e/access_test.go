@@ -85,8 +85,14 @@ func (r *accessRule) as(c *rpc.Cred) identity {
 var accessRules = []accessRule{
 	{name: "root_squash", options: "rw", anon: anonymous, anonGID: anonymous},
 	{name: "no_root_squash", options: "rw,no_root_squash", squash: nfs.NoRootSquash, anon: anonymous, anonGID: anonymous},
-	{name: "all_squash", options: "rw,all_squash,anonuid=1000,anongid=2000", squash: nfs.AllSquash, anon: owner, anonGID: ownGroup},
-	{name: "ro", options: "ro,no_root_squash", squash: nfs.NoRootSquash, readOnly: true, anon: anonymous, anonGID: anonymous},
+	{
+		name: "all_squash", options: "rw,all_squash,anonuid=1000,anongid=2000", squash: nfs.AllSquash, anon: owner,
+		anonGID: ownGroup,
+	},
+	{
+		name: "ro", options: "ro,no_root_squash", squash: nfs.NoRootSquash, readOnly: true, anon: anonymous,
+		anonGID: anonymous,
+	},
 	{
 		name: "sys", options: "rw,sec=sys", anon: anonymous, anonGID: anonymous,
 		admits: func(_ string, c *rpc.Cred) bool { return c.Flavor == rpc.AuthSys },
@@ -190,14 +196,26 @@ func accessOps() []accessOp {
 		{name: "READ 0640", prepare: made(0o755, 0o640), on: "d/x", call: doRead, may: isMember},
 		{name: "READ 0200 of the owner", prepare: made(0o755, 0o200), on: "d/x", call: doRead, may: isOwner},
 		{name: "READ what may be executed", prepare: made(0o755, 0o711), on: "d/x", call: doRead, may: anybody},
-		{name: "READ by a handle below what nobody may search", prepare: made(0o700, 0o644), on: "d/x", call: doRead, may: anybody},
+		{
+			name: "READ by a handle below what nobody may search", prepare: made(0o700, 0o644), on: "d/x", call: doRead,
+			may: anybody,
+		},
 		{name: "WRITE 0600", changes: true, prepare: made(0o755, 0o600), on: "d/x", call: doWrite, may: isOwner},
 		{name: "WRITE 0664", changes: true, prepare: made(0o755, 0o664), on: "d/x", call: doWrite, may: isMember},
 		{name: "WRITE 0444", changes: true, prepare: made(0o755, 0o444), on: "d/x", call: doWrite, may: isOwner},
-		{name: "WRITE takes set-ID bits away", changes: true, prepare: made(0o755, 0o6777), on: "d/x", call: doWrite, may: anybody, then: modeIs(noSetID)},
-		{name: "COMMIT 0600", changes: true, ends: true, prepare: made(0o755, 0o600), on: "d/x", call: doCommit, may: isOwner},
+		{
+			name: "WRITE takes set-ID bits away", changes: true, prepare: made(0o755, 0o6777), on: "d/x", call: doWrite,
+			may: anybody, then: modeIs(noSetID),
+		},
+		{
+			name: "COMMIT 0600", changes: true, ends: true, prepare: made(0o755, 0o600), on: "d/x", call: doCommit,
+			may: isOwner,
+		},
 		{name: "size 0664", changes: true, prepare: made(0o755, 0o664), on: "d/x", call: setAttrOf(setSize), may: isMember},
-		{name: "size takes set-ID bits away", changes: true, prepare: made(0o755, 0o6777), on: "d/x", call: setAttrOf(setSize), may: anybody, then: modeIs(noSetID)},
+		{
+			name: "size takes set-ID bits away", changes: true, prepare: made(0o755, 0o6777), on: "d/x",
+			call: setAttrOf(setSize), may: anybody, then: modeIs(noSetID),
+		},
 		{name: "mode", changes: true, prepare: made(0o755, 0o666), on: "d/x", call: setAttrOf(setMode), may: isOwner},
 		{name: "owner", changes: true, prepare: made(0o777, 0o666), on: "d/x", call: setAttrOf(setOwner), may: isRoot},
 		{name: "group", changes: true, prepare: made(0o777, 0o666), on: "d/x", call: setAttrOf(setGroup), may: isRoot},
@@ -211,29 +229,65 @@ func accessOps() []accessOp {
 		{name: "MKDIR 0777", changes: true, prepare: made(0o777, 0o644), on: "d", call: doMkdir, may: anybody, then: belongs},
 		{name: "MKDIR 0722 without search", changes: true, prepare: made(0o722, 0o644), on: "d", call: doMkdir, may: isOwner},
 		{name: "MKNOD of a device", changes: true, prepare: made(0o777, 0o644), on: "d", call: doMknod(3), may: isRoot},
-		{name: "MKNOD of a pipe", changes: true, prepare: made(0o777, 0o644), on: "d", call: doMknod(7), may: anybody, then: belongs},
+		{
+			name: "MKNOD of a pipe", changes: true, prepare: made(0o777, 0o644), on: "d", call: doMknod(7), may: anybody,
+			then: belongs,
+		},
 		{name: "REMOVE 0755", changes: true, prepare: made(0o755, 0o666), on: "d", call: doRemove, may: isOwner},
 		{name: "REMOVE 0777", changes: true, prepare: made(0o777, 0o600), on: "d", call: doRemove, may: anybody},
-		{name: "REMOVE of another's, sticky", changes: true, prepare: made(0o1777, 0o666), on: "d", call: doRemove, may: isOwner},
+		{
+			name: "REMOVE of another's, sticky", changes: true, prepare: made(0o1777, 0o666), on: "d", call: doRemove,
+			may: isOwner,
+		},
 		{name: "RENAME, sticky", changes: true, prepare: made(0o1777, 0o666), on: "d", call: doRename, may: isOwner},
 		{name: "RENAME 0777", changes: true, prepare: made(0o777, 0o600), on: "d", call: doRename, may: anybody},
 		{name: "LINK of another's", changes: true, prepare: made(0o777, 0o600), on: "d", call: doLink, may: linkable},
-		{name: "ALLOCATE 0600", minor: 2, no3: true, changes: true, prepare: made(0o755, 0o600), on: "d/x", call: doReserve(nfs4.OpAllocate), may: isOwner},
-		{name: "DEALLOCATE takes set-ID bits away", minor: 2, no3: true, changes: true, prepare: made(0o755, 0o6777), on: "d/x", call: doReserve(nfs4.OpDeallocate), may: anybody, then: modeIs(noSetID)},
+		{
+			name: "ALLOCATE 0600", minor: 2, no3: true, changes: true, prepare: made(0o755, 0o600), on: "d/x",
+			call: doReserve(nfs4.OpAllocate), may: isOwner,
+		},
+		{
+			name: "DEALLOCATE takes set-ID bits away", minor: 2, no3: true, changes: true, prepare: made(0o755, 0o6777),
+			on: "d/x", call: doReserve(nfs4.OpDeallocate), may: anybody, then: modeIs(noSetID),
+		},
 		{name: "SEEK 0600", minor: 2, no3: true, prepare: made(0o755, 0o600), on: "d/x", call: doSeek, may: isOwner},
 		{name: "READ_PLUS 0600", minor: 2, no3: true, prepare: made(0o755, 0o600), on: "d/x", call: doReadPlus, may: isOwner},
-		{name: "OPEN to read 0640", minor: 1, no3: true, prepare: made(0o755, 0o640), on: "d", call: doOpen(1, 0), may: isMember},
-		{name: "OPEN to write 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644), on: "d", call: doOpen(2, 0), may: isOwner},
-		{name: "OPEN to read that denies reading 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644), on: "d", call: doOpen(1, 1), may: isOwner},
-		{name: "OPEN to read and truncate 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644), on: "d", call: doOpen(1, 0, 1, 0, empty), may: isOwner},
+		{
+			name: "OPEN to read 0640", minor: 1, no3: true, prepare: made(0o755, 0o640), on: "d", call: doOpen(1, 0),
+			may: isMember,
+		},
+		{
+			name: "OPEN to write 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644), on: "d",
+			call: doOpen(2, 0), may: isOwner,
+		},
+		{
+			name: "OPEN to read that denies reading 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644),
+			on: "d", call: doOpen(1, 1), may: isOwner,
+		},
+		{
+			name: "OPEN to read and truncate 0644", minor: 1, no3: true, changes: true, prepare: made(0o755, 0o644), on: "d",
+			call: doOpen(1, 0, 1, 0, empty), may: isOwner,
+		},
 		{
 			name: "OPEN, exclusive, with a verifier that the times of a file happen to hold", minor: 1, no3: true, changes: true,
 			prepare: withTimes, on: "d", call: doOpen(3, 3, 1, 3, verifier, 0, []byte{}), may: isOwner,
 		},
-		{name: "GETXATTR 0640", minor: 2, no3: true, prepare: withXattr(0o640), on: "d/x", call: doXattr(nfs4.OpGetXattr, "there"), may: isMember},
-		{name: "SETXATTR 0644", minor: 2, no3: true, changes: true, prepare: withXattr(0o644), on: "d/x", call: doXattr(nfs4.OpSetXattr, 0, "there", "evil"), may: isOwner},
-		{name: "REMOVEXATTR 0644", minor: 2, no3: true, changes: true, prepare: withXattr(0o644), on: "d/x", call: doXattr(nfs4.OpRemoveXattr, "there"), may: isOwner},
-		{name: "SETXATTR of a directory, sticky", minor: 2, no3: true, changes: true, prepare: made(0o1777, 0o644), on: "d", call: doXattr(nfs4.OpSetXattr, 0, "there", "evil"), may: isOwner},
+		{
+			name: "GETXATTR 0640", minor: 2, no3: true, prepare: withXattr(0o640), on: "d/x",
+			call: doXattr(nfs4.OpGetXattr, "there"), may: isMember,
+		},
+		{
+			name: "SETXATTR 0644", minor: 2, no3: true, changes: true, prepare: withXattr(0o644), on: "d/x",
+			call: doXattr(nfs4.OpSetXattr, 0, "there", "evil"), may: isOwner,
+		},
+		{
+			name: "REMOVEXATTR 0644", minor: 2, no3: true, changes: true, prepare: withXattr(0o644), on: "d/x",
+			call: doXattr(nfs4.OpRemoveXattr, "there"), may: isOwner,
+		},
+		{
+			name: "SETXATTR of a directory, sticky", minor: 2, no3: true, changes: true, prepare: made(0o1777, 0o644), on: "d",
+			call: doXattr(nfs4.OpSetXattr, 0, "there", "evil"), may: isOwner,
+		},
 		{name: "ACL 0666", no3: true, changes: true, prepare: made(0o777, 0o666), on: "d/x", call: doACL, may: isOwner},
 	}
 }
@@ -280,7 +334,9 @@ func (p *accessPeer) String() string {
 }
 
 // call sends one call and returns the status with which its results begin. res reads what follows.
-func (p *accessPeer) call(prog, vers, proc uint32, c *rpc.Cred, args func(*xdr.Encoder), res func(nfs.Status, *xdr.Decoder)) (st nfs.Status, err error) {
+func (p *accessPeer) call(prog, vers, proc uint32, c *rpc.Cred, args func(*xdr.Encoder),
+	res func(nfs.Status, *xdr.Decoder),
+) (st nfs.Status, err error) {
 	ctx, cancel := context.WithTimeout(p.t.Context(), 30*time.Second)
 	defer cancel()
 	err = p.conn.Call(ctx, &rpc.Request{
@@ -298,7 +354,8 @@ func (p *accessPeer) call(prog, vers, proc uint32, c *rpc.Cred, args func(*xdr.E
 
 // call3 is a procedure of version 3.
 func (p *accessPeer) call3(proc uint32, c *rpc.Cred, args ...any) (nfs.Status, error) {
-	return p.call(nfs3.Program, nfs3.Version, proc, c, words(args...), func(_ nfs.Status, d *xdr.Decoder) { d.Skip(d.Remaining()) })
+	return p.call(nfs3.Program, nfs3.Version, proc, c, words(args...),
+		func(_ nfs.Status, d *xdr.Decoder) { d.Skip(d.Remaining()) })
 }
 
 // op is an operation of version 4.
@@ -341,8 +398,8 @@ func words(args ...any) func(*xdr.Encoder) {
 	}
 }
 
-// compound sends operations, behind a SEQUENCE in a session. res gets the results of the operations, from where the
-// first begins.
+// compound sends operations, behind a SEQUENCE in a session. res gets the results of the
+// operations, from where the first begins.
 func (p *accessPeer) compound(c *rpc.Cred, res func(*xdr.Decoder), ops ...op) (nfs.Status, error) {
 	head := 0
 	if p.minor > 0 && p.session != [16]byte{} {
@@ -415,12 +472,13 @@ func (p *accessPeer) find(c *rpc.Cred, path string) (h []byte, st nfs.Status, er
 		}, append(ops, op4(nfs4.OpGetFH))...)
 		return h, st, err
 	}
-	st, err = p.call(nfs3.MountProgram, nfs3.MountVersion, nfs3.MountMnt, c, words("/"+names[0]), func(st nfs.Status, d *xdr.Decoder) {
-		if st == nfs.OK {
-			h = slices.Clone(d.Opaque(nfs.HandleMax))
-			d.Skip(d.Remaining())
-		}
-	})
+	st, err = p.call(nfs3.MountProgram, nfs3.MountVersion, nfs3.MountMnt, c, words("/"+names[0]),
+		func(st nfs.Status, d *xdr.Decoder) {
+			if st == nfs.OK {
+				h = slices.Clone(d.Opaque(nfs.HandleMax))
+				d.Skip(d.Remaining())
+			}
+		})
 	for _, n := range names[1:] {
 		if st != nfs.OK || err != nil {
 			break
@@ -634,7 +692,8 @@ func doOpen(access, deny uint32, create ...any) func(*accessPeer, *rpc.Cred, []b
 		if how == nil {
 			how = []any{0}
 		}
-		return p.on(c, h, op4(nfs4.OpOpen, append(append([]any{0, access, deny, uint64(0), "me"}, how...), 0, "x")...), op4(nfs4.OpClose, 0, current))
+		return p.on(c, h, op4(nfs4.OpOpen, append(append([]any{0, access, deny, uint64(0), "me"}, how...), 0, "x")...),
+			op4(nfs4.OpClose, 0, current))
 	}
 }
 
@@ -651,10 +710,12 @@ var verifier = func() (v [8]byte) {
 	return v
 }()
 
-// withTimes makes an empty file of the owner that others have no rights to, with the times of a verifier.
+// withTimes makes an empty file of the owner that others have no rights to, with the times of a
+// verifier.
 func withTimes(dir string) error {
 	x := filepath.Join(dir, "d/x")
-	return errors.Join(made(0o777, 0o600)(dir), os.Truncate(x, 0), os.Chtimes(x, time.Unix(verifierTime+1, 0), time.Unix(verifierTime, 0)))
+	return errors.Join(made(0o777, 0o600)(dir), os.Truncate(x, 0),
+		os.Chtimes(x, time.Unix(verifierTime+1, 0), time.Unix(verifierTime, 0)))
 }
 
 func withXattr(mode uint32) func(string) error {
@@ -712,15 +773,17 @@ func state(dir string) string {
 		}
 		xattr := make([]byte, 100)
 		n, _ := unix.Getxattr(p, "user.there", xattr)
-		fmt.Fprintln(&b, p, err, string(xattr[:max(n, 0)]), st.Mode, st.Uid, st.Gid, st.Size, st.Mtim.Sec, st.Nlink, st.Rdev, string(data))
+		fmt.Fprintln(&b, p, err, string(xattr[:max(n, 0)]), st.Mode, st.Uid, st.Gid, st.Size, st.Mtim.Sec, st.Nlink, st.Rdev,
+			string(data))
 		return nil
 	})
 	return b.String()
 }
 
-// TestAccess holds what callers can do against what the host's kernel grants the users that the rules make of them: rule,
-// claimed identity, operation, version and carrier. It is done with a daemon of root and with one as the unit file
-// runs it: another user, with capabilities. What is denied must leave no trace.
+// TestAccess holds what callers can do against what the host's kernel grants the users that the
+// rules make of them: rule, claimed identity, operation, version and carrier. It is done with a
+// daemon of root and with one as the unit file runs it: another user, with capabilities. What is
+// denied must leave no trace.
 func TestAccess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -748,7 +811,8 @@ func accessMatrix(t *testing.T, unit bool) {
 		if options == "" {
 			who, options = "192.0.2.1", "rw,no_root_squash"
 		}
-		args = append(args, "--export", fmt.Sprintf("%s=/%s(async) %s(%s) %s(rw,no_root_squash)", filepath.Join(base, r.name), r.name, who, options, friend))
+		args = append(args, "--export",
+			fmt.Sprintf("%s=/%s(async) %s(%s) %s(rw,no_root_squash)", filepath.Join(base, r.name), r.name, who, options, friend))
 	}
 	d := newDaemonOn(t, func(d *daemon) {
 		if unit {
@@ -839,7 +903,8 @@ func accessMatrix(t *testing.T, unit bool) {
 	t.Logf("%d calls", number)
 }
 
-// TestAccessAcross: what one caller may do in one export does not help in another one, nor what somebody else has open.
+// TestAccessAcross: what one caller may do in one export does not help in another one, nor what
+// somebody else has open.
 func TestAccessAcross(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -851,18 +916,26 @@ func TestAccessAcross(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(base) })
 	client, friend := loopback(), loopback()
 	args := []string{"--audit", "off"}
-	for _, x := range []struct{ name, options string }{{"free", "rw,no_root_squash"}, {"squashed", "rw,root_squash"}, {"ro", "ro,no_root_squash"}, {"hidden", ""}} {
+	for _, x := range []struct{ name, options string }{
+		{"free", "rw,no_root_squash"},
+		{"squashed", "rw,root_squash"},
+		{"ro", "ro,no_root_squash"},
+		{"hidden", ""},
+	} {
 		dir := filepath.Join(base, x.name)
 		if err := errors.Join(os.Mkdir(dir, 0o777), unix.Chmod(dir, 0o777)); err != nil {
 			t.Fatal(err)
 		}
 		for name, mode := range map[string]uint32{"secret": 0o600, "public": 0o644} {
 			p := filepath.Join(dir, name)
-			if err := errors.Join(os.WriteFile(p, []byte("data of "+x.name), 0o600), os.Chown(p, owner, ownGroup), unix.Chmod(p, mode)); err != nil {
+			if err := errors.Join(os.WriteFile(p, []byte("data of "+x.name), 0o600), os.Chown(p, owner, ownGroup),
+				unix.Chmod(p, mode)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := errors.Join(os.Symlink("/etc", filepath.Join(dir, "etc")), os.Symlink("../hidden", filepath.Join(dir, "beside")), unix.Mknod(filepath.Join(dir, "zero"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5)))); err != nil {
+		if err := errors.Join(os.Symlink("/etc", filepath.Join(dir, "etc")),
+			os.Symlink("../hidden", filepath.Join(dir, "beside")),
+			unix.Mknod(filepath.Join(dir, "zero"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5)))); err != nil {
 			t.Fatal(err)
 		}
 		rule := fmt.Sprintf("%s(%s) ", client, x.options)
@@ -890,7 +963,10 @@ func TestAccessAcross(t *testing.T) {
 		}
 	}
 	before := state(base)
-	for _, p := range []*accessPeer{d.accessPeer("tcp", 0, client, nil), d.accessPeer("tcp", 1, client, nil), d.accessPeer("tcp", 2, client, nil), d.accessPeer("rdma", 2, client, dev)} {
+	for _, p := range []*accessPeer{
+		d.accessPeer("tcp", 0, client, nil), d.accessPeer("tcp", 1, client, nil),
+		d.accessPeer("tcp", 2, client, nil), d.accessPeer("rdma", 2, client, dev),
+	} {
 		put := func(name string) op { return op4(nfs4.OpPutFH, h[name]) }
 		save, restore := op4(nfs4.OpSaveFH), op4(nfs4.OpRestoreFH)
 		copied := op4(nfs4.OpCopy, noState, noState, uint64(0), uint64(0), uint64(0), true, true, 0)
@@ -904,55 +980,139 @@ func TestAccessAcross(t *testing.T) {
 			want  string
 			ops   []op
 		}{
-			{"LINK into another export", 0, root, "XDEV", []op{put("free/secret"), save, put("squashed"), op4(nfs4.OpLink, "new")}},
-			{"RENAME into another export", 0, root, "XDEV", []op{put("free"), save, put("ro"), op4(nfs4.OpRename, "public", "new")}},
-			{"RENAME out of a hidden export", 0, root, "denied", []op{put("hidden"), save, put("free"), op4(nfs4.OpRename, "public", "new")}},
-			{"LINK out of a hidden export", 0, root, "denied", []op{put("hidden/public"), save, put("free"), op4(nfs4.OpLink, "new")}},
-			{"COPY of what root may not read there", 2, root, "denied", []op{put("squashed/secret"), save, put("free/public"), copied}},
-			{"COPY to what root may not write there", 2, root, "denied", []op{put("free/secret"), save, put("squashed/public"), copied}},
+			{
+				"LINK into another export", 0, root, "XDEV",
+				[]op{put("free/secret"), save, put("squashed"), op4(nfs4.OpLink, "new")},
+			},
+			{
+				"RENAME into another export", 0, root, "XDEV",
+				[]op{put("free"), save, put("ro"), op4(nfs4.OpRename, "public", "new")},
+			},
+			{
+				"RENAME out of a hidden export", 0, root, "denied",
+				[]op{put("hidden"), save, put("free"), op4(nfs4.OpRename, "public", "new")},
+			},
+			{
+				"LINK out of a hidden export", 0, root, "denied",
+				[]op{put("hidden/public"), save, put("free"), op4(nfs4.OpLink, "new")},
+			},
+			{
+				"COPY of what root may not read there", 2, root, "denied",
+				[]op{put("squashed/secret"), save, put("free/public"), copied},
+			},
+			{
+				"COPY to what root may not write there", 2, root, "denied",
+				[]op{put("free/secret"), save, put("squashed/public"), copied},
+			},
 			{"COPY to a read-only export", 2, root, "read-only", []op{put("free/secret"), save, put("ro/public"), copied}},
 			{"COPY out of a hidden export", 2, root, "denied", []op{put("hidden/public"), save, put("free/public"), copied}},
 			{"COPY into a hidden export", 2, root, "denied", []op{put("free/public"), save, put("hidden/public"), copied}},
 			{"COPY of another's", 2, other, "denied", []op{put("free/secret"), save, put("free/public"), copied}},
 			{"CLONE between exports", 2, root, "XDEV", []op{put("squashed/secret"), save, put("free/public"), cloned}},
-			{"CLONE out of a hidden export", 2, root, "denied|XDEV", []op{put("hidden/public"), save, put("free/public"), cloned}},
-			{"identities in turn", 0, root, "denied", []op{put("free/secret"), op4(nfs4.OpRead, noState, uint64(0), 1), put("squashed/secret"), op4(nfs4.OpRead, noState, uint64(0), 1)}},
-			{"an identity that was saved", 0, root, "denied", []op{put("squashed/secret"), save, put("free/secret"), op4(nfs4.OpRead, noState, uint64(0), 1), restore, op4(nfs4.OpRead, noState, uint64(0), 1)}},
-			{"a read-only export that was saved", 0, root, "read-only", []op{put("ro/secret"), save, put("free/secret"), restore, op4(nfs4.OpWrite, noState, uint64(0), 0, "evil")}},
+			{
+				"CLONE out of a hidden export", 2, root, "denied|XDEV",
+				[]op{put("hidden/public"), save, put("free/public"), cloned},
+			},
+			{
+				"identities in turn", 0, root, "denied",
+				[]op{
+					put("free/secret"), op4(nfs4.OpRead, noState, uint64(0), 1), put("squashed/secret"),
+					op4(nfs4.OpRead, noState, uint64(0), 1),
+				},
+			},
+			{
+				"an identity that was saved", 0, root, "denied",
+				[]op{
+					put("squashed/secret"), save, put("free/secret"), op4(nfs4.OpRead, noState, uint64(0), 1), restore,
+					op4(nfs4.OpRead, noState, uint64(0), 1),
+				},
+			},
+			{
+				"a read-only export that was saved", 0, root, "read-only",
+				[]op{put("ro/secret"), save, put("free/secret"), restore, op4(nfs4.OpWrite, noState, uint64(0), 0, "evil")},
+			},
 			{"a hidden export that was saved", 0, root, "denied", []op{put("hidden"), save, put("free"), restore, attrs}},
 			{"GETATTR in a hidden export", 0, root, "denied", []op{put("hidden/public"), attrs}},
 			{"ACCESS in a hidden export", 0, root, "denied", []op{put("hidden/public"), op4(nfs4.OpAccess, all)}},
 			{"READ in a hidden export", 0, root, "denied", []op{put("hidden/public"), op4(nfs4.OpRead, noState, uint64(0), 1)}},
-			{"WRITE in a hidden export", 0, root, "denied", []op{put("hidden/public"), op4(nfs4.OpWrite, noState, uint64(0), 0, "evil")}},
+			{
+				"WRITE in a hidden export", 0, root, "denied",
+				[]op{put("hidden/public"), op4(nfs4.OpWrite, noState, uint64(0), 0, "evil")},
+			},
 			{"COMMIT in a hidden export", 0, root, "denied", []op{put("hidden/public"), op4(nfs4.OpCommit, uint64(0), 0)}},
-			{"READDIR in a hidden export", 0, root, "denied", []op{put("hidden"), op4(nfs4.OpReadDir, uint64(0), [8]byte{}, 4096, 4096, 0)}},
+			{
+				"READDIR in a hidden export", 0, root, "denied",
+				[]op{put("hidden"), op4(nfs4.OpReadDir, uint64(0), [8]byte{}, 4096, 4096, 0)},
+			},
 			{"LOOKUP in a hidden export", 0, root, "denied", []op{put("hidden"), op4(nfs4.OpLookup, "public")}},
 			{"LOOKUPP in a hidden export", 0, root, "denied", []op{put("hidden/public"), op4(nfs4.OpLookupP)}},
 			{"READLINK in a hidden export", 0, root, "denied", []op{put("hidden/etc"), op4(nfs4.OpReadLink)}},
 			{"SECINFO in a hidden export", 0, root, "denied", []op{put("hidden"), op4(nfs4.OpSecInfo, "public")}},
-			{"VERIFY in a hidden export", 0, root, "denied", []op{put("hidden/public"), op4(nfs4.OpVerify, 1, 1<<4, []byte{7: 1})}},
+			{
+				"VERIFY in a hidden export", 0, root, "denied",
+				[]op{put("hidden/public"), op4(nfs4.OpVerify, 1, 1<<4, []byte{7: 1})},
+			},
 			{"REMOVE in a hidden export", 0, root, "denied", []op{put("hidden"), op4(nfs4.OpRemove, "public")}},
 			{"CREATE in a hidden export", 0, root, "denied", []op{put("hidden"), op4(nfs4.OpCreate, 2, "new", newMode.encode4)}},
-			{"SETATTR in a hidden export", 0, root, "denied", []op{put("hidden/public"), op4(nfs4.OpSetAttr, noState, setMode.encode4)}},
-			{"OPEN in a hidden export", 1, root, "denied", []op{put("hidden"), op4(nfs4.OpOpen, 0, 1, 0, uint64(0), "me", 0, 0, "public")}},
-			{"LISTXATTRS in a hidden export", 2, root, "denied", []op{put("hidden/public"), op4(nfs4.OpListXattrs, uint64(0), 4096)}},
+			{
+				"SETATTR in a hidden export", 0, root, "denied",
+				[]op{put("hidden/public"), op4(nfs4.OpSetAttr, noState, setMode.encode4)},
+			},
+			{
+				"OPEN in a hidden export", 1, root, "denied",
+				[]op{put("hidden"), op4(nfs4.OpOpen, 0, 1, 0, uint64(0), "me", 0, 0, "public")},
+			},
+			{
+				"LISTXATTRS in a hidden export", 2, root, "denied",
+				[]op{put("hidden/public"), op4(nfs4.OpListXattrs, uint64(0), 4096)},
+			},
 			{"SEEK in a hidden export", 2, root, "denied", []op{put("hidden/public"), op4(nfs4.OpSeek, noState, uint64(0), 0)}},
-			{"READ_PLUS in a hidden export", 2, root, "denied", []op{put("hidden/public"), op4(nfs4.OpReadPlus, noState, uint64(0), 10)}},
-			{"ALLOCATE in a hidden export", 2, root, "denied", []op{put("hidden/public"), op4(nfs4.OpAllocate, noState, uint64(0), uint64(10))}},
+			{
+				"READ_PLUS in a hidden export", 2, root, "denied",
+				[]op{put("hidden/public"), op4(nfs4.OpReadPlus, noState, uint64(0), 10)},
+			},
+			{
+				"ALLOCATE in a hidden export", 2, root, "denied",
+				[]op{put("hidden/public"), op4(nfs4.OpAllocate, noState, uint64(0), uint64(10))},
+			},
 			{"LOOKUP of a hidden export", 0, root, "NOENT", []op{op4(nfs4.OpPutRootFH), op4(nfs4.OpLookup, "hidden")}},
 			{"SECINFO of a hidden export", 0, root, "NOENT", []op{op4(nfs4.OpPutRootFH), op4(nfs4.OpSecInfo, "hidden")}},
-			{"LOOKUPP out of an export into a hidden one", 0, root, "NOENT", []op{put("free"), op4(nfs4.OpLookupP), op4(nfs4.OpLookup, "hidden")}},
+			{
+				"LOOKUPP out of an export into a hidden one", 0, root, "NOENT",
+				[]op{put("free"), op4(nfs4.OpLookupP), op4(nfs4.OpLookup, "hidden")},
+			},
 			{"LOOKUPP out of the server", 0, root, "NOENT", []op{put("free"), op4(nfs4.OpLookupP), op4(nfs4.OpLookupP)}},
 			{"LOOKUP of ..", 0, root, "BADNAME", []op{put("free"), op4(nfs4.OpLookup, "..")}},
 			{"LOOKUP of a path", 0, root, "BADCHAR", []op{put("free"), op4(nfs4.OpLookup, "../hidden")}},
-			{"LOOKUP through a link to the host", 0, root, "SYMLINK", []op{put("free"), op4(nfs4.OpLookup, "etc"), op4(nfs4.OpLookup, "passwd")}},
-			{"LOOKUP through a link to another export", 0, root, "SYMLINK", []op{put("free"), op4(nfs4.OpLookup, "beside"), op4(nfs4.OpLookup, "public")}},
+			{
+				"LOOKUP through a link to the host", 0, root, "SYMLINK",
+				[]op{put("free"), op4(nfs4.OpLookup, "etc"), op4(nfs4.OpLookup, "passwd")},
+			},
+			{
+				"LOOKUP through a link to another export", 0, root, "SYMLINK",
+				[]op{put("free"), op4(nfs4.OpLookup, "beside"), op4(nfs4.OpLookup, "public")},
+			},
 			{"READ of a device", 0, root, "INVAL|WRONG_TYPE", []op{put("free/zero"), op4(nfs4.OpRead, noState, uint64(0), 10)}},
-			{"WRITE to a device", 0, root, "INVAL|WRONG_TYPE", []op{put("free/zero"), op4(nfs4.OpWrite, noState, uint64(0), 0, "evil")}},
-			{"OPEN of a device", 1, root, "SYMLINK", []op{put("free"), op4(nfs4.OpOpen, 0, 3, 0, uint64(0), "me", 0, 0, "zero")}},
-			{"OPEN by its handle of what is another's", 1, other, "denied", []op{put("free/secret"), op4(nfs4.OpOpen, 0, 1, 0, uint64(0), "me", 0, 4)}},
-			{"READ past all locks of what is another's", 0, other, "denied", []op{put("free/secret"), op4(nfs4.OpRead, allOnes, uint64(0), 10)}},
-			{"attributes of trusted users", 2, other, "denied", []op{put("free/public"), op4(nfs4.OpSetXattr, 0, "../trusted.x", "evil")}},
+			{
+				"WRITE to a device", 0, root, "INVAL|WRONG_TYPE",
+				[]op{put("free/zero"), op4(nfs4.OpWrite, noState, uint64(0), 0, "evil")},
+			},
+			{
+				"OPEN of a device", 1, root, "SYMLINK",
+				[]op{put("free"), op4(nfs4.OpOpen, 0, 3, 0, uint64(0), "me", 0, 0, "zero")},
+			},
+			{
+				"OPEN by its handle of what is another's", 1, other, "denied",
+				[]op{put("free/secret"), op4(nfs4.OpOpen, 0, 1, 0, uint64(0), "me", 0, 4)},
+			},
+			{
+				"READ past all locks of what is another's", 0, other, "denied",
+				[]op{put("free/secret"), op4(nfs4.OpRead, allOnes, uint64(0), 10)},
+			},
+			{
+				"attributes of trusted users", 2, other, "denied",
+				[]op{put("free/public"), op4(nfs4.OpSetXattr, 0, "../trusted.x", "evil")},
+			},
 		} {
 			if p.minor < c.minor {
 				continue
@@ -975,7 +1135,8 @@ func TestAccessAcross(t *testing.T) {
 			}
 		}
 	}
-	// An export that was removed takes its handles with it, and one of the same place has its own rules.
+	// An export that was removed takes its handles with it, and one of the same place has its own
+	// rules.
 	dir := filepath.Join(base, "squashed")
 	p := d.accessPeer("tcp", 2, client, nil)
 	read := func() string {

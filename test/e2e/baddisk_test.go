@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// badDisk is a block device that fails: a loop device whose file is served from here. It has a write cache, which a
-// power cut loses a part of, and fails requests. A filesystem of the host's kernel is on it.
+// badDisk is a block device that fails: a loop device whose file is served from here. It has a
+// write cache, which a power cut loses a part of, and fails requests. A filesystem of the host's
+// kernel is on it.
 type badDisk struct {
 	t    *testing.T
 	kind string // of the filesystem
@@ -42,8 +43,8 @@ type badDisk struct {
 
 const diskPage = 4096
 
-// dataMagic begins every page that clients write. Only requests with such pages fail, as filesystems take failures of
-// their own blocks for the end.
+// dataMagic begins every page that clients write. Only requests with such pages fail, as
+// filesystems take failures of their own blocks for the end.
 var dataMagic = []byte("rstored data page ")
 
 type badDiskNode struct {
@@ -56,7 +57,9 @@ func (n *badDiskNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.Attr
 	return 0
 }
 
-func (n *badDiskNode) Setattr(ctx context.Context, f fs.FileHandle, _ *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+func (n *badDiskNode) Setattr(ctx context.Context, f fs.FileHandle, _ *fuse.SetAttrIn,
+	out *fuse.AttrOut,
+) syscall.Errno {
 	return n.Getattr(ctx, f, out)
 }
 
@@ -219,8 +222,10 @@ func (d *badDisk) run(command ...string) string {
 func (d *badDisk) attach() {
 	d.t.Helper()
 	d.loop = d.run("losetup", "--find", "--show", d.file)
-	// Requests that are not split on their way: of one that fails in part the loop driver says that it was done.
-	if err := os.WriteFile(filepath.Join("/sys/block", filepath.Base(d.loop), "queue/max_sectors_kb"), []byte("64"), 0); err != nil {
+	// Requests that are not split on their way: of one that fails in part the loop driver says that it
+	// was done.
+	if err := os.WriteFile(filepath.Join("/sys/block", filepath.Base(d.loop), "queue/max_sectors_kb"), []byte("64"),
+		0); err != nil {
 		d.t.Fatal(err)
 	}
 }
@@ -247,7 +252,8 @@ func (d *badDisk) cut(stop func()) {
 	// The loop device is gone when its last user is.
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		d.detach()
-		if b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(d.loop), "loop/backing_file")); err != nil || len(b) == 0 {
+		if b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(d.loop), "loop/backing_file")); err != nil ||
+			len(b) == 0 {
 			break
 		}
 		if time.Now().After(end) {

@@ -32,7 +32,8 @@ var reached = regexp.MustCompile(`reached at ([0-9.]+:[0-9]+)`)
 // bridge runs rstorectl bridge in front of the daemon's RDMA port and returns where it listens.
 func (d *daemon) bridge(args ...string) string {
 	d.t.Helper()
-	c := exec.Command(filepath.Join(binDir, "rstorectl"), append([]string{"bridge", d.url("rdma", ""), "--listen", "127.0.0.1:0"}, args...)...)
+	c := exec.Command(filepath.Join(binDir, "rstorectl"),
+		append([]string{"bridge", d.url("rdma", ""), "--listen", "127.0.0.1:0"}, args...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stderr, err := c.StderrPipe()
 	if err != nil {
@@ -119,7 +120,8 @@ func TestBridge(t *testing.T) {
 	}
 }
 
-// TestBridge40: version 4.0, whose client the tests do not have, as one compound that has to be executed once.
+// TestBridge40: version 4.0, whose client the tests do not have, as one compound that has to be
+// executed once.
 func TestBridge40(t *testing.T) {
 	d := newDaemon(t)
 	at := d.bridge()
@@ -184,9 +186,9 @@ func freeze(t *testing.T, p *os.Process) {
 	}
 }
 
-// TestBridgeBrokenConnection breaks the client's TCP connection in the middle of each call: the client has sent the call,
-// and either the bridge or the server stands still. The client connects again, from another port, and sends the call
-// again. No call is executed twice.
+// TestBridgeBrokenConnection breaks the client's TCP connection in the middle of each call: the
+// client has sent the call, and either the bridge or the server stands still. The client connects
+// again, from another port, and sends the call again. No call is executed twice.
 func TestBridgeBrokenConnection(t *testing.T) {
 	for _, v := range []client.Version{client.Version3, client.Version41, client.Version42} {
 		t.Run(v.String(), func(t *testing.T) {
@@ -267,13 +269,15 @@ func TestBridgeVersion(t *testing.T) {
 		t.Errorf("version 4.1: %v", err)
 	}
 	for _, v := range []client.Version{client.Version3, client.Version42} {
-		if _, err := clientAt(t, v, at).Open(ctx, "/data/none"); err == nil || errors.Is(err, os.ErrNotExist) || ctx.Err() != nil {
+		if _, err := clientAt(t, v, at).Open(ctx, "/data/none"); err == nil || errors.Is(err, os.ErrNotExist) ||
+			ctx.Err() != nil {
 			t.Errorf("version %v: %v", v, err)
 		}
 	}
 }
 
-// TestBridgeRecall: a delegation of version 4.2 is recalled through the bridge, on the connection of the client.
+// TestBridgeRecall: a delegation of version 4.2 is recalled through the bridge, on the connection
+// of the client.
 func TestBridgeRecall(t *testing.T) {
 	d := newDaemon(t)
 	at := d.bridge()

@@ -39,7 +39,8 @@ func TestPlanAndApply(t *testing.T) {
 	file := filepath.Join(dir, "exports.yaml")
 	write := func(readOnly bool, more string) {
 		t.Helper()
-		text := fmt.Sprintf("exports:\n- path: %s\n  pseudo: /data\n  clients:\n  - cidr: 127.0.0.0/8\n    read_only: %v\n    squash: no_root_squash\n%s", d.export, readOnly, more)
+		text := fmt.Sprintf("exports:\n- path: %s\n  pseudo: /data\n  clients:\n  - cidr: 127.0.0.0/8\n    read_only: "+
+			"%v\n    squash: no_root_squash\n%s", d.export, readOnly, more)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,8 @@ func TestPlanAndApply(t *testing.T) {
 			Connected            bool
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Hurts) != len(clients) && len(plan.Hurts) != 1 || plan.Hurts[0].Kind != "write" || plan.Hurts[0].Export != "/data" || !plan.Hurts[0].Connected {
+	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Hurts) != len(clients) && len(plan.Hurts) != 1 ||
+		plan.Hurts[0].Kind != "write" || plan.Hurts[0].Export != "/data" || !plan.Hurts[0].Connected {
 		t.Errorf("as JSON: %v %+v\n%s", err, plan, out)
 	}
 	code(3, []string{"nothing was changed", "--allow-disruption"}, "apply", file)

@@ -9,19 +9,21 @@ import (
 	"testing"
 )
 
-// TestControlFromOtherHosts: rstorectl over TLS, by flags and by the environment, as somebody who may do
-// everything and as one who may look; and the audit log has their names.
+// TestControlFromOtherHosts: rstorectl over TLS, by flags and by the environment, as somebody who
+// may do everything and as one who may look; and the audit log has their names.
 func TestControlFromOtherHosts(t *testing.T) {
 	ca, addr := newAuthority(t), loopback()
 	cert, key := ca.issue(addr.String())
 	log := filepath.Join(ca.dir, "audit.log")
 	at := addr.String() + ":9048"
-	d := newDaemon(t, "--control-tls-listen", at, "--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", ca.file,
+	d := newDaemon(t, "--control-tls-listen", at, "--control-tls-certificate", cert, "--control-tls-key", key,
+		"--control-tls-client-ca", ca.file,
 		"--control-tls-admins", "alice", "--control-tls-readers", "bob", "--audit", "file "+log)
 	as := func(who string, args ...string) (string, error) {
 		t.Helper()
 		cert, key := ca.issue(who)
-		out, err := exec.Command(filepath.Join(binDir, "rstorectl"), append([]string{"--server", at, "--cert", cert, "--key", key, "--ca", ca.file}, args...)...).CombinedOutput()
+		out, err := exec.Command(filepath.Join(binDir, "rstorectl"),
+			append([]string{"--server", at, "--cert", cert, "--key", key, "--ca", ca.file}, args...)...).CombinedOutput()
 		return string(out), err
 	}
 	extra := filepath.Join(d.export, "more")
@@ -53,7 +55,8 @@ func TestControlFromOtherHosts(t *testing.T) {
 	}
 
 	c := exec.Command(filepath.Join(binDir, "rstorectl"), "log-level", "debug")
-	c.Env = append(os.Environ(), "RSTORECTL_SERVER="+at, "RSTORECTL_CERT="+filepath.Join(ca.dir, "alice.pem"), "RSTORECTL_KEY="+filepath.Join(ca.dir, "alice.key"), "RSTORECTL_CA="+ca.file)
+	c.Env = append(os.Environ(), "RSTORECTL_SERVER="+at, "RSTORECTL_CERT="+filepath.Join(ca.dir, "alice.pem"),
+		"RSTORECTL_KEY="+filepath.Join(ca.dir, "alice.key"), "RSTORECTL_CA="+ca.file)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Errorf("by the environment: %v\n%s", err, out)
 	}
@@ -73,15 +76,18 @@ func TestControlFromOtherHosts(t *testing.T) {
 			seen[e.Subject+" "+e.Method+" "+path] = true
 		}
 	}
-	for _, want := range []string{"CN=alice POST /v1/exports", "CN=alice GET /v1/capture", "CN=alice PUT /v1/log-level", "CN=bob DELETE /v1/export", "CN=bob GET /v1/trace", "CN=mallory GET /v1/status"} {
+	for _, want := range []string{
+		"CN=alice POST /v1/exports", "CN=alice GET /v1/capture", "CN=alice PUT /v1/log-level",
+		"CN=bob DELETE /v1/export", "CN=bob GET /v1/trace", "CN=mallory GET /v1/status",
+	} {
 		if !seen[want] {
 			t.Errorf("the audit log does not have %q:\n%s", want, text)
 		}
 	}
 }
 
-// TestControlNeedsAuthority: the server does not start without the authority of clients' certificates, or with
-// one that cannot be read.
+// TestControlNeedsAuthority: the server does not start without the authority of clients'
+// certificates, or with one that cannot be read.
 func TestControlNeedsAuthority(t *testing.T) {
 	dir, ca := t.TempDir(), newAuthority(t)
 	cert, key := ca.issue("127.0.0.1")
@@ -93,11 +99,19 @@ func TestControlNeedsAuthority(t *testing.T) {
 	}{
 		{[]string{"--control-tls-certificate", cert, "--control-tls-key", key}, 78, "client_ca"},
 		{[]string{"--control-tls-client-ca", cert}, 78, "certificate and key"},
-		{[]string{"--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", key}, 1, "has no certificates"},
-		{[]string{"--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", filepath.Join(dir, "none.pem")}, 1, "none.pem"},
+		{
+			[]string{"--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", key},
+			1,
+			"has no certificates",
+		},
+		{[]string{
+			"--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca",
+			filepath.Join(dir, "none.pem"),
+		}, 1, "none.pem"},
 	} {
 		c := exec.Command(filepath.Join(binDir, "rstored"), append([]string{
-			"--control-tls-listen", addr + ":9048", "--state-dir", filepath.Join(dir, "state"), "--control", filepath.Join(dir, "c"),
+			"--control-tls-listen", addr + ":9048", "--state-dir", filepath.Join(dir, "state"), "--control",
+			filepath.Join(dir, "c"),
 			"--rdma-listen", "", "--tcp-listen", addr + ":2049",
 		}, tc.args...)...)
 		out, _ := c.CombinedOutput()

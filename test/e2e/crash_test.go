@@ -39,7 +39,8 @@ func TestServerKilledDuringPut(t *testing.T) {
 			f.Close()
 			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 			defer cancel()
-			put := exec.CommandContext(ctx, filepath.Join(binDir, "rstorectl"), "--control", d.control, "put", src, d.url(transport, "big"))
+			put := exec.CommandContext(ctx, filepath.Join(binDir, "rstorectl"), "--control", d.control, "put", src,
+				d.url(transport, "big"))
 			out := &limited{}
 			put.Stdout, put.Stderr = out, out
 			if err := put.Start(); err != nil {
@@ -149,7 +150,8 @@ func killedDuringChanges(t *testing.T, version client.Version, transport string)
 						return err
 					}},
 					{"create exclusively", func() error {
-						_, err := c.Create(ctx, root.Handle, name("excl"), blockstore.Exclusive, &blockstore.SetAttr{}, [8]byte{byte(rounds.Load()), byte(w), 1})
+						_, err := c.Create(ctx, root.Handle, name("excl"), blockstore.Exclusive, &blockstore.SetAttr{},
+							[8]byte{byte(rounds.Load()), byte(w), 1})
 						return err
 					}},
 					{"rename", func() error { return c.Rename(ctx, root.Handle, name("file"), root.Handle, name("moved")) }},

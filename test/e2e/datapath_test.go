@@ -50,8 +50,8 @@ func generation(p []byte, file, n uint32) (gen uint32, ok bool) {
 	return gen, bytes.Equal(p, page(file, n, gen))
 }
 
-// block is what is known of a page of a file: the write that is on the disk for sure, and those that may have come
-// after it.
+// block is what is known of a page of a file: the write that is on the disk for sure, and those
+// that may have come after it.
 type block struct {
 	stable uint32
 	maybe  []uint32
@@ -65,8 +65,8 @@ type owed struct {
 	verf   [8]byte
 }
 
-// writer writes some pages of a file, which others write other pages of, by one client. What it knows it has from replies
-// alone.
+// writer writes some pages of a file, which others write other pages of, by one client. What it
+// knows it has from replies alone.
 type writer struct {
 	w      *datapath
 	c      *client.Client
@@ -211,7 +211,8 @@ func (x *writer) read(ctx context.Context) {
 		b := &x.blocks[i]
 		gen, ok := generation(p[i*diskPage:][:diskPage], x.file, x.first+uint32(i))
 		if !ok || !b.may(gen) {
-			x.w.t.Errorf("%s, page %d: has write %d (whole %v), is to have %d or one of %d", x.name, x.first+uint32(i), gen, ok, b.stable, b.maybe)
+			x.w.t.Errorf("%s, page %d: has write %d (whole %v), is to have %d or one of %d", x.name, x.first+uint32(i), gen, ok,
+				b.stable, b.maybe)
 		}
 	}
 }
@@ -254,7 +255,8 @@ func (x *namer) fresh() string {
 	return fmt.Sprintf("n%d-%d", x.id, x.next)
 }
 
-// failed forgets what may have happened or not. After a loss of power what was done may be unknown to the server.
+// failed forgets what may have happened or not. After a loss of power what was done may be unknown
+// to the server.
 func (x *namer) failed(what string, err error, cuts int64, names ...string) {
 	if cuts == x.w.cuts.Load() || expected(err) {
 		x.w.failed(what, err)
@@ -349,9 +351,10 @@ func (x *namer) check(ctx context.Context) {
 	}
 }
 
-// TestDataPath: on disks that fail, with filesystems that get full, with kills, losses of power and upgrades, what
-// clients of versions 3 and 4.2 over both transports were told to be stable is on the disk, and nothing else than what
-// they wrote. The seed decides what is done, the host when: DATAPATH_SEED sets it, DATAPATH_ROUNDS how long it takes.
+// TestDataPath: on disks that fail, with filesystems that get full, with kills, losses of power and
+// upgrades, what clients of versions 3 and 4.2 over both transports were told to be stable is on
+// the disk, and nothing else than what they wrote. The seed decides what is done, the host when:
+// DATAPATH_SEED sets it, DATAPATH_ROUNDS how long it takes.
 func TestDataPath(t *testing.T) {
 	for _, c := range []struct {
 		kind    string
@@ -422,7 +425,8 @@ func (w *datapath) run(r *rand.Rand) {
 			})
 		}
 		namers = append(namers, &namer{
-			w: w, c: c, dir: root.Handle, id: i, files: map[string]*named{}, lost: map[string]bool{}, r: rand.New(rand.NewPCG(r.Uint64(), 0)),
+			w: w, c: c, dir: root.Handle, id: i, files: map[string]*named{}, lost: map[string]bool{},
+			r: rand.New(rand.NewPCG(r.Uint64(), 0)),
 		})
 	}
 	var work sync.WaitGroup
@@ -513,8 +517,10 @@ func (w *datapath) run(r *rand.Rand) {
 	cut()
 	look("the last loss of power")
 	d := w.disk
-	t.Logf("%d writes, %d reads, %d flushes failed, %d pages lost; %d calls failed; WRITEs unstable %d, data %d, file %d; %d committed, %d again; %d reads, %d names",
-		d.failedWrites, d.failedReads, d.failedFlushes, d.lostPages, w.fails.Load(), w.done[0].Load(), w.done[1].Load(), w.done[2].Load(), w.done[3].Load(), w.done[4].Load(),
+	t.Logf("%d writes, %d reads, %d flushes failed, %d pages lost; %d calls failed; WRITEs unstable %d, data %d, file "+
+		"%d; %d committed, %d again; %d reads, %d names",
+		d.failedWrites, d.failedReads, d.failedFlushes, d.lostPages, w.fails.Load(), w.done[0].Load(), w.done[1].Load(),
+		w.done[2].Load(), w.done[3].Load(), w.done[4].Load(),
 		w.done[5].Load(), w.done[6].Load())
 }
 

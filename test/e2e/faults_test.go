@@ -104,7 +104,8 @@ func file(t *testing.T, c *client.Client, name string) client.Handle {
 // logged waits until the daemon has said it.
 func (d *daemon) logged(want string) {
 	d.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(d.log.String(), want); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(d.log.String(),
+		want); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			d.t.Fatalf("not logged: %q", want)
 		}
@@ -233,7 +234,8 @@ func TestFaultDiskFull(t *testing.T) {
 				t.Fatal(w.N, err)
 			}
 			if w.N < len(block) { // what fitted; the rest is refused
-				if _, err := c.Write(patient(t), h, block[w.N:], n<<20+uint64(w.N), blockstore.Unstable); !errors.Is(err, blockstore.ErrNoSpace) {
+				if _, err := c.Write(patient(t), h, block[w.N:], n<<20+uint64(w.N), blockstore.Unstable); !errors.Is(err,
+					blockstore.ErrNoSpace) {
 					t.Errorf("the rest of a short WRITE: %v", err)
 				}
 				break
@@ -300,7 +302,9 @@ func (n *sickNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint3
 	return n.wrap(fh), n.s.flags(), e
 }
 
-func (n *sickNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (n *sickNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode,
+	fs.FileHandle, uint32, syscall.Errno,
+) {
 	if e := n.s.refuses(); e != 0 {
 		return nil, nil, 0, e
 	}
@@ -308,7 +312,9 @@ func (n *sickNode) Create(ctx context.Context, name string, flags, mode uint32, 
 	return i, n.wrap(fh), n.s.flags(), e
 }
 
-func (n *sickNode) Rename(ctx context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+func (n *sickNode) Rename(ctx context.Context, name string, to fs.InodeEmbedder, newName string,
+	flags uint32,
+) syscall.Errno {
 	if e := n.s.refuses(); e != 0 {
 		return e
 	}
@@ -473,7 +479,8 @@ func TestFaultConfig(t *testing.T) {
 			if _, err := c.Write(patient(t), h, []byte("x"), 0, blockstore.FileSync); err != nil {
 				t.Errorf("a client meanwhile: %v", err)
 			}
-			out, err := exec.Command(filepath.Join(binDir, "rstored"), "--config", conf, "--state-dir", t.TempDir(), "--control", filepath.Join(t.TempDir(), "c")).CombinedOutput()
+			out, err := exec.Command(filepath.Join(binDir, "rstored"), "--config", conf, "--state-dir", t.TempDir(), "--control",
+				filepath.Join(t.TempDir(), "c")).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), bad.says) {
 				t.Errorf("start: %v, says %q, want %q in it", err, out, bad.says)
 			}
@@ -481,8 +488,8 @@ func TestFaultConfig(t *testing.T) {
 	}
 }
 
-// TestFaultStateReadOnly: with a state directory that cannot be written any more clients go on, new ones
-// of version 4 that could not be remembered have to wait, changes by rstorectl are refused and
+// TestFaultStateReadOnly: with a state directory that cannot be written any more clients go on, new
+// ones of version 4 that could not be remembered have to wait, changes by rstorectl are refused and
 // not half done, and all is well when it can be written again.
 func TestFaultStateReadOnly(t *testing.T) {
 	for _, broken := range []syscall.Errno{syscall.EROFS, syscall.ENOSPC} {
@@ -529,8 +536,8 @@ func TestFaultStateReadOnly(t *testing.T) {
 	}
 }
 
-// TestFaultStateTruncated: what is damaged in the state directory is either not needed, and said so,
-// or the daemon does not start, names the file and says what to do. It never serves one export
+// TestFaultStateTruncated: what is damaged in the state directory is either not needed, and said
+// so, or the daemon does not start, names the file and says what to do. It never serves one export
 // under the handles of another.
 func TestFaultStateTruncated(t *testing.T) {
 	d := newDaemon(t)

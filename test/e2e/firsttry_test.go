@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestFirstTry: the commands of README's section "Serve a directory" work as they are written, as whoever runs this
-// test, and, if that is root, as another user too. Only the addresses and the places of sockets and state are the
-// test's.
+// TestFirstTry: the commands of README's section "Serve a directory" work as they are written, as
+// whoever runs this test, and, if that is root, as another user too. Only the addresses and the
+// places of sockets and state are the test's.
 func TestFirstTry(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -60,8 +60,10 @@ func firstTry(t *testing.T, server, client []string, as *syscall.Credential) {
 		cmd := exec.Command("sh", "-ec", strings.ReplaceAll(line, "127.0.0.1", addr))
 		cmd.Dir = dir
 		cmd.Env = []string{
-			"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "RSTORED_CONFIG=" + os.DevNull, "RSTORED_CONTROL=" + filepath.Join(dir, "run/ctl"),
-			"RSTORED_STATE_DIR=" + filepath.Join(dir, "state"), "RSTORED_RDMA_LISTEN=" + addr + ":20049", "RSTORED_TCP_LISTEN=" + addr + ":2049",
+			"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "RSTORED_CONFIG=" + os.DevNull,
+			"RSTORED_CONTROL=" + filepath.Join(dir, "run/ctl"),
+			"RSTORED_STATE_DIR=" + filepath.Join(dir, "state"), "RSTORED_RDMA_LISTEN=" + addr + ":20049",
+			"RSTORED_TCP_LISTEN=" + addr + ":2049",
 		}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Pdeathsig: syscall.SIGKILL}
 		return cmd
@@ -87,7 +89,8 @@ func firstTry(t *testing.T, server, client []string, as *syscall.Credential) {
 			t.Logf("rstored:\n%s", log.String())
 		}
 	})
-	for deadline := time.Now().Add(time.Minute); command("bin/rstorectl status").Run() != nil; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); command("bin/rstorectl status").Run() != nil; time.Sleep(
+		20 * time.Millisecond) {
 		select {
 		case <-ended:
 			t.Fatal("rstored ended")

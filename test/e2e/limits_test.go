@@ -59,7 +59,8 @@ func TestFaultDescriptors(t *testing.T) {
 			for i := range files {
 				file := fmt.Sprint(name, i)
 				if pass == 0 {
-					o, err := c.Create(t.Context(), root.Handle, file, blockstore.Guarded, &blockstore.SetAttr{}, [nfs3.VerifierLen]byte{})
+					o, err := c.Create(t.Context(), root.Handle, file, blockstore.Guarded, &blockstore.SetAttr{},
+						[nfs3.VerifierLen]byte{})
 					if err != nil {
 						t.Fatalf("%s: creating file %d: %v", name, i, err)
 					}

@@ -123,7 +123,8 @@ func TestThousandConnections(t *testing.T) {
 		return nil
 	})
 	m, _ = d.usage()
-	t.Logf("then %d READs of %d KiB in %v; %d KiB each", rounds*len(conns), len(content)>>10, time.Since(begin).Round(time.Millisecond), (m-memory)/1024/int64(len(conns)))
+	t.Logf("then %d READs of %d KiB in %v; %d KiB each", rounds*len(conns), len(content)>>10,
+		time.Since(begin).Round(time.Millisecond), (m-memory)/1024/int64(len(conns)))
 
 	// All of them left at the end of their work, but for the first.
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {

@@ -68,9 +68,11 @@ func TestSupportBundle(t *testing.T) {
 	}
 	const pem = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0LXBlbS1ib2R5\n-----END PRIVATE KEY-----"
 	text := "# password: secret-in-comment\nlog_level: debug\nexports_file: " + table + "\nexports:\n" +
-		"- path: " + hidden + "\n  pseudo: /planted-pseudo\n  clients:\n  - host: '*.plantedhost.plantedzone.test'\n    squash: all_squash\n  - cidr: 10.99.88.77\n  - cidr: 2001:db8:aa::7\n" +
+		"- path: " + hidden + "\n  pseudo: /planted-pseudo\n  clients:\n  - host: '*.plantedhost.plantedzone.test'\n    " +
+		"squash: all_squash\n  - cidr: 10.99.88.77\n  - cidr: 2001:db8:aa::7\n" +
 		"# token = secret-in-another\n# " + strings.ReplaceAll(pem, "\n", "\n# ") + "\n"
-	if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), os.WriteFile(table, []byte("# secret-in-table\n"+dir+" 10.99.88.76(ro)\n"), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(file, []byte(text), 0o600),
+		os.WriteFile(table, []byte("# secret-in-table\n"+dir+" 10.99.88.76(ro)\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	d := newDaemon(t, "--config", file)
@@ -79,19 +81,27 @@ func TestSupportBundle(t *testing.T) {
 	}
 	// Whatever users write into the log and the history.
 	change := filepath.Join(dir, "plantedchange.yaml")
-	if err := os.WriteFile(change, []byte("exports:\n- path: "+hidden+"\n  pseudo: /planted-pseudo\n  clients:\n  - host: n7.plantedhost.plantedzone.test\n  - cidr: 10.99.88.77\n# password: secret-in-history\n"), 0o600); err != nil {
+	if err := os.WriteFile(change,
+		[]byte("exports:\n- path: "+hidden+
+			"\n  pseudo: /planted-pseudo\n  clients:\n  - host: n7.plantedhost.plantedzone.test\n  - cidr: 10.99.88.77\n# "+
+			"password: secret-in-history\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.ctl("apply", "--yes", "--comment", "password=secret-in-words Bearer secret-bearer-token http://me:secret-in-url@plantedhost/ "+pem, change)
+	d.ctl("apply", "--yes", "--comment",
+		"password=secret-in-words Bearer secret-bearer-token http://me:secret-in-url@plantedhost/ "+pem, change)
 	key, err := os.ReadFile(filepath.Join(d.state, "handle.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	secrets := [][]byte{
-		key, []byte(hex.EncodeToString(key)), []byte(base64.StdEncoding.EncodeToString(key)), []byte(base64.RawURLEncoding.EncodeToString(key)),
+		key, []byte(hex.EncodeToString(key)), []byte(base64.StdEncoding.EncodeToString(key)),
+		[]byte(base64.RawURLEncoding.EncodeToString(key)),
 		[]byte("c2VjcmV0LXBlbS1ib2R5"), []byte("secret-in-"), []byte("secret-bearer"),
 	}
-	names := [][]byte{[]byte("planted"), []byte("10.99.88.7"), []byte("2001:db8:aa"), []byte(d.addr.String()), []byte(filepath.Base(dir) + "/")}
+	names := [][]byte{
+		[]byte("planted"), []byte("10.99.88.7"), []byte("2001:db8:aa"), []byte(d.addr.String()),
+		[]byte(filepath.Base(dir) + "/"),
+	}
 	holds := func(files map[string][]byte, what string, list [][]byte) {
 		t.Helper()
 		for name, b := range files {
@@ -105,9 +115,12 @@ func TestSupportBundle(t *testing.T) {
 	plain := d.bundle("--profile", "1s")
 	holds(plain, "plain", secrets)
 	for name, part := range map[string]string{
-		"config.yaml": "exports_file: ", "config-file.yaml": "plantedhost", "exports-table.txt": "10.99.88.76", "exports.json": "/planted-pseudo", "metrics.txt": "rstored_build_info",
-		"log.json": "a file was applied", "goroutines.txt": "goroutine profile", "doctor.txt": "rstored", "limits.txt": "Max open files", "history.json": `"number": 1`,
-		"sysctl.txt": "net/core/rmem_max", "versions.json": `"kernel"`, "cpu.pprof": "", "drift.json": "changes", "status.json": `"pid"`, "stats.json": "procs",
+		"config.yaml": "exports_file: ", "config-file.yaml": "plantedhost", "exports-table.txt": "10.99.88.76",
+		"exports.json": "/planted-pseudo", "metrics.txt": "rstored_build_info",
+		"log.json": "a file was applied", "goroutines.txt": "goroutine profile", "doctor.txt": "rstored",
+		"limits.txt": "Max open files", "history.json": `"number": 1`,
+		"sysctl.txt": "net/core/rmem_max", "versions.json": `"kernel"`, "cpu.pprof": "", "drift.json": "changes",
+		"status.json": `"pid"`, "stats.json": "procs",
 	} {
 		if b, ok := plain[name]; !ok || !strings.Contains(string(b), part) {
 			t.Errorf("%s has no %q: %.500s", name, part, b)
@@ -117,7 +130,8 @@ func TestSupportBundle(t *testing.T) {
 	holds(anonymous, "anonymous", secrets)
 	holds(anonymous, "anonymous", names)
 	var exports []struct{ Path string }
-	if err := json.Unmarshal(anonymous["exports.json"], &exports); err != nil || len(exports) != 1 || !strings.Contains(exports[0].Path, "name-") {
+	if err := json.Unmarshal(anonymous["exports.json"], &exports); err != nil || len(exports) != 1 ||
+		!strings.Contains(exports[0].Path, "name-") {
 		t.Errorf("the exports have no other names: %v\n%s", err, anonymous["exports.json"])
 	}
 	d.stop(syscall.SIGTERM)
@@ -125,7 +139,8 @@ func TestSupportBundle(t *testing.T) {
 	holds(down, "down", secrets)
 	holds(down, "down", names)
 	var m struct{ Missing []struct{ Name, Why string } }
-	if err := json.Unmarshal(down["manifest.json"], &m); err != nil || len(m.Missing) < 10 || !strings.Contains(m.Missing[0].Why, "no rstored answers") {
+	if err := json.Unmarshal(down["manifest.json"], &m); err != nil || len(m.Missing) < 10 ||
+		!strings.Contains(m.Missing[0].Why, "no rstored answers") {
 		t.Errorf("%v, %+v", err, m)
 	}
 	if len(down["config-file.yaml"]) == 0 || len(down["sysctl.txt"]) == 0 {

@@ -75,7 +75,8 @@ func newTerminal(t *testing.T, width, height int, name string, args ...string) *
 
 func (p *terminal) size(width, height int) {
 	p.t.Helper()
-	if err := unix.IoctlSetWinsize(int(p.host.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(width), Row: uint16(height)}); err != nil {
+	if err := unix.IoctlSetWinsize(int(p.host.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Col: uint16(width), Row: uint16(height)}); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -181,7 +182,8 @@ func TestTop(t *testing.T) {
 
 	p := newTerminal(t, 100, 30, filepath.Join(binDir, "rstorectl"), "--control", d.control, "top", "-d", "200ms")
 	const rate = `[0-9.]*[1-9][0-9.]*`
-	p.shows(`(?s)every 200ms\ncalls ` + rate + `/s  in ` + rate + ` MB/s  out ` + rate + ` MB/s  mean ` + rate + `[um]s.*connections 1 rdma, 1 tcp`)
+	p.shows(`(?s)every 200ms\ncalls ` + rate + `/s  in ` + rate + ` MB/s  out ` + rate + ` MB/s  mean ` + rate +
+		`[um]s.*connections 1 rdma, 1 tcp`)
 	p.shows(`(?m)^127\.\S+ +rdma +` + rate + ` +` + rate + ` +` + rate + ` +` + rate + `[um]?s`)
 	p.shows(`(?m)^127\.\S+ +tcp +` + rate)
 	p.press("2")
@@ -228,7 +230,8 @@ func TestTop(t *testing.T) {
 
 	// Without a terminal: text, and as many reports as were asked for.
 	out := d.ctl("top", "-n", "2", "-d", "300ms")
-	if n := strings.Count(out, "rstored on "); n != 2 || strings.Contains(out, "\x1b") || !regexp.MustCompile(`(?m)^nfs3\.WRITE +rdma +`+rate).MatchString(out) {
+	if n := strings.Count(out, "rstored on "); n != 2 || strings.Contains(out, "\x1b") ||
+		!regexp.MustCompile(`(?m)^nfs3\.WRITE +rdma +`+rate).MatchString(out) {
 		t.Errorf("%d reports:\n%s", n, out)
 	}
 	var v struct {
@@ -237,7 +240,8 @@ func TestTop(t *testing.T) {
 		}
 		QPs []struct{ State string }
 	}
-	if err := json.Unmarshal([]byte(d.ctl("top", "--json", "-n", "1", "-d", "300ms")), &v); err != nil || v.Total.Out < 1000 || len(v.QPs) == 0 {
+	if err := json.Unmarshal([]byte(d.ctl("top", "--json", "-n", "1", "-d", "300ms")), &v); err != nil ||
+		v.Total.Out < 1000 || len(v.QPs) == 0 {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
@@ -250,7 +254,10 @@ func TestTopRestart(t *testing.T) {
 	d.stop(syscall.SIGTERM)
 	p.shows(`no answer: no rstored answers at`)
 	d.start()
-	p.wait("it answers again", func(s string) bool { return strings.Contains(s, "every 100ms") && !strings.Contains(s, "no answer") })
+	p.wait("it answers again", func(s string) bool {
+		return strings.Contains(s, "every 100ms") &&
+			!strings.Contains(s, "no answer")
+	})
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

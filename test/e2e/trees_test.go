@@ -28,7 +28,10 @@ func oddTree(t *testing.T, root string) {
 		data[i] = byte(rnd.Uint32())
 	}
 	must(os.MkdirAll(root, 0o755))
-	for _, n := range []int{0, 1, 2, 3, 4, 5, 511, 512, 1023, 3779, 3780, 3781, 4095, 4096, 4097, 65535, 65537, 1<<20 - 1, 1 << 20, 1<<20 + 1, len(data)} {
+	for _, n := range []int{
+		0, 1, 2, 3, 4, 5, 511, 512, 1023, 3779, 3780, 3781, 4095, 4096, 4097, 65535, 65537, 1<<20 - 1,
+		1 << 20, 1<<20 + 1, len(data),
+	} {
 		must(os.WriteFile(filepath.Join(root, fmt.Sprintf("size-%d", n)), data[:n], 0o644))
 	}
 	must(os.WriteFile(filepath.Join(root, "exec"), []byte("#!/bin/sh\n"), 0o755))
@@ -198,7 +201,8 @@ func TestFileCommands(t *testing.T) {
 			}
 			d.ctl("cp", u("a/file"), u("a/copy"))
 			d.ctl("mv", u("a/copy"), u("a/moved"))
-			if out := d.ctl("ls", u("a")); !strings.Contains(out, "file") || !strings.Contains(out, "moved") || strings.Contains(out, "copy") {
+			if out := d.ctl("ls", u("a")); !strings.Contains(out, "file") || !strings.Contains(out, "moved") ||
+				strings.Contains(out, "copy") {
 				t.Errorf("ls after mv: %q", out)
 			}
 			if out := d.ctl("-o", "json", "stat", u("a/moved")); !strings.Contains(out, "3200000") {
@@ -214,7 +218,8 @@ func TestFileCommands(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(d.export, "a")); err == nil {
 				t.Error("rm -r left the directory")
 			}
-			if _, stderr, err := d.try(time.Minute, "cat", u("nothing")); exitCode(err) != 1 || !strings.Contains(stderr, "nothing") {
+			if _, stderr, err := d.try(time.Minute, "cat", u("nothing")); exitCode(err) != 1 ||
+				!strings.Contains(stderr, "nothing") {
 				t.Errorf("cat of a missing file: exit %d, %q", exitCode(err), stderr)
 			}
 			if _, _, err := d.try(time.Minute, "cat"); exitCode(err) != 2 {

@@ -44,7 +44,10 @@ func newCaller42(t *testing.T, addr string) *caller42 {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	k := &caller42{t: t, c: c, replies: make(chan []byte, 1), recalls: make(chan []byte, 16), tried: make(chan struct{}, 1)}
+	k := &caller42{
+		t: t, c: c, replies: make(chan []byte, 1), recalls: make(chan []byte, 16),
+		tried: make(chan struct{}, 1),
+	}
 	go k.read()
 	return k
 }
@@ -139,7 +142,8 @@ func (k *caller42) compound(n uint32, ops func(e *xdr.Encoder)) *xdr.Decoder {
 	k.t.Helper()
 	k.xid++
 	var e xdr.Encoder
-	rpc.EncodeCall(&e, k.xid, nfs4.Program, nfs4.Version, nfs4.ProcCompound, &rpc.Cred{Flavor: rpc.AuthSys, Machine: "client"})
+	rpc.EncodeCall(&e, k.xid, nfs4.Program, nfs4.Version, nfs4.ProcCompound,
+		&rpc.Cred{Flavor: rpc.AuthSys, Machine: "client"})
 	e.String("")
 	e.Uint32(2)
 	e.Uint32(n)

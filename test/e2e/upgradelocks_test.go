@@ -84,7 +84,8 @@ func TestUpgradeHolds(t *testing.T) {
 			if err := g.TryLock(5, 1, false); !errors.As(err, new(*client.LockedError)) {
 				t.Errorf("another client's lock: %v", err)
 			}
-			if _, err := two.OpenShare(t.Context(), name+"-denied", client.ShareWrite, 0); !client.IsStatus(err, nfs.ErrShareDenied) {
+			if _, err := two.OpenShare(t.Context(), name+"-denied", client.ShareWrite, 0); !client.IsStatus(err,
+				nfs.ErrShareDenied) {
 				t.Errorf("another client's open: %v", err)
 			}
 			if _, err := f.WriteAt([]byte("x"), 3); err != nil {

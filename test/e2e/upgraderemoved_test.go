@@ -12,8 +12,9 @@ import (
 	"github.com/rstored/rstored/nfs/client"
 )
 
-// TestUpgradeRemoved: a file that a client of version 4 has open, and that the host or another client
-// removes, works until it is closed, over upgrades too, and then leaves no descriptor behind.
+// TestUpgradeRemoved: a file that a client of version 4 has open, and that the host or another
+// client removes, works until it is closed, over upgrades too, and then leaves no descriptor
+// behind.
 func TestUpgradeRemoved(t *testing.T) {
 	d := newDaemon(t)
 	t.Cleanup(func() {

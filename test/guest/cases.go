@@ -38,7 +38,8 @@ var squashExports = []string{
 }
 
 // cases are all of them.
-var cases = slices.Concat(ordinary, version4("4.2", rdma), version4("4.1", rdma), version4("4.0", rdma), version4("4.2", tcp), verbsCases(), compared())
+var cases = slices.Concat(ordinary, version4("4.2", rdma), version4("4.1", rdma), version4("4.0", rdma),
+	version4("4.2", tcp), verbsCases(), compared())
 
 // What carries a mount.
 const (
@@ -56,7 +57,10 @@ var ordinary = []Case{
 	rpingServer("rping-server-ipv6", HostAddr6, "fd99::2", 1500, 4096),
 	{Name: "many-connections-in", Script: script("cmatose-client"), Host: cmatoseServes},
 	{Name: "many-connections-out", Script: script("cmatose-server"), Env: env("ME", guestAddr(0)), Host: cmatoseCalls},
-	{Name: "wire-diff", Script: script("wire-diff"), Guests: 2, Env: env("FIRST", guestAddr(0)), Host: wireDiff, NotRPC: true, Timeout: 2 * time.Minute},
+	{
+		Name: "wire-diff", Script: script("wire-diff"), Guests: 2, Env: env("FIRST", guestAddr(0)), Host: wireDiff,
+		NotRPC: true, Timeout: 2 * time.Minute,
+	},
 	udaddyIn("udaddy-in", HostAddr, 1500, 1000),
 	udaddyIn("udaddy-in-4200", HostAddr, 4200, 4000),
 	udaddyIn("udaddy-in-ipv6", HostAddr6, 1500, 1000),
@@ -68,33 +72,71 @@ var ordinary = []Case{
 	{Name: "mount-sync", Exports: rw, Script: script("mount"), Env: env("OPTS", "sync,sec=sys,noac")},
 	{Name: "mount-soft", Exports: rw, Script: script("mount"), Env: env("OPTS", "soft,timeo=100,retrans=3,noacl")},
 	{Name: "mount-ipv6", Exports: rw, Script: script("ipv6")},
-	{Name: "mount-v42-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.2,proto=tcp"), Timeout: 3 * time.Minute},
-	{Name: "mount-v42-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049"), Timeout: 3 * time.Minute},
-	{Name: "mount-v41-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049,vers=4.1", "WANT", "4.1"), Timeout: 3 * time.Minute},
-	{Name: "mount-v40-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049,vers=4.0", "WANT", "4.0"), Timeout: 3 * time.Minute},
-	{Name: "mount-v40-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.0,proto=tcp", "WANT", "4.0"), Timeout: 3 * time.Minute},
+	{
+		Name: "mount-v42-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.2,proto=tcp"),
+		Timeout: 3 * time.Minute,
+	},
+	{
+		Name: "mount-v42-rdma", Exports: rw, Script: script("v42"), Env: env("OPTS", "rdma,port=20049"),
+		Timeout: 3 * time.Minute,
+	},
+	{
+		Name: "mount-v41-rdma", Exports: rw, Script: script("v42"),
+		Env: env("OPTS", "rdma,port=20049,vers=4.1", "WANT", "4.1"), Timeout: 3 * time.Minute,
+	},
+	{
+		Name: "mount-v40-rdma", Exports: rw, Script: script("v42"),
+		Env: env("OPTS", "rdma,port=20049,vers=4.0", "WANT", "4.0"), Timeout: 3 * time.Minute,
+	},
+	{
+		Name: "mount-v40-tcp", Exports: rw, Script: script("v42"), Env: env("OPTS", "vers=4.0,proto=tcp", "WANT", "4.0"),
+		Timeout: 3 * time.Minute,
+	},
 	// What is of version 4.2 alone, or where one version is enough.
 	v42("hostlocks", Case{Host: locksOnHost, Timeout: 2 * time.Minute}), v42("sparse", Case{Timeout: 2 * time.Minute}),
 	v42("copy", Case{Exports: twoExports, Prepare: bigFile, Host: copied, Back: true, Timeout: 3 * time.Minute}),
-	v42("reflink", Case{FS: btrfsFS, Timeout: 2 * time.Minute}), v42("xattr", Case{Host: seesXattrs, Env: env("LARGE", "2000"), Timeout: 2 * time.Minute}),
-	{Name: "v42-xattr-large", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000"), Timeout: 2 * time.Minute},
-	{Name: "v42-xattr-tcp", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs, Env: env("VERS", "4.2", "LARGE", "15000", "CARRIER", "proto=tcp"), Timeout: 2 * time.Minute},
-	v42("idmap", Case{Daemon: []string{"--idmap-method", "names", "--idmap-domain", "guests.example"}, Host: ownersByName, Timeout: 2 * time.Minute}),
+	v42("reflink", Case{FS: btrfsFS, Timeout: 2 * time.Minute}),
+	v42("xattr", Case{Host: seesXattrs, Env: env("LARGE", "2000"), Timeout: 2 * time.Minute}),
+	{
+		Name: "v42-xattr-large", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs,
+		Env: env("VERS", "4.2", "LARGE", "15000"), Timeout: 2 * time.Minute,
+	},
+	{
+		Name: "v42-xattr-tcp", Script: script("xattr"), Exports: rw, FS: btrfsFS, Host: seesXattrs,
+		Env: env("VERS", "4.2", "LARGE", "15000", "CARRIER", "proto=tcp"), Timeout: 2 * time.Minute,
+	},
+	v42("idmap", Case{
+		Daemon: []string{"--idmap-method", "names", "--idmap-domain", "guests.example"}, Host: ownersByName,
+		Timeout: 2 * time.Minute,
+	}),
 	v42("acltools", Case{Prepare: aclTools}),
 	v42("acl", Case{Host: aclsKept, Timeout: 3 * time.Minute}),
 	{Name: "csi", Exports: rw, Script: script("csi"), Prepare: csiTools, Host: published, Timeout: 4 * time.Minute},
 	v42("deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
 	v42("deleg-host", Case{Host: hostUses, Timeout: 2 * time.Minute}),
 	v42("deleg-cut", Case{Host: recallsLate, Timeout: 3 * time.Minute}),
-	{Name: "v42-deleg-tcp", Exports: rw, Script: script("deleg"), Env: env("VERS", "4.2", "CARRIER", "proto=tcp"), Host: recalls, Timeout: 2 * time.Minute},
+	{
+		Name: "v42-deleg-tcp", Exports: rw, Script: script("deleg"), Env: env("VERS", "4.2", "CARRIER", "proto=tcp"),
+		Host: recalls, Timeout: 2 * time.Minute,
+	},
 	ofVersion("4.1", "deleg", Case{Host: recalls, Back: true, Timeout: 2 * time.Minute}),
 	ofVersion("4.0", "deleg", Case{Host: recallsRead, Timeout: 2 * time.Minute}),
-	{Name: "mount-portmap", Exports: rw, Script: script("portmap"), Daemon: []string{"--portmap-listen", HostAddr + ":111"}},
+	{
+		Name: "mount-portmap", Exports: rw, Script: script("portmap"),
+		Daemon: []string{"--portmap-listen", HostAddr + ":111"},
+	},
 	tlsCase("3"),
 	tlsCase("4.2"),
 	tlsKnfsd(),
-	{Name: "bridge", MTU: 4200, Exports: rw, Script: throughBridge("v42"), Env: env("OPTS", "vers=4.2,proto=tcp,retry=1,port="+bridgePort), Host: bridged(nil), Timeout: 4 * time.Minute},
-	{Name: "bridge-deleg", MTU: 4200, Exports: rw, Script: throughBridge("deleg"), Env: env("VERS", "4.2", "CARRIER", "proto=tcp,retry=1,port="+bridgePort), Host: bridged(recalls), Timeout: 3 * time.Minute},
+	{
+		Name: "bridge", MTU: 4200, Exports: rw, Script: throughBridge("v42"),
+		Env: env("OPTS", "vers=4.2,proto=tcp,retry=1,port="+bridgePort), Host: bridged(nil), Timeout: 4 * time.Minute,
+	},
+	{
+		Name: "bridge-deleg", MTU: 4200, Exports: rw, Script: throughBridge("deleg"),
+		Env: env("VERS", "4.2", "CARRIER", "proto=tcp,retry=1,port="+bridgePort), Host: bridged(recalls),
+		Timeout: 3 * time.Minute,
+	},
 	{Name: "mount-tcp-and-rdma", Exports: rw, Script: script("tcp")},
 	{Name: "mount-nconnect", Exports: rw, Script: script("nconnect")},
 	{Name: "mount-rsize", Exports: rw, Script: script("rsize"), Timeout: 2 * time.Minute},
@@ -126,17 +168,32 @@ var ordinary = []Case{
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: killed,
 	},
 	{Name: "devices", Exports: rw, Script: script("devices"), Host: ownServer},
-	{Name: "manage-gids", Script: script("manage-gids"), Guests: 2, Wires: 2, Env: env("SECOND", "10.99.0.4"), Host: ownServer, Quiet: true, Timeout: 2 * time.Minute},
-	{Name: "clock-step", Script: script("clockstep"), Guests: 2, Wires: 2, Env: env("SECOND", "10.99.0.4"), Host: ownServer, Quiet: true, Timeout: 4 * time.Minute},
+	{
+		Name: "manage-gids", Script: script("manage-gids"), Guests: 2, Wires: 2, Env: env("SECOND", "10.99.0.4"),
+		Host: ownServer, Quiet: true, Timeout: 2 * time.Minute,
+	},
+	{
+		Name: "clock-step", Script: script("clockstep"), Guests: 2, Wires: 2, Env: env("SECOND", "10.99.0.4"),
+		Host: ownServer, Quiet: true, Timeout: 4 * time.Minute,
+	},
 	{
 		Name: "host-locks", Exports: rw, Script: script("hostlocks"), Timeout: 3 * time.Minute,
 		Daemon: []string{"--portmap-listen", HostAddr + ":111"}, Host: locksOnHost,
 	},
-	{Name: "mount-errors", Exports: append([]string{"%s/other=/other 10.98.0.0/16(rw)"}, rw...), Script: script("errors"), Prepare: other, Timeout: 4 * time.Minute},
+	{
+		Name: "mount-errors", Exports: append([]string{"%s/other=/other 10.98.0.0/16(rw)"}, rw...), Script: script("errors"),
+		Prepare: other, Timeout: 4 * time.Minute,
+	},
 	{Name: "enospc", Exports: rw, Script: script("enospc"), FS: smallFS},
 	{Name: "edquot", Exports: rw, Script: script("edquot"), FS: quotaFS},
-	{Name: "loss-1", Lossy: true, Exports: rw, Script: script("loss"), Env: env("LOSS", "1", "MIB", "4"), Timeout: 3 * time.Minute},
-	{Name: "loss-5", Lossy: true, Exports: rw, Script: script("loss"), Env: env("LOSS", "5", "MIB", "1"), Timeout: 4 * time.Minute},
+	{
+		Name: "loss-1", Lossy: true, Exports: rw, Script: script("loss"), Env: env("LOSS", "1", "MIB", "4"),
+		Timeout: 3 * time.Minute,
+	},
+	{
+		Name: "loss-5", Lossy: true, Exports: rw, Script: script("loss"), Env: env("LOSS", "5", "MIB", "1"),
+		Timeout: 4 * time.Minute,
+	},
 	lossyWrites("loss-2-writes", nil),
 	{Name: "link-down", Exports: rw, Script: script("interrupted"), Host: unplugged, Timeout: 3 * time.Minute},
 	{Name: "server-stopped", Exports: rw, Script: script("interrupted"), Host: standsStill, Timeout: 3 * time.Minute},
@@ -196,8 +253,8 @@ func version4(version, carrier string) (list []Case) {
 	return list
 }
 
-// compared are the cases that only measure what the kernel's server does, with RSTORED_GUEST_WRITES alone: a write of
-// 8 MiB to it took 90 seconds.
+// compared are the cases that only measure what the kernel's server does, with RSTORED_GUEST_WRITES
+// alone: a write of 8 MiB to it took 90 seconds.
 func compared() []Case {
 	if os.Getenv("RSTORED_GUEST_WRITES") == "" {
 		return nil
@@ -212,7 +269,8 @@ func lossyWrites(name string, vars map[string]string) Case {
 		writes = 12
 	}
 	c := Case{
-		Name: name, Lossy: true, Script: script("loss-writes"), Env: with(with(vars, "LOSS", "2"), "WRITES", strconv.Itoa(writes)),
+		Name: name, Lossy: true, Script: script("loss-writes"),
+		Env:     with(with(vars, "LOSS", "2"), "WRITES", strconv.Itoa(writes)),
 		Timeout: 2*time.Minute + time.Duration(writes)*15*time.Second,
 	}
 	if vars == nil {
@@ -381,7 +439,8 @@ func rpingServer(name, from, to string, mtu, size int) Case {
 				if err := r.Await(ctx, fmt.Sprintf("listening.%d", n)); err != nil {
 					return err
 				}
-				if err := r.Command(ctx, "rping", "-listen", from, "-connect", to, "-count", "10", "-size", strconv.Itoa(size)); err != nil {
+				if err := r.Command(ctx, "rping", "-listen", from, "-connect", to, "-count", "10", "-size",
+					strconv.Itoa(size)); err != nil {
 					return err
 				}
 			}
@@ -476,7 +535,11 @@ func btrfs(r *Run, size int64, option string, more func(top string) [][]string) 
 	if err := errors.Join(os.Truncate(image, size), os.Mkdir(top, 0o755)); err != nil {
 		return nil, err
 	}
-	commands := [][]string{{"mkfs.btrfs", "-q", option, image}, {"mount", "-o", "loop", image, top}, {"btrfs", "subvolume", "create", top + "/exports"}}
+	commands := [][]string{
+		{"mkfs.btrfs", "-q", option, image},
+		{"mount", "-o", "loop", image, top},
+		{"btrfs", "subvolume", "create", top + "/exports"},
+	}
 	commands = append(append(commands, more(top)...), []string{"mount", "--bind", top + "/exports", r.Exports})
 	for _, args := range commands {
 		if _, err := output(exec.Command(args[0], args[1:]...)); err != nil {

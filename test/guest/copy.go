@@ -57,7 +57,8 @@ func copied(ctx context.Context, r *Run) error {
 	}
 	r.Logf("%v %v", n.Events, n.Errors)
 	if n.Events["nfs4_offloads"] < 4 || n.Events["nfs4_offloads_cancelled"] == 0 {
-		return fmt.Errorf("%d copies after their replies, %d stopped", n.Events["nfs4_offloads"], n.Events["nfs4_offloads_cancelled"])
+		return fmt.Errorf("%d copies after their replies, %d stopped", n.Events["nfs4_offloads"],
+			n.Events["nfs4_offloads_cancelled"])
 	}
 	if lost := n.Errors["nfs4_callbacks_lost"]; lost > 0 {
 		return fmt.Errorf("%d callbacks were not answered", lost)

@@ -20,8 +20,8 @@ func csiTools(exports string) error {
 	return csi.Tools(context.Background(), filepath.Join("..", ".."), tools)
 }
 
-// published looks at what a pod of the guest has written: it is in the directory of its volume, which
-// goes with the volume.
+// published looks at what a pod of the guest has written: it is in the directory of its volume,
+// which goes with the volume.
 func published(ctx context.Context, r *Run) error {
 	if err := r.Await(ctx, "written"); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// recalls has the Go client, by either version, look at and change what is delegated to a guest, and
-// checks that the daemon called the guest for that.
+// recalls has the Go client, by either version, look at and change what is delegated to a guest,
+// and checks that the daemon called the guest for that.
 func recalls(ctx context.Context, r *Run) error {
 	return r.wanted(ctx, "delegated", "written", "removable")
 }
@@ -90,7 +90,8 @@ func measured(ctx context.Context, r *Run, url string, size int) error {
 		return err
 	}
 	defer out.Close()
-	p, err := r.start("rstorectl", out, filepath.Join(r.runner.Bin, "rstorectl"), "stat", "--nfs-version", "4.2", "-o", "json", url)
+	p, err := r.start("rstorectl", out, filepath.Join(r.runner.Bin, "rstorectl"), "stat", "--nfs-version", "4.2", "-o",
+		"json", url)
 	if err != nil {
 		return err
 	}
@@ -116,7 +117,8 @@ func measured(ctx context.Context, r *Run, url string, size int) error {
 	}
 	const asked, recalls = "nfs4_attributes_asked", "nfs4_recalls"
 	if is.Events[asked] <= was.Events[asked] || is.Events[recalls] != was.Events[recalls] {
-		return fmt.Errorf("asked for attributes %d times, for delegations %d, %d before", is.Events[asked], is.Events[recalls], was.Events[recalls])
+		return fmt.Errorf("asked for attributes %d times, for delegations %d, %d before", is.Events[asked],
+			is.Events[recalls], was.Events[recalls])
 	}
 	return r.Tell("measured")
 }
@@ -162,7 +164,8 @@ func recallsLate(ctx context.Context, r *Run) error {
 	}
 	r.Logf("%v %v", n.Events, n.Errors)
 	if n.Errors["nfs4_delegations_revoked"] > 0 || n.Events["nfs4_recalls"] == 0 {
-		return fmt.Errorf("%d recalls, %d delegations taken away", n.Events["nfs4_recalls"], n.Errors["nfs4_delegations_revoked"])
+		return fmt.Errorf("%d recalls, %d delegations taken away", n.Events["nfs4_recalls"],
+			n.Errors["nfs4_delegations_revoked"])
 	}
 	return r.Tell("changed")
 }

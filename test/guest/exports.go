@@ -50,7 +50,10 @@ func tableFS(r *Run) (func() error, error) {
 // tableChanges changes the table under a guest's mount.
 func tableChanges(ctx context.Context, r *Run) error {
 	for _, s := range []struct{ when, options, then string }{
-		{"mounted", "ro", "readonly"}, {"refused", "rw", "writable"}, {"wrote", "rw,transport=tcp", "gone"}, {"denied", "rw", "back"},
+		{"mounted", "ro", "readonly"},
+		{"refused", "rw", "writable"},
+		{"wrote", "rw,transport=tcp", "gone"},
+		{"denied", "rw", "back"},
 	} {
 		if err := r.Await(ctx, s.when); err != nil {
 			return err

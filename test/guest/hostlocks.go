@@ -21,7 +21,8 @@ type hostRange struct {
 // hostTakes takes locks of a file by fcntl and checks which can be had.
 func hostTakes(f *os.File, list ...hostRange) error {
 	for _, l := range list {
-		err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: l.typ, Whence: unix.SEEK_SET, Start: l.start, Len: l.len})
+		err := unix.FcntlFlock(f.Fd(), unix.F_SETLK,
+			&unix.Flock_t{Type: l.typ, Whence: unix.SEEK_SET, Start: l.start, Len: l.len})
 		busy := errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES)
 		if err != nil && !busy {
 			return err
@@ -44,7 +45,8 @@ func locksOnHost(ctx context.Context, r *Run) error {
 	}
 	defer f.Close()
 	// A guest that has the file delegated would lock it without a word.
-	if err := r.Command(ctx, "rstorectl", "get", "--nfs-version", "3", "nfs+tcp://"+HostAddr+"/e/file", filepath.Join(r.Share, "got")); err != nil {
+	if err := r.Command(ctx, "rstorectl", "get", "--nfs-version", "3", "nfs+tcp://"+HostAddr+"/e/file",
+		filepath.Join(r.Share, "got")); err != nil {
 		return err
 	}
 	if err := r.Tell("ready"); err != nil {
@@ -63,8 +65,18 @@ func locksOnHost(ctx context.Context, r *Run) error {
 			{unix.F_WRLCK, 20, 0, true},
 			all,
 		}},
-		{"half", "half-seen", []hostRange{{unix.F_WRLCK, 0, 5, true}, {unix.F_RDLCK, 5, 1, false}, {unix.F_WRLCK, 19, 1, false}, all}},
-		{"unlocked", "host-locked", []hostRange{{unix.F_WRLCK, 0, 0, true}, all, {unix.F_WRLCK, 0, 10, true}, {unix.F_RDLCK, 10, 10, true}}},
+		{"half", "half-seen", []hostRange{
+			{unix.F_WRLCK, 0, 5, true},
+			{unix.F_RDLCK, 5, 1, false},
+			{unix.F_WRLCK, 19, 1, false},
+			all,
+		}},
+		{"unlocked", "host-locked", []hostRange{
+			{unix.F_WRLCK, 0, 0, true},
+			all,
+			{unix.F_WRLCK, 0, 10, true},
+			{unix.F_RDLCK, 10, 10, true},
+		}},
 	} {
 		if err := r.Await(ctx, s.when); err != nil {
 			return err

@@ -99,7 +99,8 @@ func kernelServes(ctx context.Context, r *Run, version string) error {
 		// The guest's network is that of a namespace, so that it takes another process.
 		self, err := os.Executable()
 		if err == nil {
-			err = r.Command(ctx, "env", locksEnv+"="+strings.Join([]string{rdma + "locked", tcp + "locked", version}, " "), self, "-test.run", "^TestLocksOfKernel$")
+			err = r.Command(ctx, "env", locksEnv+"="+strings.Join([]string{rdma + "locked", tcp + "locked", version}, " "), self,
+				"-test.run", "^TestLocksOfKernel$")
 		}
 		if err == nil {
 			err = rstorectl("rm", rdma+"locked")
@@ -132,7 +133,8 @@ func kernelTree(dir string) error {
 	}
 	errs := []error{
 		write("big", 200<<20+7, 0o644), write("tree/sub/one", 1, 0o640), write("tree/empty", 0, 0o644),
-		write("tree/sub/deeper/odd", 1<<20+1, 0o600), write("tree/inline", 3000, 0o644), write("tree/"+strings.Repeat("n", 255), 4097, 0o644),
+		write("tree/sub/deeper/odd", 1<<20+1, 0o600), write("tree/inline", 3000, 0o644),
+		write("tree/"+strings.Repeat("n", 255), 4097, 0o644),
 		os.Symlink("sub/one", filepath.Join(dir, "tree/link")),
 	}
 	if f, err := os.Create(filepath.Join(dir, "sparse")); err != nil {

@@ -30,7 +30,8 @@ func kernelLocks(ctx context.Context, rdma, tcp string, version client.Version) 
 	}
 	denied := func(f *client.File, off, n uint64, exclusive bool, from, length uint64) error {
 		var l *client.LockedError
-		if err := f.TryLock(off, n, exclusive); !errors.As(err, &l) || !errors.Is(err, nfs.ErrDenied) || l.Holder.Offset != from || l.Holder.Length != length {
+		if err := f.TryLock(off, n, exclusive); !errors.As(err, &l) || !errors.Is(err, nfs.ErrDenied) ||
+			l.Holder.Offset != from || l.Holder.Length != length {
 			return fmt.Errorf("a lock of %d bytes at %d: %w", n, off, err)
 		}
 		if h, err := f.TestLock(off, n, exclusive); err != nil || h == nil || h.Offset != from || h.Length != length {

@@ -79,11 +79,14 @@ func buries(ctx context.Context, r *Run) error {
 	}
 	c := p.Connection
 	switch {
-	case p.Provider != "verbs", !strings.HasPrefix(p.Device, "rxe0/"), !strings.Contains(p.Hint, "stopped answering"), !strings.Contains(p.Reason, "retry counter exceeded"),
+	case p.Provider != "verbs", !strings.HasPrefix(p.Device, "rxe0/"), !strings.Contains(p.Hint, "stopped answering"),
+		!strings.Contains(p.Reason, "retry counter exceeded"),
 		p.Events.CM != "RDMA_CM_EVENT_ESTABLISHED", p.RPC == nil, p.RPC.Calls == 0,
 		p.Request == nil, p.Request.Port != 20049, p.Request.QPN == 0, p.Request.Private == nil, p.Request.Private.Send == 0,
-		c == nil, !c.Established, c.RemoteQPN != p.Request.QPN, c.Failed == nil, c.Failed.Status != 12, c.Work.Posted == 0, c.Work.Received == 0,
-		!slices.ContainsFunc(c.Requests, func(q struct{ Did, Op string }) bool { return q.Did == "posted" && q.Op == "WRITE" }):
+		c == nil, !c.Established, c.RemoteQPN != p.Request.QPN, c.Failed == nil, c.Failed.Status != 12, c.Work.Posted == 0,
+		c.Work.Received == 0,
+		!slices.ContainsFunc(c.Requests,
+			func(q struct{ Did, Op string }) bool { return q.Did == "posted" && q.Op == "WRITE" }):
 		return fmt.Errorf("a client that is gone: %+v, %+v, %+v", p, p.Request, c)
 	}
 	text, err := r.order(ctx, "ctl clients --failed")
@@ -119,10 +122,12 @@ func buries(ctx context.Context, r *Run) error {
 	if _, err := r.order(ctx, "timeout 30 rdma link delete rxe0"); err != nil {
 		return err
 	}
-	if p, err = r.buried(ctx, "a device that is gone", func(p *left) bool { return strings.Contains(p.Reason, "the device was removed") }); err != nil {
+	if p, err = r.buried(ctx, "a device that is gone",
+		func(p *left) bool { return strings.Contains(p.Reason, "the device was removed") }); err != nil {
 		return err
 	}
-	if c := p.Connection; p.Outcome != "broken" || !strings.Contains(p.Hint, "rstorectl device list") || c == nil || !c.Established || c.Work.Posted == 0 {
+	if c := p.Connection; p.Outcome != "broken" || !strings.Contains(p.Hint, "rstorectl device list") || c == nil ||
+		!c.Established || c.Work.Posted == 0 {
 		return fmt.Errorf("a device that is gone: %+v, %+v", p, c)
 	}
 	if _, err := r.order(ctx, "rdma link add rxe0 type rxe netdev eth0"); err != nil {

@@ -23,10 +23,15 @@ import (
 // tlsCase is the kernel's client with TLS, by a version.
 func tlsCase(version string) Case {
 	return Case{
-		Name: "tls-v" + string(version[0]) + version[min(2, len(version)):], TLS: true, Script: script("tls"), Env: env("VERS", version), NotRPC: true, Payload: true, Timeout: 4 * time.Minute,
-		Exports: []string{"%s/open=/open(rw,no_root_squash)", "%s/tls=/tls(rw,no_root_squash,xprtsec=tls)", "%s/mtls=/mtls(rw,no_root_squash,xprtsec=mtls)"},
+		Name: "tls-v" + string(version[0]) + version[min(2, len(version)):], TLS: true, Script: script("tls"),
+		Env: env("VERS", version), NotRPC: true, Payload: true, Timeout: 4 * time.Minute,
+		Exports: []string{
+			"%s/open=/open(rw,no_root_squash)", "%s/tls=/tls(rw,no_root_squash,xprtsec=tls)",
+			"%s/mtls=/mtls(rw,no_root_squash,xprtsec=mtls)",
+		},
 		Daemon: []string{
-			"--tls-certificate", "%s/../share/tls/server.pem", "--tls-key", "%s/../share/tls/server.key", "--tls-client-ca", "%s/../share/tls/ca.pem",
+			"--tls-certificate", "%s/../share/tls/server.pem", "--tls-key", "%s/../share/tls/server.key", "--tls-client-ca",
+			"%s/../share/tls/ca.pem",
 		},
 		Prepare: tlsFiles, Host: tlsHost,
 	}
@@ -40,7 +45,10 @@ type signer struct {
 
 func template(name string, until time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until}, err
+	return &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
+	}, err
 }
 
 // newSigner writes the certificate of a new authority to NAME.pem.
@@ -89,7 +97,8 @@ func (s *signer) issue(dir, file, host string, until time.Time) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(writePEM(filepath.Join(dir, file+".pem"), "CERTIFICATE", der), writePEM(filepath.Join(dir, file+".key"), "PRIVATE KEY", k))
+	return errors.Join(writePEM(filepath.Join(dir, file+".pem"), "CERTIFICATE", der),
+		writePEM(filepath.Join(dir, file+".key"), "PRIVATE KEY", k))
 }
 
 func writePEM(name, kind string, der []byte) error {
@@ -107,7 +116,10 @@ var theSigner *signer
 // tlsFiles makes the exports and the certificates, which the guest finds in its share.
 func tlsFiles(exports string) error {
 	dir := filepath.Join(filepath.Dir(exports), "share", "tls")
-	for _, d := range []string{dir, filepath.Join(exports, "open"), filepath.Join(exports, "tls"), filepath.Join(exports, "mtls")} {
+	for _, d := range []string{
+		dir, filepath.Join(exports, "open"), filepath.Join(exports, "tls"),
+		filepath.Join(exports, "mtls"),
+	} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
@@ -123,28 +135,33 @@ func tlsFiles(exports string) error {
 	theSigner = ca
 	soon := time.Now().Add(3 * time.Hour)
 	return errors.Join(
-		ca.issue(dir, "server", tlsServer, soon), ca.issue(dir, "client", "client.example", soon), other.issue(dir, "stranger", "client.example", soon),
+		ca.issue(dir, "server", tlsServer, soon), ca.issue(dir, "client", "client.example", soon),
+		other.issue(dir, "stranger", "client.example", soon),
 	)
 }
 
 // tlsKnfsd is the Go client on the kernel's server with TLS.
 func tlsKnfsd() Case {
-	return Case{Name: "tls-knfsd", TLS: true, Script: script("tls-knfsd"), NotRPC: true, Prepare: func(exports string) error {
-		dir := filepath.Join(filepath.Dir(exports), "share", "tls")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		ca, err := newSigner(dir, "ca")
-		if err != nil {
-			return err
-		}
-		soon := time.Now().Add(3 * time.Hour)
-		return ca.issue(dir, "server", guestAddr(0), soon)
-	}, Host: tlsKernelServes, Timeout: 3 * time.Minute}
+	return Case{
+		Name: "tls-knfsd", TLS: true, Script: script("tls-knfsd"), NotRPC: true,
+		Prepare: func(exports string) error {
+			dir := filepath.Join(filepath.Dir(exports), "share", "tls")
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+			ca, err := newSigner(dir, "ca")
+			if err != nil {
+				return err
+			}
+			soon := time.Now().Add(3 * time.Hour)
+			return ca.issue(dir, "server", guestAddr(0), soon)
+		}, Host: tlsKernelServes, Timeout: 3 * time.Minute,
+	}
 }
 
-// tlsKernelServes has rstorectl store, read and remove files by TLS, and refused where the export wants
-// more than it has. That kernel cannot keep certificates of clients, so that nobody is mtls to it.
+// tlsKernelServes has rstorectl store, read and remove files by TLS, and refused where the export
+// wants more than it has. That kernel cannot keep certificates of clients, so that nobody is mtls
+// to it.
 func tlsKernelServes(ctx context.Context, r *Run) error {
 	if err := r.Await(ctx, "serving"); err != nil {
 		return err
@@ -275,8 +292,10 @@ func tlsHost(ctx context.Context, r *Run) error {
 	}
 	r.Logf("TLS: %+v", s)
 	failed := s.TLS.Counts.Failed
-	// tlshd hangs up on a server whose certificate it does not like: by its authority, and by its name.
-	if s.TLS.Counts.Handshakes < 7 || s.TLS.Counts.Mutual < 3 || failed["certificate"] == 0 || failed["gone"]+failed["refused_by_peer"] < 2 {
+	// tlshd hangs up on a server whose certificate it does not like: by its authority, and by its
+	// name.
+	if s.TLS.Counts.Handshakes < 7 || s.TLS.Counts.Mutual < 3 || failed["certificate"] == 0 ||
+		failed["gone"]+failed["refused_by_peer"] < 2 {
 		return fmt.Errorf("counted otherwise: %+v", s)
 	}
 	if err := r.StopDaemon(syscall.SIGKILL); err != nil {

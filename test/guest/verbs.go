@@ -38,12 +38,13 @@ func Boot(kind string, args []string) *Case {
 	}
 	return &Case{
 		Name: "boot", Quiet: true, Timeout: 5 * time.Minute, Env: env(), Device: kind,
-		Script: "rdma_device\naddresses\nawait given\ncd /run/host\nset +e\n(set -e; " + run + ")\nrc=$?\ntell done\nexit $rc\n",
+		Script: "rdma_device\naddresses\nawait given\ncd /run/host\nset +e\n(set -e; " + run +
+			")\nrc=$?\ntell done\nexit $rc\n",
 	}
 }
 
-// onVerbs are cases of ordinary and of version 4.2 by their names, with the daemon in a guest of its
-// own on a device of a kind.
+// onVerbs are cases of ordinary and of version 4.2 by their names, with the daemon in a guest of
+// its own on a device of a kind.
 func onVerbs(kind string, names ...string) (list []Case) {
 	all := slices.Concat(ordinary, version4("4.2", rdma))
 	for _, name := range names {
@@ -79,15 +80,19 @@ func with(e map[string]string, name, value string) map[string]string {
 
 // workloads are the cases that are run on every kind of device.
 var workloads = []string{
-	"mount", "names", "mmap", "mount-rsize", "fsx", "tree", "git", "dbench", "fio", "large-file", "two-guests", "locks", "loss-1", "restart", "port-removed",
-	"mount-v42-rdma", "v42-names", "v42-mmap", "v42-rsize", "v42-fsx", "v42-tree", "v42-git", "v42-dbench", "v42-fio", "v42-large", "v42-two-guests", "v42-locks4", "v42-loss", "v42-restart", "v42-ports", "v42-deleg-two",
+	"mount", "names", "mmap", "mount-rsize", "fsx", "tree", "git", "dbench", "fio", "large-file", "two-guests", "locks",
+	"loss-1", "restart", "port-removed",
+	"mount-v42-rdma", "v42-names", "v42-mmap", "v42-rsize", "v42-fsx", "v42-tree", "v42-git", "v42-dbench", "v42-fio",
+	"v42-large", "v42-two-guests", "v42-locks4", "v42-loss", "v42-restart", "v42-ports", "v42-deleg-two",
 }
 
 // others are those that say less about a device, and are soon over.
 var others = []string{
-	"mount-sync", "mount-soft", "mount-v41-rdma", "mount-v40-rdma", "mount-nconnect", "mount-tcp-and-rdma", "mount-errors", "mount-ro", "export-ro",
+	"mount-sync", "mount-soft", "mount-v41-rdma", "mount-v40-rdma", "mount-nconnect", "mount-tcp-and-rdma", "mount-errors",
+	"mount-ro", "export-ro",
 	"squash", "open-files", "append", "statfs", "truncate-race", "link-down", "server-stopped",
-	"v42-sparse", "v42-acltools", "v42-deleg", "v42-squash", "v42-open-files", "v42-append", "v42-statfs", "v42-truncate-race", "v42-ro-export", "v42-ro-mount",
+	"v42-sparse", "v42-acltools", "v42-deleg", "v42-squash", "v42-open-files", "v42-append", "v42-statfs",
+	"v42-truncate-race", "v42-ro-export", "v42-ro-mount",
 }
 
 // verbsCases are those of the provider of rdma-core.
@@ -95,13 +100,20 @@ func verbsCases() []Case {
 	return slices.Concat(
 		[]Case{conformance("rxe"), conformance("siw")},
 		onVerbs("rxe", workloads...),
-		[]Case{clientOn("rxe", "knfsd", "3"), clientOn("rxe", "knfsd-v42", "4.2"), clientOn("siw", "knfsd", "3"), clientOn("siw", "knfsd-v42", "4.2")},
+		[]Case{
+			clientOn("rxe", "knfsd", "3"), clientOn("rxe", "knfsd-v42", "4.2"), clientOn("siw", "knfsd", "3"),
+			clientOn("siw", "knfsd-v42", "4.2"),
+		},
 		onVerbs("rxe", others...),
-		onVerbs("rxe", "mount-4200", "enospc", "directory-of-20000", "v42-enospc", "v42-bigdir", "v42-reclaim", "v42-frozen", "loss-5"),
+		onVerbs("rxe", "mount-4200", "enospc", "directory-of-20000", "v42-enospc", "v42-bigdir", "v42-reclaim", "v42-frozen",
+			"loss-5"),
 		onVerbs("siw", workloads...),
 		onVerbs("siw", others...),
 		[]Case{dmabufs("rxe"), dmabufs("siw"), dmabufsOfKernel("rxe")},
-		[]Case{removal("rxe"), removal("siw"), postMortems(), churn("rxe", 500, 2000), churn("siw", 200, 1000), succession("rxe"), succession("siw"), carriers("rxe"), carriers("siw")},
+		[]Case{
+			removal("rxe"), removal("siw"), postMortems(), churn("rxe", 500, 2000), churn("siw", 200, 1000),
+			succession("rxe"), succession("siw"), carriers("rxe"), carriers("siw"),
+		},
 	)
 }
 
@@ -142,8 +154,8 @@ func removal(kind string) Case {
 	return c
 }
 
-// takenOver has another process take the daemon's place on a device of the kernel, twice, under load.
-// Its connections end with the old one, and the clients make new ones.
+// takenOver has another process take the daemon's place on a device of the kernel, twice, under
+// load. Its connections end with the old one, and the clients make new ones.
 func takenOver(ctx context.Context, r *Run) error {
 	if err := r.Await(ctx, "loaded"); err != nil {
 		return err
@@ -190,8 +202,8 @@ func churn(kind string, mounts, connections int) Case {
 		if err := r.give("reconnect"); err != nil {
 			return err
 		}
-		// Of the end of a client of iWARP that says nothing the server hears when TCP gives up, by itself a quarter of an
-		// hour after there was something to send.
+		// Of the end of a client of iWARP that says nothing the server hears when TCP gives up, by itself
+		// a quarter of an hour after there was something to send.
 		if _, err := r.order(ctx, "echo 5 >/proc/sys/net/ipv4/tcp_retries2"); err != nil {
 			return err
 		}
@@ -218,9 +230,9 @@ func churn(kind string, mounts, connections int) Case {
 	return c
 }
 
-// churnGrows is by how many KiB the daemon may grow between the first hundreds of connections and the last of
-// thousands: the runtime collects garbage when the heap has doubled, and the C library keeps what was freed in pieces. One page for each
-// connection would be more.
+// churnGrows is by how many KiB the daemon may grow between the first hundreds of connections and
+// the last of thousands: the runtime collects garbage when the heap has doubled, and the C library
+// keeps what was freed in pieces. One page for each connection would be more.
 const churnGrows = 8 << 10
 
 // standing is what a daemon in guest s has while it has no client.
@@ -229,8 +241,9 @@ type standing struct {
 	files, rss int    // open files, and memory in KiB
 }
 
-// atRest waits for a guest's word that it has no connection, and until the daemon has none: what the connections had whose
-// clients have vanished goes when the kernel or the daemon has given them up.
+// atRest waits for a guest's word that it has no connection, and until the daemon has none: what
+// the connections had whose clients have vanished goes when the kernel or the daemon has given them
+// up.
 func (r *Run) atRest(ctx context.Context, name string) (s standing, err error) {
 	if err := r.Await(ctx, name); err != nil {
 		return s, err
@@ -258,8 +271,9 @@ func (r *Run) atRest(ctx context.Context, name string) (s standing, err error) {
 	return s, err
 }
 
-// carriers is a case of one export on all the carriers that a host can have beside a device of a kind, in one daemon. The kernel of the
-// server's guest does without rdma_rxe where the device is another, since that has the UDP port of the soft provider.
+// carriers is a case of one export on all the carriers that a host can have beside a device of a
+// kind, in one daemon. The kernel of the server's guest does without rdma_rxe where the device is
+// another, since that has the UDP port of the soft provider.
 func carriers(kind string) Case {
 	const soft = "10.98.0.3"
 	c := onVerbs(kind, "mount")[0]
@@ -268,7 +282,8 @@ func carriers(kind string) Case {
 	if kind != "rxe" {
 		c.Name = "verbs-" + kind + "-three-carriers"
 		c.Wires, c.Env = 2, env("SECOND", soft, "BESIDE", "10.98.0.2")
-		c.Daemon = append(c.Daemon, "--rdma-listen", "soft://"+soft+":20049", "--tcp-listen", soft+":2049", "--portmap-listen", soft+":111")
+		c.Daemon = append(c.Daemon, "--rdma-listen", "soft://"+soft+":20049", "--tcp-listen", soft+":2049",
+			"--portmap-listen", soft+":111")
 		c.Kernel = func(r *Run, i int) []string {
 			if r.Case.guestName(i) != serverGuest {
 				return nil
@@ -304,7 +319,10 @@ func carriers(kind string) Case {
 		}
 		// The Go client in user space, which speaks RoCEv2 with soft and with rxe alike.
 		file := "/e/d/verbs-3"
-		for _, by := range []string{"nfs+rdma://" + cmp.Or(c.Env["SECOND"], r.Addr()) + file + "?provider=soft", "nfs+tcp://" + r.Addr() + file} {
+		for _, by := range []string{
+			"nfs+rdma://" + cmp.Or(c.Env["SECOND"], r.Addr()) + file + "?provider=soft",
+			"nfs+tcp://" + r.Addr() + file,
+		} {
 			if err := r.Command(ctx, "rstorectl", "get", by, r.path("got")); err != nil {
 				return err
 			}
@@ -322,26 +340,31 @@ func carriers(kind string) Case {
 	return c
 }
 
-// clientOn is a case of the Go client on a device of a kind, with the kernel's server in a second guest.
+// clientOn is a case of the Go client on a device of a kind, with the kernel's server in a second
+// guest.
 func clientOn(kind, name, version string) Case {
 	return Case{
-		Name: "verbs-" + kind + "-" + name, Script: script("verbs-client"), Guests: 2, Device: kind, RDMACore: true, Quiet: true,
-		Env: env("VERS", version, "SERVER", guestAddr(1)), MemMB: 1600, Timeout: 8 * time.Minute,
+		Name: "verbs-" + kind + "-" + name, Script: script("verbs-client"), Guests: 2, Device: kind, RDMACore: true,
+		Quiet: true,
+		Env:   env("VERS", version, "SERVER", guestAddr(1)), MemMB: 1600, Timeout: 8 * time.Minute,
 		Host: func(_ context.Context, r *Run) error {
 			return errors.Join(r.give("rstorectl"), r.Tell("programs"))
 		},
 	}
 }
 
-// conformance is a case that runs the tests of rdma/verbs in a guest, and those of rpcrdma that need a device.
+// conformance is a case that runs the tests of rdma/verbs in a guest, and those of rpcrdma that
+// need a device.
 func conformance(kind string) Case {
 	return Case{
 		Name: "verbs-" + kind + "-conformance", Script: script("conformance"), Env: env("DMABUFS", dmabufsOn(kind)),
-		Device: kind, RDMACore: true, Quiet: true, MemMB: 1400, Timeout: 10 * time.Minute, Host: given("verbs.test", "rpcrdma.test", "dmabuf.so"),
+		Device: kind, RDMACore: true, Quiet: true, MemMB: 1400, Timeout: 10 * time.Minute,
+		Host: given("verbs.test", "rpcrdma.test", "dmabuf.so"),
 	}
 }
 
-// dmabufsOn is what the guests' kernel does with dma-bufs on a device of a kind: rxe.patch is of rxe alone.
+// dmabufsOn is what the guests' kernel does with dma-bufs on a device of a kind: rxe.patch is of
+// rxe alone.
 func dmabufsOn(kind string) string {
 	if kind == "rxe" {
 		return "taken"
@@ -360,8 +383,10 @@ func dmabufs(kind string) Case {
 // dmabufsOfKernel is the same with the kernel's server.
 func dmabufsOfKernel(kind string) Case {
 	return Case{
-		Name: "verbs-" + kind + "-dmabuf-knfsd", Script: script("dmabuf-knfsd") + script("dmabuf"), Guests: 2, Device: kind, RDMACore: true, Quiet: true,
-		Env: env("DMABUFS", dmabufsOn(kind), "VERSIONS", "4.2", "VERS", "4.2", "SERVER", guestAddr(1)), MemMB: 1600, Timeout: 4 * time.Minute, Host: given("dial.test", "dmabuf.so"),
+		Name: "verbs-" + kind + "-dmabuf-knfsd", Script: script("dmabuf-knfsd") + script("dmabuf"), Guests: 2, Device: kind,
+		RDMACore: true, Quiet: true,
+		Env: env("DMABUFS", dmabufsOn(kind), "VERSIONS", "4.2", "VERS", "4.2", "SERVER", guestAddr(1)), MemMB: 1600,
+		Timeout: 4 * time.Minute, Host: given("dial.test", "dmabuf.so"),
 	}
 }
 
@@ -436,7 +461,8 @@ await serving
 // orderPatience is how long guest s may take for one.
 const orderPatience = 90 * time.Second
 
-// order has guest s run a command of the shell, in the shell of its script, and returns what it prints.
+// order has guest s run a command of the shell, in the shell of its script, and returns what it
+// prints.
 func (r *Run) order(ctx context.Context, words ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, orderPatience)
 	defer cancel()
@@ -458,7 +484,8 @@ func (r *Run) order(ctx context.Context, words ...string) (string, error) {
 	}
 	status, err := os.ReadFile(file("at.did"))
 	if err == nil && strings.TrimSpace(string(status)) != "0" {
-		err = fmt.Errorf("%s in guest s: status %s: %s", command, strings.TrimSpace(string(status)), strings.TrimSpace(string(out)))
+		err = fmt.Errorf("%s in guest s: status %s: %s", command, strings.TrimSpace(string(status)),
+			strings.TrimSpace(string(out)))
 	}
 	return string(out), err
 }

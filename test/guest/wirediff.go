@@ -39,11 +39,13 @@ func wireDiff(ctx context.Context, r *Run) error {
 	if err := os.WriteFile(source, []byte(verbsSource), 0o644); err != nil {
 		return err
 	}
-	if err := r.Command(ctx, "/usr/bin/gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(r.Share, "verbs"), source, "-lrdmacm", "-libverbs"); err != nil {
+	if err := r.Command(ctx, "/usr/bin/gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(r.Share, "verbs"),
+		source, "-lrdmacm", "-libverbs"); err != nil {
 		return fmt.Errorf("verbs.c: %w; test/guest/build installs what it needs", err)
 	}
 	const name = "wire.pcap0"
-	dump, err := r.tcpdump(ctx, name, "--immediate-mode", "-s", "0", "-i", "tap0", "-w", r.path(name), "udp", "port", "4791")
+	dump, err := r.tcpdump(ctx, name, "--immediate-mode", "-s", "0", "-i", "tap0", "-w", r.path(name), "udp", "port",
+		"4791")
 	if err != nil {
 		return err
 	}
@@ -64,7 +66,9 @@ func (r *Run) compare(ctx context.Context, dump *process, name string) error {
 	// The capture is complete a moment after the last packet.
 	err := r.until(ctx, dump, "the packets", func() bool {
 		kernel, reports, last = playings(r.path(name), []wirediff.Played{
-			{Client: b, Server: a}, {Client: a, Server: host, Ours: wirediff.Server}, {Client: host, Server: a, Ours: wirediff.Client},
+			{Client: b, Server: a},
+			{Client: a, Server: host, Ours: wirediff.Server},
+			{Client: host, Server: a, Ours: wirediff.Client},
 		})
 		return last == nil
 	})
@@ -111,7 +115,9 @@ func compress(from, to string) error {
 
 // playings compares those behind the first with it, and where packets were lost with each
 // other. An error means that the capture is not complete.
-func playings(name string, played []wirediff.Played) (kernel []*wirediff.Session, reports []*wirediff.Report, err error) {
+func playings(name string, played []wirediff.Played) (kernel []*wirediff.Session, reports []*wirediff.Report,
+	err error,
+) {
 	pcap, err := os.ReadFile(name)
 	if err != nil {
 		return nil, nil, err
@@ -152,11 +158,13 @@ func (r *Run) playOurs(ctx context.Context, parts int) error {
 	bin := filepath.Join(r.runner.Bin, "verbs")
 	for i := range parts {
 		part := filepath.Join(r.Share, fmt.Sprintf("part.%d", i))
-		p, err := r.start("verbs", r.log, nice, "-n", "-20", bin, "-sequence", part, "-listen", HostAddr, "-ready", filepath.Join(r.Share, fmt.Sprintf("at.ours-ready.%d", i)))
+		p, err := r.start("verbs", r.log, nice, "-n", "-20", bin, "-sequence", part, "-listen", HostAddr, "-ready",
+			filepath.Join(r.Share, fmt.Sprintf("at.ours-ready.%d", i)))
 		if err != nil {
 			return err
 		}
-		err = r.until(ctx, p, "verbs to listen", func() bool { return exists(filepath.Join(r.Share, fmt.Sprintf("at.ours-ready.%d", i))) })
+		err = r.until(ctx, p, "verbs to listen",
+			func() bool { return exists(filepath.Join(r.Share, fmt.Sprintf("at.ours-ready.%d", i))) })
 		if err == nil {
 			err = r.Tell(fmt.Sprintf("ours-listens.%d", i))
 		}
@@ -177,7 +185,8 @@ func (r *Run) playOurs(ctx context.Context, parts int) error {
 		if err := r.Await(ctx, fmt.Sprintf("kernel-listens-again.%d", i)); err != nil {
 			return err
 		}
-		if err := r.Command(ctx, nice, "-n", "-20", bin, "-sequence", part, "-listen", HostAddr, "-connect", guestAddr(0)); err != nil {
+		if err := r.Command(ctx, nice, "-n", "-20", bin, "-sequence", part, "-listen", HostAddr, "-connect",
+			guestAddr(0)); err != nil {
 			return err
 		}
 	}

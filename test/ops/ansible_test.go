@@ -19,7 +19,8 @@ func TestAnsibleLint(t *testing.T) {
 	need(t, "ansible-lint", "ansible-playbook")
 	dir := t.TempDir()
 	command(t, "cp", "-r", filepath.Join(deploy, "ansible"), dir)
-	cmd := exec.Command("ansible-lint", "--offline", "--strict", "--profile=production", "--project-dir", ".", "site.yml", "roles/rstored")
+	cmd := exec.Command("ansible-lint", "--offline", "--strict", "--profile=production", "--project-dir", ".", "site.yml",
+		"roles/rstored")
 	cmd.Dir = filepath.Join(dir, "ansible")
 	cmd.Env = append(os.Environ(), "HOME="+dir, "ANSIBLE_ROLES_PATH="+filepath.Join(dir, "ansible", "roles"))
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -29,8 +30,8 @@ func TestAnsibleLint(t *testing.T) {
 
 var recap = regexp.MustCompile(`ok=(\d+) +changed=(\d+) +unreachable=(\d+) +failed=(\d+)`)
 
-// TestAnsible has the role install, configure, change and remove rstored in a clean system. What has
-// been done is not done again.
+// TestAnsible has the role install, configure, change and remove rstored in a clean system. What
+// has been done is not done again.
 func TestAnsible(t *testing.T) {
 	need(t, "ansible-playbook", "systemd-nspawn")
 	dir := t.TempDir()
@@ -47,13 +48,16 @@ func TestAnsible(t *testing.T) {
 		}
 		return name
 	}
-	inventory := write("inventory", "[storage]\nnode ansible_connection=nsenter nsenter_pid="+c.lead+" ansible_python_interpreter=/usr/bin/python3\n")
+	inventory := write("inventory",
+		"[storage]\nnode ansible_connection=nsenter nsenter_pid="+c.lead+" ansible_python_interpreter=/usr/bin/python3\n")
 	play := func(t *testing.T, vars string, flags ...string) (changed int, out string, err error) {
 		t.Helper()
-		book := write("book.yml", fmt.Sprintf("- hosts: storage\n  gather_facts: false\n  roles:\n    - role: rstored\n      vars:\n%s", vars))
+		book := write("book.yml", fmt.Sprintf("- hosts: storage\n  gather_facts: false\n  roles:\n    - role: rstored\n   "+
+			"   vars:\n%s", vars))
 		cmd := exec.Command("ansible-playbook", append(flags, "-i", inventory, book)...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "HOME="+dir, "ANSIBLE_NOCOLOR=1", "ANSIBLE_ROLES_PATH="+filepath.Join(here, filepath.Dir(ansibleRole)),
+		cmd.Env = append(os.Environ(), "HOME="+dir, "ANSIBLE_NOCOLOR=1",
+			"ANSIBLE_ROLES_PATH="+filepath.Join(here, filepath.Dir(ansibleRole)),
 			"ANSIBLE_CONNECTION_PLUGINS="+filepath.Join(here, "ansible"), "ANSIBLE_PIPELINING=1")
 		b, err := cmd.CombinedOutput()
 		m := recap.FindSubmatch(b)
@@ -104,7 +108,8 @@ func TestAnsible(t *testing.T) {
 	t.Run("change", func(t *testing.T) {
 		c := c.in(t)
 		pid := c.show("rstored", "MainPID")
-		if n, out, err := play(t, vars("all_squash", ""), "--check", "--diff"); err != nil || n == 0 || !strings.Contains(out, "+    squash: all_squash") {
+		if n, out, err := play(t, vars("all_squash", ""), "--check", "--diff"); err != nil || n == 0 ||
+			!strings.Contains(out, "+    squash: all_squash") {
 			t.Errorf("a check: %d changes, %v\n%s", n, err, out)
 		}
 		if s := c.run("rstorectl export list -o json"); strings.Contains(s, "all_squash") {
@@ -114,7 +119,8 @@ func TestAnsible(t *testing.T) {
 		if now := c.show("rstored", "MainPID"); now != pid {
 			t.Errorf("process %s after a reload, %s before", now, pid)
 		}
-		if s := c.run("rstorectl put --nfs-version 3 /tmp/f " + byTCP + "/nobodys && stat -c %u /srv/data/nobodys"); !strings.HasSuffix(s, "65534") {
+		if s := c.run("rstorectl put --nfs-version 3 /tmp/f " + byTCP +
+			"/nobodys && stat -c %u /srv/data/nobodys"); !strings.HasSuffix(s, "65534") {
 			t.Errorf("the new rule does not hold: %s", s)
 		}
 	})
@@ -126,18 +132,22 @@ func TestAnsible(t *testing.T) {
 		}
 		repository(c, repo...)
 		rdma := "        rstored_rdma: true\n"
-		if _, out, err := play(t, vars("all_squash", rdma)); err == nil || !strings.Contains(out, "both packages are given or none") {
+		if _, out, err := play(t, vars("all_squash", rdma)); err == nil ||
+			!strings.Contains(out, "both packages are given or none") {
 			t.Errorf("one package alone: %v\n%s", err, out)
 		}
-		twice(t, vars("all_squash", rdma+"        rstored_rdma_package: "+one(t, filepath.Join(packages(t, "v1.0.0"), "rstored-rdma_1.0.0_*.deb"))+"\n"))
-		if s := c.run("rstored version; readlink /proc/$(systemctl show -P MainPID rstored)/exe"); !strings.HasSuffix(s, " rdma-core\n/usr/lib/rstored/rdma/rstored") {
+		twice(t, vars("all_squash", rdma+"        rstored_rdma_package: "+
+			one(t, filepath.Join(packages(t, "v1.0.0"), "rstored-rdma_1.0.0_*.deb"))+"\n"))
+		if s := c.run("rstored version; readlink /proc/$(systemctl show -P MainPID rstored)/exe"); !strings.HasSuffix(s,
+			" rdma-core\n/usr/lib/rstored/rdma/rstored") {
 			t.Errorf("%s", s)
 		}
 	})
 	t.Run("mistake", func(t *testing.T) {
 		c := c.in(t)
 		before := c.run("sha256sum /etc/rstored/rstored.yaml")
-		if _, out, err := play(t, vars("all_squash", "          no_such_key: 1\n")); err == nil || !strings.Contains(out, "no_such_key") {
+		if _, out, err := play(t, vars("all_squash", "          no_such_key: 1\n")); err == nil ||
+			!strings.Contains(out, "no_such_key") {
 			t.Errorf("a bad configuration: %v\n%s", err, out)
 		}
 		if c.run("sha256sum /etc/rstored/rstored.yaml") != before {
@@ -159,7 +169,8 @@ func TestAnsible(t *testing.T) {
 		if n, out, err := play(t, "        rstored_state: absent\n"); err != nil || n == 0 {
 			t.Fatalf("%d changes, %v\n%s", n, err, out)
 		}
-		if s, _ := c.try("command -v rstored; pgrep -x rstored; ls /var/cache/rstored*.deb"); strings.Contains(s, "/usr/") || strings.Contains(s, ".deb\n") {
+		if s, _ := c.try("command -v rstored; pgrep -x rstored; ls /var/cache/rstored*.deb"); strings.Contains(s, "/usr/") ||
+			strings.Contains(s, ".deb\n") {
 			t.Errorf("left: %s", s)
 		}
 		c.run("test -e /etc/rstored/rstored.yaml -a -e /var/lib/rstored/handle.key && cmp /tmp/f /srv/data/f")

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// browser is a Chromium without a window and one page in it, spoken to by the DevTools protocol over pipes:
-// JSON with a zero byte behind each message.
+// browser is a Chromium without a window and one page in it, spoken to by the DevTools protocol
+// over pipes: JSON with a zero byte behind each message.
 type browser struct {
 	t       *testing.T
 	to      io.Writer
@@ -60,8 +60,10 @@ func newBrowser(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	// --no-sandbox: it runs as root and sees our own page only.
-	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
-		"--disable-background-networking", "--disable-component-update", "--no-proxy-server", "--hide-scrollbars", "--remote-debugging-pipe", "--user-data-dir="+home, "about:blank")
+	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+		"--no-first-run", "--disable-extensions",
+		"--disable-background-networking", "--disable-component-update", "--no-proxy-server", "--hide-scrollbars",
+		"--remote-debugging-pipe", "--user-data-dir="+home, "about:blank")
 	cmd.ExtraFiles = []*os.File{inR, outW} // 3 and 4
 	cmd.Env = append(os.Environ(), "HOME="+home)
 	var log strings.Builder
@@ -191,7 +193,8 @@ func (b *browser) eval(expression string) string {
 		} `json:"result"`
 		Exception *json.RawMessage `json:"exceptionDetails"`
 	}
-	b.call(b.session, "Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
+	b.call(b.session, "Runtime.evaluate",
+		map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
 	if r.Exception != nil {
 		b.t.Fatalf("%s: %s", expression, *r.Exception)
 	}
@@ -215,15 +218,18 @@ func (b *browser) wait(what, expression string) {
 func (b *browser) key(name string, code int) {
 	b.t.Helper()
 	for _, kind := range []string{"rawKeyDown", "keyUp"} {
-		b.call(b.session, "Input.dispatchKeyEvent", map[string]any{"type": kind, "key": name, "code": name, "windowsVirtualKeyCode": code}, nil)
+		b.call(b.session, "Input.dispatchKeyEvent",
+			map[string]any{"type": kind, "key": name, "code": name, "windowsVirtualKeyCode": code}, nil)
 	}
 }
 
 // look sets the colors and the size of the window.
 func (b *browser) look(scheme string, width, height int) {
 	b.t.Helper()
-	b.call(b.session, "Emulation.setEmulatedMedia", map[string]any{"features": []map[string]any{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
-	b.call(b.session, "Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
+	b.call(b.session, "Emulation.setEmulatedMedia",
+		map[string]any{"features": []map[string]any{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+	b.call(b.session, "Emulation.setDeviceMetricsOverride",
+		map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
 }
 
 func (b *browser) screenshot() []byte {

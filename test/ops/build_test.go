@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// linked is what a program needs to start: its interpreter, libraries, and the newest version of the C library.
+// linked is what a program needs to start: its interpreter, libraries, and the newest version of
+// the C library.
 func linked(t *testing.T, file string) (interpreter string, libraries []string, glibc string) {
 	t.Helper()
 	f, err := elf.Open(file)
@@ -63,8 +64,8 @@ func newer(a, b string) bool {
 	return len(x) > len(y)
 }
 
-// TestBuilds: what make build makes needs nothing of the host, and what make build-rdma makes needs the C library,
-// and opens those of rdma-core itself.
+// TestBuilds: what make build makes needs nothing of the host, and what make build-rdma makes needs
+// the C library, and opens those of rdma-core itself.
 func TestBuilds(t *testing.T) {
 	need(t, "make", "gcc")
 	bin := binaries(t)
@@ -86,13 +87,17 @@ func TestBuilds(t *testing.T) {
 	for _, p := range []string{"rstored", "rstorectl"} {
 		_, libraries, glibc := linked(t, filepath.Join(out, p))
 		for _, l := range libraries {
-			if !slices.Contains([]string{"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}, l) {
+			if !slices.Contains([]string{
+				"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2",
+				"ld-linux-aarch64.so.1",
+			}, l) {
 				t.Errorf("%s needs %s", p, l)
 			}
 		}
 		t.Logf("%s needs %q, glibc %s", p, libraries, glibc)
 	}
-	if s := command(t, filepath.Join(out, "rstored"), "version"); !strings.HasPrefix(s, "rstored v1.0.0 ") || !strings.HasSuffix(s, " rdma-core") {
+	if s := command(t, filepath.Join(out, "rstored"), "version"); !strings.HasPrefix(s, "rstored v1.0.0 ") ||
+		!strings.HasSuffix(s, " rdma-core") {
 		t.Errorf("version %q", s)
 	}
 	// What is missing is named.
@@ -112,7 +117,8 @@ func TestBuilds(t *testing.T) {
 	if s := command(t, dir+"/sbin/rstored", "version"); !strings.HasSuffix(s, " rdma-core") {
 		t.Errorf("the program for RDMA devices was not taken: %q", s)
 	}
-	if s := command(t, "env", "RSTORED_PROGRAM=static", dir+"/sbin/rstored", "version"); strings.HasSuffix(s, " rdma-core") {
+	if s := command(t, "env", "RSTORED_PROGRAM=static", dir+"/sbin/rstored", "version"); strings.HasSuffix(s,
+		" rdma-core") {
 		t.Errorf("the static program was not taken: %q", s)
 	}
 }

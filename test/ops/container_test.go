@@ -169,7 +169,8 @@ func cache(t *testing.T) string {
 	return dir
 }
 
-// debian is a root with Debian and systemd, and what Ansible and RPM packages need there, made by mmdebstrap the first time.
+// debian is a root with Debian and systemd, and what Ansible and RPM packages need there, made by
+// mmdebstrap the first time.
 func debian(t *testing.T) string {
 	t.Helper()
 	const programs = "systemd,systemd-sysv,dbus,iproute2,procps,ca-certificates,python3,python3-apt,rpm"

@@ -20,7 +20,8 @@ type authority struct {
 func newAuthority(t *testing.T, name string) *authority {
 	t.Helper()
 	a := &authority{t, t.TempDir(), name}
-	run(t, a.dir, nil, "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN="+name,
+	run(t, a.dir, nil, "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+		"-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN="+name,
 		"-addext", "keyUsage=critical,keyCertSign")
 	return a
 }
@@ -31,23 +32,27 @@ func (a *authority) file(name string) string { return filepath.Join(a.dir, name)
 func (a *authority) issue(name, alt, days string) (cert, key string) {
 	a.t.Helper()
 	ext := a.file(name + ".ext")
-	if err := os.WriteFile(ext, []byte("subjectAltName="+alt+"\nextendedKeyUsage=serverAuth,clientAuth\n"), 0o600); err != nil {
+	if err := os.WriteFile(ext, []byte("subjectAltName="+alt+"\nextendedKeyUsage=serverAuth,clientAuth\n"),
+		0o600); err != nil {
 		a.t.Fatal(err)
 	}
-	run(a.t, a.dir, nil, "openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", name+".key", "-out", name+".csr", "-subj", "/O=rstored tests/CN="+name)
-	run(a.t, a.dir, nil, "openssl", "x509", "-req", "-in", name+".csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", name+".pem", "-days", days, "-extfile", ext)
+	run(a.t, a.dir, nil, "openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+		"-keyout", name+".key", "-out", name+".csr", "-subj", "/O=rstored tests/CN="+name)
+	run(a.t, a.dir, nil, "openssl", "x509", "-req", "-in", name+".csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+		"-CAcreateserial", "-out", name+".pem", "-days", days, "-extfile", ext)
 	return a.file(name + ".pem"), a.file(name + ".key")
 }
 
-// TestControlByOpenSSL: a client of TLS that others wrote, with certificates that they made, is let in or
-// refused as it should be, and learns why.
+// TestControlByOpenSSL: a client of TLS that others wrote, with certificates that they made, is let
+// in or refused as it should be, and learns why.
 func TestControlByOpenSSL(t *testing.T) {
 	need(t, "openssl")
 	s := newServer(t)
 	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
 	cert, key := ours.issue("server", "IP:"+s.host, "1")
 	at := s.host + ":9048"
-	s.run("--control-tls-listen", at, "--control-tls-certificate", cert, "--control-tls-key", key, "--control-tls-client-ca", ours.file("ca.pem"), "--control-tls-admins", "alice.example.org")
+	s.run("--control-tls-listen", at, "--control-tls-certificate", cert, "--control-tls-key", key,
+		"--control-tls-client-ca", ours.file("ca.pem"), "--control-tls-admins", "alice.example.org")
 
 	alice, aliceKey := ours.issue("alice", "DNS:alice.example.org", "1")
 	bob, bobKey := ours.issue("bob", "DNS:bob.example.org", "1")
@@ -69,7 +74,8 @@ func TestControlByOpenSSL(t *testing.T) {
 		{"TLS 1.2", []string{"-tls1_2", "-cert", alice, "-key", aliceKey}, "alert protocol version", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), "openssl", append([]string{"s_client", "-connect", at, "-CAfile", ours.file("ca.pem"), "-ign_eof"}, tc.args...)...)
+			cmd := exec.CommandContext(t.Context(), "openssl",
+				append([]string{"s_client", "-connect", at, "-CAfile", ours.file("ca.pem"), "-ign_eof"}, tc.args...)...)
 			cmd.Stdin = strings.NewReader("GET /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 			cmd.WaitDelay = 10 * time.Second
 			out, _ := cmd.CombinedOutput()
@@ -81,7 +87,8 @@ func TestControlByOpenSSL(t *testing.T) {
 			}
 		})
 	}
-	if out := run(t, s.dir, nil, filepath.Join(binaries(t), "rstorectl"), "--server", at, "--cert", alice, "--key", aliceKey, "--ca", ours.file("ca.pem"), "stats"); !strings.Contains(out, "error control_tls_refused") {
+	if out := run(t, s.dir, nil, filepath.Join(binaries(t), "rstorectl"), "--server", at, "--cert", alice, "--key",
+		aliceKey, "--ca", ours.file("ca.pem"), "stats"); !strings.Contains(out, "error control_tls_refused") {
 		t.Errorf("the counters of what was refused:\n%s", out)
 	}
 }

@@ -48,8 +48,9 @@ func until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// TestCSI: what Kubernetes asks of the driver, by csi-sanity, with the controller's own NFS over TCP and over RDMA, and
-// what it must not do. Mounting needs a kernel with NFS: the case csi of test/guest does that.
+// TestCSI: what Kubernetes asks of the driver, by csi-sanity, with the controller's own NFS over
+// TCP and over RDMA, and what it must not do. Mounting needs a kernel with NFS: the case csi of
+// test/guest does that.
 func TestCSI(t *testing.T) {
 	need(t, "go")
 	dir, host := t.TempDir(), fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))
@@ -63,26 +64,32 @@ func TestCSI(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	program(t, filepath.Join(bin, "rstored"), "--state-dir", filepath.Join(dir, "state"), "--control", control, "--log-level", "error",
-		"--export", export+"=/data(rw,no_root_squash)", "--export", filepath.Join(dir, "ro")+"=/ro(ro,no_root_squash)", "--export", filepath.Join(dir, "squashed")+"=/squashed(rw,root_squash)",
+	program(t, filepath.Join(bin, "rstored"), "--state-dir", filepath.Join(dir, "state"), "--control", control,
+		"--log-level", "error",
+		"--export", export+"=/data(rw,no_root_squash)", "--export", filepath.Join(dir, "ro")+"=/ro(ro,no_root_squash)",
+		"--export", filepath.Join(dir, "squashed")+"=/squashed(rw,root_squash)",
 		"--rdma-listen", host+":20049", "--tcp-listen", host+":2049")
 	until(t, "rstored", func() bool {
 		return exec.Command(filepath.Join(bin, "rstorectl"), "--control", control, "status").Run() == nil
 	})
 	socket := filepath.Join(dir, "csi.sock")
-	program(t, filepath.Join(dir, "rstored-csi"), "--endpoint", "unix://"+socket, "--controller", "--node", "--node-id", "here")
+	program(t, filepath.Join(dir, "rstored-csi"), "--endpoint", "unix://"+socket, "--controller", "--node", "--node-id",
+		"here")
 	until(t, "rstored-csi", func() bool { _, err := os.Stat(socket); return err == nil })
 
 	for _, transport := range []string{"tcp", "rdma"} {
 		t.Run("sanity/"+transport, func(t *testing.T) {
 			class := filepath.Join(t.TempDir(), "class")
-			if err := os.WriteFile(class, []byte("server: "+host+"\nshare: /data/v\ncontrollerTransport: "+transport+"\n"), 0o600); err != nil {
+			if err := os.WriteFile(class, []byte("server: "+host+"\nshare: /data/v\ncontrollerTransport: "+transport+"\n"),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			// Those that mount are left out.
-			out := run(t, dir, nil, filepath.Join(dir, "csi-sanity"), "--csi.endpoint", "unix://"+socket, "--csi.testvolumeparameters", class,
+			out := run(t, dir, nil, filepath.Join(dir, "csi-sanity"), "--csi.endpoint", "unix://"+socket,
+				"--csi.testvolumeparameters", class,
 				"--csi.mountdir", filepath.Join(dir, "mount"), "--csi.stagingdir", filepath.Join(dir, "stage"), "--ginkgo.no-color",
-				"--ginkgo.skip", `Node Service (should work|should be idempotent|NodeUnpublishVolume should remove target path|NodeGetVolumeStats should fail when volume does not exist on the specified path)`)
+				"--ginkgo.skip", `Node Service (should work|should be idempotent|NodeUnpublishVolume should remove target `+
+					`path|NodeGetVolumeStats should fail when volume does not exist on the specified path)`)
 			if !strings.Contains(out, "27 Passed | 0 Failed") {
 				t.Error(out)
 			}
@@ -104,10 +111,11 @@ func TestCSI(t *testing.T) {
 		for i := 0; i < len(kv); i += 2 {
 			p[kv[i]] = kv[i+1]
 		}
-		r, err := c.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: name, Parameters: p, VolumeCapabilities: []*csi.VolumeCapability{{
-			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
-			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
-		}}})
+		r, err := c.CreateVolume(t.Context(),
+			&csi.CreateVolumeRequest{Name: name, Parameters: p, VolumeCapabilities: []*csi.VolumeCapability{{
+				AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
+				AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			}}})
 		return r.GetVolume(), err
 	}
 	made := func(t *testing.T, name string, kv ...string) *csi.Volume {
@@ -213,7 +221,8 @@ func TestCSI(t *testing.T) {
 			}
 		}
 		r := &csi.CreateVolumeRequest{
-			Name: "huge", Parameters: map[string]string{"server": host, "share": "/data/v"}, CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 62},
+			Name: "huge", Parameters: map[string]string{"server": host, "share": "/data/v"},
+			CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 62},
 			VolumeCapabilities: []*csi.VolumeCapability{{
 				AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
 				AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},

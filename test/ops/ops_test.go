@@ -49,7 +49,8 @@ func run(t *testing.T, dir string, stdin []byte, name string, args ...string) st
 func TestRules(t *testing.T) {
 	need(t, "promtool")
 	dir := filepath.Join(deploy, "prometheus")
-	if out := run(t, dir, nil, "promtool", "check", "rules", "--lint=all", "--lint-fatal", "rstored.rules.yml"); !strings.Contains(out, "SUCCESS") {
+	if out := run(t, dir, nil, "promtool", "check", "rules", "--lint=all", "--lint-fatal",
+		"rstored.rules.yml"); !strings.Contains(out, "SUCCESS") {
 		t.Error(out)
 	}
 	run(t, dir, nil, "promtool", "test", "rules", "rstored.rules.test.yml")
@@ -76,15 +77,17 @@ func TestRulesCanFail(t *testing.T) {
 	}
 }
 
-// TestScrape: promtool understands the metrics of a daemon that has served calls and has nothing to say against their
-// names, and those of the process that the dashboard shows are there.
+// TestScrape: promtool understands the metrics of a daemon that has served calls and has nothing to
+// say against their names, and those of the process that the dashboard shows are there.
 func TestScrape(t *testing.T) {
 	need(t, "promtool")
 	dir, host := t.TempDir(), fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))
 	rdma, tcp, listen := host+":20049", host+":2049", host+":9049"
 	run(t, "../..", nil, "go", "build", "-o", dir, "./cmd/rstored")
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "rstored"), "--state-dir", filepath.Join(dir, "state"), "--control", filepath.Join(dir, "c.sock"),
-		"--export", t.TempDir()+"=/a(rw,no_root_squash)", "--rdma-listen", rdma, "--tcp-listen", tcp, "--ops-listen", listen, "--log-level", "error")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "rstored"), "--state-dir", filepath.Join(dir, "state"),
+		"--control", filepath.Join(dir, "c.sock"),
+		"--export", t.TempDir()+"=/a(rw,no_root_squash)", "--rdma-listen", rdma, "--tcp-listen", tcp, "--ops-listen", listen,
+		"--log-level", "error")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// packages is a directory with what make packages makes of a version for this architecture, built once, with
-// further variables.
+// packages is a directory with what make packages makes of a version for this architecture, built
+// once, with further variables.
 func packages(t *testing.T, version string, more ...string) string {
 	t.Helper()
 	if dir := packaged[version]; dir != "" {
@@ -23,7 +23,10 @@ func packages(t *testing.T, version string, more ...string) string {
 		t.Fatal(err)
 	}
 	temporary = append(temporary, dir)
-	cmd := exec.Command("make", append([]string{"packages", "VERSION=" + version, "OUT=" + dir, "ARCHES=" + runtime.GOARCH, "RDMA=yes"}, more...)...)
+	cmd := exec.Command("make", append([]string{
+		"packages", "VERSION=" + version, "OUT=" + dir, "ARCHES=" + runtime.GOARCH,
+		"RDMA=yes",
+	}, more...)...)
 	cmd.Dir = root
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("make packages: %v\n%s", err, b)
@@ -51,7 +54,8 @@ func TestPackage(t *testing.T) {
 	c := boot(t)
 	deb := func(version string) string {
 		to := "/var/tmp/rstored_" + version + ".deb"
-		c.install(one(t, filepath.Join(packages(t, version), "rstored_"+strings.TrimPrefix(version, "v")+"_*.deb")), to, 0o644)
+		c.install(one(t, filepath.Join(packages(t, version), "rstored_"+strings.TrimPrefix(version, "v")+"_*.deb")), to,
+			0o644)
 		return to
 	}
 	first, second := deb("v1.0.0"), deb("v1.1.0")
@@ -61,7 +65,8 @@ func TestPackage(t *testing.T) {
 		if out := c.run("dpkg --verify rstored"); out != "" {
 			t.Errorf("what is installed is not what the package says:\n%s", out)
 		}
-		c.run("systemctl is-enabled rstored && systemctl is-active rstored && rstored config validate --config /etc/rstored/rstored.yaml")
+		c.run("systemctl is-enabled rstored && systemctl is-active rstored && rstored config validate --config " +
+			"/etc/rstored/rstored.yaml")
 		if s := c.run("rstorectl export list"); strings.Contains(s, "/") {
 			t.Errorf("something is exported:\n%s", s)
 		}
@@ -69,8 +74,10 @@ func TestPackage(t *testing.T) {
 			t.Errorf("version %q", s)
 		}
 		c.run("systemd-analyze verify --man=no rstored.service rstored@red.service rstored.socket")
-		c.run("for f in /usr/share/bash-completion/completions/rstore*; do bash -n $f || exit 1; done; zcat /usr/share/doc/rstored/licenses.txt.gz | grep -c '^== github.com/spf13/cobra v'")
-		if s := c.run("find / -xdev -lname '*/usr/local/*' -o -path /usr/local/'*' -type f; grep -rl usr/local /usr/lib/systemd/system/rstored*; true"); s != "" {
+		c.run("for f in /usr/share/bash-completion/completions/rstore*; do bash -n $f || exit 1; done; zcat " +
+			"/usr/share/doc/rstored/licenses.txt.gz | grep -c '^== github.com/spf13/cobra v'")
+		if s := c.run("find / -xdev -lname '*/usr/local/*' -o -path /usr/local/'*' -type f; grep -rl usr/local " +
+			"/usr/lib/systemd/system/rstored*; true"); s != "" {
 			t.Errorf("/usr/local is not for packages: %s", s)
 		}
 	}); !ok {
@@ -85,7 +92,8 @@ func TestPackage(t *testing.T) {
 		c.run("systemctl enable --now rstored")
 		c.run("head -c 3M /dev/urandom >/tmp/f")
 		for _, to := range []string{byRDMA, byTCP} {
-			c.run("rstorectl put /tmp/f " + to + "/f && rstorectl get " + to + "/f /tmp/back && cmp /tmp/f /tmp/back && cmp /tmp/f /srv/data/f && rm /tmp/back")
+			c.run("rstorectl put /tmp/f " + to + "/f && rstorectl get " + to +
+				"/f /tmp/back && cmp /tmp/f /tmp/back && cmp /tmp/f /srv/data/f && rm /tmp/back")
 		}
 		if uid := c.run("stat -c %U /proc/$(systemctl show -P MainPID rstored)"); uid != "rstored" {
 			t.Errorf("it runs as %s", uid)
@@ -98,11 +106,16 @@ func TestPackage(t *testing.T) {
 		// Clients that connect all the time, and clients in the middle of something: of version 3, as
 		// those of version 4 that open something new wait for the grace period.
 		// A request to connect by RDMA that comes before the new process listens is repeated.
-		scripts := []string{`(exec 3<>/dev/tcp/127.0.0.1/2049) 2>/dev/null`, "rstorectl cat --nfs-version 3 " + byTCP + "/f | cmp - /tmp/f", "rstorectl cat --nfs-version 3 " + byRDMA + "/f | cmp - /tmp/f"}
+		scripts := []string{
+			`(exec 3<>/dev/tcp/127.0.0.1/2049) 2>/dev/null`,
+			"rstorectl cat --nfs-version 3 " + byTCP + "/f | cmp - /tmp/f",
+			"rstorectl cat --nfs-version 3 " + byRDMA + "/f | cmp - /tmp/f",
+		}
 		done := make(chan string, len(scripts))
 		for i, s := range scripts {
 			go func() {
-				out, _ := c.try("n=0; while [ ! -e /tmp/enough ]; do " + s + " || echo failed; n=$((n+1)); echo $n >/tmp/n" + string(rune('0'+i)) + "; done; echo $n times")
+				out, _ := c.try("n=0; while [ ! -e /tmp/enough ]; do " + s + " || echo failed; n=$((n+1)); echo $n >/tmp/n" +
+					string(rune('0'+i)) + "; done; echo $n times")
 				done <- out
 			}()
 		}
@@ -124,7 +137,8 @@ func TestPackage(t *testing.T) {
 		if s := c.run("rstorectl status"); !strings.Contains(s, "v1.1.0") {
 			t.Errorf("after the upgrade:\n%s", s)
 		}
-		if s := c.run("sha256sum /var/lib/rstored/handle.key; journalctl -u rstored -o cat | grep -c 'listening on an inherited socket'"); !strings.HasPrefix(s, key) {
+		if s := c.run("sha256sum /var/lib/rstored/handle.key; journalctl -u rstored -o cat | grep -c 'listening on an " +
+			"inherited socket'"); !strings.HasPrefix(s, key) {
 			t.Errorf("state was lost: %s, was %s", s, key)
 		}
 		if s := c.run("cat /etc/rstored/rstored.yaml"); s != strings.TrimSpace(config("/srv/data", "127.0.0.1")) {
@@ -158,7 +172,8 @@ func TestPackage(t *testing.T) {
 		// What is not the daemon's own, where its state is.
 		c.run("mkdir /var/lib/rstored-mine && echo mine >/var/lib/rstored-mine/data && echo mine >/var/lib/rstored-red/data")
 		c.run("dpkg -r rstored")
-		if s, _ := c.try("systemctl is-active rstored rstored@red; command -v rstored; pgrep -x rstored; true"); s != "inactive\ninactive" {
+		if s, _ := c.try(
+			"systemctl is-active rstored rstored@red; command -v rstored; pgrep -x rstored; true"); s != "inactive\ninactive" {
 			t.Errorf("after the removal: %q", s)
 		}
 		c.run("test -e /etc/rstored/rstored.yaml -a -e /var/lib/rstored/handle.key && cmp /tmp/f /srv/data/f")
@@ -168,10 +183,12 @@ func TestPackage(t *testing.T) {
 	t.Run("purge", func(t *testing.T) {
 		c := c.in(t)
 		c.run("dpkg -P rstored")
-		if s := c.run("ls -d /var/lib/rstored /usr/lib/systemd/system/rstored* /etc/systemd/system/*/rstored* /usr/share/*/rstored /etc/ufw/applications.d/rstored /etc/rstored/rstored.yaml 2>/dev/null; true"); s != "" {
+		if s := c.run("ls -d /var/lib/rstored /usr/lib/systemd/system/rstored* /etc/systemd/system/*/rstored* " +
+			"/usr/share/*/rstored /etc/ufw/applications.d/rstored /etc/rstored/rstored.yaml 2>/dev/null; true"); s != "" {
 			t.Errorf("left over: %s", s)
 		}
-		if s := c.run("cd /var/lib && find rstored-* -type f; ls /etc/rstored"); s != "rstored-mine/data\nrstored-red/data\nred.yaml" {
+		if s := c.run(
+			"cd /var/lib && find rstored-* -type f; ls /etc/rstored"); s != "rstored-mine/data\nrstored-red/data\nred.yaml" {
 			t.Errorf("what is not the package's own: %q", s)
 		}
 		c.run("cmp /tmp/f /srv/data/f && cmp /tmp/f /srv/red/f")
@@ -189,10 +206,12 @@ func TestSource(t *testing.T) {
 	c.run("systemd-sysusers && systemctl daemon-reload && id rstored")
 	c.run("mkdir -p /srv/data && chmod 777 /srv/data && rstored config validate --config /etc/rstored/rstored.yaml")
 	c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
-	c.run("systemctl enable --now rstored && systemd-analyze verify --man=no rstored.service rstored@red.service rstored.socket")
+	c.run("systemctl enable --now rstored && systemd-analyze verify --man=no rstored.service rstored@red.service " +
+		"rstored.socket")
 	c.run("head -c 3M /dev/urandom >/tmp/f")
 	for _, to := range []string{byRDMA, byTCP} {
-		c.run("rstorectl put /tmp/f " + to + "/f && rstorectl get " + to + "/f /tmp/back && cmp /tmp/f /tmp/back && cmp /tmp/f /srv/data/f && rm /tmp/back")
+		c.run("rstorectl put /tmp/f " + to + "/f && rstorectl get " + to +
+			"/f /tmp/back && cmp /tmp/f /tmp/back && cmp /tmp/f /srv/data/f && rm /tmp/back")
 	}
 	if uid := c.run("stat -c %U /proc/$(systemctl show -P MainPID rstored)"); uid != "rstored" {
 		t.Errorf("it runs as %s", uid)
@@ -213,17 +232,21 @@ func TestRPM(t *testing.T) {
 	command(t, "rpm", "-K", "--nosignature", file)
 	list := strings.Fields(command(t, "rpm", "-qlp", file))
 	for _, f := range []string{
-		"/usr/sbin/rstored", "/usr/bin/rstorectl", "/usr/lib/systemd/system/rstored.service", "/usr/lib/systemd/system/rstored@.service",
-		"/usr/lib/systemd/system/rstored.socket", "/usr/lib/sysusers.d/rstored.conf", "/usr/lib/firewalld/services/rstored.xml", "/etc/rstored/rstored.yaml",
+		"/usr/sbin/rstored", "/usr/bin/rstorectl", "/usr/lib/systemd/system/rstored.service",
+		"/usr/lib/systemd/system/rstored@.service",
+		"/usr/lib/systemd/system/rstored.socket", "/usr/lib/sysusers.d/rstored.conf",
+		"/usr/lib/firewalld/services/rstored.xml", "/etc/rstored/rstored.yaml",
 	} {
 		if !slices.Contains(list, f) {
 			t.Errorf("%s is not in it", f)
 		}
 	}
-	if s := command(t, "rpm", "-qp", "--configfiles", file); s != "/etc/rstored/rstored.yaml\n/etc/ufw/applications.d/rstored" {
+	if s := command(t, "rpm", "-qp", "--configfiles",
+		file); s != "/etc/rstored/rstored.yaml\n/etc/ufw/applications.d/rstored" {
 		t.Errorf("configuration: %q", s)
 	}
-	if s := command(t, "rpm", "-qp", "--qf", "%{LICENSE} %{ARCH}\n[%{FILENAMES} %{FILEUSERNAME}:%{FILEGROUPNAME}\n]", file); strings.Count(s, " root:root") != len(list) {
+	if s := command(t, "rpm", "-qp", "--qf", "%{LICENSE} %{ARCH}\n[%{FILENAMES} %{FILEUSERNAME}:%{FILEGROUPNAME}\n]",
+		file); strings.Count(s, " root:root") != len(list) {
 		t.Errorf("owners:\n%s", s)
 	}
 	for _, tag := range []string{"POSTIN", "PREUN", "POSTUN"} {
@@ -235,14 +258,16 @@ func TestRPM(t *testing.T) {
 	}
 }
 
-// TestRPMScripts installs the RPM package in a clean system, whose presets leave services off as those of Fedora do, has it
-// serve, upgrades it and removes it. The system is Debian, so that dependencies are not looked at.
+// TestRPMScripts installs the RPM package in a clean system, whose presets leave services off as
+// those of Fedora do, has it serve, upgrades it and removes it. The system is Debian, so that
+// dependencies are not looked at.
 func TestRPMScripts(t *testing.T) {
 	need(t, "systemd-nspawn")
 	c := boot(t)
 	rpm := func(version string) string {
 		to := "/var/tmp/rstored-" + version + ".rpm"
-		c.install(one(t, filepath.Join(packages(t, version), "rstored-"+strings.TrimPrefix(version, "v")+"-*.rpm")), to, 0o644)
+		c.install(one(t, filepath.Join(packages(t, version), "rstored-"+strings.TrimPrefix(version, "v")+"-*.rpm")), to,
+			0o644)
 		return to
 	}
 	first, second := rpm("v1.0.0"), rpm("v1.1.0")
@@ -276,7 +301,8 @@ func TestRPMScripts(t *testing.T) {
 		if now := c.show("rstored", "MainPID"); now == pid || now == "0" || states(c) != "enabled active" {
 			t.Errorf("process %s, %s before; %s", now, pid, states(c))
 		}
-		if s := c.run("rstorectl status && rstorectl cat --nfs-version 3 " + byRDMA + "/f | cmp - /tmp/f"); !strings.Contains(s, "v1.1.0") {
+		if s := c.run("rstorectl status && rstorectl cat --nfs-version 3 " + byRDMA +
+			"/f | cmp - /tmp/f"); !strings.Contains(s, "v1.1.0") {
 			t.Errorf("after the upgrade:\n%s", s)
 		}
 		if s := c.run("cat /etc/rstored/rstored.yaml"); s != strings.TrimSpace(config("/srv/data", "127.0.0.1")) {
@@ -297,10 +323,12 @@ func TestRPMScripts(t *testing.T) {
 	t.Run("remove", func(t *testing.T) {
 		c := c.in(t)
 		c.run(do + "-e rstored")
-		if s, _ := c.try("systemctl is-active rstored; command -v rstored; pgrep -x rstored; ls -d /usr/lib/systemd/system/rstored* /etc/systemd/system/*/rstored* 2>/dev/null; true"); s != "inactive" {
+		if s, _ := c.try("systemctl is-active rstored; command -v rstored; pgrep -x rstored; ls -d " +
+			"/usr/lib/systemd/system/rstored* /etc/systemd/system/*/rstored* 2>/dev/null; true"); s != "inactive" {
 			t.Errorf("after the removal: %q", s)
 		}
-		c.run("test -e /var/lib/rstored/handle.key && cmp /tmp/f /srv/data/f && grep pseudo /etc/rstored/rstored.yaml.rpmsave")
+		c.run("test -e /var/lib/rstored/handle.key && cmp /tmp/f /srv/data/f && grep pseudo " +
+			"/etc/rstored/rstored.yaml.rpmsave")
 	})
 }
 

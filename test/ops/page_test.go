@@ -50,8 +50,9 @@ func load(ctx context.Context, t *testing.T, at string) {
 	}
 }
 
-// TestPage: a browser shows the page of a server that works: the numbers move, tables have who does it,
-// what names contain is text, nothing is asked of another origin, and nothing goes wrong in the page.
+// TestPage: a browser shows the page of a server that works: the numbers move, tables have who does
+// it, what names contain is text, nothing is asked of another origin, and nothing goes wrong in the
+// page.
 func TestPage(t *testing.T) {
 	need(t, "chromium")
 	s := newServer(t)
@@ -59,7 +60,8 @@ func TestPage(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(s.dir, "odd"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s.run("--ops-listen", s.ops, "--export", filepath.Join(s.dir, "odd")+"="+strings.ReplaceAll(odd, " ", `\040`)+"(rw,no_root_squash)")
+	s.run("--ops-listen", s.ops, "--export",
+		filepath.Join(s.dir, "odd")+"="+strings.ReplaceAll(odd, " ", `\040`)+"(rw,no_root_squash)")
 	b := newBrowser(t)
 	b.look("light", 1280, 900)
 	origin := "http://" + s.ops
@@ -87,20 +89,28 @@ func TestPage(t *testing.T) {
 	text := func(id string) string { return `document.getElementById("` + id + `").textContent` }
 	b.wait("bytes come in", `parseFloat(`+text("tile-in")+`) > 0 && parseFloat(`+text("tile-out")+`) > 0`)
 	b.wait("latency", `parseFloat(`+text("tile-p99")+`) > 0`)
-	b.wait("the charts have lines", `[...document.querySelectorAll("#charts svg")].length === 3 && [...document.querySelectorAll("#charts svg")].every((s) => (s.querySelector("path")?.getAttribute("d") ?? "").split("L").length > 3)`)
+	b.wait("the charts have lines",
+		`[...document.querySelectorAll("#charts svg")].length === 3 && [...document.querySelectorAll("#charts `+
+			`svg")].every((s) => (s.querySelector("path")?.getAttribute("d") ?? "").split("L").length > 3)`)
 	first := b.eval(text("tile-in"))
 	b.wait("the numbers move", text("tile-in")+` !== "`+first+`"`)
-	b.wait("the client over RDMA and TCP", `[...document.querySelectorAll("#body tr")].filter((r) => r.cells[0].textContent.startsWith("127.") && parseFloat(r.cells[2].textContent) > 0).map((r) => r.cells[1].textContent).sort().join() === "rdma,tcp"`)
+	b.wait("the client over RDMA and TCP",
+		`[...document.querySelectorAll("#body tr")].filter((r) => r.cells[0].textContent.startsWith("127.") && `+
+			`parseFloat(r.cells[2].textContent) > 0).map((r) => r.cells[1].textContent).sort().join() === "rdma,tcp"`)
 
 	// By the keyboard to each table.
 	b.eval(`document.getElementById("tab-clients").focus()`)
 	b.key("ArrowRight", 39)
-	b.wait("exports", `document.activeElement.id === "tab-exports" && document.activeElement.getAttribute("aria-selected") === "true"`)
-	b.wait("the export", `[...document.querySelectorAll("#body tr")].some((r) => r.cells[0].textContent === "/data" && r.cells[1].textContent === "write")`)
+	b.wait("exports", `document.activeElement.id === "tab-exports" && `+
+		`document.activeElement.getAttribute("aria-selected") === "true"`)
+	b.wait("the export", `[...document.querySelectorAll("#body tr")].some((r) => r.cells[0].textContent === "/data" && `+
+		`r.cells[1].textContent === "write")`)
 	b.key("ArrowRight", 39)
-	b.wait("operations", `[...document.querySelectorAll("#body tr")].some((r) => r.cells[0].textContent.endsWith(".READ") && parseFloat(r.cells[4].textContent) > 0)`)
+	b.wait("operations", `[...document.querySelectorAll("#body tr")].some((r) => `+
+		`r.cells[0].textContent.endsWith(".READ") && parseFloat(r.cells[4].textContent) > 0)`)
 	b.key("End", 35)
-	b.wait("queue pairs", `[...document.querySelectorAll("#body tr")].some((r) => r.cells[3].textContent === "RTS" && parseFloat(r.cells[6].textContent) > 0)`)
+	b.wait("queue pairs", `[...document.querySelectorAll("#body tr")].some((r) => r.cells[3].textContent === "RTS" && `+
+		`parseFloat(r.cells[6].textContent) > 0)`)
 	b.eval(`document.querySelector("#head button").click()`)
 	b.wait("sorted by the other column", `document.querySelector("#head th").getAttribute("aria-sort") === "ascending"`)
 	b.key("Home", 36) // of the tab list, which still has the focus
@@ -111,7 +121,8 @@ func TestPage(t *testing.T) {
 
 	// Names are text.
 	b.eval(`document.getElementById("tab-exports").click()`)
-	b.wait("the odd export", `[...document.querySelectorAll("#body tr")].some((r) => r.cells[0].textContent === "`+odd+`")`)
+	b.wait("the odd export", `[...document.querySelectorAll("#body tr")].some((r) => r.cells[0].textContent === "`+odd+
+		`")`)
 	if n := b.eval(`document.querySelectorAll("img").length`); n != "0" {
 		t.Errorf("%s elements of names", n)
 	}
@@ -120,9 +131,14 @@ func TestPage(t *testing.T) {
 	for name, v := range map[string]struct {
 		scheme        string
 		width, height int
-	}{"light": {"light", 1280, 900}, "dark": {"dark", 1280, 900}, "narrow": {"light", 375, 812}, "narrow-dark": {"dark", 375, 812}} {
+	}{
+		"light": {"light", 1280, 900}, "dark": {"dark", 1280, 900}, "narrow": {"light", 375, 812},
+		"narrow-dark": {"dark", 375, 812},
+	} {
 		b.look(v.scheme, v.width, v.height)
-		b.wait("it is drawn for its width", `[...document.querySelectorAll("#charts svg")].every((s) => Math.abs(s.querySelector("line").getAttribute("x2") - s.clientWidth) < 2)`)
+		b.wait("it is drawn for its width",
+			`[...document.querySelectorAll("#charts svg")].every((s) => Math.abs(s.querySelector("line").getAttribute("x2") `+
+				`- s.clientWidth) < 2)`)
 		if wide := b.eval(`document.documentElement.scrollWidth > document.documentElement.clientWidth`); wide != "false" {
 			t.Errorf("%s: the page is wider than its window", name)
 		}
@@ -149,7 +165,9 @@ func TestPage(t *testing.T) {
 	}
 
 	// What would run scripts of others is refused by the browser itself.
-	b.eval(`const e = document.createElement("script"); e.textContent = "window.injected = 1"; document.body.append(e); const i = document.createElement("img"); i.src = "http://127.0.0.1:1/x.png"; document.body.append(i); 0`)
+	b.eval(`const e = document.createElement("script"); e.textContent = "window.injected = 1"; ` +
+		`document.body.append(e); const i = document.createElement("img"); i.src = "http://127.0.0.1:1/x.png"; ` +
+		`document.body.append(i); 0`)
 	if got := b.eval(`String(window.injected)`); got != "undefined" {
 		t.Error("a script in the page runs")
 	}

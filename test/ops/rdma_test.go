@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// libraries is a directory with Debian's packages of rdma-core and of what they need, fetched the first time.
+// libraries is a directory with Debian's packages of rdma-core and of what they need, fetched the
+// first time.
 func libraries(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(cache(t), "libraries-bookworm")
@@ -26,8 +27,8 @@ func libraries(t *testing.T) string {
 	return dir
 }
 
-// repository has apt of a container install from the packages of this host, those of its own release having
-// no network to come by.
+// repository has apt of a container install from the packages of this host, those of its own
+// release having no network to come by.
 func repository(c *container, packages ...string) {
 	c.t.Helper()
 	const at = "/var/tmp/repository"
@@ -39,16 +40,18 @@ func repository(c *container, packages ...string) {
 		}
 		// As dpkg-scanpackages writes it.
 		name := filepath.Base(p)
-		fmt.Fprintf(&list, "%s\nFilename: ./%s\nSize: %d\nSHA256: %x\n\n", command(c.t, "dpkg-deb", "-f", p), name, len(b), sha256.Sum256(b))
+		fmt.Fprintf(&list, "%s\nFilename: ./%s\nSize: %d\nSHA256: %x\n\n", command(c.t, "dpkg-deb", "-f", p), name, len(b),
+			sha256.Sum256(b))
 		c.install(p, filepath.Join(at, name), 0o644)
 	}
 	c.write(filepath.Join(at, "Packages"), list.String())
-	c.run("rm -f /etc/apt/sources.list /etc/apt/sources.list.d/* && echo 'deb [trusted=yes] file:" + at + " ./' >/etc/apt/sources.list && apt-get update -q")
+	c.run("rm -f /etc/apt/sources.list /etc/apt/sources.list.d/* && echo 'deb [trusted=yes] file:" + at +
+		" ./' >/etc/apt/sources.list && apt-get update -q")
 }
 
-// TestPackageRDMA installs the package with the programs for RDMA devices beside the other in a clean system, as an
-// administrator does by apt, upgrades both and removes it again. The service goes on, with its configuration
-// and its state, and listens all the time.
+// TestPackageRDMA installs the package with the programs for RDMA devices beside the other in a
+// clean system, as an administrator does by apt, upgrades both and removes it again. The service
+// goes on, with its configuration and its state, and listens all the time.
 func TestPackageRDMA(t *testing.T) {
 	need(t, "systemd-nspawn", "dpkg-deb", "mmdebstrap", "gcc")
 	c := boot(t)
@@ -57,8 +60,10 @@ func TestPackageRDMA(t *testing.T) {
 		t.Fatalf("%q, %v", repo, err)
 	}
 	out1, out2 := packages(t, "v1.0.0"), packages(t, "v1.1.0")
-	one1, both1 := one(t, filepath.Join(out1, "rstored_1.0.0_*.deb")), one(t, filepath.Join(out1, "rstored-rdma_1.0.0_*.deb"))
-	one2, both2 := one(t, filepath.Join(out2, "rstored_1.1.0_*.deb")), one(t, filepath.Join(out2, "rstored-rdma_1.1.0_*.deb"))
+	one1, both1 := one(t, filepath.Join(out1, "rstored_1.0.0_*.deb")),
+		one(t, filepath.Join(out1, "rstored-rdma_1.0.0_*.deb"))
+	one2, both2 := one(t, filepath.Join(out2, "rstored_1.1.0_*.deb")),
+		one(t, filepath.Join(out2, "rstored-rdma_1.1.0_*.deb"))
 	const apt = "DEBIAN_FRONTEND=noninteractive apt-get -y -q --no-install-recommends "
 
 	// serves is what the service must be after each change, and what must have stayed.
@@ -79,7 +84,8 @@ func TestPackageRDMA(t *testing.T) {
 		}
 		core := exe != "/usr/sbin/rstored"
 		for _, p := range []string{"rstored", "rstorectl"} {
-			if s := c.run(p + " version"); !strings.HasPrefix(s, p+" "+version+" ") || strings.HasSuffix(s, " rdma-core") != core {
+			if s := c.run(p + " version"); !strings.HasPrefix(s, p+" "+version+" ") ||
+				strings.HasSuffix(s, " rdma-core") != core {
 				t.Errorf("version %q", s)
 			}
 		}
@@ -89,7 +95,8 @@ func TestPackageRDMA(t *testing.T) {
 		if s := c.run("sha256sum /var/lib/rstored/handle.key && cat /etc/rstored/rstored.yaml"); s != key {
 			t.Errorf("state or configuration changed:\n%s\nbefore:\n%s", s, key)
 		}
-		if s := c.run("dpkg --verify | grep -v ' c '; stat -c %U /proc/" + pid + "; systemctl is-enabled rstored; systemctl show -P NeedDaemonReload rstored"); s != "rstored\nenabled\nno" {
+		if s := c.run("dpkg --verify | grep -v ' c '; stat -c %U /proc/" + pid +
+			"; systemctl is-enabled rstored; systemctl show -P NeedDaemonReload rstored"); s != "rstored\nenabled\nno" {
 			t.Errorf("%q", s)
 		}
 	}
@@ -115,7 +122,8 @@ func TestPackageRDMA(t *testing.T) {
 		c.run("rm -f /tmp/enough /tmp/n")
 		done := make(chan string)
 		go func() {
-			out, _ := c.try("n=0; while [ ! -e /tmp/enough ]; do (exec 3<>/dev/tcp/127.0.0.1/2049) || echo failed; n=$((n+1)); echo $n >/tmp/n; done 2>&1; echo $n times")
+			out, _ := c.try("n=0; while [ ! -e /tmp/enough ]; do (exec 3<>/dev/tcp/127.0.0.1/2049) || echo failed; " +
+				"n=$((n+1)); echo $n >/tmp/n; done 2>&1; echo $n times")
 			done <- out
 		}()
 		c.wait("test -s /tmp/n")
@@ -134,12 +142,14 @@ func TestPackageRDMA(t *testing.T) {
 		serves(c, "v1.0.0", rdma)
 		c.run("dpkg -s libibverbs1 librdmacm1 ibverbs-providers >/dev/null && ls /etc/libibverbs.d/mlx5.driver")
 		c.run("systemd-analyze verify --man=no rstored.service rstored@red.service")
-		if s := c.run("systemctl show -P DeviceAllow rstored; systemctl show -P DevicePolicy rstored; systemctl show -P LimitMEMLOCK rstored"); !strings.Contains(s, "char-infiniband_verbs rw") ||
+		if s := c.run("systemctl show -P DeviceAllow rstored; systemctl show -P DevicePolicy rstored; systemctl show -P " +
+			"LimitMEMLOCK rstored"); !strings.Contains(s, "char-infiniband_verbs rw") ||
 			!strings.Contains(s, "/dev/infiniband/rdma_cm rw") || !strings.HasSuffix(s, "closed\ninfinity") {
 			t.Errorf("the unit: %s", s)
 		}
 		// What the program links is there without the package.
-		if s := c.run("ldd " + rdma + " || true"); strings.Contains(s, "not found") || strings.Contains(s, "verbs") || strings.Contains(s, "rdmacm") {
+		if s := c.run("ldd " + rdma + " || true"); strings.Contains(s, "not found") || strings.Contains(s, "verbs") ||
+			strings.Contains(s, "rdmacm") {
 			t.Errorf("linked: %s", s)
 		}
 		if s := c.run("rstorectl device list"); s == "" {
@@ -168,10 +178,12 @@ func TestPackageRDMA(t *testing.T) {
 			t.Errorf("version %q", s)
 		}
 		c.run("rstorectl cat --nfs-version 3 " + byRDMA + "/f | cmp - /tmp/f")
-		if s := c.run("rstorectl doctor || true"); !strings.Contains(s, "RDMA devices cannot be used") || !strings.Contains(s, "libibverbs1 librdmacm1") {
+		if s := c.run("rstorectl doctor || true"); !strings.Contains(s, "RDMA devices cannot be used") ||
+			!strings.Contains(s, "libibverbs1 librdmacm1") {
 			t.Errorf("the doctor: %s", s)
 		}
-		if s := c.run("journalctl -u rstored -o cat -n 50"); !strings.Contains(s, "RDMA devices of the kernel cannot be used") || !strings.Contains(s, "libibverbs.so.1") {
+		if s := c.run("journalctl -u rstored -o cat -n 50"); !strings.Contains(s,
+			"RDMA devices of the kernel cannot be used") || !strings.Contains(s, "libibverbs.so.1") {
 			t.Errorf("the journal: %s", s)
 		}
 		c.run(apt + "install -f libibverbs1 librdmacm1 ibverbs-providers && systemctl restart rstored")
@@ -180,7 +192,8 @@ func TestPackageRDMA(t *testing.T) {
 		c := c.in(t)
 		load(t, apt+"remove rstored-rdma")
 		serves(c, "v1.1.0", "/usr/sbin/rstored")
-		if s := c.run("ls -d /usr/lib/rstored /usr/lib/systemd/system/rstored*.service.d/rdma.conf 2>/dev/null; true"); s != "" {
+		if s := c.run(
+			"ls -d /usr/lib/rstored /usr/lib/systemd/system/rstored*.service.d/rdma.conf 2>/dev/null; true"); s != "" {
 			t.Errorf("left over: %s", s)
 		}
 	})
@@ -200,12 +213,13 @@ func TestPackageRDMA(t *testing.T) {
 	})
 }
 
-// TestRPMRDMA looks at the RPM package of them with rpm, and runs its scripts in a clean system. The system is Debian, so
-// that dependencies are not looked at.
+// TestRPMRDMA looks at the RPM package of them with rpm, and runs its scripts in a clean system.
+// The system is Debian, so that dependencies are not looked at.
 func TestRPMRDMA(t *testing.T) {
 	need(t, "systemd-nspawn", "rpm", "gcc")
 	out := packages(t, "v1.0.0")
-	first, second := one(t, filepath.Join(out, "rstored-1.0.0-1.*.rpm")), one(t, filepath.Join(out, "rstored-rdma-1.0.0-1.*.rpm"))
+	first, second := one(t, filepath.Join(out, "rstored-1.0.0-1.*.rpm")),
+		one(t, filepath.Join(out, "rstored-rdma-1.0.0-1.*.rpm"))
 	command(t, "rpm", "-K", "--nosignature", second)
 	needs := command(t, "rpm", "-qpR", second) + "\n"
 	for _, n := range []string{"rstored = 1.0.0\n", "libibverbs\n", "librdmacm\n", "glibc >= 2."} {
@@ -231,7 +245,9 @@ func TestRPMRDMA(t *testing.T) {
 		{"-i /var/tmp/2.rpm", "/usr/lib/rstored/rdma/rstored"}, {"-e rstored-rdma", "/usr/sbin/rstored"},
 	} {
 		pid := c.show("rstored", "MainPID")
-		c.run("rpm --nodeps " + s.do + " && rpm -Va --nodeps 'rstored*' | grep -v '  c ' && exit 1; rstorectl cat --nfs-version 3 " + byRDMA + "/f | cmp - /tmp/f")
+		c.run("rpm --nodeps " + s.do +
+			" && rpm -Va --nodeps 'rstored*' | grep -v '  c ' && exit 1; rstorectl cat --nfs-version 3 " + byRDMA +
+			"/f | cmp - /tmp/f")
 		now := c.show("rstored", "MainPID")
 		if exe := c.run("readlink /proc/" + now + "/exe"); now == pid || exe != s.exe {
 			t.Errorf("rpm %s: process %s, %s before, of %s", s.do, now, pid, exe)

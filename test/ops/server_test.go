@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// server is an rstored of this host, on a loopback address of its own, that exports a directory at /data.
+// server is an rstored of this host, on a loopback address of its own, that exports a directory at
+// /data.
 type server struct {
 	t                    *testing.T
 	dir, host            string
@@ -24,8 +25,12 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{t: t, dir: t.TempDir(), host: fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))}
-	s.rdma, s.tcp, s.ops = net.JoinHostPort(s.host, "20049"), net.JoinHostPort(s.host, "2049"), net.JoinHostPort(s.host, "9049")
+	s := &server{
+		t: t, dir: t.TempDir(),
+		host: fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254)),
+	}
+	s.rdma, s.tcp, s.ops = net.JoinHostPort(s.host, "20049"), net.JoinHostPort(s.host, "2049"),
+		net.JoinHostPort(s.host, "9049")
 	short, err := os.MkdirTemp("", "rs") // a socket's path is short
 	if err != nil {
 		t.Fatal(err)

@@ -156,7 +156,8 @@ func TestSystemd(t *testing.T) {
 		if out, err := c.try("systemctl restart rstored"); err == nil {
 			t.Errorf("it started:\n%s", out)
 		}
-		if s, out := c.show("rstored", "ActiveState"), c.run("journalctl -u rstored -o cat | tail"); s != "failed" || !strings.Contains(out, "status=78/CONFIG") {
+		if s, out := c.show("rstored", "ActiveState"),
+			c.run("journalctl -u rstored -o cat | tail"); s != "failed" || !strings.Contains(out, "status=78/CONFIG") {
 			t.Errorf("%s; a bad configuration is not tried again:\n%s", s, out)
 		}
 		c.write("/etc/rstored/rstored.yaml", config("/srv/data", "127.0.0.1"))
@@ -183,19 +184,25 @@ func TestSystemd(t *testing.T) {
 	t.Run("live upgrade", func(t *testing.T) {
 		c := c.in(t)
 		const replace = "cp /usr/local/sbin/rstored /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored && "
-		c.run("head -c 100M /dev/urandom >/srv/data/big; (exec 3<>/dev/tcp/127.0.0.1/2049; exec sleep 1000) >/dev/null 2>&1 </dev/null & echo $! >/tmp/holder")
+		c.run("head -c 100M /dev/urandom >/srv/data/big; (exec 3<>/dev/tcp/127.0.0.1/2049; exec sleep 1000) >/dev/null " +
+			"2>&1 </dev/null & echo $! >/tmp/holder")
 		// The oldest connection over TCP, which nobody uses.
-		const held = `rstorectl clients -o json | tr -d ' \n' | grep -oE '\{[^{}]*\}' | grep '"transport":"tcp"' | grep '"calls":0[,}]' |
+		const held = `rstorectl clients -o json | tr -d ' \n' | grep -oE '\{[^{}]*\}' |
+			grep '"transport":"tcp"' | grep '"calls":0[,}]' |
 			sed 's/.*"address":"\([^"]*\)".*"since":"\([^"]*\)".*/\2 \1/' | sort | head -n 1 | grep 127.0.0.1`
 		c.wait(held)
 		out := make(chan string, 1)
 		go func() {
 			s, _ := c.try(`while [ ! -e /tmp/enough.live ]; do for u in ` + byRDMA + ` ` + byTCP + `; do
-				rstorectl get -q $u/big /tmp/copy && cmp /tmp/copy /srv/data/big || echo failed; rm -f /tmp/copy; done; done; echo over`)
+				rstorectl get -q $u/big /tmp/copy && cmp /tmp/copy /srv/data/big || echo failed; rm -f /tmp/copy
+				done; done; echo over`)
 			out <- s
 		}()
 		conn, restarts := c.run(held), c.show("rstored", "NRestarts")
-		for _, how := range []string{"systemctl reload rstored", "rstored upgrade --config /etc/rstored/rstored.yaml", "systemctl reload rstored"} {
+		for _, how := range []string{
+			"systemctl reload rstored", "rstored upgrade --config /etc/rstored/rstored.yaml",
+			"systemctl reload rstored",
+		} {
 			pid := c.show("rstored", "MainPID")
 			t.Log(c.run(replace + how))
 			now := c.show("rstored", "MainPID")
@@ -222,24 +229,28 @@ func TestSystemd(t *testing.T) {
 		}
 		// The other type of service, in which the manager sends the signal.
 		c.run("mkdir -p /etc/systemd/system/rstored.service.d")
-		c.install(filepath.Join(root, "systemd", "notify-reload.conf"), "/etc/systemd/system/rstored.service.d/notify-reload.conf", 0o644)
+		c.install(filepath.Join(root, "systemd", "notify-reload.conf"),
+			"/etc/systemd/system/rstored.service.d/notify-reload.conf", 0o644)
 		c.run("systemctl daemon-reload")
 		before := c.show("rstored", "MainPID")
 		c.run(replace + "systemctl reload rstored")
-		if now := c.show("rstored", "MainPID"); now == before || c.show("rstored", "ActiveState") != "active" || c.run(held) != conn {
+		if now := c.show("rstored", "MainPID"); now == before || c.show("rstored", "ActiveState") != "active" ||
+			c.run(held) != conn {
 			t.Errorf("process %s serves, before it %s", now, before)
 		}
 		c.run("rm -r /etc/systemd/system/rstored.service.d && systemctl daemon-reload")
 		// A program that cannot take over: the old one goes on.
 		pid := c.show("rstored", "MainPID")
-		c.run("cp /usr/local/sbin/rstored /tmp/good && printf '#!/bin/sh\nexit 1\n' >/usr/local/sbin/new && chmod 755 /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored")
+		c.run("cp /usr/local/sbin/rstored /tmp/good && printf '#!/bin/sh\nexit 1\n' >/usr/local/sbin/new && chmod 755 " +
+			"/usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored")
 		if s, err := c.try("systemctl reload rstored"); err == nil {
 			t.Errorf("a program that ends at once took over: %s", s)
 		}
 		if now := c.show("rstored", "MainPID"); now != pid || c.show("rstored", "ActiveState") != "active" {
 			t.Errorf("process %s serves, before it %s", now, pid)
 		}
-		c.run("cp /tmp/good /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored && systemctl reload rstored")
+		c.run("cp /tmp/good /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored && systemctl reload " +
+			"rstored")
 		c.run("touch /tmp/enough.live")
 		if s := <-out; strings.TrimSpace(s) != "over" {
 			t.Errorf("the clients: %s", s)
@@ -250,7 +261,8 @@ func TestSystemd(t *testing.T) {
 	t.Run("upgrade", func(t *testing.T) {
 		c := c.in(t)
 		// A package replaces the binary and restarts; what was stored is there.
-		c.run("cp /usr/local/sbin/rstored /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored && systemctl restart rstored")
+		c.run("cp /usr/local/sbin/rstored /usr/local/sbin/new && mv /usr/local/sbin/new /usr/local/sbin/rstored && " +
+			"systemctl restart rstored")
 		c.run("rstorectl cat " + byRDMA + "/f")
 	})
 
@@ -290,7 +302,9 @@ func TestSystemd(t *testing.T) {
 		c.write("/etc/rstored/red.yaml", config("/srv/red", "127.0.0.2"))
 		c.run("systemctl start rstored rstored@red")
 		c.run("echo red >/tmp/r && rstorectl put /tmp/r nfs+rdma://127.0.0.2/data/r")
-		if s := c.run("ls /srv/red; ls /srv/data; rstorectl --control /run/rstored-red/rstored.sock export list -o json"); !strings.HasPrefix(s, "r\nf\n") || !strings.Contains(s, "/srv/red") {
+		if s := c.run(
+			"ls /srv/red; ls /srv/data; rstorectl --control /run/rstored-red/rstored.sock export list -o json",
+		); !strings.HasPrefix(s, "r\nf\n") || !strings.Contains(s, "/srv/red") {
 			t.Errorf("the instance: %s", s)
 		}
 		c.run("systemctl stop rstored@red && rstorectl cat " + byRDMA + "/f && systemctl stop rstored")

@@ -28,14 +28,21 @@ const tlsName = "server.example"
 func opensslFiles(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	run(t, dir, nil, "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "ca.key", "-out", "ca.pem",
+	run(t, dir, nil, "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+		"-keyout", "ca.key", "-out", "ca.pem",
 		"-subj", "/CN=authority", "-days", "2")
-	for _, c := range []struct{ file, name, algorithm string }{{"server", tlsName, "rsa:2048"}, {"client", "client.example", "ed25519"}} {
-		if err := os.WriteFile(filepath.Join(dir, c.file+".ext"), []byte("subjectAltName=DNS:"+c.name+"\nextendedKeyUsage=serverAuth,clientAuth\n"), 0o600); err != nil {
+	for _, c := range []struct{ file, name, algorithm string }{
+		{"server", tlsName, "rsa:2048"},
+		{"client", "client.example", "ed25519"},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, c.file+".ext"),
+			[]byte("subjectAltName=DNS:"+c.name+"\nextendedKeyUsage=serverAuth,clientAuth\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		run(t, dir, nil, "openssl", "req", "-newkey", c.algorithm, "-nodes", "-keyout", c.file+".key", "-out", c.file+".csr", "-subj", "/CN="+c.name)
-		run(t, dir, nil, "openssl", "x509", "-req", "-in", c.file+".csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "1",
+		run(t, dir, nil, "openssl", "req", "-newkey", c.algorithm, "-nodes", "-keyout", c.file+".key", "-out", c.file+".csr",
+			"-subj", "/CN="+c.name)
+		run(t, dir, nil, "openssl", "x509", "-req", "-in", c.file+".csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+			"-CAcreateserial", "-days", "1",
 			"-extfile", c.file+".ext", "-out", c.file+".pem")
 	}
 	return dir
@@ -88,9 +95,12 @@ func TestOpenSSLClient(t *testing.T) {
 	files, dir := opensslFiles(t), t.TempDir()
 	host := fmt.Sprintf("127.%d.%d.%d", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))
 	run(t, "../..", nil, "go", "build", "-o", dir, "./cmd/rstored")
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "rstored"), "--state-dir", filepath.Join(dir, "state"), "--control", filepath.Join(dir, "c.sock"),
-		"--export", t.TempDir()+"=/a(rw,xprtsec=mtls)", "--rdma-listen", "", "--tcp-listen", host+":2049", "--log-format", "json",
-		"--tls-certificate", filepath.Join(files, "server.pem"), "--tls-key", filepath.Join(files, "server.key"), "--tls-client-ca", filepath.Join(files, "ca.pem"))
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "rstored"), "--state-dir", filepath.Join(dir, "state"),
+		"--control", filepath.Join(dir, "c.sock"),
+		"--export", t.TempDir()+"=/a(rw,xprtsec=mtls)", "--rdma-listen", "", "--tcp-listen", host+":2049", "--log-format",
+		"json",
+		"--tls-certificate", filepath.Join(files, "server.pem"), "--tls-key", filepath.Join(files, "server.key"),
+		"--tls-client-ca", filepath.Join(files, "ca.pem"))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
@@ -136,7 +146,8 @@ func TestOpenSSLClient(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		c := exec.CommandContext(ctx, "openssl", append([]string{
-			"s_client", "-connect", relay(t, asked), "-alpn", tcp.ALPN, "-tls1_3", "-quiet", "-CAfile", filepath.Join(files, "ca.pem"),
+			"s_client", "-connect", relay(t, asked), "-alpn", tcp.ALPN, "-tls1_3", "-quiet", "-CAfile",
+			filepath.Join(files, "ca.pem"),
 			"-verify_return_error", "-verify_hostname", tlsName,
 		}, args...)...)
 		in, err := c.StdinPipe()
@@ -162,7 +173,10 @@ func TestOpenSSLClient(t *testing.T) {
 		_ = c.Wait()
 	}
 	stop()
-	for _, want := range []string{`"result":"OK","cipher":"TLS_CHACHA20_POLY1305_SHA256"`, `"result":"OK","cipher":"TLS_AES_256_GCM_SHA384"`, `"name":"client.example"`} {
+	for _, want := range []string{
+		`"result":"OK","cipher":"TLS_CHACHA20_POLY1305_SHA256"`,
+		`"result":"OK","cipher":"TLS_AES_256_GCM_SHA384"`, `"name":"client.example"`,
+	} {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("the audit log has no %s:\n%s", want, stderr.String())
 		}
@@ -176,8 +190,10 @@ func TestOpenSSLServer(t *testing.T) {
 	at := fmt.Sprintf("127.%d.%d.%d:20490", 77+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	s := exec.CommandContext(ctx, "openssl", "s_server", "-accept", at, "-alpn", tcp.ALPN, "-tls1_3", "-quiet", "-naccept", "1", "-Verify", "3", "-verify_return_error",
-		"-cert", filepath.Join(files, "server.pem"), "-key", filepath.Join(files, "server.key"), "-CAfile", filepath.Join(files, "ca.pem"))
+	s := exec.CommandContext(ctx, "openssl", "s_server", "-accept", at, "-alpn", tcp.ALPN, "-tls1_3", "-quiet", "-naccept",
+		"1", "-Verify", "3", "-verify_return_error",
+		"-cert", filepath.Join(files, "server.pem"), "-key", filepath.Join(files, "server.key"), "-CAfile",
+		filepath.Join(files, "ca.pem"))
 	in, err := s.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +224,8 @@ func TestOpenSSLServer(t *testing.T) {
 			return
 		}
 		var far net.Conn
-		for until := time.Now().Add(20 * time.Second); far == nil && time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		for until := time.Now().Add(20 * time.Second); far == nil &&
+			time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
 			far, _ = net.Dial("tcp", at)
 		}
 		if far == nil {
@@ -240,7 +257,8 @@ func TestOpenSSLServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := tcp.DialTLS(ctx, l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: tlsName, Certificates: []tls.Certificate{pair}}, nfs3.Program, nfs3.Version)
+	c, err := tcp.DialTLS(ctx, l.Addr().String(),
+		&tls.Config{RootCAs: pool, ServerName: tlsName, Certificates: []tls.Certificate{pair}}, nfs3.Program, nfs3.Version)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,8 @@ var values = map[int]value{
 	x4.FATTR4_FILEHANDLE: of(x4.ReadFattr4Filehandle), x4.FATTR4_SUPPATTR_EXCLCREAT: of(x4.ReadFattr4SuppattrExclcreat),
 	x4.FATTR4_ACL: of(x4.ReadFattr4Acl), x4.FATTR4_ACLSUPPORT: of(x4.ReadFattr4Aclsupport),
 	x4.FATTR4_ARCHIVE: of(x4.ReadFattr4Archive), x4.FATTR4_CANSETTIME: of(x4.ReadFattr4Cansettime),
-	x4.FATTR4_CASE_INSENSITIVE: of(x4.ReadFattr4CaseInsensitive), x4.FATTR4_CASE_PRESERVING: of(x4.ReadFattr4CasePreserving),
+	x4.FATTR4_CASE_INSENSITIVE: of(x4.ReadFattr4CaseInsensitive),
+	x4.FATTR4_CASE_PRESERVING:  of(x4.ReadFattr4CasePreserving),
 	x4.FATTR4_CHOWN_RESTRICTED: of(x4.ReadFattr4ChownRestricted), x4.FATTR4_FILEID: of(x4.ReadFattr4Fileid),
 	x4.FATTR4_FILES_AVAIL: of(x4.ReadFattr4FilesAvail), x4.FATTR4_FILES_FREE: of(x4.ReadFattr4FilesFree),
 	x4.FATTR4_FILES_TOTAL: of(x4.ReadFattr4FilesTotal), x4.FATTR4_FS_LOCATIONS: into(x4.ReadFattr4FsLocations),
@@ -56,8 +57,9 @@ var values = map[int]value{
 	x4.FATTR4_SACL: into(x4.ReadFattr4Sacl), x4.FATTR4_CHANGE_POLICY: into(x4.ReadFattr4ChangePolicy),
 	x4.FATTR4_FS_STATUS: into(x4.ReadFattr4FsStatus), x4.FATTR4_FS_LAYOUT_TYPES: of(x4.ReadFattr4FsLayoutTypes),
 	x4.FATTR4_LAYOUT_TYPES: of(x4.ReadFattr4LayoutTypes), x4.FATTR4_LAYOUT_BLKSIZE: of(x4.ReadFattr4LayoutBlksize),
-	x4.FATTR4_LAYOUT_ALIGNMENT: of(x4.ReadFattr4LayoutAlignment), x4.FATTR4_FS_LOCATIONS_INFO: into(x4.ReadFattr4FsLocationsInfo),
-	x4.FATTR4_FS_CHARSET_CAP: of(x4.ReadFattr4FsCharsetCap), x4.FATTR4_CLONE_BLKSIZE: of(x4.ReadFattr4CloneBlksize),
+	x4.FATTR4_LAYOUT_ALIGNMENT:  of(x4.ReadFattr4LayoutAlignment),
+	x4.FATTR4_FS_LOCATIONS_INFO: into(x4.ReadFattr4FsLocationsInfo),
+	x4.FATTR4_FS_CHARSET_CAP:    of(x4.ReadFattr4FsCharsetCap), x4.FATTR4_CLONE_BLKSIZE: of(x4.ReadFattr4CloneBlksize),
 	x4.FATTR4_SPACE_FREED: of(x4.ReadFattr4SpaceFreed), x4.FATTR4_CHANGE_ATTR_TYPE: of(x4.ReadFattr4ChangeAttrType),
 	x4.FATTR4_SEC_LABEL: into(x4.ReadFattr4SecLabel),
 }
@@ -132,7 +134,8 @@ func uint32Of(v uint32) writes {
 
 func (s *sess) getAttr(fh []byte, attrs ...int) map[int]any {
 	s.t.Helper()
-	get := get[*x4.Getattr4res_NFS4_OK](s.t, s.one(putFH(fh), &x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: bitmap(attrs...)}}))
+	get := get[*x4.Getattr4res_NFS4_OK](s.t,
+		s.one(putFH(fh), &x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: bitmap(attrs...)}}))
 	return attributes(s.t, &get.Resok4.ObjAttributes)
 }
 
@@ -190,7 +193,8 @@ func TestAttributes(t *testing.T) {
 			}
 		}
 		// What cannot be read is refused; what nobody knows is left out.
-		s.fails(x4.NFS4ERR_INVAL, putFH(fh), &x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: bitmap(x4.FATTR4_TIME_ACCESS_SET)}})
+		s.fails(x4.NFS4ERR_INVAL, putFH(fh),
+			&x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: bitmap(x4.FATTR4_TIME_ACCESS_SET)}})
 		if a := s.getAttr(fh, x4.FATTR4_ARCHIVE, x4.FATTR4_MIMETYPE, 100); len(a) != 0 {
 			t.Errorf("%v", a)
 		}

@@ -48,11 +48,14 @@ func (c *callee) Call(b *rpc.BackwardCall) {
 		return
 	}
 	c.last = seq.Opcbsequence
-	res := x4.CbCompound4res{Tag: a.Tag, Resarray: []x4.NfsCbResop4{&x4.NfsCbResop4_OP_CB_SEQUENCE{Opcbsequence: &x4.CbSequence4res_NFS4_OK{
-		CsrResok4: x4.CbSequence4resok{
-			CsrSessionid: c.last.CsaSessionid, CsrSequenceid: c.last.CsaSequenceid, CsrSlotid: c.last.CsaSlotid,
-		},
-	}}}}
+	res := x4.CbCompound4res{
+		Tag: a.Tag,
+		Resarray: []x4.NfsCbResop4{&x4.NfsCbResop4_OP_CB_SEQUENCE{Opcbsequence: &x4.CbSequence4res_NFS4_OK{
+			CsrResok4: x4.CbSequence4resok{
+				CsrSessionid: c.last.CsaSessionid, CsrSequenceid: c.last.CsaSequenceid, CsrSlotid: c.last.CsaSlotid,
+			},
+		}}},
+	}
 	for _, op := range a.Argarray[1:] {
 		c.calls = append(c.calls, op)
 		switch op := op.(type) {
@@ -65,7 +68,10 @@ func (c *callee) Call(b *rpc.BackwardCall) {
 			// What it has written is known here alone.
 			vals := append(bytesOf(c.t, uint64Of(c.change)), bytesOf(c.t, uint64Of(c.size))...)
 			res.Resarray = append(res.Resarray, &x4.NfsCbResop4_OP_CB_GETATTR{Opcbgetattr: &x4.CbGetattr4res_NFS4_OK{
-				Resok4: x4.CbGetattr4resok{ObjAttributes: x4.Fattr4{Attrmask: bitmap(x4.FATTR4_CHANGE, x4.FATTR4_SIZE), AttrVals: vals}},
+				Resok4: x4.CbGetattr4resok{ObjAttributes: x4.Fattr4{
+					Attrmask: bitmap(x4.FATTR4_CHANGE, x4.FATTR4_SIZE),
+					AttrVals: vals,
+				}},
 			}})
 		default:
 			c.t.Errorf("a callback of %T", op)
@@ -93,7 +99,8 @@ func TestDelegations(t *testing.T) {
 			if write {
 				access, want = 3, x4.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG
 			}
-			got := get[*x4.Open4res_NFS4_OK](t, s.one(putFH(fh), openOp(access|want, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4
+			got := get[*x4.Open4res_NFS4_OK](t,
+				s.one(putFH(fh), openOp(access|want, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4
 			var deleg x4.Stateid4
 			switch d := got.Delegation.(type) {
 			case *x4.OpenDelegation4_OPEN_DELEGATE_READ:
@@ -103,7 +110,8 @@ func TestDelegations(t *testing.T) {
 				}
 			case *x4.OpenDelegation4_OPEN_DELEGATE_WRITE:
 				deleg = d.Write.Stateid
-				if limit, ok := d.Write.SpaceLimit.(*x4.NfsSpaceLimit4_NFS_LIMIT_SIZE); !write || d.Write.Recall || !ok || limit.Filesize != 0 {
+				if limit, ok := d.Write.SpaceLimit.(*x4.NfsSpaceLimit4_NFS_LIMIT_SIZE); !write || d.Write.Recall || !ok ||
+					limit.Filesize != 0 {
 					t.Errorf("%+v", d)
 				}
 			default:
@@ -122,10 +130,12 @@ func TestDelegations(t *testing.T) {
 				t.Fatalf("%d callbacks", len(k.calls))
 			}
 			recall, ok := k.calls[0].(*x4.NfsCbArgop4_OP_CB_RECALL)
-			if !ok || recall.Opcbrecall.Stateid != deleg || !bytes.Equal(recall.Opcbrecall.Fh, fh) || recall.Opcbrecall.Truncate {
+			if !ok || recall.Opcbrecall.Stateid != deleg || !bytes.Equal(recall.Opcbrecall.Fh, fh) ||
+				recall.Opcbrecall.Truncate {
 				t.Errorf("%+v", k.calls[0])
 			}
-			if lists := k.last.CsaReferringCallLists; k.last.CsaSessionid != s.id || len(lists) != 1 || lists[0].RclSessionid != s.id ||
+			if lists := k.last.CsaReferringCallLists; k.last.CsaSessionid != s.id || len(lists) != 1 ||
+				lists[0].RclSessionid != s.id ||
 				len(lists[0].RclReferringCalls) != 1 || lists[0].RclReferringCalls[0].RcSlotid != 2 {
 				t.Errorf("%+v", k.last)
 			}
@@ -147,10 +157,14 @@ func TestOffload(t *testing.T) {
 	from, fromID := s.open(dir, "from")
 	to, toID := s.open(dir, "to")
 	const size = 20 << 20
-	s.one(putFH(from), &x4.NfsArgop4_OP_SETATTR{Opsetattr: x4.Setattr4args{Stateid: fromID, ObjAttributes: fattr(t, bitmap(x4.FATTR4_SIZE), uint64Of(size))}})
-	c := get[*x4.Copy4res_NFS4_OK](t, s.one(putFH(from), &x4.NfsArgop4_OP_SAVEFH{}, putFH(to), &x4.NfsArgop4_OP_COPY{Opcopy: x4.Copy4args{
-		CaSrcStateid: fromID, CaDstStateid: toID, CaConsecutive: true,
-	}})).CrResok4
+	s.one(putFH(from), &x4.NfsArgop4_OP_SETATTR{Opsetattr: x4.Setattr4args{
+		Stateid:       fromID,
+		ObjAttributes: fattr(t, bitmap(x4.FATTR4_SIZE), uint64Of(size)),
+	}})
+	c := get[*x4.Copy4res_NFS4_OK](t,
+		s.one(putFH(from), &x4.NfsArgop4_OP_SAVEFH{}, putFH(to), &x4.NfsArgop4_OP_COPY{Opcopy: x4.Copy4args{
+			CaSrcStateid: fromID, CaDstStateid: toID, CaConsecutive: true,
+		}})).CrResok4
 	if len(c.CrResponse.WrCallbackId) != 1 || c.CrRequirements.CrSynchronous {
 		t.Fatalf("%+v", c)
 	}
@@ -164,7 +178,8 @@ func TestOffload(t *testing.T) {
 	select {
 	case done := <-k.offloads:
 		w, ok := done.CoaOffloadInfo.(*x4.OffloadInfo4_NFS4_OK)
-		if !ok || done.CoaStateid != id || !bytes.Equal(done.CoaFh, to) || w.CoaResok4.WrCount != size || len(w.CoaResok4.WrCallbackId) != 0 {
+		if !ok || done.CoaStateid != id || !bytes.Equal(done.CoaFh, to) || w.CoaResok4.WrCount != size ||
+			len(w.CoaResok4.WrCallbackId) != 0 {
 			t.Errorf("%+v", done)
 		}
 	case <-time.After(30 * time.Second):
@@ -186,7 +201,8 @@ func TestGetAttrOfWhatIsDelegated(t *testing.T) {
 	s.one(&x4.NfsArgop4_OP_PUTROOTFH{})
 	fh, id := other.open(other.handle("data"), "file")
 	other.one(putFH(fh), closeOp(id))
-	got := get[*x4.Open4res_NFS4_OK](t, s.one(putFH(fh), openOp(3|x4.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4
+	got := get[*x4.Open4res_NFS4_OK](t,
+		s.one(putFH(fh), openOp(3|x4.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4
 	if _, ok := got.Delegation.(*x4.OpenDelegation4_OPEN_DELEGATE_WRITE); !ok {
 		t.Fatalf("%+v", got.Delegation)
 	}

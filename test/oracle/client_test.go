@@ -118,13 +118,15 @@ func TestClient(t *testing.T) {
 				AtimeHow: blockstore.TimeServer, MtimeHow: blockstore.TimeClient, Mtime: when,
 			}
 			for i, err := range []error{
-				c.SetAttr(ctx, f.Handle, all, nil), c.Link(ctx, f.Handle, h, "g"), c.Rename(ctx, h, "g", h, "i"), c.Remove(ctx, h, "i"),
+				c.SetAttr(ctx, f.Handle, all, nil), c.Link(ctx, f.Handle, h, "g"), c.Rename(ctx, h, "g", h, "i"),
+				c.Remove(ctx, h, "i"),
 			} {
 				if err != nil {
 					t.Errorf("number %d: %v", i, err)
 				}
 			}
-			if a, err := c.GetAttr(ctx, f.Handle); err != nil || a.Size != 7 || a.Mode != mode || a.UID != uid || a.GID != gid || !a.Mtime.Equal(when) {
+			if a, err := c.GetAttr(ctx, f.Handle); err != nil || a.Size != 7 || a.Mode != mode || a.UID != uid || a.GID != gid ||
+				!a.Mtime.Equal(when) {
 				t.Errorf("%+v, %v", a, err)
 			}
 			if n, err := c.Symlink(ctx, h, "s", "a target", nil); err != nil {
@@ -132,7 +134,8 @@ func TestClient(t *testing.T) {
 			} else if s, err := c.ReadLink(ctx, n.Handle); err != nil || s != "a target" {
 				t.Errorf("%q, %v", s, err)
 			}
-			if n, err := c.Mknod(ctx, h, "dev", blockstore.TypeChr, 1, 3, &blockstore.SetAttr{Mode: &mode}); err != nil || n.Attr.Type != blockstore.TypeChr {
+			if n, err := c.Mknod(ctx, h, "dev", blockstore.TypeChr, 1, 3, &blockstore.SetAttr{Mode: &mode}); err != nil ||
+				n.Attr.Type != blockstore.TypeChr {
 				t.Errorf("%+v, %v", n, err)
 			}
 			if _, err := c.Mkdir(ctx, h, "d", nil); err != nil {
@@ -185,7 +188,8 @@ func TestClient(t *testing.T) {
 				}
 			}
 			var held *client.LockedError
-			if err := other.TryLock(5, 0, false); !errors.As(err, &held) || held.Holder.Offset != 3 || held.Holder.Length != 10 || !held.Holder.Exclusive {
+			if err := other.TryLock(5, 0, false); !errors.As(err, &held) || held.Holder.Offset != 3 ||
+				held.Holder.Length != 10 || !held.Holder.Exclusive {
 				t.Errorf("%+v, %v", held, err)
 			}
 			if h, err := other.TestLock(5, 0, false); err != nil || h == nil || h.Offset != 3 {
@@ -232,9 +236,12 @@ func TestClient(t *testing.T) {
 				t.Error("something was found")
 			}
 			ops := []x4.NfsOpnum4{
-				x4.OP_ACCESS, x4.OP_CLOSE, x4.OP_COMMIT, x4.OP_CREATE, x4.OP_GETATTR, x4.OP_GETFH, x4.OP_LINK, x4.OP_LOOKUP, x4.OP_NVERIFY, x4.OP_OPEN,
-				x4.OP_PUTFH, x4.OP_PUTROOTFH, x4.OP_READ, x4.OP_READDIR, x4.OP_READLINK, x4.OP_REMOVE, x4.OP_RENAME, x4.OP_RESTOREFH, x4.OP_SAVEFH,
-				x4.OP_SETATTR, x4.OP_VERIFY, x4.OP_WRITE, x4.OP_EXCHANGE_ID, x4.OP_CREATE_SESSION, x4.OP_SEQUENCE, x4.OP_RECLAIM_COMPLETE,
+				x4.OP_ACCESS, x4.OP_CLOSE, x4.OP_COMMIT, x4.OP_CREATE, x4.OP_GETATTR, x4.OP_GETFH, x4.OP_LINK, x4.OP_LOOKUP,
+				x4.OP_NVERIFY, x4.OP_OPEN,
+				x4.OP_PUTFH, x4.OP_PUTROOTFH, x4.OP_READ, x4.OP_READDIR, x4.OP_READLINK, x4.OP_REMOVE, x4.OP_RENAME,
+				x4.OP_RESTOREFH, x4.OP_SAVEFH,
+				x4.OP_SETATTR, x4.OP_VERIFY, x4.OP_WRITE, x4.OP_EXCHANGE_ID, x4.OP_CREATE_SESSION, x4.OP_SEQUENCE,
+				x4.OP_RECLAIM_COMPLETE,
 				x4.OP_DESTROY_SESSION, x4.OP_DESTROY_CLIENTID, x4.OP_LOCK, x4.OP_LOCKT, x4.OP_LOCKU, x4.OP_FREE_STATEID,
 			}
 			if v == client.Version42 {
@@ -271,9 +278,14 @@ func TestClientTakesAnyReply(t *testing.T) {
 			Stateid: id, Recall: true, SpaceLimit: &x4.NfsSpaceLimit4_NFS_LIMIT_SIZE{Filesize: 5}, Permissions: nobody,
 		}},
 		&x4.OpenDelegation4_OPEN_DELEGATE_WRITE{Write: x4.OpenWriteDelegation4{
-			Stateid: id, SpaceLimit: &x4.NfsSpaceLimit4_NFS_LIMIT_BLOCKS{ModBlocks: x4.NfsModifiedLimit4{NumBlocks: 1, BytesPerBlock: 2}},
+			Stateid: id, SpaceLimit: &x4.NfsSpaceLimit4_NFS_LIMIT_BLOCKS{ModBlocks: x4.NfsModifiedLimit4{
+				NumBlocks:     1,
+				BytesPerBlock: 2,
+			}},
 		}},
-		&x4.OpenDelegation4_OPEN_DELEGATE_NONE_EXT{OdWhynone: &x4.OpenNoneDelegation4_WND4_CONTENTION{OndServerWillPushDeleg: true}},
+		&x4.OpenDelegation4_OPEN_DELEGATE_NONE_EXT{OdWhynone: &x4.OpenNoneDelegation4_WND4_CONTENTION{
+			OndServerWillPushDeleg: true,
+		}},
 		&x4.OpenDelegation4_OPEN_DELEGATE_NONE_EXT{OdWhynone: &x4.OpenNoneDelegation4_WND4_RESOURCE{}},
 		&x4.OpenDelegation4_OPEN_DELEGATE_NONE_EXT{OdWhynone: &x4.OpenNoneDelegation4_default{OndWhy: x4.WND4_IS_DIR}},
 	}
@@ -333,7 +345,8 @@ func TestClientTakesAnyReply(t *testing.T) {
 // more, opens it again, and does so once.
 func TestClientHeedsNotices(t *testing.T) {
 	for _, flag := range []uint32{
-		x4.SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED, x4.SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, x4.SEQ4_STATUS_ADMIN_STATE_REVOKED,
+		x4.SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED, x4.SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED,
+		x4.SEQ4_STATUS_ADMIN_STATE_REVOKED,
 		x4.SEQ4_STATUS_RECALLABLE_STATE_REVOKED, x4.SEQ4_STATUS_RESTART_RECLAIM_NEEDED,
 		x4.SEQ4_STATUS_LEASE_MOVED, x4.SEQ4_STATUS_CB_PATH_DOWN,
 	} {

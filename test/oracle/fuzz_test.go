@@ -56,7 +56,8 @@ func beyondBounds(op x4.NfsArgop4) bool {
 	case *x4.NfsArgop4_OP_SECINFO_NO_NAME:
 		return !within(enum{true, int32(a.OpsecinfoNoName), 1, 0})
 	case *x4.NfsArgop4_OP_CREATE:
-		if l, ok := a.Opcreate.Objtype.(*x4.Createtype4_NF4LNK); ok && len(l.Linkdata) > linkBytes || badAttrs(&a.Opcreate.Createattrs) {
+		if l, ok := a.Opcreate.Objtype.(*x4.Createtype4_NF4LNK); ok && len(l.Linkdata) > linkBytes ||
+			badAttrs(&a.Opcreate.Createattrs) {
 			return true
 		}
 	case *x4.NfsArgop4_OP_SETATTR:
@@ -199,8 +200,14 @@ func FuzzAgainstGoXDR(f *testing.F) {
 	seed(putFH(dir), makeOp(&x4.Createhow4_UNCHECKED4{Createattrs: attrs}, "new"), &x4.NfsArgop4_OP_GETFH{})
 	seed(putFH(dir), makeOp(&x4.Createhow4_EXCLUSIVE4_1{ChCreateboth: x4.Creatverfattr{CvaAttrs: attrs}}, "new"))
 	seed(putFH(fh), &x4.NfsArgop4_OP_SETATTR{Opsetattr: x4.Setattr4args{Stateid: id, ObjAttributes: attrs}})
-	seed(putFH(fh), &x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: []uint32{^uint32(0), ^uint32(1<<16 | 1<<22), 0x1ffff &^ (1 << 18)}}})
-	seed(putFH(dir), &x4.NfsArgop4_OP_READDIR{Opreaddir: x4.Readdir4args{Maxcount: 4096, AttrRequest: bitmap(1, 3, 4, 33)}})
+	seed(putFH(fh), &x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: []uint32{
+		^uint32(0),
+		^uint32(1<<16 | 1<<22), 0x1ffff &^ (1 << 18),
+	}}})
+	seed(putFH(dir), &x4.NfsArgop4_OP_READDIR{Opreaddir: x4.Readdir4args{
+		Maxcount:    4096,
+		AttrRequest: bitmap(1, 3, 4, 33),
+	}})
 	seed(putFH(fh), lockOp(x4.WRITE_LT, 0, 9, byOpen(id, "o")), lockOp(x4.READ_LT, 5, 9, byOpen(id, "p")))
 	seed(putFH(fh), &x4.NfsArgop4_OP_READ_PLUS{OpreadPlus: x4.ReadPlus4args{RpaStateid: id, RpaCount: 100}})
 	seed(putFH(fh), &x4.NfsArgop4_OP_SEEK{Opseek: x4.Seek4args{SaStateid: id}})
@@ -215,7 +222,10 @@ func FuzzAgainstGoXDR(f *testing.F) {
 		n = n%8 + 1
 		s.seq++
 		head := x4.Sequence4args{SaSessionid: s.id, SaSequenceid: s.seq, SaSlotid: 2, SaHighestSlotid: 3}
-		raw := bytesOf(t, &x4.Compound4args{Minorversion: 2, Argarray: []x4.NfsArgop4{&x4.NfsArgop4_OP_SEQUENCE{Opsequence: head}}})
+		raw := bytesOf(t, &x4.Compound4args{
+			Minorversion: 2,
+			Argarray:     []x4.NfsArgop4{&x4.NfsArgop4_OP_SEQUENCE{Opsequence: head}},
+		})
 		first := uint32(1)
 		if old {
 			raw, first = make([]byte, 12), 0

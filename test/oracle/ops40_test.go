@@ -15,8 +15,9 @@ type client40 struct {
 
 func setClientID(owner string, verf byte) x4.NfsArgop4 {
 	return &x4.NfsArgop4_OP_SETCLIENTID{Opsetclientid: x4.Setclientid4args{
-		Client:   x4.NfsClientId4{Verifier: [8]byte{verf}, Id: []byte(owner)},
-		Callback: x4.CbClient4{CbProgram: 0x40000000, CbLocation: x4.Netaddr4{NaRNetid: "tcp", NaRAddr: "10.0.0.1.3.4"}}, CallbackIdent: 9,
+		Client:        x4.NfsClientId4{Verifier: [8]byte{verf}, Id: []byte(owner)},
+		Callback:      x4.CbClient4{CbProgram: 0x40000000, CbLocation: x4.Netaddr4{NaRNetid: "tcp", NaRAddr: "10.0.0.1.3.4"}},
+		CallbackIdent: 9,
 	}}
 }
 
@@ -26,7 +27,8 @@ func (r *rig) join40(owner string) *client40 {
 	got := get[*x4.Setclientid4res_NFS4_OK](r.t, r.compound(0, setClientID(owner, 1)).Resarray[0]).Resok4
 	c := &client40{rig: r, id: got.Clientid}
 	c.ok(&x4.NfsArgop4_OP_SETCLIENTID_CONFIRM{OpsetclientidConfirm: x4.SetclientidConfirm4args(got)})
-	c.dir = get[*x4.Getfh4res_NFS4_OK](r.t, c.ok(&x4.NfsArgop4_OP_PUTROOTFH{}, lookup("data"), &x4.NfsArgop4_OP_GETFH{})).Resok4.Object
+	c.dir = get[*x4.Getfh4res_NFS4_OK](r.t,
+		c.ok(&x4.NfsArgop4_OP_PUTROOTFH{}, lookup("data"), &x4.NfsArgop4_OP_GETFH{})).Resok4.Object
 	return c
 }
 
@@ -41,7 +43,8 @@ func (c *client40) ends(want x4.Nfsstat4, ops ...x4.NfsArgop4) x4.NfsResop4 {
 	c.t.Helper()
 	res := c.compound(0, ops...)
 	if res.Status != want || len(res.Resarray) != len(ops) {
-		c.t.Fatalf("%T, number %d of %d: %v instead of %v", ops[len(res.Resarray)-1], len(res.Resarray), len(ops), name(res.Status), name(want))
+		c.t.Fatalf("%T, number %d of %d: %v instead of %v", ops[len(res.Resarray)-1], len(res.Resarray), len(ops),
+			name(res.Status), name(want))
 	}
 	return res.Resarray[len(ops)-1]
 }
@@ -54,7 +57,8 @@ func (c *client40) owner(name string) x4.StateOwner4 {
 // seqid is returned.
 func (c *client40) open40(who, file string, access, seq uint32) ([]byte, x4.Stateid4, uint32) {
 	c.t.Helper()
-	how := &x4.Openflag4_OPEN4_CREATE{How: &x4.Createhow4_UNCHECKED4{Createattrs: fattr(c.t, bitmap(x4.FATTR4_MODE), uint32Of(0o644))}}
+	how := &x4.Openflag4_OPEN4_CREATE{How: &x4.Createhow4_UNCHECKED4{Createattrs: fattr(c.t, bitmap(x4.FATTR4_MODE),
+		uint32Of(0o644))}}
 	res := c.compound(0, putFH(c.dir), &x4.NfsArgop4_OP_OPEN{Opopen: x4.Open4args{
 		Seqid: seq, ShareAccess: access, Owner: c.owner(who), Openhow: how, Claim: &x4.OpenClaim4_CLAIM_NULL{File: file},
 	}}, &x4.NfsArgop4_OP_GETFH{})
@@ -69,9 +73,10 @@ func (c *client40) open40(who, file string, access, seq uint32) ([]byte, x4.Stat
 	}
 	id := got.Stateid
 	if got.Rflags&x4.OPEN4_RESULT_CONFIRM != 0 {
-		id = get[*x4.OpenConfirm4res_NFS4_OK](c.t, c.ok(putFH(fh), &x4.NfsArgop4_OP_OPEN_CONFIRM{OpopenConfirm: x4.OpenConfirm4args{
-			OpenStateid: id, Seqid: seq,
-		}})).Resok4.OpenStateid
+		id = get[*x4.OpenConfirm4res_NFS4_OK](c.t,
+			c.ok(putFH(fh), &x4.NfsArgop4_OP_OPEN_CONFIRM{OpopenConfirm: x4.OpenConfirm4args{
+				OpenStateid: id, Seqid: seq,
+			}})).Resok4.OpenStateid
 		seq++
 	}
 	return fh, id, seq
@@ -85,15 +90,18 @@ func TestVersion40(t *testing.T) {
 	c.ok(&x4.NfsArgop4_OP_RENEW{Oprenew: x4.Renew4args{Clientid: c.id}})
 	c.ends(x4.NFS4ERR_STALE_CLIENTID, &x4.NfsArgop4_OP_RENEW{Oprenew: x4.Renew4args{Clientid: c.id + 99}})
 	fh, id, seq := c.open40("o", "file", 3, 1)
-	if w := get[*x4.Write4res_NFS4_OK](t, c.ok(putFH(fh), writeOp(id, 0, x4.FILE_SYNC4, "some data"))).Resok4; w.Count != 9 || w.Committed != x4.FILE_SYNC4 {
+	if w := get[*x4.Write4res_NFS4_OK](t,
+		c.ok(putFH(fh), writeOp(id, 0, x4.FILE_SYNC4, "some data"))).Resok4; w.Count != 9 || w.Committed != x4.FILE_SYNC4 {
 		t.Errorf("%+v", w)
 	}
-	if got := get[*x4.Read4res_NFS4_OK](t, c.ok(putFH(fh), readOp(id, 5, 10))).Resok4; string(got.Data) != "data" || !got.Eof {
+	if got := get[*x4.Read4res_NFS4_OK](t, c.ok(putFH(fh), readOp(id, 5, 10))).Resok4; string(got.Data) != "data" ||
+		!got.Eof {
 		t.Errorf("%+v", got)
 	}
 	// It is in use by somebody else: the result says where he is.
 	r.uid = 7
-	used := get[*x4.Setclientid4res_NFS4ERR_CLID_INUSE](t, c.ends(x4.NFS4ERR_CLID_INUSE, setClientID("client", 2))).ClientUsing
+	used := get[*x4.Setclientid4res_NFS4ERR_CLID_INUSE](t,
+		c.ends(x4.NFS4ERR_CLID_INUSE, setClientID("client", 2))).ClientUsing
 	if used.NaRNetid == "" {
 		t.Errorf("%+v", used)
 	}
@@ -102,37 +110,50 @@ func TestVersion40(t *testing.T) {
 	if more.Other != id.Other || more.Seqid != id.Seqid+1 {
 		t.Errorf("%v after %v", more, id)
 	}
-	down := get[*x4.OpenDowngrade4res_NFS4_OK](t, c.ok(putFH(fh), &x4.NfsArgop4_OP_OPEN_DOWNGRADE{OpopenDowngrade: x4.OpenDowngrade4args{
-		OpenStateid: more, Seqid: seq, ShareAccess: 1,
-	}})).Resok4.OpenStateid
+	down := get[*x4.OpenDowngrade4res_NFS4_OK](t,
+		c.ok(putFH(fh), &x4.NfsArgop4_OP_OPEN_DOWNGRADE{OpopenDowngrade: x4.OpenDowngrade4args{
+			OpenStateid: more, Seqid: seq, ShareAccess: 1,
+		}})).Resok4.OpenStateid
 	seq++
 	lock := func(who string, off, lockSeq uint32) x4.NfsArgop4 {
-		return &x4.NfsArgop4_OP_LOCK{Oplock: x4.Lock4args{Locktype: x4.READ_LT, Offset: uint64(off), Length: 10, Locker: &x4.Locker4_TRUE{
-			OpenOwner: x4.OpenToLockOwner4{OpenSeqid: seq, OpenStateid: down, LockSeqid: lockSeq, LockOwner: c.owner(who)},
-		}}}
+		return &x4.NfsArgop4_OP_LOCK{Oplock: x4.Lock4args{
+			Locktype: x4.READ_LT, Offset: uint64(off), Length: 10,
+			Locker: &x4.Locker4_TRUE{
+				OpenOwner: x4.OpenToLockOwner4{OpenSeqid: seq, OpenStateid: down, LockSeqid: lockSeq, LockOwner: c.owner(who)},
+			},
+		}}
 	}
 	locked := get[*x4.Lock4res_NFS4_OK](t, c.ok(putFH(fh), lock("l", 0, 1))).Resok4.LockStateid
 	seq++
-	denied := get[*x4.Lockt4res_NFS4ERR_DENIED](t, c.ends(x4.NFS4ERR_DENIED, putFH(fh), &x4.NfsArgop4_OP_LOCKT{Oplockt: x4.Lockt4args{
-		Locktype: x4.WRITE_LT, Offset: 5, Length: 1, Owner: c.owner("other"),
-	}})).Denied
+	denied := get[*x4.Lockt4res_NFS4ERR_DENIED](t,
+		c.ends(x4.NFS4ERR_DENIED, putFH(fh), &x4.NfsArgop4_OP_LOCKT{Oplockt: x4.Lockt4args{
+			Locktype: x4.WRITE_LT, Offset: 5, Length: 1, Owner: c.owner("other"),
+		}})).Denied
 	if denied.Offset != 0 || denied.Length != 10 || denied.Owner.Clientid != c.id || string(denied.Owner.Owner) != "l" {
 		t.Errorf("%+v", denied)
 	}
 	again := get[*x4.Lock4res_NFS4_OK](t, c.ok(putFH(fh), &x4.NfsArgop4_OP_LOCK{Oplock: x4.Lock4args{
-		Locktype: x4.READ_LT, Offset: 20, Length: 5, Locker: &x4.Locker4_FALSE{LockOwner: x4.ExistLockOwner4{LockStateid: locked, LockSeqid: 2}},
+		Locktype: x4.READ_LT, Offset: 20, Length: 5,
+		Locker: &x4.Locker4_FALSE{LockOwner: x4.ExistLockOwner4{LockStateid: locked, LockSeqid: 2}},
 	}})).Resok4.LockStateid
-	c.ends(x4.NFS4ERR_LOCKS_HELD, &x4.NfsArgop4_OP_RELEASE_LOCKOWNER{OpreleaseLockowner: x4.ReleaseLockowner4args{LockOwner: c.owner("l")}})
-	c.ok(putFH(fh), &x4.NfsArgop4_OP_LOCKU{Oplocku: x4.Locku4args{Locktype: x4.READ_LT, Seqid: 3, LockStateid: again, Length: 1<<64 - 1}})
+	c.ends(x4.NFS4ERR_LOCKS_HELD, &x4.NfsArgop4_OP_RELEASE_LOCKOWNER{OpreleaseLockowner: x4.ReleaseLockowner4args{
+		LockOwner: c.owner("l"),
+	}})
+	c.ok(putFH(fh), &x4.NfsArgop4_OP_LOCKU{Oplocku: x4.Locku4args{
+		Locktype: x4.READ_LT, Seqid: 3, LockStateid: again,
+		Length: 1<<64 - 1,
+	}})
 	c.ok(&x4.NfsArgop4_OP_RELEASE_LOCKOWNER{OpreleaseLockowner: x4.ReleaseLockowner4args{LockOwner: c.owner("l")}})
 	// A retry of a CLOSE has the reply of the first; a number out of turn has none.
 	for range 2 {
 		c.ok(putFH(fh), &x4.NfsArgop4_OP_CLOSE{Opclose: x4.Close4args{Seqid: seq, OpenStateid: down}})
 	}
 	_, id, seq = c.open40("o", "file", 1, seq+1)
-	c.ends(x4.NFS4ERR_BAD_SEQID, putFH(fh), &x4.NfsArgop4_OP_CLOSE{Opclose: x4.Close4args{Seqid: seq + 9, OpenStateid: id}})
+	c.ends(x4.NFS4ERR_BAD_SEQID, putFH(fh),
+		&x4.NfsArgop4_OP_CLOSE{Opclose: x4.Close4args{Seqid: seq + 9, OpenStateid: id}})
 	// Attributes are those of version 4.1 but for what that brought.
-	a := get[*x4.Getattr4res_NFS4_OK](t, c.ok(putFH(fh), &x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: bitmap(x4.FATTR4_SUPPORTED_ATTRS)}}))
+	a := get[*x4.Getattr4res_NFS4_OK](t,
+		c.ok(putFH(fh), &x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: bitmap(x4.FATTR4_SUPPORTED_ATTRS)}}))
 	sup := attributes(t, &a.Resok4.ObjAttributes)[x4.FATTR4_SUPPORTED_ATTRS].([]uint32)
 	var all []int
 	for _, n := range numbers(sup) {
@@ -143,7 +164,8 @@ func TestVersion40(t *testing.T) {
 			all = append(all, n)
 		}
 	}
-	a = get[*x4.Getattr4res_NFS4_OK](t, c.ok(putFH(fh), &x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: bitmap(all...)}}))
+	a = get[*x4.Getattr4res_NFS4_OK](t,
+		c.ok(putFH(fh), &x4.NfsArgop4_OP_GETATTR{Opgetattr: x4.Getattr4args{AttrRequest: bitmap(all...)}}))
 	if got := attributes(t, &a.Resok4.ObjAttributes); got[x4.FATTR4_SIZE] != uint64(9) || len(got) != len(all) {
 		t.Errorf("%v", got)
 	}

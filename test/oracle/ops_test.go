@@ -29,7 +29,8 @@ func makeOp(how x4.Createhow4, name string) x4.NfsArgop4 {
 // open makes a file that is mode 0644, or opens it, and returns its handle and the open.
 func (s *sess) open(dir []byte, name string) ([]byte, x4.Stateid4) {
 	s.t.Helper()
-	res := s.do(putFH(dir), makeOp(&x4.Createhow4_UNCHECKED4{Createattrs: fattr(s.t, bitmap(x4.FATTR4_MODE), uint32Of(0o644))}, name), &x4.NfsArgop4_OP_GETFH{})
+	res := s.do(putFH(dir), makeOp(&x4.Createhow4_UNCHECKED4{Createattrs: fattr(s.t, bitmap(x4.FATTR4_MODE),
+		uint32Of(0o644))}, name), &x4.NfsArgop4_OP_GETFH{})
 	return get[*x4.Getfh4res_NFS4_OK](s.t, res[2]).Resok4.Object, get[*x4.Open4res_NFS4_OK](s.t, res[1]).Resok4.Stateid
 }
 
@@ -99,7 +100,8 @@ func files(t *testing.T, r *rig, minor uint32) {
 	made := get[*x4.Create4res_NFS4_OK](t, s.one(putFH(data), &x4.NfsArgop4_OP_CREATE{Opcreate: x4.Create4args{
 		Objtype: &x4.Createtype4_NF4DIR{}, Objname: top, Createattrs: fattr(t, bitmap(x4.FATTR4_MODE), uint32Of(0o711)),
 	}})).Resok4
-	if !slices.Equal(numbers(made.Attrset), []int{x4.FATTR4_MODE}) || made.Cinfo.After <= made.Cinfo.Before && made.Cinfo.Atomic {
+	if !slices.Equal(numbers(made.Attrset), []int{x4.FATTR4_MODE}) ||
+		made.Cinfo.After <= made.Cinfo.Before && made.Cinfo.Atomic {
 		t.Errorf("%+v", made)
 	}
 	dir := s.handle("data", top)
@@ -107,9 +109,10 @@ func files(t *testing.T, r *rig, minor uint32) {
 		t.Errorf("%v", a)
 	}
 	types := map[string]x4.Createtype4{
-		"link": &x4.Createtype4_NF4LNK{Linkdata: []byte("where to")}, "sock": &x4.Createtype4_NF4SOCK{}, "fifo": &x4.Createtype4_NF4FIFO{},
-		"blk": &x4.Createtype4_NF4BLK{Devdata: x4.Specdata4{Specdata1: 8, Specdata2: 1}},
-		"chr": &x4.Createtype4_NF4CHR{Devdata: x4.Specdata4{Specdata1: 5, Specdata2: 2}}, "dir": &x4.Createtype4_NF4DIR{},
+		"link": &x4.Createtype4_NF4LNK{Linkdata: []byte("where to")}, "sock": &x4.Createtype4_NF4SOCK{},
+		"fifo": &x4.Createtype4_NF4FIFO{},
+		"blk":  &x4.Createtype4_NF4BLK{Devdata: x4.Specdata4{Specdata1: 8, Specdata2: 1}},
+		"chr":  &x4.Createtype4_NF4CHR{Devdata: x4.Specdata4{Specdata1: 5, Specdata2: 2}}, "dir": &x4.Createtype4_NF4DIR{},
 	}
 	for n, typ := range types {
 		s.one(putFH(dir), createOp(typ, n))
@@ -123,7 +126,8 @@ func files(t *testing.T, r *rig, minor uint32) {
 	}
 	s.fails(x4.NFS4ERR_BADTYPE, putFH(dir), createOp(&x4.Createtype4_default{Type: x4.NF4REG}, "reg"))
 	s.fails(x4.NFS4ERR_EXIST, putFH(dir), createOp(&x4.Createtype4_NF4DIR{}, "dir"))
-	if l := get[*x4.Readlink4res_NFS4_OK](t, s.one(putFH(dir), lookup("link"), &x4.NfsArgop4_OP_READLINK{})); string(l.Resok4.Link) != "where to" {
+	if l := get[*x4.Readlink4res_NFS4_OK](t,
+		s.one(putFH(dir), lookup("link"), &x4.NfsArgop4_OP_READLINK{})); string(l.Resok4.Link) != "where to" {
 		t.Errorf("%q", l.Resok4.Link)
 	}
 	s.fails(x4.NFS4ERR_WRONG_TYPE, putFH(dir), &x4.NfsArgop4_OP_READLINK{})
@@ -131,7 +135,8 @@ func files(t *testing.T, r *rig, minor uint32) {
 	s.fails(x4.NFS4ERR_INVAL, putFH(dir), lookup(""))
 
 	// The file handles.
-	get2 := s.do(&x4.NfsArgop4_OP_PUTPUBFH{}, &x4.NfsArgop4_OP_GETFH{}, putFH(dir), &x4.NfsArgop4_OP_SAVEFH{}, &x4.NfsArgop4_OP_LOOKUPP{},
+	get2 := s.do(&x4.NfsArgop4_OP_PUTPUBFH{}, &x4.NfsArgop4_OP_GETFH{}, putFH(dir), &x4.NfsArgop4_OP_SAVEFH{},
+		&x4.NfsArgop4_OP_LOOKUPP{},
 		&x4.NfsArgop4_OP_GETFH{}, &x4.NfsArgop4_OP_RESTOREFH{}, &x4.NfsArgop4_OP_GETFH{})
 	for i, want := range map[int][]byte{1: s.handle(), 5: data, 7: dir} {
 		if h := get[*x4.Getfh4res_NFS4_OK](t, get2[i]).Resok4.Object; !bytes.Equal(h, want) {
@@ -140,21 +145,27 @@ func files(t *testing.T, r *rig, minor uint32) {
 	}
 	s.fails(x4.NFS4ERR_BADHANDLE, putFH([]byte("no handle")))
 	s.fails(x4.NFS4ERR_NOFILEHANDLE, &x4.NfsArgop4_OP_GETFH{})
-	acc := get[*x4.Access4res_NFS4_OK](t, s.one(putFH(dir), &x4.NfsArgop4_OP_ACCESS{Opaccess: x4.Access4args{Access: 0x3f}})).Resok4
+	acc := get[*x4.Access4res_NFS4_OK](t,
+		s.one(putFH(dir), &x4.NfsArgop4_OP_ACCESS{Opaccess: x4.Access4args{Access: 0x3f}})).Resok4
 	if acc.Supported&^0x3f != 0 || acc.Access&^acc.Supported != 0 || acc.Access == 0 {
 		t.Errorf("%+v", acc)
 	}
 
 	// OPEN makes files in four ways.
 	fh, id := s.open(dir, "file")
-	guarded := get[*x4.Open4res_NFS4_OK](t, s.one(putFH(dir), makeOp(&x4.Createhow4_GUARDED4{Createattrs: fattr(t, bitmap(x4.FATTR4_SIZE, x4.FATTR4_MODE), uint64Of(10), uint32Of(0o600))}, "guarded"))).Resok4
+	guarded := get[*x4.Open4res_NFS4_OK](t,
+		s.one(putFH(dir), makeOp(&x4.Createhow4_GUARDED4{Createattrs: fattr(t, bitmap(x4.FATTR4_SIZE, x4.FATTR4_MODE),
+			uint64Of(10), uint32Of(0o600))}, "guarded"))).Resok4
 	if guarded.Rflags != x4.OPEN4_RESULT_LOCKTYPE_POSIX || len(numbers(guarded.Attrset)) == 0 {
 		t.Errorf("%+v", guarded)
 	}
 	s.fails(x4.NFS4ERR_EXIST, putFH(dir), makeOp(&x4.Createhow4_GUARDED4{}, "guarded"))
 	for range 2 {
 		s.one(putFH(dir), makeOp(&x4.Createhow4_EXCLUSIVE4{Createverf: [8]byte{7}}, "exclusive"))
-		s.one(putFH(dir), makeOp(&x4.Createhow4_EXCLUSIVE4_1{ChCreateboth: x4.Creatverfattr{CvaVerf: [8]byte{8}, CvaAttrs: fattr(t, bitmap(x4.FATTR4_MODE), uint32Of(0o640))}}, "exclusive 4.1"))
+		s.one(putFH(dir), makeOp(&x4.Createhow4_EXCLUSIVE4_1{ChCreateboth: x4.Creatverfattr{
+			CvaVerf:  [8]byte{8},
+			CvaAttrs: fattr(t, bitmap(x4.FATTR4_MODE), uint32Of(0o640)),
+		}}, "exclusive 4.1"))
 	}
 	s.fails(x4.NFS4ERR_EXIST, putFH(dir), makeOp(&x4.Createhow4_EXCLUSIVE4{Createverf: [8]byte{9}}, "exclusive"))
 	s.fails(x4.NFS4ERR_ISDIR, putFH(dir), openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_NULL{File: "dir"}))
@@ -169,36 +180,49 @@ func files(t *testing.T, r *rig, minor uint32) {
 		n    uint32
 		want string
 		eof  bool
-	}{{0, 100, "\x00\x00seven b", true}, {0, 5, "\x00\x00sev", false}, {8, 1, "b", true}, {9, 5, "", true}, {100, 5, "", true}, {2, 0, "", false}} {
+	}{
+		{0, 100, "\x00\x00seven b", true},
+		{0, 5, "\x00\x00sev", false},
+		{8, 1, "b", true},
+		{9, 5, "", true},
+		{100, 5, "", true},
+		{2, 0, "", false},
+	} {
 		got := get[*x4.Read4res_NFS4_OK](t, s.one(putFH(fh), readOp(id, c.off, c.n))).Resok4
 		if string(got.Data) != c.want || got.Eof != c.eof {
 			t.Errorf("READ %d, %d: %+v", c.off, c.n, got)
 		}
 	}
 	two := s.do(putFH(fh), readOp(id, 2, 3), readOp(id, 5, 3)) // data in the middle of a reply
-	if a, b := get[*x4.Read4res_NFS4_OK](t, two[1]), get[*x4.Read4res_NFS4_OK](t, two[2]); string(a.Resok4.Data)+string(b.Resok4.Data) != "seven " {
+	if a, b := get[*x4.Read4res_NFS4_OK](t, two[1]),
+		get[*x4.Read4res_NFS4_OK](t, two[2]); string(a.Resok4.Data)+string(b.Resok4.Data) != "seven " {
 		t.Errorf("%q %q", a.Resok4.Data, b.Resok4.Data)
 	}
-	v := get[*x4.Commit4res_NFS4_OK](t, s.one(putFH(fh), &x4.NfsArgop4_OP_COMMIT{Opcommit: x4.Commit4args{Offset: 1, Count: 2}})).Resok4
+	v := get[*x4.Commit4res_NFS4_OK](t,
+		s.one(putFH(fh), &x4.NfsArgop4_OP_COMMIT{Opcommit: x4.Commit4args{Offset: 1, Count: 2}})).Resok4
 	if v.Writeverf != w.Writeverf {
 		t.Errorf("verifiers %x and %x", v.Writeverf, w.Writeverf)
 	}
 
 	// Attributes are set, and compared.
 	when := x4.Nfstime4{Seconds: 1234567890, Nseconds: 987654321}
-	set := fattr(t, bitmap(x4.FATTR4_SIZE, x4.FATTR4_MODE, x4.FATTR4_OWNER, x4.FATTR4_TIME_ACCESS_SET, x4.FATTR4_TIME_MODIFY_SET), uint64Of(4), uint32Of(0o751),
+	set := fattr(t, bitmap(x4.FATTR4_SIZE, x4.FATTR4_MODE, x4.FATTR4_OWNER, x4.FATTR4_TIME_ACCESS_SET,
+		x4.FATTR4_TIME_MODIFY_SET), uint64Of(4), uint32Of(0o751),
 		utf8("99"), &x4.Settime4_default{SetIt: x4.SET_TO_SERVER_TIME4}, &x4.Settime4_SET_TO_CLIENT_TIME4{Time: when})
-	done := get[x4.Setattr4res](t, s.one(putFH(fh), &x4.NfsArgop4_OP_SETATTR{Opsetattr: x4.Setattr4args{Stateid: id, ObjAttributes: set}}))
+	done := get[x4.Setattr4res](t,
+		s.one(putFH(fh), &x4.NfsArgop4_OP_SETATTR{Opsetattr: x4.Setattr4args{Stateid: id, ObjAttributes: set}}))
 	if done.Status != x4.NFS4_OK || !slices.Equal(numbers(done.Attrsset), numbers(set.Attrmask)) {
 		t.Errorf("%+v", done)
 	}
 	a := s.getAttr(fh, x4.FATTR4_SIZE, x4.FATTR4_MODE, x4.FATTR4_OWNER, x4.FATTR4_TIME_MODIFY)
-	if a[x4.FATTR4_SIZE] != uint64(4) || a[x4.FATTR4_MODE] != uint32(0o751) || a[x4.FATTR4_OWNER] != "99" || a[x4.FATTR4_TIME_MODIFY] != when {
+	if a[x4.FATTR4_SIZE] != uint64(4) || a[x4.FATTR4_MODE] != uint32(0o751) || a[x4.FATTR4_OWNER] != "99" ||
+		a[x4.FATTR4_TIME_MODIFY] != when {
 		t.Errorf("%v", a)
 	}
-	failed := get[x4.Setattr4res](t, s.fails(x4.NFS4ERR_ATTRNOTSUPP, putFH(fh), &x4.NfsArgop4_OP_SETATTR{Opsetattr: x4.Setattr4args{
-		ObjAttributes: fattr(t, bitmap(x4.FATTR4_ARCHIVE), uint32Of(1)),
-	}}))
+	failed := get[x4.Setattr4res](t,
+		s.fails(x4.NFS4ERR_ATTRNOTSUPP, putFH(fh), &x4.NfsArgop4_OP_SETATTR{Opsetattr: x4.Setattr4args{
+			ObjAttributes: fattr(t, bitmap(x4.FATTR4_ARCHIVE), uint32Of(1)),
+		}}))
 	if len(numbers(failed.Attrsset)) != 0 {
 		t.Errorf("%+v", failed)
 	}
@@ -210,10 +234,13 @@ func files(t *testing.T, r *rig, minor uint32) {
 	s.one(putFH(fh), &x4.NfsArgop4_OP_VERIFY{Opverify: compare(x4.FATTR4_SIZE, uint64Of(4))})
 	s.fails(x4.NFS4ERR_NOT_SAME, putFH(fh), &x4.NfsArgop4_OP_VERIFY{Opverify: compare(x4.FATTR4_SIZE, uint64Of(5))})
 	s.one(putFH(fh), &x4.NfsArgop4_OP_NVERIFY{Opnverify: x4.Nverify4args(compare(x4.FATTR4_SIZE, uint64Of(5)))})
-	s.fails(x4.NFS4ERR_SAME, putFH(fh), &x4.NfsArgop4_OP_NVERIFY{Opnverify: x4.Nverify4args(compare(x4.FATTR4_SIZE, uint64Of(4)))})
+	s.fails(x4.NFS4ERR_SAME, putFH(fh),
+		&x4.NfsArgop4_OP_NVERIFY{Opnverify: x4.Nverify4args(compare(x4.FATTR4_SIZE, uint64Of(4)))})
 
 	// Names.
-	l := get[*x4.Link4res_NFS4_OK](t, s.one(putFH(fh), &x4.NfsArgop4_OP_SAVEFH{}, putFH(dir), &x4.NfsArgop4_OP_LINK{Oplink: x4.Link4args{Newname: "second"}})).Resok4
+	l := get[*x4.Link4res_NFS4_OK](t,
+		s.one(putFH(fh), &x4.NfsArgop4_OP_SAVEFH{}, putFH(dir),
+			&x4.NfsArgop4_OP_LINK{Oplink: x4.Link4args{Newname: "second"}})).Resok4
 	if l.Cinfo.Before == l.Cinfo.After {
 		t.Errorf("%+v", l)
 	}
@@ -226,7 +253,8 @@ func files(t *testing.T, r *rig, minor uint32) {
 		t.Error("a link is another file")
 	}
 	s.fails(x4.NFS4ERR_NOTEMPTY, putFH(dir), &x4.NfsArgop4_OP_REMOVE{Opremove: x4.Remove4args{Target: "dir"}})
-	rm := get[*x4.Remove4res_NFS4_OK](t, s.one(putFH(dir), lookup("dir"), &x4.NfsArgop4_OP_REMOVE{Opremove: x4.Remove4args{Target: "third"}})).Resok4
+	rm := get[*x4.Remove4res_NFS4_OK](t,
+		s.one(putFH(dir), lookup("dir"), &x4.NfsArgop4_OP_REMOVE{Opremove: x4.Remove4args{Target: "third"}})).Resok4
 	if rm.Cinfo.Before == rm.Cinfo.After {
 		t.Errorf("%+v", rm)
 	}
@@ -237,11 +265,13 @@ func files(t *testing.T, r *rig, minor uint32) {
 	var verf [8]byte
 	for {
 		page := get[*x4.Readdir4res_NFS4_OK](t, s.one(putFH(dir), &x4.NfsArgop4_OP_READDIR{Opreaddir: x4.Readdir4args{
-			Cookie: at, Cookieverf: verf, Dircount: 200, Maxcount: 500, AttrRequest: bitmap(x4.FATTR4_TYPE, x4.FATTR4_FILEHANDLE, x4.FATTR4_RDATTR_ERROR),
+			Cookie: at, Cookieverf: verf, Dircount: 200, Maxcount: 500,
+			AttrRequest: bitmap(x4.FATTR4_TYPE, x4.FATTR4_FILEHANDLE, x4.FATTR4_RDATTR_ERROR),
 		}})).Resok4
 		for e := page.Reply.Entries; e != nil; e = e.Nextentry {
 			a := attributes(t, &e.Attrs)
-			if names[e.Name] != nil || e.Cookie <= 2 || !bytes.Equal(a[x4.FATTR4_FILEHANDLE].([]byte), s.handle("data", top, e.Name)) {
+			if names[e.Name] != nil || e.Cookie <= 2 ||
+				!bytes.Equal(a[x4.FATTR4_FILEHANDLE].([]byte), s.handle("data", top, e.Name)) {
 				t.Errorf("entry %+v", e)
 			}
 			names[e.Name], at = a[x4.FATTR4_TYPE], e.Cookie
@@ -270,7 +300,8 @@ func files(t *testing.T, r *rig, minor uint32) {
 			t.Errorf("flavors %v", got)
 		}
 	}
-	s.fails(x4.NFS4ERR_NOFILEHANDLE, putFH(data), &x4.NfsArgop4_OP_SECINFO{Opsecinfo: x4.Secinfo4args{Name: top}}, &x4.NfsArgop4_OP_GETFH{})
+	s.fails(x4.NFS4ERR_NOFILEHANDLE, putFH(data), &x4.NfsArgop4_OP_SECINFO{Opsecinfo: x4.Secinfo4args{Name: top}},
+		&x4.NfsArgop4_OP_GETFH{})
 }
 
 // utf8 writes a string.
@@ -284,9 +315,10 @@ func states(t *testing.T, r *rig, minor uint32) {
 	dir := s.handle("data")
 	fh, id := s.open(dir, fmt.Sprint("states", minor))
 	s.one(putFH(fh), openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{})) // of the same owner
-	down := get[*x4.OpenDowngrade4res_NFS4_OK](t, s.one(putFH(fh), &x4.NfsArgop4_OP_OPEN_DOWNGRADE{OpopenDowngrade: x4.OpenDowngrade4args{
-		OpenStateid: x4.Stateid4{Other: id.Other}, ShareAccess: 1,
-	}})).Resok4.OpenStateid
+	down := get[*x4.OpenDowngrade4res_NFS4_OK](t,
+		s.one(putFH(fh), &x4.NfsArgop4_OP_OPEN_DOWNGRADE{OpopenDowngrade: x4.OpenDowngrade4args{
+			OpenStateid: x4.Stateid4{Other: id.Other}, ShareAccess: 1,
+		}})).Resok4.OpenStateid
 	if down.Other != id.Other || down.Seqid != id.Seqid+2 {
 		t.Errorf("%v after %v", down, id)
 	}
@@ -294,13 +326,18 @@ func states(t *testing.T, r *rig, minor uint32) {
 	up := get[*x4.Open4res_NFS4_OK](t, s.one(putFH(fh), openOp(3, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4.Stateid
 	s.fails(x4.NFS4ERR_OLD_STATEID, putFH(fh), writeOp(down, 0, x4.UNSTABLE4, "x"))
 
-	locked := get[*x4.Lock4res_NFS4_OK](t, s.one(putFH(fh), lockOp(x4.WRITE_LT, 10, 20, byOpen(up, "locker")))).Resok4.LockStateid
-	grown := get[*x4.Lock4res_NFS4_OK](t, s.one(putFH(fh), lockOp(x4.READ_LT, 50, 1<<64-1, &x4.Locker4_FALSE{LockOwner: x4.ExistLockOwner4{LockStateid: locked}}))).Resok4.LockStateid
+	locked := get[*x4.Lock4res_NFS4_OK](t,
+		s.one(putFH(fh), lockOp(x4.WRITE_LT, 10, 20, byOpen(up, "locker")))).Resok4.LockStateid
+	grown := get[*x4.Lock4res_NFS4_OK](t,
+		s.one(putFH(fh), lockOp(x4.READ_LT, 50, 1<<64-1,
+			&x4.Locker4_FALSE{LockOwner: x4.ExistLockOwner4{LockStateid: locked}}))).Resok4.LockStateid
 	if grown.Other != locked.Other || grown.Seqid != locked.Seqid+1 {
 		t.Errorf("%v after %v", grown, locked)
 	}
-	denied := get[*x4.Lock4res_NFS4ERR_DENIED](t, s.fails(x4.NFS4ERR_DENIED, putFH(fh), lockOp(x4.READ_LT, 5, 10, byOpen(up, "other")))).Denied
-	if denied.Offset != 10 || denied.Length != 20 || denied.Locktype != x4.WRITE_LT || string(denied.Owner.Owner) != "locker" || denied.Owner.Clientid != s.client {
+	denied := get[*x4.Lock4res_NFS4ERR_DENIED](t,
+		s.fails(x4.NFS4ERR_DENIED, putFH(fh), lockOp(x4.READ_LT, 5, 10, byOpen(up, "other")))).Denied
+	if denied.Offset != 10 || denied.Length != 20 || denied.Locktype != x4.WRITE_LT ||
+		string(denied.Owner.Owner) != "locker" || denied.Owner.Clientid != s.client {
 		t.Errorf("%+v", denied)
 	}
 	test := func(typ x4.NfsLockType4, off uint64, who string) x4.NfsArgop4 {
@@ -308,7 +345,8 @@ func states(t *testing.T, r *rig, minor uint32) {
 	}
 	s.one(putFH(fh), test(x4.WRITE_LT, 10, "locker"))
 	s.one(putFH(fh), test(x4.READ_LT, 60, "other"))
-	denied = get[*x4.Lockt4res_NFS4ERR_DENIED](t, s.fails(x4.NFS4ERR_DENIED, putFH(fh), test(x4.WRITE_LT, 60, "other"))).Denied
+	denied = get[*x4.Lockt4res_NFS4ERR_DENIED](t,
+		s.fails(x4.NFS4ERR_DENIED, putFH(fh), test(x4.WRITE_LT, 60, "other"))).Denied
 	if denied.Offset != 50 || denied.Length != 1<<64-1 || denied.Locktype != x4.READ_LT {
 		t.Errorf("%+v", denied)
 	}
@@ -323,7 +361,10 @@ func states(t *testing.T, r *rig, minor uint32) {
 	tested := get[*x4.TestStateid4res_NFS4_OK](t, s.one(&x4.NfsArgop4_OP_TEST_STATEID{OptestStateid: x4.TestStateid4args{
 		TsStateids: []x4.Stateid4{up, down, un, {Seqid: 99, Other: un.Other}, {Other: [12]byte{1}}},
 	}})).TsrResok4.TsrStatusCodes
-	if want := []x4.Nfsstat4{x4.NFS4_OK, x4.NFS4ERR_OLD_STATEID, x4.NFS4_OK, x4.NFS4ERR_BAD_STATEID, x4.NFS4ERR_BAD_STATEID}; !slices.Equal(tested, want) {
+	if want := []x4.Nfsstat4{
+		x4.NFS4_OK, x4.NFS4ERR_OLD_STATEID, x4.NFS4_OK, x4.NFS4ERR_BAD_STATEID,
+		x4.NFS4ERR_BAD_STATEID,
+	}; !slices.Equal(tested, want) {
 		t.Errorf("%v", tested)
 	}
 	s.one(free)
@@ -338,18 +379,26 @@ func states(t *testing.T, r *rig, minor uint32) {
 	other.fails(x4.NFS4ERR_LOCKED, putFH(fh), writeOp(x4.Stateid4{}, 0, x4.UNSTABLE4, "x"))
 
 	// Claims without a delegation, and after no restart.
-	s.fails(x4.NFS4ERR_NO_GRACE, putFH(fh), openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_PREVIOUS{DelegateType: x4.OPEN_DELEGATE_NONE}))
-	s.fails(x4.NFS4ERR_BAD_STATEID, putFH(dir), openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_DELEGATE_CUR{DelegateCurInfo: x4.OpenClaimDelegateCur4{DelegateStateid: up, File: fmt.Sprint("states", minor)}}))
-	s.fails(x4.NFS4ERR_BAD_STATEID, putFH(fh), openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_DELEG_CUR_FH{OcDelegateStateid: up}))
-	s.fails(x4.NFS4ERR_NOTSUPP, putFH(dir), openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_DELEGATE_PREV{FileDelegatePrev: "x"}))
+	s.fails(x4.NFS4ERR_NO_GRACE, putFH(fh),
+		openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_PREVIOUS{DelegateType: x4.OPEN_DELEGATE_NONE}))
+	s.fails(x4.NFS4ERR_BAD_STATEID, putFH(dir),
+		openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_DELEGATE_CUR{DelegateCurInfo: x4.OpenClaimDelegateCur4{
+			DelegateStateid: up, File: fmt.Sprint("states", minor),
+		}}))
+	s.fails(x4.NFS4ERR_BAD_STATEID, putFH(fh),
+		openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_DELEG_CUR_FH{OcDelegateStateid: up}))
+	s.fails(x4.NFS4ERR_NOTSUPP, putFH(dir),
+		openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_DELEGATE_PREV{FileDelegatePrev: "x"}))
 	s.fails(x4.NFS4ERR_NOTSUPP, putFH(fh), openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_DELEG_PREV_FH{}))
-	s.fails(x4.NFS4ERR_BAD_STATEID, putFH(fh), &x4.NfsArgop4_OP_DELEGRETURN{Opdelegreturn: x4.Delegreturn4args{DelegStateid: up}})
+	s.fails(x4.NFS4ERR_BAD_STATEID, putFH(fh),
+		&x4.NfsArgop4_OP_DELEGRETURN{Opdelegreturn: x4.Delegreturn4args{DelegStateid: up}})
 	// Why there is no delegation.
 	for want, why := range map[uint32]x4.WhyNoDelegation4{
 		x4.OPEN4_SHARE_ACCESS_WANT_NO_DELEG: x4.WND4_NOT_WANTED, x4.OPEN4_SHARE_ACCESS_WANT_CANCEL: x4.WND4_CANCELLED,
 		x4.OPEN4_SHARE_ACCESS_WANT_READ_DELEG | x4.OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL: x4.WND4_RESOURCE,
 	} {
-		d := get[*x4.Open4res_NFS4_OK](t, s.one(putFH(fh), openOp(1|want, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4.Delegation
+		d := get[*x4.Open4res_NFS4_OK](t,
+			s.one(putFH(fh), openOp(1|want, 0, noCreate, &x4.OpenClaim4_CLAIM_FH{}))).Resok4.Delegation
 		ext, ok := d.(*x4.OpenDelegation4_OPEN_DELEGATE_NONE_EXT)
 		if !ok || ext.OdWhynone.GetOndWhy() != why {
 			t.Errorf("want %x: %+v", want, d)
@@ -360,15 +409,20 @@ func states(t *testing.T, r *rig, minor uint32) {
 // sessions are the operations on clients, sessions and connections.
 func sessions(t *testing.T, r *rig, minor uint32) {
 	s := r.session(minor, fmt.Sprint("sessions", minor))
-	b := get[*x4.BindConnToSession4res_NFS4_OK](t, r.compound(minor, &x4.NfsArgop4_OP_BIND_CONN_TO_SESSION{OpbindConnToSession: x4.BindConnToSession4args{
-		BctsaSessid: s.id, BctsaDir: x4.CDFC4_FORE_OR_BOTH,
-	}}).Resarray[0]).BctsrResok4
+	b := get[*x4.BindConnToSession4res_NFS4_OK](t,
+		r.compound(minor, &x4.NfsArgop4_OP_BIND_CONN_TO_SESSION{OpbindConnToSession: x4.BindConnToSession4args{
+			BctsaSessid: s.id, BctsaDir: x4.CDFC4_FORE_OR_BOTH,
+		}}).Resarray[0]).BctsrResok4
 	if b.BctsrSessid != s.id || b.BctsrDir != x4.CDFS4_FORE || b.BctsrUseConnInRdmaMode {
 		t.Errorf("%+v", b)
 	}
-	s.one(&x4.NfsArgop4_OP_BACKCHANNEL_CTL{OpbackchannelCtl: x4.BackchannelCtl4args{BcaCbProgram: 5, BcaSecParms: []x4.CallbackSecParms4{&x4.CallbackSecParms4_AUTH_NONE{}}}})
+	s.one(&x4.NfsArgop4_OP_BACKCHANNEL_CTL{OpbackchannelCtl: x4.BackchannelCtl4args{
+		BcaCbProgram: 5,
+		BcaSecParms:  []x4.CallbackSecParms4{&x4.CallbackSecParms4_AUTH_NONE{}},
+	}})
 	s.fails(x4.NFS4ERR_COMPLETE_ALREADY, &x4.NfsArgop4_OP_RECLAIM_COMPLETE{})
-	s.one(putFH(s.handle("data")), &x4.NfsArgop4_OP_RECLAIM_COMPLETE{OpreclaimComplete: x4.ReclaimComplete4args{RcaOneFs: true}})
+	s.one(putFH(s.handle("data")),
+		&x4.NfsArgop4_OP_RECLAIM_COMPLETE{OpreclaimComplete: x4.ReclaimComplete4args{RcaOneFs: true}})
 	// A reply from the reply cache is the same.
 	data := s.handle("data")
 	s.cache = true
@@ -379,10 +433,18 @@ func sessions(t *testing.T, r *rig, minor uint32) {
 		how  x4.StateProtect4A
 		want x4.Nfsstat4
 	}{
-		{&x4.StateProtect4A_SP4_MACH_CRED{SpaMachOps: x4.StateProtectOps4{SpoMustEnforce: []uint32{1, 2}, SpoMustAllow: []uint32{3}}}, x4.NFS4ERR_INVAL},
-		{&x4.StateProtect4A_SP4_SSV{SpaSsvParms: x4.SsvSpParms4{SspHashAlgs: [][]byte{{1}}, SspEncrAlgs: [][]byte{{2, 3}}, SspWindow: 1}}, x4.NFS4ERR_ENCR_ALG_UNSUPP},
+		{&x4.StateProtect4A_SP4_MACH_CRED{SpaMachOps: x4.StateProtectOps4{
+			SpoMustEnforce: []uint32{1, 2},
+			SpoMustAllow:   []uint32{3},
+		}}, x4.NFS4ERR_INVAL},
+		{&x4.StateProtect4A_SP4_SSV{SpaSsvParms: x4.SsvSpParms4{
+			SspHashAlgs: [][]byte{{1}}, SspEncrAlgs: [][]byte{{2, 3}},
+			SspWindow: 1,
+		}}, x4.NFS4ERR_ENCR_ALG_UNSUPP},
 	} {
-		res := r.compound(minor, &x4.NfsArgop4_OP_EXCHANGE_ID{OpexchangeId: x4.ExchangeId4args{EiaClientowner: x4.ClientOwner4{CoOwnerid: []byte("o")}, EiaStateProtect: c.how}})
+		res := r.compound(minor, &x4.NfsArgop4_OP_EXCHANGE_ID{OpexchangeId: x4.ExchangeId4args{
+			EiaClientowner: x4.ClientOwner4{CoOwnerid: []byte("o")}, EiaStateProtect: c.how,
+		}})
 		if res.Status != c.want {
 			t.Errorf("%T: %v", c.how, name(res.Status))
 		}
@@ -413,15 +475,17 @@ func absent(t *testing.T, r *rig, minor uint32) {
 		t.Errorf("%+v", dirs)
 	}
 	fh, _ := s.open(dir, fmt.Sprint("wanted", minor))
-	want := get[*x4.WantDelegation4res_NFS4_OK](t, s.one(putFH(fh), &x4.NfsArgop4_OP_WANT_DELEGATION{OpwantDelegation: x4.WantDelegation4args{
-		WdaWant: x4.OPEN4_SHARE_ACCESS_WANT_READ_DELEG, WdaClaim: &x4.DelegClaim4_CLAIM_FH{},
-	}}))
+	want := get[*x4.WantDelegation4res_NFS4_OK](t,
+		s.one(putFH(fh), &x4.NfsArgop4_OP_WANT_DELEGATION{OpwantDelegation: x4.WantDelegation4args{
+			WdaWant: x4.OPEN4_SHARE_ACCESS_WANT_READ_DELEG, WdaClaim: &x4.DelegClaim4_CLAIM_FH{},
+		}}))
 	if _, none := want.WdrResok4.(*x4.OpenDelegation4_OPEN_DELEGATE_NONE_EXT); !none {
 		t.Errorf("%+v", want)
 	}
 	// What is there, and says no by itself: directories are not delegated, and nothing is copied.
 	none := &x4.DelegClaim4_CLAIM_FH{}
-	s.fails(x4.NFS4ERR_INVAL, putFH(dir), &x4.NfsArgop4_OP_WANT_DELEGATION{OpwantDelegation: x4.WantDelegation4args{WdaClaim: none}})
+	s.fails(x4.NFS4ERR_INVAL, putFH(dir),
+		&x4.NfsArgop4_OP_WANT_DELEGATION{OpwantDelegation: x4.WantDelegation4args{WdaClaim: none}})
 	res := get[x4.GetDirDelegation4res](t, s.one(putFH(dir), &x4.NfsArgop4_OP_GET_DIR_DELEGATION{}))
 	if ok, is := res.(*x4.GetDirDelegation4res_NFS4_OK); !is || ok.GddrResNonFatal4.GetGddrnfStatus() != x4.GDD4_UNAVAIL {
 		t.Errorf("GET_DIR_DELEGATION: %+v", res)
@@ -465,17 +529,26 @@ var (
 	of40 = []x4.NfsArgop4{
 		&x4.NfsArgop4_OP_DELEGPURGE{}, &x4.NfsArgop4_OP_OPENATTR{Opopenattr: x4.Openattr4args{Createdir: true}},
 		&x4.NfsArgop4_OP_OPEN_CONFIRM{}, &x4.NfsArgop4_OP_RENEW{}, &x4.NfsArgop4_OP_SETCLIENTID_CONFIRM{},
-		&x4.NfsArgop4_OP_SETCLIENTID{Opsetclientid: x4.Setclientid4args{Client: x4.NfsClientId4{Id: []byte("me")}, Callback: x4.CbClient4{CbLocation: x4.Netaddr4{NaRNetid: "tcp", NaRAddr: "10.0.0.1.3.4"}}}},
+		&x4.NfsArgop4_OP_SETCLIENTID{Opsetclientid: x4.Setclientid4args{
+			Client:   x4.NfsClientId4{Id: []byte("me")},
+			Callback: x4.CbClient4{CbLocation: x4.Netaddr4{NaRNetid: "tcp", NaRAddr: "10.0.0.1.3.4"}},
+		}},
 		&x4.NfsArgop4_OP_RELEASE_LOCKOWNER{OpreleaseLockowner: x4.ReleaseLockowner4args{LockOwner: owner("x")}},
 	}
 	of41 = []x4.NfsArgop4{
 		&x4.NfsArgop4_OP_GETDEVICEINFO{}, &x4.NfsArgop4_OP_GETDEVICELIST{},
-		&x4.NfsArgop4_OP_LAYOUTCOMMIT{Oplayoutcommit: x4.Layoutcommit4args{LocaLastWriteOffset: &x4.Newoffset4_TRUE{NoOffset: 1}, LocaTimeModify: &x4.Newtime4_FALSE{}}},
-		&x4.NfsArgop4_OP_LAYOUTGET{}, &x4.NfsArgop4_OP_LAYOUTRETURN{Oplayoutreturn: x4.Layoutreturn4args{LoraLayoutreturn: &x4.Layoutreturn4_default{LrReturntype: x4.LAYOUTRETURN4_ALL}}},
+		&x4.NfsArgop4_OP_LAYOUTCOMMIT{Oplayoutcommit: x4.Layoutcommit4args{LocaLastWriteOffset: &x4.Newoffset4_TRUE{
+			NoOffset: 1,
+		}, LocaTimeModify: &x4.Newtime4_FALSE{}}},
+		&x4.NfsArgop4_OP_LAYOUTGET{}, &x4.NfsArgop4_OP_LAYOUTRETURN{Oplayoutreturn: x4.Layoutreturn4args{
+			LoraLayoutreturn: &x4.Layoutreturn4_default{LrReturntype: x4.LAYOUTRETURN4_ALL},
+		}},
 		&x4.NfsArgop4_OP_SET_SSV{OpsetSsv: x4.SetSsv4args{SsaSsv: []byte("abc")}},
 	}
 	of42 = []x4.NfsArgop4{
-		&x4.NfsArgop4_OP_COPY_NOTIFY{OpoffloadNotify: x4.CopyNotify4args{CnaDestinationServer: &x4.Netloc4_NL4_NAME{NlName: "there"}}},
+		&x4.NfsArgop4_OP_COPY_NOTIFY{OpoffloadNotify: x4.CopyNotify4args{CnaDestinationServer: &x4.Netloc4_NL4_NAME{
+			NlName: "there",
+		}}},
 		&x4.NfsArgop4_OP_LAYOUTERROR{}, &x4.NfsArgop4_OP_LAYOUTSTATS{},
 		&x4.NfsArgop4_OP_WRITE_SAME{OpwriteSame: x4.WriteSame4args{WsaAdb: x4.AppDataBlock4{AdbPattern: []byte("abcde")}}},
 	}
@@ -490,28 +563,44 @@ func extents(t *testing.T, r *rig) {
 	s.one(putFH(from), writeOp(fromID, 0, x4.UNSTABLE4, "some data here"))
 	pair := []x4.NfsArgop4{putFH(from), &x4.NfsArgop4_OP_SAVEFH{}, putFH(to)}
 	c := get[*x4.Copy4res_NFS4_OK](t, s.one(append(slices.Clone(pair), &x4.NfsArgop4_OP_COPY{Opcopy: x4.Copy4args{
-		CaSrcStateid: fromID, CaDstStateid: toID, CaSrcOffset: 5, CaDstOffset: 1, CaCount: 4, CaConsecutive: true, CaSynchronous: true,
+		CaSrcStateid: fromID, CaDstStateid: toID, CaSrcOffset: 5, CaDstOffset: 1, CaCount: 4, CaConsecutive: true,
+		CaSynchronous: true,
 	}})...)).CrResok4
-	if c.CrResponse.WrCount != 4 || len(c.CrResponse.WrCallbackId) != 0 || !c.CrRequirements.CrConsecutive || !c.CrRequirements.CrSynchronous {
+	if c.CrResponse.WrCount != 4 || len(c.CrResponse.WrCallbackId) != 0 || !c.CrRequirements.CrConsecutive ||
+		!c.CrRequirements.CrSynchronous {
 		t.Errorf("%+v", c)
 	}
 	if got := get[*x4.Read4res_NFS4_OK](t, s.one(putFH(to), readOp(toID, 0, 10))).Resok4; string(got.Data) != "\x00data" {
 		t.Errorf("%q", got.Data)
 	}
 	// From another server, by all three ways to name one.
-	s.fails(x4.NFS4ERR_NOTSUPP, append(slices.Clone(pair), &x4.NfsArgop4_OP_COPY{Opcopy: x4.Copy4args{CaSynchronous: true, CaSourceServer: []x4.Netloc4{
-		&x4.Netloc4_NL4_NAME{NlName: "a"}, &x4.Netloc4_NL4_URL{NlUrl: "nfs://b"}, &x4.Netloc4_NL4_NETADDR{NlAddr: x4.Netaddr4{NaRNetid: "tcp6", NaRAddr: "::1.8.1"}},
-	}}})...)
-	s.fails(x4.NFS4ERR_NOTSUPP, append(slices.Clone(pair), &x4.NfsArgop4_OP_CLONE{Opclone: x4.Clone4args{ClSrcStateid: fromID, ClDstStateid: toID, ClCount: 4}})...)
-	s.one(putFH(to), &x4.NfsArgop4_OP_ALLOCATE{Opallocate: x4.Allocate4args{AaStateid: toID, AaOffset: 0, AaLength: 1 << 20}})
+	s.fails(x4.NFS4ERR_NOTSUPP, append(slices.Clone(pair),
+		&x4.NfsArgop4_OP_COPY{Opcopy: x4.Copy4args{CaSynchronous: true, CaSourceServer: []x4.Netloc4{
+			&x4.Netloc4_NL4_NAME{NlName: "a"}, &x4.Netloc4_NL4_URL{NlUrl: "nfs://b"},
+			&x4.Netloc4_NL4_NETADDR{NlAddr: x4.Netaddr4{NaRNetid: "tcp6", NaRAddr: "::1.8.1"}},
+		}}})...)
+	s.fails(x4.NFS4ERR_NOTSUPP, append(slices.Clone(pair),
+		&x4.NfsArgop4_OP_CLONE{Opclone: x4.Clone4args{ClSrcStateid: fromID, ClDstStateid: toID, ClCount: 4}})...)
+	s.one(putFH(to), &x4.NfsArgop4_OP_ALLOCATE{Opallocate: x4.Allocate4args{
+		AaStateid: toID, AaOffset: 0,
+		AaLength: 1 << 20,
+	}})
 	s.one(putFH(to), writeOp(toID, 512<<10, x4.FILE_SYNC4, "middle"))
-	s.one(putFH(to), &x4.NfsArgop4_OP_DEALLOCATE{Opdeallocate: x4.Deallocate4args{DaStateid: toID, DaOffset: 0, DaLength: 256 << 10}})
-	advice := get[*x4.IoAdvise4res_NFS4_OK](t, s.one(putFH(to), &x4.NfsArgop4_OP_IO_ADVISE{OpioAdvise: x4.IoAdvise4args{IaaStateid: toID, IaaCount: 10, IaaHints: bitmap(1, 2, 3)}}))
+	s.one(putFH(to), &x4.NfsArgop4_OP_DEALLOCATE{Opdeallocate: x4.Deallocate4args{
+		DaStateid: toID, DaOffset: 0,
+		DaLength: 256 << 10,
+	}})
+	advice := get[*x4.IoAdvise4res_NFS4_OK](t,
+		s.one(putFH(to), &x4.NfsArgop4_OP_IO_ADVISE{OpioAdvise: x4.IoAdvise4args{
+			IaaStateid: toID, IaaCount: 10,
+			IaaHints: bitmap(1, 2, 3),
+		}}))
 	if len(numbers(advice.Resok4.IorHints)) > 3 {
 		t.Errorf("%+v", advice)
 	}
 	seek := func(off uint64, what x4.DataContent4) x4.SeekRes4 {
-		return get[*x4.Seek4res_NFS4_OK](t, s.one(putFH(to), &x4.NfsArgop4_OP_SEEK{Opseek: x4.Seek4args{SaStateid: toID, SaOffset: off, SaWhat: what}})).Resok4
+		return get[*x4.Seek4res_NFS4_OK](t,
+			s.one(putFH(to), &x4.NfsArgop4_OP_SEEK{Opseek: x4.Seek4args{SaStateid: toID, SaOffset: off, SaWhat: what}})).Resok4
 	}
 	hole, data := seek(0, x4.NFS4_CONTENT_HOLE), seek(0, x4.NFS4_CONTENT_DATA)
 	if hole.SrEof && hole.SrOffset < 1<<20 || data.SrEof || data.SrOffset > 512<<10 {
@@ -573,12 +662,18 @@ func without(t *testing.T, r *rig) {
 
 // every40 are the other operations of version 4.0, with arguments that are hardly any.
 var every40 = []x4.NfsArgop4{
-	&x4.NfsArgop4_OP_ACCESS{}, &x4.NfsArgop4_OP_CLOSE{}, &x4.NfsArgop4_OP_COMMIT{}, createOp(&x4.Createtype4_default{}, "x"),
+	&x4.NfsArgop4_OP_ACCESS{}, &x4.NfsArgop4_OP_CLOSE{}, &x4.NfsArgop4_OP_COMMIT{},
+	createOp(&x4.Createtype4_default{}, "x"),
 	&x4.NfsArgop4_OP_DELEGRETURN{}, &x4.NfsArgop4_OP_GETATTR{}, &x4.NfsArgop4_OP_GETFH{}, &x4.NfsArgop4_OP_LINK{},
-	lockOp(x4.READ_LT, 0, 1, byOpen(x4.Stateid4{}, "x")), &x4.NfsArgop4_OP_LOCKT{Oplockt: x4.Lockt4args{Locktype: x4.READ_LT, Length: 1}},
-	&x4.NfsArgop4_OP_LOCKU{Oplocku: x4.Locku4args{Locktype: x4.READ_LT, Length: 1}}, lookup("x"), &x4.NfsArgop4_OP_LOOKUPP{}, &x4.NfsArgop4_OP_NVERIFY{},
-	openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_NULL{File: "x"}), &x4.NfsArgop4_OP_OPEN_DOWNGRADE{}, putFH(nil), &x4.NfsArgop4_OP_PUTPUBFH{},
-	&x4.NfsArgop4_OP_PUTROOTFH{}, &x4.NfsArgop4_OP_READ{}, &x4.NfsArgop4_OP_READDIR{}, &x4.NfsArgop4_OP_READLINK{}, &x4.NfsArgop4_OP_REMOVE{},
-	&x4.NfsArgop4_OP_RENAME{}, &x4.NfsArgop4_OP_RESTOREFH{}, &x4.NfsArgop4_OP_SAVEFH{}, &x4.NfsArgop4_OP_SECINFO{}, &x4.NfsArgop4_OP_SETATTR{},
+	lockOp(x4.READ_LT, 0, 1, byOpen(x4.Stateid4{}, "x")),
+	&x4.NfsArgop4_OP_LOCKT{Oplockt: x4.Lockt4args{Locktype: x4.READ_LT, Length: 1}},
+	&x4.NfsArgop4_OP_LOCKU{Oplocku: x4.Locku4args{Locktype: x4.READ_LT, Length: 1}}, lookup("x"),
+	&x4.NfsArgop4_OP_LOOKUPP{}, &x4.NfsArgop4_OP_NVERIFY{},
+	openOp(1, 0, noCreate, &x4.OpenClaim4_CLAIM_NULL{File: "x"}), &x4.NfsArgop4_OP_OPEN_DOWNGRADE{}, putFH(nil),
+	&x4.NfsArgop4_OP_PUTPUBFH{},
+	&x4.NfsArgop4_OP_PUTROOTFH{}, &x4.NfsArgop4_OP_READ{}, &x4.NfsArgop4_OP_READDIR{}, &x4.NfsArgop4_OP_READLINK{},
+	&x4.NfsArgop4_OP_REMOVE{},
+	&x4.NfsArgop4_OP_RENAME{}, &x4.NfsArgop4_OP_RESTOREFH{}, &x4.NfsArgop4_OP_SAVEFH{}, &x4.NfsArgop4_OP_SECINFO{},
+	&x4.NfsArgop4_OP_SETATTR{},
 	&x4.NfsArgop4_OP_VERIFY{}, &x4.NfsArgop4_OP_WRITE{}, &x4.NfsArgop4_OP_ILLEGAL{},
 }

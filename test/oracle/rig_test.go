@@ -204,7 +204,8 @@ type sess struct {
 
 func channel(req, resp, cached, ops, slots uint32) x4.ChannelAttrs4 {
 	return x4.ChannelAttrs4{
-		CaMaxrequestsize: req, CaMaxresponsesize: resp, CaMaxresponsesizeCached: cached, CaMaxoperations: ops, CaMaxrequests: slots,
+		CaMaxrequestsize: req, CaMaxresponsesize: resp, CaMaxresponsesizeCached: cached, CaMaxoperations: ops,
+		CaMaxrequests: slots,
 	}
 }
 
@@ -214,13 +215,18 @@ func (r *rig) session(minor uint32, owner string) *sess {
 	ei := r.compound(minor, &x4.NfsArgop4_OP_EXCHANGE_ID{OpexchangeId: x4.ExchangeId4args{
 		EiaClientowner: x4.ClientOwner4{CoVerifier: [8]byte{1}, CoOwnerid: []byte(owner)},
 		EiaFlags:       x4.EXCHGID4_FLAG_USE_NON_PNFS, EiaStateProtect: &x4.StateProtect4A_SP4_NONE{},
-		EiaClientImplId: []x4.NfsImplId4{{NiiDomain: "example.org", NiiName: "oracle", NiiDate: x4.Nfstime4{Seconds: -1, Nseconds: 5}}},
+		EiaClientImplId: []x4.NfsImplId4{{
+			NiiDomain: "example.org", NiiName: "oracle",
+			NiiDate: x4.Nfstime4{Seconds: -1, Nseconds: 5},
+		}},
 	}})
 	id := get[*x4.ExchangeId4res_NFS4_OK](r.t, ei.Resarray[0]).EirResok4
-	if id.EirFlags != x4.EXCHGID4_FLAG_USE_NON_PNFS || len(id.EirServerImplId) != 1 || id.EirServerImplId[0].NiiName != "rstored" {
+	if id.EirFlags != x4.EXCHGID4_FLAG_USE_NON_PNFS || len(id.EirServerImplId) != 1 ||
+		id.EirServerImplId[0].NiiName != "rstored" {
 		r.t.Errorf("%+v", id)
 	}
-	if _, ok := id.EirStateProtect.(*x4.StateProtect4R_SP4_NONE); !ok || !slices.Equal(id.EirServerOwner.SoMajorId, id.EirServerScope) {
+	if _, ok := id.EirStateProtect.(*x4.StateProtect4R_SP4_NONE); !ok ||
+		!slices.Equal(id.EirServerOwner.SoMajorId, id.EirServerScope) {
 		r.t.Errorf("%+v", id)
 	}
 	var flags uint32
@@ -236,12 +242,16 @@ func (r *rig) session(minor uint32, owner string) *sess {
 			&x4.CallbackSecParms4_RPCSEC_GSS{CbspGssHandles: x4.GssCbHandles4{
 				GcbpService: x4.RPC_GSS_SVC_NONE, GcbpHandleFromServer: []byte("abc"), GcbpHandleFromClient: []byte("d"),
 			}},
-			&x4.CallbackSecParms4_AUTH_SYS{CbspSysCred: rpcv2.AuthsysParms{Machinename: "host", Uid: 1, Gid: 2, Gids: []uint32{3, 4}}},
+			&x4.CallbackSecParms4_AUTH_SYS{CbspSysCred: rpcv2.AuthsysParms{
+				Machinename: "host", Uid: 1, Gid: 2,
+				Gids: []uint32{3, 4},
+			}},
 			&x4.CallbackSecParms4_AUTH_NONE{},
 		},
 	}})
 	got := get[*x4.CreateSession4res_NFS4_OK](r.t, cs.Resarray[0]).CsrResok4
-	if f := got.CsrForeChanAttrs; got.CsrSequence != id.EirSequenceid || got.CsrFlags != flags || f.CaMaxrequestsize != 1<<20 || f.CaMaxoperations != 32 || f.CaMaxrequests != 4 {
+	if f := got.CsrForeChanAttrs; got.CsrSequence != id.EirSequenceid || got.CsrFlags != flags ||
+		f.CaMaxrequestsize != 1<<20 || f.CaMaxoperations != 32 || f.CaMaxrequests != 4 {
 		r.t.Errorf("%+v", got)
 	}
 	s := &sess{rig: r, minor: minor, client: id.EirClientid, id: got.CsrSessionid}
@@ -256,7 +266,8 @@ func (s *sess) try(ops ...x4.NfsArgop4) ([]x4.NfsResop4, x4.Nfsstat4) {
 	head := x4.Sequence4args{SaSessionid: s.id, SaSequenceid: s.seq, SaSlotid: 2, SaHighestSlotid: 3, SaCachethis: s.cache}
 	res := s.compound(s.minor, append([]x4.NfsArgop4{&x4.NfsArgop4_OP_SEQUENCE{Opsequence: head}}, ops...)...)
 	got := get[*x4.Sequence4res_NFS4_OK](s.t, res.Resarray[0]).SrResok4
-	if got.SrSessionid != s.id || got.SrSequenceid != s.seq || got.SrSlotid != 2 || got.SrHighestSlotid != 3 || got.SrTargetHighestSlotid != 3 {
+	if got.SrSessionid != s.id || got.SrSequenceid != s.seq || got.SrSlotid != 2 || got.SrHighestSlotid != 3 ||
+		got.SrTargetHighestSlotid != 3 {
 		s.t.Errorf("%+v", got)
 	}
 	return res.Resarray[1:], res.Status

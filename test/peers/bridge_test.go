@@ -22,7 +22,10 @@ var reached = regexp.MustCompile(`reached at ([0-9.]+:[0-9]+)`)
 func (s *ours) bridged(t *testing.T) *ours {
 	t.Helper()
 	front := &ours{addr: loopback(), rdma: s.rdma, rdm: s.rdm}
-	args := []string{"bridge", fmt.Sprintf("nfs+rdma://%v/data", s.rdma), "--listen", netip.AddrPortFrom(front.addr, 0).String()}
+	args := []string{
+		"bridge", fmt.Sprintf("nfs+rdma://%v/data", s.rdma), "--listen",
+		netip.AddrPortFrom(front.addr, 0).String(),
+	}
 	pm := netip.AddrPortFrom(front.addr, portmap.Port).String()
 	front.portmapped = servePortmap(t, front.addr, func(l net.Listener) { _ = l.Close() })
 	if front.portmapped {

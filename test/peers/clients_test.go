@@ -116,7 +116,8 @@ func TestWillscottClientDialsRDMA(t *testing.T) {
 	}
 }
 
-// workAsWillscott does what the client can do on a mounted export, bulk bytes of it at least by RDMA each way.
+// workAsWillscott does what the client can do on a mounted export, bulk bytes of it at least by
+// RDMA each way.
 func workAsWillscott(t *testing.T, s *ours, bulk uint64, v *willscott.Target) {
 	t.Helper()
 	s.overRDMA(t, bulk, func() {
@@ -156,7 +157,9 @@ func workAsWillscott(t *testing.T, s *ours, bulk uint64, v *willscott.Target) {
 }
 
 // exercise makes, writes, lists, reads and removes as both clients can.
-func exercise(t *testing.T, v target, open func(string, os.FileMode) (io.ReadWriteCloser, error), list func(string) ([]string, error)) {
+func exercise(t *testing.T, v target, open func(string, os.FileMode) (io.ReadWriteCloser, error),
+	list func(string) ([]string, error),
+) {
 	t.Helper()
 	if _, err := v.Mkdir("/dir", 0o755); err != nil {
 		t.Fatal(err)

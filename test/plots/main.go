@@ -77,7 +77,13 @@ func loss(file string, delay rdma.Time, title string) figure {
 		x:     []float64{1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 2e-2, 5e-2, 1e-1},
 		at:    func(c *flows.Config, x float64) { c.Net.Loss, c.Net.Delay, c.Port.Queue = x, delay, 2<<20 },
 		lines: pairs(),
-		ticks: []chart.Tick{{Value: -5, Label: "0.001 %"}, {Value: -4, Label: "0.01 %"}, {Value: -3, Label: "0.1 %"}, {Value: -2, Label: "1 %"}, {Value: -1, Label: "10 %"}},
+		ticks: []chart.Tick{
+			{Value: -5, Label: "0.001 %"},
+			{Value: -4, Label: "0.01 %"},
+			{Value: -3, Label: "0.1 %"},
+			{Value: -2, Label: "1 %"},
+			{Value: -1, Label: "10 %"},
+		},
 	}
 }
 
@@ -85,20 +91,32 @@ var figures = []figure{
 	loss("loss-20us.svg", 10*us, "Goodput of one connection against loss, round trip 20 us"),
 	loss("loss-200us.svg", 100*us, "Goodput of one connection against loss, round trip 200 us"),
 	{
-		file: "rtt.svg", title: "Goodput of one connection against the round trip, queue of 256 KiB, no random loss", axis: "round trip", log: true,
+		file: "rtt.svg", title: "Goodput of one connection against the round trip, queue of 256 KiB, no random loss",
+		axis: "round trip", log: true,
 		x: []float64{1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3},
 		at: func(c *flows.Config, x float64) {
 			c.Port.Queue, c.Net.Delay = 256<<10, rdma.Time(x/2*float64(rdma.Second))
 		},
 		lines: pairs(),
-		ticks: []chart.Tick{{Value: -5, Label: "10 us"}, {Value: -4, Label: "100 us"}, {Value: -3, Label: "1 ms"}, {Value: math.Log10(5e-3), Label: "5 ms"}},
+		ticks: []chart.Tick{
+			{Value: -5, Label: "10 us"},
+			{Value: -4, Label: "100 us"},
+			{Value: -3, Label: "1 ms"},
+			{Value: math.Log10(5e-3), Label: "5 ms"},
+		},
 	},
 	{
-		file: "connections.svg", title: "Goodput of all connections through one port, queue of 1 MiB", axis: "connections", log: true,
+		file: "connections.svg", title: "Goodput of all connections through one port, queue of 1 MiB", axis: "connections",
+		log:   true,
 		x:     []float64{1, 2, 4, 8, 16, 32, 64, 100},
 		at:    func(c *flows.Config, x float64) { c.Flows = int(x) },
 		lines: pairs(line{"WRITE, port marks from 64 KiB", red, false, func(c *flows.Config) { c.Port.Mark = 64 << 10 }}),
-		ticks: []chart.Tick{{Value: 0, Label: "1"}, {Value: math.Log10(4), Label: "4"}, {Value: math.Log10(16), Label: "16"}, {Value: 2, Label: "100"}},
+		ticks: []chart.Tick{
+			{Value: 0, Label: "1"},
+			{Value: math.Log10(4), Label: "4"},
+			{Value: math.Log10(16), Label: "16"},
+			{Value: 2, Label: "100"},
+		},
 	},
 }
 
@@ -166,7 +184,10 @@ func draw(g *figure, dir string, d rdma.Time) error {
 	c := frame(g.title, g.axis)
 	c.XAxis.Ticks = g.ticks
 	for i, l := range g.lines {
-		s := chart.ContinuousSeries{Name: l.name, XValues: x, YValues: y[i], Style: chart.Style{StrokeColor: l.color, StrokeWidth: 2, DotColor: l.color, DotWidth: 2}}
+		s := chart.ContinuousSeries{
+			Name: l.name, XValues: x, YValues: y[i],
+			Style: chart.Style{StrokeColor: l.color, StrokeWidth: 2, DotColor: l.color, DotWidth: 2},
+		}
 		if l.dash {
 			s.Style.StrokeDashArray = []float64{6, 4}
 		}
@@ -186,7 +207,12 @@ func frame(title, axis string) chart.Chart {
 		Background: chart.Style{Padding: chart.Box{Top: 50, Left: 20, Right: 20, Bottom: 20}},
 		XAxis:      chart.XAxis{Name: axis, Style: chart.Style{FontSize: 9}},
 		YAxis: chart.YAxis{Name: "share of the port", Range: &chart.ContinuousRange{Min: 0, Max: 1}, Ticks: []chart.Tick{
-			{Value: 0, Label: "0"}, {Value: 0.2, Label: "0.2"}, {Value: 0.4, Label: "0.4"}, {Value: 0.6, Label: "0.6"}, {Value: 0.8, Label: "0.8"}, {Value: 1, Label: "1"},
+			{Value: 0, Label: "0"},
+			{Value: 0.2, Label: "0.2"},
+			{Value: 0.4, Label: "0.4"},
+			{Value: 0.6, Label: "0.6"},
+			{Value: 0.8, Label: "0.8"},
+			{Value: 1, Label: "1"},
 		}},
 	}
 	return c
@@ -209,7 +235,11 @@ func save(c *chart.Chart, name string) error {
 func shares(f *os.File, d rdma.Time) error {
 	c := frame("What each of 100 connections gets of one port, against an even share", "connections, by what they get")
 	c.YAxis.Name, c.YAxis.Range, c.YAxis.Ticks = "even shares", &chart.ContinuousRange{Min: 0, Max: 2}, []chart.Tick{
-		{Value: 0, Label: "0"}, {Value: 0.5, Label: "0.5"}, {Value: 1, Label: "1"}, {Value: 1.5, Label: "1.5"}, {Value: 2, Label: "2"},
+		{Value: 0, Label: "0"},
+		{Value: 0.5, Label: "0.5"},
+		{Value: 1, Label: "1"},
+		{Value: 1.5, Label: "1.5"},
+		{Value: 2, Label: "2"},
 	}
 	for _, l := range []line{
 		{"WRITE, queue of 1 MiB", blue, false, func(*flows.Config) {}},
@@ -220,7 +250,10 @@ func shares(f *os.File, d rdma.Time) error {
 		cfg.Flows = 100
 		l.set(&cfg)
 		r := flows.Run(cfg, d/5, d)
-		s := chart.ContinuousSeries{Name: fmt.Sprintf("%s: fairness %.3f", l.name, r.Fairness()), Style: chart.Style{StrokeColor: l.color, StrokeWidth: 2}}
+		s := chart.ContinuousSeries{
+			Name:  fmt.Sprintf("%s: fairness %.3f", l.name, r.Fairness()),
+			Style: chart.Style{StrokeColor: l.color, StrokeWidth: 2},
+		}
 		s.XValues, s.YValues = spread(&r)
 		c.Series = append(c.Series, s)
 		fmt.Printf("shares.svg\t%s\tfairness %.3f\tgoodput %.3f\n", l.name, r.Fairness(), r.Goodput()/rate)

@@ -285,7 +285,10 @@ func (p *program) write() error {
 		return p.create()
 	}
 	off, b := p.chunk(n)
-	how := []blockstore.Stability{blockstore.Unstable, blockstore.Unstable, blockstore.DataSync, blockstore.FileSync}[p.rnd.IntN(4)]
+	how := []blockstore.Stability{
+		blockstore.Unstable, blockstore.Unstable, blockstore.DataSync,
+		blockstore.FileSync,
+	}[p.rnd.IntN(4)]
 	p.note("write %d bytes at %d of %s, stable_how %d", len(b), off, p.path(n), how)
 	for done := 0; done < len(b); {
 		w, err := p.c.Write(p.ctx, n.h, b[done:], uint64(off+done), how)
@@ -316,7 +319,8 @@ func (p *program) upload() error {
 	}
 	off, b := p.chunk(n)
 	p.note("upload %d bytes to %d of %s", len(b), off, p.path(n))
-	if err := p.c.Upload(p.ctx, n.h, shifted{bytes.NewReader(b), int64(off)}, uint64(off), uint64(len(b)), nil); err != nil {
+	if err := p.c.Upload(p.ctx, n.h, shifted{bytes.NewReader(b), int64(off)}, uint64(off), uint64(len(b)),
+		nil); err != nil {
 		return err
 	}
 	n.place(off, b)

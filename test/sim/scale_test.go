@@ -62,7 +62,8 @@ func TestTenThousandConnections(t *testing.T) {
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
-		t.Logf("%d connections after %v of virtual time; %d KiB of heap each, both sides together", len(conns), time.Since(begin),
+		t.Logf("%d connections after %v of virtual time; %d KiB of heap each, both sides together", len(conns),
+			time.Since(begin),
 			(after.HeapAlloc-before.HeapAlloc)/1024/uint64(len(conns)))
 		null := func(i int) error {
 			return conns[i].Call(context.Background(), &rpc.Request{XID: uint32(i), Prog: nfs3.Program, Vers: nfs3.Version})

@@ -93,10 +93,22 @@ var faults = []fault{
 	{name: "loss-1", net: sim.Config{Loss: 0.01}, ops: 60, trace: lost, lives: true},
 	{name: "loss-5", net: sim.Config{Loss: 0.05}, ops: 50, trace: lost, lives: true},
 	{name: "loss-20", net: sim.Config{Loss: 0.20}, ops: 30, trace: lost},
-	{name: "duplicates", net: sim.Config{Duplicate: 0.10}, ops: 60, trace: func(s sim.Stats) uint64 { return s.Duplicated }, lives: true},
-	{name: "reordering", net: sim.Config{Reorder: 0.05, Jitter: 5 * rdma.Microsecond}, ops: 40, trace: func(s sim.Stats) uint64 { return s.Held }, lives: true},
-	{name: "corruption", net: sim.Config{Corrupt: 0.03}, ops: 60, trace: func(s sim.Stats) uint64 { return s.Corrupted }, lives: true},
-	{name: "congestion", net: sim.Config{Bandwidth: 1 << 30, QueueBytes: 256 << 10}, ops: 60, trace: func(s sim.Stats) uint64 { return s.QueueDrops }},
+	{
+		name: "duplicates", net: sim.Config{Duplicate: 0.10}, ops: 60,
+		trace: func(s sim.Stats) uint64 { return s.Duplicated }, lives: true,
+	},
+	{
+		name: "reordering", net: sim.Config{Reorder: 0.05, Jitter: 5 * rdma.Microsecond}, ops: 40,
+		trace: func(s sim.Stats) uint64 { return s.Held }, lives: true,
+	},
+	{
+		name: "corruption", net: sim.Config{Corrupt: 0.03}, ops: 60, trace: func(s sim.Stats) uint64 { return s.Corrupted },
+		lives: true,
+	},
+	{
+		name: "congestion", net: sim.Config{Bandwidth: 1 << 30, QueueBytes: 256 << 10}, ops: 60,
+		trace: func(s sim.Stats) uint64 { return s.QueueDrops },
+	},
 	{
 		name: "all", ops: 40, trace: func(s sim.Stats) uint64 { return min(s.Lost, s.Duplicated, s.Held, s.Corrupted) },
 		net: sim.Config{Loss: 0.02, Duplicate: 0.02, Reorder: 0.02, Corrupt: 0.01, Jitter: 5 * rdma.Microsecond},
@@ -275,7 +287,8 @@ func (w *world) openServer() error {
 	if err != nil {
 		return err
 	}
-	w.listener, err = rpcrdma.Serve(dev, port, w.srv, rpcrdma.Config{MaxConns: w.maxConns, Memory: w.memory, Logger: w.log})
+	w.listener, err = rpcrdma.Serve(dev, port, w.srv,
+		rpcrdma.Config{MaxConns: w.maxConns, Memory: w.memory, Logger: w.log})
 	return err
 }
 
@@ -481,7 +494,8 @@ func (w *world) close() error {
 		time.Sleep(quiet)
 		var errs []error
 		if n := len(w.listener.Conns()); n > hosts {
-			errs = append(errs, fmt.Errorf("the server still has %d connections of %d clients after %v of silence", n, hosts, quiet))
+			errs = append(errs, fmt.Errorf("the server still has %d connections of %d clients after %v of silence", n, hosts,
+				quiet))
 		}
 		for _, c := range w.clients {
 			errs = append(errs, c.Close())

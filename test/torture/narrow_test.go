@@ -15,8 +15,14 @@ func TestNarrow(t *testing.T) {
 		Seed: 8466092608015460547, Hosts: 2, MTU: 4200, Port: sim.Port{Rate: 30e6, Queue: 16 << 10},
 		Events: []Event{
 			{Kind: Connect, Conn: 2, Host: 1, Peer: 0},
-			{At: at, Kind: Post, Conn: 2, Back: true, Op: rdma.OpRead, Size: 21032, Offset: 9870, Cut: 18920, Quiet: true, Flags: rdma.Fence},
-			{At: at, Kind: Post, Conn: 2, Back: true, Op: rdma.OpWrite, Size: 39858, Offset: 6207, Cut: 22005, Flags: rdma.Solicited},
+			{
+				At: at, Kind: Post, Conn: 2, Back: true, Op: rdma.OpRead, Size: 21032, Offset: 9870, Cut: 18920, Quiet: true,
+				Flags: rdma.Fence,
+			},
+			{
+				At: at, Kind: Post, Conn: 2, Back: true, Op: rdma.OpWrite, Size: 39858, Offset: 6207, Cut: 22005,
+				Flags: rdma.Solicited,
+			},
 		},
 	}); err != nil {
 		t.Error(err)

@@ -62,13 +62,15 @@ func (e *Event) String() string {
 	case Connect:
 		return fmt.Sprintf("%s %d, host %d to host %d", at, e.Conn, e.Host, e.Peer)
 	case Post:
-		return fmt.Sprintf("%s on %d, back %t: op %d, %d bytes at %d, cut at %d, quiet %t, inline %t, flags %d", at, e.Conn, e.Back, e.Op, e.Size, e.Offset, e.Cut, e.Quiet, e.Inline, e.Flags)
+		return fmt.Sprintf("%s on %d, back %t: op %d, %d bytes at %d, cut at %d, quiet %t, inline %t, flags %d", at, e.Conn,
+			e.Back, e.Op, e.Size, e.Offset, e.Cut, e.Quiet, e.Inline, e.Flags)
 	case Disconnect:
 		return fmt.Sprintf("%s %d, back %t", at, e.Conn, e.Back)
 	case Cut:
 		return fmt.Sprintf("%s host %d from host %d, both ways %t, %s", at, e.Host, e.Peer, e.Back, long)
 	case Weather:
-		return fmt.Sprintf("%s loss %.3f duplicates %.3f reordering %.3f corruption %.3f truncation %.3f, %s", at, e.Loss, e.Duplicate, e.Reorder, e.Corrupt, e.Truncate, long)
+		return fmt.Sprintf("%s loss %.3f duplicates %.3f reordering %.3f corruption %.3f truncation %.3f, %s", at, e.Loss,
+			e.Duplicate, e.Reorder, e.Corrupt, e.Truncate, long)
 	}
 	return fmt.Sprintf("%s host %d, %s", at, e.Host, long)
 }
@@ -87,7 +89,8 @@ type Plan struct {
 
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, %d hosts, interface MTU %d, shared receives %t, port %+v\n", p.Seed, p.Hosts, p.MTU, p.Shared, p.Port)
+	fmt.Fprintf(&b, "seed %d, %d hosts, interface MTU %d, shared receives %t, port %+v\n", p.Seed, p.Hosts, p.MTU,
+		p.Shared, p.Port)
 	for i := range p.Events {
 		fmt.Fprintln(&b, p.Events[i].String())
 	}
@@ -160,7 +163,10 @@ func Generate(seed uint64) *Plan {
 		at := pick(0, span)
 		c, back := r.IntN(conns), r.IntN(3) == 0
 		for range 1 + r.IntN(8) {
-			e := Event{At: at, Kind: Post, Conn: c, Back: back, Op: ops[r.IntN(len(ops))], Seed: r.Uint64(), Quiet: r.IntN(3) == 0}
+			e := Event{
+				At: at, Kind: Post, Conn: c, Back: back, Op: ops[r.IntN(len(ops))], Seed: r.Uint64(),
+				Quiet: r.IntN(3) == 0,
+			}
 			most := sizeMax
 			if e.Op == rdma.OpSend || e.Op == rdma.OpSendImm {
 				most = sendMax

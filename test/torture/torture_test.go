@@ -51,7 +51,8 @@ func TestTorture(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d plans in %v: %+v", n.Load(), time.Since(begin).Round(time.Millisecond), sum)
 	// A program that does next to nothing finds nothing.
-	if !t.Failed() && (sum.Succeeded < sum.Requests/3 || sum.Broken == 0 || sum.Reads == 0 || sum.Messages == 0 || sum.Retransmitted == 0) {
+	if !t.Failed() && (sum.Succeeded < sum.Requests/3 || sum.Broken == 0 || sum.Reads == 0 || sum.Messages == 0 ||
+		sum.Retransmitted == 0) {
 		t.Error("the plans do not do what they are for")
 	}
 }

@@ -99,7 +99,10 @@ func Run(p *Plan) (result Result, err error) {
 		}
 	}()
 	for i := range p.Hosts {
-		h := &host{w: w, n: i, addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(1 + i)}), cut: make([]rdma.Time, p.Hosts)}
+		h := &host{
+			w: w, n: i, addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(1 + i)}),
+			cut: make([]rdma.Time, p.Hosts),
+		}
 		w.hosts = append(w.hosts, h)
 		if err := h.up(); err != nil {
 			return result, err
@@ -510,7 +513,10 @@ func (s *side) prepare(conn rdma.Conn) error {
 func (s *side) receive(slot uint64) error {
 	b := s.sink.Bytes()[slot*sendMax : (slot+1)*sendMax]
 	cut := int(s.c.w.rnd.IntN(sendMax))
-	wr := []rdma.RecvWR{{ID: recvID | slot, SGL: []rdma.SGE{{Buf: b[:cut], LKey: s.sink.LKey()}, {Buf: b[cut:], LKey: s.sink.LKey()}}}}
+	wr := []rdma.RecvWR{{
+		ID:  recvID | slot,
+		SGL: []rdma.SGE{{Buf: b[:cut], LKey: s.sink.LKey()}, {Buf: b[cut:], LKey: s.sink.LKey()}},
+	}}
 	if s.srq != nil {
 		return s.srq.PostRecv(wr)
 	}
@@ -559,7 +565,10 @@ func (s *side) posted(e Event) {
 		s.mrs = append(s.mrs, m)
 		return m
 	}
-	wr := rdma.SendWR{ID: id, Op: e.Op, Flags: e.Flags, RemoteAddr: s.peer().target.Addr() + uint64(e.Offset), RKey: s.peer().target.RKey()}
+	wr := rdma.SendWR{
+		ID: id, Op: e.Op, Flags: e.Flags, RemoteAddr: s.peer().target.Addr() + uint64(e.Offset),
+		RKey: s.peer().target.RKey(),
+	}
 	if !e.Quiet {
 		wr.Flags |= rdma.Signaled
 	}
@@ -674,7 +683,8 @@ func (s *side) succeeded(id int) {
 	case rdma.OpRead:
 		for i, b := range o.sink {
 			if b != s.model[int(at)+i] && !s.later(id, at+uint32(i), b) {
-				w.failf("connection %d side %d: READ %d of %d bytes at %d has %#x in byte %d, and %#x is there", s.c.n, s.i, id, o.e.Size, at, b, i, s.model[int(at)+i])
+				w.failf("connection %d side %d: READ %d of %d bytes at %d has %#x in byte %d, and %#x is there", s.c.n, s.i, id,
+					o.e.Size, at, b, i, s.model[int(at)+i])
 				return
 			}
 		}
@@ -719,7 +729,8 @@ func (s *side) before(id int) (n int) {
 // of a READ may be fetched as late as that (IBTA 9.6, no order without a fence).
 func (s *side) later(id int, at uint32, b byte) bool {
 	for _, o := range s.ops[id+1:] {
-		if (o.e.Op == rdma.OpWrite || o.e.Op == rdma.OpWriteImm) && at >= o.e.Offset && at-o.e.Offset < o.e.Size && o.data[at-o.e.Offset] == b {
+		if (o.e.Op == rdma.OpWrite || o.e.Op == rdma.OpWriteImm) && at >= o.e.Offset && at-o.e.Offset < o.e.Size &&
+			o.data[at-o.e.Offset] == b {
 			return true
 		}
 	}
@@ -836,9 +847,11 @@ func (s *side) compare(got []byte) {
 		}
 		if !slices.ContainsFunc(open, func(o *op) bool {
 			at := uint32(i) - o.e.Offset
-			return (o.e.Op == rdma.OpWrite || o.e.Op == rdma.OpWriteImm) && uint32(i) >= o.e.Offset && at < o.e.Size && o.data[at] == got[i]
+			return (o.e.Op == rdma.OpWrite || o.e.Op == rdma.OpWriteImm) && uint32(i) >= o.e.Offset && at < o.e.Size &&
+				o.data[at] == got[i]
 		}) {
-			w.failf("connection %d side %d: byte %d of the peer's memory is %#x, should be %#x", s.c.n, s.i, i, got[i], s.model[i])
+			w.failf("connection %d side %d: byte %d of the peer's memory is %#x, should be %#x", s.c.n, s.i, i, got[i],
+				s.model[i])
 			return
 		}
 	}

@@ -90,7 +90,8 @@ var Differences = []Difference{
 	},
 	{
 		Name: "first response to the rest of a READ",
-		Why: "A READ that is asked for again from its middle is answered from FIRST or ONLY on by network cards and ours, as any " +
+		Why: "A READ that is asked for again from its middle is answered from FIRST or ONLY on by network cards and ours, " +
+			"as any " +
 			"READ (IBTA 9.4.4); rdma_rxe goes on with MIDDLE or LAST. Requesters take both.",
 		adjust: func(before []Packet, p *Packet) bool {
 			if p.Op != wire.ReadRespMiddle && p.Op != wire.ReadRespLast {
@@ -140,7 +141,8 @@ func newReport(what string) *Report { return &Report{What: what, Met: make([]int
 
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d packets, %d sent again in time of silence, %d differences\n", r.What, r.Packets, r.Again, len(r.Diffs))
+	fmt.Fprintf(&b, "%s: %d packets, %d sent again in time of silence, %d differences\n", r.What, r.Packets, r.Again,
+		len(r.Diffs))
 	for i, d := range Differences {
 		if r.Met[i] > 0 {
 			fmt.Fprintf(&b, "  %d packets: %s. %s\n", r.Met[i], d.Name, d.Why)

@@ -125,7 +125,8 @@ func (r *Report) withoutTimeouts(s *Session, in []Packet, ours Side) (out []Pack
 				continue
 			}
 		case ours&s.by(p) != 0:
-			silent := last != nil && last.Time != 0 && (!answered || p.Time-last.Time >= silence && (nak == nil || p.Time-nak.Time < silence))
+			silent := last != nil && last.Time != 0 &&
+				(!answered || p.Time-last.Time >= silence && (nak == nil || p.Time-nak.Time < silence))
 			if silent && p.At < next {
 				r.Again++
 				again = true

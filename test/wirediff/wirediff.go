@@ -110,7 +110,8 @@ func managed(all []*Session, p *wire.Packet) ([]*Session, error) {
 	switch h.Attr {
 	case cm.AttrREQ:
 		req := cm.ParseREQ(p.Payload)
-		if last == nil || last.Client != p.Src || last.req.QPN != req.QPN || last.req.LocalID != req.LocalID { // or it was sent again
+		// or it was sent again
+		if last == nil || last.Client != p.Src || last.req.QPN != req.QPN || last.req.LocalID != req.LocalID {
 			all = append(all, &Session{Client: p.Src, Server: p.Dst, req: req})
 		}
 	case cm.AttrREP:
@@ -169,7 +170,10 @@ func (s *Session) is(c *requests.Connection) {
 // learn reads the server's memory out of its first message.
 func (s *Session) learn(b []byte) {
 	for i := 0; i < requests.Regions && len(b) >= requests.RegionLen; i++ {
-		s.regions = append(s.regions, region{requests.RegionName(i), binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[12:])})
+		s.regions = append(s.regions, region{
+			requests.RegionName(i), binary.BigEndian.Uint64(b),
+			binary.BigEndian.Uint32(b[12:]),
+		})
 		b = b[requests.RegionLen:]
 	}
 }

@@ -24,8 +24,14 @@ import (
 
 var (
 	kernels     = wirediff.Played{Client: netip.MustParseAddr("10.99.0.3"), Server: netip.MustParseAddr("10.99.0.2")}
-	kernelCalls = wirediff.Played{Client: netip.MustParseAddr("10.99.0.2"), Server: netip.MustParseAddr("10.99.0.1"), Ours: wirediff.Server}
-	oursCalls   = wirediff.Played{Client: netip.MustParseAddr("10.99.0.1"), Server: netip.MustParseAddr("10.99.0.2"), Ours: wirediff.Client}
+	kernelCalls = wirediff.Played{
+		Client: netip.MustParseAddr("10.99.0.2"), Server: netip.MustParseAddr("10.99.0.1"),
+		Ours: wirediff.Server,
+	}
+	oursCalls = wirediff.Played{
+		Client: netip.MustParseAddr("10.99.0.1"), Server: netip.MustParseAddr("10.99.0.2"),
+		Ours: wirediff.Client,
+	}
 )
 
 // recording is the sequence as it was played by Linux 6.1 and ours: what the case
@@ -217,7 +223,9 @@ func (r *recorder) over(t *testing.T) bool {
 }
 
 // change changes the first packet of a session that is so.
-func change(t *testing.T, all []*wirediff.Session, name string, is func(p *wirediff.Packet) bool, do func(p *wirediff.Packet)) {
+func change(t *testing.T, all []*wirediff.Session, name string, is func(p *wirediff.Packet) bool,
+	do func(p *wirediff.Packet),
+) {
 	t.Helper()
 	for _, s := range all {
 		for i := range s.Asked {
@@ -248,7 +256,10 @@ func TestNotices(t *testing.T) {
 		{"AckReq missing", "good", of(wire.WriteOnly), func(p *wirediff.Packet) { p.AckReq = false }},
 		{"AckReq", "good", of(wire.WriteMiddle), func(p *wirediff.Packet) { p.AckReq = true }},
 		{"Solicited", "good", of(wire.SendMiddle), func(p *wirediff.Packet) { p.Solicited = true }},
-		{"Solicited missing", "good", func(p *wirediff.Packet) bool { return p.Solicited }, func(p *wirediff.Packet) { p.Solicited = false }},
+		{
+			"Solicited missing", "good", func(p *wirediff.Packet) bool { return p.Solicited },
+			func(p *wirediff.Packet) { p.Solicited = false },
+		},
 		{"MigReq", "good", of(wire.ReadRespLast), func(p *wirediff.Packet) { p.MigReq = true }},
 		{"P_Key", "good", of(wire.SendOnly), func(p *wirediff.Packet) { p.PKey = 0x7fff }},
 		{"pad", "good", of(wire.SendLast), func(p *wirediff.Packet) { p.Pad = 0 }},
@@ -265,7 +276,10 @@ func TestNotices(t *testing.T) {
 		{"AtomicAckETH", "good", of(wire.AtomicAck), func(p *wirediff.Packet) { p.AtomicAck++ }},
 		{"IETH", "good", of(wire.SendOnlyInv), func(p *wirediff.Packet) { p.InvRKey++ }},
 		{"payload length", "good", of(wire.SendOnlyInv), func(p *wirediff.Packet) { p.Payload = append(p.Payload, 0) }},
-		{"payload", "good", of(wire.ReadRespMiddle), func(p *wirediff.Packet) { p.Payload = bytes.Repeat([]byte{1}, len(p.Payload)) }},
+		{
+			"payload", "good", of(wire.ReadRespMiddle),
+			func(p *wirediff.Packet) { p.Payload = bytes.Repeat([]byte{1}, len(p.Payload)) },
+		},
 		{"NAK invalid request", "deny-write", nak, syndrome},
 		{"NAK remote access", "window", nak, syndrome},
 		{"NAK remote operational", "too-long", nak, syndrome},
@@ -304,11 +318,13 @@ func TestNotices(t *testing.T) {
 		{"PSN of it", "lose-send-middle", nak, func(p *wirediff.Packet) { p.At++ }},
 		{"MSN of it", "lose-write-first", nak, msn},
 		{
-			"READ asked for again", "lose-read-response-middle", func(p *wirediff.Packet) bool { return p.Op == wire.ReadRequest && p.At == 1 },
+			"READ asked for again", "lose-read-response-middle",
+			func(p *wirediff.Packet) bool { return p.Op == wire.ReadRequest && p.At == 1 },
 			func(p *wirediff.Packet) { p.RETH.Len++ },
 		},
 		{
-			"an atomic done twice", "lose-atomic-ack", func(p *wirediff.Packet) bool { return p.Op == wire.AtomicAck && p.At == 1 },
+			"an atomic done twice", "lose-atomic-ack",
+			func(p *wirediff.Packet) bool { return p.Op == wire.AtomicAck && p.At == 1 },
 			func(p *wirediff.Packet) { p.AtomicAck += 5 },
 		},
 		{"a SEND received twice", "lose-ack-of-send", of(wire.ReadRespOnly), func(p *wirediff.Packet) { p.AETH.MSN++ }},

@@ -70,7 +70,9 @@ type Taken struct {
 }
 
 // Rounds has variants take turns.
-func Rounds(ctx context.Context, n int, name string, variants []Variant, measure func(context.Context, Variant) (Sample, error)) (map[Variant]*Taken, error) {
+func Rounds(ctx context.Context, n int, name string, variants []Variant,
+	measure func(context.Context, Variant) (Sample, error),
+) (map[Variant]*Taken, error) {
 	all := make(map[Variant]*Taken)
 	for _, v := range variants {
 		all[v] = &Taken{}
@@ -95,7 +97,9 @@ func Rounds(ctx context.Context, n int, name string, variants []Variant, measure
 // opposite order: what drifts meets all of them. What fails once is not measured again, and is
 // returned with its error. It says on standard error what each gave, under the name of the
 // experiment.
-func Turns[T comparable](ctx context.Context, n int, name string, things []T, measure func(context.Context, T) (Sample, error)) (failed map[T]error, err error) {
+func Turns[T comparable](ctx context.Context, n int, name string, things []T,
+	measure func(context.Context, T) (Sample, error),
+) (failed map[T]error, err error) {
 	failed = make(map[T]error)
 	order := slices.Clone(things)
 	for range n {
@@ -113,7 +117,8 @@ func Turns[T comparable](ctx context.Context, n int, name string, things []T, me
 				fmt.Fprintf(os.Stderr, "%s: %v: %v\n", name, t, err)
 				continue
 			}
-			fmt.Fprintf(os.Stderr, "%s: %v: %.0f operations/s, %.0f MB/s (%.1f s)\n", name, t, s.Ops, s.Rate/1e6, time.Since(began).Seconds())
+			fmt.Fprintf(os.Stderr, "%s: %v: %.0f operations/s, %.0f MB/s (%.1f s)\n", name, t, s.Ops, s.Rate/1e6,
+				time.Since(began).Seconds())
 		}
 		slices.Reverse(order)
 	}

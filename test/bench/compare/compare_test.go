@@ -109,13 +109,14 @@ func TestGroupCPU(t *testing.T) {
 // that fails is not measured again.
 func TestRounds(t *testing.T) {
 	var order string
-	all, err := Rounds(t.Context(), 3, "r", []Variant{"a x x", "b x x", "c x x"}, func(_ context.Context, v Variant) (Sample, error) {
-		order += string(v[0])
-		if v[0] == 'b' && len(order) > 3 {
-			return Sample{}, errors.New("gone")
-		}
-		return Sample{Ops: float64(len(order))}, nil
-	})
+	all, err := Rounds(t.Context(), 3, "r", []Variant{"a x x", "b x x", "c x x"},
+		func(_ context.Context, v Variant) (Sample, error) {
+			order += string(v[0])
+			if v[0] == 'b' && len(order) > 3 {
+				return Sample{}, errors.New("gone")
+			}
+			return Sample{Ops: float64(len(order))}, nil
+		})
 	if err != nil || order != "abccbaac" {
 		t.Errorf("%q, %v", order, err)
 	}
@@ -141,9 +142,16 @@ func samples(rates ...float64) *Taken {
 }
 
 func TestResult(t *testing.T) {
-	up := Row{Measure: "m", Against: "p", Metric: Metric{Unit: "B/s", Scale: 1, Of: func(s *Sample) float64 { return s.Rate }}, Ours: []Variant{rdma}, Peer: []Variant{gan, ganLibnfs}, Wanted: 2}
+	up := Row{
+		Measure: "m", Against: "p",
+		Metric: Metric{Unit: "B/s", Scale: 1, Of: func(s *Sample) float64 { return s.Rate }}, Ours: []Variant{rdma},
+		Peer: []Variant{gan, ganLibnfs}, Wanted: 2,
+	}
 	down := up
-	down.Metric, down.Wanted = Metric{Unit: "CPU s/GiB", Scale: 1, Less: true, Of: func(s *Sample) float64 { return s.PerGiB }}, 0.5
+	down.Metric, down.Wanted = Metric{
+		Unit: "CPU s/GiB", Scale: 1, Less: true,
+		Of: func(s *Sample) float64 { return s.PerGiB },
+	}, 0.5
 	for _, c := range []struct {
 		name          string
 		row           Row
@@ -154,20 +162,50 @@ func TestResult(t *testing.T) {
 		missing       string
 	}{
 		// The ratio is that of the rounds, not that of the medians.
-		{"the faster client", up, map[Variant]*Taken{rdma: samples(10, 30, 20), gan: samples(5, 10, 4), ganLibnfs: samples(1, 2, 1)}, 3, 2, 5, gan, true, ""},
-		{"not reached", up, map[Variant]*Taken{rdma: samples(19), gan: samples(5), ganLibnfs: samples(10)}, 1.9, 1.9, 1.9, ganLibnfs, false, ""},
-		{"less is better", down, map[Variant]*Taken{rdma: samples(2), gan: samples(5), ganLibnfs: samples(4)}, 0.5, 0.5, 0.5, ganLibnfs, true, ""},
-		{"a client is missing", up, map[Variant]*Taken{rdma: samples(20), gan: samples(5), ganLibnfs: {Err: "libnfs is not installed"}}, 4, 4, 4, gan, true, ""},
-		{"the peer is missing", up, map[Variant]*Taken{rdma: samples(20), gan: {Err: "not installed"}, ganLibnfs: {Err: "not installed"}}, 0, 0, 0, "", false, "not installed"},
-		{"ours failed", up, map[Variant]*Taken{rdma: {Err: "refused"}, gan: samples(1), ganLibnfs: samples(1)}, 0, 0, 0, "", false, "refused"},
-		{"the peer's was too little to measure", down, map[Variant]*Taken{rdma: samples(2), gan: samples(0), ganLibnfs: samples(0)}, 0, 0, 0, "", false, "the peer took nothing that could be measured"},
+		{"the faster client", up, map[Variant]*Taken{
+			rdma: samples(10, 30, 20), gan: samples(5, 10, 4),
+			ganLibnfs: samples(1, 2, 1),
+		}, 3, 2, 5, gan, true, ""},
+		{
+			"not reached", up,
+			map[Variant]*Taken{rdma: samples(19), gan: samples(5), ganLibnfs: samples(10)},
+			1.9, 1.9, 1.9,
+			ganLibnfs, false, "",
+		},
+		{
+			"less is better", down,
+			map[Variant]*Taken{rdma: samples(2), gan: samples(5), ganLibnfs: samples(4)},
+			0.5, 0.5, 0.5,
+			ganLibnfs, true, "",
+		},
+		{"a client is missing", up, map[Variant]*Taken{
+			rdma: samples(20), gan: samples(5),
+			ganLibnfs: {Err: "libnfs is not installed"},
+		}, 4, 4, 4, gan, true, ""},
+		{"the peer is missing", up, map[Variant]*Taken{
+			rdma: samples(20), gan: {Err: "not installed"},
+			ganLibnfs: {Err: "not installed"},
+		}, 0, 0, 0, "", false, "not installed"},
+		{
+			"ours failed", up,
+			map[Variant]*Taken{rdma: {Err: "refused"}, gan: samples(1), ganLibnfs: samples(1)},
+			0, 0, 0, "",
+			false, "refused",
+		},
+		{
+			"the peer's was too little to measure", down,
+			map[Variant]*Taken{rdma: samples(2), gan: samples(0), ganLibnfs: samples(0)},
+			0, 0, 0, "", false,
+			"the peer took nothing that could be measured",
+		},
 	} {
 		x := c.row.Result(c.all)
 		by := Variant("")
 		if x.Peer != nil && c.missing == "" {
 			by = x.Peer.By
 		}
-		if x.Ratio != c.ratio || x.Min != c.lo || x.Max != c.hi || by != c.peer || x.Reached != c.reached || x.Missing != c.missing {
+		if x.Ratio != c.ratio || x.Min != c.lo || x.Max != c.hi || by != c.peer || x.Reached != c.reached ||
+			x.Missing != c.missing {
 			t.Errorf("%s: %+v", c.name, x)
 		}
 		if c.missing == "refused" && (&Report{Rows: []Result{x}}).Failed() == nil {
@@ -176,7 +214,10 @@ func TestResult(t *testing.T) {
 			t.Errorf("%s: the run fails", c.name)
 		}
 	}
-	kib := Row{Measure: "m", Metric: Metric{Unit: "KiB", Scale: 1. / 1024, Less: true, Of: func(s *Sample) float64 { return s.Value }}, Ours: []Variant{rdma}, Wanted: 64}
+	kib := Row{Measure: "m", Metric: Metric{
+		Unit: "KiB", Scale: 1. / 1024, Less: true,
+		Of: func(s *Sample) float64 { return s.Value },
+	}, Ours: []Variant{rdma}, Wanted: 64}
 	for _, c := range []struct {
 		bytes   float64
 		reached bool
@@ -191,7 +232,17 @@ func TestNumber(t *testing.T) {
 	for _, c := range []struct {
 		in   float64
 		want string
-	}{{0, "0"}, {1234.6, "1235"}, {12.34, "12.3"}, {10, "10"}, {64, "64"}, {1.234, "1.23"}, {2, "2"}, {0.7, "0.7"}, {0.0123, "0.012"}} {
+	}{
+		{0, "0"},
+		{1234.6, "1235"},
+		{12.34, "12.3"},
+		{10, "10"},
+		{64, "64"},
+		{1.234, "1.23"},
+		{2, "2"},
+		{0.7, "0.7"},
+		{0.0123, "0.012"},
+	} {
 		if got := Number(c.in); got != c.want {
 			t.Errorf("%v is %q, want %q", c.in, got, c.want)
 		}

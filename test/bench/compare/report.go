@@ -220,7 +220,8 @@ func (r *Report) where() string {
 // file below it, and what else there is to say.
 func (r *Report) Markdown(w io.Writer, title, by, explained, picture, more string) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\nWritten by `%s`; [measuring.md](%s) says how it is measured\nand how to read it. Each number is the median of %d rounds of %g s.\n\n", title, by, explained, r.Rounds, r.Seconds)
+	fmt.Fprintf(&b, "# %s\n\nWritten by `%s`; [measuring.md](%s) says how it is measured\nand how to read it. Each "+
+		"number is the median of %d rounds of %g s.\n\n", title, by, explained, r.Rounds, r.Seconds)
 	fmt.Fprintf(&b, "%s. The disk is %s.\n\n", r.where(), r.Host.Disk)
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(heads, " | "), strings.Repeat(" --- |", len(heads)))
 	for i := range r.Rows {

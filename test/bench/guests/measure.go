@@ -35,7 +35,8 @@ const (
 func measure(ctx context.Context, o *options, runner *guest.Runner, r *report) error {
 	var wanted []experiment
 	for _, e := range experiments() {
-		if slices.ContainsFunc(rows(), func(w compare.Row) bool { return w.Experiment == e.name && o.rows.MatchString(w.Text()) }) {
+		if slices.ContainsFunc(rows(),
+			func(w compare.Row) bool { return w.Experiment == e.name && o.rows.MatchString(w.Text()) }) {
 			wanted = append(wanted, e)
 		}
 	}
@@ -113,7 +114,8 @@ func image(name string) error {
 	if err := errors.Join(f.Truncate(1<<30), f.Close()); err != nil {
 		return err
 	}
-	out, err := exec.Command("mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0", name).CombinedOutput()
+	out, err := exec.Command("mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0",
+		name).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("mke2fs: %w: %s", err, compare.FirstLine(out))
 	}
@@ -214,10 +216,14 @@ func (m *measurer) used(whose int) (float64, error) {
 }
 
 // fio runs it in the first guest.
-func (m *measurer) fio(ctx context.Context, e *experiment, v compare.Variant, more []string) (l compare.Load, err error) {
+func (m *measurer) fio(ctx context.Context, e *experiment, v compare.Variant, more []string) (l compare.Load,
+	err error,
+) {
 	args := append([]string{
-		"fio", "--name=j", "--directory=" + filepath.Join("/mnt", place(v), e.version, e.where), "--numjobs=" + strconv.Itoa(jobs), "--thread",
-		fmt.Sprintf("--size=%dm", sizeMB), "--overwrite=1", "--direct=1", "--ioengine=psync", "--rw=" + e.rw, "--bs=" + e.block,
+		"fio", "--name=j", "--directory=" + filepath.Join("/mnt", place(v), e.version, e.where),
+		"--numjobs=" + strconv.Itoa(jobs), "--thread",
+		fmt.Sprintf("--size=%dm", sizeMB), "--overwrite=1", "--direct=1", "--ioengine=psync", "--rw=" + e.rw,
+		"--bs=" + e.block,
 		"--group_reporting", "--output-format=json",
 	}, more...)
 	out, err := m.job(ctx, strings.Join(args, " "))

@@ -46,7 +46,10 @@ type experiment struct {
 var (
 	rate   = compare.Metric{Unit: "MB/s", Scale: 1e-6, Of: func(s *compare.Sample) float64 { return s.Rate }}
 	ops    = compare.Metric{Unit: "/s", Scale: 1, Of: func(s *compare.Sample) float64 { return s.Ops }}
-	perGiB = compare.Metric{Unit: "CPU s/GiB", Scale: 1, Less: true, Of: func(s *compare.Sample) float64 { return s.PerGiB }}
+	perGiB = compare.Metric{
+		Unit: "CPU s/GiB", Scale: 1, Less: true,
+		Of: func(s *compare.Sample) float64 { return s.PerGiB },
+	}
 )
 
 func experiments() (all []experiment) {

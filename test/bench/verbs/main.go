@@ -116,9 +116,9 @@ func (r *report) page(w io.Writer) error {
 	fmt.Fprintf(&b, `# rstorectl perf beside perftest
 
 Written by `+"`make bench-verbs`"+`; [measuring.md](../measuring.md#beside-perftest) says how it is measured and how
-to read it. Each number is the median of %d rounds in which the three took turns, each ratio the median of the rounds' ratios to
-perftest, with the least and the largest of them. "Polling" are both in a loop that looks for completions, "events" both
-asleep until there is one; soft sleeps always.
+to read it. The three took turns in %d rounds. Each number is the median of the rounds. Each ratio is the median of the
+rounds' ratios to perftest, with the least and the largest of them. "Polling": both programs look for completions in a
+loop. "Events": both sleep until there is one. soft always sleeps.
 
 `, r.Rounds)
 	fmt.Fprintf(&b, "%d cores of %s, Linux %s, %s, load %s; guests with Linux %s, perftest %s, librdmacm and "+
@@ -141,10 +141,11 @@ asleep until there is one; soft sleeps always.
 			compare.Number(x.Ratio), compare.Number(x.Min), compare.Number(x.Max), beside, of)
 	}
 	fmt.Fprintf(&b, `
-More is better of bandwidths, which are in MiB/s as perftest has them, and less of latencies, which are half the round trip, and all of it of READs. Two
-guests with one processor each and an interface of MTU %d (path MTU %d) on one bridge; %d requests under way at once
-where bandwidth is measured, one where latency is. A guest is a User-Mode Linux process on a host of two cores, so
-these are not the numbers of a network, of a card, or of either program on a host of its own: the rows tell the three from each other.
+Bandwidths are in MiB/s, as in perftest; more is better. Latencies are half the round trip, and the whole of it for
+READs; less is better. Two guests with one processor each are on one bridge, with interfaces of MTU %d (path MTU %d).
+%d requests are under way at once where bandwidth is measured, and one where latency is. A guest is a User-Mode Linux
+process on a host of two cores. The rows compare the three with each other; they are not the numbers of a network, of a
+card, or of either program on a host of its own.
 `, mtu, pathMTU, depth)
 	_, err := io.WriteString(w, b.String())
 	return err

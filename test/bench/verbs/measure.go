@@ -39,7 +39,8 @@ const pollingPort = 18516
 func measure(ctx context.Context, o *options, runner *guest.Runner, r *report) error {
 	var wanted []experiment
 	for _, e := range experiments() {
-		if slices.ContainsFunc(rows(), func(w compare.Row) bool { return w.Experiment == e.name && o.rows.MatchString(w.Text()) }) {
+		if slices.ContainsFunc(rows(),
+			func(w compare.Row) bool { return w.Experiment == e.name && o.rows.MatchString(w.Text()) }) {
 			wanted = append(wanted, e)
 		}
 	}
@@ -49,7 +50,8 @@ func measure(ctx context.Context, o *options, runner *guest.Runner, r *report) e
 	return runner.Run(ctx, &guest.Case{
 		Name: "bench", Script: script, Guests: 2, Wires: 2, MTU: mtu, MemMB: 1200, Quiet: true, Timeout: 30 * time.Minute,
 		Env: map[string]string{
-			"MTU": strconv.Itoa(mtu), "MHZ": megahertz(), "VERBS_SERVER": verbsServer, "POLLING_PORT": strconv.Itoa(pollingPort), "SOFT_SERVER": softServer, "SOFT_CLIENT": softClient,
+			"MTU": strconv.Itoa(mtu), "MHZ": megahertz(), "VERBS_SERVER": verbsServer, "POLLING_PORT": strconv.Itoa(pollingPort),
+			"SOFT_SERVER": softServer, "SOFT_CLIENT": softClient,
 		},
 		Host: func(ctx context.Context, run *guest.Run) error {
 			b, err := os.ReadFile(filepath.Join(runner.Bin, "rstorectl"))
@@ -159,7 +161,8 @@ func (m *measurer) ends(ctx context.Context, e *experiment, v compare.Variant) (
 	if v == perftestWaits {
 		command += " -e"
 	}
-	if _, err := m.job(ctx, "b", command+" >/run/host/keep.perftest.log 2>&1 &\nlistening "+strconv.Itoa(port)); err != nil {
+	if _, err := m.job(ctx, "b", command+" >/run/host/keep.perftest.log 2>&1 &\nlistening "+
+		strconv.Itoa(port)); err != nil {
 		return s, err
 	}
 	out, err := m.job(ctx, "a", command+" "+verbsServer)

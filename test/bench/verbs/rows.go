@@ -6,8 +6,8 @@ import (
 	"github.com/rstored/rstored/test/bench/compare"
 )
 
-// The variants, each with how it waits for completions: it polls for them all the time, or sleeps until there is
-// an event.
+// The variants, each with how it waits for completions: it polls for them all the time, or sleeps
+// until there is an event.
 const (
 	perftestPolls compare.Variant = "perftest rxe polling"
 	perftestWaits compare.Variant = "perftest rxe events"
@@ -59,8 +59,8 @@ func (e *experiment) kind() string {
 	return "bw"
 }
 
-// events reports whether perftest can sleep in this experiment: "Events feature not available on WRITE verb", and ib_read_bw
-// and ib_send_bw with 64 bytes stand still.
+// events reports whether perftest can sleep in this experiment: "Events feature not available on
+// WRITE verb", and ib_read_bw and ib_send_bw with 64 bytes stand still.
 func (e *experiment) events() bool { return e.op != "write" && e.latency }
 
 // twoSided reports whether the server has completions.
@@ -96,7 +96,8 @@ func rows() (all []compare.Row) {
 			}
 			all = append(all, polling, compare.Row{
 				Measure: measure + ", events", Against: "perftest --events", Experiment: e.name, Metric: m,
-				Ours: []compare.Variant{verbsWaits}, Peer: []compare.Variant{perftestWaits}, Also: []compare.Variant{soft}, Wanted: 1,
+				Ours: []compare.Variant{verbsWaits}, Peer: []compare.Variant{perftestWaits}, Also: []compare.Variant{soft},
+				Wanted: 1,
 			})
 		}
 		switch {

@@ -22,8 +22,10 @@ const (
  #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
  64      1000          29.46          120172.57      160.00   	       1638.21     	1117.96		30120.00 		105840.01
 `
-	ours        = `{"path_mtu": 4096, "results": [{"bytes": 1048576, "iterations": 200, "bw_peak_mib_s": 300, "bw_average_mib_s": 256.5, "msg_rate_mpps": 0.000257}]}`
-	oursLatency = `{"path_mtu": 4096, "results": [{"bytes": 64, "t_min_us": 30, "t_typical_us": 160, "t_avg_us": 200, "percentile_99_us": 30120}]}`
+	ours = `{"path_mtu": 4096, "results": [{"bytes": 1048576, "iterations": 200, "bw_peak_mib_s": 300, ` +
+		`"bw_average_mib_s": 256.5, "msg_rate_mpps": 0.000257}]}`
+	oursLatency = `{"path_mtu": 4096, "results": [{"bytes": 64, "t_min_us": 30, "t_typical_us": 160, "t_avg_us": 200, ` +
+		`"percentile_99_us": 30120}]}`
 )
 
 func TestParse(t *testing.T) {
@@ -41,7 +43,8 @@ func TestParse(t *testing.T) {
 	} {
 		s, err := c.parse([]byte(c.out), c.e)
 		near := func(v, want float64) bool { return math.Abs(v-want) <= 1e-9*want }
-		if c.e.latency && !(near(s.P50, 160e-6) && near(s.P99, 30120e-6)) || !c.e.latency && !(s.Rate == 256.5*(1<<20) && near(s.Ops, 257)) || err != nil {
+		if c.e.latency && !(near(s.P50, 160e-6) && near(s.P99, 30120e-6)) ||
+			!c.e.latency && !(s.Rate == 256.5*(1<<20) && near(s.Ops, 257)) || err != nil {
 			t.Errorf("%s: %+v, %v", c.name, s, err)
 		}
 		for what, bad := range map[string]string{
@@ -56,12 +59,16 @@ func TestParse(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"Correlation coefficient r^2: 0.26 < 0.9\n" + latency, "Correlation coefficient r^2: 0.26 < 0.9\n"} {
+	for _, bad := range []string{
+		"Correlation coefficient r^2: 0.26 < 0.9\n" + latency,
+		"Correlation coefficient r^2: 0.26 < 0.9\n",
+	} {
 		if _, err := parsePerftest([]byte(bad), lat); !errors.Is(err, errClock) {
 			t.Errorf("%v", err)
 		}
 	}
-	if s, err := parsePerftest([]byte(strings.NewReplacer("160.00", "inf", "1117.96", "-nan", "30120.00", "inf").Replace(latency)), lat); !errors.Is(err, errClock) {
+	if s, err := parsePerftest([]byte(strings.NewReplacer("160.00", "inf", "1117.96", "-nan", "30120.00",
+		"inf").Replace(latency)), lat); !errors.Is(err, errClock) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -76,7 +83,10 @@ func TestPage(t *testing.T) {
 		}
 		seen[w.Measure] = true
 		all := make(map[compare.Variant]*compare.Taken)
-		for v, x := range map[compare.Variant]float64{perftestPolls: 8, verbsPolls: 2, perftestWaits: 4, verbsWaits: 2, soft: 1} {
+		for v, x := range map[compare.Variant]float64{
+			perftestPolls: 8, verbsPolls: 2, perftestWaits: 4, verbsWaits: 2,
+			soft: 1,
+		} {
 			all[v] = &compare.Taken{Samples: []compare.Sample{{Rate: x * (1 << 20), Ops: x, P50: x / 1e6, P99: x / 1e6}}}
 		}
 		if i == 0 {

@@ -42,7 +42,10 @@ func nfs(name, where, op string, size, depth int) experiment {
 		if srv.err != nil {
 			return compare.Sample{}, srv.err
 		}
-		args := []string{op, strconv.Itoa(size), strconv.Itoa(depth), strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64), strconv.Itoa(fileSize)}
+		args := []string{
+			op, strconv.Itoa(size), strconv.Itoa(depth), strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64),
+			strconv.Itoa(fileSize),
+		}
 		if client == "go" {
 			args = append([]string{m.bin("load"), m.url(server, carrier, where)}, args...)
 		} else {
@@ -73,7 +76,9 @@ func (m *measurer) drive(ctx context.Context, srv *server, args []string) (s com
 }
 
 // watch runs a program that makes load; cpu is that of follow.
-func (s *servers) watch(ctx context.Context, args []string, cpu func(line string) (float64, error)) (l compare.Load, used float64, err error) {
+func (s *servers) watch(ctx context.Context, args []string, cpu func(line string) (float64, error)) (l compare.Load,
+	used float64, err error,
+) {
 	cmd := s.command(ctx, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -154,10 +159,13 @@ func (m *measurer) perf(ctx context.Context, n int, args []string) (s compare.Sa
 	return m.rstorectl(ctx, perfAddr, 4096, n, args)
 }
 
-// rstorectl runs rstorectl perf for n messages on each queue pair. What it used is that of the whole
-// process.
+// rstorectl runs rstorectl perf for n messages on each queue pair. What it used is that of the
+// whole process.
 func (s *servers) rstorectl(ctx context.Context, addr string, mtu, n int, args []string) (compare.Sample, error) {
-	args = append([]string{s.bin("rstorectl"), "perf", args[0], args[1], addr, "-m", strconv.Itoa(mtu), "-o", "json", "-n", strconv.Itoa(n)}, args[2:]...)
+	args = append([]string{
+		s.bin("rstorectl"), "perf", args[0], args[1], addr, "-m", strconv.Itoa(mtu), "-o", "json", "-n",
+		strconv.Itoa(n),
+	}, args[2:]...)
 	cmd := s.command(ctx, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -205,7 +213,10 @@ func (m *measurer) datagrams(ctx context.Context, kind, window string) (compare.
 		return compare.Sample{}, far.err
 	}
 	defer far.kill()
-	return m.drive(ctx, nil, []string{m.bin("udp"), kind, udpAddr, strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64), window})
+	return m.drive(ctx, nil, []string{
+		m.bin("udp"), kind, udpAddr, strconv.FormatFloat(m.took.Seconds(), 'f', -1, 64),
+		window,
+	})
 }
 
 // idleMounts is how many connections the memory of one is the mean of.
@@ -223,7 +234,8 @@ func idle(ctx context.Context, m *measurer, _ compare.Variant) (s compare.Sample
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	cmd := m.command(ctx, m.bin("load"), "idle", address(portRDMA), m.export("rstored", "memory"), strconv.Itoa(idleMounts))
+	cmd := m.command(ctx, m.bin("load"), "idle", address(portRDMA), m.export("rstored", "memory"),
+		strconv.Itoa(idleMounts))
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return s, err
@@ -254,12 +266,14 @@ func idle(ctx context.Context, m *measurer, _ compare.Variant) (s compare.Sample
 }
 
 // allocations runs a Go benchmark and divides the allocations of an operation by n.
-func allocations(program, bench string, n float64) func(context.Context, *measurer, compare.Variant) (compare.Sample, error) {
+func allocations(program, bench string, n float64) func(context.Context, *measurer, compare.Variant) (compare.Sample,
+	error) {
 	return func(ctx context.Context, m *measurer, _ compare.Variant) (s compare.Sample, err error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*m.took+patience)
 		defer cancel()
 		// Enough operations that what is allocated once does not count.
-		cmd := exec.CommandContext(ctx, m.bin(program), "-test.run", "^$", "-test.bench", bench, "-test.benchmem", "-test.benchtime", m.took.String())
+		cmd := exec.CommandContext(ctx, m.bin(program), "-test.run", "^$", "-test.bench", bench, "-test.benchmem",
+			"-test.benchtime", m.took.String())
 		cmd.Dir = m.dir
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -286,7 +300,10 @@ func parseAllocs(b []byte) (float64, error) {
 func measureAll(ctx context.Context, o *options, s *servers) (*compare.Report, error) {
 	s.entries = o.entries
 	m := &measurer{servers: s, took: o.took, iters: make(map[string]int)}
-	r := &compare.Report{Rounds: o.rounds, Seconds: o.took.Seconds(), Measured: make(map[string]map[compare.Variant]*compare.Taken)}
+	r := &compare.Report{
+		Rounds: o.rounds, Seconds: o.took.Seconds(),
+		Measured: make(map[string]map[compare.Variant]*compare.Taken),
+	}
 	var wanted []compare.Row
 	for _, w := range rows() {
 		if o.rows.MatchString(w.Text()) {
@@ -311,7 +328,8 @@ func measureAll(ctx context.Context, o *options, s *servers) (*compare.Report, e
 		if len(e.variants) == 0 {
 			continue
 		}
-		all, err := compare.Rounds(ctx, o.rounds, e.name, e.variants, func(ctx context.Context, v compare.Variant) (compare.Sample, error) { return e.run(ctx, m, v) })
+		all, err := compare.Rounds(ctx, o.rounds, e.name, e.variants,
+			func(ctx context.Context, v compare.Variant) (compare.Sample, error) { return e.run(ctx, m, v) })
 		if err != nil {
 			return nil, err
 		}

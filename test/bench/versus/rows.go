@@ -65,10 +65,16 @@ var (
 	ops    = compare.Metric{Unit: "/s", Scale: 1, Of: func(s *compare.Sample) float64 { return s.Ops }}
 	median = compare.Metric{Unit: "us", Scale: 1e6, Less: true, Of: func(s *compare.Sample) float64 { return s.P50 }}
 	tail   = compare.Metric{Unit: "us", Scale: 1e6, Less: true, Of: func(s *compare.Sample) float64 { return s.P99 }}
-	perGiB = compare.Metric{Unit: "CPU s/GiB", Scale: 1, Less: true, Of: func(s *compare.Sample) float64 { return s.PerGiB }}
-	perOp  = compare.Metric{Unit: "CPU us", Scale: 1e6, Less: true, Of: func(s *compare.Sample) float64 { return s.PerOp }}
-	count  = compare.Metric{Unit: "", Scale: 1, Less: true, Of: func(s *compare.Sample) float64 { return s.Value }}
-	kib    = compare.Metric{Unit: "KiB", Scale: 1. / 1024, Less: true, Of: func(s *compare.Sample) float64 { return s.Value }}
+	perGiB = compare.Metric{
+		Unit: "CPU s/GiB", Scale: 1, Less: true,
+		Of: func(s *compare.Sample) float64 { return s.PerGiB },
+	}
+	perOp = compare.Metric{Unit: "CPU us", Scale: 1e6, Less: true, Of: func(s *compare.Sample) float64 { return s.PerOp }}
+	count = compare.Metric{Unit: "", Scale: 1, Less: true, Of: func(s *compare.Sample) float64 { return s.Value }}
+	kib   = compare.Metric{
+		Unit: "KiB", Scale: 1. / 1024, Less: true,
+		Of: func(s *compare.Sample) float64 { return s.Value },
+	}
 )
 
 // row is one in the order of its fields.
@@ -85,10 +91,19 @@ func rows() []compare.Row {
 		{"RC RDMA READ 1 MiB", bare, "rc-read", rate, one(verbs), one(bareStream), nil, 0.85},
 		{"RC SEND 64 B ping-pong, median", "UDP ping-pong", "rc-latency", median, one(verbs), one(barePing), nil, 1.5},
 		{"RC SEND 64 B ping-pong, p99", "UDP ping-pong", "rc-latency", tail, one(verbs), one(barePing), nil, 1.5},
-		{"RC SEND 64 B ping-pong, median", "UDP ping-pong that waits in the kernel", "rc-latency", median, one(verbs), one(bareKernel), nil, 1.5},
-		{"RC SEND 64 B ping-pong, p99", "UDP ping-pong that waits in the kernel", "rc-latency", tail, one(verbs), one(bareKernel), nil, 1.5},
+		{
+			"RC SEND 64 B ping-pong, median", "UDP ping-pong that waits in the kernel", "rc-latency", median, one(verbs),
+			one(bareKernel), nil, 1.5,
+		},
+		{
+			"RC SEND 64 B ping-pong, p99", "UDP ping-pong that waits in the kernel", "rc-latency", tail, one(verbs),
+			one(bareKernel), nil, 1.5,
+		},
 		{"RC SEND 64 B, 64 under way", "single datagrams", "rc-rate", ops, one(verbs), one(bareSingle), nil, 0.7},
-		{"RC SEND 64 B, 64 under way", "single datagrams, 64 under way", "rc-rate", ops, one(verbs), one(bareDepth), nil, 0.7},
+		{
+			"RC SEND 64 B, 64 under way", "single datagrams, 64 under way", "rc-rate", ops, one(verbs), one(bareDepth), nil,
+			0.7,
+		},
 		{"READ 1 MiB over RDMA, 16 in flight", byGanesha, "read", rate, one(rdma), ganesha, nil, 2},
 		{"READ 1 MiB over RDMA, 16 in flight", "go-nfs over TCP", "read", rate, one(rdma), gonfs, nil, 10},
 		{"READ 1 MiB over RDMA, 16 in flight", "rstored over TCP", "read", rate, one(rdma), one(tcp), nil, 1},
@@ -110,7 +125,10 @@ func rows() []compare.Row {
 			{"random READ 4 KiB", "random-read", ops},
 			{"random WRITE 4 KiB", "random-write", ops},
 		} {
-			rs = append(rs, row{fmt.Sprintf("%s over TCP, %s", e.name, c.name), byGanesha, e.experiment, e.metric, one(c.ours), one(c.peer), nil, 1.2})
+			rs = append(rs, row{
+				fmt.Sprintf("%s over TCP, %s", e.name, c.name), byGanesha, e.experiment, e.metric, one(c.ours),
+				one(c.peer), nil, 1.2,
+			})
 		}
 	}
 	rs = append(
@@ -121,8 +139,14 @@ func rows() []compare.Row {
 		row{"READDIRPLUS over TCP, entries of a large directory", byGanesha, "readdir", ops, ourTCP, ganesha, one(rdma), 1.2},
 		row{"server CPU of READ 1 MiB over RDMA", byGanesha, "read", perGiB, one(rdma), ganesha, one(tcp), 0.7},
 		row{"server CPU of WRITE 1 MiB over RDMA", byGanesha, "write", perGiB, one(rdma), ganesha, one(tcp), 0.7},
-		row{"server CPU of a random READ 4 KiB over RDMA", byGanesha, "random-read", perOp, one(rdma), ganesha, one(tcp), 0.7},
-		row{"server CPU of a random WRITE 4 KiB over RDMA", byGanesha, "random-write", perOp, one(rdma), ganesha, one(tcp), 0.7},
+		row{
+			"server CPU of a random READ 4 KiB over RDMA", byGanesha, "random-read", perOp, one(rdma), ganesha, one(tcp),
+			0.7,
+		},
+		row{
+			"server CPU of a random WRITE 4 KiB over RDMA", byGanesha, "random-write", perOp, one(rdma), ganesha, one(tcp),
+			0.7,
+		},
 		row{"allocations per packet", "", "allocs-packet", count, one(verbs), nil, nil, 0},
 		row{"allocations per READ 1 MiB, client and server", "", "allocs-read", count, one(rdma), nil, nil, 0},
 		row{"allocations per WRITE 1 MiB, client and server", "", "allocs-write", count, one(rdma), nil, nil, 0},

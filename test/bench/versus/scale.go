@@ -121,12 +121,18 @@ func parts() []part {
 	var (
 		both   = []int{1, 2}
 		gbs    = column{title: "GB/s", scale: 1e-9, of: func(r *reading) float64 { return r.Rate }, axis: "GB/s"}
-		server = column{title: "server CPU s/GiB", scale: 1, of: func(r *reading) float64 { return r.PerGiB }, axis: "server CPU s/GiB"}
+		server = column{
+			title: "server CPU s/GiB", scale: 1, of: func(r *reading) float64 { return r.PerGiB },
+			axis: "server CPU s/GiB",
+		}
 		client = column{title: "client CPU s/GiB", scale: 1, of: func(r *reading) float64 { return r.ByPeer }}
 		opsPer = column{title: "/s", scale: 1, of: func(r *reading) float64 { return r.Ops }, axis: "operations/s"}
-		perOp  = column{title: "server CPU us each", scale: 1e6, of: func(r *reading) float64 { return r.PerOp }, log: true, axis: "server CPU us each"}
-		p50    = column{title: "median us", scale: 1e6, of: func(r *reading) float64 { return r.P50 }}
-		p99    = column{title: "p99 us", scale: 1e6, of: func(r *reading) float64 { return r.P99 }}
+		perOp  = column{
+			title: "server CPU us each", scale: 1e6, of: func(r *reading) float64 { return r.PerOp }, log: true,
+			axis: "server CPU us each",
+		}
+		p50 = column{title: "median us", scale: 1e6, of: func(r *reading) float64 { return r.P50 }}
+		p99 = column{title: "p99 us", scale: 1e6, of: func(r *reading) float64 { return r.P99 }}
 	)
 	plain := func(c column) column { c.axis = ""; return c }
 	logOps := opsPer
@@ -134,35 +140,46 @@ func parts() []part {
 	return []part{
 		{
 			name: "transport", title: "Queue pairs", axis: "queue pairs",
-			about:   "RDMA WRITE and READ of 1 MiB by `rstorectl perf`, by as many queue pairs, path MTU 4096. The server is rstored; the client has one loop.",
+			about: "RDMA WRITE and READ of 1 MiB by `rstorectl perf`, by as many queue pairs, path MTU 4096. The server is " +
+				"rstored; the client has one loop.",
 			points:  grid([]string{opWrite, opRead}, both, []int{1, 2, 4, 16, 64}),
 			columns: []column{gbs, server, client},
 			run:     transportOf,
 		},
 		{
 			name: "packets", title: "Packets", axis: "bytes of a packet",
-			about: "RDMA WRITE and READ of 1 MiB with smaller path MTUs, and SENDs of one packet, 64 under way. On loopback 64 KiB go through the kernel as " +
-				"one, as with a network card that cuts them (UDP segmentation offload) and merges them again; \"cut by the kernel\" is between two namespaces without: " +
-				"the kernel cuts, and each packet is received by itself. Processor time is that of the whole host, both ends and what the kernel does between them.",
-			points: slices.Concat(grid([]string{opWrite, opRead, opWriteCut, opReadCut}, []int{0}, []int{512, 1024, 2048, 4096}), grid([]string{opSend}, []int{0}, []int{64, 1024, 4096})),
+			about: "RDMA WRITE and READ of 1 MiB with smaller path MTUs, and SENDs of one packet, 64 under way. On loopback " +
+				"64 KiB go through the kernel as " +
+				"one, as with a network card that cuts them (UDP segmentation offload) and merges them again; \"cut by the " +
+				"kernel\" is between two namespaces without: " +
+				"the kernel cuts, and each packet is received by itself. Processor time is that of the whole host, both ends " +
+				"and what the kernel does between them.",
+			points: slices.Concat(grid([]string{opWrite, opRead, opWriteCut, opReadCut}, []int{0}, []int{512, 1024, 2048, 4096}),
+				grid([]string{opSend}, []int{0}, []int{64, 1024, 4096})),
 			columns: []column{
 				{title: "packets/s", scale: 1, of: func(r *reading) float64 { return r.Ops }},
 				gbs,
-				{title: "CPU us of a packet, both ends", scale: 1e6, of: func(r *reading) float64 { return r.Packet }, axis: "CPU us of a packet, both ends"},
+				{
+					title: "CPU us of a packet, both ends", scale: 1e6, of: func(r *reading) float64 { return r.Packet },
+					axis: "CPU us of a packet, both ends",
+				},
 			},
 			run: packetsOf,
 		},
 		{
 			name: "blocks", title: "Block sizes", axis: "bytes of a block",
-			about: "Random READs and WRITEs of NFS version 3 over RDMA, a file of 256 MiB in tmpfs, 16 MiB in flight, but at most 32 calls. The longest call is of 1 MiB, of the server " +
+			about: "Random READs and WRITEs of NFS version 3 over RDMA, a file of 256 MiB in tmpfs, 16 MiB in flight, but at " +
+				"most 32 calls. The longest call is of 1 MiB, of the server " +
 				"and of the client: larger blocks are calls one after the other, 16 blocks at a time.",
-			points:  grid([]string{opRead, opWrite}, both, []int{512, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20}),
+			points: grid([]string{opRead, opWrite}, both,
+				[]int{512, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20}),
 			columns: []column{plain(opsPer), gbs, perOp, server, p50, p99},
 			run:     blocksOf,
 		},
 		{
 			name: "clients", title: "Clients", axis: "clients",
-			about: fmt.Sprintf("Random READs over RDMA by as many connections with a queue pair each, of one process, from up to eight addresses, %d calls of each at a time. The server is fresh each time, "+
+			about: fmt.Sprintf("Random READs over RDMA by as many connections with a queue pair each, of one process, from "+
+				"up to eight addresses, %d calls of each at a time. The server is fresh each time, "+
 				"and measured for twice as long. Fairness is Jain's index: 1 is as much for everyone.", clientDepth),
 			points: grid([]string{opRead4K, opRead64K}, both, []int{1, 10, 100, 1000}),
 			columns: []column{
@@ -170,18 +187,26 @@ func parts() []part {
 				{title: "fairness", scale: 1, of: func(r *reading) float64 { return r.Jain }},
 				p50, p99,
 				{title: "KiB of an idle client", scale: 1. / 1024, of: func(r *reading) float64 { return r.Idle }},
-				{title: "KiB of a client at work", scale: 1. / 1024, of: func(r *reading) float64 { return r.Busy }, log: true, axis: "KiB of a client at work"},
+				{
+					title: "KiB of a client at work", scale: 1. / 1024, of: func(r *reading) float64 { return r.Busy }, log: true,
+					axis: "KiB of a client at work",
+				},
 			},
 			run: clientsOf,
 		},
 		{
 			name: "directories", title: "Directories", axis: "entries",
-			about: "READDIRPLUS of the whole directory, one call at a time, in entries, and how long a whole one takes if it ends in time; LOOKUP of random names, 32 in flight; CREATE and REMOVE of another name, 16 in flight, as one. Over RDMA, " +
+			about: "READDIRPLUS of the whole directory, one call at a time, in entries, and how long a whole one takes if it " +
+				"ends in time; LOOKUP of random names, 32 in flight; CREATE and REMOVE of another name, 16 in flight, as one. " +
+				"Over RDMA, " +
 				"in tmpfs. The server is fresh each time; its memory is what it grew by in this time.",
 			points: grid([]string{opList, opLookup, opCreate}, both, []int{10, 100, 1000, 10_000, 100_000, 1_000_000}),
 			columns: []column{
 				logOps, plain(perOp), p50, p99,
-				{title: "MiB of the server", scale: 1. / (1 << 20), of: func(r *reading) float64 { return r.Memory }, axis: "MiB of the server"},
+				{
+					title: "MiB of the server", scale: 1. / (1 << 20), of: func(r *reading) float64 { return r.Memory },
+					axis: "MiB of the server",
+				},
 			},
 			run: directoriesOf,
 		},
@@ -296,9 +321,11 @@ func (m *scaler) daemon(ctx context.Context, shards int, fresh bool) *server {
 	}
 	if r.err == nil {
 		r = m.launch(
-			name, m.bin("rstored"), "--state-dir", filepath.Join(m.dir, "state-"+name), "--control", filepath.Join(m.dir, "control-"+name), "--log-level", "warn",
+			name, m.bin("rstored"), "--state-dir", filepath.Join(m.dir, "state-"+name), "--control",
+			filepath.Join(m.dir, "control-"+name), "--log-level", "warn",
 			"--shards", strconv.Itoa(shards), "--rdma-listen", fmt.Sprintf("%s:%d", at, portRDMA), "--tcp-listen=",
-			"--perf-listen", at+":18515", "--perf-clients", "*", "--perf-max-qps", "64", "--perf-max-connections", "128", "--perf-max-memory", strconv.Itoa(1<<30),
+			"--perf-listen", at+":18515", "--perf-clients", "*", "--perf-max-qps", "64", "--perf-max-connections", "128",
+			"--perf-max-memory", strconv.Itoa(1<<30),
 			"--export", fmt.Sprintf("%s=%s(rw,no_root_squash)", dir, dir),
 		)
 	}
@@ -320,7 +347,9 @@ func (m *scaler) scaleURL(shards int) string {
 
 // perfOf runs rstorectl perf for as long as a measurement takes. each is the number of queue
 // pairs, which have -n messages each.
-func (m *scaler) perfOf(ctx context.Context, p point, addr string, mtu, each int, args []string) (compare.Sample, error) {
+func (m *scaler) perfOf(ctx context.Context, p point, addr string, mtu, each int, args []string) (compare.Sample,
+	error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, 10*m.took+patience)
 	defer cancel()
 	if m.iters[p] == 0 {
@@ -339,7 +368,10 @@ func transportOf(ctx context.Context, m *scaler, p point) (r reading, err error)
 	if srv.err != nil {
 		return r, srv.err
 	}
-	args := []string{map[string]string{opWrite: "write", opRead: "read"}[p.Op], "bw", "-s", strconv.Itoa(sizeRDMA), "-q", strconv.Itoa(p.X)}
+	args := []string{
+		map[string]string{opWrite: "write", opRead: "read"}[p.Op], "bw", "-s", strconv.Itoa(sizeRDMA), "-q",
+		strconv.Itoa(p.X),
+	}
 	at := shardsHost(p.Shards)
 	if m.iters[p] == 0 { // this is not part of the server's processor time
 		if _, err := m.perfOf(ctx, p, at, 4096, p.X, args); err != nil {
@@ -438,14 +470,16 @@ func blocksOf(ctx context.Context, m *scaler, p point) (reading, error) {
 	op := map[string]string{opRead: "random-read", opWrite: "random-write"}[p.Op]
 	depth := min(max(inFlight/p.X, callsLeast), callsMost)
 	return m.load(ctx, m.daemon(ctx, p.Shards, false), 0, []string{
-		m.bin("load"), m.scaleURL(p.Shards), op, strconv.Itoa(p.X), strconv.Itoa(depth), seconds(m.took), strconv.Itoa(fileSize),
+		m.bin("load"), m.scaleURL(p.Shards), op, strconv.Itoa(p.X), strconv.Itoa(depth), seconds(m.took),
+		strconv.Itoa(fileSize),
 	})
 }
 
 func clientsOf(ctx context.Context, m *scaler, p point) (reading, error) {
 	size := map[string]int{opRead4K: 4 << 10, opRead64K: 64 << 10}[p.Op]
 	return m.load(ctx, m.daemon(ctx, p.Shards, true), p.X, []string{
-		m.bin("load"), "many", fmt.Sprintf("%s:%d", shardsHost(p.Shards), portRDMA), m.export("scale", "memory"), "random-read",
+		m.bin("load"), "many", fmt.Sprintf("%s:%d", shardsHost(p.Shards), portRDMA), m.export("scale", "memory"),
+		"random-read",
 		strconv.Itoa(size), strconv.Itoa(p.X), strconv.Itoa(clientDepth), seconds(2 * m.took), strconv.Itoa(fileSize),
 	})
 }
@@ -463,7 +497,8 @@ func directoriesOf(ctx context.Context, m *scaler, p point) (r reading, err erro
 		}
 	}
 	return m.load(ctx, srv, 0, []string{
-		m.bin("load"), m.scaleURL(p.Shards), fmt.Sprintf("%s:%s:%d", how.op, dir, p.X), "1", strconv.Itoa(how.depth), seconds(m.took), strconv.Itoa(fileSize),
+		m.bin("load"), m.scaleURL(p.Shards), fmt.Sprintf("%s:%s:%d", how.op, dir, p.X), "1", strconv.Itoa(how.depth),
+		seconds(m.took), strconv.Itoa(fileSize),
 	})
 }
 

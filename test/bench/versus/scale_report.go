@@ -115,7 +115,8 @@ func (s scaling) Text(w io.Writer) {
 // markdown writes the page of the tables.
 func (s scaling) markdown(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("# How cost grows\n\nWritten by `make bench-scale`; [performance.md](../performance.md#how-cost-grows) says what follows from it.\n" +
+	b.WriteString("# How cost grows\n\nWritten by `make bench-scale`; " +
+		"[performance.md](../performance.md#how-cost-grows) says what follows from it.\n" +
 		"Client and server share the processors of one host.\n\n![what grows](scaling.svg)\n\n")
 	for _, p := range parts() {
 		r := s[p.name]
@@ -129,7 +130,8 @@ func (s scaling) markdown(w io.Writer) error {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(l, " | "))
 		}
 		h := &r.Host
-		fmt.Fprintf(&b, "\n%sMedians of %d rounds of %g s. %d cores of %s, Linux %s, %s, load %s, rstored %s.\n\n", p.fits(r), r.Rounds, r.Seconds, h.Cores, h.Processor, h.Kernel, h.Go, h.Load, h.Versions["rstored"])
+		fmt.Fprintf(&b, "\n%sMedians of %d rounds of %g s. %d cores of %s, Linux %s, %s, load %s, rstored %s.\n\n", p.fits(r),
+			r.Rounds, r.Seconds, h.Cores, h.Processor, h.Kernel, h.Go, h.Load, h.Versions["rstored"])
 	}
 	_, err := io.WriteString(w, strings.TrimRight(b.String(), "\n")+"\n")
 	return err
@@ -198,7 +200,8 @@ func (s scaling) Plot(w io.Writer) error {
 	}
 	r.SetFont(font)
 	for i, x := range panels {
-		drawPanel(r, i%panelsInRow*panelWide, i/panelsInRow*panelHigh, x.p.title+": "+x.c.axis, x.p.axis, x.c.log, x.p.curves(x.r, x.c))
+		drawPanel(r, i%panelsInRow*panelWide, i/panelsInRow*panelHigh, x.p.title+": "+x.c.axis, x.p.axis, x.c.log,
+			x.p.curves(x.r, x.c))
 	}
 	return r.Save(w)
 }

@@ -23,7 +23,8 @@ func measured(p *part) *partRun {
 		for _, f := range []float64{2, 4} {
 			v := f * float64(x.X)
 			g.Readings = append(g.Readings, reading{
-				Sample: compare.Sample{Rate: v * 1e9, Ops: v, P50: v, P99: v, PerOp: v, PerGiB: v}, Packet: (v + 30) * 1e-6, ByPeer: v, Jain: 1, Memory: v, Idle: v, Busy: v,
+				Sample: compare.Sample{Rate: v * 1e9, Ops: v, P50: v, P99: v, PerOp: v, PerGiB: v}, Packet: (v + 30) * 1e-6,
+				ByPeer: v, Jain: 1, Memory: v, Idle: v, Busy: v,
 			})
 		}
 		r.Points = append(r.Points, g)
@@ -72,7 +73,8 @@ func TestScalingReport(t *testing.T) {
 	}
 	s.Text(&text)
 	for _, want := range []string{
-		"| WRITE | 2 | 16 | 48 | 48 | 48 |", "| SEND of one packet | 64 | 192 | 192 | 222 |", "| READ 4 KiB | 1 | 10 | not measured: refused | - |",
+		"| WRITE | 2 | 16 | 48 | 48 | 48 |", "| SEND of one packet | 64 | 192 | 192 | 222 |",
+		"| READ 4 KiB | 1 | 10 | not measured: refused | - |",
 		"- READ: 30 us + n × 3000 ns", "Medians of 2 rounds of 0.5 s. 2 cores", "rstored v1",
 	} {
 		if !strings.Contains(md.String(), want) {
@@ -86,7 +88,8 @@ func TestScalingReport(t *testing.T) {
 		t.Errorf("the run passes: %v", err)
 	}
 	back := make(scaling)
-	if err := json.Unmarshal(js.Bytes(), &back); err != nil || back["blocks"].Points[3].Readings[1] != s["blocks"].Points[3].Readings[1] {
+	if err := json.Unmarshal(js.Bytes(), &back); err != nil ||
+		back["blocks"].Points[3].Readings[1] != s["blocks"].Points[3].Readings[1] {
 		t.Errorf("%+v, %v", back["blocks"], err)
 	}
 	for d := xml.NewDecoder(bytes.NewReader(svg.Bytes())); ; {
@@ -112,7 +115,8 @@ func TestMerge(t *testing.T) {
 	if err := s.merge(file); err != nil || len(s) != 1 {
 		t.Fatalf("%v, %v", s, err)
 	}
-	if err := os.WriteFile(file, []byte(`{"blocks":{"rounds":7},"clients":{"rounds":8},"gone":{"rounds":9}}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"blocks":{"rounds":7},"clients":{"rounds":8},"gone":{"rounds":9}}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.merge(file); err != nil || len(s) != 2 || s["blocks"].Rounds != 1 || s["clients"].Rounds != 8 {
@@ -132,7 +136,8 @@ func TestFit(t *testing.T) {
 	for x, y := range map[int]float64{1: 5, 10: 23, 100: 203} {
 		r.Points = append(r.Points, grown{point: point{Op: "a", X: x}, Readings: []reading{{Packet: y}}})
 	}
-	r.Points = append(r.Points, grown{point: point{Op: "b", X: 1}, Readings: []reading{{Packet: 9}}}, grown{point: point{Op: "a", X: 50}, Err: "refused"})
+	r.Points = append(r.Points, grown{point: point{Op: "b", X: 1}, Readings: []reading{{Packet: 9}}},
+		grown{point: point{Op: "a", X: 50}, Err: "refused"})
 	if a, b, ok := r.fit("a", packet); !ok || math.Abs(a-3) > 1e-6 || math.Abs(b-2) > 1e-6 {
 		t.Errorf("%v + %v x, %v", a, b, ok)
 	}
@@ -168,7 +173,10 @@ func TestSteps(t *testing.T) {
 }
 
 func TestAmount(t *testing.T) {
-	for n, want := range map[int]string{10: "10", 1000: "1000", 512: "512", 4096: "4 Ki", 8 << 20: "8 Mi", 1_000_000: "1000000"} {
+	for n, want := range map[int]string{
+		10: "10", 1000: "1000", 512: "512", 4096: "4 Ki", 8 << 20: "8 Mi",
+		1_000_000: "1000000",
+	} {
 		if got := amount(n); got != want {
 			t.Errorf("%d is %q, want %q", n, got, want)
 		}

@@ -138,11 +138,13 @@ func (s *servers) begin(ctx context.Context, name string) *server {
 	switch name {
 	case "rstored":
 		args := []string{
-			s.bin("rstored"), "--state-dir", filepath.Join(s.dir, "state"), "--control", filepath.Join(s.dir, "control"), "--log-level", "warn",
+			s.bin("rstored"), "--state-dir", filepath.Join(s.dir, "state"), "--control", filepath.Join(s.dir, "control"),
+			"--log-level", "warn",
 			"--rdma-listen", address(portRDMA), "--tcp-listen", address(portTCP),
 		}
 		for _, where := range []string{"memory", "disk"} {
-			args = append(args, "--export", fmt.Sprintf("%s=%s(rw,no_root_squash)", s.export(name, where), s.export(name, where)))
+			args = append(args, "--export",
+				fmt.Sprintf("%s=%s(rw,no_root_squash)", s.export(name, where), s.export(name, where)))
 		}
 		r = s.launch(name, args...)
 	case "go-nfs":
@@ -155,7 +157,8 @@ func (s *servers) begin(ctx context.Context, name string) *server {
 		if err := os.WriteFile(conf, ganeshaConfig(s.export(name, "memory"), s.export(name, "disk")), 0o644); err != nil {
 			return missing(err)
 		}
-		r = s.launch(name, "ganesha.nfsd", "-F", "-f", conf, "-L", filepath.Join(s.dir, "ganesha.log"), "-p", "/run/ganesha.pid")
+		r = s.launch(name, "ganesha.nfsd", "-F", "-f", conf, "-L", filepath.Join(s.dir, "ganesha.log"), "-p",
+			"/run/ganesha.pid")
 	default:
 		return missing(fmt.Errorf("there is no server %q", name))
 	}

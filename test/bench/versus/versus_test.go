@@ -23,7 +23,8 @@ func TestParsePSS(t *testing.T) {
 }
 
 func TestParseAllocs(t *testing.T) {
-	const line = "BenchmarkNFS/rdma/READ/1024KiB/16-in-flight-2   \t 3000\t 289 ns/op\t 3.5 MB/s\t 0.6 of-tcp\t 2100 B/op\t      14 allocs/op\n"
+	const line = "BenchmarkNFS/rdma/READ/1024KiB/16-in-flight-2   \t 3000\t 289 ns/op\t 3.5 MB/s\t 0.6 of-tcp\t 2100 " +
+		"B/op\t      14 allocs/op\n"
 	if got, err := parseAllocs([]byte("goos: linux\n" + line + "PASS\n")); got != 14 || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -49,12 +50,14 @@ func TestFollow(t *testing.T) {
 		times = times[1:]
 		return x, nil
 	}
-	l, used, err := follow(strings.NewReader("begin\nend\n"+`{"ops":10,"bytes":2147483648,"seconds":2,"p50":0.5}`+"\n"), cpu)
+	l, used, err := follow(strings.NewReader("begin\nend\n"+`{"ops":10,"bytes":2147483648,"seconds":2,"p50":0.5}`+"\n"),
+		cpu)
 	if err != nil || used != 4.5 {
 		t.Fatalf("%v seconds, %v", used, err)
 	}
 	s, err := l.Sample(used)
-	if want := (compare.Sample{Rate: 1 << 30, Ops: 5, P50: 0.5, Server: 4.5, PerGiB: 2.25, PerOp: 0.45}); s != want || err != nil {
+	if want := (compare.Sample{Rate: 1 << 30, Ops: 5, P50: 0.5, Server: 4.5, PerGiB: 2.25, PerOp: 0.45}); s != want ||
+		err != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
 	none := func(string) (float64, error) { return 0, nil }
@@ -117,13 +120,26 @@ func TestRows(t *testing.T) {
 // TestReport: what was measured is in all forms of the results.
 func TestReport(t *testing.T) {
 	r := &compare.Report{
-		Host:   compare.Host{Cores: 2, Kernel: "6.1.0", Disk: "ext4", Versions: map[string]string{"nfs-ganesha": "4.3-2"}, Ganesha: string(ganeshaConfig("/a", "/b"))},
+		Host: compare.Host{
+			Cores: 2, Kernel: "6.1.0", Disk: "ext4", Versions: map[string]string{"nfs-ganesha": "4.3-2"},
+			Ganesha: string(ganeshaConfig("/a", "/b")),
+		},
 		Rounds: 5, Seconds: 2, Client: client, Beside: beside,
 		Rows: []compare.Result{
-			{Measure: "READ", Against: "Ganesha", Unit: "MB/s", Ours: &compare.Side{By: rdma, Value: 2000}, Peer: &compare.Side{By: ganLibnfs, Value: 800}, Also: []compare.Side{{By: tcp, Value: 900, Ratio: 1.125}}, Ratio: 2.5, Min: 2.25, Max: 3, Wanted: 2, Reached: true},
-			{Measure: "latency", Against: "UDP", Unit: "us", Less: true, Ours: &compare.Side{By: verbs, Value: 20}, Peer: &compare.Side{By: barePing, Value: 10}, Ratio: 2, Min: 2, Max: 2, Wanted: 1.5},
+			{
+				Measure: "READ", Against: "Ganesha", Unit: "MB/s", Ours: &compare.Side{By: rdma, Value: 2000},
+				Peer: &compare.Side{By: ganLibnfs, Value: 800}, Also: []compare.Side{{By: tcp, Value: 900, Ratio: 1.125}},
+				Ratio: 2.5, Min: 2.25, Max: 3, Wanted: 2, Reached: true,
+			},
+			{
+				Measure: "latency", Against: "UDP", Unit: "us", Less: true, Ours: &compare.Side{By: verbs, Value: 20},
+				Peer: &compare.Side{By: barePing, Value: 10}, Ratio: 2, Min: 2, Max: 2, Wanted: 1.5,
+			},
 			{Measure: "memory", Unit: "KiB", Less: true, Ours: &compare.Side{By: rdma, Value: 12.2}, Wanted: 64, Reached: true},
-			{Measure: "WRITE", Against: "Ganesha", Unit: "MB/s", Ours: &compare.Side{By: rdma, Value: 1}, Wanted: 2, Missing: "nfs-ganesha is not installed"},
+			{
+				Measure: "WRITE", Against: "Ganesha", Unit: "MB/s", Ours: &compare.Side{By: rdma, Value: 1}, Wanted: 2,
+				Missing: "nfs-ganesha is not installed",
+			},
 		},
 	}
 	var md, js, text, svg bytes.Buffer
@@ -144,11 +160,13 @@ func TestReport(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, md.String())
 		}
 	}
-	if !strings.Contains(text.String(), "nfs-ganesha is not installed") || strings.Count(text.String(), "\n") != 2+len(r.Rows) {
+	if !strings.Contains(text.String(), "nfs-ganesha is not installed") ||
+		strings.Count(text.String(), "\n") != 2+len(r.Rows) {
 		t.Errorf("the text is\n%s", text.String())
 	}
 	var back compare.Report
-	if err := json.Unmarshal(js.Bytes(), &back); err != nil || len(back.Rows) != len(r.Rows) || *back.Rows[0].Peer != *r.Rows[0].Peer {
+	if err := json.Unmarshal(js.Bytes(), &back); err != nil || len(back.Rows) != len(r.Rows) ||
+		*back.Rows[0].Peer != *r.Rows[0].Peer {
 		t.Errorf("%+v, %v", back, err)
 	}
 	for d := xml.NewDecoder(&svg); ; {

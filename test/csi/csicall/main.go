@@ -74,7 +74,8 @@ func run(ctx context.Context, args []string) error {
 			opts = opts[1:]
 		}
 		_, err = n.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
-			VolumeId: v.ID, VolumeContext: v.Context, TargetPath: path, Readonly: readOnly, VolumeCapability: capability(opts...),
+			VolumeId: v.ID, VolumeContext: v.Context, TargetPath: path, Readonly: readOnly,
+			VolumeCapability: capability(opts...),
 		})
 	case "unpublish":
 		_, err = n.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: v.ID, TargetPath: path})
@@ -90,7 +91,10 @@ func run(ctx context.Context, args []string) error {
 }
 
 func create(ctx context.Context, c csi.ControllerClient, name string, args []string) error {
-	r := &csi.CreateVolumeRequest{Name: name, Parameters: map[string]string{}, VolumeCapabilities: []*csi.VolumeCapability{capability()}}
+	r := &csi.CreateVolumeRequest{
+		Name: name, Parameters: map[string]string{},
+		VolumeCapabilities: []*csi.VolumeCapability{capability()},
+	}
 	for _, a := range args {
 		if k, v, ok := strings.Cut(a, "="); ok {
 			r.Parameters[k] = v
@@ -106,7 +110,10 @@ func create(ctx context.Context, c csi.ControllerClient, name string, args []str
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(os.Stdout).Encode(volume{ID: res.GetVolume().GetVolumeId(), Context: res.GetVolume().GetVolumeContext()})
+	return json.NewEncoder(os.Stdout).Encode(volume{
+		ID:      res.GetVolume().GetVolumeId(),
+		Context: res.GetVolume().GetVolumeContext(),
+	})
 }
 
 func capability(options ...string) *csi.VolumeCapability {

@@ -6,7 +6,8 @@
 // FILE is a program of this host, or a shell script that ends in .sh, which begins with what
 // test/guest/lib.sh has. The device is rxe0 or siw0 on eth0, which has the addresses
 // 10.99.0.2, 10.99.0.12 and 10.99.0.22; programs find them in RDMA_TEST_ADDRS. What is named
-// by -with is in /run/host, where the program begins. Needs root and what test/guest/build has made.
+// by -with is in /run/host, where the program begins. Needs root and what test/guest/build has
+// made.
 package main
 
 import (

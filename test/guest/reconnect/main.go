@@ -1,5 +1,5 @@
-// Reconnect connects to a server and disconnects, again and again, several at once: with what a connection
-// takes, and gives back, multiplied until it shows.
+// Reconnect connects to a server and disconnects, again and again, several at once: with what a
+// connection takes, and gives back, multiplied until it shows.
 //
 //	reconnect -to 10.99.0.3:20049 -count 2000 -at-once 8 call
 //
@@ -12,8 +12,8 @@
 //	refused    nothing: the server is expected to refuse it, as nobody listens on the port
 //	full       nothing: as many as the server takes are kept, and -count more are expected to be refused
 //
-// The process may hold no more descriptors and not much more memory at the end than after the first tenth.
-// With -count 0 it goes on until it is killed.
+// The process may hold no more descriptors and not much more memory at the end than after the first
+// tenth. With -count 0 it goes on until it is killed.
 package main
 
 import (
@@ -319,8 +319,8 @@ func holdings() (h held, err error) {
 	return held{len(fds), pages * os.Getpagesize()}, err
 }
 
-// settled is what it has at last: what a connection had that was not made is given back a moment after its caller
-// has heard of it.
+// settled is what it has at last: what a connection had that was not made is given back a moment
+// after its caller has heard of it.
 func settled(before held, grows int) (h held, err error) {
 	for range 50 {
 		if h, err = holdings(); err != nil || h.beyond(before, grows) == nil {

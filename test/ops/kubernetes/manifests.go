@@ -1,5 +1,5 @@
-// Package kubernetes holds the manifests of deploy/kubernetes against the types of Kubernetes and against each
-// other, and the programs that they start against their arguments.
+// Package kubernetes holds the manifests of deploy/kubernetes against the types of Kubernetes and
+// against each other, and the programs that they start against their arguments.
 package kubernetes
 
 import (
@@ -102,7 +102,11 @@ func workloads(list []meta.Object) (all []workload) {
 		case *apps.Deployment:
 			all = append(all, workload{o.Name, o.Namespace, o.Spec.Selector, o.Spec.Template, false})
 		case *core.Pod:
-			all = append(all, workload{o.Name, o.Namespace, nil, core.PodTemplateSpec{ObjectMeta: o.ObjectMeta, Spec: o.Spec}, false})
+			all = append(all, workload{
+				o.Name, o.Namespace, nil,
+				core.PodTemplateSpec{ObjectMeta: o.ObjectMeta, Spec: o.Spec},
+				false,
+			})
 		}
 	}
 	return all
@@ -287,12 +291,16 @@ func pod(list []meta.Object, w workload, wrong func(string, ...any)) {
 				wrong("%s mounts %s, which is no volume", who, m.Name)
 			}
 			volumes[m.Name] = true
-			if privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged; !privileged &&
+			if privileged := c.SecurityContext != nil && c.SecurityContext.Privileged != nil &&
+				*c.SecurityContext.Privileged; !privileged &&
 				m.MountPropagation != nil && *m.MountPropagation == core.MountPropagationBidirectional {
 				wrong("%s is not privileged, and has a bidirectional mount", who)
 			}
 		}
-		for name, p := range map[string]*core.Probe{"startup": c.StartupProbe, "liveness": c.LivenessProbe, "readiness": c.ReadinessProbe} {
+		for name, p := range map[string]*core.Probe{
+			"startup": c.StartupProbe, "liveness": c.LivenessProbe,
+			"readiness": c.ReadinessProbe,
+		} {
 			if p == nil || p.HTTPGet == nil {
 				continue
 			}

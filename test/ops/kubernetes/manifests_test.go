@@ -74,8 +74,8 @@ func asked(t *testing.T) {
 	}
 }
 
-// TestManifests: what kustomize makes is of Kubernetes' types, fits together, and starts our programs with
-// arguments that they take.
+// TestManifests: what kustomize makes is of Kubernetes' types, fits together, and starts our
+// programs with arguments that they take.
 func TestManifests(t *testing.T) {
 	asked(t)
 	fs := memory(t, nil)
@@ -110,7 +110,8 @@ func TestManifests(t *testing.T) {
 			}
 			name, _, _ = strings.Cut(name, ":")
 			started++
-			if q := c.Resources.Limits["rdma/hca_shared_devices_a"]; name == "rstored" && (q.Value() != 1 || !slices.Contains(c.SecurityContext.Capabilities.Add, "IPC_LOCK")) {
+			if q := c.Resources.Limits["rdma/hca_shared_devices_a"]; name == "rstored" &&
+				(q.Value() != 1 || !slices.Contains(c.SecurityContext.Capabilities.Add, "IPC_LOCK")) {
 				t.Errorf("%s/%s has no RDMA device, or may not lock memory: %v", w.name, c.Name, c.Resources)
 			}
 			out, err := exec.Command(filepath.Join(bin, name), append(c.Args, "--help")...).CombinedOutput()
@@ -136,7 +137,8 @@ func TestManifests(t *testing.T) {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if out, err := exec.Command(filepath.Join(bin, "rstored"), "config", "validate", "--config", file).CombinedOutput(); err != nil {
+			if out, err := exec.Command(filepath.Join(bin, "rstored"), "config", "validate", "--config",
+				file).CombinedOutput(); err != nil {
 				t.Errorf("%s: %v\n%s", m.Name, err, out)
 			}
 		}
@@ -175,16 +177,28 @@ func TestManifestsCanFail(t *testing.T) {
 	for _, tt := range []struct{ file, old, new, want string }{
 		{"server/daemonset.yaml", "hostNetwork: true", "hostNetworks: true", "unknown field"},
 		{"server/daemonset.yaml", "containerPort: 2049", "containerPort: nfs", "cannot unmarshal"},
-		{"server/daemonset.yaml", "      labels:\n        app.kubernetes.io/name: rstored\n    spec", "      labels:\n        app.kubernetes.io/name: other\n    spec", "does not select its own pods"},
-		{"server/daemonset.yaml", "            name: rstored\n        # File", "            name: others\n        # File", "there is no map others"},
+		{
+			"server/daemonset.yaml", "      labels:\n        app.kubernetes.io/name: rstored\n    spec",
+			"      labels:\n        app.kubernetes.io/name: other\n    spec", "does not select its own pods",
+		},
+		{
+			"server/daemonset.yaml", "            name: rstored\n        # File", "            name: others\n        # File",
+			"there is no map others",
+		},
 		{"server/daemonset.yaml", "--config=/etc/rstored/rstored.yaml", "--config=/etc/rstored/other.yaml", "nothing brings"},
 		{"server/daemonset.yaml", "path: /readyz, port: ops", "path: /readyz, port: opps", "readiness probe"},
-		{"server/daemonset.yaml", "- name: data\n              mountPath", "- name: date\n              mountPath", "no volume"},
+		{
+			"server/daemonset.yaml", "- name: data\n              mountPath", "- name: date\n              mountPath",
+			"no volume",
+		},
 		{"server/daemonset.yaml", "priorityClassName: system-node-critical", "priorityClassName: high", "priority class"},
 		{"server/daemonset.yaml", "cpu: 500m", "ephemeral-storage: 1Gi", "asks for no processor"},
 		{"monitoring/listen.yaml", ":9049", ":9050", "nobody listens"},
 		{"monitoring/service.yaml", "targetPort: ops", "targetPort: metrics", "has no port metrics"},
-		{"monitoring/service.yaml", "selector:\n    app.kubernetes.io/name: rstored", "selector:\n    app.kubernetes.io/name: nobody", "selects nothing"},
+		{
+			"monitoring/service.yaml", "selector:\n    app.kubernetes.io/name: rstored",
+			"selector:\n    app.kubernetes.io/name: nobody", "selects nothing",
+		},
 		{"monitoring/servicemonitor.yaml", "port: ops", "port: metrics", "finds no service"},
 		{"csi/node.yaml", "privileged: true", "privileged: false", "bidirectional"},
 		{"csi/node.yaml", "serviceAccountName: rstored-csi-node", "serviceAccountName: nobody", "no account nobody"},
@@ -192,7 +206,10 @@ func TestManifestsCanFail(t *testing.T) {
 		{"csi/node.yaml", "29808", "2049", "both have port 2049"},
 		{"csi/controller.yaml", "--health-port=9808", "--health-port=9809", "liveness probe"},
 		{"csi/kustomization.yaml", "newTag: v5.3.0", "newTag: latest", "has no version"},
-		{"csi/rbac.yaml", "kind: ClusterRole\n  name: rstored-csi-provisioner", "kind: ClusterRole\n  name: other", "no role other"},
+		{
+			"csi/rbac.yaml", "kind: ClusterRole\n  name: rstored-csi-provisioner", "kind: ClusterRole\n  name: other",
+			"no role other",
+		},
 		{"csi/rbac.yaml", "resources: [events]", "resources: [secrets]", "too much"},
 		{"csi/csidriver.yaml", "name: rstored.github.io", "name: other.github.io", "no driver"},
 		{"example/claim.yaml", "storageClassName: rstored", "storageClassName: slow", "no class slow"},

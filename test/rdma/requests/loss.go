@@ -55,7 +55,8 @@ type lossy struct {
 
 func (l lossy) Recv(rx *link.Rx, deadline rdma.Time) (int, error) {
 	n, err := l.Link.Recv(rx, deadline)
-	rx.D = slices.DeleteFunc(rx.D[:n], func(d link.RxDatagram) bool { return len(d.Data) >= wire.BTHLen && l.l.lose(d.Data, false) })
+	rx.D = slices.DeleteFunc(rx.D[:n],
+		func(d link.RxDatagram) bool { return len(d.Data) >= wire.BTHLen && l.l.lose(d.Data, false) })
 	return len(rx.D), err
 }
 

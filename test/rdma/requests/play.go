@@ -38,7 +38,8 @@ type Server struct {
 func Listen(dev rdma.Device, loss *Loss, all []Connection) (*Server, error) {
 	s := &Server{all: all, loss: loss}
 	for i, c := range all {
-		l, err := endpoint.Listen(dev, uint16(BasePort+i), endpoint.Config{RecvDepth: c.Receives, RecvSize: c.Bytes, Params: params()})
+		l, err := endpoint.Listen(dev, uint16(BasePort+i),
+			endpoint.Config{RecvDepth: c.Receives, RecvSize: c.Bytes, Params: params()})
 		if err != nil {
 			s.Close()
 			return nil, err
@@ -102,7 +103,12 @@ func serve(ctx context.Context, c *endpoint.Conn, what *Connection) error {
 		hello = describe(hello, w)
 	}
 	if what.Deny {
-		if err := onLoop(c, func() error { return c.QP().Modify(rdma.QPAttr{State: rdma.StateRTS, Access: rdma.LocalWrite}) }); err != nil {
+		if err := onLoop(c, func() error {
+			return c.QP().Modify(rdma.QPAttr{
+				State:  rdma.StateRTS,
+				Access: rdma.LocalWrite,
+			})
+		}); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,8 @@ func open(t *testing.T, loss *requests.Loss) rdma.Device {
 }
 
 func TestParse(t *testing.T) {
-	all, err := requests.Parse("# words\nconnection c 3 64 late\n\nwrite 3mtu-5 win2!+mtu+1 solicited status 10\ncas 8 rw+8 compare 1 swap 18446744073709551615\n")
+	all, err := requests.Parse("# words\nconnection c 3 64 late\n\nwrite 3mtu-5 win2!+mtu+1 solicited status 10\ncas 8 " +
+		"rw+8 compare 1 swap 18446744073709551615\n")
 	if err != nil || len(all) != 1 || len(all[0].Lines) != 2 {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -70,12 +71,16 @@ func TestParse(t *testing.T) {
 		w.Offset.At(1024) != 1025 || !w.Solicited || w.Status != rdma.RemAccessErr {
 		t.Errorf("%+v", w)
 	}
-	if a.Op != rdma.OpCompareSwap || a.Region != 0 || a.WrongKey || a.Offset.At(1024) != 8 || a.Compare != 1 || a.Swap != 1<<64-1 {
+	if a.Op != rdma.OpCompareSwap || a.Region != 0 || a.WrongKey || a.Offset.At(1024) != 8 || a.Compare != 1 ||
+		a.Swap != 1<<64-1 {
 		t.Errorf("%+v", a)
 	}
 	for _, bad := range []string{
-		"send 1", "connection", "connection c x 1", "connection c 1 x", "connection c 1 1 early", "connection c 1 1 late gone", "connection c 1 1 lose", "connection c 1 1 lose X", "connection c 1 1\nsned 1", "connection c 1 1\nsend",
-		"connection c 1 1\nsend x", "connection c 1 1\nsend xmtu", "connection c 1 1\nsend mtux", "connection c 1 1\nwrite 1 wr",
+		"send 1", "connection", "connection c x 1", "connection c 1 x", "connection c 1 1 early",
+		"connection c 1 1 late gone", "connection c 1 1 lose", "connection c 1 1 lose X", "connection c 1 1\nsned 1",
+		"connection c 1 1\nsend",
+		"connection c 1 1\nsend x", "connection c 1 1\nsend xmtu", "connection c 1 1\nsend mtux",
+		"connection c 1 1\nwrite 1 wr",
 		"connection c 1 1\nwrite 1 rw+x", "connection c 1 1\nwrite 1 rw status", "connection c 1 1\nwrite 1 rw status x",
 	} {
 		if all, err := requests.Parse(bad); err == nil {

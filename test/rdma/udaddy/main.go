@@ -204,7 +204,11 @@ func (h *host) newNode() (*node, error) {
 	for i := range recvs {
 		recvs[i] = rdma.RecvWR{ID: uint64(i), SGL: []rdma.SGE{{Buf: n.mr.Bytes()[i*piece:][:piece], LKey: n.mr.LKey()}}}
 	}
-	for _, a := range []rdma.QPAttr{{State: rdma.StateInit, QKey: rdma.UDQKey}, {State: rdma.StateRTR}, {State: rdma.StateRTS}} {
+	for _, a := range []rdma.QPAttr{
+		{State: rdma.StateInit, QKey: rdma.UDQKey},
+		{State: rdma.StateRTR},
+		{State: rdma.StateRTS},
+	} {
 		if err := n.qp.Modify(a); err != nil {
 			return nil, err
 		}

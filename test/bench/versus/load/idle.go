@@ -20,7 +20,9 @@ const addresses = 8
 
 // mount makes n clients that have looked path up, by connections of devices of their own.
 // They are there until the function that it returns is called, with an error, too.
-func mount(ctx context.Context, addr, path string, devices, n, depth int) (clients []*client.Client, release func(), err error) {
+func mount(ctx context.Context, addr, path string, devices, n, depth int) (clients []*client.Client, release func(),
+	err error,
+) {
 	clients = make([]*client.Client, n)
 	devs := make([]*roce.Device, devices)
 	release = func() {
@@ -61,7 +63,9 @@ func mount(ctx context.Context, addr, path string, devices, n, depth int) (clien
 	return clients, release, errors.Join(errs...)
 }
 
-func mountOne(ctx context.Context, dev *roce.Device, server netip.AddrPort, path string, depth int) (*client.Client, error) {
+func mountOne(ctx context.Context, dev *roce.Device, server netip.AddrPort, path string, depth int) (*client.Client,
+	error,
+) {
 	c := client.New(client.Config{
 		Version: client.Version3, Peer: server.String(), Cred: &rpc.Cred{Flavor: rpc.AuthSys, Machine: "load"}, Depth: depth,
 		Dial: func(ctx context.Context) (rpc.Client, error) {

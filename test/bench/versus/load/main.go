@@ -75,13 +75,15 @@ func run(ctx context.Context, args []string) error {
 		return many(ctx, args[1], args[2], args[3], int(number(args[5])), args[4:])
 	}
 	if len(args) != 6 {
-		return fmt.Errorf("usage: load URL OP SIZE DEPTH SECONDS FILESIZE, load many ADDR PATH OP SIZE CONNECTIONS DEPTH SECONDS FILESIZE, or load idle ADDR PATH CONNECTIONS")
+		return fmt.Errorf("usage: load URL OP SIZE DEPTH SECONDS FILESIZE, load many ADDR PATH OP SIZE CONNECTIONS DEPTH " +
+			"SECONDS FILESIZE, or load idle ADDR PATH CONNECTIONS")
 	}
 	c, u, err := connect(args[0], int(number(args[3])))
 	if err != nil {
 		return err
 	}
-	l, err := newLoad(ctx, []*client.Client{c}, u.Path, args[1], int(number(args[2])), int(number(args[3])), number(args[5]))
+	l, err := newLoad(ctx, []*client.Client{c}, u.Path, args[1], int(number(args[2])), int(number(args[3])),
+		number(args[5]))
 	if err != nil {
 		return err
 	}
@@ -157,8 +159,13 @@ type worker struct {
 }
 
 // newLoad finds what op works on below path; the first of the clients looks for it.
-func newLoad(ctx context.Context, clients []*client.Client, path, op string, size, depth int, fileSize uint64) (*load, error) {
-	l := &load{op: op, clients: clients, names: names, size: size, depth: depth, blocks: max(1, fileSize/uint64(max(size, 1)))}
+func newLoad(ctx context.Context, clients []*client.Client, path, op string, size, depth int, fileSize uint64) (*load,
+	error,
+) {
+	l := &load{
+		op: op, clients: clients, names: names, size: size, depth: depth,
+		blocks: max(1, fileSize/uint64(max(size, 1))),
+	}
 	op, dir, _ := strings.Cut(op, ":")
 	dir, n, given := strings.Cut(dir, ":")
 	if given {
@@ -278,7 +285,8 @@ func (l *load) write(random bool) func(context.Context, *worker) error {
 func (l *load) create(ctx context.Context, w *worker) error {
 	name := fmt.Sprintf("new-%d-%08d", os.Getpid(), l.next.Add(1))
 	mode := uint32(0o644)
-	if _, err := w.c.Create(ctx, l.dir, name, blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode}, [nfs3.VerifierLen]byte{}); err != nil {
+	if _, err := w.c.Create(ctx, l.dir, name, blockstore.Unchecked, &blockstore.SetAttr{Mode: &mode},
+		[nfs3.VerifierLen]byte{}); err != nil {
 		return err
 	}
 	err := w.c.Remove(ctx, l.dir, name)

@@ -67,7 +67,8 @@ func (g *gather) receive(fd int) (int, error) {
 		g.msgs[i].hdr.SetControllen(len(g.ctl[i]))
 	}
 	for {
-		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&g.msgs[0])), uintptr(len(g.msgs)), unix.MSG_WAITFORONE, 0, 0)
+		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&g.msgs[0])),
+			uintptr(len(g.msgs)), unix.MSG_WAITFORONE, 0, 0)
 		if errno == 0 {
 			return int(n), nil
 		} else if errno != unix.EINTR {
@@ -164,7 +165,8 @@ func (s *sender) wait(n int) error {
 
 func (s *sender) send() error {
 	for m := s.msgs; len(m) > 0; {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&m[0])), uintptr(len(m)), 0, 0, 0)
+		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&m[0])), uintptr(len(m)), 0, 0,
+			0)
 		if errno != 0 && errno != unix.EINTR {
 			return errno
 		} else if errno == 0 {

@@ -127,7 +127,10 @@ func socket() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	for _, o := range []struct{ force, plain int }{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+	for _, o := range []struct{ force, plain int }{
+		{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF},
+		{unix.SO_SNDBUFFORCE, unix.SO_SNDBUF},
+	} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o.force, room) != nil {
 			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, o.plain, room); err != nil {
 				return -1, err
