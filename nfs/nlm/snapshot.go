@@ -6,24 +6,24 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
-	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs/clock"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// waiting is who waits for a lock, and how he is told.
+// waiting is a request that waits for a lock, with what GRANTED needs.
 type waiting struct {
 	who    Client
 	cookie []byte
 	lock   Lock
 }
 
-// encode makes the note of a lock.Waiter, which decodeWaiting reads, in this process or the next
-// one.
+// encode makes lock.Waiter.Note, which decodeWaiting reads in a successor of this process.
 func (w *waiting) encode() []byte {
 	var e xdr.Encoder
 	e.String(w.who.Name)
@@ -51,8 +51,8 @@ func decodeWaiting(b []byte) (w waiting, err error) {
 	return w, nil
 }
 
-// A snapshot is what the server must tell the one that takes its place, beside the locks
-// themselves, as a gob value to which fields may be added.
+// A snapshot is the server's state for the successor of this process, without the locks themselves: one
+// gob value. The successor may be a newer build; fields may be added.
 
 type snapshot struct {
 	State   int32
@@ -63,33 +63,24 @@ type snapshot struct {
 }
 
 type snapGrant struct {
-	Export uint32
-	Handle []byte
-	Have   lock.Lock
-	Note   []byte
+	File lock.File
+	Have lock.Lock
+	Note []byte
 }
 
-// Hold ends the calls to clients, as Close does, and has them begin again when it is taken back:
-// locks that were granted are told of, and those who wait for the host are tried. No calls of
-// clients come while the server is held.
-func (s *Server) Hold(on bool) {
+// Pause cancels the calls to clients and waits until they have ended, as Close does. Pause(false) begins
+// them again: SM_NOTIFY and GRANTED without an answer are sent anew, and requests that wait are tried on
+// the host. The caller lets no calls of clients in while the server is paused.
+func (s *Server) Pause(on bool) {
 	s.mu.Lock()
+	s.stop()
 	if on {
-		s.stop()
 		s.mu.Unlock()
 		s.calls.Wait()
 		return
 	}
-	s.stop()
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	var grants []*grant
-	for g := range s.grants {
-		grants = append(grants, g)
-	}
-	var notices []Client
-	for c := range s.notices {
-		notices = append(notices, c)
-	}
+	grants, notices := slices.Collect(maps.Keys(s.grants)), slices.Collect(maps.Keys(s.notices))
 	s.mu.Unlock()
 	for _, g := range grants {
 		s.background(func(ctx context.Context) { s.granted(ctx, g) })
@@ -102,22 +93,18 @@ func (s *Server) Hold(on bool) {
 	}
 }
 
-// Snapshot is what the server remembers, while it is held.
+// Snapshot returns the state of a paused server.
 func (s *Server) Snapshot() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := snapshot{State: s.cfg.State}
+	out := snapshot{
+		State: s.cfg.State, Clients: slices.Collect(maps.Values(s.clients)), Notices: slices.Collect(maps.Keys(s.notices)),
+	}
 	if s.grace() {
 		out.Grace = clock.Until(s.until)
 	}
-	for _, c := range s.clients {
-		out.Clients = append(out.Clients, c)
-	}
-	for c := range s.notices {
-		out.Notices = append(out.Notices, c)
-	}
 	for g := range s.grants {
-		out.Grants = append(out.Grants, snapGrant{Export: g.file.Export, Handle: bytes.Clone(g.file.Handle.Bytes()), Have: *g.have, Note: g.encode()})
+		out.Grants = append(out.Grants, snapGrant{g.file, *g.have, g.encode()})
 	}
 	var b bytes.Buffer
 	err := gob.NewEncoder(&b).Encode(&out)
@@ -130,8 +117,8 @@ func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errSnapshot}, args...)...)
 }
 
-// Restore has a server that knows nobody go on from a snapshot, when it is held no more. After
-// an error the server is of no use.
+// Restore makes a paused server without clients go on from a snapshot. After an error the server must not
+// be used.
 func (s *Server) Restore(data []byte) error {
 	var in snapshot
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&in); err != nil {
@@ -155,26 +142,24 @@ func (s *Server) Restore(data []byte) error {
 	}
 	for i := range in.Grants {
 		x := &in.Grants[i]
-		h, ok := blockstore.MakeHandle(x.Handle)
-		if !ok {
-			return damaged("a handle of %d bytes", len(x.Handle))
+		if x.File.Handle.Len == 0 {
+			return damaged("a lock without a file")
 		}
 		w, err := decodeWaiting(x.Note)
 		if err != nil {
 			return err
 		}
-		s.grants[&grant{w, lock.File{Export: x.Export, Handle: h}, &x.Have}] = struct{}{}
+		s.grants[&grant{w, x.File, &x.Have}] = struct{}{}
 	}
 	return nil
 }
 
-// Waits makes what is called when a lock is granted to somebody who waits for it, from what
-// another process has noted. It is for lock.Table.Restore.
-func (s *Server) Waits(f lock.File, w *lock.Waiter) error {
+// RestoreWaiter sets Granted of a request that the old process has queued. It is for lock.Table.Restore.
+func (s *Server) RestoreWaiter(f lock.File, w *lock.Waiter) error {
 	q, err := decodeWaiting(w.Note)
 	if err != nil {
 		return err
 	}
-	w.Granted = func() { s.tell(&grant{q, f, &w.Lock}) }
+	w.Granted = func() { s.notifyGranted(&grant{q, f, &w.Lock}) }
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rstored/rstored/blockstore"
 	"github.com/rstored/rstored/nfs/lock"
 	"github.com/rstored/rstored/rpcrdma/rpc"
 	"github.com/rstored/rstored/rpcrdma/xdr"
@@ -17,7 +18,7 @@ import (
 // succeed puts another server, with another table of locks, in the place of the one there is.
 func (r *rig) succeed() {
 	r.t.Helper()
-	r.s.Hold(true)
+	r.s.Pause(true)
 	locks, err1 := r.locks.Snapshot()
 	mine, err2 := r.s.Snapshot()
 	if err := errors.Join(err1, err2); err != nil {
@@ -26,15 +27,15 @@ func (r *rig) succeed() {
 	cfg := r.s.cfg
 	cfg.Locks, cfg.Known, cfg.State, cfg.Call = lock.New(0), nil, 99, r.call
 	next := New(cfg)
-	next.Hold(true)
-	if err := errors.Join(next.Restore(mine), cfg.Locks.Restore(locks, next.Waits)); err != nil {
+	next.Pause(true)
+	if err := errors.Join(next.Restore(mine), cfg.Locks.Restore(locks, next.RestoreWaiter)); err != nil {
 		r.t.Fatal(err)
 	}
 	r.s, r.locks = next, cfg.Locks
 	srv := rpc.NewServer(rpc.ServerConfig{Programs: next.Programs(), Workers: 2})
 	r.rpc.Close()
 	r.rpc = srv
-	next.Hold(false)
+	next.Pause(false)
 }
 
 // TestSucceeded: what is held is held, who waits is granted his lock in his turn, and told.
@@ -93,9 +94,9 @@ func TestToldByTheNext(t *testing.T) {
 		if succeeded {
 			r.succeed()
 		} else {
-			r.s.Hold(true)
+			r.s.Pause(true)
 			r.s.cfg.Call = r.call
-			r.s.Hold(false)
+			r.s.Pause(false)
 		}
 		if g := <-r.calls; g.host.String() != bob || g.proc != ProcGranted {
 			t.Errorf("%+v", g)
@@ -137,12 +138,13 @@ func TestDamagedSnapshots(t *testing.T) {
 	good := waiting{Client{Name: "x", Addr: netip.MustParseAddr(bob)}, []byte("c"), Lock{Caller: "x"}}
 	nowhere := good
 	nowhere.who.Addr = netip.Addr{}
+	f := lock.File{Handle: blockstore.Handle{Len: 1}}
 	for name, x := range map[string]snapshot{
 		"too many":     {Clients: make([]Client, clientsMax+1)},
 		"no handle":    {Grants: []snapGrant{{Note: good.encode()}}},
-		"no note":      {Grants: []snapGrant{{Handle: []byte{1}}}},
-		"long note":    {Grants: []snapGrant{{Handle: []byte{1}, Note: append(good.encode(), 0)}}},
-		"note of none": {Grants: []snapGrant{{Handle: []byte{1}, Note: nowhere.encode()}}},
+		"no note":      {Grants: []snapGrant{{File: f}}},
+		"long note":    {Grants: []snapGrant{{File: f, Note: append(good.encode(), 0)}}},
+		"note of none": {Grants: []snapGrant{{File: f, Note: nowhere.encode()}}},
 	} {
 		var b bytes.Buffer
 		if err := gob.NewEncoder(&b).Encode(&x); err != nil {
@@ -153,7 +155,7 @@ func TestDamagedSnapshots(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if r := newRig(t, nil, 0); r.s.Waits(lock.File{}, &lock.Waiter{Note: []byte("?")}) == nil {
+	if r := newRig(t, nil, 0); r.s.RestoreWaiter(lock.File{}, &lock.Waiter{Note: []byte("?")}) == nil {
 		t.Error("it is not known who waits")
 	}
 }
@@ -162,7 +164,9 @@ func TestDamagedSnapshots(t *testing.T) {
 func FuzzRestore(f *testing.F) {
 	var b bytes.Buffer
 	w := waiting{Client{Name: "x", Addr: netip.MustParseAddr(bob)}, []byte("c"), Lock{Caller: "x"}}
-	if err := gob.NewEncoder(&b).Encode(&snapshot{State: 3, Clients: []Client{w.who}, Grants: []snapGrant{{Handle: []byte{1}, Note: w.encode()}}}); err != nil {
+	g := snapGrant{File: lock.File{Handle: blockstore.Handle{Len: 1}}, Note: w.encode()}
+	x := snapshot{State: 3, Clients: []Client{w.who}, Grants: []snapGrant{g}}
+	if err := gob.NewEncoder(&b).Encode(&x); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b.Bytes())

@@ -12,9 +12,9 @@ import (
 	"github.com/rstored/rstored/rpcrdma/xdr"
 )
 
-// The status monitor tells hosts of each other's restarts. Ours is told of those of
-// clients, whose locks then go, and tells clients of its own, who then reclaim
-// theirs. It watches nobody by itself, and nothing of this host has it watch.
+// The status monitor (NSM) tells hosts of restarts. A client that has restarted calls NOTIFY here, and its
+// locks end. After a restart of this server, the server calls NOTIFY of the clients that had locks, and they
+// reclaim them. MON and UNMON are refused: they are for programs of the monitor's own host.
 
 func (s *Server) statusProcs() []rpc.Proc {
 	p := make([]rpc.Proc, numStatusProcs)
@@ -43,10 +43,9 @@ func (s *Server) statusProcs() []rpc.Proc {
 	return p
 }
 
-// gone takes the locks of a client that has started anew. It is known by its
-// address and by its name, of which it may leave out or add the domain; nobody can
-// speak for a host with another address. Where an export wants its calls from ports below 1024, no
-// other user of the host can speak for it.
+// gone ends the locks of a client that has restarted. The client is found by address and name; the domain
+// of the name may be missing on either side. A host cannot end the locks of another address. Neither can
+// a user without privileges of the same host, if an export requires ports below 1024.
 func (s *Server) gone(peer *rpc.Peer, name string) {
 	addr := peer.Addr.Addr().Unmap()
 	const reserved = 1024
@@ -54,7 +53,8 @@ func (s *Server) gone(peer *rpc.Peer, name string) {
 		rule, st := x.Rule(addr)
 		return st == nfs.OK && rule.Secure
 	}) {
-		s.log.Warn("a client is said to have started anew, from a port that any of its users may use; its locks stay", "client", name, "addr", peer.Addr.String())
+		s.log.Warn("a client is said to have started anew, from a port that any of its users may use; its locks stay",
+			"client", name, "addr", peer.Addr.String())
 		return
 	}
 	short, _, _ := strings.Cut(name, ".")
@@ -75,7 +75,8 @@ func (s *Server) gone(peer *rpc.Peer, name string) {
 	}
 }
 
-// remember adds a client to those who are told of the next start.
+// remember adds a client to the list of those that get NOTIFY after the next start. If the list is full, a
+// client without locks makes room. It reports false if the list is full of others, or cannot be written.
 func (s *Server) remember(c Client) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,15 +98,16 @@ func (s *Server) remember(c Client) bool {
 	s.clients[k] = c
 	list := slices.SortedFunc(maps.Values(s.clients), func(a, b Client) int { return strings.Compare(a.key(), b.key()) })
 	if err := s.cfg.Remember(list); err != nil {
-		s.log.Error("a client gets no locks: it could not be remembered for the next start", "client", c.Name, "error", err.Error())
+		s.log.Error("a client gets no locks: it could not be remembered for the next start",
+			"client", c.Name, "error", err.Error())
 		delete(s.clients, k)
 		return false
 	}
 	return true
 }
 
-// notify tells a client's status monitor that the server has started anew, for
-// as long as the client may reclaim its locks.
+// notify calls NOTIFY of a client's status monitor until it answers, for as long as the client may reclaim
+// its locks.
 func (s *Server) notify(ctx context.Context, c Client) {
 	const pause = 5 * time.Second
 	done := func() {
@@ -115,7 +117,7 @@ func (s *Server) notify(ctx context.Context, c Client) {
 	}
 	for s.grace() {
 		err := s.call(ctx, c.Addr, StatusProgram, StatusVersion, StatusNotify, func(e *xdr.Encoder) {
-			// A client knows its server by address, or by a name that has it.
+			// mon_name: the client compares it with the server's address, or resolves it.
 			e.String(c.Server.String())
 			e.Uint32(uint32(s.cfg.State))
 		}, nil)

@@ -74,7 +74,7 @@ type Lock struct {
 	Owner  []byte // opaque: of the process
 	SVID   int32  // process
 	Offset uint64
-	Length uint64 // 0: to the end, wherever that is
+	Length uint64 // 0: to the end of the file, however it grows
 }
 
 // EncodeLock appends an nlm4_lock.
@@ -97,7 +97,7 @@ func DecodeLock(d *xdr.Decoder) (l Lock) {
 	return l
 }
 
-// last is the last byte of the range; ok is false if there cannot be such a one.
+// last is the last byte of the range. ok is false if the range ends beyond 64 bits.
 func (l *Lock) last() (end uint64, ok bool) {
 	if l.Length == 0 || l.Offset+l.Length-1 == lock.ToEnd {
 		return lock.ToEnd, true
@@ -106,12 +106,12 @@ func (l *Lock) last() (end uint64, ok bool) {
 	return end, end >= l.Offset
 }
 
-// ownerID is a lock's owner within its client; holder takes it apart again.
+// ownerID is lock.Owner.ID: svid(4) and the opaque owner. holder takes it apart again.
 func (l *Lock) ownerID() string {
 	return string(append(binary.BigEndian.AppendUint32(nil, uint32(l.SVID)), l.Owner...))
 }
 
-// holder takes the owner of a lock apart. One of another protocol has no process number.
+// holder takes the owner of a lock apart. A lock of another protocol has no process number: 0.
 func holder(o *lock.Owner) (svid uint32, owner string) {
 	addr, _, _ := strings.Cut(o.Client, " ")
 	if _, err := netip.ParseAddr(addr); err != nil || len(o.ID) < 4 {
