@@ -32,7 +32,7 @@ func (s *Server) Pause(on bool) {
 	if was == on {
 		return
 	}
-	s.state.StandStill(on)
+	s.state.Freeze(on)
 	f := &s.offloads
 	if on {
 		for i := range f.taken {

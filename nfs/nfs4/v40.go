@@ -25,7 +25,7 @@ func (k *compound) byClient(id uint64) (st nfs.Status) {
 // byState is byClient, by a stateid.
 func (k *compound) byState(id state.Stateid) nfs.Status {
 	from := state.FromPeer(&k.c.Peer)
-	c, st := k.s.state.Holder(k.now, id, &from)
+	c, st := k.s.state.ClientOf(k.now, id, &from)
 	if st == nfs.OK {
 		k.client = c
 	}

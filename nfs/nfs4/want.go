@@ -148,7 +148,7 @@ func (r *relieving) encode(_ *Server, e *xdr.Encoder) {
 func (*relieving) answered(*Server, bool, nfs.Status, *xdr.Decoder) {}
 
 func (s *Server) recallAny(r *state.Relief) {
-	if s.callAny(r.Client, 1, &relieving{keep: r.Keep}) {
+	if s.callAny(r.Client, 1, &relieving{keep: r.Most}) {
 		s.relieved.Add(1)
 	}
 }

@@ -56,7 +56,8 @@ const (
 // NewBackchannel makes one without connections. attr is as granted; program and cred
 // are what the client wants to be called by.
 func NewBackchannel(attr Channel, program uint32, cred *rpc.Cred) *Backchannel {
-	return &Backchannel{attr: attr, program: program, cred: cred, slots: make([]backSlot, min(attr.MaxSlots, backSlotsMax))}
+	slots := make([]backSlot, min(attr.MaxSlots, backSlotsMax))
+	return &Backchannel{attr: attr, program: program, cred: cred, slots: slots}
 }
 
 // Usable reports whether the client granted enough for a recall.
@@ -261,4 +262,72 @@ func (b *Backchannel) End(a *Attempt, o Outcome) {
 		b.fault = true
 	}
 	k.what = nil
+}
+
+// calledBack reports whether the client can be called. Call with mu held.
+func (c *Client) calledBack() (live, proven bool) {
+	if c.v40 != nil {
+		return c.v40.path.usable()
+	}
+	for _, x := range c.sessions {
+		if x.Back == nil || !x.Back.Usable() {
+			continue
+		}
+		st := x.Back.Status()
+		live, proven = live || st.Live, proven || st.Proven
+	}
+	return live, proven
+}
+
+// Backchannels are the sessions by which the client may be called, those that have
+// answered first.
+func (c *Client) Backchannels() (list []*Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, x := range c.sessions {
+		if x.Back == nil || !x.Back.Usable() {
+			continue
+		}
+		switch st := x.Back.Status(); {
+		case st.Proven:
+			list = slices.Insert(list, 0, x)
+		case st.Live:
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// Notices is what a client should know (sr_status_flags, section 18.46.3).
+type Notices struct {
+	PathDown        bool // no session has a backchannel that had one
+	SessionPathDown bool
+	Fault           bool
+	Revoked         bool
+}
+
+// Notices collects them for a session.
+func (x *Session) Notices() (n Notices) {
+	c := x.Client
+	if x.Back != nil {
+		st := x.Back.Status()
+		n.SessionPathDown, n.Fault = st.Down, st.Fault
+	}
+	if !n.SessionPathDown && !c.anyRevoked.Load() {
+		return n
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n.Revoked = c.revoked > 0
+	if n.SessionPathDown {
+		live, _ := c.calledBack()
+		n.PathDown = !live
+	}
+	return n
+}
+
+// Bind adds a connection to a session's backchannel.
+func (s *Server) Bind(x *Session, path rpc.Caller) {
+	x.Back.Bind(path)
+	s.delegs.possible.Store(true)
 }

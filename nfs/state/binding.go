@@ -38,7 +38,8 @@ type From struct {
 // FromPeer is where calls of a connection come from.
 func FromPeer(p *rpc.Peer) From {
 	const key, standard = 0x7fff, 0x7fff // the top bit is membership, full or limited
-	f := From{Identity: Identity{Security: p.Security, Name: p.Name, Partition: p.PKey & key}, Host: p.Addr.Addr().Unmap().WithZone("")}
+	f := From{Host: p.Addr.Addr().Unmap().WithZone("")}
+	f.Security, f.Name, f.Partition = p.Security, p.Name, p.PKey&key
 	if f.Partition == standard {
 		f.Partition = 0
 	}
@@ -61,7 +62,8 @@ type By struct {
 func (i *Identity) known(owner string) string {
 	switch {
 	case *i != Identity{}:
-		return string([]byte{0, byte(i.Security) + 1, byte(i.Partition >> 8), byte(i.Partition)}) + strings.ReplaceAll(i.Name, "\x00", "") + "\x00" + owner
+		head := string([]byte{0, byte(i.Security) + 1, byte(i.Partition >> 8), byte(i.Partition)})
+		return head + strings.ReplaceAll(i.Name, "\x00", "") + "\x00" + owner
 	case strings.HasPrefix(owner, "\x00"):
 		return "\x00" + owner
 	}

@@ -176,7 +176,9 @@ func (s *Server) ExchangeID(now time.Time, a *ExchangeID) (Exchanged, nfs.Status
 
 // record makes the record of a client that is not confirmed yet, in the place of another
 // such. It is nil if there are too many. Call with mu held.
-func (s *Server) record(now time.Time, r *records, known string, verf Verifier, p Principal, from *From, stranger bool) *Client {
+func (s *Server) record(
+	now time.Time, r *records, known string, verf Verifier, p Principal, from *From, stranger bool,
+) *Client {
 	defer func() {
 		if *r == (records{}) {
 			delete(s.owners, known) // there was no room for another
@@ -277,8 +279,9 @@ func (s *Server) remove(c *Client) {
 	}
 }
 
-// give ends a client whose lease has run out, so that others get what it has. It reports false if the list of clients that
-// may reclaim cannot be written: then they have to wait, as the client could reclaim after a restart what they had.
+// give ends a client whose lease has run out, so that others get what it has. It reports false if the
+// list of clients that may reclaim cannot be written. Then the others wait: after a restart the client
+// could reclaim what they had meanwhile.
 func (s *Server) give(c *Client) bool {
 	if !c.delist() {
 		return false

@@ -244,7 +244,7 @@ func TestConflicts(t *testing.T) {
 			// The file is left alone for a while.
 			e := testFile(9)
 			for _, f := range []lock.File{fileA, e} {
-				_, why := a.Delegate(now.Add(coolTime-1), &Delegate{File: f})
+				_, why := a.Delegate(now.Add(recentTime-1), &Delegate{File: f})
 				if f == fileA && why != WhyContention || f == e && why != Given {
 					t.Errorf("%s: %d", c.name, why)
 				}
@@ -628,7 +628,7 @@ func TestDelegationsInParallel(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(i), 2))
 			c := cs[i]
 			for n := range 2000 {
-				now := begin.Add(time.Duration(n) * coolTime)
+				now := begin.Add(time.Duration(n) * recentTime)
 				f := testFile(byte(r.IntN(files) + 1))
 				c.renew(now)
 				switch r.IntN(5) {
@@ -666,7 +666,7 @@ func TestDelegationsInParallel(t *testing.T) {
 		t.Errorf("%d are left", got)
 	}
 	for i := range s.files {
-		if h := &s.files[i].deleg; len(h.m)+len(h.held)+len(h.watch) > 0 {
+		if h := &s.files[i].deleg; len(h.m)+len(h.changing)+len(h.watch) > 0 {
 			t.Errorf("left in a shard: %+v", h)
 		}
 	}

@@ -27,7 +27,7 @@ type grace struct {
 
 	// still is held for reading by who may write the list down, and taken before mu; for
 	// writing while nobody may. See Server.StandStill.
-	still sync.RWMutex
+	frozen sync.RWMutex
 
 	// mu is taken last, and held while the list is written.
 	mu      sync.Mutex
@@ -75,10 +75,10 @@ func (s *Server) Grace(now time.Time) bool {
 	if !g.on.Load() {
 		return false
 	}
-	if !g.still.TryRLock() {
+	if !g.frozen.TryRLock() {
 		return true // it ends when that can be written down
 	}
-	defer g.still.RUnlock()
+	defer g.frozen.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.on.Load() {
@@ -130,8 +130,8 @@ func (c *Client) enlist() bool {
 		return true
 	}
 	g := &c.s.grace
-	g.still.RLock()
-	defer g.still.RUnlock()
+	g.frozen.RLock()
+	defer g.frozen.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.add(c) != nil {
@@ -141,8 +141,8 @@ func (c *Client) enlist() bool {
 	return true
 }
 
-// succeed puts a client into the place of another start of it. What that had is gone, but not from the list: the client is
-// in it as long as it is there.
+// succeed puts a client into the place of its earlier start. The state of that one is gone, but the list
+// goes on naming the client, by its owner string.
 func (c *Client) succeed(old *Client) {
 	g := &c.s.grace
 	g.mu.Lock()
@@ -153,15 +153,15 @@ func (c *Client) succeed(old *Client) {
 	}
 }
 
-// delist has a client forgotten whose state is gone, unless another start of it has taken its place in the list. It reports
-// false if that cannot be written down.
+// delist removes a client whose state is gone from the list, unless another start of it has taken its
+// place there. It reports false if the journal cannot be written.
 func (c *Client) delist() bool {
 	if !c.listed.Load() {
 		return true
 	}
 	g := &c.s.grace
-	g.still.RLock()
-	defer g.still.RUnlock()
+	g.frozen.RLock()
+	defer g.frozen.RUnlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.list[c.owner] == c && g.remove(c.owner) != nil {
@@ -171,12 +171,12 @@ func (c *Client) delist() bool {
 	return true
 }
 
-// StandStill has nobody change the list of clients that may reclaim, until it is taken back:
-// who wants to waits. So it can be handed over, together with a snapshot.
-func (s *Server) StandStill(on bool) {
+// Freeze makes every change of the list of clients that may reclaim wait until Freeze(false). So the list and
+// a snapshot agree when they are handed over. Grace does not wait: the grace period goes on meanwhile.
+func (s *Server) Freeze(on bool) {
 	if on {
-		s.grace.still.Lock()
+		s.grace.frozen.Lock()
 	} else {
-		s.grace.still.Unlock()
+		s.grace.frozen.Unlock()
 	}
 }

@@ -41,9 +41,10 @@ func (s *Server) Clients(now time.Time) []ClientInfo {
 		}
 		c.mu.Lock()
 		i := ClientInfo{
-			ID: c.ID, Owner: ownerOf(c.owner), Confirmed: c.confirmed.Load(), Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now),
-			Reclaims: c.known && !c.complete, Sessions: len(c.sessions), Opens: len(c.opens), Locks: len(c.locks), Delegations: len(c.delegs),
-			Revoked: c.revoked, Offloads: len(c.offloads),
+			ID: c.ID, Owner: ownerOf(c.owner), Confirmed: c.confirmed.Load(),
+			Renewed: time.Unix(0, c.renewed.Load()), Expired: c.expired(now), Reclaims: c.known && !c.complete,
+			Sessions: len(c.sessions), Opens: len(c.opens), Locks: len(c.locks),
+			Delegations: len(c.delegs), Revoked: c.revoked, Offloads: len(c.offloads),
 		}
 		i.Live, i.Answers = c.calledBack()
 		for _, x := range c.sessions {

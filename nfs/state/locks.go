@@ -169,7 +169,8 @@ func (c *Client) lock(a *Lock, end uint64) (id Stateid, holder lock.Lock, st nfs
 	case a.Exclusive && l.open.Share.Access&Write == 0, !a.Exclusive && l.open.Share.Access&Read == 0:
 		return id, holder, nfs.ErrOpenMode
 	}
-	holder, ok, err := c.s.cfg.Locks.Lock(a.File, lock.Lock{Owner: l.owner(), Start: a.Offset, End: end, Exclusive: a.Exclusive})
+	want := lock.Lock{Owner: l.owner(), Start: a.Offset, End: end, Exclusive: a.Exclusive}
+	holder, ok, err := c.s.cfg.Locks.Lock(a.File, want)
 	switch {
 	case err != nil:
 		return id, holder, nfs.ErrJukebox

@@ -141,7 +141,7 @@ func (o *Offload) Gone() <-chan struct{} { return o.gone }
 func (o *Offload) Silent(now time.Time) (stop, forget bool) {
 	lease := int64(o.Client.s.cfg.Lease)
 	silent := now.UnixNano() - o.Client.renewed.Load()
-	return silent > lease, silent > patience*lease
+	return silent > lease, silent > extensions*lease
 }
 
 // Offloads is how many copies have a stateid.

@@ -9,7 +9,7 @@ const (
 	// crowdedParts of eight of a bound are when they are asked, keepParts how many they
 	// may keep.
 	crowdedParts = 7
-	keepParts    = 6
+	mostParts    = 6
 	// reliefAgain is how long a client is given before it is asked again.
 	reliefAgain = 10 * time.Second
 )
@@ -27,7 +27,7 @@ func (s *Server) crowd() bool {
 // Relief is a client that is to be asked to keep no more than so many delegations.
 type Relief struct {
 	Client *Client
-	Keep   int
+	Most   int
 }
 
 // Relief says who is to be asked when a client has come near a bound. If it is that of
@@ -35,7 +35,7 @@ type Relief struct {
 func (s *Server) Relief(now time.Time, c *Client) (list []Relief) {
 	c.mu.Lock()
 	if c.crowd() && c.mayRelieve(now) {
-		list = append(list, Relief{c, s.cfg.ClientDelegations * keepParts / 8})
+		list = append(list, Relief{c, s.cfg.ClientDelegations * mostParts / 8})
 	}
 	c.mu.Unlock()
 	if !s.crowd() {
@@ -56,7 +56,7 @@ func (s *Server) Relief(now time.Time, c *Client) (list []Relief) {
 	most.mu.Lock()
 	defer most.mu.Unlock()
 	if most.mayRelieve(now) {
-		list = append(list, Relief{most, has * keepParts / 8})
+		list = append(list, Relief{most, has * mostParts / 8})
 	}
 	return list
 }

@@ -53,13 +53,13 @@ func TestRelief(t *testing.T) {
 			}
 			want := ""
 			for _, w := range []Relief{{a, c.askA}, {b, c.askB}} {
-				if w.Keep >= 0 {
-					want += fmt.Sprintf("%s keeps %d ", w.Client.owner, w.Keep)
+				if w.Most >= 0 {
+					want += fmt.Sprintf("%s keeps %d ", w.Client.owner, w.Most)
 				}
 			}
 			said := func(now time.Time) (s string) {
 				for _, r := range d.Relief(now, b) {
-					s += fmt.Sprintf("%s keeps %d ", r.Client.owner, r.Keep)
+					s += fmt.Sprintf("%s keeps %d ", r.Client.owner, r.Most)
 				}
 				return s
 			}

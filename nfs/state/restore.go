@@ -107,8 +107,8 @@ func (r *restorer) server(x *savedServer) error {
 			s.shares.foreign.Add(1)
 		}
 	}
-	for _, y := range x.Cool {
-		s.shardOfFile(y.File).deleg.chill(y.File, r.shift(y.At))
+	for _, y := range x.Recalls {
+		s.shardOfFile(y.File).deleg.noteRecall(y.File, r.shift(y.At))
 	}
 	g := &s.grace
 	g.init(&Config{Journal: g.journal, Known: x.Grace.Known, GraceUntil: r.shiftTime(x.Grace.Until)})

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"cmp"
 	"encoding/binary"
 	"slices"
 	"sync"
@@ -11,9 +10,16 @@ import (
 	"github.com/rstored/rstored/nfs/lock"
 )
 
-// In version 4.0 every request of an owner that opens or locks has a number, and the
-// answer to the last one is kept: so it is executed once, whatever carries it (RFC 7530
-// sections 9.1.7 to 9.1.11).
+// In version 4.0 each request of an owner that opens or locks has a seqid, and the server caches the last
+// answer of each owner. So a request that the client sends again is executed once, over any transport
+// and any number of connections (RFC 7530 sections 9.1.7 to 9.1.11):
+//
+//	seqid = last + 1                executed
+//	seqid = last, same arguments    answered from the cache
+//	other                           NFS4ERR_BAD_SEQID
+//
+// The first OPEN of an owner has any seqid, and the client confirms it by OPEN_CONFIRM: it may be an old
+// request that the network delivers late.
 
 // seqOwner is an open-owner or a lock-owner of version 4.0.
 type seqOwner struct {
@@ -21,8 +27,8 @@ type seqOwner struct {
 	Name string
 	open bool // it is an open-owner
 
-	// turn is held by the request that is being executed. It is taken before every
-	// other lock, that of an open-owner before that of a lock-owner.
+	// turn is held by the request that is being executed. It is taken before every other lock. The turn
+	// of an open-owner is taken before that of a lock-owner.
 	turn sync.Mutex
 
 	// The client's mu guards these.
@@ -60,13 +66,12 @@ type Turn struct {
 	lockSeq uint32
 }
 
-// idleMax is how many open-owners without an open are kept for each client.
-const idleMax = 512
-
 // BeginOpen is the beginning of an OPEN by an open-owner, which it may make. digest tells
 // the request from others, and is not 0. The result is a turn, or the answer of before,
 // or why there is neither. An open that is reclaimed needs no confirmation.
-func (c *Client) BeginOpen(now time.Time, owner []byte, seq uint32, digest uint64, reclaim bool) (*Turn, *Answer, nfs.Status) {
+func (c *Client) BeginOpen(
+	now time.Time, owner []byte, seq uint32, digest uint64, reclaim bool,
+) (*Turn, *Answer, nfs.Status) {
 	for {
 		c.mu.Lock()
 		if c.dead {
@@ -118,7 +123,9 @@ const (
 )
 
 // BeginState is the beginning of another request, of the owner of a stateid.
-func (c *Client) BeginState(now time.Time, id Stateid, kind Kind, seq uint32, digest uint64) (*Turn, *Answer, nfs.Status) {
+func (c *Client) BeginState(
+	now time.Time, id Stateid, kind Kind, seq uint32, digest uint64,
+) (*Turn, *Answer, nfs.Status) {
 	num := binary.BigEndian.Uint32(id.Other[8:])
 	for {
 		c.mu.Lock()
@@ -190,8 +197,8 @@ func (t *Turn) Locker(owner []byte, seq uint32) nfs.Status {
 	}
 }
 
-// take waits for an owner's turn. It reports false, without a lock held, if the owner has
-// gone meanwhile. Call with mu held, which it gives up for that time.
+// take waits for an owner's turn. It reports false, with no lock held, if the owner has ended meanwhile.
+// Call with mu held; take releases mu while it waits.
 func (c *Client) take(o *seqOwner) bool {
 	o.busy++
 	c.mu.Unlock()
@@ -204,7 +211,7 @@ func (c *Client) take(o *seqOwner) bool {
 	return true
 }
 
-// drop gives up an owner's turn, and mu.
+// drop releases an owner's turn, and mu.
 func (c *Client) drop(o *seqOwner) {
 	o.busy--
 	o.turn.Unlock()
@@ -215,7 +222,8 @@ func (c *Client) drop(o *seqOwner) {
 // (RFC 7530 section 9.1.3), or 0, as clients have it that just count.
 func follows(seq, last uint32) bool { return seq == last+1 || seq == 1 && last == 1<<32-1 }
 
-// advances reports whether an owner's number is used up by a request with this status.
+// advances reports whether a request with this status uses up the owner's seqid. The client knows the
+// same list (RFC 7530 section 9.1.7): if the two disagree, every further request is BAD_SEQID.
 func advances(st nfs.Status) bool {
 	switch st {
 	case nfs.ErrStaleClientID, nfs.ErrStaleStateID, nfs.ErrBadStateID, nfs.ErrBadSeqID, nfs.ErrBadXDR, nfs.ErrResource,
@@ -308,118 +316,3 @@ func (c *Client) ReleaseLockOwner(owner []byte) nfs.Status {
 
 // unconfirmed reports whether an open counts for nothing yet.
 func (o *open) unconfirmed() bool { return o.by != nil && !o.by.Confirmed }
-
-// addOpenOwner enters an open-owner that has nothing open. Call with mu held.
-func (c *Client) addOpenOwner(o *seqOwner) {
-	o.c, o.open = c, true
-	c.v40.openOwners[o.Name] = o
-	c.v40.idle[o] = struct{}{}
-	c.charge(o.cost())
-}
-
-// addLockOwner enters a lock-owner. Call with mu held.
-func (c *Client) addLockOwner(o *seqOwner) {
-	o.c, o.locks = c, make(map[*locks]struct{})
-	c.v40.lockOwners[o.Name] = o
-	c.charge(o.cost())
-}
-
-// openedBy links an open to its open-owner. Call with mu held.
-func (c *Client) openedBy(o *open, by *seqOwner) {
-	o.by = by
-	if !by.Confirmed {
-		by.trial = o
-	}
-	c.use(by)
-}
-
-// lockedBy links a lock stateid to its lock-owner. Call with mu held.
-func (c *Client) lockedBy(l *locks, by *seqOwner) {
-	l.by = by
-	by.locks[l] = struct{}{}
-	c.use(by)
-}
-
-// settled puts an open-owner into the set where it belongs. Call with mu held.
-func (c *Client) settled(o *seqOwner) {
-	delete(c.v40.idle, o)
-	delete(c.v40.pending, o)
-	switch {
-	case o.gone:
-	case o.uses == 0:
-		c.v40.idle[o] = struct{}{}
-	case !o.Confirmed:
-		c.v40.pending[o] = struct{}{}
-	}
-}
-
-// use and unuse count the states of an owner. Call with mu held.
-func (c *Client) use(o *seqOwner) {
-	o.uses++
-	if o.open {
-		c.settled(o)
-	}
-}
-
-func (c *Client) unuse(o *seqOwner) {
-	o.uses--
-	switch {
-	case o.open:
-		c.settled(o)
-	case o.uses == 0:
-		o.gone = true
-		delete(c.v40.lockOwners, o.Name)
-		c.charge(-o.cost())
-	}
-}
-
-// cancel ends what an open-owner opened and has not confirmed. Call with mu held.
-func (c *Client) cancel(o *seqOwner) {
-	if o.trial != nil {
-		c.dropOpen(o.trial)
-	}
-}
-
-// forget ends an open-owner. Call with mu held.
-func (c *Client) forget(o *seqOwner) {
-	if !o.gone {
-		c.charge(-o.cost())
-	}
-	o.gone = true
-	delete(c.v40.openOwners, o.Name)
-	delete(c.v40.closed, o.Closed)
-	c.settled(o)
-}
-
-// reap forgets open-owners that have had nothing open for a lease, opens that were not
-// confirmed for as long, and, if there are too many without an open, the half of those
-// that was used least recently (RFC 7530 sections 9.1.10 and 16.18.5). Call with mu held.
-func (c *Client) reap(now time.Time) {
-	v, at := c.v40, now.UnixNano()
-	if at-v.Reaped > int64(c.s.cfg.Lease)/2 {
-		v.Reaped = at
-		for o := range v.pending {
-			if o.busy == 0 && at-o.Used > int64(c.s.cfg.Lease) {
-				c.cancel(o)
-			}
-		}
-		for o := range v.idle {
-			if o.busy == 0 && at-o.Used > int64(c.s.cfg.Lease) {
-				c.forget(o)
-			}
-		}
-	}
-	if len(v.idle) < idleMax {
-		return
-	}
-	list := make([]*seqOwner, 0, len(v.idle))
-	for o := range v.idle {
-		if o.busy == 0 {
-			list = append(list, o)
-		}
-	}
-	slices.SortFunc(list, func(a, b *seqOwner) int { return cmp.Compare(a.Used, b.Used) })
-	for _, o := range list[:(len(list)+1)/2] {
-		c.forget(o)
-	}
-}

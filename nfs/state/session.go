@@ -329,7 +329,7 @@ func (s *Server) Sequence(now time.Time, r *Request) (Use, Verdict, nfs.Status) 
 }
 
 // keepMax is the most memory that a slot keeps for its next reply.
-const keepMax = 1 << 10
+const replyMax = 1 << 10
 
 // Finish ends a request that was executed. reply is nil if it is not to be kept; it
 // is copied.
@@ -341,7 +341,7 @@ func (u *Use) Finish(reply []byte) {
 	k.Seq++
 	k.Digest = k.next
 	k.Cached = reply != nil
-	if cap(k.Reply) > keepMax {
+	if cap(k.Reply) > replyMax {
 		k.Reply = nil
 	}
 	k.Reply = append(k.Reply[:0], reply...)

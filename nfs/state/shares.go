@@ -99,7 +99,9 @@ func (s *Server) denier(now time.Time, f lock.File, host netip.Addr, mode uint8)
 
 // Reserve enters a share reservation of another protocol in the place of what its owner
 // has of the file. See nfs.Shares.
-func (s *Server) Reserve(now time.Time, f lock.File, owner lock.Owner, host netip.Addr, access, deny uint32) nfs.Status {
+func (s *Server) Reserve(
+	now time.Time, f lock.File, owner lock.Owner, host netip.Addr, access, deny uint32,
+) nfs.Status {
 	want := foreign{Owner: owner, Host: host, Access: uint8(access & Both), Deny: uint8(deny & Both)}
 	for {
 		st, victim, k := s.reserve(now, f, &want)

@@ -82,7 +82,7 @@ type savedServer struct {
 	Delegations          DelegCounts
 	Grace                savedGrace
 	Foreign              []savedForeign
-	Cool                 []savedCool
+	Recalls              []savedRecall
 }
 
 type savedGrace struct {
@@ -96,7 +96,7 @@ type savedForeign struct {
 	List []foreign
 }
 
-type savedCool struct {
+type savedRecall struct {
 	File lock.File
 	At   int64
 }
@@ -205,8 +205,8 @@ func (s *Server) saved(now time.Time) *savedServer {
 		for f, list := range sh.foreign {
 			x.Foreign = append(x.Foreign, savedForeign{f, slices.Clone(list)})
 		}
-		for f, at := range sh.deleg.cool {
-			x.Cool = append(x.Cool, savedCool{f, at})
+		for f, at := range sh.deleg.recent {
+			x.Recalls = append(x.Recalls, savedRecall{f, at})
 		}
 		sh.mu.Unlock()
 	}

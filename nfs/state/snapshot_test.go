@@ -259,10 +259,10 @@ func readable(t testing.TB, b []byte) (h savedServer, clients []savedClient) {
 	slices.Sort(h.Grace.Known)
 	slices.Sort(h.Grace.Waiting)
 	slices.Sort(h.Grace.List)
-	for i := range h.Cool {
-		h.Cool[i].At = r.shift(h.Cool[i].At)
+	for i := range h.Recalls {
+		h.Recalls[i].At = r.shift(h.Recalls[i].At)
 	}
-	sortBy(h.Cool)
+	sortBy(h.Recalls)
 	sortBy(h.Foreign)
 	for i := range clients {
 		c := &clients[i]
@@ -619,14 +619,14 @@ func TestStandStill(t *testing.T) {
 	d := &disk{list: []string{"gone"}}
 	s := d.boot(3, begin)
 	late := begin.Add(time.Hour)
-	s.StandStill(true)
+	s.Freeze(true)
 	if !s.Grace(late) || len(d.list) != 1 {
 		t.Errorf("the list is %v", d.list)
 	}
 	if _, err := s.Snapshot(late, SnapshotFuncs{}); err != nil {
 		t.Error(err)
 	}
-	s.StandStill(false)
+	s.Freeze(false)
 	if s.Grace(late) || len(d.list) != 0 {
 		t.Errorf("the list is %v", d.list)
 	}
@@ -634,13 +634,13 @@ func TestStandStill(t *testing.T) {
 	if _, st := tryOpen(c, late, false, 0); st != nfs.OK {
 		t.Fatal(st)
 	}
-	s.StandStill(true)
+	s.Freeze(true)
 	done := make(chan bool)
 	go func() { done <- s.Evict(c.ID) }()
 	if b, err := s.Snapshot(late, SnapshotFuncs{}); err != nil || len(b) == 0 {
 		t.Error(err)
 	}
-	s.StandStill(false)
+	s.Freeze(false)
 	if !<-done || len(d.list) != 0 {
 		t.Errorf("the list is %v", d.list)
 	}

@@ -1,26 +1,29 @@
-// Package state is what a server of NFS version 4 remembers of its clients: client
-// records, sessions with their slots in both directions, opens with share reservations,
-// delegations, and the stateids of those and of byte-range locks (RFC 8881 sections 2.10,
-// 8, 9 and 10.4). It does no IO, and the time is passed in. The locks themselves are in package lock, where
-// those of version 3 are too.
+// Package state is the state that a server of NFS version 4 has of its clients: client records, sessions
+// with their slots in both directions, opens with share reservations, delegations, and the stateids of
+// these and of byte-range locks (RFC 8881 sections 2.10, 8, 9 and 10.4). The locks themselves are in
+// package lock, together with those of version 3. The package does no IO, and callers pass the time.
 //
-// Methods may be called from any goroutine. Locks are taken in the order
+// Methods may be called from any goroutine. The lock order is
 //
-//	Server.mu > Client.mu > a shard of files or sessions, or Session.mu > the lock table > grace.still > grace.mu, Backchannel.mu
+//	seqOwner.turn                      one request of an owner of version 4.0
+//	Server.mu                          clients and sessions are made and ended
+//	Client.mu                          opens, locks and delegations of the client
+//	fileShard.mu, sessionShard.mu, Session.mu
+//	the locks of lock.Table
+//	grace.frozen, grace.mu             the list of clients that may reclaim
+//	Backchannel.mu, Path.mu, memory.mu
 //
-// A SEQUENCE takes a shard of the sessions and its session's lock; an operation on
-// an open takes its client's lock and, where share reservations count, a shard of
-// the files. Server.mu is for making and ending clients and sessions.
+// SEQUENCE takes the lock of a shard of sessions and that of its session. An operation on an open takes
+// the lock of its client and, where share reservations count, that of a shard of files.
 //
-// Version 4.0 has the numbers of owners with their last answers, and one path for calls to a
-// client, in the place of sessions (RFC 7530 sections 9 and 10.2). An owner's turn is taken
-// before all of those locks, a path's lock last.
+// A client of version 4.0 has owners with sequence numbers and their last answers, and one path for
+// callbacks, instead of sessions (RFC 7530 sections 9 and 10.2).
 //
-// An open takes about 500 bytes, a lock stateid with its lock 600, a client with a session
-// 1000 (TestMillion), and every slot that was used its kept reply.
+// An open takes about 500 bytes, a lock stateid with its lock 600, a client with a session 1000
+// (TestMillion), and each slot that was used its cached reply.
 //
-// A client whose lease has run out keeps what it has until somebody else wants it,
-// or until there is no room. Then all of it goes at once, its sessions included.
+// The server is courteous: a client whose lease has run out keeps its state until another client wants
+// a part of it, or until there is no room. Then all of its state ends at once, sessions included.
 package state
 
 import (
@@ -40,9 +43,9 @@ import (
 
 // Config describes a Server. Zero limits have defaults.
 type Config struct {
-	// Boot tells the starts of the server apart. It is part of client IDs, session
-	// IDs and stateids, so that those of an earlier start are not taken for new ones.
-	// All zeros and all ones are for special stateids; 1 takes their place.
+	// Boot is different for each start of the server. It is part of client IDs, session IDs and
+	// stateids: what an earlier start has issued is found to be stale, and never taken for something
+	// new. Zero and all ones would make special stateids; 1 takes their place.
 	Boot uint32
 	// Lease is how long a client may be silent; 0 means 90 seconds.
 	Lease time.Duration
@@ -63,17 +66,15 @@ type Config struct {
 	Clients, Sessions, States int
 	// Memory bounds what clients can make the server remember, in bytes, ClientMemory that of one host.
 	Memory, ClientMemory int64
-	// Changed is told of clients that are new, and of those that are gone. It must not wait.
-	// nil: nobody is.
+	// Changed is called for clients that were confirmed or have ended. It must not wait. It may be nil.
 	Changed func(Change, ClientInfo)
-	// Denied is told of calls that were refused because what they name is another client's. It must
-	// not wait. nil: nobody is.
+	// Denied is called for requests that name a client ID or session of another client. It must not
+	// wait. It may be nil.
 	Denied func(op string, client uint64, from From)
-	// Recall has clients called for their delegations. It must not wait, and it calls
-	// Server.Recalled once for each.
+	// Recall sends CB_RECALL. It must not wait, and it calls Server.Recalled once for each element.
 	Recall func([]Recall)
-	// Unpin is told of each open and delegation that ends whose file the caller has pinned. It is called
-	// with locks held: it must not wait, nor come back here. nil: none is pinned.
+	// Unpin is called when an open or a delegation ends whose file the caller has pinned. Locks are
+	// held: it must not wait, nor call this package. nil: no file is pinned.
 	Unpin func(lock.File)
 	// Delegations bounds the delegations, ClientDelegations those of one client.
 	Delegations, ClientDelegations int
@@ -82,14 +83,14 @@ type Config struct {
 	Offloads, ClientOffloads int
 }
 
-// Change is what became of a client.
+// Change is an event of a client record.
 type Change uint8
 
 // Changes.
 const (
 	Established Change = iota // it is confirmed, and may have state
 	Replaced                  // another start of it has taken its place
-	Ended                     // by itself, by an administrator, or because its lease had run out and somebody wanted what it had
+	Ended                     // by itself, by an administrator, or by others after its lease had run out
 )
 
 func (c Change) String() string { return [...]string{"established", "replaced", "ended"}[c] }
@@ -216,7 +217,8 @@ func New(cfg Config) *Server {
 // Lease is how long a client may be silent.
 func (s *Server) Lease() time.Duration { return s.cfg.Lease }
 
-// SessionID is a sessionid4: the server's start, and what nobody can guess.
+// SessionID is a sessionid4: Config.Boot and 96 random bits. Whoever knows it may bind a connection to
+// the session, so that nobody must be able to guess it.
 type SessionID [16]byte
 
 func (s *Server) sessionID() (id SessionID) {
@@ -257,8 +259,8 @@ func (s *Server) Counts() (n Counts) {
 	return n
 }
 
-// client finds a client by its ID. An ID of an earlier start is stale, and so is
-// that of a client that is no longer there.
+// client finds a client by its ID. It returns nil for an ID of an earlier start, and for a client that
+// has ended: the client ID is stale in both cases.
 func (s *Server) client(id uint64) *Client {
 	if uint32(id>>32) != s.cfg.Boot {
 		return nil

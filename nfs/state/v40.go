@@ -110,7 +110,9 @@ func (s *Server) nextConfirm() (v Verifier) {
 
 // ConfirmClientID is SETCLIENTID_CONFIRM (section 16.34.5). News reports whether how the
 // client is called has changed: the caller then gives it a path.
-func (s *Server) ConfirmClientID(now time.Time, id uint64, confirm Verifier, p Principal) (c *Client, news bool, st nfs.Status) {
+func (s *Server) ConfirmClientID(
+	now time.Time, id uint64, confirm Verifier, p Principal,
+) (c *Client, news bool, st nfs.Status) {
 	c = s.client(id)
 	if c == nil || c.v40 == nil {
 		return nil, false, nfs.ErrStaleClientID
@@ -176,8 +178,8 @@ func (s *Server) Client40(now time.Time, id uint64, from *From) (*Client, nfs.St
 	return nil, nfs.ErrStaleClientID
 }
 
-// Holder finds the client of version 4.0 that a stateid is of, and renews its lease.
-func (s *Server) Holder(now time.Time, id Stateid, from *From) (*Client, nfs.Status) {
+// ClientOf finds the client of version 4.0 that a stateid was issued to, and renews its lease.
+func (s *Server) ClientOf(now time.Time, id Stateid, from *From) (*Client, nfs.Status) {
 	boot, n := binary.BigEndian.Uint32(id.Other[0:]), binary.BigEndian.Uint32(id.Other[4:])
 	switch {
 	case id.Other == Anonymous.Other || id.Other == Bypass.Other:

@@ -1,0 +1,268 @@
+package state
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rstored/rstored/nfs"
+	"github.com/rstored/rstored/nfs/lock"
+)
+
+// Delegate are the arguments of a delegation, of a file that the client has open.
+type Delegate struct {
+	File  lock.File
+	Write bool
+	// Reclaim: the client had it before the server's restart.
+	Reclaim bool
+	Origin  Origin
+	// Change is the file's change attribute.
+	Change uint64
+	// By is the turn of the OPEN, in version 4.0.
+	By *Turn
+}
+
+// Delegated is a delegation that was given.
+type Delegated struct {
+	ID    Stateid
+	Write bool
+	// Crowded: there is hardly room for more, given or not; see Relief.
+	Crowded bool
+}
+
+// WhyNot says why no delegation was given.
+type WhyNot uint8
+
+// Reasons, with the numbers of why_no_delegation4.
+const (
+	Given         WhyNot = 0 // there is one
+	WhyContention WhyNot = 1
+	WhyResource   WhyNot = 2
+	WhyUpgrade    WhyNot = 5 // the client has it for reading
+	WhyDowngrade  WhyNot = 6 // the client has it for writing
+)
+
+// Delegate grants the client a delegation of a file that it has open, unless an open, lock, reservation
+// or delegation of another conflicts. It is granted only to a client that has answered a callback: one that
+// cannot be called would block others for a lease (RFC 8881 section 10.2). A reclaim is excepted, as the
+// client may not have been called since the restart.
+func (c *Client) Delegate(now time.Time, a *Delegate) (res Delegated, why WhyNot) {
+	whole := lock.Lock{Owner: lock.Owner{Client: c.name}, End: lock.ToEnd, Exclusive: a.Write}
+	// The client locks a delegated file without calling the server. So it gets no delegation while a
+	// lock of the host conflicts. The host is asked before any lock of this package is taken.
+	if c.s.delegs.possible.Load() && c.s.cfg.Locks.OnHost() {
+		if _, ok := c.s.cfg.Locks.Probe(a.File, whole); !ok {
+			return res, WhyContention
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { res.Crowded = c.crowded() }()
+	s := c.s
+	if c.dead || len(c.delegs) >= s.cfg.ClientDelegations || c.full(0) || s.delegs.all.Load() >= int64(s.cfg.Delegations) {
+		return res, WhyResource
+	}
+	switch d := c.delegs[a.File]; {
+	case d != nil && a.Write && !d.Write:
+		return res, WhyUpgrade
+	case d != nil && !a.Write && d.Write:
+		return res, WhyDowngrade
+	case d != nil || c.revoked > 0:
+		return res, WhyResource // there is one already, or the client has one to give up first
+	}
+	live, proven := c.calledBack()
+	if !proven && (!a.Reclaim || !live) {
+		return res, WhyResource
+	}
+	if o := a.By; o != nil && !o.owner.Confirmed {
+		return res, WhyResource // the open may be no open at all
+	}
+	d := &deleg{c: c, delegRecord: delegRecord{
+		File: a.File, Write: a.Write, Origin: a.Origin, Change: a.Change, Given: now.UnixNano(), Seq: 1,
+	}}
+	sh := s.shardOfFile(a.File)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if t, ok := sh.deleg.recent[a.File]; ok && now.UnixNano()-t > int64(recentTime) {
+		delete(sh.deleg.recent, a.File)
+	} else if ok && !a.Reclaim {
+		return res, WhyContention
+	}
+	if sh.deleg.changing[a.File] > 0 {
+		return res, WhyContention
+	}
+	// The same for locks of other clients and protocols.
+	if _, ok := s.cfg.Locks.Test(a.File, whole); !ok {
+		return res, WhyContention
+	}
+	for _, o := range sh.m[a.File] {
+		if o.c != c && (a.Write || o.Share.Access&Write != 0) {
+			return res, WhyContention
+		}
+	}
+	if f := sh.foreign[a.File]; len(f) > 0 && (a.Write || sh.foreignDeny(a.File, Read, Write)) {
+		return res, WhyContention
+	}
+	for _, o := range sh.deleg.m[a.File] {
+		if a.Write || o.Write {
+			return res, WhyContention
+		}
+	}
+	d.Num = c.number(d)
+	c.addDeleg(sh, d)
+	s.delegs.given.Add(1)
+	res.ID, res.Write = c.stateid(d.Num, d.Seq), d.Write
+	return res, Given
+}
+
+// addDeleg enters a delegation that has its number. Call with mu and the shard's lock held.
+func (c *Client) addDeleg(sh *fileShard, d *deleg) {
+	if c.delegs == nil {
+		c.delegs = make(map[lock.File]*deleg)
+	}
+	c.delegs[d.File] = d
+	if sh.deleg.m == nil {
+		sh.deleg.m = make(map[lock.File][]*deleg)
+	}
+	sh.deleg.m[d.File] = append(sh.deleg.m[d.File], d)
+	c.s.delegs.all.Add(1)
+	if d.Write {
+		c.s.delegs.writes.Add(1)
+	}
+}
+
+// unshareDeleg removes a delegation from its file and wakes those who wait for its end (Watch). Call with
+// the client's mu held.
+func (s *Server) unshareDeleg(d *deleg) {
+	sh := s.shardOfFile(d.File)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	list := sh.deleg.m[d.File]
+	i := slices.Index(list, d)
+	if i < 0 {
+		return
+	}
+	if d.leave != nil {
+		d.leave() // before those who wait for the file go on
+	}
+	if d.Pinned {
+		s.cfg.Unpin(d.File)
+	}
+	if list = slices.Delete(list, i, i+1); len(list) == 0 {
+		delete(sh.deleg.m, d.File)
+	} else {
+		sh.deleg.m[d.File] = list
+	}
+	if ch := sh.deleg.watch[d.File]; ch != nil {
+		close(ch)
+		delete(sh.deleg.watch, d.File)
+	}
+	s.delegs.all.Add(-1)
+	if d.Write {
+		s.delegs.writes.Add(-1)
+	}
+}
+
+// Leased sets leave, which is called once when a delegation that was just granted ends; at once, if it has
+// ended already. Locks are held then: leave must not wait, nor call this package.
+func (c *Client) Leased(id Stateid, f lock.File, leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d, st := c.findDeleg(id, f); st == nfs.OK {
+		d.leave = leave
+		return
+	}
+	leave()
+}
+
+// Pinned says that the caller has pinned the file of a delegation that was just given.
+func (c *Client) Pinned(id Stateid, f lock.File) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d, st := c.findDeleg(id, f); st == nfs.OK && !d.Revoked && !d.Pinned {
+		d.Pinned = true
+		return
+	}
+	c.s.cfg.Unpin(f)
+}
+
+// dropDeleg ends a delegation. Call with mu held.
+func (c *Client) dropDeleg(d *deleg) {
+	if d.Revoked {
+		c.revoked--
+		c.anyRevoked.Store(c.revoked > 0)
+	} else {
+		c.s.unshareDeleg(d)
+		delete(c.delegs, d.File)
+	}
+	delete(c.states, d.Num)
+	c.charge(-costOf(d))
+}
+
+// revoke ends a delegation against the client's will. Its stateid stays, so that the client learns of it:
+// by a flag of SEQUENCE and by NFS4ERR_DELEG_REVOKED, until FREE_STATEID.
+func (c *Client) revoke(d *deleg) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead || d.Revoked || c.delegs[d.File] != d {
+		return
+	}
+	if c.v40 != nil {
+		c.dropDeleg(d) // version 4.0 has no FREE_STATEID
+		c.s.delegs.revoked.Add(1)
+		return
+	}
+	c.s.unshareDeleg(d)
+	delete(c.delegs, d.File)
+	d.Revoked = true
+	c.revoked++
+	c.anyRevoked.Store(true)
+	c.s.delegs.revoked.Add(1)
+}
+
+// ReturnDelegation is DELEGRETURN (section 18.6.3).
+func (c *Client) ReturnDelegation(id Stateid, f lock.File) nfs.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, st := c.findDeleg(id, f)
+	if st == nfs.OK {
+		c.dropDeleg(d)
+	}
+	return st
+}
+
+// HasDelegation checks the stateid of an OPEN with CLAIM_DELEGATE_CUR: the client opened the file locally
+// before, by the delegation.
+func (c *Client) HasDelegation(id Stateid, f lock.File) nfs.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, st := c.findDeleg(id, f)
+	return st
+}
+
+// findDeleg is find for the delegation of a file.
+func (c *Client) findDeleg(id Stateid, f lock.File) (*deleg, nfs.Status) {
+	what, st := c.find(id)
+	if st != nfs.OK {
+		return nil, st
+	}
+	d, ok := what.(*deleg)
+	if !ok || d.File != f {
+		return nil, nfs.ErrBadStateID
+	}
+	return d, nfs.OK
+}
+
+// io is IO by a delegation. Each WRITE after a recall, when the client writes back its cache, gives it another
+// lease to return the delegation, up to Last. Call with the client's mu held.
+func (d *deleg) io(now time.Time, f lock.File, write bool) nfs.Status {
+	switch {
+	case d.File != f:
+		return nfs.ErrBadStateID
+	case write && !d.Write:
+		return nfs.ErrOpenMode
+	}
+	if u := d.until.Load(); write && u != 0 {
+		d.until.Store(max(u, min(now.UnixNano()+int64(d.c.s.cfg.Lease), d.Last)))
+	}
+	return nfs.OK
+}
