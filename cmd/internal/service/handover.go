@@ -30,7 +30,7 @@ func (s *Service) Freeze(at upgrade.Stage) (thaw func() error, err error) {
 
 func (s *Service) freezeCallbacks() (thaw func() error) {
 	return upgrade.Switch(func(on bool) {
-		s.NLM.Hold(on)
+		s.NLM.Pause(on)
 		s.NFS4.Pause(on)
 	})
 }
@@ -78,7 +78,7 @@ func (s *Service) Restore() error {
 		restore func(data []byte) error
 	}{
 		{partReplies, s.RPC.Restore},
-		{partLocks, func(data []byte) error { return s.LockTable.Restore(data, s.NLM.Waits) }},
+		{partLocks, func(data []byte) error { return s.LockTable.Restore(data, s.NLM.RestoreWaiter) }},
 		{partNLM, s.NLM.Restore},
 		{partNFS4, func(data []byte) error {
 			return s.NFS4.Restore(data, func(id uint64) rpc.Caller {
