@@ -232,6 +232,10 @@ func StatusOf(err error) Status {
 	if err == nil {
 		return OK
 	}
+	// First, because errors.As allocates: a WRITE over RDMA is tried without waiting for the store.
+	if errors.Is(err, blockstore.ErrWouldBlock) {
+		return ErrJukebox
+	}
 	var s Status
 	if errors.As(err, &s) {
 		return s
@@ -240,9 +244,6 @@ func StatusOf(err error) Status {
 		if r := &statuses[i]; r.err != nil && errors.Is(err, r.err) {
 			return r.status
 		}
-	}
-	if errors.Is(err, blockstore.ErrWouldBlock) {
-		return ErrJukebox
 	}
 	return ErrIO
 }

@@ -1,7 +1,5 @@
 package eventloop
 
-import "iter"
-
 // Batch collects values during a turn of a loop and hands them out together. It keeps two slices,
 // so that it allocates nothing once they have grown. The zero value is empty.
 type Batch[T any] struct{ values, spare []T }
@@ -16,17 +14,12 @@ func (b *Batch[T]) Len() int { return len(b.values) }
 // Take.
 func (b *Batch[T]) Values() []T { return b.values }
 
-// Take empties the batch and returns the values that were in it, in order. Values that are added
-// afterwards are for the next Take, which must not come before the loop over these has ended.
-func (b *Batch[T]) Take() iter.Seq[T] {
+// Take empties the batch and returns the values that were in it, in order. The slice is valid until
+// the next Take, which drops its references. Values that are added meanwhile are for the next Take.
+// (An iterator would allocate where its loop is not inlined.)
+func (b *Batch[T]) Take() []T {
 	values := b.values
+	clear(b.spare)
 	b.values, b.spare = b.spare[:0], values
-	return func(yield func(T) bool) {
-		defer clear(values) // the spare slice retains nothing
-		for _, v := range values {
-			if !yield(v) {
-				return
-			}
-		}
-	}
+	return values
 }

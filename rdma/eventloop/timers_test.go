@@ -54,7 +54,7 @@ func TestBatch(t *testing.T) {
 	b.Add(&one)
 	for range 3 {
 		n := 0
-		for v := range b.Take() {
+		for _, v := range b.Take() {
 			n++
 			if v != &one {
 				t.Fatal("a value of the next turn")
@@ -70,7 +70,7 @@ func TestBatch(t *testing.T) {
 	}
 	sum := 0
 	if n := testing.AllocsPerRun(100, func() {
-		for v := range b.Take() {
+		for _, v := range b.Take() {
 			sum += *v
 			b.Add(v)
 		}

@@ -94,27 +94,27 @@ func (t *table) look(key uint32) (*region, view) {
 // still be on their way.
 const rest = 1024
 
-// take takes n slots. mu is held.
-func (t *table) take(n int) ([]uint32, error) {
-	out := make([]uint32, 0, n)
-	for range n {
+// take fills slots with free slots, or takes none. mu is held. It allocates nothing, as a transfer
+// may register memory anew.
+func (t *table) take(slots []uint32) error {
+	for i := range slots {
 		switch {
 		case len(t.free) > rest || t.used == 1<<slotBits && len(t.free) > 0:
-			out = append(out, t.free[0])
+			slots[i] = t.free[0]
 			t.free = t.free[1:]
 		case t.used == 1<<slotBits:
-			t.free = append(t.free, out...)
-			return nil, fmt.Errorf("%w: too many memory regions", rdma.ErrNoResources)
+			t.free = append(t.free, slots[:i]...)
+			return fmt.Errorf("%w: too many memory regions", rdma.ErrNoResources)
 		default:
 			if c := &t.chunks[t.used/chunkSlots]; c.Load() == nil {
 				c.Store(new([chunkSlots]slot))
 			}
 			t.slot(t.used).gen = t.random.uint32() & genMask
-			out = append(out, t.used)
+			slots[i] = t.used
 			t.used++
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // renew gives slot n a new key. The old one is refused from now on. mu is held.

@@ -94,8 +94,8 @@ func (t *table) register(pd uint32, buf []byte, access rdma.Access) (*region, er
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	slots, err := t.take(2)
-	if err != nil {
+	var slots [2]uint32
+	if err := t.take(slots[:]); err != nil {
 		return nil, err
 	}
 	l, k := slots[0], slots[1]
@@ -132,8 +132,8 @@ func (r *region) Reregister(buf []byte, access rdma.Access) error {
 	if err := registrable(buf, access); err != nil {
 		return err
 	}
-	slots, err := t.take(1)
-	if err != nil {
+	var slots [1]uint32
+	if err := t.take(slots[:]); err != nil {
 		return err
 	}
 	k := slots[0]

@@ -22,7 +22,7 @@ func (s *shard) settle() {
 	if s.cm != nil {
 		s.connections()
 	}
-	for q := range s.dirty.Take() {
+	for _, q := range s.dirty.Take() {
 		q.dirty = false
 		if q.dead {
 			continue
@@ -126,10 +126,10 @@ func (s *shard) callbacks() bool {
 	if s.events.Len() == 0 && s.later.Len() == 0 {
 		return false
 	}
-	for fn := range s.later.Take() {
+	for _, fn := range s.later.Take() {
 		fn()
 	}
-	for c := range s.events.Take() {
+	for _, c := range s.events.Take() {
 		c.pending = false
 		c.onEvent()
 	}
@@ -149,7 +149,7 @@ func (s *shard) flush() error {
 	full := func() bool { return b.Full() || talk && b.Room() < cmRoom }
 	s.flushUD(b)
 	for s.ready.Len() > 0 && !full() {
-		for q := range s.ready.Take() {
+		for _, q := range s.ready.Take() {
 			if !full() && q.speaks() && !s.transmit(q, b) || !q.speaks() {
 				q.ready = false
 				continue

@@ -167,7 +167,7 @@ func (s *shard) turn() error {
 		s.lost(err)
 		return err
 	}
-	for fn := range s.afterFlush.Take() {
+	for _, fn := range s.afterFlush.Take() {
 		fn()
 	}
 	if s.yield {

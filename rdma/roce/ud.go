@@ -114,7 +114,7 @@ func (s *shard) datagram(d *link.RxDatagram, q *udqp) {
 
 // settleUD is the part of settle for datagrams.
 func (s *shard) settleUD() {
-	for q := range s.udDirty.Take() {
+	for _, q := range s.udDirty.Take() {
 		q.dirty = false
 		if q.dead {
 			continue
@@ -139,7 +139,7 @@ const (
 func (s *shard) flushUD(b *wire.Batch) {
 	room := func() int { return min(udShare-len(b.D), b.Room()) }
 	for s.udReady.Len() > 0 && room() > 0 {
-		for q := range s.udReady.Take() {
+		for _, q := range s.udReady.Take() {
 			q.ready = !q.dead
 			if q.ready && room() > 0 {
 				q.ready = q.ud.Transmit(b, min(udTurn, udShare-len(b.D)))

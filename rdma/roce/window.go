@@ -36,8 +36,8 @@ func (t *table) bindable(pd uint32, most int, window bool) (*bindable, error) {
 	if window {
 		n = 1
 	}
-	slots, err := t.take(n)
-	if err != nil {
+	var slots [2]uint32
+	if err := t.take(slots[:n]); err != nil {
 		return nil, err
 	}
 	if b.rslot = slots[0]; !window {

@@ -229,16 +229,16 @@ func (l *loop) callbacks() bool {
 	// Callbacks that these cause wait for the next round.
 	after := l.after.Take()
 	events := l.events.Take()
-	for fn := range l.later.Take() {
+	for _, fn := range l.later.Take() {
 		fn()
 	}
-	for q := range events {
+	for _, q := range events {
 		q.pending = false
 		if !q.dead && !q.closed {
 			q.onEvent()
 		}
 	}
-	for fn := range after {
+	for _, fn := range after {
 		fn()
 	}
 	return true
